@@ -1,0 +1,23 @@
+# cmake --install: headers and package files are the component "development", the command is "runtime".
+include(CMakePackageConfigHelpers)
+set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/galvatron)
+foreach(target IN ITEMS planning host)
+  if(TARGET galvatron_${target})
+    install(TARGETS galvatron_${target} EXPORT galvatron_${target} COMPONENT development)
+    install(EXPORT galvatron_${target} NAMESPACE galvatron:: FILE galvatron-${target}.cmake DESTINATION ${package_dir}
+            COMPONENT development)
+  endif()
+endforeach()
+install(DIRECTORY ${PROJECT_SOURCE_DIR}/include/ DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} COMPONENT development)
+
+configure_package_config_file(${PROJECT_SOURCE_DIR}/cmake/galvatronConfig.cmake.in
+                              ${PROJECT_BINARY_DIR}/galvatronConfig.cmake INSTALL_DESTINATION ${package_dir})
+write_basic_package_version_file(${PROJECT_BINARY_DIR}/galvatronConfigVersion.cmake COMPATIBILITY SameMinorVersion
+                                 ARCH_INDEPENDENT)
+install(FILES ${PROJECT_BINARY_DIR}/galvatronConfig.cmake ${PROJECT_BINARY_DIR}/galvatronConfigVersion.cmake
+              ${PROJECT_SOURCE_DIR}/cmake/FindOneDNN.cmake
+        DESTINATION ${package_dir} COMPONENT development)
+install(FILES ${PROJECT_SOURCE_DIR}/LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR} COMPONENT development)
+if(TARGET galvatron_command)
+  install(TARGETS galvatron_command RUNTIME COMPONENT runtime)
+endif()

@@ -1,0 +1,372 @@
+// Cluster files: JSON that a person can write and `galvatron profile` does write. Version 1:
+//
+//   { "format": "galvatron-cluster", "version": 1, "name": "lab", "devices": 16, "devices_per_node": 8,
+//     "device": { "name": "a100-80g", "memory": "80GiB", "memory_bandwidth": 2.039e12,
+//                 "rates": [ { "precision": "bf16", "peak_flops": 312e12 } ] },
+//     "inside_node":  { "latency": 3.2e-6, "bandwidth": 231e9 },
+//     "across_nodes": { "latency": 4.7e-6, "bandwidth": 24e9 } }
+//
+// Times are seconds, rates bytes/s or FLOP/s, sizes `80GiB` or a number of bytes. Everything else is optional: see
+// cluster_to_json for all keys.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <limits>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+#include <galvatron/cluster/spec.hpp>
+#include <galvatron/core/error.hpp>
+#include <galvatron/core/file.hpp>
+#include <galvatron/core/json.hpp>
+#include <galvatron/core/quantity.hpp>
+
+namespace galvatron {
+
+inline constexpr const char* cluster_format = "galvatron-cluster";
+inline constexpr int cluster_format_version = 1;
+inline constexpr int most_devices = 1 << 20;  ///< of a cluster
+
+namespace detail {
+
+using nlohmann::json;
+
+/// A size as parse_bytes reads it back exactly.
+inline json bytes_to_json(Bytes bytes) {
+  constexpr std::int64_t gib = std::int64_t{1} << 30;
+  constexpr std::int64_t mib = std::int64_t{1} << 20;
+  if (bytes.count != 0 && bytes.count % gib == 0) return std::to_string(bytes.count / gib) + "GiB";
+  if (bytes.count != 0 && bytes.count % mib == 0) return std::to_string(bytes.count / mib) + "MiB";
+  return bytes.count;
+}
+
+inline Bytes bytes_from_json(JsonObject& fields, std::string_view key, Bytes otherwise, bool required) {
+  const json* value = fields.any(key);
+  if (value == nullptr && !required) return otherwise;
+  if (value != nullptr && value->is_string()) {
+    auto bytes = parse_bytes(value->get_ref<const std::string&>());
+    if (bytes) return *bytes;
+    fields.fail(fields.name(key) + ": " + bytes.error().message);
+    return otherwise;
+  }
+  return {fields.required<std::int64_t>(key, 0)};
+}
+
+/// The enumerator in [0, count) whose name_of() is the field's text.
+template <class E>
+E enum_from_json(JsonObject& fields, std::string_view key, int count) {
+  const auto text = fields.required<std::string>(key);
+  std::string known;
+  for (int i = 0; i < count; ++i) {
+    if (text == name_of(static_cast<E>(i))) return static_cast<E>(i);
+    known += (i == 0 ? "" : ", ") + std::string(name_of(static_cast<E>(i)));
+  }
+  fields.fail(fields.name(key) + ": unknown value \"" + one_line(text, 40) + "\"; known are " + known);
+  return E{};
+}
+
+template <class T>
+std::vector<T> numbers_from_json(JsonObject& fields, std::string_view key) {
+  std::vector<T> numbers;
+  for (const json& value : fields.required_array(key)) {
+    if (std::is_integral_v<T> ? !value.is_number_integer() : !value.is_number()) {
+      fields.fail(fields.name(key) + ": expected " + (std::is_integral_v<T> ? "integers" : "numbers") + ", found " +
+                  JsonObject::describe(value));
+      return {};
+    }
+    if (std::is_integral_v<T> && value.is_number_unsigned() &&
+        value.get<std::uint64_t>() > static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max())) {
+      fields.fail(fields.name(key) + ": the number " + value.dump() + " is too large");
+      return {};
+    }
+    numbers.push_back(value.get<T>());
+  }
+  return numbers;
+}
+
+/// Pairs [[integer, number], ...].
+inline std::vector<std::pair<std::int64_t, double>> points_from_json(JsonObject& fields, std::string_view key) {
+  std::vector<std::pair<std::int64_t, double>> points;
+  for (const json& value : fields.required_array(key)) {
+    if (!value.is_array() || value.size() != 2 || !value[0].is_number_integer() || !value[1].is_number() ||
+        value[0].get<double>() < 1 || value[0].get<double>() > 9e18) {
+      fields.fail(fields.name(key) + ": expected pairs [positive integer, number], found " +
+                  (value.is_array() ? one_line(value.dump(), 60) : JsonObject::describe(value)));
+      return {};
+    }
+    points.emplace_back(value[0].get<std::int64_t>(), value[1].get<double>());
+  }
+  return points;
+}
+
+template <int D>
+LogGrid<D> grid_or_fail(JsonObject& fields, typename LogGrid<D>::Axes axes, std::vector<double> seconds) {
+  if (fields.failed()) return {};
+  if (auto problem = LogGrid<D>::problem(axes, seconds); !problem.empty()) {
+    fields.fail(fields.where() + ": " + problem);
+    return {};
+  }
+  return {std::move(axes), std::move(seconds)};
+}
+
+inline LogGrid<3> grid_from_json(JsonObject& fields, const char* x, const char* y, const char* z) {
+  LogGrid<3>::Axes axes{numbers_from_json<std::int64_t>(fields, x), numbers_from_json<std::int64_t>(fields, y),
+                        numbers_from_json<std::int64_t>(fields, z)};
+  auto seconds = numbers_from_json<double>(fields, "seconds");
+  return grid_or_fail<3>(fields, std::move(axes), std::move(seconds));
+}
+
+inline LogGrid<1> curve_from_json(JsonObject& fields) {
+  LogGrid<1>::Axes axes;
+  std::vector<double> seconds;
+  for (const auto& [size, value] : points_from_json(fields, "points")) {
+    axes[0].push_back(size);
+    seconds.push_back(value);
+  }
+  return grid_or_fail<1>(fields, std::move(axes), std::move(seconds));
+}
+
+inline json curve_to_json(const LogGrid<1>& grid) {
+  json points = json::array();
+  for (std::size_t i = 0; i < grid.seconds().size(); ++i) points.push_back({grid.axes()[0][i], grid.seconds()[i]});
+  return points;
+}
+
+/// Reads every object of an optional array; the first error goes to `fields`.
+template <class T, class Read>
+void list_from_json(JsonObject& fields, std::string_view key, std::vector<T>& list, Read read) {
+  if (!fields.contains(key)) return;
+  const json& values = fields.required_array(key);
+  for (std::size_t i = 0; i < values.size() && !fields.failed(); ++i) {
+    JsonObject item(values[i], fields.name(key) + "[" + std::to_string(i) + "]");
+    list.push_back(read(item));
+    if (auto done = item.finish(); !done) fields.fail(done.error().message);
+  }
+}
+
+inline Link link_from_json(JsonObject fields, JsonObject& parent) {
+  constexpr double most = 1e18;
+  Link link;
+  link.latency = {fields.required<double>("latency", 0, 10)};
+  link.bandwidth = fields.required<double>("bandwidth", 1, most);
+  link.all_reduce_bandwidth = fields.optional<double>("all_reduce_bandwidth", link.bandwidth, 1, most);
+  link.send_bandwidth = fields.optional<double>("send_bandwidth", link.bandwidth, 1, most);
+  if (auto done = fields.finish(); !done) parent.fail(done.error().message);
+  return link;
+}
+
+inline json link_to_json(const Link& link) {
+  return {{"latency", link.latency.value},
+          {"bandwidth", link.bandwidth},
+          {"all_reduce_bandwidth", link.all_reduce_bandwidth},
+          {"send_bandwidth", link.send_bandwidth}};
+}
+
+inline DeviceSpec device_from_json(JsonObject fields, JsonObject& parent) {
+  DeviceSpec device;
+  device.name = fields.required<std::string>("name");
+  device.memory = bytes_from_json(fields, "memory", {}, true);
+  if (!fields.failed() && device.memory.count < 1) fields.fail(fields.name("memory") + ": a device needs some memory");
+  device.library_workspace = bytes_from_json(fields, "library_workspace", {}, false);
+  if (!fields.failed() && device.library_workspace >= device.memory)
+    fields.fail(fields.name("library_workspace") + ": it is not smaller than the memory");
+  device.memory_bandwidth = fields.required<double>("memory_bandwidth", 1, 1e18);
+  device.memory_share = fields.optional<double>("memory_share", device.memory_share, 0.01, 1);
+  device.launch = {fields.optional<double>("launch", 3e-6, 0, 1)};
+  device.multiprocessors = fields.optional<int>("multiprocessors", 0, 0, 1 << 20);
+  list_from_json(fields, "rates", device.rates, [](JsonObject& item) {
+    PrecisionRate rate;
+    rate.precision = enum_from_json<Precision>(item, "precision", 2);
+    rate.format = item.optional<std::string>("format", name_of(rate.precision));
+    rate.peak_flops = item.required<double>("peak_flops", 1, 1e21);
+    rate.gemm_share = item.optional<double>("gemm_share", rate.gemm_share, 0.001, 1);
+    return rate;
+  });
+  if (!fields.failed() && device.rates.empty())
+    fields.fail(fields.name("rates") + ": at least one precision is needed, e.g. {\"precision\": \"bf16\", ...}");
+  list_from_json(fields, "attention", device.attention, [](JsonObject& item) {
+    AttentionCurve curve;
+    curve.pass = enum_from_json<Pass>(item, "pass", 2);
+    curve.head_dim = item.required<int>("head_dim", 1, 4096);
+    curve.shares = points_from_json(item, "shares");
+    if (!item.failed() && curve.shares.empty()) item.fail(item.name("shares") + ": at least one pair is needed");
+    for (std::size_t i = 0; i < curve.shares.size(); ++i) {
+      if (!(curve.shares[i].second > 0 && curve.shares[i].second <= 1))
+        item.fail(item.name("shares") + ": a share lies above 0 and at most 1");
+      if (i > 0 && curve.shares[i].first <= curve.shares[i - 1].first)
+        item.fail(item.name("shares") + ": tokens must rise");
+    }
+    return curve;
+  });
+  if (auto done = fields.finish(); !done) parent.fail(done.error().message);
+  return device;
+}
+
+inline json device_to_json(const DeviceSpec& device) {
+  json out{{"name", device.name},
+           {"memory", bytes_to_json(device.memory)},
+           {"library_workspace", bytes_to_json(device.library_workspace)},
+           {"memory_bandwidth", device.memory_bandwidth},
+           {"memory_share", device.memory_share},
+           {"launch", device.launch.value},
+           {"multiprocessors", device.multiprocessors},
+           {"rates", json::array()}};
+  for (const PrecisionRate& rate : device.rates)
+    out["rates"].push_back({{"precision", name_of(rate.precision)},
+                            {"format", rate.format},
+                            {"peak_flops", rate.peak_flops},
+                            {"gemm_share", rate.gemm_share}});
+  for (const AttentionCurve& curve : device.attention) {
+    json shares = json::array();
+    for (const auto& [tokens, share] : curve.shares) shares.push_back({tokens, share});
+    out["attention"].push_back({{"pass", name_of(curve.pass)}, {"head_dim", curve.head_dim}, {"shares", shares}});
+  }
+  return out;
+}
+
+}  // namespace detail
+
+/// The JSON form of a cluster; cluster_from_json gives the same value back, bit for bit.
+inline nlohmann::json cluster_to_json(const Cluster& cluster) {
+  using nlohmann::json;
+  json out{{"format", cluster_format},
+           {"version", cluster_format_version},
+           {"name", cluster.name},
+           {"devices", cluster.devices},
+           {"devices_per_node", cluster.devices_per_node},
+           {"cores", cluster.cores},
+           {"threads_per_rank", cluster.threads_per_rank},
+           {"device", detail::device_to_json(cluster.device)},
+           {"inside_node", detail::link_to_json(cluster.inside_node)},
+           {"across_nodes", detail::link_to_json(cluster.across_nodes)},
+           {"overlap_slowdown", cluster.overlap_slowdown}};
+  for (const GemmTable& table : cluster.gemm)
+    out["gemm"].push_back({{"layout", name_of(table.layout)},
+                           {"precision", name_of(table.precision)},
+                           {"concurrency", table.concurrency},
+                           {"m", table.seconds.axes()[0]},
+                           {"n", table.seconds.axes()[1]},
+                           {"k", table.seconds.axes()[2]},
+                           {"seconds", table.seconds.seconds()}});
+  for (const AttentionTable& table : cluster.attention)
+    out["attention"].push_back({{"pass", name_of(table.pass)},
+                                {"causal", table.causal},
+                                {"precision", name_of(table.precision)},
+                                {"concurrency", table.concurrency},
+                                {"tokens", table.seconds.axes()[0]},
+                                {"head_dim", table.seconds.axes()[1]},
+                                {"heads", table.seconds.axes()[2]},
+                                {"seconds", table.seconds.seconds()}});
+  for (const MemoryTable& table : cluster.memory_bound)
+    out["memory_bound"].push_back({{"kind", name_of(table.kind)},
+                                   {"precision", name_of(table.precision)},
+                                   {"concurrency", table.concurrency},
+                                   {"points", detail::curve_to_json(table.seconds)}});
+  for (const MessageTable& table : cluster.messages)
+    out["messages"].push_back({{"kind", name_of(table.kind)},
+                               {"group", table.group},
+                               {"strided", table.strided},
+                               {"concurrency", table.concurrency},
+                               {"points", detail::curve_to_json(table.seconds)}});
+  return out;
+}
+
+/// The cluster that a JSON value describes; `source_name` opens every message. Errors (usage): another format or
+/// version, missing and unknown keys, values out of range, tables whose sizes disagree.
+inline Result<Cluster> cluster_from_json(const nlohmann::json& value, const std::string& source_name) {
+  JsonObject fields(value, source_name);
+  if (value.is_object()) {
+    if (const auto format = fields.required<std::string>("format"); !fields.failed() && format != cluster_format)
+      fields.fail(source_name + ": this is a \"" + detail::one_line(format, 40) +
+                  "\" file; a cluster file has \"format\": \"" + cluster_format + "\"");
+    if (const int version = fields.required<int>("version"); !fields.failed() && version != cluster_format_version)
+      fields.fail(source_name + ": cluster format version " + std::to_string(version) +
+                  " is not known; this program reads version " + std::to_string(cluster_format_version) +
+                  ", write the file again with galvatron profile");
+  }
+  if (fields.failed()) return tl::unexpected<Error>(fields.finish_allowing_unknown_keys().error());
+
+  Cluster cluster;
+  cluster.name = fields.required<std::string>("name");
+  cluster.devices = fields.required<int>("devices", 1, most_devices);
+  cluster.devices_per_node = fields.optional<int>("devices_per_node", cluster.devices, 1, most_devices);
+  if (!fields.failed() && cluster.devices_per_node > cluster.devices)
+    fields.fail(fields.name("devices_per_node") + ": " + std::to_string(cluster.devices_per_node) +
+                " is more than the " + std::to_string(cluster.devices) + " devices");
+  cluster.cores = fields.optional<int>("cores", 0, 0, most_devices);
+  cluster.threads_per_rank = fields.optional<int>("threads_per_rank", 1, 1, most_devices);
+  if (fields.contains("device"))
+    cluster.device = detail::device_from_json(fields.required_object("device"), fields);
+  else
+    fields.fail(source_name + ": the key \"device\" is missing");
+  if (fields.contains("inside_node"))
+    cluster.inside_node = detail::link_from_json(fields.required_object("inside_node"), fields);
+  else if (cluster.devices_per_node > 1)
+    fields.fail(source_name + ": the key \"inside_node\" is missing");
+  else
+    fields.any("inside_node");
+  if (fields.contains("across_nodes"))
+    cluster.across_nodes = detail::link_from_json(fields.required_object("across_nodes"), fields);
+  else if (!fields.failed() && cluster.nodes() > 1)
+    fields.fail(source_name + ": the key \"across_nodes\" is missing");
+  else
+    fields.any("across_nodes");
+  cluster.overlap_slowdown = fields.optional<double>("overlap_slowdown", 1.0, 1.0, 100.0);
+
+  detail::list_from_json(fields, "gemm", cluster.gemm, [](JsonObject& item) {
+    GemmTable table;
+    table.layout = detail::enum_from_json<GemmLayout>(item, "layout", 3);
+    table.precision = detail::enum_from_json<Precision>(item, "precision", 2);
+    table.concurrency = item.optional<int>("concurrency", 0, 0, most_devices);
+    table.seconds = detail::grid_from_json(item, "m", "n", "k");
+    return table;
+  });
+  detail::list_from_json(fields, "attention", cluster.attention, [](JsonObject& item) {
+    AttentionTable table;
+    table.pass = detail::enum_from_json<Pass>(item, "pass", 2);
+    table.causal = item.optional<bool>("causal", true);
+    table.precision = detail::enum_from_json<Precision>(item, "precision", 2);
+    table.concurrency = item.optional<int>("concurrency", 0, 0, most_devices);
+    table.seconds = detail::grid_from_json(item, "tokens", "head_dim", "heads");
+    return table;
+  });
+  detail::list_from_json(fields, "memory_bound", cluster.memory_bound, [](JsonObject& item) {
+    MemoryTable table;
+    table.kind = detail::enum_from_json<MemoryBound>(item, "kind", memory_bound_kinds);
+    table.precision = detail::enum_from_json<Precision>(item, "precision", 2);
+    table.concurrency = item.optional<int>("concurrency", 0, 0, most_devices);
+    table.seconds = detail::curve_from_json(item);
+    return table;
+  });
+  detail::list_from_json(fields, "messages", cluster.messages, [](JsonObject& item) {
+    MessageTable table;
+    table.kind = detail::enum_from_json<Message>(item, "kind", message_kinds);
+    table.group = item.required<int>("group", 2, most_devices);
+    table.strided = item.optional<bool>("strided", false);
+    table.concurrency = item.optional<int>("concurrency", 0, 0, most_devices);
+    table.seconds = detail::curve_from_json(item);
+    return table;
+  });
+  if (auto done = fields.finish(); !done) return tl::unexpected<Error>(done.error());
+  return cluster;
+}
+
+/// Reads a cluster file. Errors (usage): unreadable, malformed, and those of cluster_from_json.
+inline Result<Cluster> read_cluster(const std::filesystem::path& path) {
+  auto value = read_json_file(path);
+  if (!value) return tl::unexpected<Error>(std::move(value.error()));
+  return cluster_from_json(*value, path.string());
+}
+
+/// Writes a cluster file, whole or not at all. Errors (usage): the path cannot be written.
+inline Result<void> write_cluster(const std::filesystem::path& path, const Cluster& cluster) {
+  nlohmann::json value = cluster_to_json(cluster);
+  return write_file_atomically(path, value.dump(1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
+}
+
+}  // namespace galvatron

@@ -1,0 +1,222 @@
+// Cluster: devices, links and measured rates, as a value. Pricing work with it is cost/time.hpp.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <galvatron/cluster/log_grid.hpp>
+#include <galvatron/core/dtype.hpp>
+#include <galvatron/core/units.hpp>
+
+namespace galvatron {
+
+/// Operands of a GEMM as cost::WorkKind::gemm_* has them.
+enum class GemmLayout : std::uint8_t { nt, nn, tn };
+enum class Pass : std::uint8_t { forward, backward };
+/// Operations whose time follows the elements that they touch; named as in cost::WorkKind.
+enum class MemoryBound : std::uint8_t {
+  norm_forward,
+  norm_backward,
+  activation_forward,
+  activation_backward,
+  rotary,
+  add,
+  bias_gradient,
+  embedding_forward,
+  embedding_backward,
+  softmax_statistics,
+  softmax_backward,
+  adamw,
+  norm_squared,
+  fill,
+  copy,
+};
+inline constexpr int memory_bound_kinds = static_cast<int>(MemoryBound::copy) + 1;
+enum class Message : std::uint8_t { all_reduce, all_gather, reduce_scatter, broadcast, send };
+inline constexpr int message_kinds = static_cast<int>(Message::send) + 1;
+
+/// Every table tells how many ranks of a node were busy when it was measured: on a host, ranks share cores, caches and
+/// memory bandwidth. 0: it holds whatever the others do (devices of their own).
+/// GEMM seconds over (m, n, k).
+struct GemmTable {
+  GemmLayout layout = GemmLayout::nt;
+  Precision precision = Precision::fp32;
+  int concurrency = 0;
+  LogGrid<3> seconds;
+  friend bool operator==(const GemmTable&, const GemmTable&) = default;
+};
+
+/// Attention seconds over (tokens, head_dim, batch * heads), queries and keys alike.
+struct AttentionTable {
+  Pass pass = Pass::forward;
+  bool causal = true;
+  Precision precision = Precision::fp32;
+  int concurrency = 0;
+  LogGrid<3> seconds;
+  friend bool operator==(const AttentionTable&, const AttentionTable&) = default;
+};
+
+/// Seconds over elements (fill and copy: bytes).
+struct MemoryTable {
+  MemoryBound kind = MemoryBound::copy;
+  Precision precision = Precision::fp32;
+  int concurrency = 0;
+  LogGrid<1> seconds;
+  friend bool operator==(const MemoryTable&, const MemoryTable&) = default;
+};
+
+/// Seconds over bytes, counted as in cost::WorkKind, of a group inside one node (send: a group of 2). On a host it
+/// includes the wait until a waiting rank runs again.
+struct MessageTable {
+  Message kind = Message::all_reduce;
+  int group = 2;
+  bool strided = false;
+  int concurrency = 0;
+  LogGrid<1> seconds;
+  friend bool operator==(const MessageTable&, const MessageTable&) = default;
+};
+
+/// Arithmetic of a device in one precision.
+struct PrecisionRate {
+  Precision precision = Precision::fp32;
+  std::string format = "fp32";  ///< what the 16-bit rate stands for: bf16, or fp16 on devices without bf16
+  double peak_flops = 0;        ///< dense FLOP/s of the data sheet
+  double gemm_share = 0.8;      ///< of the peak that large GEMMs reach
+  friend bool operator==(const PrecisionRate&, const PrecisionRate&) = default;
+};
+
+/// The share of the 16-bit peak that causal attention reaches by length (FLOPs of a causal mask count half).
+struct AttentionCurve {
+  Pass pass = Pass::forward;
+  int head_dim = 128;
+  std::vector<std::pair<std::int64_t, double>> shares;  ///< (tokens, share), tokens rising
+  friend bool operator==(const AttentionCurve&, const AttentionCurve&) = default;
+};
+
+/// One device. The rates serve where no table was measured.
+struct DeviceSpec {
+  std::string name;
+  Bytes memory;
+  Bytes library_workspace;      ///< of the memory, what libraries take on every rank
+  double memory_bandwidth = 0;  ///< bytes/s of the data sheet
+  double memory_share = 0.85;   ///< of it, what streaming reaches
+  Seconds launch;               ///< fixed time of one operation
+  int multiprocessors = 0;      ///< units that GEMM tiles are dealt to; 0: tiles do not matter
+  std::vector<PrecisionRate> rates;
+  std::vector<AttentionCurve> attention;
+
+  friend bool operator==(const DeviceSpec&, const DeviceSpec&) = default;
+  [[nodiscard]] const PrecisionRate* rate(Precision precision) const {
+    for (const PrecisionRate& rate : rates)
+      if (rate.precision == precision) return &rate;
+    return nullptr;
+  }
+};
+
+/// One level of the network. Bandwidths are bytes/s per device; those of collectives are bus bandwidths, that is bytes
+/// on the busiest link of a ring over time (NCCL's performance documentation defines the term).
+struct Link {
+  Seconds latency;                  ///< of one step of a ring
+  double bandwidth = 0;             ///< all-gather, reduce-scatter, broadcast
+  double all_reduce_bandwidth = 0;  ///< may be higher where switches add
+  double send_bandwidth = 0;        ///< one pair of devices
+  friend bool operator==(const Link&, const Link&) = default;
+};
+
+/// Equal devices in equal nodes. Ranks are numbered node by node.
+struct Cluster {
+  std::string name;
+  int devices = 1;
+  int devices_per_node = 1;
+  int cores = 0;             ///< cores that all devices of a node share; 0: every device has its own
+  int threads_per_rank = 1;  ///< host: the threads with which the tables were measured
+  DeviceSpec device;
+  Link inside_node;
+  Link across_nodes;
+  double overlap_slowdown = 1.0;  ///< computation and communication at once take this much longer
+  std::vector<GemmTable> gemm;
+  std::vector<AttentionTable> attention;
+  std::vector<MemoryTable> memory_bound;
+  std::vector<MessageTable> messages;
+
+  friend bool operator==(const Cluster&, const Cluster&) = default;
+  [[nodiscard]] int nodes() const { return (devices + devices_per_node - 1) / devices_per_node; }
+  /// True when the device can compute in this precision.
+  [[nodiscard]] bool supports(Precision precision) const { return device.rate(precision) != nullptr; }
+  /// Peak FLOP/s of one device; 0 when it lacks the precision.
+  [[nodiscard]] double peak_flops(Precision precision) const {
+    const PrecisionRate* rate = device.rate(precision);
+    return rate == nullptr ? 0 : rate->peak_flops;
+  }
+};
+
+constexpr const char* name_of(GemmLayout layout) {
+  switch (layout) {
+    case GemmLayout::nt:
+      return "nt";
+    case GemmLayout::nn:
+      return "nn";
+    case GemmLayout::tn:
+      return "tn";
+  }
+  return "?";
+}
+
+constexpr const char* name_of(Pass pass) { return pass == Pass::forward ? "forward" : "backward"; }
+
+constexpr const char* name_of(MemoryBound kind) {
+  switch (kind) {
+    case MemoryBound::norm_forward:
+      return "norm_forward";
+    case MemoryBound::norm_backward:
+      return "norm_backward";
+    case MemoryBound::activation_forward:
+      return "activation_forward";
+    case MemoryBound::activation_backward:
+      return "activation_backward";
+    case MemoryBound::rotary:
+      return "rotary";
+    case MemoryBound::add:
+      return "add";
+    case MemoryBound::bias_gradient:
+      return "bias_gradient";
+    case MemoryBound::embedding_forward:
+      return "embedding_forward";
+    case MemoryBound::embedding_backward:
+      return "embedding_backward";
+    case MemoryBound::softmax_statistics:
+      return "softmax_statistics";
+    case MemoryBound::softmax_backward:
+      return "softmax_backward";
+    case MemoryBound::adamw:
+      return "adamw";
+    case MemoryBound::norm_squared:
+      return "norm_squared";
+    case MemoryBound::fill:
+      return "fill";
+    case MemoryBound::copy:
+      return "copy";
+  }
+  return "?";
+}
+
+constexpr const char* name_of(Message kind) {
+  switch (kind) {
+    case Message::all_reduce:
+      return "all_reduce";
+    case Message::all_gather:
+      return "all_gather";
+    case Message::reduce_scatter:
+      return "reduce_scatter";
+    case Message::broadcast:
+      return "broadcast";
+    case Message::send:
+      return "send";
+  }
+  return "?";
+}
+
+}  // namespace galvatron

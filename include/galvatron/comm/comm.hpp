@@ -1,0 +1,7 @@
+// How ranks talk to each other: the concept, rank threads, and the dry twin that only counts.
+#pragma once
+
+#include <galvatron/comm/communicator.hpp>
+#include <galvatron/comm/dry/dry.hpp>
+#include <galvatron/comm/send_guard.hpp>
+#include <galvatron/comm/thread/thread.hpp>

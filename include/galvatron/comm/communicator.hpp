@@ -1,0 +1,62 @@
+// The Communicator concept: groups of ranks and what they say to each other.
+//
+// A Group is one rank's handle on an ordered set of ranks (a tensor-parallel, a data-parallel or the whole group). All
+// members call the same operations in the same order. Reductions add in rank order, so results are bit-equal from run
+// to run and the same on every member. A failure on any rank ends every rank's call with PeerFailure.
+#pragma once
+
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include <galvatron/core/view.hpp>
+
+namespace galvatron::comm {
+
+enum class ReduceOp : std::uint8_t { sum, max };
+
+/// A strided block of memory to or from one peer: `rows` runs of `row_bytes`, `stride_bytes` apart.
+/// `peer` is a rank of the world. A block to oneself is a copy.
+struct Piece {
+  int peer = 0;
+  std::byte* data = nullptr;
+  std::int64_t rows = 0;
+  std::int64_t row_bytes = 0;
+  std::int64_t stride_bytes = 0;
+};
+
+template <class G>
+concept Group = requires(G& g, View<float> f, View<const float> cf, View<double> d) {
+  { g.rank() } -> std::convertible_to<int>;  ///< this rank's index in the group
+  { g.size() } -> std::convertible_to<int>;
+  /// In place; float, bfloat16 (summed in float, rounded once), double, int32.
+  g.all_reduce(f, ReduceOp::sum);
+  g.all_reduce(d, ReduceOp::sum);
+  /// all (size * n) = the members' shards (n) in rank order; shard may be its own place in `all`.
+  g.all_gather(cf, f);
+  /// shard (n) = sum over members of all[rank * n, rank * n + n); shard may be its own place in `all`, whose other
+  /// elements are left unspecified.
+  g.reduce_scatter(f, f);
+  g.broadcast(f, /*root=*/0);
+  g.barrier();
+};
+
+template <class W>
+concept World = requires(W& w, std::span<const int> ranks, std::span<const Piece> pieces) {
+  typename W::Group;
+  { w.rank() } -> std::convertible_to<int>;
+  { w.size() } -> std::convertible_to<int>;
+  /// The group of these world ranks, in this order; the calling rank is one of them. Groups of the same ranks are the
+  /// same group. Not collective. Handles stay valid as long as the world.
+  { w.group(ranks) } -> std::same_as<typename W::Group&>;
+  /// Offers blocks to their peers and returns; the memory must stay as it is until wait_sent(). Blocks between one pair
+  /// of ranks arrive in the order in which they were posted.
+  w.post(pieces);
+  /// Takes blocks from their peers, in order; returns when all have arrived. Sizes must match what was posted.
+  w.receive(pieces);
+  /// Returns when every block posted by this rank has been taken.
+  w.wait_sent();
+};
+
+}  // namespace galvatron::comm

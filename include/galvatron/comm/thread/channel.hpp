@@ -1,0 +1,126 @@
+// Blocks on their way from one rank to another: a queue of where they lie, not of what they hold.
+//
+// The receiver copies straight from the sender's memory, so a block is read once and written once.
+//
+//   sender    post: entry -> [ queue ] ............ wait_sent: until all its entries are taken
+//   receiver                 [ queue ] -> receive: entry, copy, taken
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <mutex>
+#include <optional>
+#include <thread>
+#include <vector>
+
+#include <galvatron/comm/communicator.hpp>
+
+namespace galvatron::comm::thread {
+
+/// Bytes of a piece.
+constexpr std::int64_t bytes_of(const Piece& piece) { return piece.rows * piece.row_bytes; }
+
+/// Copies the bytes of `from` in order into those of `to`; the same number of bytes, in rows of any lengths.
+inline void copy_piece(const Piece& from, const Piece& to) {
+  const auto flat = [](const Piece& p) { return p.stride_bytes == p.row_bytes || p.rows == 1; };
+  const std::int64_t total = bytes_of(from);
+  if (total == 0) return;
+  const std::int64_t from_run = flat(from) ? total : from.row_bytes;
+  const std::int64_t to_run = flat(to) ? total : to.row_bytes;
+  std::int64_t from_at = 0, to_at = 0;  // bytes done of the current runs
+  const std::byte* source = from.data;
+  std::byte* target = to.data;
+  for (std::int64_t done = 0; done < total;) {
+    const std::int64_t n = std::min(from_run - from_at, to_run - to_at);
+    if (source + from_at != target + to_at)
+      std::memcpy(target + to_at, source + from_at, static_cast<std::size_t>(n));
+    done += n;
+    if (done == total) return;
+    if ((from_at += n) == from_run) source += from.stride_bytes, from_at = 0;
+    if ((to_at += n) == to_run) target += to.stride_bytes, to_at = 0;
+  }
+}
+
+/// The queue of one ordered pair of ranks. It grows while a program finds out how many blocks it has under way, and
+/// never again.
+class Channel {
+ public:
+  /// Sender: appends a block.
+  void push(const Piece& piece) {
+    const std::scoped_lock lock(mutex_);
+    if (last_ - first_ == ring_.size()) grow();
+    ring_[last_++ % ring_.size()] = piece;
+    posted_.store(last_, std::memory_order_release);
+  }
+
+  /// Receiver: is there a block?
+  [[nodiscard]] bool ready() const {
+    return posted_.load(std::memory_order_acquire) > taken_.load(std::memory_order_relaxed);
+  }
+
+  /// Receiver: the first block, still in the queue.
+  [[nodiscard]] std::optional<Piece> front() const {
+    const std::scoped_lock lock(mutex_);
+    if (first_ == last_) return std::nullopt;
+    return ring_[first_ % ring_.size()];
+  }
+
+  /// Receiver: copies the first block to `to`, of as many bytes. False if the sender has withdrawn it meanwhile.
+  bool take(const Piece& to) {
+    Piece from;
+    {
+      const std::scoped_lock lock(mutex_);
+      if (first_ == last_) return false;
+      from = ring_[first_ % ring_.size()];
+      copying_ = true;
+    }
+    copy_piece(from, to);
+    const std::scoped_lock lock(mutex_);
+    copying_ = false;
+    taken_.store(++first_, std::memory_order_relaxed);
+    return true;
+  }
+
+  /// Sender: takes back what nobody has begun to copy and returns how many blocks that were; after this the receiver
+  /// touches none of the sender's memory.
+  std::int64_t withdraw() {
+    for (;;) {
+      {
+        const std::scoped_lock lock(mutex_);
+        if (!copying_) {
+          const auto dropped = static_cast<std::int64_t>(last_ - first_);
+          last_ = first_;
+          posted_.store(last_, std::memory_order_release);
+          return dropped;
+        }
+      }
+      std::this_thread::yield();
+    }
+  }
+
+  /// Blocks that nobody has taken.
+  [[nodiscard]] std::int64_t waiting() const {
+    const std::scoped_lock lock(mutex_);
+    return static_cast<std::int64_t>(last_ - first_);
+  }
+
+ private:
+  void grow() {
+    std::vector<Piece> larger(std::max<std::size_t>(16, ring_.size() * 2));
+    for (std::uint64_t i = first_; i != last_; ++i) larger[i % larger.size()] = ring_[i % ring_.size()];
+    ring_ = std::move(larger);
+  }
+
+  mutable std::mutex mutex_;
+  std::vector<Piece> ring_;
+  std::uint64_t first_ = 0;  // the next to be taken
+  std::uint64_t last_ = 0;   // one past the newest
+  bool copying_ = false;     // the receiver copies the first one
+  std::atomic<std::uint64_t> posted_{0};
+  std::atomic<std::uint64_t> taken_{0};
+};
+
+}  // namespace galvatron::comm::thread

@@ -1,0 +1,156 @@
+// What the rank threads of one run share: the first failure, the meetings of the groups, the channels between pairs.
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <exception>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#if defined(__linux__)
+#include <sched.h>
+#endif
+
+#include <galvatron/comm/thread/channel.hpp>
+#include <galvatron/comm/thread/failure.hpp>
+#include <galvatron/comm/thread/meeting.hpp>
+#include <galvatron/comm/thread/wait.hpp>
+
+namespace galvatron::comm::thread {
+
+/// Settings of a run of rank threads.
+struct Options {
+  /// How long a rank waits for another one before it gives up with PeerFailure.
+  std::chrono::nanoseconds timeout = std::chrono::minutes(10);
+  /// Cores that the ranks share, which decides how they wait; 0: the cores that this process may use.
+  int cores = 0;
+};
+
+/// The number of cores that this process may run on.
+inline int available_cores() {
+#if defined(__linux__)
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  if (::sched_getaffinity(0, sizeof set, &set) == 0) return std::max(1, CPU_COUNT(&set));
+#endif
+  return std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+}
+
+/// "rank 3", "ranks 0, 2 and 3"
+inline std::string rank_list(std::span<const int> ranks) {
+  std::string text = ranks.size() == 1 ? "rank " : "ranks ";
+  for (std::size_t i = 0; i < ranks.size(); ++i) {
+    if (i > 0) text += i + 1 == ranks.size() ? " and " : ", ";
+    text += std::to_string(ranks[i]);
+  }
+  return text;
+}
+
+/// The shared state of a world of rank threads.
+class Job {
+ public:
+  struct Endpoint {
+    Bell inbox;                                   // rings when a block is posted to this rank
+    Bell sent;                                    // rings when all blocks of this rank have been taken
+    std::atomic<std::int64_t> under_way{0};       // blocks posted by this rank and not taken
+    std::atomic<bool> ended{false};               // the body has returned
+  };
+
+  Job(int ranks, const Options& options)
+      : size_(ranks),
+        options_(options),
+        policy_(WaitPolicy::of(ranks, options.cores > 0 ? options.cores : available_cores())),
+        endpoints_(std::make_unique<Endpoint[]>(static_cast<std::size_t>(ranks))),
+        channels_(std::make_unique<Channel[]>(static_cast<std::size_t>(ranks) * static_cast<std::size_t>(ranks))) {}
+
+  [[nodiscard]] int size() const { return size_; }
+  [[nodiscard]] const FirstFailure& failure() const { return failure_; }
+  [[nodiscard]] Endpoint& endpoint(int rank) { return endpoints_[static_cast<std::size_t>(rank)]; }
+  [[nodiscard]] Channel& channel(int from, int to) {
+    return channels_[static_cast<std::size_t>(from) * static_cast<std::size_t>(size_) + static_cast<std::size_t>(to)];
+  }
+
+  /// The meeting of these ranks; the same for the same ranks in the same order.
+  Meeting& meeting(std::span<const int> ranks) {
+    const std::scoped_lock lock(mutex_);
+    auto& meeting = meetings_[std::vector<int>(ranks.begin(), ranks.end())];
+    if (meeting == nullptr) {
+      meeting = std::make_unique<Meeting>(std::vector<int>(ranks.begin(), ranks.end()));
+      if (failure_.failed()) meeting->spoil();
+    }
+    return *meeting;
+  }
+
+  /// Notes that a rank has failed and ends all waits. Later failures are its consequences and are not kept.
+  void fail(int rank, std::exception_ptr failure) {
+    if (!failure_.record(rank, std::move(failure))) return;
+    const std::scoped_lock lock(mutex_);
+    for (auto& [ranks, meeting] : meetings_) meeting->spoil();
+    ring_endpoints();
+  }
+
+  /// Notes that a rank's body has returned, so that nobody waits for it any more.
+  void end(int rank) {
+    endpoint(rank).ended.store(true, std::memory_order_release);
+    some_ended_.store(true, std::memory_order_release);
+    const std::scoped_lock lock(mutex_);
+    for (auto& [ranks, meeting] : meetings_) meeting->bell.ring();
+    ring_endpoints();
+  }
+  [[nodiscard]] bool ended(int rank) const {
+    return endpoints_[static_cast<std::size_t>(rank)].ended.load(std::memory_order_acquire);
+  }
+
+  /// Waits until `ready()` or `failed()`. If the timeout passes, or if `hopeless()` because a rank has ended, this rank
+  /// fails, and so do all others; `who_is_missing(only_ended)` says who did not do what.
+  template <class Ready, class Failed, class Hopeless, class Missing>
+  void wait(int rank, Bell& bell, Ready&& ready, Failed&& failed, Hopeless&& hopeless, Missing&& who_is_missing) {
+    const auto in_vain = [&] { return some_ended_.load(std::memory_order_acquire) && hopeless(); };
+    const bool in_time =
+        wait_until(bell, policy_, options_.timeout, [&] { return ready() || failed() || in_vain(); });
+    if (ready() || failed()) return;
+    std::string text = "rank " + std::to_string(rank);
+    if (in_time) {
+      text += " waits in vain: " + who_is_missing(true) + " before the end";
+    } else {
+      std::string seconds = std::to_string(std::chrono::duration<double>(options_.timeout).count());
+      seconds.erase(std::max(seconds.find_last_not_of('0') + 1, seconds.find('.') + 2));
+      text += " gave up after " + seconds + " s: " + who_is_missing(false);
+    }
+    fail(rank, std::make_exception_ptr(PeerFailure(text)));
+  }
+
+  /// Throws what this rank has to throw once the job has failed: its own failure or the news of another's.
+  [[noreturn]] void throw_failure(int rank) const {
+    if (failure_.rank() == rank) std::rethrow_exception(failure_.get());
+    failure_.throw_to_peer();
+  }
+
+ private:
+  void ring_endpoints() {
+    for (int r = 0; r < size_; ++r) {
+      endpoint(r).inbox.ring();
+      endpoint(r).sent.ring();
+    }
+  }
+
+  int size_;
+  Options options_;
+  WaitPolicy policy_;
+  FirstFailure failure_;
+  std::atomic<bool> some_ended_{false};
+  std::mutex mutex_;
+  std::map<std::vector<int>, std::unique_ptr<Meeting>> meetings_;
+  std::unique_ptr<Endpoint[]> endpoints_;
+  std::unique_ptr<Channel[]> channels_;
+};
+
+}  // namespace galvatron::comm::thread

@@ -1,0 +1,115 @@
+// The arithmetic of reductions: many sources, added in rank order, written to many places while they are in the cache.
+//
+//   source 0   [....block....]--\        a block of the accumulator stays in the first-level cache;
+//   source 1   [....block....]---+--> accumulator [....block....] --> destination 0, 1, ...
+//   source 2   [....block....]--/        up to four sources are added in one pass
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <span>
+#include <type_traits>
+
+#include <galvatron/comm/communicator.hpp>
+#include <galvatron/core/dtype.hpp>
+
+namespace galvatron::comm::thread {
+
+/// The element types of a reduction.
+template <class T>
+concept Reducible = std::is_same_v<T, float> || std::is_same_v<T, double> || std::is_same_v<T, std::int32_t> ||
+                    std::is_same_v<T, bfloat16>;
+
+namespace detail {
+
+/// What a type is summed in.
+template <class T>
+using Sum = std::conditional_t<std::is_same_v<T, bfloat16>, float, T>;
+
+struct Add {
+  static float of(float a, float b) { return a + b; }
+  static double of(double a, double b) { return a + b; }
+  /// Wraps around.
+  static std::int32_t of(std::int32_t a, std::int32_t b) {
+    return static_cast<std::int32_t>(static_cast<std::uint32_t>(a) + static_cast<std::uint32_t>(b));
+  }
+};
+
+struct Max {
+  /// A NaN wins.
+  template <class A>
+  static A of(A a, A b) {
+    return (a < b || b != b) ? b : a;
+  }
+};
+
+inline constexpr std::int64_t reduce_block = 1024;  // elements; a multiple of every vector length
+
+/// sums[i] = (first ? the first source : sums[i]) op sources..., left to right. `fixed` > 0 is n, known when compiled.
+template <std::int64_t fixed, class Op, bool first, class A, class T, class... Rest>
+void reduce_pass(A* __restrict sums, std::int64_t n, const T* head, const Rest*... rest) {
+  const std::int64_t count = fixed > 0 ? fixed : n;
+  for (std::int64_t i = 0; i < count; ++i) {
+    A value = static_cast<A>(head[i]);
+    if constexpr (!first) value = Op::of(sums[i], value);
+    ((value = Op::of(value, static_cast<A>(rest[i]))), ...);
+    sums[i] = value;
+  }
+}
+
+template <std::int64_t fixed, class Op, class T>
+void reduce_one_block(std::span<std::byte* const> sources, std::int64_t from, std::span<std::byte* const> destinations,
+                      std::int64_t to, std::int64_t n) {
+  using A = Sum<T>;
+  alignas(64) A sums[reduce_block];
+  const auto s = [&](std::size_t k) { return reinterpret_cast<const T*>(sources[k]) + from; };
+  std::size_t k = sources.size() < 4 ? sources.size() : 4;
+  switch (k) {
+    case 1: reduce_pass<fixed, Op, true>(sums, n, s(0)); break;
+    case 2: reduce_pass<fixed, Op, true>(sums, n, s(0), s(1)); break;
+    case 3: reduce_pass<fixed, Op, true>(sums, n, s(0), s(1), s(2)); break;
+    default: reduce_pass<fixed, Op, true>(sums, n, s(0), s(1), s(2), s(3)); break;
+  }
+  for (; k + 4 <= sources.size(); k += 4) reduce_pass<fixed, Op, false>(sums, n, s(k), s(k + 1), s(k + 2), s(k + 3));
+  switch (sources.size() - k) {
+    case 1: reduce_pass<fixed, Op, false>(sums, n, s(k)); break;
+    case 2: reduce_pass<fixed, Op, false>(sums, n, s(k), s(k + 1)); break;
+    case 3: reduce_pass<fixed, Op, false>(sums, n, s(k), s(k + 1), s(k + 2)); break;
+    default: break;
+  }
+  const auto bytes = static_cast<std::size_t>(n) * sizeof(T);
+  if constexpr (std::is_same_v<A, T>) {
+    for (std::byte* destination : destinations) std::memcpy(reinterpret_cast<T*>(destination) + to, sums, bytes);
+  } else {
+    alignas(64) T rounded[reduce_block];
+    const std::int64_t count = fixed > 0 ? fixed : n;
+    for (std::int64_t i = 0; i < count; ++i) rounded[i] = static_cast<T>(sums[i]);
+    for (std::byte* destination : destinations) std::memcpy(reinterpret_cast<T*>(destination) + to, rounded, bytes);
+  }
+}
+
+template <class Op, class T>
+void reduce_with(std::span<std::byte* const> sources, std::int64_t from, std::span<std::byte* const> destinations,
+                 std::int64_t to, std::int64_t n) {
+  std::int64_t i = 0;
+  for (; i + reduce_block <= n; i += reduce_block)
+    reduce_one_block<reduce_block, Op, T>(sources, from + i, destinations, to + i, reduce_block);
+  if (i < n) reduce_one_block<0, Op, T>(sources, from + i, destinations, to + i, n - i);
+}
+
+}  // namespace detail
+
+/// destination[to + i] = sources[0][from + i] op sources[1][from + i] op ... for i in [0, n) and every destination, all
+/// counted in elements T; bfloat16 is summed in float and rounded once. A destination may be one of the sources if
+/// from == to; otherwise nothing overlaps.
+template <Reducible T>
+void reduce(std::span<std::byte* const> sources, std::int64_t from, std::span<std::byte* const> destinations,
+            std::int64_t to, std::int64_t n, ReduceOp op) {
+  if (op == ReduceOp::sum)
+    detail::reduce_with<detail::Add, T>(sources, from, destinations, to, n);
+  else
+    detail::reduce_with<detail::Max, T>(sources, from, destinations, to, n);
+}
+
+}  // namespace galvatron::comm::thread

@@ -1,0 +1,200 @@
+// One rank's handle on a world of rank threads, and the function that starts them.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <exception>
+#include <memory>
+#include <span>
+#include <string>
+#include <system_error>
+#include <thread>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include <galvatron/comm/communicator.hpp>
+#include <galvatron/comm/thread/group.hpp>
+#include <galvatron/comm/thread/job.hpp>
+#include <galvatron/core/error.hpp>
+
+namespace galvatron::comm::thread {
+
+/// A rank of a world of threads; models comm::World. Every rank uses its own handle, and only from its own thread.
+/// When another rank has failed, or has not answered within the timeout, every call throws PeerFailure.
+class World {
+ public:
+  using Group = galvatron::comm::thread::Group;
+
+  World(Job& job, int rank) : job_(job), rank_(rank) {
+    everybody_.resize(static_cast<std::size_t>(job.size()));
+    for (int i = 0; i < job.size(); ++i) everybody_[static_cast<std::size_t>(i)] = i;
+  }
+  World(const World&) = delete;
+  World& operator=(const World&) = delete;
+  ~World() { withdraw(); }
+
+  [[nodiscard]] int rank() const { return rank_; }
+  [[nodiscard]] int size() const { return job_.size(); }
+
+  /// The group of these world ranks, in this order. Allocates on first use only. Errors: a Failure if a rank does not
+  /// exist or comes twice, or if the calling rank is not among them.
+  Group& group(std::span<const int> ranks) {
+    for (auto& group : groups_)
+      if (std::ranges::equal(group->ranks(), ranks)) return *group;
+    check_members(ranks);
+    return *groups_.emplace_back(std::make_unique<Group>(job_, ranks, rank_));
+  }
+  /// The group of all ranks.
+  Group& everybody() { return group(everybody_); }
+
+  /// Offers blocks to their peers and returns; see comm::World. If an exception could free the memory, a SendGuard that
+  /// lives shorter keeps the receivers from reading it then.
+  void post(std::span<const Piece> pieces) {
+    check(pieces);
+    if (job_.failure().failed()) job_.throw_failure(rank_);
+    auto& self = job_.endpoint(rank_);
+    self.under_way.fetch_add(static_cast<std::int64_t>(pieces.size()), std::memory_order_relaxed);
+    for (std::size_t i = 0; i < pieces.size(); ++i) {
+      const int peer = pieces[i].peer;
+      job_.channel(rank_, peer).push(pieces[i]);
+      if (i + 1 == pieces.size() || pieces[i + 1].peer != peer) job_.endpoint(peer).inbox.ring();
+    }
+  }
+
+  /// Takes blocks from their peers, in order, and copies them; rows of other lengths than the sender's are fine as long
+  /// as the bytes of a block are as many. Errors: a Failure that names both sizes if they are not.
+  void receive(std::span<const Piece> pieces) {
+    check(pieces);
+    for (const Piece& piece : pieces) {
+      Channel& channel = job_.channel(piece.peer, rank_);
+      if (piece.peer == rank_ && !channel.ready())
+        throw Failure(ErrorKind::internal, "rank " + std::to_string(rank_) +
+                                               " receives a block from itself that it has not posted before");
+      job_.wait(
+          rank_, job_.endpoint(rank_).inbox, [&] { return channel.ready(); }, [&] { return job_.failure().failed(); },
+          [&] { return job_.ended(piece.peer) && !channel.ready(); },
+          [&](bool) {
+            return "rank " + std::to_string(piece.peer) + " did not send a block of " +
+                   std::to_string(bytes_of(piece)) + " bytes";
+          });
+      if (job_.failure().failed()) job_.throw_failure(rank_);
+      const auto offered = channel.front();
+      if (offered && bytes_of(*offered) != bytes_of(piece))
+        throw Failure(ErrorKind::internal, "rank " + std::to_string(rank_) + " receives a block of " +
+                                               std::to_string(bytes_of(piece)) + " bytes, but rank " +
+                                               std::to_string(piece.peer) + " sent one of " +
+                                               std::to_string(bytes_of(*offered)) + " bytes");
+      if (!offered || !channel.take(piece)) throw_withdrawn(piece.peer);
+      auto& sender = job_.endpoint(piece.peer);
+      if (sender.under_way.fetch_sub(1, std::memory_order_acq_rel) == 1) sender.sent.ring();
+    }
+  }
+
+  /// Returns when every block posted by this rank has been taken.
+  void wait_sent() {
+    if (job_.channel(rank_, rank_).waiting() > 0)
+      throw Failure(ErrorKind::internal, "rank " + std::to_string(rank_) +
+                                             " waits for a block to itself that it has not received");
+    auto& self = job_.endpoint(rank_);
+    const auto all_taken = [&] { return self.under_way.load(std::memory_order_acquire) == 0; };
+    const auto late = [&](bool only_ended) {
+      std::vector<int> peers;
+      for (int peer = 0; peer < size(); ++peer)
+        if (!(only_ended && !job_.ended(peer)) && job_.channel(rank_, peer).waiting() > 0) peers.push_back(peer);
+      return peers;
+    };
+    job_.wait(
+        rank_, self.sent, all_taken, [&] { return job_.failure().failed(); }, [&] { return !late(true).empty(); },
+        [&](bool only_ended) {
+          return rank_list(late(only_ended)) + " did not take " +
+                 std::to_string(self.under_way.load(std::memory_order_relaxed)) + " blocks";
+        });
+    if (all_taken()) return;
+    withdraw();
+    job_.throw_failure(rank_);
+  }
+
+  /// Takes back every block of this rank that nobody has begun to copy, and returns when nobody reads this rank's
+  /// memory any more. For the way out of a failure: a peer that still waits for such a block gets a PeerFailure.
+  void withdraw() noexcept {
+    auto& self = job_.endpoint(rank_);
+    for (int peer = 0; peer < size(); ++peer)
+      self.under_way.fetch_sub(job_.channel(rank_, peer).withdraw(), std::memory_order_acq_rel);
+  }
+
+ private:
+  void check_members(std::span<const int> ranks) const {
+    int own = 0;
+    for (std::size_t i = 0; i < ranks.size(); ++i) {
+      const int rank = ranks[i];
+      own += rank == rank_ ? 1 : 0;
+      if (rank < 0 || rank >= size())
+        throw Failure(ErrorKind::internal, "a group names rank " + std::to_string(rank) + " of a world of " +
+                                               std::to_string(size()) + " ranks");
+      if (std::ranges::find(ranks.first(i), rank) != ranks.first(i).end())
+        throw Failure(ErrorKind::internal, "a group names rank " + std::to_string(rank) + " twice");
+    }
+    if (own == 0)
+      throw Failure(ErrorKind::internal, "rank " + std::to_string(rank_) + " asks for a group of " +
+                                             rank_list(ranks) + ", to which it does not belong");
+  }
+
+  void check(std::span<const Piece> pieces) const {
+    for (const Piece& piece : pieces)
+      if (piece.peer < 0 || piece.peer >= size() || piece.rows < 0 || piece.row_bytes < 0)
+        throw Failure(ErrorKind::internal, "a block of " + std::to_string(piece.rows) + " rows of " +
+                                               std::to_string(piece.row_bytes) + " bytes for rank " +
+                                               std::to_string(piece.peer) + " in a world of " +
+                                               std::to_string(size()) + " ranks");
+  }
+
+  [[noreturn]] void throw_withdrawn(int peer) const {
+    if (job_.failure().failed()) job_.throw_failure(rank_);
+    throw PeerFailure("rank " + std::to_string(peer) + " took back a block that rank " + std::to_string(rank_) +
+                      " waited for");
+  }
+
+  Job& job_;
+  int rank_;
+  std::vector<int> everybody_;
+  std::vector<std::unique_ptr<Group>> groups_;
+};
+
+/// Runs body(World&) on `ranks` threads at once and joins them. The body is one object that all threads call.
+///
+/// If a rank throws, the others' pending and later calls throw PeerFailure naming that rank and its message, and when
+/// all have ended run() throws the first failure, the same exception object. Errors: DeviceFailure if the system
+/// refuses a thread.
+template <class F>
+void run(int ranks, F&& body, const Options& options = {}) {
+  if (ranks < 1)
+    throw Failure(ErrorKind::usage, "a run needs at least 1 rank, not " + std::to_string(ranks));
+  Job job(ranks, options);
+  const auto rank_main = [&](int rank) {
+    try {
+      {
+        World world(job, rank);
+        body(world);
+      }
+      job.end(rank);
+    } catch (...) {
+      job.fail(rank, std::current_exception());
+    }
+  };
+  std::vector<std::thread> threads;
+  threads.reserve(static_cast<std::size_t>(ranks));
+  for (int rank = 0; rank < ranks; ++rank) {
+    try {
+      threads.emplace_back(rank_main, rank);
+    } catch (const std::system_error& e) {
+      job.fail(rank, std::make_exception_ptr(DeviceFailure("cannot start thread " + std::to_string(rank + 1) + " of " +
+                                                           std::to_string(ranks) + ": " + e.what())));
+      break;
+    }
+  }
+  for (auto& thread : threads) thread.join();
+  if (const auto failure = job.failure().get()) std::rethrow_exception(failure);
+}
+
+}  // namespace galvatron::comm::thread

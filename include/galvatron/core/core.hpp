@@ -1,0 +1,11 @@
+// Everything of core/: units, errors, number formats, views, random numbers, files, JSON and sizes.
+#pragma once
+
+#include <galvatron/core/dtype.hpp>
+#include <galvatron/core/error.hpp>
+#include <galvatron/core/file.hpp>
+#include <galvatron/core/json.hpp>
+#include <galvatron/core/quantity.hpp>
+#include <galvatron/core/rng.hpp>
+#include <galvatron/core/units.hpp>
+#include <galvatron/core/view.hpp>

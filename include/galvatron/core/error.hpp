@@ -1,0 +1,81 @@
+// Errors: a value for what data may legitimately bring, an exception for what a machine may do.
+#pragma once
+
+#include <source_location>
+#include <stdexcept>
+#include <string>
+#include <utility>
+
+#include <tl/expected.hpp>
+
+namespace galvatron {
+
+/// Why something could not be done. The values are the exit codes of the `galvatron` command.
+enum class ErrorKind : int {
+  internal = 1,    ///< a defect of galvatron itself
+  usage = 2,       ///< bad usage or bad input: the caller can mend it
+  infeasible = 3,  ///< no plan fits the constraints
+  machine = 4,     ///< a device, a rank or a peer failed
+};
+
+/// A legitimate failure: `message` is one line that names the cause and the way out.
+struct Error {
+  ErrorKind kind = ErrorKind::internal;
+  std::string message;
+};
+
+/// The value or the one-line reason why there is none.
+template <class T>
+using Result = tl::expected<T, Error>;
+
+[[nodiscard]] inline tl::unexpected<Error> usage_error(std::string message) {
+  return tl::unexpected<Error>(Error{ErrorKind::usage, std::move(message)});
+}
+[[nodiscard]] inline tl::unexpected<Error> infeasible_error(std::string message) {
+  return tl::unexpected<Error>(Error{ErrorKind::infeasible, std::move(message)});
+}
+[[nodiscard]] inline tl::unexpected<Error> internal_error(std::string message) {
+  return tl::unexpected<Error>(Error{ErrorKind::internal, std::move(message)});
+}
+
+/// Base of every exception that galvatron throws; carries the exit code and the throwing place.
+class Failure : public std::runtime_error {
+ public:
+  Failure(ErrorKind kind, const std::string& message, std::source_location where = std::source_location::current())
+      : std::runtime_error(message), kind_(kind), where_(where) {}
+  [[nodiscard]] ErrorKind kind() const noexcept { return kind_; }
+  [[nodiscard]] const std::source_location& where() const noexcept { return where_; }
+
+ private:
+  ErrorKind kind_;
+  std::source_location where_;
+};
+
+/// A device refused an operation (out of memory, no device, a library status).
+class DeviceFailure : public Failure {
+ public:
+  explicit DeviceFailure(const std::string& message, std::source_location where = std::source_location::current())
+      : Failure(ErrorKind::machine, message, where) {}
+};
+
+/// A peer rank failed or did not answer in time; `message` names the rank that failed first.
+class PeerFailure : public Failure {
+ public:
+  explicit PeerFailure(const std::string& message, std::source_location where = std::source_location::current())
+      : Failure(ErrorKind::machine, message, where) {}
+};
+
+/// Throws a `Failure` of the error's kind; for code paths where a `Result` cannot travel.
+[[noreturn]] inline void throw_error(const Error& error,
+                                     std::source_location where = std::source_location::current()) {
+  throw Failure(error.kind, error.message, where);
+}
+
+/// The value of a result, or a thrown `Failure` with its message.
+template <class T>
+T value_or_throw(Result<T>&& result, std::source_location where = std::source_location::current()) {
+  if (!result) throw_error(result.error(), where);
+  return std::move(*result);
+}
+
+}  // namespace galvatron

@@ -1,0 +1,303 @@
+// JSON: parsing with a place in the error message, and a reader of objects that trusts nothing.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <limits>
+#include <optional>
+#include <set>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+#include <galvatron/core/error.hpp>
+#include <galvatron/core/file.hpp>
+
+namespace galvatron {
+
+/// Deeper nesting than this is refused: copying and printing a JSON value recurse.
+inline constexpr int json_depth_limit = 100;
+
+namespace detail {
+
+/// "line 3, column 7" of the byte at `offset` (from 0) of a text.
+inline std::string place_in(std::string_view text, std::size_t offset) {
+  const std::string_view before = text.substr(0, std::min(offset, text.size()));
+  const auto line = 1 + std::count(before.begin(), before.end(), '\n');
+  const std::size_t newline = before.rfind('\n');
+  const std::size_t column = newline == std::string_view::npos ? before.size() + 1 : before.size() - newline;
+  return "line " + std::to_string(line) + ", column " + std::to_string(column);
+}
+
+/// Printable ASCII on one line and not longer than `limit`.
+inline std::string one_line(std::string_view text, std::size_t limit = 200) {
+  std::string out;
+  for (const char c : text.substr(0, limit)) out += c >= 0x20 && c < 0x7f ? c : '?';
+  return text.size() > limit ? out + "..." : out;
+}
+
+/// The offset of the bracket that opens one level too many, if any.
+inline std::optional<std::size_t> offset_of_too_deep(std::string_view text) {
+  int depth = 0;
+  bool quoted = false;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    const char c = text[i];
+    if (quoted) {
+      if (c == '\\') ++i;
+      quoted = quoted && c != '"';
+    } else if (c == '"') {
+      quoted = true;
+    } else if (c == '{' || c == '[') {
+      if (++depth > json_depth_limit) return i;
+    } else if (c == '}' || c == ']') {
+      --depth;
+    }
+  }
+  return std::nullopt;
+}
+
+struct RepeatedKey {
+  std::string key;
+};
+
+}  // namespace detail
+
+/// The JSON value of `text`; `source_name` (a file's path, say) opens every message. Errors (usage): malformed or
+/// truncated text, with line and column; a key that occurs twice in an object; numbers beyond binary64; nesting deeper
+/// than `json_depth_limit`.
+inline Result<nlohmann::json> parse_json(std::string_view text, std::string_view source_name) {
+  const std::string source(source_name);
+  if (const auto deep = detail::offset_of_too_deep(text))
+    return usage_error(source + ": JSON nested deeper than " + std::to_string(json_depth_limit) + " levels at " +
+                       detail::place_in(text, *deep));
+  std::vector<std::set<std::string>> keys;
+  const auto watch = [&keys](int, nlohmann::json::parse_event_t event, nlohmann::json& value) {
+    using Event = nlohmann::json::parse_event_t;
+    if (event == Event::object_start) keys.emplace_back();
+    if (event == Event::object_end) keys.pop_back();
+    if (event == Event::key && !keys.back().insert(value.get<std::string>()).second)
+      throw detail::RepeatedKey{value.get<std::string>()};
+    return true;
+  };
+  try {
+    return nlohmann::json::parse(text.begin(), text.end(), watch);
+  } catch (const detail::RepeatedKey& repeated) {
+    return usage_error(source + ": the key \"" + detail::one_line(repeated.key, 60) +
+                       "\" occurs twice in one JSON object; keep one of them");
+  } catch (const nlohmann::json::parse_error& e) {
+    const std::size_t offset = e.byte == 0 ? 0 : e.byte - 1;
+    std::string_view why = e.what();
+    if (const auto at = why.find("column "); at != std::string_view::npos)
+      if (const auto colon = why.find(": ", at); colon != std::string_view::npos) why.remove_prefix(colon + 2);
+    return usage_error(source + ": not valid JSON at " + detail::place_in(text, offset) + ": " + detail::one_line(why));
+  } catch (const nlohmann::json::exception& e) {
+    std::string_view why = e.what();
+    if (const auto bracket = why.find("] "); bracket != std::string_view::npos) why.remove_prefix(bracket + 2);
+    return usage_error(source + ": not valid JSON: " + detail::one_line(why));
+  }
+}
+
+/// The JSON value of a file of at most 256 MiB. Errors (usage): an unreadable file, and those of parse_json.
+inline Result<nlohmann::json> read_json_file(const std::filesystem::path& path) {
+  auto text = read_text_file(path, std::int64_t{256} << 20);
+  if (!text) return tl::unexpected<Error>(std::move(text.error()));
+  return parse_json(*text, path.string());
+}
+
+/// The text of a JSON value, ending in a newline. Never throws: bytes that are not UTF-8 become U+FFFD.
+inline std::string json_text(const nlohmann::json& value, int indent = 2) {
+  return value.dump(indent, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+}
+
+/// Reads the fields of a JSON object. Errors stick: a bad field yields `T{}`, and `finish()` tells the first thing that
+/// was wrong, so that a reader is a list of fields and one check at the end:
+///
+///     JsonObject fields(value, "plan.json");
+///     plan.batch = fields.required<int>("global_batch", 1);
+///     plan.name  = fields.optional<std::string>("name", "");
+///     if (auto done = fields.finish(); !done) return tl::unexpected(done.error());
+///
+/// T is bool, an integer, a floating-point number or std::string. An integer must be written as one (3, not 3.0 or
+/// "3") and fit T; nothing is narrowed. The JSON value must outlive the reader.
+class JsonObject {
+ public:
+  /// `where` opens the messages: a file name, or a path in it such as `plan.json: stages[2]`.
+  JsonObject(const nlohmann::json& value, std::string where) : value_(&value), where_(std::move(where)) {
+    if (!value.is_object()) fail(where_ + ": expected a JSON object, found " + describe(value));
+  }
+  JsonObject(nlohmann::json&&, std::string) = delete;
+
+  /// The field `key`, in [least, most].
+  template <class T>
+  T required(std::string_view key, const T& least = lowest<T>(), const T& most = highest<T>()) {
+    const nlohmann::json* field = find(key);
+    if (field == nullptr) {
+      fail(where_ + ": the key \"" + std::string(key) + "\" is missing");
+      return T{};
+    }
+    return read<T>(*field, name(key), least, most);
+  }
+
+  /// The field `key`, in [least, most], or `otherwise` when there is none (null counts as none).
+  template <class T>
+  T optional(std::string_view key, T otherwise, const T& least = lowest<T>(), const T& most = highest<T>()) {
+    const nlohmann::json* field = find(key);
+    if (field == nullptr || field->is_null()) return otherwise;
+    return read<T>(*field, name(key), least, most);
+  }
+
+  /// The array `key`; an empty one after an error.
+  const nlohmann::json& required_array(std::string_view key) {
+    static const nlohmann::json nothing = nlohmann::json::array();
+    const nlohmann::json* field = find(key);
+    if (field == nullptr)
+      fail(where_ + ": the key \"" + std::string(key) + "\" is missing");
+    else if (!field->is_array())
+      fail(name(key) + ": expected an array, found " + describe(*field));
+    else
+      return *field;
+    return nothing;
+  }
+
+  /// Any value under `key`, marked as known; null pointer when there is none.
+  const nlohmann::json* any(std::string_view key) { return find(key); }
+
+  /// A reader of the object `key` of this one. Its own finish() tells its errors.
+  JsonObject required_object(std::string_view key) {
+    static const nlohmann::json nothing = nlohmann::json::object();
+    const nlohmann::json* field = find(key);
+    if (field == nullptr) fail(where_ + ": the key \"" + std::string(key) + "\" is missing");
+    return {field == nullptr ? nothing : *field, name(key)};
+  }
+
+  /// `where` of this object, followed by the key: opens the messages about that field.
+  [[nodiscard]] std::string name(std::string_view key) const { return where_ + ": \"" + std::string(key) + "\""; }
+  [[nodiscard]] const std::string& where() const { return where_; }
+  [[nodiscard]] bool contains(std::string_view key) const {
+    return value_->is_object() && value_->contains(std::string(key));
+  }
+  /// Records an error found by the caller; the first one wins.
+  void fail(std::string message) {
+    if (!error_) error_ = Error{ErrorKind::usage, std::move(message)};
+  }
+  [[nodiscard]] bool failed() const { return error_.has_value(); }
+
+  /// The first error, or an error for the keys that nobody asked for.
+  [[nodiscard]] Result<void> finish() {
+    if (!error_)
+      for (const auto& item : value_->items())
+        if (asked_.find(item.key()) == asked_.end()) {
+          fail(where_ + ": unknown key \"" + detail::one_line(item.key(), 60) + "\"; known are " + known_keys());
+          break;
+        }
+    return finish_allowing_unknown_keys();
+  }
+  /// The first error; keys that nobody asked for are ignored.
+  [[nodiscard]] Result<void> finish_allowing_unknown_keys() const {
+    if (error_) return tl::unexpected<Error>(*error_);
+    return {};
+  }
+
+  /// What kind of value this is, for messages: `the string "x"`, `the number 3.5`, `an array of 3`.
+  static std::string describe(const nlohmann::json& value) {
+    switch (value.type()) {
+      case nlohmann::json::value_t::string:
+        return "the string \"" + detail::one_line(value.get_ref<const std::string&>(), 40) + "\"";
+      case nlohmann::json::value_t::array:
+        return "an array of " + std::to_string(value.size());
+      case nlohmann::json::value_t::object:
+        return "an object";
+      case nlohmann::json::value_t::null:
+        return "null";
+      case nlohmann::json::value_t::boolean:
+        return value.get<bool>() ? "true" : "false";
+      default:
+        return "the number " + value.dump();
+    }
+  }
+
+ private:
+  template <class T>
+  static T lowest() {
+    if constexpr (std::is_arithmetic_v<T>) return std::numeric_limits<T>::lowest();
+    return T{};
+  }
+  template <class T>
+  static T highest() {
+    if constexpr (std::is_arithmetic_v<T>) return std::numeric_limits<T>::max();
+    return T{};
+  }
+
+  const nlohmann::json* find(std::string_view key) {
+    const std::string wanted(key);
+    asked_.insert(wanted);
+    if (!value_->is_object()) return nullptr;
+    const auto at = value_->find(wanted);
+    return at == value_->end() ? nullptr : &*at;
+  }
+
+  template <class T>
+  T read(const nlohmann::json& field, const std::string& name, [[maybe_unused]] const T& least,
+         [[maybe_unused]] const T& most) {
+    if constexpr (std::is_same_v<T, bool>) {
+      if (field.is_boolean()) return field.get<bool>();
+      fail(name + ": expected true or false, found " + describe(field));
+    } else if constexpr (std::is_same_v<T, std::string>) {
+      if (field.is_string()) return field.get<std::string>();
+      fail(name + ": expected a string, found " + describe(field));
+    } else if constexpr (std::is_integral_v<T>) {
+      const std::string range = "an integer" + range_text(least, most);
+      if (!field.is_number_integer()) {
+        fail(name + ": expected " + range + ", found " + describe(field));
+      } else if (field.is_number_unsigned()) {
+        const auto n = field.get<std::uint64_t>();
+        if (std::in_range<T>(n) && static_cast<T>(n) >= least && static_cast<T>(n) <= most) return static_cast<T>(n);
+        fail(name + ": expected " + range + ", found " + std::to_string(n));
+      } else {
+        const auto n = field.get<std::int64_t>();
+        if (std::in_range<T>(n) && static_cast<T>(n) >= least && static_cast<T>(n) <= most) return static_cast<T>(n);
+        fail(name + ": expected " + range + ", found " + std::to_string(n));
+      }
+    } else {
+      static_assert(std::is_floating_point_v<T>,
+                    "galvatron: a JSON field is a bool, an integer, a number or a string.");
+      const std::string range = "a number" + range_text(least, most);
+      if (field.is_number()) {
+        const auto x = field.get<double>();
+        if (x >= static_cast<double>(least) && x <= static_cast<double>(most)) return static_cast<T>(x);
+      }
+      fail(name + ": expected " + range + ", found " + describe(field));
+    }
+    return T{};
+  }
+
+  template <class T>
+  static std::string range_text(T least, T most) {
+    const bool below = least != std::numeric_limits<T>::lowest();
+    const bool above = most != std::numeric_limits<T>::max();
+    const auto text = [](T x) { return nlohmann::json(x).dump(); };
+    if (below && above) return " from " + text(least) + " to " + text(most);
+    if (below) return " of at least " + text(least);
+    if (above) return " of at most " + text(most);
+    return std::is_integral_v<T> ? " from " + text(least) + " to " + text(most) : "";
+  }
+
+  [[nodiscard]] std::string known_keys() const {
+    std::string list;
+    for (const std::string& key : asked_) list += (list.empty() ? "" : ", ") + key;
+    return list.empty() ? "none" : list;
+  }
+
+  const nlohmann::json* value_;
+  std::string where_;
+  std::set<std::string> asked_;
+  std::optional<Error> error_;
+};
+
+}  // namespace galvatron

@@ -1,0 +1,277 @@
+// The rules behind cost/time.hpp: tables first, then rates of devices and links.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstdint>
+#include <cstdlib>
+#include <limits>
+
+#include <galvatron/cluster/spec.hpp>
+#include <galvatron/core/dtype.hpp>
+#include <galvatron/core/units.hpp>
+#include <galvatron/cost/work.hpp>
+
+namespace galvatron::cost::detail {
+
+/// How much longer an operation takes when `busy` ranks share fewer cores.
+inline double oversubscription(const Cluster& cluster, int busy) {
+  if (cluster.cores <= 0) return 1;
+  return std::max(1.0, static_cast<double>(busy) * cluster.threads_per_rank / cluster.cores);
+}
+
+/// Brings a table's time, measured with `measured` busy ranks, to `busy` ranks: core time stays, its share changes.
+inline double with_busy_ranks(const Cluster& cluster, double seconds, int measured, int busy) {
+  if (measured == 0 || measured == busy) return seconds;
+  return seconds * oversubscription(cluster, busy) / oversubscription(cluster, measured);
+}
+
+/// Between two tables: core time grows from the one to the other until every core is busy, and then stays.
+inline double between_busy_ranks(const Cluster& cluster, double low, int low_busy, double high, int high_busy,
+                                 int busy) {
+  const double low_core = low / oversubscription(cluster, low_busy);
+  const double high_core = high / oversubscription(cluster, high_busy);
+  const int full = cluster.cores > 0 ? std::max(cluster.cores / cluster.threads_per_rank, low_busy + 1) : high_busy;
+  const double way = static_cast<double>(busy - low_busy) / (std::min(full, high_busy) - low_busy);
+  return (low_core + (high_core - low_core) * std::min(way, 1.0)) * oversubscription(cluster, busy);
+}
+
+/// The tables measured with the numbers of busy ranks nearest to `busy` from below and from above.
+template <class Table>
+struct Bracket {
+  const Table* low = nullptr;
+  const Table* high = nullptr;
+
+  void offer(const Table& table, int busy) {
+    if (table.concurrency == 0) {
+      low = high = &table;
+    } else if (table.concurrency <= busy && (low == nullptr || table.concurrency > low->concurrency)) {
+      low = &table;
+    }
+    if (table.concurrency >= busy && (high == nullptr || table.concurrency < high->concurrency)) high = &table;
+  }
+  [[nodiscard]] bool found() const { return low != nullptr || high != nullptr; }
+  /// `read` gives the seconds of one table.
+  template <class Read>
+  [[nodiscard]] double seconds(const Cluster& cluster, int busy, Read read) const {
+    if (low == high || high == nullptr) return with_busy_ranks(cluster, read(*low), low->concurrency, busy);
+    if (low == nullptr) return with_busy_ranks(cluster, read(*high), high->concurrency, busy);
+    return between_busy_ranks(cluster, read(*low), low->concurrency, read(*high), high->concurrency, busy);
+  }
+};
+
+inline double real(std::int64_t x) { return static_cast<double>(x); }
+
+/// The rate in this precision, or in whichever the device has.
+inline PrecisionRate rate_of(const DeviceSpec& device, Precision precision) {
+  if (const PrecisionRate* rate = device.rate(precision); rate != nullptr) return *rate;
+  return device.rates.empty() ? PrecisionRate{precision, "", 1e12, 0.8} : device.rates.front();
+}
+
+inline double streaming_seconds(const DeviceSpec& device, double bytes) {
+  return bytes / (device.memory_bandwidth * device.memory_share);
+}
+
+/// A GEMM without a table. On a GPU tiles are dealt to multiprocessors in waves, the last one as long as the others,
+/// and the k loop of a tile pays a fixed start (NVIDIA, "Matrix Multiplication Background"); splitting k fills idle
+/// multiprocessors at the price of another pass over the result. The best tile and split win. Within 20 % of published
+/// cuBLAS sweeps for large and narrow shapes on A100 and H100.
+inline double gemm_model_seconds(const Work& w, Precision precision, const DeviceSpec& device) {
+  const PrecisionRate rate = rate_of(device, precision);
+  const double reach = rate.peak_flops * rate.gemm_share;
+  const double e = static_cast<double>(element_bytes(precision));
+  const double result = real(w.m) * real(w.n) * (w.kind == WorkKind::gemm_tn ? 8.0 : e);
+  const double streamed = streaming_seconds(device, e * (real(w.m) + real(w.n)) * real(w.k) + result);
+  double computed = std::numeric_limits<double>::max();
+  if (device.multiprocessors == 0) {
+    const auto padded = [](std::int64_t x) { return real(x) + 8; };
+    computed = 2 * padded(w.m) * padded(w.n) * padded(w.k) / reach;
+  } else {
+    struct Tile {
+      std::int64_t rows, columns;
+      double share;
+    };
+    constexpr std::array tiles{Tile{256, 128, 1.0}, Tile{128, 256, 1.0}, Tile{128, 128, 0.93},
+                               Tile{128, 64, 0.80}, Tile{64, 128, 0.80}, Tile{64, 64, 0.62}};
+    constexpr double start = 150;  // of the k loop, in units of k
+    for (const Tile& tile : tiles) {
+      const std::int64_t pieces = divide_up(w.m, tile.rows) * divide_up(w.n, tile.columns);
+      const double area = 2.0 * real(tile.rows * tile.columns) * device.multiprocessors / (reach * tile.share);
+      for (const int split : {1, 2, 4, 8}) {
+        const double waves = real(divide_up(pieces * split, device.multiprocessors));
+        const double merge = split == 1 ? 0 : streaming_seconds(device, 8.0 * split * real(w.m) * real(w.n));
+        computed = std::min(computed, waves * area * (real(w.k) / split + start) + merge);
+      }
+    }
+  }
+  return device.launch.value + std::max(computed, streamed);
+}
+
+inline double gemm_seconds(const Work& w, Precision precision, const Cluster& cluster, int busy) {
+  const auto layout = static_cast<GemmLayout>(static_cast<int>(w.kind) - static_cast<int>(WorkKind::gemm_nt));
+  Bracket<GemmTable> tables;
+  for (const GemmTable& table : cluster.gemm)
+    if (table.layout == layout && table.precision == precision) tables.offer(table, busy);
+  if (tables.found())
+    return tables.seconds(cluster, busy, [&](const GemmTable& table) {
+      return table.seconds({real(w.m), real(w.n), real(w.k)}, {1, 1, 1});
+    });
+  return gemm_model_seconds(w, precision, cluster.device) * oversubscription(cluster, busy);
+}
+
+/// The share of the peak at (tokens, head dim): log-linear in tokens on the nearest curves, linear in head dim between.
+inline double attention_share(const DeviceSpec& device, Pass pass, double tokens, double head_dim) {
+  const auto on_curve = [tokens](const AttentionCurve& curve) {
+    const auto& points = curve.shares;
+    if (tokens <= real(points.front().first)) return points.front().second * tokens / real(points.front().first);
+    for (std::size_t i = 1; i < points.size(); ++i)
+      if (tokens <= real(points[i].first)) {
+        const double way =
+            std::log(tokens / real(points[i - 1].first)) / std::log(real(points[i].first) / real(points[i - 1].first));
+        return points[i - 1].second + way * (points[i].second - points[i - 1].second);
+      }
+    return points.back().second;
+  };
+  const AttentionCurve* below = nullptr;
+  const AttentionCurve* above = nullptr;
+  for (const AttentionCurve& curve : device.attention) {
+    if (curve.pass != pass || curve.shares.empty()) continue;
+    if (curve.head_dim <= head_dim && (below == nullptr || curve.head_dim > below->head_dim)) below = &curve;
+    if (curve.head_dim >= head_dim && (above == nullptr || curve.head_dim < above->head_dim)) above = &curve;
+  }
+  if (below == nullptr && above == nullptr) return 0.4 * tokens / (tokens + 512);
+  if (below == nullptr) return on_curve(*above) * head_dim / above->head_dim;
+  if (above == nullptr || above == below) return on_curve(*below);
+  const double way = (head_dim - below->head_dim) / (above->head_dim - below->head_dim);
+  return on_curve(*below) * (1 - way) + on_curve(*above) * way;
+}
+
+inline double attention_model_seconds(const Work& w, Precision precision, const DeviceSpec& device, double tokens) {
+  const Pass pass = w.kind == WorkKind::attention_forward ? Pass::forward : Pass::backward;
+  Work once = w;
+  once.times = 1;
+  // Without a mask a row does the work of two causal ones, and reaches the share of twice the length.
+  double share = attention_share(device, pass, w.causal ? tokens : 2 * tokens, real(w.l));
+  // Few heads leave multiprocessors idle: 32 / 16 / 8 / 4 heads of one long sequence reach 1 / .88 / .69 / .45.
+  if (device.multiprocessors > 0) share *= std::min(1.0, 1.15 * real(w.m) / (real(w.m) + 4.9));
+  const double peak = rate_of(device, precision).peak_flops;
+  const double e = static_cast<double>(element_bytes(precision));
+  const double passes = pass == Pass::forward ? 2 : 4;
+  const double streamed = streaming_seconds(device, e * real(w.m) * real(w.l) * passes * real(w.n + w.k));
+  return device.launch.value + std::max(flops_of(once).count / (peak * share), streamed);
+}
+
+inline double attention_seconds(const Work& w, Precision precision, const Cluster& cluster, int busy) {
+  const Pass pass = w.kind == WorkKind::attention_forward ? Pass::forward : Pass::backward;
+  const double tokens = w.n == w.k ? real(w.n) : std::sqrt(real(w.n) * real(w.k));
+  // A table of the other mask serves too: the FLOPs differ by two.
+  for (const bool causal : {w.causal, !w.causal}) {
+    Bracket<AttentionTable> tables;
+    for (const AttentionTable& table : cluster.attention)
+      if (table.pass == pass && table.precision == precision && table.causal == causal) tables.offer(table, busy);
+    if (!tables.found()) continue;
+    const double other = causal == w.causal ? 1.0 : w.causal ? 0.5 : 2.0;
+    return other * tables.seconds(cluster, busy, [&](const AttentionTable& table) {
+      return table.seconds({tokens, real(w.l), real(w.m)}, {2, 1, 1});
+    });
+  }
+  return attention_model_seconds(w, precision, cluster.device, tokens) * oversubscription(cluster, busy);
+}
+
+inline double memory_seconds(const Work& w, Bytes bytes, Precision precision, const Cluster& cluster, int busy) {
+  const auto kind = static_cast<MemoryBound>(static_cast<int>(w.kind) - static_cast<int>(WorkKind::norm_forward));
+  const double extent = real(w.m) * real(std::max<std::int64_t>(w.n, 1));
+  Bracket<MemoryTable> tables;
+  for (const MemoryTable& table : cluster.memory_bound)
+    if (table.kind == kind && table.precision == precision) tables.offer(table, busy);
+  if (tables.found())
+    return tables.seconds(cluster, busy, [&](const MemoryTable& table) { return table.seconds({extent}, {1}); });
+  const DeviceSpec& device = cluster.device;
+  return (device.launch.value + streaming_seconds(device, real(bytes.count))) * oversubscription(cluster, busy);
+}
+
+static_assert(static_cast<int>(MemoryBound::copy) - static_cast<int>(MemoryBound::norm_forward) ==
+                  static_cast<int>(WorkKind::copy) - static_cast<int>(WorkKind::norm_forward),
+              "galvatron: MemoryBound lists the same kinds as cost::WorkKind, in the same order.");
+static_assert(static_cast<int>(Message::send) ==
+                  static_cast<int>(WorkKind::send) - static_cast<int>(WorkKind::all_reduce),
+              "galvatron: Message lists the same kinds as cost::WorkKind, in the same order.");
+
+/// Members of a group that share a node, from the order of ranks: tensor innermost, then context, then data.
+inline int members_per_node(const Cluster& cluster, int group, bool strided, int stage_ranks) {
+  if (!strided) return std::min(group, cluster.devices_per_node);
+  const int stride = std::max(1, stage_ranks / group);
+  return std::clamp(cluster.devices_per_node / stride, 1, group);
+}
+
+/// Ring formulas (Thakur, Rabenseifner and Gropp 2005; Patarasuk and Yuan 2009): all-reduce 2(n-1) steps of 1/n of the
+/// message, all-gather and reduce-scatter n-1; broadcast as scatter and all-gather pipelined, n-1 steps.
+inline double ring_seconds(const Link& link, Message kind, int n, double bytes, double bandwidth) {
+  const bool reduce = kind == Message::all_reduce;
+  if (kind == Message::send) return link.latency.value + bytes / bandwidth;
+  const double share = static_cast<double>(n - 1) / n;
+  return (reduce ? 2 : 1) * ((n - 1) * link.latency.value + share * bytes / bandwidth);
+}
+
+inline double bandwidth_of(const Link& link, Message kind) {
+  if (kind == Message::send) return link.send_bandwidth;
+  return kind == Message::all_reduce ? link.all_reduce_bandwidth : link.bandwidth;
+}
+
+/// A collective inside a node by the table of the group size nearest to it. Of another size, the volume on the busiest
+/// link scales the time, and steps beyond those measured add their latency.
+inline double message_table_seconds(const Cluster& cluster, Message kind, int group, bool strided, double bytes,
+                                    int busy, bool& found) {
+  double best = std::numeric_limits<double>::max();
+  int nearest = 0;
+  bool same_kind = false;
+  for (const MessageTable& table : cluster.messages) {
+    if (table.kind != kind) continue;
+    const double distance = kind == Message::send ? 0 : std::abs(std::log(static_cast<double>(table.group) / group));
+    const bool alike = table.strided == strided;
+    if (distance < best || (distance == best && alike && !same_kind)) {
+      best = distance;
+      nearest = table.group;
+      same_kind = alike;
+    }
+  }
+  found = nearest > 0;
+  if (!found) return 0;
+  Bracket<MessageTable> tables;
+  for (const MessageTable& table : cluster.messages)
+    if (table.kind == kind && table.group == nearest && (table.strided == strided || !same_kind))
+      tables.offer(table, busy);
+  const double seconds = tables.seconds(
+      cluster, busy, [&](const MessageTable& table) { return table.seconds({std::max(bytes, 1.0)}, {1}); });
+  if (kind == Message::send || nearest == group) return seconds;
+  const double volume = (1.0 - 1.0 / group) / (1.0 - 1.0 / nearest);
+  const int steps = (kind == Message::all_reduce ? 2 : 1) * std::max(group - nearest, 0);
+  return seconds * volume + steps * cluster.inside_node.latency.value;
+}
+
+inline double message_seconds(const Work& w, const Cluster& cluster, int busy, int stage_ranks) {
+  const auto kind = static_cast<Message>(static_cast<int>(w.kind) - static_cast<int>(WorkKind::all_reduce));
+  const double bytes = real(w.m);
+  const int group = static_cast<int>(std::clamp<std::int64_t>(w.n, 1, 1 << 20));
+  if (kind == Message::send) {
+    // Neighbouring stages meet at a node's border somewhere, and the slowest border sets the pace of a pipeline.
+    if (cluster.nodes() > 1)
+      return ring_seconds(cluster.across_nodes, kind, 2, bytes, cluster.across_nodes.send_bandwidth);
+  } else {
+    if (group < 2) return 0;
+    const int members = members_per_node(cluster, group, w.strided, stage_ranks);
+    if (members < group) {
+      // Each member brings its own network card; inside the nodes the ring uses the faster links.
+      const double bandwidth =
+          std::min(bandwidth_of(cluster.across_nodes, kind) * members, bandwidth_of(cluster.inside_node, kind));
+      return ring_seconds(cluster.across_nodes, kind, group, bytes, bandwidth);
+    }
+  }
+  bool found = false;
+  const double seconds = message_table_seconds(cluster, kind, group, w.strided, bytes, busy, found);
+  if (found) return seconds;
+  return ring_seconds(cluster.inside_node, kind, group, bytes, bandwidth_of(cluster.inside_node, kind));
+}
+
+}  // namespace galvatron::cost::detail

@@ -1,0 +1,142 @@
+// The time of an iteration from the times of its stages.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <limits>
+#include <span>
+#include <vector>
+
+#include <galvatron/core/units.hpp>
+#include <galvatron/strategy/schedule_kind.hpp>
+
+namespace galvatron::cost {
+
+/// What one rank of a stage does: seconds of a micro-batch, and once an iteration. On a machine where ranks share cores
+/// these are times with every rank at work.
+struct StageSeconds {
+  Seconds forward;
+  Seconds backward;
+  Seconds synchronise;  ///< gradients, after the last micro-batch
+  Seconds update;       ///< optimizer, after all stages have synchronised
+  friend constexpr bool operator==(const StageSeconds&, const StageSeconds&) = default;
+};
+
+/// Every stage on devices of its own:
+///
+///     sum_i T_i + (m - 1) max_i T_i + max_i (synchronise_i + update_i),   T_i = forward_i + backward_i
+///
+/// Source: Galvatron (arXiv 2211.13878), section 3.3, with the once-an-iteration parts of stages side by side. GPipe
+/// drains between the passes: its forwards and backwards have maxima of their own.
+inline Seconds pipeline_seconds(ScheduleKind kind, std::span<const StageSeconds> stages, int microbatches) {
+  Seconds sum;
+  Seconds slowest;
+  Seconds forward;
+  Seconds backward;
+  Seconds once;
+  for (const StageSeconds& stage : stages) {
+    sum += stage.forward + stage.backward;
+    slowest = max(slowest, stage.forward + stage.backward);
+    forward = max(forward, stage.forward);
+    backward = max(backward, stage.backward);
+    once = max(once, stage.synchronise + stage.update);
+  }
+  const Seconds turn = kind == ScheduleKind::gpipe ? forward + backward : slowest;
+  return sum + (microbatches - 1) * turn + once;
+}
+
+namespace detail {
+
+/// The order of passes on one stage: positive k is the forward, negative k the backward of micro-batch |k|, from 1.
+inline std::vector<int> pass_order(ScheduleKind kind, int stages, int stage, int microbatches) {
+  std::vector<int> order;
+  const int ahead =
+      kind == ScheduleKind::gpipe ? microbatches : std::min(stages - 1 - stage, microbatches);
+  for (int k = 1; k <= ahead; ++k) order.push_back(k);
+  for (int k = ahead + 1; k <= microbatches; ++k) {
+    order.push_back(k);
+    order.push_back(-(k - ahead));
+  }
+  for (int k = microbatches - ahead + 1; k <= microbatches; ++k) order.push_back(-k);
+  return order;
+}
+
+}  // namespace detail
+
+/// Stages that share cores: a stage that waits lends its cores to those that work. `crowding[a]` is how much longer
+/// work takes when `a` stages work (a = 1..P; crowding[0] is not used); the stages' seconds are those at crowding[P].
+/// Follows the schedule event by event: O(m P^2).
+inline Seconds shared_pipeline_seconds(ScheduleKind kind, std::span<const StageSeconds> stages, int microbatches,
+                                       std::span<const double> crowding) {
+  const int count = static_cast<int>(stages.size());
+  struct Progress {
+    std::vector<int> order;
+    std::size_t next = 0;
+    double left = 0;  // of the work at hand, in seconds at full crowding
+    bool working = false;
+    int forwards = 0;
+    int backwards = 0;
+    bool synchronised = false;
+  };
+  std::vector<Progress> all(static_cast<std::size_t>(count));
+  for (int i = 0; i < count; ++i)
+    all[static_cast<std::size_t>(i)].order = detail::pass_order(kind, count, i, microbatches);
+
+  const auto start_what_can = [&] {
+    for (std::size_t i = 0; i < all.size(); ++i) {
+      Progress& p = all[i];
+      if (p.working) continue;
+      if (p.next < p.order.size()) {
+        const int pass = p.order[p.next];
+        const bool ready = pass > 0 ? (i == 0 || all[i - 1].forwards >= pass)
+                                    : (i + 1 == all.size() ? p.forwards >= -pass : all[i + 1].backwards >= -pass);
+        if (!ready) continue;
+        p.left = (pass > 0 ? stages[i].forward : stages[i].backward).value;
+        p.working = true;
+      } else if (!p.synchronised) {
+        p.left = stages[i].synchronise.value;
+        p.working = true;
+      }
+    }
+  };
+
+  double now = 0;
+  while (true) {
+    start_what_can();
+    int busy = 0;
+    double least = std::numeric_limits<double>::infinity();
+    for (const Progress& p : all)
+      if (p.working) {
+        ++busy;
+        least = std::min(least, p.left);
+      }
+    if (busy == 0) break;
+    const double slowness = crowding[static_cast<std::size_t>(busy)] / crowding[static_cast<std::size_t>(count)];
+    now += least * slowness;
+    for (Progress& p : all) {
+      if (!p.working) continue;
+      p.left -= least;
+      if (p.left > 1e-12 * least) continue;
+      p.working = false;
+      if (p.next == p.order.size()) {
+        p.synchronised = true;
+      } else if (p.order[p.next++] > 0) {
+        ++p.forwards;
+      } else {
+        ++p.backwards;
+      }
+    }
+  }
+  // The update begins when the norm of all gradients is known; stages that finish lend their cores again.
+  std::vector<double> update;
+  for (const StageSeconds& stage : stages) update.push_back(stage.update.value);
+  std::sort(update.begin(), update.end());
+  double done = 0;
+  for (std::size_t i = 0; i < update.size(); ++i) {
+    now += (update[i] - done) * crowding[update.size() - i] / crowding[update.size()];
+    done = update[i];
+  }
+  return {now};
+}
+
+}  // namespace galvatron::cost

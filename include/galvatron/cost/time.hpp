@@ -1,0 +1,112 @@
+// What work costs on a cluster: counts x rates.
+//
+// Every kind of work is priced by the tables of the cluster where it has some (see cluster/spec.hpp) and by the rates
+// of its device and links otherwise. Prices are positive and never fall when work grows.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstdint>
+
+#include <galvatron/cluster/spec.hpp>
+#include <galvatron/core/dtype.hpp>
+#include <galvatron/core/units.hpp>
+#include <galvatron/cost/detail/rates.hpp>
+#include <galvatron/cost/work.hpp>
+
+namespace galvatron::cost {
+
+/// Bytes that one execution (`times` = 1) moves between a device and its memory, each operand once, nothing kept in a
+/// cache; for communication, the bytes on the busiest link of a ring. Statistics of rows are left out.
+constexpr Bytes bytes_of(const Work& w, Precision precision) {
+  const std::int64_t e = element_bytes(precision);
+  const std::int64_t cells = w.m * std::max<std::int64_t>(w.n, 1);
+  switch (w.kind) {
+    case WorkKind::gemm_nt:
+    case WorkKind::gemm_nn:
+      return {e * (w.m * w.k + w.n * w.k + w.m * w.n)};
+    case WorkKind::gemm_tn:
+      return {e * (w.m * w.k + w.n * w.k) + 8 * w.m * w.n};  // reads and adds to fp32
+    case WorkKind::attention_forward:
+      return {e * w.m * w.l * 2 * (w.n + w.k)};  // q, o and k, v
+    case WorkKind::attention_backward:
+      return {e * w.m * w.l * 4 * (w.n + w.k)};  // and do, dq, dk, dv
+    case WorkKind::norm_forward:
+      return {2 * e * cells};
+    case WorkKind::norm_backward:
+      return {4 * e * cells};  // dy, x, residual gradient, dx
+    case WorkKind::activation_forward:
+      return {2 * e * cells};
+    case WorkKind::activation_backward:
+      return {3 * e * cells};  // u, dg, du
+    case WorkKind::rotary:
+      return {2 * e * cells};
+    case WorkKind::add:
+      return {3 * e * w.m};
+    case WorkKind::bias_gradient:
+      return {e * cells};
+    case WorkKind::embedding_forward:
+      return {2 * e * cells};
+    case WorkKind::embedding_backward:
+      return {(e + 8) * cells};
+    case WorkKind::softmax_statistics:
+      return {e * cells};
+    case WorkKind::softmax_backward:
+      return {2 * e * cells};
+    case WorkKind::adamw:
+      return {(precision == Precision::fp32 ? 28 : 28 + e) * w.m};  // master, m, v in and out; g
+    case WorkKind::norm_squared:
+      return {4 * w.m};
+    case WorkKind::fill:
+      return {w.m};
+    case WorkKind::copy:
+      return {2 * w.m};
+    case WorkKind::all_reduce:
+      return {w.n > 1 ? 2 * w.m * (w.n - 1) / w.n : 0};
+    case WorkKind::all_gather:
+    case WorkKind::reduce_scatter:
+    case WorkKind::broadcast:
+      return {w.n > 1 ? w.m * (w.n - 1) / w.n : 0};
+    case WorkKind::send:
+      return {w.m};
+  }
+  return {};
+}
+
+/// Where and beside what work runs.
+struct Surroundings {
+  int concurrency = 0;  ///< ranks of a node that are busy at the same time; 0: all
+  int stage_ranks = 0;  ///< ranks of the pipeline stage, from which the place of strided groups follows; 0: all
+};
+
+/// Seconds of `work`, all its `times` together, on one rank of `cluster`. Work of nothing and collectives of one rank
+/// cost nothing. A precision that the device lacks is priced by the one that it has. About 0.1 us a call.
+inline Seconds time_of(const Work& work, Precision precision, const Cluster& cluster, const Surroundings& where) {
+  if (work.times <= 0 || work.m <= 0) return {0};
+  const int busy = where.concurrency > 0 ? where.concurrency : cluster.devices_per_node;
+  double once = 0;
+  if (is_communication(work.kind))
+    once = detail::message_seconds(work, cluster, busy, where.stage_ranks > 0 ? where.stage_ranks : cluster.devices);
+  else if (is_gemm(work.kind))
+    once = detail::gemm_seconds(work, precision, cluster, busy);
+  else if (is_attention(work.kind))
+    once = detail::attention_seconds(work, precision, cluster, busy);
+  else
+    once = detail::memory_seconds(work, bytes_of(work, precision), precision, cluster, busy);
+  return {once * work.times};
+}
+
+inline Seconds time_of(const Work& work, Precision precision, const Cluster& cluster, int concurrency = 0) {
+  return time_of(work, precision, cluster, Surroundings{concurrency, 0});
+}
+
+/// The sum over a list; nothing overlaps.
+inline Seconds time_of(const WorkList& list, Precision precision, const Cluster& cluster,
+                       const Surroundings& where = {}) {
+  Seconds sum;
+  for (const Work& work : list) sum += time_of(work, precision, cluster, where);
+  return sum;
+}
+
+}  // namespace galvatron::cost

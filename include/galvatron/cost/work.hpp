@@ -1,0 +1,109 @@
+// Work: what a rank asks of its device and of the network, in units that a profile can price.
+//
+// The layer code on device::dry, the closed formulas of cost/layer.hpp and the rate tables of a cluster all speak of
+// work in these terms: an operation is a kind and up to four extents.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <span>
+
+#include <galvatron/core/units.hpp>
+
+namespace galvatron::cost {
+
+/// Extents are (m, n, k, l) of Work; all row-major; e is the bytes of an element.
+enum class WorkKind : std::uint8_t {
+  gemm_nt,              ///< (m, k) x (n, k)^T -> (m, n): a linear layer forward
+  gemm_nn,              ///< (m, k) x (k, n) -> (m, n): its input gradient
+  gemm_tn,              ///< (k, m)^T x (k, n) += (m, n) in fp32: its weight gradient
+  attention_forward,    ///< m = batch * query heads, n = query tokens, k = key tokens, l = head dim; causal counts half
+  attention_backward,   ///< the same extents
+  norm_forward,         ///< m rows of n
+  norm_backward,        ///< m rows of n
+  activation_forward,   ///< m rows of n outputs
+  activation_backward,  ///< m rows of n outputs
+  rotary,               ///< m rows of n rotated elements
+  add,                  ///< m elements: two read, one written (residuals, gradient accumulation)
+  bias_gradient,        ///< column sums of m rows of n
+  embedding_forward,    ///< m rows of n
+  embedding_backward,   ///< m rows of n
+  softmax_statistics,   ///< m rows of n logits read
+  softmax_backward,     ///< m rows of n logits read and written
+  adamw,                ///< m parameters
+  norm_squared,         ///< m elements read: a part of the gradient norm
+  fill,                 ///< m bytes written
+  copy,                 ///< m bytes read and written
+  all_reduce,           ///< m bytes per rank, n ranks
+  all_gather,           ///< m bytes gathered in all, n ranks
+  reduce_scatter,       ///< m bytes per rank before, n ranks
+  broadcast,            ///< m bytes, n ranks
+  send,                 ///< m bytes to one peer; n pieces
+};
+inline constexpr int work_kinds = static_cast<int>(WorkKind::send) + 1;
+
+constexpr bool is_gemm(WorkKind kind) { return kind <= WorkKind::gemm_tn; }
+constexpr bool is_attention(WorkKind kind) {
+  return kind == WorkKind::attention_forward || kind == WorkKind::attention_backward;
+}
+constexpr bool is_communication(WorkKind kind) { return kind >= WorkKind::all_reduce; }
+
+/// One operation, `times` times.
+struct Work {
+  WorkKind kind = WorkKind::copy;
+  std::int64_t m = 0;
+  std::int64_t n = 0;
+  std::int64_t k = 0;
+  std::int64_t l = 0;
+  std::int32_t times = 1;
+  bool causal = false;   ///< attention only
+  bool strided = false;  ///< communication only: the ranks of the group are not consecutive
+
+  friend constexpr bool operator==(const Work&, const Work&) = default;
+};
+
+/// Arithmetic of GEMMs and attention (multiply-add = 2); 0 for work that is bound by memory or the network.
+constexpr Flops flops_of(const Work& w) {
+  const auto d = [](std::int64_t x) { return static_cast<double>(x); };
+  if (is_gemm(w.kind)) return {2.0 * d(w.m) * d(w.n) * d(w.k) * w.times};
+  if (is_attention(w.kind)) {
+    const double products = w.kind == WorkKind::attention_forward ? 2.0 : 5.0;  // of (n, k, l); backward repeats QK^T
+    return {2.0 * products * d(w.m) * d(w.n) * d(w.k) * d(w.l) * (w.causal ? 0.5 : 1.0) * w.times};
+  }
+  return {0};
+}
+
+/// A list of work with room for one layer's pass; no allocation, so that it also lives at compile time.
+class WorkList {
+ public:
+  static constexpr int capacity = 48;
+
+  constexpr void push(const Work& work) {
+    for (int i = 0; i < size_; ++i) {
+      Work same = items_[i];
+      same.times = work.times;
+      if (same == work) {
+        items_[i].times += work.times;
+        return;
+      }
+    }
+    items_[size_++] = work;  // beyond the capacity: a compile error in constant evaluation
+  }
+  constexpr void append(const WorkList& other) {
+    for (const Work& work : other) push(work);
+  }
+  [[nodiscard]] constexpr const Work* begin() const { return items_.data(); }
+  [[nodiscard]] constexpr const Work* end() const { return items_.data() + size_; }
+  [[nodiscard]] constexpr int size() const { return size_; }
+  [[nodiscard]] constexpr Flops flops() const {
+    Flops sum;
+    for (const Work& work : *this) sum += flops_of(work);
+    return sum;
+  }
+
+ private:
+  std::array<Work, capacity> items_{};
+  int size_ = 0;
+};
+
+}  // namespace galvatron::cost

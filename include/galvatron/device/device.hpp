@@ -1,0 +1,119 @@
+// The Device concept: the operations that layer code is written against.
+//
+// device::Host executes them on this machine's cores, device::Dry counts them, and a GPU device launches them. Every
+// operation takes views of memory that the caller owns, works on row-major dense rows, and is deterministic: the same
+// inputs and the same number of threads give the same bits. Element types T are float or bfloat16; sums, statistics,
+// gradients of parameters and optimizer states are float. Activations are overwritten, parameter gradients accumulate.
+//
+// Rows of activations are tokens in sequence-major order: row s * b + i is token s of sample i, so that a run of the
+// sequence is a run of memory.
+#pragma once
+
+#include <concepts>
+#include <cstdint>
+
+#include <galvatron/core/dtype.hpp>
+#include <galvatron/core/view.hpp>
+#include <galvatron/cost/work.hpp>
+#include <galvatron/model/spec.hpp>
+
+namespace galvatron::device {
+
+/// Attention of b samples. Queries, keys and values are columns of rows of `stride` elements each (the fused
+/// projection has all three in one row); row s * b + i as above. Heads are head_dim wide and adjacent; query head a
+/// reads key/value head a / (heads / kv_heads). Scores are scaled by head_dim^-1/2.
+struct AttentionShape {
+  std::int64_t batch = 0;        ///< b
+  std::int64_t queries = 0;      ///< query tokens per sample
+  std::int64_t keys = 0;         ///< key tokens per sample
+  std::int64_t heads = 0;        ///< local query heads
+  std::int64_t kv_heads = 0;     ///< local key/value heads
+  std::int64_t head_dim = 0;
+  bool causal = true;            ///< query s sees keys 0..s (queries == keys)
+  std::int64_t q_stride = 0;     ///< elements between rows of q
+  std::int64_t kv_stride = 0;    ///< elements between rows of k, and of v
+  std::int64_t out_stride = 0;   ///< elements between rows of the output (and of its gradient)
+  friend constexpr bool operator==(const AttentionShape&, const AttentionShape&) = default;
+};
+
+/// Which of the operands of a GEMM is transposed in memory; see cost::WorkKind::gemm_*.
+enum class Gemm : std::uint8_t { nt, nn, tn };
+
+/// AdamW (Loshchilov & Hutter 2019, decoupled decay): one step's constants.
+struct AdamW {
+  float learning_rate = 1e-3F;
+  float beta1 = 0.9F;
+  float beta2 = 0.95F;
+  float epsilon = 1e-8F;
+  float weight_decay = 0.1F;
+  std::int64_t step = 1;        ///< counts from 1, for bias correction
+  float gradient_scale = 1.0F;  ///< multiplies every gradient first (clipping)
+};
+
+template <class D>
+concept Device = requires(D& d, View<float> f, View<const float> cf, View<const std::int32_t> tokens, View<std::byte> raw,
+                          std::int64_t n, AttentionShape shape, AdamW adam, double& scalar) {
+  /// True when nothing is computed and views may be null.
+  { D::counts_only } -> std::convertible_to<bool>;
+  /// Threads that one operation uses.
+  { d.threads() } -> std::convertible_to<int>;
+
+  // c (m, n) = a * b [+ bias (n)], or c += a * b when `accumulate`; operands as in Gemm. With T = bfloat16, a and b are
+  // bfloat16 and c is bfloat16 or float (tn: float). Bias only without accumulate.
+  d.gemm(Gemm::nt, n, n, n, cf, cf, f, /*accumulate=*/false, /*bias=*/cf);
+
+  // o (queries * b rows) and lse (b, heads, queries): natural-log sum of exponentials. Blocked; no (S, S) matrix.
+  d.attention_forward(shape, /*q=*/cf, /*k=*/cf, /*v=*/cf, /*o=*/f, /*lse=*/f);
+  // dq, dk, dv have the strides of q, k, v; delta (b, heads, queries) is scratch for row sums of o * do.
+  d.attention_backward(shape, cf, cf, cf, /*o=*/cf, /*lse=*/cf, /*d_o=*/cf, /*dq=*/f, /*dk=*/f, /*dv=*/f, /*delta=*/f);
+
+  // y = norm(x) * gamma (+ beta, LayerNorm); stats (rows, 2) = mean and 1/deviation (RMSNorm: 0 and 1/rms).
+  d.norm_forward(NormKind::layer_norm, /*rows=*/n, /*hidden=*/n, /*epsilon=*/1e-5, cf, cf, cf, /*y=*/f, /*stats=*/f);
+  // y again from the statistics kept.
+  d.norm_again(NormKind::layer_norm, n, n, cf, cf, cf, /*stats=*/cf, /*y=*/f);
+  // dx = d_residual + dnorm/dx * dy (d_residual may be dx, or empty: then 0); dgamma, dbeta accumulate (dbeta empty
+  // for RMSNorm).
+  d.norm_backward(NormKind::layer_norm, n, n, /*dy=*/cf, /*x=*/cf, /*gamma=*/cf, /*stats=*/cf, /*d_residual=*/cf,
+                  /*dx=*/f, /*dgamma=*/f, /*dbeta=*/f);
+
+  // out = a + b, element by element; out may be a or b.
+  d.add(n, cf, cf, f);
+  // g (rows, n) from u (rows, n) for GELU, (rows, 2n) = gate | up for SwiGLU.
+  d.activation_forward(ActivationKind::gelu, n, n, /*u=*/cf, /*g=*/f);
+  // du from u and dg; du may be u.
+  d.activation_backward(ActivationKind::gelu, n, n, /*u=*/cf, /*dg=*/cf, /*du=*/f);
+  // db (n) += column sums of dy (rows, n).
+  d.bias_gradient(n, n, /*dy=*/cf, /*db=*/f);
+
+  // Rotates query and key heads of the fused projection in place: pairs (j, j + head_dim/2) by s * theta^(-2j/head_dim);
+  // rows = tokens * b with row r at position first_position + r / b; `inverse` rotates back (the gradient).
+  d.rotary(/*rows=*/n, /*b=*/n, /*first_position=*/n, /*rotated heads=*/n, /*head_dim=*/n, /*row stride=*/n,
+           /*theta=*/10000.0, /*inverse=*/false, f);
+
+  // out (rows, H) = table[token - first] for tokens in [first, first + count), else 0.
+  d.embedding_forward(n, /*hidden=*/n, tokens, /*first=*/n, /*count=*/n, /*table=*/cf, /*out=*/f);
+  // dtable[token - first] += dout; deterministic.
+  d.embedding_backward(n, n, tokens, n, n, /*dout=*/cf, /*dtable=*/f);
+  // out[row] += table[first_position + row / b]; and its gradient.
+  d.position_forward(/*rows=*/n, /*b=*/n, /*hidden=*/n, /*first_position=*/n, cf, f);
+  d.position_backward(n, n, n, n, /*dout=*/cf, /*dtable=*/f);
+
+  // Over a shard of the vocabulary: logits (rows, columns) of which the first `valid` columns exist and stand for tokens
+  // first, first + 1, ...; stats (rows, 3) = maximum, sum of exp(logit - maximum), the target's logit (or -inf).
+  d.softmax_statistics(/*rows=*/n, /*columns=*/n, /*valid=*/n, /*first=*/n, /*logits=*/cf, /*targets=*/tokens, f);
+  // From the statistics of `shards` shards (shards, rows, 3): lse (rows), and loss += sum of (lse - target logit).
+  d.softmax_merge(/*rows=*/n, /*shards=*/n, cf, /*lse=*/f, /*loss=*/scalar);
+  // logits become gradients in place: scale * (exp(logit - lse) - [column is the target]); 0 beyond `valid`.
+  d.softmax_backward(n, n, n, n, /*lse=*/cf, tokens, /*scale=*/1.0F, /*logits=*/f);
+
+  // master, m, v (n) step with gradient g; `working` (n, type T) receives the rounded master; it may be the master.
+  d.adamw(n, adam, /*master=*/f, /*g=*/cf, f, f, /*working=*/f);
+  // The sum of squares in double, in a fixed order.
+  { d.norm_squared(n, cf) } -> std::same_as<double>;
+  // Sets to zero; copies; to += from (float, in any T of from).
+  d.zero(raw);
+  d.copy(raw, raw);
+  d.accumulate(n, /*from=*/cf, /*to=*/f);
+};
+
+}  // namespace galvatron::device

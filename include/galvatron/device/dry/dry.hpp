@@ -1,0 +1,131 @@
+// device::Dry: computes nothing and writes down every operation that the layer code asks for.
+#pragma once
+
+#include <cstdint>
+#include <type_traits>
+#include <vector>
+
+#include <galvatron/cost/work.hpp>
+#include <galvatron/device/device.hpp>
+
+namespace galvatron::device {
+
+/// Models the Device concept for any element type; views may be null. The log is shared with comm::dry, so that one
+/// list tells in order what a rank did.
+class Dry {
+ public:
+  static constexpr bool counts_only = true;
+  using Work = cost::Work;
+  using Kind = cost::WorkKind;
+  /// An operand that is read; its element type is deduced from the others.
+  template <class T>
+  using In = std::type_identity_t<View<const std::remove_const_t<T>>>;
+
+  explicit Dry(std::vector<Work>& log) : log_(&log) {}
+  [[nodiscard]] int threads() const { return 1; }
+
+  template <class A, class C>
+  void gemm(Gemm layout, std::int64_t m, std::int64_t n, std::int64_t k, View<A>, In<A>, View<C>, bool = false,
+            In<A> = {}) {
+    const Kind kind = layout == Gemm::nt ? Kind::gemm_nt : layout == Gemm::nn ? Kind::gemm_nn : Kind::gemm_tn;
+    note({.kind = kind, .m = m, .n = n, .k = k});
+  }
+  template <class T>
+  void attention_forward(const AttentionShape& s, In<T>, In<T>, In<T>, View<T>, View<float>) {
+    note(attention(Kind::attention_forward, s));
+  }
+  template <class T>
+  void attention_backward(const AttentionShape& s, In<T>, In<T>, In<T>, In<T>,
+                          View<const float>, In<T>, View<T>, View<T>, View<T>, View<float>) {
+    note(attention(Kind::attention_backward, s));
+  }
+  template <class T>
+  void norm_forward(NormKind, std::int64_t rows, std::int64_t h, double, In<T>, In<T>, In<T>,
+                    View<T>, View<float>) {
+    note({.kind = Kind::norm_forward, .m = rows, .n = h});
+  }
+  template <class T>
+  void norm_again(NormKind, std::int64_t rows, std::int64_t h, In<T>, In<T>, In<T>,
+                  View<const float>, View<T>) {
+    note({.kind = Kind::norm_forward, .m = rows, .n = h});
+  }
+  template <class T>
+  void norm_backward(NormKind, std::int64_t rows, std::int64_t h, In<T>, In<T>, In<T>,
+                     View<const float>, In<T>, View<T>, View<float>, View<float>) {
+    note({.kind = Kind::norm_backward, .m = rows, .n = h});
+  }
+  template <class T>
+  void add(std::int64_t n, In<T>, In<T>, View<T>) {
+    note({.kind = Kind::add, .m = n});
+  }
+  template <class T>
+  void activation_forward(ActivationKind, std::int64_t rows, std::int64_t n, In<T>, View<T>) {
+    note({.kind = Kind::activation_forward, .m = rows, .n = n});
+  }
+  template <class T>
+  void activation_backward(ActivationKind, std::int64_t rows, std::int64_t n, In<T>, In<T>, View<T>) {
+    note({.kind = Kind::activation_backward, .m = rows, .n = n});
+  }
+  template <class T>
+  void bias_gradient(std::int64_t rows, std::int64_t n, View<T>, View<float>) {
+    note({.kind = Kind::bias_gradient, .m = rows, .n = n});
+  }
+  template <class T>
+  void rotary(std::int64_t rows, std::int64_t, std::int64_t, std::int64_t heads, std::int64_t head_dim, std::int64_t,
+              double, bool, View<T>) {
+    note({.kind = Kind::rotary, .m = rows, .n = heads * head_dim});
+  }
+  template <class T>
+  void embedding_forward(std::int64_t rows, std::int64_t h, View<const std::int32_t>, std::int64_t, std::int64_t,
+                         In<T>, View<T>) {
+    note({.kind = Kind::embedding_forward, .m = rows, .n = h});
+  }
+  template <class T>
+  void embedding_backward(std::int64_t rows, std::int64_t h, View<const std::int32_t>, std::int64_t, std::int64_t,
+                          View<T>, View<float>) {
+    note({.kind = Kind::embedding_backward, .m = rows, .n = h});
+  }
+  template <class T>
+  void position_forward(std::int64_t rows, std::int64_t, std::int64_t h, std::int64_t, In<T>, View<T>) {
+    note({.kind = Kind::add, .m = rows * h});
+  }
+  template <class T>
+  void position_backward(std::int64_t rows, std::int64_t, std::int64_t h, std::int64_t, View<T>, View<float>) {
+    note({.kind = Kind::bias_gradient, .m = rows, .n = h});
+  }
+  template <class T>
+  void softmax_statistics(std::int64_t rows, std::int64_t columns, std::int64_t, std::int64_t, View<T>,
+                          View<const std::int32_t>, View<float>) {
+    note({.kind = Kind::softmax_statistics, .m = rows, .n = columns});
+  }
+  void softmax_merge(std::int64_t, std::int64_t, View<const float>, View<float>, double&) {}
+  template <class T>
+  void softmax_backward(std::int64_t rows, std::int64_t columns, std::int64_t, std::int64_t, View<const float>,
+                        View<const std::int32_t>, float, View<T>) {
+    note({.kind = Kind::softmax_backward, .m = rows, .n = columns});
+  }
+  template <class T>
+  void adamw(std::int64_t n, const AdamW&, View<float>, View<const float>, View<float>, View<float>, View<T>) {
+    if (n > 0) note({.kind = Kind::adamw, .m = n});
+  }
+  double norm_squared(std::int64_t n, View<const float>) {
+    if (n > 0) note({.kind = Kind::norm_squared, .m = n});
+    return 0;
+  }
+  void zero(View<std::byte> to) { note({.kind = Kind::fill, .m = to.count}); }
+  void copy(View<const std::byte> from, View<std::byte>) { note({.kind = Kind::copy, .m = from.count}); }
+  template <class T>
+  void accumulate(std::int64_t n, View<T>, View<float>) {
+    note({.kind = Kind::add, .m = n});
+  }
+
+ private:
+  void note(const Work& work) { log_->push_back(work); }
+  static Work attention(Kind kind, const AttentionShape& s) {
+    return {.kind = kind, .m = s.batch * s.heads, .n = s.queries, .k = s.keys, .l = s.head_dim, .causal = s.causal};
+  }
+
+  std::vector<Work>* log_;
+};
+
+}  // namespace galvatron::device

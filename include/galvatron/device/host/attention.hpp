@@ -1,0 +1,219 @@
+// Flash attention forward on the host (Dao et al. 2022): blocks of queries against blocks of keys, the softmax of a
+// row kept up while its keys pass by; no (S, S) matrix.
+//
+//   keys ->        0    64   128      One unit of work is a block of 64 queries of one sample and key/value head,
+//   queries 0    [ \ ]                with all query heads that share it. Blocks right of the diagonal are skipped
+//          64    [   ][ \ ]           (causal), on the diagonal each group of four rows stops at its own vector.
+//         128    [   ][   ][ \ ]
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <string>
+
+#include <galvatron/core/error.hpp>
+#include <galvatron/device/device.hpp>
+#include <galvatron/device/host/team.hpp>
+#include <galvatron/device/host/tile.hpp>
+#include <galvatron/device/kernels/attention.hpp>
+
+namespace galvatron::device::host {
+
+namespace detail {
+
+inline constexpr std::int64_t query_block = 64;
+inline constexpr std::int64_t key_block = 64;
+inline constexpr std::int64_t longest_head = 256;
+
+/// Hands out pieces of a thread's scratch memory.
+class ScratchFloats {
+ public:
+  explicit ScratchFloats(View<std::byte> bytes) : next_(reinterpret_cast<float*>(bytes.data)), left_(bytes.count / 4) {}
+  float* take(std::int64_t count) {
+    count = round_up(count, 16);
+    float* piece = next_;
+    next_ += count;
+    left_ -= count;
+    return piece;
+  }
+  [[nodiscard]] std::int64_t left() const { return left_; }
+
+ private:
+  float* next_;
+  std::int64_t left_;
+};
+
+/// Where the parts of an attention lie; see AttentionShape.
+struct AttentionLayout {
+  AttentionShape shape;
+  std::int64_t width;  ///< head_dim padded to tile columns
+  std::int64_t group;  ///< query heads per key/value head
+  std::int64_t query_blocks;
+  std::int64_t key_blocks;
+
+  explicit AttentionLayout(const AttentionShape& s)
+      : shape(s),
+        width(round_up(s.head_dim, tile_columns)),
+        group(s.heads / s.kv_heads),
+        query_blocks(divide_up(s.queries, query_block)),
+        key_blocks(divide_up(s.keys, key_block)) {
+    if (s.head_dim > longest_head)
+      throw DeviceFailure("the host's attention has heads of at most " + std::to_string(longest_head) +
+                          " elements, not " + std::to_string(s.head_dim));
+  }
+  [[nodiscard]] std::int64_t q_offset(std::int64_t token, std::int64_t sample, std::int64_t head) const {
+    return (token * shape.batch + sample) * shape.q_stride + head * shape.head_dim;
+  }
+  [[nodiscard]] std::int64_t kv_offset(std::int64_t token, std::int64_t sample, std::int64_t kv_head) const {
+    return (token * shape.batch + sample) * shape.kv_stride + kv_head * shape.head_dim;
+  }
+  [[nodiscard]] std::int64_t out_offset(std::int64_t token, std::int64_t sample, std::int64_t head) const {
+    return (token * shape.batch + sample) * shape.out_stride + head * shape.head_dim;
+  }
+  /// Elements between a sample's successive tokens.
+  [[nodiscard]] std::int64_t q_step() const { return shape.batch * shape.q_stride; }
+  [[nodiscard]] std::int64_t kv_step() const { return shape.batch * shape.kv_stride; }
+  [[nodiscard]] std::int64_t out_step() const { return shape.batch * shape.out_stride; }
+  /// Key blocks that a block of queries sees.
+  [[nodiscard]] std::int64_t visible_blocks(std::int64_t block) const {
+    if (!shape.causal) return key_blocks;
+    return std::min(key_blocks, divide_up(std::min(shape.queries, (block + 1) * query_block), key_block));
+  }
+  /// Keys of the block at `first_key` that query `token` sees, between 0 and key_block.
+  [[nodiscard]] std::int64_t visible_keys(std::int64_t token, std::int64_t first_key) const {
+    const std::int64_t there = std::min(key_block, shape.keys - first_key);
+    if (!shape.causal) return there;
+    return std::clamp<std::int64_t>(token - first_key + 1, 0, there);
+  }
+};
+
+/// Sixty-four query rows of one head, while the keys pass by.
+struct QueryState {
+  float* q;        ///< (64, width), scaled by head_dim^-1/2 log2(e)
+  float* o;        ///< (64, width), not yet divided by the sums
+  float* maximum;  ///< (64), log 2
+  float* sum;      ///< (64)
+};
+
+/// Adds one block of keys to the rows [0, rows) of a block of queries: kt (width, 64) and v (64, width) packed.
+template <Isa isa>
+GALVATRON_INLINE void attend(const AttentionLayout& layout, std::int64_t first_query, std::int64_t rows,
+                             std::int64_t first_key, const float* kt, const float* v, const QueryState& state) {
+  alignas(64) float s[tile_rows * key_block];
+  float rescale[tile_rows];
+  const std::int64_t width = layout.width;
+  for (std::int64_t group = 0; group < rows; group += tile_rows) {
+    const std::int64_t last = std::min(group + tile_rows, rows) - 1;
+    const std::int64_t most = layout.visible_keys(first_query + last, first_key);
+    if (most == 0) continue;
+    const std::int64_t columns = round_up(most, tile_columns);
+    multiply_rows<isa>(columns, layout.shape.head_dim, state.q + group * width, width, 1, kt, key_block, Start::zero,
+                       nullptr, s, key_block);
+    for (std::int64_t r = 0; r < tile_rows; ++r) {
+      float* line = s + r * key_block;
+      const std::int64_t seen = layout.visible_keys(first_query + std::min(group + r, last), first_key);
+      for (std::int64_t i = seen; i < columns; ++i) line[i] = -std::numeric_limits<float>::infinity();
+      float maximum = state.maximum[group + r];
+#pragma omp simd reduction(max : maximum)
+      for (std::int64_t i = 0; i < columns; ++i) maximum = line[i] > maximum ? line[i] : maximum;
+      float sum = 0;
+#pragma omp simd reduction(+ : sum)
+      for (std::int64_t i = 0; i < columns; ++i) {
+        line[i] = kernels::attention_probability(line[i], maximum);
+        sum += line[i];
+      }
+      rescale[r] = kernels::attention_probability(state.maximum[group + r], maximum);
+      state.maximum[group + r] = maximum;
+      state.sum[group + r] = state.sum[group + r] * rescale[r] + sum;
+    }
+    multiply_rows<isa>(width, most, s, key_block, 1, v, width, Start::scale, rescale, state.o + group * width, width);
+  }
+}
+
+/// The same for an instruction set chosen at run time.
+inline void attend(Isa chosen, const AttentionLayout& layout, std::int64_t first_query, std::int64_t rows,
+                   std::int64_t first_key, const float* kt, const float* v, const QueryState& state) {
+  with_isa(chosen, [&]<Isa isa>() GALVATRON_INLINE_LAMBDA {
+    attend<isa>(layout, first_query, rows, first_key, kt, v, state);
+  });
+}
+
+}  // namespace detail
+
+/// o and lse from q, k and v; see Device::attention_forward.
+template <class T>
+void attention_forward(const Team& team, const AttentionShape& shape, const T* q, const T* k, const T* v, T* o,
+                       float* lse) {
+  using namespace detail;
+  const AttentionLayout layout(shape);
+  const std::int64_t width = layout.width;
+  const float scale = kernels::log2_e / std::sqrt(static_cast<float>(shape.head_dim));
+
+  // Units in the order (sample, key/value head, query block); a thread's run of them costs what the others' cost.
+  std::int64_t blocks_per_head = 0;
+  for (std::int64_t block = 0; block < layout.query_blocks; ++block) blocks_per_head += layout.visible_blocks(block);
+  const std::int64_t head_pairs = shape.batch * shape.kv_heads;
+  const std::int64_t cost = blocks_per_head * head_pairs;
+  const int threads = cost * layout.group > 4 ? team.threads : 1;
+
+  on_threads(threads, [&](int thread) {
+    ScratchFloats scratch(team.scratch_of(thread));
+    const QueryState state{scratch.take(query_block * width), scratch.take(query_block * width),
+                           scratch.take(query_block), scratch.take(query_block)};
+    // All keys of a head are packed once when they fit, else block by block as they are needed.
+    const std::int64_t slots = std::min(layout.key_blocks, scratch.left() / (2 * key_block * width));
+    const bool all_fit = slots == layout.key_blocks;
+    float* packed = scratch.take(std::max<std::int64_t>(1, all_fit ? slots : 1) * 2 * key_block * width);
+
+    const auto pack = [&](std::int64_t sample, std::int64_t kv_head, std::int64_t block, float* kt) {
+      const std::int64_t offset = layout.kv_offset(block * key_block, sample, kv_head);
+      const std::int64_t keys = std::min(key_block, shape.keys - block * key_block);
+      vectorized(team.isa, [&]() GALVATRON_INLINE_LAMBDA {
+        pack_transposed(keys, shape.head_dim, k + offset, layout.kv_step(), kt, key_block);
+        pack_rows(keys, key_block, shape.head_dim, v + offset, layout.kv_step(), 1.0F, kt + key_block * width, width);
+      });
+    };
+    std::int64_t passed = 0;
+    for (std::int64_t pair = 0; pair < head_pairs; ++pair) {
+      const std::int64_t sample = pair / shape.kv_heads;
+      const std::int64_t kv_head = pair % shape.kv_heads;
+      std::int64_t packed_blocks = 0;
+      for (std::int64_t block = 0; block < layout.query_blocks; ++block) {
+        const std::int64_t visible = layout.visible_blocks(block);
+        const bool mine = passed * threads / cost == thread;
+        passed += visible;
+        if (!mine) continue;
+        for (; all_fit && packed_blocks < visible; ++packed_blocks)
+          pack(sample, kv_head, packed_blocks, packed + packed_blocks * 2 * key_block * width);
+        const std::int64_t first_query = block * query_block;
+        const std::int64_t rows = std::min(query_block, shape.queries - first_query);
+        for (std::int64_t head = kv_head * layout.group; head < (kv_head + 1) * layout.group; ++head) {
+          vectorized(team.isa, [&]() GALVATRON_INLINE_LAMBDA {
+            pack_rows(rows, query_block, shape.head_dim, q + layout.q_offset(first_query, sample, head),
+                      layout.q_step(), scale, state.q, width);
+          });
+          std::fill_n(state.o, query_block * width, 0.0F);
+          std::fill_n(state.maximum, query_block, -std::numeric_limits<float>::infinity());
+          std::fill_n(state.sum, query_block, 0.0F);
+          for (std::int64_t at = 0; at < visible; ++at) {
+            float* kt = packed + (all_fit ? at * 2 * key_block * width : 0);
+            if (!all_fit) pack(sample, kv_head, at, kt);
+            attend(team.isa, layout, first_query, rows, at * key_block, kt, kt + key_block * width, state);
+          }
+          float* head_lse = lse + (sample * shape.heads + head) * shape.queries + first_query;
+          vectorized(team.isa, [&]() GALVATRON_INLINE_LAMBDA {
+            for (std::int64_t r = 0; r < rows; ++r) {
+              head_lse[r] = state.maximum[r] * kernels::ln_2 + std::log(state.sum[r]);
+              unpack_rows(1, shape.head_dim, state.o + r * width, width, 1.0F / state.sum[r], false,
+                          o + layout.out_offset(first_query + r, sample, head), 0);
+            }
+          });
+        }
+      }
+    }
+  });
+}
+
+}  // namespace galvatron::device::host

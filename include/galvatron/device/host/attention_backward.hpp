@@ -1,0 +1,225 @@
+// Flash attention backward on the host (Dao et al. 2022, algorithm 4, with queries outside).
+//
+// One thread has a sample's key/value head and so its dk and dv: nothing is shared. For each block of queries of each
+// head of the group, and each block of keys that it sees,
+//   P = exp(Q K^T - lse)   dP = dO V^T   dS = P (dP - delta)   dV += P^T dO   dK += dS^T Q   dQ += dS K
+// with dK, dV and the packed K^T, V^T and K of a span of keys in scratch memory. A sequence that is longer than such
+// a span is done span by span, and dQ adds up in its own format.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+
+#include <galvatron/device/host/attention.hpp>
+
+namespace galvatron::device::host {
+
+namespace detail {
+
+/// A packed block of keys with its gradients.
+struct KeyTiles {
+  float* kt;  ///< (width, 64)
+  float* vt;  ///< (width, 64)
+  float* k;   ///< (64, width)
+  float* dk;  ///< (64, width)
+  float* dv;  ///< (64, width)
+
+  static std::int64_t floats(std::int64_t width) { return 5 * key_block * width; }
+  KeyTiles(float* at, std::int64_t width)
+      : kt(at),
+        vt(at + key_block * width),
+        k(at + 2 * key_block * width),
+        dk(at + 3 * key_block * width),
+        dv(at + 4 * key_block * width) {}
+};
+
+/// A packed block of queries of one head with its gradient.
+struct QueryTiles {
+  float* q;      ///< (64, width), scaled by head_dim^-1/2 log2(e)
+  float* d_o;    ///< (64, width)
+  float* dq;     ///< (64, width)
+  float* p;      ///< (64, 64)
+  float* ds;     ///< (64, 64)
+  float* lse;    ///< (64), log 2
+  float* delta;  ///< (64)
+};
+
+/// The five products of a block of queries and a block of keys.
+template <Isa isa>
+GALVATRON_INLINE void attend_backward(const AttentionLayout& layout, std::int64_t first_query, std::int64_t rows,
+                                      std::int64_t first_key, const KeyTiles& keys, const QueryTiles& queries) {
+  const std::int64_t width = layout.width;
+  const std::int64_t head_dim = layout.shape.head_dim;
+  const std::int64_t padded_rows = round_up(rows, tile_rows);
+  std::int64_t first_group = 0;  // rows before it see nothing of this block
+  if (layout.shape.causal)
+    first_group = std::max<std::int64_t>(0, first_key - first_query) / tile_rows * tile_rows;
+  for (std::int64_t group = first_group; group < padded_rows; group += tile_rows) {
+    const std::int64_t last = std::min(group + tile_rows, rows) - 1;
+    const std::int64_t most = layout.visible_keys(first_query + last, first_key);
+    const std::int64_t columns = round_up(most, tile_columns);
+    float* p = queries.p + group * key_block;
+    float* ds = queries.ds + group * key_block;
+    multiply_rows<isa>(columns, head_dim, queries.q + group * width, width, 1, keys.kt, key_block, Start::zero, nullptr,
+                       p, key_block);
+    multiply_rows<isa>(columns, head_dim, queries.d_o + group * width, width, 1, keys.vt, key_block, Start::zero,
+                       nullptr, ds, key_block);
+    for (std::int64_t r = 0; r < tile_rows; ++r) {
+      float* p_line = p + r * key_block;
+      float* ds_line = ds + r * key_block;
+      const std::int64_t seen =
+          group + r < rows ? layout.visible_keys(first_query + group + r, first_key) : std::int64_t{0};
+      const float lse = queries.lse[group + r];
+      const float delta = queries.delta[group + r];
+#pragma omp simd
+      for (std::int64_t i = 0; i < columns; ++i) {
+        const float probability = kernels::attention_probability(p_line[i], lse);
+        p_line[i] = probability;
+        ds_line[i] = kernels::attention_score_gradient(probability, ds_line[i], delta);
+      }
+      for (std::int64_t i = seen; i < key_block; ++i) p_line[i] = ds_line[i] = 0;
+    }
+    multiply_rows<isa>(width, most, ds, key_block, 1, keys.k, width, Start::keep, nullptr, queries.dq + group * width,
+                       width);
+  }
+  const std::int64_t keys_here = std::min(key_block, layout.shape.keys - first_key);
+  for (std::int64_t key = 0; key < keys_here; key += tile_rows) {
+    std::int64_t from = first_group;  // the first row that sees these four keys
+    if (layout.shape.causal) from = std::max(from, first_key + key - first_query);
+    if (from >= rows) break;
+    const std::int64_t at = from * key_block + key;
+    multiply_rows<isa>(width, rows - from, queries.p + at, 1, key_block, queries.d_o + from * width, width, Start::keep,
+                       nullptr, keys.dv + key * width, width);
+    multiply_rows<isa>(width, rows - from, queries.ds + at, 1, key_block, queries.q + from * width, width, Start::keep,
+                       nullptr, keys.dk + key * width, width);
+  }
+}
+
+/// The same for an instruction set chosen at run time.
+inline void attend_backward(Isa chosen, const AttentionLayout& layout, std::int64_t first_query, std::int64_t rows,
+                            std::int64_t first_key, const KeyTiles& keys, const QueryTiles& queries) {
+  with_isa(chosen, [&]<Isa isa>() GALVATRON_INLINE_LAMBDA {
+    attend_backward<isa>(layout, first_query, rows, first_key, keys, queries);
+  });
+}
+
+/// Packs a block of keys and clears its gradients.
+template <class T>
+void pack_keys(const Team& team, const AttentionLayout& layout, std::int64_t sample, std::int64_t kv_head,
+               std::int64_t block, const T* k, const T* v, const KeyTiles& keys) {
+  const std::int64_t offset = layout.kv_offset(block * key_block, sample, kv_head);
+  const std::int64_t count = std::min(key_block, layout.shape.keys - block * key_block);
+  const std::int64_t head_dim = layout.shape.head_dim;
+  vectorized(team.isa, [&]() GALVATRON_INLINE_LAMBDA {
+    pack_transposed(count, head_dim, k + offset, layout.kv_step(), keys.kt, key_block);
+    pack_transposed(count, head_dim, v + offset, layout.kv_step(), keys.vt, key_block);
+    pack_rows(count, key_block, head_dim, k + offset, layout.kv_step(), 1.0F, keys.k, layout.width);
+  });
+  std::fill_n(keys.dk, 2 * key_block * layout.width, 0.0F);
+}
+
+/// Writes the gradients of a block of keys.
+template <class T>
+void unpack_keys(const Team& team, const AttentionLayout& layout, std::int64_t sample, std::int64_t kv_head,
+                 std::int64_t block, const KeyTiles& keys, T* dk, T* dv) {
+  const std::int64_t offset = layout.kv_offset(block * key_block, sample, kv_head);
+  const std::int64_t count = std::min(key_block, layout.shape.keys - block * key_block);
+  const std::int64_t head_dim = layout.shape.head_dim;
+  vectorized(team.isa, [&]() GALVATRON_INLINE_LAMBDA {
+    // The packed queries carry scale * log2(e): what is left of the scale is ln 2.
+    unpack_rows(count, head_dim, keys.dk, layout.width, kernels::ln_2, false, dk + offset, layout.kv_step());
+    unpack_rows(count, head_dim, keys.dv, layout.width, 1.0F, false, dv + offset, layout.kv_step());
+  });
+}
+
+/// Packs a block of queries of one head; works out delta when `first_span`, else reads it.
+template <class T>
+void pack_queries(const Team& team, const AttentionLayout& layout, std::int64_t sample, std::int64_t head,
+                  std::int64_t block, bool first_span, const T* q, const T* o, const T* d_o, const float* lse,
+                  float* delta, const QueryTiles& queries) {
+  const AttentionShape& shape = layout.shape;
+  const std::int64_t width = layout.width;
+  const std::int64_t first = block * query_block;
+  const std::int64_t rows = std::min(query_block, shape.queries - first);
+  const std::int64_t statistics = (sample * shape.heads + head) * shape.queries + first;
+  const std::int64_t out_offset = layout.out_offset(first, sample, head);
+  const float scale = kernels::log2_e / std::sqrt(static_cast<float>(shape.head_dim));
+  vectorized(team.isa, [&]() GALVATRON_INLINE_LAMBDA {
+    pack_rows(rows, query_block, shape.head_dim, q + layout.q_offset(first, sample, head), layout.q_step(), scale,
+              queries.q, width);
+    pack_rows(rows, query_block, shape.head_dim, d_o + out_offset, layout.out_step(), 1.0F, queries.d_o, width);
+    for (std::int64_t r = 0; first_span && r < rows; ++r) {
+      const T* out = o + out_offset + r * layout.out_step();
+      const float* gradient = queries.d_o + r * width;
+      float sum = 0;
+#pragma omp simd reduction(+ : sum)
+      for (std::int64_t i = 0; i < shape.head_dim; ++i) sum += kernels::get(out[i]) * gradient[i];
+      delta[statistics + r] = sum;
+    }
+  });
+  for (std::int64_t r = 0; r < query_block; ++r) {
+    queries.delta[r] = r < rows ? delta[statistics + r] : 0.0F;
+    queries.lse[r] = r < rows ? lse[statistics + r] * kernels::log2_e : 0.0F;
+  }
+  std::fill_n(queries.dq, query_block * width, 0.0F);
+}
+
+}  // namespace detail
+
+/// dq, dk, dv from the forward pass's tensors and d_o; delta (b, heads, queries) becomes row sums of o * d_o.
+template <class T>
+void attention_backward(const Team& team, const AttentionShape& shape, const T* q, const T* k, const T* v, const T* o,
+                        const float* lse, const T* d_o, T* dq, T* dk, T* dv, float* delta) {
+  using namespace detail;
+  const AttentionLayout layout(shape);
+  const std::int64_t width = layout.width;
+  const std::int64_t tile = query_block * width;
+  const float scale = 1.0F / std::sqrt(static_cast<float>(shape.head_dim));
+  const std::int64_t pairs = shape.batch * shape.kv_heads;
+  const std::int64_t work = pairs * layout.group * layout.query_blocks * layout.key_blocks;
+  const int threads = work > 2 ? static_cast<int>(std::min<std::int64_t>(team.threads, pairs)) : 1;
+
+  on_threads(threads, [&](int thread) {
+    ScratchFloats scratch(team.scratch_of(thread));
+    const QueryTiles queries{scratch.take(tile),
+                             scratch.take(tile),
+                             scratch.take(tile),
+                             scratch.take(query_block * key_block),
+                             scratch.take(query_block * key_block),
+                             scratch.take(query_block),
+                             scratch.take(query_block)};
+    const std::int64_t span = std::clamp<std::int64_t>(scratch.left() / KeyTiles::floats(width), 1, layout.key_blocks);
+    float* spans = scratch.take(span * KeyTiles::floats(width));
+
+    const auto tiles = [&](std::int64_t at) { return KeyTiles(spans + at * KeyTiles::floats(width), width); };
+    for (std::int64_t pair = pairs * thread / threads; pair < pairs * (thread + 1) / threads; ++pair) {
+      const std::int64_t sample = pair / shape.kv_heads;
+      const std::int64_t kv_head = pair % shape.kv_heads;
+      for (std::int64_t from = 0; from < layout.key_blocks; from += span) {
+        const std::int64_t to = std::min(layout.key_blocks, from + span);
+        for (std::int64_t at = from; at < to; ++at)
+          pack_keys(team, layout, sample, kv_head, at, k, v, tiles(at - from));
+        for (std::int64_t head = kv_head * layout.group; head < (kv_head + 1) * layout.group; ++head) {
+          for (std::int64_t block = 0; block < layout.query_blocks; ++block) {
+            const std::int64_t visible = std::min(to, layout.visible_blocks(block));
+            if (visible <= from) continue;
+            const std::int64_t first_query = block * query_block;
+            const std::int64_t rows = std::min(query_block, shape.queries - first_query);
+            pack_queries(team, layout, sample, head, block, from == 0, q, o, d_o, lse, delta, queries);
+            for (std::int64_t at = from; at < visible; ++at)
+              attend_backward(team.isa, layout, first_query, rows, at * key_block, tiles(at - from), queries);
+            vectorized(team.isa, [&]() GALVATRON_INLINE_LAMBDA {
+              unpack_rows(rows, shape.head_dim, queries.dq, width, scale, from > 0,
+                          dq + layout.q_offset(first_query, sample, head), layout.q_step());
+            });
+          }
+        }
+        for (std::int64_t at = from; at < to; ++at)
+          unpack_keys(team, layout, sample, kv_head, at, tiles(at - from), dk, dv);
+      }
+    }
+  });
+}
+
+}  // namespace galvatron::device::host

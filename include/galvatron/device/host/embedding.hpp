@@ -1,0 +1,171 @@
+// Token and position tables, and rotary position embedding.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+
+#include <galvatron/device/host/team.hpp>
+#include <galvatron/device/kernels/embedding.hpp>
+#include <galvatron/device/kernels/number.hpp>
+#include <galvatron/device/kernels/rotary.hpp>
+
+namespace galvatron::device::host {
+
+/// out (rows, hidden) = table[token - first] for tokens in [first, first + count), else 0.
+template <class T>
+void embedding_forward(const Team& team, std::int64_t rows, std::int64_t hidden, const std::int32_t* tokens,
+                       std::int64_t first, std::int64_t count, const T* table, T* out) {
+  const auto bytes = static_cast<std::size_t>(hidden) * sizeof(T);
+  for_runs(team, rows, 1, hidden, [&](std::int64_t begin, std::int64_t end, int) {
+    for (std::int64_t row = begin; row < end; ++row) {
+      const std::int64_t entry = kernels::shard_row(tokens[row], first, count);
+      if (entry < 0)
+        std::memset(static_cast<void*>(out + row * hidden), 0, bytes);
+      else
+        std::memcpy(static_cast<void*>(out + row * hidden), table + entry * hidden, bytes);
+    }
+  });
+}
+
+/// dtable[token - first] += dout; each thread has its own columns, so that equal tokens add up in order.
+template <class T>
+void embedding_backward(const Team& team, std::int64_t rows, std::int64_t hidden, const std::int32_t* tokens,
+                        std::int64_t first, std::int64_t count, const T* dout, float* dtable) {
+  for_runs(team, hidden, 16, rows, [&](std::int64_t begin, std::int64_t end, int) {
+    vectorized(team.isa, [&]() GALVATRON_INLINE_LAMBDA {
+      for (std::int64_t row = 0; row < rows; ++row) {
+        const std::int64_t entry = kernels::shard_row(tokens[row], first, count);
+        if (entry < 0) continue;
+        const T* from = dout + row * hidden;
+        float* to = dtable + entry * hidden;
+#pragma omp simd
+        for (std::int64_t i = begin; i < end; ++i) to[i] += kernels::get(from[i]);
+      }
+    });
+  });
+}
+
+/// out[row] += table[first_position + row / b].
+template <class T>
+void position_forward(const Team& team, std::int64_t rows, std::int64_t b, std::int64_t hidden,
+                      std::int64_t first_position, const T* table, T* out) {
+  for_runs(team, rows, 1, hidden, [&](std::int64_t begin, std::int64_t end, int) {
+    vectorized(team.isa, [&]() GALVATRON_INLINE_LAMBDA {
+      for (std::int64_t row = begin; row < end; ++row) {
+        const T* from = table + (first_position + row / b) * hidden;
+        T* to = out + row * hidden;
+#pragma omp simd
+        for (std::int64_t i = 0; i < hidden; ++i) kernels::put(to[i], kernels::get(to[i]) + kernels::get(from[i]));
+      }
+    });
+  });
+}
+
+/// dtable[first_position + row / b] += dout[row]; a position belongs to one thread.
+template <class T>
+void position_backward(const Team& team, std::int64_t rows, std::int64_t b, std::int64_t hidden,
+                       std::int64_t first_position, const T* dout, float* dtable) {
+  for_runs(team, divide_up(rows, b), 1, b * hidden, [&](std::int64_t begin, std::int64_t end, int) {
+    vectorized(team.isa, [&]() GALVATRON_INLINE_LAMBDA {
+      for (std::int64_t row = begin * b; row < std::min(rows, end * b); ++row) {
+        const T* from = dout + row * hidden;
+        float* to = dtable + (first_position + row / b) * hidden;
+#pragma omp simd
+        for (std::int64_t i = 0; i < hidden; ++i) to[i] += kernels::get(from[i]);
+      }
+    });
+  });
+}
+
+namespace detail {
+
+/// Cosines and sines of up to 128 pairs for successive positions. Every 64th position is worked out; from one to the
+/// next the angles turn by their frequency, in double, so that the results do not depend on where a thread begins.
+class RotaryAngles {
+ public:
+  static constexpr std::int64_t capacity = 128;
+
+  RotaryAngles(double theta, std::int64_t first_pair, std::int64_t pairs, std::int64_t head_dim, bool inverse)
+      : pairs_(pairs) {
+    for (std::int64_t j = 0; j < pairs; ++j) {
+      const auto at = static_cast<std::size_t>(j);
+      frequency_[at] = kernels::rotary_frequency(theta, first_pair + j, head_dim) * (inverse ? -1.0 : 1.0);
+      step_cosine_[at] = std::cos(frequency_[at]);
+      step_sine_[at] = std::sin(frequency_[at]);
+    }
+  }
+  /// Goes to a position: the first one, or any behind the present one.
+  void go_to(std::int64_t position) {
+    if (position_ < 0 || position / 64 != position_ / 64) {
+      position_ = position / 64 * 64;
+      for (std::size_t j = 0; j < static_cast<std::size_t>(pairs_); ++j) {
+        cosine_[j] = std::cos(frequency_[j] * static_cast<double>(position_));
+        sine_[j] = std::sin(frequency_[j] * static_cast<double>(position_));
+      }
+    }
+    for (; position_ < position; ++position_) {
+      for (std::size_t j = 0; j < static_cast<std::size_t>(pairs_); ++j) {
+        const double c = cosine_[j] * step_cosine_[j] - sine_[j] * step_sine_[j];
+        sine_[j] = sine_[j] * step_cosine_[j] + cosine_[j] * step_sine_[j];
+        cosine_[j] = c;
+      }
+    }
+    for (std::size_t j = 0; j < static_cast<std::size_t>(pairs_); ++j) {
+      cosines[j] = static_cast<float>(cosine_[j]);
+      sines[j] = static_cast<float>(sine_[j]);
+    }
+  }
+
+  std::array<float, capacity> cosines;
+  std::array<float, capacity> sines;
+
+ private:
+  std::int64_t pairs_;
+  std::int64_t position_ = -1;
+  std::array<double, capacity> frequency_;
+  std::array<double, capacity> step_cosine_;
+  std::array<double, capacity> step_sine_;
+  std::array<double, capacity> cosine_;
+  std::array<double, capacity> sine_;
+};
+
+}  // namespace detail
+
+/// Rotates the first `heads` heads of each row of `stride` elements in place, row r by position
+/// first_position + r / b.
+template <class T>
+void rotary(const Team& team, std::int64_t rows, std::int64_t b, std::int64_t first_position, std::int64_t heads,
+            std::int64_t head_dim, std::int64_t stride, double theta, bool inverse, T* x) {
+  const std::int64_t half = head_dim / 2;
+  for_runs(team, divide_up(rows, b), 1, b * heads * head_dim, [&](std::int64_t begin, std::int64_t end, int) {
+    for (std::int64_t first_pair = 0; first_pair < half; first_pair += detail::RotaryAngles::capacity) {
+      const std::int64_t pairs = std::min(half - first_pair, detail::RotaryAngles::capacity);
+      detail::RotaryAngles angles(theta, first_pair, pairs, head_dim, inverse);
+      for (std::int64_t s = begin; s < end; ++s) {
+        angles.go_to(first_position + s);
+        vectorized(team.isa, [&]() GALVATRON_INLINE_LAMBDA {
+          const float* cosines = angles.cosines.data();
+          const float* sines = angles.sines.data();
+          for (std::int64_t row = s * b; row < std::min(rows, (s + 1) * b); ++row) {
+            for (std::int64_t head = 0; head < heads; ++head) {
+              T* first = x + row * stride + head * head_dim + first_pair;
+              T* second = first + half;
+#pragma omp simd
+              for (std::int64_t j = 0; j < pairs; ++j) {
+                const auto turned = kernels::rotate(kernels::get(first[j]), kernels::get(second[j]), cosines[j],
+                                                    sines[j]);
+                kernels::put(first[j], turned.first);
+                kernels::put(second[j], turned.second);
+              }
+            }
+          }
+        });
+      }
+    }
+  });
+}
+
+}  // namespace galvatron::device::host

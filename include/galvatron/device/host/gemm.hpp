@@ -1,0 +1,256 @@
+// Matrix products through oneDNN (2.x, its C interface: the C++ one costs every unit a second of compilation).
+//
+// A primitive is made once per shape and kept with its memory objects; a call sets pointers and executes. The
+// library's scratchpad is memory of the caller's; a product that would need more is cut into bands of rows.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include <dnnl.h>
+
+#include <galvatron/core/dtype.hpp>
+#include <galvatron/core/error.hpp>
+#include <galvatron/core/units.hpp>
+#include <galvatron/core/view.hpp>
+#include <galvatron/device/device.hpp>
+
+namespace galvatron::device::host {
+
+static_assert(DNNL_VERSION_MAJOR == 2, "galvatron: the host device is written for oneDNN 2 (Debian 12: libdnnl-dev)");
+
+/// A product's shape and formats: what a primitive is made for.
+struct Product {
+  Gemm layout = Gemm::nt;
+  Precision operands = Precision::fp32;  ///< of a, b and the bias
+  Precision result = Precision::fp32;
+  bool accumulate = false;
+  bool bias = false;
+  std::int64_t m = 0;
+  std::int64_t n = 0;
+  std::int64_t k = 0;
+  friend constexpr bool operator==(const Product&, const Product&) = default;
+
+  struct Hash {
+    std::size_t operator()(const Product& p) const {
+      auto h = static_cast<std::uint64_t>(p.layout) | static_cast<std::uint64_t>(p.operands) << 2 |
+               static_cast<std::uint64_t>(p.result) << 4 | static_cast<std::uint64_t>(p.accumulate) << 6 |
+               static_cast<std::uint64_t>(p.bias) << 7;
+      for (const std::int64_t extent : {p.m, p.n, p.k})
+        h = (h ^ static_cast<std::uint64_t>(extent)) * 0x9e3779b97f4a7c15ULL, h ^= h >> 29;
+      return static_cast<std::size_t>(h);
+    }
+  };
+};
+
+namespace detail {
+
+constexpr dnnl_data_type_t data_type(Precision p) { return p == Precision::fp32 ? dnnl_f32 : dnnl_bf16; }
+
+inline std::string to_string(const Product& p) {
+  constexpr std::array<const char*, 3> names{"nt", "nn", "tn"};
+  return std::string("matrix product ") + names[static_cast<std::size_t>(p.layout)] + " " + std::to_string(p.m) + " x " +
+         std::to_string(p.n) + " x " + std::to_string(p.k) + " of " + name_of(p.operands);
+}
+
+/// A oneDNN object and the function that destroys it.
+template <class Handle, dnnl_status_t (*destroy)(Handle)>
+class Owner {
+ public:
+  Owner() = default;
+  Owner(Owner&& other) noexcept : handle_(std::exchange(other.handle_, nullptr)) {}
+  Owner& operator=(Owner&& other) noexcept {
+    std::swap(handle_, other.handle_);
+    return *this;
+  }
+  ~Owner() {
+    if (handle_ != nullptr) destroy(handle_);
+  }
+  [[nodiscard]] Handle get() const { return handle_; }
+  Handle* out() { return &handle_; }
+
+ private:
+  Handle handle_ = nullptr;
+};
+
+inline void check(dnnl_status_t status, const char* what) {
+  if (status != dnnl_success)
+    throw DeviceFailure(std::string("oneDNN ") + what + " failed with status " + std::to_string(status));
+}
+
+using Engine = Owner<dnnl_engine_t, dnnl_engine_destroy>;
+using Stream = Owner<dnnl_stream_t, dnnl_stream_destroy>;
+using Description = Owner<dnnl_primitive_desc_t, dnnl_primitive_desc_destroy>;
+using Primitive = Owner<dnnl_primitive_t, dnnl_primitive_destroy>;
+using Memory = Owner<dnnl_memory_t, dnnl_memory_destroy>;
+
+inline dnnl_memory_desc_t matrix(std::int64_t rows, std::int64_t columns, std::int64_t row_stride,
+                                 std::int64_t column_stride, Precision p) {
+  const dnnl_dims_t dims = {rows, columns};
+  const dnnl_dims_t strides = {row_stride, column_stride};
+  dnnl_memory_desc_t desc;
+  check(dnnl_memory_desc_init_by_strides(&desc, 2, dims, data_type(p), strides), "memory description");
+  return desc;
+}
+
+/// The descriptions of a, b, bias and c of `rows` rows of a product.
+struct Operands {
+  dnnl_memory_desc_t a, b, bias, c;
+
+  Operands(const Product& p, std::int64_t rows)
+      : a(p.layout == Gemm::tn ? matrix(rows, p.k, 1, p.m, p.operands) : matrix(rows, p.k, p.k, 1, p.operands)),
+        b(p.layout == Gemm::nt ? matrix(p.k, p.n, 1, p.k, p.operands) : matrix(p.k, p.n, p.n, 1, p.operands)),
+        bias(matrix(1, p.n, p.n, 1, p.operands)),
+        c(matrix(rows, p.n, p.n, 1, p.result)) {}
+};
+
+/// The implementation that oneDNN chooses; dnnl_unimplemented when it has none on this processor.
+inline dnnl_status_t describe(const Product& p, const Operands& operands, dnnl_engine_t engine, Description& out) {
+  dnnl_matmul_desc_t desc;
+  if (const auto status =
+          dnnl_matmul_desc_init(&desc, &operands.a, &operands.b, p.bias ? &operands.bias : nullptr, &operands.c);
+      status != dnnl_success)
+    return status;
+  Owner<dnnl_primitive_attr_t, dnnl_primitive_attr_destroy> attributes;
+  Owner<dnnl_post_ops_t, dnnl_post_ops_destroy> after;
+  check(dnnl_primitive_attr_create(attributes.out()), "attributes");
+  check(dnnl_primitive_attr_set_scratchpad_mode(attributes.get(), dnnl_scratchpad_mode_user), "scratchpad mode");
+  if (p.accumulate) {
+    check(dnnl_post_ops_create(after.out()), "post-ops");
+    check(dnnl_post_ops_append_sum(after.get(), 1.0F), "sum post-op");
+    check(dnnl_primitive_attr_set_post_ops(attributes.get(), after.get()), "post-ops");
+  }
+  return dnnl_primitive_desc_create(out.out(), &desc, attributes.get(), engine, nullptr);
+}
+
+/// One primitive with its memory objects.
+class Kernel {
+ public:
+  Kernel(const Operands& operands, const Description& description, bool bias, dnnl_engine_t engine) : bias_(bias) {
+    check(dnnl_primitive_create(primitive_.out(), description.get()), "primitive");
+    const dnnl_memory_desc_t* scratch =
+        dnnl_primitive_desc_query_md(description.get(), dnnl_query_scratchpad_md, 0);
+    const std::array<const dnnl_memory_desc_t*, 5> descs{&operands.a, &operands.b, &operands.c, scratch, &operands.bias};
+    constexpr std::array<int, 5> names{DNNL_ARG_SRC, DNNL_ARG_WEIGHTS, DNNL_ARG_DST, DNNL_ARG_SCRATCHPAD, DNNL_ARG_BIAS};
+    for (std::size_t i = 0; i < memories_.size(); ++i) {
+      check(dnnl_memory_create(memories_[i].out(), descs[i], engine, DNNL_MEMORY_NONE), "memory");
+      arguments_[i] = {names[i], memories_[i].get()};
+    }
+  }
+  void execute(dnnl_stream_t stream, const void* a, const void* b, const void* bias, void* c, void* scratch) {
+    const std::array<void*, 5> data{const_cast<void*>(a), const_cast<void*>(b), c, scratch, const_cast<void*>(bias)};
+    const std::size_t count = bias_ ? 5 : 4;
+    for (std::size_t i = 0; i < count; ++i)
+      check(dnnl_memory_set_data_handle(memories_[i].get(), data[i]), "data handle");
+    check(dnnl_primitive_execute(primitive_.get(), stream, static_cast<int>(count), arguments_.data()), "execution");
+  }
+
+ private:
+  bool bias_;
+  Primitive primitive_;
+  std::array<Memory, 5> memories_;
+  std::array<dnnl_exec_arg_t, 5> arguments_{};
+};
+
+}  // namespace detail
+
+/// The matrix products of one host device.
+class Products {
+ public:
+  explicit Products(View<std::byte> scratch) : scratch_(scratch) {
+    detail::check(dnnl_engine_create(engine_.out(), dnnl_cpu, 0), "engine");
+    detail::check(dnnl_stream_create(stream_.out(), engine_.get(), dnnl_stream_default_flags), "stream");
+  }
+
+  /// True when oneDNN multiplies matrices of that format on this processor.
+  static bool supports(Precision precision) {
+    if (precision == Precision::fp32) return true;
+    static const bool supported = [] {
+      detail::Engine engine;
+      detail::Description description;
+      const Product p{.operands = Precision::bf16, .result = Precision::bf16, .m = 64, .n = 64, .k = 64};
+      return dnnl_engine_create(engine.out(), dnnl_cpu, 0) == dnnl_success &&
+             detail::describe(p, detail::Operands(p, p.m), engine.get(), description) == dnnl_success;
+    }();
+    return supported;
+  }
+
+  /// Executes with as many threads as the calling thread's OpenMP setting says.
+  void multiply(const Product& product, const void* a, const void* b, const void* bias, void* c) {
+    auto found = cache_.find(product);
+    if (found == cache_.end()) found = cache_.emplace(product, make(product)).first;
+    Bands& bands = found->second;
+    const auto row_bytes = [](std::int64_t elements, Precision p) { return elements * element_bytes(p); };
+    const std::int64_t a_step = row_bytes(product.layout == Gemm::tn ? 1 : product.k, product.operands);
+    const std::int64_t c_step = row_bytes(product.n, product.result);
+    for (std::int64_t row = 0; row < product.m; row += bands.rows) {
+      detail::Kernel& kernel = bands.kernels[row + bands.rows <= product.m ? 0 : 1];
+      kernel.execute(stream_.get(), static_cast<const std::byte*>(a) + row * a_step, b, bias,
+                     static_cast<std::byte*>(c) + row * c_step, scratch_.data);
+    }
+  }
+
+  /// The rows of a band of that product; `product.m` when it is not cut.
+  std::int64_t band_rows(const Product& product) {
+    auto found = cache_.find(product);
+    if (found == cache_.end()) found = cache_.emplace(product, make(product)).first;
+    return found->second.rows;
+  }
+
+ private:
+  /// Bands of `rows` rows by the first kernel, a shorter last one by the second.
+  struct Bands {
+    std::int64_t rows = 0;
+    std::vector<detail::Kernel> kernels;
+  };
+
+  Bands make(const Product& product) {
+    Bands bands;
+    bands.rows = product.m;
+    for (;;) {
+      detail::Description description;
+      const detail::Operands operands(product, bands.rows);
+      if (describe_or_throw(product, operands, description) <= scratch_.count) {
+        bands.kernels.emplace_back(operands, description, product.bias, engine_.get());
+        break;
+      }
+      if (bands.rows == 1)
+        throw DeviceFailure(detail::to_string(product) + " needs more oneDNN scratch memory than the " +
+                            std::to_string(scratch_.count) + " bytes of the library workspace: enlarge it");
+      bands.rows = divide_up(bands.rows, 2);
+    }
+    if (const std::int64_t rest = product.m % bands.rows; rest != 0) {
+      detail::Description description;
+      const detail::Operands operands(product, rest);
+      if (describe_or_throw(product, operands, description) > scratch_.count)
+        throw DeviceFailure(detail::to_string(product) + ": a band of " + std::to_string(rest) +
+                            " rows needs more oneDNN scratch memory than one of " + std::to_string(bands.rows));
+      bands.kernels.emplace_back(operands, description, product.bias, engine_.get());
+    }
+    return bands;
+  }
+
+  /// Chooses the implementation; the bytes of scratch memory that it needs.
+  std::int64_t describe_or_throw(const Product& product, const detail::Operands& operands,
+                                 detail::Description& description) {
+    const dnnl_status_t status = detail::describe(product, operands, engine_.get(), description);
+    if (status == dnnl_unimplemented && product.operands == Precision::bf16)
+      throw DeviceFailure("oneDNN has no bf16 " + detail::to_string(product) +
+                          " for this processor (it needs AVX-512): use fp32");
+    detail::check(status, detail::to_string(product).c_str());
+    return static_cast<std::int64_t>(dnnl_memory_desc_get_size(
+        dnnl_primitive_desc_query_md(description.get(), dnnl_query_scratchpad_md, 0)));
+  }
+
+  View<std::byte> scratch_;
+  detail::Engine engine_;
+  detail::Stream stream_;
+  std::unordered_map<Product, Bands, Product::Hash> cache_;
+};
+
+}  // namespace galvatron::device::host

@@ -1,0 +1,139 @@
+// Element by element: additions, activations, AdamW, fills and copies.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <cstring>
+
+#include <galvatron/device/device.hpp>
+#include <galvatron/device/host/team.hpp>
+#include <galvatron/device/kernels/activation.hpp>
+#include <galvatron/device/kernels/adamw.hpp>
+#include <galvatron/device/kernels/number.hpp>
+
+namespace galvatron::device::host {
+
+using kernels::get;
+using kernels::put;
+
+/// out = a + b.
+template <class T>
+void add(const Team& team, std::int64_t n, const T* a, const T* b, T* out) {
+  for_elements(team, n, [=](std::int64_t i) GALVATRON_INLINE_LAMBDA {
+    put(out[i], get(a[i]) + get(b[i]));
+  });
+}
+
+/// to += from.
+template <class T>
+void accumulate(const Team& team, std::int64_t n, const T* from, float* to) {
+  for_elements(team, n, [=](std::int64_t i) GALVATRON_INLINE_LAMBDA { to[i] += get(from[i]); });
+}
+
+/// g (rows, n) from u (rows, n), or (rows, 2n) for SwiGLU.
+template <class T>
+void activation_forward(const Team& team, ActivationKind kind, std::int64_t rows, std::int64_t n, const T* u, T* g) {
+  if (kind == ActivationKind::gelu) {
+    for_elements(team, rows * n, [=](std::int64_t i) GALVATRON_INLINE_LAMBDA {
+      put(g[i], kernels::Gelu::forward(get(u[i])));
+    });
+    return;
+  }
+  for_runs(team, rows, 1, n, [&](std::int64_t first, std::int64_t last, int) {
+    vectorized(team.isa, [&]() GALVATRON_INLINE_LAMBDA {
+      for (std::int64_t row = first; row < last; ++row) {
+        const T* gate = u + row * 2 * n;
+        const T* up = gate + n;
+        T* out = g + row * n;
+#pragma omp simd
+        for (std::int64_t i = 0; i < n; ++i) put(out[i], kernels::SwiGlu::forward(get(gate[i]), get(up[i])));
+      }
+    });
+  });
+}
+
+/// du (the shape of u) from u and dg (rows, n); du may be u.
+template <class T>
+void activation_backward(const Team& team, ActivationKind kind, std::int64_t rows, std::int64_t n, const T* u,
+                         const T* dg, T* du) {
+  if (kind == ActivationKind::gelu) {
+    for_elements(team, rows * n, [=](std::int64_t i) GALVATRON_INLINE_LAMBDA {
+      put(du[i], get(dg[i]) * kernels::Gelu::derivative(get(u[i])));
+    });
+    return;
+  }
+  for_runs(team, rows, 1, 2 * n, [&](std::int64_t first, std::int64_t last, int) {
+    vectorized(team.isa, [&]() GALVATRON_INLINE_LAMBDA {
+      for (std::int64_t row = first; row < last; ++row) {
+        const T* gate = u + row * 2 * n;
+        const T* up = gate + n;
+        const T* gradient = dg + row * n;
+        T* dgate = du + row * 2 * n;
+        T* dup = dgate + n;
+#pragma omp simd
+        for (std::int64_t i = 0; i < n; ++i) {
+          const auto d = kernels::SwiGlu::backward(get(gate[i]), get(up[i]), get(gradient[i]));
+          put(dgate[i], d.gate);
+          put(dup[i], d.up);
+        }
+      }
+    });
+  });
+}
+
+/// One AdamW step of n parameters; `working` receives the rounded masters and may be `master`.
+template <class W>
+void adamw(const Team& team, std::int64_t n, const AdamW& adam, float* master, const float* g, float* m, float* v,
+           W* working) {
+  const kernels::AdamWStep step(adam);
+  for_runs(team, n, 64, 4, [&](std::int64_t first, std::int64_t last, int) {
+    vectorized(team.isa, [&]() GALVATRON_INLINE_LAMBDA {
+#pragma omp simd
+      for (std::int64_t i = first; i < last; ++i) {
+        float w = master[i];
+        step(w, g[i], m[i], v[i]);
+        master[i] = w;
+        put(working[i], w);
+      }
+    });
+  });
+}
+
+/// The sum of squares: 64 runs, each in double, added in order, so that the number of threads does not matter.
+inline double norm_squared(const Team& team, std::int64_t n, const float* x) {
+  constexpr std::int64_t runs = 64;
+  const std::int64_t length = std::max<std::int64_t>(1 << 12, round_up(divide_up(n, runs), 64));
+  std::array<double, runs> sums{};
+  for_runs(team, divide_up(n, length), 1, length, [&](std::int64_t first, std::int64_t last, int) {
+    vectorized(team.isa, [&]() GALVATRON_INLINE_LAMBDA {
+      for (std::int64_t run = first; run < last; ++run) {
+        const std::int64_t end = std::min(n, (run + 1) * length);
+        double sum = 0;
+#pragma omp simd reduction(+ : sum) simdlen(32)
+        for (std::int64_t i = run * length; i < end; ++i)
+          sum += static_cast<double>(x[i]) * static_cast<double>(x[i]);
+        sums[static_cast<std::size_t>(run)] = sum;
+      }
+    });
+  });
+  double total = 0;
+  for (const double sum : sums) total += sum;
+  return total;
+}
+
+/// Bytes set to zero.
+inline void zero(const Team& team, View<std::byte> bytes) {
+  for_runs(team, bytes.count, 4096, 1, [&](std::int64_t first, std::int64_t last, int) {
+    std::memset(bytes.data + first, 0, static_cast<std::size_t>(last - first));
+  });
+}
+
+/// Bytes copied; the two do not overlap.
+inline void copy(const Team& team, std::int64_t n, const std::byte* from, std::byte* to) {
+  for_runs(team, n, 4096, 1, [&](std::int64_t first, std::int64_t last, int) {
+    std::memcpy(to + first, from + first, static_cast<std::size_t>(last - first));
+  });
+}
+
+}  // namespace galvatron::device::host

@@ -1,0 +1,95 @@
+// Softmax cross-entropy over a vocabulary that may be in shards.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+
+#include <galvatron/device/host/team.hpp>
+#include <galvatron/device/kernels/embedding.hpp>
+#include <galvatron/device/kernels/number.hpp>
+#include <galvatron/device/kernels/softmax.hpp>
+
+namespace galvatron::device::host {
+
+/// stats (rows, 3) of the first `valid` of `columns` logits a row, which stand for tokens first, first + 1, ...
+template <class T>
+void softmax_statistics(const Team& team, std::int64_t rows, std::int64_t columns, std::int64_t valid,
+                        std::int64_t first, const T* logits, const std::int32_t* targets, float* stats) {
+  constexpr std::int64_t block = 2048;  // stays in the first cache between the maximum and the sum
+  for_runs(team, rows, 1, columns, [&](std::int64_t begin, std::int64_t end, int) {
+    vectorized(team.isa, [&]() GALVATRON_INLINE_LAMBDA {
+      for (std::int64_t row = begin; row < end; ++row) {
+        const T* x = logits + row * columns;
+        kernels::SoftmaxStatistics whole;
+        for (std::int64_t from = 0; from < valid; from += block) {
+          const std::int64_t to = std::min(valid, from + block);
+          float maximum = -std::numeric_limits<float>::infinity();
+#pragma omp simd reduction(max : maximum) simdlen(64)
+          for (std::int64_t i = from; i < to; ++i) {
+            const float value = kernels::get(x[i]);
+            maximum = value > maximum ? value : maximum;
+          }
+          float sum = 0;
+#pragma omp simd reduction(+ : sum) simdlen(32)
+          for (std::int64_t i = from; i < to; ++i) sum += kernels::exponential(kernels::get(x[i]) - maximum);
+          kernels::SoftmaxStatistics part;
+          part.maximum = maximum;
+          part.sum = sum;
+          whole.merge(part);
+        }
+        const std::int64_t target = kernels::shard_row(targets[row], first, valid);
+        if (target >= 0) whole.target = kernels::get(x[target]);
+        stats[3 * row] = whole.maximum;
+        stats[3 * row + 1] = whole.sum;
+        stats[3 * row + 2] = whole.target;
+      }
+    });
+  });
+}
+
+/// lse (rows), and loss += sum of (lse - target's logit), from the statistics (shards, rows, 3).
+inline void softmax_merge(const Team& team, std::int64_t rows, std::int64_t shards, const float* stats, float* lse,
+                          double& loss) {
+  (void)team;
+  double sum = 0;
+  for (std::int64_t row = 0; row < rows; ++row) {
+    kernels::SoftmaxStatistics whole;
+    for (std::int64_t shard = 0; shard < shards; ++shard) {
+      const float* s = stats + (shard * rows + row) * 3;
+      kernels::SoftmaxStatistics part;
+      part.maximum = s[0];
+      part.sum = s[1];
+      part.target = s[2];
+      whole.merge(part);
+    }
+    lse[row] = whole.log_sum();
+    sum += static_cast<double>(lse[row]) - static_cast<double>(whole.target);
+  }
+  loss += sum;
+}
+
+/// logits become scale * (exp(logit - lse) - [column is the target]) in place; 0 beyond `valid`.
+template <class T>
+void softmax_backward(const Team& team, std::int64_t rows, std::int64_t columns, std::int64_t valid,
+                      std::int64_t first, const float* lse, const std::int32_t* targets, float scale, T* logits) {
+  for_runs(team, rows, 1, columns, [&](std::int64_t begin, std::int64_t end, int) {
+    vectorized(team.isa, [&]() GALVATRON_INLINE_LAMBDA {
+      for (std::int64_t row = begin; row < end; ++row) {
+        T* x = logits + row * columns;
+        const float log_sum = lse[row];
+        const std::int64_t target = kernels::shard_row(targets[row], first, valid);
+        const float target_logit = target >= 0 ? kernels::get(x[target]) : 0.0F;
+#pragma omp simd
+        for (std::int64_t i = 0; i < valid; ++i)
+          kernels::put(x[i], kernels::softmax_gradient(kernels::get(x[i]), log_sum, scale));
+        if (target >= 0)
+          kernels::put(x[target], kernels::softmax_gradient(target_logit, log_sum, scale) - scale);
+        std::fill(x + valid, x + columns, T{});
+      }
+    });
+  });
+}
+
+}  // namespace galvatron::device::host

@@ -1,0 +1,26 @@
+// Elements in memory as floats, in a form that compilers turn into vector instructions.
+#pragma once
+
+#include <bit>
+#include <cstdint>
+
+#include <galvatron/core/dtype.hpp>
+#include <galvatron/device/kernels/macros.hpp>
+
+namespace galvatron::device::kernels {
+
+GALVATRON_HD GALVATRON_INLINE float get(const float& x) { return x; }
+GALVATRON_HD GALVATRON_INLINE float get(const bfloat16& x) {
+  return std::bit_cast<float>(static_cast<std::uint32_t>(x.bits) << 16);
+}
+
+GALVATRON_HD GALVATRON_INLINE void put(float& x, float value) { x = value; }
+/// Rounds as the constructor of bfloat16 does, without a branch.
+GALVATRON_HD GALVATRON_INLINE void put(bfloat16& x, float value) {
+  const auto u = std::bit_cast<std::uint32_t>(value);
+  const std::uint32_t rounded = (u + 0x7fffU + ((u >> 16) & 1U)) >> 16;
+  const std::uint32_t quiet = (u >> 16) | 0x40U;
+  x.bits = static_cast<std::uint16_t>((u & 0x7fffffffU) > 0x7f800000U ? quiet : rounded);
+}
+
+}  // namespace galvatron::device::kernels

@@ -1,0 +1,67 @@
+// What makes a ModelSpec consistent, and small enough that its byte counts fit 64 bits.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include <galvatron/core/error.hpp>
+#include <galvatron/model/spec.hpp>
+
+namespace galvatron {
+
+/// Bounds of every model; parameters and 16 bytes of states for each stay below 2^61.
+namespace model_limits {
+inline constexpr std::int64_t hidden = std::int64_t{1} << 18;
+inline constexpr std::int64_t heads = std::int64_t{1} << 12;
+inline constexpr std::int64_t head_dim = std::int64_t{1} << 12;
+inline constexpr std::int64_t ffn = std::int64_t{1} << 20;
+inline constexpr std::int64_t vocabulary = std::int64_t{1} << 24;
+inline constexpr std::int64_t positions = std::int64_t{1} << 24;
+inline constexpr std::int64_t layers = std::int64_t{1} << 12;
+}  // namespace model_limits
+
+/// Why a layer makes no sense; empty when it does.
+constexpr std::string_view why_inconsistent(const LayerSpec& layer) {
+  const auto within = [](std::int64_t n, std::int64_t most) { return n >= 1 && n <= most; };
+  if (!within(layer.hidden, model_limits::hidden)) return "the hidden size is from 1 to 262144.";
+  if (!within(layer.positions, model_limits::positions)) return "the number of positions is from 1 to 16777216.";
+  if (!within(layer.layers, model_limits::layers)) return "the number of layers is from 1 to 4096.";
+  if (!(layer.norm_epsilon > 0 && layer.norm_epsilon < 1)) return "the epsilon of the norms is between 0 and 1.";
+  if (layer.kind != LayerKind::block)
+    return within(layer.vocabulary, model_limits::vocabulary) ? std::string_view{}
+                                                              : "the vocabulary is from 1 to 16777216.";
+  if (!within(layer.heads, model_limits::heads)) return "the number of attention heads is from 1 to 4096.";
+  if (!within(layer.kv_heads, layer.heads) || layer.heads % layer.kv_heads != 0)
+    return "the number of key/value heads divides that of the attention heads.";
+  if (!within(layer.head_dim, model_limits::head_dim)) return "the width of a head is from 1 to 4096.";
+  if (layer.position == PositionKind::rotary && layer.head_dim % 2 != 0)
+    return "rotary positions turn pairs of elements: the width of a head is even.";
+  if (layer.position == PositionKind::rotary && !(layer.rope_theta > 0 && layer.rope_theta <= 1e15))
+    return "the base of rotary positions is positive and at most 1e15.";
+  if (!within(layer.ffn, model_limits::ffn)) return "the width of the MLP is from 1 to 1048576.";
+  return {};
+}
+
+/// The model, if it is consistent in itself. Errors (usage): the first rule that a layer breaks.
+inline Result<ModelSpec> checked(ModelSpec model) {
+  const auto refuse = [&model](const std::string& where, std::string_view why) {
+    return usage_error("the model " + model.name + " is inconsistent" + where + ": " + std::string(why));
+  };
+  if (model.embedding.kind != LayerKind::embedding || model.head.kind != LayerKind::head || model.blocks.empty())
+    return refuse("", "it is an embedding, at least one block, and a head.");
+  if (const auto why = why_inconsistent(model.embedding); !why.empty()) return refuse(" (embedding)", why);
+  if (const auto why = why_inconsistent(model.head); !why.empty()) return refuse(" (head)", why);
+  for (const LayerSpec& block : model.blocks) {
+    const auto index = std::to_string(&block - model.blocks.data());
+    if (block.kind != LayerKind::block) return refuse(" (layer " + index + ")", "it is not a block.");
+    if (const auto why = why_inconsistent(block); !why.empty()) return refuse(" (layer " + index + ")", why);
+    if (block.hidden != model.hidden() || block.positions < model.positions())
+      return refuse(" (layer " + index + ")", "its hidden size or positions differ from the embedding's.");
+  }
+  if (model.head.hidden != model.hidden() || model.head.vocabulary != model.vocabulary())
+    return refuse(" (head)", "its hidden size or vocabulary differs from the embedding's.");
+  return model;
+}
+
+}  // namespace galvatron

@@ -1,0 +1,135 @@
+// The models that galvatron knows by name.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <galvatron/core/error.hpp>
+#include <galvatron/model/build.hpp>
+#include <galvatron/model/spec.hpp>
+
+namespace galvatron {
+
+namespace detail {
+
+struct GptPreset {
+  std::string_view name;
+  GptShape shape;
+};
+struct LlamaPreset {
+  std::string_view name;
+  LlamaShape shape;
+};
+
+// gpt2-*: Radford et al., "Language models are unsupervised multitask learners", 2019 (sizes as the released weights).
+// gpt-6.7b, gpt3-175b: Brown et al., 2020. gpt-39b, -530b, -1t: Narayanan et al., "Efficient large-scale language model
+// training on GPU clusters using Megatron-LM", SC 2021, table 1. gpt-15b, -65b: Wang et al., "Improving automatic
+// parallel training via balanced memory workload optimization", 2023. All but gpt2-* with Megatron's padded vocabulary.
+inline constexpr GptPreset gpt_presets[] = {
+    {"gpt2-tiny", {.layers = 4, .hidden = 128, .heads = 4, .vocabulary = 256, .positions = 256}},
+    {"gpt2-124m", {.layers = 12, .hidden = 768, .heads = 12, .vocabulary = 50257, .positions = 1024}},
+    {"gpt2-350m", {.layers = 24, .hidden = 1024, .heads = 16, .vocabulary = 50257, .positions = 1024}},
+    {"gpt2-774m", {.layers = 36, .hidden = 1280, .heads = 20, .vocabulary = 50257, .positions = 1024}},
+    {"gpt2-1.5b", {.layers = 48, .hidden = 1600, .heads = 25, .vocabulary = 50257, .positions = 1024}},
+    {"gpt-6.7b", {.layers = 32, .hidden = 4096, .heads = 32, .vocabulary = 51200, .positions = 2048}},
+    {"gpt-15b", {.layers = 48, .hidden = 5120, .heads = 40, .vocabulary = 51200, .positions = 2048}},
+    {"gpt-39b", {.layers = 48, .hidden = 8192, .heads = 64, .vocabulary = 51200, .positions = 2048}},
+    {"gpt-65b", {.layers = 80, .hidden = 8192, .heads = 64, .vocabulary = 51200, .positions = 2048}},
+    {"gpt3-175b", {.layers = 96, .hidden = 12288, .heads = 96, .vocabulary = 51200, .positions = 2048}},
+    {"gpt-530b", {.layers = 105, .hidden = 20480, .heads = 128, .vocabulary = 51200, .positions = 2048}},
+    {"gpt-1t", {.layers = 128, .hidden = 25600, .heads = 160, .vocabulary = 51200, .positions = 2048}},
+};
+
+// Touvron et al., "Llama 2", 2023; Grattafiori et al., "The Llama 3 herd of models", 2024 (the positions of the
+// released weights; 405b was released in version 3.1 only).
+inline constexpr LlamaPreset llama_presets[] = {
+    {"llama-tiny",
+     {.layers = 4, .hidden = 128, .heads = 8, .kv_heads = 4, .ffn = 384, .vocabulary = 256, .positions = 256}},
+    {"llama2-7b", {.layers = 32, .hidden = 4096, .heads = 32, .ffn = 11008, .vocabulary = 32000, .positions = 4096}},
+    {"llama2-13b", {.layers = 40, .hidden = 5120, .heads = 40, .ffn = 13824, .vocabulary = 32000, .positions = 4096}},
+    {"llama2-70b",
+     {.layers = 80, .hidden = 8192, .heads = 64, .kv_heads = 8, .ffn = 28672, .vocabulary = 32000, .positions = 4096}},
+    {"llama3-8b",
+     {.layers = 32,
+      .hidden = 4096,
+      .heads = 32,
+      .kv_heads = 8,
+      .ffn = 14336,
+      .vocabulary = 128256,
+      .positions = 8192,
+      .rope_theta = 500000.0}},
+    {"llama3-70b",
+     {.layers = 80,
+      .hidden = 8192,
+      .heads = 64,
+      .kv_heads = 8,
+      .ffn = 28672,
+      .vocabulary = 128256,
+      .positions = 8192,
+      .rope_theta = 500000.0}},
+    {"llama3-405b",
+     {.layers = 126,
+      .hidden = 16384,
+      .heads = 128,
+      .kv_heads = 8,
+      .ffn = 53248,
+      .vocabulary = 128256,
+      .positions = 131072,
+      .rope_theta = 500000.0}},
+};
+
+/// Insertions, deletions and substitutions between two words (Levenshtein 1966).
+inline std::size_t edit_distance(std::string_view a, std::string_view b) {
+  std::vector<std::size_t> row(b.size() + 1);
+  for (std::size_t j = 0; j <= b.size(); ++j) row[j] = j;
+  for (std::size_t i = 1; i <= a.size(); ++i) {
+    std::size_t diagonal = std::exchange(row[0], i);
+    for (std::size_t j = 1; j <= b.size(); ++j) {
+      const std::size_t substituted = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
+      diagonal = row[j];
+      row[j] = std::min({substituted, row[j] + 1, row[j - 1] + 1});
+    }
+  }
+  return row[b.size()];
+}
+
+}  // namespace detail
+
+/// The `count` names that resemble `word` most, the best first.
+inline std::vector<std::string> nearest_names(std::string_view word, std::vector<std::string> names,
+                                              std::size_t count = 3) {
+  std::string lower(word.substr(0, 64));
+  for (char& c : lower) c = c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+  std::vector<std::pair<std::size_t, std::string>> ranked;
+  for (std::string& name : names) ranked.emplace_back(detail::edit_distance(lower, name), std::move(name));
+  std::sort(ranked.begin(), ranked.end());
+  std::vector<std::string> nearest;
+  for (std::size_t i = 0; i < std::min(count, ranked.size()); ++i) nearest.push_back(std::move(ranked[i].second));
+  return nearest;
+}
+
+/// The names that find_model knows, GPT before Llama and small before large.
+inline std::vector<std::string> model_names() {
+  std::vector<std::string> names;
+  for (const auto& preset : detail::gpt_presets) names.emplace_back(preset.name);
+  for (const auto& preset : detail::llama_presets) names.emplace_back(preset.name);
+  return names;
+}
+
+/// The model of that name. Errors (usage): an unknown name, with the nearest ones.
+inline Result<ModelSpec> find_model(std::string_view name) {
+  for (const auto& preset : detail::gpt_presets)
+    if (preset.name == name) return gpt(std::string(name), preset.shape);
+  for (const auto& preset : detail::llama_presets)
+    if (preset.name == name) return llama(std::string(name), preset.shape);
+  std::string near;
+  for (const std::string& other : nearest_names(name, model_names())) near += (near.empty() ? "" : ", ") + other;
+  return usage_error("unknown model \"" + std::string(name.substr(0, 80)) + "\"; the nearest names are " + near +
+                     " (`galvatron list models` shows all; the path of a Hugging Face config.json works too)");
+}
+
+}  // namespace galvatron

@@ -1,0 +1,204 @@
+// A Transformer block: attention and MLP, each behind a norm and a residual.
+//
+//   x -> norm1 -> [qkv -> attention -> out] -> + x = x2 -> norm2 -> [in -> activation -> out] -> + x2 = y
+//                  `--- region cut over ---'                         `- tensor-parallel ranks -'
+//
+// Shapes: rows = S * b tokens, row s * b + i; rows_local = rows / t under Megatron sequence parallelism, else rows;
+// q = A / t * head_dim, qkv = q + 2 * (kv_heads / t) * head_dim, f = ffn / t.
+#pragma once
+
+#include <cstdint>
+
+#include <galvatron/device/device.hpp>
+#include <galvatron/model/spec.hpp>
+#include <galvatron/nn/context.hpp>
+#include <galvatron/nn/parameter_store.hpp>
+
+namespace galvatron::nn {
+
+template <class D, class G, class T, SequenceKind kind>
+class Block {
+  static_assert(kind == SequenceKind::none || kind == SequenceKind::megatron,
+                "galvatron: this block runs without sequence parallelism or with Megatron's");
+
+ public:
+  /// What backward needs besides the input.
+  struct Internals {
+    View<float> stats1;  // (rows_local, 2)
+    View<T> qkv;         // (rows, qkv), rotated
+    View<T> o;           // (rows, q)
+    View<float> lse;     // (b, A/t, S)
+    View<T> x2;          // (rows_local, H)
+    View<float> stats2;  // (rows_local, 2)
+    View<T> u;           // (rows, f), or (rows, 2f) for SwiGLU
+  };
+
+  Block(Context<D, G>& context, const LayerSpec& layer)
+      : c_(context), layer_(layer), h_(layer.hidden), heads_(layer.heads / context.spec.tensor),
+        kv_heads_(layer.kv_heads / context.spec.tensor), q_(heads_ * layer.head_dim),
+        qkv_(q_ + 2 * kv_heads_ * layer.head_dim), f_(layer.ffn / context.spec.tensor),
+        f_in_(layer.ffn_inputs() / context.spec.tensor) {
+    layout_ = parameter_layout(layer, ParameterPart::rest, context.spec.tensor, context.spec.data);
+  }
+
+  [[nodiscard]] const ParameterLayout& layout() const { return layout_; }
+
+  Internals take_internals(device::Region& from) const {
+    const std::int64_t rows = c_.rows();
+    Internals in;
+    in.stats1 = from.take<float>(c_.rows_local() * 2);
+    in.qkv = from.take<T>(rows * qkv_);
+    in.o = from.take<T>(rows * q_);
+    in.lse = from.take<float>(c_.samples * heads_ * c_.sequence);
+    in.x2 = from.take<T>(c_.rows_local() * h_);
+    in.stats2 = from.take<float>(c_.rows_local() * 2);
+    in.u = from.take<T>(rows * f_in_);
+    return in;
+  }
+
+  /// x (rows_local, H) -> y (rows_local, H).
+  void forward(View<const T> parameters, View<const T> x, const Internals& in, View<T> y) {
+    const device::Scope scope(c_.workspace);
+    const View<T> n = c_.workspace.template take<T>(c_.rows() * h_);   // (rows, H)
+    const View<T> g = c_.workspace.template take<T>(c_.rows() * f_);   // (rows, f)
+    forward_to_mlp(parameters, x, in, n);
+    c_.device.activation_forward(layer_.activation, c_.rows(), f_, in.u, g);
+    c_.device.gemm(device::Gemm::nt, c_.rows(), h_, f_, g, weight(parameters, ParameterName::mlp_out_weight),
+                                  n, false, bias_once(parameters, ParameterName::mlp_out_bias));
+    c_.device.add(y.count, in.x2, region().reduce(n), y);
+  }
+
+  /// The internals again from the input, as forward left them.
+  void recompute(View<const T> parameters, View<const T> x, const Internals& in) {
+    const device::Scope scope(c_.workspace);
+    forward_to_mlp(parameters, x, in, c_.workspace.template take<T>(c_.rows() * h_));
+  }
+
+  /// d (rows_local, H): the gradient of the output becomes that of the input. Uses up the internals.
+  void backward(View<const T> parameters, View<float> gradients, View<const T> x, const Internals& in, View<T> d) {
+    const device::Scope scope(c_.workspace);
+    device::Region& ws = c_.workspace;
+    const std::int64_t rows = c_.rows();
+    const View<T> n = ws.take<T>(rows * h_);  // (rows, H)
+    // All rows of d; d itself unless the sequence is cut.
+    const View<T> whole = kind == SequenceKind::megatron ? ws.take<T>(rows * h_) : d;
+
+    {  // MLP
+      const device::Scope inner(ws);
+      gather(d, whole);
+      const View<T> g = ws.take<T>(rows * f_);  // (rows, f)
+      c_.device.activation_forward(layer_.activation, rows, f_, in.u, g);
+      weight_gradient(gradients, ParameterName::mlp_out_weight, h_, f_, whole, g);
+      bias_gradient(gradients, ParameterName::mlp_out_bias, c_.rows_local(), h_, d);
+      input_gradient(parameters, ParameterName::mlp_out_weight, f_, h_, whole, g);
+      c_.device.activation_backward(layer_.activation, rows, f_, in.u, g, in.u);
+      c_.device.norm_again(layer_.norm, c_.rows_local(), h_, in.x2,
+                                       weight(parameters, ParameterName::norm2_gamma),
+                                       weight(parameters, ParameterName::norm2_beta), in.stats2, region().own(n));
+      region().gather(n);
+      weight_gradient(gradients, ParameterName::mlp_in_weight, f_in_, h_, in.u, n);
+      bias_gradient(gradients, ParameterName::mlp_in_bias, rows, f_in_, in.u);
+      input_gradient(parameters, ParameterName::mlp_in_weight, h_, f_in_, in.u, n);
+      norm_backward(parameters, gradients, ParameterName::norm2_gamma, ParameterName::norm2_beta, region().reduce(n),
+                    in.x2, in.stats2, d);
+    }
+    {  // attention
+      gather(d, whole);
+      const View<T> d_o = ws.take<T>(rows * q_);       // (rows, q)
+      const View<T> d_qkv = ws.take<T>(rows * qkv_);   // (rows, qkv)
+      const View<float> delta = ws.take<float>(in.lse.count);
+      weight_gradient(gradients, ParameterName::attention_out_weight, h_, q_, whole, in.o);
+      bias_gradient(gradients, ParameterName::attention_out_bias, c_.rows_local(), h_, d);
+      input_gradient(parameters, ParameterName::attention_out_weight, q_, h_, whole, d_o);
+      c_.device.attention_backward(attention_shape(), q_of(in.qkv), k_of(in.qkv), v_of(in.qkv), in.o,
+                                               in.lse, d_o, q_of(d_qkv), k_of(d_qkv), v_of(d_qkv), delta);
+      rotate(d_qkv, true);
+      c_.device.norm_again(layer_.norm, c_.rows_local(), h_, x,
+                                       weight(parameters, ParameterName::norm1_gamma),
+                                       weight(parameters, ParameterName::norm1_beta), in.stats1, region().own(n));
+      region().gather(n);
+      weight_gradient(gradients, ParameterName::qkv_weight, qkv_, h_, d_qkv, n);
+      bias_gradient(gradients, ParameterName::qkv_bias, rows, qkv_, d_qkv);
+      input_gradient(parameters, ParameterName::qkv_weight, h_, qkv_, d_qkv, n);
+      norm_backward(parameters, gradients, ParameterName::norm1_gamma, ParameterName::norm1_beta, region().reduce(n), x,
+                    in.stats1, d);
+    }
+  }
+
+ private:
+  // Everything up to the MLP's hidden units; n (rows, H) is scratch.
+  void forward_to_mlp(View<const T> parameters, View<const T> x, const Internals& in, View<T> n) {
+    const std::int64_t rows = c_.rows();
+    c_.device.norm_forward(layer_.norm, c_.rows_local(), h_, layer_.norm_epsilon, x,
+                                       weight(parameters, ParameterName::norm1_gamma),
+                                       weight(parameters, ParameterName::norm1_beta), region().own(n), in.stats1);
+    region().gather(n);
+    c_.device.gemm(device::Gemm::nt, rows, qkv_, h_, n, weight(parameters, ParameterName::qkv_weight),
+                                  in.qkv, false, weight(parameters, ParameterName::qkv_bias));
+    rotate(in.qkv, false);
+    c_.device.attention_forward(attention_shape(), q_of(in.qkv), k_of(in.qkv), v_of(in.qkv), in.o, in.lse);
+    c_.device.gemm(device::Gemm::nt, rows, h_, q_, in.o,
+                                  weight(parameters, ParameterName::attention_out_weight), n, false,
+                                  bias_once(parameters, ParameterName::attention_out_bias));
+    c_.device.add(in.x2.count, x, region().reduce(n), in.x2);
+    c_.device.norm_forward(layer_.norm, c_.rows_local(), h_, layer_.norm_epsilon, in.x2,
+                                       weight(parameters, ParameterName::norm2_gamma),
+                                       weight(parameters, ParameterName::norm2_beta), region().own(n), in.stats2);
+    region().gather(n);
+    c_.device.gemm(device::Gemm::nt, rows, f_in_, h_, n, weight(parameters, ParameterName::mlp_in_weight),
+                                  in.u, false, weight(parameters, ParameterName::mlp_in_bias));
+  }
+
+  [[nodiscard]] Region<T, kind, D, G> region() const { return {c_, h_}; }
+  // Copies nothing unless the sequence is cut: then all tensor ranks' rows come together in `whole`.
+  void gather(View<T> local, View<T> whole) {
+    if constexpr (kind == SequenceKind::megatron) c_.tensor.all_gather(View<const T>(local), whole);
+  }
+  [[nodiscard]] device::AttentionShape attention_shape() const {
+    return {.batch = c_.samples, .queries = c_.sequence, .keys = c_.sequence, .heads = heads_, .kv_heads = kv_heads_,
+            .head_dim = layer_.head_dim, .causal = layer_.causal, .q_stride = qkv_, .kv_stride = qkv_, .out_stride = q_};
+  }
+  View<T> q_of(View<T> qkv) const { return qkv; }
+  View<T> k_of(View<T> qkv) const { return qkv.slice(q_, qkv.count - q_); }
+  View<T> v_of(View<T> qkv) const {
+    const std::int64_t skip = q_ + kv_heads_ * layer_.head_dim;
+    return qkv.slice(skip, qkv.count - skip);
+  }
+  void rotate(View<T> qkv, bool inverse) {
+    if (layer_.position == PositionKind::rotary)
+      c_.device.rotary(c_.rows(), c_.samples, 0, heads_ + kv_heads_, layer_.head_dim, qkv_,
+                                   layer_.rope_theta, inverse, qkv);
+  }
+  template <class U>
+  View<U> weight(View<U> store, ParameterName name) const {
+    const ParameterTensor* tensor = layout_.find(name);
+    return tensor == nullptr ? View<U>{} : store.slice(tensor->offset, tensor->count());
+  }
+  // The bias of a row-cut weight enters the sum over tensor ranks once.
+  View<const T> bias_once(View<const T> parameters, ParameterName name) const {
+    return c_.tensor_rank() == 0 ? weight(parameters, name) : View<const T>{};
+  }
+  void weight_gradient(View<float> gradients, ParameterName name, std::int64_t outputs, std::int64_t inputs,
+                       View<const T> dy, View<const T> x) {
+    c_.device.gemm(device::Gemm::tn, outputs, inputs, c_.rows(), dy, x, weight(gradients, name), true, {});
+  }
+  void input_gradient(View<const T> parameters, ParameterName name, std::int64_t inputs, std::int64_t outputs,
+                      View<const T> dy, View<T> dx) {
+    c_.device.gemm(device::Gemm::nn, c_.rows(), inputs, outputs, dy, weight(parameters, name), dx, false, {});
+  }
+  void bias_gradient(View<float> gradients, ParameterName name, std::int64_t rows, std::int64_t n, View<const T> dy) {
+    if (layer_.bias) c_.device.bias_gradient(rows, n, dy, weight(gradients, name));
+  }
+  void norm_backward(View<const T> parameters, View<float> gradients, ParameterName gamma, ParameterName beta,
+                     View<const T> dy, View<const T> x, View<const float> stats, View<T> d) {
+    c_.device.norm_backward(layer_.norm, c_.rows_local(), h_, dy, x, weight(parameters, gamma), stats, d, d,
+                                        weight(gradients, gamma), weight(gradients, beta));
+  }
+
+  Context<D, G>& c_;
+  LayerSpec layer_;
+  ParameterLayout layout_;
+  std::int64_t h_, heads_, kv_heads_, q_, qkv_, f_, f_in_;
+};
+
+}  // namespace galvatron::nn

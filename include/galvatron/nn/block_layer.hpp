@@ -1,0 +1,76 @@
+// BlockLayer: a Transformer block with its parameter store, its stash and its recomputation.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include <galvatron/nn/block.hpp>
+#include <galvatron/nn/layer.hpp>
+#include <galvatron/nn/parameter_store.hpp>
+
+namespace galvatron::nn {
+
+template <class D, class G, class T, class Strategy>
+class BlockLayer final : public Layer<T> {
+  static constexpr SequenceKind kind = Strategy::sequence;
+  static constexpr bool again = Strategy::recompute == RecomputeKind::full;
+  using Body = Block<D, G, T, kind>;
+
+ public:
+  /// @param number  the layer's number in the model (the embedding is 0)
+  BlockLayer(Context<D, G> context, const LayerSpec& layer, int number, device::Region& states)
+      : context_(context), body_(context_, layer), store_(context_, states, body_.layout()), number_(number) {}
+
+  void take_stash(device::Region& stash, int slots) override {
+    inputs_.clear();
+    internals_.clear();
+    for (int i = 0; i < slots; ++i) {
+      inputs_.push_back(stash.take<T>(context_.rows_local() * hidden()));
+      if constexpr (!again) internals_.push_back(body_.take_internals(stash));
+    }
+  }
+  View<T> input(int slot) override { return inputs_[static_cast<std::size_t>(slot)]; }
+  View<std::int32_t> tokens(int) override { return {}; }
+
+  void forward(int slot, View<T> y) override {
+    const device::Scope scope(context_.workspace);
+    const View<const T> parameters = store_.acquire();
+    body_.forward(parameters, input(slot), internals(slot), y);
+  }
+
+  void backward(int slot, View<T> d) override {
+    const device::Scope scope(context_.workspace);
+    const View<const T> parameters = store_.acquire();
+    const View<float> gradients = store_.open_gradients();
+    const auto in = internals(slot);
+    if constexpr (again) body_.recompute(parameters, input(slot), in);
+    body_.backward(parameters, gradients, input(slot), in, d);
+    store_.close_gradients(gradients);
+  }
+
+  void initialise(const ParameterSource& source) override { store_.initialise(source, number_); }
+  void zero_gradients() override { store_.zero_gradients(); }
+  void synchronise() override { store_.synchronise(); }
+  double gradient_norm_squared() override { return store_.gradient_norm_squared(); }
+  void update(const device::AdamW& step) override { store_.update(step); }
+  void visit(const StoreVisitor& visitor) override { visitor(store_.view(number_)); }
+
+ private:
+  // Kept since forward, or room for them in the workspace.
+  typename Body::Internals internals(int slot) {
+    if constexpr (again)
+      return body_.take_internals(context_.workspace);
+    else
+      return internals_[static_cast<std::size_t>(slot)];
+  }
+  [[nodiscard]] std::int64_t hidden() const { return store_.layout().find(ParameterName::norm1_gamma)->rows; }
+
+  Context<D, G> context_;
+  Body body_;
+  ParameterStore<D, G, T, Strategy::zero> store_;
+  int number_;
+  std::vector<View<T>> inputs_;
+  std::vector<typename Body::Internals> internals_;
+};
+
+}  // namespace galvatron::nn

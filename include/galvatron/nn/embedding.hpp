@@ -1,0 +1,59 @@
+// Token and position embedding over a vocabulary cut into runs of rows.
+#pragma once
+
+#include <cstdint>
+
+#include <galvatron/nn/context.hpp>
+#include <galvatron/nn/parameter_store.hpp>
+
+namespace galvatron::nn {
+
+template <class D, class G, class T, SequenceKind kind>
+class Embedding {
+ public:
+  Embedding(Context<D, G>& context, const LayerSpec& layer)
+      : c_(context), layer_(layer), shard_(vocabulary_shard(layer.vocabulary, context.spec.tensor)),
+        first_(context.tensor_rank() * shard_) {}
+
+  /// tokens (rows) -> y (rows_local, H). `table` (V/t, H); `positions` (positions, H), empty for rotary models.
+  void forward(View<const T> table, View<const T> positions, View<const std::int32_t> tokens, View<T> y) {
+    const device::Scope scope(c_.workspace);
+    const std::int64_t h = layer_.hidden;
+    const bool cut = kind == SequenceKind::megatron;
+    const View<T> whole = cut ? c_.workspace.template take<T>(c_.rows() * h) : y;  // (rows, H)
+    c_.device.embedding_forward(c_.rows(), h, tokens, first_, shard_, table, whole);
+    if constexpr (kind == SequenceKind::megatron)
+      c_.tensor.reduce_scatter(whole, y);
+    else
+      Region<T, kind, D, G>{c_, h}.reduce(whole);
+    if (layer_.position == PositionKind::learned)
+      c_.device.position_forward(c_.rows_local(), c_.samples, h, first_position(), positions, y);
+  }
+
+  /// d (rows_local, H): the gradient of y.
+  void backward(View<float> d_table, View<float> d_positions, View<const std::int32_t> tokens, View<const T> d) {
+    const device::Scope scope(c_.workspace);
+    const std::int64_t h = layer_.hidden;
+    if (layer_.position == PositionKind::learned)
+      c_.device.position_backward(c_.rows_local(), c_.samples, h, first_position(), d, d_positions);
+    View<const T> whole = d;
+    if constexpr (kind == SequenceKind::megatron) {
+      const View<T> all = c_.workspace.template take<T>(c_.rows() * h);
+      c_.tensor.all_gather(d, all);
+      whole = all;
+    }
+    c_.device.embedding_backward(c_.rows(), h, tokens, first_, shard_, whole, d_table);
+  }
+
+ private:
+  [[nodiscard]] std::int64_t first_position() const {
+    return kind == SequenceKind::megatron ? c_.tensor_rank() * (c_.sequence / c_.spec.tensor) : 0;
+  }
+
+  Context<D, G>& c_;
+  LayerSpec layer_;
+  std::int64_t shard_;  ///< rows of the table on this rank
+  std::int64_t first_;  ///< the token of its first row
+};
+
+}  // namespace galvatron::nn

@@ -1,0 +1,213 @@
+// The ends of a model as layers: the embedding and the head, with the vocabulary table that they may share.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include <galvatron/nn/embedding.hpp>
+#include <galvatron/nn/head.hpp>
+#include <galvatron/nn/layer.hpp>
+#include <galvatron/nn/parameter_store.hpp>
+
+namespace galvatron::nn {
+
+/// The vocabulary table as a store of its own: tied models use one for the embedding and the head, or, across pipeline
+/// stages, two copies that `twin` keeps alike.
+template <class D, class G, class T, class Strategy>
+class Table {
+ public:
+  /// @param number  of the layer whose initial values the table has: the embedding's for tied models
+  /// @param twin    this rank and the rank that has the same shard of the other copy, or null
+  /// @param counted false for the second copy: its gradient is in the norm once already
+  Table(Context<D, G> context, const LayerSpec& layer, int number, G* twin, bool counted, device::Region& states)
+      : context_(context), layer_(layer),
+        store_(context_, states, parameter_layout(layer, ParameterPart::table, context.spec.tensor, context.spec.data)),
+        number_(number), twin_(twin), counted_(counted) {}
+
+  ParameterStore<D, G, T, Strategy::zero>& store() { return store_; }
+  /// The table's shard (V/t, H) of parameters or of gradients that the store gave.
+  template <class U>
+  [[nodiscard]] View<U> rows(View<U> all) const {
+    return all.slice(0, store_.layout().tensors[0].count());
+  }
+  void initialise(const ParameterSource& source) { store_.initialise(source, number_); }
+  void synchronise() {
+    store_.synchronise();
+    if (twin_ != nullptr) twin_->all_reduce(store_.optimizer_gradients(), comm::ReduceOp::sum);
+  }
+  double gradient_norm_squared() { return counted_ ? store_.gradient_norm_squared() : 0.0; }
+  [[nodiscard]] StoreView view() { return store_.view(number_); }
+
+ private:
+  Context<D, G> context_;
+  LayerSpec layer_;
+  ParameterStore<D, G, T, Strategy::zero> store_;
+  int number_;
+  G* twin_;
+  bool counted_;
+};
+
+template <class D, class G, class T, class Strategy>
+class EmbeddingLayer final : public Layer<T> {
+ public:
+  /// @param twin  as for Table
+  EmbeddingLayer(Context<D, G> context, const LayerSpec& layer, G* twin, device::Region& states)
+      : context_(context), body_(context_, layer), table_(context, layer, 0, twin, true, states),
+        rest_(context_, states, parameter_layout(layer, ParameterPart::rest, context.spec.tensor, context.spec.data)) {}
+
+  Table<D, G, T, Strategy>& table() { return table_; }
+
+  void take_stash(device::Region& stash, int slots) override {
+    tokens_.clear();
+    for (int i = 0; i < slots; ++i) tokens_.push_back(stash.take<std::int32_t>(context_.rows()));
+  }
+  View<T> input(int) override { return {}; }
+  View<std::int32_t> tokens(int slot) override { return tokens_[static_cast<std::size_t>(slot)]; }
+
+  void forward(int slot, View<T> y) override {
+    const device::Scope scope(context_.workspace);
+    const View<const T> table = table_.rows(table_.store().acquire());
+    body_.forward(table, rest_.acquire(), tokens(slot), y);
+  }
+  void backward(int slot, View<T> d) override {
+    const device::Scope scope(context_.workspace);
+    const View<float> d_table = table_.store().open_gradients();
+    const View<float> d_rest = rest_.open_gradients();
+    body_.backward(table_.rows(d_table), d_rest, tokens(slot), d);
+    table_.store().close_gradients(d_table);
+    rest_.close_gradients(d_rest);
+  }
+
+  void initialise(const ParameterSource& source) override {
+    table_.initialise(source);
+    rest_.initialise(source, 0);
+  }
+  void zero_gradients() override {
+    table_.store().zero_gradients();
+    rest_.zero_gradients();
+  }
+  void synchronise() override {
+    table_.synchronise();
+    rest_.synchronise();
+  }
+  double gradient_norm_squared() override { return table_.gradient_norm_squared() + rest_.gradient_norm_squared(); }
+  void update(const device::AdamW& step) override {
+    table_.store().update(step);
+    rest_.update(step);
+  }
+  void visit(const StoreVisitor& visitor) override {
+    visitor(table_.view());
+    if (!rest_.empty()) visitor(rest_.view(0));
+  }
+
+ private:
+  Context<D, G> context_;
+  Embedding<D, G, T, Strategy::sequence> body_;
+  Table<D, G, T, Strategy> table_;
+  ParameterStore<D, G, T, Strategy::zero> rest_;
+  std::vector<View<std::int32_t>> tokens_;
+};
+
+template <class D, class G, class T, class Strategy>
+class HeadLayer final : public Layer<T> {
+ public:
+  /// @param number  the layer's number in the model
+  /// @param shared  the embedding's table where a tied model has both on one stage; else null: the head has its own
+  /// @param twin    as for Table
+  /// @param scale   the weight of a token in the loss: 1 / (global batch * S)
+  HeadLayer(Context<D, G> context, const LayerSpec& layer, int number, Table<D, G, T, Strategy>* shared, G* twin,
+            float scale, device::Region& states)
+      : context_(context), body_(context_, layer),
+        own_table_(shared != nullptr ? nullptr
+                                     : std::make_unique<Table<D, G, T, Strategy>>(
+                                           context, layer, layer.tied ? 0 : number, twin, twin == nullptr, states)),
+        table_(shared != nullptr ? shared : own_table_.get()),
+        rest_(context_, states, parameter_layout(layer, ParameterPart::rest, context.spec.tensor, context.spec.data)),
+        number_(number), scale_(scale) {}
+
+  void take_stash(device::Region& stash, int slots) override {
+    inputs_.clear();
+    targets_.clear();
+    for (int i = 0; i < slots; ++i) {
+      inputs_.push_back(stash.take<T>(context_.rows_local() * hidden()));
+      targets_.push_back(stash.take<std::int32_t>(context_.rows()));
+    }
+  }
+  View<T> input(int slot) override { return inputs_[static_cast<std::size_t>(slot)]; }
+  View<std::int32_t> tokens(int slot) override { return targets_[static_cast<std::size_t>(slot)]; }
+
+  double take_loss() override { return std::exchange(loss_, 0.0); }
+
+  void forward(int slot, View<T>) override {
+    const device::Scope scope(context_.workspace);
+    const View<const T> table = table_->store().acquire();
+    const View<const T> rest = rest_.acquire();
+    const View<float> d_table = table_->store().open_gradients();
+    const View<float> d_rest = rest_.open_gradients();
+    body_.forward_backward({table_->rows(table), gamma(rest), beta(rest)}, {table_->rows(d_table), gamma(d_rest), beta(d_rest)},
+                           tokens(slot), scale_, input(slot), loss_);
+    table_->store().close_gradients(d_table);
+    rest_.close_gradients(d_rest);
+  }
+  void backward(int slot, View<T> d) override {
+    const auto bytes = [](View<T> v) {
+      return View<std::byte>{reinterpret_cast<std::byte*>(v.data), v.count * static_cast<std::int64_t>(sizeof(T))};
+    };
+    context_.device.copy(bytes(input(slot)), bytes(d));
+  }
+
+  void initialise(const ParameterSource& source) override {
+    if (own_table_) own_table_->initialise(source);
+    rest_.initialise(source, number_);
+  }
+  void zero_gradients() override {
+    if (own_table_) own_table_->store().zero_gradients();
+    rest_.zero_gradients();
+  }
+  void synchronise() override {
+    if (own_table_) own_table_->synchronise();
+    rest_.synchronise();
+  }
+  double gradient_norm_squared() override {
+    return (own_table_ ? own_table_->gradient_norm_squared() : 0.0) + rest_.gradient_norm_squared();
+  }
+  void update(const device::AdamW& step) override {
+    if (own_table_) own_table_->store().update(step);
+    rest_.update(step);
+  }
+  void visit(const StoreVisitor& visitor) override {
+    if (own_table_) visitor(own_table_->view());
+    visitor(rest_.view(number_));
+  }
+
+ private:
+  template <class U>
+  View<U> tensor(View<U> all, ParameterName name) const {
+    const ParameterTensor* t = rest_.layout().find(name);
+    return t == nullptr ? View<U>{} : all.slice(t->offset, t->count());
+  }
+  template <class U>
+  View<U> gamma(View<U> all) const {
+    return tensor(all, ParameterName::norm1_gamma);
+  }
+  template <class U>
+  View<U> beta(View<U> all) const {
+    return tensor(all, ParameterName::norm1_beta);
+  }
+  [[nodiscard]] std::int64_t hidden() const { return rest_.layout().find(ParameterName::norm1_gamma)->rows; }
+
+  Context<D, G> context_;
+  Head<D, G, T, Strategy::sequence> body_;
+  std::unique_ptr<Table<D, G, T, Strategy>> own_table_;
+  Table<D, G, T, Strategy>* table_;
+  ParameterStore<D, G, T, Strategy::zero> rest_;
+  int number_;
+  float scale_;
+  double loss_ = 0;
+  std::vector<View<T>> inputs_;
+  std::vector<View<std::int32_t>> targets_;
+};
+
+}  // namespace galvatron::nn

@@ -1,0 +1,48 @@
+// Layer: what a pipeline stage asks of each of its layers, whatever their kind and strategy.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+
+#include <galvatron/device/device.hpp>
+#include <galvatron/nn/parameter_store.hpp>
+
+namespace galvatron::nn {
+
+using StoreVisitor = std::function<void(const StoreView&)>;
+
+/// What a stage asks of each of its layers; T is the element type of activations.
+template <class T>
+class Layer {
+ public:
+  Layer() = default;
+  Layer(const Layer&) = delete;
+  Layer& operator=(const Layer&) = delete;
+  virtual ~Layer() = default;
+
+  /// Takes the memory that one micro-batch in flight needs, for each of `slots`.
+  virtual void take_stash(device::Region& stash, int slots) = 0;
+  /// Where the layer's input of a slot goes: (rows_local, H); empty for an embedding.
+  virtual View<T> input(int slot) = 0;
+  /// Where the tokens of an embedding and the targets of a head go, (rows); empty for blocks.
+  virtual View<std::int32_t> tokens(int slot) = 0;
+  /// From the input to y (rows_local, H). The head has no y: it adds to its loss instead.
+  virtual void forward(int slot, View<T> y) = 0;
+  /// d (rows_local, H): the gradient of y becomes that of the input. The head overwrites d.
+  virtual void backward(int slot, View<T> d) = 0;
+
+  /// The sum of cross-entropies since the last call, of this rank's samples; 0 but on a head's first tensor rank.
+  virtual double take_loss() { return 0; }
+
+  /// Parameters from `source`; the optimizer starts anew.
+  virtual void initialise(const ParameterSource& source) = 0;
+  virtual void zero_gradients() = 0;
+  /// Gradients of ZeRO-0/1 stores over the data ranks.
+  virtual void synchronise() = 0;
+  virtual double gradient_norm_squared() = 0;
+  virtual void update(const device::AdamW& step) = 0;
+  /// Calls `visit` for every store of the layer; for tests and checkpoints, between steps.
+  virtual void visit(const StoreVisitor& visitor) = 0;
+};
+
+}  // namespace galvatron::nn

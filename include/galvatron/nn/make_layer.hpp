@@ -1,0 +1,48 @@
+// From specs, which are values, to layers, which are instantiations.
+#pragma once
+
+#include <memory>
+
+#include <galvatron/core/error.hpp>
+#include <galvatron/nn/block_layer.hpp>
+#include <galvatron/nn/end_layers.hpp>
+#include <galvatron/strategy/registry.hpp>
+
+namespace galvatron::nn {
+
+/// A layer's surroundings in its model and stage.
+template <class G, class T>
+struct Surroundings {
+  int number = 0;                ///< in the model; the embedding is 0
+  float token_weight = 1;        ///< of a token in the loss: 1 / (global batch * S)
+  Layer<T>* embedding = nullptr; ///< for the head of a tied model whose embedding is on the same stage
+  G* twin = nullptr;             ///< for tied models over several stages: see Table
+};
+
+/// The layer of `layer`'s kind as `context.spec` says. List is the TypeList of the strategies that are instantiated; a
+/// spec that is not among them is an error (usage) that names them.
+template <class List, class T, class D, class G>
+Result<std::unique_ptr<Layer<T>>> make_layer(const Context<D, G>& context, const LayerSpec& layer,
+                                             const Surroundings<G, T>& around, device::Region& states) {
+  return dispatch<List>(context.spec, [&]<class Strategy>(const Strategy&) -> std::unique_ptr<Layer<T>> {
+    switch (layer.kind) {
+      case LayerKind::embedding:
+        return std::make_unique<EmbeddingLayer<D, G, T, Strategy>>(context, layer, around.twin, states);
+      case LayerKind::head: {
+        Table<D, G, T, Strategy>* table = nullptr;
+        if (around.embedding != nullptr) {
+          auto* embedding = dynamic_cast<EmbeddingLayer<D, G, T, Strategy>*>(around.embedding);
+          if (embedding == nullptr)
+            throw Failure(ErrorKind::usage, "the head of a tied model has the embedding's table and so its strategy too");
+          table = &embedding->table();
+        }
+        return std::make_unique<HeadLayer<D, G, T, Strategy>>(context, layer, around.number, table, around.twin,
+                                                              around.token_weight, states);
+      }
+      case LayerKind::block: break;
+    }
+    return std::make_unique<BlockLayer<D, G, T, Strategy>>(context, layer, around.number, states);
+  });
+}
+
+}  // namespace galvatron::nn

@@ -1,0 +1,12 @@
+// The layers of Transformers, parallel in every supported way.
+#pragma once
+
+#include <galvatron/nn/block.hpp>
+#include <galvatron/nn/block_layer.hpp>
+#include <galvatron/nn/context.hpp>
+#include <galvatron/nn/embedding.hpp>
+#include <galvatron/nn/end_layers.hpp>
+#include <galvatron/nn/head.hpp>
+#include <galvatron/nn/layer.hpp>
+#include <galvatron/nn/make_layer.hpp>
+#include <galvatron/nn/parameter_store.hpp>

@@ -1,0 +1,264 @@
+// ParameterStore: the parameters, gradients and optimizer states of a layer, sharded as its ZeRO stage says.
+//
+//   stage | parameters | gradients | optimizer | traffic over the data-parallel ranks
+//   ------+------------+-----------+-----------+-------------------------------------------------------------
+//     0   | whole      | whole     | whole     | all-reduce of gradients, once an iteration
+//     1   | whole      | whole     | 1/d       | reduce-scatter of gradients, all-gather of parameters, once
+//     2   | whole      | 1/d       | 1/d       | reduce-scatter a micro-batch, all-gather of parameters once
+//     3   | 1/d        | 1/d       | 1/d       | all-gather before each forward and backward, reduce-scatter after
+//
+// (Rajbhandari et al. 2020.) With fp32 the parameters are their own masters; with bf16 the master lies with the
+// optimizer's shard. Shards are equal runs of the store, so every stage is one operation over one run of memory.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <functional>
+#include <type_traits>
+#include <vector>
+
+#include <galvatron/comm/communicator.hpp>
+#include <galvatron/core/dtype.hpp>
+#include <galvatron/core/rng.hpp>
+#include <galvatron/core/view.hpp>
+#include <galvatron/device/arena.hpp>
+#include <galvatron/device/device.hpp>
+#include <galvatron/nn/context.hpp>
+#include <galvatron/strategy/parameters.hpp>
+
+namespace galvatron::nn {
+
+/// The place of local row `row` of a tensor in the whole tensor that is cut over `degree` tensor ranks: the number of
+/// its first element, counted row by row.
+constexpr std::int64_t whole_index(const ParameterTensor& tensor, int rank, int degree, std::int64_t row) {
+  if (tensor.cut == ParameterCut::whole) return row * tensor.columns;
+  if (tensor.cut == ParameterCut::columns) return (row * degree + rank) * tensor.columns;
+  std::int64_t section_start = 0;
+  for (const std::int64_t rows : tensor.sections) {
+    if (row < rows) return (section_start * degree + rank * rows + row) * tensor.columns;
+    row -= rows;
+    section_start += rows;
+  }
+  return 0;
+}
+
+/// Elements [begin, end) of a store.
+struct Range {
+  std::int64_t begin = 0;
+  std::int64_t end = 0;
+  [[nodiscard]] std::int64_t count() const { return end > begin ? end - begin : 0; }
+};
+inline Range intersection(Range a, Range b) {
+  return {a.begin > b.begin ? a.begin : b.begin, a.end < b.end ? a.end : b.end};
+}
+
+/// Writes the elements [index, index + values.count) of a whole tensor, counted row by row: a run within one row. `layer`
+/// is the layer's number in the model. Rows beyond the vocabulary are padding, whose values do not matter.
+using ParameterSource =
+    std::function<void(int layer, const ParameterTensor& tensor, std::int64_t index, View<float> values)>;
+
+/// The values that training starts from: as the tensor's `init` says, by seed, layer number and place.
+inline ParameterSource initial_values(std::uint64_t seed) {
+  return [seed](int layer, const ParameterTensor& tensor, std::int64_t index, View<float> values) {
+    const std::uint64_t stream = static_cast<std::uint64_t>(layer) * 64 + static_cast<std::uint64_t>(tensor.name);
+    if (tensor.init == ParameterInit::normal)
+      fill_normal(values, seed, stream, static_cast<std::uint64_t>(index), static_cast<float>(tensor.deviation));
+    else
+      std::fill(values.begin(), values.end(), tensor.init == ParameterInit::one ? 1.0F : 0.0F);
+  };
+}
+
+/// A store that is seen from outside: the optimizer's range of it, with the synchronised gradients of that range.
+struct StoreView {
+  int layer = 0;  ///< the layer's number in the model
+  const ParameterLayout* layout = nullptr;
+  Range range;
+  View<const float> gradients;
+  View<const float> master;
+};
+
+template <class D, class G, class T, int zero>
+class ParameterStore {
+  static_assert(zero >= 0 && zero <= 3, "galvatron: ZeRO has the stages 0, 1, 2 and 3");
+  static constexpr bool has_master = !std::is_same_v<T, float>;
+
+ public:
+  /// Takes its memory from `states`. The context must outlive the store.
+  ParameterStore(Context<D, G>& context, device::Region& states, const ParameterLayout& layout)
+      : context_(&context), layout_(layout) {
+    const std::int64_t n = layout_.elements;
+    shard_size_ = n / context.spec.data;
+    own_ = {context.data.rank() * shard_size_, (context.data.rank() + 1) * shard_size_};
+    if (n == 0) return;
+    parameters_ = states.take<T>(zero == 3 ? shard_size_ : n);
+    gradients_ = states.take<float>(zero >= 2 ? shard_size_ : n);
+    const std::int64_t optimizer = zero >= 1 ? shard_size_ : n;
+    first_moment_ = states.take<float>(optimizer);
+    second_moment_ = states.take<float>(optimizer);
+    if constexpr (has_master)
+      master_ = states.take<float>(optimizer);
+    else
+      master_ = zero == 1 || zero == 2 ? parameters_.slice(own_.begin, shard_size_) : parameters_;
+  }
+
+  [[nodiscard]] const ParameterLayout& layout() const { return layout_; }
+  [[nodiscard]] bool empty() const { return layout_.elements == 0; }
+
+  /// Parameters from `source`; the moments are 0.
+  /// @param layer  the layer's number in the model, so that equal layers differ
+  void initialise(const ParameterSource& source, int layer) {
+    if constexpr (!D::counts_only) {
+      if (empty()) return;
+      for (View<float> moments : {first_moment_, second_moment_})
+        for (float& x : moments) x = 0;
+      const Range optimizer = zero >= 1 ? own_ : Range{0, layout_.elements};
+      const Range kept = zero == 3 ? own_ : Range{0, layout_.elements};
+      for (float& x : master_) x = 0;
+      for (T& x : parameters_) x = T(0.0F);
+      std::vector<float> values;
+      for (const ParameterTensor& tensor : layout_) {
+        values.resize(static_cast<std::size_t>(tensor.columns));
+        for (std::int64_t row = 0; row < tensor.rows; ++row) {
+          const Range range{tensor.offset + row * tensor.columns, tensor.offset + (row + 1) * tensor.columns};
+          if (intersection(range, optimizer).count() + intersection(range, kept).count() == 0) continue;
+          const std::int64_t index = whole_index(tensor, context_->tensor_rank(), context_->spec.tensor, row);
+          source(layer, tensor, index, {values.data(), tensor.columns});
+          place(values, range, optimizer, master_);
+          place(values, range, kept, parameters_);
+        }
+      }
+    }
+  }
+
+  /// The whole local parameters: gathered into the workspace under ZeRO-3.
+  View<const T> acquire() {
+    if constexpr (zero == 3) {
+      if (empty()) return {};
+      View<T> all = context_->workspace.template take<T>(layout_.elements);
+      context_->data.all_gather(View<const T>(parameters_), all);
+      return all;
+    } else {
+      return parameters_;
+    }
+  }
+
+  /// Where a backward pass adds the layer's gradient: the store's own, or a zeroed one in the workspace (ZeRO-2/3).
+  View<float> open_gradients() {
+    if constexpr (zero >= 2) {
+      if (empty()) return {};
+      View<float> all = context_->workspace.template take<float>(layout_.elements);
+      context_->device.zero(bytes_of(all));
+      return all;
+    } else {
+      return gradients_;
+    }
+  }
+
+  /// Ends a backward pass: under ZeRO-2/3 the data ranks' gradients are added, shard by shard, to the store's.
+  void close_gradients(View<float> gradients) {
+    if constexpr (zero >= 2) {
+      if (empty()) return;
+      sum_whole(gradients);
+      View<float> shard = gradients.slice(own_.begin, shard_size_);
+      context_->data.reduce_scatter(gradients, shard);
+      context_->device.accumulate(shard_size_, shard, gradients_);
+    } else {
+      (void)gradients;
+    }
+  }
+
+  /// After the last micro-batch: the gradient of the whole batch, whole (ZeRO-0) or in this rank's shard.
+  void synchronise() {
+    if constexpr (zero < 2) {
+      if (empty()) return;
+      sum_whole(gradients_);
+      if (context_->spec.data == 1) return;
+      if constexpr (zero == 0)
+        context_->data.all_reduce(gradients_, comm::ReduceOp::sum);
+      else
+        context_->data.reduce_scatter(gradients_, gradients_.slice(own_.begin, shard_size_));
+    }
+  }
+
+  /// The synchronised gradients that this rank's optimizer works on: all (ZeRO-0) or this rank's shard.
+  [[nodiscard]] View<float> optimizer_gradients() {
+    if constexpr (zero == 1)
+      return gradients_.slice(own_.begin, shard_size_);
+    else
+      return gradients_;
+  }
+  /// The store from outside; `layer` is the layer's number in the model.
+  [[nodiscard]] StoreView view(int layer) {
+    return {layer, &layout_, optimizer_range(), optimizer_gradients(), master_};
+  }
+  /// The elements of the store that optimizer_gradients() stands for.
+  [[nodiscard]] Range optimizer_range() const { return zero >= 1 ? own_ : Range{0, layout_.elements}; }
+
+  /// This rank's part of the squared norm of the gradient: every parameter of the model is counted on one rank.
+  double gradient_norm_squared() {
+    if (empty()) return 0;
+    const View<float> own = zero == 0 ? gradients_.slice(own_.begin, shard_size_) : optimizer_gradients();
+    const auto part = [&](Range range) {
+      const Range r = intersection(range, own_);
+      return r.count() == 0 ? 0.0 : context_->device.norm_squared(r.count(), own.slice(r.begin - own_.begin, r.count()));
+    };
+    if (context_->tensor_rank() == 0) return part({0, layout_.elements});
+    return part({0, layout_.whole_begin}) + part({layout_.whole_end, layout_.elements});
+  }
+
+  /// One step of AdamW; parameters of more than one dimension decay. Ends with the working parameters in place.
+  void update(const device::AdamW& step) {
+    if (empty()) return;
+    const Range range = optimizer_range();
+    const View<float> gradients = optimizer_gradients();
+    const auto run = [&](Range part, float decay) {
+      const Range r = intersection(range, part);
+      if (r.count() == 0) return;
+      const std::int64_t first = r.begin - range.begin;
+      device::AdamW hyper = step;
+      hyper.weight_decay = decay;
+      View<T> working = zero == 3 ? parameters_.slice(first, r.count()) : parameters_.slice(r.begin, r.count());
+      context_->device.adamw(r.count(), hyper, master_.slice(first, r.count()),
+                                         gradients.slice(first, r.count()), first_moment_.slice(first, r.count()),
+                                         second_moment_.slice(first, r.count()), working);
+    };
+    run({0, layout_.decay_end}, step.weight_decay);
+    run({layout_.decay_end, layout_.elements}, 0.0F);
+    if constexpr (zero == 1 || zero == 2)
+      context_->data.all_gather(View<const T>(parameters_.slice(own_.begin, shard_size_)), parameters_);
+  }
+
+  /// Before the first micro-batch of a step.
+  void zero_gradients() {
+    if (!empty()) context_->device.zero(bytes_of(gradients_));
+  }
+
+ private:
+  template <class U>
+  static void place(const std::vector<float>& values, Range range, Range have, View<U> to) {
+    const Range part = intersection(have, range);
+    for (std::int64_t i = part.begin; i < part.end; ++i)
+      to[i - have.begin] = U(values[static_cast<std::size_t>(i - range.begin)]);
+  }
+  static View<std::byte> bytes_of(View<float> v) {
+    return {reinterpret_cast<std::byte*>(v.data), v.count * static_cast<std::int64_t>(sizeof(float))};
+  }
+  // Whole tensors under sequence parallelism: each tensor rank saw its own tokens only.
+  void sum_whole(View<float> gradients) {
+    const std::int64_t n = layout_.whole_end - layout_.whole_begin;
+    if (context_->spec.sequence == SequenceKind::megatron && n > 0)
+      context_->tensor.all_reduce(gradients.slice(layout_.whole_begin, n), comm::ReduceOp::sum);
+  }
+
+  Context<D, G>* context_;
+  ParameterLayout layout_;
+  std::int64_t shard_size_ = 0;
+  Range own_;
+  View<T> parameters_;
+  View<float> gradients_;
+  View<float> first_moment_;
+  View<float> second_moment_;
+  View<float> master_;
+};
+
+}  // namespace galvatron::nn

@@ -1,0 +1,69 @@
+// A pipeline schedule as data: per stage a list of instructions, executed by the runtime and replayed by the simulator.
+//
+// A program says in which order a stage does things; when it can do them follows from the messages. Instructions carry
+// the micro-batch that they are for:
+//
+//   receive_activation i   wait for the input of micro-batch i from the stage before; not on the first stage
+//   forward i              the stage's layers on micro-batch i; keeps a stash for backward
+//   send_activation i      offer the output to the next stage; not on the last stage
+//   receive_gradient i     wait for the gradient of that output; not on the last stage
+//   backward i             gradients of the weights and of the input; frees the stash. Or, in two parts,
+//   backward_input i       the gradient of the input alone, and later
+//   backward_weight i      the gradients of the weights alone
+//   send_gradient i        offer the gradient of the input to the stage before; not on the first stage
+//   reduce_gradients       sum the gradients over the data-parallel ranks; micro-batch 0
+//   step                   update the weights; micro-batch 0
+//
+// A send only offers: the stage goes on, and has one buffer for activations and one for gradients, so it must not
+// begin the forward (backward) that writes the buffer again before the peer has taken what is in it.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+namespace galvatron::schedule {
+
+enum class Op : std::uint8_t {
+  receive_activation,
+  forward,
+  send_activation,
+  receive_gradient,
+  backward,
+  backward_input,
+  backward_weight,
+  send_gradient,
+  reduce_gradients,
+  step,
+};
+
+constexpr const char* name_of(Op op) {
+  switch (op) {
+    case Op::receive_activation: return "receive_activation";
+    case Op::forward: return "forward";
+    case Op::send_activation: return "send_activation";
+    case Op::receive_gradient: return "receive_gradient";
+    case Op::backward: return "backward";
+    case Op::backward_input: return "backward_input";
+    case Op::backward_weight: return "backward_weight";
+    case Op::send_gradient: return "send_gradient";
+    case Op::reduce_gradients: return "reduce_gradients";
+    case Op::step: return "step";
+  }
+  return "?";
+}
+
+/// One thing that a stage does.
+struct Instruction {
+  Op op = Op::forward;
+  int microbatch = 0;
+  int chunk = 0;  ///< which of the stage's virtual stages
+
+  friend constexpr bool operator==(const Instruction&, const Instruction&) = default;
+};
+
+/// What one stage does in one training step, in order.
+using StageProgram = std::vector<Instruction>;
+/// One entry per stage.
+using Program = std::vector<StageProgram>;
+
+}  // namespace galvatron::schedule

@@ -1,0 +1,5 @@
+// Pipeline schedules as programs.
+#pragma once
+
+#include <galvatron/schedule/program.hpp>
+#include <galvatron/schedule/schedules.hpp>

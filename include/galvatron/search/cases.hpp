@@ -1,0 +1,222 @@
+// Cases: from a model, a cluster and options to search problems, one for each pipeline degree, number of micro-batches
+// and schedule.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <galvatron/cluster/spec.hpp>
+#include <galvatron/core/error.hpp>
+#include <galvatron/core/quantity.hpp>
+#include <galvatron/cost/layer.hpp>
+#include <galvatron/cost/memory.hpp>
+#include <galvatron/cost/plan_cost.hpp>
+#include <galvatron/cost/relayout.hpp>
+#include <galvatron/model/spec.hpp>
+#include <galvatron/search/options.hpp>
+#include <galvatron/search/problem.hpp>
+#include <galvatron/strategy/legality.hpp>
+#include <galvatron/strategy/space.hpp>
+
+namespace galvatron::search {
+
+/// A problem with what its figures stand for. Choice::tag indexes `specs`.
+struct Case {
+  Problem problem;
+  ScheduleKind schedule = ScheduleKind::one_f_one_b;
+  std::vector<StrategySpec> specs;
+
+  [[nodiscard]] int stages() const { return problem.stages(); }
+  [[nodiscard]] int microbatches() const { return problem.objective.microbatches; }
+};
+
+/// Checks options against model and cluster and fills in the defaults. Errors (usage): figures below 1, a sequence that
+/// is too long, micro-batches that do not divide the batch, a schedule that no search plans.
+inline Result<SearchOptions> completed(SearchOptions options, const ModelSpec& model, const Cluster& cluster) {
+  const auto text = [](std::int64_t n) { return std::to_string(n); };
+  if (model.blocks.empty()) return usage_error("the model " + model.name + " has no layers");
+  if (options.sequence == 0) options.sequence = model.positions();
+  if (options.memory.count == 0) options.memory = cluster.device.memory;
+  if (options.global_batch < 1 || options.global_batch > (1 << 30))
+    return usage_error("the global batch is " + text(options.global_batch) + ": give 1 to 2^30 samples");
+  if (options.sequence < 1 || options.sequence > model.positions())
+    return usage_error("the sequence has " + text(options.sequence) + " tokens: " + model.name + " takes 1 to " +
+                       text(model.positions()));
+  if (options.memory.count < 1)
+    return usage_error("the memory budget is " + text(options.memory.count) + " bytes: give a positive size");
+  if (cluster.devices < 1) return usage_error("the cluster " + cluster.name + " has no devices");
+  if (options.microbatches < 0 || (options.microbatches > 0 && options.global_batch % options.microbatches != 0))
+    return usage_error(text(options.microbatches) + " micro-batches do not divide the global batch of " +
+                       text(options.global_batch) + ": choose a divisor");
+  if (options.schedules.empty()) return usage_error("no schedule is allowed: name gpipe or 1f1b");
+  for (const ScheduleKind kind : options.schedules)
+    if (!is_planned(kind))
+      return usage_error("the search does not plan the schedule " + std::string(name_of(kind)) +
+                         ": choose gpipe or 1f1b");
+  return options;
+}
+
+namespace detail {
+
+/// What all cases of one pipeline degree share.
+struct StageSetting {
+  int stages = 1;
+  int ranks = 1;  // of a stage
+  std::vector<StrategySpec> specs;
+  std::vector<int> layout;        // of each spec
+  std::vector<StrategySpec> like;  // a spec of each layout
+  std::vector<double> share;      // (layouts, layouts) of a micro-batch that a re-layout moves to one rank
+
+  StageSetting(int stage_count, int stage_ranks, const Space& space)
+      : stages(stage_count), ranks(stage_ranks), specs(strategies(space, stage_ranks)) {
+    const auto of = [](const StrategySpec& s) { return activation_layout(s, 0, 1, 1); };
+    for (const StrategySpec& spec : specs) {
+      const auto same = std::find_if(like.begin(), like.end(), [&](const StrategySpec& s) { return of(s) == of(spec); });
+      layout.push_back(static_cast<int>(same - like.begin()));
+      if (same == like.end()) like.push_back(spec);
+    }
+    for (const StrategySpec& from : like)
+      for (const StrategySpec& to : like) share.push_back(cost::relayout_share(of(from), of(to)));
+  }
+};
+
+inline Choice make_choice(const LayerSpec& layer, const StrategySpec& spec, const cost::Batch& batch,
+                          const Cluster& cluster, int ranks) {
+  const cost::LayerCounts counts = cost::layer_counts(layer, spec, batch);
+  const cost::LayerSeconds seconds = cost::layer_seconds(counts, batch.precision, cluster, spec.ranks(), ranks);
+  Choice choice;
+  choice.forward = seconds.forward.value;
+  choice.backward = seconds.backward.value;
+  choice.synchronise = seconds.synchronise.value;
+  choice.update = seconds.update.value;
+  choice.states = counts.states.count;
+  choice.stash = counts.stash.count;
+  choice.forward_workspace = counts.forward_workspace.count;
+  choice.backward_workspace = counts.backward_workspace.count;
+  choice.activation = counts.activation.count;
+  return choice;
+}
+
+/// The case of one setting and number of micro-batches, its schedule open; empty types when nothing fits.
+inline Case make_case(const ModelSpec& model, const Cluster& cluster, const SearchOptions& options,
+                      const StageSetting& setting, int microbatches) {
+  Case out;
+  out.specs = setting.specs;
+  Problem& p = out.problem;
+  p.objective.stages = setting.stages;
+  p.objective.microbatches = microbatches;
+  if (cost::stages_share_cores(cluster, setting.stages, setting.ranks)) {
+    const auto crowding = cost::stage_crowding(cluster, setting.stages, setting.ranks);
+    p.objective.alone = crowding[1] / crowding.back();
+    p.objective.shared = true;
+  }
+  p.leading = p.trailing = 1;
+  p.tied = model.head.tied;
+  p.budget = options.memory.count;
+  p.fixed = cluster.device.library_workspace.count;
+  p.layouts = static_cast<int>(setting.like.size());
+
+  const int ranks = setting.stages * setting.ranks;
+  const cost::Batch batch{.microbatch = options.global_batch / microbatches,
+                          .sequence = options.sequence,
+                          .precision = options.precision,
+                          .microbatches = microbatches,
+                          .stages = setting.stages};
+  // Kinds of layers: the model's layers are few kinds, many times.
+  std::vector<const LayerSpec*> kinds;
+  const auto kind_of = [&](const LayerSpec& layer) {
+    for (std::size_t i = 0; i < kinds.size(); ++i)
+      if (*kinds[i] == layer) return static_cast<int>(i);
+    kinds.push_back(&layer);
+    LayerType type;
+    for (std::size_t i = 0; i < setting.specs.size(); ++i) {
+      if (!is_fit(layer, setting.specs[i], batch.microbatch, batch.sequence)) continue;
+      Choice choice = make_choice(layer, setting.specs[i], batch, cluster, ranks);
+      choice.layout = setting.layout[i];
+      choice.tag = static_cast<int>(i);
+      type.push_back(choice);
+    }
+    p.types.push_back(std::move(type));
+    return static_cast<int>(kinds.size()) - 1;
+  };
+  p.layers.push_back(kind_of(model.embedding));
+  const LayerSpec* previous = nullptr;
+  for (const LayerSpec& block : model.blocks) {  // comparing with the layer before saves most look-ups
+    p.layers.push_back(previous != nullptr && *previous == block ? p.layers.back() : kind_of(block));
+    previous = &block;
+  }
+  p.layers.push_back(kind_of(model.head));
+  if (std::any_of(p.types.begin(), p.types.end(), [](const LayerType& t) { return t.empty(); })) {
+    p.types.clear();
+    return out;
+  }
+
+  const cost::MovePricer price(batch, model.hidden(), cluster, ranks);
+  for (const double share : setting.share) p.relayout.push_back(price.relayout(share).value);
+  for (const StrategySpec& spec : setting.like) p.receive.push_back(price.receive(spec).value);
+  return out;
+}
+
+}  // namespace detail
+
+/// All cases in which every layer has a strategy. GPipe beside 1F1B is left out where stages have devices of their own:
+/// it is never faster there and never smaller.
+inline std::vector<Case> make_cases(const ModelSpec& model, const Cluster& cluster, const SearchOptions& options) {
+  std::vector<Case> cases;
+  const auto allowed = [&](ScheduleKind kind) {
+    return std::find(options.schedules.begin(), options.schedules.end(), kind) != options.schedules.end();
+  };
+  std::vector<int> counts;
+  for (const int m : divisors(static_cast<int>(options.global_batch)))
+    if (options.microbatches == 0 || options.microbatches == m) counts.push_back(m);
+  for (const int stages : pipeline_degrees(options.space, cluster.devices)) {
+    if (stages > static_cast<int>(model.blocks.size())) continue;
+    const detail::StageSetting setting(stages, cluster.devices / stages, options.space);
+    for (const int m : counts) {
+      // Every data degree divides the micro-batch; none may be left.
+      Case made = detail::make_case(model, cluster, options, setting, m);
+      if (made.problem.types.empty()) continue;
+      const bool several = stages > 1 && m > 1 && made.problem.objective.shared;
+      for (const ScheduleKind kind : {ScheduleKind::one_f_one_b, ScheduleKind::gpipe}) {
+        if (!allowed(kind)) continue;
+        if (kind == ScheduleKind::gpipe && allowed(ScheduleKind::one_f_one_b) && !several) continue;
+        Case one = made;
+        one.schedule = kind;
+        for (int i = 0; i < stages; ++i) one.problem.slots.push_back(microbatches_in_flight(kind, stages, i, m));
+        cases.push_back(std::move(one));
+      }
+    }
+  }
+  return cases;
+}
+
+/// The candidate that an assignment of a case stands for; its seconds by the full pipeline model.
+inline Candidate candidate_of(const Case& c, const Assignment& plan, const Evaluation& cost, const Cluster& cluster) {
+  Candidate out;
+  out.stages = c.stages();
+  out.microbatches = c.microbatches();
+  out.schedule = c.schedule;
+  const auto spec = [&](int layer) {
+    return c.specs[static_cast<std::size_t>(
+        c.problem.choice(layer, plan.choice[static_cast<std::size_t>(layer)]).tag)];
+  };
+  for (int i = 0; i < out.stages; ++i)
+    out.first_block.push_back(std::max(0, plan.first[static_cast<std::size_t>(i)] - c.problem.leading));
+  const int last = c.problem.count() - 1;
+  out.embedding = spec(0);
+  out.head = spec(last);
+  for (int layer = 1; layer < last; ++layer) out.blocks.push_back(spec(layer));
+  std::vector<cost::StageSeconds> stages;
+  for (const StageCost& s : cost.stages) stages.push_back({{s.forward}, {s.backward}, {s.synchronise}, {s.update}});
+  out.iteration =
+      cost::iteration_seconds(cluster, c.schedule, stages, c.microbatches(), cluster.devices / c.stages());
+  out.peak = {cost.peak};
+  return out;
+}
+
+}  // namespace galvatron::search

@@ -1,0 +1,80 @@
+// Label: what the layers so far cost, and the Pareto sets of labels that the search carries from layer to layer.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <tuple>
+#include <vector>
+
+namespace galvatron::search {
+
+/// The cost of a run of layers of one stage, its last layer included.
+///
+/// A stage needs `kept` bytes and, on top, the largest workspace W of its layers. Carrying kept and `top` = kept + W,
+/// one label is never worse than another, whatever layers follow, exactly if it is no larger in each of the four
+/// figures: for a later workspace V the stage needs kept + max(W, V) = max(top, kept + V).
+struct Label {
+  double time = 0;  ///< seconds of a micro-batch
+  double once = 0;  ///< seconds once an iteration
+  std::int64_t kept = 0;
+  std::int64_t top = 0;
+  std::int32_t parent = -1;  ///< index of the label of the layer before
+  std::int32_t choice = 0;   ///< of the last layer
+
+  [[nodiscard]] std::int64_t workspace() const { return top - kept; }
+  /// The label after another layer with these figures.
+  void add(double more_time, double more_once, std::int64_t more_kept, std::int64_t its_workspace) {
+    const std::int64_t largest = std::max(workspace(), its_workspace);
+    time += more_time;
+    once += more_once;
+    kept += more_kept;
+    top = kept + largest;
+  }
+};
+
+/// Removes labels that another one makes superfluous, and then, if more than `limit` are left, thins them: the range of
+/// memory is cut into cells and each keeps its label of least time + once_weight * once. Returns whether it thinned.
+/// The result is ordered by time and depends on nothing but the labels and their order.
+inline bool keep_best(std::vector<Label>& labels, std::size_t limit, double once_weight) {
+  if (labels.size() < 2) return false;
+  const auto key = [](const Label& l) { return std::tie(l.time, l.once, l.top, l.kept); };
+  std::stable_sort(labels.begin(), labels.end(), [&](const Label& a, const Label& b) { return key(a) < key(b); });
+  std::size_t kept = 0;
+  std::size_t last = 0;  // the label that removed one last: likely to remove the next
+  for (std::size_t i = 0; i < labels.size(); ++i) {
+    const Label label = labels[i];
+    const auto beats = [&label](const Label& other) {
+      return other.once <= label.once && other.top <= label.top && other.kept <= label.kept;
+    };
+    bool beaten = kept > 0 && beats(labels[last]);
+    for (std::size_t j = 0; j < kept && !beaten; ++j)
+      if (beats(labels[j])) {
+        beaten = true;
+        last = j;
+      }
+    if (!beaten) labels[kept++] = label;
+  }
+  labels.resize(kept);
+  if (kept <= limit) return false;
+
+  const auto [low, high] = std::minmax_element(labels.begin(), labels.end(),
+                                               [](const Label& a, const Label& b) { return a.top < b.top; });
+  const std::int64_t least = low->top;
+  const std::int64_t width = std::max<std::int64_t>(1, (high->top - least) / static_cast<std::int64_t>(limit) + 1);
+  std::vector<std::int32_t> cell(limit + 1, -1);
+  const auto score = [once_weight](const Label& l) { return l.time + once_weight * l.once; };
+  for (std::size_t i = 0; i < labels.size(); ++i) {
+    std::int32_t& best = cell[static_cast<std::size_t>((labels[i].top - least) / width)];
+    if (best < 0 || score(labels[i]) < score(labels[static_cast<std::size_t>(best)]))
+      best = static_cast<std::int32_t>(i);
+  }
+  std::vector<Label> thin;
+  for (const std::int32_t i : cell)
+    if (i >= 0) thin.push_back(labels[static_cast<std::size_t>(i)]);
+  std::stable_sort(thin.begin(), thin.end(), [&](const Label& a, const Label& b) { return key(a) < key(b); });
+  labels = std::move(thin);
+  return true;
+}
+
+}  // namespace galvatron::search

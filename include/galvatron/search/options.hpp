@@ -1,0 +1,67 @@
+// What a search is asked, and what it answers.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <galvatron/core/dtype.hpp>
+#include <galvatron/core/units.hpp>
+#include <galvatron/strategy/schedule_kind.hpp>
+#include <galvatron/strategy/space.hpp>
+#include <galvatron/strategy/spec.hpp>
+
+namespace galvatron::search {
+
+struct SearchOptions {
+  std::int64_t global_batch = 8;  ///< samples of an iteration
+  std::int64_t sequence = 0;      ///< tokens of a sample; 0: the model's positions
+  Bytes memory;                   ///< of each rank; 0: what the device has
+  Precision precision = Precision::bf16;
+  Space space;
+  std::vector<ScheduleKind> schedules{ScheduleKind::one_f_one_b, ScheduleKind::gpipe};
+  int microbatches = 0;            ///< 0: every divisor of the batch
+  int threads = 1;                 ///< the answer does not depend on it
+  std::size_t labels = 96;         ///< see Limits: more is slower and nearer to a proof
+};
+
+/// A whole strategy, with layers numbered as blocks of the model (embedding and head apart).
+struct Candidate {
+  int stages = 1;
+  int microbatches = 1;
+  ScheduleKind schedule = ScheduleKind::one_f_one_b;
+  std::vector<int> first_block;      ///< (P) of every stage
+  std::vector<StrategySpec> blocks;  ///< (L)
+  StrategySpec embedding;
+  StrategySpec head;
+  Seconds iteration;
+  Bytes peak;  ///< of the fullest rank
+};
+
+/// A plan that did not win, or one of the plain schemes.
+struct Alternative {
+  std::string name;      ///< "data parallel", "pipeline 4", ...
+  Candidate candidate;   ///< the fastest of its kind that fits, or else the one that needs the least memory
+  bool exists = true;    ///< false: batch, heads or layers forbid it
+  bool fits = true;
+};
+
+struct SearchStatistics {
+  int cases = 0;    ///< (pipeline degree, micro-batches, schedule) with a legal strategy
+  int solved = 0;   ///< of them searched; bounds excluded the rest
+  bool proven = true;  ///< within the space and the time model, no plan is faster
+  Seconds seconds;     ///< that the search took
+};
+
+struct SearchResult {
+  bool feasible = false;
+  Candidate best;                          ///< when feasible
+  std::vector<Alternative> alternatives;   ///< best of other pipeline degrees, and the plain schemes
+  std::string reason;                      ///< when infeasible: one line
+  std::optional<Bytes> smallest_memory;    ///< when infeasible: the least budget with a plan, if any budget has one
+  std::optional<Candidate> smallest;       ///< its plan
+  SearchStatistics statistics;
+};
+
+}  // namespace galvatron::search

@@ -1,0 +1,165 @@
+// Problem: what the search decides, as plain figures. It knows no model, cluster or strategy, so that it can be solved
+// by brute force as well, and the two answers compared.
+//
+// One problem is one pipeline degree P, one number of micro-batches m and one schedule. It has layers in the order of
+// the data; each gets one of the choices of its type, and the layers are cut into P contiguous stages.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <span>
+#include <vector>
+
+namespace galvatron::search {
+
+/// One layer under one strategy. Seconds are those of one micro-batch on one rank, bytes those of one rank.
+struct Choice {
+  double forward = 0;
+  double backward = 0;
+  double synchronise = 0;               ///< once an iteration: gradients
+  double update = 0;                    ///< once an iteration: optimizer
+  std::int64_t states = 0;              ///< parameters, gradients, optimizer
+  std::int64_t stash = 0;               ///< for each micro-batch in flight
+  std::int64_t forward_workspace = 0;   ///< transient
+  std::int64_t backward_workspace = 0;  ///< transient, beyond the incoming gradient
+  std::int64_t activation = 0;          ///< the layer's input (= output)
+  int layout = 0;                       ///< of its activations; a change between neighbours is a re-layout
+  int tag = 0;                          ///< the caller's name for the strategy, the same in every type
+
+  [[nodiscard]] double seconds() const { return forward + backward; }
+  [[nodiscard]] double once() const { return synchronise + update; }
+};
+
+/// Layers with the same choices.
+using LayerType = std::vector<Choice>;
+
+/// Seconds of an iteration from the sums of its stages. `sum` adds the stages' seconds per micro-batch, `slowest` is
+/// the largest, `once` the largest of what stages do once an iteration.
+///
+///     alone * (sum + (m - 1) * slowest) + once, and at least m * sum / P + once where stages share cores
+///
+/// On a machine with a core for each rank `alone` is 1 (Galvatron's pipeline formula, arXiv 2211.13878). Where ranks
+/// share cores, seconds are those with every rank at work; a stage that works while others wait is faster (`alone`
+/// < 1), and the work of all stages bounds the iteration from below.
+struct Objective {
+  int stages = 1;
+  int microbatches = 1;
+  double alone = 1;
+  bool shared = false;
+
+  [[nodiscard]] double operator()(double sum, double slowest, double once) const {
+    const double pipeline = alone * (sum + (microbatches - 1) * slowest);
+    return std::max(pipeline, shared ? microbatches * sum / stages : 0.0) + once;
+  }
+};
+
+struct Problem {
+  Objective objective;
+  std::vector<LayerType> types;
+  std::vector<int> layers;       ///< the type of every layer
+  int leading = 0;               ///< layers that the first stage has in any case (an embedding)
+  int trailing = 0;              ///< layers that the last stage has in any case (a head)
+  bool tied = false;             ///< the first and the last layer must have choices of one tag
+  std::vector<int> slots;        ///< micro-batches in flight, per stage
+  int layouts = 1;
+  std::vector<double> relayout;  ///< (layouts from, layouts to) seconds; the gradient takes the way back
+  std::vector<double> receive;   ///< (layouts) seconds to get such a tensor from a neighbouring stage
+  std::int64_t budget = std::numeric_limits<std::int64_t>::max();  ///< bytes of a rank
+  std::int64_t fixed = 0;                                          ///< bytes of every rank, whatever the plan
+
+  [[nodiscard]] int stages() const { return objective.stages; }
+  [[nodiscard]] int count() const { return static_cast<int>(layers.size()); }
+  [[nodiscard]] const Choice& choice(int layer, int index) const {
+    return types[static_cast<std::size_t>(layers[static_cast<std::size_t>(layer)])][static_cast<std::size_t>(index)];
+  }
+  [[nodiscard]] double one_way(int from, int to) const {
+    return relayout[static_cast<std::size_t>(from * layouts + to)];
+  }
+  /// There in forward and back in backward.
+  [[nodiscard]] double relayout_seconds(int from, int to) const { return one_way(from, to) + one_way(to, from); }
+  /// Layers that may be moved between stages; every stage has at least one.
+  [[nodiscard]] int movable() const { return count() - leading - trailing; }
+};
+
+struct StageCost {
+  double forward = 0;   ///< seconds of a micro-batch, with what the stage receives
+  double backward = 0;
+  double synchronise = 0;
+  double update = 0;
+  std::int64_t peak = 0;
+
+  [[nodiscard]] double seconds() const { return forward + backward; }
+  [[nodiscard]] double once() const { return synchronise + update; }
+};
+
+/// Which choice every layer has, and where the stages begin.
+struct Assignment {
+  std::vector<int> first;   ///< (P + 1) first layer of every stage, then the number of layers
+  std::vector<int> choice;  ///< (layers)
+};
+
+/// One stage of an assignment: what the search's recurrences must agree with.
+inline StageCost evaluate_stage(const Problem& problem, const Assignment& plan, int stage) {
+  const int begin = plan.first[static_cast<std::size_t>(stage)];
+  const int end = plan.first[static_cast<std::size_t>(stage) + 1];
+  const auto at = [&](int layer) -> const Choice& {
+    return problem.choice(layer, plan.choice[static_cast<std::size_t>(layer)]);
+  };
+  const std::int64_t slots = problem.slots[static_cast<std::size_t>(stage)];
+  StageCost cost;
+  std::int64_t workspace = 0;
+  std::int64_t kept = problem.fixed;
+  if (stage > 0) {
+    kept += at(begin).activation;
+    cost.forward += problem.receive[static_cast<std::size_t>(at(begin).layout)];
+  }
+  if (stage + 1 < problem.stages()) {
+    kept += at(end - 1).activation;
+    cost.backward += problem.receive[static_cast<std::size_t>(at(end - 1).layout)];
+  }
+  for (int layer = begin; layer < end; ++layer) {
+    const Choice& c = at(layer);
+    cost.forward += c.forward;
+    cost.backward += c.backward;
+    cost.synchronise += c.synchronise;
+    cost.update += c.update;
+    kept += c.states + slots * c.stash;
+    workspace = std::max({workspace, c.forward_workspace, c.activation + c.backward_workspace});
+    if (layer + 1 < end && at(layer + 1).layout != c.layout) {
+      const Choice& next = at(layer + 1);
+      cost.forward += problem.one_way(c.layout, next.layout);
+      cost.backward += problem.one_way(next.layout, c.layout);
+      workspace = std::max({workspace, c.forward_workspace + c.activation, c.activation + next.activation});
+    }
+  }
+  cost.peak = kept + workspace;
+  return cost;
+}
+
+struct Evaluation {
+  double seconds = 0;
+  std::int64_t peak = 0;  ///< of the fullest stage
+  std::vector<StageCost> stages;
+};
+
+/// A whole assignment.
+inline Evaluation evaluate(const Problem& problem, const Assignment& plan) {
+  Evaluation out;
+  double sum = 0;
+  double slowest = 0;
+  double once = 0;
+  for (int stage = 0; stage < problem.stages(); ++stage) {
+    const StageCost cost = evaluate_stage(problem, plan, stage);
+    sum += cost.seconds();
+    slowest = std::max(slowest, cost.seconds());
+    once = std::max(once, cost.once());
+    out.peak = std::max(out.peak, cost.peak);
+    out.stages.push_back(cost);
+  }
+  out.seconds = problem.objective(sum, slowest, once);
+  return out;
+}
+
+}  // namespace galvatron::search

@@ -1,0 +1,206 @@
+// The whole search: the fastest plan of a space for a model on a cluster within a memory budget.
+#pragma once
+
+#include <algorithm>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <galvatron/cluster/spec.hpp>
+#include <galvatron/core/error.hpp>
+#include <galvatron/core/quantity.hpp>
+#include <galvatron/model/spec.hpp>
+#include <galvatron/search/cases.hpp>
+#include <galvatron/search/options.hpp>
+#include <galvatron/search/solver.hpp>
+#include <galvatron/search/uniform.hpp>
+
+namespace galvatron::search {
+
+namespace detail {
+
+/// The plain schemes, by what they use.
+struct Scheme {
+  const char* name;
+  bool (*has)(int stages, const StrategySpec& spec);
+};
+inline constexpr Scheme schemes[] = {
+    {"data parallel", [](int p, const StrategySpec& s) { return p == 1 && s.tensor == 1 && s.zero == 0; }},
+    {"ZeRO-1", [](int p, const StrategySpec& s) { return p == 1 && s.tensor == 1 && s.zero == 1; }},
+    {"ZeRO-2", [](int p, const StrategySpec& s) { return p == 1 && s.tensor == 1 && s.zero == 2; }},
+    {"ZeRO-3", [](int p, const StrategySpec& s) { return p == 1 && s.tensor == 1 && s.zero == 3; }},
+    {"tensor parallel", [](int p, const StrategySpec& s) { return p == 1 && s.data == 1; }},
+    {"pipeline parallel", [](int p, const StrategySpec& s) { return p > 1 && s.ranks() == 1; }},
+    {"tensor + data", [](int p, const StrategySpec& s) { return p == 1 && s.tensor > 1 && s.data > 1; }},
+    {"pipeline + data", [](int p, const StrategySpec& s) { return p > 1 && s.tensor == 1 && s.data > 1; }},
+    {"pipeline + tensor", [](int p, const StrategySpec& s) { return p > 1 && s.tensor > 1 && s.data == 1; }},
+    {"pipeline + tensor + data", [](int p, const StrategySpec& s) { return p > 1 && s.tensor > 1 && s.data > 1; }},
+};
+
+/// Keeps the fastest candidate that fits, or the smallest while none does.
+class BestOf {
+ public:
+  explicit BestOf(Bytes budget) : budget_(budget) {}
+  /// Whether a candidate with these figures would be kept.
+  [[nodiscard]] bool wants(Seconds seconds, Bytes peak) const {
+    if (!candidate_) return true;
+    const bool fits = peak <= budget_;
+    if (fits != this->fits()) return fits;
+    return fits ? seconds < candidate_->iteration : peak < candidate_->peak;
+  }
+  void offer(const Candidate& candidate) {
+    if (wants(candidate.iteration, candidate.peak)) candidate_ = candidate;
+  }
+  [[nodiscard]] bool fits() const { return candidate_ && candidate_->peak <= budget_; }
+  [[nodiscard]] const std::optional<Candidate>& candidate() const { return candidate_; }
+  [[nodiscard]] Alternative as(std::string name) const {
+    return {std::move(name), candidate_.value_or(Candidate{}), candidate_.has_value(), fits()};
+  }
+
+ private:
+  Bytes budget_;
+  std::optional<Candidate> candidate_;
+};
+
+/// One run of a search over its cases.
+class Search {
+ public:
+  Search(const Cluster& cluster, const SearchOptions& options, std::vector<Case> cases)
+      : cluster_(cluster), options_(options), cases_(std::move(cases)), best_(options.memory) {
+    for (const Case& c : cases_)
+      if (!by_stages(c.stages())) degrees_.emplace_back(c.stages(), BestOf(options.memory));
+    for (std::size_t i = 0; i < std::size(schemes); ++i) scheme_best_.emplace_back(options.memory);
+  }
+
+  SearchResult run() {
+    SearchResult out;
+    out.statistics.cases = static_cast<int>(cases_.size());
+    for (const Case& c : cases_) {
+      LayerBounds bounds(c.problem);
+      order_.emplace_back(bounds.seconds(c.problem.objective), order_.size());
+      try_uniform(c);
+    }
+    std::stable_sort(order_.begin(), order_.end());
+    // On shared cores the objective is near the event model's answer, and mostly below it; the latter decides.
+    for (const auto& [bound, index] : order_) {
+      const Case& c = cases_[index];
+      double upper = std::numeric_limits<double>::infinity();
+      if (best_.fits()) upper = best_.candidate()->iteration.value * (c.problem.objective.shared ? 1.1 : 1.0);
+      if (bound >= upper || c.problem.movable() < c.stages()) continue;
+      ++out.statistics.solved;
+      Limits limits;
+      limits.labels = options_.labels;
+      const auto found = Solver(c.problem, limits).fastest(upper);
+      if (!found) continue;
+      out.statistics.proven &= found->proven;
+      offer(c, candidate_of(c, found->plan, found->cost, cluster_));
+    }
+    out.feasible = best_.fits();
+    if (out.feasible) {
+      out.best = *best_.candidate();
+    } else {
+      find_smallest(out);
+    }
+    for (const auto& [stages, best] : degrees_)
+      out.alternatives.push_back(best.as("best with pipeline " + std::to_string(stages)));
+    for (std::size_t i = 0; i < std::size(schemes); ++i)
+      out.alternatives.push_back(scheme_best_[i].as(schemes[i].name));
+    return out;
+  }
+
+ private:
+  BestOf* by_stages(int stages) {
+    for (auto& [degree, best] : degrees_)
+      if (degree == stages) return &best;
+    return nullptr;
+  }
+
+  void offer(const Case& c, const Candidate& candidate) {
+    best_.offer(candidate);
+    by_stages(c.stages())->offer(candidate);
+  }
+
+  void try_uniform(const Case& c) {
+    for (std::size_t tag = 0; tag < c.specs.size(); ++tag)
+      for (const UniformPlan& plan : uniform_plans(c.problem, static_cast<int>(tag))) {
+        const Seconds seconds{plan.cost.seconds};
+        const Bytes peak{plan.cost.peak};
+        std::optional<Candidate> candidate;
+        const auto made = [&]() -> const Candidate& {
+          if (!candidate) candidate = candidate_of(c, plan.plan, plan.cost, cluster_);
+          return *candidate;
+        };
+        if (by_stages(c.stages())->wants(seconds, peak) || best_.wants(seconds, peak)) offer(c, made());
+        for (std::size_t i = 0; i < std::size(schemes); ++i)
+          if (schemes[i].has(c.stages(), c.specs[tag]) && scheme_best_[i].wants(seconds, peak))
+            scheme_best_[i].offer(made());
+      }
+  }
+
+  void find_smallest(SearchResult& out) {
+    std::int64_t least = std::numeric_limits<std::int64_t>::max();
+    if (best_.candidate()) least = best_.candidate()->peak.count;
+    std::optional<Candidate> smallest = best_.candidate();
+    for (const Case& c : cases_) {
+      Limits limits;
+      limits.labels = options_.labels;
+      const auto found = Solver(c.problem, limits).smallest(least);
+      if (!found) continue;
+      least = found->cost.peak;
+      smallest = candidate_of(c, found->plan, found->cost, cluster_);
+    }
+    if (!smallest) return;
+    out.smallest = smallest;
+    out.smallest_memory = smallest->peak;
+  }
+
+  const Cluster& cluster_;
+  const SearchOptions& options_;
+  std::vector<Case> cases_;
+  std::vector<std::pair<double, std::size_t>> order_;
+  BestOf best_;
+  std::vector<std::pair<int, BestOf>> degrees_;
+  std::vector<BestOf> scheme_best_;
+};
+
+inline std::string why_no_case(const ModelSpec& model, const Cluster& cluster, const SearchOptions& options) {
+  const LayerSpec& block = model.blocks.front();
+  const auto text = [](std::int64_t n) { return std::to_string(n); };
+  return "no strategy of the space spreads " + model.name + " over " + text(cluster.devices) +
+         " devices: pipeline x tensor x data degrees must multiply to " + text(cluster.devices) +
+         ", with at most " + text(static_cast<std::int64_t>(model.blocks.size())) +
+         " stages, tensor degrees that divide " + text(block.heads) + " heads, " + text(block.kv_heads) +
+         " key/value heads and " + text(block.ffn) + " MLP columns, and data degrees that divide a micro-batch of the " +
+         text(options.global_batch) + " samples; choose another number of devices or batch, or a wider --space";
+}
+
+}  // namespace detail
+
+/// The fastest plan. Errors (usage): bad options (see completed). An infeasible search is a result with `reason` and, if
+/// any budget admits a plan, the smallest one. Deterministic.
+inline Result<SearchResult> search(const ModelSpec& model, const Cluster& cluster, const SearchOptions& wanted) {
+  const auto begin = std::chrono::steady_clock::now();
+  auto options = completed(wanted, model, cluster);
+  if (!options) return tl::unexpected<Error>(std::move(options.error()));
+  std::vector<Case> cases = make_cases(model, cluster, *options);
+  SearchResult result;
+  if (cases.empty()) {
+    result.reason = detail::why_no_case(model, cluster, *options);
+  } else {
+    result = detail::Search(cluster, *options, std::move(cases)).run();
+    if (!result.feasible)
+      result.reason = "no plan for " + model.name + " on " + cluster.name + " fits " + format_bytes(options->memory) +
+                      " a device: the smallest budget that works is " +
+                      std::to_string(result.smallest_memory.value_or(Bytes{}).count) + " bytes (" +
+                      format_bytes(result.smallest_memory.value_or(Bytes{})) + ")";
+  }
+  result.statistics.seconds = {std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count()};
+  return result;
+}
+
+}  // namespace galvatron::search

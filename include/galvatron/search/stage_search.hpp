@@ -1,0 +1,320 @@
+// One stage: the Pareto-best strategies for a run of layers, for every length of the run at once.
+//
+// A dynamic program over layers. Its state is the class of the last layer's choice (what the next layer can feel of it:
+// layout, size of the activation, forward workspace); its value is a Pareto set of labels instead of memory cells.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <memory>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include <galvatron/search/label.hpp>
+#include <galvatron/search/problem.hpp>
+
+namespace galvatron::search {
+
+/// What limits the work of a search.
+struct Limits {
+  std::size_t labels = 192;  ///< of one class at one layer; beyond them the search is no longer exact
+  bool memory_only = false;  ///< ignore time: look for the least memory
+};
+
+/// A stage that ends after some layer.
+struct StageOption {
+  double time = 0;
+  double once = 0;
+  std::int64_t peak = 0;
+  std::int32_t label = 0;
+};
+
+/// The choices of a layer type, sorted by what their neighbours feel of them.
+struct TypeIndex {
+  struct Class {
+    int layout = 0;
+    std::int64_t activation = 0;
+    std::int64_t forward_workspace = 0;
+    std::vector<std::int32_t> choices;
+  };
+  std::vector<Class> classes;
+
+  /// Only choices with tag `only_tag`, or all when it is negative. Choices that a sibling of their class makes
+  /// superfluous are left out.
+  TypeIndex(const LayerType& type, std::int64_t slots, int only_tag, bool memory_only) {
+    const auto no_worse = [&](const Choice& a, const Choice& b) {
+      const bool memory = a.states + slots * a.stash <= b.states + slots * b.stash &&
+                          a.backward_workspace <= b.backward_workspace;
+      return memory && (memory_only || (a.seconds() <= b.seconds() && a.once() <= b.once()));
+    };
+    for (std::size_t i = 0; i < type.size(); ++i) {
+      const Choice& c = type[i];
+      if (only_tag >= 0 && c.tag != only_tag) continue;
+      auto found = std::find_if(classes.begin(), classes.end(), [&](const Class& k) {
+        return k.layout == c.layout && k.activation == c.activation && k.forward_workspace == c.forward_workspace;
+      });
+      if (found == classes.end()) {
+        classes.push_back({c.layout, c.activation, c.forward_workspace, {}});
+        found = classes.end() - 1;
+      }
+      auto& list = found->choices;
+      const auto superfluous = [&](std::int32_t j) { return no_worse(type[static_cast<std::size_t>(j)], c); };
+      if (std::any_of(list.begin(), list.end(), superfluous)) continue;
+      std::erase_if(list, [&](std::int32_t j) { return no_worse(c, type[static_cast<std::size_t>(j)]); });
+      list.push_back(static_cast<std::int32_t>(i));
+    }
+    std::stable_sort(classes.begin(), classes.end(), [](const Class& a, const Class& b) {
+      return std::tie(a.layout, a.activation) < std::tie(b.layout, b.activation);
+    });
+  }
+};
+
+/// Lower bounds on what layers cost under any choice.
+struct LayerBounds {
+  std::vector<double> time;  ///< (layers + 1) sums over the layers before
+  std::vector<double> once;
+
+  explicit LayerBounds(const Problem& problem) : time(1, 0.0), once(1, 0.0) {
+    std::vector<std::pair<double, double>> least;
+    for (const LayerType& type : problem.types) {
+      double t = std::numeric_limits<double>::max();
+      double o = t;
+      for (const Choice& c : type) {
+        t = std::min(t, c.seconds());
+        o = std::min(o, c.once());
+      }
+      least.emplace_back(t, o);
+    }
+    for (const int type : problem.layers) {
+      time.push_back(time.back() + least[static_cast<std::size_t>(type)].first);
+      once.push_back(once.back() + least[static_cast<std::size_t>(type)].second);
+    }
+  }
+  /// Of the whole problem: no assignment is faster.
+  [[nodiscard]] double seconds(const Objective& objective) const {
+    return objective(time.back(), time.back() / objective.stages, once.back() / objective.stages);
+  }
+};
+
+/// Which stage a table is for.
+struct StageRole {
+  int begin = 0;           ///< first layer
+  int shortest = 1;        ///< layers
+  int longest = 1;         ///< layers
+  std::int64_t slots = 1;  ///< micro-batches in flight
+  bool first = true;
+  bool last = true;
+  int tag = -1;            ///< of the first layer of the first stage and of the last of the last; -1: any
+};
+
+/// All good stages that begin at one layer.
+class StageTable {
+ public:
+  StageTable(const Problem& problem, const LayerBounds& bounds, const StageRole& role, const Limits& limits,
+             std::int64_t budget, double upper)
+      : problem_(problem), bounds_(bounds), role_(role), limits_(limits), budget_(budget), upper_(upper) {
+    once_weight_ = 1.0 / (problem.objective.alone * (problem.stages() + problem.objective.microbatches - 1));
+    merge_ = problem.stages() == 1 && !limits.memory_only;
+    if (merge_) {  // with one stage the objective is one sum: time alone carries it
+      once_weight_ = 0;
+      time_weight_ = problem.objective(1, 1, 0);
+    }
+    build();
+  }
+
+  /// Whether labels were thinned: the options are then good, but not proven the best.
+  [[nodiscard]] bool thinned() const { return thinned_; }
+  /// The options with `length` layers.
+  [[nodiscard]] const std::vector<StageOption>& options(int length) const {
+    static const std::vector<StageOption> none;
+    return length < static_cast<int>(options_.size()) ? options_[static_cast<std::size_t>(length)] : none;
+  }
+  [[nodiscard]] int longest() const { return static_cast<int>(options_.size()) - 1; }
+  /// The choices of the layers of an option of `length` layers, in order.
+  [[nodiscard]] std::vector<int> choices(int length, const StageOption& option) const {
+    std::vector<int> out(static_cast<std::size_t>(length));
+    std::int32_t at = option.label;
+    for (int k = length; k-- > 0;) {
+      const Label& label = steps_[static_cast<std::size_t>(k)].labels[static_cast<std::size_t>(at)];
+      out[static_cast<std::size_t>(k)] = label.choice;
+      at = label.parent;
+    }
+    return out;
+  }
+
+ private:
+  struct Step {
+    std::vector<Label> labels;        // of all classes, one after the other
+    std::vector<std::size_t> begins;  // (classes + 1)
+    const TypeIndex* index = nullptr;
+  };
+
+  void build() {
+    indices_.resize(problem_.types.size());
+    prepare_suffix();
+    options_.resize(1);
+    for (int k = 0; k < role_.longest; ++k) {
+      const int layer = role_.begin + k;
+      steps_.push_back(extend(layer, k == 0 ? nullptr : &steps_.back()));
+      if (steps_.back().labels.empty()) {
+        steps_.pop_back();
+        break;
+      }
+      options_.emplace_back();
+      if (k + 1 >= role_.shortest) close(steps_.back(), layer, options_.back());
+    }
+  }
+
+  // Bytes that the layers after each one keep at least; only the last stage knows which layers follow.
+  void prepare_suffix() {
+    suffix_.assign(static_cast<std::size_t>(role_.longest) + 1, 0);
+    if (!role_.last) return;
+    std::vector<std::int64_t> least;
+    for (const LayerType& type : problem_.types) {
+      std::int64_t bytes = std::numeric_limits<std::int64_t>::max();
+      for (const Choice& c : type) bytes = std::min(bytes, c.states + role_.slots * c.stash);
+      least.push_back(bytes);
+    }
+    for (int k = role_.longest; k-- > 0;)
+      suffix_[static_cast<std::size_t>(k)] =
+          suffix_[static_cast<std::size_t>(k) + 1] +
+          least[static_cast<std::size_t>(problem_.layers[static_cast<std::size_t>(role_.begin + k)])];
+  }
+
+  const TypeIndex& index_of(int layer) {
+    const auto type = static_cast<std::size_t>(problem_.layers[static_cast<std::size_t>(layer)]);
+    const bool tagged = role_.tag >= 0 && (layer == 0 || layer + 1 == problem_.count());
+    if (tagged) {
+      tagged_.push_back(std::make_unique<TypeIndex>(problem_.types[type], role_.slots, role_.tag, limits_.memory_only));
+      return *tagged_.back();
+    }
+    if (!indices_[type])
+      indices_[type] = std::make_unique<TypeIndex>(problem_.types[type], role_.slots, -1, limits_.memory_only);
+    return *indices_[type];
+  }
+
+  // No completion of this label is below the best plan known.
+  [[nodiscard]] bool hopeless(const Label& label, int layer) const {
+    const auto k = static_cast<std::size_t>(layer + 1 - role_.begin);
+    if (label.top + suffix_[k] > budget_) return true;
+    if (limits_.memory_only) return false;
+    const auto begin = static_cast<std::size_t>(role_.begin);
+    const auto end = static_cast<std::size_t>(layer) + 1;
+    if (merge_) {
+      const double rest = time_weight_ * (bounds_.time.back() - bounds_.time[end]) + bounds_.once.back() - bounds_.once[end];
+      return label.time + rest >= upper_;
+    }
+    const double sum = label.time + bounds_.time.back() - (bounds_.time[end] - bounds_.time[begin]);
+    const double rest = role_.last ? bounds_.time.back() - bounds_.time[end] : 0;
+    const double slowest = std::max(label.time + rest, sum / problem_.stages());
+    return problem_.objective(sum, slowest, std::max(label.once, bounds_.once.back() / problem_.stages())) >= upper_;
+  }
+
+  // Labels that reach `layer` in a layout, before its choice is made.
+  void arrive(const TypeIndex::Class& to, const Step* before, std::vector<Label>& out) {
+    out.clear();
+    if (before == nullptr) {
+      Label label;
+      label.kept = label.top = problem_.fixed + (role_.first ? 0 : to.activation);
+      if (!role_.first && !limits_.memory_only) label.time = problem_.receive[static_cast<std::size_t>(to.layout)];
+      out.push_back(label);
+      return;
+    }
+    int sources = 0;
+    for (std::size_t c = 0; c < before->index->classes.size(); ++c) {
+      const TypeIndex::Class& from = before->index->classes[c];
+      const std::size_t begin = before->begins[c];
+      const std::size_t end = before->begins[c + 1];
+      if (begin == end) continue;
+      ++sources;
+      const bool same = from.layout == to.layout;
+      const double seconds = same || limits_.memory_only ? 0 : problem_.relayout_seconds(from.layout, to.layout);
+      const std::int64_t space =
+          same ? 0 : from.activation + std::max(from.forward_workspace, to.activation);
+      for (std::size_t i = begin; i < end; ++i) {
+        Label label = before->labels[i];
+        label.parent = static_cast<std::int32_t>(i);
+        label.add(merge_ ? seconds * time_weight_ : seconds, 0, 0, space);
+        out.push_back(label);
+      }
+    }
+    if (sources > 1) thinned_ |= keep_best(out, limits_.labels, once_weight_);
+  }
+
+  Step extend(int layer, const Step* before) {
+    Step step;
+    step.index = &index_of(layer);
+    step.begins.push_back(0);
+    const LayerType& type = problem_.types[static_cast<std::size_t>(problem_.layers[static_cast<std::size_t>(layer)])];
+    int layout = -1;
+    std::int64_t activation = -1;
+    for (const TypeIndex::Class& to : step.index->classes) {
+      if (to.layout != layout || to.activation != activation) arrive(to, before, arrivals_);
+      layout = to.layout;
+      activation = to.activation;
+      made_.clear();
+      for (const std::int32_t j : to.choices) {
+        const Choice& c = type[static_cast<std::size_t>(j)];
+        const double time = limits_.memory_only ? 0 : merge_ ? c.seconds() * time_weight_ + c.once() : c.seconds();
+        const double once = limits_.memory_only || merge_ ? 0 : c.once();
+        const std::int64_t kept = c.states + role_.slots * c.stash;
+        const std::int64_t space = std::max(c.forward_workspace, c.activation + c.backward_workspace);
+        for (Label label : arrivals_) {
+          label.add(time, once, kept, space);
+          if (hopeless(label, layer)) continue;
+          label.choice = j;
+          made_.push_back(label);
+        }
+      }
+      thinned_ |= keep_best(made_, limits_.labels, once_weight_);
+      step.labels.insert(step.labels.end(), made_.begin(), made_.end());
+      step.begins.push_back(step.labels.size());
+    }
+    return step;
+  }
+
+  // The options of a stage that ends with `layer`.
+  void close(const Step& step, int layer, std::vector<StageOption>& out) {
+    std::vector<Label> ends;
+    for (std::size_t c = 0; c < step.index->classes.size(); ++c)
+      for (std::size_t i = step.begins[c]; i < step.begins[c + 1]; ++i) {
+        Label label = step.labels[i];
+        label.parent = static_cast<std::int32_t>(i);
+        if (!role_.last) {
+          const TypeIndex::Class& k = step.index->classes[c];
+          label.add(limits_.memory_only ? 0 : problem_.receive[static_cast<std::size_t>(k.layout)], 0, k.activation, 0);
+        }
+        if (hopeless(label, layer)) continue;
+        if (!limits_.memory_only) label.kept = label.top = 0;  // it fits: memory matters no more
+        ends.push_back(label);
+      }
+    keep_best(ends, std::numeric_limits<std::size_t>::max(), once_weight_);
+    for (const Label& label : ends) {
+      out.push_back({label.time, label.once, label.top, label.parent});
+      if (limits_.memory_only) break;  // ordered by top: this one needs least
+    }
+  }
+
+  const Problem& problem_;
+  const LayerBounds& bounds_;
+  StageRole role_;
+  Limits limits_;
+  std::int64_t budget_;
+  double upper_;
+  double once_weight_ = 0;
+  double time_weight_ = 1;
+  bool merge_ = false;
+  bool thinned_ = false;
+  std::vector<std::unique_ptr<TypeIndex>> indices_;
+  std::vector<std::unique_ptr<TypeIndex>> tagged_;
+  std::vector<std::int64_t> suffix_;
+  std::vector<Step> steps_;
+  std::vector<std::vector<StageOption>> options_;
+  std::vector<Label> arrivals_;
+  std::vector<Label> made_;
+};
+
+}  // namespace galvatron::search

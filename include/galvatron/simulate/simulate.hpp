@@ -1,0 +1,4 @@
+// Schedules replayed with predicted times.
+#pragma once
+
+#include <galvatron/simulate/replay.hpp>

@@ -1,0 +1,248 @@
+// Strategy<>: how a layer is spread over ranks, as a type.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <utility>
+
+#include <galvatron/core/error.hpp>
+#include <galvatron/strategy/legality.hpp>
+#include <galvatron/strategy/policies.hpp>
+#include <galvatron/strategy/schedule_kind.hpp>
+#include <galvatron/strategy/spec.hpp>
+#include <galvatron/strategy/text.hpp>
+
+namespace galvatron {
+
+/// Degrees given at run time; 0 stands for "as the type says".
+struct Degrees {
+  int data = 0;
+  int tensor = 0;
+  int context = 0;
+  int pipeline = 0;
+};
+
+namespace detail {
+
+template <Axis A, class... Policies>
+inline constexpr int policies_of_axis = (0 + ... + (Policies::axis == A ? 1 : 0));
+
+/// The first policy of an axis, or Default.
+template <Axis A, class Default, class... Policies>
+struct PolicyOf {
+  using type = Default;
+};
+template <Axis A, class Default, class First, class... Rest>
+struct PolicyOf<A, Default, First, Rest...> {
+  using type =
+      typename std::conditional_t<First::axis == A, std::type_identity<First>, PolicyOf<A, Default, Rest...>>::type;
+};
+
+/// A degree takes room only when it is not part of the type; the axis keeps empty ones distinct.
+template <Axis A, int N>
+struct Degree {
+  static constexpr int value = N;
+};
+template <Axis A>
+struct Degree<A, dynamic> {
+  int value = 1;
+};
+
+/// A spec that answers to `spec` and to `spec()` alike: Strategy<...>::spec is a value where everything is static.
+struct StaticSpec : StrategySpec {
+  constexpr StrategySpec operator()() const { return *this; }
+};
+
+/// The policies of a strategy, one per axis.
+template <class... Policies>
+struct Policy {
+  using Data = typename PolicyOf<Axis::data, DataParallel<>, Policies...>::type;
+  using Zero = typename PolicyOf<Axis::zero, ZeRO<0>, Policies...>::type;
+  using Tensor = typename PolicyOf<Axis::tensor, TensorParallel<1>, Policies...>::type;
+  using Sequence = typename PolicyOf<Axis::sequence, SequenceParallel<none>, Policies...>::type;
+  using Context = typename PolicyOf<Axis::context, ContextParallel<1>, Policies...>::type;
+  using Stages = typename PolicyOf<Axis::pipeline, Pipeline<1>, Policies...>::type;
+  using Again = typename PolicyOf<Axis::recompute, Recompute<none>, Policies...>::type;
+
+  static constexpr bool is_static =
+      Data::degree != dynamic && Tensor::degree != dynamic && Context::degree != dynamic && Stages::degree != dynamic;
+  static constexpr bool splits_context =
+      Sequence::kind == SequenceKind::ulysses || Sequence::kind == SequenceKind::ring;
+
+  /// The spec, with the most favourable value for degrees that are not known yet: what is illegal here is always so.
+  static constexpr StaticSpec best_case{
+      {.tensor = Tensor::degree == dynamic ? 2 : Tensor::degree,
+       .sequence = Sequence::kind,
+       .context = Context::degree == dynamic ? (splits_context ? 2 : 1) : Context::degree,
+       .data = Data::degree == dynamic ? 2 : Data::degree,
+       .zero = Zero::stage,
+       .expert = 1,
+       .recompute = Again::kind}};
+};
+
+template <class Policy, bool IsStatic = Policy::is_static>
+struct StrategyDegrees {
+  static constexpr StaticSpec spec = Policy::best_case;
+  static constexpr int pipeline() { return Policy::Stages::degree; }
+};
+
+template <class Policy>
+struct StrategyDegrees<Policy, false> {
+  [[no_unique_address]] Degree<Axis::tensor, Policy::Tensor::degree> tensor_degree{};
+  [[no_unique_address]] Degree<Axis::context, Policy::Context::degree> context_degree{};
+  [[no_unique_address]] Degree<Axis::data, Policy::Data::degree> data_degree{};
+  [[no_unique_address]] Degree<Axis::pipeline, Policy::Stages::degree> pipeline_degree{};
+
+  [[nodiscard]] constexpr StrategySpec spec() const {
+    StrategySpec out = Policy::best_case;
+    out.tensor = tensor_degree.value;
+    out.context = context_degree.value;
+    out.data = data_degree.value;
+    return out;
+  }
+  [[nodiscard]] constexpr int pipeline() const { return pipeline_degree.value; }
+};
+
+}  // namespace detail
+
+/// How one layer is spread over the ranks of its pipeline stage, composed of policies in any order, at most one per
+/// axis:
+///
+///     Strategy<ZeRO<3>, TensorParallel<2>, Recompute<full>>   // data degree at run time: what 2 leaves over
+///     Strategy<DataParallel<4>, Pipeline<2>>                  // static: ::spec is a constant
+///
+/// Axes left out: data degree at run time; tensor, context and pipeline degree 1; ZeRO 0; no sequence parallelism; no
+/// recomputation. Combinations that make no sense do not compile; degrees given at run time are checked when the object
+/// is made.
+template <class... Policies>
+class Strategy : public detail::StrategyDegrees<detail::Policy<Policies...>> {
+  static_assert((StrategyPolicy<Policies> && ...),
+                "galvatron: the arguments of Strategy<> are policies: DataParallel, ZeRO, TensorParallel, "
+                "SequenceParallel, ContextParallel, Pipeline or Recompute.");
+  template <Axis A>
+  static constexpr bool names_once = detail::policies_of_axis<A, Policies...> <= 1;
+  static_assert(names_once<Axis::data>, "galvatron: Strategy<> names DataParallel more than once.");
+  static_assert(names_once<Axis::zero>, "galvatron: Strategy<> names ZeRO more than once.");
+  static_assert(names_once<Axis::tensor>, "galvatron: Strategy<> names TensorParallel more than once.");
+  static_assert(names_once<Axis::sequence>, "galvatron: Strategy<> names SequenceParallel more than once.");
+  static_assert(names_once<Axis::context>, "galvatron: Strategy<> names ContextParallel more than once.");
+  static_assert(names_once<Axis::pipeline>, "galvatron: Strategy<> names Pipeline more than once.");
+  static_assert(names_once<Axis::recompute>, "galvatron: Strategy<> names Recompute more than once.");
+
+  using Policy = detail::Policy<Policies...>;
+  using Base = detail::StrategyDegrees<Policy>;
+  static constexpr StrategySpec best_case = Policy::best_case;
+#define GALVATRON_ASSERT_RULE(broken, sentence) static_assert(!(broken), "galvatron: " sentence);
+  GALVATRON_STRATEGY_RULES(GALVATRON_ASSERT_RULE, best_case)
+#undef GALVATRON_ASSERT_RULE
+
+ public:
+  static constexpr int zero = Policy::Zero::stage;
+  static constexpr SequenceKind sequence = Policy::Sequence::kind;
+  static constexpr RecomputeKind recompute = Policy::Again::kind;
+  static constexpr ScheduleKind schedule = Policy::Stages::schedule;
+  /// True when every degree is part of the type; `spec` is then a static constant (and still answers to `spec()`).
+  static constexpr bool is_static = Policy::is_static;
+
+  /// Every degree is part of the type.
+  constexpr Strategy()
+    requires is_static
+  = default;
+  /// Degrees that are not part of the type; those that are may be repeated. Throws Failure (usage) with the sentence of
+  /// the rule that the degrees break, which in a constant expression is a compile error.
+  constexpr explicit Strategy(const Degrees& degrees) {
+    if (const char* refused = refusal(degrees)) throw_error(Error{ErrorKind::usage, refused});
+    assign(degrees);
+  }
+
+  /// As the constructor, with the reason as a value. Errors (usage): a run-time degree is missing, a static one
+  /// differs, or the combination is illegal.
+  static Result<Strategy> create(const Degrees& degrees) {
+    if (const char* refused = refusal(degrees))
+      return usage_error(std::string(refused) + " The strategy type is " + type_text() + ".");
+    return Strategy(degrees);
+  }
+  /// The strategy of a stage of `ranks` ranks; `given` are the run-time degrees other than data. Errors (usage): the
+  /// degrees do not divide the ranks, or are illegal.
+  static Result<Strategy> for_ranks(int ranks, Degrees given = {}) {
+    const std::int64_t rest =
+        std::int64_t{pick(given.tensor, Policy::Tensor::degree)} * pick(given.context, Policy::Context::degree);
+    if (rest >= 1 && given.data == 0 && Policy::Data::degree == dynamic) given.data = static_cast<int>(ranks / rest);
+    auto out = create(given);
+    if (out && out->spec().ranks() != ranks)
+      return usage_error(type_text() + " needs a number of ranks that its degrees multiply to, but a stage has " +
+                         std::to_string(ranks) + ": tensor " + std::to_string(out->spec().tensor) + ", context " +
+                         std::to_string(out->spec().context) + ", data " + std::to_string(out->spec().data));
+    return out;
+  }
+  /// True when `spec` is of these kinds and, where degrees are static, of these degrees.
+  static constexpr bool accepts(const StrategySpec& spec) {
+    const auto same = [](int given, int fixed) { return fixed == dynamic || fixed == given; };
+    return spec.zero == zero && spec.sequence == sequence && spec.recompute == recompute && spec.expert == 1 &&
+           same(spec.tensor, Policy::Tensor::degree) && same(spec.context, Policy::Context::degree) &&
+           same(spec.data, Policy::Data::degree) && is_legal(spec);
+  }
+  /// The strategy that `spec` describes; `accepts(spec)` must hold.
+  static constexpr Strategy of(const StrategySpec& spec) {
+    return Strategy(Degrees{.data = spec.data,
+                            .tensor = spec.tensor,
+                            .context = spec.context,
+                            .pipeline = Policy::Stages::degree == dynamic ? 1 : 0});
+  }
+
+  [[nodiscard]] constexpr int tensor() const { return this->spec().tensor; }
+  [[nodiscard]] constexpr int context() const { return this->spec().context; }
+  [[nodiscard]] constexpr int data() const { return this->spec().data; }
+  /// Ranks of a stage.
+  [[nodiscard]] constexpr int ranks() const { return this->spec().ranks(); }
+
+  friend constexpr bool operator==(const Strategy& a, const Strategy& b) {
+    return a.spec() == b.spec() && a.pipeline() == b.pipeline();
+  }
+  /// `zero3 tp2 dp* recompute-full`: the kinds and degrees of the type, a star for a degree of run time.
+  static std::string type_text() {
+    return strategy_text(best_case, Policy::Tensor::degree == dynamic, Policy::Context::degree == dynamic,
+                         Policy::Data::degree == dynamic);
+  }
+
+ private:
+  static constexpr int pick(int given, int fixed) { return fixed == dynamic ? given : fixed; }
+  static constexpr const char* refusal(const Degrees& given) {
+    const auto differs = [](int value, int fixed) { return fixed != dynamic && value != 0 && value != fixed; };
+    if (differs(given.data, Policy::Data::degree)) return "the data degree differs from that of the strategy's type.";
+    if (differs(given.tensor, Policy::Tensor::degree))
+      return "the tensor degree differs from that of the strategy's type.";
+    if (differs(given.context, Policy::Context::degree))
+      return "the context degree differs from that of the strategy's type.";
+    if (differs(given.pipeline, Policy::Stages::degree))
+      return "the pipeline degree differs from that of the strategy's type.";
+    if (pick(given.pipeline, Policy::Stages::degree) < 1) return "the pipeline degree is at least 1.";
+    StrategySpec spec = best_case;
+    spec.data = pick(given.data, Policy::Data::degree);
+    spec.tensor = pick(given.tensor, Policy::Tensor::degree);
+    spec.context = pick(given.context, Policy::Context::degree);
+    const std::string_view why = why_illegal(spec);
+    return why.empty() ? nullptr : why.data();  // the sentences are literals
+  }
+  constexpr void assign(const Degrees& given) {
+    if constexpr (!is_static) {
+      if constexpr (Policy::Tensor::degree == dynamic) this->tensor_degree.value = given.tensor;
+      if constexpr (Policy::Context::degree == dynamic) this->context_degree.value = given.context;
+      if constexpr (Policy::Data::degree == dynamic) this->data_degree.value = given.data;
+      if constexpr (Policy::Stages::degree == dynamic) this->pipeline_degree.value = given.pipeline;
+    }
+  }
+};
+
+template <class S>
+inline constexpr bool is_strategy = false;
+template <class... Policies>
+inline constexpr bool is_strategy<Strategy<Policies...>> = true;
+
+/// A Strategy<> type: what the layers of nn/ are written against.
+template <class S>
+concept StrategyType = is_strategy<std::remove_cvref_t<S>>;
+
+}  // namespace galvatron

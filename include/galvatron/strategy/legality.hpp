@@ -1,0 +1,97 @@
+// What is a strategy and what is nonsense, said once: the search filters with these rules, Strategy<> asserts them, and
+// readers of plans print them.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+
+#include <galvatron/model/spec.hpp>
+#include <galvatron/strategy/spec.hpp>
+
+namespace galvatron {
+
+/// More ranks than this are refused, so that products of degrees stay far from overflow.
+inline constexpr std::int64_t most_ranks = std::int64_t{1} << 24;
+
+namespace detail {
+
+constexpr bool has_too_many_ranks(const StrategySpec& s) {
+  const std::int64_t tensor_and_context = std::int64_t{s.tensor} * s.context;
+  return tensor_and_context > most_ranks || s.data > most_ranks || tensor_and_context * s.data > most_ranks;
+}
+constexpr bool is_split_over_context(SequenceKind kind) {
+  return kind == SequenceKind::ulysses || kind == SequenceKind::ring;
+}
+
+}  // namespace detail
+
+// The rules, in the order in which they are told. A static_assert needs its sentence as a literal, hence a macro:
+// RULE(broken, sentence) for the strategy `s`.
+#define GALVATRON_STRATEGY_RULES(RULE, s)                                                                            \
+  RULE((s).tensor < 1 || (s).context < 1 || (s).data < 1 || (s).expert < 1,                                          \
+       "every degree of a strategy is at least 1.")                                                                  \
+  RULE((s).zero < 0 || (s).zero > 3, "a ZeRO stage is 0, 1, 2 or 3.")                                                \
+  RULE(::galvatron::detail::has_too_many_ranks(s), "a strategy spreads a layer over at most 16777216 ranks.")        \
+  RULE((s).zero > 0 && (s).data == 1,                                                                                \
+       "ZeRO shards states over data-parallel ranks: a stage above 0 needs a data degree of at least 2.")            \
+  RULE((s).sequence == ::galvatron::SequenceKind::megatron && (s).tensor == 1,                                       \
+       "Megatron sequence parallelism splits tokens over the tensor-parallel ranks: it needs a tensor degree of at " \
+       "least 2.")                                                                                                   \
+  RULE(::galvatron::detail::is_split_over_context((s).sequence) && (s).context == 1,                                 \
+       "Ulysses and ring attention split sequences over context-parallel ranks: they need a context degree of at "   \
+       "least 2.")                                                                                                   \
+  RULE((s).context > 1 && (s).sequence == ::galvatron::SequenceKind::megatron,                                       \
+       "Megatron sequence parallelism and context parallelism would both split the sequence: choose one of them.")   \
+  RULE((s).context > 1 && (s).sequence == ::galvatron::SequenceKind::none,                                           \
+       "context parallelism needs to know how sequences are split: choose Ulysses or ring.")                         \
+  RULE((s).expert > 1 && (s).data % (s).expert != 0,                                                                 \
+       "experts are spread over data-parallel ranks: the expert degree divides the data degree.")
+
+/// Why no layer at all can be spread like this; empty when the strategy is legal.
+constexpr std::string_view why_illegal(const StrategySpec& spec) {
+#define GALVATRON_RETURN_SENTENCE(broken, sentence) \
+  if (broken) return sentence;
+  GALVATRON_STRATEGY_RULES(GALVATRON_RETURN_SENTENCE, spec)
+#undef GALVATRON_RETURN_SENTENCE
+  return {};
+}
+
+constexpr bool is_legal(const StrategySpec& spec) { return why_illegal(spec).empty(); }
+
+constexpr bool splits_heads_evenly(const LayerSpec& layer, const StrategySpec& spec) {
+  const int degree = spec.tensor * (spec.sequence == SequenceKind::ulysses ? spec.context : 1);
+  return layer.heads % degree == 0 && layer.kv_heads % degree == 0;
+}
+
+constexpr bool splits_sequence_evenly(const StrategySpec& spec, std::int64_t sequence) {
+  return sequence % spec.context == 0 && (spec.sequence != SequenceKind::megatron || sequence % spec.tensor == 0);
+}
+
+/// Why this layer cannot be spread like this, for micro-batches of `samples` samples (of all data ranks together) of
+/// `sequence` tokens; empty when it can. The strategy is legal. The vocabulary is padded and needs no divisibility.
+constexpr std::string_view why_unfit(const LayerSpec& layer, const StrategySpec& spec, std::int64_t samples,
+                                     std::int64_t sequence) {
+  if (samples < 1) return "a micro-batch has at least one sample.";
+  if (sequence < 1) return "a sequence has at least one token.";
+  if (sequence > layer.positions) return "the sequence is longer than the model's positions.";
+  if (layer.kind == LayerKind::block) {
+    if (!splits_heads_evenly(layer, spec)) {
+      if (layer.heads % spec.tensor == 0 && layer.kv_heads % spec.tensor == 0)
+        return "Ulysses exchanges heads: tensor times context degree divides the query heads and the key/value heads.";
+      return layer.heads % spec.tensor != 0 ? "the tensor degree does not divide the attention heads."
+                                            : "the tensor degree does not divide the key/value heads.";
+    }
+    if (layer.ffn % spec.tensor != 0) return "the tensor degree does not divide the width of the MLP.";
+  }
+  if (sequence % spec.context != 0) return "the context degree does not divide the sequence.";
+  if (!splits_sequence_evenly(spec, sequence))
+    return "Megatron sequence parallelism needs a sequence that the tensor degree divides.";
+  if (samples % spec.data != 0) return "the data degree does not divide the samples of a micro-batch.";
+  return {};
+}
+
+constexpr bool is_fit(const LayerSpec& layer, const StrategySpec& spec, std::int64_t samples, std::int64_t sequence) {
+  return why_unfit(layer, spec, samples, sequence).empty();
+}
+
+}  // namespace galvatron

@@ -1,0 +1,101 @@
+// The policies that a strategy is composed of: one per axis, each a type of its own.
+//
+// Kinds are template arguments because they change the code of a layer; degrees may be numbers (`TensorParallel<4>`) or
+// left to run time (`TensorParallel<>`), as the extents of std::extents.
+#pragma once
+
+#include <concepts>
+#include <cstdint>
+#include <limits>
+
+#include <galvatron/strategy/schedule_kind.hpp>
+#include <galvatron/strategy/spec.hpp>
+
+namespace galvatron {
+
+/// What a policy decides. A strategy has one policy per axis.
+enum class Axis : std::uint8_t { data, zero, tensor, sequence, context, pipeline, recompute };
+
+namespace detail {
+struct NoneTag {
+  constexpr operator SequenceKind() const { return SequenceKind::none; }
+  constexpr operator RecomputeKind() const { return RecomputeKind::none; }
+};
+}  // namespace detail
+
+/// Short names for template arguments: `Recompute<full>`, `SequenceParallel<megatron>`, `TensorParallel<dynamic>`.
+inline namespace kinds {
+inline constexpr detail::NoneTag none{};  ///< of sequence parallelism, and of recomputation
+inline constexpr SequenceKind megatron = SequenceKind::megatron;
+inline constexpr SequenceKind ulysses = SequenceKind::ulysses;
+inline constexpr SequenceKind ring = SequenceKind::ring;
+inline constexpr RecomputeKind selective = RecomputeKind::selective;
+inline constexpr RecomputeKind full = RecomputeKind::full;
+/// A degree that is known at run time.
+inline constexpr int dynamic = std::numeric_limits<int>::min();
+}  // namespace kinds
+
+/// A type that Strategy<> accepts.
+template <class P>
+concept StrategyPolicy = requires {
+  { P::axis } -> std::convertible_to<Axis>;
+};
+
+/// Ranks that work on different samples. Left out of a strategy, it takes the ranks that the other axes leave over.
+template <int N = dynamic>
+struct DataParallel {
+  static_assert(N == dynamic || N >= 1, "galvatron: the degree of DataParallel<N> is at least 1.");
+  static constexpr Axis axis = Axis::data;
+  static constexpr int degree = N;
+};
+
+/// What is sharded over the data-parallel ranks: nothing (0), optimizer states (1), and gradients (2), and parameters
+/// (3). Rajbhandari et al., "ZeRO: memory optimizations toward training trillion parameter models", 2020.
+template <int Stage>
+struct ZeRO {
+  static_assert(Stage >= 0 && Stage <= 3, "galvatron: the stage of ZeRO<stage> is 0, 1, 2 or 3.");
+  static constexpr Axis axis = Axis::zero;
+  static constexpr int stage = Stage;
+};
+
+/// Ranks that share the heads and the MLP of a layer. Shoeybi et al., "Megatron-LM", 2019.
+template <int N = dynamic>
+struct TensorParallel {
+  static_assert(N == dynamic || N >= 1, "galvatron: the degree of TensorParallel<N> is at least 1.");
+  static constexpr Axis axis = Axis::tensor;
+  static constexpr int degree = N;
+};
+
+/// How tokens are split: `none`, `megatron` (over the tensor-parallel ranks), `ulysses` or `ring` (over the
+/// context-parallel ranks).
+template <SequenceKind Kind>
+struct SequenceParallel {
+  static constexpr Axis axis = Axis::sequence;
+  static constexpr SequenceKind kind = Kind;
+};
+
+/// Ranks that share the sequences.
+template <int N = dynamic>
+struct ContextParallel {
+  static_assert(N == dynamic || N >= 1, "galvatron: the degree of ContextParallel<N> is at least 1.");
+  static constexpr Axis axis = Axis::context;
+  static constexpr int degree = N;
+};
+
+/// Stages of the pipeline, each with its own layers and ranks, and the order of its work.
+template <int N = dynamic, ScheduleKind Schedule = ScheduleKind::one_f_one_b>
+struct Pipeline {
+  static_assert(N == dynamic || N >= 1, "galvatron: the degree of Pipeline<N> is at least 1.");
+  static constexpr Axis axis = Axis::pipeline;
+  static constexpr int degree = N;
+  static constexpr ScheduleKind schedule = Schedule;
+};
+
+/// What backward computes again instead of keeping: `none`, `selective` (the attention core) or `full` (the layer).
+template <RecomputeKind Kind>
+struct Recompute {
+  static constexpr Axis axis = Axis::recompute;
+  static constexpr RecomputeKind kind = Kind;
+};
+
+}  // namespace galvatron

@@ -1,0 +1,58 @@
+// StrategySpec: how one layer is spread over the ranks of its pipeline stage, as a value.
+#pragma once
+
+#include <cstdint>
+
+namespace galvatron {
+
+/// How the tokens of a sequence are split over ranks inside a layer.
+enum class SequenceKind : std::uint8_t {
+  none,      ///< every rank of a tensor-parallel group holds whole sequences
+  megatron,  ///< between the tensor-parallel regions activations are split along the sequence (Korthikanti et al.)
+  ulysses,   ///< sequences split, heads exchanged around attention by all-to-all
+  ring,      ///< sequences split, keys and values travel around a ring
+};
+
+/// What backward computes again instead of keeping.
+enum class RecomputeKind : std::uint8_t {
+  none,
+  selective,  ///< the attention core
+  full,       ///< the whole layer from its input
+};
+
+/// The strategy of one layer. Degrees multiply to the ranks of the stage: tensor * context * data.
+/// Ranks of a stage are numbered with tensor innermost (consecutive), then context, then data.
+struct StrategySpec {
+  int tensor = 1;
+  SequenceKind sequence = SequenceKind::none;
+  int context = 1;
+  int data = 1;
+  int zero = 0;  ///< ZeRO stage 0-3 over the data-parallel ranks
+  int expert = 1;
+  RecomputeKind recompute = RecomputeKind::none;
+
+  friend constexpr bool operator==(const StrategySpec&, const StrategySpec&) = default;
+  /// Ranks that the layer runs on.
+  [[nodiscard]] constexpr int ranks() const { return tensor * context * data; }
+};
+
+constexpr const char* name_of(SequenceKind kind) {
+  switch (kind) {
+    case SequenceKind::none: return "none";
+    case SequenceKind::megatron: return "megatron";
+    case SequenceKind::ulysses: return "ulysses";
+    case SequenceKind::ring: return "ring";
+  }
+  return "?";
+}
+
+constexpr const char* name_of(RecomputeKind kind) {
+  switch (kind) {
+    case RecomputeKind::none: return "none";
+    case RecomputeKind::selective: return "selective";
+    case RecomputeKind::full: return "full";
+  }
+  return "?";
+}
+
+}  // namespace galvatron

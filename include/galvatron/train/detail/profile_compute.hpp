@@ -1,0 +1,288 @@
+// Operations of one rank, timed on device::Host with operands as a training step has them.
+//
+// A step touches more memory than caches hold: weights, gradients and kept activations arrive from afar, while what the
+// operation before has written is near. So operands of the first kind walk through a large pool, and those of the
+// second through a small one.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <new>
+#include <type_traits>
+#include <vector>
+
+#include <galvatron/cluster/spec.hpp>
+#include <galvatron/core/dtype.hpp>
+#include <galvatron/core/units.hpp>
+#include <galvatron/core/view.hpp>
+#include <galvatron/cost/work.hpp>
+#include <galvatron/device/host/host.hpp>
+#include <galvatron/train/detail/stopwatch.hpp>
+
+namespace galvatron::train::detail {
+
+/// Memory on a 64-byte boundary whose pages exist.
+class Pages {
+ public:
+  explicit Pages(std::int64_t bytes)
+      : data_(static_cast<std::byte*>(
+            ::operator new(static_cast<std::size_t>(bytes), std::align_val_t{tensor_alignment}))),
+        bytes_(bytes) {
+    // Small numbers in both formats: 0x3c3c3c3c is 0.0115 as binary32, 0x3c3c as bfloat16.
+    std::memset(data_, 0x3c, static_cast<std::size_t>(bytes));
+  }
+  Pages(const Pages&) = delete;
+  Pages& operator=(const Pages&) = delete;
+  ~Pages() { ::operator delete(data_, std::align_val_t{tensor_alignment}); }
+  [[nodiscard]] View<std::byte> view() const { return {data_, bytes_}; }
+
+ private:
+  std::byte* data_;
+  std::int64_t bytes_;
+};
+
+/// Hands out places in a region one after another, and begins again at its end.
+class Walk {
+ public:
+  explicit Walk(View<std::byte> region) : region_(region) {}
+  template <class T>
+  View<T> next(std::int64_t count) {
+    const std::int64_t bytes = aligned_bytes(count * static_cast<std::int64_t>(sizeof(T)));
+    if (at_ + bytes > region_.count) at_ = 0;
+    View<T> place(reinterpret_cast<T*>(region_.data + at_), count);
+    at_ += bytes;
+    return place;
+  }
+  [[nodiscard]] std::int64_t capacity() const { return region_.count; }
+
+ private:
+  View<std::byte> region_;
+  std::int64_t at_ = 0;
+};
+
+/// One rank's device and memory. Not for sharing between threads.
+class Bench {
+ public:
+  static constexpr std::int64_t pool_bytes = std::int64_t{64} << 20;
+  static constexpr std::int64_t near_bytes = std::int64_t{1} << 19;
+  static constexpr std::int64_t vocabulary = 4096;
+  static constexpr std::int64_t token_count = 1 << 16;
+
+  explicit Bench(int threads)
+      : library_(device::Host::library_workspace_bytes(threads)),
+        inputs_(pool_bytes),
+        outputs_(pool_bytes),
+        near_inputs_(near_bytes),
+        near_outputs_(near_bytes),
+        device_(threads, library_.view()),
+        watch_{threads == 1} {
+    std::uint32_t random = 12345;
+    tokens_.resize(token_count);
+    for (std::int32_t& token : tokens_) {
+      random = random * 1664525U + 1013904223U;
+      token = static_cast<std::int32_t>(random >> 20);  // below 4096
+    }
+  }
+
+  [[nodiscard]] const Stopwatch& watch() const { return watch_; }
+  [[nodiscard]] device::Host& device() { return device_; }
+  /// Memory for messages.
+  [[nodiscard]] View<std::byte> buffer() const { return outputs_.view(); }
+
+  template <class T>
+  double gemm(GemmLayout layout, std::int64_t m, std::int64_t n, std::int64_t k, double least) {
+    Walk far(inputs_.view());
+    Walk kept(outputs_.view());
+    Walk near(near_inputs(m * k * 4));
+    Walk near_result(near_outputs(m * n * 4));
+    if (layout == GemmLayout::tn)  // gradient of the output, kept input, gradient of the weight
+      return time(least, [&] {
+        device_.gemm(device::Gemm::tn, m, n, k, near.next<T>(m * k), far.next<T>(n * k), kept.next<float>(m * n), true);
+      });
+    if (layout == GemmLayout::nn)
+      return time(least, [&] {
+        device_.gemm(device::Gemm::nn, m, n, k, near.next<T>(m * k), far.next<T>(k * n), near_result.next<T>(m * n));
+      });
+    return time(least, [&] {
+      device_.gemm(device::Gemm::nt, m, n, k, near.next<T>(m * k), far.next<T>(n * k), kept.next<T>(m * n), false,
+                   far.next<T>(n));
+    });
+  }
+  /// True when the operands fit the pools.
+  static bool gemm_fits(std::int64_t m, std::int64_t n, std::int64_t k) {
+    return 4 * std::max({m * n, n * k, m * k}) <= pool_bytes / 2;
+  }
+
+  /// Causal attention; `heads` = samples x heads.
+  template <class T>
+  double attention(Pass pass, std::int64_t tokens, std::int64_t head_dim, std::int64_t heads, double least) {
+    const std::int64_t batch = heads >= 4 ? heads / 4 : 1;
+    const std::int64_t local = heads / batch;
+    const std::int64_t width = local * head_dim;
+    const device::AttentionShape shape{.batch = batch,
+                                       .queries = tokens,
+                                       .keys = tokens,
+                                       .heads = local,
+                                       .kv_heads = local,
+                                       .head_dim = head_dim,
+                                       .causal = true,
+                                       .q_stride = 3 * width,
+                                       .kv_stride = 3 * width,
+                                       .out_stride = width};
+    const std::int64_t rows = tokens * batch;
+    const std::int64_t fused_count = rows * 3 * width;
+    Walk far(inputs_.view());
+    Walk kept(outputs_.view());
+    const auto part = [&](View<T> fused, int i) { return fused.slice(i * width, fused.count - i * width); };
+    if (pass == Pass::forward) {
+      Walk near(near_inputs(fused_count * 4));
+      return time(least, [&] {
+        const View<T> fused = near.next<T>(fused_count);
+        device_.attention_forward<T>(shape, part(fused, 0), part(fused, 1), part(fused, 2), kept.next<T>(rows * width),
+                                     kept.next<float>(rows * local));
+      });
+    }
+    std::vector<float> statistics(static_cast<std::size_t>(rows * local));
+    const View<float> lse(statistics.data(), rows * local);
+    const View<T> sample = far.next<T>(fused_count);
+    device_.attention_forward<T>(shape, part(sample, 0), part(sample, 1), part(sample, 2), kept.next<T>(rows * width),
+                                 lse);
+    Walk near(near_inputs(rows * width * 4));
+    Walk near_result(near_outputs(fused_count * 4));
+    return time(least, [&] {
+      const View<T> fused = far.next<T>(fused_count);
+      const View<T> gradient = near_result.next<T>(fused_count);
+      device_.attention_backward<T>(shape, part(fused, 0), part(fused, 1), part(fused, 2), far.next<T>(rows * width),
+                                    lse, near.next<T>(rows * width), part(gradient, 0), part(gradient, 1),
+                                    part(gradient, 2), kept.next<float>(rows * local));
+    });
+  }
+  static bool attention_fits(std::int64_t tokens, std::int64_t head_dim, std::int64_t heads) {
+    return tokens * head_dim * heads * 3 * 4 <= pool_bytes / 2;
+  }
+
+  /// `elements` as in cost::WorkKind (bytes for fill and copy).
+  template <class T>
+  double memory_bound(MemoryBound kind, std::int64_t elements, double least) {
+    using K = MemoryBound;
+    const std::int64_t n = elements;
+    const std::int64_t columns = std::min<std::int64_t>(n, 512);
+    const std::int64_t rows = n / columns;
+    const NormKind norm = NormKind::layer_norm;
+    const View<const std::int32_t> tokens(tokens_.data(), token_count);
+    Walk far(inputs_.view());
+    Walk kept(outputs_.view());
+    Walk near(near_inputs(n * 4));
+    Walk near_result(near_outputs(n * 4));
+    const auto time_with = [&](const auto& op) { return time(least, op); };
+    switch (kind) {
+      case K::norm_forward:
+        return time_with([&] {
+          device_.norm_forward<T>(norm, rows, columns, 1e-5, near.next<T>(n), far.next<T>(columns),
+                                  far.next<T>(columns), kept.next<T>(n), kept.next<float>(2 * rows));
+        });
+      case K::norm_backward:
+        return time_with([&] {
+          device_.norm_backward<T>(norm, rows, columns, near.next<T>(n), far.next<T>(n), far.next<T>(columns),
+                                   far.next<float>(2 * rows), near.next<T>(n), near_result.next<T>(n),
+                                   kept.next<float>(columns), kept.next<float>(columns));
+        });
+      case K::activation_forward:
+        return time_with([&] {
+          device_.activation_forward<T>(ActivationKind::gelu, rows, columns, near.next<T>(n), kept.next<T>(n));
+        });
+      case K::activation_backward:
+        return time_with([&] {
+          device_.activation_backward<T>(ActivationKind::gelu, rows, columns, far.next<T>(n), near.next<T>(n),
+                                         near_result.next<T>(n));
+        });
+      case K::rotary: {
+        const std::int64_t head_dim = std::min<std::int64_t>(columns, 64);
+        return time_with([&] {
+          device_.rotary<T>(rows, 1, 0, columns / head_dim, head_dim, columns, 10000.0, false, near_result.next<T>(n));
+        });
+      }
+      case K::add:
+        return time_with([&] { device_.add<T>(n, near.next<T>(n), far.next<T>(n), near_result.next<T>(n)); });
+      case K::bias_gradient:
+        return time_with([&] { device_.bias_gradient(rows, columns, near.next<T>(n), kept.next<float>(columns)); });
+      case K::embedding_forward: {
+        const View<T> table(reinterpret_cast<T*>(inputs_.view().data), vocabulary * columns);
+        return time_with(
+            [&] { device_.embedding_forward<T>(rows, columns, tokens, 0, vocabulary, table, kept.next<T>(n)); });
+      }
+      case K::embedding_backward: {
+        const View<float> table(reinterpret_cast<float*>(outputs_.view().data), vocabulary * columns);
+        return time_with(
+            [&] { device_.embedding_backward(rows, columns, tokens, 0, vocabulary, near.next<T>(n), table); });
+      }
+      case K::softmax_statistics:
+        return time_with([&] {
+          device_.softmax_statistics(rows, columns, columns, 0, near.next<T>(n), tokens, kept.next<float>(3 * rows));
+        });
+      case K::softmax_backward:
+        return time_with([&] {
+          device_.softmax_backward(rows, columns, columns, 0, far.next<float>(rows), tokens, 1.0F,
+                                   near_result.next<T>(n));
+        });
+      case K::adamw:
+        return time_with([&] {
+          const View<float> master = kept.next<float>(n);
+          const View<float> first = kept.next<float>(n);
+          const View<float> second = kept.next<float>(n);
+          View<T> working;
+          if constexpr (std::is_same_v<T, float>)
+            working = master;
+          else
+            working = kept.next<T>(n);
+          device_.adamw(n, device::AdamW{}, master, far.next<float>(n), first, second, working);
+        });
+      case K::norm_squared:
+        return time_with([&] { sink_ = device_.norm_squared(n, far.next<float>(n)); });
+      case K::fill:
+        return time_with([&] { device_.zero(kept.next<std::byte>(n)); });
+      case K::copy:
+        return time_with([&] { device_.copy(near.next<std::byte>(n), kept.next<std::byte>(n)); });
+    }
+    return 0;
+  }
+  static bool memory_bound_fits(std::int64_t elements) {
+    return elements <= pool_bytes / 16 && elements / std::min<std::int64_t>(elements, 512) <= token_count;
+  }
+
+  /// Computes without much memory for about `seconds` of a core.
+  void keep_busy(double seconds) {
+    const double end = watch_.now() + seconds;
+    while (watch_.now() < end) gemm<float>(GemmLayout::nt, 64, 64, 64, 0);
+  }
+
+ private:
+  template <class Op>
+  double time(double least, const Op& op) {
+    return measure(watch_, least, op);
+  }
+  /// The near pool, or as much of the far one as two such operands take.
+  [[nodiscard]] View<std::byte> near_inputs(std::int64_t bytes) const {
+    if (2 * bytes <= near_bytes) return near_inputs_.view();
+    return inputs_.view().slice(0, std::min(pool_bytes, 2 * aligned_bytes(bytes)));
+  }
+  [[nodiscard]] View<std::byte> near_outputs(std::int64_t bytes) const {
+    if (2 * bytes <= near_bytes) return near_outputs_.view();
+    return outputs_.view().slice(0, std::min(pool_bytes, 2 * aligned_bytes(bytes)));
+  }
+
+  Pages library_;
+  Pages inputs_;   // read only, so that values stay what they are
+  Pages outputs_;  // results and states
+  Pages near_inputs_;
+  Pages near_outputs_;
+  device::Host device_;
+  Stopwatch watch_;
+  std::vector<std::int32_t> tokens_;
+  double sink_ = 0;
+};
+
+}  // namespace galvatron::train::detail

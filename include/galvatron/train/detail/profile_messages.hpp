@@ -1,0 +1,149 @@
+// Collectives and messages of rank threads, timed by the wall with all ranks in them.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include <galvatron/cluster/spec.hpp>
+#include <galvatron/comm/thread/thread.hpp>
+#include <galvatron/core/view.hpp>
+#include <galvatron/train/detail/profile_compute.hpp>
+#include <galvatron/train/detail/stopwatch.hpp>
+
+namespace galvatron::train::detail {
+
+/// One rank's side of the measurements; every rank calls the same functions in the same order.
+class MessageBench {
+ public:
+  using World = comm::thread::World;
+  using Group = comm::thread::Group;
+
+  MessageBench(World& world, Bench& bench) : world_(world), bench_(bench) {}
+
+  /// The members of this rank's group when the world is cut into groups of n: runs of consecutive ranks, or every
+  /// (size / n)th rank.
+  [[nodiscard]] std::vector<int> members(int n, bool strided) const {
+    const int groups = world_.size() / n;
+    std::vector<int> ranks;
+    for (int i = 0; i < n; ++i)
+      ranks.push_back(strided ? world_.rank() % groups + i * groups : world_.rank() / n * n + i);
+    return ranks;
+  }
+
+  /// Seconds of one collective of `bytes` (as cost::WorkKind counts them) in every group at once.
+  double collective(Message kind, Group& group, std::int64_t bytes, double least) {
+    const View<std::byte> buffer = bench_.buffer();
+    const int n = group.size();
+    const std::int64_t share = std::max<std::int64_t>(bytes / 4 / n, 1);
+    const std::int64_t whole = kind == Message::all_gather || kind == Message::reduce_scatter ? share * n : bytes / 4;
+    Walk walk(buffer.slice(0, std::min(buffer.count, std::max<std::int64_t>(std::int64_t{1} << 21, 2 * bytes))));
+    return together(least, [&] {
+      const View<float> data = walk.next<float>(whole);
+      const View<float> own = data.slice(share * group.rank(), share);
+      switch (kind) {
+        case Message::all_reduce:
+          group.all_reduce(data);
+          break;
+        case Message::all_gather:
+          group.template all_gather<float>(own, data);
+          break;
+        case Message::reduce_scatter:
+          group.template reduce_scatter<float>(data, own);
+          break;
+        case Message::broadcast:
+          group.broadcast(data, 0);
+          break;
+        case Message::send:
+          break;
+      }
+    });
+  }
+
+  /// Seconds of one message of `bytes` from every rank to the next.
+  double send(std::int64_t bytes, double least) {
+    const View<std::byte> buffer = bench_.buffer();
+    const std::int64_t half = buffer.count / 2;
+    Walk out(buffer.slice(0, std::min(half, std::max<std::int64_t>(std::int64_t{1} << 20, bytes))));
+    Walk in(buffer.slice(half, std::min(half, std::max<std::int64_t>(std::int64_t{1} << 20, bytes))));
+    const int size = world_.size();
+    const int next = (world_.rank() + 1) % size;
+    const int before = (world_.rank() + size - 1) % size;
+    return together(least, [&] {
+      const std::array sent{comm::Piece{next, out.next<std::byte>(bytes).data, 1, bytes, bytes}};
+      const std::array received{comm::Piece{before, in.next<std::byte>(bytes).data, 1, bytes, bytes}};
+      world_.post(sent);
+      world_.receive(received);
+      world_.wait_sent();
+    });
+  }
+
+  /// How much longer rank 0 computes while all others communicate.
+  double overlap_slowdown(double least) {
+    const auto compute = [&] { bench_.keep_busy(0); };
+    std::vector<int> others;
+    for (int r = 1; r < world_.size(); ++r) others.push_back(r);
+    std::array<double, 2> seconds{};
+    constexpr int calls = 2000;
+    for (const bool communicating : {false, true}) {
+      world_.everybody().barrier();
+      if (world_.rank() == 0) {
+        seconds[communicating ? 1 : 0] = measure(bench_.watch(), least, compute);
+      } else if (communicating && others.size() > 1) {
+        Group& group = world_.group(others);
+        const View<float> data(reinterpret_cast<float*>(bench_.buffer().data), 1 << 18);
+        const double end = wall_seconds() + 5 * least;
+        for (int i = 0; i < calls; ++i) {
+          std::int32_t go = wall_seconds() < end ? 1 : 0;
+          group.broadcast(View<std::int32_t>(&go, 1), 0);
+          if (go == 0) break;
+          group.all_reduce(data);
+        }
+      }
+    }
+    double slowdown = world_.rank() == 0 ? std::clamp(seconds[1] / std::max(seconds[0], 1e-9), 1.0, 4.0) : 0;
+    world_.everybody().broadcast(View<double>(&slowdown, 1), 0);
+    return slowdown;
+  }
+
+ private:
+  /// Seconds of one op() that all ranks call: the second best of five windows, so that neither a lucky one nor those in
+  /// which something else ran on this machine count. All ranks get the same answer.
+  template <class Op>
+  double together(double least, const Op& op) {
+    Group& all = world_.everybody();
+    op();
+    all.barrier();
+    double begin = wall_seconds();
+    op();
+    all.barrier();
+    const double once = std::max(wall_seconds() - begin, 1e-7);
+    std::int32_t calls = static_cast<std::int32_t>(std::clamp(std::ceil(least / 5 / once), 1.0, 5000.0));
+    all.broadcast(View<std::int32_t>(&calls, 1), 0);
+    const int windows = once > least ? 2 : 5;
+    std::int32_t agreed = windows;
+    all.broadcast(View<std::int32_t>(&agreed, 1), 0);
+    std::vector<double> times;
+    for (int window = 0; window < agreed; ++window) {
+      all.barrier();
+      begin = wall_seconds();
+      for (int i = 0; i < calls; ++i) op();
+      all.barrier();
+      times.push_back((wall_seconds() - begin) / calls);
+    }
+    std::sort(times.begin(), times.end());
+    double seconds = std::max(times.size() > 2 ? times[1] : times[0], 1e-8);
+    all.broadcast(View<double>(&seconds, 1), 0);
+    return seconds;
+  }
+
+  World& world_;
+  Bench& bench_;
+};
+
+}  // namespace galvatron::train::detail

@@ -1,0 +1,74 @@
+// Exchange: moving activations (or their gradients) from one layout to another, inside a stage or between two.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include <galvatron/comm/communicator.hpp>
+#include <galvatron/core/view.hpp>
+#include <galvatron/strategy/layout.hpp>
+
+namespace galvatron::train {
+
+/// What one rank sends and receives when a micro-batch's activations change from one layout to another. Made once; every
+/// use only fills in addresses.
+class Exchange {
+ public:
+  Exchange() = default;
+  /// @param rank           this rank of the world; in `from`, in `to` or in both
+  /// @param element_bytes  bytes of an element; a token has `hidden` of them
+  Exchange(const ActivationLayout& from, const ActivationLayout& to, int rank, std::int64_t hidden,
+           std::int64_t element_bytes) {
+    const std::int64_t token = hidden * element_bytes;
+    if (from.holds(rank))
+      for (int peer = to.first_rank; peer < to.first_rank + to.ranks(); ++peer)
+        add(sends_, peer, transfer(from, to, rank, peer), from.region(rank), token);
+    if (to.holds(rank))
+      for (int peer = from.first_rank; peer < from.first_rank + from.ranks(); ++peer)
+        add(receives_, peer, transfer(from, to, peer, rank), to.region(rank), token);
+    scratch_.reserve(sends_.size() > receives_.size() ? sends_.size() : receives_.size());
+  }
+
+  /// Offers this rank's parts of `local`, which stays as it is until world.wait_sent().
+  template <class W, class T>
+  void post(W& world, View<T> local) {
+    if (!sends_.empty()) world.post(at(sends_, local));
+  }
+  /// Takes this rank's parts into `local`.
+  template <class W, class T>
+  void receive(W& world, View<T> local) {
+    if (!receives_.empty()) world.receive(at(receives_, local));
+  }
+
+ private:
+  struct Part {
+    comm::Piece piece;
+    std::int64_t offset;  ///< bytes from the start of the local tensor
+  };
+  static void add(std::vector<Part>& parts, int peer, const Region& part, const Region& local, std::int64_t token) {
+    if (part.empty()) return;
+    const std::int64_t samples = local.batch_end - local.batch_begin;
+    const std::int64_t offset =
+        ((part.sequence_begin - local.sequence_begin) * samples + part.batch_begin - local.batch_begin) * token;
+    parts.push_back({{.peer = peer,
+                      .rows = part.sequence_end - part.sequence_begin,
+                      .row_bytes = (part.batch_end - part.batch_begin) * token,
+                      .stride_bytes = samples * token},
+                     offset});
+  }
+  template <class T>
+  std::span<const comm::Piece> at(const std::vector<Part>& parts, View<T> local) {
+    scratch_.clear();
+    for (const Part& part : parts) {
+      scratch_.push_back(part.piece);
+      if (local.data != nullptr) scratch_.back().data = reinterpret_cast<std::byte*>(local.data) + part.offset;
+    }
+    return scratch_;
+  }
+
+  std::vector<Part> sends_;
+  std::vector<Part> receives_;
+  std::vector<comm::Piece> scratch_;
+};
+
+}  // namespace galvatron::train

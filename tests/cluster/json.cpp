@@ -1,0 +1,116 @@
+// Cluster files: what is written is read back, and bad files are refused in one line.
+#include <galvatron/cluster/cluster.hpp>
+
+#include <doctest/doctest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <string>
+
+namespace {
+
+using namespace galvatron;
+
+/// A cluster with every optional part, and numbers that have no short decimal form.
+Cluster full_cluster() {
+  Cluster cluster = value_or_throw(load_cluster("16xa100-80g"));
+  cluster.cores = 48;
+  cluster.threads_per_rank = 3;
+  cluster.overlap_slowdown = 1.0 / 0.87;
+  cluster.device.memory = {80'000'000'001};
+  cluster.gemm.push_back({GemmLayout::tn, Precision::bf16, 4,
+                          LogGrid<3>({{{16, 64}, {32}, {8, 16, 4096}}}, {1e-6 / 3, 2e-6, 3e-6, 4e-6, 5e-6, 1})});
+  cluster.attention.push_back(
+      {Pass::backward, false, Precision::fp32, 2, LogGrid<3>({{{64, 512}, {64}, {1}}}, {1e-5, 1e-4})});
+  cluster.memory_bound.push_back(
+      {MemoryBound::adamw, Precision::fp32, 1, LogGrid<1>({{{1000, 100000}}}, {1e-6, 1e-4})});
+  cluster.messages.push_back({Message::send, 2, true, 4, LogGrid<1>({{{64, 1 << 20}}}, {3e-6, 1e-4})});
+  return cluster;
+}
+
+std::string error_of(std::string_view text) {
+  auto value = parse_json(text, "c.json");
+  REQUIRE(value.has_value());
+  auto cluster = cluster_from_json(*value, "c.json");
+  REQUIRE_FALSE(cluster.has_value());
+  CHECK(cluster.error().kind == ErrorKind::usage);
+  CHECK(cluster.error().message.find('\n') == std::string::npos);
+  return cluster.error().message;
+}
+
+const std::string small = R"({"format":"galvatron-cluster","version":1,"name":"lab","devices":2,
+  "device":{"name":"x","memory":"16GiB","memory_bandwidth":1e11,"rates":[{"precision":"fp32","peak_flops":1e12}]},
+  "inside_node":{"latency":1e-6,"bandwidth":1e9})";
+
+}  // namespace
+
+TEST_CASE("a cluster survives the way to JSON text and back, bit for bit") {
+  const Cluster cluster = full_cluster();
+  const std::string text = cluster_to_json(cluster).dump();
+  auto value = parse_json(text, "round trip");
+  REQUIRE(value.has_value());
+  auto back = cluster_from_json(*value, "round trip");
+  REQUIRE_MESSAGE(back.has_value(), (back ? std::string() : back.error().message));
+  CHECK(*back == cluster);
+  Cluster other = cluster;
+  other.messages.back().strided = false;
+  CHECK_FALSE(*back == other);
+}
+
+TEST_CASE("a cluster file is written and loaded by its path") {
+  const auto folder = std::filesystem::temp_directory_path() / "galvatron_cluster_json_test";
+  std::filesystem::create_directories(folder);
+  const auto path = folder / "c.json";
+  REQUIRE(write_cluster(path, full_cluster()).has_value());
+  auto back = load_cluster(path.string());
+  REQUIRE(back.has_value());
+  CHECK(*back == full_cluster());
+  CHECK_FALSE(write_cluster(folder / "missing" / "c.json", full_cluster()).has_value());
+  std::filesystem::remove_all(folder);
+}
+
+TEST_CASE("a file with the few required keys is enough") {
+  auto value = parse_json(small + "}", "c.json");
+  REQUIRE(value.has_value());
+  auto cluster = cluster_from_json(*value, "c.json");
+  REQUIRE_MESSAGE(cluster.has_value(), (cluster ? std::string() : cluster.error().message));
+  CHECK(cluster->devices_per_node == 2);
+  CHECK(cluster->device.memory == Bytes{std::int64_t{16} << 30});
+  CHECK(cluster->inside_node.send_bandwidth == 1e9);
+  CHECK(cluster->supports(Precision::fp32));
+  CHECK_FALSE(cluster->supports(Precision::bf16));
+  CHECK(cluster->peak_flops(Precision::bf16) == 0);
+}
+
+TEST_CASE("bad cluster files are refused with the place and the reason") {
+  CHECK(error_of("[]").find("expected a JSON object") != std::string::npos);
+  CHECK(error_of("{}").find("\"format\" is missing") != std::string::npos);
+  CHECK(error_of(R"({"format":"galvatron-plan","version":1})").find("galvatron-plan") != std::string::npos);
+  CHECK(error_of(R"({"format":"galvatron-cluster","version":7})").find("version 7") != std::string::npos);
+  CHECK(error_of(small + R"(,"colour":1})").find("unknown key \"colour\"") != std::string::npos);
+  CHECK(error_of(small + R"(,"devices_per_node":4})").find("more than the 2 devices") != std::string::npos);
+  CHECK(error_of(small + R"(,"devices_per_node":1})").find("\"across_nodes\" is missing") != std::string::npos);
+  CHECK(error_of(small + R"(,"overlap_slowdown":0.5})").find("overlap_slowdown") != std::string::npos);
+  CHECK(error_of(small + R"(,"messages":[{"kind":"whisper","group":2,"points":[[1,1]]}]})")
+            .find("known are all_reduce") != std::string::npos);
+  CHECK(
+      error_of(small + R"(,"messages":[{"kind":"send","group":2,"points":[[64,1e-6],[8,1e-6]]}]})").find("must rise") !=
+      std::string::npos);
+  CHECK(error_of(small + R"(,"messages":[{"kind":"send","group":2,"points":[[64,-1]]}]})").find("times lie") !=
+        std::string::npos);
+  CHECK(error_of(small + R"(,"messages":[{"kind":"send","group":2,"points":[[64,1,2]]}]})").find("pairs") !=
+        std::string::npos);
+  CHECK(error_of(small + R"(,"gemm":[{"layout":"nt","precision":"fp32","m":[16],"n":[16],"k":[16],"seconds":[1,2]}]})")
+            .find("1 points and there are 2 values") != std::string::npos);
+  CHECK(error_of(
+            small +
+            R"(,"gemm":[{"layout":"nt","precision":"fp32","m":[18446744073709551615],"n":[1],"k":[1],"seconds":[1]}]})")
+            .find("too large") != std::string::npos);
+  CHECK(error_of(small + R"(,"gemm":{}})").find("expected an array") != std::string::npos);
+  std::string memory = small + "}";
+  memory.replace(memory.find("16GiB"), 5, "16 apples");
+  CHECK(error_of(memory).find("apples") != std::string::npos);
+  std::string rates = small + "}";
+  rates.replace(rates.find("1e12"), 4, "-3");
+  CHECK(error_of(rates).find("peak_flops") != std::string::npos);
+}

@@ -1,0 +1,54 @@
+// Clusters by name.
+#include <galvatron/cluster/cluster.hpp>
+
+#include <doctest/doctest.h>
+
+#include <string>
+
+using namespace galvatron;
+
+TEST_CASE("every listed preset loads, and round trips through JSON") {
+  for (std::string name : cluster_names()) {
+    if (name.front() == 'N') name.replace(0, 1, "64");
+    auto cluster = load_cluster(name);
+    REQUIRE_MESSAGE(cluster.has_value(), name);
+    CHECK(cluster->name == name);
+    CHECK(cluster->device.memory > cluster->device.library_workspace);
+    CHECK(cluster->supports(Precision::fp32));
+    CHECK(cluster->supports(Precision::bf16));
+    auto back = cluster_from_json(cluster_to_json(*cluster), name);
+    REQUIRE_MESSAGE(back.has_value(), (back ? std::string() : back.error().message));
+    CHECK(*back == *cluster);
+  }
+}
+
+TEST_CASE("COUNTxDEVICE counts devices, eight a node") {
+  const Cluster small = value_or_throw(load_cluster("4xh100-80g"));
+  CHECK(small.devices == 4);
+  CHECK(small.devices_per_node == 4);
+  CHECK(small.nodes() == 1);
+  const Cluster large = value_or_throw(load_cluster("1024xh100-80g"));
+  CHECK(large.devices_per_node == 8);
+  CHECK(large.nodes() == 128);
+  CHECK(large.peak_flops(Precision::bf16) == doctest::Approx(989e12));
+}
+
+TEST_CASE("the host has its devices share the cores of this machine") {
+  const Cluster host = host_cluster(4, 2);
+  CHECK(host.devices == 4);
+  CHECK(host.cores == 2);
+  CHECK(host.threads_per_rank == 1);
+  CHECK(host_cluster(2, 8).threads_per_rank == 4);
+  CHECK(value_or_throw(load_cluster("host")).devices >= 1);
+}
+
+TEST_CASE("unknown clusters are refused with the list of known ones") {
+  for (const char* name :
+       {"8xq100-80g", "Nxa100-80g", "0xa100-80g", "99999999999xa100-80g", "nothing", "xa100-80g", ""}) {
+    auto cluster = load_cluster(name);
+    REQUIRE_MESSAGE(!cluster.has_value(), name);
+    CHECK(cluster.error().kind == ErrorKind::usage);
+    CHECK_MESSAGE(cluster.error().message.find("a100-80g") != std::string::npos, cluster.error().message);
+    CHECK(cluster.error().message.find('\n') == std::string::npos);
+  }
+}

@@ -1,0 +1,186 @@
+// Prices of work: exact at measured points, monotone, positive, and near published figures.
+#include <galvatron/cost/time.hpp>
+
+#include <galvatron/cluster/cluster.hpp>
+
+#include <doctest/doctest.h>
+
+#include <chrono>
+#include <cmath>
+#include <random>
+#include <string>
+
+namespace {
+
+using namespace galvatron;
+using namespace galvatron::cost;
+
+Cluster preset(const char* name) { return value_or_throw(load_cluster(name)); }
+
+Work gemm(std::int64_t m, std::int64_t n, std::int64_t k, WorkKind kind = WorkKind::gemm_nt) {
+  return {.kind = kind, .m = m, .n = n, .k = k};
+}
+Work message(WorkKind kind, std::int64_t bytes, std::int64_t ranks, bool strided = false) {
+  return {.kind = kind, .m = bytes, .n = ranks, .strided = strided};
+}
+double tflops(const Work& work, const Cluster& cluster, Precision precision = Precision::bf16) {
+  return flops_of(work).count / time_of(work, precision, cluster).value / 1e12;
+}
+
+/// Four ranks on two cores, with tables for one and for four busy ranks.
+Cluster measured_host() {
+  Cluster host = host_cluster(4, 2);
+  host.gemm = {{GemmLayout::nt, Precision::fp32, 1,
+                LogGrid<3>({{{16, 256}, {16, 256}, {16, 256}}}, {1e-6, 3e-6, 2e-6, 1e-5, 2e-6, 1e-5, 1e-5, 1e-4})},
+               {GemmLayout::nt, Precision::fp32, 4,
+                LogGrid<3>({{{16, 256}, {16, 256}, {16, 256}}}, {2e-6, 6e-6, 4e-6, 2e-5, 4e-6, 2e-5, 2e-5, 3e-4})}};
+  host.messages = {{Message::all_reduce, 2, false, 4, LogGrid<1>({{{64, 1 << 20}}}, {1e-5, 3e-4})},
+                   {Message::all_reduce, 4, false, 4, LogGrid<1>({{{64, 1 << 20}}}, {2e-5, 9e-4})}};
+  host.memory_bound = {{MemoryBound::add, Precision::fp32, 4, LogGrid<1>({{{1024, 1 << 20}}}, {1e-6, 1e-3})}};
+  return host;
+}
+
+}  // namespace
+
+static_assert(bytes_of({.kind = WorkKind::add, .m = 10}, Precision::fp32) == Bytes{120});
+static_assert(bytes_of({.kind = WorkKind::norm_forward, .m = 3, .n = 5}, Precision::bf16) == Bytes{60});
+static_assert(bytes_of({.kind = WorkKind::adamw, .m = 2}, Precision::bf16) == Bytes{60});
+static_assert(bytes_of({.kind = WorkKind::all_reduce, .m = 80, .n = 4}, Precision::fp32) == Bytes{120});
+static_assert(bytes_of({.kind = WorkKind::all_gather, .m = 80, .n = 1}, Precision::fp32) == Bytes{0});
+
+TEST_CASE("a measured point is the price, times the number of executions") {
+  const Cluster host = measured_host();
+  CHECK(time_of(gemm(16, 256, 16), Precision::fp32, host, 4).value == doctest::Approx(4e-6));
+  CHECK(time_of(gemm(256, 256, 256), Precision::fp32, host, 1).value == doctest::Approx(1e-4));
+  CHECK(time_of(gemm(256, 256, 256), Precision::fp32, host).value == doctest::Approx(3e-4));
+  Work twice = gemm(256, 256, 256);
+  twice.times = 2;
+  CHECK(time_of(twice, Precision::fp32, host).value == doctest::Approx(6e-4));
+  CHECK(time_of(message(WorkKind::all_reduce, 1 << 20, 4), Precision::fp32, host).value == doctest::Approx(9e-4));
+  CHECK(time_of(message(WorkKind::all_reduce, 1 << 20, 2), Precision::fp32, host).value == doctest::Approx(3e-4));
+  CHECK(time_of({.kind = WorkKind::add, .m = 1024}, Precision::fp32, host).value == doctest::Approx(1e-6));
+}
+
+TEST_CASE("beyond the measured grid a GEMM costs by its flops") {
+  const Cluster host = measured_host();
+  CHECK(time_of(gemm(512, 1024, 256), Precision::fp32, host, 1).value == doctest::Approx(8e-4));
+}
+
+TEST_CASE("between one and all busy ranks the cores are shared") {
+  const Cluster host = measured_host();
+  const auto at = [&](int busy) { return time_of(gemm(256, 256, 256), Precision::fp32, host, busy).value; };
+  CHECK(at(2) == doctest::Approx(1.5e-4));   // each rank has a core; its neighbour slows it
+  CHECK(at(3) == doctest::Approx(2.25e-4));  // three ranks on two cores
+  CHECK(at(8) == doctest::Approx(6e-4));
+}
+
+TEST_CASE("nothing costs nothing") {
+  const Cluster cluster = preset("8xa100-80g");
+  CHECK(time_of({.kind = WorkKind::add, .m = 0}, Precision::bf16, cluster).value == 0);
+  CHECK(time_of(message(WorkKind::all_reduce, 1 << 20, 1), Precision::bf16, cluster).value == 0);
+  Work never = gemm(64, 64, 64);
+  never.times = 0;
+  CHECK(time_of(never, Precision::bf16, cluster).value == 0);
+}
+
+TEST_CASE("prices are positive and never fall when work grows") {
+  const unsigned seed = 42;
+  INFO("seed " << seed);
+  std::mt19937_64 random(seed);
+  std::uniform_real_distribution<double> exponent(0, 14);
+  const auto extent = [&] { return static_cast<std::int64_t>(std::exp2(exponent(random))); };
+  for (const Cluster& cluster :
+       {preset("8xtitan-24g"), preset("64xh100-80g"), preset("16xa100-40g"), measured_host(), host_cluster(2, 2)})
+    for (int kind = 0; kind < work_kinds; ++kind)
+      for (int round = 0; round < 60; ++round) {
+        Work work{
+            .kind = static_cast<WorkKind>(kind), .m = extent(), .n = extent(), .k = extent(), .l = extent() / 128 + 1};
+        work.causal = (round & 1) != 0;
+        work.strided = (round & 2) != 0;
+        if (is_communication(work.kind)) work.n = 2;
+        const Precision precision = (round & 4) != 0 ? Precision::bf16 : Precision::fp32;
+        const double before = time_of(work, precision, cluster).value;
+        CHECK(before > 0);
+        CHECK(std::isfinite(before));
+        for (int d = 0; d < 4; ++d) {
+          if (is_communication(work.kind) && d > 0) continue;
+          Work larger = work;
+          std::int64_t& x = d == 0 ? larger.m : d == 1 ? larger.n : d == 2 ? larger.k : larger.l;
+          x += extent();
+          INFO("kind " << kind << " m " << work.m << " n " << work.n << " k " << work.k << " l " << work.l << " axis "
+                       << d << " on " << cluster.name);
+          CHECK(time_of(larger, precision, cluster).value >= before * (1 - 1e-9));
+        }
+      }
+}
+
+TEST_CASE("GEMM prices are near published cuBLAS rates") {
+  const Cluster a100 = preset("8xa100-80g");
+  const Cluster h100 = preset("8xh100-80g");
+  CHECK(tflops(gemm(1024, 1024, 1024), a100) == doctest::Approx(119).epsilon(0.25));
+  CHECK(tflops(gemm(4096, 4096, 4096), a100) == doctest::Approx(228).epsilon(0.12));
+  CHECK(tflops(gemm(8192, 8192, 8192), a100) == doctest::Approx(254).epsilon(0.05));
+  CHECK(tflops(gemm(2048, 2048, 2048), h100) == doctest::Approx(548).epsilon(0.25));
+  CHECK(tflops(gemm(4096, 4096, 4096), h100) == doctest::Approx(680).epsilon(0.15));
+  CHECK(tflops(gemm(8192, 8192, 8192), h100) == doctest::Approx(700).epsilon(0.12));
+  for (const auto& [n, k, share] :
+       {std::tuple{4096, 4096, .72}, std::tuple{6144, 4096, .72}, std::tuple{28672, 4096, .74},
+        std::tuple{2048, 4096, .61}, std::tuple{1024, 4096, .46}, std::tuple{512, 4096, .54},
+        std::tuple{4096, 512, .61}, std::tuple{4096, 1024, .62}, std::tuple{4096, 14336, .74}}) {
+    INFO("n " << n << " k " << k);
+    CHECK(tflops(gemm(4096, n, k), a100) / 312 == doctest::Approx(share).epsilon(0.25));
+  }
+}
+
+TEST_CASE("collective prices are near published nccl-tests figures") {
+  const Cluster a100 = preset("16xa100-80g");
+  const auto bus = [&](std::int64_t bytes, int n, bool strided) {
+    const Work work = message(WorkKind::all_reduce, bytes, n, strided);
+    return static_cast<double>(bytes_of(work, Precision::bf16).count) / time_of(work, Precision::bf16, a100).value /
+           1e9;
+  };
+  CHECK(bus(1 << 20, 8, false) == doctest::Approx(36.2).epsilon(0.01));
+  CHECK(bus(1 << 30, 8, false) == doctest::Approx(228).epsilon(0.01));
+  CHECK(bus(std::int64_t{8} << 30, 16, false) == doctest::Approx(192).epsilon(0.02));
+  CHECK(bus(1 << 28, 2, true) < 25);  // a pair across nodes has one network card each
+}
+
+TEST_CASE("strided groups stay in a node when their stage does") {
+  const Cluster cluster = preset("64xa100-80g");
+  const Work work = message(WorkKind::all_gather, 1 << 26, 4, true);
+  const Seconds inside = time_of(work, Precision::bf16, cluster, Surroundings{0, 8});
+  const Seconds across = time_of(work, Precision::bf16, cluster, Surroundings{0, 32});
+  CHECK(inside.value < 0.2 * across.value);
+  CHECK(inside == time_of(message(WorkKind::all_gather, 1 << 26, 4), Precision::bf16, cluster));
+}
+
+TEST_CASE("attention prices follow the length and the mask") {
+  const Cluster h100 = preset("8xh100-80g");
+  Work work{.kind = WorkKind::attention_forward, .m = 64, .n = 4096, .k = 4096, .l = 128, .causal = true};
+  CHECK(tflops(work, h100) == doctest::Approx(518).epsilon(0.05));
+  work.n = work.k = 512;
+  work.m = 512;
+  CHECK(tflops(work, h100) == doctest::Approx(315).epsilon(0.1));
+  const Seconds causal = time_of(work, Precision::bf16, h100);
+  work.causal = false;
+  CHECK(time_of(work, Precision::bf16, h100) > causal);
+  CHECK(time_of(work, Precision::bf16, h100).value < 2.01 * causal.value);
+}
+
+TEST_CASE("a hundred thousand prices take a fraction of a second") {
+  const Cluster clusters[] = {preset("1024xh100-80g"), measured_host()};
+  for (const Cluster& cluster : clusters) {
+    const auto begin = std::chrono::steady_clock::now();
+    double sum = 0;
+    for (int i = 0; i < 100000; ++i) {
+      const auto kind = static_cast<WorkKind>(i % work_kinds);
+      sum += time_of({.kind = kind, .m = 64 + i, .n = is_communication(kind) ? 8 : 512, .k = 512, .l = 64},
+                     Precision::bf16, cluster)
+                 .value;
+    }
+    const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+    MESSAGE(cluster.name << ": " << seconds * 1e4 << " ns a price");
+    CHECK(sum > 0);
+    CHECK(seconds < 2.0);
+  }
+}

@@ -1,0 +1,226 @@
+#include <doctest/doctest.h>
+
+#include <galvatron/device/host/attention.hpp>
+#include <galvatron/device/host/attention_backward.hpp>
+
+#include "host_fixture.hpp"
+
+namespace {
+
+using namespace galvatron;
+using namespace galvatron::test;
+using device::AttentionShape;
+using device::Isa;
+
+/// Tensors of one attention, q, k and v in one fused projection of each row when `fused`.
+template <class T>
+struct Problem {
+  AttentionShape shape;
+  std::int64_t k_at = 0;
+  std::int64_t v_at = 0;
+  std::vector<T> qkv, q, kv;
+  std::vector<T> d_o;
+
+  Problem(std::mt19937& random, std::int64_t batch, std::int64_t queries, std::int64_t keys, std::int64_t heads,
+          std::int64_t kv_heads, std::int64_t head_dim, bool causal) {
+    const std::int64_t width = (heads + 2 * kv_heads) * head_dim;
+    shape = {.batch = batch,
+             .queries = queries,
+             .keys = keys,
+             .heads = heads,
+             .kv_heads = kv_heads,
+             .head_dim = head_dim,
+             .causal = causal,
+             .q_stride = width,
+             .kv_stride = width,
+             .out_stride = heads * head_dim + 3};
+    k_at = heads * head_dim;
+    v_at = k_at + kv_heads * head_dim;
+    qkv = random_tensor<T>(random, std::max(queries, keys) * batch * width, 2.0F);
+    d_o = random_tensor<T>(random, queries * batch * shape.out_stride);
+  }
+  template <class X>
+  View<X> part(std::vector<X>& x, std::int64_t at) const {
+    return view(x).slice(at, static_cast<std::int64_t>(x.size()) - at);
+  }
+};
+
+struct Results {
+  std::vector<double> o, lse, dqkv;
+};
+
+/// Attention and its gradient by the definition, in double.
+template <class T>
+Results reference(const Problem<T>& p) {
+  const AttentionShape& s = p.shape;
+  const auto at = [](std::int64_t i) { return static_cast<std::size_t>(i); };
+  const auto x = doubles(p.qkv);
+  const auto d_o = doubles(p.d_o);
+  Results r;
+  r.o.assign(d_o.size(), 0.0);
+  r.lse.assign(at(s.batch * s.heads * s.queries), 0.0);
+  r.dqkv.assign(x.size(), 0.0);
+  const double scale = 1.0 / std::sqrt(static_cast<double>(s.head_dim));
+  std::vector<double> probability(at(s.keys));
+  for (std::int64_t b = 0; b < s.batch; ++b)
+    for (std::int64_t head = 0; head < s.heads; ++head)
+      for (std::int64_t i = 0; i < s.queries; ++i) {
+        const std::int64_t q = (i * s.batch + b) * s.q_stride + head * s.head_dim;
+        const std::int64_t out = (i * s.batch + b) * s.out_stride + head * s.head_dim;
+        const std::int64_t kv_head = head / (s.heads / s.kv_heads);
+        const auto k_of = [&](std::int64_t j) { return p.k_at + (j * s.batch + b) * s.kv_stride + kv_head * s.head_dim; };
+        const auto v_of = [&](std::int64_t j) { return p.v_at + (j * s.batch + b) * s.kv_stride + kv_head * s.head_dim; };
+        const std::int64_t keys = s.causal ? i + 1 : s.keys;
+        double sum = 0;
+        for (std::int64_t j = 0; j < keys; ++j) {
+          double score = 0;
+          for (std::int64_t d = 0; d < s.head_dim; ++d) score += x[at(q + d)] * x[at(k_of(j) + d)];
+          probability[at(j)] = std::exp(score * scale);
+          sum += probability[at(j)];
+        }
+        r.lse[at((b * s.heads + head) * s.queries + i)] = std::log(sum);
+        double delta = 0;
+        for (std::int64_t j = 0; j < keys; ++j) {
+          probability[at(j)] /= sum;
+          for (std::int64_t d = 0; d < s.head_dim; ++d) {
+            r.o[at(out + d)] += probability[at(j)] * x[at(v_of(j) + d)];
+          }
+        }
+        for (std::int64_t d = 0; d < s.head_dim; ++d) delta += r.o[at(out + d)] * d_o[at(out + d)];
+        for (std::int64_t j = 0; j < keys; ++j) {
+          double dp = 0;
+          for (std::int64_t d = 0; d < s.head_dim; ++d) dp += d_o[at(out + d)] * x[at(v_of(j) + d)];
+          const double ds = probability[at(j)] * (dp - delta) * scale;
+          for (std::int64_t d = 0; d < s.head_dim; ++d) {
+            r.dqkv[at(v_of(j) + d)] += probability[at(j)] * d_o[at(out + d)];
+            r.dqkv[at(q + d)] += ds * x[at(k_of(j) + d)];
+            r.dqkv[at(k_of(j) + d)] += ds * x[at(q + d)];
+          }
+        }
+      }
+  return r;
+}
+
+template <class T>
+struct Outputs {
+  std::vector<T> o, dqkv;
+  std::vector<float> lse;
+};
+
+template <class T>
+Outputs<T> compute(device::Host& host, Problem<T>& p) {
+  const AttentionShape& s = p.shape;
+  Outputs<T> out{std::vector<T>(p.d_o.size()), std::vector<T>(p.qkv.size()),
+                 std::vector<float>(static_cast<std::size_t>(s.batch * s.heads * s.queries))};
+  std::vector<float> delta(out.lse.size());
+  host.attention_forward(s, view(p.qkv), p.part(p.qkv, p.k_at), p.part(p.qkv, p.v_at), view(out.o), view(out.lse));
+  host.attention_backward(s, view(p.qkv), p.part(p.qkv, p.k_at), p.part(p.qkv, p.v_at), view(out.o), view(out.lse),
+                          view(p.d_o), view(out.dqkv), p.part(out.dqkv, p.k_at), p.part(out.dqkv, p.v_at), view(delta));
+  return out;
+}
+
+template <class T>
+void check(std::mt19937& random, int threads, Isa isa, std::int64_t batch, std::int64_t queries, std::int64_t keys,
+           std::int64_t heads, std::int64_t kv_heads, std::int64_t head_dim, bool causal) {
+  Problem<T> problem(random, batch, queries, keys, heads, kv_heads, head_dim, causal);
+  TestHost host(threads, isa);
+  const auto got = compute(*host, problem);
+  const auto expected = reference(problem);
+  CAPTURE(device::name_of(isa));
+  CAPTURE(threads);
+  CAPTURE(batch);
+  CAPTURE(queries);
+  CAPTURE(keys);
+  CAPTURE(heads);
+  CAPTURE(kv_heads);
+  CAPTURE(head_dim);
+  CAPTURE(causal);
+  constexpr bool single = std::is_same_v<T, float>;
+  CHECK(error_of(got.o, expected.o) < (single ? 2e-6 : 1e-2));
+  CHECK(error_of(got.lse, expected.lse) < 2e-6);
+  CHECK(error_of(got.dqkv, expected.dqkv) < (single ? 5e-6 : 1.5e-2));
+}
+
+}  // namespace
+
+TEST_CASE("attention equals its definition for causal and full shapes, grouped heads and odd sizes") {
+  constexpr unsigned seed = 17;
+  CAPTURE(seed);
+  std::mt19937 random(seed);
+  for (const int threads : {1, 2}) {
+    for (const bool causal : {true, false}) {
+      check<float>(random, threads, device::best_isa(), 1, 1, 1, 1, 1, 8, causal);
+      check<float>(random, threads, device::best_isa(), 2, 64, 64, 2, 2, 64, causal);
+      check<float>(random, threads, device::best_isa(), 2, 77, 77, 3, 1, 20, causal);
+      check<float>(random, threads, device::best_isa(), 1, 131, 131, 4, 2, 33, causal);
+      check<float>(random, threads, device::best_isa(), 3, 200, 200, 1, 1, 16, causal);
+      check<float>(random, threads, device::best_isa(), 1, 70, 70, 2, 1, 128, causal);
+      check<float>(random, threads, device::best_isa(), 1, 66, 66, 1, 1, 256, causal);
+    }
+    check<float>(random, threads, device::best_isa(), 2, 5, 90, 2, 1, 32, false);
+    check<float>(random, threads, device::best_isa(), 1, 90, 67, 2, 2, 48, false);
+  }
+}
+
+TEST_CASE("attention of bfloat16 differs from its definition by rounding only") {
+  std::mt19937 random(23);
+  for (const bool causal : {true, false}) {
+    check<bfloat16>(random, 2, device::best_isa(), 2, 77, 77, 4, 2, 64, causal);
+    check<bfloat16>(random, 1, device::best_isa(), 1, 130, 130, 2, 1, 80, causal);
+    check<bfloat16>(random, 1, device::best_isa(), 1, 33, 33, 1, 1, 5, causal);
+  }
+}
+
+TEST_CASE("every instruction set computes attention") {
+  std::mt19937 random(29);
+  for (const Isa isa : testable_isas()) {
+    check<float>(random, 2, isa, 2, 99, 99, 4, 2, 40, true);
+    check<float>(random, 1, isa, 1, 65, 65, 1, 1, 96, false);
+    check<bfloat16>(random, 1, isa, 1, 70, 70, 2, 1, 64, true);
+  }
+}
+
+TEST_CASE("a sequence longer than the workspace holds is done in spans") {
+  std::mt19937 random(31);
+  // 256 wide heads: forward packs 4 MiB / 128 KiB = 28 blocks of 64 keys, backward 4 MiB / 320 KiB = 11.
+  check<float>(random, 1, device::best_isa(), 1, 3, 2000, 1, 1, 256, false);
+  check<float>(random, 2, device::best_isa(), 1, 900, 900, 1, 1, 250, true);
+  check<bfloat16>(random, 1, device::best_isa(), 1, 760, 760, 1, 1, 250, true);
+}
+
+TEST_CASE("large scores neither overflow nor lose the probabilities") {
+  std::mt19937 random(37);
+  Problem<float> problem(random, 1, 80, 80, 1, 1, 32, true);
+  for (std::size_t i = 0; i < problem.qkv.size(); ++i)
+    if (i % 96 < 64) problem.qkv[i] *= 10.0F;  // scores of several hundreds
+  TestHost host(1);
+  const auto got = compute(*host, problem);
+  const auto expected = reference(problem);
+  CHECK(error_of(got.o, expected.o) < 2e-4);
+  CHECK(error_of(got.lse, expected.lse) < 2e-6);
+}
+
+TEST_CASE("attention of the same threads gives the same bits, and forward does not depend on the threads") {
+  std::mt19937 random(41);
+  Problem<float> problem(random, 2, 150, 150, 3, 3, 24, true);
+  TestHost one(1);
+  TestHost two(2);
+  const auto a = compute(*two, problem);
+  const auto b = compute(*two, problem);
+  const auto c = compute(*one, problem);
+  CHECK(same_bits(a.o, b.o));
+  CHECK(same_bits(a.dqkv, b.dqkv));
+  CHECK(same_bits(a.o, c.o));
+  CHECK(same_bits(a.lse, c.lse));
+}
+
+TEST_CASE("heads that are too wide are refused with their width") {
+  TestHost host(1);
+  std::vector<float> x(3 * 300);
+  std::vector<float> lse(1);
+  const AttentionShape shape{.batch = 1, .queries = 1, .keys = 1, .heads = 1, .kv_heads = 1, .head_dim = 300,
+                             .causal = true, .q_stride = 900, .kv_stride = 900, .out_stride = 300};
+  std::vector<float> o(300);
+  CHECK_THROWS_WITH_AS(host->attention_forward(shape, view(x), view(x), view(x), view(o), view(lse)),
+                       "the host's attention has heads of at most 256 elements, not 300", DeviceFailure);
+}

@@ -1,0 +1,100 @@
+// What the tests of the host device share: a device with its workspace, random tensors, and a comparison.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <new>
+#include <random>
+#include <vector>
+
+#include <galvatron/device/host/host.hpp>
+
+namespace galvatron::test {
+
+/// A host device that owns its workspace.
+class TestHost {
+ public:
+  explicit TestHost(int threads, device::Isa isa = device::best_isa())
+      : bytes_(static_cast<std::size_t>(device::Host::library_workspace_bytes(threads))),
+        memory_(static_cast<std::byte*>(::operator new(bytes_, std::align_val_t(64)))),
+        host_(threads, View<std::byte>(memory_, static_cast<std::int64_t>(bytes_)), isa) {}
+  TestHost(const TestHost&) = delete;
+  TestHost& operator=(const TestHost&) = delete;
+  ~TestHost() { ::operator delete(memory_, std::align_val_t(64)); }
+  device::Host* operator->() { return &host_; }
+  device::Host& operator*() { return host_; }
+
+ private:
+  std::size_t bytes_;
+  std::byte* memory_;
+  device::Host host_;
+};
+
+template <class T>
+View<T> view(std::vector<T>& v) {
+  return {v.data(), static_cast<std::int64_t>(v.size())};
+}
+template <class T>
+View<const T> view(const std::vector<T>& v) {
+  return {v.data(), static_cast<std::int64_t>(v.size())};
+}
+
+/// `count` elements uniform in [-range, range], rounded to T.
+template <class T>
+std::vector<T> random_tensor(std::mt19937& random, std::int64_t count, float range = 1.0F) {
+  std::uniform_real_distribution<float> uniform(-range, range);
+  std::vector<T> values(static_cast<std::size_t>(count));
+  for (T& value : values) value = T(uniform(random));
+  return values;
+}
+
+inline std::vector<std::int32_t> random_tokens(std::mt19937& random, std::int64_t count, std::int32_t vocabulary) {
+  std::uniform_int_distribution<std::int32_t> uniform(0, vocabulary - 1);
+  std::vector<std::int32_t> tokens(static_cast<std::size_t>(count));
+  for (auto& token : tokens) token = uniform(random);
+  return tokens;
+}
+
+template <class T>
+std::vector<double> doubles(const std::vector<T>& v) {
+  std::vector<double> d(v.size());
+  std::transform(v.begin(), v.end(), d.begin(), [](T x) { return static_cast<double>(static_cast<float>(x)); });
+  return d;
+}
+
+/// The greatest difference, relative to the greatest magnitude expected; infinite when sizes differ or a value is NaN.
+template <class T>
+double error_of(const std::vector<T>& got, const std::vector<double>& expected) {
+  if (got.size() != expected.size()) return INFINITY;
+  double magnitude = 1e-30;
+  double difference = 0;
+  for (std::size_t i = 0; i < got.size(); ++i) {
+    const double d = std::abs(static_cast<double>(static_cast<float>(got[i])) - expected[i]);
+    if (std::isnan(d)) return INFINITY;
+    difference = std::max(difference, d);
+    magnitude = std::max(magnitude, std::abs(expected[i]));
+  }
+  return difference / magnitude;
+}
+
+/// What T's rounding allows a result of a few operations.
+template <class T>
+constexpr double tolerance = std::is_same_v<T, float> ? 2e-6 : 8e-3;
+
+template <class T>
+bool same_bits(const std::vector<T>& a, const std::vector<T>& b) {
+  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(T)) == 0;
+}
+
+/// The instruction sets that this processor can test.
+inline std::vector<device::Isa> testable_isas() {
+  std::vector<device::Isa> all{device::Isa::portable};
+  if (device::best_isa() >= device::Isa::avx2) all.push_back(device::Isa::avx2);
+  if (device::best_isa() >= device::Isa::avx512) all.push_back(device::Isa::avx512);
+  return all;
+}
+
+}  // namespace galvatron::test

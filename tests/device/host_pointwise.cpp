@@ -1,0 +1,210 @@
+#include <doctest/doctest.h>
+
+#include <galvatron/device/host/pointwise.hpp>
+
+#include "host_fixture.hpp"
+
+namespace {
+
+using namespace galvatron;
+using namespace galvatron::test;
+
+std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
+
+double gelu(double u) {
+  return 0.5 * u * (1.0 + std::tanh(std::sqrt(2.0 / 3.14159265358979323846) * (u + 0.044715 * u * u * u)));
+}
+double silu(double x) { return x / (1.0 + std::exp(-x)); }
+double slope(double (*f)(double), double x) { return (f(x + 1e-5) - f(x - 1e-5)) / 2e-5; }
+
+template <class T>
+void check_activations(std::mt19937& random, int threads, device::Isa isa, std::int64_t rows, std::int64_t n) {
+  CAPTURE(device::name_of(isa));
+  CAPTURE(rows);
+  CAPTURE(n);
+  TestHost host(threads, isa);
+  const auto dg = random_tensor<T>(random, rows * n);
+  {
+    auto u = random_tensor<T>(random, rows * n, 6.0F);
+    std::vector<T> g(u.size());
+    std::vector<double> forward(u.size());
+    std::vector<double> backward(u.size());
+    for (std::size_t i = 0; i < u.size(); ++i) {
+      forward[i] = gelu(static_cast<double>(u[i]));
+      backward[i] = static_cast<double>(dg[i]) * slope(gelu, static_cast<double>(u[i]));
+    }
+    host->activation_forward(ActivationKind::gelu, rows, n, view(u), view(g));
+    CHECK(error_of(g, forward) < tolerance<T>);
+    host->activation_backward(ActivationKind::gelu, rows, n, view(u), view(dg), view(u));
+    CHECK(error_of(u, backward) < tolerance<T>);
+  }
+  {
+    auto u = random_tensor<T>(random, rows * 2 * n, 6.0F);
+    std::vector<T> g(dg.size());
+    std::vector<double> forward(g.size());
+    std::vector<double> backward(u.size());
+    for (std::int64_t row = 0; row < rows; ++row)
+      for (std::int64_t i = 0; i < n; ++i) {
+        const auto gate = static_cast<double>(u[at(row * 2 * n + i)]);
+        const auto up = static_cast<double>(u[at(row * 2 * n + n + i)]);
+        const auto d = static_cast<double>(dg[at(row * n + i)]);
+        forward[at(row * n + i)] = silu(gate) * up;
+        backward[at(row * 2 * n + i)] = d * up * slope(silu, gate);
+        backward[at(row * 2 * n + n + i)] = d * silu(gate);
+      }
+    host->activation_forward(ActivationKind::swiglu, rows, n, view(u), view(g));
+    CHECK(error_of(g, forward) < tolerance<T>);
+    host->activation_backward(ActivationKind::swiglu, rows, n, view(u), view(dg), view(u));
+    CHECK(error_of(u, backward) < tolerance<T>);
+  }
+}
+
+}  // namespace
+
+TEST_CASE("activations and their gradients equal their definitions on every instruction set") {
+  constexpr unsigned seed = 211;
+  CAPTURE(seed);
+  std::mt19937 random(seed);
+  for (const device::Isa isa : testable_isas()) {
+    check_activations<float>(random, 1, isa, 3, 37);
+    check_activations<float>(random, 2, isa, 65, 1024);
+    check_activations<bfloat16>(random, 2, isa, 33, 1030);
+  }
+}
+
+TEST_CASE("activations saturate without overflow") {
+  TestHost host(1);
+  const std::vector<float> u{-1e4F, -60.0F, 0.0F, 60.0F, 1e4F};
+  const std::vector<float> ones(5, 1.0F);
+  std::vector<float> g(5);
+  std::vector<float> du(5);
+  host->activation_forward(ActivationKind::gelu, 1, 5, view(u), view(g));
+  host->activation_backward(ActivationKind::gelu, 1, 5, view(u), view(ones), view(du));
+  CHECK(g[0] == doctest::Approx(0.0));
+  CHECK(g[1] == doctest::Approx(0.0));
+  CHECK(g[2] == 0.0F);
+  CHECK(g[3] == 60.0F);
+  CHECK(g[4] == 1e4F);
+  CHECK(du[0] == doctest::Approx(0.0));
+  CHECK(du[2] == 0.5F);
+  CHECK(du[4] == doctest::Approx(1.0));
+}
+
+TEST_CASE("addition and accumulation take every element, in place too") {
+  std::mt19937 random(223);
+  for (const int threads : {1, 2}) {
+    TestHost host(threads);
+    for (const std::int64_t n : {1, 63, 64, 65, 100003}) {
+      auto a = random_tensor<float>(random, n);
+      const auto b = random_tensor<float>(random, n);
+      const auto h = random_tensor<bfloat16>(random, n);
+      auto sum = h;
+      std::vector<double> expected(at(n)), doubled(at(n));
+      for (std::size_t i = 0; i < at(n); ++i) {
+        expected[i] = static_cast<double>(a[i]) + static_cast<double>(b[i]) + static_cast<double>(h[i]);
+        doubled[i] = 2.0 * static_cast<double>(h[i]);
+      }
+      host->add(n, view(a), view(b), view(a));
+      host->accumulate(n, view(h), view(a));
+      host->add(n, view(h), view(sum), view(sum));
+      CHECK(error_of(a, expected) < 3e-7);
+      CHECK(error_of(sum, doubled) == 0.0);
+    }
+  }
+}
+
+TEST_CASE("bfloat16 results round to the nearest even as the type itself does") {
+  TestHost host(1);
+  std::mt19937 random(227);
+  auto a = random_tensor<float>(random, 4096, 3.0F);
+  a.insert(a.end(), {INFINITY, -INFINITY, 1.00390625F, 1.01171875F, 0.0F, -0.0F, 3.4e38F, 1e-40F});
+  std::vector<bfloat16> expected;
+  for (const float x : a) expected.push_back(bfloat16(x));
+  a.push_back(NAN);
+  std::vector<bfloat16> rounded(a.size());
+  auto m = std::vector<float>(a.size());
+  auto v = m;
+  const std::vector<float> g(a.size());
+  const device::AdamW still{.learning_rate = 0.0F, .weight_decay = 0.0F};
+  host->adamw(static_cast<std::int64_t>(a.size()), still, view(a), view(g), view(m), view(v), view(rounded));
+  CHECK(std::isnan(static_cast<float>(rounded.back())));
+  rounded.pop_back();
+  CHECK(same_bits(rounded, expected));
+}
+
+TEST_CASE("AdamW follows its definition over several steps") {
+  std::mt19937 random(229);
+  for (const int threads : {1, 2}) {
+    TestHost host(threads);
+    for (const std::int64_t n : {1, 17, 20001}) {
+      auto master = random_tensor<float>(random, n);
+      std::vector<float> m(at(n)), v(at(n));
+      std::vector<bfloat16> working(at(n));
+      auto w = doubles(master);
+      std::vector<double> dm(at(n)), dv(at(n));
+      for (int step = 1; step <= 3; ++step) {
+        const device::AdamW adam{.learning_rate = 3e-3F, .weight_decay = 0.2F, .step = step, .gradient_scale = 0.5F};
+        const auto g = random_tensor<float>(random, n, 0.01F);
+        if (step == 2)
+          host->adamw(n, adam, view(master), view(g), view(m), view(v), view(master));
+        else
+          host->adamw(n, adam, view(master), view(g), view(m), view(v), view(working));
+        for (std::size_t i = 0; i < at(n); ++i) {
+          const double gradient = 0.5 * static_cast<double>(g[i]);
+          const double b1 = static_cast<double>(adam.beta1);
+          const double b2 = static_cast<double>(adam.beta2);
+          dm[i] = b1 * dm[i] + (1 - b1) * gradient;
+          dv[i] = b2 * dv[i] + (1 - b2) * gradient * gradient;
+          const double rate = static_cast<double>(adam.learning_rate);
+          const double update = dm[i] / (1 - std::pow(b1, step)) /
+                                (std::sqrt(dv[i] / (1 - std::pow(b2, step))) + static_cast<double>(adam.epsilon));
+          w[i] -= rate * (update + static_cast<double>(adam.weight_decay) * w[i]);
+        }
+      }
+      CHECK(error_of(master, w) < 1e-6);
+      CHECK(error_of(working, w) < 8e-3);
+      CHECK(error_of(m, dm) < 1e-6);
+      CHECK(error_of(v, dv) < 1e-6);
+    }
+  }
+}
+
+TEST_CASE("a parameter that has seen no gradient only decays") {
+  TestHost host(1);
+  std::vector<float> w{2.0F}, m(1), v(1);
+  const std::vector<float> g(1);
+  const device::AdamW adam{.learning_rate = 0.1F, .weight_decay = 0.5F};
+  host->adamw(1, adam, view(w), view(g), view(m), view(v), view(w));
+  CHECK(w[0] == doctest::Approx(1.9));
+}
+
+TEST_CASE("the sum of squares is that of doubles and does not depend on the threads") {
+  std::mt19937 random(233);
+  TestHost one(1);
+  TestHost two(2);
+  for (const std::int64_t n : {0, 1, 4095, 4097, 300001, 1048576}) {
+    const auto x = random_tensor<float>(random, n, 100.0F);
+    double expected = 0;
+    for (const float value : x) expected += static_cast<double>(value) * static_cast<double>(value);
+    const double sum = one->norm_squared(n, view(x));
+    CHECK(sum == doctest::Approx(expected).epsilon(1e-12));
+    CHECK(sum == two->norm_squared(n, view(x)));
+  }
+}
+
+TEST_CASE("fills and copies touch their bytes and no others") {
+  for (const int threads : {1, 2}) {
+    TestHost host(threads);
+    for (const std::int64_t n : {0, 1, 4097, 200001}) {
+      std::vector<std::byte> from(at(n), std::byte{7});
+      std::vector<std::byte> to(at(n + 2), std::byte{1});
+      host->copy(View<const std::byte>(from.data(), n), View<std::byte>(to.data() + 1, n));
+      CHECK(std::count(to.begin(), to.end(), std::byte{7}) == n);
+      CHECK(to.front() == std::byte{1});
+      CHECK(to.back() == std::byte{1});
+      host->zero(View<std::byte>(to.data() + 1, n));
+      CHECK(std::count(to.begin(), to.end(), std::byte{0}) == n);
+      CHECK(to.back() == std::byte{1});
+    }
+  }
+}

@@ -1,0 +1,100 @@
+#include <doctest/doctest.h>
+
+#include <galvatron/device/host/softmax.hpp>
+
+#include "host_fixture.hpp"
+
+namespace {
+
+using namespace galvatron;
+using namespace galvatron::test;
+
+std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
+
+/// Logits (rows, vocabulary) in `shards` shards of padded columns, through statistics, merge and gradient.
+template <class T>
+void check(std::mt19937& random, int threads, std::int64_t rows, std::int64_t vocabulary, std::int64_t shards,
+           std::int64_t columns, float range) {
+  CAPTURE(threads);
+  CAPTURE(rows);
+  CAPTURE(vocabulary);
+  CAPTURE(shards);
+  TestHost host(threads);
+  const float scale = 0.25F;
+  std::vector<std::vector<T>> logits;
+  for (std::int64_t s = 0; s < shards; ++s) logits.push_back(random_tensor<T>(random, rows * columns, range));
+  const auto targets = random_tokens(random, rows, static_cast<std::int32_t>(vocabulary));
+  const auto logit = [&](std::int64_t row, std::int64_t token) {
+    return static_cast<double>(logits[at(token / columns)][at(row * columns + token % columns)]);
+  };
+  const auto valid_of = [&](std::int64_t s) { return std::clamp<std::int64_t>(vocabulary - s * columns, 0, columns); };
+  std::vector<double> expected_lse(at(rows));
+  double expected_loss = 1.5;
+  for (std::int64_t row = 0; row < rows; ++row) {
+    double maximum = -INFINITY;
+    for (std::int64_t t = 0; t < vocabulary; ++t) maximum = std::max(maximum, logit(row, t));
+    double sum = 0;
+    for (std::int64_t t = 0; t < vocabulary; ++t) sum += std::exp(logit(row, t) - maximum);
+    expected_lse[at(row)] = maximum + std::log(sum);
+    expected_loss += expected_lse[at(row)] - logit(row, targets[at(row)]);
+  }
+  std::vector<float> stats(at(shards * rows * 3));
+  for (std::int64_t s = 0; s < shards; ++s)
+    host->softmax_statistics(rows, columns, valid_of(s), s * columns, view(logits[at(s)]), view(targets),
+                             view(stats).slice(s * rows * 3, rows * 3));
+  std::vector<float> lse(at(rows));
+  double loss = 1.5;
+  host->softmax_merge(rows, shards, view(stats), view(lse), loss);
+  CHECK(error_of(lse, expected_lse) < 1e-6);
+  CHECK(loss == doctest::Approx(expected_loss).epsilon(1e-6));
+  for (std::int64_t s = 0; s < shards; ++s) {
+    std::vector<double> expected(at(rows * columns), 0.0);
+    for (std::int64_t row = 0; row < rows; ++row)
+      for (std::int64_t i = 0; i < valid_of(s); ++i) {
+        const std::int64_t token = s * columns + i;
+        expected[at(row * columns + i)] = static_cast<double>(scale) * (std::exp(logit(row, token) - expected_lse[at(row)]) -
+                                                    (token == targets[at(row)] ? 1.0 : 0.0));
+      }
+    host->softmax_backward(rows, columns, valid_of(s), s * columns, view(lse), view(targets), scale,
+                           view(logits[at(s)]));
+    double magnitude = 0;
+    double difference = 0;
+    for (std::size_t i = 0; i < expected.size(); ++i) {
+      magnitude = std::max(magnitude, std::abs(expected[i]));
+      difference = std::max(difference, std::abs(static_cast<double>(logits[at(s)][i]) - expected[i]));
+    }
+    CHECK(difference <= (std::is_same_v<T, float> ? 5e-6 : 5e-3) * static_cast<double>(scale));
+  }
+}
+
+}  // namespace
+
+TEST_CASE("cross-entropy over shards of the vocabulary equals that over the whole, with its gradient") {
+  constexpr unsigned seed = 401;
+  CAPTURE(seed);
+  std::mt19937 random(seed);
+  for (const int threads : {1, 2}) {
+    check<float>(random, threads, 3, 7, 1, 7, 4.0F);
+    check<float>(random, threads, 17, 5003, 1, 5003, 8.0F);
+    check<float>(random, threads, 9, 5003, 2, 2560, 8.0F);
+    check<float>(random, threads, 5, 130, 4, 64, 30.0F);  // the third shard has two columns, the fourth none
+    check<bfloat16>(random, threads, 9, 3001, 2, 1504, 8.0F);
+  }
+}
+
+TEST_CASE("logits far apart neither overflow nor vanish") {
+  TestHost host(1);
+  std::vector<float> logits{-1e4F, 1e4F, 9.999e3F, -INFINITY};
+  const std::vector<std::int32_t> targets{1};
+  std::vector<float> stats(3);
+  std::vector<float> lse(1);
+  double loss = 0;
+  host->softmax_statistics(1, 4, 4, 0, view(logits), view(targets), view(stats));
+  host->softmax_merge(1, 1, view(stats), view(lse), loss);
+  CHECK(lse[0] == doctest::Approx(1e4 + std::log(1.0 + std::exp(-1.0))));
+  CHECK(loss == doctest::Approx(std::log(1.0 + std::exp(-1.0))).epsilon(1e-2));
+  host->softmax_backward(1, 4, 4, 0, view(lse), view(targets), 1.0F, view(logits));
+  CHECK(logits[0] == 0.0F);
+  CHECK(logits[3] == 0.0F);
+  CHECK(std::isfinite(logits[1]));
+}

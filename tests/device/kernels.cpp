@@ -1,0 +1,76 @@
+#include <doctest/doctest.h>
+
+#include <cmath>
+
+#include <galvatron/device/kernels/math.hpp>
+#include <galvatron/device/kernels/number.hpp>
+#include <galvatron/device/kernels/rotary.hpp>
+#include <galvatron/device/kernels/softmax.hpp>
+
+using namespace galvatron;
+using namespace galvatron::device;
+
+TEST_CASE("exponentials are accurate to 2e-7 over their range and end where they say") {
+  double worst = 0;
+  double worst2 = 0;
+  for (int i = -870000; i <= 870000; i += 7) {
+    const float x = static_cast<float>(i) * 1e-4F;
+    const double exact = std::exp(static_cast<double>(x));
+    worst = std::max(worst, std::abs(static_cast<double>(kernels::exponential(x)) / exact - 1.0));
+    const double exact2 = std::exp2(static_cast<double>(x));
+    worst2 = std::max(worst2, std::abs(static_cast<double>(kernels::exponential2(x)) / exact2 - 1.0));
+  }
+  CHECK(worst < 2e-7);
+  CHECK(worst2 < 2e-7);
+  CHECK(kernels::exponential(0.0F) == 1.0F);
+  CHECK(kernels::exponential2(0.0F) == 1.0F);
+  CHECK(kernels::exponential(-INFINITY) == 0.0F);
+  CHECK(kernels::exponential2(-INFINITY) == 0.0F);
+  CHECK(kernels::exponential(-1000.0F) == 0.0F);
+  CHECK(std::isfinite(kernels::exponential(1000.0F)));
+  CHECK(kernels::exponential2(INFINITY) == 0x1p127F);
+  CHECK(std::isnan(kernels::exponential(NAN)));
+  CHECK(std::isnan(kernels::exponential2(NAN)));
+}
+
+TEST_CASE("the square root is accurate to 3e-7 from the smallest normal number to the largest") {
+  double worst = 0;
+  for (int e = -125; e < 127; ++e)
+    for (int i = 0; i < 64; ++i) {
+      const float x = std::ldexp(1.0F + static_cast<float>(i) / 64.0F, e);
+      worst = std::max(worst, std::abs(static_cast<double>(kernels::square_root(x)) /
+                                           std::sqrt(static_cast<double>(x)) - 1.0));
+    }
+  CHECK(worst < 3e-7);
+  CHECK(kernels::square_root(0.0F) == 0.0F);
+  CHECK(kernels::square_root(1e-42F) < 1e-20F);
+}
+
+TEST_CASE("softmax statistics merge in any order, with empty pieces too") {
+  kernels::SoftmaxStatistics a;
+  a.maximum = 1.0F;
+  a.sum = 2.0F;
+  kernels::SoftmaxStatistics b;
+  b.maximum = 3.0F;
+  b.sum = 1.5F;
+  b.target = 0.25F;
+  const kernels::SoftmaxStatistics empty;
+  auto ab = empty;
+  ab.merge(a);
+  ab.merge(b);
+  auto ba = b;
+  ba.merge(empty);
+  ba.merge(a);
+  CHECK(ab.maximum == 3.0F);
+  CHECK(ab.sum == doctest::Approx(1.5 + 2.0 * std::exp(-2.0)));
+  CHECK(ab.sum == doctest::Approx(ba.sum));
+  CHECK(ab.target == 0.25F);
+  CHECK(ba.target == 0.25F);
+  CHECK(ab.log_sum() == doctest::Approx(std::log(2.0 * std::exp(1.0) + 1.5 * std::exp(3.0))));
+}
+
+TEST_CASE("rotary frequencies fall from one to nearly 1 / theta") {
+  CHECK(kernels::rotary_frequency(10000.0, 0, 64) == 1.0);
+  CHECK(kernels::rotary_frequency(10000.0, 16, 64) == doctest::Approx(0.01));
+  CHECK(kernels::rotary_frequency(10000.0, 32, 64) == doctest::Approx(1e-4));
+}

@@ -1,0 +1,29 @@
+// Any bytes given to the reader of Hugging Face configurations end in a consistent model, whose counts fit 64 bits, or
+// in a one-line error.
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <string>
+#include <string_view>
+
+#include <galvatron/model/model.hpp>
+
+namespace {
+void require(bool condition) {
+  if (!condition) std::abort();
+}
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  const auto model =
+      galvatron::parse_huggingface_config(std::string_view(reinterpret_cast<const char*>(data), size), "config.json");
+  if (model) {
+    require(galvatron::checked(*model).has_value());
+    const std::int64_t count = galvatron::parameters(*model);
+    require(count > 0 && count < (std::int64_t{1} << 57));
+  } else {
+    require(model.error().kind == galvatron::ErrorKind::usage);
+    require(!model.error().message.empty() && model.error().message.find('\n') == std::string::npos);
+  }
+  return 0;
+}

@@ -1,0 +1,36 @@
+// Any bytes given to the JSON readers end in a value or a one-line error; what a reader accepts, it reads again from
+// what its writer made of it.
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <string>
+#include <string_view>
+
+#include <galvatron/cluster/json.hpp>
+#include <galvatron/core/json.hpp>
+
+namespace {
+void require(bool condition) {
+  if (!condition) std::abort();
+}
+void require_one_line(const galvatron::Error& error) {
+  require(!error.message.empty() && error.message.find('\n') == std::string::npos);
+}
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  const std::string_view text(reinterpret_cast<const char*>(data), size);
+  const auto value = galvatron::parse_json(text, "input");
+  if (!value) {
+    require_one_line(value.error());
+    return 0;
+  }
+  const auto cluster = galvatron::cluster_from_json(*value, "input");
+  if (cluster) {
+    const auto again = galvatron::cluster_from_json(galvatron::cluster_to_json(*cluster), "written");
+    require(again.has_value() && *again == *cluster);
+  } else {
+    require_one_line(cluster.error());
+  }
+  return 0;
+}

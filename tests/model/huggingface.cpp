@@ -1,0 +1,160 @@
+#include <galvatron/model/huggingface.hpp>
+
+#include <cstdint>
+#include <cstdlib>
+#include <filesystem>
+#include <random>
+#include <string>
+#include <vector>
+
+#include <doctest/doctest.h>
+
+#include <galvatron/model/count.hpp>
+
+namespace galvatron {
+namespace {
+
+const nlohmann::json gpt2_config = {{"model_type", "gpt2"},
+                                    {"architectures", {"GPT2LMHeadModel"}},
+                                    {"activation_function", "gelu_new"},
+                                    {"attn_pdrop", 0.1},
+                                    {"n_ctx", 1024},
+                                    {"n_embd", 768},
+                                    {"n_head", 12},
+                                    {"n_inner", nullptr},
+                                    {"n_layer", 12},
+                                    {"n_positions", 1024},
+                                    {"layer_norm_epsilon", 1e-5},
+                                    {"task_specific_params", {{"text-generation", {{"do_sample", true}}}}},
+                                    {"vocab_size", 50257}};
+
+const nlohmann::json llama_config = {
+    {"model_type", "llama"},        {"attention_bias", false},    {"hidden_act", "silu"},
+    {"hidden_size", 4096},          {"intermediate_size", 14336}, {"max_position_embeddings", 8192},
+    {"num_attention_heads", 32},    {"num_hidden_layers", 32},    {"num_key_value_heads", 8},
+    {"rms_norm_eps", 1e-05},        {"rope_scaling", nullptr},    {"rope_theta", 500000},
+    {"tie_word_embeddings", false}, {"torch_dtype", "bfloat16"},  {"vocab_size", 128256}};
+
+Result<ModelSpec> read(const nlohmann::json& config) { return parse_huggingface_config(config.dump(), "config.json"); }
+
+nlohmann::json with(nlohmann::json config, const std::string& key, const nlohmann::json& value) {
+  config[key] = value;
+  return config;
+}
+nlohmann::json without(nlohmann::json config, const std::string& key) {
+  config.erase(key);
+  return config;
+}
+
+std::string error_of(const nlohmann::json& config) {
+  const auto model = read(config);
+  REQUIRE_FALSE(model.has_value());
+  CHECK(model.error().kind == ErrorKind::usage);
+  CHECK(model.error().message.find("config.json") != std::string::npos);
+  return model.error().message;
+}
+bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+TEST_CASE("GPT-2's config is the preset") {
+  auto model = read(gpt2_config);
+  REQUIRE(model.has_value());
+  CHECK(model->name == "config.json");
+  model->name = "gpt2-124m";
+  CHECK(*model == find_model("gpt2-124m").value());
+}
+
+TEST_CASE("Llama 3's config is the preset") {
+  auto model = read(llama_config);
+  REQUIRE(model.has_value());
+  model->name = "llama3-8b";
+  CHECK(*model == find_model("llama3-8b").value());
+}
+
+TEST_CASE("absent keys take the family's usual value") {
+  nlohmann::json config = llama_config;
+  for (const char* key : {"num_key_value_heads", "rope_theta", "tie_word_embeddings", "attention_bias", "hidden_act"})
+    config.erase(key);
+  const auto model = read(config);
+  REQUIRE(model.has_value());
+  CHECK(model->blocks[0].kv_heads == 32);
+  CHECK(model->blocks[0].rope_theta == 10000.0);
+  CHECK_FALSE(model->head.tied);
+  CHECK(read(without(gpt2_config, "n_inner"))->blocks[0].ffn == 4 * 768);
+}
+
+TEST_CASE("present keys count") {
+  CHECK(read(with(gpt2_config, "n_inner", 1000))->blocks[0].ffn == 1000);
+  CHECK_FALSE(read(with(gpt2_config, "tie_word_embeddings", false))->head.tied);
+  CHECK(read(with(llama_config, "tie_word_embeddings", true))->head.tied);
+  CHECK(read(with(llama_config, "head_dim", 64))->blocks[0].qkv_width() == (32 + 16) * 64);
+  CHECK(read(with(llama_config, "rms_norm_eps", 1e-6))->blocks[0].norm_epsilon == 1e-6);
+  CHECK(read(with(with(llama_config, "attention_bias", true), "mlp_bias", true))->blocks[0].bias);
+  const nlohmann::json newer =
+      with(without(llama_config, "rope_theta"), "rope_parameters", {{"rope_type", "default"}, {"rope_theta", 1000.0}});
+  CHECK(read(newer)->blocks[0].rope_theta == 1000.0);
+}
+
+TEST_CASE("features without an implementation are refused by name") {
+  CHECK(contains(error_of(with(llama_config, "rope_scaling", {{"rope_type", "llama3"}, {"factor", 8.0}})),
+                 "\"rope_scaling\": scaled rotary positions (\"llama3\") are not supported"));
+  CHECK(contains(error_of(with(llama_config, "rope_scaling", {{"type", "linear"}, {"factor", 2.0}})), "linear"));
+  CHECK(contains(error_of(with(llama_config, "hidden_act", "gelu")), "only silu"));
+  CHECK(contains(error_of(with(llama_config, "attention_bias", true)), "mlp_bias"));
+  CHECK(contains(error_of(with(llama_config, "partial_rotary_factor", 0.5)), "a part of a head"));
+  CHECK(contains(error_of(with(llama_config, "quantization_config", {{"bits", 4}})), "quantized"));
+  CHECK(contains(error_of(with(gpt2_config, "activation_function", "relu")), "tanh approximation"));
+  CHECK(contains(error_of(with(gpt2_config, "scale_attn_weights", false)), "only true"));
+  CHECK(contains(error_of(with(gpt2_config, "add_cross_attention", true)), "only false"));
+  CHECK(contains(error_of(with(llama_config, "model_type", "mamba")), "supported are gpt2 and llama"));
+}
+
+TEST_CASE("missing and impossible values are refused with the key") {
+  for (const char* key : {"n_embd", "n_layer", "n_head", "n_positions", "vocab_size", "model_type"})
+    CHECK(contains(error_of(without(gpt2_config, key)), std::string("\"") + key + "\" is missing"));
+  for (const char* key : {"hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size",
+                          "max_position_embeddings", "vocab_size"}) {
+    CHECK(contains(error_of(without(llama_config, key)), std::string("\"") + key + "\" is missing"));
+    for (const nlohmann::json& bad : {nlohmann::json(0), nlohmann::json(-1), nlohmann::json(1.5), nlohmann::json("32"),
+                                      nlohmann::json(std::int64_t{1} << 62), nlohmann::json(nullptr)})
+      CHECK(contains(error_of(with(llama_config, key, bad)), key));
+  }
+  CHECK(contains(error_of(with(llama_config, "num_attention_heads", 30)), "does not divide \"hidden_size\" 4096"));
+  CHECK(contains(error_of(with(gpt2_config, "n_head", 7)), "does not divide \"n_embd\" 768"));
+  CHECK(contains(error_of(with(llama_config, "num_key_value_heads", 5)), "key/value heads divides"));
+  CHECK(contains(error_of(with(llama_config, "head_dim", 63)), "even"));
+  CHECK(contains(error_of(with(llama_config, "rms_norm_eps", 0.0)), "epsilon"));
+  CHECK(contains(error_of(nlohmann::json::array({1})), "expected a JSON object"));
+}
+
+TEST_CASE("damaged configs never crash") {
+  const std::uint32_t seed = 11;
+  INFO("seed " << seed);
+  std::mt19937 random(seed);
+  const std::string whole = llama_config.dump();
+  for (std::size_t n = 0; n < whole.size(); n += 3)
+    CHECK_FALSE(parse_huggingface_config(whole.substr(0, n), "config.json").has_value());
+  for (int round = 0; round < 300; ++round) {
+    std::string text = whole;
+    for (int change = 0; change < 3; ++change) text[random() % text.size()] = static_cast<char>(random() % 256);
+    const auto model = parse_huggingface_config(text, "config.json");
+    if (model) CHECK(parameters(*model) > 0);
+  }
+}
+
+TEST_CASE("a model is loaded by name, by file or by folder") {
+  std::string folder = (std::filesystem::temp_directory_path() / "galvatron-model-XXXXXX").string();
+  REQUIRE(::mkdtemp(folder.data()) != nullptr);
+  const std::filesystem::path path = std::filesystem::path(folder) / "config.json";
+  REQUIRE(write_file_atomically(path, gpt2_config.dump()).has_value());
+  CHECK(load_model("gpt2-tiny").value().name == "gpt2-tiny");
+  CHECK(load_model(path.string()).value().name == path.string());
+  CHECK(load_model(folder).value().name == path.string());
+  std::filesystem::remove_all(folder);
+  CHECK(contains(load_model(path.string()).error().message, "No such file"));
+  CHECK(contains(load_model("missing.json").error().message, "cannot read missing.json"));
+  CHECK(contains(load_model("gpt2-tine").error().message, "nearest names are gpt2-tiny"));
+  CHECK(contains(load_model("").error().message, "unknown model"));
+}
+
+}  // namespace
+}  // namespace galvatron

@@ -1,0 +1,127 @@
+#include <galvatron/model/zoo.hpp>
+
+#include <set>
+#include <string>
+#include <vector>
+
+#include <doctest/doctest.h>
+
+#include <galvatron/model/check.hpp>
+#include <galvatron/model/count.hpp>
+
+namespace galvatron {
+namespace {
+
+std::int64_t parameters_of(const std::string& name) { return parameters(find_model(name).value()); }
+
+TEST_CASE("parameter counts are the published ones") {
+  CHECK(parameters_of("gpt2-124m") == 124'439'808);
+  CHECK(parameters_of("gpt2-350m") == 354'823'168);
+  CHECK(parameters_of("gpt2-774m") == 774'030'080);
+  CHECK(parameters_of("gpt2-1.5b") == 1'557'611'200);
+  CHECK(parameters_of("llama2-7b") == 6'738'415'616);
+  CHECK(parameters_of("llama2-13b") == 13'015'864'320);
+  CHECK(parameters_of("llama2-70b") == 68'976'648'192);
+  CHECK(parameters_of("llama3-8b") == 8'030'261'248);
+  CHECK(parameters_of("llama3-70b") == 70'553'706'496);
+  CHECK(parameters_of("llama3-405b") == 405'853'388'800);
+}
+
+TEST_CASE("models named by billions have about as many parameters") {
+  struct Row {
+    const char* name;
+    double billions;
+  };
+  for (const Row& row : {Row{"gpt-6.7b", 6.7}, Row{"gpt-15b", 15.4}, Row{"gpt-39b", 39.1}, Row{"gpt-65b", 64.9},
+                         Row{"gpt3-175b", 174.6}, Row{"gpt-530b", 529.6}, Row{"gpt-1t", 1008.0}}) {
+    INFO(row.name);
+    CHECK(static_cast<double>(parameters_of(row.name)) / 1e9 == doctest::Approx(row.billions).epsilon(0.01));
+  }
+}
+
+TEST_CASE("the count of Megatron's paper holds for its models") {
+  // P = 12 L H^2 (1 + 13 / (12 H) + (V + S) / (12 L H)); the paper leaves out the final norm, 2 H.
+  for (const char* name : {"gpt-39b", "gpt-530b", "gpt-1t"}) {
+    const ModelSpec model = find_model(name).value();
+    const double l = static_cast<double>(model.blocks.size());
+    const double h = static_cast<double>(model.hidden());
+    const double v_and_s = static_cast<double>(model.vocabulary() + model.positions());
+    const double paper = 12 * l * h * h * (1 + 13 / (12 * h) + v_and_s / (12 * l * h));
+    CHECK(static_cast<double>(parameters(model)) == doctest::Approx(paper + 2 * h).epsilon(1e-12));
+  }
+}
+
+TEST_CASE("every name is found once, and is a consistent model of that name") {
+  const std::vector<std::string> names = model_names();
+  CHECK(std::set<std::string>(names.begin(), names.end()).size() == names.size());
+  for (const std::string& name : names) {
+    INFO(name);
+    const auto model = find_model(name);
+    REQUIRE(model.has_value());
+    CHECK(model->name == name);
+    CHECK(checked(*model).has_value());
+    CHECK(model->head.layers == static_cast<int>(model->blocks.size()));
+    CHECK(model->blocks.front().heads * model->blocks.front().head_dim == model->hidden());
+  }
+}
+
+TEST_CASE("toy models train on bytes and split over four tensor ranks") {
+  for (const char* name : {"gpt2-tiny", "llama-tiny"}) {
+    const ModelSpec model = find_model(name).value();
+    CHECK(model.vocabulary() == 256);
+    CHECK(model.positions() == 256);
+    CHECK(parameters(model) < 2'000'000);
+    for (const LayerSpec& block : model.blocks) {
+      CHECK(block.heads % 4 == 0);
+      CHECK(block.kv_heads % 4 == 0);
+      CHECK(block.ffn % 4 == 0);
+    }
+  }
+  const LayerSpec llama_block = find_model("llama-tiny").value().blocks.front();
+  CHECK(llama_block.kv_heads < llama_block.heads);
+}
+
+TEST_CASE("the families differ where they should") {
+  const ModelSpec gpt2 = find_model("gpt2-124m").value();
+  CHECK(gpt2.head.tied);
+  CHECK(gpt2.blocks[0].bias);
+  CHECK(gpt2.blocks[0].position == PositionKind::learned);
+  CHECK(gpt2.blocks[0].qkv_width() == 3 * 768);
+  const ModelSpec llama3 = find_model("llama3-8b").value();
+  CHECK_FALSE(llama3.head.tied);
+  CHECK_FALSE(llama3.blocks[0].bias);
+  CHECK(llama3.blocks[0].rope_theta == 500000.0);
+  CHECK(llama3.blocks[0].qkv_width() == (32 + 16) * 128);
+  CHECK(llama3.blocks[0].ffn_inputs() == 2 * 14336);
+}
+
+TEST_CASE("an unknown name brings the nearest ones") {
+  const auto model = find_model("GPT2-125M");
+  REQUIRE_FALSE(model.has_value());
+  CHECK(model.error().kind == ErrorKind::usage);
+  CHECK(model.error().message.find("nearest names are gpt2-124m,") != std::string::npos);
+  CHECK(find_model("").error().message.find("unknown model \"\"") != std::string::npos);
+  CHECK(find_model(std::string(100'000, 'x')).error().message.size() < 400);
+}
+
+TEST_CASE("inconsistent models are refused with the layer") {
+  ModelSpec model = find_model("llama-tiny").value();
+  model.blocks[2].kv_heads = 3;
+  CHECK(checked(model).error().message.find("(layer 2): the number of key/value heads divides") != std::string::npos);
+  model = find_model("llama-tiny").value();
+  model.blocks[1].head_dim = 15;
+  CHECK(checked(model).error().message.find("even") != std::string::npos);
+  model = find_model("gpt2-tiny").value();
+  model.blocks.clear();
+  CHECK_FALSE(checked(model).has_value());
+  model = find_model("gpt2-tiny").value();
+  model.head.vocabulary = 300;
+  CHECK_FALSE(checked(model).has_value());
+}
+
+static_assert(parameters(LayerSpec{
+                  .kind = LayerKind::block, .hidden = 768, .heads = 12, .kv_heads = 12, .head_dim = 64, .ffn = 3072}) ==
+              7'087'872);
+
+}  // namespace
+}  // namespace galvatron

@@ -1,0 +1,249 @@
+// The closed formulas of cost/layer.hpp against the layers themselves on device::dry: work, states, stash, workspace.
+#include <cstdint>
+#include <limits>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <doctest/doctest.h>
+
+#include <galvatron/comm/dry/dry.hpp>
+#include <galvatron/cost/layer.hpp>
+#include <galvatron/device/dry/dry.hpp>
+#include <galvatron/model/build.hpp>
+#include <galvatron/nn/make_layer.hpp>
+#include <galvatron/strategy/legality.hpp>
+#include <galvatron/strategy/text.hpp>
+
+using namespace galvatron;
+using cost::Work;
+using cost::WorkKind;
+
+namespace {
+
+using DryContext = nn::Context<device::Dry, comm::dry::Group>;
+
+constexpr std::int64_t endless = std::numeric_limits<std::int64_t>::max() / 4;
+
+ModelSpec small_gpt() {
+  return gpt("gpt", {.layers = 3, .hidden = 96, .heads = 24, .vocabulary = 1000, .positions = 512});
+}
+ModelSpec small_llama() {
+  return llama("llama", {.layers = 3,
+                         .hidden = 96,
+                         .heads = 24,
+                         .kv_heads = 8,
+                         .ffn = 240,
+                         .vocabulary = 777,
+                         .positions = 512,
+                         .head_dim = 8});
+}
+
+// How often each operation happens. A shard may be stepped or squared in two calls, which is the same work.
+std::map<std::string, std::int64_t> tally(auto begin, auto end) {
+  std::map<std::string, std::int64_t> out;
+  for (auto work = begin; work != end; ++work) {
+    const bool elements_only = work->kind == WorkKind::adamw || work->kind == WorkKind::norm_squared;
+    std::string key = "kind " + std::to_string(static_cast<int>(work->kind));
+    if (!elements_only)
+      key += " (" + std::to_string(work->m) + ", " + std::to_string(work->n) + ", " + std::to_string(work->k) + ", " +
+             std::to_string(work->l) + ")" + (work->causal ? " causal" : "") + (work->strided ? " strided" : "");
+    out[key] += elements_only ? work->m * work->times : work->times;
+  }
+  return out;
+}
+
+// One line for each operation that the two do not do equally often.
+std::string difference(const std::vector<Work>& done, const cost::WorkList& formula) {
+  auto left = tally(done.begin(), done.end());
+  auto right = tally(formula.begin(), formula.end());
+  std::string out;
+  for (const auto& [key, times] : left)
+    if (right[key] != times)
+      out += key + ": the layer " + std::to_string(times) + ", the formula " + std::to_string(right[key]) + "; ";
+  for (const auto& [key, times] : right)
+    if (times != 0 && !left.contains(key)) out += key + ": the layer 0, the formula " + std::to_string(times) + "; ";
+  return out;
+}
+
+std::string difference(const char* what, Bytes done, Bytes formula) {
+  if (done == formula) return {};
+  return std::string(what) + ": the layer " + std::to_string(done.count) + " bytes, the formula " +
+         std::to_string(formula.count) + "; ";
+}
+
+// A layer on a rank of a stage, and what it does and takes.
+template <class T>
+class DryLayer {
+ public:
+  DryLayer(const ModelSpec& model, const LayerSpec& layer, const StrategySpec& spec, const cost::Batch& batch,
+           int local)
+      : batch_(batch), device_(log_), world_(rank_of(layer, spec, local), spec.ranks() * batch.stages, &log_) {
+    const int first = world_.rank() - local;
+    std::vector<int> tensor;
+    std::vector<int> data;
+    for (int i = 0; i < spec.tensor; ++i) tensor.push_back(first + local / spec.tensor * spec.tensor + i);
+    for (int i = 0; i < spec.data; ++i) data.push_back(first + local % spec.tensor + i * spec.tensor);
+    const DryContext context{
+        device_,       workspace_, world_.group(tensor), world_.group(data), spec, batch.microbatch / spec.data,
+        batch.sequence};
+    nn::Surroundings<comm::dry::Group, T> around;
+    if (layer.kind != LayerKind::block && layer.tied && batch.stages > 1)
+      around.twin = &world_.group(std::vector<int>{local, (batch.stages - 1) * spec.ranks() + local});
+    if (cost::shares_table(layer, batch)) {
+      embedding_ = value_or_throw(
+          nn::make_layer<InstantiatedStrategies, T>(context, model.embedding, around, embedding_states_));
+      around.embedding = embedding_.get();
+    }
+    around.number = layer.kind == LayerKind::embedding ? 0 : layer.kind == LayerKind::block ? 1 : layer.layers + 1;
+    layer_ = value_or_throw(nn::make_layer<InstantiatedStrategies, T>(context, layer, around, states_));
+    layer_->take_stash(stash_, slots);
+    output_ = {nullptr, context.rows_local() * layer.hidden};
+  }
+
+  // What differs from the formulas, in words; empty when nothing does.
+  std::string differences(const cost::LayerCounts& counts, bool counts_norm) {
+    std::string out;
+    pass("forward", counts.forward, out, [&] { layer_->forward(0, output_); });
+    out += difference("forward workspace", workspace_.peak(), counts.forward_workspace);
+    pass("backward", counts.backward, out, [&] { layer_->backward(0, output_); });
+    out += difference("backward workspace", workspace_.peak(), counts.backward_workspace);
+    pass("synchronise", counts.synchronise, out, [&] { layer_->synchronise(); });
+    out += difference("workspace of synchronise", workspace_.peak(), {0});
+    cost::WorkList update;
+    for (const Work& work : counts.update)
+      if (counts_norm || work.kind != WorkKind::norm_squared) update.push(work);
+    pass("update", update, out, [&] {
+      layer_->zero_gradients();
+      if (counts_norm) layer_->gradient_norm_squared();
+      layer_->update({});
+    });
+    out += difference("workspace of update", workspace_.peak(), {0});
+    out += difference("states", states_.peak(), counts.states);
+    out += difference("stash", stash_.peak(), counts.stash * slots);
+    const Bytes activation{aligned_bytes(output_.count * static_cast<std::int64_t>(sizeof(T)))};
+    out += difference("activation", activation, counts.activation);
+    return out;
+  }
+
+ private:
+  static constexpr int slots = 3;
+
+  // The embedding is on the first stage and the head on the last.
+  int rank_of(const LayerSpec& layer, const StrategySpec& spec, int local) const {
+    const int stage = layer.kind == LayerKind::embedding ? 0 : batch_.stages - 1;
+    return stage * spec.ranks() + local;
+  }
+  void pass(const char* name, const cost::WorkList& formula, std::string& out, const auto& body) {
+    log_.clear();
+    workspace_ = {"workspace", nullptr, endless};
+    body();
+    const std::string found = difference(log_, formula);
+    if (!found.empty()) out += std::string(name) + ": " + found;
+  }
+
+  cost::Batch batch_;
+  std::vector<Work> log_;
+  device::Dry device_;
+  comm::dry::World world_;
+  device::Region workspace_{"workspace", nullptr, endless};
+  device::Region states_{"states", nullptr, endless};
+  device::Region stash_{"stash", nullptr, endless};
+  device::Region embedding_states_{"embedding states", nullptr, endless};
+  std::unique_ptr<nn::Layer<T>> embedding_;
+  std::unique_ptr<nn::Layer<T>> layer_;
+  View<T> output_;
+};
+
+template <class T>
+std::string differences(const ModelSpec& model, const LayerSpec& layer, const StrategySpec& spec,
+                        const cost::Batch& batch, int local) {
+  // On the first rank the norm is that of the formula; other tensor ranks leave out what all have in common.
+  return DryLayer<T>(model, layer, spec, batch, local).differences(cost::layer_counts(layer, spec, batch), local == 0);
+}
+
+std::vector<StrategySpec> strategies(int most_tensor, int most_data) {
+  std::vector<StrategySpec> out;
+  for (const int tensor : {1, 2, 3, 4, 6, 8})
+    for (const int data : {1, 2, 3, 4, 6, 8})
+      for (const SequenceKind sequence : {SequenceKind::none, SequenceKind::megatron})
+        for (int zero = 0; zero <= 3; ++zero)
+          for (const RecomputeKind recompute : {RecomputeKind::none, RecomputeKind::full}) {
+            const StrategySpec spec{
+                .tensor = tensor, .sequence = sequence, .data = data, .zero = zero, .recompute = recompute};
+            if (tensor <= most_tensor && data <= most_data && is_legal(spec)) out.push_back(spec);
+          }
+  return out;
+}
+
+// Runs every layer kind of the model under every strategy and batch; returns how many.
+int check_model(const ModelSpec& model, int stages) {
+  int checked = 0;
+  for (const auto& [microbatch, sequence] : {std::pair{24, 24}, {24, 96}, {48, 120}})
+    for (const Precision precision : {Precision::fp32, Precision::bf16})
+      for (const StrategySpec& spec : strategies(8, 8))
+        for (const LayerSpec& layer : {model.embedding, model.blocks[1], model.head}) {
+          if (!is_fit(layer, spec, microbatch, sequence)) continue;
+          const cost::Batch batch{.microbatch = microbatch,
+                                  .sequence = sequence,
+                                  .precision = precision,
+                                  .microbatches = 2,
+                                  .stages = stages};
+          std::vector<int> ranks{0};
+          if (spec.ranks() > 1) ranks.push_back(spec.ranks() - 1);
+          for (const int local : ranks) {
+            const std::string found = precision == Precision::fp32
+                                          ? differences<float>(model, layer, spec, batch, local)
+                                          : differences<bfloat16>(model, layer, spec, batch, local);
+            ++checked;
+            if (found.empty()) continue;
+            FAIL_CHECK(model.name << ", layer kind " << static_cast<int>(layer.kind) << ", " << strategy_text(spec)
+                                  << ", " << std::string(name_of(precision)) << ", " << microbatch << " samples of "
+                                  << sequence << " tokens, rank " << local << " of a stage, " << stages
+                                  << " stages: " << found);
+          }
+        }
+  return checked;
+}
+
+constexpr LayerSpec constant_block{.hidden = 8, .heads = 2, .kv_heads = 2, .head_dim = 4, .ffn = 16, .positions = 8};
+static_assert(cost::layer_counts(constant_block, {.tensor = 2}, {.sequence = 8}).forward.flops() > Flops{0},
+              "the formulas work at compile time");
+
+}  // namespace
+
+TEST_CASE("The formulas of a GPT-2 model count what its layers do and take, byte for byte") {
+  CHECK(check_model(small_gpt(), 1) > 3000);
+}
+
+TEST_CASE("The formulas of a GPT-2 model count the two copies of a tied table over several stages") {
+  CHECK(check_model(small_gpt(), 2) > 3000);
+  CHECK(check_model(small_gpt(), 3) > 3000);
+}
+
+TEST_CASE("The formulas of a Llama model count what its layers do and take, byte for byte") {
+  CHECK(check_model(small_llama(), 1) > 3000);
+  CHECK(check_model(small_llama(), 2) > 3000);
+}
+
+TEST_CASE("The comparison with the formulas sees one operation or one byte too many") {
+  const ModelSpec model = small_gpt();
+  const StrategySpec spec{.tensor = 2, .data = 2, .zero = 2};
+  const cost::Batch batch{.microbatch = 8, .sequence = 16};
+  cost::LayerCounts counts = cost::layer_counts(model.blocks[0], spec, batch);
+  const auto found = [&] { return DryLayer<float>(model, model.blocks[0], spec, batch, 0).differences(counts, true); };
+  CHECK(found().empty());
+  counts.forward.push({.kind = WorkKind::add, .m = 1});
+  CHECK(!found().empty());
+  counts = cost::layer_counts(model.blocks[0], spec, batch);
+  counts.update.push({.kind = WorkKind::adamw, .m = 1});
+  CHECK(!found().empty());
+  counts = cost::layer_counts(model.blocks[0], spec, batch);
+  counts.stash += Bytes{1};
+  CHECK(!found().empty());
+  counts = cost::layer_counts(model.blocks[0], spec, batch);
+  counts.backward_workspace += Bytes{64};
+  CHECK(!found().empty());
+}

@@ -1,0 +1,264 @@
+// Values and gradients of the layers against a plain forward pass in double precision and its central differences.
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <functional>
+#include <random>
+#include <string>
+#include <vector>
+
+#include <doctest/doctest.h>
+
+#include <galvatron/model/build.hpp>
+#include <galvatron/strategy/text.hpp>
+
+#include "layer_run.hpp"
+#include "reference.hpp"
+
+using namespace galvatron;
+using test::LayerInput;
+using test::LayerOutput;
+using test::Parameters;
+using test::Tensor;
+
+namespace {
+
+constexpr unsigned seed = 20261121;
+
+LayerSpec gpt_layer(LayerKind kind) {
+  LayerSpec layer = gpt("gpt", {.layers = 2, .hidden = 32, .heads = 4, .vocabulary = 83, .positions = 128}).blocks[0];
+  layer.kind = kind;
+  return layer;
+}
+LayerSpec llama_layer(LayerKind kind) {
+  LayerSpec layer = llama("llama", {.layers = 2,
+                                    .hidden = 32,
+                                    .heads = 8,
+                                    .kv_heads = 2,
+                                    .ffn = 48,
+                                    .vocabulary = 97,
+                                    .positions = 128,
+                                    .head_dim = 8})
+                        .blocks[0];
+  layer.kind = kind;
+  return layer;
+}
+// Neither family: what the families never combine.
+LayerSpec mixed_block() {
+  LayerSpec layer = llama_layer(LayerKind::block);
+  layer.norm = NormKind::layer_norm;
+  layer.bias = true;
+  layer.causal = false;
+  return layer;
+}
+
+// Everything that T holds exactly, so that rounding the inputs is no difference.
+template <class T>
+double rounded(double x) {
+  return static_cast<double>(static_cast<float>(T(static_cast<float>(x))));
+}
+
+template <class T>
+Tensor random_tensor(std::mt19937& random, std::int64_t count, double mean, double deviation) {
+  std::normal_distribution<double> normal(mean, deviation);
+  Tensor out(test::reference::at(count));
+  for (double& x : out) x = rounded<T>(normal(random));
+  return out;
+}
+
+template <class T>
+Parameters random_parameters(std::mt19937& random, const LayerSpec& layer) {
+  Parameters out;
+  for (const ParameterPart part : {ParameterPart::table, ParameterPart::rest}) {
+    if (part == ParameterPart::table && layer.kind == LayerKind::block) continue;
+    for (const ParameterTensor& tensor : parameter_layout(layer, part, 1, 1)) {
+      const bool table = tensor.name == ParameterName::table;
+      const std::int64_t count = table ? layer.vocabulary * layer.hidden : tensor.count();
+      const bool gamma = tensor.init == ParameterInit::one;
+      const double deviation = tensor.columns > 1 ? 1.0 / std::sqrt(static_cast<double>(layer.hidden)) : 0.2;
+      out[tensor.name] = random_tensor<T>(random, count, gamma ? 1.0 : 0.0, deviation);
+    }
+  }
+  return out;
+}
+
+template <class T>
+LayerInput random_input(std::mt19937& random, const LayerSpec& layer, test::Tokens shape) {
+  LayerInput in;
+  in.shape = shape;
+  in.x = random_tensor<T>(random, shape.rows() * layer.hidden, 0.1, 1.0);
+  in.dy = random_tensor<T>(random, shape.rows() * layer.hidden, 0.0, 1.0);
+  std::uniform_int_distribution<std::int32_t> token(0, static_cast<std::int32_t>(layer.vocabulary) - 1);
+  in.tokens.resize(test::reference::at(shape.rows()));
+  for (std::int32_t& t : in.tokens) t = token(random);
+  in.token_weight = 1.0 / static_cast<double>(shape.rows());
+  return in;
+}
+
+// The scalar whose gradients the layer computes: y . dy of a block or an embedding, the weighted loss of a head.
+double scalar(const LayerSpec& layer, const Parameters& p, const LayerInput& in) {
+  if (layer.kind == LayerKind::head) return in.token_weight * test::reference::head(layer, p, in.x, in.tokens);
+  const Tensor y = layer.kind == LayerKind::block ? test::reference::block(layer, in.shape, p, in.x)
+                                                  : test::reference::embedding(layer, in.shape, p, in.tokens);
+  double sum = 0;
+  for (std::size_t i = 0; i < y.size(); ++i) sum += y[i] * in.dy[i];
+  return sum;
+}
+
+// One question about a gradient and the right answer: the derivative along `direction`, which is 0 beyond the pairs.
+struct Derivative {
+  std::vector<std::pair<std::size_t, double>> direction;  // place and size
+  double value = 0;
+};
+
+// Derivatives of f with respect to `at`, by central differences: along directions that touch every entry, and along
+// single entries. The error is about step^2, 1e-9, and rounding, 1e-10.
+std::vector<Derivative> derivatives(std::mt19937& random, Tensor& at, const std::function<double()>& f) {
+  constexpr double step = 3e-5;
+  std::vector<Derivative> out;
+  const auto add = [&](Derivative question) {
+    const Tensor before = at;
+    const auto move = [&](double distance) {
+      for (const auto& [place, size] : question.direction) at[place] = before[place] + distance * size;
+      return f();
+    };
+    question.value = (move(step) - move(-step)) / (2 * step);
+    at = before;
+    out.push_back(std::move(question));
+  };
+  for (int i = 0; i < 3; ++i) {
+    Derivative all;
+    for (std::size_t place = 0; place < at.size(); ++place)
+      all.direction.emplace_back(place, random() % 2 == 0 ? 1.0 : -1.0);
+    add(std::move(all));
+  }
+  for (int i = 0; i < 5; ++i) add({.direction = {{random() % at.size(), 1.0}}});
+  return out;
+}
+
+// All that is asked of a layer's gradients, and its values.
+struct Reference {
+  Tensor y;
+  double loss = 0;
+  std::vector<Derivative> input;
+  std::map<ParameterName, std::vector<Derivative>> parameters;
+};
+
+Reference reference_of(std::mt19937& random, const LayerSpec& layer, Parameters p, LayerInput in) {
+  Reference out;
+  if (layer.kind == LayerKind::block) out.y = test::reference::block(layer, in.shape, p, in.x);
+  if (layer.kind == LayerKind::embedding) out.y = test::reference::embedding(layer, in.shape, p, in.tokens);
+  if (layer.kind == LayerKind::head) out.loss = test::reference::head(layer, p, in.x, in.tokens);
+  const auto f = [&] { return scalar(layer, p, in); };
+  if (layer.kind != LayerKind::embedding) out.input = derivatives(random, in.x, f);
+  for (auto& [name, values] : p) out.parameters[name] = derivatives(random, values, f);
+  return out;
+}
+
+// The greatest error of the answers, relative to what such a derivative is like: the norm for the directions, the
+// greatest entry for single ones. What lies beyond the reference's tensor is the padding of a vocabulary: it has no
+// gradient.
+double error_of(const Tensor& gradient, const std::vector<Derivative>& derivatives) {
+  double norm = 0;
+  double greatest = 1e-30;
+  for (const double g : gradient) {
+    norm += g * g;
+    greatest = std::max(greatest, std::abs(g));
+  }
+  double error = 0;
+  for (const Derivative& wanted : derivatives) {
+    double got = 0;
+    for (const auto& [place, size] : wanted.direction) {
+      if (place >= gradient.size()) return INFINITY;
+      got += gradient[place] * size;
+    }
+    const double e = std::abs(got - wanted.value) / (wanted.direction.size() > 1 ? std::sqrt(norm) : greatest);
+    if (std::isnan(e)) return INFINITY;
+    error = std::max(error, e);
+  }
+  for (std::size_t i = derivatives.front().direction.size(); i < gradient.size(); ++i)
+    if (gradient[i] != 0) return INFINITY;
+  return error;
+}
+
+double error_of(const Tensor& got, const Tensor& wanted) {
+  double error = got.size() == wanted.size() ? 0.0 : INFINITY;
+  double greatest = 1e-30;
+  for (std::size_t i = 0; i < got.size() && i < wanted.size(); ++i) {
+    error = std::isnan(got[i]) ? INFINITY : std::max(error, std::abs(got[i] - wanted[i]));
+    greatest = std::max(greatest, std::abs(wanted[i]));
+  }
+  return error / greatest;
+}
+
+// Several ranks have to agree with the reference just as one has.
+const std::vector<StrategySpec>& compared_strategies() {
+  static const std::vector<StrategySpec> all{
+      {},
+      {.recompute = RecomputeKind::full},
+      {.tensor = 2, .recompute = RecomputeKind::full},
+      {.tensor = 2, .sequence = SequenceKind::megatron, .data = 2, .zero = 1},
+      {.tensor = 2, .sequence = SequenceKind::megatron, .data = 2, .zero = 3, .recompute = RecomputeKind::full},
+  };
+  return all;
+}
+
+template <class T>
+void compare(const LayerSpec& layer, test::Tokens shape, double tolerance) {
+  if (!device::Host::supports(precision_of<T>)) {
+    MESSAGE("this processor has no bfloat16 arithmetic: nothing compared");
+    return;
+  }
+  INFO("seed ", seed);
+  std::mt19937 random(seed);
+  const Parameters parameters = random_parameters<T>(random, layer);
+  const LayerInput in = random_input<T>(random, layer, shape);
+  const Reference wanted = reference_of(random, layer, parameters, in);
+  for (const StrategySpec& spec : compared_strategies()) {
+    INFO("strategy ", strategy_text(spec));
+    const LayerOutput got = test::run_layer<T>(layer, spec, parameters, in);
+    CHECK(error_of(got.y, wanted.y) < tolerance);
+    CHECK(std::abs(got.loss - wanted.loss) <= tolerance * wanted.loss);
+    if (layer.kind != LayerKind::embedding) CHECK(error_of(got.dx, wanted.input) < tolerance);
+    CHECK(got.gradients.size() == wanted.parameters.size());
+    for (const auto& [name, derivatives] : wanted.parameters) {
+      INFO("parameter ", static_cast<int>(name));
+      CHECK(error_of(got.gradients.at(name), derivatives) < tolerance);
+    }
+  }
+}
+
+constexpr double fp32 = 1e-5;
+constexpr double bf16 = 4e-2;
+
+}  // namespace
+
+TEST_CASE("A GPT-2 block agrees with finite differences in double precision") {
+  compare<float>(gpt_layer(LayerKind::block), {.sequence = 70, .samples = 2}, fp32);
+  compare<bfloat16>(gpt_layer(LayerKind::block), {.sequence = 12, .samples = 2}, bf16);
+}
+
+TEST_CASE("A Llama block with grouped queries agrees with finite differences in double precision") {
+  compare<float>(llama_layer(LayerKind::block), {.sequence = 70, .samples = 2}, fp32);
+  compare<bfloat16>(llama_layer(LayerKind::block), {.sequence = 12, .samples = 2}, bf16);
+}
+
+TEST_CASE("A block of LayerNorm, rotary positions, SwiGLU with biases and two-way attention agrees too") {
+  compare<float>(mixed_block(), {.sequence = 22, .samples = 4}, fp32);
+  compare<bfloat16>(mixed_block(), {.sequence = 12, .samples = 2}, bf16);
+}
+
+TEST_CASE("The embeddings agree with finite differences in double precision") {
+  for (const LayerSpec& layer : {gpt_layer(LayerKind::embedding), llama_layer(LayerKind::embedding)}) {
+    compare<float>(layer, {.sequence = 70, .samples = 6}, fp32);
+    compare<bfloat16>(layer, {.sequence = 70, .samples = 6}, bf16);
+  }
+}
+
+TEST_CASE("The heads agree with finite differences in double precision, also beyond one chunk of tokens") {
+  for (const LayerSpec& layer : {gpt_layer(LayerKind::head), llama_layer(LayerKind::head)}) {
+    compare<float>(layer, {.sequence = 12, .samples = 2}, fp32);
+    compare<float>(layer, {.sequence = 140, .samples = 4}, fp32);
+    compare<bfloat16>(layer, {.sequence = 12, .samples = 2}, bf16);
+  }
+}

@@ -1,0 +1,127 @@
+// Random small search problems and their solution by brute force.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <limits>
+#include <optional>
+#include <random>
+#include <vector>
+
+#include <galvatron/search/problem.hpp>
+
+namespace galvatron::search::testing {
+
+struct Shape {
+  int most_stages = 3;
+  int most_layers = 5;   ///< beside the ends
+  int most_choices = 3;
+};
+
+inline Problem random_problem(std::mt19937& random, const Shape& shape = {}) {
+  const auto upto = [&](int n) { return std::uniform_int_distribution<int>(0, n)(random); };
+  Problem p;
+  p.leading = upto(1);
+  p.trailing = upto(1);
+  p.layouts = 1 + upto(2);
+  const int movable = 1 + upto(shape.most_layers - 1);
+  p.objective.stages = 1 + upto(std::min(movable, shape.most_stages) - 1);
+  p.objective.microbatches = 1 + upto(5);
+  p.objective.shared = upto(3) == 0;
+  p.objective.alone = p.objective.shared ? 1.0 / (1 + upto(p.objective.stages - 1)) : 1.0;
+  // Small integers make ties, larger ones make rich Pareto sets.
+  const int scale = upto(1) == 0 ? 4 : 60;
+  std::vector<std::int64_t> activation;
+  for (int i = 0; i < p.layouts; ++i) activation.push_back(upto(scale));
+  const int types = 1 + upto(1);
+  const auto make_type = [&] {
+    LayerType type;
+    const int choices = 1 + upto(shape.most_choices - 1);
+    for (int i = 0; i < choices; ++i) {
+      Choice c;
+      c.forward = upto(scale);
+      c.backward = upto(scale);
+      c.synchronise = upto(scale);
+      c.update = upto(scale);
+      c.states = upto(scale);
+      c.stash = upto(scale);
+      c.forward_workspace = upto(1) * upto(2 * scale);
+      c.backward_workspace = upto(2 * scale);
+      c.layout = upto(p.layouts - 1);
+      c.activation = activation[static_cast<std::size_t>(c.layout)];
+      c.tag = i;
+      type.push_back(c);
+    }
+    return type;
+  };
+  for (int i = 0; i < types; ++i) p.types.push_back(make_type());
+  if (p.leading > 0) {
+    p.layers.push_back(static_cast<int>(p.types.size()));
+    p.types.push_back(make_type());
+  }
+  for (int i = 0; i < movable; ++i) p.layers.push_back(upto(types - 1));
+  if (p.trailing > 0) {
+    p.layers.push_back(static_cast<int>(p.types.size()));
+    p.types.push_back(make_type());
+  }
+  p.tied = p.leading > 0 && p.trailing > 0 && upto(2) == 0;
+  for (int i = 0; i < p.objective.stages; ++i)
+    p.slots.push_back(std::min(p.objective.stages - i, p.objective.microbatches));
+  for (int i = 0; i < p.layouts; ++i)
+    for (int j = 0; j < p.layouts; ++j) p.relayout.push_back(i == j ? 0 : upto(scale / 4));
+  for (int i = 0; i < p.layouts; ++i) p.receive.push_back(upto(scale / 4));
+  p.fixed = upto(scale);
+  p.budget = upto(scale * p.count() * 4);
+  return p;
+}
+
+/// Calls `visit` with every assignment.
+inline void for_every_assignment(const Problem& p, const std::function<void(const Assignment&)>& visit) {
+  Assignment plan;
+  plan.choice.assign(static_cast<std::size_t>(p.count()), 0);
+  const std::function<void(int)> choose = [&](int layer) {
+    if (layer == p.count()) {
+      if (p.tied && p.choice(0, plan.choice.front()).tag != p.choice(p.count() - 1, plan.choice.back()).tag) return;
+      visit(plan);
+      return;
+    }
+    const auto& type = p.types[static_cast<std::size_t>(p.layers[static_cast<std::size_t>(layer)])];
+    for (std::size_t i = 0; i < type.size(); ++i) {
+      plan.choice[static_cast<std::size_t>(layer)] = static_cast<int>(i);
+      choose(layer + 1);
+    }
+  };
+  const std::function<void(int)> cut = [&](int stage) {
+    if (stage == p.stages()) {
+      plan.first.push_back(p.count());
+      choose(0);
+      plan.first.pop_back();
+      return;
+    }
+    const int after = plan.first.back() + (stage == 1 ? p.leading : 0);
+    for (int first = after + 1; first <= p.count() - p.trailing - (p.stages() - stage); ++first) {
+      plan.first.push_back(first);
+      cut(stage + 1);
+      plan.first.pop_back();
+    }
+  };
+  plan.first.push_back(0);
+  cut(1);
+}
+
+struct BruteForce {
+  double seconds = std::numeric_limits<double>::infinity();             ///< within the budget
+  std::int64_t peak = std::numeric_limits<std::int64_t>::max();  ///< of any
+};
+
+inline BruteForce brute_force(const Problem& p) {
+  BruteForce out;
+  for_every_assignment(p, [&](const Assignment& plan) {
+    const Evaluation e = evaluate(p, plan);
+    out.peak = std::min(out.peak, e.peak);
+    if (e.peak <= p.budget) out.seconds = std::min(out.seconds, e.seconds);
+  });
+  return out;
+}
+
+}  // namespace galvatron::search::testing

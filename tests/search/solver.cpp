@@ -1,0 +1,81 @@
+#include <galvatron/search/solver.hpp>
+
+#include <doctest/doctest.h>
+
+#include <string>
+
+#include "random_problem.hpp"
+
+using namespace galvatron::search;
+
+namespace {
+
+void check_valid(const Problem& p, const Assignment& plan) {
+  REQUIRE(plan.first.size() == static_cast<std::size_t>(p.stages()) + 1);
+  REQUIRE(plan.choice.size() == static_cast<std::size_t>(p.count()));
+  CHECK(plan.first.front() == 0);
+  CHECK(plan.first.back() == p.count());
+  for (int i = 0; i < p.stages(); ++i) {
+    const int movable = plan.first[static_cast<std::size_t>(i) + 1] - plan.first[static_cast<std::size_t>(i)] -
+                        (i == 0 ? p.leading : 0) - (i + 1 == p.stages() ? p.trailing : 0);
+    CHECK(movable >= 1);
+  }
+}
+
+}  // namespace
+
+TEST_CASE("the solver finds what brute force finds on random problems") {
+  int feasible = 0;
+  int infeasible = 0;
+  for (unsigned seed = 0; seed < 6000; ++seed) {
+    std::mt19937 random(seed);
+    const Problem p = testing::random_problem(random);
+    const testing::BruteForce truth = testing::brute_force(p);
+    const std::string context = "seed " + std::to_string(seed);
+    INFO(context);
+
+    const auto smallest = Solver(p).smallest();
+    if (truth.peak == std::numeric_limits<std::int64_t>::max()) {  // a tie that no choice can meet
+      REQUIRE(!smallest);
+      continue;
+    }
+    REQUIRE(smallest);
+    REQUIRE(smallest->cost.peak == truth.peak);
+    check_valid(p, smallest->plan);
+
+    const auto fastest = Solver(p).fastest();
+    REQUIRE(fastest.has_value() == (truth.peak <= p.budget));
+    if (!fastest) {
+      ++infeasible;
+      continue;
+    }
+    ++feasible;
+    check_valid(p, fastest->plan);
+    REQUIRE(fastest->proven);
+    REQUIRE(fastest->cost.peak <= p.budget);
+    REQUIRE(fastest->cost.seconds == doctest::Approx(truth.seconds).epsilon(1e-9));
+    REQUIRE(!Solver(p).fastest(truth.seconds));
+    REQUIRE(Solver(p).fastest(truth.seconds * 1.0001 + 1e-9));
+  }
+  CHECK(feasible > 1000);
+  CHECK(infeasible > 500);
+}
+
+TEST_CASE("a solver that may keep few labels is never better than brute force, and says that it proves nothing") {
+  int thinned = 0;
+  for (unsigned seed = 0; seed < 500; ++seed) {
+    std::mt19937 random(seed);
+    const Problem p = testing::random_problem(random);
+    Limits limits;
+    limits.labels = 1;
+    const auto quick = Solver(p, limits).fastest();
+    if (!quick) continue;
+    INFO("seed " << seed);
+    const double best = testing::brute_force(p).seconds;
+    CHECK(quick->cost.seconds >= best - 1e-9);
+    CHECK(quick->cost.peak <= p.budget);
+    if (quick->proven) CHECK(quick->cost.seconds == doctest::Approx(best));
+    thinned += quick->proven ? 0 : 1;
+  }
+  CHECK(thinned > 10);
+}

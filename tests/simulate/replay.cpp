@@ -1,0 +1,145 @@
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <random>
+#include <vector>
+
+#include <galvatron/schedule/schedule.hpp>
+#include <galvatron/simulate/replay.hpp>
+
+using namespace galvatron;
+using schedule::ScheduleKind;
+using simulate::replay;
+using simulate::StageTimes;
+
+namespace {
+
+const ScheduleKind kinds[] = {ScheduleKind::gpipe, ScheduleKind::one_f_one_b};
+
+StageTimes times_of(double forward, double backward) {
+  StageTimes times;
+  times.forward = {forward};
+  times.backward = {backward};
+  return times;
+}
+std::vector<StageTimes> equal_stages(int stages, double forward, double backward) {
+  return std::vector<StageTimes>(static_cast<std::size_t>(stages), times_of(forward, backward));
+}
+
+}  // namespace
+
+TEST_CASE("equal stages take (m + P - 1)(f + b) with GPipe and with 1F1B") {
+  for (const ScheduleKind kind : kinds)
+    for (int stages = 1; stages <= 8; ++stages)
+      for (const int m : {1, 2, 3, 8, 16}) {
+        CAPTURE(schedule::name_of(kind));
+        CAPTURE(stages);
+        CAPTURE(m);
+        const auto result = replay(*make_program(kind, stages, m), equal_stages(stages, 0.3, 0.7));
+        REQUIRE(result.makespan.value == doctest::Approx((m + stages - 1) * 1.0));
+        REQUIRE(result.idle_fraction() == doctest::Approx((stages - 1.0) / (m + stages - 1)));
+      }
+}
+
+TEST_CASE("the slowest stage of a GPipe pipeline bounds it") {
+  // Forwards: the slow stage (2 s) is fed after 1 s, runs 4 times and passes the last on for 1 s; backwards alike.
+  std::vector<StageTimes> times = equal_stages(3, 1, 1);
+  times[1] = times_of(2, 2);
+  CHECK(replay(schedule::gpipe(3, 4), times).makespan.value == doctest::Approx(2 * (1 + 4 * 2 + 1)));
+}
+
+TEST_CASE("messages take their time, and what a receiver does is its work") {
+  std::vector<StageTimes> times = equal_stages(2, 1, 2);
+  times[0].send_activation = {0.25};
+  times[1].send_gradient = {0.5};
+  CHECK(replay(schedule::gpipe(2, 1), times).makespan.value == doctest::Approx(6.75));
+  times[1].receive_activation = {0.125};
+  times[0].receive_gradient = {0.0625};
+  const auto result = replay(schedule::gpipe(2, 1), times);
+  CHECK(result.makespan.value == doctest::Approx(6.75 + 0.1875));
+  CHECK(result.work[1].value == doctest::Approx(3.125));
+  CHECK(result.finish[1].value == doctest::Approx(1 + 0.25 + 0.125 + 3));
+  times[0].reduce_gradients = {1};
+  times[0].step = {0.5};
+  CHECK(replay(schedule::gpipe(2, 1), times).makespan.value == doctest::Approx(6.75 + 0.1875 + 1.5));
+}
+
+TEST_CASE("a message under way keeps its sender's buffer, so the next forward begins when it is there") {
+  auto times = equal_stages(2, 1, 1);
+  times[0].send_activation = {0.5};
+  // Forwards of stage 0 every 1.5 s, the last ends at 11.5; stage 1 has it at 12, ends at 13, eight backwards, one more.
+  CHECK(replay(schedule::gpipe(2, 8), times).makespan.value == doctest::Approx(22));
+}
+
+TEST_CASE("a sender waits for its buffer") {
+  // Stage 1 is slow: the second message lies in the buffer of stage 0 until stage 1 has ended its first forward, so the
+  // third forward of stage 0 begins at 11 and not at 2.
+  auto times = equal_stages(2, 1, 0);
+  times[1].forward = {10};
+  const schedule::Program forwards = {
+      {{schedule::Op::forward, 0}, {schedule::Op::send_activation, 0}, {schedule::Op::forward, 1},
+       {schedule::Op::send_activation, 1}, {schedule::Op::forward, 2}},
+      {{schedule::Op::receive_activation, 0}, {schedule::Op::forward, 0}, {schedule::Op::receive_activation, 1},
+       {schedule::Op::forward, 1}}};
+  const auto result = replay(forwards, times);
+  CHECK(result.finish[0].value == doctest::Approx(12));
+  CHECK(result.finish[1].value == doctest::Approx(21));
+}
+
+TEST_CASE("one core does all the work of all stages, one thing after another") {
+  for (const ScheduleKind kind : kinds)
+    for (const int stages : {1, 2, 4, 8})
+      for (const int m : {1, 4, 9}) {
+        const auto program = *make_program(kind, stages, m);
+        const auto times = equal_stages(stages, 0.25, 0.5);
+        REQUIRE(replay(program, times, {1.0, 1}).makespan.value == doctest::Approx(stages * m * 0.75));
+        // As many cores as ranks: nobody slows anybody down.
+        REQUIRE(replay(program, times, {4.0 * stages, 4}).makespan.value ==
+                doctest::Approx(replay(program, times).makespan.value));
+        // Half the cores that one stage alone wants.
+        REQUIRE(replay(program, times, {1.0, 2}).makespan.value == doctest::Approx(2 * stages * m * 0.75));
+      }
+}
+
+TEST_CASE("shared cores take at least the work over the cores and at least the time of cores enough") {
+  const auto seed = std::random_device{}();
+  MESSAGE("seed ", seed);
+  std::mt19937 random(seed);
+  std::uniform_real_distribution<double> some(0.1, 2);
+  for (int round = 0; round < 100; ++round) {
+    const int stages = 1 + static_cast<int>(random() % 6), m = 1 + static_cast<int>(random() % 8);
+    const double cores = 1 + static_cast<double>(random() % 4);
+    std::vector<StageTimes> times;
+    double work = 0;
+    for (int s = 0; s < stages; ++s) {
+      times.push_back(times_of(some(random), some(random)));
+      times.back().send_activation = {some(random) / 10};
+      work += m * (times.back().forward + times.back().backward).value;
+    }
+    for (const ScheduleKind kind : kinds) {
+      const auto program = *make_program(kind, stages, m);
+      const double alone = replay(program, times).makespan.value;
+      const auto result = replay(program, times, {cores, 1});
+      const double shared = result.makespan.value;
+      REQUIRE(shared >= alone * (1 - 1e-9));
+      REQUIRE(shared >= work / cores * (1 - 1e-9));
+      REQUIRE(shared <= (alone + work / cores) * (1 + 1e-9));
+      double done = 0;
+      for (const Seconds w : result.work) done += w.value;
+      REQUIRE(done == doctest::Approx(work));
+    }
+  }
+}
+
+TEST_CASE("a program that cannot end is refused") {
+  schedule::Program program = schedule::gpipe(2, 2);
+  program[0].pop_back();
+  std::erase_if(program[0], [](const auto& i) { return i.op == schedule::Op::send_activation && i.microbatch == 1; });
+  const auto times = equal_stages(2, 1, 1);
+  CHECK_THROWS_WITH_AS(replay(program, times), "schedule: receive_gradient 0 of stage 0 waits for ever", Failure);
+  program = schedule::gpipe(2, 2);
+  for (auto& instruction : program[0])
+    if (instruction.op == schedule::Op::send_activation) instruction.microbatch = 1 - instruction.microbatch;
+  CHECK_THROWS_WITH_AS(replay(program, times), "schedule: receive_activation 0 of stage 1 meets micro-batch 1", Failure);
+  CHECK_THROWS_AS(replay(program, std::vector<StageTimes>(3)), Failure);
+}

@@ -1,0 +1,80 @@
+#include <galvatron/strategy/compose.hpp>
+
+#include <string>
+#include <type_traits>
+
+#include <doctest/doctest.h>
+
+namespace galvatron {
+namespace {
+
+using Zero3 = Strategy<ZeRO<3>, TensorParallel<2>, Recompute<full>>;
+using Open = Strategy<DataParallel<>, TensorParallel<>, SequenceParallel<megatron>, Pipeline<>>;
+
+TEST_CASE("policies may stand in any order") {
+  using Other = Strategy<Recompute<full>, ZeRO<3>, TensorParallel<2>>;
+  CHECK(Zero3({.data = 4}).spec() == Other({.data = 4}).spec());
+}
+
+TEST_CASE("run-time degrees complete those of the type") {
+  const Zero3 strategy({.data = 4});
+  CHECK(strategy.spec() == StrategySpec{.tensor = 2, .data = 4, .zero = 3, .recompute = RecomputeKind::full});
+  CHECK(strategy.tensor() == 2);
+  CHECK(strategy.data() == 4);
+  CHECK(strategy.ranks() == 8);
+  CHECK(strategy.pipeline() == 1);
+  const Open open({.data = 2, .tensor = 4, .pipeline = 3});
+  CHECK(open.ranks() == 8);
+  CHECK(open.pipeline() == 3);
+  CHECK(open.sequence == SequenceKind::megatron);
+}
+
+TEST_CASE("the constructor throws for degrees that make no sense") {
+  CHECK_THROWS_AS(Zero3({.data = 1}), Failure);
+  CHECK_THROWS_AS(Zero3({.data = 4, .tensor = 4}), Failure);
+  CHECK_THROWS_AS(Open({.data = 2, .tensor = 1, .pipeline = 1}), Failure);
+  CHECK_THROWS_AS(Open({.data = 2, .tensor = 4}), Failure);
+  CHECK_NOTHROW(Zero3({.data = 4, .tensor = 2}));
+}
+
+TEST_CASE("create tells the reason and the type") {
+  const auto refused = Zero3::create({.data = 1});
+  REQUIRE_FALSE(refused.has_value());
+  CHECK(refused.error().kind == ErrorKind::usage);
+  CHECK(refused.error().message.find("needs a data degree of at least 2") != std::string::npos);
+  CHECK(refused.error().message.find("tp2 dp* zero3 recompute-full") != std::string::npos);
+  CHECK_FALSE(Zero3::create({}).has_value());
+  CHECK_FALSE(Zero3::create({.data = -2}).has_value());
+  CHECK(Zero3::create({.data = 2}).has_value());
+}
+
+TEST_CASE("the data degree is what the other axes leave over") {
+  CHECK(Zero3::for_ranks(8)->data() == 4);
+  CHECK(Open::for_ranks(12, {.tensor = 3, .pipeline = 2})->data() == 4);
+  CHECK(Strategy<>::for_ranks(6)->data() == 6);
+  CHECK(Strategy<DataParallel<2>>::for_ranks(2).has_value());
+  CHECK_FALSE(Zero3::for_ranks(7).has_value());
+  CHECK_FALSE(Zero3::for_ranks(0).has_value());
+  CHECK_FALSE(Zero3::for_ranks(-4).has_value());
+  CHECK_FALSE(Strategy<DataParallel<2>>::for_ranks(4).has_value());
+  CHECK_FALSE(Open::for_ranks(8, {.tensor = 2'000'000'000, .pipeline = 1}).has_value());
+}
+
+TEST_CASE("a type accepts the specs of its kinds and degrees") {
+  CHECK(Zero3::accepts({.tensor = 2, .data = 4, .zero = 3, .recompute = RecomputeKind::full}));
+  CHECK_FALSE(Zero3::accepts({.tensor = 4, .data = 4, .zero = 3, .recompute = RecomputeKind::full}));
+  CHECK_FALSE(Zero3::accepts({.tensor = 2, .data = 4, .zero = 2, .recompute = RecomputeKind::full}));
+  CHECK_FALSE(Zero3::accepts({.tensor = 2, .data = 4, .zero = 3}));
+  CHECK_FALSE(Zero3::accepts({.tensor = 2, .data = 1, .zero = 3, .recompute = RecomputeKind::full}));
+  CHECK_FALSE(Strategy<>::accepts({.data = 4, .expert = 2}));
+  CHECK(Zero3::of({.tensor = 2, .data = 4, .zero = 3, .recompute = RecomputeKind::full}).data() == 4);
+}
+
+TEST_CASE("types have names for tables and messages") {
+  CHECK(Zero3::type_text() == "tp2 dp* zero3 recompute-full");
+  CHECK(Strategy<DataParallel<1>>::type_text() == "single");
+  CHECK(Strategy<ContextParallel<2>, SequenceParallel<ring>>::type_text() == "cp2 ring dp*");
+}
+
+}  // namespace
+}  // namespace galvatron

@@ -1,0 +1,97 @@
+#include <galvatron/strategy/legality.hpp>
+
+#include <cstdint>
+#include <limits>
+#include <random>
+#include <string>
+
+#include <doctest/doctest.h>
+
+namespace galvatron {
+namespace {
+
+constexpr LayerSpec block{
+    .kind = LayerKind::block, .hidden = 96, .heads = 12, .kv_heads = 4, .head_dim = 8, .ffn = 384, .positions = 64};
+
+constexpr bool mentions(std::string_view sentence, std::string_view part) {
+  return sentence.find(part) != std::string_view::npos;
+}
+
+TEST_CASE("a single rank is legal, and so are the usual combinations") {
+  CHECK(is_legal({}));
+  CHECK(is_legal({.tensor = 2, .sequence = SequenceKind::megatron, .data = 4, .zero = 3}));
+  CHECK(is_legal({.sequence = SequenceKind::ring, .context = 2}));
+  CHECK(is_legal({.tensor = 3, .data = 5, .zero = 1, .recompute = RecomputeKind::full}));
+  CHECK(is_legal({.data = 4, .expert = 2}));
+}
+
+TEST_CASE("each rule tells its reason") {
+  CHECK(mentions(why_illegal({.tensor = 0}), "at least 1"));
+  CHECK(mentions(why_illegal({.data = -4}), "at least 1"));
+  CHECK(mentions(why_illegal({.expert = 0}), "at least 1"));
+  CHECK(mentions(why_illegal({.data = 2, .zero = 4}), "0, 1, 2 or 3"));
+  CHECK(mentions(why_illegal({.data = 2, .zero = -1}), "0, 1, 2 or 3"));
+  CHECK(mentions(why_illegal({.zero = 1}), "data degree of at least 2"));
+  CHECK(mentions(why_illegal({.sequence = SequenceKind::megatron, .data = 4}), "tensor degree of at least 2"));
+  CHECK(mentions(why_illegal({.sequence = SequenceKind::ulysses}), "context degree of at least 2"));
+  CHECK(mentions(why_illegal({.sequence = SequenceKind::ring}), "context degree of at least 2"));
+  CHECK(mentions(why_illegal({.context = 2}), "choose Ulysses or ring"));
+  CHECK(mentions(why_illegal({.tensor = 2, .sequence = SequenceKind::megatron, .context = 2}), "both split"));
+  CHECK(mentions(why_illegal({.data = 4, .expert = 3}), "expert degree divides"));
+  constexpr int large = std::numeric_limits<int>::max();
+  CHECK(mentions(why_illegal({.tensor = large, .context = large, .data = large}), "at most 16777216"));
+  CHECK(mentions(why_illegal({.data = large}), "at most 16777216"));
+}
+
+TEST_CASE("any values whatever get an answer") {
+  const std::uint32_t seed = 42;
+  INFO("seed " << seed);
+  std::mt19937 random(seed);
+  const auto number = [&] { return static_cast<int>(random() % 3 == 0 ? random() : random() % 7 - 1); };
+  int legal = 0;
+  for (int i = 0; i < 100'000; ++i) {
+    const StrategySpec spec{.tensor = number(),
+                            .sequence = static_cast<SequenceKind>(random() % 4),
+                            .context = number(),
+                            .data = number(),
+                            .zero = number(),
+                            .expert = number(),
+                            .recompute = static_cast<RecomputeKind>(random() % 3)};
+    if (!is_legal(spec)) continue;
+    ++legal;
+    CHECK(spec.ranks() >= 1);
+    CHECK(spec.ranks() <= most_ranks);
+  }
+  CHECK(legal > 100);
+}
+
+TEST_CASE("a block needs degrees that divide its heads, its MLP, the sequence and the samples") {
+  CHECK(is_fit(block, {.tensor = 4, .data = 2}, 2, 64));
+  CHECK(mentions(why_unfit(block, {.tensor = 5}, 1, 64), "attention heads"));
+  CHECK(mentions(why_unfit(block, {.tensor = 3}, 1, 64), "key/value heads"));
+  LayerSpec narrow = block;
+  narrow.ffn = 6;
+  CHECK(mentions(why_unfit(narrow, {.tensor = 4}, 1, 64), "MLP"));
+  const StrategySpec megatron{.tensor = 4, .sequence = SequenceKind::megatron};
+  CHECK(is_fit(block, megatron, 1, 60));
+  CHECK(mentions(why_unfit(block, megatron, 1, 62), "Megatron"));
+  CHECK(is_fit(block, {.tensor = 4}, 1, 62));
+  CHECK(mentions(why_unfit(block, {.data = 3}, 4, 64), "samples"));
+  CHECK(mentions(why_unfit(block, {}, 1, 65), "positions"));
+  CHECK(mentions(why_unfit(block, {}, 0, 64), "at least one sample"));
+  CHECK(mentions(why_unfit(block, {}, 1, 0), "at least one token"));
+  CHECK(mentions(why_unfit(block, {.sequence = SequenceKind::ring, .context = 3}, 1, 64), "context degree"));
+  CHECK(mentions(why_unfit(block, {.tensor = 2, .sequence = SequenceKind::ulysses, .context = 4}, 1, 64), "Ulysses"));
+}
+
+TEST_CASE("embedding and head need no divisible vocabulary, but the rest") {
+  LayerSpec head = block;
+  head.kind = LayerKind::head;
+  head.vocabulary = 257;
+  CHECK(is_fit(head, {.tensor = 5}, 1, 64));
+  CHECK_FALSE(is_fit(head, {.tensor = 5, .sequence = SequenceKind::megatron}, 1, 64));
+  CHECK_FALSE(is_fit(head, {.data = 2}, 3, 64));
+}
+
+}  // namespace
+}  // namespace galvatron
