@@ -4,6 +4,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -41,30 +42,40 @@ ModelSpec small_llama() {
                          .head_dim = 8});
 }
 
-// How often each operation happens. A shard may be stepped or squared in two calls, which is the same work.
-std::map<std::string, std::int64_t> tally(auto begin, auto end) {
-  std::map<std::string, std::int64_t> out;
-  for (auto work = begin; work != end; ++work) {
-    const bool elements_only = work->kind == WorkKind::adamw || work->kind == WorkKind::norm_squared;
-    std::string key = "kind " + std::to_string(static_cast<int>(work->kind));
-    if (!elements_only)
-      key += " (" + std::to_string(work->m) + ", " + std::to_string(work->n) + ", " + std::to_string(work->k) + ", " +
-             std::to_string(work->l) + ")" + (work->causal ? " causal" : "") + (work->strided ? " strided" : "");
-    out[key] += elements_only ? work->m * work->times : work->times;
+// How often each operation happens; those of adamw and norm_squared are elements, since a shard may be stepped or
+// squared in two calls, which is the same work.
+auto tally(auto begin, auto end) {
+  using Key = std::tuple<WorkKind, std::int64_t, std::int64_t, std::int64_t, std::int64_t, bool, bool>;
+  std::map<Key, std::int64_t> out;
+  for (auto w = begin; w != end; ++w) {
+    if (w->kind == WorkKind::adamw || w->kind == WorkKind::norm_squared)
+      out[Key{w->kind, 0, 0, 0, 0, false, false}] += w->m * w->times;
+    else
+      out[Key{w->kind, w->m, w->n, w->k, w->l, w->causal, w->strided}] += w->times;
   }
   return out;
 }
 
-// One line for each operation that the two do not do equally often.
+// One phrase for each operation that the two do not do equally often.
 std::string difference(const std::vector<Work>& done, const cost::WorkList& formula) {
-  auto left = tally(done.begin(), done.end());
-  auto right = tally(formula.begin(), formula.end());
+  const auto left = tally(done.begin(), done.end());
+  const auto right = tally(formula.begin(), formula.end());
+  if (left == right) return {};
   std::string out;
-  for (const auto& [key, times] : left)
-    if (right[key] != times)
-      out += key + ": the layer " + std::to_string(times) + ", the formula " + std::to_string(right[key]) + "; ";
+  const auto tell = [&out](const auto& key, std::int64_t layer, std::int64_t expected) {
+    const auto& [kind, m, n, k, l, causal, strided] = key;
+    out += "work kind " + std::to_string(static_cast<int>(kind)) + " (" + std::to_string(m) + ", " + std::to_string(n) +
+           ", " + std::to_string(k) + ", " + std::to_string(l) + ")" + (causal ? " causal" : "") +
+           (strided ? " strided" : "") + ": the layer " + std::to_string(layer) + " times, the formula " +
+           std::to_string(expected) + "; ";
+  };
+  for (const auto& [key, times] : left) {
+    const auto found = right.find(key);
+    const std::int64_t expected = found == right.end() ? 0 : found->second;
+    if (times != expected) tell(key, times, expected);
+  }
   for (const auto& [key, times] : right)
-    if (times != 0 && !left.contains(key)) out += key + ": the layer 0, the formula " + std::to_string(times) + "; ";
+    if (!left.contains(key)) tell(key, 0, times);
   return out;
 }
 

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <cstring>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -16,6 +15,7 @@
 #include <galvatron/strategy/layout.hpp>
 
 #include "reference.hpp"
+#include "whole_tensors.hpp"
 
 namespace galvatron::test {
 
@@ -69,20 +69,6 @@ void give_part(const Region& part, std::int64_t samples, std::int64_t width, Vie
   });
 }
 
-/// The gradients of a store's range at their places in the whole tensors.
-inline void give_gradients(const nn::StoreView& store, int tensor_rank, int degree, Parameters& whole) {
-  for (const ParameterTensor& tensor : *store.layout)
-    for (std::int64_t i = 0; i < tensor.count(); ++i) {
-      const std::int64_t place = tensor.offset + i;
-      if (place < store.range.begin || place >= store.range.end) continue;
-      Tensor& to = whole[tensor.name];
-      const std::int64_t first = nn::whole_index(tensor, tensor_rank, degree, i / tensor.columns);
-      const auto index = reference::at(first + i % tensor.columns);
-      if (to.size() <= index) to.resize(index + 1);
-      to[index] = store.gradients[place - store.range.begin];
-    }
-}
-
 }  // namespace detail
 
 /// One forward and backward pass of `layer` under `spec`, with T as the element type of activations.
@@ -102,8 +88,8 @@ LayerOutput run_layer(const LayerSpec& layer, const StrategySpec& spec, const Pa
     const int rank = world.rank();
     const Bytes workspace = max(counts.forward_workspace, counts.backward_workspace);
     const std::int64_t library = device::Host::library_workspace_bytes(1);
-    const device::Mapping mapping({counts.states.count + counts.stash.count + 2 * counts.activation.count +
-                                   workspace.count + library}, false);
+    const device::Mapping mapping(
+        {counts.states.count + counts.stash.count + 2 * counts.activation.count + workspace.count + library}, false);
     std::int64_t end = 0;
     const auto region = [&](const char* name, Bytes bytes) {
       const device::Region made = mapping.region(name, end, bytes);
@@ -122,8 +108,8 @@ LayerOutput run_layer(const LayerSpec& layer, const StrategySpec& spec, const Pa
     for (int i = 0; i < spec.tensor; ++i) tensor.push_back(rank / spec.tensor * spec.tensor + i);
     for (int i = 0; i < spec.data; ++i) data.push_back(rank % spec.tensor + i * spec.tensor);
     using G = comm::thread::Group;
-    const nn::Context<device::Host, G> context{host, transient, world.group(tensor), world.group(data), spec,
-                                               in.shape.samples / spec.data, in.shape.sequence};
+    const nn::Context<device::Host, G> context{
+        host, transient, world.group(tensor), world.group(data), spec, in.shape.samples / spec.data, in.shape.sequence};
     const nn::Surroundings<G, T> around{.number = layer.kind == LayerKind::embedding ? 0 : 1,
                                         .token_weight = static_cast<float>(in.token_weight)};
     const std::unique_ptr<nn::Layer<T>> made =
@@ -160,7 +146,8 @@ LayerOutput run_layer(const LayerSpec& layer, const StrategySpec& spec, const Pa
     if (layer.kind != LayerKind::head) detail::give_part(part, in.shape.samples, h, y, out.y);
     if (layer.kind != LayerKind::embedding) detail::give_part(part, in.shape.samples, h, d, out.dx);
     made->visit([&](const nn::StoreView& store) {
-      detail::give_gradients(store, rank % spec.tensor, spec.tensor, out.gradients);
+      give_store(store, store.gradients, rank % spec.tensor, spec.tensor,
+                 [&](ParameterName name) -> Tensor& { return out.gradients[name]; });
     });
   });
   return out;

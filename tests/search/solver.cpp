@@ -43,7 +43,8 @@ TEST_CASE("the solver finds what brute force finds on random problems") {
     REQUIRE(smallest->cost.peak == truth.peak);
     check_valid(p, smallest->plan);
 
-    const auto fastest = Solver(p).fastest();
+    Solver solver(p);
+    const auto fastest = solver.fastest();
     REQUIRE(fastest.has_value() == (truth.peak <= p.budget));
     if (!fastest) {
       ++infeasible;
@@ -51,7 +52,8 @@ TEST_CASE("the solver finds what brute force finds on random problems") {
     }
     ++feasible;
     check_valid(p, fastest->plan);
-    REQUIRE(fastest->proven);
+    REQUIRE(solver.proven());
+    REQUIRE(solver.bound() <= truth.seconds * (1 + 1e-9));
     REQUIRE(fastest->cost.peak <= p.budget);
     REQUIRE(fastest->cost.seconds == doctest::Approx(truth.seconds).epsilon(1e-9));
     REQUIRE(!Solver(p).fastest(truth.seconds));
@@ -68,14 +70,15 @@ TEST_CASE("a solver that may keep few labels is never better than brute force, a
     const Problem p = testing::random_problem(random);
     Limits limits;
     limits.labels = 1;
-    const auto quick = Solver(p, limits).fastest();
+    Solver solver(p, limits);
+    const auto quick = solver.fastest();
     if (!quick) continue;
     INFO("seed " << seed);
     const double best = testing::brute_force(p).seconds;
     CHECK(quick->cost.seconds >= best - 1e-9);
     CHECK(quick->cost.peak <= p.budget);
-    if (quick->proven) CHECK(quick->cost.seconds == doctest::Approx(best));
-    thinned += quick->proven ? 0 : 1;
+    if (solver.proven()) CHECK(quick->cost.seconds == doctest::Approx(best));
+    thinned += solver.proven() ? 0 : 1;
   }
   CHECK(thinned > 10);
 }

@@ -8,7 +8,7 @@
 #include <galvatron/simulate/replay.hpp>
 
 using namespace galvatron;
-using schedule::ScheduleKind;
+using schedule::make_program;
 using simulate::replay;
 using simulate::StageTimes;
 
@@ -32,7 +32,7 @@ TEST_CASE("equal stages take (m + P - 1)(f + b) with GPipe and with 1F1B") {
   for (const ScheduleKind kind : kinds)
     for (int stages = 1; stages <= 8; ++stages)
       for (const int m : {1, 2, 3, 8, 16}) {
-        CAPTURE(schedule::name_of(kind));
+        CAPTURE(name_of(kind));
         CAPTURE(stages);
         CAPTURE(m);
         const auto result = replay(*make_program(kind, stages, m), equal_stages(stages, 0.3, 0.7));
@@ -67,7 +67,8 @@ TEST_CASE("messages take their time, and what a receiver does is its work") {
 TEST_CASE("a message under way keeps its sender's buffer, so the next forward begins when it is there") {
   auto times = equal_stages(2, 1, 1);
   times[0].send_activation = {0.5};
-  // Forwards of stage 0 every 1.5 s, the last ends at 11.5; stage 1 has it at 12, ends at 13, eight backwards, one more.
+  // Forwards of stage 0 every 1.5 s, the last ends at 11.5; stage 1 has it at 12, ends at 13, eight backwards, one
+  // more.
   CHECK(replay(schedule::gpipe(2, 8), times).makespan.value == doctest::Approx(22));
 }
 
@@ -76,11 +77,15 @@ TEST_CASE("a sender waits for its buffer") {
   // third forward of stage 0 begins at 11 and not at 2.
   auto times = equal_stages(2, 1, 0);
   times[1].forward = {10};
-  const schedule::Program forwards = {
-      {{schedule::Op::forward, 0}, {schedule::Op::send_activation, 0}, {schedule::Op::forward, 1},
-       {schedule::Op::send_activation, 1}, {schedule::Op::forward, 2}},
-      {{schedule::Op::receive_activation, 0}, {schedule::Op::forward, 0}, {schedule::Op::receive_activation, 1},
-       {schedule::Op::forward, 1}}};
+  const schedule::Program forwards = {{{schedule::Op::forward, 0},
+                                       {schedule::Op::send_activation, 0},
+                                       {schedule::Op::forward, 1},
+                                       {schedule::Op::send_activation, 1},
+                                       {schedule::Op::forward, 2}},
+                                      {{schedule::Op::receive_activation, 0},
+                                       {schedule::Op::forward, 0},
+                                       {schedule::Op::receive_activation, 1},
+                                       {schedule::Op::forward, 1}}};
   const auto result = replay(forwards, times);
   CHECK(result.finish[0].value == doctest::Approx(12));
   CHECK(result.finish[1].value == doctest::Approx(21));
@@ -131,15 +136,42 @@ TEST_CASE("shared cores take at least the work over the cores and at least the t
   }
 }
 
+TEST_CASE("one clock for all and a clock for each give the same times") {
+  const auto seed = std::random_device{}();
+  MESSAGE("seed ", seed);
+  std::mt19937 random(seed);
+  std::uniform_real_distribution<double> some(0.0, 1);
+  for (int round = 0; round < 200; ++round) {
+    const int stages = 1 + static_cast<int>(random() % 7), m = 1 + static_cast<int>(random() % 12);
+    std::vector<StageTimes> times;
+    for (int s = 0; s < stages; ++s) {
+      times.push_back(times_of(some(random), some(random)));
+      for (Seconds* t : {&times.back().send_activation, &times.back().send_gradient, &times.back().receive_activation,
+                         &times.back().receive_gradient, &times.back().reduce_gradients, &times.back().step})
+        if (random() % 2 == 0) t->value = some(random) / (round % 2 == 0 ? 1 : 20);
+    }
+    for (const ScheduleKind kind : kinds) {
+      const auto program = *make_program(kind, stages, m);
+      const auto each = replay(program, times);
+      const auto together = replay(program, times, {stages * (1 - 1e-13), 1});
+      for (std::size_t s = 0; s < times.size(); ++s)
+        REQUIRE(together.finish[s].value == doctest::Approx(each.finish[s].value).epsilon(1e-9));
+    }
+  }
+}
+
 TEST_CASE("a program that cannot end is refused") {
   schedule::Program program = schedule::gpipe(2, 2);
   program[0].pop_back();
   std::erase_if(program[0], [](const auto& i) { return i.op == schedule::Op::send_activation && i.microbatch == 1; });
   const auto times = equal_stages(2, 1, 1);
-  CHECK_THROWS_WITH_AS(replay(program, times), "schedule: receive_gradient 0 of stage 0 waits for ever", Failure);
+  for (const double cores : {1.0, 2.0})
+    CHECK_THROWS_WITH_AS(replay(program, times, {cores, 1}), "schedule: receive_gradient 0 of stage 0 waits for ever",
+                         Failure);
   program = schedule::gpipe(2, 2);
   for (auto& instruction : program[0])
     if (instruction.op == schedule::Op::send_activation) instruction.microbatch = 1 - instruction.microbatch;
-  CHECK_THROWS_WITH_AS(replay(program, times), "schedule: receive_activation 0 of stage 1 meets micro-batch 1", Failure);
+  CHECK_THROWS_WITH_AS(replay(program, times), "schedule: receive_activation 0 of stage 1 meets micro-batch 1",
+                       Failure);
   CHECK_THROWS_AS(replay(program, std::vector<StageTimes>(3)), Failure);
 }

@@ -5,6 +5,7 @@
 #include <galvatron/core/error.hpp>
 #include <galvatron/core/file.hpp>
 #include <galvatron/core/json.hpp>
+#include <galvatron/core/progress.hpp>
 #include <galvatron/core/quantity.hpp>
 #include <galvatron/core/rng.hpp>
 #include <galvatron/core/units.hpp>

@@ -74,7 +74,9 @@ inline Seconds shared_pipeline_seconds(ScheduleKind kind, std::span<const StageS
     std::size_t next = 0;
     double left = 0;  // of the work at hand, in seconds at full crowding
     bool working = false;
+    int inputs_taken = 0;  // out of the buffer of the stage before
     int forwards = 0;
+    int gradients_taken = 0;  // out of the buffer of the stage after
     int backwards = 0;
     bool synchronised = false;
   };
@@ -83,26 +85,39 @@ inline Seconds shared_pipeline_seconds(ScheduleKind kind, std::span<const StageS
     all[static_cast<std::size_t>(i)].order = detail::pass_order(kind, count, i, microbatches);
 
   const auto start_what_can = [&] {
+    bool any = false;
     for (std::size_t i = 0; i < all.size(); ++i) {
       Progress& p = all[i];
       if (p.working) continue;
       if (p.next < p.order.size()) {
         const int pass = p.order[p.next];
-        const bool ready = pass > 0 ? (i == 0 || all[i - 1].forwards >= pass)
-                                    : (i + 1 == all.size() ? p.forwards >= -pass : all[i + 1].backwards >= -pass);
-        if (!ready) continue;
+        const bool last = i + 1 == all.size();
+        // A stage takes what has arrived, and then needs its own buffer empty to write the result into.
+        if (pass > 0) {
+          if (i > 0 && all[i - 1].forwards < pass) continue;
+          any |= p.inputs_taken != pass;
+          p.inputs_taken = pass;
+          if (!last && all[i + 1].inputs_taken < pass - 1) continue;
+        } else {
+          if ((last ? p.forwards : all[i + 1].backwards) < -pass) continue;
+          any |= p.gradients_taken != -pass;
+          p.gradients_taken = -pass;
+          if (i > 0 && all[i - 1].gradients_taken < -pass - 1) continue;
+        }
         p.left = (pass > 0 ? stages[i].forward : stages[i].backward).value;
-        p.working = true;
+        p.working = any = true;
       } else if (!p.synchronised) {
         p.left = stages[i].synchronise.value;
-        p.working = true;
+        p.working = any = true;
       }
     }
+    return any;
   };
 
   double now = 0;
   while (true) {
-    start_what_can();
+    while (start_what_can()) {  // what one stage begins may let its neighbour begin
+    }
     int busy = 0;
     double least = std::numeric_limits<double>::infinity();
     for (const Progress& p : all)

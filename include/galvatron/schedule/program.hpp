@@ -38,16 +38,26 @@ enum class Op : std::uint8_t {
 
 constexpr const char* name_of(Op op) {
   switch (op) {
-    case Op::receive_activation: return "receive_activation";
-    case Op::forward: return "forward";
-    case Op::send_activation: return "send_activation";
-    case Op::receive_gradient: return "receive_gradient";
-    case Op::backward: return "backward";
-    case Op::backward_input: return "backward_input";
-    case Op::backward_weight: return "backward_weight";
-    case Op::send_gradient: return "send_gradient";
-    case Op::reduce_gradients: return "reduce_gradients";
-    case Op::step: return "step";
+    case Op::receive_activation:
+      return "receive_activation";
+    case Op::forward:
+      return "forward";
+    case Op::send_activation:
+      return "send_activation";
+    case Op::receive_gradient:
+      return "receive_gradient";
+    case Op::backward:
+      return "backward";
+    case Op::backward_input:
+      return "backward_input";
+    case Op::backward_weight:
+      return "backward_weight";
+    case Op::send_gradient:
+      return "send_gradient";
+    case Op::reduce_gradients:
+      return "reduce_gradients";
+    case Op::step:
+      return "step";
   }
   return "?";
 }

@@ -2,55 +2,30 @@
 #pragma once
 
 #include <algorithm>
-#include <array>
-#include <cstdint>
-#include <optional>
 #include <string>
-#include <string_view>
 
 #include <galvatron/core/error.hpp>
 #include <galvatron/schedule/program.hpp>
+#include <galvatron/strategy/schedule_kind.hpp>
 
 namespace galvatron::schedule {
 
-enum class ScheduleKind : std::uint8_t { gpipe, one_f_one_b, interleaved, zb_h1 };
-
-inline constexpr std::array all_schedules = {ScheduleKind::gpipe, ScheduleKind::one_f_one_b, ScheduleKind::interleaved,
-                                             ScheduleKind::zb_h1};
-
-/// The name that plans and command lines use.
-constexpr const char* name_of(ScheduleKind kind) {
-  switch (kind) {
-    case ScheduleKind::gpipe: return "gpipe";
-    case ScheduleKind::one_f_one_b: return "1f1b";
-    case ScheduleKind::interleaved: return "interleaved";
-    case ScheduleKind::zb_h1: return "zb-h1";
-  }
-  return "?";
-}
-
-constexpr std::optional<ScheduleKind> schedule_of(std::string_view name) {
-  for (const ScheduleKind kind : all_schedules)
-    if (name == name_of(kind)) return kind;
-  return std::nullopt;
-}
+using galvatron::ScheduleKind;
 
 /// Is there a program for it?
-constexpr bool is_available(ScheduleKind kind) {
-  return kind == ScheduleKind::gpipe || kind == ScheduleKind::one_f_one_b;
-}
+constexpr bool is_available(ScheduleKind kind) { return is_planned(kind); }
 
 /// "gpipe, 1f1b"
 inline std::string available_schedules() {
   std::string text;
-  for (const ScheduleKind kind : all_schedules)
+  for (const ScheduleKind kind : schedule_kinds)
     if (is_available(kind)) text += (text.empty() ? "" : ", ") + std::string(name_of(kind));
   return text;
 }
 
 /// The number of micro-batches whose stashes stage `stage` of `stages` holds at once, at most. For available kinds.
 constexpr int in_flight(ScheduleKind kind, int stage, int stages, int microbatches) {
-  return kind == ScheduleKind::gpipe ? microbatches : std::min(stages - stage, microbatches);
+  return microbatches_in_flight(kind, stages, stage, microbatches);
 }
 
 namespace detail {
@@ -81,8 +56,8 @@ inline StageProgram forwards_ahead(int stage, int stages, int microbatches, int 
 
 }  // namespace detail
 
-/// GPipe (Huang et al., 2019): all forwards, then all backwards. With 3 stages, 4 micro-batches and a backward that takes
-/// twice as long as a forward (digits are forwards, letters backwards of micro-batches 0 1 2 3 = a b c d):
+/// GPipe (Huang et al., 2019): all forwards, then all backwards. With 3 stages, 4 micro-batches and a backward that
+/// takes twice as long as a forward (digits are forwards, letters backwards of micro-batches 0 1 2 3 = a b c d):
 ///
 ///   stage 0  0 1 2 3 . . . . . . a a b b c c d d      in flight: m on every stage
 ///   stage 1  . 0 1 2 3 . . . a a b b c c d d . .
@@ -116,12 +91,15 @@ inline Result<Program> make_program(ScheduleKind kind, int stages, int microbatc
     return usage_error("a pipeline needs at least 1 stage and 1 micro-batch, not " + std::to_string(stages) + " and " +
                        std::to_string(microbatches));
   switch (kind) {
-    case ScheduleKind::gpipe: return gpipe(stages, microbatches);
-    case ScheduleKind::one_f_one_b: return one_forward_one_backward(stages, microbatches);
-    default: break;
+    case ScheduleKind::gpipe:
+      return gpipe(stages, microbatches);
+    case ScheduleKind::one_f_one_b:
+      return one_forward_one_backward(stages, microbatches);
+    default:
+      break;
   }
-  return usage_error(std::string("schedule ") + name_of(kind) + " is not available; available are: " +
-                     available_schedules());
+  return usage_error(std::string("schedule ") + name_of(kind) +
+                     " is not available; available are: " + available_schedules());
 }
 
 }  // namespace galvatron::schedule

@@ -81,25 +81,20 @@ class Search {
     SearchResult out;
     out.statistics.cases = static_cast<int>(cases_.size());
     for (const Case& c : cases_) {
-      LayerBounds bounds(c.problem);
-      order_.emplace_back(bounds.seconds(c.problem.objective), order_.size());
+      order_.emplace_back(Solver(c.problem).bound(), order_.size());
       try_uniform(c);
     }
     std::stable_sort(order_.begin(), order_.end());
-    // On shared cores the objective is near the event model's answer, and mostly below it; the latter decides.
-    for (const auto& [bound, index] : order_) {
-      const Case& c = cases_[index];
-      double upper = std::numeric_limits<double>::infinity();
-      if (best_.fits()) upper = best_.candidate()->iteration.value * (c.problem.objective.shared ? 1.1 : 1.0);
-      if (bound >= upper || c.problem.movable() < c.stages()) continue;
-      ++out.statistics.solved;
-      Limits limits;
-      limits.labels = options_.labels;
-      const auto found = Solver(c.problem, limits).fastest(upper);
-      if (!found) continue;
-      out.statistics.proven &= found->proven;
-      offer(c, candidate_of(c, found->plan, found->cost, cluster_));
+    // A quick pass with few labels finds good plans; a second one, pruned by them, proves or improves.
+    std::vector<std::size_t> open;
+    for (const auto& [bound, index] : order_) open.push_back(index);
+    for (const std::size_t labels : {std::size_t{6}, options_.labels}) {
+      std::vector<std::size_t> unproven;
+      for (const std::size_t index : open)
+        if (!solve(cases_[index], labels, out.statistics)) unproven.push_back(index);
+      open = std::move(unproven);
     }
+    out.statistics.proven = open.empty();
     out.feasible = best_.fits();
     if (out.feasible) {
       out.best = *best_.candidate();
@@ -114,6 +109,28 @@ class Search {
   }
 
  private:
+  // The largest number of seconds that a plan of this case may have and still win. On shared cores the objective is near
+  // the event model's answer, mostly below it, and the latter decides.
+  [[nodiscard]] double upper_for(const Case& c) const {
+    if (!best_.fits()) return Solver::infinite;
+    return best_.candidate()->iteration.value * (c.problem.objective.shared ? 1.1 : 1.0);
+  }
+
+  // Whether the case is done with: its best plan is known, or is none of the best.
+  bool solve(const Case& c, std::size_t labels, SearchStatistics& statistics) {
+    Limits limits;
+    limits.labels = labels;
+    limits.work = std::max<std::int64_t>(0, most_work - work_);
+    Solver solver(c.problem, limits);
+    const double upper = upper_for(c);
+    if (solver.bound() >= upper) return true;
+    ++statistics.solved;
+    const auto found = solver.fastest(upper);
+    work_ += solver.work();
+    if (found) offer(c, candidate_of(c, found->plan, found->cost, cluster_));
+    return solver.proven();
+  }
+
   BestOf* by_stages(int stages) {
     for (auto& [degree, best] : degrees_)
       if (degree == stages) return &best;
@@ -159,6 +176,8 @@ class Search {
     out.smallest_memory = smallest->peak;
   }
 
+  static constexpr std::int64_t most_work = 20'000'000;  // labels: about a second
+
   const Cluster& cluster_;
   const SearchOptions& options_;
   std::vector<Case> cases_;
@@ -166,6 +185,7 @@ class Search {
   BestOf best_;
   std::vector<std::pair<int, BestOf>> degrees_;
   std::vector<BestOf> scheme_best_;
+  std::int64_t work_ = 0;
 };
 
 inline std::string why_no_case(const ModelSpec& model, const Cluster& cluster, const SearchOptions& options) {

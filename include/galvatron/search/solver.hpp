@@ -17,6 +17,7 @@
 #include <utility>
 #include <vector>
 
+#include <galvatron/search/bounds.hpp>
 #include <galvatron/search/problem.hpp>
 #include <galvatron/search/stage_search.hpp>
 
@@ -25,44 +26,55 @@ namespace galvatron::search {
 struct Solution {
   Assignment plan;
   Evaluation cost;
-  bool proven = true;  ///< nothing was thinned: no assignment of this problem is better
 };
 
 class Solver {
  public:
+  static constexpr double infinite = std::numeric_limits<double>::infinity();
+
   explicit Solver(const Problem& problem, Limits limits = {}) : problem_(problem), limits_(limits), bounds_(problem) {
     find_runs();
   }
 
+  /// No assignment is faster.
+  [[nodiscard]] double bound() const { return bounds_.may_fit() ? bounds_.seconds() : infinite; }
+
   /// The fastest assignment with less than `upper` seconds whose stages all fit the budget; nothing when there is none.
-  [[nodiscard]] std::optional<Solution> fastest(double upper = std::numeric_limits<double>::infinity()) {
+  [[nodiscard]] std::optional<Solution> fastest(double upper = infinite) {
     limits_.memory_only = false;
     std::optional<Solution> best;
-    bool thinned = false;
+    if (!bounds_.may_fit()) return best;
+    proven_ = true;
+    const double wanted = upper;
+    upper *= 1 + 1e-9;  // room for rounding in the bounds
     for (const Tie& tie : ties()) {
       if (tie.bound >= upper) break;
       auto found = join(tie.tag, upper, problem_.budget);
-      thinned |= thinned_;
       if (!found) continue;
-      Solution solution{std::move(*found), {}, true};
+      Solution solution{std::move(*found), {}};
       solution.cost = evaluate(problem_, solution.plan);
-      if (best && best->cost.seconds <= solution.cost.seconds) continue;
-      upper = std::min(upper, solution.cost.seconds);
+      if (solution.cost.seconds >= (best ? best->cost.seconds : wanted)) continue;
+      upper = std::min(upper, solution.cost.seconds * (1 + 1e-9));
       best = std::move(solution);
     }
-    if (best) best->proven = !thinned;
     return best;
   }
+
+  /// Whether the last answer is exact: neither labels were thinned nor the work limited.
+  [[nodiscard]] bool proven() const { return proven_; }
+  /// Labels made so far.
+  [[nodiscard]] std::int64_t work() const { return work_; }
 
   /// The assignment that needs the least memory, if that is less than `upper` bytes; the budget is ignored.
   [[nodiscard]] std::optional<Solution> smallest(std::int64_t upper = std::numeric_limits<std::int64_t>::max()) {
     limits_.memory_only = true;
+    proven_ = true;
     middle_.clear();
     std::optional<Solution> best;
     for (const Tie& tie : ties()) {
       auto found = join(tie.tag, 0, upper - 1);
       if (!found) continue;
-      Solution solution{std::move(*found), {}, !thinned_};
+      Solution solution{std::move(*found), {}};
       solution.cost = evaluate(problem_, solution.plan);
       upper = solution.cost.peak;
       best = std::move(solution);
@@ -77,6 +89,7 @@ class Solver {
     double sum = 0;
     double slowest = 0;
     double once = 0;
+    double bound = 0;  // what the stages so far contribute to the bound
     std::int64_t peak = 0;
     std::int32_t parent = -1;  // in the states of the stage before
     std::int32_t length = 0;   // of the last stage
@@ -100,16 +113,11 @@ class Solver {
       return problem_.types[static_cast<std::size_t>(problem_.layers[static_cast<std::size_t>(layer)])];
     };
     const int last = problem_.count() - 1;
-    const double inner = bounds_.time[static_cast<std::size_t>(last)] - bounds_.time[1];
-    const double inner_once = bounds_.once[static_cast<std::size_t>(last)] - bounds_.once[1];
     std::vector<Tie> out;
     for (const Choice& a : ends(0))
       for (const Choice& b : ends(last)) {
         if (a.tag != b.tag) continue;
-        const double sum = inner + a.seconds() + b.seconds();
-        const double slowest = std::max({sum / problem_.stages(), a.seconds(), b.seconds()});
-        const double once = std::max({(inner_once + a.once() + b.once()) / problem_.stages(), a.once(), b.once()});
-        out.push_back({a.tag, a, b, problem_.objective(sum, slowest, once)});
+        out.push_back({a.tag, a, b, bounds_.with_ends(a, b)});
       }
     std::stable_sort(out.begin(), out.end(), [](const Tie& a, const Tie& b) { return a.bound < b.bound; });
     std::vector<Tie> kept;
@@ -140,31 +148,30 @@ class Solver {
   }
 
   // Middle stages inside one run of equal layers may use the table of any start in that run that reaches as far.
-  const StageTable& middle(int begin, int longest, std::int64_t slots, double upper, std::int64_t budget) {
-    const int run = run_[static_cast<std::size_t>(begin)];
-    const bool homogeneous = run >= longest;
-    const int type = problem_.layers[static_cast<std::size_t>(begin)];
-    const auto key = std::make_tuple(slots, homogeneous ? -1 - type : begin);
+  const StageTable& middle(const StageRole& role, double upper, std::int64_t budget) {
+    const int type = problem_.layers[static_cast<std::size_t>(role.begin)];
+    const bool homogeneous = run_[static_cast<std::size_t>(role.begin)] >= role.longest;
+    const auto key = std::make_tuple(role.slots, homogeneous ? -1 - type : role.begin);
     auto found = middle_.find(key);
-    if (found != middle_.end() && found->second.longest >= longest) return *found->second.table;
-    StageRole role;
-    role.begin = begin;
-    role.longest = longest;
-    role.slots = slots;
-    role.first = role.last = false;
-    auto table = std::make_unique<StageTable>(problem_, bounds_, role, limits_, budget, upper);
+    if (found != middle_.end() && found->second.longest >= role.longest) return *found->second.table;
+    auto table = make_table(role, upper, budget);
     const StageTable& out = *table;
     if (found != middle_.end()) retired_.push_back(std::move(found->second.table));
-    middle_[key] = {longest, std::move(table)};
+    middle_[key] = {role.longest, std::move(table)};
     return out;
+  }
+
+  std::unique_ptr<StageTable> make_table(const StageRole& role, double upper, std::int64_t budget) {
+    Limits limits = limits_;
+    limits.work -= std::min(limits.work, work_);
+    auto table = std::make_unique<StageTable>(problem_, bounds_, role, limits, budget, upper);
+    work_ += table->work();
+    return table;
   }
 
   [[nodiscard]] bool hopeless(const Joint& joint, int stage, int next, double upper) const {
     if (limits_.memory_only) return false;
-    const double rest = bounds_.time.back() - bounds_.time[static_cast<std::size_t>(next)];
-    const int left = problem_.stages() - 1 - stage;
-    const double slowest = left > 0 ? std::max(joint.slowest, rest / left) : joint.slowest;
-    return problem_.objective(joint.sum + rest, slowest, joint.once) >= upper;
+    return bounds_.with_stages(stage + 1, next, joint.bound, joint.sum, joint.slowest, joint.once) >= upper;
   }
 
   void keep_best_joints(std::vector<Joint>& joints) {
@@ -186,7 +193,7 @@ class Solver {
       if (!beaten) out.push_back(joint);
     }
     if (out.size() > limits_.labels) {
-      thinned_ = true;
+      proven_ = false;
       const auto score = [&](const Joint& j) { return problem_.objective(j.sum, j.slowest, j.once); };
       std::stable_sort(out.begin(), out.end(), [&](const Joint& a, const Joint& b) { return score(a) < score(b); });
       out.resize(limits_.labels);
@@ -195,7 +202,6 @@ class Solver {
   }
 
   std::optional<Assignment> join(int tag, double upper, std::int64_t budget) {
-    thinned_ = false;
     retired_.clear();
     const int stages = problem_.stages();
     const int count = problem_.count();
@@ -210,6 +216,7 @@ class Solver {
       std::int32_t parent = 0;
       for (const auto& [begin, joints] : before) {
         StageRole role;
+        role.stage = stage;
         role.begin = begin;
         role.first = stage == 0;
         role.last = last;
@@ -219,12 +226,12 @@ class Solver {
         role.shortest = last ? role.longest : (stage == 0 ? problem_.leading : 0) + 1;
         const StageTable* table = nullptr;
         if (role.first || role.last) {
-          ends.push_back(std::make_unique<StageTable>(problem_, bounds_, role, limits_, budget, upper));
+          ends.push_back(make_table(role, upper, budget));
           table = ends.back().get();
         } else {
-          table = &middle(begin, role.longest, role.slots, upper, budget);
+          table = &middle(role, upper, budget);
         }
-        thinned_ |= table->thinned();
+        proven_ = proven_ && !table->thinned();
         for (std::size_t j = 0; j < joints.size(); ++j, ++parent)
           for (int length = role.shortest; length <= std::min(role.longest, table->longest()); ++length)
             for (const StageOption& option : table->options(length)) {
@@ -232,6 +239,7 @@ class Solver {
               joint.sum += option.time;
               joint.slowest = std::max(joint.slowest, option.time);
               joint.once = std::max(joint.once, option.once);
+              joint.bound += bounds_.finished(stage, option.time, option.once);
               joint.peak = std::max(joint.peak, option.peak);
               if (joint.peak > budget) continue;  // the table may be from when the budget was larger
               joint.parent = parent;
@@ -292,9 +300,10 @@ class Solver {
 
   const Problem& problem_;
   Limits limits_;
-  LayerBounds bounds_;
+  Bounds bounds_;
   std::vector<int> run_;  // equal layers from each one on, the trailing ones left out
-  bool thinned_ = false;
+  bool proven_ = true;
+  std::int64_t work_ = 0;
   std::map<std::tuple<std::int64_t, int>, Middle> middle_;
   std::vector<std::unique_ptr<StageTable>> retired_;
 };

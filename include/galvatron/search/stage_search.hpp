@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include <galvatron/search/bounds.hpp>
 #include <galvatron/search/label.hpp>
 #include <galvatron/search/problem.hpp>
 
@@ -21,6 +22,7 @@ namespace galvatron::search {
 /// What limits the work of a search.
 struct Limits {
   std::size_t labels = 192;  ///< of one class at one layer; beyond them the search is no longer exact
+  std::int64_t work = std::numeric_limits<std::int64_t>::max();  ///< labels to make; then the search gives up
   bool memory_only = false;  ///< ignore time: look for the least memory
 };
 
@@ -72,35 +74,9 @@ struct TypeIndex {
   }
 };
 
-/// Lower bounds on what layers cost under any choice.
-struct LayerBounds {
-  std::vector<double> time;  ///< (layers + 1) sums over the layers before
-  std::vector<double> once;
-
-  explicit LayerBounds(const Problem& problem) : time(1, 0.0), once(1, 0.0) {
-    std::vector<std::pair<double, double>> least;
-    for (const LayerType& type : problem.types) {
-      double t = std::numeric_limits<double>::max();
-      double o = t;
-      for (const Choice& c : type) {
-        t = std::min(t, c.seconds());
-        o = std::min(o, c.once());
-      }
-      least.emplace_back(t, o);
-    }
-    for (const int type : problem.layers) {
-      time.push_back(time.back() + least[static_cast<std::size_t>(type)].first);
-      once.push_back(once.back() + least[static_cast<std::size_t>(type)].second);
-    }
-  }
-  /// Of the whole problem: no assignment is faster.
-  [[nodiscard]] double seconds(const Objective& objective) const {
-    return objective(time.back(), time.back() / objective.stages, once.back() / objective.stages);
-  }
-};
-
 /// Which stage a table is for.
 struct StageRole {
+  int stage = 0;
   int begin = 0;           ///< first layer
   int shortest = 1;        ///< layers
   int longest = 1;         ///< layers
@@ -113,20 +89,18 @@ struct StageRole {
 /// All good stages that begin at one layer.
 class StageTable {
  public:
-  StageTable(const Problem& problem, const LayerBounds& bounds, const StageRole& role, const Limits& limits,
+  StageTable(const Problem& problem, const Bounds& bounds, const StageRole& role, const Limits& limits,
              std::int64_t budget, double upper)
       : problem_(problem), bounds_(bounds), role_(role), limits_(limits), budget_(budget), upper_(upper) {
-    once_weight_ = 1.0 / (problem.objective.alone * (problem.stages() + problem.objective.microbatches - 1));
-    merge_ = problem.stages() == 1 && !limits.memory_only;
-    if (merge_) {  // with one stage the objective is one sum: time alone carries it
-      once_weight_ = 0;
-      time_weight_ = problem.objective(1, 1, 0);
-    }
+    once_weight_ = bounds.once_share();
+    merge_ = problem.stages() == 1 && !limits.memory_only;  // the objective is one sum then, and time alone carries it
     build();
   }
 
   /// Whether labels were thinned: the options are then good, but not proven the best.
   [[nodiscard]] bool thinned() const { return thinned_; }
+  /// Labels made.
+  [[nodiscard]] std::int64_t work() const { return work_; }
   /// The options with `length` layers.
   [[nodiscard]] const std::vector<StageOption>& options(int length) const {
     static const std::vector<StageOption> none;
@@ -159,7 +133,8 @@ class StageTable {
     for (int k = 0; k < role_.longest; ++k) {
       const int layer = role_.begin + k;
       steps_.push_back(extend(layer, k == 0 ? nullptr : &steps_.back()));
-      if (steps_.back().labels.empty()) {
+      thinned_ |= work_ > limits_.work;
+      if (steps_.back().labels.empty() || work_ > limits_.work) {
         steps_.pop_back();
         break;
       }
@@ -201,16 +176,8 @@ class StageTable {
     const auto k = static_cast<std::size_t>(layer + 1 - role_.begin);
     if (label.top + suffix_[k] > budget_) return true;
     if (limits_.memory_only) return false;
-    const auto begin = static_cast<std::size_t>(role_.begin);
-    const auto end = static_cast<std::size_t>(layer) + 1;
-    if (merge_) {
-      const double rest = time_weight_ * (bounds_.time.back() - bounds_.time[end]) + bounds_.once.back() - bounds_.once[end];
-      return label.time + rest >= upper_;
-    }
-    const double sum = label.time + bounds_.time.back() - (bounds_.time[end] - bounds_.time[begin]);
-    const double rest = role_.last ? bounds_.time.back() - bounds_.time[end] : 0;
-    const double slowest = std::max(label.time + rest, sum / problem_.stages());
-    return problem_.objective(sum, slowest, std::max(label.once, bounds_.once.back() / problem_.stages())) >= upper_;
+    if (merge_) return bounds_.relaxed_with_stage(0, 0, layer + 1, label.time, label.top) >= upper_;
+    return bounds_.with_stage(role_.stage, role_.begin, layer + 1, label.time, label.once, label.top) >= upper_;
   }
 
   // Labels that reach `layer` in a layout, before its choice is made.
@@ -237,7 +204,7 @@ class StageTable {
       for (std::size_t i = begin; i < end; ++i) {
         Label label = before->labels[i];
         label.parent = static_cast<std::int32_t>(i);
-        label.add(merge_ ? seconds * time_weight_ : seconds, 0, 0, space);
+        label.add(seconds, 0, 0, space);
         out.push_back(label);
       }
     }
@@ -258,10 +225,11 @@ class StageTable {
       made_.clear();
       for (const std::int32_t j : to.choices) {
         const Choice& c = type[static_cast<std::size_t>(j)];
-        const double time = limits_.memory_only ? 0 : merge_ ? c.seconds() * time_weight_ + c.once() : c.seconds();
+        const double time = limits_.memory_only ? 0 : c.seconds() + (merge_ ? once_weight_ * c.once() : 0);
         const double once = limits_.memory_only || merge_ ? 0 : c.once();
         const std::int64_t kept = c.states + role_.slots * c.stash;
         const std::int64_t space = std::max(c.forward_workspace, c.activation + c.backward_workspace);
+        work_ += static_cast<std::int64_t>(arrivals_.size());
         for (Label label : arrivals_) {
           label.add(time, once, kept, space);
           if (hopeless(label, layer)) continue;
@@ -299,15 +267,15 @@ class StageTable {
   }
 
   const Problem& problem_;
-  const LayerBounds& bounds_;
+  const Bounds& bounds_;
   StageRole role_;
   Limits limits_;
   std::int64_t budget_;
   double upper_;
   double once_weight_ = 0;
-  double time_weight_ = 1;
   bool merge_ = false;
   bool thinned_ = false;
+  std::int64_t work_ = 0;
   std::vector<std::unique_ptr<TypeIndex>> indices_;
   std::vector<std::unique_ptr<TypeIndex>> tagged_;
   std::vector<std::int64_t> suffix_;

@@ -53,12 +53,58 @@ struct Replay {
 
 namespace detail {
 
+using schedule::Instruction;
+using schedule::Op;
+
 /// The messages from one stage to a neighbour: one at a time.
 struct Mailbox {
   int microbatch = -1;  // of the message in it
   bool full = false;
   double available = 0;  // when it can be received
+  double taken = 0;      // when the last one was
 };
+
+/// A stage in the middle of its program.
+struct StageState {
+  std::size_t next = 0;  // instruction
+  bool busy = false;
+  bool ended = false;
+  bool woken = true;   // something has changed that it may wait for
+  double left = 0;     // of the current instruction, at uncontended speed
+  double now = 0;      // of this stage; when it has ended: when
+  double work = 0;     // so far
+  Mailbox activation;  // to the next stage
+  Mailbox gradient;    // to the stage before
+};
+
+[[noreturn]] inline void fail_replay(std::size_t stage, const Instruction& instruction, const std::string& why) {
+  throw Failure(ErrorKind::internal, "schedule: " + std::string(schedule::name_of(instruction.op)) + " " +
+                                         std::to_string(instruction.microbatch) + " of stage " + std::to_string(stage) +
+                                         " " + why);
+}
+
+constexpr double work_of(const StageTimes& t, Op op) {
+  switch (op) {
+    case Op::receive_activation:
+      return t.receive_activation.value;
+    case Op::forward:
+      return t.forward.value;
+    case Op::receive_gradient:
+      return t.receive_gradient.value;
+    case Op::backward:
+      return t.backward.value;
+    case Op::backward_input:
+      return t.backward_input.value;
+    case Op::backward_weight:
+      return t.backward_weight.value;
+    case Op::reduce_gradients:
+      return t.reduce_gradients.value;
+    case Op::step:
+      return t.step.value;
+    default:
+      return 0;
+  }
+}
 
 class Replayer {
  public:
@@ -70,72 +116,51 @@ class Replayer {
   }
 
   Replay run() {
-    while (ended_ < stages_.size()) {
-      while (start_what_can_start()) {
-      }
-      if (ended_ < stages_.size()) advance();
-    }
+    const double wanted = static_cast<double>(stages_.size()) * options_.ranks_per_stage;
+    if (options_.cores >= wanted)
+      run_each_on_its_own();
+    else
+      run_sharing_cores();
     Replay result;
-    for (const Stage& stage : stages_) {
-      result.finish.push_back({stage.finish});
+    for (const StageState& stage : stages_) {
+      result.finish.push_back({stage.now});
       result.work.push_back({stage.work});
-      result.makespan = max(result.makespan, Seconds{stage.finish});
+      result.makespan = max(result.makespan, Seconds{stage.now});
     }
     return result;
   }
 
  private:
-  using Op = schedule::Op;
-  struct Stage {
-    std::size_t next = 0;  // instruction
-    bool busy = false;
-    bool ended = false;
-    double left = 0;    // of the current instruction
-    double work = 0;    // so far
-    double finish = 0;  // when it ended
-    Mailbox activation;  // to the next stage
-    Mailbox gradient;    // to the stage before
-  };
-
-  // The mailbox that an instruction receives from, or null.
-  Mailbox* source_of(std::size_t s, Op op) {
-    if (op == Op::receive_activation && s > 0) return &stages_[s - 1].activation;
-    if (op == Op::receive_gradient && s + 1 < stages_.size()) return &stages_[s + 1].gradient;
-    return nullptr;
-  }
-
-  double work_of(std::size_t s, Op op) const {
-    const StageTimes& t = times_[s];
-    switch (op) {
-      case Op::receive_activation: return t.receive_activation.value;
-      case Op::forward: return t.forward.value;
-      case Op::receive_gradient: return t.receive_gradient.value;
-      case Op::backward: return t.backward.value;
-      case Op::backward_input: return t.backward_input.value;
-      case Op::backward_weight: return t.backward_weight.value;
-      case Op::reduce_gradients: return t.reduce_gradients.value;
-      case Op::step: return t.step.value;
-      default: return 0;
+  // With cores enough every stage has a clock of its own, which runs ahead as far as the messages allow.
+  void run_each_on_its_own() {
+    bool progress = true;
+    while (ended_ < stages_.size()) {
+      if (!progress) fail_stuck();
+      progress = false;
+      for (std::size_t s = 0; s < stages_.size(); ++s) {
+        StageState& stage = stages_[s];
+        if (!stage.woken) continue;
+        stage.woken = false;
+        while (!ends(s) && is_known(s)) {
+          const Instruction& instruction = program_[s][stage.next];
+          stage.now = std::max(stage.now, earliest(s, instruction.op));
+          const double work = work_of(times_[s], instruction.op);
+          stage.now += work;
+          stage.work += work;
+          end_instruction(s);
+          progress = true;
+        }
+        progress = progress || stage.ended;
+      }
     }
   }
 
-  // May the stage begin its next instruction now?
-  bool can_start(std::size_t s, const schedule::Instruction& instruction) {
-    switch (instruction.op) {
-      case Op::forward: return !stages_[s].activation.full;
-      case Op::backward:
-      case Op::backward_input: return !stages_[s].gradient.full;
-      case Op::send_activation: return !stages_[s].activation.full;
-      case Op::send_gradient: return !stages_[s].gradient.full;
-      case Op::receive_activation:
-      case Op::receive_gradient: {
-        const Mailbox* source = source_of(s, instruction.op);
-        if (source == nullptr) fail(s, instruction, "has no peer");
-        if (source->full && source->microbatch != instruction.microbatch)
-          fail(s, instruction, "meets micro-batch " + std::to_string(source->microbatch));
-        return source->full && source->available <= now_;
+  // Otherwise there is one clock, because who is busy decides how fast everybody is.
+  void run_sharing_cores() {
+    while (ended_ < stages_.size()) {
+      while (start_what_can_start()) {
       }
-      default: return true;
+      if (ended_ < stages_.size()) advance();
     }
   }
 
@@ -143,79 +168,134 @@ class Replayer {
   bool start_what_can_start() {
     bool progress = false;
     for (std::size_t s = 0; s < stages_.size(); ++s) {
-      Stage& stage = stages_[s];
-      while (!stage.busy && !stage.ended) {
-        if (stage.next == program_[s].size()) {
-          stage.ended = progress = true;
-          stage.finish = now_;
-          ++ended_;
-          break;
-        }
-        const auto& instruction = program_[s][stage.next];
-        if (!can_start(s, instruction)) break;
+      StageState& stage = stages_[s];
+      if (!stage.woken) continue;
+      stage.woken = false;
+      if (stage.busy || stage.ended) continue;
+      stage.now = now_;
+      while (!stage.busy && !ends(s) && is_known(s)) {
+        const Instruction& instruction = program_[s][stage.next];
+        if (earliest(s, instruction.op) > now_) break;
         progress = true;
-        stage.left = work_of(s, instruction.op);
+        stage.left = work_of(times_[s], instruction.op);
         stage.work += stage.left;
-        stage.busy = true;
-        if (stage.left <= 0) end_instruction(s);
+        stage.busy = stage.left > 0;
+        if (!stage.busy) end_instruction(s);
       }
+      progress = progress || stage.ended;
     }
     return progress;
-  }
-
-  void end_instruction(std::size_t s) {
-    Stage& stage = stages_[s];
-    const auto& instruction = program_[s][stage.next++];
-    stage.busy = false;
-    if (Mailbox* source = source_of(s, instruction.op)) source->full = false;
-    if (instruction.op == Op::send_activation)
-      stage.activation = {instruction.microbatch, true, now_ + times_[s].send_activation.value};
-    if (instruction.op == Op::send_gradient)
-      stage.gradient = {instruction.microbatch, true, now_ + times_[s].send_gradient.value};
   }
 
   // To the next moment at which work ends or a message becomes available.
   void advance() {
     int busy = 0;
-    for (const Stage& stage : stages_) busy += stage.busy ? 1 : 0;
-    const double rate = busy == 0 ? 1 : std::min(1.0, options_.cores / (static_cast<double>(busy) * options_.ranks_per_stage));
+    for (const StageState& stage : stages_) busy += stage.busy ? 1 : 0;
+    const double wanted = static_cast<double>(busy) * options_.ranks_per_stage;
+    const double rate = busy == 0 ? 1 : std::min(1.0, options_.cores / wanted);
     double step = std::numeric_limits<double>::infinity();
-    for (const Stage& stage : stages_) {
+    for (const StageState& stage : stages_) {
       if (stage.busy) step = std::min(step, stage.left / rate);
       for (const Mailbox* mailbox : {&stage.activation, &stage.gradient})
         if (mailbox->full && mailbox->available > now_) step = std::min(step, mailbox->available - now_);
     }
     if (step == std::numeric_limits<double>::infinity()) fail_stuck();
     const double then = now_ + step;
-    for (Stage& stage : stages_)  // what arrives now arrives exactly now
-      for (Mailbox* mailbox : {&stage.activation, &stage.gradient})
-        if (mailbox->full && mailbox->available > now_ && mailbox->available - now_ <= step * (1 + 1e-12))
-          mailbox->available = then;
-    now_ = then;
     for (std::size_t s = 0; s < stages_.size(); ++s)
-      if (stages_[s].busy) {
-        if (stages_[s].left / rate <= step * (1 + 1e-12))
-          end_instruction(s);
-        else
-          stages_[s].left -= step * rate;
+      for (Mailbox* mailbox : {&stages_[s].activation, &stages_[s].gradient}) {
+        if (!mailbox->full || mailbox->available <= now_) continue;
+        if (mailbox->available - now_ <= step * (1 + 1e-12)) mailbox->available = std::min(mailbox->available, then);
+        if (mailbox->available <= then) wake_around(s);
       }
+    now_ = then;
+    for (std::size_t s = 0; s < stages_.size(); ++s) {
+      StageState& stage = stages_[s];
+      if (!stage.busy) continue;
+      if (stage.left / rate > step * (1 + 1e-12)) {
+        stage.left -= step * rate;
+        continue;
+      }
+      stage.busy = false;
+      stage.now = now_;
+      end_instruction(s);
+    }
   }
 
-  [[noreturn]] static void fail(std::size_t s, const schedule::Instruction& instruction, const std::string& why) {
-    throw Failure(ErrorKind::internal, "schedule: " + std::string(schedule::name_of(instruction.op)) + " " +
-                                           std::to_string(instruction.microbatch) + " of stage " + std::to_string(s) +
-                                           " " + why);
+  // Has the stage come to the end of its program?
+  bool ends(std::size_t s) {
+    StageState& stage = stages_[s];
+    if (!stage.ended && stage.next == program_[s].size()) {
+      stage.ended = true;
+      ++ended_;
+    }
+    return stage.ended;
   }
+
+  // The mailbox that an instruction receives from, or null.
+  Mailbox* source_of(std::size_t s, Op op) {
+    if (op == Op::receive_activation && s > 0) return &stages_[s - 1].activation;
+    if (op == Op::receive_gradient && s + 1 < stages_.size()) return &stages_[s + 1].gradient;
+    return nullptr;
+  }
+  // The mailbox that an instruction writes, and that must be empty before, or null.
+  Mailbox* target_of(std::size_t s, Op op) {
+    if (op == Op::forward || op == Op::send_activation) return &stages_[s].activation;
+    if (op == Op::backward || op == Op::backward_input || op == Op::send_gradient) return &stages_[s].gradient;
+    return nullptr;
+  }
+
+  // Is it known when the stage's next instruction may begin?
+  bool is_known(std::size_t s) {
+    const Instruction& instruction = program_[s][stages_[s].next];
+    if (const Mailbox* target = target_of(s, instruction.op)) return !target->full;
+    if (instruction.op != Op::receive_activation && instruction.op != Op::receive_gradient) return true;
+    const Mailbox* source = source_of(s, instruction.op);
+    if (source == nullptr) fail_replay(s, instruction, "has no peer");
+    if (source->full && source->microbatch != instruction.microbatch)
+      fail_replay(s, instruction, "meets micro-batch " + std::to_string(source->microbatch));
+    return source->full;
+  }
+  // And when is that?
+  double earliest(std::size_t s, Op op) {
+    if (const Mailbox* target = target_of(s, op)) return target->taken;
+    if (const Mailbox* source = source_of(s, op)) return source->available;
+    return 0;
+  }
+
+  // At the stage's own time.
+  void end_instruction(std::size_t s) {
+    StageState& stage = stages_[s];
+    const Instruction& instruction = program_[s][stage.next++];
+    stage.woken = true;
+    if (Mailbox* source = source_of(s, instruction.op)) {
+      source->full = false;
+      source->taken = stage.now;
+      wake_around(s);
+    }
+    const bool gradient = instruction.op == Op::send_gradient;
+    if (instruction.op != Op::send_activation && !gradient) return;
+    Mailbox& mailbox = gradient ? stage.gradient : stage.activation;
+    mailbox.microbatch = instruction.microbatch;
+    mailbox.full = true;
+    mailbox.available = stage.now + (gradient ? times_[s].send_gradient : times_[s].send_activation).value;
+    wake_around(s);
+  }
+
+  // A stage waits for nobody but its neighbours.
+  void wake_around(std::size_t s) {
+    for (std::size_t i = s > 0 ? s - 1 : 0; i < std::min(s + 2, stages_.size()); ++i) stages_[i].woken = true;
+  }
+
   [[noreturn]] void fail_stuck() const {
     for (std::size_t s = 0; s < stages_.size(); ++s)
-      if (!stages_[s].ended) fail(s, program_[s][stages_[s].next], "waits for ever");
+      if (!stages_[s].ended) fail_replay(s, program_[s][stages_[s].next], "waits for ever");
     throw Failure(ErrorKind::internal, "schedule: nothing left to do");
   }
 
   const schedule::Program& program_;
   std::span<const StageTimes> times_;
   ReplayOptions options_;
-  std::vector<Stage> stages_;
+  std::vector<StageState> stages_;
   std::size_t ended_ = 0;
   double now_ = 0;
 };

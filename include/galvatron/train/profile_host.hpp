@@ -150,7 +150,7 @@ class HostProfile {
       const double products = pass == Pass::forward ? 2 : 5;
       auto grid = on_grid<3>(plan_.attention, busy, at_work, {2, 1, 1}, [&](const auto& e) {
         const double flops = products * static_cast<double>(e[0] * e[0]) * static_cast<double>(e[1] * e[2]);
-        if (flops > plan_.most_flops / 4 || !Bench::attention_fits(e[0], e[1], e[2])) return -1.0;
+        if (flops > plan_.most_flops / 2 || !Bench::attention_fits(e[0], e[1], e[2])) return -1.0;
         return bench_.attention<T>(pass, e[0], e[1], e[2], plan_.least);
       });
       if (world_.rank() == 0) cluster_.attention.push_back({pass, true, precision, busy, std::move(grid)});

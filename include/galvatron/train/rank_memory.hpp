@@ -10,8 +10,7 @@ namespace galvatron::train {
 
 struct RankMemory {
   /// @param counts_only  no memory behind the regions (device::dry)
-  RankMemory(const cost::StageMemory& planned, bool counts_only)
-      : planned(planned), mapping(planned.total(), counts_only) {
+  RankMemory(const cost::StageMemory& plan, bool counts_only) : planned(plan), mapping(plan.total(), counts_only) {
     std::int64_t first = 0;
     const auto next = [&](const char* name, Bytes bytes) {
       const device::Region region = mapping.region(name, first, bytes);

@@ -1,6 +1,7 @@
 // Stage: one rank's part of a model, and the interpreter of its schedule program.
 #pragma once
 
+#include <cmath>
 #include <cstdint>
 #include <memory>
 #include <numeric>
@@ -11,25 +12,12 @@
 #include <galvatron/nn/make_layer.hpp>
 #include <galvatron/plan/plan.hpp>
 #include <galvatron/schedule/schedule.hpp>
+#include <galvatron/train/batch_source.hpp>
 #include <galvatron/train/exchange.hpp>
 #include <galvatron/train/rank_memory.hpp>
 #include <galvatron/train/stage_plan.hpp>
 
 namespace galvatron::train {
-
-/// Where the tokens of a step come from. Samples of a step are numbered 0 .. global batch - 1; a rank asks for those of
-/// its own part of a micro-batch. Rows are sequence-major: row s * samples + i.
-class BatchSource {
- public:
-  BatchSource() = default;
-  BatchSource(const BatchSource&) = delete;
-  BatchSource& operator=(const BatchSource&) = delete;
-  virtual ~BatchSource() = default;
-  /// Fills inputs (sequence * samples).
-  virtual void inputs(std::int64_t step, std::int64_t first_sample, std::int64_t samples, View<std::int32_t> out) = 0;
-  /// Fills the tokens that follow the inputs.
-  virtual void targets(std::int64_t step, std::int64_t first_sample, std::int64_t samples, View<std::int32_t> out) = 0;
-};
 
 /// What a step of the whole job gave; equal on all ranks.
 struct StepResult {

@@ -14,12 +14,14 @@
 
 #include <omp.h>
 
+#include <galvatron/comm/send_guard.hpp>
 #include <galvatron/comm/thread/thread.hpp>
 #include <galvatron/core/error.hpp>
 #include <galvatron/device/host/host.hpp>
 #include <galvatron/model/spec.hpp>
 #include <galvatron/plan/plan.hpp>
 #include <galvatron/train/learning_rate.hpp>
+#include <galvatron/train/pin.hpp>
 #include <galvatron/train/rank_memory.hpp>
 #include <galvatron/train/stage.hpp>
 
@@ -64,23 +66,18 @@ inline double median(std::vector<double> values) {
   return *middle;
 }
 
-/// Ranks that a plan runs on.
-inline int ranks_of(const Plan& plan) {
-  int ranks = 0;
-  for (const auto& stage : plan.stages) ranks += stage.rank_count;
-  return ranks;
-}
-
 namespace detail {
 
 template <class T, class List>
 void train_rank(comm::thread::World& world, const Plan& plan, const ModelSpec& model, BatchSource& source,
                 const TrainOptions& options, int threads, TrainReport& report, std::mutex& report_mutex) {
+  const PinnedRank pin(world.rank(), world.size(), threads);
   omp_set_num_threads(threads);
   const StagePlan stage_of_rank = stage_plan(plan, model, world.rank());
   RankMemory memory(memory_of(stage_of_rank, {device::Host::library_workspace_bytes(threads)}), false);
   device::Host device(threads, memory.library.take<std::byte>(memory.library.capacity()));
   Stage<device::Host, comm::thread::World, T, List> stage(device, world, plan, model, memory);
+  const comm::SendGuard guard(world);  // nobody reads this rank's memory once it is gone
   stage.initialise(nn::initial_values(options.seed));
   world.everybody().barrier();
   auto last = std::chrono::steady_clock::now();
@@ -120,7 +117,7 @@ void train_rank(comm::thread::World& world, const Plan& plan, const ModelSpec& m
 /// PeerFailure, or Failure (machine) when the loss is no longer a number.
 template <class List = InstantiatedStrategies>
 TrainReport train(const Plan& plan, const ModelSpec& model, BatchSource& source, const TrainOptions& options) {
-  const int ranks = ranks_of(plan);
+  const int ranks = plan.ranks();
   const int threads = options.threads_per_rank > 0 ? options.threads_per_rank : threads_per_rank(ranks);
   if (!device::Host::supports(plan.precision))
     throw DeviceFailure(std::string("this CPU has no ") + name_of(plan.precision) + " arithmetic: plan with --precision fp32");

@@ -71,9 +71,8 @@ class Group {
   void check_whole(const char* what, std::int64_t shard, std::int64_t all) const {
     if (all != shard * size())
       throw Failure(ErrorKind::internal, std::string(what) + ": the whole has " + std::to_string(all) +
-                                             " elements, but " + std::to_string(size()) +
-                                             " members with a shard of " + std::to_string(shard) + " make " +
-                                             std::to_string(shard * size()));
+                                             " elements, but " + std::to_string(size()) + " members with a shard of " +
+                                             std::to_string(shard) + " make " + std::to_string(shard * size()));
   }
 
   std::vector<int> ranks_;

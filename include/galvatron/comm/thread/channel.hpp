@@ -35,8 +35,7 @@ inline void copy_piece(const Piece& from, const Piece& to) {
   std::byte* target = to.data;
   for (std::int64_t done = 0; done < total;) {
     const std::int64_t n = std::min(from_run - from_at, to_run - to_at);
-    if (source + from_at != target + to_at)
-      std::memcpy(target + to_at, source + from_at, static_cast<std::size_t>(n));
+    if (source + from_at != target + to_at) std::memcpy(target + to_at, source + from_at, static_cast<std::size_t>(n));
     done += n;
     if (done == total) return;
     if ((from_at += n) == from_run) source += from.stride_bytes, from_at = 0;

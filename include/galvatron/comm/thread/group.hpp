@@ -32,11 +32,16 @@ namespace galvatron::comm::thread {
 namespace detail {
 template <class T>
 constexpr const char* type_name() {
-  if constexpr (std::is_same_v<T, float>) return "float";
-  else if constexpr (std::is_same_v<T, double>) return "double";
-  else if constexpr (std::is_same_v<T, bfloat16>) return "bfloat16";
-  else if constexpr (std::is_integral_v<T>) return "integer";
-  else return "element";
+  if constexpr (std::is_same_v<T, float>)
+    return "float";
+  else if constexpr (std::is_same_v<T, double>)
+    return "double";
+  else if constexpr (std::is_same_v<T, bfloat16>)
+    return "bfloat16";
+  else if constexpr (std::is_integral_v<T>)
+    return "integer";
+  else
+    return "element";
 }
 }  // namespace detail
 
@@ -116,8 +121,7 @@ class Group {
     const std::int64_t n = shard.count;
     check_whole("reduce_scatter", n, all.count);
     if (size() == 1) {
-      if (shard.data != all.data && n > 0)
-        std::memcpy(shard.data, all.data, static_cast<std::size_t>(n) * sizeof(T));
+      if (shard.data != all.data && n > 0) std::memcpy(shard.data, all.data, static_cast<std::size_t>(n) * sizeof(T));
       return;
     }
     std::byte* const own = bytes_at(shard.data);
@@ -162,8 +166,9 @@ class Group {
 
   template <class T>
   static Call describe(CallKind kind, View<T> data, int detail = 0) {
-    return {kind, galvatron::comm::thread::detail::type_name<T>(), data.count, static_cast<std::int32_t>(sizeof(T)),
-            detail, bytes_at(data.data)};
+    return {kind,       galvatron::comm::thread::detail::type_name<T>(),
+            data.count, static_cast<std::int32_t>(sizeof(T)),
+            detail,     bytes_at(data.data)};
   }
   static std::byte* bytes_at(auto* data) { return reinterpret_cast<std::byte*>(data); }
   static bool is_small(std::int64_t count, const Call& call) { return count * call.bytes <= small_bytes; }
@@ -198,7 +203,8 @@ class Group {
         world_rank_, meeting_.bell, [&] { return meeting_.complete(target); }, [&] { return meeting_.poisoned(); },
         [&] { return !missing(true).empty(); },
         [&](bool only_ended) {
-          return rank_list(missing(only_ended)) + " did not come to the " + call.text() + " of " + rank_list(meeting_.ranks);
+          return rank_list(missing(only_ended)) + " did not come to the " + call.text() + " of " +
+                 rank_list(meeting_.ranks);
         });
     return meeting_.complete(target);
   }

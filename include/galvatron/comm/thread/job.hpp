@@ -58,10 +58,10 @@ inline std::string rank_list(std::span<const int> ranks) {
 class Job {
  public:
   struct Endpoint {
-    Bell inbox;                                   // rings when a block is posted to this rank
-    Bell sent;                                    // rings when all blocks of this rank have been taken
-    std::atomic<std::int64_t> under_way{0};       // blocks posted by this rank and not taken
-    std::atomic<bool> ended{false};               // the body has returned
+    Bell inbox;                              // rings when a block is posted to this rank
+    Bell sent;                               // rings when all blocks of this rank have been taken
+    std::atomic<std::int64_t> under_way{0};  // blocks posted by this rank and not taken
+    std::atomic<bool> ended{false};          // the body has returned
   };
 
   Job(int ranks, const Options& options)
@@ -114,8 +114,7 @@ class Job {
   template <class Ready, class Failed, class Hopeless, class Missing>
   void wait(int rank, Bell& bell, Ready&& ready, Failed&& failed, Hopeless&& hopeless, Missing&& who_is_missing) {
     const auto in_vain = [&] { return some_ended_.load(std::memory_order_acquire) && hopeless(); };
-    const bool in_time =
-        wait_until(bell, policy_, options_.timeout, [&] { return ready() || failed() || in_vain(); });
+    const bool in_time = wait_until(bell, policy_, options_.timeout, [&] { return ready() || failed() || in_vain(); });
     if (ready() || failed()) return;
     std::string text = "rank " + std::to_string(rank);
     if (in_time) {

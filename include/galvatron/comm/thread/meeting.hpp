@@ -29,11 +29,16 @@ enum class CallKind : std::uint8_t { barrier, all_reduce, all_gather, reduce_sca
 
 constexpr const char* name_of(CallKind kind) {
   switch (kind) {
-    case CallKind::barrier: return "barrier";
-    case CallKind::all_reduce: return "all_reduce";
-    case CallKind::all_gather: return "all_gather";
-    case CallKind::reduce_scatter: return "reduce_scatter";
-    case CallKind::broadcast: return "broadcast";
+    case CallKind::barrier:
+      return "barrier";
+    case CallKind::all_reduce:
+      return "all_reduce";
+    case CallKind::all_gather:
+      return "all_gather";
+    case CallKind::reduce_scatter:
+      return "reduce_scatter";
+    case CallKind::broadcast:
+      return "broadcast";
   }
   return "?";
 }
@@ -41,11 +46,11 @@ constexpr const char* name_of(CallKind kind) {
 /// What a member calls, and where its memory lies.
 struct Call {
   CallKind kind = CallKind::barrier;
-  const char* type = "byte";   ///< name of the element type
-  std::int64_t count = 0;      ///< elements, as the caller gave them
-  std::int32_t bytes = 1;      ///< of an element
-  std::int32_t detail = 0;     ///< the reduction or the root
-  std::byte* data = nullptr;   ///< what the others read or write
+  const char* type = "byte";  ///< name of the element type
+  std::int64_t count = 0;     ///< elements, as the caller gave them
+  std::int32_t bytes = 1;     ///< of an element
+  std::int32_t detail = 0;    ///< the reduction or the root
+  std::byte* data = nullptr;  ///< what the others read or write
 
   [[nodiscard]] bool agrees_with(const Call& other) const {
     return kind == other.kind && count == other.count && bytes == other.bytes && detail == other.detail;
@@ -98,8 +103,8 @@ struct Meeting {
     bell.ring();
   }
 
-  const std::vector<int> ranks;               ///< world ranks, in group order
-  const std::unique_ptr<Member[]> members;    ///< one per rank
+  const std::vector<int> ranks;             ///< world ranks, in group order
+  const std::unique_ptr<Member[]> members;  ///< one per rank
   alignas(64) std::atomic<std::uint64_t> arrivals{0};
   Bell bell;
 };

@@ -66,17 +66,32 @@ void reduce_one_block(std::span<std::byte* const> sources, std::int64_t from, st
   const auto s = [&](std::size_t k) { return reinterpret_cast<const T*>(sources[k]) + from; };
   std::size_t k = sources.size() < 4 ? sources.size() : 4;
   switch (k) {
-    case 1: reduce_pass<fixed, Op, true>(sums, n, s(0)); break;
-    case 2: reduce_pass<fixed, Op, true>(sums, n, s(0), s(1)); break;
-    case 3: reduce_pass<fixed, Op, true>(sums, n, s(0), s(1), s(2)); break;
-    default: reduce_pass<fixed, Op, true>(sums, n, s(0), s(1), s(2), s(3)); break;
+    case 1:
+      reduce_pass<fixed, Op, true>(sums, n, s(0));
+      break;
+    case 2:
+      reduce_pass<fixed, Op, true>(sums, n, s(0), s(1));
+      break;
+    case 3:
+      reduce_pass<fixed, Op, true>(sums, n, s(0), s(1), s(2));
+      break;
+    default:
+      reduce_pass<fixed, Op, true>(sums, n, s(0), s(1), s(2), s(3));
+      break;
   }
   for (; k + 4 <= sources.size(); k += 4) reduce_pass<fixed, Op, false>(sums, n, s(k), s(k + 1), s(k + 2), s(k + 3));
   switch (sources.size() - k) {
-    case 1: reduce_pass<fixed, Op, false>(sums, n, s(k)); break;
-    case 2: reduce_pass<fixed, Op, false>(sums, n, s(k), s(k + 1)); break;
-    case 3: reduce_pass<fixed, Op, false>(sums, n, s(k), s(k + 1), s(k + 2)); break;
-    default: break;
+    case 1:
+      reduce_pass<fixed, Op, false>(sums, n, s(k));
+      break;
+    case 2:
+      reduce_pass<fixed, Op, false>(sums, n, s(k), s(k + 1));
+      break;
+    case 3:
+      reduce_pass<fixed, Op, false>(sums, n, s(k), s(k + 1), s(k + 2));
+      break;
+    default:
+      break;
   }
   const auto bytes = static_cast<std::size_t>(n) * sizeof(T);
   if constexpr (std::is_same_v<A, T>) {

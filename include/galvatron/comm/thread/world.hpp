@@ -69,8 +69,8 @@ class World {
     for (const Piece& piece : pieces) {
       Channel& channel = job_.channel(piece.peer, rank_);
       if (piece.peer == rank_ && !channel.ready())
-        throw Failure(ErrorKind::internal, "rank " + std::to_string(rank_) +
-                                               " receives a block from itself that it has not posted before");
+        throw Failure(ErrorKind::internal,
+                      "rank " + std::to_string(rank_) + " receives a block from itself that it has not posted before");
       job_.wait(
           rank_, job_.endpoint(rank_).inbox, [&] { return channel.ready(); }, [&] { return job_.failure().failed(); },
           [&] { return job_.ended(piece.peer) && !channel.ready(); },
@@ -94,8 +94,8 @@ class World {
   /// Returns when every block posted by this rank has been taken.
   void wait_sent() {
     if (job_.channel(rank_, rank_).waiting() > 0)
-      throw Failure(ErrorKind::internal, "rank " + std::to_string(rank_) +
-                                             " waits for a block to itself that it has not received");
+      throw Failure(ErrorKind::internal,
+                    "rank " + std::to_string(rank_) + " waits for a block to itself that it has not received");
     auto& self = job_.endpoint(rank_);
     const auto all_taken = [&] { return self.under_way.load(std::memory_order_acquire) == 0; };
     const auto late = [&](bool only_ended) {
@@ -136,8 +136,8 @@ class World {
         throw Failure(ErrorKind::internal, "a group names rank " + std::to_string(rank) + " twice");
     }
     if (own == 0)
-      throw Failure(ErrorKind::internal, "rank " + std::to_string(rank_) + " asks for a group of " +
-                                             rank_list(ranks) + ", to which it does not belong");
+      throw Failure(ErrorKind::internal, "rank " + std::to_string(rank_) + " asks for a group of " + rank_list(ranks) +
+                                             ", to which it does not belong");
   }
 
   void check(std::span<const Piece> pieces) const {
@@ -145,8 +145,8 @@ class World {
       if (piece.peer < 0 || piece.peer >= size() || piece.rows < 0 || piece.row_bytes < 0)
         throw Failure(ErrorKind::internal, "a block of " + std::to_string(piece.rows) + " rows of " +
                                                std::to_string(piece.row_bytes) + " bytes for rank " +
-                                               std::to_string(piece.peer) + " in a world of " +
-                                               std::to_string(size()) + " ranks");
+                                               std::to_string(piece.peer) + " in a world of " + std::to_string(size()) +
+                                               " ranks");
   }
 
   [[noreturn]] void throw_withdrawn(int peer) const {
@@ -168,8 +168,7 @@ class World {
 /// refuses a thread.
 template <class F>
 void run(int ranks, F&& body, const Options& options = {}) {
-  if (ranks < 1)
-    throw Failure(ErrorKind::usage, "a run needs at least 1 rank, not " + std::to_string(ranks));
+  if (ranks < 1) throw Failure(ErrorKind::usage, "a run needs at least 1 rank, not " + std::to_string(ranks));
   Job job(ranks, options);
   const auto rank_main = [&](int rank) {
     try {

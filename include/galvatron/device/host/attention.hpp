@@ -1,10 +1,10 @@
 // Flash attention forward on the host (Dao et al. 2022): blocks of queries against blocks of keys, the softmax of a
 // row kept up while its keys pass by; no (S, S) matrix.
 //
-//   keys ->        0    64   128      One unit of work is a block of 64 queries of one sample and key/value head,
+//   keys ->        0    96   192      One unit of work is a block of 96 queries of one sample and key/value head,
 //   queries 0    [ \ ]                with all query heads that share it. Blocks right of the diagonal are skipped
-//          64    [   ][ \ ]           (causal), on the diagonal each group of four rows stops at its own vector.
-//         128    [   ][   ][ \ ]
+//          96    [   ][ \ ]           (causal), on the diagonal each group of six rows stops at its own vector.
+//         192    [   ][   ][ \ ]
 #pragma once
 
 #include <algorithm>
@@ -23,8 +23,8 @@ namespace galvatron::device::host {
 
 namespace detail {
 
-inline constexpr std::int64_t query_block = 64;
-inline constexpr std::int64_t key_block = 64;
+inline constexpr std::int64_t query_block = 96;
+inline constexpr std::int64_t key_block = 96;
 inline constexpr std::int64_t longest_head = 256;
 
 /// Hands out pieces of a thread's scratch memory.
@@ -89,18 +89,21 @@ struct AttentionLayout {
   }
 };
 
-/// Sixty-four query rows of one head, while the keys pass by.
+/// Ninety-six query rows of one head, while the keys pass by.
 struct QueryState {
-  float* q;        ///< (64, width), scaled by head_dim^-1/2 log2(e)
-  float* o;        ///< (64, width), not yet divided by the sums
-  float* maximum;  ///< (64), log 2
-  float* sum;      ///< (64)
+  float* q;        ///< (96, width), scaled by head_dim^-1/2 log2(e)
+  float* o;        ///< (96, width), not yet divided by the sums
+  float* maximum;  ///< (96), log 2
+  float* sum;      ///< (96, 16), lanes that are to be added
 };
 
-/// Adds one block of keys to the rows [0, rows) of a block of queries: kt (width, 64) and v (64, width) packed.
+/// Adds one block of keys to the rows [0, rows) of a block of queries: kt (width, 96) and v (96, width) packed.
 template <Isa isa>
 GALVATRON_INLINE void attend(const AttentionLayout& layout, std::int64_t first_query, std::int64_t rows,
                              std::int64_t first_key, const float* kt, const float* v, const QueryState& state) {
+  using S = Vectors<isa>;
+  using V = typename S::Float;
+  constexpr std::int64_t lanes = S::lanes;
   alignas(64) float s[tile_rows * key_block];
   float rescale[tile_rows];
   const std::int64_t width = layout.width;
@@ -113,20 +116,26 @@ GALVATRON_INLINE void attend(const AttentionLayout& layout, std::int64_t first_q
                        nullptr, s, key_block);
     for (std::int64_t r = 0; r < tile_rows; ++r) {
       float* line = s + r * key_block;
+      float& maximum = state.maximum[group + r];
+      V& sum = vector_at<S>(state.sum + (group + r) * tile_columns);
       const std::int64_t seen = layout.visible_keys(first_query + std::min(group + r, last), first_key);
       for (std::int64_t i = seen; i < columns; ++i) line[i] = -std::numeric_limits<float>::infinity();
-      float maximum = state.maximum[group + r];
-#pragma omp simd reduction(max : maximum)
-      for (std::int64_t i = 0; i < columns; ++i) maximum = line[i] > maximum ? line[i] : maximum;
-      float sum = 0;
-#pragma omp simd reduction(+ : sum)
-      for (std::int64_t i = 0; i < columns; ++i) {
-        line[i] = kernels::attention_probability(line[i], maximum);
-        sum += line[i];
+      V most_lanes = vector_at<S>(line);
+      for (std::int64_t i = lanes; i < columns; i += lanes) {
+        const V x = vector_at<S>(line + i);
+        most_lanes = x > most_lanes ? x : most_lanes;
       }
-      rescale[r] = kernels::attention_probability(state.maximum[group + r], maximum);
-      state.maximum[group + r] = maximum;
-      state.sum[group + r] = state.sum[group + r] * rescale[r] + sum;
+      const float before = maximum;
+      maximum = std::max(before, greatest(most_lanes));
+      rescale[r] = kernels::exponential2(before - maximum);
+      V total = sum * rescale[r];
+      for (std::int64_t i = 0; i < columns; i += lanes) {
+        V x = vector_at<S>(line + i);
+        kernels::attention_probability(x, maximum);
+        vector_at<S>(line + i) = x;
+        total += x;
+      }
+      sum = total;
     }
     multiply_rows<isa>(width, most, s, key_block, 1, v, width, Start::scale, rescale, state.o + group * width, width);
   }
@@ -161,7 +170,7 @@ void attention_forward(const Team& team, const AttentionShape& shape, const T* q
   on_threads(threads, [&](int thread) {
     ScratchFloats scratch(team.scratch_of(thread));
     const QueryState state{scratch.take(query_block * width), scratch.take(query_block * width),
-                           scratch.take(query_block), scratch.take(query_block)};
+                           scratch.take(query_block), scratch.take(query_block * tile_columns)};
     // All keys of a head are packed once when they fit, else block by block as they are needed.
     const std::int64_t slots = std::min(layout.key_blocks, scratch.left() / (2 * key_block * width));
     const bool all_fit = slots == layout.key_blocks;
@@ -196,7 +205,7 @@ void attention_forward(const Team& team, const AttentionShape& shape, const T* q
           });
           std::fill_n(state.o, query_block * width, 0.0F);
           std::fill_n(state.maximum, query_block, -std::numeric_limits<float>::infinity());
-          std::fill_n(state.sum, query_block, 0.0F);
+          std::fill_n(state.sum, query_block * tile_columns, 0.0F);
           for (std::int64_t at = 0; at < visible; ++at) {
             float* kt = packed + (all_fit ? at * 2 * key_block * width : 0);
             if (!all_fit) pack(sample, kv_head, at, kt);
@@ -205,8 +214,10 @@ void attention_forward(const Team& team, const AttentionShape& shape, const T* q
           float* head_lse = lse + (sample * shape.heads + head) * shape.queries + first_query;
           vectorized(team.isa, [&]() GALVATRON_INLINE_LAMBDA {
             for (std::int64_t r = 0; r < rows; ++r) {
-              head_lse[r] = state.maximum[r] * kernels::ln_2 + std::log(state.sum[r]);
-              unpack_rows(1, shape.head_dim, state.o + r * width, width, 1.0F / state.sum[r], false,
+              float sum = 0;
+              for (std::int64_t i = 0; i < tile_columns; ++i) sum += state.sum[r * tile_columns + i];
+              head_lse[r] = state.maximum[r] * kernels::ln_2 + std::log(sum);
+              unpack_rows(1, shape.head_dim, state.o + r * width, width, 1.0F / sum, false,
                           o + layout.out_offset(first_query + r, sample, head), 0);
             }
           });

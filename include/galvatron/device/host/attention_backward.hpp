@@ -19,11 +19,11 @@ namespace detail {
 
 /// A packed block of keys with its gradients.
 struct KeyTiles {
-  float* kt;  ///< (width, 64)
-  float* vt;  ///< (width, 64)
-  float* k;   ///< (64, width)
-  float* dk;  ///< (64, width)
-  float* dv;  ///< (64, width)
+  float* kt;  ///< (width, 96)
+  float* vt;  ///< (width, 96)
+  float* k;   ///< (96, width)
+  float* dk;  ///< (96, width)
+  float* dv;  ///< (96, width)
 
   static std::int64_t floats(std::int64_t width) { return 5 * key_block * width; }
   KeyTiles(float* at, std::int64_t width)
@@ -36,19 +36,22 @@ struct KeyTiles {
 
 /// A packed block of queries of one head with its gradient.
 struct QueryTiles {
-  float* q;      ///< (64, width), scaled by head_dim^-1/2 log2(e)
-  float* d_o;    ///< (64, width)
-  float* dq;     ///< (64, width)
-  float* p;      ///< (64, 64)
-  float* ds;     ///< (64, 64)
-  float* lse;    ///< (64), log 2
-  float* delta;  ///< (64)
+  float* q;      ///< (96, width), scaled by head_dim^-1/2 log2(e)
+  float* d_o;    ///< (96, width)
+  float* dq;     ///< (96, width)
+  float* p;      ///< (96, 96)
+  float* ds;     ///< (96, 96)
+  float* lse;    ///< (96), log 2
+  float* delta;  ///< (96)
 };
 
 /// The five products of a block of queries and a block of keys.
 template <Isa isa>
 GALVATRON_INLINE void attend_backward(const AttentionLayout& layout, std::int64_t first_query, std::int64_t rows,
                                       std::int64_t first_key, const KeyTiles& keys, const QueryTiles& queries) {
+  using S = Vectors<isa>;
+  using V = typename S::Float;
+  constexpr std::int64_t lanes = S::lanes;
   const std::int64_t width = layout.width;
   const std::int64_t head_dim = layout.shape.head_dim;
   const std::int64_t padded_rows = round_up(rows, tile_rows);
@@ -72,11 +75,12 @@ GALVATRON_INLINE void attend_backward(const AttentionLayout& layout, std::int64_
           group + r < rows ? layout.visible_keys(first_query + group + r, first_key) : std::int64_t{0};
       const float lse = queries.lse[group + r];
       const float delta = queries.delta[group + r];
-#pragma omp simd
-      for (std::int64_t i = 0; i < columns; ++i) {
-        const float probability = kernels::attention_probability(p_line[i], lse);
-        p_line[i] = probability;
-        ds_line[i] = kernels::attention_score_gradient(probability, ds_line[i], delta);
+      for (std::int64_t i = 0; i < columns; i += lanes) {
+        V probability = vector_at<S>(p_line + i);
+        V& gradient = vector_at<S>(ds_line + i);
+        kernels::attention_probability(probability, lse);
+        vector_at<S>(p_line + i) = probability;
+        gradient = probability * (gradient - delta);
       }
       for (std::int64_t i = seen; i < key_block; ++i) p_line[i] = ds_line[i] = 0;
     }
@@ -85,7 +89,7 @@ GALVATRON_INLINE void attend_backward(const AttentionLayout& layout, std::int64_
   }
   const std::int64_t keys_here = std::min(key_block, layout.shape.keys - first_key);
   for (std::int64_t key = 0; key < keys_here; key += tile_rows) {
-    std::int64_t from = first_group;  // the first row that sees these four keys
+    std::int64_t from = first_group;  // the first row that sees these six keys
     if (layout.shape.causal) from = std::max(from, first_key + key - first_query);
     if (from >= rows) break;
     const std::int64_t at = from * key_block + key;

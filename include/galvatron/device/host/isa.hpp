@@ -39,16 +39,16 @@ inline Isa best_isa() {
 namespace detail {
 #if GALVATRON_X86
 template <class F>
-__attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma"))) void call_avx512(const F& f) {
+__attribute__((noinline, target("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma"))) void call_avx512(const F& f) {
   f.template operator()<Isa::avx512>();
 }
 template <class F>
-__attribute__((target("avx2,fma"))) void call_avx2(const F& f) {
+__attribute__((noinline, target("avx2,fma"))) void call_avx2(const F& f) {
   f.template operator()<Isa::avx2>();
 }
 #endif
 template <class F>
-void call_portable(const F& f) {
+__attribute__((noinline)) void call_portable(const F& f) {
   f.template operator()<Isa::portable>();
 }
 }  // namespace detail
@@ -61,6 +61,16 @@ void with_isa(Isa isa, const F& f) {
   if (isa == Isa::avx2) return detail::call_avx2(f);
 #endif
   detail::call_portable(f);
+}
+
+/// The same for an instruction set that the caller's code knows: one version.
+template <Isa isa, class F>
+GALVATRON_INLINE void with_isa(const F& f) {
+#if GALVATRON_X86
+  if constexpr (isa == Isa::avx512) return detail::call_avx512(f);
+  if constexpr (isa == Isa::avx2) return detail::call_avx2(f);
+#endif
+  if constexpr (isa == Isa::portable) detail::call_portable(f);
 }
 
 /// Calls `f()`, an always-inline lambda whose code does not name the instruction set; a build that has AVX-512 anyway

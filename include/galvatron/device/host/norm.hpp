@@ -9,6 +9,7 @@
 #include <galvatron/core/error.hpp>
 #include <galvatron/device/device.hpp>
 #include <galvatron/device/host/team.hpp>
+#include <galvatron/device/host/vector.hpp>
 #include <galvatron/device/kernels/norm.hpp>
 #include <galvatron/device/kernels/number.hpp>
 
@@ -35,6 +36,46 @@ GALVATRON_INLINE void normalize_row(std::int64_t hidden, const kernels::Normaliz
   }
 }
 
+/// Of a row: the sums of g = dy * gamma and of g * xhat.
+struct RowSums {
+  float g;
+  float g_xhat;
+};
+
+/// The sums of a row; adds dy * xhat and dy to the column sums.
+template <class S, class T>
+GALVATRON_INLINE RowSums gradient_sums(std::int64_t hidden, const T* dy, const T* x, const T* gamma,
+                                       const kernels::Normalization& normalized, float* gamma_sums, float* beta_sums) {
+  using V = typename S::Float;
+  constexpr std::int64_t lanes = S::lanes;
+  V g_lanes = {};
+  V g_xhat_lanes = {};
+  std::int64_t i = 0;
+  for (; i + lanes <= hidden; i += lanes) {
+    V d, xhat, g;
+    get_lanes<S>(dy + i, d);
+    get_lanes<S>(x + i, xhat);
+    get_lanes<S>(gamma + i, g);
+    xhat = (xhat - normalized.mean) * normalized.scale;
+    g *= d;
+    g_lanes += g;
+    g_xhat_lanes += g * xhat;
+    vector_at<S>(gamma_sums + i) += d * xhat;
+    vector_at<S>(beta_sums + i) += d;
+  }
+  RowSums sums{total(g_lanes), total(g_xhat_lanes)};
+  for (; i < hidden; ++i) {
+    const float d = kernels::get(dy[i]);
+    const float xhat = normalized(kernels::get(x[i]));
+    const float g = d * kernels::get(gamma[i]);
+    sums.g += g;
+    sums.g_xhat += g * xhat;
+    gamma_sums[i] += d * xhat;
+    beta_sums[i] += d;
+  }
+  return sums;
+}
+
 /// Adds the partial column sums of all threads that worked, in their order, to `sums` (columns).
 inline void add_partial_sums(const Team& team, std::int64_t columns, int partials, std::int64_t offset, float* sums) {
   for_runs(team, columns, 64, partials, [&](std::int64_t first, std::int64_t last, int) {
@@ -45,11 +86,11 @@ inline void add_partial_sums(const Team& team, std::int64_t columns, int partial
   });
 }
 
-/// How many threads work on `rows` rows of `columns`, each with `sums` partial sums of a row's width in its scratch.
-inline int row_threads(const Team& team, std::int64_t rows, std::int64_t columns, std::int64_t sums) {
-  const std::int64_t bytes = sums * round_up(columns, 16) * 4;
+/// How many threads work on `rows` rows of `columns`, each with `buffers` rows of floats in its scratch memory.
+inline int row_threads(const Team& team, std::int64_t rows, std::int64_t columns, std::int64_t buffers) {
+  const std::int64_t bytes = buffers * round_up(columns, 16) * 4;
   if (bytes > team.scratch_of(0).count)
-    throw DeviceFailure("sums over columns of rows of " + std::to_string(columns) + " need " + std::to_string(bytes) +
+    throw DeviceFailure("operations on rows of " + std::to_string(columns) + " elements need " + std::to_string(bytes) +
                         " bytes of library workspace per thread, there are " +
                         std::to_string(team.scratch_of(0).count) + ": enlarge it");
   if (team.threads == 1 || rows * columns < parallel_elements) return 1;
@@ -64,23 +105,35 @@ void norm_forward(const Team& team, NormKind kind, std::int64_t rows, std::int64
                   const T* gamma, const T* beta, T* y, float* stats) {
   using kernels::get;
   for_runs(team, rows, 1, hidden, [&](std::int64_t first, std::int64_t last, int) {
-    vectorized(team.isa, [&]() GALVATRON_INLINE_LAMBDA {
+    with_isa(team.isa, [&]<Isa isa>() GALVATRON_INLINE_LAMBDA {
+      using S = Vectors<isa>;
+      using V = typename S::Float;
       const float inverse = 1.0F / static_cast<float>(hidden);
       for (std::int64_t row = first; row < last; ++row) {
         const T* in = x + row * hidden;
         float mean = 0;
         if (kind == NormKind::layer_norm) {
-          float sum = 0;
-#pragma omp simd reduction(+ : sum) simdlen(64)
-          for (std::int64_t i = 0; i < hidden; ++i) sum += get(in[i]);
-          mean = sum * inverse;
+          mean = inverse * sum_over<S>(
+                               hidden,
+                               [&](V& sum, std::int64_t i) GALVATRON_INLINE_LAMBDA {
+                                 V v;
+                                 get_lanes<S>(in + i, v);
+                                 sum += v;
+                               },
+                               [&](float& sum, std::int64_t i) GALVATRON_INLINE_LAMBDA { sum += get(in[i]); });
         }
-        float squares = 0;
-#pragma omp simd reduction(+ : squares) simdlen(64)
-        for (std::int64_t i = 0; i < hidden; ++i) {
-          const float d = get(in[i]) - mean;
-          squares += d * d;
-        }
+        const float squares = sum_over<S>(
+            hidden,
+            [&](V& sum, std::int64_t i) GALVATRON_INLINE_LAMBDA {
+              V v;
+              get_lanes<S>(in + i, v);
+              v -= mean;
+              sum += v * v;
+            },
+            [&](float& sum, std::int64_t i) GALVATRON_INLINE_LAMBDA {
+              const float v = get(in[i]) - mean;
+              sum += v * v;
+            });
         const auto scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(squares * inverse) + epsilon));
         stats[2 * row] = mean;
         stats[2 * row + 1] = scale;
@@ -116,44 +169,27 @@ void norm_backward(const Team& team, NormKind kind, std::int64_t rows, std::int6
     float* beta_sums = gamma_sums + width;
     const std::int64_t first = rows * thread / threads;
     const std::int64_t last = rows * (thread + 1) / threads;
-    vectorized(team.isa, [&]() GALVATRON_INLINE_LAMBDA {
+    with_isa(team.isa, [&]<Isa isa>() GALVATRON_INLINE_LAMBDA {
       std::fill_n(gamma_sums, 2 * width, 0.0F);
       const float inverse = 1.0F / static_cast<float>(hidden);
       for (std::int64_t row = first; row < last; ++row) {
         const T* in = x + row * hidden;
         const T* gradient = dy + row * hidden;
         T* out = dx + row * hidden;
-        const float mean = stats[2 * row];
-        const float scale = stats[2 * row + 1];
-        float sum_g = 0;
-        float sum_g_xhat = 0;
-#pragma omp simd reduction(+ : sum_g, sum_g_xhat) simdlen(32)
-        for (std::int64_t i = 0; i < hidden; ++i) {
-          const float d = get(gradient[i]);
-          const float xhat = kernels::Normalization{mean, scale}(get(in[i]));
-          const float g = d * get(gamma[i]);
-          sum_g += g;
-          sum_g_xhat += g * xhat;
-          gamma_sums[i] += d * xhat;
-          beta_sums[i] += d;
-        }
-        const float mean_g = kind == NormKind::layer_norm ? sum_g * inverse : 0.0F;
-        const float mean_g_xhat = sum_g_xhat * inverse;
+        const kernels::Normalization normalized{stats[2 * row], stats[2 * row + 1]};
+        const detail::RowSums sums =
+            detail::gradient_sums<Vectors<isa>>(hidden, gradient, in, gamma, normalized, gamma_sums, beta_sums);
+        const kernels::NormGradient slope{normalized.scale, kind == NormKind::layer_norm ? sums.g * inverse : 0.0F,
+                                          sums.g_xhat * inverse};
         if (d_residual != nullptr) {
           const T* residual = d_residual + row * hidden;
 #pragma omp simd
-          for (std::int64_t i = 0; i < hidden; ++i) {
-            const float xhat = kernels::Normalization{mean, scale}(get(in[i]));
-            const float g = get(gradient[i]) * get(gamma[i]);
-            put(out[i], get(residual[i]) + kernels::NormGradient{scale, mean_g, mean_g_xhat}(g, xhat));
-          }
+          for (std::int64_t i = 0; i < hidden; ++i)
+            put(out[i], get(residual[i]) + slope(get(gradient[i]) * get(gamma[i]), normalized(get(in[i]))));
         } else {
 #pragma omp simd
-          for (std::int64_t i = 0; i < hidden; ++i) {
-            const float xhat = kernels::Normalization{mean, scale}(get(in[i]));
-            const float g = get(gradient[i]) * get(gamma[i]);
-            put(out[i], kernels::NormGradient{scale, mean_g, mean_g_xhat}(g, xhat));
-          }
+          for (std::int64_t i = 0; i < hidden; ++i)
+            put(out[i], slope(get(gradient[i]) * get(gamma[i]), normalized(get(in[i]))));
         }
       }
     });

@@ -8,6 +8,7 @@
 
 #include <galvatron/device/device.hpp>
 #include <galvatron/device/host/team.hpp>
+#include <galvatron/device/host/vector.hpp>
 #include <galvatron/device/kernels/activation.hpp>
 #include <galvatron/device/kernels/adamw.hpp>
 #include <galvatron/device/kernels/number.hpp>
@@ -106,20 +107,34 @@ inline double norm_squared(const Team& team, std::int64_t n, const float* x) {
   const std::int64_t length = std::max<std::int64_t>(1 << 12, round_up(divide_up(n, runs), 64));
   std::array<double, runs> sums{};
   for_runs(team, divide_up(n, length), 1, length, [&](std::int64_t first, std::int64_t last, int) {
-    vectorized(team.isa, [&]() GALVATRON_INLINE_LAMBDA {
+    with_isa(team.isa, [&]<Isa isa>() GALVATRON_INLINE_LAMBDA {
+      using S = Vectors<isa>;
+      using Doubles = typename S::Doubles;
+      constexpr std::int64_t lanes = S::lanes / 2;
       for (std::int64_t run = first; run < last; ++run) {
         const std::int64_t end = std::min(n, (run + 1) * length);
+        Doubles a = {}, b = {}, c = {}, d = {};
+        const auto add_square = [&](Doubles& sum, std::int64_t i) GALVATRON_INLINE_LAMBDA {
+          const Doubles wide = __builtin_convertvector(*reinterpret_cast<const typename S::Half*>(x + i), Doubles);
+          sum += wide * wide;
+        };
+        std::int64_t i = run * length;
+        for (; i + 4 * lanes <= end; i += 4 * lanes) {
+          add_square(a, i);
+          add_square(b, i + lanes);
+          add_square(c, i + 2 * lanes);
+          add_square(d, i + 3 * lanes);
+        }
         double sum = 0;
-#pragma omp simd reduction(+ : sum) simdlen(32)
-        for (std::int64_t i = run * length; i < end; ++i)
-          sum += static_cast<double>(x[i]) * static_cast<double>(x[i]);
-        sums[static_cast<std::size_t>(run)] = sum;
+        for (; i < end; ++i) sum += static_cast<double>(x[i]) * static_cast<double>(x[i]);
+        const Doubles lanes_sum = (a + b) + (c + d);
+        sums[static_cast<std::size_t>(run)] = sum + total(lanes_sum);
       }
     });
   });
-  double total = 0;
-  for (const double sum : sums) total += sum;
-  return total;
+  double whole = 0;
+  for (const double sum : sums) whole += sum;
+  return whole;
 }
 
 /// Bytes set to zero.

@@ -7,37 +7,63 @@
 #include <limits>
 
 #include <galvatron/device/host/team.hpp>
+#include <galvatron/device/host/vector.hpp>
 #include <galvatron/device/kernels/embedding.hpp>
 #include <galvatron/device/kernels/number.hpp>
 #include <galvatron/device/kernels/softmax.hpp>
 
 namespace galvatron::device::host {
 
+namespace detail {
+
+/// Merges n logits into the statistics of their row.
+template <class S, class T>
+GALVATRON_INLINE void piece_statistics(std::int64_t n, const T* x, kernels::SoftmaxStatistics& whole) {
+  using V = typename S::Float;
+  constexpr std::int64_t lanes = S::lanes;
+  kernels::SoftmaxStatistics piece;
+  V a = V{} + piece.maximum;
+  V b = a;
+  std::int64_t i = 0;
+  for (; i + 2 * lanes <= n; i += 2 * lanes) {
+    V u, v;
+    get_lanes<S>(x + i, u);
+    get_lanes<S>(x + i + lanes, v);
+    a = u > a ? u : a;
+    b = v > b ? v : b;
+  }
+  a = a > b ? a : b;
+  float maximum = greatest(a);
+  for (; i < n; ++i) maximum = kernels::get(x[i]) > maximum ? kernels::get(x[i]) : maximum;
+  piece.maximum = maximum;
+  piece.sum = sum_over<S>(
+      n,
+      [&](V& sum, std::int64_t from) GALVATRON_INLINE_LAMBDA {
+        V e;
+        get_lanes<S>(x + from, e);
+        e -= maximum;
+        kernels::exponential_lanes(e);
+        sum += e;
+      },
+      [&](float& sum, std::int64_t from)
+          GALVATRON_INLINE_LAMBDA { sum += kernels::exponential(kernels::get(x[from]) - maximum); });
+  whole.merge(piece);
+}
+
+}  // namespace detail
+
 /// stats (rows, 3) of the first `valid` of `columns` logits a row, which stand for tokens first, first + 1, ...
 template <class T>
 void softmax_statistics(const Team& team, std::int64_t rows, std::int64_t columns, std::int64_t valid,
                         std::int64_t first, const T* logits, const std::int32_t* targets, float* stats) {
-  constexpr std::int64_t block = 2048;  // stays in the first cache between the maximum and the sum
+  constexpr std::int64_t block = 1024;  // stays in the first cache between the maximum and the sum
   for_runs(team, rows, 1, columns, [&](std::int64_t begin, std::int64_t end, int) {
-    vectorized(team.isa, [&]() GALVATRON_INLINE_LAMBDA {
+    with_isa(team.isa, [&]<Isa isa>() GALVATRON_INLINE_LAMBDA {
       for (std::int64_t row = begin; row < end; ++row) {
         const T* x = logits + row * columns;
         kernels::SoftmaxStatistics whole;
         for (std::int64_t from = 0; from < valid; from += block) {
-          const std::int64_t to = std::min(valid, from + block);
-          float maximum = -std::numeric_limits<float>::infinity();
-#pragma omp simd reduction(max : maximum) simdlen(64)
-          for (std::int64_t i = from; i < to; ++i) {
-            const float value = kernels::get(x[i]);
-            maximum = value > maximum ? value : maximum;
-          }
-          float sum = 0;
-#pragma omp simd reduction(+ : sum) simdlen(32)
-          for (std::int64_t i = from; i < to; ++i) sum += kernels::exponential(kernels::get(x[i]) - maximum);
-          kernels::SoftmaxStatistics part;
-          part.maximum = maximum;
-          part.sum = sum;
-          whole.merge(part);
+          detail::piece_statistics<Vectors<isa>>(std::min(block, valid - from), x + from, whole);
         }
         const std::int64_t target = kernels::shard_row(targets[row], first, valid);
         if (target >= 0) whole.target = kernels::get(x[target]);

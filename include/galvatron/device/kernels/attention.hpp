@@ -12,12 +12,17 @@ namespace galvatron::device::kernels {
 inline constexpr float log2_e = 1.44269504F;  ///< 1 / ln 2
 inline constexpr float ln_2 = 0.69314718F;
 
-/// The probability of a score, from the row's maximum (unnormalized) or from its log-sum (normalized); both in log 2.
-GALVATRON_HD GALVATRON_INLINE float attention_probability(float score, float reference) {
-  return exponential2(score - reference);
+/// x = 2^(x - reference), the probability of a score from the row's maximum (unnormalized) or from its log-sum
+/// (normalized), both in log 2. V is a vector of floats; x - reference is at most 126, and -inf gives 0.
+template <class V>
+GALVATRON_INLINE void attention_probability(V& x, float reference) {
+  using Bits = decltype(V{} < V{});
+  x -= reference;
+  x = x > -127.0F ? x : V{} - 127.0F;
+  const V t = x + detail::rounder;
+  V p;
+  exponential2_polynomial(V(x - (t - detail::rounder)), p);
+  x = p * reinterpret_cast<V>(reinterpret_cast<Bits>(t) << 23);
 }
-
-/// The gradient of a score (natural units, unscaled): p * (dp - delta), delta being the row's sum of o * do.
-GALVATRON_HD GALVATRON_INLINE float attention_score_gradient(float p, float dp, float delta) { return p * (dp - delta); }
 
 }  // namespace galvatron::device::kernels

@@ -9,47 +9,70 @@
 namespace galvatron::device::kernels {
 
 namespace detail {
-/// Added and subtracted, rounds a float of small magnitude to an integer, which stands in the low bits meanwhile.
-inline constexpr float rounder = 12582912.0F;  // 1.5 * 2^23
+/// Added to a float of small magnitude, rounds it to an integer n, and leaves n + 127 in the low bits of the sum.
+inline constexpr float rounder = 12583039.0F;  // 1.5 * 2^23 + 127
 
-/// 2^n for an integer n in [-126, 127] that `rounder + n` carries.
+/// 2^n from `rounder + n`, n in [-126, 127]; 0 for n = -127.
 GALVATRON_HD GALVATRON_INLINE float power_of_two(float rounder_plus_n) {
-  const auto n = std::bit_cast<std::int32_t>(rounder_plus_n) - std::bit_cast<std::int32_t>(rounder);
-  return std::bit_cast<float>((n + 127) << 23);
+  return std::bit_cast<float>(std::bit_cast<std::uint32_t>(rounder_plus_n) << 23);
 }
 }  // namespace detail
 
-/// 2^x with a relative error of 1.5e-7; 0 below -126 (so for -inf too), 2^127 above 127.
-GALVATRON_HD GALVATRON_INLINE float exponential2(float x) {
-  const float bounded = x > 127.0F ? 127.0F : (x < -126.0F ? -126.0F : x);
-  const float t = bounded + detail::rounder;
-  const float r = bounded - (t - detail::rounder);  // in [-1/2, 1/2]
-  // The polynomial with p(0) = 1 of the least greatest relative error on that interval: 2.6e-9.
-  float p = 1.559467755e-4F;
-  p = p * r + 1.340664391e-3F;
+/// p = 2^r for r in [-1/2, 1/2]: the polynomial with p(0) = 1 of the least greatest relative error there, 2.6e-9. V is
+/// float or a vector of floats.
+template <class V>
+GALVATRON_HD GALVATRON_INLINE void exponential2_polynomial(const V& r, V& p) {
+  p = 1.559467755e-4F * r + 1.340664391e-3F;
   p = p * r + 9.617692975e-3F;
   p = p * r + 5.550310551e-2F;
   p = p * r + 2.402265278e-1F;
   p = p * r + 6.931472150e-1F;
   p = p * r + 1.0F;
-  return x < -126.0F ? 0.0F : p * detail::power_of_two(t);
 }
 
-/// e^x with a relative error of 1.5e-7; 0 below -87.3 (so for -inf too), e^88 above 88.
-GALVATRON_HD GALVATRON_INLINE float exponential(float x) {
-  const float bounded = x > 88.0F ? 88.0F : (x < -87.3F ? -87.3F : x);
-  const float t = bounded * 1.44269504F + detail::rounder;
-  const float n = t - detail::rounder;
+/// 2^x with a relative error of 1.5e-7; 0 below -126.5 (so for -inf too), 2^127 above 127.
+GALVATRON_HD GALVATRON_INLINE float exponential2(float x) {
+  const float bounded = x > 127.0F ? 127.0F : (x < -127.0F ? -127.0F : x);
+  const float t = bounded + detail::rounder;
+  float p = 0;
+  exponential2_polynomial(bounded - (t - detail::rounder), p);
+  return p * detail::power_of_two(t);
+}
+
+namespace detail {
+/// p = e^x from t = x * log2(e) + rounder, and 2^n for the n that t carries: what is left is to multiply them.
+template <class V>
+GALVATRON_HD GALVATRON_INLINE void exponential_parts(const V& x, const V& t, V& p) {
+  const V n = t - rounder;
   // ln 2 in two parts, of which the first times n is exact.
-  const float r = (bounded - n * 0.693359375F) + n * 2.12194440e-4F;
-  float p = 1.406124039e-3F;
-  p = p * r + 8.379011162e-3F;
+  const V r = (x - n * 0.693359375F) + n * 2.12194440e-4F;
+  p = 1.406124039e-3F * r + 8.379011162e-3F;
   p = p * r + 4.166477730e-2F;
   p = p * r + 1.666636544e-1F;
   p = p * r + 5.000000434e-1F;
   p = p * r + 1.0F;
   p = p * r + 1.0F;
-  return x < -87.3F ? 0.0F : p * detail::power_of_two(t);
+}
+}  // namespace detail
+
+/// e^x with a relative error of 1.5e-7; 0 below -87.7 (so for -inf too), e^88 above 88.
+GALVATRON_HD GALVATRON_INLINE float exponential(float x) {
+  const float bounded = x > 88.0F ? 88.0F : (x < -88.0F ? -88.0F : x);
+  const float t = bounded * 1.44269504F + detail::rounder;
+  float p = 0;
+  detail::exponential_parts(bounded, t, p);
+  return p * detail::power_of_two(t);
+}
+
+/// x = e^x, lane by lane, for lanes that are at most 88; the same arithmetic.
+template <class V>
+GALVATRON_INLINE void exponential_lanes(V& x) {
+  using Bits = decltype(V{} < V{});
+  x = x < -88.0F ? V{} - 88.0F : x;
+  const V t = x * 1.44269504F + detail::rounder;
+  V p;
+  detail::exponential_parts(x, t, p);
+  x = p * reinterpret_cast<V>(reinterpret_cast<Bits>(t) << 23);
 }
 
 /// The square root of a number that is not negative, with a relative error of 2e-7; no library call and no errno, which

@@ -1,0 +1,30 @@
+// Planning: models, clusters, strategies, the search and plans. Needs no CUDA, BLAS or MPI: Boost, nlohmann-json and
+// tl-expected headers are all.
+//
+//     const auto model = galvatron::find_model("llama2-70b");
+//     const auto cluster = galvatron::load_cluster("64xh100-80g");
+//     const auto found = galvatron::find_plan(*model, *cluster, {.global_batch = 512});
+//     if (found && found->feasible) galvatron::save_plan(found->plan, "plan.json");
+#pragma once
+
+#include <galvatron/cluster/cluster.hpp>
+#include <galvatron/core/core.hpp>
+#include <galvatron/cost/layer.hpp>
+#include <galvatron/cost/memory.hpp>
+#include <galvatron/cost/pipeline.hpp>
+#include <galvatron/cost/plan_cost.hpp>
+#include <galvatron/cost/relayout.hpp>
+#include <galvatron/cost/time.hpp>
+#include <galvatron/model/model.hpp>
+#include <galvatron/plan/cost.hpp>
+#include <galvatron/plan/explain.hpp>
+#include <galvatron/plan/find.hpp>
+#include <galvatron/plan/json.hpp>
+#include <galvatron/plan/plan.hpp>
+#include <galvatron/search/constexpr_search.hpp>
+#include <galvatron/search/search.hpp>
+#include <galvatron/strategy/decision_tree.hpp>
+#include <galvatron/strategy/legality.hpp>
+#include <galvatron/strategy/space.hpp>
+#include <galvatron/strategy/spec.hpp>
+#include <galvatron/strategy/text.hpp>

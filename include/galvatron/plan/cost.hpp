@@ -1,0 +1,184 @@
+// What a plan costs: time and memory of every layer, stage and iteration.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <galvatron/cluster/spec.hpp>
+#include <galvatron/core/error.hpp>
+#include <galvatron/core/units.hpp>
+#include <galvatron/cost/layer.hpp>
+#include <galvatron/cost/memory.hpp>
+#include <galvatron/cost/plan_cost.hpp>
+#include <galvatron/cost/relayout.hpp>
+#include <galvatron/model/spec.hpp>
+#include <galvatron/plan/plan.hpp>
+#include <galvatron/strategy/layout.hpp>
+
+namespace galvatron {
+
+/// One layer of a plan on one of its ranks.
+struct PlanLayerCost {
+  StrategySpec spec;
+  cost::LayerSeconds seconds;   ///< without moves of activations
+  Seconds relayout_forward;     ///< from the layer before in the same stage
+  Seconds relayout_backward;
+  Bytes states;
+  Bytes stash;                  ///< of one micro-batch
+  Bytes workspace;              ///< transient, at its largest
+};
+
+/// One stage; seconds of a micro-batch include re-layouts and what comes from neighbouring stages.
+struct PlanStageCost {
+  PlanStage stage;
+  cost::StageMemory memory;
+  cost::StageSeconds seconds;
+  Seconds communication;  ///< part of forward + backward: collectives and moves
+  int slots = 1;          ///< micro-batches in flight
+  [[nodiscard]] Bytes peak() const { return memory.total(); }
+};
+
+struct PlanCost {
+  Seconds iteration;
+  double samples_per_second = 0;
+  double tokens_per_second = 0;
+  double mfu = 0;                     ///< 0 when the device's peak is unknown
+  std::vector<PlanStageCost> stages;
+  std::vector<PlanLayerCost> layers;  ///< the embedding, the blocks, the head
+  // Where the iteration of the slowest stage goes:
+  Seconds compute;
+  Seconds communication;
+  Seconds update;  ///< gradients and optimizer, once
+  Seconds idle;    ///< waits for other stages
+
+  [[nodiscard]] Bytes peak() const {
+    Bytes most;
+    for (const PlanStageCost& stage : stages) most = max(most, stage.peak());
+    return most;
+  }
+};
+
+/// Arithmetic of one iteration without recomputation: three times the forward pass (backward is twice the forward).
+inline Flops model_flops(const ModelSpec& model, std::int64_t global_batch, std::int64_t sequence) {
+  const cost::Batch batch{.microbatch = global_batch, .sequence = sequence};
+  // The head's forward pass carries its backward: count its product alone.
+  const double tokens = static_cast<double>(global_batch) * static_cast<double>(sequence);
+  Flops sum{2.0 * tokens * static_cast<double>(model.hidden()) * static_cast<double>(model.vocabulary())};
+  const LayerSpec* previous = nullptr;
+  Flops block;
+  for (const LayerSpec& layer : model.blocks) {
+    if (previous == nullptr || !(*previous == layer)) block = cost::layer_counts(layer, {}, batch).forward.flops();
+    previous = &layer;
+    sum += block;
+  }
+  return sum * 3.0;
+}
+
+/// The cost of a plan on a cluster. Errors (usage): the plan is inconsistent or does not suit the model, needs another
+/// number of devices, or has a schedule that is not priced.
+inline Result<PlanCost> cost_of(const Plan& plan, const ModelSpec& model, const Cluster& cluster) {
+  if (const std::string why = why_inconsistent(plan); !why.empty()) return usage_error("not a plan: " + why);
+  if (const std::string why = why_unfit(plan, model); !why.empty())
+    return usage_error("the plan does not suit the model " + model.name + ": " + why);
+  if (plan.ranks() > cluster.devices)
+    return usage_error("the plan needs " + std::to_string(plan.ranks()) + " devices and " + cluster.name + " has " +
+                       std::to_string(cluster.devices) + ": give a larger --cluster or make a new plan");
+  if (!is_planned(plan.schedule))
+    return usage_error(std::string("the schedule ") + name_of(plan.schedule) +
+                       " is not priced yet: use gpipe or 1f1b");
+
+  PlanCost out;
+  const int count = static_cast<int>(plan.stages.size());
+  const int ranks = plan.ranks();
+  const int stage_ranks = plan.stages.front().rank_count;
+  const cost::Batch batch{.microbatch = plan.microbatch(),
+                          .sequence = plan.sequence_length,
+                          .precision = plan.precision,
+                          .microbatches = plan.microbatches,
+                          .stages = count};
+  const cost::MovePricer price(batch, model.hidden(), cluster, ranks);
+  std::vector<cost::StageSeconds> seconds;
+  for (int i = 0; i < count; ++i) {
+    const PlanStage& stage = plan.stages[static_cast<std::size_t>(i)];
+    PlanStageCost total;
+    total.stage = stage;
+    total.slots = microbatches_in_flight(plan.schedule, count, i, plan.microbatches);
+    std::vector<cost::LayerCounts> counts;
+    std::vector<ActivationLayout> layouts;
+    const std::size_t first = out.layers.size();
+    const auto add = [&](const LayerSpec& layer, const StrategySpec& spec) {
+      // Equal neighbours are common; counting and pricing are not free.
+      const bool again = !counts.empty() && out.layers.back().spec == spec && layer.kind == LayerKind::block &&
+                         stage.first_layer < static_cast<int>(out.layers.size()) - 1 &&
+                         model.blocks[out.layers.size() - 2] == layer;
+      PlanLayerCost cost;
+      cost.spec = spec;
+      counts.push_back(again ? counts.back() : cost::layer_counts(layer, spec, batch));
+      const cost::LayerCounts& c = counts.back();
+      cost.seconds = again ? out.layers.back().seconds
+                           : cost::layer_seconds(c, plan.precision, cluster, stage_ranks, ranks);
+      cost.states = c.states;
+      cost.stash = c.stash;
+      cost.workspace = max(c.forward_workspace, c.activation + c.backward_workspace);
+      layouts.push_back(activation_layout(spec, stage.first_rank, batch.microbatch, batch.sequence));
+      if (layouts.size() > 1) {
+        const ActivationLayout& from = layouts[layouts.size() - 2];
+        const ActivationLayout& to = layouts.back();
+        cost.relayout_forward = price.relayout(cost::relayout_share(from, to));
+        cost.relayout_backward = price.relayout(cost::relayout_share(to, from));
+      }
+      out.layers.push_back(cost);
+    };
+    if (i == 0) add(model.embedding, plan.embedding);
+    for (int layer = stage.first_layer; layer <= stage.last_layer; ++layer)
+      add(model.blocks[static_cast<std::size_t>(layer)], plan.layers[static_cast<std::size_t>(layer)]);
+    if (i + 1 == count) add(model.head, plan.head);
+
+    total.memory = cost::stage_memory(counts, layouts, total.slots, i > 0, i + 1 < count,
+                                      cluster.device.library_workspace);
+    for (std::size_t k = first; k < out.layers.size(); ++k) {
+      const PlanLayerCost& layer = out.layers[k];
+      const Seconds moves = layer.relayout_forward + layer.relayout_backward;
+      total.seconds.forward += layer.seconds.forward + layer.relayout_forward;
+      total.seconds.backward += layer.seconds.backward + layer.relayout_backward;
+      total.seconds.synchronise += layer.seconds.synchronise;
+      total.seconds.update += layer.seconds.update;
+      total.communication += layer.seconds.forward_communication + layer.seconds.backward_communication + moves;
+    }
+    if (i > 0) {
+      const Seconds receive = price.receive(out.layers[first].spec);
+      total.seconds.forward += receive;
+      total.communication += receive;
+    }
+    if (i + 1 < count) {
+      const Seconds receive = price.receive(out.layers.back().spec);
+      total.seconds.backward += receive;
+      total.communication += receive;
+    }
+    seconds.push_back(total.seconds);
+    out.stages.push_back(std::move(total));
+  }
+
+  out.iteration = cost::iteration_seconds(cluster, plan.schedule, seconds, plan.microbatches, stage_ranks);
+  out.samples_per_second = static_cast<double>(plan.global_batch) / out.iteration.value;
+  out.tokens_per_second = out.samples_per_second * static_cast<double>(plan.sequence_length);
+  const double peak = cluster.peak_flops(plan.precision) * ranks;
+  if (peak > 0)
+    out.mfu = model_flops(model, plan.global_batch, plan.sequence_length).count / (out.iteration.value * peak);
+
+  const auto slowest = std::max_element(out.stages.begin(), out.stages.end(), [](const auto& a, const auto& b) {
+    return a.seconds.forward + a.seconds.backward < b.seconds.forward + b.seconds.backward;
+  });
+  const double m = plan.microbatches;
+  out.communication = slowest->communication * m;
+  out.compute = (slowest->seconds.forward + slowest->seconds.backward) * m - out.communication;
+  out.update = slowest->seconds.synchronise + slowest->seconds.update;
+  out.idle = max(Seconds{}, out.iteration - out.compute - out.communication - out.update);
+  return out;
+}
+
+}  // namespace galvatron

@@ -1,0 +1,221 @@
+// Explain: a plan in words and a table, for people.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdio>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <galvatron/cluster/spec.hpp>
+#include <galvatron/core/error.hpp>
+#include <galvatron/core/quantity.hpp>
+#include <galvatron/model/spec.hpp>
+#include <galvatron/plan/cost.hpp>
+#include <galvatron/plan/find.hpp>
+#include <galvatron/plan/plan.hpp>
+
+namespace galvatron {
+
+/// The lines of explain() are no longer than this.
+inline constexpr std::size_t explain_columns = 80;
+
+namespace detail {
+
+/// Breaks at spaces; lines after the first are indented.
+inline std::string wrapped(const std::string& text, std::size_t indent) {
+  std::string out;
+  std::size_t column = 0;
+  for (std::size_t at = 0; at < text.size();) {
+    const std::size_t space = text.find(' ', at);
+    const std::string word = text.substr(at, space == std::string::npos ? space : space - at);
+    if (column > 0 && column + 1 + word.size() > explain_columns) {
+      out += "\n" + std::string(indent, ' ');
+      column = indent;
+    } else if (at > 0) {
+      out += " ";
+      ++column;
+    }
+    out += word;
+    column += word.size();
+    at = space == std::string::npos ? text.size() : space + 1;
+  }
+  return out + "\n";
+}
+
+/// `tp4+sp dp64 zero1 recomp`
+inline std::string short_strategy(const StrategySpec& spec) {
+  std::string out;
+  const auto add = [&out](const std::string& part) { out += (out.empty() ? "" : " ") + part; };
+  if (spec.tensor > 1)
+    add("tp" + std::to_string(spec.tensor) + (spec.sequence == SequenceKind::megatron ? "+sp" : ""));
+  if (spec.context > 1) add("cp" + std::to_string(spec.context) + " " + name_of(spec.sequence));
+  if (spec.data > 1) add("dp" + std::to_string(spec.data));
+  if (spec.zero > 0) add("zero" + std::to_string(spec.zero));
+  if (spec.expert > 1) add("ep" + std::to_string(spec.expert));
+  if (spec.recompute == RecomputeKind::full) add("recomp");
+  if (spec.recompute == RecomputeKind::selective) add("recomp-attention");
+  return out.empty() ? "one rank" : out;
+}
+
+inline std::string row(const std::string& layers, const std::string& strategy, const std::string& forward,
+                       const std::string& backward, const std::string& communication, const std::string& states,
+                       const std::string& stash) {
+  const auto left = [](std::string text, std::size_t width) {
+    text.resize(std::max(width, std::min(text.size(), width)), ' ');
+    return text;
+  };
+  const auto right = [](const std::string& text) {
+    return text.size() < 9 ? std::string(9 - text.size(), ' ') + text : " " + text.substr(0, 8);
+  };
+  return left(layers, 8) + left(strategy, 27) + right(forward) + right(backward) + right(communication) +
+         right(states) + right(stash) + "\n";
+}
+
+inline std::string percent(double share) {
+  char text[32];
+  std::snprintf(text, sizeof text, share < 0.0995 ? "%.1f %%" : "%.0f %%", 100 * share);
+  return text;
+}
+
+/// What `other` does worse than `best`, largest part first: "communication +12 ms, idle +3 ms".
+inline std::string lost_by(const PredictedAlternative& other, const PlanCost& best) {
+  std::vector<std::pair<double, std::string>> parts;
+  const auto part = [&](const char* name, Seconds theirs, Seconds ours) {
+    const double more = theirs.value - ours.value;
+    if (std::fabs(more) < 0.002 * best.iteration.value) return;
+    parts.emplace_back(more, std::string(name) + (more > 0 ? " +" : " -") + format_seconds({std::fabs(more)}));
+  };
+  part("compute", other.compute, best.compute);
+  part("communication", other.communication, best.communication);
+  part("waiting for other stages", other.idle, best.idle);
+  part("gradients and optimizer", other.update, best.update);
+  std::stable_sort(parts.begin(), parts.end(), [](const auto& a, const auto& b) { return a.first > b.first; });
+  std::string out;
+  for (const auto& [more, text] : parts) out += (out.empty() ? "" : ", ") + text;
+  return out;
+}
+
+inline std::string table(const Plan& plan, const PlanCost& cost) {
+  std::string out = row("layers", "strategy", "forward", "backward", "comm", "states", "stash");
+  out += std::string(explain_columns, '-') + "\n";
+  std::size_t at = 0;  // in cost.layers
+  for (std::size_t i = 0; i < cost.stages.size(); ++i) {
+    const PlanStageCost& stage = cost.stages[i];
+    const auto print = [&](const std::string& name, const PlanLayerCost& layer) {
+      const Seconds moves = layer.relayout_forward + layer.relayout_backward;
+      out += row(name, short_strategy(layer.spec), format_seconds(layer.seconds.forward + layer.relayout_forward),
+                 format_seconds(layer.seconds.backward + layer.relayout_backward),
+                 format_seconds(layer.seconds.forward_communication + layer.seconds.backward_communication + moves),
+                 format_bytes(layer.states), format_bytes(layer.stash));
+    };
+    const auto same = [](const PlanLayerCost& a, const PlanLayerCost& b) {
+      return a.spec == b.spec && a.seconds == b.seconds && a.states == b.states && a.stash == b.stash &&
+             a.relayout_forward == b.relayout_forward && a.relayout_backward == b.relayout_backward;
+    };
+    if (i == 0) print("embed", cost.layers[at++]);
+    for (int layer = stage.stage.first_layer; layer <= stage.stage.last_layer;) {
+      int last = layer;
+      while (last < stage.stage.last_layer &&
+             same(cost.layers[at], cost.layers[at + static_cast<std::size_t>(last + 1 - layer)]))
+        ++last;
+      print(std::to_string(layer) + (last > layer ? "-" + std::to_string(last) : ""), cost.layers[at]);
+      at += static_cast<std::size_t>(last + 1 - layer);
+      layer = last + 1;
+    }
+    if (i + 1 == cost.stages.size()) print("head", cost.layers[at++]);
+    const int first = stage.stage.first_rank;
+    const int end = first + stage.stage.rank_count - 1;
+    out += wrapped("stage " + std::to_string(i) + ", rank" + (end > first ? "s " : " ") + std::to_string(first) +
+                       (end > first ? "-" + std::to_string(end) : "") + ": forward " +
+                       format_seconds(stage.seconds.forward) + ", backward " + format_seconds(stage.seconds.backward) +
+                       " a micro-batch, update " + format_seconds(stage.seconds.synchronise + stage.seconds.update) +
+                       "; peak " + format_bytes(stage.peak()) + " = states " + format_bytes(stage.memory.states) +
+                       " + stash " + format_bytes(stage.memory.stash) + " (" + std::to_string(stage.slots) +
+                       " in flight) + workspace " + format_bytes(stage.memory.workspace) +
+                       (stage.memory.boundary.count > 0 ? " + boundary " + format_bytes(stage.memory.boundary) : "") +
+                       (stage.memory.library.count > 0 ? " + library " + format_bytes(stage.memory.library) : ""),
+                   2);
+    out += std::string(explain_columns, '-') + "\n";
+  }
+  out += wrapped("Times and stash of a layer are those of one micro-batch of " + std::to_string(plan.microbatch()) +
+                     " samples on one rank; comm is the part of forward and backward spent in communication.",
+                 0);
+  return out;
+}
+
+inline std::string reasons(const Plan& plan, const PlanCost& cost) {
+  const Prediction& p = plan.predicted;
+  if (p.alternatives.empty()) return {};
+  const std::string own = "best with pipeline " + std::to_string(plan.stages.size());
+  std::vector<const PredictedAlternative*> slower;
+  std::vector<const PredictedAlternative*> larger;
+  std::string impossible;
+  for (const PredictedAlternative& a : p.alternatives) {
+    if (!a.exists) {
+      impossible += (impossible.empty() ? "" : ", ") + a.name;
+    } else if (!a.fits) {
+      larger.push_back(&a);
+    } else if (a.name != own && a.iteration.value > cost.iteration.value * (1 + 1e-9)) {
+      slower.push_back(&a);
+    }
+  }
+  std::stable_sort(slower.begin(), slower.end(), [](const auto* a, const auto* b) { return a->iteration < b->iteration; });
+  std::string out = "\nWhy this plan\n";
+  bool first = true;
+  for (const PredictedAlternative* a : slower) {
+    const double more = a->iteration / cost.iteration - 1;
+    const std::string by = lost_by(*a, cost);
+    out += wrapped("- " + std::string(first ? "The runner-up, " : "") + a->name + " (" + a->strategy + "), takes " +
+                       format_seconds(a->iteration) + ", " + percent(more) + " longer" +
+                       (by.empty() ? "." : ": " + by + "."),
+                   2);
+    first = false;
+  }
+  for (const PredictedAlternative* a : larger)
+    out += wrapped("- " + a->name + " (" + a->strategy + ") does not fit: it needs " + format_bytes(a->peak) +
+                       " a device, the budget is " + format_bytes(p.budget) + ".",
+                   2);
+  if (!impossible.empty())
+    out += wrapped("- Impossible here, whatever the memory: " + impossible +
+                       " (the batch, the heads or the layers do not divide, or --space leaves it out).",
+                   2);
+  if (slower.empty() && larger.empty()) out += "- Nothing else was possible.\n";
+  return out;
+}
+
+}  // namespace detail
+
+/// A plan in words and a table of at most 80 columns: what it does, where time and memory go, and why it won. The
+/// figures are computed anew; the alternatives are those that the file keeps. Errors (usage): those of cost_of.
+inline Result<std::string> explain(const Plan& plan, const ModelSpec& model, const Cluster& cluster) {
+  auto priced = cost_of(plan, model, cluster);
+  if (!priced) return tl::unexpected<Error>(std::move(priced.error()));
+  const PlanCost& cost = *priced;
+  const int stages = static_cast<int>(plan.stages.size());
+  std::string out = detail::wrapped(
+      plan.model + " on " + plan.cluster + ": " + std::to_string(plan.ranks()) + " ranks in " +
+          std::to_string(stages) + (stages == 1 ? " stage" : " pipeline stages") + ", " + name_of(plan.precision) +
+          ", batch of " + std::to_string(plan.global_batch) + " x " + std::to_string(plan.sequence_length) +
+          " tokens in " + std::to_string(plan.microbatches) +
+          (plan.microbatches == 1 ? " micro-batch" : " micro-batches") +
+          (stages > 1 ? ", schedule " + std::string(name_of(plan.schedule)) : "") + ".",
+      0);
+  const auto share = [&](Seconds part) { return detail::percent(part / cost.iteration); };
+  out += detail::wrapped(
+      "An iteration takes " + format_seconds(cost.iteration) + ": " + format_count(cost.samples_per_second) +
+          " samples/s, " + format_count(cost.tokens_per_second) + " tokens/s" +
+          (cost.mfu > 0 ? ", " + detail::percent(cost.mfu) + " of the peak arithmetic" : "") +
+          ". On the slowest stage: compute " + share(cost.compute) + ", communication " + share(cost.communication) +
+          ", gradients and optimizer " + share(cost.update) + ", waiting for other stages " + share(cost.idle) + ".",
+      0);
+  out += detail::wrapped("The fullest rank needs " + format_bytes(cost.peak()) +
+                             (plan.predicted.budget.count > 0 ? " of " + format_bytes(plan.predicted.budget) : "") + ".",
+                         0);
+  out += "\n" + detail::table(plan, cost) + detail::reasons(plan, cost);
+  return out;
+}
+
+}  // namespace galvatron

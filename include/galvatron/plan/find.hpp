@@ -1,0 +1,129 @@
+// From a question to a plan: the search, and its answer as a Plan with predicted figures.
+#pragma once
+
+#include <cstddef>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <galvatron/cluster/spec.hpp>
+#include <galvatron/core/error.hpp>
+#include <galvatron/model/spec.hpp>
+#include <galvatron/plan/cost.hpp>
+#include <galvatron/plan/plan.hpp>
+#include <galvatron/search/search.hpp>
+#include <galvatron/strategy/text.hpp>
+
+namespace galvatron {
+
+using search::SearchOptions;
+
+/// The answer to a search.
+struct FoundPlan {
+  bool feasible = false;
+  Plan plan;                             ///< when feasible, with `predicted` filled in
+  PlanCost cost;                         ///< of that plan
+  std::string reason;                    ///< when infeasible: one line
+  std::optional<Bytes> smallest_memory;  ///< when infeasible: the least budget of a device for which there is a plan
+  search::SearchStatistics statistics;
+};
+
+/// A search's candidate as a plan; the model and the cluster are named by their own names.
+inline Plan plan_of(const search::Candidate& candidate, const ModelSpec& model, const Cluster& cluster,
+                    const SearchOptions& options) {
+  Plan plan;
+  plan.model = model.name;
+  plan.cluster = cluster.name;
+  plan.global_batch = options.global_batch;
+  plan.sequence_length = options.sequence;
+  plan.precision = options.precision;
+  plan.microbatches = candidate.microbatches;
+  plan.schedule = candidate.schedule;
+  const int ranks = cluster.devices / candidate.stages;
+  for (std::size_t i = 0; i < candidate.first_block.size(); ++i) {
+    const bool last = i + 1 == candidate.first_block.size();
+    const int end = last ? static_cast<int>(candidate.blocks.size()) : candidate.first_block[i + 1];
+    plan.stages.push_back({candidate.first_block[i], end - 1, static_cast<int>(i) * ranks, ranks});
+  }
+  plan.layers = candidate.blocks;
+  plan.embedding = candidate.embedding;
+  plan.head = candidate.head;
+  return plan;
+}
+
+/// A plan in a few words: `pp4 m16: tp4 dp64 zero1`; the strategy is that of most layers, `+n` counts others.
+inline std::string plan_words(const Plan& plan) {
+  std::vector<std::pair<StrategySpec, int>> counts;
+  for (const StrategySpec& spec : plan.layers) {
+    auto found = counts.begin();
+    while (found != counts.end() && !(found->first == spec)) ++found;
+    if (found == counts.end()) found = counts.insert(counts.end(), {spec, 0});
+    ++found->second;
+  }
+  std::string out;
+  if (plan.stages.size() > 1) out += "pp" + std::to_string(plan.stages.size()) + " " + name_of(plan.schedule) + " ";
+  out += "m" + std::to_string(plan.microbatches) + ":";
+  if (counts.empty()) return out;
+  auto most = counts.begin();
+  for (auto at = counts.begin(); at != counts.end(); ++at)
+    if (at->second > most->second) most = at;
+  out += " " + strategy_text(most->first);
+  if (counts.size() > 1) out += " +" + std::to_string(plan.layers.size() - static_cast<std::size_t>(most->second));
+  return out;
+}
+
+namespace detail {
+
+inline PredictedAlternative predicted(const search::Alternative& from, const ModelSpec& model, const Cluster& cluster,
+                                      const SearchOptions& options) {
+  PredictedAlternative out;
+  out.name = from.name;
+  out.exists = from.exists;
+  out.fits = from.fits;
+  if (!from.exists) return out;
+  const Plan plan = plan_of(from.candidate, model, cluster, options);
+  out.strategy = plan_words(plan);
+  const auto cost = cost_of(plan, model, cluster);
+  if (!cost) return out;
+  out.iteration = cost->iteration;
+  out.compute = cost->compute;
+  out.communication = cost->communication;
+  out.idle = cost->idle;
+  out.update = cost->update;
+  out.peak = cost->peak();
+  return out;
+}
+
+}  // namespace detail
+
+/// The fastest plan for a model on a cluster. An infeasible search is a value with a reason. Errors (usage): bad options.
+inline Result<FoundPlan> find_plan(const ModelSpec& model, const Cluster& cluster, const SearchOptions& wanted) {
+  auto options = search::completed(wanted, model, cluster);
+  if (!options) return tl::unexpected<Error>(std::move(options.error()));
+  auto found = search::search(model, cluster, *options);
+  if (!found) return tl::unexpected<Error>(std::move(found.error()));
+  FoundPlan out;
+  out.feasible = found->feasible;
+  out.reason = std::move(found->reason);
+  out.smallest_memory = found->smallest_memory;
+  out.statistics = found->statistics;
+  if (!out.feasible) return out;
+  out.plan = plan_of(found->best, model, cluster, *options);
+  auto cost = cost_of(out.plan, model, cluster);
+  if (!cost) return internal_error("the search made a plan that cannot be priced: " + cost.error().message);
+  out.cost = std::move(*cost);
+  Prediction& p = out.plan.predicted;
+  p.iteration = out.cost.iteration;
+  p.samples_per_second = out.cost.samples_per_second;
+  p.tokens_per_second = out.cost.tokens_per_second;
+  p.mfu = out.cost.mfu;
+  p.budget = options->memory;
+  for (const PlanStageCost& stage : out.cost.stages)
+    p.stages.push_back({stage.peak(), stage.seconds.forward, stage.seconds.backward});
+  for (const search::Alternative& alternative : found->alternatives)
+    p.alternatives.push_back(detail::predicted(alternative, model, cluster, *options));
+  return out;
+}
+
+}  // namespace galvatron

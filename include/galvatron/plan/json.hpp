@@ -1,0 +1,261 @@
+// Plan files: JSON, version 1.
+//
+//   { "version": 1, "model": "llama-tiny", "cluster": "host", "global_batch": 8, "sequence_length": 128,
+//     "precision": "fp32", "microbatches": 2, "schedule": "1f1b", "virtual_stages": 1,
+//     "stages": [ { "first_layer": 0, "last_layer": 3, "ranks": [0, 4] } ],
+//     "layers": [ { "tensor": 2, "sequence": "megatron", "context": 1, "data": 2, "zero": 3, "expert": 1,
+//                   "recompute": "none" }, ... ],
+//     "embedding": { ... }, "head": { ... }, "predicted": { ... } }
+//
+// Layers are the model's blocks, from 0; last_layer is inclusive; ranks are [first, count]. What is under "predicted"
+// informs people and `explain`; it may be empty.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <limits>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include <nlohmann/json.hpp>
+
+#include <galvatron/core/error.hpp>
+#include <galvatron/core/file.hpp>
+#include <galvatron/core/json.hpp>
+#include <galvatron/plan/plan.hpp>
+
+namespace galvatron {
+
+namespace detail {
+
+using nlohmann::json;
+
+inline nlohmann::ordered_json to_json(const StrategySpec& spec) {
+  return {{"tensor", spec.tensor},
+          {"sequence", name_of(spec.sequence)},
+          {"context", spec.context},
+          {"data", spec.data},
+          {"zero", spec.zero},
+          {"expert", spec.expert},
+          {"recompute", name_of(spec.recompute)}};
+}
+
+/// The enumerator of `values` whose name is the field's text.
+template <class E, std::size_t N>
+E required_name(JsonObject& fields, std::string_view key, const std::array<E, N>& values) {
+  const auto text = fields.required<std::string>(key);
+  if (fields.failed()) return values[0];
+  std::string known;
+  for (const E value : values) {
+    if (text == name_of(value)) return value;
+    known += (known.empty() ? "" : ", ") + std::string(name_of(value));
+  }
+  fields.fail(fields.name(key) + ": \"" + one_line(text, 40) + "\" is unknown; known are " + known);
+  return values[0];
+}
+
+inline Result<StrategySpec> strategy_from_json(const json& value, const std::string& where) {
+  constexpr int most = std::numeric_limits<int>::max();
+  JsonObject fields(value, where);
+  StrategySpec spec;
+  spec.tensor = fields.required<int>("tensor", 1, most);
+  spec.sequence = required_name(
+      fields, "sequence",
+      std::array{SequenceKind::none, SequenceKind::megatron, SequenceKind::ulysses, SequenceKind::ring});
+  spec.context = fields.required<int>("context", 1, most);
+  spec.data = fields.required<int>("data", 1, most);
+  spec.zero = fields.required<int>("zero", 0, 3);
+  spec.expert = fields.required<int>("expert", 1, most);
+  spec.recompute = required_name(
+      fields, "recompute", std::array{RecomputeKind::none, RecomputeKind::selective, RecomputeKind::full});
+  if (auto done = fields.finish(); !done) return tl::unexpected<Error>(std::move(done.error()));
+  return spec;
+}
+
+inline Result<PlanStage> stage_from_json(const json& value, const std::string& where) {
+  constexpr int most = std::numeric_limits<int>::max();
+  JsonObject fields(value, where);
+  PlanStage stage;
+  stage.first_layer = fields.required<int>("first_layer", 0, most - 1);
+  stage.last_layer = fields.required<int>("last_layer", 0, most - 1);
+  const json& ranks = fields.required_array("ranks");
+  const auto small = [&](std::size_t i) {
+    return ranks[i].is_number_unsigned() && ranks[i].get<std::uint64_t>() <= static_cast<std::uint64_t>(most_ranks);
+  };
+  if (!fields.failed() && (ranks.size() != 2 || !small(0) || !small(1)))
+    fields.fail(fields.name("ranks") + ": expected [first, count], two integers from 0 to " + std::to_string(most_ranks) +
+                ", found " + one_line(ranks.dump(), 60));
+  if (auto done = fields.finish(); !done) return tl::unexpected<Error>(std::move(done.error()));
+  stage.first_rank = ranks[0].get<int>();
+  stage.rank_count = ranks[1].get<int>();
+  return stage;
+}
+
+inline nlohmann::ordered_json to_json(const Prediction& p) {
+  nlohmann::ordered_json out;
+  out["iteration_seconds"] = p.iteration.value;
+  out["samples_per_second"] = p.samples_per_second;
+  out["tokens_per_second"] = p.tokens_per_second;
+  out["mfu"] = p.mfu;
+  out["budget_bytes"] = p.budget.count;
+  out["stages"] = nlohmann::ordered_json::array();
+  for (const PredictedStage& s : p.stages)
+    out["stages"].push_back(
+        {{"peak_bytes", s.peak.count}, {"forward_seconds", s.forward.value}, {"backward_seconds", s.backward.value}});
+  out["alternatives"] = nlohmann::ordered_json::array();
+  for (const PredictedAlternative& a : p.alternatives)
+    out["alternatives"].push_back({{"name", a.name},
+                                   {"strategy", a.strategy},
+                                   {"exists", a.exists},
+                                   {"fits", a.fits},
+                                   {"iteration_seconds", a.iteration.value},
+                                   {"compute_seconds", a.compute.value},
+                                   {"communication_seconds", a.communication.value},
+                                   {"idle_seconds", a.idle.value},
+                                   {"update_seconds", a.update.value},
+                                   {"peak_bytes", a.peak.count}});
+  return out;
+}
+
+inline Result<Prediction> prediction_from_json(const json& value, const std::string& where) {
+  JsonObject fields(value, where);
+  Prediction p;
+  const auto seconds = [](JsonObject& from, std::string_view key) { return Seconds{from.optional<double>(key, 0.0)}; };
+  const auto bytes = [](JsonObject& from, std::string_view key) {
+    return Bytes{from.optional<std::int64_t>(key, 0, 0)};
+  };
+  const auto list = [&fields](std::string_view key) -> const json& {
+    static const json nothing = json::array();
+    return fields.contains(key) ? fields.required_array(key) : nothing;
+  };
+  p.iteration = seconds(fields, "iteration_seconds");
+  p.samples_per_second = fields.optional<double>("samples_per_second", 0.0);
+  p.tokens_per_second = fields.optional<double>("tokens_per_second", 0.0);
+  p.mfu = fields.optional<double>("mfu", 0.0);
+  p.budget = bytes(fields, "budget_bytes");
+  for (const json& item : list("stages")) {
+    JsonObject from(item, where + ": stages[" + std::to_string(p.stages.size()) + "]");
+    p.stages.push_back({bytes(from, "peak_bytes"), seconds(from, "forward_seconds"), seconds(from, "backward_seconds")});
+    if (auto done = from.finish_allowing_unknown_keys(); !done) return tl::unexpected<Error>(std::move(done.error()));
+  }
+  for (const json& item : list("alternatives")) {
+    JsonObject from(item, where + ": alternatives[" + std::to_string(p.alternatives.size()) + "]");
+    PredictedAlternative a;
+    a.name = one_line(from.optional<std::string>("name", ""), 80);
+    a.strategy = one_line(from.optional<std::string>("strategy", ""), 200);
+    a.exists = from.optional<bool>("exists", false);
+    a.fits = from.optional<bool>("fits", false);
+    a.iteration = seconds(from, "iteration_seconds");
+    a.compute = seconds(from, "compute_seconds");
+    a.communication = seconds(from, "communication_seconds");
+    a.idle = seconds(from, "idle_seconds");
+    a.update = seconds(from, "update_seconds");
+    a.peak = bytes(from, "peak_bytes");
+    p.alternatives.push_back(std::move(a));
+    if (auto done = from.finish_allowing_unknown_keys(); !done) return tl::unexpected<Error>(std::move(done.error()));
+  }
+  if (auto done = fields.finish_allowing_unknown_keys(); !done) return tl::unexpected<Error>(std::move(done.error()));
+  return p;
+}
+
+}  // namespace detail
+
+/// The JSON of a plan, keys in the order of the head of this file.
+inline nlohmann::ordered_json to_json(const Plan& plan) {
+  nlohmann::ordered_json out;
+  out["version"] = plan.version;
+  out["model"] = plan.model;
+  out["cluster"] = plan.cluster;
+  out["global_batch"] = plan.global_batch;
+  out["sequence_length"] = plan.sequence_length;
+  out["precision"] = name_of(plan.precision);
+  out["microbatches"] = plan.microbatches;
+  out["schedule"] = name_of(plan.schedule);
+  out["virtual_stages"] = plan.virtual_stages;
+  out["stages"] = nlohmann::ordered_json::array();
+  for (const PlanStage& stage : plan.stages)
+    out["stages"].push_back({{"first_layer", stage.first_layer},
+                             {"last_layer", stage.last_layer},
+                             {"ranks", {stage.first_rank, stage.rank_count}}});
+  out["layers"] = nlohmann::ordered_json::array();
+  for (const StrategySpec& spec : plan.layers) out["layers"].push_back(detail::to_json(spec));
+  out["embedding"] = detail::to_json(plan.embedding);
+  out["head"] = detail::to_json(plan.head);
+  out["predicted"] = detail::to_json(plan.predicted);
+  return out;
+}
+
+/// The text of a plan file.
+inline std::string plan_text(const Plan& plan) {
+  return to_json(plan).dump(1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
+}
+
+/// The plan in a JSON value; `where` opens the messages. Errors (usage): a missing or unknown key, a wrong type, an
+/// unknown version or name, and everything of why_inconsistent(const Plan&).
+inline Result<Plan> plan_from_json(const nlohmann::json& value, const std::string& where) {
+  constexpr int most = std::numeric_limits<int>::max();
+  JsonObject fields(value, where);
+  Plan plan;
+  // A file of another version may look quite different: say so before anything else.
+  plan.version = fields.required<int>("version");
+  if (!fields.failed() && plan.version != plan_version)
+    fields.fail(fields.name("version") + ": version " + std::to_string(plan.version) +
+                " is unknown: this program reads version " + std::to_string(plan_version));
+  plan.model = fields.required<std::string>("model");
+  plan.cluster = fields.required<std::string>("cluster");
+  plan.global_batch = fields.required<std::int64_t>("global_batch", 1, std::int64_t{1} << 30);
+  plan.sequence_length = fields.required<std::int64_t>("sequence_length", 1, std::int64_t{1} << 24);
+  plan.precision = detail::required_name(fields, "precision", std::array{Precision::fp32, Precision::bf16});
+  plan.microbatches = fields.required<int>("microbatches", 1, most);
+  plan.schedule = detail::required_name(fields, "schedule", schedule_kinds);
+  plan.virtual_stages = fields.required<int>("virtual_stages", 1, 1 << 12);
+  const nlohmann::json& stages = fields.required_array("stages");
+  const nlohmann::json& layers = fields.required_array("layers");
+  const nlohmann::json* embedding = fields.any("embedding");
+  const nlohmann::json* head = fields.any("head");
+  const nlohmann::json* predicted = fields.any("predicted");
+  for (const auto& [key, field] : {std::pair{"embedding", embedding}, {"head", head}, {"predicted", predicted}})
+    if (field == nullptr) fields.fail(where + ": the key \"" + key + "\" is missing");
+  if (auto done = fields.finish(); !done) return tl::unexpected<Error>(std::move(done.error()));
+
+  for (const nlohmann::json& item : stages) {
+    auto stage = detail::stage_from_json(item, where + ": stages[" + std::to_string(plan.stages.size()) + "]");
+    if (!stage) return tl::unexpected<Error>(std::move(stage.error()));
+    plan.stages.push_back(*stage);
+  }
+  const auto read = [&](const nlohmann::json& from, const std::string& name, StrategySpec& to) -> Result<void> {
+    auto spec = detail::strategy_from_json(from, where + ": " + name);
+    if (!spec) return tl::unexpected<Error>(std::move(spec.error()));
+    to = *spec;
+    return {};
+  };
+  for (const nlohmann::json& item : layers) {
+    const std::string name = "layers[" + std::to_string(plan.layers.size()) + "]";
+    plan.layers.emplace_back();
+    if (auto done = read(item, name, plan.layers.back()); !done) return tl::unexpected<Error>(std::move(done.error()));
+  }
+  if (auto done = read(*embedding, "embedding", plan.embedding); !done)
+    return tl::unexpected<Error>(std::move(done.error()));
+  if (auto done = read(*head, "head", plan.head); !done) return tl::unexpected<Error>(std::move(done.error()));
+  auto prediction = detail::prediction_from_json(*predicted, where + ": predicted");
+  if (!prediction) return tl::unexpected<Error>(std::move(prediction.error()));
+  plan.predicted = std::move(*prediction);
+  if (const std::string why = why_inconsistent(plan); !why.empty())
+    return usage_error(where + ": not a plan: " + why + "; mend the file or make a new one with `galvatron plan`");
+  return plan;
+}
+
+/// Errors (usage): an unreadable file, bad JSON, and those of plan_from_json.
+inline Result<Plan> read_plan(const std::filesystem::path& path) {
+  auto value = read_json_file(path);
+  if (!value) return tl::unexpected<Error>(std::move(value.error()));
+  return plan_from_json(*value, path.string());
+}
+
+/// Writes the file whole or not at all. Errors (usage): an unwritable path, a full disk.
+inline Result<void> save_plan(const Plan& plan, const std::filesystem::path& path) {
+  return write_file_atomically(path, plan_text(plan));
+}
+
+}  // namespace galvatron

@@ -1,0 +1,174 @@
+// Plan: how a model is trained on a cluster, as a value.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include <galvatron/core/dtype.hpp>
+#include <galvatron/core/error.hpp>
+#include <galvatron/core/units.hpp>
+#include <galvatron/model/spec.hpp>
+#include <galvatron/strategy/legality.hpp>
+#include <galvatron/strategy/schedule_kind.hpp>
+#include <galvatron/strategy/spec.hpp>
+#include <galvatron/strategy/text.hpp>
+
+namespace galvatron {
+
+/// The version of plan files that this program writes and reads.
+inline constexpr int plan_version = 1;
+
+/// A run of layers on a run of ranks.
+struct PlanStage {
+  int first_layer = 0;  ///< blocks count from 0; embedding and head are not counted
+  int last_layer = 0;   ///< inclusive
+  int first_rank = 0;
+  int rank_count = 1;
+  friend bool operator==(const PlanStage&, const PlanStage&) = default;
+};
+
+/// Figures of a stage that the planner expects; of each of its ranks.
+struct PredictedStage {
+  Bytes peak;
+  Seconds forward;  ///< of a micro-batch
+  Seconds backward;
+  friend bool operator==(const PredictedStage&, const PredictedStage&) = default;
+};
+
+/// A plan that did not win, as `explain` tells it. Seconds are parts of the iteration on the slowest stage.
+struct PredictedAlternative {
+  std::string name;      ///< "data parallel", "best with pipeline 4", ...
+  std::string strategy;  ///< in words; empty when there is none
+  bool exists = false;   ///< batch, heads and layers allow it
+  bool fits = false;     ///< into the budget
+  Seconds iteration;
+  Seconds compute;
+  Seconds communication;
+  Seconds idle;
+  Seconds update;  ///< gradients and optimizer, once an iteration
+  Bytes peak;
+  friend bool operator==(const PredictedAlternative&, const PredictedAlternative&) = default;
+};
+
+/// What the planner expects of a plan, and what it was chosen from. All zero when nobody predicted anything.
+struct Prediction {
+  Seconds iteration;
+  double samples_per_second = 0;
+  double tokens_per_second = 0;
+  double mfu = 0;  ///< model FLOPs over what the devices could do in that time
+  Bytes budget;    ///< of each device
+  std::vector<PredictedStage> stages;
+  std::vector<PredictedAlternative> alternatives;
+  friend bool operator==(const Prediction&, const Prediction&) = default;
+};
+
+struct Plan {
+  int version = plan_version;
+  std::string model;    ///< a preset's name or the path of a config.json
+  std::string cluster;  ///< a preset's name or the path of a cluster file
+  std::int64_t global_batch = 1;
+  std::int64_t sequence_length = 1;
+  Precision precision = Precision::fp32;
+  int microbatches = 1;
+  ScheduleKind schedule = ScheduleKind::one_f_one_b;
+  int virtual_stages = 1;
+  std::vector<PlanStage> stages;
+  std::vector<StrategySpec> layers;  ///< of every block
+  StrategySpec embedding;            ///< on the ranks of the first stage
+  StrategySpec head;                 ///< on the ranks of the last stage
+  Prediction predicted;
+
+  friend bool operator==(const Plan&, const Plan&) = default;
+  [[nodiscard]] int ranks() const {
+    int sum = 0;
+    for (const PlanStage& stage : stages) sum += stage.rank_count;
+    return sum;
+  }
+  /// Samples of one micro-batch over all data ranks.
+  [[nodiscard]] std::int64_t microbatch() const { return global_batch / microbatches; }
+};
+
+/// Why a plan is none, whatever the model; an empty message when it is one: stages cover layers and ranks without gap or
+/// overlap, degrees multiply to the ranks of the stage, strategies are legal, and micro-batches divide evenly.
+inline std::string why_inconsistent(const Plan& plan) {
+  const auto text = [](std::int64_t n) { return std::to_string(n); };
+  if (plan.version != plan_version)
+    return "version " + text(plan.version) + " is unknown: this program reads version " + text(plan_version);
+  if (plan.global_batch < 1 || plan.sequence_length < 1 || plan.microbatches < 1 || plan.virtual_stages < 1)
+    return "global_batch, sequence_length, microbatches and virtual_stages are at least 1";
+  if (plan.global_batch % plan.microbatches != 0)
+    return text(plan.microbatches) + " micro-batches do not divide the global batch of " + text(plan.global_batch);
+  if (plan.virtual_stages > 1 && plan.schedule != ScheduleKind::interleaved)
+    return "only the interleaved schedule has virtual stages; write \"virtual_stages\": 1 for " +
+           std::string(name_of(plan.schedule));
+  if (plan.stages.empty()) return "it has no stages";
+  int layer = 0;
+  int rank = 0;
+  for (std::size_t i = 0; i < plan.stages.size(); ++i) {
+    const PlanStage& stage = plan.stages[i];
+    const std::string name = "stage " + std::to_string(i);
+    if (stage.first_layer != layer)
+      return name + " begins with layer " + text(stage.first_layer) + (stage.first_layer > layer ? ", a gap" : ", an overlap") +
+             ": layer " + text(layer) + " is next";
+    if (stage.last_layer < stage.first_layer)
+      return name + " has no layer: it ends with layer " + text(stage.last_layer) + " and begins with " +
+             text(stage.first_layer);
+    if (stage.last_layer >= static_cast<int>(plan.layers.size()))
+      return name + " ends with layer " + text(stage.last_layer) + ", but the plan has layers 0 to " +
+             text(static_cast<std::int64_t>(plan.layers.size()) - 1);
+    if (stage.rank_count < 1) return name + " has no ranks";
+    if (stage.first_rank != rank)
+      return name + " begins with rank " + text(stage.first_rank) + (stage.first_rank > rank ? ", a gap" : ", an overlap") +
+             ": rank " + text(rank) + " is next";
+    if (stage.rank_count != plan.stages.front().rank_count)
+      return name + " has " + text(stage.rank_count) + " ranks and stage 0 has " +
+             text(plan.stages.front().rank_count) + ": all stages have equally many";
+    layer = stage.last_layer + 1;
+    if (stage.rank_count > most_ranks - rank) return name + " has more than " + text(most_ranks) + " ranks before its end";
+    rank += stage.rank_count;
+  }
+  if (layer != static_cast<int>(plan.layers.size()))
+    return "the stages end with layer " + text(layer - 1) + ", but the plan has layers 0 to " +
+           text(static_cast<std::int64_t>(plan.layers.size()) - 1);
+
+  const auto why = [&](const std::string& name, const StrategySpec& spec, const PlanStage& stage) -> std::string {
+    if (const auto illegal = why_illegal(spec); !illegal.empty())
+      return name + " (" + strategy_text(spec) + "): " + std::string(illegal);
+    if (spec.ranks() != stage.rank_count)
+      return name + ": tensor " + text(spec.tensor) + " x context " + text(spec.context) + " x data " +
+             text(spec.data) + " = " + text(spec.ranks()) + ", but its stage has " + text(stage.rank_count) + " ranks";
+    if (plan.microbatch() % spec.data != 0)
+      return name + ": its data degree " + text(spec.data) + " does not divide a micro-batch of " +
+             text(plan.microbatch()) + " samples";
+    return {};
+  };
+  if (auto out = why("embedding", plan.embedding, plan.stages.front()); !out.empty()) return out;
+  for (const PlanStage& stage : plan.stages)
+    for (int i = stage.first_layer; i <= stage.last_layer; ++i)
+      if (auto out = why("layer " + std::to_string(i), plan.layers[static_cast<std::size_t>(i)], stage); !out.empty())
+        return out;
+  return why("head", plan.head, plan.stages.back());
+}
+
+/// Why a consistent plan does not suit this model; empty when it does.
+inline std::string why_unfit(const Plan& plan, const ModelSpec& model) {
+  if (plan.layers.size() != model.blocks.size())
+    return "the plan has " + std::to_string(plan.layers.size()) + " layers and the model " + model.name + " has " +
+           std::to_string(model.blocks.size());
+  const auto why = [&](const std::string& name, const LayerSpec& layer, const StrategySpec& spec) -> std::string {
+    const auto unfit = why_unfit(layer, spec, plan.microbatch(), plan.sequence_length);
+    return unfit.empty() ? std::string{} : name + " (" + strategy_text(spec) + "): " + std::string(unfit);
+  };
+  if (auto out = why("embedding", model.embedding, plan.embedding); !out.empty()) return out;
+  for (std::size_t i = 0; i < plan.layers.size(); ++i)
+    if (auto out = why("layer " + std::to_string(i), model.blocks[i], plan.layers[i]); !out.empty()) return out;
+  if (auto out = why("head", model.head, plan.head); !out.empty()) return out;
+  if (model.head.tied && plan.head != plan.embedding)
+    return "the head of " + model.name + " uses the embedding's table, so both have one strategy, not \"" +
+           strategy_text(plan.head) + "\" and \"" + strategy_text(plan.embedding) + "\"";
+  return {};
+}
+
+}  // namespace galvatron

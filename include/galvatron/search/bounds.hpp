@@ -1,0 +1,323 @@
+// Lower bounds: what no assignment of a problem can be faster than.
+//
+// The memory limits and the maximum over stages are relaxed with multipliers (Lagrange). For stage weights w_i >= 1 with
+// sum P + m - 1 and memory prices q_i >= 0, every assignment that fits its budget M satisfies
+//
+//     seconds / alone >= sum_i w_i C_i >= sum_i [ w_i C_i + q_i (memory_i - M) ]
+//
+// where C_i adds, over the layers of stage i, seconds per micro-batch + once / (alone (P + m - 1)). The right side is a
+// sum over layers, so a layer whose choice and stage are open contributes at least its cheapest: its price. Any weights
+// are valid; good ones come from the relaxed problem with fractional layers, where a stage of n layers takes
+// n h(M / n) seconds, h the lower convex hull of the choices' (memory, seconds).
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <utility>
+#include <vector>
+
+#include <galvatron/search/problem.hpp>
+
+namespace galvatron::search {
+
+class Bounds {
+ public:
+  explicit Bounds(const Problem& problem) : p_(problem) {
+    const Objective& o = p_.objective;
+    turns_ = p_.stages() + o.microbatches - 1;
+    alone_ = p_.stages() == 1 ? o(1, 1, 0) / o.microbatches : o.alone;
+    once_share_ = 1 / (alone_ * turns_);
+    least_of_types();
+    weigh_stages();
+    price_layers();
+  }
+
+  /// Seconds per micro-batch that one second once an iteration counts for.
+  [[nodiscard]] double once_share() const { return once_share_; }
+  /// False when no assignment can fit the budget.
+  [[nodiscard]] bool may_fit() const { return may_fit_; }
+  /// Of the whole problem.
+  [[nodiscard]] double seconds() const {
+    return std::max(open_.back() * alone_ + credit_.back(),
+                    p_.objective(time_.back(), time_.back() / p_.stages(), once_.back() / p_.stages()));
+  }
+
+  /// Of any assignment in which stage `stage` begins with layer `begin`, and its layers up to before `end` take `time`,
+  /// `once` and `top` bytes so far.
+  [[nodiscard]] double with_stage(int stage, int begin, int end, double time, double once, std::int64_t top) const {
+    const auto a = static_cast<std::size_t>(begin);
+    const auto b = static_cast<std::size_t>(end);
+    const bool last = stage + 1 == p_.stages();
+    const double sum = time + time_.back() - (time_[b] - time_[a]);
+    const double slowest = std::max(time + (last ? time_.back() - time_[b] : 0.0), sum / p_.stages());
+    return std::max(relaxed_with_stage(stage, begin, end, time + once_share_ * once, top),
+                    p_.objective(sum, slowest, std::max(once, once_.back() / p_.stages())));
+  }
+  /// The same from the sum time + once_share() * once alone.
+  [[nodiscard]] double relaxed_with_stage(int stage, int begin, int end, double cost, std::int64_t top) const {
+    const auto i = static_cast<std::size_t>(stage);
+    const double open = open_.back() - (open_[static_cast<std::size_t>(end)] - open_[static_cast<std::size_t>(begin)]);
+    const double own =
+        weight_[i] * cost + price_[i] * (static_cast<double>(top) + ending_[i] - static_cast<double>(p_.budget));
+    return alone_ * (open + own) + credit_.back() - (credit_[i + 1] - credit_[i]);
+  }
+
+  /// The part of the bound that a finished stage contributes.
+  [[nodiscard]] double finished(int stage, double time, double once) const {
+    return weight_[static_cast<std::size_t>(stage)] * (time + once_share_ * once);
+  }
+  /// Of any assignment whose stages before `stage` are finished: their contributions, sums and maxima are known, and
+  /// `begin` is the first layer of the others.
+  [[nodiscard]] double with_stages(int stage, int begin, double contributions, double sum, double slowest,
+                                   double once) const {
+    const auto a = static_cast<std::size_t>(begin);
+    const double relaxed = alone_ * (contributions + open_.back() - open_[a]) + credit_.back() -
+                           credit_[static_cast<std::size_t>(stage)];
+    const double rest = time_.back() - time_[a];
+    const int left = p_.stages() - stage;
+    return std::max(relaxed, p_.objective(sum + rest, left > 0 ? std::max(slowest, rest / left) : slowest, once));
+  }
+  /// Of any assignment with these choices in the first and the last layer.
+  [[nodiscard]] double with_ends(const Choice& first, const Choice& last) const {
+    const std::size_t end = time_.size() - 1;
+    const double inner = time_[end - 1] - time_[1];
+    const double sum = inner + first.seconds() + last.seconds();
+    const double slowest = std::max({sum / p_.stages(), first.seconds(), last.seconds()});
+    const double once = std::max({(once_[end - 1] - once_[1] + first.once() + last.once()) / p_.stages(), first.once(),
+                                  last.once()});
+    const double relaxed = alone_ * (open_[end - 1] - open_[1] + cost_in(0, first) + cost_in(p_.stages() - 1, last)) +
+                           credit_.back();
+    return std::max(relaxed, p_.objective(sum, slowest, once));
+  }
+
+ private:
+  struct Point {
+    double memory = 0;
+    double seconds = 0;
+  };
+
+  [[nodiscard]] double seconds_of(const Choice& c) const { return c.seconds() + once_share_ * c.once(); }
+  [[nodiscard]] double memory_in(int stage, const Choice& c) const {
+    return static_cast<double>(c.states + p_.slots[static_cast<std::size_t>(stage)] * c.stash);
+  }
+  [[nodiscard]] double cost_in(int stage, const Choice& c) const {
+    const auto i = static_cast<std::size_t>(stage);
+    return weight_[i] * seconds_of(c) + price_[i] * memory_in(stage, c);
+  }
+  [[nodiscard]] const LayerType& type_of(int layer) const {
+    return p_.types[static_cast<std::size_t>(p_.layers[static_cast<std::size_t>(layer)])];
+  }
+  [[nodiscard]] bool is_movable(int layer) const {
+    return layer >= p_.leading && layer < p_.count() - p_.trailing;
+  }
+
+  void least_of_types() {
+    std::vector<std::pair<double, double>> least;
+    for (const LayerType& type : p_.types) {
+      double t = std::numeric_limits<double>::max();
+      double o = t;
+      for (const Choice& c : type) {
+        t = std::min(t, c.seconds());
+        o = std::min(o, c.once());
+        least_activation_ = std::min(least_activation_, c.activation);
+      }
+      least.emplace_back(t, o);
+    }
+    time_.assign(1, 0.0);
+    once_.assign(1, 0.0);
+    for (const int type : p_.layers) {
+      time_.push_back(time_.back() + least[static_cast<std::size_t>(type)].first);
+      once_.push_back(once_.back() + least[static_cast<std::size_t>(type)].second);
+    }
+    for (int layer = 0; layer < p_.count(); ++layer)
+      if (is_movable(layer)) movable_types_.push_back(p_.layers[static_cast<std::size_t>(layer)]);
+    std::sort(movable_types_.begin(), movable_types_.end());
+    movable_types_.erase(std::unique(movable_types_.begin(), movable_types_.end()), movable_types_.end());
+  }
+
+  // Bytes that a stage has for its movable layers at most.
+  [[nodiscard]] double room(int stage) const {
+    double out = static_cast<double>(p_.budget - p_.fixed);
+    if (stage > 0) out -= static_cast<double>(least_activation_);
+    if (stage + 1 < p_.stages()) out -= static_cast<double>(least_activation_);
+    const auto take = [&](int layer) {
+      double least = std::numeric_limits<double>::max();
+      for (const Choice& c : type_of(layer)) least = std::min(least, memory_in(stage, c));
+      out -= least;
+    };
+    for (int i = 0; stage == 0 && i < p_.leading; ++i) take(i);
+    for (int i = 0; stage + 1 == p_.stages() && i < p_.trailing; ++i) take(p_.count() - 1 - i);
+    double workspace = std::numeric_limits<double>::max();
+    for (const int type : movable_types_)
+      for (const Choice& c : p_.types[static_cast<std::size_t>(type)])
+        workspace = std::min(workspace, static_cast<double>(std::max(c.forward_workspace,
+                                                                     c.activation + c.backward_workspace)));
+    return out - workspace;
+  }
+  [[nodiscard]] double end_seconds(int stage) const {
+    double out = 0;
+    if (stage == 0) out += time_[static_cast<std::size_t>(p_.leading)];
+    if (stage + 1 == p_.stages()) out += time_.back() - time_[static_cast<std::size_t>(p_.count() - p_.trailing)];
+    return out;
+  }
+
+  // The lower convex hull of the movable layers' choices, fastest first.
+  [[nodiscard]] std::vector<Point> hull(int stage) const {
+    std::vector<Point> points;
+    for (const int type : movable_types_)
+      for (const Choice& c : p_.types[static_cast<std::size_t>(type)])
+        points.push_back({memory_in(stage, c), seconds_of(c)});
+    std::sort(points.begin(), points.end(), [](const Point& a, const Point& b) {
+      return a.memory < b.memory || (a.memory == b.memory && a.seconds < b.seconds);
+    });
+    std::vector<Point> out;
+    for (const Point& point : points) {
+      if (!out.empty() && point.seconds >= out.back().seconds) continue;
+      while (out.size() >= 2) {
+        const Point& a = out[out.size() - 2];
+        const Point& b = out.back();
+        if ((b.seconds - a.seconds) * (point.memory - a.memory) < (point.seconds - a.seconds) * (b.memory - a.memory))
+          break;
+        out.pop_back();
+      }
+      out.push_back(point);
+    }
+    std::reverse(out.begin(), out.end());
+    return out;
+  }
+
+  // A stage of fractional layers: how many fit into some seconds.
+  struct Fluid {
+    std::vector<Point> hull;
+    double room = 0;
+    double ends = 0;
+
+    struct Fill {
+      double layers = 0;
+      double slope = 0;       // seconds of one more layer
+      std::size_t vertex = 0;  // of the hull: the layers are between this one and the next
+    };
+    [[nodiscard]] Fill fill(double seconds) const {
+      double time = ends;
+      double layers = 0;
+      for (std::size_t k = 0; k < hull.size(); ++k) {
+        const Point& to = hull[k];
+        const double next_layers = to.memory > 0 ? std::max(room, 0.0) / to.memory : 1e18;
+        // On the line between two vertices the layers change from one to the other while the room stays full.
+        const double slope =
+            k == 0 ? to.seconds
+                   : (to.seconds * hull[k - 1].memory - hull[k - 1].seconds * to.memory) / (hull[k - 1].memory - to.memory);
+        const double next_time = time + slope * (next_layers - layers);
+        if (next_time >= seconds)
+          return {slope > 0 ? layers + std::max(0.0, seconds - time) / slope : next_layers, std::max(slope, 1e-300),
+                  k == 0 ? hull.size() : k - 1};
+        time = next_time;
+        layers = next_layers;
+      }
+      return {layers, std::numeric_limits<double>::infinity(), hull.size() - 1};
+    }
+  };
+
+  void weigh_stages() {
+    const auto stages = static_cast<std::size_t>(p_.stages());
+    weight_.assign(stages, turns_ / static_cast<double>(stages));
+    price_.assign(stages, 0.0);
+    ending_.assign(stages, 0.0);
+    for (std::size_t i = 0; i + 1 < stages; ++i) ending_[i] = static_cast<double>(least_activation_);
+    if (p_.movable() < 1) return;
+    std::vector<Fluid> fluid;
+    for (int i = 0; i < p_.stages(); ++i) {
+      const bool like_last = i > 1 && i + 1 < p_.stages() &&
+                             p_.slots[static_cast<std::size_t>(i)] == p_.slots[static_cast<std::size_t>(i) - 1];
+      fluid.push_back(like_last ? fluid.back() : Fluid{hull(i), room(i), end_seconds(i)});
+    }
+    const auto layers = [&](double seconds) {
+      double sum = 0;
+      for (const Fluid& f : fluid) sum += f.fill(seconds).layers;
+      return sum;
+    };
+    const double needed = p_.movable();
+    if (layers(std::numeric_limits<double>::max()) < needed * (1 - 1e-9)) {
+      may_fit_ = false;
+      return;
+    }
+    double low = 0;
+    double high = time_.back() + 1e-9;
+    while (layers(high) < needed && high < 1e300) high *= 2;
+    for (int round = 0; round < 60; ++round) {
+      const double middle = (low + high) / 2;
+      (layers(middle) < needed ? low : high) = middle;
+    }
+    std::vector<Fluid::Fill> fills;
+    for (const Fluid& f : fluid) fills.push_back(f.fill(high));
+    // w_i * slope_i is the same for all stages where that leaves w_i >= 1.
+    const auto total = [&](double level) {
+      double sum = 0;
+      for (const auto& f : fills) sum += std::max(1.0, level / f.slope);
+      return sum;
+    };
+    double least = 0;
+    double most = 1;
+    while (total(most) < turns_ && most < 1e300) most *= 2;
+    for (int round = 0; round < 100; ++round) {
+      const double middle = (least + most) / 2;
+      (total(middle) <= turns_ ? least : most) = middle;
+    }
+    for (std::size_t i = 0; i < stages; ++i) {
+      weight_[i] = std::max(1.0, least / fills[i].slope);
+      const std::vector<Point>& h = fluid[i].hull;
+      if (fills[i].vertex >= h.size() || h.size() < 2) continue;  // memory is no limit
+      const std::size_t k = std::min(fills[i].vertex, h.size() - 2);
+      price_[i] = weight_[i] * (h[k + 1].seconds - h[k].seconds) / (h[k].memory - h[k + 1].memory);
+    }
+  }
+
+  void price_layers() {
+    const int last = p_.stages() - 1;
+    std::vector<double> price(p_.types.size(), std::numeric_limits<double>::max());
+    for (const int type : movable_types_)
+      for (int i = 0; i <= last; ++i) {
+        const auto at = static_cast<std::size_t>(i);
+        if (i > 1 && i < last && weight_[at] == weight_[at - 1] && price_[at] == price_[at - 1] &&
+            p_.slots[at] == p_.slots[at - 1])
+          continue;
+        for (const Choice& c : p_.types[static_cast<std::size_t>(type)])
+          price[static_cast<std::size_t>(type)] = std::min(price[static_cast<std::size_t>(type)], cost_in(i, c));
+      }
+    open_.assign(1, 0.0);
+    for (int layer = 0; layer < p_.count(); ++layer) {
+      double least = price[static_cast<std::size_t>(p_.layers[static_cast<std::size_t>(layer)])];
+      if (!is_movable(layer)) {
+        least = std::numeric_limits<double>::max();
+        for (const Choice& c : type_of(layer)) least = std::min(least, cost_in(layer < p_.leading ? 0 : last, c));
+      }
+      open_.push_back(open_.back() + least);
+    }
+    credit_.assign(1, 0.0);
+    for (int i = 0; i <= last; ++i) {
+      const auto at = static_cast<std::size_t>(i);
+      double rest = static_cast<double>(p_.fixed) + ending_[at] - static_cast<double>(p_.budget);
+      if (i > 0) rest += static_cast<double>(least_activation_);
+      credit_.push_back(credit_.back() + alone_ * price_[at] * rest);
+    }
+  }
+
+  const Problem& p_;
+  double turns_ = 1;
+  double alone_ = 1;
+  double once_share_ = 0;
+  bool may_fit_ = true;
+  std::int64_t least_activation_ = std::numeric_limits<std::int64_t>::max();
+  std::vector<int> movable_types_;
+  std::vector<double> time_;    // (layers + 1) sums of the least seconds of the layers before
+  std::vector<double> once_;
+  std::vector<double> weight_;  // (stages) w
+  std::vector<double> price_;   // (stages) q, seconds a byte
+  std::vector<double> ending_;  // (stages) least bytes for the last activation
+  std::vector<double> open_;    // (layers + 1) sums of the prices of the layers before
+  std::vector<double> credit_;  // (stages + 1) sums of alone q (least memory - M)
+};
+
+}  // namespace galvatron::search

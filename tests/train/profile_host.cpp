@@ -1,0 +1,112 @@
+// The profiler of this machine, in its coarsest setting: what it measures is complete, plausible and readable.
+#include <galvatron/train/profile_host.hpp>
+
+#include <galvatron/cost/time.hpp>
+
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <string>
+#include <vector>
+
+namespace {
+
+using namespace galvatron;
+using namespace galvatron::train;
+
+ProfileOptions quick(int ranks) {
+  ProfileOptions options;
+  options.ranks = ranks;
+  options.time_budget = {0.05};
+  return options;
+}
+
+}  // namespace
+
+TEST_CASE("a profile of four ranks has every table that pricing asks for") {
+  std::vector<ProfileProgress> told;
+  ProfileOptions options = quick(4);
+  options.precisions = {Precision::fp32};
+  options.progress = [&](const ProfileProgress& progress) { told.push_back(progress); };
+  const Cluster cluster = value_or_throw(profile_host(options));
+  CHECK(cluster.devices == 4);
+  CHECK(cluster.cores >= 1);
+  CHECK(cluster.threads_per_rank == std::max(1, usable_cores() / 4));
+  CHECK(cluster.gemm.size() == 6);       // three layouts, one and four busy ranks
+  CHECK(cluster.attention.size() == 4);  // two passes
+  CHECK(cluster.memory_bound.size() == 2 * memory_bound_kinds);
+  CHECK(cluster.messages.size() == 4 * 3 + 1);  // pairs, strided pairs, all; and sends
+  CHECK(cluster.overlap_slowdown >= 1);
+  CHECK(cluster.supports(Precision::fp32));
+  CHECK_FALSE(cluster.supports(Precision::bf16));
+
+  REQUIRE(told.size() > 5);
+  CHECK(told.back().share == 1.0);
+  for (std::size_t i = 1; i < told.size(); ++i) CHECK(told[i].share >= told[i - 1].share);
+
+  for (int kind = 0; kind < cost::work_kinds; ++kind)
+    for (const int busy : {1, 2, 4}) {
+      const auto work_kind = static_cast<cost::WorkKind>(kind);
+      const cost::Work work{.kind = work_kind,
+                            .m = 256,
+                            .n = cost::is_communication(work_kind) ? 4 : 128,
+                            .k = 128,
+                            .l = 64,
+                            .causal = true};
+      const double seconds = cost::time_of(work, Precision::fp32, cluster, busy).value;
+      INFO("kind " << kind << ", " << busy << " busy ranks: " << seconds << " s");
+      CHECK(seconds > 0);
+      CHECK(seconds < 0.5);
+    }
+
+  auto back = cluster_from_json(cluster_to_json(cluster), "profile");
+  REQUIRE_MESSAGE(back.has_value(), (back ? std::string() : back.error().message));
+  CHECK(*back == cluster);
+}
+
+TEST_CASE("one rank is profiled without any message") {
+  ProfileOptions options = quick(1);
+  options.precisions = {Precision::fp32};
+  const Cluster cluster = value_or_throw(profile_host(options));
+  CHECK(cluster.devices == 1);
+  CHECK(cluster.messages.empty());
+  CHECK(cluster.gemm.size() == 3);
+}
+
+TEST_CASE("impossible profiles are refused in one line") {
+  ProfileOptions no_time = quick(1);
+  no_time.time_budget = {0};
+  ProfileOptions no_threads = quick(1);
+  no_threads.threads_per_rank = -2;
+  for (const ProfileOptions& options : {quick(-1), quick(5000), no_time, no_threads}) {
+    auto cluster = profile_host(options);
+    REQUIRE_FALSE(cluster.has_value());
+    CHECK(cluster.error().kind == ErrorKind::usage);
+    CHECK(cluster.error().message.find('\n') == std::string::npos);
+  }
+}
+
+TEST_CASE("measured values are evened out no more than needed to rise") {
+  std::vector<double> values{1, 3, 2, 4, 10, 9, 8, 20};
+  train::detail::make_rise(values.data(), values.size(), 1);
+  const std::vector<double> expected{1, 2.5, 2.5, 4, 9, 9, 9, 20};
+  for (std::size_t i = 0; i < values.size(); ++i) CHECK(values[i] == doctest::Approx(expected[i]));
+}
+
+TEST_CASE("points that were not measured follow their lower neighbours") {
+  train::detail::MeasuredGrid<2> grid({{{1, 2, 4}, {1, 10}}});
+  grid.seconds = {1e-6, 1e-5, 2e-6, std::nan(""), std::nan(""), std::nan("")};
+  const auto finished = grid.finish({1, 1});
+  CHECK(finished({2, 10}, {1, 1}) == doctest::Approx(2e-5));
+  CHECK(finished({4, 1}, {1, 1}) == doctest::Approx(4e-6));
+  CHECK(finished({4, 10}, {1, 1}) == doctest::Approx(4e-5));
+}
+
+TEST_CASE("a pinned rank gives its cores back") {
+  const int before = usable_cores();
+  {
+    const PinnedRank pinned(0, before, 1);
+    if (pinned.pinned()) CHECK(usable_cores() == 1);
+  }
+  CHECK(usable_cores() == before);
+}

@@ -1,0 +1,290 @@
+// Steps of a toy GPT-2 and a toy Llama against PyTorch's numbers, which tests/train/pytorch/step.py made in float64.
+// labels: tsan
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstdint>
+#include <fstream>
+#include <map>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <doctest/doctest.h>
+#include <omp.h>
+#include <nlohmann/json.hpp>
+
+#include <galvatron/comm/send_guard.hpp>
+#include <galvatron/comm/thread/thread.hpp>
+#include <galvatron/device/host/host.hpp>
+#include <galvatron/model/build.hpp>
+#include <galvatron/plan/plan.hpp>
+#include <galvatron/train/learning_rate.hpp>
+#include <galvatron/train/rank_memory.hpp>
+#include <galvatron/train/stage.hpp>
+
+#include "../nn/whole_tensors.hpp"
+
+using namespace galvatron;
+using nlohmann::json;
+
+namespace {
+
+// The order and the constants are those of step.py.
+constexpr std::array<std::pair<ParameterName, const char*>, 14> names{{
+    {ParameterName::table, "table"},
+    {ParameterName::positions, "positions"},
+    {ParameterName::qkv_weight, "qkv_weight"},
+    {ParameterName::qkv_bias, "qkv_bias"},
+    {ParameterName::attention_out_weight, "attention_out_weight"},
+    {ParameterName::attention_out_bias, "attention_out_bias"},
+    {ParameterName::mlp_in_weight, "mlp_in_weight"},
+    {ParameterName::mlp_in_bias, "mlp_in_bias"},
+    {ParameterName::mlp_out_weight, "mlp_out_weight"},
+    {ParameterName::mlp_out_bias, "mlp_out_bias"},
+    {ParameterName::norm1_gamma, "norm1_gamma"},
+    {ParameterName::norm1_beta, "norm1_beta"},
+    {ParameterName::norm2_gamma, "norm2_gamma"},
+    {ParameterName::norm2_beta, "norm2_beta"},
+}};
+constexpr std::uint32_t checksum_stream = 5000;
+constexpr std::uint32_t token_stream = 9000;
+
+std::uint32_t place_of(ParameterName name) {
+  std::uint32_t place = 0;
+  while (names[place].first != name) ++place;
+  return place;
+}
+std::uint32_t stream_of(int layer, ParameterName name) {
+  return static_cast<std::uint32_t>(layer) * 64 + place_of(name);
+}
+
+double noise(std::uint32_t stream, std::int64_t index) {
+  std::uint32_t x = static_cast<std::uint32_t>(index) * 0x85EBCA77U + stream * 0x9E3779B1U + 0x27D4EB2FU;
+  x ^= x >> 15;
+  x *= 0x2C1B3C6DU;
+  x ^= x >> 12;
+  x *= 0x297A2D39U;
+  x ^= x >> 15;
+  return static_cast<double>(x >> 22) / 512.0 - 1.0;
+}
+
+double initial_value(int layer, const ParameterTensor& tensor, std::int64_t index) {
+  return noise(stream_of(layer, tensor.name), index) / (tensor.columns > 1 ? 8.0 : 16.0) +
+         (tensor.init == ParameterInit::one ? 1.0 : 0.0);
+}
+
+class NoiseTokens final : public train::BatchSource {
+ public:
+  NoiseTokens(std::int64_t sequence, std::int64_t vocabulary) : sequence_(sequence), vocabulary_(vocabulary) {}
+  void inputs(std::int64_t step, std::int64_t first, std::int64_t samples, View<std::int32_t> out) override {
+    fill(step, first, samples, 0, out);
+  }
+  void targets(std::int64_t step, std::int64_t first, std::int64_t samples, View<std::int32_t> out) override {
+    fill(step, first, samples, 1, out);
+  }
+
+ private:
+  void fill(std::int64_t step, std::int64_t first, std::int64_t samples, std::int64_t shift, View<std::int32_t> out) {
+    for (std::int64_t s = 0; s < sequence_; ++s)
+      for (std::int64_t i = 0; i < samples; ++i) {
+        const std::int64_t index = (first + i) * (sequence_ + 1) + s + shift;
+        const double value = (noise(token_stream + static_cast<std::uint32_t>(step % 2), index) + 1.0) * 512.0;
+        out[s * samples + i] = static_cast<std::int32_t>(static_cast<std::int64_t>(value) % vocabulary_);
+      }
+  }
+  std::int64_t sequence_;
+  std::int64_t vocabulary_;
+};
+
+using Tensors = std::map<std::pair<int, ParameterName>, std::vector<double>>;
+
+struct Run {
+  std::vector<train::StepResult> steps;
+  Tensors first_gradients;
+  Tensors last_gradients;
+  Tensors changes;  ///< of the parameters, from the start to the end
+};
+
+json golden(const char* name) {
+  std::ifstream file(std::string(GALVATRON_TESTS_DIR) + "/train/pytorch/" + name);
+  return json::parse(file);
+}
+
+ModelSpec model_of(const json& file) {
+  const json& m = file.at("model");
+  if (!m.contains("theta"))
+    return gpt("toy", {.layers = m.at("layers"),
+                       .hidden = m.at("hidden"),
+                       .heads = m.at("heads"),
+                       .vocabulary = m.at("vocabulary"),
+                       .positions = m.at("positions"),
+                       .ffn = m.at("ffn"),
+                       .norm_epsilon = m.at("epsilon")});
+  return llama("toy", {.layers = m.at("layers"),
+                       .hidden = m.at("hidden"),
+                       .heads = m.at("heads"),
+                       .kv_heads = m.at("kv_heads"),
+                       .ffn = m.at("ffn"),
+                       .vocabulary = m.at("vocabulary"),
+                       .positions = m.at("positions"),
+                       .head_dim = m.at("head_dim"),
+                       .rope_theta = m.at("theta"),
+                       .norm_epsilon = m.at("epsilon")});
+}
+
+using ComparedStrategies =
+    TypeList<Strategy<DataParallel<>, ZeRO<0>, TensorParallel<>, SequenceParallel<none>, Recompute<none>>,
+             Strategy<DataParallel<>, ZeRO<3>, TensorParallel<>, SequenceParallel<megatron>, Recompute<full>>>;
+
+// Equal stages, every layer under `spec`.
+Plan plan_of(const json& file, const ModelSpec& model, const StrategySpec& spec, int stages, int microbatches) {
+  Plan plan;
+  plan.global_batch = file.at("batch");
+  plan.sequence_length = file.at("sequence");
+  plan.microbatches = microbatches;
+  const int blocks = static_cast<int>(model.blocks.size());
+  for (int i = 0; i < stages; ++i)
+    plan.stages.push_back({i * blocks / stages, (i + 1) * blocks / stages - 1, i * spec.ranks(), spec.ranks()});
+  plan.layers.assign(model.blocks.size(), spec);
+  plan.embedding = spec;
+  plan.head = spec;
+  return plan;
+}
+
+void run_rank(comm::thread::World& world, const json& file, const ModelSpec& model, const Plan& plan, Run& out,
+              std::mutex& mutex) {
+  omp_set_num_threads(1);
+  const Bytes library{device::Host::library_workspace_bytes(1)};
+  train::RankMemory memory(train::memory_of(train::stage_plan(plan, model, world.rank()), library), false);
+  device::Host host(1, memory.library.take<std::byte>(library.count));
+  train::Stage<device::Host, comm::thread::World, float, ComparedStrategies> stage(host, world, plan, model, memory);
+  const comm::SendGuard guard(world);  // nobody reads this rank's memory once it is gone
+  stage.initialise([](int layer, const ParameterTensor& tensor, std::int64_t index, View<float> values) {
+    for (std::int64_t i = 0; i < values.count; ++i)
+      values[i] = static_cast<float>(initial_value(layer, tensor, index + i));
+  });
+
+  const int degree = plan.embedding.tensor;
+  const auto collect = [&](bool masters, Tensors& to) {
+    const std::lock_guard lock(mutex);
+    stage.visit([&](const nn::StoreView& store) {
+      test::give_store(store, masters ? store.master : store.gradients, world.rank() % degree, degree,
+                       [&](ParameterName name) -> std::vector<double>& { return to[{store.layer, name}]; });
+    });
+  };
+  const json& rate = file.at("learning_rate");
+  const json& adam = file.at("adamw");
+  const auto steps = static_cast<std::int64_t>(file.at("steps").size());
+  const train::LearningRate schedule{
+      .peak = rate.at("peak"), .floor = rate.at("floor"), .warmup_steps = rate.at("warmup_steps"), .steps = steps};
+  NoiseTokens source(plan.sequence_length, model.vocabulary());
+  for (std::int64_t step = 0; step < steps; ++step) {
+    const train::StepResult result = stage.step(step, &source,
+                                                {.learning_rate = static_cast<float>(schedule.at(step)),
+                                                 .beta1 = adam.at("beta1"),
+                                                 .beta2 = adam.at("beta2"),
+                                                 .epsilon = adam.at("epsilon"),
+                                                 .weight_decay = adam.at("weight_decay"),
+                                                 .step = step + 1},
+                                                file.at("clip"));
+    if (step == 0) collect(false, out.first_gradients);
+    if (step + 1 == steps) collect(false, out.last_gradients);
+    if (world.rank() == 0) out.steps.push_back(result);
+  }
+  collect(true, out.changes);
+  world.everybody().barrier();
+}
+
+Run run(const json& file, const ModelSpec& model, const Plan& plan) {
+  Run out;
+  std::mutex mutex;
+  comm::thread::run(plan.ranks(), [&](comm::thread::World& world) { run_rank(world, file, model, plan, out, mutex); });
+  const auto subtract_start = [&](int layer, const LayerSpec& spec, ParameterPart part) {
+    for (const ParameterTensor& tensor : parameter_layout(spec, part, 1, 1)) {
+      const auto found = out.changes.find({layer, tensor.name});
+      if (found == out.changes.end()) continue;  // a tied head's table
+      for (std::size_t i = 0; i < found->second.size(); ++i)
+        found->second[i] -= initial_value(layer, tensor, static_cast<std::int64_t>(i));
+    }
+  };
+  const int head = static_cast<int>(model.blocks.size()) + 1;
+  for (const ParameterPart part : {ParameterPart::table, ParameterPart::rest}) {
+    subtract_start(0, model.embedding, part);
+    subtract_start(head, model.head, part);
+  }
+  for (int i = 1; i < head; ++i) subtract_start(i, model.blocks[static_cast<std::size_t>(i - 1)], ParameterPart::rest);
+  return out;
+}
+
+// The greatest deviation of a tensor's norm, product and entries, relative to the norm.
+double deviation(const std::vector<double>& got, const json& wanted, std::uint32_t stream, std::size_t count) {
+  double squares = 0;
+  double product = 0;
+  for (std::size_t i = 0; i < count; ++i) {
+    squares += got[i] * got[i];
+    product += got[i] * noise(checksum_stream + stream, static_cast<std::int64_t>(i));
+  }
+  const double norm = wanted.at("norm");
+  double worst = std::max(std::abs(std::sqrt(squares) - norm), std::abs(product - wanted.at("product").get<double>()));
+  const json& entries = wanted.at("entries");
+  const std::size_t places[] = {0, count / 2, count - 1};
+  for (std::size_t i = 0; i < 3; ++i) worst = std::max(worst, std::abs(got[places[i]] - entries.at(i).get<double>()));
+  return std::isnan(worst) ? INFINITY : worst / norm;
+}
+
+void compare(const char* what, const ModelSpec& model, const Tensors& got, const json& wanted, double tolerance) {
+  INFO(what);
+  CHECK(got.size() == wanted.size());
+  for (const auto& [key, values] : got) {
+    const auto& [layer, name] = key;
+    const std::string label = std::to_string(layer) + "/" + names[place_of(name)].second;
+    INFO(label);
+    REQUIRE(wanted.contains(label));
+    // A cut vocabulary ends with padding.
+    const auto vocabulary = static_cast<std::size_t>(model.vocabulary() * model.hidden());
+    const std::size_t count = name == ParameterName::table ? vocabulary : values.size();
+    REQUIRE(values.size() >= count);
+    CHECK(deviation(values, wanted.at(label), stream_of(layer, name), count) < tolerance);
+  }
+}
+
+void compare_with_pytorch(const char* name) {
+  const json file = golden(name);
+  const ModelSpec model = model_of(file);
+  const StrategySpec cut{
+      .tensor = 2, .sequence = SequenceKind::megatron, .data = 2, .zero = 3, .recompute = RecomputeKind::full};
+  const std::pair<const char*, Plan> plans[] = {
+      {"one rank", plan_of(file, model, {}, 1, 1)},
+      {"two stages of four ranks, two micro-batches", plan_of(file, model, cut, 2, 2)},
+  };
+  for (const auto& [label, plan] : plans) {
+    INFO(label);
+    Run got = run(file, model, plan);
+    REQUIRE(got.steps.size() == file.at("steps").size());
+    for (std::size_t i = 0; i < got.steps.size(); ++i) {
+      INFO("step ", i);
+      const json& wanted = file.at("steps").at(i);
+      CHECK(got.steps[i].loss == doctest::Approx(wanted.at("loss").get<double>()).epsilon(1e-6));
+      CHECK(got.steps[i].gradient_norm == doctest::Approx(wanted.at("gradient_norm").get<double>()).epsilon(2e-5));
+    }
+    compare("gradients of the first step", model, got.first_gradients, file.at("steps").front().at("gradients"), 1e-5);
+    compare("gradients of the last step", model, got.last_gradients, file.at("steps").back().at("gradients"), 1e-4);
+    // A bias of the keys shifts all scores of a query alike, which softmax ignores: its gradient is nothing but
+    // rounding, which Adam makes a step of.
+    json changes = file.at("changes");
+    for (std::size_t i = 1; i <= model.blocks.size(); ++i) {
+      changes.erase(std::to_string(i) + "/qkv_bias");
+      got.changes.erase({static_cast<int>(i), ParameterName::qkv_bias});
+    }
+    compare("changes of the parameters", model, got.changes, changes, 2e-4);
+  }
+}
+
+}  // namespace
+
+TEST_CASE("A GPT-2 trains step for step as in PyTorch") { compare_with_pytorch("gpt2.json"); }
+
+TEST_CASE("A Llama trains step for step as in PyTorch") { compare_with_pytorch("llama.json"); }

@@ -1,0 +1,50 @@
+// Every uniform strategy on a number of ranks against one rank; shared by the tests of the GPT and of the Llama family.
+#pragma once
+
+#include <doctest/doctest.h>
+
+#include <galvatron/strategy/legality.hpp>
+
+#include "toy.hpp"
+
+namespace toy {
+
+/// Every (stages, tensor, sequence, data, ZeRO, recompute, micro-batches) that `ranks` ranks allow.
+inline std::vector<Plan> combinations(const ModelSpec& model, int ranks) {
+  std::vector<Plan> out;
+  for (int stages = 1; stages <= 4 && stages <= ranks; stages *= 2)
+    for (int t = 1; t <= ranks / stages && t <= 4; t *= 2)
+      for (const SequenceKind sequence_kind : {SequenceKind::none, SequenceKind::megatron})
+        for (int zero = 0; zero <= 3; ++zero)
+          for (const RecomputeKind recompute : {RecomputeKind::none, RecomputeKind::full})
+            for (const int microbatches : {1, 2}) {
+              const StrategySpec spec{.tensor = t, .sequence = sequence_kind, .data = ranks / stages / t, .zero = zero,
+                                      .recompute = recompute};
+              if (!is_legal(spec) || !is_fit(model.blocks[0], spec, global_batch / microbatches, sequence)) continue;
+              // The two schedules differ only where there are stages and micro-batches.
+              out.push_back(uniform(model, stages, spec, microbatches,
+                                    (zero + t) % 2 == 0 ? ScheduleKind::gpipe : ScheduleKind::one_f_one_b));
+            }
+  return out;
+}
+
+inline void check_same_training(bool llama, int ranks) {
+  constexpr int steps = 20;
+  const ModelSpec spec = model(llama, 4);
+  const Outcome reference = run(single_rank(spec), spec, steps);
+  REQUIRE(reference.losses.size() == steps);
+  CHECK(reference.losses.back() < reference.losses.front() - 0.5);
+  CHECK(reference.memory_as_planned);
+  const std::vector<Plan> plans = combinations(spec, ranks);
+  REQUIRE(plans.size() > 40);
+  for (const Plan& plan : plans) {
+    INFO(text(plan));
+    const Outcome outcome = run(plan, spec, steps);
+    CHECK(difference(outcome.losses, reference.losses) < 1e-5);
+    CHECK(difference(outcome.norms, reference.norms) < 1e-4);
+    CHECK(difference(outcome.gradients, reference.gradients) < 1e-5);
+    CHECK(outcome.memory_as_planned);
+  }
+}
+
+}  // namespace toy

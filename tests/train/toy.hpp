@@ -1,0 +1,151 @@
+// Toy models, a source of learnable tokens, and a runner that looks into every rank; for the tests of training.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <galvatron/nn/parameter_store.hpp>
+#include <galvatron/plan/plan.hpp>
+#include <galvatron/train/batch_source.hpp>
+
+namespace toy {
+
+using namespace galvatron;
+
+/// A GPT (tied, learned positions, LayerNorm, GELU, biases) or a Llama (untied, rotary, RMSNorm, SwiGLU, grouped heads)
+/// of width 64 with a vocabulary of 97, which no power of two divides.
+inline ModelSpec model(bool llama, int layers) {
+  LayerSpec block{.kind = LayerKind::block, .hidden = 64, .heads = 8, .kv_heads = llama ? 4 : 8, .head_dim = 8,
+                  .ffn = 128, .vocabulary = 97, .positions = 32};
+  block.layers = layers;
+  block.tied = !llama;
+  if (llama) {
+    block.norm = NormKind::rms_norm;
+    block.activation = ActivationKind::swiglu;
+    block.position = PositionKind::rotary;
+    block.bias = false;
+  }
+  ModelSpec out{.name = llama ? "toy-llama" : "toy-gpt", .embedding = block, .blocks = {}, .head = block};
+  out.embedding.kind = LayerKind::embedding;
+  out.head.kind = LayerKind::head;
+  out.blocks.assign(static_cast<std::size_t>(layers), block);
+  return out;
+}
+
+/// Tokens that follow a pattern, so that the loss falls.
+class Tokens final : public train::BatchSource {
+ public:
+  explicit Tokens(std::int64_t sequence) : sequence_(sequence) {}
+  void inputs(std::int64_t step, std::int64_t first, std::int64_t samples, View<std::int32_t> out) override {
+    fill(step, first, samples, 0, out);
+  }
+  void targets(std::int64_t step, std::int64_t first, std::int64_t samples, View<std::int32_t> out) override {
+    fill(step, first, samples, 1, out);
+  }
+
+ private:
+  void fill(std::int64_t step, std::int64_t first, std::int64_t samples, std::int64_t ahead, View<std::int32_t> out) const {
+    for (std::int64_t s = 0; s < sequence_; ++s)
+      for (std::int64_t i = 0; i < samples; ++i) {
+        auto x = static_cast<std::uint64_t>(step * 1315423911 + (first + i) * 2654435761 + (s + ahead) * 97531);
+        x ^= x >> 13U;
+        x *= 0x9E3779B97F4A7C15U;
+        x ^= x >> 31U;
+        out[s * samples + i] = static_cast<std::int32_t>((x % 7) * static_cast<std::uint64_t>((s + ahead) % 5) + x % 13) % 97;
+      }
+  }
+  std::int64_t sequence_;
+};
+
+inline constexpr std::int64_t global_batch = 8;
+inline constexpr std::int64_t sequence = 16;
+
+/// One stage on one rank, all layers alike.
+inline Plan single_rank(const ModelSpec& model, Precision precision = Precision::fp32) {
+  const int layers = static_cast<int>(model.blocks.size());
+  Plan plan;
+  plan.model = model.name;
+  plan.cluster = "host";
+  plan.global_batch = global_batch;
+  plan.sequence_length = sequence;
+  plan.precision = precision;
+  plan.stages = {{0, layers - 1, 0, 1}};
+  plan.layers.assign(model.blocks.size(), {});
+  return plan;
+}
+
+/// `stages` stages of equal ranks, blocks spread evenly, every layer with the same strategy.
+inline Plan uniform(const ModelSpec& model, int stages, const StrategySpec& spec, int microbatches, ScheduleKind schedule) {
+  Plan plan = single_rank(model);
+  const int layers = static_cast<int>(model.blocks.size());
+  const int ranks = spec.ranks();
+  plan.microbatches = microbatches;
+  plan.schedule = schedule;
+  plan.stages.clear();
+  for (int i = 0; i < stages; ++i)
+    plan.stages.push_back({i * layers / stages, (i + 1) * layers / stages - 1, i * ranks, ranks});
+  plan.layers.assign(model.blocks.size(), spec);
+  plan.embedding = plan.head = spec;
+  return plan;
+}
+
+inline std::string text(const Plan& plan) {
+  std::string out = std::string(name_of(plan.schedule)) + " m" + std::to_string(plan.microbatches) + " stages";
+  for (const PlanStage& stage : plan.stages)
+    out += " " + std::to_string(stage.first_layer) + "-" + std::to_string(stage.last_layer) + "@" + std::to_string(stage.rank_count);
+  const auto add = [&](const StrategySpec& s) {
+    out += " [t" + std::to_string(s.tensor) + (s.sequence == SequenceKind::megatron ? "*" : "") + " d" +
+           std::to_string(s.data) + " z" + std::to_string(s.zero) + (s.recompute == RecomputeKind::full ? " c" : "") + "]";
+  };
+  add(plan.embedding);
+  for (const StrategySpec& s : plan.layers) add(s);
+  add(plan.head);
+  return out;
+}
+
+/// Whole tensors by layer and name, put together from all ranks' shards.
+using Gradients = std::map<std::pair<int, ParameterName>, std::vector<double>>;
+
+struct Outcome {
+  std::vector<double> losses;
+  std::vector<double> norms;
+  Gradients gradients;  ///< of the first step, before clipping
+  bool memory_as_planned = true;
+};
+
+/// Trains `steps` steps on rank threads of one thread each, in the plan's precision, and looks at losses, memory and
+/// the first step's gradients.
+Outcome run(const Plan& plan, const ModelSpec& model, int steps);
+
+/// The largest relative difference between two loss curves.
+inline double difference(const std::vector<double>& a, const std::vector<double>& b) {
+  double worst = a.size() == b.size() ? 0 : INFINITY;
+  for (std::size_t i = 0; i < a.size() && i < b.size(); ++i) worst = std::max(worst, std::abs(a[i] - b[i]) / std::abs(b[i]));
+  return worst;
+}
+
+/// The largest relative L2 difference of a tensor. Vocabulary rows beyond the model's are padding and 0 everywhere.
+inline double difference(const Gradients& a, const Gradients& b) {
+  double worst = a.size() == b.size() ? 0 : INFINITY;
+  for (const auto& [key, reference] : b) {
+    const auto found = a.find(key);
+    if (found == a.end()) return INFINITY;
+    double square = 0;
+    double sum = 0;
+    for (std::size_t i = 0; i < std::max(reference.size(), found->second.size()); ++i) {
+      const double x = i < found->second.size() ? found->second[i] : 0;
+      const double y = i < reference.size() ? reference[i] : 0;
+      square += (x - y) * (x - y);
+      sum += y * y;
+    }
+    worst = std::max(worst, std::sqrt(square / sum));
+  }
+  return worst;
+}
+
+}  // namespace toy

@@ -1,0 +1,141 @@
+// galvatron list: what is known by name.
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+#include <galvatron/cluster/presets.hpp>
+#include <galvatron/core/quantity.hpp>
+#include <galvatron/model/count.hpp>
+#include <galvatron/model/zoo.hpp>
+#include <galvatron/strategy/registry.hpp>
+#include <galvatron/strategy/schedule_kind.hpp>
+
+#include "commands.hpp"
+#include "options.hpp"
+
+namespace galvatron::tools {
+
+namespace {
+
+using nlohmann::ordered_json;
+
+// Cells in columns as wide as their widest one.
+std::string table(const std::vector<std::vector<std::string>>& rows) {
+  std::vector<std::size_t> widths;
+  for (const auto& row : rows)
+    for (std::size_t i = 0; i < row.size(); ++i) {
+      if (widths.size() <= i) widths.push_back(0);
+      widths[i] = std::max(widths[i], row[i].size());
+    }
+  std::string out;
+  for (const auto& row : rows) {
+    std::string line = " ";
+    for (std::size_t i = 0; i < row.size(); ++i) {
+      line += " " + row[i];
+      if (i + 1 < row.size()) line.append(widths[i] - row[i].size() + 1, ' ');
+    }
+    out += line + "\n";
+  }
+  return out;
+}
+
+struct Listing {
+  std::string name;
+  std::string text;
+  ordered_json json = ordered_json::array();
+};
+
+Listing models() {
+  Listing out{"models", {}, ordered_json::array()};
+  std::vector<std::vector<std::string>> rows{{"name", "parameters", "layers", "hidden", "heads", "positions"}};
+  for (const std::string& name : model_names()) {
+    const ModelSpec model = value_or_throw(find_model(name));
+    const LayerSpec& block = model.blocks.front();
+    rows.push_back({name, format_count(static_cast<double>(parameters(model))), std::to_string(model.blocks.size()),
+                    std::to_string(model.hidden()), std::to_string(block.heads), std::to_string(model.positions())});
+    out.json.push_back({{"name", name},
+                        {"parameters", parameters(model)},
+                        {"layers", model.blocks.size()},
+                        {"hidden", model.hidden()},
+                        {"heads", block.heads},
+                        {"kv_heads", block.kv_heads},
+                        {"ffn", block.ffn},
+                        {"vocabulary", model.vocabulary()},
+                        {"positions", model.positions()}});
+  }
+  out.text = table(rows) + "  or the path of a Hugging Face config.json (gpt2, llama)\n";
+  return out;
+}
+
+Listing clusters() {
+  Listing out{"clusters", {}, ordered_json::array()};
+  std::vector<std::vector<std::string>> rows{{"name", "memory of a device", "bf16 or fp16 peak"}};
+  for (const std::string& name : cluster_names()) {
+    std::string example = name;
+    if (example.starts_with("Nx")) example.replace(0, 1, "8");
+    const Cluster cluster = value_or_throw(load_cluster(example));
+    const bool host = name == "host";
+    rows.push_back({name, host ? "what this machine has" : format_bytes(cluster.device.memory),
+                    host ? "run `galvatron profile`" : format_count(cluster.peak_flops(Precision::bf16)) + "FLOP/s"});
+    out.json.push_back({{"name", name},
+                        {"device", cluster.device.name},
+                        {"device_memory_bytes", cluster.device.memory.count},
+                        {"bf16_peak_flops", cluster.peak_flops(Precision::bf16)},
+                        {"fp32_peak_flops", cluster.peak_flops(Precision::fp32)}});
+  }
+  out.text = table(rows) + "  N is a number of devices, 8 a node; or the path of a cluster's JSON file\n";
+  return out;
+}
+
+Listing strategies() {
+  Listing out{"strategies", {}, ordered_json::array()};
+  for (const std::string& name : names_of(InstantiatedStrategies{})) {
+    out.text += "  " + name + "\n";
+    out.json.push_back(name);
+  }
+  out.text += "  (* is any degree; every layer of a plan has its own strategy)\n";
+  return out;
+}
+
+Listing schedules() {
+  Listing out{"schedules", {}, ordered_json::array()};
+  for (const ScheduleKind kind : schedule_kinds) {
+    if (!is_planned(kind)) continue;
+    const bool gpipe = kind == ScheduleKind::gpipe;
+    const std::string what = gpipe ? "all forward passes of a step, then all backward passes"
+                                   : "one forward, one backward: fewer micro-batches in memory";
+    out.text += table({{name_of(kind), what}});
+    out.json.push_back({{"name", name_of(kind)}, {"description", what}});
+  }
+  return out;
+}
+
+}  // namespace
+
+void run_list(const Arguments& arguments, Common& common) {
+  Options options("list", "Shows what is known by name: models, clusters, strategies, schedules.");
+  std::string kind = "all";
+  options.choice("what", kind, {"models", "clusters", "strategies", "schedules", "all"}, "what to show");
+  options.flag("--json", common.json, "one JSON object with an array for each");
+  if (options.parse(arguments) == Options::Outcome::help_shown) return;
+  require_output(common);
+
+  std::string text;
+  ordered_json json = ordered_json::object();
+  const std::pair<const char*, Listing (*)()> listings[] = {
+      {"models", models}, {"clusters", clusters}, {"strategies", strategies}, {"schedules", schedules}};
+  for (const auto& [name, make] : listings) {
+    if (kind != "all" && kind != name) continue;
+    Listing listing = make();
+    text += (kind == "all" ? (text.empty() ? "" : "\n") + listing.name + "\n" : "") + listing.text;
+    json[name] = std::move(listing.json);
+  }
+  if (common.json)
+    print_json(json);
+  else
+    print(text);
+}
+
+}  // namespace galvatron::tools

@@ -1,0 +1,50 @@
+#include "machine.hpp"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <charconv>
+#include <string_view>
+#include <system_error>
+
+#include <galvatron/cluster/presets.hpp>
+#include <galvatron/core/error.hpp>
+#include <galvatron/core/file.hpp>
+#include <galvatron/device/host/host.hpp>
+
+namespace galvatron::tools {
+
+Cluster cluster_named(const std::string& name_or_path, int ranks) {
+  if (name_or_path != "host") return value_or_throw(load_cluster(name_or_path));
+  Cluster cluster = host_cluster(ranks);
+  cluster.device.library_workspace = {device::Host::library_workspace_bytes(cluster.threads_per_rank)};
+  std::erase_if(cluster.device.rates, [](const PrecisionRate& rate) { return !host_supports(rate.precision); });
+  return cluster;
+}
+
+Precision chosen_precision(const std::string& option, const Cluster& cluster) {
+  if (option.empty()) return cluster.supports(Precision::bf16) ? Precision::bf16 : Precision::fp32;
+  const Precision precision = option == "fp32" ? Precision::fp32 : Precision::bf16;
+  if (!cluster.supports(precision))
+    throw Failure(ErrorKind::usage, "the cluster " + cluster.name + " has no rates for " + option +
+                                        "; choose the other --precision, or profile with this one");
+  return precision;
+}
+
+Bytes usable_memory() {
+  const auto pages = static_cast<std::int64_t>(::sysconf(_SC_PHYS_PAGES));
+  const auto page = static_cast<std::int64_t>(::sysconf(_SC_PAGESIZE));
+  std::int64_t memory = pages > 0 && page > 0 ? pages * page : std::int64_t{1} << 62;
+  if (const auto text = read_text_file("/sys/fs/cgroup/memory.max", 64)) {
+    std::int64_t limit = 0;
+    const auto [end, failure] = std::from_chars(text->data(), text->data() + text->size(), limit);
+    if (failure == std::errc{} && limit > 0) memory = std::min(memory, limit);  // "max" without a limit
+  }
+  return {memory};
+}
+
+bool host_supports(Precision precision) { return device::Host::supports(precision); }
+
+void refuse_cuda() { throw DeviceFailure("this build of galvatron has no cuda device; use --device host"); }
+
+}  // namespace galvatron::tools

@@ -1,0 +1,38 @@
+// This machine as a cluster, and what it can hold.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include <galvatron/cluster/spec.hpp>
+#include <galvatron/core/dtype.hpp>
+#include <galvatron/core/units.hpp>
+
+#include "output.hpp"
+
+namespace galvatron::tools {
+
+/// A preset or a cluster file. `host` has only the precisions of this processor, and what its libraries take.
+/// @param ranks  of `host`; 0: one a core
+/// Throws Failure (usage) for an unknown or bad one.
+Cluster cluster_named(const std::string& name_or_path, int ranks = 0);
+
+/// The precision named by an option, or without one bf16 where the cluster has it, else fp32. Throws Failure (usage)
+/// when the cluster lacks what is named.
+Precision chosen_precision(const std::string& option, const Cluster& cluster);
+
+/// Measures this machine with a progress display. Throws Failure.
+/// @param precisions  empty: all that the processor has
+Cluster measured_host(int ranks, double seconds, const std::vector<Precision>& precisions, const Common& common);
+
+/// Memory that this process may use: the machine's, or less when its control group says so.
+Bytes usable_memory();
+
+/// True when this processor multiplies matrices of that precision.
+bool host_supports(Precision precision);
+
+/// The cuda device of this build. Throws Failure: there is none.
+[[noreturn]] void refuse_cuda();
+
+}  // namespace galvatron::tools

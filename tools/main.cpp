@@ -1,0 +1,109 @@
+// galvatron: profiles clusters, searches plans, prices them and trains with them.
+#include <algorithm>
+#include <exception>
+#include <iterator>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <galvatron/core/json.hpp>
+#include <galvatron/model/zoo.hpp>
+
+#include "commands.hpp"
+#include "options.hpp"
+#include "output.hpp"
+
+namespace galvatron::tools {
+
+namespace {
+
+struct Command {
+  const char* name;
+  const char* purpose;
+  void (*run)(const Arguments&, Common&);
+};
+constexpr Command commands[] = {
+    {"profile", "measure this machine and write it down as a cluster file", run_profile},
+    {"plan", "search the fastest training plan for a model on a cluster", run_plan},
+    {"cost", "price a plan: time and memory, stage by stage", run_cost},
+    {"train", "train a model on this machine as a plan says", run_train},
+    {"explain", "tell in words why a plan is as it is", run_explain},
+    {"list", "show the models, clusters, strategies and schedules known by name", run_list},
+};
+
+std::string general_help() {
+  const auto width = static_cast<std::size_t>(help_width());
+  std::string out = "Usage: galvatron COMMAND [options]\n\n" +
+                    wrapped(
+                        "Turns a Transformer, a cluster and a memory budget into the fastest hybrid-parallel "
+                        "training plan, and runs that plan.",
+                        width, 0) +
+                    "\n\nCommands:\n";
+  for (const Command& command : commands) {
+    std::string name = std::string("  ") + command.name;
+    name.resize(12, ' ');
+    out += wrapped(name + command.purpose, width, 12) + "\n";
+  }
+  out +=
+      "\n" +
+      wrapped(
+          "`galvatron COMMAND --help` shows the options of a command, `galvatron --version` the version. Results "
+          "go to standard output, as one JSON object with --json; progress and messages go to standard error.",
+          width, 0) +
+      "\n\nExit codes: 0 done, 1 internal error, 2 bad usage or input,\n            3 no plan fits, 4 a device, rank "
+      "or peer failed.\n\nA first run:\n  galvatron profile --ranks 4 --out cluster.json\n  galvatron plan --model "
+      "gpt2-tiny --cluster cluster.json --global-batch 16 \\\n      --memory 16MiB --out plan.json\n  galvatron "
+      "train --plan plan.json --model gpt2-tiny --data text.txt \\\n      --global-batch 16 --steps 100\n";
+  return out;
+}
+
+std::string command_names() {
+  std::string out;
+  for (const Command& command : commands) out += (out.empty() ? "" : ", ") + std::string(command.name);
+  return out;
+}
+
+void run(const Arguments& arguments, Common& common) {
+  if (arguments.empty())
+    throw Failure(ErrorKind::usage,
+                  "no command; the commands are " + command_names() + " (`galvatron --help` shows more)");
+  const std::string& first = arguments.front();
+  if (first == "--version") {
+    print("galvatron " GALVATRON_VERSION "\n");
+    return;
+  }
+  const bool help = first == "--help" || first == "-h" || first == "help";
+  if (help && arguments.size() == 1) {
+    print(general_help());
+    return;
+  }
+  const std::string& name = first == "help" ? arguments[1] : first;
+  const auto* command =
+      std::find_if(std::begin(commands), std::end(commands), [&](const Command& c) { return name == c.name; });
+  if (command == std::end(commands)) {
+    const std::string what = name.starts_with("-") ? "unknown option " : "unknown command ";
+    throw Failure(ErrorKind::usage, what + "\"" + galvatron::detail::one_line(name, 40) + "\"; the commands are " +
+                                        command_names() + " (`galvatron --help` shows more)");
+  }
+  if (first == "help") {
+    command->run({"--help"}, common);
+    return;
+  }
+  command->run(Arguments(arguments.begin() + 1, arguments.end()), common);
+}
+
+}  // namespace
+
+}  // namespace galvatron::tools
+
+int main(int count, char** values) {
+  using namespace galvatron::tools;
+  Common common;
+  try {
+    prepare_streams();
+    run(Arguments(values + std::min(count, 1), values + count), common);
+    return 0;
+  } catch (...) {
+    return report_failure(std::current_exception(), common);
+  }
+}

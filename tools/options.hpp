@@ -1,0 +1,68 @@
+// Options of a command: read strictly, explained in a help text that fits the terminal.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <CLI/CLI.hpp>
+
+#include <galvatron/core/error.hpp>
+#include <galvatron/core/units.hpp>
+
+namespace galvatron::tools {
+
+/// Columns for help texts: those of the terminal, at most 80.
+int help_width();
+
+/// `text` in lines of at most `width` columns, the second and later ones indented.
+std::string wrapped(std::string_view text, std::size_t width, std::size_t indent);
+
+/// The options of one command. Every value is checked where it is read; a bad one throws Failure (usage) with the
+/// option's name, the value and what is valid.
+class Options {
+ public:
+  /// @param name     of the command: `plan`
+  /// @param purpose  what it does, in a sentence
+  Options(std::string name, std::string purpose);
+
+  /// Headline of the options that follow.
+  void section(std::string headline) { section_ = std::move(headline); }
+
+  CLI::Option* integer(const std::string& names, std::int64_t& value, std::int64_t least, std::int64_t most,
+                       const std::string& help);
+  CLI::Option* integer(const std::string& names, int& value, std::int64_t least, std::int64_t most,
+                       const std::string& help);
+  /// A finite number in [least, most].
+  CLI::Option* number(const std::string& names, double& value, double least, double most, const std::string& help);
+  /// `16GiB`; at least one byte.
+  CLI::Option* size(const std::string& names, Bytes& value, const std::string& help);
+  /// A text that is not empty.
+  CLI::Option* text(const std::string& names, std::string& value, const std::string& placeholder,
+                    const std::string& help);
+  /// One of `choices`.
+  CLI::Option* choice(const std::string& names, std::string& value, std::vector<std::string> choices,
+                      const std::string& help);
+  /// One or more texts.
+  CLI::Option* texts(const std::string& names, std::vector<std::string>& value, const std::string& placeholder,
+                     const std::string& help);
+  CLI::Option* flag(const std::string& names, bool& value, const std::string& help);
+
+  /// Lines after the options of the help text.
+  void examples(std::string text) { app_.footer(std::move(text)); }
+
+  enum class Outcome { run, help_shown };
+  /// Reads the arguments after the command's name; prints the help text if it is asked for. Throws Failure (usage).
+  Outcome parse(std::vector<std::string> arguments);
+
+ private:
+  CLI::Option* add(const std::string& names, const std::string& placeholder, const std::string& help,
+                   std::function<void(const std::string&)> read);
+
+  CLI::App app_;
+  std::string section_ = "Options";
+};
+
+}  // namespace galvatron::tools

@@ -1,0 +1,126 @@
+#include "output.hpp"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <csignal>
+#include <new>
+#include <utility>
+
+#include <galvatron/core/file.hpp>
+#include <galvatron/core/json.hpp>
+
+namespace galvatron::tools {
+
+namespace {
+
+bool output_was_closed = false;
+
+void write_error(std::string_view text) {
+  // Nobody is left to tell when this fails.
+  static_cast<void>(galvatron::detail::write_fully(STDERR_FILENO, text.data(), text.size()));
+}
+
+// One line whatever was thrown; UTF-8 of file names stays.
+std::string on_one_line(std::string_view text) {
+  std::string out;
+  for (const char c : text) out += static_cast<unsigned char>(c) < 0x20 || c == 0x7f ? ' ' : c;
+  return out;
+}
+
+nlohmann::ordered_json failure_json(int code, const std::string& message) {
+  return {{"error", message}, {"exit_code", code}};
+}
+
+}  // namespace
+
+void prepare_streams() {
+  std::signal(SIGPIPE, SIG_IGN);
+  for (int descriptor = 0; descriptor <= 2; ++descriptor) {
+    if (::fcntl(descriptor, F_GETFD) != -1) continue;
+    if (descriptor == STDOUT_FILENO) output_was_closed = true;
+    // The lowest free number is this one: those below are open.
+    if (::open("/dev/null", descriptor == STDIN_FILENO ? O_RDONLY : O_WRONLY) != descriptor) return;
+  }
+}
+
+void print(std::string_view text) {
+  const int reason = galvatron::detail::write_fully(STDOUT_FILENO, text.data(), text.size());
+  if (reason == EPIPE) throw ReaderGone{};
+  if (reason != 0)
+    throw Failure(ErrorKind::usage, "cannot write standard output: " + galvatron::detail::reason_of(reason) +
+                                        "; send it to a file or a terminal");
+}
+
+void print_json(const nlohmann::ordered_json& value) {
+  print(value.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n");
+}
+
+void require_output(const Common& common) {
+  if (common.json && output_was_closed)
+    throw Failure(ErrorKind::usage, "--json prints to standard output, which is closed; send it to a file");
+}
+
+void complain(std::string_view message) { write_error("galvatron: " + on_one_line(message) + "\n"); }
+
+void note(const Common& common, std::string_view message) {
+  if (!common.quiet) write_error(on_one_line(message) + "\n");
+}
+
+ErrorProgress::ErrorProgress(std::string work, const Common& common)
+    : Progress(std::move(work), progress_style(STDERR_FILENO, common.quiet), write_error) {}
+
+int report_failure(const std::exception_ptr& failure, const Common& common) {
+  int code = static_cast<int>(ErrorKind::internal);
+  std::string message;
+  nlohmann::ordered_json json;
+  try {
+    std::rethrow_exception(failure);
+  } catch (const ReaderGone&) {
+    return 0;
+  } catch (const Infeasible& e) {
+    code = static_cast<int>(e.kind());
+    message = e.what();
+    json = {{"feasible", false}, {"reason", message}, {"smallest_feasible_memory_bytes", nullptr}};
+    if (e.smallest) json["smallest_feasible_memory_bytes"] = e.smallest->count;
+  } catch (const Failure& e) {
+    code = static_cast<int>(e.kind());
+    message = e.what();
+    if (e.kind() == ErrorKind::internal)
+      message += " (" + std::string(e.where().file_name()) + ":" + std::to_string(e.where().line()) +
+                 "); this is a defect of galvatron, please report it";
+  } catch (const std::bad_alloc&) {
+    code = static_cast<int>(ErrorKind::machine);
+    message = "this machine's memory is exhausted; use fewer ranks, a smaller model or a smaller batch";
+  } catch (const std::exception& e) {
+    message = std::string(e.what()) + "; this is a defect of galvatron, please report it";
+  } catch (...) {
+    message = "an unknown exception; this is a defect of galvatron, please report it";
+  }
+  complain(message);
+  if (!common.json) return code;
+  try {
+    print_json(json.is_null() ? failure_json(code, on_one_line(message)) : json);
+  } catch (...) {
+    // Standard output may be what failed.
+  }
+  return code;
+}
+
+void require_writable(const std::string& path, std::string_view option) {
+  if (path.empty()) return;
+  const auto refuse = [&](const std::string& why) {
+    throw Failure(ErrorKind::usage, std::string(option) + ": " + why + "; name a file in a folder that you can write");
+  };
+  struct stat status{};
+  if (::stat(path.c_str(), &status) == 0 && !S_ISREG(status.st_mode)) {  // a pipe or a device is not opened twice
+    if (S_ISDIR(status.st_mode)) refuse("cannot write " + path + ": it is a directory");
+    if (::access(path.c_str(), W_OK) != 0) refuse("cannot write " + path + ": " + galvatron::detail::reason_of(errno));
+    return;
+  }
+  if (const auto probe = AtomicFile::create(path); !probe) refuse(probe.error().message);
+}
+
+}  // namespace galvatron::tools

@@ -1,0 +1,61 @@
+// What the command says: results on standard output, everything else on standard error.
+#pragma once
+
+#include <exception>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include <nlohmann/json.hpp>
+
+#include <galvatron/core/error.hpp>
+#include <galvatron/core/progress.hpp>
+#include <galvatron/core/units.hpp>
+
+namespace galvatron::tools {
+
+/// Whoever read standard output went away: there is nobody to tell, and nothing went wrong.
+struct ReaderGone {};
+
+/// No plan fits; `smallest` is the least memory of a device with which one does, if any budget helps.
+class Infeasible : public Failure {
+ public:
+  Infeasible(const std::string& reason, std::optional<Bytes> smallest_memory)
+      : Failure(ErrorKind::infeasible, reason), smallest(smallest_memory) {}
+  std::optional<Bytes> smallest;
+};
+
+/// Options that every command has.
+struct Common {
+  bool json = false;
+  bool quiet = false;
+};
+
+/// Makes the process safe to write from: descriptors 0 to 2 exist, and a reader that goes away does not kill it.
+void prepare_streams();
+
+/// Writes to standard output at once. Throws ReaderGone, or Failure (usage) when it cannot be written.
+void print(std::string_view text);
+/// Writes one JSON object and a newline.
+void print_json(const nlohmann::ordered_json& value);
+/// Throws Failure (usage) when a JSON result could not be printed because standard output is closed.
+void require_output(const Common& common);
+
+/// Writes `galvatron: message` on a line to standard error.
+void complain(std::string_view message);
+/// Writes a line to standard error unless quiet.
+void note(const Common& common, std::string_view message);
+
+/// A progress display on standard error.
+class ErrorProgress : public Progress {
+ public:
+  ErrorProgress(std::string work, const Common& common);
+};
+
+/// Tells the user about a failure, and in JSON too if that was asked for; the exit code.
+int report_failure(const std::exception_ptr& failure, const Common& common);
+
+/// Throws Failure (usage) unless a file could be written at `path`; what is there stays as it is. Empty: nothing to do.
+void require_writable(const std::string& path, std::string_view option);
+
+}  // namespace galvatron::tools

@@ -1,0 +1,391 @@
+// galvatron train: a plan carried out on this machine, and how the prediction compares.
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+#include <galvatron/core/quantity.hpp>
+#include <galvatron/model/huggingface.hpp>
+#include <galvatron/plan/json.hpp>
+#include <galvatron/strategy/registry.hpp>
+#include <galvatron/train/data/batches.hpp>
+#include <galvatron/train/data/token_source.hpp>
+#include <galvatron/train/metrics.hpp>
+
+#include "commands.hpp"
+#include "machine.hpp"
+#include "options.hpp"
+#include "report.hpp"
+#include "train_ranks.hpp"
+
+namespace galvatron::tools {
+
+namespace {
+
+struct TrainArguments {
+  std::string plan_path;
+  bool automatic = false;
+  std::string model;
+  std::vector<std::string> data;
+  std::int64_t steps = 0;
+  std::int64_t global_batch = 0;  // 0: not given
+  std::int64_t sequence = 0;      // 0: not given
+  int ranks = 0;                  // 0: not given
+  Bytes memory;                   // 0: not given
+  std::string device = "host";
+  std::string launcher = "threads";
+  std::string precision;
+  std::string cluster;
+  double profile_seconds = 8;
+  std::string save_plan;
+  double learning_rate = 1e-3;
+  double least_rate = -1;    // negative: a tenth
+  std::int64_t warmup = -1;  // negative: a tenth of the steps, at most 100
+  double weight_decay = 0.1;
+  double clip = 1;
+  std::int64_t seed = 1;
+  std::string metrics;
+};
+
+[[noreturn]] void refuse(const std::string& message) { throw Failure(ErrorKind::usage, message); }
+
+std::string text_of(std::int64_t n) { return std::to_string(n); }
+
+Options::Outcome read(const Arguments& arguments, TrainArguments& a, Common& common) {
+  Options options("train",
+                  "Trains a model on this machine as a plan says, every rank a group of threads, and shows what was "
+                  "predicted beside what was measured.");
+  options.section("Plan (one of the first two)");
+  options.text("--plan", a.plan_path, "FILE", "a plan of `galvatron plan --out`");
+  options.flag("--auto", a.automatic, "profile this machine, search a plan and train with it");
+  options.text("--model", a.model, "MODEL",
+               "a preset's name, or the path of a Hugging Face config.json (default: the plan's)");
+  options.integer("--global-batch", a.global_batch, 1, 1 << 30, "samples of a step (default: the plan's)");
+  options.integer("--seq", a.sequence, 1, 1 << 24,
+                  "tokens of a sample (default: the plan's, else all the model takes)");
+  options.integer("--ranks", a.ranks, 1, 1024, "ranks (default: the plan's or the cluster's, else one a core)");
+  options.size("--memory", a.memory, "memory of each rank that training may take");
+  options.choice("--precision", a.precision, {"bf16", "fp32"},
+                 "with --auto (default: bf16 where the processor has it)");
+  options.text("--cluster", a.cluster, "FILE", "with --auto: a cluster file, instead of profiling first");
+  options.number("--profile-seconds", a.profile_seconds, 0.01, 3600, "with --auto: how long to profile (default: 8)");
+  options.text("--save-plan", a.save_plan, "FILE", "with --auto: write the plan here");
+  options.section("Training");
+  options.texts("--data", a.data, "FILE...", "texts (bytes are tokens) or .bin token files")->required();
+  options.integer("--steps", a.steps, 1, 10'000'000, "steps to train")->required();
+  options.number("--lr", a.learning_rate, 0, 1e3, "learning rate after warm-up (default: 0.001)");
+  options.number("--min-lr", a.least_rate, 0, 1e3, "learning rate at the end of the cosine (default: a tenth of --lr)");
+  options.integer("--warmup", a.warmup, 0, 10'000'000,
+                  "steps of linear warm-up (default: a tenth of --steps, at most 100)");
+  options.number("--weight-decay", a.weight_decay, 0, 1e3, "of AdamW (default: 0.1)");
+  options.number("--clip", a.clip, 0, 1e9, "largest gradient norm, 0 for no clipping (default: 1)");
+  options.integer("--seed", a.seed, 0, std::int64_t{1} << 62, "of initial values and of the data's order (default: 1)");
+  options.section("Machine");
+  options.choice("--device", a.device, {"host", "cuda"}, "what to compute on (default: host)");
+  options.choice("--launcher", a.launcher, {"threads", "mpi"}, "what a rank is (default: threads)");
+  options.section("Output");
+  options.text("--metrics", a.metrics, "FILE", "write a line of JSON here after every step");
+  options.flag("--json", common.json, "print one JSON object instead of text");
+  options.flag("--quiet", common.quiet, "show no progress");
+  options.examples(
+      "Examples:\n  galvatron train --plan plan.json --data text.txt --steps 100\n  galvatron train --auto --model "
+      "gpt2-tiny --ranks 4 --memory 16MiB \\\n      --data text.txt --steps 100 --global-batch 16");
+  return options.parse(arguments);
+}
+
+void check(const TrainArguments& a) {
+  if (a.automatic == !a.plan_path.empty())
+    refuse(a.automatic ? "--plan and --auto exclude each other; give one of them"
+                       : "train needs a plan; give --plan FILE, or --auto to search one");
+  if (a.device == "cuda") refuse_cuda();
+  if (a.launcher == "mpi") refuse("this build of galvatron has no MPI launcher; use --launcher threads");
+  if (a.automatic) {
+    if (a.model.empty()) refuse("train --auto needs a model; give --model NAME (`galvatron list models` shows them)");
+    if (a.global_batch == 0) refuse("train --auto needs the samples of a step; give --global-batch N");
+  } else {
+    for (const auto& [given, option] : {std::pair(!a.cluster.empty(), "--cluster"),
+                                        {!a.precision.empty(), "--precision"},
+                                        {!a.save_plan.empty(), "--save-plan"}})
+      if (given) refuse(std::string(option) + " belongs to --auto; leave it out, the plan says it");
+  }
+  if (a.warmup > a.steps)
+    refuse("--warmup " + text_of(a.warmup) + " is longer than --steps " + text_of(a.steps) + "; shorten it");
+  if (a.least_rate > a.learning_rate) {
+    char text[96];
+    std::snprintf(text, sizeof text, "--min-lr %g is larger than --lr %g; choose a smaller one", a.least_rate,
+                  a.learning_rate);
+    refuse(text);
+  }
+  require_writable(a.metrics, "--metrics");
+  require_writable(a.save_plan, "--save-plan");
+}
+
+// The same layers, whatever the name.
+bool same_layers(const ModelSpec& a, const ModelSpec& b) {
+  return a.embedding == b.embedding && a.blocks == b.blocks && a.head == b.head;
+}
+
+void check_against(const Plan& plan, const ModelSpec& model, const TrainArguments& a) {
+  const auto differs = [](const char* option, std::int64_t given, const char* what, std::int64_t has) {
+    if (given != 0 && given != has)
+      refuse(std::string(option) + " says " + text_of(given) + ", but the plan was made for " + what + " " +
+             text_of(has) + "; leave the option out, or make a new plan");
+  };
+  differs("--ranks", a.ranks, "a number of ranks of", plan.ranks());
+  differs("--global-batch", a.global_batch, "a global batch of", plan.global_batch);
+  differs("--seq", a.sequence, "a sequence length of", plan.sequence_length);
+  if (const std::string why = why_unfit(plan, model); !why.empty())
+    refuse("the plan does not suit the model " + model.name + ": " + why + "; make a plan for this model");
+  if (model.name != plan.model) {
+    const auto planned = load_model(plan.model);
+    if (planned && !same_layers(*planned, model))
+      refuse("the plan was made for the model " + plan.model + ", not for " + model.name +
+             "; make a plan for this model");
+  }
+}
+
+// What the runtime of this build carries out.
+void check_runnable(const Plan& plan) {
+  const auto check_spec = [](const StrategySpec& spec) {
+    if (!is_instantiated(InstantiatedStrategies{}, spec)) throw_error(not_instantiated<InstantiatedStrategies>(spec));
+  };
+  check_spec(plan.embedding);
+  for (const StrategySpec& spec : plan.layers) check_spec(spec);
+  check_spec(plan.head);
+  if (!is_planned(plan.schedule) || plan.virtual_stages != 1)
+    refuse(std::string("this version trains with the schedules gpipe and 1f1b, not ") + name_of(plan.schedule) +
+           "; make a plan with --schedule 1f1b");
+  if (plan.ranks() > 1024)
+    refuse("the plan has " + text_of(plan.ranks()) +
+           " ranks, and rank threads are at most 1024; plan for this machine");
+  if (!host_supports(plan.precision))
+    throw DeviceFailure(std::string("this processor has no ") + name_of(plan.precision) +
+                        " arithmetic; make a plan with --precision fp32");
+}
+
+// The memory of every rank on this machine.
+std::vector<Bytes> rank_memory(const Plan& plan, const ModelSpec& model) {
+  const Bytes library{device::Host::library_workspace_bytes(galvatron::train::threads_per_rank(plan.ranks()))};
+  std::vector<Bytes> out;
+  for (const PlanStage& stage : plan.stages) {
+    const Bytes bytes =
+        galvatron::train::memory_of(galvatron::train::stage_plan(plan, model, stage.first_rank), library).total();
+    out.insert(out.end(), static_cast<std::size_t>(stage.rank_count), bytes);
+  }
+  return out;
+}
+
+void check_memory(const std::vector<Bytes>& ranks, const TrainArguments& a) {
+  Bytes most;
+  double sum = 0;
+  for (const Bytes bytes : ranks) {
+    most = max(most, bytes);
+    sum += static_cast<double>(bytes.count);
+  }
+  if (a.memory.count > 0 && most > a.memory)
+    throw Infeasible("the plan takes " + text_of(most.count) + " bytes (" + format_bytes(most) +
+                         ") on its fullest rank, and --memory allows " + format_bytes(a.memory) +
+                         "; allow that much, or make a plan with this --memory",
+                     most);
+  const Bytes machine = usable_memory();
+  if (sum > static_cast<double>(machine.count))
+    throw Failure(ErrorKind::infeasible, "the plan takes " + format_bytes(most) + " on its fullest rank and " +
+                                             format_count(sum / 1e9) + " GB on all " + std::to_string(ranks.size()) +
+                                             ", but this machine has " + format_bytes(machine) +
+                                             "; train a smaller model or batch, or plan with a smaller --memory");
+}
+
+struct Prepared {
+  ModelSpec model;
+  Plan plan;
+};
+
+Prepared given_plan(const TrainArguments& a) {
+  Prepared out;
+  out.plan = value_or_throw(read_plan(a.plan_path));
+  out.model = value_or_throw(load_model(a.model.empty() ? out.plan.model : a.model));
+  check_against(out.plan, out.model, a);
+  return out;
+}
+
+// `check_data` reads the data, so that nothing bad in them comes up after minutes of profiling.
+template <class CheckData>
+Prepared searched_for(const TrainArguments& a, const Common& common, const CheckData& check_data) {
+  Prepared out;
+  out.model = value_or_throw(load_model(a.model));
+  search::SearchOptions search;
+  search.global_batch = a.global_batch;
+  search.sequence = a.sequence == 0 ? out.model.positions() : a.sequence;
+  search.memory = a.memory;
+  if (search.sequence > out.model.positions())
+    refuse("--seq " + text_of(search.sequence) + " is longer than the " + text_of(out.model.positions()) +
+           " positions of " + out.model.name + "; shorten it, or choose another model");
+  check_data(out.model, search.sequence);
+
+  // Of this machine before anything is measured: enough to know the precision and whether anything fits at all.
+  Cluster cluster = cluster_named(a.cluster.empty() ? "host" : a.cluster, a.ranks);
+  if (a.ranks != 0 && cluster.devices != a.ranks)
+    refuse("--ranks says " + text_of(a.ranks) + ", but " + a.cluster + " was measured with " +
+           text_of(cluster.devices) + "; leave --ranks out, or run `galvatron profile --ranks " + text_of(a.ranks) +
+           "`");
+  search.precision = chosen_precision(a.precision, cluster);
+  if (a.cluster.empty() || a.cluster == "host") {
+    searched_plan(out.model, cluster, "host", search, common);
+    cluster = measured_host(cluster.devices, a.profile_seconds, {search.precision}, common);
+  }
+  out.plan = searched_plan(out.model, cluster, a.cluster.empty() ? "host" : a.cluster, search, common).plan;
+  return out;
+}
+
+std::string percent_off(double predicted, double measured) {
+  if (!(predicted > 0) || !(measured > 0)) return "";
+  char out[32];
+  std::snprintf(out, sizeof out, " (%+.1f %%)", 100 * (predicted / measured - 1));
+  return out;
+}
+
+struct Outcome {
+  Plan plan;
+  galvatron::train::TrainReport report;
+  std::vector<Bytes> predicted;
+  std::vector<Bytes> measured;
+  double tokens_per_second = 0;
+};
+
+void print_outcome_json(const Outcome& o, const TrainArguments& a) {
+  nlohmann::ordered_json out;
+  out["first_loss"] = o.report.steps.front().loss;
+  out["last_loss"] = o.report.steps.back().loss;
+  out["steps"] = o.report.steps.size();
+  out["tokens_per_second"] = o.tokens_per_second;
+  if (o.plan.predicted.iteration.value > 0)
+    out["predicted_iteration_seconds"] = o.plan.predicted.iteration.value;
+  else
+    out["predicted_iteration_seconds"] = nullptr;
+  out["measured_iteration_seconds"] = o.report.iteration_seconds;
+  out["predicted_peak_bytes"] = nlohmann::ordered_json::array();
+  out["measured_peak_bytes"] = nlohmann::ordered_json::array();
+  for (const Bytes bytes : o.predicted) out["predicted_peak_bytes"].push_back(bytes.count);
+  for (const Bytes bytes : o.measured) out["measured_peak_bytes"].push_back(bytes.count);
+  if (!a.metrics.empty()) out["metrics"] = a.metrics;
+  out["plan"] = to_json(o.plan);
+  print_json(out);
+}
+
+void print_outcome(const Outcome& o, const TrainArguments& a) {
+  const auto& steps = o.report.steps;
+  const double predicted = o.plan.predicted.iteration.value;
+  const double measured = o.report.iteration_seconds;
+  char loss[96];
+  std::snprintf(loss, sizeof loss, "%.4f -> %.4f", steps.front().loss, steps.back().loss);
+  std::string out = "Trained " + o.plan.model + " for " + text_of(static_cast<std::int64_t>(steps.size())) +
+                    (steps.size() == 1 ? " step" : " steps") + " on " + text_of(o.plan.ranks()) +
+                    (o.plan.ranks() == 1 ? " rank" : " ranks") + " in " + name_of(o.plan.precision) + ": " +
+                    plan_words(o.plan) + "\n";
+  out += std::string("  loss         ") + loss + "\n";
+  out += "  speed        " + format_count(o.tokens_per_second) + " tokens/s\n";
+  out += "  iteration    predicted " + (predicted > 0 ? format_seconds({predicted}) : "nothing") + ", measured " +
+         format_seconds({measured}) + percent_off(predicted, measured) + "\n";
+  for (std::size_t first = 0; first < o.predicted.size();) {
+    std::size_t last = first;  // ranks with equal figures share a line
+    while (last + 1 < o.predicted.size() && o.predicted[last + 1] == o.predicted[first] &&
+           o.measured[last + 1] == o.measured[first])
+      ++last;
+    const std::string ranks =
+        first == last ? "rank " + std::to_string(first) : "ranks " + std::to_string(first) + "-" + std::to_string(last);
+    out += std::string(first == 0 ? "  peak memory  " : "               ") + ranks + ": predicted " +
+           format_bytes(o.predicted[first]) + ", measured " + format_bytes(o.measured[first]);
+    const std::int64_t difference = o.measured[first].count - o.predicted[first].count;
+    out += difference == 0 ? " (equal to the byte)\n"
+                           : " (" + std::string(difference > 0 ? "+" : "") + text_of(difference) + " bytes)\n";
+    first = last + 1;
+  }
+  if (!a.metrics.empty()) out += "  metrics      " + a.metrics + "\n";
+  if (!a.plan_path.empty()) out += "  plan         " + a.plan_path + "\n";
+  if (!a.save_plan.empty()) out += "  plan         " + a.save_plan + "\n";
+  print(out);
+}
+
+}  // namespace
+
+void run_train(const Arguments& arguments, Common& common) {
+  TrainArguments a;
+  if (read(arguments, a, common) == Options::Outcome::help_shown) return;
+  require_output(common);
+  check(a);
+
+  std::optional<galvatron::train::TokenSource> tokens;
+  const auto open_data = [&](const ModelSpec& model, std::int64_t sequence) {
+    const std::vector<std::filesystem::path> paths(a.data.begin(), a.data.end());
+    tokens = value_or_throw(galvatron::train::TokenSource::open(
+        paths, {.sequence = sequence, .vocabulary = model.vocabulary(), .seed = static_cast<std::uint64_t>(a.seed)}));
+  };
+  Prepared prepared;
+  if (a.automatic) {
+    prepared = searched_for(a, common, open_data);
+  } else {
+    prepared = given_plan(a);
+    open_data(prepared.model, prepared.plan.sequence_length);
+  }
+  const Plan& plan = prepared.plan;
+  check_runnable(plan);
+
+  Outcome outcome;
+  outcome.plan = plan;
+  if (plan.predicted.stages.size() == plan.stages.size())
+    for (std::size_t i = 0; i < plan.stages.size(); ++i)
+      outcome.predicted.insert(outcome.predicted.end(), static_cast<std::size_t>(plan.stages[i].rank_count),
+                               plan.predicted.stages[i].peak);
+  const std::vector<Bytes> here = rank_memory(plan, prepared.model);
+  if (outcome.predicted != here) {
+    if (!outcome.predicted.empty())
+      note(common, "The plan was made for " + plan.cluster + " and says " + text_of(outcome.predicted.front().count) +
+                       " bytes on rank 0; on this machine it is " + text_of(here.front().count) +
+                       ", which is what is compared.");
+    outcome.predicted = here;
+  }
+  check_memory(here, a);
+  if (!a.save_plan.empty())
+    if (auto saved = save_plan(plan, a.save_plan); !saved) throw_error(saved.error());
+
+  galvatron::train::TrainOptions options;
+  options.steps = a.steps;
+  options.learning_rate.peak = a.learning_rate;
+  options.learning_rate.floor = a.least_rate < 0 ? a.learning_rate / 10 : a.least_rate;
+  options.learning_rate.warmup_steps = a.warmup < 0 ? std::min<std::int64_t>(a.steps / 10, 100) : a.warmup;
+  options.learning_rate.steps = a.steps;
+  options.adam.weight_decay = static_cast<float>(a.weight_decay);
+  options.clip = a.clip;
+  options.seed = static_cast<std::uint64_t>(a.seed);
+  std::optional<galvatron::train::MetricsFile> metrics;
+  if (!a.metrics.empty()) metrics = value_or_throw(galvatron::train::MetricsFile::create(a.metrics));
+  {
+    ErrorProgress progress("train", common);
+    options.on_step = [&](const galvatron::train::StepReport& step) {
+      if (metrics)
+        if (auto written = metrics->append(step); !written) throw_error(written.error());
+      char loss[32];
+      std::snprintf(loss, sizeof loss, "loss %.3f", step.loss);
+      progress.update(static_cast<double>(step.step + 1) / static_cast<double>(a.steps),
+                      text_of(step.step + 1) + "/" + text_of(a.steps),
+                      {loss, format_count(step.tokens_per_second) + " tokens/s"});
+    };
+    galvatron::train::TokenBatches batches(*tokens, plan.global_batch);
+    outcome.report = galvatron::train::train(plan, prepared.model, batches, options);
+  }
+  for (const cost::StageMemory& memory : outcome.report.measured_memory) outcome.measured.push_back(memory.total());
+  outcome.tokens_per_second =
+      static_cast<double>(plan.global_batch * plan.sequence_length) / outcome.report.iteration_seconds;
+  if (common.json)
+    print_outcome_json(outcome, a);
+  else
+    print_outcome(outcome, a);
+}
+
+}  // namespace galvatron::tools

@@ -1,0 +1,15 @@
+// Where the trainer is instantiated: train_fp32.cpp and train_bf16.cpp, nowhere else in the command.
+#pragma once
+
+#include <mutex>
+
+#include <galvatron/train/trainer.hpp>
+
+#define GALVATRON_TRAIN_RANK(T)                                                                                 \
+  void train_rank<T, InstantiatedStrategies>(comm::thread::World&, const Plan&, const ModelSpec&, BatchSource&, \
+                                             const TrainOptions&, int, TrainReport&, std::mutex&)
+
+namespace galvatron::train::detail {
+extern template GALVATRON_TRAIN_RANK(float);
+extern template GALVATRON_TRAIN_RANK(bfloat16);
+}  // namespace galvatron::train::detail
