@@ -40,8 +40,7 @@ class Tensor {
       : data_(static_cast<T*>(::operator new(static_cast<std::size_t>(count) * sizeof(T), std::align_val_t(64)))),
         count_(count) {
     std::minstd_rand random(7);
-    for (std::int64_t i = 0; i < count; ++i)
-      data_[i] = T(static_cast<float>(random() % 20001) * 1e-4F - 1.0F);
+    for (std::int64_t i = 0; i < count; ++i) data_[i] = T(static_cast<float>(random() % 20001) * 1e-4F - 1.0F);
   }
   Tensor(const Tensor&) = delete;
   Tensor& operator=(const Tensor&) = delete;

@@ -101,14 +101,16 @@ Listing strategies() {
 
 Listing schedules() {
   Listing out{"schedules", {}, ordered_json::array()};
+  std::vector<std::vector<std::string>> rows;
   for (const ScheduleKind kind : schedule_kinds) {
     if (!is_planned(kind)) continue;
     const bool gpipe = kind == ScheduleKind::gpipe;
     const std::string what = gpipe ? "all forward passes of a step, then all backward passes"
                                    : "one forward, one backward: fewer micro-batches in memory";
-    out.text += table({{name_of(kind), what}});
+    rows.push_back({name_of(kind), what});
     out.json.push_back({{"name", name_of(kind)}, {"description", what}});
   }
+  out.text = table(rows);
   return out;
 }
 

@@ -55,7 +55,10 @@ class HelpFormatter : public CLI::Formatter {
       name.resize(help_column, ' ');
     const std::size_t room = width > help_column + 20 ? width : help_column + 20;
     return name +
-           wrapped(std::string(help_column, ' ') + option->get_description(), room, help_column).substr(help_column) +
+           wrapped(std::string(help_column, ' ') + option->get_description() +
+                       (option->get_required() ? " (required)" : ""),
+                   room, help_column)
+               .substr(help_column) +
            "\n";
   }
 };

@@ -21,7 +21,7 @@
 #include "commands.hpp"
 #include "machine.hpp"
 #include "options.hpp"
-#include "report.hpp"
+#include "plans.hpp"
 #include "train_ranks.hpp"
 
 namespace galvatron::tools {
@@ -195,10 +195,10 @@ void check_memory(const std::vector<Bytes>& ranks, const TrainArguments& a) {
                      most);
   const Bytes machine = usable_memory();
   if (sum > static_cast<double>(machine.count))
-    throw Failure(ErrorKind::infeasible, "the plan takes " + format_bytes(most) + " on its fullest rank and " +
-                                             format_count(sum / 1e9) + " GB on all " + std::to_string(ranks.size()) +
-                                             ", but this machine has " + format_bytes(machine) +
-                                             "; train a smaller model or batch, or plan with a smaller --memory");
+    throw Infeasible("the plan takes " + format_bytes(most) + " on its fullest rank and " + format_count(sum) +
+                         "B on all " + std::to_string(ranks.size()) + ", but this machine has " +
+                         format_bytes(machine) + "; train a smaller model or batch, or plan with a smaller --memory",
+                     std::nullopt);
 }
 
 struct Prepared {
@@ -274,7 +274,7 @@ void print_outcome_json(const Outcome& o, const TrainArguments& a) {
   for (const Bytes bytes : o.predicted) out["predicted_peak_bytes"].push_back(bytes.count);
   for (const Bytes bytes : o.measured) out["measured_peak_bytes"].push_back(bytes.count);
   if (!a.metrics.empty()) out["metrics"] = a.metrics;
-  out["plan"] = to_json(o.plan);
+  out["plan"] = plan_json(o.plan);
   print_json(out);
 }
 

@@ -21,6 +21,7 @@
 #include <galvatron/plan/find.hpp>
 #include <galvatron/plan/json.hpp>
 #include <galvatron/plan/plan.hpp>
+#include <galvatron/plan/uniform.hpp>
 #include <galvatron/search/constexpr_search.hpp>
 #include <galvatron/search/search.hpp>
 #include <galvatron/strategy/decision_tree.hpp>
@@ -28,3 +29,4 @@
 #include <galvatron/strategy/space.hpp>
 #include <galvatron/strategy/spec.hpp>
 #include <galvatron/strategy/text.hpp>
+#include <galvatron/strategy/type_of.hpp>

@@ -23,7 +23,7 @@ Cluster full_cluster() {
   cluster.attention.push_back(
       {Pass::backward, false, Precision::fp32, 2, LogGrid<3>({{{64, 512}, {64}, {1}}}, {1e-5, 1e-4})});
   cluster.memory_bound.push_back(
-      {MemoryBound::adamw, Precision::fp32, 1, LogGrid<1>({{{1000, 100000}}}, {1e-6, 1e-4})});
+      {MemoryBound::adamw, Precision::fp32, 1, LogGrid<2>({{{1000, 100000}, {1}}}, {1e-6, 1e-4})});
   cluster.messages.push_back({Message::send, 2, true, 4, LogGrid<1>({{{64, 1 << 20}}}, {3e-6, 1e-4})});
   return cluster;
 }

@@ -36,7 +36,7 @@ Cluster measured_host() {
                 LogGrid<3>({{{16, 256}, {16, 256}, {16, 256}}}, {2e-6, 6e-6, 4e-6, 2e-5, 4e-6, 2e-5, 2e-5, 3e-4})}};
   host.messages = {{Message::all_reduce, 2, false, 4, LogGrid<1>({{{64, 1 << 20}}}, {1e-5, 3e-4})},
                    {Message::all_reduce, 4, false, 4, LogGrid<1>({{{64, 1 << 20}}}, {2e-5, 9e-4})}};
-  host.memory_bound = {{MemoryBound::add, Precision::fp32, 4, LogGrid<1>({{{1024, 1 << 20}}}, {1e-6, 1e-3})}};
+  host.memory_bound = {{MemoryBound::add, Precision::fp32, 4, LogGrid<2>({{{1024, 1 << 20}, {1}}}, {1e-6, 1e-3})}};
   return host;
 }
 

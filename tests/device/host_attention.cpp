@@ -68,8 +68,12 @@ Results reference(const Problem<T>& p) {
         const std::int64_t q = (i * s.batch + b) * s.q_stride + head * s.head_dim;
         const std::int64_t out = (i * s.batch + b) * s.out_stride + head * s.head_dim;
         const std::int64_t kv_head = head / (s.heads / s.kv_heads);
-        const auto k_of = [&](std::int64_t j) { return p.k_at + (j * s.batch + b) * s.kv_stride + kv_head * s.head_dim; };
-        const auto v_of = [&](std::int64_t j) { return p.v_at + (j * s.batch + b) * s.kv_stride + kv_head * s.head_dim; };
+        const auto k_of = [&](std::int64_t j) {
+          return p.k_at + (j * s.batch + b) * s.kv_stride + kv_head * s.head_dim;
+        };
+        const auto v_of = [&](std::int64_t j) {
+          return p.v_at + (j * s.batch + b) * s.kv_stride + kv_head * s.head_dim;
+        };
         const std::int64_t keys = s.causal ? i + 1 : s.keys;
         double sum = 0;
         for (std::int64_t j = 0; j < keys; ++j) {
@@ -218,8 +222,16 @@ TEST_CASE("heads that are too wide are refused with their width") {
   TestHost host(1);
   std::vector<float> x(3 * 300);
   std::vector<float> lse(1);
-  const AttentionShape shape{.batch = 1, .queries = 1, .keys = 1, .heads = 1, .kv_heads = 1, .head_dim = 300,
-                             .causal = true, .q_stride = 900, .kv_stride = 900, .out_stride = 300};
+  const AttentionShape shape{.batch = 1,
+                             .queries = 1,
+                             .keys = 1,
+                             .heads = 1,
+                             .kv_heads = 1,
+                             .head_dim = 300,
+                             .causal = true,
+                             .q_stride = 900,
+                             .kv_stride = 900,
+                             .out_stride = 300};
   std::vector<float> o(300);
   CHECK_THROWS_WITH_AS(host->attention_forward(shape, view(x), view(x), view(x), view(o), view(lse)),
                        "the host's attention has heads of at most 256 elements, not 300", DeviceFailure);

@@ -48,9 +48,8 @@ TEST_CASE("learned positions add their row to every sample and gather its gradie
   std::mt19937 random(311);
   for (const int threads : {1, 2}) {
     TestHost host(threads);
-    for (const auto& [rows, b, hidden] :
-         {std::array<std::int64_t, 3>{6, 3, 5}, std::array<std::int64_t, 3>{90, 2, 700},
-          std::array<std::int64_t, 3>{7, 2, 9}}) {
+    for (const auto& [rows, b, hidden] : {std::array<std::int64_t, 3>{6, 3, 5}, std::array<std::int64_t, 3>{90, 2, 700},
+                                          std::array<std::int64_t, 3>{7, 2, 9}}) {
       const std::int64_t first = 4;
       const auto table = random_tensor<float>(random, (first + rows) * hidden);
       auto out = random_tensor<float>(random, rows * hidden);

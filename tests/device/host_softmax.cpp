@@ -52,8 +52,9 @@ void check(std::mt19937& random, int threads, std::int64_t rows, std::int64_t vo
     for (std::int64_t row = 0; row < rows; ++row)
       for (std::int64_t i = 0; i < valid_of(s); ++i) {
         const std::int64_t token = s * columns + i;
-        expected[at(row * columns + i)] = static_cast<double>(scale) * (std::exp(logit(row, token) - expected_lse[at(row)]) -
-                                                    (token == targets[at(row)] ? 1.0 : 0.0));
+        expected[at(row * columns + i)] =
+            static_cast<double>(scale) *
+            (std::exp(logit(row, token) - expected_lse[at(row)]) - (token == targets[at(row)] ? 1.0 : 0.0));
       }
     host->softmax_backward(rows, columns, valid_of(s), s * columns, view(lse), view(targets), scale,
                            view(logits[at(s)]));

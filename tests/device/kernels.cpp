@@ -38,8 +38,8 @@ TEST_CASE("the square root is accurate to 3e-7 from the smallest normal number t
   for (int e = -125; e < 127; ++e)
     for (int i = 0; i < 64; ++i) {
       const float x = std::ldexp(1.0F + static_cast<float>(i) / 64.0F, e);
-      worst = std::max(worst, std::abs(static_cast<double>(kernels::square_root(x)) /
-                                           std::sqrt(static_cast<double>(x)) - 1.0));
+      worst = std::max(
+          worst, std::abs(static_cast<double>(kernels::square_root(x)) / std::sqrt(static_cast<double>(x)) - 1.0));
     }
   CHECK(worst < 3e-7);
   CHECK(kernels::square_root(0.0F) == 0.0F);

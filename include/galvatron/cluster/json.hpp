@@ -121,6 +121,12 @@ inline LogGrid<3> grid_from_json(JsonObject& fields, const char* x, const char* 
   return grid_or_fail<3>(fields, std::move(axes), std::move(seconds));
 }
 
+inline LogGrid<2> grid_from_json(JsonObject& fields, const char* x, const char* y) {
+  LogGrid<2>::Axes axes{numbers_from_json<std::int64_t>(fields, x), numbers_from_json<std::int64_t>(fields, y)};
+  auto seconds = numbers_from_json<double>(fields, "seconds");
+  return grid_or_fail<2>(fields, std::move(axes), std::move(seconds));
+}
+
 inline LogGrid<1> curve_from_json(JsonObject& fields) {
   LogGrid<1>::Axes axes;
   std::vector<double> seconds;
@@ -266,7 +272,9 @@ inline nlohmann::json cluster_to_json(const Cluster& cluster) {
     out["memory_bound"].push_back({{"kind", name_of(table.kind)},
                                    {"precision", name_of(table.precision)},
                                    {"concurrency", table.concurrency},
-                                   {"points", detail::curve_to_json(table.seconds)}});
+                                   {"rows", table.seconds.axes()[0]},
+                                   {"columns", table.seconds.axes()[1]},
+                                   {"seconds", table.seconds.seconds()}});
   for (const MessageTable& table : cluster.messages)
     out["messages"].push_back({{"kind", name_of(table.kind)},
                                {"group", table.group},
@@ -340,7 +348,7 @@ inline Result<Cluster> cluster_from_json(const nlohmann::json& value, const std:
     table.kind = detail::enum_from_json<MemoryBound>(item, "kind", memory_bound_kinds);
     table.precision = detail::enum_from_json<Precision>(item, "precision", 2);
     table.concurrency = item.optional<int>("concurrency", 0, 0, most_devices);
-    table.seconds = detail::curve_from_json(item);
+    table.seconds = detail::grid_from_json(item, "rows", "columns");
     return table;
   });
   detail::list_from_json(fields, "messages", cluster.messages, [](JsonObject& item) {

@@ -59,12 +59,13 @@ struct AttentionTable {
   friend bool operator==(const AttentionTable&, const AttentionTable&) = default;
 };
 
-/// Seconds over elements (fill and copy: bytes).
+/// Seconds over (rows, columns); flat operations have their elements (fill and copy: bytes) as rows, and one column.
+/// A table with the one column 1 prices m rows of n as m * n rows.
 struct MemoryTable {
   MemoryBound kind = MemoryBound::copy;
   Precision precision = Precision::fp32;
   int concurrency = 0;
-  LogGrid<1> seconds;
+  LogGrid<2> seconds;
   friend bool operator==(const MemoryTable&, const MemoryTable&) = default;
 };
 
@@ -152,6 +153,9 @@ struct Cluster {
     return rate == nullptr ? 0 : rate->peak_flops;
   }
 };
+
+/// True for operations on rows, whose width matters; the others are flat.
+constexpr bool has_rows(MemoryBound kind) { return kind != MemoryBound::add && kind < MemoryBound::adamw; }
 
 constexpr const char* name_of(GemmLayout layout) {
   switch (layout) {

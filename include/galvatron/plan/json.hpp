@@ -11,12 +11,17 @@
 // informs people and `explain`; it may be empty.
 #pragma once
 
+#include <array>
+#include <charconv>
+#include <cmath>
+#include <cstddef>
 #include <cstdint>
 #include <filesystem>
 #include <limits>
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include <nlohmann/json.hpp>
 
@@ -31,14 +36,82 @@ namespace detail {
 
 using nlohmann::json;
 
-inline nlohmann::ordered_json to_json(const StrategySpec& spec) {
-  return {{"tensor", spec.tensor},
-          {"sequence", name_of(spec.sequence)},
-          {"context", spec.context},
-          {"data", spec.data},
-          {"zero", spec.zero},
-          {"expert", spec.expert},
-          {"recompute", name_of(spec.recompute)}};
+/// Writes JSON in the order in which it is asked to; nothing but what a plan file needs.
+class PlanWriter {
+ public:
+  void key(std::string_view name) {
+    item();
+    text_ += "\"" + std::string(name) + "\": ";
+    after_key_ = true;
+  }
+  void value(std::string_view text) { plain(json(std::string(text)).dump(-1, ' ', false, json::error_handler_t::replace)); }
+  void value(const char* text) { value(std::string_view(text)); }
+  void value(bool truth) { plain(truth ? "true" : "false"); }
+  void value(int n) { plain(std::to_string(n)); }
+  void value(std::int64_t n) { plain(std::to_string(n)); }
+  /// The shortest text that reads back as the same number; infinities and NaN become 0, which JSON can say.
+  void value(double x) {
+    std::array<char, 40> digits{};
+    const auto end = std::to_chars(digits.data(), digits.data() + digits.size(), std::isfinite(x) ? x : 0.0).ptr;
+    plain(std::string_view(digits.data(), static_cast<std::size_t>(end - digits.data())));
+  }
+  template <class T>
+  void field(std::string_view name, const T& v) {
+    key(name);
+    value(v);
+  }
+  /// An object or array; with `lines` each of its items begins a line.
+  void open(char bracket, bool lines) {
+    item();
+    text_ += bracket;
+    levels_.push_back({bracket == '{' ? '}' : ']', lines, true});
+  }
+  void close() {
+    const Level level = levels_.back();
+    levels_.pop_back();
+    if (level.lines && !level.empty) new_line();
+    text_ += level.bracket;
+  }
+  [[nodiscard]] std::string take() { return std::move(text_); }
+
+ private:
+  struct Level {
+    char bracket;
+    bool lines;
+    bool empty;
+  };
+  void new_line() { text_ += "\n" + std::string(levels_.size(), ' '); }
+  // Before an item: a comma, a line or a space.
+  void item() {
+    if (after_key_ || levels_.empty()) {
+      after_key_ = false;
+      return;
+    }
+    Level& level = levels_.back();
+    if (!level.empty) text_ += level.lines ? "," : ", ";
+    if (level.lines) new_line();
+    level.empty = false;
+  }
+  void plain(std::string_view text) {
+    item();
+    text_ += text;
+  }
+
+  std::string text_;
+  std::vector<Level> levels_;
+  bool after_key_ = false;
+};
+
+inline void write(PlanWriter& out, const StrategySpec& spec) {
+  out.open('{', false);
+  out.field("tensor", spec.tensor);
+  out.field("sequence", name_of(spec.sequence));
+  out.field("context", spec.context);
+  out.field("data", spec.data);
+  out.field("zero", spec.zero);
+  out.field("expert", spec.expert);
+  out.field("recompute", name_of(spec.recompute));
+  out.close();
 }
 
 /// The enumerator of `values` whose name is the field's text.
@@ -92,30 +165,41 @@ inline Result<PlanStage> stage_from_json(const json& value, const std::string& w
   return stage;
 }
 
-inline nlohmann::ordered_json to_json(const Prediction& p) {
-  nlohmann::ordered_json out;
-  out["iteration_seconds"] = p.iteration.value;
-  out["samples_per_second"] = p.samples_per_second;
-  out["tokens_per_second"] = p.tokens_per_second;
-  out["mfu"] = p.mfu;
-  out["budget_bytes"] = p.budget.count;
-  out["stages"] = nlohmann::ordered_json::array();
-  for (const PredictedStage& s : p.stages)
-    out["stages"].push_back(
-        {{"peak_bytes", s.peak.count}, {"forward_seconds", s.forward.value}, {"backward_seconds", s.backward.value}});
-  out["alternatives"] = nlohmann::ordered_json::array();
-  for (const PredictedAlternative& a : p.alternatives)
-    out["alternatives"].push_back({{"name", a.name},
-                                   {"strategy", a.strategy},
-                                   {"exists", a.exists},
-                                   {"fits", a.fits},
-                                   {"iteration_seconds", a.iteration.value},
-                                   {"compute_seconds", a.compute.value},
-                                   {"communication_seconds", a.communication.value},
-                                   {"idle_seconds", a.idle.value},
-                                   {"update_seconds", a.update.value},
-                                   {"peak_bytes", a.peak.count}});
-  return out;
+inline void write(PlanWriter& out, const Prediction& p) {
+  out.open('{', true);
+  out.field("iteration_seconds", p.iteration.value);
+  out.field("samples_per_second", p.samples_per_second);
+  out.field("tokens_per_second", p.tokens_per_second);
+  out.field("mfu", p.mfu);
+  out.field("budget_bytes", p.budget.count);
+  out.key("stages");
+  out.open('[', true);
+  for (const PredictedStage& s : p.stages) {
+    out.open('{', false);
+    out.field("peak_bytes", s.peak.count);
+    out.field("forward_seconds", s.forward.value);
+    out.field("backward_seconds", s.backward.value);
+    out.close();
+  }
+  out.close();
+  out.key("alternatives");
+  out.open('[', true);
+  for (const PredictedAlternative& a : p.alternatives) {
+    out.open('{', false);
+    out.field("name", std::string_view(a.name));
+    out.field("strategy", std::string_view(a.strategy));
+    out.field("exists", a.exists);
+    out.field("fits", a.fits);
+    out.field("iteration_seconds", a.iteration.value);
+    out.field("compute_seconds", a.compute.value);
+    out.field("communication_seconds", a.communication.value);
+    out.field("idle_seconds", a.idle.value);
+    out.field("update_seconds", a.update.value);
+    out.field("peak_bytes", a.peak.count);
+    out.close();
+  }
+  out.close();
+  out.close();
 }
 
 inline Result<Prediction> prediction_from_json(const json& value, const std::string& where) {
@@ -161,35 +245,49 @@ inline Result<Prediction> prediction_from_json(const json& value, const std::str
 
 }  // namespace detail
 
-/// The JSON of a plan, keys in the order of the head of this file.
-inline nlohmann::ordered_json to_json(const Plan& plan) {
-  nlohmann::ordered_json out;
-  out["version"] = plan.version;
-  out["model"] = plan.model;
-  out["cluster"] = plan.cluster;
-  out["global_batch"] = plan.global_batch;
-  out["sequence_length"] = plan.sequence_length;
-  out["precision"] = name_of(plan.precision);
-  out["microbatches"] = plan.microbatches;
-  out["schedule"] = name_of(plan.schedule);
-  out["virtual_stages"] = plan.virtual_stages;
-  out["stages"] = nlohmann::ordered_json::array();
-  for (const PlanStage& stage : plan.stages)
-    out["stages"].push_back({{"first_layer", stage.first_layer},
-                             {"last_layer", stage.last_layer},
-                             {"ranks", {stage.first_rank, stage.rank_count}}});
-  out["layers"] = nlohmann::ordered_json::array();
-  for (const StrategySpec& spec : plan.layers) out["layers"].push_back(detail::to_json(spec));
-  out["embedding"] = detail::to_json(plan.embedding);
-  out["head"] = detail::to_json(plan.head);
-  out["predicted"] = detail::to_json(plan.predicted);
-  return out;
+/// The text of a plan file, keys in the order of the head of this file, a line for each layer.
+inline std::string plan_text(const Plan& plan) {
+  detail::PlanWriter out;
+  out.open('{', true);
+  out.field("version", plan.version);
+  out.field("model", std::string_view(plan.model));
+  out.field("cluster", std::string_view(plan.cluster));
+  out.field("global_batch", plan.global_batch);
+  out.field("sequence_length", plan.sequence_length);
+  out.field("precision", name_of(plan.precision));
+  out.field("microbatches", plan.microbatches);
+  out.field("schedule", name_of(plan.schedule));
+  out.field("virtual_stages", plan.virtual_stages);
+  out.key("stages");
+  out.open('[', true);
+  for (const PlanStage& stage : plan.stages) {
+    out.open('{', false);
+    out.field("first_layer", stage.first_layer);
+    out.field("last_layer", stage.last_layer);
+    out.key("ranks");
+    out.open('[', false);
+    out.value(stage.first_rank);
+    out.value(stage.rank_count);
+    out.close();
+    out.close();
+  }
+  out.close();
+  out.key("layers");
+  out.open('[', true);
+  for (const StrategySpec& spec : plan.layers) detail::write(out, spec);
+  out.close();
+  out.key("embedding");
+  detail::write(out, plan.embedding);
+  out.key("head");
+  detail::write(out, plan.head);
+  out.key("predicted");
+  detail::write(out, plan.predicted);
+  out.close();
+  return out.take() + "\n";
 }
 
-/// The text of a plan file.
-inline std::string plan_text(const Plan& plan) {
-  return to_json(plan).dump(1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
-}
+/// The JSON value of a plan.
+inline nlohmann::json to_json(const Plan& plan) { return nlohmann::json::parse(plan_text(plan)); }
 
 /// The plan in a JSON value; `where` opens the messages. Errors (usage): a missing or unknown key, a wrong type, an
 /// unknown version or name, and everything of why_inconsistent(const Plan&).

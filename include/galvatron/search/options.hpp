@@ -17,9 +17,9 @@ namespace galvatron::search {
 struct SearchOptions {
   std::int64_t global_batch = 8;  ///< samples of an iteration
   std::int64_t sequence = 0;      ///< tokens of a sample; 0: the model's positions
-  Bytes memory;                   ///< of each rank; 0: what the device has
+  Bytes memory{};                 ///< of each rank; 0: what the device has
   Precision precision = Precision::bf16;
-  Space space;
+  Space space{};
   std::vector<ScheduleKind> schedules{ScheduleKind::one_f_one_b, ScheduleKind::gpipe};
   int microbatches = 0;            ///< 0: every divisor of the batch
   int threads = 1;                 ///< the answer does not depend on it

@@ -13,3 +13,4 @@
 #include <galvatron/strategy/space.hpp>
 #include <galvatron/strategy/spec.hpp>
 #include <galvatron/strategy/text.hpp>
+#include <galvatron/strategy/type_of.hpp>

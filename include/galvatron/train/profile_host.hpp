@@ -39,9 +39,9 @@ struct ProfileProgress {
 struct ProfileOptions {
   int ranks = 0;                                         ///< 0: one for each core
   int threads_per_rank = 0;                              ///< 0: the cores divided by the ranks, at least 1
-  std::vector<Precision> precisions;                     ///< empty: all that the processor has
+  std::vector<Precision> precisions{};                   ///< empty: all that the processor has
   Seconds time_budget{35};                               ///< about what it takes; less is coarser
-  std::function<void(const ProfileProgress&)> progress;  ///< called on rank 0's thread
+  std::function<void(const ProfileProgress&)> progress{};  ///< called on rank 0's thread
 };
 
 namespace detail {
@@ -51,12 +51,13 @@ struct ProfilePlan {
   int sweeps = 2;               // over every grid, some time apart; the faster counts
   double least = 0.8e-3;        // seconds for a point of computation
   double least_message = 6e-3;  // and of communication
-  double most_flops = 2.5e8;      // larger products and attentions are extrapolated
+  double most_flops = 2.5e8;    // larger products and attentions are extrapolated
   std::int64_t most_elements = 1 << 22;
   std::int64_t most_bytes = 64 << 20;
   LogGrid<3>::Axes gemm;       // tokens, outputs or inputs, inputs or outputs
   LogGrid<3>::Axes attention;  // tokens, head dim, heads
-  LogGrid<1>::Axes elements;
+  LogGrid<2>::Axes rows;       // rows, columns
+  LogGrid<2>::Axes elements;   // elements, one column
   LogGrid<1>::Axes bytes;
 };
 
@@ -73,14 +74,16 @@ inline ProfilePlan profile_plan(double budget) {
     plan.most_elements = 1 << 16;
     plan.gemm = {{{16, 256}, {32, 256}, {32, 256}}};
     plan.attention = {{{32, 128}, {32, 64}, {1, 8}}};
-    plan.elements = {{{256, 1 << 12, 1 << 16}}};
+    plan.rows = {{{16, 256}, {64, 256}}};
+    plan.elements = {{{256, 1 << 16}, {1}}};
     plan.bytes = {{{64, 1 << 12, 1 << 18}}};
     return plan;
   }
   const LogGrid<3>::Axis features{32, 64, 128, 256, 512, 1024, 2048, 4096};
   plan.gemm = {{{16, 32, 64, 128, 256, 512, 1024, 2048, 4096}, features, features}};
   plan.attention = {{{32, 64, 128, 256, 512, 1024, 2048}, {16, 32, 64, 128}, {1, 4, 16, 64}}};
-  plan.elements = {{{256, 1 << 10, 1 << 12, 1 << 14, 1 << 16, 1 << 18, 1 << 20, 1 << 22}}};
+  plan.rows = {{{16, 128, 1024, 8192}, {64, 256, 1024, 4096}}};
+  plan.elements = {{{256, 1 << 10, 1 << 12, 1 << 14, 1 << 16, 1 << 18, 1 << 20, 1 << 22}, {1}}};
   for (std::int64_t bytes = 64; bytes <= plan.most_bytes; bytes *= 4) plan.bytes[0].push_back(bytes);
   if (effort < 0.5) {
     plan.sweeps = 1;
@@ -157,12 +160,13 @@ class HostProfile {
     }
     announce("memory, " + who);
     for (int kind = 0; kind < memory_bound_kinds; ++kind) {
-      auto grid = on_grid<1>(plan_.elements, busy, at_work, {1}, [&](const auto& e) {
-        if (e[0] > plan_.most_elements || !Bench::memory_bound_fits(e[0])) return -1.0;
-        return bench_.memory_bound<T>(static_cast<MemoryBound>(kind), e[0], plan_.least);
-      });
-      if (world_.rank() == 0)
-        cluster_.memory_bound.push_back({static_cast<MemoryBound>(kind), precision, busy, std::move(grid)});
+      const auto memory_kind = static_cast<MemoryBound>(kind);
+      auto grid =
+          on_grid<2>(has_rows(memory_kind) ? plan_.rows : plan_.elements, busy, at_work, {1, 1}, [&](const auto& e) {
+            if (e[0] * e[1] > plan_.most_elements || !Bench::memory_bound_fits(e[0], e[1])) return -1.0;
+            return bench_.memory_bound<T>(memory_kind, e[0], e[1], plan_.least);
+          });
+      if (world_.rank() == 0) cluster_.memory_bound.push_back({memory_kind, precision, busy, std::move(grid)});
     }
   }
 

@@ -39,13 +39,13 @@ struct StepReport {
 
 struct TrainOptions {
   std::int64_t steps = 1;
-  LearningRate learning_rate;
-  device::AdamW adam;  ///< the constants; rate, step and scale are set every step
+  LearningRate learning_rate{};
+  device::AdamW adam{}; ///< the constants; rate, step and scale are set every step
   double clip = 1.0;   ///< the largest gradient norm; 0 for no clipping
   std::uint64_t seed = 1;
   int threads_per_rank = 0;  ///< 0: the cores divided by the ranks, at least 1
-  comm::thread::Options world;
-  std::function<void(const StepReport&)> on_step;  ///< called on rank 0's thread
+  comm::thread::Options world{};
+  std::function<void(const StepReport&)> on_step{};  ///< called on rank 0's thread
 };
 
 struct TrainReport {

@@ -181,12 +181,16 @@ inline double attention_seconds(const Work& w, Precision precision, const Cluste
 
 inline double memory_seconds(const Work& w, Bytes bytes, Precision precision, const Cluster& cluster, int busy) {
   const auto kind = static_cast<MemoryBound>(static_cast<int>(w.kind) - static_cast<int>(WorkKind::norm_forward));
-  const double extent = real(w.m) * real(std::max<std::int64_t>(w.n, 1));
+  const double columns = real(std::max<std::int64_t>(w.n, 1));
   Bracket<MemoryTable> tables;
   for (const MemoryTable& table : cluster.memory_bound)
     if (table.kind == kind && table.precision == precision) tables.offer(table, busy);
   if (tables.found())
-    return tables.seconds(cluster, busy, [&](const MemoryTable& table) { return table.seconds({extent}, {1}); });
+    return tables.seconds(cluster, busy, [&](const MemoryTable& table) {
+      const auto& widths = table.seconds.axes()[1];
+      const bool flat = widths.size() == 1 && widths.front() == 1;
+      return flat ? table.seconds({real(w.m) * columns, 1}, {1, 1}) : table.seconds({real(w.m), columns}, {1, 1});
+    });
   const DeviceSpec& device = cluster.device;
   return (device.launch.value + streaming_seconds(device, real(bytes.count))) * oversubscription(cluster, busy);
 }

@@ -117,7 +117,7 @@ GALVATRON_INLINE void attend(const AttentionLayout& layout, std::int64_t first_q
     for (std::int64_t r = 0; r < tile_rows; ++r) {
       float* line = s + r * key_block;
       float& maximum = state.maximum[group + r];
-      V& sum = vector_at<S>(state.sum + (group + r) * tile_columns);
+      auto& sum = vector_at<S>(state.sum + (group + r) * tile_columns);
       const std::int64_t seen = layout.visible_keys(first_query + std::min(group + r, last), first_key);
       for (std::int64_t i = seen; i < columns; ++i) line[i] = -std::numeric_limits<float>::infinity();
       V most_lanes = vector_at<S>(line);
@@ -144,9 +144,8 @@ GALVATRON_INLINE void attend(const AttentionLayout& layout, std::int64_t first_q
 /// The same for an instruction set chosen at run time.
 inline void attend(Isa chosen, const AttentionLayout& layout, std::int64_t first_query, std::int64_t rows,
                    std::int64_t first_key, const float* kt, const float* v, const QueryState& state) {
-  with_isa(chosen, [&]<Isa isa>() GALVATRON_INLINE_LAMBDA {
-    attend<isa>(layout, first_query, rows, first_key, kt, v, state);
-  });
+  with_isa(chosen,
+           [&]<Isa isa>() GALVATRON_INLINE_LAMBDA { attend<isa>(layout, first_query, rows, first_key, kt, v, state); });
 }
 
 }  // namespace detail

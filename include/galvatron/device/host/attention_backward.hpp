@@ -56,8 +56,7 @@ GALVATRON_INLINE void attend_backward(const AttentionLayout& layout, std::int64_
   const std::int64_t head_dim = layout.shape.head_dim;
   const std::int64_t padded_rows = round_up(rows, tile_rows);
   std::int64_t first_group = 0;  // rows before it see nothing of this block
-  if (layout.shape.causal)
-    first_group = std::max<std::int64_t>(0, first_key - first_query) / tile_rows * tile_rows;
+  if (layout.shape.causal) first_group = std::max<std::int64_t>(0, first_key - first_query) / tile_rows * tile_rows;
   for (std::int64_t group = first_group; group < padded_rows; group += tile_rows) {
     const std::int64_t last = std::min(group + tile_rows, rows) - 1;
     const std::int64_t most = layout.visible_keys(first_query + last, first_key);
@@ -77,7 +76,7 @@ GALVATRON_INLINE void attend_backward(const AttentionLayout& layout, std::int64_
       const float delta = queries.delta[group + r];
       for (std::int64_t i = 0; i < columns; i += lanes) {
         V probability = vector_at<S>(p_line + i);
-        V& gradient = vector_at<S>(ds_line + i);
+        auto& gradient = vector_at<S>(ds_line + i);
         kernels::attention_probability(probability, lse);
         vector_at<S>(p_line + i) = probability;
         gradient = probability * (gradient - delta);

@@ -155,8 +155,8 @@ void rotary(const Team& team, std::int64_t rows, std::int64_t b, std::int64_t fi
               T* second = first + half;
 #pragma omp simd
               for (std::int64_t j = 0; j < pairs; ++j) {
-                const auto turned = kernels::rotate(kernels::get(first[j]), kernels::get(second[j]), cosines[j],
-                                                    sines[j]);
+                const auto turned =
+                    kernels::rotate(kernels::get(first[j]), kernels::get(second[j]), cosines[j], sines[j]);
                 kernels::put(first[j], turned.first);
                 kernels::put(second[j], turned.second);
               }

@@ -7,6 +7,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <mutex>
 #include <string>
 #include <unordered_map>
 #include <utility>
@@ -54,8 +55,8 @@ constexpr dnnl_data_type_t data_type(Precision p) { return p == Precision::fp32 
 
 inline std::string to_string(const Product& p) {
   constexpr std::array<const char*, 3> names{"nt", "nn", "tn"};
-  return std::string("matrix product ") + names[static_cast<std::size_t>(p.layout)] + " " + std::to_string(p.m) + " x " +
-         std::to_string(p.n) + " x " + std::to_string(p.k) + " of " + name_of(p.operands);
+  return std::string("matrix product ") + names[static_cast<std::size_t>(p.layout)] + " " + std::to_string(p.m) +
+         " x " + std::to_string(p.n) + " x " + std::to_string(p.k) + " of " + name_of(p.operands);
 }
 
 /// A oneDNN object and the function that destroys it.
@@ -133,10 +134,11 @@ class Kernel {
  public:
   Kernel(const Operands& operands, const Description& description, bool bias, dnnl_engine_t engine) : bias_(bias) {
     check(dnnl_primitive_create(primitive_.out(), description.get()), "primitive");
-    const dnnl_memory_desc_t* scratch =
-        dnnl_primitive_desc_query_md(description.get(), dnnl_query_scratchpad_md, 0);
-    const std::array<const dnnl_memory_desc_t*, 5> descs{&operands.a, &operands.b, &operands.c, scratch, &operands.bias};
-    constexpr std::array<int, 5> names{DNNL_ARG_SRC, DNNL_ARG_WEIGHTS, DNNL_ARG_DST, DNNL_ARG_SCRATCHPAD, DNNL_ARG_BIAS};
+    const dnnl_memory_desc_t* scratch = dnnl_primitive_desc_query_md(description.get(), dnnl_query_scratchpad_md, 0);
+    const std::array<const dnnl_memory_desc_t*, 5> descs{&operands.a, &operands.b, &operands.c, scratch,
+                                                         &operands.bias};
+    constexpr std::array<int, 5> names{DNNL_ARG_SRC, DNNL_ARG_WEIGHTS, DNNL_ARG_DST, DNNL_ARG_SCRATCHPAD,
+                                       DNNL_ARG_BIAS};
     for (std::size_t i = 0; i < memories_.size(); ++i) {
       check(dnnl_memory_create(memories_[i].out(), descs[i], engine, DNNL_MEMORY_NONE), "memory");
       arguments_[i] = {names[i], memories_[i].get()};
@@ -210,6 +212,9 @@ class Products {
   };
 
   Bands make(const Product& product) {
+    // The process has one store of oneDNN's kernels: rank threads make theirs in turn.
+    static std::mutex one_at_a_time;
+    const std::lock_guard lock(one_at_a_time);
     Bands bands;
     bands.rows = product.m;
     for (;;) {
@@ -243,8 +248,8 @@ class Products {
       throw DeviceFailure("oneDNN has no bf16 " + detail::to_string(product) +
                           " for this processor (it needs AVX-512): use fp32");
     detail::check(status, detail::to_string(product).c_str());
-    return static_cast<std::int64_t>(dnnl_memory_desc_get_size(
-        dnnl_primitive_desc_query_md(description.get(), dnnl_query_scratchpad_md, 0)));
+    return static_cast<std::int64_t>(
+        dnnl_memory_desc_get_size(dnnl_primitive_desc_query_md(description.get(), dnnl_query_scratchpad_md, 0)));
   }
 
   View<std::byte> scratch_;

@@ -64,7 +64,8 @@ class Host {
             View<C> c, bool accumulate = false, In<std::remove_const_t<A>> bias = {}) {
     using T = std::remove_const_t<A>;
     static_assert(std::is_same_v<T, float> || std::is_same_v<T, bfloat16>, "galvatron: gemm takes float or bfloat16");
-    static_assert(std::is_same_v<C, float> || std::is_same_v<C, T>, "galvatron: gemm's result is float or of its operands' type");
+    static_assert(std::is_same_v<C, float> || std::is_same_v<C, T>,
+                  "galvatron: gemm's result is float or of its operands' type");
     if (m == 0 || n == 0 || k == 0) {
       if (!accumulate && k == 0) empty_product(m, n, c.data, bias);
       return;

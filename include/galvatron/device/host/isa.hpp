@@ -19,12 +19,6 @@ constexpr const char* name_of(Isa isa) {
 /// Bytes of a vector register.
 constexpr int vector_bytes(Isa isa) { return isa == Isa::avx512 ? 64 : isa == Isa::avx2 ? 32 : 16; }
 
-#if defined(__x86_64__) && defined(__GNUC__)
-#define GALVATRON_X86 1
-#else
-#define GALVATRON_X86 0
-#endif
-
 /// The best that this processor executes.
 inline Isa best_isa() {
 #if GALVATRON_X86

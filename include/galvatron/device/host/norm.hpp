@@ -28,11 +28,10 @@ GALVATRON_INLINE void normalize_row(std::int64_t hidden, const kernels::Normaliz
   if (beta != nullptr) {
 #pragma omp simd
     for (std::int64_t i = 0; i < hidden; ++i)
-      put(y[i], kernels::Normalization{mean, scale}(get(x[i])) * get(gamma[i]) + get(beta[i]));
+      put(y[i], kernels::Normalization{mean, scale}(get(x[i]))*get(gamma[i]) + get(beta[i]));
   } else {
 #pragma omp simd
-    for (std::int64_t i = 0; i < hidden; ++i)
-      put(y[i], kernels::Normalization{mean, scale}(get(x[i])) * get(gamma[i]));
+    for (std::int64_t i = 0; i < hidden; ++i) put(y[i], kernels::Normalization{mean, scale}(get(x[i]))*get(gamma[i]));
   }
 }
 

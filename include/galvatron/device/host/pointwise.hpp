@@ -21,9 +21,7 @@ using kernels::put;
 /// out = a + b.
 template <class T>
 void add(const Team& team, std::int64_t n, const T* a, const T* b, T* out) {
-  for_elements(team, n, [=](std::int64_t i) GALVATRON_INLINE_LAMBDA {
-    put(out[i], get(a[i]) + get(b[i]));
-  });
+  for_elements(team, n, [=](std::int64_t i) GALVATRON_INLINE_LAMBDA { put(out[i], get(a[i]) + get(b[i])); });
 }
 
 /// to += from.
@@ -36,9 +34,8 @@ void accumulate(const Team& team, std::int64_t n, const T* from, float* to) {
 template <class T>
 void activation_forward(const Team& team, ActivationKind kind, std::int64_t rows, std::int64_t n, const T* u, T* g) {
   if (kind == ActivationKind::gelu) {
-    for_elements(team, rows * n, [=](std::int64_t i) GALVATRON_INLINE_LAMBDA {
-      put(g[i], kernels::Gelu::forward(get(u[i])));
-    });
+    for_elements(team, rows * n,
+                 [=](std::int64_t i) GALVATRON_INLINE_LAMBDA { put(g[i], kernels::Gelu::forward(get(u[i]))); });
     return;
   }
   for_runs(team, rows, 1, n, [&](std::int64_t first, std::int64_t last, int) {
@@ -115,7 +112,7 @@ inline double norm_squared(const Team& team, std::int64_t n, const float* x) {
         const std::int64_t end = std::min(n, (run + 1) * length);
         Doubles a = {}, b = {}, c = {}, d = {};
         const auto add_square = [&](Doubles& sum, std::int64_t i) GALVATRON_INLINE_LAMBDA {
-          const Doubles wide = __builtin_convertvector(*reinterpret_cast<const typename S::Half*>(x + i), Doubles);
+          const Doubles wide = __builtin_convertvector(*reinterpret_cast<const typename S::HalfAt*>(x + i), Doubles);
           sum += wide * wide;
         };
         std::int64_t i = run * length;

@@ -98,8 +98,8 @@ inline void softmax_merge(const Team& team, std::int64_t rows, std::int64_t shar
 
 /// logits become scale * (exp(logit - lse) - [column is the target]) in place; 0 beyond `valid`.
 template <class T>
-void softmax_backward(const Team& team, std::int64_t rows, std::int64_t columns, std::int64_t valid,
-                      std::int64_t first, const float* lse, const std::int32_t* targets, float scale, T* logits) {
+void softmax_backward(const Team& team, std::int64_t rows, std::int64_t columns, std::int64_t valid, std::int64_t first,
+                      const float* lse, const std::int32_t* targets, float scale, T* logits) {
   for_runs(team, rows, 1, columns, [&](std::int64_t begin, std::int64_t end, int) {
     vectorized(team.isa, [&]() GALVATRON_INLINE_LAMBDA {
       for (std::int64_t row = begin; row < end; ++row) {
@@ -110,8 +110,7 @@ void softmax_backward(const Team& team, std::int64_t rows, std::int64_t columns,
 #pragma omp simd
         for (std::int64_t i = 0; i < valid; ++i)
           kernels::put(x[i], kernels::softmax_gradient(kernels::get(x[i]), log_sum, scale));
-        if (target >= 0)
-          kernels::put(x[target], kernels::softmax_gradient(target_logit, log_sum, scale) - scale);
+        if (target >= 0) kernels::put(x[target], kernels::softmax_gradient(target_logit, log_sum, scale) - scale);
         std::fill(x + valid, x + columns, T{});
       }
     });

@@ -109,7 +109,7 @@ GALVATRON_INLINE void pack_rows(std::int64_t rows, std::int64_t padded_rows, std
 template <class T>
 GALVATRON_INLINE void pack_transposed(std::int64_t rows, std::int64_t columns, const T* from, std::int64_t from_stride,
                                       float* to, std::int64_t to_stride) {
-  using V = Vector16;
+  using V = Floats16;
   const std::int64_t whole_rows = rows / 4 * 4;
   const std::int64_t whole_columns = columns / 4 * 4;
   for (std::int64_t r = 0; r < whole_rows; r += 4) {
@@ -126,10 +126,10 @@ GALVATRON_INLINE void pack_transposed(std::int64_t rows, std::int64_t columns, c
       const V c = __builtin_shufflevector(in[0], in[1], 2, 6, 3, 7);
       const V d = __builtin_shufflevector(in[2], in[3], 2, 6, 3, 7);
       float* out = to + i * to_stride + r;
-      *reinterpret_cast<V*>(out) = __builtin_shufflevector(a, b, 0, 1, 4, 5);
-      *reinterpret_cast<V*>(out + to_stride) = __builtin_shufflevector(a, b, 2, 3, 6, 7);
-      *reinterpret_cast<V*>(out + 2 * to_stride) = __builtin_shufflevector(c, d, 0, 1, 4, 5);
-      *reinterpret_cast<V*>(out + 3 * to_stride) = __builtin_shufflevector(c, d, 2, 3, 6, 7);
+      *reinterpret_cast<FloatsAt16*>(out) = __builtin_shufflevector(a, b, 0, 1, 4, 5);
+      *reinterpret_cast<FloatsAt16*>(out + to_stride) = __builtin_shufflevector(a, b, 2, 3, 6, 7);
+      *reinterpret_cast<FloatsAt16*>(out + 2 * to_stride) = __builtin_shufflevector(c, d, 0, 1, 4, 5);
+      *reinterpret_cast<FloatsAt16*>(out + 3 * to_stride) = __builtin_shufflevector(c, d, 2, 3, 6, 7);
     }
   }
   for (std::int64_t r = 0; r < rows; ++r)

@@ -9,8 +9,8 @@ namespace galvatron::device::kernels {
 /// GELU in its tanh approximation (Hendrycks & Gimpel 2016): u/2 (1 + tanh z) = u * logistic(2z) with
 /// z = sqrt(2/pi) (u + 0.044715 u^3).
 struct Gelu {
-  static constexpr float a = 1.5957691216F;          ///< 2 sqrt(2/pi)
-  static constexpr float b = 0.0713548162726009F;    ///< 2 sqrt(2/pi) 0.044715
+  static constexpr float a = 1.5957691216F;        ///< 2 sqrt(2/pi)
+  static constexpr float b = 0.0713548162726009F;  ///< 2 sqrt(2/pi) 0.044715
 
   /// g of u.
   GALVATRON_HD static GALVATRON_INLINE float forward(float u) { return u * logistic(u * (a + b * u * u)); }

@@ -26,8 +26,7 @@ struct AdamWStep {
         gradient_scale(adam.gradient_scale),
         keep(static_cast<float>(1.0 - static_cast<double>(adam.learning_rate) * adam.weight_decay)),
         rate(static_cast<float>(adam.learning_rate / (1.0 - std::pow(static_cast<double>(adam.beta1), adam.step)))),
-        root_variance(
-            static_cast<float>(1.0 / std::sqrt(1.0 - std::pow(static_cast<double>(adam.beta2), adam.step)))),
+        root_variance(static_cast<float>(1.0 / std::sqrt(1.0 - std::pow(static_cast<double>(adam.beta2), adam.step)))),
         epsilon(adam.epsilon) {}
 
   /// Steps one parameter in place.

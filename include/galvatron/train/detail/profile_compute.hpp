@@ -1,8 +1,8 @@
 // Operations of one rank, timed on device::Host with operands as a training step has them.
 //
-// A step touches more memory than caches hold: weights, gradients and kept activations arrive from afar, while what the
-// operation before has written is near. So operands of the first kind walk through a large pool, and those of the
-// second through a small one.
+// Weights, gradients and kept activations were last used about a pass ago, while what the operation before has written
+// is near. So operands of the first kind walk through a pool that holds as many of them as a small model has, and those
+// of the second kind through two places.
 #pragma once
 
 #include <algorithm>
@@ -47,19 +47,24 @@ class Pages {
 /// Hands out places in a region one after another, and begins again at its end.
 class Walk {
  public:
-  explicit Walk(View<std::byte> region) : region_(region) {}
+  explicit Walk(View<std::byte> region) : region_(region), limit_(region.count) {}
   template <class T>
   View<T> next(std::int64_t count) {
     const std::int64_t bytes = aligned_bytes(count * static_cast<std::int64_t>(sizeof(T)));
-    if (at_ + bytes > region_.count) at_ = 0;
+    if (at_ + bytes > limit_) at_ = 0;
     View<T> place(reinterpret_cast<T*>(region_.data + at_), count);
     at_ += bytes;
     return place;
   }
-  [[nodiscard]] std::int64_t capacity() const { return region_.count; }
+  /// From now on walks in the first `bytes` of the region only.
+  Walk& within(std::int64_t bytes) {
+    limit_ = std::clamp<std::int64_t>(bytes, 0, region_.count);
+    return *this;
+  }
 
  private:
   View<std::byte> region_;
+  std::int64_t limit_;
   std::int64_t at_ = 0;
 };
 
@@ -96,8 +101,8 @@ class Bench {
 
   template <class T>
   double gemm(GemmLayout layout, std::int64_t m, std::int64_t n, std::int64_t k, double least) {
-    Walk& far = far_;
-    Walk& kept = kept_;
+    Walk& far = far_.within(pass_bytes(n * k * 4));
+    Walk& kept = kept_.within(pass_bytes(m * n * 4));
     Walk near(near_inputs(m * k * 4));
     Walk near_result(near_outputs(m * n * 4));
     if (layout == GemmLayout::tn)  // gradient of the output, kept input, gradient of the weight
@@ -136,8 +141,8 @@ class Bench {
                                        .out_stride = width};
     const std::int64_t rows = tokens * batch;
     const std::int64_t fused_count = rows * 3 * width;
-    Walk& far = far_;
-    Walk& kept = kept_;
+    Walk& far = far_.within(pass_bytes(fused_count * 4));
+    Walk& kept = kept_.within(pass_bytes(rows * width * 4));
     const auto part = [&](View<T> fused, int i) { return fused.slice(i * width, fused.count - i * width); };
     if (pass == Pass::forward) {
       Walk near(near_inputs(fused_count * 4));
@@ -166,17 +171,15 @@ class Bench {
     return tokens * head_dim * heads * 3 * 4 <= pool_bytes / 2;
   }
 
-  /// `elements` as in cost::WorkKind (bytes for fill and copy).
+  /// Flat operations have one column; rows of fill and copy are bytes.
   template <class T>
-  double memory_bound(MemoryBound kind, std::int64_t elements, double least) {
+  double memory_bound(MemoryBound kind, std::int64_t rows, std::int64_t columns, double least) {
     using K = MemoryBound;
-    const std::int64_t n = elements;
-    const std::int64_t columns = std::min<std::int64_t>(n, 512);
-    const std::int64_t rows = n / columns;
+    const std::int64_t n = rows * columns;
     const NormKind norm = NormKind::layer_norm;
     const View<const std::int32_t> tokens(tokens_.data(), token_count);
-    Walk& far = far_;
-    Walk& kept = kept_;
+    Walk& far = far_.within(pass_bytes(n * 4));
+    Walk& kept = kept_.within(pass_bytes(n * 4));
     Walk near(near_inputs(n * 4));
     Walk near_result(near_outputs(n * 4));
     const auto time_with = [&](const auto& op) { return time(least, op); };
@@ -208,7 +211,7 @@ class Bench {
         });
       }
       case K::add:
-        return time_with([&] { device_.add<T>(n, near.next<T>(n), far.next<T>(n), near_result.next<T>(n)); });
+        return time_with([&] { device_.add<T>(n, near.next<T>(n), near.next<T>(n), near_result.next<T>(n)); });
       case K::bias_gradient:
         return time_with([&] { device_.bias_gradient(rows, columns, near.next<T>(n), kept.next<float>(columns)); });
       case K::embedding_forward: {
@@ -251,8 +254,9 @@ class Bench {
     }
     return 0;
   }
-  static bool memory_bound_fits(std::int64_t elements) {
-    return elements <= pool_bytes / 16 && elements / std::min<std::int64_t>(elements, 512) <= token_count;
+  static bool memory_bound_fits(std::int64_t rows, std::int64_t columns) {
+    return rows * columns <= pool_bytes / 16 && vocabulary * columns <= pool_bytes / 4 &&
+           (columns == 1 || rows <= token_count);
   }
 
   /// Computes without much memory for about `seconds` of a core.
@@ -265,6 +269,11 @@ class Bench {
   template <class Op>
   double time(double least, const Op& op) {
     return measure(watch_, least, op);
+  }
+  /// The part of a pool through which operands of this size walk: a pass over a small model has about sixteen of them
+  /// between two uses of one.
+  static std::int64_t pass_bytes(std::int64_t operand_bytes) {
+    return std::clamp(16 * operand_bytes, std::int64_t{4} << 20, pool_bytes);
   }
   /// The near pool, or as much of the far one as two such operands take.
   [[nodiscard]] View<std::byte> near_inputs(std::int64_t bytes) const {

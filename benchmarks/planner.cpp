@@ -1,0 +1,210 @@
+// Is the planner right? Measures every plan of a small model on this machine's ranks and compares with the predictions.
+//
+//   benchmark_planner [--cluster cluster.json] [--ranks 4] [--rounds 3] [--steps 8] [--out plans.csv]
+//
+// Every strategy that all layers can share, with every pipeline degree, number of micro-batches and schedule, is trained
+// for a few steps, in `rounds` rounds some time apart; a plan's time is the median of all its steps but the first of a
+// round. Under three memory budgets the search chooses; its plans are measured too. Printed: for every budget the chosen
+// plan against the fastest measured that fits, Spearman's correlation of predicted and measured times, and the median
+// absolute error. Without --cluster the machine is profiled first.
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <exception>
+#include <fstream>
+#include <map>
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include <galvatron/cluster/json.hpp>
+#include <galvatron/model/model.hpp>
+#include <galvatron/plan/cost.hpp>
+#include <galvatron/plan/find.hpp>
+#include <galvatron/strategy/space.hpp>
+#include <galvatron/train/profile_host.hpp>
+#include <galvatron/train/trainer.hpp>
+
+namespace {
+
+using namespace galvatron;
+
+constexpr std::int64_t global_batch = 16;
+constexpr std::int64_t sequence = 128;
+
+class Tokens final : public train::BatchSource {
+ public:
+  void inputs(std::int64_t step, std::int64_t first, std::int64_t samples, View<std::int32_t> out) override {
+    fill(step, first, samples, 0, out);
+  }
+  void targets(std::int64_t step, std::int64_t first, std::int64_t samples, View<std::int32_t> out) override {
+    fill(step, first, samples, 1, out);
+  }
+
+ private:
+  static void fill(std::int64_t step, std::int64_t first, std::int64_t samples, std::int64_t ahead, View<std::int32_t> out) {
+    for (std::int64_t s = 0; s < sequence; ++s)
+      for (std::int64_t i = 0; i < samples; ++i)
+        out[s * samples + i] = static_cast<std::int32_t>(((step * 131 + first + i) * 7919 + (s + ahead) * 31) % 256);
+  }
+};
+
+struct Candidate {
+  Plan plan;
+  double predicted = 0;
+  Bytes peak;
+  std::vector<double> seconds;
+  [[nodiscard]] double measured() const { return train::median(seconds); }
+};
+
+std::vector<Candidate> candidates(const ModelSpec& model, const Cluster& cluster, int ranks) {
+  std::vector<Candidate> out;
+  const int blocks = static_cast<int>(model.blocks.size());
+  const Space space;
+  for (const int stages : pipeline_degrees(space, ranks)) {
+    if (stages > blocks) continue;
+    for (const StrategySpec& spec : strategies(space, ranks / stages)) {
+      if (!is_instantiated(InstantiatedStrategies{}, spec)) continue;
+      for (int microbatches = 1; microbatches <= 8; microbatches *= 2)
+        for (const ScheduleKind schedule : {ScheduleKind::one_f_one_b, ScheduleKind::gpipe}) {
+          if (schedule == ScheduleKind::gpipe && (stages == 1 || microbatches == 1)) continue;  // the same as 1f1b
+          Candidate c;
+          c.plan.model = model.name;
+          c.plan.cluster = cluster.name;
+          c.plan.global_batch = global_batch;
+          c.plan.sequence_length = sequence;
+          c.plan.precision = Precision::fp32;
+          c.plan.microbatches = microbatches;
+          c.plan.schedule = schedule;
+          for (int i = 0; i < stages; ++i)
+            c.plan.stages.push_back({i * blocks / stages, (i + 1) * blocks / stages - 1, i * ranks / stages, ranks / stages});
+          c.plan.layers.assign(model.blocks.size(), spec);
+          c.plan.embedding = c.plan.head = spec;
+          c.plan.embedding.recompute = c.plan.head.recompute = RecomputeKind::none;
+          const Result<PlanCost> cost = cost_of(c.plan, model, cluster);
+          if (!cost) continue;
+          c.predicted = cost->iteration.value;
+          c.peak = cost->peak();
+          out.push_back(std::move(c));
+        }
+    }
+  }
+  return out;
+}
+
+void measure(Candidate& candidate, const ModelSpec& model, int steps) {
+  Tokens tokens;
+  train::TrainOptions options;
+  options.steps = steps;
+  options.learning_rate = {.peak = 1e-3, .floor = 1e-3, .warmup_steps = 0, .steps = steps};
+  const train::TrainReport report = train::train(candidate.plan, model, tokens, options);
+  for (std::size_t i = 1; i < report.steps.size(); ++i) candidate.seconds.push_back(report.steps[i].seconds);
+  for (const cost::StageMemory& memory : report.measured_memory)
+    if (memory.total() > candidate.peak)
+      throw Failure(ErrorKind::internal, "a rank used more memory than predicted: " + plan_words(candidate.plan));
+}
+
+std::vector<double> ranks_of(const std::vector<double>& values) {
+  std::vector<std::size_t> order(values.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::ranges::sort(order, {}, [&](std::size_t i) { return values[i]; });
+  std::vector<double> out(values.size());
+  for (std::size_t i = 0; i < order.size(); ++i) out[order[i]] = static_cast<double>(i);
+  return out;
+}
+
+double spearman(const std::vector<double>& a, const std::vector<double>& b) {
+  const std::vector<double> x = ranks_of(a);
+  const std::vector<double> y = ranks_of(b);
+  double squares = 0;
+  for (std::size_t i = 0; i < x.size(); ++i) squares += (x[i] - y[i]) * (x[i] - y[i]);
+  const auto n = static_cast<double>(x.size());
+  return 1 - 6 * squares / (n * (n * n - 1));
+}
+
+std::string argument(int argc, char** argv, const std::string& name, const std::string& otherwise) {
+  for (int i = 1; i + 1 < argc; ++i)
+    if (argv[i] == name) return argv[i + 1];
+  return otherwise;
+}
+
+int benchmark(int argc, char** argv) {
+  const int ranks = std::atoi(argument(argc, argv, "--ranks", "4").c_str());
+  const int rounds = std::atoi(argument(argc, argv, "--rounds", "3").c_str());
+  const int steps = std::atoi(argument(argc, argv, "--steps", "8").c_str());
+  const std::string file = argument(argc, argv, "--cluster", "");
+  const std::string csv = argument(argc, argv, "--out", "");
+  const Cluster cluster = file.empty() ? value_or_throw(train::profile_host({.ranks = ranks})) : value_or_throw(load_cluster(file));
+  const ModelSpec model = gpt("small", {.layers = 4, .hidden = 256, .heads = 8, .vocabulary = 256, .positions = sequence});
+
+  std::vector<Candidate> all = candidates(model, cluster, ranks);
+  // Budgets: the least that some plan needs and a little, the middle, and all.
+  std::vector<Bytes> peaks;
+  for (const Candidate& c : all) peaks.push_back(c.peak);
+  std::ranges::sort(peaks);
+  const std::vector<Bytes> budgets{peaks[peaks.size() / 8], peaks[peaks.size() / 2], peaks.back()};
+  std::vector<std::size_t> chosen;
+  for (const Bytes budget : budgets) {
+    SearchOptions options;
+    options.global_batch = global_batch;
+    options.sequence = sequence;
+    options.memory = budget;
+    options.precision = Precision::fp32;
+    const FoundPlan found = value_or_throw(find_plan(model, cluster, options));
+    if (!found.feasible) throw Failure(ErrorKind::internal, "no plan fits " + std::to_string(budget.count) + " bytes: " + found.reason);
+    chosen.push_back(all.size());
+    Candidate c;
+    c.plan = found.plan;
+    c.predicted = found.cost.iteration.value;
+    c.peak = found.cost.peak();
+    all.push_back(std::move(c));
+  }
+
+  for (int round = 0; round < rounds; ++round)
+    for (std::size_t i = 0; i < all.size(); ++i) {
+      measure(all[i], model, steps);
+      std::fprintf(stderr, "\rround %d of %d, plan %zu of %zu", round + 1, rounds, i + 1, all.size());
+    }
+  std::fprintf(stderr, "\n");
+
+  if (!csv.empty()) {
+    std::ofstream out(csv);
+    out << "predicted_ms,measured_ms,peak_bytes,plan\n";
+    for (const Candidate& c : all)
+      out << c.predicted * 1e3 << ',' << c.measured() * 1e3 << ',' << c.peak.count << ",\"" << plan_words(c.plan) << "\"\n";
+  }
+  std::printf("%zu plans of %s on %d ranks, batch %lld x %lld\n", all.size(), model.name.c_str(), ranks,
+              static_cast<long long>(global_batch), static_cast<long long>(sequence));
+  std::printf("%-12s %6s %9s %9s %9s %9s %8s  %s\n", "budget MB", "plans", "Spearman", "error", "chosen ms", "best ms", "lost", "chosen");
+  for (std::size_t b = 0; b < budgets.size(); ++b) {
+    std::vector<double> predicted;
+    std::vector<double> measured;
+    std::vector<double> errors;
+    double best = INFINITY;
+    for (const Candidate& c : all) {
+      if (c.peak > budgets[b]) continue;
+      predicted.push_back(c.predicted);
+      measured.push_back(c.measured());
+      errors.push_back(std::abs(c.predicted / c.measured() - 1));
+      best = std::min(best, c.measured());
+    }
+    const Candidate& c = all[chosen[b]];
+    std::printf("%-12.1f %6zu %9.3f %8.1f%% %9.2f %9.2f %7.1f%%  %s\n", static_cast<double>(budgets[b].count) / 1e6, predicted.size(),
+                spearman(predicted, measured), 100 * train::median(errors), c.measured() * 1e3, best * 1e3,
+                100 * (c.measured() / best - 1), plan_words(c.plan).c_str());
+  }
+  return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  try {
+    return benchmark(argc, argv);
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "benchmark_planner: %s\n", error.what());
+    return 1;
+  }
+}

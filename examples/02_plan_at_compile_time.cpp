@@ -1,0 +1,51 @@
+// 02: plan while compiling. Needs galvatron::galvatron, as 01; the chosen strategy is a type of this program.
+#include <cstddef>
+#include <iostream>
+
+#include <galvatron/plan.hpp>
+
+namespace {
+
+using namespace galvatron;
+
+constexpr std::size_t layers = 12;
+
+// A block of a Transformer of 12 x 2048, and 4 devices by the figures of their data sheet.
+constexpr LayerSpec block{.hidden = 2048,
+                          .heads = 16,
+                          .kv_heads = 16,
+                          .head_dim = 128,
+                          .ffn = 8192,
+                          .vocabulary = 32000,
+                          .positions = 1024,
+                          .layers = layers};
+constexpr search::ConstexprOptions run{.global_batch = 32, .sequence = 1024};
+constexpr search::ConstexprCluster with_memory(Bytes memory) {
+  return {.devices = 4, .memory = memory, .flops = 1.2e14, .memory_bandwidth = 1.5e12, .network_bandwidth = 2e10};
+}
+
+// In 12 GiB everything fits; in 5 GiB most layers must compute their activations again in backward.
+constexpr auto roomy = search::constexpr_search<layers>(block, with_memory(12_GiB), run);
+static_assert(roomy.feasible && roomy.strategies.back().recompute == RecomputeKind::none);
+
+constexpr auto found = search::constexpr_search<layers>(block, with_memory(5_GiB), run);
+static_assert(found.feasible && found.peak <= 5_GiB);
+static_assert(found.strategies.back().recompute == RecomputeKind::full);
+static_assert(found.strategies.back().zero >= 2, "gradients are sharded too");
+static_assert(roomy.iteration < found.iteration);
+
+using First = StrategyOf<found.strategies.front()>;
+using Last = StrategyOf<found.strategies.back()>;
+static_assert(First::is_static && First::spec.ranks() == 4);
+
+}  // namespace
+
+int main() {
+  std::size_t first = 0;
+  while (first < layers && found.strategies[first] == First::spec) ++first;
+  std::cout << "Chosen by the compiler for 5 GiB: " << first << " layers " << First::type_text() << ", "
+            << layers - first << " layers " << Last::type_text() << ", " << format_seconds(found.iteration)
+            << " an iteration, " << format_bytes(found.peak) << " on each device\n"
+            << "for 12 GiB: " << strategy_text(roomy.strategies.front()) << ", " << format_seconds(roomy.iteration)
+            << "\n";
+}

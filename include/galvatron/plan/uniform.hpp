@@ -1,0 +1,57 @@
+// The plan that gives every layer the strategy which the caller names.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <utility>
+
+#include <galvatron/core/dtype.hpp>
+#include <galvatron/core/error.hpp>
+#include <galvatron/model/spec.hpp>
+#include <galvatron/plan/plan.hpp>
+#include <galvatron/strategy/compose.hpp>
+
+namespace galvatron {
+
+/// What a plan says beside the strategy.
+struct UniformOptions {
+  std::int64_t global_batch = 8;  ///< samples of an iteration
+  std::int64_t sequence = 0;      ///< tokens of a sample; 0: the model's positions
+  int microbatches = 0;           ///< of an iteration; 0: as many as there are stages
+  Precision precision = Precision::fp32;
+};
+
+/// The plan in which every layer has `strategy`, its stages have equally many blocks as near as possible (the last ones
+/// get the rest), and the ranks are strategy.ranks() * strategy.pipeline(). Nothing is predicted: cost_of prices it.
+/// Errors (usage): fewer blocks than stages, a schedule that the runtime does not carry out, and everything of
+/// why_inconsistent and why_unfit: micro-batches, heads, MLP or sequence that the degrees do not divide.
+template <StrategyType S>
+Result<Plan> uniform_plan(const S& strategy, const ModelSpec& model, const UniformOptions& options) {
+  const StrategySpec spec = strategy.spec();
+  const int stages = strategy.pipeline();
+  const int blocks = static_cast<int>(model.blocks.size());
+  if (blocks < stages)
+    return usage_error("the model " + model.name + " has " + std::to_string(blocks) + " layers, too few for " +
+                       std::to_string(stages) + " stages: name a Pipeline degree of at most " + std::to_string(blocks));
+  if (!is_planned(S::schedule))
+    return usage_error(std::string("the runtime does not carry out the schedule ") + name_of(S::schedule) +
+                       ": name Pipeline<" + std::to_string(stages) + ", ScheduleKind::one_f_one_b> or gpipe");
+  Plan plan;
+  plan.model = model.name;
+  plan.cluster = "host";
+  plan.global_batch = options.global_batch;
+  plan.sequence_length = options.sequence == 0 ? model.positions() : options.sequence;
+  plan.precision = options.precision;
+  plan.microbatches = options.microbatches == 0 ? stages : options.microbatches;
+  plan.schedule = S::schedule;
+  for (int i = 0; i < stages; ++i)
+    plan.stages.push_back({i * blocks / stages, (i + 1) * blocks / stages - 1, i * spec.ranks(), spec.ranks()});
+  plan.layers.assign(model.blocks.size(), spec);
+  plan.embedding = plan.head = spec;
+  std::string why = why_inconsistent(plan);
+  if (why.empty()) why = why_unfit(plan, model);
+  if (!why.empty()) return usage_error("no plan for " + model.name + " with this strategy: " + why);
+  return plan;
+}
+
+}  // namespace galvatron

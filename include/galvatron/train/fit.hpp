@@ -1,0 +1,74 @@
+// fit: from a plan and data files to a trained run, in one call.
+#pragma once
+
+#include <filesystem>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include <galvatron/core/error.hpp>
+#include <galvatron/model/spec.hpp>
+#include <galvatron/plan/plan.hpp>
+#include <galvatron/strategy/registry.hpp>
+#include <galvatron/train/data/batches.hpp>
+#include <galvatron/train/data/token_source.hpp>
+#include <galvatron/train/trainer.hpp>
+
+namespace galvatron::train {
+
+namespace detail {
+template <class T>
+struct ListOf {
+  using type = T;
+};
+template <class... Policies>
+struct ListOf<Strategy<Policies...>> {
+  using type = TypeList<Strategy<Policies...>>;
+};
+}  // namespace detail
+
+/// Why this program cannot run the plan; no error when it can.
+/// @tparam List  the strategies that are instantiated
+template <class List = InstantiatedStrategies>
+Result<void> check_runnable(const Plan& plan, const ModelSpec& model) {
+  std::string why = why_inconsistent(plan);
+  if (why.empty()) why = why_unfit(plan, model);
+  if (!why.empty()) return usage_error("cannot train " + model.name + " with this plan: " + why);
+  if (!is_planned(plan.schedule))
+    return usage_error(std::string("this version trains with the schedules gpipe and 1f1b, not ") +
+                       name_of(plan.schedule) + ": plan with one of them");
+  const auto check = [](const StrategySpec& spec) -> Result<void> {
+    if (!is_instantiated(List{}, spec)) return tl::unexpected<Error>(not_instantiated<List>(spec));
+    return {};
+  };
+  if (auto done = check(plan.embedding); !done) return done;
+  for (const StrategySpec& spec : plan.layers)
+    if (auto done = check(spec); !done) return done;
+  return check(plan.head);
+}
+
+/// Trains `model` as `plan` says on texts (every byte a token) or .bin token files, one thread team for each rank.
+///
+///     const auto report = train::fit<Split>(plan, model, {"text.txt"}, {.steps = 100});
+///
+/// @tparam Strategies  what the program instantiates: a Strategy<> or a TypeList of some; fewer compile faster
+/// @param options  `seed` also orders the data. A learning rate whose `steps` are left at 1 falls over options.steps
+/// Errors (usage): a plan that does not suit the model or names a strategy that is not instantiated; data files that
+/// are missing, damaged, too short or hold tokens beyond the vocabulary. Throws what a rank throws: see train().
+template <class Strategies = InstantiatedStrategies>
+Result<TrainReport> fit(const Plan& plan, const ModelSpec& model, const std::vector<std::filesystem::path>& files,
+                        TrainOptions options) {
+  using List = typename detail::ListOf<Strategies>::type;
+  if (auto runnable = check_runnable<List>(plan, model); !runnable)
+    return tl::unexpected<Error>(std::move(runnable.error()));
+  if (options.steps < 1) return usage_error("cannot train " + std::to_string(options.steps) + " steps: give 1 or more");
+  const auto tokens = TokenSource::open(
+      files, {.sequence = plan.sequence_length, .vocabulary = model.vocabulary(), .seed = options.seed});
+  if (!tokens) return tl::unexpected<Error>(tokens.error());
+  if (options.learning_rate.steps <= 1) options.learning_rate.steps = options.steps;
+  TokenBatches batches(*tokens, plan.global_batch);
+  return train<List>(plan, model, batches, options);
+}
+
+}  // namespace galvatron::train

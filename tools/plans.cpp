@@ -1,0 +1,266 @@
+// galvatron plan, cost and explain: plans found, priced and told in words. One unit, because pricing plans is what
+// takes the compiler's time.
+#include <algorithm>
+#include <chrono>
+#include <condition_variable>
+#include <cstdio>
+#include <functional>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+#include <galvatron/core/json.hpp>
+#include <galvatron/core/quantity.hpp>
+#include <galvatron/model/huggingface.hpp>
+#include <galvatron/plan/cost.hpp>
+#include <galvatron/plan/explain.hpp>
+#include <galvatron/plan/find.hpp>
+#include <galvatron/plan/json.hpp>
+#include <galvatron/strategy/space.hpp>
+
+#include "commands.hpp"
+#include "machine.hpp"
+#include "options.hpp"
+#include "plans.hpp"
+
+namespace galvatron::tools {
+
+namespace {
+
+// Calls `tick` five times a second until it goes away.
+class Ticker {
+ public:
+  explicit Ticker(std::function<void()> tick)
+      : thread_([this, tick = std::move(tick)] {
+          std::unique_lock lock(mutex_);
+          while (!done_.wait_for(lock, std::chrono::milliseconds(200), [this] { return stop_; })) tick();
+        }) {}
+  Ticker(const Ticker&) = delete;
+  Ticker& operator=(const Ticker&) = delete;
+  ~Ticker() {
+    {
+      const std::scoped_lock lock(mutex_);
+      stop_ = true;
+    }
+    done_.notify_all();
+    thread_.join();
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable done_;
+  bool stop_ = false;
+  std::thread thread_;
+};
+
+std::string percent(double share) {
+  char out[32];
+  std::snprintf(out, sizeof out, "%.1f %%", share * 100);
+  return out;
+}
+
+// The JSON of `plan` and `cost`.
+nlohmann::ordered_json plan_report(const Plan& plan, const PlanCost& cost, Seconds search_seconds) {
+  nlohmann::ordered_json out;
+  out["feasible"] = true;
+  out["iteration_seconds"] = cost.iteration.value;
+  out["samples_per_second"] = cost.samples_per_second;
+  out["tokens_per_second"] = cost.tokens_per_second;
+  out["mfu"] = cost.mfu;
+  out["search_seconds"] = search_seconds.value;
+  out["microbatches"] = plan.microbatches;
+  out["schedule"] = name_of(plan.schedule);
+  out["stages"] = nlohmann::ordered_json::array();
+  for (const PlanStageCost& stage : cost.stages)
+    out["stages"].push_back({{"first_layer", stage.stage.first_layer},
+                             {"last_layer", stage.stage.last_layer},
+                             {"devices", stage.stage.rank_count},
+                             {"peak_bytes", stage.peak().count},
+                             {"forward_seconds", stage.seconds.forward.value},
+                             {"backward_seconds", stage.seconds.backward.value}});
+  out["plan"] = plan_json(plan);
+  return out;
+}
+
+// The same for people.
+std::string plan_summary(const Plan& plan, const PlanCost& cost) {
+  const auto count = [](std::int64_t n, const std::string& one, const std::string& many) {
+    return std::to_string(n) + " " + (n == 1 ? one : many);
+  };
+  std::string out = plan.model + " on " + plan.cluster + ": " + count(plan.ranks(), "rank", "ranks") + ", batch of " +
+                    std::to_string(plan.global_batch) + " x " + std::to_string(plan.sequence_length) + " tokens, " +
+                    name_of(plan.precision) + "\n";
+  out += "  strategy     " + plan_words(plan) + "\n";
+  out += "  iteration    " + format_seconds(cost.iteration) + ", " + format_count(cost.samples_per_second) +
+         " samples/s, " + format_count(cost.tokens_per_second) + " tokens/s";
+  if (cost.mfu > 0) out += ", " + percent(cost.mfu) + " of peak";
+  out += "\n";
+  for (std::size_t i = 0; i < cost.stages.size(); ++i) {
+    const PlanStageCost& stage = cost.stages[i];
+    std::string name = "  stage " + std::to_string(i);
+    name.resize(std::max<std::size_t>(name.size() + 1, 15), ' ');
+    const auto [first, last] = std::pair(stage.stage.first_layer, stage.stage.last_layer);
+    out += name + (first == last ? "layer " : "layers ") + std::to_string(first) +
+           (first == last ? "" : "-" + std::to_string(last)) + ", " + count(stage.stage.rank_count, "rank", "ranks") +
+           ", peak " + format_bytes(stage.peak()) + " each, forward " + format_seconds(stage.seconds.forward) +
+           ", backward " + format_seconds(stage.seconds.backward) + "\n";
+  }
+  return out;
+}
+
+// `1f1b`, `gpipe,1f1b`.
+std::vector<ScheduleKind> schedules_named(const std::string& text) {
+  std::vector<ScheduleKind> out;
+  for (std::size_t at = 0; at <= text.size();) {
+    const std::size_t end = std::min(text.find(',', at), text.size());
+    const std::string name = text.substr(at, end - at);
+    const auto kind = schedule_named(name);
+    if (!kind || !is_planned(*kind))
+      throw Failure(ErrorKind::usage,
+                    "--schedule: \"" + galvatron::detail::one_line(name, 40) +
+                        "\" is not a schedule that is planned; choose gpipe, 1f1b or both as gpipe,1f1b");
+    out.push_back(*kind);
+    at = end + 1;
+  }
+  return out;
+}
+
+}  // namespace
+
+nlohmann::ordered_json plan_json(const Plan& plan) { return nlohmann::ordered_json::parse(plan_text(plan)); }
+
+FoundPlan searched_plan(const ModelSpec& model, const Cluster& cluster, const std::string& cluster_name,
+                        const search::SearchOptions& options, const Common& common) {
+  Result<FoundPlan> found = [&] {
+    ErrorProgress progress("plan", common);
+    const Ticker ticker([&progress] { progress.update(-1, "searching"); });
+    return find_plan(model, cluster, options);
+  }();
+  if (!found) throw_error(found.error());
+  if (!found->feasible) throw Infeasible(found->reason, found->smallest_memory);
+  found->plan.cluster = cluster_name;
+  return std::move(*found);
+}
+
+void run_plan(const Arguments& arguments, Common& common) {
+  Options options("plan",
+                  "Searches the fastest training plan for a model on a cluster within a memory budget: the strategy of "
+                  "every layer, pipeline stages, micro-batches and recomputation.");
+  std::string model_name;
+  std::string cluster_name;
+  std::string precision;
+  std::string space = "all";
+  std::string schedule;
+  std::string out;
+  search::SearchOptions search;
+  options.section("What to plan");
+  options.text("--model", model_name, "MODEL", "a preset's name, or the path of a Hugging Face config.json")
+      ->required();
+  options
+      .text("--cluster", cluster_name, "CLUSTER",
+            "a preset such as 8xa100-80g or host, or a cluster file of `galvatron profile`")
+      ->required();
+  options.integer("--global-batch", search.global_batch, 1, 1 << 30, "samples of an iteration")->required();
+  options.integer("--seq", search.sequence, 1, 1 << 24, "tokens of a sample (default: all the model takes)");
+  options.choice("--precision", precision, {"bf16", "fp32"}, "of arithmetic (default: bf16 where the devices have it)");
+  options.section("Limits");
+  options.size("--memory", search.memory, "memory of each device that the plan may take (default: all it has)");
+  options.text("--space", space, "a,b,...", "what to choose from: " + std::string(space_names) + " (default: all)");
+  options.text("--schedule", schedule, "NAME", "gpipe, 1f1b, or gpipe,1f1b for the faster one (default)");
+  options.integer("--microbatches", search.microbatches, 1, 1 << 30,
+                  "micro-batches of an iteration (default: the fastest number)");
+  options.integer("--threads", search.threads, 1, 1024, "threads to search with (default: 1)");
+  options.section("Output");
+  options.text("--out", out, "FILE", "write the plan here, for `cost`, `train` and `explain`");
+  options.flag("--json", common.json, "print one JSON object instead of text");
+  options.flag("--quiet", common.quiet, "show no progress");
+  options.examples(
+      "Examples:\n  galvatron plan --model llama3-8b --cluster 64xh100-80g --global-batch 512\n  galvatron plan "
+      "--model "
+      "gpt2-tiny --cluster cluster.json --global-batch 16 \\\n      --memory 16MiB --out plan.json");
+  if (options.parse(arguments) == Options::Outcome::help_shown) return;
+  require_output(common);
+  require_writable(out, "--out");
+
+  const ModelSpec model = value_or_throw(load_model(model_name));
+  const Cluster cluster = cluster_named(cluster_name);
+  search.precision = chosen_precision(precision, cluster);
+  search.space = value_or_throw(parse_space(space));
+  if (!schedule.empty()) search.schedules = schedules_named(schedule);
+  const FoundPlan found = searched_plan(model, cluster, cluster_name, search, common);
+  if (!out.empty())
+    if (auto saved = save_plan(found.plan, out); !saved) throw_error(saved.error());
+  if (common.json) {
+    print_json(plan_report(found.plan, found.cost, found.statistics.seconds));
+    return;
+  }
+  std::string text = plan_summary(found.plan, found.cost);
+  text += "  search       " + format_seconds(found.statistics.seconds) + ", " + std::to_string(found.statistics.cases) +
+          " combinations of stages, micro-batches and schedule\n";
+  if (!out.empty()) text += "  written to   " + out + " (`galvatron explain " + out + "` tells why this plan won)\n";
+  print(text);
+}
+
+void run_cost(const Arguments& arguments, Common& common) {
+  Options options("cost", "Prices a plan on a cluster: the time of an iteration, and of each stage the peak memory.");
+  std::string path;
+  std::string cluster_name;
+  std::string model_name;
+  options.text("--plan", path, "FILE", "the plan, as `galvatron plan --out` writes it")->required();
+  options.text("--cluster", cluster_name, "CLUSTER", "a preset or a cluster file (default: the plan's own)");
+  options.text("--model", model_name, "MODEL", "a preset or a config.json (default: the plan's own)");
+  options.section("Output");
+  options.flag("--json", common.json, "print one JSON object instead of text");
+  if (options.parse(arguments) == Options::Outcome::help_shown) return;
+  require_output(common);
+
+  const Plan plan = value_or_throw(read_plan(path));
+  const ModelSpec model = value_or_throw(load_model(model_name.empty() ? plan.model : model_name));
+  const bool own = cluster_name.empty();
+  const Cluster cluster = cluster_named(own ? plan.cluster : cluster_name, plan.ranks());
+  const PlanCost cost = value_or_throw(cost_of(plan, model, cluster));
+  const Bytes peak = cost.peak();
+  const bool fits = peak <= cluster.device.memory;
+  const std::string reason = "the plan takes " + std::to_string(peak.count) + " bytes (" + format_bytes(peak) +
+                             ") on its fullest device, and " + cluster.name + " has " +
+                             format_bytes(cluster.device.memory) + " on each";
+  if (common.json) {
+    auto report = plan_report(plan, cost, Seconds{});
+    if (!fits) {
+      report["feasible"] = false;
+      report["reason"] = reason;
+      report["smallest_feasible_memory_bytes"] = peak.count;
+    }
+    print_json(report);
+    return;
+  }
+  Plan shown = plan;
+  if (!own) shown.cluster = cluster_name;
+  print(plan_summary(shown, cost) + (fits ? "" : "  It does not fit: " + reason + ".\n"));
+}
+
+void run_explain(const Arguments& arguments, Common& common) {
+  Options options("explain",
+                  "Tells in words and a table what a plan does, where time and memory go, why it won and by what the "
+                  "others lost.");
+  std::string path;
+  std::string cluster_name;
+  std::string model_name;
+  options.text("plan", path, "FILE", "the plan, as `galvatron plan --out` writes it")->required();
+  options.text("--cluster", cluster_name, "CLUSTER", "a preset or a cluster file (default: the plan's own)");
+  options.text("--model", model_name, "MODEL", "a preset or a config.json (default: the plan's own)");
+  if (options.parse(arguments) == Options::Outcome::help_shown) return;
+  require_output(common);
+
+  const Plan plan = value_or_throw(read_plan(path));
+  const ModelSpec model = value_or_throw(load_model(model_name.empty() ? plan.model : model_name));
+  const Cluster cluster = cluster_named(cluster_name.empty() ? plan.cluster : cluster_name, plan.ranks());
+  print(value_or_throw(galvatron::explain(plan, model, cluster)));
+}
+
+}  // namespace galvatron::tools
