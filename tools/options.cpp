@@ -21,8 +21,7 @@ namespace galvatron::tools {
 namespace {
 
 constexpr std::size_t help_column = 24;
-
-std::string with_help(const CLI::App* app) { return "; `" + app->get_name() + " --help` shows the options"; }
+constexpr std::string_view required_mark = " (required)";
 
 // The options under their headlines, with descriptions in a column of their own.
 class HelpFormatter : public CLI::Formatter {
@@ -32,7 +31,8 @@ class HelpFormatter : public CLI::Formatter {
     std::string positional;
     for (const CLI::Option* option : app->get_options())
       if (option->get_positional())
-        positional += " " + (option->get_required() ? option->get_name(true) : "[" + option->get_name(true) + "]");
+        positional += option->get_description().ends_with(required_mark) ? " " + option->get_name(true)
+                                                                         : " [" + option->get_name(true) + "]";
     std::string out =
         "Usage: " + app->get_name() + positional + " [options]\n\n" + wrapped(app->get_description(), width, 0) + "\n";
     for (const std::string& group : app->get_groups()) {
@@ -55,10 +55,7 @@ class HelpFormatter : public CLI::Formatter {
       name.resize(help_column, ' ');
     const std::size_t room = width > help_column + 20 ? width : help_column + 20;
     return name +
-           wrapped(std::string(help_column, ' ') + option->get_description() +
-                       (option->get_required() ? " (required)" : ""),
-                   room, help_column)
-               .substr(help_column) +
+           wrapped(std::string(help_column, ' ') + option->get_description(), room, help_column).substr(help_column) +
            "\n";
   }
 };
@@ -116,7 +113,8 @@ std::string wrapped(std::string_view text, std::size_t width, std::size_t indent
   return out;
 }
 
-Options::Options(std::string name, std::string purpose) : app_(std::move(purpose), "galvatron " + std::move(name)) {
+Options::Options(std::string name, std::string purpose)
+    : app_(std::move(purpose), "galvatron " + name), name_(std::move(name)) {
   app_.formatter(std::make_shared<HelpFormatter>());
   app_.set_help_flag("");
 }
@@ -235,35 +233,36 @@ Options::Outcome Options::parse(std::vector<std::string> arguments) {
     print(app_.help());
     return Outcome::help_shown;
   }
+  const auto refuse_all = [this](const std::string& why) {
+    throw Failure(ErrorKind::usage, name_ + ": " + why + "; `galvatron " + name_ + " --help` shows the options");
+  };
   try {
     std::reverse(arguments.begin(), arguments.end());
     app_.parse(arguments);
   } catch (const CLI::ExtrasError&) {
-    std::string unknown;
-    for (const std::string& one : app_.remaining()) unknown += (unknown.empty() ? "" : " ") + one;
+    const std::string first = app_.remaining().empty() ? "" : app_.remaining().front();
+    const std::string word = first.substr(0, first.find('='));
+    if (!word.starts_with("-")) refuse_all("unexpected argument \"" + galvatron::detail::one_line(first, 60) + "\"");
     std::vector<std::string> known;
     for (const CLI::Option* option : app_.get_options())
       for (const std::string& name : option->get_lnames()) known.push_back("--" + name);
-    const std::string first = app_.remaining().empty() ? "" : app_.remaining().front();
-    const std::string word = first.substr(0, first.find('='));
-    std::string message = app_.get_name() + ": ";
-    if (word.starts_with("-")) {
-      message += "unknown option " + galvatron::detail::one_line(word, 60);
-      if (const auto near = nearest_names(word, known, 1); !near.empty())
-        message += "; did you mean " + near.front() + "?";
-    } else {
-      message += "unexpected argument \"" + galvatron::detail::one_line(unknown, 60) + "\"";
-    }
-    throw Failure(ErrorKind::usage, message + with_help(&app_));
-  } catch (const CLI::RequiredError& e) {
-    throw Failure(ErrorKind::usage, app_.get_name() + ": " + galvatron::detail::one_line(e.what()) + with_help(&app_));
+    const auto near = nearest_names(word, known, 1);
+    refuse_all("unknown option " + galvatron::detail::one_line(word, 60) +
+               (near.empty() ? "" : ", the nearest one is " + near.front()));
   } catch (const CLI::ArgumentMismatch& e) {
-    throw Failure(ErrorKind::usage, app_.get_name() + ": a value is missing or too many: " +
-                                        galvatron::detail::one_line(e.what()) + with_help(&app_));
+    const std::string_view why = e.what();
+    refuse_all(galvatron::detail::one_line(why.substr(0, why.find(':'))) + " needs a value after it");
   } catch (const CLI::ParseError& e) {
-    throw Failure(ErrorKind::usage, app_.get_name() + ": " + galvatron::detail::one_line(e.what()) + with_help(&app_));
+    refuse_all(galvatron::detail::one_line(e.what()));
   }
+  for (const CLI::Option* option : required_)
+    if (option->count() == 0) refuse_all(option->get_name(option->get_positional()) + " is missing");
   return Outcome::run;
+}
+
+void Options::require(CLI::Option* option) {
+  option->description(option->get_description() + std::string(required_mark));
+  required_.push_back(option);
 }
 
 }  // namespace galvatron::tools

@@ -53,6 +53,9 @@ class Options {
   /// Lines after the options of the help text.
   void examples(std::string text) { app_.footer(std::move(text)); }
 
+  /// The option must be given.
+  void require(CLI::Option* option);
+
   enum class Outcome { run, help_shown };
   /// Reads the arguments after the command's name; prints the help text if it is asked for. Throws Failure (usage).
   Outcome parse(std::vector<std::string> arguments);
@@ -62,6 +65,8 @@ class Options {
                    std::function<void(const std::string&)> read);
 
   CLI::App app_;
+  std::string name_;
+  std::vector<CLI::Option*> required_;
   std::string section_ = "Options";
 };
 

@@ -159,13 +159,13 @@ void run_plan(const Arguments& arguments, Common& common) {
   std::string out;
   search::SearchOptions search;
   options.section("What to plan");
-  options.text("--model", model_name, "MODEL", "a preset's name, or the path of a Hugging Face config.json")
-      ->required();
+  options.require(
+      options.text("--model", model_name, "MODEL", "a preset's name, or the path of a Hugging Face config.json"));
   options
       .text("--cluster", cluster_name, "CLUSTER",
             "a preset such as 8xa100-80g or host, or a cluster file of `galvatron profile`")
       ->required();
-  options.integer("--global-batch", search.global_batch, 1, 1 << 30, "samples of an iteration")->required();
+  options.require(options.integer("--global-batch", search.global_batch, 1, 1 << 30, "samples of an iteration"));
   options.integer("--seq", search.sequence, 1, 1 << 24, "tokens of a sample (default: all the model takes)");
   options.choice("--precision", precision, {"bf16", "fp32"}, "of arithmetic (default: bf16 where the devices have it)");
   options.section("Limits");
@@ -211,7 +211,7 @@ void run_cost(const Arguments& arguments, Common& common) {
   std::string path;
   std::string cluster_name;
   std::string model_name;
-  options.text("--plan", path, "FILE", "the plan, as `galvatron plan --out` writes it")->required();
+  options.require(options.text("--plan", path, "FILE", "the plan, as `galvatron plan --out` writes it"));
   options.text("--cluster", cluster_name, "CLUSTER", "a preset or a cluster file (default: the plan's own)");
   options.text("--model", model_name, "MODEL", "a preset or a config.json (default: the plan's own)");
   options.section("Output");
@@ -251,7 +251,7 @@ void run_explain(const Arguments& arguments, Common& common) {
   std::string path;
   std::string cluster_name;
   std::string model_name;
-  options.text("plan", path, "FILE", "the plan, as `galvatron plan --out` writes it")->required();
+  options.require(options.text("plan", path, "FILE", "the plan, as `galvatron plan --out` writes it"));
   options.text("--cluster", cluster_name, "CLUSTER", "a preset or a cluster file (default: the plan's own)");
   options.text("--model", model_name, "MODEL", "a preset or a config.json (default: the plan's own)");
   if (options.parse(arguments) == Options::Outcome::help_shown) return;

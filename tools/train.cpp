@@ -77,8 +77,8 @@ Options::Outcome read(const Arguments& arguments, TrainArguments& a, Common& com
   options.number("--profile-seconds", a.profile_seconds, 0.01, 3600, "with --auto: how long to profile (default: 8)");
   options.text("--save-plan", a.save_plan, "FILE", "with --auto: write the plan here");
   options.section("Training");
-  options.texts("--data", a.data, "FILE...", "texts (bytes are tokens) or .bin token files")->required();
-  options.integer("--steps", a.steps, 1, 10'000'000, "steps to train")->required();
+  options.require(options.texts("--data", a.data, "FILE...", "texts (bytes are tokens) or .bin token files"));
+  options.require(options.integer("--steps", a.steps, 1, 10'000'000, "steps to train"));
   options.number("--lr", a.learning_rate, 0, 1e3, "learning rate after warm-up (default: 0.001)");
   options.number("--min-lr", a.least_rate, 0, 1e3, "learning rate at the end of the cosine (default: a tenth of --lr)");
   options.integer("--warmup", a.warmup, 0, 10'000'000,

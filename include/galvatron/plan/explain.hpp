@@ -92,7 +92,7 @@ inline std::string lost_by(const PredictedAlternative& other, const PlanCost& be
   part("communication", other.communication, best.communication);
   part("waiting for other stages", other.idle, best.idle);
   part("gradients and optimizer", other.update, best.update);
-  std::stable_sort(parts.begin(), parts.end(), [](const auto& a, const auto& b) { return a.first > b.first; });
+  std::sort(parts.rbegin(), parts.rend());
   std::string out;
   for (const auto& [more, text] : parts) out += (out.empty() ? "" : ", ") + text;
   return out;
@@ -162,7 +162,18 @@ inline std::string reasons(const Plan& plan, const PlanCost& cost) {
       slower.push_back(&a);
     }
   }
-  std::stable_sort(slower.begin(), slower.end(), [](const auto* a, const auto* b) { return a->iteration < b->iteration; });
+  // A plain scheme may also be the best of its pipeline degree: once is enough.
+  const auto is_scheme = [](const PredictedAlternative& a) { return !a.name.starts_with("best with"); };
+  const std::vector<const PredictedAlternative*> all = slower;
+  std::erase_if(slower, [&](const PredictedAlternative* a) {
+    const auto same = [&](const PredictedAlternative* b) {
+      return is_scheme(*b) && a->strategy == b->strategy && a->iteration == b->iteration;
+    };
+    return !is_scheme(*a) && std::any_of(all.begin(), all.end(), same);
+  });
+  std::sort(slower.begin(), slower.end(), [](const auto* a, const auto* b) {
+    return a->iteration != b->iteration ? a->iteration < b->iteration : a->name < b->name;
+  });
   std::string out = "\nWhy this plan\n";
   bool first = true;
   for (const PredictedAlternative* a : slower) {

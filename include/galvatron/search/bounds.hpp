@@ -96,6 +96,9 @@ class Bounds {
   struct Point {
     double memory = 0;
     double seconds = 0;
+    friend bool operator<(const Point& a, const Point& b) {
+      return a.memory != b.memory ? a.memory < b.memory : a.seconds < b.seconds;
+    }
   };
 
   [[nodiscard]] double seconds_of(const Choice& c) const { return c.seconds() + once_share_ * c.once(); }
@@ -169,9 +172,7 @@ class Bounds {
     for (const int type : movable_types_)
       for (const Choice& c : p_.types[static_cast<std::size_t>(type)])
         points.push_back({memory_in(stage, c), seconds_of(c)});
-    std::sort(points.begin(), points.end(), [](const Point& a, const Point& b) {
-      return a.memory < b.memory || (a.memory == b.memory && a.seconds < b.seconds);
-    });
+    std::sort(points.begin(), points.end());
     std::vector<Point> out;
     for (const Point& point : points) {
       if (!out.empty() && point.seconds >= out.back().seconds) continue;

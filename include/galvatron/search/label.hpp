@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <tuple>
 #include <vector>
 
 namespace galvatron::search {
@@ -22,6 +21,14 @@ struct Label {
   std::int32_t parent = -1;  ///< index of the label of the layer before
   std::int32_t choice = 0;   ///< of the last layer
 
+  /// By time, then the other figures; a total order, so that sorting is the same everywhere.
+  friend bool operator<(const Label& a, const Label& b) {
+    if (a.time != b.time) return a.time < b.time;
+    if (a.once != b.once) return a.once < b.once;
+    if (a.top != b.top) return a.top < b.top;
+    if (a.kept != b.kept) return a.kept < b.kept;
+    return a.parent != b.parent ? a.parent < b.parent : a.choice < b.choice;
+  }
   [[nodiscard]] std::int64_t workspace() const { return top - kept; }
   /// The label after another layer with these figures.
   void add(double more_time, double more_once, std::int64_t more_kept, std::int64_t its_workspace) {
@@ -38,8 +45,7 @@ struct Label {
 /// The result is ordered by time and depends on nothing but the labels and their order.
 inline bool keep_best(std::vector<Label>& labels, std::size_t limit, double once_weight) {
   if (labels.size() < 2) return false;
-  const auto key = [](const Label& l) { return std::tie(l.time, l.once, l.top, l.kept); };
-  std::stable_sort(labels.begin(), labels.end(), [&](const Label& a, const Label& b) { return key(a) < key(b); });
+  std::sort(labels.begin(), labels.end());
   std::size_t kept = 0;
   std::size_t last = 0;  // the label that removed one last: likely to remove the next
   for (std::size_t i = 0; i < labels.size(); ++i) {
@@ -58,10 +64,13 @@ inline bool keep_best(std::vector<Label>& labels, std::size_t limit, double once
   labels.resize(kept);
   if (kept <= limit) return false;
 
-  const auto [low, high] = std::minmax_element(labels.begin(), labels.end(),
-                                               [](const Label& a, const Label& b) { return a.top < b.top; });
-  const std::int64_t least = low->top;
-  const std::int64_t width = std::max<std::int64_t>(1, (high->top - least) / static_cast<std::int64_t>(limit) + 1);
+  std::int64_t least = labels.front().top;
+  std::int64_t most = least;
+  for (const Label& label : labels) {
+    least = std::min(least, label.top);
+    most = std::max(most, label.top);
+  }
+  const std::int64_t width = (most - least) / static_cast<std::int64_t>(limit) + 1;
   std::vector<std::int32_t> cell(limit + 1, -1);
   const auto score = [once_weight](const Label& l) { return l.time + once_weight * l.once; };
   for (std::size_t i = 0; i < labels.size(); ++i) {
@@ -69,11 +78,11 @@ inline bool keep_best(std::vector<Label>& labels, std::size_t limit, double once
     if (best < 0 || score(labels[i]) < score(labels[static_cast<std::size_t>(best)]))
       best = static_cast<std::int32_t>(i);
   }
-  std::vector<Label> thin;
+  std::sort(cell.begin(), cell.end());  // back into the order of time; the unused ones come first
+  std::size_t used = 0;
   for (const std::int32_t i : cell)
-    if (i >= 0) thin.push_back(labels[static_cast<std::size_t>(i)]);
-  std::stable_sort(thin.begin(), thin.end(), [&](const Label& a, const Label& b) { return key(a) < key(b); });
-  labels = std::move(thin);
+    if (i >= 0) labels[used++] = labels[static_cast<std::size_t>(i)];
+  labels.resize(used);
   return true;
 }
 

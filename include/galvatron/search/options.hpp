@@ -51,6 +51,8 @@ struct SearchStatistics {
   int cases = 0;    ///< (pipeline degree, micro-batches, schedule) with a legal strategy
   int solved = 0;   ///< of them searched; bounds excluded the rest
   bool proven = true;  ///< within the space and the time model, no plan is faster
+  Seconds bound;       ///< no plan is faster than this
+  std::int64_t labels = 0;  ///< made by the dynamic programs
   Seconds seconds;     ///< that the search took
 };
 

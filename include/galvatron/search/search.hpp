@@ -84,7 +84,7 @@ class Search {
       order_.emplace_back(Solver(c.problem).bound(), order_.size());
       try_uniform(c);
     }
-    std::stable_sort(order_.begin(), order_.end());
+    std::sort(order_.begin(), order_.end());
     // A quick pass with few labels finds good plans; a second one, pruned by them, proves or improves.
     std::vector<std::size_t> open;
     for (const auto& [bound, index] : order_) open.push_back(index);
@@ -95,9 +95,14 @@ class Search {
       open = std::move(unproven);
     }
     out.statistics.proven = open.empty();
+    out.statistics.labels = work_;
     out.feasible = best_.fits();
     if (out.feasible) {
       out.best = *best_.candidate();
+      out.statistics.bound = out.best.iteration;
+      for (const auto& [bound, index] : order_)
+        if (std::find(open.begin(), open.end(), index) != open.end())
+          out.statistics.bound = min(out.statistics.bound, Seconds{bound});
     } else {
       find_smallest(out);
     }

@@ -10,10 +10,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
-#include <map>
 #include <memory>
 #include <optional>
-#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -95,6 +93,14 @@ class Solver {
     std::int32_t length = 0;   // of the last stage
     StageOption option;
     const StageTable* table = nullptr;
+
+    friend bool operator<(const Joint& a, const Joint& b) {
+      if (a.sum != b.sum) return a.sum < b.sum;
+      if (a.slowest != b.slowest) return a.slowest < b.slowest;
+      if (a.once != b.once) return a.once < b.once;
+      if (a.parent != b.parent) return a.parent < b.parent;
+      return a.length != b.length ? a.length < b.length : a.option.label < b.option.label;
+    }
   };
   using State = std::pair<int, std::vector<Joint>>;  // first layer of the next stage
 
@@ -104,6 +110,8 @@ class Solver {
     Choice first;
     Choice last;
     double bound = 0;  // no assignment with these ends is faster
+
+    friend bool operator<(const Tie& a, const Tie& b) { return a.bound != b.bound ? a.bound < b.bound : a.tag < b.tag; }
   };
 
   // The choices of the tied ends, best bound first; one "any" without a tie.
@@ -119,7 +127,7 @@ class Solver {
         if (a.tag != b.tag) continue;
         out.push_back({a.tag, a, b, bounds_.with_ends(a, b)});
       }
-    std::stable_sort(out.begin(), out.end(), [](const Tie& a, const Tie& b) { return a.bound < b.bound; });
+    std::sort(out.begin(), out.end());
     std::vector<Tie> kept;
     for (const Tie& tie : out)
       if (std::none_of(kept.begin(), kept.end(), [&](const Tie& better) {
@@ -151,13 +159,20 @@ class Solver {
   const StageTable& middle(const StageRole& role, double upper, std::int64_t budget) {
     const int type = problem_.layers[static_cast<std::size_t>(role.begin)];
     const bool homogeneous = run_[static_cast<std::size_t>(role.begin)] >= role.longest;
-    const auto key = std::make_tuple(role.slots, homogeneous ? -1 - type : role.begin);
-    auto found = middle_.find(key);
-    if (found != middle_.end() && found->second.longest >= role.longest) return *found->second.table;
+    const int start = homogeneous ? -1 - type : role.begin;
+    Middle* found = nullptr;
+    for (Middle& made : middle_)
+      if (made.slots == role.slots && made.start == start) found = &made;
+    if (found != nullptr && found->longest >= role.longest) return *found->table;
     auto table = make_table(role, upper, budget);
     const StageTable& out = *table;
-    if (found != middle_.end()) retired_.push_back(std::move(found->second.table));
-    middle_[key] = {role.longest, std::move(table)};
+    if (found == nullptr) {
+      middle_.push_back({role.slots, start, role.longest, std::move(table)});
+    } else {
+      retired_.push_back(std::move(found->table));
+      found->longest = role.longest;
+      found->table = std::move(table);
+    }
     return out;
   }
 
@@ -176,15 +191,13 @@ class Solver {
 
   void keep_best_joints(std::vector<Joint>& joints) {
     if (limits_.memory_only) {
-      if (joints.size() > 1) {
-        joints.front() = *std::min_element(joints.begin(), joints.end(),
-                                           [](const Joint& a, const Joint& b) { return a.peak < b.peak; });
-        joints.resize(1);
-      }
+      Joint least = joints.front();
+      for (const Joint& joint : joints)
+        if (joint.peak < least.peak) least = joint;
+      joints.assign(1, least);
       return;
     }
-    const auto key = [](const Joint& j) { return std::tie(j.sum, j.slowest, j.once); };
-    std::stable_sort(joints.begin(), joints.end(), [&](const Joint& a, const Joint& b) { return key(a) < key(b); });
+    std::sort(joints.begin(), joints.end());
     std::vector<Joint> out;
     for (const Joint& joint : joints) {
       const bool beaten = std::any_of(out.begin(), out.end(), [&](const Joint& other) {
@@ -195,8 +208,12 @@ class Solver {
     if (out.size() > limits_.labels) {
       proven_ = false;
       const auto score = [&](const Joint& j) { return problem_.objective(j.sum, j.slowest, j.once); };
-      std::stable_sort(out.begin(), out.end(), [&](const Joint& a, const Joint& b) { return score(a) < score(b); });
-      out.resize(limits_.labels);
+      std::vector<double> scores;
+      for (const Joint& j : out) scores.push_back(score(j));
+      std::sort(scores.begin(), scores.end());
+      const double most = scores[limits_.labels - 1];
+      std::erase_if(out, [&](const Joint& j) { return score(j) > most; });
+      if (out.size() > limits_.labels) out.resize(limits_.labels);
     }
     joints = std::move(out);
   }
@@ -210,7 +227,7 @@ class Solver {
     std::vector<std::unique_ptr<StageTable>> ends;
     for (int stage = 0; stage < stages; ++stage) {
       const bool last = stage + 1 == stages;
-      std::map<int, std::vector<Joint>> made;
+      std::vector<std::vector<Joint>> made(static_cast<std::size_t>(count) + 1);  // by the next stage's first layer
       const std::vector<State> start{{0, {Joint{}}}};
       const std::vector<State>& before = stage == 0 ? start : after[static_cast<std::size_t>(stage) - 1];
       std::int32_t parent = 0;
@@ -248,12 +265,13 @@ class Solver {
               joint.table = table;
               // With one stage the option carries the objective itself.
               if (stages > 1 && hopeless(joint, stage, begin + length, upper)) continue;
-              made[begin + length].push_back(joint);
+              made[static_cast<std::size_t>(begin + length)].push_back(joint);
             }
       }
-      for (auto& [next, joints] : made) {
-        keep_best_joints(joints);
-        after[static_cast<std::size_t>(stage)].emplace_back(next, std::move(joints));
+      for (std::size_t next = 0; next < made.size(); ++next) {
+        if (made[next].empty()) continue;
+        keep_best_joints(made[next]);
+        after[static_cast<std::size_t>(stage)].emplace_back(static_cast<int>(next), std::move(made[next]));
       }
     }
 
@@ -294,6 +312,8 @@ class Solver {
   }
 
   struct Middle {
+    std::int64_t slots = 1;
+    int start = 0;  // first layer, or -1 - type for any start in a run of equal layers
     int longest = 0;
     std::unique_ptr<StageTable> table;
   };
@@ -304,7 +324,7 @@ class Solver {
   std::vector<int> run_;  // equal layers from each one on, the trailing ones left out
   bool proven_ = true;
   std::int64_t work_ = 0;
-  std::map<std::tuple<std::int64_t, int>, Middle> middle_;
+  std::vector<Middle> middle_;
   std::vector<std::unique_ptr<StageTable>> retired_;
 };
 

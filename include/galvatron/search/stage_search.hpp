@@ -9,7 +9,6 @@
 #include <cstdint>
 #include <limits>
 #include <memory>
-#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -41,6 +40,11 @@ struct TypeIndex {
     std::int64_t activation = 0;
     std::int64_t forward_workspace = 0;
     std::vector<std::int32_t> choices;
+
+    friend bool operator<(const Class& a, const Class& b) {
+      if (a.layout != b.layout) return a.layout < b.layout;
+      return a.activation != b.activation ? a.activation < b.activation : a.forward_workspace < b.forward_workspace;
+    }
   };
   std::vector<Class> classes;
 
@@ -68,9 +72,7 @@ struct TypeIndex {
       std::erase_if(list, [&](std::int32_t j) { return no_worse(c, type[static_cast<std::size_t>(j)]); });
       list.push_back(static_cast<std::int32_t>(i));
     }
-    std::stable_sort(classes.begin(), classes.end(), [](const Class& a, const Class& b) {
-      return std::tie(a.layout, a.activation) < std::tie(b.layout, b.activation);
-    });
+    std::sort(classes.begin(), classes.end());
   }
 };
 

@@ -37,10 +37,10 @@ struct ProfileProgress {
 };
 
 struct ProfileOptions {
-  int ranks = 0;                                         ///< 0: one for each core
-  int threads_per_rank = 0;                              ///< 0: the cores divided by the ranks, at least 1
-  std::vector<Precision> precisions{};                   ///< empty: all that the processor has
-  Seconds time_budget{35};                               ///< about what it takes; less is coarser
+  int ranks = 0;                                           ///< 0: one for each core
+  int threads_per_rank = 0;                                ///< 0: the cores divided by the ranks, at least 1
+  std::vector<Precision> precisions{};                     ///< empty: all that the processor has
+  Seconds time_budget{35};                                 ///< about what it takes; less is coarser
   std::function<void(const ProfileProgress&)> progress{};  ///< called on rank 0's thread
 };
 
