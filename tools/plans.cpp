@@ -161,10 +161,8 @@ void run_plan(const Arguments& arguments, Common& common) {
   options.section("What to plan");
   options.require(
       options.text("--model", model_name, "MODEL", "a preset's name, or the path of a Hugging Face config.json"));
-  options
-      .text("--cluster", cluster_name, "CLUSTER",
-            "a preset such as 8xa100-80g or host, or a cluster file of `galvatron profile`")
-      ->required();
+  options.require(options.text("--cluster", cluster_name, "CLUSTER",
+                               "a preset such as 8xa100-80g or host, or a cluster file of `galvatron profile`"));
   options.require(options.integer("--global-batch", search.global_batch, 1, 1 << 30, "samples of an iteration"));
   options.integer("--seq", search.sequence, 1, 1 << 24, "tokens of a sample (default: all the model takes)");
   options.choice("--precision", precision, {"bf16", "fp32"}, "of arithmetic (default: bf16 where the devices have it)");

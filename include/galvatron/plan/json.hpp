@@ -154,7 +154,9 @@ inline Result<PlanStage> stage_from_json(const json& value, const std::string& w
   stage.last_layer = fields.required<int>("last_layer", 0, most - 1);
   const json& ranks = fields.required_array("ranks");
   const auto small = [&](std::size_t i) {
-    return ranks[i].is_number_unsigned() && ranks[i].get<std::uint64_t>() <= static_cast<std::uint64_t>(most_ranks);
+    if (!ranks[i].is_number_integer()) return false;
+    if (!ranks[i].is_number_unsigned() && ranks[i].get<std::int64_t>() < 0) return false;
+    return ranks[i].get<std::uint64_t>() <= static_cast<std::uint64_t>(most_ranks);
   };
   if (!fields.failed() && (ranks.size() != 2 || !small(0) || !small(1)))
     fields.fail(fields.name("ranks") + ": expected [first, count], two integers from 0 to " + std::to_string(most_ranks) +

@@ -19,6 +19,7 @@
 #include <galvatron/cost/relayout.hpp>
 #include <galvatron/model/spec.hpp>
 #include <galvatron/search/options.hpp>
+#include <galvatron/search/parallel.hpp>
 #include <galvatron/search/problem.hpp>
 #include <galvatron/strategy/legality.hpp>
 #include <galvatron/strategy/space.hpp>
@@ -174,22 +175,26 @@ inline std::vector<Case> make_cases(const ModelSpec& model, const Cluster& clust
   std::vector<int> counts;
   for (const int m : divisors(static_cast<int>(options.global_batch)))
     if (options.microbatches == 0 || options.microbatches == m) counts.push_back(m);
-  for (const int stages : pipeline_degrees(options.space, cluster.devices)) {
-    if (stages > static_cast<int>(model.blocks.size())) continue;
-    const detail::StageSetting setting(stages, cluster.devices / stages, options.space);
-    for (const int m : counts) {
-      // Every data degree divides the micro-batch; none may be left.
-      Case made = detail::make_case(model, cluster, options, setting, m);
-      if (made.problem.types.empty()) continue;
-      const bool several = stages > 1 && m > 1 && made.problem.objective.shared;
-      for (const ScheduleKind kind : {ScheduleKind::one_f_one_b, ScheduleKind::gpipe}) {
-        if (!allowed(kind)) continue;
-        if (kind == ScheduleKind::gpipe && allowed(ScheduleKind::one_f_one_b) && !several) continue;
-        Case one = made;
-        one.schedule = kind;
-        for (int i = 0; i < stages; ++i) one.problem.slots.push_back(microbatches_in_flight(kind, stages, i, m));
-        cases.push_back(std::move(one));
-      }
+  std::vector<detail::StageSetting> settings;
+  for (const int stages : pipeline_degrees(options.space, cluster.devices))
+    if (stages <= static_cast<int>(model.blocks.size()))
+      settings.emplace_back(stages, cluster.devices / stages, options.space);
+  std::vector<Case> made(settings.size() * counts.size());
+  in_parallel(made.size(), options.threads, [&](std::size_t i) {
+    made[i] = detail::make_case(model, cluster, options, settings[i / counts.size()], counts[i % counts.size()]);
+  });
+  for (Case& one : made) {
+    if (one.problem.types.empty()) continue;
+    const int stages = one.stages();
+    const bool several = stages > 1 && one.microbatches() > 1 && one.problem.objective.shared;
+    for (const ScheduleKind kind : {ScheduleKind::one_f_one_b, ScheduleKind::gpipe}) {
+      if (!allowed(kind)) continue;
+      if (kind == ScheduleKind::gpipe && allowed(ScheduleKind::one_f_one_b) && !several) continue;
+      Case with = one;
+      with.schedule = kind;
+      for (int i = 0; i < stages; ++i)
+        with.problem.slots.push_back(microbatches_in_flight(kind, stages, i, one.microbatches()));
+      cases.push_back(std::move(with));
     }
   }
   return cases;

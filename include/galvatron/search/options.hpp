@@ -23,7 +23,7 @@ struct SearchOptions {
   std::vector<ScheduleKind> schedules{ScheduleKind::one_f_one_b, ScheduleKind::gpipe};
   int microbatches = 0;            ///< 0: every divisor of the batch
   int threads = 1;                 ///< the answer does not depend on it
-  std::size_t labels = 96;         ///< see Limits: more is slower and nearer to a proof
+  std::size_t labels = 64;         ///< see Limits: more is slower and nearer to a proof
 };
 
 /// A whole strategy, with layers numbered as blocks of the model (embedding and head apart).

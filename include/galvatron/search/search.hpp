@@ -17,6 +17,7 @@
 #include <galvatron/model/spec.hpp>
 #include <galvatron/search/cases.hpp>
 #include <galvatron/search/options.hpp>
+#include <galvatron/search/parallel.hpp>
 #include <galvatron/search/solver.hpp>
 #include <galvatron/search/uniform.hpp>
 
@@ -88,12 +89,7 @@ class Search {
     // A quick pass with few labels finds good plans; a second one, pruned by them, proves or improves.
     std::vector<std::size_t> open;
     for (const auto& [bound, index] : order_) open.push_back(index);
-    for (const std::size_t labels : {std::size_t{6}, options_.labels}) {
-      std::vector<std::size_t> unproven;
-      for (const std::size_t index : open)
-        if (!solve(cases_[index], labels, out.statistics)) unproven.push_back(index);
-      open = std::move(unproven);
-    }
+    for (const std::size_t labels : {std::size_t{6}, options_.labels}) open = solve(open, labels, out.statistics);
     out.statistics.proven = open.empty();
     out.statistics.labels = work_;
     out.feasible = best_.fits();
@@ -121,19 +117,49 @@ class Search {
     return best_.candidate()->iteration.value * (c.problem.objective.shared ? 1.1 : 1.0);
   }
 
-  // Whether the case is done with: its best plan is known, or is none of the best.
-  bool solve(const Case& c, std::size_t labels, SearchStatistics& statistics) {
+  // One case searched.
+  struct Attempt {
+    std::optional<Solution> found;
+    bool proven = true;  // its best plan is known, or is none of the best
+    bool searched = false;
+    std::int64_t work = 0;
+  };
+  [[nodiscard]] Attempt attempt(const Case& c, std::size_t labels) const {
     Limits limits;
     limits.labels = labels;
     limits.work = std::max<std::int64_t>(0, most_work - work_);
     Solver solver(c.problem, limits);
     const double upper = upper_for(c);
-    if (solver.bound() >= upper) return true;
-    ++statistics.solved;
-    const auto found = solver.fastest(upper);
-    work_ += solver.work();
-    if (found) offer(c, candidate_of(c, found->plan, found->cost, cluster_));
-    return solver.proven();
+    Attempt out;
+    if (solver.bound() >= upper) return out;
+    out.searched = true;
+    out.found = solver.fastest(upper);
+    out.proven = solver.proven();
+    out.work = solver.work();
+    return out;
+  }
+
+  // Searches cases and returns those that are not done with. Cases of one group are pruned by the same plan, whoever of
+  // them is first, so that the answer does not depend on the number of threads.
+  std::vector<std::size_t> solve(const std::vector<std::size_t>& open, std::size_t labels,
+                                 SearchStatistics& statistics) {
+    constexpr std::size_t group = 4;
+    std::vector<std::size_t> unproven;
+    for (std::size_t first = 0; first < open.size(); first += group) {
+      const std::size_t count = std::min(group, open.size() - first);
+      std::vector<Attempt> attempts(count);
+      in_parallel(count, options_.threads,
+                  [&](std::size_t i) { attempts[i] = attempt(cases_[open[first + i]], labels); });
+      for (std::size_t i = 0; i < count; ++i) {
+        const Case& c = cases_[open[first + i]];
+        work_ += attempts[i].work;
+        statistics.solved += attempts[i].searched ? 1 : 0;
+        if (attempts[i].found)
+          offer(c, candidate_of(c, attempts[i].found->plan, attempts[i].found->cost, cluster_));
+        if (!attempts[i].proven) unproven.push_back(open[first + i]);
+      }
+    }
+    return unproven;
   }
 
   BestOf* by_stages(int stages) {
@@ -181,7 +207,7 @@ class Search {
     out.smallest_memory = smallest->peak;
   }
 
-  static constexpr std::int64_t most_work = 20'000'000;  // labels: about a second
+  static constexpr std::int64_t most_work = 4'000'000;  // labels: half a second
 
   const Cluster& cluster_;
   const SearchOptions& options_;

@@ -273,7 +273,7 @@ inline double message_seconds(const Work& w, const Cluster& cluster, int busy, i
     }
   }
   bool found = false;
-  const double seconds = message_table_seconds(cluster, kind, group, w.strided, bytes, busy, found);
+  const double seconds = message_table_seconds(cluster, kind, group, w.strided, bytes, std::max(busy, group), found);
   if (found) return seconds;
   return ring_seconds(cluster.inside_node, kind, group, bytes, bandwidth_of(cluster.inside_node, kind));
 }

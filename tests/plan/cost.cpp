@@ -1,0 +1,122 @@
+#include <galvatron/plan/cost.hpp>
+
+#include <doctest/doctest.h>
+
+#include <string>
+
+#include <galvatron/cluster/presets.hpp>
+#include <galvatron/cost/layer.hpp>
+#include <galvatron/model/count.hpp>
+#include <galvatron/model/zoo.hpp>
+
+using namespace galvatron;
+
+namespace {
+
+const ModelSpec& model() {
+  static const ModelSpec spec = value_or_throw(find_model("llama2-7b"));
+  return spec;
+}
+const Cluster& cluster() {
+  static const Cluster spec = value_or_throw(load_cluster("8xa100-80g"));
+  return spec;
+}
+
+Plan two_stages(const StrategySpec& spec) {
+  Plan plan;
+  plan.model = "llama2-7b";
+  plan.cluster = "8xa100-80g";
+  plan.global_batch = 32;
+  plan.sequence_length = 1024;
+  plan.precision = Precision::bf16;
+  plan.microbatches = 4;
+  plan.stages = {{0, 15, 0, 4}, {16, 31, 4, 4}};
+  plan.layers.assign(32, spec);
+  plan.embedding = plan.head = spec;
+  return plan;
+}
+
+PlanCost price(const Plan& plan) { return value_or_throw(cost_of(plan, model(), cluster())); }
+
+}  // namespace
+
+TEST_CASE("stages add up their layers, and the iteration follows from the stages") {
+  const Plan plan = two_stages({.tensor = 2, .sequence = SequenceKind::megatron, .data = 2, .zero = 1});
+  const PlanCost cost = price(plan);
+  REQUIRE(cost.stages.size() == 2);
+  REQUIRE(cost.layers.size() == 34);
+  Seconds forward;
+  Bytes states;
+  for (std::size_t i = 0; i < 17; ++i) {
+    forward += cost.layers[i].seconds.forward;
+    states += cost.layers[i].states;
+  }
+  CHECK(cost.stages[0].seconds.forward.value == doctest::Approx(forward.value));
+  CHECK(cost.stages[0].memory.states == states);
+  CHECK(cost.stages[0].slots == 2);
+  CHECK(cost.stages[1].slots == 1);
+  CHECK(cost.stages[0].memory.stash > cost.stages[1].memory.stash);
+  const cost::StageSeconds seconds[] = {cost.stages[0].seconds, cost.stages[1].seconds};
+  CHECK(cost.iteration == cost::pipeline_seconds(plan.schedule, seconds, 4));
+  CHECK(cost.samples_per_second == doctest::Approx(32 / cost.iteration.value));
+  CHECK(cost.tokens_per_second == doctest::Approx(32 * 1024 / cost.iteration.value));
+  const Seconds parts = cost.compute + cost.communication + cost.update + cost.idle;
+  CHECK(parts.value == doctest::Approx(cost.iteration.value));
+}
+
+TEST_CASE("model FLOPs are about six a parameter and token, and attention") {
+  const double tokens = 32.0 * 1024;
+  const double matrices = static_cast<double>(parameters(model()) - model().vocabulary() * model().hidden());
+  const double attention = 32 * 3 * 2.0 * tokens * 1024 * 4096;  // causal: half of 4 S H, three times
+  CHECK(model_flops(model(), 32, 1024).count == doctest::Approx(6 * matrices * tokens + attention).epsilon(1e-3));
+}
+
+TEST_CASE("a re-layout inside a stage costs time and workspace on both sides of it") {
+  const StrategySpec narrow{.tensor = 4};
+  const StrategySpec wide{.tensor = 2, .data = 2};
+  Plan plan = two_stages(narrow);
+  for (std::size_t i = 8; i < 16; ++i) plan.layers[i] = wide;
+  const PlanCost cost = price(plan);
+  CHECK(cost.layers[9].relayout_forward.value == 0);   // wide wants half of what every narrow rank has
+  CHECK(cost.layers[9].relayout_backward.value > 0);
+  CHECK(cost.layers[8].relayout_forward.value == 0);
+  CHECK(cost.layers[10].relayout_backward.value == 0);
+  for (std::size_t i = 0; i < 16; ++i) plan.layers[i] = i % 2 == 0 ? narrow : wide;
+  CHECK(price(plan).stages[0].seconds.backward > cost.stages[0].seconds.backward);
+}
+
+TEST_CASE("GPipe keeps every micro-batch, and no stage takes less memory than with 1F1B") {
+  Plan plan = two_stages({.tensor = 4});
+  const PlanCost one = price(plan);
+  plan.schedule = ScheduleKind::gpipe;
+  const PlanCost all = price(plan);
+  CHECK(all.stages[1].slots == 4);
+  CHECK(all.peak() > one.peak());
+  CHECK(all.iteration >= one.iteration);
+}
+
+TEST_CASE("plans that cannot be priced say why") {
+  const auto why = [](const Plan& plan, const ModelSpec& m, const Cluster& c) {
+    const auto cost = cost_of(plan, m, c);
+    REQUIRE(!cost);
+    CHECK(cost.error().kind == ErrorKind::usage);
+    CHECK(cost.error().message.find('\n') == std::string::npos);
+    return cost.error().message;
+  };
+  const auto says = [](const std::string& message, const char* part) { return message.find(part) != std::string::npos; };
+  const Plan plan = two_stages({.tensor = 4});
+  CHECK(says(why(plan, value_or_throw(find_model("llama2-13b")), cluster()), "32 layers"));
+  CHECK(says(why(plan, model(), value_or_throw(load_cluster("4xa100-80g"))), "needs 8 devices"));
+  Plan long_one = plan;
+  long_one.sequence_length = 1 << 20;
+  CHECK(says(why(long_one, model(), cluster()), "positions"));
+  Plan other = plan;
+  other.schedule = ScheduleKind::zb_h1;
+  CHECK(says(why(other, model(), cluster()), "not priced"));
+  Plan broken = plan;
+  broken.layers[3].tensor = 3;
+  CHECK(says(why(broken, model(), cluster()), "layer 3"));
+  Plan few = plan;
+  few.global_batch = 6;
+  CHECK(says(why(few, model(), cluster()), "do not divide"));
+}

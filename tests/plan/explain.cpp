@@ -1,0 +1,81 @@
+#include <galvatron/plan/explain.hpp>
+
+#include <doctest/doctest.h>
+
+#include <sstream>
+#include <string>
+
+#include <galvatron/cluster/presets.hpp>
+#include <galvatron/model/zoo.hpp>
+#include <galvatron/plan/json.hpp>
+
+using namespace galvatron;
+
+namespace {
+
+struct Case {
+  const char* model;
+  Cluster cluster;
+  SearchOptions options;
+};
+
+std::string told(const Case& c, Plan* out = nullptr) {
+  const ModelSpec model = value_or_throw(find_model(c.model));
+  const FoundPlan found = value_or_throw(find_plan(model, c.cluster, c.options));
+  REQUIRE(found.feasible);
+  if (out != nullptr) *out = found.plan;
+  return value_or_throw(explain(found.plan, model, c.cluster));
+}
+
+bool says(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+}  // namespace
+
+TEST_CASE("an explanation fits 80 columns of plain text") {
+  for (const Case& c : {Case{"llama2-70b", value_or_throw(load_cluster("1024xh100-80g")), {.global_batch = 1024}},
+                        Case{"gpt2-124m", value_or_throw(load_cluster("8xtitan-24g")),
+                             {.global_batch = 64, .memory = Bytes{std::int64_t{2} << 30}}},
+                        Case{"llama-tiny", host_cluster(4, 2), {.global_batch = 8, .precision = Precision::fp32}}}) {
+    std::istringstream lines(told(c));
+    int count = 0;
+    for (std::string line; std::getline(lines, line); ++count) {
+      CHECK_MESSAGE(line.size() <= explain_columns, line);
+      for (const char letter : line) CHECK((letter >= ' ' && letter <= '~'));
+    }
+    CHECK(count > 10);
+  }
+}
+
+TEST_CASE("it tells where time and memory go, what came second, and what does not fit") {
+  const Cluster cluster = value_or_throw(load_cluster("8xa100-40g"));
+  Plan plan;
+  const std::string text = told({"llama2-7b", cluster, {.global_batch = 64}}, &plan);
+  CHECK(says(text, "llama2-7b on 8xa100-40g: 8 ranks"));
+  CHECK(says(text, "embed"));
+  CHECK(says(text, "head"));
+  CHECK(says(text, "stage 0, ranks 0-"));
+  CHECK(says(text, "The runner-up, "));
+  CHECK(says(text, "data parallel (m1: dp8"));
+  CHECK(says(text, "does not fit"));
+  CHECK(says(text, "the budget is 39."));
+
+  // From the file alone it is the same.
+  const auto again = plan_from_json(to_json(plan), "plan.json");
+  REQUIRE(again);
+  const ModelSpec model = value_or_throw(find_model("llama2-7b"));
+  CHECK(value_or_throw(explain(*again, model, cluster)) == text);
+
+  // A plan that nobody searched for has no rivals to tell of.
+  Plan own = plan;
+  own.predicted = {};
+  CHECK(!says(value_or_throw(explain(own, model, cluster)), "Why this plan"));
+}
+
+TEST_CASE("a plan for another model is refused") {
+  Plan plan;
+  const Cluster cluster = value_or_throw(load_cluster("8xa100-40g"));
+  told({"gpt2-124m", cluster, {.global_batch = 8}}, &plan);
+  const auto text = explain(plan, value_or_throw(find_model("gpt2-350m")), cluster);
+  REQUIRE(!text);
+  CHECK(says(text.error().message, "12 layers"));
+}

@@ -1,0 +1,281 @@
+#include <galvatron/plan/find.hpp>
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <functional>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include <galvatron/cluster/presets.hpp>
+#include <galvatron/model/zoo.hpp>
+#include <galvatron/plan/json.hpp>
+
+using namespace galvatron;
+
+namespace {
+
+ModelSpec model_named(const char* name) { return value_or_throw(find_model(name)); }
+Cluster cluster_named(const char* name) { return value_or_throw(load_cluster(name)); }
+FoundPlan found(const ModelSpec& model, const Cluster& cluster, const SearchOptions& options) {
+  return value_or_throw(find_plan(model, cluster, options));
+}
+
+ModelSpec shortened(ModelSpec model, std::size_t blocks) {
+  model.blocks.resize(blocks);
+  return model;
+}
+
+// A device that pays for nothing but its work, with room for nothing but a plan.
+Cluster bare(Cluster cluster, Bytes memory) {
+  cluster.device.memory = memory;
+  cluster.device.library_workspace = {};
+  return cluster;
+}
+
+struct Truth {
+  double seconds = std::numeric_limits<double>::infinity();
+  Bytes peak{std::numeric_limits<std::int64_t>::max()};
+};
+
+// Every plan of the space, priced one by one.
+Truth every_plan(const ModelSpec& model, const Cluster& cluster, const SearchOptions& options) {
+  Truth truth;
+  const int ranks = cluster.devices;
+  const int blocks = static_cast<int>(model.blocks.size());
+  for (const int stages : pipeline_degrees(options.space, ranks)) {
+    if (stages > blocks) continue;
+    const std::vector<StrategySpec> specs = strategies(options.space, ranks / stages);
+    for (const int m : divisors(static_cast<int>(options.global_batch))) {
+      Plan plan;
+      plan.global_batch = options.global_batch;
+      plan.sequence_length = options.sequence;
+      plan.precision = options.precision;
+      plan.microbatches = m;
+      plan.layers.resize(static_cast<std::size_t>(blocks));
+      std::vector<StrategySpec*> places{&plan.embedding};
+      for (StrategySpec& spec : plan.layers) places.push_back(&spec);
+      if (!model.head.tied) places.push_back(&plan.head);
+      const std::function<void(std::size_t)> choose = [&](std::size_t place) {
+        if (place < places.size()) {
+          for (const StrategySpec& spec : specs) {
+            if (plan.microbatch() % spec.data != 0) continue;
+            *places[place] = spec;
+            choose(place + 1);
+          }
+          return;
+        }
+        if (model.head.tied) plan.head = plan.embedding;
+        for (int cut = 1; cut < std::max(2, blocks); ++cut) {  // one or two stages
+          plan.stages.clear();
+          if (stages == 1) plan.stages = {{0, blocks - 1, 0, ranks}};
+          if (stages == 2) plan.stages = {{0, cut - 1, 0, ranks / 2}, {cut, blocks - 1, ranks / 2, ranks / 2}};
+          const auto cost = cost_of(plan, model, cluster);
+          if (!cost) continue;
+          truth.peak = min(truth.peak, cost->peak());
+          if (cost->peak() <= options.memory) truth.seconds = std::min(truth.seconds, cost->iteration.value);
+          if (stages == 1) break;
+        }
+      };
+      choose(0);
+    }
+  }
+  return truth;
+}
+
+}  // namespace
+
+TEST_CASE("the search finds the fastest of all plans, each priced alone, under every budget") {
+  SearchOptions options;
+  options.global_batch = 4;
+  options.sequence = 64;
+  options.schedules = {ScheduleKind::one_f_one_b};
+  options.space = value_or_throw(parse_space("dp,zero3,tp,pp,max-pp=2,sp=megatron,recompute"));
+  for (const char* name : {"gpt2-tiny", "llama-tiny"}) {
+    const ModelSpec model = shortened(model_named(name), 2);
+    const Cluster cluster = bare(cluster_named("4xv100-32g"), 32_GiB);
+    options.memory = cluster.device.memory;
+    const Truth roomy = every_plan(model, cluster, options);
+    const FoundPlan best = found(model, cluster, options);
+    REQUIRE(best.feasible);
+    CHECK(best.statistics.proven);
+    CHECK(best.cost.iteration.value == doctest::Approx(roomy.seconds).epsilon(1e-9));
+
+    // Between the smallest plan and the fastest one memory decides.
+    const std::int64_t span = best.cost.peak().count - roomy.peak.count;
+    REQUIRE(span > 0);
+    for (const int tenths : {0, 2, 5, 8}) {
+      options.memory = {roomy.peak.count + span * tenths / 10};
+      INFO(name << " within " << options.memory.count << " bytes");
+      const FoundPlan tight = found(model, cluster, options);
+      REQUIRE(tight.feasible);
+      CHECK(tight.cost.peak() <= options.memory);
+      CHECK(tight.statistics.proven);
+      CHECK(tight.cost.iteration.value == doctest::Approx(every_plan(model, cluster, options).seconds).epsilon(1e-9));
+    }
+    options.memory = {roomy.peak.count - 1};
+    const FoundPlan none = found(model, cluster, options);
+    REQUIRE(!none.feasible);
+    REQUIRE(none.smallest_memory);
+    CHECK(*none.smallest_memory == roomy.peak);
+  }
+}
+
+TEST_CASE("what the search predicts is what the plan costs, on devices and on shared cores") {
+  struct Question {
+    const char* model;
+    Cluster cluster;
+    std::int64_t batch;
+    Bytes memory;
+  };
+  for (const Question& q : {Question{"llama2-7b", cluster_named("64xa100-40g"), 256, {}},
+                            Question{"llama2-7b", cluster_named("8xa100-80g"), 64, 40_GiB},
+                            Question{"gpt2-350m", cluster_named("8xtitan-24g"), 32, 4_GiB},
+                            Question{"gpt2-tiny", host_cluster(4, 2), 8, 64_MiB},
+                            Question{"llama-tiny", host_cluster(4, 1), 16, {}}}) {
+    const ModelSpec model = model_named(q.model);
+    SearchOptions options;
+    options.global_batch = q.batch;
+    options.memory = q.memory;
+    options.precision = q.cluster.cores > 0 ? Precision::fp32 : Precision::bf16;
+    INFO(q.model << " on " << q.cluster.name);
+    const auto result = search::search(model, q.cluster, options);
+    REQUIRE(result);
+    REQUIRE(result->feasible);
+    const SearchOptions full = value_or_throw(search::completed(options, model, q.cluster));
+    std::vector<search::Candidate> candidates{result->best};
+    for (const auto& alternative : result->alternatives)
+      if (alternative.exists) candidates.push_back(alternative.candidate);
+    for (const search::Candidate& candidate : candidates) {
+      const auto cost = cost_of(plan_of(candidate, model, q.cluster, full), model, q.cluster);
+      REQUIRE(cost);
+      CHECK(cost->iteration.value == doctest::Approx(candidate.iteration.value).epsilon(1e-9));
+      CHECK(cost->peak() == candidate.peak);
+      CHECK((cost->peak() > full.memory || candidate.iteration >= result->best.iteration));
+    }
+  }
+}
+
+TEST_CASE("an infeasible budget names the smallest that works, exactly") {
+  for (const char* name : {"gpt2-124m", "llama2-7b"}) {
+    const ModelSpec model = model_named(name);
+    const Cluster cluster = cluster_named("8xa100-40g");
+    SearchOptions options;
+    options.global_batch = 16;
+    options.memory = 512_MiB;
+    const FoundPlan none = found(model, cluster, options);
+    REQUIRE(!none.feasible);
+    REQUIRE(none.smallest_memory);
+    CHECK(none.reason.find('\n') == std::string::npos);
+    CHECK(none.reason.find(std::to_string(none.smallest_memory->count)) != std::string::npos);
+    options.memory = *none.smallest_memory;
+    const FoundPlan just = found(model, cluster, options);
+    REQUIRE(just.feasible);
+    CHECK(just.cost.peak() == options.memory);
+    options.memory -= Bytes{1};
+    CHECK(!found(model, cluster, options).feasible);
+  }
+}
+
+TEST_CASE("more memory is never slower, and plain schemes never beat the plan") {
+  const ModelSpec model = model_named("gpt2-774m");
+  const Cluster cluster = cluster_named("8xtitan-24g");
+  double last = std::numeric_limits<double>::infinity();
+  for (const int gib : {4, 5, 6, 8, 12, 23}) {
+    SearchOptions options;
+    options.global_batch = 32;
+    options.memory = {std::int64_t{gib} << 30};
+    const FoundPlan plan = found(model, cluster, options);
+    INFO(gib << " GiB");
+    if (!plan.feasible) continue;
+    CHECK(plan.cost.iteration.value <= last * (1 + 1e-9));
+    last = plan.cost.iteration.value;
+    CHECK(plan.plan.predicted.alternatives.size() > 5);
+    for (const PredictedAlternative& a : plan.plan.predicted.alternatives)
+      if (a.exists && a.fits) CHECK(a.iteration.value >= last * (1 - 1e-9));
+  }
+  CHECK(last < 1e9);
+}
+
+TEST_CASE("the answer does not depend on threads, and options bind") {
+  const ModelSpec model = model_named("gpt2-350m");
+  const Cluster cluster = cluster_named("16xa100-40g");
+  SearchOptions options;
+  options.global_batch = 48;
+  options.memory = 6_GiB;
+  const FoundPlan one = found(model, cluster, options);
+  options.threads = 3;
+  const FoundPlan three = found(model, cluster, options);
+  REQUIRE(one.feasible);
+  CHECK(one.plan == three.plan);
+  CHECK(one.statistics.labels == three.statistics.labels);
+
+  options.microbatches = 6;
+  options.schedules = {ScheduleKind::gpipe};
+  const FoundPlan forced = found(model, cluster, options);
+  REQUIRE(forced.feasible);
+  CHECK(forced.plan.microbatches == 6);
+  CHECK(forced.plan.schedule == ScheduleKind::gpipe);
+
+  SearchOptions data_only;
+  data_only.global_batch = 48;
+  data_only.space = value_or_throw(parse_space("dp"));
+  const FoundPlan plain = found(model, cluster, data_only);
+  REQUIRE(plain.feasible);
+  CHECK(plain.plan.stages.size() == 1);
+  for (const StrategySpec& spec : plain.plan.layers) CHECK(spec == StrategySpec{.data = 16});
+}
+
+TEST_CASE("a found plan survives its file") {
+  SearchOptions options;
+  options.global_batch = 64;
+  const FoundPlan plan = found(model_named("gpt2-1.5b"), cluster_named("16xa100-40g"), options);
+  REQUIRE(plan.feasible);
+  CHECK(why_inconsistent(plan.plan) == "");
+  const auto again = plan_from_json(to_json(plan.plan), "plan.json");
+  REQUIRE(again);
+  CHECK(*again == plan.plan);
+}
+
+TEST_CASE("questions without an answer say why in one line") {
+  const ModelSpec model = model_named("gpt2-tiny");
+  const auto refused = [&](SearchOptions options, const Cluster& cluster, const char* part) {
+    const auto plan = find_plan(model, cluster, options);
+    REQUIRE(!plan);
+    CHECK(plan.error().kind == ErrorKind::usage);
+    CHECK(plan.error().message.find('\n') == std::string::npos);
+    CHECK_MESSAGE(plan.error().message.find(part) != std::string::npos, plan.error().message);
+  };
+  const Cluster eight = cluster_named("8xa100-40g");
+  refused({.global_batch = 0}, eight, "global batch is 0");
+  refused({.global_batch = 8, .sequence = 1 << 20}, eight, "takes 1 to");
+  refused({.global_batch = 8, .sequence = -1}, eight, "takes 1 to");
+  refused({.global_batch = 8, .memory = {-5}}, eight, "positive size");
+  refused({.global_batch = 8, .microbatches = 3}, eight, "do not divide");
+  refused({.global_batch = 8, .schedules = {}}, eight, "gpipe or 1f1b");
+  refused({.global_batch = 8, .schedules = {ScheduleKind::zb_h1}}, eight, "zb-h1");
+
+  const FoundPlan nothing = found(model, cluster_named("7xa100-40g"), {.global_batch = 8});
+  CHECK(!nothing.feasible);
+  CHECK(!nothing.smallest_memory);
+  CHECK(nothing.reason.find("multiply to 7") != std::string::npos);
+}
+
+TEST_CASE("a 70B model on 1,024 devices is planned with little work and memory") {
+  const ModelSpec model = model_named("llama2-70b");
+  const Cluster cluster = cluster_named("1024xh100-80g");
+  for (const Bytes memory : {80_GiB, 24_GiB, 12_GiB}) {
+    SearchOptions options;
+    options.global_batch = 1024;
+    options.memory = memory;
+    const FoundPlan plan = found(model, cluster, options);
+    REQUIRE(plan.feasible);
+    CHECK(plan.cost.peak() <= memory);
+    CHECK(plan.statistics.labels < 1'000'000);  // half a microsecond each
+    CHECK(plan.statistics.bound <= plan.cost.iteration);
+    CHECK(plan.statistics.bound.value > 0.8 * plan.cost.iteration.value);
+    CHECK(plan.cost.mfu > 0.3);
+    CHECK(plan.cost.mfu < 0.7);
+  }
+}

@@ -1,0 +1,201 @@
+// plan, cost and explain.
+#include <algorithm>
+#include <string>
+
+#include "run.hpp"
+
+namespace {
+
+using nlohmann::json;
+
+void check_report(const json& report) {
+  CAPTURE(report.dump());
+  CHECK(report.at("feasible") == true);
+  for (const char* key : {"iteration_seconds", "samples_per_second", "tokens_per_second", "mfu", "search_seconds"})
+    CHECK(report.at(key).is_number());
+  CHECK(report.at("iteration_seconds").get<double>() > 0);
+  CHECK(report.at("microbatches").is_number_integer());
+  const auto schedule = report.at("schedule").get<std::string>();
+  CHECK((schedule == "1f1b" || schedule == "gpipe"));
+  REQUIRE(report.at("stages").size() >= 1);
+  for (const auto& stage : report.at("stages")) {
+    for (const char* key : {"first_layer", "last_layer", "devices", "peak_bytes"})
+      CHECK(stage.at(key).is_number_integer());
+    for (const char* key : {"forward_seconds", "backward_seconds"}) CHECK(stage.at(key).get<double>() > 0);
+  }
+  CHECK(report.at("plan").at("version") == 1);
+}
+
+std::int64_t most_bytes(const json& report) {
+  std::int64_t most = 0;
+  for (const auto& stage : report.at("stages")) most = std::max(most, stage.at("peak_bytes").get<std::int64_t>());
+  return most;
+}
+
+}  // namespace
+
+TEST_CASE("plan, cost and explain agree") {
+  const Folder folder;
+  const Ran plan =
+      folder.run("plan --model gpt2-350m --cluster 8xa100-40g --global-batch 64 --memory 8GiB --out p.json --json");
+  REQUIRE(plan.code == 0);
+  CHECK(plan.err.empty());
+  const json report = plan.json();
+  check_report(report);
+  CHECK(most_bytes(report) <= (std::int64_t{8} << 30));
+  const json file = json::parse(folder.read("p.json"));
+  CHECK(file == report.at("plan"));
+  for (const char* key : {"version", "model", "cluster", "global_batch", "sequence_length", "precision", "microbatches",
+                          "schedule", "virtual_stages", "stages", "layers", "embedding", "head", "predicted"})
+    CHECK(file.contains(key));
+  CHECK(file.at("model") == "gpt2-350m");
+  CHECK(file.at("cluster") == "8xa100-40g");
+  CHECK(file.at("layers").size() == 24);
+  CHECK(folder.names().size() == 1);
+
+  const Ran cost = folder.run("cost --plan p.json --json");
+  REQUIRE(cost.code == 0);
+  check_report(cost.json());
+  CHECK(cost.json().at("iteration_seconds") == report.at("iteration_seconds"));
+  CHECK(cost.json().at("stages") == report.at("stages"));
+  const Ran faster = folder.run("cost --plan p.json --cluster 8xh100-80g --json");
+  REQUIRE(faster.code == 0);
+  CHECK(faster.json().at("iteration_seconds").get<double>() < report.at("iteration_seconds").get<double>());
+
+  const Ran explained = folder.run("explain p.json");
+  CHECK(explained.code == 0);
+  CHECK(explained.err.empty());
+  CHECK(explained.out.find("Why this plan") != std::string::npos);
+  const Ran text = folder.run("plan --model gpt2-350m --cluster 8xa100-40g --global-batch 64 --memory 8GiB");
+  CHECK(text.code == 0);
+  CHECK(text.out.find("tokens/s") != std::string::npos);
+  CHECK(folder.run("cost --plan p.json").code == 0);
+}
+
+TEST_CASE("the options narrow the search") {
+  const Folder folder;
+  const std::string base = "plan --model gpt2-350m --cluster 8xa100-40g --global-batch 64 --json ";
+  const json narrowed =
+      folder.run(base + "--seq 512 --precision fp32 --space pp=2,tp=4,sp=megatron --schedule gpipe --microbatches 8")
+          .json();
+  check_report(narrowed);
+  const json& plan = narrowed.at("plan");
+  CHECK(plan.at("sequence_length") == 512);
+  CHECK(plan.at("precision") == "fp32");
+  CHECK(plan.at("schedule") == "gpipe");
+  CHECK(plan.at("microbatches") == 8);
+  CHECK(plan.at("stages").size() == 2);
+  for (const auto& layer : plan.at("layers")) {
+    CHECK(layer.at("tensor") == 4);
+    CHECK(layer.at("data") == 1);
+  }
+  CHECK(folder.run(base + "--threads 2").json().at("plan") == folder.run(base + "--threads 1").json().at("plan"));
+  check_failure(folder.run("plan --model gpt2-350m --cluster 8xa100-40g --global-batch 64 --space dp,qp"), 2, "qp");
+  check_failure(folder.run("plan --model gpt2-350m --cluster 8xa100-40g --global-batch 64 --schedule zb-h1"), 2,
+                "zb-h1");
+  check_failure(folder.run("plan --model gpt2-350m --cluster 8xa100-40g --global-batch 64 --schedule 1f1b,"), 2,
+                "--schedule");
+  check_failure(folder.run("plan --model gpt2-350m --cluster 8xa100-40g --global-batch 64 --microbatches 7"), 2,
+                "7 micro-batches do not divide the global batch of 64");
+  check_failure(folder.run("plan --model gpt2-350m --cluster 8xa100-40g --global-batch 64 --seq 2048"), 2, "2048");
+  check_failure(folder.run("plan --model gpt2-350m --cluster 8xa100-40g --global-batch 64 --precision fp8"), 2,
+                "bf16|fp32");
+}
+
+TEST_CASE("a budget that is too small tells the smallest that works, and that one works") {
+  const Folder folder;
+  for (const std::string model : {"gpt2-tiny", "gpt2-350m", "llama2-7b"}) {
+    CAPTURE(model);
+    const std::string base =
+        "plan --model " + model + " --cluster 8xa100-40g --global-batch 16 --out p.json --json --memory ";
+    const Ran none = folder.run(base + "1MiB");
+    CHECK(none.code == 3);
+    const json report = none.json();
+    CHECK(report.at("feasible") == false);
+    CHECK(report.at("reason").get<std::string>().find("smallest") != std::string::npos);
+    const auto smallest = report.at("smallest_feasible_memory_bytes").get<std::int64_t>();
+    CHECK(none.err.starts_with("galvatron: "));
+    CHECK(none.err.find(std::to_string(smallest)) != std::string::npos);
+    CHECK(!folder.has("p.json"));
+    const Ran works = folder.run(base + std::to_string(smallest));
+    REQUIRE(works.code == 0);
+    CHECK(most_bytes(works.json()) <= smallest);
+    std::filesystem::remove(folder.path() / "p.json");
+    CHECK(folder.run(base + std::to_string(smallest - 1)).code == 3);
+  }
+}
+
+TEST_CASE("a number of devices that nothing fits is infeasible, with the reason") {
+  const Folder folder;
+  const Ran ran = folder.run("plan --model gpt2-tiny --cluster 7xa100-40g --global-batch 3 --json");
+  CHECK(ran.code == 3);
+  CHECK(ran.json().at("feasible") == false);
+  CHECK(ran.json().at("smallest_feasible_memory_bytes").is_null());
+  check_failure(folder.run("plan --model gpt2-tiny --cluster 7xa100-40g --global-batch 3"), 3, "7 devices");
+}
+
+TEST_CASE("unknown names and bad files are bad input") {
+  const Folder folder;
+  const std::string rest = " --global-batch 8";
+  check_failure(folder.run("plan --model gpt2-tinny --cluster host" + rest), 2, "gpt2-tiny");
+  check_failure(folder.run("plan --model missing/config.json --cluster host" + rest), 2, "missing/config.json");
+  check_failure(folder.run("plan --model gpt2-tiny --cluster 8xz100" + rest), 2, "8xz100");
+  check_failure(folder.run("plan --model gpt2-tiny --cluster 0xa100-80g" + rest), 2, "0xa100-80g");
+  check_failure(folder.run("plan --model gpt2-tiny --cluster missing.json" + rest), 2, "missing.json");
+  check_failure(folder.run("plan --model gpt2-tiny --cluster ." + rest), 2, "directory");
+  folder.write("config.json", R"({"model_type": "gpt2", "n_embd": 64, "n_lay)");
+  check_failure(folder.run("plan --model config.json --cluster host" + rest), 2,
+                "config.json: not valid JSON at line 1");
+  folder.write("config.json", R"({"model_type": "gpt2", "n_embd": 64})");
+  check_failure(folder.run("plan --model config.json --cluster host" + rest), 2, "n_layer");
+  folder.write("cluster.json", "{}");
+  check_failure(folder.run("plan --model gpt2-tiny --cluster cluster.json" + rest), 2, "cluster.json");
+  for (const std::string command : {"cost --plan ", "explain ", "train --data d --steps 1 --plan "}) {
+    CAPTURE(command);
+    check_failure(folder.run(command + "missing.json"), 2, "No such file");
+    check_failure(folder.run(command + "."), 2, "directory");
+    folder.write("p.json", "");
+    check_failure(folder.run(command + "p.json"), 2, "not valid JSON");
+    const std::string whole = small_plan().dump(1);
+    for (const std::size_t length : {std::size_t{1}, whole.size() / 3, whole.size() - 2}) {
+      folder.write("p.json", whole.substr(0, length));
+      check_failure(folder.run(command + "p.json"), 2, "p.json: not valid JSON at line");
+    }
+  }
+}
+
+TEST_CASE("a plan that contradicts itself is refused") {
+  const Folder folder;
+  const auto refused = [&](auto change, const std::string& cause) {
+    json plan = small_plan();
+    change(plan);
+    folder.write("p.json", plan.dump());
+    check_failure(folder.run("cost --plan p.json"), 2, cause);
+    check_failure(folder.run("explain p.json"), 2, cause);
+  };
+  refused([](json& p) { p["version"] = 2; }, "version 2");
+  refused([](json& p) { p.erase("head"); }, "head");
+  refused([](json& p) { p["layers"][1]["data"] = 4; }, "layer 1");
+  refused([](json& p) { p["layers"][1]["zero"] = 4; }, "zero");
+  refused([](json& p) { p["stages"][0]["last_layer"] = 2; }, "layer");
+  refused([](json& p) { p["stages"][0]["first_layer"] = 1; }, "gap");
+  refused([](json& p) { p["layers"].push_back(p["layers"][0]); }, "layer");
+  refused([](json& p) { p["microbatches"] = 3; }, "3 micro-batches do not divide");
+  refused([](json& p) { p["model"] = "gpt2-124m"; }, "12");
+}
+
+TEST_CASE("an unwritable output is told before the work and leaves nothing behind") {
+  const Folder folder;
+  const std::string plan = "plan --model gpt2-tiny --cluster 8xa100-40g --global-batch 8 --out ";
+  check_failure(folder.run(plan + "missing/p.json"), 2, "missing/p.json");
+  check_failure(folder.run(plan + "."), 2, "directory");
+  check_failure(folder.run("profile --seconds 3000 --out missing/c.json"), 2, "missing/c.json");
+  check_failure(folder.run("profile --seconds 3000 --out /proc/nothing"), 2, "/proc/nothing");
+  CHECK(folder.names().empty());
+  folder.write("p.json", "old");
+  CHECK(folder.run("plan --model gpt2-tiny --cluster 8xa100-40g --global-batch 8 --memory 1KiB --out p.json").code ==
+        3);
+  CHECK(folder.read("p.json") == "old");
+  CHECK(folder.names().size() == 1);
+  CHECK(folder.run(plan + "/dev/null").code == 0);
+}

@@ -1,0 +1,272 @@
+// train, profile and what they refuse.
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "run.hpp"
+
+namespace {
+
+using nlohmann::json;
+
+/// A .bin token file.
+std::string token_file(std::int32_t magic, std::int32_t version, std::int32_t count,
+                       const std::vector<std::uint16_t>& tokens) {
+  std::int32_t header[256] = {magic, version, count};
+  std::string out(reinterpret_cast<const char*>(header), sizeof header);
+  out.append(reinterpret_cast<const char*>(tokens.data()), tokens.size() * 2);
+  return out;
+}
+
+void check_outcome(const json& report, std::size_t ranks) {
+  CAPTURE(report.dump());
+  for (const char* key : {"first_loss", "last_loss", "tokens_per_second", "measured_iteration_seconds"})
+    CHECK(report.at(key).get<double>() > 0);
+  CHECK(report.contains("predicted_iteration_seconds"));
+  REQUIRE(report.at("predicted_peak_bytes").size() == ranks);
+  CHECK(report.at("predicted_peak_bytes") == report.at("measured_peak_bytes"));
+  for (const auto& bytes : report.at("measured_peak_bytes")) CHECK(bytes.get<std::int64_t>() > 0);
+}
+
+}  // namespace
+
+TEST_CASE("a given plan is trained, measured and written down") {
+  const Folder folder;
+  folder.write_text();
+  folder.write("p.json", small_plan().dump());
+  const std::string base =
+      "train --plan p.json --model gpt2-tiny --data text.txt --steps 12 --global-batch 4 --seq 16 --lr 0.01 ";
+  const Ran ran = folder.run(base + "--metrics m.jsonl --json");
+  CAPTURE(ran.err);
+  REQUIRE(ran.code == 0);
+  const json report = ran.json();
+  check_outcome(report, 2);
+  CHECK(report.at("last_loss").get<double>() < report.at("first_loss").get<double>());
+  CHECK(std::fabs(report.at("first_loss").get<double>() - std::log(256.0)) < 0.5);
+
+  std::istringstream lines(folder.read("m.jsonl"));
+  std::string line;
+  std::int64_t step = 0;
+  while (std::getline(lines, line)) {
+    const json entry = json::parse(line);
+    CHECK(entry.at("step") == ++step);
+    for (const char* key : {"loss", "gradient_norm", "learning_rate", "seconds", "tokens_per_second"})
+      CHECK(entry.at(key).is_number());
+    if (step == 1) CHECK(entry.at("loss") == report.at("first_loss"));
+    if (step == 12) CHECK(entry.at("loss") == report.at("last_loss"));
+  }
+  CHECK(step == 12);
+
+  const Ran again = folder.run(base + "--quiet");
+  CHECK(again.code == 0);
+  CHECK(again.err.empty());
+  for (const char* words : {"loss", "tokens/s", "predicted", "measured", "equal to the byte", "p.json"})
+    CHECK(again.out.find(words) != std::string::npos);
+  const json same = folder.run(base + "--json").json();
+  CHECK(same.at("last_loss") == report.at("last_loss"));
+}
+
+TEST_CASE("profile, plan and train go together, and --auto does all three") {
+  const Folder folder;
+  folder.write_text();
+  const Ran profiled = folder.run("profile --ranks 2 --seconds 0.02 --precision fp32 --out c.json --json");
+  CAPTURE(profiled.err);
+  REQUIRE(profiled.code == 0);
+  CHECK(profiled.json().at("ranks") == 2);
+  CHECK(profiled.json().at("cluster") == "c.json");
+  const Ran planned = folder.run(
+      "plan --model llama-tiny --cluster c.json --global-batch 4 --seq 16 --precision fp32 --out p.json --json");
+  REQUIRE(planned.code == 0);
+  const Ran trained = folder.run("train --plan p.json --data text.txt --steps 2 --json");
+  CAPTURE(trained.err);
+  REQUIRE(trained.code == 0);
+  check_outcome(trained.json(), 2);
+  CHECK(trained.json().at("predicted_iteration_seconds") == planned.json().at("iteration_seconds"));
+  CHECK(trained.json().at("predicted_peak_bytes")[0] == planned.json().at("stages")[0].at("peak_bytes"));
+
+  const Ran automatic = folder.run(
+      "train --auto --cluster c.json --model llama-tiny --data text.txt --steps 2 --global-batch 4 --seq 16 --ranks 2 "
+      "--precision fp32 --save-plan q.json --json");
+  CAPTURE(automatic.err);
+  REQUIRE(automatic.code == 0);
+  check_outcome(automatic.json(), 2);
+  CHECK(json::parse(folder.read("q.json")) == automatic.json().at("plan"));
+
+  const Ran fresh = folder.run(
+      "train --auto --profile-seconds 0.02 --model gpt2-tiny --data text.txt --steps 2 --global-batch 4 --seq 16 "
+      "--ranks 2 "
+      "--precision fp32 --json");
+  CAPTURE(fresh.err);
+  REQUIRE(fresh.code == 0);
+  check_outcome(fresh.json(), 2);
+
+  check_failure(folder.run("train --auto --cluster c.json --model gpt2-tiny --data text.txt --steps 2 --global-batch 4 "
+                           "--ranks 4"),
+                2, "--ranks says 4, but c.json was measured with 2");
+}
+
+TEST_CASE("an impossible budget is told before profiling, with one that works") {
+  const Folder folder;
+  folder.write_text();
+  const std::string base =
+      "train --auto --profile-seconds 0.02 --model gpt2-tiny --data text.txt --steps 1 --global-batch 8 --seq 16 "
+      "--ranks 4 "
+      "--precision fp32 --json --memory ";
+  const Ran none = folder.run(base + "1MiB");
+  CHECK(none.code == 3);
+  CHECK(none.json().at("feasible") == false);
+  const auto smallest = none.json().at("smallest_feasible_memory_bytes").get<std::int64_t>();
+  const Ran works = folder.run(base + std::to_string(smallest));
+  CAPTURE(works.err);
+  REQUIRE(works.code == 0);
+  check_outcome(works.json(), 4);
+  for (const auto& bytes : works.json().at("measured_peak_bytes")) CHECK(bytes.get<std::int64_t>() <= smallest);
+  // Data parallelism of 3 does not divide a batch of 4, 3 does not divide 4 heads; a pipeline of 3 stages works.
+  check_failure(
+      folder.run("train --auto --model gpt2-tiny --data text.txt --steps 1 --global-batch 4 --seq 16 --ranks 7"), 3,
+      "7 devices");
+}
+
+TEST_CASE("options that contradict the plan are refused with both numbers") {
+  const Folder folder;
+  folder.write_text();
+  folder.write("p.json", small_plan().dump());
+  const std::string base = "train --plan p.json --data text.txt --steps 1 ";
+  check_failure(folder.run(base + "--seq 32"), 2, "--seq says 32, but the plan was made for a sequence length of 16");
+  check_failure(folder.run(base + "--global-batch 8"), 2,
+                "--global-batch says 8, but the plan was made for a global batch of 4");
+  check_failure(folder.run(base + "--ranks 4"), 2, "--ranks says 4, but the plan was made for a number of ranks of 2");
+  check_failure(folder.run(base + "--model gpt2-124m"), 2, "the plan has 4 layers and the model gpt2-124m has 12");
+  check_failure(folder.run(base + "--model llama-tiny"), 2,
+                "the plan was made for the model gpt2-tiny, not for llama-tiny");
+  check_failure(folder.run(base + "--auto --global-batch 4 --model gpt2-tiny"), 2, "--plan and --auto");
+  check_failure(folder.run("train --data text.txt --steps 1"), 2, "--auto");
+  check_failure(folder.run("train --auto --data text.txt --steps 1 --global-batch 4"), 2, "--model");
+  check_failure(folder.run("train --auto --data text.txt --steps 1 --model gpt2-tiny"), 2, "--global-batch");
+  check_failure(folder.run("train --auto --data text.txt --steps 1 --model gpt2-tiny --global-batch 4 --seq 300"), 2,
+                "--seq 300 is longer than the 256 positions");
+  check_failure(folder.run(base + "--precision bf16"), 2, "--precision belongs to --auto");
+  check_failure(folder.run(base + "--warmup 5"), 2, "--warmup 5 is longer than --steps 1");
+  check_failure(folder.run(base + "--lr 0.1 --min-lr 0.2"), 2, "--min-lr 0.2 is larger than --lr 0.1");
+  json wide = small_plan();
+  wide["sequence_length"] = 512;
+  folder.write("p.json", wide.dump());
+  check_failure(folder.run(base), 2, "longer than the model's positions");
+}
+
+TEST_CASE("devices, launchers and strategies that are not there are refused") {
+  const Folder folder;
+  folder.write_text();
+  folder.write("p.json", small_plan().dump());
+  const std::string base = "train --plan p.json --data text.txt --steps 1 ";
+  check_failure(folder.run(base + "--device cuda"), 4, "cuda");
+  check_failure(folder.run("profile --device cuda"), 4, "cuda");
+  check_failure(folder.run(base + "--launcher mpi"), 2, "mpi");
+  check_failure(folder.run(base + "--device tpu"), 2, "host|cuda");
+  json ring = small_plan();
+  for (auto& layer : ring["layers"]) {
+    layer["sequence"] = "ring";
+    layer["context"] = 2;
+    layer["data"] = 1;
+  }
+  folder.write("p.json", ring.dump());
+  check_failure(folder.run(base), 2, "not instantiated");
+  json bubbles = small_plan();
+  bubbles["schedule"] = "zb-h1";
+  folder.write("p.json", bubbles.dump());
+  check_failure(folder.run(base), 2, "zb-h1");
+}
+
+TEST_CASE("a plan that takes more than it may does not begin") {
+  const Folder folder;
+  folder.write_text();
+  folder.write("p.json", small_plan().dump());
+  const Ran small = folder.run("train --plan p.json --data text.txt --steps 1 --memory 1MiB --metrics m.jsonl --json");
+  CHECK(small.code == 3);
+  const auto needed = small.json().at("smallest_feasible_memory_bytes").get<std::int64_t>();
+  CHECK(!folder.has("m.jsonl"));
+  CHECK(folder.run("train --plan p.json --data text.txt --steps 1 --memory " + std::to_string(needed)).code == 0);
+  json huge = small_plan();
+  huge["model"] = "llama3-405b";
+  huge["layers"] = json::array();
+  for (int i = 0; i < 126; ++i) huge["layers"].push_back(huge["head"]);
+  huge["stages"][0]["last_layer"] = 125;
+  folder.write("p.json", huge.dump());
+  check_failure(folder.run("train --plan p.json --data text.txt --steps 1"), 3, "this machine has");
+}
+
+TEST_CASE("bad data are refused before anything is written") {
+  const Folder folder;
+  folder.write("p.json", small_plan().dump());
+  const std::vector<std::uint16_t> tokens(100, 7);
+  const auto refused = [&](const std::string& files, const std::string& cause) {
+    CAPTURE(files);
+    check_failure(folder.run("train --plan p.json --steps 1 --metrics m.jsonl --data " + files), 2, cause);
+    CHECK(!folder.has("m.jsonl"));
+  };
+  refused("missing.txt", "No such file");
+  refused(".", "directory");
+  folder.write("empty.txt", "");
+  refused("empty.txt", "0 tokens");
+  folder.write("short.txt", "abc");
+  refused("short.txt", "3 tokens");
+  folder.write("magic.bin", token_file(1234, 1, 100, tokens));
+  refused("magic.bin", "magic number is 1234");
+  folder.write("version.bin", token_file(20240520, 9, 100, tokens));
+  refused("version.bin", "version 9");
+  folder.write("body.bin", token_file(20240520, 1, 101, tokens));
+  refused("body.bin", "cut short");
+  folder.write("header.bin", "abc");
+  refused("header.bin", "not a token file");
+  std::vector<std::uint16_t> beyond = tokens;
+  beyond[50] = 256;
+  folder.write("beyond.bin", token_file(20240520, 1, 100, beyond));
+  refused("beyond.bin", "token 256 at position 50 is outside the vocabulary of 256");
+  folder.write("good.bin", token_file(20240520, 1, 100, tokens));
+  folder.write_text();
+  refused("good.bin text.txt", "one kind");
+  refused("good.bin missing.bin", "missing.bin");
+  CHECK(folder.run("train --plan p.json --steps 1 --data good.bin good.bin").code == 0);
+}
+
+TEST_CASE("unwritable metrics are told before training; a full disk during it") {
+  const Folder folder;
+  folder.write_text();
+  folder.write("p.json", small_plan().dump());
+  const std::string base = "train --plan p.json --data text.txt --steps 3 --metrics ";
+  check_failure(folder.run(base + "missing/m.jsonl"), 2, "missing/m.jsonl");
+  check_failure(folder.run(base + "."), 2, "directory");
+  const Ran full = folder.run(base + "/dev/full");
+  CHECK(full.code == 2);
+  CHECK(full.err.find("galvatron: cannot write /dev/full: No space left on device") != std::string::npos);
+  CHECK(folder.names().size() == 2);
+}
+
+TEST_CASE("a run that diverges ends with one line and whole metrics") {
+  const Folder folder;
+  folder.write_text();
+  folder.write("p.json", small_plan().dump());
+  const Ran ran = folder.run(
+      "train --plan p.json --data text.txt --steps 200 --lr 1000 --warmup 0 --clip 0 --weight-decay 0 --metrics "
+      "m.jsonl --quiet");
+  if (ran.code != 0) {  // such a rate makes numbers overflow on most machines, not on all
+    check_failure(ran, 4, "diverged");
+    std::istringstream lines(folder.read("m.jsonl"));
+    std::string line;
+    while (std::getline(lines, line)) CHECK(json::parse(line).at("step").is_number_integer());
+  }
+}
+
+TEST_CASE("progress is plain lines without a terminal, and none when quiet") {
+  const Folder folder;
+  folder.write_text();
+  folder.write("p.json", small_plan().dump());
+  const std::string base = "train --plan p.json --data text.txt --steps 300 ";
+  const Ran ran = folder.run(base);
+  CHECK(ran.code == 0);
+  CHECK(ran.err.find_first_of("\r\x1b") == std::string::npos);
+  if (!ran.err.empty()) CHECK(ran.err.starts_with("train "));
+}
