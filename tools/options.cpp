@@ -133,6 +133,7 @@ CLI::Option* Options::add(const std::string& names, const std::string& placehold
       help);
   return option->type_name(placeholder)
       ->type_size(1)
+      ->allow_extra_args(false)
       ->expected(1)
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
       ->group(section_);

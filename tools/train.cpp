@@ -10,6 +10,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include <galvatron/cluster/json.hpp>
 #include <galvatron/core/quantity.hpp>
 #include <galvatron/model/huggingface.hpp>
 #include <galvatron/plan/json.hpp>
@@ -44,6 +45,7 @@ struct TrainArguments {
   std::string cluster;
   double profile_seconds = 8;
   std::string save_plan;
+  std::string save_cluster;
   double learning_rate = 1e-3;
   double least_rate = -1;    // negative: a tenth
   std::int64_t warmup = -1;  // negative: a tenth of the steps, at most 100
@@ -76,6 +78,7 @@ Options::Outcome read(const Arguments& arguments, TrainArguments& a, Common& com
   options.text("--cluster", a.cluster, "FILE", "with --auto: a cluster file, instead of profiling first");
   options.number("--profile-seconds", a.profile_seconds, 0.01, 3600, "with --auto: how long to profile (default: 8)");
   options.text("--save-plan", a.save_plan, "FILE", "with --auto: write the plan here");
+  options.text("--save-cluster", a.save_cluster, "FILE", "with --auto: write the profile here, as a cluster file");
   options.section("Training");
   options.require(options.texts("--data", a.data, "FILE...", "texts (bytes are tokens) or .bin token files"));
   options.require(options.integer("--steps", a.steps, 1, 10'000'000, "steps to train"));
@@ -111,7 +114,8 @@ void check(const TrainArguments& a) {
   } else {
     for (const auto& [given, option] : {std::pair(!a.cluster.empty(), "--cluster"),
                                         {!a.precision.empty(), "--precision"},
-                                        {!a.save_plan.empty(), "--save-plan"}})
+                                        {!a.save_plan.empty(), "--save-plan"},
+                                        {!a.save_cluster.empty(), "--save-cluster"}})
       if (given) refuse(std::string(option) + " belongs to --auto; leave it out, the plan says it");
   }
   if (a.warmup > a.steps)
@@ -124,6 +128,7 @@ void check(const TrainArguments& a) {
   }
   require_writable(a.metrics, "--metrics");
   require_writable(a.save_plan, "--save-plan");
+  require_writable(a.save_cluster, "--save-cluster");
 }
 
 // The same layers, whatever the name.
@@ -235,11 +240,15 @@ Prepared searched_for(const TrainArguments& a, const Common& common, const Check
            text_of(cluster.devices) + "; leave --ranks out, or run `galvatron profile --ranks " + text_of(a.ranks) +
            "`");
   search.precision = chosen_precision(a.precision, cluster);
-  if (a.cluster.empty() || a.cluster == "host") {
+  std::string name = a.cluster;
+  if (name.empty() || name == "host") {
     searched_plan(out.model, cluster, "host", search, common);
     cluster = measured_host(cluster.devices, a.profile_seconds, {search.precision}, common);
+    name = a.save_cluster.empty() ? "host" : a.save_cluster;
   }
-  out.plan = searched_plan(out.model, cluster, a.cluster.empty() ? "host" : a.cluster, search, common).plan;
+  if (!a.save_cluster.empty())
+    if (auto written = write_cluster(a.save_cluster, cluster); !written) throw_error(written.error());
+  out.plan = searched_plan(out.model, cluster, name, search, common).plan;
   return out;
 }
 
@@ -309,6 +318,7 @@ void print_outcome(const Outcome& o, const TrainArguments& a) {
   if (!a.metrics.empty()) out += "  metrics      " + a.metrics + "\n";
   if (!a.plan_path.empty()) out += "  plan         " + a.plan_path + "\n";
   if (!a.save_plan.empty()) out += "  plan         " + a.save_plan + "\n";
+  if (!a.save_cluster.empty()) out += "  cluster      " + a.save_cluster + "\n";
   print(out);
 }
 

@@ -77,7 +77,7 @@ TEST_CASE("a re-layout inside a stage costs time and workspace on both sides of 
   Plan plan = two_stages(narrow);
   for (std::size_t i = 8; i < 16; ++i) plan.layers[i] = wide;
   const PlanCost cost = price(plan);
-  CHECK(cost.layers[9].relayout_forward.value == 0);   // wide wants half of what every narrow rank has
+  CHECK(cost.layers[9].relayout_forward.value == 0);  // wide wants half of what every narrow rank has
   CHECK(cost.layers[9].relayout_backward.value > 0);
   CHECK(cost.layers[8].relayout_forward.value == 0);
   CHECK(cost.layers[10].relayout_backward.value == 0);
@@ -103,7 +103,9 @@ TEST_CASE("plans that cannot be priced say why") {
     CHECK(cost.error().message.find('\n') == std::string::npos);
     return cost.error().message;
   };
-  const auto says = [](const std::string& message, const char* part) { return message.find(part) != std::string::npos; };
+  const auto says = [](const std::string& message, const char* part) {
+    return message.find(part) != std::string::npos;
+  };
   const Plan plan = two_stages({.tensor = 4});
   CHECK(says(why(plan, value_or_throw(find_model("llama2-13b")), cluster()), "32 layers"));
   CHECK(says(why(plan, model(), value_or_throw(load_cluster("4xa100-80g"))), "needs 8 devices"));

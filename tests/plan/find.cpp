@@ -129,11 +129,11 @@ TEST_CASE("what the search predicts is what the plan costs, on devices and on sh
     std::int64_t batch;
     Bytes memory;
   };
-  for (const Question& q : {Question{"llama2-7b", cluster_named("64xa100-40g"), 256, {}},
-                            Question{"llama2-7b", cluster_named("8xa100-80g"), 64, 40_GiB},
-                            Question{"gpt2-350m", cluster_named("8xtitan-24g"), 32, 4_GiB},
-                            Question{"gpt2-tiny", host_cluster(4, 2), 8, 64_MiB},
-                            Question{"llama-tiny", host_cluster(4, 1), 16, {}}}) {
+  for (const Question& q :
+       {Question{"llama2-7b", cluster_named("64xa100-40g"), 256, {}},
+        Question{"llama2-7b", cluster_named("8xa100-80g"), 64, 40_GiB},
+        Question{"gpt2-350m", cluster_named("8xtitan-24g"), 32, 4_GiB},
+        Question{"gpt2-tiny", host_cluster(4, 2), 8, 64_MiB}, Question{"llama-tiny", host_cluster(4, 1), 16, {}}}) {
     const ModelSpec model = model_named(q.model);
     SearchOptions options;
     options.global_batch = q.batch;

@@ -35,8 +35,7 @@ Plan example() {
   plan.predicted.mfu = 1.0 / 3;
   plan.predicted.budget = 16_GiB;
   plan.predicted.stages = {{1_GiB, {0.25}, {0.5}}, {2_GiB, {1e-9}, {3e5}}};
-  plan.predicted.alternatives = {
-      {"data parallel", "m1: dp8", true, false, {1}, {2}, {3}, {4}, {5}, 77_GiB}};
+  plan.predicted.alternatives = {{"data parallel", "m1: dp8", true, false, {1}, {2}, {3}, {4}, {5}, 77_GiB}};
   return plan;
 }
 
@@ -150,7 +149,8 @@ TEST_CASE("no damage to the text of a plan is more than a message") {
       damaged.resize(random() % text.size());
     else
       for (unsigned k = 0; k <= random() % 3; ++k)
-        damaged[random() % text.size()] = static_cast<char>(i % 3 == 1 ? random() % 256 : "0123456789-{}[],\"e."[random() % 20]);
+        damaged[random() % text.size()] =
+            static_cast<char>(i % 3 == 1 ? random() % 256 : "0123456789-{}[],\"e."[random() % 20]);
     const auto value = parse_json(damaged, "plan.json");
     if (!value) continue;
     ++readable;

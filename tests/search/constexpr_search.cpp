@@ -10,8 +10,14 @@ using namespace galvatron::search;
 
 namespace {
 
-constexpr LayerSpec block{.hidden = 256, .heads = 8, .kv_heads = 8, .head_dim = 32, .ffn = 1024, .vocabulary = 1000,
-                          .positions = 128, .layers = 3};
+constexpr LayerSpec block{.hidden = 256,
+                          .heads = 8,
+                          .kv_heads = 8,
+                          .head_dim = 32,
+                          .ffn = 1024,
+                          .vocabulary = 1000,
+                          .positions = 128,
+                          .layers = 3};
 constexpr ConstexprOptions options{.global_batch = 8, .sequence = 128, .precision = Precision::fp32};
 
 constexpr ConstexprCluster devices(Bytes memory) {

@@ -62,7 +62,8 @@ TEST_CASE("labels that are removed are beaten by one that is kept, whatever foll
     }
     for (const Label& a : best)
       for (const Label& b : best) {
-        const bool beats = a.parent != b.parent && a.time <= b.time && a.once <= b.once && a.kept <= b.kept && a.top <= b.top;
+        const bool beats =
+            a.parent != b.parent && a.time <= b.time && a.once <= b.once && a.kept <= b.kept && a.top <= b.top;
         CHECK(!beats);
       }
   }

@@ -14,7 +14,7 @@ namespace galvatron::search::testing {
 
 struct Shape {
   int most_stages = 3;
-  int most_layers = 5;   ///< beside the ends
+  int most_layers = 5;  ///< beside the ends
   int most_choices = 3;
 };
 
@@ -110,7 +110,7 @@ inline void for_every_assignment(const Problem& p, const std::function<void(cons
 }
 
 struct BruteForce {
-  double seconds = std::numeric_limits<double>::infinity();             ///< within the budget
+  double seconds = std::numeric_limits<double>::infinity();      ///< within the budget
   std::int64_t peak = std::numeric_limits<std::int64_t>::max();  ///< of any
 };
 

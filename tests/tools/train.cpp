@@ -98,10 +98,13 @@ TEST_CASE("profile, plan and train go together, and --auto does all three") {
   const Ran fresh = folder.run(
       "train --auto --profile-seconds 0.02 --model gpt2-tiny --data text.txt --steps 2 --global-batch 4 --seq 16 "
       "--ranks 2 "
-      "--precision fp32 --json");
+      "--precision fp32 --save-plan r.json --save-cluster d.json --json");
   CAPTURE(fresh.err);
   REQUIRE(fresh.code == 0);
   check_outcome(fresh.json(), 2);
+  CHECK(fresh.json().at("plan").at("cluster") == "d.json");
+  CHECK(folder.run("cost --plan r.json --json").json().at("iteration_seconds") ==
+        fresh.json().at("predicted_iteration_seconds"));
 
   check_failure(folder.run("train --auto --cluster c.json --model gpt2-tiny --data text.txt --steps 2 --global-batch 4 "
                            "--ranks 4"),
@@ -164,7 +167,7 @@ TEST_CASE("devices, launchers and strategies that are not there are refused") {
   const std::string base = "train --plan p.json --data text.txt --steps 1 ";
   check_failure(folder.run(base + "--device cuda"), 4, "cuda");
   check_failure(folder.run("profile --device cuda"), 4, "cuda");
-  check_failure(folder.run(base + "--launcher mpi"), 2, "mpi");
+  check_failure(folder.run(base + "--launcher mpi"), 2, "MPI");
   check_failure(folder.run(base + "--device tpu"), 2, "host|cuda");
   json ring = small_plan();
   for (auto& layer : ring["layers"]) {

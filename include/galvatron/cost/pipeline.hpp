@@ -50,8 +50,7 @@ namespace detail {
 /// The order of passes on one stage: positive k is the forward, negative k the backward of micro-batch |k|, from 1.
 inline std::vector<int> pass_order(ScheduleKind kind, int stages, int stage, int microbatches) {
   std::vector<int> order;
-  const int ahead =
-      kind == ScheduleKind::gpipe ? microbatches : std::min(stages - 1 - stage, microbatches);
+  const int ahead = kind == ScheduleKind::gpipe ? microbatches : std::min(stages - 1 - stage, microbatches);
   for (int k = 1; k <= ahead; ++k) order.push_back(k);
   for (int k = ahead + 1; k <= microbatches; ++k) {
     order.push_back(k);

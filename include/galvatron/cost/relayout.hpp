@@ -30,7 +30,8 @@ constexpr Traffic busiest_receiver(const ActivationLayout& from, const Activatio
     const std::int64_t kept = from.holds(rank) ? [&] {
       const Region both = intersection(from.region(rank), want);
       return both.empty() ? std::int64_t{0} : both.tokens();
-    }() : 0;
+    }()
+                                               : 0;
     const std::int64_t lacking = want.tokens() - kept;
     if (lacking <= busiest.tokens) continue;
     const std::int64_t columns = (want.batch_end - 1) / samples - want.batch_begin / samples + 1;

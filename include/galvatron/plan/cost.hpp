@@ -24,12 +24,12 @@ namespace galvatron {
 /// One layer of a plan on one of its ranks.
 struct PlanLayerCost {
   StrategySpec spec;
-  cost::LayerSeconds seconds;   ///< without moves of activations
-  Seconds relayout_forward;     ///< from the layer before in the same stage
+  cost::LayerSeconds seconds;  ///< without moves of activations
+  Seconds relayout_forward;    ///< from the layer before in the same stage
   Seconds relayout_backward;
   Bytes states;
-  Bytes stash;                  ///< of one micro-batch
-  Bytes workspace;              ///< transient, at its largest
+  Bytes stash;      ///< of one micro-batch
+  Bytes workspace;  ///< transient, at its largest
 };
 
 /// One stage; seconds of a micro-batch include re-layouts and what comes from neighbouring stages.
@@ -46,7 +46,7 @@ struct PlanCost {
   Seconds iteration;
   double samples_per_second = 0;
   double tokens_per_second = 0;
-  double mfu = 0;                     ///< 0 when the device's peak is unknown
+  double mfu = 0;  ///< 0 when the device's peak is unknown
   std::vector<PlanStageCost> stages;
   std::vector<PlanLayerCost> layers;  ///< the embedding, the blocks, the head
   // Where the iteration of the slowest stage goes:
@@ -88,8 +88,7 @@ inline Result<PlanCost> cost_of(const Plan& plan, const ModelSpec& model, const 
     return usage_error("the plan needs " + std::to_string(plan.ranks()) + " devices and " + cluster.name + " has " +
                        std::to_string(cluster.devices) + ": give a larger --cluster or make a new plan");
   if (!is_planned(plan.schedule))
-    return usage_error(std::string("the schedule ") + name_of(plan.schedule) +
-                       " is not priced yet: use gpipe or 1f1b");
+    return usage_error(std::string("the schedule ") + name_of(plan.schedule) + " is not priced yet: use gpipe or 1f1b");
 
   PlanCost out;
   const int count = static_cast<int>(plan.stages.size());
@@ -119,8 +118,8 @@ inline Result<PlanCost> cost_of(const Plan& plan, const ModelSpec& model, const 
       cost.spec = spec;
       counts.push_back(again ? counts.back() : cost::layer_counts(layer, spec, batch));
       const cost::LayerCounts& c = counts.back();
-      cost.seconds = again ? out.layers.back().seconds
-                           : cost::layer_seconds(c, plan.precision, cluster, stage_ranks, ranks);
+      cost.seconds =
+          again ? out.layers.back().seconds : cost::layer_seconds(c, plan.precision, cluster, stage_ranks, ranks);
       cost.states = c.states;
       cost.stash = c.stash;
       cost.workspace = max(c.forward_workspace, c.activation + c.backward_workspace);
@@ -138,8 +137,8 @@ inline Result<PlanCost> cost_of(const Plan& plan, const ModelSpec& model, const 
       add(model.blocks[static_cast<std::size_t>(layer)], plan.layers[static_cast<std::size_t>(layer)]);
     if (i + 1 == count) add(model.head, plan.head);
 
-    total.memory = cost::stage_memory(counts, layouts, total.slots, i > 0, i + 1 < count,
-                                      cluster.device.library_workspace);
+    total.memory =
+        cost::stage_memory(counts, layouts, total.slots, i > 0, i + 1 < count, cluster.device.library_workspace);
     for (std::size_t k = first; k < out.layers.size(); ++k) {
       const PlanLayerCost& layer = out.layers[k];
       const Seconds moves = layer.relayout_forward + layer.relayout_backward;

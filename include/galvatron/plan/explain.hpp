@@ -49,8 +49,7 @@ inline std::string wrapped(const std::string& text, std::size_t indent) {
 inline std::string short_strategy(const StrategySpec& spec) {
   std::string out;
   const auto add = [&out](const std::string& part) { out += (out.empty() ? "" : " ") + part; };
-  if (spec.tensor > 1)
-    add("tp" + std::to_string(spec.tensor) + (spec.sequence == SequenceKind::megatron ? "+sp" : ""));
+  if (spec.tensor > 1) add("tp" + std::to_string(spec.tensor) + (spec.sequence == SequenceKind::megatron ? "+sp" : ""));
   if (spec.context > 1) add("cp" + std::to_string(spec.context) + " " + name_of(spec.sequence));
   if (spec.data > 1) add("dp" + std::to_string(spec.data));
   if (spec.zero > 0) add("zero" + std::to_string(spec.zero));
@@ -207,11 +206,10 @@ inline Result<std::string> explain(const Plan& plan, const ModelSpec& model, con
   const PlanCost& cost = *priced;
   const int stages = static_cast<int>(plan.stages.size());
   std::string out = detail::wrapped(
-      plan.model + " on " + plan.cluster + ": " + std::to_string(plan.ranks()) + " ranks in " +
-          std::to_string(stages) + (stages == 1 ? " stage" : " pipeline stages") + ", " + name_of(plan.precision) +
-          ", batch of " + std::to_string(plan.global_batch) + " x " + std::to_string(plan.sequence_length) +
-          " tokens in " + std::to_string(plan.microbatches) +
-          (plan.microbatches == 1 ? " micro-batch" : " micro-batches") +
+      plan.model + " on " + plan.cluster + ": " + std::to_string(plan.ranks()) + " ranks in " + std::to_string(stages) +
+          (stages == 1 ? " stage" : " pipeline stages") + ", " + name_of(plan.precision) + ", batch of " +
+          std::to_string(plan.global_batch) + " x " + std::to_string(plan.sequence_length) + " tokens in " +
+          std::to_string(plan.microbatches) + (plan.microbatches == 1 ? " micro-batch" : " micro-batches") +
           (stages > 1 ? ", schedule " + std::string(name_of(plan.schedule)) : "") + ".",
       0);
   const auto share = [&](Seconds part) { return detail::percent(part / cost.iteration); };
@@ -222,9 +220,10 @@ inline Result<std::string> explain(const Plan& plan, const ModelSpec& model, con
           ". On the slowest stage: compute " + share(cost.compute) + ", communication " + share(cost.communication) +
           ", gradients and optimizer " + share(cost.update) + ", waiting for other stages " + share(cost.idle) + ".",
       0);
-  out += detail::wrapped("The fullest rank needs " + format_bytes(cost.peak()) +
-                             (plan.predicted.budget.count > 0 ? " of " + format_bytes(plan.predicted.budget) : "") + ".",
-                         0);
+  out +=
+      detail::wrapped("The fullest rank needs " + format_bytes(cost.peak()) +
+                          (plan.predicted.budget.count > 0 ? " of " + format_bytes(plan.predicted.budget) : "") + ".",
+                      0);
   out += "\n" + detail::table(plan, cost) + detail::reasons(plan, cost);
   return out;
 }

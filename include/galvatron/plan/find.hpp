@@ -97,7 +97,8 @@ inline PredictedAlternative predicted(const search::Alternative& from, const Mod
 
 }  // namespace detail
 
-/// The fastest plan for a model on a cluster. An infeasible search is a value with a reason. Errors (usage): bad options.
+/// The fastest plan for a model on a cluster. An infeasible search is a value with a reason. Errors (usage): bad
+/// options.
 inline Result<FoundPlan> find_plan(const ModelSpec& model, const Cluster& cluster, const SearchOptions& wanted) {
   auto options = search::completed(wanted, model, cluster);
   if (!options) return tl::unexpected<Error>(std::move(options.error()));

@@ -44,7 +44,9 @@ class PlanWriter {
     text_ += "\"" + std::string(name) + "\": ";
     after_key_ = true;
   }
-  void value(std::string_view text) { plain(json(std::string(text)).dump(-1, ' ', false, json::error_handler_t::replace)); }
+  void value(std::string_view text) {
+    plain(json(std::string(text)).dump(-1, ' ', false, json::error_handler_t::replace));
+  }
   void value(const char* text) { value(std::string_view(text)); }
   void value(bool truth) { plain(truth ? "true" : "false"); }
   void value(int n) { plain(std::to_string(n)); }
@@ -133,15 +135,15 @@ inline Result<StrategySpec> strategy_from_json(const json& value, const std::str
   JsonObject fields(value, where);
   StrategySpec spec;
   spec.tensor = fields.required<int>("tensor", 1, most);
-  spec.sequence = required_name(
-      fields, "sequence",
-      std::array{SequenceKind::none, SequenceKind::megatron, SequenceKind::ulysses, SequenceKind::ring});
+  spec.sequence =
+      required_name(fields, "sequence",
+                    std::array{SequenceKind::none, SequenceKind::megatron, SequenceKind::ulysses, SequenceKind::ring});
   spec.context = fields.required<int>("context", 1, most);
   spec.data = fields.required<int>("data", 1, most);
   spec.zero = fields.required<int>("zero", 0, 3);
   spec.expert = fields.required<int>("expert", 1, most);
-  spec.recompute = required_name(
-      fields, "recompute", std::array{RecomputeKind::none, RecomputeKind::selective, RecomputeKind::full});
+  spec.recompute = required_name(fields, "recompute",
+                                 std::array{RecomputeKind::none, RecomputeKind::selective, RecomputeKind::full});
   if (auto done = fields.finish(); !done) return tl::unexpected<Error>(std::move(done.error()));
   return spec;
 }
@@ -159,8 +161,8 @@ inline Result<PlanStage> stage_from_json(const json& value, const std::string& w
     return ranks[i].get<std::uint64_t>() <= static_cast<std::uint64_t>(most_ranks);
   };
   if (!fields.failed() && (ranks.size() != 2 || !small(0) || !small(1)))
-    fields.fail(fields.name("ranks") + ": expected [first, count], two integers from 0 to " + std::to_string(most_ranks) +
-                ", found " + one_line(ranks.dump(), 60));
+    fields.fail(fields.name("ranks") + ": expected [first, count], two integers from 0 to " +
+                std::to_string(most_ranks) + ", found " + one_line(ranks.dump(), 60));
   if (auto done = fields.finish(); !done) return tl::unexpected<Error>(std::move(done.error()));
   stage.first_rank = ranks[0].get<int>();
   stage.rank_count = ranks[1].get<int>();
@@ -222,7 +224,8 @@ inline Result<Prediction> prediction_from_json(const json& value, const std::str
   p.budget = bytes(fields, "budget_bytes");
   for (const json& item : list("stages")) {
     JsonObject from(item, where + ": stages[" + std::to_string(p.stages.size()) + "]");
-    p.stages.push_back({bytes(from, "peak_bytes"), seconds(from, "forward_seconds"), seconds(from, "backward_seconds")});
+    p.stages.push_back(
+        {bytes(from, "peak_bytes"), seconds(from, "forward_seconds"), seconds(from, "backward_seconds")});
     if (auto done = from.finish_allowing_unknown_keys(); !done) return tl::unexpected<Error>(std::move(done.error()));
   }
   for (const json& item : list("alternatives")) {

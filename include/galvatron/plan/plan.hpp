@@ -90,8 +90,8 @@ struct Plan {
   [[nodiscard]] std::int64_t microbatch() const { return global_batch / microbatches; }
 };
 
-/// Why a plan is none, whatever the model; an empty message when it is one: stages cover layers and ranks without gap or
-/// overlap, degrees multiply to the ranks of the stage, strategies are legal, and micro-batches divide evenly.
+/// Why a plan is none, whatever the model; an empty message when it is one: stages cover layers and ranks without gap
+/// or overlap, degrees multiply to the ranks of the stage, strategies are legal, and micro-batches divide evenly.
 inline std::string why_inconsistent(const Plan& plan) {
   const auto text = [](std::int64_t n) { return std::to_string(n); };
   if (plan.version != plan_version)
@@ -110,8 +110,8 @@ inline std::string why_inconsistent(const Plan& plan) {
     const PlanStage& stage = plan.stages[i];
     const std::string name = "stage " + std::to_string(i);
     if (stage.first_layer != layer)
-      return name + " begins with layer " + text(stage.first_layer) + (stage.first_layer > layer ? ", a gap" : ", an overlap") +
-             ": layer " + text(layer) + " is next";
+      return name + " begins with layer " + text(stage.first_layer) +
+             (stage.first_layer > layer ? ", a gap" : ", an overlap") + ": layer " + text(layer) + " is next";
     if (stage.last_layer < stage.first_layer)
       return name + " has no layer: it ends with layer " + text(stage.last_layer) + " and begins with " +
              text(stage.first_layer);
@@ -120,13 +120,14 @@ inline std::string why_inconsistent(const Plan& plan) {
              text(static_cast<std::int64_t>(plan.layers.size()) - 1);
     if (stage.rank_count < 1) return name + " has no ranks";
     if (stage.first_rank != rank)
-      return name + " begins with rank " + text(stage.first_rank) + (stage.first_rank > rank ? ", a gap" : ", an overlap") +
-             ": rank " + text(rank) + " is next";
+      return name + " begins with rank " + text(stage.first_rank) +
+             (stage.first_rank > rank ? ", a gap" : ", an overlap") + ": rank " + text(rank) + " is next";
     if (stage.rank_count != plan.stages.front().rank_count)
       return name + " has " + text(stage.rank_count) + " ranks and stage 0 has " +
              text(plan.stages.front().rank_count) + ": all stages have equally many";
     layer = stage.last_layer + 1;
-    if (stage.rank_count > most_ranks - rank) return name + " has more than " + text(most_ranks) + " ranks before its end";
+    if (stage.rank_count > most_ranks - rank)
+      return name + " has more than " + text(most_ranks) + " ranks before its end";
     rank += stage.rank_count;
   }
   if (layer != static_cast<int>(plan.layers.size()))

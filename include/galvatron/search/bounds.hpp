@@ -1,7 +1,7 @@
 // Lower bounds: what no assignment of a problem can be faster than.
 //
-// The memory limits and the maximum over stages are relaxed with multipliers (Lagrange). For stage weights w_i >= 1 with
-// sum P + m - 1 and memory prices q_i >= 0, every assignment that fits its budget M satisfies
+// The memory limits and the maximum over stages are relaxed with multipliers (Lagrange). For stage weights w_i >= 1
+// with sum P + m - 1 and memory prices q_i >= 0, every assignment that fits its budget M satisfies
 //
 //     seconds / alone >= sum_i w_i C_i >= sum_i [ w_i C_i + q_i (memory_i - M) ]
 //
@@ -73,8 +73,8 @@ class Bounds {
   [[nodiscard]] double with_stages(int stage, int begin, double contributions, double sum, double slowest,
                                    double once) const {
     const auto a = static_cast<std::size_t>(begin);
-    const double relaxed = alone_ * (contributions + open_.back() - open_[a]) + credit_.back() -
-                           credit_[static_cast<std::size_t>(stage)];
+    const double relaxed =
+        alone_ * (contributions + open_.back() - open_[a]) + credit_.back() - credit_[static_cast<std::size_t>(stage)];
     const double rest = time_.back() - time_[a];
     const int left = p_.stages() - stage;
     return std::max(relaxed, p_.objective(sum + rest, left > 0 ? std::max(slowest, rest / left) : slowest, once));
@@ -85,10 +85,10 @@ class Bounds {
     const double inner = time_[end - 1] - time_[1];
     const double sum = inner + first.seconds() + last.seconds();
     const double slowest = std::max({sum / p_.stages(), first.seconds(), last.seconds()});
-    const double once = std::max({(once_[end - 1] - once_[1] + first.once() + last.once()) / p_.stages(), first.once(),
-                                  last.once()});
-    const double relaxed = alone_ * (open_[end - 1] - open_[1] + cost_in(0, first) + cost_in(p_.stages() - 1, last)) +
-                           credit_.back();
+    const double once =
+        std::max({(once_[end - 1] - once_[1] + first.once() + last.once()) / p_.stages(), first.once(), last.once()});
+    const double relaxed =
+        alone_ * (open_[end - 1] - open_[1] + cost_in(0, first) + cost_in(p_.stages() - 1, last)) + credit_.back();
     return std::max(relaxed, p_.objective(sum, slowest, once));
   }
 
@@ -112,9 +112,7 @@ class Bounds {
   [[nodiscard]] const LayerType& type_of(int layer) const {
     return p_.types[static_cast<std::size_t>(p_.layers[static_cast<std::size_t>(layer)])];
   }
-  [[nodiscard]] bool is_movable(int layer) const {
-    return layer >= p_.leading && layer < p_.count() - p_.trailing;
-  }
+  [[nodiscard]] bool is_movable(int layer) const { return layer >= p_.leading && layer < p_.count() - p_.trailing; }
 
   void least_of_types() {
     std::vector<std::pair<double, double>> least;
@@ -155,8 +153,8 @@ class Bounds {
     double workspace = std::numeric_limits<double>::max();
     for (const int type : movable_types_)
       for (const Choice& c : p_.types[static_cast<std::size_t>(type)])
-        workspace = std::min(workspace, static_cast<double>(std::max(c.forward_workspace,
-                                                                     c.activation + c.backward_workspace)));
+        workspace = std::min(workspace,
+                             static_cast<double>(std::max(c.forward_workspace, c.activation + c.backward_workspace)));
     return out - workspace;
   }
   [[nodiscard]] double end_seconds(int stage) const {
@@ -197,7 +195,7 @@ class Bounds {
 
     struct Fill {
       double layers = 0;
-      double slope = 0;       // seconds of one more layer
+      double slope = 0;        // seconds of one more layer
       std::size_t vertex = 0;  // of the hull: the layers are between this one and the next
     };
     [[nodiscard]] Fill fill(double seconds) const {
@@ -207,9 +205,9 @@ class Bounds {
         const Point& to = hull[k];
         const double next_layers = to.memory > 0 ? std::max(room, 0.0) / to.memory : 1e18;
         // On the line between two vertices the layers change from one to the other while the room stays full.
-        const double slope =
-            k == 0 ? to.seconds
-                   : (to.seconds * hull[k - 1].memory - hull[k - 1].seconds * to.memory) / (hull[k - 1].memory - to.memory);
+        const double slope = k == 0 ? to.seconds
+                                    : (to.seconds * hull[k - 1].memory - hull[k - 1].seconds * to.memory) /
+                                          (hull[k - 1].memory - to.memory);
         const double next_time = time + slope * (next_layers - layers);
         if (next_time >= seconds)
           return {slope > 0 ? layers + std::max(0.0, seconds - time) / slope : next_layers, std::max(slope, 1e-300),
@@ -312,7 +310,7 @@ class Bounds {
   bool may_fit_ = true;
   std::int64_t least_activation_ = std::numeric_limits<std::int64_t>::max();
   std::vector<int> movable_types_;
-  std::vector<double> time_;    // (layers + 1) sums of the least seconds of the layers before
+  std::vector<double> time_;  // (layers + 1) sums of the least seconds of the layers before
   std::vector<double> once_;
   std::vector<double> weight_;  // (stages) w
   std::vector<double> price_;   // (stages) q, seconds a byte

@@ -69,15 +69,16 @@ struct StageSetting {
   int stages = 1;
   int ranks = 1;  // of a stage
   std::vector<StrategySpec> specs;
-  std::vector<int> layout;        // of each spec
+  std::vector<int> layout;         // of each spec
   std::vector<StrategySpec> like;  // a spec of each layout
-  std::vector<double> share;      // (layouts, layouts) of a micro-batch that a re-layout moves to one rank
+  std::vector<double> share;       // (layouts, layouts) of a micro-batch that a re-layout moves to one rank
 
   StageSetting(int stage_count, int stage_ranks, const Space& space)
       : stages(stage_count), ranks(stage_ranks), specs(strategies(space, stage_ranks)) {
     const auto of = [](const StrategySpec& s) { return activation_layout(s, 0, 1, 1); };
     for (const StrategySpec& spec : specs) {
-      const auto same = std::find_if(like.begin(), like.end(), [&](const StrategySpec& s) { return of(s) == of(spec); });
+      const auto same =
+          std::find_if(like.begin(), like.end(), [&](const StrategySpec& s) { return of(s) == of(spec); });
       layout.push_back(static_cast<int>(same - like.begin()));
       if (same == like.end()) like.push_back(spec);
     }
@@ -207,8 +208,7 @@ inline Candidate candidate_of(const Case& c, const Assignment& plan, const Evalu
   out.microbatches = c.microbatches();
   out.schedule = c.schedule;
   const auto spec = [&](int layer) {
-    return c.specs[static_cast<std::size_t>(
-        c.problem.choice(layer, plan.choice[static_cast<std::size_t>(layer)]).tag)];
+    return c.specs[static_cast<std::size_t>(c.problem.choice(layer, plan.choice[static_cast<std::size_t>(layer)]).tag)];
   };
   for (int i = 0; i < out.stages; ++i)
     out.first_block.push_back(std::max(0, plan.first[static_cast<std::size_t>(i)] - c.problem.leading));
@@ -218,8 +218,7 @@ inline Candidate candidate_of(const Case& c, const Assignment& plan, const Evalu
   for (int layer = 1; layer < last; ++layer) out.blocks.push_back(spec(layer));
   std::vector<cost::StageSeconds> stages;
   for (const StageCost& s : cost.stages) stages.push_back({{s.forward}, {s.backward}, {s.synchronise}, {s.update}});
-  out.iteration =
-      cost::iteration_seconds(cluster, c.schedule, stages, c.microbatches(), cluster.devices / c.stages());
+  out.iteration = cost::iteration_seconds(cluster, c.schedule, stages, c.microbatches(), cluster.devices / c.stages());
   out.peak = {cost.peak};
   return out;
 }

@@ -23,11 +23,11 @@ namespace galvatron::search {
 /// Equal devices on one network, as rates: what a data sheet tells.
 struct ConstexprCluster {
   int devices = 1;
-  Bytes memory;                  ///< of each
-  double flops = 1e14;           ///< FLOP/s reached by GEMMs and attention
-  double memory_bandwidth = 1e12;  ///< bytes/s
+  Bytes memory;                     ///< of each
+  double flops = 1e14;              ///< FLOP/s reached by GEMMs and attention
+  double memory_bandwidth = 1e12;   ///< bytes/s
   double network_bandwidth = 1e11;  ///< bytes/s on the busiest link of a ring
-  double latency = 5e-6;         ///< seconds of a step of a ring
+  double latency = 5e-6;            ///< seconds of a step of a ring
 };
 
 struct ConstexprOptions {
@@ -55,7 +55,7 @@ constexpr Seconds constexpr_seconds(const cost::Work& work, Precision precision,
     if (n > 1 || work.kind == WorkKind::send)
       once = steps * (cluster.latency + m / (work.kind == WorkKind::send ? 1 : n) / cluster.network_bandwidth);
   } else {
-    const double bytes = work.kind == WorkKind::adamw                                        ? 28 * m
+    const double bytes = work.kind == WorkKind::adamw                                 ? 28 * m
                          : work.kind == WorkKind::fill || work.kind == WorkKind::copy ? 2 * m
                                                                                       : 3 * e * cells;
     once = bytes / cluster.memory_bandwidth;
@@ -126,7 +126,8 @@ constexpr ConstexprPlan<Layers> constexpr_search(const LayerSpec& layer, const C
     };
     Priced& out = choices[count++];
     out.spec = spec;
-    out.seconds = (price(c.forward) + price(c.backward)) * options.microbatches + price(c.synchronise) + price(c.update);
+    out.seconds =
+        (price(c.forward) + price(c.backward)) * options.microbatches + price(c.synchronise) + price(c.update);
     out.kept = c.states.count + c.stash.count;
     out.forward_workspace = c.forward_workspace.count;
     out.workspace = max(c.forward_workspace, c.activation + c.backward_workspace).count;

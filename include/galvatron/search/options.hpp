@@ -21,9 +21,9 @@ struct SearchOptions {
   Precision precision = Precision::bf16;
   Space space{};
   std::vector<ScheduleKind> schedules{ScheduleKind::one_f_one_b, ScheduleKind::gpipe};
-  int microbatches = 0;            ///< 0: every divisor of the batch
-  int threads = 1;                 ///< the answer does not depend on it
-  std::size_t labels = 64;         ///< see Limits: more is slower and nearer to a proof
+  int microbatches = 0;     ///< 0: every divisor of the batch
+  int threads = 1;          ///< the answer does not depend on it
+  std::size_t labels = 64;  ///< see Limits: more is slower and nearer to a proof
 };
 
 /// A whole strategy, with layers numbered as blocks of the model (embedding and head apart).
@@ -41,28 +41,28 @@ struct Candidate {
 
 /// A plan that did not win, or one of the plain schemes.
 struct Alternative {
-  std::string name;      ///< "data parallel", "pipeline 4", ...
-  Candidate candidate;   ///< the fastest of its kind that fits, or else the one that needs the least memory
-  bool exists = true;    ///< false: batch, heads or layers forbid it
+  std::string name;     ///< "data parallel", "pipeline 4", ...
+  Candidate candidate;  ///< the fastest of its kind that fits, or else the one that needs the least memory
+  bool exists = true;   ///< false: batch, heads or layers forbid it
   bool fits = true;
 };
 
 struct SearchStatistics {
-  int cases = 0;    ///< (pipeline degree, micro-batches, schedule) with a legal strategy
-  int solved = 0;   ///< of them searched; bounds excluded the rest
-  bool proven = true;  ///< within the space and the time model, no plan is faster
-  Seconds bound;       ///< no plan is faster than this
+  int cases = 0;            ///< (pipeline degree, micro-batches, schedule) with a legal strategy
+  int solved = 0;           ///< of them searched; bounds excluded the rest
+  bool proven = true;       ///< within the space and the time model, no plan is faster
+  Seconds bound;            ///< no plan is faster than this
   std::int64_t labels = 0;  ///< made by the dynamic programs
-  Seconds seconds;     ///< that the search took
+  Seconds seconds;          ///< that the search took
 };
 
 struct SearchResult {
   bool feasible = false;
-  Candidate best;                          ///< when feasible
-  std::vector<Alternative> alternatives;   ///< best of other pipeline degrees, and the plain schemes
-  std::string reason;                      ///< when infeasible: one line
-  std::optional<Bytes> smallest_memory;    ///< when infeasible: the least budget with a plan, if any budget has one
-  std::optional<Candidate> smallest;       ///< its plan
+  Candidate best;                         ///< when feasible
+  std::vector<Alternative> alternatives;  ///< best of other pipeline degrees, and the plain schemes
+  std::string reason;                     ///< when infeasible: one line
+  std::optional<Bytes> smallest_memory;   ///< when infeasible: the least budget with a plan, if any budget has one
+  std::optional<Candidate> smallest;      ///< its plan
   SearchStatistics statistics;
 };
 

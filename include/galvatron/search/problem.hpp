@@ -58,11 +58,11 @@ struct Objective {
 struct Problem {
   Objective objective;
   std::vector<LayerType> types;
-  std::vector<int> layers;       ///< the type of every layer
-  int leading = 0;               ///< layers that the first stage has in any case (an embedding)
-  int trailing = 0;              ///< layers that the last stage has in any case (a head)
-  bool tied = false;             ///< the first and the last layer must have choices of one tag
-  std::vector<int> slots;        ///< micro-batches in flight, per stage
+  std::vector<int> layers;  ///< the type of every layer
+  int leading = 0;          ///< layers that the first stage has in any case (an embedding)
+  int trailing = 0;         ///< layers that the last stage has in any case (a head)
+  bool tied = false;        ///< the first and the last layer must have choices of one tag
+  std::vector<int> slots;   ///< micro-batches in flight, per stage
   int layouts = 1;
   std::vector<double> relayout;  ///< (layouts from, layouts to) seconds; the gradient takes the way back
   std::vector<double> receive;   ///< (layouts) seconds to get such a tensor from a neighbouring stage
@@ -84,7 +84,7 @@ struct Problem {
 };
 
 struct StageCost {
-  double forward = 0;   ///< seconds of a micro-batch, with what the stage receives
+  double forward = 0;  ///< seconds of a micro-batch, with what the stage receives
   double backward = 0;
   double synchronise = 0;
   double update = 0;

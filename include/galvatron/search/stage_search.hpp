@@ -22,7 +22,7 @@ namespace galvatron::search {
 struct Limits {
   std::size_t labels = 192;  ///< of one class at one layer; beyond them the search is no longer exact
   std::int64_t work = std::numeric_limits<std::int64_t>::max();  ///< labels to make; then the search gives up
-  bool memory_only = false;  ///< ignore time: look for the least memory
+  bool memory_only = false;                                      ///< ignore time: look for the least memory
 };
 
 /// A stage that ends after some layer.
@@ -52,8 +52,8 @@ struct TypeIndex {
   /// superfluous are left out.
   TypeIndex(const LayerType& type, std::int64_t slots, int only_tag, bool memory_only) {
     const auto no_worse = [&](const Choice& a, const Choice& b) {
-      const bool memory = a.states + slots * a.stash <= b.states + slots * b.stash &&
-                          a.backward_workspace <= b.backward_workspace;
+      const bool memory =
+          a.states + slots * a.stash <= b.states + slots * b.stash && a.backward_workspace <= b.backward_workspace;
       return memory && (memory_only || (a.seconds() <= b.seconds() && a.once() <= b.once()));
     };
     for (std::size_t i = 0; i < type.size(); ++i) {
@@ -85,7 +85,7 @@ struct StageRole {
   std::int64_t slots = 1;  ///< micro-batches in flight
   bool first = true;
   bool last = true;
-  int tag = -1;            ///< of the first layer of the first stage and of the last of the last; -1: any
+  int tag = -1;  ///< of the first layer of the first stage and of the last of the last; -1: any
 };
 
 /// All good stages that begin at one layer.
@@ -201,8 +201,7 @@ class StageTable {
       ++sources;
       const bool same = from.layout == to.layout;
       const double seconds = same || limits_.memory_only ? 0 : problem_.relayout_seconds(from.layout, to.layout);
-      const std::int64_t space =
-          same ? 0 : from.activation + std::max(from.forward_workspace, to.activation);
+      const std::int64_t space = same ? 0 : from.activation + std::max(from.forward_workspace, to.activation);
       for (std::size_t i = begin; i < end; ++i) {
         Label label = before->labels[i];
         label.parent = static_cast<std::int32_t>(i);

@@ -19,10 +19,14 @@ inline constexpr std::array schedule_kinds{ScheduleKind::gpipe, ScheduleKind::on
 
 constexpr const char* name_of(ScheduleKind kind) {
   switch (kind) {
-    case ScheduleKind::gpipe: return "gpipe";
-    case ScheduleKind::one_f_one_b: return "1f1b";
-    case ScheduleKind::interleaved: return "interleaved";
-    case ScheduleKind::zb_h1: return "zb-h1";
+    case ScheduleKind::gpipe:
+      return "gpipe";
+    case ScheduleKind::one_f_one_b:
+      return "1f1b";
+    case ScheduleKind::interleaved:
+      return "interleaved";
+    case ScheduleKind::zb_h1:
+      return "zb-h1";
   }
   return "?";
 }
