@@ -2,11 +2,11 @@
 //
 //   benchmark_planner [--cluster cluster.json] [--ranks 4] [--rounds 3] [--steps 8] [--out plans.csv]
 //
-// Every strategy that all layers can share, with every pipeline degree, number of micro-batches and schedule, is trained
-// for a few steps, in `rounds` rounds some time apart; a plan's time is the median of all its steps but the first of a
-// round. Under three memory budgets the search chooses; its plans are measured too. Printed: for every budget the chosen
-// plan against the fastest measured that fits, Spearman's correlation of predicted and measured times, and the median
-// absolute error. Without --cluster the machine is profiled first.
+// Every strategy that all layers can share, with every pipeline degree, number of micro-batches and schedule, is
+// trained for a few steps, in `rounds` rounds some time apart; a plan's time is the median of all its steps but the
+// first of a round. Under three memory budgets the search chooses; its plans are measured too. Printed: for every
+// budget the chosen plan against the fastest measured that fits, Spearman's correlation of predicted and measured
+// times, and the median absolute error. Without --cluster the machine is profiled first.
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -44,7 +44,8 @@ class Tokens final : public train::BatchSource {
   }
 
  private:
-  static void fill(std::int64_t step, std::int64_t first, std::int64_t samples, std::int64_t ahead, View<std::int32_t> out) {
+  static void fill(std::int64_t step, std::int64_t first, std::int64_t samples, std::int64_t ahead,
+                   View<std::int32_t> out) {
     for (std::int64_t s = 0; s < sequence; ++s)
       for (std::int64_t i = 0; i < samples; ++i)
         out[s * samples + i] = static_cast<std::int32_t>(((step * 131 + first + i) * 7919 + (s + ahead) * 31) % 256);
@@ -79,7 +80,8 @@ std::vector<Candidate> candidates(const ModelSpec& model, const Cluster& cluster
           c.plan.microbatches = microbatches;
           c.plan.schedule = schedule;
           for (int i = 0; i < stages; ++i)
-            c.plan.stages.push_back({i * blocks / stages, (i + 1) * blocks / stages - 1, i * ranks / stages, ranks / stages});
+            c.plan.stages.push_back(
+                {i * blocks / stages, (i + 1) * blocks / stages - 1, i * ranks / stages, ranks / stages});
           c.plan.layers.assign(model.blocks.size(), spec);
           c.plan.embedding = c.plan.head = spec;
           c.plan.embedding.recompute = c.plan.head.recompute = RecomputeKind::none;
@@ -136,8 +138,10 @@ int benchmark(int argc, char** argv) {
   const int steps = std::atoi(argument(argc, argv, "--steps", "8").c_str());
   const std::string file = argument(argc, argv, "--cluster", "");
   const std::string csv = argument(argc, argv, "--out", "");
-  const Cluster cluster = file.empty() ? value_or_throw(train::profile_host({.ranks = ranks})) : value_or_throw(load_cluster(file));
-  const ModelSpec model = gpt("small", {.layers = 4, .hidden = 256, .heads = 8, .vocabulary = 256, .positions = sequence});
+  const Cluster cluster =
+      file.empty() ? value_or_throw(train::profile_host({.ranks = ranks})) : value_or_throw(load_cluster(file));
+  const ModelSpec model =
+      gpt("small", {.layers = 4, .hidden = 128, .heads = 8, .vocabulary = 256, .positions = sequence});
 
   std::vector<Candidate> all = candidates(model, cluster, ranks);
   // Budgets: the least that some plan needs and a little, the middle, and all.
@@ -153,7 +157,8 @@ int benchmark(int argc, char** argv) {
     options.memory = budget;
     options.precision = Precision::fp32;
     const FoundPlan found = value_or_throw(find_plan(model, cluster, options));
-    if (!found.feasible) throw Failure(ErrorKind::internal, "no plan fits " + std::to_string(budget.count) + " bytes: " + found.reason);
+    if (!found.feasible)
+      throw Failure(ErrorKind::internal, "no plan fits " + std::to_string(budget.count) + " bytes: " + found.reason);
     chosen.push_back(all.size());
     Candidate c;
     c.plan = found.plan;
@@ -165,19 +170,21 @@ int benchmark(int argc, char** argv) {
   for (int round = 0; round < rounds; ++round)
     for (std::size_t i = 0; i < all.size(); ++i) {
       measure(all[i], model, steps);
-      std::fprintf(stderr, "\rround %d of %d, plan %zu of %zu", round + 1, rounds, i + 1, all.size());
+      if ((i + 1) % 25 == 0)
+        std::fprintf(stderr, "round %d of %d, plan %zu of %zu\n", round + 1, rounds, i + 1, all.size());
     }
-  std::fprintf(stderr, "\n");
 
   if (!csv.empty()) {
     std::ofstream out(csv);
     out << "predicted_ms,measured_ms,peak_bytes,plan\n";
     for (const Candidate& c : all)
-      out << c.predicted * 1e3 << ',' << c.measured() * 1e3 << ',' << c.peak.count << ",\"" << plan_words(c.plan) << "\"\n";
+      out << c.predicted * 1e3 << ',' << c.measured() * 1e3 << ',' << c.peak.count << ",\"" << plan_words(c.plan)
+          << "\"\n";
   }
   std::printf("%zu plans of %s on %d ranks, batch %lld x %lld\n", all.size(), model.name.c_str(), ranks,
               static_cast<long long>(global_batch), static_cast<long long>(sequence));
-  std::printf("%-12s %6s %9s %9s %9s %9s %8s  %s\n", "budget MB", "plans", "Spearman", "error", "chosen ms", "best ms", "lost", "chosen");
+  std::printf("%-12s %6s %9s %9s %9s %9s %8s  %s\n", "budget MB", "plans", "Spearman", "error", "chosen ms", "best ms",
+              "lost", "chosen");
   for (std::size_t b = 0; b < budgets.size(); ++b) {
     std::vector<double> predicted;
     std::vector<double> measured;
@@ -191,9 +198,9 @@ int benchmark(int argc, char** argv) {
       best = std::min(best, c.measured());
     }
     const Candidate& c = all[chosen[b]];
-    std::printf("%-12.1f %6zu %9.3f %8.1f%% %9.2f %9.2f %7.1f%%  %s\n", static_cast<double>(budgets[b].count) / 1e6, predicted.size(),
-                spearman(predicted, measured), 100 * train::median(errors), c.measured() * 1e3, best * 1e3,
-                100 * (c.measured() / best - 1), plan_words(c.plan).c_str());
+    std::printf("%-12.1f %6zu %9.3f %8.1f%% %9.2f %9.2f %7.1f%%  %s\n", static_cast<double>(budgets[b].count) / 1e6,
+                predicted.size(), spearman(predicted, measured), 100 * train::median(errors), c.measured() * 1e3,
+                best * 1e3, 100 * (c.measured() / best - 1), plan_words(c.plan).c_str());
   }
   return 0;
 }

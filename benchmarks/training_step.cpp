@@ -29,10 +29,12 @@ class Tokens final : public train::BatchSource {
   }
 
  private:
-  void fill(std::int64_t step, std::int64_t first, std::int64_t samples, std::int64_t ahead, View<std::int32_t> out) const {
+  void fill(std::int64_t step, std::int64_t first, std::int64_t samples, std::int64_t ahead,
+            View<std::int32_t> out) const {
     for (std::int64_t s = 0; s < sequence_; ++s)
       for (std::int64_t i = 0; i < samples; ++i)
-        out[s * samples + i] = static_cast<std::int32_t>(((step * 131 + first + i) * 7919 + (s + ahead) * 31) % vocabulary_);
+        out[s * samples + i] =
+            static_cast<std::int32_t>(((step * 131 + first + i) * 7919 + (s + ahead) * 31) % vocabulary_);
   }
   std::int64_t sequence_;
   std::int64_t vocabulary_;

@@ -21,7 +21,8 @@ std::atomic<bool> counting{false};
 std::atomic<long> allocations{0};
 
 void* counted(std::size_t bytes) {
-  if (bytes > most_for_arguments && counting.load(std::memory_order_relaxed)) allocations.fetch_add(1, std::memory_order_relaxed);
+  if (bytes > most_for_arguments && counting.load(std::memory_order_relaxed))
+    allocations.fetch_add(1, std::memory_order_relaxed);
   if (void* pointer = std::malloc(bytes == 0 ? 1 : bytes)) return pointer;
   throw std::bad_alloc();
 }
@@ -61,15 +62,18 @@ TEST_CASE("training allocates nothing after the first step") {
       after_first = allocations;
     }
   };
-  train::train<TypeList<Strategy<DataParallel<>, ZeRO<3>, TensorParallel<>, SequenceParallel<megatron>>>>(plan, spec, tokens, options);
+  train::train<TypeList<Strategy<DataParallel<>, ZeRO<3>, TensorParallel<>, SequenceParallel<megatron>>>>(
+      plan, spec, tokens, options);
   CHECK(after_first == 0);
 }
 
 TEST_CASE("the process is as large as its ranks' arenas and a constant") {
   using namespace toy;
   ModelSpec spec = model(false, 4);
-  for (LayerSpec* layer : {&spec.embedding, &spec.head}) layer->vocabulary = 16384, layer->hidden = 256, layer->head_dim = 32;
-  for (LayerSpec& block : spec.blocks) block.vocabulary = 16384, block.hidden = 256, block.head_dim = 32, block.ffn = 1024;
+  for (LayerSpec* layer : {&spec.embedding, &spec.head})
+    layer->vocabulary = 16384, layer->hidden = 256, layer->head_dim = 32;
+  for (LayerSpec& block : spec.blocks)
+    block.vocabulary = 16384, block.hidden = 256, block.head_dim = 32, block.ffn = 1024;
   const Plan plan = uniform(spec, 1, {.data = 4}, 1, ScheduleKind::one_f_one_b);
   Tokens tokens(plan.sequence_length);
   train::TrainOptions options;

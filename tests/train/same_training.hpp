@@ -18,7 +18,10 @@ inline std::vector<Plan> combinations(const ModelSpec& model, int ranks) {
         for (int zero = 0; zero <= 3; ++zero)
           for (const RecomputeKind recompute : {RecomputeKind::none, RecomputeKind::full})
             for (const int microbatches : {1, 2}) {
-              const StrategySpec spec{.tensor = t, .sequence = sequence_kind, .data = ranks / stages / t, .zero = zero,
+              const StrategySpec spec{.tensor = t,
+                                      .sequence = sequence_kind,
+                                      .data = ranks / stages / t,
+                                      .zero = zero,
                                       .recompute = recompute};
               if (!is_legal(spec) || !is_fit(model.blocks[0], spec, global_batch / microbatches, sequence)) continue;
               // The two schedules differ only where there are stages and micro-batches.

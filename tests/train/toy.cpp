@@ -53,7 +53,8 @@ Outcome run_in(const Plan& plan, const ModelSpec& model, int steps) {
           if (step > 0) continue;
           stage.visit([&](const nn::StoreView& store) {
             for (const train::StagePlan::Entry& entry : mine.layers)
-              if (entry.number == store.layer || (entry.layer.kind == LayerKind::head && entry.layer.tied && store.layer == 0)) {
+              if (entry.number == store.layer ||
+                  (entry.layer.kind == LayerKind::head && entry.layer.tied && store.layer == 0)) {
                 collect(out.gradients, store, entry.spec, (world.rank() - mine.first_rank) % entry.spec.tensor);
                 break;
               }

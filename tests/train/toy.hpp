@@ -20,8 +20,14 @@ using namespace galvatron;
 /// A GPT (tied, learned positions, LayerNorm, GELU, biases) or a Llama (untied, rotary, RMSNorm, SwiGLU, grouped heads)
 /// of width 64 with a vocabulary of 97, which no power of two divides.
 inline ModelSpec model(bool llama, int layers) {
-  LayerSpec block{.kind = LayerKind::block, .hidden = 64, .heads = 8, .kv_heads = llama ? 4 : 8, .head_dim = 8,
-                  .ffn = 128, .vocabulary = 97, .positions = 32};
+  LayerSpec block{.kind = LayerKind::block,
+                  .hidden = 64,
+                  .heads = 8,
+                  .kv_heads = llama ? 4 : 8,
+                  .head_dim = 8,
+                  .ffn = 128,
+                  .vocabulary = 97,
+                  .positions = 32};
   block.layers = layers;
   block.tied = !llama;
   if (llama) {
@@ -49,14 +55,16 @@ class Tokens final : public train::BatchSource {
   }
 
  private:
-  void fill(std::int64_t step, std::int64_t first, std::int64_t samples, std::int64_t ahead, View<std::int32_t> out) const {
+  void fill(std::int64_t step, std::int64_t first, std::int64_t samples, std::int64_t ahead,
+            View<std::int32_t> out) const {
     for (std::int64_t s = 0; s < sequence_; ++s)
       for (std::int64_t i = 0; i < samples; ++i) {
         auto x = static_cast<std::uint64_t>(step * 1315423911 + (first + i) * 2654435761 + (s + ahead) * 97531);
         x ^= x >> 13U;
         x *= 0x9E3779B97F4A7C15U;
         x ^= x >> 31U;
-        out[s * samples + i] = static_cast<std::int32_t>((x % 7) * static_cast<std::uint64_t>((s + ahead) % 5) + x % 13) % 97;
+        out[s * samples + i] =
+            static_cast<std::int32_t>((x % 7) * static_cast<std::uint64_t>((s + ahead) % 5) + x % 13) % 97;
       }
   }
   std::int64_t sequence_;
@@ -80,7 +88,8 @@ inline Plan single_rank(const ModelSpec& model, Precision precision = Precision:
 }
 
 /// `stages` stages of equal ranks, blocks spread evenly, every layer with the same strategy.
-inline Plan uniform(const ModelSpec& model, int stages, const StrategySpec& spec, int microbatches, ScheduleKind schedule) {
+inline Plan uniform(const ModelSpec& model, int stages, const StrategySpec& spec, int microbatches,
+                    ScheduleKind schedule) {
   Plan plan = single_rank(model);
   const int layers = static_cast<int>(model.blocks.size());
   const int ranks = spec.ranks();
@@ -97,10 +106,12 @@ inline Plan uniform(const ModelSpec& model, int stages, const StrategySpec& spec
 inline std::string text(const Plan& plan) {
   std::string out = std::string(name_of(plan.schedule)) + " m" + std::to_string(plan.microbatches) + " stages";
   for (const PlanStage& stage : plan.stages)
-    out += " " + std::to_string(stage.first_layer) + "-" + std::to_string(stage.last_layer) + "@" + std::to_string(stage.rank_count);
+    out += " " + std::to_string(stage.first_layer) + "-" + std::to_string(stage.last_layer) + "@" +
+           std::to_string(stage.rank_count);
   const auto add = [&](const StrategySpec& s) {
     out += " [t" + std::to_string(s.tensor) + (s.sequence == SequenceKind::megatron ? "*" : "") + " d" +
-           std::to_string(s.data) + " z" + std::to_string(s.zero) + (s.recompute == RecomputeKind::full ? " c" : "") + "]";
+           std::to_string(s.data) + " z" + std::to_string(s.zero) + (s.recompute == RecomputeKind::full ? " c" : "") +
+           "]";
   };
   add(plan.embedding);
   for (const StrategySpec& s : plan.layers) add(s);
@@ -125,7 +136,8 @@ Outcome run(const Plan& plan, const ModelSpec& model, int steps);
 /// The largest relative difference between two loss curves.
 inline double difference(const std::vector<double>& a, const std::vector<double>& b) {
   double worst = a.size() == b.size() ? 0 : INFINITY;
-  for (std::size_t i = 0; i < a.size() && i < b.size(); ++i) worst = std::max(worst, std::abs(a[i] - b[i]) / std::abs(b[i]));
+  for (std::size_t i = 0; i < a.size() && i < b.size(); ++i)
+    worst = std::max(worst, std::abs(a[i] - b[i]) / std::abs(b[i]));
   return worst;
 }
 

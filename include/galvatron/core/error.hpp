@@ -66,8 +66,7 @@ class PeerFailure : public Failure {
 };
 
 /// Throws a `Failure` of the error's kind; for code paths where a `Result` cannot travel.
-[[noreturn]] inline void throw_error(const Error& error,
-                                     std::source_location where = std::source_location::current()) {
+[[noreturn]] inline void throw_error(const Error& error, std::source_location where = std::source_location::current()) {
   throw Failure(error.kind, error.message, where);
 }
 

@@ -28,13 +28,13 @@ struct Batch {
 
 /// What one rank does and keeps for one layer.
 struct LayerCounts {
-  WorkList forward;      ///< one micro-batch
-  WorkList backward;     ///< one micro-batch, with recomputation and ZeRO-2/3 traffic
-  WorkList synchronise;  ///< once an iteration: gradients of ZeRO-0/1 and of tied tables
-  WorkList update;       ///< once an iteration: gradient norm, AdamW, parameter gathering
-  Bytes states;          ///< parameters, gradients, optimizer states
-  Bytes stash;           ///< kept from forward to backward for each micro-batch in flight, the input included
-  Bytes activation;      ///< the local input (= output) tensor
+  WorkList forward;          ///< one micro-batch
+  WorkList backward;         ///< one micro-batch, with recomputation and ZeRO-2/3 traffic
+  WorkList synchronise;      ///< once an iteration: gradients of ZeRO-0/1 and of tied tables
+  WorkList update;           ///< once an iteration: gradient norm, AdamW, parameter gathering
+  Bytes states;              ///< parameters, gradients, optimizer states
+  Bytes stash;               ///< kept from forward to backward for each micro-batch in flight, the input included
+  Bytes activation;          ///< the local input (= output) tensor
   Bytes forward_workspace;   ///< transient peak of forward
   Bytes backward_workspace;  ///< transient peak of backward beyond the gradient that it transforms in place
 };
@@ -57,10 +57,21 @@ struct LayerShape {
   bool cut;  // Megatron sequence parallelism
 
   constexpr LayerShape(const LayerSpec& l, const StrategySpec& s, const Batch& bt)
-      : layer(l), spec(s), batch(bt), t(s.tensor), d(s.data), b(bt.microbatch / s.data), rows(bt.sequence * b),
-        rows_local(s.sequence == SequenceKind::megatron ? rows / t : rows), h(l.hidden), q(l.heads / t * l.head_dim),
-        qkv(q + 2 * (l.kv_heads / t) * l.head_dim), ffn(l.ffn / t), ffn_in(l.ffn_inputs() / t),
-        e(element_bytes(bt.precision)), cut(s.sequence == SequenceKind::megatron) {}
+      : layer(l),
+        spec(s),
+        batch(bt),
+        t(s.tensor),
+        d(s.data),
+        b(bt.microbatch / s.data),
+        rows(bt.sequence * b),
+        rows_local(s.sequence == SequenceKind::megatron ? rows / t : rows),
+        h(l.hidden),
+        q(l.heads / t * l.head_dim),
+        qkv(q + 2 * (l.kv_heads / t) * l.head_dim),
+        ffn(l.ffn / t),
+        ffn_in(l.ffn_inputs() / t),
+        e(element_bytes(bt.precision)),
+        cut(s.sequence == SequenceKind::megatron) {}
 
   [[nodiscard]] constexpr std::int64_t activation() const { return aligned_bytes(rows_local * h * e); }
   [[nodiscard]] constexpr std::int64_t whole_activation() const { return aligned_bytes(rows * h * e); }
@@ -154,13 +165,16 @@ class RegionCounts {
 
 constexpr void block_forward(const LayerShape& s, WorkList& out, bool whole) {
   const RegionCounts region(s);
-  const Work attention{.kind = WorkKind::attention_forward, .m = s.b * (s.layer.heads / s.t), .n = s.batch.sequence,
-                       .k = s.batch.sequence, .l = s.layer.head_dim, .causal = s.layer.causal};
+  const Work attention{.kind = WorkKind::attention_forward,
+                       .m = s.b * (s.layer.heads / s.t),
+                       .n = s.batch.sequence,
+                       .k = s.batch.sequence,
+                       .l = s.layer.head_dim,
+                       .causal = s.layer.causal};
   out.push(compute(WorkKind::norm_forward, s.rows_local, s.h));
   region.enter(out);
   out.push(compute(WorkKind::gemm_nt, s.rows, s.qkv, s.h));
-  if (s.layer.position == PositionKind::rotary)
-    out.push(compute(WorkKind::rotary, s.rows, (s.q + s.qkv) / 2));
+  if (s.layer.position == PositionKind::rotary) out.push(compute(WorkKind::rotary, s.rows, (s.q + s.qkv) / 2));
   out.push(attention);
   out.push(compute(WorkKind::gemm_nt, s.rows, s.h, s.q));
   region.leave(out);
@@ -177,8 +191,12 @@ constexpr void block_forward(const LayerShape& s, WorkList& out, bool whole) {
 
 constexpr void block_backward(const LayerShape& s, WorkList& out) {
   const RegionCounts region(s);
-  const Work attention{.kind = WorkKind::attention_backward, .m = s.b * (s.layer.heads / s.t), .n = s.batch.sequence,
-                       .k = s.batch.sequence, .l = s.layer.head_dim, .causal = s.layer.causal};
+  const Work attention{.kind = WorkKind::attention_backward,
+                       .m = s.b * (s.layer.heads / s.t),
+                       .n = s.batch.sequence,
+                       .k = s.batch.sequence,
+                       .l = s.layer.head_dim,
+                       .causal = s.layer.causal};
   const auto linear = [&](std::int64_t outputs, std::int64_t inputs) {
     out.push(compute(WorkKind::gemm_tn, outputs, inputs, s.rows));
     out.push(compute(WorkKind::gemm_nn, s.rows, inputs, outputs));
@@ -201,8 +219,7 @@ constexpr void block_backward(const LayerShape& s, WorkList& out) {
   linear(s.h, s.q);
   bias(s.rows_local, s.h);
   out.push(attention);
-  if (s.layer.position == PositionKind::rotary)
-    out.push(compute(WorkKind::rotary, s.rows, (s.q + s.qkv) / 2));
+  if (s.layer.position == PositionKind::rotary) out.push(compute(WorkKind::rotary, s.rows, (s.q + s.qkv) / 2));
   out.push(compute(WorkKind::norm_forward, s.rows_local, s.h));
   region.enter(out);
   linear(s.qkv, s.h);
@@ -227,10 +244,10 @@ constexpr LayerCounts block_counts(const LayerShape& s) {
   store.update(out.update);
   out.states = store.states();
 
-  const std::int64_t internals =
-      2 * aligned_bytes(s.rows_local * 2 * 4) + aligned_bytes(s.rows * s.qkv * s.e) +
-      aligned_bytes(s.rows * s.q * s.e) + aligned_bytes(s.b * (s.layer.heads / s.t) * s.batch.sequence * 4) +
-      s.activation() + aligned_bytes(s.rows * s.ffn_in * s.e);
+  const std::int64_t internals = 2 * aligned_bytes(s.rows_local * 2 * 4) + aligned_bytes(s.rows * s.qkv * s.e) +
+                                 aligned_bytes(s.rows * s.q * s.e) +
+                                 aligned_bytes(s.b * (s.layer.heads / s.t) * s.batch.sequence * 4) + s.activation() +
+                                 aligned_bytes(s.rows * s.ffn_in * s.e);
   const std::int64_t mlp = aligned_bytes(s.rows * s.ffn * s.e);
   const std::int64_t attention = aligned_bytes(s.rows * s.q * s.e) + aligned_bytes(s.rows * s.qkv * s.e) +
                                  aligned_bytes(s.b * (s.layer.heads / s.t) * s.batch.sequence * 4);
@@ -340,8 +357,8 @@ constexpr LayerCounts head_counts(const LayerShape& s) {
   out.stash = {s.activation() + aligned_bytes(s.rows * 4)};
   out.forward_workspace = {table.gathered_bytes() + rest.gathered_bytes() + table.gradient_bytes() +
                            rest.gradient_bytes() + s.whole_activation() + aligned_bytes(s.rows_local * 2 * 4) +
-                           aligned_bytes(chunk * v * s.e) +
-                           aligned_bytes(s.t * chunk * 3 * 4) + aligned_bytes(chunk * 4)};
+                           aligned_bytes(chunk * v * s.e) + aligned_bytes(s.t * chunk * 3 * 4) +
+                           aligned_bytes(chunk * 4)};
   return out;
 }
 
@@ -352,9 +369,12 @@ constexpr LayerCounts head_counts(const LayerShape& s) {
 constexpr LayerCounts layer_counts(const LayerSpec& layer, const StrategySpec& spec, const Batch& batch) {
   const detail::LayerShape shape(layer, spec, batch);
   switch (layer.kind) {
-    case LayerKind::embedding: return detail::embedding_counts(shape);
-    case LayerKind::head: return detail::head_counts(shape);
-    case LayerKind::block: break;
+    case LayerKind::embedding:
+      return detail::embedding_counts(shape);
+    case LayerKind::head:
+      return detail::head_counts(shape);
+    case LayerKind::block:
+      break;
   }
   return detail::block_counts(shape);
 }

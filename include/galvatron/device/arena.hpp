@@ -91,7 +91,8 @@ class Mapping {
   Mapping() = default;
   Mapping(Bytes bytes, bool counts_only) : bytes_(bytes.count) {
     if (counts_only || bytes_ == 0) return;
-    void* pages = mmap(nullptr, static_cast<std::size_t>(bytes_), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    void* pages =
+        mmap(nullptr, static_cast<std::size_t>(bytes_), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (pages == MAP_FAILED)
       throw DeviceFailure("this machine refused " + std::to_string(bytes_) + " bytes for a rank's arena (" +
                           std::strerror(errno) + "): use fewer ranks, a smaller budget or a smaller model");

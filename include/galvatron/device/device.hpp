@@ -23,16 +23,16 @@ namespace galvatron::device {
 /// projection has all three in one row); row s * b + i as above. Heads are head_dim wide and adjacent; query head a
 /// reads key/value head a / (heads / kv_heads). Scores are scaled by head_dim^-1/2.
 struct AttentionShape {
-  std::int64_t batch = 0;        ///< b
-  std::int64_t queries = 0;      ///< query tokens per sample
-  std::int64_t keys = 0;         ///< key tokens per sample
-  std::int64_t heads = 0;        ///< local query heads
-  std::int64_t kv_heads = 0;     ///< local key/value heads
+  std::int64_t batch = 0;     ///< b
+  std::int64_t queries = 0;   ///< query tokens per sample
+  std::int64_t keys = 0;      ///< key tokens per sample
+  std::int64_t heads = 0;     ///< local query heads
+  std::int64_t kv_heads = 0;  ///< local key/value heads
   std::int64_t head_dim = 0;
-  bool causal = true;            ///< query s sees keys 0..s (queries == keys)
-  std::int64_t q_stride = 0;     ///< elements between rows of q
-  std::int64_t kv_stride = 0;    ///< elements between rows of k, and of v
-  std::int64_t out_stride = 0;   ///< elements between rows of the output (and of its gradient)
+  bool causal = true;           ///< query s sees keys 0..s (queries == keys)
+  std::int64_t q_stride = 0;    ///< elements between rows of q
+  std::int64_t kv_stride = 0;   ///< elements between rows of k, and of v
+  std::int64_t out_stride = 0;  ///< elements between rows of the output (and of its gradient)
   friend constexpr bool operator==(const AttentionShape&, const AttentionShape&) = default;
 };
 
@@ -51,8 +51,8 @@ struct AdamW {
 };
 
 template <class D>
-concept Device = requires(D& d, View<float> f, View<const float> cf, View<const std::int32_t> tokens, View<std::byte> raw,
-                          std::int64_t n, AttentionShape shape, AdamW adam, double& scalar) {
+concept Device = requires(D& d, View<float> f, View<const float> cf, View<const std::int32_t> tokens,
+                          View<std::byte> raw, std::int64_t n, AttentionShape shape, AdamW adam, double& scalar) {
   /// True when nothing is computed and views may be null.
   { D::counts_only } -> std::convertible_to<bool>;
   /// Threads that one operation uses.
@@ -85,8 +85,9 @@ concept Device = requires(D& d, View<float> f, View<const float> cf, View<const 
   // db (n) += column sums of dy (rows, n).
   d.bias_gradient(n, n, /*dy=*/cf, /*db=*/f);
 
-  // Rotates query and key heads of the fused projection in place: pairs (j, j + head_dim/2) by s * theta^(-2j/head_dim);
-  // rows = tokens * b with row r at position first_position + r / b; `inverse` rotates back (the gradient).
+  // Rotates query and key heads of the fused projection in place: pairs (j, j + head_dim/2) by s *
+  // theta^(-2j/head_dim); rows = tokens * b with row r at position first_position + r / b; `inverse` rotates back (the
+  // gradient).
   d.rotary(/*rows=*/n, /*b=*/n, /*first_position=*/n, /*rotated heads=*/n, /*head_dim=*/n, /*row stride=*/n,
            /*theta=*/10000.0, /*inverse=*/false, f);
 
@@ -98,8 +99,8 @@ concept Device = requires(D& d, View<float> f, View<const float> cf, View<const 
   d.position_forward(/*rows=*/n, /*b=*/n, /*hidden=*/n, /*first_position=*/n, cf, f);
   d.position_backward(n, n, n, n, /*dout=*/cf, /*dtable=*/f);
 
-  // Over a shard of the vocabulary: logits (rows, columns) of which the first `valid` columns exist and stand for tokens
-  // first, first + 1, ...; stats (rows, 3) = maximum, sum of exp(logit - maximum), the target's logit (or -inf).
+  // Over a shard of the vocabulary: logits (rows, columns) of which the first `valid` columns exist and stand for
+  // tokens first, first + 1, ...; stats (rows, 3) = maximum, sum of exp(logit - maximum), the target's logit (or -inf).
   d.softmax_statistics(/*rows=*/n, /*columns=*/n, /*valid=*/n, /*first=*/n, /*logits=*/cf, /*targets=*/tokens, f);
   // From the statistics of `shards` shards (shards, rows, 3): lse (rows), and loss += sum of (lse - target logit).
   d.softmax_merge(/*rows=*/n, /*shards=*/n, cf, /*lse=*/f, /*loss=*/scalar);

@@ -32,11 +32,13 @@ struct LayerSpec {
   bool tied = false;   ///< the head uses the embedding's table
   double rope_theta = 10000.0;
   double norm_epsilon = 1e-5;
-  int layers = 1;      ///< L, blocks in the whole model; scales the initialisation of residual projections
+  int layers = 1;  ///< L, blocks in the whole model; scales the initialisation of residual projections
 
   friend constexpr bool operator==(const LayerSpec&, const LayerSpec&) = default;
   /// Rows of MLP input weights: one projection for GELU, gate and up for SwiGLU.
-  [[nodiscard]] constexpr std::int64_t ffn_inputs() const { return activation == ActivationKind::swiglu ? 2 * ffn : ffn; }
+  [[nodiscard]] constexpr std::int64_t ffn_inputs() const {
+    return activation == ActivationKind::swiglu ? 2 * ffn : ffn;
+  }
   /// Width of the fused query, key and value projection.
   [[nodiscard]] constexpr std::int64_t qkv_width() const { return (heads + 2 * kv_heads) * head_dim; }
 };

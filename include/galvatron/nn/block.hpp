@@ -34,9 +34,14 @@ class Block {
   };
 
   Block(Context<D, G>& context, const LayerSpec& layer)
-      : c_(context), layer_(layer), h_(layer.hidden), heads_(layer.heads / context.spec.tensor),
-        kv_heads_(layer.kv_heads / context.spec.tensor), q_(heads_ * layer.head_dim),
-        qkv_(q_ + 2 * kv_heads_ * layer.head_dim), f_(layer.ffn / context.spec.tensor),
+      : c_(context),
+        layer_(layer),
+        h_(layer.hidden),
+        heads_(layer.heads / context.spec.tensor),
+        kv_heads_(layer.kv_heads / context.spec.tensor),
+        q_(heads_ * layer.head_dim),
+        qkv_(q_ + 2 * kv_heads_ * layer.head_dim),
+        f_(layer.ffn / context.spec.tensor),
         f_in_(layer.ffn_inputs() / context.spec.tensor) {
     layout_ = parameter_layout(layer, ParameterPart::rest, context.spec.tensor, context.spec.data);
   }
@@ -59,12 +64,12 @@ class Block {
   /// x (rows_local, H) -> y (rows_local, H).
   void forward(View<const T> parameters, View<const T> x, const Internals& in, View<T> y) {
     const device::Scope scope(c_.workspace);
-    const View<T> n = c_.workspace.template take<T>(c_.rows() * h_);   // (rows, H)
-    const View<T> g = c_.workspace.template take<T>(c_.rows() * f_);   // (rows, f)
+    const View<T> n = c_.workspace.template take<T>(c_.rows() * h_);  // (rows, H)
+    const View<T> g = c_.workspace.template take<T>(c_.rows() * f_);  // (rows, f)
     forward_to_mlp(parameters, x, in, n);
     c_.device.activation_forward(layer_.activation, c_.rows(), f_, in.u, g);
-    c_.device.gemm(device::Gemm::nt, c_.rows(), h_, f_, g, weight(parameters, ParameterName::mlp_out_weight),
-                                  n, false, bias_once(parameters, ParameterName::mlp_out_bias));
+    c_.device.gemm(device::Gemm::nt, c_.rows(), h_, f_, g, weight(parameters, ParameterName::mlp_out_weight), n, false,
+                   bias_once(parameters, ParameterName::mlp_out_bias));
     c_.device.add(y.count, in.x2, region().reduce(n), y);
   }
 
@@ -92,9 +97,8 @@ class Block {
       bias_gradient(gradients, ParameterName::mlp_out_bias, c_.rows_local(), h_, d);
       input_gradient(parameters, ParameterName::mlp_out_weight, f_, h_, whole, g);
       c_.device.activation_backward(layer_.activation, rows, f_, in.u, g, in.u);
-      c_.device.norm_again(layer_.norm, c_.rows_local(), h_, in.x2,
-                                       weight(parameters, ParameterName::norm2_gamma),
-                                       weight(parameters, ParameterName::norm2_beta), in.stats2, region().own(n));
+      c_.device.norm_again(layer_.norm, c_.rows_local(), h_, in.x2, weight(parameters, ParameterName::norm2_gamma),
+                           weight(parameters, ParameterName::norm2_beta), in.stats2, region().own(n));
       region().gather(n);
       weight_gradient(gradients, ParameterName::mlp_in_weight, f_in_, h_, in.u, n);
       bias_gradient(gradients, ParameterName::mlp_in_bias, rows, f_in_, in.u);
@@ -104,18 +108,17 @@ class Block {
     }
     {  // attention
       gather(d, whole);
-      const View<T> d_o = ws.take<T>(rows * q_);       // (rows, q)
-      const View<T> d_qkv = ws.take<T>(rows * qkv_);   // (rows, qkv)
+      const View<T> d_o = ws.take<T>(rows * q_);      // (rows, q)
+      const View<T> d_qkv = ws.take<T>(rows * qkv_);  // (rows, qkv)
       const View<float> delta = ws.take<float>(in.lse.count);
       weight_gradient(gradients, ParameterName::attention_out_weight, h_, q_, whole, in.o);
       bias_gradient(gradients, ParameterName::attention_out_bias, c_.rows_local(), h_, d);
       input_gradient(parameters, ParameterName::attention_out_weight, q_, h_, whole, d_o);
-      c_.device.attention_backward(attention_shape(), q_of(in.qkv), k_of(in.qkv), v_of(in.qkv), in.o,
-                                               in.lse, d_o, q_of(d_qkv), k_of(d_qkv), v_of(d_qkv), delta);
+      c_.device.attention_backward(attention_shape(), q_of(in.qkv), k_of(in.qkv), v_of(in.qkv), in.o, in.lse, d_o,
+                                   q_of(d_qkv), k_of(d_qkv), v_of(d_qkv), delta);
       rotate(d_qkv, true);
-      c_.device.norm_again(layer_.norm, c_.rows_local(), h_, x,
-                                       weight(parameters, ParameterName::norm1_gamma),
-                                       weight(parameters, ParameterName::norm1_beta), in.stats1, region().own(n));
+      c_.device.norm_again(layer_.norm, c_.rows_local(), h_, x, weight(parameters, ParameterName::norm1_gamma),
+                           weight(parameters, ParameterName::norm1_beta), in.stats1, region().own(n));
       region().gather(n);
       weight_gradient(gradients, ParameterName::qkv_weight, qkv_, h_, d_qkv, n);
       bias_gradient(gradients, ParameterName::qkv_bias, rows, qkv_, d_qkv);
@@ -130,23 +133,22 @@ class Block {
   void forward_to_mlp(View<const T> parameters, View<const T> x, const Internals& in, View<T> n) {
     const std::int64_t rows = c_.rows();
     c_.device.norm_forward(layer_.norm, c_.rows_local(), h_, layer_.norm_epsilon, x,
-                                       weight(parameters, ParameterName::norm1_gamma),
-                                       weight(parameters, ParameterName::norm1_beta), region().own(n), in.stats1);
+                           weight(parameters, ParameterName::norm1_gamma),
+                           weight(parameters, ParameterName::norm1_beta), region().own(n), in.stats1);
     region().gather(n);
-    c_.device.gemm(device::Gemm::nt, rows, qkv_, h_, n, weight(parameters, ParameterName::qkv_weight),
-                                  in.qkv, false, weight(parameters, ParameterName::qkv_bias));
+    c_.device.gemm(device::Gemm::nt, rows, qkv_, h_, n, weight(parameters, ParameterName::qkv_weight), in.qkv, false,
+                   weight(parameters, ParameterName::qkv_bias));
     rotate(in.qkv, false);
     c_.device.attention_forward(attention_shape(), q_of(in.qkv), k_of(in.qkv), v_of(in.qkv), in.o, in.lse);
-    c_.device.gemm(device::Gemm::nt, rows, h_, q_, in.o,
-                                  weight(parameters, ParameterName::attention_out_weight), n, false,
-                                  bias_once(parameters, ParameterName::attention_out_bias));
+    c_.device.gemm(device::Gemm::nt, rows, h_, q_, in.o, weight(parameters, ParameterName::attention_out_weight), n,
+                   false, bias_once(parameters, ParameterName::attention_out_bias));
     c_.device.add(in.x2.count, x, region().reduce(n), in.x2);
     c_.device.norm_forward(layer_.norm, c_.rows_local(), h_, layer_.norm_epsilon, in.x2,
-                                       weight(parameters, ParameterName::norm2_gamma),
-                                       weight(parameters, ParameterName::norm2_beta), region().own(n), in.stats2);
+                           weight(parameters, ParameterName::norm2_gamma),
+                           weight(parameters, ParameterName::norm2_beta), region().own(n), in.stats2);
     region().gather(n);
-    c_.device.gemm(device::Gemm::nt, rows, f_in_, h_, n, weight(parameters, ParameterName::mlp_in_weight),
-                                  in.u, false, weight(parameters, ParameterName::mlp_in_bias));
+    c_.device.gemm(device::Gemm::nt, rows, f_in_, h_, n, weight(parameters, ParameterName::mlp_in_weight), in.u, false,
+                   weight(parameters, ParameterName::mlp_in_bias));
   }
 
   [[nodiscard]] Region<T, kind, D, G> region() const { return {c_, h_}; }
@@ -155,8 +157,16 @@ class Block {
     if constexpr (kind == SequenceKind::megatron) c_.tensor.all_gather(View<const T>(local), whole);
   }
   [[nodiscard]] device::AttentionShape attention_shape() const {
-    return {.batch = c_.samples, .queries = c_.sequence, .keys = c_.sequence, .heads = heads_, .kv_heads = kv_heads_,
-            .head_dim = layer_.head_dim, .causal = layer_.causal, .q_stride = qkv_, .kv_stride = qkv_, .out_stride = q_};
+    return {.batch = c_.samples,
+            .queries = c_.sequence,
+            .keys = c_.sequence,
+            .heads = heads_,
+            .kv_heads = kv_heads_,
+            .head_dim = layer_.head_dim,
+            .causal = layer_.causal,
+            .q_stride = qkv_,
+            .kv_stride = qkv_,
+            .out_stride = q_};
   }
   View<T> q_of(View<T> qkv) const { return qkv; }
   View<T> k_of(View<T> qkv) const { return qkv.slice(q_, qkv.count - q_); }
@@ -166,8 +176,8 @@ class Block {
   }
   void rotate(View<T> qkv, bool inverse) {
     if (layer_.position == PositionKind::rotary)
-      c_.device.rotary(c_.rows(), c_.samples, 0, heads_ + kv_heads_, layer_.head_dim, qkv_,
-                                   layer_.rope_theta, inverse, qkv);
+      c_.device.rotary(c_.rows(), c_.samples, 0, heads_ + kv_heads_, layer_.head_dim, qkv_, layer_.rope_theta, inverse,
+                       qkv);
   }
   template <class U>
   View<U> weight(View<U> store, ParameterName name) const {
@@ -192,7 +202,7 @@ class Block {
   void norm_backward(View<const T> parameters, View<float> gradients, ParameterName gamma, ParameterName beta,
                      View<const T> dy, View<const T> x, View<const float> stats, View<T> d) {
     c_.device.norm_backward(layer_.norm, c_.rows_local(), h_, dy, x, weight(parameters, gamma), stats, d, d,
-                                        weight(gradients, gamma), weight(gradients, beta));
+                            weight(gradients, gamma), weight(gradients, beta));
   }
 
   Context<D, G>& c_;

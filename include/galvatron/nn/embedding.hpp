@@ -12,7 +12,9 @@ template <class D, class G, class T, SequenceKind kind>
 class Embedding {
  public:
   Embedding(Context<D, G>& context, const LayerSpec& layer)
-      : c_(context), layer_(layer), shard_(vocabulary_shard(layer.vocabulary, context.spec.tensor)),
+      : c_(context),
+        layer_(layer),
+        shard_(vocabulary_shard(layer.vocabulary, context.spec.tensor)),
         first_(context.tensor_rank() * shard_) {}
 
   /// tokens (rows) -> y (rows_local, H). `table` (V/t, H); `positions` (positions, H), empty for rotary models.

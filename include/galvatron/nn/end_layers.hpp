@@ -22,9 +22,12 @@ class Table {
   /// @param twin    this rank and the rank that has the same shard of the other copy, or null
   /// @param counted false for the second copy: its gradient is in the norm once already
   Table(Context<D, G> context, const LayerSpec& layer, int number, G* twin, bool counted, device::Region& states)
-      : context_(context), layer_(layer),
+      : context_(context),
+        layer_(layer),
         store_(context_, states, parameter_layout(layer, ParameterPart::table, context.spec.tensor, context.spec.data)),
-        number_(number), twin_(twin), counted_(counted) {}
+        number_(number),
+        twin_(twin),
+        counted_(counted) {}
 
   ParameterStore<D, G, T, Strategy::zero>& store() { return store_; }
   /// The table's shard (V/t, H) of parameters or of gradients that the store gave.
@@ -54,7 +57,9 @@ class EmbeddingLayer final : public Layer<T> {
  public:
   /// @param twin  as for Table
   EmbeddingLayer(Context<D, G> context, const LayerSpec& layer, G* twin, device::Region& states)
-      : context_(context), body_(context_, layer), table_(context, layer, 0, twin, true, states),
+      : context_(context),
+        body_(context_, layer),
+        table_(context, layer, 0, twin, true, states),
         rest_(context_, states, parameter_layout(layer, ParameterPart::rest, context.spec.tensor, context.spec.data)) {}
 
   Table<D, G, T, Strategy>& table() { return table_; }
@@ -119,13 +124,15 @@ class HeadLayer final : public Layer<T> {
   /// @param scale   the weight of a token in the loss: 1 / (global batch * S)
   HeadLayer(Context<D, G> context, const LayerSpec& layer, int number, Table<D, G, T, Strategy>* shared, G* twin,
             float scale, device::Region& states)
-      : context_(context), body_(context_, layer),
+      : context_(context),
+        body_(context_, layer),
         own_table_(shared != nullptr ? nullptr
                                      : std::make_unique<Table<D, G, T, Strategy>>(
                                            context, layer, layer.tied ? 0 : number, twin, twin == nullptr, states)),
         table_(shared != nullptr ? shared : own_table_.get()),
         rest_(context_, states, parameter_layout(layer, ParameterPart::rest, context.spec.tensor, context.spec.data)),
-        number_(number), scale_(scale) {}
+        number_(number),
+        scale_(scale) {}
 
   void take_stash(device::Region& stash, int slots) override {
     inputs_.clear();
@@ -146,8 +153,9 @@ class HeadLayer final : public Layer<T> {
     const View<const T> rest = rest_.acquire();
     const View<float> d_table = table_->store().open_gradients();
     const View<float> d_rest = rest_.open_gradients();
-    body_.forward_backward({table_->rows(table), gamma(rest), beta(rest)}, {table_->rows(d_table), gamma(d_rest), beta(d_rest)},
-                           tokens(slot), scale_, input(slot), loss_);
+    body_.forward_backward({table_->rows(table), gamma(rest), beta(rest)},
+                           {table_->rows(d_table), gamma(d_rest), beta(d_rest)}, tokens(slot), scale_, input(slot),
+                           loss_);
     table_->store().close_gradients(d_table);
     rest_.close_gradients(d_rest);
   }

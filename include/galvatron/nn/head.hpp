@@ -29,7 +29,9 @@ class Head {
   };
 
   Head(Context<D, G>& context, const LayerSpec& layer)
-      : c_(context), layer_(layer), shard_(vocabulary_shard(layer.vocabulary, context.spec.tensor)),
+      : c_(context),
+        layer_(layer),
+        shard_(vocabulary_shard(layer.vocabulary, context.spec.tensor)),
         first_(context.tensor_rank() * shard_),
         valid_(std::clamp<std::int64_t>(layer.vocabulary - first_, 0, shard_)) {}
 
@@ -47,12 +49,12 @@ class Head {
     const int t = c_.spec.tensor;
     const View<T> n = ws.take<T>(rows * h);  // (rows, H)
     const View<float> stats = ws.take<float>(c_.rows_local() * 2);
-    const View<T> logits = ws.take<T>(chunk * shard_);            // (chunk, V/t)
+    const View<T> logits = ws.take<T>(chunk * shard_);             // (chunk, V/t)
     const View<float> statistics = ws.take<float>(t * chunk * 3);  // (t, chunk, 3)
     const View<float> lse = ws.take<float>(chunk);
 
-    c_.device.norm_forward(layer_.norm, c_.rows_local(), h, layer_.norm_epsilon, x, p.gamma, p.beta,
-                                       region.own(n), stats);
+    c_.device.norm_forward(layer_.norm, c_.rows_local(), h, layer_.norm_epsilon, x, p.gamma, p.beta, region.own(n),
+                           stats);
     region.gather(n);
     for (std::int64_t first = 0; first < rows; first += chunk) {
       const std::int64_t m = std::min(chunk, rows - first);
@@ -71,8 +73,8 @@ class Head {
       c_.device.gemm(device::Gemm::tn, shard_, h, m, part, tokens, g.table, true, {});
       c_.device.gemm(device::Gemm::nn, m, h, shard_, part, p.table, tokens, false, {});
     }
-    c_.device.norm_backward(layer_.norm, c_.rows_local(), h, region.reduce(n), x, p.gamma, stats, {}, x,
-                                        g.gamma, g.beta);
+    c_.device.norm_backward(layer_.norm, c_.rows_local(), h, region.reduce(n), x, p.gamma, stats, {}, x, g.gamma,
+                            g.beta);
   }
 
  private:

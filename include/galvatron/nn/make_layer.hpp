@@ -13,10 +13,10 @@ namespace galvatron::nn {
 /// A layer's surroundings in its model and stage.
 template <class G, class T>
 struct Surroundings {
-  int number = 0;                ///< in the model; the embedding is 0
-  float token_weight = 1;        ///< of a token in the loss: 1 / (global batch * S)
-  Layer<T>* embedding = nullptr; ///< for the head of a tied model whose embedding is on the same stage
-  G* twin = nullptr;             ///< for tied models over several stages: see Table
+  int number = 0;                 ///< in the model; the embedding is 0
+  float token_weight = 1;         ///< of a token in the loss: 1 / (global batch * S)
+  Layer<T>* embedding = nullptr;  ///< for the head of a tied model whose embedding is on the same stage
+  G* twin = nullptr;              ///< for tied models over several stages: see Table
 };
 
 /// The layer of `layer`'s kind as `context.spec` says. List is the TypeList of the strategies that are instantiated; a
@@ -33,13 +33,15 @@ Result<std::unique_ptr<Layer<T>>> make_layer(const Context<D, G>& context, const
         if (around.embedding != nullptr) {
           auto* embedding = dynamic_cast<EmbeddingLayer<D, G, T, Strategy>*>(around.embedding);
           if (embedding == nullptr)
-            throw Failure(ErrorKind::usage, "the head of a tied model has the embedding's table and so its strategy too");
+            throw Failure(ErrorKind::usage,
+                          "the head of a tied model has the embedding's table and so its strategy too");
           table = &embedding->table();
         }
         return std::make_unique<HeadLayer<D, G, T, Strategy>>(context, layer, around.number, table, around.twin,
                                                               around.token_weight, states);
       }
-      case LayerKind::block: break;
+      case LayerKind::block:
+        break;
     }
     return std::make_unique<BlockLayer<D, G, T, Strategy>>(context, layer, around.number, states);
   });

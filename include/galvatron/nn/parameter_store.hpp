@@ -52,8 +52,8 @@ inline Range intersection(Range a, Range b) {
   return {a.begin > b.begin ? a.begin : b.begin, a.end < b.end ? a.end : b.end};
 }
 
-/// Writes the elements [index, index + values.count) of a whole tensor, counted row by row: a run within one row. `layer`
-/// is the layer's number in the model. Rows beyond the vocabulary are padding, whose values do not matter.
+/// Writes the elements [index, index + values.count) of a whole tensor, counted row by row: a run within one row.
+/// `layer` is the layer's number in the model. Rows beyond the vocabulary are padding, whose values do not matter.
 using ParameterSource =
     std::function<void(int layer, const ParameterTensor& tensor, std::int64_t index, View<float> values)>;
 
@@ -200,7 +200,8 @@ class ParameterStore {
     const View<float> own = zero == 0 ? gradients_.slice(own_.begin, shard_size_) : optimizer_gradients();
     const auto part = [&](Range range) {
       const Range r = intersection(range, own_);
-      return r.count() == 0 ? 0.0 : context_->device.norm_squared(r.count(), own.slice(r.begin - own_.begin, r.count()));
+      return r.count() == 0 ? 0.0
+                            : context_->device.norm_squared(r.count(), own.slice(r.begin - own_.begin, r.count()));
     };
     if (context_->tensor_rank() == 0) return part({0, layout_.elements});
     return part({0, layout_.whole_begin}) + part({layout_.whole_end, layout_.elements});
@@ -218,9 +219,8 @@ class ParameterStore {
       device::AdamW hyper = step;
       hyper.weight_decay = decay;
       View<T> working = zero == 3 ? parameters_.slice(first, r.count()) : parameters_.slice(r.begin, r.count());
-      context_->device.adamw(r.count(), hyper, master_.slice(first, r.count()),
-                                         gradients.slice(first, r.count()), first_moment_.slice(first, r.count()),
-                                         second_moment_.slice(first, r.count()), working);
+      context_->device.adamw(r.count(), hyper, master_.slice(first, r.count()), gradients.slice(first, r.count()),
+                             first_moment_.slice(first, r.count()), second_moment_.slice(first, r.count()), working);
     };
     run({0, layout_.decay_end}, step.weight_decay);
     run({layout_.decay_end, layout_.elements}, 0.0F);

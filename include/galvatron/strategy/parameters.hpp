@@ -25,15 +25,15 @@ inline constexpr std::int64_t parameter_alignment = 32;
 inline constexpr std::int64_t vocabulary_alignment = 64;
 
 enum class ParameterName : std::uint8_t {
-  table,            ///< (V, H): token embedding, or the head's projection
-  positions,        ///< (positions, H)
-  qkv_weight,       ///< (qkv, H): rows of queries, then keys, then values
+  table,       ///< (V, H): token embedding, or the head's projection
+  positions,   ///< (positions, H)
+  qkv_weight,  ///< (qkv, H): rows of queries, then keys, then values
   qkv_bias,
   attention_out_weight,  ///< (H, A * head_dim)
   attention_out_bias,
-  mlp_in_weight,    ///< (ffn, H), or gate rows and then up rows
+  mlp_in_weight,  ///< (ffn, H), or gate rows and then up rows
   mlp_in_bias,
-  mlp_out_weight,   ///< (H, ffn)
+  mlp_out_weight,  ///< (H, ffn)
   mlp_out_bias,
   norm1_gamma,
   norm1_beta,
@@ -43,9 +43,9 @@ enum class ParameterName : std::uint8_t {
 
 /// What of the whole tensor a tensor-parallel rank holds.
 enum class ParameterCut : std::uint8_t {
-  whole,     ///< all of it
-  rows,      ///< a run of rows in each of `sections` sections (queries, keys, values; gate, up)
-  columns,   ///< a run of columns
+  whole,    ///< all of it
+  rows,     ///< a run of rows in each of `sections` sections (queries, keys, values; gate, up)
+  columns,  ///< a run of columns
 };
 
 enum class ParameterInit : std::uint8_t { normal, zero, one };

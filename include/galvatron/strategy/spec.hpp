@@ -38,19 +38,26 @@ struct StrategySpec {
 
 constexpr const char* name_of(SequenceKind kind) {
   switch (kind) {
-    case SequenceKind::none: return "none";
-    case SequenceKind::megatron: return "megatron";
-    case SequenceKind::ulysses: return "ulysses";
-    case SequenceKind::ring: return "ring";
+    case SequenceKind::none:
+      return "none";
+    case SequenceKind::megatron:
+      return "megatron";
+    case SequenceKind::ulysses:
+      return "ulysses";
+    case SequenceKind::ring:
+      return "ring";
   }
   return "?";
 }
 
 constexpr const char* name_of(RecomputeKind kind) {
   switch (kind) {
-    case RecomputeKind::none: return "none";
-    case RecomputeKind::selective: return "selective";
-    case RecomputeKind::full: return "full";
+    case RecomputeKind::none:
+      return "none";
+    case RecomputeKind::selective:
+      return "selective";
+    case RecomputeKind::full:
+      return "full";
   }
   return "?";
 }

@@ -10,8 +10,8 @@
 
 namespace galvatron::train {
 
-/// What one rank sends and receives when a micro-batch's activations change from one layout to another. Made once; every
-/// use only fills in addresses.
+/// What one rank sends and receives when a micro-batch's activations change from one layout to another. Made once;
+/// every use only fills in addresses.
 class Exchange {
  public:
   Exchange() = default;

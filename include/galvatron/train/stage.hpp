@@ -32,10 +32,13 @@ class Stage {
   using G = typename W::Group;
 
  public:
-  /// Takes all memory that the stage will ever use. Throws Failure (usage) when the plan names a strategy that is not in
-  /// the list.
+  /// Takes all memory that the stage will ever use. Throws Failure (usage) when the plan names a strategy that is not
+  /// in the list.
   Stage(D& device, W& world, const Plan& plan, const ModelSpec& model, RankMemory& memory)
-      : device_(device), world_(world), memory_(memory), plan_(stage_plan(plan, model, world.rank())),
+      : device_(device),
+        world_(world),
+        memory_(memory),
+        plan_(stage_plan(plan, model, world.rank())),
         program_(value_or_throw(schedule::make_program(plan.schedule, static_cast<int>(plan.stages.size()),
                                                        plan.microbatches))[static_cast<std::size_t>(plan_.index)]) {
     for (std::size_t i = 0; i < plan_.layers.size(); ++i) add_layer(plan, model, i);
@@ -98,8 +101,13 @@ class Stage {
     std::vector<int> data;
     for (int r = 0; r < t; ++r) tensor.push_back(first + local / t * t + r);
     for (int r = 0; r < entry.spec.data; ++r) data.push_back(first + local % t + r * t);
-    const nn::Context<D, G> context{device_,    memory_.workspace,          world_.group(tensor), world_.group(data),
-                                    entry.spec, plan_.layouts[i].batch / entry.spec.data, plan.sequence_length};
+    const nn::Context<D, G> context{device_,
+                                    memory_.workspace,
+                                    world_.group(tensor),
+                                    world_.group(data),
+                                    entry.spec,
+                                    plan_.layouts[i].batch / entry.spec.data,
+                                    plan.sequence_length};
     nn::Surroundings<G, T> around;
     around.number = entry.number;
     around.token_weight =
@@ -111,8 +119,7 @@ class Stage {
       const std::vector<int> pair{plan.stages.front().first_rank + local, plan.stages.back().first_rank + local};
       around.twin = &world_.group(pair);
     }
-    layers_.push_back(
-        value_or_throw(nn::make_layer<List, T>(context, entry.layer, around, memory_.states)));
+    layers_.push_back(value_or_throw(nn::make_layer<List, T>(context, entry.layer, around, memory_.states)));
   }
 
   [[nodiscard]] std::int64_t elements(std::size_t layer) const {
@@ -130,19 +137,31 @@ class Stage {
   void run(const schedule::Instruction& instruction, const device::AdamW& hyper, double clip) {
     const int slot = instruction.microbatch % plan_.slots;
     switch (instruction.op) {
-      case schedule::Op::receive_activation: receive_activation_.receive(world_, layers_.front()->input(slot)); break;
-      case schedule::Op::forward: forward(instruction.microbatch, slot); break;
-      case schedule::Op::send_activation: send_activation_.post(world_, activation_out_); break;
+      case schedule::Op::receive_activation:
+        receive_activation_.receive(world_, layers_.front()->input(slot));
+        break;
+      case schedule::Op::forward:
+        forward(instruction.microbatch, slot);
+        break;
+      case schedule::Op::send_activation:
+        send_activation_.post(world_, activation_out_);
+        break;
       case schedule::Op::receive_gradient:
         gradient_ = memory_.workspace.template take<T>(elements(layers_.size() - 1));
         receive_gradient_.receive(world_, gradient_);
         break;
-      case schedule::Op::backward: backward(slot); break;
-      case schedule::Op::send_gradient: send_gradient_.post(world_, gradient_out_); break;
+      case schedule::Op::backward:
+        backward(slot);
+        break;
+      case schedule::Op::send_gradient:
+        send_gradient_.post(world_, gradient_out_);
+        break;
       case schedule::Op::reduce_gradients:
         for (std::size_t i = layers_.size(); i-- > 0;) layers_[i]->synchronise();
         break;
-      case schedule::Op::step: update(hyper, clip); break;
+      case schedule::Op::step:
+        update(hyper, clip);
+        break;
       default:
         throw Failure(ErrorKind::internal, "this stage does not know an instruction of its schedule program");
     }

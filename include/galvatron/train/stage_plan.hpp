@@ -45,10 +45,12 @@ inline StagePlan stage_plan(const Plan& plan, const ModelSpec& model, int rank) 
     if (rank >= stage.first_rank && rank < stage.first_rank + stage.rank_count) out.index = i;
   }
   if (out.index < 0)
-    throw Failure(ErrorKind::usage, "the plan has no stage for rank " + std::to_string(rank) + ": run it on the number of ranks that it was made for");
+    throw Failure(ErrorKind::usage, "the plan has no stage for rank " + std::to_string(rank) +
+                                        ": run it on the number of ranks that it was made for");
   const std::int64_t microbatch = plan.global_batch / plan.microbatches;
   const auto layout = [&](const StrategySpec& spec, int stage) {
-    return activation_layout(spec, plan.stages[static_cast<std::size_t>(stage)].first_rank, microbatch, plan.sequence_length);
+    return activation_layout(spec, plan.stages[static_cast<std::size_t>(stage)].first_rank, microbatch,
+                             plan.sequence_length);
   };
   const auto& stage = plan.stages[static_cast<std::size_t>(out.index)];
   out.first_rank = stage.first_rank;
@@ -57,8 +59,11 @@ inline StagePlan stage_plan(const Plan& plan, const ModelSpec& model, int rank) 
   out.slots = schedule::in_flight(plan.schedule, out.index, stages, plan.microbatches);
   out.hidden = model.hidden();
   out.token_weight = 1.0 / (static_cast<double>(plan.global_batch) * static_cast<double>(plan.sequence_length));
-  out.batch = {.microbatch = microbatch, .sequence = plan.sequence_length, .precision = plan.precision,
-               .microbatches = plan.microbatches, .stages = stages};
+  out.batch = {.microbatch = microbatch,
+               .sequence = plan.sequence_length,
+               .precision = plan.precision,
+               .microbatches = plan.microbatches,
+               .stages = stages};
   const int blocks = static_cast<int>(model.blocks.size());
   if (!out.has_previous) out.layers.push_back({model.embedding, plan.embedding, 0});
   for (int i = stage.first_layer; i <= stage.last_layer; ++i)
@@ -75,7 +80,8 @@ inline StagePlan stage_plan(const Plan& plan, const ModelSpec& model, int rank) 
 /// @param library  the device's library workspace
 inline cost::StageMemory memory_of(const StagePlan& stage, Bytes library) {
   std::vector<cost::LayerCounts> counts;
-  for (const StagePlan::Entry& entry : stage.layers) counts.push_back(cost::layer_counts(entry.layer, entry.spec, stage.batch));
+  for (const StagePlan::Entry& entry : stage.layers)
+    counts.push_back(cost::layer_counts(entry.layer, entry.spec, stage.batch));
   return cost::stage_memory(counts, stage.layouts, stage.slots, stage.has_previous, stage.has_next, library);
 }
 

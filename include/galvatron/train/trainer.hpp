@@ -40,8 +40,8 @@ struct StepReport {
 struct TrainOptions {
   std::int64_t steps = 1;
   LearningRate learning_rate{};
-  device::AdamW adam{}; ///< the constants; rate, step and scale are set every step
-  double clip = 1.0;   ///< the largest gradient norm; 0 for no clipping
+  device::AdamW adam{};  ///< the constants; rate, step and scale are set every step
+  double clip = 1.0;     ///< the largest gradient norm; 0 for no clipping
   std::uint64_t seed = 1;
   int threads_per_rank = 0;  ///< 0: the cores divided by the ranks, at least 1
   comm::thread::Options world{};
@@ -120,7 +120,8 @@ TrainReport train(const Plan& plan, const ModelSpec& model, BatchSource& source,
   const int ranks = plan.ranks();
   const int threads = options.threads_per_rank > 0 ? options.threads_per_rank : threads_per_rank(ranks);
   if (!device::Host::supports(plan.precision))
-    throw DeviceFailure(std::string("this CPU has no ") + name_of(plan.precision) + " arithmetic: plan with --precision fp32");
+    throw DeviceFailure(std::string("this CPU has no ") + name_of(plan.precision) +
+                        " arithmetic: plan with --precision fp32");
   TrainReport report;
   report.steps.reserve(static_cast<std::size_t>(options.steps));
   report.planned_memory.resize(static_cast<std::size_t>(ranks));

@@ -35,23 +35,21 @@ class Dry {
     note(attention(Kind::attention_forward, s));
   }
   template <class T>
-  void attention_backward(const AttentionShape& s, In<T>, In<T>, In<T>, In<T>,
-                          View<const float>, In<T>, View<T>, View<T>, View<T>, View<float>) {
+  void attention_backward(const AttentionShape& s, In<T>, In<T>, In<T>, In<T>, View<const float>, In<T>, View<T>,
+                          View<T>, View<T>, View<float>) {
     note(attention(Kind::attention_backward, s));
   }
   template <class T>
-  void norm_forward(NormKind, std::int64_t rows, std::int64_t h, double, In<T>, In<T>, In<T>,
-                    View<T>, View<float>) {
+  void norm_forward(NormKind, std::int64_t rows, std::int64_t h, double, In<T>, In<T>, In<T>, View<T>, View<float>) {
     note({.kind = Kind::norm_forward, .m = rows, .n = h});
   }
   template <class T>
-  void norm_again(NormKind, std::int64_t rows, std::int64_t h, In<T>, In<T>, In<T>,
-                  View<const float>, View<T>) {
+  void norm_again(NormKind, std::int64_t rows, std::int64_t h, In<T>, In<T>, In<T>, View<const float>, View<T>) {
     note({.kind = Kind::norm_forward, .m = rows, .n = h});
   }
   template <class T>
-  void norm_backward(NormKind, std::int64_t rows, std::int64_t h, In<T>, In<T>, In<T>,
-                     View<const float>, In<T>, View<T>, View<float>, View<float>) {
+  void norm_backward(NormKind, std::int64_t rows, std::int64_t h, In<T>, In<T>, In<T>, View<const float>, In<T>,
+                     View<T>, View<float>, View<float>) {
     note({.kind = Kind::norm_backward, .m = rows, .n = h});
   }
   template <class T>
@@ -76,8 +74,8 @@ class Dry {
     note({.kind = Kind::rotary, .m = rows, .n = heads * head_dim});
   }
   template <class T>
-  void embedding_forward(std::int64_t rows, std::int64_t h, View<const std::int32_t>, std::int64_t, std::int64_t,
-                         In<T>, View<T>) {
+  void embedding_forward(std::int64_t rows, std::int64_t h, View<const std::int32_t>, std::int64_t, std::int64_t, In<T>,
+                         View<T>) {
     note({.kind = Kind::embedding_forward, .m = rows, .n = h});
   }
   template <class T>

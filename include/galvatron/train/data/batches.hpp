@@ -3,8 +3,8 @@
 
 #include <cstdint>
 
-#include <galvatron/train/data/token_source.hpp>
 #include <galvatron/train/batch_source.hpp>
+#include <galvatron/train/data/token_source.hpp>
 
 namespace galvatron::train {
 
