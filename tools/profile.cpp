@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include <galvatron/cluster/json.hpp>
+#include <galvatron/cluster/json_writer.hpp>
 #include <galvatron/core/quantity.hpp>
 #include <galvatron/train/profile_host.hpp>
 

@@ -11,6 +11,7 @@
 #include <nlohmann/json.hpp>
 
 #include <galvatron/cluster/json.hpp>
+#include <galvatron/cluster/json_writer.hpp>
 #include <galvatron/core/quantity.hpp>
 #include <galvatron/model/huggingface.hpp>
 #include <galvatron/plan/json.hpp>

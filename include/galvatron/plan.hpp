@@ -7,7 +7,9 @@
 //     if (found && found->feasible) galvatron::save_plan(found->plan, "plan.json");
 #pragma once
 
-#include <galvatron/cluster/cluster.hpp>
+#include <galvatron/cluster/json.hpp>
+#include <galvatron/cluster/presets.hpp>
+#include <galvatron/cluster/spec.hpp>
 #include <galvatron/core/core.hpp>
 #include <galvatron/cost/layer.hpp>
 #include <galvatron/cost/memory.hpp>

@@ -1,4 +1,5 @@
 // Cluster files: what is written is read back, and bad files are refused in one line.
+#include <galvatron/cluster/json_writer.hpp>
 #include <galvatron/cluster/cluster.hpp>
 
 #include <doctest/doctest.h>

@@ -1,4 +1,5 @@
 // Clusters by name.
+#include <galvatron/cluster/json_writer.hpp>
 #include <galvatron/cluster/cluster.hpp>
 
 #include <doctest/doctest.h>

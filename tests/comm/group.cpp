@@ -31,7 +31,7 @@ T value_of(int rank, std::int64_t i) {
   if constexpr (std::is_same_v<T, std::int32_t>)
     return whole;
   else
-    return static_cast<T>(static_cast<float>(whole) * 1.1e-3F);
+    return static_cast<T>(static_cast<float>(whole) * 0x1p-10F);  // exact, so that a contraction changes nothing
 }
 
 template <class T>

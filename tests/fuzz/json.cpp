@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include <galvatron/cluster/json.hpp>
+#include <galvatron/cluster/json_writer.hpp>
 #include <galvatron/core/json.hpp>
 
 namespace {

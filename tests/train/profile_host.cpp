@@ -1,4 +1,5 @@
 // The profiler of this machine, in its coarsest setting: what it measures is complete, plausible and readable.
+#include <galvatron/cluster/json_writer.hpp>
 #include <galvatron/train/profile_host.hpp>
 
 #include <galvatron/cost/time.hpp>

@@ -3,6 +3,7 @@
 
 #include <galvatron/cluster/host_cores.hpp>
 #include <galvatron/cluster/json.hpp>
+#include <galvatron/cluster/json_writer.hpp>
 #include <galvatron/cluster/log_grid.hpp>
 #include <galvatron/cluster/presets.hpp>
 #include <galvatron/cluster/spec.hpp>

@@ -7,7 +7,7 @@
 //     "across_nodes": { "latency": 4.7e-6, "bandwidth": 24e9 } }
 //
 // Times are seconds, rates bytes/s or FLOP/s, sizes `80GiB` or a number of bytes. Everything else is optional: see
-// cluster_to_json for all keys.
+// cluster_to_json in cluster/json_writer.hpp for all keys.
 #pragma once
 
 #include <cstdint>
@@ -35,15 +35,6 @@ inline constexpr int most_devices = 1 << 20;  ///< of a cluster
 namespace detail {
 
 using nlohmann::json;
-
-/// A size as parse_bytes reads it back exactly.
-inline json bytes_to_json(Bytes bytes) {
-  constexpr std::int64_t gib = std::int64_t{1} << 30;
-  constexpr std::int64_t mib = std::int64_t{1} << 20;
-  if (bytes.count != 0 && bytes.count % gib == 0) return std::to_string(bytes.count / gib) + "GiB";
-  if (bytes.count != 0 && bytes.count % mib == 0) return std::to_string(bytes.count / mib) + "MiB";
-  return bytes.count;
-}
 
 inline Bytes bytes_from_json(JsonObject& fields, std::string_view key, Bytes otherwise, bool required) {
   const json* value = fields.any(key);
@@ -137,12 +128,6 @@ inline LogGrid<1> curve_from_json(JsonObject& fields) {
   return grid_or_fail<1>(fields, std::move(axes), std::move(seconds));
 }
 
-inline json curve_to_json(const LogGrid<1>& grid) {
-  json points = json::array();
-  for (std::size_t i = 0; i < grid.seconds().size(); ++i) points.push_back({grid.axes()[0][i], grid.seconds()[i]});
-  return points;
-}
-
 /// Reads every object of an optional array; the first error goes to `fields`.
 template <class T, class Read>
 void list_from_json(JsonObject& fields, std::string_view key, std::vector<T>& list, Read read) {
@@ -164,13 +149,6 @@ inline Link link_from_json(JsonObject fields, JsonObject& parent) {
   link.send_bandwidth = fields.optional<double>("send_bandwidth", link.bandwidth, 1, most);
   if (auto done = fields.finish(); !done) parent.fail(done.error().message);
   return link;
-}
-
-inline json link_to_json(const Link& link) {
-  return {{"latency", link.latency.value},
-          {"bandwidth", link.bandwidth},
-          {"all_reduce_bandwidth", link.all_reduce_bandwidth},
-          {"send_bandwidth", link.send_bandwidth}};
 }
 
 inline DeviceSpec device_from_json(JsonObject fields, JsonObject& parent) {
@@ -213,76 +191,7 @@ inline DeviceSpec device_from_json(JsonObject fields, JsonObject& parent) {
   return device;
 }
 
-inline json device_to_json(const DeviceSpec& device) {
-  json out{{"name", device.name},
-           {"memory", bytes_to_json(device.memory)},
-           {"library_workspace", bytes_to_json(device.library_workspace)},
-           {"memory_bandwidth", device.memory_bandwidth},
-           {"memory_share", device.memory_share},
-           {"launch", device.launch.value},
-           {"multiprocessors", device.multiprocessors},
-           {"rates", json::array()}};
-  for (const PrecisionRate& rate : device.rates)
-    out["rates"].push_back({{"precision", name_of(rate.precision)},
-                            {"format", rate.format},
-                            {"peak_flops", rate.peak_flops},
-                            {"gemm_share", rate.gemm_share}});
-  for (const AttentionCurve& curve : device.attention) {
-    json shares = json::array();
-    for (const auto& [tokens, share] : curve.shares) shares.push_back({tokens, share});
-    out["attention"].push_back({{"pass", name_of(curve.pass)}, {"head_dim", curve.head_dim}, {"shares", shares}});
-  }
-  return out;
-}
-
 }  // namespace detail
-
-/// The JSON form of a cluster; cluster_from_json gives the same value back, bit for bit.
-inline nlohmann::json cluster_to_json(const Cluster& cluster) {
-  using nlohmann::json;
-  json out{{"format", cluster_format},
-           {"version", cluster_format_version},
-           {"name", cluster.name},
-           {"devices", cluster.devices},
-           {"devices_per_node", cluster.devices_per_node},
-           {"cores", cluster.cores},
-           {"threads_per_rank", cluster.threads_per_rank},
-           {"device", detail::device_to_json(cluster.device)},
-           {"inside_node", detail::link_to_json(cluster.inside_node)},
-           {"across_nodes", detail::link_to_json(cluster.across_nodes)},
-           {"overlap_slowdown", cluster.overlap_slowdown}};
-  for (const GemmTable& table : cluster.gemm)
-    out["gemm"].push_back({{"layout", name_of(table.layout)},
-                           {"precision", name_of(table.precision)},
-                           {"concurrency", table.concurrency},
-                           {"m", table.seconds.axes()[0]},
-                           {"n", table.seconds.axes()[1]},
-                           {"k", table.seconds.axes()[2]},
-                           {"seconds", table.seconds.seconds()}});
-  for (const AttentionTable& table : cluster.attention)
-    out["attention"].push_back({{"pass", name_of(table.pass)},
-                                {"causal", table.causal},
-                                {"precision", name_of(table.precision)},
-                                {"concurrency", table.concurrency},
-                                {"tokens", table.seconds.axes()[0]},
-                                {"head_dim", table.seconds.axes()[1]},
-                                {"heads", table.seconds.axes()[2]},
-                                {"seconds", table.seconds.seconds()}});
-  for (const MemoryTable& table : cluster.memory_bound)
-    out["memory_bound"].push_back({{"kind", name_of(table.kind)},
-                                   {"precision", name_of(table.precision)},
-                                   {"concurrency", table.concurrency},
-                                   {"rows", table.seconds.axes()[0]},
-                                   {"columns", table.seconds.axes()[1]},
-                                   {"seconds", table.seconds.seconds()}});
-  for (const MessageTable& table : cluster.messages)
-    out["messages"].push_back({{"kind", name_of(table.kind)},
-                               {"group", table.group},
-                               {"strided", table.strided},
-                               {"concurrency", table.concurrency},
-                               {"points", detail::curve_to_json(table.seconds)}});
-  return out;
-}
 
 /// The cluster that a JSON value describes; `source_name` opens every message. Errors (usage): another format or
 /// version, missing and unknown keys, values out of range, tables whose sizes disagree.
@@ -369,12 +278,6 @@ inline Result<Cluster> read_cluster(const std::filesystem::path& path) {
   auto value = read_json_file(path);
   if (!value) return tl::unexpected<Error>(std::move(value.error()));
   return cluster_from_json(*value, path.string());
-}
-
-/// Writes a cluster file, whole or not at all. Errors (usage): the path cannot be written.
-inline Result<void> write_cluster(const std::filesystem::path& path, const Cluster& cluster) {
-  nlohmann::json value = cluster_to_json(cluster);
-  return write_file_atomically(path, value.dump(1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
 }
 
 }  // namespace galvatron
