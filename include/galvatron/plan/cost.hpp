@@ -159,7 +159,7 @@ inline Result<PlanCost> cost_of(const Plan& plan, const ModelSpec& model, const 
       total.communication += receive;
     }
     seconds.push_back(total.seconds);
-    out.stages.push_back(std::move(total));
+    out.stages.push_back(total);
   }
 
   out.iteration = cost::iteration_seconds(cluster, plan.schedule, seconds, plan.microbatches, stage_ranks);

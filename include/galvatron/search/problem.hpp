@@ -75,7 +75,7 @@ struct Problem {
     return types[static_cast<std::size_t>(layers[static_cast<std::size_t>(layer)])][static_cast<std::size_t>(index)];
   }
   [[nodiscard]] double one_way(int from, int to) const {
-    return relayout[static_cast<std::size_t>(from * layouts + to)];
+    return relayout[static_cast<std::size_t>(from) * static_cast<std::size_t>(layouts) + static_cast<std::size_t>(to)];
   }
   /// There in forward and back in backward.
   [[nodiscard]] double relayout_seconds(int from, int to) const { return one_way(from, to) + one_way(to, from); }
