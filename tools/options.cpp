@@ -119,7 +119,7 @@ Options::Options(std::string name, std::string purpose)
   app_.set_help_flag("");
 }
 
-CLI::Option* Options::add(const std::string& names, const std::string& placeholder, const std::string& help,
+CLI::Option* Options::add(const std::string& names, const std::string& value_name, const std::string& help,
                           std::function<void(const std::string&)> read) {
   const std::string shown = long_name(names);
   auto* option = app_.add_option_function<std::vector<std::string>>(
@@ -131,7 +131,7 @@ CLI::Option* Options::add(const std::string& names, const std::string& placehold
         read(values.front());
       },
       help);
-  return option->type_name(placeholder)
+  return option->type_name(value_name)
       ->type_size(1)
       ->allow_extra_args(false)
       ->expected(1)
@@ -182,9 +182,9 @@ CLI::Option* Options::size(const std::string& names, Bytes& value, const std::st
   });
 }
 
-CLI::Option* Options::text(const std::string& names, std::string& value, const std::string& placeholder,
+CLI::Option* Options::text(const std::string& names, std::string& value, const std::string& value_name,
                            const std::string& help) {
-  return add(names, placeholder, help, [&value, name = long_name(names)](const std::string& text) {
+  return add(names, value_name, help, [&value, name = long_name(names)](const std::string& text) {
     if (text.empty()) refuse(name, text, "a name: it is empty");
     value = text;
   });
@@ -200,7 +200,7 @@ CLI::Option* Options::choice(const std::string& names, std::string& value, std::
   });
 }
 
-CLI::Option* Options::texts(const std::string& names, std::vector<std::string>& value, const std::string& placeholder,
+CLI::Option* Options::texts(const std::string& names, std::vector<std::string>& value, const std::string& value_name,
                             const std::string& help) {
   return app_
       .add_option_function<std::vector<std::string>>(
@@ -211,7 +211,7 @@ CLI::Option* Options::texts(const std::string& names, std::vector<std::string>& 
             value = all;
           },
           help)
-      ->type_name(placeholder)
+      ->type_name(value_name)
       ->expected(1, 1 << 20)
       ->group(section_);
 }

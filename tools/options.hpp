@@ -40,13 +40,13 @@ class Options {
   /// `16GiB`; at least one byte.
   CLI::Option* size(const std::string& names, Bytes& value, const std::string& help);
   /// A text that is not empty.
-  CLI::Option* text(const std::string& names, std::string& value, const std::string& placeholder,
+  CLI::Option* text(const std::string& names, std::string& value, const std::string& value_name,
                     const std::string& help);
   /// One of `choices`.
   CLI::Option* choice(const std::string& names, std::string& value, std::vector<std::string> choices,
                       const std::string& help);
   /// One or more texts.
-  CLI::Option* texts(const std::string& names, std::vector<std::string>& value, const std::string& placeholder,
+  CLI::Option* texts(const std::string& names, std::vector<std::string>& value, const std::string& value_name,
                      const std::string& help);
   CLI::Option* flag(const std::string& names, bool& value, const std::string& help);
 
@@ -61,7 +61,7 @@ class Options {
   Outcome parse(std::vector<std::string> arguments);
 
  private:
-  CLI::Option* add(const std::string& names, const std::string& placeholder, const std::string& help,
+  CLI::Option* add(const std::string& names, const std::string& value_name, const std::string& help,
                    std::function<void(const std::string&)> read);
 
   CLI::App app_;
