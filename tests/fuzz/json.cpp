@@ -9,6 +9,7 @@
 #include <galvatron/cluster/json.hpp>
 #include <galvatron/cluster/json_writer.hpp>
 #include <galvatron/core/json.hpp>
+#include <galvatron/plan/json.hpp>
 
 namespace {
 void require(bool condition) {
@@ -32,6 +33,13 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     require(again.has_value() && *again == *cluster);
   } else {
     require_one_line(cluster.error());
+  }
+  const auto plan = galvatron::plan_from_json(*value, "input");
+  if (plan) {
+    const auto again = galvatron::plan_from_json(galvatron::to_json(*plan), "written");
+    require(again.has_value() && *again == *plan);
+  } else {
+    require_one_line(plan.error());
   }
   return 0;
 }
