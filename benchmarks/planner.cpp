@@ -27,30 +27,14 @@
 #include <galvatron/train/profile_host.hpp>
 #include <galvatron/train/trainer.hpp>
 
+#include "cheap_tokens.hpp"
+
 namespace {
 
 using namespace galvatron;
 
 constexpr std::int64_t global_batch = 16;
 constexpr std::int64_t sequence = 128;
-
-class Tokens final : public train::BatchSource {
- public:
-  void inputs(std::int64_t step, std::int64_t first, std::int64_t samples, View<std::int32_t> out) override {
-    fill(step, first, samples, 0, out);
-  }
-  void targets(std::int64_t step, std::int64_t first, std::int64_t samples, View<std::int32_t> out) override {
-    fill(step, first, samples, 1, out);
-  }
-
- private:
-  static void fill(std::int64_t step, std::int64_t first, std::int64_t samples, std::int64_t ahead,
-                   View<std::int32_t> out) {
-    for (std::int64_t s = 0; s < sequence; ++s)
-      for (std::int64_t i = 0; i < samples; ++i)
-        out[s * samples + i] = static_cast<std::int32_t>(((step * 131 + first + i) * 7919 + (s + ahead) * 31) % 256);
-  }
-};
 
 struct Candidate {
   Plan plan;
@@ -97,7 +81,7 @@ std::vector<Candidate> candidates(const ModelSpec& model, const Cluster& cluster
 }
 
 void measure(Candidate& candidate, const ModelSpec& model, int steps) {
-  Tokens tokens;
+  CheapTokens tokens(sequence, model.vocabulary());
   train::TrainOptions options;
   options.steps = steps;
   options.learning_rate = {.peak = 1e-3, .floor = 1e-3, .warmup_steps = 0, .steps = steps};

@@ -13,32 +13,11 @@
 #include <galvatron/model/model.hpp>
 #include <galvatron/train/trainer.hpp>
 
+#include "cheap_tokens.hpp"
+
 namespace {
 
 using namespace galvatron;
-
-/// Tokens that cost nothing to make.
-class Tokens final : public train::BatchSource {
- public:
-  Tokens(std::int64_t sequence, std::int64_t vocabulary) : sequence_(sequence), vocabulary_(vocabulary) {}
-  void inputs(std::int64_t step, std::int64_t first, std::int64_t samples, View<std::int32_t> out) override {
-    fill(step, first, samples, 0, out);
-  }
-  void targets(std::int64_t step, std::int64_t first, std::int64_t samples, View<std::int32_t> out) override {
-    fill(step, first, samples, 1, out);
-  }
-
- private:
-  void fill(std::int64_t step, std::int64_t first, std::int64_t samples, std::int64_t ahead,
-            View<std::int32_t> out) const {
-    for (std::int64_t s = 0; s < sequence_; ++s)
-      for (std::int64_t i = 0; i < samples; ++i)
-        out[s * samples + i] =
-            static_cast<std::int32_t>(((step * 131 + first + i) * 7919 + (s + ahead) * 31) % vocabulary_);
-  }
-  std::int64_t sequence_;
-  std::int64_t vocabulary_;
-};
 
 ModelSpec model_named(const std::string& name) {
   int layers = 0;
@@ -64,7 +43,7 @@ int benchmark(int argc, char** argv) {
   plan.precision = std::string(argv[4]) == "bf16" ? Precision::bf16 : Precision::fp32;
   plan.stages = {{0, static_cast<int>(model.blocks.size()) - 1, 0, 1}};
   plan.layers.assign(model.blocks.size(), {});
-  Tokens tokens(plan.sequence_length, model.vocabulary());
+  CheapTokens tokens(plan.sequence_length, model.vocabulary());
   train::TrainOptions options;
   options.steps = std::atoi(argv[5]);
   options.threads_per_rank = argc > 6 ? std::atoi(argv[6]) : 0;
