@@ -14,6 +14,7 @@
 
 #include <omp.h>
 
+#include <galvatron/cluster/host_cores.hpp>
 #include <galvatron/comm/send_guard.hpp>
 #include <galvatron/comm/thread/thread.hpp>
 #include <galvatron/core/error.hpp>
@@ -56,7 +57,7 @@ struct TrainReport {
 };
 
 /// Threads that each of `ranks` rank threads computes with on this machine.
-inline int threads_per_rank(int ranks) { return std::max(1, comm::thread::available_cores() / ranks); }
+inline int threads_per_rank(int ranks) { return std::max(1, usable_cores() / ranks); }
 
 /// The median; 0 of nothing.
 inline double median(std::vector<double> values) {

@@ -15,10 +15,7 @@
 #include <utility>
 #include <vector>
 
-#if defined(__linux__)
-#include <sched.h>
-#endif
-
+#include <galvatron/cluster/host_cores.hpp>
 #include <galvatron/comm/thread/channel.hpp>
 #include <galvatron/comm/thread/failure.hpp>
 #include <galvatron/comm/thread/meeting.hpp>
@@ -33,16 +30,6 @@ struct Options {
   /// Cores that the ranks share, which decides how they wait; 0: the cores that this process may use.
   int cores = 0;
 };
-
-/// The number of cores that this process may run on.
-inline int available_cores() {
-#if defined(__linux__)
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  if (::sched_getaffinity(0, sizeof set, &set) == 0) return std::max(1, CPU_COUNT(&set));
-#endif
-  return std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
-}
 
 /// "rank 3", "ranks 0, 2 and 3"
 inline std::string rank_list(std::span<const int> ranks) {
@@ -67,7 +54,7 @@ class Job {
   Job(int ranks, const Options& options)
       : size_(ranks),
         options_(options),
-        policy_(WaitPolicy::of(ranks, options.cores > 0 ? options.cores : available_cores())),
+        policy_(WaitPolicy::of(ranks, options.cores > 0 ? options.cores : usable_cores())),
         endpoints_(std::make_unique<Endpoint[]>(static_cast<std::size_t>(ranks))),
         channels_(std::make_unique<Channel[]>(static_cast<std::size_t>(ranks) * static_cast<std::size_t>(ranks))) {}
 
