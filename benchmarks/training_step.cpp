@@ -10,7 +10,7 @@
 #include <exception>
 #include <string>
 
-#include <galvatron/model/model.hpp>
+#include <galvatron/model/huggingface.hpp>
 #include <galvatron/train/trainer.hpp>
 
 #include "cheap_tokens.hpp"

@@ -5,7 +5,7 @@
 #include <iostream>
 #include <string>
 
-#include <galvatron/plan.hpp>
+#include <galvatron/files.hpp>
 
 namespace {
 

@@ -75,7 +75,7 @@ Listing clusters() {
   for (const std::string& name : cluster_names()) {
     std::string example = name;
     if (example.starts_with("Nx")) example.replace(0, 1, "8");
-    const Cluster cluster = value_or_throw(load_cluster(example));
+    const Cluster cluster = value_or_throw(find_cluster(example));
     const bool host = name == "host";
     rows.push_back({name, host ? "what this machine has" : format_bytes(cluster.device.memory),
                     host ? "run `galvatron profile`" : format_count(cluster.peak_flops(Precision::bf16)) + "FLOP/s"});

@@ -7,7 +7,7 @@
 #include <string_view>
 #include <system_error>
 
-#include <galvatron/cluster/presets.hpp>
+#include <galvatron/cluster/json.hpp>
 #include <galvatron/core/error.hpp>
 #include <galvatron/core/file.hpp>
 #include <galvatron/device/host/host.hpp>

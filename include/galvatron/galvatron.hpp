@@ -6,6 +6,7 @@
 //     const auto report = galvatron::train::fit<Split>(*plan, *model, {"text.txt"}, {.steps = 100});
 #pragma once
 
+#include <galvatron/files.hpp>
 #include <galvatron/plan.hpp>
 #include <galvatron/schedule/schedule.hpp>
 #include <galvatron/strategy/strategy.hpp>

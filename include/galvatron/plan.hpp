@@ -1,13 +1,13 @@
-// Planning: models, clusters, strategies, the search and plans. Needs no CUDA, BLAS or MPI: Boost, nlohmann-json and
-// tl-expected headers are all.
+// Planning: models, clusters, strategies, the search and plans. Needs no CUDA, BLAS or MPI: header-only libraries are
+// all. What reads and writes files (clusters, config.json, plans) is galvatron/files.hpp, which takes longer to
+// compile.
 //
 //     const auto model = galvatron::find_model("llama2-70b");
-//     const auto cluster = galvatron::load_cluster("64xh100-80g");
+//     const auto cluster = galvatron::find_cluster("64xh100-80g");
 //     const auto found = galvatron::find_plan(*model, *cluster, {.global_batch = 512});
-//     if (found && found->feasible) galvatron::save_plan(found->plan, "plan.json");
+//     if (found && found->feasible) std::cout << galvatron::plan_words(found->plan) << "\n";
 #pragma once
 
-#include <galvatron/cluster/json.hpp>
 #include <galvatron/cluster/presets.hpp>
 #include <galvatron/cluster/spec.hpp>
 #include <galvatron/core/core.hpp>
@@ -21,7 +21,6 @@
 #include <galvatron/plan/cost.hpp>
 #include <galvatron/plan/explain.hpp>
 #include <galvatron/plan/find.hpp>
-#include <galvatron/plan/json.hpp>
 #include <galvatron/plan/plan.hpp>
 #include <galvatron/plan/uniform.hpp>
 #include <galvatron/search/constexpr_search.hpp>

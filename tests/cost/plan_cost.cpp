@@ -9,7 +9,7 @@ using namespace galvatron;
 
 namespace {
 
-Cluster cluster_named(const char* name) { return value_or_throw(load_cluster(name)); }
+Cluster cluster_named(const char* name) { return value_or_throw(find_cluster(name)); }
 
 }  // namespace
 

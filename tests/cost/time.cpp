@@ -15,7 +15,7 @@ namespace {
 using namespace galvatron;
 using namespace galvatron::cost;
 
-Cluster preset(const char* name) { return value_or_throw(load_cluster(name)); }
+Cluster preset(const char* name) { return value_or_throw(find_cluster(name)); }
 
 Work gemm(std::int64_t m, std::int64_t n, std::int64_t k, WorkKind kind = WorkKind::gemm_nt) {
   return {.kind = kind, .m = m, .n = n, .k = k};

@@ -6,7 +6,8 @@
 #include <string>
 #include <string_view>
 
-#include <galvatron/model/model.hpp>
+#include <galvatron/model/count.hpp>
+#include <galvatron/model/huggingface.hpp>
 
 namespace {
 void require(bool condition) {

@@ -18,7 +18,7 @@ const ModelSpec& model() {
   return spec;
 }
 const Cluster& cluster() {
-  static const Cluster spec = value_or_throw(load_cluster("8xa100-80g"));
+  static const Cluster spec = value_or_throw(find_cluster("8xa100-80g"));
   return spec;
 }
 
@@ -108,7 +108,7 @@ TEST_CASE("plans that cannot be priced say why") {
   };
   const Plan plan = two_stages({.tensor = 4});
   CHECK(says(why(plan, value_or_throw(find_model("llama2-13b")), cluster()), "32 layers"));
-  CHECK(says(why(plan, model(), value_or_throw(load_cluster("4xa100-80g"))), "needs 8 devices"));
+  CHECK(says(why(plan, model(), value_or_throw(find_cluster("4xa100-80g"))), "needs 8 devices"));
   Plan long_one = plan;
   long_one.sequence_length = 1 << 20;
   CHECK(says(why(long_one, model(), cluster()), "positions"));

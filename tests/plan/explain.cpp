@@ -32,9 +32,9 @@ bool says(const std::string& text, const std::string& part) { return text.find(p
 }  // namespace
 
 TEST_CASE("an explanation fits 80 columns of plain text") {
-  for (const Case& c : {Case{"llama2-70b", value_or_throw(load_cluster("1024xh100-80g")), {.global_batch = 1024}},
+  for (const Case& c : {Case{"llama2-70b", value_or_throw(find_cluster("1024xh100-80g")), {.global_batch = 1024}},
                         Case{"gpt2-124m",
-                             value_or_throw(load_cluster("8xtitan-24g")),
+                             value_or_throw(find_cluster("8xtitan-24g")),
                              {.global_batch = 64, .memory = Bytes{std::int64_t{2} << 30}}},
                         Case{"llama-tiny", host_cluster(4, 2), {.global_batch = 8, .precision = Precision::fp32}}}) {
     std::istringstream lines(told(c));
@@ -48,7 +48,7 @@ TEST_CASE("an explanation fits 80 columns of plain text") {
 }
 
 TEST_CASE("it tells where time and memory go, what came second, and what does not fit") {
-  const Cluster cluster = value_or_throw(load_cluster("8xa100-40g"));
+  const Cluster cluster = value_or_throw(find_cluster("8xa100-40g"));
   Plan plan;
   const std::string text = told({"llama2-7b", cluster, {.global_batch = 64}}, &plan);
   CHECK(says(text, "llama2-7b on 8xa100-40g: 8 ranks"));
@@ -74,7 +74,7 @@ TEST_CASE("it tells where time and memory go, what came second, and what does no
 
 TEST_CASE("a plan for another model is refused") {
   Plan plan;
-  const Cluster cluster = value_or_throw(load_cluster("8xa100-40g"));
+  const Cluster cluster = value_or_throw(find_cluster("8xa100-40g"));
   told({"gpt2-124m", cluster, {.global_batch = 8}}, &plan);
   const auto text = explain(plan, value_or_throw(find_model("gpt2-350m")), cluster);
   REQUIRE(!text);

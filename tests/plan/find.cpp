@@ -17,7 +17,7 @@ using namespace galvatron;
 namespace {
 
 ModelSpec model_named(const char* name) { return value_or_throw(find_model(name)); }
-Cluster cluster_named(const char* name) { return value_or_throw(load_cluster(name)); }
+Cluster cluster_named(const char* name) { return value_or_throw(find_cluster(name)); }
 FoundPlan found(const ModelSpec& model, const Cluster& cluster, const SearchOptions& options) {
   return value_or_throw(find_plan(model, cluster, options));
 }

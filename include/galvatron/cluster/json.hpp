@@ -20,6 +20,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include <galvatron/cluster/presets.hpp>
 #include <galvatron/cluster/spec.hpp>
 #include <galvatron/core/error.hpp>
 #include <galvatron/core/file.hpp>
@@ -278,6 +279,19 @@ inline Result<Cluster> read_cluster(const std::filesystem::path& path) {
   auto value = read_json_file(path);
   if (!value) return tl::unexpected<Error>(std::move(value.error()));
   return cluster_from_json(*value, path.string());
+}
+
+/// A preset by name, or else the cluster file at that path. Errors (usage): neither exists, or the file is bad.
+inline Result<Cluster> load_cluster(const std::string& name_or_path) {
+  auto preset = preset_cluster(name_or_path);
+  if (!preset) return tl::unexpected<Error>(std::move(preset.error()));
+  if (preset->has_value()) return std::move(**preset);
+  std::error_code ignored;
+  if (!std::filesystem::exists(name_or_path, ignored))
+    return usage_error("unknown cluster \"" + detail::one_line(name_or_path, 120) +
+                       "\": no preset and no file of this name; presets are " + detail::join(cluster_names()) +
+                       " (N is a number), `galvatron profile` writes a file for this machine");
+  return read_cluster(name_or_path);
 }
 
 }  // namespace galvatron

@@ -10,7 +10,6 @@
 #include <array>
 #include <charconv>
 #include <cstdint>
-#include <filesystem>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -18,7 +17,6 @@
 #include <vector>
 
 #include <galvatron/cluster/host_cores.hpp>
-#include <galvatron/cluster/json.hpp>
 #include <galvatron/cluster/spec.hpp>
 #include <galvatron/core/error.hpp>
 
@@ -359,17 +357,13 @@ inline Result<std::optional<Cluster>> preset_cluster(std::string_view name) {
   return std::nullopt;
 }
 
-/// A preset by name, or else the cluster file at that path. Errors (usage): neither exists, or the file is bad.
-inline Result<Cluster> load_cluster(const std::string& name_or_path) {
-  auto preset = preset_cluster(name_or_path);
+/// The preset of this name. Errors (usage): there is none.
+inline Result<Cluster> find_cluster(std::string_view name) {
+  auto preset = preset_cluster(name);
   if (!preset) return tl::unexpected<Error>(std::move(preset.error()));
   if (preset->has_value()) return std::move(**preset);
-  std::error_code ignored;
-  if (!std::filesystem::exists(name_or_path, ignored))
-    return usage_error("unknown cluster \"" + detail::one_line(name_or_path, 120) +
-                       "\": no preset and no file of this name; presets are " + detail::join(cluster_names()) +
-                       " (N is a number), `galvatron profile` writes a file for this machine");
-  return read_cluster(name_or_path);
+  return usage_error("unknown cluster \"" + detail::one_line(name, 120) + "\": presets are " +
+                     detail::join(cluster_names()) + " (N is a number)");
 }
 
 }  // namespace galvatron

@@ -1,10 +1,9 @@
-// Everything of core/: units, errors, number formats, views, random numbers, files, JSON and sizes.
+// Everything of core/: units, errors, number formats, views, random numbers, files and sizes; core/json.hpp is apart.
 #pragma once
 
 #include <galvatron/core/dtype.hpp>
 #include <galvatron/core/error.hpp>
 #include <galvatron/core/file.hpp>
-#include <galvatron/core/json.hpp>
 #include <galvatron/core/progress.hpp>
 #include <galvatron/core/quantity.hpp>
 #include <galvatron/core/rng.hpp>

@@ -1,9 +1,11 @@
 // Errors: a value for what data may legitimately bring, an exception for what a machine may do.
 #pragma once
 
+#include <cstddef>
 #include <source_location>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include <tl/expected.hpp>
@@ -37,6 +39,17 @@ using Result = tl::expected<T, Error>;
 [[nodiscard]] inline tl::unexpected<Error> internal_error(std::string message) {
   return tl::unexpected<Error>(Error{ErrorKind::internal, std::move(message)});
 }
+
+namespace detail {
+
+/// Printable ASCII on one line and not longer than `limit`: foreign text for messages.
+inline std::string one_line(std::string_view text, std::size_t limit = 200) {
+  std::string out;
+  for (const char c : text.substr(0, limit)) out += c >= 0x20 && c < 0x7f ? c : '?';
+  return text.size() > limit ? out + "..." : out;
+}
+
+}  // namespace detail
 
 /// Base of every exception that galvatron throws; carries the exit code and the throwing place.
 class Failure : public std::runtime_error {

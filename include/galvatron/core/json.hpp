@@ -35,13 +35,6 @@ inline std::string place_in(std::string_view text, std::size_t offset) {
   return "line " + std::to_string(line) + ", column " + std::to_string(column);
 }
 
-/// Printable ASCII on one line and not longer than `limit`.
-inline std::string one_line(std::string_view text, std::size_t limit = 200) {
-  std::string out;
-  for (const char c : text.substr(0, limit)) out += c >= 0x20 && c < 0x7f ? c : '?';
-  return text.size() > limit ? out + "..." : out;
-}
-
 /// The offset of the bracket that opens one level too many, if any.
 inline std::optional<std::size_t> offset_of_too_deep(std::string_view text) {
   int depth = 0;

@@ -1,9 +1,8 @@
-// Everything of model/ but graph.hpp, which brings in Boost.Graph.
+// Everything of model/ but graph.hpp, which brings in Boost.Graph, and huggingface.hpp, which brings in nlohmann-json.
 #pragma once
 
 #include <galvatron/model/build.hpp>
 #include <galvatron/model/check.hpp>
 #include <galvatron/model/count.hpp>
-#include <galvatron/model/huggingface.hpp>
 #include <galvatron/model/spec.hpp>
 #include <galvatron/model/zoo.hpp>

@@ -5,7 +5,7 @@
 
 int main() {
   const auto model = galvatron::find_model("llama2-7b");
-  const auto cluster = galvatron::load_cluster("8xa100-40g");
+  const auto cluster = galvatron::find_cluster("8xa100-40g");
   if (!model || !cluster) return 1;
   const auto found = galvatron::find_plan(*model, *cluster, {.global_batch = 64});
   if (!found || !found->feasible || found->cost.peak() > cluster->device.memory) return 1;
