@@ -18,6 +18,7 @@ Cluster full_cluster() {
   cluster.cores = 48;
   cluster.threads_per_rank = 3;
   cluster.overlap_slowdown = 1.0 / 0.87;
+  cluster.wait_share = 0.04;
   cluster.device.memory = {80'000'000'001};
   cluster.gemm.push_back({GemmLayout::tn, Precision::bf16, 4,
                           LogGrid<3>({{{16, 64}, {32}, {8, 16, 4096}}}, {1e-6 / 3, 2e-6, 3e-6, 4e-6, 5e-6, 1})});

@@ -9,6 +9,7 @@
 #include <galvatron/cluster/spec.hpp>
 #include <galvatron/core/dtype.hpp>
 #include <galvatron/core/units.hpp>
+#include <galvatron/cost/core_sharing.hpp>
 #include <galvatron/cost/detail/rates.hpp>
 #include <galvatron/cost/layer.hpp>
 #include <galvatron/cost/pipeline.hpp>
@@ -35,15 +36,21 @@ struct LayerSeconds {
 inline int busy_ranks(const Cluster& cluster, int ranks) { return std::min(ranks, cluster.devices_per_node); }
 
 /// Prices the counts of a layer that runs on a stage of `stage_ranks` of `ranks` ranks, all of them at work.
+/// Computation between collectives of a pass ends with a wait for the slowest member (Cluster::wait_share).
 inline LayerSeconds layer_seconds(const LayerCounts& counts, Precision precision, const Cluster& cluster,
                                   int stage_ranks, int ranks) {
   const Surroundings where{busy_ranks(cluster, ranks), stage_ranks};
   const auto price = [&](const WorkList& list, Seconds& all, Seconds* communication) {
+    Seconds messages;
     for (const Work& work : list) {
       const Seconds seconds = time_of(work, precision, cluster, where);
       all += seconds;
-      if (communication != nullptr && is_communication(work.kind)) *communication += seconds;
+      if (is_communication(work.kind)) messages += seconds;
     }
+    const bool waits = communication != nullptr && messages.value > 0;
+    const Seconds wait = waits ? (all - messages) * cluster.wait_share : Seconds{};
+    all += wait;
+    if (communication != nullptr) *communication += messages + wait;
   };
   LayerSeconds out;
   price(counts.forward, out.forward, &out.forward_communication);
@@ -83,12 +90,9 @@ inline bool stages_share_cores(const Cluster& cluster, int stages, int stage_ran
          detail::oversubscription(cluster, busy_ranks(cluster, stages * stage_ranks)) > 1;
 }
 
-/// How much longer work takes when a = 1..stages stages work at once; element 0 is not used.
-inline std::vector<double> stage_crowding(const Cluster& cluster, int stages, int stage_ranks) {
-  std::vector<double> out{1.0};
-  for (int a = 1; a <= stages; ++a)
-    out.push_back(detail::oversubscription(cluster, busy_ranks(cluster, a * stage_ranks)));
-  return out;
+/// How the stages of a plan share the cores of this cluster.
+inline CoreSharing core_sharing(const Cluster& cluster, int stage_ranks) {
+  return {cluster.cores, cluster.threads_per_rank, cluster.devices_per_node, stage_ranks};
 }
 
 /// Seconds of an iteration on this cluster.
@@ -96,7 +100,7 @@ inline Seconds iteration_seconds(const Cluster& cluster, ScheduleKind kind, std:
                                  int microbatches, int stage_ranks) {
   const int count = static_cast<int>(stages.size());
   if (!stages_share_cores(cluster, count, stage_ranks)) return pipeline_seconds(kind, stages, microbatches);
-  return shared_pipeline_seconds(kind, stages, microbatches, stage_crowding(cluster, count, stage_ranks));
+  return shared_pipeline_seconds(kind, stages, microbatches, core_sharing(cluster, stage_ranks));
 }
 
 }  // namespace galvatron::cost

@@ -113,8 +113,8 @@ inline Case make_case(const ModelSpec& model, const Cluster& cluster, const Sear
   p.objective.stages = setting.stages;
   p.objective.microbatches = microbatches;
   if (cost::stages_share_cores(cluster, setting.stages, setting.ranks)) {
-    const auto crowding = cost::stage_crowding(cluster, setting.stages, setting.ranks);
-    p.objective.alone = crowding[1] / crowding.back();
+    const cost::CoreSharing sharing = cost::core_sharing(cluster, setting.ranks);
+    p.objective.alone = sharing.crowding(setting.ranks) / sharing.crowding(setting.stages * setting.ranks);
     p.objective.shared = true;
   }
   p.leading = p.trailing = 1;
