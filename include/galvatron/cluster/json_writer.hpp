@@ -45,13 +45,16 @@ inline json device_to_json(const DeviceSpec& device) {
            {"memory_bandwidth", device.memory_bandwidth},
            {"memory_share", device.memory_share},
            {"launch", device.launch.value},
+           {"gemm_launch", device.gemm_launch.value},
+           {"gemm_start", device.gemm_start},
            {"multiprocessors", device.multiprocessors},
            {"rates", json::array()}};
   for (const PrecisionRate& rate : device.rates)
     out["rates"].push_back({{"precision", name_of(rate.precision)},
                             {"format", rate.format},
                             {"peak_flops", rate.peak_flops},
-                            {"gemm_share", rate.gemm_share}});
+                            {"gemm_share", rate.gemm_share},
+                            {"sustained_share", rate.sustained_share}});
   for (const AttentionCurve& curve : device.attention) {
     json shares = json::array();
     for (const auto& [tokens, share] : curve.shares) shares.push_back({tokens, share});

@@ -85,7 +85,8 @@ struct PrecisionRate {
   Precision precision = Precision::fp32;
   std::string format = "fp32";  ///< what the 16-bit rate stands for: bf16, or fp16 on devices without bf16
   double peak_flops = 0;        ///< dense FLOP/s of the data sheet
-  double gemm_share = 0.8;      ///< of the peak that large GEMMs reach
+  double gemm_share = 0.8;      ///< of the peak that the largest GEMMs reach, measured alone
+  double sustained_share = 1;   ///< of the peak that no GEMM exceeds in a long run, for power
   friend bool operator==(const PrecisionRate&, const PrecisionRate&) = default;
 };
 
@@ -105,7 +106,9 @@ struct DeviceSpec {
   double memory_bandwidth = 0;  ///< bytes/s of the data sheet
   double memory_share = 0.85;   ///< of it, what streaming reaches
   Seconds launch;               ///< fixed time of one operation
-  int multiprocessors = 0;      ///< units that GEMM tiles are dealt to; 0: tiles do not matter
+  Seconds gemm_launch;          ///< what a GEMM takes beyond that, whatever its size
+  double gemm_start = 150;      ///< what a tile pays beside its k loop, in units of k
+  int multiprocessors = 0;      ///< units that tiles are dealt to; 0: tiles do not matter
   std::vector<PrecisionRate> rates;
   std::vector<AttentionCurve> attention;
 

@@ -12,6 +12,7 @@
 #include <galvatron/cost/core_sharing.hpp>
 #include <galvatron/cost/detail/rates.hpp>
 #include <galvatron/cost/layer.hpp>
+#include <galvatron/cost/overlap.hpp>
 #include <galvatron/cost/pipeline.hpp>
 #include <galvatron/cost/relayout.hpp>
 #include <galvatron/cost/time.hpp>
@@ -20,12 +21,12 @@
 
 namespace galvatron::cost {
 
-/// Seconds of one layer on one rank; `communication` is the part of each that is spent in collectives.
+/// Seconds of one layer on one rank; `communication` is the part of each in which the rank does not compute.
 struct LayerSeconds {
   Seconds forward;  ///< a micro-batch
   Seconds backward;
-  Seconds synchronise;  ///< once an iteration
-  Seconds update;
+  Seconds synchronise;  ///< once an iteration, what the last backward pass does not hide
+  Seconds update;       ///< once an iteration, what the next forward pass does not hide
   Seconds forward_communication;
   Seconds backward_communication;
   Seconds update_communication;
@@ -35,28 +36,59 @@ struct LayerSeconds {
 /// Ranks of one node that work at the same time when all ranks of a plan do.
 inline int busy_ranks(const Cluster& cluster, int ranks) { return std::min(ranks, cluster.devices_per_node); }
 
-/// Prices the counts of a layer that runs on a stage of `stage_ranks` of `ranks` ranks, all of them at work.
-/// Computation between collectives of a pass ends with a wait for the slowest member (Cluster::wait_share).
-inline LayerSeconds layer_seconds(const LayerCounts& counts, Precision precision, const Cluster& cluster,
-                                  int stage_ranks, int ranks) {
-  const Surroundings where{busy_ranks(cluster, ranks), stage_ranks};
-  const auto price = [&](const WorkList& list, Seconds& all, Seconds* communication) {
-    Seconds messages;
+/// True for collectives over the data-parallel ranks. No work of the same layer waits for them: gradients travel while
+/// earlier layers run backward, parameters of ZeRO-3 are gathered a layer ahead, those of ZeRO-1 and 2 during the next
+/// forward pass.
+constexpr bool joins_data_ranks(const Work& work, const StrategySpec& spec) {
+  const bool kind =
+      work.kind == WorkKind::all_reduce || work.kind == WorkKind::all_gather || work.kind == WorkKind::reduce_scatter;
+  return kind && spec.tensor < spec.ranks() && work.strided == (spec.tensor > 1);
+}
+
+/// Prices the counts of a layer on one of `ranks` ranks, all of them at work. On devices of their own the traffic of
+/// data-parallel ranks runs beside computation. Ranks that share cores have none to spare: there one thing happens
+/// after the other. Computation between collectives that are waited for ends with a wait for the slowest member
+/// (Cluster::wait_share).
+inline LayerSeconds layer_seconds(const LayerCounts& counts, const StrategySpec& spec, Precision precision,
+                                  const Cluster& cluster, int ranks) {
+  const Surroundings where{busy_ranks(cluster, ranks), spec.ranks()};
+  struct Price {
+    Seconds computation;
+    Seconds waited;  // communication that computation waits for
+    Seconds beside;  // communication that runs beside it
+    [[nodiscard]] Seconds alone() const { return computation + waited; }
+  };
+  const auto price = [&](const WorkList& list, double wait_share) {
+    Price sum;
     for (const Work& work : list) {
       const Seconds seconds = time_of(work, precision, cluster, where);
-      all += seconds;
-      if (is_communication(work.kind)) messages += seconds;
+      if (!is_communication(work.kind))
+        sum.computation += seconds;
+      else if (cluster.cores == 0 && joins_data_ranks(work, spec))
+        sum.beside += seconds;
+      else
+        sum.waited += seconds;
     }
-    const bool waits = communication != nullptr && messages.value > 0;
-    const Seconds wait = waits ? (all - messages) * cluster.wait_share : Seconds{};
-    all += wait;
-    if (communication != nullptr) *communication += messages + wait;
+    if (sum.waited.value > 0) sum.waited += sum.computation * wait_share;
+    return sum;
   };
+  /// How much longer a pass takes with more communication beside it.
+  const auto longer = [&](Seconds pass, Seconds communication) {
+    return side_by_side(pass, communication, cluster.overlap_slowdown) - pass;
+  };
+  const Price forward = price(counts.forward, cluster.wait_share);
+  const Price backward = price(counts.backward, cluster.wait_share);
+  const Price synchronise = price(counts.synchronise, 0);
+  const Price update = price(counts.update, cluster.wait_share);
   LayerSeconds out;
-  price(counts.forward, out.forward, &out.forward_communication);
-  price(counts.backward, out.backward, &out.backward_communication);
-  price(counts.synchronise, out.synchronise, nullptr);
-  price(counts.update, out.update, &out.update_communication);
+  out.forward = forward.alone() + longer(forward.alone(), forward.beside);
+  out.backward = backward.alone() + longer(backward.alone(), backward.beside);
+  out.forward_communication = out.forward - forward.computation;
+  out.backward_communication = out.backward - backward.computation;
+  // Gradients of a head come of its forward pass, which is the longer one.
+  out.synchronise = synchronise.alone() + longer(max(out.forward, out.backward), synchronise.beside);
+  out.update_communication = update.waited + longer(out.forward, update.beside);
+  out.update = update.computation + out.update_communication;
   return out;
 }
 

@@ -118,8 +118,7 @@ inline Result<PlanCost> cost_of(const Plan& plan, const ModelSpec& model, const 
       cost.spec = spec;
       counts.push_back(again ? counts.back() : cost::layer_counts(layer, spec, batch));
       const cost::LayerCounts& c = counts.back();
-      cost.seconds =
-          again ? out.layers.back().seconds : cost::layer_seconds(c, plan.precision, cluster, stage_ranks, ranks);
+      cost.seconds = again ? out.layers.back().seconds : cost::layer_seconds(c, spec, plan.precision, cluster, ranks);
       cost.states = c.states;
       cost.stash = c.stash;
       cost.workspace = max(c.forward_workspace, c.activation + c.backward_workspace);

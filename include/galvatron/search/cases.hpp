@@ -90,7 +90,7 @@ struct StageSetting {
 inline Choice make_choice(const LayerSpec& layer, const StrategySpec& spec, const cost::Batch& batch,
                           const Cluster& cluster, int ranks) {
   const cost::LayerCounts counts = cost::layer_counts(layer, spec, batch);
-  const cost::LayerSeconds seconds = cost::layer_seconds(counts, batch.precision, cluster, spec.ranks(), ranks);
+  const cost::LayerSeconds seconds = cost::layer_seconds(counts, spec, batch.precision, cluster, ranks);
   Choice choice;
   choice.forward = seconds.forward.value;
   choice.backward = seconds.backward.value;

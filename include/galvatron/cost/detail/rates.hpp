@@ -75,14 +75,16 @@ inline double streaming_seconds(const DeviceSpec& device, double bytes) {
 
 /// A GEMM without a table. On a GPU tiles are dealt to multiprocessors in waves, the last one as long as the others,
 /// and the k loop of a tile pays a fixed start (NVIDIA, "Matrix Multiplication Background"); splitting k fills idle
-/// multiprocessors at the price of another pass over the result. The best tile and split win. Within 20 % of published
-/// cuBLAS sweeps for large and narrow shapes on A100 and H100.
+/// multiprocessors at the price of another pass over the result. The best tile and split win. Smaller tiles load more
+/// for each product; the shares of tiles, and limit and start of every preset, are those that come nearest to published
+/// cuBLAS sweeps (tests/cost/curves.cpp). In a long run power bounds the rate.
 inline double gemm_model_seconds(const Work& w, Precision precision, const DeviceSpec& device) {
   const PrecisionRate rate = rate_of(device, precision);
   const double reach = rate.peak_flops * rate.gemm_share;
   const double e = static_cast<double>(element_bytes(precision));
   const double result = real(w.m) * real(w.n) * (w.kind == WorkKind::gemm_tn ? 8.0 : e);
   const double streamed = streaming_seconds(device, e * (real(w.m) + real(w.n)) * real(w.k) + result);
+  const double powered = 2 * real(w.m) * real(w.n) * real(w.k) / (rate.peak_flops * rate.sustained_share);
   double computed = std::numeric_limits<double>::max();
   if (device.multiprocessors == 0) {
     const auto padded = [](std::int64_t x) { return real(x) + 8; };
@@ -92,20 +94,19 @@ inline double gemm_model_seconds(const Work& w, Precision precision, const Devic
       std::int64_t rows, columns;
       double share;
     };
-    constexpr std::array tiles{Tile{256, 128, 1.0}, Tile{128, 256, 1.0}, Tile{128, 128, 0.93},
-                               Tile{128, 64, 0.80}, Tile{64, 128, 0.80}, Tile{64, 64, 0.62}};
-    constexpr double start = 150;  // of the k loop, in units of k
+    constexpr std::array tiles{Tile{256, 128, 1.0}, Tile{128, 256, 1.0}, Tile{128, 128, 0.90},
+                               Tile{128, 64, 0.61}, Tile{64, 128, 0.61}, Tile{64, 64, 0.46}};
     for (const Tile& tile : tiles) {
       const std::int64_t pieces = divide_up(w.m, tile.rows) * divide_up(w.n, tile.columns);
       const double area = 2.0 * real(tile.rows * tile.columns) * device.multiprocessors / (reach * tile.share);
       for (const int split : {1, 2, 4, 8}) {
         const double waves = real(divide_up(pieces * split, device.multiprocessors));
         const double merge = split == 1 ? 0 : streaming_seconds(device, 8.0 * split * real(w.m) * real(w.n));
-        computed = std::min(computed, waves * area * (real(w.k) / split + start) + merge);
+        computed = std::min(computed, waves * area * (real(w.k) / split + device.gemm_start) + merge);
       }
     }
   }
-  return device.launch.value + std::max(computed, streamed);
+  return device.launch.value + std::max({device.gemm_launch.value + computed, streamed, powered});
 }
 
 inline double gemm_seconds(const Work& w, Precision precision, const Cluster& cluster, int busy) {
@@ -151,10 +152,14 @@ inline double attention_model_seconds(const Work& w, Precision precision, const 
   const Pass pass = w.kind == WorkKind::attention_forward ? Pass::forward : Pass::backward;
   Work once = w;
   once.times = 1;
-  // Without a mask a row does the work of two causal ones, and reaches the share of twice the length.
-  double share = attention_share(device, pass, w.causal ? tokens : 2 * tokens, real(w.l));
-  // Few heads leave multiprocessors idle: 32 / 16 / 8 / 4 heads of one long sequence reach 1 / .88 / .69 / .45.
-  if (device.multiprocessors > 0) share *= std::min(1.0, 1.15 * real(w.m) / (real(w.m) + 4.9));
+  // Without a mask FlashAttention-2 reaches the share that it reaches with one at four times the length.
+  double share = attention_share(device, pass, w.causal ? tokens : 4 * tokens, real(w.l));
+  // A block computes one head of 128 queries. Few blocks leave multiprocessors idle: 32 / 16 / 8 / 4 heads of one
+  // sequence reach 1 / .88 / .69 / .45, taken as of 4096 tokens.
+  if (device.multiprocessors > 0) {
+    const double blocks = real(w.m) * std::max(tokens, 128.0) / 128 / device.multiprocessors;
+    share *= std::min(1.0, 1.18 * blocks / (blocks + 1.4));
+  }
   const double peak = rate_of(device, precision).peak_flops;
   const double e = static_cast<double>(element_bytes(precision));
   const double passes = pass == Pass::forward ? 2 : 4;
@@ -249,9 +254,28 @@ inline double message_table_seconds(const Cluster& cluster, Message kind, int gr
   const double seconds = tables.seconds(
       cluster, busy, [&](const MessageTable& table) { return table.seconds({std::max(bytes, 1.0)}, {1}); });
   if (kind == Message::send || nearest == group) return seconds;
-  const double volume = (1.0 - 1.0 / group) / (1.0 - 1.0 / nearest);
+  double volume = (1.0 - 1.0 / group) / (1.0 - 1.0 / nearest);
+  // Where switches add, every member sends and receives the message once, however few they are; a ring may be faster.
+  if (kind == Message::all_reduce && group < nearest)
+    volume = std::min(1.0, volume * cluster.inside_node.all_reduce_bandwidth / cluster.inside_node.bandwidth);
   const int steps = (kind == Message::all_reduce ? 2 : 1) * std::max(group - nearest, 0);
   return seconds * volume + steps * cluster.inside_node.latency.value;
+}
+
+/// A small all-reduce goes up and down a tree of nodes (Sanders, Speck and Traeff 2009), as in NCCL: a ring of hundreds
+/// of ranks has too many steps. Large ones follow the published ring figures.
+inline double tree_seconds(const Cluster& cluster, int group, int members, double bytes, double bandwidth) {
+  constexpr double largest = 1 << 20;
+  if (bytes > largest) return std::numeric_limits<double>::infinity();
+  bool found = false;
+  double inside = members > 1 ? message_table_seconds(cluster, Message::all_reduce, members, false, bytes,
+                                                      cluster.devices_per_node, found)
+                              : 0;
+  if (members > 1 && !found)
+    inside = ring_seconds(cluster.inside_node, Message::all_reduce, members, bytes,
+                          cluster.inside_node.all_reduce_bandwidth);
+  const double levels = std::ceil(std::log2(static_cast<double>(divide_up(group, members))));
+  return inside + 2 * (levels * cluster.across_nodes.latency.value + bytes / bandwidth);
 }
 
 inline double message_seconds(const Work& w, const Cluster& cluster, int busy, int stage_ranks) {
@@ -269,7 +293,9 @@ inline double message_seconds(const Work& w, const Cluster& cluster, int busy, i
       // Each member brings its own network card; inside the nodes the ring uses the faster links.
       const double bandwidth =
           std::min(bandwidth_of(cluster.across_nodes, kind) * members, bandwidth_of(cluster.inside_node, kind));
-      return ring_seconds(cluster.across_nodes, kind, group, bytes, bandwidth);
+      const double ring = ring_seconds(cluster.across_nodes, kind, group, bytes, bandwidth);
+      return kind == Message::all_reduce ? std::min(ring, tree_seconds(cluster, group, members, bytes, bandwidth))
+                                         : ring;
     }
   }
   bool found = false;
