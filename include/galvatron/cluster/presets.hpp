@@ -32,6 +32,7 @@ constexpr int ring_steps(Message kind, int n) {
   return kind == Message::all_reduce ? 2 * (n - 1) : kind == Message::send ? 1 : n - 1;
 }
 
+/// A table of bus bandwidths by size; below the first point a message costs its steps and no more than that point.
 template <class Points>
 MessageTable bus_table(Message kind, int group, const Points& points, double scale, Seconds step) {
   MessageTable table;
@@ -40,18 +41,19 @@ MessageTable bus_table(Message kind, int group, const Points& points, double sca
   LogGrid<1>::Axes axes;
   std::vector<double> seconds;
   const double latency = step.value * ring_steps(kind, group);
+  const auto at_rate_of = [&](const BusPoint& point, std::int64_t bytes) {
+    return static_cast<double>(bytes) * ring_volume(kind, group) / (point.gigabytes * scale * 1e9);
+  };
+  const auto add = [&](std::int64_t bytes, double time) {
+    axes[0].push_back(bytes);
+    seconds.push_back(time);
+  };
+  const BusPoint& first = points.front();
   for (const std::int64_t bytes :
        {std::int64_t{4096}, std::int64_t{65536}, std::int64_t{1048576}, std::int64_t{4194304}})
-    if (bytes < points.front().bytes) {
-      axes[0].push_back(bytes);
-      seconds.push_back(latency + static_cast<double>(bytes) * ring_volume(kind, group) /
-                                      (points.front().gigabytes * scale * 1e9));
-    }
-  for (const BusPoint& point : points) {
-    axes[0].push_back(point.bytes);
-    seconds.push_back(std::max(
-        static_cast<double>(point.bytes) * ring_volume(kind, group) / (point.gigabytes * scale * 1e9), latency));
-  }
+    if (bytes < first.bytes)
+      add(bytes, std::min(latency + at_rate_of(first, bytes), std::max(latency, at_rate_of(first, first.bytes))));
+  for (const BusPoint& point : points) add(point.bytes, std::max(at_rate_of(point, point.bytes), latency));
   table.seconds = LogGrid<1>(std::move(axes), std::move(seconds));
   return table;
 }

@@ -67,7 +67,7 @@ constexpr DevicePreset a100(std::string_view name, std::int64_t memory_mib, doub
           .all_reduce = 232,
           .gather = 231,
           .send = 195,
-          .step = 3.2,
+          .step = 3.0,
           .network = 24,
           .overlap = 1.13};
 }
