@@ -109,6 +109,16 @@ TEST_CASE("a file may name a preset's device and say only what differs") {
       read(R"(,"device":"a100-80g","messages":[{"kind":"all_reduce","group":8,"points":[[1024,1e-5]]}])");
   CHECK(measured.messages.size() == 1);
   CHECK(read(R"(,"device":"a100-80g","overlap_slowdown":1.4)").overlap_slowdown == 1.4);
+  Cluster changed = read(R"(,"device":{"like":"a100-80g","name":"a100-pcie","memory":"40GiB",
+    "attention":[{"pass":"forward","head_dim":128,"shares":[[512,0.07],[8192,0.11]]}]})");
+  CHECK(changed.device.name == "a100-pcie");
+  CHECK(changed.device.memory == Bytes{std::int64_t{40} << 30});
+  CHECK(changed.device.attention.size() == 1);
+  changed.device.name = preset.device.name;
+  changed.device.memory = preset.device.memory;
+  changed.device.attention = preset.device.attention;
+  CHECK(changed.device == preset.device);
+  CHECK(changed.messages == preset.messages);
 }
 
 TEST_CASE("bad cluster files are refused with the place and the reason") {
@@ -183,6 +193,13 @@ TEST_CASE("figures that no cluster has are refused") {
   const std::size_t at = by_name.find("{\"name\":\"x\"");
   by_name.replace(at, by_name.find("}]}", at) + 3 - at, "\"q100\"");
   says(by_name, "known are titan-24g");
+  for (const char* like : {"\"q100\"", "3", "null", "{}"})
+    says(with("\"name\":\"x\"", std::string("\"like\":") + like), "known are titan-24g");
+  says(with("{\"name\":\"x\"", "{\"like\":\"a100-80g\",\"colour\":1"), "colour");
+  says(with("{\"name\":\"x\",\"memory\":\"16GiB\",\"memory_bandwidth\":1e11,\"rates\":[{\"precision\":\"fp32\",\"peak_"
+            "flops\":1e12}]",
+            "{\"like\":\"a100-80g\",\"rates\":[]"),
+       "at least one precision");
   for (const char* text : {R"({"version":NaN})", R"({"version":Infinity})", R"({"version":1e999})", "{\"version\":1"}) {
     const auto value = parse_json(text, "c.json");
     REQUIRE_FALSE(value.has_value());

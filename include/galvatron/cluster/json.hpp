@@ -7,8 +7,8 @@
 //     "across_nodes": { "latency": 4.7e-6, "bandwidth": 24e9 } }
 //
 // Times are seconds, rates bytes/s or FLOP/s, sizes `80GiB` or a number of bytes. Everything else is optional:
-// docs/clusters.md has all keys. With "device": "a100-80g" the device is that of the preset, and so are links that the
-// file does not give.
+// docs/clusters.md has all keys. With "device": "a100-80g" or "device": { "like": "a100-80g", ... } what the file does
+// not give is that of the preset.
 #pragma once
 
 #include <algorithm>
@@ -166,20 +166,25 @@ inline Link link_from_json(JsonObject fields, JsonObject& parent) {
   return link;
 }
 
-inline DeviceSpec device_from_json(JsonObject fields, JsonObject& parent) {
-  DeviceSpec device;
-  device.name = fields.required<std::string>("name");
-  device.memory = bytes_from_json(fields, "memory", {}, true);
+/// @param device  what keys that are absent have; without a name nothing is known, and some keys are required
+inline DeviceSpec device_from_json(JsonObject fields, JsonObject& parent, DeviceSpec device) {
+  const bool known = !device.name.empty();
+  fields.any("like");
+  device.name = known ? fields.optional<std::string>("name", device.name) : fields.required<std::string>("name");
+  device.memory = bytes_from_json(fields, "memory", device.memory, !known);
   if (!fields.failed() && device.memory.count < 1) fields.fail(fields.name("memory") + ": a device needs some memory");
-  device.library_workspace = bytes_from_json(fields, "library_workspace", {}, false);
+  device.library_workspace = bytes_from_json(fields, "library_workspace", device.library_workspace, false);
   if (!fields.failed() && device.library_workspace >= device.memory)
     fields.fail(fields.name("library_workspace") + ": it is not smaller than the memory");
-  device.memory_bandwidth = fields.required<double>("memory_bandwidth", 1, 1e18);
+  device.memory_bandwidth = known ? fields.optional<double>("memory_bandwidth", device.memory_bandwidth, 1, 1e18)
+                                  : fields.required<double>("memory_bandwidth", 1, 1e18);
   device.memory_share = fields.optional<double>("memory_share", device.memory_share, 0.01, 1);
-  device.launch = {fields.optional<double>("launch", 3e-6, 0, 1)};
-  device.gemm_launch = {fields.optional<double>("gemm_launch", 0, 0, 1)};
+  device.launch = {fields.optional<double>("launch", known ? device.launch.value : 3e-6, 0, 1)};
+  device.gemm_launch = {fields.optional<double>("gemm_launch", device.gemm_launch.value, 0, 1)};
   device.gemm_start = fields.optional<double>("gemm_start", device.gemm_start, 0, 1e6);
-  device.multiprocessors = fields.optional<int>("multiprocessors", 0, 0, 1 << 20);
+  device.multiprocessors = fields.optional<int>("multiprocessors", device.multiprocessors, 0, 1 << 20);
+  if (fields.contains("rates")) device.rates.clear();
+  if (fields.contains("attention")) device.attention.clear();
   list_from_json(fields, "rates", device.rates, [](JsonObject& item) {
     PrecisionRate rate;
     rate.precision = enum_from_json<Precision>(item, "precision", 2);
@@ -212,18 +217,17 @@ inline DeviceSpec device_from_json(JsonObject fields, JsonObject& parent) {
   return device;
 }
 
-/// "device": "a100-80g" stands for what the preset of that name has: the device, and where the file does not say
-/// otherwise its links with their tables and the overlap slowdown.
-inline void preset_from_json(JsonObject& fields, Cluster& cluster) {
-  const auto name = fields.required<std::string>("device");
-  const auto preset =
-      std::find_if(device_presets.begin(), device_presets.end(), [&](const DevicePreset& p) { return p.name == name; });
+/// A preset stands for its device, and where the file does not say otherwise for its links with their tables and the
+/// overlap slowdown.
+/// @param place  of the name in the file, for messages
+inline void preset_from_json(JsonObject& fields, const json& name, const std::string& place, Cluster& cluster) {
   if (fields.failed()) return;
+  const auto preset = std::find_if(device_presets.begin(), device_presets.end(),
+                                   [&](const DevicePreset& p) { return name == std::string(p.name); });
   if (preset == device_presets.end()) {
     std::vector<std::string> names;
     for (const DevicePreset& p : device_presets) names.emplace_back(p.name);
-    fields.fail(fields.name("device") + ": unknown device \"" + one_line(name, 40) + "\"; known are " + join(names) +
-                ", or describe it in an object");
+    fields.fail(place + ": unknown device, " + JsonObject::describe(name) + "; known are " + join(names));
     return;
   }
   Cluster like = preset_cluster(*preset, cluster.devices);
@@ -261,23 +265,23 @@ inline Result<Cluster> cluster_from_json(const nlohmann::json& value, const std:
                 " is more than the " + std::to_string(cluster.devices) + " devices");
   cluster.cores = fields.optional<int>("cores", 0, 0, most_devices);
   cluster.threads_per_rank = fields.optional<int>("threads_per_rank", 1, 1, most_devices);
-  const auto* device = fields.any("device");
-  const bool by_name = device != nullptr && device->is_string();
-  if (by_name)
-    detail::preset_from_json(fields, cluster);
-  else if (device != nullptr)
-    cluster.device = detail::device_from_json(fields.required_object("device"), fields);
-  else
-    fields.fail(source_name + ": the key \"device\" is missing");
+  const nlohmann::json* device = fields.any("device");
+  const bool named = device != nullptr && device->is_string();
+  const bool like = device != nullptr && device->is_object() && device->contains("like");
+  if (named) detail::preset_from_json(fields, *device, fields.name("device"), cluster);
+  if (like) detail::preset_from_json(fields, device->at("like"), fields.name("device") + ": \"like\"", cluster);
+  if (device == nullptr) fields.fail(source_name + ": the key \"device\" is missing");
+  if (!named && !fields.failed())
+    cluster.device = detail::device_from_json(fields.required_object("device"), fields, std::move(cluster.device));
   if (fields.contains("inside_node"))
     cluster.inside_node = detail::link_from_json(fields.required_object("inside_node"), fields);
-  else if (cluster.devices_per_node > 1 && !by_name)
+  else if (cluster.devices_per_node > 1 && !named && !like)
     fields.fail(source_name + ": the key \"inside_node\" is missing");
   else
     fields.any("inside_node");
   if (fields.contains("across_nodes"))
     cluster.across_nodes = detail::link_from_json(fields.required_object("across_nodes"), fields);
-  else if (!fields.failed() && cluster.nodes() > 1 && !by_name)
+  else if (!fields.failed() && cluster.nodes() > 1 && !named && !like)
     fields.fail(source_name + ": the key \"across_nodes\" is missing");
   else
     fields.any("across_nodes");
