@@ -32,13 +32,17 @@ inline bool hetu_uses_ulysses(const StrategySpec& spec) {
 }
 inline int hetu_ring(const StrategySpec& spec) { return spec.sequence == SequenceKind::ring ? spec.context : 1; }
 
-/// A sentence for the layers that have a property.
+/// A sentence for the layers and the embedding that have a property.
 template <class Has>
 void tell_hetu(const Plan& plan, Has has, const std::string& what, Exported& out) {
   std::vector<int> layers;
   for (std::size_t i = 0; i < plan.layers.size(); ++i)
     if (has(plan.layers[i])) layers.push_back(static_cast<int>(i));
-  if (!layers.empty()) out.not_expressed.push_back(layers_text(layers) + ": " + what);
+  StrategySpec embedding = plan.embedding;
+  embedding.recompute = RecomputeKind::none;  // of which nothing is computed again
+  std::string who = layers.empty() ? "" : layers_text(layers);
+  if (has(embedding)) who += std::string(who.empty() ? "" : " and ") + "the embedding";
+  if (!who.empty()) out.not_expressed.push_back(who + ": " + what);
 }
 
 /// What is data parallel without ZeRO 3 has one kind for the whole plan: `ddp` when nothing of it is sharded.
@@ -52,7 +56,7 @@ inline std::string hetu_default_data(const Plan& plan, Exported& out) {
   if (sharded)
     tell_hetu(
         plan, [](const StrategySpec& s) { return s.data > 1 && s.zero == 0; },
-        "no ZeRO, while others shard: the layers without ZeRO 3 have one kind, and zero2 is written", out);
+        "no ZeRO, while others shard: what is not ZeRO 3 has one kind there, and zero2 is written", out);
   tell_hetu(
       plan, [](const StrategySpec& s) { return s.zero == 1; },
       "ZeRO 1: Hetu-Galvatron has 0, 2 and 3, and zero2 is "
