@@ -61,8 +61,6 @@ void run_export(const Arguments& arguments, Common& common) {
                                              ? ""
                                              : "; and " + std::to_string(exported.not_expressed.size() - 1) + " more") +
                                         "; export without --strict to see all of it");
-  for (const std::string& sentence : exported.not_expressed) note(common, "not expressed: " + sentence);
-  for (const std::string& sentence : exported.set_elsewhere) note(common, "to be set elsewhere: " + sentence);
   if (!out.empty())
     if (auto written = write_file_atomically(out, exported.text); !written) throw_error(written.error());
   if (common.json)
@@ -72,6 +70,8 @@ void run_export(const Arguments& arguments, Common& common) {
                 {"set_elsewhere", exported.set_elsewhere}});
   else if (out.empty())
     print(exported.text);
+  for (const std::string& sentence : exported.not_expressed) note(common, "not expressed: " + sentence);
+  for (const std::string& sentence : exported.set_elsewhere) note(common, "to be set elsewhere: " + sentence);
 }
 
 }  // namespace galvatron::tools
