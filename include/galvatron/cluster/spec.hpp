@@ -113,7 +113,7 @@ struct DeviceSpec {
   std::vector<AttentionCurve> attention;
 
   friend bool operator==(const DeviceSpec&, const DeviceSpec&) = default;
-  [[nodiscard]] const PrecisionRate* rate(Precision precision) const {
+  [[nodiscard]] constexpr const PrecisionRate* rate(Precision precision) const {
     for (const PrecisionRate& rate : rates)
       if (rate.precision == precision) return &rate;
     return nullptr;
@@ -148,7 +148,7 @@ struct Cluster {
   std::vector<MessageTable> messages;
 
   friend bool operator==(const Cluster&, const Cluster&) = default;
-  [[nodiscard]] int nodes() const { return (devices + devices_per_node - 1) / devices_per_node; }
+  [[nodiscard]] constexpr int nodes() const { return (devices + devices_per_node - 1) / devices_per_node; }
   /// True when the device can compute in this precision.
   [[nodiscard]] bool supports(Precision precision) const { return device.rate(precision) != nullptr; }
   /// Peak FLOP/s of one device; 0 when it lacks the precision.

@@ -34,7 +34,7 @@ struct LayerSeconds {
 };
 
 /// Ranks of one node that work at the same time when all ranks of a plan do.
-inline int busy_ranks(const Cluster& cluster, int ranks) { return std::min(ranks, cluster.devices_per_node); }
+constexpr int busy_ranks(const Cluster& cluster, int ranks) { return std::min(ranks, cluster.devices_per_node); }
 
 /// True for collectives over the data-parallel ranks. No work of the same layer waits for them: gradients travel while
 /// earlier layers run backward, parameters of ZeRO-3 are gathered a layer ahead, those of ZeRO-1 and 2 during the next
@@ -49,14 +49,14 @@ constexpr bool joins_data_ranks(const Work& work, const StrategySpec& spec) {
 /// data-parallel ranks runs beside computation. Ranks that share cores have none to spare: there one thing happens
 /// after the other. Computation between collectives that are waited for ends with a wait for the slowest member
 /// (Cluster::wait_share).
-inline LayerSeconds layer_seconds(const LayerCounts& counts, const StrategySpec& spec, Precision precision,
-                                  const Cluster& cluster, int ranks) {
+constexpr LayerSeconds layer_seconds(const LayerCounts& counts, const StrategySpec& spec, Precision precision,
+                                     const Cluster& cluster, int ranks) {
   const Surroundings where{busy_ranks(cluster, ranks), spec.ranks()};
   struct Price {
     Seconds computation;
     Seconds waited;  // communication that computation waits for
     Seconds beside;  // communication that runs beside it
-    [[nodiscard]] Seconds alone() const { return computation + waited; }
+    [[nodiscard]] constexpr Seconds alone() const { return computation + waited; }
   };
   const auto price = [&](const WorkList& list, double wait_share) {
     Price sum;
@@ -95,17 +95,17 @@ inline LayerSeconds layer_seconds(const LayerCounts& counts, const StrategySpec&
 /// Prices the moves of activations: re-layouts inside a stage, and what a stage receives from its neighbour.
 class MovePricer {
  public:
-  MovePricer(const Batch& batch, std::int64_t hidden, const Cluster& cluster, int ranks)
+  constexpr MovePricer(const Batch& batch, std::int64_t hidden, const Cluster& cluster, int ranks)
       : batch_(batch), hidden_(hidden), cluster_(cluster), busy_(busy_ranks(cluster, ranks)) {}
 
   /// One way; `share` of the micro-batch's tokens as relayout_share gives it.
-  [[nodiscard]] Seconds relayout(double share) const {
+  [[nodiscard]] constexpr Seconds relayout(double share) const {
     const double tokens = share * static_cast<double>(batch_.microbatch) * static_cast<double>(batch_.sequence);
     const Work work = move_work({static_cast<std::int64_t>(tokens), 1}, hidden_, batch_.precision);
     return time_of(work, batch_.precision, cluster_, busy_);
   }
   /// The whole local tensor of a layer with this strategy.
-  [[nodiscard]] Seconds receive(const StrategySpec& spec) const {
+  [[nodiscard]] constexpr Seconds receive(const StrategySpec& spec) const {
     return relayout(1.0 / spec.data / (spec.sequence == SequenceKind::megatron ? spec.tensor : 1));
   }
 
@@ -117,7 +117,7 @@ class MovePricer {
 };
 
 /// True when stages of `stage_ranks` ranks compete for cores once several of them work.
-inline bool stages_share_cores(const Cluster& cluster, int stages, int stage_ranks) {
+constexpr bool stages_share_cores(const Cluster& cluster, int stages, int stage_ranks) {
   return cluster.cores > 0 && stages > 1 &&
          detail::oversubscription(cluster, busy_ranks(cluster, stages * stage_ranks)) > 1;
 }

@@ -82,7 +82,7 @@ struct Surroundings {
 
 /// Seconds of `work`, all its `times` together, on one rank of `cluster`. Work of nothing and collectives of one rank
 /// cost nothing. A precision that the device lacks is priced by the one that it has. About 0.1 us a call.
-inline Seconds time_of(const Work& work, Precision precision, const Cluster& cluster, const Surroundings& where) {
+constexpr Seconds time_of(const Work& work, Precision precision, const Cluster& cluster, const Surroundings& where) {
   if (work.times <= 0 || work.m <= 0) return {0};
   const int busy = where.concurrency > 0 ? where.concurrency : cluster.devices_per_node;
   double once = 0;
@@ -97,13 +97,13 @@ inline Seconds time_of(const Work& work, Precision precision, const Cluster& clu
   return {once * work.times};
 }
 
-inline Seconds time_of(const Work& work, Precision precision, const Cluster& cluster, int concurrency = 0) {
+constexpr Seconds time_of(const Work& work, Precision precision, const Cluster& cluster, int concurrency = 0) {
   return time_of(work, precision, cluster, Surroundings{concurrency, 0});
 }
 
 /// The sum over a list; nothing overlaps.
-inline Seconds time_of(const WorkList& list, Precision precision, const Cluster& cluster,
-                       const Surroundings& where = {}) {
+constexpr Seconds time_of(const WorkList& list, Precision precision, const Cluster& cluster,
+                          const Surroundings& where = {}) {
   Seconds sum;
   for (const Work& work : list) sum += time_of(work, precision, cluster, where);
   return sum;

@@ -32,8 +32,8 @@ struct Case {
   ScheduleKind schedule = ScheduleKind::one_f_one_b;
   std::vector<StrategySpec> specs;
 
-  [[nodiscard]] int stages() const { return problem.stages(); }
-  [[nodiscard]] int microbatches() const { return problem.objective.microbatches; }
+  [[nodiscard]] constexpr int stages() const { return problem.stages(); }
+  [[nodiscard]] constexpr int microbatches() const { return problem.objective.microbatches; }
 };
 
 /// Checks options against model and cluster and fills in the defaults. Errors (usage): figures below 1, a sequence that
@@ -73,7 +73,7 @@ struct StageSetting {
   std::vector<StrategySpec> like;  // a spec of each layout
   std::vector<double> share;       // (layouts, layouts) of a micro-batch that a re-layout moves to one rank
 
-  StageSetting(int stage_count, int stage_ranks, const Space& space)
+  constexpr StageSetting(int stage_count, int stage_ranks, const Space& space)
       : stages(stage_count), ranks(stage_ranks), specs(strategies(space, stage_ranks)) {
     const auto of = [](const StrategySpec& s) { return activation_layout(s, 0, 1, 1); };
     for (const StrategySpec& spec : specs) {
@@ -87,8 +87,8 @@ struct StageSetting {
   }
 };
 
-inline Choice make_choice(const LayerSpec& layer, const StrategySpec& spec, const cost::Batch& batch,
-                          const Cluster& cluster, int ranks) {
+constexpr Choice make_choice(const LayerSpec& layer, const StrategySpec& spec, const cost::Batch& batch,
+                             const Cluster& cluster, int ranks) {
   const cost::LayerCounts counts = cost::layer_counts(layer, spec, batch);
   const cost::LayerSeconds seconds = cost::layer_seconds(counts, spec, batch.precision, cluster, ranks);
   Choice choice;
@@ -105,8 +105,8 @@ inline Choice make_choice(const LayerSpec& layer, const StrategySpec& spec, cons
 }
 
 /// The case of one setting and number of micro-batches, its schedule open; empty types when nothing fits.
-inline Case make_case(const ModelSpec& model, const Cluster& cluster, const SearchOptions& options,
-                      const StageSetting& setting, int microbatches) {
+constexpr Case make_case(const ModelSpec& model, const Cluster& cluster, const SearchOptions& options,
+                         const StageSetting& setting, int microbatches) {
   Case out;
   out.specs = setting.specs;
   Problem& p = out.problem;

@@ -28,8 +28,8 @@ struct Choice {
   int layout = 0;                       ///< of its activations; a change between neighbours is a re-layout
   int tag = 0;                          ///< the caller's name for the strategy, the same in every type
 
-  [[nodiscard]] double seconds() const { return forward + backward; }
-  [[nodiscard]] double once() const { return synchronise + update; }
+  [[nodiscard]] constexpr double seconds() const { return forward + backward; }
+  [[nodiscard]] constexpr double once() const { return synchronise + update; }
 };
 
 /// Layers with the same choices.
@@ -49,7 +49,7 @@ struct Objective {
   double alone = 1;
   bool shared = false;
 
-  [[nodiscard]] double operator()(double sum, double slowest, double once) const {
+  [[nodiscard]] constexpr double operator()(double sum, double slowest, double once) const {
     const double pipeline = alone * (sum + (microbatches - 1) * slowest);
     return std::max(pipeline, shared ? microbatches * sum / stages : 0.0) + once;
   }
@@ -69,16 +69,18 @@ struct Problem {
   std::int64_t budget = std::numeric_limits<std::int64_t>::max();  ///< bytes of a rank
   std::int64_t fixed = 0;                                          ///< bytes of every rank, whatever the plan
 
-  [[nodiscard]] int stages() const { return objective.stages; }
-  [[nodiscard]] int count() const { return static_cast<int>(layers.size()); }
-  [[nodiscard]] const Choice& choice(int layer, int index) const {
+  [[nodiscard]] constexpr int stages() const { return objective.stages; }
+  [[nodiscard]] constexpr int count() const { return static_cast<int>(layers.size()); }
+  [[nodiscard]] constexpr const Choice& choice(int layer, int index) const {
     return types[static_cast<std::size_t>(layers[static_cast<std::size_t>(layer)])][static_cast<std::size_t>(index)];
   }
-  [[nodiscard]] double one_way(int from, int to) const {
+  [[nodiscard]] constexpr double one_way(int from, int to) const {
     return relayout[static_cast<std::size_t>(from) * static_cast<std::size_t>(layouts) + static_cast<std::size_t>(to)];
   }
   /// There in forward and back in backward.
-  [[nodiscard]] double relayout_seconds(int from, int to) const { return one_way(from, to) + one_way(to, from); }
+  [[nodiscard]] constexpr double relayout_seconds(int from, int to) const {
+    return one_way(from, to) + one_way(to, from);
+  }
   /// Layers that may be moved between stages; every stage has at least one.
   [[nodiscard]] int movable() const { return count() - leading - trailing; }
 };
@@ -90,8 +92,8 @@ struct StageCost {
   double update = 0;
   std::int64_t peak = 0;
 
-  [[nodiscard]] double seconds() const { return forward + backward; }
-  [[nodiscard]] double once() const { return synchronise + update; }
+  [[nodiscard]] constexpr double seconds() const { return forward + backward; }
+  [[nodiscard]] constexpr double once() const { return synchronise + update; }
 };
 
 /// Which choice every layer has, and where the stages begin.
@@ -101,7 +103,7 @@ struct Assignment {
 };
 
 /// One stage of an assignment: what the search's recurrences must agree with.
-inline StageCost evaluate_stage(const Problem& problem, const Assignment& plan, int stage) {
+constexpr StageCost evaluate_stage(const Problem& problem, const Assignment& plan, int stage) {
   const int begin = plan.first[static_cast<std::size_t>(stage)];
   const int end = plan.first[static_cast<std::size_t>(stage) + 1];
   const auto at = [&](int layer) -> const Choice& {
@@ -145,7 +147,7 @@ struct Evaluation {
 };
 
 /// A whole assignment.
-inline Evaluation evaluate(const Problem& problem, const Assignment& plan) {
+constexpr Evaluation evaluate(const Problem& problem, const Assignment& plan) {
   Evaluation out;
   double sum = 0;
   double slowest = 0;

@@ -54,7 +54,7 @@ inline std::vector<int> pipeline_degrees(const Space& space, int ranks) {
 /// The strategies of a space for a layer on a stage of `ranks` ranks: every division of the ranks into tensor
 /// (consecutive ranks) and data degree, with every kind that is legal for it. Sequence parallelism that the space
 /// allows only as Megatron's applies where the tensor degree is above 1. In a fixed order, without repetition.
-inline std::vector<StrategySpec> strategies(const Space& space, int ranks) {
+constexpr std::vector<StrategySpec> strategies(const Space& space, int ranks) {
   std::vector<StrategySpec> out;
   for (const int tensor : divisors(ranks, space.powers_of_two)) {
     const int data = ranks / tensor;

@@ -16,20 +16,20 @@
 namespace galvatron::cost::detail {
 
 /// How much longer an operation takes when `busy` ranks share fewer cores.
-inline double oversubscription(const Cluster& cluster, int busy) {
+constexpr double oversubscription(const Cluster& cluster, int busy) {
   if (cluster.cores <= 0) return 1;
   return std::max(1.0, static_cast<double>(busy) * cluster.threads_per_rank / cluster.cores);
 }
 
 /// Brings a table's time, measured with `measured` busy ranks, to `busy` ranks: core time stays, its share changes.
-inline double with_busy_ranks(const Cluster& cluster, double seconds, int measured, int busy) {
+constexpr double with_busy_ranks(const Cluster& cluster, double seconds, int measured, int busy) {
   if (measured == 0 || measured == busy) return seconds;
   return seconds * oversubscription(cluster, busy) / oversubscription(cluster, measured);
 }
 
 /// Between two tables: core time grows from the one to the other until every core is busy, and then stays.
-inline double between_busy_ranks(const Cluster& cluster, double low, int low_busy, double high, int high_busy,
-                                 int busy) {
+constexpr double between_busy_ranks(const Cluster& cluster, double low, int low_busy, double high, int high_busy,
+                                    int busy) {
   const double low_core = low / oversubscription(cluster, low_busy);
   const double high_core = high / oversubscription(cluster, high_busy);
   const int full = cluster.cores > 0 ? std::max(cluster.cores / cluster.threads_per_rank, low_busy + 1) : high_busy;
@@ -43,7 +43,7 @@ struct Bracket {
   const Table* low = nullptr;
   const Table* high = nullptr;
 
-  void offer(const Table& table, int busy) {
+  constexpr void offer(const Table& table, int busy) {
     if (table.concurrency == 0) {
       low = high = &table;
     } else if (table.concurrency <= busy && (low == nullptr || table.concurrency > low->concurrency)) {
@@ -51,25 +51,25 @@ struct Bracket {
     }
     if (table.concurrency >= busy && (high == nullptr || table.concurrency < high->concurrency)) high = &table;
   }
-  [[nodiscard]] bool found() const { return low != nullptr || high != nullptr; }
+  [[nodiscard]] constexpr bool found() const { return low != nullptr || high != nullptr; }
   /// `read` gives the seconds of one table.
   template <class Read>
-  [[nodiscard]] double seconds(const Cluster& cluster, int busy, Read read) const {
+  [[nodiscard]] constexpr double seconds(const Cluster& cluster, int busy, Read read) const {
     if (low == high || high == nullptr) return with_busy_ranks(cluster, read(*low), low->concurrency, busy);
     if (low == nullptr) return with_busy_ranks(cluster, read(*high), high->concurrency, busy);
     return between_busy_ranks(cluster, read(*low), low->concurrency, read(*high), high->concurrency, busy);
   }
 };
 
-inline double real(std::int64_t x) { return static_cast<double>(x); }
+constexpr double real(std::int64_t x) { return static_cast<double>(x); }
 
 /// The rate in this precision, or in whichever the device has.
-inline PrecisionRate rate_of(const DeviceSpec& device, Precision precision) {
+constexpr PrecisionRate rate_of(const DeviceSpec& device, Precision precision) {
   if (const PrecisionRate* rate = device.rate(precision); rate != nullptr) return *rate;
   return device.rates.empty() ? PrecisionRate{precision, "", 1e12, 0.8} : device.rates.front();
 }
 
-inline double streaming_seconds(const DeviceSpec& device, double bytes) {
+constexpr double streaming_seconds(const DeviceSpec& device, double bytes) {
   return bytes / (device.memory_bandwidth * device.memory_share);
 }
 
@@ -78,7 +78,7 @@ inline double streaming_seconds(const DeviceSpec& device, double bytes) {
 /// multiprocessors at the price of another pass over the result. The best tile and split win. Smaller tiles load more
 /// for each product; the shares of tiles, and limit and start of every preset, are those that come nearest to published
 /// cuBLAS sweeps (tests/cost/curves.cpp). In a long run power bounds the rate.
-inline double gemm_model_seconds(const Work& w, Precision precision, const DeviceSpec& device) {
+constexpr double gemm_model_seconds(const Work& w, Precision precision, const DeviceSpec& device) {
   const PrecisionRate rate = rate_of(device, precision);
   const double reach = rate.peak_flops * rate.gemm_share;
   const double e = static_cast<double>(element_bytes(precision));
@@ -109,7 +109,7 @@ inline double gemm_model_seconds(const Work& w, Precision precision, const Devic
   return device.launch.value + std::max({device.gemm_launch.value + computed, streamed, powered});
 }
 
-inline double gemm_seconds(const Work& w, Precision precision, const Cluster& cluster, int busy) {
+constexpr double gemm_seconds(const Work& w, Precision precision, const Cluster& cluster, int busy) {
   const auto layout = static_cast<GemmLayout>(static_cast<int>(w.kind) - static_cast<int>(WorkKind::gemm_nt));
   Bracket<GemmTable> tables;
   for (const GemmTable& table : cluster.gemm)
@@ -122,7 +122,7 @@ inline double gemm_seconds(const Work& w, Precision precision, const Cluster& cl
 }
 
 /// The share of the peak at (tokens, head dim): log-linear in tokens on the nearest curves, linear in head dim between.
-inline double attention_share(const DeviceSpec& device, Pass pass, double tokens, double head_dim) {
+constexpr double attention_share(const DeviceSpec& device, Pass pass, double tokens, double head_dim) {
   const auto on_curve = [tokens](const AttentionCurve& curve) {
     const auto& points = curve.shares;
     if (tokens <= real(points.front().first)) return points.front().second * tokens / real(points.front().first);
@@ -148,7 +148,7 @@ inline double attention_share(const DeviceSpec& device, Pass pass, double tokens
   return on_curve(*below) * (1 - way) + on_curve(*above) * way;
 }
 
-inline double attention_model_seconds(const Work& w, Precision precision, const DeviceSpec& device, double tokens) {
+constexpr double attention_model_seconds(const Work& w, Precision precision, const DeviceSpec& device, double tokens) {
   const Pass pass = w.kind == WorkKind::attention_forward ? Pass::forward : Pass::backward;
   Work once = w;
   once.times = 1;
@@ -167,7 +167,7 @@ inline double attention_model_seconds(const Work& w, Precision precision, const 
   return device.launch.value + std::max(flops_of(once).count / (peak * share), streamed);
 }
 
-inline double attention_seconds(const Work& w, Precision precision, const Cluster& cluster, int busy) {
+constexpr double attention_seconds(const Work& w, Precision precision, const Cluster& cluster, int busy) {
   const Pass pass = w.kind == WorkKind::attention_forward ? Pass::forward : Pass::backward;
   const double tokens = w.n == w.k ? real(w.n) : std::sqrt(real(w.n) * real(w.k));
   // A table of the other mask serves too: the FLOPs differ by two.
@@ -184,7 +184,7 @@ inline double attention_seconds(const Work& w, Precision precision, const Cluste
   return attention_model_seconds(w, precision, cluster.device, tokens) * oversubscription(cluster, busy);
 }
 
-inline double memory_seconds(const Work& w, Bytes bytes, Precision precision, const Cluster& cluster, int busy) {
+constexpr double memory_seconds(const Work& w, Bytes bytes, Precision precision, const Cluster& cluster, int busy) {
   const auto kind = static_cast<MemoryBound>(static_cast<int>(w.kind) - static_cast<int>(WorkKind::norm_forward));
   const double columns = real(std::max<std::int64_t>(w.n, 1));
   Bracket<MemoryTable> tables;
@@ -208,7 +208,7 @@ static_assert(static_cast<int>(Message::send) ==
               "galvatron: Message lists the same kinds as cost::WorkKind, in the same order.");
 
 /// Members of a group that share a node, from the order of ranks: tensor innermost, then context, then data.
-inline int members_per_node(const Cluster& cluster, int group, bool strided, int stage_ranks) {
+constexpr int members_per_node(const Cluster& cluster, int group, bool strided, int stage_ranks) {
   if (!strided) return std::min(group, cluster.devices_per_node);
   const int stride = std::max(1, stage_ranks / group);
   return std::clamp(cluster.devices_per_node / stride, 1, group);
@@ -216,22 +216,22 @@ inline int members_per_node(const Cluster& cluster, int group, bool strided, int
 
 /// Ring formulas (Thakur, Rabenseifner and Gropp 2005; Patarasuk and Yuan 2009): all-reduce 2(n-1) steps of 1/n of the
 /// message, all-gather and reduce-scatter n-1; broadcast as scatter and all-gather pipelined, n-1 steps.
-inline double ring_seconds(const Link& link, Message kind, int n, double bytes, double bandwidth) {
+constexpr double ring_seconds(const Link& link, Message kind, int n, double bytes, double bandwidth) {
   const bool reduce = kind == Message::all_reduce;
   if (kind == Message::send) return link.latency.value + bytes / bandwidth;
   const double share = static_cast<double>(n - 1) / n;
   return (reduce ? 2 : 1) * ((n - 1) * link.latency.value + share * bytes / bandwidth);
 }
 
-inline double bandwidth_of(const Link& link, Message kind) {
+constexpr double bandwidth_of(const Link& link, Message kind) {
   if (kind == Message::send) return link.send_bandwidth;
   return kind == Message::all_reduce ? link.all_reduce_bandwidth : link.bandwidth;
 }
 
 /// A collective inside a node by the table of the group size nearest to it. Of another size, the volume on the busiest
 /// link scales the time, and steps beyond those measured add their latency.
-inline double message_table_seconds(const Cluster& cluster, Message kind, int group, bool strided, double bytes,
-                                    int busy, bool& found) {
+constexpr double message_table_seconds(const Cluster& cluster, Message kind, int group, bool strided, double bytes,
+                                       int busy, bool& found) {
   double best = std::numeric_limits<double>::max();
   int nearest = 0;
   bool same_kind = false;
@@ -264,7 +264,7 @@ inline double message_table_seconds(const Cluster& cluster, Message kind, int gr
 
 /// A small all-reduce goes up and down a tree of nodes (Sanders, Speck and Traeff 2009), as in NCCL: a ring of hundreds
 /// of ranks has too many steps. Large ones follow the published ring figures.
-inline double tree_seconds(const Cluster& cluster, int group, int members, double bytes, double bandwidth) {
+constexpr double tree_seconds(const Cluster& cluster, int group, int members, double bytes, double bandwidth) {
   constexpr double largest = 1 << 20;
   if (bytes > largest) return std::numeric_limits<double>::infinity();
   bool found = false;
@@ -278,7 +278,7 @@ inline double tree_seconds(const Cluster& cluster, int group, int members, doubl
   return inside + 2 * (levels * cluster.across_nodes.latency.value + bytes / bandwidth);
 }
 
-inline double message_seconds(const Work& w, const Cluster& cluster, int busy, int stage_ranks) {
+constexpr double message_seconds(const Work& w, const Cluster& cluster, int busy, int stage_ranks) {
   const auto kind = static_cast<Message>(static_cast<int>(w.kind) - static_cast<int>(WorkKind::all_reduce));
   const double bytes = real(w.m);
   const int group = static_cast<int>(std::clamp<std::int64_t>(w.n, 1, 1 << 20));
