@@ -68,7 +68,8 @@ class LogGrid {
   friend bool operator==(const LogGrid& a, const LogGrid& b) { return a.axes_ == b.axes_ && a.seconds_ == b.seconds_; }
 
   /// Seconds at these extents; beyond the last point of axis d they grow as extent^growth[d].
-  [[nodiscard]] constexpr double operator()(const std::array<double, D>& extents, const std::array<double, D>& growth) const {
+  [[nodiscard]] constexpr double operator()(const std::array<double, D>& extents,
+                                            const std::array<double, D>& growth) const {
     std::array<std::size_t, D> cell{};
     std::array<double, D> weight{};
     double beyond = 0;
