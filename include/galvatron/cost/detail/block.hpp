@@ -1,0 +1,113 @@
+// The counts of a Transformer block: attention and MLP, each behind a norm and around a residual.
+#pragma once
+
+#include <cstdint>
+
+#include <galvatron/core/units.hpp>
+#include <galvatron/cost/counts.hpp>
+#include <galvatron/cost/detail/shape.hpp>
+#include <galvatron/cost/detail/stores.hpp>
+#include <galvatron/cost/work.hpp>
+#include <galvatron/strategy/parameters.hpp>
+#include <galvatron/strategy/spec.hpp>
+
+namespace galvatron::cost::detail {
+
+constexpr void block_forward(const LayerShape& s, WorkList& out, bool whole) {
+  const RegionCounts region(s);
+  const Work attention{.kind = WorkKind::attention_forward,
+                       .m = s.b * (s.layer.heads / s.t),
+                       .n = s.batch.sequence,
+                       .k = s.batch.sequence,
+                       .l = s.layer.head_dim,
+                       .causal = s.layer.causal};
+  out.push(compute(WorkKind::norm_forward, s.rows_local, s.h));
+  region.enter(out);
+  out.push(compute(WorkKind::gemm_nt, s.rows, s.qkv, s.h));
+  if (s.layer.position == PositionKind::rotary) out.push(compute(WorkKind::rotary, s.rows, (s.q + s.qkv) / 2));
+  out.push(attention);
+  out.push(compute(WorkKind::gemm_nt, s.rows, s.h, s.q));
+  region.leave(out);
+  out.push(compute(WorkKind::add, s.rows_local * s.h));
+  out.push(compute(WorkKind::norm_forward, s.rows_local, s.h));
+  region.enter(out);
+  out.push(compute(WorkKind::gemm_nt, s.rows, s.ffn_in, s.h));
+  if (!whole) return;
+  out.push(compute(WorkKind::activation_forward, s.rows, s.ffn));
+  out.push(compute(WorkKind::gemm_nt, s.rows, s.h, s.ffn));
+  region.leave(out);
+  out.push(compute(WorkKind::add, s.rows_local * s.h));
+}
+
+constexpr void block_backward(const LayerShape& s, WorkList& out) {
+  const RegionCounts region(s);
+  const Work attention{.kind = WorkKind::attention_backward,
+                       .m = s.b * (s.layer.heads / s.t),
+                       .n = s.batch.sequence,
+                       .k = s.batch.sequence,
+                       .l = s.layer.head_dim,
+                       .causal = s.layer.causal};
+  const auto linear = [&](std::int64_t outputs, std::int64_t inputs) {
+    out.push(compute(WorkKind::gemm_tn, outputs, inputs, s.rows));
+    out.push(compute(WorkKind::gemm_nn, s.rows, inputs, outputs));
+  };
+  const auto bias = [&](std::int64_t rows, std::int64_t columns) {
+    if (s.layer.bias) out.push(compute(WorkKind::bias_gradient, rows, columns));
+  };
+  region.enter(out);
+  out.push(compute(WorkKind::activation_forward, s.rows, s.ffn));
+  linear(s.h, s.ffn);
+  bias(s.rows_local, s.h);
+  out.push(compute(WorkKind::activation_backward, s.rows, s.ffn));
+  out.push(compute(WorkKind::norm_forward, s.rows_local, s.h));
+  region.enter(out);
+  linear(s.ffn_in, s.h);
+  bias(s.rows, s.ffn_in);
+  region.leave(out);
+  out.push(compute(WorkKind::norm_backward, s.rows_local, s.h));
+  region.enter(out);
+  linear(s.h, s.q);
+  bias(s.rows_local, s.h);
+  out.push(attention);
+  if (s.layer.position == PositionKind::rotary) out.push(compute(WorkKind::rotary, s.rows, (s.q + s.qkv) / 2));
+  out.push(compute(WorkKind::norm_forward, s.rows_local, s.h));
+  region.enter(out);
+  linear(s.qkv, s.h);
+  bias(s.rows, s.qkv);
+  region.leave(out);
+  out.push(compute(WorkKind::norm_backward, s.rows_local, s.h));
+}
+
+constexpr LayerCounts block_counts(const LayerShape& s) {
+  LayerCounts out;
+  const bool again = s.spec.recompute == RecomputeKind::full;
+  const ParameterLayout layout = s.parameters(ParameterPart::rest);
+  const StoreCounts store(s, layout);
+  store.acquire(out.forward);
+  block_forward(s, out.forward, true);
+  store.acquire(out.backward);
+  store.open_gradients(out.backward);
+  if (again) block_forward(s, out.backward, false);
+  block_backward(s, out.backward);
+  store.close_gradients(out.backward);
+  store.synchronise(out.synchronise);
+  store.update(out.update);
+  out.states = store.states();
+
+  const std::int64_t internals = 2 * aligned_bytes(s.rows_local * 2 * 4) + aligned_bytes(s.rows * s.qkv * s.e) +
+                                 aligned_bytes(s.rows * s.q * s.e) +
+                                 aligned_bytes(s.b * (s.layer.heads / s.t) * s.batch.sequence * 4) + s.activation() +
+                                 aligned_bytes(s.rows * s.ffn_in * s.e);
+  const std::int64_t mlp = aligned_bytes(s.rows * s.ffn * s.e);
+  const std::int64_t attention = aligned_bytes(s.rows * s.q * s.e) + aligned_bytes(s.rows * s.qkv * s.e) +
+                                 aligned_bytes(s.b * (s.layer.heads / s.t) * s.batch.sequence * 4);
+  out.activation = {s.activation()};
+  out.stash = {s.activation() + (again ? 0 : internals)};
+  out.forward_workspace = {store.gathered_bytes() + (again ? internals : 0) + s.whole_activation() + mlp};
+  out.backward_workspace = {store.gathered_bytes() + store.gradient_bytes() + (again ? internals : 0) +
+                            s.whole_activation() + (s.cut ? s.whole_activation() : 0) +
+                            (mlp > attention ? mlp : attention)};
+  return out;
+}
+
+}  // namespace galvatron::cost::detail
