@@ -19,8 +19,8 @@ TEST_CASE("a layer's seconds are the sums of its work, communication a part of t
   const cost::Batch batch{.microbatch = 8, .sequence = 2048, .precision = Precision::bf16};
   const StrategySpec spec{.tensor = 2, .sequence = SequenceKind::megatron, .data = 4, .zero = 3};
   const cost::LayerCounts counts = cost::layer_counts(model.blocks[0], spec, batch);
-  const cost::LayerSeconds seconds = cost::layer_seconds(counts, batch.precision, cluster, 8, 8);
-  const cost::Surroundings where{8, 8};
+  const cost::LayerSeconds seconds = cost::layer_seconds(counts, batch.precision, cluster, 8);
+  const int where = 8;
   CHECK(seconds.forward == cost::time_of(counts.forward, batch.precision, cluster, where));
   CHECK(seconds.backward == cost::time_of(counts.backward, batch.precision, cluster, where));
   CHECK(seconds.update == cost::time_of(counts.update, batch.precision, cluster, where));
@@ -47,9 +47,17 @@ TEST_CASE("a stage that receives more tokens waits longer, and a move of nothing
   const Cluster cluster = cluster_named("8xh100-80g");
   const cost::Batch batch{.microbatch = 8, .sequence = 2048, .precision = Precision::bf16};
   const cost::MovePricer price(batch, 4096, cluster, 8);
-  CHECK(price.relayout(0).value == 0);
-  CHECK(price.relayout(0.5) > price.relayout(0.25));
+  CHECK(price.relayout({}).value == 0);
+  CHECK(price.relayout({0.5, 2}) > price.relayout({0.25, 2}));
   CHECK(price.receive({.tensor = 2, .data = 2}) > price.receive({.tensor = 1, .data = 4}));
   CHECK(price.receive({.tensor = 2, .sequence = SequenceKind::megatron, .data = 2}) ==
         price.receive({.tensor = 1, .data = 4}));
+  CHECK(price.receive({.sequence = SequenceKind::ring, .context = 2, .data = 2}) == price.receive({.data = 4}));
+}
+
+TEST_CASE("a move inside a node takes its links, a move across nodes the network") {
+  const cost::Batch batch{.microbatch = 8, .sequence = 2048, .precision = Precision::bf16};
+  const cost::MovePricer price(batch, 4096, cluster_named("64xh100-80g"), 64);
+  CHECK(price.relayout({0.25, 8}).value < 0.5 * price.relayout({0.25, 16}).value);
+  CHECK(price.receive({.data = 4}) == price.relayout({0.25, 16}));  // some stages meet at a node's border
 }

@@ -11,15 +11,17 @@
 #include <galvatron/core/units.hpp>
 #include <galvatron/cost/detail/rates.hpp>
 #include <galvatron/cost/layer.hpp>
+#include <galvatron/cost/overlap.hpp>
 #include <galvatron/cost/pipeline.hpp>
 #include <galvatron/cost/relayout.hpp>
 #include <galvatron/cost/time.hpp>
 #include <galvatron/cost/work.hpp>
+#include <galvatron/strategy/layout.hpp>
 #include <galvatron/strategy/spec.hpp>
 
 namespace galvatron::cost {
 
-/// Seconds of one layer on one rank; `communication` is the part of each that is spent in collectives.
+/// Seconds of one layer on one rank; `communication` is the part of each in which the rank waits for messages.
 struct LayerSeconds {
   Seconds forward;  ///< a micro-batch
   Seconds backward;
@@ -34,16 +36,14 @@ struct LayerSeconds {
 /// Ranks of one node that work at the same time when all ranks of a plan do.
 inline int busy_ranks(const Cluster& cluster, int ranks) { return std::min(ranks, cluster.devices_per_node); }
 
-/// Prices the counts of a layer that runs on a stage of `stage_ranks` of `ranks` ranks, all of them at work.
-inline LayerSeconds layer_seconds(const LayerCounts& counts, Precision precision, const Cluster& cluster,
-                                  int stage_ranks, int ranks) {
-  const Surroundings where{busy_ranks(cluster, ranks), stage_ranks};
+/// Prices the counts of a layer of a plan of `ranks` ranks, all of them at work.
+inline LayerSeconds layer_seconds(const LayerCounts& counts, Precision precision, const Cluster& cluster, int ranks) {
+  const int busy = busy_ranks(cluster, ranks);
   const auto price = [&](const WorkList& list, Seconds& all, Seconds* communication) {
-    for (const Work& work : list) {
-      const Seconds seconds = time_of(work, precision, cluster, where);
-      all += seconds;
-      if (communication != nullptr && is_communication(work.kind)) *communication += seconds;
-    }
+    Elapsed elapsed;
+    for (const Work& work : list) elapsed.add(work, time_of(work, precision, cluster, busy));
+    all = elapsed.total(cluster.overlap_slowdown);
+    if (communication != nullptr) *communication = elapsed.communication(cluster.overlap_slowdown);
   };
   LayerSeconds out;
   price(counts.forward, out.forward, &out.forward_communication);
@@ -59,18 +59,21 @@ class MovePricer {
   MovePricer(const Batch& batch, std::int64_t hidden, const Cluster& cluster, int ranks)
       : batch_(batch), hidden_(hidden), cluster_(cluster), busy_(busy_ranks(cluster, ranks)) {}
 
-  /// One way; `share` of the micro-batch's tokens as relayout_share gives it.
-  [[nodiscard]] Seconds relayout(double share) const {
-    const double tokens = share * static_cast<double>(batch_.microbatch) * static_cast<double>(batch_.sequence);
-    const Work work = move_work({static_cast<std::int64_t>(tokens), 1}, hidden_, batch_.precision);
-    return time_of(work, batch_.precision, cluster_, busy_);
-  }
+  /// One way.
+  [[nodiscard]] Seconds relayout(const Relayout& move) const { return seconds(move.share, move.span); }
   /// The whole local tensor of a layer with this strategy.
   [[nodiscard]] Seconds receive(const StrategySpec& spec) const {
-    return relayout(1.0 / spec.data / (spec.sequence == SequenceKind::megatron ? spec.tensor : 1));
+    const ActivationLayout layout = activation_layout(spec, 0, 1, 1);
+    return seconds(1.0 / layout.data / layout.parts, 0);
   }
 
  private:
+  [[nodiscard]] Seconds seconds(double share, int span) const {
+    const double tokens = share * static_cast<double>(batch_.microbatch) * static_cast<double>(batch_.sequence);
+    const Work work = move_work({static_cast<std::int64_t>(tokens), 1}, hidden_, batch_.precision, span);
+    return time_of(work, batch_.precision, cluster_, busy_);
+  }
+
   Batch batch_;
   std::int64_t hidden_;
   const Cluster& cluster_;

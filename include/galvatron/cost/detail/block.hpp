@@ -5,6 +5,7 @@
 
 #include <galvatron/core/units.hpp>
 #include <galvatron/cost/counts.hpp>
+#include <galvatron/cost/detail/attention.hpp>
 #include <galvatron/cost/detail/shape.hpp>
 #include <galvatron/cost/detail/stores.hpp>
 #include <galvatron/cost/work.hpp>
@@ -15,17 +16,11 @@ namespace galvatron::cost::detail {
 
 constexpr void block_forward(const LayerShape& s, WorkList& out, bool whole) {
   const RegionCounts region(s);
-  const Work attention{.kind = WorkKind::attention_forward,
-                       .m = s.b * (s.layer.heads / s.t),
-                       .n = s.batch.sequence,
-                       .k = s.batch.sequence,
-                       .l = s.layer.head_dim,
-                       .causal = s.layer.causal};
   out.push(compute(WorkKind::norm_forward, s.rows_local, s.h));
   region.enter(out);
   out.push(compute(WorkKind::gemm_nt, s.rows, s.qkv, s.h));
   if (s.layer.position == PositionKind::rotary) out.push(compute(WorkKind::rotary, s.rows, (s.q + s.qkv) / 2));
-  out.push(attention);
+  AttentionCounts(s).forward(out);
   out.push(compute(WorkKind::gemm_nt, s.rows, s.h, s.q));
   region.leave(out);
   out.push(compute(WorkKind::add, s.rows_local * s.h));
@@ -41,12 +36,7 @@ constexpr void block_forward(const LayerShape& s, WorkList& out, bool whole) {
 
 constexpr void block_backward(const LayerShape& s, WorkList& out) {
   const RegionCounts region(s);
-  const Work attention{.kind = WorkKind::attention_backward,
-                       .m = s.b * (s.layer.heads / s.t),
-                       .n = s.batch.sequence,
-                       .k = s.batch.sequence,
-                       .l = s.layer.head_dim,
-                       .causal = s.layer.causal};
+  const AttentionCounts attention(s);
   const auto linear = [&](std::int64_t outputs, std::int64_t inputs) {
     out.push(compute(WorkKind::gemm_tn, outputs, inputs, s.rows));
     out.push(compute(WorkKind::gemm_nn, s.rows, inputs, outputs));
@@ -66,9 +56,10 @@ constexpr void block_backward(const LayerShape& s, WorkList& out) {
   region.leave(out);
   out.push(compute(WorkKind::norm_backward, s.rows_local, s.h));
   region.enter(out);
+  if (s.spec.recompute == RecomputeKind::selective) attention.again(out);
   linear(s.h, s.q);
   bias(s.rows_local, s.h);
-  out.push(attention);
+  attention.backward(out);
   if (s.layer.position == PositionKind::rotary) out.push(compute(WorkKind::rotary, s.rows, (s.q + s.qkv) / 2));
   out.push(compute(WorkKind::norm_forward, s.rows_local, s.h));
   region.enter(out);
@@ -81,6 +72,7 @@ constexpr void block_backward(const LayerShape& s, WorkList& out) {
 constexpr LayerCounts block_counts(const LayerShape& s) {
   LayerCounts out;
   const bool again = s.spec.recompute == RecomputeKind::full;
+  const bool selective = s.spec.recompute == RecomputeKind::selective;
   const ParameterLayout layout = s.parameters(ParameterPart::rest);
   const StoreCounts store(s, layout);
   store.acquire(out.forward);
@@ -94,19 +86,26 @@ constexpr LayerCounts block_counts(const LayerShape& s) {
   store.update(out.update);
   out.states = store.states();
 
-  const std::int64_t internals = 2 * aligned_bytes(s.rows_local * 2 * 4) + aligned_bytes(s.rows * s.qkv * s.e) +
-                                 aligned_bytes(s.rows * s.q * s.e) +
-                                 aligned_bytes(s.b * (s.layer.heads / s.t) * s.batch.sequence * 4) + s.activation() +
-                                 aligned_bytes(s.rows * s.ffn_in * s.e);
+  const AttentionCounts attention(s);
+  // Kept for backward beside the input: norm statistics, queries, keys and values, the sum after attention, the MLP's
+  // hidden units; and what the attention core gave.
+  const std::int64_t kept = 2 * aligned_bytes(s.rows_local * 2 * 4) + attention.input_bytes() + s.activation() +
+                            aligned_bytes(s.rows * s.ffn_in * s.e);
+  const std::int64_t results = attention.result_bytes();
+  // What is recomputed lies in the workspace instead.
+  const std::int64_t all_again = again ? kept + results : 0;
+  const std::int64_t results_again = selective ? results : 0;
   const std::int64_t mlp = aligned_bytes(s.rows * s.ffn * s.e);
-  const std::int64_t attention = aligned_bytes(s.rows * s.q * s.e) + aligned_bytes(s.rows * s.qkv * s.e) +
-                                 aligned_bytes(s.b * (s.layer.heads / s.t) * s.batch.sequence * 4);
+  const std::int64_t forward_core = results_again + attention.forward_workspace();
+  const std::int64_t backward_core =
+      results_again + larger(selective ? attention.again_workspace() : 0, attention.backward_workspace());
+  const std::int64_t whole = s.whole_activation();
   out.activation = {s.activation()};
-  out.stash = {s.activation() + (again ? 0 : internals)};
-  out.forward_workspace = {store.gathered_bytes() + (again ? internals : 0) + s.whole_activation() + mlp};
-  out.backward_workspace = {store.gathered_bytes() + store.gradient_bytes() + (again ? internals : 0) +
-                            s.whole_activation() + (s.cut ? s.whole_activation() : 0) +
-                            (mlp > attention ? mlp : attention)};
+  out.stash = {s.activation() + kept + results - all_again - results_again};
+  out.forward_workspace = {store.gathered_bytes() + all_again + whole + larger(mlp, forward_core)};
+  out.backward_workspace = {
+      store.gathered_bytes() + store.gradient_bytes() + all_again + whole +
+      larger((s.cut ? whole : 0) + larger(mlp, backward_core), again ? attention.forward_workspace() : 0)};
   return out;
 }
 

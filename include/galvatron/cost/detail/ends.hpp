@@ -16,8 +16,8 @@ namespace galvatron::cost::detail {
 /// The all-reduce that keeps the two copies of a tied table alike: one rank of the first with one of the last stage.
 constexpr void tie_tables(const LayerShape& s, const ParameterLayout& table, WorkList& out) {
   if (!s.layer.tied || s.batch.stages == 1) return;
-  Work work = compute(WorkKind::all_reduce, table.elements * 4 / (s.spec.zero >= 1 ? s.d : 1), 2);
-  work.strided = (s.batch.stages - 1) * s.spec.ranks() > 1;
+  Work work = compute(WorkKind::all_reduce, table.elements * 4 / (s.spec.zero >= 1 ? s.shards : 1), 2);
+  work.stride = (s.batch.stages - 1) * s.spec.ranks();
   out.push(work);
 }
 

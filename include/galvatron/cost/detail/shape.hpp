@@ -17,7 +17,14 @@ struct LayerShape {
   const LayerSpec& layer;
   const StrategySpec& spec;
   const Batch& batch;
-  std::int64_t t, d, b, rows, rows_local, h, q, qkv, ffn, ffn_in, e;
+  std::int64_t t;           // tensor degree
+  std::int64_t c;           // context degree
+  std::int64_t shards;      // ranks with the same parameters: ZeRO shards over data x context
+  std::int64_t b;           // samples of a rank
+  std::int64_t tokens;      // of a sequence, on a rank
+  std::int64_t rows;        // tokens * b
+  std::int64_t rows_local;  // of them, between tensor-parallel regions
+  std::int64_t h, heads, kv_heads, q, kv, qkv, ffn, ffn_in, e;
   bool cut;  // Megatron sequence parallelism
 
   constexpr LayerShape(const LayerSpec& l, const StrategySpec& s, const Batch& bt)
@@ -25,13 +32,18 @@ struct LayerShape {
         spec(s),
         batch(bt),
         t(s.tensor),
-        d(s.data),
+        c(s.context),
+        shards(std::int64_t{s.data} * s.context),
         b(bt.microbatch / s.data),
-        rows(bt.sequence * b),
+        tokens(bt.sequence / s.context),
+        rows(tokens * b),
         rows_local(s.sequence == SequenceKind::megatron ? rows / t : rows),
         h(l.hidden),
-        q(l.heads / t * l.head_dim),
-        qkv(q + 2 * (l.kv_heads / t) * l.head_dim),
+        heads(l.heads / t),
+        kv_heads(l.kv_heads / t),
+        q(heads * l.head_dim),
+        kv(kv_heads * l.head_dim),
+        qkv(q + 2 * kv),
         ffn(l.ffn / t),
         ffn_in(l.ffn_inputs() / t),
         e(element_bytes(bt.precision)),
@@ -40,9 +52,11 @@ struct LayerShape {
   [[nodiscard]] constexpr std::int64_t activation() const { return aligned_bytes(rows_local * h * e); }
   [[nodiscard]] constexpr std::int64_t whole_activation() const { return aligned_bytes(rows * h * e); }
   [[nodiscard]] constexpr ParameterLayout parameters(ParameterPart part) const {
-    return parameter_layout(layer, part, spec.tensor, spec.data);
+    return parameter_layout(layer, part, spec.tensor, spec.data * spec.context);
   }
 };
+
+constexpr std::int64_t larger(std::int64_t a, std::int64_t b) { return a < b ? b : a; }
 
 constexpr Work compute(WorkKind kind, std::int64_t m, std::int64_t n = 0, std::int64_t k = 0) {
   return {.kind = kind, .m = m, .n = n, .k = k};

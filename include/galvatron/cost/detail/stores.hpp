@@ -18,7 +18,7 @@ class StoreCounts {
       : s_(shape), layout_(layout), n_(layout.elements), zero_(shape.spec.zero) {}
 
   [[nodiscard]] constexpr Bytes states() const {
-    const std::int64_t shard = n_ / s_.d;
+    const std::int64_t shard = n_ / s_.shards;
     const std::int64_t parameters = zero_ == 3 ? shard : n_;
     const std::int64_t gradients = zero_ >= 2 ? shard : n_;
     const std::int64_t optimizer = zero_ >= 1 ? shard : n_;
@@ -39,26 +39,27 @@ class StoreCounts {
     if (n_ == 0 || zero_ < 2) return;
     sum_whole(out);
     out.push(data_group(WorkKind::reduce_scatter, n_ * 4));
-    out.push(compute(WorkKind::add, n_ / s_.d));
+    out.push(compute(WorkKind::add, n_ / s_.shards));
   }
   constexpr void synchronise(WorkList& out) const {
     if (n_ == 0 || zero_ >= 2) return;
     sum_whole(out);
-    if (s_.d > 1) out.push(data_group(zero_ == 0 ? WorkKind::all_reduce : WorkKind::reduce_scatter, n_ * 4));
+    if (s_.shards > 1) out.push(data_group(zero_ == 0 ? WorkKind::all_reduce : WorkKind::reduce_scatter, n_ * 4));
   }
   /// @param in_norm  false for the second copy of a tied table: its gradient is in the norm once already
   constexpr void update(WorkList& out, bool in_norm = true) const {
     if (n_ == 0) return;
-    out.push(compute(WorkKind::fill, (zero_ >= 2 ? n_ / s_.d : n_) * 4));
-    if (in_norm) out.push(compute(WorkKind::norm_squared, n_ / s_.d));
-    out.push(compute(WorkKind::adamw, zero_ >= 1 ? n_ / s_.d : n_));
+    out.push(compute(WorkKind::fill, (zero_ >= 2 ? n_ / s_.shards : n_) * 4));
+    if (in_norm) out.push(compute(WorkKind::norm_squared, n_ / s_.shards));
+    out.push(compute(WorkKind::adamw, zero_ >= 1 ? n_ / s_.shards : n_));
     if (zero_ == 1 || zero_ == 2) out.push(data_group(WorkKind::all_gather, n_ * s_.e));
   }
 
  private:
+  // Data and context ranks share parameters; with tensor ranks innermost their ranks are equally far apart.
   [[nodiscard]] constexpr Work data_group(WorkKind kind, std::int64_t bytes) const {
-    Work work = compute(kind, bytes, s_.d);
-    work.strided = s_.t > 1;
+    Work work = compute(kind, bytes, s_.shards);
+    work.stride = s_.spec.tensor;
     return work;
   }
   constexpr void sum_whole(WorkList& out) const {
