@@ -84,8 +84,13 @@ constexpr Relayout relayout_of(ActivationLayout from, ActivationLayout to) {
   // Sizes that every degree divides, and chunks of a zigzag: twice the number of ranks.
   from.batch = to.batch = from.sequence = to.sequence = std::int64_t{2} * from.ranks();
   const double all = static_cast<double>(from.batch) * static_cast<double>(from.sequence);
-  return {static_cast<double>(busiest_receiver(from, to).tokens) / all,
-          std::lcm(from.replicas * from.parts, to.replicas * to.parts)};
+  const int span = std::lcm(from.replicas * from.parts, to.replicas * to.parts);
+  // No rank lacks more than all that it wants, and where layouts differ much a rank in the middle does.
+  const int middle = to.first_rank + to.ranks() / 2;
+  for (const int rank : {middle, middle - 1, middle / 2 + 1})
+    if (to.holds(rank) && detail::kept_tokens(from, to, rank) == 0)
+      return {static_cast<double>(to.region(rank).tokens() * to.pieces()) / all, span};
+  return {static_cast<double>(busiest_receiver(from, to).tokens) / all, span};
 }
 
 /// The send that a rank waits for; `hidden` elements a token.

@@ -11,6 +11,7 @@
 #include <galvatron/core/dtype.hpp>
 #include <galvatron/core/units.hpp>
 #include <galvatron/cost/layer.hpp>
+#include <galvatron/cost/overlap.hpp>
 #include <galvatron/cost/relayout.hpp>
 #include <galvatron/cost/work.hpp>
 #include <galvatron/model/spec.hpp>
@@ -64,9 +65,9 @@ constexpr Seconds constexpr_seconds(const cost::Work& work, Precision precision,
 }
 
 constexpr Seconds constexpr_seconds(const cost::WorkList& list, Precision precision, const ConstexprCluster& cluster) {
-  Seconds sum;
-  for (const cost::Work& work : list) sum += constexpr_seconds(work, precision, cluster);
-  return sum;
+  cost::Elapsed elapsed;
+  for (const cost::Work& work : list) elapsed.add(work, constexpr_seconds(work, precision, cluster));
+  return elapsed.total(1.0);
 }
 
 template <std::size_t Layers>

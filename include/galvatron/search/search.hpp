@@ -146,7 +146,6 @@ class Search {
   };
   [[nodiscard]] Attempt attempt(const Case& c, std::size_t labels) const {
     Limits limits;
-    limits.labels = labels;
     limits.work = std::max<std::int64_t>(0, most_work - work_);
     Solver solver(c.problem, limits);
     const double upper = upper_for(c);
@@ -226,7 +225,7 @@ class Search {
     out.smallest_memory = smallest->peak;
   }
 
-  static constexpr std::int64_t most_work = 4'000'000;  // labels: half a second
+  static constexpr std::int64_t most_work = 800'000;  // labels: half a second
 
   const Cluster& cluster_;
   const SearchOptions& options_;

@@ -39,9 +39,8 @@ struct Space {
   DegreeRange pipeline;
   std::array<bool, 4> zero{true, true, true, true};  ///< stages allowed where data x context degree is above 1
   /// None and Megatron's apply where the context degree is 1, Ulysses and ring where it is above.
-  std::vector<SequenceKind> sequence{SequenceKind::none, SequenceKind::megatron, SequenceKind::ulysses,
-                                     SequenceKind::ring};
-  std::vector<RecomputeKind> recompute{RecomputeKind::none, RecomputeKind::selective, RecomputeKind::full};
+  std::vector<SequenceKind> sequence{sequence_kinds.begin(), sequence_kinds.end()};
+  std::vector<RecomputeKind> recompute{recompute_kinds.begin(), recompute_kinds.end()};
   bool powers_of_two = false;  ///< of degrees; otherwise any divisor
   friend bool operator==(const Space&, const Space&) = default;
 };
@@ -67,7 +66,7 @@ namespace detail {
 
 /// The kinds of sequence parallelism of a space for these degrees. Where it allows only Megatron's, that is no choice
 /// but the rule for tensor degrees above 1.
-inline std::vector<SequenceKind> sequence_kinds(const Space& space, int tensor, int context) {
+inline std::vector<SequenceKind> kinds_for(const Space& space, int tensor, int context) {
   std::vector<SequenceKind> out;
   for (const SequenceKind kind : space.sequence) {
     const bool in_context = is_split_over_context(kind);
@@ -84,7 +83,7 @@ inline std::vector<SequenceKind> sequence_kinds(const Space& space, int tensor, 
 inline std::vector<StrategySpec> strategies(const Space& space, int ranks) {
   std::vector<StrategySpec> out;
   const auto add_kinds = [&](int tensor, int context, int data) {
-    for (const SequenceKind sequence : detail::sequence_kinds(space, tensor, context))
+    for (const SequenceKind sequence : detail::kinds_for(space, tensor, context))
       for (int zero = 0; zero <= 3; ++zero) {
         if (data * context > 1 ? !space.zero[static_cast<std::size_t>(zero)] : zero != 0) continue;
         for (const RecomputeKind recompute : space.recompute)
@@ -165,7 +164,6 @@ inline Result<Space> parse_space(std::string_view text) {
     }
     return false;
   };
-  const Space whole;
   while (true) {
     const std::size_t comma = text.find(',');
     const std::string_view item = text.substr(0, comma);
@@ -183,7 +181,7 @@ inline Result<Space> parse_space(std::string_view text) {
       if (found == std::end(switches)) return unknown();
       *found->second = true;
     } else if (name == "sp" || name == "recompute") {
-      if (!(name == "sp" ? named(whole.sequence, value, only_sequence) : named(whole.recompute, value, only_recompute)))
+      if (!(name == "sp" ? named(sequence_kinds, value, only_sequence) : named(recompute_kinds, value, only_recompute)))
         return unknown();
     } else {
       const bool cap = name.substr(0, 4) == "max-";

@@ -1,6 +1,7 @@
 // StrategySpec: how one layer is spread over the ranks of its pipeline stage, as a value.
 #pragma once
 
+#include <array>
 #include <cstdint>
 
 namespace galvatron {
@@ -13,12 +14,17 @@ enum class SequenceKind : std::uint8_t {
   ring,      ///< sequences split in zigzag, keys and values travel around a ring
 };
 
+inline constexpr std::array sequence_kinds{SequenceKind::none, SequenceKind::megatron, SequenceKind::ulysses,
+                                           SequenceKind::ring};
+
 /// What backward computes again instead of keeping.
 enum class RecomputeKind : std::uint8_t {
   none,
   selective,  ///< the attention core
   full,       ///< the whole layer from its input
 };
+
+inline constexpr std::array recompute_kinds{RecomputeKind::none, RecomputeKind::selective, RecomputeKind::full};
 
 /// The strategy of one layer. Degrees multiply to the ranks of the stage: tensor * context * data.
 /// Ranks of a stage are numbered with tensor innermost (consecutive), then context, then data. Every group of ranks has
