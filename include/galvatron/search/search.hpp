@@ -146,7 +146,8 @@ class Search {
   };
   [[nodiscard]] Attempt attempt(const Case& c, std::size_t labels) const {
     Limits limits;
-    limits.work = std::max<std::int64_t>(0, most_work - work_);
+    limits.labels = labels;
+    limits.work = std::max<std::int64_t>(0, (most_work - work_) / static_cast<std::int64_t>(group));
     Solver solver(c.problem, limits);
     const double upper = upper_for(c);
     Attempt out;
@@ -162,7 +163,6 @@ class Search {
   // them is first, so that the answer does not depend on the number of threads.
   std::vector<std::size_t> solve(const std::vector<std::size_t>& open, std::size_t labels,
                                  SearchStatistics& statistics) {
-    constexpr std::size_t group = 4;
     std::vector<std::size_t> unproven;
     for (std::size_t first = 0; first < open.size(); first += group) {
       const std::size_t count = std::min(group, open.size() - first);
@@ -225,7 +225,8 @@ class Search {
     out.smallest_memory = smallest->peak;
   }
 
-  static constexpr std::int64_t most_work = 800'000;  // labels: half a second
+  static constexpr std::size_t group = 4;               // cases
+  static constexpr std::int64_t most_work = 4'000'000;  // labels: half a second
 
   const Cluster& cluster_;
   const SearchOptions& options_;

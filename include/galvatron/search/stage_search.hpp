@@ -183,7 +183,7 @@ class StageTable {
   }
 
   // Labels that reach `layer` in a layout, before its choice is made.
-  void arrive(int layer, const TypeIndex::Class& to, const Step* before, std::vector<Label>& out) {
+  void arrive(const TypeIndex::Class& to, const Step* before, std::vector<Label>& out) {
     out.clear();
     if (before == nullptr) {
       Label label;
@@ -206,10 +206,10 @@ class StageTable {
         Label label = before->labels[i];
         label.parent = static_cast<std::int32_t>(i);
         label.add(seconds, 0, 0, space);
-        if (!same && hopeless(label, layer - 1)) continue;
         out.push_back(label);
       }
     }
+    work_ += static_cast<std::int64_t>(out.size());
     if (sources > 1) thinned_ |= keep_best(out, limits_.labels, once_weight_);
   }
 
@@ -221,7 +221,7 @@ class StageTable {
     int layout = -1;
     std::int64_t activation = -1;
     for (const TypeIndex::Class& to : step.index->classes) {
-      if (to.layout != layout || to.activation != activation) arrive(layer, to, before, arrivals_);
+      if (to.layout != layout || to.activation != activation) arrive(to, before, arrivals_);
       layout = to.layout;
       activation = to.activation;
       made_.clear();
