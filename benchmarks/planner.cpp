@@ -53,11 +53,10 @@ struct Candidate {
 std::vector<Candidate> candidates(const ModelSpec& model, const Cluster& cluster, int ranks) {
   std::vector<Candidate> out;
   const int blocks = static_cast<int>(model.blocks.size());
-  const Space space;
+  const Space space = runnable_space();
   for (const int stages : pipeline_degrees(space, ranks)) {
     if (stages > blocks) continue;
     for (const StrategySpec& spec : strategies(space, ranks / stages)) {
-      if (!is_instantiated(InstantiatedStrategies{}, spec)) continue;
       for (int microbatches = 1; microbatches <= 8; microbatches *= 2)
         for (const ScheduleKind schedule : {ScheduleKind::one_f_one_b, ScheduleKind::gpipe}) {
           if (schedule == ScheduleKind::gpipe && (stages == 1 || microbatches == 1)) continue;  // the same as 1f1b

@@ -19,7 +19,7 @@ TEST_CASE("ranks that share cores do one thing after the other") {
   Cluster host = host_cluster(4, 2);
   host.overlap_slowdown = 1.2;
   const cost::Batch batch{.microbatch = 8, .sequence = 512};
-  const cost::Surroundings where{4, 4};
+  const int where = 4;
   for (const int zero : {0, 1, 2, 3}) {
     const StrategySpec spec{.tensor = 2, .sequence = SequenceKind::megatron, .data = 2, .zero = zero};
     const ModelSpec model = value_or_throw(find_model("llama2-7b"));
@@ -41,7 +41,7 @@ TEST_CASE("on devices of their own only traffic of data-parallel ranks hides beh
   const ModelSpec model = value_or_throw(find_model("llama2-7b"));
   const Cluster cluster = cluster_named("8xa100-80g");
   const cost::Batch batch{.microbatch = 8, .sequence = 2048, .precision = Precision::bf16};
-  const cost::Surroundings where{8, 8};
+  const int where = 8;
   const auto sum = [&](const cost::WorkList& list) {
     return cost::time_of(list, batch.precision, cluster, where).value;
   };
@@ -80,9 +80,7 @@ TEST_CASE("gradients that outlast the last backward pass are paid for, the other
   const StrategySpec spec{.data = 16, .zero = 1};
   const cost::Batch batch{.microbatch = 16, .sequence = 4096, .precision = Precision::bf16};
   const cost::LayerCounts counts = cost::layer_counts(model.blocks[0], spec, batch);
-  const auto whole = [&] {
-    return cost::time_of(counts.synchronise, batch.precision, cluster, cost::Surroundings{8, 16}).value;
-  };
+  const auto whole = [&] { return cost::time_of(counts.synchronise, batch.precision, cluster, 8).value; };
   const cost::LayerSeconds quick = cost::layer_seconds(counts, spec, batch.precision, cluster, 16);
   REQUIRE(whole() < quick.backward.value);
   CHECK(quick.synchronise.value == doctest::Approx((cluster.overlap_slowdown - 1) * whole()));
@@ -117,9 +115,17 @@ TEST_CASE("a stage that receives more tokens waits longer, and a move of nothing
   const Cluster cluster = cluster_named("8xh100-80g");
   const cost::Batch batch{.microbatch = 8, .sequence = 2048, .precision = Precision::bf16};
   const cost::MovePricer price(batch, 4096, cluster, 8);
-  CHECK(price.relayout(0).value == 0);
-  CHECK(price.relayout(0.5) > price.relayout(0.25));
+  CHECK(price.relayout({}).value == 0);
+  CHECK(price.relayout({0.5, 2}) > price.relayout({0.25, 2}));
   CHECK(price.receive({.tensor = 2, .data = 2}) > price.receive({.tensor = 1, .data = 4}));
   CHECK(price.receive({.tensor = 2, .sequence = SequenceKind::megatron, .data = 2}) ==
         price.receive({.tensor = 1, .data = 4}));
+  CHECK(price.receive({.sequence = SequenceKind::ring, .context = 2, .data = 2}) == price.receive({.data = 4}));
+}
+
+TEST_CASE("a move inside a node takes its links, a move across nodes the network") {
+  const cost::Batch batch{.microbatch = 8, .sequence = 2048, .precision = Precision::bf16};
+  const cost::MovePricer price(batch, 4096, cluster_named("64xh100-80g"), 64);
+  CHECK(price.relayout({0.25, 8}).value < 0.5 * price.relayout({0.25, 16}).value);
+  CHECK(price.receive({.data = 4}) == price.relayout({0.25, 16}));  // some stages meet at a node's border
 }

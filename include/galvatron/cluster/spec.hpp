@@ -35,8 +35,8 @@ enum class MemoryBound : std::uint8_t {
   copy,
 };
 inline constexpr int memory_bound_kinds = static_cast<int>(MemoryBound::copy) + 1;
-enum class Message : std::uint8_t { all_reduce, all_gather, reduce_scatter, broadcast, send };
-inline constexpr int message_kinds = static_cast<int>(Message::send) + 1;
+enum class Message : std::uint8_t { all_reduce, all_gather, reduce_scatter, broadcast, send, all_to_all };
+inline constexpr int message_kinds = static_cast<int>(Message::all_to_all) + 1;
 
 /// Every table tells how many ranks of a node were busy when it was measured: on a host, ranks share cores, caches and
 /// memory bandwidth. 0: it holds whatever the others do (devices of their own).
@@ -124,7 +124,7 @@ struct DeviceSpec {
 /// on the busiest link of a ring over time (NCCL's performance documentation defines the term).
 struct Link {
   Seconds latency;                  ///< of one step of a ring
-  double bandwidth = 0;             ///< all-gather, reduce-scatter, broadcast
+  double bandwidth = 0;             ///< all-gather, reduce-scatter, broadcast, all-to-all
   double all_reduce_bandwidth = 0;  ///< may be higher where switches add
   double send_bandwidth = 0;        ///< one pair of devices
   friend bool operator==(const Link&, const Link&) = default;
@@ -223,6 +223,8 @@ constexpr const char* name_of(Message kind) {
       return "broadcast";
     case Message::send:
       return "send";
+    case Message::all_to_all:
+      return "all_to_all";
   }
   return "?";
 }

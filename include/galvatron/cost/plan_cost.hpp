@@ -17,6 +17,7 @@
 #include <galvatron/cost/relayout.hpp>
 #include <galvatron/cost/time.hpp>
 #include <galvatron/cost/work.hpp>
+#include <galvatron/strategy/layout.hpp>
 #include <galvatron/strategy/spec.hpp>
 
 namespace galvatron::cost {
@@ -36,22 +37,23 @@ struct LayerSeconds {
 /// Ranks of one node that work at the same time when all ranks of a plan do.
 constexpr int busy_ranks(const Cluster& cluster, int ranks) { return std::min(ranks, cluster.devices_per_node); }
 
-/// True for collectives over the data-parallel ranks. No work of the same layer waits for them: gradients travel while
-/// earlier layers run backward, parameters of ZeRO-3 are gathered a layer ahead, those of ZeRO-1 and 2 during the next
-/// forward pass.
+/// True for collectives over the data and context ranks, which share states and gradients. No work of the same layer
+/// waits for them: gradients travel while earlier layers run backward, parameters of ZeRO-3 are gathered a layer ahead,
+/// those of ZeRO-1 and 2 during the next forward pass.
 constexpr bool joins_data_ranks(const Work& work, const StrategySpec& spec) {
   const bool kind =
       work.kind == WorkKind::all_reduce || work.kind == WorkKind::all_gather || work.kind == WorkKind::reduce_scatter;
-  return kind && spec.tensor < spec.ranks() && work.strided == (spec.tensor > 1);
+  return kind && work.n > 1 && work.n == spec.context * spec.data && work.stride == spec.tensor;
 }
 
 /// Prices the counts of a layer on one of `ranks` ranks, all of them at work. On devices of their own the traffic of
-/// data-parallel ranks runs beside computation. Ranks that share cores have none to spare: there one thing happens
-/// after the other. Computation between collectives that are waited for ends with a wait for the slowest member
-/// (Cluster::wait_share).
+/// data-parallel ranks runs beside computation, and so do messages that the work itself overlaps (Work::overlap). Ranks
+/// that share cores have none to spare: there one thing happens after the other. Computation between collectives that
+/// are waited for ends with a wait for the slowest member (Cluster::wait_share).
 constexpr LayerSeconds layer_seconds(const LayerCounts& counts, const StrategySpec& spec, Precision precision,
                                      const Cluster& cluster, int ranks) {
-  const Surroundings where{busy_ranks(cluster, ranks), spec.ranks()};
+  const int busy = busy_ranks(cluster, ranks);
+  const double slowdown = cluster.cores == 0 ? cluster.overlap_slowdown : 2;  // 2: one after the other
   struct Price {
     Seconds computation;
     Seconds waited;  // communication that computation waits for
@@ -60,21 +62,22 @@ constexpr LayerSeconds layer_seconds(const LayerCounts& counts, const StrategySp
   };
   const auto price = [&](const WorkList& list, double wait_share) {
     Price sum;
+    Elapsed elapsed;
     for (const Work& work : list) {
-      const Seconds seconds = time_of(work, precision, cluster, where);
-      if (!is_communication(work.kind))
-        sum.computation += seconds;
-      else if (cluster.cores == 0 && joins_data_ranks(work, spec))
+      const Seconds seconds = time_of(work, precision, cluster, busy);
+      if (cluster.cores == 0 && joins_data_ranks(work, spec))
         sum.beside += seconds;
       else
-        sum.waited += seconds;
+        elapsed.add(work, seconds);
     }
+    sum.waited = elapsed.communication(slowdown);
+    sum.computation = elapsed.total(slowdown) - sum.waited;
     if (sum.waited.value > 0) sum.waited += sum.computation * wait_share;
     return sum;
   };
   /// How much longer a pass takes with more communication beside it.
   const auto longer = [&](Seconds pass, Seconds communication) {
-    return side_by_side(pass, communication, cluster.overlap_slowdown) - pass;
+    return side_by_side(pass, communication, slowdown) - pass;
   };
   const Price forward = price(counts.forward, cluster.wait_share);
   const Price backward = price(counts.backward, cluster.wait_share);
@@ -98,18 +101,21 @@ class MovePricer {
   constexpr MovePricer(const Batch& batch, std::int64_t hidden, const Cluster& cluster, int ranks)
       : batch_(batch), hidden_(hidden), cluster_(cluster), busy_(busy_ranks(cluster, ranks)) {}
 
-  /// One way; `share` of the micro-batch's tokens as relayout_share gives it.
-  [[nodiscard]] constexpr Seconds relayout(double share) const {
-    const double tokens = share * static_cast<double>(batch_.microbatch) * static_cast<double>(batch_.sequence);
-    const Work work = move_work({static_cast<std::int64_t>(tokens), 1}, hidden_, batch_.precision);
-    return time_of(work, batch_.precision, cluster_, busy_);
-  }
+  /// One way.
+  [[nodiscard]] constexpr Seconds relayout(const Relayout& move) const { return seconds(move.share, move.span); }
   /// The whole local tensor of a layer with this strategy.
   [[nodiscard]] constexpr Seconds receive(const StrategySpec& spec) const {
-    return relayout(1.0 / spec.data / (spec.sequence == SequenceKind::megatron ? spec.tensor : 1));
+    const ActivationLayout layout = activation_layout(spec, 0, 1, 1);
+    return seconds(1.0 / layout.data / layout.parts, 0);
   }
 
  private:
+  [[nodiscard]] constexpr Seconds seconds(double share, int span) const {
+    const double tokens = share * static_cast<double>(batch_.microbatch) * static_cast<double>(batch_.sequence);
+    const Work work = move_work({static_cast<std::int64_t>(tokens), 1}, hidden_, batch_.precision, span);
+    return time_of(work, batch_.precision, cluster_, busy_);
+  }
+
   Batch batch_;
   std::int64_t hidden_;
   const Cluster& cluster_;
@@ -123,7 +129,7 @@ constexpr bool stages_share_cores(const Cluster& cluster, int stages, int stage_
 }
 
 /// How the stages of a plan share the cores of this cluster.
-inline CoreSharing core_sharing(const Cluster& cluster, int stage_ranks) {
+constexpr CoreSharing core_sharing(const Cluster& cluster, int stage_ranks) {
   return {cluster.cores, cluster.threads_per_rank, cluster.devices_per_node, stage_ranks};
 }
 

@@ -126,8 +126,8 @@ inline Result<PlanCost> cost_of(const Plan& plan, const ModelSpec& model, const 
       if (layouts.size() > 1) {
         const ActivationLayout& from = layouts[layouts.size() - 2];
         const ActivationLayout& to = layouts.back();
-        cost.relayout_forward = price.relayout(cost::relayout_share(from, to));
-        cost.relayout_backward = price.relayout(cost::relayout_share(to, from));
+        cost.relayout_forward = price.relayout(cost::relayout_of(from, to));
+        cost.relayout_backward = price.relayout(cost::relayout_of(to, from));
       }
       out.layers.push_back(cost);
     };

@@ -69,9 +69,9 @@ struct StageSetting {
   int stages = 1;
   int ranks = 1;  // of a stage
   std::vector<StrategySpec> specs;
-  std::vector<int> layout;         // of each spec
-  std::vector<StrategySpec> like;  // a spec of each layout
-  std::vector<double> share;       // (layouts, layouts) of a micro-batch that a re-layout moves to one rank
+  std::vector<int> layout;            // of each spec
+  std::vector<StrategySpec> like;     // a spec of each layout
+  std::vector<cost::Relayout> moves;  // (layouts, layouts)
 
   constexpr StageSetting(int stage_count, int stage_ranks, const Space& space)
       : stages(stage_count), ranks(stage_ranks), specs(strategies(space, stage_ranks)) {
@@ -83,9 +83,24 @@ struct StageSetting {
       if (same == like.end()) like.push_back(spec);
     }
     for (const StrategySpec& from : like)
-      for (const StrategySpec& to : like) share.push_back(cost::relayout_share(of(from), of(to)));
+      for (const StrategySpec& to : like) moves.push_back(cost::relayout_of(of(from), of(to)));
   }
 };
+
+/// Whether samples can be divided where `spec` divides sequences: the strategy with context ranks as data ranks. It has
+/// the same tokens, states and gradients on every rank and no messages inside the layer, so `spec` is not needed.
+constexpr bool divides_samples_instead(const StrategySpec& spec, const LayerSpec& layer, const Space& space,
+                                       const cost::Batch& batch) {
+  if (spec.context == 1) return false;
+  StrategySpec other = spec;
+  other.data = spec.data * spec.context;
+  other.context = 1;
+  other.sequence = SequenceKind::none;
+  return space.context.allows(1) && space.data.allows(other.data) &&
+         is_fit(layer, other, batch.microbatch, batch.sequence) &&
+         (spec.tensor == 1 ||
+          std::find(space.sequence.begin(), space.sequence.end(), SequenceKind::none) != space.sequence.end());
+}
 
 constexpr Choice make_choice(const LayerSpec& layer, const StrategySpec& spec, const cost::Batch& batch,
                              const Cluster& cluster, int ranks) {
@@ -137,7 +152,9 @@ constexpr Case make_case(const ModelSpec& model, const Cluster& cluster, const S
     kinds.push_back(&layer);
     LayerType type;
     for (std::size_t i = 0; i < setting.specs.size(); ++i) {
-      if (!is_fit(layer, setting.specs[i], batch.microbatch, batch.sequence)) continue;
+      if (!is_fit(layer, setting.specs[i], batch.microbatch, batch.sequence) ||
+          divides_samples_instead(setting.specs[i], layer, options.space, batch))
+        continue;
       Choice choice = make_choice(layer, setting.specs[i], batch, cluster, ranks);
       choice.layout = setting.layout[i];
       choice.tag = static_cast<int>(i);
@@ -159,7 +176,7 @@ constexpr Case make_case(const ModelSpec& model, const Cluster& cluster, const S
   }
 
   const cost::MovePricer price(batch, model.hidden(), cluster, ranks);
-  for (const double share : setting.share) p.relayout.push_back(price.relayout(share).value);
+  for (const cost::Relayout& move : setting.moves) p.relayout.push_back(price.relayout(move).value);
   for (const StrategySpec& spec : setting.like) p.receive.push_back(price.receive(spec).value);
   return out;
 }

@@ -20,6 +20,7 @@
 #include <galvatron/search/options.hpp>
 #include <galvatron/search/problem.hpp>
 #include <galvatron/search/single_stage.hpp>
+#include <galvatron/strategy/space.hpp>
 #include <galvatron/strategy/spec.hpp>
 
 namespace galvatron::search {
@@ -64,6 +65,7 @@ constexpr SearchOptions search_options(const ConstexprOptions& options, Bytes me
   out.memory = memory;
   out.precision = options.precision;
   out.microbatches = options.microbatches;
+  out.space = runnable_space();
   out.space.pipeline.forced = 1;
   if (!options.recompute) out.space.recompute.pop_back();
   return out;

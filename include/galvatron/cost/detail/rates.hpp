@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <cstdlib>
 #include <limits>
+#include <numeric>
 
 #include <galvatron/cluster/spec.hpp>
 #include <galvatron/core/dtype.hpp>
@@ -203,19 +204,23 @@ constexpr double memory_seconds(const Work& w, Bytes bytes, Precision precision,
 static_assert(static_cast<int>(MemoryBound::copy) - static_cast<int>(MemoryBound::norm_forward) ==
                   static_cast<int>(WorkKind::copy) - static_cast<int>(WorkKind::norm_forward),
               "galvatron: MemoryBound lists the same kinds as cost::WorkKind, in the same order.");
-static_assert(static_cast<int>(Message::send) ==
-                  static_cast<int>(WorkKind::send) - static_cast<int>(WorkKind::all_reduce),
+static_assert(static_cast<int>(Message::all_to_all) ==
+                  static_cast<int>(WorkKind::all_to_all) - static_cast<int>(WorkKind::all_reduce),
               "galvatron: Message lists the same kinds as cost::WorkKind, in the same order.");
 
-/// Members of a group that share a node, from the order of ranks: tensor innermost, then context, then data.
-constexpr int members_per_node(const Cluster& cluster, int group, bool strided, int stage_ranks) {
-  if (!strided) return std::min(group, cluster.devices_per_node);
-  const int stride = std::max(1, stage_ranks / group);
-  return std::clamp(cluster.devices_per_node / stride, 1, group);
+/// Members of a group that share a node. The ranks of a group are `stride` apart, and the groups of one kind tile the
+/// ranks of the cluster; where they lie across the borders of nodes in different ways, the group with the fewest
+/// members behind a border counts. With p = devices_per_node / stride places of a group in a node and n members, groups
+/// begin at multiples of n, so what a border cuts off is a multiple of gcd(n, p).
+constexpr int members_per_node(const Cluster& cluster, int group, int stride) {
+  if (cluster.devices <= cluster.devices_per_node) return group;
+  if (stride > cluster.devices_per_node || cluster.devices_per_node % stride != 0) return 1;
+  return std::gcd(group, cluster.devices_per_node / stride);
 }
 
 /// Ring formulas (Thakur, Rabenseifner and Gropp 2005; Patarasuk and Yuan 2009): all-reduce 2(n-1) steps of 1/n of the
-/// message, all-gather and reduce-scatter n-1; broadcast as scatter and all-gather pipelined, n-1 steps.
+/// message, all-gather and reduce-scatter n-1; broadcast as scatter and all-gather pipelined, n-1 steps; all-to-all
+/// n-1 exchanges with one peer after the other.
 constexpr double ring_seconds(const Link& link, Message kind, int n, double bytes, double bandwidth) {
   const bool reduce = kind == Message::all_reduce;
   if (kind == Message::send) return link.latency.value + bytes / bandwidth;
@@ -262,46 +267,59 @@ constexpr double message_table_seconds(const Cluster& cluster, Message kind, int
   return seconds * volume + steps * cluster.inside_node.latency.value;
 }
 
+/// Inside a node: by a table, else by rates. An all-to-all that has no table takes what an all-gather does with as many
+/// bytes on its links.
+constexpr double inside_seconds(const Cluster& cluster, Message kind, int group, int stride, double bytes, int busy) {
+  bool found = false;
+  for (const Message like : {kind, Message::all_gather}) {
+    const double seconds = message_table_seconds(cluster, like, group, stride > 1, bytes, std::max(busy, group), found);
+    if (found) return seconds;
+    if (kind != Message::all_to_all) break;
+  }
+  return ring_seconds(cluster.inside_node, kind, group, bytes, bandwidth_of(cluster.inside_node, kind));
+}
+
 /// A small all-reduce goes up and down a tree of nodes (Sanders, Speck and Traeff 2009), as in NCCL: a ring of hundreds
 /// of ranks has too many steps. Large ones follow the published ring figures.
 constexpr double tree_seconds(const Cluster& cluster, int group, int members, double bytes, double bandwidth) {
   constexpr double largest = 1 << 20;
   if (bytes > largest) return std::numeric_limits<double>::infinity();
-  bool found = false;
-  double inside = members > 1 ? message_table_seconds(cluster, Message::all_reduce, members, false, bytes,
-                                                      cluster.devices_per_node, found)
-                              : 0;
-  if (members > 1 && !found)
-    inside = ring_seconds(cluster.inside_node, Message::all_reduce, members, bytes,
-                          cluster.inside_node.all_reduce_bandwidth);
+  const double inside =
+      members > 1 ? inside_seconds(cluster, Message::all_reduce, members, 1, bytes, cluster.devices_per_node) : 0;
   const double levels = std::ceil(std::log2(static_cast<double>(divide_up(group, members))));
   return inside + 2 * (levels * cluster.across_nodes.latency.value + bytes / bandwidth);
 }
 
-constexpr double message_seconds(const Work& w, const Cluster& cluster, int busy, int stage_ranks) {
-  const auto kind = static_cast<Message>(static_cast<int>(w.kind) - static_cast<int>(WorkKind::all_reduce));
-  const double bytes = real(w.m);
-  const int group = static_cast<int>(std::clamp<std::int64_t>(w.n, 1, 1 << 20));
-  if (kind == Message::send) {
-    // Neighbouring stages meet at a node's border somewhere, and the slowest border sets the pace of a pipeline.
-    if (cluster.nodes() > 1)
-      return ring_seconds(cluster.across_nodes, kind, 2, bytes, cluster.across_nodes.send_bandwidth);
-  } else {
-    if (group < 2) return 0;
-    const int members = members_per_node(cluster, group, w.strided, stage_ranks);
-    if (members < group) {
-      // Each member brings its own network card; inside the nodes the ring uses the faster links.
-      const double bandwidth =
-          std::min(bandwidth_of(cluster.across_nodes, kind) * members, bandwidth_of(cluster.inside_node, kind));
-      const double ring = ring_seconds(cluster.across_nodes, kind, group, bytes, bandwidth);
-      return kind == Message::all_reduce ? std::min(ring, tree_seconds(cluster, group, members, bytes, bandwidth))
-                                         : ring;
-    }
+/// Over several nodes with `members` of the group in each. Each member brings its own network card; inside the nodes a
+/// ring uses the faster links. In an all-to-all a member sends through its own card all that leaves the node.
+constexpr double across_seconds(const Cluster& cluster, Message kind, int group, int members, double bytes) {
+  const Link& across = cluster.across_nodes;
+  const Link& inside = cluster.inside_node;
+  if (kind == Message::all_to_all) {
+    const double leaves = bytes * (group - members) / group / across.bandwidth;
+    const double stays = bytes * (members - 1) / group / inside.bandwidth;
+    return (group - 1) * across.latency.value + std::max(leaves, stays);
   }
-  bool found = false;
-  const double seconds = message_table_seconds(cluster, kind, group, w.strided, bytes, std::max(busy, group), found);
-  if (found) return seconds;
-  return ring_seconds(cluster.inside_node, kind, group, bytes, bandwidth_of(cluster.inside_node, kind));
+  const double bandwidth = std::min(bandwidth_of(across, kind) * members, bandwidth_of(inside, kind));
+  const double ring = ring_seconds(across, kind, group, bytes, bandwidth);
+  return kind == Message::all_reduce ? std::min(ring, tree_seconds(cluster, group, members, bytes, bandwidth)) : ring;
+}
+
+constexpr double message_seconds(const Work& w, const Cluster& cluster, int busy) {
+  const auto kind = static_cast<Message>(static_cast<int>(w.kind) - static_cast<int>(WorkKind::all_reduce));
+  const bool send = kind == Message::send;
+  // Peers of a send may be anywhere unless it says in which group; the slowest of them sets the pace.
+  const std::int64_t ranks = !send ? w.n : w.k > 0 ? w.k : cluster.devices;
+  const int group = static_cast<int>(std::clamp<std::int64_t>(ranks, 1, 1 << 20));
+  if (!send && group < 2) return 0;
+  const int members = members_per_node(cluster, group, w.stride);
+  if (send) {
+    const Link& across = cluster.across_nodes;
+    if (members < group) return ring_seconds(across, kind, 2, real(w.m), across.send_bandwidth);
+    return inside_seconds(cluster, kind, 2, 1, real(w.m), busy);
+  }
+  if (members < group) return across_seconds(cluster, kind, group, members, real(w.m));
+  return inside_seconds(cluster, kind, group, w.stride, real(w.m), busy);
 }
 
 }  // namespace galvatron::cost::detail

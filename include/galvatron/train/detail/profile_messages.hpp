@@ -60,6 +60,7 @@ class MessageBench {
           group.broadcast(data, 0);
           break;
         case Message::send:
+        case Message::all_to_all:
           break;
       }
     });
