@@ -177,20 +177,13 @@ TEST_CASE("every turn of a ring but one has a send beside it, and takes the long
   };
   cluster.across_nodes.send_bandwidth = 1e15;
   cluster.across_nodes.latency = {1e-9};
-  const cost::LayerSeconds fast = cost::layer_seconds(c, Precision::bf16, cluster, 64);
+  const cost::LayerSeconds fast = cost::layer_seconds(c, ring(16), Precision::bf16, cluster, 64);
   CHECK(fast.forward_communication.value < 1e-9);
   cluster.across_nodes.send_bandwidth = 1e6;
-  const cost::LayerSeconds slow = cost::layer_seconds(c, Precision::bf16, cluster, 64);
+  const cost::LayerSeconds slow = cost::layer_seconds(c, ring(16), Precision::bf16, cluster, 64);
   const double sent = 15.0 * 2 * 256 * 8 * 16 * 2 / 1e6;
   CHECK(slow.forward.value ==
         doctest::Approx(fast.forward.value - 15.0 / 16 * attention_seconds().value + sent).epsilon(0.01));
-}
-
-TEST_CASE("two things at once take the longer, slowed down by the shorter, and never more than both") {
-  CHECK(cost::side_by_side({3}, {2}, 1).value == 3);
-  CHECK(cost::side_by_side({2}, {3}, 1.25).value == doctest::Approx(3.5));
-  CHECK(cost::side_by_side({2}, {3}, 9).value == 5);
-  CHECK(cost::side_by_side({2}, {0}, 1.5).value == 2);
 }
 
 TEST_CASE("the bytes of activations fall with the context degree, those of states with all ranks that share") {
@@ -301,10 +294,10 @@ TEST_CASE("any strategy of any layer has a positive and finite price that more s
     cost::Batch batch{
         .microbatch = microbatch, .sequence = sequence, .precision = precision, .stages = one_of(std::array{1, 2})};
     const LayerCounts c = cost::layer_counts(layer, spec, batch);
-    const cost::LayerSeconds s = cost::layer_seconds(c, precision, cluster, spec.ranks());
+    const cost::LayerSeconds s = cost::layer_seconds(c, spec, precision, cluster, spec.ranks());
     batch.microbatch *= 2;
     const LayerCounts more = cost::layer_counts(layer, spec, batch);
-    const cost::LayerSeconds longer = cost::layer_seconds(more, precision, cluster, spec.ranks());
+    const cost::LayerSeconds longer = cost::layer_seconds(more, spec, precision, cluster, spec.ranks());
     INFO(strategy_text(spec) << ", layer kind " << static_cast<int>(layer.kind) << ", " << microbatch << " samples of "
                              << sequence);
     for (const Seconds seconds : {s.forward, s.backward, s.update}) {
