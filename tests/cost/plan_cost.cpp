@@ -114,7 +114,7 @@ TEST_CASE("stages share cores only where there are fewer cores than ranks") {
 TEST_CASE("a stage that receives more tokens waits longer, and a move of nothing takes no time") {
   const Cluster cluster = cluster_named("8xh100-80g");
   const cost::Batch batch{.microbatch = 8, .sequence = 2048, .precision = Precision::bf16};
-  const cost::MovePricer price(batch, 4096, cluster, 8);
+  const cost::MovePricer price(batch, batch.sequence * 4096, cluster, 8);
   CHECK(price.relayout({}).value == 0);
   CHECK(price.relayout({0.5, 2}) > price.relayout({0.25, 2}));
   CHECK(price.receive({.tensor = 2, .data = 2}) > price.receive({.tensor = 1, .data = 4}));

@@ -147,7 +147,7 @@ inline ModelSpec t5(std::string name, const T5Shape& shape) {
   decoder.kind = LayerKind::block;
   decoder.causal = true;
   decoder.tokens = target;
-  decoder.memory = {};
+  decoder.memory = all_tokens;
   decoder.passing = no_tokens;
   for (int i = 0; i < shape.decoder_layers; ++i)
     model.blocks[static_cast<std::size_t>(shape.encoder_layers + i)] = decoder;

@@ -32,6 +32,7 @@ struct TokenRatio {
   [[nodiscard]] constexpr bool divides(std::int64_t sequence) const { return sequence * part % whole == 0; }
   [[nodiscard]] constexpr std::int64_t of(std::int64_t sequence) const { return sequence * part / whole; }
 };
+inline constexpr TokenRatio all_tokens{1, 1};
 inline constexpr TokenRatio no_tokens{0, 1};
 
 /// One layer. Shape letters: B batch, S sequence, H hidden, A heads, V vocabulary, L layers.
@@ -55,7 +56,7 @@ struct LayerSpec {
   int layers = 1;  ///< L, blocks in the whole model; scales the initialisation of residual projections
 
   // What only some families have.
-  TokenRatio tokens;                         ///< that the layer works on
+  TokenRatio tokens = all_tokens;            ///< that the layer works on
   TokenRatio memory = no_tokens;             ///< of the encoder's output, which cross attention reads (T5's decoder)
   TokenRatio passing = no_tokens;            ///< that go past it, H wide (target tokens past T5's encoder)
   bool begins_decoder = false;               ///< the encoder's output comes in as a layer's input, the target passes
