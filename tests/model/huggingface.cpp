@@ -105,7 +105,7 @@ TEST_CASE("features without an implementation are refused by name") {
   CHECK(contains(error_of(with(gpt2_config, "activation_function", "relu")), "tanh approximation"));
   CHECK(contains(error_of(with(gpt2_config, "scale_attn_weights", false)), "only true"));
   CHECK(contains(error_of(with(gpt2_config, "add_cross_attention", true)), "only false"));
-  CHECK(contains(error_of(with(llama_config, "model_type", "mamba")), "supported are gpt2 and llama"));
+  CHECK(contains(error_of(with(llama_config, "model_type", "mamba")), "supported are gpt2, llama, bert"));
 }
 
 TEST_CASE("missing and impossible values are refused with the key") {
