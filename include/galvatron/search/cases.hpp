@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <numeric>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -51,6 +52,12 @@ inline Result<SearchOptions> completed(SearchOptions options, const ModelSpec& m
   if (options.sequence < 1 || options.sequence > model.positions())
     return usage_error("the sequence has " + text(options.sequence) + " tokens: " + model.name + " takes 1 to " +
                        text(model.positions()));
+  for (const LayerSpec& block : model.blocks)
+    for (const TokenRatio& ratio : {block.tokens, block.memory, block.passing})
+      if (!ratio.divides(options.sequence))
+        return usage_error("the sequence has " + text(options.sequence) + " tokens: a layer of " + model.name +
+                           " works on " + text(ratio.part) + "/" + text(ratio.whole) + " of them; give a multiple of " +
+                           text(ratio.whole / std::gcd(ratio.part, ratio.whole)));
   if (options.memory.count < 1)
     return usage_error("the memory budget is " + text(options.memory.count) + " bytes: give a positive size");
   if (cluster.devices < 1) return usage_error("the cluster " + cluster.name + " has no devices");
