@@ -50,11 +50,13 @@ ModelSpec small_swin() {
 }  // namespace
 
 TEST_CASE("every preset of the other families finds a plan that is priced as it was searched") {
-  for (const char* name : {"bert-large", "bert-huge-32", "bert-huge-48", "vit-huge-32", "vit-huge-48", "t5-large-32",
-                           "t5-large-48", "t5-3b", "swin-huge-32", "swin-huge-48", "mixtral-8x7b"}) {
+  for (const std::string name :
+       {"bert-large", "bert-huge-32", "bert-huge-48", "vit-huge-32", "vit-huge-48", "t5-large-32", "t5-large-48",
+        "t5-3b", "swin-huge-32", "swin-huge-48", "mixtral-8x7b"}) {
     const ModelSpec model = model_named(name);
     const bool large = model.name == "mixtral-8x7b";
-    for (const char* cluster_name : {large ? "64xa100-80g" : "8xtitan-24g", large ? "64xh100-80g" : "8xa100-80g"}) {
+    for (const std::string cluster_name :
+         {large ? "64xa100-80g" : "8xtitan-24g", large ? "64xh100-80g" : "8xa100-80g"}) {
       const Cluster cluster = cluster_named(cluster_name);
       SearchOptions options;
       options.global_batch = 64;
@@ -68,7 +70,7 @@ TEST_CASE("every preset of the other families finds a plan that is priced as it 
       CHECK(plan.cost.peak() <= cluster.device.memory);
       CHECK(plan.cost.mfu > 0.1);
       CHECK(plan.cost.mfu < 0.75);
-      CHECK(plan.statistics.seconds.value < 1);
+      CHECK(plan.statistics.labels < 1'000'000);  // half a microsecond each
       CHECK(why_unfit(plan.plan, model) == "");
       for (const PredictedAlternative& a : plan.plan.predicted.alternatives)
         if (a.exists && a.fits) CHECK(a.iteration.value >= plan.cost.iteration.value * (1 - 1e-9));
@@ -155,15 +157,14 @@ TEST_CASE("a border costs what crosses it") {
 TEST_CASE("a hundred layers of several kinds are planned in less than a second") {
   const ModelSpec model =
       t5("t5-100", {.encoder_layers = 50, .decoder_layers = 50, .hidden = 1024, .heads = 16, .ffn = 4096});
-  for (const auto& [cluster, memory] : {std::pair{"8xa100-80g", 80_GiB}, {"8xtitan-24g", 8_GiB}}) {
+  for (const auto& [cluster, memory] : {std::pair{std::string("8xa100-80g"), 80_GiB}, {"8xtitan-24g", 8_GiB}}) {
     SearchOptions options;
     options.global_batch = 64;
     options.memory = memory;
     const FoundPlan plan = found(model, cluster_named(cluster), options);
     REQUIRE(plan.feasible);
     INFO(cluster << ": " << plan.statistics.seconds.value << " s, " << plan.statistics.labels << " labels");
-    CHECK(plan.statistics.seconds.value < 1);
-    CHECK(plan.statistics.labels < 2'000'000);
+    CHECK(plan.statistics.labels < 1'500'000);  // half a microsecond each
   }
 }
 
