@@ -126,7 +126,9 @@ TEST_CASE("the ranks of a strategy do the arithmetic of one rank together") {
       const double rest = block.experts > 0 ? 1e-3 : 1e-12;
       for (const StrategySpec& spec :
            {StrategySpec{.data = 8}, StrategySpec{.tensor = 2, .data = 4, .zero = 3}, StrategySpec{.tensor = 8},
-            StrategySpec{.tensor = 4, .sequence = SequenceKind::megatron, .data = 2, .zero = 1}}) {
+            StrategySpec{.tensor = 4, .sequence = SequenceKind::megatron, .data = 2, .zero = 1},
+            StrategySpec{.sequence = SequenceKind::ulysses, .context = 4, .data = 2},
+            StrategySpec{.tensor = 2, .sequence = SequenceKind::ring, .context = 2, .data = 2}}) {
         if (!is_fit(block, spec, 8, model.positions())) continue;
         INFO(name << ", layer " << &block - model.blocks.data() << ", " << strategy_text(spec));
         const double together = 8 * all_flops(cost::layer_counts(block, spec, batch)).count;
@@ -234,6 +236,11 @@ TEST_CASE("recomputation trades stash for forward work in every kind of layer") 
       CHECK(full.stash < none.stash);
       CHECK(full.stash.count > 0);
       CHECK(full.states == none.states);
+      const cost::LayerCounts core = cost::layer_counts(block, {.recompute = RecomputeKind::selective}, batch);
+      CHECK(core.stash < none.stash);
+      CHECK(core.stash > full.stash);
+      CHECK(core.backward.flops().count - none.backward.flops().count ==
+            doctest::Approx(attention_flops(none.forward).count));
       const double again = full.backward.flops().count - none.backward.flops().count;
       CHECK(again > 0.5 * none.forward.flops().count);
       CHECK(again <= none.forward.flops().count);
