@@ -8,7 +8,9 @@
 #include <galvatron/cluster/presets.hpp>
 #include <galvatron/core/quantity.hpp>
 #include <galvatron/model/count.hpp>
+#include <galvatron/model/huggingface.hpp>
 #include <galvatron/model/zoo.hpp>
+#include <galvatron/nn/implemented.hpp>
 #include <galvatron/strategy/registry.hpp>
 #include <galvatron/strategy/schedule_kind.hpp>
 
@@ -49,12 +51,14 @@ struct Listing {
 
 Listing models() {
   Listing out{"models", {}, ordered_json::array()};
-  std::vector<std::vector<std::string>> rows{{"name", "parameters", "layers", "hidden", "heads", "positions"}};
+  std::vector<std::vector<std::string>> rows{{"name", "parameters", "layers", "hidden", "heads", "positions", "for"}};
   for (const std::string& name : model_names()) {
     const ModelSpec model = value_or_throw(find_model(name));
     const LayerSpec& block = model.blocks.front();
+    const bool trains = nn::check_implemented(model).has_value();
     rows.push_back({name, format_count(static_cast<double>(parameters(model))), std::to_string(model.blocks.size()),
-                    std::to_string(model.hidden()), std::to_string(block.heads), std::to_string(model.positions())});
+                    std::to_string(model.hidden()), std::to_string(block.heads), std::to_string(model.positions()),
+                    trains ? "plan, train" : "plan"});
     out.json.push_back({{"name", name},
                         {"parameters", parameters(model)},
                         {"layers", model.blocks.size()},
@@ -62,10 +66,12 @@ Listing models() {
                         {"heads", block.heads},
                         {"kv_heads", block.kv_heads},
                         {"ffn", block.ffn},
-                        {"vocabulary", model.vocabulary()},
-                        {"positions", model.positions()}});
+                        {"vocabulary", model.head.vocabulary},
+                        {"positions", model.positions()},
+                        {"trains", trains}});
   }
-  out.text = table(rows) + "  or the path of a Hugging Face config.json (gpt2, llama)\n";
+  out.text =
+      table(rows) + "  or the path of a Hugging Face config.json (" + std::string(huggingface_model_types) + ")\n";
   return out;
 }
 

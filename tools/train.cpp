@@ -14,6 +14,7 @@
 #include <galvatron/cluster/json_writer.hpp>
 #include <galvatron/core/quantity.hpp>
 #include <galvatron/model/huggingface.hpp>
+#include <galvatron/nn/implemented.hpp>
 #include <galvatron/plan/json.hpp>
 #include <galvatron/strategy/registry.hpp>
 #include <galvatron/strategy/space.hpp>
@@ -211,6 +212,10 @@ void check_memory(const std::vector<Bytes>& ranks, const TrainArguments& a) {
                      std::nullopt);
 }
 
+void check_trainable(const ModelSpec& model) {
+  if (auto done = nn::check_implemented(model); !done) throw_error(done.error());
+}
+
 struct Prepared {
   ModelSpec model;
   Plan plan;
@@ -220,6 +225,7 @@ Prepared given_plan(const TrainArguments& a) {
   Prepared out;
   out.plan = value_or_throw(read_plan(a.plan_path));
   out.model = value_or_throw(load_model(a.model.empty() ? out.plan.model : a.model));
+  check_trainable(out.model);
   check_against(out.plan, out.model, a);
   return out;
 }
@@ -229,6 +235,7 @@ template <class CheckData>
 Prepared searched_for(const TrainArguments& a, const Common& common, const CheckData& check_data) {
   Prepared out;
   out.model = value_or_throw(load_model(a.model));
+  check_trainable(out.model);
   search::SearchOptions search;
   search.global_batch = a.global_batch;
   search.sequence = a.sequence == 0 ? out.model.positions() : a.sequence;

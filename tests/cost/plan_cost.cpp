@@ -114,7 +114,7 @@ TEST_CASE("stages share cores only where there are fewer cores than ranks") {
 TEST_CASE("a stage that receives more tokens waits longer, and a move of nothing takes no time") {
   const Cluster cluster = cluster_named("8xh100-80g");
   const cost::Batch batch{.microbatch = 8, .sequence = 2048, .precision = Precision::bf16};
-  const cost::MovePricer price(batch, 4096, cluster, 8);
+  const cost::MovePricer price(batch, batch.sequence * 4096, cluster, 8);
   CHECK(price.relayout({}).value == 0);
   CHECK(price.relayout({0.5, 2}) > price.relayout({0.25, 2}));
   CHECK(price.receive({.tensor = 2, .data = 2}) > price.receive({.tensor = 1, .data = 4}));
@@ -125,7 +125,8 @@ TEST_CASE("a stage that receives more tokens waits longer, and a move of nothing
 
 TEST_CASE("a move inside a node takes its links, a move across nodes the network") {
   const cost::Batch batch{.microbatch = 8, .sequence = 2048, .precision = Precision::bf16};
-  const cost::MovePricer price(batch, 4096, cluster_named("64xh100-80g"), 64);
+  const Cluster cluster = cluster_named("64xh100-80g");
+  const cost::MovePricer price(batch, batch.sequence * 4096, cluster, 64);
   CHECK(price.relayout({0.25, 8}).value < 0.5 * price.relayout({0.25, 16}).value);
   CHECK(price.receive({.data = 4}) == price.relayout({0.25, 16}));  // some stages meet at a node's border
 }

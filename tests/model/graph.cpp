@@ -1,5 +1,7 @@
 #include <galvatron/model/graph.hpp>
 
+#include <cstddef>
+#include <utility>
 #include <vector>
 
 #include <doctest/doctest.h>
@@ -27,6 +29,24 @@ TEST_CASE("a tied head depends on the embedding's table too") {
   REQUIRE(found);
   CHECK(graph[edge].kind == EdgeKind::parameters);
   CHECK(boost::in_degree(5, graph) == 2);
+}
+
+TEST_CASE("an encoder's output feeds every layer of its decoder") {
+  const ModelSpec model =
+      t5("t5", {.encoder_layers = 3, .decoder_layers = 2, .hidden = 64, .heads = 4, .ffn = 128, .vocabulary = 100});
+  const ModelGraph graph = model_graph(model);
+  const auto kind = [&graph](int from, int to) {
+    const auto [edge, found] = boost::edge(static_cast<std::size_t>(from), static_cast<std::size_t>(to), graph);
+    REQUIRE(found);
+    return graph[edge].kind;
+  };
+  CHECK(boost::num_edges(graph) == 9);
+  for (const auto& [from, to] : {std::pair{0, 1}, {1, 2}, {2, 3}, {0, 4}, {4, 5}, {5, 6}})
+    CHECK(kind(from, to) == EdgeKind::activation);
+  CHECK(kind(3, 4) == EdgeKind::memory);
+  CHECK(kind(3, 5) == EdgeKind::memory);
+  CHECK(kind(0, 6) == EdgeKind::parameters);
+  CHECK(topological_order(graph).size() == 7);
 }
 
 TEST_CASE("a graph that is not numbered in order is still ordered by its edges") {

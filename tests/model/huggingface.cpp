@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <doctest/doctest.h>
@@ -70,6 +71,70 @@ TEST_CASE("Llama 3's config is the preset") {
   CHECK(*model == find_model("llama3-8b").value());
 }
 
+const nlohmann::json bert_config = {
+    {"model_type", "bert"},      {"hidden_size", 1024}, {"num_hidden_layers", 24}, {"num_attention_heads", 16},
+    {"intermediate_size", 4096}, {"vocab_size", 30522}, {"type_vocab_size", 2},    {"max_position_embeddings", 512},
+    {"layer_norm_eps", 1e-12},   {"hidden_act", "gelu"}};
+const nlohmann::json vit_config = {{"model_type", "vit"},       {"hidden_size", 1280},       {"num_hidden_layers", 32},
+                                   {"num_attention_heads", 16}, {"intermediate_size", 5120}, {"image_size", 224},
+                                   {"patch_size", 14},          {"num_labels", 1000},        {"layer_norm_eps", 1e-6}};
+const nlohmann::json t5_config = {
+    {"model_type", "t5"},        {"d_model", 1024},    {"num_layers", 24},
+    {"num_heads", 32},           {"d_kv", 128},        {"d_ff", 16384},
+    {"vocab_size", 32128},       {"n_positions", 512}, {"relative_attention_num_buckets", 32},
+    {"is_encoder_decoder", true}};
+const nlohmann::json swin_config = {{"model_type", "swin"},    {"embed_dim", 320},
+                                    {"depths", {2, 2, 26, 2}}, {"num_heads", {8, 16, 32, 64}},
+                                    {"image_size", 224},       {"patch_size", 4},
+                                    {"window_size", 7},        {"mlp_ratio", 4},
+                                    {"qkv_bias", true},        {"use_absolute_embeddings", false}};
+const nlohmann::json mixtral_config = {{"model_type", "mixtral"},
+                                       {"hidden_size", 4096},
+                                       {"num_hidden_layers", 32},
+                                       {"num_attention_heads", 32},
+                                       {"num_key_value_heads", 8},
+                                       {"intermediate_size", 14336},
+                                       {"max_position_embeddings", 32768},
+                                       {"vocab_size", 32000},
+                                       {"rms_norm_eps", 1e-05},
+                                       {"rope_theta", 1e6},
+                                       {"sliding_window", nullptr},
+                                       {"num_local_experts", 8},
+                                       {"num_experts_per_tok", 2}};
+
+TEST_CASE("configs of the other families are their presets") {
+  const std::pair<const nlohmann::json*, const char*> rows[] = {{&bert_config, "bert-large"},
+                                                                {&vit_config, "vit-huge-32"},
+                                                                {&t5_config, "t5-3b"},
+                                                                {&swin_config, "swin-huge-32"},
+                                                                {&mixtral_config, "mixtral-8x7b"}};
+  for (const auto& [config, name] : rows) {
+    auto model = read(*config);
+    INFO(name);
+    REQUIRE(model.has_value());
+    model->name = name;
+    CHECK(*model == find_model(name).value());
+  }
+}
+
+TEST_CASE("what the other families have and galvatron not is refused by name") {
+  CHECK(contains(error_of(with(bert_config, "hidden_act", "relu")), "\"hidden_act\": \"relu\" is not supported"));
+  CHECK(contains(error_of(with(bert_config, "position_embedding_type", "relative_key")), "absolute"));
+  CHECK(contains(error_of(with(bert_config, "num_attention_heads", 10)), "does not divide \"hidden_size\""));
+  CHECK(contains(error_of(with(vit_config, "patch_size", 15)), "does not divide \"image_size\" 224"));
+  CHECK(contains(error_of(with(vit_config, "image_size", nlohmann::json::array({224, 224}))), "image_size"));
+  CHECK(contains(error_of(with(t5_config, "feed_forward_proj", "gated-relu")), "feed_forward_proj"));
+  CHECK(contains(error_of(with(swin_config, "depths", {2, 2, 2})), "four integers"));
+  CHECK(contains(error_of(with(swin_config, "num_heads", {8, 16, 32, "x"})), "four integers"));
+  CHECK(contains(error_of(with(swin_config, "window_size", 5)), "square windows divide"));
+  CHECK(contains(error_of(with(swin_config, "mlp_ratio", 2.5)), "whole numbers"));
+  CHECK(contains(error_of(with(mixtral_config, "sliding_window", 4096)), "sliding window"));
+  CHECK(contains(error_of(with(mixtral_config, "num_experts_per_tok", 9)), "experts"));
+  CHECK(contains(error_of(without(mixtral_config, "num_local_experts")), "\"num_local_experts\" is missing"));
+  CHECK(read(with(t5_config, "feed_forward_proj", "gated-gelu"))->blocks[0].ffn_inputs() == 2 * 16384);
+  CHECK(read(with(without(vit_config, "num_labels"), "id2label", {{"0", "cat"}, {"1", "dog"}}))->head.vocabulary == 2);
+}
+
 TEST_CASE("absent keys take the family's usual value") {
   nlohmann::json config = llama_config;
   for (const char* key : {"num_key_value_heads", "rope_theta", "tie_word_embeddings", "attention_bias", "hidden_act"})
@@ -105,7 +170,7 @@ TEST_CASE("features without an implementation are refused by name") {
   CHECK(contains(error_of(with(gpt2_config, "activation_function", "relu")), "tanh approximation"));
   CHECK(contains(error_of(with(gpt2_config, "scale_attn_weights", false)), "only true"));
   CHECK(contains(error_of(with(gpt2_config, "add_cross_attention", true)), "only false"));
-  CHECK(contains(error_of(with(llama_config, "model_type", "mamba")), "supported are gpt2 and llama"));
+  CHECK(contains(error_of(with(llama_config, "model_type", "mamba")), "supported are gpt2, llama, bert"));
 }
 
 TEST_CASE("missing and impossible values are refused with the key") {

@@ -27,6 +27,27 @@ TEST_CASE("parameter counts are the published ones") {
   CHECK(parameters_of("llama3-405b") == 405'853'388'800);
 }
 
+TEST_CASE("parameter counts of other families are the published ones") {
+  CHECK(parameters_of("bert-large") == 335'174'458);   // BertForMaskedLM
+  CHECK(parameters_of("vit-huge-32") == 632'045'800);  // torchvision's vit_h_14
+  CHECK(parameters_of("t5-large-48") == 737'668'096);
+  CHECK(parameters_of("t5-3b") == 2'851'598'336);
+  CHECK(parameters_of("mixtral-8x7b") == 46'702'792'704);
+}
+
+TEST_CASE("the models of Galvatron's paper have the millions of parameters of its table") {
+  struct Row {
+    const char* name;
+    double millions;
+  };
+  for (const Row& row :
+       {Row{"bert-huge-32", 672}, Row{"bert-huge-48", 987}, Row{"vit-huge-32", 632}, Row{"vit-huge-48", 947},
+        Row{"t5-large-32", 502}, Row{"t5-large-48", 737}, Row{"swin-huge-32", 701}, Row{"swin-huge-48", 1016}}) {
+    INFO(row.name);
+    CHECK(static_cast<double>(parameters_of(row.name)) / 1e6 == doctest::Approx(row.millions).epsilon(0.002));
+  }
+}
+
 TEST_CASE("models named by billions have about as many parameters") {
   struct Row {
     const char* name;
@@ -61,7 +82,8 @@ TEST_CASE("every name is found once, and is a consistent model of that name") {
     CHECK(model->name == name);
     CHECK(checked(*model).has_value());
     CHECK(model->head.layers == static_cast<int>(model->blocks.size()));
-    CHECK(model->blocks.front().heads * model->blocks.front().head_dim == model->hidden());
+    // T5-3B's heads are together wider than its layers.
+    CHECK(model->blocks.front().heads * model->blocks.front().head_dim == (name == "t5-3b" ? 4 : 1) * model->hidden());
   }
 }
 

@@ -31,11 +31,17 @@ inline Problem random_problem(std::mt19937& random, const Shape& shape = {}) {
   p.objective.alone = p.objective.shared ? 1.0 / (1 + upto(p.objective.stages - 1)) : 1.0;
   // Small integers make ties, larger ones make rich Pareto sets.
   const int scale = upto(1) == 0 ? 4 : 60;
-  std::vector<std::int64_t> activation;
-  for (int i = 0; i < p.layouts; ++i) activation.push_back(upto(scale));
+  const auto by_layout = [&](int most) {
+    std::vector<std::int64_t> out;
+    for (int i = 0; i < p.layouts; ++i) out.push_back(upto(most));
+    return out;
+  };
   const int types = 1 + upto(1);
   const auto make_type = [&] {
     LayerType type;
+    const auto input = by_layout(scale);
+    const auto activation = by_layout(scale);
+    const auto carried = by_layout(upto(1) * scale / 4);
     const int choices = 1 + upto(shape.most_choices - 1);
     for (int i = 0; i < choices; ++i) {
       Choice c;
@@ -48,7 +54,10 @@ inline Problem random_problem(std::mt19937& random, const Shape& shape = {}) {
       c.forward_workspace = upto(1) * upto(2 * scale);
       c.backward_workspace = upto(2 * scale);
       c.layout = upto(p.layouts - 1);
-      c.activation = activation[static_cast<std::size_t>(c.layout)];
+      const auto layout = static_cast<std::size_t>(c.layout);
+      c.input = input[layout];
+      c.activation = activation[layout];
+      c.carried = carried[layout];
       c.tag = i;
       type.push_back(c);
     }
@@ -67,9 +76,14 @@ inline Problem random_problem(std::mt19937& random, const Shape& shape = {}) {
   p.tied = p.leading > 0 && p.trailing > 0 && upto(2) == 0;
   for (int i = 0; i < p.objective.stages; ++i)
     p.slots.push_back(std::min(p.objective.stages - i, p.objective.microbatches));
-  for (int i = 0; i < p.layouts; ++i)
-    for (int j = 0; j < p.layouts; ++j) p.relayout.push_back(i == j ? 0 : upto(scale / 4));
-  for (int i = 0; i < p.layouts; ++i) p.receive.push_back(upto(scale / 4));
+  for (std::size_t type = 0; type < p.types.size(); ++type) {
+    Moves moves;
+    for (int i = 0; i < p.layouts; ++i)
+      for (int j = 0; j < p.layouts; ++j) moves.relayout.push_back(i == j ? 0 : upto(scale / 4));
+    for (int i = 0; i < p.layouts; ++i) moves.input.push_back(upto(scale / 4));
+    for (int i = 0; i < p.layouts; ++i) moves.output.push_back(upto(scale / 4));
+    p.moves.push_back(std::move(moves));
+  }
   p.fixed = upto(scale);
   p.budget = upto(scale * p.count() * 4);
   return p;

@@ -110,7 +110,11 @@ TEST_CASE("list shows what there is, for people and as JSON") {
     CHECK(json.at(kind).size() >= 2);
   }
   const auto models = folder.run("list models --json").json().at("models");
-  for (const auto& model : models) CHECK(model.at("parameters").get<std::int64_t>() > 0);
+  for (const auto& model : models) {
+    CHECK(model.at("parameters").get<std::int64_t>() > 0);
+    const auto name = model.at("name").get<std::string>();
+    CHECK(model.at("trains") == (name.starts_with("gpt") || name.starts_with("llama")));
+  }
 }
 
 TEST_CASE("a reader that goes away is no failure, a full disk is one") {

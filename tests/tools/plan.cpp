@@ -1,6 +1,8 @@
 // plan, cost and explain.
 #include <algorithm>
+#include <cstddef>
 #include <string>
+#include <tuple>
 
 #include "run.hpp"
 
@@ -70,6 +72,31 @@ TEST_CASE("plan, cost and explain agree") {
   CHECK(text.code == 0);
   CHECK(text.out.find("tokens/s") != std::string::npos);
   CHECK(folder.run("cost --plan p.json").code == 0);
+}
+
+TEST_CASE("models of several kinds of layers are planned, priced and explained") {
+  const Folder folder;
+  for (const auto& [model, layers, sequence] : {std::tuple("bert-huge-32", 32, 512),
+                                                {"vit-huge-32", 32, 257},
+                                                {"t5-large-32", 32, 512},
+                                                {"swin-huge-32", 32, 3136}}) {
+    const std::string name = model;
+    CAPTURE(name);
+    const auto report =
+        folder.run("plan --model " + name + " --cluster 8xtitan-24g --global-batch 64 --out p.json --json").json();
+    CHECK(report.at("feasible") == true);
+    CHECK(report.at("plan").at("layers").size() == static_cast<std::size_t>(layers));
+    CHECK(report.at("plan").at("sequence_length") == sequence);
+    const auto cost = folder.run("cost --plan p.json --json").json();
+    CHECK(cost.at("iteration_seconds") == report.at("iteration_seconds"));
+    CHECK(folder.run("explain p.json").out.find(name) != std::string::npos);
+  }
+  check_failure(folder.run("plan --model vit-huge-32 --cluster 8xa100-80g --global-batch 8 --seq 128"), 2,
+                "takes images, which are 257 tokens");
+  folder.write("config.json", R"({"model_type": "vit", "hidden_size": 768, "num_hidden_layers": 12,
+                                  "num_attention_heads": 12, "intermediate_size": 3072})");
+  CHECK(folder.run("plan --model config.json --cluster 4xa100-80g --global-batch 8 --json").json().at("feasible") ==
+        true);
 }
 
 TEST_CASE("the options narrow the search") {

@@ -187,6 +187,16 @@ TEST_CASE("devices, launchers and strategies that are not there are refused") {
   check_failure(folder.run(base), 2, "zb-h1");
 }
 
+TEST_CASE("models that are planned only are not trained, and told before anything is read") {
+  const Folder folder;
+  for (const std::string model : {"bert-large", "vit-huge-32", "t5-3b", "swin-huge-48", "mixtral-8x7b"}) {
+    check_failure(folder.run("train --auto --model " + model + " --data missing.txt --steps 1 --global-batch 8"), 2,
+                  "the model " + model + " can be planned, but not trained by this version: it trains GPT and Llama");
+  }
+  REQUIRE(folder.run("plan --model bert-large --cluster 2xa100-80g --global-batch 8 --out p.json").code == 0);
+  check_failure(folder.run("train --plan p.json --data missing.txt --steps 1"), 2, "not trained by this version");
+}
+
 TEST_CASE("a plan that takes more than it may does not begin") {
   const Folder folder;
   folder.write_text();

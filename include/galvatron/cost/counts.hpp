@@ -13,7 +13,7 @@ namespace galvatron::cost {
 /// The circumstances of a layer that its spec and strategy do not tell.
 struct Batch {
   std::int64_t microbatch = 1;  ///< samples of one micro-batch over all data ranks
-  std::int64_t sequence = 1;    ///< S
+  std::int64_t sequence = 1;    ///< S of the model; a layer may work on a share of it
   Precision precision = Precision::fp32;
   int microbatches = 1;
   int stages = 1;  ///< pipeline degree: a tied head shares the embedding's table only when it is 1
@@ -27,7 +27,9 @@ struct LayerCounts {
   WorkList update;           ///< once an iteration: gradient norm, AdamW, parameter gathering
   Bytes states;              ///< parameters, gradients, optimizer states
   Bytes stash;               ///< kept from forward to backward for each micro-batch in flight, the input included
-  Bytes activation;          ///< the local input (= output) tensor
+  Bytes input;               ///< the local tensors from the layer before, what passes by included
+  Bytes activation;          ///< the local tensors to the layer after; mostly as large as the input
+  Bytes carried;             ///< of them, what a stage keeps once for each micro-batch in flight: see carried_elements
   Bytes forward_workspace;   ///< transient peak of forward
   Bytes backward_workspace;  ///< transient peak of backward beyond the gradient that it transforms in place
 };

@@ -35,12 +35,14 @@ constexpr StageMemory stage_memory(std::span<const LayerCounts> layers, std::spa
     const LayerCounts& layer = layers[i];
     out.states += layer.states;
     out.stash += layer.stash * slots;
+    // What layers share is kept from the stage's first layer on, and once more in every other layout.
+    if (i == 0 || layouts[i - 1] != layouts[i]) out.stash += layer.carried * slots;
     const bool changes = i + 1 < layers.size() && layouts[i] != layouts[i + 1];
     out.workspace = max(out.workspace, layer.forward_workspace + (changes ? layer.activation : Bytes{}));
     out.workspace = max(out.workspace, layer.activation + layer.backward_workspace);
-    if (changes) out.workspace = max(out.workspace, layer.activation + layers[i + 1].activation);
+    if (changes) out.workspace = max(out.workspace, layer.activation + layers[i + 1].input);
   }
-  if (has_previous && !layers.empty()) out.boundary += layers.front().activation;
+  if (has_previous && !layers.empty()) out.boundary += layers.front().input;
   if (has_next && !layers.empty()) out.boundary += layers.back().activation;
   return out;
 }

@@ -95,11 +95,13 @@ constexpr LayerSeconds layer_seconds(const LayerCounts& counts, const StrategySp
   return out;
 }
 
-/// Prices the moves of activations: re-layouts inside a stage, and what a stage receives from its neighbour.
+/// Prices the moves of activations over one border between layers: re-layouts inside a stage, and what a stage receives
+/// from its neighbour.
 class MovePricer {
  public:
-  constexpr MovePricer(const Batch& batch, std::int64_t hidden, const Cluster& cluster, int ranks)
-      : batch_(batch), hidden_(hidden), cluster_(cluster), busy_(busy_ranks(cluster, ranks)) {}
+  /// @param elements  of a sample that cross the border (LayerSpec::input_elements)
+  constexpr MovePricer(const Batch& batch, std::int64_t elements, const Cluster& cluster, int ranks)
+      : batch_(batch), elements_(elements), cluster_(cluster), busy_(busy_ranks(cluster, ranks)) {}
 
   /// One way.
   [[nodiscard]] constexpr Seconds relayout(const Relayout& move) const { return seconds(move.share, move.span); }
@@ -111,13 +113,13 @@ class MovePricer {
 
  private:
   [[nodiscard]] constexpr Seconds seconds(double share, int span) const {
-    const double tokens = share * static_cast<double>(batch_.microbatch) * static_cast<double>(batch_.sequence);
-    const Work work = move_work({static_cast<std::int64_t>(tokens), 1}, hidden_, batch_.precision, span);
+    const double moved = share * static_cast<double>(batch_.microbatch) * static_cast<double>(elements_);
+    const Work work = move_work({static_cast<std::int64_t>(moved), 1}, 1, batch_.precision, span);
     return time_of(work, batch_.precision, cluster_, busy_);
   }
 
   Batch batch_;
-  std::int64_t hidden_;
+  std::int64_t elements_;
   const Cluster& cluster_;
   int busy_;
 };

@@ -19,6 +19,7 @@ inline constexpr std::int64_t ffn = std::int64_t{1} << 20;
 inline constexpr std::int64_t vocabulary = std::int64_t{1} << 24;
 inline constexpr std::int64_t positions = std::int64_t{1} << 24;
 inline constexpr std::int64_t layers = std::int64_t{1} << 12;
+inline constexpr std::int64_t experts = std::int64_t{1} << 12;
 }  // namespace model_limits
 
 /// Why a layer makes no sense; empty when it does.
@@ -28,6 +29,18 @@ constexpr std::string_view why_inconsistent(const LayerSpec& layer) {
   if (!within(layer.positions, model_limits::positions)) return "the number of positions is from 1 to 16777216.";
   if (!within(layer.layers, model_limits::layers)) return "the number of layers is from 1 to 4096.";
   if (!(layer.norm_epsilon > 0 && layer.norm_epsilon < 1)) return "the epsilon of the norms is between 0 and 1.";
+  const auto share = [](const TokenRatio& ratio, std::int64_t least) {
+    return ratio.part >= least && ratio.part <= ratio.whole && ratio.whole <= model_limits::positions;
+  };
+  if (!share(layer.tokens, 1) || !share(layer.memory, 0) || !share(layer.passing, 0))
+    return "the tokens of a layer are a share of the sequence, at most all of it.";
+  if (!layer.tokens.divides(layer.positions) || !layer.memory.divides(layer.positions) ||
+      !layer.passing.divides(layer.positions))
+    return "the tokens of a layer are a whole number when the sequence has all its positions.";
+  if (layer.kind == LayerKind::embedding && layer.patch_width != 0)
+    return within(layer.patch_width, model_limits::ffn) && !layer.tied
+               ? std::string_view{}
+               : "an image patch has 1 to 1048576 numbers, and no table that a head could use.";
   if (layer.kind != LayerKind::block)
     return within(layer.vocabulary, model_limits::vocabulary) ? std::string_view{}
                                                               : "the vocabulary is from 1 to 16777216.";
@@ -40,6 +53,19 @@ constexpr std::string_view why_inconsistent(const LayerSpec& layer) {
   if (layer.position == PositionKind::rotary && !(layer.rope_theta > 0 && layer.rope_theta <= 1e15))
     return "the base of rotary positions is positive and at most 1e15.";
   if (!within(layer.ffn, model_limits::ffn)) return "the width of the MLP is from 1 to 1048576.";
+  if (layer.experts != 0 &&
+      (!within(layer.experts, model_limits::experts) || !within(layer.active_experts, layer.experts) || layer.bias))
+    return "experts are 1 to 4096, a token goes to 1 of them to all, and their linear layers have no biases.";
+  if (layer.window < 0 || layer.window > 4096 ||
+      (layer.window > 0 && layer.tokens.of(layer.positions) % (layer.window * layer.window) != 0))
+    return "square windows divide the tokens of a layer.";
+  if (layer.bias_rows < 0 || layer.bias_rows > model_limits::positions ||
+      (layer.bias_rows > 0 && layer.position != PositionKind::relative))
+    return "a table of relative positions belongs to a layer with relative positions.";
+  if (layer.begins_decoder && !layer.memory.any()) return "a decoder's first layer has cross attention.";
+  if (layer.memory.any() && (layer.passing.any() || layer.merges || layer.window > 0))
+    return "a layer with cross attention has neither windows nor merged tokens, and only its encoder's output passes.";
+  if (layer.merges && layer.hidden % 2 != 0) return "a layer that merges tokens doubles their width: it is even.";
   return {};
 }
 
@@ -52,15 +78,28 @@ inline Result<ModelSpec> checked(ModelSpec model) {
     return refuse("", "it is an embedding, at least one block, and a head.");
   if (const auto why = why_inconsistent(model.embedding); !why.empty()) return refuse(" (embedding)", why);
   if (const auto why = why_inconsistent(model.head); !why.empty()) return refuse(" (head)", why);
+  const std::int64_t sequence = model.positions();
+  const auto fits_behind = [sequence](const LayerSpec& before, const LayerSpec& layer) {
+    if (layer.positions < sequence) return false;
+    if (layer.kind == LayerKind::head) return before.hidden == layer.hidden && before.tokens == layer.tokens;
+    const std::int64_t width = layer.merges ? layer.hidden / 2 : layer.hidden;
+    return before.hidden == width && before.output_elements(sequence) == layer.input_elements(sequence);
+  };
+  const LayerSpec* before = &model.embedding;
   for (const LayerSpec& block : model.blocks) {
     const auto index = std::to_string(&block - model.blocks.data());
     if (block.kind != LayerKind::block) return refuse(" (layer " + index + ")", "it is not a block.");
     if (const auto why = why_inconsistent(block); !why.empty()) return refuse(" (layer " + index + ")", why);
-    if (block.hidden != model.hidden() || block.positions < model.positions())
-      return refuse(" (layer " + index + ")", "its hidden size or positions differ from the embedding's.");
+    if (!fits_behind(*before, block))
+      return refuse(" (layer " + index + ")", "its hidden size, tokens or positions differ from the layer's before.");
+    before = &block;
   }
-  if (model.head.hidden != model.hidden() || model.head.vocabulary != model.vocabulary())
-    return refuse(" (head)", "its hidden size or vocabulary differs from the embedding's.");
+  if (!fits_behind(*before, model.head))
+    return refuse(" (head)", "its hidden size, tokens or positions differ from the layer's before.");
+  if (model.head.head != HeadKind::classifier && model.head.vocabulary != model.vocabulary())
+    return refuse(" (head)", "its vocabulary differs from the embedding's.");
+  if (model.head.tied && (model.head.head == HeadKind::classifier || model.head.hidden != model.hidden()))
+    return refuse(" (head)", "it cannot use the embedding's table, which has another shape.");
   return model;
 }
 

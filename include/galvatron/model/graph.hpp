@@ -15,7 +15,8 @@ namespace galvatron {
 
 /// What an edge between two layers means.
 enum class EdgeKind : std::uint8_t {
-  activation,  ///< the output of one layer is the input of the next: (S, B, H)
+  activation,  ///< the output of one layer is the input of the other: (S, B, H)
+  memory,      ///< the encoder's output is what the cross attention of a decoder layer reads
   parameters,  ///< both layers use the same table (V, H): a tied head
 };
 
@@ -31,16 +32,23 @@ struct GraphEdge {
 /// Vertices are numbered by GraphLayer::index.
 using ModelGraph = boost::adjacency_list<boost::vecS, boost::vecS, boost::bidirectionalS, GraphLayer, GraphEdge>;
 
-/// The graph of a model.
+/// The graph of a model: a chain, or an encoder's chain whose end feeds every layer of the decoder's chain. Both chains
+/// begin at the embedding.
 inline ModelGraph model_graph(const ModelSpec& model) {
   ModelGraph graph;
   int index = 0;
   const auto add = [&](const LayerSpec& layer) { return boost::add_vertex(GraphLayer{index++, layer}, graph); };
   const auto embedding = add(model.embedding);
   auto last = embedding;
+  auto encoder_end = embedding;
   for (const LayerSpec& block : model.blocks) {
     const auto next = add(block);
+    if (block.begins_decoder) {
+      encoder_end = last;
+      last = embedding;
+    }
     boost::add_edge(last, next, GraphEdge{EdgeKind::activation}, graph);
+    if (block.memory.any()) boost::add_edge(encoder_end, next, GraphEdge{EdgeKind::memory}, graph);
     last = next;
   }
   const auto head = add(model.head);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <galvatron/model/build.hpp>
+#include <galvatron/model/build_mixed.hpp>
 #include <galvatron/model/check.hpp>
 #include <galvatron/model/count.hpp>
 #include <galvatron/model/spec.hpp>

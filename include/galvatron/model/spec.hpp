@@ -11,8 +11,29 @@ namespace galvatron {
 
 enum class LayerKind : std::uint8_t { embedding, block, head };
 enum class NormKind : std::uint8_t { layer_norm, rms_norm };
-enum class ActivationKind : std::uint8_t { gelu, swiglu };  ///< gelu is the tanh approximation, as in GPT-2
-enum class PositionKind : std::uint8_t { learned, rotary };
+enum class ActivationKind : std::uint8_t { gelu, swiglu, relu };  ///< gelu is the tanh approximation, as in GPT-2
+/// relative: a table (rows, A) of biases of attention scores, by the distance of query and key.
+enum class PositionKind : std::uint8_t { learned, rotary, relative };
+/// A norm before each part of a block (GPT-2), or after its residual (BERT).
+enum class NormOrder : std::uint8_t { before, after };
+enum class HeadKind : std::uint8_t {
+  language,         ///< norm, then logits of every token over the vocabulary
+  masked_language,  ///< (H, H) projection, activation and norm, then logits of every token, with biases (BERT)
+  classifier,       ///< norm, then logits of one vector a sample over the classes, with biases; V counts the classes
+};
+
+/// The tokens of a layer as a share of the model's sequence: S * part / whole. A part of 0 is no token at all.
+struct TokenRatio {
+  std::int64_t part = 1;
+  std::int64_t whole = 1;
+
+  friend constexpr bool operator==(const TokenRatio&, const TokenRatio&) = default;
+  [[nodiscard]] constexpr bool any() const { return part != 0; }
+  [[nodiscard]] constexpr bool divides(std::int64_t sequence) const { return sequence * part % whole == 0; }
+  [[nodiscard]] constexpr std::int64_t of(std::int64_t sequence) const { return sequence * part / whole; }
+};
+inline constexpr TokenRatio all_tokens{1, 1};
+inline constexpr TokenRatio no_tokens{0, 1};
 
 /// One layer. Shape letters: B batch, S sequence, H hidden, A heads, V vocabulary, L layers.
 struct LayerSpec {
@@ -34,6 +55,23 @@ struct LayerSpec {
   double norm_epsilon = 1e-5;
   int layers = 1;  ///< L, blocks in the whole model; scales the initialisation of residual projections
 
+  // What only some families have.
+  TokenRatio tokens = all_tokens;            ///< that the layer works on
+  TokenRatio memory = no_tokens;             ///< of the encoder's output, which cross attention reads (T5's decoder)
+  TokenRatio passing = no_tokens;            ///< that go past it, H wide (target tokens past T5's encoder)
+  bool begins_decoder = false;               ///< the encoder's output comes in as a layer's input, the target passes
+  NormOrder norm_order = NormOrder::before;  ///< of a block
+  bool closing_norm = false;                 ///< the output goes through one more norm
+  std::int64_t window = 0;                   ///< tokens attend within squares of this side (Swin); 0: everywhere
+  std::int64_t bias_rows = 0;                ///< of the table of relative positions that this block owns
+  bool merges = false;                       ///< the input is 4 tokens of H / 2 for one of H (Swin)
+  std::int64_t experts = 0;                  ///< MLPs of which a router chooses; 0: one MLP without a router
+  std::int64_t active_experts = 0;           ///< chosen for a token
+  std::int64_t patch_width = 0;              ///< embedding: numbers of an image patch; 0: tokens of a vocabulary
+  bool class_token = false;                  ///< embedding: one token of a sample is learned, the others are patches
+  std::int64_t token_types = 0;              ///< embedding: rows of a table of segments
+  HeadKind head = HeadKind::language;
+
   friend constexpr bool operator==(const LayerSpec&, const LayerSpec&) = default;
   /// Rows of MLP input weights: one projection for GELU, gate and up for SwiGLU.
   [[nodiscard]] constexpr std::int64_t ffn_inputs() const {
@@ -41,6 +79,29 @@ struct LayerSpec {
   }
   /// Width of the fused query, key and value projection.
   [[nodiscard]] constexpr std::int64_t qkv_width() const { return (heads + 2 * kv_heads) * head_dim; }
+  /// A block as GPT and Llama have them, causal or not: self-attention over the whole sequence and one MLP, each behind
+  /// a norm.
+  [[nodiscard]] constexpr bool is_plain_block() const {
+    return kind == LayerKind::block && !memory.any() && !passing.any() && norm_order == NormOrder::before &&
+           !closing_norm && window == 0 && position != PositionKind::relative && !merges && experts == 0;
+  }
+  /// Parts of a block, each with a norm and a residual: self-attention, cross attention, MLP.
+  [[nodiscard]] constexpr int block_parts() const { return memory.any() ? 3 : 2; }
+
+  // Elements of a sample of `sequence` tokens that cross the layer's borders; what only passes by included.
+  /// From the layer before.
+  [[nodiscard]] constexpr std::int64_t input_elements(std::int64_t sequence) const {
+    if (kind == LayerKind::head) return tokens.of(sequence) * hidden;
+    return (merges ? 2 : 1) * output_elements(sequence);
+  }
+  /// To the layer after.
+  [[nodiscard]] constexpr std::int64_t output_elements(std::int64_t sequence) const {
+    return (tokens.of(sequence) + memory.of(sequence) + passing.of(sequence)) * hidden;
+  }
+  /// Of them, what a stage keeps once and not in every layer, because it is for later layers or for several.
+  [[nodiscard]] constexpr std::int64_t carried_elements(std::int64_t sequence) const {
+    return (begins_decoder ? tokens.of(sequence) : memory.of(sequence) + passing.of(sequence)) * hidden;
+  }
 };
 
 /// A whole model: an embedding, L blocks and a head, in the order of the data.
@@ -51,9 +112,12 @@ struct ModelSpec {
   LayerSpec head;
 
   friend bool operator==(const ModelSpec&, const ModelSpec&) = default;
+  /// Of the embedding; layers behind may be wider.
   [[nodiscard]] constexpr std::int64_t hidden() const { return embedding.hidden; }
   [[nodiscard]] constexpr std::int64_t vocabulary() const { return embedding.vocabulary; }
+  /// The longest sequence; for a model of images the only one.
   [[nodiscard]] constexpr std::int64_t positions() const { return embedding.positions; }
+  [[nodiscard]] constexpr bool takes_images() const { return embedding.patch_width > 0; }
 };
 
 }  // namespace galvatron

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -10,6 +11,7 @@
 
 #include <galvatron/core/error.hpp>
 #include <galvatron/model/build.hpp>
+#include <galvatron/model/build_mixed.hpp>
 #include <galvatron/model/spec.hpp>
 
 namespace galvatron {
@@ -82,6 +84,75 @@ inline constexpr LlamaPreset llama_presets[] = {
       .rope_theta = 500000.0}},
 };
 
+struct BertPreset {
+  std::string_view name;
+  BertShape shape;
+};
+struct VitPreset {
+  std::string_view name;
+  VitShape shape;
+};
+struct T5Preset {
+  std::string_view name;
+  T5Shape shape;
+};
+struct SwinPreset {
+  std::string_view name;
+  SwinShape shape;
+};
+struct MixtralPreset {
+  std::string_view name;
+  MixtralShape shape;
+};
+
+// bert-large: Devlin et al., 2019. *-huge-32|48, t5-large-32|48: Miao et al., "Galvatron: efficient Transformer
+// training over multiple GPUs using automatic parallelism", PVLDB 2022 (arXiv 2211.13878), section 5; their heads as in
+// its implementation. t5-large-48 is T5-large and t5-3b T5-3B of Raffel et al., 2020.
+inline constexpr BertPreset bert_presets[] = {
+    {"bert-large", {.layers = 24, .hidden = 1024, .heads = 16, .vocabulary = 30522}},
+    {"bert-huge-32", {.layers = 32, .hidden = 1280, .heads = 16, .vocabulary = 30522}},
+    {"bert-huge-48", {.layers = 48, .hidden = 1280, .heads = 16, .vocabulary = 30522}},
+};
+inline constexpr VitPreset vit_presets[] = {
+    {"vit-huge-32", {.layers = 32, .hidden = 1280, .heads = 16, .patch = 14}},
+    {"vit-huge-48", {.layers = 48, .hidden = 1280, .heads = 16, .patch = 14}},
+};
+inline constexpr T5Preset t5_presets[] = {
+    {"t5-large-32", {.encoder_layers = 16, .decoder_layers = 16, .hidden = 1024, .heads = 16, .ffn = 4096}},
+    {"t5-large-48", {.encoder_layers = 24, .decoder_layers = 24, .hidden = 1024, .heads = 16, .ffn = 4096}},
+    {"t5-3b", {.encoder_layers = 24, .decoder_layers = 24, .hidden = 1024, .heads = 32, .head_dim = 128, .ffn = 16384}},
+};
+inline constexpr SwinPreset swin_presets[] = {
+    {"swin-huge-32", {.depths = {2, 2, 26, 2}, .hidden = 320, .heads = {8, 16, 32, 64}}},
+    {"swin-huge-48", {.depths = {2, 2, 42, 2}, .hidden = 320, .heads = {8, 16, 32, 64}}},
+};
+// Jiang et al., "Mixtral of experts", 2024 (the positions of the released weights).
+inline constexpr MixtralPreset mixtral_presets[] = {
+    {"mixtral-8x7b",
+     {.dense = {.layers = 32,
+                .hidden = 4096,
+                .heads = 32,
+                .kv_heads = 8,
+                .ffn = 14336,
+                .vocabulary = 32000,
+                .positions = 32768,
+                .rope_theta = 1e6},
+      .experts = 8,
+      .active_experts = 2}},
+};
+
+/// Calls visit(preset, builder) for every preset until it returns true.
+template <class Visit>
+void for_each_preset(const Visit& visit) {
+  const auto of = [&visit](const auto& presets, const auto& build) {
+    for (const auto& preset : presets)
+      if (visit(preset, build)) return true;
+    return false;
+  };
+  of(gpt_presets, gpt) || of(llama_presets, llama) || of(bert_presets, bert) || of(vit_presets, vit) ||
+      of(t5_presets, t5) || of(swin_presets, swin) || of(mixtral_presets, mixtral);
+}
+
 /// Insertions, deletions and substitutions between two words (Levenshtein 1966).
 inline std::size_t edit_distance(std::string_view a, std::string_view b) {
   std::vector<std::size_t> row(b.size() + 1);
@@ -112,20 +183,24 @@ inline std::vector<std::string> nearest_names(std::string_view word, std::vector
   return nearest;
 }
 
-/// The names that find_model knows, GPT before Llama and small before large.
+/// The names that find_model knows, family by family and small before large.
 inline std::vector<std::string> model_names() {
   std::vector<std::string> names;
-  for (const auto& preset : detail::gpt_presets) names.emplace_back(preset.name);
-  for (const auto& preset : detail::llama_presets) names.emplace_back(preset.name);
+  detail::for_each_preset([&names](const auto& preset, const auto&) {
+    names.emplace_back(preset.name);
+    return false;
+  });
   return names;
 }
 
 /// The model of that name. Errors (usage): an unknown name, with the nearest ones.
 inline Result<ModelSpec> find_model(std::string_view name) {
-  for (const auto& preset : detail::gpt_presets)
-    if (preset.name == name) return gpt(std::string(name), preset.shape);
-  for (const auto& preset : detail::llama_presets)
-    if (preset.name == name) return llama(std::string(name), preset.shape);
+  std::optional<ModelSpec> found;
+  detail::for_each_preset([&](const auto& preset, const auto& build) {
+    if (preset.name == name) found = build(std::string(name), preset.shape);
+    return found.has_value();
+  });
+  if (found) return std::move(*found);
   std::string near;
   for (const std::string& other : nearest_names(name, model_names())) near += (near.empty() ? "" : ", ") + other;
   return usage_error("unknown model \"" + std::string(name.substr(0, 80)) + "\"; the nearest names are " + near +

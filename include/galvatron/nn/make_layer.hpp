@@ -2,10 +2,12 @@
 #pragma once
 
 #include <memory>
+#include <string>
 
 #include <galvatron/core/error.hpp>
 #include <galvatron/nn/block_layer.hpp>
 #include <galvatron/nn/end_layers.hpp>
+#include <galvatron/nn/implemented.hpp>
 #include <galvatron/strategy/registry.hpp>
 
 namespace galvatron::nn {
@@ -20,10 +22,11 @@ struct Surroundings {
 };
 
 /// The layer of `layer`'s kind as `context.spec` says. List is the TypeList of the strategies that are instantiated; a
-/// spec that is not among them is an error (usage) that names them.
+/// spec that is not among them is an error (usage) that names them, and so is a layer that is not implemented.
 template <class List, class T, class D, class G>
 Result<std::unique_ptr<Layer<T>>> make_layer(const Context<D, G>& context, const LayerSpec& layer,
                                              const Surroundings<G, T>& around, device::Region& states) {
+  if (!is_implemented(layer)) return usage_error("this layer " + std::string(not_implemented));
   return dispatch<List>(context.spec, [&]<class Strategy>(const Strategy&) -> std::unique_ptr<Layer<T>> {
     switch (layer.kind) {
       case LayerKind::embedding:

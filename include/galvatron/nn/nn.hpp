@@ -7,6 +7,7 @@
 #include <galvatron/nn/embedding.hpp>
 #include <galvatron/nn/end_layers.hpp>
 #include <galvatron/nn/head.hpp>
+#include <galvatron/nn/implemented.hpp>
 #include <galvatron/nn/layer.hpp>
 #include <galvatron/nn/make_layer.hpp>
 #include <galvatron/nn/parameter_store.hpp>

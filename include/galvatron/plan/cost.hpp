@@ -65,9 +65,7 @@ struct PlanCost {
 /// Arithmetic of one iteration without recomputation: three times the forward pass (backward is twice the forward).
 inline Flops model_flops(const ModelSpec& model, std::int64_t global_batch, std::int64_t sequence) {
   const cost::Batch batch{.microbatch = global_batch, .sequence = sequence};
-  // The head's forward pass carries its backward: count its product alone.
-  const double tokens = static_cast<double>(global_batch) * static_cast<double>(sequence);
-  Flops sum{2.0 * tokens * static_cast<double>(model.hidden()) * static_cast<double>(model.vocabulary())};
+  Flops sum = cost::layer_counts(model.embedding, {}, batch).forward.flops() + cost::head_flops(model.head, batch);
   const LayerSpec* previous = nullptr;
   Flops block;
   for (const LayerSpec& layer : model.blocks) {
@@ -99,7 +97,7 @@ inline Result<PlanCost> cost_of(const Plan& plan, const ModelSpec& model, const 
                           .precision = plan.precision,
                           .microbatches = plan.microbatches,
                           .stages = count};
-  const cost::MovePricer price(batch, model.hidden(), cluster, ranks);
+  const auto price = [&](std::int64_t elements) { return cost::MovePricer(batch, elements, cluster, ranks); };
   std::vector<cost::StageSeconds> seconds;
   for (int i = 0; i < count; ++i) {
     const PlanStage& stage = plan.stages[static_cast<std::size_t>(i)];
@@ -126,8 +124,9 @@ inline Result<PlanCost> cost_of(const Plan& plan, const ModelSpec& model, const 
       if (layouts.size() > 1) {
         const ActivationLayout& from = layouts[layouts.size() - 2];
         const ActivationLayout& to = layouts.back();
-        cost.relayout_forward = price.relayout(cost::relayout_of(from, to));
-        cost.relayout_backward = price.relayout(cost::relayout_of(to, from));
+        const cost::MovePricer border = price(layer.input_elements(batch.sequence));
+        cost.relayout_forward = border.relayout(cost::relayout_of(from, to));
+        cost.relayout_backward = border.relayout(cost::relayout_of(to, from));
       }
       out.layers.push_back(cost);
     };
@@ -148,12 +147,14 @@ inline Result<PlanCost> cost_of(const Plan& plan, const ModelSpec& model, const 
       total.communication += layer.seconds.forward_communication + layer.seconds.backward_communication + moves;
     }
     if (i > 0) {
-      const Seconds receive = price.receive(out.layers[first].spec);
+      const LayerSpec& layer = model.blocks[static_cast<std::size_t>(stage.first_layer)];
+      const Seconds receive = price(layer.input_elements(batch.sequence)).receive(out.layers[first].spec);
       total.seconds.forward += receive;
       total.communication += receive;
     }
     if (i + 1 < count) {
-      const Seconds receive = price.receive(out.layers.back().spec);
+      const LayerSpec& layer = model.blocks[static_cast<std::size_t>(stage.last_layer)];
+      const Seconds receive = price(layer.output_elements(batch.sequence)).receive(out.layers.back().spec);
       total.seconds.backward += receive;
       total.communication += receive;
     }

@@ -122,7 +122,7 @@ class Bounds {
       for (const Choice& c : type) {
         t = std::min(t, c.seconds());
         o = std::min(o, c.once());
-        least_activation_ = std::min(least_activation_, c.activation);
+        least_activation_ = std::min({least_activation_, c.input, c.activation});
       }
       least.emplace_back(t, o);
     }

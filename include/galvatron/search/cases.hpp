@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <numeric>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -45,9 +46,18 @@ inline Result<SearchOptions> completed(SearchOptions options, const ModelSpec& m
   if (options.memory.count == 0) options.memory = cluster.device.memory;
   if (options.global_batch < 1 || options.global_batch > (1 << 30))
     return usage_error("the global batch is " + text(options.global_batch) + ": give 1 to 2^30 samples");
+  if (model.takes_images() && options.sequence != model.positions())
+    return usage_error("the sequence has " + text(options.sequence) + " tokens: " + model.name +
+                       " takes images, which are " + text(model.positions()) + " tokens; leave the sequence out");
   if (options.sequence < 1 || options.sequence > model.positions())
     return usage_error("the sequence has " + text(options.sequence) + " tokens: " + model.name + " takes 1 to " +
                        text(model.positions()));
+  for (const LayerSpec& block : model.blocks)
+    for (const TokenRatio& ratio : {block.tokens, block.memory, block.passing})
+      if (!ratio.divides(options.sequence))
+        return usage_error("the sequence has " + text(options.sequence) + " tokens: a layer of " + model.name +
+                           " works on " + text(ratio.part) + "/" + text(ratio.whole) + " of them; give a multiple of " +
+                           text(ratio.whole / std::gcd(ratio.part, ratio.whole)));
   if (options.memory.count < 1)
     return usage_error("the memory budget is " + text(options.memory.count) + " bytes: give a positive size");
   if (cluster.devices < 1) return usage_error("the cluster " + cluster.name + " has no devices");
@@ -115,8 +125,41 @@ constexpr Choice make_choice(const LayerSpec& layer, const StrategySpec& spec, c
   choice.stash = counts.stash.count;
   choice.forward_workspace = counts.forward_workspace.count;
   choice.backward_workspace = counts.backward_workspace.count;
+  choice.input = counts.input.count;
   choice.activation = counts.activation.count;
+  choice.carried = counts.carried.count;
   return choice;
+}
+
+/// The moves at the borders of each kind of layer; equal borders are priced once.
+inline std::vector<Moves> make_moves(const std::vector<const LayerSpec*>& kinds, const StageSetting& setting,
+                                     const cost::Batch& batch, const Cluster& cluster, int ranks) {
+  struct Border {
+    std::int64_t elements = 0;
+    std::vector<double> relayout;
+    std::vector<double> receive;
+  };
+  std::vector<Border> borders;
+  const auto border = [&](std::int64_t elements) -> const Border& {
+    for (const Border& made : borders)
+      if (made.elements == elements) return made;
+    const cost::MovePricer price(batch, elements, cluster, ranks);
+    Border& out = borders.emplace_back();
+    out.elements = elements;
+    for (const cost::Relayout& move : setting.moves) out.relayout.push_back(price.relayout(move).value);
+    for (const StrategySpec& spec : setting.like) out.receive.push_back(price.receive(spec).value);
+    return out;
+  };
+  std::vector<Moves> out;
+  for (const LayerSpec* kind : kinds) {
+    Moves moves;
+    moves.output = border(kind->output_elements(batch.sequence)).receive;
+    const Border& in = border(kind->input_elements(batch.sequence));
+    moves.relayout = in.relayout;
+    moves.input = in.receive;
+    out.push_back(std::move(moves));
+  }
+  return out;
 }
 
 /// The case of one setting and number of micro-batches, its schedule open; empty types when nothing fits.
@@ -175,9 +218,7 @@ constexpr Case make_case(const ModelSpec& model, const Cluster& cluster, const S
     return out;
   }
 
-  const cost::MovePricer price(batch, model.hidden(), cluster, ranks);
-  for (const cost::Relayout& move : setting.moves) p.relayout.push_back(price.relayout(move).value);
-  for (const StrategySpec& spec : setting.like) p.receive.push_back(price.receive(spec).value);
+  p.moves = make_moves(kinds, setting, batch, cluster, ranks);
   return out;
 }
 

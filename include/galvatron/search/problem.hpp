@@ -24,7 +24,9 @@ struct Choice {
   std::int64_t stash = 0;               ///< for each micro-batch in flight
   std::int64_t forward_workspace = 0;   ///< transient
   std::int64_t backward_workspace = 0;  ///< transient, beyond the incoming gradient
-  std::int64_t activation = 0;          ///< the layer's input (= output)
+  std::int64_t input = 0;               ///< the tensors from the layer before
+  std::int64_t activation = 0;          ///< the tensors to the layer after
+  std::int64_t carried = 0;             ///< of them, what a stage keeps once for all its layers of a layout
   int layout = 0;                       ///< of its activations; a change between neighbours is a re-layout
   int tag = 0;                          ///< the caller's name for the strategy, the same in every type
 
@@ -34,6 +36,13 @@ struct Choice {
 
 /// Layers with the same choices.
 using LayerType = std::vector<Choice>;
+
+/// Seconds to move the tensors at the borders of a layer type, one way.
+struct Moves {
+  std::vector<double> relayout;  ///< (layouts from, layouts to) of the input; the gradient takes the way back
+  std::vector<double> input;     ///< (layouts) from a neighbouring stage
+  std::vector<double> output;    ///< (layouts) its gradient, from a neighbouring stage
+};
 
 /// Seconds of an iteration from the sums of its stages. `sum` adds the stages' seconds per micro-batch, `slowest` is
 /// the largest, `once` the largest of what stages do once an iteration.
@@ -64,8 +73,7 @@ struct Problem {
   bool tied = false;        ///< the first and the last layer must have choices of one tag
   std::vector<int> slots;   ///< micro-batches in flight, per stage
   int layouts = 1;
-  std::vector<double> relayout;  ///< (layouts from, layouts to) seconds; the gradient takes the way back
-  std::vector<double> receive;   ///< (layouts) seconds to get such a tensor from a neighbouring stage
+  std::vector<Moves> moves;                                        ///< of every type
   std::int64_t budget = std::numeric_limits<std::int64_t>::max();  ///< bytes of a rank
   std::int64_t fixed = 0;                                          ///< bytes of every rank, whatever the plan
 
@@ -74,12 +82,25 @@ struct Problem {
   [[nodiscard]] constexpr const Choice& choice(int layer, int index) const {
     return types[static_cast<std::size_t>(layers[static_cast<std::size_t>(layer)])][static_cast<std::size_t>(index)];
   }
-  [[nodiscard]] constexpr double one_way(int from, int to) const {
-    return relayout[static_cast<std::size_t>(from) * static_cast<std::size_t>(layouts) + static_cast<std::size_t>(to)];
+  [[nodiscard]] constexpr const Moves& moves_of(int layer) const {
+    return moves[static_cast<std::size_t>(layers[static_cast<std::size_t>(layer)])];
+  }
+  /// The input of `layer` from one layout to another.
+  [[nodiscard]] constexpr double one_way(int layer, int from, int to) const {
+    return moves_of(layer)
+        .relayout[static_cast<std::size_t>(from) * static_cast<std::size_t>(layouts) + static_cast<std::size_t>(to)];
   }
   /// There in forward and back in backward.
-  [[nodiscard]] constexpr double relayout_seconds(int from, int to) const {
-    return one_way(from, to) + one_way(to, from);
+  [[nodiscard]] constexpr double relayout_seconds(int layer, int from, int to) const {
+    return one_way(layer, from, to) + one_way(layer, to, from);
+  }
+  /// What a stage that begins with `layer` waits for in forward.
+  [[nodiscard]] constexpr double receive_input(int layer, int layout) const {
+    return moves_of(layer).input[static_cast<std::size_t>(layout)];
+  }
+  /// What a stage that ends with `layer` waits for in backward.
+  [[nodiscard]] constexpr double receive_gradient(int layer, int layout) const {
+    return moves_of(layer).output[static_cast<std::size_t>(layout)];
   }
   /// Layers that may be moved between stages; every stage has at least one.
   [[nodiscard]] int movable() const { return count() - leading - trailing; }
@@ -112,14 +133,14 @@ constexpr StageCost evaluate_stage(const Problem& problem, const Assignment& pla
   const std::int64_t slots = problem.slots[static_cast<std::size_t>(stage)];
   StageCost cost;
   std::int64_t workspace = 0;
-  std::int64_t kept = problem.fixed;
+  std::int64_t kept = problem.fixed + slots * at(begin).carried;
   if (stage > 0) {
-    kept += at(begin).activation;
-    cost.forward += problem.receive[static_cast<std::size_t>(at(begin).layout)];
+    kept += at(begin).input;
+    cost.forward += problem.receive_input(begin, at(begin).layout);
   }
   if (stage + 1 < problem.stages()) {
     kept += at(end - 1).activation;
-    cost.backward += problem.receive[static_cast<std::size_t>(at(end - 1).layout)];
+    cost.backward += problem.receive_gradient(end - 1, at(end - 1).layout);
   }
   for (int layer = begin; layer < end; ++layer) {
     const Choice& c = at(layer);
@@ -131,9 +152,10 @@ constexpr StageCost evaluate_stage(const Problem& problem, const Assignment& pla
     workspace = std::max({workspace, c.forward_workspace, c.activation + c.backward_workspace});
     if (layer + 1 < end && at(layer + 1).layout != c.layout) {
       const Choice& next = at(layer + 1);
-      cost.forward += problem.one_way(c.layout, next.layout);
-      cost.backward += problem.one_way(next.layout, c.layout);
-      workspace = std::max({workspace, c.forward_workspace + c.activation, c.activation + next.activation});
+      cost.forward += problem.one_way(layer + 1, c.layout, next.layout);
+      cost.backward += problem.one_way(layer + 1, next.layout, c.layout);
+      kept += slots * next.carried;
+      workspace = std::max({workspace, c.forward_workspace + c.activation, c.activation + next.input});
     }
   }
   cost.peak = kept + workspace;

@@ -140,8 +140,8 @@ class Solver {
 
   // Whether `a` may stand for `b` in any assignment without making it slower or larger.
   [[nodiscard]] bool replaces(const Choice& a, const Choice& b, std::int64_t slots) const {
-    const bool memory = a.layout == b.layout && a.activation <= b.activation &&
-                        a.states + slots * a.stash <= b.states + slots * b.stash &&
+    const bool memory = a.layout == b.layout && a.input <= b.input && a.carried <= b.carried &&
+                        a.activation <= b.activation && a.states + slots * a.stash <= b.states + slots * b.stash &&
                         a.forward_workspace <= b.forward_workspace && a.backward_workspace <= b.backward_workspace;
     return memory && (limits_.memory_only || (a.seconds() <= b.seconds() && a.once() <= b.once()));
   }

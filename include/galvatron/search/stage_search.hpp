@@ -37,12 +37,29 @@ struct StageOption {
 struct TypeIndex {
   struct Class {
     int layout = 0;
+    std::int64_t input = 0;
+    std::int64_t carried = 0;
     std::int64_t activation = 0;
     std::int64_t forward_workspace = 0;
     std::vector<std::int32_t> choices;
 
+    explicit Class(const Choice& c)
+        : layout(c.layout),
+          input(c.input),
+          carried(c.carried),
+          activation(c.activation),
+          forward_workspace(c.forward_workspace) {}
+    /// Labels arrive at both alike.
+    [[nodiscard]] bool begins_like(const Class& other) const {
+      return layout == other.layout && input == other.input && carried == other.carried;
+    }
+    [[nodiscard]] bool ends_like(const Class& other) const {
+      return activation == other.activation && forward_workspace == other.forward_workspace;
+    }
     friend bool operator<(const Class& a, const Class& b) {
       if (a.layout != b.layout) return a.layout < b.layout;
+      if (a.input != b.input) return a.input < b.input;
+      if (a.carried != b.carried) return a.carried < b.carried;
       return a.activation != b.activation ? a.activation < b.activation : a.forward_workspace < b.forward_workspace;
     }
   };
@@ -59,13 +76,10 @@ struct TypeIndex {
     for (std::size_t i = 0; i < type.size(); ++i) {
       const Choice& c = type[i];
       if (only_tag >= 0 && c.tag != only_tag) continue;
-      auto found = std::find_if(classes.begin(), classes.end(), [&](const Class& k) {
-        return k.layout == c.layout && k.activation == c.activation && k.forward_workspace == c.forward_workspace;
-      });
-      if (found == classes.end()) {
-        classes.push_back({c.layout, c.activation, c.forward_workspace, {}});
-        found = classes.end() - 1;
-      }
+      const Class own(c);
+      auto found = std::find_if(classes.begin(), classes.end(),
+                                [&](const Class& k) { return k.begins_like(own) && k.ends_like(own); });
+      if (found == classes.end()) found = classes.insert(classes.end(), own);
       auto& list = found->choices;
       const auto superfluous = [&](std::int32_t j) { return no_worse(type[static_cast<std::size_t>(j)], c); };
       if (std::any_of(list.begin(), list.end(), superfluous)) continue;
@@ -183,12 +197,13 @@ class StageTable {
   }
 
   // Labels that reach `layer` in a layout, before its choice is made.
-  void arrive(const TypeIndex::Class& to, const Step* before, std::vector<Label>& out) {
+  void arrive(int layer, const TypeIndex::Class& to, const Step* before, std::vector<Label>& out) {
     out.clear();
+    const std::int64_t carried = role_.slots * to.carried;
     if (before == nullptr) {
       Label label;
-      label.kept = label.top = problem_.fixed + (role_.first ? 0 : to.activation);
-      if (!role_.first && !limits_.memory_only) label.time = problem_.receive[static_cast<std::size_t>(to.layout)];
+      label.kept = label.top = problem_.fixed + carried + (role_.first ? 0 : to.input);
+      if (!role_.first && !limits_.memory_only) label.time = problem_.receive_input(layer, to.layout);
       out.push_back(label);
       return;
     }
@@ -200,12 +215,12 @@ class StageTable {
       if (begin == end) continue;
       ++sources;
       const bool same = from.layout == to.layout;
-      const double seconds = same || limits_.memory_only ? 0 : problem_.relayout_seconds(from.layout, to.layout);
-      const std::int64_t space = same ? 0 : from.activation + std::max(from.forward_workspace, to.activation);
+      const double seconds = same || limits_.memory_only ? 0 : problem_.relayout_seconds(layer, from.layout, to.layout);
+      const std::int64_t space = same ? 0 : from.activation + std::max(from.forward_workspace, to.input);
       for (std::size_t i = begin; i < end; ++i) {
         Label label = before->labels[i];
         label.parent = static_cast<std::int32_t>(i);
-        label.add(seconds, 0, 0, space);
+        label.add(seconds, 0, same ? 0 : carried, space);
         out.push_back(label);
       }
     }
@@ -218,12 +233,10 @@ class StageTable {
     step.index = &index_of(layer);
     step.begins.push_back(0);
     const LayerType& type = problem_.types[static_cast<std::size_t>(problem_.layers[static_cast<std::size_t>(layer)])];
-    int layout = -1;
-    std::int64_t activation = -1;
+    const TypeIndex::Class* arrived = nullptr;
     for (const TypeIndex::Class& to : step.index->classes) {
-      if (to.layout != layout || to.activation != activation) arrive(to, before, arrivals_);
-      layout = to.layout;
-      activation = to.activation;
+      if (arrived == nullptr || !to.begins_like(*arrived)) arrive(layer, to, before, arrivals_);
+      arrived = &to;
       made_.clear();
       for (const std::int32_t j : to.choices) {
         const Choice& c = type[static_cast<std::size_t>(j)];
@@ -255,7 +268,7 @@ class StageTable {
         label.parent = static_cast<std::int32_t>(i);
         if (!role_.last) {
           const TypeIndex::Class& k = step.index->classes[c];
-          label.add(limits_.memory_only ? 0 : problem_.receive[static_cast<std::size_t>(k.layout)], 0, k.activation, 0);
+          label.add(limits_.memory_only ? 0 : problem_.receive_gradient(layer, k.layout), 0, k.activation, 0);
         }
         if (hopeless(label, layer)) continue;
         if (!limits_.memory_only) label.kept = label.top = 0;  // it fits: memory matters no more

@@ -36,24 +36,39 @@ inline std::vector<int> even_cuts(const Problem& p) {
   return first;
 }
 
-/// Where stages begin when each layer goes to the stage that is fastest so far: the ends count.
+/// Where stages begin when the slowest one is as fast as possible; the first stages, which hold the most micro-batches,
+/// get no more layers than that needs.
 inline std::vector<int> balanced_cuts(const Problem& p, const std::vector<int>& choice) {
-  const auto seconds = [&](int layer) { return p.choice(layer, choice[static_cast<std::size_t>(layer)]).seconds(); };
-  std::vector<double> load(static_cast<std::size_t>(p.stages()), 0.0);
-  std::vector<int> layers(static_cast<std::size_t>(p.stages()), 1);
-  for (int i = 0; i < p.leading; ++i) load.front() += seconds(i);
-  for (int i = 0; i < p.trailing; ++i) load.back() += seconds(p.count() - 1 - i);
-  const double each = seconds(p.leading);
-  for (double& l : load) l += each;
-  for (int left = p.movable() - p.stages(); left > 0; --left) {
-    const auto fastest = std::min_element(load.rbegin(), load.rend());
-    *fastest += each;
-    ++layers[load.size() - 1 - static_cast<std::size_t>(fastest - load.rbegin())];
+  std::vector<double> before{0};  // seconds of the layers before each one
+  for (int layer = 0; layer < p.count(); ++layer)
+    before.push_back(before.back() + p.choice(layer, choice[static_cast<std::size_t>(layer)]).seconds());
+  const auto seconds = [&](int begin, int end) {
+    return before[static_cast<std::size_t>(end)] - before[static_cast<std::size_t>(begin)];
+  };
+  // From the last stage to the first, each as long as `limit` allows and as leaves a layer for every other stage.
+  const auto cut = [&](double limit) {
+    std::vector<int> first(static_cast<std::size_t>(p.stages()) + 1, 0);
+    int end = first.back() = p.count();
+    for (int i = p.stages(); --i > 0;) {
+      const int least = p.leading + i;  // layers for the stages before
+      int begin = end - 1 - (end == p.count() ? p.trailing : 0);
+      while (begin > least && seconds(begin - 1, end) <= limit) --begin;
+      end = first[static_cast<std::size_t>(i)] = begin;
+    }
+    return first;
+  };
+  const auto slowest = [&](const std::vector<int>& first) {
+    double out = 0;
+    for (std::size_t i = 0; i + 1 < first.size(); ++i) out = std::max(out, seconds(first[i], first[i + 1]));
+    return out;
+  };
+  double low = before.back() / p.stages();
+  double high = before.back();
+  for (int round = 0; round < 40; ++round) {
+    const double middle = (low + high) / 2;
+    (slowest(cut(middle)) <= middle ? high : low) = middle;
   }
-  std::vector<int> first{0};
-  for (int i = 0, at = p.leading; i + 1 < p.stages(); ++i) first.push_back(at += layers[static_cast<std::size_t>(i)]);
-  first.push_back(p.count());
-  return first;
+  return cut(high);
 }
 
 }  // namespace detail

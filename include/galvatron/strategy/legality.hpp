@@ -69,6 +69,13 @@ constexpr bool splits_heads_evenly(const LayerSpec& layer, const StrategySpec& s
   return heads % spec.context == 0 && (kv_heads % spec.context == 0 || spec.context % kv_heads == 0);
 }
 
+/// Layers whose tokens all attend to each other and are all that crosses their borders may split them over context
+/// ranks.
+constexpr bool splits_over_context(const LayerSpec& layer) {
+  return !layer.memory.any() && !layer.passing.any() && !layer.merges && layer.window == 0 &&
+         layer.position != PositionKind::relative && layer.patch_width == 0 && layer.head != HeadKind::classifier;
+}
+
 /// Ring attention lays out sequences in two chunks a rank.
 constexpr bool splits_sequence_evenly(const StrategySpec& spec, std::int64_t sequence) {
   if (spec.sequence == SequenceKind::megatron) return sequence % spec.tensor == 0;
@@ -76,12 +83,17 @@ constexpr bool splits_sequence_evenly(const StrategySpec& spec, std::int64_t seq
 }
 
 /// Why this layer cannot be spread like this, for micro-batches of `samples` samples (of all data ranks together) of
-/// `sequence` tokens; empty when it can. The strategy is legal. The vocabulary is padded and needs no divisibility.
+/// `sequence` tokens, of which the layer may work on a share; empty when it can. The strategy is legal. The vocabulary
+/// is padded and needs no divisibility.
 constexpr std::string_view why_unfit(const LayerSpec& layer, const StrategySpec& spec, std::int64_t samples,
                                      std::int64_t sequence) {
   if (samples < 1) return "a micro-batch has at least one sample.";
   if (sequence < 1) return "a sequence has at least one token.";
   if (sequence > layer.positions) return "the sequence is longer than the model's positions.";
+  if (!layer.tokens.divides(sequence) || !layer.memory.divides(sequence) || !layer.passing.divides(sequence))
+    return "the sequence does not give every layer a whole number of tokens.";
+  if ((layer.patch_width > 0 || layer.window > 0) && sequence != layer.positions)
+    return "an image is a sequence of all the model's positions.";
   if (layer.kind == LayerKind::block) {
     if (!splits_heads_evenly(layer, spec)) {
       if (layer.heads % spec.tensor == 0 && layer.kv_heads % spec.tensor == 0)
@@ -91,12 +103,18 @@ constexpr std::string_view why_unfit(const LayerSpec& layer, const StrategySpec&
                                             : "the tensor degree does not divide the key/value heads.";
     }
     if (layer.ffn % spec.tensor != 0) return "the tensor degree does not divide the width of the MLP.";
+    if (layer.merges && layer.hidden % spec.tensor != 0) return "the tensor degree does not divide the hidden size.";
   }
-  if (sequence % spec.context != 0) return "the context degree does not divide the sequence.";
-  if (!splits_sequence_evenly(spec, sequence))
-    return spec.sequence == SequenceKind::ring
-               ? "ring attention gives a rank two chunks of a sequence: twice the context degree divides it."
-               : "Megatron sequence parallelism needs a sequence that the tensor degree divides.";
+  if (spec.context > 1 && !splits_over_context(layer))
+    return "context parallelism splits plain self-attention: not images, windows, relative positions or cross "
+           "attention.";
+  const std::int64_t tokens = layer.tokens.of(sequence);
+  if (tokens % spec.context != 0) return "the context degree does not divide the sequence.";
+  for (const std::int64_t part : {tokens, layer.memory.of(sequence), layer.passing.of(sequence)})
+    if (!splits_sequence_evenly(spec, part))
+      return spec.sequence == SequenceKind::ring
+                 ? "ring attention gives a rank two chunks of a sequence: twice the context degree divides it."
+                 : "Megatron sequence parallelism needs a sequence that the tensor degree divides.";
   if (samples % spec.data != 0) return "the data degree does not divide the samples of a micro-batch.";
   return {};
 }

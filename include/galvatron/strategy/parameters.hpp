@@ -25,20 +25,42 @@ inline constexpr std::int64_t parameter_alignment = 32;
 inline constexpr std::int64_t vocabulary_alignment = 64;
 
 enum class ParameterName : std::uint8_t {
-  table,       ///< (V, H): token embedding, or the head's projection
-  positions,   ///< (positions, H)
+  table,         ///< (V, H): token embedding, or the head's projection
+  positions,     ///< (positions, H)
+  token_types,   ///< (types, H)
+  class_token,   ///< (1, H)
+  patch_weight,  ///< (H, P): image patches of P numbers to tokens
+  patch_bias,
   qkv_weight,  ///< (qkv, H): rows of queries, then keys, then values
   qkv_bias,
   attention_out_weight,  ///< (H, A * head_dim)
   attention_out_bias,
-  mlp_in_weight,  ///< (ffn, H), or gate rows and then up rows
+  cross_query_weight,  ///< (A * head_dim, H)
+  cross_query_bias,
+  cross_memory_weight,  ///< (2 A_kv * head_dim, H): rows of keys, then values, of the encoder's output
+  cross_memory_bias,
+  cross_out_weight,  ///< (H, A * head_dim)
+  cross_out_bias,
+  relative_positions,  ///< (distances, A)
+  merge_weight,        ///< (H, 2 H): four tokens of H / 2 to one
+  router,              ///< (experts, H)
+  mlp_in_weight,       ///< (ffn, H), or gate rows and then up rows; of each expert
   mlp_in_bias,
-  mlp_out_weight,  ///< (H, ffn)
+  mlp_out_weight,  ///< (H, ffn); of each expert
   mlp_out_bias,
   norm1_gamma,
   norm1_beta,
   norm2_gamma,
   norm2_beta,
+  norm3_gamma,
+  norm3_beta,
+  closing_gamma,
+  closing_beta,
+  merge_gamma,
+  merge_beta,
+  transform_weight,  ///< (H, H): before the logits of a masked language model
+  transform_bias,
+  logits_bias,  ///< (V)
 };
 
 /// What of the whole tensor a tensor-parallel rank holds.
@@ -66,7 +88,7 @@ struct ParameterTensor {
 };
 
 struct ParameterLayout {
-  static constexpr int capacity = 12;
+  static constexpr int capacity = 28;
   std::array<ParameterTensor, capacity> tensors{};
   int size = 0;
   std::int64_t whole_begin = 0;
@@ -123,42 +145,80 @@ constexpr ParameterLayout parameter_layout(const LayerSpec& layer, ParameterPart
   const std::int64_t f = layer.ffn / tensor;
   const bool gated = layer.activation == ActivationKind::swiglu;
   const std::array<std::int64_t, 3> qkv_sections{q, kv, kv};
-  const std::array<std::int64_t, 3> mlp_sections{f, gated ? f : 0, 0};
+  const std::array<std::int64_t, 3> memory_sections{kv, kv, 0};
+  const std::array<std::int64_t, 3> mlp_sections{f, gated ? f : 0, 0};  // of each expert
+
+  const bool rest = part == ParameterPart::rest;
+  const bool block = rest && layer.kind == LayerKind::block;
+  const bool embedding = rest && layer.kind == LayerKind::embedding;
+  const bool head = rest && layer.kind == LayerKind::head;
+  const bool cross = block && layer.memory.any();
+  const std::int64_t mlps = layer.experts > 0 ? layer.experts : 1;
+  const auto norm = [&](ParameterName gamma, ParameterName beta, std::int64_t width) {
+    vector(gamma, width, ParameterCut::whole, ParameterInit::one);
+    if (layer.norm == NormKind::layer_norm) vector(beta, width, ParameterCut::whole, ParameterInit::zero);
+  };
 
   // Decays, cut.
-  if (part == ParameterPart::table) {
+  if (part == ParameterPart::table && layer.patch_width == 0)
     weight(ParameterName::table, vocabulary_shard(layer.vocabulary, tensor), h, ParameterCut::rows);
-  } else if (layer.kind == LayerKind::block) {
+  if (block) {
     weight(ParameterName::qkv_weight, q + 2 * kv, h, ParameterCut::rows, 0.02, qkv_sections);
     weight(ParameterName::attention_out_weight, h, q, ParameterCut::columns, residual_deviation);
-    weight(ParameterName::mlp_in_weight, gated ? 2 * f : f, h, ParameterCut::rows, 0.02, mlp_sections);
-    weight(ParameterName::mlp_out_weight, h, f, ParameterCut::columns, residual_deviation);
+    if (cross) {
+      weight(ParameterName::cross_query_weight, q, h, ParameterCut::rows);
+      weight(ParameterName::cross_memory_weight, 2 * kv, h, ParameterCut::rows, 0.02, memory_sections);
+      weight(ParameterName::cross_out_weight, h, q, ParameterCut::columns, residual_deviation);
+    }
+    if (layer.bias_rows > 0)
+      weight(ParameterName::relative_positions, layer.bias_rows, layer.heads / tensor, ParameterCut::columns);
+    if (layer.merges) weight(ParameterName::merge_weight, h / tensor, 2 * h, ParameterCut::rows);
+    weight(ParameterName::mlp_in_weight, mlps * (gated ? 2 * f : f), h, ParameterCut::rows, 0.02, mlp_sections);
+    weight(ParameterName::mlp_out_weight, mlps * h, f, ParameterCut::columns, residual_deviation);
   }
   out.whole_begin = end;
   // Decays, whole.
-  if (part == ParameterPart::rest && layer.kind == LayerKind::embedding && layer.position == PositionKind::learned)
-    weight(ParameterName::positions, layer.positions, h, ParameterCut::whole);
+  if (embedding) {
+    if (layer.position == PositionKind::learned)
+      weight(ParameterName::positions, layer.positions, h, ParameterCut::whole);
+    if (layer.token_types > 0) weight(ParameterName::token_types, layer.token_types, h, ParameterCut::whole);
+    if (layer.class_token) weight(ParameterName::class_token, 1, h, ParameterCut::whole);
+    if (layer.patch_width > 0) weight(ParameterName::patch_weight, h, layer.patch_width, ParameterCut::whole);
+  }
+  if (block && layer.experts > 0) weight(ParameterName::router, layer.experts, h, ParameterCut::whole);
+  if (head && layer.head == HeadKind::masked_language)
+    weight(ParameterName::transform_weight, h, h, ParameterCut::whole);
   out.decay_end = end;
   // Does not decay, whole.
-  const bool beta = layer.norm == NormKind::layer_norm;
-  if (part == ParameterPart::rest && layer.kind != LayerKind::embedding) {
-    vector(ParameterName::norm1_gamma, h, ParameterCut::whole, ParameterInit::one);
-    if (beta) vector(ParameterName::norm1_beta, h, ParameterCut::whole, ParameterInit::zero);
-    if (layer.kind == LayerKind::block) {
-      vector(ParameterName::norm2_gamma, h, ParameterCut::whole, ParameterInit::one);
-      if (beta) vector(ParameterName::norm2_beta, h, ParameterCut::whole, ParameterInit::zero);
-      if (layer.bias) {
-        vector(ParameterName::attention_out_bias, h, ParameterCut::whole, ParameterInit::zero);
-        vector(ParameterName::mlp_out_bias, h, ParameterCut::whole, ParameterInit::zero);
-      }
+  if (embedding && layer.patch_width > 0)
+    vector(ParameterName::patch_bias, h, ParameterCut::whole, ParameterInit::zero);
+  if (head && layer.head == HeadKind::masked_language)
+    vector(ParameterName::transform_bias, h, ParameterCut::whole, ParameterInit::zero);
+  if (block || head) norm(ParameterName::norm1_gamma, ParameterName::norm1_beta, h);
+  if (block) {
+    norm(ParameterName::norm2_gamma, ParameterName::norm2_beta, h);
+    if (cross) norm(ParameterName::norm3_gamma, ParameterName::norm3_beta, h);
+    if (layer.merges) norm(ParameterName::merge_gamma, ParameterName::merge_beta, 2 * h);
+    if (layer.bias) {
+      vector(ParameterName::attention_out_bias, h, ParameterCut::whole, ParameterInit::zero);
+      if (cross) vector(ParameterName::cross_out_bias, h, ParameterCut::whole, ParameterInit::zero);
+      vector(ParameterName::mlp_out_bias, h, ParameterCut::whole, ParameterInit::zero);
     }
   }
+  if (rest && layer.closing_norm) norm(ParameterName::closing_gamma, ParameterName::closing_beta, h);
   out.whole_end = end;
   // Does not decay, cut.
-  if (part == ParameterPart::rest && layer.kind == LayerKind::block && layer.bias) {
+  if (block && layer.bias) {
     vector(ParameterName::qkv_bias, q + 2 * kv, ParameterCut::rows, ParameterInit::zero, qkv_sections);
+    if (cross) {
+      vector(ParameterName::cross_query_bias, q, ParameterCut::rows, ParameterInit::zero);
+      vector(ParameterName::cross_memory_bias, 2 * kv, ParameterCut::rows, ParameterInit::zero, memory_sections);
+    }
     vector(ParameterName::mlp_in_bias, gated ? 2 * f : f, ParameterCut::rows, ParameterInit::zero, mlp_sections);
   }
+  if (head && layer.head != HeadKind::language)
+    vector(ParameterName::logits_bias, vocabulary_shard(layer.vocabulary, tensor), ParameterCut::rows,
+           ParameterInit::zero);
   out.elements = round_up(end, parameter_alignment * data);
   return out;
 }

@@ -9,6 +9,7 @@
 
 #include <galvatron/core/error.hpp>
 #include <galvatron/model/spec.hpp>
+#include <galvatron/nn/implemented.hpp>
 #include <galvatron/plan/plan.hpp>
 #include <galvatron/strategy/registry.hpp>
 #include <galvatron/train/data/batches.hpp>
@@ -35,6 +36,7 @@ Result<void> check_runnable(const Plan& plan, const ModelSpec& model) {
   std::string why = why_inconsistent(plan);
   if (why.empty()) why = why_unfit(plan, model);
   if (!why.empty()) return usage_error("cannot train " + model.name + " with this plan: " + why);
+  if (auto done = nn::check_implemented(model); !done) return done;
   if (!is_planned(plan.schedule))
     return usage_error(std::string("this version trains with the schedules gpipe and 1f1b, not ") +
                        name_of(plan.schedule) + ": plan with one of them");

@@ -39,7 +39,7 @@ class AttentionCounts {
         heads_(ulysses_ ? shape.heads / shape.c : shape.heads),
         kv_heads_(ulysses_ ? larger(shape.kv_heads / shape.c, 1) : shape.kv_heads),
         rows_(ulysses_ ? shape.rows * shape.c : shape.rows),
-        queries_(ring_ ? shape.tokens : shape.batch.sequence) {}
+        queries_(ring_ ? shape.tokens : shape.tokens * shape.c) {}
 
   constexpr void forward(WorkList& out) const {
     if (ulysses_) exchange_to_heads(out);

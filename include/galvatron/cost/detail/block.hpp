@@ -100,7 +100,6 @@ constexpr LayerCounts block_counts(const LayerShape& s) {
   const std::int64_t backward_core =
       results_again + larger(selective ? attention.again_workspace() : 0, attention.backward_workspace());
   const std::int64_t whole = s.whole_activation();
-  out.activation = {s.activation()};
   out.stash = {s.activation() + kept + results - all_again - results_again};
   out.forward_workspace = {store.gathered_bytes() + all_again + whole + larger(mlp, forward_core)};
   out.backward_workspace = {

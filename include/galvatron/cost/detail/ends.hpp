@@ -21,6 +21,9 @@ constexpr void tie_tables(const LayerShape& s, const ParameterLayout& table, Wor
   out.push(work);
 }
 
+/// Image patches of a rank: its tokens but the class tokens.
+constexpr std::int64_t patch_rows(const LayerShape& s) { return s.rows_local - (s.layer.class_token ? s.b : 0); }
+
 constexpr LayerCounts embedding_counts(const LayerShape& s) {
   LayerCounts out;
   const ParameterLayout table_layout = s.parameters(ParameterPart::table);
@@ -30,17 +33,34 @@ constexpr LayerCounts embedding_counts(const LayerShape& s) {
   const bool learned = s.layer.position == PositionKind::learned;
   const RegionCounts region(s);
 
+  const bool image = s.layer.patch_width > 0;
+  const bool types = s.layer.token_types > 0;
+  const bool norm = s.layer.closing_norm;
+
   table.acquire(out.forward);
   rest.acquire(out.forward);
-  out.forward.push(compute(WorkKind::embedding_forward, s.rows, s.h));
-  region.leave(out.forward);
+  if (image) {
+    out.forward.push(compute(WorkKind::gemm_nt, patch_rows(s), s.h, s.layer.patch_width));
+  } else {
+    out.forward.push(compute(WorkKind::embedding_forward, s.rows, s.h));
+    region.leave(out.forward);
+  }
   if (learned) out.forward.push(compute(WorkKind::add, s.rows_local * s.h));
+  if (types) out.forward.push(compute(WorkKind::add, s.rows_local * s.h));
+  if (norm) out.forward.push(compute(WorkKind::norm_forward, s.rows_local, s.h));
 
   table.open_gradients(out.backward);
   rest.open_gradients(out.backward);
+  if (norm) out.backward.push(compute(WorkKind::norm_backward, s.rows_local, s.h));
+  if (types) out.backward.push(compute(WorkKind::bias_gradient, s.rows_local, s.h));
   if (learned) out.backward.push(compute(WorkKind::bias_gradient, s.rows_local, s.h));
-  region.enter(out.backward);
-  out.backward.push(compute(WorkKind::embedding_backward, s.rows, s.h));
+  if (image) {
+    out.backward.push(compute(WorkKind::gemm_tn, s.h, s.layer.patch_width, patch_rows(s)));
+    out.backward.push(compute(WorkKind::bias_gradient, s.rows_local, s.h));
+  } else {
+    region.enter(out.backward);
+    out.backward.push(compute(WorkKind::embedding_backward, s.rows, s.h));
+  }
   table.close_gradients(out.backward);
   rest.close_gradients(out.backward);
 
@@ -50,12 +70,18 @@ constexpr LayerCounts embedding_counts(const LayerShape& s) {
   table.update(out.update);
   rest.update(out.update);
   out.states = table.states() + rest.states();
-  out.activation = {s.activation()};
-  out.stash = {aligned_bytes(s.rows * 4)};
-  const std::int64_t together = s.cut ? s.whole_activation() : 0;
+  out.stash = {image ? aligned_bytes(patch_rows(s) * s.layer.patch_width * s.e) : aligned_bytes(s.rows * 4)};
+  if (norm) out.stash += Bytes{s.activation() + aligned_bytes(s.rows_local * 2 * 4)};
+  const std::int64_t together = s.cut && !image ? s.whole_activation() : 0;
   out.forward_workspace = {table.gathered_bytes() + rest.gathered_bytes() + together};
   out.backward_workspace = {table.gradient_bytes() + rest.gradient_bytes() + together};
   return out;
+}
+
+/// One vector a sample from those of its tokens, or its gradient for each of them.
+constexpr void pool(const LayerShape& s, WorkList& out) {
+  out.push(compute(WorkKind::copy, s.rows_local * s.h * s.e));
+  if (s.t > 1) out.push(compute(WorkKind::all_reduce, s.b * s.h * s.e, s.t));
 }
 
 constexpr LayerCounts head_counts(const LayerShape& s) {
@@ -66,18 +92,28 @@ constexpr LayerCounts head_counts(const LayerShape& s) {
   const StoreCounts rest(s, rest_layout);
   const RegionCounts region(s);
   const std::int64_t v = vocabulary_shard(s.layer.vocabulary, s.spec.tensor);
-  const std::int64_t chunk = head_chunk_rows(s.rows);
+  const bool pooled = s.layer.head == HeadKind::classifier;
+  const bool transformed = s.layer.head == HeadKind::masked_language;
+  const std::int64_t rows = pooled ? s.b : s.rows;  // with logits
+  const std::int64_t chunk = head_chunk_rows(rows);
   WorkList& forward = out.forward;
 
   table.acquire(forward);
   rest.acquire(forward);
   table.open_gradients(forward);
   rest.open_gradients(forward);
+  if (transformed) {
+    forward.push(compute(WorkKind::gemm_nt, s.rows_local, s.h, s.h));
+    forward.push(compute(WorkKind::activation_forward, s.rows_local, s.h));
+  }
   forward.push(compute(WorkKind::norm_forward, s.rows_local, s.h));
-  region.enter(forward);
-  for (std::int64_t first = 0; first < s.rows; first += chunk) {
-    const std::int64_t n = s.rows - first < chunk ? s.rows - first : chunk;
-    const auto times = static_cast<std::int32_t>(n == chunk ? s.rows / chunk : 1);
+  if (pooled)
+    pool(s, forward);
+  else
+    region.enter(forward);
+  for (std::int64_t first = 0; first < rows; first += chunk) {
+    const std::int64_t n = rows - first < chunk ? rows - first : chunk;
+    const auto times = static_cast<std::int32_t>(n == chunk ? rows / chunk : 1);
     const auto push = [&](Work work) {
       work.times = times;
       forward.push(work);
@@ -88,10 +124,20 @@ constexpr LayerCounts head_counts(const LayerShape& s) {
     push(compute(WorkKind::softmax_backward, n, v));
     push(compute(WorkKind::gemm_tn, v, s.h, n));
     push(compute(WorkKind::gemm_nn, n, s.h, v));
+    if (s.layer.head != HeadKind::language) push(compute(WorkKind::bias_gradient, n, v));
     if (n == chunk) first += (times - 1) * chunk;
   }
-  region.leave(forward);
+  if (pooled)
+    pool(s, forward);
+  else
+    region.leave(forward);
   forward.push(compute(WorkKind::norm_backward, s.rows_local, s.h));
+  if (transformed) {
+    forward.push(compute(WorkKind::activation_backward, s.rows_local, s.h));
+    forward.push(compute(WorkKind::gemm_tn, s.h, s.h, s.rows_local));
+    forward.push(compute(WorkKind::gemm_nn, s.rows_local, s.h, s.h));
+    forward.push(compute(WorkKind::bias_gradient, s.rows_local, s.h));
+  }
   table.close_gradients(forward);
   rest.close_gradients(forward);
   out.backward.push(compute(WorkKind::copy, s.rows_local * s.h * s.e));
@@ -106,12 +152,11 @@ constexpr LayerCounts head_counts(const LayerShape& s) {
   rest.synchronise(out.synchronise);
   rest.update(out.update);
   out.states += rest.states();
-  out.activation = {s.activation()};
-  out.stash = {s.activation() + aligned_bytes(s.rows * 4)};
+  out.stash = {s.activation() + aligned_bytes(rows * 4)};
   out.forward_workspace = {table.gathered_bytes() + rest.gathered_bytes() + table.gradient_bytes() +
                            rest.gradient_bytes() + s.whole_activation() + aligned_bytes(s.rows_local * 2 * 4) +
                            aligned_bytes(chunk * v * s.e) + aligned_bytes(s.t * chunk * 3 * 4) +
-                           aligned_bytes(chunk * 4)};
+                           aligned_bytes(chunk * 4) + (transformed ? 2 * s.activation() : 0)};
   return out;
 }
 

@@ -35,7 +35,8 @@ struct LayerShape {
         c(s.context),
         shards(std::int64_t{s.data} * s.context),
         b(bt.microbatch / s.data),
-        tokens(bt.sequence / s.context),
+        tokens((l.tokens.of(bt.sequence) + (l.kind == LayerKind::embedding ? l.passing.of(bt.sequence) : 0)) /
+               s.context),
         rows(tokens * b),
         rows_local(s.sequence == SequenceKind::megatron ? rows / t : rows),
         h(l.hidden),
@@ -51,6 +52,10 @@ struct LayerShape {
 
   [[nodiscard]] constexpr std::int64_t activation() const { return aligned_bytes(rows_local * h * e); }
   [[nodiscard]] constexpr std::int64_t whole_activation() const { return aligned_bytes(rows * h * e); }
+  /// Of so many elements a sample, what a rank holds between layers.
+  [[nodiscard]] constexpr Bytes local_bytes(std::int64_t elements) const {
+    return {aligned_bytes(elements * b / (cut ? t : c) * e)};
+  }
   [[nodiscard]] constexpr ParameterLayout parameters(ParameterPart part) const {
     return parameter_layout(layer, part, spec.tensor, spec.data * spec.context);
   }

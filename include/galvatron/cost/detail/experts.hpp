@@ -1,0 +1,77 @@
+// The counts of a mixture of experts: a router sends every token to some of E MLPs, and their results are added with
+// its weights (Shazeer et al., 2017; Jiang et al., 2024). Tokens spread evenly over the experts, of which every rank
+// has all; tensor ranks cut each expert's width.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include <galvatron/core/units.hpp>
+#include <galvatron/cost/detail/shape.hpp>
+#include <galvatron/cost/work.hpp>
+
+namespace galvatron::cost::detail {
+
+/// Tokens of a rank, each as often as it has experts.
+constexpr std::int64_t routed_rows(const LayerShape& s) { return s.rows * s.layer.active_experts; }
+
+/// The same product for each expert.
+constexpr Work for_each_expert(const LayerShape& s, WorkKind kind, std::int64_t n, std::int64_t k) {
+  const std::int64_t rows = divide_up(routed_rows(s), s.layer.experts);
+  Work work = kind == WorkKind::gemm_tn ? compute(kind, n, k, rows) : compute(kind, rows, n, k);
+  work.times = static_cast<std::int32_t>(s.layer.experts);
+  return work;
+}
+/// Tokens to the order of their experts, or back.
+constexpr void permute_routed(const LayerShape& s, WorkList& out) {
+  out.push(compute(WorkKind::copy, routed_rows(s) * s.h * s.e));
+}
+
+constexpr void route_forward(const LayerShape& s, WorkList& out) {
+  out.push(compute(WorkKind::gemm_nt, s.rows_local, s.layer.experts, s.h));
+  out.push(compute(WorkKind::softmax_statistics, s.rows_local, s.layer.experts));
+  if (s.cut) out.push(compute(WorkKind::all_gather, s.rows * s.layer.experts * 4, s.t));
+}
+/// Behind the router, on gathered tokens.
+/// @param whole  false: up to the first product
+constexpr void experts_forward(const LayerShape& s, WorkList& out, bool whole) {
+  permute_routed(s, out);
+  out.push(for_each_expert(s, WorkKind::gemm_nt, s.ffn_in, s.h));
+  if (!whole) return;
+  out.push(compute(WorkKind::activation_forward, routed_rows(s), s.ffn));
+  out.push(for_each_expert(s, WorkKind::gemm_nt, s.h, s.ffn));
+  permute_routed(s, out);
+}
+/// `input` makes the part's gathered input again. The gradient of a router's weight is <dy, y> = <dy W, g>: it needs no
+/// result y of an expert.
+template <class Input>
+constexpr void experts_backward(const LayerShape& s, WorkList& out, const Input& input) {
+  permute_routed(s, out);
+  out.push(compute(WorkKind::activation_forward, routed_rows(s), s.ffn));
+  out.push(for_each_expert(s, WorkKind::gemm_tn, s.h, s.ffn));
+  out.push(for_each_expert(s, WorkKind::gemm_nn, s.ffn, s.h));
+  out.push(compute(WorkKind::activation_backward, routed_rows(s), s.ffn));
+  input();
+  permute_routed(s, out);
+  out.push(for_each_expert(s, WorkKind::gemm_tn, s.ffn_in, s.h));
+  out.push(for_each_expert(s, WorkKind::gemm_nn, s.h, s.ffn_in));
+  permute_routed(s, out);
+  out.push(compute(WorkKind::softmax_backward, s.rows_local, s.layer.experts));
+  out.push(compute(WorkKind::gemm_tn, s.layer.experts, s.h, s.rows_local));
+  out.push(compute(WorkKind::gemm_nn, s.rows_local, s.h, s.layer.experts));
+}
+
+/// Kept for backward: the router's weights in fp32, the order of the tokens, and the experts' first products.
+constexpr std::int64_t experts_stash(const LayerShape& s) {
+  return aligned_bytes(s.rows * s.layer.experts * 4) + aligned_bytes(routed_rows(s) * 4) +
+         aligned_bytes(routed_rows(s) * s.ffn_in * s.e);
+}
+constexpr std::int64_t experts_forward_workspace(const LayerShape& s) {
+  return aligned_bytes(routed_rows(s) * s.h * s.e) + aligned_bytes(routed_rows(s) * s.ffn * s.e);
+}
+constexpr std::int64_t experts_backward_workspace(const LayerShape& s) {
+  const std::int64_t tokens = aligned_bytes(routed_rows(s) * s.h * s.e);
+  return tokens + std::max(tokens, aligned_bytes(routed_rows(s) * s.ffn * s.e));
+}
+
+}  // namespace galvatron::cost::detail

@@ -1,0 +1,346 @@
+// The counts of blocks beyond GPT's and Llama's: norms after the residual, windows, biases by relative position, merged
+// tokens, cross attention, experts.
+//
+// A block is a list of parts: self-attention, cross attention if it has some, MLP or experts. Each part has a norm
+// before it or after its residual. The bookkeeping is that of cost/detail/block.hpp, whose counts a plain block gets
+// here too.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include <galvatron/core/units.hpp>
+#include <galvatron/cost/counts.hpp>
+#include <galvatron/cost/detail/attention.hpp>
+#include <galvatron/cost/detail/experts.hpp>
+#include <galvatron/cost/detail/shape.hpp>
+#include <galvatron/cost/detail/stores.hpp>
+#include <galvatron/cost/work.hpp>
+#include <galvatron/strategy/parameters.hpp>
+#include <galvatron/strategy/spec.hpp>
+
+namespace galvatron::cost::detail {
+
+class MixedBlock {
+ public:
+  explicit constexpr MixedBlock(const LayerShape& shape)
+      : s_(shape),
+        region_(shape),
+        core_(shape),
+        kv_(2 * shape.kv),
+        span_(shape.layer.window > 0 ? shape.layer.window * shape.layer.window : shape.tokens),
+        memory_(shape.layer.memory.of(shape.batch.sequence)),
+        memory_rows_(memory_ * shape.b),
+        memory_local_(shape.cut ? memory_rows_ / shape.t : memory_rows_),
+        post_(shape.layer.norm_order == NormOrder::after),
+        relative_(shape.layer.position == PositionKind::relative) {}
+
+  /// @param whole  false: up to what backward needs
+  constexpr void forward(WorkList& out, bool whole) const {
+    const bool all = whole || post_ || s_.layer.closing_norm;
+    if (s_.layer.merges) merge_forward(out);
+    norm_before(out);
+    attention_forward(out);
+    norm_after(out);
+    if (s_.layer.memory.any()) {
+      norm_before(out);
+      cross_forward(out);
+      norm_after(out);
+    }
+    norm_before(out);
+    mlp_forward(out, all);
+    if (!all) return;
+    norm_after(out);
+    if (s_.layer.closing_norm) out.push(norm(WorkKind::norm_forward));
+  }
+
+  constexpr void backward(WorkList& out) const {
+    if (s_.layer.closing_norm) out.push(norm(WorkKind::norm_backward));
+    part_backward(out, false, [&](const auto& input) { mlp_backward(out, input); });
+    if (s_.layer.memory.any()) part_backward(out, false, [&](const auto& input) { cross_backward(out, input); });
+    part_backward(out, true, [&](const auto& input) { attention_backward(out, input); });
+    if (s_.layer.merges) merge_backward(out);
+  }
+
+  /// The input, as far as no other layer keeps it.
+  [[nodiscard]] constexpr std::int64_t input_bytes() const {
+    if (s_.layer.begins_decoder) return aligned_bytes(memory_local_ * s_.h * s_.e);
+    return s_.layer.merges ? aligned_bytes(2 * s_.rows_local * s_.h * s_.e) : s_.activation();
+  }
+  /// What attention computes and a selective recomputation computes again.
+  [[nodiscard]] constexpr std::int64_t result_bytes() const {
+    const std::int64_t cross = aligned_bytes(s_.rows * s_.q * s_.e) + cross_statistics();
+    return core_.result_bytes() + (s_.layer.memory.any() ? cross : 0);
+  }
+  /// Everything else between input and output that backward needs.
+  [[nodiscard]] constexpr std::int64_t internal_bytes() const {
+    const int parts = s_.layer.block_parts();
+    const std::int64_t statistics = aligned_bytes(s_.rows_local * 2 * 4);
+    std::int64_t out = parts * statistics + (post_ ? parts : parts - 1) * s_.activation();
+    out += aligned_bytes(s_.rows * s_.qkv * s_.e);
+    if (s_.layer.memory.any()) out += aligned_bytes(s_.rows * s_.q * s_.e) + aligned_bytes(memory_rows_ * kv_ * s_.e);
+    if (s_.layer.merges) out += statistics + s_.activation();
+    if (s_.layer.closing_norm) out += statistics + s_.activation();
+    return out + (s_.layer.experts > 0 ? experts_stash(s_) : aligned_bytes(s_.rows * s_.ffn_in * s_.e));
+  }
+  /// Beside one whole activation; `results` bytes of attention lie in the workspace.
+  [[nodiscard]] constexpr std::int64_t forward_transients(std::int64_t results) const {
+    const std::int64_t mlp = s_.layer.experts > 0 ? experts_forward_workspace(s_)  //
+                                                  : aligned_bytes(s_.rows * s_.ffn * s_.e);
+    return std::max({mlp, results + attention_workspace(), gathered_memory(), merging()});
+  }
+  /// The attention core in forward.
+  [[nodiscard]] constexpr std::int64_t attention_workspace() const {
+    return core_.forward_workspace() + windowed() + bias_bytes(s_.e);
+  }
+  /// Beside the gradient and, for its gathered and recomputed input, one or two whole activations.
+  [[nodiscard]] constexpr std::int64_t backward_transients(std::int64_t results) const {
+    const std::int64_t mlp = s_.layer.experts > 0 ? experts_backward_workspace(s_)  //
+                                                  : aligned_bytes(s_.rows * s_.ffn * s_.e);
+    const std::int64_t again = s_.spec.recompute == RecomputeKind::selective ? core_.again_workspace() : 0;
+    const std::int64_t attention =
+        larger(again, core_.backward_workspace()) + bias_bytes(s_.e) + bias_bytes(4) + windowed();
+    const std::int64_t cross = s_.layer.memory.any() ? 2 * aligned_bytes(s_.rows * s_.q * s_.e) + cross_statistics() +
+                                                           aligned_bytes(memory_rows_ * kv_ * s_.e) +
+                                                           aligned_bytes(memory_rows_ * s_.h * s_.e) + gathered_memory()
+                                                     : 0;
+    return std::max({mlp, results + attention, results + cross, 2 * merging()});
+  }
+
+ private:
+  [[nodiscard]] constexpr Work norm(WorkKind kind) const { return compute(kind, s_.rows_local, s_.h); }
+  constexpr void norm_before(WorkList& out) const {
+    if (!post_) out.push(norm(WorkKind::norm_forward));
+  }
+  constexpr void norm_after(WorkList& out) const {
+    out.push(compute(WorkKind::add, s_.rows_local * s_.h));
+    if (post_) out.push(norm(WorkKind::norm_forward));
+  }
+  // The gradient of a part; `inner` calls its argument where it needs the part's input again.
+  template <class Inner>
+  constexpr void part_backward(WorkList& out, bool first, const Inner& inner) const {
+    if (post_) out.push(norm(WorkKind::norm_backward));
+    region_.enter(out);
+    inner([&] {
+      if (!post_ || !first) out.push(norm(WorkKind::norm_forward));
+      region_.enter(out);
+    });
+    region_.leave(out);
+    out.push(post_ ? compute(WorkKind::add, s_.rows_local * s_.h) : norm(WorkKind::norm_backward));
+  }
+  constexpr void linear_backward(WorkList& out, std::int64_t rows, std::int64_t outputs, std::int64_t inputs) const {
+    out.push(compute(WorkKind::gemm_tn, outputs, inputs, rows));
+    out.push(compute(WorkKind::gemm_nn, rows, inputs, outputs));
+  }
+  constexpr void bias_backward(WorkList& out, std::int64_t rows, std::int64_t columns) const {
+    if (s_.layer.bias) out.push(compute(WorkKind::bias_gradient, rows, columns));
+  }
+
+  [[nodiscard]] constexpr Work windows(WorkKind kind) const {
+    return {.kind = kind,
+            .m = s_.b * (s_.tokens / span_) * s_.heads,
+            .n = span_,
+            .k = span_,
+            .l = s_.layer.head_dim,
+            .causal = s_.layer.causal};
+  }
+  // Tokens to windows, or back.
+  constexpr void permute(WorkList& out) const {
+    if (s_.layer.window > 0) out.push(compute(WorkKind::copy, s_.rows * s_.h * s_.e));
+  }
+  // The bias of every pair of tokens from the table.
+  constexpr void spread_bias(WorkList& out) const {
+    if (relative_) out.push(compute(WorkKind::embedding_forward, span_ * span_, s_.heads));
+  }
+  constexpr void rotate(WorkList& out) const {
+    if (s_.layer.position == PositionKind::rotary) out.push(compute(WorkKind::rotary, s_.rows, (s_.q + s_.qkv) / 2));
+  }
+  // The attention core; in windows every one is a sequence of its own.
+  constexpr void core_forward(WorkList& out) const {
+    spread_bias(out);
+    if (s_.layer.window > 0)
+      out.push(windows(WorkKind::attention_forward));
+    else
+      core_.forward(out);
+  }
+  constexpr void core_again(WorkList& out) const {
+    if (s_.spec.recompute != RecomputeKind::selective) return;
+    if (s_.layer.window > 0)
+      out.push(windows(WorkKind::attention_forward));
+    else
+      core_.again(out);
+  }
+  constexpr void core_backward(WorkList& out) const {
+    if (s_.layer.window > 0)
+      out.push(windows(WorkKind::attention_backward));
+    else
+      core_.backward(out);
+    if (relative_) out.push(compute(WorkKind::embedding_backward, span_ * span_, s_.heads));
+  }
+  constexpr void attention_forward(WorkList& out) const {
+    region_.enter(out);
+    permute(out);
+    out.push(compute(WorkKind::gemm_nt, s_.rows, s_.qkv, s_.h));
+    rotate(out);
+    core_forward(out);
+    out.push(compute(WorkKind::gemm_nt, s_.rows, s_.h, s_.q));
+    permute(out);
+    region_.leave(out);
+  }
+  template <class Input>
+  constexpr void attention_backward(WorkList& out, const Input& input) const {
+    permute(out);
+    spread_bias(out);
+    core_again(out);
+    linear_backward(out, s_.rows, s_.h, s_.q);
+    bias_backward(out, s_.rows_local, s_.h);
+    core_backward(out);
+    rotate(out);
+    input();
+    permute(out);
+    linear_backward(out, s_.rows, s_.qkv, s_.h);
+    bias_backward(out, s_.rows, s_.qkv);
+    permute(out);
+  }
+
+  // Cross attention: queries from the layer's tokens, keys and values from the encoder's output, no mask.
+  [[nodiscard]] constexpr Work cross(WorkKind kind) const {
+    return {.kind = kind, .m = s_.b * s_.heads, .n = s_.tokens, .k = memory_, .l = s_.layer.head_dim};
+  }
+  constexpr void gather_memory(WorkList& out) const {
+    if (s_.cut) out.push(compute(WorkKind::all_gather, memory_rows_ * s_.h * s_.e, s_.t));
+  }
+  constexpr void cross_forward(WorkList& out) const {
+    region_.enter(out);
+    gather_memory(out);
+    out.push(compute(WorkKind::gemm_nt, s_.rows, s_.q, s_.h));
+    out.push(compute(WorkKind::gemm_nt, memory_rows_, kv_, s_.h));
+    out.push(cross(WorkKind::attention_forward));
+    out.push(compute(WorkKind::gemm_nt, s_.rows, s_.h, s_.q));
+    region_.leave(out);
+  }
+  template <class Input>
+  constexpr void cross_backward(WorkList& out, const Input& input) const {
+    if (s_.spec.recompute == RecomputeKind::selective) out.push(cross(WorkKind::attention_forward));
+    linear_backward(out, s_.rows, s_.h, s_.q);
+    bias_backward(out, s_.rows_local, s_.h);
+    out.push(cross(WorkKind::attention_backward));
+    gather_memory(out);
+    linear_backward(out, memory_rows_, kv_, s_.h);
+    bias_backward(out, memory_rows_, kv_);
+    if (s_.t > 1)
+      out.push(compute(s_.cut ? WorkKind::reduce_scatter : WorkKind::all_reduce, memory_rows_ * s_.h * s_.e, s_.t));
+    out.push(compute(WorkKind::add, memory_local_ * s_.h));  // to the gradient from the layers behind
+    input();
+    linear_backward(out, s_.rows, s_.q, s_.h);
+    bias_backward(out, s_.rows, s_.q);
+  }
+
+  constexpr void mlp_forward(WorkList& out, bool whole) const {
+    if (s_.layer.experts > 0) {
+      route_forward(s_, out);
+      region_.enter(out);
+      experts_forward(s_, out, whole);
+    } else {
+      region_.enter(out);
+      out.push(compute(WorkKind::gemm_nt, s_.rows, s_.ffn_in, s_.h));
+      if (!whole) return;
+      out.push(compute(WorkKind::activation_forward, s_.rows, s_.ffn));
+      out.push(compute(WorkKind::gemm_nt, s_.rows, s_.h, s_.ffn));
+    }
+    if (whole) region_.leave(out);
+  }
+  template <class Input>
+  constexpr void mlp_backward(WorkList& out, const Input& input) const {
+    if (s_.layer.experts > 0) {
+      experts_backward(s_, out, input);
+      return;
+    }
+    out.push(compute(WorkKind::activation_forward, s_.rows, s_.ffn));
+    linear_backward(out, s_.rows, s_.h, s_.ffn);
+    bias_backward(out, s_.rows_local, s_.h);
+    out.push(compute(WorkKind::activation_backward, s_.rows, s_.ffn));
+    input();
+    linear_backward(out, s_.rows, s_.ffn_in, s_.h);
+    bias_backward(out, s_.rows, s_.ffn_in);
+  }
+
+  // Four tokens of H / 2 side by side, a norm, and a linear layer from 2 H to H that is cut by its outputs.
+  constexpr void merged_input(WorkList& out) const {
+    out.push(compute(WorkKind::norm_forward, s_.rows_local, 2 * s_.h));
+    if (s_.cut) out.push(compute(WorkKind::all_gather, s_.rows * 2 * s_.h * s_.e, s_.t));
+  }
+  constexpr void merge_forward(WorkList& out) const {
+    out.push(compute(WorkKind::copy, s_.rows_local * 2 * s_.h * s_.e));
+    merged_input(out);
+    out.push(compute(WorkKind::gemm_nt, s_.rows, s_.h / s_.t, 2 * s_.h));
+    if (s_.t > 1) out.push(compute(WorkKind::all_gather, s_.rows * s_.h * s_.e, s_.t));
+  }
+  constexpr void merge_backward(WorkList& out) const {
+    region_.enter(out);
+    out.push(compute(WorkKind::copy, s_.rows_local * 2 * s_.h * s_.e));
+    merged_input(out);
+    linear_backward(out, s_.rows, s_.h / s_.t, 2 * s_.h);
+    if (s_.t > 1)
+      out.push(compute(s_.cut ? WorkKind::reduce_scatter : WorkKind::all_reduce, s_.rows * 2 * s_.h * s_.e, s_.t));
+    out.push(compute(WorkKind::norm_backward, s_.rows_local, 2 * s_.h));
+    out.push(compute(WorkKind::copy, s_.rows_local * 2 * s_.h * s_.e));
+  }
+
+  [[nodiscard]] constexpr std::int64_t cross_statistics() const {
+    return aligned_bytes(s_.b * s_.heads * s_.tokens * 4);
+  }
+  [[nodiscard]] constexpr std::int64_t windowed() const { return s_.layer.window > 0 ? s_.whole_activation() : 0; }
+  [[nodiscard]] constexpr std::int64_t bias_bytes(std::int64_t element) const {
+    return relative_ ? aligned_bytes(span_ * span_ * s_.heads * element) : 0;
+  }
+  [[nodiscard]] constexpr std::int64_t gathered_memory() const {
+    return s_.cut ? aligned_bytes(memory_rows_ * s_.h * s_.e) : 0;
+  }
+  [[nodiscard]] constexpr std::int64_t merging() const {
+    return s_.layer.merges ? aligned_bytes(2 * s_.rows * s_.h * s_.e) : 0;
+  }
+
+  const LayerShape& s_;
+  RegionCounts region_;
+  AttentionCounts core_;       // of self-attention; in windows only its bytes
+  std::int64_t kv_;            // width of its keys and values
+  std::int64_t span_;          // tokens that attend to each other
+  std::int64_t memory_;        // tokens of the encoder's output
+  std::int64_t memory_rows_;   // of a rank, gathered
+  std::int64_t memory_local_;  // between layers
+  bool post_;
+  bool relative_;
+};
+
+constexpr LayerCounts mixed_block_counts(const LayerShape& s) {
+  LayerCounts out;
+  const MixedBlock block(s);
+  const bool again = s.spec.recompute == RecomputeKind::full;
+  const ParameterLayout layout = s.parameters(ParameterPart::rest);
+  const StoreCounts store(s, layout);
+  store.acquire(out.forward);
+  block.forward(out.forward, true);
+  store.acquire(out.backward);
+  store.open_gradients(out.backward);
+  if (again) block.forward(out.backward, false);
+  block.backward(out.backward);
+  store.close_gradients(out.backward);
+  store.synchronise(out.synchronise);
+  store.update(out.update);
+  out.states = store.states();
+
+  const std::int64_t kept = block.internal_bytes();
+  const std::int64_t results = block.result_bytes();
+  const std::int64_t all_again = again ? kept + results : 0;  // lies in the workspace instead
+  const std::int64_t results_again = s.spec.recompute == RecomputeKind::selective ? results : 0;
+  const std::int64_t whole = s.whole_activation();
+  out.stash = {block.input_bytes() + kept + results - all_again - results_again};
+  out.forward_workspace = {store.gathered_bytes() + all_again + whole + block.forward_transients(results_again)};
+  out.backward_workspace = {
+      store.gathered_bytes() + store.gradient_bytes() + all_again + whole +
+      larger((s.cut ? whole : 0) + block.backward_transients(results_again), again ? block.attention_workspace() : 0)};
+  return out;
+}
+
+}  // namespace galvatron::cost::detail

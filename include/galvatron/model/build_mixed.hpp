@@ -1,0 +1,218 @@
+// Models of more than one kind of layer, or of layers beyond GPT's and Llama's, from a few numbers: BERT, ViT, T5,
+// Swin, Mixtral.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <utility>
+
+#include <galvatron/model/build.hpp>
+#include <galvatron/model/spec.hpp>
+
+namespace galvatron {
+
+/// The numbers of a model of the BERT family; 0 stands for the usual value.
+struct BertShape {
+  int layers = 0;                ///< L
+  std::int64_t hidden = 0;       ///< H
+  std::int64_t heads = 0;        ///< A
+  std::int64_t vocabulary = 0;   ///< V
+  std::int64_t positions = 512;  ///< the longest sequence
+  std::int64_t ffn = 0;          ///< width of the MLP, 4 H by default
+  std::int64_t token_types = 2;  ///< segments
+  double norm_epsilon = 1e-12;
+};
+
+/// The numbers of a Vision Transformer; 0 stands for the usual value.
+struct VitShape {
+  int layers = 0;
+  std::int64_t hidden = 0;
+  std::int64_t heads = 0;
+  std::int64_t ffn = 0;       ///< 4 H by default
+  std::int64_t image = 224;   ///< pixels of a side
+  std::int64_t patch = 16;    ///< pixels of a side; divides `image`
+  std::int64_t channels = 3;  ///< numbers of a pixel
+  std::int64_t classes = 1000;
+  double norm_epsilon = 1e-6;
+};
+
+/// The numbers of a model of the T5 family; 0 stands for the usual value.
+struct T5Shape {
+  int encoder_layers = 0;
+  int decoder_layers = 0;
+  std::int64_t hidden = 0;
+  std::int64_t heads = 0;
+  std::int64_t head_dim = 0;  ///< H / A by default
+  std::int64_t ffn = 0;
+  std::int64_t vocabulary = 32128;
+  std::int64_t source = 512;  ///< tokens of the encoder, in which the model's sequence is counted
+  std::int64_t target = 512;  ///< tokens of the decoder beside `source` ones of the encoder; at most as many
+  std::int64_t buckets = 32;  ///< of distances, each with a bias for every head
+  bool tied = true;
+  bool gated = false;  ///< SwiGLU, as version 1.1's gated GELU, instead of ReLU
+  double norm_epsilon = 1e-6;
+};
+
+/// The numbers of a Swin Transformer.
+struct SwinShape {
+  std::array<int, 4> depths{};  ///< blocks of each stage
+  std::int64_t hidden = 0;      ///< of the first stage; it doubles from one to the next
+  std::array<std::int64_t, 4> heads{};
+  std::int64_t ffn_ratio = 4;  ///< MLP width over hidden
+  std::int64_t image = 224;    ///< pixels of a side; a multiple of 8 patches
+  std::int64_t patch = 4;      ///< pixels of a side
+  std::int64_t window = 7;     ///< tokens of a side; divides the tokens of a side in every stage
+  std::int64_t channels = 3;
+  std::int64_t classes = 1000;
+  double norm_epsilon = 1e-5;
+};
+
+/// A Llama whose MLPs are experts.
+struct MixtralShape {
+  LlamaShape dense;
+  std::int64_t experts = 0;
+  std::int64_t active_experts = 0;  ///< of a token
+};
+
+/// BERT (Devlin et al., 2019): learned positions and segments, bidirectional attention, a norm after each residual, and
+/// the head of its masked language model, tied. Not checked: see checked().
+inline ModelSpec bert(std::string name, const BertShape& shape) {
+  ModelSpec model = model_of_equal_blocks(std::move(name),
+                                          {.hidden = shape.hidden,
+                                           .heads = shape.heads,
+                                           .kv_heads = shape.heads,
+                                           .head_dim = shape.heads > 0 ? shape.hidden / shape.heads : 0,
+                                           .ffn = shape.ffn != 0 ? shape.ffn : 4 * shape.hidden,
+                                           .vocabulary = shape.vocabulary,
+                                           .positions = shape.positions,
+                                           .causal = false,
+                                           .tied = true,
+                                           .norm_epsilon = shape.norm_epsilon,
+                                           .norm_order = NormOrder::after,
+                                           .head = HeadKind::masked_language},
+                                          shape.layers);
+  model.embedding.token_types = shape.token_types;
+  model.embedding.closing_norm = true;
+  return model;
+}
+
+/// ViT (Dosovitskiy et al., 2021): patches and a class token, learned positions, blocks as GPT's without a mask, a
+/// classifier of the class token. Not checked: see checked().
+inline ModelSpec vit(std::string name, const VitShape& shape) {
+  const std::int64_t side = shape.patch > 0 ? shape.image / shape.patch : 0;
+  ModelSpec model = model_of_equal_blocks(std::move(name),
+                                          {.hidden = shape.hidden,
+                                           .heads = shape.heads,
+                                           .kv_heads = shape.heads,
+                                           .head_dim = shape.heads > 0 ? shape.hidden / shape.heads : 0,
+                                           .ffn = shape.ffn != 0 ? shape.ffn : 4 * shape.hidden,
+                                           .vocabulary = shape.classes,
+                                           .positions = side * side + 1,
+                                           .causal = false,
+                                           .norm_epsilon = shape.norm_epsilon},
+                                          shape.layers);
+  model.embedding.vocabulary = 0;
+  model.embedding.patch_width = shape.patch * shape.patch * shape.channels;
+  model.embedding.class_token = true;
+  model.head.head = HeadKind::classifier;
+  return model;
+}
+
+/// T5 (Raffel et al., 2020): an encoder and a decoder with cross attention behind each other, biases by relative
+/// position from one table a side, RMS norms, no other biases. The embedding looks up source and target tokens; the
+/// embedded target passes the encoder, and the encoder's output passes the decoder. Not checked: see checked().
+inline ModelSpec t5(std::string name, const T5Shape& shape) {
+  const TokenRatio target{shape.target, shape.source};
+  const LayerSpec encoder{.hidden = shape.hidden,
+                          .heads = shape.heads,
+                          .kv_heads = shape.heads,
+                          .head_dim = shape.head_dim != 0 ? shape.head_dim
+                                      : shape.heads > 0   ? shape.hidden / shape.heads
+                                                          : 0,
+                          .ffn = shape.ffn,
+                          .vocabulary = shape.vocabulary,
+                          .positions = shape.source,
+                          .norm = NormKind::rms_norm,
+                          .activation = shape.gated ? ActivationKind::swiglu : ActivationKind::relu,
+                          .position = PositionKind::relative,
+                          .bias = false,
+                          .causal = false,
+                          .tied = shape.tied,
+                          .norm_epsilon = shape.norm_epsilon,
+                          .passing = target};
+  ModelSpec model = model_of_equal_blocks(std::move(name), encoder, shape.encoder_layers + shape.decoder_layers);
+  LayerSpec decoder = model.head;
+  decoder.kind = LayerKind::block;
+  decoder.causal = true;
+  decoder.tokens = target;
+  decoder.memory = all_tokens;
+  decoder.passing = no_tokens;
+  for (int i = 0; i < shape.decoder_layers; ++i)
+    model.blocks[static_cast<std::size_t>(shape.encoder_layers + i)] = decoder;
+  if (shape.encoder_layers > 0) {
+    model.blocks.front().bias_rows = shape.buckets;
+    model.blocks[static_cast<std::size_t>(shape.encoder_layers) - 1].closing_norm = true;
+  }
+  if (shape.decoder_layers > 0) {
+    LayerSpec& first = model.blocks[static_cast<std::size_t>(shape.encoder_layers)];
+    first.bias_rows = shape.buckets;
+    first.begins_decoder = true;
+  }
+  model.head.tokens = target;
+  model.head.passing = no_tokens;
+  return model;
+}
+
+/// Swin (Liu et al., 2021): attention within windows, every other block's shifted, with a table of relative positions
+/// in each block; between the four stages 2 x 2 tokens become one of twice the width, as a part of the next block; a
+/// classifier of the mean. The sequence is counted in tokens of the first stage. Not checked: see checked().
+inline ModelSpec swin(std::string name, const SwinShape& shape) {
+  const std::int64_t side = shape.patch > 0 ? shape.image / shape.patch : 0;
+  ModelSpec model;
+  model.name = std::move(name);
+  LayerSpec layer{.hidden = shape.hidden,
+                  .vocabulary = shape.classes,
+                  .positions = side * side,
+                  .position = PositionKind::relative,
+                  .causal = false,
+                  .norm_epsilon = shape.norm_epsilon,
+                  .layers = shape.depths[0] + shape.depths[1] + shape.depths[2] + shape.depths[3]};
+  model.embedding = layer;
+  model.embedding.kind = LayerKind::embedding;
+  model.embedding.vocabulary = 0;
+  model.embedding.patch_width = shape.patch * shape.patch * shape.channels;
+  model.embedding.closing_norm = true;
+  for (std::size_t stage = 0; stage < shape.depths.size(); ++stage) {
+    layer.hidden = shape.hidden << stage;
+    layer.heads = layer.kv_heads = shape.heads[stage];
+    layer.head_dim = layer.heads > 0 ? layer.hidden / layer.heads : 0;
+    layer.ffn = shape.ffn_ratio * layer.hidden;
+    layer.tokens.whole = std::int64_t{1} << (2 * stage);
+    layer.window = shape.window;
+    layer.bias_rows = (2 * shape.window - 1) * (2 * shape.window - 1);
+    for (int i = 0; i < shape.depths[stage]; ++i) {
+      layer.merges = stage > 0 && i == 0;
+      model.blocks.push_back(layer);
+    }
+  }
+  model.head = layer;
+  model.head.kind = LayerKind::head;
+  model.head.head = HeadKind::classifier;
+  model.head.window = model.head.bias_rows = 0;
+  model.head.merges = false;
+  return model;
+}
+
+/// Mixtral (Jiang et al., 2024): Llama with a router before the MLPs of each block. Not checked: see checked().
+inline ModelSpec mixtral(std::string name, const MixtralShape& shape) {
+  ModelSpec model = llama(std::move(name), shape.dense);
+  for (LayerSpec& block : model.blocks) {
+    block.experts = shape.experts;
+    block.active_experts = shape.active_experts;
+  }
+  return model;
+}
+
+}  // namespace galvatron

@@ -1,0 +1,248 @@
+// The readers of Hugging Face configurations, one for each model type.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <initializer_list>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include <nlohmann/json.hpp>
+
+#include <galvatron/core/error.hpp>
+#include <galvatron/core/json.hpp>
+#include <galvatron/model/build.hpp>
+#include <galvatron/model/build_mixed.hpp>
+#include <galvatron/model/check.hpp>
+#include <galvatron/model/spec.hpp>
+
+namespace galvatron::detail {
+
+inline Result<ModelSpec> finished(JsonObject& fields, ModelSpec model) {
+  if (auto done = fields.finish_allowing_unknown_keys(); !done) return tl::unexpected<Error>(std::move(done.error()));
+  return checked(std::move(model));
+}
+
+/// Fails the reader when a switch that galvatron has no code for is on.
+inline void refuse_if(JsonObject& fields, std::string_view key, bool refused_value, bool otherwise) {
+  if (fields.optional<bool>(key, otherwise) == refused_value)
+    fields.fail(fields.name(key) + ": " + (refused_value ? "true" : "false") + " is not supported; only " +
+                (refused_value ? "false" : "true") + " is");
+}
+
+inline void refuse_present(JsonObject& fields, std::string_view key, std::string_view what) {
+  const nlohmann::json* value = fields.any(key);
+  if (value != nullptr && !value->is_null())
+    fields.fail(fields.name(key) + ": " + std::string(what) + " is not supported; remove the key to go without");
+}
+
+inline Result<ModelSpec> gpt2_from(JsonObject& fields, std::string name) {
+  GptShape shape;
+  shape.hidden = fields.required<std::int64_t>("n_embd", 1, model_limits::hidden);
+  shape.layers = fields.required<int>("n_layer", 1, model_limits::layers);
+  shape.heads = fields.required<std::int64_t>("n_head", 1, model_limits::heads);
+  shape.positions = fields.required<std::int64_t>("n_positions", 1, model_limits::positions);
+  shape.vocabulary = fields.required<std::int64_t>("vocab_size", 1, model_limits::vocabulary);
+  shape.ffn = fields.optional<std::int64_t>("n_inner", 0, 1, model_limits::ffn);
+  shape.norm_epsilon = fields.optional<double>("layer_norm_epsilon", 1e-5, 0.0, 1.0);
+  shape.tied = fields.optional<bool>("tie_word_embeddings", true);
+  const auto activation = fields.optional<std::string>("activation_function", "gelu_new");
+  if (activation != "gelu_new" && activation != "gelu_pytorch_tanh" && activation != "gelu_fast")
+    fields.fail(fields.name("activation_function") + ": \"" + one_line(activation, 40) +
+                "\" is not supported; only the tanh approximation of GELU is (gelu_new, gelu_pytorch_tanh, gelu_fast)");
+  refuse_if(fields, "scale_attn_weights", false, true);
+  refuse_if(fields, "scale_attn_by_inverse_layer_idx", true, false);
+  refuse_if(fields, "add_cross_attention", true, false);
+  refuse_present(fields, "quantization_config", "a quantized model");
+  if (!fields.failed() && shape.hidden % shape.heads != 0)
+    fields.fail(fields.where() + ": \"n_head\" " + std::to_string(shape.heads) + " does not divide \"n_embd\" " +
+                std::to_string(shape.hidden));
+  if (fields.failed()) shape = {};
+  return finished(fields, gpt(std::move(name), shape));
+}
+
+/// The base of the rotary positions, from `rope_theta` or, in newer files, `rope_parameters`; scaled ones are refused.
+inline double rope_theta_from(JsonObject& fields) {
+  double theta = fields.optional<double>("rope_theta", 10000.0);
+  for (const char* key : {"rope_scaling", "rope_parameters"}) {
+    const nlohmann::json* value = fields.any(key);
+    if (value == nullptr || value->is_null()) continue;
+    JsonObject rope(*value, fields.name(key));
+    const auto old_name = rope.optional<std::string>("type", "default");
+    const auto type = rope.optional<std::string>("rope_type", old_name);
+    theta = rope.optional<double>("rope_theta", theta);
+    if (const auto done = rope.finish_allowing_unknown_keys(); !done)
+      fields.fail(done.error().message);
+    else if (type != "default")
+      fields.fail(fields.name(key) + ": scaled rotary positions (\"" + one_line(type, 40) +
+                  "\") are not supported; remove the key to train with plain ones");
+  }
+  return theta;
+}
+
+inline LlamaShape llama_shape_from(JsonObject& fields) {
+  LlamaShape shape;
+  shape.hidden = fields.required<std::int64_t>("hidden_size", 1, model_limits::hidden);
+  shape.layers = fields.required<int>("num_hidden_layers", 1, model_limits::layers);
+  shape.heads = fields.required<std::int64_t>("num_attention_heads", 1, model_limits::heads);
+  shape.kv_heads = fields.optional<std::int64_t>("num_key_value_heads", 0, 1, model_limits::heads);
+  shape.head_dim = fields.optional<std::int64_t>("head_dim", 0, 1, model_limits::head_dim);
+  shape.ffn = fields.required<std::int64_t>("intermediate_size", 1, model_limits::ffn);
+  shape.positions = fields.required<std::int64_t>("max_position_embeddings", 1, model_limits::positions);
+  shape.vocabulary = fields.required<std::int64_t>("vocab_size", 1, model_limits::vocabulary);
+  shape.norm_epsilon = fields.optional<double>("rms_norm_eps", 1e-6, 0.0, 1.0);
+  shape.rope_theta = rope_theta_from(fields);
+  shape.tied = fields.optional<bool>("tie_word_embeddings", false);
+  shape.bias = fields.optional<bool>("attention_bias", false);
+  if (fields.optional<bool>("mlp_bias", false) != shape.bias)
+    fields.fail(fields.where() +
+                ": \"attention_bias\" and \"mlp_bias\" differ, which is not supported; set both alike");
+  const auto activation = fields.optional<std::string>("hidden_act", "silu");
+  if (activation != "silu" && activation != "swish")
+    fields.fail(fields.name("hidden_act") + ": \"" + one_line(activation, 40) + "\" is not supported; only silu is");
+  if (fields.optional<double>("partial_rotary_factor", 1.0) != 1.0)
+    fields.fail(fields.name("partial_rotary_factor") + ": rotary positions of a part of a head are not supported");
+  refuse_present(fields, "quantization_config", "a quantized model");
+  if (!fields.failed() && shape.head_dim == 0 && shape.hidden % shape.heads != 0)
+    fields.fail(fields.where() + ": \"num_attention_heads\" " + std::to_string(shape.heads) +
+                " does not divide \"hidden_size\" " + std::to_string(shape.hidden) + " and there is no \"head_dim\"");
+  return shape;
+}
+
+inline Result<ModelSpec> llama_from(JsonObject& fields, std::string name) {
+  LlamaShape shape = llama_shape_from(fields);
+  if (fields.failed()) shape = {};
+  return finished(fields, llama(std::move(name), shape));
+}
+
+/// The widths of an encoder in BERT's spelling.
+inline void encoder_from(JsonObject& fields, int& layers, std::int64_t& hidden, std::int64_t& heads,
+                         std::int64_t& ffn) {
+  hidden = fields.required<std::int64_t>("hidden_size", 1, model_limits::hidden);
+  layers = fields.required<int>("num_hidden_layers", 1, model_limits::layers);
+  heads = fields.required<std::int64_t>("num_attention_heads", 1, model_limits::heads);
+  ffn = fields.required<std::int64_t>("intermediate_size", 1, model_limits::ffn);
+  if (!fields.failed() && hidden % heads != 0)
+    fields.fail(fields.where() + ": \"num_attention_heads\" " + std::to_string(heads) +
+                " does not divide \"hidden_size\" " + std::to_string(hidden));
+}
+
+/// Refuses a text value other than those in `supported`, of which the first is the value of an absent key.
+inline void refuse_unless(JsonObject& fields, std::string_view key, std::initializer_list<const char*> supported) {
+  const auto value = fields.optional<std::string>(key, *supported.begin());
+  std::string list;
+  for (const char* one : supported) {
+    if (value == one) return;
+    list += (list.empty() ? "" : ", ") + std::string(one);
+  }
+  fields.fail(fields.name(key) + ": \"" + one_line(value, 40) + "\" is not supported; supported: " + list);
+}
+
+inline Result<ModelSpec> bert_from(JsonObject& fields, std::string name) {
+  BertShape shape;
+  encoder_from(fields, shape.layers, shape.hidden, shape.heads, shape.ffn);
+  shape.vocabulary = fields.required<std::int64_t>("vocab_size", 1, model_limits::vocabulary);
+  shape.positions = fields.required<std::int64_t>("max_position_embeddings", 1, model_limits::positions);
+  shape.token_types = fields.optional<std::int64_t>("type_vocab_size", 2, 0, model_limits::vocabulary);
+  shape.norm_epsilon = fields.optional<double>("layer_norm_eps", 1e-12, 0.0, 1.0);
+  refuse_unless(fields, "hidden_act", {"gelu", "gelu_new", "gelu_pytorch_tanh", "gelu_fast"});
+  refuse_unless(fields, "position_embedding_type", {"absolute"});
+  refuse_if(fields, "is_decoder", true, false);
+  refuse_if(fields, "tie_word_embeddings", false, true);
+  if (fields.failed()) shape = {};
+  return finished(fields, bert(std::move(name), shape));
+}
+
+/// Image size, patch size and channels of a vision model, and its classes by their labels.
+template <class Shape>
+void image_from(JsonObject& fields, Shape& shape, std::int64_t patch) {
+  constexpr std::int64_t most = 1 << 14;
+  shape.image = fields.optional<std::int64_t>("image_size", 224, 1, most);
+  shape.patch = fields.optional<std::int64_t>("patch_size", patch, 1, most);
+  shape.channels = fields.optional<std::int64_t>("num_channels", 3, 1, most);
+  const nlohmann::json* labels = fields.any("id2label");
+  const std::int64_t count =
+      labels != nullptr && labels->is_object() ? static_cast<std::int64_t>(labels->size()) : shape.classes;
+  shape.classes = fields.optional<std::int64_t>("num_labels", count, 1, model_limits::vocabulary);
+  if (!fields.failed() && shape.image % shape.patch != 0)
+    fields.fail(fields.where() + ": \"patch_size\" " + std::to_string(shape.patch) +
+                " does not divide \"image_size\" " + std::to_string(shape.image));
+}
+
+inline Result<ModelSpec> vit_from(JsonObject& fields, std::string name) {
+  VitShape shape;
+  encoder_from(fields, shape.layers, shape.hidden, shape.heads, shape.ffn);
+  image_from(fields, shape, 16);
+  shape.norm_epsilon = fields.optional<double>("layer_norm_eps", 1e-12, 0.0, 1.0);
+  refuse_unless(fields, "hidden_act", {"gelu", "gelu_new", "gelu_pytorch_tanh", "gelu_fast"});
+  refuse_if(fields, "qkv_bias", false, true);
+  if (fields.failed()) shape = {};
+  return finished(fields, vit(std::move(name), shape));
+}
+
+inline Result<ModelSpec> t5_from(JsonObject& fields, std::string name) {
+  T5Shape shape;
+  shape.hidden = fields.required<std::int64_t>("d_model", 1, model_limits::hidden);
+  shape.encoder_layers = fields.required<int>("num_layers", 1, model_limits::layers);
+  shape.decoder_layers = fields.optional<int>("num_decoder_layers", shape.encoder_layers, 1, model_limits::layers);
+  shape.heads = fields.required<std::int64_t>("num_heads", 1, model_limits::heads);
+  shape.head_dim = fields.optional<std::int64_t>("d_kv", 64, 1, model_limits::head_dim);
+  shape.ffn = fields.required<std::int64_t>("d_ff", 1, model_limits::ffn);
+  shape.vocabulary = fields.required<std::int64_t>("vocab_size", 1, model_limits::vocabulary);
+  shape.source = shape.target = fields.optional<std::int64_t>("n_positions", 512, 1, model_limits::positions);
+  shape.buckets = fields.optional<std::int64_t>("relative_attention_num_buckets", 32, 1, model_limits::positions);
+  shape.norm_epsilon = fields.optional<double>("layer_norm_epsilon", 1e-6, 0.0, 1.0);
+  shape.tied = fields.optional<bool>("tie_word_embeddings", true);
+  refuse_unless(fields, "feed_forward_proj", {"relu", "gated-gelu", "gated-silu"});
+  shape.gated = fields.optional<std::string>("feed_forward_proj", "relu") != "relu";
+  refuse_present(fields, "quantization_config", "a quantized model");
+  if (fields.failed()) shape = {};
+  return finished(fields, t5(std::move(name), shape));
+}
+
+inline Result<ModelSpec> swin_from(JsonObject& fields, std::string name) {
+  SwinShape shape;
+  shape.hidden = fields.required<std::int64_t>("embed_dim", 1, model_limits::hidden);
+  const auto four = [&fields](std::string_view key, auto& out, std::int64_t most) {
+    const nlohmann::json& array = fields.required_array(key);
+    const auto in_range = [most](const nlohmann::json& n) { return n.is_number_integer() && n >= 1 && n <= most; };
+    if (array.size() == out.size() && std::all_of(array.begin(), array.end(), in_range)) {
+      for (std::size_t i = 0; i < out.size(); ++i) array[i].get_to(out[i]);
+    } else {
+      fields.fail(fields.name(key) + ": expected four integers from 1 to " + std::to_string(most) +
+                  ", one for each stage");
+    }
+  };
+  four("depths", shape.depths, model_limits::layers);
+  four("num_heads", shape.heads, model_limits::heads);
+  image_from(fields, shape, 4);
+  shape.window = fields.optional<std::int64_t>("window_size", 7, 1, 4096);
+  const double ratio = fields.optional<double>("mlp_ratio", 4.0, 1.0, 64.0);
+  shape.ffn_ratio = static_cast<std::int64_t>(ratio);
+  if (static_cast<double>(shape.ffn_ratio) != ratio)
+    fields.fail(fields.name("mlp_ratio") + ": only whole numbers are supported");
+  shape.norm_epsilon = fields.optional<double>("layer_norm_eps", 1e-5, 0.0, 1.0);
+  refuse_unless(fields, "hidden_act", {"gelu", "gelu_new", "gelu_pytorch_tanh", "gelu_fast"});
+  refuse_if(fields, "qkv_bias", false, true);
+  refuse_if(fields, "use_absolute_embeddings", true, false);
+  for (std::size_t i = 0; i < shape.heads.size() && !fields.failed(); ++i)
+    if ((shape.hidden << i) % shape.heads[i] != 0)
+      fields.fail(fields.where() + ": \"num_heads\" " + std::to_string(shape.heads[i]) +
+                  " does not divide the width of its stage, " + std::to_string(shape.hidden << i));
+  if (fields.failed()) shape = {};
+  return finished(fields, swin(std::move(name), shape));
+}
+
+inline Result<ModelSpec> mixtral_from(JsonObject& fields, std::string name) {
+  MixtralShape shape;
+  shape.dense = llama_shape_from(fields);
+  shape.experts = fields.required<std::int64_t>("num_local_experts", 1, model_limits::experts);
+  shape.active_experts = fields.required<std::int64_t>("num_experts_per_tok", 1, model_limits::experts);
+  refuse_present(fields, "sliding_window", "attention in a sliding window");
+  if (fields.failed()) shape = {};
+  return finished(fields, mixtral(std::move(name), shape));
+}
+
+}  // namespace galvatron::detail

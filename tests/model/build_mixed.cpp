@@ -1,0 +1,112 @@
+#include <galvatron/model/build_mixed.hpp>
+
+#include <string>
+
+#include <doctest/doctest.h>
+
+#include <galvatron/model/check.hpp>
+#include <galvatron/model/count.hpp>
+
+namespace galvatron {
+namespace {
+
+const T5Shape small_t5{
+    .encoder_layers = 2, .decoder_layers = 3, .hidden = 64, .heads = 4, .ffn = 128, .vocabulary = 100};
+const SwinShape swin_large{.depths = {2, 2, 18, 2}, .hidden = 192, .heads = {6, 12, 24, 48}};
+
+std::string why_not(const ModelSpec& model) {
+  const auto result = checked(model);
+  return result ? "" : result.error().message;
+}
+
+TEST_CASE("shapes of published models have the published parameters") {
+  // Liu et al., 2021, table 1 and the released weights; Dosovitskiy et al., 2021 (torchvision's vit_b_16).
+  CHECK(parameters(swin("swin-l", swin_large)) == 196'532'476);
+  CHECK(parameters(swin("swin-t", {.depths = {2, 2, 6, 2}, .hidden = 96, .heads = {3, 6, 12, 24}})) == 28'288'354);
+  CHECK(parameters(vit("vit-b", {.layers = 12, .hidden = 768, .heads = 12})) == 86'567'656);
+  CHECK(parameters(bert("bert-base", {.layers = 12, .hidden = 768, .heads = 12, .vocabulary = 30522})) == 109'514'298);
+  CHECK(parameters(
+            t5("t5-base", {.encoder_layers = 12, .decoder_layers = 12, .hidden = 768, .heads = 12, .ffn = 3072})) ==
+        222'903'552);
+}
+
+TEST_CASE("Swin doubles its width and quarters its tokens from stage to stage") {
+  const ModelSpec model = swin("swin", swin_large);
+  CHECK(why_not(model) == "");
+  REQUIRE(model.blocks.size() == 24);
+  CHECK(model.positions() == 56 * 56);
+  const std::int64_t s = model.positions();
+  int merges = 0;
+  for (std::size_t i = 1; i < model.blocks.size(); ++i) {
+    const LayerSpec& block = model.blocks[i];
+    const LayerSpec& before = model.blocks[i - 1];
+    merges += block.merges ? 1 : 0;
+    CHECK(block.hidden == before.hidden * (block.merges ? 2 : 1));
+    CHECK(block.tokens.of(s) * (block.merges ? 4 : 1) == before.tokens.of(s));
+    CHECK(block.input_elements(s) == before.output_elements(s));
+  }
+  CHECK(merges == 3);
+  CHECK(model.blocks.back().tokens.of(s) == 49);
+  CHECK(model.head.hidden == 8 * 192);
+}
+
+TEST_CASE("every border of T5 carries both sides, and the head takes the target alone") {
+  T5Shape shape = small_t5;
+  shape.source = 512;
+  shape.target = 4;
+  const ModelSpec model = t5("t5", shape);
+  CHECK(why_not(model) == "");
+  CHECK(model.embedding.output_elements(512) == (512 + 4) * 64);
+  CHECK(model.embedding.carried_elements(512) == 4 * 64);
+  for (const LayerSpec& block : model.blocks) {
+    CHECK(block.input_elements(512) == (512 + 4) * 64);
+    CHECK(block.output_elements(512) == (512 + 4) * 64);
+  }
+  CHECK(model.blocks[0].carried_elements(512) == 4 * 64);
+  CHECK(model.blocks[2].begins_decoder);
+  CHECK(model.blocks[2].carried_elements(512) == 4 * 64);
+  CHECK(model.blocks[3].carried_elements(512) == 512 * 64);
+  CHECK(model.blocks[3].tokens.of(512) == 4);
+  CHECK(model.head.input_elements(512) == 4 * 64);
+}
+
+TEST_CASE("only a block as GPT's and Llama's is plain") {
+  CHECK(gpt("gpt", {.layers = 2, .hidden = 64, .heads = 4, .vocabulary = 100, .positions = 32})
+            .blocks[0]
+            .is_plain_block());
+  CHECK(vit("vit", {.layers = 2, .hidden = 64, .heads = 4}).blocks[0].is_plain_block());
+  CHECK_FALSE(bert("bert", {.layers = 2, .hidden = 64, .heads = 4, .vocabulary = 100}).blocks[0].is_plain_block());
+  for (const LayerSpec& block : t5("t5", small_t5).blocks) CHECK_FALSE(block.is_plain_block());
+  for (const LayerSpec& block : swin("swin", swin_large).blocks) CHECK_FALSE(block.is_plain_block());
+}
+
+TEST_CASE("mixed models that do not fit together are refused with the layer") {
+  ModelSpec model = swin("swin", swin_large);
+  model.blocks[2].merges = false;
+  CHECK(why_not(model).find("(layer 2): its hidden size, tokens or positions differ") != std::string::npos);
+  model = swin("swin", swin_large);
+  model.blocks[1].window = 5;
+  CHECK(why_not(model).find("(layer 1): square windows divide") != std::string::npos);
+  model = t5("t5", small_t5);
+  model.blocks[2].passing = model.blocks[2].tokens;
+  CHECK(why_not(model).find("(layer 2): a layer with cross attention") != std::string::npos);
+  model = t5("t5", small_t5);
+  model.head.tokens = {1, 2};
+  CHECK(why_not(model).find("(head)") != std::string::npos);
+  T5Shape longer = small_t5;
+  longer.target = 1024;
+  CHECK(why_not(t5("t5", longer)).find("at most all of it") != std::string::npos);
+  model =
+      mixtral("moe", {.dense = {.layers = 1, .hidden = 64, .heads = 4, .ffn = 128, .vocabulary = 100, .positions = 32},
+                      .experts = 4,
+                      .active_experts = 2});
+  CHECK(why_not(model) == "");
+  model.blocks[0].active_experts = 5;
+  CHECK(why_not(model).find("experts") != std::string::npos);
+  model = vit("vit", {.layers = 1, .hidden = 64, .heads = 4});
+  model.head.tied = true;
+  CHECK(why_not(model).find("cannot use the embedding's table") != std::string::npos);
+}
+
+}  // namespace
+}  // namespace galvatron

@@ -1,0 +1,63 @@
+#include <galvatron/strategy/parameters.hpp>
+
+#include <doctest/doctest.h>
+
+#include <string>
+
+#include <galvatron/model/count.hpp>
+#include <galvatron/model/zoo.hpp>
+
+using namespace galvatron;
+
+namespace {
+
+std::int64_t elements(const LayerSpec& layer, ParameterPart part, int tensor) {
+  std::int64_t sum = 0;
+  for (const ParameterTensor& t : parameter_layout(layer, part, tensor, 1))
+    sum += t.count() * (t.cut == ParameterCut::whole ? 1 : tensor);
+  return sum;
+}
+
+}  // namespace
+
+TEST_CASE("the tensors of a layer are the parameters that are counted, whole and cut") {
+  for (const std::string& name : model_names()) {
+    const ModelSpec model = value_or_throw(find_model(name));
+    const LayerSpec* before = nullptr;
+    for (const LayerSpec& block : model.blocks) {
+      if (before != nullptr && *before == block) continue;
+      before = &block;
+      INFO(name << ", layer " << &block - model.blocks.data());
+      CHECK(elements(block, ParameterPart::rest, 1) == parameters(block));
+      if (block.heads % 4 == 0 && block.kv_heads % 4 == 0)
+        CHECK(elements(block, ParameterPart::rest, 4) == parameters(block));
+    }
+    // Tables and biases over the vocabulary are padded.
+    const auto padded = [](std::int64_t v) { return vocabulary_shard(v, 1) - v; };
+    const LayerSpec& e = model.embedding;
+    CHECK(elements(e, ParameterPart::table, 1) + elements(e, ParameterPart::rest, 1) ==
+          parameters(e) + (e.patch_width > 0 ? 0 : padded(e.vocabulary) * e.hidden));
+    const LayerSpec& h = model.head;
+    const std::int64_t table = h.tied ? 0 : elements(h, ParameterPart::table, 1) - padded(h.vocabulary) * h.hidden;
+    const std::int64_t biases = h.head == HeadKind::language ? 0 : padded(h.vocabulary);
+    CHECK(table + elements(h, ParameterPart::rest, 1) == parameters(h) + biases);
+  }
+}
+
+TEST_CASE("tensors lie behind one another in the order of their kinds") {
+  for (const std::string& name : model_names()) {
+    const ModelSpec model = value_or_throw(find_model(name));
+    for (const LayerSpec* layer : {&model.embedding, &model.blocks.front(), &model.blocks.back(), &model.head}) {
+      const ParameterLayout layout = parameter_layout(*layer, ParameterPart::rest, 1, 4);
+      std::int64_t end = 0;
+      for (const ParameterTensor& t : layout) {
+        CHECK(t.offset == end);
+        CHECK(t.decays == (t.offset < layout.decay_end));
+        CHECK((t.cut == ParameterCut::whole) == (t.offset >= layout.whole_begin && t.offset < layout.whole_end));
+        end = round_up(t.offset + t.count(), parameter_alignment);
+      }
+      CHECK(layout.elements >= end);
+      CHECK(layout.elements % (4 * parameter_alignment) == 0);
+    }
+  }
+}
