@@ -202,7 +202,7 @@ class SingleStage {
                       static_cast<int>(i)};
           const Figures& last = *before.choice;
           if (last.layout != f.layout) {
-            label.seconds += p_.objective.microbatches * p_.relayout_seconds(last.layout, f.layout);
+            label.seconds += p_.objective.microbatches * p_.relayout_seconds(layer, last.layout, f.layout);
             label.workspace =
                 std::max({label.workspace, last.forward_workspace + last.activation, last.activation + f.activation});
           }
