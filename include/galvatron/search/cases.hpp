@@ -132,8 +132,8 @@ constexpr Choice make_choice(const LayerSpec& layer, const StrategySpec& spec, c
 }
 
 /// The moves at the borders of each kind of layer; equal borders are priced once.
-inline std::vector<Moves> make_moves(const std::vector<const LayerSpec*>& kinds, const StageSetting& setting,
-                                     const cost::Batch& batch, const Cluster& cluster, int ranks) {
+constexpr std::vector<Moves> make_moves(const std::vector<const LayerSpec*>& kinds, const StageSetting& setting,
+                                        const cost::Batch& batch, const Cluster& cluster, int ranks) {
   struct Border {
     std::int64_t elements = 0;
     std::vector<double> relayout;
