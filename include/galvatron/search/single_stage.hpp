@@ -49,7 +49,9 @@ class SingleStage {
     std::int64_t kept;
     std::int64_t workspace;
     std::int64_t forward_workspace;
+    std::int64_t input;
     std::int64_t activation;
+    std::int64_t carried;  // by all micro-batches in flight, where a layout begins
     int layout;
     int index;
     int tag;
@@ -72,13 +74,14 @@ class SingleStage {
     std::vector<Figures> all;
     for (const Choice& c : p_.types[type])
       all.push_back({p_.objective.microbatches * c.seconds() + c.once(), c.states + p_.slots[0] * c.stash,
-                     std::max(c.forward_workspace, c.activation + c.backward_workspace), c.forward_workspace,
-                     c.activation, c.layout, static_cast<int>(all.size()), c.tag});
+                     std::max(c.forward_workspace, c.activation + c.backward_workspace), c.forward_workspace, c.input,
+                     c.activation, p_.slots[0] * c.carried, c.layout, static_cast<int>(all.size()), c.tag});
     if (p_.tied && (type_of(0) == static_cast<int>(type) || type_of(p_.count() - 1) == static_cast<int>(type)))
       return all;
     const auto beats = [](const Figures& a, const Figures& b) {
       return a.layout == b.layout && a.seconds <= b.seconds && a.kept <= b.kept && a.workspace <= b.workspace &&
-             a.forward_workspace <= b.forward_workspace && a.activation <= b.activation;
+             a.forward_workspace <= b.forward_workspace && a.input <= b.input && a.activation <= b.activation &&
+             a.carried <= b.carried;
     };
     std::vector<Figures> out;
     for (const Figures& f : all) {
@@ -187,8 +190,9 @@ class SingleStage {
             limit_ - ahead[at + 1] - f.seconds - multiplier_ * static_cast<double>(f.kept - p_.fixed - room_);
         const std::size_t mine = out.size();
         if (layer == 0) {
-          if (p_.fixed + f.workspace <= most && !(multiplier_ * static_cast<double>(p_.fixed) >= slowest))
-            out.push_back({f.seconds, p_.fixed + f.kept, f.workspace, &f, -1});
+          const std::int64_t kept = p_.fixed + f.carried;
+          if (kept + f.workspace <= most && !(multiplier_ * static_cast<double>(kept) >= slowest))
+            out.push_back({f.seconds, kept + f.kept, f.workspace, &f, -1});
           continue;
         }
         const std::vector<Label>& previous = labels[at - 1];
@@ -203,10 +207,11 @@ class SingleStage {
           const Figures& last = *before.choice;
           if (last.layout != f.layout) {
             label.seconds += p_.objective.microbatches * p_.relayout_seconds(layer, last.layout, f.layout);
+            label.kept += f.carried;
             label.workspace =
-                std::max({label.workspace, last.forward_workspace + last.activation, last.activation + f.activation});
+                std::max({label.workspace, last.forward_workspace + last.activation, last.activation + f.input});
           }
-          if (before.kept + label.workspace <= most) keep(label, mine, out);
+          if (label.kept - f.kept + label.workspace <= most) keep(label, mine, out);
         }
       }
     }
