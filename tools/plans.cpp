@@ -75,6 +75,7 @@ nlohmann::ordered_json plan_report(const Plan& plan, const PlanCost& cost, Secon
   out["search_seconds"] = search_seconds.value;
   out["microbatches"] = plan.microbatches;
   out["schedule"] = name_of(plan.schedule);
+  out["virtual_stages"] = plan.virtual_stages;
   out["stages"] = nlohmann::ordered_json::array();
   for (const PlanStageCost& stage : cost.stages)
     out["stages"].push_back({{"first_layer", stage.stage.first_layer},
@@ -113,17 +114,19 @@ std::string plan_summary(const Plan& plan, const PlanCost& cost) {
   return out;
 }
 
-// `1f1b`, `gpipe,1f1b`.
+// `1f1b`, `gpipe,1f1b`, `all`.
 std::vector<ScheduleKind> schedules_named(const std::string& text) {
+  if (text == "all") return {schedule_kinds.begin(), schedule_kinds.end()};
   std::vector<ScheduleKind> out;
   for (std::size_t at = 0; at <= text.size();) {
     const std::size_t end = std::min(text.find(',', at), text.size());
     const std::string name = text.substr(at, end - at);
     const auto kind = schedule_named(name);
-    if (!kind || !is_planned(*kind))
+    if (!kind)
       throw Failure(ErrorKind::usage,
                     "--schedule: \"" + galvatron::detail::one_line(name, 40) +
-                        "\" is not a schedule that is planned; choose gpipe, 1f1b or both as gpipe,1f1b");
+                        "\" is not a schedule; choose from gpipe, 1f1b, interleaved, zb-h1, with commas between "
+                        "several, or all");
     out.push_back(*kind);
     at = end + 1;
   }
@@ -169,7 +172,8 @@ void run_plan(const Arguments& arguments, Common& common) {
   options.section("Limits");
   options.size("--memory", search.memory, "memory of each device that the plan may take (default: all it has)");
   options.text("--space", space, "a,b,...", "what to choose from: " + std::string(space_names) + " (default: all)");
-  options.text("--schedule", schedule, "NAME", "gpipe, 1f1b, or gpipe,1f1b for the faster one (default)");
+  options.text("--schedule", schedule, "a,b,...",
+               "gpipe, 1f1b, interleaved, zb-h1 or all: the fastest of them (default: gpipe,1f1b, which `train` runs)");
   options.integer("--microbatches", search.microbatches, 1, 1 << 30,
                   "micro-batches of an iteration (default: the fastest number)");
   options.integer("--threads", search.threads, 1, 1024, "threads to search with (default: 1)");

@@ -164,7 +164,7 @@ void check_runnable(const Plan& plan) {
   check_spec(plan.embedding);
   for (const StrategySpec& spec : plan.layers) check_spec(spec);
   check_spec(plan.head);
-  if (!is_planned(plan.schedule) || plan.virtual_stages != 1)
+  if (!is_trained(plan.schedule) || plan.virtual_stages != 1)
     refuse(std::string("this version trains with the schedules gpipe and 1f1b, not ") + name_of(plan.schedule) +
            "; make a plan with --schedule 1f1b");
   if (plan.ranks() > 1024)

@@ -91,8 +91,8 @@ TEST_CASE("the options narrow the search") {
   }
   CHECK(folder.run(base + "--threads 2").json().at("plan") == folder.run(base + "--threads 1").json().at("plan"));
   check_failure(folder.run("plan --model gpt2-350m --cluster 8xa100-40g --global-batch 64 --space dp,qp"), 2, "qp");
-  check_failure(folder.run("plan --model gpt2-350m --cluster 8xa100-40g --global-batch 64 --schedule zb-h1"), 2,
-                "zb-h1");
+  check_failure(folder.run("plan --model gpt2-350m --cluster 8xa100-40g --global-batch 64 --schedule pipedream"), 2,
+                "gpipe, 1f1b, interleaved, zb-h1");
   check_failure(folder.run("plan --model gpt2-350m --cluster 8xa100-40g --global-batch 64 --schedule 1f1b,"), 2,
                 "--schedule");
   check_failure(folder.run("plan --model gpt2-350m --cluster 8xa100-40g --global-batch 64 --microbatches 7"), 2,
@@ -100,6 +100,30 @@ TEST_CASE("the options narrow the search") {
   check_failure(folder.run("plan --model gpt2-350m --cluster 8xa100-40g --global-batch 64 --seq 2048"), 2, "2048");
   check_failure(folder.run("plan --model gpt2-350m --cluster 8xa100-40g --global-batch 64 --precision fp8"), 2,
                 "bf16|fp32");
+}
+
+TEST_CASE("interleaved and zero-bubble plans are made and priced, and not trained") {
+  const Folder folder;
+  folder.write_text();
+  for (const std::string schedule : {"interleaved", "zb-h1"}) {
+    CAPTURE(schedule);
+    const json report = folder
+                            .run(
+                                "plan --model gpt2-350m --cluster 8xa100-40g --global-batch 64 --microbatches 16 "
+                                "--space all,pp=4 --json --out p.json --schedule " +
+                                schedule)
+                            .json();
+    CHECK(report.at("schedule") == schedule);
+    CHECK(report.at("plan").at("schedule") == schedule);
+    CHECK((report.at("plan").at("virtual_stages").get<int>() > 1) == (schedule == "interleaved"));
+    const json priced = folder.run("cost --plan p.json --json").json();
+    CHECK(priced.at("iteration_seconds") == report.at("iteration_seconds"));
+    check_failure(folder.run("train --plan p.json --data text.txt --steps 1"), 2, schedule);
+  }
+  const json best =
+      folder.run("plan --model gpt2-350m --cluster 8xa100-40g --global-batch 64 --json --schedule all").json();
+  const json plain = folder.run("plan --model gpt2-350m --cluster 8xa100-40g --global-batch 64 --json").json();
+  CHECK(best.at("iteration_seconds").get<double>() <= plain.at("iteration_seconds").get<double>());
 }
 
 TEST_CASE("a budget that is too small tells the smallest that works, and that one works") {

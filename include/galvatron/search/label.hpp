@@ -11,10 +11,11 @@ namespace galvatron::search {
 /// The cost of a run of layers of one stage, its last layer included.
 ///
 /// A stage needs `kept` bytes and, on top, the largest workspace W of its layers. Carrying kept and `top` = kept + W,
-/// one label is never worse than another, whatever layers follow, exactly if it is no larger in each of the four
+/// one label is never worse than another, whatever layers follow, exactly if it is no larger in each of the five
 /// figures: for a later workspace V the stage needs kept + max(W, V) = max(top, kept + V).
 struct Label {
   double time = 0;  ///< seconds of a micro-batch
+  double ramp = 0;  ///< of them, what the schedule does not put off
   double once = 0;  ///< seconds once an iteration
   std::int64_t kept = 0;
   std::int64_t top = 0;
@@ -24,6 +25,7 @@ struct Label {
   /// By time, then the other figures; a total order, so that sorting is the same everywhere.
   friend bool operator<(const Label& a, const Label& b) {
     if (a.time != b.time) return a.time < b.time;
+    if (a.ramp != b.ramp) return a.ramp < b.ramp;
     if (a.once != b.once) return a.once < b.once;
     if (a.top != b.top) return a.top < b.top;
     if (a.kept != b.kept) return a.kept < b.kept;
@@ -31,9 +33,10 @@ struct Label {
   }
   [[nodiscard]] std::int64_t workspace() const { return top - kept; }
   /// The label after another layer with these figures.
-  void add(double more_time, double more_once, std::int64_t more_kept, std::int64_t its_workspace) {
+  void add(double more_time, double more_ramp, double more_once, std::int64_t more_kept, std::int64_t its_workspace) {
     const std::int64_t largest = std::max(workspace(), its_workspace);
     time += more_time;
+    ramp += more_ramp;
     once += more_once;
     kept += more_kept;
     top = kept + largest;
@@ -51,7 +54,7 @@ inline bool keep_best(std::vector<Label>& labels, std::size_t limit, double once
   for (std::size_t i = 0; i < labels.size(); ++i) {
     const Label label = labels[i];
     const auto beats = [&label](const Label& other) {
-      return other.once <= label.once && other.top <= label.top && other.kept <= label.kept;
+      return other.ramp <= label.ramp && other.once <= label.once && other.top <= label.top && other.kept <= label.kept;
     };
     bool beaten = kept > 0 && beats(labels[last]);
     for (std::size_t j = 0; j < kept && !beaten; ++j)

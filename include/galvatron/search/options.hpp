@@ -31,6 +31,7 @@ struct Candidate {
   int stages = 1;
   int microbatches = 1;
   ScheduleKind schedule = ScheduleKind::one_f_one_b;
+  int virtual_stages = 1;
   std::vector<int> first_block;      ///< (P) of every stage
   std::vector<StrategySpec> blocks;  ///< (L)
   StrategySpec embedding;
