@@ -55,10 +55,30 @@ struct PlanCost {
   Seconds update;  ///< gradients and optimizer, once
   Seconds idle;    ///< waits for other stages
 
+  /// 1 - largest / sum over the stages of their seconds (alpha_t) and of their peaks (alpha_m), each in [0, 1 - 1/P]:
+  /// how evenly they are loaded (Galvatron-BMW, arXiv 2307.02031).
+  [[nodiscard]] double time_balance() const {
+    return balance([](const PlanStageCost& s) { return (s.seconds.forward + s.seconds.backward).value; });
+  }
+  [[nodiscard]] double memory_balance() const {
+    return balance([](const PlanStageCost& s) { return static_cast<double>(s.peak().count); });
+  }
   [[nodiscard]] Bytes peak() const {
     Bytes most;
     for (const PlanStageCost& stage : stages) most = max(most, stage.peak());
     return most;
+  }
+
+ private:
+  template <class F>
+  [[nodiscard]] double balance(F figure) const {
+    double most = 0;
+    double sum = 0;
+    for (const PlanStageCost& stage : stages) {
+      most = std::max(most, figure(stage));
+      sum += figure(stage);
+    }
+    return sum > 0 ? 1 - most / sum : 0;
   }
 };
 

@@ -39,7 +39,8 @@ struct Case {
 };
 
 /// Checks options against model and cluster and fills in the defaults. Errors (usage): figures below 1, a sequence that
-/// is too long, micro-batches that do not divide the batch, no schedule.
+/// is too long, micro-batches that do not divide the batch, forced degrees that do not divide the
+/// devices, no schedule.
 inline Result<SearchOptions> completed(SearchOptions options, const ModelSpec& model, const Cluster& cluster) {
   const auto text = [](std::int64_t n) { return std::to_string(n); };
   if (model.blocks.empty()) return usage_error("the model " + model.name + " has no layers");
@@ -71,8 +72,9 @@ struct StageSetting {
   std::vector<StrategySpec> like;  // a spec of each layout
   std::vector<double> share;       // (layouts, layouts) of a micro-batch that a re-layout moves to one rank
 
-  StageSetting(int stage_count, int stage_ranks, const Space& space)
-      : stages(stage_count), ranks(stage_ranks), specs(strategies(space, stage_ranks)) {
+  /// @param candidates  for a stage of so many ranks
+  StageSetting(int stage_count, int stage_ranks, std::vector<StrategySpec> candidates)
+      : stages(stage_count), ranks(stage_ranks), specs(std::move(candidates)) {
     const auto of = [](const StrategySpec& s) { return activation_layout(s, 0, 1, 1); };
     for (const StrategySpec& spec : specs) {
       const auto same =
@@ -210,9 +212,21 @@ inline std::vector<Case> make_cases(const ModelSpec& model, const Cluster& clust
   for (const int m : divisors(static_cast<int>(options.global_batch)))
     if (options.microbatches == 0 || options.microbatches == m) counts.push_back(m);
   std::vector<detail::StageSetting> settings;
-  for (const int stages : pipeline_degrees(options.space, cluster.devices))
-    if (stages <= static_cast<int>(model.blocks.size()))
-      settings.emplace_back(stages, cluster.devices / stages, options.space);
+  // What fits no layer with the whole batch as one micro-batch fits none with more of them.
+  std::vector<const LayerSpec*> kinds{&model.embedding, &model.head};
+  for (const LayerSpec& block : model.blocks)
+    if (std::none_of(kinds.begin(), kinds.end(), [&](const LayerSpec* kind) { return *kind == block; }))
+      kinds.push_back(&block);
+  for (const int stages : pipeline_degrees(options.space, cluster.devices)) {
+    if (stages > static_cast<int>(model.blocks.size())) continue;
+    std::vector<StrategySpec> specs = strategies(options.space, cluster.devices / stages);
+    std::erase_if(specs, [&](const StrategySpec& spec) {
+      return std::none_of(kinds.begin(), kinds.end(), [&](const LayerSpec* kind) {
+        return is_fit(*kind, spec, options.global_batch, options.sequence);
+      });
+    });
+    settings.emplace_back(stages, cluster.devices / stages, std::move(specs));
+  }
   std::vector<Case> made(settings.size() * counts.size());
   in_parallel(made.size(), options.threads, [&](std::size_t i) {
     made[i] = detail::make_case(model, cluster, options, settings[i / counts.size()], counts[i % counts.size()]);

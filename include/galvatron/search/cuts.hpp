@@ -17,6 +17,14 @@
 
 namespace galvatron::search {
 
+/// What is known of a stage of any assignment with less than some seconds.
+struct StageLimit {
+  double slowest = std::numeric_limits<double>::infinity();  ///< no stage takes longer
+  double seconds = std::numeric_limits<double>::infinity();  ///< the limit on the assignment
+  double sum = 0;                                            ///< of the ramps of all stages, at least
+  double slowest_of_all = 0;                                 ///< the slowest stage takes that at least
+};
+
 class Cuts {
  public:
   static constexpr double infinite = std::numeric_limits<double>::infinity();
@@ -49,16 +57,19 @@ class Cuts {
   /// Looks at assignments with less than `limit` seconds from here on; false when there are none.
   bool narrow(double limit) {
     const Objective& o = p_.objective;
+    limit_ = limit;
     slowest_ = o.weights.turns > 0 && p_.stages() > 1
                    ? ((limit - once_) / o.alone - o.weights.ramp * ramps_.back()) / o.weights.turns * (1 + 1e-9)
                    : infinite;
     if (!find_windows()) return false;
     add_up();
-    return true;
+    return limit == infinite || after_.front().sum < infinite;
   }
 
-  /// No stage takes longer.
-  [[nodiscard]] double slowest() const { return slowest_; }
+  /// What a stage must keep within, so that an assignment has less seconds than the limit.
+  [[nodiscard]] StageLimit stage_limit() const {
+    return {slowest_, limit_, after_.front().sum, after_.front().slowest};
+  }
   /// The first layer of stage `stage`, 0 to P, is one of these.
   [[nodiscard]] int earliest(int stage) const { return low_[static_cast<std::size_t>(stage)]; }
   [[nodiscard]] int latest(int stage) const { return high_[static_cast<std::size_t>(stage)]; }
@@ -176,6 +187,7 @@ class Cuts {
   const Segments& s_;
   const std::vector<double>& ramps_;
   double once_;
+  double limit_ = infinite;
   double slowest_ = infinite;
   std::vector<int> low_;   // (P + 1) first layers of stages
   std::vector<int> high_;  // (P + 1)

@@ -43,13 +43,64 @@ struct Label {
   }
 };
 
-/// Removes labels that another one makes superfluous, and then, if more than `limit` are left, thins them: the range of
-/// memory is cut into cells and each keeps its label of least time + once_weight * once. Returns whether it thinned.
-/// The result is ordered by time and depends on nothing but the labels and their order.
-inline bool keep_best(std::vector<Label>& labels, std::size_t limit, double once_weight) {
-  if (labels.size() < 2) return false;
-  std::sort(labels.begin(), labels.end());
+namespace detail {
+
+/// Labels that were kept, in the order of time, for the question whether one of them beats the next. Labels have few
+/// different workspaces; for each one a staircase has the least top for every once.
+class KeptLabels {
+ public:
+  [[nodiscard]] bool beats(const Label& label) const {
+    return std::any_of(groups_.begin(), groups_.end(), [&](const Group& group) {
+      // With workspace w, top <= label.top and kept <= label.kept are one limit on top.
+      const std::int64_t most = std::min(label.top, label.kept + group.workspace);
+      const auto above = std::upper_bound(group.steps.begin(), group.steps.end(), label.once,
+                                          [](double once, const Step& step) { return once < step.once; });
+      return above != group.steps.begin() && (above - 1)->top <= most;
+    });
+  }
+  /// A label that none beats.
+  void add(const Label& label) {
+    const std::int64_t workspace = label.workspace();
+    auto group = std::find_if(groups_.begin(), groups_.end(), [=](const Group& g) { return g.workspace == workspace; });
+    if (group == groups_.end()) group = groups_.insert(groups_.end(), {workspace, {}});
+    auto& steps = group->steps;
+    auto first = std::lower_bound(steps.begin(), steps.end(), label.once,
+                                  [](const Step& step, double once) { return step.once < once; });
+    auto last = first;
+    while (last != steps.end() && last->top >= label.top) ++last;
+    if (first == last) {
+      steps.insert(first, {label.once, label.top});
+      return;
+    }
+    *first = {label.once, label.top};
+    steps.erase(first + 1, last);
+  }
+
+ private:
+  struct Step {
+    double once = 0;
+    std::int64_t top = 0;
+  };
+  struct Group {
+    std::int64_t workspace = 0;
+    std::vector<Step> steps;  // once ascending, top descending
+  };
+  std::vector<Group> groups_;
+};
+
+/// Keeps the labels, sorted, that no other beats; returns how many.
+inline std::size_t keep_unbeaten(std::vector<Label>& labels) {
   std::size_t kept = 0;
+  if (std::all_of(labels.begin(), labels.end(), [](const Label& l) { return l.ramp == l.time; })) {
+    KeptLabels best;
+    for (std::size_t i = 0; i < labels.size(); ++i) {
+      const Label label = labels[i];
+      if (best.beats(label)) continue;
+      best.add(label);
+      labels[kept++] = label;
+    }
+    return kept;
+  }
   std::size_t last = 0;  // the label that removed one last: likely to remove the next
   for (std::size_t i = 0; i < labels.size(); ++i) {
     const Label label = labels[i];
@@ -64,6 +115,18 @@ inline bool keep_best(std::vector<Label>& labels, std::size_t limit, double once
       }
     if (!beaten) labels[kept++] = label;
   }
+  return kept;
+}
+
+}  // namespace detail
+
+/// Removes labels that another one makes superfluous, and then, if more than `limit` are left, thins them: the range of
+/// memory is cut into cells and each keeps its label of least time + once_weight * once. Returns whether it thinned.
+/// The result is ordered by time and depends on nothing but the labels and their order.
+inline bool keep_best(std::vector<Label>& labels, std::size_t limit, double once_weight) {
+  if (labels.size() < 2) return false;
+  std::sort(labels.begin(), labels.end());
+  const std::size_t kept = detail::keep_unbeaten(labels);
   labels.resize(kept);
   if (kept <= limit) return false;
 

@@ -4,6 +4,7 @@
 #include <time.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
@@ -16,6 +17,7 @@
 #include <galvatron/core/error.hpp>
 #include <galvatron/core/quantity.hpp>
 #include <galvatron/model/spec.hpp>
+#include <galvatron/search/bmw.hpp>
 #include <galvatron/search/cases.hpp>
 #include <galvatron/search/options.hpp>
 #include <galvatron/search/parallel.hpp>
@@ -97,7 +99,10 @@ class Search {
     // A quick pass with few labels finds good plans; a second one, pruned by them, proves or improves.
     std::vector<std::size_t> open;
     for (const auto& [bound, index] : order_) open.push_back(index);
-    for (const std::size_t labels : {std::size_t{6}, options_.labels}) open = solve(open, labels, out.statistics);
+    if (options_.algorithm == Algorithm::bmw)
+      open = solve(open, 0, out.statistics);
+    else
+      for (const std::size_t labels : {std::size_t{6}, options_.labels}) open = solve(open, labels, out.statistics);
     out.statistics.proven = open.empty();
     out.statistics.labels = work_;
     out.feasible = best_.fits();
@@ -141,6 +146,13 @@ class Search {
     Attempt out;
     if (solver.bound() >= upper) return out;
     out.searched = true;
+    if (options_.algorithm == Algorithm::bmw) {
+      Bmw bmw(c.problem);
+      out.found = bmw.run();
+      out.proven = false;
+      out.work = bmw.work();
+      return out;
+    }
     out.found = solver.fastest(upper);
     out.proven = solver.proven();
     out.work = solver.work();
@@ -162,8 +174,14 @@ class Search {
         const Case& c = cases_[open[first + i]];
         work_ += attempts[i].work;
         statistics.solved += attempts[i].searched ? 1 : 0;
-        if (attempts[i].found) offer(c, candidate_of(c, attempts[i].found->plan, attempts[i].found->cost, cluster_));
-        if (!attempts[i].proven) unproven.push_back(open[first + i]);
+        bool exact = true;  // the problem's objective is what the plan takes
+        if (attempts[i].found) {
+          const Candidate candidate = candidate_of(c, attempts[i].found->plan, attempts[i].found->cost, cluster_);
+          exact =
+              c.problem.objective.shared || candidate.iteration.value <= attempts[i].found->cost.seconds * (1 + 1e-9);
+          offer(c, candidate);
+        }
+        if (!attempts[i].proven || !exact) unproven.push_back(open[first + i]);
       }
     }
     return unproven;
@@ -226,6 +244,26 @@ class Search {
   std::int64_t work_ = 0;
 };
 
+/// Why these cases cannot be searched: a cluster's figures that make prices which are none.
+inline std::string why_no_prices(const std::vector<Case>& cases, const Cluster& cluster) {
+  const auto is_price = [](double seconds) { return std::isfinite(seconds) && seconds >= 0; };
+  const auto all = [&](const std::vector<double>& seconds) {
+    return std::all_of(seconds.begin(), seconds.end(), is_price);
+  };
+  for (const Case& c : cases) {
+    bool good = all(c.problem.relayout) && all(c.problem.receive);
+    for (const LayerType& type : c.problem.types)
+      for (const Choice& choice : type)
+        good = good && is_price(choice.forward) && is_price(choice.backward) && is_price(choice.synchronise) &&
+               is_price(choice.update);
+    if (!good)
+      return "the cluster " + cluster.name +
+             " gives work a price that is no number of seconds: its rates must be positive and finite, and its tables "
+             "in range";
+  }
+  return {};
+}
+
 inline std::string why_no_case(const ModelSpec& model, const Cluster& cluster, const SearchOptions& options) {
   const LayerSpec& block = model.blocks.front();
   const auto text = [](std::int64_t n) { return std::to_string(n); };
@@ -239,13 +277,14 @@ inline std::string why_no_case(const ModelSpec& model, const Cluster& cluster, c
 
 }  // namespace detail
 
-/// The fastest plan. Errors (usage): bad options (see completed). An infeasible search is a result with `reason` and,
-/// if any budget admits a plan, the smallest one. Deterministic.
+/// The fastest plan. Errors (usage): bad options (see completed), a cluster whose figures give no prices. An infeasible
+/// search is a result with `reason` and, if any budget admits a plan, the smallest one. Deterministic.
 inline Result<SearchResult> search(const ModelSpec& model, const Cluster& cluster, const SearchOptions& wanted) {
   const double begin = detail::monotonic_seconds();
   auto options = completed(wanted, model, cluster);
   if (!options) return tl::unexpected<Error>(std::move(options.error()));
   std::vector<Case> cases = make_cases(model, cluster, *options);
+  if (const std::string why = detail::why_no_prices(cases, cluster); !why.empty()) return usage_error(why);
   SearchResult result;
   if (cases.empty()) {
     result.reason = detail::why_no_case(model, cluster, *options);

@@ -169,7 +169,7 @@ class Solver {
   }
 
   // Middle stages inside one run of equal layers may use one table, whatever layer they begin with.
-  const StageTable& middle(StageRole role, double upper, std::int64_t budget) {
+  const StageTable& middle(StageRole role, std::int64_t budget) {
     const int type = problem_.layers[static_cast<std::size_t>(role.begin)];
     const int earliest = cuts_.earliest(role.stage);
     const int longest = cuts_.latest(role.stage + 1) - earliest;
@@ -190,7 +190,7 @@ class Solver {
       role.longest = std::max(role.longest, found->longest);
       role.longest = std::min(role.longest, problem_.count() - problem_.trailing - role.begin);
     }
-    auto table = make_table(role, upper, budget);
+    auto table = make_table(role, budget);
     const StageTable& out = *table;
     if (found == nullptr) {
       middle_.push_back({key, start, role.shortest, role.longest, std::move(table)});
@@ -201,11 +201,11 @@ class Solver {
     return out;
   }
 
-  std::unique_ptr<StageTable> make_table(const StageRole& role, double upper, std::int64_t budget) {
+  std::unique_ptr<StageTable> make_table(const StageRole& role, std::int64_t budget) {
     Limits limits = limits_;
     limits.work -= std::min(limits.work, work_);
-    auto table = std::make_unique<StageTable>(problem_, bounds_, segments_, role, limits, budget, upper,
-                                              limits.memory_only ? infinite : cuts_.slowest());
+    auto table = std::make_unique<StageTable>(problem_, bounds_, segments_, role, limits, budget,
+                                              limits.memory_only ? StageLimit{} : cuts_.stage_limit());
     work_ += table->work();
     return table;
   }
@@ -272,10 +272,10 @@ class Solver {
         const int longest = role.longest;
         const StageTable* table = nullptr;
         if (role.first || role.last) {
-          ends.push_back(make_table(role, upper, budget));
+          ends.push_back(make_table(role, budget));
           table = ends.back().get();
         } else {
-          table = &middle(role, upper, budget);
+          table = &middle(role, budget);
         }
         proven_ = proven_ && !table->thinned();
         for (std::size_t j = 0; j < joints.size(); ++j, ++parent)

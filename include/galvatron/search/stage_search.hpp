@@ -13,6 +13,7 @@
 #include <vector>
 
 #include <galvatron/search/bounds.hpp>
+#include <galvatron/search/cuts.hpp>
 #include <galvatron/search/label.hpp>
 #include <galvatron/search/problem.hpp>
 #include <galvatron/search/segments.hpp>
@@ -96,18 +97,16 @@ struct StageRole {
 /// All good stages that begin at one layer.
 class StageTable {
  public:
-  /// @param upper    plans with so many seconds or more are of no use
-  /// @param slowest  stages with more seconds of a micro-batch are of no use
+  /// @param within  stages beyond it are of no use
   StageTable(const Problem& problem, const Bounds& bounds, const Segments& segments, const StageRole& role,
-             const Limits& limits, std::int64_t budget, double upper, double slowest)
+             const Limits& limits, std::int64_t budget, const StageLimit& within)
       : problem_(problem),
         bounds_(bounds),
         segments_(segments),
         role_(role),
         limits_(limits),
         budget_(budget),
-        upper_(upper),
-        slowest_(slowest) {
+        within_(within) {
     once_weight_ = bounds.once_share();
     merge_ = problem.stages() == 1 && !limits.memory_only;  // the objective is one sum then, and time alone carries it
     build();
@@ -204,9 +203,14 @@ class StageTable {
     const double rest = least_end > layer + 1 ? segments_.seconds(role_.stage, layer + 1, least_end,
                                                                   static_cast<double>(budget_ - label.top))
                                               : 0.0;
-    if (merge_) return bounds_.single_stage(label.time + rest) >= upper_;
-    if (label.time + rest > slowest_) return true;
-    return bounds_.with_stage(role_.stage, role_.begin, layer + 1, label) >= upper_;
+    if (merge_) return bounds_.single_stage(label.time + rest) >= within_.seconds;
+    if (label.time + rest > within_.slowest) return true;
+    const auto& onces = bounds_.onces();
+    const double once =
+        label.once + onces[static_cast<std::size_t>(least_end)] - onces[static_cast<std::size_t>(layer) + 1];
+    return problem_.objective(within_.sum, std::max(label.time + rest, within_.slowest_of_all), once) >=
+               within_.seconds ||
+           bounds_.with_stage(role_.stage, role_.begin, layer + 1, label) >= within_.seconds;
   }
 
   // Labels that reach `layer` in a layout, before its choice is made.
@@ -311,8 +315,7 @@ class StageTable {
   StageRole role_;
   Limits limits_;
   std::int64_t budget_;
-  double upper_;
-  double slowest_;
+  StageLimit within_;
   double once_weight_ = 0;
   bool merge_ = false;
   bool thinned_ = false;
