@@ -151,7 +151,7 @@ class Bmw {
     role.first = stage == 0;
     role.last = stage + 1 == p_.stages();
     role.tag = tag_;
-    const StageTable table(p_, bounds_, segments_, role, limits_, p_.budget, StageLimit{});
+    const StageTable table(p_, bounds_, segments_, segments_, role, limits_, p_.budget, StageLimit{});
     work_ += table.work();
     Stage out{stage, begin, end, false, {}};
     const StageOption* best = nullptr;

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 namespace galvatron::search {
@@ -88,6 +89,30 @@ class KeptLabels {
   std::vector<Group> groups_;
 };
 
+/// Sorts labels that come in a few sorted runs: those of one choice after the other.
+inline void merge_runs(std::vector<Label>& labels) {
+  std::vector<std::size_t> ends;
+  for (auto at = labels.begin(); at != labels.end();) {
+    at = std::is_sorted_until(at, labels.end());
+    ends.push_back(static_cast<std::size_t>(at - labels.begin()));
+  }
+  if (ends.size() > labels.size() / 4) {
+    std::sort(labels.begin(), labels.end());
+    return;
+  }
+  const auto place = [&labels](std::size_t i) { return labels.begin() + static_cast<std::ptrdiff_t>(i); };
+  while (ends.size() > 1) {
+    std::vector<std::size_t> merged;
+    std::size_t begin = 0;
+    for (std::size_t k = 0; k < ends.size(); k += 2) {
+      if (k + 1 < ends.size()) std::inplace_merge(place(begin), place(ends[k]), place(ends[k + 1]));
+      begin = ends[std::min(k + 1, ends.size() - 1)];
+      merged.push_back(begin);
+    }
+    ends = std::move(merged);
+  }
+}
+
 /// Keeps the labels, sorted, that no other beats; returns how many.
 inline std::size_t keep_unbeaten(std::vector<Label>& labels) {
   std::size_t kept = 0;
@@ -125,7 +150,7 @@ inline std::size_t keep_unbeaten(std::vector<Label>& labels) {
 /// The result is ordered by time and depends on nothing but the labels and their order.
 inline bool keep_best(std::vector<Label>& labels, std::size_t limit, double once_weight) {
   if (labels.size() < 2) return false;
-  std::sort(labels.begin(), labels.end());
+  detail::merge_runs(labels);
   const std::size_t kept = detail::keep_unbeaten(labels);
   labels.resize(kept);
   if (kept <= limit) return false;

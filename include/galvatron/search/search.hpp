@@ -96,13 +96,14 @@ class Search {
       try_uniform(c);
     }
     std::sort(order_.begin(), order_.end());
-    // A quick pass with few labels finds good plans; a second one, pruned by them, proves or improves.
+    // A quick pass with few labels finds good plans; others, pruned by them, prove or improve, easy cases first.
     std::vector<std::size_t> open;
     for (const auto& [bound, index] : order_) open.push_back(index);
     if (options_.algorithm == Algorithm::bmw)
       open = solve(open, 0, out.statistics);
     else
-      for (const std::size_t labels : {std::size_t{6}, options_.labels}) open = solve(open, labels, out.statistics);
+      for (const std::size_t labels : {std::size_t{6}, std::size_t{64}, options_.labels})
+        open = solve(open, std::min(labels, options_.labels), out.statistics);
     out.statistics.proven = open.empty();
     out.statistics.labels = work_;
     out.feasible = best_.fits();
@@ -232,7 +233,7 @@ class Search {
     out.smallest_memory = smallest->peak;
   }
 
-  static constexpr std::int64_t most_work = 4'000'000;  // labels: half a second
+  static constexpr std::int64_t most_work = 6'000'000;  // labels: nearly a second
 
   const Cluster& cluster_;
   const SearchOptions& options_;

@@ -37,7 +37,8 @@ class Solver {
         limits_(limits),
         bounds_(problem),
         segments_(problem, problem.stages() == 1 ? bounds_.once_share() : 0.0),
-        cuts_(problem, segments_, bounds_) {
+        loads_(problem, Cuts::share(problem)),
+        cuts_(problem, segments_, loads_, bounds_) {
     find_runs();
   }
 
@@ -204,7 +205,7 @@ class Solver {
   std::unique_ptr<StageTable> make_table(const StageRole& role, std::int64_t budget) {
     Limits limits = limits_;
     limits.work -= std::min(limits.work, work_);
-    auto table = std::make_unique<StageTable>(problem_, bounds_, segments_, role, limits, budget,
+    auto table = std::make_unique<StageTable>(problem_, bounds_, segments_, loads_, role, limits, budget,
                                               limits.memory_only ? StageLimit{} : cuts_.stage_limit());
     work_ += table->work();
     return table;
@@ -352,6 +353,7 @@ class Solver {
   Limits limits_;
   Bounds bounds_;
   Segments segments_;
+  Segments loads_;
   Cuts cuts_;
   std::vector<int> run_;  // equal layers from each one on, the trailing ones left out
   bool proven_ = true;

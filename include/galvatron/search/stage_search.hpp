@@ -98,11 +98,12 @@ struct StageRole {
 class StageTable {
  public:
   /// @param within  stages beyond it are of no use
-  StageTable(const Problem& problem, const Bounds& bounds, const Segments& segments, const StageRole& role,
-             const Limits& limits, std::int64_t budget, const StageLimit& within)
+  StageTable(const Problem& problem, const Bounds& bounds, const Segments& segments, const Segments& loads,
+             const StageRole& role, const Limits& limits, std::int64_t budget, const StageLimit& within)
       : problem_(problem),
         bounds_(bounds),
         segments_(segments),
+        loads_(loads),
         role_(role),
         limits_(limits),
         budget_(budget),
@@ -205,6 +206,11 @@ class StageTable {
                                               : 0.0;
     if (merge_) return bounds_.single_stage(label.time + rest) >= within_.seconds;
     if (label.time + rest > within_.slowest) return true;
+    if (within_.share > 0 && least_end > layer + 1 &&
+        label.time + within_.share * label.once +
+                loads_.seconds(role_.stage, layer + 1, least_end, static_cast<double>(budget_ - label.top)) >
+            within_.loaded)
+      return true;
     const auto& onces = bounds_.onces();
     const double once =
         label.once + onces[static_cast<std::size_t>(least_end)] - onces[static_cast<std::size_t>(layer) + 1];
@@ -312,6 +318,7 @@ class StageTable {
   const Problem& problem_;
   const Bounds& bounds_;
   const Segments& segments_;
+  const Segments& loads_;
   StageRole role_;
   Limits limits_;
   std::int64_t budget_;
