@@ -116,7 +116,7 @@ TEST_CASE("a batch may be left open, and then the most samples a second win") {
   CHECK(folder.run(base + "auto").json().at("plan").at("global_batch").get<std::int64_t>() >= 8);
   for (const std::string bad : {"0", "8..", "..8", "-3", "8..4", "automatic", "1e3", "99999999999999999999"}) {
     CAPTURE(bad);
-    check_failure(folder.run(base + bad), 2, "--global-batch");
+    check_failure(folder.run("plan --model gpt2-350m --cluster 8xa100-40g --global-batch " + bad), 2, "--global-batch");
   }
 }
 
@@ -134,7 +134,8 @@ TEST_CASE("the local search is an option, and never beats the exact one") {
       CHECK(report.at(alpha).get<double>() < 1);
     }
   CHECK(exact.at("bound_seconds").get<double>() <= exact.at("iteration_seconds").get<double>());
-  check_failure(folder.run(base + "greedy"), 2, "exact|bmw");
+  check_failure(folder.run("plan --model gpt2-774m --cluster 8xtitan-24g --global-batch 32 --search greedy"), 2,
+                "exact|bmw");
 }
 
 TEST_CASE("degrees that contradict each other or the devices are refused") {

@@ -57,6 +57,20 @@ inline Result<SearchOptions> completed(SearchOptions options, const ModelSpec& m
   if (options.microbatches < 0 || (options.microbatches > 0 && options.global_batch % options.microbatches != 0))
     return usage_error(text(options.microbatches) + " micro-batches do not divide the global batch of " +
                        text(options.global_batch) + ": choose a divisor");
+  const std::pair<const char*, const DegreeRange*> axes[] = {
+      {"pp", &options.space.pipeline}, {"tp", &options.space.tensor}, {"dp", &options.space.data}};
+  std::int64_t forced = 1;
+  for (const auto& [name, range] : axes) {
+    if (range->forced == 0) continue;
+    forced *= range->forced;
+    if (forced <= cluster.devices && cluster.devices % forced == 0) continue;
+    std::string valid;
+    for (const int degree : divisors(cluster.devices)) valid += (valid.empty() ? "" : ", ") + text(degree);
+    return usage_error("--space " + std::string(name) + "=" + text(range->forced) +
+                       (forced == range->forced ? "" : " and what else is forced, " + text(forced) + " together,") +
+                       " does not divide the " + text(cluster.devices) + " devices of " + cluster.name +
+                       ": force degrees whose product is one of " + valid);
+  }
   if (options.schedules.empty()) return usage_error("no schedule is allowed: name gpipe, 1f1b, interleaved or zb-h1");
   return options;
 }
