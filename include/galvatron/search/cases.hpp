@@ -86,6 +86,7 @@ struct StageSetting {
   std::vector<StrategySpec> like;  // a spec of each layout
   std::vector<double> share;       // (layouts, layouts) of a micro-batch that a re-layout moves to one rank
 
+  StageSetting() = default;
   /// @param candidates  for a stage of so many ranks
   StageSetting(int stage_count, int stage_ranks, std::vector<StrategySpec> candidates)
       : stages(stage_count), ranks(stage_ranks), specs(std::move(candidates)) {
@@ -225,22 +226,23 @@ inline std::vector<Case> make_cases(const ModelSpec& model, const Cluster& clust
   std::vector<int> counts;
   for (const int m : divisors(static_cast<int>(options.global_batch)))
     if (options.microbatches == 0 || options.microbatches == m) counts.push_back(m);
-  std::vector<detail::StageSetting> settings;
   // What fits no layer with the whole batch as one micro-batch fits none with more of them.
   std::vector<const LayerSpec*> kinds{&model.embedding, &model.head};
   for (const LayerSpec& block : model.blocks)
     if (std::none_of(kinds.begin(), kinds.end(), [&](const LayerSpec* kind) { return *kind == block; }))
       kinds.push_back(&block);
-  for (const int stages : pipeline_degrees(options.space, cluster.devices)) {
-    if (stages > static_cast<int>(model.blocks.size())) continue;
-    std::vector<StrategySpec> specs = strategies(options.space, cluster.devices / stages);
+  std::vector<int> degrees = pipeline_degrees(options.space, cluster.devices);
+  std::erase_if(degrees, [&](int stages) { return stages > static_cast<int>(model.blocks.size()); });
+  std::vector<detail::StageSetting> settings(degrees.size());
+  in_parallel(degrees.size(), options.threads, [&](std::size_t i) {
+    std::vector<StrategySpec> specs = strategies(options.space, cluster.devices / degrees[i]);
     std::erase_if(specs, [&](const StrategySpec& spec) {
       return std::none_of(kinds.begin(), kinds.end(), [&](const LayerSpec* kind) {
         return is_fit(*kind, spec, options.global_batch, options.sequence);
       });
     });
-    settings.emplace_back(stages, cluster.devices / stages, std::move(specs));
-  }
+    settings[i] = detail::StageSetting(degrees[i], cluster.devices / degrees[i], std::move(specs));
+  });
   std::vector<Case> made(settings.size() * counts.size());
   in_parallel(made.size(), options.threads, [&](std::size_t i) {
     made[i] = detail::make_case(model, cluster, options, settings[i / counts.size()], counts[i % counts.size()]);

@@ -91,10 +91,22 @@ class Search {
   SearchResult run() {
     SearchResult out;
     out.statistics.cases = static_cast<int>(cases_.size());
-    for (const Case& c : cases_) {
-      order_.emplace_back(Solver(c.problem).bound(), order_.size());
-      try_uniform(c);
+    struct Looked {
+      double bound = 0;
+      std::vector<UniformPlan> uniform;
+    };
+    std::vector<Looked> looked(cases_.size());
+    in_parallel(cases_.size(), options_.threads, [&](std::size_t i) {
+      looked[i].bound = Solver(cases_[i].problem).bound();
+      for (std::size_t tag = 0; tag < cases_[i].specs.size(); ++tag)
+        for (UniformPlan& plan : uniform_plans(cases_[i].problem, static_cast<int>(tag)))
+          looked[i].uniform.push_back(std::move(plan));
+    });
+    for (std::size_t i = 0; i < cases_.size(); ++i) {
+      order_.emplace_back(looked[i].bound, i);
+      try_uniform(cases_[i], looked[i].uniform);
     }
+    looked.clear();
     std::sort(order_.begin(), order_.end());
     // A quick pass with few labels finds good plans; others, pruned by them, prove or improve, easy cases first.
     std::vector<std::size_t> open;
@@ -199,21 +211,20 @@ class Search {
     by_stages(c.stages())->offer(candidate);
   }
 
-  void try_uniform(const Case& c) {
-    for (std::size_t tag = 0; tag < c.specs.size(); ++tag)
-      for (const UniformPlan& plan : uniform_plans(c.problem, static_cast<int>(tag))) {
-        const Seconds seconds{plan.cost.seconds};
-        const Bytes peak{plan.cost.peak};
-        std::optional<Candidate> candidate;
-        const auto made = [&]() -> const Candidate& {
-          if (!candidate) candidate = candidate_of(c, plan.plan, plan.cost, cluster_);
-          return *candidate;
-        };
-        if (by_stages(c.stages())->wants(seconds, peak) || best_.wants(seconds, peak)) offer(c, made());
-        for (std::size_t i = 0; i < std::size(schemes); ++i)
-          if (schemes[i].has(c.stages(), c.specs[tag]) && scheme_best_[i].wants(seconds, peak))
-            scheme_best_[i].offer(made());
-      }
+  void try_uniform(const Case& c, const std::vector<UniformPlan>& plans) {
+    for (const UniformPlan& plan : plans) {
+      const Seconds seconds{plan.cost.seconds};
+      const Bytes peak{plan.cost.peak};
+      std::optional<Candidate> candidate;
+      const auto made = [&]() -> const Candidate& {
+        if (!candidate) candidate = candidate_of(c, plan.plan, plan.cost, cluster_);
+        return *candidate;
+      };
+      if (by_stages(c.stages())->wants(seconds, peak) || best_.wants(seconds, peak)) offer(c, made());
+      const StrategySpec& spec = c.specs[static_cast<std::size_t>(plan.tag)];
+      for (std::size_t i = 0; i < std::size(schemes); ++i)
+        if (schemes[i].has(c.stages(), spec) && scheme_best_[i].wants(seconds, peak)) scheme_best_[i].offer(made());
+    }
   }
 
   void find_smallest(SearchResult& out) {
