@@ -297,6 +297,19 @@ TEST_CASE("questions without an answer say why in one line") {
   CHECK(nothing.reason.find("multiply to 7") != std::string::npos);
 }
 
+TEST_CASE("a cluster whose figures give no prices is refused, and the search ends") {
+  const ModelSpec model = model_named("gpt2-350m");
+  for (const double figure : {0.0, -1.0, std::numeric_limits<double>::quiet_NaN(), 1e-320}) {
+    INFO(figure);
+    Cluster slow_memory = cluster_named("8xa100-40g");
+    slow_memory.device.memory_bandwidth = figure;
+    const auto plan = find_plan(model, slow_memory, {.global_batch = 8});
+    REQUIRE(!plan);
+    CHECK(plan.error().kind == ErrorKind::usage);
+    CHECK(plan.error().message.find("no number of seconds") != std::string::npos);
+  }
+}
+
 TEST_CASE("a 70B model on 1,024 devices is planned with little work and memory") {
   const ModelSpec model = model_named("llama2-70b");
   const Cluster cluster = cluster_named("1024xh100-80g");

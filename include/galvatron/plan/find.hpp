@@ -116,6 +116,7 @@ inline Result<FoundPlan> find_plan(const ModelSpec& model, const Cluster& cluste
   auto cost = cost_of(out.plan, model, cluster);
   if (!cost) return internal_error("the search made a plan that cannot be priced: " + cost.error().message);
   out.cost = std::move(*cost);
+  out.statistics.bound = min(out.statistics.bound, out.cost.iteration);  // they differ by rounding when it is proven
   Prediction& p = out.plan.predicted;
   p.iteration = out.cost.iteration;
   p.samples_per_second = out.cost.samples_per_second;

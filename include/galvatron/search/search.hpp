@@ -244,7 +244,7 @@ class Search {
     out.smallest_memory = smallest->peak;
   }
 
-  static constexpr std::int64_t most_work = 6'000'000;  // labels: nearly a second
+  static constexpr std::int64_t most_work = 5'000'000;  // labels: nearly a second
 
   const Cluster& cluster_;
   const SearchOptions& options_;
