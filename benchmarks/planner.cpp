@@ -3,10 +3,13 @@
 //   benchmark_planner [--cluster cluster.json] [--ranks 4] [--rounds 3] [--steps 8] [--out plans.csv]
 //
 // Every strategy that all layers can share, with every pipeline degree, number of micro-batches and schedule, is
-// trained for a few steps, in `rounds` rounds some time apart; a plan's time is the median of all its steps but the
-// first of a round. Under three memory budgets the search chooses; its plans are measured too. Printed: for every
-// budget the chosen plan against the fastest measured that fits, Spearman's correlation of predicted and measured
-// times, and the median absolute error. Without --cluster the machine is profiled first.
+// trained for a few steps, in `rounds` rounds some minutes apart. A shared machine is now faster and now slower, so
+// each run is paired with runs of a reference plan (data parallel) just before and after: a plan's time is the median
+// over the rounds of its ratio to the reference, times the median of the reference. A run during which other programs
+// took more than 3 % of the cores is repeated, at most nine times. Under three memory budgets the search chooses; its
+// plans are measured too. Printed: for every budget the chosen plan against the fastest measured that fits, Spearman's
+// correlation of predicted and measured times, and the median absolute error. Without --cluster the machine is profiled
+// first.
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -18,6 +21,9 @@
 #include <numeric>
 #include <string>
 #include <vector>
+
+#include <sys/resource.h>
+#include <unistd.h>
 
 #include <galvatron/cluster/json.hpp>
 #include <galvatron/model/model.hpp>
@@ -33,25 +39,24 @@ namespace {
 
 using namespace galvatron;
 
-constexpr std::int64_t global_batch = 16;
-constexpr std::int64_t sequence = 128;
+constexpr std::int64_t global_batch = 8;
+constexpr std::int64_t sequence = 64;
 
 struct Candidate {
   Plan plan;
   double predicted = 0;
   Bytes peak;
-  std::vector<double> seconds;
-  [[nodiscard]] double measured() const { return train::median(seconds); }
+  std::vector<double> ratios;  // to the reference, one of each round
+  double measured = 0;         // seconds
 };
 
 std::vector<Candidate> candidates(const ModelSpec& model, const Cluster& cluster, int ranks) {
   std::vector<Candidate> out;
   const int blocks = static_cast<int>(model.blocks.size());
-  const Space space;
+  const Space space = runnable_space();
   for (const int stages : pipeline_degrees(space, ranks)) {
     if (stages > blocks) continue;
     for (const StrategySpec& spec : strategies(space, ranks / stages)) {
-      if (!is_instantiated(InstantiatedStrategies{}, spec)) continue;
       for (int microbatches = 1; microbatches <= 8; microbatches *= 2)
         for (const ScheduleKind schedule : {ScheduleKind::one_f_one_b, ScheduleKind::gpipe}) {
           if (schedule == ScheduleKind::gpipe && (stages == 1 || microbatches == 1)) continue;  // the same as 1f1b
@@ -80,16 +85,55 @@ std::vector<Candidate> candidates(const ModelSpec& model, const Cluster& cluster
   return out;
 }
 
-void measure(Candidate& candidate, const ModelSpec& model, int steps) {
+// Processor seconds that everybody but this process has used, the hypervisor included; 0 where the system does not say.
+double foreign_seconds() {
+  std::ifstream stat("/proc/stat");
+  std::string word;
+  double user = 0;
+  double nice = 0;
+  double system = 0;
+  double idle = 0;
+  double waiting = 0;
+  double interrupts = 0;
+  double soft = 0;
+  double stolen = 0;
+  if (!(stat >> word >> user >> nice >> system >> idle >> waiting >> interrupts >> soft >> stolen)) return 0;
+  rusage own{};
+  ::getrusage(RUSAGE_SELF, &own);
+  const auto seconds = [](const timeval& t) {
+    return static_cast<double>(t.tv_sec) + 1e-6 * static_cast<double>(t.tv_usec);
+  };
+  const double all = (user + nice + system + interrupts + soft + stolen) / static_cast<double>(::sysconf(_SC_CLK_TCK));
+  return all - seconds(own.ru_utime) - seconds(own.ru_stime);
+}
+
+// Runs `measure` until it was left alone, at most ten times.
+template <class Measure>
+double undisturbed(const Measure& measure) {
+  double seconds = 0;
+  for (int attempt = 0; attempt < 10; ++attempt) {
+    const double foreign = foreign_seconds();
+    const double begin = train::detail::wall_seconds();
+    seconds = measure();
+    const double share = (foreign_seconds() - foreign) / (train::detail::wall_seconds() - begin) / usable_cores();
+    if (share < 0.03) break;
+  }
+  return seconds;
+}
+
+// The median of all steps but the first.
+double seconds_of(const Candidate& candidate, const ModelSpec& model, int steps) {
   CheapTokens tokens(sequence, model.vocabulary());
   train::TrainOptions options;
   options.steps = steps;
   options.learning_rate = {.peak = 1e-3, .floor = 1e-3, .warmup_steps = 0, .steps = steps};
   const train::TrainReport report = train::train(candidate.plan, model, tokens, options);
-  for (std::size_t i = 1; i < report.steps.size(); ++i) candidate.seconds.push_back(report.steps[i].seconds);
   for (const cost::StageMemory& memory : report.measured_memory)
     if (memory.total() > candidate.peak)
       throw Failure(ErrorKind::internal, "a rank used more memory than predicted: " + plan_words(candidate.plan));
+  std::vector<double> seconds;
+  for (std::size_t i = 1; i < report.steps.size(); ++i) seconds.push_back(report.steps[i].seconds);
+  return train::median(seconds);
 }
 
 std::vector<double> ranks_of(const std::vector<double>& values) {
@@ -125,7 +169,7 @@ int benchmark(int argc, char** argv) {
   const Cluster cluster =
       file.empty() ? value_or_throw(train::profile_host({.ranks = ranks})) : value_or_throw(load_cluster(file));
   const ModelSpec model =
-      gpt("small", {.layers = 4, .hidden = 128, .heads = 8, .vocabulary = 256, .positions = sequence});
+      gpt("small", {.layers = 4, .hidden = 256, .heads = 8, .vocabulary = 2048, .positions = sequence});
 
   std::vector<Candidate> all = candidates(model, cluster, ranks);
   // Budgets: the least that some plan needs and a little, the middle, and all.
@@ -151,18 +195,27 @@ int benchmark(int argc, char** argv) {
     all.push_back(std::move(c));
   }
 
+  const Candidate reference = all.front();
+  std::vector<double> reference_seconds;
   for (int round = 0; round < rounds; ++round)
     for (std::size_t i = 0; i < all.size(); ++i) {
-      measure(all[i], model, steps);
+      const auto run = [&](const Candidate& c) { return undisturbed([&] { return seconds_of(c, model, steps); }); };
+      if (i == 0) reference_seconds.push_back(run(reference));
+      const double before = reference_seconds.back();
+      const double own = run(all[i]);
+      reference_seconds.push_back(run(reference));
+      all[i].ratios.push_back(2 * own / (before + reference_seconds.back()));
       if ((i + 1) % 25 == 0)
         std::fprintf(stderr, "round %d of %d, plan %zu of %zu\n", round + 1, rounds, i + 1, all.size());
     }
+
+  for (Candidate& c : all) c.measured = train::median(c.ratios) * train::median(reference_seconds);
 
   if (!csv.empty()) {
     std::ofstream out(csv);
     out << "predicted_ms,measured_ms,peak_bytes,plan\n";
     for (const Candidate& c : all)
-      out << c.predicted * 1e3 << ',' << c.measured() * 1e3 << ',' << c.peak.count << ",\"" << plan_words(c.plan)
+      out << c.predicted * 1e3 << ',' << c.measured * 1e3 << ',' << c.peak.count << ",\"" << plan_words(c.plan)
           << "\"\n";
   }
   std::printf("%zu plans of %s on %d ranks, batch %lld x %lld\n", all.size(), model.name.c_str(), ranks,
@@ -177,14 +230,14 @@ int benchmark(int argc, char** argv) {
     for (const Candidate& c : all) {
       if (c.peak > budgets[b]) continue;
       predicted.push_back(c.predicted);
-      measured.push_back(c.measured());
-      errors.push_back(std::abs(c.predicted / c.measured() - 1));
-      best = std::min(best, c.measured());
+      measured.push_back(c.measured);
+      errors.push_back(std::abs(c.predicted / c.measured - 1));
+      best = std::min(best, c.measured);
     }
     const Candidate& c = all[chosen[b]];
     std::printf("%-12.1f %6zu %9.3f %8.1f%% %9.2f %9.2f %7.1f%%  %s\n", static_cast<double>(budgets[b].count) / 1e6,
-                predicted.size(), spearman(predicted, measured), 100 * train::median(errors), c.measured() * 1e3,
-                best * 1e3, 100 * (c.measured() / best - 1), plan_words(c.plan).c_str());
+                predicted.size(), spearman(predicted, measured), 100 * train::median(errors), c.measured * 1e3,
+                best * 1e3, 100 * (c.measured / best - 1), plan_words(c.plan).c_str());
   }
   return 0;
 }

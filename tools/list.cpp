@@ -71,21 +71,33 @@ Listing models() {
 
 Listing clusters() {
   Listing out{"clusters", {}, ordered_json::array()};
-  std::vector<std::vector<std::string>> rows{{"name", "memory of a device", "bf16 or fp16 peak"}};
+  std::vector<std::vector<std::string>> rows{{"name", "memory", "its rate", "16-bit peak", "node", "network"}};
+  const auto per_second = [](double bytes) { return format_count(bytes) + "B/s"; };
   for (const std::string& name : cluster_names()) {
     std::string example = name;
     if (example.starts_with("Nx")) example.replace(0, 1, "8");
     const Cluster cluster = value_or_throw(find_cluster(example));
-    const bool host = name == "host";
-    rows.push_back({name, host ? "what this machine has" : format_bytes(cluster.device.memory),
-                    host ? "run `galvatron profile`" : format_count(cluster.peak_flops(Precision::bf16)) + "FLOP/s"});
+    const DeviceSpec& device = cluster.device;
+    if (name == "host")
+      rows.push_back({name, "(this machine)"});
+    else
+      rows.push_back({name, format_bytes(device.memory), per_second(device.memory_bandwidth),
+                      format_count(cluster.peak_flops(Precision::bf16)) + "FLOP/s",
+                      per_second(cluster.inside_node.all_reduce_bandwidth),
+                      per_second(cluster.across_nodes.bandwidth)});
     out.json.push_back({{"name", name},
-                        {"device", cluster.device.name},
-                        {"device_memory_bytes", cluster.device.memory.count},
+                        {"device", device.name},
+                        {"devices_per_node", cluster.devices_per_node},
+                        {"device_memory_bytes", device.memory.count},
+                        {"memory_bandwidth", device.memory_bandwidth},
                         {"bf16_peak_flops", cluster.peak_flops(Precision::bf16)},
-                        {"fp32_peak_flops", cluster.peak_flops(Precision::fp32)}});
+                        {"fp32_peak_flops", cluster.peak_flops(Precision::fp32)},
+                        {"node_all_reduce_bandwidth", cluster.inside_node.all_reduce_bandwidth},
+                        {"network_bandwidth", cluster.across_nodes.bandwidth}});
   }
-  out.text = table(rows) + "  N is a number of devices, 8 a node; or the path of a cluster's JSON file\n";
+  out.text = table(rows) +
+             "  N is a number of devices, 8 a node; node and network are bytes/s of a device. The path of\n"
+             "  a JSON file works too: `galvatron profile` writes one for this machine.\n";
   return out;
 }
 

@@ -28,6 +28,7 @@ constexpr Command commands[] = {
     {"cost", "price a plan: time and memory, stage by stage", run_cost},
     {"train", "train a model on this machine as a plan says", run_train},
     {"explain", "tell in words why a plan is as it is", run_explain},
+    {"export", "write a plan for another trainer, or as a C++ header", run_export},
     {"list", "show the models, clusters, strategies and schedules known by name", run_list},
 };
 

@@ -210,7 +210,7 @@ void run_plan(const Arguments& arguments, Common& common) {
   std::string model_name;
   std::string cluster_name;
   std::string precision;
-  std::string space = "all";
+  std::string space;
   std::string schedule;
   std::string batch;
   std::string algorithm;
@@ -228,7 +228,9 @@ void run_plan(const Arguments& arguments, Common& common) {
   options.choice("--precision", precision, {"bf16", "fp32"}, "of arithmetic (default: bf16 where the devices have it)");
   options.section("Limits");
   options.size("--memory", search.memory, "memory of each device that the plan may take (default: all it has)");
-  options.text("--space", space, "a,b,...", "what to choose from: " + std::string(space_names) + " (default: all)");
+  options.text("--space", space, "a,b,...",
+               "what to choose from: " + std::string(space_names) +
+                   "; runnable is what `galvatron train` carries out (default: all; on a host, runnable)");
   options.text("--schedule", schedule, "a,b,...",
                "gpipe, 1f1b, interleaved, zb-h1 or all: the fastest of them (default: gpipe,1f1b, which `train` runs)");
   options.integer("--microbatches", search.microbatches, 1, 1 << 30,
@@ -252,6 +254,8 @@ void run_plan(const Arguments& arguments, Common& common) {
   const ModelSpec model = value_or_throw(load_model(model_name));
   const Cluster cluster = cluster_named(cluster_name);
   search.precision = chosen_precision(precision, cluster);
+  // A plan for a host is made to be trained here.
+  if (space.empty()) space = cluster.cores > 0 ? "runnable" : "all";
   search.space = value_or_throw(parse_space(space));
   if (!schedule.empty()) search.schedules = schedules_named(schedule);
   if (algorithm == "bmw") search.algorithm = search::Algorithm::bmw;

@@ -16,6 +16,8 @@
 #include <galvatron/model/huggingface.hpp>
 #include <galvatron/plan/json.hpp>
 #include <galvatron/strategy/registry.hpp>
+#include <galvatron/strategy/space.hpp>
+#include <galvatron/strategy/text.hpp>
 #include <galvatron/train/data/batches.hpp>
 #include <galvatron/train/data/token_source.hpp>
 #include <galvatron/train/metrics.hpp>
@@ -158,12 +160,14 @@ void check_against(const Plan& plan, const ModelSpec& model, const TrainArgument
 
 // What the runtime of this build carries out.
 void check_runnable(const Plan& plan) {
-  const auto check_spec = [](const StrategySpec& spec) {
-    if (!is_instantiated(InstantiatedStrategies{}, spec)) throw_error(not_instantiated<InstantiatedStrategies>(spec));
+  const auto check_spec = [](const std::string& layer, const StrategySpec& spec) {
+    if (!is_instantiated(InstantiatedStrategies{}, spec))
+      refuse(layer + " of the plan has the strategy \"" + strategy_text(spec) +
+             "\", which this version plans and does not train; make a plan with --space runnable");
   };
-  check_spec(plan.embedding);
-  for (const StrategySpec& spec : plan.layers) check_spec(spec);
-  check_spec(plan.head);
+  check_spec("the embedding", plan.embedding);
+  for (std::size_t i = 0; i < plan.layers.size(); ++i) check_spec("layer " + std::to_string(i), plan.layers[i]);
+  check_spec("the head", plan.head);
   if (!is_trained(plan.schedule) || plan.virtual_stages != 1)
     refuse(std::string("this version trains with the schedules gpipe and 1f1b, not ") + name_of(plan.schedule) +
            "; make a plan with --schedule 1f1b");
@@ -229,6 +233,7 @@ Prepared searched_for(const TrainArguments& a, const Common& common, const Check
   search.global_batch = a.global_batch;
   search.sequence = a.sequence == 0 ? out.model.positions() : a.sequence;
   search.memory = a.memory;
+  search.space = runnable_space();
   if (search.sequence > out.model.positions())
     refuse("--seq " + text_of(search.sequence) + " is longer than the " + text_of(out.model.positions()) +
            " positions of " + out.model.name + "; shorten it, or choose another model");

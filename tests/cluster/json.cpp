@@ -18,7 +18,11 @@ Cluster full_cluster() {
   cluster.cores = 48;
   cluster.threads_per_rank = 3;
   cluster.overlap_slowdown = 1.0 / 0.87;
+  cluster.wait_share = 0.04;
   cluster.device.memory = {80'000'000'001};
+  cluster.device.gemm_launch = {1e-6 / 7};
+  cluster.device.gemm_start = 1.0 / 3;
+  cluster.device.rates[0].sustained_share = 2.0 / 3;
   cluster.gemm.push_back({GemmLayout::tn, Precision::bf16, 4,
                           LogGrid<3>({{{16, 64}, {32}, {8, 16, 4096}}}, {1e-6 / 3, 2e-6, 3e-6, 4e-6, 5e-6, 1})});
   cluster.attention.push_back(
@@ -83,6 +87,40 @@ TEST_CASE("a file with the few required keys is enough") {
   CHECK(cluster->peak_flops(Precision::bf16) == 0);
 }
 
+TEST_CASE("a file may name a preset's device and say only what differs") {
+  const auto read = [](const std::string& rest) {
+    const std::string text =
+        R"({"format":"galvatron-cluster","version":1,"name":"lab","devices":16,"devices_per_node":8)" + rest + "}";
+    return value_or_throw(cluster_from_json(value_or_throw(parse_json(text, "c.json")), "c.json"));
+  };
+  const Cluster preset = value_or_throw(find_cluster("16xa100-80g"));
+  Cluster same = read(R"(,"device":"a100-80g")");
+  CHECK(same.name == "lab");
+  same.name = preset.name;
+  CHECK(same == preset);
+  const Cluster slow = read(R"(,"device":"a100-80g","across_nodes":{"latency":1e-5,"bandwidth":1.2e9})");
+  CHECK(slow.across_nodes.bandwidth == 1.2e9);
+  CHECK(slow.inside_node == preset.inside_node);
+  CHECK(slow.messages == preset.messages);
+  const Cluster bridged = read(R"(,"device":"a100-80g","inside_node":{"latency":1e-5,"bandwidth":20e9})");
+  CHECK(bridged.inside_node.all_reduce_bandwidth == 20e9);
+  CHECK(bridged.messages.empty());  // they were measured on another link
+  const Cluster measured =
+      read(R"(,"device":"a100-80g","messages":[{"kind":"all_reduce","group":8,"points":[[1024,1e-5]]}])");
+  CHECK(measured.messages.size() == 1);
+  CHECK(read(R"(,"device":"a100-80g","overlap_slowdown":1.4)").overlap_slowdown == 1.4);
+  Cluster changed = read(R"(,"device":{"like":"a100-80g","name":"a100-pcie","memory":"40GiB",
+    "attention":[{"pass":"forward","head_dim":128,"shares":[[512,0.07],[8192,0.11]]}]})");
+  CHECK(changed.device.name == "a100-pcie");
+  CHECK(changed.device.memory == Bytes{std::int64_t{40} << 30});
+  CHECK(changed.device.attention.size() == 1);
+  changed.device.name = preset.device.name;
+  changed.device.memory = preset.device.memory;
+  changed.device.attention = preset.device.attention;
+  CHECK(changed.device == preset.device);
+  CHECK(changed.messages == preset.messages);
+}
+
 TEST_CASE("bad cluster files are refused with the place and the reason") {
   CHECK(error_of("[]").find("expected a JSON object") != std::string::npos);
   CHECK(error_of("{}").find("\"format\" is missing") != std::string::npos);
@@ -114,4 +152,57 @@ TEST_CASE("bad cluster files are refused with the place and the reason") {
   std::string rates = small + "}";
   rates.replace(rates.find("1e12"), 4, "-3");
   CHECK(error_of(rates).find("peak_flops") != std::string::npos);
+}
+
+TEST_CASE("figures that no cluster has are refused") {
+  const auto with = [](std::string_view before, std::string_view after) {
+    std::string text = small + "}";
+    const std::size_t at = text.find(before);
+    REQUIRE(at != std::string::npos);
+    text.replace(at, before.size(), after);
+    return text;
+  };
+  const auto says = [](const std::string& text, const char* part) {
+    const std::string message = error_of(text);
+    INFO(message);
+    CHECK(message.find(part) != std::string::npos);
+  };
+  for (const char* devices : {"0", "-8", "1.5", "1e300", "null", "\"two\"", "99999999999999999999"})
+    says(with("\"devices\":2", std::string("\"devices\":") + devices), "devices");
+  for (const char* rate : {"0", "-1", "1e300", "\"fast\"", "null"}) {
+    says(with("1e12", rate), "peak_flops");
+    says(with("\"memory_bandwidth\":1e11", std::string("\"memory_bandwidth\":") + rate), "memory_bandwidth");
+    says(with("\"bandwidth\":1e9", std::string("\"bandwidth\":") + rate), "bandwidth");
+  }
+  says(with("\"latency\":1e-6", "\"latency\":-1e-6"), "latency");
+  says(with("16GiB", "0GiB"), "memory");
+  says(with("\"memory\":\"16GiB\"", "\"memory\":\"16GiB\",\"library_workspace\":\"17GiB\""), "library_workspace");
+  says(with("\"name\":\"x\"", "\"name\":\"x\",\"gemm_start\":-1"), "gemm_start");
+  says(with("\"name\":\"x\"", "\"name\":\"x\",\"gemm_launch\":-1"), "gemm_launch");
+  says(with("1e12", "1e12,\"sustained_share\":0"), "sustained_share");
+  says(with("1e12", "1e12,\"gemm_share\":1.5"), "gemm_share");
+  says(with("[{\"precision\"", "[{\"precision\":\"fp32\",\"peak_flops\":2e12},{\"precision\""), "the same thing");
+  says(with("[{\"precision\":\"fp32\",\"peak_flops\":1e12}]", "[]"), "at least one precision");
+  const std::string table = R"({"kind":"send","group":2,"points":[[64,1e-6]]})";
+  says(small + ",\"messages\":[" + table + "," + table + "]}", "entries 0 and 1");
+  says(small + R"(,"messages":[{"kind":"all_reduce","group":1,"points":[[64,1e-6]]}]})", "group");
+  says(small + R"(,"messages":[{"kind":"all_reduce","group":2,"points":[]}]})", "0 points");
+  says(small + R"(,"messages":[{"kind":"all_reduce","group":2,"points":[[0,1e-6]]}]})", "positive integer");
+  says(small + R"(,"cores":-1})", "cores");
+  std::string by_name = small + "}";
+  const std::size_t at = by_name.find("{\"name\":\"x\"");
+  by_name.replace(at, by_name.find("}]}", at) + 3 - at, "\"q100\"");
+  says(by_name, "known are titan-24g");
+  for (const char* like : {"\"q100\"", "3", "null", "{}"})
+    says(with("\"name\":\"x\"", std::string("\"like\":") + like), "known are titan-24g");
+  says(with("{\"name\":\"x\"", "{\"like\":\"a100-80g\",\"colour\":1"), "colour");
+  says(with("{\"name\":\"x\",\"memory\":\"16GiB\",\"memory_bandwidth\":1e11,\"rates\":[{\"precision\":\"fp32\",\"peak_"
+            "flops\":1e12}]",
+            "{\"like\":\"a100-80g\",\"rates\":[]"),
+       "at least one precision");
+  for (const char* text : {R"({"version":NaN})", R"({"version":Infinity})", R"({"version":1e999})", "{\"version\":1"}) {
+    const auto value = parse_json(text, "c.json");
+    REQUIRE_FALSE(value.has_value());
+    CHECK(value.error().kind == ErrorKind::usage);
+  }
 }

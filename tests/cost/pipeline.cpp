@@ -22,9 +22,10 @@ std::vector<StageSeconds> random_stages(std::mt19937& random, int count) {
   return stages;
 }
 
-// The replay of the schedule's program, for stages of one rank on `cores` cores; without the update.
-double replayed(ScheduleKind kind, const std::vector<StageSeconds>& stages, int microbatches, double cores,
-                double slower) {
+// The replay of the schedule's program, for stages of one rank; without the update.
+double replayed(ScheduleKind kind, const std::vector<StageSeconds>& stages, int microbatches,
+                const cost::CoreSharing& sharing) {
+  const double slower = sharing.crowding(static_cast<int>(stages.size()));
   std::vector<simulate::StageTimes> times;
   for (const StageSeconds& stage : stages) {
     simulate::StageTimes t;
@@ -35,7 +36,7 @@ double replayed(ScheduleKind kind, const std::vector<StageSeconds>& stages, int 
   }
   const auto program = schedule::make_program(kind, static_cast<int>(stages.size()), microbatches);
   REQUIRE(program);
-  return simulate::replay(*program, times, {.cores = cores, .ranks_per_stage = 1}).makespan.value;
+  return simulate::replay(*program, times, {sharing}).makespan.value;
 }
 
 }  // namespace
@@ -60,7 +61,7 @@ TEST_CASE("GPipe's formula is the replay of its program but for waits for the si
     }
     INFO("seed " << seed);
     const double formula = cost::pipeline_seconds(ScheduleKind::gpipe, stages, microbatches).value;
-    const double replay = replayed(ScheduleKind::gpipe, stages, microbatches, 1000, 1);
+    const double replay = replayed(ScheduleKind::gpipe, stages, microbatches, {});
     CHECK(replay >= formula * (1 - 1e-9));
     CHECK(replay <= formula * 1.35);  // the single buffers may stall stages
   }
@@ -74,13 +75,12 @@ TEST_CASE("stages that share cores take what the replay of their program takes")
     const int cores = 1 + static_cast<int>(random() % static_cast<unsigned>(count));
     auto stages = random_stages(random, count);
     for (StageSeconds& stage : stages) stage.update = {};
-    std::vector<double> crowding{1.0};
-    for (int a = 1; a <= count; ++a) crowding.push_back(std::max(1.0, static_cast<double>(a) / cores));
+    const cost::CoreSharing sharing{.cores = cores};
     for (const ScheduleKind kind : {ScheduleKind::gpipe, ScheduleKind::one_f_one_b}) {
       INFO("seed " << seed << ", " << name_of(kind) << ", " << count << " stages, " << microbatches
                    << " micro-batches, " << cores << " cores");
-      const double here = cost::shared_pipeline_seconds(kind, stages, microbatches, crowding).value;
-      CHECK(here == doctest::Approx(replayed(kind, stages, microbatches, cores, crowding.back())).epsilon(1e-6));
+      const double here = cost::shared_pipeline_seconds(kind, stages, microbatches, sharing).value;
+      CHECK(here == doctest::Approx(replayed(kind, stages, microbatches, sharing)).epsilon(1e-6));
     }
   }
 }
@@ -91,9 +91,9 @@ TEST_CASE("with a core for each of equal stages the shared pipeline is the formu
     const int count = 1 + static_cast<int>(random() % 5);
     const int microbatches = 1 + static_cast<int>(random() % 8);
     const std::vector<StageSeconds> stages(static_cast<std::size_t>(count), random_stages(random, 1).front());
-    const std::vector<double> crowding(static_cast<std::size_t>(count) + 1, 1.0);
     INFO("seed " << seed);
-    const double shared = cost::shared_pipeline_seconds(ScheduleKind::gpipe, stages, microbatches, crowding).value;
+    const double shared =
+        cost::shared_pipeline_seconds(ScheduleKind::gpipe, stages, microbatches, {.cores = count}).value;
     // The synchronisations of later stages hide behind the backwards of earlier ones.
     const double formula = cost::pipeline_seconds(ScheduleKind::gpipe, stages, microbatches).value;
     CHECK(shared <= formula * (1 + 1e-9));
@@ -104,8 +104,7 @@ TEST_CASE("with a core for each of equal stages the shared pipeline is the formu
 TEST_CASE("the passes of one micro-batch follow each other and the updates run side by side") {
   const std::vector<StageSeconds> stages{{{1.0}, {2.0}, {0.0}, {4.0}}, {{3.0}, {4.0}, {0.0}, {2.0}}};
   // One core: while one stage works alone it is twice as fast as with both at work.
-  const std::vector<double> crowding{1.0, 1.0, 2.0};
-  const double seconds = cost::shared_pipeline_seconds(ScheduleKind::one_f_one_b, stages, 1, crowding).value;
+  const double seconds = cost::shared_pipeline_seconds(ScheduleKind::one_f_one_b, stages, 1, {.cores = 1}).value;
   // (1 + 3 + 4 + 2) / 2, then updates: both for 2 seconds, the rest of the first alone at double speed.
   CHECK(seconds == doctest::Approx(5.0 + 2.0 + 1.0));
 }

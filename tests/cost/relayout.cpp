@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <string>
 #include <vector>
 
 #include <galvatron/strategy/layout.hpp>
@@ -14,58 +15,120 @@ namespace {
 // All layouts of `ranks` ranks for a micro-batch that every one of them divides.
 std::vector<ActivationLayout> layouts(int ranks, int first = 0) {
   std::vector<ActivationLayout> out;
-  for (int tensor = 1; tensor <= ranks; ++tensor) {
-    if (ranks % tensor != 0) continue;
-    for (const bool cut : {false, true}) {
-      if (cut && tensor == 1) continue;
-      out.push_back({first, tensor, ranks / tensor, cut, ranks * 2, ranks * 3});
+  for (int replicas = 1; replicas <= ranks; ++replicas)
+    for (int parts = 1; replicas * parts <= ranks; ++parts) {
+      if (ranks % (replicas * parts) != 0) continue;
+      for (const bool zigzag : {false, true}) {
+        if (zigzag && parts == 1) continue;
+        out.push_back({first, replicas, parts, ranks / replicas / parts, zigzag, ranks * 2, ranks * 6});
+      }
     }
+  return out;
+}
+
+struct Moved {
+  std::int64_t tokens = 0;
+  int senders = 0;
+  int farthest = 0;  // run of ranks, aligned, in which receiver and senders lie
+};
+
+// What `receiver` gets from others, by the transfers between all pairs.
+Moved received(const ActivationLayout& from, const ActivationLayout& to, int receiver) {
+  Moved out;
+  for (int sender = from.first_rank; sender < from.first_rank + from.ranks(); ++sender) {
+    std::int64_t tokens = 0;
+    for (int i = 0; i < from.pieces(); ++i)
+      for (int j = 0; j < to.pieces(); ++j) tokens += transfer(from, to, sender, receiver, i, j).tokens();
+    if (sender == receiver || tokens == 0) continue;
+    out.tokens += tokens;
+    ++out.senders;
+    out.farthest = std::max(out.farthest, sender ^ receiver);
   }
   return out;
 }
 
+std::string text(const ActivationLayout& l) {
+  return std::to_string(l.replicas) + " replicas, " + std::to_string(l.parts) + " parts" + (l.zigzag ? " zigzag" : "");
+}
+
 }  // namespace
+
+TEST_CASE("every rank holds its share, and together they hold every token as often as there are replicas") {
+  for (const int ranks : {1, 2, 6, 8})
+    for (const ActivationLayout& layout : layouts(ranks, 3)) {
+      INFO(text(layout));
+      std::vector<int> held(static_cast<std::size_t>(layout.batch * layout.sequence), 0);
+      for (int rank = 3; rank < 3 + ranks; ++rank) {
+        std::int64_t tokens = 0;
+        for (int i = 0; i < layout.pieces(); ++i) {
+          const Region r = layout.region(rank, i);
+          tokens += r.tokens();
+          for (std::int64_t b = r.batch_begin; b < r.batch_end; ++b)
+            for (std::int64_t s = r.sequence_begin; s < r.sequence_end; ++s)
+              ++held[static_cast<std::size_t>(b * layout.sequence + s)];
+        }
+        CHECK(tokens == layout.batch * layout.sequence * layout.replicas / ranks);
+      }
+      CHECK(std::count(held.begin(), held.end(), layout.replicas) == layout.batch * layout.sequence);
+    }
+}
+
+TEST_CASE("in zigzag every rank has the same causal work") {
+  const ActivationLayout layout{0, 1, 4, 1, true, 1, 32};
+  for (int rank = 0; rank < 4; ++rank) {
+    std::int64_t pairs = 0;
+    for (int i = 0; i < 2; ++i)
+      for (std::int64_t s = layout.region(rank, i).sequence_begin; s < layout.region(rank, i).sequence_end; ++s)
+        pairs += s + 1;
+    CHECK(pairs == 32 * 33 / 2 / 4);
+  }
+}
 
 TEST_CASE("the busiest receiver gets what the transfers between ranks say") {
   for (const int ranks : {1, 2, 4, 6, 8, 12})
     for (const int first : {0, ranks})
       for (const ActivationLayout& from : layouts(ranks))
         for (const ActivationLayout& to : layouts(ranks, first)) {
-          std::int64_t most = 0;
-          int peers = 0;
-          for (int receiver = to.first_rank; receiver < to.first_rank + ranks; ++receiver) {
-            std::int64_t tokens = 0;
-            int senders = 0;
-            for (int sender = from.first_rank; sender < from.first_rank + ranks; ++sender) {
-              const Region part = transfer(from, to, sender, receiver);
-              if (sender == receiver || part.empty()) continue;
-              tokens += part.tokens();
-              ++senders;
-            }
-            if (tokens > most) {
-              most = tokens;
-              peers = senders;
-            }
+          Moved most;
+          int farthest = 0;
+          for (int receiver = first; receiver < first + ranks; ++receiver) {
+            const Moved moved = received(from, to, receiver);
+            farthest = std::max(farthest, moved.farthest);
+            if (moved.tokens > most.tokens) most = moved;
           }
-          INFO(ranks << " ranks, tensor " << from.tensor << (from.sequence_cut ? " cut" : "") << " to tensor "
-                     << to.tensor << (to.sequence_cut ? " cut" : ""));
+          INFO(ranks << " ranks, " << text(from) << " to " << text(to));
           const cost::Traffic traffic = cost::busiest_receiver(from, to);
-          CHECK(traffic.tokens == most);
-          CHECK(traffic.peers == peers);
-          if (first == 0) {
-            const double all = static_cast<double>(from.batch * from.sequence);
-            CHECK(cost::relayout_share(from, to) == doctest::Approx(static_cast<double>(most) / all));
-          }
+          CHECK(traffic.tokens == most.tokens);
+          CHECK(traffic.peers == most.senders);
+          if (first > 0) continue;
+          const cost::Relayout move = cost::relayout_of(from, to);
+          const double all = static_cast<double>(from.batch * from.sequence);
+          CHECK(move.share == doctest::Approx(static_cast<double>(most.tokens) / all));
+          if ((ranks & (ranks - 1)) == 0) CHECK(farthest < move.span);
         }
 }
 
 TEST_CASE("a layout that stays costs nothing, and taking one's own part of what is replicated neither") {
-  const ActivationLayout whole{0, 4, 2, false, 8, 16};
-  const ActivationLayout cut{0, 4, 2, true, 8, 16};
-  CHECK(cost::relayout_share(whole, whole) == 0);
-  CHECK(cost::relayout_share(whole, cut) == 0);
+  const ActivationLayout whole{0, 4, 1, 2, false, 8, 16};
+  const ActivationLayout cut{0, 1, 4, 2, false, 8, 16};
+  CHECK(cost::relayout_of(whole, whole).share == 0);
+  CHECK(cost::relayout_of(whole, cut).share == 0);
   CHECK(cost::needs_relayout(whole, cut));
-  CHECK(cost::relayout_share(cut, whole) == doctest::Approx(0.5 * 3 / 4));
+  CHECK(cost::relayout_of(cut, whole).share == doctest::Approx(0.5 * 3 / 4));
+  CHECK(cost::relayout_of(cut, whole).span == 4);
   CHECK(cost::move_work({}, 64, Precision::fp32).times == 0);
   CHECK(cost::move_work({10, 2}, 64, Precision::bf16).m == 10 * 64 * 2);
+}
+
+TEST_CASE("strategies that lay out tokens alike need no move, whatever they are called") {
+  const auto of = [](const StrategySpec& spec) { return activation_layout(spec, 0, 8, 64); };
+  const StrategySpec megatron{.tensor = 4, .sequence = SequenceKind::megatron, .data = 2};
+  const StrategySpec ulysses{.sequence = SequenceKind::ulysses, .context = 4, .data = 2};
+  const StrategySpec ring{.sequence = SequenceKind::ring, .context = 4, .data = 2};
+  CHECK(!cost::needs_relayout(of(megatron), of(ulysses)));
+  CHECK(cost::needs_relayout(of(ulysses), of(ring)));
+  CHECK(cost::relayout_of(of(ulysses), of(ring)).share > 0);
+  CHECK(cost::relayout_of(of(ulysses), of(ring)).span == 4);
+  // Data ranks that divide samples instead: every rank has an eighth of the tokens before and after.
+  CHECK(cost::relayout_of(of(ring), of({.data = 8})).share == doctest::Approx(3.0 / 4 / 8));
 }

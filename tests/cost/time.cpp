@@ -5,6 +5,7 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <random>
@@ -20,8 +21,8 @@ Cluster preset(const char* name) { return value_or_throw(find_cluster(name)); }
 Work gemm(std::int64_t m, std::int64_t n, std::int64_t k, WorkKind kind = WorkKind::gemm_nt) {
   return {.kind = kind, .m = m, .n = n, .k = k};
 }
-Work message(WorkKind kind, std::int64_t bytes, std::int64_t ranks, bool strided = false) {
-  return {.kind = kind, .m = bytes, .n = ranks, .strided = strided};
+Work message(WorkKind kind, std::int64_t bytes, std::int64_t ranks, int stride = 1) {
+  return {.kind = kind, .m = bytes, .n = ranks, .stride = stride};
 }
 double tflops(const Work& work, const Cluster& cluster, Precision precision = Precision::bf16) {
   return flops_of(work).count / time_of(work, precision, cluster).value / 1e12;
@@ -96,8 +97,11 @@ TEST_CASE("prices are positive and never fall when work grows") {
         Work work{
             .kind = static_cast<WorkKind>(kind), .m = extent(), .n = extent(), .k = extent(), .l = extent() / 128 + 1};
         work.causal = (round & 1) != 0;
-        work.strided = (round & 2) != 0;
-        if (is_communication(work.kind)) work.n = 2;
+        work.stride = (round & 2) != 0 ? 2 : 1;
+        if (is_communication(work.kind)) {
+          work.n = 2;
+          work.k = round % 3;  // ranks among which a send is
+        }
         const Precision precision = (round & 4) != 0 ? Precision::bf16 : Precision::fp32;
         const double before = time_of(work, precision, cluster).value;
         CHECK(before > 0);
@@ -134,24 +138,87 @@ TEST_CASE("GEMM prices are near published cuBLAS rates") {
 
 TEST_CASE("collective prices are near published nccl-tests figures") {
   const Cluster a100 = preset("16xa100-80g");
-  const auto bus = [&](std::int64_t bytes, int n, bool strided) {
-    const Work work = message(WorkKind::all_reduce, bytes, n, strided);
+  const auto bus = [&](std::int64_t bytes, int n, int stride) {
+    const Work work = message(WorkKind::all_reduce, bytes, n, stride);
     return static_cast<double>(bytes_of(work, Precision::bf16).count) / time_of(work, Precision::bf16, a100).value /
            1e9;
   };
-  CHECK(bus(1 << 20, 8, false) == doctest::Approx(36.2).epsilon(0.01));
-  CHECK(bus(1 << 30, 8, false) == doctest::Approx(228).epsilon(0.01));
-  CHECK(bus(std::int64_t{8} << 30, 16, false) == doctest::Approx(192).epsilon(0.02));
-  CHECK(bus(1 << 28, 2, true) < 25);  // a pair across nodes has one network card each
+  CHECK(bus(1 << 20, 8, 1) == doctest::Approx(36.2).epsilon(0.01));
+  CHECK(bus(1 << 30, 8, 1) == doctest::Approx(228).epsilon(0.01));
+  CHECK(bus(std::int64_t{8} << 30, 16, 1) == doctest::Approx(192).epsilon(0.02));
+  CHECK(bus(1 << 28, 2, 8) < 25);  // a pair across nodes has one network card each
 }
 
-TEST_CASE("strided groups stay in a node when their stage does") {
+TEST_CASE("members of a group share nodes as their distance and the borders say") {
+  const auto members = [](int devices, int per_node, int group, int stride) {
+    Cluster cluster;
+    cluster.devices = devices;
+    cluster.devices_per_node = per_node;
+    return cost::detail::members_per_node(cluster, group, stride);
+  };
+  // The truth by looking: groups of `group` ranks, `stride` apart, tile the cluster; the worst node counts.
+  const auto looked_at = [](int devices, int per_node, int group, int stride) {
+    int worst = group;
+    for (int block = 0; block < devices; block += group * stride)
+      for (int first = block; first < block + stride; ++first)
+        for (int i = 0; i < group; ++i) {
+          int here = 0;
+          for (int j = 0; j < group; ++j) here += (first + j * stride) / per_node == (first + i * stride) / per_node;
+          worst = std::min(worst, here);
+        }
+    return worst;
+  };
+  for (const int devices : {8, 16, 24, 48, 64, 96})
+    for (const int per_node : {4, 8, 16, 128})
+      for (const int group : {1, 2, 3, 4, 6, 8, 12, 16, 24})
+        for (const int stride : {1, 2, 4, 8, 16}) {
+          if (devices % (group * stride) != 0 || (devices > per_node && devices % per_node != 0)) continue;
+          INFO(group << " ranks " << stride << " apart on " << devices << ", " << per_node << " a node");
+          CHECK(members(devices, per_node, group, stride) == looked_at(devices, per_node, group, stride));
+        }
+  CHECK(members(48, 8, 4, 3) == 1);  // ranks 0 3 6 9: somewhere a member is alone
+}
+
+TEST_CASE("tensor, context, data and joint groups of a stage are priced where they lie") {
   const Cluster cluster = preset("64xa100-80g");
-  const Work work = message(WorkKind::all_gather, 1 << 26, 4, true);
-  const Seconds inside = time_of(work, Precision::bf16, cluster, Surroundings{0, 8});
-  const Seconds across = time_of(work, Precision::bf16, cluster, Surroundings{0, 32});
-  CHECK(inside.value < 0.2 * across.value);
-  CHECK(inside == time_of(message(WorkKind::all_gather, 1 << 26, 4), Precision::bf16, cluster));
+  const auto gather = [&](int n, int stride) {
+    return time_of(message(WorkKind::all_gather, 1 << 26, n, stride), Precision::bf16, cluster).value;
+  };
+  CHECK(gather(4, 1) == gather(4, 2));       // tensor 4, or context 4 over tensor 2: inside a node
+  CHECK(gather(4, 1) < 0.2 * gather(4, 8));  // data 4 over tensor 8: one rank in each node
+  CHECK(gather(4, 4) < gather(4, 8));        // two ranks in each of two nodes bring two cards
+  CHECK(gather(8, 4) < gather(8, 8));
+  CHECK(gather(8, 16) == gather(8, 8));  // nodes in between do not matter
+  CHECK(gather(6, 1) > gather(8, 1));    // six ranks lie across borders
+}
+
+TEST_CASE("a send is as far as its group, and an all-to-all sends through every card what leaves the node") {
+  const Cluster cluster = preset("64xh100-80g");
+  const auto price = [&](Work work) { return time_of(work, Precision::bf16, cluster).value; };
+  const Work anywhere{.kind = WorkKind::send, .m = 1 << 26, .n = 1};
+  Work near = anywhere;
+  near.k = 4;
+  near.stride = 2;
+  Work far = anywhere;
+  far.k = 4;
+  far.stride = 8;
+  CHECK(price(near) < 0.5 * price(far));
+  CHECK(price(far) == price(anywhere));
+  CHECK(price(anywhere) == doctest::Approx(4.7e-6 + (1 << 26) / 48e9));
+
+  // By rates: 32 ranks in 4 nodes, of 32 parts 24 leave.
+  const double bytes = 1 << 30;
+  CHECK(price(message(WorkKind::all_to_all, 1 << 30, 32)) == doctest::Approx(31 * 4.7e-6 + bytes * 24 / 32 / 48e9));
+  CHECK(price(message(WorkKind::all_to_all, 1 << 30, 4, 8)) == doctest::Approx(3 * 4.7e-6 + bytes * 3 / 4 / 48e9));
+  // Inside a node like an all-gather of the same bytes on the links, unless there is a table of its own.
+  CHECK(price(message(WorkKind::all_to_all, 1 << 30, 8)) == price(message(WorkKind::all_gather, 1 << 30, 8)));
+  Cluster measured = cluster;
+  measured.messages.push_back({Message::all_to_all, 8, false, 0, LogGrid<1>({{{64, 1 << 30}}}, {1e-5, 0.25})});
+  CHECK(time_of(message(WorkKind::all_to_all, 1 << 30, 8), Precision::bf16, measured).value == doctest::Approx(0.25));
+  Cluster bare = cluster;
+  bare.messages.clear();
+  CHECK(time_of(message(WorkKind::all_to_all, 1 << 30, 8), Precision::bf16, bare).value ==
+        doctest::Approx(7 * 3e-6 + bytes * 7 / 8 / 355e9));
 }
 
 TEST_CASE("attention prices follow the length and the mask") {

@@ -45,13 +45,13 @@ ModelSpec small_llama() {
 // How often each operation happens; those of adamw and norm_squared are elements, since a shard may be stepped or
 // squared in two calls, which is the same work.
 auto tally(auto begin, auto end) {
-  using Key = std::tuple<WorkKind, std::int64_t, std::int64_t, std::int64_t, std::int64_t, bool, bool>;
+  using Key = std::tuple<WorkKind, std::int64_t, std::int64_t, std::int64_t, std::int64_t, bool, int>;
   std::map<Key, std::int64_t> out;
   for (auto w = begin; w != end; ++w) {
     if (w->kind == WorkKind::adamw || w->kind == WorkKind::norm_squared)
-      out[Key{w->kind, 0, 0, 0, 0, false, false}] += w->m * w->times;
+      out[Key{w->kind, 0, 0, 0, 0, false, 1}] += w->m * w->times;
     else
-      out[Key{w->kind, w->m, w->n, w->k, w->l, w->causal, w->strided}] += w->times;
+      out[Key{w->kind, w->m, w->n, w->k, w->l, w->causal, w->stride}] += w->times;
   }
   return out;
 }
@@ -63,10 +63,10 @@ std::string difference(const std::vector<Work>& done, const cost::WorkList& form
   if (left == right) return {};
   std::string out;
   const auto tell = [&out](const auto& key, std::int64_t layer, std::int64_t expected) {
-    const auto& [kind, m, n, k, l, causal, strided] = key;
+    const auto& [kind, m, n, k, l, causal, stride] = key;
     out += "work kind " + std::to_string(static_cast<int>(kind)) + " (" + std::to_string(m) + ", " + std::to_string(n) +
-           ", " + std::to_string(k) + ", " + std::to_string(l) + ")" + (causal ? " causal" : "") +
-           (strided ? " strided" : "") + ": the layer " + std::to_string(layer) + " times, the formula " +
+           ", " + std::to_string(k) + ", " + std::to_string(l) + ")" + (causal ? " causal" : "") + " with stride " +
+           std::to_string(stride) + ": the layer " + std::to_string(layer) + " times, the formula " +
            std::to_string(expected) + "; ";
   };
   for (const auto& [key, times] : left) {

@@ -154,3 +154,31 @@ TEST_CASE("virtual stages hold every other chunk, send more, keep more and idle 
   CHECK(zero.stages[0].seconds == whole.stages[0].seconds);
   CHECK(zero.stages[0].seconds.weights.value > 0.2 * zero.stages[0].seconds.backward.value);
 }
+
+TEST_CASE("a plan of context parallel layers is priced, and layers that lay out tokens alike need no move") {
+  const StrategySpec ring{.sequence = SequenceKind::ring, .context = 2, .data = 2, .zero = 1};
+  const StrategySpec ulysses{.sequence = SequenceKind::ulysses, .context = 2, .data = 2, .zero = 1};
+  const StrategySpec megatron{.tensor = 2, .sequence = SequenceKind::megatron, .data = 2};
+  Plan plan = two_stages(ulysses);
+  plan.layers[3] = megatron;
+  plan.layers[9] = ring;
+  const PlanCost cost = price(plan);
+  CHECK(cost.layers[4].relayout_forward.value == 0);
+  CHECK(cost.layers[5].relayout_forward.value == 0);
+  CHECK(cost.layers[10].relayout_forward.value > 0);
+  CHECK(cost.layers[11].relayout_backward.value > 0);
+  // A half of the tokens on each rank: the same activations as two more data ranks, at the same price of a send.
+  CHECK(cost.layers[0].stash == price(two_stages({.data = 4, .zero = 1})).layers[0].stash);
+  CHECK(cost.iteration > price(two_stages({.data = 4, .zero = 1})).iteration);
+}
+
+TEST_CASE("selective recomputation lies between none and all in time and memory") {
+  const auto of = [](RecomputeKind kind) { return price(two_stages({.tensor = 2, .data = 2, .recompute = kind})); };
+  const PlanCost none = of(RecomputeKind::none);
+  const PlanCost selective = of(RecomputeKind::selective);
+  const PlanCost full = of(RecomputeKind::full);
+  CHECK(none.iteration < selective.iteration);
+  CHECK(selective.iteration < full.iteration);
+  CHECK(none.stages[0].memory.stash > selective.stages[0].memory.stash);
+  CHECK(selective.stages[0].memory.stash > full.stages[0].memory.stash);
+}

@@ -320,9 +320,9 @@ TEST_CASE("a 70B model on 1,024 devices is planned with little work and memory")
     const FoundPlan plan = found(model, cluster, options);
     REQUIRE(plan.feasible);
     CHECK(plan.cost.peak() <= memory);
-    CHECK(plan.statistics.labels < 1'000'000);  // half a microsecond each
+    CHECK(plan.statistics.labels < 5'000'000);  // a tenth of a microsecond each
     CHECK(plan.statistics.bound <= plan.cost.iteration);
-    CHECK(plan.statistics.bound.value > 0.8 * plan.cost.iteration.value);
+    CHECK(plan.statistics.bound.value > 0.7 * plan.cost.iteration.value);
     CHECK(plan.cost.mfu > 0.3);
     CHECK(plan.cost.mfu < 0.7);
   }

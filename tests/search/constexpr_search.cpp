@@ -3,7 +3,13 @@
 #include <doctest/doctest.h>
 
 #include <limits>
-#include <vector>
+#include <set>
+#include <string>
+
+#include <galvatron/core/error.hpp>
+#include <galvatron/model/build.hpp>
+#include <galvatron/search/search.hpp>
+#include <galvatron/strategy/text.hpp>
 
 using namespace galvatron;
 using namespace galvatron::search;
@@ -20,8 +26,8 @@ constexpr LayerSpec block{.hidden = 256,
                           .layers = 3};
 constexpr ConstexprOptions options{.global_batch = 8, .sequence = 128, .precision = Precision::fp32};
 
-constexpr ConstexprCluster devices(Bytes memory) {
-  return {.devices = 2, .memory = memory, .flops = 1e12, .memory_bandwidth = 1e11, .network_bandwidth = 1e10};
+constexpr ConstexprCluster devices(Bytes memory, int count = 2) {
+  return {.devices = count, .memory = memory, .flops = 1e12, .memory_bandwidth = 1e11, .network_bandwidth = 1e10};
 }
 
 // With plenty of memory nothing is recomputed; with little of it something gives way; with less nothing fits.
@@ -30,17 +36,65 @@ constexpr auto tight = constexpr_search<3>(block, devices(34_MiB), options);
 constexpr auto hopeless = constexpr_search<3>(block, devices(1_MiB), options);
 static_assert(roomy.feasible && roomy.strategies[0].recompute == RecomputeKind::none);
 static_assert(tight.feasible && tight.peak <= 34_MiB && tight.iteration > roomy.iteration);
-static_assert(tight.strategies[0].recompute == RecomputeKind::none, "one layer keeps its activations");
-static_assert(tight.strategies[2].recompute == RecomputeKind::full, "the others compute them again");
 static_assert(!hopeless.feasible);
+
+// The run-time search of the same case, with room for all labels that a proof needs.
+template <std::size_t Layers>
+SearchResult searched(const LayerSpec& layer, const ConstexprCluster& cluster, const ConstexprOptions& limits) {
+  Cluster same;
+  describe(cluster, limits.precision, same);
+  SearchOptions wanted = search_options(limits, cluster.memory);
+  wanted.labels = 1 << 16;
+  return value_or_throw(search::search(model_of_equal_blocks("blocks", layer, static_cast<int>(Layers)), same, wanted));
+}
 
 }  // namespace
 
-TEST_CASE("the compile-time search gives the same at run time") {
+TEST_CASE("the compile-time search gives the same at run time, and the same as the run-time search") {
   const auto again = constexpr_search<3>(block, devices(34_MiB), options);
   CHECK(again.iteration == tight.iteration);
   CHECK(again.peak == tight.peak);
-  for (std::size_t i = 0; i < 3; ++i) CHECK(again.strategies[i] == tight.strategies[i]);
+  CHECK(again.embedding == tight.embedding);
+  CHECK(again.strategies == tight.strategies);
+  CHECK(again.head == tight.head);
+  for (const auto& [found, memory] : {std::pair{tight, 34_MiB}, {roomy, 1_GiB}}) {
+    const SearchResult run_time = searched<3>(block, devices(memory), options);
+    REQUIRE(run_time.feasible);
+    CHECK(found.iteration.value == doctest::Approx(run_time.best.iteration.value).epsilon(1e-12));
+    CHECK(found.peak <= memory);
+  }
+  CHECK(!searched<3>(block, devices(1_MiB), options).feasible);
+}
+
+TEST_CASE("every budget, device count and batch has the seconds of the run-time search") {
+  std::set<std::string> seen;
+  int feasible = 0;
+  int mixed = 0;
+  for (const bool tied : {false, true})
+    for (const int count : {1, 2, 4, 6})
+      for (const int microbatches : {1, 2})
+        for (std::int64_t mib = 4; mib <= 96; mib = mib * 5 / 4 + 1) {
+          LayerSpec layer = block;
+          layer.tied = tied;
+          ConstexprOptions limits = options;
+          limits.global_batch = 24;
+          limits.microbatches = microbatches;
+          const ConstexprCluster cluster = devices({mib << 20}, count);
+          INFO(mib << " MiB on " << count << " devices, " << microbatches << " micro-batches, tied " << tied);
+          const auto found = constexpr_search<5>(layer, cluster, limits);
+          const SearchResult run_time = searched<5>(layer, cluster, limits);
+          REQUIRE(found.feasible == run_time.feasible);
+          if (!found.feasible) continue;
+          ++feasible;
+          CHECK(run_time.statistics.proven);
+          CHECK(found.iteration.value == doctest::Approx(run_time.best.iteration.value).epsilon(1e-9));
+          CHECK(found.peak <= cluster.memory);
+          for (const StrategySpec& spec : found.strategies) seen.insert(strategy_text(spec));
+          mixed += found.strategies.front() == found.strategies.back() ? 0 : 1;
+        }
+  CHECK(feasible > 50);
+  CHECK(mixed > 5);
+  CHECK(seen.size() > 5);  // tensor, data, ZeRO and recomputation are all chosen somewhere
 }
 
 TEST_CASE("less memory is never faster, and the budget is kept") {

@@ -58,7 +58,7 @@ TEST_CASE("degrees are any divisor unless powers of two are asked for") {
 }
 
 TEST_CASE("leaves with tensor parallelism innermost are strategies that the search looks at") {
-  Space space;
+  Space space = runnable_space();
   space.zero = {true, false, false, true};
   space.sequence = {SequenceKind::none};
   for (const int ranks : {4, 8, 12, 16}) {

@@ -23,6 +23,7 @@ TEST_CASE("a single rank is legal, and so are the usual combinations") {
   CHECK(is_legal({.sequence = SequenceKind::ring, .context = 2}));
   CHECK(is_legal({.tensor = 3, .data = 5, .zero = 1, .recompute = RecomputeKind::full}));
   CHECK(is_legal({.data = 4, .expert = 2}));
+  CHECK(is_legal({.sequence = SequenceKind::ulysses, .context = 2, .zero = 3}));
 }
 
 TEST_CASE("each rule tells its reason") {
@@ -82,6 +83,26 @@ TEST_CASE("a block needs degrees that divide its heads, its MLP, the sequence an
   CHECK(mentions(why_unfit(block, {}, 1, 0), "at least one token"));
   CHECK(mentions(why_unfit(block, {.sequence = SequenceKind::ring, .context = 3}, 1, 64), "context degree"));
   CHECK(mentions(why_unfit(block, {.tensor = 2, .sequence = SequenceKind::ulysses, .context = 4}, 1, 64), "Ulysses"));
+  CHECK(is_fit(block, {.sequence = SequenceKind::ring, .context = 2}, 1, 60));
+  CHECK(mentions(why_unfit(block, {.sequence = SequenceKind::ring, .context = 4}, 1, 60), "twice the context degree"));
+  CHECK(is_fit(block, {.sequence = SequenceKind::ulysses, .context = 4}, 1, 60));
+}
+
+TEST_CASE("Ulysses may have more ranks than key/value heads, if each head goes to equally many") {
+  const auto fits = [](std::int64_t heads, std::int64_t kv_heads, int tensor, int context) {
+    LayerSpec layer = block;
+    layer.heads = heads;
+    layer.kv_heads = kv_heads;
+    return is_fit(layer, {.tensor = tensor, .sequence = SequenceKind::ulysses, .context = context}, 1, 60);
+  };
+  CHECK(fits(12, 4, 1, 4));
+  CHECK(fits(12, 4, 1, 12));  // each head to three ranks
+  CHECK(fits(12, 4, 2, 6));   // each tensor rank has 6 heads and 2 key/value heads
+  CHECK_FALSE(fits(12, 4, 1, 6));
+  CHECK_FALSE(fits(12, 4, 1, 5));
+  CHECK(fits(30, 5, 1, 5));
+  CHECK(fits(30, 6, 1, 3));
+  CHECK_FALSE(fits(30, 6, 1, 15));
 }
 
 TEST_CASE("embedding and head need no divisible vocabulary, but the rest") {

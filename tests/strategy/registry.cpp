@@ -17,9 +17,9 @@ TEST_CASE("sixteen strategies are instantiated, all different") {
   CHECK(std::set<std::string>(names.begin(), names.end()).size() == 16);
 }
 
-TEST_CASE("every strategy that the search looks at has its instantiation, with the same spec") {
+TEST_CASE("every strategy of the runnable space has its instantiation, with the same spec") {
   for (const int ranks : {1, 2, 3, 4, 6, 8, 12, 64}) {
-    for (const StrategySpec& spec : strategies({}, ranks)) {
+    for (const StrategySpec& spec : strategies(runnable_space(), ranks)) {
       CHECK(is_instantiated(InstantiatedStrategies{}, spec));
       const auto back = dispatch<InstantiatedStrategies>(spec, [](const auto& strategy) { return strategy.spec(); });
       REQUIRE(back.has_value());

@@ -6,6 +6,8 @@
 
 #include <doctest/doctest.h>
 
+#include <galvatron/strategy/registry.hpp>
+
 namespace galvatron {
 namespace {
 
@@ -15,7 +17,7 @@ std::vector<StrategySpec> of(const std::string& text, int ranks) {
   return strategies(*space, ranks);
 }
 
-TEST_CASE("the default space has every legal strategy of the runtime once") {
+TEST_CASE("the default space has every legal strategy once") {
   for (const int ranks : {1, 2, 6, 8, 16}) {
     const std::vector<StrategySpec> specs = strategies({}, ranks);
     for (std::size_t i = 0; i < specs.size(); ++i) {
@@ -23,10 +25,37 @@ TEST_CASE("the default space has every legal strategy of the runtime once") {
       CHECK(specs[i].ranks() == ranks);
       for (std::size_t j = 0; j < i; ++j) CHECK_FALSE(specs[i] == specs[j]);
     }
+    // As many as there are at all, without experts.
+    std::size_t legal = 0;
+    for (int tensor = 1; tensor <= ranks; ++tensor)
+      for (int context = 1; context <= ranks; ++context)
+        for (int data = 1; data <= ranks; ++data)
+          for (int kinds = 0; kinds < 4 * 4 * 3; ++kinds)
+            legal += tensor * context * data == ranks && is_legal({.tensor = tensor,
+                                                                   .sequence = static_cast<SequenceKind>(kinds % 4),
+                                                                   .context = context,
+                                                                   .data = data,
+                                                                   .zero = kinds / 4 % 4,
+                                                                   .recompute = static_cast<RecomputeKind>(kinds / 16)})
+                         ? 1
+                         : 0;
+    CHECK(specs.size() == legal);
   }
-  CHECK(strategies({}, 1).size() == 2);
+  CHECK(strategies({}, 1).size() == 3);
+}
+
+TEST_CASE("the runnable space has what the trainer instantiates, and all of it") {
+  for (const int ranks : {1, 2, 6, 8}) {
+    const std::vector<StrategySpec> runnable = strategies(runnable_space(), ranks);
+    for (const StrategySpec& spec : runnable) CHECK(is_instantiated(InstantiatedStrategies{}, spec));
+    for (const StrategySpec& spec : strategies({}, ranks))
+      CHECK(is_instantiated(InstantiatedStrategies{}, spec) ==
+            (std::find(runnable.begin(), runnable.end(), spec) != runnable.end()));
+  }
   // 4 ranks: tp1 dp4: 4 stages; tp2 dp2: 2 kinds of sequence x 4 stages; tp4: 2 kinds; all with and without recompute.
-  CHECK(strategies({}, 4).size() == 2 * (4 + 8 + 2));
+  CHECK(strategies(runnable_space(), 4).size() == 2 * (4 + 8 + 2));
+  CHECK(of("runnable", 8) == strategies(runnable_space(), 8));
+  CHECK(of("runnable,max-tp=2,recompute=full", 4).size() == 4 + 8);
 }
 
 TEST_CASE("a space names what may be used") {
@@ -43,6 +72,41 @@ TEST_CASE("a space names what may be used") {
   CHECK(of("tp,sp=megatron", 2) == std::vector<StrategySpec>{{.tensor = 2, .sequence = SequenceKind::megatron}});
   CHECK(of("dp,recompute=full", 2) == std::vector<StrategySpec>{{.data = 2, .recompute = RecomputeKind::full}});
   CHECK(of("all", 8) == strategies({}, 8));
+}
+
+TEST_CASE("context parallelism is named by its kind or by its degree") {
+  const StrategySpec ulysses{.sequence = SequenceKind::ulysses, .context = 4};
+  const StrategySpec ring{.sequence = SequenceKind::ring, .context = 4};
+  CHECK(of("ulysses", 4) == std::vector<StrategySpec>{ulysses});
+  CHECK(of("ring", 4) == std::vector<StrategySpec>{ring});
+  CHECK(of("cp", 4) == std::vector<StrategySpec>{ulysses, ring});
+  CHECK(of("ulysses,ring", 4) == of("cp", 4));
+  CHECK(of("sp=ring", 4) == of("ring", 4));
+  CHECK(of("sp=ulysses,sp=ring", 4) == of("cp", 4));
+  CHECK(of("ring,cp=2,dp", 4) == std::vector<StrategySpec>{{.sequence = SequenceKind::ring, .context = 2, .data = 2}});
+  CHECK(of("ring,zero3", 2) ==
+        std::vector<StrategySpec>{{.data = 2, .zero = 3}, {.sequence = SequenceKind::ring, .context = 2, .zero = 3}});
+  CHECK(of("tp,sp=megatron,ring,cp=2", 4) ==
+        std::vector<StrategySpec>{{.tensor = 2, .sequence = SequenceKind::ring, .context = 2}});
+  for (const StrategySpec& spec : of("all,max-cp=2", 8)) CHECK(spec.context <= 2);
+  for (const StrategySpec& spec : of("all,sp=none", 8)) CHECK(spec.sequence == SequenceKind::none);
+  CHECK(of("all,cp=1", 8) == of("all,sp=none,sp=megatron", 8));
+}
+
+TEST_CASE("recomputation is a choice, or the rule") {
+  const auto kinds = [](const std::string& text) {
+    std::vector<RecomputeKind> out;
+    for (const StrategySpec& spec : of(text, 1)) out.push_back(spec.recompute);
+    return out;
+  };
+  using enum RecomputeKind;
+  CHECK(kinds("dp") == std::vector{none});
+  CHECK(kinds("recompute") == std::vector{none, full});
+  CHECK(kinds("selective") == std::vector{none, selective});
+  CHECK(kinds("selective,recompute") == std::vector{none, selective, full});
+  CHECK(kinds("recompute=selective") == std::vector{selective});
+  CHECK(kinds("all") == kinds("selective,recompute"));
+  CHECK(kinds("runnable") == kinds("recompute"));
 }
 
 TEST_CASE("degrees can be forced and capped") {
@@ -68,12 +132,12 @@ TEST_CASE("pipeline degrees follow the space") {
 TEST_CASE("bad notations are refused with the names that are valid") {
   for (const std::string& text :
        std::vector<std::string>{"", ",", "dp,", "dp,,tp", "DP", "zero4", "sdp2", "tp<4", "ep=2", "max-zero=2",
-                                "sp=ring", "recompute=selective", "=3"}) {
+                                "sp=rings", "recompute=half", "=3"}) {
     INFO(text);
     const auto space = parse_space(text);
     REQUIRE_FALSE(space.has_value());
     CHECK(space.error().kind == ErrorKind::usage);
-    CHECK(space.error().message.find("valid are all, dp, zero1") != std::string::npos);
+    CHECK(space.error().message.find("valid are all, runnable, dp, zero1") != std::string::npos);
   }
   for (const std::string& text :
        std::vector<std::string>{"tp=", "tp=0", "tp=-2", "tp=2x", "dp=99999999999", "max-pp=0"}) {

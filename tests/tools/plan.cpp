@@ -233,6 +233,17 @@ TEST_CASE("unknown names and bad files are bad input") {
   check_failure(folder.run("plan --model config.json --cluster host" + rest), 2, "n_layer");
   folder.write("cluster.json", "{}");
   check_failure(folder.run("plan --model gpt2-tiny --cluster cluster.json" + rest), 2, "cluster.json");
+  const std::string lab = R"({"format":"galvatron-cluster","version":1,"name":"lab","devices":8,"device":)";
+  folder.write("lab.json", lab + R"("a100-80g"})");
+  CHECK(folder.run("plan --model gpt2-tiny --cluster lab.json" + rest).code == 0);
+  for (const auto& [device, why] :
+       {std::pair{R"("q100")", "known are"}, std::pair{R"({"name":"x"})", "memory"},
+        std::pair{R"("a100-80g","overlap_slowdown":0)", "overlap_slowdown"},
+        std::pair{R"("a100-80g","across_nodes":{"latency":NaN,"bandwidth":1})", "not valid JSON"},
+        std::pair{R"("a100-80g","across_nodes":{"latency":0,"bandwidth":0})", "bandwidth"}}) {
+    folder.write("lab.json", lab + device + "}");
+    check_failure(folder.run("plan --model gpt2-tiny --cluster lab.json" + rest), 2, why);
+  }
   for (const std::string command : {"cost --plan ", "explain ", "train --data d --steps 1 --plan "}) {
     CAPTURE(command);
     check_failure(folder.run(command + "missing.json"), 2, "No such file");

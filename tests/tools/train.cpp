@@ -176,7 +176,11 @@ TEST_CASE("devices, launchers and strategies that are not there are refused") {
     layer["data"] = 1;
   }
   folder.write("p.json", ring.dump());
-  check_failure(folder.run(base), 2, "not instantiated");
+  check_failure(folder.run(base), 2, "layer 0 of the plan has the strategy \"cp2 ring\"");
+  json selective = small_plan();
+  selective["layers"][1]["recompute"] = "selective";
+  folder.write("p.json", selective.dump());
+  check_failure(folder.run(base), 2, "layer 1");
   json bubbles = small_plan();
   bubbles["schedule"] = "zb-h1";
   folder.write("p.json", bubbles.dump());

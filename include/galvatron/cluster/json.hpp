@@ -6,15 +6,19 @@
 //     "inside_node":  { "latency": 3.2e-6, "bandwidth": 231e9 },
 //     "across_nodes": { "latency": 4.7e-6, "bandwidth": 24e9 } }
 //
-// Times are seconds, rates bytes/s or FLOP/s, sizes `80GiB` or a number of bytes. Everything else is optional: see
-// cluster_to_json in cluster/json_writer.hpp for all keys.
+// Times are seconds, rates bytes/s or FLOP/s, sizes `80GiB` or a number of bytes. Everything else is optional:
+// docs/clusters.md has all keys. With "device": "a100-80g" or "device": { "like": "a100-80g", ... } what the file does
+// not give is that of the preset.
 #pragma once
 
+#include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <filesystem>
 #include <limits>
 #include <string>
 #include <string_view>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -141,6 +145,16 @@ void list_from_json(JsonObject& fields, std::string_view key, std::vector<T>& li
   }
 }
 
+/// Two entries for one thing contradict each other.
+template <class T, class Key>
+void refuse_repeats(JsonObject& fields, std::string_view key, const std::vector<T>& list, Key key_of) {
+  for (std::size_t i = 0; i < list.size() && !fields.failed(); ++i)
+    for (std::size_t j = 0; j < i; ++j)
+      if (key_of(list[i]) == key_of(list[j]))
+        fields.fail(fields.name(key) + ": entries " + std::to_string(j) + " and " + std::to_string(i) +
+                    " are for the same thing; keep one of them");
+}
+
 inline Link link_from_json(JsonObject fields, JsonObject& parent) {
   constexpr double most = 1e18;
   Link link;
@@ -152,26 +166,35 @@ inline Link link_from_json(JsonObject fields, JsonObject& parent) {
   return link;
 }
 
-inline DeviceSpec device_from_json(JsonObject fields, JsonObject& parent) {
-  DeviceSpec device;
-  device.name = fields.required<std::string>("name");
-  device.memory = bytes_from_json(fields, "memory", {}, true);
+/// @param device  what keys that are absent have; without a name nothing is known, and some keys are required
+inline DeviceSpec device_from_json(JsonObject fields, JsonObject& parent, DeviceSpec device) {
+  const bool known = !device.name.empty();
+  fields.any("like");
+  device.name = known ? fields.optional<std::string>("name", device.name) : fields.required<std::string>("name");
+  device.memory = bytes_from_json(fields, "memory", device.memory, !known);
   if (!fields.failed() && device.memory.count < 1) fields.fail(fields.name("memory") + ": a device needs some memory");
-  device.library_workspace = bytes_from_json(fields, "library_workspace", {}, false);
+  device.library_workspace = bytes_from_json(fields, "library_workspace", device.library_workspace, false);
   if (!fields.failed() && device.library_workspace >= device.memory)
     fields.fail(fields.name("library_workspace") + ": it is not smaller than the memory");
-  device.memory_bandwidth = fields.required<double>("memory_bandwidth", 1, 1e18);
+  device.memory_bandwidth = known ? fields.optional<double>("memory_bandwidth", device.memory_bandwidth, 1, 1e18)
+                                  : fields.required<double>("memory_bandwidth", 1, 1e18);
   device.memory_share = fields.optional<double>("memory_share", device.memory_share, 0.01, 1);
-  device.launch = {fields.optional<double>("launch", 3e-6, 0, 1)};
-  device.multiprocessors = fields.optional<int>("multiprocessors", 0, 0, 1 << 20);
+  device.launch = {fields.optional<double>("launch", known ? device.launch.value : 3e-6, 0, 1)};
+  device.gemm_launch = {fields.optional<double>("gemm_launch", device.gemm_launch.value, 0, 1)};
+  device.gemm_start = fields.optional<double>("gemm_start", device.gemm_start, 0, 1e6);
+  device.multiprocessors = fields.optional<int>("multiprocessors", device.multiprocessors, 0, 1 << 20);
+  if (fields.contains("rates")) device.rates.clear();
+  if (fields.contains("attention")) device.attention.clear();
   list_from_json(fields, "rates", device.rates, [](JsonObject& item) {
     PrecisionRate rate;
     rate.precision = enum_from_json<Precision>(item, "precision", 2);
     rate.format = item.optional<std::string>("format", name_of(rate.precision));
     rate.peak_flops = item.required<double>("peak_flops", 1, 1e21);
     rate.gemm_share = item.optional<double>("gemm_share", rate.gemm_share, 0.001, 1);
+    rate.sustained_share = item.optional<double>("sustained_share", rate.sustained_share, 0.001, 1);
     return rate;
   });
+  refuse_repeats(fields, "rates", device.rates, [](const PrecisionRate& r) { return r.precision; });
   if (!fields.failed() && device.rates.empty())
     fields.fail(fields.name("rates") + ": at least one precision is needed, e.g. {\"precision\": \"bf16\", ...}");
   list_from_json(fields, "attention", device.attention, [](JsonObject& item) {
@@ -188,8 +211,32 @@ inline DeviceSpec device_from_json(JsonObject fields, JsonObject& parent) {
     }
     return curve;
   });
+  refuse_repeats(fields, "attention", device.attention,
+                 [](const AttentionCurve& c) { return std::pair(c.pass, c.head_dim); });
   if (auto done = fields.finish(); !done) parent.fail(done.error().message);
   return device;
+}
+
+/// A preset stands for its device, and where the file does not say otherwise for its links with their tables and the
+/// overlap slowdown.
+/// @param place  of the name in the file, for messages
+inline void preset_from_json(JsonObject& fields, const json& name, const std::string& place, Cluster& cluster) {
+  if (fields.failed()) return;
+  const auto preset = std::find_if(device_presets.begin(), device_presets.end(),
+                                   [&](const DevicePreset& p) { return name == std::string(p.name); });
+  if (preset == device_presets.end()) {
+    std::vector<std::string> names;
+    for (const DevicePreset& p : device_presets) names.emplace_back(p.name);
+    fields.fail(place + ": unknown device, " + JsonObject::describe(name) + "; known are " + join(names));
+    return;
+  }
+  Cluster like = preset_cluster(*preset, cluster.devices);
+  cluster.device = std::move(like.device);
+  cluster.across_nodes = like.across_nodes;
+  cluster.overlap_slowdown = like.overlap_slowdown;
+  if (fields.contains("inside_node")) return;  // tables would win over the link that the file gives
+  cluster.inside_node = like.inside_node;
+  if (!fields.contains("messages")) cluster.messages = std::move(like.messages);
 }
 
 }  // namespace detail
@@ -218,23 +265,28 @@ inline Result<Cluster> cluster_from_json(const nlohmann::json& value, const std:
                 " is more than the " + std::to_string(cluster.devices) + " devices");
   cluster.cores = fields.optional<int>("cores", 0, 0, most_devices);
   cluster.threads_per_rank = fields.optional<int>("threads_per_rank", 1, 1, most_devices);
-  if (fields.contains("device"))
-    cluster.device = detail::device_from_json(fields.required_object("device"), fields);
-  else
-    fields.fail(source_name + ": the key \"device\" is missing");
+  const nlohmann::json* device = fields.any("device");
+  const bool named = device != nullptr && device->is_string();
+  const bool like = device != nullptr && device->is_object() && device->contains("like");
+  if (named) detail::preset_from_json(fields, *device, fields.name("device"), cluster);
+  if (like) detail::preset_from_json(fields, device->at("like"), fields.name("device") + ": \"like\"", cluster);
+  if (device == nullptr) fields.fail(source_name + ": the key \"device\" is missing");
+  if (!named && !fields.failed())
+    cluster.device = detail::device_from_json(fields.required_object("device"), fields, std::move(cluster.device));
   if (fields.contains("inside_node"))
     cluster.inside_node = detail::link_from_json(fields.required_object("inside_node"), fields);
-  else if (cluster.devices_per_node > 1)
+  else if (cluster.devices_per_node > 1 && !named && !like)
     fields.fail(source_name + ": the key \"inside_node\" is missing");
   else
     fields.any("inside_node");
   if (fields.contains("across_nodes"))
     cluster.across_nodes = detail::link_from_json(fields.required_object("across_nodes"), fields);
-  else if (!fields.failed() && cluster.nodes() > 1)
+  else if (!fields.failed() && cluster.nodes() > 1 && !named && !like)
     fields.fail(source_name + ": the key \"across_nodes\" is missing");
   else
     fields.any("across_nodes");
-  cluster.overlap_slowdown = fields.optional<double>("overlap_slowdown", 1.0, 1.0, 100.0);
+  cluster.overlap_slowdown = fields.optional<double>("overlap_slowdown", cluster.overlap_slowdown, 1.0, 100.0);
+  cluster.wait_share = fields.optional<double>("wait_share", 0.0, 0.0, 1.0);
 
   detail::list_from_json(fields, "gemm", cluster.gemm, [](JsonObject& item) {
     GemmTable table;
@@ -270,6 +322,15 @@ inline Result<Cluster> cluster_from_json(const nlohmann::json& value, const std:
     table.seconds = detail::curve_from_json(item);
     return table;
   });
+  detail::refuse_repeats(fields, "gemm", cluster.gemm,
+                         [](const GemmTable& t) { return std::tuple(t.layout, t.precision, t.concurrency); });
+  detail::refuse_repeats(fields, "attention", cluster.attention, [](const AttentionTable& t) {
+    return std::tuple(t.pass, t.causal, t.precision, t.concurrency);
+  });
+  detail::refuse_repeats(fields, "memory_bound", cluster.memory_bound,
+                         [](const MemoryTable& t) { return std::tuple(t.kind, t.precision, t.concurrency); });
+  detail::refuse_repeats(fields, "messages", cluster.messages,
+                         [](const MessageTable& t) { return std::tuple(t.kind, t.group, t.strided, t.concurrency); });
   if (auto done = fields.finish(); !done) return tl::unexpected<Error>(done.error());
   return cluster;
 }

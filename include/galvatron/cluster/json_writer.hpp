@@ -45,13 +45,16 @@ inline json device_to_json(const DeviceSpec& device) {
            {"memory_bandwidth", device.memory_bandwidth},
            {"memory_share", device.memory_share},
            {"launch", device.launch.value},
+           {"gemm_launch", device.gemm_launch.value},
+           {"gemm_start", device.gemm_start},
            {"multiprocessors", device.multiprocessors},
            {"rates", json::array()}};
   for (const PrecisionRate& rate : device.rates)
     out["rates"].push_back({{"precision", name_of(rate.precision)},
                             {"format", rate.format},
                             {"peak_flops", rate.peak_flops},
-                            {"gemm_share", rate.gemm_share}});
+                            {"gemm_share", rate.gemm_share},
+                            {"sustained_share", rate.sustained_share}});
   for (const AttentionCurve& curve : device.attention) {
     json shares = json::array();
     for (const auto& [tokens, share] : curve.shares) shares.push_back({tokens, share});
@@ -75,7 +78,8 @@ inline nlohmann::json cluster_to_json(const Cluster& cluster) {
            {"device", detail::device_to_json(cluster.device)},
            {"inside_node", detail::link_to_json(cluster.inside_node)},
            {"across_nodes", detail::link_to_json(cluster.across_nodes)},
-           {"overlap_slowdown", cluster.overlap_slowdown}};
+           {"overlap_slowdown", cluster.overlap_slowdown},
+           {"wait_share", cluster.wait_share}};
   for (const GemmTable& table : cluster.gemm)
     out["gemm"].push_back({{"layout", name_of(table.layout)},
                            {"precision", name_of(table.precision)},

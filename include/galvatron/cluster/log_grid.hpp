@@ -62,13 +62,14 @@ class LogGrid {
     return {};
   }
 
-  [[nodiscard]] const Axes& axes() const { return axes_; }
+  [[nodiscard]] constexpr const Axes& axes() const { return axes_; }
   [[nodiscard]] const std::vector<double>& seconds() const { return seconds_; }
   [[nodiscard]] bool empty() const { return seconds_.empty(); }
   friend bool operator==(const LogGrid& a, const LogGrid& b) { return a.axes_ == b.axes_ && a.seconds_ == b.seconds_; }
 
   /// Seconds at these extents; beyond the last point of axis d they grow as extent^growth[d].
-  [[nodiscard]] double operator()(const std::array<double, D>& extents, const std::array<double, D>& growth) const {
+  [[nodiscard]] constexpr double operator()(const std::array<double, D>& extents,
+                                            const std::array<double, D>& growth) const {
     std::array<std::size_t, D> cell{};
     std::array<double, D> weight{};
     double beyond = 0;

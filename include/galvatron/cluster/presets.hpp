@@ -1,7 +1,4 @@
-// Clusters by name: COUNTxDEVICE, 8 devices a node, and `host`.
-//
-// Device rates are those of the data sheets; shares, latencies and bus bandwidths are public measurements of kernels
-// and collectives (GEMM sweeps, FlashAttention-2 and cuDNN attention tables, nccl-tests), never fitted to training.
+// Clusters by name: COUNTxDEVICE, 8 devices a node, and `host`. The figures are in cluster/detail/device_presets.hpp.
 #pragma once
 
 #include <unistd.h>
@@ -16,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include <galvatron/cluster/detail/device_presets.hpp>
 #include <galvatron/cluster/host_cores.hpp>
 #include <galvatron/cluster/spec.hpp>
 #include <galvatron/core/error.hpp>
@@ -23,182 +21,6 @@
 namespace galvatron {
 
 namespace detail {
-
-/// One row of the preset table: a device and the network that it is sold with.
-struct DevicePreset {
-  std::string_view name;
-  std::int64_t memory_mib;  // what a program can see
-  double memory_bandwidth;  // GB/s, data sheet
-  double memory_share;      // triad
-  int multiprocessors;
-  std::string_view format;        // of the 16-bit rate
-  double half_tflops;             // dense 16-bit
-  double half_share;              // best large GEMM, sustained
-  double fp32_tflops;             // without TF32
-  std::array<double, 6> forward;  // causal attention, head dim 128, TFLOP/s at 512, 1k, 2k, 4k, 8k, 16k tokens
-  std::array<double, 6> backward;
-  double narrow;      // the same at head dim 64, relative
-  double all_reduce;  // GB/s, bus bandwidth of a node
-  double gather;      // GB/s, all-gather and reduce-scatter
-  double send;        // GB/s
-  double step;        // us, one ring step in a node
-  double network;     // GB/s per device across nodes, reached
-  double overlap;
-};
-
-// Attention forward and backward of the A100 from the combined rate R of FlashAttention-2: 4 parts forward at 1.2 R and
-// 10 parts backward at 0.94 R give R. B200, V100 and TITAN RTX: A100 or H100 scaled by the peak, the two old ones
-// halved.
-inline constexpr std::array device_presets{
-    DevicePreset{"titan-24g",
-                 24220,
-                 672,
-                 0.83,
-                 72,
-                 "fp16",
-                 130.5,
-                 0.65,
-                 16.3,
-                 {25, 33, 39, 43, 46, 47},
-                 {19, 26, 30, 34, 36, 37},
-                 0.89,
-                 6.6,
-                 6.6,
-                 10,
-                 6.0,
-                 1.25,
-                 1.25},
-    DevicePreset{"v100-32g",
-                 32510,
-                 900,
-                 0.83,
-                 80,
-                 "fp16",
-                 125,
-                 0.75,
-                 15.7,
-                 {24, 32, 37, 42, 44, 46},
-                 {19, 25, 29, 33, 34, 36},
-                 0.89,
-                 122,
-                 122,
-                 100,
-                 3.5,
-                 6.0,
-                 1.15},
-    DevicePreset{"a100-40g",
-                 40536,
-                 1555,
-                 0.83,
-                 108,
-                 "bf16",
-                 312,
-                 0.83,
-                 19.5,
-                 {119, 160, 186, 208, 218, 227},
-                 {93, 125, 145, 162, 171, 177},
-                 0.89,
-                 232,
-                 231,
-                 195,
-                 3.2,
-                 24,
-                 1.13},
-    DevicePreset{"a100-80g",
-                 81251,
-                 2039,
-                 0.83,
-                 108,
-                 "bf16",
-                 312,
-                 0.83,
-                 19.5,
-                 {119, 160, 186, 208, 218, 227},
-                 {93, 125, 145, 162, 171, 177},
-                 0.89,
-                 232,
-                 231,
-                 195,
-                 3.2,
-                 24,
-                 1.13},
-    DevicePreset{"h100-80g",
-                 81559,
-                 3350,
-                 0.89,
-                 132,
-                 "bf16",
-                 989,
-                 0.73,
-                 67,
-                 {315, 410, 484, 518, 529, 539},
-                 {236, 307, 370, 415, 444, 464},
-                 0.87,
-                 480,
-                 355,
-                 330,
-                 3.0,
-                 48,
-                 1.15},
-    DevicePreset{"h200-141g",
-                 143771,
-                 4800,
-                 0.86,
-                 132,
-                 "bf16",
-                 989,
-                 0.73,
-                 67,
-                 {315, 410, 484, 591, 644, 673},
-                 {236, 307, 370, 474, 541, 579},
-                 0.87,
-                 480,
-                 355,
-                 330,
-                 2.8,
-                 48,
-                 1.15},
-    DevicePreset{"b200-192g",
-                 183359,
-                 8000,
-                 0.88,
-                 148,
-                 "bf16",
-                 2250,
-                 0.72,
-                 80,
-                 {716, 933, 1101, 1178, 1203, 1226},
-                 {537, 698, 842, 944, 1010, 1056},
-                 0.87,
-                 668,
-                 606,
-                 606,
-                 2.5,
-                 48,
-                 1.15},
-};
-
-struct BusPoint {
-  std::int64_t bytes;
-  double gigabytes;  // GB/s
-};
-/// All-reduce bus bandwidth of 8 devices by message size.
-inline constexpr std::array a100_all_reduce{
-    BusPoint{65536, 2.70},     BusPoint{262144, 10.1},   BusPoint{1048576, 36.2},  BusPoint{4194304, 71.4},
-    BusPoint{16777216, 109},   BusPoint{67108864, 167},  BusPoint{134217728, 174}, BusPoint{268435456, 214},
-    BusPoint{1073741824, 228}, BusPoint{8589934592, 232}};
-inline constexpr std::array h100_all_reduce{
-    BusPoint{65536, 2.72},     BusPoint{262144, 10.9},   BusPoint{1048576, 43.7},  BusPoint{4194304, 129},
-    BusPoint{16777216, 234},   BusPoint{67108864, 362},  BusPoint{134217728, 401}, BusPoint{268435456, 423},
-    BusPoint{1073741824, 466}, BusPoint{8589934592, 479}};
-inline constexpr std::array h200_all_reduce{
-    BusPoint{65536, 3.72},     BusPoint{262144, 14.8},   BusPoint{1048576, 53.0},  BusPoint{4194304, 138},
-    BusPoint{16777216, 240},   BusPoint{67108864, 368},  BusPoint{134217728, 412}, BusPoint{268435456, 432},
-    BusPoint{1073741824, 468}, BusPoint{8589934592, 480}};
-/// Bus bandwidth of a ring inside an NVLink node relative to that of 8 GB messages; smaller ones are latency.
-inline constexpr std::array ring_ramp{BusPoint{16777216, 0.45 / 0.80}, BusPoint{67108864, 0.65 / 0.80},
-                                      BusPoint{268435456, 0.73 / 0.80}, BusPoint{1073741824, 0.77 / 0.80},
-                                      BusPoint{8589934592, 1.0}};
 
 /// Bytes over the busiest link of a ring of n, relative to the message.
 constexpr double ring_volume(Message kind, int n) {
@@ -210,6 +32,7 @@ constexpr int ring_steps(Message kind, int n) {
   return kind == Message::all_reduce ? 2 * (n - 1) : kind == Message::send ? 1 : n - 1;
 }
 
+/// A table of bus bandwidths by size; below the first point a message costs its steps and no more than that point.
 template <class Points>
 MessageTable bus_table(Message kind, int group, const Points& points, double scale, Seconds step) {
   MessageTable table;
@@ -218,23 +41,24 @@ MessageTable bus_table(Message kind, int group, const Points& points, double sca
   LogGrid<1>::Axes axes;
   std::vector<double> seconds;
   const double latency = step.value * ring_steps(kind, group);
+  const auto at_rate_of = [&](const BusPoint& point, std::int64_t bytes) {
+    return static_cast<double>(bytes) * ring_volume(kind, group) / (point.gigabytes * scale * 1e9);
+  };
+  const auto add = [&](std::int64_t bytes, double time) {
+    axes[0].push_back(bytes);
+    seconds.push_back(time);
+  };
+  const BusPoint& first = points.front();
   for (const std::int64_t bytes :
        {std::int64_t{4096}, std::int64_t{65536}, std::int64_t{1048576}, std::int64_t{4194304}})
-    if (bytes < points.front().bytes) {
-      axes[0].push_back(bytes);
-      seconds.push_back(latency + static_cast<double>(bytes) * ring_volume(kind, group) /
-                                      (points.front().gigabytes * scale * 1e9));
-    }
-  for (const BusPoint& point : points) {
-    axes[0].push_back(point.bytes);
-    seconds.push_back(std::max(
-        static_cast<double>(point.bytes) * ring_volume(kind, group) / (point.gigabytes * scale * 1e9), latency));
-  }
+    if (bytes < first.bytes)
+      add(bytes, std::min(latency + at_rate_of(first, bytes), std::max(latency, at_rate_of(first, first.bytes))));
+  for (const BusPoint& point : points) add(point.bytes, std::max(at_rate_of(point, point.bytes), latency));
   table.seconds = LogGrid<1>(std::move(axes), std::move(seconds));
   return table;
 }
 
-inline AttentionCurve attention_curve(Pass pass, int head_dim, const std::array<double, 6>& tflops, double scale,
+inline AttentionCurve attention_curve(Pass pass, int head_dim, const AttentionRates& tflops, double scale,
                                       double peak_tflops) {
   constexpr std::array<std::int64_t, 6> lengths{512, 1024, 2048, 4096, 8192, 16384};
   AttentionCurve curve{pass, head_dim, {}};
@@ -255,23 +79,29 @@ inline Cluster preset_cluster(const DevicePreset& preset, int count) {
   device.memory_bandwidth = preset.memory_bandwidth * 1e9;
   device.memory_share = preset.memory_share;
   device.launch = {3e-6};
+  device.gemm_launch = {preset.gemm_launch * 1e-6};
+  device.gemm_start = preset.gemm_start;
   device.multiprocessors = preset.multiprocessors;
-  device.rates = {{Precision::bf16, std::string(preset.format), preset.half_tflops * 1e12, preset.half_share},
+  device.rates = {{Precision::bf16, std::string(preset.format), preset.half_tflops * 1e12, preset.gemm_share,
+                   preset.sustained_share},
                   {Precision::fp32, "fp32", preset.fp32_tflops * 1e12, 0.85}};
   device.attention = {attention_curve(Pass::forward, 64, preset.forward, preset.narrow, preset.half_tflops),
                       attention_curve(Pass::forward, 128, preset.forward, 1.0, preset.half_tflops),
                       attention_curve(Pass::backward, 64, preset.backward, preset.narrow, preset.half_tflops),
                       attention_curve(Pass::backward, 128, preset.backward, 1.0, preset.half_tflops)};
   cluster.inside_node = {{preset.step * 1e-6}, preset.gather * 1e9, preset.all_reduce * 1e9, preset.send * 1e9};
-  cluster.across_nodes = {{4.7e-6}, preset.network * 1e9, preset.network * 1e9, preset.network * 1e9};
+  cluster.across_nodes = {
+      {preset.network_step * 1e-6}, preset.network * 1e9, preset.network * 1e9, preset.network * 1e9};
   cluster.overlap_slowdown = preset.overlap;
 
   const Seconds step = cluster.inside_node.latency;
-  if (preset.name == "titan-24g") {  // PCIe 3.0 x16: .69 of 15.75 GB/s for 2 and 4 devices, .42 for 8
-    for (const Message kind : {Message::all_reduce, Message::all_gather, Message::reduce_scatter})
-      for (const int group : {2, 4, 8})
+  if (preset.name == "titan-24g") {
+    for (const auto& [kind, share] :
+         {std::pair{Message::all_reduce, pcie_all_reduce}, std::pair{Message::all_gather, pcie_all_gather},
+          std::pair{Message::reduce_scatter, pcie_reduce_scatter}})
+      for (const auto& [group, reached] : {std::pair{2, share.two}, {4, share.four}, {8, share.eight}})
         cluster.messages.push_back(
-            bus_table(kind, group, std::array{BusPoint{8589934592, group == 8 ? 6.6 : 10.9}}, 1.0, step));
+            bus_table(kind, group, std::array{BusPoint{8589934592, reached * pcie3_link}}, 1.0, step));
     return cluster;
   }
   if (preset.name.starts_with("a100")) {

@@ -35,8 +35,8 @@ enum class MemoryBound : std::uint8_t {
   copy,
 };
 inline constexpr int memory_bound_kinds = static_cast<int>(MemoryBound::copy) + 1;
-enum class Message : std::uint8_t { all_reduce, all_gather, reduce_scatter, broadcast, send };
-inline constexpr int message_kinds = static_cast<int>(Message::send) + 1;
+enum class Message : std::uint8_t { all_reduce, all_gather, reduce_scatter, broadcast, send, all_to_all };
+inline constexpr int message_kinds = static_cast<int>(Message::all_to_all) + 1;
 
 /// Every table tells how many ranks of a node were busy when it was measured: on a host, ranks share cores, caches and
 /// memory bandwidth. 0: it holds whatever the others do (devices of their own).
@@ -85,7 +85,8 @@ struct PrecisionRate {
   Precision precision = Precision::fp32;
   std::string format = "fp32";  ///< what the 16-bit rate stands for: bf16, or fp16 on devices without bf16
   double peak_flops = 0;        ///< dense FLOP/s of the data sheet
-  double gemm_share = 0.8;      ///< of the peak that large GEMMs reach
+  double gemm_share = 0.8;      ///< of the peak that the largest GEMMs reach, measured alone
+  double sustained_share = 1;   ///< of the peak that no GEMM exceeds in a long run, for power
   friend bool operator==(const PrecisionRate&, const PrecisionRate&) = default;
 };
 
@@ -105,12 +106,14 @@ struct DeviceSpec {
   double memory_bandwidth = 0;  ///< bytes/s of the data sheet
   double memory_share = 0.85;   ///< of it, what streaming reaches
   Seconds launch;               ///< fixed time of one operation
-  int multiprocessors = 0;      ///< units that GEMM tiles are dealt to; 0: tiles do not matter
+  Seconds gemm_launch;          ///< what a GEMM takes beyond that, whatever its size
+  double gemm_start = 150;      ///< what a tile pays beside its k loop, in units of k
+  int multiprocessors = 0;      ///< units that tiles are dealt to; 0: tiles do not matter
   std::vector<PrecisionRate> rates;
   std::vector<AttentionCurve> attention;
 
   friend bool operator==(const DeviceSpec&, const DeviceSpec&) = default;
-  [[nodiscard]] const PrecisionRate* rate(Precision precision) const {
+  [[nodiscard]] constexpr const PrecisionRate* rate(Precision precision) const {
     for (const PrecisionRate& rate : rates)
       if (rate.precision == precision) return &rate;
     return nullptr;
@@ -121,7 +124,7 @@ struct DeviceSpec {
 /// on the busiest link of a ring over time (NCCL's performance documentation defines the term).
 struct Link {
   Seconds latency;                  ///< of one step of a ring
-  double bandwidth = 0;             ///< all-gather, reduce-scatter, broadcast
+  double bandwidth = 0;             ///< all-gather, reduce-scatter, broadcast, all-to-all
   double all_reduce_bandwidth = 0;  ///< may be higher where switches add
   double send_bandwidth = 0;        ///< one pair of devices
   friend bool operator==(const Link&, const Link&) = default;
@@ -138,13 +141,14 @@ struct Cluster {
   Link inside_node;
   Link across_nodes;
   double overlap_slowdown = 1.0;  ///< computation and communication at once take this much longer
+  double wait_share = 0;          ///< of the computation between two collectives: the wait for the slowest member
   std::vector<GemmTable> gemm;
   std::vector<AttentionTable> attention;
   std::vector<MemoryTable> memory_bound;
   std::vector<MessageTable> messages;
 
   friend bool operator==(const Cluster&, const Cluster&) = default;
-  [[nodiscard]] int nodes() const { return (devices + devices_per_node - 1) / devices_per_node; }
+  [[nodiscard]] constexpr int nodes() const { return (devices + devices_per_node - 1) / devices_per_node; }
   /// True when the device can compute in this precision.
   [[nodiscard]] bool supports(Precision precision) const { return device.rate(precision) != nullptr; }
   /// Peak FLOP/s of one device; 0 when it lacks the precision.
@@ -219,6 +223,8 @@ constexpr const char* name_of(Message kind) {
       return "broadcast";
     case Message::send:
       return "send";
+    case Message::all_to_all:
+      return "all_to_all";
   }
   return "?";
 }

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include <galvatron/core/units.hpp>
+#include <galvatron/cost/core_sharing.hpp>
 #include <galvatron/strategy/schedule_kind.hpp>
 
 namespace galvatron::cost {
@@ -89,11 +90,10 @@ inline std::vector<int> pass_order(ScheduleKind kind, int stages, int stage, int
 
 }  // namespace detail
 
-/// Stages that share cores: a stage that waits lends its cores to those that work. `crowding[a]` is how much longer
-/// work takes when `a` stages work (a = 1..P; crowding[0] is not used); the stages' seconds are those at crowding[P].
-/// Follows gpipe or 1f1b event by event: O(m P^2).
+/// Stages that share cores: a stage that waits leaves its cores to those that work. The stages' seconds are those with
+/// all ranks at work. Follows gpipe or 1f1b event by event: O(m P N) for N ranks.
 inline Seconds shared_pipeline_seconds(ScheduleKind kind, std::span<const StageSeconds> stages, int microbatches,
-                                       std::span<const double> crowding) {
+                                       const CoreSharing& sharing) {
   const int count = static_cast<int>(stages.size());
   struct Progress {
     std::vector<int> order;
@@ -105,11 +105,20 @@ inline Seconds shared_pipeline_seconds(ScheduleKind kind, std::span<const StageS
     int gradients_taken = 0;  // out of the buffer of the stage after
     int backwards = 0;
     bool synchronised = false;
+    bool updated = false;
   };
   std::vector<Progress> all(static_cast<std::size_t>(count));
   for (int i = 0; i < count; ++i)
     all[static_cast<std::size_t>(i)].order = detail::pass_order(kind, count, i, microbatches);
 
+  CoreLoads loads(sharing, count);
+  const double crowd = sharing.crowding(count * sharing.stage_ranks);
+  int synchronised = 0;
+  const auto begin = [&](std::size_t i, Seconds seconds) {
+    all[i].left = seconds.value / crowd;
+    all[i].working = true;
+    loads.begin(i);
+  };
   const auto start_what_can = [&] {
     bool any = false;
     for (std::size_t i = 0; i < all.size(); ++i) {
@@ -130,11 +139,14 @@ inline Seconds shared_pipeline_seconds(ScheduleKind kind, std::span<const StageS
           p.gradients_taken = -pass;
           if (i > 0 && all[i - 1].gradients_taken < -pass - 1) continue;
         }
-        p.left = (pass > 0 ? stages[i].forward : stages[i].backward).value;
-        p.working = any = true;
+        begin(i, pass > 0 ? stages[i].forward : stages[i].backward);
+        any = true;
       } else if (!p.synchronised) {
-        p.left = stages[i].synchronise.value;
-        p.working = any = true;
+        begin(i, stages[i].synchronise);
+        any = true;
+      } else if (synchronised == count && !p.updated) {  // the norm of all gradients is known
+        begin(i, stages[i].update);
+        any = true;
       }
     }
     return any;
@@ -144,22 +156,26 @@ inline Seconds shared_pipeline_seconds(ScheduleKind kind, std::span<const StageS
   while (true) {
     while (start_what_can()) {  // what one stage begins may let its neighbour begin
     }
-    int busy = 0;
-    double least = std::numeric_limits<double>::infinity();
-    for (const Progress& p : all)
-      if (p.working) {
-        ++busy;
-        least = std::min(least, p.left);
+    double step = std::numeric_limits<double>::infinity();
+    std::vector<double> slowness(all.size());
+    for (std::size_t i = 0; i < all.size(); ++i)
+      if (all[i].working) {
+        slowness[i] = loads.slowness(i);
+        step = std::min(step, all[i].left * slowness[i]);
       }
-    if (busy == 0) break;
-    const double slowness = crowding[static_cast<std::size_t>(busy)] / crowding[static_cast<std::size_t>(count)];
-    now += least * slowness;
-    for (Progress& p : all) {
+    if (step == std::numeric_limits<double>::infinity()) break;
+    now += step;
+    for (std::size_t i = 0; i < all.size(); ++i) {
+      Progress& p = all[i];
       if (!p.working) continue;
-      p.left -= least;
-      if (p.left > 1e-12 * least) continue;
+      const double left = p.left * slowness[i] - step;
+      p.left = left / slowness[i];
+      if (left > 1e-12 * step) continue;
       p.working = false;
+      loads.end(i);
       if (p.next == p.order.size()) {
+        if (p.synchronised) p.updated = true;
+        if (!p.synchronised) ++synchronised;
         p.synchronised = true;
       } else if (p.order[p.next++] > 0) {
         ++p.forwards;
@@ -167,15 +183,6 @@ inline Seconds shared_pipeline_seconds(ScheduleKind kind, std::span<const StageS
         ++p.backwards;
       }
     }
-  }
-  // The update begins when the norm of all gradients is known; stages that finish lend their cores again.
-  std::vector<double> update;
-  for (const StageSeconds& stage : stages) update.push_back(stage.update.value);
-  std::sort(update.begin(), update.end());
-  double done = 0;
-  for (std::size_t i = 0; i < update.size(); ++i) {
-    now += (update[i] - done) * crowding[update.size() - i] / crowding[update.size()];
-    done = update[i];
   }
   return {now};
 }

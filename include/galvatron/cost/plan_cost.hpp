@@ -9,22 +9,25 @@
 #include <galvatron/cluster/spec.hpp>
 #include <galvatron/core/dtype.hpp>
 #include <galvatron/core/units.hpp>
+#include <galvatron/cost/core_sharing.hpp>
 #include <galvatron/cost/detail/rates.hpp>
 #include <galvatron/cost/layer.hpp>
+#include <galvatron/cost/overlap.hpp>
 #include <galvatron/cost/pipeline.hpp>
 #include <galvatron/cost/relayout.hpp>
 #include <galvatron/cost/time.hpp>
 #include <galvatron/cost/work.hpp>
+#include <galvatron/strategy/layout.hpp>
 #include <galvatron/strategy/spec.hpp>
 
 namespace galvatron::cost {
 
-/// Seconds of one layer on one rank; `communication` is the part of each that is spent in collectives.
+/// Seconds of one layer on one rank; `communication` is the part of each in which the rank does not compute.
 struct LayerSeconds {
   Seconds forward;  ///< a micro-batch
   Seconds backward;
-  Seconds synchronise;  ///< once an iteration
-  Seconds update;
+  Seconds synchronise;  ///< once an iteration, what the last backward pass does not hide
+  Seconds update;       ///< once an iteration, what the next forward pass does not hide
   Seconds forward_communication;
   Seconds backward_communication;
   Seconds update_communication;
@@ -33,27 +36,66 @@ struct LayerSeconds {
 };
 
 /// Ranks of one node that work at the same time when all ranks of a plan do.
-inline int busy_ranks(const Cluster& cluster, int ranks) { return std::min(ranks, cluster.devices_per_node); }
+constexpr int busy_ranks(const Cluster& cluster, int ranks) { return std::min(ranks, cluster.devices_per_node); }
 
-/// Prices the counts of a layer that runs on a stage of `stage_ranks` of `ranks` ranks, all of them at work.
-inline LayerSeconds layer_seconds(const LayerCounts& counts, Precision precision, const Cluster& cluster,
-                                  int stage_ranks, int ranks) {
-  const Surroundings where{busy_ranks(cluster, ranks), stage_ranks};
-  const auto price = [&](const WorkList& list, Seconds& all, Seconds* communication) {
-    for (const Work& work : list) {
-      const Seconds seconds = time_of(work, precision, cluster, where);
-      all += seconds;
-      if (communication != nullptr && is_communication(work.kind)) *communication += seconds;
-    }
+/// True for collectives over the data and context ranks, which share states and gradients. No work of the same layer
+/// waits for them: gradients travel while earlier layers run backward, parameters of ZeRO-3 are gathered a layer ahead,
+/// those of ZeRO-1 and 2 during the next forward pass.
+constexpr bool joins_data_ranks(const Work& work, const StrategySpec& spec) {
+  const bool kind =
+      work.kind == WorkKind::all_reduce || work.kind == WorkKind::all_gather || work.kind == WorkKind::reduce_scatter;
+  return kind && work.n > 1 && work.n == spec.context * spec.data && work.stride == spec.tensor;
+}
+
+/// Prices the counts of a layer on one of `ranks` ranks, all of them at work. On devices of their own the traffic of
+/// data-parallel ranks runs beside computation, and so do messages that the work itself overlaps (Work::overlap). Ranks
+/// that share cores have none to spare: there one thing happens after the other. Computation between collectives that
+/// are waited for ends with a wait for the slowest member (Cluster::wait_share).
+constexpr LayerSeconds layer_seconds(const LayerCounts& counts, const StrategySpec& spec, Precision precision,
+                                     const Cluster& cluster, int ranks) {
+  const int busy = busy_ranks(cluster, ranks);
+  const double slowdown = cluster.cores == 0 ? cluster.overlap_slowdown : 2;  // 2: one after the other
+  struct Price {
+    Seconds computation;
+    Seconds waited;  // communication that computation waits for
+    Seconds beside;  // communication that runs beside it
+    [[nodiscard]] constexpr Seconds alone() const { return computation + waited; }
   };
+  const auto price = [&](const WorkList& list, double wait_share) {
+    Price sum;
+    Elapsed elapsed;
+    for (const Work& work : list) {
+      const Seconds seconds = time_of(work, precision, cluster, busy);
+      if (cluster.cores == 0 && joins_data_ranks(work, spec))
+        sum.beside += seconds;
+      else
+        elapsed.add(work, seconds);
+    }
+    sum.waited = elapsed.communication(slowdown);
+    sum.computation = elapsed.total(slowdown) - sum.waited;
+    if (sum.waited.value > 0) sum.waited += sum.computation * wait_share;
+    return sum;
+  };
+  /// How much longer a pass takes with more communication beside it.
+  const auto longer = [&](Seconds pass, Seconds communication) {
+    return side_by_side(pass, communication, slowdown) - pass;
+  };
+  const Price forward = price(counts.forward, cluster.wait_share);
+  const Price backward = price(counts.backward, cluster.wait_share);
+  const Price synchronise = price(counts.synchronise, 0);
+  const Price update = price(counts.update, cluster.wait_share);
   LayerSeconds out;
-  price(counts.forward, out.forward, &out.forward_communication);
-  price(counts.backward, out.backward, &out.backward_communication);
-  price(counts.synchronise, out.synchronise, nullptr);
-  price(counts.update, out.update, &out.update_communication);
+  out.forward = forward.alone() + longer(forward.alone(), forward.beside);
+  out.backward = backward.alone() + longer(backward.alone(), backward.beside);
+  out.forward_communication = out.forward - forward.computation;
+  out.backward_communication = out.backward - backward.computation;
+  // Gradients of a head come of its forward pass, which is the longer one.
+  out.synchronise = synchronise.alone() + longer(max(out.forward, out.backward), synchronise.beside);
+  out.update_communication = update.waited + longer(out.forward, update.beside);
+  out.update = update.computation + out.update_communication;
   for (const Work& work : counts.backward)
     if (work.kind == WorkKind::gemm_tn || work.kind == WorkKind::bias_gradient)
-      out.weights += time_of(work, precision, cluster, where);
+      out.weights += time_of(work, precision, cluster, busy);
   // What is put off beyond the other passes shortens no pipeline: these must go through all stages in any case.
   out.weights = min(out.weights, min(out.forward, out.backward * 0.5));
   return out;
@@ -62,21 +104,24 @@ inline LayerSeconds layer_seconds(const LayerCounts& counts, Precision precision
 /// Prices the moves of activations: re-layouts inside a stage, and what a stage receives from its neighbour.
 class MovePricer {
  public:
-  MovePricer(const Batch& batch, std::int64_t hidden, const Cluster& cluster, int ranks)
+  constexpr MovePricer(const Batch& batch, std::int64_t hidden, const Cluster& cluster, int ranks)
       : batch_(batch), hidden_(hidden), cluster_(cluster), busy_(busy_ranks(cluster, ranks)) {}
 
-  /// One way; `share` of the micro-batch's tokens as relayout_share gives it.
-  [[nodiscard]] Seconds relayout(double share) const {
-    const double tokens = share * static_cast<double>(batch_.microbatch) * static_cast<double>(batch_.sequence);
-    const Work work = move_work({static_cast<std::int64_t>(tokens), 1}, hidden_, batch_.precision);
-    return time_of(work, batch_.precision, cluster_, busy_);
-  }
+  /// One way.
+  [[nodiscard]] constexpr Seconds relayout(const Relayout& move) const { return seconds(move.share, move.span); }
   /// The whole local tensor of a layer with this strategy.
-  [[nodiscard]] Seconds receive(const StrategySpec& spec) const {
-    return relayout(1.0 / spec.data / (spec.sequence == SequenceKind::megatron ? spec.tensor : 1));
+  [[nodiscard]] constexpr Seconds receive(const StrategySpec& spec) const {
+    const ActivationLayout layout = activation_layout(spec, 0, 1, 1);
+    return seconds(1.0 / layout.data / layout.parts, 0);
   }
 
  private:
+  [[nodiscard]] constexpr Seconds seconds(double share, int span) const {
+    const double tokens = share * static_cast<double>(batch_.microbatch) * static_cast<double>(batch_.sequence);
+    const Work work = move_work({static_cast<std::int64_t>(tokens), 1}, hidden_, batch_.precision, span);
+    return time_of(work, batch_.precision, cluster_, busy_);
+  }
+
   Batch batch_;
   std::int64_t hidden_;
   const Cluster& cluster_;
@@ -84,17 +129,14 @@ class MovePricer {
 };
 
 /// True when stages of `stage_ranks` ranks compete for cores once several of them work.
-inline bool stages_share_cores(const Cluster& cluster, int stages, int stage_ranks) {
+constexpr bool stages_share_cores(const Cluster& cluster, int stages, int stage_ranks) {
   return cluster.cores > 0 && stages > 1 &&
          detail::oversubscription(cluster, busy_ranks(cluster, stages * stage_ranks)) > 1;
 }
 
-/// How much longer work takes when a = 1..stages stages work at once; element 0 is not used.
-inline std::vector<double> stage_crowding(const Cluster& cluster, int stages, int stage_ranks) {
-  std::vector<double> out{1.0};
-  for (int a = 1; a <= stages; ++a)
-    out.push_back(detail::oversubscription(cluster, busy_ranks(cluster, a * stage_ranks)));
-  return out;
+/// How the stages of a plan share the cores of this cluster.
+constexpr CoreSharing core_sharing(const Cluster& cluster, int stage_ranks) {
+  return {cluster.cores, cluster.threads_per_rank, cluster.devices_per_node, stage_ranks};
 }
 
 /// Seconds of an iteration on this cluster. Where stages share cores, the schedules that the runtime does not carry out
@@ -104,7 +146,7 @@ inline Seconds iteration_seconds(const Cluster& cluster, ScheduleKind kind, std:
   const int count = static_cast<int>(stages.size());
   if (!is_trained(kind) || !stages_share_cores(cluster, count, stage_ranks))
     return pipeline_seconds(kind, stages, microbatches, virtual_stages);
-  return shared_pipeline_seconds(kind, stages, microbatches, stage_crowding(cluster, count, stage_ranks));
+  return shared_pipeline_seconds(kind, stages, microbatches, core_sharing(cluster, stage_ranks));
 }
 
 }  // namespace galvatron::cost

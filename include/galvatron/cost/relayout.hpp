@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <numeric>
 
 #include <galvatron/core/dtype.hpp>
 #include <galvatron/core/units.hpp>
@@ -19,44 +20,87 @@ struct Traffic {
   int peers = 0;
 };
 
+namespace detail {
+
+/// Tokens that `rank` wants in `to` and has already in `from`.
+constexpr std::int64_t kept_tokens(const ActivationLayout& from, const ActivationLayout& to, int rank) {
+  if (!from.holds(rank)) return 0;
+  std::int64_t sum = 0;
+  for (int i = 0; i < from.pieces(); ++i)
+    for (int j = 0; j < to.pieces(); ++j) {
+      const Region both = intersection(from.region(rank, i), to.region(rank, j));
+      if (!both.empty()) sum += both.tokens();
+    }
+  return sum;
+}
+
+/// Parts of sequences of `from`, times parts of the batch, in which lies what `rank` wants in `to`.
+constexpr int sources(const ActivationLayout& from, const ActivationLayout& to, int rank) {
+  const Region want = to.region(rank);
+  const std::int64_t samples = from.batch / from.data;
+  const auto columns = static_cast<int>((want.batch_end - 1) / samples - want.batch_begin / samples + 1);
+  int rows = 0;
+  for (int part = 0; part < from.parts; ++part) {
+    bool touched = false;
+    for (int i = 0; i < from.pieces(); ++i)
+      for (int j = 0; j < to.pieces(); ++j) {
+        const Region have = from.region(from.first_rank + part * from.replicas, i);
+        const Region piece = to.region(rank, j);
+        touched |= have.sequence_begin < piece.sequence_end && piece.sequence_begin < have.sequence_end;
+      }
+    rows += touched ? 1 : 0;
+  }
+  return columns * rows;
+}
+
+}  // namespace detail
+
 /// The busiest receiver when activations move from `from` to `to`; both have the same batch and sequence. Ranks that
 /// both layouts have keep what they need. O(ranks).
 constexpr Traffic busiest_receiver(const ActivationLayout& from, const ActivationLayout& to) {
-  Traffic busiest;
-  const std::int64_t samples = from.batch / from.data;
-  const std::int64_t tokens = from.sequence_cut ? from.sequence / from.tensor : from.sequence;
-  for (int rank = to.first_rank; rank < to.first_rank + to.ranks(); ++rank) {
-    const Region want = to.region(rank);
-    const std::int64_t kept = from.holds(rank) ? [&] {
-      const Region both = intersection(from.region(rank), want);
-      return both.empty() ? std::int64_t{0} : both.tokens();
-    }()
-                                               : 0;
-    const std::int64_t lacking = want.tokens() - kept;
-    if (lacking <= busiest.tokens) continue;
-    const std::int64_t columns = (want.batch_end - 1) / samples - want.batch_begin / samples + 1;
-    const std::int64_t rows = (want.sequence_end - 1) / tokens - want.sequence_begin / tokens + 1;
-    busiest = {lacking, static_cast<int>(columns * rows - (kept > 0 ? 1 : 0))};
+  std::int64_t most = 0;
+  int busiest = to.first_rank;
+  const std::int64_t want = to.region(to.first_rank).tokens() * to.pieces();
+  for (int rank = to.first_rank; rank < to.first_rank + to.ranks() && most < want; ++rank) {
+    const std::int64_t lacking = want - detail::kept_tokens(from, to, rank);
+    if (lacking <= most) continue;
+    most = lacking;
+    busiest = rank;
   }
-  return busiest;
+  if (most == 0) return {};
+  return {most, detail::sources(from, to, busiest) - (most < want ? 1 : 0)};
+}
+
+/// A move inside a stage, whatever the size of the micro-batch that both layouts divide evenly.
+struct Relayout {
+  double share = 0;  ///< of the micro-batch's tokens that the busiest rank receives
+  int span = 1;      ///< tokens stay inside aligned runs of so many ranks
+};
+
+/// Nothing moves where layouts agree. Both have the same ranks. In a run of lcm(replicas * parts) ranks of the two lie
+/// the same samples before and after.
+constexpr Relayout relayout_of(ActivationLayout from, ActivationLayout to) {
+  if (from == to) return {};
+  // Sizes that every degree divides, and chunks of a zigzag: twice the number of ranks.
+  from.batch = to.batch = from.sequence = to.sequence = std::int64_t{2} * from.ranks();
+  const double all = static_cast<double>(from.batch) * static_cast<double>(from.sequence);
+  const int span = std::lcm(from.replicas * from.parts, to.replicas * to.parts);
+  // No rank lacks more than all that it wants, and where layouts differ much a rank in the middle does.
+  const int middle = to.first_rank + to.ranks() / 2;
+  for (const int rank : {middle, middle - 1, middle / 2 + 1})
+    if (to.holds(rank) && detail::kept_tokens(from, to, rank) == 0)
+      return {static_cast<double>(to.region(rank).tokens() * to.pieces()) / all, span};
+  return {static_cast<double>(busiest_receiver(from, to).tokens) / all, span};
 }
 
 /// The send that a rank waits for; `hidden` elements a token.
-constexpr Work move_work(const Traffic& traffic, std::int64_t hidden, Precision precision) {
+/// @param span  ranks of the run inside which its peers are, 0: anywhere
+constexpr Work move_work(const Traffic& traffic, std::int64_t hidden, Precision precision, int span = 0) {
   return {.kind = WorkKind::send,
           .m = traffic.tokens * hidden * element_bytes(precision),
           .n = traffic.peers,
+          .k = span,
           .times = traffic.tokens > 0 ? 1 : 0};
-}
-
-/// The largest share of a micro-batch's tokens that a rank receives, for any micro-batch that both layouts divide
-/// evenly: shares do not depend on the size. Both degrees multiply to the ranks of the stage.
-constexpr double relayout_share(ActivationLayout from, ActivationLayout to) {
-  if (from.data == to.data && from.sequence_cut == to.sequence_cut) return 0;
-  // Sizes that every degree divides: the number of ranks.
-  from.batch = to.batch = from.sequence = to.sequence = from.ranks();
-  const double all = static_cast<double>(from.batch) * static_cast<double>(from.sequence);
-  return static_cast<double>(busiest_receiver(from, to).tokens) / all;
 }
 
 }  // namespace galvatron::cost

@@ -13,6 +13,7 @@
 #include <galvatron/core/dtype.hpp>
 #include <galvatron/core/units.hpp>
 #include <galvatron/cost/detail/rates.hpp>
+#include <galvatron/cost/overlap.hpp>
 #include <galvatron/cost/work.hpp>
 
 namespace galvatron::cost {
@@ -67,6 +68,7 @@ constexpr Bytes bytes_of(const Work& w, Precision precision) {
     case WorkKind::all_gather:
     case WorkKind::reduce_scatter:
     case WorkKind::broadcast:
+    case WorkKind::all_to_all:
       return {w.n > 1 ? w.m * (w.n - 1) / w.n : 0};
     case WorkKind::send:
       return {w.m};
@@ -74,20 +76,15 @@ constexpr Bytes bytes_of(const Work& w, Precision precision) {
   return {};
 }
 
-/// Where and beside what work runs.
-struct Surroundings {
-  int concurrency = 0;  ///< ranks of a node that are busy at the same time; 0: all
-  int stage_ranks = 0;  ///< ranks of the pipeline stage, from which the place of strided groups follows; 0: all
-};
-
 /// Seconds of `work`, all its `times` together, on one rank of `cluster`. Work of nothing and collectives of one rank
 /// cost nothing. A precision that the device lacks is priced by the one that it has. About 0.1 us a call.
-inline Seconds time_of(const Work& work, Precision precision, const Cluster& cluster, const Surroundings& where) {
+/// @param concurrency  ranks of a node that are busy at the same time; 0: all
+constexpr Seconds time_of(const Work& work, Precision precision, const Cluster& cluster, int concurrency = 0) {
   if (work.times <= 0 || work.m <= 0) return {0};
-  const int busy = where.concurrency > 0 ? where.concurrency : cluster.devices_per_node;
+  const int busy = concurrency > 0 ? concurrency : cluster.devices_per_node;
   double once = 0;
   if (is_communication(work.kind))
-    once = detail::message_seconds(work, cluster, busy, where.stage_ranks > 0 ? where.stage_ranks : cluster.devices);
+    once = detail::message_seconds(work, cluster, busy);
   else if (is_gemm(work.kind))
     once = detail::gemm_seconds(work, precision, cluster, busy);
   else if (is_attention(work.kind))
@@ -97,16 +94,11 @@ inline Seconds time_of(const Work& work, Precision precision, const Cluster& clu
   return {once * work.times};
 }
 
-inline Seconds time_of(const Work& work, Precision precision, const Cluster& cluster, int concurrency = 0) {
-  return time_of(work, precision, cluster, Surroundings{concurrency, 0});
-}
-
-/// The sum over a list; nothing overlaps.
-inline Seconds time_of(const WorkList& list, Precision precision, const Cluster& cluster,
-                       const Surroundings& where = {}) {
-  Seconds sum;
-  for (const Work& work : list) sum += time_of(work, precision, cluster, where);
-  return sum;
+/// The sum over a list, with what overlaps in it side by side.
+constexpr Seconds time_of(const WorkList& list, Precision precision, const Cluster& cluster, int concurrency = 0) {
+  Elapsed elapsed;
+  for (const Work& work : list) elapsed.add(work, time_of(work, precision, cluster, concurrency));
+  return elapsed.total(cluster.overlap_slowdown);
 }
 
 }  // namespace galvatron::cost

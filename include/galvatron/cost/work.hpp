@@ -38,9 +38,13 @@ enum class WorkKind : std::uint8_t {
   all_gather,           ///< m bytes gathered in all, n ranks
   reduce_scatter,       ///< m bytes per rank before, n ranks
   broadcast,            ///< m bytes, n ranks
-  send,                 ///< m bytes to one peer; n pieces
+  send,                 ///< m bytes to one peer; n pieces; k ranks of the group inside which peers are, 0: anywhere
+  all_to_all,           ///< m bytes per rank before (= after), n ranks: each gets 1/n from each
 };
-inline constexpr int work_kinds = static_cast<int>(WorkKind::send) + 1;
+inline constexpr int work_kinds = static_cast<int>(WorkKind::all_to_all) + 1;
+
+/// The numbers that Work::overlap may have.
+inline constexpr int overlaps = 5;
 
 constexpr bool is_gemm(WorkKind kind) { return kind <= WorkKind::gemm_tn; }
 constexpr bool is_attention(WorkKind kind) {
@@ -56,8 +60,9 @@ struct Work {
   std::int64_t k = 0;
   std::int64_t l = 0;
   std::int32_t times = 1;
-  bool causal = false;   ///< attention only
-  bool strided = false;  ///< communication only: the ranks of the group are not consecutive
+  bool causal = false;       ///< attention only
+  std::uint8_t overlap = 0;  ///< 0: alone; else a number of 1 to overlaps, see cost/overlap.hpp
+  std::int32_t stride = 1;   ///< communication only: neighbours of the group are so many ranks apart
 
   friend constexpr bool operator==(const Work&, const Work&) = default;
 };
@@ -76,7 +81,7 @@ constexpr Flops flops_of(const Work& w) {
 /// A list of work with room for one layer's pass; no allocation, so that it also lives at compile time.
 class WorkList {
  public:
-  static constexpr int capacity = 48;
+  static constexpr int capacity = 64;
 
   constexpr void push(const Work& work) {
     for (int i = 0; i < size_; ++i) {

@@ -51,9 +51,9 @@ struct ModelSpec {
   LayerSpec head;
 
   friend bool operator==(const ModelSpec&, const ModelSpec&) = default;
-  [[nodiscard]] std::int64_t hidden() const { return embedding.hidden; }
-  [[nodiscard]] std::int64_t vocabulary() const { return embedding.vocabulary; }
-  [[nodiscard]] std::int64_t positions() const { return embedding.positions; }
+  [[nodiscard]] constexpr std::int64_t hidden() const { return embedding.hidden; }
+  [[nodiscard]] constexpr std::int64_t vocabulary() const { return embedding.vocabulary; }
+  [[nodiscard]] constexpr std::int64_t positions() const { return embedding.positions; }
 };
 
 }  // namespace galvatron

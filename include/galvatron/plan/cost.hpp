@@ -138,8 +138,7 @@ inline Result<PlanCost> cost_of(const Plan& plan, const ModelSpec& model, const 
       cost.spec = spec;
       counts.push_back(again ? counts.back() : cost::layer_counts(layer, spec, batch));
       const cost::LayerCounts& c = counts.back();
-      cost.seconds =
-          again ? out.layers.back().seconds : cost::layer_seconds(c, plan.precision, cluster, stage_ranks, ranks);
+      cost.seconds = again ? out.layers.back().seconds : cost::layer_seconds(c, spec, plan.precision, cluster, ranks);
       cost.states = c.states;
       cost.stash = c.stash;
       cost.workspace = max(c.forward_workspace, c.activation + c.backward_workspace);
@@ -147,8 +146,8 @@ inline Result<PlanCost> cost_of(const Plan& plan, const ModelSpec& model, const 
       if (layouts.size() > 1) {
         const ActivationLayout& from = layouts[layouts.size() - 2];
         const ActivationLayout& to = layouts.back();
-        cost.relayout_forward = price.relayout(cost::relayout_share(from, to));
-        cost.relayout_backward = price.relayout(cost::relayout_share(to, from));
+        cost.relayout_forward = price.relayout(cost::relayout_of(from, to));
+        cost.relayout_backward = price.relayout(cost::relayout_of(to, from));
       }
       out.layers.push_back(cost);
     };

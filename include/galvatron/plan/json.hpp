@@ -135,15 +135,12 @@ inline Result<StrategySpec> strategy_from_json(const json& value, const std::str
   JsonObject fields(value, where);
   StrategySpec spec;
   spec.tensor = fields.required<int>("tensor", 1, most);
-  spec.sequence =
-      required_name(fields, "sequence",
-                    std::array{SequenceKind::none, SequenceKind::megatron, SequenceKind::ulysses, SequenceKind::ring});
+  spec.sequence = required_name(fields, "sequence", sequence_kinds);
   spec.context = fields.required<int>("context", 1, most);
   spec.data = fields.required<int>("data", 1, most);
   spec.zero = fields.required<int>("zero", 0, 3);
   spec.expert = fields.required<int>("expert", 1, most);
-  spec.recompute = required_name(fields, "recompute",
-                                 std::array{RecomputeKind::none, RecomputeKind::selective, RecomputeKind::full});
+  spec.recompute = required_name(fields, "recompute", recompute_kinds);
   if (auto done = fields.finish(); !done) return tl::unexpected<Error>(std::move(done.error()));
   return spec;
 }

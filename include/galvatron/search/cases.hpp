@@ -33,9 +33,11 @@ struct Case {
   std::vector<StrategySpec> specs;
   std::vector<int> order;  ///< the layer of the model that each layer of the problem is; empty: the same
 
-  [[nodiscard]] int layer(int index) const { return order.empty() ? index : order[static_cast<std::size_t>(index)]; }
-  [[nodiscard]] int stages() const { return problem.stages(); }
-  [[nodiscard]] int microbatches() const { return problem.objective.microbatches; }
+  [[nodiscard]] constexpr int layer(int index) const {
+    return order.empty() ? index : order[static_cast<std::size_t>(index)];
+  }
+  [[nodiscard]] constexpr int stages() const { return problem.stages(); }
+  [[nodiscard]] constexpr int microbatches() const { return problem.objective.microbatches; }
 };
 
 /// Checks options against model and cluster and fills in the defaults. Errors (usage): figures below 1, a sequence that
@@ -57,8 +59,10 @@ inline Result<SearchOptions> completed(SearchOptions options, const ModelSpec& m
   if (options.microbatches < 0 || (options.microbatches > 0 && options.global_batch % options.microbatches != 0))
     return usage_error(text(options.microbatches) + " micro-batches do not divide the global batch of " +
                        text(options.global_batch) + ": choose a divisor");
-  const std::pair<const char*, const DegreeRange*> axes[] = {
-      {"pp", &options.space.pipeline}, {"tp", &options.space.tensor}, {"dp", &options.space.data}};
+  const std::pair<const char*, const DegreeRange*> axes[] = {{"pp", &options.space.pipeline},
+                                                             {"tp", &options.space.tensor},
+                                                             {"cp", &options.space.context},
+                                                             {"dp", &options.space.data}};
   std::int64_t forced = 1;
   for (const auto& [name, range] : axes) {
     if (range->forced == 0) continue;
@@ -82,13 +86,13 @@ struct StageSetting {
   int stages = 1;
   int ranks = 1;  // of a stage
   std::vector<StrategySpec> specs;
-  std::vector<int> layout;         // of each spec
-  std::vector<StrategySpec> like;  // a spec of each layout
-  std::vector<double> share;       // (layouts, layouts) of a micro-batch that a re-layout moves to one rank
+  std::vector<int> layout;            // of each spec
+  std::vector<StrategySpec> like;     // a spec of each layout
+  std::vector<cost::Relayout> moves;  // (layouts, layouts)
 
-  StageSetting() = default;
+  constexpr StageSetting() = default;
   /// @param candidates  for a stage of so many ranks
-  StageSetting(int stage_count, int stage_ranks, std::vector<StrategySpec> candidates)
+  constexpr StageSetting(int stage_count, int stage_ranks, std::vector<StrategySpec> candidates)
       : stages(stage_count), ranks(stage_ranks), specs(std::move(candidates)) {
     const auto of = [](const StrategySpec& s) { return activation_layout(s, 0, 1, 1); };
     for (const StrategySpec& spec : specs) {
@@ -98,14 +102,29 @@ struct StageSetting {
       if (same == like.end()) like.push_back(spec);
     }
     for (const StrategySpec& from : like)
-      for (const StrategySpec& to : like) share.push_back(cost::relayout_share(of(from), of(to)));
+      for (const StrategySpec& to : like) moves.push_back(cost::relayout_of(of(from), of(to)));
   }
 };
 
-inline Choice make_choice(const LayerSpec& layer, const StrategySpec& spec, const cost::Batch& batch,
-                          const Cluster& cluster, int ranks) {
+/// Whether samples can be divided where `spec` divides sequences: the strategy with context ranks as data ranks. It has
+/// the same tokens, states and gradients on every rank and no messages inside the layer, so `spec` is not needed.
+constexpr bool divides_samples_instead(const StrategySpec& spec, const LayerSpec& layer, const Space& space,
+                                       const cost::Batch& batch) {
+  if (spec.context == 1) return false;
+  StrategySpec other = spec;
+  other.data = spec.data * spec.context;
+  other.context = 1;
+  other.sequence = SequenceKind::none;
+  return space.context.allows(1) && space.data.allows(other.data) &&
+         is_fit(layer, other, batch.microbatch, batch.sequence) &&
+         (spec.tensor == 1 ||
+          std::find(space.sequence.begin(), space.sequence.end(), SequenceKind::none) != space.sequence.end());
+}
+
+constexpr Choice make_choice(const LayerSpec& layer, const StrategySpec& spec, const cost::Batch& batch,
+                             const Cluster& cluster, int ranks) {
   const cost::LayerCounts counts = cost::layer_counts(layer, spec, batch);
-  const cost::LayerSeconds seconds = cost::layer_seconds(counts, batch.precision, cluster, spec.ranks(), ranks);
+  const cost::LayerSeconds seconds = cost::layer_seconds(counts, spec, batch.precision, cluster, ranks);
   Choice choice;
   choice.forward = seconds.forward.value;
   choice.backward = seconds.backward.value;
@@ -121,16 +140,17 @@ inline Choice make_choice(const LayerSpec& layer, const StrategySpec& spec, cons
 }
 
 /// The case of one setting and number of micro-batches, its schedule open; empty types when nothing fits.
-inline Case make_case(const ModelSpec& model, const Cluster& cluster, const SearchOptions& options,
-                      const StageSetting& setting, int microbatches) {
+constexpr Case make_case(const ModelSpec& model, const Cluster& cluster, const SearchOptions& options,
+                         const StageSetting& setting, int microbatches) {
   Case out;
   out.specs = setting.specs;
   Problem& p = out.problem;
   p.objective.stages = setting.stages;
   p.objective.microbatches = microbatches;
+  p.objective.weights = cost::pipeline_weights(ScheduleKind::one_f_one_b, setting.stages, microbatches);
   if (cost::stages_share_cores(cluster, setting.stages, setting.ranks)) {
-    const auto crowding = cost::stage_crowding(cluster, setting.stages, setting.ranks);
-    p.objective.alone = crowding[1] / crowding.back();
+    const cost::CoreSharing sharing = cost::core_sharing(cluster, setting.ranks);
+    p.objective.alone = sharing.crowding(setting.ranks) / sharing.crowding(setting.stages * setting.ranks);
     p.objective.shared = true;
   }
   p.leading = p.trailing = 1;
@@ -153,7 +173,9 @@ inline Case make_case(const ModelSpec& model, const Cluster& cluster, const Sear
     kinds.push_back(&layer);
     LayerType type;
     for (std::size_t i = 0; i < setting.specs.size(); ++i) {
-      if (!is_fit(layer, setting.specs[i], batch.microbatch, batch.sequence)) continue;
+      if (!is_fit(layer, setting.specs[i], batch.microbatch, batch.sequence) ||
+          divides_samples_instead(setting.specs[i], layer, options.space, batch))
+        continue;
       Choice choice = make_choice(layer, setting.specs[i], batch, cluster, ranks);
       choice.layout = setting.layout[i];
       choice.tag = static_cast<int>(i);
@@ -175,7 +197,7 @@ inline Case make_case(const ModelSpec& model, const Cluster& cluster, const Sear
   }
 
   const cost::MovePricer price(batch, model.hidden(), cluster, ranks);
-  for (const double share : setting.share) p.relayout.push_back(price.relayout(share).value);
+  for (const cost::Relayout& move : setting.moves) p.relayout.push_back(price.relayout(move).value);
   for (const StrategySpec& spec : setting.like) p.receive.push_back(price.receive(spec).value);
   return out;
 }

@@ -59,7 +59,7 @@ struct SearchStatistics {
   int solved = 0;           ///< of them searched; bounds excluded the rest
   bool proven = true;       ///< within the space and the time model, no plan is faster
   Seconds bound;            ///< no plan is faster than this
-  std::int64_t labels = 0;  ///< made by the dynamic programs
+  std::int64_t labels = 0;  ///< made and looked at by the dynamic programs
   Seconds seconds;          ///< that the search took
 };
 

@@ -35,8 +35,8 @@ struct Choice {
   int layout = 0;                       ///< of its activations; a change between neighbours is a re-layout
   int tag = 0;                          ///< the caller's name for the strategy, the same in every type
 
-  [[nodiscard]] double seconds() const { return forward + backward; }
-  [[nodiscard]] double once() const { return synchronise + update; }
+  [[nodiscard]] constexpr double seconds() const { return forward + backward; }
+  [[nodiscard]] constexpr double once() const { return synchronise + update; }
 };
 
 /// Layers with the same choices.
@@ -58,12 +58,12 @@ struct Objective {
   bool shared = false;
   cost::PipelineWeights weights{};
 
-  [[nodiscard]] double operator()(double sum, double slowest, double once) const {
+  [[nodiscard]] constexpr double operator()(double sum, double slowest, double once) const {
     const double pipeline = alone * (weights.ramp * sum + weights.turns * slowest);
     return std::max(pipeline, shared ? microbatches * sum / stages : 0.0) + once;
   }
   /// What a layer adds to the ramp of its stage.
-  [[nodiscard]] double ramp_of(const Choice& c) const { return c.seconds() - weights.postponed * c.weights; }
+  [[nodiscard]] constexpr double ramp_of(const Choice& c) const { return c.seconds() - weights.postponed * c.weights; }
 };
 
 struct Problem {
@@ -82,31 +82,33 @@ struct Problem {
   std::int64_t budget = std::numeric_limits<std::int64_t>::max();  ///< bytes of a rank
   std::int64_t fixed = 0;                                          ///< bytes of every rank, whatever the plan
 
-  [[nodiscard]] int stages() const { return objective.stages; }
-  [[nodiscard]] int count() const { return static_cast<int>(layers.size()); }
-  [[nodiscard]] const Choice& choice(int layer, int index) const {
+  [[nodiscard]] constexpr int stages() const { return objective.stages; }
+  [[nodiscard]] constexpr int count() const { return static_cast<int>(layers.size()); }
+  [[nodiscard]] constexpr const Choice& choice(int layer, int index) const {
     return types[static_cast<std::size_t>(layers[static_cast<std::size_t>(layer)])][static_cast<std::size_t>(index)];
   }
-  [[nodiscard]] double one_way(int from, int to) const {
+  [[nodiscard]] constexpr double one_way(int from, int to) const {
     return relayout[static_cast<std::size_t>(from) * static_cast<std::size_t>(layouts) + static_cast<std::size_t>(to)];
   }
   /// There in forward and back in backward.
-  [[nodiscard]] double relayout_seconds(int from, int to) const { return one_way(from, to) + one_way(to, from); }
+  [[nodiscard]] constexpr double relayout_seconds(int from, int to) const {
+    return one_way(from, to) + one_way(to, from);
+  }
   /// Layers that may be moved between stages; every stage has at least one.
-  [[nodiscard]] int movable() const { return count() - leading - trailing; }
+  [[nodiscard]] constexpr int movable() const { return count() - leading - trailing; }
   /// Layers of a chunk, the ends apart; only with given cuts.
-  [[nodiscard]] int chunk_layers() const { return movable() / (stages() * chunks); }
+  [[nodiscard]] constexpr int chunk_layers() const { return movable() / (stages() * chunks); }
   /// The chunk of a layer within the stage that begins with layer `begin`.
-  [[nodiscard]] int chunk_of(int layer, int begin) const {
+  [[nodiscard]] constexpr int chunk_of(int layer, int begin) const {
     if (chunks == 1) return 0;
     const int index = (layer - std::max(begin, leading)) / chunk_layers();
     return std::clamp(index, 0, chunks - 1);
   }
-  [[nodiscard]] std::int64_t slots_of(int stage, int chunk) const {
+  [[nodiscard]] constexpr std::int64_t slots_of(int stage, int chunk) const {
     return slots[static_cast<std::size_t>(stage) * static_cast<std::size_t>(chunks) + static_cast<std::size_t>(chunk)];
   }
   /// The least of a stage's chunks.
-  [[nodiscard]] std::int64_t least_slots(int stage) const {
+  [[nodiscard]] constexpr std::int64_t least_slots(int stage) const {
     std::int64_t least = slots_of(stage, 0);
     for (int chunk = 1; chunk < chunks; ++chunk) least = std::min(least, slots_of(stage, chunk));
     return least;
@@ -121,8 +123,8 @@ struct StageCost {
   double update = 0;
   std::int64_t peak = 0;
 
-  [[nodiscard]] double seconds() const { return forward + backward; }
-  [[nodiscard]] double once() const { return synchronise + update; }
+  [[nodiscard]] constexpr double seconds() const { return forward + backward; }
+  [[nodiscard]] constexpr double once() const { return synchronise + update; }
 };
 
 /// Which choice every layer has, and where the stages begin.
@@ -132,7 +134,7 @@ struct Assignment {
 };
 
 /// One stage of an assignment: what the search's recurrences must agree with.
-inline StageCost evaluate_stage(const Problem& problem, const Assignment& plan, int stage) {
+constexpr StageCost evaluate_stage(const Problem& problem, const Assignment& plan, int stage) {
   const int begin = plan.first[static_cast<std::size_t>(stage)];
   const int end = plan.first[static_cast<std::size_t>(stage) + 1];
   const auto at = [&](int layer) -> const Choice& {
@@ -182,7 +184,7 @@ struct Evaluation {
 };
 
 /// A whole assignment.
-inline Evaluation evaluate(const Problem& problem, const Assignment& plan) {
+constexpr Evaluation evaluate(const Problem& problem, const Assignment& plan) {
   Evaluation out;
   double sum = 0;
   double slowest = 0;

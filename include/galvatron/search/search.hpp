@@ -40,17 +40,29 @@ struct Scheme {
   const char* name;
   bool (*has)(int stages, const StrategySpec& spec);
 };
+inline bool is_data(int p, const StrategySpec& s, int zero) {
+  return p == 1 && s.tensor == 1 && s.context == 1 && s.zero == zero;
+}
+inline bool is_context(int p, const StrategySpec& s, SequenceKind kind) {
+  return p == 1 && s.tensor == 1 && s.sequence == kind;
+}
 inline constexpr Scheme schemes[] = {
-    {"data parallel", [](int p, const StrategySpec& s) { return p == 1 && s.tensor == 1 && s.zero == 0; }},
-    {"ZeRO-1", [](int p, const StrategySpec& s) { return p == 1 && s.tensor == 1 && s.zero == 1; }},
-    {"ZeRO-2", [](int p, const StrategySpec& s) { return p == 1 && s.tensor == 1 && s.zero == 2; }},
-    {"ZeRO-3", [](int p, const StrategySpec& s) { return p == 1 && s.tensor == 1 && s.zero == 3; }},
-    {"tensor parallel", [](int p, const StrategySpec& s) { return p == 1 && s.data == 1; }},
+    {"data parallel", [](int p, const StrategySpec& s) { return is_data(p, s, 0); }},
+    {"ZeRO-1", [](int p, const StrategySpec& s) { return is_data(p, s, 1); }},
+    {"ZeRO-2", [](int p, const StrategySpec& s) { return is_data(p, s, 2); }},
+    {"ZeRO-3", [](int p, const StrategySpec& s) { return is_data(p, s, 3); }},
+    {"Ulysses", [](int p, const StrategySpec& s) { return is_context(p, s, SequenceKind::ulysses); }},
+    {"ring attention", [](int p, const StrategySpec& s) { return is_context(p, s, SequenceKind::ring); }},
+    {"tensor parallel", [](int p, const StrategySpec& s) { return p == 1 && s.data * s.context == 1; }},
     {"pipeline parallel", [](int p, const StrategySpec& s) { return p > 1 && s.ranks() == 1; }},
-    {"tensor + data", [](int p, const StrategySpec& s) { return p == 1 && s.tensor > 1 && s.data > 1; }},
-    {"pipeline + data", [](int p, const StrategySpec& s) { return p > 1 && s.tensor == 1 && s.data > 1; }},
-    {"pipeline + tensor", [](int p, const StrategySpec& s) { return p > 1 && s.tensor > 1 && s.data == 1; }},
-    {"pipeline + tensor + data", [](int p, const StrategySpec& s) { return p > 1 && s.tensor > 1 && s.data > 1; }},
+    {"tensor + data",
+     [](int p, const StrategySpec& s) { return p == 1 && s.tensor > 1 && s.data > 1 && s.context == 1; }},
+    {"pipeline + data",
+     [](int p, const StrategySpec& s) { return p > 1 && s.tensor == 1 && s.data > 1 && s.context == 1; }},
+    {"pipeline + tensor",
+     [](int p, const StrategySpec& s) { return p > 1 && s.tensor > 1 && s.data == 1 && s.context == 1; }},
+    {"pipeline + tensor + data",
+     [](int p, const StrategySpec& s) { return p > 1 && s.tensor > 1 && s.data > 1 && s.context == 1; }},
 };
 
 /// Keeps the fastest candidate that fits, or the smallest while none does.
@@ -153,7 +165,7 @@ class Search {
   [[nodiscard]] Attempt attempt(const Case& c, std::size_t labels) const {
     Limits limits;
     limits.labels = labels;
-    limits.work = std::max<std::int64_t>(0, most_work - work_);
+    limits.work = std::max<std::int64_t>(0, (most_work - work_) / static_cast<std::int64_t>(group));
     Solver solver(c.problem, limits);
     const double upper = upper_for(c);
     Attempt out;
@@ -176,7 +188,6 @@ class Search {
   // them is first, so that the answer does not depend on the number of threads.
   std::vector<std::size_t> solve(const std::vector<std::size_t>& open, std::size_t labels,
                                  SearchStatistics& statistics) {
-    constexpr std::size_t group = 4;
     std::vector<std::size_t> unproven;
     for (std::size_t first = 0; first < open.size(); first += group) {
       const std::size_t count = std::min(group, open.size() - first);
@@ -244,6 +255,7 @@ class Search {
     out.smallest_memory = smallest->peak;
   }
 
+  static constexpr std::size_t group = 4;               // cases
   static constexpr std::int64_t most_work = 5'000'000;  // labels: nearly a second
 
   const Cluster& cluster_;
@@ -280,11 +292,12 @@ inline std::string why_no_case(const ModelSpec& model, const Cluster& cluster, c
   const LayerSpec& block = model.blocks.front();
   const auto text = [](std::int64_t n) { return std::to_string(n); };
   return "no strategy of the space spreads " + model.name + " over " + text(cluster.devices) +
-         " devices: pipeline x tensor x data degrees must multiply to " + text(cluster.devices) + ", with at most " +
-         text(static_cast<std::int64_t>(model.blocks.size())) + " stages, tensor degrees that divide " +
-         text(block.heads) + " heads, " + text(block.kv_heads) + " key/value heads and " + text(block.ffn) +
-         " MLP columns, and data degrees that divide a micro-batch of the " + text(options.global_batch) +
-         " samples; choose another number of devices or batch, or a wider --space";
+         " devices: pipeline x tensor x context x data degrees must multiply to " + text(cluster.devices) +
+         ", with at most " + text(static_cast<std::int64_t>(model.blocks.size())) +
+         " stages, tensor degrees that divide " + text(block.heads) + " heads, " + text(block.kv_heads) +
+         " key/value heads and " + text(block.ffn) +
+         " MLP columns, context degrees that divide the sequence, and data degrees that divide a micro-batch of the " +
+         text(options.global_batch) + " samples; choose another number of devices or batch, or a wider --space";
 }
 
 }  // namespace detail

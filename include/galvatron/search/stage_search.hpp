@@ -254,6 +254,7 @@ class StageTable {
         out.push_back(label);
       }
     }
+    work_ += static_cast<std::int64_t>(out.size());
     if (sources > 1) thinned_ |= keep_best(out, limits_.labels, once_weight_);
   }
 

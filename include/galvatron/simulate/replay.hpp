@@ -2,8 +2,8 @@
 //
 // The rules are those of the executor: a stage does its instructions in order; a receive waits for the message; a
 // forward (backward) waits until the activation (gradient) sent before has been taken, because there is one buffer each
-// way. Stages may share cores: on a host with fewer cores than ranks, the busy ones slow each other down and run faster
-// while others wait.
+// way. Stages may share cores: on a host with fewer cores than ranks, those that are busy on one core slow each other
+// down and run faster while others wait.
 #pragma once
 
 #include <algorithm>
@@ -15,6 +15,7 @@
 
 #include <galvatron/core/error.hpp>
 #include <galvatron/core/units.hpp>
+#include <galvatron/cost/core_sharing.hpp>
 #include <galvatron/schedule/program.hpp>
 
 namespace galvatron::simulate {
@@ -34,8 +35,7 @@ struct StageTimes {
 };
 
 struct ReplayOptions {
-  double cores = std::numeric_limits<double>::infinity();  ///< that all stages share
-  int ranks_per_stage = 1;  ///< each busy stage wants so many cores; with fewer, all busy ones get the same share
+  cost::CoreSharing sharing{};  ///< of the stages' ranks; by default every rank has cores of its own
 };
 
 struct Replay {
@@ -109,7 +109,11 @@ constexpr double work_of(const StageTimes& t, Op op) {
 class Replayer {
  public:
   Replayer(const schedule::Program& program, std::span<const StageTimes> times, const ReplayOptions& options)
-      : program_(program), times_(times), options_(options), stages_(program.size()) {
+      : program_(program),
+        times_(times),
+        sharing_(options.sharing),
+        stages_(program.size()),
+        loads_(options.sharing, static_cast<int>(program.size())) {
     if (times.size() != program.size())
       throw Failure(ErrorKind::internal, "a replay of " + std::to_string(program.size()) + " stages got times of " +
                                              std::to_string(times.size()));
@@ -124,8 +128,7 @@ class Replayer {
   }
 
   Replay run() {
-    const double wanted = static_cast<double>(stages_.size()) * options_.ranks_per_stage;
-    if (options_.cores >= wanted)
+    if (sharing_.crowding(static_cast<int>(stages_.size()) * sharing_.stage_ranks) <= 1)
       run_each_on_its_own();
     else
       run_sharing_cores();
@@ -188,7 +191,10 @@ class Replayer {
         stage.left = work_of(times_[s], instruction.op);
         stage.work += stage.left;
         stage.busy = stage.left > 0;
-        if (!stage.busy) end_instruction(s);
+        if (stage.busy)
+          loads_.begin(s);
+        else
+          end_instruction(s);
       }
       progress = progress || stage.ended;
     }
@@ -197,13 +203,12 @@ class Replayer {
 
   // To the next moment at which work ends or a message becomes available.
   void advance() {
-    int busy = 0;
-    for (const StageState& stage : stages_) busy += stage.busy ? 1 : 0;
-    const double wanted = static_cast<double>(busy) * options_.ranks_per_stage;
-    const double rate = busy == 0 ? 1 : std::min(1.0, options_.cores / wanted);
+    std::vector<double> slowness(stages_.size(), 1.0);
     double step = std::numeric_limits<double>::infinity();
-    for (const StageState& stage : stages_) {
-      if (stage.busy) step = std::min(step, stage.left / rate);
+    for (std::size_t s = 0; s < stages_.size(); ++s) {
+      const StageState& stage = stages_[s];
+      slowness[s] = loads_.slowness(s);
+      if (stage.busy) step = std::min(step, stage.left * slowness[s]);
       for (const auto* mailboxes : {&stage.activation, &stage.gradient})
         for (const Mailbox& mailbox : *mailboxes)
           if (mailbox.full && mailbox.available > now_) step = std::min(step, mailbox.available - now_);
@@ -221,11 +226,12 @@ class Replayer {
     for (std::size_t s = 0; s < stages_.size(); ++s) {
       StageState& stage = stages_[s];
       if (!stage.busy) continue;
-      if (stage.left / rate > step * (1 + 1e-12)) {
-        stage.left -= step * rate;
+      if (stage.left * slowness[s] > step * (1 + 1e-12)) {
+        stage.left -= step / slowness[s];
         continue;
       }
       stage.busy = false;
+      loads_.end(s);
       stage.now = now_;
       end_instruction(s);
     }
@@ -314,9 +320,10 @@ class Replayer {
 
   const schedule::Program& program_;
   std::span<const StageTimes> times_;
-  ReplayOptions options_;
+  cost::CoreSharing sharing_;
   std::vector<StageState> stages_;
   std::size_t chunks_ = 1;
+  cost::CoreLoads loads_;
   std::size_t ended_ = 0;
   double now_ = 0;
 };

@@ -22,7 +22,7 @@
 namespace galvatron {
 
 /// Divisors of n >= 1 in ascending order; with `powers_of_two` only those that are.
-inline std::vector<int> divisors(int n, bool powers_of_two = false) {
+constexpr std::vector<int> divisors(int n, bool powers_of_two = false) {
   std::vector<int> low;
   std::vector<int> high;
   const auto wanted = [powers_of_two](int d) { return !powers_of_two || (d & (d - 1)) == 0; };

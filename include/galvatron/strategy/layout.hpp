@@ -28,48 +28,64 @@ constexpr Region intersection(const Region& a, const Region& b) {
           low(a.batch_begin, b.batch_begin), high(a.batch_end, b.batch_end)};
 }
 
-/// The layout of a layer's input and output over the ranks [first_rank, first_rank + spec.ranks()) of its stage.
-/// Samples are cut over data ranks; the sequence is cut over tensor ranks under Megatron sequence parallelism and is
-/// otherwise replicated on them. A local tensor is (sequence, batch, H), sequence-major.
+/// The layout of a layer's input and output over the ranks [first_rank, first_rank + ranks()) of its stage. Samples are
+/// cut over data ranks, sequences over `parts` ranks, and `replicas` neighbouring ranks hold the same: innermost the
+/// replicas, then the parts, then the data ranks. A local tensor is (sequence, batch, H), sequence-major.
+///
+/// Parts are runs of tokens. Under zigzag a sequence is cut into 2 parts() chunks and a rank holds two of them, one
+/// from either end, so that causal attention is equal work for all:
+///
+///     4 parts    rank   0    1    2    3   |   0    1    2    3
+///     runs       tokens 0-1  2-3  4-5  6-7
+///     zigzag     tokens 0    1    2    3       7    6    5    4        piece 0 | piece 1
 struct ActivationLayout {
   int first_rank = 0;
-  int tensor = 1;
+  int replicas = 1;
+  int parts = 1;
   int data = 1;
-  bool sequence_cut = false;
+  bool zigzag = false;
   std::int64_t batch = 1;  ///< samples of a micro-batch over all data ranks
   std::int64_t sequence = 1;
 
   friend constexpr bool operator==(const ActivationLayout&, const ActivationLayout&) = default;
-  [[nodiscard]] constexpr int ranks() const { return tensor * data; }
+  [[nodiscard]] constexpr int ranks() const { return replicas * parts * data; }
   [[nodiscard]] constexpr bool holds(int rank) const { return rank >= first_rank && rank < first_rank + ranks(); }
-  /// What `rank` of the world holds.
-  [[nodiscard]] constexpr Region region(int rank) const {
+  /// Runs of tokens that a rank holds, one after the other in its local tensor.
+  [[nodiscard]] constexpr int pieces() const { return zigzag ? 2 : 1; }
+  /// What `rank` of the world holds in piece `piece`.
+  [[nodiscard]] constexpr Region region(int rank, int piece = 0) const {
     const int local = rank - first_rank;
     const std::int64_t samples = batch / data;
-    const std::int64_t tokens = sequence_cut ? sequence / tensor : sequence;
-    const std::int64_t s = sequence_cut ? (local % tensor) * tokens : 0;
-    const std::int64_t b = (local / tensor) * samples;
+    const std::int64_t tokens = sequence / parts / pieces();
+    const int part = local / replicas % parts;
+    const std::int64_t s = (piece == 0 ? part : 2 * parts - 1 - part) * tokens;
+    const std::int64_t b = local / replicas / parts * samples;
     return {s, s + tokens, b, b + samples};
   }
 };
 
+/// Megatron sequence parallelism cuts sequences over tensor ranks, Ulysses and ring attention over context ranks (ring:
+/// zigzag). Layouts are equal where every rank holds the same tokens, whatever the strategy is called.
 constexpr ActivationLayout activation_layout(const StrategySpec& spec, int first_rank, std::int64_t microbatch,
                                              std::int64_t sequence) {
-  return {first_rank, spec.tensor, spec.data, spec.sequence == SequenceKind::megatron, microbatch, sequence};
+  const bool megatron = spec.sequence == SequenceKind::megatron;
+  return {first_rank, megatron ? 1 : spec.tensor,          megatron ? spec.tensor : spec.context,
+          spec.data,  spec.sequence == SequenceKind::ring, microbatch,
+          sequence};
 }
 
-/// The part of `to.region(receiver)` that `sender` supplies when activations move from layout `from` to layout `to`;
-/// empty for most pairs. Where the data is replicated, a rank serves itself, and the others spread over the replicas.
-constexpr Region transfer(const ActivationLayout& from, const ActivationLayout& to, int sender, int receiver) {
-  const Region want = to.region(receiver);
-  const Region part = intersection(from.region(sender), want);
+/// The part of `to.region(receiver, receiver_piece)` that `sender` supplies out of `from.region(sender, sender_piece)`
+/// when activations move from layout `from` to layout `to`; empty for most. Where the data is replicated, a rank serves
+/// itself, and the others spread over the replicas.
+constexpr Region transfer(const ActivationLayout& from, const ActivationLayout& to, int sender, int receiver,
+                          int sender_piece = 0, int receiver_piece = 0) {
+  const Region part = intersection(from.region(sender, sender_piece), to.region(receiver, receiver_piece));
   if (part.empty()) return {};
-  if (from.sequence_cut || from.tensor == 1) return part;  // no replicas
-  // The replicas are the tensor ranks of the sender's data index.
+  if (from.replicas == 1) return part;
   const int local = sender - from.first_rank;
-  const int base = from.first_rank + local / from.tensor * from.tensor;
-  const bool receiver_is_replica = receiver >= base && receiver < base + from.tensor;
-  const int chosen = receiver_is_replica ? receiver : base + (receiver - to.first_rank) % from.tensor;
+  const int base = from.first_rank + local / from.replicas * from.replicas;
+  const bool receiver_is_replica = receiver >= base && receiver < base + from.replicas;
+  const int chosen = receiver_is_replica ? receiver : base + (receiver - to.first_rank) % from.replicas;
   return chosen == sender ? part : Region{};
 }
 

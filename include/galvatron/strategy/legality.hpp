@@ -32,8 +32,9 @@ constexpr bool is_split_over_context(SequenceKind kind) {
        "every degree of a strategy is at least 1.")                                                                  \
   RULE((s).zero < 0 || (s).zero > 3, "a ZeRO stage is 0, 1, 2 or 3.")                                                \
   RULE(::galvatron::detail::has_too_many_ranks(s), "a strategy spreads a layer over at most 16777216 ranks.")        \
-  RULE((s).zero > 0 && (s).data == 1,                                                                                \
-       "ZeRO shards states over data-parallel ranks: a stage above 0 needs a data degree of at least 2.")            \
+  RULE((s).zero > 0 && (s).data == 1 && (s).context == 1,                                                            \
+       "ZeRO shards states over data- and context-parallel ranks: a stage above 0 needs a data degree of at least "  \
+       "2, or a context degree.")                                                                                    \
   RULE((s).sequence == ::galvatron::SequenceKind::megatron && (s).tensor == 1,                                       \
        "Megatron sequence parallelism splits tokens over the tensor-parallel ranks: it needs a tensor degree of at " \
        "least 2.")                                                                                                   \
@@ -58,13 +59,20 @@ constexpr std::string_view why_illegal(const StrategySpec& spec) {
 
 constexpr bool is_legal(const StrategySpec& spec) { return why_illegal(spec).empty(); }
 
+/// Tensor ranks share query heads and key/value heads. Ulysses gives each of its ranks a part of both in turn; where
+/// there are fewer key/value heads than ranks, each is copied to equally many.
 constexpr bool splits_heads_evenly(const LayerSpec& layer, const StrategySpec& spec) {
-  const int degree = spec.tensor * (spec.sequence == SequenceKind::ulysses ? spec.context : 1);
-  return layer.heads % degree == 0 && layer.kv_heads % degree == 0;
+  if (layer.heads % spec.tensor != 0 || layer.kv_heads % spec.tensor != 0) return false;
+  if (spec.sequence != SequenceKind::ulysses) return true;
+  const std::int64_t heads = layer.heads / spec.tensor;
+  const std::int64_t kv_heads = layer.kv_heads / spec.tensor;
+  return heads % spec.context == 0 && (kv_heads % spec.context == 0 || spec.context % kv_heads == 0);
 }
 
+/// Ring attention lays out sequences in two chunks a rank.
 constexpr bool splits_sequence_evenly(const StrategySpec& spec, std::int64_t sequence) {
-  return sequence % spec.context == 0 && (spec.sequence != SequenceKind::megatron || sequence % spec.tensor == 0);
+  if (spec.sequence == SequenceKind::megatron) return sequence % spec.tensor == 0;
+  return sequence % (std::int64_t{spec.context} * (spec.sequence == SequenceKind::ring ? 2 : 1)) == 0;
 }
 
 /// Why this layer cannot be spread like this, for micro-batches of `samples` samples (of all data ranks together) of
@@ -77,7 +85,8 @@ constexpr std::string_view why_unfit(const LayerSpec& layer, const StrategySpec&
   if (layer.kind == LayerKind::block) {
     if (!splits_heads_evenly(layer, spec)) {
       if (layer.heads % spec.tensor == 0 && layer.kv_heads % spec.tensor == 0)
-        return "Ulysses exchanges heads: tensor times context degree divides the query heads and the key/value heads.";
+        return "Ulysses exchanges heads: tensor times context degree divides the query heads, and the key/value heads "
+               "of a tensor rank are a multiple or a divisor of the context degree.";
       return layer.heads % spec.tensor != 0 ? "the tensor degree does not divide the attention heads."
                                             : "the tensor degree does not divide the key/value heads.";
     }
@@ -85,7 +94,9 @@ constexpr std::string_view why_unfit(const LayerSpec& layer, const StrategySpec&
   }
   if (sequence % spec.context != 0) return "the context degree does not divide the sequence.";
   if (!splits_sequence_evenly(spec, sequence))
-    return "Megatron sequence parallelism needs a sequence that the tensor degree divides.";
+    return spec.sequence == SequenceKind::ring
+               ? "ring attention gives a rank two chunks of a sequence: twice the context degree divides it."
+               : "Megatron sequence parallelism needs a sequence that the tensor degree divides.";
   if (samples % spec.data != 0) return "the data degree does not divide the samples of a micro-batch.";
   return {};
 }

@@ -91,7 +91,8 @@ constexpr std::int64_t vocabulary_shard(std::int64_t vocabulary, int tensor) {
   return round_up(divide_up(vocabulary, tensor), vocabulary_alignment);
 }
 
-/// The local layout of one store of a layer under `tensor` tensor-parallel and `data` data-parallel ranks.
+/// The local layout of one store of a layer under `tensor` tensor-parallel ranks; `data` ranks (data x context) hold
+/// the same and may shard it.
 /// Initialisation follows GPT-2: normal(0, 0.02), residual projections divided by sqrt(2 L), norms 1, biases 0.
 constexpr ParameterLayout parameter_layout(const LayerSpec& layer, ParameterPart part, int tensor, int data) {
   ParameterLayout out;

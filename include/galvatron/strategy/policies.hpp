@@ -49,8 +49,8 @@ struct DataParallel {
   static constexpr int degree = N;
 };
 
-/// What is sharded over the data-parallel ranks: nothing (0), optimizer states (1), and gradients (2), and parameters
-/// (3). Rajbhandari et al., "ZeRO: memory optimizations toward training trillion parameter models", 2020.
+/// What is sharded over the data- and context-parallel ranks: nothing (0), optimizer states (1), and gradients (2), and
+/// parameters (3). Rajbhandari et al., "ZeRO: memory optimizations toward training trillion parameter models", 2020.
 template <int Stage>
 struct ZeRO {
   static_assert(Stage >= 0 && Stage <= 3, "galvatron: the stage of ZeRO<stage> is 0, 1, 2 or 3.");

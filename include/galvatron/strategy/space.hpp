@@ -31,17 +31,28 @@ struct DegreeRange {
   }
 };
 
-/// Everything that a search may choose from. The default is all that the runtime carries out.
+/// Everything that a search may choose from. The default is all that can be priced.
 struct Space {
   DegreeRange data;
   DegreeRange tensor;
+  DegreeRange context;
   DegreeRange pipeline;
-  std::array<bool, 4> zero{true, true, true, true};  ///< stages allowed where the data degree is above 1
-  std::vector<SequenceKind> sequence{SequenceKind::none, SequenceKind::megatron};
-  std::vector<RecomputeKind> recompute{RecomputeKind::none, RecomputeKind::full};
+  std::array<bool, 4> zero{true, true, true, true};  ///< stages allowed where data x context degree is above 1
+  /// None and Megatron's apply where the context degree is 1, Ulysses and ring where it is above.
+  std::vector<SequenceKind> sequence{sequence_kinds.begin(), sequence_kinds.end()};
+  std::vector<RecomputeKind> recompute{recompute_kinds.begin(), recompute_kinds.end()};
   bool powers_of_two = false;  ///< of degrees; otherwise any divisor
   friend bool operator==(const Space&, const Space&) = default;
 };
+
+/// All that the trainer of this version carries out (InstantiatedStrategies).
+constexpr Space runnable_space() {
+  Space space;
+  space.context.open = false;
+  space.sequence = {SequenceKind::none, SequenceKind::megatron};
+  space.recompute = {RecomputeKind::none, RecomputeKind::full};
+  return space;
+}
 
 /// The pipeline degrees of a space for `ranks` ranks: divisors, ascending.
 inline std::vector<int> pipeline_degrees(const Space& space, int ranks) {
@@ -51,42 +62,67 @@ inline std::vector<int> pipeline_degrees(const Space& space, int ranks) {
   return out;
 }
 
-/// The strategies of a space for a layer on a stage of `ranks` ranks: every division of the ranks into tensor
-/// (consecutive ranks) and data degree, with every kind that is legal for it. Sequence parallelism that the space
-/// allows only as Megatron's applies where the tensor degree is above 1. In a fixed order, without repetition.
-inline std::vector<StrategySpec> strategies(const Space& space, int ranks) {
+namespace detail {
+
+/// The kinds of sequence parallelism of a space for these degrees. Where it allows only Megatron's, that is no choice
+/// but the rule for tensor degrees above 1.
+constexpr std::vector<SequenceKind> kinds_for(const Space& space, int tensor, int context) {
+  std::vector<SequenceKind> out;
+  for (const SequenceKind kind : space.sequence) {
+    const bool in_context = is_split_over_context(kind);
+    if (context > 1 ? in_context : !in_context && tensor > 1) out.push_back(kind);
+  }
+  if (context == 1 && out.empty()) out.push_back(SequenceKind::none);
+  return out;
+}
+
+}  // namespace detail
+
+/// The strategies of a space for a layer on a stage of `ranks` ranks: every division of the ranks into tensor, context
+/// and data degree, with every kind that is legal for it. In a fixed order, without repetition.
+constexpr std::vector<StrategySpec> strategies(const Space& space, int ranks) {
   std::vector<StrategySpec> out;
-  for (const int tensor : divisors(ranks, space.powers_of_two)) {
-    const int data = ranks / tensor;
-    if (!space.tensor.allows(tensor) || !space.data.allows(data)) continue;
-    if (space.powers_of_two && (data & (data - 1)) != 0) continue;
-    std::vector<SequenceKind> sequences = space.sequence;
-    if (tensor == 1) sequences = {SequenceKind::none};
-    for (const SequenceKind sequence : sequences)
+  const auto add_kinds = [&](int tensor, int context, int data) {
+    for (const SequenceKind sequence : detail::kinds_for(space, tensor, context))
       for (int zero = 0; zero <= 3; ++zero) {
-        if (data > 1 ? !space.zero[static_cast<std::size_t>(zero)] : zero != 0) continue;
-        for (const RecomputeKind recompute : space.recompute) {
-          const StrategySpec spec{
-              .tensor = tensor, .sequence = sequence, .data = data, .zero = zero, .recompute = recompute};
-          if (is_legal(spec) && std::find(out.begin(), out.end(), spec) == out.end()) out.push_back(spec);
-        }
+        if (data * context > 1 ? !space.zero[static_cast<std::size_t>(zero)] : zero != 0) continue;
+        for (const RecomputeKind recompute : space.recompute)
+          out.push_back({.tensor = tensor,
+                         .sequence = sequence,
+                         .context = context,
+                         .data = data,
+                         .zero = zero,
+                         .recompute = recompute});
       }
+  };
+  for (const int tensor : divisors(ranks, space.powers_of_two)) {
+    if (!space.tensor.allows(tensor)) continue;
+    for (const int context : divisors(ranks / tensor, space.powers_of_two)) {
+      const int data = ranks / tensor / context;
+      if (!space.context.allows(context) || !space.data.allows(data)) continue;
+      if (space.powers_of_two && (data & (data - 1)) != 0) continue;
+      add_kinds(tensor, context, data);
+    }
   }
   return out;
 }
 
 /// The names that parse_space knows, for messages and help texts.
 inline constexpr std::string_view space_names =
-    "all, dp, zero1, zero2, zero3 (or sdp), tp, sp, pp, recompute, pow2, dp=N, tp=N, pp=N, max-dp=N, max-tp=N, "
-    "max-pp=N, sp=none|megatron, recompute=none|full";
+    "all, runnable, dp, zero1, zero2, zero3 (or sdp), tp, sp, ulysses, ring, cp (both), pp, recompute, selective, "
+    "pow2, dp=N, tp=N, cp=N, pp=N, max-dp=N, max-tp=N, max-cp=N, max-pp=N, sp=none|megatron|ulysses|ring, "
+    "recompute=none|selective|full";
 
 /// A space from its notation, a comma-separated list of what the search may use:
 ///
 ///     all                    everything (also the default), narrowed by what else is given
+///     runnable               likewise, of what `galvatron train` carries out
 ///     dp, zero1, zero2, zero3 (= sdp)   data parallelism with that ZeRO stage
-///     tp, sp, pp, recompute  tensor, Megatron sequence, pipeline parallelism; full recomputation
-///     tp=4, max-tp=8         the degree is 4; at most 8 (dp, pp likewise); each allows its axis
-///     sp=megatron, recompute=full       wherever possible, not as a choice
+///     tp, sp, pp             tensor, Megatron sequence, pipeline parallelism
+///     ulysses, ring, cp      context parallelism by Ulysses, by ring attention, by either
+///     recompute, selective   recomputation of the layer, of the attention core
+///     tp=4, max-tp=8         the degree is 4; at most 8 (dp, cp, pp likewise); each allows its axis
+///     sp=megatron, recompute=full       wherever possible, not as a choice; sp= may be given for several kinds
 ///     pow2                   degrees are powers of two
 ///
 /// What is not in the list is not used. Errors (usage): an unknown or empty name, a degree that is no positive number,
@@ -97,24 +133,36 @@ inline Result<Space> parse_space(std::string_view text) {
   };
   Space space;
   bool everything = false;
+  bool runnable = false;
   std::array<bool, 4> zero{};
   bool data = false;
   bool tensor = false;
+  bool context = false;
   bool pipeline = false;
   bool sequence = false;
+  bool ulysses = false;
+  bool ring = false;
   bool recompute = false;
+  bool selective = false;
+  std::vector<SequenceKind> only_sequence;
+  std::vector<RecomputeKind> only_recompute;
   const std::pair<std::string_view, bool*> switches[] = {
-      {"all", &everything},
-      {"dp", &zero[0]},
-      {"zero1", &zero[1]},
-      {"zero2", &zero[2]},
-      {"zero3", &zero[3]},
-      {"sdp", &zero[3]},
-      {"tp", &tensor},
-      {"sp", &sequence},
-      {"pp", &pipeline},
-      {"recompute", &recompute},
-      {"pow2", &space.powers_of_two},
+      {"all", &everything}, {"runnable", &runnable},   {"dp", &zero[0]},          {"zero1", &zero[1]},
+      {"zero2", &zero[2]},  {"zero3", &zero[3]},       {"sdp", &zero[3]},         {"tp", &tensor},
+      {"sp", &sequence},    {"ulysses", &ulysses},     {"ring", &ring},           {"cp", &context},
+      {"pp", &pipeline},    {"recompute", &recompute}, {"selective", &selective}, {"pow2", &space.powers_of_two},
+  };
+  const std::pair<std::string_view, std::pair<DegreeRange*, bool*>> degrees[] = {{"dp", {&space.data, &data}},
+                                                                                 {"tp", {&space.tensor, &tensor}},
+                                                                                 {"cp", {&space.context, &context}},
+                                                                                 {"pp", {&space.pipeline, &pipeline}}};
+  const auto named = [](const auto& kinds, std::string_view name, auto& into) {
+    for (const auto kind : kinds) {
+      if (name != name_of(kind)) continue;
+      into.push_back(kind);
+      return true;
+    }
+    return false;
   };
   while (true) {
     const std::size_t comma = text.find(',');
@@ -132,21 +180,20 @@ inline Result<Space> parse_space(std::string_view text) {
                                        [name](const auto& known) { return known.first == name; });
       if (found == std::end(switches)) return unknown();
       *found->second = true;
-    } else if (name == "sp" && (value == "none" || value == "megatron")) {
-      sequence = true;
-      space.sequence = {value == "none" ? SequenceKind::none : SequenceKind::megatron};
-    } else if (name == "recompute" && (value == "none" || value == "full")) {
-      recompute = true;
-      space.recompute = {value == "none" ? RecomputeKind::none : RecomputeKind::full};
+    } else if (name == "sp" || name == "recompute") {
+      if (!(name == "sp" ? named(sequence_kinds, value, only_sequence) : named(recompute_kinds, value, only_recompute)))
+        return unknown();
     } else {
       const bool cap = name.substr(0, 4) == "max-";
       if (cap) name.remove_prefix(4);
-      if (name != "dp" && name != "tp" && name != "pp") return unknown();
+      const auto* found = std::find_if(std::begin(degrees), std::end(degrees),
+                                       [name](const auto& known) { return known.first == name; });
+      if (found == std::end(degrees)) return unknown();
       int degree = 0;
       const auto [end, failure] = std::from_chars(value.data(), value.data() + value.size(), degree);
       if (failure != std::errc{} || end != value.data() + value.size() || degree < 1)
         return refuse("\"" + shown + "\" needs a degree of at least 1");
-      DegreeRange& range = name == "dp" ? space.data : name == "tp" ? space.tensor : space.pipeline;
+      DegreeRange& range = *found->second.first;
       int& value_of = cap ? range.most : range.forced;
       if (value_of != 0 && value_of != degree)
         return refuse("\"" + shown + "\" contradicts " + std::to_string(value_of) + " before it; give one of them");
@@ -154,24 +201,51 @@ inline Result<Space> parse_space(std::string_view text) {
       if (range.forced != 0 && range.most != 0 && range.forced > range.most)
         return refuse(std::string(name) + "=" + std::to_string(range.forced) + " is above max-" + std::string(name) +
                       "=" + std::to_string(range.most) + "; leave one of them out");
-      (name == "dp" ? data : name == "tp" ? tensor : pipeline) = true;
+      *found->second.second = true;
     }
     if (comma == std::string_view::npos) break;
     text.remove_prefix(comma + 1);
   }
-  for (const DegreeRange* range : {&space.data, &space.tensor, &space.pipeline})
+  for (const DegreeRange* range : {&space.data, &space.tensor, &space.context, &space.pipeline})
     if (space.powers_of_two && (range->forced & (range->forced - 1)) != 0)
       return refuse(std::to_string(range->forced) + " is no power of two; leave pow2 out");
-  if (everything) return space;
+  if (runnable || everything) {
+    if (runnable) {
+      const Space can = runnable_space();
+      space.context.open = can.context.open;
+      space.sequence = can.sequence;
+      space.recompute = can.recompute;
+    }
+    if (!only_sequence.empty()) space.sequence = only_sequence;
+    if (!only_recompute.empty()) space.recompute = only_recompute;
+    return space;
+  }
+  const auto has = [&](SequenceKind kind) {
+    return std::find(only_sequence.begin(), only_sequence.end(), kind) != only_sequence.end();
+  };
   const bool any_zero = std::find(zero.begin(), zero.end(), true) != zero.end();
+  if ((sequence || has(SequenceKind::megatron)) && !tensor)
+    return refuse("sp splits sequences over tensor-parallel ranks; add tp");
+  // `cp` alone is either kind of context parallelism.
+  const bool either = context && !ulysses && !ring && !has(SequenceKind::ulysses) && !has(SequenceKind::ring);
+  ulysses = ulysses || either || has(SequenceKind::ulysses);
+  ring = ring || either || has(SequenceKind::ring);
   space.data.open = data || any_zero;
   space.tensor.open = tensor;
+  space.context.open = ulysses || ring;
   space.pipeline.open = pipeline;
-  if (any_zero || data) space.zero = any_zero ? zero : std::array{true, false, false, false};
-  if (sequence && !tensor && space.sequence != std::vector{SequenceKind::none})
-    return refuse("sp splits sequences over tensor-parallel ranks; add tp");
-  if (!sequence) space.sequence = {SequenceKind::none};
-  if (!recompute) space.recompute = {RecomputeKind::none};
+  space.zero = any_zero ? zero : std::array{true, false, false, false};
+  space.sequence.clear();
+  if (!has(SequenceKind::megatron) || sequence) space.sequence.push_back(SequenceKind::none);
+  if (sequence || has(SequenceKind::megatron)) space.sequence.push_back(SequenceKind::megatron);
+  if (ulysses) space.sequence.push_back(SequenceKind::ulysses);
+  if (ring) space.sequence.push_back(SequenceKind::ring);
+  space.recompute = only_recompute;
+  if (only_recompute.empty()) {
+    space.recompute.push_back(RecomputeKind::none);
+    if (selective) space.recompute.push_back(RecomputeKind::selective);
+    if (recompute) space.recompute.push_back(RecomputeKind::full);
+  }
   return space;
 }
 

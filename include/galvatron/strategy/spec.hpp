@@ -1,17 +1,21 @@
 // StrategySpec: how one layer is spread over the ranks of its pipeline stage, as a value.
 #pragma once
 
+#include <array>
 #include <cstdint>
 
 namespace galvatron {
 
 /// How the tokens of a sequence are split over ranks inside a layer.
 enum class SequenceKind : std::uint8_t {
-  none,      ///< every rank of a tensor-parallel group holds whole sequences
+  none,      ///< every rank holds whole sequences
   megatron,  ///< between the tensor-parallel regions activations are split along the sequence (Korthikanti et al.)
   ulysses,   ///< sequences split, heads exchanged around attention by all-to-all
-  ring,      ///< sequences split, keys and values travel around a ring
+  ring,      ///< sequences split in zigzag, keys and values travel around a ring
 };
+
+inline constexpr std::array sequence_kinds{SequenceKind::none, SequenceKind::megatron, SequenceKind::ulysses,
+                                           SequenceKind::ring};
 
 /// What backward computes again instead of keeping.
 enum class RecomputeKind : std::uint8_t {
@@ -20,14 +24,26 @@ enum class RecomputeKind : std::uint8_t {
   full,       ///< the whole layer from its input
 };
 
+inline constexpr std::array recompute_kinds{RecomputeKind::none, RecomputeKind::selective, RecomputeKind::full};
+
 /// The strategy of one layer. Degrees multiply to the ranks of the stage: tensor * context * data.
-/// Ranks of a stage are numbered with tensor innermost (consecutive), then context, then data.
+/// Ranks of a stage are numbered with tensor innermost (consecutive), then context, then data. Every group of ranks has
+/// therefore one stride: tensor ranks 1, context ranks `tensor`, data ranks `tensor * context`, and the data and
+/// context ranks together, which share parameters and gradients, `tensor`:
+///
+///     tensor 2, context 2, data 2     rank     0  1  2  3  4  5  6  7
+///                                     tensor   0  1  0  1  0  1  0  1
+///                                     context  0  0  1  1  0  0  1  1
+///                                     data     0  0  0  0  1  1  1  1
+///
+/// Another nesting (Galvatron also puts data parallelism inside tensor parallelism) has no place in a plan file; prices
+/// know groups only by size and stride, so it would take a further field here and in the file.
 struct StrategySpec {
   int tensor = 1;
   SequenceKind sequence = SequenceKind::none;
   int context = 1;
   int data = 1;
-  int zero = 0;  ///< ZeRO stage 0-3 over the data-parallel ranks
+  int zero = 0;  ///< ZeRO stage 0-3 over the data and context ranks
   int expert = 1;
   RecomputeKind recompute = RecomputeKind::none;
 

@@ -38,14 +38,14 @@ Result<void> check_runnable(const Plan& plan, const ModelSpec& model) {
   if (!is_trained(plan.schedule))
     return usage_error(std::string("this version trains with the schedules gpipe and 1f1b, not ") +
                        name_of(plan.schedule) + ": plan with one of them");
-  const auto check = [](const StrategySpec& spec) -> Result<void> {
-    if (!is_instantiated(List{}, spec)) return tl::unexpected<Error>(not_instantiated<List>(spec));
+  const auto check = [](const std::string& layer, const StrategySpec& spec) -> Result<void> {
+    if (!is_instantiated(List{}, spec)) return usage_error(layer + ": " + not_instantiated<List>(spec).message);
     return {};
   };
-  if (auto done = check(plan.embedding); !done) return done;
-  for (const StrategySpec& spec : plan.layers)
-    if (auto done = check(spec); !done) return done;
-  return check(plan.head);
+  if (auto done = check("the embedding", plan.embedding); !done) return done;
+  for (std::size_t i = 0; i < plan.layers.size(); ++i)
+    if (auto done = check("layer " + std::to_string(i), plan.layers[i]); !done) return done;
+  return check("the head", plan.head);
 }
 
 /// Trains `model` as `plan` says on texts (every byte a token) or .bin token files, one thread team for each rank.

@@ -48,9 +48,9 @@ namespace detail {
 
 /// What is measured, and how thoroughly.
 struct ProfilePlan {
-  int sweeps = 2;               // over every grid, some time apart; the faster counts
-  double least = 0.8e-3;        // seconds for a point of computation
-  double least_message = 6e-3;  // and of communication
+  int sweeps = 3;               // over everything, seconds apart; the fastest counts
+  double least = 0.5e-3;        // seconds for a point of computation in a sweep
+  double least_message = 3e-3;  // and of communication
   double most_flops = 2.5e8;    // larger products and attentions are extrapolated
   std::int64_t most_elements = 1 << 22;
   std::int64_t most_bytes = 64 << 20;
@@ -65,8 +65,8 @@ struct ProfilePlan {
 inline ProfilePlan profile_plan(double budget) {
   const double effort = std::clamp(budget / 35, 0.001, 10.0);
   ProfilePlan plan;
-  plan.least = 0.8e-3 * std::min(effort, 4.0);
-  plan.least_message = 6e-3 * effort;
+  plan.least = 0.5e-3 * std::min(effort, 4.0);
+  plan.least_message = 3e-3 * effort;
   plan.most_flops = 2.5e8 * std::max(effort, 0.1);
   plan.most_bytes = effort >= 0.5 ? 64 << 20 : effort >= 0.1 ? 8 << 20 : 1 << 18;
   if (effort < 0.1) {
@@ -93,7 +93,7 @@ inline ProfilePlan profile_plan(double budget) {
   return plan;
 }
 
-/// Gathers the ranks' figures, point by point in every sweep.
+/// Gathers the ranks' figures, point by point.
 class Gathering {
  public:
   explicit Gathering(int ranks) : figures_(static_cast<std::size_t>(ranks)) {}
@@ -101,30 +101,31 @@ class Gathering {
   void clear() {
     for (auto& figures : figures_) figures.clear();
   }
-  /// The best sweep's figure of a point, each the median of the ranks; not positive when nothing was measured.
-  [[nodiscard]] double best(std::size_t point, std::size_t points, int sweeps) const {
-    double best = -1;
-    for (int sweep = 0; sweep < sweeps; ++sweep) {
-      std::vector<double> values;
-      for (const auto& figures : figures_)
-        if (const std::size_t i = point + points * static_cast<std::size_t>(sweep); i < figures.size())
-          values.push_back(figures[i]);
-      const double middle = median_of(std::move(values));
-      if (middle > 0 && (best < 0 || middle < best)) best = middle;
-    }
-    return best;
+  /// The median of the ranks at a point; not positive when nothing was measured.
+  [[nodiscard]] double median(std::size_t point) const {
+    std::vector<double> values;
+    for (const auto& figures : figures_)
+      if (point < figures.size()) values.push_back(figures[point]);
+    return median_of(std::move(values));
   }
 
  private:
   std::vector<std::vector<double>> figures_;  // one writer each
 };
 
-/// The measurements of one rank; rank 0 writes the cluster.
+/// The measurements of one rank; rank 0 writes the cluster. Everything is measured in several sweeps, so that the
+/// fastest of a point comes from the same, undisturbed machine as that of any other.
 class HostProfile {
  public:
   HostProfile(comm::thread::World& world, Bench& bench, const ProfilePlan& plan, Gathering& gathering, Cluster& cluster,
               const std::function<void(const std::string&)>& tell)
       : world_(world), bench_(bench), plan_(plan), gathering_(gathering), cluster_(cluster), tell_(tell) {}
+
+  /// Begins a sweep; the tables are written in the last one.
+  void begin_sweep(int sweep) {
+    last_ = sweep + 1 == plan_.sweeps;
+    table_ = 0;
+  }
 
   /// Every rank (or, when busy is 1, rank 0) measures all computation in format T.
   template <class T>
@@ -139,34 +140,33 @@ class HostProfile {
       const auto& [tokens, columns, inner] = plan_.gemm;
       LogGrid<3>::Axes axes{tokens, columns, inner};
       if (layout == GemmLayout::tn) axes = {columns, inner, tokens};
-      auto grid = on_grid<3>(std::move(axes), busy, at_work, {1, 1, 1}, [&](const auto& e) {
+      auto grid = on_grid<3>(std::move(axes), busy, at_work, [&](const auto& e) {
         if (2.0 * static_cast<double>(e[0]) * static_cast<double>(e[1]) * static_cast<double>(e[2]) >
                 plan_.most_flops ||
             !Bench::gemm_fits(e[0], e[1], e[2]))
           return -1.0;
         return bench_.gemm<T>(layout, e[0], e[1], e[2], plan_.least);
       });
-      if (world_.rank() == 0) cluster_.gemm.push_back({layout, precision, busy, std::move(grid)});
+      if (is_final(grid)) cluster_.gemm.push_back({layout, precision, busy, grid.finish({1, 1, 1})});
     }
     for (const Pass pass : {Pass::forward, Pass::backward}) {
       announce(std::string("attention ") + name_of(pass) + ", " + who);
       const double products = pass == Pass::forward ? 2 : 5;
-      auto grid = on_grid<3>(plan_.attention, busy, at_work, {2, 1, 1}, [&](const auto& e) {
+      auto grid = on_grid<3>(plan_.attention, busy, at_work, [&](const auto& e) {
         const double flops = products * static_cast<double>(e[0] * e[0]) * static_cast<double>(e[1] * e[2]);
         if (flops > plan_.most_flops / 2 || !Bench::attention_fits(e[0], e[1], e[2])) return -1.0;
         return bench_.attention<T>(pass, e[0], e[1], e[2], plan_.least);
       });
-      if (world_.rank() == 0) cluster_.attention.push_back({pass, true, precision, busy, std::move(grid)});
+      if (is_final(grid)) cluster_.attention.push_back({pass, true, precision, busy, grid.finish({2, 1, 1})});
     }
     announce("memory, " + who);
     for (int kind = 0; kind < memory_bound_kinds; ++kind) {
       const auto memory_kind = static_cast<MemoryBound>(kind);
-      auto grid =
-          on_grid<2>(has_rows(memory_kind) ? plan_.rows : plan_.elements, busy, at_work, {1, 1}, [&](const auto& e) {
-            if (e[0] * e[1] > plan_.most_elements || !Bench::memory_bound_fits(e[0], e[1])) return -1.0;
-            return bench_.memory_bound<T>(memory_kind, e[0], e[1], plan_.least);
-          });
-      if (world_.rank() == 0) cluster_.memory_bound.push_back({memory_kind, precision, busy, std::move(grid)});
+      auto grid = on_grid<2>(has_rows(memory_kind) ? plan_.rows : plan_.elements, busy, at_work, [&](const auto& e) {
+        if (e[0] * e[1] > plan_.most_elements || !Bench::memory_bound_fits(e[0], e[1])) return -1.0;
+        return bench_.memory_bound<T>(memory_kind, e[0], e[1], plan_.least);
+      });
+      if (is_final(grid)) cluster_.memory_bound.push_back({memory_kind, precision, busy, grid.finish({1, 1})});
     }
   }
 
@@ -186,7 +186,7 @@ class HostProfile {
           MeasuredGrid<1> grid(plan_.bytes);
           for (std::size_t i = 0; i < grid.seconds.size(); ++i)
             grid.seconds[i] = bench.collective(kind, group, plan_.bytes[0][i], plan_.least_message);
-          if (world_.rank() == 0) cluster_.messages.push_back({kind, n, strided, size, grid.finish({1})});
+          if (is_final(grid)) cluster_.messages.push_back({kind, n, strided, size, grid.finish({1})});
         }
       }
     }
@@ -194,10 +194,15 @@ class HostProfile {
     MeasuredGrid<1> grid(plan_.bytes);
     for (std::size_t i = 0; i < grid.seconds.size(); ++i)
       grid.seconds[i] = bench.send(std::min(plan_.bytes[0][i], bench_.buffer().count / 2), plan_.least_message);
-    if (world_.rank() == 0) cluster_.messages.push_back({Message::send, 2, false, size, grid.finish({1})});
+    if (is_final(grid)) cluster_.messages.push_back({Message::send, 2, false, size, grid.finish({1})});
     announce("computing beside communication");
     const double slowdown = bench.overlap_slowdown(std::max(plan_.least, 1e-3) * 20);
-    if (world_.rank() == 0) cluster_.overlap_slowdown = slowdown;
+    const double wait = bench.wait_share(plan_.least_message * 5);
+    if (world_.rank() != 0) return;
+    slowdowns_.push_back(slowdown);
+    waits_.push_back(wait);
+    cluster_.overlap_slowdown = median_of(slowdowns_);
+    cluster_.wait_share = median_of(waits_);
   }
 
  private:
@@ -205,25 +210,35 @@ class HostProfile {
     if (world_.rank() == 0) tell_(step);
   }
 
-  /// Measures the points of a grid, rank by rank independently; on rank 0 the grid of all, elsewhere an empty one.
+  /// Takes a sweep's figures of the next table into account. True on rank 0 in the last sweep: the grid then has the
+  /// best of every point.
+  template <int D>
+  bool is_final(MeasuredGrid<D>& grid) {
+    if (world_.rank() != 0) return false;
+    if (best_.size() <= table_) best_.resize(table_ + 1, grid.seconds);
+    std::vector<double>& best = best_[table_++];
+    for (std::size_t point = 0; point < best.size(); ++point)
+      if (!(best[point] <= grid.seconds[point])) best[point] = grid.seconds[point];  // one may be not a number
+    grid.seconds = best;
+    return last_;
+  }
+
+  /// Measures the points of a grid, rank by rank independently; rank 0 gets the medians of all.
   template <int D, class At>
-  LogGrid<D> on_grid(typename LogGrid<D>::Axes axes, int busy, bool at_work, const std::array<double, D>& growth,
-                     const At& at) {
+  MeasuredGrid<D> on_grid(typename LogGrid<D>::Axes axes, int busy, bool at_work, const At& at) {
     MeasuredGrid<D> grid(std::move(axes));
     world_.everybody().barrier();
     if (world_.rank() == 0) gathering_.clear();
     world_.everybody().barrier();
-    for (int sweep = 0; sweep < plan_.sweeps && at_work; ++sweep)
-      for (std::size_t point = 0; point < grid.seconds.size(); ++point)
-        gathering_.put(world_.rank(), at(grid.extents(point)));
+    for (std::size_t point = 0; point < grid.seconds.size() && at_work; ++point)
+      gathering_.put(world_.rank(), at(grid.extents(point)));
     world_.everybody().barrier();
-    if (world_.rank() != 0) return {};
+    if (world_.rank() != 0) return grid;
     // A rank of one thread was timed in processor time; by the wall it shares its core.
     const double crowd = bench_.watch().by_core ? std::max(1.0, static_cast<double>(busy) / cluster_.cores) : 1.0;
     for (std::size_t point = 0; point < grid.seconds.size(); ++point)
-      if (const double seconds = gathering_.best(point, grid.seconds.size(), plan_.sweeps); seconds > 0)
-        grid.seconds[point] = seconds * crowd;
-    return grid.finish(growth);
+      if (const double seconds = gathering_.median(point); seconds > 0) grid.seconds[point] = seconds * crowd;
+    return grid;
   }
 
   comm::thread::World& world_;
@@ -232,6 +247,11 @@ class HostProfile {
   Gathering& gathering_;
   Cluster& cluster_;
   const std::function<void(const std::string&)>& tell_;
+  bool last_ = false;                      // sweep
+  std::size_t table_ = 0;                  // of the sweep, in order
+  std::vector<std::vector<double>> best_;  // (tables, points) seconds
+  std::vector<double> slowdowns_;
+  std::vector<double> waits_;
 };
 
 }  // namespace detail
@@ -271,7 +291,8 @@ inline Result<Cluster> profile_host(const ProfileOptions& options) {
     for (int n = 2; n <= ranks; ++n) count += ranks % n == 0 ? (n == ranks ? 1 : 2) : 0;
     return count;
   }();
-  const double steps = static_cast<double>(precisions.size()) * (ranks > 1 ? 12 : 6) + (ranks > 1 ? groups + 2 : 0);
+  const double steps =
+      plan.sweeps * (static_cast<double>(precisions.size()) * (ranks > 1 ? 12 : 6) + (ranks > 1 ? groups + 2 : 0));
   double done = 0;
   const std::function<void(const std::string&)> tell = [&](const std::string& step) {
     if (options.progress) options.progress({step, std::min(done / steps, 1.0)});
@@ -283,15 +304,18 @@ inline Result<Cluster> profile_host(const ProfileOptions& options) {
     const PinnedRank pinned(world.rank(), ranks, threads);
     detail::Bench bench(threads);
     detail::HostProfile profile(world, bench, plan, gathering, cluster, tell);
-    for (const int busy : {ranks, 1}) {
-      if (busy == 1 && ranks == 1 && !cluster.gemm.empty()) break;
-      for (const Precision precision : precisions) {
-        if (precision == Precision::fp32) profile.compute<float>(busy);
-        if (precision == Precision::bf16) profile.compute<bfloat16>(busy);
+    const std::vector<int> busy_ranks = ranks > 1 ? std::vector{ranks, 1} : std::vector{1};
+    for (int sweep = 0; sweep < plan.sweeps; ++sweep) {
+      profile.begin_sweep(sweep);
+      for (const int busy : busy_ranks) {
+        for (const Precision precision : precisions) {
+          if (precision == Precision::fp32) profile.compute<float>(busy);
+          if (precision == Precision::bf16) profile.compute<bfloat16>(busy);
+        }
+        world.everybody().barrier();
       }
-      world.everybody().barrier();
+      if (ranks > 1) profile.communicate();
     }
-    if (ranks > 1) profile.communicate();
   });
 
   // The rates that serve where there is no table follow from the largest points.

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <cstdlib>
 #include <memory>
 #include <span>
 #include <string>
@@ -26,7 +27,7 @@ class Group {
       : ranks_(ranks.begin(), ranks.end()),
         rank_(static_cast<int>(std::find(ranks.begin(), ranks.end(), world_rank) - ranks.begin())),
         log_(log) {
-    for (std::size_t i = 1; i < ranks_.size(); ++i) strided_ = strided_ || ranks_[i] != ranks_[i - 1] + 1;
+    if (ranks_.size() > 1) stride_ = std::max(1, std::abs(ranks_[1] - ranks_[0]));
   }
 
   [[nodiscard]] int rank() const { return rank_; }
@@ -65,7 +66,7 @@ class Group {
     work.kind = kind;
     work.m = data.count * static_cast<std::int64_t>(sizeof(T));
     work.n = size();
-    work.strided = strided_;
+    work.stride = stride_;
     log_->push_back(work);
   }
   void check_whole(const char* what, std::int64_t shard, std::int64_t all) const {
@@ -77,7 +78,7 @@ class Group {
 
   std::vector<int> ranks_;
   int rank_;
-  bool strided_ = false;
+  int stride_ = 1;  // the groups of a plan have equal gaps
   std::vector<cost::Work>* log_;
 };
 

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <cstdlib>
 #include <limits>
+#include <numeric>
 
 #include <galvatron/cluster/spec.hpp>
 #include <galvatron/core/dtype.hpp>
@@ -16,20 +17,20 @@
 namespace galvatron::cost::detail {
 
 /// How much longer an operation takes when `busy` ranks share fewer cores.
-inline double oversubscription(const Cluster& cluster, int busy) {
+constexpr double oversubscription(const Cluster& cluster, int busy) {
   if (cluster.cores <= 0) return 1;
   return std::max(1.0, static_cast<double>(busy) * cluster.threads_per_rank / cluster.cores);
 }
 
 /// Brings a table's time, measured with `measured` busy ranks, to `busy` ranks: core time stays, its share changes.
-inline double with_busy_ranks(const Cluster& cluster, double seconds, int measured, int busy) {
+constexpr double with_busy_ranks(const Cluster& cluster, double seconds, int measured, int busy) {
   if (measured == 0 || measured == busy) return seconds;
   return seconds * oversubscription(cluster, busy) / oversubscription(cluster, measured);
 }
 
 /// Between two tables: core time grows from the one to the other until every core is busy, and then stays.
-inline double between_busy_ranks(const Cluster& cluster, double low, int low_busy, double high, int high_busy,
-                                 int busy) {
+constexpr double between_busy_ranks(const Cluster& cluster, double low, int low_busy, double high, int high_busy,
+                                    int busy) {
   const double low_core = low / oversubscription(cluster, low_busy);
   const double high_core = high / oversubscription(cluster, high_busy);
   const int full = cluster.cores > 0 ? std::max(cluster.cores / cluster.threads_per_rank, low_busy + 1) : high_busy;
@@ -43,7 +44,7 @@ struct Bracket {
   const Table* low = nullptr;
   const Table* high = nullptr;
 
-  void offer(const Table& table, int busy) {
+  constexpr void offer(const Table& table, int busy) {
     if (table.concurrency == 0) {
       low = high = &table;
     } else if (table.concurrency <= busy && (low == nullptr || table.concurrency > low->concurrency)) {
@@ -51,38 +52,40 @@ struct Bracket {
     }
     if (table.concurrency >= busy && (high == nullptr || table.concurrency < high->concurrency)) high = &table;
   }
-  [[nodiscard]] bool found() const { return low != nullptr || high != nullptr; }
+  [[nodiscard]] constexpr bool found() const { return low != nullptr || high != nullptr; }
   /// `read` gives the seconds of one table.
   template <class Read>
-  [[nodiscard]] double seconds(const Cluster& cluster, int busy, Read read) const {
+  [[nodiscard]] constexpr double seconds(const Cluster& cluster, int busy, Read read) const {
     if (low == high || high == nullptr) return with_busy_ranks(cluster, read(*low), low->concurrency, busy);
     if (low == nullptr) return with_busy_ranks(cluster, read(*high), high->concurrency, busy);
     return between_busy_ranks(cluster, read(*low), low->concurrency, read(*high), high->concurrency, busy);
   }
 };
 
-inline double real(std::int64_t x) { return static_cast<double>(x); }
+constexpr double real(std::int64_t x) { return static_cast<double>(x); }
 
 /// The rate in this precision, or in whichever the device has.
-inline PrecisionRate rate_of(const DeviceSpec& device, Precision precision) {
+constexpr PrecisionRate rate_of(const DeviceSpec& device, Precision precision) {
   if (const PrecisionRate* rate = device.rate(precision); rate != nullptr) return *rate;
   return device.rates.empty() ? PrecisionRate{precision, "", 1e12, 0.8} : device.rates.front();
 }
 
-inline double streaming_seconds(const DeviceSpec& device, double bytes) {
+constexpr double streaming_seconds(const DeviceSpec& device, double bytes) {
   return bytes / (device.memory_bandwidth * device.memory_share);
 }
 
 /// A GEMM without a table. On a GPU tiles are dealt to multiprocessors in waves, the last one as long as the others,
 /// and the k loop of a tile pays a fixed start (NVIDIA, "Matrix Multiplication Background"); splitting k fills idle
-/// multiprocessors at the price of another pass over the result. The best tile and split win. Within 20 % of published
-/// cuBLAS sweeps for large and narrow shapes on A100 and H100.
-inline double gemm_model_seconds(const Work& w, Precision precision, const DeviceSpec& device) {
+/// multiprocessors at the price of another pass over the result. The best tile and split win. Smaller tiles load more
+/// for each product; the shares of tiles, and limit and start of every preset, are those that come nearest to published
+/// cuBLAS sweeps (tests/cost/curves.cpp). In a long run power bounds the rate.
+constexpr double gemm_model_seconds(const Work& w, Precision precision, const DeviceSpec& device) {
   const PrecisionRate rate = rate_of(device, precision);
   const double reach = rate.peak_flops * rate.gemm_share;
   const double e = static_cast<double>(element_bytes(precision));
   const double result = real(w.m) * real(w.n) * (w.kind == WorkKind::gemm_tn ? 8.0 : e);
   const double streamed = streaming_seconds(device, e * (real(w.m) + real(w.n)) * real(w.k) + result);
+  const double powered = 2 * real(w.m) * real(w.n) * real(w.k) / (rate.peak_flops * rate.sustained_share);
   double computed = std::numeric_limits<double>::max();
   if (device.multiprocessors == 0) {
     const auto padded = [](std::int64_t x) { return real(x) + 8; };
@@ -92,23 +95,22 @@ inline double gemm_model_seconds(const Work& w, Precision precision, const Devic
       std::int64_t rows, columns;
       double share;
     };
-    constexpr std::array tiles{Tile{256, 128, 1.0}, Tile{128, 256, 1.0}, Tile{128, 128, 0.93},
-                               Tile{128, 64, 0.80}, Tile{64, 128, 0.80}, Tile{64, 64, 0.62}};
-    constexpr double start = 150;  // of the k loop, in units of k
+    constexpr std::array tiles{Tile{256, 128, 1.0}, Tile{128, 256, 1.0}, Tile{128, 128, 0.90},
+                               Tile{128, 64, 0.61}, Tile{64, 128, 0.61}, Tile{64, 64, 0.46}};
     for (const Tile& tile : tiles) {
       const std::int64_t pieces = divide_up(w.m, tile.rows) * divide_up(w.n, tile.columns);
       const double area = 2.0 * real(tile.rows * tile.columns) * device.multiprocessors / (reach * tile.share);
       for (const int split : {1, 2, 4, 8}) {
         const double waves = real(divide_up(pieces * split, device.multiprocessors));
         const double merge = split == 1 ? 0 : streaming_seconds(device, 8.0 * split * real(w.m) * real(w.n));
-        computed = std::min(computed, waves * area * (real(w.k) / split + start) + merge);
+        computed = std::min(computed, waves * area * (real(w.k) / split + device.gemm_start) + merge);
       }
     }
   }
-  return device.launch.value + std::max(computed, streamed);
+  return device.launch.value + std::max({device.gemm_launch.value + computed, streamed, powered});
 }
 
-inline double gemm_seconds(const Work& w, Precision precision, const Cluster& cluster, int busy) {
+constexpr double gemm_seconds(const Work& w, Precision precision, const Cluster& cluster, int busy) {
   const auto layout = static_cast<GemmLayout>(static_cast<int>(w.kind) - static_cast<int>(WorkKind::gemm_nt));
   Bracket<GemmTable> tables;
   for (const GemmTable& table : cluster.gemm)
@@ -121,7 +123,7 @@ inline double gemm_seconds(const Work& w, Precision precision, const Cluster& cl
 }
 
 /// The share of the peak at (tokens, head dim): log-linear in tokens on the nearest curves, linear in head dim between.
-inline double attention_share(const DeviceSpec& device, Pass pass, double tokens, double head_dim) {
+constexpr double attention_share(const DeviceSpec& device, Pass pass, double tokens, double head_dim) {
   const auto on_curve = [tokens](const AttentionCurve& curve) {
     const auto& points = curve.shares;
     if (tokens <= real(points.front().first)) return points.front().second * tokens / real(points.front().first);
@@ -147,14 +149,18 @@ inline double attention_share(const DeviceSpec& device, Pass pass, double tokens
   return on_curve(*below) * (1 - way) + on_curve(*above) * way;
 }
 
-inline double attention_model_seconds(const Work& w, Precision precision, const DeviceSpec& device, double tokens) {
+constexpr double attention_model_seconds(const Work& w, Precision precision, const DeviceSpec& device, double tokens) {
   const Pass pass = w.kind == WorkKind::attention_forward ? Pass::forward : Pass::backward;
   Work once = w;
   once.times = 1;
-  // Without a mask a row does the work of two causal ones, and reaches the share of twice the length.
-  double share = attention_share(device, pass, w.causal ? tokens : 2 * tokens, real(w.l));
-  // Few heads leave multiprocessors idle: 32 / 16 / 8 / 4 heads of one long sequence reach 1 / .88 / .69 / .45.
-  if (device.multiprocessors > 0) share *= std::min(1.0, 1.15 * real(w.m) / (real(w.m) + 4.9));
+  // Without a mask FlashAttention-2 reaches the share that it reaches with one at four times the length.
+  double share = attention_share(device, pass, w.causal ? tokens : 4 * tokens, real(w.l));
+  // A block computes one head of 128 queries. Few blocks leave multiprocessors idle: 32 / 16 / 8 / 4 heads of one
+  // sequence reach 1 / .88 / .69 / .45, taken as of 4096 tokens.
+  if (device.multiprocessors > 0) {
+    const double blocks = real(w.m) * std::max(tokens, 128.0) / 128 / device.multiprocessors;
+    share *= std::min(1.0, 1.18 * blocks / (blocks + 1.4));
+  }
   const double peak = rate_of(device, precision).peak_flops;
   const double e = static_cast<double>(element_bytes(precision));
   const double passes = pass == Pass::forward ? 2 : 4;
@@ -162,7 +168,7 @@ inline double attention_model_seconds(const Work& w, Precision precision, const 
   return device.launch.value + std::max(flops_of(once).count / (peak * share), streamed);
 }
 
-inline double attention_seconds(const Work& w, Precision precision, const Cluster& cluster, int busy) {
+constexpr double attention_seconds(const Work& w, Precision precision, const Cluster& cluster, int busy) {
   const Pass pass = w.kind == WorkKind::attention_forward ? Pass::forward : Pass::backward;
   const double tokens = w.n == w.k ? real(w.n) : std::sqrt(real(w.n) * real(w.k));
   // A table of the other mask serves too: the FLOPs differ by two.
@@ -179,7 +185,7 @@ inline double attention_seconds(const Work& w, Precision precision, const Cluste
   return attention_model_seconds(w, precision, cluster.device, tokens) * oversubscription(cluster, busy);
 }
 
-inline double memory_seconds(const Work& w, Bytes bytes, Precision precision, const Cluster& cluster, int busy) {
+constexpr double memory_seconds(const Work& w, Bytes bytes, Precision precision, const Cluster& cluster, int busy) {
   const auto kind = static_cast<MemoryBound>(static_cast<int>(w.kind) - static_cast<int>(WorkKind::norm_forward));
   const double columns = real(std::max<std::int64_t>(w.n, 1));
   Bracket<MemoryTable> tables;
@@ -198,35 +204,39 @@ inline double memory_seconds(const Work& w, Bytes bytes, Precision precision, co
 static_assert(static_cast<int>(MemoryBound::copy) - static_cast<int>(MemoryBound::norm_forward) ==
                   static_cast<int>(WorkKind::copy) - static_cast<int>(WorkKind::norm_forward),
               "galvatron: MemoryBound lists the same kinds as cost::WorkKind, in the same order.");
-static_assert(static_cast<int>(Message::send) ==
-                  static_cast<int>(WorkKind::send) - static_cast<int>(WorkKind::all_reduce),
+static_assert(static_cast<int>(Message::all_to_all) ==
+                  static_cast<int>(WorkKind::all_to_all) - static_cast<int>(WorkKind::all_reduce),
               "galvatron: Message lists the same kinds as cost::WorkKind, in the same order.");
 
-/// Members of a group that share a node, from the order of ranks: tensor innermost, then context, then data.
-inline int members_per_node(const Cluster& cluster, int group, bool strided, int stage_ranks) {
-  if (!strided) return std::min(group, cluster.devices_per_node);
-  const int stride = std::max(1, stage_ranks / group);
-  return std::clamp(cluster.devices_per_node / stride, 1, group);
+/// Members of a group that share a node. The ranks of a group are `stride` apart, and the groups of one kind tile the
+/// ranks of the cluster; where they lie across the borders of nodes in different ways, the group with the fewest
+/// members behind a border counts. With p = devices_per_node / stride places of a group in a node and n members, groups
+/// begin at multiples of n, so what a border cuts off is a multiple of gcd(n, p).
+constexpr int members_per_node(const Cluster& cluster, int group, int stride) {
+  if (cluster.devices <= cluster.devices_per_node) return group;
+  if (stride > cluster.devices_per_node || cluster.devices_per_node % stride != 0) return 1;
+  return std::gcd(group, cluster.devices_per_node / stride);
 }
 
 /// Ring formulas (Thakur, Rabenseifner and Gropp 2005; Patarasuk and Yuan 2009): all-reduce 2(n-1) steps of 1/n of the
-/// message, all-gather and reduce-scatter n-1; broadcast as scatter and all-gather pipelined, n-1 steps.
-inline double ring_seconds(const Link& link, Message kind, int n, double bytes, double bandwidth) {
+/// message, all-gather and reduce-scatter n-1; broadcast as scatter and all-gather pipelined, n-1 steps; all-to-all
+/// n-1 exchanges with one peer after the other.
+constexpr double ring_seconds(const Link& link, Message kind, int n, double bytes, double bandwidth) {
   const bool reduce = kind == Message::all_reduce;
   if (kind == Message::send) return link.latency.value + bytes / bandwidth;
   const double share = static_cast<double>(n - 1) / n;
   return (reduce ? 2 : 1) * ((n - 1) * link.latency.value + share * bytes / bandwidth);
 }
 
-inline double bandwidth_of(const Link& link, Message kind) {
+constexpr double bandwidth_of(const Link& link, Message kind) {
   if (kind == Message::send) return link.send_bandwidth;
   return kind == Message::all_reduce ? link.all_reduce_bandwidth : link.bandwidth;
 }
 
 /// A collective inside a node by the table of the group size nearest to it. Of another size, the volume on the busiest
 /// link scales the time, and steps beyond those measured add their latency.
-inline double message_table_seconds(const Cluster& cluster, Message kind, int group, bool strided, double bytes,
-                                    int busy, bool& found) {
+constexpr double message_table_seconds(const Cluster& cluster, Message kind, int group, bool strided, double bytes,
+                                       int busy, bool& found) {
   double best = std::numeric_limits<double>::max();
   int nearest = 0;
   bool same_kind = false;
@@ -249,33 +259,67 @@ inline double message_table_seconds(const Cluster& cluster, Message kind, int gr
   const double seconds = tables.seconds(
       cluster, busy, [&](const MessageTable& table) { return table.seconds({std::max(bytes, 1.0)}, {1}); });
   if (kind == Message::send || nearest == group) return seconds;
-  const double volume = (1.0 - 1.0 / group) / (1.0 - 1.0 / nearest);
+  double volume = (1.0 - 1.0 / group) / (1.0 - 1.0 / nearest);
+  // Where switches add, every member sends and receives the message once, however few they are; a ring may be faster.
+  if (kind == Message::all_reduce && group < nearest)
+    volume = std::min(1.0, volume * cluster.inside_node.all_reduce_bandwidth / cluster.inside_node.bandwidth);
   const int steps = (kind == Message::all_reduce ? 2 : 1) * std::max(group - nearest, 0);
   return seconds * volume + steps * cluster.inside_node.latency.value;
 }
 
-inline double message_seconds(const Work& w, const Cluster& cluster, int busy, int stage_ranks) {
-  const auto kind = static_cast<Message>(static_cast<int>(w.kind) - static_cast<int>(WorkKind::all_reduce));
-  const double bytes = real(w.m);
-  const int group = static_cast<int>(std::clamp<std::int64_t>(w.n, 1, 1 << 20));
-  if (kind == Message::send) {
-    // Neighbouring stages meet at a node's border somewhere, and the slowest border sets the pace of a pipeline.
-    if (cluster.nodes() > 1)
-      return ring_seconds(cluster.across_nodes, kind, 2, bytes, cluster.across_nodes.send_bandwidth);
-  } else {
-    if (group < 2) return 0;
-    const int members = members_per_node(cluster, group, w.strided, stage_ranks);
-    if (members < group) {
-      // Each member brings its own network card; inside the nodes the ring uses the faster links.
-      const double bandwidth =
-          std::min(bandwidth_of(cluster.across_nodes, kind) * members, bandwidth_of(cluster.inside_node, kind));
-      return ring_seconds(cluster.across_nodes, kind, group, bytes, bandwidth);
-    }
-  }
+/// Inside a node: by a table, else by rates. An all-to-all that has no table takes what an all-gather does with as many
+/// bytes on its links.
+constexpr double inside_seconds(const Cluster& cluster, Message kind, int group, int stride, double bytes, int busy) {
   bool found = false;
-  const double seconds = message_table_seconds(cluster, kind, group, w.strided, bytes, std::max(busy, group), found);
-  if (found) return seconds;
+  for (const Message like : {kind, Message::all_gather}) {
+    const double seconds = message_table_seconds(cluster, like, group, stride > 1, bytes, std::max(busy, group), found);
+    if (found) return seconds;
+    if (kind != Message::all_to_all) break;
+  }
   return ring_seconds(cluster.inside_node, kind, group, bytes, bandwidth_of(cluster.inside_node, kind));
+}
+
+/// A small all-reduce goes up and down a tree of nodes (Sanders, Speck and Traeff 2009), as in NCCL: a ring of hundreds
+/// of ranks has too many steps. Large ones follow the published ring figures.
+constexpr double tree_seconds(const Cluster& cluster, int group, int members, double bytes, double bandwidth) {
+  constexpr double largest = 1 << 20;
+  if (bytes > largest) return std::numeric_limits<double>::infinity();
+  const double inside =
+      members > 1 ? inside_seconds(cluster, Message::all_reduce, members, 1, bytes, cluster.devices_per_node) : 0;
+  const double levels = std::ceil(std::log2(static_cast<double>(divide_up(group, members))));
+  return inside + 2 * (levels * cluster.across_nodes.latency.value + bytes / bandwidth);
+}
+
+/// Over several nodes with `members` of the group in each. Each member brings its own network card; inside the nodes a
+/// ring uses the faster links. In an all-to-all a member sends through its own card all that leaves the node.
+constexpr double across_seconds(const Cluster& cluster, Message kind, int group, int members, double bytes) {
+  const Link& across = cluster.across_nodes;
+  const Link& inside = cluster.inside_node;
+  if (kind == Message::all_to_all) {
+    const double leaves = bytes * (group - members) / group / across.bandwidth;
+    const double stays = bytes * (members - 1) / group / inside.bandwidth;
+    return (group - 1) * across.latency.value + std::max(leaves, stays);
+  }
+  const double bandwidth = std::min(bandwidth_of(across, kind) * members, bandwidth_of(inside, kind));
+  const double ring = ring_seconds(across, kind, group, bytes, bandwidth);
+  return kind == Message::all_reduce ? std::min(ring, tree_seconds(cluster, group, members, bytes, bandwidth)) : ring;
+}
+
+constexpr double message_seconds(const Work& w, const Cluster& cluster, int busy) {
+  const auto kind = static_cast<Message>(static_cast<int>(w.kind) - static_cast<int>(WorkKind::all_reduce));
+  const bool send = kind == Message::send;
+  // Peers of a send may be anywhere unless it says in which group; the slowest of them sets the pace.
+  const std::int64_t ranks = !send ? w.n : w.k > 0 ? w.k : cluster.devices;
+  const int group = static_cast<int>(std::clamp<std::int64_t>(ranks, 1, 1 << 20));
+  if (!send && group < 2) return 0;
+  const int members = members_per_node(cluster, group, w.stride);
+  if (send) {
+    const Link& across = cluster.across_nodes;
+    if (members < group) return ring_seconds(across, kind, 2, real(w.m), across.send_bandwidth);
+    return inside_seconds(cluster, kind, 2, 1, real(w.m), busy);
+  }
+  if (members < group) return across_seconds(cluster, kind, group, members, real(w.m));
+  return inside_seconds(cluster, kind, group, w.stride, real(w.m), busy);
 }
 
 }  // namespace galvatron::cost::detail

@@ -1,0 +1,66 @@
+// Which cores the ranks of a host run on, and how much they slow each other down.
+//
+// A rank is tied to its cores (train/pin.hpp): rank r of a node with t threads has the cores r t, r t + 1, ... modulo
+// the cores of the node. So two stages of one rank each may share one of two cores while the other has nothing to do.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <vector>
+
+namespace galvatron::cost {
+
+/// The ranks and cores of pipeline stages of equal size.
+struct CoreSharing {
+  int cores = 0;        ///< of a node; 0: every rank has cores of its own
+  int threads = 1;      ///< of a rank
+  int node_ranks = 0;   ///< ranks of a node; 0: all ranks are on one
+  int stage_ranks = 1;  ///< ranks of a stage, numbered one after the other
+
+  /// How much longer work takes on average when all `ranks` ranks work.
+  [[nodiscard]] double crowding(int ranks) const {
+    if (cores <= 0) return 1;
+    const int together = node_ranks > 0 ? std::min(ranks, node_ranks) : ranks;
+    return std::max(1.0, static_cast<double>(together) * threads / cores);
+  }
+};
+
+/// Counts who runs on each core while stages begin and end work.
+class CoreLoads {
+ public:
+  CoreLoads(const CoreSharing& sharing, int stages) : sharing_(sharing) {
+    if (sharing.cores <= 0) return;
+    const int ranks = stages * sharing.stage_ranks;
+    const int node_ranks = sharing.node_ranks > 0 ? sharing.node_ranks : ranks;
+    const int nodes = (ranks + node_ranks - 1) / node_ranks;
+    loads_.assign(static_cast<std::size_t>(nodes) * static_cast<std::size_t>(sharing.cores), 0);
+    for (int rank = 0; rank < ranks; ++rank)
+      for (int i = 0; i < sharing.threads; ++i) {
+        const int core = (rank % node_ranks * sharing.threads + i) % sharing.cores;
+        cores_.push_back(static_cast<std::size_t>(rank / node_ranks * sharing.cores + core));
+      }
+  }
+
+  void begin(std::size_t stage) { add(stage, 1); }
+  void end(std::size_t stage) { add(stage, -1); }
+  /// How much longer the work of a stage takes than on cores of its own: as long as on the fullest of its cores.
+  [[nodiscard]] double slowness(std::size_t stage) const {
+    int most = 1;
+    for (std::size_t i = 0; i < width(); ++i) most = std::max(most, loads_[cores_[stage * width() + i]]);
+    return most;
+  }
+
+ private:
+  [[nodiscard]] std::size_t width() const {
+    return sharing_.cores <= 0 ? 0 : static_cast<std::size_t>(sharing_.stage_ranks * sharing_.threads);
+  }
+  void add(std::size_t stage, int change) {
+    for (std::size_t i = 0; i < width(); ++i) loads_[cores_[stage * width() + i]] += change;
+  }
+
+  CoreSharing sharing_;
+  std::vector<int> loads_;          // (nodes, cores) threads at work
+  std::vector<std::size_t> cores_;  // (ranks, threads) where each runs
+};
+
+}  // namespace galvatron::cost

@@ -1,0 +1,43 @@
+// LayerCounts: what one rank does and keeps for one layer, and the circumstances that it depends on.
+#pragma once
+
+#include <cstdint>
+
+#include <galvatron/core/dtype.hpp>
+#include <galvatron/core/units.hpp>
+#include <galvatron/cost/work.hpp>
+#include <galvatron/model/spec.hpp>
+
+namespace galvatron::cost {
+
+/// The circumstances of a layer that its spec and strategy do not tell.
+struct Batch {
+  std::int64_t microbatch = 1;  ///< samples of one micro-batch over all data ranks
+  std::int64_t sequence = 1;    ///< S
+  Precision precision = Precision::fp32;
+  int microbatches = 1;
+  int stages = 1;  ///< pipeline degree: a tied head shares the embedding's table only when it is 1
+};
+
+/// What one rank does and keeps for one layer.
+struct LayerCounts {
+  WorkList forward;          ///< one micro-batch
+  WorkList backward;         ///< one micro-batch, with recomputation and ZeRO-2/3 traffic
+  WorkList synchronise;      ///< once an iteration: gradients of ZeRO-0/1 and of tied tables
+  WorkList update;           ///< once an iteration: gradient norm, AdamW, parameter gathering
+  Bytes states;              ///< parameters, gradients, optimizer states
+  Bytes stash;               ///< kept from forward to backward for each micro-batch in flight, the input included
+  Bytes activation;          ///< the local input (= output) tensor
+  Bytes forward_workspace;   ///< transient peak of forward
+  Bytes backward_workspace;  ///< transient peak of backward beyond the gradient that it transforms in place
+};
+
+/// Tokens of the head for which logits exist at one time.
+constexpr std::int64_t head_chunk_rows(std::int64_t rows) { return rows < 512 ? rows : 512; }
+
+/// True when the head computes with the embedding's own table.
+constexpr bool shares_table(const LayerSpec& layer, const Batch& batch) {
+  return layer.kind == LayerKind::head && layer.tied && batch.stages == 1;
+}
+
+}  // namespace galvatron::cost

@@ -1,0 +1,180 @@
+// The counts of the attention core: what happens between the projection to queries, keys and values and the output
+// projection, and the messages that context parallelism adds to it.
+//
+// Ulysses (Jacobs et al., "DeepSpeed Ulysses", arXiv 2309.14509): four all-to-alls a pass, of queries, keys, values and
+// output, from tokens to heads and back, and the same for the gradients. A rank has all S tokens of A / (t c) heads in
+// between. Where there are fewer key/value heads than ranks, each is sent to c / kv_heads of them, and backward adds up
+// the gradients of the copies. Towards heads a rank packs what it sends, back it unpacks what it got: a copy for each.
+//
+//     tokens 0..S/c-1, all heads   --- all-to-all -->   tokens 0..S-1, heads 0..A/(tc)-1
+//
+// Ring attention (Liu et al., arXiv 2310.01889): a rank attends with its own queries to one block of keys and values
+// after the other; in c steps with c - 1 sends the blocks go round, and while a step computes the next block arrives.
+// Causal models use the zigzag layout (strategy/layout.hpp): the first step is a causal block of S/c x S/c, every other
+// one half a block without mask, so that all ranks have equal work. After a step that is not the first the results are
+// merged by their log-sum-exp. Backward goes round again; the gradients of keys and values (fp32) travel with their
+// block, one step behind, and take one step more to come home. Counted is the last rank of the ring, which adds up all
+// its rows in every step:
+//
+//     turn          0            1 .. c-2                       c-1                    after
+//     computes      attention 0  attention j                    attention c-1
+//     sends beside  k, v         k, v (backward: and dk, dv)    (backward: dk, dv)     (backward: dk, dv)
+#pragma once
+
+#include <cstdint>
+
+#include <galvatron/core/units.hpp>
+#include <galvatron/cost/detail/shape.hpp>
+#include <galvatron/cost/work.hpp>
+#include <galvatron/strategy/spec.hpp>
+
+namespace galvatron::cost::detail {
+
+class AttentionCounts {
+ public:
+  explicit constexpr AttentionCounts(const LayerShape& shape)
+      : s_(shape),
+        ulysses_(shape.spec.sequence == SequenceKind::ulysses),
+        ring_(shape.spec.sequence == SequenceKind::ring),
+        heads_(ulysses_ ? shape.heads / shape.c : shape.heads),
+        kv_heads_(ulysses_ ? larger(shape.kv_heads / shape.c, 1) : shape.kv_heads),
+        rows_(ulysses_ ? shape.rows * shape.c : shape.rows),
+        queries_(ring_ ? shape.tokens : shape.batch.sequence) {}
+
+  constexpr void forward(WorkList& out) const {
+    if (ulysses_) exchange_to_heads(out);
+    again(out);
+  }
+  /// The results again from queries, keys and values as the core has them.
+  constexpr void again(WorkList& out) const {
+    if (ring_) {
+      out.push(compute(WorkKind::copy, 2 * kv_bytes()));  // a block that can be sent
+      ring(WorkKind::attention_forward, out);
+      merge(out, s_.rows * s_.q);
+    } else {
+      out.push(attention(WorkKind::attention_forward, queries_, queries_, s_.layer.causal));
+    }
+    if (ulysses_) exchange(out, s_.rows * s_.q * s_.e, 1);
+  }
+  constexpr void backward(WorkList& out) const {
+    if (ulysses_) exchange(out, s_.rows * s_.q * s_.e, 1);
+    if (ring_) {
+      out.push(compute(WorkKind::copy, 2 * kv_bytes()));
+      ring(WorkKind::attention_backward, out);
+      merge(out, s_.rows * s_.q);
+      merge(out, s_.rows * 2 * s_.kv);
+      out.push(compute(WorkKind::copy, s_.rows * s_.qkv * s_.e));  // rounded sums
+    } else {
+      out.push(attention(WorkKind::attention_backward, queries_, queries_, s_.layer.causal));
+    }
+    if (!ulysses_) return;
+    exchange_to_heads(out);  // the same messages the other way
+    if (copied_kv() > s_.kv_heads)
+      out.push({.kind = WorkKind::add, .m = s_.rows * (copied_kv() - s_.kv_heads) * s_.layer.head_dim, .times = 2});
+  }
+
+  /// Queries, keys and values as the core has them.
+  [[nodiscard]] constexpr std::int64_t input_bytes() const {
+    return aligned_bytes(rows_ * (heads_ + 2 * kv_heads_) * s_.layer.head_dim * s_.e);
+  }
+  /// The output, for Ulysses also as the output projection has it, and the statistics of the softmax.
+  [[nodiscard]] constexpr std::int64_t result_bytes() const {
+    return output_bytes() + (ulysses_ ? aligned_bytes(s_.rows * s_.q * s_.e) : 0) + statistics_bytes();
+  }
+  /// Transient in forward, beside input and results.
+  [[nodiscard]] constexpr std::int64_t forward_workspace() const {
+    if (ulysses_) return aligned_bytes(s_.rows * s_.qkv * s_.e) + packed_bytes();
+    if (ring_) return 2 * aligned_bytes(2 * kv_bytes()) + output_bytes() + statistics_bytes() + sum_bytes(s_.q);
+    return 0;
+  }
+  /// The same when results are computed again.
+  [[nodiscard]] constexpr std::int64_t again_workspace() const {
+    return ulysses_ ? aligned_bytes(s_.rows * s_.q * s_.e) : forward_workspace();
+  }
+  /// Transient in backward: the gradients of output, queries, keys and values, and what moving them takes.
+  [[nodiscard]] constexpr std::int64_t backward_workspace() const {
+    const std::int64_t own =
+        aligned_bytes(s_.rows * s_.q * s_.e) + aligned_bytes(s_.rows * s_.qkv * s_.e) + statistics_bytes();
+    if (ulysses_) return own + packed_bytes() + output_bytes() + input_bytes();
+    if (ring_)
+      return own + 2 * aligned_bytes(2 * kv_bytes()) + 2 * aligned_bytes(s_.rows * 2 * s_.kv * 4) + sum_bytes(s_.q);
+    return own;
+  }
+
+ private:
+  [[nodiscard]] constexpr Work attention(WorkKind kind, std::int64_t queries, std::int64_t keys, bool causal) const {
+    return {.kind = kind, .m = s_.b * heads_, .n = queries, .k = keys, .l = s_.layer.head_dim, .causal = causal};
+  }
+  [[nodiscard]] constexpr Work in_context_group(WorkKind kind, std::int64_t bytes) const {
+    Work work = compute(kind, bytes, kind == WorkKind::send ? 1 : s_.c, kind == WorkKind::send ? s_.c : 0);
+    work.stride = s_.spec.tensor;
+    return work;
+  }
+  // Ulysses.
+  [[nodiscard]] constexpr std::int64_t copied_kv() const { return larger(s_.kv_heads, s_.c); }
+  [[nodiscard]] constexpr std::int64_t copied_kv_bytes() const {
+    return s_.rows * copied_kv() * s_.layer.head_dim * s_.e;
+  }
+  [[nodiscard]] constexpr std::int64_t packed_bytes() const {
+    return aligned_bytes(larger(s_.rows * s_.q * s_.e, copied_kv_bytes()));
+  }
+  constexpr void exchange(WorkList& out, std::int64_t bytes, std::int32_t times) const {
+    for (Work work : {compute(WorkKind::copy, bytes), in_context_group(WorkKind::all_to_all, bytes)}) {
+      work.times = times;
+      out.push(work);
+    }
+  }
+  constexpr void exchange_to_heads(WorkList& out) const {
+    exchange(out, s_.rows * s_.q * s_.e, 1);
+    exchange(out, copied_kv_bytes(), 2);
+  }
+  // Ring.
+  [[nodiscard]] constexpr std::int64_t kv_bytes() const { return s_.rows * s_.kv * s_.e; }
+  constexpr void ring(WorkKind kind, WorkList& out) const {
+    const bool backward = kind == WorkKind::attention_backward;
+    const auto turns = [&](Work work, std::int64_t times, int overlap) {
+      if (times <= 0) return;
+      work.times = static_cast<std::int32_t>(times);
+      work.overlap = static_cast<std::uint8_t>(overlap);
+      out.push(work);
+    };
+    // The numbers of forward and backward differ, since backward may hold both.
+    const int first = backward ? 3 : 1;
+    const int middle = first + 1;
+    const int last = backward ? 5 : 0;
+    const Work own = attention(kind, queries_, queries_, s_.layer.causal);
+    const Work other = attention(kind, queries_, s_.layer.causal ? queries_ / 2 : queries_, false);
+    const Work keys = in_context_group(WorkKind::send, 2 * kv_bytes());
+    const Work gradients = in_context_group(WorkKind::send, s_.rows * 2 * s_.kv * 4);
+    turns(own, 1, first);
+    turns(keys, 1, first);
+    turns(other, s_.c - 2, middle);
+    turns(keys, s_.c - 2, middle);
+    turns(other, 1, last);
+    if (!backward) return;
+    turns(gradients, s_.c - 2, middle);
+    turns(gradients, 1, last);
+    turns(gradients, 1, 0);
+  }
+  constexpr void merge(WorkList& out, std::int64_t elements) const {
+    out.push({.kind = WorkKind::add, .m = elements, .times = static_cast<std::int32_t>(s_.c - 1)});
+  }
+  // Sums over the steps in fp32; where that is the precision anyway they are the result.
+  [[nodiscard]] constexpr std::int64_t sum_bytes(std::int64_t width) const {
+    return s_.e == 4 ? 0 : aligned_bytes(s_.rows * width * 4);
+  }
+  [[nodiscard]] constexpr std::int64_t output_bytes() const {
+    return aligned_bytes(rows_ * heads_ * s_.layer.head_dim * s_.e);
+  }
+  [[nodiscard]] constexpr std::int64_t statistics_bytes() const { return aligned_bytes(s_.b * heads_ * queries_ * 4); }
+
+  const LayerShape& s_;
+  bool ulysses_;
+  bool ring_;
+  std::int64_t heads_;     // of a rank inside the core
+  std::int64_t kv_heads_;  // of a rank inside the core
+  std::int64_t rows_;      // tokens of a rank inside the core
+  std::int64_t queries_;   // tokens of a sequence that a rank has queries of inside the core
+};
+
+}  // namespace galvatron::cost::detail

@@ -1,0 +1,112 @@
+// The counts of a Transformer block: attention and MLP, each behind a norm and around a residual.
+#pragma once
+
+#include <cstdint>
+
+#include <galvatron/core/units.hpp>
+#include <galvatron/cost/counts.hpp>
+#include <galvatron/cost/detail/attention.hpp>
+#include <galvatron/cost/detail/shape.hpp>
+#include <galvatron/cost/detail/stores.hpp>
+#include <galvatron/cost/work.hpp>
+#include <galvatron/strategy/parameters.hpp>
+#include <galvatron/strategy/spec.hpp>
+
+namespace galvatron::cost::detail {
+
+constexpr void block_forward(const LayerShape& s, WorkList& out, bool whole) {
+  const RegionCounts region(s);
+  out.push(compute(WorkKind::norm_forward, s.rows_local, s.h));
+  region.enter(out);
+  out.push(compute(WorkKind::gemm_nt, s.rows, s.qkv, s.h));
+  if (s.layer.position == PositionKind::rotary) out.push(compute(WorkKind::rotary, s.rows, (s.q + s.qkv) / 2));
+  AttentionCounts(s).forward(out);
+  out.push(compute(WorkKind::gemm_nt, s.rows, s.h, s.q));
+  region.leave(out);
+  out.push(compute(WorkKind::add, s.rows_local * s.h));
+  out.push(compute(WorkKind::norm_forward, s.rows_local, s.h));
+  region.enter(out);
+  out.push(compute(WorkKind::gemm_nt, s.rows, s.ffn_in, s.h));
+  if (!whole) return;
+  out.push(compute(WorkKind::activation_forward, s.rows, s.ffn));
+  out.push(compute(WorkKind::gemm_nt, s.rows, s.h, s.ffn));
+  region.leave(out);
+  out.push(compute(WorkKind::add, s.rows_local * s.h));
+}
+
+constexpr void block_backward(const LayerShape& s, WorkList& out) {
+  const RegionCounts region(s);
+  const AttentionCounts attention(s);
+  const auto linear = [&](std::int64_t outputs, std::int64_t inputs) {
+    out.push(compute(WorkKind::gemm_tn, outputs, inputs, s.rows));
+    out.push(compute(WorkKind::gemm_nn, s.rows, inputs, outputs));
+  };
+  const auto bias = [&](std::int64_t rows, std::int64_t columns) {
+    if (s.layer.bias) out.push(compute(WorkKind::bias_gradient, rows, columns));
+  };
+  region.enter(out);
+  out.push(compute(WorkKind::activation_forward, s.rows, s.ffn));
+  linear(s.h, s.ffn);
+  bias(s.rows_local, s.h);
+  out.push(compute(WorkKind::activation_backward, s.rows, s.ffn));
+  out.push(compute(WorkKind::norm_forward, s.rows_local, s.h));
+  region.enter(out);
+  linear(s.ffn_in, s.h);
+  bias(s.rows, s.ffn_in);
+  region.leave(out);
+  out.push(compute(WorkKind::norm_backward, s.rows_local, s.h));
+  region.enter(out);
+  if (s.spec.recompute == RecomputeKind::selective) attention.again(out);
+  linear(s.h, s.q);
+  bias(s.rows_local, s.h);
+  attention.backward(out);
+  if (s.layer.position == PositionKind::rotary) out.push(compute(WorkKind::rotary, s.rows, (s.q + s.qkv) / 2));
+  out.push(compute(WorkKind::norm_forward, s.rows_local, s.h));
+  region.enter(out);
+  linear(s.qkv, s.h);
+  bias(s.rows, s.qkv);
+  region.leave(out);
+  out.push(compute(WorkKind::norm_backward, s.rows_local, s.h));
+}
+
+constexpr LayerCounts block_counts(const LayerShape& s) {
+  LayerCounts out;
+  const bool again = s.spec.recompute == RecomputeKind::full;
+  const bool selective = s.spec.recompute == RecomputeKind::selective;
+  const ParameterLayout layout = s.parameters(ParameterPart::rest);
+  const StoreCounts store(s, layout);
+  store.acquire(out.forward);
+  block_forward(s, out.forward, true);
+  store.acquire(out.backward);
+  store.open_gradients(out.backward);
+  if (again) block_forward(s, out.backward, false);
+  block_backward(s, out.backward);
+  store.close_gradients(out.backward);
+  store.synchronise(out.synchronise);
+  store.update(out.update);
+  out.states = store.states();
+
+  const AttentionCounts attention(s);
+  // Kept for backward beside the input: norm statistics, queries, keys and values, the sum after attention, the MLP's
+  // hidden units; and what the attention core gave.
+  const std::int64_t kept = 2 * aligned_bytes(s.rows_local * 2 * 4) + attention.input_bytes() + s.activation() +
+                            aligned_bytes(s.rows * s.ffn_in * s.e);
+  const std::int64_t results = attention.result_bytes();
+  // What is recomputed lies in the workspace instead.
+  const std::int64_t all_again = again ? kept + results : 0;
+  const std::int64_t results_again = selective ? results : 0;
+  const std::int64_t mlp = aligned_bytes(s.rows * s.ffn * s.e);
+  const std::int64_t forward_core = results_again + attention.forward_workspace();
+  const std::int64_t backward_core =
+      results_again + larger(selective ? attention.again_workspace() : 0, attention.backward_workspace());
+  const std::int64_t whole = s.whole_activation();
+  out.activation = {s.activation()};
+  out.stash = {s.activation() + kept + results - all_again - results_again};
+  out.forward_workspace = {store.gathered_bytes() + all_again + whole + larger(mlp, forward_core)};
+  out.backward_workspace = {
+      store.gathered_bytes() + store.gradient_bytes() + all_again + whole +
+      larger((s.cut ? whole : 0) + larger(mlp, backward_core), again ? attention.forward_workspace() : 0)};
+  return out;
+}
+
+}  // namespace galvatron::cost::detail

@@ -1,0 +1,65 @@
+// The extents of one rank's part of a layer, from which all counts are made.
+#pragma once
+
+#include <cstdint>
+
+#include <galvatron/core/dtype.hpp>
+#include <galvatron/core/units.hpp>
+#include <galvatron/cost/counts.hpp>
+#include <galvatron/cost/work.hpp>
+#include <galvatron/model/spec.hpp>
+#include <galvatron/strategy/parameters.hpp>
+#include <galvatron/strategy/spec.hpp>
+
+namespace galvatron::cost::detail {
+
+struct LayerShape {
+  const LayerSpec& layer;
+  const StrategySpec& spec;
+  const Batch& batch;
+  std::int64_t t;           // tensor degree
+  std::int64_t c;           // context degree
+  std::int64_t shards;      // ranks with the same parameters: ZeRO shards over data x context
+  std::int64_t b;           // samples of a rank
+  std::int64_t tokens;      // of a sequence, on a rank
+  std::int64_t rows;        // tokens * b
+  std::int64_t rows_local;  // of them, between tensor-parallel regions
+  std::int64_t h, heads, kv_heads, q, kv, qkv, ffn, ffn_in, e;
+  bool cut;  // Megatron sequence parallelism
+
+  constexpr LayerShape(const LayerSpec& l, const StrategySpec& s, const Batch& bt)
+      : layer(l),
+        spec(s),
+        batch(bt),
+        t(s.tensor),
+        c(s.context),
+        shards(std::int64_t{s.data} * s.context),
+        b(bt.microbatch / s.data),
+        tokens(bt.sequence / s.context),
+        rows(tokens * b),
+        rows_local(s.sequence == SequenceKind::megatron ? rows / t : rows),
+        h(l.hidden),
+        heads(l.heads / t),
+        kv_heads(l.kv_heads / t),
+        q(heads * l.head_dim),
+        kv(kv_heads * l.head_dim),
+        qkv(q + 2 * kv),
+        ffn(l.ffn / t),
+        ffn_in(l.ffn_inputs() / t),
+        e(element_bytes(bt.precision)),
+        cut(s.sequence == SequenceKind::megatron) {}
+
+  [[nodiscard]] constexpr std::int64_t activation() const { return aligned_bytes(rows_local * h * e); }
+  [[nodiscard]] constexpr std::int64_t whole_activation() const { return aligned_bytes(rows * h * e); }
+  [[nodiscard]] constexpr ParameterLayout parameters(ParameterPart part) const {
+    return parameter_layout(layer, part, spec.tensor, spec.data * spec.context);
+  }
+};
+
+constexpr std::int64_t larger(std::int64_t a, std::int64_t b) { return a < b ? b : a; }
+
+constexpr Work compute(WorkKind kind, std::int64_t m, std::int64_t n = 0, std::int64_t k = 0) {
+  return {.kind = kind, .m = m, .n = n, .k = k};
+}
+
+}  // namespace galvatron::cost::detail

@@ -1,0 +1,94 @@
+// What parameters cost: the states of a store and the traffic of ZeRO, and the collectives around cut weights.
+#pragma once
+
+#include <cstdint>
+
+#include <galvatron/core/dtype.hpp>
+#include <galvatron/core/units.hpp>
+#include <galvatron/cost/detail/shape.hpp>
+#include <galvatron/cost/work.hpp>
+#include <galvatron/strategy/parameters.hpp>
+
+namespace galvatron::cost::detail {
+
+/// The traffic of one parameter store.
+class StoreCounts {
+ public:
+  constexpr StoreCounts(const LayerShape& shape, const ParameterLayout& layout)
+      : s_(shape), layout_(layout), n_(layout.elements), zero_(shape.spec.zero) {}
+
+  [[nodiscard]] constexpr Bytes states() const {
+    const std::int64_t shard = n_ / s_.shards;
+    const std::int64_t parameters = zero_ == 3 ? shard : n_;
+    const std::int64_t gradients = zero_ >= 2 ? shard : n_;
+    const std::int64_t optimizer = zero_ >= 1 ? shard : n_;
+    const std::int64_t master = s_.batch.precision == Precision::fp32 ? 0 : 4;
+    return {parameters * s_.e + gradients * 4 + optimizer * (8 + master)};
+  }
+  /// Bytes of the gathered parameters while the layer works.
+  [[nodiscard]] constexpr std::int64_t gathered_bytes() const { return zero_ == 3 ? n_ * s_.e : 0; }
+  /// Bytes of the whole gradient while the layer works backward.
+  [[nodiscard]] constexpr std::int64_t gradient_bytes() const { return zero_ >= 2 ? n_ * 4 : 0; }
+  constexpr void acquire(WorkList& out) const {
+    if (n_ > 0 && zero_ == 3) out.push(data_group(WorkKind::all_gather, n_ * s_.e));
+  }
+  constexpr void open_gradients(WorkList& out) const {
+    if (n_ > 0 && zero_ >= 2) out.push(compute(WorkKind::fill, n_ * 4));
+  }
+  constexpr void close_gradients(WorkList& out) const {
+    if (n_ == 0 || zero_ < 2) return;
+    sum_whole(out);
+    out.push(data_group(WorkKind::reduce_scatter, n_ * 4));
+    out.push(compute(WorkKind::add, n_ / s_.shards));
+  }
+  constexpr void synchronise(WorkList& out) const {
+    if (n_ == 0 || zero_ >= 2) return;
+    sum_whole(out);
+    if (s_.shards > 1) out.push(data_group(zero_ == 0 ? WorkKind::all_reduce : WorkKind::reduce_scatter, n_ * 4));
+  }
+  /// @param in_norm  false for the second copy of a tied table: its gradient is in the norm once already
+  constexpr void update(WorkList& out, bool in_norm = true) const {
+    if (n_ == 0) return;
+    out.push(compute(WorkKind::fill, (zero_ >= 2 ? n_ / s_.shards : n_) * 4));
+    if (in_norm) out.push(compute(WorkKind::norm_squared, n_ / s_.shards));
+    out.push(compute(WorkKind::adamw, zero_ >= 1 ? n_ / s_.shards : n_));
+    if (zero_ == 1 || zero_ == 2) out.push(data_group(WorkKind::all_gather, n_ * s_.e));
+  }
+
+ private:
+  // Data and context ranks share parameters; with tensor ranks innermost their ranks are equally far apart.
+  [[nodiscard]] constexpr Work data_group(WorkKind kind, std::int64_t bytes) const {
+    Work work = compute(kind, bytes, s_.shards);
+    work.stride = s_.spec.tensor;
+    return work;
+  }
+  constexpr void sum_whole(WorkList& out) const {
+    const std::int64_t whole = layout_.whole_end - layout_.whole_begin;
+    if (s_.cut && whole > 0) out.push(compute(WorkKind::all_reduce, whole * 4, s_.t));
+  }
+
+  const LayerShape& s_;
+  const ParameterLayout& layout_;
+  std::int64_t n_;
+  int zero_;
+};
+
+/// Collectives over the tensor-parallel group around a region in which weights are cut.
+class RegionCounts {
+ public:
+  explicit constexpr RegionCounts(const LayerShape& shape) : s_(shape) {}
+  /// Before a column-cut weight: under sequence parallelism the tokens come together.
+  constexpr void enter(WorkList& out) const {
+    if (s_.cut) out.push(compute(WorkKind::all_gather, bytes(), s_.t));
+  }
+  /// After a row-cut weight: the partial sums are added.
+  constexpr void leave(WorkList& out) const {
+    if (s_.t > 1) out.push(compute(s_.cut ? WorkKind::reduce_scatter : WorkKind::all_reduce, bytes(), s_.t));
+  }
+
+ private:
+  [[nodiscard]] constexpr std::int64_t bytes() const { return s_.rows * s_.h * s_.e; }
+  const LayerShape& s_;
+};
+
+}  // namespace galvatron::cost::detail

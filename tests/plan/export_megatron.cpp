@@ -1,0 +1,159 @@
+#include <galvatron/plan/export/megatron.hpp>
+
+#include <doctest/doctest.h>
+
+#include <string>
+
+#include "export_plans.hpp"
+
+using namespace galvatron;
+using namespace galvatron::testing;
+
+TEST_CASE("Megatron-LM: degrees, batch and precision are arguments of a shell array") {
+  const Exported out =
+      export_megatron(plan_of({.tensor = 4, .sequence = SequenceKind::megatron, .data = 2, .zero = 1}, {4, 4}));
+  check_whole(out);
+  CHECK(out.text.find("PLAN_ARGS=(\n  --num-layers 8\n  --seq-length 2048\n  --micro-batch-size 4\n"
+                      "  --global-batch-size 64\n  --bf16\n  --tensor-model-parallel-size 4\n  --sequence-parallel\n"
+                      "  --pipeline-model-parallel-size 2\n  --use-distributed-optimizer\n)\n") != std::string::npos);
+  CHECK(told(out.set_elsewhere, "CUDA_DEVICE_MAX_CONNECTIONS=1") == 1);
+  Plan plain = plan_of({.data = 8});
+  plain.precision = Precision::fp32;
+  const Exported alone = export_megatron(plain);
+  check_whole(alone);
+  CHECK(!has(alone.text, "--bf16"));
+  CHECK(!has(alone.text, "--sequence-parallel"));
+  CHECK(!has(alone.text, "--use-distributed-optimizer"));
+  CHECK(!has(alone.text, "--recompute"));
+  CHECK(alone.set_elsewhere.empty());
+}
+
+TEST_CASE("Megatron-LM: ZeRO stages") {
+  const std::string two = export_megatron(plan_of({.data = 8, .zero = 2})).text;
+  CHECK(has(two,
+            "  --use-distributed-optimizer\n  --use-megatron-fsdp\n"
+            "  --data-parallel-sharding-strategy optim_grads\n  --ckpt-format fsdp_dtensor\n"));
+  CHECK(has_line(export_megatron(plan_of({.data = 8, .zero = 3})).text,
+                 "--data-parallel-sharding-strategy optim_grads_params"));
+  const Exported wider = export_megatron(plan_of({.sequence = SequenceKind::ring, .context = 2, .data = 4, .zero = 1}));
+  check_tells(wider, "over data and context ranks together, 8");
+}
+
+TEST_CASE("Megatron-LM: context parallelism, a kind for each layer") {
+  const StrategySpec ring{.sequence = SequenceKind::ring, .context = 2, .data = 4};
+  const StrategySpec ulysses{.sequence = SequenceKind::ulysses, .context = 2, .data = 4};
+  const Exported all = export_megatron(plan_of(ulysses));
+  check_whole(all);
+  CHECK(has(all.text, "  --context-parallel-size 2\n  --cp-comm-type a2a\n"));
+  CHECK(has_line(export_megatron(plan_of(ring)).text, "--cp-comm-type p2p"));
+  Plan mixed = plan_of(ring, {4});
+  mixed.layers[1] = ulysses;
+  const Exported some = export_megatron(mixed);
+  check_whole(some);
+  CHECK(has_line(some.text, "--cp-comm-type p2p a2a p2p p2p"));
+}
+
+TEST_CASE("Megatron-LM: uneven stages") {
+  const auto stages = [](const std::vector<int>& sizes, int virtual_stages = 1) {
+    Plan plan = plan_of({.data = 2}, sizes);
+    plan.virtual_stages = virtual_stages;
+    if (virtual_stages > 1) plan.schedule = ScheduleKind::interleaved;
+    const Exported out = export_megatron(plan);
+    check_whole(out);
+    return out.text;
+  };
+  CHECK(!has(stages({3, 3, 3}), "pipeline-num-layers"));
+  CHECK(has_line(stages({2, 3, 3}), "--decoder-first-pipeline-num-layers 2"));
+  CHECK(!has(stages({2, 3, 3}), "--decoder-last"));
+  CHECK(has_line(stages({3, 3, 2}), "--decoder-last-pipeline-num-layers 2"));
+  CHECK(!has(stages({3, 3, 2}), "--decoder-first"));
+  CHECK(has_line(stages({3, 5}), "--decoder-first-pipeline-num-layers 3"));
+  CHECK(has(stages({2, 4, 4, 3}), "  --decoder-first-pipeline-num-layers 2\n  --decoder-last-pipeline-num-layers 3\n"));
+  CHECK(has_line(stages({2, 4, 1, 3}), "--pipeline-model-parallel-layout 'Et*2|t*4|t|t*3L'"));
+  CHECK(has_line(stages({4, 4}, 2), "--num-layers-per-virtual-pipeline-stage 2"));
+  // Chunks 0 of both stages, then chunks 1.
+  CHECK(has_line(stages({5, 4}, 2), "--pipeline-model-parallel-layout 'Et*3|t*2|t*2|t*2L'"));
+}
+
+TEST_CASE("Megatron-LM: schedules that it lacks are told") {
+  Plan plan = plan_of({.data = 4}, {4, 4});
+  check_whole(export_megatron(plan));
+  plan.schedule = ScheduleKind::gpipe;
+  check_tells(export_megatron(plan), "the schedule gpipe");
+  plan.schedule = ScheduleKind::zb_h1;
+  check_tells(export_megatron(plan), "the schedule zb-h1");
+  Plan alone = plan_of({.data = 4});
+  alone.schedule = ScheduleKind::gpipe;  // without a pipeline every schedule is the same
+  check_whole(export_megatron(alone));
+}
+
+TEST_CASE("Megatron-LM: recomputation") {
+  const StrategySpec keep{.data = 4};
+  const auto with = [&](RecomputeKind kind, const std::vector<int>& layers) {
+    Plan plan = plan_of(keep, {4, 4});
+    for (const int layer : layers) plan.layers[static_cast<std::size_t>(layer)].recompute = kind;
+    return plan;
+  };
+  const std::vector<int> all{0, 1, 2, 3, 4, 5, 6, 7};
+  const Exported every = export_megatron(with(RecomputeKind::full, all));
+  check_whole(every);
+  CHECK(has(every.text, "  --recompute-granularity full\n  --recompute-method uniform\n  --recompute-num-layers 1\n"));
+  const Exported core = export_megatron(with(RecomputeKind::selective, all));
+  check_whole(core);
+  CHECK(has_line(core.text, "--recompute-granularity selective"));
+  CHECK(!has(core.text, "--recompute-method"));
+
+  const auto block = [&](const std::vector<int>& layers, int number, bool exact) {
+    const Exported out = export_megatron(with(RecomputeKind::full, layers));
+    CHECK(has(out.text, "  --recompute-granularity full\n  --recompute-method block\n  --recompute-num-layers " +
+                            std::to_string(number) + "\n"));
+    if (exact)
+      check_whole(out);
+    else
+      check_tells(out, "recomputation differs from layer to layer");
+  };
+  block({0, 1, 4, 5}, 2, true);
+  block({0, 1, 4}, 2, false);     // the second stage fewer
+  block({2, 3, 6, 7}, 2, false);  // the last ones instead of the first
+  block({0}, 1, false);
+  Plan short_stage = plan_of(keep, {1, 4});
+  for (const int layer : {0, 1, 2}) short_stage.layers[static_cast<std::size_t>(layer)].recompute = RecomputeKind::full;
+  const Exported whole_stage = export_megatron(short_stage);  // the first stage has no second layer
+  check_whole(whole_stage);
+  CHECK(has_line(whole_stage.text, "--recompute-num-layers 2"));
+
+  const Exported some = export_megatron(with(RecomputeKind::selective, {3}));
+  check_tells(some, "none (layers 0-2 and 4-7), selective (layer 3)");
+  CHECK(has_line(some.text, "--recompute-granularity selective"));
+  Plan both = with(RecomputeKind::full, {0, 4});
+  both.layers[5].recompute = RecomputeKind::selective;
+  const Exported mixed = export_megatron(both);
+  check_tells(mixed, "full (layers 0 and 4)");
+  CHECK(has_line(mixed.text, "--recompute-num-layers 2"));
+}
+
+TEST_CASE("Megatron-LM: what differs from layer to layer is told and stands in the file") {
+  Plan plan = plan_of({.data = 8, .zero = 1}, {8});
+  for (std::size_t i = 2; i < 5; ++i) plan.layers[i] = {.tensor = 2, .data = 4, .zero = 3};
+  plan.layers[7].zero = 2;
+  plan.head = {.tensor = 8};
+  const Exported out = export_megatron(plan);
+  CHECK(told(out.not_expressed, "dp8 (layers 0-1 and 5-7), tp2 dp4 (layers 2-4)") == 1);
+  CHECK(told(out.not_expressed, "ZeRO 1 (layers 0-1 and 5-6), ZeRO 3 (layers 2-4), ZeRO 2 (layer 7)") == 1);
+  CHECK(told(out.not_expressed, "the embedding has a strategy of its own, dp8 zero1") == 1);
+  CHECK(told(out.not_expressed, "the head has a strategy of its own, tp8") == 1);
+  CHECK(out.not_expressed.size() == 4);
+  CHECK(has_line(out.text, "--tensor-model-parallel-size 1"));
+  CHECK(has_line(out.text, "--data-parallel-sharding-strategy optim_grads_params"));
+  for (const std::string& sentence : out.not_expressed) CHECK(has_line(out.text, "#   - " + sentence + "."));
+}
+
+TEST_CASE("Megatron-LM: experts, and names that are not harmless") {
+  Plan plan = plan_of({.data = 8, .expert = 4});
+  plan.embedding.expert = plan.head.expert = 1;
+  plan.model = "x\n)\nrm -rf /";
+  const Exported out = export_megatron(plan);
+  check_whole(out);
+  CHECK(has_line(out.text, "--expert-model-parallel-size 4"));
+  CHECK(!has(out.text, "\nrm"));
+}
