@@ -117,14 +117,25 @@ Listing strategies() {
   return out;
 }
 
+std::string schedule_description(ScheduleKind kind) {
+  switch (kind) {
+    case ScheduleKind::gpipe:
+      return "all forward passes of a step, then all backward passes";
+    case ScheduleKind::one_f_one_b:
+      return "one forward, one backward: fewer micro-batches in memory";
+    case ScheduleKind::interleaved:
+      return "1f1b over several chunks of layers a stage: less idle, more messages (planned, not trained yet)";
+    case ScheduleKind::zb_h1:
+      return "1f1b with weight gradients put off: less idle (planned, not trained yet)";
+  }
+  return {};
+}
+
 Listing schedules() {
   Listing out{"schedules", {}, ordered_json::array()};
   std::vector<std::vector<std::string>> rows;
   for (const ScheduleKind kind : schedule_kinds) {
-    if (!is_planned(kind)) continue;
-    const bool gpipe = kind == ScheduleKind::gpipe;
-    const std::string what = gpipe ? "all forward passes of a step, then all backward passes"
-                                   : "one forward, one backward: fewer micro-batches in memory";
+    const std::string what = schedule_description(kind);
     rows.push_back({name_of(kind), what});
     out.json.push_back({{"name", name_of(kind)}, {"description", what}});
   }

@@ -1,6 +1,7 @@
 // galvatron plan, cost and explain: plans found, priced and told in words. One unit, because pricing plans is what
 // takes the compiler's time.
 #include <algorithm>
+#include <charconv>
 #include <chrono>
 #include <condition_variable>
 #include <cstdio>
@@ -8,6 +9,7 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <system_error>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -21,6 +23,7 @@
 #include <galvatron/plan/explain.hpp>
 #include <galvatron/plan/find.hpp>
 #include <galvatron/plan/json.hpp>
+#include <galvatron/plan/sweep.hpp>
 #include <galvatron/strategy/space.hpp>
 
 #include "commands.hpp"
@@ -75,6 +78,7 @@ nlohmann::ordered_json plan_report(const Plan& plan, const PlanCost& cost, Secon
   out["search_seconds"] = search_seconds.value;
   out["microbatches"] = plan.microbatches;
   out["schedule"] = name_of(plan.schedule);
+  out["virtual_stages"] = plan.virtual_stages;
   out["stages"] = nlohmann::ordered_json::array();
   for (const PlanStageCost& stage : cost.stages)
     out["stages"].push_back({{"first_layer", stage.stage.first_layer},
@@ -113,21 +117,54 @@ std::string plan_summary(const Plan& plan, const PlanCost& cost) {
   return out;
 }
 
-// `1f1b`, `gpipe,1f1b`.
+// `1f1b`, `gpipe,1f1b`, `all`.
 std::vector<ScheduleKind> schedules_named(const std::string& text) {
+  if (text == "all") return {schedule_kinds.begin(), schedule_kinds.end()};
   std::vector<ScheduleKind> out;
   for (std::size_t at = 0; at <= text.size();) {
     const std::size_t end = std::min(text.find(',', at), text.size());
     const std::string name = text.substr(at, end - at);
     const auto kind = schedule_named(name);
-    if (!kind || !is_planned(*kind))
+    if (!kind)
       throw Failure(ErrorKind::usage,
                     "--schedule: \"" + galvatron::detail::one_line(name, 40) +
-                        "\" is not a schedule that is planned; choose gpipe, 1f1b or both as gpipe,1f1b");
+                        "\" is not a schedule; choose from gpipe, 1f1b, interleaved, zb-h1, with commas between "
+                        "several, or all");
     out.push_back(*kind);
     at = end + 1;
   }
   return out;
+}
+
+// `64`, `8..512`, `auto`: the batches to try; auto begins with one sample a device.
+std::vector<std::int64_t> batches_named(const std::string& text, int devices) {
+  constexpr std::int64_t most = 1 << 30;
+  if (text == "auto") return batches_between(devices, std::int64_t{devices} << 12);
+  const auto number = [&text](const std::string& part) {
+    std::int64_t value = 0;
+    const auto [end, failure] = std::from_chars(part.data(), part.data() + part.size(), value);
+    if (failure != std::errc{} || end != part.data() + part.size() || value < 1 || value > most)
+      throw Failure(ErrorKind::usage, "--global-batch: \"" + galvatron::detail::one_line(text, 40) +
+                                          "\" is not a number of samples from 1 to " + std::to_string(most) +
+                                          ", a range such as 8..512, or auto");
+    return value;
+  };
+  const std::size_t dots = text.find("..");
+  if (dots == std::string::npos) return {number(text)};
+  const std::int64_t first = number(text.substr(0, dots));
+  const std::int64_t last = number(text.substr(dots + 2));
+  if (first > last)
+    throw Failure(ErrorKind::usage, "--global-batch: the range " + text + " ends before it begins; write " +
+                                        std::to_string(last) + ".." + std::to_string(first));
+  return batches_between(first, last);
+}
+
+// What the search says of its answer, beside the plan.
+void add_search_report(nlohmann::ordered_json& report, const FoundPlan& found) {
+  report["alpha_t"] = found.cost.time_balance();
+  report["alpha_m"] = found.cost.memory_balance();
+  report["proven"] = found.statistics.proven;
+  report["bound_seconds"] = found.statistics.bound.value;
 }
 
 }  // namespace
@@ -147,6 +184,25 @@ FoundPlan searched_plan(const ModelSpec& model, const Cluster& cluster, const st
   return std::move(*found);
 }
 
+namespace {
+
+// The plan of the best batch.
+Sweep swept_plan(const ModelSpec& model, const Cluster& cluster, const std::string& cluster_name,
+                 const search::SearchOptions& options, const std::vector<std::int64_t>& batches, double least_gain,
+                 const Common& common) {
+  Result<Sweep> sweep = [&] {
+    ErrorProgress progress("plan", common);
+    const Ticker ticker([&progress] { progress.update(-1, "searching batches"); });
+    return sweep_batches(model, cluster, options, batches, least_gain);
+  }();
+  if (!sweep) throw_error(sweep.error());
+  if (!sweep->best.feasible) throw Infeasible(sweep->best.reason, sweep->best.smallest_memory);
+  sweep->best.plan.cluster = cluster_name;
+  return std::move(*sweep);
+}
+
+}  // namespace
+
 void run_plan(const Arguments& arguments, Common& common) {
   Options options("plan",
                   "Searches the fastest training plan for a model on a cluster within a memory budget: the strategy of "
@@ -156,6 +212,8 @@ void run_plan(const Arguments& arguments, Common& common) {
   std::string precision;
   std::string space;
   std::string schedule;
+  std::string batch;
+  std::string algorithm;
   std::string out;
   search::SearchOptions search;
   options.section("What to plan");
@@ -163,7 +221,9 @@ void run_plan(const Arguments& arguments, Common& common) {
       options.text("--model", model_name, "MODEL", "a preset's name, or the path of a Hugging Face config.json"));
   options.require(options.text("--cluster", cluster_name, "CLUSTER",
                                "a preset such as 8xa100-80g or host, or a cluster file of `galvatron profile`"));
-  options.require(options.integer("--global-batch", search.global_batch, 1, 1 << 30, "samples of an iteration"));
+  options.require(options.text("--global-batch", batch, "N|N..N|auto",
+                               "samples of an iteration; or a range or auto, for the batch with the most samples a "
+                               "second among doublings"));
   options.integer("--seq", search.sequence, 1, 1 << 24, "tokens of a sample (default: all the model takes)");
   options.choice("--precision", precision, {"bf16", "fp32"}, "of arithmetic (default: bf16 where the devices have it)");
   options.section("Limits");
@@ -171,9 +231,13 @@ void run_plan(const Arguments& arguments, Common& common) {
   options.text("--space", space, "a,b,...",
                "what to choose from: " + std::string(space_names) +
                    "; runnable is what `galvatron train` carries out (default: all; on a host, runnable)");
-  options.text("--schedule", schedule, "NAME", "gpipe, 1f1b, or gpipe,1f1b for the faster one (default)");
+  options.text("--schedule", schedule, "a,b,...",
+               "gpipe, 1f1b, interleaved, zb-h1 or all: the fastest of them (default: gpipe,1f1b, which `train` runs)");
   options.integer("--microbatches", search.microbatches, 1, 1 << 30,
                   "micro-batches of an iteration (default: the fastest number)");
+  options.choice(
+      "--search", algorithm, {"exact", "bmw"},
+      "exact: cuts and strategies together, with a bound; bmw: Galvatron-BMW's local search (default: exact)");
   options.integer("--threads", search.threads, 1, 1024, "threads to search with (default: 1)");
   options.section("Output");
   options.text("--out", out, "FILE", "write the plan here, for `cost`, `train` and `explain`");
@@ -194,16 +258,39 @@ void run_plan(const Arguments& arguments, Common& common) {
   if (space.empty()) space = cluster.cores > 0 ? "runnable" : "all";
   search.space = value_or_throw(parse_space(space));
   if (!schedule.empty()) search.schedules = schedules_named(schedule);
-  const FoundPlan found = searched_plan(model, cluster, cluster_name, search, common);
+  if (algorithm == "bmw") search.algorithm = search::Algorithm::bmw;
+  const std::vector<std::int64_t> batches = batches_named(batch, cluster.devices);
+  std::vector<TriedBatch> tried;
+  const FoundPlan found = [&] {
+    search.global_batch = batches.front();
+    if (batches.size() == 1) return searched_plan(model, cluster, cluster_name, search, common);
+    Sweep sweep = swept_plan(model, cluster, cluster_name, search, batches, batch == "auto" ? 0.005 : 0.0, common);
+    tried = std::move(sweep.tried);
+    return std::move(sweep.best);
+  }();
   if (!out.empty())
     if (auto saved = save_plan(found.plan, out); !saved) throw_error(saved.error());
   if (common.json) {
-    print_json(plan_report(found.plan, found.cost, found.statistics.seconds));
+    auto report = plan_report(found.plan, found.cost, found.statistics.seconds);
+    add_search_report(report, found);
+    for (const TriedBatch& one : tried)
+      report["batches"].push_back({{"global_batch", one.global_batch},
+                                   {"feasible", one.feasible},
+                                   {"iteration_seconds", one.iteration.value},
+                                   {"samples_per_second", one.samples_per_second}});
+    print_json(report);
     return;
   }
   std::string text = plan_summary(found.plan, found.cost);
+  for (const TriedBatch& one : tried)
+    text += "  batch " + std::to_string(one.global_batch) + ": " +
+            (one.feasible ? format_count(one.samples_per_second) + " samples/s" : "does not fit") + "\n";
+  const double gap = 1 - found.statistics.bound.value / found.cost.iteration.value;
   text += "  search       " + format_seconds(found.statistics.seconds) + ", " + std::to_string(found.statistics.cases) +
-          " combinations of stages, micro-batches and schedule\n";
+          " combinations of stages, micro-batches and schedule; " +
+          (found.statistics.proven ? std::string("no plan is faster")
+                                   : "no plan is more than " + percent(gap) + " faster") +
+          "\n";
   if (!out.empty()) text += "  written to   " + out + " (`galvatron explain " + out + "` tells why this plan won)\n";
   print(text);
 }

@@ -113,14 +113,46 @@ TEST_CASE("plans that cannot be priced say why") {
   long_one.sequence_length = 1 << 20;
   CHECK(says(why(long_one, model(), cluster()), "positions"));
   Plan other = plan;
-  other.schedule = ScheduleKind::zb_h1;
-  CHECK(says(why(other, model(), cluster()), "not priced"));
+  other.schedule = ScheduleKind::interleaved;
+  other.virtual_stages = 3;
+  CHECK(says(why(other, model(), cluster()), "do not cut 32 layers evenly"));
+  other.virtual_stages = 2;
+  other.microbatches = 1;
+  CHECK(says(why(other, model(), cluster()), "multiple of them as micro-batches"));
   Plan broken = plan;
   broken.layers[3].tensor = 3;
   CHECK(says(why(broken, model(), cluster()), "layer 3"));
   Plan few = plan;
   few.global_batch = 6;
   CHECK(says(why(few, model(), cluster()), "do not divide"));
+}
+
+TEST_CASE("virtual stages hold every other chunk, send more, keep more and idle less") {
+  Plan plan = two_stages({.tensor = 4});
+  plan.schedule = ScheduleKind::interleaved;
+  plan.virtual_stages = 4;
+  CHECK(virtual_stage_layers(plan, 0).first == 0);
+  CHECK(virtual_stage_layers(plan, 3).first == 12);  // the second chunk of stage 1
+  CHECK(virtual_stage_layers(plan, 7).last == 31);
+  const PlanCost chunks = value_or_throw(cost_of(plan, model(), cluster()));
+  plan.virtual_stages = 1;
+  plan.schedule = ScheduleKind::one_f_one_b;
+  const PlanCost whole = value_or_throw(cost_of(plan, model(), cluster()));
+  REQUIRE(chunks.layers.size() == whole.layers.size());
+  for (std::size_t i = 0; i < chunks.layers.size(); ++i) CHECK(chunks.layers[i].states == whole.layers[i].states);
+  for (std::size_t s = 0; s < 2; ++s) {
+    CHECK(chunks.stages[s].memory.states == whole.stages[s].memory.states);
+    CHECK(chunks.stages[s].seconds.forward > whole.stages[s].seconds.forward);
+  }
+  CHECK(chunks.stages[0].memory.boundary == 7 * whole.stages[0].memory.boundary);  // v sends, v - 1 receives
+  CHECK(chunks.stages[0].memory.stash > whole.stages[0].memory.stash);
+  CHECK(chunks.idle < whole.idle);
+  plan.schedule = ScheduleKind::zb_h1;
+  const PlanCost zero = value_or_throw(cost_of(plan, model(), cluster()));
+  CHECK(zero.idle < whole.idle);
+  CHECK(zero.stages[0].memory == whole.stages[0].memory);
+  CHECK(zero.stages[0].seconds == whole.stages[0].seconds);
+  CHECK(zero.stages[0].seconds.weights.value > 0.2 * zero.stages[0].seconds.backward.value);
 }
 
 TEST_CASE("a plan of context parallel layers is priced, and layers that lay out tokens alike need no move") {

@@ -48,6 +48,7 @@ Truth every_plan(const ModelSpec& model, const Cluster& cluster, const SearchOpt
     if (stages > blocks) continue;
     const std::vector<StrategySpec> specs = strategies(options.space, ranks / stages);
     for (const int m : divisors(static_cast<int>(options.global_batch))) {
+      if (options.microbatches != 0 && m != options.microbatches) continue;
       Plan plan;
       plan.global_batch = options.global_batch;
       plan.sequence_length = options.sequence;
@@ -71,10 +72,16 @@ Truth every_plan(const ModelSpec& model, const Cluster& cluster, const SearchOpt
           plan.stages.clear();
           if (stages == 1) plan.stages = {{0, blocks - 1, 0, ranks}};
           if (stages == 2) plan.stages = {{0, cut - 1, 0, ranks / 2}, {cut, blocks - 1, ranks / 2, ranks / 2}};
-          const auto cost = cost_of(plan, model, cluster);
-          if (!cost) continue;
-          truth.peak = min(truth.peak, cost->peak());
-          if (cost->peak() <= options.memory) truth.seconds = std::min(truth.seconds, cost->iteration.value);
+          for (const ScheduleKind kind : options.schedules)
+            for (int chunks = kind == ScheduleKind::interleaved ? 2 : 1;
+                 chunks <= (kind == ScheduleKind::interleaved ? blocks : 1); ++chunks) {
+              plan.schedule = kind;
+              plan.virtual_stages = chunks;
+              const auto cost = cost_of(plan, model, cluster);
+              if (!cost) continue;
+              truth.peak = min(truth.peak, cost->peak());
+              if (cost->peak() <= options.memory) truth.seconds = std::min(truth.seconds, cost->iteration.value);
+            }
           if (stages == 1) break;
         }
       };
@@ -122,6 +129,34 @@ TEST_CASE("the search finds the fastest of all plans, each priced alone, under e
   }
 }
 
+TEST_CASE("the search finds the fastest of all plans with each schedule, virtual stages among them") {
+  SearchOptions options;
+  options.global_batch = 4;
+  options.sequence = 64;
+  options.microbatches = 4;
+  options.space = value_or_throw(parse_space("zero3,tp,pp=2,recompute"));
+  ModelSpec model = shortened(model_named("llama-tiny"), 4);
+  model.blocks[1].ffn *= 2;  // layers that differ show whether chunks are where they should be
+  model.blocks[2].ffn *= 3;
+  const Cluster cluster = bare(cluster_named("4xv100-32g"), 32_GiB);
+  for (const std::vector<ScheduleKind>& schedules :
+       {std::vector{ScheduleKind::interleaved}, std::vector{ScheduleKind::zb_h1},
+        std::vector{ScheduleKind::one_f_one_b}, std::vector(schedule_kinds.begin(), schedule_kinds.end())}) {
+    INFO(name_of(schedules.front()));
+    options.schedules = schedules;
+    options.memory = cluster.device.memory;
+    const FoundPlan best = found(model, cluster, options);
+    REQUIRE(best.feasible);
+    CHECK(best.statistics.proven);
+    const Truth roomy = every_plan(model, cluster, options);
+    CHECK(best.cost.iteration.value == doctest::Approx(roomy.seconds).epsilon(1e-9));
+    options.memory = {(best.cost.peak().count + roomy.peak.count) / 2};
+    const FoundPlan tight = found(model, cluster, options);
+    REQUIRE(tight.feasible);
+    CHECK(tight.cost.iteration.value == doctest::Approx(every_plan(model, cluster, options).seconds).epsilon(1e-9));
+  }
+}
+
 TEST_CASE("what the search predicts is what the plan costs, on devices and on shared cores") {
   struct Question {
     const char* model;
@@ -139,6 +174,7 @@ TEST_CASE("what the search predicts is what the plan costs, on devices and on sh
     options.global_batch = q.batch;
     options.memory = q.memory;
     options.precision = q.cluster.cores > 0 ? Precision::fp32 : Precision::bf16;
+    options.schedules.assign(schedule_kinds.begin(), schedule_kinds.end());
     INFO(q.model << " on " << q.cluster.name);
     const auto result = search::search(model, q.cluster, options);
     REQUIRE(result);
@@ -253,13 +289,25 @@ TEST_CASE("questions without an answer say why in one line") {
   refused({.global_batch = 8, .sequence = -1}, eight, "takes 1 to");
   refused({.global_batch = 8, .memory = {-5}}, eight, "positive size");
   refused({.global_batch = 8, .microbatches = 3}, eight, "do not divide");
-  refused({.global_batch = 8, .schedules = {}}, eight, "gpipe or 1f1b");
-  refused({.global_batch = 8, .schedules = {ScheduleKind::zb_h1}}, eight, "zb-h1");
+  refused({.global_batch = 8, .schedules = {}}, eight, "name gpipe, 1f1b");
 
   const FoundPlan nothing = found(model, cluster_named("7xa100-40g"), {.global_batch = 8});
   CHECK(!nothing.feasible);
   CHECK(!nothing.smallest_memory);
   CHECK(nothing.reason.find("multiply to 7") != std::string::npos);
+}
+
+TEST_CASE("a cluster whose figures give no prices is refused, and the search ends") {
+  const ModelSpec model = model_named("gpt2-350m");
+  for (const double figure : {0.0, -1.0, std::numeric_limits<double>::quiet_NaN(), 1e-320}) {
+    INFO(figure);
+    Cluster slow_memory = cluster_named("8xa100-40g");
+    slow_memory.device.memory_bandwidth = figure;
+    const auto plan = find_plan(model, slow_memory, {.global_batch = 8});
+    REQUIRE(!plan);
+    CHECK(plan.error().kind == ErrorKind::usage);
+    CHECK(plan.error().message.find("no number of seconds") != std::string::npos);
+  }
 }
 
 TEST_CASE("a 70B model on 1,024 devices is planned with little work and memory") {

@@ -12,34 +12,47 @@ using namespace galvatron::schedule;
 
 namespace {
 
-const ScheduleKind kinds[] = {ScheduleKind::gpipe, ScheduleKind::one_f_one_b};
+struct Shape {
+  ScheduleKind kind = ScheduleKind::gpipe;
+  int stages = 1;
+  int microbatches = 1;
+  int chunks = 1;
+};
 
-// Calls check(program, kind, P, m) for all small pipelines.
+// Calls check(program, shape) for all small pipelines.
 template <class Check>
 void for_all_programs(Check&& check) {
-  for (const ScheduleKind kind : kinds)
+  for (const ScheduleKind kind : schedule_kinds)
     for (int stages = 1; stages <= 8; ++stages)
-      for (int m = 1; m <= 16; ++m) check(*make_program(kind, stages, m), kind, stages, m);
+      for (int m = 1; m <= 16; ++m)
+        for (int chunks = 1; chunks <= (kind == ScheduleKind::interleaved ? 3 : 1); ++chunks)
+          if (kind != ScheduleKind::interleaved || (stages > 1 && m % stages == 0))
+            check(*make_program(kind, stages, m, chunks), Shape{kind, stages, m, chunks});
 }
 
-// The executor's rules with no times: a token is a micro-batch in one of the buffers between two stages.
+// The executor's rules with no times: a token is a micro-batch in one of the buffers between two virtual stages.
 struct Tokens {
   struct Buffer {
     bool full = false;
     int microbatch = -1;
   };
-  explicit Tokens(const Program& p) : program(p), next(p.size(), 0), activation(p.size()), gradient(p.size()) {}
+  explicit Tokens(const Program& p, int chunks = 1)
+      : program(p),
+        next(p.size(), 0),
+        activation(p.size() * static_cast<std::size_t>(chunks)),
+        gradient(p.size() * static_cast<std::size_t>(chunks)) {}
 
   const Program& program;
   std::vector<std::size_t> next;
-  std::vector<Buffer> activation;  // sent by stage s to s + 1
-  std::vector<Buffer> gradient;    // sent by stage s to s - 1
+  std::vector<Buffer> activation;  // sent by virtual stage k to k + 1
+  std::vector<Buffer> gradient;    // sent by virtual stage k to k - 1
   std::string trouble;
 
   // One instruction of stage s, if it may run.
   bool step(std::size_t s) {
     if (next[s] == program[s].size()) return false;
     const Instruction& instruction = program[s][next[s]];
+    const std::size_t k = static_cast<std::size_t>(instruction.chunk) * program.size() + s;
     const auto take = [&](Buffer& buffer) {
       if (!buffer.full) return false;
       if (buffer.microbatch != instruction.microbatch) trouble = "a receive meets another micro-batch";
@@ -48,22 +61,23 @@ struct Tokens {
     };
     switch (instruction.op) {
       case Op::receive_activation:
-        if (!take(activation[s - 1])) return false;
+        if (!take(activation[k - 1])) return false;
         break;
       case Op::receive_gradient:
-        if (!take(gradient[s + 1])) return false;
+        if (!take(gradient[k + 1])) return false;
         break;
       case Op::forward:
-        if (activation[s].full) return false;
+        if (activation[k].full) return false;
         break;
       case Op::backward:
-        if (gradient[s].full) return false;
+      case Op::backward_input:
+        if (gradient[k].full) return false;
         break;
       case Op::send_activation:
-        activation[s] = {true, instruction.microbatch};
+        activation[k] = {true, instruction.microbatch};
         break;
       case Op::send_gradient:
-        gradient[s] = {true, instruction.microbatch};
+        gradient[k] = {true, instruction.microbatch};
         break;
       default:
         break;
@@ -73,37 +87,47 @@ struct Tokens {
   }
   bool ended() const {
     for (std::size_t s = 0; s < program.size(); ++s)
-      if (next[s] < program[s].size() || activation[s].full || gradient[s].full) return false;
-    return true;
+      if (next[s] < program[s].size()) return false;
+    return std::none_of(activation.begin(), activation.end(), [](const Buffer& b) { return b.full; }) &&
+           std::none_of(gradient.begin(), gradient.end(), [](const Buffer& b) { return b.full; });
   }
 };
 
 }  // namespace
 
-TEST_CASE("every micro-batch goes forward and backward once on every stage, in order") {
-  for_all_programs([](const Program& program, ScheduleKind, int stages, int m) {
+TEST_CASE("every micro-batch goes forward and backward once on every chunk, in order") {
+  for_all_programs([](const Program& program, const Shape& shape) {
+    const auto [kind, stages, m, chunks] = shape;
     REQUIRE(static_cast<int>(program.size()) == stages);
     for (int s = 0; s < stages; ++s) {
-      std::vector<int> count(10, 0);
-      for (const Instruction& instruction : program[static_cast<std::size_t>(s)]) {
-        int& seen = count[static_cast<std::size_t>(instruction.op)];
-        if (instruction.op != Op::reduce_gradients && instruction.op != Op::step)
-          REQUIRE(instruction.microbatch == seen);
-        ++seen;
-        const auto of = [&](Op op) { return count[static_cast<std::size_t>(op)]; };
-        REQUIRE(of(Op::backward) <= of(Op::forward));
-        if (s > 0) {
-          REQUIRE(of(Op::forward) <= of(Op::receive_activation));
-          REQUIRE(of(Op::send_gradient) <= of(Op::backward));
-        }
-        if (s + 1 < stages) {
-          REQUIRE(of(Op::backward) <= of(Op::receive_gradient));
-          REQUIRE(of(Op::send_activation) <= of(Op::forward));
-        }
-      }
-      const int first = s > 0 ? m : 0, last = s + 1 < stages ? m : 0;
-      REQUIRE(count == std::vector<int>{first, m, last, last, m, 0, 0, first, 1, 1});
       const auto& own = program[static_cast<std::size_t>(s)];
+      for (int chunk = 0; chunk < chunks; ++chunk) {
+        const bool first = s == 0 && chunk == 0;
+        const bool last = s + 1 == stages && chunk + 1 == chunks;
+        std::vector<int> count(10, 0);
+        for (const Instruction& instruction : own) {
+          if (instruction.op == Op::reduce_gradients || instruction.op == Op::step) continue;
+          if (instruction.chunk != chunk) continue;
+          int& seen = count[static_cast<std::size_t>(instruction.op)];
+          REQUIRE(instruction.microbatch == seen);
+          ++seen;
+          const auto of = [&](Op op) { return count[static_cast<std::size_t>(op)]; };
+          const int backwards = of(Op::backward) + of(Op::backward_input);
+          REQUIRE(backwards <= of(Op::forward));
+          REQUIRE(of(Op::backward_weight) <= of(Op::backward_input));
+          if (!first) {
+            REQUIRE(of(Op::forward) <= of(Op::receive_activation));
+            REQUIRE(of(Op::send_gradient) <= backwards);
+          }
+          if (!last) {
+            REQUIRE(backwards <= of(Op::receive_gradient));
+            REQUIRE(of(Op::send_activation) <= of(Op::forward));
+          }
+        }
+        const int in = first ? 0 : m, out = last ? 0 : m;
+        const int split = kind == ScheduleKind::zb_h1 ? m : 0;
+        REQUIRE(count == std::vector<int>{in, m, out, out, m - split, split, split, in, 0, 0});
+      }
       REQUIRE(own[own.size() - 2].op == Op::reduce_gradients);
       REQUIRE(own.back().op == Op::step);
     }
@@ -111,9 +135,10 @@ TEST_CASE("every micro-batch goes forward and backward once on every stage, in o
 }
 
 TEST_CASE("stages never wait for each other in a circle, whichever runs first") {
-  for_all_programs([](const Program& program, ScheduleKind kind, int stages, int m) {
+  for_all_programs([](const Program& program, const Shape& shape) {
+    const int stages = shape.stages;
     for (const int order : {1, -1}) {
-      Tokens tokens(program);
+      Tokens tokens(program, shape.chunks);
       for (bool progress = true; progress;) {
         progress = false;
         for (int i = 0; i < stages; ++i) {
@@ -121,9 +146,10 @@ TEST_CASE("stages never wait for each other in a circle, whichever runs first") 
           while (tokens.step(s)) progress = true;
         }
       }
-      CAPTURE(name_of(kind));
+      CAPTURE(name_of(shape.kind));
       CAPTURE(stages);
-      CAPTURE(m);
+      CAPTURE(shape.microbatches);
+      CAPTURE(shape.chunks);
       REQUIRE(tokens.trouble.empty());
       REQUIRE(tokens.ended());
     }
@@ -148,16 +174,20 @@ TEST_CASE("the tokens find a deadlock and a wrong order when there is one") {
 }
 
 TEST_CASE("as many stashes as in_flight says are held at once, and no more") {
-  for_all_programs([](const Program& program, ScheduleKind kind, int stages, int m) {
-    for (int s = 0; s < stages; ++s) {
-      int held = 0, peak = 0;
-      for (const Instruction& instruction : program[static_cast<std::size_t>(s)]) {
-        held += instruction.op == Op::forward ? 1 : instruction.op == Op::backward ? -1 : 0;
-        peak = std::max(peak, held);
+  for_all_programs([](const Program& program, const Shape& shape) {
+    const auto [kind, stages, m, chunks] = shape;
+    for (int s = 0; s < stages; ++s)
+      for (int chunk = 0; chunk < chunks; ++chunk) {
+        int held = 0, peak = 0;
+        for (const Instruction& instruction : program[static_cast<std::size_t>(s)]) {
+          if (instruction.chunk != chunk) continue;
+          const bool frees = instruction.op == Op::backward || instruction.op == Op::backward_weight;
+          held += instruction.op == Op::forward ? 1 : frees ? -1 : 0;
+          peak = std::max(peak, held);
+        }
+        REQUIRE(held == 0);
+        REQUIRE(peak == microbatches_in_flight(kind, stages, s, m, chunks, chunk));
       }
-      REQUIRE(held == 0);
-      REQUIRE(peak == in_flight(kind, s, stages, m));
-    }
   });
   static_assert(in_flight(ScheduleKind::gpipe, 0, 4, 16) == 16);
   static_assert(in_flight(ScheduleKind::one_f_one_b, 0, 4, 16) == 4);
@@ -175,18 +205,38 @@ TEST_CASE("1F1B on the middle of three stages is what the drawing shows") {
   CHECK(drawn == "01a2b3cd");
 }
 
-TEST_CASE("schedules have names, and those without a program are refused with those that have one") {
+TEST_CASE("ZB-H1 on three stages is what the drawing shows") {
+  const Program program = zero_bubble_h1(3, 4);
+  std::vector<std::string> drawn(3);
+  for (std::size_t s = 0; s < 3; ++s)
+    for (const Instruction& instruction : program[s]) {
+      if (instruction.op == Op::forward) drawn[s] += static_cast<char>('0' + instruction.microbatch);
+      if (instruction.op == Op::backward_input) drawn[s] += static_cast<char>('a' + instruction.microbatch);
+      if (instruction.op == Op::backward_weight) drawn[s] += static_cast<char>('A' + instruction.microbatch);
+    }
+  CHECK(drawn == std::vector<std::string>{"012aA3bBcCdD", "01a2bA3cBdCD", "0a1b2cA3dBCD"});
+}
+
+TEST_CASE("interleaved 1F1B runs groups of P micro-batches through the chunks in turn") {
+  const Program program = interleaved(2, 4, 2);
+  std::string drawn;  // small letters: backwards; a second chunk is marked
+  for (const Instruction& instruction : program[1]) {
+    if (instruction.op == Op::forward) drawn += static_cast<char>('0' + instruction.microbatch);
+    if (instruction.op == Op::backward) drawn += static_cast<char>('a' + instruction.microbatch);
+    if (instruction.op == Op::forward || instruction.op == Op::backward) drawn += instruction.chunk == 1 ? "'" : "";
+  }
+  CHECK(drawn == "010'a'1'b'2a3b2'c'3'd'cd");
+}
+
+TEST_CASE("schedules have names, and what has no program is refused") {
   for (const ScheduleKind kind : schedule_kinds) CHECK(schedule_named(name_of(kind)) == kind);
   CHECK_FALSE(schedule_named("1F1B").has_value());
-  CHECK(available_schedules() == "gpipe, 1f1b");
-  for (const ScheduleKind kind : {ScheduleKind::interleaved, ScheduleKind::zb_h1}) {
-    const auto program = make_program(kind, 2, 4);
-    REQUIRE_FALSE(program.has_value());
-    CHECK(program.error().kind == ErrorKind::usage);
-    CHECK(program.error().message ==
-          std::string("schedule ") + name_of(kind) + " is not available; available are: gpipe, 1f1b");
-  }
   CHECK(make_program(ScheduleKind::gpipe, 0, 4).error().message ==
-        "a pipeline needs at least 1 stage and 1 micro-batch, not 0 and 4");
+        "a pipeline needs at least 1 stage, 1 micro-batch and 1 virtual stage, not 0, 4 and 1");
   CHECK_FALSE(make_program(ScheduleKind::one_f_one_b, 2, 0).has_value());
+  CHECK(make_program(ScheduleKind::one_f_one_b, 2, 4, 2).error().message ==
+        "schedule 1f1b has 1 virtual stage, not 2: choose interleaved");
+  CHECK(make_program(ScheduleKind::interleaved, 4, 6, 2).error().message ==
+        "the interleaved schedule needs at least 2 stages and a multiple of them as micro-batches, not 4 and 6");
+  CHECK_FALSE(make_program(ScheduleKind::interleaved, 1, 6, 2).has_value());
 }

@@ -12,7 +12,7 @@ namespace {
 
 // What a stage needs when the layers of `tail` follow a label.
 std::int64_t completed(Label label, std::int64_t kept, std::int64_t workspace) {
-  label.add(0, 0, kept, workspace);
+  label.add(0, 0, 0, kept, workspace);
   return label.top;
 }
 
@@ -21,7 +21,7 @@ std::vector<Label> random_labels(std::mt19937& random, int count) {
   std::vector<Label> labels;
   for (int i = 0; i < count; ++i) {
     Label label;
-    label.add(upto(9), upto(5), upto(20), upto(20));
+    label.add(upto(9), upto(9), upto(5), upto(20), upto(20));
     label.parent = i;
     labels.push_back(label);
   }
@@ -32,13 +32,14 @@ std::vector<Label> random_labels(std::mt19937& random, int count) {
 
 TEST_CASE("a label's top is what is kept and the largest workspace of its layers") {
   Label label;
-  label.add(1, 0, 100, 30);
-  label.add(2, 1, 50, 10);
+  label.add(1, 1, 0, 100, 30);
+  label.add(2, 1, 1, 50, 10);
   CHECK(label.time == 3);
+  CHECK(label.ramp == 2);
   CHECK(label.once == 1);
   CHECK(label.kept == 150);
   CHECK(label.top == 180);
-  label.add(0, 0, 5, 90);
+  label.add(0, 0, 0, 5, 90);
   CHECK(label.top == 155 + 90);
 }
 
@@ -50,7 +51,7 @@ TEST_CASE("labels that are removed are beaten by one that is kept, whatever foll
     std::vector<Label> best = all;
     CHECK(!keep_best(best, std::numeric_limits<std::size_t>::max(), 1));
     const auto never_worse = [](const Label& a, const Label& b) {
-      if (a.time > b.time || a.once > b.once) return false;
+      if (a.time > b.time || a.ramp > b.ramp || a.once > b.once) return false;
       for (const std::int64_t workspace : {0, 3, 7, 12, 15, 18, 20, 25, 40})
         if (completed(a, 5, workspace) > completed(b, 5, workspace)) return false;
       return true;
@@ -62,8 +63,8 @@ TEST_CASE("labels that are removed are beaten by one that is kept, whatever foll
     }
     for (const Label& a : best)
       for (const Label& b : best) {
-        const bool beats =
-            a.parent != b.parent && a.time <= b.time && a.once <= b.once && a.kept <= b.kept && a.top <= b.top;
+        const bool beats = a.parent != b.parent && a.time <= b.time && a.ramp <= b.ramp && a.once <= b.once &&
+                           a.kept <= b.kept && a.top <= b.top;
         CHECK(!beats);
       }
   }
@@ -74,7 +75,7 @@ TEST_CASE("thinned labels keep the fastest, stay in order and within the limit")
   std::vector<Label> labels;
   for (int i = 0; i < 500; ++i) {  // a front in time and memory
     Label label;
-    label.add(i, 0, 100'000 - 199 * i, 0);
+    label.add(i, i, 0, 100'000 - 199 * i, 0);
     label.parent = i;
     labels.push_back(label);
   }

@@ -9,12 +9,13 @@
 #include <vector>
 
 #include <galvatron/search/problem.hpp>
+#include <galvatron/strategy/schedule_kind.hpp>
 
 namespace galvatron::search::testing {
 
 struct Shape {
   int most_stages = 3;
-  int most_layers = 5;  ///< beside the ends
+  int most_layers = 6;  ///< beside the ends
   int most_choices = 3;
 };
 
@@ -24,11 +25,21 @@ inline Problem random_problem(std::mt19937& random, const Shape& shape = {}) {
   p.leading = upto(1);
   p.trailing = upto(1);
   p.layouts = 1 + upto(2);
-  const int movable = 1 + upto(shape.most_layers - 1);
+  int movable = 1 + upto(shape.most_layers - 1);
   p.objective.stages = 1 + upto(std::min(movable, shape.most_stages) - 1);
   p.objective.microbatches = 1 + upto(5);
-  p.objective.shared = upto(3) == 0;
-  p.objective.alone = p.objective.shared ? 1.0 / (1 + upto(p.objective.stages - 1)) : 1.0;
+  const int stages = p.objective.stages;
+  const ScheduleKind kind = schedule_kinds[static_cast<std::size_t>(upto(3))];
+  if (kind == ScheduleKind::interleaved && stages > 1 && 2 * stages <= shape.most_layers) {
+    movable = 2 * stages;
+    p.chunks = 2;
+    p.objective.microbatches = stages * (1 + upto(2));
+  }
+  p.objective.weights = cost::pipeline_weights(kind, stages, p.objective.microbatches, p.chunks);
+  if (is_trained(kind)) {
+    p.objective.shared = upto(3) == 0;
+    p.objective.alone = p.objective.shared ? 1.0 / (1 + upto(stages - 1)) : 1.0;
+  }
   // Small integers make ties, larger ones make rich Pareto sets.
   const int scale = upto(1) == 0 ? 4 : 60;
   const auto by_layout = [&](int most) {
@@ -47,6 +58,7 @@ inline Problem random_problem(std::mt19937& random, const Shape& shape = {}) {
       Choice c;
       c.forward = upto(scale);
       c.backward = upto(scale);
+      c.weights = std::min(c.forward, c.backward / 2) * upto(2) / 2;
       c.synchronise = upto(scale);
       c.update = upto(scale);
       c.states = upto(scale);
@@ -74,8 +86,14 @@ inline Problem random_problem(std::mt19937& random, const Shape& shape = {}) {
     p.types.push_back(make_type());
   }
   p.tied = p.leading > 0 && p.trailing > 0 && upto(2) == 0;
-  for (int i = 0; i < p.objective.stages; ++i)
-    p.slots.push_back(std::min(p.objective.stages - i, p.objective.microbatches));
+  for (int stage = 0; stage < stages; ++stage)
+    for (int chunk = 0; chunk < p.chunks; ++chunk)
+      p.slots.push_back(microbatches_in_flight(kind, stages, stage, p.objective.microbatches, p.chunks, chunk));
+  if (p.chunks > 1) {
+    p.cuts.push_back(0);
+    for (int stage = 1; stage < stages; ++stage) p.cuts.push_back(p.leading + stage * movable / stages);
+    p.cuts.push_back(p.count());
+  }
   for (std::size_t type = 0; type < p.types.size(); ++type) {
     Moves moves;
     for (int i = 0; i < p.layouts; ++i)
@@ -119,6 +137,11 @@ inline void for_every_assignment(const Problem& p, const std::function<void(cons
       plan.first.pop_back();
     }
   };
+  if (!p.cuts.empty()) {
+    plan.first = p.cuts;
+    choose(0);
+    return;
+  }
   plan.first.push_back(0);
   cut(1);
 }

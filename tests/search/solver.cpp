@@ -27,7 +27,7 @@ void check_valid(const Problem& p, const Assignment& plan) {
 TEST_CASE("the solver finds what brute force finds on random problems") {
   int feasible = 0;
   int infeasible = 0;
-  for (unsigned seed = 0; seed < 6000; ++seed) {
+  for (unsigned seed = 0; seed < 10000; ++seed) {
     std::mt19937 random(seed);
     const Problem p = testing::random_problem(random);
     const testing::BruteForce truth = testing::brute_force(p);

@@ -1,9 +1,11 @@
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <random>
 #include <vector>
 
+#include <galvatron/cost/pipeline.hpp>
 #include <galvatron/schedule/schedule.hpp>
 #include <galvatron/simulate/replay.hpp>
 
@@ -39,6 +41,52 @@ TEST_CASE("equal stages take (m + P - 1)(f + b) with GPipe and with 1F1B") {
         REQUIRE(result.makespan.value == doctest::Approx((m + stages - 1) * 1.0));
         REQUIRE(result.idle_fraction() == doctest::Approx((stages - 1.0) / (m + stages - 1)));
       }
+}
+
+TEST_CASE("equal stages of interleaved 1F1B idle for (P - 1)(f + b) / v") {
+  const auto seed = std::random_device{}();
+  MESSAGE("seed ", seed);
+  std::mt19937 random(seed);
+  std::uniform_real_distribution<double> some(0.1, 2);
+  for (int stages = 2; stages <= 8; ++stages)
+    for (int chunks = 1; chunks <= 4; ++chunks)
+      for (int group = 1; group <= 4; ++group) {
+        const int m = stages * group;
+        const double f = some(random), b = some(random);
+        CAPTURE(stages);
+        CAPTURE(chunks);
+        CAPTURE(m);
+        const auto program = *make_program(ScheduleKind::interleaved, stages, m, chunks);
+        const auto result = replay(program, equal_stages(stages, f / chunks, b / chunks));
+        REQUIRE(result.makespan.value == doctest::Approx(m * (f + b) + (stages - 1) * (f + b) / chunks));
+        const std::vector<cost::StageSeconds> even(static_cast<std::size_t>(stages),
+                                                   cost::StageSeconds{{f}, {b}, {}, {}, {}});
+        REQUIRE(cost::pipeline_seconds(ScheduleKind::interleaved, even, m, chunks).value ==
+                doctest::Approx(result.makespan.value));
+      }
+}
+
+TEST_CASE("equal stages of ZB-H1 idle for (P - 1)(f + b - w)") {
+  const auto seed = std::random_device{}();
+  MESSAGE("seed ", seed);
+  std::mt19937 random(seed);
+  std::uniform_real_distribution<double> some(0.1, 2);
+  for (int stages = 1; stages <= 8; ++stages)
+    for (int m = 1; m <= 20; ++m) {
+      const double f = some(random), b = some(random), w = std::min(f, b) * std::min(1.0, some(random));
+      CAPTURE(stages);
+      CAPTURE(m);
+      StageTimes times;
+      times.forward = {f};
+      times.backward_input = {b};
+      times.backward_weight = {w};
+      const std::vector<StageTimes> all(static_cast<std::size_t>(stages), times);
+      const auto result = replay(*make_program(ScheduleKind::zb_h1, stages, m), all);
+      if (m >= stages) REQUIRE(result.makespan.value == doctest::Approx(m * (f + b + w) + (stages - 1) * (f + b - w)));
+      const std::vector<cost::StageSeconds> even(static_cast<std::size_t>(stages),
+                                                 cost::StageSeconds{{f}, {b + w}, {}, {}, {w}});
+      REQUIRE(cost::pipeline_seconds(ScheduleKind::zb_h1, even, m).value == doctest::Approx(result.makespan.value));
+    }
 }
 
 TEST_CASE("the slowest stage of a GPipe pipeline bounds it") {

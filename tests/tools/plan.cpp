@@ -18,7 +18,7 @@ void check_report(const json& report) {
   CHECK(report.at("iteration_seconds").get<double>() > 0);
   CHECK(report.at("microbatches").is_number_integer());
   const auto schedule = report.at("schedule").get<std::string>();
-  CHECK((schedule == "1f1b" || schedule == "gpipe"));
+  CHECK((schedule == "1f1b" || schedule == "gpipe" || schedule == "interleaved" || schedule == "zb-h1"));
   REQUIRE(report.at("stages").size() >= 1);
   for (const auto& stage : report.at("stages")) {
     for (const char* key : {"first_layer", "last_layer", "devices", "peak_bytes"})
@@ -118,8 +118,8 @@ TEST_CASE("the options narrow the search") {
   }
   CHECK(folder.run(base + "--threads 2").json().at("plan") == folder.run(base + "--threads 1").json().at("plan"));
   check_failure(folder.run("plan --model gpt2-350m --cluster 8xa100-40g --global-batch 64 --space dp,qp"), 2, "qp");
-  check_failure(folder.run("plan --model gpt2-350m --cluster 8xa100-40g --global-batch 64 --schedule zb-h1"), 2,
-                "zb-h1");
+  check_failure(folder.run("plan --model gpt2-350m --cluster 8xa100-40g --global-batch 64 --schedule pipedream"), 2,
+                "gpipe, 1f1b, interleaved, zb-h1");
   check_failure(folder.run("plan --model gpt2-350m --cluster 8xa100-40g --global-batch 64 --schedule 1f1b,"), 2,
                 "--schedule");
   check_failure(folder.run("plan --model gpt2-350m --cluster 8xa100-40g --global-batch 64 --microbatches 7"), 2,
@@ -127,6 +127,89 @@ TEST_CASE("the options narrow the search") {
   check_failure(folder.run("plan --model gpt2-350m --cluster 8xa100-40g --global-batch 64 --seq 2048"), 2, "2048");
   check_failure(folder.run("plan --model gpt2-350m --cluster 8xa100-40g --global-batch 64 --precision fp8"), 2,
                 "bf16|fp32");
+}
+
+TEST_CASE("a batch may be left open, and then the most samples a second win") {
+  const Folder folder;
+  const std::string base = "plan --model gpt2-350m --cluster 8xa100-40g --json --global-batch ";
+  const json swept = folder.run(base + "8..100").json();
+  check_report(swept);
+  REQUIRE(swept.at("batches").size() >= 2);
+  CHECK(swept.at("batches").at(1).at("global_batch") == 16);
+  for (const auto& one : swept.at("batches"))
+    CHECK(one.at("samples_per_second").get<double>() <= swept.at("samples_per_second").get<double>());
+  const std::int64_t batch = swept.at("plan").at("global_batch").get<std::int64_t>();
+  CHECK(folder.run(base + std::to_string(batch)).json().at("plan") == swept.at("plan"));
+  CHECK(folder.run(base + "auto").json().at("plan").at("global_batch").get<std::int64_t>() >= 8);
+  for (const std::string bad : {"0", "8..", "..8", "-3", "8..4", "automatic", "1e3", "99999999999999999999"}) {
+    CAPTURE(bad);
+    check_failure(folder.run("plan --model gpt2-350m --cluster 8xa100-40g --global-batch " + bad), 2, "--global-batch");
+  }
+}
+
+TEST_CASE("the local search is an option, and never beats the exact one") {
+  const Folder folder;
+  const std::string base =
+      "plan --model gpt2-774m --cluster 8xtitan-24g --global-batch 32 --memory 6GiB --json --search ";
+  const json exact = folder.run(base + "exact").json();
+  const json bmw = folder.run(base + "bmw").json();
+  check_report(bmw);
+  CHECK(bmw.at("iteration_seconds").get<double>() >= exact.at("iteration_seconds").get<double>() * (1 - 1e-9));
+  for (const json& report : {exact, bmw})
+    for (const char* alpha : {"alpha_t", "alpha_m"}) {
+      CHECK(report.at(alpha).get<double>() >= 0);
+      CHECK(report.at(alpha).get<double>() < 1);
+    }
+  CHECK(exact.at("bound_seconds").get<double>() <= exact.at("iteration_seconds").get<double>());
+  check_failure(folder.run("plan --model gpt2-774m --cluster 8xtitan-24g --global-batch 32 --search greedy"), 2,
+                "exact|bmw");
+}
+
+TEST_CASE("degrees that contradict each other or the devices are refused") {
+  const Folder folder;
+  const auto refused = [&](const std::string& space, const std::string& part,
+                           const std::string& cluster = "8xa100-40g") {
+    CAPTURE(space);
+    check_failure(folder.run("plan --model gpt2-350m --cluster " + cluster + " --global-batch 24 --space " + space), 2,
+                  part);
+  };
+  refused("tp=3", "tp=3");
+  refused("all,tp=4,max-tp=2", "max-tp=2");
+  refused("all,tp=4,tp=2", "contradicts 4");
+  refused("all,pp=4,tp=4", "16 together");
+  refused("all,pow2,dp=3", "no power of two", "12xa100-40g");
+  refused("all,pp=5", "pp=5", "12xa100-40g");
+  for (const std::string space : {"all,dp=3", "all,pp=6", "all,tp=2,dp=6", "all,pp=3,dp=4"}) {
+    CAPTURE(space);
+    const Ran ran =
+        folder.run("plan --model gpt2-350m --cluster 12xa100-40g --global-batch 24 --json --space " + space);
+    REQUIRE(ran.code == 0);
+    check_report(ran.json());
+  }
+}
+
+TEST_CASE("interleaved and zero-bubble plans are made and priced, and not trained") {
+  const Folder folder;
+  folder.write_text();
+  for (const std::string schedule : {"interleaved", "zb-h1"}) {
+    CAPTURE(schedule);
+    const json report = folder
+                            .run(
+                                "plan --model gpt2-350m --cluster 8xa100-40g --global-batch 64 --microbatches 16 "
+                                "--space all,pp=4 --json --out p.json --schedule " +
+                                schedule)
+                            .json();
+    CHECK(report.at("schedule") == schedule);
+    CHECK(report.at("plan").at("schedule") == schedule);
+    CHECK((report.at("plan").at("virtual_stages").get<int>() > 1) == (schedule == "interleaved"));
+    const json priced = folder.run("cost --plan p.json --json").json();
+    CHECK(priced.at("iteration_seconds") == report.at("iteration_seconds"));
+    check_failure(folder.run("train --plan p.json --data text.txt --steps 1"), 2, schedule);
+  }
+  const json best =
+      folder.run("plan --model gpt2-350m --cluster 8xa100-40g --global-batch 64 --json --schedule all").json();
+  const json plain = folder.run("plan --model gpt2-350m --cluster 8xa100-40g --global-batch 64 --json").json();
+  CHECK(best.at("iteration_seconds").get<double>() <= plain.at("iteration_seconds").get<double>());
 }
 
 TEST_CASE("a budget that is too small tells the smallest that works, and that one works") {

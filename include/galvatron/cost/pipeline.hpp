@@ -20,30 +20,57 @@ struct StageSeconds {
   Seconds backward;
   Seconds synchronise;  ///< gradients, after the last micro-batch
   Seconds update;       ///< optimizer, after all stages have synchronised
+  Seconds weights{};    ///< part of backward that zb-h1 puts off, at most forward and at most the rest of backward
   friend constexpr bool operator==(const StageSeconds&, const StageSeconds&) = default;
 };
 
-/// Every stage on devices of its own:
+/// How much the parts of stages count in an iteration of a schedule:
 ///
-///     sum_i T_i + (m - 1) max_i T_i + max_i (synchronise_i + update_i),   T_i = forward_i + backward_i
+///     ramp sum_i (T_i - postponed W_i) + turns max_i T_i + max_i (once an iteration)
 ///
-/// Source: Galvatron (arXiv 2211.13878), section 3.3, with the once-an-iteration parts of stages side by side. GPipe
+/// with T_i = forward_i + backward_i and W_i = weights_i of stage i, seconds of a micro-batch.
+///
+///     schedule      ramp       turns      postponed
+///     gpipe, 1f1b   1          m - 1      0                          Galvatron (arXiv 2211.13878), section 3.3
+///     interleaved   1 / v      m - 1/v    0                          bubble (P-1)/(v m): Narayanan et al.
+///                                                                    (arXiv 2104.04473), section 2.2
+///     zb-h1         (P-1) / P  m          1 + (min(m, P)-1)/(P-1)    bubble (P-1)(t_F + t_B - t_W): Qi et al.
+///                                                                    (arXiv 2401.10241), section 3.1, for m >= P
+///
+/// The sources' formulas are for equal stages; for uneven ones the ramp is the mean of the stages' ramps.
+struct PipelineWeights {
+  double ramp = 1;
+  double turns = 0;
+  double postponed = 0;
+};
+
+constexpr PipelineWeights pipeline_weights(ScheduleKind kind, int stages, int microbatches, int virtual_stages = 1) {
+  const double m = microbatches;
+  const double p = stages;
+  if (kind == ScheduleKind::interleaved) return {1.0 / virtual_stages, m - 1.0 / virtual_stages, 0};
+  if (kind == ScheduleKind::zb_h1 && stages > 1) return {(p - 1) / p, m, 1 + (m < p ? m - 1 : p - 1) / (p - 1)};
+  return {1, m - 1, 0};
+}
+
+/// Every stage on devices of its own: see PipelineWeights. What stages do once an iteration they do side by side. GPipe
 /// drains between the passes: its forwards and backwards have maxima of their own.
-inline Seconds pipeline_seconds(ScheduleKind kind, std::span<const StageSeconds> stages, int microbatches) {
+inline Seconds pipeline_seconds(ScheduleKind kind, std::span<const StageSeconds> stages, int microbatches,
+                                int virtual_stages = 1) {
+  const PipelineWeights weights = pipeline_weights(kind, static_cast<int>(stages.size()), microbatches, virtual_stages);
   Seconds sum;
   Seconds slowest;
   Seconds forward;
   Seconds backward;
   Seconds once;
   for (const StageSeconds& stage : stages) {
-    sum += stage.forward + stage.backward;
+    sum += stage.forward + stage.backward - stage.weights * weights.postponed;
     slowest = max(slowest, stage.forward + stage.backward);
     forward = max(forward, stage.forward);
     backward = max(backward, stage.backward);
     once = max(once, stage.synchronise + stage.update);
   }
   const Seconds turn = kind == ScheduleKind::gpipe ? forward + backward : slowest;
-  return sum + (microbatches - 1) * turn + once;
+  return sum * weights.ramp + turn * weights.turns + once;
 }
 
 namespace detail {
@@ -64,7 +91,7 @@ inline std::vector<int> pass_order(ScheduleKind kind, int stages, int stage, int
 }  // namespace detail
 
 /// Stages that share cores: a stage that waits leaves its cores to those that work. The stages' seconds are those with
-/// all ranks at work. Follows the schedule event by event: O(m P N) for N ranks.
+/// all ranks at work. Follows gpipe or 1f1b event by event: O(m P N) for N ranks.
 inline Seconds shared_pipeline_seconds(ScheduleKind kind, std::span<const StageSeconds> stages, int microbatches,
                                        const CoreSharing& sharing) {
   const int count = static_cast<int>(stages.size());

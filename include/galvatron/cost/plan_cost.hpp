@@ -31,6 +31,7 @@ struct LayerSeconds {
   Seconds forward_communication;
   Seconds backward_communication;
   Seconds update_communication;
+  Seconds weights;  ///< part of backward: weight gradients, which zb-h1 puts off
   friend constexpr bool operator==(const LayerSeconds&, const LayerSeconds&) = default;
 };
 
@@ -92,6 +93,11 @@ constexpr LayerSeconds layer_seconds(const LayerCounts& counts, const StrategySp
   out.synchronise = synchronise.alone() + longer(max(out.forward, out.backward), synchronise.beside);
   out.update_communication = update.waited + longer(out.forward, update.beside);
   out.update = update.computation + out.update_communication;
+  for (const Work& work : counts.backward)
+    if (work.kind == WorkKind::gemm_tn || work.kind == WorkKind::bias_gradient)
+      out.weights += time_of(work, precision, cluster, busy);
+  // What is put off beyond the other passes shortens no pipeline: these must go through all stages in any case.
+  out.weights = min(out.weights, min(out.forward, out.backward * 0.5));
   return out;
 }
 
@@ -135,11 +141,13 @@ constexpr CoreSharing core_sharing(const Cluster& cluster, int stage_ranks) {
   return {cluster.cores, cluster.threads_per_rank, cluster.devices_per_node, stage_ranks};
 }
 
-/// Seconds of an iteration on this cluster.
+/// Seconds of an iteration on this cluster. Where stages share cores, the schedules that the runtime does not carry out
+/// are priced as if each stage kept its share of them.
 inline Seconds iteration_seconds(const Cluster& cluster, ScheduleKind kind, std::span<const StageSeconds> stages,
-                                 int microbatches, int stage_ranks) {
+                                 int microbatches, int stage_ranks, int virtual_stages = 1) {
   const int count = static_cast<int>(stages.size());
-  if (!stages_share_cores(cluster, count, stage_ranks)) return pipeline_seconds(kind, stages, microbatches);
+  if (!is_trained(kind) || !stages_share_cores(cluster, count, stage_ranks))
+    return pipeline_seconds(kind, stages, microbatches, virtual_stages);
   return shared_pipeline_seconds(kind, stages, microbatches, core_sharing(cluster, stage_ranks));
 }
 

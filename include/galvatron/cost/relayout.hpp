@@ -81,10 +81,14 @@ struct Relayout {
 /// the same samples before and after.
 constexpr Relayout relayout_of(ActivationLayout from, ActivationLayout to) {
   if (from == to) return {};
+  const int span = std::lcm(from.replicas * from.parts, to.replicas * to.parts);
+  // The batch is cut outermost: a common factor of the data degrees makes blocks of ranks that do the same.
+  const int blocks = std::gcd(from.data, to.data);
+  from.data /= blocks;
+  to.data /= blocks;
   // Sizes that every degree divides, and chunks of a zigzag: twice the number of ranks.
   from.batch = to.batch = from.sequence = to.sequence = std::int64_t{2} * from.ranks();
-  const double all = static_cast<double>(from.batch) * static_cast<double>(from.sequence);
-  const int span = std::lcm(from.replicas * from.parts, to.replicas * to.parts);
+  const double all = static_cast<double>(from.batch) * static_cast<double>(from.sequence) * blocks;
   // No rank lacks more than all that it wants, and where layouts differ much a rank in the middle does.
   const int middle = to.first_rank + to.ranks() / 2;
   for (const int rank : {middle, middle - 1, middle / 2 + 1})

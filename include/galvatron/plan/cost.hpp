@@ -38,7 +38,7 @@ struct PlanStageCost {
   cost::StageMemory memory;
   cost::StageSeconds seconds;
   Seconds communication;  ///< part of forward + backward: collectives and moves
-  int slots = 1;          ///< micro-batches in flight
+  int slots = 1;          ///< micro-batches in flight, of the first chunk
   [[nodiscard]] Bytes peak() const { return memory.total(); }
 };
 
@@ -55,10 +55,30 @@ struct PlanCost {
   Seconds update;  ///< gradients and optimizer, once
   Seconds idle;    ///< waits for other stages
 
+  /// 1 - largest / sum over the stages of their seconds (alpha_t) and of their peaks (alpha_m), each in [0, 1 - 1/P]:
+  /// how evenly they are loaded (Galvatron-BMW, arXiv 2307.02031).
+  [[nodiscard]] double time_balance() const {
+    return balance([](const PlanStageCost& s) { return (s.seconds.forward + s.seconds.backward).value; });
+  }
+  [[nodiscard]] double memory_balance() const {
+    return balance([](const PlanStageCost& s) { return static_cast<double>(s.peak().count); });
+  }
   [[nodiscard]] Bytes peak() const {
     Bytes most;
     for (const PlanStageCost& stage : stages) most = max(most, stage.peak());
     return most;
+  }
+
+ private:
+  template <class F>
+  [[nodiscard]] double balance(F figure) const {
+    double most = 0;
+    double sum = 0;
+    for (const PlanStageCost& stage : stages) {
+      most = std::max(most, figure(stage));
+      sum += figure(stage);
+    }
+    return sum > 0 ? 1 - most / sum : 0;
   }
 };
 
@@ -76,8 +96,8 @@ inline Flops model_flops(const ModelSpec& model, std::int64_t global_batch, std:
   return sum * 3.0;
 }
 
-/// The cost of a plan on a cluster. Errors (usage): the plan is inconsistent or does not suit the model, needs another
-/// number of devices, or has a schedule that is not priced.
+/// The cost of a plan on a cluster. Errors (usage): the plan is inconsistent or does not suit the model, or needs more
+/// devices.
 inline Result<PlanCost> cost_of(const Plan& plan, const ModelSpec& model, const Cluster& cluster) {
   if (const std::string why = why_inconsistent(plan); !why.empty()) return usage_error("not a plan: " + why);
   if (const std::string why = why_unfit(plan, model); !why.empty())
@@ -85,9 +105,6 @@ inline Result<PlanCost> cost_of(const Plan& plan, const ModelSpec& model, const 
   if (plan.ranks() > cluster.devices)
     return usage_error("the plan needs " + std::to_string(plan.ranks()) + " devices and " + cluster.name + " has " +
                        std::to_string(cluster.devices) + ": give a larger --cluster or make a new plan");
-  if (!is_planned(plan.schedule))
-    return usage_error(std::string("the schedule ") + name_of(plan.schedule) + " is not priced yet: use gpipe or 1f1b");
-
   PlanCost out;
   const int count = static_cast<int>(plan.stages.size());
   const int ranks = plan.ranks();
@@ -98,19 +115,22 @@ inline Result<PlanCost> cost_of(const Plan& plan, const ModelSpec& model, const 
                           .microbatches = plan.microbatches,
                           .stages = count};
   const auto price = [&](std::int64_t elements) { return cost::MovePricer(batch, elements, cluster, ranks); };
-  std::vector<cost::StageSeconds> seconds;
-  for (int i = 0; i < count; ++i) {
-    const PlanStage& stage = plan.stages[static_cast<std::size_t>(i)];
-    PlanStageCost total;
+  const int chunks = plan.virtual_stages;
+  out.stages.resize(plan.stages.size());
+  for (int i = 0; i < count * chunks; ++i) {
+    const PlanStage& stage = plan.stages[static_cast<std::size_t>(i % count)];
+    PlanStageCost& total = out.stages[static_cast<std::size_t>(i % count)];
     total.stage = stage;
-    total.slots = microbatches_in_flight(plan.schedule, count, i, plan.microbatches);
+    const int slots = microbatches_in_flight(plan.schedule, count, i % count, plan.microbatches, chunks, i / count);
+    if (i < count) total.slots = slots;
+    const LayerRange range = virtual_stage_layers(plan, i);
     std::vector<cost::LayerCounts> counts;
     std::vector<ActivationLayout> layouts;
     const std::size_t first = out.layers.size();
     const auto add = [&](const LayerSpec& layer, const StrategySpec& spec) {
       // Equal neighbours are common; counting and pricing are not free.
       const bool again = !counts.empty() && out.layers.back().spec == spec && layer.kind == LayerKind::block &&
-                         stage.first_layer < static_cast<int>(out.layers.size()) - 1 &&
+                         range.first < static_cast<int>(out.layers.size()) - 1 &&
                          model.blocks[out.layers.size() - 2] == layer;
       PlanLayerCost cost;
       cost.spec = spec;
@@ -131,12 +151,18 @@ inline Result<PlanCost> cost_of(const Plan& plan, const ModelSpec& model, const 
       out.layers.push_back(cost);
     };
     if (i == 0) add(model.embedding, plan.embedding);
-    for (int layer = stage.first_layer; layer <= stage.last_layer; ++layer)
+    for (int layer = range.first; layer <= range.last; ++layer)
       add(model.blocks[static_cast<std::size_t>(layer)], plan.layers[static_cast<std::size_t>(layer)]);
-    if (i + 1 == count) add(model.head, plan.head);
+    const bool last = i + 1 == count * chunks;
+    if (last) add(model.head, plan.head);
 
-    total.memory =
-        cost::stage_memory(counts, layouts, total.slots, i > 0, i + 1 < count, cluster.device.library_workspace);
+    const cost::StageMemory memory =
+        cost::stage_memory(counts, layouts, slots, i > 0, !last, cluster.device.library_workspace);
+    total.memory.states += memory.states;
+    total.memory.stash += memory.stash;
+    total.memory.boundary += memory.boundary;
+    total.memory.workspace = max(total.memory.workspace, memory.workspace);
+    total.memory.library = memory.library;
     for (std::size_t k = first; k < out.layers.size(); ++k) {
       const PlanLayerCost& layer = out.layers[k];
       const Seconds moves = layer.relayout_forward + layer.relayout_backward;
@@ -144,25 +170,26 @@ inline Result<PlanCost> cost_of(const Plan& plan, const ModelSpec& model, const 
       total.seconds.backward += layer.seconds.backward + layer.relayout_backward;
       total.seconds.synchronise += layer.seconds.synchronise;
       total.seconds.update += layer.seconds.update;
+      total.seconds.weights += layer.seconds.weights;
       total.communication += layer.seconds.forward_communication + layer.seconds.backward_communication + moves;
     }
     if (i > 0) {
-      const LayerSpec& layer = model.blocks[static_cast<std::size_t>(stage.first_layer)];
+      const LayerSpec& layer = model.blocks[static_cast<std::size_t>(range.first)];
       const Seconds receive = price(layer.input_elements(batch.sequence)).receive(out.layers[first].spec);
       total.seconds.forward += receive;
       total.communication += receive;
     }
-    if (i + 1 < count) {
-      const LayerSpec& layer = model.blocks[static_cast<std::size_t>(stage.last_layer)];
+    if (!last) {
+      const LayerSpec& layer = model.blocks[static_cast<std::size_t>(range.last)];
       const Seconds receive = price(layer.output_elements(batch.sequence)).receive(out.layers.back().spec);
       total.seconds.backward += receive;
       total.communication += receive;
     }
-    seconds.push_back(total.seconds);
-    out.stages.push_back(total);
   }
 
-  out.iteration = cost::iteration_seconds(cluster, plan.schedule, seconds, plan.microbatches, stage_ranks);
+  std::vector<cost::StageSeconds> seconds;
+  for (const PlanStageCost& stage : out.stages) seconds.push_back(stage.seconds);
+  out.iteration = cost::iteration_seconds(cluster, plan.schedule, seconds, plan.microbatches, stage_ranks, chunks);
   out.samples_per_second = static_cast<double>(plan.global_batch) / out.iteration.value;
   out.tokens_per_second = out.samples_per_second * static_cast<double>(plan.sequence_length);
   const double peak = cluster.peak_flops(plan.precision) * ranks;

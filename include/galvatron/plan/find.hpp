@@ -40,6 +40,7 @@ inline Plan plan_of(const search::Candidate& candidate, const ModelSpec& model, 
   plan.precision = options.precision;
   plan.microbatches = candidate.microbatches;
   plan.schedule = candidate.schedule;
+  plan.virtual_stages = candidate.virtual_stages;
   const int ranks = cluster.devices / candidate.stages;
   for (std::size_t i = 0; i < candidate.first_block.size(); ++i) {
     const bool last = i + 1 == candidate.first_block.size();
@@ -63,6 +64,7 @@ inline std::string plan_words(const Plan& plan) {
   }
   std::string out;
   if (plan.stages.size() > 1) out += "pp" + std::to_string(plan.stages.size()) + " " + name_of(plan.schedule) + " ";
+  if (plan.virtual_stages > 1) out += "v" + std::to_string(plan.virtual_stages) + " ";
   out += "m" + std::to_string(plan.microbatches) + ":";
   if (counts.empty()) return out;
   auto most = counts.begin();
@@ -114,6 +116,7 @@ inline Result<FoundPlan> find_plan(const ModelSpec& model, const Cluster& cluste
   auto cost = cost_of(out.plan, model, cluster);
   if (!cost) return internal_error("the search made a plan that cannot be priced: " + cost.error().message);
   out.cost = std::move(*cost);
+  out.statistics.bound = min(out.statistics.bound, out.cost.iteration);  // they differ by rounding when it is proven
   Prediction& p = out.plan.predicted;
   p.iteration = out.cost.iteration;
   p.samples_per_second = out.cost.samples_per_second;

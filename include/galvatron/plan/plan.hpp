@@ -20,7 +20,7 @@ namespace galvatron {
 /// The version of plan files that this program writes and reads.
 inline constexpr int plan_version = 1;
 
-/// A run of layers on a run of ranks.
+/// A run of layers on a run of ranks; with virtual stages see virtual_stage_layers.
 struct PlanStage {
   int first_layer = 0;  ///< blocks count from 0; embedding and head are not counted
   int last_layer = 0;   ///< inclusive
@@ -90,6 +90,25 @@ struct Plan {
   [[nodiscard]] std::int64_t microbatch() const { return global_batch / microbatches; }
 };
 
+/// First and last layer of virtual stage `index`, 0 to P v - 1. With v virtual stages (the interleaved schedule) the
+/// layers are cut into P v equal chunks in their order, and chunk c of stage s is virtual stage c P + s: the stage's
+/// entry in `stages` tells its ranks and how many layers it has, not which. Two stages, v = 2, eight layers:
+///
+///     stage 0   layers 0-1 and 4-5      its entry says 0-3
+///     stage 1   layers 2-3 and 6-7      its entry says 4-7
+struct LayerRange {
+  int first = 0;
+  int last = 0;
+};
+inline LayerRange virtual_stage_layers(const Plan& plan, int index) {
+  if (plan.virtual_stages == 1) {
+    const PlanStage& stage = plan.stages[static_cast<std::size_t>(index)];
+    return {stage.first_layer, stage.last_layer};
+  }
+  const int each = static_cast<int>(plan.layers.size() / plan.stages.size()) / plan.virtual_stages;
+  return {index * each, (index + 1) * each - 1};
+}
+
 /// Why a plan is none, whatever the model; an empty message when it is one: stages cover layers and ranks without gap
 /// or overlap, degrees multiply to the ranks of the stage, strategies are legal, and micro-batches divide evenly.
 inline std::string why_inconsistent(const Plan& plan) {
@@ -133,6 +152,20 @@ inline std::string why_inconsistent(const Plan& plan) {
   if (layer != static_cast<int>(plan.layers.size()))
     return "the stages end with layer " + text(layer - 1) + ", but the plan has layers 0 to " +
            text(static_cast<std::int64_t>(plan.layers.size()) - 1);
+
+  if (plan.schedule == ScheduleKind::interleaved) {
+    const auto stages = static_cast<int>(plan.stages.size());
+    if (stages < 2 || plan.microbatches % stages != 0)
+      return "the interleaved schedule needs at least 2 stages and a multiple of them as micro-batches, not " +
+             text(stages) + " and " + text(plan.microbatches);
+    const auto chunks = static_cast<std::size_t>(stages) * static_cast<std::size_t>(plan.virtual_stages);
+    const int each = static_cast<int>(plan.layers.size()) / stages;
+    bool even = plan.layers.size() % chunks == 0;
+    for (const PlanStage& stage : plan.stages) even = even && stage.last_layer - stage.first_layer + 1 == each;
+    if (!even)
+      return "virtual stages have equally many layers: " + text(stages) + " stages x " + text(plan.virtual_stages) +
+             " virtual stages do not cut " + text(static_cast<std::int64_t>(plan.layers.size())) + " layers evenly";
+  }
 
   const auto why = [&](const std::string& name, const StrategySpec& spec, const PlanStage& stage) -> std::string {
     if (const auto illegal = why_illegal(spec); !illegal.empty())

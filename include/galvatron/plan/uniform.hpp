@@ -33,7 +33,7 @@ Result<Plan> uniform_plan(const S& strategy, const ModelSpec& model, const Unifo
   if (blocks < stages)
     return usage_error("the model " + model.name + " has " + std::to_string(blocks) + " layers, too few for " +
                        std::to_string(stages) + " stages: name a Pipeline degree of at most " + std::to_string(blocks));
-  if (!is_planned(S::schedule))
+  if (!is_trained(S::schedule))
     return usage_error(std::string("the runtime does not carry out the schedule ") + name_of(S::schedule) +
                        ": name Pipeline<" + std::to_string(stages) + ", ScheduleKind::one_f_one_b> or gpipe");
   Plan plan;

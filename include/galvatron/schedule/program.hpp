@@ -14,8 +14,10 @@
 //   reduce_gradients       sum the gradients over the data-parallel ranks; micro-batch 0
 //   step                   update the weights; micro-batch 0
 //
-// A send only offers: the stage goes on, and has one buffer for activations and one for gradients, so it must not
-// begin the forward (backward) that writes the buffer again before the peer has taken what is in it.
+// A send only offers: the stage goes on, and has one buffer for activations and one for gradients (of each of its
+// chunks), so it must not begin the forward (backward) that writes the buffer again before the peer has taken what is
+// in it. With v virtual stages the stage has v chunks of layers: chunk c of stage s is virtual stage c P + s of P v, so
+// the last stage sends the activations of chunk c to chunk c + 1 of the first, and gradients go back that way.
 #pragma once
 
 #include <cstdint>

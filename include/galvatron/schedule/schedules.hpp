@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <string>
+#include <utility>
 
 #include <galvatron/core/error.hpp>
 #include <galvatron/schedule/program.hpp>
@@ -12,18 +13,7 @@ namespace galvatron::schedule {
 
 using galvatron::ScheduleKind;
 
-/// Is there a program for it?
-constexpr bool is_available(ScheduleKind kind) { return is_planned(kind); }
-
-/// "gpipe, 1f1b"
-inline std::string available_schedules() {
-  std::string text;
-  for (const ScheduleKind kind : schedule_kinds)
-    if (is_available(kind)) text += (text.empty() ? "" : ", ") + std::string(name_of(kind));
-  return text;
-}
-
-/// The number of micro-batches whose stashes stage `stage` of `stages` holds at once, at most. For available kinds.
+/// The number of micro-batches whose stashes stage `stage` of `stages` holds at once, at most.
 constexpr int in_flight(ScheduleKind kind, int stage, int stages, int microbatches) {
   return microbatches_in_flight(kind, stages, stage, microbatches);
 }
@@ -85,21 +75,99 @@ inline Program one_forward_one_backward(int stages, int microbatches) {
   return program;
 }
 
-/// The program of a schedule. Errors (usage): no program for this kind, or a count below 1.
-inline Result<Program> make_program(ScheduleKind kind, int stages, int microbatches) {
-  if (stages < 1 || microbatches < 1)
-    return usage_error("a pipeline needs at least 1 stage and 1 micro-batch, not " + std::to_string(stages) + " and " +
-                       std::to_string(microbatches));
+/// Zero bubble, handcrafted schedule 1 (Qi et al. 2024, arXiv 2401.10241, section 3.1): 1F1B whose backward comes in
+/// two parts. The gradient of the input goes on at once; stage s puts off the gradients of its weights by s
+/// micro-batches, so that the last stages answer sooner, and does them where it would wait (capital letters):
+///
+///   stage 0  0 1 2 . . a A 3 b B c C d D      in flight: min(P, m) on every stage, as on 1F1B's first
+///   stage 1  . 0 1 . a 2 b A 3 c B d C D
+///   stage 2  . . 0 a 1 b 2 c A 3 d B C D      idle (P - 1) (f + b - w), if w is at most f and b
+inline Program zero_bubble_h1(int stages, int microbatches) {
+  Program program;
+  for (int stage = 0; stage < stages; ++stage) {
+    StageProgram own;
+    const int ahead = std::min(stages - 1 - stage, microbatches - 1);
+    for (int i = 0; i < microbatches + ahead; ++i) {
+      if (i < microbatches) detail::push_forward(own, stage, stages, i);
+      if (i < ahead) continue;
+      const int backward = i - ahead;
+      if (stage + 1 < stages) own.push_back({Op::receive_gradient, backward});
+      own.push_back({Op::backward_input, backward});
+      if (stage > 0) own.push_back({Op::send_gradient, backward});
+      if (backward >= stage) own.push_back({Op::backward_weight, backward - stage});
+    }
+    for (int i = std::max(0, microbatches - stage); i < microbatches; ++i) own.push_back({Op::backward_weight, i});
+    own.push_back({Op::reduce_gradients});
+    own.push_back({Op::step});
+    program.push_back(std::move(own));
+  }
+  return program;
+}
+
+/// Interleaved 1F1B (Narayanan et al. 2021, arXiv 2104.04473, section 2.2): a stage has `virtual_stages` chunks of
+/// layers, and chunk c of stage s is the virtual stage c P + s. Groups of P micro-batches go through the chunks in
+/// turn. Every chunk has buffers of its own for what it sends. The bubble is 1 / v of 1F1B's:
+///
+///   (m + (P - 1) / v) (f + b) in all, f and b those of a stage, (P - 1) / v (f + b) of it idle
+///
+/// `microbatches` is a multiple of `stages`.
+inline Program interleaved(int stages, int microbatches, int virtual_stages) {
+  Program program;
+  const int passes = microbatches * virtual_stages;
+  for (int stage = 0; stage < stages; ++stage) {
+    StageProgram own;
+    const auto microbatch_of = [&](int pass) { return pass / (stages * virtual_stages) * stages + pass % stages; };
+    const auto forward = [&](int pass) {
+      const int chunk = pass % (stages * virtual_stages) / stages;
+      const int i = microbatch_of(pass);
+      if (stage > 0 || chunk > 0) own.push_back({Op::receive_activation, i, chunk});
+      own.push_back({Op::forward, i, chunk});
+      if (stage + 1 < stages || chunk + 1 < virtual_stages) own.push_back({Op::send_activation, i, chunk});
+    };
+    const auto backward = [&](int pass) {
+      const int chunk = virtual_stages - 1 - pass % (stages * virtual_stages) / stages;
+      const int i = microbatch_of(pass);
+      if (stage + 1 < stages || chunk + 1 < virtual_stages) own.push_back({Op::receive_gradient, i, chunk});
+      own.push_back({Op::backward, i, chunk});
+      if (stage > 0 || chunk > 0) own.push_back({Op::send_gradient, i, chunk});
+    };
+    const int ahead = interleaved_warm_up(stages, stage, microbatches, virtual_stages);
+    for (int pass = 0; pass < passes + ahead; ++pass) {
+      if (pass < passes) forward(pass);
+      if (pass >= ahead) backward(pass - ahead);
+    }
+    own.push_back({Op::reduce_gradients});
+    own.push_back({Op::step});
+    program.push_back(std::move(own));
+  }
+  return program;
+}
+
+/// The program of a schedule. Errors (usage): a count below 1, virtual stages with another schedule than the
+/// interleaved one, and there fewer than 2 stages or micro-batches that the stages do not divide.
+inline Result<Program> make_program(ScheduleKind kind, int stages, int microbatches, int virtual_stages = 1) {
+  if (stages < 1 || microbatches < 1 || virtual_stages < 1)
+    return usage_error("a pipeline needs at least 1 stage, 1 micro-batch and 1 virtual stage, not " +
+                       std::to_string(stages) + ", " + std::to_string(microbatches) + " and " +
+                       std::to_string(virtual_stages));
+  if (kind != ScheduleKind::interleaved && virtual_stages != 1)
+    return usage_error(std::string("schedule ") + name_of(kind) + " has 1 virtual stage, not " +
+                       std::to_string(virtual_stages) + ": choose interleaved");
   switch (kind) {
     case ScheduleKind::gpipe:
       return gpipe(stages, microbatches);
     case ScheduleKind::one_f_one_b:
       return one_forward_one_backward(stages, microbatches);
-    default:
+    case ScheduleKind::zb_h1:
+      return zero_bubble_h1(stages, microbatches);
+    case ScheduleKind::interleaved:
       break;
   }
-  return usage_error(std::string("schedule ") + name_of(kind) +
-                     " is not available; available are: " + available_schedules());
+  if (stages < 2 || microbatches % stages != 0)
+    return usage_error(
+        "the interleaved schedule needs at least 2 stages and a multiple of them as micro-batches, not " +
+        std::to_string(stages) + " and " + std::to_string(microbatches));
+  return interleaved(stages, microbatches, virtual_stages);
 }
 
 }  // namespace galvatron::schedule

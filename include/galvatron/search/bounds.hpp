@@ -5,7 +5,9 @@
 //
 //     seconds / alone >= sum_i w_i C_i >= sum_i [ w_i C_i + q_i (memory_i - M) ]
 //
-// where C_i adds, over the layers of stage i, seconds per micro-batch + once / (alone (P + m - 1)). The right side is a
+// where C_i adds, over the layers of stage i, seconds per micro-batch + once / (alone (P + m - 1)). (For any schedule:
+// w_i >= ramp with sum P ramp + turns, and ramp times the seconds that the schedule puts off is taken off w_i C_i; see
+// cost::pipeline_weights.) The right side is a
 // sum over layers, so a layer whose choice and stage are open contributes at least its cheapest: its price. Any weights
 // are valid; good ones come from the relaxed problem with fractional layers, where a stage of n layers takes
 // n h(M / n) seconds, h the lower convex hull of the choices' (memory, seconds).
@@ -18,6 +20,7 @@
 #include <utility>
 #include <vector>
 
+#include <galvatron/search/label.hpp>
 #include <galvatron/search/problem.hpp>
 
 namespace galvatron::search {
@@ -26,7 +29,8 @@ class Bounds {
  public:
   explicit Bounds(const Problem& problem) : p_(problem) {
     const Objective& o = p_.objective;
-    turns_ = p_.stages() + o.microbatches - 1;
+    ramp_weight_ = o.weights.ramp;
+    turns_ = p_.stages() * ramp_weight_ + o.weights.turns;
     alone_ = p_.stages() == 1 ? o(1, 1, 0) / o.microbatches : o.alone;
     once_share_ = 1 / (alone_ * turns_);
     least_of_types();
@@ -41,32 +45,41 @@ class Bounds {
   /// Of the whole problem.
   [[nodiscard]] double seconds() const {
     return std::max(open_.back() * alone_ + credit_.back(),
-                    p_.objective(time_.back(), time_.back() / p_.stages(), once_.back() / p_.stages()));
+                    p_.objective(ramp_.back(), time_.back() / p_.stages(), once_.back() / p_.stages()));
   }
+  /// Least sums over the layers before each one, (layers + 1): seconds of the ramps, seconds once an iteration.
+  [[nodiscard]] const std::vector<double>& ramps() const { return ramp_; }
+  [[nodiscard]] const std::vector<double>& onces() const { return once_; }
 
-  /// Of any assignment in which stage `stage` begins with layer `begin`, and its layers up to before `end` take `time`,
-  /// `once` and `top` bytes so far.
-  [[nodiscard]] double with_stage(int stage, int begin, int end, double time, double once, std::int64_t top) const {
+  /// Of any assignment in which stage `stage` begins with layer `begin`, and its layers up to before `end` are those of
+  /// this label.
+  [[nodiscard]] double with_stage(int stage, int begin, int end, const Label& label) const {
     const auto a = static_cast<std::size_t>(begin);
     const auto b = static_cast<std::size_t>(end);
     const bool last = stage + 1 == p_.stages();
-    const double sum = time + time_.back() - (time_[b] - time_[a]);
-    const double slowest = std::max(time + (last ? time_.back() - time_[b] : 0.0), sum / p_.stages());
-    return std::max(relaxed_with_stage(stage, begin, end, time + once_share_ * once, top),
-                    p_.objective(sum, slowest, std::max(once, once_.back() / p_.stages())));
+    const double sum = label.ramp + ramp_.back() - (ramp_[b] - ramp_[a]);
+    const double slowest = std::max(label.time + (last ? time_.back() - time_[b] : 0.0),
+                                    (label.time + time_.back() - (time_[b] - time_[a])) / p_.stages());
+    return std::max(
+        relaxed_with_stage(stage, begin, end, finished(stage, label.time, label.ramp, label.once), label.top),
+        p_.objective(sum, slowest, std::max(label.once, once_.back() / p_.stages())));
   }
-  /// The same from the sum time + once_share() * once alone.
-  [[nodiscard]] double relaxed_with_stage(int stage, int begin, int end, double cost, std::int64_t top) const {
+  /// The same from what the layers contribute to the bound alone.
+  [[nodiscard]] double relaxed_with_stage(int stage, int begin, int end, double contribution, std::int64_t top) const {
     const auto i = static_cast<std::size_t>(stage);
     const double open = open_.back() - (open_[static_cast<std::size_t>(end)] - open_[static_cast<std::size_t>(begin)]);
     const double own =
-        weight_[i] * cost + price_[i] * (static_cast<double>(top) + ending_[i] - static_cast<double>(p_.budget));
+        contribution + price_[i] * (static_cast<double>(top) + ending_[i] - static_cast<double>(p_.budget));
     return alone_ * (open + own) + credit_.back() - (credit_[i + 1] - credit_[i]);
   }
 
+  /// Of any assignment of one stage whose sum of time + once_share() * once is `cost`.
+  [[nodiscard]] double single_stage(double cost) const { return cost * alone_ * turns_; }
+
   /// The part of the bound that a finished stage contributes.
-  [[nodiscard]] double finished(int stage, double time, double once) const {
-    return weight_[static_cast<std::size_t>(stage)] * (time + once_share_ * once);
+  [[nodiscard]] double finished(int stage, double time, double ramp, double once) const {
+    const double w = weight_[static_cast<std::size_t>(stage)];
+    return (w - ramp_weight_) * time + ramp_weight_ * ramp + w * once_share_ * once;
   }
   /// Of any assignment whose stages before `stage` are finished: their contributions, sums and maxima are known, and
   /// `begin` is the first layer of the others.
@@ -77,14 +90,16 @@ class Bounds {
         alone_ * (contributions + open_.back() - open_[a]) + credit_.back() - credit_[static_cast<std::size_t>(stage)];
     const double rest = time_.back() - time_[a];
     const int left = p_.stages() - stage;
-    return std::max(relaxed, p_.objective(sum + rest, left > 0 ? std::max(slowest, rest / left) : slowest, once));
+    return std::max(relaxed, p_.objective(sum + ramp_.back() - ramp_[a],
+                                          left > 0 ? std::max(slowest, rest / left) : slowest, once));
   }
   /// Of any assignment with these choices in the first and the last layer.
   [[nodiscard]] double with_ends(const Choice& first, const Choice& last) const {
     const std::size_t end = time_.size() - 1;
     const double inner = time_[end - 1] - time_[1];
-    const double sum = inner + first.seconds() + last.seconds();
-    const double slowest = std::max({sum / p_.stages(), first.seconds(), last.seconds()});
+    const double all = inner + first.seconds() + last.seconds();
+    const double sum = ramp_[end - 1] - ramp_[1] + p_.objective.ramp_of(first) + p_.objective.ramp_of(last);
+    const double slowest = std::max({all / p_.stages(), first.seconds(), last.seconds()});
     const double once =
         std::max({(once_[end - 1] - once_[1] + first.once() + last.once()) / p_.stages(), first.once(), last.once()});
     const double relaxed =
@@ -103,11 +118,12 @@ class Bounds {
 
   [[nodiscard]] double seconds_of(const Choice& c) const { return c.seconds() + once_share_ * c.once(); }
   [[nodiscard]] double memory_in(int stage, const Choice& c) const {
-    return static_cast<double>(c.states + p_.slots[static_cast<std::size_t>(stage)] * c.stash);
+    return static_cast<double>(c.states + p_.least_slots(stage) * c.stash);
   }
   [[nodiscard]] double cost_in(int stage, const Choice& c) const {
     const auto i = static_cast<std::size_t>(stage);
-    return weight_[i] * seconds_of(c) + price_[i] * memory_in(stage, c);
+    return weight_[i] * seconds_of(c) - ramp_weight_ * p_.objective.weights.postponed * c.weights +
+           price_[i] * memory_in(stage, c);
   }
   [[nodiscard]] const LayerType& type_of(int layer) const {
     return p_.types[static_cast<std::size_t>(p_.layers[static_cast<std::size_t>(layer)])];
@@ -115,22 +131,27 @@ class Bounds {
   [[nodiscard]] bool is_movable(int layer) const { return layer >= p_.leading && layer < p_.count() - p_.trailing; }
 
   void least_of_types() {
-    std::vector<std::pair<double, double>> least;
-    for (const LayerType& type : p_.types) {
-      double t = std::numeric_limits<double>::max();
-      double o = t;
-      for (const Choice& c : type) {
-        t = std::min(t, c.seconds());
-        o = std::min(o, c.once());
+    struct Least {
+      double time = std::numeric_limits<double>::max();
+      double ramp = std::numeric_limits<double>::max();
+      double once = std::numeric_limits<double>::max();
+    };
+    std::vector<Least> least(p_.types.size());
+    for (std::size_t i = 0; i < least.size(); ++i)
+      for (const Choice& c : p_.types[i]) {
+        least[i].time = std::min(least[i].time, c.seconds());
+        least[i].ramp = std::min(least[i].ramp, p_.objective.ramp_of(c));
+        least[i].once = std::min(least[i].once, c.once());
         least_activation_ = std::min({least_activation_, c.input, c.activation});
       }
-      least.emplace_back(t, o);
-    }
     time_.assign(1, 0.0);
+    ramp_.assign(1, 0.0);
     once_.assign(1, 0.0);
     for (const int type : p_.layers) {
-      time_.push_back(time_.back() + least[static_cast<std::size_t>(type)].first);
-      once_.push_back(once_.back() + least[static_cast<std::size_t>(type)].second);
+      const Least& l = least[static_cast<std::size_t>(type)];
+      time_.push_back(time_.back() + l.time);
+      ramp_.push_back(ramp_.back() + l.ramp);
+      once_.push_back(once_.back() + l.once);
     }
     for (int layer = 0; layer < p_.count(); ++layer)
       if (is_movable(layer)) movable_types_.push_back(p_.layers[static_cast<std::size_t>(layer)]);
@@ -228,8 +249,7 @@ class Bounds {
     if (p_.movable() < 1) return;
     std::vector<Fluid> fluid;
     for (int i = 0; i < p_.stages(); ++i) {
-      const bool like_last = i > 1 && i + 1 < p_.stages() &&
-                             p_.slots[static_cast<std::size_t>(i)] == p_.slots[static_cast<std::size_t>(i) - 1];
+      const bool like_last = i > 1 && i + 1 < p_.stages() && p_.least_slots(i) == p_.least_slots(i - 1);
       fluid.push_back(like_last ? fluid.back() : Fluid{hull(i), room(i), end_seconds(i)});
     }
     const auto layers = [&](double seconds) {
@@ -251,10 +271,10 @@ class Bounds {
     }
     std::vector<Fluid::Fill> fills;
     for (const Fluid& f : fluid) fills.push_back(f.fill(high));
-    // w_i * slope_i is the same for all stages where that leaves w_i >= 1.
+    // w_i * slope_i is the same for all stages where that leaves w_i >= ramp.
     const auto total = [&](double level) {
       double sum = 0;
-      for (const auto& f : fills) sum += std::max(1.0, level / f.slope);
+      for (const auto& f : fills) sum += std::max(ramp_weight_, level / f.slope);
       return sum;
     };
     double least = 0;
@@ -265,7 +285,7 @@ class Bounds {
       (total(middle) <= turns_ ? least : most) = middle;
     }
     for (std::size_t i = 0; i < stages; ++i) {
-      weight_[i] = std::max(1.0, least / fills[i].slope);
+      weight_[i] = std::max(ramp_weight_, least / fills[i].slope);
       const std::vector<Point>& h = fluid[i].hull;
       if (fills[i].vertex >= h.size() || h.size() < 2) continue;  // memory is no limit
       const std::size_t k = std::min(fills[i].vertex, h.size() - 2);
@@ -280,7 +300,7 @@ class Bounds {
       for (int i = 0; i <= last; ++i) {
         const auto at = static_cast<std::size_t>(i);
         if (i > 1 && i < last && weight_[at] == weight_[at - 1] && price_[at] == price_[at - 1] &&
-            p_.slots[at] == p_.slots[at - 1])
+            p_.least_slots(i) == p_.least_slots(i - 1))
           continue;
         for (const Choice& c : p_.types[static_cast<std::size_t>(type)])
           price[static_cast<std::size_t>(type)] = std::min(price[static_cast<std::size_t>(type)], cost_in(i, c));
@@ -304,6 +324,7 @@ class Bounds {
   }
 
   const Problem& p_;
+  double ramp_weight_ = 1;
   double turns_ = 1;
   double alone_ = 1;
   double once_share_ = 0;
@@ -311,6 +332,7 @@ class Bounds {
   std::int64_t least_activation_ = std::numeric_limits<std::int64_t>::max();
   std::vector<int> movable_types_;
   std::vector<double> time_;  // (layers + 1) sums of the least seconds of the layers before
+  std::vector<double> ramp_;
   std::vector<double> once_;
   std::vector<double> weight_;  // (stages) w
   std::vector<double> price_;   // (stages) q, seconds a byte

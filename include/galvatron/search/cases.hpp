@@ -32,13 +32,18 @@ struct Case {
   Problem problem;
   ScheduleKind schedule = ScheduleKind::one_f_one_b;
   std::vector<StrategySpec> specs;
+  std::vector<int> order;  ///< the layer of the model that each layer of the problem is; empty: the same
 
+  [[nodiscard]] constexpr int layer(int index) const {
+    return order.empty() ? index : order[static_cast<std::size_t>(index)];
+  }
   [[nodiscard]] constexpr int stages() const { return problem.stages(); }
   [[nodiscard]] constexpr int microbatches() const { return problem.objective.microbatches; }
 };
 
 /// Checks options against model and cluster and fills in the defaults. Errors (usage): figures below 1, a sequence that
-/// is too long, micro-batches that do not divide the batch, a schedule that no search plans.
+/// is too long, micro-batches that do not divide the batch, forced degrees that do not divide the
+/// devices, no schedule.
 inline Result<SearchOptions> completed(SearchOptions options, const ModelSpec& model, const Cluster& cluster) {
   const auto text = [](std::int64_t n) { return std::to_string(n); };
   if (model.blocks.empty()) return usage_error("the model " + model.name + " has no layers");
@@ -64,11 +69,23 @@ inline Result<SearchOptions> completed(SearchOptions options, const ModelSpec& m
   if (options.microbatches < 0 || (options.microbatches > 0 && options.global_batch % options.microbatches != 0))
     return usage_error(text(options.microbatches) + " micro-batches do not divide the global batch of " +
                        text(options.global_batch) + ": choose a divisor");
-  if (options.schedules.empty()) return usage_error("no schedule is allowed: name gpipe or 1f1b");
-  for (const ScheduleKind kind : options.schedules)
-    if (!is_planned(kind))
-      return usage_error("the search does not plan the schedule " + std::string(name_of(kind)) +
-                         ": choose gpipe or 1f1b");
+  const std::pair<const char*, const DegreeRange*> axes[] = {{"pp", &options.space.pipeline},
+                                                             {"tp", &options.space.tensor},
+                                                             {"cp", &options.space.context},
+                                                             {"dp", &options.space.data}};
+  std::int64_t forced = 1;
+  for (const auto& [name, range] : axes) {
+    if (range->forced == 0) continue;
+    forced *= range->forced;
+    if (forced <= cluster.devices && cluster.devices % forced == 0) continue;
+    std::string valid;
+    for (const int degree : divisors(cluster.devices)) valid += (valid.empty() ? "" : ", ") + text(degree);
+    return usage_error("--space " + std::string(name) + "=" + text(range->forced) +
+                       (forced == range->forced ? "" : " and what else is forced, " + text(forced) + " together,") +
+                       " does not divide the " + text(cluster.devices) + " devices of " + cluster.name +
+                       ": force degrees whose product is one of " + valid);
+  }
+  if (options.schedules.empty()) return usage_error("no schedule is allowed: name gpipe, 1f1b, interleaved or zb-h1");
   return options;
 }
 
@@ -83,8 +100,10 @@ struct StageSetting {
   std::vector<StrategySpec> like;     // a spec of each layout
   std::vector<cost::Relayout> moves;  // (layouts, layouts)
 
-  constexpr StageSetting(int stage_count, int stage_ranks, const Space& space)
-      : stages(stage_count), ranks(stage_ranks), specs(strategies(space, stage_ranks)) {
+  constexpr StageSetting() = default;
+  /// @param candidates  for a stage of so many ranks
+  constexpr StageSetting(int stage_count, int stage_ranks, std::vector<StrategySpec> candidates)
+      : stages(stage_count), ranks(stage_ranks), specs(std::move(candidates)) {
     const auto of = [](const StrategySpec& s) { return activation_layout(s, 0, 1, 1); };
     for (const StrategySpec& spec : specs) {
       const auto same =
@@ -119,6 +138,7 @@ constexpr Choice make_choice(const LayerSpec& layer, const StrategySpec& spec, c
   Choice choice;
   choice.forward = seconds.forward.value;
   choice.backward = seconds.backward.value;
+  choice.weights = seconds.weights.value;
   choice.synchronise = seconds.synchronise.value;
   choice.update = seconds.update.value;
   choice.states = counts.states.count;
@@ -133,7 +153,7 @@ constexpr Choice make_choice(const LayerSpec& layer, const StrategySpec& spec, c
 
 /// The moves at the borders of each kind of layer; equal borders are priced once.
 constexpr std::vector<Moves> make_moves(const std::vector<const LayerSpec*>& kinds, const StageSetting& setting,
-                                     const cost::Batch& batch, const Cluster& cluster, int ranks) {
+                                        const cost::Batch& batch, const Cluster& cluster, int ranks) {
   struct Border {
     std::int64_t elements = 0;
     std::vector<double> relayout;
@@ -170,6 +190,7 @@ constexpr Case make_case(const ModelSpec& model, const Cluster& cluster, const S
   Problem& p = out.problem;
   p.objective.stages = setting.stages;
   p.objective.microbatches = microbatches;
+  p.objective.weights = cost::pipeline_weights(ScheduleKind::one_f_one_b, setting.stages, microbatches);
   if (cost::stages_share_cores(cluster, setting.stages, setting.ranks)) {
     const cost::CoreSharing sharing = cost::core_sharing(cluster, setting.ranks);
     p.objective.alone = sharing.crowding(setting.ranks) / sharing.crowding(setting.stages * setting.ranks);
@@ -224,8 +245,42 @@ constexpr Case make_case(const ModelSpec& model, const Cluster& cluster, const S
 
 }  // namespace detail
 
+namespace detail {
+
+/// A case with one schedule; with virtual stages its layers in the order of the ranks (see problem.hpp).
+inline Case with_schedule(Case made, ScheduleKind kind, int virtual_stages) {
+  Problem& p = made.problem;
+  made.schedule = kind;
+  p.chunks = virtual_stages;
+  p.objective.weights = cost::pipeline_weights(kind, p.stages(), p.objective.microbatches, virtual_stages);
+  if (!is_trained(kind)) {  // see cost::iteration_seconds
+    p.objective.alone = 1;
+    p.objective.shared = false;
+  }
+  for (int stage = 0; stage < p.stages(); ++stage)
+    for (int chunk = 0; chunk < virtual_stages; ++chunk)
+      p.slots.push_back(
+          microbatches_in_flight(kind, p.stages(), stage, p.objective.microbatches, virtual_stages, chunk));
+  if (kind != ScheduleKind::interleaved) return made;
+  const std::vector<int> layers = p.layers;
+  const int each = p.chunk_layers();
+  made.order.push_back(0);
+  for (int stage = 0; stage < p.stages(); ++stage) {
+    p.cuts.push_back(stage == 0 ? 0 : static_cast<int>(made.order.size()));
+    for (int chunk = 0; chunk < virtual_stages; ++chunk)
+      for (int k = 0; k < each; ++k) made.order.push_back(p.leading + (chunk * p.stages() + stage) * each + k);
+  }
+  made.order.push_back(p.count() - 1);
+  p.cuts.push_back(p.count());
+  for (std::size_t i = 0; i < layers.size(); ++i) p.layers[i] = layers[static_cast<std::size_t>(made.order[i])];
+  return made;
+}
+
+}  // namespace detail
+
 /// All cases in which every layer has a strategy. GPipe beside 1F1B is left out where stages have devices of their own:
-/// it is never faster there and never smaller.
+/// it is never faster there and never smaller. Without a pipeline, or with one micro-batch, schedules are all the same.
+/// Virtual stages: every number above 1 that cuts the blocks into equal chunks.
 inline std::vector<Case> make_cases(const ModelSpec& model, const Cluster& cluster, const SearchOptions& options) {
   std::vector<Case> cases;
   const auto allowed = [&](ScheduleKind kind) {
@@ -234,10 +289,23 @@ inline std::vector<Case> make_cases(const ModelSpec& model, const Cluster& clust
   std::vector<int> counts;
   for (const int m : divisors(static_cast<int>(options.global_batch)))
     if (options.microbatches == 0 || options.microbatches == m) counts.push_back(m);
-  std::vector<detail::StageSetting> settings;
-  for (const int stages : pipeline_degrees(options.space, cluster.devices))
-    if (stages <= static_cast<int>(model.blocks.size()))
-      settings.emplace_back(stages, cluster.devices / stages, options.space);
+  // What fits no layer with the whole batch as one micro-batch fits none with more of them.
+  std::vector<const LayerSpec*> kinds{&model.embedding, &model.head};
+  for (const LayerSpec& block : model.blocks)
+    if (std::none_of(kinds.begin(), kinds.end(), [&](const LayerSpec* kind) { return *kind == block; }))
+      kinds.push_back(&block);
+  std::vector<int> degrees = pipeline_degrees(options.space, cluster.devices);
+  std::erase_if(degrees, [&](int stages) { return stages > static_cast<int>(model.blocks.size()); });
+  std::vector<detail::StageSetting> settings(degrees.size());
+  in_parallel(degrees.size(), options.threads, [&](std::size_t i) {
+    std::vector<StrategySpec> specs = strategies(options.space, cluster.devices / degrees[i]);
+    std::erase_if(specs, [&](const StrategySpec& spec) {
+      return std::none_of(kinds.begin(), kinds.end(), [&](const LayerSpec* kind) {
+        return is_fit(*kind, spec, options.global_batch, options.sequence);
+      });
+    });
+    settings[i] = detail::StageSetting(degrees[i], cluster.devices / degrees[i], std::move(specs));
+  });
   std::vector<Case> made(settings.size() * counts.size());
   in_parallel(made.size(), options.threads, [&](std::size_t i) {
     made[i] = detail::make_case(model, cluster, options, settings[i / counts.size()], counts[i % counts.size()]);
@@ -245,16 +313,23 @@ inline std::vector<Case> make_cases(const ModelSpec& model, const Cluster& clust
   for (Case& one : made) {
     if (one.problem.types.empty()) continue;
     const int stages = one.stages();
-    const bool several = stages > 1 && one.microbatches() > 1 && one.problem.objective.shared;
-    for (const ScheduleKind kind : {ScheduleKind::one_f_one_b, ScheduleKind::gpipe}) {
-      if (!allowed(kind)) continue;
-      if (kind == ScheduleKind::gpipe && allowed(ScheduleKind::one_f_one_b) && !several) continue;
-      Case with = one;
-      with.schedule = kind;
-      for (int i = 0; i < stages; ++i)
-        with.problem.slots.push_back(microbatches_in_flight(kind, stages, i, one.microbatches()));
-      cases.push_back(std::move(with));
+    const int m = one.microbatches();
+    if (stages == 1) {
+      const ScheduleKind kind = allowed(ScheduleKind::one_f_one_b) ? ScheduleKind::one_f_one_b
+                                : allowed(ScheduleKind::gpipe)     ? ScheduleKind::gpipe
+                                : allowed(ScheduleKind::zb_h1)     ? ScheduleKind::zb_h1
+                                                                   : ScheduleKind::one_f_one_b;
+      cases.push_back(detail::with_schedule(std::move(one), kind, 1));
+      continue;
     }
+    if (allowed(ScheduleKind::one_f_one_b)) cases.push_back(detail::with_schedule(one, ScheduleKind::one_f_one_b, 1));
+    const bool gpipe_differs = m > 1 && one.problem.objective.shared;
+    if (allowed(ScheduleKind::gpipe) && (gpipe_differs || !allowed(ScheduleKind::one_f_one_b)))
+      cases.push_back(detail::with_schedule(one, ScheduleKind::gpipe, 1));
+    if (allowed(ScheduleKind::zb_h1)) cases.push_back(detail::with_schedule(one, ScheduleKind::zb_h1, 1));
+    if (allowed(ScheduleKind::interleaved) && m % stages == 0 && one.problem.movable() % stages == 0)
+      for (const int chunks : divisors(one.problem.movable() / stages))
+        if (chunks > 1) cases.push_back(detail::with_schedule(one, ScheduleKind::interleaved, chunks));
   }
   return cases;
 }
@@ -265,6 +340,7 @@ inline Candidate candidate_of(const Case& c, const Assignment& plan, const Evalu
   out.stages = c.stages();
   out.microbatches = c.microbatches();
   out.schedule = c.schedule;
+  out.virtual_stages = c.problem.chunks;
   const auto spec = [&](int layer) {
     return c.specs[static_cast<std::size_t>(c.problem.choice(layer, plan.choice[static_cast<std::size_t>(layer)]).tag)];
   };
@@ -273,10 +349,13 @@ inline Candidate candidate_of(const Case& c, const Assignment& plan, const Evalu
   const int last = c.problem.count() - 1;
   out.embedding = spec(0);
   out.head = spec(last);
-  for (int layer = 1; layer < last; ++layer) out.blocks.push_back(spec(layer));
+  out.blocks.resize(static_cast<std::size_t>(last) - 1);
+  for (int layer = 1; layer < last; ++layer) out.blocks[static_cast<std::size_t>(c.layer(layer)) - 1] = spec(layer);
   std::vector<cost::StageSeconds> stages;
-  for (const StageCost& s : cost.stages) stages.push_back({{s.forward}, {s.backward}, {s.synchronise}, {s.update}});
-  out.iteration = cost::iteration_seconds(cluster, c.schedule, stages, c.microbatches(), cluster.devices / c.stages());
+  for (const StageCost& s : cost.stages)
+    stages.push_back({{s.forward}, {s.backward}, {s.synchronise}, {s.update}, {s.weights}});
+  out.iteration = cost::iteration_seconds(cluster, c.schedule, stages, c.microbatches(), cluster.devices / c.stages(),
+                                          c.problem.chunks);
   out.peak = {cost.peak};
   return out;
 }

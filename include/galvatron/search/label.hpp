@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 namespace galvatron::search {
@@ -11,10 +12,11 @@ namespace galvatron::search {
 /// The cost of a run of layers of one stage, its last layer included.
 ///
 /// A stage needs `kept` bytes and, on top, the largest workspace W of its layers. Carrying kept and `top` = kept + W,
-/// one label is never worse than another, whatever layers follow, exactly if it is no larger in each of the four
+/// one label is never worse than another, whatever layers follow, exactly if it is no larger in each of the five
 /// figures: for a later workspace V the stage needs kept + max(W, V) = max(top, kept + V).
 struct Label {
   double time = 0;  ///< seconds of a micro-batch
+  double ramp = 0;  ///< of them, what the schedule does not put off
   double once = 0;  ///< seconds once an iteration
   std::int64_t kept = 0;
   std::int64_t top = 0;
@@ -24,6 +26,7 @@ struct Label {
   /// By time, then the other figures; a total order, so that sorting is the same everywhere.
   friend bool operator<(const Label& a, const Label& b) {
     if (a.time != b.time) return a.time < b.time;
+    if (a.ramp != b.ramp) return a.ramp < b.ramp;
     if (a.once != b.once) return a.once < b.once;
     if (a.top != b.top) return a.top < b.top;
     if (a.kept != b.kept) return a.kept < b.kept;
@@ -31,27 +34,103 @@ struct Label {
   }
   [[nodiscard]] std::int64_t workspace() const { return top - kept; }
   /// The label after another layer with these figures.
-  void add(double more_time, double more_once, std::int64_t more_kept, std::int64_t its_workspace) {
+  void add(double more_time, double more_ramp, double more_once, std::int64_t more_kept, std::int64_t its_workspace) {
     const std::int64_t largest = std::max(workspace(), its_workspace);
     time += more_time;
+    ramp += more_ramp;
     once += more_once;
     kept += more_kept;
     top = kept + largest;
   }
 };
 
-/// Removes labels that another one makes superfluous, and then, if more than `limit` are left, thins them: the range of
-/// memory is cut into cells and each keeps its label of least time + once_weight * once. Returns whether it thinned.
-/// The result is ordered by time and depends on nothing but the labels and their order.
-inline bool keep_best(std::vector<Label>& labels, std::size_t limit, double once_weight) {
-  if (labels.size() < 2) return false;
-  std::sort(labels.begin(), labels.end());
+namespace detail {
+
+/// Labels that were kept, in the order of time, for the question whether one of them beats the next. Labels have few
+/// different workspaces; for each one a staircase has the least top for every once.
+class KeptLabels {
+ public:
+  [[nodiscard]] bool beats(const Label& label) const {
+    return std::any_of(groups_.begin(), groups_.end(), [&](const Group& group) {
+      // With workspace w, top <= label.top and kept <= label.kept are one limit on top.
+      const std::int64_t most = std::min(label.top, label.kept + group.workspace);
+      const auto above = std::upper_bound(group.steps.begin(), group.steps.end(), label.once,
+                                          [](double once, const Step& step) { return once < step.once; });
+      return above != group.steps.begin() && (above - 1)->top <= most;
+    });
+  }
+  /// A label that none beats.
+  void add(const Label& label) {
+    const std::int64_t workspace = label.workspace();
+    auto group = std::find_if(groups_.begin(), groups_.end(), [=](const Group& g) { return g.workspace == workspace; });
+    if (group == groups_.end()) group = groups_.insert(groups_.end(), {workspace, {}});
+    auto& steps = group->steps;
+    auto first = std::lower_bound(steps.begin(), steps.end(), label.once,
+                                  [](const Step& step, double once) { return step.once < once; });
+    auto last = first;
+    while (last != steps.end() && last->top >= label.top) ++last;
+    if (first == last) {
+      steps.insert(first, {label.once, label.top});
+      return;
+    }
+    *first = {label.once, label.top};
+    steps.erase(first + 1, last);
+  }
+
+ private:
+  struct Step {
+    double once = 0;
+    std::int64_t top = 0;
+  };
+  struct Group {
+    std::int64_t workspace = 0;
+    std::vector<Step> steps;  // once ascending, top descending
+  };
+  std::vector<Group> groups_;
+};
+
+/// Sorts labels that come in a few sorted runs: those of one choice after the other.
+inline void merge_runs(std::vector<Label>& labels) {
+  std::vector<std::size_t> ends;
+  for (auto at = labels.begin(); at != labels.end();) {
+    at = std::is_sorted_until(at, labels.end());
+    ends.push_back(static_cast<std::size_t>(at - labels.begin()));
+  }
+  if (ends.size() > labels.size() / 4) {
+    std::sort(labels.begin(), labels.end());
+    return;
+  }
+  const auto place = [&labels](std::size_t i) { return labels.begin() + static_cast<std::ptrdiff_t>(i); };
+  while (ends.size() > 1) {
+    std::vector<std::size_t> merged;
+    std::size_t begin = 0;
+    for (std::size_t k = 0; k < ends.size(); k += 2) {
+      if (k + 1 < ends.size()) std::inplace_merge(place(begin), place(ends[k]), place(ends[k + 1]));
+      begin = ends[std::min(k + 1, ends.size() - 1)];
+      merged.push_back(begin);
+    }
+    ends = std::move(merged);
+  }
+}
+
+/// Keeps the labels, sorted, that no other beats; returns how many.
+inline std::size_t keep_unbeaten(std::vector<Label>& labels) {
   std::size_t kept = 0;
+  if (std::all_of(labels.begin(), labels.end(), [](const Label& l) { return l.ramp == l.time; })) {
+    KeptLabels best;
+    for (std::size_t i = 0; i < labels.size(); ++i) {
+      const Label label = labels[i];
+      if (best.beats(label)) continue;
+      best.add(label);
+      labels[kept++] = label;
+    }
+    return kept;
+  }
   std::size_t last = 0;  // the label that removed one last: likely to remove the next
   for (std::size_t i = 0; i < labels.size(); ++i) {
     const Label label = labels[i];
     const auto beats = [&label](const Label& other) {
-      return other.once <= label.once && other.top <= label.top && other.kept <= label.kept;
+      return other.ramp <= label.ramp && other.once <= label.once && other.top <= label.top && other.kept <= label.kept;
     };
     bool beaten = kept > 0 && beats(labels[last]);
     for (std::size_t j = 0; j < kept && !beaten; ++j)
@@ -61,6 +140,18 @@ inline bool keep_best(std::vector<Label>& labels, std::size_t limit, double once
       }
     if (!beaten) labels[kept++] = label;
   }
+  return kept;
+}
+
+}  // namespace detail
+
+/// Removes labels that another one makes superfluous, and then, if more than `limit` are left, thins them: the range of
+/// memory is cut into cells and each keeps its label of least time + once_weight * once. Returns whether it thinned.
+/// The result is ordered by time and depends on nothing but the labels and their order.
+inline bool keep_best(std::vector<Label>& labels, std::size_t limit, double once_weight) {
+  if (labels.size() < 2) return false;
+  detail::merge_runs(labels);
+  const std::size_t kept = detail::keep_unbeaten(labels);
   labels.resize(kept);
   if (kept <= limit) return false;
 

@@ -14,6 +14,11 @@
 
 namespace galvatron::search {
 
+enum class Algorithm : std::uint8_t {
+  exact,  ///< cuts and strategies together, with a bound (solver.hpp)
+  bmw,    ///< Galvatron-BMW's local search (bmw.hpp)
+};
+
 struct SearchOptions {
   std::int64_t global_batch = 8;  ///< samples of an iteration
   std::int64_t sequence = 0;      ///< tokens of a sample; 0: the model's positions
@@ -21,9 +26,10 @@ struct SearchOptions {
   Precision precision = Precision::bf16;
   Space space{};
   std::vector<ScheduleKind> schedules{ScheduleKind::one_f_one_b, ScheduleKind::gpipe};
-  int microbatches = 0;     ///< 0: every divisor of the batch
-  int threads = 1;          ///< the answer does not depend on it
-  std::size_t labels = 64;  ///< see Limits: more is slower and nearer to a proof
+  Algorithm algorithm = Algorithm::exact;
+  int microbatches = 0;       ///< 0: every divisor of the batch
+  int threads = 1;            ///< the answer does not depend on it
+  std::size_t labels = 4096;  ///< see Limits: more is slower and nearer to a proof
 };
 
 /// A whole strategy, with layers numbered as blocks of the model (embedding and head apart).
@@ -31,6 +37,7 @@ struct Candidate {
   int stages = 1;
   int microbatches = 1;
   ScheduleKind schedule = ScheduleKind::one_f_one_b;
+  int virtual_stages = 1;
   std::vector<int> first_block;      ///< (P) of every stage
   std::vector<StrategySpec> blocks;  ///< (L)
   StrategySpec embedding;

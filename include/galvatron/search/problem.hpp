@@ -3,6 +3,10 @@
 //
 // One problem is one pipeline degree P, one number of micro-batches m and one schedule. It has layers in the order of
 // the data; each gets one of the choices of its type, and the layers are cut into P contiguous stages.
+//
+// With virtual stages (the interleaved schedule) the layers stand in the order of the ranks instead: those of all
+// chunks of stage 0, then those of stage 1. The cuts are given then, equally many layers for each chunk, and what is
+// searched are the strategies.
 #pragma once
 
 #include <algorithm>
@@ -12,12 +16,15 @@
 #include <span>
 #include <vector>
 
+#include <galvatron/cost/pipeline.hpp>
+
 namespace galvatron::search {
 
 /// One layer under one strategy. Seconds are those of one micro-batch on one rank, bytes those of one rank.
 struct Choice {
   double forward = 0;
   double backward = 0;
+  double weights = 0;                   ///< part of backward that may be put off (see cost::StageSeconds)
   double synchronise = 0;               ///< once an iteration: gradients
   double update = 0;                    ///< once an iteration: optimizer
   std::int64_t states = 0;              ///< parameters, gradients, optimizer
@@ -44,24 +51,28 @@ struct Moves {
   std::vector<double> output;    ///< (layouts) its gradient, from a neighbouring stage
 };
 
-/// Seconds of an iteration from the sums of its stages. `sum` adds the stages' seconds per micro-batch, `slowest` is
-/// the largest, `once` the largest of what stages do once an iteration.
+/// Seconds of an iteration from the sums of its stages. `sum` adds the stages' ramps (seconds per micro-batch, less
+/// what the schedule puts off), `slowest` is the largest of their seconds per micro-batch, `once` the largest of what
+/// stages do once an iteration; `ramp` and `turns` are those of cost::pipeline_weights.
 ///
-///     alone * (sum + (m - 1) * slowest) + once, and at least m * sum / P + once where stages share cores
+///     alone * (ramp * sum + turns * slowest) + once, and at least m * sum / P + once where stages share cores
 ///
-/// On a machine with a core for each rank `alone` is 1 (Galvatron's pipeline formula, arXiv 2211.13878). Where ranks
-/// share cores, seconds are those with every rank at work; a stage that works while others wait is faster (`alone`
-/// < 1), and the work of all stages bounds the iteration from below.
+/// On a machine with a core for each rank `alone` is 1. Where ranks share cores, seconds are those with every rank at
+/// work; a stage that works while others wait is faster (`alone` < 1), and the work of all stages bounds the iteration
+/// from below. GPipe may take longer: see cost::pipeline_seconds.
 struct Objective {
   int stages = 1;
   int microbatches = 1;
   double alone = 1;
   bool shared = false;
+  cost::PipelineWeights weights{};
 
   [[nodiscard]] constexpr double operator()(double sum, double slowest, double once) const {
-    const double pipeline = alone * (sum + (microbatches - 1) * slowest);
+    const double pipeline = alone * (weights.ramp * sum + weights.turns * slowest);
     return std::max(pipeline, shared ? microbatches * sum / stages : 0.0) + once;
   }
+  /// What a layer adds to the ramp of its stage.
+  [[nodiscard]] constexpr double ramp_of(const Choice& c) const { return c.seconds() - weights.postponed * c.weights; }
 };
 
 struct Problem {
@@ -71,7 +82,9 @@ struct Problem {
   int leading = 0;          ///< layers that the first stage has in any case (an embedding)
   int trailing = 0;         ///< layers that the last stage has in any case (a head)
   bool tied = false;        ///< the first and the last layer must have choices of one tag
-  std::vector<int> slots;   ///< micro-batches in flight, per stage
+  std::vector<int> slots;   ///< micro-batches in flight, per stage; with chunks (stages, chunks)
+  int chunks = 1;           ///< virtual stages of a stage
+  std::vector<int> cuts;    ///< (P + 1) first layer of every stage, then the number of layers; empty: to be searched
   int layouts = 1;
   std::vector<Moves> moves;                                        ///< of every type
   std::int64_t budget = std::numeric_limits<std::int64_t>::max();  ///< bytes of a rank
@@ -103,12 +116,30 @@ struct Problem {
     return moves_of(layer).output[static_cast<std::size_t>(layout)];
   }
   /// Layers that may be moved between stages; every stage has at least one.
-  [[nodiscard]] int movable() const { return count() - leading - trailing; }
+  [[nodiscard]] constexpr int movable() const { return count() - leading - trailing; }
+  /// Layers of a chunk, the ends apart; only with given cuts.
+  [[nodiscard]] constexpr int chunk_layers() const { return movable() / (stages() * chunks); }
+  /// The chunk of a layer within the stage that begins with layer `begin`.
+  [[nodiscard]] constexpr int chunk_of(int layer, int begin) const {
+    if (chunks == 1) return 0;
+    const int index = (layer - std::max(begin, leading)) / chunk_layers();
+    return std::clamp(index, 0, chunks - 1);
+  }
+  [[nodiscard]] constexpr std::int64_t slots_of(int stage, int chunk) const {
+    return slots[static_cast<std::size_t>(stage) * static_cast<std::size_t>(chunks) + static_cast<std::size_t>(chunk)];
+  }
+  /// The least of a stage's chunks.
+  [[nodiscard]] constexpr std::int64_t least_slots(int stage) const {
+    std::int64_t least = slots_of(stage, 0);
+    for (int chunk = 1; chunk < chunks; ++chunk) least = std::min(least, slots_of(stage, chunk));
+    return least;
+  }
 };
 
 struct StageCost {
   double forward = 0;  ///< seconds of a micro-batch, with what the stage receives
   double backward = 0;
+  double weights = 0;
   double synchronise = 0;
   double update = 0;
   std::int64_t peak = 0;
@@ -130,10 +161,9 @@ constexpr StageCost evaluate_stage(const Problem& problem, const Assignment& pla
   const auto at = [&](int layer) -> const Choice& {
     return problem.choice(layer, plan.choice[static_cast<std::size_t>(layer)]);
   };
-  const std::int64_t slots = problem.slots[static_cast<std::size_t>(stage)];
   StageCost cost;
   std::int64_t workspace = 0;
-  std::int64_t kept = problem.fixed + slots * at(begin).carried;
+  std::int64_t kept = problem.fixed + problem.slots_of(stage, 0) * at(begin).carried;
   if (stage > 0) {
     kept += at(begin).input;
     cost.forward += problem.receive_input(begin, at(begin).layout);
@@ -146,15 +176,22 @@ constexpr StageCost evaluate_stage(const Problem& problem, const Assignment& pla
     const Choice& c = at(layer);
     cost.forward += c.forward;
     cost.backward += c.backward;
+    cost.weights += c.weights;
     cost.synchronise += c.synchronise;
     cost.update += c.update;
-    kept += c.states + slots * c.stash;
+    const int chunk = problem.chunk_of(layer, begin);
+    kept += c.states + problem.slots_of(stage, chunk) * c.stash;
     workspace = std::max({workspace, c.forward_workspace, c.activation + c.backward_workspace});
-    if (layer + 1 < end && at(layer + 1).layout != c.layout) {
+    if (layer + 1 < end && problem.chunk_of(layer + 1, begin) != chunk) {  // other stages are between these two
+      const Choice& next = at(layer + 1);
+      kept += c.activation + next.input + problem.slots_of(stage, chunk + 1) * next.carried;
+      cost.forward += problem.receive_input(layer + 1, next.layout);
+      cost.backward += problem.receive_gradient(layer, c.layout);
+    } else if (layer + 1 < end && at(layer + 1).layout != c.layout) {
       const Choice& next = at(layer + 1);
       cost.forward += problem.one_way(layer + 1, c.layout, next.layout);
       cost.backward += problem.one_way(layer + 1, next.layout, c.layout);
-      kept += slots * next.carried;
+      kept += problem.slots_of(stage, chunk) * next.carried;
       workspace = std::max({workspace, c.forward_workspace + c.activation, c.activation + next.input});
     }
   }
@@ -176,7 +213,7 @@ constexpr Evaluation evaluate(const Problem& problem, const Assignment& plan) {
   double once = 0;
   for (int stage = 0; stage < problem.stages(); ++stage) {
     const StageCost cost = evaluate_stage(problem, plan, stage);
-    sum += cost.seconds();
+    sum += cost.seconds() - problem.objective.weights.postponed * cost.weights;
     slowest = std::max(slowest, cost.seconds());
     once = std::max(once, cost.once());
     out.peak = std::max(out.peak, cost.peak);

@@ -4,6 +4,7 @@
 #include <time.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
@@ -16,6 +17,7 @@
 #include <galvatron/core/error.hpp>
 #include <galvatron/core/quantity.hpp>
 #include <galvatron/model/spec.hpp>
+#include <galvatron/search/bmw.hpp>
 #include <galvatron/search/cases.hpp>
 #include <galvatron/search/options.hpp>
 #include <galvatron/search/parallel.hpp>
@@ -101,15 +103,31 @@ class Search {
   SearchResult run() {
     SearchResult out;
     out.statistics.cases = static_cast<int>(cases_.size());
-    for (const Case& c : cases_) {
-      order_.emplace_back(Solver(c.problem).bound(), order_.size());
-      try_uniform(c);
+    struct Looked {
+      double bound = 0;
+      std::vector<UniformPlan> uniform;
+    };
+    std::vector<Looked> looked(cases_.size());
+    in_parallel(cases_.size(), options_.threads, [&](std::size_t i) {
+      looked[i].bound = Solver(cases_[i].problem).bound();
+      for (std::size_t tag = 0; tag < cases_[i].specs.size(); ++tag)
+        for (UniformPlan& plan : uniform_plans(cases_[i].problem, static_cast<int>(tag)))
+          looked[i].uniform.push_back(std::move(plan));
+    });
+    for (std::size_t i = 0; i < cases_.size(); ++i) {
+      order_.emplace_back(looked[i].bound, i);
+      try_uniform(cases_[i], looked[i].uniform);
     }
+    looked.clear();
     std::sort(order_.begin(), order_.end());
-    // A quick pass with few labels finds good plans; a second one, pruned by them, proves or improves.
+    // A quick pass with few labels finds good plans; others, pruned by them, prove or improve, easy cases first.
     std::vector<std::size_t> open;
     for (const auto& [bound, index] : order_) open.push_back(index);
-    for (const std::size_t labels : {std::size_t{6}, options_.labels}) open = solve(open, labels, out.statistics);
+    if (options_.algorithm == Algorithm::bmw)
+      open = solve(open, 0, out.statistics);
+    else
+      for (const std::size_t labels : {std::size_t{6}, std::size_t{64}, options_.labels})
+        open = solve(open, std::min(labels, options_.labels), out.statistics);
     out.statistics.proven = open.empty();
     out.statistics.labels = work_;
     out.feasible = best_.fits();
@@ -153,6 +171,13 @@ class Search {
     Attempt out;
     if (solver.bound() >= upper) return out;
     out.searched = true;
+    if (options_.algorithm == Algorithm::bmw) {
+      Bmw bmw(c.problem);
+      out.found = bmw.run();
+      out.proven = false;
+      out.work = bmw.work();
+      return out;
+    }
     out.found = solver.fastest(upper);
     out.proven = solver.proven();
     out.work = solver.work();
@@ -173,8 +198,14 @@ class Search {
         const Case& c = cases_[open[first + i]];
         work_ += attempts[i].work;
         statistics.solved += attempts[i].searched ? 1 : 0;
-        if (attempts[i].found) offer(c, candidate_of(c, attempts[i].found->plan, attempts[i].found->cost, cluster_));
-        if (!attempts[i].proven) unproven.push_back(open[first + i]);
+        bool exact = true;  // the problem's objective is what the plan takes
+        if (attempts[i].found) {
+          const Candidate candidate = candidate_of(c, attempts[i].found->plan, attempts[i].found->cost, cluster_);
+          exact =
+              c.problem.objective.shared || candidate.iteration.value <= attempts[i].found->cost.seconds * (1 + 1e-9);
+          offer(c, candidate);
+        }
+        if (!attempts[i].proven || !exact) unproven.push_back(open[first + i]);
       }
     }
     return unproven;
@@ -191,21 +222,20 @@ class Search {
     by_stages(c.stages())->offer(candidate);
   }
 
-  void try_uniform(const Case& c) {
-    for (std::size_t tag = 0; tag < c.specs.size(); ++tag)
-      for (const UniformPlan& plan : uniform_plans(c.problem, static_cast<int>(tag))) {
-        const Seconds seconds{plan.cost.seconds};
-        const Bytes peak{plan.cost.peak};
-        std::optional<Candidate> candidate;
-        const auto made = [&]() -> const Candidate& {
-          if (!candidate) candidate = candidate_of(c, plan.plan, plan.cost, cluster_);
-          return *candidate;
-        };
-        if (by_stages(c.stages())->wants(seconds, peak) || best_.wants(seconds, peak)) offer(c, made());
-        for (std::size_t i = 0; i < std::size(schemes); ++i)
-          if (schemes[i].has(c.stages(), c.specs[tag]) && scheme_best_[i].wants(seconds, peak))
-            scheme_best_[i].offer(made());
-      }
+  void try_uniform(const Case& c, const std::vector<UniformPlan>& plans) {
+    for (const UniformPlan& plan : plans) {
+      const Seconds seconds{plan.cost.seconds};
+      const Bytes peak{plan.cost.peak};
+      std::optional<Candidate> candidate;
+      const auto made = [&]() -> const Candidate& {
+        if (!candidate) candidate = candidate_of(c, plan.plan, plan.cost, cluster_);
+        return *candidate;
+      };
+      if (by_stages(c.stages())->wants(seconds, peak) || best_.wants(seconds, peak)) offer(c, made());
+      const StrategySpec& spec = c.specs[static_cast<std::size_t>(plan.tag)];
+      for (std::size_t i = 0; i < std::size(schemes); ++i)
+        if (schemes[i].has(c.stages(), spec) && scheme_best_[i].wants(seconds, peak)) scheme_best_[i].offer(made());
+    }
   }
 
   void find_smallest(SearchResult& out) {
@@ -226,7 +256,7 @@ class Search {
   }
 
   static constexpr std::size_t group = 4;               // cases
-  static constexpr std::int64_t most_work = 4'000'000;  // labels: half a second
+  static constexpr std::int64_t most_work = 5'000'000;  // labels: nearly a second
 
   const Cluster& cluster_;
   const SearchOptions& options_;
@@ -237,6 +267,28 @@ class Search {
   std::vector<BestOf> scheme_best_;
   std::int64_t work_ = 0;
 };
+
+/// Why these cases cannot be searched: a cluster's figures that make prices which are none.
+inline std::string why_no_prices(const std::vector<Case>& cases, const Cluster& cluster) {
+  const auto is_price = [](double seconds) { return std::isfinite(seconds) && seconds >= 0; };
+  const auto all = [&](const std::vector<double>& seconds) {
+    return std::all_of(seconds.begin(), seconds.end(), is_price);
+  };
+  for (const Case& c : cases) {
+    bool good = std::all_of(c.problem.moves.begin(), c.problem.moves.end(), [&](const Moves& moves) {
+      return all(moves.relayout) && all(moves.input) && all(moves.output);
+    });
+    for (const LayerType& type : c.problem.types)
+      for (const Choice& choice : type)
+        good = good && is_price(choice.forward) && is_price(choice.backward) && is_price(choice.synchronise) &&
+               is_price(choice.update);
+    if (!good)
+      return "the cluster " + cluster.name +
+             " gives work a price that is no number of seconds: its rates must be positive and finite, and its tables "
+             "in range";
+  }
+  return {};
+}
 
 inline std::string why_no_case(const ModelSpec& model, const Cluster& cluster, const SearchOptions& options) {
   const LayerSpec& block = model.blocks.front();
@@ -252,13 +304,14 @@ inline std::string why_no_case(const ModelSpec& model, const Cluster& cluster, c
 
 }  // namespace detail
 
-/// The fastest plan. Errors (usage): bad options (see completed). An infeasible search is a result with `reason` and,
-/// if any budget admits a plan, the smallest one. Deterministic.
+/// The fastest plan. Errors (usage): bad options (see completed), a cluster whose figures give no prices. An infeasible
+/// search is a result with `reason` and, if any budget admits a plan, the smallest one. Deterministic.
 inline Result<SearchResult> search(const ModelSpec& model, const Cluster& cluster, const SearchOptions& wanted) {
   const double begin = detail::monotonic_seconds();
   auto options = completed(wanted, model, cluster);
   if (!options) return tl::unexpected<Error>(std::move(options.error()));
   std::vector<Case> cases = make_cases(model, cluster, *options);
+  if (const std::string why = detail::why_no_prices(cases, cluster); !why.empty()) return usage_error(why);
   SearchResult result;
   if (cases.empty()) {
     result.reason = detail::why_no_case(model, cluster, *options);

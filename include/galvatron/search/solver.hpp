@@ -16,7 +16,9 @@
 #include <vector>
 
 #include <galvatron/search/bounds.hpp>
+#include <galvatron/search/cuts.hpp>
 #include <galvatron/search/problem.hpp>
+#include <galvatron/search/segments.hpp>
 #include <galvatron/search/stage_search.hpp>
 
 namespace galvatron::search {
@@ -30,12 +32,23 @@ class Solver {
  public:
   static constexpr double infinite = std::numeric_limits<double>::infinity();
 
-  explicit Solver(const Problem& problem, Limits limits = {}) : problem_(problem), limits_(limits), bounds_(problem) {
+  explicit Solver(const Problem& problem, Limits limits = {})
+      : problem_(problem),
+        limits_(limits),
+        bounds_(problem),
+        segments_(problem, problem.stages() == 1 ? bounds_.once_share() : 0.0),
+        loads_(problem, Cuts::share(problem)),
+        cuts_(problem, segments_, loads_, bounds_) {
     find_runs();
   }
 
   /// No assignment is faster.
-  [[nodiscard]] double bound() const { return bounds_.may_fit() ? bounds_.seconds() : infinite; }
+  [[nodiscard]] double bound() const {
+    if (!bounds_.may_fit()) return infinite;
+    if (problem_.stages() == 1)
+      return std::max(bounds_.seconds(), bounds_.single_stage(segments_.seconds(0, 0, problem_.count())));
+    return std::max(bounds_.seconds(), cuts_.bound());
+  }
 
   /// The fastest assignment with less than `upper` seconds whose stages all fit the budget; nothing when there is none.
   [[nodiscard]] std::optional<Solution> fastest(double upper = infinite) {
@@ -131,8 +144,8 @@ class Solver {
     std::vector<Tie> kept;
     for (const Tie& tie : out)
       if (std::none_of(kept.begin(), kept.end(), [&](const Tie& better) {
-            return replaces(better.first, tie.first, problem_.slots.front()) &&
-                   replaces(better.last, tie.last, problem_.slots.back());
+            return replaces(better.first, tie.first, problem_.slots_of(0, 0)) &&
+                   replaces(better.last, tie.last, problem_.slots_of(problem_.stages() - 1, problem_.chunks - 1));
           }))
         kept.push_back(tie);
     return kept;
@@ -143,7 +156,8 @@ class Solver {
     const bool memory = a.layout == b.layout && a.input <= b.input && a.carried <= b.carried &&
                         a.activation <= b.activation && a.states + slots * a.stash <= b.states + slots * b.stash &&
                         a.forward_workspace <= b.forward_workspace && a.backward_workspace <= b.backward_workspace;
-    return memory && (limits_.memory_only || (a.seconds() <= b.seconds() && a.once() <= b.once()));
+    return memory && (limits_.memory_only || (a.seconds() <= b.seconds() && a.once() <= b.once() &&
+                                              problem_.objective.ramp_of(a) <= problem_.objective.ramp_of(b)));
   }
 
   void find_runs() {
@@ -155,38 +169,52 @@ class Solver {
     }
   }
 
-  // Middle stages inside one run of equal layers may use the table of any start in that run that reaches as far.
-  const StageTable& middle(const StageRole& role, double upper, std::int64_t budget) {
+  // Middle stages inside one run of equal layers may use one table, whatever layer they begin with.
+  const StageTable& middle(StageRole role, std::int64_t budget) {
     const int type = problem_.layers[static_cast<std::size_t>(role.begin)];
-    const bool homogeneous = run_[static_cast<std::size_t>(role.begin)] >= role.longest;
+    const int earliest = cuts_.earliest(role.stage);
+    const int longest = cuts_.latest(role.stage + 1) - earliest;
+    const bool homogeneous = problem_.chunks == 1 && run_[static_cast<std::size_t>(earliest)] >= longest;
     const int start = homogeneous ? -1 - type : role.begin;
+    const int key = problem_.chunks == 1 ? problem_.slots[static_cast<std::size_t>(role.stage)] : -role.stage;
+    if (homogeneous) {
+      role.begin = earliest;
+      role.shortest = std::max(1, cuts_.earliest(role.stage + 1) - cuts_.latest(role.stage));
+      role.longest = longest;
+    }
     Middle* found = nullptr;
     for (Middle& made : middle_)
-      if (made.slots == role.slots && made.start == start) found = &made;
-    if (found != nullptr && found->longest >= role.longest) return *found->table;
-    auto table = make_table(role, upper, budget);
+      if (made.slots == key && made.start == start) found = &made;
+    if (found != nullptr) {
+      if (found->shortest <= role.shortest && found->longest >= role.longest) return *found->table;
+      role.shortest = std::min(role.shortest, found->shortest);
+      role.longest = std::max(role.longest, found->longest);
+      role.longest = std::min(role.longest, problem_.count() - problem_.trailing - role.begin);
+    }
+    auto table = make_table(role, budget);
     const StageTable& out = *table;
     if (found == nullptr) {
-      middle_.push_back({role.slots, start, role.longest, std::move(table)});
+      middle_.push_back({key, start, role.shortest, role.longest, std::move(table)});
     } else {
       retired_.push_back(std::move(found->table));
-      found->longest = role.longest;
-      found->table = std::move(table);
+      *found = {key, start, role.shortest, role.longest, std::move(table)};
     }
     return out;
   }
 
-  std::unique_ptr<StageTable> make_table(const StageRole& role, double upper, std::int64_t budget) {
+  std::unique_ptr<StageTable> make_table(const StageRole& role, std::int64_t budget) {
     Limits limits = limits_;
     limits.work -= std::min(limits.work, work_);
-    auto table = std::make_unique<StageTable>(problem_, bounds_, role, limits, budget, upper);
+    auto table = std::make_unique<StageTable>(problem_, bounds_, segments_, loads_, role, limits, budget,
+                                              limits.memory_only ? StageLimit{} : cuts_.stage_limit());
     work_ += table->work();
     return table;
   }
 
   [[nodiscard]] bool hopeless(const Joint& joint, int stage, int next, double upper) const {
     if (limits_.memory_only) return false;
-    return bounds_.with_stages(stage + 1, next, joint.bound, joint.sum, joint.slowest, joint.once) >= upper;
+    return bounds_.with_stages(stage + 1, next, joint.bound, joint.sum, joint.slowest, joint.once) >= upper ||
+           cuts_.with_stages(stage + 1, next, joint.sum, joint.slowest, joint.once) >= upper;
   }
 
   void keep_best_joints(std::vector<Joint>& joints) {
@@ -223,6 +251,7 @@ class Solver {
     const int stages = problem_.stages();
     const int count = problem_.count();
     if (problem_.movable() < stages) return std::nullopt;
+    if (!cuts_.narrow(limits_.memory_only ? infinite : upper)) return std::nullopt;
     std::vector<std::vector<State>> after(static_cast<std::size_t>(stages));
     std::vector<std::unique_ptr<StageTable>> ends;
     for (int stage = 0; stage < stages; ++stage) {
@@ -237,26 +266,27 @@ class Solver {
         role.begin = begin;
         role.first = stage == 0;
         role.last = last;
-        role.slots = problem_.slots[static_cast<std::size_t>(stage)];
         role.tag = tag;
-        role.longest = last ? count - begin : count - problem_.trailing - (stages - 1 - stage) - begin;
-        role.shortest = last ? role.longest : (stage == 0 ? problem_.leading : 0) + 1;
+        role.shortest = std::max(cuts_.earliest(stage + 1) - begin, 1 + (stage == 0 ? problem_.leading : 0));
+        role.longest = cuts_.latest(stage + 1) - begin;
+        const int shortest = role.shortest;
+        const int longest = role.longest;
         const StageTable* table = nullptr;
         if (role.first || role.last) {
-          ends.push_back(make_table(role, upper, budget));
+          ends.push_back(make_table(role, budget));
           table = ends.back().get();
         } else {
-          table = &middle(role, upper, budget);
+          table = &middle(role, budget);
         }
         proven_ = proven_ && !table->thinned();
         for (std::size_t j = 0; j < joints.size(); ++j, ++parent)
-          for (int length = role.shortest; length <= std::min(role.longest, table->longest()); ++length)
+          for (int length = shortest; length <= std::min(longest, table->longest()); ++length)
             for (const StageOption& option : table->options(length)) {
               Joint joint = joints[j];
-              joint.sum += option.time;
+              joint.sum += option.ramp;
               joint.slowest = std::max(joint.slowest, option.time);
               joint.once = std::max(joint.once, option.once);
-              joint.bound += bounds_.finished(stage, option.time, option.once);
+              joint.bound += bounds_.finished(stage, option.time, option.ramp, option.once);
               joint.peak = std::max(joint.peak, option.peak);
               if (joint.peak > budget) continue;  // the table may be from when the budget was larger
               joint.parent = parent;
@@ -312,8 +342,9 @@ class Solver {
   }
 
   struct Middle {
-    std::int64_t slots = 1;
+    int slots = 1;  // with chunks: minus the stage
     int start = 0;  // first layer, or -1 - type for any start in a run of equal layers
+    int shortest = 0;
     int longest = 0;
     std::unique_ptr<StageTable> table;
   };
@@ -321,6 +352,9 @@ class Solver {
   const Problem& problem_;
   Limits limits_;
   Bounds bounds_;
+  Segments segments_;
+  Segments loads_;
+  Cuts cuts_;
   std::vector<int> run_;  // equal layers from each one on, the trailing ones left out
   bool proven_ = true;
   std::int64_t work_ = 0;

@@ -13,8 +13,10 @@
 #include <vector>
 
 #include <galvatron/search/bounds.hpp>
+#include <galvatron/search/cuts.hpp>
 #include <galvatron/search/label.hpp>
 #include <galvatron/search/problem.hpp>
+#include <galvatron/search/segments.hpp>
 
 namespace galvatron::search {
 
@@ -28,6 +30,7 @@ struct Limits {
 /// A stage that ends after some layer.
 struct StageOption {
   double time = 0;
+  double ramp = 0;
   double once = 0;
   std::int64_t peak = 0;
   std::int32_t label = 0;
@@ -65,26 +68,31 @@ struct TypeIndex {
   };
   std::vector<Class> classes;
 
-  /// Only choices with tag `only_tag`, or all when it is negative. Choices that a sibling of their class makes
+  /// Only choices with tag `only_tag`, or all when it is negative. Choices that another one of their layout makes
   /// superfluous are left out.
-  TypeIndex(const LayerType& type, std::int64_t slots, int only_tag, bool memory_only) {
+  TypeIndex(const LayerType& type, const Objective& objective, std::int64_t slots, int only_tag, bool memory_only) {
     const auto no_worse = [&](const Choice& a, const Choice& b) {
-      const bool memory =
-          a.states + slots * a.stash <= b.states + slots * b.stash && a.backward_workspace <= b.backward_workspace;
-      return memory && (memory_only || (a.seconds() <= b.seconds() && a.once() <= b.once()));
+      const bool memory = a.layout == b.layout && a.input <= b.input && a.carried <= b.carried &&
+                          a.activation <= b.activation && a.states + slots * a.stash <= b.states + slots * b.stash &&
+                          a.forward_workspace <= b.forward_workspace && a.backward_workspace <= b.backward_workspace;
+      return memory && (memory_only || (a.seconds() <= b.seconds() && a.once() <= b.once() &&
+                                        objective.ramp_of(a) <= objective.ramp_of(b)));
     };
+    std::vector<std::int32_t> kept;
     for (std::size_t i = 0; i < type.size(); ++i) {
       const Choice& c = type[i];
       if (only_tag >= 0 && c.tag != only_tag) continue;
-      const Class own(c);
+      const auto superfluous = [&](std::int32_t j) { return no_worse(type[static_cast<std::size_t>(j)], c); };
+      if (std::any_of(kept.begin(), kept.end(), superfluous)) continue;
+      std::erase_if(kept, [&](std::int32_t j) { return no_worse(c, type[static_cast<std::size_t>(j)]); });
+      kept.push_back(static_cast<std::int32_t>(i));
+    }
+    for (const std::int32_t i : kept) {
+      const Class own(type[static_cast<std::size_t>(i)]);
       auto found = std::find_if(classes.begin(), classes.end(),
                                 [&](const Class& k) { return k.begins_like(own) && k.ends_like(own); });
       if (found == classes.end()) found = classes.insert(classes.end(), own);
-      auto& list = found->choices;
-      const auto superfluous = [&](std::int32_t j) { return no_worse(type[static_cast<std::size_t>(j)], c); };
-      if (std::any_of(list.begin(), list.end(), superfluous)) continue;
-      std::erase_if(list, [&](std::int32_t j) { return no_worse(c, type[static_cast<std::size_t>(j)]); });
-      list.push_back(static_cast<std::int32_t>(i));
+      found->choices.push_back(i);
     }
     std::sort(classes.begin(), classes.end());
   }
@@ -93,10 +101,9 @@ struct TypeIndex {
 /// Which stage a table is for.
 struct StageRole {
   int stage = 0;
-  int begin = 0;           ///< first layer
-  int shortest = 1;        ///< layers
-  int longest = 1;         ///< layers
-  std::int64_t slots = 1;  ///< micro-batches in flight
+  int begin = 0;     ///< first layer
+  int shortest = 1;  ///< layers
+  int longest = 1;   ///< layers
   bool first = true;
   bool last = true;
   int tag = -1;  ///< of the first layer of the first stage and of the last of the last; -1: any
@@ -105,9 +112,17 @@ struct StageRole {
 /// All good stages that begin at one layer.
 class StageTable {
  public:
-  StageTable(const Problem& problem, const Bounds& bounds, const StageRole& role, const Limits& limits,
-             std::int64_t budget, double upper)
-      : problem_(problem), bounds_(bounds), role_(role), limits_(limits), budget_(budget), upper_(upper) {
+  /// @param within  stages beyond it are of no use
+  StageTable(const Problem& problem, const Bounds& bounds, const Segments& segments, const Segments& loads,
+             const StageRole& role, const Limits& limits, std::int64_t budget, const StageLimit& within)
+      : problem_(problem),
+        bounds_(bounds),
+        segments_(segments),
+        loads_(loads),
+        role_(role),
+        limits_(limits),
+        budget_(budget),
+        within_(within) {
     once_weight_ = bounds.once_share();
     merge_ = problem.stages() == 1 && !limits.memory_only;  // the objective is one sum then, and time alone carries it
     build();
@@ -143,7 +158,7 @@ class StageTable {
   };
 
   void build() {
-    indices_.resize(problem_.types.size());
+    indices_.resize(problem_.types.size() * static_cast<std::size_t>(problem_.chunks));
     prepare_suffix();
     options_.resize(1);
     for (int k = 0; k < role_.longest; ++k) {
@@ -159,17 +174,20 @@ class StageTable {
     }
   }
 
-  // Bytes that the layers after each one keep at least; only the last stage knows which layers follow.
+  [[nodiscard]] std::int64_t slots_of(int layer) const {
+    return problem_.slots_of(role_.stage, problem_.chunk_of(layer, role_.begin));
+  }
+
+  // Bytes that the layers after each one keep at least, those layers that the stage has in any case.
   void prepare_suffix() {
     suffix_.assign(static_cast<std::size_t>(role_.longest) + 1, 0);
-    if (!role_.last) return;
     std::vector<std::int64_t> least;
     for (const LayerType& type : problem_.types) {
       std::int64_t bytes = std::numeric_limits<std::int64_t>::max();
-      for (const Choice& c : type) bytes = std::min(bytes, c.states + role_.slots * c.stash);
+      for (const Choice& c : type) bytes = std::min(bytes, c.states + problem_.least_slots(role_.stage) * c.stash);
       least.push_back(bytes);
     }
-    for (int k = role_.longest; k-- > 0;)
+    for (int k = role_.shortest; k-- > 0;)
       suffix_[static_cast<std::size_t>(k)] =
           suffix_[static_cast<std::size_t>(k) + 1] +
           least[static_cast<std::size_t>(problem_.layers[static_cast<std::size_t>(role_.begin + k)])];
@@ -178,13 +196,18 @@ class StageTable {
   const TypeIndex& index_of(int layer) {
     const auto type = static_cast<std::size_t>(problem_.layers[static_cast<std::size_t>(layer)]);
     const bool tagged = role_.tag >= 0 && (layer == 0 || layer + 1 == problem_.count());
+    const auto make = [&](int tag) {
+      return std::make_unique<TypeIndex>(problem_.types[type], problem_.objective, slots_of(layer), tag,
+                                         limits_.memory_only);
+    };
     if (tagged) {
-      tagged_.push_back(std::make_unique<TypeIndex>(problem_.types[type], role_.slots, role_.tag, limits_.memory_only));
+      tagged_.push_back(make(role_.tag));
       return *tagged_.back();
     }
-    if (!indices_[type])
-      indices_[type] = std::make_unique<TypeIndex>(problem_.types[type], role_.slots, -1, limits_.memory_only);
-    return *indices_[type];
+    const auto chunk = static_cast<std::size_t>(problem_.chunk_of(layer, role_.begin));
+    auto& index = indices_[type * static_cast<std::size_t>(problem_.chunks) + chunk];
+    if (!index) index = make(-1);
+    return *index;
   }
 
   // No completion of this label is below the best plan known.
@@ -192,21 +215,38 @@ class StageTable {
     const auto k = static_cast<std::size_t>(layer + 1 - role_.begin);
     if (label.top + suffix_[k] > budget_) return true;
     if (limits_.memory_only) return false;
-    if (merge_) return bounds_.relaxed_with_stage(0, 0, layer + 1, label.time, label.top) >= upper_;
-    return bounds_.with_stage(role_.stage, role_.begin, layer + 1, label.time, label.once, label.top) >= upper_;
+    const int least_end = std::max(layer + 1, role_.begin + role_.shortest);
+    const double rest = least_end > layer + 1 ? segments_.seconds(role_.stage, layer + 1, least_end,
+                                                                  static_cast<double>(budget_ - label.top))
+                                              : 0.0;
+    if (merge_) return bounds_.single_stage(label.time + rest) >= within_.seconds;
+    if (label.time + rest > within_.slowest) return true;
+    if (within_.share > 0 && least_end > layer + 1 &&
+        label.time + within_.share * label.once +
+                loads_.seconds(role_.stage, layer + 1, least_end, static_cast<double>(budget_ - label.top)) >
+            within_.loaded)
+      return true;
+    const auto& onces = bounds_.onces();
+    const double once =
+        label.once + onces[static_cast<std::size_t>(least_end)] - onces[static_cast<std::size_t>(layer) + 1];
+    return problem_.objective(within_.sum, std::max(label.time + rest, within_.slowest_of_all), once) >=
+               within_.seconds ||
+           bounds_.with_stage(role_.stage, role_.begin, layer + 1, label) >= within_.seconds;
   }
 
   // Labels that reach `layer` in a layout, before its choice is made.
   void arrive(int layer, const TypeIndex::Class& to, const Step* before, std::vector<Label>& out) {
     out.clear();
-    const std::int64_t carried = role_.slots * to.carried;
+    const std::int64_t carried = slots_of(layer) * to.carried;
     if (before == nullptr) {
       Label label;
       label.kept = label.top = problem_.fixed + carried + (role_.first ? 0 : to.input);
-      if (!role_.first && !limits_.memory_only) label.time = problem_.receive_input(layer, to.layout);
+      if (!role_.first && !limits_.memory_only) label.time = label.ramp = problem_.receive_input(layer, to.layout);
       out.push_back(label);
       return;
     }
+    const bool new_chunk =
+        problem_.chunk_of(layer, role_.begin) != problem_.chunk_of(layer - 1, role_.begin);  // other stages between
     int sources = 0;
     for (std::size_t c = 0; c < before->index->classes.size(); ++c) {
       const TypeIndex::Class& from = before->index->classes[c];
@@ -214,13 +254,17 @@ class StageTable {
       const std::size_t end = before->begins[c + 1];
       if (begin == end) continue;
       ++sources;
-      const bool same = from.layout == to.layout;
-      const double seconds = same || limits_.memory_only ? 0 : problem_.relayout_seconds(layer, from.layout, to.layout);
+      const bool same = from.layout == to.layout || new_chunk;
+      double seconds = same ? 0 : problem_.relayout_seconds(layer, from.layout, to.layout);
+      if (new_chunk)
+        seconds = problem_.receive_gradient(layer - 1, from.layout) + problem_.receive_input(layer, to.layout);
+      if (limits_.memory_only) seconds = 0;
+      const std::int64_t kept = new_chunk ? from.activation + to.input + carried : same ? 0 : carried;
       const std::int64_t space = same ? 0 : from.activation + std::max(from.forward_workspace, to.input);
       for (std::size_t i = begin; i < end; ++i) {
         Label label = before->labels[i];
         label.parent = static_cast<std::int32_t>(i);
-        label.add(seconds, 0, same ? 0 : carried, space);
+        label.add(seconds, seconds, 0, kept, space);
         out.push_back(label);
       }
     }
@@ -233,6 +277,7 @@ class StageTable {
     step.index = &index_of(layer);
     step.begins.push_back(0);
     const LayerType& type = problem_.types[static_cast<std::size_t>(problem_.layers[static_cast<std::size_t>(layer)])];
+    const std::int64_t slots = slots_of(layer);
     const TypeIndex::Class* arrived = nullptr;
     for (const TypeIndex::Class& to : step.index->classes) {
       if (arrived == nullptr || !to.begins_like(*arrived)) arrive(layer, to, before, arrivals_);
@@ -241,12 +286,13 @@ class StageTable {
       for (const std::int32_t j : to.choices) {
         const Choice& c = type[static_cast<std::size_t>(j)];
         const double time = limits_.memory_only ? 0 : c.seconds() + (merge_ ? once_weight_ * c.once() : 0);
+        const double ramp = limits_.memory_only ? 0 : merge_ ? time : problem_.objective.ramp_of(c);
         const double once = limits_.memory_only || merge_ ? 0 : c.once();
-        const std::int64_t kept = c.states + role_.slots * c.stash;
+        const std::int64_t kept = c.states + slots * c.stash;
         const std::int64_t space = std::max(c.forward_workspace, c.activation + c.backward_workspace);
         work_ += static_cast<std::int64_t>(arrivals_.size());
         for (Label label : arrivals_) {
-          label.add(time, once, kept, space);
+          label.add(time, ramp, once, kept, space);
           if (hopeless(label, layer)) continue;
           label.choice = j;
           made_.push_back(label);
@@ -268,7 +314,8 @@ class StageTable {
         label.parent = static_cast<std::int32_t>(i);
         if (!role_.last) {
           const TypeIndex::Class& k = step.index->classes[c];
-          label.add(limits_.memory_only ? 0 : problem_.receive_gradient(layer, k.layout), 0, k.activation, 0);
+          const double receive = limits_.memory_only ? 0 : problem_.receive_gradient(layer, k.layout);
+          label.add(receive, receive, 0, k.activation, 0);
         }
         if (hopeless(label, layer)) continue;
         if (!limits_.memory_only) label.kept = label.top = 0;  // it fits: memory matters no more
@@ -276,17 +323,19 @@ class StageTable {
       }
     keep_best(ends, std::numeric_limits<std::size_t>::max(), once_weight_);
     for (const Label& label : ends) {
-      out.push_back({label.time, label.once, label.top, label.parent});
+      out.push_back({label.time, label.ramp, label.once, label.top, label.parent});
       if (limits_.memory_only) break;  // ordered by top: this one needs least
     }
   }
 
   const Problem& problem_;
   const Bounds& bounds_;
+  const Segments& segments_;
+  const Segments& loads_;
   StageRole role_;
   Limits limits_;
   std::int64_t budget_;
-  double upper_;
+  StageLimit within_;
   double once_weight_ = 0;
   bool merge_ = false;
   bool thinned_ = false;

@@ -79,7 +79,8 @@ struct UniformPlan {
   int tag = 0;
 };
 
-/// The assignments with strategy `tag` in every layer, cut evenly and by load; none where a layer cannot have it.
+/// The assignments with strategy `tag` in every layer, cut evenly and by load, or as given; none where a layer cannot
+/// have it.
 inline std::vector<UniformPlan> uniform_plans(const Problem& p, int tag) {
   std::vector<int> choice;
   for (const int type : p.layers) {
@@ -88,7 +89,9 @@ inline std::vector<UniformPlan> uniform_plans(const Problem& p, int tag) {
     choice.push_back(*index);
   }
   std::vector<UniformPlan> out;
-  for (auto& cuts : {detail::even_cuts(p), detail::balanced_cuts(p, choice)}) {
+  std::vector<std::vector<int>> tried{p.cuts};
+  if (p.cuts.empty()) tried = {detail::even_cuts(p), detail::balanced_cuts(p, choice)};
+  for (const auto& cuts : tried) {
     UniformPlan plan{{cuts, choice}, {}, tag};
     if (!out.empty() && out.front().plan.first == cuts) break;
     plan.cost = evaluate(p, plan.plan);

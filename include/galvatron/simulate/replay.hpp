@@ -20,7 +20,7 @@
 
 namespace galvatron::simulate {
 
-/// What one stage takes for one micro-batch, alone on its cores.
+/// What one stage takes for one micro-batch, alone on its cores; with virtual stages, one chunk of it.
 struct StageTimes {
   Seconds forward;
   Seconds backward;
@@ -69,12 +69,12 @@ struct StageState {
   std::size_t next = 0;  // instruction
   bool busy = false;
   bool ended = false;
-  bool woken = true;   // something has changed that it may wait for
-  double left = 0;     // of the current instruction, at uncontended speed
-  double now = 0;      // of this stage; when it has ended: when
-  double work = 0;     // so far
-  Mailbox activation;  // to the next stage
-  Mailbox gradient;    // to the stage before
+  bool woken = true;                // something has changed that it may wait for
+  double left = 0;                  // of the current instruction, at uncontended speed
+  double now = 0;                   // of this stage; when it has ended: when
+  double work = 0;                  // so far
+  std::vector<Mailbox> activation;  // (chunks) to the next stage
+  std::vector<Mailbox> gradient;    // (chunks) to the stage before
 };
 
 [[noreturn]] inline void fail_replay(std::size_t stage, const Instruction& instruction, const std::string& why) {
@@ -117,6 +117,14 @@ class Replayer {
     if (times.size() != program.size())
       throw Failure(ErrorKind::internal, "a replay of " + std::to_string(program.size()) + " stages got times of " +
                                              std::to_string(times.size()));
+    int last = 0;
+    for (const schedule::StageProgram& stage : program)
+      for (const Instruction& instruction : stage) last = std::max(last, instruction.chunk);
+    chunks_ = static_cast<std::size_t>(last) + 1;
+    for (StageState& stage : stages_) {
+      stage.activation.resize(chunks_);
+      stage.gradient.resize(chunks_);
+    }
   }
 
   Replay run() {
@@ -146,7 +154,7 @@ class Replayer {
         stage.woken = false;
         while (!ends(s) && is_known(s)) {
           const Instruction& instruction = program_[s][stage.next];
-          stage.now = std::max(stage.now, earliest(s, instruction.op));
+          stage.now = std::max(stage.now, earliest(s, instruction));
           const double work = work_of(times_[s], instruction.op);
           stage.now += work;
           stage.work += work;
@@ -178,7 +186,7 @@ class Replayer {
       stage.now = now_;
       while (!stage.busy && !ends(s) && is_known(s)) {
         const Instruction& instruction = program_[s][stage.next];
-        if (earliest(s, instruction.op) > now_) break;
+        if (earliest(s, instruction) > now_) break;
         progress = true;
         stage.left = work_of(times_[s], instruction.op);
         stage.work += stage.left;
@@ -201,17 +209,19 @@ class Replayer {
       const StageState& stage = stages_[s];
       slowness[s] = loads_.slowness(s);
       if (stage.busy) step = std::min(step, stage.left * slowness[s]);
-      for (const Mailbox* mailbox : {&stage.activation, &stage.gradient})
-        if (mailbox->full && mailbox->available > now_) step = std::min(step, mailbox->available - now_);
+      for (const auto* mailboxes : {&stage.activation, &stage.gradient})
+        for (const Mailbox& mailbox : *mailboxes)
+          if (mailbox.full && mailbox.available > now_) step = std::min(step, mailbox.available - now_);
     }
     if (step == std::numeric_limits<double>::infinity()) fail_stuck();
     const double then = now_ + step;
     for (std::size_t s = 0; s < stages_.size(); ++s)
-      for (Mailbox* mailbox : {&stages_[s].activation, &stages_[s].gradient}) {
-        if (!mailbox->full || mailbox->available <= now_) continue;
-        if (mailbox->available - now_ <= step * (1 + 1e-12)) mailbox->available = std::min(mailbox->available, then);
-        if (mailbox->available <= then) wake_around(s);
-      }
+      for (auto* mailboxes : {&stages_[s].activation, &stages_[s].gradient})
+        for (Mailbox& mailbox : *mailboxes) {
+          if (!mailbox.full || mailbox.available <= now_) continue;
+          if (mailbox.available - now_ <= step * (1 + 1e-12)) mailbox.available = std::min(mailbox.available, then);
+          if (mailbox.available <= then) wake_around(s);
+        }
     now_ = then;
     for (std::size_t s = 0; s < stages_.size(); ++s) {
       StageState& stage = stages_[s];
@@ -237,34 +247,43 @@ class Replayer {
     return stage.ended;
   }
 
-  // The mailbox that an instruction receives from, or null.
-  Mailbox* source_of(std::size_t s, Op op) {
-    if (op == Op::receive_activation && s > 0) return &stages_[s - 1].activation;
-    if (op == Op::receive_gradient && s + 1 < stages_.size()) return &stages_[s + 1].gradient;
+  // The mailbox that an instruction receives from, or null. Behind the last stage comes the next chunk of the first.
+  Mailbox* source_of(std::size_t s, const Instruction& instruction) {
+    const auto chunk = static_cast<std::size_t>(instruction.chunk);
+    if (instruction.op == Op::receive_activation) {
+      if (s > 0) return &stages_[s - 1].activation[chunk];
+      if (chunk > 0) return &stages_.back().activation[chunk - 1];
+    }
+    if (instruction.op == Op::receive_gradient) {
+      if (s + 1 < stages_.size()) return &stages_[s + 1].gradient[chunk];
+      if (chunk + 1 < chunks_) return &stages_.front().gradient[chunk + 1];
+    }
     return nullptr;
   }
   // The mailbox that an instruction writes, and that must be empty before, or null.
-  Mailbox* target_of(std::size_t s, Op op) {
-    if (op == Op::forward || op == Op::send_activation) return &stages_[s].activation;
-    if (op == Op::backward || op == Op::backward_input || op == Op::send_gradient) return &stages_[s].gradient;
+  Mailbox* target_of(std::size_t s, const Instruction& instruction) {
+    const auto chunk = static_cast<std::size_t>(instruction.chunk);
+    const Op op = instruction.op;
+    if (op == Op::forward || op == Op::send_activation) return &stages_[s].activation[chunk];
+    if (op == Op::backward || op == Op::backward_input || op == Op::send_gradient) return &stages_[s].gradient[chunk];
     return nullptr;
   }
 
   // Is it known when the stage's next instruction may begin?
   bool is_known(std::size_t s) {
     const Instruction& instruction = program_[s][stages_[s].next];
-    if (const Mailbox* target = target_of(s, instruction.op)) return !target->full;
+    if (const Mailbox* target = target_of(s, instruction)) return !target->full;
     if (instruction.op != Op::receive_activation && instruction.op != Op::receive_gradient) return true;
-    const Mailbox* source = source_of(s, instruction.op);
+    const Mailbox* source = source_of(s, instruction);
     if (source == nullptr) fail_replay(s, instruction, "has no peer");
     if (source->full && source->microbatch != instruction.microbatch)
       fail_replay(s, instruction, "meets micro-batch " + std::to_string(source->microbatch));
     return source->full;
   }
   // And when is that?
-  double earliest(std::size_t s, Op op) {
-    if (const Mailbox* target = target_of(s, op)) return target->taken;
-    if (const Mailbox* source = source_of(s, op)) return source->available;
+  double earliest(std::size_t s, const Instruction& instruction) {
+    if (const Mailbox* target = target_of(s, instruction)) return target->taken;
+    if (const Mailbox* source = source_of(s, instruction)) return source->available;
     return 0;
   }
 
@@ -273,23 +292,24 @@ class Replayer {
     StageState& stage = stages_[s];
     const Instruction& instruction = program_[s][stage.next++];
     stage.woken = true;
-    if (Mailbox* source = source_of(s, instruction.op)) {
+    if (Mailbox* source = source_of(s, instruction)) {
       source->full = false;
       source->taken = stage.now;
       wake_around(s);
     }
     const bool gradient = instruction.op == Op::send_gradient;
     if (instruction.op != Op::send_activation && !gradient) return;
-    Mailbox& mailbox = gradient ? stage.gradient : stage.activation;
+    Mailbox& mailbox = *target_of(s, instruction);
     mailbox.microbatch = instruction.microbatch;
     mailbox.full = true;
     mailbox.available = stage.now + (gradient ? times_[s].send_gradient : times_[s].send_activation).value;
     wake_around(s);
   }
 
-  // A stage waits for nobody but its neighbours.
+  // A stage waits for nobody but its neighbours, and the ends of the pipeline for each other if there are chunks.
   void wake_around(std::size_t s) {
     for (std::size_t i = s > 0 ? s - 1 : 0; i < std::min(s + 2, stages_.size()); ++i) stages_[i].woken = true;
+    if (chunks_ > 1 && (s == 0 || s + 1 == stages_.size())) stages_.front().woken = stages_.back().woken = true;
   }
 
   [[noreturn]] void fail_stuck() const {
@@ -302,6 +322,7 @@ class Replayer {
   std::span<const StageTimes> times_;
   cost::CoreSharing sharing_;
   std::vector<StageState> stages_;
+  std::size_t chunks_ = 1;
   cost::CoreLoads loads_;
   std::size_t ended_ = 0;
   double now_ = 0;

@@ -126,7 +126,7 @@ inline constexpr std::string_view space_names =
 ///     pow2                   degrees are powers of two
 ///
 /// What is not in the list is not used. Errors (usage): an unknown or empty name, a degree that is no positive number,
-/// sp without tp.
+/// degrees that contradict each other, sp without tp.
 inline Result<Space> parse_space(std::string_view text) {
   const auto refuse = [text](const std::string& why) {
     return usage_error("bad --space \"" + std::string(text.substr(0, 80)) + "\": " + why);
@@ -193,12 +193,22 @@ inline Result<Space> parse_space(std::string_view text) {
       const auto [end, failure] = std::from_chars(value.data(), value.data() + value.size(), degree);
       if (failure != std::errc{} || end != value.data() + value.size() || degree < 1)
         return refuse("\"" + shown + "\" needs a degree of at least 1");
-      (cap ? found->second.first->most : found->second.first->forced) = degree;
+      DegreeRange& range = *found->second.first;
+      int& value_of = cap ? range.most : range.forced;
+      if (value_of != 0 && value_of != degree)
+        return refuse("\"" + shown + "\" contradicts " + std::to_string(value_of) + " before it; give one of them");
+      value_of = degree;
+      if (range.forced != 0 && range.most != 0 && range.forced > range.most)
+        return refuse(std::string(name) + "=" + std::to_string(range.forced) + " is above max-" + std::string(name) +
+                      "=" + std::to_string(range.most) + "; leave one of them out");
       *found->second.second = true;
     }
     if (comma == std::string_view::npos) break;
     text.remove_prefix(comma + 1);
   }
+  for (const DegreeRange* range : {&space.data, &space.tensor, &space.context, &space.pipeline})
+    if (space.powers_of_two && (range->forced & (range->forced - 1)) != 0)
+      return refuse(std::to_string(range->forced) + " is no power of two; leave pow2 out");
   if (runnable || everything) {
     if (runnable) {
       const Space can = runnable_space();

@@ -37,7 +37,7 @@ Result<void> check_runnable(const Plan& plan, const ModelSpec& model) {
   if (why.empty()) why = why_unfit(plan, model);
   if (!why.empty()) return usage_error("cannot train " + model.name + " with this plan: " + why);
   if (auto done = nn::check_implemented(model); !done) return done;
-  if (!is_planned(plan.schedule))
+  if (!is_trained(plan.schedule))
     return usage_error(std::string("this version trains with the schedules gpipe and 1f1b, not ") +
                        name_of(plan.schedule) + ": plan with one of them");
   const auto check = [](const std::string& layer, const StrategySpec& spec) -> Result<void> {

@@ -1,0 +1,126 @@
+// How long does the search take, how much memory, and how near is its answer to its bound?
+//
+//   benchmark_search [--threads 2]
+//
+// Every row runs in a process of its own, first with one thread, then with several; the plans must be the same.
+// Printed: seconds with one thread, how many times faster several are, the memory of the process, labels, and the gap
+// to the bound ("proven": no plan of the space is faster). After the large models come rows in which one of layers,
+// devices, kinds of layers and strategies grows.
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <exception>
+#include <string>
+#include <vector>
+
+#include <galvatron/cluster/presets.hpp>
+#include <galvatron/model/model.hpp>
+#include <galvatron/plan/find.hpp>
+#include <galvatron/strategy/space.hpp>
+
+namespace {
+
+using namespace galvatron;
+
+struct Row {
+  std::string name;
+  ModelSpec model;
+  std::string cluster;
+  std::int64_t batch = 1024;
+  std::string space = "all";
+  std::int64_t gib = 0;  // of memory; 0: all
+};
+
+// GPT-3 175B's shape with `layers` layers of `kinds` kinds, in turns of ten: MLPs that are wider and wider.
+ModelSpec mixed(int layers, int kinds) {
+  ModelSpec model = value_or_throw(find_model("gpt3-175b"));
+  const LayerSpec block = model.blocks.front();
+  model.name = "mixed";
+  model.blocks.clear();
+  for (int i = 0; i < layers; ++i) {
+    model.blocks.push_back(block);
+    model.blocks.back().ffn = block.ffn / 4 * (1 + i / 10 % kinds);
+  }
+  return model;
+}
+
+std::vector<Row> rows() {
+  const auto named = [](const char* name) { return value_or_throw(find_model(name)); };
+  std::vector<Row> out{
+      {"llama2-70b", named("llama2-70b"), "1024xh100-80g", 1024},
+      {"gpt3-175b", named("gpt3-175b"), "1024xh100-80g", 1536},
+      {"gpt3-175b in 24 GiB", named("gpt3-175b"), "1024xh100-80g", 1536, "all", 24},
+      {"gpt-1t", named("gpt-1t"), "4096xh100-80g", 4096},
+      {"gpt-1t", named("gpt-1t"), "16384xh100-80g", 16384},
+      {"100 layers of 4 kinds", mixed(100, 4), "1024xh100-80g", 1024},
+      {"100 layers of 10 kinds", mixed(100, 10), "1024xh100-80g", 1024},
+  };
+  for (const int layers : {24, 48, 96, 192})
+    out.push_back({std::to_string(layers) + " layers", mixed(layers, 1), "1024xh100-80g", 1024});
+  for (const char* cluster : {"64xh100-80g", "256xh100-80g", "1024xh100-80g", "4096xh100-80g"})
+    out.push_back({"96 layers", mixed(96, 1), cluster, 1024});
+  for (const char* space : {"dp,tp,pp", "dp,zero3,tp,pp", "dp,zero3,tp,sp,pp,recompute", "all"})
+    out.push_back({std::string("space ") + space, mixed(96, 1), "1024xh100-80g", 1024, space});
+  return out;
+}
+
+FoundPlan run(const Row& row, int threads) {
+  SearchOptions options;
+  options.global_batch = row.batch;
+  options.threads = threads;
+  options.memory = {row.gib << 30};
+  options.space = value_or_throw(parse_space(row.space));
+  return value_or_throw(find_plan(row.model, value_or_throw(find_cluster(row.cluster)), options));
+}
+
+void print_row(const Row& row, int threads) {
+  FoundPlan one = run(row, 1);
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  for (int again = 0; again < 2; ++again)
+    one.statistics.seconds = min(one.statistics.seconds, run(row, 1).statistics.seconds);
+  FoundPlan several = run(row, threads);
+  for (int again = 0; again < 2; ++again)
+    several.statistics.seconds = min(several.statistics.seconds, run(row, threads).statistics.seconds);
+  if (one.plan.layers != several.plan.layers || one.plan.stages != several.plan.stages)
+    throw Failure(ErrorKind::internal, row.name + ": the plan depends on the number of threads");
+  const double gap = one.feasible ? 1 - one.statistics.bound.value / one.cost.iteration.value : 0;
+  std::printf("| %s | %s | %lld | %.3f | %.2f | %ld | %lld | %s | %s |\n", row.name.c_str(), row.cluster.c_str(),
+              static_cast<long long>(row.batch), one.statistics.seconds.value,
+              one.statistics.seconds.value / several.statistics.seconds.value, usage.ru_maxrss / 1024,
+              static_cast<long long>(one.statistics.labels),
+              !one.feasible           ? "no plan"
+              : one.statistics.proven ? "proven"
+                                      : (std::to_string(gap * 100).substr(0, 4) + " %").c_str(),
+              one.feasible ? plan_words(one.plan).c_str() : "");
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const int threads = argc > 2 && std::string(argv[1]) == "--threads" ? std::atoi(argv[2]) : 2;
+  std::printf("| model | cluster | batch | s | x with %d threads | MiB | labels | gap | plan |\n", threads);
+  std::printf("|---|---|---|---|---|---|---|---|---|\n");
+  for (const Row& row : rows()) {
+    std::fflush(stdout);
+    const pid_t child = fork();
+    if (child == 0) {
+      int status = 0;
+      try {
+        print_row(row, threads);
+      } catch (const std::exception& error) {
+        std::fprintf(stderr, "benchmark_search: %s\n", error.what());
+        status = 1;
+      }
+      std::fflush(stdout);
+      _exit(status);
+    }
+    int status = 0;
+    if (child < 0 || waitpid(child, &status, 0) != child || status != 0) return 1;
+  }
+  return 0;
+}
