@@ -93,7 +93,7 @@ class Model {
     const auto b = static_cast<double>(local_batch(pipeline, q, microbatches));
     const auto activation = s.recompute
                                 ? Result<double>(job_.sequence_parallel ? profile_.checkpoint / q : profile_.checkpoint)
-                                : at(profile_.activation, q, "the activation of a layer at degree ");
+                                : at(profile_.activation, q, "activation", "a layer");
     if (!activation) return tl::unexpected<Error>(activation.error());
     const auto inverse = inverse_bandwidth(shards, s.tensor == 1);
     if (!inverse) return tl::unexpected<Error>(inverse.error());
@@ -126,19 +126,19 @@ class Model {
     const EndProfile& profile = which == End::whole   ? profile_.whole
                                 : which == End::first ? profile_.first
                                                       : profile_.last;
-    const std::string name = which == End::whole   ? "embedding and head on one stage"
-                             : which == End::first ? "the embedding on the first stage"
-                                                   : "the head on the last stage";
+    const char* name = which == End::whole   ? "embedding and head on one stage"
+                       : which == End::first ? "the embedding on the first stage"
+                                             : "the head on the last stage";
     const int data = job_.devices / (pipeline * s.degree);
     const int shards = s.ulysses ? data * s.degree : data;
     const auto b = static_cast<double>(local_batch(pipeline, s.degree, microbatches));
-    const auto states = at(profile.states, s.tensor(), "the model states of " + name + " at degree ");
+    const auto states = at(profile.states, s.tensor(), "model states", name);
     if (!states) return tl::unexpected<Error>(states.error());
-    const auto activation = at(profile.activation, s.degree, "the activation of " + name + " at degree ");
+    const auto activation = at(profile.activation, s.degree, "activation", name);
     if (!activation) return tl::unexpected<Error>(activation.error());
     const auto inverse = inverse_bandwidth(shards, s.tensor() == 1);
     if (!inverse) return tl::unexpected<Error>(inverse.error());
-    const auto reduce = message_time(hardware_.all_reduce, "all-reduce", s.tensor(), b);
+    const auto reduce = message_time(hardware_.all_reduce, true, s.tensor(), b);
     if (!reduce) return tl::unexpected<Error>(reduce.error());
 
     const DataKind kind = s.zero3 ? DataKind::zero3 : job_.data;
@@ -191,11 +191,11 @@ class Model {
            static_cast<double>(element_bytes(job_.precision)) / (1 << 20);
   }
 
-  static Result<double> at(const std::map<int, double>& table, int degree, const std::string& what) {
+  static Result<double> at(const std::map<int, double>& table, int degree, const char* what, const char* of) {
     const auto found = table.find(degree);
     if (found != table.end()) return found->second;
-    return usage_error("the memory profile lacks " + what + std::to_string(degree) +
-                       "; profile it, or exclude that degree with --max-tp or --max-pp");
+    return usage_error("the memory profile lacks the " + std::string(what) + " of " + of + " at degree " +
+                       std::to_string(degree) + "; profile it, or exclude that degree with --max-tp or --max-pp");
   }
 
   // Milliseconds of a MB.
@@ -209,25 +209,24 @@ class Model {
                        " ranks; profile it, or exclude that degree with --max-tp or --max-pp");
   }
 
-  [[nodiscard]] Result<double> message_time(const std::map<int, MessageTimes>& tables, const std::string& operation,
-                                            int group, double samples) const {
+  [[nodiscard]] Result<double> message_time(const std::map<int, MessageTimes>& tables, bool all_reduce, int group,
+                                            double samples) const {
     if (group == 1) return 0.0;
     const auto found = tables.find(group);
     if (found != tables.end()) return found->second.at(activation_megabytes(samples));
-    return usage_error("the hardware profile lacks " + operation + " times of " + std::to_string(group) + " ranks (" +
-                       (operation == "all-reduce" ? "allreduce" : "all2all") + "_size_" + std::to_string(group) +
-                       "_1MB_time and others); profile them, or exclude that degree with "
-                       "--max-tp");
+    return usage_error("the hardware profile lacks " + std::string(all_reduce ? "allreduce" : "all2all") + "_size_" +
+                       std::to_string(group) + "_1MB_time and the like, the times of messages among " +
+                       std::to_string(group) + " ranks; profile them, or exclude that degree with --max-tp");
   }
 
   // All-gathers and reduce-scatters of tensor parallelism, or all-to-alls of Ulysses, of a layer.
   [[nodiscard]] Result<double> collective_time(const LayerStrategy& s, double samples) const {
     const double repeated = s.recompute ? 1.5 : 1;
     if (s.ulysses > 1)
-      return message_time(hardware_.all_to_all, "all-to-all", s.ulysses, samples).map([&](double ms) {
+      return message_time(hardware_.all_to_all, false, s.ulysses, samples).map([&](double ms) {
         return 4 * repeated * ms;
       });
-    return message_time(hardware_.all_reduce, "all-reduce", s.tensor, samples).map([&](double ms) {
+    return message_time(hardware_.all_reduce, true, s.tensor, samples).map([&](double ms) {
       return 6 * repeated * ms / 2;
     });
   }
