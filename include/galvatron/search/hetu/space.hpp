@@ -20,6 +20,9 @@ struct Options {
   bool coarse = false;            ///< one strategy for all layers
   int most_tensor = 8;            ///< largest degree of tensor and Ulysses parallelism
   int most_pipeline = 8;          ///< largest number of stages
+  /// Only plans whose micro-batches divide evenly among the data-parallel ranks. Hetu drops the remainder: it counts 15
+  /// samples on 8 ranks as 8.
+  bool whole_samples = false;
 };
 
 /// Embedding and head under a strategy, on the first and last stage; with one stage both are on it.
@@ -76,6 +79,7 @@ inline Result<Group> make_group(const cost::hetu::Model& model, const Options& o
   const int stage = job.devices / pipeline;
   for (const int degree : degrees(stage, options.most_tensor)) {
     if (model.local_batch(pipeline, degree, microbatches) < 1) continue;
+    if (options.whole_samples && job.global_batch / microbatches % (stage / degree) != 0) continue;
     for (const bool ulysses : {false, true}) {
       if (ulysses && degree == 1) continue;
       const int shards = ulysses ? stage : stage / degree;
