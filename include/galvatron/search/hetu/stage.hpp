@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <iterator>
 #include <limits>
 #include <numeric>
 #include <optional>
@@ -131,17 +132,25 @@ inline void keep_best(std::vector<Label>& labels, bool excess) {
     if (a.memory != b.memory) return a.memory < b.memory;
     return a.excess != b.excess ? a.excess < b.excess : a.parent < b.parent;
   });
+  // Of the labels so far, which are no slower: (memory, least excess up to that memory), excess falling.
+  std::vector<std::pair<double, double>> stairs;
   std::size_t kept = 0;
   for (std::size_t i = 0; i < labels.size(); ++i) {
     const Label label = labels[i];
-    bool beaten = false;
-    if (!excess) {
-      beaten = kept > 0 && labels[kept - 1].memory <= label.memory;
+    const std::pair step{label.memory, excess ? label.excess : 0};
+    auto after = std::upper_bound(stairs.begin(), stairs.end(), step.first,
+                                  [](double memory, const auto& s) { return memory < s.first; });
+    if (after != stairs.begin() && std::prev(after)->second <= step.second) continue;
+    if (after != stairs.begin() && std::prev(after)->first == step.first) --after;
+    auto last = after;
+    while (last != stairs.end() && last->second >= step.second) ++last;
+    if (last == after) {
+      stairs.insert(after, step);
     } else {
-      for (std::size_t j = kept; j-- > 0 && !beaten;)
-        beaten = labels[j].memory <= label.memory && labels[j].excess <= label.excess;
+      *after = step;
+      stairs.erase(after + 1, last);
     }
-    if (!beaten) labels[kept++] = label;
+    labels[kept++] = label;
   }
   labels.resize(kept);
 }
