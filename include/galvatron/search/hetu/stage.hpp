@@ -207,7 +207,8 @@ inline std::vector<Counts> best_counts(const Stage& stage, std::span<const Limit
       const Item& it = stage.items[static_cast<std::size_t>(i)];
       return bounds[0].direction.of(it) + bounds[0].price * it.memory;
     };
-    std::stable_sort(order.begin(), order.end(), [&](int a, int b) { return reduced(a) > reduced(b); });
+    std::sort(order.begin(), order.end(),
+              [&](int a, int b) { return reduced(a) != reduced(b) ? reduced(a) > reduced(b) : a < b; });
   }
   const std::size_t items = order.size();
   std::vector<double> lightest(items + 1, infinite);
