@@ -214,3 +214,85 @@ TEST_CASE("the search finds what brute force finds on random profiles") {
   CHECK(infeasible > 20);
   CHECK(unproven < feasible / 20);
 }
+
+TEST_CASE("the solver of a pipeline finds what brute force finds, or says what is open") {
+  int solved = 0;
+  int open = 0;
+  int full = 0;
+  for (unsigned seed = 0; seed < 1500; ++seed) {
+    Random random(seed);
+    const std::string context = "seed " + std::to_string(seed);
+    INFO(context);
+    const auto p = static_cast<std::size_t>(random.integer(1, 4));
+    const double m = static_cast<double>(p) + random.integer(0, 20);
+    const double excess = random.scaled(0.1, 300);
+    std::vector<hetu::Stage> stages(p);
+    std::vector<double> ends;
+    std::vector<double> capacities;
+    const int items = random.integer(1, 4);
+    for (hetu::Stage& stage : stages) {
+      stage.count = random.integer(1, 3);
+      for (int i = 0; i < items; ++i)
+        stage.items.push_back({random.number(1, 10), random.number(0, excess), double(random.integer(1, 20))});
+      ends.push_back(random.coin() ? random.number(0, 30) : 0);
+      capacities.push_back(stage.count * random.integer(5, 25));
+    }
+    std::vector<StageTime> times(p);
+    double truth = hetu::infinite;
+    const auto try_stage = [&](auto&& self, std::size_t i) -> void {
+      if (i == p) {
+        truth = std::min(truth, iteration_time(times, m));
+        return;
+      }
+      const auto add = [&](auto&& again, hetu::Item sum, int left, std::size_t from) -> void {
+        if (left == 0) {
+          if (sum.memory > capacities[i]) return;
+          times[i] = {sum.time + ends[i], sum.time + sum.excess};
+          self(self, i + 1);
+          return;
+        }
+        for (std::size_t s = from; s < stages[i].items.size(); ++s) {
+          const hetu::Item& item = stages[i].items[s];
+          again(again, {sum.time + item.time, sum.excess + item.excess, sum.memory + item.memory}, left - 1, s);
+        }
+      };
+      add(add, {}, stages[i].count, 0);
+    };
+    try_stage(try_stage, 0);
+
+    hetu::Solver solver(stages, m);
+    solver.set_ends(ends, capacities);
+    CHECK(solver.bound() <= truth * (1 + 1e-9));
+    hetu::Work work;
+    const auto found = solver.fastest(hetu::infinite, work);
+    REQUIRE(found.has_value() == (truth < hetu::infinite));
+    CHECK(solver.rounded().has_value() == found.has_value());
+    if (!found) {
+      ++full;
+      continue;
+    }
+    CHECK(solver.rounded()->time >= truth * (1 - 1e-9));
+    if (solver.open_bound() < found->time) {
+      ++open;
+      CHECK(found->time >= truth * (1 - 1e-9));
+      CHECK(solver.open_bound() <= truth * (1 + 1e-9));
+    } else {
+      ++solved;
+      CHECK(found->time == doctest::Approx(truth).epsilon(1e-9));
+    }
+    for (std::size_t i = 0; i < p; ++i) {
+      int layers = 0;
+      for (const int count : found->stages[i].of) layers += count;
+      CHECK(layers == stages[i].count);
+      CHECK(found->stages[i].memory <= capacities[i]);
+    }
+    CHECK(!hetu::Solver(solver).fastest(found->time * (1 - 1e-9), work).has_value());
+    hetu::Work little;
+    little.most = 1;
+    hetu::Solver tired(solver);
+    if (!tired.fastest(hetu::infinite, little)) CHECK(little.exhausted);
+  }
+  MESSAGE("solved " << solved << ", left open " << open << ", too little memory " << full);
+  CHECK(solved > 1000);
+  CHECK(full > 50);
+}

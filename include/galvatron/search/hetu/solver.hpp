@@ -45,30 +45,11 @@ class Solver {
   }
 
   /// No choice is faster than this; infinite if nothing fits.
-  [[nodiscard]] double bound() const {
-    double out = -infinite;
-    for (std::size_t f = 0; f < forms_.size(); ++f) {
-      if (!forms_[f].grows) continue;
-      double value = forms_[f].constant(ends_);
-      for (std::size_t i = 0; i < stages_.size(); ++i) value += least(f, i);
-      out = std::max(out, value);
-    }
-    return out;
-  }
+  [[nodiscard]] double bound() const { return strongest_form().first; }
 
   /// A good choice, quickly.
   [[nodiscard]] std::optional<Solution> rounded() const {
-    std::size_t decisive = 0;
-    double most = -infinite;
-    for (std::size_t f = 0; f < forms_.size(); ++f) {
-      if (!forms_[f].grows) continue;
-      double value = forms_[f].constant(ends_);
-      for (std::size_t i = 0; i < stages_.size(); ++i) value += least(f, i);
-      if (value > most) {
-        most = value;
-        decisive = f;
-      }
-    }
+    const std::size_t decisive = strongest_form().second;
     Solution out;
     for (std::size_t i = 0; i < stages_.size(); ++i) {
       Direction direction = forms_[decisive].stages[i];
@@ -147,6 +128,18 @@ class Solver {
       if (sums[i].direction == direction) return {static_cast<int>(i), factor};
     sums.push_back({direction, Hull(stages_[stage].items, direction), infinite});
     return {static_cast<int>(sums.size()) - 1, factor};
+  }
+
+  // The largest least value of a form, and which form has it.
+  [[nodiscard]] std::pair<double, std::size_t> strongest_form() const {
+    std::pair<double, std::size_t> out{-infinite, 0};
+    for (std::size_t f = 0; f < forms_.size(); ++f) {
+      if (!forms_[f].grows) continue;
+      double value = forms_[f].constant(ends_);
+      for (std::size_t i = 0; i < stages_.size(); ++i) value += least(f, i);
+      if (value > out.first) out = {value, f};
+    }
+    return out;
   }
 
   [[nodiscard]] double least(std::size_t form, std::size_t stage) const {
