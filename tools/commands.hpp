@@ -17,6 +17,7 @@ void run_cost(const Arguments& arguments, Common& common);
 void run_train(const Arguments& arguments, Common& common);
 void run_explain(const Arguments& arguments, Common& common);
 void run_export(const Arguments& arguments, Common& common);
+void run_hetu(const Arguments& arguments, Common& common);
 void run_list(const Arguments& arguments, Common& common);
 
 }  // namespace galvatron::tools

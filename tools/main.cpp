@@ -29,6 +29,7 @@ constexpr Command commands[] = {
     {"train", "train a model on this machine as a plan says", run_train},
     {"explain", "tell in words why a plan is as it is", run_explain},
     {"export", "write a plan for another trainer, or as a C++ header", run_export},
+    {"hetu", "price and search plans on the profiles of Hetu-Galvatron, under its cost model", run_hetu},
     {"list", "show the models, clusters, strategies and schedules known by name", run_list},
 };
 

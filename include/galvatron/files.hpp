@@ -1,4 +1,5 @@
-// Planning with files: clusters that `galvatron profile` or a person wrote, Hugging Face config.json, plans.
+// Planning with files: clusters that `galvatron profile` or a person wrote, Hugging Face config.json, plans, and the
+// profiles and plans of Hetu-Galvatron.
 //
 //     const auto model = galvatron::load_model("config.json");
 //     const auto cluster = galvatron::load_cluster("cluster.json");
@@ -10,4 +11,5 @@
 #include <galvatron/core/json.hpp>
 #include <galvatron/model/huggingface.hpp>
 #include <galvatron/plan.hpp>
+#include <galvatron/plan/hetu_files.hpp>
 #include <galvatron/plan/json.hpp>

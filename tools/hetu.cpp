@@ -1,0 +1,292 @@
+// galvatron hetu: plans on the profiles of Hetu-Galvatron, priced and searched under its cost model.
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstdint>
+#include <string>
+#include <utility>
+
+#include <nlohmann/json.hpp>
+
+#include <galvatron/core/json.hpp>
+#include <galvatron/core/quantity.hpp>
+#include <galvatron/cost/hetu.hpp>
+#include <galvatron/plan/hetu_files.hpp>
+#include <galvatron/search/hetu.hpp>
+
+#include "commands.hpp"
+#include "options.hpp"
+#include "output.hpp"
+
+namespace galvatron::tools {
+
+namespace {
+
+using cost::hetu::Job;
+using cost::hetu::Plan;
+using cost::hetu::PlanPrice;
+
+// What both `hetu cost` and `hetu plan` are given.
+struct HetuInput {
+  std::string hardware;
+  std::string computation;
+  std::string memory;
+  int nodes = 1;
+  Job job;
+  std::int64_t microbatches = 0;
+  std::string time_mode = "batch";
+  std::string memory_mode = "static";
+  std::string precision = "bf16";
+  std::string data;
+  std::string schedule;
+  bool no_async = false;
+  bool no_sequence_parallel = false;
+};
+
+void add_input(Options& options, HetuInput& in) {
+  options.section("Profiles");
+  options.require(options.text("--hardware", in.hardware, "DIR",
+                               "the folder of allreduce_bandwidth_*, p2p_bandwidth_*, sp_time_* and "
+                               "overlap_coefficient.json, or of hardware_configs.json"));
+  options.require(options.text("--computation", in.computation, "FILE", "computation_profiling_*.json"));
+  options.require(options.text("--memory-profile", in.memory, "FILE", "memory_profiling_*.json"));
+  options.choice("--time-mode", in.time_mode, {"batch", "sequence", "static"},
+                 "times are a line over the batch (default), a curve over the sequence, or the profile's own");
+  options.choice("--memory-mode", in.memory_mode, {"static", "sequence"},
+                 "memory is the profile's own (default), or scaled from its longest sequence");
+  options.section("Job");
+  options.require(options.integer("--devices", in.job.devices, 1, 1 << 20, "of all nodes together"));
+  options.require(options.integer("--nodes", in.nodes, 1, 1 << 20, "they are spread over evenly"));
+  options.require(options.number("--memory-gb", in.job.memory_gigabytes, 1e-6, 1e9,
+                                 "of a device, in 2^30 bytes; of more than 20, Hetu keeps a fifth back"));
+  options.require(options.integer("--global-batch", in.job.global_batch, 1, 1 << 30, "samples of an iteration"));
+  options.require(options.integer("--hidden", in.job.hidden, 1, 1 << 30, "width of the model"));
+  options.require(options.integer("--seq", in.job.sequence, 1, 1 << 30, "tokens of a sample"));
+  options.require(options.integer("--layers", in.job.layers, 1, 10'000, "of the model"));
+  options.integer("--microbatches", in.microbatches, 1, 1 << 30, "micro-batches of an iteration");
+  options.choice("--precision", in.precision, {"bf16", "fp32"}, "of training (default: bf16)");
+  options.choice("--data", in.data, {"ddp", "zero2", "zero3"},
+                 "how data-parallel ranks share states, besides ZeRO-3 layer by layer (default: zero2)");
+  options.choice("--schedule", in.schedule, {"1f1b", "gpipe"}, "of the pipeline (default: 1f1b)");
+  options.flag("--no-async-grad-reduce", in.no_async, "gradients are reduced after the last micro-batch only");
+  options.flag("--no-sequence-parallel", in.no_sequence_parallel,
+               "tensor parallelism without Megatron's sequence split");
+}
+
+cost::hetu::DataKind data_named(const std::string& name) {
+  using cost::hetu::DataKind;
+  for (const DataKind kind : {DataKind::ddp, DataKind::zero3})
+    if (name == cost::hetu::name_of(kind)) return kind;
+  return DataKind::zero2;
+}
+
+cost::hetu::Model model_of(HetuInput& in) {
+  in.job.precision = in.precision == "fp32" ? Precision::fp32 : Precision::bf16;
+  in.job.overlapped_reduce = !in.no_async;
+  in.job.sequence_parallel = !in.no_sequence_parallel;
+  HetuProfileOptions options;
+  options.sequence = in.job.sequence;
+  options.time = in.time_mode == "batch"      ? cost::hetu::TimeMode::batch
+                 : in.time_mode == "sequence" ? cost::hetu::TimeMode::sequence
+                                              : cost::hetu::TimeMode::fixed;
+  options.memory_over_sequence = in.memory_mode == "sequence";
+  options.sequence_parallel = in.job.sequence_parallel;
+  return {in.job, value_or_throw(load_hetu_hardware(in.hardware, in.job.devices, in.nodes)),
+          value_or_throw(load_hetu_model(in.computation, in.memory, options))};
+}
+
+Bytes bytes_of(double megabytes) {
+  return {static_cast<std::int64_t>(std::min(std::ceil(megabytes * (1 << 20)), 9e18))};
+}
+
+double tokens_per_second(const Job& job, const PlanPrice& price) {
+  return price.samples_per_second * static_cast<double>(job.sequence);
+}
+
+// The JSON of `hetu plan` and `hetu cost`. "mfu" is 0: profiles do not know the devices' peak.
+nlohmann::ordered_json hetu_report(const Job& job, const Plan& plan, const PlanPrice& price, Seconds search_seconds) {
+  nlohmann::ordered_json out;
+  out["feasible"] = true;
+  out["iteration_seconds"] = price.iteration.value;
+  out["samples_per_second"] = price.samples_per_second;
+  out["tokens_per_second"] = tokens_per_second(job, price);
+  out["mfu"] = 0.0;
+  out["search_seconds"] = search_seconds.value;
+  out["microbatches"] = plan.microbatches;
+  out["schedule"] = job.gpipe ? "gpipe" : "1f1b";
+  out["stages"] = nlohmann::ordered_json::array();
+  for (const cost::hetu::StagePrice& stage : price.stages)
+    out["stages"].push_back({{"first_layer", stage.first_layer},
+                             {"last_layer", stage.last_layer},
+                             {"devices", stage.devices},
+                             {"peak_bytes", bytes_of(stage.megabytes).count},
+                             {"forward_seconds", stage.forward.value},
+                             {"backward_seconds", stage.backward.value}});
+  out["plan"] = hetu_plan_json(plan, job);
+  return out;
+}
+
+// `24 x tp4 dp2 zero3 recomputed`.
+std::string layer_words(const Job& job, const Plan& plan, const cost::hetu::LayerStrategy& s) {
+  const int data = job.devices / plan.pipeline / s.degree();
+  std::string out;
+  const auto add = [&out](const std::string& word) { out += (out.empty() ? "" : " ") + word; };
+  if (s.tensor > 1) add("tp" + std::to_string(s.tensor));
+  if (s.ulysses > 1) add("ulysses" + std::to_string(s.ulysses));
+  if (data > 1 || out.empty()) add("dp" + std::to_string(data));
+  if (data * s.ulysses > 1) add(s.zero3 ? "zero3" : cost::hetu::name_of(job.data));
+  if (s.recompute) add("recomputed");
+  return out;
+}
+
+std::string hetu_summary(const Job& job, const Plan& plan, const PlanPrice& price) {
+  std::string out = std::to_string(job.devices) + " devices, batch of " + std::to_string(job.global_batch) + " x " +
+                    std::to_string(job.sequence) + " tokens in " + std::to_string(plan.microbatches) +
+                    " micro-batches, " + std::to_string(plan.pipeline) + " stages\n  iteration    " +
+                    format_seconds(price.iteration) + ", " + format_count(price.samples_per_second) + " samples/s, " +
+                    format_count(tokens_per_second(job, price)) + " tokens/s\n";
+  for (std::size_t i = 0; i < price.stages.size(); ++i) {
+    const cost::hetu::StagePrice& stage = price.stages[i];
+    std::string name = "  stage " + std::to_string(i);
+    name.resize(std::max<std::size_t>(name.size() + 1, 15), ' ');
+    out += name + "layers " + std::to_string(stage.first_layer) + "-" + std::to_string(stage.last_layer) + ", peak " +
+           format_bytes(bytes_of(stage.megabytes)) + ", forward " + format_seconds(stage.forward) + ", backward " +
+           format_seconds(stage.backward) + "\n";
+    for (int layer = stage.first_layer; layer <= stage.last_layer;) {
+      const cost::hetu::LayerStrategy& s = plan.layers[static_cast<std::size_t>(layer)];
+      int next = layer;
+      while (next <= stage.last_layer && plan.layers[static_cast<std::size_t>(next)] == s) ++next;
+      out += "               " + std::to_string(next - layer) + " x " + layer_words(job, plan, s) + "\n";
+      layer = next;
+    }
+  }
+  const cost::hetu::EndStrategy& ends = plan.ends;
+  return out + "  vocabulary   " +
+         layer_words(job, plan, {ends.tensor(), ends.ulysses ? ends.degree : 1, ends.zero3, false}) + "\n";
+}
+
+void run_hetu_plan(const Arguments& arguments, Common& common) {
+  Options options("hetu plan",
+                  "Searches the fastest plan of Hetu-Galvatron's space under its cost model, on its profiles: "
+                  "pipeline and micro-batches, and for every layer tensor or Ulysses parallelism, ZeRO-3 and "
+                  "recomputation. The answer is exact, unless the JSON says \"proven\": false.");
+  HetuInput in;
+  search::hetu::Options search;
+  std::string out;
+  add_input(options, in);
+  options.section("Search");
+  options.flag("--coarse", search.coarse, "one strategy for all layers");
+  options.integer("--max-tp", search.most_tensor, 1, 1 << 20, "largest tensor or Ulysses degree (default: 8)");
+  options.integer("--max-pp", search.most_pipeline, 1, 1 << 20, "largest number of stages (default: 8)");
+  options.flag("--whole-samples", search.whole_samples,
+               "only micro-batches that divide evenly among ranks; Hetu drops the remainder");
+  options.section("Output");
+  options.text("--out", out, "FILE", "write the plan here, as Hetu reads it");
+  options.flag("--json", common.json, "print one JSON object instead of text");
+  options.flag("--quiet", common.quiet, "show no progress");
+  if (options.parse(arguments) == Options::Outcome::help_shown) return;
+  require_output(common);
+  require_writable(out, "--out");
+
+  in.job.data = data_named(in.data);
+  in.job.gpipe = in.schedule == "gpipe";
+  const cost::hetu::Model model = model_of(in);
+  search.microbatches = in.microbatches;
+  const auto begin = std::chrono::steady_clock::now();
+  const search::hetu::Found found = value_or_throw(search::hetu::search(model, search));
+  const Seconds seconds{std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count()};
+  if (!found.feasible) throw Infeasible(found.reason, found.smallest_memory);
+  if (!out.empty())
+    if (auto saved = save_hetu_plan(found.plan, model.job(), out); !saved) throw_error(saved.error());
+  if (common.json) {
+    auto report = hetu_report(model.job(), found.plan, found.price, seconds);
+    report["proven"] = found.statistics.proven;
+    report["bound_seconds"] = found.statistics.bound.value;
+    report["cases"] = found.statistics.cases;
+    report["cases_searched"] = found.statistics.solved;
+    print_json(report);
+    return;
+  }
+  std::string text = hetu_summary(model.job(), found.plan, found.price);
+  text += "  search       " + format_seconds(seconds) + ", " + std::to_string(found.statistics.cases) + " cases" +
+          (found.statistics.proven
+               ? ", proven: no plan of the space is faster\n"
+               : ", not proven: no plan takes less than " + format_seconds(found.statistics.bound) + "\n");
+  if (!out.empty()) text += "  written to   " + out + "\n";
+  print(text);
+}
+
+void run_hetu_cost(const Arguments& arguments, Common& common) {
+  Options options("hetu cost", "Prices a plan of Hetu-Galvatron under its cost model, on its profiles.");
+  HetuInput in;
+  std::string path;
+  add_input(options, in);
+  options.section("Plan");
+  options.require(options.text("--plan", path, "FILE", "the plan, as Hetu or `galvatron hetu plan --out` writes it"));
+  bool ignored = false;
+  options.flag("--coarse", ignored, "accepted as in `hetu plan`; a given plan is what it is");
+  options.section("Output");
+  options.flag("--json", common.json, "print one JSON object instead of text");
+  if (options.parse(arguments) == Options::Outcome::help_shown) return;
+  require_output(common);
+
+  HetuPlanFile file = value_or_throw(read_hetu_plan(path));
+  const auto must_agree = [&](const char* key, std::int64_t in_file, const char* option, std::int64_t given) {
+    if (in_file != given)
+      throw Failure(ErrorKind::usage, path + ": \"" + key + "\" is " + std::to_string(in_file) + ", and " + option +
+                                          " " + std::to_string(given) + "; make them agree");
+  };
+  if (file.devices) must_agree("world_size", *file.devices, "--devices", in.job.devices);
+  if (file.global_batch) must_agree("global_bsz", *file.global_batch, "--global-batch", in.job.global_batch);
+  if (in.microbatches != 0) {
+    if (file.has_microbatches) must_agree("chunks", file.plan.microbatches, "--microbatches", in.microbatches);
+    file.plan.microbatches = in.microbatches;
+  } else if (!file.has_microbatches) {
+    throw Failure(ErrorKind::usage, path + ": the key \"chunks\" is missing; give --microbatches");
+  }
+  in.job.data = in.data.empty() && file.data ? *file.data : data_named(in.data);
+  in.job.gpipe = in.schedule.empty() ? file.gpipe.value_or(false) : in.schedule == "gpipe";
+  const cost::hetu::Model model = model_of(in);
+  const PlanPrice price = value_or_throw(cost::hetu::price(model, file.plan));
+  const double usable = cost::hetu::Model::usable_megabytes(in.job.memory_gigabytes);
+  const bool fits = price.peak_megabytes() <= usable;
+  const double smallest = std::min(cost::hetu::Model::budget_bytes(price.peak_megabytes()), 9e18);
+  const std::string reason = "the plan takes " + format_bytes(bytes_of(price.peak_megabytes())) +
+                             " on its fullest device, and " + format_bytes(bytes_of(usable)) + " can be used of each";
+  if (common.json) {
+    auto report = hetu_report(in.job, file.plan, price, Seconds{});
+    if (!fits) {
+      report["feasible"] = false;
+      report["reason"] = reason;
+      report["smallest_feasible_memory_bytes"] = static_cast<std::int64_t>(smallest);
+    }
+    print_json(report);
+    return;
+  }
+  print(hetu_summary(in.job, file.plan, price) + (fits ? "" : "  It does not fit: " + reason + ".\n"));
+}
+
+}  // namespace
+
+void run_hetu(const Arguments& arguments, Common& common) {
+  const std::string verb = arguments.empty() ? "" : arguments.front();
+  const Arguments rest(arguments.begin() + (arguments.empty() ? 0 : 1), arguments.end());
+  if (verb == "plan") return run_hetu_plan(rest, common);
+  if (verb == "cost") return run_hetu_cost(rest, common);
+  if (verb == "--help" || verb == "-h") {
+    print(
+        "Usage: galvatron hetu plan|cost [options]\n\n"
+        "Plans on the profiles of Hetu-Galvatron, under its cost model.\n\n"
+        "  plan      search the fastest plan\n"
+        "  cost      price a plan: time and memory, stage by stage\n\n"
+        "`galvatron hetu plan --help` and `galvatron hetu cost --help` show the options.\n");
+    return;
+  }
+  throw Failure(ErrorKind::usage,
+                "hetu: " +
+                    (verb.empty() ? std::string("nothing to do")
+                                  : "\"" + galvatron::detail::one_line(verb, 40) + "\" is unknown") +
+                    "; say `galvatron hetu plan` or `galvatron hetu cost` (--help shows the options)");
+}
+
+}  // namespace galvatron::tools
