@@ -1,11 +1,10 @@
 // expect-error: galvatron: Megatron sequence parallelism splits tokens .* needs a tensor degree of at least 2.
-// expect-error: galvatron: ZeRO shards states over data- and context-parallel ranks: .* needs a data degree of at least 2.
-// expect-error: galvatron: Ulysses and ring attention .* need a context degree of at least 2.
-// expect-error: galvatron: Megatron sequence parallelism and context parallelism would both split the sequence
-// expect-error: galvatron: context parallelism needs to know how sequences are split
-// expect-error: galvatron: Ulysses and ring attention .* need a context degree of at least 2.
-// expect-error: galvatron: Megatron sequence parallelism splits tokens
-// expect-error: throw
+// expect-error: galvatron: ZeRO shards states over data- and context-parallel ranks: .* needs a data degree of at
+// least 2. expect-error: galvatron: Ulysses and ring attention .* need a context degree of at least 2. expect-error:
+// galvatron: Megatron sequence parallelism and context parallelism would both split the sequence expect-error:
+// galvatron: context parallelism needs to know how sequences are split expect-error: galvatron: Ulysses and ring
+// attention .* need a context degree of at least 2. expect-error: galvatron: Megatron sequence parallelism splits
+// tokens expect-error: throw
 #include <galvatron/strategy/compose.hpp>
 
 using namespace galvatron;

@@ -15,9 +15,9 @@ using Strategy1 = galvatron::Strategy<galvatron::DataParallel<2>, galvatron::ZeR
 using Strategy2 = galvatron::Strategy<galvatron::DataParallel<2>, galvatron::ZeRO<1>, galvatron::ContextParallel<2>, galvatron::SequenceParallel<galvatron::ring>>;
 /// Of layer 4.
 using Strategy3 = galvatron::Strategy<galvatron::DataParallel<1>, galvatron::ContextParallel<4>, galvatron::SequenceParallel<galvatron::ulysses>>;
-/// Of layers 5-6.
+/// Of layer 5.
 using Strategy4 = galvatron::Strategy<galvatron::DataParallel<4>, galvatron::ZeRO<2>, galvatron::Recompute<galvatron::selective>>;
-/// Of layers 7-8, the head.
+/// Of layers 6-7, the head.
 using Strategy5 = galvatron::Strategy<galvatron::DataParallel<4>, galvatron::ZeRO<2>>;
 /// Of the embedding.
 using Strategy6 = galvatron::Strategy<galvatron::DataParallel<1>, galvatron::TensorParallel<4>>;
@@ -35,14 +35,14 @@ inline constexpr galvatron::FrozenPlan<2, 7, 1> plan{
     .virtual_stages = 2,
     .stages = {{
         {.first_layer = 0, .last_layer = 3, .first_rank = 0, .rank_count = 4},
-        {.first_layer = 4, .last_layer = 8, .first_rank = 4, .rank_count = 4},
+        {.first_layer = 4, .last_layer = 7, .first_rank = 4, .rank_count = 4},
     }},
     .runs = {{
         {.layers = 2, .strategy = Strategy0::spec},
         {.layers = 1, .strategy = Strategy1::spec},
         {.layers = 1, .strategy = Strategy2::spec},
         {.layers = 1, .strategy = Strategy3::spec},
-        {.layers = 2, .strategy = Strategy4::spec},
+        {.layers = 1, .strategy = Strategy4::spec},
         {.layers = 1, .strategy = galvatron::with_experts(Strategy5::spec, 2)},
         {.layers = 1, .strategy = galvatron::with_experts(Strategy5::spec, 4)},
     }},

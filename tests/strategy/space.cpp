@@ -130,9 +130,8 @@ TEST_CASE("pipeline degrees follow the space") {
 }
 
 TEST_CASE("bad notations are refused with the names that are valid") {
-  for (const std::string& text :
-       std::vector<std::string>{"", ",", "dp,", "dp,,tp", "DP", "zero4", "sdp2", "tp<4", "ep=2", "max-zero=2",
-                                "sp=rings", "recompute=half", "=3"}) {
+  for (const std::string& text : std::vector<std::string>{"", ",", "dp,", "dp,,tp", "DP", "zero4", "sdp2", "tp<4",
+                                                          "ep=2", "max-zero=2", "sp=rings", "recompute=half", "=3"}) {
     INFO(text);
     const auto space = parse_space(text);
     REQUIRE_FALSE(space.has_value());

@@ -17,7 +17,10 @@ fi
 object=$(mktemp --suffix=.o)
 trap 'rm -f "$object"' EXIT
 TIMEFORMAT='%U %S'
-seconds=$({ time "$compiler" "$@" -O2 -c "$source" -o "$object" >&2 2>/dev/null; } 2>&1 | tail -1 | awk '{print $1 + $2}')
+# The least of three: on a shared machine a core may be slow for a while.
+seconds=$(for _ in 1 2 3; do
+  { time "$compiler" "$@" -O2 -c "$source" -o "$object" >&2 2>/dev/null; } 2>&1 | tail -1 | awk '{print $1 + $2}'
+done | sort -g | head -1)
 echo "compiles in $seconds s of processor time; $(wc -l <<<"$reachable") headers are reachable"
 awk -v used="$seconds" -v budget="$budget" 'BEGIN { exit !(used > 0 && used < budget) }' ||
   { echo "the budget is $budget s"; exit 1; }
