@@ -172,11 +172,11 @@ int benchmark(int argc, char** argv) {
       gpt("small", {.layers = 4, .hidden = 256, .heads = 8, .vocabulary = 2048, .positions = sequence});
 
   std::vector<Candidate> all = candidates(model, cluster, ranks);
-  // Budgets: the least that some plan needs and a little, the middle, and all.
+  // Budgets: a quarter of the plans, half of them, and all fit.
   std::vector<Bytes> peaks;
   for (const Candidate& c : all) peaks.push_back(c.peak);
   std::ranges::sort(peaks);
-  const std::vector<Bytes> budgets{peaks[peaks.size() / 8], peaks[peaks.size() / 2], peaks.back()};
+  const std::vector<Bytes> budgets{peaks[peaks.size() / 4], peaks[peaks.size() / 2], peaks.back()};
   std::vector<std::size_t> chosen;
   for (const Bytes budget : budgets) {
     SearchOptions options;

@@ -69,7 +69,6 @@ void run_profile(const Arguments& arguments, Common& common) {
                 {"memory_bandwidth", cluster.device.memory_bandwidth},
                 {"all_reduce_bandwidth", cluster.inside_node.all_reduce_bandwidth},
                 {"overlap_slowdown", cluster.overlap_slowdown},
-                {"wait_share", cluster.wait_share},
                 {"profile_seconds", took}});
     return;
   }

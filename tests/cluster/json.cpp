@@ -18,7 +18,6 @@ Cluster full_cluster() {
   cluster.cores = 48;
   cluster.threads_per_rank = 3;
   cluster.overlap_slowdown = 1.0 / 0.87;
-  cluster.wait_share = 0.04;
   cluster.device.memory = {80'000'000'001};
   cluster.device.gemm_launch = {1e-6 / 7};
   cluster.device.gemm_start = 1.0 / 3;

@@ -38,8 +38,6 @@ TEST_CASE("a profile of four ranks has every table that pricing asks for") {
   CHECK(cluster.memory_bound.size() == 2 * memory_bound_kinds);
   CHECK(cluster.messages.size() == 4 * 3 + 1);  // pairs, strided pairs, all; and sends
   CHECK(cluster.overlap_slowdown >= 1);
-  CHECK(cluster.wait_share >= 0);
-  CHECK(cluster.wait_share <= 1);
   CHECK(cluster.supports(Precision::fp32));
   CHECK_FALSE(cluster.supports(Precision::bf16));
 

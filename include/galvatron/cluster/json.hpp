@@ -286,7 +286,6 @@ inline Result<Cluster> cluster_from_json(const nlohmann::json& value, const std:
   else
     fields.any("across_nodes");
   cluster.overlap_slowdown = fields.optional<double>("overlap_slowdown", cluster.overlap_slowdown, 1.0, 100.0);
-  cluster.wait_share = fields.optional<double>("wait_share", 0.0, 0.0, 1.0);
 
   detail::list_from_json(fields, "gemm", cluster.gemm, [](JsonObject& item) {
     GemmTable table;

@@ -78,8 +78,7 @@ inline nlohmann::json cluster_to_json(const Cluster& cluster) {
            {"device", detail::device_to_json(cluster.device)},
            {"inside_node", detail::link_to_json(cluster.inside_node)},
            {"across_nodes", detail::link_to_json(cluster.across_nodes)},
-           {"overlap_slowdown", cluster.overlap_slowdown},
-           {"wait_share", cluster.wait_share}};
+           {"overlap_slowdown", cluster.overlap_slowdown}};
   for (const GemmTable& table : cluster.gemm)
     out["gemm"].push_back({{"layout", name_of(table.layout)},
                            {"precision", name_of(table.precision)},

@@ -141,7 +141,6 @@ struct Cluster {
   Link inside_node;
   Link across_nodes;
   double overlap_slowdown = 1.0;  ///< computation and communication at once take this much longer
-  double wait_share = 0;          ///< of the computation between two collectives: the wait for the slowest member
   std::vector<GemmTable> gemm;
   std::vector<AttentionTable> attention;
   std::vector<MemoryTable> memory_bound;

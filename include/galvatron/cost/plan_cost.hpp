@@ -49,8 +49,7 @@ constexpr bool joins_data_ranks(const Work& work, const StrategySpec& spec) {
 
 /// Prices the counts of a layer on one of `ranks` ranks, all of them at work. On devices of their own the traffic of
 /// data-parallel ranks runs beside computation, and so do messages that the work itself overlaps (Work::overlap). Ranks
-/// that share cores have none to spare: there one thing happens after the other. Computation between collectives that
-/// are waited for ends with a wait for the slowest member (Cluster::wait_share).
+/// that share cores have none to spare: there one thing happens after the other.
 constexpr LayerSeconds layer_seconds(const LayerCounts& counts, const StrategySpec& spec, Precision precision,
                                      const Cluster& cluster, int ranks) {
   const int busy = busy_ranks(cluster, ranks);
@@ -61,7 +60,7 @@ constexpr LayerSeconds layer_seconds(const LayerCounts& counts, const StrategySp
     Seconds beside;  // communication that runs beside it
     [[nodiscard]] constexpr Seconds alone() const { return computation + waited; }
   };
-  const auto price = [&](const WorkList& list, double wait_share) {
+  const auto price = [&](const WorkList& list) {
     Price sum;
     Elapsed elapsed;
     for (const Work& work : list) {
@@ -73,17 +72,16 @@ constexpr LayerSeconds layer_seconds(const LayerCounts& counts, const StrategySp
     }
     sum.waited = elapsed.communication(slowdown);
     sum.computation = elapsed.total(slowdown) - sum.waited;
-    if (sum.waited.value > 0) sum.waited += sum.computation * wait_share;
     return sum;
   };
   /// How much longer a pass takes with more communication beside it.
   const auto longer = [&](Seconds pass, Seconds communication) {
     return side_by_side(pass, communication, slowdown) - pass;
   };
-  const Price forward = price(counts.forward, cluster.wait_share);
-  const Price backward = price(counts.backward, cluster.wait_share);
-  const Price synchronise = price(counts.synchronise, 0);
-  const Price update = price(counts.update, cluster.wait_share);
+  const Price forward = price(counts.forward);
+  const Price backward = price(counts.backward);
+  const Price synchronise = price(counts.synchronise);
+  const Price update = price(counts.update);
   LayerSeconds out;
   out.forward = forward.alone() + longer(forward.alone(), forward.beside);
   out.backward = backward.alone() + longer(backward.alone(), backward.beside);

@@ -197,12 +197,9 @@ class HostProfile {
     if (is_final(grid)) cluster_.messages.push_back({Message::send, 2, false, size, grid.finish({1})});
     announce("computing beside communication");
     const double slowdown = bench.overlap_slowdown(std::max(plan_.least, 1e-3) * 20);
-    const double wait = bench.wait_share(plan_.least_message * 5);
     if (world_.rank() != 0) return;
     slowdowns_.push_back(slowdown);
-    waits_.push_back(wait);
     cluster_.overlap_slowdown = median_of(slowdowns_);
-    cluster_.wait_share = median_of(waits_);
   }
 
  private:
@@ -251,7 +248,6 @@ class HostProfile {
   std::size_t table_ = 0;                  // of the sweep, in order
   std::vector<std::vector<double>> best_;  // (tables, points) seconds
   std::vector<double> slowdowns_;
-  std::vector<double> waits_;
 };
 
 }  // namespace detail

@@ -84,41 +84,6 @@ class MessageBench {
     });
   }
 
-  /// What a collective of all ranks in the midst of computation takes longer than on its own, as a share of the
-  /// computation since the last one: cores are never equally fast, and the slowest rank is waited for.
-  double wait_share(double least) {
-    Group& all = world_.everybody();
-    const View<float> word(reinterpret_cast<float*>(bench_.buffer().data), 1);
-    const auto seconds = [&](int turns, int products, bool meet) {
-      all.barrier();
-      const double begin = wall_seconds();
-      for (int turn = 0; turn < turns; ++turn) {
-        for (int i = 0; i < products; ++i) bench_.keep_busy(0);
-        if (meet) all.all_reduce(word);
-      }
-      all.barrier();
-      return wall_seconds() - begin;
-    };
-    constexpr double between = 3e-4;  // seconds of computation between two collectives: a layer of a small model
-    std::int32_t products = 1;
-    for (std::int32_t enough = 0; enough == 0;) {
-      enough = seconds(1, products, false) >= between || products >= 1 << 16 ? 1 : 0;
-      all.broadcast(View<std::int32_t>(&enough, 1), 0);
-      if (enough == 0) products *= 2;
-    }
-    std::int32_t turns = static_cast<std::int32_t>(std::clamp(least / between, 1.0, 1000.0));
-    std::vector<double> shares;
-    for (int pair = 0; pair < 9; ++pair) {
-      const double alone = seconds(turns, 0, true);
-      const double without = seconds(turns, products, false);
-      const double with = seconds(turns, products, true);
-      shares.push_back((with - without - alone) / without);
-    }
-    double share = std::clamp(median_of(shares), 0.0, 1.0);
-    all.broadcast(View<double>(&share, 1), 0);
-    return share;
-  }
-
   /// How much longer rank 0 computes while all others communicate.
   double overlap_slowdown(double least) {
     const auto compute = [&] { bench_.keep_busy(0); };
