@@ -108,6 +108,17 @@ TEST_CASE("the busiest receiver gets what the transfers between ranks say") {
         }
 }
 
+TEST_CASE("the share of a re-layout is that of the busiest of all ranks, on many ranks") {
+  for (const int ranks : {16, 24, 30, 36, 64})
+    for (const ActivationLayout& from : layouts(ranks))
+      for (const ActivationLayout& to : layouts(ranks)) {
+        INFO(ranks << " ranks, " << text(from) << " to " << text(to));
+        const double all = static_cast<double>(from.batch * from.sequence);
+        const std::int64_t most = from == to ? 0 : cost::busiest_receiver(from, to).tokens;
+        CHECK(cost::relayout_of(from, to).share == doctest::Approx(static_cast<double>(most) / all).epsilon(1e-12));
+      }
+}
+
 TEST_CASE("a layout that stays costs nothing, and taking one's own part of what is replicated neither") {
   const ActivationLayout whole{0, 4, 1, 2, false, 8, 16};
   const ActivationLayout cut{0, 1, 4, 2, false, 8, 16};

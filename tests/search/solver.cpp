@@ -63,6 +63,26 @@ TEST_CASE("the solver finds what brute force finds on random problems") {
   CHECK(infeasible > 500);
 }
 
+TEST_CASE("without the choices that others replace the answers are the same") {
+  int dropped = 0;
+  for (unsigned seed = 0; seed < 2000; ++seed) {
+    std::mt19937 random(seed);
+    const Problem p = testing::random_problem(random);
+    Problem fewer = p;
+    drop_superfluous(fewer);
+    for (std::size_t i = 0; i < p.types.size(); ++i) dropped += fewer.types[i].size() < p.types[i].size() ? 1 : 0;
+    const testing::BruteForce all = testing::brute_force(p);
+    const testing::BruteForce some = testing::brute_force(fewer);
+    INFO("seed " << seed);
+    CHECK(some.peak == all.peak);
+    if (all.peak > p.budget)
+      CHECK(some.peak > p.budget);
+    else
+      CHECK(some.seconds == doctest::Approx(all.seconds).epsilon(1e-12));
+  }
+  CHECK(dropped > 100);
+}
+
 TEST_CASE("a solver that may keep few labels is never better than brute force, and says that it proves nothing") {
   int thinned = 0;
   for (unsigned seed = 0; seed < 500; ++seed) {

@@ -50,9 +50,10 @@ constexpr bool joins_data_ranks(const Work& work, const StrategySpec& spec) {
 /// Prices the counts of a layer on one of `ranks` ranks, all of them at work. On devices of their own the traffic of
 /// data-parallel ranks runs beside computation, and so do messages that the work itself overlaps (Work::overlap). Ranks
 /// that share cores have none to spare: there one thing happens after the other.
-constexpr LayerSeconds layer_seconds(const LayerCounts& counts, const StrategySpec& spec, Precision precision,
-                                     const Cluster& cluster, int ranks) {
-  const int busy = busy_ranks(cluster, ranks);
+/// @param prices  the seconds of work, with busy_ranks at work
+template <class Prices>
+constexpr LayerSeconds layer_seconds(const LayerCounts& counts, const StrategySpec& spec, const Cluster& cluster,
+                                     Prices&& prices) {
   const double slowdown = cluster.cores == 0 ? cluster.overlap_slowdown : 2;  // 2: one after the other
   struct Price {
     Seconds computation;
@@ -64,7 +65,7 @@ constexpr LayerSeconds layer_seconds(const LayerCounts& counts, const StrategySp
     Price sum;
     Elapsed elapsed;
     for (const Work& work : list) {
-      const Seconds seconds = time_of(work, precision, cluster, busy);
+      const Seconds seconds = prices(work);
       if (cluster.cores == 0 && joins_data_ranks(work, spec))
         sum.beside += seconds;
       else
@@ -92,11 +93,16 @@ constexpr LayerSeconds layer_seconds(const LayerCounts& counts, const StrategySp
   out.update_communication = update.waited + longer(out.forward, update.beside);
   out.update = update.computation + out.update_communication;
   for (const Work& work : counts.backward)
-    if (work.kind == WorkKind::gemm_tn || work.kind == WorkKind::bias_gradient)
-      out.weights += time_of(work, precision, cluster, busy);
+    if (work.kind == WorkKind::gemm_tn || work.kind == WorkKind::bias_gradient) out.weights += prices(work);
   // What is put off beyond the other passes shortens no pipeline: these must go through all stages in any case.
   out.weights = min(out.weights, min(out.forward, out.backward * 0.5));
   return out;
+}
+constexpr LayerSeconds layer_seconds(const LayerCounts& counts, const StrategySpec& spec, Precision precision,
+                                     const Cluster& cluster, int ranks) {
+  const int busy = busy_ranks(cluster, ranks);
+  return layer_seconds(counts, spec, cluster,
+                       [&](const Work& work) { return time_of(work, precision, cluster, busy); });
 }
 
 /// Prices the moves of activations over one border between layers: re-layouts inside a stage, and what a stage receives

@@ -77,23 +77,46 @@ struct Relayout {
   int span = 1;      ///< tokens stay inside aligned runs of so many ranks
 };
 
+namespace detail {
+
+/// Whether every rank keeps the same number of tokens: of the parts of samples and of sequences that a rank has before
+/// and after, one contains the other, or each half of a sequence has one of the two chunks that a rank holds in zigzag.
+constexpr bool keep_alike(const ActivationLayout& from, const ActivationLayout& to) {
+  const auto nested = [](int a, int b) { return a % b == 0 || b % a == 0; };
+  if (!nested(from.data, to.data)) return false;
+  if (from.parts == 1 || to.parts == 1) return true;
+  const auto halves = [](const ActivationLayout& a, const ActivationLayout& b) {
+    return a.parts == 2 && !a.zigzag && b.zigzag;
+  };
+  if (halves(from, to) || halves(to, from)) return true;
+  return from.data == to.data && from.zigzag == to.zigzag && nested(from.parts, to.parts);
+}
+
+}  // namespace detail
+
 /// Nothing moves where layouts agree. Both have the same ranks. In a run of lcm(replicas * parts) ranks of the two lie
 /// the same samples before and after.
 constexpr Relayout relayout_of(ActivationLayout from, ActivationLayout to) {
   if (from == to) return {};
   const int span = std::lcm(from.replicas * from.parts, to.replicas * to.parts);
-  // The batch is cut outermost: a common factor of the data degrees makes blocks of ranks that do the same.
+  // The batch is cut outermost: a common factor of the data degrees makes blocks of ranks that do the same. A common
+  // factor of the replicas, which are innermost, makes neighbours that do the same.
   const int blocks = std::gcd(from.data, to.data);
   from.data /= blocks;
   to.data /= blocks;
+  const int neighbours = std::gcd(from.replicas, to.replicas);
+  from.replicas /= neighbours;
+  to.replicas /= neighbours;
   // Sizes that every degree divides, and chunks of a zigzag: twice the number of ranks.
   from.batch = to.batch = from.sequence = to.sequence = std::int64_t{2} * from.ranks();
   const double all = static_cast<double>(from.batch) * static_cast<double>(from.sequence) * blocks;
+  const std::int64_t want = to.region(to.first_rank).tokens() * to.pieces();
+  if (detail::keep_alike(from, to))
+    return {static_cast<double>(want - detail::kept_tokens(from, to, to.first_rank)) / all, span};
   // No rank lacks more than all that it wants, and where layouts differ much a rank in the middle does.
   const int middle = to.first_rank + to.ranks() / 2;
   for (const int rank : {middle, middle - 1, middle / 2 + 1})
-    if (to.holds(rank) && detail::kept_tokens(from, to, rank) == 0)
-      return {static_cast<double>(to.region(rank).tokens() * to.pieces()) / all, span};
+    if (to.holds(rank) && detail::kept_tokens(from, to, rank) == 0) return {static_cast<double>(want) / all, span};
   return {static_cast<double>(busiest_receiver(from, to).tokens) / all, span};
 }
 

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <cstddef>
 #include <cstdint>
 
 #include <galvatron/cluster/spec.hpp>
@@ -93,6 +94,45 @@ constexpr Seconds time_of(const Work& work, Precision precision, const Cluster& 
     once = detail::memory_seconds(work, bytes_of(work, precision), precision, cluster, busy);
   return {once * work.times};
 }
+
+/// Prices as time_of does, and remembers those of products and attention, which take longest to find and come again and
+/// again: strategies differ in little of their work.
+class WorkPrices {
+ public:
+  /// @param concurrency  as for time_of
+  constexpr WorkPrices(Precision precision, const Cluster& cluster, int concurrency = 0)
+      : precision_(precision), cluster_(cluster), concurrency_(concurrency) {}
+
+  constexpr Seconds operator()(const Work& work) {
+    if (!is_gemm(work.kind) && !is_attention(work.kind)) return time_of(work, precision_, cluster_, concurrency_);
+    Work once = work;
+    once.times = 1;
+    once.overlap = 0;
+    Known& known = known_[place(once)];
+    if (!(known.work == once)) known = {once, time_of(once, precision_, cluster_, concurrency_)};
+    return known.seconds * std::max(work.times, 0);
+  }
+
+ private:
+  struct Known {
+    Work work{};  // a copy of nothing: no product
+    Seconds seconds;
+  };
+  static constexpr std::size_t places = 256;
+
+  // Extents are often powers of two, so that the low bits alone would tell little.
+  static constexpr std::size_t place(const Work& w) {
+    std::uint64_t mixed = static_cast<std::uint64_t>(w.kind);
+    for (const std::int64_t extent : {w.m, w.n, w.k, w.l})
+      mixed = (mixed ^ static_cast<std::uint64_t>(extent)) * 0x9E3779B97F4A7C15u;
+    return (mixed >> 40) % places;
+  }
+
+  Precision precision_;
+  const Cluster& cluster_;
+  int concurrency_;
+  std::array<Known, places> known_{};
+};
 
 /// The sum over a list, with what overlaps in it side by side.
 constexpr Seconds time_of(const WorkList& list, Precision precision, const Cluster& cluster, int concurrency = 0) {

@@ -42,6 +42,7 @@ enum class WorkKind : std::uint8_t {
   all_to_all,           ///< m bytes per rank before (= after), n ranks: each gets 1/n from each
 };
 inline constexpr int work_kinds = static_cast<int>(WorkKind::all_to_all) + 1;
+static_assert(work_kinds <= 32, "galvatron: WorkList marks the kinds of work that it has in 32 bits.");
 
 /// The numbers that Work::overlap may have.
 inline constexpr int overlaps = 5;
@@ -84,14 +85,13 @@ class WorkList {
   static constexpr int capacity = 64;
 
   constexpr void push(const Work& work) {
-    for (int i = 0; i < size_; ++i) {
-      Work same = items_[i];
-      same.times = work.times;
-      if (same == work) {
+    const std::uint32_t kind = std::uint32_t{1} << static_cast<int>(work.kind);
+    for (int i = 0; i < size_ && (kinds_ & kind) != 0; ++i)
+      if (is_same(items_[i], work)) {
         items_[i].times += work.times;
         return;
       }
-    }
+    kinds_ |= kind;
     items_[size_++] = work;  // beyond the capacity: a compile error in constant evaluation
   }
   constexpr void append(const WorkList& other) {
@@ -107,8 +107,17 @@ class WorkList {
   }
 
  private:
+  // But for how often.
+  static constexpr bool is_same(const Work& a, const Work& b) {
+    if (a.m != b.m || a.kind != b.kind) return false;  // mostly decides
+    Work same = a;
+    same.times = b.times;
+    return same == b;
+  }
+
   std::array<Work, capacity> items_{};
   int size_ = 0;
+  std::uint32_t kinds_ = 0;  // a bit for each that the list has
 };
 
 }  // namespace galvatron::cost

@@ -132,9 +132,9 @@ constexpr bool divides_samples_instead(const StrategySpec& spec, const LayerSpec
 }
 
 constexpr Choice make_choice(const LayerSpec& layer, const StrategySpec& spec, const cost::Batch& batch,
-                             const Cluster& cluster, int ranks) {
+                             const Cluster& cluster, cost::WorkPrices& prices) {
   const cost::LayerCounts counts = cost::layer_counts(layer, spec, batch);
-  const cost::LayerSeconds seconds = cost::layer_seconds(counts, spec, batch.precision, cluster, ranks);
+  const cost::LayerSeconds seconds = cost::layer_seconds(counts, spec, cluster, prices);
   Choice choice;
   choice.forward = seconds.forward.value;
   choice.backward = seconds.backward.value;
@@ -208,6 +208,7 @@ constexpr Case make_case(const ModelSpec& model, const Cluster& cluster, const S
                           .precision = options.precision,
                           .microbatches = microbatches,
                           .stages = setting.stages};
+  cost::WorkPrices prices(batch.precision, cluster, cost::busy_ranks(cluster, ranks));
   // Kinds of layers: the model's layers are few kinds, many times.
   std::vector<const LayerSpec*> kinds;
   const auto kind_of = [&](const LayerSpec& layer) {
@@ -219,7 +220,7 @@ constexpr Case make_case(const ModelSpec& model, const Cluster& cluster, const S
       if (!is_fit(layer, setting.specs[i], batch.microbatch, batch.sequence) ||
           divides_samples_instead(setting.specs[i], layer, options.space, batch))
         continue;
-      Choice choice = make_choice(layer, setting.specs[i], batch, cluster, ranks);
+      Choice choice = make_choice(layer, setting.specs[i], batch, cluster, prices);
       choice.layout = setting.layout[i];
       choice.tag = static_cast<int>(i);
       type.push_back(choice);
@@ -322,14 +323,19 @@ inline std::vector<Case> make_cases(const ModelSpec& model, const Cluster& clust
       cases.push_back(detail::with_schedule(std::move(one), kind, 1));
       continue;
     }
-    if (allowed(ScheduleKind::one_f_one_b)) cases.push_back(detail::with_schedule(one, ScheduleKind::one_f_one_b, 1));
+    std::vector<std::pair<ScheduleKind, int>> schedules;  // with virtual stages
+    if (allowed(ScheduleKind::one_f_one_b)) schedules.emplace_back(ScheduleKind::one_f_one_b, 1);
     const bool gpipe_differs = m > 1 && one.problem.objective.shared;
     if (allowed(ScheduleKind::gpipe) && (gpipe_differs || !allowed(ScheduleKind::one_f_one_b)))
-      cases.push_back(detail::with_schedule(one, ScheduleKind::gpipe, 1));
-    if (allowed(ScheduleKind::zb_h1)) cases.push_back(detail::with_schedule(one, ScheduleKind::zb_h1, 1));
+      schedules.emplace_back(ScheduleKind::gpipe, 1);
+    if (allowed(ScheduleKind::zb_h1)) schedules.emplace_back(ScheduleKind::zb_h1, 1);
     if (allowed(ScheduleKind::interleaved) && m % stages == 0 && one.problem.movable() % stages == 0)
       for (const int chunks : divisors(one.problem.movable() / stages))
-        if (chunks > 1) cases.push_back(detail::with_schedule(one, ScheduleKind::interleaved, chunks));
+        if (chunks > 1) schedules.emplace_back(ScheduleKind::interleaved, chunks);
+    for (std::size_t i = 0; i < schedules.size(); ++i) {
+      Case last = i + 1 < schedules.size() ? one : std::move(one);
+      cases.push_back(detail::with_schedule(std::move(last), schedules[i].first, schedules[i].second));
+    }
   }
   return cases;
 }

@@ -14,6 +14,7 @@
 #include <cstdint>
 #include <limits>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include <galvatron/cost/pipeline.hpp>
@@ -135,6 +136,49 @@ struct Problem {
     return least;
   }
 };
+
+/// Whether `a` may stand for `b` in any assignment with so many micro-batches in flight without making it slower or
+/// larger.
+constexpr bool replaces(const Choice& a, const Choice& b, const Objective& objective, std::int64_t slots,
+                        bool memory_only = false) {
+  const bool memory = a.layout == b.layout && a.input <= b.input && a.carried <= b.carried &&
+                      a.activation <= b.activation && a.states + slots * a.stash <= b.states + slots * b.stash &&
+                      a.forward_workspace <= b.forward_workspace && a.backward_workspace <= b.backward_workspace;
+  return memory && (memory_only || (a.seconds() <= b.seconds() && a.once() <= b.once() &&
+                                    objective.ramp_of(a) <= objective.ramp_of(b)));
+}
+
+/// The choices, by index, that are left when each one that another can replace is left out, of equals the first.
+/// @param tag      only choices with this tag; all when it is negative
+/// @param replace  (a, b) whether a may stand for b
+template <class Replace>
+constexpr std::vector<std::int32_t> irreplaceable(const LayerType& type, int tag, Replace replace) {
+  std::vector<std::int32_t> kept;
+  for (std::size_t i = 0; i < type.size(); ++i) {
+    const Choice& c = type[i];
+    if (tag >= 0 && c.tag != tag) continue;
+    const auto known = [&](std::int32_t j) -> const Choice& { return type[static_cast<std::size_t>(j)]; };
+    if (std::any_of(kept.begin(), kept.end(), [&](std::int32_t j) { return replace(known(j), c); })) continue;
+    std::erase_if(kept, [&](std::int32_t j) { return replace(c, known(j)); });
+    kept.push_back(static_cast<std::int32_t>(i));
+  }
+  return kept;
+}
+
+/// Drops the choices that others replace on every stage; tied layers keep all.
+constexpr void drop_superfluous(Problem& p) {
+  const auto [least, most] = std::minmax_element(p.slots.begin(), p.slots.end());
+  for (std::size_t i = 0; i < p.types.size(); ++i) {
+    const int type = static_cast<int>(i);
+    if (p.tied && (p.layers.front() == type || p.layers.back() == type)) continue;
+    LayerType kept;
+    for (const std::int32_t j : irreplaceable(p.types[i], -1, [&](const Choice& a, const Choice& b) {
+           return replaces(a, b, p.objective, *least) && replaces(a, b, p.objective, *most);
+         }))
+      kept.push_back(p.types[i][static_cast<std::size_t>(j)]);
+    p.types[i] = std::move(kept);
+  }
+}
 
 struct StageCost {
   double forward = 0;  ///< seconds of a micro-batch, with what the stage receives

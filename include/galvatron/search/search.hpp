@@ -21,6 +21,7 @@
 #include <galvatron/search/cases.hpp>
 #include <galvatron/search/options.hpp>
 #include <galvatron/search/parallel.hpp>
+#include <galvatron/search/schemes.hpp>
 #include <galvatron/search/solver.hpp>
 #include <galvatron/search/uniform.hpp>
 
@@ -34,36 +35,6 @@ inline double monotonic_seconds() {
   ::clock_gettime(CLOCK_MONOTONIC, &now);
   return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
 }
-
-/// The plain schemes, by what they use.
-struct Scheme {
-  const char* name;
-  bool (*has)(int stages, const StrategySpec& spec);
-};
-inline bool is_data(int p, const StrategySpec& s, int zero) {
-  return p == 1 && s.tensor == 1 && s.context == 1 && s.zero == zero;
-}
-inline bool is_context(int p, const StrategySpec& s, SequenceKind kind) {
-  return p == 1 && s.tensor == 1 && s.sequence == kind;
-}
-inline constexpr Scheme schemes[] = {
-    {"data parallel", [](int p, const StrategySpec& s) { return is_data(p, s, 0); }},
-    {"ZeRO-1", [](int p, const StrategySpec& s) { return is_data(p, s, 1); }},
-    {"ZeRO-2", [](int p, const StrategySpec& s) { return is_data(p, s, 2); }},
-    {"ZeRO-3", [](int p, const StrategySpec& s) { return is_data(p, s, 3); }},
-    {"Ulysses", [](int p, const StrategySpec& s) { return is_context(p, s, SequenceKind::ulysses); }},
-    {"ring attention", [](int p, const StrategySpec& s) { return is_context(p, s, SequenceKind::ring); }},
-    {"tensor parallel", [](int p, const StrategySpec& s) { return p == 1 && s.data * s.context == 1; }},
-    {"pipeline parallel", [](int p, const StrategySpec& s) { return p > 1 && s.ranks() == 1; }},
-    {"tensor + data",
-     [](int p, const StrategySpec& s) { return p == 1 && s.tensor > 1 && s.data > 1 && s.context == 1; }},
-    {"pipeline + data",
-     [](int p, const StrategySpec& s) { return p > 1 && s.tensor == 1 && s.data > 1 && s.context == 1; }},
-    {"pipeline + tensor",
-     [](int p, const StrategySpec& s) { return p > 1 && s.tensor > 1 && s.data == 1 && s.context == 1; }},
-    {"pipeline + tensor + data",
-     [](int p, const StrategySpec& s) { return p > 1 && s.tensor > 1 && s.data > 1 && s.context == 1; }},
-};
 
 /// Keeps the fastest candidate that fits, or the smallest while none does.
 class BestOf {
@@ -103,22 +74,16 @@ class Search {
   SearchResult run() {
     SearchResult out;
     out.statistics.cases = static_cast<int>(cases_.size());
-    struct Looked {
-      double bound = 0;
-      std::vector<UniformPlan> uniform;
-    };
-    std::vector<Looked> looked(cases_.size());
+    std::vector<std::vector<UniformPlan>> uniform(cases_.size());
+    in_parallel(cases_.size(), options_.threads, [&](std::size_t i) { uniform[i] = UniformPlans(cases_[i]).best(); });
+    for (std::size_t i = 0; i < cases_.size(); ++i) try_uniform(cases_[i], uniform[i]);
+    uniform.clear();
+    bounds_.resize(cases_.size());
     in_parallel(cases_.size(), options_.threads, [&](std::size_t i) {
-      looked[i].bound = Solver(cases_[i].problem).bound();
-      for (std::size_t tag = 0; tag < cases_[i].specs.size(); ++tag)
-        for (UniformPlan& plan : uniform_plans(cases_[i].problem, static_cast<int>(tag)))
-          looked[i].uniform.push_back(std::move(plan));
+      if (options_.algorithm == Algorithm::exact) drop_superfluous(cases_[i].problem);
+      bounds_[i] = bound_of(cases_[i]);
     });
-    for (std::size_t i = 0; i < cases_.size(); ++i) {
-      order_.emplace_back(looked[i].bound, i);
-      try_uniform(cases_[i], looked[i].uniform);
-    }
-    looked.clear();
+    for (std::size_t i = 0; i < cases_.size(); ++i) order_.emplace_back(bounds_[i], i);
     std::sort(order_.begin(), order_.end());
     // A quick pass with few labels finds good plans; others, pruned by them, prove or improve, easy cases first.
     std::vector<std::size_t> open;
@@ -155,6 +120,14 @@ class Search {
     return best_.candidate()->iteration.value * (c.problem.objective.shared ? 1.1 : 1.0);
   }
 
+  // No plan of this case is faster; where that excludes it, the first bound that does.
+  [[nodiscard]] double bound_of(const Case& c) const {
+    const Bounds first(c.problem);
+    if (!first.may_fit()) return Solver::infinite;
+    if (first.seconds() >= upper_for(c)) return first.seconds();
+    return Solver(c.problem).bound();
+  }
+
   // One case searched.
   struct Attempt {
     std::optional<Solution> found;
@@ -162,14 +135,15 @@ class Search {
     bool searched = false;
     std::int64_t work = 0;
   };
-  [[nodiscard]] Attempt attempt(const Case& c, std::size_t labels) const {
+  [[nodiscard]] Attempt attempt(std::size_t index, std::size_t labels) const {
+    const Case& c = cases_[index];
+    const double upper = upper_for(c);
+    Attempt out;
+    if (bounds_[index] >= upper) return out;
     Limits limits;
     limits.labels = labels;
     limits.work = std::max<std::int64_t>(0, (most_work - work_) / static_cast<std::int64_t>(group));
     Solver solver(c.problem, limits);
-    const double upper = upper_for(c);
-    Attempt out;
-    if (solver.bound() >= upper) return out;
     out.searched = true;
     if (options_.algorithm == Algorithm::bmw) {
       Bmw bmw(c.problem);
@@ -192,8 +166,7 @@ class Search {
     for (std::size_t first = 0; first < open.size(); first += group) {
       const std::size_t count = std::min(group, open.size() - first);
       std::vector<Attempt> attempts(count);
-      in_parallel(count, options_.threads,
-                  [&](std::size_t i) { attempts[i] = attempt(cases_[open[first + i]], labels); });
+      in_parallel(count, options_.threads, [&](std::size_t i) { attempts[i] = attempt(open[first + i], labels); });
       for (std::size_t i = 0; i < count; ++i) {
         const Case& c = cases_[open[first + i]];
         work_ += attempts[i].work;
@@ -261,6 +234,7 @@ class Search {
   const Cluster& cluster_;
   const SearchOptions& options_;
   std::vector<Case> cases_;
+  std::vector<double> bounds_;  // of every case
   std::vector<std::pair<double, std::size_t>> order_;
   BestOf best_;
   std::vector<std::pair<int, BestOf>> degrees_;

@@ -144,20 +144,13 @@ class Solver {
     std::vector<Tie> kept;
     for (const Tie& tie : out)
       if (std::none_of(kept.begin(), kept.end(), [&](const Tie& better) {
-            return replaces(better.first, tie.first, problem_.slots_of(0, 0)) &&
-                   replaces(better.last, tie.last, problem_.slots_of(problem_.stages() - 1, problem_.chunks - 1));
+            const std::int64_t last_slots = problem_.slots_of(problem_.stages() - 1, problem_.chunks - 1);
+            return replaces(better.first, tie.first, problem_.objective, problem_.slots_of(0, 0),
+                            limits_.memory_only) &&
+                   replaces(better.last, tie.last, problem_.objective, last_slots, limits_.memory_only);
           }))
         kept.push_back(tie);
     return kept;
-  }
-
-  // Whether `a` may stand for `b` in any assignment without making it slower or larger.
-  [[nodiscard]] bool replaces(const Choice& a, const Choice& b, std::int64_t slots) const {
-    const bool memory = a.layout == b.layout && a.input <= b.input && a.carried <= b.carried &&
-                        a.activation <= b.activation && a.states + slots * a.stash <= b.states + slots * b.stash &&
-                        a.forward_workspace <= b.forward_workspace && a.backward_workspace <= b.backward_workspace;
-    return memory && (limits_.memory_only || (a.seconds() <= b.seconds() && a.once() <= b.once() &&
-                                              problem_.objective.ramp_of(a) <= problem_.objective.ramp_of(b)));
   }
 
   void find_runs() {

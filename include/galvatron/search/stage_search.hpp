@@ -71,23 +71,9 @@ struct TypeIndex {
   /// Only choices with tag `only_tag`, or all when it is negative. Choices that another one of their layout makes
   /// superfluous are left out.
   TypeIndex(const LayerType& type, const Objective& objective, std::int64_t slots, int only_tag, bool memory_only) {
-    const auto no_worse = [&](const Choice& a, const Choice& b) {
-      const bool memory = a.layout == b.layout && a.input <= b.input && a.carried <= b.carried &&
-                          a.activation <= b.activation && a.states + slots * a.stash <= b.states + slots * b.stash &&
-                          a.forward_workspace <= b.forward_workspace && a.backward_workspace <= b.backward_workspace;
-      return memory && (memory_only || (a.seconds() <= b.seconds() && a.once() <= b.once() &&
-                                        objective.ramp_of(a) <= objective.ramp_of(b)));
-    };
-    std::vector<std::int32_t> kept;
-    for (std::size_t i = 0; i < type.size(); ++i) {
-      const Choice& c = type[i];
-      if (only_tag >= 0 && c.tag != only_tag) continue;
-      const auto superfluous = [&](std::int32_t j) { return no_worse(type[static_cast<std::size_t>(j)], c); };
-      if (std::any_of(kept.begin(), kept.end(), superfluous)) continue;
-      std::erase_if(kept, [&](std::int32_t j) { return no_worse(c, type[static_cast<std::size_t>(j)]); });
-      kept.push_back(static_cast<std::int32_t>(i));
-    }
-    for (const std::int32_t i : kept) {
+    for (const std::int32_t i : irreplaceable(type, only_tag, [&](const Choice& a, const Choice& b) {
+           return replaces(a, b, objective, slots, memory_only);
+         })) {
       const Class own(type[static_cast<std::size_t>(i)]);
       auto found = std::find_if(classes.begin(), classes.end(),
                                 [&](const Class& k) { return k.begins_like(own) && k.ends_like(own); });

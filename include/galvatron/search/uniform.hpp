@@ -79,15 +79,11 @@ struct UniformPlan {
   int tag = 0;
 };
 
-/// The assignments with strategy `tag` in every layer, cut evenly and by load, or as given; none where a layer cannot
-/// have it.
-inline std::vector<UniformPlan> uniform_plans(const Problem& p, int tag) {
+/// The assignments with strategy `tag`, given by its choice in every type, in every layer; cut evenly and by load, or
+/// as given.
+inline std::vector<UniformPlan> uniform_plans(const Problem& p, int tag, const std::vector<int>& choice_of_type) {
   std::vector<int> choice;
-  for (const int type : p.layers) {
-    const auto index = detail::choice_with_tag(p.types[static_cast<std::size_t>(type)], tag);
-    if (!index) return {};
-    choice.push_back(*index);
-  }
+  for (const int type : p.layers) choice.push_back(choice_of_type[static_cast<std::size_t>(type)]);
   std::vector<UniformPlan> out;
   std::vector<std::vector<int>> tried{p.cuts};
   if (p.cuts.empty()) tried = {detail::even_cuts(p), detail::balanced_cuts(p, choice)};

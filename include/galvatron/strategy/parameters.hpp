@@ -137,7 +137,11 @@ constexpr ParameterLayout parameter_layout(const LayerSpec& layer, ParameterPart
   };
   // 1 / sqrt(2 L) by Newton's iteration: std::sqrt is not constexpr.
   double residual = 1;
-  for (int i = 0; i < 64; ++i) residual = 0.5 * (residual + 1.0 / (2.0 * layer.layers * residual));
+  for (int i = 0; i < 64; ++i) {
+    const double next = 0.5 * (residual + 1.0 / (2.0 * layer.layers * residual));
+    if (next == residual) break;
+    residual = next;
+  }
   const double residual_deviation = 0.02 * residual;
 
   const std::int64_t q = layer.heads / tensor * layer.head_dim;
