@@ -147,6 +147,7 @@ struct Answer {
   std::int64_t batch = 0;  // 0: there is no plan
   double samples_per_second = 0;
   bool proven = true;
+  bool divides = false;  // some plan exists, whatever its memory
   std::string words;
 };
 
@@ -168,20 +169,26 @@ Answer plan(const Setting& setting, SearchOptions options, std::int64_t batch, T
   const search::SearchOptions full = value_or_throw(search::completed(options, setting.model, setting.cluster));
   const search::SearchResult found = value_or_throw(search::search(setting.model, setting.cluster, full));
   times.add(found.statistics.seconds);
-  if (!found.feasible) return {};
-  return {batch, static_cast<double>(batch) / found.best.iteration.value, found.statistics.proven,
+  if (!found.feasible) return {0, 0, true, found.smallest_memory.has_value(), ""};
+  return {batch, static_cast<double>(batch) / found.best.iteration.value, found.statistics.proven, true,
           plan_words(plan_of(found.best, setting.model, setting.cluster, full))};
+}
+
+// Keeps the faster of two; of none, whether memory was all that lacked.
+void improve(Answer& best, Answer other) {
+  if (other.samples_per_second > best.samples_per_second * (1 + noise))
+    best = std::move(other);
+  else
+    best.divides |= other.divides;
 }
 
 // The batch with the most samples a second, from the largest down until a smaller one is slower.
 Answer sweep(const Setting& setting, const SearchOptions& options, Times& times) {
   Answer best;
   for (std::int64_t batch = most_samples; batch >= least_samples; batch /= 2) {
-    Answer answer = plan(setting, options, batch, times);
-    if (answer.samples_per_second > best.samples_per_second * (1 + noise))
-      best = std::move(answer);
-    else if (best.batch != 0)
-      break;
+    const bool found = best.batch != 0;
+    improve(best, plan(setting, options, batch, times));
+    if (found && best.batch != batch) break;
   }
   return best;
 }
@@ -246,7 +253,7 @@ constexpr const char* models[] = {"bert-huge-32", "bert-huge-48", "vit-huge-32",
                                   "gpt-65b",      "llama2-7b",    "llama2-13b",   "llama2-70b"};
 
 std::string cell(const Answer& answer) {
-  if (answer.batch == 0) return "OOM";
+  if (answer.batch == 0) return answer.divides ? "OOM" : "-";
   char text[32];
   std::snprintf(text, sizeof text, answer.samples_per_second < 10 ? "%.3f" : "%.1f", answer.samples_per_second);
   return text;
@@ -258,10 +265,7 @@ Row compared(Setting setting, const std::vector<System>& all, std::vector<Times>
   const std::size_t limits = all.size() - supersets;
   for (std::size_t i = 0; i < all.size(); ++i) {
     Answer best;
-    for (const SearchOptions& options : all[i].spaces) {
-      Answer answer = sweep(row.setting, options, times[i]);
-      if (answer.samples_per_second > best.samples_per_second) best = std::move(answer);
-    }
+    for (const SearchOptions& options : all[i].spaces) improve(best, sweep(row.setting, options, times[i]));
     row.answers.push_back(std::move(best));
     if (i < limits && row.answers[i].samples_per_second >= row.answers[row.rival].samples_per_second * (1 - noise))
       row.rival = i;
@@ -269,10 +273,8 @@ Row compared(Setting setting, const std::vector<System>& all, std::vector<Times>
   const Answer& rival = row.answers[row.rival];
   for (std::size_t i = limits; i < all.size(); ++i) {
     Answer& own = row.answers[i];
-    if (own.samples_per_second < rival.samples_per_second * (1 - noise)) {  // at another batch, perhaps
-      Answer again = plan(row.setting, all[i].spaces.front(), rival.batch, times[i]);
-      if (again.samples_per_second > own.samples_per_second) own = std::move(again);
-    }
+    if (own.samples_per_second < rival.samples_per_second * (1 - noise))  // at another batch, perhaps
+      improve(own, plan(row.setting, all[i].spaces.front(), rival.batch, times[i]));
     if (own.samples_per_second < rival.samples_per_second * (1 - 2 * noise))
       throw Failure(ErrorKind::internal, row.setting.name() + ": " + all[row.rival].name + " has " + cell(rival) +
                                              " samples/s at batch " + std::to_string(rival.batch) + " (" + rival.words +
@@ -325,12 +327,13 @@ std::string introduction() {
       "- **Less kind**: tensor ranks are always neighbours, so nestings with data parallelism inside tensor "
       "parallelism are left\n  out, for everybody.\n"
       "- **Even stages**: blocks divided evenly, the rest to the last stages.\n"
-      "- **Memory**: GiB a device, of which 1 GiB is the libraries'; `all` is what the device has. `OOM`: no plan, "
-      "because\n  nothing fits or because heads, layers or samples cannot be divided like that.\n"
+      "- **Memory**: GiB a device, of which 1 GiB is the libraries'; `all` is what the device has. `OOM`: nothing "
+      "fits; `-`: heads, layers\n  or samples cannot be divided like that.\n"
       "- **Freedoms**: where ours is at least 0.1 % faster than the best system, it is searched again at the same "
       "batch without\n  one freedom that this system lacks; named are the two that cost most, with what "
       "is lost. They may replace each other,\n  so losses need not add up to the gain. Degrees that are no powers of "
       "two have no chance here: no such number divides\n  these clusters.\n"
+      "- **Not proven**: the search ended at its limit of work; a faster plan of the space may exist.\n"
       "- BMW's is a local search: it may be behind Base. Both are parts of the space of `ours`.\n";
   return out;
 }
