@@ -327,6 +327,8 @@ std::string introduction() {
       "- **Less kind**: tensor ranks are always neighbours, so nestings with data parallelism inside tensor "
       "parallelism are left\n  out, for everybody.\n"
       "- **Even stages**: blocks divided evenly, the rest to the last stages.\n"
+      "- **GPipe** keeps the activations of all micro-batches, also where there is one stage: hence Galvatron is now "
+      "and then\n  behind SDP, which keeps those of one.\n"
       "- **Memory**: GiB a device, of which 1 GiB is the libraries'; `all` is what the device has. `OOM`: nothing "
       "fits; `-`: heads, layers\n  or samples cannot be divided like that.\n"
       "- **Freedoms**: where ours is at least 0.1 % faster than the best system, it is searched again at the same "
