@@ -48,6 +48,13 @@ const std::vector<ScheduleKind> one_f_one_b{ScheduleKind::one_f_one_b};
 const std::vector<ScheduleKind> trained{ScheduleKind::one_f_one_b, ScheduleKind::gpipe};
 const std::vector<ScheduleKind> every_schedule{schedule_kinds.begin(), schedule_kinds.end()};
 
+// GPipe over pipelines with even stages, or no pipeline, which has one micro-batch in flight.
+std::vector<SearchOptions> gpipe_or_one_stage(const std::string& space) {
+  SearchOptions stages = limited(space + ",pp", gpipe);
+  stages.even_stages = true;
+  return {std::move(stages), limited(space, one_f_one_b)};
+}
+
 // All degrees of three axes, each at least 2.
 std::vector<SearchOptions> three_axes(int devices) {
   std::vector<SearchOptions> out;
@@ -64,11 +71,8 @@ std::vector<SearchOptions> three_axes(int devices) {
 // The systems, then the runtime's space, then the whole.
 std::vector<System> systems(int devices) {
   SearchOptions pp = limited("pp", gpipe);
-  SearchOptions dp_pp = limited("dp,pp,pow2", gpipe);
-  SearchOptions galvatron = limited("dp,sdp,tp,pp,pow2", gpipe);
-  SearchOptions base = limited("dp,sdp,tp,pp,recompute,pow2", gpipe);
   SearchOptions bmw = limited("dp,sdp,tp,pp,recompute,pow2", one_f_one_b);
-  for (SearchOptions* even : {&pp, &dp_pp, &galvatron, &base}) even->even_stages = true;
+  pp.even_stages = true;
   bmw.algorithm = Algorithm::bmw;
   return {
       {"DP", "data parallelism over all devices (PyTorch DDP)", {limited("dp", one_f_one_b)}},
@@ -78,16 +82,17 @@ std::vector<System> systems(int devices) {
       {"DP+TP",
        "for every layer its data and tensor degree; no pipeline (what OptCNN and FlexFlow search)",
        {limited("dp,tp,pow2", one_f_one_b)}},
-      {"DP+PP", "data and pipeline degree, even stages, GPipe (what PipeDream and DAPPLE search)", {dp_pp}},
+      {"DP+PP", "data and pipeline degree, even stages, GPipe (what PipeDream and DAPPLE search)",
+       gpipe_or_one_stage("dp,pow2")},
       {"3D",
        "one strategy for all layers: data, tensor and pipeline degree all at least 2, ZeRO-0 or 1, every layer "
        "recomputed or none; even stages, 1F1B. The fastest of all such degrees, among them DeepSpeed's suggestion of "
        "2 x 2 x 2 for 8 devices",
        three_axes(devices)},
-      {"Galvatron",
-       "for every layer data or ZeRO-3 and tensor degrees; pipeline with even stages, GPipe (PVLDB 2022)",
-       {galvatron}},
-      {"Base", "Galvatron-Base: likewise, and every layer recomputed or not", {base}},
+      {"Galvatron", "for every layer data or ZeRO-3 and tensor degrees; pipeline with even stages, GPipe (PVLDB 2022)",
+       gpipe_or_one_stage("dp,sdp,tp,pow2")},
+      {"Base", "Galvatron-Base: likewise, and every layer recomputed or not",
+       gpipe_or_one_stage("dp,sdp,tp,recompute,pow2")},
       {"BMW",
        "Galvatron-BMW: likewise, with 1F1B and stages that its local search balances, `--search bmw` (arXiv "
        "2307.02031)",
@@ -327,8 +332,9 @@ std::string introduction() {
       "- **Less kind**: tensor ranks are always neighbours, so nestings with data parallelism inside tensor "
       "parallelism are left\n  out, for everybody.\n"
       "- **Even stages**: blocks divided evenly, the rest to the last stages.\n"
-      "- **GPipe** keeps the activations of all micro-batches, also where there is one stage: hence Galvatron is now "
-      "and then\n  behind SDP, which keeps those of one.\n"
+      "- **GPipe** keeps the activations of all micro-batches; systems with it may do without a pipeline and keep "
+      "those "
+      "of one.\n"
       "- **Memory**: GiB a device, of which 1 GiB is the libraries'; `all` is what the device has. `OOM`: nothing "
       "fits; `-`: heads, layers\n  or samples cannot be divided like that.\n"
       "- **Freedoms**: where ours is at least 0.1 % faster than the best system, it is searched again at the same "
