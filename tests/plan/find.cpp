@@ -263,6 +263,55 @@ TEST_CASE("the answer does not depend on threads, and options bind") {
   for (const StrategySpec& spec : plain.plan.layers) CHECK(spec == StrategySpec{.data = 16});
 }
 
+TEST_CASE("even stages and one strategy bind, and cost what they forbid") {
+  const ModelSpec model = shortened(model_named("gpt2-350m"), 14);  // 4 stages of 3, 3, 4 and 4
+  const Cluster cluster = cluster_named("8xtitan-24g");
+  SearchOptions options;
+  options.global_batch = 64;
+  options.memory = 3_GiB;
+  options.space = value_or_throw(parse_space("dp,zero1,zero3,tp,pp=4,recompute"));
+  const FoundPlan free = found(model, cluster, options);
+  REQUIRE(free.feasible);
+  REQUIRE(free.statistics.proven);
+
+  SearchOptions even = options;
+  even.even_stages = true;
+  const FoundPlan evenly = found(model, cluster, even);
+  REQUIRE(evenly.feasible);
+  std::vector<int> blocks;
+  for (const PlanStage& stage : evenly.plan.stages) blocks.push_back(stage.last_layer - stage.first_layer + 1);
+  CHECK(blocks == std::vector<int>{3, 3, 4, 4});
+  CHECK(free.cost.iteration.value <= evenly.cost.iteration.value * (1 + 1e-9));
+
+  SearchOptions one = options;
+  one.one_strategy = true;
+  const FoundPlan alike = found(model, cluster, one);
+  REQUIRE(alike.feasible);
+  REQUIRE(alike.statistics.proven);
+  CHECK(free.cost.iteration.value <= alike.cost.iteration.value * (1 + 1e-9));
+  CHECK(alike.plan.embedding == alike.plan.head);
+  for (const StrategySpec& spec : alike.plan.layers) CHECK(spec == alike.plan.embedding);
+
+  // Of the plans with one strategy and even stages, each priced by itself, none is faster.
+  SearchOptions both = even;
+  both.one_strategy = true;
+  const FoundPlan plain = found(model, cluster, both);
+  REQUIRE(plain.feasible);
+  double fastest = std::numeric_limits<double>::infinity();
+  for (const StrategySpec& spec : strategies(options.space, 2))
+    for (const int m : divisors(64)) {
+      Plan plan = plain.plan;
+      plan.microbatches = m;
+      plan.embedding = plan.head = spec;
+      plan.layers.assign(model.blocks.size(), spec);
+      const auto cost = cost_of(plan, model, cluster);
+      if (cost && cost->peak() <= options.memory) fastest = std::min(fastest, cost->iteration.value);
+    }
+  CHECK(plain.cost.iteration.value == doctest::Approx(fastest).epsilon(1e-9));
+  CHECK(evenly.cost.iteration.value <= plain.cost.iteration.value * (1 + 1e-9));
+  CHECK(alike.cost.iteration.value <= plain.cost.iteration.value * (1 + 1e-9));
+}
+
 TEST_CASE("a found plan survives its file") {
   SearchOptions options;
   options.global_batch = 64;

@@ -116,6 +116,14 @@ struct StageSetting {
   }
 };
 
+/// A setting for each strategy alone, so that a case has no other.
+inline std::vector<StageSetting> one_by_one(const std::vector<StageSetting>& settings) {
+  std::vector<StageSetting> out;
+  for (const StageSetting& setting : settings)
+    for (const StrategySpec& spec : setting.specs) out.emplace_back(setting.stages, setting.ranks, std::vector{spec});
+  return out;
+}
+
 /// Whether samples can be divided where `spec` divides sequences: the strategy with context ranks as data ranks. It has
 /// the same tokens, states and gradients on every rank and no messages inside the layer, so `spec` is not needed.
 constexpr bool divides_samples_instead(const StrategySpec& spec, const LayerSpec& layer, const Space& space,
@@ -249,7 +257,7 @@ constexpr Case make_case(const ModelSpec& model, const Cluster& cluster, const S
 namespace detail {
 
 /// A case with one schedule; with virtual stages its layers in the order of the ranks (see problem.hpp).
-inline Case with_schedule(Case made, ScheduleKind kind, int virtual_stages) {
+inline Case with_schedule(Case made, ScheduleKind kind, int virtual_stages, bool even_stages) {
   Problem& p = made.problem;
   made.schedule = kind;
   p.chunks = virtual_stages;
@@ -262,7 +270,10 @@ inline Case with_schedule(Case made, ScheduleKind kind, int virtual_stages) {
     for (int chunk = 0; chunk < virtual_stages; ++chunk)
       p.slots.push_back(
           microbatches_in_flight(kind, p.stages(), stage, p.objective.microbatches, virtual_stages, chunk));
-  if (kind != ScheduleKind::interleaved) return made;
+  if (kind != ScheduleKind::interleaved) {
+    if (even_stages) p.cuts = even_cuts(p);
+    return made;
+  }
   const std::vector<int> layers = p.layers;
   const int each = p.chunk_layers();
   made.order.push_back(0);
@@ -307,10 +318,14 @@ inline std::vector<Case> make_cases(const ModelSpec& model, const Cluster& clust
     });
     settings[i] = detail::StageSetting(degrees[i], cluster.devices / degrees[i], std::move(specs));
   });
+  if (options.one_strategy) settings = detail::one_by_one(settings);
   std::vector<Case> made(settings.size() * counts.size());
   in_parallel(made.size(), options.threads, [&](std::size_t i) {
     made[i] = detail::make_case(model, cluster, options, settings[i / counts.size()], counts[i % counts.size()]);
   });
+  const auto add = [&](Case one, ScheduleKind kind, int chunks) {
+    cases.push_back(detail::with_schedule(std::move(one), kind, chunks, options.even_stages));
+  };
   for (Case& one : made) {
     if (one.problem.types.empty()) continue;
     const int stages = one.stages();
@@ -320,7 +335,7 @@ inline std::vector<Case> make_cases(const ModelSpec& model, const Cluster& clust
                                 : allowed(ScheduleKind::gpipe)     ? ScheduleKind::gpipe
                                 : allowed(ScheduleKind::zb_h1)     ? ScheduleKind::zb_h1
                                                                    : ScheduleKind::one_f_one_b;
-      cases.push_back(detail::with_schedule(std::move(one), kind, 1));
+      add(std::move(one), kind, 1);
       continue;
     }
     std::vector<std::pair<ScheduleKind, int>> schedules;  // with virtual stages
@@ -334,7 +349,7 @@ inline std::vector<Case> make_cases(const ModelSpec& model, const Cluster& clust
         if (chunks > 1) schedules.emplace_back(ScheduleKind::interleaved, chunks);
     for (std::size_t i = 0; i < schedules.size(); ++i) {
       Case last = i + 1 < schedules.size() ? one : std::move(one);
-      cases.push_back(detail::with_schedule(std::move(last), schedules[i].first, schedules[i].second));
+      add(std::move(last), schedules[i].first, schedules[i].second);
     }
   }
   return cases;

@@ -28,6 +28,8 @@ struct SearchOptions {
   std::vector<ScheduleKind> schedules{ScheduleKind::one_f_one_b, ScheduleKind::gpipe};
   Algorithm algorithm = Algorithm::exact;
   int microbatches = 0;       ///< 0: every divisor of the batch
+  bool even_stages = false;   ///< stages have equally many blocks as near as possible, the last ones the rest
+  bool one_strategy = false;  ///< all layers, embedding and head too, have the same one
   int threads = 1;            ///< the answer does not depend on it
   std::size_t labels = 4096;  ///< see Limits: more is slower and nearer to a proof
 };

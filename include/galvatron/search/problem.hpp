@@ -180,6 +180,20 @@ constexpr void drop_superfluous(Problem& p) {
   }
 }
 
+/// Where stages begin when each gets an equal number of layers, the remainder going to the last ones.
+inline std::vector<int> even_cuts(const Problem& p) {
+  std::vector<int> first{0};
+  const int each = p.movable() / p.stages();
+  const int more = p.movable() % p.stages();
+  int at = p.leading;
+  for (int i = 0; i + 1 < p.stages(); ++i) {
+    at += each + (i >= p.stages() - more ? 1 : 0);
+    first.push_back(at);
+  }
+  first.push_back(p.count());
+  return first;
+}
+
 struct StageCost {
   double forward = 0;  ///< seconds of a micro-batch, with what the stage receives
   double backward = 0;

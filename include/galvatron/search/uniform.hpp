@@ -22,20 +22,6 @@ inline std::optional<int> choice_with_tag(const LayerType& type, int tag) {
   return std::nullopt;
 }
 
-/// Where stages begin when each gets an equal number of layers, the remainder going to the last ones.
-inline std::vector<int> even_cuts(const Problem& p) {
-  std::vector<int> first{0};
-  const int each = p.movable() / p.stages();
-  const int more = p.movable() % p.stages();
-  int at = p.leading;
-  for (int i = 0; i + 1 < p.stages(); ++i) {
-    at += each + (i >= p.stages() - more ? 1 : 0);
-    first.push_back(at);
-  }
-  first.push_back(p.count());
-  return first;
-}
-
 /// Where stages begin when the slowest one is as fast as possible; the first stages, which hold the most micro-batches,
 /// get no more layers than that needs.
 inline std::vector<int> balanced_cuts(const Problem& p, const std::vector<int>& choice) {
@@ -86,7 +72,7 @@ inline std::vector<UniformPlan> uniform_plans(const Problem& p, int tag, const s
   for (const int type : p.layers) choice.push_back(choice_of_type[static_cast<std::size_t>(type)]);
   std::vector<UniformPlan> out;
   std::vector<std::vector<int>> tried{p.cuts};
-  if (p.cuts.empty()) tried = {detail::even_cuts(p), detail::balanced_cuts(p, choice)};
+  if (p.cuts.empty()) tried = {even_cuts(p), detail::balanced_cuts(p, choice)};
   for (const auto& cuts : tried) {
     UniformPlan plan{{cuts, choice}, {}, tag};
     if (!out.empty() && out.front().plan.first == cuts) break;
