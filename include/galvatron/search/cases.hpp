@@ -347,10 +347,9 @@ inline std::vector<Case> make_cases(const ModelSpec& model, const Cluster& clust
     if (allowed(ScheduleKind::interleaved) && m % stages == 0 && one.problem.movable() % stages == 0)
       for (const int chunks : divisors(one.problem.movable() / stages))
         if (chunks > 1) schedules.emplace_back(ScheduleKind::interleaved, chunks);
-    for (std::size_t i = 0; i < schedules.size(); ++i) {
-      Case last = i + 1 < schedules.size() ? one : std::move(one);
-      add(std::move(last), schedules[i].first, schedules[i].second);
-    }
+    if (schedules.empty()) continue;
+    for (std::size_t i = 0; i + 1 < schedules.size(); ++i) add(one, schedules[i].first, schedules[i].second);
+    add(std::move(one), schedules.back().first, schedules.back().second);
   }
   return cases;
 }
