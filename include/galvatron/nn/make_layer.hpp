@@ -22,7 +22,8 @@ struct Surroundings {
 };
 
 /// The layer of `layer`'s kind as `context.spec` says. List is the TypeList of the strategies that are instantiated; a
-/// spec that is not among them is an error (usage) that names them, and so is a layer that is not implemented.
+/// spec that is not among them is an error (usage) that names them. Errors (usage) also: a kind of layer that is
+/// planned only (implemented.hpp).
 template <class List, class T, class D, class G>
 Result<std::unique_ptr<Layer<T>>> make_layer(const Context<D, G>& context, const LayerSpec& layer,
                                              const Surroundings<G, T>& around, device::Region& states) {

@@ -6,7 +6,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
-#include <optional>
 #include <vector>
 
 #include <galvatron/search/cases.hpp>
@@ -15,12 +14,6 @@
 namespace galvatron::search {
 
 namespace detail {
-
-inline std::optional<int> choice_with_tag(const LayerType& type, int tag) {
-  for (std::size_t i = 0; i < type.size(); ++i)
-    if (type[i].tag == tag) return static_cast<int>(i);
-  return std::nullopt;
-}
 
 /// Where stages begin when the slowest one is as fast as possible; the first stages, which hold the most micro-batches,
 /// get no more layers than that needs.

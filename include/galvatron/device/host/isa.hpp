@@ -16,9 +16,6 @@ constexpr const char* name_of(Isa isa) {
   return isa == Isa::avx512 ? "avx512" : isa == Isa::avx2 ? "avx2" : "portable";
 }
 
-/// Bytes of a vector register.
-constexpr int vector_bytes(Isa isa) { return isa == Isa::avx512 ? 64 : isa == Isa::avx2 ? 32 : 16; }
-
 /// The best that this processor executes.
 inline Isa best_isa() {
 #if GALVATRON_X86
