@@ -108,6 +108,33 @@ TEST_CASE("blocks of one pair arrive in the order in which they were posted, man
   });
 }
 
+TEST_CASE("blocks overtake each other in lanes, and a lane is waited for alone") {
+  run(2, [](World& world) {
+    const int peer = 1 - world.rank();
+    const auto in_lane = [&](int lane, std::vector<int>& memory) {
+      Piece piece = flat(peer, memory);
+      piece.lane = lane;
+      return piece;
+    };
+    for (int round = 0; round < 50; ++round) {
+      std::vector<std::vector<int>> out, in(3, std::vector<int>(4, -1));
+      for (const int lane : {0, 1, 2}) out.emplace_back(4, 100 * round + 10 * lane + world.rank());
+      for (const int lane : {0, 1, 2}) post(world, in_lane(lane, out[static_cast<std::size_t>(lane)]));
+      const auto take = [&](int lane) {
+        auto& words = in[static_cast<std::size_t>(lane)];
+        receive(world, in_lane(lane, words));
+        REQUIRE(words == std::vector<int>(4, 100 * round + 10 * lane + peer));
+      };
+      take(2);
+      world.wait_sent(2);  // the peer has taken nothing else yet, and may not before this returns
+      world.everybody().barrier();
+      take(0);
+      take(1);
+      world.wait_sent();
+    }
+  });
+}
+
 TEST_CASE("random exchanges between all ranks end with every byte where it belongs") {
   const auto seed = std::random_device{}();
   MESSAGE("seed ", seed);

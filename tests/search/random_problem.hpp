@@ -36,7 +36,7 @@ inline Problem random_problem(std::mt19937& random, const Shape& shape = {}) {
     p.objective.microbatches = stages * (1 + upto(2));
   }
   p.objective.weights = cost::pipeline_weights(kind, stages, p.objective.microbatches, p.chunks);
-  if (is_trained(kind)) {
+  if (cost::is_followed_on_shared_cores(kind)) {
     p.objective.shared = upto(3) == 0;
     p.objective.alone = p.objective.shared ? 1.0 / (1 + upto(stages - 1)) : 1.0;
   }

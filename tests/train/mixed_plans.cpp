@@ -6,27 +6,12 @@
 #include <doctest/doctest.h>
 
 #include <galvatron/device/host/host.hpp>
-#include <galvatron/strategy/legality.hpp>
-
+#include "random_strategy.hpp"
 #include "toy.hpp"
 
 namespace {
 
 using namespace toy;
-
-StrategySpec random_strategy(std::mt19937& random, const LayerSpec& layer, int ranks, std::int64_t microbatch) {
-  const auto pick = [&](int n) { return static_cast<int>(random() % static_cast<unsigned>(n)); };
-  for (;;) {
-    StrategySpec spec;
-    spec.tensor = 1 << pick(4);
-    if (ranks % spec.tensor != 0) continue;
-    spec.data = ranks / spec.tensor;
-    spec.sequence = pick(2) == 0 ? SequenceKind::none : SequenceKind::megatron;
-    spec.zero = pick(4);
-    spec.recompute = pick(2) == 0 ? RecomputeKind::none : RecomputeKind::full;
-    if (is_legal(spec) && is_fit(layer, spec, microbatch, sequence)) return spec;
-  }
-}
 
 Plan random_plan(std::mt19937& random, const ModelSpec& model) {
   const auto pick = [&](int n) { return static_cast<int>(random() % static_cast<unsigned>(n)); };
@@ -47,10 +32,7 @@ Plan random_plan(std::mt19937& random, const ModelSpec& model) {
     plan.stages.push_back({first, first + count - 1, i * (ranks / stages), ranks / stages});
     first += count;
   }
-  for (std::size_t i = 0; i < model.blocks.size(); ++i)
-    plan.layers[i] = random_strategy(random, model.blocks[i], ranks / stages, microbatch);
-  plan.embedding = random_strategy(random, model.embedding, ranks / stages, microbatch);
-  plan.head = model.head.tied ? plan.embedding : random_strategy(random, model.head, ranks / stages, microbatch);
+  spread_at_random(random, plan, model);
   return plan;
 }
 

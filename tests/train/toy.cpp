@@ -52,12 +52,13 @@ Outcome run_in(const Plan& plan, const ModelSpec& model, int steps) {
           }
           if (step > 0) continue;
           stage.visit([&](const nn::StoreView& store) {
-            for (const train::StagePlan::Entry& entry : mine.layers)
-              if (entry.number == store.layer ||
-                  (entry.layer.kind == LayerKind::head && entry.layer.tied && store.layer == 0)) {
-                collect(out.gradients, store, entry.spec, (world.rank() - mine.first_rank) % entry.spec.tensor);
-                break;
-              }
+            for (const train::ChunkPlan& chunk : mine.chunks)
+              for (const train::ChunkPlan::Entry& entry : chunk.layers)
+                if (entry.number == store.layer ||
+                    (entry.layer.kind == LayerKind::head && entry.layer.tied && store.layer == 0)) {
+                  collect(out.gradients, store, entry.spec, (world.rank() - mine.first_rank) % entry.spec.tensor);
+                  return;
+                }
           });
         }
         const std::lock_guard lock(mutex);

@@ -89,12 +89,13 @@ inline Plan single_rank(const ModelSpec& model, Precision precision = Precision:
 
 /// `stages` stages of equal ranks, blocks spread evenly, every layer with the same strategy.
 inline Plan uniform(const ModelSpec& model, int stages, const StrategySpec& spec, int microbatches,
-                    ScheduleKind schedule) {
+                    ScheduleKind schedule, int virtual_stages = 1) {
   Plan plan = single_rank(model);
   const int layers = static_cast<int>(model.blocks.size());
   const int ranks = spec.ranks();
   plan.microbatches = microbatches;
   plan.schedule = schedule;
+  plan.virtual_stages = virtual_stages;
   plan.stages.clear();
   for (int i = 0; i < stages; ++i)
     plan.stages.push_back({i * layers / stages, (i + 1) * layers / stages - 1, i * ranks, ranks});
@@ -104,7 +105,8 @@ inline Plan uniform(const ModelSpec& model, int stages, const StrategySpec& spec
 }
 
 inline std::string text(const Plan& plan) {
-  std::string out = std::string(name_of(plan.schedule)) + " m" + std::to_string(plan.microbatches) + " stages";
+  std::string out = std::string(name_of(plan.schedule)) + " v" + std::to_string(plan.virtual_stages) + " m" +
+                    std::to_string(plan.microbatches) + " stages";
   for (const PlanStage& stage : plan.stages)
     out += " " + std::to_string(stage.first_layer) + "-" + std::to_string(stage.last_layer) + "@" +
            std::to_string(stage.rank_count);

@@ -17,13 +17,15 @@ namespace galvatron::comm {
 enum class ReduceOp : std::uint8_t { sum, max };
 
 /// A strided block of memory to or from one peer: `rows` runs of `row_bytes`, `stride_bytes` apart.
-/// `peer` is a rank of the world. A block to oneself is a copy.
+/// `peer` is a rank of the world. A block to oneself is a copy. Blocks travel in lanes: a receiver takes them from the
+/// lane that it names, whatever lies in the others.
 struct Piece {
   int peer = 0;
   std::byte* data = nullptr;
   std::int64_t rows = 0;
   std::int64_t row_bytes = 0;
   std::int64_t stride_bytes = 0;
+  int lane = 0;
 };
 
 template <class G>
@@ -50,13 +52,14 @@ concept World = requires(W& w, std::span<const int> ranks, std::span<const Piece
   /// The group of these world ranks, in this order; the calling rank is one of them. Groups of the same ranks are the
   /// same group. Not collective. Handles stay valid as long as the world.
   { w.group(ranks) } -> std::same_as<typename W::Group&>;
-  /// Offers blocks to their peers and returns; the memory must stay as it is until wait_sent(). Blocks between one pair
-  /// of ranks arrive in the order in which they were posted.
+  /// Offers blocks to their peers and returns; the memory must stay as it is until wait_sent(). Blocks of one lane
+  /// between one pair of ranks arrive in the order in which they were posted.
   w.post(pieces);
   /// Takes blocks from their peers, in order; returns when all have arrived. Sizes must match what was posted.
   w.receive(pieces);
-  /// Returns when every block posted by this rank has been taken.
+  /// Returns when every block posted by this rank has been taken: all of them, or those of one lane.
   w.wait_sent();
+  w.wait_sent(/*lane=*/0);
 };
 
 }  // namespace galvatron::comm

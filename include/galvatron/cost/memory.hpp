@@ -20,10 +20,19 @@ struct StageMemory {
 
   friend constexpr bool operator==(const StageMemory&, const StageMemory&) = default;
   [[nodiscard]] constexpr Bytes total() const { return states + stash + boundary + workspace + library; }
+
+  /// The memory of another chunk of the same rank: only one works at a time, and all keep theirs.
+  constexpr void add_chunk(const StageMemory& chunk) {
+    states += chunk.states;
+    stash += chunk.stash;
+    boundary += chunk.boundary;
+    workspace = max(workspace, chunk.workspace);
+    library = max(library, chunk.library);
+  }
 };
 
-/// The memory of every rank of a stage.
-/// @param layers   the stage's layers in order: the embedding, blocks, the head
+/// The memory of every rank of a stage with one chunk of layers.
+/// @param layers   the layers in order: the embedding, blocks, the head
 /// @param layouts  of their activations
 /// @param slots    micro-batches in flight (schedule::in_flight)
 /// @param library  the device's library workspace

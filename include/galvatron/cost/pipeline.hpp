@@ -73,6 +73,11 @@ inline Seconds pipeline_seconds(ScheduleKind kind, std::span<const StageSeconds>
   return sum * weights.ramp + turn * weights.turns + once;
 }
 
+/// True for the schedules that shared_pipeline_seconds follows.
+constexpr bool is_followed_on_shared_cores(ScheduleKind kind) {
+  return kind == ScheduleKind::gpipe || kind == ScheduleKind::one_f_one_b;
+}
+
 namespace detail {
 
 /// The order of passes on one stage: positive k is the forward, negative k the backward of micro-batch |k|, from 1.

@@ -145,12 +145,12 @@ constexpr CoreSharing core_sharing(const Cluster& cluster, int stage_ranks) {
   return {cluster.cores, cluster.threads_per_rank, cluster.devices_per_node, stage_ranks};
 }
 
-/// Seconds of an iteration on this cluster. Where stages share cores, the schedules that the runtime does not carry out
-/// are priced as if each stage kept its share of them.
+/// Seconds of an iteration on this cluster. Where stages share cores, gpipe and 1f1b are followed event by event; the
+/// other schedules are priced as if each stage kept its share of the cores.
 inline Seconds iteration_seconds(const Cluster& cluster, ScheduleKind kind, std::span<const StageSeconds> stages,
                                  int microbatches, int stage_ranks, int virtual_stages = 1) {
   const int count = static_cast<int>(stages.size());
-  if (!is_trained(kind) || !stages_share_cores(cluster, count, stage_ranks))
+  if (!is_followed_on_shared_cores(kind) || !stages_share_cores(cluster, count, stage_ranks))
     return pipeline_seconds(kind, stages, microbatches, virtual_stages);
   return shared_pipeline_seconds(kind, stages, microbatches, core_sharing(cluster, stage_ranks));
 }

@@ -156,13 +156,7 @@ inline Result<PlanCost> cost_of(const Plan& plan, const ModelSpec& model, const 
     const bool last = i + 1 == count * chunks;
     if (last) add(model.head, plan.head);
 
-    const cost::StageMemory memory =
-        cost::stage_memory(counts, layouts, slots, i > 0, !last, cluster.device.library_workspace);
-    total.memory.states += memory.states;
-    total.memory.stash += memory.stash;
-    total.memory.boundary += memory.boundary;
-    total.memory.workspace = max(total.memory.workspace, memory.workspace);
-    total.memory.library = memory.library;
+    total.memory.add_chunk(cost::stage_memory(counts, layouts, slots, i > 0, !last, cluster.device.library_workspace));
     for (std::size_t k = first; k < out.layers.size(); ++k) {
       const PlanLayerCost& layer = out.layers[k];
       const Seconds moves = layer.relayout_forward + layer.relayout_backward;

@@ -262,7 +262,7 @@ inline Case with_schedule(Case made, ScheduleKind kind, int virtual_stages, bool
   made.schedule = kind;
   p.chunks = virtual_stages;
   p.objective.weights = cost::pipeline_weights(kind, p.stages(), p.objective.microbatches, virtual_stages);
-  if (!is_trained(kind)) {  // see cost::iteration_seconds
+  if (!cost::is_followed_on_shared_cores(kind)) {  // see cost::iteration_seconds
     p.objective.alone = 1;
     p.objective.shared = false;
   }

@@ -38,9 +38,7 @@ constexpr std::optional<ScheduleKind> schedule_named(std::string_view name) {
 }
 
 /// The schedules that the runtime carries out; all are planned, priced and replayed.
-constexpr bool is_trained(ScheduleKind kind) {
-  return kind == ScheduleKind::gpipe || kind == ScheduleKind::one_f_one_b;
-}
+constexpr bool is_trained(ScheduleKind kind) { return kind != ScheduleKind::zb_h1; }
 
 /// Passes of chunks that stage `stage` of an interleaved pipeline runs ahead before its first backward. Source:
 /// Narayanan et al. 2021 (arXiv 2104.04473), section 2.2, as in Megatron-LM.

@@ -17,8 +17,10 @@ class Exchange {
   Exchange() = default;
   /// @param rank           this rank of the world; in `from`, in `to` or in both
   /// @param element_bytes  bytes of an element; a token has `hidden` of them
+  /// @param lane           of the blocks; the same on both sides
   Exchange(const ActivationLayout& from, const ActivationLayout& to, int rank, std::int64_t hidden,
-           std::int64_t element_bytes) {
+           std::int64_t element_bytes, int lane)
+      : lane_(lane) {
     const std::int64_t token = hidden * element_bytes;
     if (from.holds(rank))
       for (int peer = to.first_rank; peer < to.first_rank + to.ranks(); ++peer)
@@ -29,7 +31,7 @@ class Exchange {
     scratch_.reserve(sends_.size() > receives_.size() ? sends_.size() : receives_.size());
   }
 
-  /// Offers this rank's parts of `local`, which stays as it is until world.wait_sent().
+  /// Offers this rank's parts of `local`, which stays as it is until wait_sent().
   template <class W, class T>
   void post(W& world, View<T> local) {
     if (!sends_.empty()) world.post(at(sends_, local));
@@ -39,13 +41,18 @@ class Exchange {
   void receive(W& world, View<T> local) {
     if (!receives_.empty()) world.receive(at(receives_, local));
   }
+  /// Returns when all that was posted has been taken.
+  template <class W>
+  void wait_sent(W& world) {
+    if (!sends_.empty()) world.wait_sent(lane_);
+  }
 
  private:
   struct Part {
     comm::Piece piece;
     std::int64_t offset;  ///< bytes from the start of the local tensor
   };
-  static void add(std::vector<Part>& parts, int peer, const Region& part, const Region& local, std::int64_t token) {
+  void add(std::vector<Part>& parts, int peer, const Region& part, const Region& local, std::int64_t token) const {
     if (part.empty()) return;
     const std::int64_t samples = local.batch_end - local.batch_begin;
     const std::int64_t offset =
@@ -53,7 +60,8 @@ class Exchange {
     parts.push_back({{.peer = peer,
                       .rows = part.sequence_end - part.sequence_begin,
                       .row_bytes = (part.batch_end - part.batch_begin) * token,
-                      .stride_bytes = samples * token},
+                      .stride_bytes = samples * token,
+                      .lane = lane_},
                      offset});
   }
   template <class T>
@@ -66,6 +74,7 @@ class Exchange {
     return scratch_;
   }
 
+  int lane_ = 0;
   std::vector<Part> sends_;
   std::vector<Part> receives_;
   std::vector<comm::Piece> scratch_;

@@ -1,8 +1,9 @@
-// What a plan says about one rank: its stage's layers, layouts, neighbours and memory.
+// What a plan says about one rank: its stage's chunks of layers, their layouts, neighbours and memory.
 #pragma once
 
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <galvatron/core/error.hpp>
@@ -15,74 +16,92 @@
 
 namespace galvatron::train {
 
-struct StagePlan {
+/// A run of layers that a stage carries out together: all that it has, or one of its virtual stages.
+struct ChunkPlan {
   struct Entry {
     LayerSpec layer;
     StrategySpec spec;
     int number = 0;  ///< in the model; the embedding is 0
   };
-  int index = 0;       ///< of the stage
-  int first_rank = 0;  ///< of its ranks
-  int slots = 1;       ///< micro-batches in flight
+  int index = 0;  ///< of the chunk in its stage
+  int slots = 1;  ///< micro-batches in flight
   bool has_previous = false;
   bool has_next = false;
-  std::int64_t hidden = 0;
-  double token_weight = 0;  ///< of a token in the loss
   std::vector<Entry> layers;
   std::vector<ActivationLayout> layouts;  ///< of the layers' inputs and outputs
-  ActivationLayout previous;              ///< of the last layer of the stage before
-  ActivationLayout next;                  ///< of the first layer of the stage after
+  ActivationLayout previous;              ///< of the last layer of the chunk before
+  ActivationLayout next;                  ///< of the first layer of the chunk after
+};
+
+struct StagePlan {
+  int index = 0;       ///< of the stage
+  int stages = 1;      ///< of the pipeline
+  int first_rank = 0;  ///< of its ranks
+  std::int64_t hidden = 0;
+  double token_weight = 0;  ///< of a token in the loss
   cost::Batch batch;
+  std::vector<ChunkPlan> chunks;  ///< in the order of the layers
 };
 
 /// The part of a plan that concerns the stage of `rank`. Throws Failure (usage) when no stage has the rank.
 inline StagePlan stage_plan(const Plan& plan, const ModelSpec& model, int rank) {
   StagePlan out;
-  const int stages = static_cast<int>(plan.stages.size());
+  out.stages = static_cast<int>(plan.stages.size());
   out.index = -1;
-  for (int i = 0; i < stages; ++i) {
+  for (int i = 0; i < out.stages; ++i) {
     const auto& stage = plan.stages[static_cast<std::size_t>(i)];
     if (rank >= stage.first_rank && rank < stage.first_rank + stage.rank_count) out.index = i;
   }
   if (out.index < 0)
     throw Failure(ErrorKind::usage, "the plan has no stage for rank " + std::to_string(rank) +
                                         ": run it on the number of ranks that it was made for");
-  const std::int64_t microbatch = plan.global_batch / plan.microbatches;
-  const auto layout = [&](const StrategySpec& spec, int stage) {
-    return activation_layout(spec, plan.stages[static_cast<std::size_t>(stage)].first_rank, microbatch,
-                             plan.sequence_length);
-  };
-  const auto& stage = plan.stages[static_cast<std::size_t>(out.index)];
-  out.first_rank = stage.first_rank;
-  out.has_previous = out.index > 0;
-  out.has_next = out.index + 1 < stages;
-  out.slots = schedule::in_flight(plan.schedule, out.index, stages, plan.microbatches);
+  out.first_rank = plan.stages[static_cast<std::size_t>(out.index)].first_rank;
   out.hidden = model.hidden();
   out.token_weight = 1.0 / (static_cast<double>(plan.global_batch) * static_cast<double>(plan.sequence_length));
-  out.batch = {.microbatch = microbatch,
+  out.batch = {.microbatch = plan.microbatch(),
                .sequence = plan.sequence_length,
                .precision = plan.precision,
                .microbatches = plan.microbatches,
-               .stages = stages};
-  const int blocks = static_cast<int>(model.blocks.size());
-  if (!out.has_previous) out.layers.push_back({model.embedding, plan.embedding, 0});
-  for (int i = stage.first_layer; i <= stage.last_layer; ++i)
-    out.layers.push_back({model.blocks[static_cast<std::size_t>(i)], plan.layers[static_cast<std::size_t>(i)], i + 1});
-  if (!out.has_next) out.layers.push_back({model.head, plan.head, blocks + 1});
-  for (const StagePlan::Entry& entry : out.layers) out.layouts.push_back(layout(entry.spec, out.index));
-  if (out.has_previous)
-    out.previous = layout(plan.layers[static_cast<std::size_t>(stage.first_layer - 1)], out.index - 1);
-  if (out.has_next) out.next = layout(plan.layers[static_cast<std::size_t>(stage.last_layer + 1)], out.index + 1);
+               .stages = out.stages};
+  // A layer's layout, on virtual stage `virtual_stage`.
+  const auto layout = [&](const StrategySpec& spec, int virtual_stage) {
+    const PlanStage& stage = plan.stages[static_cast<std::size_t>(virtual_stage % out.stages)];
+    return activation_layout(spec, stage.first_rank, plan.microbatch(), plan.sequence_length);
+  };
+  const auto spec_of = [&](int block) { return plan.layers[static_cast<std::size_t>(block)]; };
+  const int last = out.stages * plan.virtual_stages - 1;
+  for (int c = 0; c < plan.virtual_stages; ++c) {
+    const int own = c * out.stages + out.index;  // the virtual stage
+    const LayerRange range = virtual_stage_layers(plan, own);
+    ChunkPlan chunk;
+    chunk.index = c;
+    chunk.slots =
+        microbatches_in_flight(plan.schedule, out.stages, out.index, plan.microbatches, plan.virtual_stages, c);
+    chunk.has_previous = own > 0;
+    chunk.has_next = own < last;
+    if (!chunk.has_previous) chunk.layers.push_back({model.embedding, plan.embedding, 0});
+    for (int i = range.first; i <= range.last; ++i)
+      chunk.layers.push_back({model.blocks[static_cast<std::size_t>(i)], spec_of(i), i + 1});
+    if (!chunk.has_next) chunk.layers.push_back({model.head, plan.head, static_cast<int>(model.blocks.size()) + 1});
+    for (const ChunkPlan::Entry& entry : chunk.layers) chunk.layouts.push_back(layout(entry.spec, own));
+    if (chunk.has_previous) chunk.previous = layout(spec_of(range.first - 1), own - 1);
+    if (chunk.has_next) chunk.next = layout(spec_of(range.last + 1), own + 1);
+    out.chunks.push_back(std::move(chunk));
+  }
   return out;
 }
 
 /// The memory of each rank of the stage, byte for byte.
 /// @param library  the device's library workspace
 inline cost::StageMemory memory_of(const StagePlan& stage, Bytes library) {
-  std::vector<cost::LayerCounts> counts;
-  for (const StagePlan::Entry& entry : stage.layers)
-    counts.push_back(cost::layer_counts(entry.layer, entry.spec, stage.batch));
-  return cost::stage_memory(counts, stage.layouts, stage.slots, stage.has_previous, stage.has_next, library);
+  cost::StageMemory out;
+  for (const ChunkPlan& chunk : stage.chunks) {
+    std::vector<cost::LayerCounts> counts;
+    for (const ChunkPlan::Entry& entry : chunk.layers)
+      counts.push_back(cost::layer_counts(entry.layer, entry.spec, stage.batch));
+    out.add_chunk(cost::stage_memory(counts, chunk.layouts, chunk.slots, chunk.has_previous, chunk.has_next, library));
+  }
+  return out;
 }
 
 }  // namespace galvatron::train

@@ -134,6 +134,7 @@ class World {
   }
   void receive(std::span<const Piece>) {}
   void wait_sent() {}
+  void wait_sent(int) {}
 
  private:
   int rank_;

@@ -11,6 +11,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <thread>
@@ -43,8 +44,8 @@ inline void copy_piece(const Piece& from, const Piece& to) {
   }
 }
 
-/// The queue of one ordered pair of ranks. It grows while a program finds out how many blocks it has under way, and
-/// never again.
+/// The queue of one lane of one ordered pair of ranks. It grows while a program finds out how many blocks it has under
+/// way, and never again.
 class Channel {
  public:
   /// Sender: appends a block.
@@ -58,6 +59,11 @@ class Channel {
   /// Receiver: is there a block?
   [[nodiscard]] bool ready() const {
     return posted_.load(std::memory_order_acquire) > taken_.load(std::memory_order_relaxed);
+  }
+
+  /// Sender: has the receiver taken everything?
+  [[nodiscard]] bool drained() const {
+    return taken_.load(std::memory_order_acquire) == posted_.load(std::memory_order_relaxed);
   }
 
   /// Receiver: the first block, still in the queue.
@@ -79,21 +85,19 @@ class Channel {
     copy_piece(from, to);
     const std::scoped_lock lock(mutex_);
     copying_ = false;
-    taken_.store(++first_, std::memory_order_relaxed);
+    taken_.store(++first_, std::memory_order_release);
     return true;
   }
 
-  /// Sender: takes back what nobody has begun to copy and returns how many blocks that were; after this the receiver
-  /// touches none of the sender's memory.
-  std::int64_t withdraw() {
+  /// Sender: takes back what nobody has begun to copy; after this the receiver touches none of the sender's memory.
+  void withdraw() {
     for (;;) {
       {
         const std::scoped_lock lock(mutex_);
         if (!copying_) {
-          const auto dropped = static_cast<std::int64_t>(last_ - first_);
           last_ = first_;
           posted_.store(last_, std::memory_order_release);
-          return dropped;
+          return;
         }
       }
       std::this_thread::yield();
@@ -120,6 +124,23 @@ class Channel {
   bool copying_ = false;     // the receiver copies the first one
   std::atomic<std::uint64_t> posted_{0};
   std::atomic<std::uint64_t> taken_{0};
+};
+
+/// The channels of one ordered pair of ranks, one for each lane that was ever used.
+class Lanes {
+ public:
+  /// Stays where it is once it is there.
+  Channel& operator[](int lane) {
+    if (lane == 0) return first_;
+    const std::scoped_lock lock(mutex_);
+    while (static_cast<std::size_t>(lane) > more_.size()) more_.push_back(std::make_unique<Channel>());
+    return *more_[static_cast<std::size_t>(lane) - 1];
+  }
+
+ private:
+  Channel first_;
+  std::mutex mutex_;
+  std::vector<std::unique_ptr<Channel>> more_;
 };
 
 }  // namespace galvatron::comm::thread

@@ -45,10 +45,9 @@ inline std::string rank_list(std::span<const int> ranks) {
 class Job {
  public:
   struct Endpoint {
-    Bell inbox;                              // rings when a block is posted to this rank
-    Bell sent;                               // rings when all blocks of this rank have been taken
-    std::atomic<std::int64_t> under_way{0};  // blocks posted by this rank and not taken
-    std::atomic<bool> ended{false};          // the body has returned
+    Bell inbox;                      // rings when a block is posted to this rank
+    Bell sent;                       // rings when all blocks of this rank in one lane to one peer have been taken
+    std::atomic<bool> ended{false};  // the body has returned
   };
 
   Job(int ranks, const Options& options)
@@ -56,13 +55,13 @@ class Job {
         options_(options),
         policy_(WaitPolicy::of(ranks, options.cores > 0 ? options.cores : usable_cores())),
         endpoints_(std::make_unique<Endpoint[]>(static_cast<std::size_t>(ranks))),
-        channels_(std::make_unique<Channel[]>(static_cast<std::size_t>(ranks) * static_cast<std::size_t>(ranks))) {}
+        lanes_(std::make_unique<Lanes[]>(static_cast<std::size_t>(ranks) * static_cast<std::size_t>(ranks))) {}
 
   [[nodiscard]] int size() const { return size_; }
   [[nodiscard]] const FirstFailure& failure() const { return failure_; }
   [[nodiscard]] Endpoint& endpoint(int rank) { return endpoints_[static_cast<std::size_t>(rank)]; }
-  [[nodiscard]] Channel& channel(int from, int to) {
-    return channels_[static_cast<std::size_t>(from) * static_cast<std::size_t>(size_) + static_cast<std::size_t>(to)];
+  [[nodiscard]] Lanes& lanes(int from, int to) {
+    return lanes_[static_cast<std::size_t>(from) * static_cast<std::size_t>(size_) + static_cast<std::size_t>(to)];
   }
 
   /// The meeting of these ranks; the same for the same ranks in the same order.
@@ -136,7 +135,7 @@ class Job {
   std::mutex mutex_;
   std::map<std::vector<int>, std::unique_ptr<Meeting>> meetings_;
   std::unique_ptr<Endpoint[]> endpoints_;
-  std::unique_ptr<Channel[]> channels_;
+  std::unique_ptr<Lanes[]> lanes_;
 };
 
 }  // namespace galvatron::comm::thread

@@ -53,12 +53,12 @@ class World {
   void post(std::span<const Piece> pieces) {
     check(pieces);
     if (job_.failure().failed()) job_.throw_failure(rank_);
-    auto& self = job_.endpoint(rank_);
-    self.under_way.fetch_add(static_cast<std::int64_t>(pieces.size()), std::memory_order_relaxed);
     for (std::size_t i = 0; i < pieces.size(); ++i) {
-      const int peer = pieces[i].peer;
-      job_.channel(rank_, peer).push(pieces[i]);
-      if (i + 1 == pieces.size() || pieces[i + 1].peer != peer) job_.endpoint(peer).inbox.ring();
+      const Piece& piece = pieces[i];
+      Channel& channel = job_.lanes(rank_, piece.peer)[piece.lane];
+      note(piece, channel);
+      channel.push(piece);
+      if (i + 1 == pieces.size() || pieces[i + 1].peer != piece.peer) job_.endpoint(piece.peer).inbox.ring();
     }
   }
 
@@ -67,7 +67,7 @@ class World {
   void receive(std::span<const Piece> pieces) {
     check(pieces);
     for (const Piece& piece : pieces) {
-      Channel& channel = job_.channel(piece.peer, rank_);
+      Channel& channel = job_.lanes(piece.peer, rank_)[piece.lane];
       if (piece.peer == rank_ && !channel.ready())
         throw Failure(ErrorKind::internal,
                       "rank " + std::to_string(rank_) + " receives a block from itself that it has not posted before");
@@ -86,44 +86,70 @@ class World {
                                                std::to_string(piece.peer) + " sent one of " +
                                                std::to_string(bytes_of(*offered)) + " bytes");
       if (!offered || !channel.take(piece)) throw_withdrawn(piece.peer);
-      auto& sender = job_.endpoint(piece.peer);
-      if (sender.under_way.fetch_sub(1, std::memory_order_acq_rel) == 1) sender.sent.ring();
+      if (channel.drained()) job_.endpoint(piece.peer).sent.ring();
     }
   }
 
   /// Returns when every block posted by this rank has been taken.
-  void wait_sent() {
-    if (job_.channel(rank_, rank_).waiting() > 0)
-      throw Failure(ErrorKind::internal,
-                    "rank " + std::to_string(rank_) + " waits for a block to itself that it has not received");
-    auto& self = job_.endpoint(rank_);
-    const auto all_taken = [&] { return self.under_way.load(std::memory_order_acquire) == 0; };
+  void wait_sent() { wait_sent_in(every_lane); }
+  /// The same of one lane.
+  void wait_sent(int lane) { wait_sent_in(lane); }
+
+  /// Takes back every block of this rank that nobody has begun to copy, and returns when nobody reads this rank's
+  /// memory any more. For the way out of a failure: a peer that still waits for such a block gets a PeerFailure.
+  void withdraw() noexcept {
+    for (const Target& target : targets_) target.channel->withdraw();
+  }
+
+ private:
+  // Where this rank has posted blocks.
+  struct Target {
+    int peer;
+    int lane;
+    Channel* channel;
+  };
+  static constexpr int every_lane = -1;
+
+  // Allocates on first use of a lane to a peer only.
+  void note(const Piece& piece, Channel& channel) {
+    for (const Target& target : targets_)
+      if (target.channel == &channel) return;
+    targets_.push_back({piece.peer, piece.lane, &channel});
+  }
+
+  void wait_sent_in(int lane) {
+    const auto concerns = [&](const Target& target) { return lane == every_lane || target.lane == lane; };
+    for (const Target& target : targets_)
+      if (target.peer == rank_ && concerns(target) && !target.channel->drained())
+        throw Failure(ErrorKind::internal,
+                      "rank " + std::to_string(rank_) + " waits for a block to itself that it has not received");
+    const auto all_taken = [&] {
+      return std::ranges::all_of(targets_,
+                                 [&](const Target& target) { return !concerns(target) || target.channel->drained(); });
+    };
     const auto late = [&](bool only_ended) {
       std::vector<int> peers;
-      for (int peer = 0; peer < size(); ++peer)
-        if (!(only_ended && !job_.ended(peer)) && job_.channel(rank_, peer).waiting() > 0) peers.push_back(peer);
+      for (const Target& target : targets_)
+        if (concerns(target) && !(only_ended && !job_.ended(target.peer)) && !target.channel->drained())
+          peers.push_back(target.peer);
+      std::ranges::sort(peers);
+      peers.erase(std::ranges::unique(peers).begin(), peers.end());
       return peers;
     };
     job_.wait(
-        rank_, self.sent, all_taken, [&] { return job_.failure().failed(); }, [&] { return !late(true).empty(); },
+        rank_, job_.endpoint(rank_).sent, all_taken, [&] { return job_.failure().failed(); },
+        [&] { return !late(true).empty(); },
         [&](bool only_ended) {
-          return rank_list(late(only_ended)) + " did not take " +
-                 std::to_string(self.under_way.load(std::memory_order_relaxed)) + " blocks";
+          std::int64_t blocks = 0;
+          for (const Target& target : targets_)
+            if (concerns(target)) blocks += target.channel->waiting();
+          return rank_list(late(only_ended)) + " did not take " + std::to_string(blocks) + " blocks";
         });
     if (all_taken()) return;
     withdraw();
     job_.throw_failure(rank_);
   }
 
-  /// Takes back every block of this rank that nobody has begun to copy, and returns when nobody reads this rank's
-  /// memory any more. For the way out of a failure: a peer that still waits for such a block gets a PeerFailure.
-  void withdraw() noexcept {
-    auto& self = job_.endpoint(rank_);
-    for (int peer = 0; peer < size(); ++peer)
-      self.under_way.fetch_sub(job_.channel(rank_, peer).withdraw(), std::memory_order_acq_rel);
-  }
-
- private:
   void check_members(std::span<const int> ranks) const {
     int own = 0;
     for (std::size_t i = 0; i < ranks.size(); ++i) {
@@ -142,7 +168,7 @@ class World {
 
   void check(std::span<const Piece> pieces) const {
     for (const Piece& piece : pieces)
-      if (piece.peer < 0 || piece.peer >= size() || piece.rows < 0 || piece.row_bytes < 0)
+      if (piece.peer < 0 || piece.peer >= size() || piece.lane < 0 || piece.rows < 0 || piece.row_bytes < 0)
         throw Failure(ErrorKind::internal, "a block of " + std::to_string(piece.rows) + " rows of " +
                                                std::to_string(piece.row_bytes) + " bytes for rank " +
                                                std::to_string(piece.peer) + " in a world of " + std::to_string(size()) +
@@ -159,6 +185,7 @@ class World {
   int rank_;
   std::vector<int> everybody_;
   std::vector<std::unique_ptr<Group>> groups_;
+  std::vector<Target> targets_;
 };
 
 /// Runs body(World&) on `ranks` threads at once and joins them. The body is one object that all threads call.

@@ -1,0 +1,200 @@
+// Chunk: a run of layers of one stage, forward and backward, with what passes between it and its neighbours.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include <galvatron/comm/communicator.hpp>
+#include <galvatron/nn/make_layer.hpp>
+#include <galvatron/train/batch_source.hpp>
+#include <galvatron/train/exchange.hpp>
+#include <galvatron/train/rank_memory.hpp>
+#include <galvatron/train/stage_plan.hpp>
+
+namespace galvatron::train {
+
+/// Makes a layer of a stage: (context, layer, surroundings, states) -> layer. See nn::make_layer.
+template <class D, class G, class T>
+using LayerMaker =
+    std::function<std::unique_ptr<nn::Layer<T>>(const nn::Context<D, G>& context, const LayerSpec& layer,
+                                                const nn::Surroundings<G, T>& around, device::Region& states)>;
+
+/// @tparam D  the device  @tparam W  the world  @tparam T  element type of activations and working parameters
+template <class D, class W, class T>
+class Chunk {
+  using G = typename W::Group;
+
+ public:
+  /// Takes all memory that the chunk will ever use but transient tensors.
+  Chunk(D& device, W& world, const StagePlan& stage, const ChunkPlan& plan, const ModelSpec& model, RankMemory& memory,
+        const LayerMaker<D, G, T>& make)
+      : device_(device), world_(world), memory_(memory), stage_(stage), plan_(plan) {
+    for (std::size_t i = 0; i < plan_.layers.size(); ++i) add_layer(i, model, make);
+    for (auto& layer : layers_) layer->take_stash(memory.stash, plan_.slots);
+    const auto exchange = [&](const ActivationLayout& from, const ActivationLayout& to, int lane) {
+      return Exchange(from, to, world.rank(), stage_.hidden, static_cast<std::int64_t>(sizeof(T)), lane);
+    };
+    for (std::size_t i = 0; i + 1 < plan_.layers.size(); ++i) {
+      const bool changes = changes_after(i);
+      down_.push_back(changes ? exchange(plan_.layouts[i], plan_.layouts[i + 1], inner_lane) : Exchange{});
+      up_.push_back(changes ? exchange(plan_.layouts[i + 1], plan_.layouts[i], inner_lane) : Exchange{});
+    }
+    if (plan_.has_previous) {
+      const int before = stage_.index > 0 ? plan_.index : plan_.index - 1;  // the chunk that sends, in its stage
+      receive_activation_ = exchange(plan_.previous, plan_.layouts.front(), activation_lane(before));
+      send_gradient_ = exchange(plan_.layouts.front(), plan_.previous, gradient_lane(plan_.index));
+      gradient_out_ = memory.boundary.template take<T>(elements(0));
+    }
+    if (plan_.has_next) {
+      const int after = stage_.index + 1 < stage_.stages ? plan_.index : plan_.index + 1;
+      send_activation_ = exchange(plan_.layouts.back(), plan_.next, activation_lane(plan_.index));
+      receive_gradient_ = exchange(plan_.next, plan_.layouts.back(), gradient_lane(after));
+      activation_out_ = memory.boundary.template take<T>(elements(layers_.size() - 1));
+    }
+  }
+
+  [[nodiscard]] const std::vector<std::unique_ptr<nn::Layer<T>>>& layers() const { return layers_; }
+
+  void receive_activation(int microbatch) {
+    receive_activation_.receive(world_, layers_.front()->input(slot_of(microbatch)));
+  }
+  void send_activation() { send_activation_.post(world_, activation_out_); }
+  /// Into the workspace, where backward finds it.
+  void receive_gradient() {
+    gradient_ = memory_.workspace.template take<T>(elements(layers_.size() - 1));
+    receive_gradient_.receive(world_, gradient_);
+  }
+  void send_gradient() { send_gradient_.post(world_, gradient_out_); }
+
+  /// All layers forward. Returns the sum of cross-entropies of this rank's samples, if the head is here.
+  /// @param source  null on device::dry
+  double forward(std::int64_t step, int microbatch, BatchSource* source) {
+    const int slot = slot_of(microbatch);
+    double loss = 0;
+    for (std::size_t i = 0; i < layers_.size(); ++i) {
+      const device::Scope scope(memory_.workspace);
+      const LayerKind kind = plan_.layers[i].layer.kind;
+      if constexpr (!D::counts_only) {
+        if (kind == LayerKind::embedding)
+          source->inputs(step, first_sample(i, microbatch), samples(i), layers_[i]->tokens(slot));
+        if (kind == LayerKind::head)
+          source->targets(step, first_sample(i, microbatch), samples(i), layers_[i]->tokens(slot));
+      }
+      const bool last = i + 1 == layers_.size();
+      if (last) {
+        send_activation_.wait_sent(world_);  // the last micro-batch has left the buffer
+        layers_[i]->forward(slot, activation_out_);
+        loss += layers_[i]->take_loss();
+      } else if (!changes_after(i)) {
+        layers_[i]->forward(slot, layers_[i + 1]->input(slot));
+      } else {
+        const View<T> y = memory_.workspace.template take<T>(elements(i));
+        layers_[i]->forward(slot, y);
+        move(down_[i], y, layers_[i + 1]->input(slot));
+      }
+    }
+    return loss;
+  }
+
+  /// All layers backward. The gradient lies at one end of the workspace; a change of layout moves it to the other.
+  void backward(int microbatch) {
+    const int slot = slot_of(microbatch);
+    device::Region& ws = memory_.workspace;
+    bool low = true;
+    if (!plan_.has_next) gradient_ = ws.template take<T>(elements(layers_.size() - 1));
+    for (std::size_t i = layers_.size(); i-- > 0;) {
+      layers_[i]->backward(slot, gradient_);
+      if (i == 0 || !changes_after(i - 1)) continue;
+      const View<T> to = low ? ws.template take_high<T>(elements(i - 1)) : ws.template take<T>(elements(i - 1));
+      move(up_[i - 1], gradient_, to);
+      gradient_ = to;
+      if (low)
+        ws.restore_low(0);
+      else
+        ws.restore_high(0);
+      low = !low;
+    }
+    if (plan_.has_previous) {
+      send_gradient_.wait_sent(world_);
+      const auto bytes = [](View<T> v) {
+        return View<std::byte>{reinterpret_cast<std::byte*>(v.data), v.count * static_cast<std::int64_t>(sizeof(T))};
+      };
+      device_.copy(bytes(gradient_), bytes(gradient_out_));
+    }
+    ws.restore_low(0);
+    ws.restore_high(0);
+  }
+
+ private:
+  // Messages travel in lanes of their own, named by the chunk that sends them: with two stages the activations of one
+  // chunk and the gradients of another go from the same rank to the same rank.
+  static constexpr int inner_lane = 0;
+  static constexpr int activation_lane(int chunk) { return 1 + 2 * chunk; }
+  static constexpr int gradient_lane(int chunk) { return 2 + 2 * chunk; }
+
+  void add_layer(std::size_t i, const ModelSpec& model, const LayerMaker<D, G, T>& make) {
+    const ChunkPlan::Entry& entry = plan_.layers[i];
+    const int first = stage_.first_rank;
+    const int local = world_.rank() - first;
+    const int t = entry.spec.tensor;
+    std::vector<int> tensor;
+    std::vector<int> data;
+    for (int r = 0; r < t; ++r) tensor.push_back(first + local / t * t + r);
+    for (int r = 0; r < entry.spec.data; ++r) data.push_back(first + local % t + r * t);
+    const nn::Context<D, G> context{device_,
+                                    memory_.workspace,
+                                    world_.group(tensor),
+                                    world_.group(data),
+                                    entry.spec,
+                                    plan_.layouts[i].batch / entry.spec.data,
+                                    stage_.batch.sequence};
+    nn::Surroundings<G, T> around;
+    around.number = entry.number;
+    around.token_weight = static_cast<float>(stage_.token_weight);
+    if (entry.layer.kind == LayerKind::head && entry.layer.tied && !plan_.has_previous)
+      around.embedding = layers_.front().get();
+    const bool end = entry.layer.kind != LayerKind::block;
+    if (end && model.head.tied && (plan_.has_previous || plan_.has_next)) {
+      const int last = (stage_.stages - 1) * entry.spec.ranks();  // all stages have equally many ranks
+      const std::vector<int> pair{local, last + local};
+      around.twin = &world_.group(pair);
+    }
+    layers_.push_back(make(context, entry.layer, around, memory_.states));
+  }
+
+  [[nodiscard]] int slot_of(int microbatch) const { return microbatch % plan_.slots; }
+  [[nodiscard]] std::int64_t elements(std::size_t layer) const {
+    return plan_.layouts[layer].region(world_.rank()).tokens() * stage_.hidden;
+  }
+  [[nodiscard]] bool changes_after(std::size_t layer) const { return plan_.layouts[layer] != plan_.layouts[layer + 1]; }
+  [[nodiscard]] std::int64_t first_sample(std::size_t layer, int microbatch) const {
+    const ActivationLayout& layout = plan_.layouts[layer];
+    return microbatch * layout.batch + layout.region(world_.rank()).batch_begin;
+  }
+  [[nodiscard]] std::int64_t samples(std::size_t layer) const {
+    return plan_.layouts[layer].batch / plan_.layouts[layer].data;
+  }
+
+  void move(Exchange& exchange, View<T> from, View<T> to) {
+    exchange.post(world_, from);
+    exchange.receive(world_, to);
+    exchange.wait_sent(world_);
+  }
+
+  D& device_;
+  W& world_;
+  RankMemory& memory_;
+  const StagePlan& stage_;
+  const ChunkPlan& plan_;
+  std::vector<std::unique_ptr<nn::Layer<T>>> layers_;
+  std::vector<Exchange> down_;  ///< activations from layer i to i + 1
+  std::vector<Exchange> up_;    ///< gradients from layer i + 1 to i
+  Exchange receive_activation_, send_activation_, receive_gradient_, send_gradient_;
+  View<T> activation_out_;
+  View<T> gradient_out_;
+  View<T> gradient_;  ///< of the layer that is next in backward
+};
+
+}  // namespace galvatron::train

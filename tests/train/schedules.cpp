@@ -1,0 +1,113 @@
+// labels: ranks
+// Interleaved 1F1B and ZB-H1 train as one rank does, under every kind of strategy, in the memory that was predicted.
+#include <algorithm>
+#include <array>
+#include <random>
+#include <vector>
+
+#include <doctest/doctest.h>
+
+#include <galvatron/strategy/legality.hpp>
+
+#include "random_strategy.hpp"
+#include "toy.hpp"
+
+namespace {
+
+using namespace toy;
+
+constexpr int steps = 20;
+constexpr int layers = 8;
+
+/// Stages, virtual stages and micro-batches.
+struct Pipeline {
+  ScheduleKind schedule;
+  int stages;
+  int virtual_stages;
+  int microbatches;
+};
+
+std::vector<StrategySpec> strategies_of(int ranks) {
+  std::vector<StrategySpec> out;
+  for (int t = 1; t <= ranks; t *= 2)
+    for (const SequenceKind kind : {SequenceKind::none, SequenceKind::megatron})
+      for (int zero = 0; zero <= 3; ++zero)
+        for (const RecomputeKind recompute : {RecomputeKind::none, RecomputeKind::full}) {
+          const StrategySpec spec{
+              .tensor = t, .sequence = kind, .data = ranks / t, .zero = zero, .recompute = recompute};
+          if (is_legal(spec)) out.push_back(spec);
+        }
+  return out;
+}
+
+void check(const Plan& plan, const ModelSpec& model, const Outcome& reference) {
+  INFO(text(plan));
+  const Outcome outcome = run(plan, model, static_cast<int>(reference.losses.size()));
+  CHECK(difference(outcome.losses, reference.losses) < 1e-5);
+  CHECK(difference(outcome.norms, reference.norms) < 1e-4);
+  CHECK(difference(outcome.gradients, reference.gradients) < 1e-5);
+  CHECK(outcome.memory_as_planned);
+}
+
+// Every strategy of `ranks` ranks, with each of the pipelines in turn.
+void check_pipelines(int ranks, const std::vector<Pipeline>& pipelines) {
+  for (const bool llama : {false, true}) {
+    const ModelSpec model = toy::model(llama, layers);
+    const Outcome reference = run(single_rank(model), model, steps);
+    REQUIRE(reference.losses.back() < reference.losses.front() - 0.5);
+    std::size_t next = llama ? 1 : 0;
+    for (std::size_t i = 0; i < pipelines.size(); ++i)
+      for (const StrategySpec& spec : strategies_of(ranks / pipelines[i].stages)) {
+        if (!is_fit(model.blocks[0], spec, global_batch / pipelines[i].microbatches, sequence)) continue;
+        if (next++ % 2 == 0) continue;  // half with this family, half with the other
+        const Pipeline& p = pipelines[i];
+        check(uniform(model, p.stages, spec, p.microbatches, p.schedule, p.virtual_stages), model, reference);
+      }
+  }
+}
+
+}  // namespace
+
+TEST_CASE("interleaved 1F1B on 4 ranks trains as one rank does") {
+  check_pipelines(4, {{ScheduleKind::interleaved, 2, 2, 2},
+                      {ScheduleKind::interleaved, 2, 4, 4},
+                      {ScheduleKind::interleaved, 2, 1, 2},
+                      {ScheduleKind::interleaved, 4, 2, 4},
+                      {ScheduleKind::interleaved, 4, 2, 8}});
+}
+
+TEST_CASE("interleaved 1F1B on 8 ranks trains as one rank does") {
+  check_pipelines(8, {{ScheduleKind::interleaved, 2, 2, 2}, {ScheduleKind::interleaved, 4, 2, 4}});
+}
+
+TEST_CASE("virtual stages whose layers all differ train as one rank does") {
+  const auto seed = std::random_device{}();
+  MESSAGE("seed " << seed);
+  std::mt19937 random(seed);
+  for (const bool llama : {false, true}) {
+    const ModelSpec model = toy::model(llama, layers);
+    const Outcome reference = run(single_rank(model), model, 6);
+    for (int i = 0; i < 12; ++i) {
+      const int stages = std::array{2, 2, 4}[random() % 3];
+      const int virtual_stages = stages == 4 ? 2 : std::array{2, 4}[random() % 2];
+      Plan plan = uniform(model, stages, {.data = std::array{2, 4}[random() % 2]}, stages, ScheduleKind::interleaved,
+                          virtual_stages);
+      spread_at_random(random, plan, model);
+      INFO("seed " << seed << ", plan " << i);
+      check(plan, model, reference);
+    }
+  }
+}
+
+TEST_CASE("an interleaved plan that runs twice gives the same bits") {
+  for (const bool llama : {false, true}) {
+    const ModelSpec model = toy::model(llama, layers);
+    const Plan plan = uniform(model, 2, {.tensor = 2, .sequence = SequenceKind::megatron, .data = 2, .zero = 2}, 2,
+                              ScheduleKind::interleaved, 2);
+    const Outcome first = run(plan, model, 8);
+    const Outcome second = run(plan, model, 8);
+    CHECK(first.losses == second.losses);
+    CHECK(first.norms == second.norms);
+    CHECK(first.gradients == second.gradients);
+  }
+}
