@@ -114,7 +114,7 @@ LayerOutput run_layer(const LayerSpec& layer, const StrategySpec& spec, const Pa
                                         .token_weight = static_cast<float>(in.token_weight)};
     const std::unique_ptr<nn::Layer<T>> made =
         value_or_throw(nn::make_layer<ComparedStrategies, T>(context, layer, around, states));
-    made->take_stash(stash, 1);
+    made->take_stash(stash, 1, 0);
     made->initialise([&](int, const ParameterTensor& which, std::int64_t index, View<float> values) {
       const Tensor& whole = parameters.at(which.name);
       for (std::int64_t i = 0; i < values.count; ++i) {

@@ -16,22 +16,26 @@ struct Batch {
   std::int64_t sequence = 1;    ///< S of the model; a layer may work on a share of it
   Precision precision = Precision::fp32;
   int microbatches = 1;
-  int stages = 1;  ///< pipeline degree: a tied head shares the embedding's table only when it is 1
+  int stages = 1;                ///< pipeline degree: a tied head shares the embedding's table only when it is 1
+  bool splits_backward = false;  ///< the schedule puts off weight gradients (galvatron::splits_backward)
 };
 
 /// What one rank does and keeps for one layer.
 struct LayerCounts {
   WorkList forward;          ///< one micro-batch
-  WorkList backward;         ///< one micro-batch, with recomputation and ZeRO-2/3 traffic
+  WorkList backward;         ///< one micro-batch, with recomputation and ZeRO-2/3 traffic, but for `weights`
+  WorkList weights;          ///< one micro-batch: the second part of a backward that is split, else nothing
   WorkList synchronise;      ///< once an iteration: gradients of ZeRO-0/1 and of tied tables
   WorkList update;           ///< once an iteration: gradient norm, AdamW, parameter gathering
   Bytes states;              ///< parameters, gradients, optimizer states
   Bytes stash;               ///< kept from forward to backward for each micro-batch in flight, the input included
+  Bytes postponed;           ///< kept besides from the first part of a split backward to the second
   Bytes input;               ///< the local tensors from the layer before, what passes by included
   Bytes activation;          ///< the local tensors to the layer after; mostly as large as the input
   Bytes carried;             ///< of them, what a stage keeps once for each micro-batch in flight: see carried_elements
   Bytes forward_workspace;   ///< transient peak of forward
   Bytes backward_workspace;  ///< transient peak of backward beyond the gradient that it transforms in place
+  Bytes weights_workspace;   ///< transient peak of `weights`
 };
 
 /// Tokens of the head for which logits exist at one time.

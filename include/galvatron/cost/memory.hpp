@@ -34,21 +34,23 @@ struct StageMemory {
 /// The memory of every rank of a stage with one chunk of layers.
 /// @param layers   the layers in order: the embedding, blocks, the head
 /// @param layouts  of their activations
-/// @param slots    micro-batches in flight (schedule::in_flight)
+/// @param slots    micro-batches in flight (microbatches_in_flight)
+/// @param postponed  those of them between the two parts of a split backward (microbatches_postponed)
 /// @param library  the device's library workspace
 constexpr StageMemory stage_memory(std::span<const LayerCounts> layers, std::span<const ActivationLayout> layouts,
-                                   int slots, bool has_previous, bool has_next, Bytes library) {
+                                   int slots, int postponed, bool has_previous, bool has_next, Bytes library) {
   StageMemory out;
   out.library = library;
   for (std::size_t i = 0; i < layers.size(); ++i) {
     const LayerCounts& layer = layers[i];
     out.states += layer.states;
-    out.stash += layer.stash * slots;
+    out.stash += layer.stash * slots + layer.postponed * postponed;
     // What layers share is kept from the stage's first layer on, and once more in every other layout.
     if (i == 0 || layouts[i - 1] != layouts[i]) out.stash += layer.carried * slots;
     const bool changes = i + 1 < layers.size() && layouts[i] != layouts[i + 1];
     out.workspace = max(out.workspace, layer.forward_workspace + (changes ? layer.activation : Bytes{}));
     out.workspace = max(out.workspace, layer.activation + layer.backward_workspace);
+    out.workspace = max(out.workspace, layer.weights_workspace);
     if (changes) out.workspace = max(out.workspace, layer.activation + layers[i + 1].input);
   }
   if (has_previous && !layers.empty()) out.boundary += layers.front().input;

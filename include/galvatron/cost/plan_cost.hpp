@@ -31,7 +31,7 @@ struct LayerSeconds {
   Seconds forward_communication;
   Seconds backward_communication;
   Seconds update_communication;
-  Seconds weights;  ///< part of backward: weight gradients, which zb-h1 puts off
+  Seconds weights;  ///< part of backward: weight gradients that are put off
   friend constexpr bool operator==(const LayerSeconds&, const LayerSeconds&) = default;
 };
 
@@ -81,19 +81,19 @@ constexpr LayerSeconds layer_seconds(const LayerCounts& counts, const StrategySp
   };
   const Price forward = price(counts.forward);
   const Price backward = price(counts.backward);
+  const Price weights = price(counts.weights);
   const Price synchronise = price(counts.synchronise);
   const Price update = price(counts.update);
   LayerSeconds out;
   out.forward = forward.alone() + longer(forward.alone(), forward.beside);
-  out.backward = backward.alone() + longer(backward.alone(), backward.beside);
+  out.weights = weights.alone() + longer(weights.alone(), weights.beside);
+  out.backward = backward.alone() + longer(backward.alone(), backward.beside) + out.weights;
   out.forward_communication = out.forward - forward.computation;
-  out.backward_communication = out.backward - backward.computation;
+  out.backward_communication = out.backward - backward.computation - weights.computation;
   // Gradients of a head come of its forward pass, which is the longer one.
   out.synchronise = synchronise.alone() + longer(max(out.forward, out.backward), synchronise.beside);
   out.update_communication = update.waited + longer(out.forward, update.beside);
   out.update = update.computation + out.update_communication;
-  for (const Work& work : counts.backward)
-    if (work.kind == WorkKind::gemm_tn || work.kind == WorkKind::bias_gradient) out.weights += prices(work);
   // What is put off beyond the other passes shortens no pipeline: these must go through all stages in any case.
   out.weights = min(out.weights, min(out.forward, out.backward * 0.5));
   return out;

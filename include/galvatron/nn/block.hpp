@@ -7,7 +7,9 @@
 // q = A / t * head_dim, qkv = q + 2 * (kv_heads / t) * head_dim, f = ffn / t.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <type_traits>
 
 #include <galvatron/device/device.hpp>
 #include <galvatron/model/spec.hpp>
@@ -31,6 +33,15 @@ class Block {
     View<T> x2;          // (rows_local, H)
     View<float> stats2;  // (rows_local, 2)
     View<T> u;           // (rows, f), or (rows, 2f) for SwiGLU
+  };
+
+  /// What backward_weight needs besides the input and the internals, when backward comes in two parts.
+  struct Postponed {
+    View<T> d_out;        // (rows_local, H): the gradient of the output
+    View<T> g;            // (rows, f)
+    View<T> d_x2;         // (rows_local, H)
+    View<T> whole;        // the parameters that no rank cuts, norms among them: ZeRO-3 has them in backward_input only
+    View<float> d_whole;  // their gradients, as far as backward_input gives them
   };
 
   Block(Context<D, G>& context, const LayerSpec& layer)
@@ -61,6 +72,16 @@ class Block {
     return in;
   }
 
+  Postponed take_postponed(device::Region& from) const {
+    Postponed kept;
+    kept.d_out = from.take<T>(c_.rows_local() * h_);
+    kept.g = from.take<T>(c_.rows() * f_);
+    kept.d_x2 = from.take<T>(c_.rows_local() * h_);
+    kept.whole = from.take<T>(layout_.whole_end - layout_.whole_begin);
+    kept.d_whole = from.take<float>(kept.whole.count);
+    return kept;
+  }
+
   /// x (rows_local, H) -> y (rows_local, H).
   void forward(View<const T> parameters, View<const T> x, const Internals& in, View<T> y) {
     const device::Scope scope(c_.workspace);
@@ -81,54 +102,44 @@ class Block {
 
   /// d (rows_local, H): the gradient of the output becomes that of the input. Uses up the internals.
   void backward(View<const T> parameters, View<float> gradients, View<const T> x, const Internals& in, View<T> d) {
-    const device::Scope scope(c_.workspace);
-    device::Region& ws = c_.workspace;
-    const std::int64_t rows = c_.rows();
-    const View<T> n = ws.take<T>(rows * h_);  // (rows, H)
-    // All rows of d; d itself unless the sequence is cut.
-    const View<T> whole = kind == SequenceKind::megatron ? ws.take<T>(rows * h_) : d;
+    pass_back<false>(parameters, gradients, x, in, {}, d);
+  }
 
-    {  // MLP
-      const device::Scope inner(ws);
+  /// The first part of backward: the same for d. Leaves in `in` and `kept` what the second part needs.
+  void backward_input(View<const T> parameters, View<const T> x, const Internals& in, const Postponed& kept,
+                      View<T> d) {
+    c_.device.copy(bytes_of(whole_part(parameters)), bytes_of(kept.whole));
+    c_.device.zero(bytes_of(kept.d_whole));
+    pass_back<true>(parameters, {}, x, in, kept, d);
+  }
+
+  /// The second part of backward: the gradients of the weights. Uses up the internals.
+  void backward_weight(View<float> gradients, View<const T> x, const Internals& in, const Postponed& kept) {
+    const device::Scope scope(c_.workspace);
+    const View<T> n = c_.workspace.template take<T>(c_.rows() * h_);  // (rows, H)
+    const auto gathered = [&](View<T> d) {
+      const View<T> whole = kind == SequenceKind::megatron ? c_.workspace.template take<T>(c_.rows() * h_) : d;
       gather(d, whole);
-      const View<T> g = ws.take<T>(rows * f_);  // (rows, f)
-      c_.device.activation_forward(layer_.activation, rows, f_, in.u, g);
-      weight_gradient(gradients, ParameterName::mlp_out_weight, h_, f_, whole, g);
-      bias_gradient(gradients, ParameterName::mlp_out_bias, c_.rows_local(), h_, d);
-      input_gradient(parameters, ParameterName::mlp_out_weight, f_, h_, whole, g);
-      c_.device.activation_backward(layer_.activation, rows, f_, in.u, g, in.u);
-      c_.device.norm_again(layer_.norm, c_.rows_local(), h_, in.x2, weight(parameters, ParameterName::norm2_gamma),
-                           weight(parameters, ParameterName::norm2_beta), in.stats2, region().own(n));
-      region().gather(n);
-      weight_gradient(gradients, ParameterName::mlp_in_weight, f_in_, h_, in.u, n);
-      bias_gradient(gradients, ParameterName::mlp_in_bias, rows, f_in_, in.u);
-      input_gradient(parameters, ParameterName::mlp_in_weight, h_, f_in_, in.u, n);
-      norm_backward(parameters, gradients, ParameterName::norm2_gamma, ParameterName::norm2_beta, region().reduce(n),
-                    in.x2, in.stats2, d);
+      return whole;
+    };
+    const Norms<const T> norms = norms_of(View<const T>(kept.whole), layout_.whole_begin);
+    {
+      const device::Scope inner(c_.workspace);
+      mlp_out_weights(gradients, kept.d_out, gathered(kept.d_out), kept.g);
+      mlp_in_weights(norms, gradients, in, n);
     }
-    {  // attention
-      gather(d, whole);
-      const View<T> d_o = ws.take<T>(rows * q_);      // (rows, q)
-      const View<T> d_qkv = ws.take<T>(rows * qkv_);  // (rows, qkv)
-      const View<float> delta = ws.take<float>(in.lse.count);
-      weight_gradient(gradients, ParameterName::attention_out_weight, h_, q_, whole, in.o);
-      bias_gradient(gradients, ParameterName::attention_out_bias, c_.rows_local(), h_, d);
-      input_gradient(parameters, ParameterName::attention_out_weight, q_, h_, whole, d_o);
-      c_.device.attention_backward(attention_shape(), q_of(in.qkv), k_of(in.qkv), v_of(in.qkv), in.o, in.lse, d_o,
-                                   q_of(d_qkv), k_of(d_qkv), v_of(d_qkv), delta);
-      rotate(d_qkv, true);
-      c_.device.norm_again(layer_.norm, c_.rows_local(), h_, x, weight(parameters, ParameterName::norm1_gamma),
-                           weight(parameters, ParameterName::norm1_beta), in.stats1, region().own(n));
-      region().gather(n);
-      weight_gradient(gradients, ParameterName::qkv_weight, qkv_, h_, d_qkv, n);
-      bias_gradient(gradients, ParameterName::qkv_bias, rows, qkv_, d_qkv);
-      input_gradient(parameters, ParameterName::qkv_weight, h_, qkv_, d_qkv, n);
-      norm_backward(parameters, gradients, ParameterName::norm1_gamma, ParameterName::norm1_beta, region().reduce(n), x,
-                    in.stats1, d);
-    }
+    attention_out_weights(gradients, kept.d_x2, gathered(kept.d_x2), in);
+    qkv_weights(norms, gradients, x, in, in.qkv, n);
+    c_.device.accumulate(kept.d_whole.count, View<const float>(kept.d_whole), whole_part(gradients));
   }
 
  private:
+  // The norms' weights, or their gradients.
+  template <class U>
+  struct Norms {
+    View<U> gamma1, beta1, gamma2, beta2;
+  };
+
   // Everything up to the MLP's hidden units; n (rows, H) is scratch.
   void forward_to_mlp(View<const T> parameters, View<const T> x, const Internals& in, View<T> n) {
     const std::int64_t rows = c_.rows();
@@ -149,6 +160,83 @@ class Block {
     region().gather(n);
     c_.device.gemm(device::Gemm::nt, rows, f_in_, h_, n, weight(parameters, ParameterName::mlp_in_weight), in.u, false,
                    weight(parameters, ParameterName::mlp_in_bias));
+  }
+
+  // The gradients of output and internals back to the input. Fused, the weights' gradients come along; `split`, what
+  // they need stays: the gradients of u and of qkv in the place of these, the others in `kept`.
+  template <bool split>
+  void pass_back(View<const T> parameters, View<float> gradients, View<const T> x, const Internals& in,
+                 const Postponed& kept, View<T> d) {
+    const device::Scope scope(c_.workspace);
+    device::Region& ws = c_.workspace;
+    const std::int64_t rows = c_.rows();
+    const Norms<const T> norms = norms_of(parameters, 0);
+    const Norms<float> d_norms = split ? norms_of(kept.d_whole, layout_.whole_begin) : norms_of(gradients, 0);
+    const View<T> n = ws.take<T>(rows * h_);  // (rows, H)
+    // All rows of d; d itself unless the sequence is cut.
+    const View<T> whole = kind == SequenceKind::megatron ? ws.take<T>(rows * h_) : d;
+
+    {  // MLP
+      const device::Scope inner(ws);
+      gather(d, whole);
+      const View<T> d_g = ws.take<T>(rows * f_);  // (rows, f)
+      const View<T> g = split ? kept.g : d_g;
+      c_.device.activation_forward(layer_.activation, rows, f_, in.u, g);
+      if constexpr (split)
+        c_.device.copy(bytes_of(d), bytes_of(kept.d_out));
+      else
+        mlp_out_weights(gradients, d, whole, g);
+      input_gradient(parameters, ParameterName::mlp_out_weight, f_, h_, whole, d_g);
+      c_.device.activation_backward(layer_.activation, rows, f_, in.u, d_g, in.u);
+      if constexpr (!split) mlp_in_weights(norms, gradients, in, n);
+      input_gradient(parameters, ParameterName::mlp_in_weight, h_, f_in_, in.u, n);
+      norm_backward(region().reduce(n), in.x2, norms.gamma2, in.stats2, d, d_norms.gamma2, d_norms.beta2);
+    }
+    {  // attention
+      gather(d, whole);
+      const View<T> d_o = ws.take<T>(rows * q_);      // (rows, q)
+      const View<T> d_qkv = ws.take<T>(rows * qkv_);  // (rows, qkv)
+      const View<float> delta = ws.take<float>(in.lse.count);
+      if constexpr (split)
+        c_.device.copy(bytes_of(d), bytes_of(kept.d_x2));
+      else
+        attention_out_weights(gradients, d, whole, in);
+      input_gradient(parameters, ParameterName::attention_out_weight, q_, h_, whole, d_o);
+      c_.device.attention_backward(attention_shape(), q_of(in.qkv), k_of(in.qkv), v_of(in.qkv), in.o, in.lse, d_o,
+                                   q_of(d_qkv), k_of(d_qkv), v_of(d_qkv), delta);
+      rotate(d_qkv, true);
+      if constexpr (split)
+        c_.device.copy(bytes_of(d_qkv), bytes_of(in.qkv));
+      else
+        qkv_weights(norms, gradients, x, in, d_qkv, n);
+      input_gradient(parameters, ParameterName::qkv_weight, h_, qkv_, d_qkv, n);
+      norm_backward(region().reduce(n), x, norms.gamma1, in.stats1, d, d_norms.gamma1, d_norms.beta1);
+    }
+  }
+
+  // The gradients of one weight each, with its bias. d (rows_local, H) is the gradient of what the weight is added to,
+  // `whole` (rows, H) all rows of it; n (rows, H) becomes the input again.
+  void mlp_out_weights(View<float> gradients, View<const T> d, View<const T> whole, View<const T> g) {
+    weight_gradient(gradients, ParameterName::mlp_out_weight, h_, f_, whole, g);
+    bias_gradient(gradients, ParameterName::mlp_out_bias, c_.rows_local(), h_, d);
+  }
+  void mlp_in_weights(const Norms<const T>& norms, View<float> gradients, const Internals& in, View<T> n) {
+    c_.device.norm_again(layer_.norm, c_.rows_local(), h_, in.x2, norms.gamma2, norms.beta2, in.stats2,
+                         region().own(n));
+    region().gather(n);
+    weight_gradient(gradients, ParameterName::mlp_in_weight, f_in_, h_, in.u, n);
+    bias_gradient(gradients, ParameterName::mlp_in_bias, c_.rows(), f_in_, in.u);
+  }
+  void attention_out_weights(View<float> gradients, View<const T> d, View<const T> whole, const Internals& in) {
+    weight_gradient(gradients, ParameterName::attention_out_weight, h_, q_, whole, in.o);
+    bias_gradient(gradients, ParameterName::attention_out_bias, c_.rows_local(), h_, d);
+  }
+  void qkv_weights(const Norms<const T>& norms, View<float> gradients, View<const T> x, const Internals& in,
+                   View<const T> d_qkv, View<T> n) {
+    c_.device.norm_again(layer_.norm, c_.rows_local(), h_, x, norms.gamma1, norms.beta1, in.stats1, region().own(n));
+    region().gather(n);
+    weight_gradient(gradients, ParameterName::qkv_weight, qkv_, h_, d_qkv, n);
+    bias_gradient(gradients, ParameterName::qkv_bias, c_.rows(), qkv_, d_qkv);
   }
 
   [[nodiscard]] Region<T, kind, D, G> region() const { return {c_, h_}; }
@@ -179,10 +267,25 @@ class Block {
       c_.device.rotary(c_.rows(), c_.samples, 0, heads_ + kv_heads_, layer_.head_dim, qkv_, layer_.rope_theta, inverse,
                        qkv);
   }
+  // A tensor of a store, or of a part of it that begins with element `first`.
   template <class U>
-  View<U> weight(View<U> store, ParameterName name) const {
+  View<U> weight(View<U> store, ParameterName name, std::int64_t first = 0) const {
     const ParameterTensor* tensor = layout_.find(name);
-    return tensor == nullptr ? View<U>{} : store.slice(tensor->offset, tensor->count());
+    return tensor == nullptr ? View<U>{} : store.slice(tensor->offset - first, tensor->count());
+  }
+  template <class U>
+  Norms<U> norms_of(View<U> store, std::int64_t first) const {
+    return {weight(store, ParameterName::norm1_gamma, first), weight(store, ParameterName::norm1_beta, first),
+            weight(store, ParameterName::norm2_gamma, first), weight(store, ParameterName::norm2_beta, first)};
+  }
+  template <class U>
+  View<U> whole_part(View<U> store) const {
+    return store.slice(layout_.whole_begin, layout_.whole_end - layout_.whole_begin);
+  }
+  template <class U>
+  static View<std::byte> bytes_of(View<U> v) {
+    return {reinterpret_cast<std::byte*>(const_cast<std::remove_const_t<U>*>(v.data)),
+            v.count * static_cast<std::int64_t>(sizeof(U))};
   }
   // The bias of a row-cut weight enters the sum over tensor ranks once.
   View<const T> bias_once(View<const T> parameters, ParameterName name) const {
@@ -199,10 +302,9 @@ class Block {
   void bias_gradient(View<float> gradients, ParameterName name, std::int64_t rows, std::int64_t n, View<const T> dy) {
     if (layer_.bias) c_.device.bias_gradient(rows, n, dy, weight(gradients, name));
   }
-  void norm_backward(View<const T> parameters, View<float> gradients, ParameterName gamma, ParameterName beta,
-                     View<const T> dy, View<const T> x, View<const float> stats, View<T> d) {
-    c_.device.norm_backward(layer_.norm, c_.rows_local(), h_, dy, x, weight(parameters, gamma), stats, d, d,
-                            weight(gradients, gamma), weight(gradients, beta));
+  void norm_backward(View<const T> dy, View<const T> x, View<const T> gamma, View<const float> stats, View<T> d,
+                     View<float> d_gamma, View<float> d_beta) {
+    c_.device.norm_backward(layer_.norm, c_.rows_local(), h_, dy, x, gamma, stats, d, d, d_gamma, d_beta);
   }
 
   Context<D, G>& c_;

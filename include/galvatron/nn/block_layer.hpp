@@ -7,6 +7,7 @@
 #include <galvatron/nn/block.hpp>
 #include <galvatron/nn/layer.hpp>
 #include <galvatron/nn/parameter_store.hpp>
+#include <galvatron/strategy/legality.hpp>
 
 namespace galvatron::nn {
 
@@ -14,6 +15,7 @@ template <class D, class G, class T, class Strategy>
 class BlockLayer final : public Layer<T> {
   static constexpr SequenceKind kind = Strategy::sequence;
   static constexpr bool again = Strategy::recompute == RecomputeKind::full;
+  static constexpr bool splits = splits_backward(Strategy::recompute);
   using Body = Block<D, G, T, kind>;
 
  public:
@@ -21,13 +23,16 @@ class BlockLayer final : public Layer<T> {
   BlockLayer(Context<D, G> context, const LayerSpec& layer, int number, device::Region& states)
       : context_(context), body_(context_, layer), store_(context_, states, body_.layout()), number_(number) {}
 
-  void take_stash(device::Region& stash, int slots) override {
+  void take_stash(device::Region& stash, int slots, int postponed) override {
     inputs_.clear();
     internals_.clear();
+    postponed_.clear();
     for (int i = 0; i < slots; ++i) {
       inputs_.push_back(stash.take<T>(context_.rows_local() * hidden()));
       if constexpr (!again) internals_.push_back(body_.take_internals(stash));
     }
+    if constexpr (splits)
+      for (int i = 0; i < postponed; ++i) postponed_.push_back(body_.take_postponed(stash));
   }
   View<T> input(int slot) override { return inputs_[static_cast<std::size_t>(slot)]; }
   View<std::int32_t> tokens(int) override { return {}; }
@@ -48,6 +53,24 @@ class BlockLayer final : public Layer<T> {
     store_.close_gradients(gradients);
   }
 
+  void backward_input(int slot, int kept, View<T> d) override {
+    if constexpr (splits) {
+      const device::Scope scope(context_.workspace);
+      body_.backward_input(store_.acquire(), input(slot), internals(slot), postponed(kept), d);
+    } else {
+      backward(slot, d);
+    }
+  }
+
+  void backward_weight(int slot, int kept) override {
+    if constexpr (splits) {
+      const device::Scope scope(context_.workspace);
+      const View<float> gradients = store_.open_gradients();
+      body_.backward_weight(gradients, input(slot), internals(slot), postponed(kept));
+      store_.close_gradients(gradients);
+    }
+  }
+
   void initialise(const ParameterSource& source) override { store_.initialise(source, number_); }
   void zero_gradients() override { store_.zero_gradients(); }
   void synchronise() override { store_.synchronise(); }
@@ -63,6 +86,7 @@ class BlockLayer final : public Layer<T> {
     else
       return internals_[static_cast<std::size_t>(slot)];
   }
+  const typename Body::Postponed& postponed(int kept) const { return postponed_[static_cast<std::size_t>(kept)]; }
   [[nodiscard]] std::int64_t hidden() const { return store_.layout().find(ParameterName::norm1_gamma)->rows; }
 
   Context<D, G> context_;
@@ -71,6 +95,7 @@ class BlockLayer final : public Layer<T> {
   int number_;
   std::vector<View<T>> inputs_;
   std::vector<typename Body::Internals> internals_;
+  std::vector<typename Body::Postponed> postponed_;
 };
 
 }  // namespace galvatron::nn

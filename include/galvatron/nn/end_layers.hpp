@@ -64,7 +64,7 @@ class EmbeddingLayer final : public Layer<T> {
 
   Table<D, G, T, Strategy>& table() { return table_; }
 
-  void take_stash(device::Region& stash, int slots) override {
+  void take_stash(device::Region& stash, int slots, int) override {
     tokens_.clear();
     for (int i = 0; i < slots; ++i) tokens_.push_back(stash.take<std::int32_t>(context_.rows()));
   }
@@ -134,7 +134,7 @@ class HeadLayer final : public Layer<T> {
         number_(number),
         scale_(scale) {}
 
-  void take_stash(device::Region& stash, int slots) override {
+  void take_stash(device::Region& stash, int slots, int) override {
     inputs_.clear();
     targets_.clear();
     for (int i = 0; i < slots; ++i) {

@@ -20,8 +20,9 @@ class Layer {
   Layer& operator=(const Layer&) = delete;
   virtual ~Layer() = default;
 
-  /// Takes the memory that one micro-batch in flight needs, for each of `slots`.
-  virtual void take_stash(device::Region& stash, int slots) = 0;
+  /// Takes the memory that one micro-batch in flight needs, for each of `slots`, and what it needs between the two
+  /// parts of its backward, for each of `postponed`; 0 where backward comes in one.
+  virtual void take_stash(device::Region& stash, int slots, int postponed) = 0;
   /// Where the layer's input of a slot goes: (rows_local, H); empty for an embedding.
   virtual View<T> input(int slot) = 0;
   /// Where the tokens of an embedding and the targets of a head go, (rows); empty for blocks.
@@ -30,6 +31,16 @@ class Layer {
   virtual void forward(int slot, View<T> y) = 0;
   /// d (rows_local, H): the gradient of y becomes that of the input. The head overwrites d.
   virtual void backward(int slot, View<T> d) = 0;
+  /// Backward in two parts: first d as in backward(), later the gradients of the weights. `kept` numbers what a
+  /// micro-batch keeps in between. Layers of which splits_backward() is false do it all in the first part.
+  virtual void backward_input(int slot, int kept, View<T> d) {
+    (void)kept;
+    backward(slot, d);
+  }
+  virtual void backward_weight(int slot, int kept) {
+    (void)slot;
+    (void)kept;
+  }
 
   /// The sum of cross-entropies since the last call, of this rank's samples; 0 but on a head's first tensor rank.
   virtual double take_loss() { return 0; }

@@ -113,7 +113,8 @@ inline Result<PlanCost> cost_of(const Plan& plan, const ModelSpec& model, const 
                           .sequence = plan.sequence_length,
                           .precision = plan.precision,
                           .microbatches = plan.microbatches,
-                          .stages = count};
+                          .stages = count,
+                          .splits_backward = splits_backward(plan.schedule)};
   const auto price = [&](std::int64_t elements) { return cost::MovePricer(batch, elements, cluster, ranks); };
   const int chunks = plan.virtual_stages;
   out.stages.resize(plan.stages.size());
@@ -139,7 +140,7 @@ inline Result<PlanCost> cost_of(const Plan& plan, const ModelSpec& model, const 
       cost.seconds = again ? out.layers.back().seconds : cost::layer_seconds(c, spec, plan.precision, cluster, ranks);
       cost.states = c.states;
       cost.stash = c.stash;
-      cost.workspace = max(c.forward_workspace, c.activation + c.backward_workspace);
+      cost.workspace = max(max(c.forward_workspace, c.activation + c.backward_workspace), c.weights_workspace);
       layouts.push_back(activation_layout(spec, stage.first_rank, batch.microbatch, batch.sequence));
       if (layouts.size() > 1) {
         const ActivationLayout& from = layouts[layouts.size() - 2];
@@ -156,7 +157,9 @@ inline Result<PlanCost> cost_of(const Plan& plan, const ModelSpec& model, const 
     const bool last = i + 1 == count * chunks;
     if (last) add(model.head, plan.head);
 
-    total.memory.add_chunk(cost::stage_memory(counts, layouts, slots, i > 0, !last, cluster.device.library_workspace));
+    total.memory.add_chunk(cost::stage_memory(counts, layouts, slots,
+                                              microbatches_postponed(plan.schedule, i % count, plan.microbatches),
+                                              i > 0, !last, cluster.device.library_workspace));
     for (std::size_t k = first; k < out.layers.size(); ++k) {
       const PlanLayerCost& layer = out.layers[k];
       const Seconds moves = layer.relayout_forward + layer.relayout_backward;

@@ -40,6 +40,16 @@ constexpr std::optional<ScheduleKind> schedule_named(std::string_view name) {
 /// The schedules that the runtime carries out; all are planned, priced and replayed.
 constexpr bool is_trained(ScheduleKind kind) { return kind != ScheduleKind::zb_h1; }
 
+/// True when backward comes in two parts: first the gradients of inputs, later those of weights.
+constexpr bool splits_backward(ScheduleKind kind) { return kind == ScheduleKind::zb_h1; }
+
+/// Micro-batches that stage `stage` keeps at one time between the two parts of their backward, of `microbatches`; 0
+/// where it comes in one. zb-h1 is `stage` micro-batches late with the second part (Qi et al. 2024, section 3.1).
+constexpr int microbatches_postponed(ScheduleKind kind, int stage, int microbatches) {
+  if (!splits_backward(kind)) return 0;
+  return stage + 1 < microbatches ? stage + 1 : microbatches;
+}
+
 /// Passes of chunks that stage `stage` of an interleaved pipeline runs ahead before its first backward. Source:
 /// Narayanan et al. 2021 (arXiv 2104.04473), section 2.2, as in Megatron-LM.
 constexpr int interleaved_warm_up(int stages, int stage, int microbatches, int virtual_stages) {

@@ -32,7 +32,7 @@ class Chunk {
         const LayerMaker<D, G, T>& make)
       : device_(device), world_(world), memory_(memory), stage_(stage), plan_(plan) {
     for (std::size_t i = 0; i < plan_.layers.size(); ++i) add_layer(i, model, make);
-    for (auto& layer : layers_) layer->take_stash(memory.stash, plan_.slots);
+    for (auto& layer : layers_) layer->take_stash(memory.stash, plan_.slots, plan_.postponed);
     const auto exchange = [&](const ActivationLayout& from, const ActivationLayout& to, int lane) {
       return Exchange(from, to, world.rank(), stage_.hidden, static_cast<std::int64_t>(sizeof(T)), lane);
     };
@@ -98,14 +98,32 @@ class Chunk {
     return loss;
   }
 
-  /// All layers backward. The gradient lies at one end of the workspace; a change of layout moves it to the other.
+  /// All layers backward.
   void backward(int microbatch) {
     const int slot = slot_of(microbatch);
+    pass_back([&](nn::Layer<T>& layer) { layer.backward(slot, gradient_); });
+  }
+  /// The first part of backward: without the gradients of weights.
+  void backward_input(int microbatch) {
+    const int slot = slot_of(microbatch);
+    const int kept = microbatch % plan_.postponed;
+    pass_back([&](nn::Layer<T>& layer) { layer.backward_input(slot, kept, gradient_); });
+  }
+  /// The second part.
+  void backward_weight(int microbatch) {
+    for (std::size_t i = layers_.size(); i-- > 0;)
+      layers_[i]->backward_weight(slot_of(microbatch), microbatch % plan_.postponed);
+  }
+
+ private:
+  // The gradient lies at one end of the workspace; a change of layout moves it to the other.
+  template <class F>
+  void pass_back(F&& through) {
     device::Region& ws = memory_.workspace;
     bool low = true;
     if (!plan_.has_next) gradient_ = ws.template take<T>(elements(layers_.size() - 1));
     for (std::size_t i = layers_.size(); i-- > 0;) {
-      layers_[i]->backward(slot, gradient_);
+      through(*layers_[i]);
       if (i == 0 || !changes_after(i - 1)) continue;
       const View<T> to = low ? ws.template take_high<T>(elements(i - 1)) : ws.template take<T>(elements(i - 1));
       move(up_[i - 1], gradient_, to);
@@ -127,7 +145,6 @@ class Chunk {
     ws.restore_high(0);
   }
 
- private:
   // Messages travel in lanes of their own, named by the chunk that sends them: with two stages the activations of one
   // chunk and the gradients of another go from the same rank to the same rank.
   static constexpr int inner_lane = 0;

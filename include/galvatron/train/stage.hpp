@@ -105,6 +105,12 @@ class Stage {
       case schedule::Op::backward:
         chunk.backward(instruction.microbatch);
         break;
+      case schedule::Op::backward_input:
+        chunk.backward_input(instruction.microbatch);
+        break;
+      case schedule::Op::backward_weight:
+        chunk.backward_weight(instruction.microbatch);
+        break;
       case schedule::Op::send_gradient:
         chunk.send_gradient();
         break;
@@ -114,8 +120,6 @@ class Stage {
       case schedule::Op::step:
         update(hyper, clip);
         break;
-      default:
-        throw Failure(ErrorKind::internal, "this stage does not know an instruction of its schedule program");
     }
   }
 

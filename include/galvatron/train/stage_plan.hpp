@@ -23,8 +23,9 @@ struct ChunkPlan {
     StrategySpec spec;
     int number = 0;  ///< in the model; the embedding is 0
   };
-  int index = 0;  ///< of the chunk in its stage
-  int slots = 1;  ///< micro-batches in flight
+  int index = 0;      ///< of the chunk in its stage
+  int slots = 1;      ///< micro-batches in flight
+  int postponed = 0;  ///< of them between the two parts of a split backward
   bool has_previous = false;
   bool has_next = false;
   std::vector<Entry> layers;
@@ -62,7 +63,8 @@ inline StagePlan stage_plan(const Plan& plan, const ModelSpec& model, int rank) 
                .sequence = plan.sequence_length,
                .precision = plan.precision,
                .microbatches = plan.microbatches,
-               .stages = out.stages};
+               .stages = out.stages,
+               .splits_backward = splits_backward(plan.schedule)};
   // A layer's layout, on virtual stage `virtual_stage`.
   const auto layout = [&](const StrategySpec& spec, int virtual_stage) {
     const PlanStage& stage = plan.stages[static_cast<std::size_t>(virtual_stage % out.stages)];
@@ -77,6 +79,7 @@ inline StagePlan stage_plan(const Plan& plan, const ModelSpec& model, int rank) 
     chunk.index = c;
     chunk.slots =
         microbatches_in_flight(plan.schedule, out.stages, out.index, plan.microbatches, plan.virtual_stages, c);
+    chunk.postponed = microbatches_postponed(plan.schedule, out.index, plan.microbatches);
     chunk.has_previous = own > 0;
     chunk.has_next = own < last;
     if (!chunk.has_previous) chunk.layers.push_back({model.embedding, plan.embedding, 0});
@@ -99,7 +102,8 @@ inline cost::StageMemory memory_of(const StagePlan& stage, Bytes library) {
     std::vector<cost::LayerCounts> counts;
     for (const ChunkPlan::Entry& entry : chunk.layers)
       counts.push_back(cost::layer_counts(entry.layer, entry.spec, stage.batch));
-    out.add_chunk(cost::stage_memory(counts, chunk.layouts, chunk.slots, chunk.has_previous, chunk.has_next, library));
+    out.add_chunk(cost::stage_memory(counts, chunk.layouts, chunk.slots, chunk.postponed, chunk.has_previous,
+                                     chunk.has_next, library));
   }
   return out;
 }

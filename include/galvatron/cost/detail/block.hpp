@@ -9,6 +9,7 @@
 #include <galvatron/cost/detail/shape.hpp>
 #include <galvatron/cost/detail/stores.hpp>
 #include <galvatron/cost/work.hpp>
+#include <galvatron/strategy/legality.hpp>
 #include <galvatron/strategy/parameters.hpp>
 #include <galvatron/strategy/spec.hpp>
 
@@ -34,39 +35,65 @@ constexpr void block_forward(const LayerShape& s, WorkList& out, bool whole) {
   out.push(compute(WorkKind::add, s.rows_local * s.h));
 }
 
-constexpr void block_backward(const LayerShape& s, WorkList& out) {
+/// Backward to the input in `out` and the gradients of the weights in `weights`, which is the same list when both come
+/// together. In two parts the first leaves copies behind, and the second gathers what it needs anew.
+constexpr void block_backward(const LayerShape& s, const ParameterLayout& parameters, WorkList& out,
+                              WorkList& weights) {
   const RegionCounts region(s);
   const AttentionCounts attention(s);
-  const auto linear = [&](std::int64_t outputs, std::int64_t inputs) {
-    out.push(compute(WorkKind::gemm_tn, outputs, inputs, s.rows));
+  const bool split = &weights != &out;
+  const std::int64_t whole = parameters.whole_end - parameters.whole_begin;
+  const auto weight = [&](std::int64_t outputs, std::int64_t inputs) {
+    weights.push(compute(WorkKind::gemm_tn, outputs, inputs, s.rows));
+  };
+  const auto input = [&](std::int64_t outputs, std::int64_t inputs) {
     out.push(compute(WorkKind::gemm_nn, s.rows, inputs, outputs));
   };
   const auto bias = [&](std::int64_t rows, std::int64_t columns) {
-    if (s.layer.bias) out.push(compute(WorkKind::bias_gradient, rows, columns));
+    if (s.layer.bias) weights.push(compute(WorkKind::bias_gradient, rows, columns));
   };
+  const auto norm_again = [&] {
+    weights.push(compute(WorkKind::norm_forward, s.rows_local, s.h));
+    region.enter(weights);
+  };
+  const auto keep_gradient = [&] {
+    if (!split) return;
+    out.push(compute(WorkKind::copy, s.rows_local * s.h * s.e));
+    region.enter(weights);
+  };
+  if (split) {
+    out.push(compute(WorkKind::copy, whole * s.e));
+    out.push(compute(WorkKind::fill, whole * 4));
+  }
   region.enter(out);
   out.push(compute(WorkKind::activation_forward, s.rows, s.ffn));
-  linear(s.h, s.ffn);
+  keep_gradient();
+  weight(s.h, s.ffn);
+  input(s.h, s.ffn);
   bias(s.rows_local, s.h);
   out.push(compute(WorkKind::activation_backward, s.rows, s.ffn));
-  out.push(compute(WorkKind::norm_forward, s.rows_local, s.h));
-  region.enter(out);
-  linear(s.ffn_in, s.h);
+  norm_again();
+  weight(s.ffn_in, s.h);
+  input(s.ffn_in, s.h);
   bias(s.rows, s.ffn_in);
   region.leave(out);
   out.push(compute(WorkKind::norm_backward, s.rows_local, s.h));
   region.enter(out);
   if (s.spec.recompute == RecomputeKind::selective) attention.again(out);
-  linear(s.h, s.q);
+  keep_gradient();
+  weight(s.h, s.q);
+  input(s.h, s.q);
   bias(s.rows_local, s.h);
   attention.backward(out);
   if (s.layer.position == PositionKind::rotary) out.push(compute(WorkKind::rotary, s.rows, (s.q + s.qkv) / 2));
-  out.push(compute(WorkKind::norm_forward, s.rows_local, s.h));
-  region.enter(out);
-  linear(s.qkv, s.h);
+  if (split) out.push(compute(WorkKind::copy, s.rows * s.qkv * s.e));
+  norm_again();
+  weight(s.qkv, s.h);
+  input(s.qkv, s.h);
   bias(s.rows, s.qkv);
   region.leave(out);
   out.push(compute(WorkKind::norm_backward, s.rows_local, s.h));
+  if (split) weights.push(compute(WorkKind::add, whole));
 }
 
 constexpr LayerCounts block_counts(const LayerShape& s) {
@@ -77,11 +104,13 @@ constexpr LayerCounts block_counts(const LayerShape& s) {
   const StoreCounts store(s, layout);
   store.acquire(out.forward);
   block_forward(s, out.forward, true);
+  const bool split = s.batch.splits_backward && splits_backward(s.layer, s.spec);
+  WorkList& weights = split ? out.weights : out.backward;
   store.acquire(out.backward);
-  store.open_gradients(out.backward);
+  store.open_gradients(weights);
   if (again) block_forward(s, out.backward, false);
-  block_backward(s, out.backward);
-  store.close_gradients(out.backward);
+  block_backward(s, layout, out.backward, weights);
+  store.close_gradients(weights);
   store.synchronise(out.synchronise);
   store.update(out.update);
   out.states = store.states();
@@ -103,8 +132,12 @@ constexpr LayerCounts block_counts(const LayerShape& s) {
   out.stash = {s.activation() + kept + results - all_again - results_again};
   out.forward_workspace = {store.gathered_bytes() + all_again + whole + larger(mlp, forward_core)};
   out.backward_workspace = {
-      store.gathered_bytes() + store.gradient_bytes() + all_again + whole +
+      store.gathered_bytes() + (split ? 0 : store.gradient_bytes()) + all_again + whole +
       larger((s.cut ? whole : 0) + larger(mlp, backward_core), again ? attention.forward_workspace() : 0)};
+  if (!split) return out;
+  const std::int64_t uncut = layout.whole_end - layout.whole_begin;
+  out.postponed = {2 * s.activation() + mlp + aligned_bytes(uncut * s.e) + aligned_bytes(uncut * 4)};
+  out.weights_workspace = {store.gradient_bytes() + whole + (s.cut ? whole : 0)};
   return out;
 }
 
