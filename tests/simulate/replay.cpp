@@ -106,10 +106,45 @@ TEST_CASE("messages take their time, and what a receiver does is its work") {
   const auto result = replay(schedule::gpipe(2, 1), times);
   CHECK(result.makespan.value == doctest::Approx(6.75 + 0.1875));
   CHECK(result.work[1].value == doctest::Approx(3.125));
-  CHECK(result.finish[1].value == doctest::Approx(1 + 0.25 + 0.125 + 3));
+  const auto recorded = replay(schedule::gpipe(2, 1), times, {.record = true});
+  REQUIRE(recorded.spans.size() == 2);
+  const auto& spans = recorded.spans[1];  // receive, forward, backward, send, reduce, step
+  REQUIRE(spans.size() == 6);
+  CHECK(spans[0].begin.value == doctest::Approx(1.25));
+  CHECK(spans[4].end.value == doctest::Approx(1 + 0.25 + 0.125 + 3));
+  CHECK(spans[5].begin.value == doctest::Approx(result.makespan.value));  // when the first stage has come to its own
   times[0].reduce_gradients = {1};
   times[0].step = {0.5};
   CHECK(replay(schedule::gpipe(2, 1), times).makespan.value == doctest::Approx(6.75 + 0.1875 + 1.5));
+}
+
+TEST_CASE("no stage steps before all have reduced their gradients") {
+  for (const int cores : {0, 2}) {
+    auto times = equal_stages(3, 1, 2);
+    times[0].reduce_gradients = {0.5};
+    times[2].reduce_gradients = {9};
+    for (auto& t : times) t.step = {0.25};
+    const auto result = replay(schedule::one_forward_one_backward(3, 4), times, {{.cores = cores}, true});
+    double reduced = 0;
+    for (const auto& stage : result.spans) reduced = std::max(reduced, stage[stage.size() - 2].end.value);
+    for (const auto& stage : result.spans) CHECK(stage.back().begin.value == doctest::Approx(reduced));
+  }
+}
+
+TEST_CASE("chunks may take times of their own") {
+  // Two stages of two chunks, one micro-batch each way at a time: everything lies on one path but for the overlap of
+  // the two micro-batches.
+  std::vector<StageTimes> times;
+  for (const double forward : {1.0, 2.0, 3.0, 4.0}) times.push_back(times_of(forward, 0));
+  const auto program = *make_program(ScheduleKind::interleaved, 2, 2, 2);
+  const auto result = replay(program, times, {.record = true});
+  for (std::size_t stage = 0; stage < 2; ++stage)
+    for (const auto& span : result.spans[stage])
+      if (span.instruction.op == schedule::Op::forward)
+        CHECK((span.end - span.begin).value ==
+              doctest::Approx(times[static_cast<std::size_t>(span.instruction.chunk) * 2 + stage].forward.value));
+  times.pop_back();
+  CHECK_THROWS_AS(replay(program, times), Failure);
 }
 
 TEST_CASE("a message under way keeps its sender's buffer, so the next forward begins when it is there") {

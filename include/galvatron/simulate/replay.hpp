@@ -3,7 +3,8 @@
 // The rules are those of the executor: a stage does its instructions in order; a receive waits for the message; a
 // forward (backward) waits until the activation (gradient) sent before has been taken, because there is one buffer each
 // way. Stages may share cores: on a host with fewer cores than ranks, those that are busy on one core slow each other
-// down and run faster while others wait.
+// down and run faster while others wait. A step needs the norm of all gradients, so it waits until every stage has come
+// to its own.
 #pragma once
 
 #include <algorithm>
@@ -11,6 +12,7 @@
 #include <limits>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <galvatron/core/error.hpp>
@@ -36,12 +38,23 @@ struct StageTimes {
 
 struct ReplayOptions {
   cost::CoreSharing sharing{};  ///< of the stages' ranks; by default every rank has cores of its own
+  bool record = false;          ///< keep when each instruction began and ended
+};
+
+/// When a stage did an instruction. What lies between two spans of a stage is a wait.
+struct Span {
+  schedule::Instruction instruction;
+  Seconds begin;
+  Seconds end;
+
+  friend constexpr bool operator==(const Span&, const Span&) = default;
 };
 
 struct Replay {
-  Seconds makespan;             ///< until the last stage has ended
-  std::vector<Seconds> finish;  ///< when each stage has ended
-  std::vector<Seconds> work;    ///< what each stage has done, at uncontended speed
+  Seconds makespan;                      ///< until the last stage has ended
+  std::vector<Seconds> finish;           ///< when each stage has ended
+  std::vector<Seconds> work;             ///< what each stage has done, at uncontended speed
+  std::vector<std::vector<Span>> spans;  ///< of each stage in the order of its program, if they were to be recorded
 
   /// The part of the stages' time in which they did nothing useful, in [0, 1).
   [[nodiscard]] double idle_fraction() const {
@@ -70,7 +83,8 @@ struct StageState {
   bool busy = false;
   bool ended = false;
   bool woken = true;                // something has changed that it may wait for
-  double left = 0;                  // of the current instruction, at uncontended speed
+  double begun = 0;                 // the current instruction
+  double left = 0;                  // of it, at uncontended speed
   double now = 0;                   // of this stage; when it has ended: when
   double work = 0;                  // so far
   std::vector<Mailbox> activation;  // (chunks) to the next stage
@@ -114,17 +128,22 @@ class Replayer {
         sharing_(options.sharing),
         stages_(program.size()),
         loads_(options.sharing, static_cast<int>(program.size())) {
-    if (times.size() != program.size())
-      throw Failure(ErrorKind::internal, "a replay of " + std::to_string(program.size()) + " stages got times of " +
-                                             std::to_string(times.size()));
     int last = 0;
-    for (const schedule::StageProgram& stage : program)
+    for (const schedule::StageProgram& stage : program) {
       for (const Instruction& instruction : stage) last = std::max(last, instruction.chunk);
-    chunks_ = static_cast<std::size_t>(last) + 1;
-    for (StageState& stage : stages_) {
-      stage.activation.resize(chunks_);
-      stage.gradient.resize(chunks_);
+      steps_ += std::any_of(stage.begin(), stage.end(), [](const Instruction& i) { return i.op == Op::step; }) ? 1 : 0;
     }
+    chunks_ = static_cast<std::size_t>(last) + 1;
+    if (times.size() != program.size() && times.size() != program.size() * chunks_)
+      throw Failure(ErrorKind::internal, "a replay of " + std::to_string(program.size()) + " stages of " +
+                                             std::to_string(chunks_) + " chunks got times of " +
+                                             std::to_string(times.size()));
+    for (std::size_t s = 0; s < stages_.size(); ++s) {
+      stages_[s].activation.resize(chunks_);
+      stages_[s].gradient.resize(chunks_);
+      come_to_step(s);
+    }
+    if (options.record) spans_.resize(program.size());
   }
 
   Replay run() {
@@ -138,6 +157,7 @@ class Replayer {
       result.work.push_back({stage.work});
       result.makespan = max(result.makespan, Seconds{stage.now});
     }
+    result.spans = std::move(spans_);
     return result;
   }
 
@@ -154,9 +174,9 @@ class Replayer {
         stage.woken = false;
         while (!ends(s) && is_known(s)) {
           const Instruction& instruction = program_[s][stage.next];
-          stage.now = std::max(stage.now, earliest(s, instruction));
-          const double work = work_of(times_[s], instruction.op);
-          stage.now += work;
+          stage.begun = std::max(stage.now, earliest(s, instruction));
+          const double work = work_of(times_of(s, instruction), instruction.op);
+          stage.now = stage.begun + work;
           stage.work += work;
           end_instruction(s);
           progress = true;
@@ -188,7 +208,8 @@ class Replayer {
         const Instruction& instruction = program_[s][stage.next];
         if (earliest(s, instruction) > now_) break;
         progress = true;
-        stage.left = work_of(times_[s], instruction.op);
+        stage.begun = now_;
+        stage.left = work_of(times_of(s, instruction), instruction.op);
         stage.work += stage.left;
         stage.busy = stage.left > 0;
         if (stage.busy)
@@ -237,6 +258,11 @@ class Replayer {
     }
   }
 
+  [[nodiscard]] const StageTimes& times_of(std::size_t s, const Instruction& instruction) const {
+    if (times_.size() == stages_.size()) return times_[s];
+    return times_[static_cast<std::size_t>(instruction.chunk) * stages_.size() + s];
+  }
+
   // Has the stage come to the end of its program?
   bool ends(std::size_t s) {
     StageState& stage = stages_[s];
@@ -273,6 +299,7 @@ class Replayer {
   bool is_known(std::size_t s) {
     const Instruction& instruction = program_[s][stages_[s].next];
     if (const Mailbox* target = target_of(s, instruction)) return !target->full;
+    if (instruction.op == Op::step) return at_step_ == steps_;
     if (instruction.op != Op::receive_activation && instruction.op != Op::receive_gradient) return true;
     const Mailbox* source = source_of(s, instruction);
     if (source == nullptr) fail_replay(s, instruction, "has no peer");
@@ -284,7 +311,7 @@ class Replayer {
   double earliest(std::size_t s, const Instruction& instruction) {
     if (const Mailbox* target = target_of(s, instruction)) return target->taken;
     if (const Mailbox* source = source_of(s, instruction)) return source->available;
-    return 0;
+    return instruction.op == Op::step ? all_at_step_ : 0;
   }
 
   // At the stage's own time.
@@ -292,6 +319,8 @@ class Replayer {
     StageState& stage = stages_[s];
     const Instruction& instruction = program_[s][stage.next++];
     stage.woken = true;
+    if (!spans_.empty()) spans_[s].push_back({instruction, {stage.begun}, {stage.now}});
+    come_to_step(s);
     if (Mailbox* source = source_of(s, instruction)) {
       source->full = false;
       source->taken = stage.now;
@@ -299,11 +328,21 @@ class Replayer {
     }
     const bool gradient = instruction.op == Op::send_gradient;
     if (instruction.op != Op::send_activation && !gradient) return;
+    const StageTimes& t = times_of(s, instruction);
     Mailbox& mailbox = *target_of(s, instruction);
     mailbox.microbatch = instruction.microbatch;
     mailbox.full = true;
-    mailbox.available = stage.now + (gradient ? times_[s].send_gradient : times_[s].send_activation).value;
+    mailbox.available = stage.now + (gradient ? t.send_gradient : t.send_activation).value;
     wake_around(s);
+  }
+
+  // Notes that the stage waits for the others before its step, if that comes next.
+  void come_to_step(std::size_t s) {
+    const StageState& stage = stages_[s];
+    if (stage.next >= program_[s].size() || program_[s][stage.next].op != Op::step) return;
+    all_at_step_ = std::max(all_at_step_, stage.now);
+    if (++at_step_ < steps_) return;
+    for (StageState& other : stages_) other.woken = true;
   }
 
   // A stage waits for nobody but its neighbours, and the ends of the pipeline for each other if there are chunks.
@@ -326,12 +365,17 @@ class Replayer {
   cost::CoreLoads loads_;
   std::size_t ended_ = 0;
   double now_ = 0;
+  int steps_ = 0;           // stages that have a step
+  int at_step_ = 0;         // of them, those that have come to it
+  double all_at_step_ = 0;  // when the last of them did
+  std::vector<std::vector<Span>> spans_;
 };
 
 }  // namespace detail
 
-/// Replays one training step. `times` has one entry per stage. Errors: a Failure if the program cannot end (a receive
-/// without its send, messages in another order).
+/// Replays one training step. `times` has one entry per stage, or with v chunks one per virtual stage, chunk c of stage
+/// s at c P + s (what a stage does once an iteration is told by its chunk 0). Errors: a Failure if the program cannot
+/// end (a receive without its send, messages in another order).
 inline Replay replay(const schedule::Program& program, std::span<const StageTimes> times,
                      const ReplayOptions& options = {}) {
   return detail::Replayer(program, times, options).run();

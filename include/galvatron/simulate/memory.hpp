@@ -1,0 +1,64 @@
+// How full a rank's memory is over an iteration.
+//
+// States, boundary and library are there all the time. The stash of a micro-batch is there from its forward pass to the
+// end of its backward pass (of its weight gradients, if they come apart), the workspace while a pass runs. A rank
+// reserves the most that each region ever needs: what is in use never exceeds it.
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include <galvatron/core/units.hpp>
+#include <galvatron/simulate/parts.hpp>
+#include <galvatron/simulate/replay.hpp>
+
+namespace galvatron::simulate {
+
+/// What changes, from one moment until the next point.
+struct MemoryPoint {
+  Seconds at;
+  int in_flight = 0;  ///< passes whose stash is kept; a micro-batch counts once for every chunk
+  Bytes stash;
+  Bytes workspace;
+};
+
+/// In use the whole time.
+constexpr Bytes kept_bytes(const StageParts& stage) {
+  return stage.memory.states + stage.memory.boundary + stage.memory.library;
+}
+
+/// From the spans of a rank of a stage, predicted or measured; the first point is at 0. Moments never fall.
+inline std::vector<MemoryPoint> memory_over_time(const StageParts& stage, std::span<const Span> spans) {
+  using schedule::Op;
+  std::vector<MemoryPoint> out{{}};
+  MemoryPoint now;
+  const auto change = [&](Seconds at) {
+    now.at = at;
+    if (out.back().at == at)
+      out.back() = now;
+    else
+      out.push_back(now);
+  };
+  for (const Span& span : spans) {
+    const Op op = span.instruction.op;
+    const bool forward = op == Op::forward;
+    const bool frees = op == Op::backward || op == Op::backward_weight;
+    if (!forward && !frees && op != Op::backward_input) continue;
+    const ChunkParts& chunk = stage.chunks[static_cast<std::size_t>(span.instruction.chunk)];
+    if (forward) {
+      ++now.in_flight;
+      now.stash += chunk.stash;
+    }
+    now.workspace = forward ? chunk.forward_workspace : chunk.backward_workspace;
+    change(span.begin);
+    now.workspace = {};
+    if (frees) {
+      --now.in_flight;
+      now.stash -= chunk.stash;
+    }
+    change(span.end);
+  }
+  return out;
+}
+
+}  // namespace galvatron::simulate

@@ -1,0 +1,213 @@
+#include <galvatron/simulate/simulation.hpp>
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <random>
+
+#include <galvatron/simulate/critical_path.hpp>
+#include <galvatron/simulate/memory.hpp>
+
+#include "plans.hpp"
+
+using namespace galvatron;
+using namespace galvatron::simulate;
+using simulated::even_plan;
+using simulated::random_case;
+
+namespace {
+
+constexpr int cases = 150;
+
+Simulation simulation_of(const simulated::Case& c) { return value_or_throw(simulate_plan(c.plan, c.model, c.cluster)); }
+
+Seconds passes(const StageParts& stage, schedule::Op op, schedule::Op receive) {
+  Seconds sum;
+  for (int chunk = 0; chunk < static_cast<int>(stage.chunks.size()); ++chunk)
+    sum += seconds_of(stage, {op, 0, chunk}) + seconds_of(stage, {receive, 0, chunk});
+  return sum;
+}
+
+}  // namespace
+
+TEST_CASE("what a stage is made of adds up to what it costs") {
+  const auto seed = std::random_device{}();
+  MESSAGE("seed ", seed);
+  std::mt19937 random(seed);
+  for (int n = 0; n < cases; ++n) {
+    CAPTURE(n);
+    const auto c = random_case(random);
+    const Simulation s = simulation_of(c);
+    const PlanCost cost = value_or_throw(cost_of(c.plan, c.model, c.cluster));
+    REQUIRE(s.parts.stages.size() == cost.stages.size());
+    for (std::size_t i = 0; i < cost.stages.size(); ++i) {
+      const StageParts& stage = s.parts.stages[i];
+      using schedule::Op;
+      REQUIRE(passes(stage, Op::forward, Op::receive_activation).value ==
+              doctest::Approx(cost.stages[i].seconds.forward.value).epsilon(1e-9));
+      const double backward = cost.stages[i].seconds.backward.value;
+      REQUIRE(passes(stage, Op::backward, Op::receive_gradient).value == doctest::Approx(backward).epsilon(1e-9));
+      const Seconds halves = passes(stage, Op::backward_input, Op::receive_gradient) +
+                             passes(stage, Op::backward_weight, Op::reduce_gradients) -
+                             stage.synchronise * static_cast<double>(stage.chunks.size());
+      REQUIRE(halves.value == doctest::Approx(backward).epsilon(1e-9));
+      REQUIRE(stage.synchronise.value == doctest::Approx(cost.stages[i].seconds.synchronise.value).epsilon(1e-9));
+      REQUIRE(stage.update.value == doctest::Approx(cost.stages[i].seconds.update.value).epsilon(1e-9));
+      REQUIRE(stage.memory == cost.stages[i].memory);
+    }
+  }
+}
+
+TEST_CASE("recomputation is the forward pass again, and nothing else is called so") {
+  const auto model = value_or_throw(find_model("llama2-7b"));
+  const auto cluster = value_or_throw(find_cluster("8xa100-80g"));
+  for (const RecomputeKind kind : recompute_kinds) {
+    const auto plan = even_plan(model, "8xa100-80g", 1, {.tensor = 2, .data = 4, .recompute = kind}, 2, 32,
+                                ScheduleKind::one_f_one_b);
+    const auto parts = value_or_throw(parts_of(plan, model, cluster));
+    const LayerParts& block = parts.stages[0].chunks[0].layers[5];
+    if (kind == RecomputeKind::none) CHECK(block.recompute.value == 0);
+    if (kind == RecomputeKind::full) CHECK(block.recompute.value == doctest::Approx(block.forward.value).epsilon(0.02));
+    if (kind == RecomputeKind::selective) {
+      CHECK(block.recompute.value > 0);
+      CHECK(block.recompute.value < 0.5 * block.forward.value);
+    }
+  }
+}
+
+TEST_CASE("a stage does its program in order, once, and its seconds add up to the iteration") {
+  const auto seed = std::random_device{}();
+  MESSAGE("seed ", seed);
+  std::mt19937 random(seed);
+  for (int n = 0; n < cases; ++n) {
+    CAPTURE(n);
+    const auto c = random_case(random);
+    const Simulation s = simulation_of(c);
+    double last = 0;
+    for (std::size_t i = 0; i < s.spans.size(); ++i) {
+      REQUIRE(s.spans[i].size() == s.program[i].size());
+      double now = 0;
+      for (std::size_t k = 0; k < s.spans[i].size(); ++k) {
+        const Span& span = s.spans[i][k];
+        REQUIRE(span.instruction == s.program[i][k]);
+        REQUIRE(span.begin.value >= now);
+        REQUIRE(span.end >= span.begin);
+        REQUIRE((span.end - span.begin).value ==
+                doctest::Approx(seconds_of(s.parts.stages[i], span.instruction).value).epsilon(1e-6));
+        now = span.end.value;
+      }
+      last = std::max(last, now);
+      REQUIRE(s.stages[i].total().value == doctest::Approx(s.iteration.value));
+    }
+    REQUIRE(last == doctest::Approx(s.iteration.value));
+    REQUIRE(s.bubble_fraction() >= 0);
+    REQUIRE(s.bubble_fraction() < 1);
+  }
+}
+
+TEST_CASE("one stage takes exactly what it costs, and equal stages what the formulas say") {
+  const auto seed = std::random_device{}();
+  MESSAGE("seed ", seed);
+  std::mt19937 random(seed);
+  double least = 2, most = 0;
+  for (int n = 0; n < cases; ++n) {
+    const auto c = random_case(random);
+    CAPTURE(n);
+    CAPTURE(name_of(c.plan.schedule));
+    CAPTURE(c.plan.stages.size());
+    CAPTURE(c.plan.microbatches);
+    CAPTURE(c.plan.virtual_stages);
+    const Simulation s = simulation_of(c);
+    const double ratio = s.iteration / s.parts.cost.iteration;
+    if (c.plan.stages.size() == 1) REQUIRE(ratio == doctest::Approx(1).epsilon(1e-9));
+    least = std::min(least, ratio);
+    most = std::max(most, ratio);
+  }
+  MESSAGE("simulated over planned: ", least, " to ", most);
+  CHECK(least > 0.6);
+  CHECK(most < 1.6);
+}
+
+TEST_CASE("the memory in use fills what is reserved, exactly for schedules of one chunk") {
+  const auto seed = std::random_device{}();
+  MESSAGE("seed ", seed);
+  std::mt19937 random(seed);
+  for (int n = 0; n < cases; ++n) {
+    CAPTURE(n);
+    const auto c = random_case(random);
+    const Simulation s = simulation_of(c);
+    for (std::size_t i = 0; i < s.spans.size(); ++i) {
+      const StageParts& stage = s.parts.stages[i];
+      Bytes stash;
+      Bytes workspace;
+      Seconds last;
+      for (const MemoryPoint& point : memory_over_time(stage, s.spans[i])) {
+        REQUIRE(point.at >= last);
+        REQUIRE(point.in_flight >= 0);
+        REQUIRE(point.stash + point.workspace + kept_bytes(stage) <= stage.memory.total());
+        last = point.at;
+        stash = max(stash, point.stash);
+        workspace = max(workspace, point.workspace);
+      }
+      const MemoryPoint end = memory_over_time(stage, s.spans[i]).back();
+      REQUIRE(end.stash.count == 0);
+      REQUIRE(end.in_flight == 0);
+      REQUIRE(workspace == stage.memory.workspace);
+      REQUIRE(stash <= stage.memory.stash);
+      if (c.plan.virtual_stages == 1) REQUIRE(stash == stage.memory.stash);
+      REQUIRE(stage.memory.total() == s.parts.cost.stages[i].peak());
+    }
+  }
+}
+
+TEST_CASE("the critical path has no gap and is as long as the iteration") {
+  const auto seed = std::random_device{}();
+  MESSAGE("seed ", seed);
+  std::mt19937 random(seed);
+  for (int n = 0; n < cases; ++n) {
+    CAPTURE(n);
+    const auto c = random_case(random);
+    CAPTURE(name_of(c.plan.schedule));
+    const Simulation s = simulation_of(c);
+    const CriticalPath path = critical_path(s);
+    double at = 0;
+    for (const CriticalStep& step : path.steps) {
+      const Span& span = s.spans[step.stage][step.span];
+      REQUIRE(span.begin.value == doctest::Approx(at).epsilon(1e-9));  // messages take no time here
+      at = span.end.value;
+    }
+    REQUIRE(at == doctest::Approx(s.iteration.value).epsilon(1e-9));
+    REQUIRE(path.seconds.busy().value == doctest::Approx(s.iteration.value).epsilon(1e-6));
+    Seconds sum;
+    for (const Seconds seconds : path.stage_seconds) sum += seconds;
+    REQUIRE(sum.value == doctest::Approx(s.iteration.value).epsilon(1e-6));
+    for (std::size_t i = 1; i < path.segments.size(); ++i)
+      REQUIRE(path.segments[i].stage != path.segments[i - 1].stage);
+  }
+}
+
+TEST_CASE("stages that share cores are followed on them") {
+  const auto model = value_or_throw(find_model("gpt2-tiny"));
+  Cluster host = host_cluster(4);
+  host.cores = 2;
+  host.threads_per_rank = 1;
+  for (const ScheduleKind kind : {ScheduleKind::gpipe, ScheduleKind::one_f_one_b}) {
+    Plan plan = even_plan(model, "host", 4, {}, 8, 16, kind);
+    plan.precision = Precision::fp32;
+    plan.sequence_length = 64;
+    const Simulation s = value_or_throw(simulate_plan(plan, model, host));
+    CHECK(s.iteration.value == doctest::Approx(s.parts.cost.iteration.value).epsilon(0.02));
+    for (const StageSeconds& stage : s.stages) CHECK(stage.total().value == doctest::Approx(s.iteration.value));
+  }
+}
+
+TEST_CASE("plans that cannot be simulated say why") {
+  const auto model = value_or_throw(find_model("llama2-7b"));
+  const auto plan = even_plan(model, "8xa100-80g", 2, {.tensor = 4}, 4, 8, ScheduleKind::one_f_one_b);
+  const auto small = value_or_throw(find_cluster("4xa100-80g"));
+  const auto failed = simulate_plan(plan, model, small);
+  REQUIRE(!failed);
+  CHECK(failed.error().kind == ErrorKind::usage);
+  CHECK(failed.error().message.find("needs 8 devices") != std::string::npos);
+}
