@@ -106,7 +106,7 @@ TEST_CASE("a stage does its program in order, once, and its seconds add up to th
   }
 }
 
-TEST_CASE("one stage takes exactly what it costs, and equal stages what the formulas say") {
+TEST_CASE("one stage takes exactly what it costs, several about what the formulas say") {
   const auto seed = std::random_device{}();
   MESSAGE("seed ", seed);
   std::mt19937 random(seed);
@@ -125,8 +125,8 @@ TEST_CASE("one stage takes exactly what it costs, and equal stages what the form
     most = std::max(most, ratio);
   }
   MESSAGE("simulated over planned: ", least, " to ", most);
-  CHECK(least > 0.6);
-  CHECK(most < 1.6);
+  CHECK(least > 0.75);
+  CHECK(most < 1.4);
 }
 
 TEST_CASE("the memory in use fills what is reserved, exactly for schedules of one chunk") {
