@@ -124,9 +124,9 @@ std::string schedule_description(ScheduleKind kind) {
     case ScheduleKind::one_f_one_b:
       return "one forward, one backward: fewer micro-batches in memory";
     case ScheduleKind::interleaved:
-      return "1f1b over several chunks of layers a stage: less idle, more messages (planned, not trained yet)";
+      return "1f1b over several chunks of layers a stage: less idle, more messages";
     case ScheduleKind::zb_h1:
-      return "1f1b with weight gradients put off: less idle (planned, not trained yet)";
+      return "1f1b with weight gradients put off: less idle, more memory";
   }
   return {};
 }

@@ -232,7 +232,7 @@ void run_plan(const Arguments& arguments, Common& common) {
                "what to choose from: " + std::string(space_names) +
                    "; runnable is what `galvatron train` carries out (default: all; on a host, runnable)");
   options.text("--schedule", schedule, "a,b,...",
-               "gpipe, 1f1b, interleaved, zb-h1 or all: the fastest of them (default: gpipe,1f1b, which `train` runs)");
+               "gpipe, 1f1b, interleaved, zb-h1 or all: the fastest of them (default: gpipe,1f1b)");
   options.integer("--microbatches", search.microbatches, 1, 1 << 30,
                   "micro-batches of an iteration (default: the fastest number)");
   options.choice(

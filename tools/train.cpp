@@ -169,9 +169,6 @@ void check_runnable(const Plan& plan) {
   check_spec("the embedding", plan.embedding);
   for (std::size_t i = 0; i < plan.layers.size(); ++i) check_spec("layer " + std::to_string(i), plan.layers[i]);
   check_spec("the head", plan.head);
-  if (!is_trained(plan.schedule))
-    refuse(std::string("this version trains with the schedules gpipe, 1f1b and interleaved, not ") +
-           name_of(plan.schedule) + "; make a plan with --schedule 1f1b");
   if (plan.ranks() > 1024)
     refuse("the plan has " + text_of(plan.ranks()) +
            " ranks, and rank threads are at most 1024; plan for this machine");

@@ -41,6 +41,14 @@ TEST_CASE("a pipeline degree cuts the blocks into stages, the last ones with mor
   CHECK(uniform_plan(Piped{}, tiny(7), {.global_batch = 12, .microbatches = 6})->microbatches == 6);
 }
 
+TEST_CASE("the interleaved schedule cuts stages into virtual stages") {
+  using Interleaved = Strategy<DataParallel<1>, Pipeline<2, ScheduleKind::interleaved>>;
+  const auto two = uniform_plan(Interleaved{}, tiny(8), {.global_batch = 8});
+  REQUIRE(two.has_value());
+  CHECK(two->virtual_stages == 2);
+  CHECK(uniform_plan(Interleaved{}, tiny(8), {.global_batch = 8, .virtual_stages = 4})->virtual_stages == 4);
+}
+
 TEST_CASE("what the degrees do not divide is refused with the numbers") {
   const auto refused = [](const auto& strategy, int layers, const UniformOptions& options, const std::string& part) {
     const auto plan = uniform_plan(strategy, tiny(layers), options);
@@ -55,5 +63,6 @@ TEST_CASE("what the degrees do not divide is refused with the numbers") {
   refused(Strategy<DataParallel<3>>{}, 2, {.global_batch = 8}, "data degree 3 does not divide a micro-batch of 8");
   refused(Strategy<DataParallel<1>, Pipeline<2>>{}, 2, {.global_batch = 9}, "2 micro-batches do not divide");
   refused(Strategy<DataParallel<1>>{}, 2, {.sequence = 33}, "longer than the model's positions");
-  refused(Strategy<DataParallel<1>, Pipeline<2, ScheduleKind::zb_h1>>{}, 2, {}, "zb-h1");
+  refused(Strategy<DataParallel<1>, Pipeline<2, ScheduleKind::zb_h1>>{}, 2, {.virtual_stages = 2}, "interleaved");
+  refused(Strategy<DataParallel<1>, Pipeline<2, ScheduleKind::interleaved>>{}, 6, {}, "do not cut 6 layers evenly");
 }

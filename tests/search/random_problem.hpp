@@ -63,6 +63,7 @@ inline Problem random_problem(std::mt19937& random, const Shape& shape = {}) {
       c.update = upto(scale);
       c.states = upto(scale);
       c.stash = upto(scale);
+      if (splits_backward(kind)) c.postponed = upto(scale);
       c.forward_workspace = upto(1) * upto(2 * scale);
       c.backward_workspace = upto(2 * scale);
       c.layout = upto(p.layouts - 1);
@@ -89,6 +90,9 @@ inline Problem random_problem(std::mt19937& random, const Shape& shape = {}) {
   for (int stage = 0; stage < stages; ++stage)
     for (int chunk = 0; chunk < p.chunks; ++chunk)
       p.slots.push_back(microbatches_in_flight(kind, stages, stage, p.objective.microbatches, p.chunks, chunk));
+  if (splits_backward(kind))
+    for (int stage = 0; stage < stages; ++stage)
+      p.postponed.push_back(microbatches_postponed(kind, stage, p.objective.microbatches));
   if (p.chunks > 1) {
     p.cuts.push_back(0);
     for (int stage = 1; stage < stages; ++stage) p.cuts.push_back(p.leading + stage * movable / stages);

@@ -188,9 +188,8 @@ TEST_CASE("degrees that contradict each other or the devices are refused") {
   }
 }
 
-TEST_CASE("interleaved and zero-bubble plans are made and priced, and not trained") {
+TEST_CASE("interleaved and zero-bubble plans are made and priced") {
   const Folder folder;
-  folder.write_text();
   for (const std::string schedule : {"interleaved", "zb-h1"}) {
     CAPTURE(schedule);
     const json report = folder
@@ -204,7 +203,6 @@ TEST_CASE("interleaved and zero-bubble plans are made and priced, and not traine
     CHECK((report.at("plan").at("virtual_stages").get<int>() > 1) == (schedule == "interleaved"));
     const json priced = folder.run("cost --plan p.json --json").json();
     CHECK(priced.at("iteration_seconds") == report.at("iteration_seconds"));
-    check_failure(folder.run("train --plan p.json --data text.txt --steps 1"), 2, schedule);
   }
   const json best =
       folder.run("plan --model gpt2-350m --cluster 8xa100-40g --global-batch 64 --json --schedule all").json();

@@ -181,10 +181,6 @@ TEST_CASE("devices, launchers and strategies that are not there are refused") {
   selective["layers"][1]["recompute"] = "selective";
   folder.write("p.json", selective.dump());
   check_failure(folder.run(base), 2, "layer 1");
-  json bubbles = small_plan();
-  bubbles["schedule"] = "zb-h1";
-  folder.write("p.json", bubbles.dump());
-  check_failure(folder.run(base), 2, "zb-h1");
 }
 
 TEST_CASE("models that are planned only are not trained, and told before anything is read") {

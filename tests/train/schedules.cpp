@@ -1,7 +1,5 @@
 // labels: ranks
 // Interleaved 1F1B and ZB-H1 train as one rank does, under every kind of strategy, in the memory that was predicted.
-#include <algorithm>
-#include <array>
 #include <random>
 #include <vector>
 
@@ -80,18 +78,32 @@ TEST_CASE("interleaved 1F1B on 8 ranks trains as one rank does") {
   check_pipelines(8, {{ScheduleKind::interleaved, 2, 2, 2}, {ScheduleKind::interleaved, 4, 2, 4}});
 }
 
-TEST_CASE("virtual stages whose layers all differ train as one rank does") {
+TEST_CASE("ZB-H1 on 4 ranks trains as one rank does") {
+  check_pipelines(4, {{ScheduleKind::zb_h1, 2, 1, 1},
+                      {ScheduleKind::zb_h1, 2, 1, 4},
+                      {ScheduleKind::zb_h1, 4, 1, 2},
+                      {ScheduleKind::zb_h1, 4, 1, 4},
+                      {ScheduleKind::zb_h1, 4, 1, 8}});
+}
+
+TEST_CASE("ZB-H1 on 8 ranks trains as one rank does") {
+  check_pipelines(8, {{ScheduleKind::zb_h1, 2, 1, 4}, {ScheduleKind::zb_h1, 4, 1, 4}});
+}
+
+TEST_CASE("interleaved and zero-bubble plans whose layers all differ train as one rank does") {
   const auto seed = std::random_device{}();
   MESSAGE("seed " << seed);
   std::mt19937 random(seed);
+  const auto pick = [&](int n) { return static_cast<int>(random() % static_cast<unsigned>(n)); };
   for (const bool llama : {false, true}) {
     const ModelSpec model = toy::model(llama, layers);
     const Outcome reference = run(single_rank(model), model, 6);
-    for (int i = 0; i < 12; ++i) {
-      const int stages = std::array{2, 2, 4}[random() % 3];
-      const int virtual_stages = stages == 4 ? 2 : std::array{2, 4}[random() % 2];
-      Plan plan = uniform(model, stages, {.data = std::array{2, 4}[random() % 2]}, stages, ScheduleKind::interleaved,
-                          virtual_stages);
+    for (int i = 0; i < 16; ++i) {
+      const int stages = pick(2) == 0 ? 2 : 4;
+      const StrategySpec any{.data = 2 << pick(stages == 2 ? 2 : 1)};  // as many ranks
+      Plan plan = i % 2 == 0
+                      ? uniform(model, stages, any, stages, ScheduleKind::interleaved, stages == 4 ? 2 : 2 << pick(2))
+                      : uniform(model, stages, any, 1 << pick(3), ScheduleKind::zb_h1);
       spread_at_random(random, plan, model);
       INFO("seed " << seed << ", plan " << i);
       check(plan, model, reference);
@@ -99,15 +111,16 @@ TEST_CASE("virtual stages whose layers all differ train as one rank does") {
   }
 }
 
-TEST_CASE("an interleaved plan that runs twice gives the same bits") {
-  for (const bool llama : {false, true}) {
-    const ModelSpec model = toy::model(llama, layers);
-    const Plan plan = uniform(model, 2, {.tensor = 2, .sequence = SequenceKind::megatron, .data = 2, .zero = 2}, 2,
-                              ScheduleKind::interleaved, 2);
-    const Outcome first = run(plan, model, 8);
-    const Outcome second = run(plan, model, 8);
-    CHECK(first.losses == second.losses);
-    CHECK(first.norms == second.norms);
-    CHECK(first.gradients == second.gradients);
-  }
+TEST_CASE("a plan of either schedule that runs twice gives the same bits") {
+  for (const ScheduleKind kind : {ScheduleKind::interleaved, ScheduleKind::zb_h1})
+    for (const bool llama : {false, true}) {
+      const ModelSpec model = toy::model(llama, layers);
+      const Plan plan = uniform(model, 2, {.tensor = 2, .sequence = SequenceKind::megatron, .data = 2, .zero = 2}, 2,
+                                kind, kind == ScheduleKind::interleaved ? 2 : 1);
+      const Outcome first = run(plan, model, 8);
+      const Outcome second = run(plan, model, 8);
+      CHECK(first.losses == second.losses);
+      CHECK(first.norms == second.norms);
+      CHECK(first.gradients == second.gradients);
+    }
 }

@@ -18,13 +18,14 @@ struct UniformOptions {
   std::int64_t global_batch = 8;  ///< samples of an iteration
   std::int64_t sequence = 0;      ///< tokens of a sample; 0: the model's positions
   int microbatches = 0;           ///< of an iteration; 0: as many as there are stages
+  int virtual_stages = 0;         ///< of each stage; 0: 2 of them with the interleaved schedule, else 1
   Precision precision = Precision::fp32;
 };
 
 /// The plan in which every layer has `strategy`, its stages have equally many blocks as near as possible (the last ones
 /// get the rest), and the ranks are strategy.ranks() * strategy.pipeline(). Nothing is predicted: cost_of prices it.
-/// Errors (usage): fewer blocks than stages, a schedule that the runtime does not carry out, and everything of
-/// why_inconsistent and why_unfit: micro-batches, heads, MLP or sequence that the degrees do not divide.
+/// Errors (usage): fewer blocks than stages, and everything of why_inconsistent and why_unfit: micro-batches, heads,
+/// MLP or sequence that the degrees do not divide, blocks that virtual stages do not divide.
 template <StrategyType S>
 Result<Plan> uniform_plan(const S& strategy, const ModelSpec& model, const UniformOptions& options) {
   const StrategySpec spec = strategy.spec();
@@ -33,9 +34,6 @@ Result<Plan> uniform_plan(const S& strategy, const ModelSpec& model, const Unifo
   if (blocks < stages)
     return usage_error("the model " + model.name + " has " + std::to_string(blocks) + " layers, too few for " +
                        std::to_string(stages) + " stages: name a Pipeline degree of at most " + std::to_string(blocks));
-  if (!is_trained(S::schedule))
-    return usage_error(std::string("the runtime does not carry out the schedule ") + name_of(S::schedule) +
-                       ": name Pipeline<" + std::to_string(stages) + ", ScheduleKind::one_f_one_b> or gpipe");
   Plan plan;
   plan.model = model.name;
   plan.cluster = "host";
@@ -44,6 +42,8 @@ Result<Plan> uniform_plan(const S& strategy, const ModelSpec& model, const Unifo
   plan.precision = options.precision;
   plan.microbatches = options.microbatches == 0 ? stages : options.microbatches;
   plan.schedule = S::schedule;
+  const int chunks = S::schedule == ScheduleKind::interleaved ? 2 : 1;
+  plan.virtual_stages = options.virtual_stages == 0 ? chunks : options.virtual_stages;
   for (int i = 0; i < stages; ++i)
     plan.stages.push_back({i * blocks / stages, (i + 1) * blocks / stages - 1, i * spec.ranks(), spec.ranks()});
   plan.layers.assign(model.blocks.size(), spec);

@@ -56,8 +56,7 @@ class Bmw {
 
   /// Cuts that make the fullest stage least full, each layer at the least that it may keep.
   [[nodiscard]] std::vector<int> memory_balanced() const {
-    return balanced(
-        [this](int stage, const Choice& c) { return static_cast<double>(c.states + p_.least_slots(stage) * c.stash); });
+    return balanced([this](int stage, const Choice& c) { return static_cast<double>(p_.least_slots(stage).kept(c)); });
   }
   /// Cuts that make the slowest stage fastest, each layer at its fastest.
   [[nodiscard]] std::vector<int> time_balanced() const {

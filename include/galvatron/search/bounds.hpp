@@ -118,7 +118,7 @@ class Bounds {
 
   [[nodiscard]] double seconds_of(const Choice& c) const { return c.seconds() + once_share_ * c.once(); }
   [[nodiscard]] double memory_in(int stage, const Choice& c) const {
-    return static_cast<double>(c.states + p_.least_slots(stage) * c.stash);
+    return static_cast<double>(p_.least_slots(stage).kept(c));
   }
   [[nodiscard]] double cost_in(int stage, const Choice& c) const {
     const auto i = static_cast<std::size_t>(stage);

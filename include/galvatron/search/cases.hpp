@@ -151,8 +151,10 @@ constexpr Choice make_choice(const LayerSpec& layer, const StrategySpec& spec, c
   choice.update = seconds.update.value;
   choice.states = counts.states.count;
   choice.stash = counts.stash.count;
+  choice.postponed = counts.postponed.count;
   choice.forward_workspace = counts.forward_workspace.count;
-  choice.backward_workspace = counts.backward_workspace.count;
+  choice.backward_workspace =
+      std::max(counts.backward_workspace.count, counts.weights_workspace.count - counts.activation.count);
   choice.input = counts.input.count;
   choice.activation = counts.activation.count;
   choice.carried = counts.carried.count;
@@ -190,9 +192,10 @@ constexpr std::vector<Moves> make_moves(const std::vector<const LayerSpec*>& kin
   return out;
 }
 
-/// The case of one setting and number of micro-batches, its schedule open; empty types when nothing fits.
+/// The case of one setting and number of micro-batches, its schedule open but for whether it splits backward; empty
+/// types when nothing fits.
 constexpr Case make_case(const ModelSpec& model, const Cluster& cluster, const SearchOptions& options,
-                         const StageSetting& setting, int microbatches) {
+                         const StageSetting& setting, int microbatches, bool splits_backward) {
   Case out;
   out.specs = setting.specs;
   Problem& p = out.problem;
@@ -215,7 +218,8 @@ constexpr Case make_case(const ModelSpec& model, const Cluster& cluster, const S
                           .sequence = options.sequence,
                           .precision = options.precision,
                           .microbatches = microbatches,
-                          .stages = setting.stages};
+                          .stages = setting.stages,
+                          .splits_backward = splits_backward};
   cost::WorkPrices prices(batch.precision, cluster, cost::busy_ranks(cluster, ranks));
   // Kinds of layers: the model's layers are few kinds, many times.
   std::vector<const LayerSpec*> kinds;
@@ -270,6 +274,9 @@ inline Case with_schedule(Case made, ScheduleKind kind, int virtual_stages, bool
     for (int chunk = 0; chunk < virtual_stages; ++chunk)
       p.slots.push_back(
           microbatches_in_flight(kind, p.stages(), stage, p.objective.microbatches, virtual_stages, chunk));
+  if (splits_backward(kind))
+    for (int stage = 0; stage < p.stages(); ++stage)
+      p.postponed.push_back(microbatches_postponed(kind, stage, p.objective.microbatches));
   if (kind != ScheduleKind::interleaved) {
     if (even_stages) p.cuts = even_cuts(p);
     return made;
@@ -319,14 +326,18 @@ inline std::vector<Case> make_cases(const ModelSpec& model, const Cluster& clust
     settings[i] = detail::StageSetting(degrees[i], cluster.devices / degrees[i], std::move(specs));
   });
   if (options.one_strategy) settings = detail::one_by_one(settings);
-  std::vector<Case> made(settings.size() * counts.size());
+  // First those that do not split backward, then, if a schedule does, those that do.
+  const std::size_t each = settings.size() * counts.size();
+  std::vector<Case> made(allowed(ScheduleKind::zb_h1) ? 2 * each : each);
   in_parallel(made.size(), options.threads, [&](std::size_t i) {
-    made[i] = detail::make_case(model, cluster, options, settings[i / counts.size()], counts[i % counts.size()]);
+    made[i] = detail::make_case(model, cluster, options, settings[i % each / counts.size()], counts[i % counts.size()],
+                                i >= each);
   });
   const auto add = [&](Case one, ScheduleKind kind, int chunks) {
     cases.push_back(detail::with_schedule(std::move(one), kind, chunks, options.even_stages));
   };
-  for (Case& one : made) {
+  for (std::size_t i = 0; i < each; ++i) {
+    Case& one = made[i];
     if (one.problem.types.empty()) continue;
     const int stages = one.stages();
     const int m = one.microbatches();
@@ -335,20 +346,20 @@ inline std::vector<Case> make_cases(const ModelSpec& model, const Cluster& clust
                                 : allowed(ScheduleKind::gpipe)     ? ScheduleKind::gpipe
                                 : allowed(ScheduleKind::zb_h1)     ? ScheduleKind::zb_h1
                                                                    : ScheduleKind::one_f_one_b;
-      add(std::move(one), kind, 1);
+      add(std::move(splits_backward(kind) ? made[each + i] : one), kind, 1);
       continue;
     }
+    if (allowed(ScheduleKind::zb_h1)) add(std::move(made[each + i]), ScheduleKind::zb_h1, 1);
     std::vector<std::pair<ScheduleKind, int>> schedules;  // with virtual stages
     if (allowed(ScheduleKind::one_f_one_b)) schedules.emplace_back(ScheduleKind::one_f_one_b, 1);
     const bool gpipe_differs = m > 1 && one.problem.objective.shared;
     if (allowed(ScheduleKind::gpipe) && (gpipe_differs || !allowed(ScheduleKind::one_f_one_b)))
       schedules.emplace_back(ScheduleKind::gpipe, 1);
-    if (allowed(ScheduleKind::zb_h1)) schedules.emplace_back(ScheduleKind::zb_h1, 1);
     if (allowed(ScheduleKind::interleaved) && m % stages == 0 && one.problem.movable() % stages == 0)
       for (const int chunks : divisors(one.problem.movable() / stages))
         if (chunks > 1) schedules.emplace_back(ScheduleKind::interleaved, chunks);
     if (schedules.empty()) continue;
-    for (std::size_t i = 0; i + 1 < schedules.size(); ++i) add(one, schedules[i].first, schedules[i].second);
+    for (std::size_t k = 0; k + 1 < schedules.size(); ++k) add(one, schedules[k].first, schedules[k].second);
     add(std::move(one), schedules.back().first, schedules.back().second);
   }
   return cases;

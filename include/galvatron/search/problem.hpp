@@ -30,6 +30,7 @@ struct Choice {
   double update = 0;                    ///< once an iteration: optimizer
   std::int64_t states = 0;              ///< parameters, gradients, optimizer
   std::int64_t stash = 0;               ///< for each micro-batch in flight
+  std::int64_t postponed = 0;           ///< besides, for each whose weight gradients are put off
   std::int64_t forward_workspace = 0;   ///< transient
   std::int64_t backward_workspace = 0;  ///< transient, beyond the incoming gradient
   std::int64_t input = 0;               ///< the tensors from the layer before
@@ -40,6 +41,18 @@ struct Choice {
 
   [[nodiscard]] constexpr double seconds() const { return forward + backward; }
   [[nodiscard]] constexpr double once() const { return synchronise + update; }
+};
+
+/// For how many micro-batches a stage keeps what its layers keep.
+struct Slots {
+  std::int64_t flight = 1;     ///< between forward and backward
+  std::int64_t postponed = 0;  ///< of them, between the parts of a split backward
+  friend constexpr bool operator==(const Slots&, const Slots&) = default;
+
+  /// All that a layer keeps.
+  [[nodiscard]] constexpr std::int64_t kept(const Choice& c) const {
+    return c.states + flight * c.stash + postponed * c.postponed;
+  }
 };
 
 /// Layers with the same choices.
@@ -79,13 +92,14 @@ struct Objective {
 struct Problem {
   Objective objective;
   std::vector<LayerType> types;
-  std::vector<int> layers;  ///< the type of every layer
-  int leading = 0;          ///< layers that the first stage has in any case (an embedding)
-  int trailing = 0;         ///< layers that the last stage has in any case (a head)
-  bool tied = false;        ///< the first and the last layer must have choices of one tag
-  std::vector<int> slots;   ///< micro-batches in flight, per stage; with chunks (stages, chunks)
-  int chunks = 1;           ///< virtual stages of a stage
-  std::vector<int> cuts;    ///< (P + 1) first layer of every stage, then the number of layers; empty: to be searched
+  std::vector<int> layers;     ///< the type of every layer
+  int leading = 0;             ///< layers that the first stage has in any case (an embedding)
+  int trailing = 0;            ///< layers that the last stage has in any case (a head)
+  bool tied = false;           ///< the first and the last layer must have choices of one tag
+  std::vector<int> slots;      ///< micro-batches in flight, per stage; with chunks (stages, chunks)
+  std::vector<int> postponed;  ///< of them between the parts of a split backward, per stage; empty: none
+  int chunks = 1;              ///< virtual stages of a stage
+  std::vector<int> cuts;       ///< (P + 1) first layer of every stage, then the number of layers; empty: to be searched
   int layouts = 1;
   std::vector<Moves> moves;                                        ///< of every type
   std::int64_t budget = std::numeric_limits<std::int64_t>::max();  ///< bytes of a rank
@@ -126,23 +140,25 @@ struct Problem {
     const int index = (layer - std::max(begin, leading)) / chunk_layers();
     return std::clamp(index, 0, chunks - 1);
   }
-  [[nodiscard]] constexpr std::int64_t slots_of(int stage, int chunk) const {
-    return slots[static_cast<std::size_t>(stage) * static_cast<std::size_t>(chunks) + static_cast<std::size_t>(chunk)];
+  [[nodiscard]] constexpr Slots slots_of(int stage, int chunk) const {
+    const auto i = static_cast<std::size_t>(stage);
+    return {slots[i * static_cast<std::size_t>(chunks) + static_cast<std::size_t>(chunk)],
+            postponed.empty() ? 0 : postponed[i]};
   }
   /// The least of a stage's chunks.
-  [[nodiscard]] constexpr std::int64_t least_slots(int stage) const {
-    std::int64_t least = slots_of(stage, 0);
-    for (int chunk = 1; chunk < chunks; ++chunk) least = std::min(least, slots_of(stage, chunk));
+  [[nodiscard]] constexpr Slots least_slots(int stage) const {
+    Slots least = slots_of(stage, 0);
+    for (int chunk = 1; chunk < chunks; ++chunk) least.flight = std::min(least.flight, slots_of(stage, chunk).flight);
     return least;
   }
 };
 
 /// Whether `a` may stand for `b` in any assignment with so many micro-batches in flight without making it slower or
 /// larger.
-constexpr bool replaces(const Choice& a, const Choice& b, const Objective& objective, std::int64_t slots,
+constexpr bool replaces(const Choice& a, const Choice& b, const Objective& objective, const Slots& slots,
                         bool memory_only = false) {
   const bool memory = a.layout == b.layout && a.input <= b.input && a.carried <= b.carried &&
-                      a.activation <= b.activation && a.states + slots * a.stash <= b.states + slots * b.stash &&
+                      a.activation <= b.activation && slots.kept(a) <= slots.kept(b) &&
                       a.forward_workspace <= b.forward_workspace && a.backward_workspace <= b.backward_workspace;
   return memory && (memory_only || (a.seconds() <= b.seconds() && a.once() <= b.once() &&
                                     objective.ramp_of(a) <= objective.ramp_of(b)));
@@ -167,13 +183,22 @@ constexpr std::vector<std::int32_t> irreplaceable(const LayerType& type, int tag
 
 /// Drops the choices that others replace on every stage; tied layers keep all.
 constexpr void drop_superfluous(Problem& p) {
-  const auto [least, most] = std::minmax_element(p.slots.begin(), p.slots.end());
+  // What a layer keeps grows in a straight line from the one to the other: more is put off only where all stages have
+  // equally many micro-batches in flight.
+  Slots least = p.slots_of(0, 0);
+  Slots most = least;
+  for (int stage = 0; stage < p.stages(); ++stage)
+    for (int chunk = 0; chunk < p.chunks; ++chunk) {
+      const Slots own = p.slots_of(stage, chunk);
+      least = {std::min(least.flight, own.flight), std::min(least.postponed, own.postponed)};
+      most = {std::max(most.flight, own.flight), std::max(most.postponed, own.postponed)};
+    }
   for (std::size_t i = 0; i < p.types.size(); ++i) {
     const int type = static_cast<int>(i);
     if (p.tied && (p.layers.front() == type || p.layers.back() == type)) continue;
     LayerType kept;
     for (const std::int32_t j : irreplaceable(p.types[i], -1, [&](const Choice& a, const Choice& b) {
-           return replaces(a, b, p.objective, *least) && replaces(a, b, p.objective, *most);
+           return replaces(a, b, p.objective, least) && replaces(a, b, p.objective, most);
          }))
       kept.push_back(p.types[i][static_cast<std::size_t>(j)]);
     p.types[i] = std::move(kept);
@@ -221,7 +246,7 @@ constexpr StageCost evaluate_stage(const Problem& problem, const Assignment& pla
   };
   StageCost cost;
   std::int64_t workspace = 0;
-  std::int64_t kept = problem.fixed + problem.slots_of(stage, 0) * at(begin).carried;
+  std::int64_t kept = problem.fixed + problem.slots_of(stage, 0).flight * at(begin).carried;
   if (stage > 0) {
     kept += at(begin).input;
     cost.forward += problem.receive_input(begin, at(begin).layout);
@@ -238,18 +263,18 @@ constexpr StageCost evaluate_stage(const Problem& problem, const Assignment& pla
     cost.synchronise += c.synchronise;
     cost.update += c.update;
     const int chunk = problem.chunk_of(layer, begin);
-    kept += c.states + problem.slots_of(stage, chunk) * c.stash;
+    kept += problem.slots_of(stage, chunk).kept(c);
     workspace = std::max({workspace, c.forward_workspace, c.activation + c.backward_workspace});
     if (layer + 1 < end && problem.chunk_of(layer + 1, begin) != chunk) {  // other stages are between these two
       const Choice& next = at(layer + 1);
-      kept += c.activation + next.input + problem.slots_of(stage, chunk + 1) * next.carried;
+      kept += c.activation + next.input + problem.slots_of(stage, chunk + 1).flight * next.carried;
       cost.forward += problem.receive_input(layer + 1, next.layout);
       cost.backward += problem.receive_gradient(layer, c.layout);
     } else if (layer + 1 < end && at(layer + 1).layout != c.layout) {
       const Choice& next = at(layer + 1);
       cost.forward += problem.one_way(layer + 1, c.layout, next.layout);
       cost.backward += problem.one_way(layer + 1, next.layout, c.layout);
-      kept += problem.slots_of(stage, chunk) * next.carried;
+      kept += problem.slots_of(stage, chunk).flight * next.carried;
       workspace = std::max({workspace, c.forward_workspace + c.activation, c.activation + next.input});
     }
   }

@@ -134,8 +134,11 @@ class UniformPlans {
       out.choices.push_back(index[static_cast<std::size_t>(tag)]);
       if (out.choices.back() < 0) return std::nullopt;
     }
-    std::int64_t slots = std::numeric_limits<std::int64_t>::max();
-    for (int stage = 0; stage < p_.stages(); ++stage) slots = std::min(slots, p_.least_slots(stage));
+    Slots slots = p_.least_slots(0);
+    for (int stage = 1; stage < p_.stages(); ++stage) {
+      const Slots own = p_.least_slots(stage);
+      slots = {std::min(slots.flight, own.flight), std::min(slots.postponed, own.postponed)};
+    }
     double time = 0;
     double ramp = 0;
     double once = 0;
@@ -148,10 +151,10 @@ class UniformPlans {
       time += layers_[type] * c.seconds();
       ramp += layers_[type] * p_.objective.ramp_of(c);
       once += layers_[type] * c.once();
-      kept += layers_[type] * static_cast<double>(c.states + slots * c.stash);
+      kept += layers_[type] * static_cast<double>(slots.kept(c));
       if (movable_[type] == 0) continue;
       block_time = std::min(block_time, c.seconds());
-      block_bytes = std::min(block_bytes, c.states + slots * c.stash);
+      block_bytes = std::min(block_bytes, slots.kept(c));
       workspace = std::min(workspace, std::max(c.forward_workspace, c.activation + c.backward_workspace));
     }
     // Some stage has at least the mean of all, and some at least so many blocks.

@@ -26,7 +26,7 @@ class Segments {
   /// @param once_share  seconds per micro-batch that one second once an iteration counts for; 0 leaves it out
   Segments(const Problem& problem, double once_share) : p_(problem), once_share_(once_share) {
     for (int stage = 0; stage < p_.stages(); ++stage) {
-      const std::int64_t slots = p_.least_slots(stage);
+      const Slots slots = p_.least_slots(stage);
       const auto same = std::find_if(tables_.begin(), tables_.end(), [&](const Table& t) { return t.slots == slots; });
       table_of_.push_back(static_cast<std::size_t>(same - tables_.begin()));
       if (same == tables_.end()) tables_.push_back(make_table(slots));
@@ -56,7 +56,7 @@ class Segments {
     std::vector<double> sum;  // (layers + 1)
   };
   struct Table {
-    std::int64_t slots = 0;
+    Slots slots;
     std::vector<double> bytes;  // (layers + 1) sums of the least bytes
     std::vector<Priced> prices;
   };
@@ -65,10 +65,10 @@ class Segments {
     double seconds = 0;
   };
 
-  [[nodiscard]] std::vector<Point> points(const LayerType& type, std::int64_t slots) const {
+  [[nodiscard]] std::vector<Point> points(const LayerType& type, const Slots& slots) const {
     std::vector<Point> out;
     for (const Choice& c : type)
-      out.push_back({static_cast<double>(c.states + slots * c.stash), c.seconds() + once_share_ * c.once()});
+      out.push_back({static_cast<double>(slots.kept(c)), c.seconds() + once_share_ * c.once()});
     std::sort(out.begin(), out.end(), [](const Point& a, const Point& b) {
       return a.bytes != b.bytes ? a.bytes < b.bytes : a.seconds < b.seconds;
     });
@@ -87,7 +87,7 @@ class Segments {
     return hull;
   }
 
-  [[nodiscard]] Table make_table(std::int64_t slots) const {
+  [[nodiscard]] Table make_table(const Slots& slots) const {
     std::vector<std::vector<Point>> hulls;
     std::vector<double> prices{0};
     for (const LayerType& type : p_.types) {

@@ -144,7 +144,7 @@ class Solver {
     std::vector<Tie> kept;
     for (const Tie& tie : out)
       if (std::none_of(kept.begin(), kept.end(), [&](const Tie& better) {
-            const std::int64_t last_slots = problem_.slots_of(problem_.stages() - 1, problem_.chunks - 1);
+            const Slots last_slots = problem_.slots_of(problem_.stages() - 1, problem_.chunks - 1);
             return replaces(better.first, tie.first, problem_.objective, problem_.slots_of(0, 0),
                             limits_.memory_only) &&
                    replaces(better.last, tie.last, problem_.objective, last_slots, limits_.memory_only);
@@ -169,7 +169,7 @@ class Solver {
     const int longest = cuts_.latest(role.stage + 1) - earliest;
     const bool homogeneous = problem_.chunks == 1 && run_[static_cast<std::size_t>(earliest)] >= longest;
     const int start = homogeneous ? -1 - type : role.begin;
-    const int key = problem_.chunks == 1 ? problem_.slots[static_cast<std::size_t>(role.stage)] : -role.stage;
+    const Slots key = problem_.chunks == 1 ? problem_.slots_of(role.stage, 0) : Slots{-role.stage};
     if (homogeneous) {
       role.begin = earliest;
       role.shortest = std::max(1, cuts_.earliest(role.stage + 1) - cuts_.latest(role.stage));
@@ -335,7 +335,7 @@ class Solver {
   }
 
   struct Middle {
-    int slots = 1;  // with chunks: minus the stage
+    Slots slots;    // with chunks: minus the stage
     int start = 0;  // first layer, or -1 - type for any start in a run of equal layers
     int shortest = 0;
     int longest = 0;

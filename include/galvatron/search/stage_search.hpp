@@ -70,7 +70,7 @@ struct TypeIndex {
 
   /// Only choices with tag `only_tag`, or all when it is negative. Choices that another one of their layout makes
   /// superfluous are left out.
-  TypeIndex(const LayerType& type, const Objective& objective, std::int64_t slots, int only_tag, bool memory_only) {
+  TypeIndex(const LayerType& type, const Objective& objective, const Slots& slots, int only_tag, bool memory_only) {
     for (const std::int32_t i : irreplaceable(type, only_tag, [&](const Choice& a, const Choice& b) {
            return replaces(a, b, objective, slots, memory_only);
          })) {
@@ -160,7 +160,7 @@ class StageTable {
     }
   }
 
-  [[nodiscard]] std::int64_t slots_of(int layer) const {
+  [[nodiscard]] Slots slots_of(int layer) const {
     return problem_.slots_of(role_.stage, problem_.chunk_of(layer, role_.begin));
   }
 
@@ -170,7 +170,7 @@ class StageTable {
     std::vector<std::int64_t> least;
     for (const LayerType& type : problem_.types) {
       std::int64_t bytes = std::numeric_limits<std::int64_t>::max();
-      for (const Choice& c : type) bytes = std::min(bytes, c.states + problem_.least_slots(role_.stage) * c.stash);
+      for (const Choice& c : type) bytes = std::min(bytes, problem_.least_slots(role_.stage).kept(c));
       least.push_back(bytes);
     }
     for (int k = role_.shortest; k-- > 0;)
@@ -223,7 +223,7 @@ class StageTable {
   // Labels that reach `layer` in a layout, before its choice is made.
   void arrive(int layer, const TypeIndex::Class& to, const Step* before, std::vector<Label>& out) {
     out.clear();
-    const std::int64_t carried = slots_of(layer) * to.carried;
+    const std::int64_t carried = slots_of(layer).flight * to.carried;
     if (before == nullptr) {
       Label label;
       label.kept = label.top = problem_.fixed + carried + (role_.first ? 0 : to.input);
@@ -263,7 +263,7 @@ class StageTable {
     step.index = &index_of(layer);
     step.begins.push_back(0);
     const LayerType& type = problem_.types[static_cast<std::size_t>(problem_.layers[static_cast<std::size_t>(layer)])];
-    const std::int64_t slots = slots_of(layer);
+    const Slots slots = slots_of(layer);
     const TypeIndex::Class* arrived = nullptr;
     for (const TypeIndex::Class& to : step.index->classes) {
       if (arrived == nullptr || !to.begins_like(*arrived)) arrive(layer, to, before, arrivals_);
@@ -274,7 +274,7 @@ class StageTable {
         const double time = limits_.memory_only ? 0 : c.seconds() + (merge_ ? once_weight_ * c.once() : 0);
         const double ramp = limits_.memory_only ? 0 : merge_ ? time : problem_.objective.ramp_of(c);
         const double once = limits_.memory_only || merge_ ? 0 : c.once();
-        const std::int64_t kept = c.states + slots * c.stash;
+        const std::int64_t kept = slots.kept(c);
         const std::int64_t space = std::max(c.forward_workspace, c.activation + c.backward_workspace);
         work_ += static_cast<std::int64_t>(arrivals_.size());
         for (Label label : arrivals_) {

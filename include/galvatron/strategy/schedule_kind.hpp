@@ -37,9 +37,6 @@ constexpr std::optional<ScheduleKind> schedule_named(std::string_view name) {
   return std::nullopt;
 }
 
-/// The schedules that the runtime carries out; all are planned, priced and replayed.
-constexpr bool is_trained(ScheduleKind kind) { return kind != ScheduleKind::zb_h1; }
-
 /// True when backward comes in two parts: first the gradients of inputs, later those of weights.
 constexpr bool splits_backward(ScheduleKind kind) { return kind == ScheduleKind::zb_h1; }
 

@@ -37,9 +37,6 @@ Result<void> check_runnable(const Plan& plan, const ModelSpec& model) {
   if (why.empty()) why = why_unfit(plan, model);
   if (!why.empty()) return usage_error("cannot train " + model.name + " with this plan: " + why);
   if (auto done = nn::check_implemented(model); !done) return done;
-  if (!is_trained(plan.schedule))
-    return usage_error(std::string("this version trains with the schedules gpipe, 1f1b and interleaved, not ") +
-                       name_of(plan.schedule) + ": plan with one of them");
   const auto check = [](const std::string& layer, const StrategySpec& spec) -> Result<void> {
     if (!is_instantiated(List{}, spec)) return usage_error(layer + ": " + not_instantiated<List>(spec).message);
     return {};
