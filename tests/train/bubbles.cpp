@@ -1,0 +1,167 @@
+// labels: ranks
+// The bubbles of the pipeline schedules: a stage whose layers sleep takes the time that the simulator says.
+#include <algorithm>
+#include <chrono>
+#include <cstddef>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <doctest/doctest.h>
+
+#include <galvatron/comm/send_guard.hpp>
+#include <galvatron/comm/thread/thread.hpp>
+#include <galvatron/device/host/host.hpp>
+#include <galvatron/simulate/simulate.hpp>
+#include <galvatron/train/stage.hpp>
+
+#include "toy.hpp"
+
+namespace {
+
+using namespace toy;
+using Clock = std::chrono::steady_clock;
+using Milliseconds = std::chrono::duration<double, std::milli>;
+
+/// What a block of a stage takes.
+struct BlockTimes {
+  Milliseconds forward{};
+  Milliseconds backward_input{};
+  Milliseconds backward_weight{};
+};
+
+/// Sleeps instead of computing, so that stages do not compete for cores; adds up how long it really slept.
+class SleepingLayer final : public nn::Layer<float> {
+ public:
+  SleepingLayer(const BlockTimes& times, std::int64_t elements, std::int64_t rows, Milliseconds& slept)
+      : times_(times), elements_(elements), rows_(rows), slept_(slept) {}
+
+  void take_stash(device::Region& stash, int slots, int) override {
+    for (int i = 0; i < slots; ++i) {
+      inputs_.push_back(stash.take<float>(elements_));
+      tokens_.push_back(stash.take<std::int32_t>(rows_));
+    }
+  }
+  View<float> input(int slot) override { return inputs_[static_cast<std::size_t>(slot)]; }
+  View<std::int32_t> tokens(int slot) override { return tokens_[static_cast<std::size_t>(slot)]; }
+  void forward(int, View<float>) override { sleep(times_.forward); }
+  void backward(int, View<float>) override { sleep(times_.backward_input + times_.backward_weight); }
+  void backward_input(int, int, View<float>) override { sleep(times_.backward_input); }
+  void backward_weight(int, int) override { sleep(times_.backward_weight); }
+  void initialise(const nn::ParameterSource&) override {}
+  void zero_gradients() override {}
+  void synchronise() override {}
+  double gradient_norm_squared() override { return 0; }
+  void update(const device::AdamW&) override {}
+  void visit(const nn::StoreVisitor&) override {}
+
+ private:
+  void sleep(Milliseconds time) {
+    if (time.count() == 0) return;
+    const auto begin = Clock::now();
+    std::this_thread::sleep_until(begin + time);
+    slept_ += Clock::now() - begin;
+  }
+
+  BlockTimes times_;
+  std::int64_t elements_;
+  std::int64_t rows_;
+  Milliseconds& slept_;
+  std::vector<View<float>> inputs_;
+  std::vector<View<std::int32_t>> tokens_;
+};
+
+constexpr int stages = 4;
+constexpr int blocks = 8;
+constexpr int microbatches = 8;
+
+/// Milliseconds that a stage waits in a step, as a mean over the stages: of the calmest of some steps.
+/// @param times  of the blocks of each stage
+double measured_idle(ScheduleKind kind, int virtual_stages, const std::vector<BlockTimes>& times) {
+  const ModelSpec model = toy::model(false, blocks);
+  const Plan plan = uniform(model, stages, {}, microbatches, kind, virtual_stages);
+  constexpr int steps = 5;
+  std::vector<double> idle(steps, 0.0);
+  std::mutex mutex;
+  Tokens tokens(plan.sequence_length);
+  comm::thread::run(stages, [&](comm::thread::World& world) {
+    const train::StagePlan mine = train::stage_plan(plan, model, world.rank());
+    train::RankMemory memory(train::memory_of(mine, {device::Host::library_workspace_bytes(1)}), false);
+    device::Host device(1, memory.library.take<std::byte>(memory.library.capacity()));
+    Milliseconds slept{};
+    const auto make = [&](const nn::Context<device::Host, comm::thread::Group>& context, const LayerSpec& layer,
+                          const auto&, device::Region&) -> std::unique_ptr<nn::Layer<float>> {
+      const BlockTimes nothing;
+      const bool block = layer.kind == LayerKind::block;
+      return std::make_unique<SleepingLayer>(block ? times[static_cast<std::size_t>(world.rank())] : nothing,
+                                             context.rows_local() * layer.hidden, context.rows(), slept);
+    };
+    train::Stage<device::Host, comm::thread::World, float> stage(device, world, plan, model, memory, make);
+    const comm::SendGuard guard(world);
+    for (int step = 0; step < steps; ++step) {
+      slept = {};
+      world.everybody().barrier();
+      const auto begin = Clock::now();
+      stage.step(step, &tokens, {}, 0);
+      const Milliseconds whole = Clock::now() - begin;
+      const std::lock_guard lock(mutex);
+      idle[static_cast<std::size_t>(step)] += (whole - slept).count() / stages;
+    }
+  });
+  return *std::min_element(idle.begin(), idle.end());
+}
+
+/// The same as the simulator has it.
+double simulated_idle(ScheduleKind kind, int virtual_stages, const std::vector<BlockTimes>& times) {
+  const int each = blocks / stages / virtual_stages;  // blocks of a chunk
+  std::vector<simulate::StageTimes> of_chunks;
+  double work = 0;
+  for (const BlockTimes& t : times) {
+    const auto seconds = [&](Milliseconds of_block) { return Seconds{each * of_block.count()}; };
+    of_chunks.push_back({.forward = seconds(t.forward),
+                         .backward = seconds(t.backward_input + t.backward_weight),
+                         .backward_input = seconds(t.backward_input),
+                         .backward_weight = seconds(t.backward_weight)});
+    work += blocks / stages * microbatches * (t.forward + t.backward_input + t.backward_weight).count() / stages;
+  }
+  const auto program = value_or_throw(schedule::make_program(kind, stages, microbatches, virtual_stages));
+  return simulate::replay(program, of_chunks).makespan.value - work;
+}
+
+struct Idle {
+  double measured;
+  double simulated;
+};
+Idle idle_of(ScheduleKind kind, int virtual_stages, const std::vector<BlockTimes>& times) {
+  const Idle out{measured_idle(kind, virtual_stages, times), simulated_idle(kind, virtual_stages, times)};
+  MESSAGE(std::string(name_of(kind)) << ": idle " << out.measured << " ms measured, " << out.simulated
+                                     << " ms simulated");
+  CHECK(out.measured == doctest::Approx(out.simulated).epsilon(0.1));
+  return out;
+}
+
+}  // namespace
+
+TEST_CASE("the bubbles of four equal stages are those of the simulator, and ZB-H1's is the smallest") {
+  const std::vector<BlockTimes> times(
+      stages, {.forward = Milliseconds(10), .backward_input = Milliseconds(10), .backward_weight = Milliseconds(10)});
+  const Idle gpipe = idle_of(ScheduleKind::gpipe, 1, times);
+  const Idle plain = idle_of(ScheduleKind::one_f_one_b, 1, times);
+  const Idle interleaved = idle_of(ScheduleKind::interleaved, 2, times);
+  const Idle zero_bubble = idle_of(ScheduleKind::zb_h1, 1, times);
+  CHECK(gpipe.simulated == doctest::Approx(plain.simulated));  // 1F1B saves memory, not time, on equal stages
+  CHECK(interleaved.measured < 0.6 * plain.measured);          // 1 / v of it
+  CHECK(zero_bubble.measured < 0.8 * interleaved.measured);
+}
+
+TEST_CASE("on stages whose passes differ 1F1B idles less than GPipe, as the simulator says") {
+  std::vector<BlockTimes> times(
+      stages, {.forward = Milliseconds(6), .backward_input = Milliseconds(6), .backward_weight = Milliseconds(6)});
+  times.front().forward = Milliseconds(18);
+  times.back().backward_input = Milliseconds(18);
+  const Idle gpipe = idle_of(ScheduleKind::gpipe, 1, times);
+  const Idle plain = idle_of(ScheduleKind::one_f_one_b, 1, times);
+  CHECK(plain.measured < 0.9 * gpipe.measured);
+}
