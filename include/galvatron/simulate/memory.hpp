@@ -1,8 +1,9 @@
 // How full a rank's memory is over an iteration.
 //
 // States, boundary and library are there all the time. The stash of a micro-batch is there from its forward pass to the
-// end of its backward pass (of its weight gradients, if they come apart), the workspace while a pass runs. A rank
-// reserves the most that each region ever needs: what is in use never exceeds it.
+// end of its backward pass, the workspace while a pass runs. If backward comes in two parts, the stash stays until the
+// second has ended, and what the first part leaves for it is there from the first on. A rank reserves the most that
+// each region ever needs: what is in use never exceeds it.
 #pragma once
 
 #include <span>
@@ -49,12 +50,15 @@ inline std::vector<MemoryPoint> memory_over_time(const StageParts& stage, std::s
       ++now.in_flight;
       now.stash += chunk.stash;
     }
-    now.workspace = forward ? chunk.forward_workspace : chunk.backward_workspace;
+    if (op == Op::backward_input) now.stash += chunk.postponed;
+    now.workspace = forward                     ? chunk.forward_workspace
+                    : op == Op::backward_weight ? chunk.weights_workspace
+                                                : chunk.backward_workspace;
     change(span.begin);
     now.workspace = {};
     if (frees) {
       --now.in_flight;
-      now.stash -= chunk.stash;
+      now.stash -= chunk.stash + (op == Op::backward_weight ? chunk.postponed : Bytes{});
     }
     change(span.end);
   }

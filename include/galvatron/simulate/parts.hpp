@@ -42,8 +42,10 @@ struct ChunkParts {
   Seconds receive_activation;
   Seconds receive_gradient;
   Bytes stash;               ///< of one micro-batch
+  Bytes postponed;           ///< besides, of one between the two parts of a split backward
   Bytes forward_workspace;   ///< transient peak of a forward pass
-  Bytes backward_workspace;  ///< and of a backward pass
+  Bytes backward_workspace;  ///< of a backward pass, or its first part
+  Bytes weights_workspace;   ///< of the second part
 };
 
 struct StageParts {
@@ -225,16 +227,23 @@ inline Result<PlanParts> parts_of(const Plan& plan, const ModelSpec& model, cons
     if (!last)
       chunk.receive_gradient = receive(layer_of(end - 1).output_elements(batch.sequence),
                                        out.cost.layers[static_cast<std::size_t>(end - 1)].spec);
-    // The workspace of one pass is what is left when layers take none in the other.
-    std::vector<cost::LayerCounts> forward = counts;
-    for (cost::LayerCounts& c : forward) c.backward_workspace = {};
-    for (cost::LayerCounts& c : counts) c.forward_workspace = {};
-    const auto memory = [&](const std::vector<cost::LayerCounts>& of) {
-      return cost::stage_memory(of, layouts, 1, i > 0, !last, {});
+    // The workspace of one pass is what is left when layers take none in the others.
+    const auto memory = [&](auto only) {
+      std::vector<cost::LayerCounts> of = counts;
+      for (cost::LayerCounts& c : of) {
+        cost::LayerCounts none = c;
+        none.forward_workspace = none.backward_workspace = none.weights_workspace = {};
+        none.*only = c.*only;
+        c = none;
+      }
+      return cost::stage_memory(of, layouts, 1, 0, i > 0, !last, {});
     };
-    chunk.stash = memory(counts).stash;
-    chunk.forward_workspace = memory(forward).workspace;
-    chunk.backward_workspace = memory(counts).workspace;
+    chunk.stash = memory(&cost::LayerCounts::forward_workspace).stash;
+    if (splits_backward(plan.schedule))
+      for (const cost::LayerCounts& c : counts) chunk.postponed += c.postponed;
+    chunk.forward_workspace = memory(&cost::LayerCounts::forward_workspace).workspace;
+    chunk.backward_workspace = memory(&cost::LayerCounts::backward_workspace).workspace;
+    chunk.weights_workspace = memory(&cost::LayerCounts::weights_workspace).workspace;
     stage.chunks.push_back(std::move(chunk));
   }
   for (std::size_t s = 0; s < out.stages.size(); ++s) out.stages[s].memory = out.cost.stages[s].memory;
