@@ -129,7 +129,7 @@ TEST_CASE("one stage takes exactly what it costs, several about what the formula
   CHECK(most < 1.4);
 }
 
-TEST_CASE("the memory in use fills what is reserved, exactly for schedules of one chunk") {
+TEST_CASE("the memory in use fills what is reserved, exactly for schedules of one chunk and one backward") {
   const auto seed = std::random_device{}();
   MESSAGE("seed ", seed);
   std::mt19937 random(seed);
@@ -155,7 +155,7 @@ TEST_CASE("the memory in use fills what is reserved, exactly for schedules of on
       REQUIRE(end.in_flight == 0);
       REQUIRE(workspace == stage.memory.workspace);
       REQUIRE(stash <= stage.memory.stash);
-      if (c.plan.virtual_stages == 1) REQUIRE(stash == stage.memory.stash);
+      if (c.plan.virtual_stages == 1 && !splits_backward(c.plan.schedule)) REQUIRE(stash == stage.memory.stash);
       REQUIRE(stage.memory.total() == s.parts.cost.stages[i].peak());
     }
   }
