@@ -96,6 +96,16 @@ inline Flops model_flops(const ModelSpec& model, std::int64_t global_batch, std:
   return sum * 3.0;
 }
 
+/// What the layers of a plan are priced for.
+inline cost::Batch batch_of(const Plan& plan) {
+  return {.microbatch = plan.microbatch(),
+          .sequence = plan.sequence_length,
+          .precision = plan.precision,
+          .microbatches = plan.microbatches,
+          .stages = static_cast<int>(plan.stages.size()),
+          .splits_backward = splits_backward(plan.schedule)};
+}
+
 /// The cost of a plan on a cluster. Errors (usage): the plan is inconsistent or does not suit the model, or needs more
 /// devices.
 inline Result<PlanCost> cost_of(const Plan& plan, const ModelSpec& model, const Cluster& cluster) {
@@ -109,12 +119,7 @@ inline Result<PlanCost> cost_of(const Plan& plan, const ModelSpec& model, const 
   const int count = static_cast<int>(plan.stages.size());
   const int ranks = plan.ranks();
   const int stage_ranks = plan.stages.front().rank_count;
-  const cost::Batch batch{.microbatch = plan.microbatch(),
-                          .sequence = plan.sequence_length,
-                          .precision = plan.precision,
-                          .microbatches = plan.microbatches,
-                          .stages = count,
-                          .splits_backward = splits_backward(plan.schedule)};
+  const cost::Batch batch = batch_of(plan);
   const auto price = [&](std::int64_t elements) { return cost::MovePricer(batch, elements, cluster, ranks); };
   const int chunks = plan.virtual_stages;
   out.stages.resize(plan.stages.size());

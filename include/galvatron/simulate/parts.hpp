@@ -187,11 +187,7 @@ inline Result<PlanParts> parts_of(const Plan& plan, const ModelSpec& model, cons
   const int count = static_cast<int>(plan.stages.size());
   const int virtual_stages = count * plan.virtual_stages;
   const int blocks = static_cast<int>(model.blocks.size());
-  const cost::Batch batch{.microbatch = plan.microbatch(),
-                          .sequence = plan.sequence_length,
-                          .precision = plan.precision,
-                          .microbatches = plan.microbatches,
-                          .stages = count};
+  const cost::Batch batch = batch_of(plan);
   const auto layer_of = [&](int number) -> const LayerSpec& {
     if (number == 0) return model.embedding;
     return number > blocks ? model.head : model.blocks[static_cast<std::size_t>(number - 1)];

@@ -10,6 +10,7 @@
 #include <galvatron/cost/layer.hpp>
 #include <galvatron/cost/memory.hpp>
 #include <galvatron/model/spec.hpp>
+#include <galvatron/plan/cost.hpp>
 #include <galvatron/plan/plan.hpp>
 #include <galvatron/schedule/schedule.hpp>
 #include <galvatron/strategy/layout.hpp>
@@ -59,12 +60,7 @@ inline StagePlan stage_plan(const Plan& plan, const ModelSpec& model, int rank) 
   out.first_rank = plan.stages[static_cast<std::size_t>(out.index)].first_rank;
   out.hidden = model.hidden();
   out.token_weight = 1.0 / (static_cast<double>(plan.global_batch) * static_cast<double>(plan.sequence_length));
-  out.batch = {.microbatch = plan.microbatch(),
-               .sequence = plan.sequence_length,
-               .precision = plan.precision,
-               .microbatches = plan.microbatches,
-               .stages = out.stages,
-               .splits_backward = splits_backward(plan.schedule)};
+  out.batch = batch_of(plan);
   // A layer's layout, on virtual stage `virtual_stage`.
   const auto layout = [&](const StrategySpec& spec, int virtual_stage) {
     const PlanStage& stage = plan.stages[static_cast<std::size_t>(virtual_stage % out.stages)];
