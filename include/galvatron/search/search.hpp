@@ -65,7 +65,11 @@ class BestOf {
 class Search {
  public:
   Search(const Cluster& cluster, const SearchOptions& options, std::vector<Case> cases)
-      : cluster_(cluster), options_(options), cases_(std::move(cases)), best_(options.memory) {
+      : cluster_(cluster),
+        options_(options),
+        cases_(std::move(cases)),
+        team_(std::min(options.threads, most_threads)),
+        best_(options.memory) {
     for (const Case& c : cases_)
       if (!by_stages(c.stages())) degrees_.emplace_back(c.stages(), BestOf(options.memory));
     for (std::size_t i = 0; i < std::size(schemes); ++i) scheme_best_.emplace_back(options.memory);
@@ -75,11 +79,11 @@ class Search {
     SearchResult out;
     out.statistics.cases = static_cast<int>(cases_.size());
     std::vector<std::vector<UniformPlan>> uniform(cases_.size());
-    in_parallel(cases_.size(), options_.threads, [&](std::size_t i) { uniform[i] = UniformPlans(cases_[i]).best(); });
+    team_.each(cases_.size(), [&](std::size_t i) { uniform[i] = UniformPlans(cases_[i]).best(); });
     for (std::size_t i = 0; i < cases_.size(); ++i) try_uniform(cases_[i], uniform[i]);
     uniform.clear();
     bounds_.resize(cases_.size());
-    in_parallel(cases_.size(), options_.threads, [&](std::size_t i) {
+    team_.each(cases_.size(), [&](std::size_t i) {
       if (options_.algorithm == Algorithm::exact) drop_superfluous(cases_[i].problem);
       bounds_[i] = bound_of(cases_[i]);
     });
@@ -135,7 +139,7 @@ class Search {
     bool searched = false;
     std::int64_t work = 0;
   };
-  [[nodiscard]] Attempt attempt(std::size_t index, std::size_t labels) const {
+  [[nodiscard]] Attempt attempt(std::size_t index, std::size_t labels) {
     const Case& c = cases_[index];
     const double upper = upper_for(c);
     Attempt out;
@@ -143,7 +147,7 @@ class Search {
     Limits limits;
     limits.labels = labels;
     limits.work = std::max<std::int64_t>(0, (most_work - work_) / static_cast<std::int64_t>(group));
-    Solver solver(c.problem, limits);
+    Solver solver(c.problem, limits, &team_);
     out.searched = true;
     if (options_.algorithm == Algorithm::bmw) {
       Bmw bmw(c.problem);
@@ -166,7 +170,7 @@ class Search {
     for (std::size_t first = 0; first < open.size(); first += group) {
       const std::size_t count = std::min(group, open.size() - first);
       std::vector<Attempt> attempts(count);
-      in_parallel(count, options_.threads, [&](std::size_t i) { attempts[i] = attempt(open[first + i], labels); });
+      team_.each(count, [&](std::size_t i) { attempts[i] = attempt(open[first + i], labels); });
       for (std::size_t i = 0; i < count; ++i) {
         const Case& c = cases_[open[first + i]];
         work_ += attempts[i].work;
@@ -218,7 +222,7 @@ class Search {
     for (const Case& c : cases_) {
       Limits limits;
       limits.labels = 1 << 16;  // memory alone has few labels: never thinned, so the answer is exact
-      const auto found = Solver(c.problem, limits).smallest(least);
+      const auto found = Solver(c.problem, limits, &team_).smallest(least);
       if (!found) continue;
       least = found->cost.peak;
       smallest = candidate_of(c, found->plan, found->cost, cluster_);
@@ -228,12 +232,14 @@ class Search {
     out.smallest_memory = smallest->peak;
   }
 
+  static constexpr int most_threads = 256;
   static constexpr std::size_t group = 4;               // cases
   static constexpr std::int64_t most_work = 5'000'000;  // labels: nearly a second
 
   const Cluster& cluster_;
   const SearchOptions& options_;
   std::vector<Case> cases_;
+  Team team_;
   std::vector<double> bounds_;  // of every case
   std::vector<std::pair<double, std::size_t>> order_;
   BestOf best_;

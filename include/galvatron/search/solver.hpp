@@ -17,6 +17,7 @@
 
 #include <galvatron/search/bounds.hpp>
 #include <galvatron/search/cuts.hpp>
+#include <galvatron/search/parallel.hpp>
 #include <galvatron/search/problem.hpp>
 #include <galvatron/search/segments.hpp>
 #include <galvatron/search/stage_search.hpp>
@@ -32,9 +33,11 @@ class Solver {
  public:
   static constexpr double infinite = std::numeric_limits<double>::infinity();
 
-  explicit Solver(const Problem& problem, Limits limits = {})
+  /// @param team  shares the work on the problem; the answers are the same without one
+  explicit Solver(const Problem& problem, Limits limits = {}, Team* team = nullptr)
       : problem_(problem),
         limits_(limits),
+        team_(team),
         bounds_(problem),
         segments_(problem, problem.stages() == 1 ? bounds_.once_share() : 0.0),
         loads_(problem, Cuts::share(problem)),
@@ -344,6 +347,7 @@ class Solver {
 
   const Problem& problem_;
   Limits limits_;
+  Team* team_;
   Bounds bounds_;
   Segments segments_;
   Segments loads_;
