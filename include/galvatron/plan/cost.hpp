@@ -114,7 +114,8 @@ inline Result<PlanCost> cost_of(const Plan& plan, const ModelSpec& model, const 
                           .precision = plan.precision,
                           .microbatches = plan.microbatches,
                           .stages = count,
-                          .splits_backward = splits_backward(plan.schedule)};
+                          .splits_backward = splits_backward(plan.schedule),
+                          .trainer = plan.trainer};
   const auto price = [&](std::int64_t elements) { return cost::MovePricer(batch, elements, cluster, ranks); };
   const int chunks = plan.virtual_stages;
   out.stages.resize(plan.stages.size());
