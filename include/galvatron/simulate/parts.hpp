@@ -191,7 +191,8 @@ inline Result<PlanParts> parts_of(const Plan& plan, const ModelSpec& model, cons
                           .sequence = plan.sequence_length,
                           .precision = plan.precision,
                           .microbatches = plan.microbatches,
-                          .stages = count};
+                          .stages = count,
+                          .trainer = plan.trainer};
   const auto layer_of = [&](int number) -> const LayerSpec& {
     if (number == 0) return model.embedding;
     return number > blocks ? model.head : model.blocks[static_cast<std::size_t>(number - 1)];
