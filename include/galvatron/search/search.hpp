@@ -19,6 +19,7 @@
 #include <galvatron/model/spec.hpp>
 #include <galvatron/search/bmw.hpp>
 #include <galvatron/search/cases.hpp>
+#include <galvatron/search/core_problem.hpp>
 #include <galvatron/search/options.hpp>
 #include <galvatron/search/parallel.hpp>
 #include <galvatron/search/schemes.hpp>
@@ -89,13 +90,14 @@ class Search {
     });
     for (std::size_t i = 0; i < cases_.size(); ++i) order_.emplace_back(bounds_[i], i);
     std::sort(order_.begin(), order_.end());
-    // A quick pass with few labels finds good plans; others, pruned by them, prove or improve, easy cases first.
+    // Quick passes, over the likeliest choices and with few labels, find good plans; others, pruned by them, prove or
+    // improve, easy cases first.
     std::vector<std::size_t> open;
     for (const auto& [bound, index] : order_) open.push_back(index);
     if (options_.algorithm == Algorithm::bmw)
       open = solve(open, 0, out.statistics);
     else
-      for (const std::size_t labels : {std::size_t{6}, std::size_t{64}, options_.labels})
+      for (const std::size_t labels : {core_pass, std::size_t{6}, std::size_t{64}, options_.labels})
         open = solve(open, std::min(labels, options_.labels), out.statistics);
     out.statistics.proven = open.empty();
     out.statistics.labels = work_;
@@ -147,8 +149,14 @@ class Search {
     Limits limits;
     limits.labels = labels;
     limits.work = std::max<std::int64_t>(0, (most_work - work_) / static_cast<std::int64_t>(group));
-    Solver solver(c.problem, limits, &team_);
     out.searched = true;
+    if (labels == core_pass && options_.algorithm == Algorithm::exact) {
+      limits.labels = std::min<std::size_t>(48, options_.labels);
+      out.found = CoreProblem(c.problem, 8).fastest(upper, limits, &team_, out.work);
+      out.proven = false;
+      return out;
+    }
+    Solver solver(c.problem, limits, &team_);
     if (options_.algorithm == Algorithm::bmw) {
       Bmw bmw(c.problem);
       out.found = bmw.run();
@@ -233,6 +241,7 @@ class Search {
   }
 
   static constexpr int most_threads = 256;
+  static constexpr std::size_t core_pass = 0;           // instead of a number of labels
   static constexpr std::size_t group = 4;               // cases
   static constexpr std::int64_t most_work = 5'000'000;  // labels: nearly a second
 

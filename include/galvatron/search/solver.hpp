@@ -21,6 +21,7 @@
 #include <galvatron/search/problem.hpp>
 #include <galvatron/search/segments.hpp>
 #include <galvatron/search/stage_search.hpp>
+#include <galvatron/search/workspace_bound.hpp>
 
 namespace galvatron::search {
 
@@ -49,7 +50,7 @@ class Solver {
   [[nodiscard]] double bound() const {
     if (!bounds_.may_fit()) return infinite;
     if (problem_.stages() == 1)
-      return std::max(bounds_.seconds(), bounds_.single_stage(segments_.seconds(0, 0, problem_.count())));
+      return std::max(bounds_.seconds(), bounds_.single_stage(least_with_workspace(problem_, bounds_.once_share())));
     return std::max(bounds_.seconds(), cuts_.bound());
   }
 
