@@ -9,6 +9,7 @@
 #include <galvatron/plan/emit.hpp>
 #include <galvatron/plan/export/export.hpp>
 #include <galvatron/plan/json.hpp>
+#include <galvatron/plan/split.hpp>
 
 #include "commands.hpp"
 #include "options.hpp"
@@ -51,7 +52,7 @@ void run_export(const Arguments& arguments, Common& common) {
   if (target && !name.empty())
     throw Failure(ErrorKind::usage, "--name is the namespace of a header; leave it out with --to " + to);
 
-  const Plan plan = value_or_throw(read_plan(path));
+  const Plan plan = value_or_throw(joined(value_or_throw(read_plan(path))));
   const Exported exported =
       target ? export_plan(plan, *target) : value_or_throw(export_header(plan, name.empty() ? "frozen_plan" : name));
   if (strict && !exported.not_expressed.empty())

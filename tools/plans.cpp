@@ -23,6 +23,7 @@
 #include <galvatron/plan/explain.hpp>
 #include <galvatron/plan/find.hpp>
 #include <galvatron/plan/json.hpp>
+#include <galvatron/plan/split.hpp>
 #include <galvatron/plan/sweep.hpp>
 #include <galvatron/strategy/space.hpp>
 
@@ -203,6 +204,24 @@ Sweep swept_plan(const ModelSpec& model, const Cluster& cluster, const std::stri
 
 }  // namespace
 
+namespace {
+
+void trainer_option(Options& options, std::string& trainer, const std::string& usual) {
+  options.choice(
+      "--trainer", trainer, {"galvatron", "megatron", "megatron-2022"},
+      "whose code carries the plan out: galvatron, this library; megatron, Megatron-LM with fused attention "
+      "and overlapped tensor parallelism; megatron-2022, Megatron-LM of 2021 and 2022, without them and with "
+      "dropout (default: " +
+          usual + ")");
+}
+
+cost::Trainer trainer_named(const std::string& name) {
+  return *std::find_if(cost::trainers.begin(), cost::trainers.end(),
+                       [&](cost::Trainer trainer) { return name_of(trainer) == name; });
+}
+
+}  // namespace
+
 void run_plan(const Arguments& arguments, Common& common) {
   Options options("plan",
                   "Searches the fastest training plan for a model on a cluster within a memory budget: the strategy of "
@@ -214,6 +233,8 @@ void run_plan(const Arguments& arguments, Common& common) {
   std::string schedule;
   std::string batch;
   std::string algorithm;
+  std::string trainer;
+  bool split = false;
   std::string out;
   search::SearchOptions search;
   options.section("What to plan");
@@ -225,6 +246,8 @@ void run_plan(const Arguments& arguments, Common& common) {
                                "samples of an iteration; or a range or auto, for the batch with the most samples a "
                                "second among doublings"));
   options.integer("--seq", search.sequence, 1, 1 << 24, "tokens of a sample (default: all the model takes)");
+  trainer_option(options, trainer, "galvatron");
+  options.flag("--split-layers", split, "attention and MLP are layers of their own, each with its strategy");
   options.choice("--precision", precision, {"bf16", "fp32"}, "of arithmetic (default: bf16 where the devices have it)");
   options.section("Limits");
   options.size("--memory", search.memory, "memory of each device that the plan may take (default: all it has)");
@@ -251,9 +274,11 @@ void run_plan(const Arguments& arguments, Common& common) {
   require_output(common);
   require_writable(out, "--out");
 
-  const ModelSpec model = value_or_throw(load_model(model_name));
+  ModelSpec model = value_or_throw(load_model(model_name));
+  if (split) model = value_or_throw(split_layers(model));
   const Cluster cluster = cluster_named(cluster_name);
   search.precision = chosen_precision(precision, cluster);
+  if (!trainer.empty()) search.trainer = trainer_named(trainer);
   // A plan for a host is made to be trained here.
   if (space.empty()) space = cluster.cores > 0 ? "runnable" : "all";
   search.space = value_or_throw(parse_space(space));
@@ -300,16 +325,20 @@ void run_cost(const Arguments& arguments, Common& common) {
   std::string path;
   std::string cluster_name;
   std::string model_name;
+  std::string trainer;
   options.require(options.text("--plan", path, "FILE", "the plan, as `galvatron plan --out` writes it"));
   options.text("--cluster", cluster_name, "CLUSTER", "a preset or a cluster file (default: the plan's own)");
   options.text("--model", model_name, "MODEL", "a preset or a config.json (default: the plan's own)");
+  trainer_option(options, trainer, "the plan's own");
   options.section("Output");
   options.flag("--json", common.json, "print one JSON object instead of text");
   if (options.parse(arguments) == Options::Outcome::help_shown) return;
   require_output(common);
 
-  const Plan plan = value_or_throw(read_plan(path));
-  const ModelSpec model = value_or_throw(load_model(model_name.empty() ? plan.model : model_name));
+  Plan plan = value_or_throw(read_plan(path));
+  if (!trainer.empty()) plan.trainer = trainer_named(trainer);
+  const ModelSpec model =
+      value_or_throw(model_of(plan, value_or_throw(load_model(model_name.empty() ? plan.model : model_name))));
   const bool own = cluster_name.empty();
   const Cluster cluster = cluster_named(own ? plan.cluster : cluster_name, plan.ranks());
   const PlanCost cost = value_or_throw(cost_of(plan, model, cluster));
@@ -347,7 +376,8 @@ void run_explain(const Arguments& arguments, Common& common) {
   require_output(common);
 
   const Plan plan = value_or_throw(read_plan(path));
-  const ModelSpec model = value_or_throw(load_model(model_name.empty() ? plan.model : model_name));
+  const ModelSpec model =
+      value_or_throw(model_of(plan, value_or_throw(load_model(model_name.empty() ? plan.model : model_name))));
   const Cluster cluster = cluster_named(cluster_name.empty() ? plan.cluster : cluster_name, plan.ranks());
   print(value_or_throw(galvatron::explain(plan, model, cluster)));
 }

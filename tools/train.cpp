@@ -16,6 +16,7 @@
 #include <galvatron/model/huggingface.hpp>
 #include <galvatron/nn/implemented.hpp>
 #include <galvatron/plan/json.hpp>
+#include <galvatron/plan/split.hpp>
 #include <galvatron/strategy/registry.hpp>
 #include <galvatron/strategy/space.hpp>
 #include <galvatron/strategy/text.hpp>
@@ -166,6 +167,8 @@ void check_runnable(const Plan& plan) {
       refuse(layer + " of the plan has the strategy \"" + strategy_text(spec) +
              "\", which this version plans and does not train; make a plan with --space runnable");
   };
+  if (plan.trainer != cost::Trainer::galvatron)
+    refuse("the plan is for " + std::string(name_of(plan.trainer)) + "; make a plan without --trainer");
   check_spec("the embedding", plan.embedding);
   for (std::size_t i = 0; i < plan.layers.size(); ++i) check_spec("layer " + std::to_string(i), plan.layers[i]);
   check_spec("the head", plan.head);
@@ -220,7 +223,7 @@ struct Prepared {
 
 Prepared given_plan(const TrainArguments& a) {
   Prepared out;
-  out.plan = value_or_throw(read_plan(a.plan_path));
+  out.plan = value_or_throw(joined(value_or_throw(read_plan(a.plan_path))));
   out.model = value_or_throw(load_model(a.model.empty() ? out.plan.model : a.model));
   check_trainable(out.model);
   check_against(out.plan, out.model, a);

@@ -22,6 +22,7 @@
 #include <galvatron/plan/explain.hpp>
 #include <galvatron/plan/find.hpp>
 #include <galvatron/plan/plan.hpp>
+#include <galvatron/plan/split.hpp>
 #include <galvatron/plan/sweep.hpp>
 #include <galvatron/plan/uniform.hpp>
 #include <galvatron/search/constexpr_search.hpp>

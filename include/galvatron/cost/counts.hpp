@@ -5,6 +5,7 @@
 
 #include <galvatron/core/dtype.hpp>
 #include <galvatron/core/units.hpp>
+#include <galvatron/cost/trainer.hpp>
 #include <galvatron/cost/work.hpp>
 #include <galvatron/model/spec.hpp>
 
@@ -18,6 +19,7 @@ struct Batch {
   int microbatches = 1;
   int stages = 1;                ///< pipeline degree: a tied head shares the embedding's table only when it is 1
   bool splits_backward = false;  ///< the schedule puts off weight gradients (galvatron::splits_backward)
+  Trainer trainer = Trainer::galvatron;
 };
 
 /// What one rank does and keeps for one layer.
@@ -36,6 +38,7 @@ struct LayerCounts {
   Bytes forward_workspace;   ///< transient peak of forward
   Bytes backward_workspace;  ///< transient peak of backward beyond the gradient that it transforms in place
   Bytes weights_workspace;   ///< transient peak of `weights`
+  bool overlaps_tensor = false;  ///< messages of tensor parallelism run beside the products (Habits)
 };
 
 /// Tokens of the head for which logits exist at one time.

@@ -17,6 +17,8 @@
 #include <galvatron/cost/counts.hpp>
 #include <galvatron/cost/detail/block.hpp>
 #include <galvatron/cost/detail/ends.hpp>
+#include <galvatron/cost/detail/half_block.hpp>
+#include <galvatron/cost/detail/megatron.hpp>
 #include <galvatron/cost/detail/mixed_block.hpp>
 #include <galvatron/cost/detail/shape.hpp>
 #include <galvatron/model/spec.hpp>
@@ -30,8 +32,10 @@ constexpr LayerCounts layer_counts(const LayerSpec& layer, const StrategySpec& s
   const detail::LayerShape shape(layer, spec, batch);
   LayerCounts out = layer.kind == LayerKind::embedding ? detail::embedding_counts(shape)
                     : layer.kind == LayerKind::head    ? detail::head_counts(shape)
-                    : layer.is_plain_block()           ? detail::block_counts(shape)
-                                                       : detail::mixed_block_counts(shape);
+                    : layer.is_half_block()            ? detail::half_block_counts(shape)
+                    : !layer.is_plain_block()          ? detail::mixed_block_counts(shape)
+                    : shape.habits.keeps_outputs       ? detail::megatron_counts(shape)
+                                                       : detail::block_counts(shape);
   out.input = shape.local_bytes(layer.input_elements(batch.sequence));
   out.activation = shape.local_bytes(layer.output_elements(batch.sequence));
   out.carried = shape.local_bytes(layer.carried_elements(batch.sequence));

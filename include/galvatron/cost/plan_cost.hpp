@@ -47,6 +47,18 @@ constexpr bool joins_data_ranks(const Work& work, const StrategySpec& spec) {
   return kind && work.n > 1 && work.n == spec.context * spec.data && work.stride == spec.tensor;
 }
 
+/// True for collectives around the products of a tensor-parallel layer.
+constexpr bool joins_tensor_ranks(const Work& work, const StrategySpec& spec) {
+  return (work.kind == WorkKind::all_gather || work.kind == WorkKind::reduce_scatter) && work.n > 1 &&
+         work.n == spec.tensor && work.stride == 1;
+}
+
+/// What messages add that run beside products in as many pieces as there are ranks: the first or last has none to hide
+/// behind.
+constexpr Seconds beyond_products(Seconds products, Seconds messages, int ranks, double slowdown) {
+  return side_by_side(products, messages, slowdown) - products + min(products, messages) * (1.0 / ranks);
+}
+
 /// Prices the counts of a layer on one of `ranks` ranks, all of them at work. On devices of their own the traffic of
 /// data-parallel ranks runs beside computation, and so do messages that the work itself overlaps (Work::overlap). Ranks
 /// that share cores have none to spare: there one thing happens after the other.
@@ -64,15 +76,21 @@ constexpr LayerSeconds layer_seconds(const LayerCounts& counts, const StrategySp
   const auto price = [&](const WorkList& list) {
     Price sum;
     Elapsed elapsed;
+    Seconds products;
+    Seconds around;  // messages that run beside them
     for (const Work& work : list) {
       const Seconds seconds = prices(work);
+      if (is_gemm(work.kind)) products += seconds;
       if (cluster.cores == 0 && joins_data_ranks(work, spec))
         sum.beside += seconds;
+      else if (counts.overlaps_tensor && joins_tensor_ranks(work, spec))
+        around += seconds;
       else
         elapsed.add(work, seconds);
     }
     sum.waited = elapsed.communication(slowdown);
     sum.computation = elapsed.total(slowdown) - sum.waited;
+    sum.waited += beyond_products(products, around, spec.tensor, slowdown);
     return sum;
   };
   /// How much longer a pass takes with more communication beside it.

@@ -62,6 +62,8 @@ struct Work {
   std::int64_t l = 0;
   std::int32_t times = 1;
   bool causal = false;       ///< attention only
+  bool unfused = false;      ///< attention only: scores go through memory
+  bool dropout = false;      ///< attention that is not fused only: of the scores
   std::uint8_t overlap = 0;  ///< 0: alone; else a number of 1 to overlaps, see cost/overlap.hpp
   std::int32_t stride = 1;   ///< communication only: neighbours of the group are so many ranks apart
 

@@ -103,7 +103,8 @@ inline cost::Batch batch_of(const Plan& plan) {
           .precision = plan.precision,
           .microbatches = plan.microbatches,
           .stages = static_cast<int>(plan.stages.size()),
-          .splits_backward = splits_backward(plan.schedule)};
+          .splits_backward = splits_backward(plan.schedule),
+          .trainer = plan.trainer};
 }
 
 /// The cost of a plan on a cluster. Errors (usage): the plan is inconsistent or does not suit the model, or needs more

@@ -38,6 +38,8 @@ inline Plan plan_of(const search::Candidate& candidate, const ModelSpec& model, 
   plan.global_batch = options.global_batch;
   plan.sequence_length = options.sequence;
   plan.precision = options.precision;
+  plan.trainer = options.trainer;
+  plan.split_layers = has_split_layers(model);
   plan.microbatches = candidate.microbatches;
   plan.schedule = candidate.schedule;
   plan.virtual_stages = candidate.virtual_stages;

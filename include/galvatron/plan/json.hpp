@@ -7,8 +7,10 @@
 //                   "recompute": "none" }, ... ],
 //     "embedding": { ... }, "head": { ... }, "predicted": { ... } }
 //
-// Layers are the model's blocks, from 0; last_layer is inclusive; ranks are [first, count]. What is under "predicted"
-// informs people and `explain`; it may be empty.
+// "trainer", beside virtual_stages, names whose code the plan is for where it is not this library's (cost/trainer.hpp).
+// "split_layers": true, also there, says that layers are halves of blocks: 2 i the attention of block i, 2 i + 1 its
+// MLP. Else layers are the model's blocks. They count from 0; last_layer is inclusive; ranks are [first, count]. What
+// is under "predicted" informs people and `explain`; it may be empty.
 #pragma once
 
 #include <array>
@@ -260,6 +262,8 @@ inline std::string plan_text(const Plan& plan) {
   out.field("microbatches", plan.microbatches);
   out.field("schedule", name_of(plan.schedule));
   out.field("virtual_stages", plan.virtual_stages);
+  if (plan.trainer != cost::Trainer::galvatron) out.field("trainer", name_of(plan.trainer));
+  if (plan.split_layers) out.field("split_layers", true);
   out.key("stages");
   out.open('[', true);
   for (const PlanStage& stage : plan.stages) {
@@ -310,6 +314,8 @@ inline Result<Plan> plan_from_json(const nlohmann::json& value, const std::strin
   plan.microbatches = fields.required<int>("microbatches", 1, most);
   plan.schedule = detail::required_name(fields, "schedule", schedule_kinds);
   plan.virtual_stages = fields.required<int>("virtual_stages", 1, 1 << 12);
+  if (fields.contains("trainer")) plan.trainer = detail::required_name(fields, "trainer", cost::trainers);
+  plan.split_layers = fields.optional<bool>("split_layers", false);
   const nlohmann::json& stages = fields.required_array("stages");
   const nlohmann::json& layers = fields.required_array("layers");
   const nlohmann::json* embedding = fields.any("embedding");

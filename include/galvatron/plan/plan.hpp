@@ -9,7 +9,9 @@
 #include <galvatron/core/dtype.hpp>
 #include <galvatron/core/error.hpp>
 #include <galvatron/core/units.hpp>
+#include <galvatron/cost/trainer.hpp>
 #include <galvatron/model/spec.hpp>
+#include <galvatron/model/split.hpp>
 #include <galvatron/strategy/legality.hpp>
 #include <galvatron/strategy/schedule_kind.hpp>
 #include <galvatron/strategy/spec.hpp>
@@ -74,8 +76,10 @@ struct Plan {
   int microbatches = 1;
   ScheduleKind schedule = ScheduleKind::one_f_one_b;
   int virtual_stages = 1;
+  cost::Trainer trainer = cost::Trainer::galvatron;  ///< whose code it is for
+  bool split_layers = false;  ///< layers are halves of blocks: attention, MLP, attention, .. (model/split.hpp)
   std::vector<PlanStage> stages;
-  std::vector<StrategySpec> layers;  ///< of every block
+  std::vector<StrategySpec> layers;  ///< of every block, or of every half
   StrategySpec embedding;            ///< on the ranks of the first stage
   StrategySpec head;                 ///< on the ranks of the last stage
   Prediction predicted;
@@ -188,9 +192,15 @@ inline std::string why_inconsistent(const Plan& plan) {
 
 /// Why a consistent plan does not suit this model; empty when it does.
 inline std::string why_unfit(const Plan& plan, const ModelSpec& model) {
+  if (plan.split_layers != has_split_layers(model))
+    return "the plan has attention and MLP as layers of their own and the model has not, or the other way round";
   if (plan.layers.size() != model.blocks.size())
     return "the plan has " + std::to_string(plan.layers.size()) + " layers and the model " + model.name + " has " +
            std::to_string(model.blocks.size());
+  if (plan.trainer != cost::Trainer::galvatron)
+    for (const LayerSpec& block : model.blocks)
+      if (!block.is_plain_block())
+        return "only models of GPT's and Llama's blocks are priced as another trainer runs them; leave \"trainer\" out";
   const auto why = [&](const std::string& name, const LayerSpec& layer, const StrategySpec& spec) -> std::string {
     const auto unfit = why_unfit(layer, spec, plan.microbatch(), plan.sequence_length);
     return unfit.empty() ? std::string{} : name + " (" + strategy_text(spec) + "): " + std::string(unfit);

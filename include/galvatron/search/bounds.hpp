@@ -47,6 +47,8 @@ class Bounds {
     return std::max(open_.back() * alone_ + credit_.back(),
                     p_.objective(ramp_.back(), time_.back() / p_.stages(), once_.back() / p_.stages()));
   }
+  /// What a choice adds to the relaxed bound on a stage: seconds, and bytes at their price.
+  [[nodiscard]] double priced(int stage, const Choice& c) const { return cost_in(stage, c); }
   /// Least sums over the layers before each one, (layers + 1): seconds of the ramps, seconds once an iteration.
   [[nodiscard]] const std::vector<double>& ramps() const { return ramp_; }
   [[nodiscard]] const std::vector<double>& onces() const { return once_; }

@@ -69,6 +69,11 @@ inline Result<SearchOptions> completed(SearchOptions options, const ModelSpec& m
   if (options.microbatches < 0 || (options.microbatches > 0 && options.global_batch % options.microbatches != 0))
     return usage_error(text(options.microbatches) + " micro-batches do not divide the global batch of " +
                        text(options.global_batch) + ": choose a divisor");
+  if (options.trainer != cost::Trainer::galvatron)
+    for (const LayerSpec& block : model.blocks)
+      if (!block.is_plain_block())
+        return usage_error("the model " + model.name + " has other blocks than GPT's and Llama's, so that only this " +
+                           "library's own runtime can be planned for; leave --trainer out");
   const std::pair<const char*, const DegreeRange*> axes[] = {{"pp", &options.space.pipeline},
                                                              {"tp", &options.space.tensor},
                                                              {"cp", &options.space.context},
@@ -219,7 +224,8 @@ constexpr Case make_case(const ModelSpec& model, const Cluster& cluster, const S
                           .precision = options.precision,
                           .microbatches = microbatches,
                           .stages = setting.stages,
-                          .splits_backward = splits_backward};
+                          .splits_backward = splits_backward,
+                          .trainer = options.trainer};
   cost::WorkPrices prices(batch.precision, cluster, cost::busy_ranks(cluster, ranks));
   // Kinds of layers: the model's layers are few kinds, many times.
   std::vector<const LayerSpec*> kinds;

@@ -8,6 +8,7 @@
 
 #include <galvatron/core/dtype.hpp>
 #include <galvatron/core/units.hpp>
+#include <galvatron/cost/trainer.hpp>
 #include <galvatron/strategy/schedule_kind.hpp>
 #include <galvatron/strategy/space.hpp>
 #include <galvatron/strategy/spec.hpp>
@@ -24,6 +25,7 @@ struct SearchOptions {
   std::int64_t sequence = 0;      ///< tokens of a sample; 0: the model's positions
   Bytes memory{};                 ///< of each rank; 0: what the device has
   Precision precision = Precision::bf16;
+  cost::Trainer trainer = cost::Trainer::galvatron;  ///< whose code the plan is for
   Space space{};
   std::vector<ScheduleKind> schedules{ScheduleKind::one_f_one_b, ScheduleKind::gpipe};
   Algorithm algorithm = Algorithm::exact;

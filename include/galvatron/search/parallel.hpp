@@ -1,40 +1,138 @@
-// Independent pieces of work on several threads.
+// Independent pieces of work on several threads. A piece may itself have pieces: threads with nothing to do take them.
 #pragma once
 
 #include <algorithm>
 #include <atomic>
 #include <cstddef>
 #include <exception>
+#include <mutex>
+#include <system_error>
 #include <thread>
 #include <vector>
 
 namespace galvatron::search {
 
-/// Calls `piece(i)` for i = 0..count-1 on up to `threads` threads, this one included; rethrows what a piece throws.
-template <class F>
-void in_parallel(std::size_t count, int threads, F&& piece) {
-  const std::size_t workers = std::min(count, static_cast<std::size_t>(std::max(1, threads)));
-  if (workers <= 1) {
-    for (std::size_t i = 0; i < count; ++i) piece(i);
-    return;
-  }
-  std::atomic<std::size_t> next{0};
-  std::vector<std::exception_ptr> failures(workers);
-  const auto work = [&](std::size_t worker) {
+/// Threads that share work. One that calls `each` works on its pieces itself; the others help where something is left,
+/// the newest work first, so that pieces within pieces are not waited for.
+class Team {
+ public:
+  /// @param threads  the caller included; fewer where the machine gives no more
+  explicit Team(int threads) {
     try {
-      for (std::size_t i = next++; i < count; i = next++) piece(i);
-    } catch (...) {
-      failures[worker] = std::current_exception();
-      next = count;
+      for (int i = 1; i < threads; ++i) helpers_.emplace_back([this] { help_until_end(); });
+    } catch (const std::system_error&) {
+      return;
+    }
+  }
+  Team(const Team&) = delete;
+  Team& operator=(const Team&) = delete;
+  ~Team() {
+    ended_ = true;
+    announce();
+  }
+
+  [[nodiscard]] bool alone() const { return helpers_.empty(); }
+  /// Whether a thread has nothing to do: small pieces are not worth announcing otherwise.
+  [[nodiscard]] bool has_time() const { return idle_.load(std::memory_order_relaxed) > 0; }
+
+  /// Calls `piece(i)` for i = 0..count-1 on all threads that have time, this one included; rethrows what a piece
+  /// throws.
+  template <class F>
+  void each(std::size_t count, const F& piece) {
+    if (alone() || count < 2) {
+      for (std::size_t i = 0; i < count; ++i) piece(i);
+      return;
+    }
+    Job job(count, &piece, [](const void* context, std::size_t i) { (*static_cast<const F*>(context))(i); });
+    {
+      const std::scoped_lock lock(mutex_);
+      jobs_.push_back(&job);
+    }
+    announce();
+    job.work();
+    while (true) {
+      const unsigned seen = news_.load();
+      {
+        const std::scoped_lock lock(mutex_);
+        std::erase(jobs_, &job);  // nobody else begins
+        if (job.helpers == 0) break;
+      }
+      if (!help()) wait_for_news(seen);
+    }
+    if (job.failure) std::rethrow_exception(job.failure);
+  }
+
+ private:
+  struct Job {
+    std::size_t count;
+    const void* context;
+    void (*call)(const void*, std::size_t);
+    std::atomic<std::size_t> next{0};
+    std::atomic<bool> failed{false};
+    std::exception_ptr failure;
+    int helpers = 0;  // guarded by the team's mutex
+
+    Job(std::size_t pieces, const void* piece, void (*one)(const void*, std::size_t))
+        : count(pieces), context(piece), call(one) {}
+    void work() {
+      try {
+        for (std::size_t i = next++; i < count; i = next++) call(context, i);
+      } catch (...) {
+        if (!failed.exchange(true)) failure = std::current_exception();
+        next = count;
+      }
     }
   };
-  {
-    std::vector<std::jthread> others;
-    for (std::size_t worker = 1; worker < workers; ++worker) others.emplace_back(work, worker);
-    work(0);
+
+  void announce() {
+    ++news_;
+    news_.notify_all();
   }
-  for (const std::exception_ptr& failure : failures)
-    if (failure) std::rethrow_exception(failure);
+  // Work comes in quick succession: sleeping at once would cost more than it saves.
+  void wait_for_news(unsigned seen) {
+    ++idle_;
+    for (int i = 0; i < 2000 && news_.load(std::memory_order_relaxed) == seen; ++i) {
+    }
+    if (news_.load(std::memory_order_relaxed) == seen) news_.wait(seen);
+    --idle_;
+  }
+  // Helps with the newest job that has pieces left; false when there is none.
+  bool help() {
+    Job* job = nullptr;
+    {
+      const std::scoped_lock lock(mutex_);
+      for (std::size_t i = jobs_.size(); i-- > 0 && job == nullptr;)
+        if (jobs_[i]->next.load() < jobs_[i]->count) job = jobs_[i];
+      if (job == nullptr) return false;
+      ++job->helpers;
+    }
+    job->work();
+    {
+      const std::scoped_lock lock(mutex_);
+      --job->helpers;
+    }
+    announce();
+    return true;
+  }
+  void help_until_end() {
+    while (!ended_) {
+      const unsigned seen = news_.load();
+      if (!help() && !ended_) wait_for_news(seen);
+    }
+  }
+
+  std::mutex mutex_;
+  std::vector<Job*> jobs_;  // with pieces that nobody has begun, perhaps
+  std::atomic<unsigned> news_{0};
+  std::atomic<int> idle_{0};
+  std::atomic<bool> ended_{false};
+  std::vector<std::jthread> helpers_;  // last: they end before the rest does
+};
+
+/// Calls `piece(i)` for i = 0..count-1 on up to `threads` threads, this one included; rethrows what a piece throws.
+template <class F>
+void in_parallel(std::size_t count, int threads, const F& piece) {
+  Team(std::min(std::max(1, threads), static_cast<int>(std::min<std::size_t>(count, 1 << 20)))).each(count, piece);
 }
 
 }  // namespace galvatron::search

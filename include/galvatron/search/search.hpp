@@ -19,6 +19,7 @@
 #include <galvatron/model/spec.hpp>
 #include <galvatron/search/bmw.hpp>
 #include <galvatron/search/cases.hpp>
+#include <galvatron/search/core_problem.hpp>
 #include <galvatron/search/options.hpp>
 #include <galvatron/search/parallel.hpp>
 #include <galvatron/search/schemes.hpp>
@@ -65,7 +66,11 @@ class BestOf {
 class Search {
  public:
   Search(const Cluster& cluster, const SearchOptions& options, std::vector<Case> cases)
-      : cluster_(cluster), options_(options), cases_(std::move(cases)), best_(options.memory) {
+      : cluster_(cluster),
+        options_(options),
+        cases_(std::move(cases)),
+        team_(std::min(options.threads, most_threads)),
+        best_(options.memory) {
     for (const Case& c : cases_)
       if (!by_stages(c.stages())) degrees_.emplace_back(c.stages(), BestOf(options.memory));
     for (std::size_t i = 0; i < std::size(schemes); ++i) scheme_best_.emplace_back(options.memory);
@@ -75,23 +80,24 @@ class Search {
     SearchResult out;
     out.statistics.cases = static_cast<int>(cases_.size());
     std::vector<std::vector<UniformPlan>> uniform(cases_.size());
-    in_parallel(cases_.size(), options_.threads, [&](std::size_t i) { uniform[i] = UniformPlans(cases_[i]).best(); });
+    team_.each(cases_.size(), [&](std::size_t i) { uniform[i] = UniformPlans(cases_[i]).best(); });
     for (std::size_t i = 0; i < cases_.size(); ++i) try_uniform(cases_[i], uniform[i]);
     uniform.clear();
     bounds_.resize(cases_.size());
-    in_parallel(cases_.size(), options_.threads, [&](std::size_t i) {
+    team_.each(cases_.size(), [&](std::size_t i) {
       if (options_.algorithm == Algorithm::exact) drop_superfluous(cases_[i].problem);
       bounds_[i] = bound_of(cases_[i]);
     });
     for (std::size_t i = 0; i < cases_.size(); ++i) order_.emplace_back(bounds_[i], i);
     std::sort(order_.begin(), order_.end());
-    // A quick pass with few labels finds good plans; others, pruned by them, prove or improve, easy cases first.
+    // Quick passes, over the likeliest choices and with few labels, find good plans; others, pruned by them, prove or
+    // improve, easy cases first.
     std::vector<std::size_t> open;
     for (const auto& [bound, index] : order_) open.push_back(index);
     if (options_.algorithm == Algorithm::bmw)
       open = solve(open, 0, out.statistics);
     else
-      for (const std::size_t labels : {std::size_t{6}, std::size_t{64}, options_.labels})
+      for (const std::size_t labels : {core_pass, std::size_t{6}, std::size_t{64}, options_.labels})
         open = solve(open, std::min(labels, options_.labels), out.statistics);
     out.statistics.proven = open.empty();
     out.statistics.labels = work_;
@@ -135,7 +141,7 @@ class Search {
     bool searched = false;
     std::int64_t work = 0;
   };
-  [[nodiscard]] Attempt attempt(std::size_t index, std::size_t labels) const {
+  [[nodiscard]] Attempt attempt(std::size_t index, std::size_t labels) {
     const Case& c = cases_[index];
     const double upper = upper_for(c);
     Attempt out;
@@ -143,8 +149,14 @@ class Search {
     Limits limits;
     limits.labels = labels;
     limits.work = std::max<std::int64_t>(0, (most_work - work_) / static_cast<std::int64_t>(group));
-    Solver solver(c.problem, limits);
     out.searched = true;
+    if (labels == core_pass && options_.algorithm == Algorithm::exact) {
+      limits.labels = std::min<std::size_t>(48, options_.labels);
+      out.found = CoreProblem(c.problem, 8).fastest(upper, limits, &team_, out.work);
+      out.proven = false;
+      return out;
+    }
+    Solver solver(c.problem, limits, &team_);
     if (options_.algorithm == Algorithm::bmw) {
       Bmw bmw(c.problem);
       out.found = bmw.run();
@@ -166,7 +178,7 @@ class Search {
     for (std::size_t first = 0; first < open.size(); first += group) {
       const std::size_t count = std::min(group, open.size() - first);
       std::vector<Attempt> attempts(count);
-      in_parallel(count, options_.threads, [&](std::size_t i) { attempts[i] = attempt(open[first + i], labels); });
+      team_.each(count, [&](std::size_t i) { attempts[i] = attempt(open[first + i], labels); });
       for (std::size_t i = 0; i < count; ++i) {
         const Case& c = cases_[open[first + i]];
         work_ += attempts[i].work;
@@ -218,7 +230,7 @@ class Search {
     for (const Case& c : cases_) {
       Limits limits;
       limits.labels = 1 << 16;  // memory alone has few labels: never thinned, so the answer is exact
-      const auto found = Solver(c.problem, limits).smallest(least);
+      const auto found = Solver(c.problem, limits, &team_).smallest(least);
       if (!found) continue;
       least = found->cost.peak;
       smallest = candidate_of(c, found->plan, found->cost, cluster_);
@@ -228,12 +240,15 @@ class Search {
     out.smallest_memory = smallest->peak;
   }
 
+  static constexpr int most_threads = 256;
+  static constexpr std::size_t core_pass = 0;           // instead of a number of labels
   static constexpr std::size_t group = 4;               // cases
   static constexpr std::int64_t most_work = 5'000'000;  // labels: nearly a second
 
   const Cluster& cluster_;
   const SearchOptions& options_;
   std::vector<Case> cases_;
+  Team team_;
   std::vector<double> bounds_;  // of every case
   std::vector<std::pair<double, std::size_t>> order_;
   BestOf best_;

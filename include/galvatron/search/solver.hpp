@@ -17,9 +17,11 @@
 
 #include <galvatron/search/bounds.hpp>
 #include <galvatron/search/cuts.hpp>
+#include <galvatron/search/parallel.hpp>
 #include <galvatron/search/problem.hpp>
 #include <galvatron/search/segments.hpp>
 #include <galvatron/search/stage_search.hpp>
+#include <galvatron/search/workspace_bound.hpp>
 
 namespace galvatron::search {
 
@@ -32,9 +34,11 @@ class Solver {
  public:
   static constexpr double infinite = std::numeric_limits<double>::infinity();
 
-  explicit Solver(const Problem& problem, Limits limits = {})
+  /// @param team  shares the work on the problem; the answers are the same without one
+  explicit Solver(const Problem& problem, Limits limits = {}, Team* team = nullptr)
       : problem_(problem),
         limits_(limits),
+        team_(team),
         bounds_(problem),
         segments_(problem, problem.stages() == 1 ? bounds_.once_share() : 0.0),
         loads_(problem, Cuts::share(problem)),
@@ -46,7 +50,7 @@ class Solver {
   [[nodiscard]] double bound() const {
     if (!bounds_.may_fit()) return infinite;
     if (problem_.stages() == 1)
-      return std::max(bounds_.seconds(), bounds_.single_stage(segments_.seconds(0, 0, problem_.count())));
+      return std::max(bounds_.seconds(), bounds_.single_stage(least_with_workspace(problem_, bounds_.once_share())));
     return std::max(bounds_.seconds(), cuts_.bound());
   }
 
@@ -344,6 +348,7 @@ class Solver {
 
   const Problem& problem_;
   Limits limits_;
+  Team* team_;
   Bounds bounds_;
   Segments segments_;
   Segments loads_;

@@ -15,6 +15,7 @@
 #include <galvatron/search/bounds.hpp>
 #include <galvatron/search/cuts.hpp>
 #include <galvatron/search/label.hpp>
+#include <galvatron/search/parallel.hpp>
 #include <galvatron/search/problem.hpp>
 #include <galvatron/search/segments.hpp>
 
@@ -99,8 +100,10 @@ struct StageRole {
 class StageTable {
  public:
   /// @param within  stages beyond it are of no use
+  /// @param team    shares the work on a layer; the table is the same without one
   StageTable(const Problem& problem, const Bounds& bounds, const Segments& segments, const Segments& loads,
-             const StageRole& role, const Limits& limits, std::int64_t budget, const StageLimit& within)
+             const StageRole& role, const Limits& limits, std::int64_t budget, const StageLimit& within,
+             Team* team = nullptr)
       : problem_(problem),
         bounds_(bounds),
         segments_(segments),
@@ -108,7 +111,8 @@ class StageTable {
         role_(role),
         limits_(limits),
         budget_(budget),
-        within_(within) {
+        within_(within),
+        team_(team) {
     once_weight_ = bounds.once_share();
     merge_ = problem.stages() == 1 && !limits.memory_only;  // the objective is one sum then, and time alone carries it
     build();
@@ -137,6 +141,8 @@ class StageTable {
   }
 
  private:
+  static constexpr std::size_t worth_sharing = 16;  // labels: with fewer a layer takes no longer than waking a thread
+
   struct Step {
     std::vector<Label> labels;        // of all classes, one after the other
     std::vector<std::size_t> begins;  // (classes + 1)
@@ -220,15 +226,22 @@ class StageTable {
            bounds_.with_stage(role_.stage, role_.begin, layer + 1, label) >= within_.seconds;
   }
 
+  // What a piece of work on one layer made; pieces run on any thread, so each counts for itself.
+  struct Made {
+    std::vector<Label> labels;
+    std::int64_t work = 0;
+    bool thinned = false;
+  };
+
   // Labels that reach `layer` in a layout, before its choice is made.
-  void arrive(int layer, const TypeIndex::Class& to, const Step* before, std::vector<Label>& out) {
-    out.clear();
+  void arrive(int layer, const TypeIndex::Class& to, const Step* before, Made& out) const {
+    out.labels.clear();
     const std::int64_t carried = slots_of(layer).flight * to.carried;
     if (before == nullptr) {
       Label label;
       label.kept = label.top = problem_.fixed + carried + (role_.first ? 0 : to.input);
       if (!role_.first && !limits_.memory_only) label.time = label.ramp = problem_.receive_input(layer, to.layout);
-      out.push_back(label);
+      out.labels.push_back(label);
       return;
     }
     const bool new_chunk =
@@ -251,43 +264,65 @@ class StageTable {
         Label label = before->labels[i];
         label.parent = static_cast<std::int32_t>(i);
         label.add(seconds, seconds, 0, kept, space);
-        out.push_back(label);
+        out.labels.push_back(label);
       }
     }
-    work_ += static_cast<std::int64_t>(out.size());
-    if (sources > 1) thinned_ |= keep_best(out, limits_.labels, once_weight_);
+    out.work += static_cast<std::int64_t>(out.labels.size());
+    if (sources > 1) out.thinned |= keep_best(out.labels, limits_.labels, once_weight_);
+  }
+
+  // Labels after `layer`, with a choice of the class `to`, from those that arrive.
+  void choose(int layer, const TypeIndex::Class& to, const std::vector<Label>& arrivals, Made& out) const {
+    const LayerType& type = problem_.types[static_cast<std::size_t>(problem_.layers[static_cast<std::size_t>(layer)])];
+    const Slots slots = slots_of(layer);
+    out.labels.clear();
+    for (const std::int32_t j : to.choices) {
+      const Choice& c = type[static_cast<std::size_t>(j)];
+      const double time = limits_.memory_only ? 0 : c.seconds() + (merge_ ? once_weight_ * c.once() : 0);
+      const double ramp = limits_.memory_only ? 0 : merge_ ? time : problem_.objective.ramp_of(c);
+      const double once = limits_.memory_only || merge_ ? 0 : c.once();
+      const std::int64_t kept = slots.kept(c);
+      const std::int64_t space = std::max(c.forward_workspace, c.activation + c.backward_workspace);
+      out.work += static_cast<std::int64_t>(arrivals.size());
+      for (Label label : arrivals) {
+        label.add(time, ramp, once, kept, space);
+        if (hopeless(label, layer)) continue;
+        label.choice = j;
+        out.labels.push_back(label);
+      }
+    }
+    out.thinned |= keep_best(out.labels, limits_.labels, once_weight_);
   }
 
   Step extend(int layer, const Step* before) {
     Step step;
     step.index = &index_of(layer);
+    const auto& classes = step.index->classes;
+    std::vector<std::size_t> groups;  // where classes begin that get the same labels
+    for (std::size_t c = 0; c < classes.size(); ++c)
+      if (c == 0 || !classes[c].begins_like(classes[c - 1])) groups.push_back(c);
+    const std::size_t count = groups.size();
+    groups.push_back(classes.size());
+    if (arrivals_.size() < count) arrivals_.resize(count);
+    if (made_.size() < classes.size()) made_.resize(classes.size());
+    const auto extend_group = [&](std::size_t g) {
+      arrive(layer, classes[groups[g]], before, arrivals_[g]);
+      for (std::size_t c = groups[g]; c < groups[g + 1]; ++c) choose(layer, classes[c], arrivals_[g].labels, made_[c]);
+    };
+    if (team_ != nullptr && before != nullptr && before->labels.size() >= worth_sharing && team_->has_time())
+      team_->each(count, extend_group);
+    else
+      for (std::size_t g = 0; g < count; ++g) extend_group(g);
     step.begins.push_back(0);
-    const LayerType& type = problem_.types[static_cast<std::size_t>(problem_.layers[static_cast<std::size_t>(layer)])];
-    const Slots slots = slots_of(layer);
-    const TypeIndex::Class* arrived = nullptr;
-    for (const TypeIndex::Class& to : step.index->classes) {
-      if (arrived == nullptr || !to.begins_like(*arrived)) arrive(layer, to, before, arrivals_);
-      arrived = &to;
-      made_.clear();
-      for (const std::int32_t j : to.choices) {
-        const Choice& c = type[static_cast<std::size_t>(j)];
-        const double time = limits_.memory_only ? 0 : c.seconds() + (merge_ ? once_weight_ * c.once() : 0);
-        const double ramp = limits_.memory_only ? 0 : merge_ ? time : problem_.objective.ramp_of(c);
-        const double once = limits_.memory_only || merge_ ? 0 : c.once();
-        const std::int64_t kept = slots.kept(c);
-        const std::int64_t space = std::max(c.forward_workspace, c.activation + c.backward_workspace);
-        work_ += static_cast<std::int64_t>(arrivals_.size());
-        for (Label label : arrivals_) {
-          label.add(time, ramp, once, kept, space);
-          if (hopeless(label, layer)) continue;
-          label.choice = j;
-          made_.push_back(label);
-        }
-      }
-      thinned_ |= keep_best(made_, limits_.labels, once_weight_);
-      step.labels.insert(step.labels.end(), made_.begin(), made_.end());
+    for (std::size_t c = 0; c < classes.size(); ++c) {
+      step.labels.insert(step.labels.end(), made_[c].labels.begin(), made_[c].labels.end());
       step.begins.push_back(step.labels.size());
     }
+    for (std::vector<Made>* all : {&arrivals_, &made_})
+      for (Made& one : *all) {
+        work_ += std::exchange(one.work, 0);
+        thinned_ |= std::exchange(one.thinned, false);
+      }
     return step;
   }
 
@@ -331,8 +366,9 @@ class StageTable {
   std::vector<std::int64_t> suffix_;
   std::vector<Step> steps_;
   std::vector<std::vector<StageOption>> options_;
-  std::vector<Label> arrivals_;
-  std::vector<Label> made_;
+  std::vector<Made> arrivals_;  // of every group of classes that begin alike
+  std::vector<Made> made_;      // of every class
+  Team* team_;
 };
 
 }  // namespace galvatron::search

@@ -65,13 +65,15 @@ struct ActivationLayout {
 };
 
 /// Megatron sequence parallelism cuts sequences over tensor ranks, Ulysses and ring attention over context ranks (ring:
-/// zigzag). Layouts are equal where every rank holds the same tokens, whatever the strategy is called.
+/// zigzag), and Megatron's with a context degree over both. Layouts are equal where every rank holds the same tokens,
+/// whatever the strategy is called.
 constexpr ActivationLayout activation_layout(const StrategySpec& spec, int first_rank, std::int64_t microbatch,
                                              std::int64_t sequence) {
   const bool megatron = spec.sequence == SequenceKind::megatron;
-  return {first_rank, megatron ? 1 : spec.tensor,          megatron ? spec.tensor : spec.context,
-          spec.data,  spec.sequence == SequenceKind::ring, microbatch,
-          sequence};
+  const bool ring = spec.sequence == SequenceKind::ring || (megatron && spec.context > 1);
+  return {
+      first_rank, megatron ? 1 : spec.tensor, (megatron ? spec.tensor : 1) * spec.context, spec.data, ring, microbatch,
+      sequence};
 }
 
 /// The part of `to.region(receiver, receiver_piece)` that `sender` supplies out of `from.region(sender, sender_piece)`

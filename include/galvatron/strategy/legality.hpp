@@ -41,8 +41,6 @@ constexpr bool is_split_over_context(SequenceKind kind) {
   RULE(::galvatron::detail::is_split_over_context((s).sequence) && (s).context == 1,                                 \
        "Ulysses and ring attention split sequences over context-parallel ranks: they need a context degree of at "   \
        "least 2.")                                                                                                   \
-  RULE((s).context > 1 && (s).sequence == ::galvatron::SequenceKind::megatron,                                       \
-       "Megatron sequence parallelism and context parallelism would both split the sequence: choose one of them.")   \
   RULE((s).context > 1 && (s).sequence == ::galvatron::SequenceKind::none,                                           \
        "context parallelism needs to know how sequences are split: choose Ulysses or ring.")                         \
   RULE((s).expert > 1 && (s).data % (s).expert != 0,                                                                 \
@@ -78,7 +76,8 @@ constexpr bool splits_over_context(const LayerSpec& layer) {
 
 /// Ring attention lays out sequences in two chunks a rank.
 constexpr bool splits_sequence_evenly(const StrategySpec& spec, std::int64_t sequence) {
-  if (spec.sequence == SequenceKind::megatron) return sequence % spec.tensor == 0;
+  if (spec.sequence == SequenceKind::megatron)
+    return sequence % (std::int64_t{spec.tensor} * spec.context * (spec.context > 1 ? 2 : 1)) == 0;
   return sequence % (std::int64_t{spec.context} * (spec.sequence == SequenceKind::ring ? 2 : 1)) == 0;
 }
 
@@ -95,14 +94,14 @@ constexpr std::string_view why_unfit(const LayerSpec& layer, const StrategySpec&
   if ((layer.patch_width > 0 || layer.window > 0) && sequence != layer.positions)
     return "an image is a sequence of all the model's positions.";
   if (layer.kind == LayerKind::block) {
-    if (!splits_heads_evenly(layer, spec)) {
+    if (layer.part != BlockPart::mlp && !splits_heads_evenly(layer, spec)) {
       if (layer.heads % spec.tensor == 0 && layer.kv_heads % spec.tensor == 0)
         return "Ulysses exchanges heads: tensor times context degree divides the query heads, and the key/value heads "
                "of a tensor rank are a multiple or a divisor of the context degree.";
       return layer.heads % spec.tensor != 0 ? "the tensor degree does not divide the attention heads."
                                             : "the tensor degree does not divide the key/value heads.";
     }
-    if (layer.ffn % spec.tensor != 0) return "the tensor degree does not divide the width of the MLP.";
+    if (layer.part != BlockPart::attention && layer.ffn % spec.tensor != 0) return "the tensor degree does not divide the width of the MLP.";
     if (layer.merges && layer.hidden % spec.tensor != 0) return "the tensor degree does not divide the hidden size.";
   }
   if (spec.context > 1 && !splits_over_context(layer))
@@ -114,7 +113,9 @@ constexpr std::string_view why_unfit(const LayerSpec& layer, const StrategySpec&
     if (!splits_sequence_evenly(spec, part))
       return spec.sequence == SequenceKind::ring
                  ? "ring attention gives a rank two chunks of a sequence: twice the context degree divides it."
-                 : "Megatron sequence parallelism needs a sequence that the tensor degree divides.";
+                 : "Megatron sequence parallelism needs a sequence that the tensor degree divides; with context ranks, "
+                   "twice "
+                   "the product of both degrees.";
   if (samples % spec.data != 0) return "the data degree does not divide the samples of a micro-batch.";
   return {};
 }

@@ -9,7 +9,8 @@ namespace galvatron {
 /// How the tokens of a sequence are split over ranks inside a layer.
 enum class SequenceKind : std::uint8_t {
   none,      ///< every rank holds whole sequences
-  megatron,  ///< between the tensor-parallel regions activations are split along the sequence (Korthikanti et al.)
+  megatron,  ///< between the tensor-parallel regions activations are split along the sequence (Korthikanti et al.);
+             ///< with a context degree, sequences are also split over context ranks, with ring attention
   ulysses,   ///< sequences split, heads exchanged around attention by all-to-all
   ring,      ///< sequences split in zigzag, keys and values travel around a ring
 };

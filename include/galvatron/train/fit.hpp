@@ -37,6 +37,9 @@ Result<void> check_runnable(const Plan& plan, const ModelSpec& model) {
   if (why.empty()) why = why_unfit(plan, model);
   if (!why.empty()) return usage_error("cannot train " + model.name + " with this plan: " + why);
   if (auto done = nn::check_implemented(model); !done) return done;
+  if (plan.trainer != cost::Trainer::galvatron)
+    return usage_error("the plan is for " + std::string(name_of(plan.trainer)) +
+                       ", whose memory and time are not those of this runtime: plan without --trainer");
   const auto check = [](const std::string& layer, const StrategySpec& spec) -> Result<void> {
     if (!is_instantiated(List{}, spec)) return usage_error(layer + ": " + not_instantiated<List>(spec).message);
     return {};

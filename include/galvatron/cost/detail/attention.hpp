@@ -35,7 +35,7 @@ class AttentionCounts {
   explicit constexpr AttentionCounts(const LayerShape& shape)
       : s_(shape),
         ulysses_(shape.spec.sequence == SequenceKind::ulysses),
-        ring_(shape.spec.sequence == SequenceKind::ring),
+        ring_(shape.spec.sequence == SequenceKind::ring || (shape.cut && shape.c > 1)),
         heads_(ulysses_ ? shape.heads / shape.c : shape.heads),
         kv_heads_(ulysses_ ? larger(shape.kv_heads / shape.c, 1) : shape.kv_heads),
         rows_(ulysses_ ? shape.rows * shape.c : shape.rows),
@@ -103,7 +103,14 @@ class AttentionCounts {
 
  private:
   [[nodiscard]] constexpr Work attention(WorkKind kind, std::int64_t queries, std::int64_t keys, bool causal) const {
-    return {.kind = kind, .m = s_.b * heads_, .n = queries, .k = keys, .l = s_.layer.head_dim, .causal = causal};
+    return {.kind = kind,
+            .m = s_.b * heads_,
+            .n = queries,
+            .k = keys,
+            .l = s_.layer.head_dim,
+            .causal = causal,
+            .unfused = !s_.habits.fused_attention,
+            .dropout = !s_.habits.fused_attention && s_.habits.dropout};
   }
   [[nodiscard]] constexpr Work in_context_group(WorkKind kind, std::int64_t bytes) const {
     Work work = compute(kind, bytes, kind == WorkKind::send ? 1 : s_.c, kind == WorkKind::send ? s_.c : 0);

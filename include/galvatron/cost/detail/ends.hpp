@@ -95,7 +95,8 @@ constexpr LayerCounts head_counts(const LayerShape& s) {
   const bool pooled = s.layer.head == HeadKind::classifier;
   const bool transformed = s.layer.head == HeadKind::masked_language;
   const std::int64_t rows = pooled ? s.b : s.rows;  // with logits
-  const std::int64_t chunk = head_chunk_rows(rows);
+  const bool whole = s.habits.whole_logits;
+  const std::int64_t chunk = whole ? rows : head_chunk_rows(rows);
   WorkList& forward = out.forward;
 
   table.acquire(forward);
@@ -155,7 +156,7 @@ constexpr LayerCounts head_counts(const LayerShape& s) {
   out.stash = {s.activation() + aligned_bytes(rows * 4)};
   out.forward_workspace = {table.gathered_bytes() + rest.gathered_bytes() + table.gradient_bytes() +
                            rest.gradient_bytes() + s.whole_activation() + aligned_bytes(s.rows_local * 2 * 4) +
-                           aligned_bytes(chunk * v * s.e) + aligned_bytes(s.t * chunk * 3 * 4) +
+                           aligned_bytes(chunk * v * (whole ? 2 * s.e + 4 : s.e)) + aligned_bytes(s.t * chunk * 3 * 4) +
                            aligned_bytes(chunk * 4) + (transformed ? 2 * s.activation() : 0)};
   return out;
 }

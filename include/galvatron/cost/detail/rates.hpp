@@ -168,7 +168,27 @@ constexpr double attention_model_seconds(const Work& w, Precision precision, con
   return device.launch.value + std::max(flops_of(once).count / (peak * share), streamed);
 }
 
+/// Attention in single kernels: the scores of all pairs of tokens are written, masked, normalised, dropped and read
+/// again, in backward with their gradients. Products are priced like any other, the rest by its bytes: forward reads
+/// and writes the scores once for the softmax and once for dropout, backward reads gradient and scores and writes the
+/// gradient, and as much for dropout. Masks are a byte.
+constexpr double unfused_attention_seconds(const Work& w, Precision precision, const DeviceSpec& device) {
+  const double e = static_cast<double>(element_bytes(precision));
+  const double scores = real(w.m) * real(w.n) * real(w.k);
+  const auto product = [&](WorkKind kind, std::int64_t rows, std::int64_t columns, std::int64_t depth) {
+    return gemm_model_seconds({.kind = kind, .m = w.m * rows, .n = columns, .k = depth}, precision, device);
+  };
+  const auto pass = [&](double bytes) { return device.launch.value + streaming_seconds(device, bytes * scores); };
+  const double dropped = w.dropout ? pass(2 * e + 1) : 0;
+  if (w.kind == WorkKind::attention_forward)
+    return product(WorkKind::gemm_nt, w.n, w.k, w.l) + pass(2 * e) + dropped +
+           product(WorkKind::gemm_nt, w.n, w.l, w.k);
+  return product(WorkKind::gemm_nn, w.k, w.l, w.n) + product(WorkKind::gemm_nt, w.n, w.k, w.l) + dropped + pass(3 * e) +
+         product(WorkKind::gemm_nn, w.n, w.l, w.k) + product(WorkKind::gemm_nn, w.k, w.l, w.n);
+}
+
 constexpr double attention_seconds(const Work& w, Precision precision, const Cluster& cluster, int busy) {
+  if (w.unfused) return unfused_attention_seconds(w, precision, cluster.device) * oversubscription(cluster, busy);
   const Pass pass = w.kind == WorkKind::attention_forward ? Pass::forward : Pass::backward;
   const double tokens = w.n == w.k ? real(w.n) : std::sqrt(real(w.n) * real(w.k));
   // A table of the other mask serves too: the FLOPs differ by two.

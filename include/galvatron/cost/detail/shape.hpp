@@ -6,6 +6,7 @@
 #include <galvatron/core/dtype.hpp>
 #include <galvatron/core/units.hpp>
 #include <galvatron/cost/counts.hpp>
+#include <galvatron/cost/trainer.hpp>
 #include <galvatron/cost/work.hpp>
 #include <galvatron/model/spec.hpp>
 #include <galvatron/strategy/parameters.hpp>
@@ -26,6 +27,7 @@ struct LayerShape {
   std::int64_t rows_local;  // of them, between tensor-parallel regions
   std::int64_t h, heads, kv_heads, q, kv, qkv, ffn, ffn_in, e;
   bool cut;  // Megatron sequence parallelism
+  Habits habits;
 
   constexpr LayerShape(const LayerSpec& l, const StrategySpec& s, const Batch& bt)
       : layer(l),
@@ -48,13 +50,14 @@ struct LayerShape {
         ffn(l.ffn / t),
         ffn_in(l.ffn_inputs() / t),
         e(element_bytes(bt.precision)),
-        cut(s.sequence == SequenceKind::megatron) {}
+        cut(s.sequence == SequenceKind::megatron),
+        habits(habits_of(bt.trainer)) {}
 
   [[nodiscard]] constexpr std::int64_t activation() const { return aligned_bytes(rows_local * h * e); }
   [[nodiscard]] constexpr std::int64_t whole_activation() const { return aligned_bytes(rows * h * e); }
   /// Of so many elements a sample, what a rank holds between layers.
   [[nodiscard]] constexpr Bytes local_bytes(std::int64_t elements) const {
-    return {aligned_bytes(elements * b / (cut ? t : c) * e)};
+    return {aligned_bytes(elements * b / (cut ? t * c : c) * e)};
   }
   [[nodiscard]] constexpr ParameterLayout parameters(ParameterPart part) const {
     return parameter_layout(layer, part, spec.tensor, spec.data * spec.context);

@@ -23,7 +23,7 @@ class StoreCounts {
     const std::int64_t gradients = zero_ >= 2 ? shard : n_;
     const std::int64_t optimizer = zero_ >= 1 ? shard : n_;
     const std::int64_t master = s_.batch.precision == Precision::fp32 ? 0 : 4;
-    return {parameters * s_.e + gradients * 4 + optimizer * (8 + master)};
+    return {parameters * s_.e + gradients * s_.habits.gradient_bytes + optimizer * (8 + master)};
   }
   /// Bytes of the gathered parameters while the layer works.
   [[nodiscard]] constexpr std::int64_t gathered_bytes() const { return zero_ == 3 ? n_ * s_.e : 0; }
@@ -38,13 +38,14 @@ class StoreCounts {
   constexpr void close_gradients(WorkList& out) const {
     if (n_ == 0 || zero_ < 2) return;
     sum_whole(out);
-    out.push(data_group(WorkKind::reduce_scatter, n_ * 4));
+    out.push(data_group(WorkKind::reduce_scatter, n_ * s_.habits.gradient_bytes));
     out.push(compute(WorkKind::add, n_ / s_.shards));
   }
   constexpr void synchronise(WorkList& out) const {
     if (n_ == 0 || zero_ >= 2) return;
     sum_whole(out);
-    if (s_.shards > 1) out.push(data_group(zero_ == 0 ? WorkKind::all_reduce : WorkKind::reduce_scatter, n_ * 4));
+    if (s_.shards > 1)
+      out.push(data_group(zero_ == 0 ? WorkKind::all_reduce : WorkKind::reduce_scatter, n_ * s_.habits.gradient_bytes));
   }
   /// @param in_norm  false for the second copy of a tied table: its gradient is in the norm once already
   constexpr void update(WorkList& out, bool in_norm = true) const {

@@ -1,0 +1,119 @@
+// The counts of one half of a Transformer block, attention or MLP, as a layer of its own. Where both halves have one
+// strategy they add up to the block of cost/detail/block.hpp, in work and in bytes; but for full recomputation, where
+// each half keeps its own input, so that the sum between them is kept, and attention's last product not repeated.
+#pragma once
+
+#include <cstdint>
+
+#include <galvatron/core/units.hpp>
+#include <galvatron/cost/counts.hpp>
+#include <galvatron/cost/detail/attention.hpp>
+#include <galvatron/cost/detail/shape.hpp>
+#include <galvatron/cost/detail/stores.hpp>
+#include <galvatron/cost/work.hpp>
+#include <galvatron/strategy/parameters.hpp>
+#include <galvatron/strategy/spec.hpp>
+
+namespace galvatron::cost::detail {
+
+class HalfBlock {
+ public:
+  explicit constexpr HalfBlock(const LayerShape& shape)
+      : s_(shape), region_(shape), core_(shape), attention_(shape.layer.part == BlockPart::attention) {}
+
+  /// @param whole  false: up to what backward needs
+  constexpr void forward(WorkList& out, bool whole) const {
+    out.push(compute(WorkKind::norm_forward, s_.rows_local, s_.h));
+    region_.enter(out);
+    out.push(compute(WorkKind::gemm_nt, s_.rows, attention_ ? s_.qkv : s_.ffn_in, s_.h));
+    if (attention_) {
+      rotate(out);
+      core_.forward(out);
+    }
+    if (!whole) return;
+    if (!attention_) out.push(compute(WorkKind::activation_forward, s_.rows, s_.ffn));
+    out.push(compute(WorkKind::gemm_nt, s_.rows, s_.h, inner()));
+    region_.leave(out);
+    out.push(compute(WorkKind::add, s_.rows_local * s_.h));
+  }
+
+  constexpr void backward(WorkList& out) const {
+    region_.enter(out);
+    if (!attention_) out.push(compute(WorkKind::activation_forward, s_.rows, s_.ffn));
+    if (attention_ && s_.spec.recompute == RecomputeKind::selective) core_.again(out);
+    linear(s_.h, inner(), s_.rows_local, out);
+    if (attention_) {
+      core_.backward(out);
+      rotate(out);
+    } else {
+      out.push(compute(WorkKind::activation_backward, s_.rows, s_.ffn));
+    }
+    out.push(compute(WorkKind::norm_forward, s_.rows_local, s_.h));
+    region_.enter(out);
+    linear(attention_ ? s_.qkv : s_.ffn_in, s_.h, s_.rows, out);
+    region_.leave(out);
+    out.push(compute(WorkKind::norm_backward, s_.rows_local, s_.h));
+  }
+
+  /// Kept beside the input, but for what the attention core gave.
+  [[nodiscard]] constexpr std::int64_t kept_bytes() const {
+    return aligned_bytes(s_.rows_local * 2 * 4) +
+           (attention_ ? core_.input_bytes() : aligned_bytes(s_.rows * s_.ffn_in * s_.e));
+  }
+  [[nodiscard]] constexpr std::int64_t result_bytes() const { return attention_ ? core_.result_bytes() : 0; }
+  /// Transient beside parameters, gradients and one whole activation; what is computed again left out.
+  [[nodiscard]] constexpr std::int64_t forward_transients() const {
+    return attention_ ? core_.forward_workspace() : aligned_bytes(s_.rows * s_.ffn * s_.e);
+  }
+  [[nodiscard]] constexpr std::int64_t backward_transients() const {
+    if (!attention_) return aligned_bytes(s_.rows * s_.ffn * s_.e);
+    return larger(s_.spec.recompute == RecomputeKind::selective ? core_.again_workspace() : 0,
+                  core_.backward_workspace());
+  }
+
+ private:
+  /// Width between the two linear layers.
+  [[nodiscard]] constexpr std::int64_t inner() const { return attention_ ? s_.q : s_.ffn; }
+  constexpr void rotate(WorkList& out) const {
+    if (s_.layer.position == PositionKind::rotary) out.push(compute(WorkKind::rotary, s_.rows, (s_.q + s_.qkv) / 2));
+  }
+  constexpr void linear(std::int64_t outputs, std::int64_t inputs, std::int64_t bias_rows, WorkList& out) const {
+    out.push(compute(WorkKind::gemm_tn, outputs, inputs, s_.rows));
+    out.push(compute(WorkKind::gemm_nn, s_.rows, inputs, outputs));
+    if (s_.layer.bias) out.push(compute(WorkKind::bias_gradient, bias_rows, outputs));
+  }
+
+  const LayerShape& s_;
+  RegionCounts region_;
+  AttentionCounts core_;
+  bool attention_;
+};
+
+constexpr LayerCounts half_block_counts(const LayerShape& s) {
+  LayerCounts out;
+  const HalfBlock half(s);
+  const ParameterLayout layout = s.parameters(ParameterPart::rest);
+  const StoreCounts store(s, layout);
+  const bool full = s.spec.recompute == RecomputeKind::full;
+  store.acquire(out.forward);
+  half.forward(out.forward, true);
+  store.acquire(out.backward);
+  store.open_gradients(out.backward);
+  if (full) half.forward(out.backward, false);
+  half.backward(out.backward);
+  store.close_gradients(out.backward);
+  store.synchronise(out.synchronise);
+  store.update(out.update);
+  out.states = store.states();
+  const std::int64_t results_again = s.spec.recompute == RecomputeKind::selective ? half.result_bytes() : 0;
+  const std::int64_t again = full ? half.kept_bytes() + half.result_bytes() : results_again;
+  const std::int64_t whole = s.whole_activation();
+  out.stash = {s.activation() + half.kept_bytes() + half.result_bytes() - again};
+  out.forward_workspace = {store.gathered_bytes() + again + whole + half.forward_transients()};
+  out.backward_workspace = {
+      store.gathered_bytes() + store.gradient_bytes() + again + whole +
+      larger((s.cut ? whole : 0) + half.backward_transients(), full ? half.forward_transients() : 0)};
+  return out;
+}
+
+}  // namespace galvatron::cost::detail

@@ -1,0 +1,80 @@
+// The core of a problem: the few choices of every layer type that a fast assignment is likely to have. It is solved
+// first, with many labels in little time; what it finds prunes the search of the whole problem, which alone can prove.
+// (Balas and Zemel, "An algorithm for large zero-one knapsack problems", 1980, solve knapsacks like that.)
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include <galvatron/search/bounds.hpp>
+#include <galvatron/search/problem.hpp>
+#include <galvatron/search/solver.hpp>
+
+namespace galvatron::search {
+
+class CoreProblem {
+ public:
+  /// @param most  choices of a type, beside the one that keeps least; tied ends keep all
+  CoreProblem(const Problem& problem, std::size_t most) : whole_(problem), core_(problem) {
+    const Bounds bounds(problem);
+    for (std::size_t i = 0; i < problem.types.size(); ++i) {
+      const int type = static_cast<int>(i);
+      const bool tied = problem.tied && (problem.layers.front() == type || problem.layers.back() == type);
+      kept_.push_back(likely(problem.types[i], bounds, tied ? problem.types[i].size() : most));
+      core_.types[i].clear();
+      for (const int choice : kept_.back())
+        core_.types[i].push_back(problem.types[i][static_cast<std::size_t>(choice)]);
+    }
+  }
+
+  /// The best assignment found, of the whole problem, with less than `upper` seconds; `work` grows by the labels made.
+  [[nodiscard]] std::optional<Solution> fastest(double upper, const Limits& limits, Team* team, std::int64_t& work) {
+    Solver solver(core_, limits, team);
+    std::optional<Solution> found = solver.fastest(upper);
+    work += solver.work();
+    if (!found) return found;
+    for (std::size_t layer = 0; layer < found->plan.choice.size(); ++layer) {
+      const auto type = static_cast<std::size_t>(whole_.layers[layer]);
+      int& choice = found->plan.choice[layer];
+      choice = kept_[type][static_cast<std::size_t>(choice)];
+    }
+    found->cost = evaluate(whole_, found->plan);
+    return found;
+  }
+
+ private:
+  // Those nearest to the cheapest at the prices of some stage, in their order.
+  [[nodiscard]] std::vector<int> likely(const LayerType& type, const Bounds& bounds, std::size_t most) const {
+    const int stages = whole_.stages();
+    std::vector<std::pair<double, int>> excess(type.size());
+    for (std::size_t j = 0; j < type.size(); ++j) excess[j] = {std::numeric_limits<double>::max(), static_cast<int>(j)};
+    for (int stage = 0; stage < stages;
+         stage = stage == 0 ? std::max(1, stages / 2) : std::max(stage + 1, stages - 1)) {
+      double least = std::numeric_limits<double>::max();
+      for (const Choice& c : type) least = std::min(least, bounds.priced(stage, c));
+      for (std::size_t j = 0; j < type.size(); ++j)
+        excess[j].first = std::min(excess[j].first, bounds.priced(stage, type[j]) - least);
+    }
+    const auto smaller = [&](const Choice& a, const Choice& b) {
+      return whole_.slots_of(0, 0).kept(a) < whole_.slots_of(0, 0).kept(b);
+    };
+    const auto smallest = static_cast<int>(std::min_element(type.begin(), type.end(), smaller) - type.begin());
+    std::sort(excess.begin(), excess.end());
+    std::vector<int> out{smallest};
+    for (std::size_t j = 0; j < std::min(most, excess.size()); ++j)
+      if (excess[j].second != smallest) out.push_back(excess[j].second);
+    std::sort(out.begin(), out.end());
+    return out;
+  }
+
+  const Problem& whole_;
+  Problem core_;
+  std::vector<std::vector<int>> kept_;  // of every type, the choices of the whole problem
+};
+
+}  // namespace galvatron::search

@@ -1,0 +1,59 @@
+#include <galvatron/search/core_problem.hpp>
+
+#include <doctest/doctest.h>
+
+#include <string>
+
+#include "random_problem.hpp"
+
+using namespace galvatron::search;
+
+TEST_CASE("the core's plan is one of the whole problem, and with all choices the best") {
+  int found = 0;
+  int best = 0;
+  for (unsigned seed = 0; seed < 1500; ++seed) {
+    std::mt19937 random(seed);
+    const Problem p = testing::random_problem(random);
+    const testing::BruteForce truth = testing::brute_force(p);
+    const std::string context = "seed " + std::to_string(seed);
+    INFO(context);
+    std::int64_t work = 0;
+    for (const std::size_t most : {std::size_t{1}, std::size_t{2}, std::size_t{100}}) {
+      const auto plan = CoreProblem(p, most).fastest(Solver::infinite, {}, nullptr, work);
+      if (most == 100 && truth.peak != std::numeric_limits<std::int64_t>::max())
+        REQUIRE(plan.has_value() == (truth.peak <= p.budget));
+      if (!plan) continue;
+      const Evaluation again = evaluate(p, plan->plan);
+      CHECK(again.seconds == plan->cost.seconds);
+      CHECK(again.peak <= p.budget);
+      CHECK(again.seconds >= truth.seconds * (1 - 1e-9));
+      if (most == 100) CHECK(again.seconds == doctest::Approx(truth.seconds).epsilon(1e-9));
+      if (most == 2) {
+        ++found;
+        best += again.seconds <= truth.seconds * (1 + 1e-9) ? 1 : 0;
+      }
+    }
+    CHECK(work > 0);
+  }
+  CHECK(best > found / 2);
+}
+
+TEST_CASE("a bound that knows the largest workspace holds, and is nearer than the least workspace gives") {
+  int nearer = 0;
+  for (unsigned seed = 0; seed < 3000; ++seed) {
+    std::mt19937 random(seed);
+    const Problem p = testing::random_problem(random);
+    if (p.stages() > 1) continue;
+    const testing::BruteForce truth = testing::brute_force(p);
+    if (truth.peak > p.budget) continue;
+    const std::string context = "seed " + std::to_string(seed);
+    INFO(context);
+    const Bounds bounds(p);
+    const double least = bounds.single_stage(least_with_workspace(p, bounds.once_share()));
+    const double plain = bounds.single_stage(Segments(p, bounds.once_share()).seconds(0, 0, p.count()));
+    CHECK(least <= truth.seconds * (1 + 1e-9));
+    CHECK(least >= plain * (1 - 1e-9));
+    nearer += least > plain * (1 + 1e-9) ? 1 : 0;
+  }
+  CHECK(nearer > 50);
+}
