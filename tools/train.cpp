@@ -22,12 +22,12 @@
 #include <galvatron/strategy/text.hpp>
 #include <galvatron/train/data/batches.hpp>
 #include <galvatron/train/data/token_source.hpp>
-#include <galvatron/train/metrics.hpp>
 
 #include "commands.hpp"
 #include "machine.hpp"
 #include "options.hpp"
 #include "plans.hpp"
+#include "run_files.hpp"
 #include "train_ranks.hpp"
 
 namespace galvatron::tools {
@@ -51,13 +51,8 @@ struct TrainArguments {
   double profile_seconds = 8;
   std::string save_plan;
   std::string save_cluster;
-  double learning_rate = 1e-3;
-  double least_rate = -1;    // negative: a tenth
-  std::int64_t warmup = -1;  // negative: a tenth of the steps, at most 100
-  double weight_decay = 0.1;
-  double clip = 1;
-  std::int64_t seed = 1;
-  std::string metrics;
+  TrainingConstants constants;
+  RunFileArguments files;
 };
 
 [[noreturn]] void refuse(const std::string& message) { throw Failure(ErrorKind::usage, message); }
@@ -87,18 +82,20 @@ Options::Outcome read(const Arguments& arguments, TrainArguments& a, Common& com
   options.section("Training");
   options.require(options.texts("--data", a.data, "FILE...", "texts (bytes are tokens) or .bin token files"));
   options.require(options.integer("--steps", a.steps, 1, 10'000'000, "steps to train"));
-  options.number("--lr", a.learning_rate, 0, 1e3, "learning rate after warm-up (default: 0.001)");
-  options.number("--min-lr", a.least_rate, 0, 1e3, "learning rate at the end of the cosine (default: a tenth of --lr)");
-  options.integer("--warmup", a.warmup, 0, 10'000'000,
+  TrainingConstants& c = a.constants;
+  options.number("--lr", c.learning_rate, 0, 1e3, "learning rate after warm-up (default: 0.001)");
+  options.number("--min-lr", c.least_rate, 0, 1e3, "learning rate at the end of the cosine (default: a tenth of --lr)");
+  options.integer("--warmup", c.warmup, 0, 10'000'000,
                   "steps of linear warm-up (default: a tenth of --steps, at most 100)");
-  options.number("--weight-decay", a.weight_decay, 0, 1e3, "of AdamW (default: 0.1)");
-  options.number("--clip", a.clip, 0, 1e9, "largest gradient norm, 0 for no clipping (default: 1)");
-  options.integer("--seed", a.seed, 0, std::int64_t{1} << 62, "of initial values and of the data's order (default: 1)");
+  options.number("--weight-decay", c.weight_decay, 0, 1e3, "of AdamW (default: 0.1)");
+  options.number("--clip", c.clip, 0, 1e9, "largest gradient norm, 0 for no clipping (default: 1)");
+  options.integer("--seed", c.seed, 0, std::int64_t{1} << 62, "of initial values and of the data's order (default: 1)");
+  add_start_options(options, a.files);
   options.section("Machine");
   options.choice("--device", a.device, {"host", "cuda"}, "what to compute on (default: host)");
   options.choice("--launcher", a.launcher, {"threads", "mpi"}, "what a rank is (default: threads)");
   options.section("Output");
-  options.text("--metrics", a.metrics, "FILE", "write a line of JSON here after every step");
+  add_output_options(options, a.files);
   options.flag("--json", common.json, "print one JSON object instead of text");
   options.flag("--quiet", common.quiet, "show no progress");
   options.examples(
@@ -123,15 +120,16 @@ void check(const TrainArguments& a) {
                                         {!a.save_cluster.empty(), "--save-cluster"}})
       if (given) refuse(std::string(option) + " belongs to --auto; leave it out, the plan says it");
   }
-  if (a.warmup > a.steps)
-    refuse("--warmup " + text_of(a.warmup) + " is longer than --steps " + text_of(a.steps) + "; shorten it");
-  if (a.least_rate > a.learning_rate) {
+  const TrainingConstants& c = a.constants;
+  if (c.warmup > a.steps)
+    refuse("--warmup " + text_of(c.warmup) + " is longer than --steps " + text_of(a.steps) + "; shorten it");
+  if (c.least_rate > c.learning_rate) {
     char text[96];
-    std::snprintf(text, sizeof text, "--min-lr %g is larger than --lr %g; choose a smaller one", a.least_rate,
-                  a.learning_rate);
+    std::snprintf(text, sizeof text, "--min-lr %g is larger than --lr %g; choose a smaller one", c.least_rate,
+                  c.learning_rate);
     refuse(text);
   }
-  require_writable(a.metrics, "--metrics");
+  require_writable(a.files.metrics, "--metrics");
   require_writable(a.save_plan, "--save-plan");
   require_writable(a.save_cluster, "--save-cluster");
 }
@@ -192,13 +190,14 @@ std::vector<Bytes> rank_memory(const Plan& plan, const ModelSpec& model) {
   return out;
 }
 
-void check_memory(const std::vector<Bytes>& ranks, const TrainArguments& a) {
+void check_memory(const std::vector<Bytes>& ranks, const std::vector<Bytes>& copies, const TrainArguments& a) {
   Bytes most;
   double sum = 0;
   for (const Bytes bytes : ranks) {
     most = max(most, bytes);
     sum += static_cast<double>(bytes.count);
   }
+  for (const Bytes bytes : copies) sum += static_cast<double>(bytes.count);
   if (a.memory.count > 0 && most > a.memory)
     throw Infeasible("the plan takes " + text_of(most.count) + " bytes (" + format_bytes(most) +
                          ") on its fullest rank, and --memory allows " + format_bytes(a.memory) +
@@ -207,7 +206,8 @@ void check_memory(const std::vector<Bytes>& ranks, const TrainArguments& a) {
   const Bytes machine = usable_memory();
   if (sum > static_cast<double>(machine.count))
     throw Infeasible("the plan takes " + format_bytes(most) + " on its fullest rank and " + format_count(sum) +
-                         "B on all " + std::to_string(ranks.size()) + ", but this machine has " +
+                         "B on all " + std::to_string(ranks.size()) +
+                         (copies.empty() ? "" : " with their copies for checkpoints") + ", but this machine has " +
                          format_bytes(machine) + "; train a smaller model or batch, or plan with a smaller --memory",
                      std::nullopt);
 }
@@ -295,7 +295,7 @@ void print_outcome_json(const Outcome& o, const TrainArguments& a) {
   out["measured_peak_bytes"] = nlohmann::ordered_json::array();
   for (const Bytes bytes : o.predicted) out["predicted_peak_bytes"].push_back(bytes.count);
   for (const Bytes bytes : o.measured) out["measured_peak_bytes"].push_back(bytes.count);
-  if (!a.metrics.empty()) out["metrics"] = a.metrics;
+  add_files_json(out, a.files, o.report);
   out["plan"] = plan_json(o.plan);
   print_json(out);
 }
@@ -328,7 +328,7 @@ void print_outcome(const Outcome& o, const TrainArguments& a) {
                            : " (" + std::string(difference > 0 ? "+" : "") + text_of(difference) + " bytes)\n";
     first = last + 1;
   }
-  if (!a.metrics.empty()) out += "  metrics      " + a.metrics + "\n";
+  out += files_text(a.files, o.report);
   if (!a.plan_path.empty()) out += "  plan         " + a.plan_path + "\n";
   if (!a.save_plan.empty()) out += "  plan         " + a.save_plan + "\n";
   if (!a.save_cluster.empty()) out += "  cluster      " + a.save_cluster + "\n";
@@ -341,13 +341,17 @@ void run_train(const Arguments& arguments, Common& common) {
   TrainArguments a;
   if (read(arguments, a, common) == Options::Outcome::help_shown) return;
   require_output(common);
+  const auto resumed = resumed_manifest(a.files);
+  settle(a.constants, resumed, a.steps);
   check(a);
 
   std::optional<galvatron::train::TokenSource> tokens;
   const auto open_data = [&](const ModelSpec& model, std::int64_t sequence) {
     const std::vector<std::filesystem::path> paths(a.data.begin(), a.data.end());
-    tokens = value_or_throw(galvatron::train::TokenSource::open(
-        paths, {.sequence = sequence, .vocabulary = model.vocabulary(), .seed = static_cast<std::uint64_t>(a.seed)}));
+    tokens = value_or_throw(
+        galvatron::train::TokenSource::open(paths, {.sequence = sequence,
+                                                    .vocabulary = model.vocabulary(),
+                                                    .seed = static_cast<std::uint64_t>(a.constants.seed)}));
   };
   Prepared prepared;
   if (a.automatic) {
@@ -358,6 +362,7 @@ void run_train(const Arguments& arguments, Common& common) {
   }
   const Plan& plan = prepared.plan;
   check_runnable(plan);
+  if (resumed) check_continues(*resumed, plan, tokens->tokens(), a.steps);
 
   Outcome outcome;
   outcome.plan = plan;
@@ -373,26 +378,25 @@ void run_train(const Arguments& arguments, Common& common) {
                        ", which is what is compared.");
     outcome.predicted = here;
   }
-  check_memory(here, a);
+  check_memory(here, checkpoint_copies(a.files, plan, prepared.model), a);
   if (!a.save_plan.empty())
     if (auto saved = save_plan(plan, a.save_plan); !saved) throw_error(saved.error());
 
   galvatron::train::TrainOptions options;
   options.steps = a.steps;
-  options.learning_rate.peak = a.learning_rate;
-  options.learning_rate.floor = a.least_rate < 0 ? a.learning_rate / 10 : a.least_rate;
-  options.learning_rate.warmup_steps = a.warmup < 0 ? std::min<std::int64_t>(a.steps / 10, 100) : a.warmup;
-  options.learning_rate.steps = a.steps;
-  options.adam.weight_decay = static_cast<float>(a.weight_decay);
-  options.clip = a.clip;
-  options.seed = static_cast<std::uint64_t>(a.seed);
-  std::optional<galvatron::train::MetricsFile> metrics;
-  if (!a.metrics.empty()) metrics = value_or_throw(galvatron::train::MetricsFile::create(a.metrics));
+  const TrainingConstants& c = a.constants;
+  options.learning_rate = {.peak = c.learning_rate, .floor = c.least_rate, .warmup_steps = c.warmup, .steps = a.steps};
+  options.adam.weight_decay = static_cast<float>(c.weight_decay);
+  options.clip = c.clip;
+  options.seed = static_cast<std::uint64_t>(c.seed);
+  options.data_tokens = tokens->tokens();
+  RunFiles files(a.files, prepared.model);
+  files.apply(options);
   {
     ErrorProgress progress("train", common);
     options.on_step = [&](const galvatron::train::StepReport& step) {
-      if (metrics)
-        if (auto written = metrics->append(step); !written) throw_error(written.error());
+      files.add(step);
+      if (!step.skipped.empty()) progress.say("Left out: " + step.skipped);
       char loss[32];
       std::snprintf(loss, sizeof loss, "loss %.3f", step.loss);
       progress.update(static_cast<double>(step.step + 1) / static_cast<double>(a.steps),

@@ -2,7 +2,10 @@
 
 #include <unistd.h>
 
+#include <cmath>
 #include <filesystem>
+#include <fstream>
+#include <sstream>
 #include <string>
 
 #include <doctest/doctest.h>
@@ -28,6 +31,35 @@ TEST_CASE("every step adds a line of JSON at once, and a new run begins anew") {
       CHECK(line.at("seconds") == 0.25);
     }
   }
+  std::filesystem::remove(path);
+}
+
+TEST_CASE("a resumed run goes on after its step, without what a crash left") {
+  const auto path = std::filesystem::temp_directory_path() / ("galvatron-metrics-" + std::to_string(::getpid()));
+  {
+    auto metrics = train::MetricsFile::create(path);
+    REQUIRE(metrics.has_value());
+    for (int step = 0; step < 5; ++step) REQUIRE(metrics->append({.step = step, .loss = 1}).has_value());
+  }
+  std::ofstream(path, std::ios::app) << "{\"step\": 2, \"lo";
+  {
+    auto metrics = train::MetricsFile::resume(path, 3);
+    REQUIRE(metrics.has_value());
+    REQUIRE(metrics->append({.step = 3, .loss = NAN, .mfu = 0.5, .skipped = "why"}).has_value());
+  }
+  std::istringstream lines(read_text_file(path).value());
+  std::string line;
+  for (int step = 1; step <= 4; ++step) {
+    REQUIRE(std::getline(lines, line));
+    const auto value = nlohmann::json::parse(line);
+    CHECK(value.at("step") == step);
+    CHECK(value.at("loss").is_null() == (step == 4));
+    CHECK(value.at("mfu").is_null() == (step != 4));
+    CHECK(value.contains("skipped") == (step == 4));
+  }
+  CHECK_FALSE(std::getline(lines, line));
+  std::filesystem::remove(path);
+  REQUIRE(train::MetricsFile::resume(path, 3).has_value());  // none yet
   std::filesystem::remove(path);
 }
 

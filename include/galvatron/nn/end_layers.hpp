@@ -41,7 +41,11 @@ class Table {
     if (twin_ != nullptr) twin_->all_reduce(store_.optimizer_gradients(), comm::ReduceOp::sum);
   }
   double gradient_norm_squared() { return counted_ ? store_.gradient_norm_squared() : 0.0; }
-  [[nodiscard]] StoreView view() { return store_.view(number_); }
+  [[nodiscard]] StoreView view() {
+    StoreView out = store_.view(number_);
+    out.counted = counted_;
+    return out;
+  }
 
  private:
   Context<D, G> context_;

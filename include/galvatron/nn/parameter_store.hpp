@@ -75,6 +75,12 @@ struct StoreView {
   Range range;
   View<const float> gradients;
   View<const float> master;
+  View<float> first_moment;
+  View<float> second_moment;
+  Range own;            ///< the part of `range` that no other data rank has as its own
+  int tensor_rank = 0;  ///< of
+  int tensor_degree = 1;
+  bool counted = true;  ///< false for the second copy of a tied table
 };
 
 template <class D, class G, class T, int zero>
@@ -189,7 +195,16 @@ class ParameterStore {
   }
   /// The store from outside; `layer` is the layer's number in the model.
   [[nodiscard]] StoreView view(int layer) {
-    return {layer, &layout_, optimizer_range(), optimizer_gradients(), master_};
+    return {.layer = layer,
+            .layout = &layout_,
+            .range = optimizer_range(),
+            .gradients = optimizer_gradients(),
+            .master = master_,
+            .first_moment = first_moment_,
+            .second_moment = second_moment_,
+            .own = own_,
+            .tensor_rank = context_->tensor_rank(),
+            .tensor_degree = context_->spec.tensor};
   }
   /// The elements of the store that optimizer_gradients() stands for.
   [[nodiscard]] Range optimizer_range() const { return zero >= 1 ? own_ : Range{0, layout_.elements}; }

@@ -10,6 +10,7 @@
 #include <galvatron/nn/make_layer.hpp>
 #include <galvatron/train/batch_source.hpp>
 #include <galvatron/train/exchange.hpp>
+#include <galvatron/train/non_finite.hpp>
 #include <galvatron/train/rank_memory.hpp>
 #include <galvatron/train/stage_plan.hpp>
 
@@ -113,6 +114,11 @@ class Chunk {
   void backward_weight(int microbatch) {
     for (std::size_t i = layers_.size(); i-- > 0;)
       layers_[i]->backward_weight(slot_of(microbatch), microbatch % plan_.postponed);
+  }
+
+  /// After a step: what is not finite here.
+  void look_for_non_finite(NonFiniteSearch& search) {
+    search.look(device_, memory_.workspace, plan_, layers_, View<const T>(activation_out_));
   }
 
  private:

@@ -44,6 +44,12 @@ class PinnedRank {
 #endif
   }
   [[nodiscard]] bool pinned() const { return pinned_; }
+  /// Lets the calling thread, which the pinned one started for work beside the rank's, run on any core again.
+  void release_calling_thread() const {
+#if defined(__linux__)
+    if (pinned_) ::pthread_setaffinity_np(::pthread_self(), sizeof before_, &before_);
+#endif
+  }
 
  private:
   bool pinned_ = false;

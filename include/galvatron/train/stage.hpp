@@ -14,6 +14,7 @@
 #include <galvatron/schedule/schedule.hpp>
 #include <galvatron/train/batch_source.hpp>
 #include <galvatron/train/chunk.hpp>
+#include <galvatron/train/non_finite.hpp>
 #include <galvatron/train/rank_memory.hpp>
 #include <galvatron/train/stage_plan.hpp>
 
@@ -23,6 +24,8 @@ namespace galvatron::train {
 struct StepResult {
   double loss = 0;           ///< mean cross-entropy of a token, in nats
   double gradient_norm = 0;  ///< before clipping
+  /// False: the step changed no parameter.
+  [[nodiscard]] bool is_finite() const { return std::isfinite(loss) && std::isfinite(gradient_norm); }
 };
 
 /// @tparam D  the device  @tparam W  the world  @tparam T  element type of activations and working parameters
@@ -61,7 +64,8 @@ class Stage {
     for_layers([&](nn::Layer<T>& layer) { layer.initialise(source); });
   }
 
-  /// One step of the whole job: all micro-batches forward and backward, gradients reduced, clipped and applied.
+  /// One step of the whole job: all micro-batches forward and backward, gradients reduced, clipped and applied, unless
+  /// one is infinite or not a number.
   /// @param step  counts from 0; chooses the samples
   /// @param source  null on device::dry
   /// @param clip  the largest gradient norm; 0 for no clipping
@@ -73,6 +77,13 @@ class Stage {
     for (const schedule::Instruction& instruction : program_) run(instruction, hyper, clip);
     world_.wait_sent();
     return result_;
+  }
+
+  /// Collective, after a step whose result is not finite: where that began.
+  NonFinite find_non_finite() {
+    NonFiniteSearch search(world_.rank(), world_.size());
+    for (auto& chunk : chunks_) chunk->look_for_non_finite(search);
+    return search.agree(*everybody_);
   }
 
   /// Calls `visit` for every parameter store on this rank.
@@ -136,6 +147,7 @@ class Stage {
     everybody_->all_reduce(View<double>{sums, 2}, comm::ReduceOp::sum);
     result_.loss = sums[0] * plan_.token_weight;
     result_.gradient_norm = std::sqrt(sums[1]);
+    if (!result_.is_finite()) return;
     if (clip > 0 && result_.gradient_norm > clip)
       hyper.gradient_scale = static_cast<float>(clip / result_.gradient_norm);
     for_layers([&](nn::Layer<T>& layer) { layer.update(hyper); });

@@ -8,8 +8,10 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include <omp.h>
@@ -21,6 +23,8 @@
 #include <galvatron/device/host/host.hpp>
 #include <galvatron/model/spec.hpp>
 #include <galvatron/plan/plan.hpp>
+#include <galvatron/train/checkpoint/checkpointer.hpp>
+#include <galvatron/train/checkpoint/reader.hpp>
 #include <galvatron/train/learning_rate.hpp>
 #include <galvatron/train/pin.hpp>
 #include <galvatron/train/rank_memory.hpp>
@@ -36,15 +40,27 @@ struct StepReport {
   double learning_rate = 0;
   double seconds = 0;  ///< of this step
   double tokens_per_second = 0;
+  double mfu = 0;       ///< model FLOPs over what the plan's devices could do in that time; 0: the plan does not say
+  Bytes peak_memory{};  ///< of rank 0's arena so far
+  /// Empty, or where the step's numbers stopped being numbers: its update was skipped then.
+  std::string skipped{};
 };
 
+/// What to do when the loss or a gradient is infinite or not a number.
+enum class OnNan : std::uint8_t { stop, skip };
+
 struct TrainOptions {
-  std::int64_t steps = 1;
+  std::int64_t steps = 1;  ///< of the whole run, those before a resumption included
   LearningRate learning_rate{};
   device::AdamW adam{};  ///< the constants; rate, step and scale are set every step
   double clip = 1.0;     ///< the largest gradient norm; 0 for no clipping
   std::uint64_t seed = 1;
-  int threads_per_rank = 0;  ///< 0: the cores divided by the ranks, at least 1
+  OnNan on_nan = OnNan::stop;
+  nn::ParameterSource initial{};       ///< the parameters to start from; empty: by the seed
+  const Checkpoint* resume = nullptr;  ///< go on after its step, with its parameters and moments
+  CheckpointOptions checkpoint{};
+  std::int64_t data_tokens = 0;  ///< for the manifests of checkpoints
+  int threads_per_rank = 0;      ///< 0: the cores divided by the ranks, at least 1
   comm::thread::Options world{};
   std::function<void(const StepReport&)> on_step{};  ///< called on rank 0's thread
 };
@@ -54,7 +70,28 @@ struct TrainReport {
   double iteration_seconds = 0;                   ///< median without the first step
   std::vector<cost::StageMemory> planned_memory;  ///< of each rank
   std::vector<cost::StageMemory> measured_memory;
+  std::vector<CheckpointReport> checkpoints;  ///< of each rank
 };
+
+/// The first step that a run does.
+inline std::int64_t first_step(const TrainOptions& options) {
+  return options.resume == nullptr ? 0 : options.resume->training().step;
+}
+
+/// What a run's checkpoints say about it.
+inline TrainingState training_state(const Plan& plan, const ModelSpec& model, const TrainOptions& options) {
+  return {.model = model.name,
+          .architecture = model_architecture(model),
+          .step = first_step(options),
+          .seed = options.seed,
+          .global_batch = plan.global_batch,
+          .sequence_length = plan.sequence_length,
+          .data_tokens = options.data_tokens,
+          .precision = plan.precision,
+          .learning_rate = options.learning_rate,
+          .adam = options.adam,
+          .clip = options.clip};
+}
 
 /// Threads that each of `ranks` rank threads computes with on this machine.
 inline int threads_per_rank(int ranks) { return std::max(1, usable_cores() / ranks); }
@@ -79,34 +116,52 @@ void train_rank(comm::thread::World& world, const Plan& plan, const ModelSpec& m
   device::Host device(threads, memory.library.take<std::byte>(memory.library.capacity()));
   Stage<device::Host, comm::thread::World, T, List> stage(device, world, plan, model, memory);
   const comm::SendGuard guard(world);  // nobody reads this rank's memory once it is gone
-  stage.initialise(nn::initial_values(options.seed));
+  if (options.resume != nullptr)
+    restore(stage, *options.resume);
+  else
+    stage.initialise(options.initial ? options.initial : nn::initial_values(options.seed));
+  std::optional<Checkpointer<device::Host, comm::thread::World, decltype(stage)>> checkpointer;
+  if (!options.checkpoint.folder.empty())
+    checkpointer.emplace(options.checkpoint, training_state(plan, model, options), device, world, stage,
+                         model.vocabulary(), [&pin] { pin.release_calling_thread(); });
   world.everybody().barrier();
   auto last = std::chrono::steady_clock::now();
-  for (std::int64_t step = 0; step < options.steps; ++step) {
+  for (std::int64_t step = first_step(options); step < options.steps; ++step) {
     device::AdamW hyper = options.adam;
     hyper.learning_rate = static_cast<float>(options.learning_rate.at(step));
     hyper.step = step + 1;
     const StepResult result = stage.step(step, &source, hyper, options.clip);
-    if (!std::isfinite(result.loss) || !std::isfinite(result.gradient_norm))
-      throw Failure(ErrorKind::machine, "step " + std::to_string(step) + " gave a loss of " +
-                                            std::to_string(result.loss) + " and a gradient norm of " +
-                                            std::to_string(result.gradient_norm) +
-                                            ": training has diverged; use a smaller learning rate or more warm-up");
-    if (world.rank() != 0) continue;
-    const auto now = std::chrono::steady_clock::now();
-    StepReport out{.step = step,
-                   .loss = result.loss,
-                   .gradient_norm = result.gradient_norm,
-                   .learning_rate = options.learning_rate.at(step),
-                   .seconds = std::chrono::duration<double>(now - last).count()};
-    out.tokens_per_second = static_cast<double>(plan.global_batch * plan.sequence_length) / out.seconds;
-    report.steps.push_back(out);
-    if (options.on_step) options.on_step(out);
+    std::string wrong;
+    if (!result.is_finite()) {
+      wrong = "step " + std::to_string(step + 1) + " gave a loss of " + std::to_string(result.loss) +
+              " and a gradient norm of " + std::to_string(result.gradient_norm) + ", first seen in " +
+              text_of(stage.find_non_finite());
+      if (options.on_nan == OnNan::stop)
+        throw Failure(
+            ErrorKind::machine,
+            wrong + ": training has diverged; use a smaller learning rate or more warm-up, or skip such steps");
+    }
+    if (world.rank() == 0) {
+      const auto now = std::chrono::steady_clock::now();
+      StepReport out{.step = step,
+                     .loss = result.loss,
+                     .gradient_norm = result.gradient_norm,
+                     .learning_rate = options.learning_rate.at(step),
+                     .seconds = std::chrono::duration<double>(now - last).count()};
+      out.peak_memory = memory.measured().total();
+      out.skipped = std::move(wrong);
+      out.tokens_per_second = static_cast<double>(plan.global_batch * plan.sequence_length) / out.seconds;
+      out.mfu = plan.predicted.mfu * plan.predicted.iteration.value / out.seconds;
+      report.steps.push_back(out);
+      if (options.on_step) options.on_step(out);
+    }
+    if (checkpointer) checkpointer->after_step(step + 1, step + 1 == options.steps);
     last = std::chrono::steady_clock::now();
   }
   const std::lock_guard lock(report_mutex);
   report.planned_memory[static_cast<std::size_t>(world.rank())] = memory.planned;
   report.measured_memory[static_cast<std::size_t>(world.rank())] = memory.measured();
+  if (checkpointer) report.checkpoints[static_cast<std::size_t>(world.rank())] = checkpointer->report();
 }
 
 }  // namespace detail
@@ -115,7 +170,7 @@ void train_rank(comm::thread::World& world, const Plan& plan, const ModelSpec& m
 /// @tparam List  the strategies that are instantiated; a trainer that names its strategy as a type lists only it
 /// @param source  asked by all ranks at once
 /// Throws what failed first on any rank: Failure (usage) for a plan that this program cannot run, DeviceFailure,
-/// PeerFailure, or Failure (machine) when the loss is no longer a number.
+/// PeerFailure, or Failure (machine) when the loss or a gradient is no longer a number and on_nan is stop.
 template <class List = InstantiatedStrategies>
 TrainReport train(const Plan& plan, const ModelSpec& model, BatchSource& source, const TrainOptions& options) {
   const int ranks = plan.ranks();
@@ -124,9 +179,10 @@ TrainReport train(const Plan& plan, const ModelSpec& model, BatchSource& source,
     throw DeviceFailure(std::string("this CPU has no ") + name_of(plan.precision) +
                         " arithmetic: plan with --precision fp32");
   TrainReport report;
-  report.steps.reserve(static_cast<std::size_t>(options.steps));
+  report.steps.reserve(static_cast<std::size_t>(std::max<std::int64_t>(options.steps - first_step(options), 0)));
   report.planned_memory.resize(static_cast<std::size_t>(ranks));
   report.measured_memory.resize(static_cast<std::size_t>(ranks));
+  report.checkpoints.resize(static_cast<std::size_t>(ranks));
   std::mutex mutex;
   comm::thread::run(
       ranks,

@@ -1,0 +1,156 @@
+// Checkpoints against dd: seconds to save and to resume, and how long training pauses.
+//
+//   benchmark_checkpoint [FOLDER [LAYERS [HIDDEN [ROUNDS]]]]     default: the temporary folder, 8, 768, 3
+//
+// Trains a GPT on two ranks, saves it, and resumes it; each time the same bytes are written with `dd conv=fsync` or
+// read with dd, and what is read is dropped from the page cache first. Of the rounds the medians count. Exits with 1
+// when saving or resuming takes more than 1.5 times as long as dd, or training pauses for 5 % of the time or more.
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <exception>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include <galvatron/model/zoo.hpp>
+#include <galvatron/train/trainer.hpp>
+
+#include "cheap_tokens.hpp"
+
+namespace {
+
+using namespace galvatron;
+namespace fs = std::filesystem;
+
+using Strategies = TypeList<Strategy<DataParallel<>, ZeRO<1>>>;
+
+double seconds() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
+
+void shell(const std::string& line) {
+  if (std::system(line.c_str()) != 0) throw Failure(ErrorKind::machine, "this failed: " + line);
+}
+
+/// The next reader of these files reads from the disk.
+void drop_from_cache(const fs::path& folder) {
+  for (const auto& entry : fs::recursive_directory_iterator(folder)) {
+    if (!entry.is_regular_file()) continue;
+    const galvatron::detail::FileHandle file(::open(entry.path().c_str(), O_RDONLY));
+    ::fsync(file.get());
+    ::posix_fadvise(file.get(), 0, 0, POSIX_FADV_DONTNEED);
+  }
+}
+
+struct Round {
+  double save = 0;
+  double pause = 0;
+  double write_dd = 0;
+  double resume = 0;
+  double read_dd = 0;
+  double bytes = 0;
+};
+
+Round measure(const Plan& plan, const ModelSpec& model, const fs::path& folder) {
+  Round out;
+  CheapTokens tokens(plan.sequence_length, model.vocabulary());
+  train::TrainOptions options;
+  options.steps = 1;
+  options.checkpoint.folder = folder / "saved";
+  const train::TrainReport report = train::train<Strategies>(plan, model, tokens, options);
+  for (const train::CheckpointReport& rank : report.checkpoints) {
+    out.pause = std::max(out.pause, rank.copy_seconds);
+    out.save = std::max(out.save, rank.copy_seconds + rank.wait_seconds);  // nothing else goes on after the last step
+    out.bytes += static_cast<double>(rank.bytes);
+  }
+  const auto blocks = static_cast<std::int64_t>(out.bytes) / (4 << 20) + 1;
+  const std::string file = "'" + (folder / "dd.bin").string() + "'";
+  double begin = seconds();
+  shell("dd if=/dev/zero of=" + file + " bs=4M count=" + std::to_string(blocks) + " conv=fsync 2>/dev/null");
+  out.write_dd = seconds() - begin;
+
+  drop_from_cache(folder);
+  begin = seconds();
+  shell("dd if=" + file + " of=/dev/null bs=4M 2>/dev/null");
+  out.read_dd = seconds() - begin;
+  fs::remove(folder / "dd.bin");
+
+  begin = seconds();
+  const auto checkpoint = value_or_throw(train::Checkpoint::open(folder / "saved", model));
+  const double opened = seconds() - begin;
+  comm::thread::run(plan.ranks(), [&](comm::thread::World& world) {
+    const auto mine = train::stage_plan(plan, model, world.rank());
+    train::RankMemory memory(train::memory_of(mine, {device::Host::library_workspace_bytes(1)}), false);
+    device::Host device(1, memory.library.take<std::byte>(memory.library.capacity()));
+    train::Stage<device::Host, comm::thread::World, float, Strategies> stage(device, world, plan, model, memory);
+    const comm::SendGuard guard(world);
+    world.everybody().barrier();
+    const double start = seconds();
+    train::restore(stage, checkpoint);
+    world.everybody().barrier();
+    if (world.rank() == 0) out.resume = opened + seconds() - start;
+  });
+  fs::remove_all(folder / "saved");
+  return out;
+}
+
+int benchmark(int argc, char** argv) {
+  const auto number = [&](int at, int otherwise) { return argc > at ? std::atoi(argv[at]) : otherwise; };
+  std::string name =
+      ((argc > 1 ? fs::path(argv[1]) : fs::temp_directory_path()) / "galvatron-benchmark-XXXXXX").string();
+  if (::mkdtemp(name.data()) == nullptr) throw Failure(ErrorKind::usage, "cannot make a folder like " + name);
+  const fs::path folder = name;
+  const int hidden = number(3, 768);
+  const ModelSpec model =
+      gpt("gpt", {.layers = number(2, 8), .hidden = hidden, .heads = 8, .vocabulary = 8192, .positions = 64});
+  const StrategySpec spec{.data = 2, .zero = 1};
+  Plan plan;
+  plan.model = model.name;
+  plan.cluster = "host";
+  plan.global_batch = 2;
+  plan.sequence_length = 16;
+  plan.stages = {{0, static_cast<int>(model.blocks.size()) - 1, 0, 2}};
+  plan.layers.assign(model.blocks.size(), spec);
+  plan.embedding = plan.head = spec;
+
+  std::vector<Round> rounds;
+  try {
+    for (int i = 0; i < number(4, 3); ++i) rounds.push_back(measure(plan, model, folder));
+  } catch (...) {
+    fs::remove_all(folder);
+    throw;
+  }
+  fs::remove_all(folder);
+  const auto median_of = [&](double Round::* member) {
+    std::vector<double> values;
+    for (const Round& round : rounds) values.push_back(round.*member);
+    return train::median(values);
+  };
+  const double save = median_of(&Round::save);
+  const double pause = median_of(&Round::pause);
+  const double write_dd = median_of(&Round::write_dd);
+  const double resume = median_of(&Round::resume);
+  const double read_dd = median_of(&Round::read_dd);
+  const double bytes = median_of(&Round::bytes);
+  std::printf("%.0f MB on two ranks, medians of %zu rounds\n", bytes / 1e6, rounds.size());
+  std::printf("save    %.3f s  %6.0f MB/s   dd %.3f s   ratio %.2f\n", save, bytes / 1e6 / save, write_dd,
+              save / write_dd);
+  std::printf("resume  %.3f s  %6.0f MB/s   dd %.3f s   ratio %.2f\n", resume, bytes / 1e6 / resume, read_dd,
+              resume / read_dd);
+  std::printf("pause   %.4f s, %.1f %% of saving\n", pause, 100 * pause / save);
+  return save <= 1.5 * write_dd && resume <= 1.5 * read_dd && pause < 0.05 * save ? 0 : 1;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  try {
+    return benchmark(argc, argv);
+  } catch (const std::exception& e) {
+    std::fprintf(stderr, "benchmark_checkpoint: %s\n", e.what());
+    return 1;
+  }
+}

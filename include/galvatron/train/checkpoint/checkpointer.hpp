@@ -1,0 +1,199 @@
+// Checkpointer: a rank's side of writing checkpoints while training goes on.
+//
+//   training   | step 100 | copy | step 101 | step 102 | step 103 | ...
+//   writing                      | shard, checksum, fsync | all ranks' shards are there: manifest, new name |
+//
+// Whether all shards are there the ranks tell each other after a step, so that nothing but the training thread ever
+// talks to other ranks.
+#pragma once
+
+#include <fcntl.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <numeric>
+#include <span>
+#include <stop_token>
+#include <string>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+#include <galvatron/comm/communicator.hpp>
+#include <galvatron/core/crc32c.hpp>
+#include <galvatron/core/error.hpp>
+#include <galvatron/core/file.hpp>
+#include <galvatron/train/checkpoint/background.hpp>
+#include <galvatron/train/checkpoint/folder.hpp>
+#include <galvatron/train/checkpoint/manifest.hpp>
+#include <galvatron/train/checkpoint/snapshot.hpp>
+
+namespace galvatron::train {
+
+struct CheckpointOptions {
+  std::filesystem::path folder;  ///< empty: no checkpoints
+  std::int64_t every = 0;        ///< steps between two; 0: only after the last step
+  int keep = 2;                  ///< the newest that stay
+};
+
+/// What writing cost a rank.
+struct CheckpointReport {
+  std::int64_t count = 0;
+  std::int64_t bytes = 0;    ///< of this rank's file, and of the copy in memory
+  double copy_seconds = 0;   ///< training stood still, all checkpoints together
+  double wait_seconds = 0;   ///< training waited for the checkpoint before, or at the end for the last
+  double write_seconds = 0;  ///< beside training, without the manifest
+};
+
+namespace detail {
+
+/// Writes a rank's file and brings it to the disk. Errors (usage): what the system says.
+inline Result<CheckpointFile> write_shard(const std::filesystem::path& path, std::span<const std::byte> bytes,
+                                          const std::stop_token& stop) {
+  using galvatron::detail::file_error;
+  std::error_code error;
+  std::filesystem::create_directories(path.parent_path(), error);
+  if (error) return file_error("cannot write", path, error.value());
+  galvatron::detail::FileHandle file(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
+  if (!file.is_open()) return file_error("cannot write", path, errno);
+  CheckpointFile out{path.filename().string(), static_cast<std::int64_t>(bytes.size()), 0};
+  constexpr std::size_t run = std::size_t{4} << 20;  // is still in the cache when it is written
+  for (std::size_t at = 0; at < bytes.size(); at += run) {
+    if (stop.stop_requested()) return file_error("cannot write", path, EINTR);
+    const auto part = bytes.subspan(at, std::min(run, bytes.size() - at));
+    out.crc32c = crc32c(part, out.crc32c);
+    const auto* data = reinterpret_cast<const char*>(part.data());
+    if (const int reason = galvatron::detail::write_fully(file.get(), data, part.size()); reason != 0)
+      return file_error("cannot write", path, reason);
+  }
+  if (::fsync(file.get()) != 0 && errno != EINVAL) return file_error("cannot write", path, errno);
+  if (const int reason = file.close(); reason != 0) return file_error("cannot write", path, reason);
+  return out;
+}
+
+}  // namespace detail
+
+/// @tparam D  the device  @tparam W  the world  @tparam Stage  what has the rank's state
+template <class D, class W, class Stage>
+class Checkpointer {
+ public:
+  /// Collective. Takes the memory of the copy. Throws Failure (usage) when the folder cannot be written.
+  /// @param training  what the manifest will say; its step is set for every checkpoint
+  /// @param on_thread_start  called on the thread that writes
+  Checkpointer(const CheckpointOptions& options, TrainingState training, D& device, W& world, Stage& stage,
+               std::int64_t vocabulary, std::function<void()> on_thread_start = {})
+      : options_(options),
+        training_(std::move(training)),
+        device_(device),
+        stage_(stage),
+        rank_(world.rank()),
+        ranks_(world.size()),
+        snapshot_(stage, vocabulary),
+        thread_(std::move(on_thread_start)) {
+    std::vector<int> everybody(static_cast<std::size_t>(ranks_));
+    std::iota(everybody.begin(), everybody.end(), 0);
+    everybody_ = &world.group(everybody);
+    if (rank_ == 0)
+      if (auto done = prepare_checkpoint_folder(options_.folder); !done) throw_error(done.error());
+    everybody_->barrier();
+    report_.bytes = static_cast<std::int64_t>(snapshot_.bytes().size());
+  }
+
+  /// Collective, after every step: begins a checkpoint when one is due, and completes the one before when it is
+  /// written. After the last step it returns when the last checkpoint is complete.
+  /// @param steps  done so far, those before a resumption included
+  void after_step(std::int64_t steps, bool last) {
+    if (pending_) settle(std::chrono::milliseconds(0));
+    if (last || (options_.every > 0 && steps % options_.every == 0)) save(steps);
+    if (!last) return;
+    wait();
+    everybody_->barrier();
+  }
+
+  [[nodiscard]] const CheckpointReport& report() const { return report_; }
+
+ private:
+  static double seconds() {
+    return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+  }
+
+  // Until the checkpoint under way is complete. No rank waits for another one's disk for long without a sign of life.
+  void wait() {
+    const double begin = seconds();
+    constexpr std::chrono::milliseconds patience(1000);
+    while (pending_) settle(patience);
+    while (!thread_.wait_for(patience)) {
+    }
+    report_.wait_seconds += seconds() - begin;
+    if (const auto error = thread_.error()) throw_error(*error);
+  }
+
+  void save(std::int64_t steps) {
+    wait();
+    const double begin = seconds();
+    snapshot_.take(device_, stage_);
+    report_.copy_seconds += seconds() - begin;
+    ++report_.count;
+    training_.step = steps;
+    pending_ = true;
+    const auto path = unfinished(options_.folder / checkpoint_name(steps)) / shard_name(rank_);
+    thread_.post([this, path](const std::stop_token& stop) -> Result<void> {
+      const double start = seconds();
+      auto file = detail::write_shard(path, snapshot_.bytes(), stop);
+      if (!file) return tl::unexpected<Error>(std::move(file.error()));
+      file_ = std::move(*file);
+      write_seconds_ = seconds() - start;
+      return {};
+    });
+  }
+
+  // Every rank tells whether its file is on the disk, its size and its checksum. When all are, rank 0 completes.
+  void settle(std::chrono::milliseconds patience) {
+    const bool written = thread_.wait_for(patience);
+    if (const auto error = thread_.error()) throw_error(*error);
+    facts_.assign(static_cast<std::size_t>(ranks_) * 3, 0.0);
+    if (written) {
+      double* own = facts_.data() + rank_ * 3;
+      own[0] = 1;
+      own[1] = static_cast<double>(file_.bytes);
+      own[2] = file_.crc32c;
+    }
+    everybody_->all_reduce(View<double>{facts_.data(), static_cast<std::int64_t>(facts_.size())}, comm::ReduceOp::sum);
+    for (int r = 0; r < ranks_; ++r)
+      if (facts_[static_cast<std::size_t>(r) * 3] == 0) return;
+    pending_ = false;
+    report_.write_seconds += write_seconds_;
+    if (rank_ != 0) return;
+    CheckpointManifest manifest{training_, ranks_, {}};
+    for (int r = 0; r < ranks_; ++r) {
+      const double* fact = facts_.data() + r * 3;
+      manifest.files.push_back(
+          {shard_name(r), static_cast<std::int64_t>(fact[1]), static_cast<std::uint32_t>(fact[2])});
+    }
+    thread_.post([folder = options_.folder, keep = options_.keep, manifest](const std::stop_token&) {
+      return complete_checkpoint(folder, manifest, keep);
+    });
+  }
+
+  CheckpointOptions options_;
+  TrainingState training_;
+  D& device_;
+  Stage& stage_;
+  int rank_;
+  int ranks_;
+  typename W::Group* everybody_ = nullptr;
+  Snapshot snapshot_;
+  bool pending_ = false;  ///< a checkpoint is being written
+  CheckpointReport report_;
+  std::vector<double> facts_;
+  CheckpointFile file_;  ///< read when the thread is idle
+  double write_seconds_ = 0;
+  BackgroundThread thread_;  // last: its tasks use the others
+};
+
+}  // namespace galvatron::train

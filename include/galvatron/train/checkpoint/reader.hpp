@@ -1,0 +1,249 @@
+// Checkpoint: reading one, whatever plan wrote it and whatever plan reads it.
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <filesystem>
+#include <map>
+#include <span>
+#include <string>
+#include <thread>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include <galvatron/cluster/host_cores.hpp>
+#include <galvatron/core/crc32c.hpp>
+#include <galvatron/core/error.hpp>
+#include <galvatron/core/file.hpp>
+#include <galvatron/model/spec.hpp>
+#include <galvatron/nn/parameter_store.hpp>
+#include <galvatron/train/checkpoint/folder.hpp>
+#include <galvatron/train/checkpoint/manifest.hpp>
+#include <galvatron/train/checkpoint/safetensors.hpp>
+#include <galvatron/train/checkpoint/slice.hpp>
+
+namespace galvatron::train {
+
+/// Calls f(layer number, tensor) for every parameter of a model, whole; a tied head's table is the embedding's.
+template <class F>
+void for_each_parameter(const ModelSpec& model, F&& f) {
+  const auto store = [&](int number, const LayerSpec& layer, ParameterPart part) {
+    for (const ParameterTensor& tensor : parameter_layout(layer, part, 1, 1)) f(number, tensor);
+  };
+  store(0, model.embedding, ParameterPart::table);
+  store(0, model.embedding, ParameterPart::rest);
+  int number = 0;
+  for (const LayerSpec& block : model.blocks) store(++number, block, ParameterPart::rest);
+  if (!model.head.tied) store(number + 1, model.head, ParameterPart::table);
+  store(number + 1, model.head, ParameterPart::rest);
+}
+
+/// A complete checkpoint, mapped. Immutable after open(): ranks may share one.
+class Checkpoint {
+ public:
+  /// Opens a checkpoint of `model`, or the newest one in a folder of them, and checks all of it: the manifest, the
+  /// sizes and checksums of the files, and that every parameter is there once. Errors (usage): there is none; it is of
+  /// another model; a file is missing or damaged, and then which other checkpoint there is.
+  static Result<Checkpoint> open(const std::filesystem::path& path, const ModelSpec& model) {
+    auto found = find_checkpoint(path);
+    if (!found) return tl::unexpected<Error>(std::move(found.error()));
+    auto out = open_one(*found, model);
+    if (!out) {
+      Error error = std::move(out.error());
+      std::string others;
+      for (const CheckpointPlace& place : list_checkpoints(found->parent_path().empty() ? "." : found->parent_path()))
+        if (place.path.filename() != found->filename()) others = place.path.string();
+      if (!others.empty()) error.message += "; there is also " + others;
+      return tl::unexpected<Error>(std::move(error));
+    }
+    return out;
+  }
+
+  /// The manifest of a checkpoint alone, or of the newest one in a folder, which says what model it is of.
+  static Result<CheckpointManifest> read_manifest(const std::filesystem::path& path) {
+    const auto found = find_checkpoint(path);
+    if (!found) return tl::unexpected<Error>(found.error());
+    const auto text = read_text_file(*found / manifest_name);
+    if (!text) return tl::unexpected<Error>(text.error());
+    return parse_manifest(*text, (*found / manifest_name).string());
+  }
+
+  [[nodiscard]] const CheckpointManifest& manifest() const { return manifest_; }
+  [[nodiscard]] const TrainingState& training() const { return manifest_.training; }
+  [[nodiscard]] const std::filesystem::path& path() const { return path_; }
+  /// Of all its files but the manifest.
+  [[nodiscard]] std::int64_t bytes() const {
+    std::int64_t sum = 0;
+    for (const CheckpointFile& file : manifest_.files) sum += file.bytes;
+    return sum;
+  }
+  /// The shape of a whole parameter. The model has it.
+  [[nodiscard]] TensorShape shape(int layer, ParameterName parameter) const {
+    return tensors_.at({layer, parameter, StateKind::master}).shape;
+  }
+
+  /// Writes a slice (rows, columns) of a whole tensor to `out`, row by row. The model has the tensor.
+  void read(int layer, ParameterName parameter, StateKind state, const TensorSlice& slice, float* out) const {
+    std::int64_t copied = 0;
+    for (const Piece& piece : tensors_.at({layer, parameter, state}).pieces) {
+      const std::int64_t row = std::max(slice.row, piece.slice.row);
+      const std::int64_t row_end = std::min(slice.row + slice.rows, piece.slice.row + piece.slice.rows);
+      const std::int64_t column = std::max(slice.column, piece.slice.column);
+      const std::int64_t column_end = std::min(slice.column + slice.columns, piece.slice.column + piece.slice.columns);
+      if (row >= row_end || column >= column_end) continue;
+      const auto copy = [&](std::int64_t r, std::int64_t count) {
+        std::memcpy(out + (r - slice.row) * slice.columns + column - slice.column,
+                    piece.data + ((r - piece.slice.row) * piece.slice.columns + column - piece.slice.column) * 4,
+                    static_cast<std::size_t>(count) * 4);
+      };
+      const std::int64_t width = column_end - column;
+      if (width == slice.columns && width == piece.slice.columns)
+        copy(row, (row_end - row) * width);
+      else
+        for (std::int64_t r = row; r < row_end; ++r) copy(r, width);
+      copied += (row_end - row) * width;
+    }
+    if (copied != slice.count())
+      throw Failure(ErrorKind::usage, "the checkpoint " + path_.string() + " has " + std::to_string(copied) + " of " +
+                                          std::to_string(slice.count()) + " elements of " +
+                                          text_of({layer, parameter, state, slice}) +
+                                          ": it is damaged; resume from another one");
+  }
+
+  /// The master weights, as a source of parameters. This must outlive it.
+  [[nodiscard]] nn::ParameterSource weights() const {
+    return [this](int layer, const ParameterTensor& tensor, std::int64_t index, View<float> values) {
+      const TensorShape whole = shape(layer, tensor.name);
+      const std::int64_t row = index / whole.columns;
+      if (row >= whole.rows)
+        std::fill(values.begin(), values.end(), 0.0F);  // padding of the vocabulary
+      else
+        read(layer, tensor.name, StateKind::master, {row, 1, index % whole.columns, values.count}, values.data);
+    };
+  }
+
+  /// Fills the moments of a store with its part. Its parameters come from weights().
+  void restore_moments(const nn::StoreView& store) const {
+    for_each_slice(*store.layout, store.range, store.tensor_rank, store.tensor_degree, vocabulary_,
+                   [&](const ParameterTensor& tensor, std::int64_t offset, const TensorSlice& slice) {
+                     const std::int64_t first = offset - store.range.begin;
+                     read(store.layer, tensor.name, StateKind::first_moment, slice, store.first_moment.data + first);
+                     read(store.layer, tensor.name, StateKind::second_moment, slice, store.second_moment.data + first);
+                   });
+  }
+
+ private:
+  struct Piece {
+    TensorSlice slice;
+    const std::byte* data = nullptr;
+  };
+  struct Tensor {
+    TensorShape shape;
+    std::vector<Piece> pieces;
+  };
+  using Key = std::tuple<int, ParameterName, StateKind>;
+
+  Checkpoint() = default;
+
+  static Result<Checkpoint> open_one(const std::filesystem::path& path, const ModelSpec& model) {
+    Checkpoint out;
+    out.path_ = path;
+    out.vocabulary_ = model.vocabulary();
+    auto manifest = read_manifest(path);
+    if (!manifest) return tl::unexpected<Error>(std::move(manifest.error()));
+    out.manifest_ = std::move(*manifest);
+    if (const std::string why = why_other_model(out.training(), model); !why.empty())
+      return usage_error("the checkpoint " + path.string() + " cannot be used: " + why);
+    for_each_parameter(model, [&](int layer, const ParameterTensor& tensor) {
+      for (const StateKind state : {StateKind::master, StateKind::first_moment, StateKind::second_moment})
+        out.tensors_[{layer, tensor.name, state}].shape = whole_shape(tensor, 1, model.vocabulary());
+    });
+    for (const CheckpointFile& file : out.manifest_.files)
+      if (auto added = out.add(file); !added) return tl::unexpected<Error>(std::move(added.error()));
+    if (auto whole = out.check_checksums(); !whole) return tl::unexpected<Error>(std::move(whole.error()));
+    for (const auto& [key, tensor] : out.tensors_) {
+      std::int64_t count = 0;
+      for (const Piece& piece : tensor.pieces) count += piece.slice.count();
+      if (count != tensor.shape.count())
+        return usage_error("the checkpoint " + path.string() + " has " + std::to_string(count) + " of " +
+                           std::to_string(tensor.shape.count()) + " elements of " +
+                           text_of({std::get<0>(key),
+                                    std::get<1>(key),
+                                    std::get<2>(key),
+                                    {0, tensor.shape.rows, 0, tensor.shape.columns}}) +
+                           ": it is damaged");
+    }
+    return out;
+  }
+
+  Result<void> add(const CheckpointFile& file) {
+    const std::filesystem::path path = path_ / file.name;
+    auto mapped = MappedFile::open(path);
+    if (!mapped) return tl::unexpected<Error>(std::move(mapped.error()));
+    if (mapped->size() != file.bytes)
+      return usage_error(path.string() + " is damaged: it has " + std::to_string(mapped->size()) +
+                         " bytes, the manifest says " + std::to_string(file.bytes));
+    const auto parsed = parse_safetensors(mapped->bytes(), path.string());
+    if (!parsed) return tl::unexpected<Error>(parsed.error());
+    for (const SafetensorsEntry& entry : parsed->entries) {
+      const auto name = parse_slice_name(entry.name);
+      const auto found = name ? tensors_.find({name->layer, name->parameter, name->state}) : tensors_.end();
+      if (found == tensors_.end())
+        return usage_error(path.string() + ": \"" + galvatron::detail::one_line(entry.name, 80) +
+                           "\" is not a part of a parameter of this model");
+      const TensorSlice& slice = name->slice;
+      const TensorShape& whole = found->second.shape;
+      // Bounds without sums that could overflow.
+      const bool inside = slice.row <= whole.rows && slice.rows <= whole.rows - slice.row &&
+                          slice.column <= whole.columns && slice.columns <= whole.columns - slice.column;
+      if (!inside || entry.type != "F32" || entry.count() != slice.count())
+        return usage_error(path.string() + ": \"" + galvatron::detail::one_line(entry.name, 80) +
+                           "\" does not fit its parameter of " + std::to_string(whole.rows) + " rows and " +
+                           std::to_string(whole.columns) + " columns in F32");
+      found->second.pieces.push_back({slice, mapped->bytes().data() + parsed->data_begin + entry.begin});
+    }
+    files_.push_back(std::move(*mapped));
+    return {};
+  }
+
+  // On all cores: the files are read for the first time here.
+  [[nodiscard]] Result<void> check_checksums() const {
+    std::vector<std::uint32_t> found(files_.size());
+    std::atomic<std::size_t> next{0};
+    const auto work = [&] {
+      for (std::size_t i = next++; i < files_.size(); i = next++) found[i] = crc32c(files_[i].bytes());
+    };
+    {
+      std::vector<std::jthread> others;
+      for (std::size_t i = 1; i < std::min<std::size_t>(files_.size(), static_cast<std::size_t>(usable_cores())); ++i)
+        others.emplace_back(work);
+      work();
+    }
+    for (std::size_t i = 0; i < files_.size(); ++i)
+      if (found[i] != manifest_.files[i].crc32c)
+        return usage_error((path_ / manifest_.files[i].name).string() + " is damaged: its checksum is " +
+                           std::to_string(found[i]) + ", the manifest says " +
+                           std::to_string(manifest_.files[i].crc32c));
+    return {};
+  }
+
+  std::filesystem::path path_;
+  CheckpointManifest manifest_;
+  std::vector<MappedFile> files_;
+  std::map<Key, Tensor> tensors_;
+  std::int64_t vocabulary_ = 0;
+};
+
+/// Puts a rank's part of a checkpoint in its place. The plan need not be the one that wrote it.
+/// @param stage  a Stage, which has taken its memory
+template <class Stage>
+void restore(Stage& stage, const Checkpoint& checkpoint) {
+  stage.initialise(checkpoint.weights());
+  stage.visit([&](const nn::StoreView& store) { checkpoint.restore_moments(store); });
+}
+
+}  // namespace galvatron::train

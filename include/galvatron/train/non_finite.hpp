@@ -1,0 +1,123 @@
+// Where a step's numbers stopped being numbers.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <galvatron/comm/communicator.hpp>
+#include <galvatron/core/view.hpp>
+#include <galvatron/device/arena.hpp>
+#include <galvatron/nn/layer.hpp>
+#include <galvatron/train/stage_plan.hpp>
+
+namespace galvatron::train {
+
+/// The layer and the rank where an infinity or a NaN was seen first; equal on all ranks.
+struct NonFinite {
+  enum class Where : std::uint8_t { output, loss, gradient };
+  Where where = Where::gradient;
+  int layer = 0;   ///< number in the model; the embedding is 0
+  int layers = 0;  ///< of the model, embedding and head included
+  int rank = 0;
+};
+
+/// `the output of layer 3 (the blocks are 1 to 12) on rank 2`.
+inline std::string text_of(const NonFinite& found) {
+  const std::string layer = found.layer == 0 ? "the embedding (layer 0)"
+                            : found.layer + 1 == found.layers
+                                ? "the head (layer " + std::to_string(found.layer) + ")"
+                                : "layer " + std::to_string(found.layer) + " (blocks are layers 1 to " +
+                                      std::to_string(found.layers - 2) + ")";
+  const char* what = found.where == NonFinite::Where::output ? "the output of "
+                     : found.where == NonFinite::Where::loss ? "the loss in "
+                                                             : "the gradients of the parameters of ";
+  return what + layer + " on rank " + std::to_string(found.rank);
+}
+
+namespace detail {
+
+/// True when no element is infinite or NaN. Works in what is free of the workspace.
+template <class D, class T>
+bool all_finite(D& device, device::Region& workspace, View<const T> values) {
+  const device::Scope scope(workspace);
+  const std::int64_t room = (workspace.capacity() - workspace.low() - workspace.high()) / 64 * 16;
+  const std::int64_t run = std::min<std::int64_t>(room, 1 << 16);
+  if (run == 0) return true;
+  const View<float> scratch = workspace.template take<float>(run);
+  for (std::int64_t first = 0; first < values.count; first += run) {
+    const std::int64_t n = std::min(run, values.count - first);
+    const View<float> part = scratch.slice(0, n);
+    device.zero({reinterpret_cast<std::byte*>(part.data), n * static_cast<std::int64_t>(sizeof(float))});
+    device.accumulate(n, values.slice(first, n), part);
+    if (!std::isfinite(device.norm_squared(n, part))) return false;
+  }
+  return true;
+}
+
+}  // namespace detail
+
+/// One rank's search for where a step that gave a loss or gradient norm that is not finite went wrong. The inputs of
+/// blocks that the stash still has tell the first layer whose output was not finite; else the gradients tell the last
+/// layer in which backward left one, which is where it came upon it first. Of several ranks the lowest is named.
+class NonFiniteSearch {
+ public:
+  NonFiniteSearch(int rank, int ranks) : rank_(rank), ranks_(ranks) {}
+
+  /// Looks at a chunk of layers.
+  /// @param sent  what the chunk sent to the next one last, or empty
+  template <class D, class T>
+  void look(D& device, device::Region& workspace, const ChunkPlan& plan,
+            const std::vector<std::unique_ptr<nn::Layer<T>>>& layers, View<const T> sent) {
+    if (!detail::all_finite(device, workspace, sent)) found_input_of(plan.layers.back().number + 1);
+    for (std::size_t i = 0; i < layers.size(); ++i) {
+      const ChunkPlan::Entry& entry = plan.layers[i];
+      if (entry.layer.kind == LayerKind::head) head_ = entry.number;
+      if (entry.layer.kind == LayerKind::block)
+        for (int slot = 0; slot < plan.slots; ++slot)
+          if (!detail::all_finite(device, workspace, View<const T>(layers[i]->input(slot))))
+            found_input_of(entry.number);
+      if (!std::isfinite(layers[i]->gradient_norm_squared()))
+        gradient_ = std::max(gradient_, static_cast<double>(entry.number) * ranks_ + ranks_ - 1 - rank_);
+    }
+  }
+
+  /// Collective: what all ranks found.
+  template <class G>
+  NonFinite agree(G& everybody) const {
+    double codes[3] = {input_, gradient_, head_};
+    everybody.all_reduce(View<double>{codes, 3}, comm::ReduceOp::max);
+    NonFinite out;
+    out.layers = static_cast<int>(codes[2]) + 1;
+    if (std::isfinite(codes[0])) {  // an input is the output of the layer before
+      const auto code = static_cast<std::int64_t>(-codes[0]);
+      out.where = NonFinite::Where::output;
+      out.layer = static_cast<int>(code / ranks_) - 1;
+      out.rank = static_cast<int>(code % ranks_);
+    } else if (codes[1] >= 0) {
+      const auto code = static_cast<std::int64_t>(codes[1]);
+      out.layer = static_cast<int>(code / ranks_);
+      out.rank = ranks_ - 1 - static_cast<int>(code % ranks_);
+    } else {
+      out.where = NonFinite::Where::loss;
+      out.layer = out.layers - 1;
+    }
+    return out;
+  }
+
+ private:
+  void found_input_of(int layer) { input_ = std::max(input_, -static_cast<double>(layer) * ranks_ - rank_); }
+
+  int rank_;
+  int ranks_;
+  // Of all ranks' the greatest counts.
+  double input_ = -std::numeric_limits<double>::infinity();  ///< -(layer, rank): the first layer, on the lowest rank
+  double gradient_ = -1;                                     ///< (layer, -rank): the last layer, on the lowest rank
+  double head_ = 0;                                          ///< its number
+};
+
+}  // namespace galvatron::train

@@ -1,0 +1,33 @@
+#!/usr/bin/env bash
+# python_readers.sh GALVATRON TESTS_DIR: what galvatron writes is read by the Python packages that users read it with.
+# Exits with 77, which ctest takes for "skipped", where no Python has the package safetensors.
+set -euo pipefail
+galvatron=$1
+tests=$2
+candidates=("${GALVATRON_PYTHON:-}" "${VIRTUAL_ENV:+$VIRTUAL_ENV/bin/python3}" python3 /usr/local/bin/python3 /opt/*/bin/python3)
+python=
+for candidate in "${candidates[@]}"; do
+  if [ -n "$candidate" ] && "$candidate" -c 'import numpy, safetensors' 2>/dev/null; then
+    python=$candidate
+    break
+  fi
+done
+if [ -z "$python" ]; then
+  echo "skipped: no Python with the packages numpy and safetensors; name one in GALVATRON_PYTHON"
+  exit 77
+fi
+folder=$(mktemp -d)
+trap 'rm -rf "$folder"' EXIT
+cd "$folder"
+for i in $(seq 400); do echo "line $i of a text that is read again"; done >text.txt
+
+"$python" "$tests/tools/python_readers.py" make gpt2-tiny
+"$python" "$tests/tools/python_readers.py" make llama-tiny
+for model in gpt2-tiny llama-tiny; do
+  "$python" "$tests/tools/python_readers.py" plan "$model"
+  "$galvatron" train --plan plan.json --data text.txt --steps 1 --lr 0 --warmup 0 --weight-decay 0 --init-from "$model" \
+    --checkpoint "$model-saved" --tensorboard "$model-tensorboard" --metrics "$model.jsonl" --quiet
+  "$galvatron" export "$model-saved" --to huggingface --out "$model-out"
+  "$galvatron" export "$model-saved" --to huggingface --precision bf16 --out "$model-bf16"
+  "$python" "$tests/tools/python_readers.py" check "$model"
+done

@@ -1,0 +1,268 @@
+// Checkpoints: a run goes on as if nothing had happened, bit for bit under its plan and to rounding under others.
+// labels: tsan
+#include <doctest/doctest.h>
+
+#include <unistd.h>
+
+#include <cmath>
+#include <cstdint>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <galvatron/train/trainer.hpp>
+
+#include "toy.hpp"
+
+using namespace galvatron;
+using namespace galvatron::train;
+namespace fs = std::filesystem;
+
+namespace {
+
+using Strategies =
+    TypeList<Strategy<DataParallel<>, ZeRO<0>, TensorParallel<>>, Strategy<DataParallel<>, ZeRO<1>, TensorParallel<>>,
+             Strategy<DataParallel<>, ZeRO<3>, TensorParallel<>, SequenceParallel<megatron>>>;
+constexpr StrategySpec zero3{.tensor = 2, .sequence = SequenceKind::megatron, .data = 2, .zero = 3};
+
+struct Folder {
+  fs::path path;
+  Folder() {
+    std::string name = (fs::temp_directory_path() / "galvatron-checkpoint-XXXXXX").string();
+    REQUIRE(::mkdtemp(name.data()) != nullptr);
+    path = name;
+  }
+  Folder(const Folder&) = delete;
+  Folder& operator=(const Folder&) = delete;
+  ~Folder() {
+    std::error_code ignored;
+    fs::remove_all(path, ignored);
+  }
+};
+
+std::string content(const fs::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+TrainOptions options_for(std::int64_t steps) {
+  TrainOptions options;
+  options.steps = steps;
+  options.learning_rate = {.peak = 3e-3, .floor = 3e-4, .warmup_steps = 3, .steps = 12};
+  options.seed = 5;
+  options.threads_per_rank = 1;
+  return options;
+}
+
+TrainReport run(const Plan& plan, const ModelSpec& model, const TrainOptions& options) {
+  toy::Tokens tokens(plan.sequence_length);
+  return train::train<Strategies>(plan, model, tokens, options);
+}
+
+std::vector<double> losses(const TrainReport& report) {
+  std::vector<double> out;
+  for (const StepReport& step : report.steps) out.push_back(step.loss);
+  return out;
+}
+
+/// The plans of the tests: of 8, 4, 2 and 1 ranks.
+std::vector<Plan> plans(const ModelSpec& model) {
+  Plan mixed = toy::uniform(model, 1, {.tensor = 4}, 1, ScheduleKind::one_f_one_b);
+  mixed.layers[1] = {.data = 4, .zero = 1};
+  return {toy::uniform(model, 2, zero3, 2, ScheduleKind::one_f_one_b), mixed,
+          toy::uniform(model, 2, {}, 4, ScheduleKind::gpipe),
+          toy::uniform(model, 2, {}, 4, ScheduleKind::interleaved, 2),
+          toy::uniform(model, 2, {}, 4, ScheduleKind::zb_h1),
+          toy::uniform(model, 1, {.data = 2, .zero = 1}, 1, ScheduleKind::one_f_one_b), toy::single_rank(model)};
+}
+
+/// Relative L2 difference of a state of all tensors.
+double difference(const Checkpoint& a, const Checkpoint& b, const ModelSpec& model, StateKind state) {
+  double square = 0;
+  double sum = 0;
+  for_each_parameter(model, [&](int layer, const ParameterTensor& tensor) {
+    const TensorShape shape = a.shape(layer, tensor.name);
+    std::vector<float> x(static_cast<std::size_t>(shape.count()));
+    std::vector<float> y(x.size());
+    a.read(layer, tensor.name, state, {0, shape.rows, 0, shape.columns}, x.data());
+    b.read(layer, tensor.name, state, {0, shape.rows, 0, shape.columns}, y.data());
+    for (std::size_t i = 0; i < x.size(); ++i) {
+      square += (static_cast<double>(x[i]) - y[i]) * (static_cast<double>(x[i]) - y[i]);
+      sum += static_cast<double>(y[i]) * y[i];
+    }
+  });
+  return std::sqrt(square / sum);
+}
+
+void check_refused(const Result<Checkpoint>& result, const std::string& cause) {
+  REQUIRE_FALSE(result.has_value());
+  CAPTURE(result.error().message);
+  CHECK(result.error().kind == ErrorKind::usage);
+  CHECK(result.error().message.find(cause) != std::string::npos);
+  CHECK(result.error().message.find('\n') == std::string::npos);
+}
+
+void check_family(bool llama) {
+  const ModelSpec model = toy::model(llama, 4);
+  const std::vector<Plan> all = plans(model);
+  const Folder folder;
+  const std::vector<double> whole = losses(run(all.front(), model, options_for(12)));
+  TrainOptions saving = options_for(12);
+  saving.checkpoint = {.folder = folder.path / "first", .every = 6, .keep = 9};
+  const TrainReport first = run(all.front(), model, saving);
+  CHECK(losses(first) == whole);  // writing changes nothing
+  for (int rank = 0; rank < 8; ++rank) {
+    CHECK(first.checkpoints[static_cast<std::size_t>(rank)].count == 2);
+    CHECK(first.checkpoints[static_cast<std::size_t>(rank)].bytes ==
+          snapshot_bytes(stage_plan(all.front(), model, rank), model, rank).count);
+  }
+  const auto end = Checkpoint::open(folder.path / "first", model);
+  REQUIRE(end.has_value());
+  CHECK(end->training().step == 12);
+  CHECK(end->training().samples() == 12 * toy::global_batch);
+  CHECK(end->manifest().ranks == 8);
+  const auto middle = Checkpoint::open(folder.path / "first" / checkpoint_name(6), model);
+  REQUIRE(middle.has_value());
+  CHECK(difference(*middle, *end, model, StateKind::master) > 1e-4);
+
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    INFO(toy::text(all[i]));
+    TrainOptions options = options_for(12);
+    options.resume = &*middle;
+    const fs::path written = folder.path / ("again" + std::to_string(i));
+    options.checkpoint = {.folder = written};
+    const TrainReport report = run(all[i], model, options);
+    REQUIRE(report.steps.size() == 6);
+    CHECK(report.steps.front().step == 6);
+    CHECK(report.steps.back().learning_rate == first.steps.back().learning_rate);
+    const std::vector<double> rest(whole.begin() + 6, whole.end());
+    CHECK(toy::difference(losses(report), rest) < 1e-5);
+    for (int rank = 0; rank < all[i].ranks(); ++rank)
+      CHECK(report.checkpoints[static_cast<std::size_t>(rank)].bytes ==
+            snapshot_bytes(stage_plan(all[i], model, rank), model, rank).count);
+    const auto again = Checkpoint::open(written, model);
+    REQUIRE(again.has_value());
+    CHECK(difference(*again, *end, model, StateKind::master) < 1e-5);
+    CHECK(difference(*again, *end, model, StateKind::first_moment) < 1e-4);
+    CHECK(difference(*again, *end, model, StateKind::second_moment) < 1e-4);
+    if (i > 0) continue;
+    CHECK(losses(report) == rest);
+    for (const auto& entry : fs::directory_iterator(end->path()))
+      CHECK(content(entry.path()) == content(written / checkpoint_name(12) / entry.path().filename()));
+  }
+}
+
+}  // namespace
+
+TEST_CASE("a GPT goes on under any plan") { check_family(false); }
+TEST_CASE("a Llama goes on under any plan") { check_family(true); }
+
+TEST_CASE("bf16 goes on bit for bit") {
+  if (!device::Host::supports(Precision::bf16)) return;
+  const ModelSpec model = toy::model(false, 4);
+  Plan plan = plans(model).front();
+  plan.precision = Precision::bf16;
+  const Folder folder;
+  TrainOptions options = options_for(8);
+  options.checkpoint = {.folder = folder.path, .every = 4, .keep = 9};
+  const std::vector<double> whole = losses(run(plan, model, options));
+  const auto middle = Checkpoint::open(folder.path / checkpoint_name(4), model);
+  REQUIRE(middle.has_value());
+  options.checkpoint = {};
+  options.resume = &*middle;
+  CHECK(losses(run(plan, model, options)) == std::vector<double>(whole.begin() + 4, whole.end()));
+}
+
+TEST_CASE("the newest stay, what a crash left goes, what is complete already is replaced") {
+  const ModelSpec model = toy::model(false, 2);
+  const Plan plan = toy::single_rank(model);
+  const Folder folder;
+  fs::create_directories(folder.path / "step-00000007.tmp");
+  std::ofstream(folder.path / "step-00000007.tmp" / "rank-0000.safetensors") << "half";
+  fs::create_directories(folder.path / "step-00000009");  // without a manifest: not one
+  TrainOptions options = options_for(5);
+  options.checkpoint = {.folder = folder.path, .every = 1, .keep = 2};
+  for (int i = 0; i < 2; ++i) {
+    const TrainReport report = run(plan, model, options);
+    CHECK(report.checkpoints.front().count == 5);
+    std::vector<std::int64_t> steps;
+    for (const CheckpointPlace& place : list_checkpoints(folder.path)) steps.push_back(place.step);
+    CHECK(steps == std::vector<std::int64_t>{4, 5});
+    CHECK_FALSE(fs::exists(folder.path / "step-00000007.tmp"));
+  }
+  for (const auto& entry : fs::directory_iterator(folder.path)) CHECK(entry.path().extension() != ".tmp");
+  const auto newest = Checkpoint::open(folder.path, model);
+  REQUIRE(newest.has_value());
+  CHECK(newest->training().step == 5);
+}
+
+TEST_CASE("a damaged checkpoint and one of another model are refused with the reason") {
+  const ModelSpec model = toy::model(false, 2);
+  const Plan plan = toy::uniform(model, 1, {.data = 2, .zero = 1}, 1, ScheduleKind::one_f_one_b);
+  const Folder folder;
+  TrainOptions options = options_for(2);
+  options.checkpoint = {.folder = folder.path, .every = 1, .keep = 2};
+  run(plan, model, options);
+  const fs::path last = folder.path / checkpoint_name(2);
+  const fs::path shard = last / shard_name(1);
+  const std::string good = content(shard);
+  const auto put = [](const fs::path& path, const std::string& bytes) {
+    std::ofstream(path, std::ios::binary) << bytes;
+  };
+  for (const std::size_t at : {std::size_t{0}, std::size_t{20}, good.size() / 2, good.size() - 1}) {
+    std::string bad = good;
+    bad[at] ^= 4;
+    put(shard, bad);
+    check_refused(Checkpoint::open(folder.path, model), "rank-0001.safetensors");
+    check_refused(Checkpoint::open(folder.path, model), "there is also " + (folder.path / checkpoint_name(1)).string());
+  }
+  put(shard, good.substr(0, good.size() - 5));
+  check_refused(Checkpoint::open(folder.path, model), "is damaged: it has");
+  fs::remove(shard);
+  check_refused(Checkpoint::open(folder.path, model), "No such file");
+  put(shard, good);
+  REQUIRE(Checkpoint::open(folder.path, model).has_value());
+
+  const std::string manifest = content(last / manifest_name);
+  const auto changed = [&](const std::string& from, const std::string& to, const std::string& cause) {
+    std::string bad = manifest;
+    const auto at = bad.find(from);
+    REQUIRE(at != std::string::npos);
+    bad.replace(at, from.size(), to);
+    put(last / manifest_name, bad);
+    check_refused(Checkpoint::open(last, model), cause);
+  };
+  changed("\"step\": 2", "\"step\": 3", "its checksum is");
+  changed("\"version\": 1", "\"version\": 2", "has version 2; this galvatron reads version 1");
+  changed("\"seed\"", "\"sed\"", "\"seed\" is missing");
+  changed("galvatron-checkpoint", "something", "not the manifest of a galvatron checkpoint");
+  changed("rank-0001.safetensors", "../../x", "not the name of a file");
+  put(last / manifest_name, manifest.substr(0, manifest.size() / 2));
+  check_refused(Checkpoint::open(last, model), "not valid JSON");
+  put(last / manifest_name, manifest);
+
+  ModelSpec other = toy::model(false, 3);
+  check_refused(Checkpoint::open(last, other), "with layers 2, and toy-gpt has 3");
+  check_refused(Checkpoint::open(last, toy::model(true, 2)), "it is of the model toy-gpt with");
+  check_refused(Checkpoint::open(folder.path / "nothing", model), "No such file");
+  fs::create_directories(folder.path / "empty");
+  check_refused(Checkpoint::open(folder.path / "empty", model), "no complete checkpoint");
+}
+
+TEST_CASE("a folder that cannot be written ends the run with the reason") {
+  const ModelSpec model = toy::model(false, 2);
+  TrainOptions options = options_for(2);
+  const Folder folder;
+  std::ofstream(folder.path / "file") << "x";
+  options.checkpoint = {.folder = folder.path / "file"};
+  try {
+    run(toy::single_rank(model), model, options);
+    FAIL("it was written");
+  } catch (const Failure& failure) {
+    CHECK(failure.kind() == ErrorKind::usage);
+    CHECK(std::string(failure.what()).find("cannot write") != std::string::npos);
+  }
+}

@@ -1,0 +1,199 @@
+// Hugging Face checkpoints: tests/train/pytorch/huggingface.py wrote some, and the losses of their models in float64.
+#include <doctest/doctest.h>
+
+#include <unistd.h>
+
+#include <cstdint>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <map>
+#include <span>
+#include <string>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+#include <galvatron/model/huggingface.hpp>
+#include <galvatron/train/checkpoint/huggingface_reader.hpp>
+#include <galvatron/train/checkpoint/huggingface_writer.hpp>
+#include <galvatron/train/trainer.hpp>
+
+#include "toy.hpp"
+
+using namespace galvatron;
+using namespace galvatron::train;
+namespace fs = std::filesystem;
+
+namespace {
+
+using Strategies =
+    TypeList<Strategy<>, Strategy<DataParallel<>, ZeRO<3>, TensorParallel<>, SequenceParallel<megatron>>>;
+
+const fs::path golden = fs::path(GALVATRON_TESTS_DIR) / "train/pytorch/huggingface";
+
+struct Folder {
+  fs::path path = fs::temp_directory_path() / ("galvatron_huggingface_" + std::to_string(::getpid()));
+  Folder() { fs::create_directories(path); }
+  Folder(const Folder&) = delete;
+  Folder& operator=(const Folder&) = delete;
+  ~Folder() { fs::remove_all(path); }
+};
+
+/// The tokens of huggingface.py.
+class PatternTokens final : public BatchSource {
+ public:
+  PatternTokens(std::int64_t sequence, std::int64_t vocabulary) : sequence_(sequence), vocabulary_(vocabulary) {}
+  void inputs(std::int64_t, std::int64_t first, std::int64_t samples, View<std::int32_t> out) override {
+    fill(first, samples, 0, out);
+  }
+  void targets(std::int64_t, std::int64_t first, std::int64_t samples, View<std::int32_t> out) override {
+    fill(first, samples, 1, out);
+  }
+
+ private:
+  void fill(std::int64_t first, std::int64_t samples, std::int64_t ahead, View<std::int32_t> out) const {
+    for (std::int64_t s = 0; s < sequence_; ++s)
+      for (std::int64_t i = 0; i < samples; ++i) {
+        const std::int64_t at = s + ahead;
+        out[s * samples + i] = static_cast<std::int32_t>((7 * (first + i) + 5 * at + at * at) % vocabulary_);
+      }
+  }
+  std::int64_t sequence_;
+  std::int64_t vocabulary_;
+};
+
+std::string content(const fs::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+/// The tensors of a folder's files: shape and bytes by name.
+std::map<std::string, std::pair<std::vector<std::int64_t>, std::string>> tensors(const fs::path& folder) {
+  std::map<std::string, std::pair<std::vector<std::int64_t>, std::string>> out;
+  for (const auto& entry : fs::directory_iterator(folder)) {
+    if (entry.path().extension() != ".safetensors") continue;
+    const std::string file = content(entry.path());
+    const auto parsed = parse_safetensors(std::as_bytes(std::span(file)), "f");
+    REQUIRE(parsed.has_value());
+    for (const SafetensorsEntry& e : parsed->entries)
+      out[e.name] = {e.shape, file.substr(static_cast<std::size_t>(parsed->data_begin + e.begin),
+                                          static_cast<std::size_t>(e.end - e.begin))};
+  }
+  return out;
+}
+
+/// Trains a step that changes nothing and leaves a checkpoint.
+double loss_of(const Plan& plan, const ModelSpec& model, const HuggingFaceWeights& weights, const fs::path& folder) {
+  TrainOptions options;
+  options.threads_per_rank = 1;
+  options.learning_rate = {.peak = 0, .floor = 0};
+  options.initial = weights.weights();
+  options.checkpoint.folder = folder;
+  PatternTokens tokens(plan.sequence_length, model.vocabulary());
+  return train::train<Strategies>(plan, model, tokens, options).steps.front().loss;
+}
+
+void check_refused(const Result<HuggingFaceWeights>& result, const std::string& cause) {
+  REQUIRE_FALSE(result.has_value());
+  CAPTURE(result.error().message);
+  CHECK(result.error().kind == ErrorKind::usage);
+  CHECK(result.error().message.find(cause) != std::string::npos);
+  CHECK(result.error().message.find('\n') == std::string::npos);
+}
+
+}  // namespace
+
+TEST_CASE("published weights give the loss of PyTorch, and come out as they came in") {
+  const auto losses = nlohmann::json::parse(content(golden / "losses.json"));
+  for (const std::string name : {"gpt2", "llama", "llama-f16"}) {
+    CAPTURE(name);
+    const Folder folder;
+    const auto model = load_model((golden / name).string());
+    REQUIRE(model.has_value());
+    const auto weights = HuggingFaceWeights::open(golden / name, *model);
+    CAPTURE((weights ? "" : weights.error().message));
+    REQUIRE(weights.has_value());
+    Plan one = toy::single_rank(*model);
+    const bool llama = name != "gpt2";
+    Plan four = toy::uniform(*model, llama ? 1 : 2,
+                             {.tensor = llama ? 2 : 1,
+                              .sequence = llama ? SequenceKind::megatron : SequenceKind::none,
+                              .data = 2,
+                              .zero = 3},
+                             1, ScheduleKind::one_f_one_b);
+    if (!llama) four.embedding = four.head = four.layers[0] = four.layers[1] = {};
+    if (!llama)
+      for (PlanStage& stage : four.stages) stage.rank_count = 1, stage.first_rank = stage.first_layer == 0 ? 0 : 1;
+    for (Plan* plan : {&one, &four}) {
+      plan->global_batch = losses.at("batch");
+      plan->sequence_length = losses.at("sequence");
+      INFO(toy::text(*plan));
+      const double loss = loss_of(*plan, *model, *weights, folder.path / "saved");
+      CHECK(loss == doctest::Approx(losses.at("losses").at(name).get<double>()).epsilon(1e-6));
+      const auto checkpoint = Checkpoint::open(folder.path / "saved", *model);
+      REQUIRE(checkpoint.has_value());
+      for (const std::int64_t largest : {std::int64_t{20'000}, std::int64_t{1} << 40}) {
+        const fs::path out = folder.path / ("out" + std::to_string(largest));
+        fs::remove_all(out);
+        const auto written = write_huggingface(out, *checkpoint, *model, Precision::fp32, {largest});
+        REQUIRE(written.has_value());
+        CHECK((written->back() == "model.safetensors.index.json") == (largest == 20'000));
+        if (name != "llama-f16") CHECK(tensors(out) == tensors(golden / name));
+        const auto again = load_model(out.string());
+        REQUIRE(again.has_value());
+        CHECK(model_architecture(*again) == model_architecture(*model));
+        CHECK(HuggingFaceWeights::open(out, *again).has_value());
+      }
+    }
+  }
+}
+
+TEST_CASE("weights are written in bf16 too") {
+  const Folder folder;
+  const auto model = load_model((golden / "gpt2").string());
+  const auto weights = HuggingFaceWeights::open(golden / "gpt2" / "model.safetensors", *model);
+  REQUIRE(weights.has_value());
+  Plan plan = toy::single_rank(*model);
+  loss_of(plan, *model, *weights, folder.path / "saved");
+  const auto checkpoint = Checkpoint::open(folder.path / "saved", *model);
+  REQUIRE(checkpoint.has_value());
+  REQUIRE(write_huggingface(folder.path / "out", *checkpoint, *model, Precision::bf16).has_value());
+  const auto rounded = HuggingFaceWeights::open(folder.path / "out", *model);
+  REQUIRE(rounded.has_value());
+  for_each_parameter(*model, [&](int layer, const ParameterTensor& tensor) {
+    if (tensor.rows > whole_shape(tensor, 1, model->vocabulary()).rows) return;
+    std::vector<float> a(static_cast<std::size_t>(tensor.columns));
+    std::vector<float> b(a.size());
+    for (std::int64_t row = 0; row < tensor.rows; ++row) {
+      weights->weights()(layer, tensor, row * tensor.columns, {a.data(), tensor.columns});
+      rounded->weights()(layer, tensor, row * tensor.columns, {b.data(), tensor.columns});
+      for (std::size_t i = 0; i < a.size(); ++i) CHECK(b[i] == static_cast<float>(bfloat16(a[i])));
+    }
+  });
+}
+
+TEST_CASE("weights that are not the model's are refused with the reason") {
+  const Folder folder;
+  const auto gpt2 = load_model((golden / "gpt2").string());
+  const auto llama = load_model((golden / "llama").string());
+  check_refused(HuggingFaceWeights::open(golden / "llama", *gpt2), "has no tensor \"transformer.wte.weight\"");
+  check_refused(HuggingFaceWeights::open(folder.path, *gpt2), "neither model.safetensors nor");
+  check_refused(HuggingFaceWeights::open(folder.path / "missing.safetensors", *gpt2), "No such file");
+  check_refused(HuggingFaceWeights::open(golden / "llama/model-00001-of-00003.safetensors", *llama), "has no tensor");
+  ModelSpec deeper = *gpt2;
+  deeper.blocks.push_back(deeper.blocks.back());
+  check_refused(HuggingFaceWeights::open(golden / "gpt2", deeper), "has no tensor \"transformer.h.2.");
+  ModelSpec shallower = *gpt2;
+  shallower.blocks.pop_back();
+  check_refused(HuggingFaceWeights::open(golden / "gpt2", shallower), "has no place");
+  ModelSpec wider = *gpt2;
+  wider.embedding.vocabulary = wider.head.vocabulary = 64;
+  check_refused(HuggingFaceWeights::open(golden / "gpt2", wider), "is (61, 24), and the model");
+  ModelSpec bert = *gpt2;
+  bert.blocks[0].causal = false;
+  check_refused(HuggingFaceWeights::open(golden / "gpt2", bert), "neither a GPT-2 nor a Llama");
+  std::ofstream(folder.path / "model.safetensors.index.json") << R"({"weight_map": {"a": "../x"}})";
+  check_refused(HuggingFaceWeights::open(folder.path, *gpt2), "in no file beside it");
+}

@@ -1,0 +1,190 @@
+// The files of a run of train.
+#include "run_files.hpp"
+
+#include <algorithm>
+#include <filesystem>
+#include <string>
+#include <system_error>
+#include <utility>
+
+#include <galvatron/core/quantity.hpp>
+#include <galvatron/train/stage_plan.hpp>
+
+namespace galvatron::tools {
+
+namespace {
+
+[[noreturn]] void refuse(const std::string& message) { throw Failure(ErrorKind::usage, message); }
+
+std::string text_of(std::int64_t n) { return std::to_string(n); }
+
+}  // namespace
+
+void add_start_options(Options& options, RunFileArguments& a) {
+  options.text("--resume", a.resume, "DIR",
+               "go on after the newest checkpoint of a folder, or after the one named; with the same plan or another");
+  options.text("--init-from", a.initial, "PATH",
+               "start from these weights: a Hugging Face checkpoint of GPT-2 or Llama (a folder, a .safetensors file, "
+               "or an index of several), or a folder of --checkpoint");
+  options.choice("--on-nan", a.on_nan, {"stop", "skip"},
+                 "when the loss or a gradient is infinite or not a number: end with exit code 4, or leave the step's "
+                 "update out (default: stop)");
+}
+
+void add_output_options(Options& options, RunFileArguments& a) {
+  options.text("--checkpoint", a.checkpoint, "DIR", "write checkpoints to this folder while training goes on");
+  options.integer("--checkpoint-every", a.checkpoint_every, 1, 10'000'000,
+                  "steps between two, beside that of the last step (default: a tenth of --steps)");
+  options.integer("--checkpoint-keep", a.checkpoint_keep, 1, 1'000'000, "how many of the newest stay (default: 2)");
+  options.text("--metrics", a.metrics, "FILE", "write a line of JSON here after every step");
+  options.text("--tensorboard", a.tensorboard, "DIR", "write an event file for TensorBoard to this folder");
+}
+
+std::optional<train::CheckpointManifest> resumed_manifest(const RunFileArguments& a) {
+  if (a.checkpoint.empty() && a.checkpoint_every > 0) refuse("--checkpoint-every needs --checkpoint DIR");
+  if (!a.checkpoint.empty() && !train::list_checkpoints(a.checkpoint).empty()) {
+    std::error_code ignored;
+    const auto resumed = train::find_checkpoint(a.resume);
+    const auto folder = std::filesystem::weakly_canonical(a.checkpoint, ignored);
+    if (a.resume.empty() || !resumed || std::filesystem::weakly_canonical(*resumed, ignored).parent_path() != folder)
+      refuse("--checkpoint: " + a.checkpoint + " has checkpoints of another run; go on with that one by --resume " +
+             a.checkpoint + ", or name another folder");
+  }
+  if (a.resume.empty()) return std::nullopt;
+  if (!a.initial.empty())
+    refuse("--resume and --init-from exclude each other; the former goes on with a run, the latter begins one");
+  auto manifest = train::Checkpoint::read_manifest(a.resume);
+  if (!manifest) refuse("--resume: " + manifest.error().message);
+  return std::move(*manifest);
+}
+
+void settle(TrainingConstants& c, const std::optional<train::CheckpointManifest>& resumed, std::int64_t steps) {
+  const train::TrainingState* from = resumed ? &resumed->training : nullptr;
+  if (from != nullptr && c.seed >= 0 && static_cast<std::uint64_t>(c.seed) != from->seed)
+    refuse("--seed says " + text_of(c.seed) + ", but the checkpoint was made with the seed " +
+           std::to_string(from->seed) + ", which orders the data; leave the option out");
+  if (c.least_rate < 0)
+    c.least_rate = from != nullptr && c.learning_rate < 0 ? from->learning_rate.floor
+                   : c.learning_rate < 0                  ? 1e-4
+                                                          : c.learning_rate / 10;
+  if (c.learning_rate < 0) c.learning_rate = from != nullptr ? from->learning_rate.peak : 1e-3;
+  if (c.warmup < 0)
+    c.warmup = from != nullptr ? from->learning_rate.warmup_steps : std::min<std::int64_t>(steps / 10, 100);
+  if (c.weight_decay < 0) c.weight_decay = from != nullptr ? static_cast<double>(from->adam.weight_decay) : 0.1;
+  if (c.clip < 0) c.clip = from != nullptr ? from->clip : 1;
+  if (c.seed < 0) c.seed = from != nullptr ? static_cast<std::int64_t>(from->seed) : 1;
+}
+
+void check_continues(const train::CheckpointManifest& resumed, const Plan& plan, std::int64_t data_tokens,
+                     std::int64_t steps) {
+  const train::TrainingState& from = resumed.training;
+  const auto differs = [](const char* what, std::int64_t here, std::int64_t there) {
+    if (here != there)
+      refuse(std::string("--resume: the run has ") + what + " of " + text_of(here) + ", the checkpoint one of " +
+             text_of(there) + "; go on as it was begun");
+  };
+  differs("a global batch", plan.global_batch, from.global_batch);
+  differs("a sequence length", plan.sequence_length, from.sequence_length);
+  if (from.data_tokens != 0 && data_tokens != from.data_tokens)
+    refuse("--resume: the data have " + text_of(data_tokens) + " tokens, and the checkpoint was trained on " +
+           text_of(from.data_tokens) + "; give the same --data");
+  if (steps <= from.step)
+    refuse("--resume: the checkpoint has " + text_of(from.step) + " steps behind it, and --steps says " +
+           text_of(steps) + " in all; give more");
+}
+
+std::vector<Bytes> checkpoint_copies(const RunFileArguments& a, const Plan& plan, const ModelSpec& model) {
+  std::vector<Bytes> out;
+  if (a.checkpoint.empty()) return out;
+  for (int rank = 0; rank < plan.ranks(); ++rank)
+    out.push_back(train::snapshot_bytes(train::stage_plan(plan, model, rank), model, rank));
+  return out;
+}
+
+RunFiles::RunFiles(const RunFileArguments& a, const ModelSpec& model, bool writes_metrics) : a_(a) {
+  if (!a.resume.empty()) {
+    auto opened = train::Checkpoint::open(a.resume, model);
+    if (!opened) refuse("--resume: " + opened.error().message);
+    resumed_.emplace(std::move(*opened));
+  }
+  if (!a.initial.empty()) {
+    if (train::find_checkpoint(a.initial)) {
+      auto opened = train::Checkpoint::open(a.initial, model);
+      if (!opened) refuse("--init-from: " + opened.error().message);
+      initial_.emplace(std::move(*opened));
+    } else {
+      auto opened = train::HuggingFaceWeights::open(a.initial, model);
+      if (!opened) refuse("--init-from: " + opened.error().message);
+      huggingface_.emplace(std::move(*opened));
+    }
+  }
+  if (!writes_metrics) return;
+  const std::int64_t done = resumed_ ? resumed_->training().step : 0;
+  if (!a.metrics.empty())
+    metrics_ =
+        value_or_throw(resumed_ ? train::MetricsFile::resume(a.metrics, done) : train::MetricsFile::create(a.metrics));
+  if (!a.tensorboard.empty()) tensorboard_ = value_or_throw(train::TensorBoardFile::create(a.tensorboard, done));
+}
+
+void RunFiles::apply(train::TrainOptions& options) const {
+  options.on_nan = a_.on_nan == "skip" ? train::OnNan::skip : train::OnNan::stop;
+  options.resume = resumed_ ? &*resumed_ : nullptr;
+  if (initial_) options.initial = initial_->weights();
+  if (huggingface_) options.initial = huggingface_->weights();
+  options.checkpoint.folder = a_.checkpoint;
+  options.checkpoint.every =
+      a_.checkpoint_every > 0 ? a_.checkpoint_every : std::max<std::int64_t>(options.steps / 10, 1);
+  options.checkpoint.keep = a_.checkpoint_keep;
+}
+
+void RunFiles::add(const train::StepReport& step) {
+  if (metrics_)
+    if (auto written = metrics_->append(step); !written) throw_error(written.error());
+  if (tensorboard_)
+    if (auto written = tensorboard_->append(step.step + 1, train::metrics_scalars(step)); !written)
+      throw_error(written.error());
+}
+
+void add_files_json(nlohmann::ordered_json& out, const RunFileArguments& a, const train::TrainReport& report) {
+  const auto skipped = std::ranges::count_if(report.steps, [](const auto& step) { return !step.skipped.empty(); });
+  out["first_step"] = report.steps.front().step + 1;
+  if (a.on_nan == "skip") out["skipped_steps"] = skipped;
+  if (!a.resume.empty()) out["resume"] = a.resume;
+  if (!a.initial.empty()) out["init_from"] = a.initial;
+  if (!a.metrics.empty()) out["metrics"] = a.metrics;
+  if (!a.tensorboard.empty()) out["tensorboard"] = a.tensorboard;
+  if (a.checkpoint.empty()) return;
+  out["checkpoint"] = a.checkpoint;
+  out["checkpoints_written"] = report.checkpoints.front().count;
+  out["checkpoint_bytes"] = nlohmann::ordered_json::array();
+  for (const char* key : {"checkpoint_copy_seconds", "checkpoint_wait_seconds", "checkpoint_write_seconds"})
+    out[key] = 0.0;
+  const auto largest = [&](const char* key, double seconds) {
+    out[key] = std::max(out[key].template get<double>(), seconds);
+  };
+  for (const train::CheckpointReport& rank : report.checkpoints) {
+    out["checkpoint_bytes"].push_back(rank.bytes);
+    largest("checkpoint_copy_seconds", rank.copy_seconds);
+    largest("checkpoint_wait_seconds", rank.wait_seconds);
+    largest("checkpoint_write_seconds", rank.write_seconds);
+  }
+}
+
+std::string files_text(const RunFileArguments& a, const train::TrainReport& report) {
+  std::string out;
+  if (!a.checkpoint.empty()) {
+    Bytes bytes;
+    double copy = 0;
+    for (const train::CheckpointReport& rank : report.checkpoints) {
+      bytes = bytes + Bytes{rank.bytes};
+      copy = std::max(copy, rank.copy_seconds);
+    }
+    out += "  checkpoints  " + a.checkpoint + ": " + text_of(report.checkpoints.front().count) + " of " +
+           format_bytes(bytes) + ", for which training paused " + format_seconds({copy}) + "\n";
+  }
+  if (!a.metrics.empty()) out += "  metrics      " + a.metrics + "\n";
+  if (!a.tensorboard.empty()) out += "  tensorboard  " + a.tensorboard + "\n";
+  return out;
+}
+
+}  // namespace galvatron::tools

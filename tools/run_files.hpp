@@ -1,0 +1,87 @@
+// The files of a run of train: what it starts from and what it leaves behind.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+#include <galvatron/model/spec.hpp>
+#include <galvatron/plan/plan.hpp>
+#include <galvatron/train/checkpoint/huggingface_reader.hpp>
+#include <galvatron/train/checkpoint/reader.hpp>
+#include <galvatron/train/metrics.hpp>
+#include <galvatron/train/trainer.hpp>
+
+#include "options.hpp"
+#include "output.hpp"
+
+namespace galvatron::tools {
+
+struct RunFileArguments {
+  std::string checkpoint;
+  std::int64_t checkpoint_every = 0;  // 0: a tenth of the steps
+  int checkpoint_keep = 2;
+  std::string resume;
+  std::string initial;
+  std::string metrics;
+  std::string tensorboard;
+  std::string on_nan = "stop";
+};
+
+/// Declares the options. The sections are the caller's.
+void add_start_options(Options& options, RunFileArguments& a);
+void add_output_options(Options& options, RunFileArguments& a);
+
+/// Constants of training that the command line may leave to the checkpoint that is resumed; negative: not given.
+struct TrainingConstants {
+  double learning_rate = -1;
+  double least_rate = -1;
+  std::int64_t warmup = -1;
+  double weight_decay = -1;
+  double clip = -1;
+  std::int64_t seed = -1;
+};
+
+/// Reads what says how a run goes on; nothing for a new run. Throws Failure (usage), also when the checkpoints of this
+/// run and of another one would mix in a folder.
+std::optional<train::CheckpointManifest> resumed_manifest(const RunFileArguments& a);
+
+/// Fills in what was not given: from the checkpoint, or the defaults. Throws Failure (usage) when what was given
+/// contradicts the checkpoint.
+void settle(TrainingConstants& constants, const std::optional<train::CheckpointManifest>& resumed, std::int64_t steps);
+
+/// Throws Failure (usage) when a run of this plan and these data does not go on where the checkpoint ends.
+void check_continues(const train::CheckpointManifest& resumed, const Plan& plan, std::int64_t data_tokens,
+                     std::int64_t steps);
+
+/// Bytes of the copies that the ranks take for checkpoints, beside their arenas; nothing without checkpoints.
+std::vector<Bytes> checkpoint_copies(const RunFileArguments& a, const Plan& plan, const ModelSpec& model);
+
+/// The files of a run while it goes on.
+class RunFiles {
+ public:
+  /// Opens the checkpoint to resume or to start from, checks all of it, and begins the metrics. Throws Failure (usage).
+  /// @param writes_metrics  whether this process has rank 0
+  RunFiles(const RunFileArguments& a, const ModelSpec& model, bool writes_metrics = true);
+  /// Sets what `options` say about checkpoints and NaN. This must outlive the run.
+  void apply(train::TrainOptions& options) const;
+  /// Writes the metrics of a step. Throws Failure (usage).
+  void add(const train::StepReport& step);
+
+ private:
+  const RunFileArguments& a_;
+  std::optional<train::Checkpoint> resumed_;
+  std::optional<train::Checkpoint> initial_;
+  std::optional<train::HuggingFaceWeights> huggingface_;
+  std::optional<train::MetricsFile> metrics_;
+  std::optional<train::TensorBoardFile> tensorboard_;
+};
+
+/// What the JSON and the text of a run say about its files.
+void add_files_json(nlohmann::ordered_json& out, const RunFileArguments& a, const train::TrainReport& report);
+std::string files_text(const RunFileArguments& a, const train::TrainReport& report);
+
+}  // namespace galvatron::tools
