@@ -27,6 +27,7 @@
 #include "machine.hpp"
 #include "options.hpp"
 #include "plans.hpp"
+#include "simulations.hpp"
 #include "train_ranks.hpp"
 
 namespace galvatron::tools {
@@ -57,6 +58,8 @@ struct TrainArguments {
   double clip = 1;
   std::int64_t seed = 1;
   std::string metrics;
+  std::string trace;
+  std::string report;
 };
 
 [[noreturn]] void refuse(const std::string& message) { throw Failure(ErrorKind::usage, message); }
@@ -98,6 +101,9 @@ Options::Outcome read(const Arguments& arguments, TrainArguments& a, Common& com
   options.choice("--launcher", a.launcher, {"threads", "mpi"}, "what a rank is (default: threads)");
   options.section("Output");
   options.text("--metrics", a.metrics, "FILE", "write a line of JSON here after every step");
+  options.text("--trace", a.trace, "FILE",
+               "write a trace of the last step and its prediction, for ui.perfetto.dev or chrome://tracing");
+  options.text("--report", a.report, "FILE", "write an HTML report of the last step beside its prediction");
   options.flag("--json", common.json, "print one JSON object instead of text");
   options.flag("--quiet", common.quiet, "show no progress");
   options.examples(
@@ -131,6 +137,8 @@ void check(const TrainArguments& a) {
     refuse(text);
   }
   require_writable(a.metrics, "--metrics");
+  require_writable(a.trace, "--trace");
+  require_writable(a.report, "--report");
   require_writable(a.save_plan, "--save-plan");
   require_writable(a.save_cluster, "--save-cluster");
 }
@@ -216,6 +224,7 @@ void check_trainable(const ModelSpec& model) {
 struct Prepared {
   ModelSpec model;
   Plan plan;
+  std::optional<Cluster> cluster;  // that the plan was searched for
 };
 
 Prepared given_plan(const TrainArguments& a) {
@@ -259,6 +268,7 @@ Prepared searched_for(const TrainArguments& a, const Common& common, const Check
   if (!a.save_cluster.empty())
     if (auto written = write_cluster(a.save_cluster, cluster); !written) throw_error(written.error());
   out.plan = searched_plan(out.model, cluster, name, search, common).plan;
+  out.cluster = std::move(cluster);
   return out;
 }
 
@@ -293,6 +303,8 @@ void print_outcome_json(const Outcome& o, const TrainArguments& a) {
   for (const Bytes bytes : o.predicted) out["predicted_peak_bytes"].push_back(bytes.count);
   for (const Bytes bytes : o.measured) out["measured_peak_bytes"].push_back(bytes.count);
   if (!a.metrics.empty()) out["metrics"] = a.metrics;
+  if (!a.trace.empty()) out["trace"] = a.trace;
+  if (!a.report.empty()) out["report"] = a.report;
   out["plan"] = plan_json(o.plan);
   print_json(out);
 }
@@ -326,6 +338,8 @@ void print_outcome(const Outcome& o, const TrainArguments& a) {
     first = last + 1;
   }
   if (!a.metrics.empty()) out += "  metrics      " + a.metrics + "\n";
+  if (!a.trace.empty()) out += "  trace        " + a.trace + "\n";
+  if (!a.report.empty()) out += "  report       " + a.report + "\n";
   if (!a.plan_path.empty()) out += "  plan         " + a.plan_path + "\n";
   if (!a.save_plan.empty()) out += "  plan         " + a.save_plan + "\n";
   if (!a.save_cluster.empty()) out += "  cluster      " + a.save_cluster + "\n";
@@ -383,6 +397,8 @@ void run_train(const Arguments& arguments, Common& common) {
   options.adam.weight_decay = static_cast<float>(a.weight_decay);
   options.clip = a.clip;
   options.seed = static_cast<std::uint64_t>(a.seed);
+  std::optional<galvatron::train::Recorder> recorder;
+  if (!a.trace.empty() || !a.report.empty()) options.recorder = &recorder.emplace(plan.ranks());
   std::optional<galvatron::train::MetricsFile> metrics;
   if (!a.metrics.empty()) metrics = value_or_throw(galvatron::train::MetricsFile::create(a.metrics));
   {
@@ -402,6 +418,10 @@ void run_train(const Arguments& arguments, Common& common) {
   for (const cost::StageMemory& memory : outcome.report.measured_memory) outcome.measured.push_back(memory.total());
   outcome.tokens_per_second =
       static_cast<double>(plan.global_batch * plan.sequence_length) / outcome.report.iteration_seconds;
+  if (recorder)
+    write_run({plan, prepared.model, prepared.cluster ? &*prepared.cluster : nullptr, recorder->last_step(),
+               Seconds{outcome.report.iteration_seconds}, outcome.measured},
+              a.trace, a.report, common);
   if (common.json)
     print_outcome_json(outcome, a);
   else

@@ -24,6 +24,7 @@
 #include <galvatron/train/learning_rate.hpp>
 #include <galvatron/train/pin.hpp>
 #include <galvatron/train/rank_memory.hpp>
+#include <galvatron/train/recorder.hpp>
 #include <galvatron/train/stage.hpp>
 
 namespace galvatron::train {
@@ -47,6 +48,7 @@ struct TrainOptions {
   int threads_per_rank = 0;  ///< 0: the cores divided by the ranks, at least 1
   comm::thread::Options world{};
   std::function<void(const StepReport&)> on_step{};  ///< called on rank 0's thread
+  Recorder* recorder = nullptr;                      ///< of all ranks: keeps when they did what in the last step
 };
 
 struct TrainReport {
@@ -80,6 +82,7 @@ void train_rank(comm::thread::World& world, const Plan& plan, const ModelSpec& m
   Stage<device::Host, comm::thread::World, T, List> stage(device, world, plan, model, memory);
   const comm::SendGuard guard(world);  // nobody reads this rank's memory once it is gone
   stage.initialise(nn::initial_values(options.seed));
+  if (options.recorder != nullptr) stage.observe(&options.recorder->rank(world.rank()));
   world.everybody().barrier();
   auto last = std::chrono::steady_clock::now();
   for (std::int64_t step = 0; step < options.steps; ++step) {
