@@ -11,7 +11,7 @@ inline constexpr const char* script = R"js(
   'use strict';
   var data = JSON.parse(document.getElementById('data').textContent);
   var svg = document.getElementById('timeline'), about = document.getElementById('about');
-  var NS = 'http://www.w3.org/2000/svg', from = 0, to = data.length, geometry = null;
+  var NS = svg.namespaceURI, from = 0, to = data.length, geometry = null;
   var colours = { forward: 'forward', backward: 'backward', 'backward input': 'backward', 'backward weight': 'weight',
     'receive activation': 'transfer', 'receive gradient': 'transfer', 'send activation': 'transfer',
     'send gradient': 'transfer', 'reduce gradients': 'gradients', step: 'update' };
