@@ -14,6 +14,7 @@ using Arguments = std::vector<std::string>;
 void run_profile(const Arguments& arguments, Common& common);
 void run_plan(const Arguments& arguments, Common& common);
 void run_cost(const Arguments& arguments, Common& common);
+void run_simulate(const Arguments& arguments, Common& common);
 void run_train(const Arguments& arguments, Common& common);
 void run_explain(const Arguments& arguments, Common& common);
 void run_export(const Arguments& arguments, Common& common);

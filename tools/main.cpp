@@ -26,6 +26,7 @@ constexpr Command commands[] = {
     {"profile", "measure this machine and write it down as a cluster file", run_profile},
     {"plan", "search the fastest training plan for a model on a cluster", run_plan},
     {"cost", "price a plan: time and memory, stage by stage", run_cost},
+    {"simulate", "replay a plan: when stages work and wait, a trace, an HTML report", run_simulate},
     {"train", "train a model on this machine as a plan says", run_train},
     {"explain", "tell in words why a plan is as it is", run_explain},
     {"export", "write a plan for another trainer, or as a C++ header", run_export},

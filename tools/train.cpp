@@ -28,6 +28,7 @@
 #include "options.hpp"
 #include "plans.hpp"
 #include "run_files.hpp"
+#include "simulations.hpp"
 #include "train_ranks.hpp"
 
 namespace galvatron::tools {
@@ -53,6 +54,8 @@ struct TrainArguments {
   std::string save_cluster;
   TrainingConstants constants;
   RunFileArguments files;
+  std::string trace;
+  std::string report;
 };
 
 [[noreturn]] void refuse(const std::string& message) { throw Failure(ErrorKind::usage, message); }
@@ -96,6 +99,9 @@ Options::Outcome read(const Arguments& arguments, TrainArguments& a, Common& com
   options.choice("--launcher", a.launcher, {"threads", "mpi"}, "what a rank is (default: threads)");
   options.section("Output");
   add_output_options(options, a.files);
+  options.text("--trace", a.trace, "FILE",
+               "write a trace of the last step and its prediction, for ui.perfetto.dev or chrome://tracing");
+  options.text("--report", a.report, "FILE", "write an HTML report of the last step beside its prediction");
   options.flag("--json", common.json, "print one JSON object instead of text");
   options.flag("--quiet", common.quiet, "show no progress");
   options.examples(
@@ -130,6 +136,8 @@ void check(const TrainArguments& a) {
     refuse(text);
   }
   require_writable(a.files.metrics, "--metrics");
+  require_writable(a.trace, "--trace");
+  require_writable(a.report, "--report");
   require_writable(a.save_plan, "--save-plan");
   require_writable(a.save_cluster, "--save-cluster");
 }
@@ -219,6 +227,7 @@ void check_trainable(const ModelSpec& model) {
 struct Prepared {
   ModelSpec model;
   Plan plan;
+  std::optional<Cluster> cluster;  // that the plan was searched for
 };
 
 Prepared given_plan(const TrainArguments& a) {
@@ -262,6 +271,7 @@ Prepared searched_for(const TrainArguments& a, const Common& common, const Check
   if (!a.save_cluster.empty())
     if (auto written = write_cluster(a.save_cluster, cluster); !written) throw_error(written.error());
   out.plan = searched_plan(out.model, cluster, name, search, common).plan;
+  out.cluster = std::move(cluster);
   return out;
 }
 
@@ -296,6 +306,8 @@ void print_outcome_json(const Outcome& o, const TrainArguments& a) {
   for (const Bytes bytes : o.predicted) out["predicted_peak_bytes"].push_back(bytes.count);
   for (const Bytes bytes : o.measured) out["measured_peak_bytes"].push_back(bytes.count);
   add_files_json(out, a.files, o.report);
+  if (!a.trace.empty()) out["trace"] = a.trace;
+  if (!a.report.empty()) out["report"] = a.report;
   out["plan"] = plan_json(o.plan);
   print_json(out);
 }
@@ -329,6 +341,8 @@ void print_outcome(const Outcome& o, const TrainArguments& a) {
     first = last + 1;
   }
   out += files_text(a.files, o.report);
+  if (!a.trace.empty()) out += "  trace        " + a.trace + "\n";
+  if (!a.report.empty()) out += "  report       " + a.report + "\n";
   if (!a.plan_path.empty()) out += "  plan         " + a.plan_path + "\n";
   if (!a.save_plan.empty()) out += "  plan         " + a.save_plan + "\n";
   if (!a.save_cluster.empty()) out += "  cluster      " + a.save_cluster + "\n";
@@ -392,6 +406,8 @@ void run_train(const Arguments& arguments, Common& common) {
   options.data_tokens = tokens->tokens();
   RunFiles files(a.files, prepared.model);
   files.apply(options);
+  std::optional<galvatron::train::Recorder> recorder;
+  if (!a.trace.empty() || !a.report.empty()) options.recorder = &recorder.emplace(plan.ranks());
   {
     ErrorProgress progress("train", common);
     options.on_step = [&](const galvatron::train::StepReport& step) {
@@ -409,6 +425,10 @@ void run_train(const Arguments& arguments, Common& common) {
   for (const cost::StageMemory& memory : outcome.report.measured_memory) outcome.measured.push_back(memory.total());
   outcome.tokens_per_second =
       static_cast<double>(plan.global_batch * plan.sequence_length) / outcome.report.iteration_seconds;
+  if (recorder)
+    write_run({plan, prepared.model, prepared.cluster ? &*prepared.cluster : nullptr, recorder->last_step(),
+               Seconds{outcome.report.iteration_seconds}, outcome.measured},
+              a.trace, a.report, common);
   if (common.json)
     print_outcome_json(outcome, a);
   else

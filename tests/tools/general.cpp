@@ -24,7 +24,8 @@ TEST_CASE("help names every command and option and fits 80 columns") {
   CHECK(general.code == 0);
   CHECK(general.err.empty());
   check_width(general.out);
-  for (const std::string command : {"profile", "plan", "cost", "train", "explain", "export", "hetu", "list"}) {
+  for (const std::string command :
+       {"profile", "plan", "cost", "simulate", "train", "explain", "export", "hetu", "list"}) {
     CAPTURE(command);
     CHECK(general.out.find("  " + command + " ") != std::string::npos);
     const Ran ran = folder.run(command + " --help");
@@ -39,9 +40,10 @@ TEST_CASE("help names every command and option and fits 80 columns") {
                                    "--space", "--schedule", "--microbatches", "--threads", "--out", "--json"})
     CHECK(plan.out.find("  " + option + " ") != std::string::npos);
   const Ran train = folder.run("train --help");
-  for (const std::string option : {"--plan", "--auto", "--model", "--data", "--steps", "--global-batch", "--seq",
-                                   "--ranks", "--memory", "--device", "--launcher", "--lr", "--warmup", "--min-lr",
-                                   "--weight-decay", "--clip", "--seed", "--metrics", "--json"})
+  for (const std::string option :
+       {"--plan",         "--auto",   "--model",  "--data",     "--steps", "--global-batch", "--seq",
+        "--ranks",        "--memory", "--device", "--launcher", "--lr",    "--warmup",       "--min-lr",
+        "--weight-decay", "--clip",   "--seed",   "--metrics",  "--trace", "--report",       "--json"})
     CHECK(train.out.find("  " + option + " ") != std::string::npos);
 }
 
@@ -54,7 +56,7 @@ TEST_CASE("the version is printed") {
 
 TEST_CASE("an unknown command is bad usage and the commands are listed") {
   const Folder folder;
-  const std::string list = "profile, plan, cost, train, explain, export, hetu, list";
+  const std::string list = "profile, plan, cost, simulate, train, explain, export, hetu, list";
   check_failure(folder.run("frobnicate"), 2, list);
   check_failure(folder.run(""), 2, list);
   check_failure(folder.run("--frobnicate"), 2, list);

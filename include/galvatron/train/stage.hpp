@@ -15,6 +15,7 @@
 #include <galvatron/train/batch_source.hpp>
 #include <galvatron/train/chunk.hpp>
 #include <galvatron/train/non_finite.hpp>
+#include <galvatron/train/observer.hpp>
 #include <galvatron/train/rank_memory.hpp>
 #include <galvatron/train/stage_plan.hpp>
 
@@ -73,8 +74,13 @@ class Stage {
     step_ = step;
     source_ = source;
     loss_ = 0;
+    if (observer_ != nullptr) observer_->step_begins(step);
     for_layers([](nn::Layer<T>& layer) { layer.zero_gradients(); });
-    for (const schedule::Instruction& instruction : program_) run(instruction, hyper, clip);
+    for (const schedule::Instruction& instruction : program_) {
+      if (observer_ != nullptr) observer_->begins();
+      run(instruction, hyper, clip);
+      if (observer_ != nullptr) observer_->ended(instruction);
+    }
     world_.wait_sent();
     return result_;
   }
@@ -85,6 +91,9 @@ class Stage {
     for (auto& chunk : chunks_) chunk->look_for_non_finite(search);
     return search.agree(*everybody_);
   }
+
+  /// Tells `observer` about every instruction from now on; null: nobody.
+  void observe(InstructionObserver* observer) { observer_ = observer; }
 
   /// Calls `visit` for every parameter store on this rank.
   void visit(const nn::StoreVisitor& visitor) {
@@ -159,6 +168,7 @@ class Stage {
   std::vector<std::unique_ptr<Chunk<D, W, T>>> chunks_;
   G* everybody_ = nullptr;
   BatchSource* source_ = nullptr;
+  InstructionObserver* observer_ = nullptr;
   std::int64_t step_ = 0;
   double loss_ = 0;
   StepResult result_;

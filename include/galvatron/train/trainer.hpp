@@ -28,6 +28,7 @@
 #include <galvatron/train/learning_rate.hpp>
 #include <galvatron/train/pin.hpp>
 #include <galvatron/train/rank_memory.hpp>
+#include <galvatron/train/recorder.hpp>
 #include <galvatron/train/stage.hpp>
 
 namespace galvatron::train {
@@ -63,6 +64,7 @@ struct TrainOptions {
   int threads_per_rank = 0;      ///< 0: the cores divided by the ranks, at least 1
   comm::thread::Options world{};
   std::function<void(const StepReport&)> on_step{};  ///< called on rank 0's thread
+  Recorder* recorder = nullptr;                      ///< of all ranks: keeps when they did what in the last step
 };
 
 struct TrainReport {
@@ -124,6 +126,7 @@ void train_rank(comm::thread::World& world, const Plan& plan, const ModelSpec& m
   if (!options.checkpoint.folder.empty())
     checkpointer.emplace(options.checkpoint, training_state(plan, model, options), device, world, stage,
                          model.vocabulary(), [&pin] { pin.release_calling_thread(); });
+  if (options.recorder != nullptr) stage.observe(&options.recorder->rank(world.rank()));
   world.everybody().barrier();
   auto last = std::chrono::steady_clock::now();
   for (std::int64_t step = first_step(options); step < options.steps; ++step) {

@@ -1,0 +1,256 @@
+// The sections of a report that are text and tables.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <galvatron/core/quantity.hpp>
+#include <galvatron/plan/explain.hpp>
+#include <galvatron/plan/find.hpp>
+#include <galvatron/simulate/critical_path.hpp>
+#include <galvatron/simulate/memory.hpp>
+#include <galvatron/simulate/report/charts.hpp>
+#include <galvatron/simulate/report/html.hpp>
+#include <galvatron/simulate/report/subject.hpp>
+#include <galvatron/simulate/trace.hpp>
+
+namespace galvatron::simulate::report {
+
+inline std::string count(std::int64_t n, const std::string& one, const std::string& many) {
+  return std::to_string(n) + " " + (n == 1 ? one : many);
+}
+
+inline std::string seconds(Seconds s) { return s.value > 0 ? format_seconds(s) : "-"; }
+inline std::string bytes(Bytes b) { return b.count > 0 ? format_bytes(b) : "-"; }
+
+/// Headline, key figures, and a warning when the plan does not fit.
+inline std::string overview(const Simulated& s) {
+  const Plan& plan = s.plan;
+  const Simulation& sim = s.simulation;
+  std::string out =
+      "<h1>" + escaped(plan.model) + " on " + escaped(plan.cluster) + "</h1>\n<p class=\"lead\">" +
+      escaped(plan_words(plan)) + " &middot; " + count(plan.ranks(), "rank", "ranks") + " in " +
+      count(static_cast<std::int64_t>(plan.stages.size()), "stage", "stages") +
+      (plan.virtual_stages > 1 ? " of " + std::to_string(plan.virtual_stages) + " chunks" : "") + " &middot; " +
+      name_of(plan.precision) + " &middot; batch of " + std::to_string(plan.global_batch) + " &times; " +
+      std::to_string(plan.sequence_length) + " tokens in " + count(plan.microbatches, "micro-batch", "micro-batches") +
+      (plan.stages.size() > 1 ? " &middot; schedule " + std::string(name_of(plan.schedule)) : "") + "</p>\n";
+  if (!s.fits())
+    out += "<div class=\"banner\"><span class=\"bad\">This plan does not fit.</span> Its fullest device needs " +
+           format_bytes(s.peak()) + ", and the budget is " + format_bytes(s.budget()) + " (" +
+           format_bytes(s.peak() - s.budget()) +
+           " too much). The timeline shows how long it would take with memory "
+           "enough.</div>\n";
+  const auto tile = [](const std::string& figure, const std::string& what) {
+    return "<div class=\"tile\"><b>" + figure + "</b><span>" + what + "</span></div>";
+  };
+  out += "<div class=\"tiles\">" + tile(format_seconds(sim.iteration), "an iteration, simulated") +
+         tile(format_seconds(sim.parts.cost.iteration), "by the planner's formula") +
+         tile(format_count(s.tokens_per_second()), "tokens/s") +
+         tile(format_count(s.samples_per_second()), "samples/s");
+  if (s.mfu() > 0) out += tile(percent(s.mfu()), "of the peak arithmetic (MFU)");
+  out += tile(percent(sim.bubble_fraction()), "of the stages&#39; time is waiting");
+  out += tile(format_bytes(s.peak()), "peak of the fullest device, of " + format_bytes(s.budget()));
+  return out + "</div>\n";
+}
+
+/// Where the time goes on every stage.
+inline std::string time_section(const Simulated& s) {
+  const Simulation& sim = s.simulation;
+  std::string out =
+      "<h2>Where the time goes</h2>\n<p>Seconds of one iteration on a rank of each stage. Communication "
+      "counts only while computation waits for it.</p>\n" +
+      legend(activity_colours());
+  std::vector<std::pair<std::string, StageSeconds>> rows;
+  Table table({"stage", "compute", "recompute", "in layers", "moves", "gradients", "optimizer", "waiting", "busy"});
+  for (std::size_t i = 0; i < sim.stages.size(); ++i) {
+    rows.emplace_back("stage " + std::to_string(i), sim.stages[i]);
+    std::vector<std::string> cells{std::to_string(i)};
+    for (const Seconds part : sim.stages[i].by_activity) cells.push_back(seconds(part));
+    cells.push_back(percent(sim.stages[i].busy() / sim.iteration));
+    table.row(cells);
+  }
+  return out + bars(rows, sim.iteration) + table.html();
+}
+
+inline std::string critical_section(const CriticalPath& path, Seconds iteration) {
+  if (path.stage_seconds.size() < 2) return {};
+  std::string stages;
+  for (std::size_t i = 0; i < path.stage_seconds.size(); ++i)
+    if (path.stage_seconds[i] / iteration >= 0.005)
+      stages += (stages.empty() ? "" : ", ") + std::string("stage ") + std::to_string(i) + " " +
+                percent(path.stage_seconds[i] / iteration);
+  return "<h2>Critical path</h2>\n<p>The chain of instructions that makes the iteration as long as it is: what "
+         "shortens "
+         "none of them shortens nothing. It changes stages " +
+         count(static_cast<std::int64_t>(path.segments.size()) - 1, "time", "times") + ". Its time: " + stages +
+         ".</p>\n" + bars({{"the path", path.seconds}}, iteration);
+}
+
+inline std::string memory_section(const Simulated& s) {
+  const Simulation& sim = s.simulation;
+  std::string out =
+      "<h2>Memory over time</h2>\n<p>Bytes in use on a rank of each stage over one iteration. The dotted line is what "
+      "a "
+      "rank reserves, the dashed one the budget of " +
+      format_bytes(s.budget()) + " a device" +
+      (s.budget() < s.cluster.device.memory ? " (it has " + format_bytes(s.cluster.device.memory) + ")" : "") +
+      ".</p>\n" +
+      legend({{"states, boundary, library", "kept"},
+              {"stash of micro-batches in flight", "stash"},
+              {"workspace of the running pass", "workspace"}}) +
+      "<div class=\"charts\">\n";
+  for (std::size_t i = 0; i < sim.spans.size(); ++i) {
+    const StageParts& stage = sim.parts.stages[i];
+    const std::vector<MemoryPoint> points = memory_over_time(stage, sim.spans[i]);
+    int in_flight = 0;
+    for (const MemoryPoint& point : points) in_flight = std::max(in_flight, point.in_flight);
+    const Bytes total = stage.memory.total();
+    out += "<div class=\"chart\"><h3>Stage " + std::to_string(i) + ": " + format_bytes(total) +
+           (total <= s.budget() ? "" : " <span class=\"bad\">over the budget</span>") + "</h3>" +
+           memory_chart(stage, points, sim.iteration, s.budget()) + "<small>states " +
+           format_bytes(stage.memory.states) + ", stash " + format_bytes(stage.memory.stash) + " (" +
+           std::to_string(in_flight) + (s.plan.virtual_stages > 1 ? " passes" : "") + " in flight), workspace " +
+           format_bytes(stage.memory.workspace) +
+           (stage.memory.boundary.count > 0 ? ", boundary " + format_bytes(stage.memory.boundary) : "") +
+           (stage.memory.library.count > 0 ? ", library " + format_bytes(stage.memory.library) : "") +
+           "</small></div>\n";
+  }
+  return out + "</div>\n";
+}
+
+/// The plan layer by layer; neighbours that are alike share a row.
+inline std::string layer_section(const Simulated& s) {
+  Table table({"stage", "layers", "strategy", "forward", "backward", "of it recompute", "collectives", "moves",
+               "states", "stash"},
+              2);
+  const PlanCost& cost = s.simulation.parts.cost;
+  const std::size_t blocks = s.plan.layers.size();
+  const auto priced = [&](const LayerParts& layer) -> const PlanLayerCost& {
+    return cost.layers[static_cast<std::size_t>(layer.number)];
+  };
+  const auto alike = [&](const LayerParts& a, const LayerParts& b) {
+    const PlanLayerCost& x = priced(a);
+    const PlanLayerCost& y = priced(b);
+    const bool inner = a.number > 0 && b.number <= static_cast<int>(blocks);
+    return inner && x.spec == y.spec && x.seconds == y.seconds && x.states == y.states && x.stash == y.stash &&
+           x.relayout_forward == y.relayout_forward && x.relayout_backward == y.relayout_backward;
+  };
+  const std::size_t stages = s.simulation.parts.stages.size();
+  for (std::size_t v = 0; v < stages * static_cast<std::size_t>(s.plan.virtual_stages); ++v) {
+    const std::size_t stage = v % stages;
+    const std::vector<LayerParts>& layers = s.simulation.parts.stages[stage].chunks[v / stages].layers;
+    for (std::size_t i = 0; i < layers.size();) {
+      std::size_t last = i;
+      while (last + 1 < layers.size() && alike(layers[i], layers[last + 1])) ++last;
+      const LayerParts& l = layers[i];
+      std::string name = simulate::detail::layer_text(l.number, blocks);
+      if (last > i) name = "layers " + std::to_string(l.number - 1) + "-" + std::to_string(layers[last].number - 1);
+      table.row({std::to_string(stage) + (s.plan.virtual_stages > 1 ? "." + std::to_string(v / stages) : ""), name,
+                 escaped(galvatron::detail::short_strategy(priced(l).spec)),
+                 seconds(l.forward + l.forward_communication + l.move_forward),
+                 seconds(l.recompute + l.backward + l.backward_communication + l.move_backward), seconds(l.recompute),
+                 seconds(l.forward_communication + l.backward_communication), seconds(l.move_forward + l.move_backward),
+                 bytes(priced(l).states), bytes(priced(l).stash)});
+      i = last + 1;
+    }
+  }
+  return "<h2>The plan, layer by layer</h2>\n<p>Seconds and stash of one layer for one micro-batch of " +
+         count(s.plan.microbatch(), "sample", "samples") + ", bytes of one rank." +
+         (s.plan.virtual_stages > 1 ? " Stage 1.2 is chunk 2 of stage 1." : "") + "</p>\n" + table.html();
+}
+
+/// Plans side by side; the first is the report's own.
+inline std::string comparison(const std::vector<const Simulated*>& plans) {
+  if (plans.size() < 2) return {};
+  std::vector<std::string> heads{""};
+  for (const Simulated* s : plans) heads.push_back(escaped(s->name));
+  Table table(heads, plans.size(), "side");
+  const auto row = [&](const std::string& name, auto&& cell) {
+    std::vector<std::string> cells{name};
+    for (const Simulated* s : plans) cells.push_back(cell(*s));
+    table.row(cells);
+  };
+  const Seconds own = plans.front()->simulation.iteration;
+  row("model", [](const Simulated& s) { return escaped(s.plan.model); });
+  row("cluster", [](const Simulated& s) { return escaped(s.plan.cluster); });
+  row("plan", [](const Simulated& s) { return escaped(plan_words(s.plan)); });
+  row("schedule", [](const Simulated& s) { return std::string(name_of(s.plan.schedule)); });
+  row("global batch", [](const Simulated& s) { return std::to_string(s.plan.global_batch); });
+  row("iteration", [](const Simulated& s) { return format_seconds(s.simulation.iteration); });
+  row("against the first", [&](const Simulated& s) {
+    const double more = s.simulation.iteration / own - 1;
+    return &s == plans.front() ? std::string("-") : (more > 0 ? "+" : "") + percent(more);
+  });
+  row("tokens/s", [](const Simulated& s) { return format_count(s.tokens_per_second()); });
+  row("MFU", [](const Simulated& s) { return s.mfu() > 0 ? percent(s.mfu()) : std::string("-"); });
+  row("waiting", [](const Simulated& s) { return percent(s.simulation.bubble_fraction()); });
+  row("peak memory", [](const Simulated& s) { return format_bytes(s.peak()); });
+  row("budget", [](const Simulated& s) {
+    return format_bytes(s.budget()) + (s.fits() ? "" : " <span class=\"bad\">too small</span>");
+  });
+  std::vector<std::pair<std::string, StageSeconds>> rows;
+  Seconds longest;
+  for (const Simulated* s : plans) {
+    StageSeconds mean;
+    const double stages = static_cast<double>(s->simulation.stages.size());
+    for (const StageSeconds& stage : s->simulation.stages)
+      for (std::size_t a = 0; a < activities; ++a) mean.by_activity[a] += stage.by_activity[a] * (1 / stages);
+    longest = max(longest, s->simulation.iteration);
+    rows.emplace_back(s->name, mean);
+  }
+  return "<h2>Compared plans</h2>\n" + table.html() + "<p>An iteration of each, the mean of its stages:</p>\n" +
+         legend(activity_colours()) + bars(rows, longest);
+}
+
+/// What was predicted beside what a run took, a row for the first rank of every stage.
+inline std::string measurement(const Simulated& s, const Measured* measured) {
+  if (measured == nullptr) return {};
+  using schedule::Op;
+  const auto off = [](double predicted, double real) {
+    if (!(predicted > 0) || !(real > 0)) return std::string("-");
+    const double more = predicted / real - 1;
+    return (more > 0 ? "+" : "") + number(100 * more, 1) + " %";
+  };
+  const auto sum = [](const std::vector<Span>& spans, auto&& counts) {
+    Seconds out;
+    for (const Span& span : spans)
+      if (counts(span.instruction.op)) out += span.end - span.begin;
+    return out;
+  };
+  Table table({"stage", "rank", "forwards", "measured", "backwards", "measured", "receives and waits", "measured",
+               "gradients and step", "measured", "peak", "measured"});
+  for (std::size_t i = 0; i < s.plan.stages.size(); ++i) {
+    const auto rank = static_cast<std::size_t>(s.plan.stages[i].first_rank);
+    if (rank >= measured->step.ranks.size()) continue;
+    const std::vector<Span>& own = s.simulation.spans[i];
+    const std::vector<Span>& real = measured->step.ranks[rank];
+    std::vector<std::string> cells{std::to_string(i), std::to_string(rank)};
+    const auto pair = [&](auto&& counts, Seconds waits) {
+      cells.push_back(seconds(sum(own, counts) + waits));
+      cells.push_back(seconds(sum(real, counts)));
+    };
+    pair([](Op op) { return op == Op::forward; }, {});
+    pair([](Op op) { return op == Op::backward || op == Op::backward_input || op == Op::backward_weight; }, {});
+    pair([](Op op) { return op == Op::receive_activation || op == Op::receive_gradient; },
+         s.simulation.stages[i][Activity::waiting]);
+    pair([](Op op) { return op == Op::reduce_gradients || op == Op::step; }, {});
+    cells.push_back(bytes(s.simulation.parts.stages[i].memory.total()));
+    cells.push_back(rank < measured->peaks.size() ? bytes(measured->peaks[rank]) : "-");
+    table.row(cells);
+  }
+  const double predicted = s.simulation.iteration.value;
+  return "<h2>Predicted and measured</h2>\n<p>An iteration was simulated to take " +
+         format_seconds(s.simulation.iteration) + "; the run&#39;s median is " + format_seconds(measured->iteration) +
+         " (" + off(predicted, measured->iteration.value) + "), and step " + std::to_string(measured->step.step + 1) +
+         ", which the timeline shows, took " + format_seconds(measured->step.seconds) + " (" +
+         off(predicted, measured->step.seconds.value) +
+         "). A rank measures its waits as part of what it waits for: receives, passes whose buffer is still full, and "
+         "the step.</p>\n" +
+         table.html();
+}
+
+}  // namespace galvatron::simulate::report

@@ -1,0 +1,51 @@
+// What a report is about.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include <galvatron/cluster/spec.hpp>
+#include <galvatron/core/units.hpp>
+#include <galvatron/model/spec.hpp>
+#include <galvatron/plan/plan.hpp>
+#include <galvatron/simulate/measured.hpp>
+#include <galvatron/simulate/simulation.hpp>
+
+namespace galvatron::simulate {
+
+/// A plan that was simulated.
+struct Simulated {
+  std::string name;  ///< of its file, say
+  Plan plan;
+  ModelSpec model;
+  Cluster cluster;
+  Simulation simulation;
+
+  /// What a device may take: the planner's budget if the plan says it, at most all that the device has.
+  [[nodiscard]] Bytes budget() const {
+    const Bytes all = cluster.device.memory;
+    return plan.predicted.budget.count > 0 ? min(plan.predicted.budget, all) : all;
+  }
+  [[nodiscard]] Bytes peak() const { return simulation.parts.cost.peak(); }
+  [[nodiscard]] bool fits() const { return peak() <= budget(); }
+  [[nodiscard]] double samples_per_second() const {
+    return static_cast<double>(plan.global_batch) / simulation.iteration.value;
+  }
+  [[nodiscard]] double tokens_per_second() const {
+    return samples_per_second() * static_cast<double>(plan.sequence_length);
+  }
+  /// 0 when the device's peak is unknown.
+  [[nodiscard]] double mfu() const {
+    const PlanCost& cost = simulation.parts.cost;
+    return cost.mfu * (cost.iteration / simulation.iteration);
+  }
+};
+
+/// A run of that plan.
+struct Measured {
+  MeasuredStep step;
+  Seconds iteration;         ///< median of the run's steps
+  std::vector<Bytes> peaks;  ///< of each rank
+};
+
+}  // namespace galvatron::simulate

@@ -1,0 +1,109 @@
+// The data of a report's timeline: what the script draws.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include <galvatron/core/units.hpp>
+#include <galvatron/schedule/program.hpp>
+#include <galvatron/simulate/critical_path.hpp>
+#include <galvatron/simulate/report/html.hpp>
+#include <galvatron/simulate/report/subject.hpp>
+#include <galvatron/simulate/trace.hpp>
+
+namespace galvatron::simulate::report {
+
+/// Of one iteration a timeline holds so many instructions; of longer ones it has the begin and the end.
+inline constexpr std::size_t most_spans = 120'000;
+
+/// The JSON that the script reads.
+class TimelineData {
+ public:
+  /// @param length  of the time axis
+  explicit TimelineData(Seconds length) : length_(length) {}
+
+  /// @param brief  name for narrow screens
+  /// @param critical  marks of the spans on the critical path, or nothing
+  /// @param most  instructions that are kept
+  void track(const std::string& name, const std::string& brief, int chunks, std::span<const Span> spans,
+             const std::vector<bool>& critical, std::size_t most) {
+    text_ += (text_.empty() ? "" : ",\n") + std::string("{\"name\":") + TraceWriter::quoted(name) +
+             ",\"brief\":" + TraceWriter::quoted(brief) + ",\"chunks\":" + std::to_string(chunks) + ",\"spans\":[";
+    std::int64_t now = 0;
+    bool first = true;
+    for (std::size_t i = 0; i < spans.size(); ++i) {
+      if (spans.size() > most && i >= most / 2 && i < spans.size() - most / 2) continue;
+      const std::int64_t begin = ticks(spans[i].begin);
+      const std::int64_t end = ticks(spans[i].end);
+      if (end <= begin) continue;
+      const schedule::Instruction& instruction = spans[i].instruction;
+      const int kind = static_cast<int>(instruction.op) + (!critical.empty() && critical[i] ? 16 : 0);
+      for (const std::int64_t value : {begin - now, end - begin, std::int64_t{kind},
+                                       std::int64_t{instruction.microbatch}, std::int64_t{instruction.chunk}}) {
+        text_ += (first ? "" : ",") + std::to_string(value);
+        first = false;
+      }
+      now = end;
+    }
+    text_ += "]}";
+  }
+
+  /// Fit to stand in a script element: no text in it can end the element.
+  [[nodiscard]] std::string json() const {
+    std::string kinds;
+    for (int op = 0; op <= static_cast<int>(schedule::Op::step); ++op) {
+      std::string name = schedule::name_of(static_cast<schedule::Op>(op));
+      std::replace(name.begin(), name.end(), '_', ' ');
+      kinds += (op == 0 ? "\"" : ",\"") + name + "\"";
+    }
+    const std::string whole = "{\"length\":" + std::to_string(resolution) +
+                              ",\"seconds\":" + nlohmann::json(length_.value).dump() + ",\"kinds\":[" + kinds +
+                              "],\"tracks\":[" + text_ + "]}";
+    std::string out;
+    for (const char c : whole) out += c == '<' ? std::string("\\u003c") : std::string(1, c);
+    return out;
+  }
+
+ private:
+  static constexpr std::int64_t resolution = 4'000'000;
+  [[nodiscard]] std::int64_t ticks(Seconds at) const {
+    return std::llround(static_cast<double>(resolution) * (length_.value > 0 ? at / length_ : 0));
+  }
+
+  Seconds length_;
+  std::string text_;
+};
+
+/// The stages of a plan, each above its first rank's measurement if there is one. `left_out` says whether tracks lack
+/// instructions in their middle.
+inline std::string timeline_json(const Simulated& subject, const CriticalPath& path, const Measured* measured,
+                                 bool& left_out) {
+  const Simulation& simulation = subject.simulation;
+  const std::size_t stages = simulation.spans.size();
+  TimelineData data(measured != nullptr ? max(simulation.iteration, measured->step.seconds) : simulation.iteration);
+  std::vector<std::vector<bool>> critical(stages);
+  for (std::size_t s = 0; s < stages; ++s) critical[s].resize(simulation.spans[s].size());
+  for (const CriticalStep& step : path.steps) critical[step.stage][step.span] = true;
+  const std::size_t most = most_spans / (stages * (measured != nullptr ? 2 : 1));
+  left_out = false;
+  for (std::size_t s = 0; s < stages; ++s) {
+    const std::string n = std::to_string(s);
+    left_out = left_out || simulation.spans[s].size() > most;
+    data.track("stage " + n + (measured != nullptr ? ", predicted" : ""),
+               (measured != nullptr ? "pred. " : "stage ") + n, subject.plan.virtual_stages, simulation.spans[s],
+               critical[s], most);
+    if (measured == nullptr) continue;
+    const auto rank = static_cast<std::size_t>(subject.plan.stages[s].first_rank);
+    if (rank < measured->step.ranks.size())
+      data.track("rank " + std::to_string(rank) + ", measured", "rank " + std::to_string(rank),
+                 subject.plan.virtual_stages, measured->step.ranks[rank], {}, most);
+  }
+  return data.json();
+}
+
+}  // namespace galvatron::simulate::report

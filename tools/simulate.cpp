@@ -1,0 +1,234 @@
+// galvatron simulate: a plan replayed, as figures, a trace and a report.
+#include <algorithm>
+#include <cstddef>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+#include <galvatron/core/file.hpp>
+#include <galvatron/core/quantity.hpp>
+#include <galvatron/model/huggingface.hpp>
+#include <galvatron/plan/json.hpp>
+#include <galvatron/simulate/simulate.hpp>
+
+#include "commands.hpp"
+#include "machine.hpp"
+#include "options.hpp"
+#include "simulations.hpp"
+
+namespace galvatron::tools {
+
+namespace {
+
+using nlohmann::ordered_json;
+using simulate::Activity;
+using simulate::CriticalPath;
+using simulate::Simulated;
+using simulate::Simulation;
+
+Simulated simulated(const std::string& name, Plan plan, ModelSpec model, Cluster cluster) {
+  Simulation simulation = value_or_throw(simulate::simulate_plan(plan, model, cluster));
+  return {name, std::move(plan), std::move(model), std::move(cluster), std::move(simulation)};
+}
+
+// The plan of a file; empty names: the plan's own.
+Simulated simulated_file(const std::string& path, const std::string& cluster_name, const std::string& model_name) {
+  Plan plan = value_or_throw(read_plan(path));
+  if (!cluster_name.empty()) plan.cluster = cluster_name;
+  ModelSpec model = value_or_throw(load_model(model_name.empty() ? plan.model : model_name));
+  if (!model_name.empty()) plan.model = model_name;
+  Cluster cluster = cluster_named(plan.cluster, plan.ranks());
+  return simulated(path, std::move(plan), std::move(model), std::move(cluster));
+}
+
+std::string why_too_large(const Simulated& s) {
+  return "the plan takes " + std::to_string(s.peak().count) + " bytes (" + format_bytes(s.peak()) +
+         ") on its fullest device, and the budget is " + format_bytes(s.budget()) + " on each";
+}
+
+ordered_json seconds_json(const simulate::StageSeconds& seconds) {
+  ordered_json out;
+  for (std::size_t a = 0; a < simulate::activities; ++a)
+    out[std::string(name_of(static_cast<Activity>(a))) + "_seconds"] = seconds.by_activity[a].value;
+  return out;
+}
+
+// The figures that compared plans have too.
+ordered_json figures_json(const Simulated& s) {
+  ordered_json out;
+  out["feasible"] = s.fits();
+  if (!s.fits()) {
+    out["reason"] = why_too_large(s);
+    out["smallest_feasible_memory_bytes"] = s.peak().count;
+  }
+  out["iteration_seconds"] = s.simulation.iteration.value;
+  out["planned_iteration_seconds"] = s.simulation.parts.cost.iteration.value;
+  out["samples_per_second"] = s.samples_per_second();
+  out["tokens_per_second"] = s.tokens_per_second();
+  out["mfu"] = s.mfu();
+  out["bubble_fraction"] = s.simulation.bubble_fraction();
+  out["peak_bytes"] = s.peak().count;
+  out["budget_bytes"] = s.budget().count;
+  out["microbatches"] = s.plan.microbatches;
+  out["schedule"] = name_of(s.plan.schedule);
+  out["virtual_stages"] = s.plan.virtual_stages;
+  return out;
+}
+
+ordered_json stage_json(const Simulated& s, std::size_t i) {
+  const simulate::StageSeconds& seconds = s.simulation.stages[i];
+  const cost::StageMemory& memory = s.simulation.parts.stages[i].memory;
+  const PlanStage& stage = s.plan.stages[i];
+  return {{"first_layer", stage.first_layer},
+          {"last_layer", stage.last_layer},
+          {"devices", stage.rank_count},
+          {"busy_seconds", seconds.busy().value},
+          {"bubble_seconds", seconds[Activity::waiting].value},
+          {"communication_seconds", (seconds[Activity::communication] + seconds[Activity::transfer]).value},
+          {"time", seconds_json(seconds)},
+          {"peak_bytes", memory.total().count},
+          {"memory",
+           {{"states_bytes", memory.states.count},
+            {"stash_bytes", memory.stash.count},
+            {"boundary_bytes", memory.boundary.count},
+            {"workspace_bytes", memory.workspace.count},
+            {"library_bytes", memory.library.count}}}};
+}
+
+ordered_json critical_json(const CriticalPath& path) {
+  ordered_json out = {{"time", seconds_json(path.seconds)}};
+  out["stage_seconds"] = ordered_json::array();
+  for (const Seconds seconds : path.stage_seconds) out["stage_seconds"].push_back(seconds.value);
+  out["segments"] = ordered_json::array();
+  for (const simulate::CriticalSegment& segment : path.segments)
+    out["segments"].push_back({{"stage", segment.stage},
+                               {"begin_seconds", segment.begin.value},
+                               {"end_seconds", segment.end.value},
+                               {"instructions", segment.instructions}});
+  return out;
+}
+
+std::string percent(double share) { return simulate::report::number(100 * share, 1) + " %"; }
+
+std::string summary(const Simulated& s, const std::vector<Simulated>& compared) {
+  const Simulation& sim = s.simulation;
+  std::string out = s.plan.model + " on " + s.plan.cluster + ": " + plan_words(s.plan) + "\n";
+  out += "  iteration    " + format_seconds(sim.iteration) + " simulated, " + format_seconds(sim.parts.cost.iteration) +
+         " by the planner's formula; " + format_count(s.tokens_per_second()) + " tokens/s\n";
+  out += "  waiting      " + percent(sim.bubble_fraction()) + " of the stages' time\n";
+  for (std::size_t i = 0; i < sim.stages.size(); ++i) {
+    const simulate::StageSeconds& seconds = sim.stages[i];
+    const auto share = [&](Seconds part) { return percent(part / sim.iteration); };
+    std::string name = "  stage " + std::to_string(i);
+    name.resize(std::max<std::size_t>(name.size() + 1, 15), ' ');
+    out += name + "compute " + share(seconds[Activity::compute] + seconds[Activity::recompute]) + ", communication " +
+           share(seconds[Activity::communication] + seconds[Activity::transfer]) + ", gradients and optimizer " +
+           share(seconds[Activity::gradients] + seconds[Activity::update]) + ", waiting " +
+           share(seconds[Activity::waiting]) + ", peak " + format_bytes(sim.parts.stages[i].memory.total()) + "\n";
+  }
+  if (!s.fits()) out += "  It does not fit: " + why_too_large(s) + ".\n";
+  for (const Simulated& other : compared) {
+    const double more = other.simulation.iteration / sim.iteration - 1;
+    out += "  " + other.name + ": " + format_seconds(other.simulation.iteration) + " (" + (more > 0 ? "+" : "") +
+           percent(more) + "), peak " + format_bytes(other.peak()) + (other.fits() ? "" : ", which does not fit") +
+           "\n";
+  }
+  return out;
+}
+
+void write_whole(const std::string& path, const std::string& text) {
+  if (auto written = write_file_atomically(path, text); !written) throw_error(written.error());
+}
+
+}  // namespace
+
+void write_run(const Run& run, const std::string& trace, const std::string& report, const Common& common) {
+  if (trace.empty() && report.empty()) return;
+  const Simulated s = [&] {
+    std::string why;
+    try {
+      const Cluster cluster = run.cluster != nullptr ? *run.cluster : cluster_named(run.plan.cluster, run.plan.ranks());
+      return simulated("a run of galvatron train", run.plan, run.model, cluster);
+    } catch (const Failure& failure) {
+      why = failure.what();
+    }
+    note(common, "What is predicted beside the run is that of this machine without a profile, because " + why);
+    return simulated("a run of galvatron train", run.plan, run.model, cluster_named("host", run.plan.ranks()));
+  }();
+  if (!trace.empty()) {
+    simulate::TraceWriter out;
+    out.tell("model", run.plan.model);
+    out.tell("cluster", run.plan.cluster);
+    out.tell("step", std::to_string(run.step.step + 1));
+    const bool chunks = run.plan.virtual_stages > 1;
+    const int ranks = run.plan.ranks();
+    for (std::size_t i = 0; i < run.plan.stages.size(); ++i) {
+      const PlanStage& stage = run.plan.stages[i];
+      for (int rank = stage.first_rank; rank < stage.first_rank + stage.rank_count; ++rank)
+        simulate::add_measured(out, rank, "rank " + std::to_string(rank) + " measured, of stage " + std::to_string(i),
+                               run.step.ranks[static_cast<std::size_t>(rank)], &s.simulation.parts.stages[i], chunks);
+    }
+    simulate::add_simulation(out, run.plan, s.simulation, ranks);
+    write_whole(trace, out.text());
+  }
+  if (report.empty()) return;
+  const simulate::Measured measured{run.step, run.iteration, run.peaks};
+  write_whole(report, simulate::report_html(s, {}, &measured));
+}
+
+void run_simulate(const Arguments& arguments, Common& common) {
+  Options options(
+      "simulate",
+      "Replays a plan's schedule instruction by instruction with predicted costs: when every stage computes, "
+      "talks and waits, how full its memory is, and what makes the iteration as long as it is.");
+  std::string path;
+  std::string cluster_name;
+  std::string model_name;
+  std::string trace;
+  std::string report;
+  std::vector<std::string> others;
+  options.require(options.text("--plan", path, "FILE", "the plan, as `galvatron plan --out` writes it"));
+  options.text("--cluster", cluster_name, "CLUSTER", "a preset or a cluster file (default: the plan's own)");
+  options.text("--model", model_name, "MODEL", "a preset or a config.json (default: the plan's own)");
+  options.texts("--compare", others, "FILE...", "other plans, to be shown beside it");
+  options.section("Output");
+  options.text("--trace", trace, "FILE", "write a trace for ui.perfetto.dev or chrome://tracing");
+  options.text("--report", report, "FILE", "write a report: one HTML file, which needs nothing else");
+  options.flag("--json", common.json, "print one JSON object instead of text");
+  options.examples(
+      "Example:\n  galvatron simulate --plan plan.json --trace trace.json --report report.html \\\n      --compare "
+      "other.json");
+  if (options.parse(arguments) == Options::Outcome::help_shown) return;
+  require_output(common);
+  require_writable(trace, "--trace");
+  require_writable(report, "--report");
+
+  const Simulated s = simulated_file(path, cluster_name, model_name);
+  std::vector<Simulated> compared;
+  for (const std::string& other : others) compared.push_back(simulated_file(other, cluster_name, model_name));
+  if (!trace.empty()) write_whole(trace, simulate::trace_text(s.plan, s.simulation));
+  if (!report.empty()) write_whole(report, simulate::report_html(s, compared));
+  if (!common.json) {
+    print(summary(s, compared) + (trace.empty() ? "" : "  trace        " + trace + "\n") +
+          (report.empty() ? "" : "  report       " + report + "\n"));
+    return;
+  }
+  ordered_json out = figures_json(s);
+  out["stages"] = ordered_json::array();
+  for (std::size_t i = 0; i < s.plan.stages.size(); ++i) out["stages"].push_back(stage_json(s, i));
+  out["critical_path"] = critical_json(simulate::critical_path(s.simulation));
+  if (!compared.empty()) out["compared"] = ordered_json::array();
+  for (const Simulated& other : compared) {
+    ordered_json figures = {{"plan", other.name}};
+    figures.update(figures_json(other));
+    out["compared"].push_back(figures);
+  }
+  if (!trace.empty()) out["trace"] = trace;
+  if (!report.empty()) out["report"] = report;
+  print_json(out);
+}
+
+}  // namespace galvatron::tools
