@@ -52,6 +52,7 @@ class SleepingLayer final : public nn::Layer<float> {
   void backward_weight(int, int) override { sleep(times_.backward_weight); }
   void initialise(const nn::ParameterSource&) override {}
   void zero_gradients() override {}
+  void start_synchronise() override {}
   void synchronise() override {}
   double gradient_norm_squared() override { return 0; }
   void update(const device::AdamW&) override {}
@@ -98,7 +99,7 @@ double measured_idle(ScheduleKind kind, int virtual_stages, const std::vector<Bl
       return std::make_unique<SleepingLayer>(block ? times[static_cast<std::size_t>(world.rank())] : nothing,
                                              context.rows_local() * layer.hidden, context.rows(), slept);
     };
-    train::Stage<device::Host, comm::thread::World, float> stage(device, world, plan, model, memory, make);
+    train::Stage<device::Host, comm::thread::World, float> stage(device, world, plan, model, memory, true, make);
     const comm::SendGuard guard(world);
     for (int step = 0; step < steps; ++step) {
       slept = {};

@@ -29,7 +29,7 @@ struct Piece {
 };
 
 template <class G>
-concept Group = requires(G& g, View<float> f, View<const float> cf, View<double> d) {
+concept Group = requires(G& g, View<float> f, View<const float> cf, View<double> d, typename G::Pending& pending) {
   { g.rank() } -> std::convertible_to<int>;  ///< this rank's index in the group
   { g.size() } -> std::convertible_to<int>;
   /// In place; float, bfloat16 (summed in float, rounded once), double, int32.
@@ -42,6 +42,13 @@ concept Group = requires(G& g, View<float> f, View<const float> cf, View<double>
   g.reduce_scatter(f, f);
   g.broadcast(f, /*root=*/0);
   g.barrier();
+  /// The same, begun now and complete when finished: in between nobody touches the data. All members start the same
+  /// ones in the same order, and finish them in the same order among their calls of this group; what is not finished
+  /// when the world ends is void. To finish nothing, a Pending{}, does nothing.
+  { g.start_all_reduce(f, ReduceOp::sum) } -> std::same_as<typename G::Pending>;
+  { g.start_all_gather(cf, f) } -> std::same_as<typename G::Pending>;
+  { g.start_reduce_scatter(f, f) } -> std::same_as<typename G::Pending>;
+  g.finish(pending);
 };
 
 template <class W>

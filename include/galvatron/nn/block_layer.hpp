@@ -73,6 +73,7 @@ class BlockLayer final : public Layer<T> {
 
   void initialise(const ParameterSource& source) override { store_.initialise(source, number_); }
   void zero_gradients() override { store_.zero_gradients(); }
+  void start_synchronise() override { store_.start_synchronise(); }
   void synchronise() override { store_.synchronise(); }
   double gradient_norm_squared() override { return store_.gradient_norm_squared(); }
   void update(const device::AdamW& step) override { store_.update(step); }

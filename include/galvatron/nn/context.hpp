@@ -20,6 +20,7 @@ struct Context {
   StrategySpec spec;
   std::int64_t samples = 0;   ///< b: samples of this rank in a micro-batch
   std::int64_t sequence = 0;  ///< S
+  bool overlap = true;        ///< traffic of the data ranks runs beside computation
 
   [[nodiscard]] std::int64_t rows() const { return samples * sequence; }  ///< tokens inside tensor-parallel regions
   /// Tokens between the regions.

@@ -36,6 +36,7 @@ class Table {
     return all.slice(0, store_.layout().tensors[0].count());
   }
   void initialise(const ParameterSource& source) { store_.initialise(source, number_); }
+  void start_synchronise() { store_.start_synchronise(); }
   void synchronise() {
     store_.synchronise();
     if (twin_ != nullptr) twin_->all_reduce(store_.optimizer_gradients(), comm::ReduceOp::sum);
@@ -96,6 +97,10 @@ class EmbeddingLayer final : public Layer<T> {
   void zero_gradients() override {
     table_.store().zero_gradients();
     rest_.zero_gradients();
+  }
+  void start_synchronise() override {
+    table_.start_synchronise();
+    rest_.start_synchronise();
   }
   void synchronise() override {
     table_.synchronise();
@@ -177,6 +182,10 @@ class HeadLayer final : public Layer<T> {
   void zero_gradients() override {
     if (own_table_) own_table_->store().zero_gradients();
     rest_.zero_gradients();
+  }
+  void start_synchronise() override {
+    if (own_table_) own_table_->start_synchronise();
+    rest_.start_synchronise();
   }
   void synchronise() override {
     if (own_table_) own_table_->synchronise();

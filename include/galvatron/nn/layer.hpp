@@ -48,7 +48,9 @@ class Layer {
   /// Parameters from `source`; the optimizer starts anew.
   virtual void initialise(const ParameterSource& source) = 0;
   virtual void zero_gradients() = 0;
-  /// Gradients of ZeRO-0/1 stores over the data ranks.
+  /// Gradients of ZeRO-0/1 stores over the data ranks: begins after the layer's last backward pass of a step, while
+  /// layers before it run theirs, and ends here. Without a start it does both.
+  virtual void start_synchronise() = 0;
   virtual void synchronise() = 0;
   virtual double gradient_norm_squared() = 0;
   virtual void update(const device::AdamW& step) = 0;

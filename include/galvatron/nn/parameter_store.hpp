@@ -144,6 +144,7 @@ class ParameterStore {
       context_->data.all_gather(View<const T>(parameters_), all);
       return all;
     } else {
+      context_->data.finish(gathering_);
       return parameters_;
     }
   }
@@ -173,17 +174,16 @@ class ParameterStore {
     }
   }
 
-  /// After the last micro-batch: the gradient of the whole batch, whole (ZeRO-0) or in this rank's shard.
+  /// After the last micro-batch: begins to make the gradient that of the whole batch, which it is after synchronise().
+  void start_synchronise() {
+    if (zero < 2 && context_->overlap && !empty()) begin_reduction();
+  }
+  /// The gradient of the whole batch, whole (ZeRO-0) or in this rank's shard.
   void synchronise() {
-    if constexpr (zero < 2) {
-      if (empty()) return;
-      sum_whole(gradients_);
-      if (context_->spec.data == 1) return;
-      if constexpr (zero == 0)
-        context_->data.all_reduce(gradients_, comm::ReduceOp::sum);
-      else
-        context_->data.reduce_scatter(gradients_, gradients_.slice(own_.begin, shard_size_));
-    }
+    if (zero >= 2 || empty()) return;
+    if (!reduction_begun_) begin_reduction();
+    reduction_begun_ = false;
+    context_->data.finish(reducing_);
   }
 
   /// The synchronised gradients that this rank's optimizer works on: all (ZeRO-0) or this rank's shard.
@@ -222,7 +222,8 @@ class ParameterStore {
     return part({0, layout_.whole_begin}) + part({layout_.whole_end, layout_.elements});
   }
 
-  /// One step of AdamW; parameters of more than one dimension decay. Ends with the working parameters in place.
+  /// One step of AdamW; parameters of more than one dimension decay. ZeRO-1/2 begin to gather the working parameters;
+  /// acquire() ends it.
   void update(const device::AdamW& step) {
     if (empty()) return;
     const Range range = optimizer_range();
@@ -239,8 +240,11 @@ class ParameterStore {
     };
     run({0, layout_.decay_end}, step.weight_decay);
     run({layout_.decay_end, layout_.elements}, 0.0F);
-    if constexpr (zero == 1 || zero == 2)
-      context_->data.all_gather(View<const T>(parameters_.slice(own_.begin, shard_size_)), parameters_);
+    if constexpr (zero == 1 || zero == 2) {
+      gathering_ =
+          context_->data.start_all_gather(View<const T>(parameters_.slice(own_.begin, shard_size_)), parameters_);
+      if (!context_->overlap) context_->data.finish(gathering_);
+    }
   }
 
   /// Before the first micro-batch of a step.
@@ -258,6 +262,15 @@ class ParameterStore {
   static View<std::byte> bytes_of(View<float> v) {
     return {reinterpret_cast<std::byte*>(v.data), v.count * static_cast<std::int64_t>(sizeof(float))};
   }
+  void begin_reduction() {
+    reduction_begun_ = true;
+    sum_whole(gradients_);
+    if (context_->data.size() == 1) return;
+    if constexpr (zero == 0)
+      reducing_ = context_->data.start_all_reduce(gradients_, comm::ReduceOp::sum);
+    else if constexpr (zero == 1)
+      reducing_ = context_->data.start_reduce_scatter(gradients_, gradients_.slice(own_.begin, shard_size_));
+  }
   // Whole tensors under sequence parallelism: each tensor rank saw its own tokens only.
   void sum_whole(View<float> gradients) {
     const std::int64_t n = layout_.whole_end - layout_.whole_begin;
@@ -274,6 +287,9 @@ class ParameterStore {
   View<float> first_moment_;
   View<float> second_moment_;
   View<float> master_;
+  typename G::Pending reducing_{};   ///< gradients, from the last backward pass to synchronise()
+  typename G::Pending gathering_{};  ///< parameters, from update() to the next forward pass
+  bool reduction_begun_ = false;
 };
 
 }  // namespace galvatron::nn

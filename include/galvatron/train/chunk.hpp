@@ -102,7 +102,10 @@ class Chunk {
   /// All layers backward.
   void backward(int microbatch) {
     const int slot = slot_of(microbatch);
-    pass_back([&](nn::Layer<T>& layer) { layer.backward(slot, gradient_); });
+    pass_back([&](nn::Layer<T>& layer) {
+      layer.backward(slot, gradient_);
+      if (is_last(microbatch)) layer.start_synchronise();
+    });
   }
   /// The first part of backward: without the gradients of weights.
   void backward_input(int microbatch) {
@@ -112,8 +115,10 @@ class Chunk {
   }
   /// The second part.
   void backward_weight(int microbatch) {
-    for (std::size_t i = layers_.size(); i-- > 0;)
+    for (std::size_t i = layers_.size(); i-- > 0;) {
       layers_[i]->backward_weight(slot_of(microbatch), microbatch % plan_.postponed);
+      if (is_last(microbatch)) layers_[i]->start_synchronise();
+    }
   }
 
   /// After a step: what is not finite here.
@@ -172,7 +177,8 @@ class Chunk {
                                     world_.group(data),
                                     entry.spec,
                                     plan_.layouts[i].batch / entry.spec.data,
-                                    stage_.batch.sequence};
+                                    stage_.batch.sequence,
+                                    stage_.overlap};
     nn::Surroundings<G, T> around;
     around.number = entry.number;
     around.token_weight = static_cast<float>(stage_.token_weight);
@@ -187,6 +193,7 @@ class Chunk {
     layers_.push_back(make(context, entry.layer, around, memory_.states));
   }
 
+  [[nodiscard]] bool is_last(int microbatch) const { return microbatch + 1 == stage_.batch.microbatches; }
   [[nodiscard]] int slot_of(int microbatch) const { return microbatch % plan_.slots; }
   [[nodiscard]] std::int64_t elements(std::size_t layer) const {
     return plan_.layouts[layer].region(world_.rank()).tokens() * stage_.hidden;

@@ -58,6 +58,25 @@ class Group {
   }
   void barrier() {}
 
+  /// Counted when they are started.
+  struct Pending {};
+  template <class T>
+  Pending start_all_reduce(View<T> data, ReduceOp op = ReduceOp::sum) {
+    all_reduce(data, op);
+    return {};
+  }
+  template <class T>
+  Pending start_all_gather(std::type_identity_t<View<const T>> shard, View<T> all) {
+    all_gather<T>(shard, all);
+    return {};
+  }
+  template <class T>
+  Pending start_reduce_scatter(std::type_identity_t<View<T>> all, View<T> shard) {
+    reduce_scatter<T>(all, shard);
+    return {};
+  }
+  void finish(Pending&) {}
+
  private:
   template <class T>
   void count(cost::WorkKind kind, View<T> data) {

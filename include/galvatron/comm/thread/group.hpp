@@ -21,6 +21,7 @@
 #include <type_traits>
 #include <vector>
 
+#include <galvatron/comm/deferred.hpp>
 #include <galvatron/comm/thread/job.hpp>
 #include <galvatron/comm/thread/reduce.hpp>
 #include <galvatron/core/error.hpp>
@@ -49,7 +50,7 @@ constexpr const char* type_name() {
 /// that disagrees with the others ends with a Failure on all of them that says who called what. If any rank of the job
 /// fails or the timeout passes, operations throw PeerFailure; the contents of the buffers are unspecified then, and
 /// nobody touches them any more.
-class Group {
+class Group : public Deferred<Group> {
  public:
   Group(Job& job, std::span<const int> ranks, int world_rank)
       : job_(job),

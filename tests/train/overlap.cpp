@@ -1,0 +1,129 @@
+// labels: ranks
+// Overlap over a slow link: gradients travel beside the rest of backward, parameters beside the next forward pass. The
+// layers are real; each pass also sleeps, so that computing takes a time that is known whatever the machine does.
+#include <algorithm>
+#include <chrono>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include <doctest/doctest.h>
+
+#include <galvatron/comm/send_guard.hpp>
+#include <galvatron/comm/slow.hpp>
+#include <galvatron/comm/thread/thread.hpp>
+#include <galvatron/device/host/host.hpp>
+#include <galvatron/train/stage.hpp>
+
+#include "toy.hpp"
+
+namespace {
+
+using namespace toy;
+using Clock = std::chrono::steady_clock;
+using Milliseconds = std::chrono::duration<double, std::milli>;
+using SlowWorld = comm::slow::World<comm::thread::World>;
+template <int zero>
+using DataSplit = Strategy<DataParallel<>, ZeRO<zero>, TensorParallel<>, SequenceParallel<none>, Recompute<none>>;
+using List = TypeList<DataSplit<0>, DataSplit<1>>;
+
+constexpr Milliseconds forward_time(8);
+constexpr Milliseconds backward_time(16);
+constexpr int blocks = 8;
+constexpr int microbatches = 2;
+
+/// A layer that takes longer.
+class PaddedLayer final : public nn::Layer<float> {
+ public:
+  PaddedLayer(std::unique_ptr<nn::Layer<float>> inner, bool pads) : inner_(std::move(inner)), pads_(pads) {}
+
+  void take_stash(device::Region& stash, int slots, int postponed) override {
+    inner_->take_stash(stash, slots, postponed);
+  }
+  View<float> input(int slot) override { return inner_->input(slot); }
+  View<std::int32_t> tokens(int slot) override { return inner_->tokens(slot); }
+  void forward(int slot, View<float> y) override {
+    inner_->forward(slot, y);
+    if (pads_) std::this_thread::sleep_for(forward_time);
+  }
+  void backward(int slot, View<float> d) override {
+    inner_->backward(slot, d);
+    if (pads_) std::this_thread::sleep_for(backward_time);
+  }
+  double take_loss() override { return inner_->take_loss(); }
+  void initialise(const nn::ParameterSource& source) override { inner_->initialise(source); }
+  void zero_gradients() override { inner_->zero_gradients(); }
+  void start_synchronise() override { inner_->start_synchronise(); }
+  void synchronise() override { inner_->synchronise(); }
+  double gradient_norm_squared() override { return inner_->gradient_norm_squared(); }
+  void update(const device::AdamW& step) override { inner_->update(step); }
+  void visit(const nn::StoreVisitor& visitor) override { inner_->visit(visitor); }
+
+ private:
+  std::unique_ptr<nn::Layer<float>> inner_;
+  bool pads_;
+};
+
+struct Timed {
+  double milliseconds = 0;  ///< of the fastest step but the first
+  std::vector<double> losses;
+};
+
+/// Two data-parallel ranks behind a link.
+Timed run_over(const comm::slow::Link& link, int zero, bool overlap) {
+  const ModelSpec model = toy::model(true, blocks);
+  const Plan plan = uniform(model, 1, {.data = 2, .zero = zero}, microbatches, ScheduleKind::one_f_one_b);
+  Timed out;
+  out.milliseconds = 1e9;
+  comm::thread::run(plan.ranks(), [&](comm::thread::World& inner) {
+    SlowWorld world(inner, link);
+    using Stage = train::Stage<device::Host, SlowWorld, float, List>;
+    const train::StagePlan mine = train::stage_plan(plan, model, world.rank());
+    train::RankMemory memory(train::memory_of(mine, {device::Host::library_workspace_bytes(1)}), false);
+    device::Host device(1, memory.library.take<std::byte>(memory.library.capacity()));
+    const auto make = [](const nn::Context<device::Host, SlowWorld::Group>& context, const LayerSpec& layer,
+                         const nn::Surroundings<SlowWorld::Group, float>& around, device::Region& states) {
+      return std::make_unique<PaddedLayer>(Stage::make_layer(context, layer, around, states),
+                                           layer.kind == LayerKind::block);
+    };
+    Tokens tokens(plan.sequence_length);
+    Stage stage(device, world, plan, model, memory, overlap, make);
+    const comm::SendGuard guard(world);
+    stage.initialise(nn::initial_values(7));
+    device::AdamW hyper;
+    for (int step = 0; step < 5; ++step) {
+      hyper.step = step + 1;
+      inner.everybody().barrier();
+      const auto begin = Clock::now();
+      const train::StepResult result = stage.step(step, &tokens, hyper, 1.0);
+      inner.everybody().barrier();
+      if (world.rank() != 0) continue;
+      if (step > 0) out.milliseconds = std::min(out.milliseconds, Milliseconds(Clock::now() - begin).count());
+      out.losses.push_back(result.loss);
+    }
+    CHECK(memory.measured() == memory.planned);
+  });
+  return out;
+}
+
+}  // namespace
+
+TEST_CASE("with overlap a step over a slow link takes what its computing takes, and the same bits") {
+  const std::int64_t parameters =
+      parameter_layout(toy::model(true, blocks).blocks[0], ParameterPart::rest, 1, 2).elements;
+  const double of_block = 12e-3;  // seconds that a block's gradient takes: less than its backward pass
+  const comm::slow::Link link{.latency = 1e-4, .bytes_per_second = static_cast<double>(parameters) * 4 / of_block};
+  for (const int zero : {0, 1}) {
+    const double computing = run_over({.latency = 0, .bytes_per_second = 1e15}, zero, false).milliseconds;
+    const double messages = blocks * of_block * 1e3;
+    const Timed with = run_over(link, zero, true);
+    const Timed without = run_over(link, zero, false);
+    MESSAGE("ZeRO-" << zero << ": computing " << computing << " ms, messages " << messages << " ms, with overlap "
+                    << with.milliseconds << " ms, without " << without.milliseconds << " ms");
+    CHECK(with.milliseconds < 1.1 * std::max(computing, messages));
+    CHECK(without.milliseconds > computing + 0.9 * messages);
+    CHECK(with.losses == without.losses);
+  }
+}
