@@ -64,8 +64,9 @@ svg text { font-family: inherit; }
 #about b { color: var(--text); }
 footer { margin-top: 40px; color: var(--soft); font-size: 13px; border-top: 1px solid var(--line); padding-top: 10px; }
 @media (max-width: 600px) { main { padding: 16px 12px 32px; } h1 { font-size: 21px; }
-  .tiles { grid-template-columns: 1fr 1fr; } .tile b { font-size: 18px; } .bars { grid-template-columns: 1fr; gap: 2px; }
-  .bars > span { margin-top: 6px; max-width: none; } .tools .keys { display: none; } }
+  .tiles { grid-template-columns: 1fr 1fr; } .tile b { font-size: 18px; } .bars { font-size: 13px; gap: 4px 8px; }
+  .charts { grid-template-columns: 1fr 1fr; gap: 8px; } .chart { padding: 6px 8px 4px; } h3 { font-size: 14px; }
+  .tools .keys { display: none; } }
 @media print { :root { --page: #ffffff; --card: #ffffff; --text: #000000; --soft: #444444; --line: #bbbbbb;
     --waiting: #e6e6e6; --bad: #a00000; }
   body { font-size: 11px; } main { max-width: none; padding: 0; } .tools, #about { display: none; }
