@@ -85,7 +85,9 @@ TEST_CASE("two halves do and keep what the block does and keeps") {
       CHECK((attention.backward.flops() + mlp.backward.flops()).count < whole.backward.flops().count);
       continue;
     }
-    CHECK(same_work(both(&LayerCounts::backward), of_tokens(whole.backward, spec)));
+    if (spec.zero < 2)  // else gradients of a store are added up in backward
+      CHECK(same_work(both(&LayerCounts::backward), of_tokens(whole.backward, spec)));
+    CHECK((attention.backward.flops() + mlp.backward.flops()).count == doctest::Approx(whole.backward.flops().count));
     CHECK(attention.stash + mlp.stash == whole.stash);
     if (spec.zero < 2) {
       CHECK(max(attention.forward_workspace, mlp.forward_workspace) == whole.forward_workspace);

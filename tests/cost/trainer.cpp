@@ -73,15 +73,17 @@ TEST_CASE("full recomputation repeats the whole forward pass, and products are t
     }
 }
 
-TEST_CASE("attention that is not fused follows the public curve of an A100") {
-  // FlashAttention-2's benchmark: hidden size 2048, head dim 128, causal, 16k tokens; TFLOP/s of forward and backward
-  // together, causal FLOPs counted as half. Without dropout. Short sequences have launches of PyTorch on top.
+TEST_CASE("attention that is not fused stands to the public curve of an A100 as its kernels do") {
+  // FlashAttention-2's benchmark of PyTorch's own attention: hidden size 2048, head dim 128, causal, 16k tokens;
+  // TFLOP/s of forward and backward together, causal FLOPs counted as half. It scales, masks, and rounds the softmax in
+  // kernels of their own, about 34 bytes for each score; with a softmax that does all of it, there are 10, with
+  // dropout 20.
   const Cluster a100 = value_or_throw(find_cluster("8xa100-80g"));
   struct Row {
     std::int64_t tokens;
-    double tflops, tolerance;
+    double tflops;
   };
-  for (const Row& row : {Row{1024, 28, 0.60}, {2048, 32, 0.45}, {4096, 32, 0.45}, {8192, 34, 0.40}}) {
+  for (const Row& row : {Row{1024, 28}, {2048, 32}, {4096, 32}, {8192, 34}}) {
     Work work{.kind = WorkKind::attention_forward,
               .m = 16384 / row.tokens * 16,
               .n = row.tokens,
@@ -90,15 +92,22 @@ TEST_CASE("attention that is not fused follows the public curve of an A100") {
               .causal = true,
               .unfused = true};
     const double flops = 3.5 * flops_of(work).count;
-    double seconds = time_of(work, Precision::bf16, a100).value;
-    work.kind = WorkKind::attention_backward;
-    seconds += time_of(work, Precision::bf16, a100).value;
-    INFO(row.tokens << " tokens: " << flops / seconds / 1e12 << " TFLOP/s");
-    CHECK(flops / seconds / 1e12 == doctest::Approx(row.tflops).epsilon(row.tolerance));
+    const double scores = static_cast<double>(work.m * work.n * work.k);
+    const auto seconds = [&] {
+      work.kind = WorkKind::attention_forward;
+      const double forward = time_of(work, Precision::bf16, a100).value;
+      work.kind = WorkKind::attention_backward;
+      return forward + time_of(work, Precision::bf16, a100).value;
+    };
+    const double plain = seconds();
+    INFO(row.tokens << " tokens: " << flops / plain / 1e12 << " TFLOP/s");
+    const double passes = (34 - 10) * scores / (a100.device.memory_bandwidth * a100.device.memory_share);
+    CHECK(flops / (plain + passes) / 1e12 == doctest::Approx(row.tflops).epsilon(0.15));
     work.dropout = true;
-    CHECK(time_of(work, Precision::bf16, a100).value > 0);
+    CHECK(seconds() > plain);
+    CHECK(seconds() < plain + passes);
     work.unfused = work.dropout = false;
-    CHECK(time_of(work, Precision::bf16, a100).value < seconds / 2);
+    CHECK(seconds() < plain / 2);
   }
 }
 
@@ -116,5 +125,6 @@ TEST_CASE("messages of tensor parallelism hide behind products but for one piece
   const LayerSeconds slow = layer_seconds(apart, cut, Precision::bf16, h100, 8);
   CHECK(fast.forward < slow.forward);
   CHECK(fast.forward > slow.forward - slow.forward_communication);
-  CHECK(fast.forward - fast.forward_communication == slow.forward - slow.forward_communication);
+  CHECK((fast.forward - fast.forward_communication).value ==
+        doctest::Approx((slow.forward - slow.forward_communication).value));
 }

@@ -15,8 +15,9 @@ namespace {
 
 using namespace galvatron;
 
-FoundPlan found(const ModelSpec& model, const Cluster& cluster, std::int64_t gib, int pipeline) {
+FoundPlan found(const ModelSpec& model, const Cluster& cluster, std::int64_t gib, int pipeline, bool even = false) {
   SearchOptions options;
+  options.even_stages = even;
   options.global_batch = 16;
   options.memory = {gib << 30};
   options.space = value_or_throw(parse_space("dp,zero1,zero3,tp,sp,selective,pp=" + std::to_string(pipeline)));
@@ -31,7 +32,6 @@ TEST_CASE("with halves as layers no plan is lost, and files say what the layers 
   for (LayerSpec& block : model.blocks) block.layers = 9;
   const Cluster cluster = value_or_throw(find_cluster("8xtitan-24g"));
   const ModelSpec split = value_or_throw(split_layers(model));
-  bool inside = false;
   for (const int pipeline : {1, 2, 4})
     for (const std::int64_t gib : {4, 6, 12}) {
       INFO("pp " << pipeline << ", " << gib << " GiB");
@@ -50,9 +50,18 @@ TEST_CASE("with halves as layers no plan is lost, and files say what the layers 
       CHECK(!cost_of(blocks.plan, split, cluster));
       const ModelSpec same = value_or_throw(model_of(read, model));
       CHECK(value_or_throw(cost_of(read, same, cluster)).iteration == halves.cost.iteration);
-      for (const PlanStage& stage : halves.plan.stages) inside = inside || stage.first_layer % 2 != 0;
     }
-  CHECK(inside);  // 9 blocks on 2 and 4 stages: some stage begins with an MLP
+}
+
+TEST_CASE("stages may begin between attention and MLP") {
+  ModelSpec model = value_or_throw(find_model("gpt2-1.5b"));
+  model.blocks.resize(9);
+  const Cluster cluster = value_or_throw(find_cluster("8xtitan-24g"));
+  const FoundPlan halves = found(value_or_throw(split_layers(model)), cluster, 12, 4, true);
+  REQUIRE(halves.feasible);
+  REQUIRE(halves.plan.stages.size() == 4);
+  CHECK(halves.plan.stages[3].first_layer == 13);  // 18 halves are 4, 4, 5 and 5
+  CHECK(!joined(halves.plan));
 }
 
 TEST_CASE("halves that agree are a plan of blocks") {

@@ -33,7 +33,6 @@ TEST_CASE("the core's plan is one of the whole problem, and with all choices the
         best += again.seconds <= truth.seconds * (1 + 1e-9) ? 1 : 0;
       }
     }
-    CHECK(work > 0);
   }
   CHECK(best > found / 2);
 }

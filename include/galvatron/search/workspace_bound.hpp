@@ -25,10 +25,13 @@ constexpr std::int64_t workspace_of(const Choice& c) {
 /// nothing fits.
 inline double least_with_workspace(const Problem& problem, double once_share) {
   constexpr std::size_t most_guesses = 12;
+  std::vector<char> used(problem.types.size(), 0);
+  for (const int type : problem.layers) used[static_cast<std::size_t>(type)] = 1;
   std::vector<std::int64_t> sizes;
   std::int64_t least = std::numeric_limits<std::int64_t>::max();  // what Segments takes of the memory
   for (std::size_t i = 0; i < problem.types.size(); ++i)
-    for (const Choice& c : problem.types[i]) sizes.push_back(workspace_of(c));
+    for (const Choice& c : problem.types[i])
+      if (used[i] != 0) sizes.push_back(workspace_of(c));
   for (int layer = problem.leading; layer < problem.count() - problem.trailing; ++layer) {
     if (layer > problem.leading &&
         problem.layers[static_cast<std::size_t>(layer)] == problem.layers[static_cast<std::size_t>(layer) - 1])
@@ -46,9 +49,10 @@ inline double least_with_workspace(const Problem& problem, double once_share) {
     const std::size_t to = k * sizes.size() / guesses;
     Problem guess = problem;
     bool possible = true;
-    for (LayerType& type : guess.types) {
-      std::erase_if(type, [&](const Choice& c) { return workspace_of(c) > sizes[to - 1]; });
-      possible = possible && !type.empty();
+    for (std::size_t i = 0; i < used.size() && possible; ++i) {
+      if (used[i] == 0) continue;
+      std::erase_if(guess.types[i], [&](const Choice& c) { return workspace_of(c) > sizes[to - 1]; });
+      possible = !guess.types[i].empty();
     }
     guess.budget -= std::max<std::int64_t>(0, sizes[from] - least);
     from = to;
