@@ -121,7 +121,7 @@ double undisturbed(const Measure& measure) {
 
 // The median of all steps but the first.
 double seconds_of(const Candidate& candidate, const ModelSpec& model, int steps) {
-  CheapTokens tokens(sequence, model.vocabulary());
+  CheapTokens tokens(model.vocabulary());
   train::TrainOptions options;
   options.steps = steps;
   options.learning_rate = {.peak = 1e-3, .floor = 1e-3, .warmup_steps = 0, .steps = steps};

@@ -43,7 +43,7 @@ int benchmark(int argc, char** argv) {
   plan.precision = std::string(argv[4]) == "bf16" ? Precision::bf16 : Precision::fp32;
   plan.stages = {{0, static_cast<int>(model.blocks.size()) - 1, 0, 1}};
   plan.layers.assign(model.blocks.size(), {});
-  CheapTokens tokens(plan.sequence_length, model.vocabulary());
+  CheapTokens tokens(model.vocabulary());
   train::TrainOptions options;
   options.steps = std::atoi(argv[5]);
   options.threads_per_rank = argc > 6 ? std::atoi(argv[6]) : 0;

@@ -33,10 +33,14 @@ TEST_CASE("collectives are counted in bytes, with no data at all") {
   group.all_gather(View<const float>(nullptr, 3), View<float>(nullptr, 12));
   group.reduce_scatter(View<double>(nullptr, 12), View<double>(nullptr, 3));
   group.broadcast(View<std::int32_t>(nullptr, 7), 0);
+  group.all_to_all(View<const float>(nullptr, 8), View<float>(nullptr, 8));
+  group.start_shift(View<const float>(nullptr, 5), View<float>(nullptr, 5));
+  group.finish_shifts();
   group.barrier();
   CHECK(log == std::vector<Work>{work_of(WorkKind::all_reduce, 40, 4), work_of(WorkKind::all_reduce, 20, 4),
                                  work_of(WorkKind::all_gather, 48, 4), work_of(WorkKind::reduce_scatter, 96, 4),
-                                 work_of(WorkKind::broadcast, 28, 4)});
+                                 work_of(WorkKind::broadcast, 28, 4), work_of(WorkKind::all_to_all, 32, 4),
+                                 Work{.kind = WorkKind::send, .m = 20, .n = 1, .k = 4}});
 }
 
 TEST_CASE("a group counts how far apart its ranks are") {
@@ -79,5 +83,6 @@ TEST_CASE("shapes and ranks that do not fit are refused as in a real world") {
   CHECK_THROWS_AS(world.group(std::vector<int>{0, 2}), Failure);
   CHECK_THROWS_AS(world.group(std::vector<int>{1, 4}), Failure);
   CHECK_THROWS_AS(world.everybody().all_gather(View<const float>(nullptr, 3), View<float>(nullptr, 13)), Failure);
+  CHECK_THROWS_AS(world.everybody().all_to_all(View<const float>(nullptr, 6), View<float>(nullptr, 6)), Failure);
   CHECK_THROWS_AS(comm::dry::World(4, 4, &log), Failure);
 }

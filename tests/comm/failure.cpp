@@ -73,6 +73,20 @@ std::vector<Wait> all_waits() {
       {"all_gather", collective([](auto& group, auto all, auto part) { group.all_gather(part, all); })},
       {"reduce_scatter", collective([](auto& group, auto all, auto part) { group.reduce_scatter(all, part); })},
       {"broadcast", collective([](auto& group, auto all, auto) { group.broadcast(all, 1); })},
+      {"all_to_all",
+       [](World& world) {
+         std::vector<float> from(12000, 1.0F), to(12000);
+         world.everybody().all_to_all({from.data(), 12000}, View<float>(to.data(), 12000));
+       }},
+      {"shift",
+       [](World& world) {
+         std::vector<float> from(12000, 1.0F), to(12000);
+         const comm::SendGuard guard(world);
+         for (int step = 0; step < world.size(); ++step) {  // until everybody has waited for everybody
+           world.everybody().start_shift({from.data(), 12000}, View<float>(to.data(), 12000));
+           world.everybody().finish_shifts();
+         }
+       }},
       {"receive",
        [](World& world) {
          std::vector<float> data(10);
@@ -139,7 +153,7 @@ TEST_CASE("after a failure every later call fails too") {
             ++failures;
           }
         }) == "gone");
-  CHECK(failures == 2 * 8 + 1);
+  CHECK(failures == 2 * static_cast<int>(all_waits().size()) + 1);
 }
 
 TEST_CASE("something that is not a std::exception comes out as it was") {

@@ -188,6 +188,79 @@ TEST_CASE("bfloat16 and double reduce_scatter agree with all_reduce") {
   });
 }
 
+TEST_CASE("all_to_all gives every member its block of everybody's") {
+  for (int n = 1; n <= 8; ++n) {
+    std::vector<int> wrong(static_cast<std::size_t>(n), 0);
+    run(n, [&](World& world) {
+      for (const std::int64_t size : sizes) {
+        const auto own = buffer_of<float>(world.rank(), size * n);
+        std::vector<float> got(own.size(), -1.0F), expected;
+        for (int r = 0; r < n; ++r) {
+          const auto other = buffer_of<float>(r, size * n);
+          expected.insert(expected.end(), other.begin() + size * world.rank(),
+                          other.begin() + size * (world.rank() + 1));
+        }
+        world.everybody().all_to_all({own.data(), size * n}, view(got));
+        wrong[static_cast<std::size_t>(world.rank())] += !same_bits(got, expected);
+      }
+    });
+    CHECK(wrong == std::vector<int>(static_cast<std::size_t>(n), 0));
+  }
+}
+
+TEST_CASE("shifts go around the ring, several at a time and in order") {
+  for (int n = 1; n <= 8; ++n) {
+    std::vector<int> wrong(static_cast<std::size_t>(n), 0);
+    run(n, [&](World& world) {
+      auto& group = world.everybody();
+      for (const std::int64_t size : {1, 64, 5000}) {
+        auto here = buffer_of<float>(world.rank(), size);
+        auto other = buffer_of<bfloat16>(world.rank(), size);
+        std::vector<float> next(here.size());
+        std::vector<bfloat16> other_next(other.size());
+        for (int step = 1; step <= n; ++step) {
+          group.start_shift(view(here), view(next));
+          group.start_shift(view(other), view(other_next));
+          group.finish_shifts();
+          std::swap(here, next);
+          std::swap(other, other_next);
+          const int from = (world.rank() - step + 2 * n) % n;
+          wrong[static_cast<std::size_t>(world.rank())] +=
+              !same_bits(here, buffer_of<float>(from, size)) || !same_bits(other, buffer_of<bfloat16>(from, size));
+        }
+        group.finish_shifts();  // nothing is left to do
+      }
+    });
+    CHECK(wrong == std::vector<int>(static_cast<std::size_t>(n), 0));
+  }
+}
+
+TEST_CASE("a shift does not wait for messages to others") {
+  run(3, [](World& world) {
+    std::vector<float> block(100, static_cast<float>(world.rank()));
+    std::vector<float> got(100);
+    const auto bytes = static_cast<std::int64_t>(block.size() * sizeof(float));
+    const comm::Piece to_last{2, reinterpret_cast<std::byte*>(block.data()), 1, bytes, bytes};
+    if (world.rank() == 0) world.post({&to_last, 1});
+    if (world.rank() < 2) {
+      auto& pair = world.group(std::vector<int>{0, 1});
+      std::vector<float> other(100);
+      pair.start_shift(view(block), view(other));
+      pair.finish_shifts();
+      REQUIRE(other[99] == static_cast<float>(1 - world.rank()));
+      float go = 1;
+      if (world.rank() == 1) world.group(std::vector<int>{1, 2}).broadcast(View<float>(&go, 1), 0);
+    } else {
+      float go = 0;
+      world.group(std::vector<int>{1, 2}).broadcast(View<float>(&go, 1), 0);
+      const comm::Piece from_first{0, reinterpret_cast<std::byte*>(got.data()), 1, bytes, bytes};
+      world.receive({&from_first, 1});
+      REQUIRE(got[99] == 0.0F);
+    }
+    world.wait_sent();
+  });
+}
+
 TEST_CASE("broadcast copies the root's data to every member, from any root") {
   for (int n = 1; n <= 8; ++n)
     run(n, [&](World& world) {

@@ -49,11 +49,12 @@ struct Results {
   std::vector<double> o, lse, dqkv;
 };
 
+std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
+
 /// Attention and its gradient by the definition, in double.
 template <class T>
 Results reference(const Problem<T>& p) {
   const AttentionShape& s = p.shape;
-  const auto at = [](std::int64_t i) { return static_cast<std::size_t>(i); };
   const auto x = doubles(p.qkv);
   const auto d_o = doubles(p.d_o);
   Results r;
@@ -216,6 +217,95 @@ TEST_CASE("attention of the same threads gives the same bits, and forward does n
   CHECK(same_bits(a.dqkv, b.dqkv));
   CHECK(same_bits(a.o, c.o));
   CHECK(same_bits(a.lse, c.lse));
+}
+
+// A causal square of two halves is two causal squares and one square of the second queries and the first keys:
+//
+//     [ c ]
+//     [ x ][ c ]
+TEST_CASE("attention to parts of the queries and keys, merged, is attention to all of them") {
+  constexpr unsigned seed = 43;
+  CAPTURE(seed);
+  std::mt19937 random(seed);
+  for (const int threads : {1, 2})
+    for (const std::int64_t half : {3, 48, 70, 130}) {
+      CAPTURE(half);
+      Problem<float> p(random, 2, 2 * half, 2 * half, 4, 2, 24, true);
+      const auto expected = reference(p);
+      const AttentionShape& s = p.shape;
+      TestHost host(threads);
+      const auto later = [](auto all, std::int64_t skip) { return all.slice(skip, all.count - skip); };
+      // The second half of the rows of a tensor.
+      const auto second = [&](auto rows, std::int64_t stride) { return later(rows, half * s.batch * stride); };
+      const std::int64_t width = s.heads * s.head_dim;
+      const std::int64_t kv_width = s.kv_heads * s.head_dim;
+      AttentionShape part = s;
+      part.queries = part.keys = half;
+      part.lse_stride = 2 * half;
+      part.dq_stride = width;
+      part.dkv_stride = 2 * kv_width;
+      AttentionShape cross = part;
+      cross.causal = false;
+
+      std::vector<float> o(p.d_o.size()), o_part(p.d_o.size());
+      std::vector<float> lse(at(s.batch * s.heads * 2 * half)), lse_part(lse.size()), delta(lse.size());
+      const View<float> q = view(p.qkv), k = p.part(p.qkv, p.k_at), v = p.part(p.qkv, p.v_at);
+      const auto q2 = second(q, s.q_stride);
+      const auto k2 = second(k, s.kv_stride);
+      const auto v2 = second(v, s.kv_stride);
+      const View<float> o2 = second(view(o), s.out_stride), d_o = view(p.d_o), d_o2 = second(d_o, s.out_stride);
+      const View<float> lse2 = later(view(lse), half), delta2 = later(view(delta), half);
+      host->attention_forward(part, q, k, v, view(o), view(lse));
+      host->attention_forward(part, q2, k2, v2, o2, lse2);
+      const View<float> o_part2 = second(view(o_part), s.out_stride), lse_part2 = later(view(lse_part), half);
+      host->attention_forward(cross, q2, k, v, o_part2, lse_part2);
+      host->attention_merge(cross, o_part2, lse_part2, o2, lse2);
+      CHECK(error_of(o, expected.o) < 2e-6);
+      CHECK(error_of(lse, expected.lse) < 2e-6);
+
+      // Gradients of the parts, in rows of their own, are added to those of the whole.
+      std::vector<float> sum(p.qkv.size()), dq(at(half * s.batch * width)), dkv(at(half * s.batch * 2 * kv_width));
+      const View<float> dk = view(dkv), dv = later(view(dkv), kv_width);
+      const auto add = [&](View<float> from, std::int64_t columns, std::int64_t stride, View<float> to) {
+        host->add_runs(
+            device::Runs{.rows = half * s.batch, .width = columns, .from = {.row = stride}, .to = {.row = s.q_stride}},
+            from, to);
+      };
+      const View<float> dqkv = view(sum), dqkv2 = second(dqkv, s.q_stride);
+      const auto collect = [&](View<float> queries, View<float> keys) {
+        add(view(dq), width, width, queries);
+        add(dk, 2 * kv_width, 2 * kv_width, later(keys, p.k_at));
+      };
+      host->attention_backward(part, q, k, v, view(o), view(lse), d_o, view(dq), dk, dv, view(delta));
+      collect(dqkv, dqkv);
+      host->attention_backward(part, q2, k2, v2, o2, lse2, d_o2, view(dq), dk, dv, delta2);
+      collect(dqkv2, dqkv2);
+      host->attention_backward(cross, q2, k, v, o2, lse2, d_o2, view(dq), dk, dv, delta2);
+      collect(dqkv2, dqkv);
+      CHECK(error_of(sum, expected.dqkv) < 5e-6);
+    }
+}
+
+TEST_CASE("results of bfloat16 are merged in float") {
+  std::mt19937 random(47);
+  Problem<bfloat16> p(random, 1, 40, 100, 2, 1, 16, false);
+  const auto expected = reference(p);
+  TestHost host(1);
+  AttentionShape first = p.shape;
+  first.keys = 60;
+  AttentionShape rest = p.shape;
+  rest.keys = 40;
+  std::vector<bfloat16> part(p.d_o.size());
+  std::vector<float> sum(part.size()), lse(80), lse_part(80);
+  const auto from = [&](std::int64_t place, std::int64_t key) {
+    return p.part(p.qkv, place + key * p.shape.kv_stride);
+  };
+  host->attention_forward(first, view(p.qkv), from(p.k_at, 0), from(p.v_at, 0), view(part), view(lse));
+  host->copy_runs(device::Runs{.width = static_cast<std::int64_t>(part.size())}, view(part), view(sum));
+  host->attention_forward(rest, view(p.qkv), from(p.k_at, 60), from(p.v_at, 60), view(part), view(lse_part));
+  host->attention_merge(rest, view(part), view(lse_part), view(sum), view(lse));
+  CHECK(error_of(sum, expected.o) < 1e-2);
+  CHECK(error_of(lse, expected.lse) < 2e-6);
 }
 
 TEST_CASE("heads that are too wide are refused with their width") {

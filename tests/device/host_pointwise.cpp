@@ -208,3 +208,54 @@ TEST_CASE("fills and copies touch their bytes and no others") {
     }
   }
 }
+
+TEST_CASE("runs are copied and added from and to anywhere, with one rounding, in the order of blocks and repeats") {
+  constexpr unsigned seed = 233;
+  CAPTURE(seed);
+  std::mt19937 random(seed);
+  const auto check = [&]<class A, class B>(A, B, int threads, const device::Runs& runs) {
+    TestHost host(threads);
+    const auto from = random_tensor<A>(random, 60000);
+    const auto before = random_tensor<B>(random, 60000);
+    auto copied = before;
+    auto added = before;
+    auto expected_copy = before;
+    auto expected_sum = before;
+    const auto place = [](const device::Runs::Distances& d, std::int64_t block, std::int64_t repeat, std::int64_t row) {
+      return block * d.block + repeat * d.repeat + row * d.row;
+    };
+    for (std::int64_t block = 0; block < runs.blocks; ++block)
+      for (std::int64_t repeat = 0; repeat < runs.repeats; ++repeat)
+        for (std::int64_t row = 0; row < runs.rows; ++row)
+          for (std::int64_t i = 0; i < runs.width; ++i) {
+            const auto source = static_cast<float>(from[at(place(runs.from, block, repeat, row) + i)]);
+            const std::size_t target = at(place(runs.to, block, repeat, row) + i);
+            expected_copy[target] = B(source);
+            expected_sum[target] = B(static_cast<float>(expected_sum[target]) + source);
+          }
+    host->copy_runs(runs, view(from), view(copied));
+    host->add_runs(runs, view(from), view(added));
+    CHECK(same_bits(copied, expected_copy));
+    CHECK(same_bits(added, expected_sum));
+  };
+  const device::Runs scattered{.blocks = 3,
+                               .repeats = 2,
+                               .rows = 100,
+                               .width = 37,
+                               .from = {.block = 40, .repeat = 0, .row = 130},
+                               .to = {.block = 2 * 3700, .repeat = 3700, .row = 37}};
+  const device::Runs summed{.blocks = 2,
+                            .repeats = 3,
+                            .rows = 100,
+                            .width = 40,
+                            .from = {.block = 12000, .repeat = 4000, .row = 40},
+                            .to = {.block = 40, .repeat = 0, .row = 200}};
+  for (const int threads : {1, 2})
+    for (const device::Runs& runs :
+         {scattered, summed, device::Runs{.width = 60000}, device::Runs{.rows = 0, .width = 5}}) {
+      check(float{}, float{}, threads, runs);
+      check(bfloat16{}, bfloat16{}, threads, runs);
+      check(bfloat16{}, float{}, threads, runs);
+      check(float{}, bfloat16{}, threads, runs);
+    }
+}

@@ -92,14 +92,8 @@ class DryLayer {
   DryLayer(const ModelSpec& model, const LayerSpec& layer, const StrategySpec& spec, const cost::Batch& batch,
            int local)
       : batch_(batch), device_(log_), world_(rank_of(layer, spec, local), spec.ranks() * batch.stages, &log_) {
-    const int first = world_.rank() - local;
-    std::vector<int> tensor;
-    std::vector<int> data;
-    for (int i = 0; i < spec.tensor; ++i) tensor.push_back(first + local / spec.tensor * spec.tensor + i);
-    for (int i = 0; i < spec.data; ++i) data.push_back(first + local % spec.tensor + i * spec.tensor);
-    const DryContext context{
-        device_,       workspace_, world_.group(tensor), world_.group(data), spec, batch.microbatch / spec.data,
-        batch.sequence};
+    const DryContext context = nn::make_context(device_, workspace_, world_, world_.rank() - local, spec,
+                                                batch.microbatch / spec.data, batch.sequence);
     nn::Surroundings<comm::dry::Group, T> around;
     if (layer.kind != LayerKind::block && layer.tied && batch.stages > 1)
       around.twin = &world_.group(std::vector<int>{local, (batch.stages - 1) * spec.ranks() + local});
@@ -181,21 +175,30 @@ class DryLayer {
 template <class T>
 std::string differences(const ModelSpec& model, const LayerSpec& layer, const StrategySpec& spec,
                         const cost::Batch& batch, int local) {
-  // On the first rank the norm is that of the formula; other tensor ranks leave out what all have in common.
-  return DryLayer<T>(model, layer, spec, batch, local).differences(cost::layer_counts(layer, spec, batch), local == 0);
+  // On the first tensor rank the norm is that of the formula; others leave out what all have in common.
+  return DryLayer<T>(model, layer, spec, batch, local)
+      .differences(cost::layer_counts(layer, spec, batch), local % spec.tensor == 0);
 }
 
 std::vector<StrategySpec> strategies(int most_tensor, int most_data) {
   std::vector<StrategySpec> out;
   for (const int tensor : {1, 2, 3, 4, 6, 8})
     for (const int data : {1, 2, 3, 4, 6, 8})
-      for (const SequenceKind sequence : {SequenceKind::none, SequenceKind::megatron})
-        for (int zero = 0; zero <= 3; ++zero)
-          for (const RecomputeKind recompute : {RecomputeKind::none, RecomputeKind::full}) {
-            const StrategySpec spec{
-                .tensor = tensor, .sequence = sequence, .data = data, .zero = zero, .recompute = recompute};
-            if (tensor <= most_tensor && data <= most_data && is_legal(spec)) out.push_back(spec);
-          }
+      for (const int context : {1, 2, 3, 4, 6, 12}) {
+        // Every degree of two axes together is enough.
+        if (context > 1 && (tensor > 2 || data > 2)) continue;
+        for (const SequenceKind sequence : sequence_kinds)
+          for (int zero = 0; zero <= 3; ++zero)
+            for (const RecomputeKind recompute : recompute_kinds) {
+              const StrategySpec spec{.tensor = tensor,
+                                      .sequence = sequence,
+                                      .context = context,
+                                      .data = data,
+                                      .zero = zero,
+                                      .recompute = recompute};
+              if (tensor <= most_tensor && data <= most_data && is_legal(spec)) out.push_back(spec);
+            }
+      }
   return out;
 }
 
@@ -213,8 +216,10 @@ int check_model(const ModelSpec& model, int stages, bool splits_backward = false
                                   .microbatches = 2,
                                   .stages = stages,
                                   .splits_backward = splits_backward};
-          std::vector<int> ranks{0};
-          if (spec.ranks() > 1) ranks.push_back(spec.ranks() - 1);
+          // The formulas are of the last rank of a ring.
+          const int first = spec.sequence == SequenceKind::ring ? (spec.context - 1) * spec.tensor : 0;
+          std::vector<int> ranks{first};
+          if (spec.ranks() > first + 1) ranks.push_back(spec.ranks() - 1);
           for (const int local : ranks) {
             const std::string found = precision == Precision::fp32
                                           ? differences<float>(model, layer, spec, batch, local)

@@ -20,11 +20,19 @@
 namespace galvatron::test {
 
 /// The strategies that the comparisons with the reference instantiate.
-using ComparedStrategies =
-    TypeList<Strategy<DataParallel<>, ZeRO<0>, TensorParallel<>, SequenceParallel<none>, Recompute<none>>,
-             Strategy<DataParallel<>, ZeRO<0>, TensorParallel<>, SequenceParallel<none>, Recompute<full>>,
-             Strategy<DataParallel<>, ZeRO<1>, TensorParallel<>, SequenceParallel<megatron>, Recompute<none>>,
-             Strategy<DataParallel<>, ZeRO<3>, TensorParallel<>, SequenceParallel<megatron>, Recompute<full>>>;
+using ComparedStrategies = TypeList<
+    Strategy<DataParallel<>, ZeRO<0>, TensorParallel<>, SequenceParallel<none>, Recompute<none>>,
+    Strategy<DataParallel<>, ZeRO<0>, TensorParallel<>, SequenceParallel<none>, Recompute<full>>,
+    Strategy<DataParallel<>, ZeRO<1>, TensorParallel<>, SequenceParallel<megatron>, Recompute<none>>,
+    Strategy<DataParallel<>, ZeRO<3>, TensorParallel<>, SequenceParallel<megatron>, Recompute<full>>,
+    Strategy<DataParallel<>, ZeRO<1>, TensorParallel<>, SequenceParallel<megatron>, Recompute<selective>>,
+    Strategy<DataParallel<>, ZeRO<0>, TensorParallel<>, SequenceParallel<ulysses>, ContextParallel<>>,
+    Strategy<DataParallel<>, ZeRO<3>, TensorParallel<>, SequenceParallel<ulysses>, ContextParallel<>,
+             Recompute<selective>>,
+    Strategy<DataParallel<>, ZeRO<0>, TensorParallel<>, SequenceParallel<ring>, ContextParallel<>>,
+    Strategy<DataParallel<>, ZeRO<3>, TensorParallel<>, SequenceParallel<ring>, ContextParallel<>,
+             Recompute<selective>>,
+    Strategy<DataParallel<>, ZeRO<3>, TensorParallel<>, SequenceParallel<ring>, ContextParallel<>, Recompute<full>>>;
 
 /// What a layer is run on, whole. Blocks have `x` and `dy`, embeddings `tokens` and `dy`, heads `x` and `tokens`.
 struct LayerInput {
@@ -45,24 +53,30 @@ struct LayerOutput {
 
 namespace detail {
 
-/// Calls f(local row, whole row) for every token of the part.
-void for_each_row(const Region& part, std::int64_t samples, auto f) {
-  const std::int64_t b = part.batch_end - part.batch_begin;
-  for (std::int64_t s = part.sequence_begin; s < part.sequence_end; ++s)
-    for (std::int64_t i = part.batch_begin; i < part.batch_end; ++i)
-      f((s - part.sequence_begin) * b + i - part.batch_begin, s * samples + i);
+/// Calls f(local row, whole row) for every token of the pieces, which lie one after the other.
+void for_each_row(const std::vector<Region>& pieces, std::int64_t samples, auto f) {
+  std::int64_t first = 0;
+  for (const Region& part : pieces) {
+    const std::int64_t b = part.batch_end - part.batch_begin;
+    for (std::int64_t s = part.sequence_begin; s < part.sequence_end; ++s)
+      for (std::int64_t i = part.batch_begin; i < part.batch_end; ++i)
+        f(first + (s - part.sequence_begin) * b + i - part.batch_begin, s * samples + i);
+    first += part.tokens();
+  }
 }
 
 /// Copies rows of `width` between a local tensor and the whole one.
 template <class T>
-void take_part(const Region& part, std::int64_t samples, std::int64_t width, const Tensor& whole, View<T> local) {
+void take_part(const std::vector<Region>& part, std::int64_t samples, std::int64_t width, const Tensor& whole,
+               View<T> local) {
   for_each_row(part, samples, [&](std::int64_t from, std::int64_t to) {
     for (std::int64_t c = 0; c < width; ++c)
       local[from * width + c] = T(static_cast<float>(whole[reference::at(to * width + c)]));
   });
 }
 template <class T>
-void give_part(const Region& part, std::int64_t samples, std::int64_t width, View<T> local, Tensor& whole) {
+void give_part(const std::vector<Region>& part, std::int64_t samples, std::int64_t width, View<T> local,
+               Tensor& whole) {
   for_each_row(part, samples, [&](std::int64_t from, std::int64_t to) {
     for (std::int64_t c = 0; c < width; ++c)
       whole[reference::at(to * width + c)] = static_cast<double>(static_cast<float>(local[from * width + c]));
@@ -103,13 +117,9 @@ LayerOutput run_layer(const LayerSpec& layer, const StrategySpec& spec, const Pa
     device::Region scratch = region("library", {library});
     device::Host host(1, scratch.take<std::byte>(library));
 
-    std::vector<int> tensor;
-    std::vector<int> data;
-    for (int i = 0; i < spec.tensor; ++i) tensor.push_back(rank / spec.tensor * spec.tensor + i);
-    for (int i = 0; i < spec.data; ++i) data.push_back(rank % spec.tensor + i * spec.tensor);
     using G = comm::thread::Group;
-    const nn::Context<device::Host, G> context{
-        host, transient, world.group(tensor), world.group(data), spec, in.shape.samples / spec.data, in.shape.sequence};
+    const auto context =
+        nn::make_context(host, transient, world, 0, spec, in.shape.samples / spec.data, in.shape.sequence);
     const nn::Surroundings<G, T> around{.number = layer.kind == LayerKind::embedding ? 0 : 1,
                                         .token_weight = static_cast<float>(in.token_weight)};
     const std::unique_ptr<nn::Layer<T>> made =
@@ -124,17 +134,21 @@ LayerOutput run_layer(const LayerSpec& layer, const StrategySpec& spec, const Pa
     });
     made->zero_gradients();
 
-    const Region part = layout.region(rank);
-    Region samples = part;  // between a tensor-parallel region's ends, all tokens
-    samples.sequence_begin = 0;
-    samples.sequence_end = in.shape.sequence;
+    std::vector<Region> part;
+    for (int i = 0; i < layout.pieces(); ++i) part.push_back(layout.region(rank, i));
+    std::vector<Region> samples = part;
+    if (spec.context == 1) {  // between a tensor-parallel region's ends, all tokens
+      samples[0].sequence_begin = 0;
+      samples[0].sequence_end = in.shape.sequence;
+    }
+    const std::int64_t tokens = layout.pieces() * part[0].tokens();
     if (layer.kind != LayerKind::block)
       detail::for_each_row(samples, in.shape.samples, [&](std::int64_t from, std::int64_t to) {
         made->tokens(0)[from] = in.tokens[reference::at(to)];
       });
     if (layer.kind != LayerKind::embedding) detail::take_part(part, in.shape.samples, h, in.x, made->input(0));
-    const View<T> y = boundary.take<T>(part.tokens() * h);
-    const View<T> d = boundary.take<T>(part.tokens() * h);
+    const View<T> y = boundary.take<T>(tokens * h);
+    const View<T> d = boundary.take<T>(tokens * h);
     made->forward(0, y);
     const double loss = made->take_loss();
     if (layer.kind != LayerKind::head) detail::take_part(part, in.shape.samples, h, in.dy, d);

@@ -61,6 +61,8 @@ TEST_CASE("leaves with tensor parallelism innermost are strategies that the sear
   Space space = runnable_space();
   space.zero = {true, false, false, true};
   space.sequence = {SequenceKind::none};
+  space.context.open = false;
+  space.recompute = {RecomputeKind::none, RecomputeKind::full};
   for (const int ranks : {4, 8, 12, 16}) {
     std::vector<StrategySpec> from_tree;
     for (const TreeLeaf& leaf : decision_tree(ranks)) {

@@ -52,10 +52,11 @@ TEST_CASE("the runnable space has what the trainer instantiates, and all of it")
       CHECK(is_instantiated(InstantiatedStrategies{}, spec) ==
             (std::find(runnable.begin(), runnable.end(), spec) != runnable.end()));
   }
-  // 4 ranks: tp1 dp4: 4 stages; tp2 dp2: 2 kinds of sequence x 4 stages; tp4: 2 kinds; all with and without recompute.
-  CHECK(strategies(runnable_space(), 4).size() == 2 * (4 + 8 + 2));
+  // 4 ranks: tp1 dp4: 4 stages; tp2 dp2: 2 kinds of sequence x 4 stages; tp4: 2 kinds; cp2 dp2, cp4 and tp2 cp2: 2
+  // kinds x 4 stages; all with three kinds of recomputation.
+  CHECK(strategies(runnable_space(), 4).size() == 3 * (4 + 8 + 2 + 3 * 8));
   CHECK(of("runnable", 8) == strategies(runnable_space(), 8));
-  CHECK(of("runnable,max-tp=2,recompute=full", 4).size() == 4 + 8);
+  CHECK(of("runnable,max-tp=2,recompute=full", 4).size() == 4 + 8 + 3 * 8);
 }
 
 TEST_CASE("a space names what may be used") {
@@ -106,7 +107,7 @@ TEST_CASE("recomputation is a choice, or the rule") {
   CHECK(kinds("selective,recompute") == std::vector{none, selective, full});
   CHECK(kinds("recompute=selective") == std::vector{selective});
   CHECK(kinds("all") == kinds("selective,recompute"));
-  CHECK(kinds("runnable") == kinds("recompute"));
+  CHECK(kinds("runnable") == kinds("all"));
 }
 
 TEST_CASE("degrees can be forced and capped") {

@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <filesystem>
 #include <fstream>
@@ -27,9 +28,12 @@ TEST_CASE("step t reads the samples after those of step t - 1, and ranks read pa
   train::BatchSource& reader = batches;
   for (std::int64_t step = 0; step < 20; ++step) {
     std::vector<std::int32_t> whole(5 * 4), part(5 * 2), next(5 * 2);
-    reader.inputs(step, 0, 4, {whole.data(), 20});
-    reader.inputs(step, 2, 2, {part.data(), 10});
-    reader.targets(step, 2, 2, {next.data(), 10});
+    std::vector<std::int32_t> tail(3 * 2);
+    reader.inputs(step, 0, 4, {0, 5}, {whole.data(), 20});
+    reader.inputs(step, 2, 2, {0, 5}, {part.data(), 10});
+    reader.inputs(step, 2, 2, {2, 3}, {tail.data(), 6});
+    reader.targets(step, 2, 2, {0, 5}, {next.data(), 10});
+    REQUIRE(std::equal(tail.begin(), tail.end(), part.begin() + 4));
     for (std::size_t s = 0; s < 5; ++s)
       for (std::size_t i = 0; i < 2; ++i) {
         REQUIRE(part[s * 2 + i] == whole[s * 4 + 2 + i]);

@@ -44,23 +44,25 @@ struct Folder {
 /// The tokens of huggingface.py.
 class PatternTokens final : public BatchSource {
  public:
-  PatternTokens(std::int64_t sequence, std::int64_t vocabulary) : sequence_(sequence), vocabulary_(vocabulary) {}
-  void inputs(std::int64_t, std::int64_t first, std::int64_t samples, View<std::int32_t> out) override {
-    fill(first, samples, 0, out);
+  explicit PatternTokens(std::int64_t vocabulary) : vocabulary_(vocabulary) {}
+  void inputs(std::int64_t, std::int64_t first, std::int64_t samples, SequenceRange range,
+              View<std::int32_t> out) override {
+    fill(first, samples, range, 0, out);
   }
-  void targets(std::int64_t, std::int64_t first, std::int64_t samples, View<std::int32_t> out) override {
-    fill(first, samples, 1, out);
+  void targets(std::int64_t, std::int64_t first, std::int64_t samples, SequenceRange range,
+               View<std::int32_t> out) override {
+    fill(first, samples, range, 1, out);
   }
 
  private:
-  void fill(std::int64_t first, std::int64_t samples, std::int64_t ahead, View<std::int32_t> out) const {
-    for (std::int64_t s = 0; s < sequence_; ++s)
+  void fill(std::int64_t first, std::int64_t samples, SequenceRange range, std::int64_t ahead,
+            View<std::int32_t> out) const {
+    for (std::int64_t s = 0; s < range.count; ++s)
       for (std::int64_t i = 0; i < samples; ++i) {
-        const std::int64_t at = s + ahead;
+        const std::int64_t at = range.first + s + ahead;
         out[s * samples + i] = static_cast<std::int32_t>((7 * (first + i) + 5 * at + at * at) % vocabulary_);
       }
   }
-  std::int64_t sequence_;
   std::int64_t vocabulary_;
 };
 
@@ -91,7 +93,7 @@ double loss_of(const Plan& plan, const ModelSpec& model, const HuggingFaceWeight
   options.learning_rate = {.peak = 0, .floor = 0};
   options.initial = weights.weights();
   options.checkpoint.folder = folder;
-  PatternTokens tokens(plan.sequence_length, model.vocabulary());
+  PatternTokens tokens(model.vocabulary());
   return train::train<Strategies>(plan, model, tokens, options).steps.front().loss;
 }
 

@@ -79,20 +79,24 @@ double initial_value(int layer, const ParameterTensor& tensor, std::int64_t inde
 class NoiseTokens final : public train::BatchSource {
  public:
   NoiseTokens(std::int64_t sequence, std::int64_t vocabulary) : sequence_(sequence), vocabulary_(vocabulary) {}
-  void inputs(std::int64_t step, std::int64_t first, std::int64_t samples, View<std::int32_t> out) override {
-    fill(step, first, samples, 0, out);
+  void inputs(std::int64_t step, std::int64_t first, std::int64_t samples, train::SequenceRange range,
+              View<std::int32_t> out) override {
+    fill(step, first, samples, range, 0, out);
   }
-  void targets(std::int64_t step, std::int64_t first, std::int64_t samples, View<std::int32_t> out) override {
-    fill(step, first, samples, 1, out);
+  void targets(std::int64_t step, std::int64_t first, std::int64_t samples, train::SequenceRange range,
+               View<std::int32_t> out) override {
+    fill(step, first, samples, range, 1, out);
   }
 
  private:
-  void fill(std::int64_t step, std::int64_t first, std::int64_t samples, std::int64_t shift, View<std::int32_t> out) {
-    for (std::int64_t s = 0; s < sequence_; ++s)
+  void fill(std::int64_t step, std::int64_t first, std::int64_t samples, train::SequenceRange range, std::int64_t shift,
+            View<std::int32_t> out) {
+    for (std::int64_t s = range.first; s < range.first + range.count; ++s)
       for (std::int64_t i = 0; i < samples; ++i) {
         const std::int64_t index = (first + i) * (sequence_ + 1) + s + shift;
         const double value = (noise(token_stream + static_cast<std::uint32_t>(step % 2), index) + 1.0) * 512.0;
-        out[s * samples + i] = static_cast<std::int32_t>(static_cast<std::int64_t>(value) % vocabulary_);
+        out[(s - range.first) * samples + i] =
+            static_cast<std::int32_t>(static_cast<std::int64_t>(value) % vocabulary_);
       }
   }
   std::int64_t sequence_;

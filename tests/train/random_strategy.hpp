@@ -1,26 +1,27 @@
 // Random strategies for the layers of a plan whose stages and ranks are given; for the tests of training.
 #pragma once
 
+#include <iterator>
 #include <random>
+#include <vector>
 
 #include <galvatron/strategy/legality.hpp>
+#include <galvatron/strategy/space.hpp>
 
 #include "toy.hpp"
 
 namespace toy {
 
+template <class List>
+auto one_of(std::mt19937& random, const List& list) {
+  return list[random() % std::size(list)];
+}
+
+/// Any strategy that the trainer carries out and that suits the layer; data degree 0 if there is none.
 inline StrategySpec random_strategy(std::mt19937& random, const LayerSpec& layer, int ranks, std::int64_t microbatch) {
-  const auto pick = [&](int n) { return static_cast<int>(random() % static_cast<unsigned>(n)); };
-  for (;;) {
-    StrategySpec spec;
-    spec.tensor = 1 << pick(4);
-    if (ranks % spec.tensor != 0) continue;
-    spec.data = ranks / spec.tensor;
-    spec.sequence = pick(2) == 0 ? SequenceKind::none : SequenceKind::megatron;
-    spec.zero = pick(4);
-    spec.recompute = pick(2) == 0 ? RecomputeKind::none : RecomputeKind::full;
-    if (is_legal(spec) && is_fit(layer, spec, microbatch, sequence)) return spec;
-  }
+  std::vector<StrategySpec> fitting = strategies(runnable_space(), ranks);
+  std::erase_if(fitting, [&](const StrategySpec& spec) { return !is_fit(layer, spec, microbatch, sequence); });
+  return fitting.empty() ? StrategySpec{.data = 0} : one_of(random, fitting);
 }
 
 /// Every layer gets a strategy of its own; the ends of a tied model share theirs.

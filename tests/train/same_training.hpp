@@ -9,25 +9,43 @@
 
 namespace toy {
 
-/// Every (stages, tensor, sequence, data, ZeRO, recompute, micro-batches) that `ranks` ranks allow.
+/// Every (stages, tensor, context, sequence, data, ZeRO) that `ranks` ranks allow. Without context parallelism also
+/// with every kind of recomputation and number of micro-batches; with it these take turns.
 inline std::vector<Plan> combinations(const ModelSpec& model, int ranks) {
   std::vector<Plan> out;
+  const auto add = [&](int stages, const StrategySpec& spec, int microbatches) {
+    if (!is_legal(spec) || !is_fit(model.blocks[0], spec, global_batch / microbatches, sequence)) return;
+    // The two schedules differ only where there are stages and micro-batches.
+    out.push_back(uniform(model, stages, spec, microbatches,
+                          (spec.zero + spec.tensor) % 2 == 0 ? ScheduleKind::gpipe : ScheduleKind::one_f_one_b));
+  };
   for (int stages = 1; stages <= 4 && stages <= ranks; stages *= 2)
     for (int t = 1; t <= ranks / stages && t <= 4; t *= 2)
       for (const SequenceKind sequence_kind : {SequenceKind::none, SequenceKind::megatron})
         for (int zero = 0; zero <= 3; ++zero)
-          for (const RecomputeKind recompute : {RecomputeKind::none, RecomputeKind::full})
-            for (const int microbatches : {1, 2}) {
-              const StrategySpec spec{.tensor = t,
-                                      .sequence = sequence_kind,
-                                      .data = ranks / stages / t,
-                                      .zero = zero,
-                                      .recompute = recompute};
-              if (!is_legal(spec) || !is_fit(model.blocks[0], spec, global_batch / microbatches, sequence)) continue;
-              // The two schedules differ only where there are stages and micro-batches.
-              out.push_back(uniform(model, stages, spec, microbatches,
-                                    (zero + t) % 2 == 0 ? ScheduleKind::gpipe : ScheduleKind::one_f_one_b));
-            }
+          for (const RecomputeKind recompute : recompute_kinds)
+            for (const int microbatches : {1, 2})
+              add(stages,
+                  {.tensor = t,
+                   .sequence = sequence_kind,
+                   .data = ranks / stages / t,
+                   .zero = zero,
+                   .recompute = recompute},
+                  microbatches);
+  int turn = 0;
+  for (int stages = 1; stages <= 4 && stages <= ranks; stages *= 2)
+    for (int t = 1; t <= ranks / stages; t *= 2)
+      for (int c = 2; c <= ranks / stages / t; c *= 2)
+        for (const SequenceKind sequence_kind : {SequenceKind::ulysses, SequenceKind::ring})
+          for (int zero = 0; zero <= 3; ++zero, ++turn)
+            add(stages,
+                {.tensor = t,
+                 .sequence = sequence_kind,
+                 .context = c,
+                 .data = ranks / stages / t / c,
+                 .zero = zero,
+                 .recompute = recompute_kinds[static_cast<std::size_t>(turn % 3)]},
+                1 + turn % 2);
   return out;
 }
 

@@ -11,6 +11,7 @@
 
 #include <galvatron/nn/parameter_store.hpp>
 #include <galvatron/plan/plan.hpp>
+#include <galvatron/strategy/text.hpp>
 #include <galvatron/train/batch_source.hpp>
 
 namespace toy {
@@ -47,23 +48,27 @@ inline ModelSpec model(bool llama, int layers) {
 class Tokens final : public train::BatchSource {
  public:
   explicit Tokens(std::int64_t sequence) : sequence_(sequence) {}
-  void inputs(std::int64_t step, std::int64_t first, std::int64_t samples, View<std::int32_t> out) override {
-    fill(step, first, samples, 0, out);
+  void inputs(std::int64_t step, std::int64_t first, std::int64_t samples, train::SequenceRange range,
+              View<std::int32_t> out) override {
+    fill(step, first, samples, range, 0, out);
   }
-  void targets(std::int64_t step, std::int64_t first, std::int64_t samples, View<std::int32_t> out) override {
-    fill(step, first, samples, 1, out);
+  void targets(std::int64_t step, std::int64_t first, std::int64_t samples, train::SequenceRange range,
+               View<std::int32_t> out) override {
+    fill(step, first, samples, range, 1, out);
   }
 
  private:
-  void fill(std::int64_t step, std::int64_t first, std::int64_t samples, std::int64_t ahead,
+  void fill(std::int64_t step, std::int64_t first, std::int64_t samples, train::SequenceRange range, std::int64_t ahead,
             View<std::int32_t> out) const {
-    for (std::int64_t s = 0; s < sequence_; ++s)
+    if (range.first + range.count > sequence_ || out.count != range.count * samples)
+      throw Failure(ErrorKind::internal, "a rank asks for tokens that are not there");
+    for (std::int64_t s = range.first; s < range.first + range.count; ++s)
       for (std::int64_t i = 0; i < samples; ++i) {
         auto x = static_cast<std::uint64_t>(step * 1315423911 + (first + i) * 2654435761 + (s + ahead) * 97531);
         x ^= x >> 13U;
         x *= 0x9E3779B97F4A7C15U;
         x ^= x >> 31U;
-        out[s * samples + i] =
+        out[(s - range.first) * samples + i] =
             static_cast<std::int32_t>((x % 7) * static_cast<std::uint64_t>((s + ahead) % 5) + x % 13) % 97;
       }
   }
@@ -110,11 +115,7 @@ inline std::string text(const Plan& plan) {
   for (const PlanStage& stage : plan.stages)
     out += " " + std::to_string(stage.first_layer) + "-" + std::to_string(stage.last_layer) + "@" +
            std::to_string(stage.rank_count);
-  const auto add = [&](const StrategySpec& s) {
-    out += " [t" + std::to_string(s.tensor) + (s.sequence == SequenceKind::megatron ? "*" : "") + " d" +
-           std::to_string(s.data) + " z" + std::to_string(s.zero) + (s.recompute == RecomputeKind::full ? " c" : "") +
-           "]";
-  };
+  const auto add = [&](const StrategySpec& s) { out += " [" + strategy_text(s) + "]"; };
   add(plan.embedding);
   for (const StrategySpec& s : plan.layers) add(s);
   add(plan.head);

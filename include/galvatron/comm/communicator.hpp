@@ -40,7 +40,14 @@ concept Group = requires(G& g, View<float> f, View<const float> cf, View<double>
   /// shard (n) = sum over members of all[rank * n, rank * n + n); shard may be its own place in `all`, whose other
   /// elements are left unspecified.
   g.reduce_scatter(f, f);
+  /// from (size * n), to (size * n): block i of `to` is block rank of member i's `from`. The two do not overlap.
+  g.all_to_all(cf, f);
   g.broadcast(f, /*root=*/0);
+  /// One step around the ring of the members, while the caller computes: `from` (n) goes to the next member, and `to`
+  /// (n) comes from the one before. Both are left alone until finish_shifts(), which ends all that were started. Shifts
+  /// arrive in the order in which they were started.
+  g.start_shift(cf, f);
+  g.finish_shifts();
   g.barrier();
   /// The same, begun now and complete when finished: in between nobody touches the data. All members start the same
   /// ones in the same order, and finish them in the same order among their calls of this group; what is not finished

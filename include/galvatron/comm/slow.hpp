@@ -87,6 +87,27 @@ class Group {
     finish(pending);
   }
   void barrier() { inner_.barrier(); }
+  template <class T>
+  void all_to_all(std::type_identity_t<View<const T>> from, View<T> to) {
+    Pending pending = started({}, 1, bytes_of(to));
+    inner_.template all_to_all<T>(from, to);
+    finish(pending);
+  }
+  /// A block goes with the time at which it arrives.
+  template <class T>
+  void start_shift(std::type_identity_t<View<const T>> from, View<T> to) {
+    if (size() > 1) {
+      Stamp& stamp = stamps_.emplace_back();
+      stamp.sent = wire_.send(1, bytes_of(to));
+      inner_.template start_shift<double>({&stamp.sent, 1}, {&stamp.received, 1});
+    }
+    inner_.template start_shift<T>(from, to);
+  }
+  void finish_shifts() {
+    inner_.finish_shifts();
+    for (const Stamp& stamp : stamps_) Wire::wait_until(stamp.received);
+    stamps_.clear();
+  }
 
   template <class T>
   Pending start_all_reduce(View<T> data, ReduceOp op = ReduceOp::sum) {
@@ -120,8 +141,14 @@ class Group {
     return {std::move(inner), size() == 1 ? 0 : wire_.send(steps, bytes * steps / size()), true};
   }
 
+  struct Stamp {
+    double sent = 0;
+    double received = 0;
+  };
+
   G& inner_;
   Wire& wire_;
+  std::list<Stamp> stamps_;  // of the shifts that were started
 };
 
 /// A world over the wire; models comm::World.

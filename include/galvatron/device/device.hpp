@@ -33,7 +33,35 @@ struct AttentionShape {
   std::int64_t q_stride = 0;    ///< elements between rows of q
   std::int64_t kv_stride = 0;   ///< elements between rows of k, and of v
   std::int64_t out_stride = 0;  ///< elements between rows of the output (and of its gradient)
+  // For attention to a part of the keys or of the queries; 0 is the usual.
+  std::int64_t dq_stride = 0;   ///< elements between rows of the gradient of q; usually q_stride
+  std::int64_t dkv_stride = 0;  ///< the same of k and of v; usually kv_stride
+  std::int64_t lse_stride = 0;  ///< elements between the statistics of two heads; usually `queries`
   friend constexpr bool operator==(const AttentionShape&, const AttentionShape&) = default;
+
+  [[nodiscard]] constexpr std::int64_t dq_row() const { return dq_stride > 0 ? dq_stride : q_stride; }
+  [[nodiscard]] constexpr std::int64_t dkv_row() const { return dkv_stride > 0 ? dkv_stride : kv_stride; }
+  [[nodiscard]] constexpr std::int64_t lse_row() const { return lse_stride > 0 ? lse_stride : queries; }
+};
+
+/// Runs of `width` elements at equal distances in three directions: run (block, repeat, row) begins at
+/// block * block distance + repeat * repeat distance + row * row distance of its tensor.
+struct Runs {
+  struct Distances {
+    std::int64_t block = 0;
+    std::int64_t repeat = 0;
+    std::int64_t row = 0;
+    friend constexpr bool operator==(const Distances&, const Distances&) = default;
+  };
+  std::int64_t blocks = 1;
+  std::int64_t repeats = 1;
+  std::int64_t rows = 1;
+  std::int64_t width = 0;
+  Distances from{};
+  Distances to{};
+  friend constexpr bool operator==(const Runs&, const Runs&) = default;
+
+  [[nodiscard]] constexpr std::int64_t elements() const { return blocks * repeats * rows * width; }
 };
 
 /// Which of the operands of a GEMM is transposed in memory; see cost::WorkKind::gemm_*.
@@ -52,7 +80,8 @@ struct AdamW {
 
 template <class D>
 concept Device = requires(D& d, View<float> f, View<const float> cf, View<const std::int32_t> tokens,
-                          View<std::byte> raw, std::int64_t n, AttentionShape shape, AdamW adam, double& scalar) {
+                          View<std::byte> raw, std::int64_t n, AttentionShape shape, AdamW adam, Runs runs,
+                          double& scalar) {
   /// True when nothing is computed and views may be null.
   { D::counts_only } -> std::convertible_to<bool>;
   /// Threads that one operation uses.
@@ -66,6 +95,10 @@ concept Device = requires(D& d, View<float> f, View<const float> cf, View<const 
   d.attention_forward(shape, /*q=*/cf, /*k=*/cf, /*v=*/cf, /*o=*/f, /*lse=*/f);
   // dq, dk, dv have the strides of q, k, v; delta (b, heads, queries) is scratch for row sums of o * do.
   d.attention_backward(shape, cf, cf, cf, /*o=*/cf, /*lse=*/cf, /*d_o=*/cf, /*dq=*/f, /*dk=*/f, /*dv=*/f, /*delta=*/f);
+
+  // Attention to two parts of the keys as attention to both: o and lse take in o_part and lse_part of the shape's
+  // queries; o and o_part have rows of out_stride, lse and lse_part heads of lse_stride.
+  d.attention_merge(shape, /*o_part=*/cf, /*lse_part=*/cf, /*o=*/f, /*lse=*/f);
 
   // y = norm(x) * gamma (+ beta, LayerNorm); stats (rows, 2) = mean and 1/deviation (RMSNorm: 0 and 1/rms).
   d.norm_forward(NormKind::layer_norm, /*rows=*/n, /*hidden=*/n, /*epsilon=*/1e-5, cf, cf, cf, /*y=*/f, /*stats=*/f);
@@ -115,6 +148,10 @@ concept Device = requires(D& d, View<float> f, View<const float> cf, View<const 
   d.zero(raw);
   d.copy(raw, raw);
   d.accumulate(n, /*from=*/cf, /*to=*/f);
+  // to = from, run by run, and to += from in the order of blocks and repeats. The two may differ in type (rounding
+  // once) and do not overlap.
+  d.copy_runs(runs, /*from=*/cf, /*to=*/f);
+  d.add_runs(runs, /*from=*/cf, /*to=*/f);
 };
 
 }  // namespace galvatron::device

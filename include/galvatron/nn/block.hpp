@@ -3,7 +3,7 @@
 //   x -> norm1 -> [qkv -> attention -> out] -> + x = x2 -> norm2 -> [in -> activation -> out] -> + x2 = y
 //                  `--- region cut over ---'                         `- tensor-parallel ranks -'
 //
-// Shapes: rows = S * b tokens, row s * b + i; rows_local = rows / t under Megatron sequence parallelism, else rows;
+// Shapes: rows = S / c * b tokens, row s * b + i; rows_local = rows / t under Megatron sequence parallelism, else rows;
 // q = A / t * head_dim, qkv = q + 2 * (kv_heads / t) * head_dim, f = ffn / t.
 #pragma once
 
@@ -13,23 +13,25 @@
 
 #include <galvatron/device/device.hpp>
 #include <galvatron/model/spec.hpp>
+#include <galvatron/nn/attention.hpp>
 #include <galvatron/nn/context.hpp>
 #include <galvatron/nn/parameter_store.hpp>
+#include <galvatron/nn/ring.hpp>
+#include <galvatron/nn/ulysses.hpp>
 
 namespace galvatron::nn {
 
 template <class D, class G, class T, SequenceKind kind>
 class Block {
-  static_assert(kind == SequenceKind::none || kind == SequenceKind::megatron,
-                "galvatron: this block runs without sequence parallelism or with Megatron's");
+  using Core = Attention<D, G, T, kind>;
+  using Results = AttentionResults<T>;
 
  public:
   /// What backward needs besides the input.
   struct Internals {
     View<float> stats1;  // (rows_local, 2)
-    View<T> qkv;         // (rows, qkv), rotated
-    View<T> o;           // (rows, q)
-    View<float> lse;     // (b, A/t, S)
+    View<T> attention;   // what the attention core reads: queries, keys and values, rotated; at least (rows, qkv)
+    Results results;     // of the attention core; empty under selective recomputation
     View<T> x2;          // (rows_local, H)
     View<float> stats2;  // (rows_local, 2)
     View<T> u;           // (rows, f), or (rows, 2f) for SwiGLU
@@ -47,28 +49,27 @@ class Block {
   Block(Context<D, G>& context, const LayerSpec& layer)
       : c_(context),
         layer_(layer),
+        heads_(layer, context.spec.tensor),
+        core_(context, layer),
         h_(layer.hidden),
-        heads_(layer.heads / context.spec.tensor),
-        kv_heads_(layer.kv_heads / context.spec.tensor),
-        q_(heads_ * layer.head_dim),
-        qkv_(q_ + 2 * kv_heads_ * layer.head_dim),
+        q_(heads_.q()),
+        qkv_(heads_.qkv()),
         f_(layer.ffn / context.spec.tensor),
-        f_in_(layer.ffn_inputs() / context.spec.tensor) {
-    layout_ = parameter_layout(layer, ParameterPart::rest, context.spec.tensor, context.spec.data);
+        f_in_(layer.ffn_inputs() / context.spec.tensor),
+        core_again_(context.spec.recompute == RecomputeKind::selective) {
+    layout_ = parameter_layout(layer, ParameterPart::rest, context.spec.tensor, static_cast<int>(context.shards()));
   }
 
   [[nodiscard]] const ParameterLayout& layout() const { return layout_; }
 
   Internals take_internals(device::Region& from) const {
-    const std::int64_t rows = c_.rows();
     Internals in;
     in.stats1 = from.take<float>(c_.rows_local() * 2);
-    in.qkv = from.take<T>(rows * qkv_);
-    in.o = from.take<T>(rows * q_);
-    in.lse = from.take<float>(c_.samples * heads_ * c_.sequence);
+    in.attention = core_.take_input(from);
+    if (!core_again_) in.results = core_.take_results(from);
     in.x2 = from.take<T>(c_.rows_local() * h_);
     in.stats2 = from.take<float>(c_.rows_local() * 2);
-    in.u = from.take<T>(rows * f_in_);
+    in.u = from.take<T>(c_.rows() * f_in_);
     return in;
   }
 
@@ -86,8 +87,8 @@ class Block {
   void forward(View<const T> parameters, View<const T> x, const Internals& in, View<T> y) {
     const device::Scope scope(c_.workspace);
     const View<T> n = c_.workspace.template take<T>(c_.rows() * h_);  // (rows, H)
-    const View<T> g = c_.workspace.template take<T>(c_.rows() * f_);  // (rows, f)
     forward_to_mlp(parameters, x, in, n);
+    const View<T> g = c_.workspace.template take<T>(c_.rows() * f_);  // (rows, f)
     c_.device.activation_forward(layer_.activation, c_.rows(), f_, in.u, g);
     c_.device.gemm(device::Gemm::nt, c_.rows(), h_, f_, g, weight(parameters, ParameterName::mlp_out_weight), n, false,
                    bias_once(parameters, ParameterName::mlp_out_bias));
@@ -128,8 +129,8 @@ class Block {
       mlp_out_weights(gradients, kept.d_out, gathered(kept.d_out), kept.g);
       mlp_in_weights(norms, gradients, in, n);
     }
-    attention_out_weights(gradients, kept.d_x2, gathered(kept.d_x2), in);
-    qkv_weights(norms, gradients, x, in, in.qkv, n);
+    attention_out_weights(gradients, kept.d_x2, gathered(kept.d_x2), in.results);
+    qkv_weights(norms, gradients, x, in, in.attention.slice(0, c_.rows() * qkv_), n);
     c_.device.accumulate(kept.d_whole.count, View<const float>(kept.d_whole), whole_part(gradients));
   }
 
@@ -147,12 +148,17 @@ class Block {
                            weight(parameters, ParameterName::norm1_gamma),
                            weight(parameters, ParameterName::norm1_beta), region().own(n), in.stats1);
     region().gather(n);
-    c_.device.gemm(device::Gemm::nt, rows, qkv_, h_, n, weight(parameters, ParameterName::qkv_weight), in.qkv, false,
-                   weight(parameters, ParameterName::qkv_bias));
-    rotate(in.qkv, false);
-    c_.device.attention_forward(attention_shape(), q_of(in.qkv), k_of(in.qkv), v_of(in.qkv), in.o, in.lse);
-    c_.device.gemm(device::Gemm::nt, rows, h_, q_, in.o, weight(parameters, ParameterName::attention_out_weight), n,
-                   false, bias_once(parameters, ParameterName::attention_out_bias));
+    {
+      const device::Scope scope(c_.workspace);
+      const Results results = core_again_ ? core_.take_results(c_.workspace) : in.results;
+      const View<T> qkv = core_.take_projection(in.attention);  // (rows, qkv)
+      c_.device.gemm(device::Gemm::nt, rows, qkv_, h_, n, weight(parameters, ParameterName::qkv_weight), qkv, false,
+                     weight(parameters, ParameterName::qkv_bias));
+      rotate(qkv, false);
+      core_.forward(qkv, in.attention, results);
+      c_.device.gemm(device::Gemm::nt, rows, h_, q_, results.o, weight(parameters, ParameterName::attention_out_weight),
+                     n, false, bias_once(parameters, ParameterName::attention_out_bias));
+    }
     c_.device.add(in.x2.count, x, region().reduce(n), in.x2);
     c_.device.norm_forward(layer_.norm, c_.rows_local(), h_, layer_.norm_epsilon, in.x2,
                            weight(parameters, ParameterName::norm2_gamma),
@@ -163,7 +169,7 @@ class Block {
   }
 
   // The gradients of output and internals back to the input. Fused, the weights' gradients come along; `split`, what
-  // they need stays: the gradients of u and of qkv in the place of these, the others in `kept`.
+  // they need stays: the gradients of u and of qkv in the place of u and of the core's input, the others in `kept`.
   template <bool split>
   void pass_back(View<const T> parameters, View<float> gradients, View<const T> x, const Internals& in,
                  const Postponed& kept, View<T> d) {
@@ -194,19 +200,19 @@ class Block {
     }
     {  // attention
       gather(d, whole);
+      const Results results = core_again_ ? core_.take_results(ws) : in.results;
+      if (core_again_) core_.again(in.attention, results);
       const View<T> d_o = ws.take<T>(rows * q_);      // (rows, q)
       const View<T> d_qkv = ws.take<T>(rows * qkv_);  // (rows, qkv)
-      const View<float> delta = ws.take<float>(in.lse.count);
       if constexpr (split)
         c_.device.copy(bytes_of(d), bytes_of(kept.d_x2));
       else
-        attention_out_weights(gradients, d, whole, in);
+        attention_out_weights(gradients, d, whole, results);
       input_gradient(parameters, ParameterName::attention_out_weight, q_, h_, whole, d_o);
-      c_.device.attention_backward(attention_shape(), q_of(in.qkv), k_of(in.qkv), v_of(in.qkv), in.o, in.lse, d_o,
-                                   q_of(d_qkv), k_of(d_qkv), v_of(d_qkv), delta);
+      core_.backward(in.attention, results, d_o, d_qkv);
       rotate(d_qkv, true);
       if constexpr (split)
-        c_.device.copy(bytes_of(d_qkv), bytes_of(in.qkv));
+        c_.device.copy(bytes_of(d_qkv), bytes_of(in.attention.slice(0, d_qkv.count)));
       else
         qkv_weights(norms, gradients, x, in, d_qkv, n);
       input_gradient(parameters, ParameterName::qkv_weight, h_, qkv_, d_qkv, n);
@@ -227,8 +233,8 @@ class Block {
     weight_gradient(gradients, ParameterName::mlp_in_weight, f_in_, h_, in.u, n);
     bias_gradient(gradients, ParameterName::mlp_in_bias, c_.rows(), f_in_, in.u);
   }
-  void attention_out_weights(View<float> gradients, View<const T> d, View<const T> whole, const Internals& in) {
-    weight_gradient(gradients, ParameterName::attention_out_weight, h_, q_, whole, in.o);
+  void attention_out_weights(View<float> gradients, View<const T> d, View<const T> whole, const Results& results) {
+    weight_gradient(gradients, ParameterName::attention_out_weight, h_, q_, whole, results.o);
     bias_gradient(gradients, ParameterName::attention_out_bias, c_.rows_local(), h_, d);
   }
   void qkv_weights(const Norms<const T>& norms, View<float> gradients, View<const T> x, const Internals& in,
@@ -244,28 +250,13 @@ class Block {
   void gather(View<T> local, View<T> whole) {
     if constexpr (kind == SequenceKind::megatron) c_.tensor.all_gather(View<const T>(local), whole);
   }
-  [[nodiscard]] device::AttentionShape attention_shape() const {
-    return {.batch = c_.samples,
-            .queries = c_.sequence,
-            .keys = c_.sequence,
-            .heads = heads_,
-            .kv_heads = kv_heads_,
-            .head_dim = layer_.head_dim,
-            .causal = layer_.causal,
-            .q_stride = qkv_,
-            .kv_stride = qkv_,
-            .out_stride = q_};
-  }
-  View<T> q_of(View<T> qkv) const { return qkv; }
-  View<T> k_of(View<T> qkv) const { return qkv.slice(q_, qkv.count - q_); }
-  View<T> v_of(View<T> qkv) const {
-    const std::int64_t skip = q_ + kv_heads_ * layer_.head_dim;
-    return qkv.slice(skip, qkv.count - skip);
-  }
+  // Queries and keys, piece by piece of the sequence.
   void rotate(View<T> qkv, bool inverse) {
-    if (layer_.position == PositionKind::rotary)
-      c_.device.rotary(c_.rows(), c_.samples, 0, heads_ + kv_heads_, layer_.head_dim, qkv_, layer_.rope_theta, inverse,
-                       qkv);
+    if (layer_.position != PositionKind::rotary) return;
+    const std::int64_t rows = c_.rows() / c_.pieces();
+    for (int i = 0; i < c_.pieces(); ++i)
+      c_.device.rotary(rows, c_.samples, c_.first_position(i), heads_.heads + heads_.kv_heads, layer_.head_dim, qkv_,
+                       layer_.rope_theta, inverse, qkv.slice(i * rows * qkv_, rows * qkv_));
   }
   // A tensor of a store, or of a part of it that begins with element `first`.
   template <class U>
@@ -309,8 +300,11 @@ class Block {
 
   Context<D, G>& c_;
   LayerSpec layer_;
+  AttentionHeads heads_;
+  Core core_;
   ParameterLayout layout_;
-  std::int64_t h_, heads_, kv_heads_, q_, qkv_, f_, f_in_;
+  std::int64_t h_, q_, qkv_, f_, f_in_;
+  bool core_again_;  ///< selective recomputation
 };
 
 }  // namespace galvatron::nn

@@ -11,17 +11,20 @@
 
 namespace galvatron::nn {
 
-template <class D, class G, class T, class Strategy>
+/// @tparam Kinds  see layer.hpp; what is recomputed is a number like the degrees, since it hardly changes the code
+template <class D, class G, class T, class Kinds>
 class BlockLayer final : public Layer<T> {
-  static constexpr SequenceKind kind = Strategy::sequence;
-  static constexpr bool again = Strategy::recompute == RecomputeKind::full;
-  static constexpr bool splits = splits_backward(Strategy::recompute);
-  using Body = Block<D, G, T, kind>;
+  using Body = Block<D, G, T, Kinds::sequence>;
 
  public:
   /// @param number  the layer's number in the model (the embedding is 0)
   BlockLayer(Context<D, G> context, const LayerSpec& layer, int number, device::Region& states)
-      : context_(context), body_(context_, layer), store_(context_, states, body_.layout()), number_(number) {}
+      : context_(context),
+        body_(context_, layer),
+        store_(context_, states, body_.layout()),
+        number_(number),
+        again_(context.spec.recompute == RecomputeKind::full),
+        splits_(splits_backward(context.spec.recompute)) {}
 
   void take_stash(device::Region& stash, int slots, int postponed) override {
     inputs_.clear();
@@ -29,9 +32,9 @@ class BlockLayer final : public Layer<T> {
     postponed_.clear();
     for (int i = 0; i < slots; ++i) {
       inputs_.push_back(stash.take<T>(context_.rows_local() * hidden()));
-      if constexpr (!again) internals_.push_back(body_.take_internals(stash));
+      if (!again_) internals_.push_back(body_.take_internals(stash));
     }
-    if constexpr (splits)
+    if (splits_)
       for (int i = 0; i < postponed; ++i) postponed_.push_back(body_.take_postponed(stash));
   }
   View<T> input(int slot) override { return inputs_[static_cast<std::size_t>(slot)]; }
@@ -48,13 +51,13 @@ class BlockLayer final : public Layer<T> {
     const View<const T> parameters = store_.acquire();
     const View<float> gradients = store_.open_gradients();
     const auto in = internals(slot);
-    if constexpr (again) body_.recompute(parameters, input(slot), in);
+    if (again_) body_.recompute(parameters, input(slot), in);
     body_.backward(parameters, gradients, input(slot), in, d);
     store_.close_gradients(gradients);
   }
 
   void backward_input(int slot, int kept, View<T> d) override {
-    if constexpr (splits) {
+    if (splits_) {
       const device::Scope scope(context_.workspace);
       body_.backward_input(store_.acquire(), input(slot), internals(slot), postponed(kept), d);
     } else {
@@ -63,7 +66,7 @@ class BlockLayer final : public Layer<T> {
   }
 
   void backward_weight(int slot, int kept) override {
-    if constexpr (splits) {
+    if (splits_) {
       const device::Scope scope(context_.workspace);
       const View<float> gradients = store_.open_gradients();
       body_.backward_weight(gradients, input(slot), internals(slot), postponed(kept));
@@ -82,18 +85,17 @@ class BlockLayer final : public Layer<T> {
  private:
   // Kept since forward, or room for them in the workspace.
   typename Body::Internals internals(int slot) {
-    if constexpr (again)
-      return body_.take_internals(context_.workspace);
-    else
-      return internals_[static_cast<std::size_t>(slot)];
+    return again_ ? body_.take_internals(context_.workspace) : internals_[static_cast<std::size_t>(slot)];
   }
   const typename Body::Postponed& postponed(int kept) const { return postponed_[static_cast<std::size_t>(kept)]; }
   [[nodiscard]] std::int64_t hidden() const { return store_.layout().find(ParameterName::norm1_gamma)->rows; }
 
   Context<D, G> context_;
   Body body_;
-  ParameterStore<D, G, T, Strategy::zero> store_;
+  ParameterStore<D, G, T, Kinds::zero> store_;
   int number_;
+  bool again_;   ///< full recomputation
+  bool splits_;  ///< backward may come in two parts
   std::vector<View<T>> inputs_;
   std::vector<typename Body::Internals> internals_;
   std::vector<typename Body::Postponed> postponed_;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include <galvatron/comm/communicator.hpp>
 #include <galvatron/device/arena.hpp>
@@ -10,25 +11,62 @@
 namespace galvatron::nn {
 
 /// One rank's place in a layer: its device, its transient memory and its groups. D models device::Device, G models
-/// comm::Group. Tensor ranks are consecutive; data ranks are `spec.tensor` apart.
+/// comm::Group. Ranks are numbered as StrategySpec says: tensor ranks are consecutive, then context, then data ranks.
 template <class D, class G>
 struct Context {
   D& device;
   device::Region& workspace;
-  G& tensor;  ///< the ranks that share this rank's samples
-  G& data;    ///< the ranks that hold the same parameters
+  G& tensor;   ///< the ranks that share this rank's tokens
+  G& context;  ///< the ranks that share its samples, and have other tokens of them
+  G& data;     ///< the ranks that hold the same parameters: data and context ranks together
   StrategySpec spec;
   std::int64_t samples = 0;   ///< b: samples of this rank in a micro-batch
   std::int64_t sequence = 0;  ///< S
   bool overlap = true;        ///< traffic of the data ranks runs beside computation
 
-  [[nodiscard]] std::int64_t rows() const { return samples * sequence; }  ///< tokens inside tensor-parallel regions
+  [[nodiscard]] std::int64_t tokens() const { return sequence / spec.context; }  ///< of a sequence, on this rank
+  [[nodiscard]] std::int64_t rows() const { return samples * tokens(); }  ///< tokens inside tensor-parallel regions
   /// Tokens between the regions.
   [[nodiscard]] std::int64_t rows_local() const {
     return spec.sequence == SequenceKind::megatron ? rows() / spec.tensor : rows();
   }
   [[nodiscard]] int tensor_rank() const { return tensor.rank(); }
+  /// Ranks that hold the same parameters.
+  [[nodiscard]] std::int64_t shards() const { return std::int64_t{spec.data} * spec.context; }
+
+  /// Runs of the sequence that this rank's tokens are, one after the other: two under zigzag, else one.
+  [[nodiscard]] int pieces() const { return spec.sequence == SequenceKind::ring ? 2 : 1; }
+  /// The place in the sequence of the first token of a piece; see ActivationLayout.
+  [[nodiscard]] std::int64_t first_position(int piece) const {
+    const int rank = context.rank();
+    return (piece == 0 ? rank : 2 * spec.context - 1 - rank) * (tokens() / pieces());
+  }
 };
+
+/// The place of this rank of `world` in a layer of a stage whose first rank is `first_rank`.
+/// @param samples  of this rank  @param sequence  S  @param overlap  see Context
+template <class D, class W>
+Context<D, typename W::Group> make_context(D& device, device::Region& workspace, W& world, int first_rank,
+                                           const StrategySpec& spec, std::int64_t samples, std::int64_t sequence,
+                                           bool overlap = true) {
+  const int t = spec.tensor;
+  const int c = spec.context;
+  const int local = world.rank() - first_rank;
+  const auto group = [&](int first, int stride, int count) -> typename W::Group& {
+    std::vector<int> ranks;
+    for (int i = 0; i < count; ++i) ranks.push_back(first_rank + first + i * stride);
+    return world.group(ranks);
+  };
+  return {device,
+          workspace,
+          group(local / t * t, 1, t),
+          group(local / (t * c) * (t * c) + local % t, t, c),
+          group(local % t, t, c * spec.data),
+          spec,
+          samples,
+          sequence,
+          overlap};
+}
 
 /// The way into and out of a region in which weights are cut over tensor ranks (Megatron-LM; with `kind` megatron the
 /// sequence-parallel form of Korthikanti et al. 2022). `whole` is (rows, H), a local part is (rows_local, H).

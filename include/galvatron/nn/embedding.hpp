@@ -28,16 +28,18 @@ class Embedding {
       c_.tensor.reduce_scatter(whole, y);
     else
       Region<T, kind, D, G>{c_, h}.reduce(whole);
-    if (layer_.position == PositionKind::learned)
-      c_.device.position_forward(c_.rows_local(), c_.samples, h, first_position(), positions, y);
+    for_pieces([&](std::int64_t first_row, std::int64_t rows, std::int64_t position) {
+      c_.device.position_forward(rows, c_.samples, h, position, positions, y.slice(first_row * h, rows * h));
+    });
   }
 
   /// d (rows_local, H): the gradient of y.
   void backward(View<float> d_table, View<float> d_positions, View<const std::int32_t> tokens, View<const T> d) {
     const device::Scope scope(c_.workspace);
     const std::int64_t h = layer_.hidden;
-    if (layer_.position == PositionKind::learned)
-      c_.device.position_backward(c_.rows_local(), c_.samples, h, first_position(), d, d_positions);
+    for_pieces([&](std::int64_t first_row, std::int64_t rows, std::int64_t position) {
+      c_.device.position_backward(rows, c_.samples, h, position, d.slice(first_row * h, rows * h), d_positions);
+    });
     View<const T> whole = d;
     if constexpr (kind == SequenceKind::megatron) {
       const View<T> all = c_.workspace.template take<T>(c_.rows() * h);
@@ -48,8 +50,15 @@ class Embedding {
   }
 
  private:
-  [[nodiscard]] std::int64_t first_position() const {
-    return kind == SequenceKind::megatron ? c_.tensor_rank() * (c_.sequence / c_.spec.tensor) : 0;
+  // Calls f(first row, rows, position of the first) for the runs of the sequence that this rank's rows are.
+  template <class F>
+  void for_pieces(const F& f) const {
+    if (layer_.position != PositionKind::learned) return;
+    const std::int64_t rows = c_.rows_local() / c_.pieces();
+    for (int i = 0; i < c_.pieces(); ++i) {
+      const bool cut = kind == SequenceKind::megatron;
+      f(i * rows, rows, cut ? c_.tensor_rank() * (c_.sequence / c_.spec.tensor) : c_.first_position(i));
+    }
   }
 
   Context<D, G>& c_;

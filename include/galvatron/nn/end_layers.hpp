@@ -15,7 +15,7 @@ namespace galvatron::nn {
 
 /// The vocabulary table as a store of its own: tied models use one for the embedding and the head, or, across pipeline
 /// stages, two copies that `twin` keeps alike.
-template <class D, class G, class T, class Strategy>
+template <class D, class G, class T, class Kinds>
 class Table {
  public:
   /// @param number  of the layer whose initial values the table has: the embedding's for tied models
@@ -24,12 +24,13 @@ class Table {
   Table(Context<D, G> context, const LayerSpec& layer, int number, G* twin, bool counted, device::Region& states)
       : context_(context),
         layer_(layer),
-        store_(context_, states, parameter_layout(layer, ParameterPart::table, context.spec.tensor, context.spec.data)),
+        store_(context_, states,
+               parameter_layout(layer, ParameterPart::table, context.spec.tensor, static_cast<int>(context.shards()))),
         number_(number),
         twin_(twin),
         counted_(counted) {}
 
-  ParameterStore<D, G, T, Strategy::zero>& store() { return store_; }
+  ParameterStore<D, G, T, Kinds::zero>& store() { return store_; }
   /// The table's shard (V/t, H) of parameters or of gradients that the store gave.
   template <class U>
   [[nodiscard]] View<U> rows(View<U> all) const {
@@ -51,13 +52,13 @@ class Table {
  private:
   Context<D, G> context_;
   LayerSpec layer_;
-  ParameterStore<D, G, T, Strategy::zero> store_;
+  ParameterStore<D, G, T, Kinds::zero> store_;
   int number_;
   G* twin_;
   bool counted_;
 };
 
-template <class D, class G, class T, class Strategy>
+template <class D, class G, class T, class Kinds>
 class EmbeddingLayer final : public Layer<T> {
  public:
   /// @param twin  as for Table
@@ -65,9 +66,10 @@ class EmbeddingLayer final : public Layer<T> {
       : context_(context),
         body_(context_, layer),
         table_(context, layer, 0, twin, true, states),
-        rest_(context_, states, parameter_layout(layer, ParameterPart::rest, context.spec.tensor, context.spec.data)) {}
+        rest_(context_, states,
+              parameter_layout(layer, ParameterPart::rest, context.spec.tensor, static_cast<int>(context.shards()))) {}
 
-  Table<D, G, T, Strategy>& table() { return table_; }
+  Table<D, G, T, Kinds>& table() { return table_; }
 
   void take_stash(device::Region& stash, int slots, int) override {
     tokens_.clear();
@@ -118,28 +120,29 @@ class EmbeddingLayer final : public Layer<T> {
 
  private:
   Context<D, G> context_;
-  Embedding<D, G, T, Strategy::sequence> body_;
-  Table<D, G, T, Strategy> table_;
-  ParameterStore<D, G, T, Strategy::zero> rest_;
+  Embedding<D, G, T, Kinds::sequence> body_;
+  Table<D, G, T, Kinds> table_;
+  ParameterStore<D, G, T, Kinds::zero> rest_;
   std::vector<View<std::int32_t>> tokens_;
 };
 
-template <class D, class G, class T, class Strategy>
+template <class D, class G, class T, class Kinds>
 class HeadLayer final : public Layer<T> {
  public:
   /// @param number  the layer's number in the model
   /// @param shared  the embedding's table where a tied model has both on one stage; else null: the head has its own
   /// @param twin    as for Table
   /// @param scale   the weight of a token in the loss: 1 / (global batch * S)
-  HeadLayer(Context<D, G> context, const LayerSpec& layer, int number, Table<D, G, T, Strategy>* shared, G* twin,
+  HeadLayer(Context<D, G> context, const LayerSpec& layer, int number, Table<D, G, T, Kinds>* shared, G* twin,
             float scale, device::Region& states)
       : context_(context),
         body_(context_, layer),
         own_table_(shared != nullptr ? nullptr
-                                     : std::make_unique<Table<D, G, T, Strategy>>(
-                                           context, layer, layer.tied ? 0 : number, twin, twin == nullptr, states)),
+                                     : std::make_unique<Table<D, G, T, Kinds>>(context, layer, layer.tied ? 0 : number,
+                                                                               twin, twin == nullptr, states)),
         table_(shared != nullptr ? shared : own_table_.get()),
-        rest_(context_, states, parameter_layout(layer, ParameterPart::rest, context.spec.tensor, context.spec.data)),
+        rest_(context_, states,
+              parameter_layout(layer, ParameterPart::rest, context.spec.tensor, static_cast<int>(context.shards()))),
         number_(number),
         scale_(scale) {}
 
@@ -220,10 +223,10 @@ class HeadLayer final : public Layer<T> {
   [[nodiscard]] std::int64_t hidden() const { return rest_.layout().find(ParameterName::norm1_gamma)->rows; }
 
   Context<D, G> context_;
-  Head<D, G, T, Strategy::sequence> body_;
-  std::unique_ptr<Table<D, G, T, Strategy>> own_table_;
-  Table<D, G, T, Strategy>* table_;
-  ParameterStore<D, G, T, Strategy::zero> rest_;
+  Head<D, G, T, Kinds::sequence> body_;
+  std::unique_ptr<Table<D, G, T, Kinds>> own_table_;
+  Table<D, G, T, Kinds>* table_;
+  ParameterStore<D, G, T, Kinds::zero> rest_;
   int number_;
   float scale_;
   double loss_ = 0;

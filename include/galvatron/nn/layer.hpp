@@ -6,10 +6,18 @@
 
 #include <galvatron/device/device.hpp>
 #include <galvatron/nn/parameter_store.hpp>
+#include <galvatron/strategy/spec.hpp>
 
 namespace galvatron::nn {
 
 using StoreVisitor = std::function<void(const StoreView&)>;
+
+/// The kinds of a strategy that change the code of a layer.
+template <SequenceKind SequenceOf, int ZeroOf>
+struct LayerKinds {
+  static constexpr SequenceKind sequence = SequenceOf;
+  static constexpr int zero = ZeroOf;
+};
 
 /// What a stage asks of each of its layers; T is the element type of activations.
 template <class T>

@@ -29,25 +29,29 @@ Result<std::unique_ptr<Layer<T>>> make_layer(const Context<D, G>& context, const
                                              const Surroundings<G, T>& around, device::Region& states) {
   if (!is_implemented(layer)) return usage_error("this layer " + std::string(not_implemented));
   return dispatch<List>(context.spec, [&]<class Strategy>(const Strategy&) -> std::unique_ptr<Layer<T>> {
+    // To the ends of a model tokens that other ranks have are of no concern.
+    constexpr bool cut = Strategy::sequence == SequenceKind::megatron;
+    using EndKinds = LayerKinds<cut ? SequenceKind::megatron : SequenceKind::none, Strategy::zero>;
     switch (layer.kind) {
       case LayerKind::embedding:
-        return std::make_unique<EmbeddingLayer<D, G, T, Strategy>>(context, layer, around.twin, states);
+        return std::make_unique<EmbeddingLayer<D, G, T, EndKinds>>(context, layer, around.twin, states);
       case LayerKind::head: {
-        Table<D, G, T, Strategy>* table = nullptr;
+        Table<D, G, T, EndKinds>* table = nullptr;
         if (around.embedding != nullptr) {
-          auto* embedding = dynamic_cast<EmbeddingLayer<D, G, T, Strategy>*>(around.embedding);
+          auto* embedding = dynamic_cast<EmbeddingLayer<D, G, T, EndKinds>*>(around.embedding);
           if (embedding == nullptr)
             throw Failure(ErrorKind::usage,
                           "the head of a tied model has the embedding's table and so its strategy too");
           table = &embedding->table();
         }
-        return std::make_unique<HeadLayer<D, G, T, Strategy>>(context, layer, around.number, table, around.twin,
+        return std::make_unique<HeadLayer<D, G, T, EndKinds>>(context, layer, around.number, table, around.twin,
                                                               around.token_weight, states);
       }
       case LayerKind::block:
         break;
     }
-    return std::make_unique<BlockLayer<D, G, T, Strategy>>(context, layer, around.number, states);
+    return std::make_unique<BlockLayer<D, G, T, LayerKinds<Strategy::sequence, Strategy::zero>>>(context, layer,
+                                                                                                 around.number, states);
   });
 }
 

@@ -1,6 +1,7 @@
 // The layers of Transformers, parallel in every supported way.
 #pragma once
 
+#include <galvatron/nn/attention.hpp>
 #include <galvatron/nn/block.hpp>
 #include <galvatron/nn/block_layer.hpp>
 #include <galvatron/nn/context.hpp>
@@ -11,3 +12,5 @@
 #include <galvatron/nn/layer.hpp>
 #include <galvatron/nn/make_layer.hpp>
 #include <galvatron/nn/parameter_store.hpp>
+#include <galvatron/nn/ring.hpp>
+#include <galvatron/nn/ulysses.hpp>

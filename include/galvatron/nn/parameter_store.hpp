@@ -1,6 +1,6 @@
 // ParameterStore: the parameters, gradients and optimizer states of a layer, sharded as its ZeRO stage says.
 //
-//   stage | parameters | gradients | optimizer | traffic over the data-parallel ranks
+//   stage | parameters | gradients | optimizer | traffic over the data and context ranks
 //   ------+------------+-----------+-----------+-------------------------------------------------------------
 //     0   | whole      | whole     | whole     | all-reduce of gradients, once an iteration
 //     1   | whole      | whole     | 1/d       | reduce-scatter of gradients, all-gather of parameters, once
@@ -93,7 +93,7 @@ class ParameterStore {
   ParameterStore(Context<D, G>& context, device::Region& states, const ParameterLayout& layout)
       : context_(&context), layout_(layout) {
     const std::int64_t n = layout_.elements;
-    shard_size_ = n / context.spec.data;
+    shard_size_ = n / context.shards();
     own_ = {context.data.rank() * shard_size_, (context.data.rank() + 1) * shard_size_};
     if (n == 0) return;
     parameters_ = states.take<T>(zero == 3 ? shard_size_ : n);

@@ -65,9 +65,11 @@ constexpr SearchOptions search_options(const ConstexprOptions& options, Bytes me
   out.memory = memory;
   out.precision = options.precision;
   out.microbatches = options.microbatches;
-  out.space = runnable_space();
   out.space.pipeline.forced = 1;
-  if (!options.recompute) out.space.recompute.pop_back();
+  out.space.context.open = false;
+  out.space.sequence = {SequenceKind::none, SequenceKind::megatron};
+  out.space.recompute = {RecomputeKind::none};
+  if (options.recompute) out.space.recompute.push_back(RecomputeKind::full);
   return out;
 }
 

@@ -37,18 +37,20 @@ using Joined = typename JoinedLists<Lists...>::type;
 
 namespace detail {
 // Megatron sequence parallelism needs tensor ranks, and ZeRO data ranks; both degrees are of run time.
+template <int Stage, SequenceKind Sequence, RecomputeKind Again>
+using OfKinds = Strategy<DataParallel<>, ZeRO<Stage>, TensorParallel<>, SequenceParallel<Sequence>,
+                         ContextParallel<is_split_over_context(Sequence) ? dynamic : 1>, Recompute<Again>>;
 template <int Stage, SequenceKind Sequence>
-using WithAndWithoutRecompute =
-    TypeList<Strategy<DataParallel<>, ZeRO<Stage>, TensorParallel<>, SequenceParallel<Sequence>, Recompute<none>>,
-             Strategy<DataParallel<>, ZeRO<Stage>, TensorParallel<>, SequenceParallel<Sequence>, Recompute<full>>>;
+using OfSequence = TypeList<OfKinds<Stage, Sequence, RecomputeKind::none>, OfKinds<Stage, Sequence, selective>,
+                            OfKinds<Stage, Sequence, full>>;
 template <int Stage>
-using OfStage =
-    Joined<WithAndWithoutRecompute<Stage, SequenceKind::none>, WithAndWithoutRecompute<Stage, SequenceKind::megatron>>;
+using OfStage = Joined<OfSequence<Stage, SequenceKind::none>, OfSequence<Stage, megatron>, OfSequence<Stage, ulysses>,
+                       OfSequence<Stage, ring>>;
 }  // namespace detail
 
-/// What a program instantiates that can run any plan of this version: ZeRO 0-3 x {no, Megatron} sequence parallelism x
-/// {no, full} recomputation, with tensor and data degrees of run time. A trainer that names its strategy as a type uses
-/// `TypeList<ThatType>` instead and compiles only it.
+/// What a program instantiates that can run any plan of this version: ZeRO 0-3 x {no, Megatron, Ulysses, ring} sequence
+/// parallelism x {no, selective, full} recomputation, with degrees of run time. A trainer that names its strategy as a
+/// type uses `TypeList<ThatType>` instead and compiles only it.
 using InstantiatedStrategies = Joined<detail::OfStage<0>, detail::OfStage<1>, detail::OfStage<2>, detail::OfStage<3>>;
 
 /// The strategies of a list in words, in its order.

@@ -45,14 +45,9 @@ struct Space {
   friend bool operator==(const Space&, const Space&) = default;
 };
 
-/// All that the trainer of this version carries out (InstantiatedStrategies).
-constexpr Space runnable_space() {
-  Space space;
-  space.context.open = false;
-  space.sequence = {SequenceKind::none, SequenceKind::megatron};
-  space.recompute = {RecomputeKind::none, RecomputeKind::full};
-  return space;
-}
+/// All that the trainer of this version carries out (InstantiatedStrategies): every strategy that can be priced, for
+/// the layers that nn/implemented.hpp names.
+constexpr Space runnable_space() { return {}; }
 
 /// The pipeline degrees of a space for `ranks` ranks: divisors, ascending.
 inline std::vector<int> pipeline_degrees(const Space& space, int ranks) {

@@ -79,9 +79,11 @@ class Chunk {
       const LayerKind kind = plan_.layers[i].layer.kind;
       if constexpr (!D::counts_only) {
         if (kind == LayerKind::embedding)
-          source->inputs(step, first_sample(i, microbatch), samples(i), layers_[i]->tokens(slot));
+          read(i, microbatch, layers_[i]->tokens(slot),
+               [&](auto... part_and_out) { source->inputs(step, part_and_out...); });
         if (kind == LayerKind::head)
-          source->targets(step, first_sample(i, microbatch), samples(i), layers_[i]->tokens(slot));
+          read(i, microbatch, layers_[i]->tokens(slot),
+               [&](auto... part_and_out) { source->targets(step, part_and_out...); });
       }
       const bool last = i + 1 == layers_.size();
       if (last) {
@@ -166,19 +168,9 @@ class Chunk {
     const ChunkPlan::Entry& entry = plan_.layers[i];
     const int first = stage_.first_rank;
     const int local = world_.rank() - first;
-    const int t = entry.spec.tensor;
-    std::vector<int> tensor;
-    std::vector<int> data;
-    for (int r = 0; r < t; ++r) tensor.push_back(first + local / t * t + r);
-    for (int r = 0; r < entry.spec.data; ++r) data.push_back(first + local % t + r * t);
-    const nn::Context<D, G> context{device_,
-                                    memory_.workspace,
-                                    world_.group(tensor),
-                                    world_.group(data),
-                                    entry.spec,
-                                    plan_.layouts[i].batch / entry.spec.data,
-                                    stage_.batch.sequence,
-                                    stage_.overlap};
+    const auto context =
+        nn::make_context(device_, memory_.workspace, world_, first, entry.spec,
+                         plan_.layouts[i].batch / entry.spec.data, stage_.batch.sequence, stage_.overlap);
     nn::Surroundings<G, T> around;
     around.number = entry.number;
     around.token_weight = static_cast<float>(stage_.token_weight);
@@ -196,15 +188,25 @@ class Chunk {
   [[nodiscard]] bool is_last(int microbatch) const { return microbatch + 1 == stage_.batch.microbatches; }
   [[nodiscard]] int slot_of(int microbatch) const { return microbatch % plan_.slots; }
   [[nodiscard]] std::int64_t elements(std::size_t layer) const {
-    return plan_.layouts[layer].region(world_.rank()).tokens() * stage_.hidden;
+    const ActivationLayout& layout = plan_.layouts[layer];
+    return layout.pieces() * layout.region(world_.rank()).tokens() * stage_.hidden;
   }
   [[nodiscard]] bool changes_after(std::size_t layer) const { return plan_.layouts[layer] != plan_.layouts[layer + 1]; }
-  [[nodiscard]] std::int64_t first_sample(std::size_t layer, int microbatch) const {
+  // The tokens or targets of this rank, piece by piece of its sequences; whole sequences unless they are cut over
+  // context ranks.
+  template <class Read>
+  void read(std::size_t layer, int microbatch, View<std::int32_t> out, Read&& from_source) const {
     const ActivationLayout& layout = plan_.layouts[layer];
-    return microbatch * layout.batch + layout.region(world_.rank()).batch_begin;
-  }
-  [[nodiscard]] std::int64_t samples(std::size_t layer) const {
-    return plan_.layouts[layer].batch / plan_.layouts[layer].data;
+    const bool cut = plan_.layers[layer].spec.context > 1;
+    const std::int64_t samples = layout.batch / layout.data;
+    std::int64_t row = 0;
+    for (int piece = 0; piece < layout.pieces(); ++piece) {
+      const galvatron::Region part = layout.region(world_.rank(), piece);
+      const SequenceRange range = cut ? SequenceRange{part.sequence_begin, part.sequence_end - part.sequence_begin}
+                                      : SequenceRange{0, layout.sequence};
+      from_source(microbatch * layout.batch + part.batch_begin, samples, range, out.slice(row, range.count * samples));
+      row += range.count * samples;
+    }
   }
 
   void move(Exchange& exchange, View<T> from, View<T> to) {

@@ -22,12 +22,19 @@ class Exchange {
            std::int64_t element_bytes, int lane)
       : lane_(lane) {
     const std::int64_t token = hidden * element_bytes;
+    // Sender and receiver go through the pieces in the same order.
+    const auto each_piece = [&](const auto& f) {
+      for (int i = 0; i < from.pieces(); ++i)
+        for (int j = 0; j < to.pieces(); ++j) f(i, j);
+    };
     if (from.holds(rank))
       for (int peer = to.first_rank; peer < to.first_rank + to.ranks(); ++peer)
-        add(sends_, peer, transfer(from, to, rank, peer), from.region(rank), token);
+        each_piece(
+            [&](int i, int j) { add(sends_, peer, transfer(from, to, rank, peer, i, j), from, rank, i, token); });
     if (to.holds(rank))
       for (int peer = from.first_rank; peer < from.first_rank + from.ranks(); ++peer)
-        add(receives_, peer, transfer(from, to, peer, rank), to.region(rank), token);
+        each_piece(
+            [&](int i, int j) { add(receives_, peer, transfer(from, to, peer, rank, i, j), to, rank, j, token); });
     scratch_.reserve(sends_.size() > receives_.size() ? sends_.size() : receives_.size());
   }
 
@@ -52,11 +59,15 @@ class Exchange {
     comm::Piece piece;
     std::int64_t offset;  ///< bytes from the start of the local tensor
   };
-  void add(std::vector<Part>& parts, int peer, const Region& part, const Region& local, std::int64_t token) const {
+  // `part` lies in piece `piece` of what `rank` holds; pieces lie one after the other.
+  void add(std::vector<Part>& parts, int peer, const Region& part, const ActivationLayout& layout, int rank, int piece,
+           std::int64_t token) const {
     if (part.empty()) return;
+    const Region local = layout.region(rank, piece);
     const std::int64_t samples = local.batch_end - local.batch_begin;
-    const std::int64_t offset =
-        ((part.sequence_begin - local.sequence_begin) * samples + part.batch_begin - local.batch_begin) * token;
+    const std::int64_t offset = (piece * local.tokens() + (part.sequence_begin - local.sequence_begin) * samples +
+                                 part.batch_begin - local.batch_begin) *
+                                token;
     parts.push_back({{.peer = peer,
                       .rows = part.sequence_end - part.sequence_begin,
                       .row_bytes = (part.batch_end - part.batch_begin) * token,

@@ -51,6 +51,25 @@ class Group {
     check_whole("reduce_scatter", shard.count, all.count);
     count(cost::WorkKind::reduce_scatter, all);
   }
+  /// Counts the bytes per rank before.
+  template <class T>
+  void all_to_all(std::type_identity_t<View<const T>> from, View<T> to) {
+    check_blocks(from.count, to.count);
+    count(cost::WorkKind::all_to_all, to);
+  }
+  /// Counts a message to a rank of the group.
+  template <class T>
+  void start_shift(std::type_identity_t<View<const T>> from, View<T>) {
+    if (size() == 1) return;
+    cost::Work work;
+    work.kind = cost::WorkKind::send;
+    work.m = from.count * static_cast<std::int64_t>(sizeof(T));
+    work.n = 1;
+    work.k = size();
+    work.stride = stride_;
+    log_->push_back(work);
+  }
+  void finish_shifts() {}
   /// Counts the bytes sent to each.
   template <class T>
   void broadcast(View<T> data, int) {
@@ -93,6 +112,13 @@ class Group {
       throw Failure(ErrorKind::internal, std::string(what) + ": the whole has " + std::to_string(all) +
                                              " elements, but " + std::to_string(size()) + " members with a shard of " +
                                              std::to_string(shard) + " make " + std::to_string(shard * size()));
+  }
+
+  void check_blocks(std::int64_t from, std::int64_t to) const {
+    if (from != to || from % size() != 0)
+      throw Failure(ErrorKind::internal, "all_to_all: " + std::to_string(from) + " elements to send and " +
+                                             std::to_string(to) + " to receive are not equal blocks for " +
+                                             std::to_string(size()) + " members");
   }
 
   std::vector<int> ranks_;

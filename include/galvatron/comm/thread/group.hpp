@@ -23,6 +23,7 @@
 
 #include <galvatron/comm/deferred.hpp>
 #include <galvatron/comm/thread/job.hpp>
+#include <galvatron/comm/thread/messages.hpp>
 #include <galvatron/comm/thread/reduce.hpp>
 #include <galvatron/core/error.hpp>
 #include <galvatron/core/units.hpp>
@@ -137,6 +138,64 @@ class Group : public Deferred<Group> {
     close();
   }
 
+  /// Block i of `to` (size * n) = block rank() of member i's `from` (size * n); the two do not overlap.
+  template <class T>
+  void all_to_all(std::type_identity_t<View<const T>> from, View<T> to) {
+    static_assert(std::is_trivially_copyable_v<T>);
+    const std::int64_t n = from.count / size();
+    check_whole("all_to_all", n, from.count);
+    check_whole("all_to_all", n, to.count);
+    const Call call = describe(CallKind::all_to_all, View<T>(const_cast<T*>(from.data), from.count));
+    const bool small = is_small(from.count, call);
+    if (size() > 1 && small)
+      meet_small(call, from.data, from.count);
+    else if (size() > 1)
+      open(call);
+    const auto bytes = static_cast<std::size_t>(n) * sizeof(T);
+    for (int step = 0; step < size() && n > 0; ++step) {  // everybody begins with another neighbour
+      const int member = (rank_ + step) % size();
+      const std::byte* whole = member == rank_ ? bytes_at(from.data)
+                               : small         ? small_data(member)
+                                               : call_of(member).data;
+      std::memcpy(to.data + n * member, whole + static_cast<std::size_t>(rank_) * bytes, bytes);
+    }
+    if (size() > 1 && !small) close();
+  }
+
+  /// One step around the ring of the members; see comm::Group. On threads the receiver copies in finish_shifts().
+  template <class T>
+  void start_shift(std::type_identity_t<View<const T>> from, View<T> to) {
+    static_assert(std::is_trivially_copyable_v<T>);
+    if (from.count != to.count)
+      throw Failure(ErrorKind::internal,
+                    "a shift of " + std::to_string(from.count) + " elements into " + std::to_string(to.count));
+    if (size() == 1) {
+      std::memcpy(to.data, from.data, static_cast<std::size_t>(to.count) * sizeof(T));
+      return;
+    }
+    const std::int64_t bytes = to.count * static_cast<std::int64_t>(sizeof(T));
+    const auto block = [&](int step, std::byte* data) {
+      const auto peer = static_cast<std::size_t>((rank_ + step) % size());
+      return Piece{.peer = meeting_.ranks[peer], .data = data, .rows = 1, .row_bytes = bytes, .stride_bytes = bytes};
+    };
+    if (job_.failure().failed()) job_.throw_failure(world_rank_);
+    const Piece sent = block(1, bytes_at(const_cast<T*>(from.data)));
+    next_ = &job_.lanes(world_rank_, sent.peer)[sent.lane];
+    next_->push(sent);
+    job_.endpoint(sent.peer).inbox.ring();
+    shifts_.push_back(block(size() - 1, bytes_at(to.data)));
+  }
+  void finish_shifts() {
+    if (shifts_.empty()) return;
+    for (const Piece& piece : shifts_) receive_block(job_, world_rank_, piece);
+    shifts_.clear();
+    wait_taken(job_, world_rank_, meeting_.ranks[static_cast<std::size_t>((rank_ + 1) % size())], 0);
+  }
+  /// Takes back what a shift has offered; see World::withdraw().
+  void withdraw() noexcept {
+    if (next_ != nullptr) next_->withdraw();
+  }
+
   /// data (n) = the data of member `root`.
   template <class T>
   void broadcast(View<T> data, int root) {
@@ -171,7 +230,14 @@ class Group : public Deferred<Group> {
             data.count, static_cast<std::int32_t>(sizeof(T)),
             detail,     bytes_at(data.data)};
   }
-  static std::byte* bytes_at(auto* data) { return reinterpret_cast<std::byte*>(data); }
+  template <class T>
+  static std::byte* bytes_at(T* data) {
+    return reinterpret_cast<std::byte*>(data);
+  }
+  template <class T>
+  static const std::byte* bytes_at(const T* data) {
+    return reinterpret_cast<const std::byte*>(data);
+  }
   static bool is_small(std::int64_t count, const Call& call) { return count * call.bytes <= small_bytes; }
 
   [[nodiscard]] Member& member(int i) const { return meeting_.members[static_cast<std::size_t>(i)]; }
@@ -260,6 +326,8 @@ class Group : public Deferred<Group> {
   std::uint64_t rounds_ = 0;  // barriers entered
   std::uint64_t calls_ = 0;   // collectives called; of two in a row one is even and one odd
   std::vector<std::byte*> buffers_;
+  std::vector<Piece> shifts_;  // what was started and not received
+  Channel* next_ = nullptr;    // to the next member, once something was shifted
 };
 
 }  // namespace galvatron::comm::thread

@@ -16,6 +16,7 @@
 #include <galvatron/comm/communicator.hpp>
 #include <galvatron/comm/thread/group.hpp>
 #include <galvatron/comm/thread/job.hpp>
+#include <galvatron/comm/thread/messages.hpp>
 #include <galvatron/core/error.hpp>
 
 namespace galvatron::comm::thread {
@@ -67,26 +68,10 @@ class World {
   void receive(std::span<const Piece> pieces) {
     check(pieces);
     for (const Piece& piece : pieces) {
-      Channel& channel = job_.lanes(piece.peer, rank_)[piece.lane];
-      if (piece.peer == rank_ && !channel.ready())
+      if (piece.peer == rank_ && !job_.lanes(rank_, rank_)[piece.lane].ready())
         throw Failure(ErrorKind::internal,
                       "rank " + std::to_string(rank_) + " receives a block from itself that it has not posted before");
-      job_.wait(
-          rank_, job_.endpoint(rank_).inbox, [&] { return channel.ready(); }, [&] { return job_.failure().failed(); },
-          [&] { return job_.ended(piece.peer) && !channel.ready(); },
-          [&](bool) {
-            return "rank " + std::to_string(piece.peer) + " did not send a block of " +
-                   std::to_string(bytes_of(piece)) + " bytes";
-          });
-      if (job_.failure().failed()) job_.throw_failure(rank_);
-      const auto offered = channel.front();
-      if (offered && bytes_of(*offered) != bytes_of(piece))
-        throw Failure(ErrorKind::internal, "rank " + std::to_string(rank_) + " receives a block of " +
-                                               std::to_string(bytes_of(piece)) + " bytes, but rank " +
-                                               std::to_string(piece.peer) + " sent one of " +
-                                               std::to_string(bytes_of(*offered)) + " bytes");
-      if (!offered || !channel.take(piece)) throw_withdrawn(piece.peer);
-      if (channel.drained()) job_.endpoint(piece.peer).sent.ring();
+      receive_block(job_, rank_, piece);
     }
   }
 
@@ -99,6 +84,7 @@ class World {
   /// memory any more. For the way out of a failure: a peer that still waits for such a block gets a PeerFailure.
   void withdraw() noexcept {
     for (const Target& target : targets_) target.channel->withdraw();
+    for (const auto& group : groups_) group->withdraw();
   }
 
  private:
@@ -173,12 +159,6 @@ class World {
                                                std::to_string(piece.row_bytes) + " bytes for rank " +
                                                std::to_string(piece.peer) + " in a world of " + std::to_string(size()) +
                                                " ranks");
-  }
-
-  [[noreturn]] void throw_withdrawn(int peer) const {
-    if (job_.failure().failed()) job_.throw_failure(rank_);
-    throw PeerFailure("rank " + std::to_string(peer) + " took back a block that rank " + std::to_string(rank_) +
-                      " waited for");
   }
 
   Job& job_;

@@ -12,9 +12,9 @@
 // after the other; in c steps with c - 1 sends the blocks go round, and while a step computes the next block arrives.
 // Causal models use the zigzag layout (strategy/layout.hpp): the first step is a causal block of S/c x S/c, every other
 // one half a block without mask, so that all ranks have equal work. After a step that is not the first the results are
-// merged by their log-sum-exp. Backward goes round again; the gradients of keys and values (fp32) travel with their
-// block, one step behind, and take one step more to come home. Counted is the last rank of the ring, which adds up all
-// its rows in every step:
+// merged by their log-sum-exp, in fp32. Backward goes round again; the gradients of keys and values (fp32) travel with
+// their block, one step behind, and take one step more to come home. Counted is the last rank of the ring, whose steps
+// are all of its queries and half of a block's keys (those of others: half of their queries and all keys):
 //
 //     turn          0            1 .. c-2                       c-1                    after
 //     computes      attention 0  attention j                    attention c-1
@@ -29,6 +29,14 @@
 #include <galvatron/strategy/spec.hpp>
 
 namespace galvatron::cost::detail {
+
+/// Queries and keys turned by their positions.
+constexpr void rotate(const LayerShape& s, WorkList& out) {
+  if (s.layer.position != PositionKind::rotary) return;
+  Work work = compute(WorkKind::rotary, s.rows / s.pieces(), (s.q + s.qkv) / 2);
+  work.times = s.pieces();
+  out.push(work);
+}
 
 class AttentionCounts {
  public:
@@ -51,6 +59,8 @@ class AttentionCounts {
       out.push(compute(WorkKind::copy, 2 * kv_bytes()));  // a block that can be sent
       ring(WorkKind::attention_forward, out);
       merge(out, s_.rows * s_.q);
+      convert(out, s_.q);
+      if (rounds()) out.push(compute(WorkKind::copy, s_.rows * s_.q * s_.e));
     } else {
       out.push(attention(WorkKind::attention_forward, queries_, queries_, s_.layer.causal));
     }
@@ -61,14 +71,18 @@ class AttentionCounts {
     if (ring_) {
       out.push(compute(WorkKind::copy, 2 * kv_bytes()));
       ring(WorkKind::attention_backward, out);
+      convert(out, s_.q);
+      convert(out, 2 * s_.kv);
       merge(out, s_.rows * s_.q);
-      merge(out, s_.rows * 2 * s_.kv);
-      out.push(compute(WorkKind::copy, s_.rows * s_.qkv * s_.e));  // rounded sums
+      merge(out, s_.rows * (s_.layer.causal ? s_.kv : 2 * s_.kv));  // half of a block's keys gave something
+      if (rounds()) out.push(compute(WorkKind::copy, s_.rows * s_.q * s_.e));
+      out.push(compute(WorkKind::copy, 2 * kv_bytes()));
     } else {
       out.push(attention(WorkKind::attention_backward, queries_, queries_, s_.layer.causal));
     }
     if (!ulysses_) return;
-    exchange_to_heads(out);  // the same messages the other way
+    exchange(out, s_.rows * s_.q * s_.e, 1);
+    exchange(out, copied_kv_bytes(), 2, kv_bytes());  // what is copied first; the other copies are added
     if (copied_kv() > s_.kv_heads)
       out.push({.kind = WorkKind::add, .m = s_.rows * (copied_kv() - s_.kv_heads) * s_.layer.head_dim, .times = 2});
   }
@@ -97,7 +111,8 @@ class AttentionCounts {
         aligned_bytes(s_.rows * s_.q * s_.e) + aligned_bytes(s_.rows * s_.qkv * s_.e) + statistics_bytes();
     if (ulysses_) return own + packed_bytes() + output_bytes() + input_bytes();
     if (ring_)
-      return own + 2 * aligned_bytes(2 * kv_bytes()) + 2 * aligned_bytes(s_.rows * 2 * s_.kv * 4) + sum_bytes(s_.q);
+      return own + 3 * aligned_bytes(2 * kv_bytes()) + 2 * aligned_bytes(s_.rows * 2 * s_.kv * 4) +
+             aligned_bytes(s_.rows * s_.q * s_.e) + sum_bytes(s_.q);
     return own;
   }
 
@@ -126,7 +141,10 @@ class AttentionCounts {
     return aligned_bytes(larger(s_.rows * s_.q * s_.e, copied_kv_bytes()));
   }
   constexpr void exchange(WorkList& out, std::int64_t bytes, std::int32_t times) const {
-    for (Work work : {compute(WorkKind::copy, bytes), in_context_group(WorkKind::all_to_all, bytes)}) {
+    exchange(out, bytes, times, bytes);
+  }
+  constexpr void exchange(WorkList& out, std::int64_t bytes, std::int32_t times, std::int64_t packed) const {
+    for (Work work : {compute(WorkKind::copy, packed), in_context_group(WorkKind::all_to_all, bytes)}) {
       work.times = times;
       out.push(work);
     }
@@ -166,9 +184,14 @@ class AttentionCounts {
   constexpr void merge(WorkList& out, std::int64_t elements) const {
     out.push({.kind = WorkKind::add, .m = elements, .times = static_cast<std::int32_t>(s_.c - 1)});
   }
-  // Sums over the steps in fp32; where that is the precision anyway they are the result.
+  // Sums over the steps are in fp32; where that is the precision anyway they are the result.
+  [[nodiscard]] constexpr bool rounds() const { return s_.e != 4; }
   [[nodiscard]] constexpr std::int64_t sum_bytes(std::int64_t width) const {
-    return s_.e == 4 ? 0 : aligned_bytes(s_.rows * width * 4);
+    return rounds() ? aligned_bytes(s_.rows * width * 4) : 0;
+  }
+  // What the first step gave becomes the sum.
+  constexpr void convert(WorkList& out, std::int64_t width) const {
+    if (rounds()) out.push(compute(WorkKind::copy, s_.rows * width * 4));
   }
   [[nodiscard]] constexpr std::int64_t output_bytes() const {
     return aligned_bytes(rows_ * heads_ * s_.layer.head_dim * s_.e);

@@ -20,7 +20,7 @@ constexpr void block_forward(const LayerShape& s, WorkList& out, bool whole) {
   out.push(compute(WorkKind::norm_forward, s.rows_local, s.h));
   region.enter(out);
   out.push(compute(WorkKind::gemm_nt, s.rows, s.qkv, s.h));
-  if (s.layer.position == PositionKind::rotary) out.push(compute(WorkKind::rotary, s.rows, (s.q + s.qkv) / 2));
+  rotate(s, out);
   AttentionCounts(s).forward(out);
   out.push(compute(WorkKind::gemm_nt, s.rows, s.h, s.q));
   region.leave(out);
@@ -85,7 +85,7 @@ constexpr void block_backward(const LayerShape& s, const ParameterLayout& parame
   input(s.h, s.q);
   bias(s.rows_local, s.h);
   attention.backward(out);
-  if (s.layer.position == PositionKind::rotary) out.push(compute(WorkKind::rotary, s.rows, (s.q + s.qkv) / 2));
+  rotate(s, out);
   if (split) out.push(compute(WorkKind::copy, s.rows * s.qkv * s.e));
   norm_again();
   weight(s.qkv, s.h);

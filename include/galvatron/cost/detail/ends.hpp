@@ -45,7 +45,12 @@ constexpr LayerCounts embedding_counts(const LayerShape& s) {
     out.forward.push(compute(WorkKind::embedding_forward, s.rows, s.h));
     region.leave(out.forward);
   }
-  if (learned) out.forward.push(compute(WorkKind::add, s.rows_local * s.h));
+  const auto positions = [&](Work work, WorkList& list) {
+    work.m /= s.pieces();
+    work.times = s.pieces();
+    if (learned) list.push(work);
+  };
+  positions(compute(WorkKind::add, s.rows_local * s.h), out.forward);
   if (types) out.forward.push(compute(WorkKind::add, s.rows_local * s.h));
   if (norm) out.forward.push(compute(WorkKind::norm_forward, s.rows_local, s.h));
 
@@ -53,7 +58,7 @@ constexpr LayerCounts embedding_counts(const LayerShape& s) {
   rest.open_gradients(out.backward);
   if (norm) out.backward.push(compute(WorkKind::norm_backward, s.rows_local, s.h));
   if (types) out.backward.push(compute(WorkKind::bias_gradient, s.rows_local, s.h));
-  if (learned) out.backward.push(compute(WorkKind::bias_gradient, s.rows_local, s.h));
+  positions(compute(WorkKind::bias_gradient, s.rows_local, s.h), out.backward);
   if (image) {
     out.backward.push(compute(WorkKind::gemm_tn, s.h, s.layer.patch_width, patch_rows(s)));
     out.backward.push(compute(WorkKind::bias_gradient, s.rows_local, s.h));

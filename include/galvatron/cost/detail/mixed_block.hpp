@@ -152,9 +152,7 @@ class MixedBlock {
   constexpr void spread_bias(WorkList& out) const {
     if (relative_) out.push(compute(WorkKind::embedding_forward, span_ * span_, s_.heads));
   }
-  constexpr void rotate(WorkList& out) const {
-    if (s_.layer.position == PositionKind::rotary) out.push(compute(WorkKind::rotary, s_.rows, (s_.q + s_.qkv) / 2));
-  }
+  constexpr void rotate(WorkList& out) const { detail::rotate(s_, out); }
   // The attention core; in windows every one is a sequence of its own.
   constexpr void core_forward(WorkList& out) const {
     spread_bias(out);

@@ -59,6 +59,8 @@ struct LayerShape {
   [[nodiscard]] constexpr Bytes local_bytes(std::int64_t elements) const {
     return {aligned_bytes(elements * b / (cut ? t * c : c) * e)};
   }
+  /// Runs of a sequence that a rank's tokens are: what depends on positions is done run by run.
+  [[nodiscard]] constexpr int pieces() const { return spec.sequence == SequenceKind::ring ? 2 : 1; }
   [[nodiscard]] constexpr ParameterLayout parameters(ParameterPart part) const {
     return parameter_layout(layer, part, spec.tensor, spec.data * spec.context);
   }

@@ -40,6 +40,10 @@ class Dry {
     note(attention(Kind::attention_backward, s));
   }
   template <class T>
+  void attention_merge(const AttentionShape& s, View<T>, View<const float>, View<float>, View<float>) {
+    note({.kind = Kind::add, .m = s.batch * s.heads * s.queries * s.head_dim});
+  }
+  template <class T>
   void norm_forward(NormKind, std::int64_t rows, std::int64_t h, double, In<T>, In<T>, In<T>, View<T>, View<float>) {
     note({.kind = Kind::norm_forward, .m = rows, .n = h});
   }
@@ -115,6 +119,14 @@ class Dry {
   template <class T>
   void accumulate(std::int64_t n, View<T>, View<float>) {
     note({.kind = Kind::add, .m = n});
+  }
+  template <class A, class B>
+  void copy_runs(const Runs& runs, View<A>, View<B>) {
+    note({.kind = Kind::copy, .m = runs.elements() * static_cast<std::int64_t>(sizeof(B))});
+  }
+  template <class A, class B>
+  void add_runs(const Runs& runs, View<A>, View<B>) {
+    note({.kind = Kind::add, .m = runs.elements()});
   }
 
  private:

@@ -69,12 +69,23 @@ struct AttentionLayout {
   [[nodiscard]] std::int64_t kv_offset(std::int64_t token, std::int64_t sample, std::int64_t kv_head) const {
     return (token * shape.batch + sample) * shape.kv_stride + kv_head * shape.head_dim;
   }
+  [[nodiscard]] std::int64_t dq_offset(std::int64_t token, std::int64_t sample, std::int64_t head) const {
+    return (token * shape.batch + sample) * shape.dq_row() + head * shape.head_dim;
+  }
+  [[nodiscard]] std::int64_t dkv_offset(std::int64_t token, std::int64_t sample, std::int64_t kv_head) const {
+    return (token * shape.batch + sample) * shape.dkv_row() + kv_head * shape.head_dim;
+  }
+  [[nodiscard]] std::int64_t lse_offset(std::int64_t token, std::int64_t sample, std::int64_t head) const {
+    return (sample * shape.heads + head) * shape.lse_row() + token;
+  }
   [[nodiscard]] std::int64_t out_offset(std::int64_t token, std::int64_t sample, std::int64_t head) const {
     return (token * shape.batch + sample) * shape.out_stride + head * shape.head_dim;
   }
   /// Elements between a sample's successive tokens.
   [[nodiscard]] std::int64_t q_step() const { return shape.batch * shape.q_stride; }
   [[nodiscard]] std::int64_t kv_step() const { return shape.batch * shape.kv_stride; }
+  [[nodiscard]] std::int64_t dq_step() const { return shape.batch * shape.dq_row(); }
+  [[nodiscard]] std::int64_t dkv_step() const { return shape.batch * shape.dkv_row(); }
   [[nodiscard]] std::int64_t out_step() const { return shape.batch * shape.out_stride; }
   /// Key blocks that a block of queries sees.
   [[nodiscard]] std::int64_t visible_blocks(std::int64_t block) const {
@@ -210,7 +221,7 @@ void attention_forward(const Team& team, const AttentionShape& shape, const T* q
             if (!all_fit) pack(sample, kv_head, at, kt);
             attend(team.isa, layout, first_query, rows, at * key_block, kt, kt + key_block * width, state);
           }
-          float* head_lse = lse + (sample * shape.heads + head) * shape.queries + first_query;
+          float* head_lse = lse + layout.lse_offset(first_query, sample, head);
           vectorized(team.isa, [&]() GALVATRON_INLINE_LAMBDA {
             for (std::int64_t r = 0; r < rows; ++r) {
               float sum = 0;
@@ -224,6 +235,29 @@ void attention_forward(const Team& team, const AttentionShape& shape, const T* q
       }
     }
   });
+}
+
+/// o and lse take in the results of another part of the keys; see the Device concept.
+template <class T>
+void attention_merge(const Team& team, const AttentionShape& shape, const T* o_part, const float* lse_part, float* o,
+                     float* lse) {
+  for_runs(team, shape.queries * shape.batch, 1, shape.heads * shape.head_dim,
+           [&](std::int64_t first, std::int64_t last, int) {
+             vectorized(team.isa, [&]() GALVATRON_INLINE_LAMBDA {
+               for (std::int64_t row = first; row < last; ++row)
+                 for (std::int64_t head = 0; head < shape.heads; ++head) {
+                   const std::int64_t token = row / shape.batch;
+                   const std::int64_t at = (row % shape.batch * shape.heads + head) * shape.lse_row() + token;
+                   const auto weights = kernels::merge_weights(lse[at], lse_part[at]);
+                   lse[at] = weights.lse;
+                   const T* part = o_part + row * shape.out_stride + head * shape.head_dim;
+                   float* out = o + row * shape.out_stride + head * shape.head_dim;
+#pragma omp simd
+                   for (std::int64_t i = 0; i < shape.head_dim; ++i)
+                     out[i] = out[i] * weights.first + kernels::get(part[i]) * weights.second;
+                 }
+             });
+           });
 }
 
 }  // namespace galvatron::device::host

@@ -126,13 +126,13 @@ void pack_keys(const Team& team, const AttentionLayout& layout, std::int64_t sam
 template <class T>
 void unpack_keys(const Team& team, const AttentionLayout& layout, std::int64_t sample, std::int64_t kv_head,
                  std::int64_t block, const KeyTiles& keys, T* dk, T* dv) {
-  const std::int64_t offset = layout.kv_offset(block * key_block, sample, kv_head);
+  const std::int64_t offset = layout.dkv_offset(block * key_block, sample, kv_head);
   const std::int64_t count = std::min(key_block, layout.shape.keys - block * key_block);
   const std::int64_t head_dim = layout.shape.head_dim;
   vectorized(team.isa, [&]() GALVATRON_INLINE_LAMBDA {
     // The packed queries carry scale * log2(e): what is left of the scale is ln 2.
-    unpack_rows(count, head_dim, keys.dk, layout.width, kernels::ln_2, false, dk + offset, layout.kv_step());
-    unpack_rows(count, head_dim, keys.dv, layout.width, 1.0F, false, dv + offset, layout.kv_step());
+    unpack_rows(count, head_dim, keys.dk, layout.width, kernels::ln_2, false, dk + offset, layout.dkv_step());
+    unpack_rows(count, head_dim, keys.dv, layout.width, 1.0F, false, dv + offset, layout.dkv_step());
   });
 }
 
@@ -145,7 +145,7 @@ void pack_queries(const Team& team, const AttentionLayout& layout, std::int64_t 
   const std::int64_t width = layout.width;
   const std::int64_t first = block * query_block;
   const std::int64_t rows = std::min(query_block, shape.queries - first);
-  const std::int64_t statistics = (sample * shape.heads + head) * shape.queries + first;
+  const std::int64_t statistics = layout.lse_offset(first, sample, head);
   const std::int64_t out_offset = layout.out_offset(first, sample, head);
   const float scale = kernels::log2_e / std::sqrt(static_cast<float>(shape.head_dim));
   vectorized(team.isa, [&]() GALVATRON_INLINE_LAMBDA {
@@ -170,7 +170,7 @@ void pack_queries(const Team& team, const AttentionLayout& layout, std::int64_t 
 
 }  // namespace detail
 
-/// dq, dk, dv from the forward pass's tensors and d_o; delta (b, heads, queries) becomes row sums of o * d_o.
+/// dq, dk, dv from the forward pass's tensors and d_o; delta, as lse, becomes row sums of o * d_o.
 template <class T>
 void attention_backward(const Team& team, const AttentionShape& shape, const T* q, const T* k, const T* v, const T* o,
                         const float* lse, const T* d_o, T* dq, T* dk, T* dv, float* delta) {
@@ -214,7 +214,7 @@ void attention_backward(const Team& team, const AttentionShape& shape, const T* 
               attend_backward(team.isa, layout, first_query, rows, at * key_block, tiles(at - from), queries);
             vectorized(team.isa, [&]() GALVATRON_INLINE_LAMBDA {
               unpack_rows(rows, shape.head_dim, queries.dq, width, scale, from > 0,
-                          dq + layout.q_offset(first_query, sample, head), layout.q_step());
+                          dq + layout.dq_offset(first_query, sample, head), layout.dq_step());
             });
           }
         }

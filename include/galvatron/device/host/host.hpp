@@ -96,6 +96,12 @@ class Host {
   }
 
   template <class T>
+  void attention_merge(const AttentionShape& shape, View<T> o_part, View<const float> lse_part, View<float> o,
+                       View<float> lse) {
+    host::attention_merge(team_, shape, o_part.data, lse_part.data, o.data, lse.data);
+  }
+
+  template <class T>
   void norm_forward(NormKind kind, std::int64_t rows, std::int64_t hidden, double epsilon, In<T> x, In<T> gamma,
                     In<T> beta, View<T> y, View<float> stats) {
     host::norm_forward(team_, kind, rows, hidden, epsilon, x.data, gamma.data, some(beta, kind), y.data, stats.data);
@@ -183,6 +189,14 @@ class Host {
   template <class T>
   void accumulate(std::int64_t n, View<T> from, View<float> to) {
     host::accumulate(team_, n, from.data, to.data);
+  }
+  template <class A, class B>
+  void copy_runs(const Runs& runs, View<A> from, View<B> to) {
+    host::copy_runs(team_, runs, from.data, to.data);
+  }
+  template <class A, class B>
+  void add_runs(const Runs& runs, View<A> from, View<B> to) {
+    host::add_runs(team_, runs, from.data, to.data);
   }
 
  private:

@@ -5,6 +5,7 @@
 #include <array>
 #include <cstdint>
 #include <cstring>
+#include <type_traits>
 
 #include <galvatron/device/device.hpp>
 #include <galvatron/device/host/team.hpp>
@@ -28,6 +29,45 @@ void add(const Team& team, std::int64_t n, const T* a, const T* b, T* out) {
 template <class T>
 void accumulate(const Team& team, std::int64_t n, const T* from, float* to) {
   for_elements(team, n, [=](std::int64_t i) GALVATRON_INLINE_LAMBDA { to[i] += get(from[i]); });
+}
+
+/// Calls f(run in `from`, run in `to`) for every run; those of a row on one thread, in order.
+template <class F>
+void for_each_run(const Team& team, const Runs& runs, const F& f) {
+  for_runs(team, runs.rows, 1, runs.blocks * runs.repeats * runs.width,
+           [&](std::int64_t first, std::int64_t last, int) {
+             vectorized(team.isa, [&]() GALVATRON_INLINE_LAMBDA {
+               const auto at = [](const Runs::Distances& d, std::int64_t block, std::int64_t repeat, std::int64_t row) {
+                 return block * d.block + repeat * d.repeat + row * d.row;
+               };
+               for (std::int64_t block = 0; block < runs.blocks; ++block)
+                 for (std::int64_t repeat = 0; repeat < runs.repeats; ++repeat)
+                   for (std::int64_t row = first; row < last; ++row)
+                     f(at(runs.from, block, repeat, row), at(runs.to, block, repeat, row));
+             });
+           });
+}
+
+/// to = from, run by run.
+template <class A, class B>
+void copy_runs(const Team& team, const Runs& runs, const A* from, B* to) {
+  for_each_run(team, runs, [&](std::int64_t source, std::int64_t target) GALVATRON_INLINE_LAMBDA {
+    if constexpr (std::is_same_v<A, B>) {
+      std::memcpy(static_cast<void*>(to + target), from + source, static_cast<std::size_t>(runs.width) * sizeof(A));
+    } else {
+#pragma omp simd
+      for (std::int64_t i = 0; i < runs.width; ++i) put(to[target + i], get(from[source + i]));
+    }
+  });
+}
+
+/// to += from, run by run.
+template <class A, class B>
+void add_runs(const Team& team, const Runs& runs, const A* from, B* to) {
+  for_each_run(team, runs, [&](std::int64_t source, std::int64_t target) GALVATRON_INLINE_LAMBDA {
+#pragma omp simd
+    for (std::int64_t i = 0; i < runs.width; ++i) put(to[target + i], get(to[target + i]) + get(from[source + i]));
+  });
 }
 
 /// g (rows, n) from u (rows, n), or (rows, 2n) for SwiGLU.

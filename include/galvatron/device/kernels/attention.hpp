@@ -4,6 +4,8 @@
 // power of two.
 #pragma once
 
+#include <cmath>
+
 #include <galvatron/device/kernels/macros.hpp>
 #include <galvatron/device/kernels/math.hpp>
 
@@ -23,6 +25,22 @@ GALVATRON_INLINE void attention_probability(V& x, float reference) {
   V p;
   exponential2_polynomial(V(x - (t - detail::rounder)), p);
   x = p * reinterpret_cast<V>(reinterpret_cast<Bits>(t) << 23);
+}
+
+/// What the results of two parts of a row's keys weigh in the result of both.
+struct MergeWeights {
+  float first;
+  float second;
+  float lse;  ///< of both
+};
+
+/// From the natural log-sums of the two parts, of which none is empty.
+GALVATRON_HD inline MergeWeights merge_weights(float first, float second) {
+  const float maximum = first > second ? first : second;
+  const float a = exponential(first - maximum);
+  const float b = exponential(second - maximum);
+  const float sum = a + b;
+  return {a / sum, b / sum, maximum + std::log(sum)};
 }
 
 }  // namespace galvatron::device::kernels

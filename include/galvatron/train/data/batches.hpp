@@ -14,11 +14,13 @@ class TokenBatches final : public BatchSource {
   /// `source` outlives this.
   TokenBatches(const TokenSource& source, std::int64_t global_batch) : source_(source), global_batch_(global_batch) {}
 
-  void inputs(std::int64_t step, std::int64_t first, std::int64_t samples, View<std::int32_t> out) override {
-    source_.inputs(step * global_batch_ + first, samples, out);
+  void inputs(std::int64_t step, std::int64_t first, std::int64_t samples, SequenceRange range,
+              View<std::int32_t> out) override {
+    source_.inputs(step * global_batch_ + first, samples, range, out);
   }
-  void targets(std::int64_t step, std::int64_t first, std::int64_t samples, View<std::int32_t> out) override {
-    source_.targets(step * global_batch_ + first, samples, out);
+  void targets(std::int64_t step, std::int64_t first, std::int64_t samples, SequenceRange range,
+               View<std::int32_t> out) override {
+    source_.targets(step * global_batch_ + first, samples, range, out);
   }
 
  private:

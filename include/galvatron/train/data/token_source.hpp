@@ -20,6 +20,7 @@
 #include <galvatron/core/error.hpp>
 #include <galvatron/core/file.hpp>
 #include <galvatron/core/view.hpp>
+#include <galvatron/train/batch_source.hpp>
 #include <galvatron/train/data/shuffle.hpp>
 #include <galvatron/train/data/token_file.hpp>
 
@@ -29,12 +30,6 @@ struct TokenSourceOptions {
   std::int64_t sequence = 0;    ///< S: tokens of a sample
   std::int64_t vocabulary = 0;  ///< all tokens are below
   std::uint64_t seed = 0;       ///< of the order
-};
-
-/// A part of a sequence: tokens [first, first + count) of each sample.
-struct SequenceRange {
-  std::int64_t first = 0;
-  std::int64_t count = 0;
 };
 
 /// Immutable after open(): ranks may share one.
