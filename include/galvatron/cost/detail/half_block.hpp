@@ -74,9 +74,7 @@ class HalfBlock {
  private:
   /// Width between the two linear layers.
   [[nodiscard]] constexpr std::int64_t inner() const { return attention_ ? s_.q : s_.ffn; }
-  constexpr void rotate(WorkList& out) const {
-    if (s_.layer.position == PositionKind::rotary) out.push(compute(WorkKind::rotary, s_.rows, (s_.q + s_.qkv) / 2));
-  }
+  constexpr void rotate(WorkList& out) const { detail::rotate(s_, out); }
   constexpr void linear(std::int64_t outputs, std::int64_t inputs, std::int64_t bias_rows, WorkList& out) const {
     out.push(compute(WorkKind::gemm_tn, outputs, inputs, s_.rows));
     out.push(compute(WorkKind::gemm_nn, s_.rows, inputs, outputs));

@@ -95,9 +95,7 @@ class MegatronBlock {
   [[nodiscard]] constexpr std::int64_t raw_score_bytes() const {
     return s_.habits.fused_attention ? 0 : scores() * s_.e;
   }
-  constexpr void rotate(WorkList& out) const {
-    if (s_.layer.position == PositionKind::rotary) out.push(compute(WorkKind::rotary, s_.rows, (s_.q + s_.qkv) / 2));
-  }
+  constexpr void rotate(WorkList& out) const { detail::rotate(s_, out); }
   constexpr void enter(WorkList& out) const {
     out.push(compute(WorkKind::norm_forward, s_.rows_local, s_.h));
     region_.enter(out);
