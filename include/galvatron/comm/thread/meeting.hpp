@@ -25,7 +25,7 @@
 
 namespace galvatron::comm::thread {
 
-enum class CallKind : std::uint8_t { barrier, all_reduce, all_gather, reduce_scatter, broadcast };
+enum class CallKind : std::uint8_t { barrier, all_reduce, all_gather, reduce_scatter, all_to_all, broadcast };
 
 constexpr const char* name_of(CallKind kind) {
   switch (kind) {
@@ -37,6 +37,8 @@ constexpr const char* name_of(CallKind kind) {
       return "all_gather";
     case CallKind::reduce_scatter:
       return "reduce_scatter";
+    case CallKind::all_to_all:
+      return "all_to_all";
     case CallKind::broadcast:
       return "broadcast";
   }
