@@ -151,7 +151,7 @@ begin=$(date +%s); wait $job; echo "code $?" ; echo "seconds $(($(date +%s) - be
   check(mpirun(4, "--mca btl tcp,self") + train, kill, 4, "rank 2 on ");
   // The guard of a rank: mpirun itself says which.
   std::string guard = kill;
-  guard.replace(guard.find("$(pid_of 2)"), 11, "$(ps -o ppid= -p $(pid_of 2))");
+  guard.replace(guard.find("$(pid_of 2)"), 11, "$(cut -d' ' -f4 /proc/$(pid_of 2)/stat)");
   check(train + "--launcher mpi", guard, 4, "rank 2 ");
   // The command that started mpirun.
   std::string starter = kill;

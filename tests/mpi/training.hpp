@@ -54,8 +54,10 @@ inline std::vector<std::string> curve(const std::string& metrics) {
 /// Shell functions: `pid_of RANK` waits for the process of a rank that was started in this folder (not its guard);
 /// `left` counts processes of ranks and guards of this folder.
 inline const std::string process_functions = R"(
-ours() { for p in $(pgrep -x "$1"); do [ "$(readlink /proc/$p/cwd)" = "$PWD" ] && echo $p;
-done;
+ours() {
+  for p in /proc/[0-9]*; do
+    [ "$(cat $p/comm 2>/dev/null)" = "$1" ] && [ "$(readlink $p/cwd)" = "$PWD" ] && echo ${p#/proc/}
+  done
 }
 pid_of() {
   for
