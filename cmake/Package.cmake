@@ -1,7 +1,7 @@
 # cmake --install: headers and package files are the component "development", the command is "runtime".
 include(CMakePackageConfigHelpers)
 set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/galvatron)
-foreach(target IN ITEMS planning host)
+foreach(target IN ITEMS planning host mpi)
   if(TARGET galvatron_${target})
     install(TARGETS galvatron_${target} EXPORT galvatron_${target} COMPONENT development)
     install(EXPORT galvatron_${target} NAMESPACE galvatron:: FILE galvatron-${target}.cmake DESTINATION ${package_dir}

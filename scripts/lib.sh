@@ -14,7 +14,8 @@ fail() {
 # What each script needs, as Debian package names. `helpful` ones are used if the package archive has them.
 packages_build=(g++ cmake ninja-build nlohmann-json3-dev libexpected-dev libcli11-dev libboost-graph-dev libdnnl-dev)
 packages_test=(doctest-dev)
-packages_helpful=(ccache mold doxygen libbenchmark-dev clang-19 libclang-rt-19-dev clang-tidy-19 clang-format-19)
+packages_mpi=(libopenmpi-dev openmpi-bin) # ranks as processes; used if the package archive has them
+packages_helpful=(ccache mold doxygen libbenchmark-dev clang-19 libclang-rt-19-dev clang-tidy-19 clang-format-19 iproute2)
 
 installed() { [ "$(dpkg-query -W -f='${db:Status-Status}' "$1" 2>/dev/null)" = installed ]; }
 missing_of() {

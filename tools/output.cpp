@@ -80,6 +80,8 @@ int report_failure(const std::exception_ptr& failure, const Common& common) {
     std::rethrow_exception(failure);
   } catch (const ReaderGone&) {
     return 0;
+  } catch (const Exited& e) {
+    return e.code;
   } catch (const Infeasible& e) {
     code = static_cast<int>(e.kind());
     message = e.what();

@@ -17,6 +17,11 @@ namespace galvatron::tools {
 /// Whoever read standard output went away: there is nobody to tell, and nothing went wrong.
 struct ReaderGone {};
 
+/// The user has been told why already; the process ends with this exit code.
+struct Exited {
+  int code = 0;
+};
+
 /// No plan fits; `smallest` is the least memory of a device with which one does, if any budget helps.
 class Infeasible : public Failure {
  public:

@@ -24,12 +24,12 @@
 #include <galvatron/train/data/token_source.hpp>
 
 #include "commands.hpp"
+#include "launcher.hpp"
 #include "machine.hpp"
 #include "options.hpp"
 #include "plans.hpp"
 #include "run_files.hpp"
 #include "simulations.hpp"
-#include "train_ranks.hpp"
 
 namespace galvatron::tools {
 
@@ -46,7 +46,8 @@ struct TrainArguments {
   int ranks = 0;                  // 0: not given
   Bytes memory;                   // 0: not given
   std::string device = "host";
-  std::string launcher = "threads";
+  std::string launcher;  // empty: what started this process
+  std::string mpirun = "mpirun";
   std::string precision;
   std::string cluster;
   double profile_seconds = 8;
@@ -96,7 +97,10 @@ Options::Outcome read(const Arguments& arguments, TrainArguments& a, Common& com
   add_start_options(options, a.files);
   options.section("Machine");
   options.choice("--device", a.device, {"host", "cuda"}, "what to compute on (default: host)");
-  options.choice("--launcher", a.launcher, {"threads", "mpi"}, "what a rank is (default: threads)");
+  options.choice("--launcher", a.launcher, {"threads", "mpi"},
+                 "what a rank is: a thread, or a process (default: threads; mpi when mpirun has started this)");
+  options.text("--mpirun", a.mpirun, "COMMAND",
+               "with --launcher mpi: what starts processes, with its options (default: mpirun)");
   options.section("Output");
   add_output_options(options, a.files);
   options.text("--trace", a.trace, "FILE",
@@ -110,12 +114,17 @@ Options::Outcome read(const Arguments& arguments, TrainArguments& a, Common& com
   return options.parse(arguments);
 }
 
-void check(const TrainArguments& a) {
+void check(const TrainArguments& a, const Launcher& launcher) {
   if (a.automatic == !a.plan_path.empty())
     refuse(a.automatic ? "--plan and --auto exclude each other; give one of them"
                        : "train needs a plan; give --plan FILE, or --auto to search one");
   if (a.device == "cuda") refuse_cuda();
-  if (a.launcher == "mpi") refuse("this build of galvatron has no MPI launcher; use --launcher threads");
+  if (a.launcher == "mpi") require_mpi();
+  if ((a.launcher == "mpi" || launcher.ranks() > 0) && !(a.trace.empty() && a.report.empty()))
+    refuse("--trace and --report record ranks that are threads; leave them out, or train with --launcher threads");
+  if (a.launcher == "threads" && launcher.ranks() > 0)
+    refuse("mpirun has started " + text_of(launcher.ranks()) +
+           " processes, and --launcher threads trains in one; leave mpirun out, or the option");
   if (a.automatic) {
     if (a.model.empty()) refuse("train --auto needs a model; give --model NAME (`galvatron list models` shows them)");
     if (a.global_batch == 0) refuse("train --auto needs the samples of a step; give --global-batch N");
@@ -147,13 +156,21 @@ bool same_layers(const ModelSpec& a, const ModelSpec& b) {
   return a.embedding == b.embedding && a.blocks == b.blocks && a.head == b.head;
 }
 
-void check_against(const Plan& plan, const ModelSpec& model, const TrainArguments& a) {
+void check_processes(int ranks, const Launcher& launcher) {
+  if (launcher.ranks() != 0 && launcher.ranks() != ranks)
+    refuse("mpirun has started " + text_of(launcher.ranks()) + (launcher.ranks() == 1 ? " process" : " processes") +
+           ", but the plan has " + text_of(ranks) + (ranks == 1 ? " rank" : " ranks") + "; use mpirun -np " +
+           text_of(ranks) + ", or make a plan for " + text_of(launcher.ranks()));
+}
+
+void check_against(const Plan& plan, const ModelSpec& model, const TrainArguments& a, const Launcher& launcher) {
   const auto differs = [](const char* option, std::int64_t given, const char* what, std::int64_t has) {
     if (given != 0 && given != has)
       refuse(std::string(option) + " says " + text_of(given) + ", but the plan was made for " + what + " " +
              text_of(has) + "; leave the option out, or make a new plan");
   };
   differs("--ranks", a.ranks, "a number of ranks of", plan.ranks());
+  check_processes(plan.ranks(), launcher);
   differs("--global-batch", a.global_batch, "a global batch of", plan.global_batch);
   differs("--seq", a.sequence, "a sequence length of", plan.sequence_length);
   if (const std::string why = why_unfit(plan, model); !why.empty())
@@ -187,8 +204,8 @@ void check_runnable(const Plan& plan) {
 }
 
 // The memory of every rank on this machine.
-std::vector<Bytes> rank_memory(const Plan& plan, const ModelSpec& model) {
-  const Bytes library{device::Host::library_workspace_bytes(galvatron::train::threads_per_rank(plan.ranks()))};
+std::vector<Bytes> rank_memory(const Plan& plan, const ModelSpec& model, const Launcher& launcher) {
+  const Bytes library{device::Host::library_workspace_bytes(launcher.threads_per_rank(plan))};
   std::vector<Bytes> out;
   for (const PlanStage& stage : plan.stages) {
     const Bytes bytes =
@@ -198,14 +215,17 @@ std::vector<Bytes> rank_memory(const Plan& plan, const ModelSpec& model) {
   return out;
 }
 
-void check_memory(const std::vector<Bytes>& ranks, const std::vector<Bytes>& copies, const TrainArguments& a) {
+// @param copies  beside the arenas, of every rank or of none
+// @param here  the ranks on this machine
+void check_memory(const std::vector<Bytes>& ranks, const std::vector<Bytes>& copies, const std::vector<int>& here,
+                  const TrainArguments& a) {
   Bytes most;
   double sum = 0;
-  for (const Bytes bytes : ranks) {
-    most = max(most, bytes);
-    sum += static_cast<double>(bytes.count);
+  for (const Bytes bytes : ranks) most = max(most, bytes);
+  for (const int rank : here) {
+    sum += static_cast<double>(ranks[static_cast<std::size_t>(rank)].count);
+    if (!copies.empty()) sum += static_cast<double>(copies[static_cast<std::size_t>(rank)].count);
   }
-  for (const Bytes bytes : copies) sum += static_cast<double>(bytes.count);
   if (a.memory.count > 0 && most > a.memory)
     throw Infeasible("the plan takes " + text_of(most.count) + " bytes (" + format_bytes(most) +
                          ") on its fullest rank, and --memory allows " + format_bytes(a.memory) +
@@ -214,7 +234,7 @@ void check_memory(const std::vector<Bytes>& ranks, const std::vector<Bytes>& cop
   const Bytes machine = usable_memory();
   if (sum > static_cast<double>(machine.count))
     throw Infeasible("the plan takes " + format_bytes(most) + " on its fullest rank and " + format_count(sum) +
-                         "B on all " + std::to_string(ranks.size()) +
+                         "B on all " + std::to_string(here.size()) +
                          (copies.empty() ? "" : " with their copies for checkpoints") + ", but this machine has " +
                          format_bytes(machine) + "; train a smaller model or batch, or plan with a smaller --memory",
                      std::nullopt);
@@ -230,12 +250,12 @@ struct Prepared {
   std::optional<Cluster> cluster;  // that the plan was searched for
 };
 
-Prepared given_plan(const TrainArguments& a) {
+Prepared given_plan(const TrainArguments& a, const Launcher& launcher) {
   Prepared out;
   out.plan = value_or_throw(joined(value_or_throw(read_plan(a.plan_path))));
   out.model = value_or_throw(load_model(a.model.empty() ? out.plan.model : a.model));
   check_trainable(out.model);
-  check_against(out.plan, out.model, a);
+  check_against(out.plan, out.model, a, launcher);
   return out;
 }
 
@@ -273,6 +293,28 @@ Prepared searched_for(const TrainArguments& a, const Common& common, const Check
   out.plan = searched_plan(out.model, cluster, name, search, common).plan;
   out.cluster = std::move(cluster);
   return out;
+}
+
+// One process searches for all.
+template <class CheckData>
+Prepared searched_for(const TrainArguments& a, const Common& common, const CheckData& check_data, Launcher& launcher) {
+  if (a.cluster.empty() && launcher.ranks() != 0 &&
+      static_cast<int>(launcher.ranks_here(Plan{}).size()) != launcher.ranks())
+    refuse("--auto profiles one machine, but the ranks are on several; give --cluster FILE, or a plan with --plan");
+  Prepared out;
+  if (launcher.shows()) out = searched_for(a, common, check_data);
+  const std::string plan = launcher.shared(launcher.shows() ? plan_json(out.plan).dump() : "");
+  if (launcher.shows()) return out;
+  out.plan = value_or_throw(plan_from_json(nlohmann::json::parse(plan), "the plan of rank 0"));
+  out.model = value_or_throw(load_model(a.model));
+  check_data(out.model, out.plan.sequence_length);
+  return out;
+}
+
+// Ranks of the plan that is given, or that will be searched.
+int ranks_to_start(const TrainArguments& a, const Launcher& launcher) {
+  if (!a.automatic) return given_plan(a, launcher).plan.ranks();
+  return a.ranks != 0 ? a.ranks : cluster_named(a.cluster.empty() ? "host" : a.cluster).devices;
 }
 
 std::string percent_off(double predicted, double measured) {
@@ -349,15 +391,26 @@ void print_outcome(const Outcome& o, const TrainArguments& a) {
   print(out);
 }
 
-}  // namespace
-
-void run_train(const Arguments& arguments, Common& common) {
+void train(const Arguments& arguments, Common& common, Launcher& launcher) {
   TrainArguments a;
   if (read(arguments, a, common) == Options::Outcome::help_shown) return;
   require_output(common);
   const auto resumed = resumed_manifest(a.files);
   settle(a.constants, resumed, a.steps);
-  check(a);
+  if (!launcher.shows()) {  // another process writes files and shows progress
+    for (std::string* const path : {&a.files.metrics, &a.files.tensorboard, &a.save_plan, &a.save_cluster})
+      path->clear();
+    common.quiet = true;
+  }
+  check(a, launcher);
+  if (a.launcher == "mpi" && launcher.ranks() == 0) {
+    start_ranks(a.mpirun, ranks_to_start(a, launcher), arguments);
+    return;
+  }
+  if (a.automatic && launcher.ranks() != 0) {
+    if (a.ranks != 0) check_processes(a.ranks, launcher);
+    a.ranks = launcher.ranks();
+  }
 
   std::optional<galvatron::train::TokenSource> tokens;
   const auto open_data = [&](const ModelSpec& model, std::int64_t sequence) {
@@ -369,9 +422,9 @@ void run_train(const Arguments& arguments, Common& common) {
   };
   Prepared prepared;
   if (a.automatic) {
-    prepared = searched_for(a, common, open_data);
+    prepared = searched_for(a, common, open_data, launcher);
   } else {
-    prepared = given_plan(a);
+    prepared = given_plan(a, launcher);
     open_data(prepared.model, prepared.plan.sequence_length);
   }
   const Plan& plan = prepared.plan;
@@ -384,7 +437,7 @@ void run_train(const Arguments& arguments, Common& common) {
     for (std::size_t i = 0; i < plan.stages.size(); ++i)
       outcome.predicted.insert(outcome.predicted.end(), static_cast<std::size_t>(plan.stages[i].rank_count),
                                plan.predicted.stages[i].peak);
-  const std::vector<Bytes> here = rank_memory(plan, prepared.model);
+  const std::vector<Bytes> here = rank_memory(plan, prepared.model, launcher);
   if (outcome.predicted != here) {
     if (!outcome.predicted.empty())
       note(common, "The plan was made for " + plan.cluster + " and says " + text_of(outcome.predicted.front().count) +
@@ -392,7 +445,7 @@ void run_train(const Arguments& arguments, Common& common) {
                        ", which is what is compared.");
     outcome.predicted = here;
   }
-  check_memory(here, checkpoint_copies(a.files, plan, prepared.model), a);
+  check_memory(here, checkpoint_copies(a.files, plan, prepared.model), launcher.ranks_here(plan), a);
   if (!a.save_plan.empty())
     if (auto saved = save_plan(plan, a.save_plan); !saved) throw_error(saved.error());
 
@@ -404,7 +457,7 @@ void run_train(const Arguments& arguments, Common& common) {
   options.clip = c.clip;
   options.seed = static_cast<std::uint64_t>(c.seed);
   options.data_tokens = tokens->tokens();
-  RunFiles files(a.files, prepared.model);
+  RunFiles files(a.files, prepared.model, launcher.shows());
   files.apply(options);
   std::optional<galvatron::train::Recorder> recorder;
   if (!a.trace.empty() || !a.report.empty()) options.recorder = &recorder.emplace(plan.ranks());
@@ -420,8 +473,9 @@ void run_train(const Arguments& arguments, Common& common) {
                       {loss, format_count(step.tokens_per_second) + " tokens/s"});
     };
     galvatron::train::TokenBatches batches(*tokens, plan.global_batch);
-    outcome.report = galvatron::train::train(plan, prepared.model, batches, options);
+    outcome.report = launcher.train(plan, prepared.model, batches, options);
   }
+  if (!launcher.shows()) return;
   for (const cost::StageMemory& memory : outcome.report.measured_memory) outcome.measured.push_back(memory.total());
   outcome.tokens_per_second =
       static_cast<double>(plan.global_batch * plan.sequence_length) / outcome.report.iteration_seconds;
@@ -433,6 +487,19 @@ void run_train(const Arguments& arguments, Common& common) {
     print_outcome_json(outcome, a);
   else
     print_outcome(outcome, a);
+}
+
+}  // namespace
+
+void run_train(const Arguments& arguments, Common& common) {
+  if (started_by_mpirun()) {
+    common.json =
+        std::ranges::find(arguments, "--json") != arguments.end();  // in case a rank dies before it reads them
+    run_as_rank(common, [&](Launcher& launcher) { train(arguments, common, launcher); });
+  } else {
+    ThreadLauncher threads;
+    train(arguments, common, threads);
+  }
 }
 
 }  // namespace galvatron::tools

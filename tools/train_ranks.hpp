@@ -5,9 +5,10 @@
 
 #include <galvatron/train/trainer.hpp>
 
-#define GALVATRON_TRAIN_RANK(T)                                                                                 \
-  void train_rank<T, InstantiatedStrategies>(comm::thread::World&, const Plan&, const ModelSpec&, BatchSource&, \
-                                             const TrainOptions&, int, TrainReport&, std::mutex&)
+#define GALVATRON_TRAIN_RANK(T)                                                                                \
+  void train_rank<comm::thread::World, T, InstantiatedStrategies>(comm::thread::World&, const PinnedRank&,     \
+                                                                  const Plan&, const ModelSpec&, BatchSource&, \
+                                                                  const TrainOptions&, int, TrainReport&, std::mutex&)
 
 namespace galvatron::train::detail {
 extern template GALVATRON_TRAIN_RANK(float);

@@ -167,7 +167,7 @@ TEST_CASE("devices, launchers and strategies that are not there are refused") {
   const std::string base = "train --plan p.json --data text.txt --steps 1 ";
   check_failure(folder.run(base + "--device cuda"), 4, "cuda");
   check_failure(folder.run("profile --device cuda"), 4, "cuda");
-  check_failure(folder.run(base + "--launcher mpi"), 2, "MPI");
+  check_failure(folder.run(base + "--launcher slurm"), 2, "threads|mpi");
   check_failure(folder.run(base + "--device tpu"), 2, "host|cuda");
   json ring = small_plan();
   for (auto& layer : ring["layers"]) {

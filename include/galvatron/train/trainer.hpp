@@ -108,21 +108,22 @@ inline double median(std::vector<double> values) {
 
 namespace detail {
 
-template <class T, class List>
-void train_rank(comm::thread::World& world, const Plan& plan, const ModelSpec& model, BatchSource& source,
+/// What every rank does, whatever a rank is.
+/// @param pin  ties the calling thread to the rank's cores
+template <class W, class T, class List>
+void train_rank(W& world, const PinnedRank& pin, const Plan& plan, const ModelSpec& model, BatchSource& source,
                 const TrainOptions& options, int threads, TrainReport& report, std::mutex& report_mutex) {
-  const PinnedRank pin(world.rank(), world.size(), threads);
   omp_set_num_threads(threads);
   const StagePlan stage_of_rank = stage_plan(plan, model, world.rank());
   RankMemory memory(memory_of(stage_of_rank, {device::Host::library_workspace_bytes(threads)}), false);
   device::Host device(threads, memory.library.take<std::byte>(memory.library.capacity()));
-  Stage<device::Host, comm::thread::World, T, List> stage(device, world, plan, model, memory);
+  Stage<device::Host, W, T, List> stage(device, world, plan, model, memory);
   const comm::SendGuard guard(world);  // nobody reads this rank's memory once it is gone
   if (options.resume != nullptr)
     restore(stage, *options.resume);
   else
     stage.initialise(options.initial ? options.initial : nn::initial_values(options.seed));
-  std::optional<Checkpointer<device::Host, comm::thread::World, decltype(stage)>> checkpointer;
+  std::optional<Checkpointer<device::Host, W, decltype(stage)>> checkpointer;
   if (!options.checkpoint.folder.empty())
     checkpointer.emplace(options.checkpoint, training_state(plan, model, options), device, world, stage,
                          model.vocabulary(), [&pin] { pin.release_calling_thread(); });
@@ -167,6 +168,27 @@ void train_rank(comm::thread::World& world, const Plan& plan, const ModelSpec& m
   if (checkpointer) report.checkpoints[static_cast<std::size_t>(world.rank())] = checkpointer->report();
 }
 
+/// The report of `ranks` ranks, with room for what they will tell. Throws DeviceFailure for a precision that this CPU
+/// does not have.
+inline TrainReport begin_report(const Plan& plan, const TrainOptions& options) {
+  if (!device::Host::supports(plan.precision))
+    throw DeviceFailure(std::string("this CPU has no ") + name_of(plan.precision) +
+                        " arithmetic: plan with --precision fp32");
+  TrainReport report;
+  report.steps.reserve(static_cast<std::size_t>(std::max<std::int64_t>(options.steps - first_step(options), 0)));
+  report.planned_memory.resize(static_cast<std::size_t>(plan.ranks()));
+  report.measured_memory.resize(static_cast<std::size_t>(plan.ranks()));
+  report.checkpoints.resize(static_cast<std::size_t>(plan.ranks()));
+  return report;
+}
+
+inline void finish_report(TrainReport& report) {
+  std::vector<double> seconds;
+  for (std::size_t i = report.steps.size() > 1 ? 1 : 0; i < report.steps.size(); ++i)
+    seconds.push_back(report.steps[i].seconds);
+  report.iteration_seconds = median(seconds);
+}
+
 }  // namespace detail
 
 /// Trains as the plan says, one thread team for each of its ranks.
@@ -178,28 +200,20 @@ template <class List = InstantiatedStrategies>
 TrainReport train(const Plan& plan, const ModelSpec& model, BatchSource& source, const TrainOptions& options) {
   const int ranks = plan.ranks();
   const int threads = options.threads_per_rank > 0 ? options.threads_per_rank : threads_per_rank(ranks);
-  if (!device::Host::supports(plan.precision))
-    throw DeviceFailure(std::string("this CPU has no ") + name_of(plan.precision) +
-                        " arithmetic: plan with --precision fp32");
-  TrainReport report;
-  report.steps.reserve(static_cast<std::size_t>(std::max<std::int64_t>(options.steps - first_step(options), 0)));
-  report.planned_memory.resize(static_cast<std::size_t>(ranks));
-  report.measured_memory.resize(static_cast<std::size_t>(ranks));
-  report.checkpoints.resize(static_cast<std::size_t>(ranks));
+  TrainReport report = detail::begin_report(plan, options);
   std::mutex mutex;
   comm::thread::run(
       ranks,
       [&](comm::thread::World& world) {
+        using W = comm::thread::World;
+        const PinnedRank pin(world.rank(), world.size(), threads);
         if (plan.precision == Precision::fp32)
-          detail::train_rank<float, List>(world, plan, model, source, options, threads, report, mutex);
+          detail::train_rank<W, float, List>(world, pin, plan, model, source, options, threads, report, mutex);
         else
-          detail::train_rank<bfloat16, List>(world, plan, model, source, options, threads, report, mutex);
+          detail::train_rank<W, bfloat16, List>(world, pin, plan, model, source, options, threads, report, mutex);
       },
       options.world);
-  std::vector<double> seconds;
-  for (std::size_t i = report.steps.size() > 1 ? 1 : 0; i < report.steps.size(); ++i)
-    seconds.push_back(report.steps[i].seconds);
-  report.iteration_seconds = median(seconds);
+  detail::finish_report(report);
   return report;
 }
 

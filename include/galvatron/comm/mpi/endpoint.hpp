@@ -1,0 +1,276 @@
+// One process's end of a run: how it waits, what it hears of the other ranks, and how all agree on the outcome.
+//
+// Every rank sends every other one a status when its body has ended, however it ended. Who waits looks for such news
+// between two looks at what it waits for, so a failure ends all waits; and in the end all know what became of whom:
+//
+//   rank 0   .. step .. wait for 1 ~~~~~~~ "1 failed" -> stopped --+-- verdict: rank 1 failed: loss is not a number
+//   rank 1   .. step .. throws -> failed --------------------------+-- the same
+//   rank 2   .. step ........ wait for 0 ~~~~~~~~~~~~~ -> stopped -+-- the same
+#pragma once
+
+#include <mpi.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <exception>
+#include <memory>
+#include <span>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <galvatron/cluster/host_cores.hpp>
+#include <galvatron/comm/mpi/runtime.hpp>
+#include <galvatron/comm/mpi/status.hpp>
+#include <galvatron/comm/thread/job.hpp>
+#include <galvatron/core/error.hpp>
+
+namespace galvatron::comm::mpi {
+
+using thread::Clock;
+using thread::Options;
+using thread::rank_list;
+
+/// How long ranks have to end once one has failed; whoever does not (a long computation) is not waited for.
+inline constexpr std::chrono::milliseconds patience{4000};
+
+/// How a run ended: the same on every rank that took part to the end.
+struct Verdict {
+  std::exception_ptr failure;  ///< null: well; else what all threw alike, or a Failure "rank 2 failed: ..."
+  ErrorKind error = ErrorKind::internal;
+  bool reports = false;  ///< this process tells the user
+};
+
+class Endpoint {
+ public:
+  Endpoint(Runtime& runtime, const Options& options)
+      : runtime_(runtime),
+        options_(options),
+        policy_(thread::WaitPolicy::of(
+            runtime.local_size(), options.cores > 0 ? options.cores : runtime.local_size() * runtime.cores_per_rank())),
+        run_(runtime.next_run()),
+        statuses_(static_cast<std::size_t>(runtime.size())) {
+    if (runtime.abandoned())
+      throw Failure(ErrorKind::internal, "a run of MPI ranks after one that failed: the processes must end");
+    std::erase_if(runtime.early, [&](const auto& news) {
+      if (news.second.run != run_) return false;
+      take(news.first, news.second);
+      return true;
+    });
+  }
+  Endpoint(const Endpoint&) = delete;
+  Endpoint& operator=(const Endpoint&) = delete;
+
+  [[nodiscard]] int rank() const { return runtime_.rank(); }
+  [[nodiscard]] int size() const { return runtime_.size(); }
+  [[nodiscard]] Runtime& runtime() { return runtime_; }
+
+  /// Room for what other ranks send to a reduction; allocated once.
+  std::span<std::byte> staging() {
+    if (staging_ == nullptr) staging_ = std::make_unique<std::byte[]>(staging_bytes);
+    return {staging_.get(), staging_bytes};
+  }
+  static constexpr std::int64_t staging_bytes = 4 << 20;
+
+  /// Throws PeerFailure if another rank is known to have failed.
+  void check() {
+    const int failed = first_failed();
+    if (failed < 0) return;
+    told_ = true;
+    throw PeerFailure(text_of(failed));
+  }
+
+  /// Waits until `ready()`: awake for a little while, then with naps that grow, as MPI has no way to sleep until a
+  /// message comes. `missing()` is a list of the ranks waited for, `what()` says what they did not do.
+  /// Throws PeerFailure if a rank fails, if one of those waited for has ended, or after the timeout.
+  template <class Ready, class Missing, class What>
+  void wait(Ready&& ready, Missing&& missing, What&& what) {
+    if (ready()) return;
+    for (int i = 0; i < policy_.pauses; ++i) {
+      thread::pause();
+      if (ready()) return;
+    }
+    for (int i = 0; i < policy_.yields; ++i) {
+      std::this_thread::yield();
+      if (ready()) return;
+    }
+    const auto begin = Clock::now();
+    auto in_vain_since = Clock::time_point::max();
+    for (Nap nap;; nap.take()) {
+      look();
+      check();
+      if (ready()) return;
+      const auto now = Clock::now();
+      if (some_ended_) {
+        std::vector<int> ended = missing();
+        std::erase_if(ended, [&](int peer) { return status(peer).kind != Status::Kind::ended; });
+        in_vain_since = ended.empty() ? Clock::time_point::max() : std::min(in_vain_since, now);
+        if (!ended.empty() && now - in_vain_since > std::chrono::seconds(1))  // its last messages had time to come
+          throw PeerFailure(self() + " waits in vain: " + rank_list(ended) + " " + what() + " before the end");
+      }
+      if (now - begin < options_.timeout) continue;
+      std::string seconds = std::to_string(std::chrono::duration<double>(options_.timeout).count());
+      seconds.erase(std::max(seconds.find_last_not_of('0') + 1, seconds.find('.') + 2));
+      throw PeerFailure(self() + " gave up after " + seconds + " s: " + rank_list(missing()) + " " + what());
+    }
+  }
+
+  /// For the destructor of a world: waits at most `limit` for `ready()`, throws nothing.
+  template <class Ready>
+  static void drain(std::chrono::milliseconds limit, Ready&& ready) noexcept {
+    const auto deadline = Clock::now() + limit;
+    for (Nap nap; !ready() && Clock::now() < deadline;) nap.take();
+  }
+
+  /// Tells the others how this rank's body ended (null: well) and waits until all have. After a failure the runtime is
+  /// abandoned: the process has to end.
+  Verdict settle(const std::exception_ptr& own) {
+    try {
+      return agree(own);
+    } catch (const std::exception&) {  // MPI itself is out of order
+      runtime_.abandon();
+      const auto failure = own != nullptr ? own : std::current_exception();
+      return {failure, status_of(failure).error, true};
+    }
+  }
+
+ private:
+  // A sleep that grows from a few microseconds to a millisecond.
+  struct Nap {
+    std::chrono::nanoseconds length{4000};
+    void take() {
+      std::this_thread::sleep_for(length);
+      length = std::min(length + length / 2, std::chrono::nanoseconds(1'000'000));
+    }
+  };
+
+  [[nodiscard]] Status& status(int rank) { return statuses_[static_cast<std::size_t>(rank)]; }
+  [[nodiscard]] std::string self() const { return "rank " + std::to_string(rank()); }
+  [[nodiscard]] std::string text_of(int failed) {
+    return "rank " + std::to_string(failed) + " failed: " + status(failed).message;
+  }
+  [[nodiscard]] int first_failed() const {
+    if (!some_failed_) return -1;
+    const auto found = std::ranges::find(statuses_, Status::Kind::failed, &Status::kind);
+    return static_cast<int>(found - statuses_.begin());
+  }
+
+  void take(int rank, const Status& news) {
+    status(rank) = news;
+    some_failed_ = some_failed_ || news.kind == Status::Kind::failed;
+    some_ended_ = some_ended_ || news.kind == Status::Kind::ended;
+  }
+
+  // Takes the statuses that have arrived.
+  void look() {
+    for (;;) {
+      int there = 0;
+      MPI_Status from;
+      require(MPI_Iprobe(MPI_ANY_SOURCE, 0, runtime_.news(), &there, &from), "MPI_Iprobe");
+      if (there == 0) return;
+      Status news;
+      require(MPI_Recv(&news, sizeof news, MPI_BYTE, from.MPI_SOURCE, 0, runtime_.news(), MPI_STATUS_IGNORE),
+              "MPI_Recv");
+      if (news.run == run_)
+        take(from.MPI_SOURCE, news);
+      else if (news.run > run_)
+        runtime_.early.emplace_back(from.MPI_SOURCE, news);
+    }
+  }
+
+  Verdict agree(const std::exception_ptr& own) {
+    Status mine;
+    if (own == nullptr)
+      mine.kind = Status::Kind::ended;
+    else if (told_)
+      mine.kind = Status::Kind::stopped;
+    else
+      mine = status_of(own);
+    mine.run = run_;
+    if (is_connection_failure(own)) wait_for_news_of_a_death();
+    take(rank(), mine);
+    std::vector<MPI_Request> sends;
+    for (int peer = 0; peer < size(); ++peer)
+      if (peer != rank())
+        require(MPI_Isend(&mine, sizeof mine, MPI_BYTE, peer, 0, runtime_.news(), &sends.emplace_back()), "MPI_Isend");
+
+    auto deadline = Clock::time_point::max();
+    const auto all_ended = [&] {
+      return std::ranges::none_of(statuses_, [](const Status& s) { return s.kind == Status::Kind::running; });
+    };
+    for (Nap nap; !all_ended(); nap.take()) {
+      look();
+      if (some_failed_) deadline = std::min(deadline, Clock::now() + patience);
+      if (Clock::now() > deadline) break;
+    }
+    const auto sent = [&] {
+      int done = 0;
+      return MPI_Testall(static_cast<int>(sends.size()), sends.data(), &done, MPI_STATUSES_IGNORE) != MPI_SUCCESS ||
+             done != 0;
+    };
+    if (!some_failed_) {
+      for (Nap nap; !sent(); nap.take()) {
+      }
+      return {};
+    }
+    drain(std::chrono::milliseconds(500), sent);
+    runtime_.abandon();
+    return verdict(own);
+  }
+
+  Verdict verdict(const std::exception_ptr& own) {
+    const int failed = first_failed();
+    const Status& first = status(failed);
+    const bool alike = std::ranges::all_of(statuses_, [&](const Status& s) { return s.same_failure(first); });
+    Verdict out;
+    out.error = first.error;
+    // A user's mistake is no rank's fault.
+    const bool plain = alike || (rank() == failed && first.error != ErrorKind::machine);
+    out.failure = plain ? own : std::make_exception_ptr(Failure(first.error, text_of(failed)));
+    out.reports = status(0).kind != Status::Kind::running ? rank() == 0 : rank() == failed;
+    return out;
+  }
+
+  static bool is_connection_failure(const std::exception_ptr& failure) {
+    if (failure == nullptr) return false;
+    try {
+      std::rethrow_exception(failure);
+    } catch (const ConnectionFailure&) {
+      return true;
+    } catch (...) {
+      return false;
+    }
+  }
+  // A broken connection is mostly the consequence of a death that others report, and that ends this process too.
+  static void wait_for_news_of_a_death() { std::this_thread::sleep_for(std::chrono::seconds(3)); }
+
+  Runtime& runtime_;
+  Options options_;
+  thread::WaitPolicy policy_;
+  int run_;
+  bool told_ = false;         // of another rank's failure, by an exception
+  bool some_failed_ = false;  // of all ranks
+  bool some_ended_ = false;   // well
+  std::vector<Status> statuses_;
+  std::unique_ptr<std::byte[]> staging_;
+};
+
+/// After a failed run and before the process ends: no rank ends before the user has been told, since mpirun ends all
+/// when one does. Called by the process that reports once it has, and by the others.
+inline void conclude(Runtime& runtime, bool reported) noexcept {
+  constexpr int tag = 1;
+  std::vector<MPI_Request> sends(reported ? static_cast<std::size_t>(runtime.size()) : 0, MPI_REQUEST_NULL);
+  for (std::size_t peer = 0; peer < sends.size(); ++peer)
+    if (static_cast<int>(peer) != runtime.rank())
+      MPI_Isend(nullptr, 0, MPI_BYTE, static_cast<int>(peer), tag, runtime.news(), &sends[peer]);
+  Endpoint::drain(reported ? std::chrono::milliseconds(500) : patience, [&] {
+    int flag = 0;
+    const int code = reported ? MPI_Testall(static_cast<int>(sends.size()), sends.data(), &flag, MPI_STATUSES_IGNORE)
+                              : MPI_Iprobe(MPI_ANY_SOURCE, tag, runtime.news(), &flag, MPI_STATUS_IGNORE);
+    return code != MPI_SUCCESS || flag != 0;
+  });
+}
+
+}  // namespace galvatron::comm::mpi

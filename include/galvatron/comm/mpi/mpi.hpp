@@ -1,0 +1,8 @@
+// Ranks as processes of an MPI job, on one machine or several: Runtime, run(), its World, its Group.
+#pragma once
+
+#include <galvatron/comm/communicator.hpp>
+#include <galvatron/comm/mpi/world.hpp>
+
+static_assert(galvatron::comm::World<galvatron::comm::mpi::World>);
+static_assert(galvatron::comm::Group<galvatron::comm::mpi::Group>);

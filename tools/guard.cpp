@@ -1,0 +1,119 @@
+#include "guard.hpp"
+
+#include <fcntl.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <csignal>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <exception>
+#include <fstream>
+#include <iterator>
+#include <sstream>
+#include <string>
+
+#include <galvatron/core/error.hpp>
+
+namespace galvatron::tools {
+
+namespace {
+
+std::string rank_and_host() {
+  const char* const rank = std::getenv("OMPI_COMM_WORLD_RANK");
+  char host[256] = "?";
+  ::gethostname(host, sizeof host - 1);
+  return "rank " + std::string(rank != nullptr ? rank : "?") + " on " + host;
+}
+
+[[noreturn]] void tell(const std::string& what, const Common& common) {
+  ::_exit(report_failure(std::make_exception_ptr(PeerFailure(rank_and_host() + " " + what)), common));
+}
+
+// What `ps` and `pgrep -f` show, instead of the rank's command line, so that nobody takes the guard for the rank.
+void name_process(const std::string& title) {
+  ::prctl(PR_SET_NAME, "galvatron-guard");
+  std::ifstream file("/proc/self/stat");
+  std::string text((std::istreambuf_iterator<char>(file)), {});
+  std::istringstream fields(text.substr(std::min(text.size(), text.rfind(')') + 1)));
+  std::string skipped;
+  for (int field = 3; field < 48; ++field) fields >> skipped;
+  std::uintptr_t first = 0;
+  std::uintptr_t last = 0;
+  if (!(fields >> first >> last) || first == 0 || last <= first) return;
+  auto* const line = reinterpret_cast<char*>(first);  // where the kernel put the command line
+  const std::size_t size = last - first;
+  std::memset(line, 0, size);
+  std::memcpy(line, title.data(), std::min(title.size(), size - 1));
+}
+
+// Waits for the rank. Whoever started the guard may die without a word: then the rank has to end as well.
+int status_of(pid_t rank) {
+  const pid_t starter = ::getppid();
+  for (;;) {
+    int status = 0;
+    const pid_t ended = ::waitpid(rank, &status, WNOHANG);
+    if (ended == rank) return status;
+    if (ended < 0 && errno != EINTR) return 1 << 8;
+    if (::getppid() != starter) ::kill(rank, SIGKILL);
+    // A pending SIGCHLD ends the wait at once.
+    sigset_t child;
+    sigemptyset(&child);
+    sigaddset(&child, SIGCHLD);
+    const timespec half_second{0, 500'000'000};
+    ::sigtimedwait(&child, nullptr, &half_second);
+  }
+}
+
+[[noreturn]] void guard(pid_t rank, int concluded, const Common& common) {
+  name_process("galvatron-guard of " + rank_and_host());
+  const int status = status_of(rank);
+  const int code = WIFEXITED(status) ? WEXITSTATUS(status) : 0;
+  if (WIFEXITED(status) && code == 0) ::_exit(0);
+  char byte = 0;
+  if (WIFEXITED(status) && ::read(concluded, &byte, 1) == 1) ::_exit(code);
+  // mpirun, when it ends a job, sends signals to guards too: whoever survives this nap was not meant. A rank that ended
+  // without a word mostly did so because a connection broke, and its peer's guard is the one to tell.
+  ::usleep(WIFSIGNALED(status) ? 100'000 : 3'000'000);
+  if (WIFSIGNALED(status)) {
+    const int number = WTERMSIG(status);
+    tell("was ended by signal " + std::to_string(number) + " (" + ::strsignal(number) + ")", common);
+  }
+  tell("ended without a word, with exit code " + std::to_string(code), common);
+}
+
+}  // namespace
+
+Guard::Guard(const Common& common) {
+  int ends[2] = {-1, -1};
+  if (::pipe2(ends, O_CLOEXEC) != 0) throw DeviceFailure(std::string("cannot make a pipe: ") + std::strerror(errno));
+  sigset_t child;
+  sigset_t before;
+  sigemptyset(&child);
+  sigaddset(&child, SIGCHLD);
+  ::sigprocmask(SIG_BLOCK, &child, &before);
+  const pid_t self = ::getpid();
+  const pid_t rank = ::fork();
+  if (rank < 0) throw DeviceFailure(std::string("cannot start a process: ") + std::strerror(errno));
+  if (rank > 0) {
+    ::close(ends[1]);
+    guard(rank, ends[0], common);
+  }
+  ::sigprocmask(SIG_SETMASK, &before, nullptr);
+  ::close(ends[0]);
+  pipe_ = ends[1];
+  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+  if (::getppid() != self) ::_exit(1);  // the guard died before
+}
+
+Guard::~Guard() {
+  if (pipe_ >= 0) ::close(pipe_);
+}
+
+void Guard::conclude() { static_cast<void>(::write(pipe_, "c", 1)); }
+
+}  // namespace galvatron::tools

@@ -1,0 +1,90 @@
+// Ranks as processes of Open MPI; without.cpp takes the place of this file where there is none.
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <exception>
+#include <functional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <galvatron/comm/mpi/mpi.hpp>
+#include <galvatron/train/processes.hpp>
+
+#include "../guard.hpp"
+#include "../launcher.hpp"
+#include "train_processes.hpp"
+
+namespace galvatron::tools {
+
+namespace {
+
+class ProcessLauncher final : public Launcher {
+ public:
+  ProcessLauncher(const comm::mpi::Runtime& runtime, comm::mpi::World& world) : runtime_(runtime), world_(world) {}
+  [[nodiscard]] bool shows() const override { return world_.rank() == 0; }
+  [[nodiscard]] int ranks() const override { return world_.size(); }
+  [[nodiscard]] int threads_per_rank(const Plan&) const override { return runtime_.cores_per_rank(); }
+  [[nodiscard]] std::vector<int> ranks_here(const Plan&) const override { return runtime_.local_ranks(); }
+  std::string shared(std::string text) override {
+    auto size = static_cast<std::int64_t>(text.size());
+    world_.everybody().broadcast(View<std::int64_t>(&size, 1), 0);
+    text.resize(static_cast<std::size_t>(size));
+    world_.everybody().broadcast(View<char>(text.data(), size), 0);
+    return text;
+  }
+  galvatron::train::TrainReport train(const Plan& plan, const ModelSpec& model, galvatron::train::BatchSource& source,
+                                      const galvatron::train::TrainOptions& options) override {
+    return galvatron::train::train(runtime_, world_, plan, model, source, options);
+  }
+
+ private:
+  const comm::mpi::Runtime& runtime_;
+  comm::mpi::World& world_;
+};
+
+// Standard output of a process that shows nothing; the one that reports a failure gets its own back.
+class SilencedOutput {
+ public:
+  explicit SilencedOutput(bool silent) {
+    if (!silent) return;
+    const int nowhere = ::open("/dev/null", O_WRONLY | O_CLOEXEC);
+    kept_ = ::fcntl(STDOUT_FILENO, F_DUPFD_CLOEXEC, 3);
+    ::dup2(nowhere, STDOUT_FILENO);
+    ::close(nowhere);
+  }
+  SilencedOutput(const SilencedOutput&) = delete;
+  SilencedOutput& operator=(const SilencedOutput&) = delete;
+  ~SilencedOutput() { restore(); }
+  void restore() {
+    if (kept_ < 0) return;
+    ::dup2(kept_, STDOUT_FILENO);
+    ::close(std::exchange(kept_, -1));
+  }
+
+ private:
+  int kept_ = -1;
+};
+
+}  // namespace
+
+void require_mpi() {}
+
+void run_as_rank(Common& common, const std::function<void(Launcher&)>& body) {
+  Guard guard(common);
+  comm::mpi::Runtime runtime;
+  SilencedOutput output(runtime.rank() != 0);
+  const comm::mpi::Verdict verdict = comm::mpi::outcome_of(runtime, [&](comm::mpi::World& world) {
+    ProcessLauncher launcher(runtime, world);
+    body(launcher);
+  });
+  if (verdict.failure == nullptr) return;
+  int code = static_cast<int>(verdict.error);
+  output.restore();
+  if (verdict.reports) code = report_failure(verdict.failure, common);
+  comm::mpi::conclude(runtime, verdict.reports);
+  guard.conclude();
+  throw Exited{code};
+}
+
+}  // namespace galvatron::tools

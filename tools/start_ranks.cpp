@@ -1,0 +1,182 @@
+// Starting the ranks of a training run with mpirun, and understanding how they ended.
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <csignal>
+#include <cstring>
+#include <filesystem>
+#include <sstream>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <galvatron/core/error.hpp>
+#include <galvatron/core/file.hpp>
+
+#include "launcher.hpp"
+
+namespace galvatron::tools {
+
+namespace {
+
+volatile std::sig_atomic_t stop_signal = 0;
+volatile std::sig_atomic_t started = 0;
+
+// mpirun ends its processes when it gets a SIGTERM.
+extern "C" void pass_on(int signal) {
+  stop_signal = signal;
+  if (started > 0) ::kill(started, SIGTERM);
+}
+
+std::vector<std::string> command_line(const std::string& mpirun, int ranks, const Arguments& arguments) {
+  std::vector<std::string> line;
+  std::istringstream words(mpirun);
+  for (std::string word; words >> word;) line.push_back(word);
+  const auto add = [&](std::vector<std::string> option) {
+    if (std::ranges::find(line, option.front()) == line.end()) line.insert(line.end(), option.begin(), option.end());
+  };
+  if (::geteuid() == 0) add({"--allow-run-as-root"});
+  add({"--oversubscribe"});
+  add({"--bind-to", "none"});
+  add({"-np", std::to_string(ranks)});
+  line.push_back(std::filesystem::read_symlink("/proc/self/exe").string());
+  line.push_back("train");
+  line.insert(line.end(), arguments.begin(), arguments.end());
+  return line;
+}
+
+// What mpirun and the MPI library say comes in blocks between lines of dashes, and in lines that begin with the name of
+// the host in brackets. The rest is the ranks', and passes.
+class Messages {
+ public:
+  void take(std::string_view bytes) {
+    for (const char c : bytes) {
+      line_ += c;
+      if (c == '\n') take_line();
+    }
+  }
+  void end() {
+    if (!line_.empty()) take_line();
+  }
+  /// A rank has told the user about a failure.
+  [[nodiscard]] bool told() const { return told_; }
+  /// mpirun's own words about the end, in one line: those that name a rank, otherwise the first.
+  [[nodiscard]] std::string from_mpirun() const {
+    const auto with_rank = std::ranges::find_if(
+        blocks_, [](const std::string& block) { return block.find("process rank ") != std::string::npos; });
+    if (with_rank != blocks_.end()) return *with_rank;
+    return blocks_.empty() ? "" : galvatron::detail::one_line(blocks_.front(), 300);
+  }
+
+ private:
+  void take_line() {
+    const std::string line = std::exchange(line_, "");
+    if (line.starts_with("----------")) {
+      inside_ = !inside_;
+      if (inside_) blocks_.emplace_back();
+    } else if (inside_) {
+      std::istringstream words(line);
+      for (std::string word; words >> word;) blocks_.back() += (blocks_.back().empty() ? "" : " ") + word;
+    } else if (!line.starts_with("[")) {
+      told_ = told_ || line.starts_with("galvatron: ");
+      static_cast<void>(galvatron::detail::write_fully(STDERR_FILENO, line.data(), line.size()));
+    }
+  }
+
+  std::string line_;
+  std::vector<std::string> blocks_;  // each in one line
+  bool inside_ = false;
+  bool told_ = false;
+};
+
+struct Streams {
+  int out[2] = {-1, -1};
+  int err[2] = {-1, -1};
+};
+
+[[noreturn]] void become(const std::vector<std::string>& line, const Streams& streams, pid_t parent) {
+  ::prctl(PR_SET_PDEATHSIG, SIGTERM);
+  if (::getppid() != parent) ::_exit(1);
+  const int nothing = ::open("/dev/null", O_RDONLY);
+  ::dup2(nothing, STDIN_FILENO);
+  ::dup2(streams.out[1], STDOUT_FILENO);
+  ::dup2(streams.err[1], STDERR_FILENO);
+  std::signal(SIGPIPE, SIG_DFL);
+  std::vector<char*> words;
+  for (const std::string& word : line) words.push_back(const_cast<char*>(word.c_str()));
+  words.push_back(nullptr);
+  ::execvp(words.front(), words.data());
+  ::_exit(127);
+}
+
+// Passes on what the processes write until all have closed their ends.
+void pass_output(Streams& streams, Messages& messages) {
+  std::array<pollfd, 2> ends{{{streams.out[0], POLLIN, 0}, {streams.err[0], POLLIN, 0}}};
+  while (ends[0].fd >= 0 || ends[1].fd >= 0) {
+    if (::poll(ends.data(), ends.size(), -1) < 0) continue;  // a signal
+    for (std::size_t i = 0; i < ends.size(); ++i) {
+      if (ends[i].fd < 0 || ends[i].revents == 0) continue;
+      char buffer[4096];
+      const ssize_t n = ::read(ends[i].fd, buffer, sizeof buffer);
+      if (n < 0 && errno == EINTR) continue;
+      if (n <= 0)
+        ends[i].fd = -1;
+      else if (i == 0)
+        print({buffer, static_cast<std::size_t>(n)});
+      else
+        messages.take({buffer, static_cast<std::size_t>(n)});
+    }
+  }
+  messages.end();
+}
+
+}  // namespace
+
+void start_ranks(const std::string& mpirun, int ranks, const Arguments& arguments) {
+  const std::vector<std::string> line = command_line(mpirun, ranks, arguments);
+  Streams streams;
+  if (::pipe2(streams.out, O_CLOEXEC) != 0 || ::pipe2(streams.err, O_CLOEXEC) != 0)
+    throw DeviceFailure(std::string("cannot make a pipe: ") + std::strerror(errno));
+  const pid_t self = ::getpid();
+  const pid_t child = ::fork();
+  if (child < 0) throw DeviceFailure(std::string("cannot start a process: ") + std::strerror(errno));
+  if (child == 0) become(line, streams, self);
+  started = child;
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) std::signal(signal, pass_on);
+  ::close(streams.out[1]);
+  ::close(streams.err[1]);
+  Messages messages;
+  try {
+    pass_output(streams, messages);
+  } catch (...) {  // nobody reads any more
+    ::kill(child, SIGTERM);
+    ::waitpid(child, nullptr, 0);
+    throw;
+  }
+  int status = 0;
+  while (::waitpid(child, &status, 0) < 0 && errno == EINTR) {
+  }
+  started = 0;
+  if (stop_signal != 0) {
+    std::signal(stop_signal, SIG_DFL);
+    ::raise(stop_signal);
+  }
+  const int code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+  if (code == 0) return;
+  if (messages.told()) throw Exited{code <= static_cast<int>(ErrorKind::machine) ? code : 4};
+  if (code == 127)
+    throw Failure(ErrorKind::machine,
+                  "cannot start " + line.front() + ": install openmpi-bin, or name it with --mpirun");
+  std::string why = messages.from_mpirun();
+  if (why.empty()) why = line.front() + " ended with exit code " + std::to_string(code) + " and said nothing";
+  throw Failure(ErrorKind::machine, why);
+}
+
+}  // namespace galvatron::tools
