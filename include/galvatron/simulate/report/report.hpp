@@ -31,27 +31,25 @@ inline std::string report_html(const Simulated& subject, const std::vector<Simul
   std::vector<const Simulated*> plans{&subject};
   for (const Simulated& other : compared) plans.push_back(&other);
 
+  report::Colours colours{{"forward", "forward"}, {"backward", "backward"}};
+  if (splits_backward(subject.plan.schedule)) colours.emplace_back("gradients of weights, put off", "weight");
+  if (subject.plan.stages.size() > 1) colours.emplace_back("moves of activations", "transfer");
+  colours.emplace_back("gradient reduction", "gradients");
+  colours.emplace_back("optimizer", "update");
+  if (subject.plan.stages.size() > 1) colours.emplace_back("waiting", "waiting");
+  colours.emplace_back("critical path", "critical");
   std::string out =
       "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n"
       "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n"
       "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'; "
-      "script-src "
-      "'unsafe-inline'\">\n<title>" +
+      "script-src 'unsafe-inline'\">\n<title>" +
       escaped(subject.plan.model + " on " + subject.plan.cluster) + " - galvatron</title>\n<style>" + report::style +
       "</style>\n</head>\n<body>\n<main>\n" + report::overview(subject);
   out += "<h2>Timeline</h2>\n<p>One iteration; numbers are micro-batches" +
          std::string(subject.plan.virtual_stages > 1 ? " and, behind the point, chunks" : "") +
          ". Grey is waiting, the stripe below a box the critical path." +
          (left_out ? " There are too many instructions to show all: the middle of the iteration is left out." : "") +
-         "</p>\n" +
-         report::legend({{"forward", "forward"},
-                         {"backward", "backward"},
-                         {"gradients of weights, put off", "weight"},
-                         {"moves of activations", "transfer"},
-                         {"gradient reduction", "gradients"},
-                         {"optimizer", "update"},
-                         {"waiting", "waiting"},
-                         {"critical path", "critical"}});
+         "</p>\n" + report::legend(colours);
   out +=
       "<div class=\"tools\"><button id=\"in\" type=\"button\" aria-label=\"zoom in\">+</button><button id=\"out\" "
       "type=\"button\" aria-label=\"zoom out\">&minus;</button><button id=\"left\" type=\"button\" aria-label=\"go "
@@ -64,7 +62,7 @@ inline std::string report_html(const Simulated& subject, const std::vector<Simul
          report::critical_section(path, subject.simulation.iteration) + report::memory_section(subject) +
          report::layer_section(subject);
   out += "<footer>Written by galvatron from " + escaped(subject.name) +
-         ". Predicted figures; simulated by replaying the schedule with the prices of the cluster.</footer>\n</main>\n"
+         ". What is predicted comes of the schedule replayed with the prices of the cluster.</footer>\n</main>\n"
          "<script type=\"application/json\" id=\"data\">" +
          data + "</script>\n<script>" + report::script + "</script>\n</body>\n</html>\n";
   return out;

@@ -31,6 +31,12 @@ inline constexpr const char* script = R"js(
     var unit = a < 1e-6 ? [1e9, ' ns'] : a < 1e-3 ? [1e6, ' us'] : a < 1 ? [1e3, ' ms'] : [1, ' s'], v = s * unit[0];
     return (Math.abs(v) < 9.995 ? v.toFixed(2) : Math.abs(v) < 99.95 ? v.toFixed(1) : v.toFixed(0)) + unit[1];
   }
+  // Moments are told in one unit, with as many digits as tell `step` seconds apart.
+  var unit = data.seconds < 2e-3 ? [1e6, ' us'] : data.seconds < 2 ? [1e3, ' ms'] : [1, ' s'];
+  function moment(ticks, step) {
+    var digits = Math.min(9, Math.max(0, -Math.floor(Math.log10(step * unit[0]) + 1e-9)));
+    return (ticks * data.seconds / data.length * unit[0]).toFixed(digits) + unit[1];
+  }
   function element(name, attributes, parent) {
     var e = document.createElementNS(NS, name);
     for (var key in attributes) e.setAttribute(key, attributes[key]);
@@ -65,7 +71,7 @@ inline constexpr const char* script = R"js(
     for (var at = Math.ceil(from / tick) * tick; at <= to; at += tick) {
       var x = left + (at - from) * scale;
       element('path', { d: 'M' + x.toFixed(1) + ' ' + (top - 4) + 'V' + height, stroke: 'var(--line)' }, svg);
-      if (x < width - 44) label(time(at), x + 3, 12, { 'font-size': 11, fill: 'var(--soft)' }, svg);
+      if (x < width - 44) label(moment(at, step), x + 3, 12, { 'font-size': 11, fill: 'var(--soft)' }, svg);
     }
     data.tracks.forEach(function (track, index) {
       var y = top + index * row, h = row - 4, paths = {}, critical = '', texts = [];
@@ -91,7 +97,7 @@ inline constexpr const char* script = R"js(
           svg);
       });
     });
-    document.getElementById('shown').textContent = time(from) + ' to ' + time(to) + ' of ' + time(data.length);
+    document.getElementById('shown').textContent = moment(from, step / 10) + ' to ' + moment(to, step / 10);
   }
   function look(begin, end) {
     var span = Math.min(data.length, Math.max(data.length / 4096, end - begin));
@@ -118,7 +124,8 @@ inline constexpr const char* script = R"js(
       bold.textContent = track.name + ': ' + s.kind +
         (s.kind === 'step' || s.kind === 'reduce gradients' ? '' : ' of micro-batch ' + s.batch) +
         (track.chunks > 1 ? ', chunk ' + s.chunk : '');
-      text = ' from ' + time(s.begin) + ' to ' + time(s.end) + ', ' + time(s.end - s.begin) +
+      var fine = data.seconds / 1e4;
+      text = ' from ' + moment(s.begin, fine) + ' to ' + moment(s.end, fine) + ', ' + time(s.end - s.begin) +
         (s.wait > 0 ? ', after waiting for ' + time(s.wait) : '') + (s.critical ? '; on the critical path' : '');
     } else {
       bold.textContent = track.name + ': waiting';
