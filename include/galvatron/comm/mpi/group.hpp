@@ -20,6 +20,7 @@
 #include <type_traits>
 #include <vector>
 
+#include <galvatron/comm/deferred.hpp>
 #include <galvatron/comm/mpi/endpoint.hpp>
 #include <galvatron/comm/mpi/messages.hpp>
 #include <galvatron/comm/thread/group.hpp>
@@ -61,7 +62,7 @@ struct Opening {
 /// sizes, and a call that disagrees with the others ends with a Failure on all of them that says who called what. If
 /// any rank of the job fails or the timeout passes, operations throw PeerFailure; the contents of the buffers are
 /// unspecified then.
-class Group {
+class Group : public Deferred<Group> {
  public:
   Group(Endpoint& endpoint, std::span<const int> ranks)
       : endpoint_(endpoint),
