@@ -103,14 +103,14 @@ class Group : public Deferred<Group> {
         const View<T> part = slice_of(to, done, most);
         send(part.data, part.count, to);
       });
-      finish();
+      deliver();
       reduce_staged<T>(own.data, own.data, most, own.count, op);
       each_peer([&](int to, int from) {
         const View<T> part = slice_of(from, done, most);
         receive(part.data, part.count, from);
         send(own.data, own.count, to);
       });
-      finish();
+      deliver();
     }
   }
 
@@ -133,7 +133,7 @@ class Group : public Deferred<Group> {
       receive(place, n, from);
       send(own, n, to);
     });
-    finish();
+    deliver();
   }
 
   /// shard (n) = the sum, in rank order, of the members' all[rank * n, rank * n + n); shard may be its own place in
@@ -158,7 +158,7 @@ class Group : public Deferred<Group> {
         receive(staged<T>(from, most), count, from);
         send(all.data + n * to + done, count, to);
       });
-      finish();
+      deliver();
       reduce_staged<T>(all.data + n * rank_ + done, shard.data + done, most, count, ReduceOp::sum);
     }
   }
@@ -181,7 +181,7 @@ class Group : public Deferred<Group> {
       each_peer([&](int to, int) { send(data.data, data.count, to); });
     else
       receive(data.data, data.count, root);
-    finish();
+    deliver();
   }
 
   /// Block i of `to` (size * n) = block rank() of member i's `from` (size * n); the two do not overlap.
@@ -204,7 +204,7 @@ class Group : public Deferred<Group> {
       receive(to.data + n * source, n, source);
       send(from.data + n * target, n, target);
     });
-    finish();
+    deliver();
   }
 
   /// One step around the ring of the members, while the caller computes: `from` (n) goes to the next member, and `to`
@@ -268,7 +268,7 @@ class Group : public Deferred<Group> {
       now_.receive_some(&incoming_[static_cast<std::size_t>(from)], sizeof(Opening), world_rank(from), opening_tag);
       now_.send(&outgoing_, head + along, world_rank(to), opening_tag);
     });
-    finish();
+    deliver();
     for (int i = 0; i < size(); ++i)
       if (!opening(i).agrees_with(outgoing_)) throw_disagreement();
     return small;
@@ -304,7 +304,7 @@ class Group : public Deferred<Group> {
     now_.receive(data, count * static_cast<std::int64_t>(sizeof(T)), world_rank(from), data_tag);
   }
   // Returns when all messages of the call have come and gone.
-  void finish() {
+  void deliver() {
     now_.finish([&] { return "did not come to the " + outgoing_.text() + " of " + rank_list(ranks_); });
   }
 
