@@ -87,12 +87,17 @@ inline std::vector<MemoryPoint> thinned(const std::vector<MemoryPoint>& points, 
 
 }  // namespace detail
 
+/// Whether a memory chart reaches up to the budget: one that is far away would leave nothing to see.
+inline bool shows_budget(const StageParts& stage, Bytes budget) { return budget <= 4 * stage.memory.total(); }
+
 /// Bytes in use over an iteration, on a scale up to the budget or the peak.
 inline std::string memory_chart(const StageParts& stage, const std::vector<MemoryPoint>& points, Seconds length,
                                 Bytes budget) {
   using detail::chart_height;
   using detail::chart_width;
-  const double top = 1.06 * static_cast<double>(std::max(budget.count, stage.memory.total().count));
+  const bool budgeted = shows_budget(stage, budget);
+  const Bytes total = stage.memory.total();
+  const double top = 1.06 * static_cast<double>(budgeted ? std::max(budget.count, total.count) : total.count);
   const auto y_of = [&](Bytes bytes) { return number(chart_height * (1 - static_cast<double>(bytes.count) / top), 1); };
   const auto x_of = [&](Seconds at) { return number(chart_width * (at / length), 1); };
   const std::vector<MemoryPoint> shown = detail::thinned(points, length);
@@ -114,12 +119,11 @@ inline std::string memory_chart(const StageParts& stage, const std::vector<Memor
     return "<path d=\"M0 " + y_of(at) + "H" + corner + "\" stroke=\"var(--" + colour +
            ")\" stroke-width=\"1.4\" fill=\"none\" stroke-dasharray=\"" + dashes + "\"/>";
   };
-  const bool fits = stage.memory.total() <= budget;
   return "<svg viewBox=\"0 0 " + corner + " " + base + "\" role=\"img\">" +
          area("workspace", [&](const MemoryPoint& p) { return kept + p.stash + p.workspace; }) +
          area("stash", [&](const MemoryPoint& p) { return kept + p.stash; }) +
-         area("kept", [&](const MemoryPoint&) { return kept; }) + line(stage.memory.total(), "text", "2 3") +
-         line(budget, fits ? "soft" : "bad", "7 4") + "</svg>";
+         area("kept", [&](const MemoryPoint&) { return kept; }) + line(total, "text", "2 3") +
+         (budgeted ? line(budget, total <= budget ? "soft" : "bad", "7 4") : "") + "</svg>";
 }
 
 }  // namespace galvatron::simulate::report

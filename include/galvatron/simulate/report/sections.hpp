@@ -110,8 +110,10 @@ inline std::string memory_section(const Simulated& s) {
     for (const MemoryPoint& point : points) in_flight = std::max(in_flight, point.in_flight);
     const Bytes total = stage.memory.total();
     out += "<div class=\"chart\"><h3>Stage " + std::to_string(i) + ": " + format_bytes(total) +
-           (total <= s.budget() ? "" : " <span class=\"bad\">over the budget</span>") + "</h3>" +
-           memory_chart(stage, points, sim.iteration, s.budget()) + "<small>states " +
+           (total > s.budget()                ? " <span class=\"bad\">over the budget</span>"
+            : shows_budget(stage, s.budget()) ? ""
+                                              : ", the budget is far above") +
+           "</h3>" + memory_chart(stage, points, sim.iteration, s.budget()) + "<small>states " +
            format_bytes(stage.memory.states) + ", stash " + format_bytes(stage.memory.stash) + " (" +
            std::to_string(in_flight) + (s.plan.virtual_stages > 1 ? " passes" : "") + " in flight), workspace " +
            format_bytes(stage.memory.workspace) +
@@ -221,8 +223,8 @@ inline std::string measurement(const Simulated& s, const Measured* measured) {
       if (counts(span.instruction.op)) out += span.end - span.begin;
     return out;
   };
-  Table table({"stage", "rank", "forwards", "measured", "backwards", "measured", "receives and waits", "measured",
-               "gradients and step", "measured", "peak", "measured"});
+  Table table({"stage", "rank", "forwards", "measured", "backwards", "measured", "receives, waits", "measured",
+               "gradients, step", "measured", "peak", "measured"});
   for (std::size_t i = 0; i < s.plan.stages.size(); ++i) {
     const auto rank = static_cast<std::size_t>(s.plan.stages[i].first_rank);
     if (rank >= measured->step.ranks.size()) continue;

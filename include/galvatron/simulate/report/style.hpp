@@ -35,7 +35,7 @@ p.lead { color: var(--text); }
 .scroll { overflow-x: auto; margin: 8px 0; -webkit-overflow-scrolling: touch; }
 table { border-collapse: collapse; font-size: 14px; font-variant-numeric: tabular-nums; min-width: 100%; }
 th, td { text-align: right; padding: 4px 10px; border-bottom: 1px solid var(--line); white-space: nowrap; }
-th { color: var(--soft); font-weight: 600; vertical-align: bottom; }
+th { color: var(--soft); font-weight: 600; vertical-align: bottom; white-space: normal; }
 th.w, td.w { text-align: left; }
 th:first-child, td:first-child { padding-left: 0; position: sticky; left: 0; background: var(--page); }
 .side td, .side th { text-align: left; white-space: normal; min-width: 116px; vertical-align: top; }
