@@ -45,8 +45,8 @@ struct Space {
   friend bool operator==(const Space&, const Space&) = default;
 };
 
-/// All that the trainer of this version carries out (InstantiatedStrategies): every strategy that can be priced, for
-/// the layers that nn/implemented.hpp names.
+/// All that the trainer of this version carries out (InstantiatedStrategies): whatever a search chooses from, for the
+/// layers that nn/implemented.hpp names.
 constexpr Space runnable_space() { return {}; }
 
 /// The pipeline degrees of a space for `ranks` ranks: divisors, ascending.
