@@ -196,7 +196,8 @@ std::vector<StrategySpec> strategies(int most_tensor, int most_data) {
                                       .data = data,
                                       .zero = zero,
                                       .recompute = recompute};
-              if (tensor <= most_tensor && data <= most_data && is_legal(spec)) out.push_back(spec);
+              const bool runs = is_instantiated(InstantiatedStrategies{}, spec);
+              if (tensor <= most_tensor && data <= most_data && runs) out.push_back(spec);
             }
       }
   return out;
