@@ -1,6 +1,6 @@
 // Checkpoints against dd: seconds to save and to resume, and how long training pauses.
 //
-//   benchmark_checkpoint [FOLDER [LAYERS [HIDDEN [ROUNDS]]]]     default: the temporary folder, 8, 768, 3
+//   benchmark_checkpoint [FOLDER [LAYERS [HIDDEN [ROUNDS]]]]     default: the temporary folder, 8, 768, 5
 //
 // Trains a GPT on two ranks, saves it, and resumes it; each time the same bytes are written with `dd conv=fsync` or
 // read with dd, and what is read is dropped from the page cache first. Of the rounds the medians count. Exits with 1
@@ -8,6 +8,7 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
@@ -54,29 +55,41 @@ struct Round {
   double bytes = 0;
 };
 
-Round measure(const Plan& plan, const ModelSpec& model, const fs::path& folder) {
+Round measure(const Plan& plan, const ModelSpec& model, const fs::path& folder, bool dd_first) {
   Round out;
-  CheapTokens tokens(plan.sequence_length, model.vocabulary());
-  train::TrainOptions options;
-  options.steps = 1;
-  options.checkpoint.folder = folder / "saved";
-  const train::TrainReport report = train::train<Strategies>(plan, model, tokens, options);
-  for (const train::CheckpointReport& rank : report.checkpoints) {
-    out.pause = std::max(out.pause, rank.copy_seconds);
-    out.save = std::max(out.save, rank.copy_seconds + rank.wait_seconds);  // nothing else goes on after the last step
+  CheapTokens tokens(model.vocabulary());
+  const auto train = [&](const char* name, std::int64_t steps, std::int64_t every) {
+    train::TrainOptions options;
+    options.steps = steps;
+    options.checkpoint = {.folder = folder / name, .every = every, .keep = 1};
+    return train::train<Strategies>(plan, model, tokens, options).checkpoints;
+  };
+  for (const train::CheckpointReport& rank : train("first", 3, 2)) {  // the third step's update waits for the copy
+    out.pause = std::max(out.pause, rank.pause_seconds);
     out.bytes += static_cast<double>(rank.bytes);
   }
-  const auto blocks = static_cast<std::int64_t>(out.bytes) / (4 << 20) + 1;
-  const std::string file = "'" + (folder / "dd.bin").string() + "'";
-  double begin = seconds();
-  shell("dd if=/dev/zero of=" + file + " bs=4M count=" + std::to_string(blocks) + " conv=fsync 2>/dev/null");
-  out.write_dd = seconds() - begin;
+  const auto save = [&] {
+    for (const train::CheckpointReport& rank : train("saved", 1, 0)) out.save = std::max(out.save, rank.wait_seconds);
+  };
+  // Into a new folder, as checkpoints are: file systems put those elsewhere, on blocks that may not have been used yet.
+  const fs::path copies = folder / "dd" / "copies";
+  const auto write_dd = [&] {
+    fs::create_directories(copies);
+    const double begin = seconds();
+    for (int rank = 0; rank < plan.ranks(); ++rank)
+      shell("dd if='" + (folder / "first" / train::checkpoint_name(3) / train::shard_name(rank)).string() + "' of='" +
+            (copies / std::to_string(rank)).string() + "' bs=4M conv=fsync 2>/dev/null");
+    out.write_dd = seconds() - begin;
+  };
+  if (dd_first) write_dd();
+  save();
+  if (!dd_first) write_dd();
 
   drop_from_cache(folder);
-  begin = seconds();
-  shell("dd if=" + file + " of=/dev/null bs=4M 2>/dev/null");
+  double begin = seconds();
+  for (int rank = 0; rank < plan.ranks(); ++rank)
+    shell("dd if='" + (copies / std::to_string(rank)).string() + "' of=/dev/null bs=4M 2>/dev/null");
   out.read_dd = seconds() - begin;
-  fs::remove(folder / "dd.bin");
 
   begin = seconds();
   const auto checkpoint = value_or_throw(train::Checkpoint::open(folder / "saved", model));
@@ -93,7 +106,9 @@ Round measure(const Plan& plan, const ModelSpec& model, const fs::path& folder) 
     world.everybody().barrier();
     if (world.rank() == 0) out.resume = opened + seconds() - start;
   });
-  fs::remove_all(folder / "saved");
+  for (const auto& entry : fs::directory_iterator(folder)) fs::remove_all(entry.path());
+  std::printf("  save %.3f s (dd %.3f)  resume %.3f s (dd %.3f)  pause %.4f s\n", out.save, out.write_dd, out.resume,
+              out.read_dd, out.pause);
   return out;
 }
 
@@ -110,15 +125,15 @@ int benchmark(int argc, char** argv) {
   Plan plan;
   plan.model = model.name;
   plan.cluster = "host";
-  plan.global_batch = 2;
-  plan.sequence_length = 16;
+  plan.global_batch = 4;
+  plan.sequence_length = 64;
   plan.stages = {{0, static_cast<int>(model.blocks.size()) - 1, 0, 2}};
   plan.layers.assign(model.blocks.size(), spec);
   plan.embedding = plan.head = spec;
 
   std::vector<Round> rounds;
   try {
-    for (int i = 0; i < number(4, 3); ++i) rounds.push_back(measure(plan, model, folder));
+    for (int i = 0; i < number(4, 5); ++i) rounds.push_back(measure(plan, model, folder, i % 2 == 0));
   } catch (...) {
     fs::remove_all(folder);
     throw;

@@ -157,14 +157,14 @@ void add_files_json(nlohmann::ordered_json& out, const RunFileArguments& a, cons
   out["checkpoint"] = a.checkpoint;
   out["checkpoints_written"] = report.checkpoints.front().count;
   out["checkpoint_bytes"] = nlohmann::ordered_json::array();
-  for (const char* key : {"checkpoint_copy_seconds", "checkpoint_wait_seconds", "checkpoint_write_seconds"})
+  for (const char* key : {"checkpoint_pause_seconds", "checkpoint_wait_seconds", "checkpoint_write_seconds"})
     out[key] = 0.0;
   const auto largest = [&](const char* key, double seconds) {
     out[key] = std::max(out[key].template get<double>(), seconds);
   };
   for (const train::CheckpointReport& rank : report.checkpoints) {
     out["checkpoint_bytes"].push_back(rank.bytes);
-    largest("checkpoint_copy_seconds", rank.copy_seconds);
+    largest("checkpoint_pause_seconds", rank.pause_seconds);
     largest("checkpoint_wait_seconds", rank.wait_seconds);
     largest("checkpoint_write_seconds", rank.write_seconds);
   }
@@ -174,13 +174,13 @@ std::string files_text(const RunFileArguments& a, const train::TrainReport& repo
   std::string out;
   if (!a.checkpoint.empty()) {
     Bytes bytes;
-    double copy = 0;
+    double pause = 0;
     for (const train::CheckpointReport& rank : report.checkpoints) {
       bytes = bytes + Bytes{rank.bytes};
-      copy = std::max(copy, rank.copy_seconds);
+      pause = std::max(pause, rank.pause_seconds);
     }
     out += "  checkpoints  " + a.checkpoint + ": " + text_of(report.checkpoints.front().count) + " of " +
-           format_bytes(bytes) + ", for which training paused " + format_seconds({copy}) + "\n";
+           format_bytes(bytes) + ", for which training paused " + format_seconds({pause}) + "\n";
   }
   if (!a.metrics.empty()) out += "  metrics      " + a.metrics + "\n";
   if (!a.tensorboard.empty()) out += "  tensorboard  " + a.tensorboard + "\n";

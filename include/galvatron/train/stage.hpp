@@ -3,6 +3,7 @@
 
 #include <cmath>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <numeric>
 #include <utility>
@@ -99,6 +100,9 @@ class Stage {
   /// Tells `observer` about every instruction from now on; null: nobody.
   void observe(InstructionObserver* observer) { observer_ = observer; }
 
+  /// Calls `before` in every step, when the parameters and moments are about to change.
+  void before_update(std::function<void()> before) { before_update_ = std::move(before); }
+
   /// Calls `visit` for every parameter store on this rank.
   void visit(const nn::StoreVisitor& visitor) {
     for_layers([&](nn::Layer<T>& layer) { layer.visit(visitor); });
@@ -161,6 +165,7 @@ class Stage {
     result_.loss = sums[0] * plan_.token_weight;
     result_.gradient_norm = std::sqrt(sums[1]);
     if (!result_.is_finite()) return;
+    if (before_update_) before_update_();
     if (clip > 0 && result_.gradient_norm > clip)
       hyper.gradient_scale = static_cast<float>(clip / result_.gradient_norm);
     for_layers([&](nn::Layer<T>& layer) { layer.update(hyper); });
@@ -171,6 +176,7 @@ class Stage {
   std::vector<schedule::Instruction> program_;
   std::vector<std::unique_ptr<Chunk<D, W, T>>> chunks_;
   G* everybody_ = nullptr;
+  std::function<void()> before_update_;
   BatchSource* source_ = nullptr;
   InstructionObserver* observer_ = nullptr;
   std::int64_t step_ = 0;

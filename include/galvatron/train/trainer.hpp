@@ -124,9 +124,11 @@ void train_rank(W& world, const PinnedRank& pin, const Plan& plan, const ModelSp
   else
     stage.initialise(options.initial ? options.initial : nn::initial_values(options.seed));
   std::optional<Checkpointer<device::Host, W, decltype(stage)>> checkpointer;
-  if (!options.checkpoint.folder.empty())
+  if (!options.checkpoint.folder.empty()) {
     checkpointer.emplace(options.checkpoint, training_state(plan, model, options), device, world, stage,
                          model.vocabulary(), [&pin] { pin.release_calling_thread(); });
+    stage.before_update([&checkpointer] { checkpointer->before_update(); });
+  }
   if (options.recorder != nullptr) stage.observe(&options.recorder->rank(world.rank()));
   world.everybody().barrier();
   auto last = std::chrono::steady_clock::now();

@@ -1,15 +1,17 @@
 // Checkpointer: a rank's side of writing checkpoints while training goes on.
 //
-//   training   | step 100 | copy | step 101 | step 102 | step 103 | ...
-//   writing                      | shard, checksum, fsync | all ranks' shards are there: manifest, new name |
+//   training   | step 100 | forward, backward of step 101 | update | step 102 | step 103 | ...
+//   writing               | copy | shard, checksum, fsync .................... | manifest, new name |
 //
-// Whether all shards are there the ranks tell each other after a step, so that nothing but the training thread ever
-// talks to other ranks.
+// Masters and moments change in the update only, so the copy is taken while the next step computes; its update waits
+// until the copy is there. Whether all shards are there the ranks tell each other after a step, so that nothing but the
+// training thread ever talks to other ranks.
 #pragma once
 
 #include <fcntl.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <chrono>
 #include <cstddef>
@@ -45,7 +47,7 @@ struct CheckpointOptions {
 struct CheckpointReport {
   std::int64_t count = 0;
   std::int64_t bytes = 0;    ///< of this rank's file, and of the copy in memory
-  double copy_seconds = 0;   ///< training stood still, all checkpoints together
+  double pause_seconds = 0;  ///< updates waited for the copy, all checkpoints together
   double wait_seconds = 0;   ///< training waited for the checkpoint before, or at the end for the last
   double write_seconds = 0;  ///< beside training, without the manifest
 };
@@ -115,6 +117,14 @@ class Checkpointer {
     everybody_->barrier();
   }
 
+  /// Before every update: returns when the copy of the state before it is there.
+  void before_update() {
+    if (!copying_) return;
+    const double begin = seconds();
+    copying_.wait(true);
+    report_.pause_seconds += seconds() - begin;
+  }
+
   [[nodiscard]] const CheckpointReport& report() const { return report_; }
 
  private:
@@ -135,15 +145,16 @@ class Checkpointer {
 
   void save(std::int64_t steps) {
     wait();
-    const double begin = seconds();
-    snapshot_.take(device_, stage_);
-    report_.copy_seconds += seconds() - begin;
     ++report_.count;
     training_.step = steps;
     pending_ = true;
+    copying_ = true;
     const auto path = unfinished(options_.folder / checkpoint_name(steps)) / shard_name(rank_);
     thread_.post([this, path](const std::stop_token& stop) -> Result<void> {
       const double start = seconds();
+      snapshot_.take(device_, stage_);
+      copying_ = false;
+      copying_.notify_all();
       auto file = detail::write_shard(path, snapshot_.bytes(), stop);
       if (!file) return tl::unexpected<Error>(std::move(file.error()));
       file_ = std::move(*file);
@@ -188,7 +199,8 @@ class Checkpointer {
   int ranks_;
   typename W::Group* everybody_ = nullptr;
   Snapshot snapshot_;
-  bool pending_ = false;  ///< a checkpoint is being written
+  bool pending_ = false;               ///< a checkpoint is being written
+  std::atomic<bool> copying_ = false;  ///< the state is being read
   CheckpointReport report_;
   std::vector<double> facts_;
   CheckpointFile file_;  ///< read when the thread is idle

@@ -99,7 +99,8 @@ class Snapshot {
     std::memcpy(image_.data, header.data(), header.size());
   }
 
-  /// Copies the state as it is now, with the device that owns it.
+  /// Copies the state as it is now, with the device that owns it. Another thread may compute beside it, and change
+  /// neither masters nor moments.
   template <class D, class Stage>
   void take(D& device, Stage& stage) {
     std::int64_t at = header_;
