@@ -151,7 +151,9 @@ class Search {
     limits.work = std::max<std::int64_t>(0, (most_work - work_) / static_cast<std::int64_t>(group));
     out.searched = true;
     if (labels == core_pass && options_.algorithm == Algorithm::exact) {
-      limits.labels = std::min<std::size_t>(48, options_.labels);
+      // Many stages join in many ways: fewer labels of each will do.
+      const std::size_t some = std::clamp<std::size_t>(192 / static_cast<std::size_t>(c.stages()), 6, 48);
+      limits.labels = std::min(some, options_.labels);
       out.found = CoreProblem(c.problem, 8).fastest(upper, limits, &team_, out.work);
       out.proven = false;
       return out;
