@@ -12,9 +12,10 @@
 namespace galvatron::nn {
 
 /// @tparam Kinds  see layer.hpp; what is recomputed is a number like the degrees, since it hardly changes the code
-template <class D, class G, class T, class Kinds>
+/// @tparam Arithmetic  of the block, such as Block
+template <class D, class G, class T, class Kinds, template <class, class, class, SequenceKind> class Arithmetic = Block>
 class BlockLayer final : public Layer<T> {
-  using Body = Block<D, G, T, Kinds::sequence>;
+  using Body = Arithmetic<D, G, T, Kinds::sequence>;
 
  public:
   /// @param number  the layer's number in the model (the embedding is 0)
@@ -24,7 +25,7 @@ class BlockLayer final : public Layer<T> {
         store_(context_, states, body_.layout()),
         number_(number),
         again_(context.spec.recompute == RecomputeKind::full),
-        splits_(splits_backward(context.spec.recompute)) {}
+        splits_(Body::splits && splits_backward(context.spec.recompute)) {}
 
   void take_stash(device::Region& stash, int slots, int postponed) override {
     inputs_.clear();
