@@ -32,7 +32,7 @@ inline ModelSpec vit(int layers) {
 /// The tokens of `Tokens`, some of which are hidden by token 96.
 class MaskedTokens final : public train::BatchSource {
  public:
-  explicit MaskedTokens(std::int64_t sequence) : sequence_(sequence), tokens_(sequence) {}
+  explicit MaskedTokens(std::int64_t tokens) : sequence_(tokens), tokens_(tokens) {}
   void inputs(std::int64_t step, std::int64_t first, std::int64_t samples, train::SequenceRange range,
               View<std::int32_t> out) override {
     tokens_.inputs(step, first, samples, range, out);
