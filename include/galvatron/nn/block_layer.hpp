@@ -35,8 +35,8 @@ class BlockLayer final : public Layer<T> {
       inputs_.push_back(stash.take<T>(context_.rows_local() * hidden()));
       if (!again_) internals_.push_back(body_.take_internals(stash));
     }
-    if (splits_)
-      for (int i = 0; i < postponed; ++i) postponed_.push_back(body_.take_postponed(stash));
+    if constexpr (Body::splits)
+      for (int i = 0; splits_ && i < postponed; ++i) postponed_.push_back(body_.take_postponed(stash));
   }
   View<T> input(int slot) override { return inputs_[static_cast<std::size_t>(slot)]; }
   View<std::int32_t> tokens(int) override { return {}; }
@@ -58,16 +58,19 @@ class BlockLayer final : public Layer<T> {
   }
 
   void backward_input(int slot, int kept, View<T> d) override {
-    if (splits_) {
-      const device::Scope scope(context_.workspace);
-      body_.backward_input(store_.acquire(), input(slot), internals(slot), postponed(kept), d);
-    } else {
-      backward(slot, d);
+    if constexpr (Body::splits) {
+      if (splits_) {
+        const device::Scope scope(context_.workspace);
+        body_.backward_input(store_.acquire(), input(slot), internals(slot), postponed(kept), d);
+        return;
+      }
     }
+    backward(slot, d);
   }
 
   void backward_weight(int slot, int kept) override {
-    if (splits_) {
+    if constexpr (Body::splits) {
+      if (!splits_) return;
       const device::Scope scope(context_.workspace);
       const View<float> gradients = store_.open_gradients();
       body_.backward_weight(gradients, input(slot), internals(slot), postponed(kept));
