@@ -20,8 +20,7 @@
 #include <galvatron/strategy/registry.hpp>
 #include <galvatron/strategy/space.hpp>
 #include <galvatron/strategy/text.hpp>
-#include <galvatron/train/data/batches.hpp>
-#include <galvatron/train/data/token_source.hpp>
+#include <galvatron/train/data/open.hpp>
 
 #include "commands.hpp"
 #include "launcher.hpp"
@@ -57,6 +56,7 @@ struct TrainArguments {
   RunFileArguments files;
   std::string trace;
   std::string report;
+  std::int64_t mask_token = -1;  // negative: the last of the vocabulary
 };
 
 [[noreturn]] void refuse(const std::string& message) { throw Failure(ErrorKind::usage, message); }
@@ -84,7 +84,8 @@ Options::Outcome read(const Arguments& arguments, TrainArguments& a, Common& com
   options.text("--save-plan", a.save_plan, "FILE", "with --auto: write the plan here");
   options.text("--save-cluster", a.save_cluster, "FILE", "with --auto: write the profile here, as a cluster file");
   options.section("Training");
-  options.require(options.texts("--data", a.data, "FILE...", "texts (bytes are tokens) or .bin token files"));
+  options.require(options.texts("--data", a.data, "FILE...",
+                                "texts (bytes are tokens), .bin token files, or .images files for models of images"));
   options.require(options.integer("--steps", a.steps, 1, 10'000'000, "steps to train"));
   TrainingConstants& c = a.constants;
   options.number("--lr", c.learning_rate, 0, 1e3, "learning rate after warm-up (default: 0.001)");
@@ -94,6 +95,8 @@ Options::Outcome read(const Arguments& arguments, TrainArguments& a, Common& com
   options.number("--weight-decay", c.weight_decay, 0, 1e3, "of AdamW (default: 0.1)");
   options.number("--clip", c.clip, 0, 1e9, "largest gradient norm, 0 for no clipping (default: 1)");
   options.integer("--seed", c.seed, 0, std::int64_t{1} << 62, "of initial values and of the data's order (default: 1)");
+  options.integer("--mask-token", a.mask_token, 0, (std::int64_t{1} << 31) - 1,
+                  "what hides a token from a masked language model (default: the last of the vocabulary)");
   add_start_options(options, a.files);
   options.section("Machine");
   options.choice("--device", a.device, {"host", "cuda"}, "what to compute on (default: host)");
@@ -412,13 +415,12 @@ void train(const Arguments& arguments, Common& common, Launcher& launcher) {
     a.ranks = launcher.ranks();
   }
 
-  std::optional<galvatron::train::TokenSource> tokens;
+  std::optional<galvatron::train::Data> data;
   const auto open_data = [&](const ModelSpec& model, std::int64_t sequence) {
     const std::vector<std::filesystem::path> paths(a.data.begin(), a.data.end());
-    tokens = value_or_throw(
-        galvatron::train::TokenSource::open(paths, {.sequence = sequence,
-                                                    .vocabulary = model.vocabulary(),
-                                                    .seed = static_cast<std::uint64_t>(a.constants.seed)}));
+    data = value_or_throw(galvatron::train::Data::open(
+        paths, model,
+        {.sequence = sequence, .seed = static_cast<std::uint64_t>(a.constants.seed), .mask_token = a.mask_token}));
   };
   Prepared prepared;
   if (a.automatic) {
@@ -429,7 +431,7 @@ void train(const Arguments& arguments, Common& common, Launcher& launcher) {
   }
   const Plan& plan = prepared.plan;
   check_runnable(plan);
-  if (resumed) check_continues(*resumed, plan, tokens->tokens(), a.steps);
+  if (resumed) check_continues(*resumed, plan, data->size(), a.steps);
 
   Outcome outcome;
   outcome.plan = plan;
@@ -456,7 +458,7 @@ void train(const Arguments& arguments, Common& common, Launcher& launcher) {
   options.adam.weight_decay = static_cast<float>(c.weight_decay);
   options.clip = c.clip;
   options.seed = static_cast<std::uint64_t>(c.seed);
-  options.data_tokens = tokens->tokens();
+  options.data_tokens = data->size();
   RunFiles files(a.files, prepared.model, launcher.shows());
   files.apply(options);
   std::optional<galvatron::train::Recorder> recorder;
@@ -472,8 +474,8 @@ void train(const Arguments& arguments, Common& common, Launcher& launcher) {
                       text_of(step.step + 1) + "/" + text_of(a.steps),
                       {loss, format_count(step.tokens_per_second) + " tokens/s"});
     };
-    galvatron::train::TokenBatches batches(*tokens, plan.global_batch);
-    outcome.report = launcher.train(plan, prepared.model, batches, options);
+    const auto batches = data->batches(plan.global_batch);
+    outcome.report = launcher.train(plan, prepared.model, *batches, options);
   }
   if (!launcher.shows()) return;
   for (const cost::StageMemory& memory : outcome.report.measured_memory) outcome.measured.push_back(memory.total());

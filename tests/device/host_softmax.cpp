@@ -23,7 +23,8 @@ void check(std::mt19937& random, int threads, std::int64_t rows, std::int64_t vo
   const float scale = 0.25F;
   std::vector<std::vector<T>> logits;
   for (std::int64_t s = 0; s < shards; ++s) logits.push_back(random_tensor<T>(random, rows * columns, range));
-  const auto targets = random_tokens(random, rows, static_cast<std::int32_t>(vocabulary));
+  auto targets = random_tokens(random, rows, static_cast<std::int32_t>(vocabulary));
+  for (std::int64_t row = 2; row < rows; row += 4) targets[at(row)] = -1;  // has none
   const auto logit = [&](std::int64_t row, std::int64_t token) {
     return static_cast<double>(logits[at(token / columns)][at(row * columns + token % columns)]);
   };
@@ -36,7 +37,7 @@ void check(std::mt19937& random, int threads, std::int64_t rows, std::int64_t vo
     double sum = 0;
     for (std::int64_t t = 0; t < vocabulary; ++t) sum += std::exp(logit(row, t) - maximum);
     expected_lse[at(row)] = maximum + std::log(sum);
-    expected_loss += expected_lse[at(row)] - logit(row, targets[at(row)]);
+    if (targets[at(row)] >= 0) expected_loss += expected_lse[at(row)] - logit(row, targets[at(row)]);
   }
   std::vector<float> stats(at(shards * rows * 3));
   for (std::int64_t s = 0; s < shards; ++s)
@@ -50,7 +51,7 @@ void check(std::mt19937& random, int threads, std::int64_t rows, std::int64_t vo
   for (std::int64_t s = 0; s < shards; ++s) {
     std::vector<double> expected(at(rows * columns), 0.0);
     for (std::int64_t row = 0; row < rows; ++row)
-      for (std::int64_t i = 0; i < valid_of(s); ++i) {
+      for (std::int64_t i = 0; i < valid_of(s) && targets[at(row)] >= 0; ++i) {
         const std::int64_t token = s * columns + i;
         expected[at(row * columns + i)] =
             static_cast<double>(scale) *
@@ -98,4 +99,22 @@ TEST_CASE("logits far apart neither overflow nor vanish") {
   CHECK(logits[0] == 0.0F);
   CHECK(logits[3] == 0.0F);
   CHECK(std::isfinite(logits[1]));
+}
+
+TEST_CASE("a row without a target has no loss, but numbers that are none do not go unseen") {
+  TestHost host(1);
+  const std::vector<std::int32_t> targets{-1};
+  for (const float logit : {1.0F, INFINITY, NAN}) {
+    CAPTURE(logit);
+    std::vector<float> logits{0.5F, logit, 0.25F};
+    std::vector<float> stats(3);
+    std::vector<float> lse(1);
+    double loss = 0;
+    host->softmax_statistics(1, 3, 3, 0, view(logits), view(targets), view(stats));
+    host->softmax_merge(1, 1, view(stats), view(lse), loss);
+    if (std::isfinite(logit))
+      CHECK(loss == 0.0);
+    else
+      CHECK_FALSE(std::isfinite(loss));
+  }
 }

@@ -14,6 +14,7 @@
 #include <galvatron/cost/layer.hpp>
 #include <galvatron/device/dry/dry.hpp>
 #include <galvatron/model/build.hpp>
+#include <galvatron/model/build_mixed.hpp>
 #include <galvatron/nn/make_layer.hpp>
 #include <galvatron/strategy/legality.hpp>
 #include <galvatron/strategy/text.hpp>
@@ -40,6 +41,15 @@ ModelSpec small_llama() {
                          .vocabulary = 777,
                          .positions = 512,
                          .head_dim = 8});
+}
+
+ModelSpec small_bert() {
+  return bert("bert", {.layers = 3, .hidden = 96, .heads = 24, .vocabulary = 777, .positions = 512});
+}
+
+// 3 x 3 or 7 x 7 patches and a class token.
+ModelSpec small_vit(int across) {
+  return vit("vit", {.layers = 3, .hidden = 96, .heads = 24, .image = 4 * across, .patch = 4, .classes = 70});
 }
 
 // How often each operation happens; those of adamw and norm_squared are elements, since a shard may be stepped or
@@ -203,10 +213,28 @@ std::vector<StrategySpec> strategies(int most_tensor, int most_data) {
   return out;
 }
 
+// Ranks of a stage that do what the formulas say. Of images that are cut, the first rank has the class tokens: a
+// classifier works there, and an embedding more elsewhere.
+std::vector<int> counted_ranks(const LayerSpec& layer, const StrategySpec& spec) {
+  const bool uneven = layer.class_token && spec.sequence == SequenceKind::megatron;
+  // The formulas are of the last rank of a ring.
+  const int first = spec.sequence == SequenceKind::ring ? (spec.context - 1) * spec.tensor : 0;
+  std::vector<int> out;
+  if (!uneven || layer.kind == LayerKind::head) out.push_back(first);
+  if (spec.ranks() > first + 1 && (!uneven || layer.kind == LayerKind::embedding)) out.push_back(spec.ranks() - 1);
+  return out;
+}
+
+struct Samples {
+  int microbatch;
+  int sequence;
+};
+
 // Runs every layer kind of the model under every strategy and batch; returns how many.
-int check_model(const ModelSpec& model, int stages, bool splits_backward = false) {
+int check_model(const ModelSpec& model, int stages, bool splits_backward = false,
+                const std::vector<Samples>& batches = {{24, 24}, {24, 96}, {48, 120}}) {
   int checked = 0;
-  for (const auto& [microbatch, sequence] : {std::pair{24, 24}, {24, 96}, {48, 120}})
+  for (const auto& [microbatch, sequence] : batches)
     for (const Precision precision : {Precision::fp32, Precision::bf16})
       for (const StrategySpec& spec : strategies(8, 8))
         for (const LayerSpec& layer : {model.embedding, model.blocks[1], model.head}) {
@@ -217,11 +245,7 @@ int check_model(const ModelSpec& model, int stages, bool splits_backward = false
                                   .microbatches = 2,
                                   .stages = stages,
                                   .splits_backward = splits_backward};
-          // The formulas are of the last rank of a ring.
-          const int first = spec.sequence == SequenceKind::ring ? (spec.context - 1) * spec.tensor : 0;
-          std::vector<int> ranks{first};
-          if (spec.ranks() > first + 1) ranks.push_back(spec.ranks() - 1);
-          for (const int local : ranks) {
+          for (const int local : counted_ranks(layer, spec)) {
             const std::string found = precision == Precision::fp32
                                           ? differences<float>(model, layer, spec, batch, local)
                                           : differences<bfloat16>(model, layer, spec, batch, local);
@@ -259,6 +283,17 @@ TEST_CASE("The formulas of a Llama model count what its layers do and take, byte
 TEST_CASE("The formulas count a backward in two parts, and what lies between them") {
   CHECK(check_model(small_gpt(), 2, true) > 3000);
   CHECK(check_model(small_llama(), 2, true) > 3000);
+  CHECK(check_model(small_bert(), 2, true, {{24, 24}}) > 1000);  // whose backward stays in one
+}
+
+TEST_CASE("The formulas of a BERT model count what its layers do and take, byte for byte") {
+  CHECK(check_model(small_bert(), 1) > 3000);
+  CHECK(check_model(small_bert(), 2) > 3000);
+}
+
+TEST_CASE("The formulas of a ViT model count what its layers do and take, byte for byte") {
+  CHECK(check_model(small_vit(3), 1, false, {{24, 10}}) > 800);
+  CHECK(check_model(small_vit(7), 2, true, {{48, 50}}) > 800);
 }
 
 TEST_CASE("The comparison with the formulas sees one operation or one byte too many") {

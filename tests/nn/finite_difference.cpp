@@ -10,6 +10,7 @@
 #include <doctest/doctest.h>
 
 #include <galvatron/model/build.hpp>
+#include <galvatron/model/build_mixed.hpp>
 #include <galvatron/strategy/legality.hpp>
 #include <galvatron/strategy/text.hpp>
 
@@ -44,6 +45,16 @@ LayerSpec llama_layer(LayerKind kind) {
   layer.kind = kind;
   return layer;
 }
+LayerSpec bert_layer(LayerKind kind) {
+  const ModelSpec model =
+      bert("bert", {.layers = 2, .hidden = 32, .heads = 4, .vocabulary = 83, .positions = 128, .norm_epsilon = 1e-5});
+  return kind == LayerKind::embedding ? model.embedding : kind == LayerKind::head ? model.head : model.blocks[0];
+}
+LayerSpec vit_layer(LayerKind kind) {
+  const ModelSpec model =
+      vit("vit", {.layers = 2, .hidden = 32, .heads = 4, .image = 6, .patch = 2, .classes = 83, .norm_epsilon = 1e-5});
+  return kind == LayerKind::embedding ? model.embedding : model.head;
+}
 // Neither family: what the families never combine.
 LayerSpec mixed_block() {
   LayerSpec layer = llama_layer(LayerKind::block);
@@ -71,10 +82,11 @@ template <class T>
 Parameters random_parameters(std::mt19937& random, const LayerSpec& layer) {
   Parameters out;
   for (const ParameterPart part : {ParameterPart::table, ParameterPart::rest}) {
-    if (part == ParameterPart::table && layer.kind == LayerKind::block) continue;
+    if (part == ParameterPart::table && (layer.kind == LayerKind::block || layer.patch_width > 0)) continue;
     for (const ParameterTensor& tensor : parameter_layout(layer, part, 1, 1)) {
-      const bool table = tensor.name == ParameterName::table;
-      const std::int64_t count = table ? layer.vocabulary * layer.hidden : tensor.count();
+      const std::int64_t count = tensor.name == ParameterName::table         ? layer.vocabulary * layer.hidden
+                                 : tensor.name == ParameterName::logits_bias ? layer.vocabulary
+                                                                             : tensor.count();
       const bool gamma = tensor.init == ParameterInit::one;
       const double deviation = tensor.columns > 1 ? 1.0 / std::sqrt(static_cast<double>(layer.hidden)) : 0.2;
       out[tensor.name] = random_tensor<T>(random, count, gamma ? 1.0 : 0.0, deviation);
@@ -89,18 +101,28 @@ LayerInput random_input(std::mt19937& random, const LayerSpec& layer, test::Toke
   in.shape = shape;
   in.x = random_tensor<T>(random, shape.rows() * layer.hidden, 0.1, 1.0);
   in.dy = random_tensor<T>(random, shape.rows() * layer.hidden, 0.0, 1.0);
+  if (layer.patch_width > 0)
+    in.patches = random_tensor<T>(random, (shape.rows() - shape.samples) * layer.patch_width, 0.0, 1.0);
   std::uniform_int_distribution<std::int32_t> token(0, static_cast<std::int32_t>(layer.vocabulary) - 1);
-  in.tokens.resize(test::reference::at(shape.rows()));
+  const bool classes = layer.kind == LayerKind::head && layer.head == HeadKind::classifier;
+  in.tokens.resize(test::reference::at(classes ? shape.samples : layer.patch_width > 0 ? 0 : shape.rows()));
   for (std::int32_t& t : in.tokens) t = token(random);
+  if (layer.kind == LayerKind::head && layer.head == HeadKind::masked_language)
+    for (std::size_t i = 0; i < in.tokens.size(); i += 3) in.tokens[i] = -1;  // not to be found out
   in.token_weight = 1.0 / static_cast<double>(shape.rows());
   return in;
+}
+
+Tensor embedding(const LayerSpec& layer, const Parameters& p, const LayerInput& in) {
+  return layer.patch_width > 0 ? test::reference::image_embedding(layer, in.shape, p, in.patches)
+                               : test::reference::embedding(layer, in.shape, p, in.tokens);
 }
 
 // The scalar whose gradients the layer computes: y . dy of a block or an embedding, the weighted loss of a head.
 double scalar(const LayerSpec& layer, const Parameters& p, const LayerInput& in) {
   if (layer.kind == LayerKind::head) return in.token_weight * test::reference::head(layer, p, in.x, in.tokens);
-  const Tensor y = layer.kind == LayerKind::block ? test::reference::block(layer, in.shape, p, in.x)
-                                                  : test::reference::embedding(layer, in.shape, p, in.tokens);
+  const Tensor y =
+      layer.kind == LayerKind::block ? test::reference::block(layer, in.shape, p, in.x) : embedding(layer, p, in);
   double sum = 0;
   for (std::size_t i = 0; i < y.size(); ++i) sum += y[i] * in.dy[i];
   return sum;
@@ -148,7 +170,7 @@ struct Reference {
 Reference reference_of(std::mt19937& random, const LayerSpec& layer, Parameters p, LayerInput in) {
   Reference out;
   if (layer.kind == LayerKind::block) out.y = test::reference::block(layer, in.shape, p, in.x);
-  if (layer.kind == LayerKind::embedding) out.y = test::reference::embedding(layer, in.shape, p, in.tokens);
+  if (layer.kind == LayerKind::embedding) out.y = embedding(layer, p, in);
   if (layer.kind == LayerKind::head) out.loss = test::reference::head(layer, p, in.x, in.tokens);
   const auto f = [&] { return scalar(layer, p, in); };
   if (layer.kind != LayerKind::embedding) out.input = derivatives(random, in.x, f);
@@ -257,22 +279,36 @@ TEST_CASE("A Llama block with grouped queries agrees with finite differences in 
   compare<bfloat16>(llama_layer(LayerKind::block), {.sequence = 12, .samples = 2}, bf16);
 }
 
+TEST_CASE("A BERT block agrees with finite differences in double precision") {
+  compare<float>(bert_layer(LayerKind::block), {.sequence = 72, .samples = 2}, fp32);
+  compare<bfloat16>(bert_layer(LayerKind::block), {.sequence = 12, .samples = 2}, bf16);
+}
+
 TEST_CASE("A block of LayerNorm, rotary positions, SwiGLU with biases and two-way attention agrees too") {
   compare<float>(mixed_block(), {.sequence = 24, .samples = 4}, fp32);
   compare<bfloat16>(mixed_block(), {.sequence = 12, .samples = 2}, bf16);
 }
 
 TEST_CASE("The embeddings agree with finite differences in double precision") {
-  for (const LayerSpec& layer : {gpt_layer(LayerKind::embedding), llama_layer(LayerKind::embedding)}) {
+  for (const LayerSpec& layer :
+       {gpt_layer(LayerKind::embedding), llama_layer(LayerKind::embedding), bert_layer(LayerKind::embedding)}) {
     compare<float>(layer, {.sequence = 72, .samples = 6}, fp32);
     compare<bfloat16>(layer, {.sequence = 72, .samples = 6}, bf16);
   }
 }
 
 TEST_CASE("The heads agree with finite differences in double precision, also beyond one chunk of tokens") {
-  for (const LayerSpec& layer : {gpt_layer(LayerKind::head), llama_layer(LayerKind::head)}) {
+  for (const LayerSpec& layer :
+       {gpt_layer(LayerKind::head), llama_layer(LayerKind::head), bert_layer(LayerKind::head)}) {
     compare<float>(layer, {.sequence = 12, .samples = 2}, fp32);
     compare<float>(layer, {.sequence = 120, .samples = 6}, fp32);
     compare<bfloat16>(layer, {.sequence = 12, .samples = 2}, bf16);
+  }
+}
+
+TEST_CASE("The ends of a model of images agree with finite differences in double precision") {
+  for (const LayerSpec& layer : {vit_layer(LayerKind::embedding), vit_layer(LayerKind::head)}) {
+    compare<float>(layer, {.sequence = 10, .samples = 6}, fp32);
+    compare<bfloat16>(layer, {.sequence = 10, .samples = 6}, bf16);
   }
 }

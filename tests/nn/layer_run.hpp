@@ -1,6 +1,7 @@
 // Runs one layer forward and backward on rank threads, and puts the ranks' parts together as whole tensors.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -38,7 +39,8 @@ using ComparedStrategies = TypeList<
 struct LayerInput {
   Tokens shape;
   Tensor x;                          ///< (rows, H)
-  std::vector<std::int32_t> tokens;  ///< (rows)
+  std::vector<std::int32_t> tokens;  ///< (rows); of a classifier (b)
+  Tensor patches;                    ///< ((S - 1) * b, P), of an embedding of images
   Tensor dy;                         ///< (rows, H)
   double token_weight = 1;           ///< of a head's loss
 };
@@ -142,10 +144,19 @@ LayerOutput run_layer(const LayerSpec& layer, const StrategySpec& spec, const Pa
       samples[0].sequence_end = in.shape.sequence;
     }
     const std::int64_t tokens = layout.pieces() * part[0].tokens();
-    if (layer.kind != LayerKind::block)
+    if (layer.patch_width > 0) {
+      std::vector<Region> patches = part;  // without the class tokens
+      patches[0].sequence_begin = std::max<std::int64_t>(part[0].sequence_begin - 1, 0);
+      patches[0].sequence_end = part[0].sequence_end - 1;
+      detail::take_part(patches, in.shape.samples, layer.patch_width, in.patches, made->patches(0));
+    } else if (layer.kind == LayerKind::head && layer.head == HeadKind::classifier) {
+      for (std::int64_t i = part[0].batch_begin; i < part[0].batch_end; ++i)
+        made->tokens(0)[i - part[0].batch_begin] = in.tokens[reference::at(i)];
+    } else if (layer.kind != LayerKind::block) {
       detail::for_each_row(samples, in.shape.samples, [&](std::int64_t from, std::int64_t to) {
         made->tokens(0)[from] = in.tokens[reference::at(to)];
       });
+    }
     if (layer.kind != LayerKind::embedding) detail::take_part(part, in.shape.samples, h, in.x, made->input(0));
     const View<T> y = boundary.take<T>(tokens * h);
     const View<T> d = boundary.take<T>(tokens * h);

@@ -113,7 +113,7 @@ inline Tensor attention(const LayerSpec& layer, Tokens tokens, const Tensor& qkv
   return out;
 }
 
-/// GELU (tanh approximation) of (rows, ffn), or SwiGLU of (rows, gate | up).
+/// GELU (tanh approximation) of (rows, f), or SwiGLU of (rows, gate | up), of an MLP of width f.
 inline Tensor activation(const LayerSpec& layer, const Tensor& u) {
   const std::int64_t f = layer.ffn;
   const std::int64_t rows = static_cast<std::int64_t>(u.size()) / layer.ffn_inputs();
@@ -133,17 +133,23 @@ inline Tensor activation(const LayerSpec& layer, const Tensor& u) {
 inline Tensor block(const LayerSpec& layer, Tokens tokens, const Parameters& p, const Tensor& x) {
   using Name = ParameterName;
   const std::int64_t h = layer.hidden;
-  Tensor qkv = linear(norm(layer, x, p.at(Name::norm1_gamma), find(p, Name::norm1_beta)), p.at(Name::qkv_weight),
-                      find(p, Name::qkv_bias), h);
+  const bool after = layer.norm_order == NormOrder::after;
+  const auto norm1 = [&](const Tensor& in) {
+    return norm(layer, in, p.at(Name::norm1_gamma), find(p, Name::norm1_beta));
+  };
+  const auto norm2 = [&](const Tensor& in) {
+    return norm(layer, in, p.at(Name::norm2_gamma), find(p, Name::norm2_beta));
+  };
+  Tensor qkv = linear(after ? x : norm1(x), p.at(Name::qkv_weight), find(p, Name::qkv_bias), h);
   if (layer.position == PositionKind::rotary) rotate(layer, tokens, qkv);
   Tensor x2 = linear(attention(layer, tokens, qkv), p.at(Name::attention_out_weight), find(p, Name::attention_out_bias),
                      layer.heads * layer.head_dim);
   for (std::size_t i = 0; i < x.size(); ++i) x2[i] += x[i];
-  const Tensor u = linear(norm(layer, x2, p.at(Name::norm2_gamma), find(p, Name::norm2_beta)),
-                          p.at(Name::mlp_in_weight), find(p, Name::mlp_in_bias), h);
+  if (after) x2 = norm1(x2);
+  const Tensor u = linear(after ? x2 : norm2(x2), p.at(Name::mlp_in_weight), find(p, Name::mlp_in_bias), h);
   Tensor y = linear(activation(layer, u), p.at(Name::mlp_out_weight), find(p, Name::mlp_out_bias), layer.ffn);
   for (std::size_t i = 0; i < y.size(); ++i) y[i] += x2[i];
-  return y;
+  return after ? norm2(y) : y;
 }
 
 /// An embedding: tokens (rows) -> (rows, H).
@@ -156,17 +162,43 @@ inline Tensor embedding(const LayerSpec& layer, Tokens tokens, const Parameters&
       y[at(row * h + i)] = p.at(ParameterName::table)[at(input[at(row)] * h + i)];
       if (layer.position == PositionKind::learned)
         y[at(row * h + i)] += p.at(ParameterName::positions)[at(row / tokens.samples * h + i)];
+      if (layer.token_types > 0) y[at(row * h + i)] += p.at(ParameterName::token_types)[at(i)];
     }
+  if (!layer.closing_norm) return y;
+  return norm(layer, y, p.at(ParameterName::closing_gamma), find(p, ParameterName::closing_beta));
+}
+
+/// An embedding of images: patches ((S - 1) * b, P) -> (rows, H), the class tokens first.
+inline Tensor image_embedding(const LayerSpec& layer, Tokens tokens, const Parameters& p, const Tensor& patches) {
+  using Name = ParameterName;
+  const std::int64_t h = layer.hidden;
+  const Tensor embedded = linear(patches, p.at(Name::patch_weight), &p.at(Name::patch_bias), layer.patch_width);
+  Tensor y(at(tokens.rows() * h));
+  for (std::int64_t row = 0; row < tokens.rows(); ++row)
+    for (std::int64_t i = 0; i < h; ++i)
+      y[at(row * h + i)] =
+          (row < tokens.samples ? p.at(Name::class_token)[at(i)] : embedded[at((row - tokens.samples) * h + i)]) +
+          p.at(Name::positions)[at(row / tokens.samples * h + i)];
   return y;
 }
 
-/// A head: x (rows, H) and targets (rows) -> the sum of the tokens' cross-entropies in nats.
+/// A head: x (rows, H) and targets (rows, below 0: none) -> the sum of the tokens' cross-entropies in
+/// nats. A classifier has a target for each sample.
 inline double head(const LayerSpec& layer, const Parameters& p, const Tensor& x,
                    const std::vector<std::int32_t>& targets) {
-  const Tensor logits = linear(norm(layer, x, p.at(ParameterName::norm1_gamma), find(p, ParameterName::norm1_beta)),
-                               p.at(ParameterName::table), nullptr, layer.hidden);
+  using Name = ParameterName;
+  Tensor in = x;
+  if (layer.head == HeadKind::classifier) in.resize(targets.size() * at(layer.hidden));  // the class tokens
+  if (layer.head == HeadKind::masked_language) {
+    LayerSpec width = layer;  // the activation is as wide as the layer
+    width.ffn = layer.hidden;
+    in = activation(width, linear(x, p.at(Name::transform_weight), find(p, Name::transform_bias), layer.hidden));
+  }
+  const Tensor logits = linear(norm(layer, in, p.at(Name::norm1_gamma), find(p, Name::norm1_beta)), p.at(Name::table),
+                               find(p, Name::logits_bias), layer.hidden);
   double loss = 0;
   for (std::size_t row = 0; row < targets.size(); ++row) {
+    if (targets[row] < 0) continue;
     double sum = 0;
     for (std::int64_t v = 0; v < layer.vocabulary; ++v) sum += std::exp(logits[row * at(layer.vocabulary) + at(v)]);
     loss += std::log(sum) - logits[row * at(layer.vocabulary) + at(targets[row])];

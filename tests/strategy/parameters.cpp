@@ -61,3 +61,17 @@ TEST_CASE("tensors lie behind one another in the order of their kinds") {
     }
   }
 }
+
+TEST_CASE("the sections of a tensor that is cut by rows are all of its rows") {
+  for (const std::string& name : model_names()) {
+    const ModelSpec model = value_or_throw(find_model(name));
+    for (const LayerSpec* layer : {&model.embedding, &model.blocks.front(), &model.blocks.back(), &model.head})
+      for (const ParameterPart part : {ParameterPart::table, ParameterPart::rest})
+        for (const ParameterTensor& t : parameter_layout(*layer, part, 1, 1)) {
+          INFO(name << ", tensor " << static_cast<int>(t.name));
+          const std::int64_t copies = layer->experts > 0 && t.columns > 1 ? layer->experts : 1;
+          const std::int64_t rows = t.sections[0] + t.sections[1] + t.sections[2];
+          if (t.cut == ParameterCut::rows) CHECK((t.rows == rows || t.rows == copies * rows));
+        }
+  }
+}

@@ -15,7 +15,7 @@
 
 #include <galvatron/train/trainer.hpp>
 
-#include "toy.hpp"
+#include "toy_mixed.hpp"
 
 using namespace galvatron;
 using namespace galvatron::train;
@@ -58,8 +58,8 @@ TrainOptions options_for(std::int64_t steps) {
 }
 
 TrainReport run(const Plan& plan, const ModelSpec& model, const TrainOptions& options) {
-  toy::Tokens tokens(plan.sequence_length);
-  return train::train<Strategies>(plan, model, tokens, options);
+  const auto source = toy::source_of(model, plan.sequence_length);
+  return train::train<Strategies>(plan, model, *source, options);
 }
 
 std::vector<double> losses(const TrainReport& report) {
@@ -72,11 +72,13 @@ std::vector<double> losses(const TrainReport& report) {
 std::vector<Plan> plans(const ModelSpec& model) {
   Plan mixed = toy::uniform(model, 1, {.tensor = 4}, 1, ScheduleKind::one_f_one_b);
   mixed.layers[1] = {.data = 4, .zero = 1};
-  return {toy::uniform(model, 2, zero3, 2, ScheduleKind::one_f_one_b), mixed,
+  return {toy::uniform(model, 2, zero3, 2, ScheduleKind::one_f_one_b),
+          mixed,
           toy::uniform(model, 2, {}, 4, ScheduleKind::gpipe),
           toy::uniform(model, 2, {}, 4, ScheduleKind::interleaved, 2),
           toy::uniform(model, 2, {}, 4, ScheduleKind::zb_h1),
-          toy::uniform(model, 1, {.data = 2, .zero = 1}, 1, ScheduleKind::one_f_one_b), toy::single_rank(model)};
+          toy::uniform(model, 1, {.data = 2, .zero = 1}, 1, ScheduleKind::one_f_one_b),
+          toy::single_rank(model)};
 }
 
 /// Relative L2 difference of a state of all tensors.
@@ -159,6 +161,30 @@ void check_family(bool llama) {
 
 TEST_CASE("a GPT goes on under any plan") { check_family(false); }
 TEST_CASE("a Llama goes on under any plan") { check_family(true); }
+
+TEST_CASE("a BERT and a ViT go on: bit for bit under the same plan, with the same loss under another") {
+  for (const ModelSpec& model : {toy::bert(4), toy::vit(4)}) {
+    INFO(model.name);
+    const std::vector<Plan> all = plans(model);
+    const Folder folder;
+    TrainOptions saving = options_for(8);
+    saving.checkpoint = {.folder = folder.path, .every = 4, .keep = 9};
+    const TrainReport first = run(all.front(), model, saving);
+    for (int rank = 0; rank < 8; ++rank)
+      CHECK(first.checkpoints[static_cast<std::size_t>(rank)].bytes ==
+            snapshot_bytes(stage_plan(all.front(), model, rank), model, rank).count);
+    const auto middle = Checkpoint::open(folder.path / checkpoint_name(4), model);
+    REQUIRE(middle.has_value());
+    const std::vector<double> whole = losses(first);
+    TrainOptions options = options_for(8);
+    options.resume = &*middle;
+    CHECK(losses(run(all.front(), model, options)) == std::vector<double>(whole.begin() + 4, whole.end()));
+    for (const Plan& plan : all) {
+      INFO(toy::text(plan));
+      CHECK(losses(run(plan, model, options)).front() == doctest::Approx(whole[4]).epsilon(1e-5));
+    }
+  }
+}
 
 TEST_CASE("bf16 goes on bit for bit") {
   if (!device::Host::supports(Precision::bf16)) return;

@@ -1,11 +1,12 @@
-// Steps of a toy GPT-2 and a toy Llama against PyTorch's numbers, which tests/train/pytorch/step.py made in float64.
-// labels: tsan
+// Steps of a toy GPT-2, Llama, BERT and ViT against PyTorch's numbers, which tests/train/pytorch/step.py made in
+// float64. labels: tsan
 #include <algorithm>
 #include <array>
 #include <cmath>
 #include <cstdint>
 #include <fstream>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <string>
 #include <string_view>
@@ -20,6 +21,8 @@
 #include <galvatron/comm/thread/thread.hpp>
 #include <galvatron/device/host/host.hpp>
 #include <galvatron/model/build.hpp>
+#include <galvatron/model/build_mixed.hpp>
+#include <galvatron/model/predictions.hpp>
 #include <galvatron/plan/plan.hpp>
 #include <galvatron/train/learning_rate.hpp>
 #include <galvatron/train/rank_memory.hpp>
@@ -33,7 +36,7 @@ using nlohmann::json;
 namespace {
 
 // The order and the constants are those of step.py.
-constexpr std::array<std::pair<ParameterName, const char*>, 14> names{{
+constexpr std::array<std::pair<ParameterName, const char*>, 23> names{{
     {ParameterName::table, "table"},
     {ParameterName::positions, "positions"},
     {ParameterName::qkv_weight, "qkv_weight"},
@@ -48,9 +51,19 @@ constexpr std::array<std::pair<ParameterName, const char*>, 14> names{{
     {ParameterName::norm1_beta, "norm1_beta"},
     {ParameterName::norm2_gamma, "norm2_gamma"},
     {ParameterName::norm2_beta, "norm2_beta"},
+    {ParameterName::token_types, "token_types"},
+    {ParameterName::class_token, "class_token"},
+    {ParameterName::patch_weight, "patch_weight"},
+    {ParameterName::patch_bias, "patch_bias"},
+    {ParameterName::closing_gamma, "closing_gamma"},
+    {ParameterName::closing_beta, "closing_beta"},
+    {ParameterName::transform_weight, "transform_weight"},
+    {ParameterName::transform_bias, "transform_bias"},
+    {ParameterName::logits_bias, "logits_bias"},
 }};
 constexpr std::uint32_t checksum_stream = 5000;
 constexpr std::uint32_t token_stream = 9000;
+constexpr std::uint32_t label_stream = 9100;
 
 std::uint32_t place_of(ParameterName name) {
   std::uint32_t place = 0;
@@ -76,6 +89,11 @@ double initial_value(int layer, const ParameterTensor& tensor, std::int64_t inde
          (tensor.init == ParameterInit::one ? 1.0 : 0.0);
 }
 
+// A number of [0, count).
+std::int32_t choice(std::uint32_t stream, std::int64_t index, std::int64_t count) {
+  return static_cast<std::int32_t>(static_cast<std::int64_t>((noise(stream, index) + 1.0) * 512.0) % count);
+}
+
 class NoiseTokens final : public train::BatchSource {
  public:
   NoiseTokens(std::int64_t sequence, std::int64_t vocabulary) : sequence_(sequence), vocabulary_(vocabulary) {}
@@ -94,14 +112,73 @@ class NoiseTokens final : public train::BatchSource {
     for (std::int64_t s = range.first; s < range.first + range.count; ++s)
       for (std::int64_t i = 0; i < samples; ++i) {
         const std::int64_t index = (first + i) * (sequence_ + 1) + s + shift;
-        const double value = (noise(token_stream + static_cast<std::uint32_t>(step % 2), index) + 1.0) * 512.0;
         out[(s - range.first) * samples + i] =
-            static_cast<std::int32_t>(static_cast<std::int64_t>(value) % vocabulary_);
+            choice(token_stream + static_cast<std::uint32_t>(step % 2), index, vocabulary_);
       }
   }
   std::int64_t sequence_;
   std::int64_t vocabulary_;
 };
+
+// The same tokens, some of which the last of the vocabulary hides.
+class NoiseMasked final : public train::BatchSource {
+ public:
+  NoiseMasked(std::int64_t sequence, std::int64_t vocabulary)
+      : tokens_(sequence, vocabulary), sequence_(sequence), vocabulary_(vocabulary) {}
+  void inputs(std::int64_t step, std::int64_t first, std::int64_t samples, train::SequenceRange range,
+              View<std::int32_t> out) override {
+    tokens_.inputs(step, first, samples, range, out);
+    for (std::int64_t row = 0; row < out.count; ++row)
+      if (is_hidden(step, first + row % samples, range.first + row / samples))
+        out[row] = static_cast<std::int32_t>(vocabulary_ - 1);
+  }
+  void targets(std::int64_t step, std::int64_t first, std::int64_t samples, train::SequenceRange range,
+               View<std::int32_t> out) override {
+    tokens_.inputs(step, first, samples, range, out);
+    for (std::int64_t row = 0; row < out.count; ++row)
+      if (!is_hidden(step, first + row % samples, range.first + row / samples)) out[row] = -1;
+  }
+
+ private:
+  [[nodiscard]] bool is_hidden(std::int64_t step, std::int64_t sample, std::int64_t token) const {
+    for (std::int64_t j = 0; j < masked_tokens(sequence_); ++j)
+      if ((5 * j + 3 * sample + step) % sequence_ == token) return true;
+    return false;
+  }
+  NoiseTokens tokens_;
+  std::int64_t sequence_;
+  std::int64_t vocabulary_;
+};
+
+class NoiseImages final : public train::BatchSource {
+ public:
+  explicit NoiseImages(const ModelSpec& model) : model_(model) {}
+  void patches(std::int64_t step, std::int64_t first, std::int64_t samples, train::SequenceRange range,
+               View<float> out) override {
+    const std::int64_t width = model_.embedding.patch_width;
+    for (std::int64_t s = 0; s < range.count; ++s)
+      for (std::int64_t i = 0; i < samples; ++i)
+        for (std::int64_t k = 0; k < width; ++k) {
+          const std::int64_t patch = (first + i) * (model_.positions() - 1) + range.first + s;
+          const double number = noise(token_stream + static_cast<std::uint32_t>(step % 2), patch * width + k);
+          out[(s * samples + i) * width + k] = static_cast<float>(number);
+        }
+  }
+  void targets(std::int64_t step, std::int64_t first, std::int64_t samples, train::SequenceRange,
+               View<std::int32_t> out) override {
+    for (std::int64_t i = 0; i < samples; ++i)
+      out[i] = choice(label_stream + static_cast<std::uint32_t>(step % 2), first + i, model_.head.vocabulary);
+  }
+
+ private:
+  const ModelSpec& model_;
+};
+
+std::unique_ptr<train::BatchSource> source_of(const ModelSpec& model, std::int64_t sequence) {
+  if (model.takes_images()) return std::make_unique<NoiseImages>(model);
+  if (model.head.head == HeadKind::masked_language) return std::make_unique<NoiseMasked>(sequence, model.vocabulary());
+  return std::make_unique<NoiseTokens>(sequence, model.vocabulary());
+}
 
 using Tensors = std::map<std::pair<int, ParameterName>, std::vector<double>>;
 
@@ -119,7 +196,26 @@ json golden(const char* name) {
 
 ModelSpec model_of(const json& file) {
   const json& m = file.at("model");
-  if (!m.contains("theta"))
+  if (file.at("family") == "bert")
+    return bert("toy", {.layers = m.at("layers"),
+                        .hidden = m.at("hidden"),
+                        .heads = m.at("heads"),
+                        .vocabulary = m.at("vocabulary"),
+                        .positions = m.at("positions"),
+                        .ffn = m.at("ffn"),
+                        .token_types = m.at("token_types"),
+                        .norm_epsilon = m.at("epsilon")});
+  if (file.at("family") == "vit")
+    return vit("toy", {.layers = m.at("layers"),
+                       .hidden = m.at("hidden"),
+                       .heads = m.at("heads"),
+                       .ffn = m.at("ffn"),
+                       .image = m.at("image"),
+                       .patch = m.at("patch"),
+                       .channels = m.at("channels"),
+                       .classes = m.at("vocabulary"),
+                       .norm_epsilon = m.at("epsilon")});
+  if (file.at("family") == "gpt2")
     return gpt("toy", {.layers = m.at("layers"),
                        .hidden = m.at("hidden"),
                        .heads = m.at("heads"),
@@ -184,9 +280,9 @@ void run_rank(comm::thread::World& world, const json& file, const ModelSpec& mod
   const auto steps = static_cast<std::int64_t>(file.at("steps").size());
   const train::LearningRate schedule{
       .peak = rate.at("peak"), .floor = rate.at("floor"), .warmup_steps = rate.at("warmup_steps"), .steps = steps};
-  NoiseTokens source(plan.sequence_length, model.vocabulary());
+  const auto source = source_of(model, plan.sequence_length);
   for (std::int64_t step = 0; step < steps; ++step) {
-    const train::StepResult result = stage.step(step, &source,
+    const train::StepResult result = stage.step(step, source.get(),
                                                 {.learning_rate = static_cast<float>(schedule.at(step)),
                                                  .beta1 = adam.at("beta1"),
                                                  .beta2 = adam.at("beta2"),
@@ -248,8 +344,10 @@ void compare(const char* what, const ModelSpec& model, const Tensors& got, const
     INFO(label);
     REQUIRE(wanted.contains(label));
     // A cut vocabulary ends with padding.
-    const auto vocabulary = static_cast<std::size_t>(model.vocabulary() * model.hidden());
-    const std::size_t count = name == ParameterName::table ? vocabulary : values.size();
+    const auto vocabulary = static_cast<std::size_t>(model.head.vocabulary);
+    const std::size_t count = name == ParameterName::table ? vocabulary * static_cast<std::size_t>(model.hidden())
+                              : name == ParameterName::logits_bias ? vocabulary
+                                                                   : values.size();
     REQUIRE(values.size() >= count);
     CHECK(deviation(values, wanted.at(label), stream_of(layer, name), count) < tolerance);
   }
@@ -292,3 +390,7 @@ void compare_with_pytorch(const char* name) {
 TEST_CASE("A GPT-2 trains step for step as in PyTorch") { compare_with_pytorch("gpt2.json"); }
 
 TEST_CASE("A Llama trains step for step as in PyTorch") { compare_with_pytorch("llama.json"); }
+
+TEST_CASE("A BERT trains step for step as in PyTorch") { compare_with_pytorch("bert.json"); }
+
+TEST_CASE("A ViT trains step for step as in PyTorch") { compare_with_pytorch("vit.json"); }

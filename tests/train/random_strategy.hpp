@@ -1,6 +1,7 @@
 // Random strategies for the layers of a plan whose stages and ranks are given; for the tests of training.
 #pragma once
 
+#include <algorithm>
 #include <iterator>
 #include <random>
 #include <vector>
@@ -20,7 +21,9 @@ auto one_of(std::mt19937& random, const List& list) {
 /// Any strategy that the trainer carries out and that suits the layer; data degree 0 if there is none.
 inline StrategySpec random_strategy(std::mt19937& random, const LayerSpec& layer, int ranks, std::int64_t microbatch) {
   std::vector<StrategySpec> fitting = strategies(runnable_space(), ranks);
-  std::erase_if(fitting, [&](const StrategySpec& spec) { return !is_fit(layer, spec, microbatch, sequence); });
+  std::erase_if(fitting, [&](const StrategySpec& spec) {
+    return !is_fit(layer, spec, microbatch, std::min(sequence, layer.positions));
+  });
   return fitting.empty() ? StrategySpec{.data = 0} : one_of(random, fitting);
 }
 

@@ -14,7 +14,9 @@ namespace toy {
 inline std::vector<Plan> combinations(const ModelSpec& model, int ranks) {
   std::vector<Plan> out;
   const auto add = [&](int stages, const StrategySpec& spec, int microbatches) {
-    if (!is_legal(spec) || !is_fit(model.blocks[0], spec, global_batch / microbatches, sequence)) return;
+    if (!is_legal(spec)) return;
+    for (const LayerSpec* layer : {&model.embedding, &model.blocks[0], &model.head})
+      if (!is_fit(*layer, spec, global_batch / microbatches, single_rank(model).sequence_length)) return;
     // The two schedules differ only where there are stages and micro-batches.
     out.push_back(uniform(model, stages, spec, microbatches,
                           (spec.zero + spec.tensor) % 2 == 0 ? ScheduleKind::gpipe : ScheduleKind::one_f_one_b));
@@ -49,9 +51,8 @@ inline std::vector<Plan> combinations(const ModelSpec& model, int ranks) {
   return out;
 }
 
-inline void check_same_training(bool llama, int ranks) {
+inline void check_same_training(const ModelSpec& spec, int ranks) {
   constexpr int steps = 20;
-  const ModelSpec spec = model(llama, 4);
   const Outcome reference = run(single_rank(spec), spec, steps);
   REQUIRE(reference.losses.size() == steps);
   CHECK(reference.losses.back() < reference.losses.front() - 0.5);
@@ -67,5 +68,7 @@ inline void check_same_training(bool llama, int ranks) {
     CHECK(outcome.memory_as_planned);
   }
 }
+
+inline void check_same_training(bool llama, int ranks) { check_same_training(model(llama, 4), ranks); }
 
 }  // namespace toy

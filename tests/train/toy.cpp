@@ -1,5 +1,5 @@
 // The one place where the tests of training instantiate the layers: it compiles for half a minute.
-#include "toy.hpp"
+#include "toy_mixed.hpp"
 
 #include <mutex>
 
@@ -27,7 +27,7 @@ template <class T>
 Outcome run_in(const Plan& plan, const ModelSpec& model, int steps) {
   Outcome out;
   std::mutex mutex;
-  Tokens tokens(plan.sequence_length);
+  const auto source = source_of(model, plan.sequence_length);
   comm::thread::Options options;
   options.timeout = std::chrono::seconds(60);
   comm::thread::run(
@@ -44,7 +44,7 @@ Outcome run_in(const Plan& plan, const ModelSpec& model, int steps) {
         hyper.learning_rate = 3e-3F;
         for (int step = 0; step < steps; ++step) {
           hyper.step = step + 1;
-          const train::StepResult result = stage.step(step, &tokens, hyper, 1.0);
+          const train::StepResult result = stage.step(step, source.get(), hyper, 1.0);
           const std::lock_guard lock(mutex);
           if (world.rank() == 0) {
             out.losses.push_back(result.loss);

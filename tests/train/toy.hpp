@@ -85,7 +85,7 @@ inline Plan single_rank(const ModelSpec& model, Precision precision = Precision:
   plan.model = model.name;
   plan.cluster = "host";
   plan.global_batch = global_batch;
-  plan.sequence_length = sequence;
+  plan.sequence_length = model.takes_images() ? model.positions() : sequence;
   plan.precision = precision;
   plan.stages = {{0, layers - 1, 0, 1}};
   plan.layers.assign(model.blocks.size(), {});

@@ -104,8 +104,8 @@ concept Device = requires(D& d, View<float> f, View<const float> cf, View<const 
   d.norm_forward(NormKind::layer_norm, /*rows=*/n, /*hidden=*/n, /*epsilon=*/1e-5, cf, cf, cf, /*y=*/f, /*stats=*/f);
   // y again from the statistics kept.
   d.norm_again(NormKind::layer_norm, n, n, cf, cf, cf, /*stats=*/cf, /*y=*/f);
-  // dx = d_residual + dnorm/dx * dy (d_residual may be dx, or empty: then 0); dgamma, dbeta accumulate (dbeta empty
-  // for RMSNorm).
+  // dx = d_residual + dnorm/dx * dy (d_residual may be dx, or empty: then 0); dx may be dy or x; dgamma, dbeta
+  // accumulate (dbeta empty for RMSNorm).
   d.norm_backward(NormKind::layer_norm, n, n, /*dy=*/cf, /*x=*/cf, /*gamma=*/cf, /*stats=*/cf, /*d_residual=*/cf,
                   /*dx=*/f, /*dgamma=*/f, /*dbeta=*/f);
 
@@ -132,6 +132,7 @@ concept Device = requires(D& d, View<float> f, View<const float> cf, View<const 
   d.position_forward(/*rows=*/n, /*b=*/n, /*hidden=*/n, /*first_position=*/n, cf, f);
   d.position_backward(n, n, n, n, /*dout=*/cf, /*dtable=*/f);
 
+  // A target below 0 means that the row has none: no loss and no gradient.
   // Over a shard of the vocabulary: logits (rows, columns) of which the first `valid` columns exist and stand for
   // tokens first, first + 1, ...; stats (rows, 3) = maximum, sum of exp(logit - maximum), the target's logit (or -inf).
   d.softmax_statistics(/*rows=*/n, /*columns=*/n, /*valid=*/n, /*first=*/n, /*logits=*/cf, /*targets=*/tokens, f);

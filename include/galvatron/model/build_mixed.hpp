@@ -117,6 +117,7 @@ inline ModelSpec vit(std::string name, const VitShape& shape) {
   model.embedding.patch_width = shape.patch * shape.patch * shape.channels;
   model.embedding.class_token = true;
   model.head.head = HeadKind::classifier;
+  model.head.class_token = true;
   return model;
 }
 

@@ -96,7 +96,7 @@ inline Result<ModelSpec> checked(ModelSpec model) {
   }
   if (!fits_behind(*before, model.head))
     return refuse(" (head)", "its hidden size, tokens or positions differ from the layer's before.");
-  if (model.head.head != HeadKind::classifier && model.head.vocabulary != model.vocabulary())
+  if (model.head.head != HeadKind::classifier && model.head.vocabulary != model.embedding.vocabulary)
     return refuse(" (head)", "its vocabulary differs from the embedding's.");
   if (model.head.tied && (model.head.head == HeadKind::classifier || model.head.hidden != model.hidden()))
     return refuse(" (head)", "it cannot use the embedding's table, which has another shape.");

@@ -77,7 +77,8 @@ struct LayerSpec {
   std::int64_t experts = 0;                  ///< MLPs of which a router chooses; 0: one MLP without a router
   std::int64_t active_experts = 0;           ///< chosen for a token
   std::int64_t patch_width = 0;              ///< embedding: numbers of an image patch; 0: tokens of a vocabulary
-  bool class_token = false;                  ///< embedding: one token of a sample is learned, the others are patches
+  bool class_token = false;                  ///< embedding: a sample's first token is learned, the others are patches;
+                                             ///< classifier: it reads that token instead of the mean of all
   std::int64_t token_types = 0;              ///< embedding: rows of a table of segments
   HeadKind head = HeadKind::language;
 
@@ -125,7 +126,8 @@ struct ModelSpec {
   friend bool operator==(const ModelSpec&, const ModelSpec&) = default;
   /// Of the embedding; layers behind may be wider.
   [[nodiscard]] constexpr std::int64_t hidden() const { return embedding.hidden; }
-  [[nodiscard]] constexpr std::int64_t vocabulary() const { return embedding.vocabulary; }
+  /// Tokens, or classes of a model of images: the rows of the head's table.
+  [[nodiscard]] constexpr std::int64_t vocabulary() const { return head.vocabulary; }
   /// The longest sequence; for a model of images the only one.
   [[nodiscard]] constexpr std::int64_t positions() const { return embedding.positions; }
   [[nodiscard]] constexpr bool takes_images() const { return embedding.patch_width > 0; }

@@ -109,11 +109,13 @@ struct MixtralPreset {
 // training over multiple GPUs using automatic parallelism", PVLDB 2022 (arXiv 2211.13878), section 5; their heads as in
 // its implementation. t5-large-48 is T5-large and t5-3b T5-3B of Raffel et al., 2020.
 inline constexpr BertPreset bert_presets[] = {
+    {"bert-tiny", {.layers = 4, .hidden = 128, .heads = 4, .vocabulary = 257, .positions = 256}},
     {"bert-large", {.layers = 24, .hidden = 1024, .heads = 16, .vocabulary = 30522}},
     {"bert-huge-32", {.layers = 32, .hidden = 1280, .heads = 16, .vocabulary = 30522}},
     {"bert-huge-48", {.layers = 48, .hidden = 1280, .heads = 16, .vocabulary = 30522}},
 };
 inline constexpr VitPreset vit_presets[] = {
+    {"vit-tiny", {.layers = 4, .hidden = 128, .heads = 4, .image = 28, .patch = 4, .channels = 1, .classes = 10}},
     {"vit-huge-32", {.layers = 32, .hidden = 1280, .heads = 16, .patch = 14}},
     {"vit-huge-48", {.layers = 48, .hidden = 1280, .heads = 16, .patch = 14}},
 };

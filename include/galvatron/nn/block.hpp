@@ -27,6 +27,8 @@ class Block {
   using Results = AttentionResults<T>;
 
  public:
+  static constexpr bool splits = true;  ///< backward comes in two parts where it is asked to
+
   /// What backward needs besides the input.
   struct Internals {
     View<float> stats1;  // (rows_local, 2)
@@ -134,7 +136,7 @@ class Block {
     c_.device.accumulate(kept.d_whole.count, View<const float>(kept.d_whole), whole_part(gradients));
   }
 
- private:
+ protected:
   // The norms' weights, or their gradients.
   template <class U>
   struct Norms {

@@ -12,9 +12,10 @@
 namespace galvatron::nn {
 
 /// @tparam Kinds  see layer.hpp; what is recomputed is a number like the degrees, since it hardly changes the code
-template <class D, class G, class T, class Kinds>
+/// @tparam Arithmetic  of the block, such as Block
+template <class D, class G, class T, class Kinds, template <class, class, class, SequenceKind> class Arithmetic = Block>
 class BlockLayer final : public Layer<T> {
-  using Body = Block<D, G, T, Kinds::sequence>;
+  using Body = Arithmetic<D, G, T, Kinds::sequence>;
 
  public:
   /// @param number  the layer's number in the model (the embedding is 0)
@@ -24,7 +25,7 @@ class BlockLayer final : public Layer<T> {
         store_(context_, states, body_.layout()),
         number_(number),
         again_(context.spec.recompute == RecomputeKind::full),
-        splits_(splits_backward(context.spec.recompute)) {}
+        splits_(Body::splits && splits_backward(context.spec.recompute)) {}
 
   void take_stash(device::Region& stash, int slots, int postponed) override {
     inputs_.clear();
@@ -34,8 +35,8 @@ class BlockLayer final : public Layer<T> {
       inputs_.push_back(stash.take<T>(context_.rows_local() * hidden()));
       if (!again_) internals_.push_back(body_.take_internals(stash));
     }
-    if (splits_)
-      for (int i = 0; i < postponed; ++i) postponed_.push_back(body_.take_postponed(stash));
+    if constexpr (Body::splits)
+      for (int i = 0; splits_ && i < postponed; ++i) postponed_.push_back(body_.take_postponed(stash));
   }
   View<T> input(int slot) override { return inputs_[static_cast<std::size_t>(slot)]; }
   View<std::int32_t> tokens(int) override { return {}; }
@@ -57,16 +58,19 @@ class BlockLayer final : public Layer<T> {
   }
 
   void backward_input(int slot, int kept, View<T> d) override {
-    if (splits_) {
-      const device::Scope scope(context_.workspace);
-      body_.backward_input(store_.acquire(), input(slot), internals(slot), postponed(kept), d);
-    } else {
-      backward(slot, d);
+    if constexpr (Body::splits) {
+      if (splits_) {
+        const device::Scope scope(context_.workspace);
+        body_.backward_input(store_.acquire(), input(slot), internals(slot), postponed(kept), d);
+        return;
+      }
     }
+    backward(slot, d);
   }
 
   void backward_weight(int slot, int kept) override {
-    if (splits_) {
+    if constexpr (Body::splits) {
+      if (!splits_) return;
       const device::Scope scope(context_.workspace);
       const View<float> gradients = store_.open_gradients();
       body_.backward_weight(gradients, input(slot), internals(slot), postponed(kept));

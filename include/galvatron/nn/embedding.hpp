@@ -1,4 +1,9 @@
-// Token and position embedding over a vocabulary cut into runs of rows.
+// Token embedding over a vocabulary cut into runs of rows, with learned positions, segments and a closing norm where
+// the model has them.
+//
+//   tokens -> table -> + positions [+ segment] [-> norm]
+//
+// All tokens are of the first segment: a sample is one text.
 #pragma once
 
 #include <cstdint>
@@ -11,45 +16,85 @@ namespace galvatron::nn {
 template <class D, class G, class T, SequenceKind kind>
 class Embedding {
  public:
+  /// What backward needs besides the tokens; empty without a closing norm.
+  struct Internals {
+    View<T> sum;        // (rows_local, H): before the norm
+    View<float> stats;  // (rows_local, 2)
+  };
+
   Embedding(Context<D, G>& context, const LayerSpec& layer)
       : c_(context),
         layer_(layer),
+        layout_(parameter_layout(layer, ParameterPart::rest, context.spec.tensor, static_cast<int>(context.shards()))),
         shard_(vocabulary_shard(layer.vocabulary, context.spec.tensor)),
         first_(context.tensor_rank() * shard_) {}
 
-  /// tokens (rows) -> y (rows_local, H). `table` (V/t, H); `positions` (positions, H), empty for rotary models.
-  void forward(View<const T> table, View<const T> positions, View<const std::int32_t> tokens, View<T> y) {
+  /// Of everything but the table.
+  [[nodiscard]] const ParameterLayout& layout() const { return layout_; }
+  [[nodiscard]] bool backward_needs_parameters() const { return layer_.closing_norm; }
+
+  Internals take_internals(device::Region& from) const {
+    if (!layer_.closing_norm) return {};
+    Internals in;
+    in.sum = from.take<T>(c_.rows_local() * layer_.hidden);
+    in.stats = from.take<float>(c_.rows_local() * 2);
+    return in;
+  }
+
+  /// tokens (rows) -> y (rows_local, H). `table` (V/t, H); `rest` as layout() says.
+  void forward(View<const T> table, View<const T> rest, View<const std::int32_t> tokens, const Internals& in,
+               View<T> y) {
     const device::Scope scope(c_.workspace);
     const std::int64_t h = layer_.hidden;
+    const std::int64_t local = c_.rows_local();
+    const View<T> sum = layer_.closing_norm ? in.sum : y;
     const bool cut = kind == SequenceKind::megatron;
-    const View<T> whole = cut ? c_.workspace.template take<T>(c_.rows() * h) : y;  // (rows, H)
+    const View<T> whole = cut ? c_.workspace.template take<T>(c_.rows() * h) : sum;  // (rows, H)
     c_.device.embedding_forward(c_.rows(), h, tokens, first_, shard_, table, whole);
     if constexpr (kind == SequenceKind::megatron)
-      c_.tensor.reduce_scatter(whole, y);
+      c_.tensor.reduce_scatter(whole, sum);
     else
       Region<T, kind, D, G>{c_, h}.reduce(whole);
     for_pieces([&](std::int64_t first_row, std::int64_t rows, std::int64_t position) {
-      c_.device.position_forward(rows, c_.samples, h, position, positions, y.slice(first_row * h, rows * h));
+      c_.device.position_forward(rows, c_.samples, h, position, of(rest, ParameterName::positions),
+                                 sum.slice(first_row * h, rows * h));
     });
+    if (layer_.token_types > 0)
+      c_.device.position_forward(local, local, h, 0, of(rest, ParameterName::token_types), sum);
+    if (layer_.closing_norm)
+      c_.device.norm_forward(layer_.norm, local, h, layer_.norm_epsilon, sum, of(rest, ParameterName::closing_gamma),
+                             of(rest, ParameterName::closing_beta), y, in.stats);
   }
 
-  /// d (rows_local, H): the gradient of y.
-  void backward(View<float> d_table, View<float> d_positions, View<const std::int32_t> tokens, View<const T> d) {
+  /// d (rows_local, H): the gradient of y; used up. `rest` where backward_needs_parameters().
+  void backward(View<const T> rest, View<float> d_table, View<float> d_rest, View<const std::int32_t> tokens,
+                const Internals& in, View<T> d) {
     const device::Scope scope(c_.workspace);
     const std::int64_t h = layer_.hidden;
+    const std::int64_t local = c_.rows_local();
+    if (layer_.closing_norm)
+      c_.device.norm_backward(layer_.norm, local, h, d, in.sum, of(rest, ParameterName::closing_gamma), in.stats, {}, d,
+                              of(d_rest, ParameterName::closing_gamma), of(d_rest, ParameterName::closing_beta));
+    if (layer_.token_types > 0)
+      c_.device.bias_gradient(local, h, d, of(d_rest, ParameterName::token_types).slice(0, h));
     for_pieces([&](std::int64_t first_row, std::int64_t rows, std::int64_t position) {
-      c_.device.position_backward(rows, c_.samples, h, position, d.slice(first_row * h, rows * h), d_positions);
+      c_.device.position_backward(rows, c_.samples, h, position, d.slice(first_row * h, rows * h),
+                                  of(d_rest, ParameterName::positions));
     });
     View<const T> whole = d;
     if constexpr (kind == SequenceKind::megatron) {
       const View<T> all = c_.workspace.template take<T>(c_.rows() * h);
-      c_.tensor.all_gather(d, all);
+      c_.tensor.all_gather(View<const T>(d), all);
       whole = all;
     }
     c_.device.embedding_backward(c_.rows(), h, tokens, first_, shard_, whole, d_table);
   }
 
  private:
+  template <class U>
+  View<U> of(View<U> store, ParameterName name) const {
+    return tensor_of(layout_, store, name);
+  }
   // Calls f(first row, rows, position of the first) for the runs of the sequence that this rank's rows are.
   template <class F>
   void for_pieces(const F& f) const {
@@ -63,6 +108,7 @@ class Embedding {
 
   Context<D, G>& c_;
   LayerSpec layer_;
+  ParameterLayout layout_;
   std::int64_t shard_;  ///< rows of the table on this rank
   std::int64_t first_;  ///< the token of its first row
 };

@@ -66,14 +66,17 @@ class EmbeddingLayer final : public Layer<T> {
       : context_(context),
         body_(context_, layer),
         table_(context, layer, 0, twin, true, states),
-        rest_(context_, states,
-              parameter_layout(layer, ParameterPart::rest, context.spec.tensor, static_cast<int>(context.shards()))) {}
+        rest_(context_, states, body_.layout()) {}
 
   Table<D, G, T, Kinds>& table() { return table_; }
 
   void take_stash(device::Region& stash, int slots, int) override {
     tokens_.clear();
-    for (int i = 0; i < slots; ++i) tokens_.push_back(stash.take<std::int32_t>(context_.rows()));
+    internals_.clear();
+    for (int i = 0; i < slots; ++i) {
+      tokens_.push_back(stash.take<std::int32_t>(context_.rows()));
+      internals_.push_back(body_.take_internals(stash));
+    }
   }
   View<T> input(int) override { return {}; }
   View<std::int32_t> tokens(int slot) override { return tokens_[static_cast<std::size_t>(slot)]; }
@@ -81,13 +84,14 @@ class EmbeddingLayer final : public Layer<T> {
   void forward(int slot, View<T> y) override {
     const device::Scope scope(context_.workspace);
     const View<const T> table = table_.rows(table_.store().acquire());
-    body_.forward(table, rest_.acquire(), tokens(slot), y);
+    body_.forward(table, rest_.acquire(), tokens(slot), internals_[static_cast<std::size_t>(slot)], y);
   }
   void backward(int slot, View<T> d) override {
     const device::Scope scope(context_.workspace);
     const View<float> d_table = table_.store().open_gradients();
     const View<float> d_rest = rest_.open_gradients();
-    body_.backward(table_.rows(d_table), d_rest, tokens(slot), d);
+    const View<const T> rest = body_.backward_needs_parameters() ? rest_.acquire() : View<const T>{};
+    body_.backward(rest, table_.rows(d_table), d_rest, tokens(slot), internals_[static_cast<std::size_t>(slot)], d);
     table_.store().close_gradients(d_table);
     rest_.close_gradients(d_rest);
   }
@@ -120,19 +124,22 @@ class EmbeddingLayer final : public Layer<T> {
 
  private:
   Context<D, G> context_;
-  Embedding<D, G, T, Kinds::sequence> body_;
+  using Body = Embedding<D, G, T, Kinds::sequence>;
+  Body body_;
   Table<D, G, T, Kinds> table_;
   ParameterStore<D, G, T, Kinds::zero> rest_;
   std::vector<View<std::int32_t>> tokens_;
+  std::vector<typename Body::Internals> internals_;
 };
 
-template <class D, class G, class T, class Kinds>
+/// @tparam Arithmetic  of the head, such as Head
+template <class D, class G, class T, class Kinds, template <class, class, class, SequenceKind> class Arithmetic = Head>
 class HeadLayer final : public Layer<T> {
  public:
   /// @param number  the layer's number in the model
   /// @param shared  the embedding's table where a tied model has both on one stage; else null: the head has its own
   /// @param twin    as for Table
-  /// @param scale   the weight of a token in the loss: 1 / (global batch * S)
+  /// @param scale   the weight of a prediction in the loss: 1 / (global batch * predictions of a sample)
   HeadLayer(Context<D, G> context, const LayerSpec& layer, int number, Table<D, G, T, Kinds>* shared, G* twin,
             float scale, device::Region& states)
       : context_(context),
@@ -141,8 +148,7 @@ class HeadLayer final : public Layer<T> {
                                      : std::make_unique<Table<D, G, T, Kinds>>(context, layer, layer.tied ? 0 : number,
                                                                                twin, twin == nullptr, states)),
         table_(shared != nullptr ? shared : own_table_.get()),
-        rest_(context_, states,
-              parameter_layout(layer, ParameterPart::rest, context.spec.tensor, static_cast<int>(context.shards()))),
+        rest_(context_, states, body_.layout()),
         number_(number),
         scale_(scale) {}
 
@@ -151,7 +157,7 @@ class HeadLayer final : public Layer<T> {
     targets_.clear();
     for (int i = 0; i < slots; ++i) {
       inputs_.push_back(stash.take<T>(context_.rows_local() * hidden()));
-      targets_.push_back(stash.take<std::int32_t>(context_.rows()));
+      targets_.push_back(stash.take<std::int32_t>(body_.targets()));
     }
   }
   View<T> input(int slot) override { return inputs_[static_cast<std::size_t>(slot)]; }
@@ -165,8 +171,7 @@ class HeadLayer final : public Layer<T> {
     const View<const T> rest = rest_.acquire();
     const View<float> d_table = table_->store().open_gradients();
     const View<float> d_rest = rest_.open_gradients();
-    body_.forward_backward({table_->rows(table), gamma(rest), beta(rest)},
-                           {table_->rows(d_table), gamma(d_rest), beta(d_rest)}, tokens(slot), scale_, input(slot),
+    body_.forward_backward(table_->rows(table), rest, table_->rows(d_table), d_rest, tokens(slot), scale_, input(slot),
                            loss_);
     table_->store().close_gradients(d_table);
     rest_.close_gradients(d_rest);
@@ -207,23 +212,10 @@ class HeadLayer final : public Layer<T> {
   }
 
  private:
-  template <class U>
-  View<U> tensor(View<U> all, ParameterName name) const {
-    const ParameterTensor* t = rest_.layout().find(name);
-    return t == nullptr ? View<U>{} : all.slice(t->offset, t->count());
-  }
-  template <class U>
-  View<U> gamma(View<U> all) const {
-    return tensor(all, ParameterName::norm1_gamma);
-  }
-  template <class U>
-  View<U> beta(View<U> all) const {
-    return tensor(all, ParameterName::norm1_beta);
-  }
   [[nodiscard]] std::int64_t hidden() const { return rest_.layout().find(ParameterName::norm1_gamma)->rows; }
 
   Context<D, G> context_;
-  Head<D, G, T, Kinds::sequence> body_;
+  Arithmetic<D, G, T, Kinds::sequence> body_;
   std::unique_ptr<Table<D, G, T, Kinds>> own_table_;
   Table<D, G, T, Kinds>* table_;
   ParameterStore<D, G, T, Kinds::zero> rest_;

@@ -9,16 +9,34 @@
 
 namespace galvatron::nn {
 
-/// True for the layers of GPT and Llama models.
+/// A block as BERT has it: plain but for its norms, which come after the residuals.
+constexpr bool is_post_norm_block(const LayerSpec& layer) {
+  LayerSpec before = layer;
+  before.norm_order = NormOrder::before;
+  return layer.norm_order == NormOrder::after && before.is_plain_block();
+}
+
+/// True for the layers of GPT, Llama, BERT and ViT models.
 constexpr bool is_implemented(const LayerSpec& layer) {
   if (layer.tokens != all_tokens || layer.passing.any() || layer.position == PositionKind::relative) return false;
-  if (layer.kind == LayerKind::block) return layer.is_plain_block() && layer.activation != ActivationKind::relu;
-  return layer.patch_width == 0 && layer.token_types == 0 && !layer.closing_norm && layer.head == HeadKind::language;
+  if (layer.activation == ActivationKind::relu) return false;
+  switch (layer.kind) {
+    case LayerKind::block:
+      return layer.is_plain_block() || is_post_norm_block(layer);
+    case LayerKind::embedding:
+      if (layer.patch_width == 0) return true;
+      return layer.class_token && layer.position == PositionKind::learned && !layer.closing_norm &&
+             layer.token_types == 0;
+    case LayerKind::head:
+      break;
+  }
+  if (layer.head == HeadKind::classifier) return layer.class_token && !layer.tied;
+  return layer.head == HeadKind::language || layer.activation == ActivationKind::gelu;
 }
 
 inline constexpr std::string_view not_implemented =
-    "can be planned, but not trained by this version: it trains GPT and Llama models, such as gpt2-124m and llama3-8b; "
-    "choose one of them";
+    "can be planned, but not trained by this version: it trains GPT, Llama, BERT and ViT models, such as gpt2-124m, "
+    "llama3-8b, bert-large and vit-huge-32; choose one of them";
 
 /// No error when every layer of the model is implemented. Errors (usage): the model, and what can be trained.
 inline Result<void> check_implemented(const ModelSpec& model) {

@@ -33,8 +33,13 @@ class Layer {
   virtual void take_stash(device::Region& stash, int slots, int postponed) = 0;
   /// Where the layer's input of a slot goes: (rows_local, H); empty for an embedding.
   virtual View<T> input(int slot) = 0;
-  /// Where the tokens of an embedding and the targets of a head go, (rows); empty for blocks.
+  /// Where the tokens of an embedding and the targets of a head go, (rows), of a classifier (b); empty for the others.
   virtual View<std::int32_t> tokens(int slot) = 0;
+  /// Where the patches of an embedding of images go, (this rank's patches, P).
+  virtual View<T> patches(int slot) {
+    (void)slot;
+    return {};
+  }
   /// From the input to y (rows_local, H). The head has no y: it adds to its loss instead.
   virtual void forward(int slot, View<T> y) = 0;
   /// d (rows_local, H): the gradient of y becomes that of the input. The head overwrites d.

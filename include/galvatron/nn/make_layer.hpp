@@ -7,7 +7,9 @@
 #include <galvatron/core/error.hpp>
 #include <galvatron/nn/block_layer.hpp>
 #include <galvatron/nn/end_layers.hpp>
+#include <galvatron/nn/image_ends.hpp>
 #include <galvatron/nn/implemented.hpp>
+#include <galvatron/nn/post_norm_block.hpp>
 #include <galvatron/strategy/registry.hpp>
 
 namespace galvatron::nn {
@@ -16,7 +18,7 @@ namespace galvatron::nn {
 template <class G, class T>
 struct Surroundings {
   int number = 0;                 ///< in the model; the embedding is 0
-  float token_weight = 1;         ///< of a token in the loss: 1 / (global batch * S)
+  float token_weight = 1;         ///< of a prediction in the loss: 1 / (global batch * predictions of a sample)
   Layer<T>* embedding = nullptr;  ///< for the head of a tied model whose embedding is on the same stage
   G* twin = nullptr;              ///< for tied models over several stages: see Table
 };
@@ -34,8 +36,13 @@ Result<std::unique_ptr<Layer<T>>> make_layer(const Context<D, G>& context, const
     using EndKinds = LayerKinds<cut ? SequenceKind::megatron : SequenceKind::none, Strategy::zero>;
     switch (layer.kind) {
       case LayerKind::embedding:
+        if (layer.patch_width > 0)
+          return std::make_unique<PatchEmbeddingLayer<D, G, T, EndKinds>>(context, layer, states);
         return std::make_unique<EmbeddingLayer<D, G, T, EndKinds>>(context, layer, around.twin, states);
       case LayerKind::head: {
+        if (layer.head == HeadKind::classifier)
+          return std::make_unique<HeadLayer<D, G, T, EndKinds, Classifier>>(context, layer, around.number, nullptr,
+                                                                            nullptr, around.token_weight, states);
         Table<D, G, T, EndKinds>* table = nullptr;
         if (around.embedding != nullptr) {
           auto* embedding = dynamic_cast<EmbeddingLayer<D, G, T, EndKinds>*>(around.embedding);
@@ -50,8 +57,10 @@ Result<std::unique_ptr<Layer<T>>> make_layer(const Context<D, G>& context, const
       case LayerKind::block:
         break;
     }
-    return std::make_unique<BlockLayer<D, G, T, LayerKinds<Strategy::sequence, Strategy::zero>>>(context, layer,
-                                                                                                 around.number, states);
+    using Kinds = LayerKinds<Strategy::sequence, Strategy::zero>;
+    if (layer.norm_order == NormOrder::after)
+      return std::make_unique<BlockLayer<D, G, T, Kinds, PostNormBlock>>(context, layer, around.number, states);
+    return std::make_unique<BlockLayer<D, G, T, Kinds>>(context, layer, around.number, states);
   });
 }
 

@@ -8,9 +8,12 @@
 #include <galvatron/nn/embedding.hpp>
 #include <galvatron/nn/end_layers.hpp>
 #include <galvatron/nn/head.hpp>
+#include <galvatron/nn/image_ends.hpp>
 #include <galvatron/nn/implemented.hpp>
 #include <galvatron/nn/layer.hpp>
+#include <galvatron/nn/logits.hpp>
 #include <galvatron/nn/make_layer.hpp>
 #include <galvatron/nn/parameter_store.hpp>
+#include <galvatron/nn/post_norm_block.hpp>
 #include <galvatron/nn/ring.hpp>
 #include <galvatron/nn/ulysses.hpp>

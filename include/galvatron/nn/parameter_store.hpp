@@ -42,6 +42,13 @@ constexpr std::int64_t whole_index(const ParameterTensor& tensor, int rank, int 
   return 0;
 }
 
+/// The tensor of that name in a store with this layout; empty where there is none.
+template <class U>
+View<U> tensor_of(const ParameterLayout& layout, View<U> store, ParameterName name) {
+  const ParameterTensor* tensor = layout.find(name);
+  return tensor == nullptr ? View<U>{} : store.slice(tensor->offset, tensor->count());
+}
+
 /// Elements [begin, end) of a store.
 struct Range {
   std::int64_t begin = 0;

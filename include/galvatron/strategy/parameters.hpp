@@ -122,13 +122,13 @@ constexpr ParameterLayout parameter_layout(const LayerSpec& layer, ParameterPart
   std::int64_t end = 0;
   const auto add = [&](ParameterName name, std::int64_t rows, std::int64_t columns, ParameterCut cut, bool decays,
                        ParameterInit init, double deviation, std::array<std::int64_t, 3> sections) {
+    if (cut == ParameterCut::rows && sections[0] == 0) sections[0] = rows;
     ParameterTensor& t = out.tensors[out.size++];
     t = {name, rows, columns, end, cut, decays, init, deviation, sections};
     end = round_up(end + rows * columns, parameter_alignment);
   };
   const auto weight = [&](ParameterName name, std::int64_t rows, std::int64_t columns, ParameterCut cut,
                           double deviation = 0.02, std::array<std::int64_t, 3> sections = {}) {
-    if (cut == ParameterCut::rows && sections[0] == 0) sections[0] = rows;
     add(name, rows, columns, cut, true, ParameterInit::normal, deviation, sections);
   };
   const auto vector = [&](ParameterName name, std::int64_t n, ParameterCut cut, ParameterInit init,

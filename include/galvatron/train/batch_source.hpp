@@ -1,8 +1,10 @@
-// BatchSource: where the tokens of a training step come from.
+// BatchSource: where the tokens or images of a training step come from.
 #pragma once
 
 #include <cstdint>
 
+#include <galvatron/core/dtype.hpp>
+#include <galvatron/core/error.hpp>
 #include <galvatron/core/view.hpp>
 
 namespace galvatron::train {
@@ -24,8 +26,23 @@ class BatchSource {
   virtual ~BatchSource() = default;
   /// Fills inputs (range.count * samples).
   virtual void inputs(std::int64_t step, std::int64_t first_sample, std::int64_t samples, SequenceRange range,
-                      View<std::int32_t> out) = 0;
-  /// Fills the tokens that follow the inputs.
+                      View<std::int32_t> out) {
+    (void)step, (void)first_sample, (void)samples, (void)range, (void)out;
+    throw Failure(ErrorKind::internal, "this source has no tokens");
+  }
+  /// Fills rows (range.count * samples, P) with these patches of images.
+  virtual void patches(std::int64_t step, std::int64_t first_sample, std::int64_t samples, SequenceRange range,
+                       View<float> out) {
+    (void)step, (void)first_sample, (void)samples, (void)range, (void)out;
+    throw Failure(ErrorKind::internal, "this source has no images");
+  }
+  virtual void patches(std::int64_t step, std::int64_t first_sample, std::int64_t samples, SequenceRange range,
+                       View<bfloat16> out) {
+    (void)step, (void)first_sample, (void)samples, (void)range, (void)out;
+    throw Failure(ErrorKind::internal, "this source has no images in bf16");
+  }
+  /// Fills what is to be predicted, below 0 where nothing is: for every token the one that follows, or that it hides;
+  /// of images, whose range is one, their classes.
   virtual void targets(std::int64_t step, std::int64_t first_sample, std::int64_t samples, SequenceRange range,
                        View<std::int32_t> out) = 0;
 };

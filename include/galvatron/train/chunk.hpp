@@ -1,6 +1,7 @@
 // Chunk: a run of layers of one stage, forward and backward, with what passes between it and its neighbours.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -78,10 +79,14 @@ class Chunk {
       const device::Scope scope(memory_.workspace);
       const LayerKind kind = plan_.layers[i].layer.kind;
       if constexpr (!D::counts_only) {
-        if (kind == LayerKind::embedding)
+        if (plan_.layers[i].layer.patch_width > 0)
+          source->patches(step, first_sample(i, microbatch), samples(i), patches_of(i), layers_[i]->patches(slot));
+        else if (kind == LayerKind::embedding)
           read(i, microbatch, layers_[i]->tokens(slot),
                [&](auto... part_and_out) { source->inputs(step, part_and_out...); });
-        if (kind == LayerKind::head)
+        if (kind == LayerKind::head && plan_.layers[i].layer.head == HeadKind::classifier)
+          source->targets(step, first_sample(i, microbatch), samples(i), {0, 1}, layers_[i]->tokens(slot));
+        else if (kind == LayerKind::head)
           read(i, microbatch, layers_[i]->tokens(slot),
                [&](auto... part_and_out) { source->targets(step, part_and_out...); });
       }
@@ -192,6 +197,13 @@ class Chunk {
     return layout.pieces() * layout.region(world_.rank()).tokens() * stage_.hidden;
   }
   [[nodiscard]] bool changes_after(std::size_t layer) const { return plan_.layouts[layer] != plan_.layouts[layer + 1]; }
+  [[nodiscard]] std::int64_t first_sample(std::size_t layer, int microbatch) const {
+    const ActivationLayout& layout = plan_.layouts[layer];
+    return microbatch * layout.batch + layout.region(world_.rank()).batch_begin;
+  }
+  [[nodiscard]] std::int64_t samples(std::size_t layer) const {
+    return plan_.layouts[layer].batch / plan_.layouts[layer].data;
+  }
   // The tokens or targets of this rank, piece by piece of its sequences; whole sequences unless they are cut over
   // context ranks.
   template <class Read>
@@ -207,6 +219,13 @@ class Chunk {
       from_source(microbatch * layout.batch + part.batch_begin, samples, range, out.slice(row, range.count * samples));
       row += range.count * samples;
     }
+  }
+  // Of every image, those that this rank has as tokens.
+  [[nodiscard]] SequenceRange patches_of(std::size_t layer) const {
+    const galvatron::Region part = plan_.layouts[layer].region(world_.rank());
+    const std::int64_t before = plan_.layers[layer].layer.class_token ? 1 : 0;  // tokens that are no patches
+    const std::int64_t first = std::max(part.sequence_begin - before, std::int64_t{0});
+    return {first, part.sequence_end - before - first};
   }
 
   void move(Exchange& exchange, View<T> from, View<T> to) {

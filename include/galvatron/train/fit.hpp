@@ -12,8 +12,7 @@
 #include <galvatron/nn/implemented.hpp>
 #include <galvatron/plan/plan.hpp>
 #include <galvatron/strategy/registry.hpp>
-#include <galvatron/train/data/batches.hpp>
-#include <galvatron/train/data/token_source.hpp>
+#include <galvatron/train/data/open.hpp>
 #include <galvatron/train/trainer.hpp>
 
 namespace galvatron::train {
@@ -50,14 +49,16 @@ Result<void> check_runnable(const Plan& plan, const ModelSpec& model) {
   return check("the head", plan.head);
 }
 
-/// Trains `model` as `plan` says on texts (every byte a token) or .bin token files, one thread team for each rank.
+/// Trains `model` as `plan` says on texts (every byte a token) or .bin token files, models of images on .images files;
+/// one thread team for each rank.
 ///
 ///     const auto report = train::fit<Split>(plan, model, {"text.txt"}, {.steps = 100});
 ///
 /// @tparam Strategies  what the program instantiates: a Strategy<> or a TypeList of some; fewer compile faster
 /// @param options  `seed` also orders the data. A learning rate whose `steps` are left at 1 falls over options.steps
 /// Errors (usage): a plan that does not suit the model or names a strategy that is not instantiated; data files that
-/// are missing, damaged, too short or hold tokens beyond the vocabulary. Throws what a rank throws: see train().
+/// are missing, damaged, too short, hold tokens beyond the vocabulary or images of another size. Throws what a rank
+/// throws: see train().
 template <class Strategies = InstantiatedStrategies>
 Result<TrainReport> fit(const Plan& plan, const ModelSpec& model, const std::vector<std::filesystem::path>& files,
                         TrainOptions options) {
@@ -65,12 +66,10 @@ Result<TrainReport> fit(const Plan& plan, const ModelSpec& model, const std::vec
   if (auto runnable = check_runnable<List>(plan, model); !runnable)
     return tl::unexpected<Error>(std::move(runnable.error()));
   if (options.steps < 1) return usage_error("cannot train " + std::to_string(options.steps) + " steps: give 1 or more");
-  const auto tokens = TokenSource::open(
-      files, {.sequence = plan.sequence_length, .vocabulary = model.vocabulary(), .seed = options.seed});
-  if (!tokens) return tl::unexpected<Error>(tokens.error());
+  const auto data = Data::open(files, model, {.sequence = plan.sequence_length, .seed = options.seed});
+  if (!data) return tl::unexpected<Error>(data.error());
   if (options.learning_rate.steps <= 1) options.learning_rate.steps = options.steps;
-  TokenBatches batches(*tokens, plan.global_batch);
-  return train<List>(plan, model, batches, options);
+  return train<List>(plan, model, *data->batches(plan.global_batch), options);
 }
 
 }  // namespace galvatron::train

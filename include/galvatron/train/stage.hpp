@@ -24,7 +24,7 @@ namespace galvatron::train {
 
 /// What a step of the whole job gave; equal on all ranks.
 struct StepResult {
-  double loss = 0;           ///< mean cross-entropy of a token, in nats
+  double loss = 0;           ///< mean cross-entropy of a prediction, in nats
   double gradient_norm = 0;  ///< before clipping
   /// False: the step changed no parameter.
   [[nodiscard]] bool is_finite() const { return std::isfinite(loss) && std::isfinite(gradient_norm); }

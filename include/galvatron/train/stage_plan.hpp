@@ -9,6 +9,7 @@
 #include <galvatron/core/error.hpp>
 #include <galvatron/cost/layer.hpp>
 #include <galvatron/cost/memory.hpp>
+#include <galvatron/model/predictions.hpp>
 #include <galvatron/model/spec.hpp>
 #include <galvatron/plan/cost.hpp>
 #include <galvatron/plan/plan.hpp>
@@ -40,7 +41,7 @@ struct StagePlan {
   int stages = 1;      ///< of the pipeline
   int first_rank = 0;  ///< of its ranks
   std::int64_t hidden = 0;
-  double token_weight = 0;  ///< of a token in the loss
+  double token_weight = 0;  ///< of a prediction in the loss
   bool overlap = true;      ///< traffic of the data ranks runs beside computation
   cost::Batch batch;
   std::vector<ChunkPlan> chunks;  ///< in the order of the layers
@@ -60,7 +61,8 @@ inline StagePlan stage_plan(const Plan& plan, const ModelSpec& model, int rank) 
                                         ": run it on the number of ranks that it was made for");
   out.first_rank = plan.stages[static_cast<std::size_t>(out.index)].first_rank;
   out.hidden = model.hidden();
-  out.token_weight = 1.0 / (static_cast<double>(plan.global_batch) * static_cast<double>(plan.sequence_length));
+  out.token_weight = 1.0 / (static_cast<double>(plan.global_batch) *
+                            static_cast<double>(predictions(model.head, plan.sequence_length)));
   out.batch = batch_of(plan);
   // A layer's layout, on virtual stage `virtual_stage`.
   const auto layout = [&](const StrategySpec& spec, int virtual_stage) {

@@ -36,7 +36,7 @@ namespace galvatron::train {
 /// What rank 0 tells after every step.
 struct StepReport {
   std::int64_t step = 0;  ///< counts from 0
-  double loss = 0;        ///< mean cross-entropy of a token, in nats, before the step's update
+  double loss = 0;        ///< mean cross-entropy of a prediction, in nats, before the step's update
   double gradient_norm = 0;
   double learning_rate = 0;
   double seconds = 0;  ///< of this step

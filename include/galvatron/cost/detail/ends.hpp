@@ -21,8 +21,9 @@ constexpr void tie_tables(const LayerShape& s, const ParameterLayout& table, Wor
   out.push(work);
 }
 
-/// Image patches of a rank: its tokens but the class tokens.
-constexpr std::int64_t patch_rows(const LayerShape& s) { return s.rows_local - (s.layer.class_token ? s.b : 0); }
+/// Class tokens of a rank. Where sequences are cut the first tensor rank has them all; what is counted of an embedding
+/// is another rank, which has more patches instead, and of a classifier the first.
+constexpr std::int64_t class_rows(const LayerShape& s) { return s.layer.class_token && !s.cut ? s.b : 0; }
 
 constexpr LayerCounts embedding_counts(const LayerShape& s) {
   LayerCounts out;
@@ -36,11 +37,16 @@ constexpr LayerCounts embedding_counts(const LayerShape& s) {
   const bool image = s.layer.patch_width > 0;
   const bool types = s.layer.token_types > 0;
   const bool norm = s.layer.closing_norm;
+  const std::int64_t patches = s.rows_local - class_rows(s);
 
   table.acquire(out.forward);
   rest.acquire(out.forward);
   if (image) {
-    out.forward.push(compute(WorkKind::gemm_nt, patch_rows(s), s.h, s.layer.patch_width));
+    out.forward.push(compute(WorkKind::gemm_nt, patches, s.h, s.layer.patch_width));
+    if (class_rows(s) > 0) {
+      out.forward.push(compute(WorkKind::fill, s.b * s.h * s.e));
+      out.forward.push(compute(WorkKind::add, s.b * s.h));
+    }
   } else {
     out.forward.push(compute(WorkKind::embedding_forward, s.rows, s.h));
     region.leave(out.forward);
@@ -56,12 +62,14 @@ constexpr LayerCounts embedding_counts(const LayerShape& s) {
 
   table.open_gradients(out.backward);
   rest.open_gradients(out.backward);
+  if (norm) rest.acquire(out.backward);
   if (norm) out.backward.push(compute(WorkKind::norm_backward, s.rows_local, s.h));
   if (types) out.backward.push(compute(WorkKind::bias_gradient, s.rows_local, s.h));
   positions(compute(WorkKind::bias_gradient, s.rows_local, s.h), out.backward);
   if (image) {
-    out.backward.push(compute(WorkKind::gemm_tn, s.h, s.layer.patch_width, patch_rows(s)));
-    out.backward.push(compute(WorkKind::bias_gradient, s.rows_local, s.h));
+    if (class_rows(s) > 0) out.backward.push(compute(WorkKind::bias_gradient, s.b, s.h));
+    out.backward.push(compute(WorkKind::gemm_tn, s.h, s.layer.patch_width, patches));
+    out.backward.push(compute(WorkKind::bias_gradient, patches, s.h));
   } else {
     region.enter(out.backward);
     out.backward.push(compute(WorkKind::embedding_backward, s.rows, s.h));
@@ -75,17 +83,25 @@ constexpr LayerCounts embedding_counts(const LayerShape& s) {
   table.update(out.update);
   rest.update(out.update);
   out.states = table.states() + rest.states();
-  out.stash = {image ? aligned_bytes(patch_rows(s) * s.layer.patch_width * s.e) : aligned_bytes(s.rows * 4)};
+  out.stash = {image ? aligned_bytes(patches * s.layer.patch_width * s.e) : aligned_bytes(s.rows * 4)};
   if (norm) out.stash += Bytes{s.activation() + aligned_bytes(s.rows_local * 2 * 4)};
   const std::int64_t together = s.cut && !image ? s.whole_activation() : 0;
   out.forward_workspace = {table.gathered_bytes() + rest.gathered_bytes() + together};
-  out.backward_workspace = {table.gradient_bytes() + rest.gradient_bytes() + together};
+  out.backward_workspace = {table.gradient_bytes() + rest.gradient_bytes() + (norm ? rest.gathered_bytes() : 0) +
+                            together};
   return out;
 }
 
-/// One vector a sample from those of its tokens, or its gradient for each of them.
+/// The mean of a sample's tokens, or its gradient for each of them.
 constexpr void pool(const LayerShape& s, WorkList& out) {
   out.push(compute(WorkKind::copy, s.rows_local * s.h * s.e));
+  if (s.t > 1) out.push(compute(WorkKind::all_reduce, s.b * s.h * s.e, s.t));
+}
+/// From the class tokens, which the first tensor rank has, to every rank's logits, and back.
+constexpr void give_class_tokens(const LayerShape& s, WorkList& out) {
+  if (s.cut) out.push(compute(WorkKind::broadcast, s.b * s.h * s.e, s.t));
+}
+constexpr void sum_class_tokens(const LayerShape& s, WorkList& out) {
   if (s.t > 1) out.push(compute(WorkKind::all_reduce, s.b * s.h * s.e, s.t));
 }
 
@@ -97,9 +113,12 @@ constexpr LayerCounts head_counts(const LayerShape& s) {
   const StoreCounts rest(s, rest_layout);
   const RegionCounts region(s);
   const std::int64_t v = vocabulary_shard(s.layer.vocabulary, s.spec.tensor);
-  const bool pooled = s.layer.head == HeadKind::classifier;
+  const bool classifies = s.layer.head == HeadKind::classifier;
+  const bool reads_token = classifies && s.layer.class_token;
+  const bool pooled = classifies && !reads_token;
   const bool transformed = s.layer.head == HeadKind::masked_language;
-  const std::int64_t rows = pooled ? s.b : s.rows;  // with logits
+  const std::int64_t rows = classifies ? s.b : s.rows;               // with logits
+  const std::int64_t normalised = reads_token ? s.b : s.rows_local;  // rows of the norm
   const bool whole = s.habits.whole_logits;
   const std::int64_t chunk = whole ? rows : head_chunk_rows(rows);
   WorkList& forward = out.forward;
@@ -112,9 +131,11 @@ constexpr LayerCounts head_counts(const LayerShape& s) {
     forward.push(compute(WorkKind::gemm_nt, s.rows_local, s.h, s.h));
     forward.push(compute(WorkKind::activation_forward, s.rows_local, s.h));
   }
-  forward.push(compute(WorkKind::norm_forward, s.rows_local, s.h));
+  forward.push(compute(WorkKind::norm_forward, normalised, s.h));
   if (pooled)
     pool(s, forward);
+  else if (reads_token)
+    give_class_tokens(s, forward);
   else
     region.enter(forward);
   for (std::int64_t first = 0; first < rows; first += chunk) {
@@ -135,9 +156,12 @@ constexpr LayerCounts head_counts(const LayerShape& s) {
   }
   if (pooled)
     pool(s, forward);
+  else if (reads_token)
+    sum_class_tokens(s, forward);
   else
     region.leave(forward);
-  forward.push(compute(WorkKind::norm_backward, s.rows_local, s.h));
+  forward.push(compute(WorkKind::norm_backward, normalised, s.h));
+  if (reads_token) forward.push(compute(WorkKind::fill, (s.rows_local - s.b) * s.h * s.e));
   if (transformed) {
     forward.push(compute(WorkKind::activation_backward, s.rows_local, s.h));
     forward.push(compute(WorkKind::gemm_tn, s.h, s.h, s.rows_local));
@@ -159,10 +183,11 @@ constexpr LayerCounts head_counts(const LayerShape& s) {
   rest.update(out.update);
   out.states += rest.states();
   out.stash = {s.activation() + aligned_bytes(rows * 4)};
-  out.forward_workspace = {table.gathered_bytes() + rest.gathered_bytes() + table.gradient_bytes() +
-                           rest.gradient_bytes() + s.whole_activation() + aligned_bytes(s.rows_local * 2 * 4) +
-                           aligned_bytes(chunk * v * (whole ? 2 * s.e + 4 : s.e)) + aligned_bytes(s.t * chunk * 3 * 4) +
-                           aligned_bytes(chunk * 4) + (transformed ? 2 * s.activation() : 0)};
+  out.forward_workspace = {
+      table.gathered_bytes() + rest.gathered_bytes() + table.gradient_bytes() + rest.gradient_bytes() +
+      (reads_token ? aligned_bytes(s.b * s.h * s.e) : s.whole_activation()) + aligned_bytes(normalised * 2 * 4) +
+      aligned_bytes(chunk * v * (whole ? 2 * s.e + 4 : s.e)) + aligned_bytes(s.t * chunk * 3 * 4) +
+      aligned_bytes(chunk * 4) + (transformed ? 2 * s.activation() : 0)};
   return out;
 }
 

@@ -77,7 +77,7 @@ class MixedBlock {
     const int parts = s_.layer.block_parts();
     const std::int64_t statistics = aligned_bytes(s_.rows_local * 2 * 4);
     std::int64_t out = parts * statistics + (post_ ? parts : parts - 1) * s_.activation();
-    out += aligned_bytes(s_.rows * s_.qkv * s_.e);
+    out += s_.layer.window > 0 ? aligned_bytes(s_.rows * s_.qkv * s_.e) : core_.input_bytes();
     if (s_.layer.memory.any()) out += aligned_bytes(s_.rows * s_.q * s_.e) + aligned_bytes(memory_rows_ * kv_ * s_.e);
     if (s_.layer.merges) out += statistics + s_.activation();
     if (s_.layer.closing_norm) out += statistics + s_.activation();

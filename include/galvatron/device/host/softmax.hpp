@@ -67,6 +67,7 @@ void softmax_statistics(const Team& team, std::int64_t rows, std::int64_t column
         }
         const std::int64_t target = kernels::shard_row(targets[row], first, valid);
         if (target >= 0) whole.target = kernels::get(x[target]);
+        if (targets[row] < 0) whole.target = kernels::no_target;
         stats[3 * row] = whole.maximum;
         stats[3 * row + 1] = whole.sum;
         stats[3 * row + 2] = whole.target;
@@ -91,12 +92,13 @@ inline void softmax_merge(const Team& team, std::int64_t rows, std::int64_t shar
       whole.merge(part);
     }
     lse[row] = whole.log_sum();
-    sum += static_cast<double>(lse[row]) - static_cast<double>(whole.target);
+    sum += whole.loss(lse[row]);
   }
   loss += sum;
 }
 
-/// logits become scale * (exp(logit - lse) - [column is the target]) in place; 0 beyond `valid`.
+/// logits become scale * (exp(logit - lse) - [column is the target]) in place; 0 beyond `valid` and in rows without a
+/// target.
 template <class T>
 void softmax_backward(const Team& team, std::int64_t rows, std::int64_t columns, std::int64_t valid, std::int64_t first,
                       const float* lse, const std::int32_t* targets, float scale, T* logits) {
@@ -104,6 +106,10 @@ void softmax_backward(const Team& team, std::int64_t rows, std::int64_t columns,
     vectorized(team.isa, [&]() GALVATRON_INLINE_LAMBDA {
       for (std::int64_t row = begin; row < end; ++row) {
         T* x = logits + row * columns;
+        if (targets[row] < 0) {
+          std::fill(x, x + columns, T{});
+          continue;
+        }
         const float log_sum = lse[row];
         const std::int64_t target = kernels::shard_row(targets[row], first, valid);
         const float target_logit = target >= 0 ? kernels::get(x[target]) : 0.0F;

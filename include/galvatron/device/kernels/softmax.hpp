@@ -9,6 +9,9 @@
 
 namespace galvatron::device::kernels {
 
+/// Stands for the target's logit of a row without a target.
+inline constexpr float no_target = std::numeric_limits<float>::infinity();
+
 /// Of a piece of a row: the maximum, the sum of exp(x - maximum), and the target's logit (-inf when it is elsewhere).
 struct SoftmaxStatistics {
   float maximum = -std::numeric_limits<float>::infinity();
@@ -27,6 +30,11 @@ struct SoftmaxStatistics {
   }
   /// The natural logarithm of the sum of exponentials.
   [[nodiscard]] GALVATRON_HD float log_sum() const { return maximum + std::log(sum); }
+  /// The cross-entropy of a whole row, in nats; 0 without a target, unless the logits are no numbers any more.
+  [[nodiscard]] GALVATRON_HD double loss(float lse) const {
+    if (target == no_target && std::isfinite(lse)) return 0;
+    return static_cast<double>(lse) - static_cast<double>(target);
+  }
 };
 
 /// scale * d(lse - logit[target]) / d(logit), without the target's own -scale.

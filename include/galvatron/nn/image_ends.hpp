@@ -1,0 +1,182 @@
+// The ends of a model of images (ViT): patches to tokens, and a classifier of the class token.
+//
+//   patches -> linear --+--> [class token | patches] -> + positions        class token's rows: the first b
+//   class token --------+
+//
+// Under Megatron sequence parallelism only the first tensor rank has the class tokens. Shapes as in nn/block.hpp;
+// P numbers of a patch.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include <galvatron/device/device.hpp>
+#include <galvatron/nn/context.hpp>
+#include <galvatron/nn/layer.hpp>
+#include <galvatron/nn/logits.hpp>
+#include <galvatron/nn/parameter_store.hpp>
+
+namespace galvatron::nn {
+
+/// Rows of class tokens on this rank, at the front.
+template <SequenceKind kind, class D, class G>
+std::int64_t class_rows(const Context<D, G>& context) {
+  return kind == SequenceKind::megatron && context.tensor_rank() > 0 ? 0 : context.samples;
+}
+
+template <class D, class G, class T, SequenceKind kind>
+class PatchEmbedding {
+ public:
+  PatchEmbedding(Context<D, G>& context, const LayerSpec& layer)
+      : c_(context),
+        layer_(layer),
+        layout_(parameter_layout(layer, ParameterPart::rest, context.spec.tensor, static_cast<int>(context.shards()))),
+        class_rows_(class_rows<kind>(context)),
+        rows_(context.rows_local() - class_rows_) {}
+
+  [[nodiscard]] const ParameterLayout& layout() const { return layout_; }
+
+  /// Room for the patches of a micro-batch, as much on every rank; those of this rank are (rows, P).
+  View<T> take_patches(device::Region& from) const {
+    const bool cut = kind == SequenceKind::megatron;
+    const std::int64_t most = c_.rows_local() - (cut ? 0 : c_.samples);
+    return from.take<T>(most * layer_.patch_width).slice(0, rows_ * layer_.patch_width);
+  }
+
+  /// patches (rows, P) -> y (rows_local, H).
+  void forward(View<const T> parameters, View<const T> patches, View<T> y) {
+    const std::int64_t h = layer_.hidden;
+    if (rows_ > 0)
+      c_.device.gemm(device::Gemm::nt, rows_, h, layer_.patch_width, patches,
+                     of(parameters, ParameterName::patch_weight), behind_class(y), false,
+                     of(parameters, ParameterName::patch_bias));
+    if (class_rows_ > 0) {
+      const View<T> tokens = y.slice(0, class_rows_ * h);
+      c_.device.zero({reinterpret_cast<std::byte*>(tokens.data), tokens.count * static_cast<std::int64_t>(sizeof(T))});
+      c_.device.position_forward(class_rows_, class_rows_, h, 0, of(parameters, ParameterName::class_token), tokens);
+    }
+    c_.device.position_forward(c_.rows_local(), c_.samples, h, first_position(),
+                               of(parameters, ParameterName::positions), y);
+  }
+
+  /// d (rows_local, H): the gradient of y.
+  void backward(View<float> gradients, View<const T> patches, View<T> d) {
+    const std::int64_t h = layer_.hidden;
+    c_.device.position_backward(c_.rows_local(), c_.samples, h, first_position(), d,
+                                of(gradients, ParameterName::positions));
+    if (class_rows_ > 0)
+      c_.device.bias_gradient(class_rows_, h, d.slice(0, class_rows_ * h), of(gradients, ParameterName::class_token));
+    if (rows_ == 0) return;
+    c_.device.gemm(device::Gemm::tn, h, layer_.patch_width, rows_, behind_class(d), patches,
+                   of(gradients, ParameterName::patch_weight), true, {});
+    c_.device.bias_gradient(rows_, h, behind_class(d), of(gradients, ParameterName::patch_bias));
+  }
+
+ private:
+  template <class U>
+  View<U> of(View<U> store, ParameterName name) const {
+    return tensor_of(layout_, store, name);
+  }
+  View<T> behind_class(View<T> all) const { return all.slice(class_rows_ * layer_.hidden, rows_ * layer_.hidden); }
+  [[nodiscard]] std::int64_t first_position() const {
+    return kind == SequenceKind::megatron ? c_.tensor_rank() * (c_.sequence / c_.spec.tensor) : 0;
+  }
+
+  Context<D, G>& c_;
+  LayerSpec layer_;
+  ParameterLayout layout_;
+  std::int64_t class_rows_;
+  std::int64_t rows_;  ///< of patches
+};
+
+template <class D, class G, class T, class Kinds>
+class PatchEmbeddingLayer final : public Layer<T> {
+ public:
+  PatchEmbeddingLayer(Context<D, G> context, const LayerSpec& layer, device::Region& states)
+      : context_(context), body_(context_, layer), store_(context_, states, body_.layout()) {}
+
+  void take_stash(device::Region& stash, int slots, int) override {
+    patches_.clear();
+    for (int i = 0; i < slots; ++i) patches_.push_back(body_.take_patches(stash));
+  }
+  View<T> input(int) override { return {}; }
+  View<std::int32_t> tokens(int) override { return {}; }
+  View<T> patches(int slot) override { return patches_[static_cast<std::size_t>(slot)]; }
+
+  void forward(int slot, View<T> y) override {
+    const device::Scope scope(context_.workspace);
+    body_.forward(store_.acquire(), patches(slot), y);
+  }
+  void backward(int slot, View<T> d) override {
+    const device::Scope scope(context_.workspace);
+    const View<float> gradients = store_.open_gradients();
+    body_.backward(gradients, patches(slot), d);
+    store_.close_gradients(gradients);
+  }
+
+  void initialise(const ParameterSource& source) override { store_.initialise(source, 0); }
+  void zero_gradients() override { store_.zero_gradients(); }
+  void start_synchronise() override { store_.start_synchronise(); }
+  void synchronise() override { store_.synchronise(); }
+  double gradient_norm_squared() override { return store_.gradient_norm_squared(); }
+  void update(const device::AdamW& step) override { store_.update(step); }
+  void visit(const StoreVisitor& visitor) override { visitor(store_.view(0)); }
+
+ private:
+  Context<D, G> context_;
+  PatchEmbedding<D, G, T, Kinds::sequence> body_;
+  ParameterStore<D, G, T, Kinds::zero> store_;
+  std::vector<View<T>> patches_;
+};
+
+/// Norm and logits of the class token; the arithmetic of a HeadLayer.
+template <class D, class G, class T, SequenceKind kind>
+class Classifier {
+ public:
+  Classifier(Context<D, G>& context, const LayerSpec& layer)
+      : c_(context),
+        layer_(layer),
+        layout_(parameter_layout(layer, ParameterPart::rest, context.spec.tensor, static_cast<int>(context.shards()))),
+        logits_(context, layer) {}
+
+  /// Of everything but the table.
+  [[nodiscard]] const ParameterLayout& layout() const { return layout_; }
+  /// Rows that have a target: the samples.
+  [[nodiscard]] std::int64_t targets() const { return c_.samples; }
+
+  /// x (rows_local, H) becomes the gradient of the loss with respect to x; targets (b) are classes. The other
+  /// arguments as for Head.
+  void forward_backward(View<const T> table, View<const T> rest, View<float> d_table, View<float> d_rest,
+                        View<const std::int32_t> targets, float scale, View<T> x, double& loss) {
+    const device::Scope scope(c_.workspace);
+    device::Region& ws = c_.workspace;
+    const std::int64_t h = layer_.hidden;
+    const std::int64_t b = c_.samples;
+    const std::int64_t own = class_rows<kind>(c_);
+    const auto of = [this](auto store, ParameterName name) { return tensor_of(layout_, store, name); };
+    const View<const T> gamma = of(rest, ParameterName::norm1_gamma);
+    const View<T> n = ws.take<T>(b * h);  // (b, H)
+    const View<float> stats = ws.take<float>(b * 2);
+    const View<T> token = x.slice(0, own * h);
+    if (own > 0)
+      c_.device.norm_forward(layer_.norm, b, h, layer_.norm_epsilon, token, gamma, of(rest, ParameterName::norm1_beta),
+                             n, stats);
+    if constexpr (kind == SequenceKind::megatron) c_.tensor.broadcast(n, 0);
+    logits_.cross_entropy(b, table, of(rest, ParameterName::logits_bias), d_table,
+                          of(d_rest, ParameterName::logits_bias), targets, scale, n, loss);
+    if (c_.spec.tensor > 1) c_.tensor.all_reduce(n, comm::ReduceOp::sum);
+    if (own > 0)
+      c_.device.norm_backward(layer_.norm, b, h, n, token, gamma, stats, {}, token,
+                              of(d_rest, ParameterName::norm1_gamma), of(d_rest, ParameterName::norm1_beta));
+    const View<T> others = x.slice(own * h, x.count - own * h);
+    c_.device.zero({reinterpret_cast<std::byte*>(others.data), others.count * static_cast<std::int64_t>(sizeof(T))});
+  }
+
+ private:
+  Context<D, G>& c_;
+  LayerSpec layer_;
+  ParameterLayout layout_;
+  Logits<D, G, T> logits_;
+};
+
+}  // namespace galvatron::nn

@@ -1,0 +1,68 @@
+// Projection onto a vocabulary (or classes) cut over tensor ranks, and cross-entropy.
+//
+// Forward computes the loss and at once the gradients: logits exist for a chunk of rows only, become their own
+// gradients in place, and are used up before the next chunk.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include <galvatron/cost/counts.hpp>
+#include <galvatron/device/device.hpp>
+#include <galvatron/nn/context.hpp>
+#include <galvatron/strategy/parameters.hpp>
+
+namespace galvatron::nn {
+
+template <class D, class G, class T>
+class Logits {
+ public:
+  Logits(Context<D, G>& context, const LayerSpec& layer)
+      : c_(context),
+        h_(layer.hidden),
+        shard_(vocabulary_shard(layer.vocabulary, context.spec.tensor)),
+        first_(context.tensor_rank() * shard_),
+        valid_(std::clamp<std::int64_t>(layer.vocabulary - first_, 0, shard_)) {}
+
+  /// n (rows, H) becomes this rank's part of its gradient: the sum over tensor ranks is whole. targets (rows).
+  /// @param table, bias  (V/t, H) and (V/t), the latter may be empty; their gradients grow
+  /// @param scale  the weight of a row in the loss
+  /// @param loss   grows by the sum of the rows' cross-entropies, on the first tensor rank only
+  void cross_entropy(std::int64_t rows, View<const T> table, View<const T> bias, View<float> d_table,
+                     View<float> d_bias, View<const std::int32_t> targets, float scale, View<T> n, double& loss) {
+    const device::Scope scope(c_.workspace);
+    device::Region& ws = c_.workspace;
+    const std::int64_t chunk = cost::head_chunk_rows(rows);
+    const int t = c_.spec.tensor;
+    const View<T> logits = ws.take<T>(chunk * shard_);             // (chunk, V/t)
+    const View<float> statistics = ws.take<float>(t * chunk * 3);  // (t, chunk, 3)
+    const View<float> lse = ws.take<float>(chunk);
+    for (std::int64_t first = 0; first < rows; first += chunk) {
+      const std::int64_t m = std::min(chunk, rows - first);
+      const View<T> tokens = n.slice(first * h_, m * h_);  // (m, H)
+      const View<T> part = logits.slice(0, m * shard_);
+      const View<const std::int32_t> wanted = targets.slice(first, m);
+      const View<float> all = statistics.slice(0, t * m * 3);
+      const View<float> own = all.slice(c_.tensor_rank() * m * 3, m * 3);
+      c_.device.gemm(device::Gemm::nt, m, shard_, h_, tokens, table, part, false, bias);
+      c_.device.softmax_statistics(m, shard_, valid_, first_, part, wanted, own);
+      if (t > 1) c_.tensor.all_gather(View<const float>(own), all);
+      double sum = 0;
+      c_.device.softmax_merge(m, t, all, lse, sum);
+      if (c_.tensor_rank() == 0) loss += sum;
+      c_.device.softmax_backward(m, shard_, valid_, first_, lse, wanted, scale, part);
+      c_.device.gemm(device::Gemm::tn, shard_, h_, m, part, tokens, d_table, true, {});
+      c_.device.gemm(device::Gemm::nn, m, h_, shard_, part, table, tokens, false, {});
+      if (d_bias.count > 0) c_.device.bias_gradient(m, shard_, part, d_bias);
+    }
+  }
+
+ private:
+  Context<D, G>& c_;
+  std::int64_t h_;
+  std::int64_t shard_;  ///< columns of logits on this rank
+  std::int64_t first_;  ///< the token of the first
+  std::int64_t valid_;  ///< columns that are tokens; the others are padding
+};
+
+}  // namespace galvatron::nn

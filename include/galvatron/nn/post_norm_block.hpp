@@ -1,0 +1,154 @@
+// A block whose norms come after the residuals, as BERT has them.
+//
+//   x -> [qkv -> attention -> out] -> + x = sum1 -> norm1 = n1 -> [in -> activation -> out] -> + n1 = sum2 -> norm2 = y
+//         `--- region cut over ---'                               `- tensor-parallel ranks -'
+//
+// Shapes as in nn/block.hpp. n1 is not kept: backward makes it again from sum1. In forward it lies where sum2 will be.
+#pragma once
+
+#include <cstdint>
+
+#include <galvatron/nn/block.hpp>
+
+namespace galvatron::nn {
+
+template <class D, class G, class T, SequenceKind kind>
+class PostNormBlock : Block<D, G, T, kind> {
+  using Base = Block<D, G, T, kind>;
+  using Results = AttentionResults<T>;
+  using Base::c_, Base::layer_, Base::core_, Base::core_again_;
+  using Base::h_, Base::q_, Base::qkv_, Base::f_, Base::f_in_;
+
+ public:
+  /// What backward needs besides the input; x2 is sum1.
+  struct Internals : Base::Internals {
+    View<T> sum2;  // (rows_local, H)
+  };
+
+  using typename Base::Postponed;
+  static constexpr bool splits = false;
+
+  using Base::Base, Base::layout;
+
+  Internals take_internals(device::Region& from) const {
+    Internals in{Base::take_internals(from), {}};
+    in.sum2 = from.take<T>(c_.rows_local() * h_);
+    return in;
+  }
+
+  /// x (rows_local, H) -> y (rows_local, H).
+  void forward(View<const T> parameters, View<const T> x, const Internals& in, View<T> y) {
+    const device::Scope scope(c_.workspace);
+    const View<T> n = c_.workspace.template take<T>(c_.rows() * h_);  // (rows, H)
+    forward_to_sum2(parameters, x, in, n);
+    norm(parameters, ParameterName::norm2_gamma, ParameterName::norm2_beta, in.sum2, y, in.stats2);
+  }
+
+  /// The internals again from the input, as forward left them.
+  void recompute(View<const T> parameters, View<const T> x, const Internals& in) {
+    const device::Scope scope(c_.workspace);
+    const View<T> n = c_.workspace.template take<T>(c_.rows() * h_);  // (rows, H)
+    forward_to_sum2(parameters, x, in, n);
+    norm(parameters, ParameterName::norm2_gamma, ParameterName::norm2_beta, in.sum2, this->region().own(n), in.stats2);
+  }
+
+  /// d (rows_local, H): the gradient of the output becomes that of the input. Uses up the internals.
+  void backward(View<const T> parameters, View<float> gradients, View<const T> x, const Internals& in, View<T> d) {
+    const device::Scope scope(c_.workspace);
+    device::Region& ws = c_.workspace;
+    const std::int64_t rows = c_.rows();
+    const View<T> n = ws.take<T>(rows * h_);  // (rows, H)
+    // All rows of d; d itself unless the sequence is cut.
+    const View<T> whole = kind == SequenceKind::megatron ? ws.take<T>(rows * h_) : d;
+
+    {  // MLP
+      const device::Scope inner(ws);
+      norm_backward(parameters, gradients, ParameterName::norm2_gamma, ParameterName::norm2_beta, in.sum2, in.stats2,
+                    d);
+      this->gather(d, whole);
+      const View<T> g = ws.take<T>(rows * f_);  // (rows, f)
+      c_.device.activation_forward(layer_.activation, rows, f_, in.u, g);
+      this->mlp_out_weights(gradients, d, whole, g);
+      this->input_gradient(parameters, ParameterName::mlp_out_weight, f_, h_, whole, g);
+      c_.device.activation_backward(layer_.activation, rows, f_, in.u, g, in.u);
+      c_.device.norm_again(layer_.norm, c_.rows_local(), h_, in.x2,
+                           this->weight(parameters, ParameterName::norm1_gamma),
+                           this->weight(parameters, ParameterName::norm1_beta), in.stats1, this->region().own(n));
+      this->region().gather(n);
+      this->weight_gradient(gradients, ParameterName::mlp_in_weight, f_in_, h_, in.u, n);
+      this->bias_gradient(gradients, ParameterName::mlp_in_bias, rows, f_in_, in.u);
+      this->input_gradient(parameters, ParameterName::mlp_in_weight, h_, f_in_, in.u, n);
+      c_.device.add(d.count, d, this->region().reduce(n), d);
+    }
+    {  // attention
+      norm_backward(parameters, gradients, ParameterName::norm1_gamma, ParameterName::norm1_beta, in.x2, in.stats1, d);
+      this->gather(d, whole);
+      const Results results = core_again_ ? core_.take_results(ws) : in.results;
+      if (core_again_) core_.again(in.attention, results);
+      const View<T> d_o = ws.take<T>(rows * q_);      // (rows, q)
+      const View<T> d_qkv = ws.take<T>(rows * qkv_);  // (rows, qkv)
+      this->attention_out_weights(gradients, d, whole, results);
+      this->input_gradient(parameters, ParameterName::attention_out_weight, q_, h_, whole, d_o);
+      core_.backward(in.attention, results, d_o, d_qkv);
+      this->rotate(d_qkv, true);
+      this->weight_gradient(gradients, ParameterName::qkv_weight, qkv_, h_, d_qkv, all_rows(x, n));
+      this->bias_gradient(gradients, ParameterName::qkv_bias, rows, qkv_, d_qkv);
+      this->input_gradient(parameters, ParameterName::qkv_weight, h_, qkv_, d_qkv, n);
+      c_.device.add(d.count, d, this->region().reduce(n), d);
+    }
+  }
+
+ private:
+  // n (rows, H) is scratch.
+  void forward_to_sum2(View<const T> parameters, View<const T> x, const Internals& in, View<T> n) {
+    const device::Scope scope(c_.workspace);
+    const std::int64_t rows = c_.rows();
+    {
+      const device::Scope inner(c_.workspace);
+      const Results results = core_again_ ? core_.take_results(c_.workspace) : in.results;
+      const View<T> qkv = core_.take_projection(in.attention);  // (rows, qkv)
+      c_.device.gemm(device::Gemm::nt, rows, qkv_, h_, all_rows(x, n),
+                     this->weight(parameters, ParameterName::qkv_weight), qkv, false,
+                     this->weight(parameters, ParameterName::qkv_bias));
+      this->rotate(qkv, false);
+      core_.forward(qkv, in.attention, results);
+      c_.device.gemm(device::Gemm::nt, rows, h_, q_, results.o,
+                     this->weight(parameters, ParameterName::attention_out_weight), n, false,
+                     this->bias_once(parameters, ParameterName::attention_out_bias));
+    }
+    c_.device.add(in.x2.count, x, this->region().reduce(n), in.x2);
+    norm(parameters, ParameterName::norm1_gamma, ParameterName::norm1_beta, in.x2, in.sum2, in.stats1);
+    c_.device.gemm(device::Gemm::nt, rows, f_in_, h_, all_rows(in.sum2, n),
+                   this->weight(parameters, ParameterName::mlp_in_weight), in.u, false,
+                   this->weight(parameters, ParameterName::mlp_in_bias));
+    const View<T> g = c_.workspace.template take<T>(rows * f_);  // (rows, f)
+    c_.device.activation_forward(layer_.activation, rows, f_, in.u, g);
+    c_.device.gemm(device::Gemm::nt, rows, h_, f_, g, this->weight(parameters, ParameterName::mlp_out_weight), n, false,
+                   this->bias_once(parameters, ParameterName::mlp_out_bias));
+    c_.device.add(in.sum2.count, in.sum2, this->region().reduce(n), in.sum2);
+  }
+
+  // The rows of all tensor ranks: `local` itself unless the sequence is cut, then in `n`.
+  View<const T> all_rows(View<const T> local, View<T> n) {
+    if constexpr (kind == SequenceKind::megatron) {
+      c_.tensor.all_gather(local, n);
+      return n;
+    } else {
+      (void)n;
+      return local;
+    }
+  }
+  void norm(View<const T> parameters, ParameterName gamma, ParameterName beta, View<const T> x, View<T> y,
+            View<float> stats) {
+    c_.device.norm_forward(layer_.norm, c_.rows_local(), h_, layer_.norm_epsilon, x, this->weight(parameters, gamma),
+                           this->weight(parameters, beta), y, stats);
+  }
+  // d: the gradient of the norm's output becomes that of its input x.
+  void norm_backward(View<const T> parameters, View<float> gradients, ParameterName gamma, ParameterName beta,
+                     View<const T> x, View<const float> stats, View<T> d) {
+    c_.device.norm_backward(layer_.norm, c_.rows_local(), h_, d, x, this->weight(parameters, gamma), stats, {}, d,
+                            this->weight(gradients, gamma), this->weight(gradients, beta));
+  }
+};
+
+}  // namespace galvatron::nn

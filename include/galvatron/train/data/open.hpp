@@ -1,0 +1,73 @@
+// Opens the data files of a run in the way that its model reads them.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <span>
+#include <string>
+#include <utility>
+
+#include <galvatron/core/error.hpp>
+#include <galvatron/model/spec.hpp>
+#include <galvatron/train/batch_source.hpp>
+#include <galvatron/train/data/batches.hpp>
+#include <galvatron/train/data/image_source.hpp>
+#include <galvatron/train/data/masked_batches.hpp>
+#include <galvatron/train/data/token_source.hpp>
+
+namespace galvatron::train {
+
+struct DataOptions {
+  std::int64_t sequence = 0;     ///< S, of models of tokens
+  std::uint64_t seed = 0;        ///< of the order, and of what is masked
+  std::int64_t mask_token = -1;  ///< of masked language models; below 0: the last of the vocabulary
+};
+
+/// Open files. Immutable: ranks may share one.
+class Data {
+ public:
+  /// Texts or .bin token files for models of tokens, .images files for models of images. Errors (usage): as
+  /// TokenSource::open and ImageSource::open; a mask token outside the vocabulary.
+  static Result<Data> open(std::span<const std::filesystem::path> paths, const ModelSpec& model,
+                           const DataOptions& options) {
+    Data data;
+    if (model.takes_images()) {
+      auto images = ImageSource::open(paths, model, options.seed);
+      if (!images) return tl::unexpected<Error>(std::move(images.error()));
+      data.images_ = std::make_unique<ImageSource>(std::move(*images));
+      return data;
+    }
+    auto tokens = TokenSource::open(
+        paths, {.sequence = options.sequence, .vocabulary = model.vocabulary(), .seed = options.seed});
+    if (!tokens) return tl::unexpected<Error>(std::move(tokens.error()));
+    data.tokens_ = std::make_unique<TokenSource>(std::move(*tokens));
+    if (model.head.head != HeadKind::masked_language) return data;
+    if (options.mask_token >= model.vocabulary())
+      return usage_error("the mask token " + std::to_string(options.mask_token) + " is outside the vocabulary of " +
+                         std::to_string(model.vocabulary()) + "; give one of its tokens");
+    data.mask_ = {
+        .vocabulary = model.vocabulary(),
+        .mask_token = static_cast<std::int32_t>(options.mask_token < 0 ? model.vocabulary() - 1 : options.mask_token),
+        .seed = options.seed};
+    return data;
+  }
+
+  /// Tokens or images of all files together.
+  [[nodiscard]] std::int64_t size() const { return images_ ? images_->images() : tokens_->tokens(); }
+  /// The batches of a run. They read from this object, which outlives them.
+  [[nodiscard]] std::unique_ptr<BatchSource> batches(std::int64_t global_batch) const {
+    if (images_) return std::make_unique<ImageBatches>(*images_, global_batch);
+    if (mask_.vocabulary > 0) return std::make_unique<MaskedBatches>(*tokens_, global_batch, mask_);
+    return std::make_unique<TokenBatches>(*tokens_, global_batch);
+  }
+
+ private:
+  Data() = default;
+
+  std::unique_ptr<const TokenSource> tokens_;
+  std::unique_ptr<const ImageSource> images_;
+  MaskOptions mask_;
+};
+
+}  // namespace galvatron::train

@@ -1,0 +1,73 @@
+// labels: ranks
+// BERT and ViT under plans whose layers differ, under the schedules that cut stages or backward into parts, in bf16,
+// and twice the same.
+#include <array>
+#include <random>
+
+#include <doctest/doctest.h>
+
+#include <galvatron/device/host/host.hpp>
+
+#include "random_strategy.hpp"
+#include "toy_mixed.hpp"
+
+namespace {
+
+using namespace toy;
+
+void check(const Plan& plan, const ModelSpec& model, const Outcome& reference) {
+  INFO(text(plan));
+  const Outcome outcome = run(plan, model, static_cast<int>(reference.losses.size()));
+  CHECK(difference(outcome.losses, reference.losses) < 1e-5);
+  CHECK(difference(outcome.gradients, reference.gradients) < 1e-5);
+  CHECK(outcome.memory_as_planned);
+}
+
+}  // namespace
+
+TEST_CASE("a BERT and a ViT whose layers all differ train as on one rank, whatever the schedule") {
+  const auto seed = std::random_device{}();
+  MESSAGE("seed " << seed);
+  std::mt19937 random(seed);
+  for (const ModelSpec& model : {bert(8), vit(8)}) {
+    const Outcome reference = run(single_rank(model), model, 6);
+    for (const ScheduleKind schedule :
+         {ScheduleKind::gpipe, ScheduleKind::one_f_one_b, ScheduleKind::interleaved, ScheduleKind::zb_h1})
+      for (int i = 0; i < 5; ++i) {
+        const int stages = std::array{2, 2, 4}[random() % 3];
+        Plan plan = uniform(model, stages, {.data = std::array{1, 2}[random() % 2]}, 4, schedule,
+                            schedule == ScheduleKind::interleaved ? 2 : 1);
+        spread_at_random(random, plan, model);
+        INFO("seed " << seed << ", plan " << i);
+        check(plan, model, reference);
+      }
+  }
+}
+
+TEST_CASE("a BERT and a ViT give the same bits twice") {
+  for (const ModelSpec& model : {bert(4), vit(4)}) {
+    const Plan plan = uniform(model, 2, {.tensor = 2, .sequence = SequenceKind::megatron, .data = 2, .zero = 2}, 2,
+                              ScheduleKind::one_f_one_b);
+    const Outcome first = run(plan, model, 4);
+    const Outcome second = run(plan, model, 4);
+    CHECK(first.losses == second.losses);
+    CHECK(first.gradients == second.gradients);
+  }
+}
+
+TEST_CASE("a BERT and a ViT train in bf16 like in fp32 to its precision") {
+  if (!device::Host::supports(Precision::bf16)) {
+    MESSAGE("skipped: this CPU has no bf16 arithmetic");
+    return;
+  }
+  for (const ModelSpec& model : {bert(4), vit(4)}) {
+    const Outcome reference = run(single_rank(model), model, 6);
+    Plan plan = uniform(model, 2, {.tensor = 2, .sequence = SequenceKind::megatron, .data = 2, .zero = 3}, 2,
+                        ScheduleKind::one_f_one_b);
+    plan.precision = Precision::bf16;
+    const Outcome outcome = run(plan, model, 6);
+    for (std::size_t i = 0; i < reference.losses.size(); ++i)
+      CHECK(std::abs(outcome.losses[i] - reference.losses[i]) < 0.05);
+    CHECK(outcome.memory_as_planned);
+  }
+}

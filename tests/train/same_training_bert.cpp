@@ -1,0 +1,7 @@
+// labels: ranks
+#include "same_training.hpp"
+#include "toy_mixed.hpp"
+
+TEST_CASE("a BERT trains on 4 ranks as on one, whatever the strategy") { toy::check_same_training(toy::bert(4), 4); }
+
+TEST_CASE("a BERT trains on 8 ranks as on one, whatever the strategy") { toy::check_same_training(toy::bert(4), 8); }

@@ -1,0 +1,101 @@
+// Toy models beyond GPT and Llama, and learnable data for every family; for the tests of training.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <memory>
+
+#include <galvatron/model/build_mixed.hpp>
+#include <galvatron/model/predictions.hpp>
+#include <galvatron/train/batch_source.hpp>
+
+#include "toy.hpp"
+
+namespace toy {
+
+inline ModelSpec bert(int layers) {
+  return galvatron::bert("toy-bert", {.layers = layers,
+                                      .hidden = 64,
+                                      .heads = 8,
+                                      .vocabulary = 97,
+                                      .positions = 32,
+                                      .ffn = 128,
+                                      .norm_epsilon = 1e-5});
+}
+/// Images of 6 x 6 pixels: 9 patches and the class token.
+inline ModelSpec vit(int layers) {
+  return galvatron::vit(
+      "toy-vit",
+      {.layers = layers, .hidden = 64, .heads = 8, .ffn = 128, .image = 6, .patch = 2, .channels = 3, .classes = 10});
+}
+
+/// The tokens of `Tokens`, some of which are hidden by token 96.
+class MaskedTokens final : public train::BatchSource {
+ public:
+  explicit MaskedTokens(std::int64_t tokens) : sequence_(tokens), tokens_(tokens) {}
+  void inputs(std::int64_t step, std::int64_t first, std::int64_t samples, train::SequenceRange range,
+              View<std::int32_t> out) override {
+    tokens_.inputs(step, first, samples, range, out);
+    for (std::int64_t row = 0; row < out.count; ++row)
+      if (is_hidden(step, first + row % samples, range.first + row / samples)) out[row] = 96;
+  }
+  void targets(std::int64_t step, std::int64_t first, std::int64_t samples, train::SequenceRange range,
+               View<std::int32_t> out) override {
+    tokens_.inputs(step, first, samples, range, out);
+    for (std::int64_t row = 0; row < out.count; ++row)
+      if (!is_hidden(step, first + row % samples, range.first + row / samples)) out[row] = -1;
+  }
+
+ private:
+  bool is_hidden(std::int64_t step, std::int64_t sample, std::int64_t token) const {
+    return (token + 5 * step + 3 * sample) % sequence_ < masked_tokens(sequence_);
+  }
+  std::int64_t sequence_;
+  Tokens tokens_;
+};
+
+/// Images whose patterns tell their classes.
+class Images final : public train::BatchSource {
+ public:
+  explicit Images(const ModelSpec& model) : numbers_(model.embedding.patch_width), classes_(model.head.vocabulary) {}
+  void patches(std::int64_t step, std::int64_t first, std::int64_t samples, train::SequenceRange range,
+               View<float> out) override {
+    fill(step, first, samples, range, out);
+  }
+  void patches(std::int64_t step, std::int64_t first, std::int64_t samples, train::SequenceRange range,
+               View<bfloat16> out) override {
+    fill(step, first, samples, range, out);
+  }
+  void targets(std::int64_t step, std::int64_t first, std::int64_t samples, train::SequenceRange,
+               View<std::int32_t> out) override {
+    for (std::int64_t i = 0; i < samples; ++i) out[i] = static_cast<std::int32_t>(class_of(step, first + i));
+  }
+
+ private:
+  [[nodiscard]] std::int64_t class_of(std::int64_t step, std::int64_t sample) const {
+    return (step * 7919 + sample * 104729 + step * sample) % classes_;
+  }
+  template <class T>
+  void fill(std::int64_t step, std::int64_t first, std::int64_t samples, train::SequenceRange range,
+            View<T> out) const {
+    for (std::int64_t s = 0; s < range.count; ++s)
+      for (std::int64_t i = 0; i < samples; ++i)
+        for (std::int64_t k = 0; k < numbers_; ++k) {
+          const std::int64_t place = (range.first + s) * numbers_ + k;
+          const auto pattern = static_cast<double>((class_of(step, first + i) + 3) * (place + 1));
+          const auto blur = static_cast<double>((step * 31 + first + i) * 57 + place);
+          out[(s * samples + i) * numbers_ + k] = T(static_cast<float>(std::sin(pattern) + 0.2 * std::sin(blur)));
+        }
+  }
+  std::int64_t numbers_;
+  std::int64_t classes_;
+};
+
+/// Data that the model can learn from.
+inline std::unique_ptr<train::BatchSource> source_of(const ModelSpec& model, std::int64_t tokens) {
+  if (model.takes_images()) return std::make_unique<Images>(model);
+  if (model.head.head == HeadKind::masked_language) return std::make_unique<MaskedTokens>(tokens);
+  return std::make_unique<Tokens>(tokens);
+}
+
+}  // namespace toy
