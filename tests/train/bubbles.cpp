@@ -121,10 +121,12 @@ double simulated_idle(ScheduleKind kind, int virtual_stages, const std::vector<B
   double work = 0;
   for (const BlockTimes& t : times) {
     const auto seconds = [&](Milliseconds of_block) { return Seconds{each * of_block.count()}; };
-    of_chunks.push_back({.forward = seconds(t.forward),
-                         .backward = seconds(t.backward_input + t.backward_weight),
-                         .backward_input = seconds(t.backward_input),
-                         .backward_weight = seconds(t.backward_weight)});
+    simulate::StageTimes chunk;
+    chunk.forward = seconds(t.forward);
+    chunk.backward = seconds(t.backward_input + t.backward_weight);
+    chunk.backward_input = seconds(t.backward_input);
+    chunk.backward_weight = seconds(t.backward_weight);
+    of_chunks.push_back(chunk);
     work += blocks / stages * microbatches * (t.forward + t.backward_input + t.backward_weight).count() / stages;
   }
   const auto program = value_or_throw(schedule::make_program(kind, stages, microbatches, virtual_stages));
