@@ -71,7 +71,7 @@ Round measure(const Plan& plan, const ModelSpec& model, const fs::path& folder, 
   const auto save = [&] {
     for (const train::CheckpointReport& rank : train("saved", 1, 0)) out.save = std::max(out.save, rank.wait_seconds);
   };
-  // Into a new folder, as checkpoints are: file systems put those elsewhere, on blocks that may not have been used yet.
+  // Into a new folder, as checkpoints are.
   const fs::path copies = folder / "dd" / "copies";
   const auto write_dd = [&] {
     fs::create_directories(copies);
