@@ -101,7 +101,8 @@ constexpr std::string_view why_unfit(const LayerSpec& layer, const StrategySpec&
       return layer.heads % spec.tensor != 0 ? "the tensor degree does not divide the attention heads."
                                             : "the tensor degree does not divide the key/value heads.";
     }
-    if (layer.part != BlockPart::attention && layer.ffn % spec.tensor != 0) return "the tensor degree does not divide the width of the MLP.";
+    if (layer.part != BlockPart::attention && layer.ffn % spec.tensor != 0)
+      return "the tensor degree does not divide the width of the MLP.";
     if (layer.merges && layer.hidden % spec.tensor != 0) return "the tensor degree does not divide the hidden size.";
   }
   if (spec.context > 1 && !splits_over_context(layer))
