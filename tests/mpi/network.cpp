@@ -15,22 +15,22 @@ namespace {
 class Hosts {
  public:
   explicit Hosts(const Folder& folder) : folder_(folder) {
-    const std::string cable = R"(
+    const std::string cable = R"shell(
 ip netns add N-a && ip netns add N-b || exit 1
 ip link add N-a netns N-a type veth peer name N-b netns N-b || exit 1
 ip -n N-a addr add NET.1/24 dev N-a && ip -n N-b addr add NET.2/24 dev N-b || exit 1
 for end in a b; do ip -n N-$end link set lo up && ip -n N-$end link set N-$end up || exit 1; done
 ip netns exec N-a unshare --uts hostname N-a && ip netns exec N-b unshare --uts hostname N-b
-)";
+)shell";
     const Ran ran = folder.shell(named(cable));
     laid_out = ran.code == 0;
     why = ran.err.substr(0, ran.err.find('\n'));
     folder.write("agent", named("#!/bin/sh\nshift\nexec ip netns exec N-b unshare --uts sh -c \"hostname N-b; $*\"\n"));
-    folder.shell("chmod +x agent");
+    laid_out = laid_out && folder.shell("chmod +x agent").code == 0;
   }
   Hosts(const Hosts&) = delete;
   Hosts& operator=(const Hosts&) = delete;
-  ~Hosts() { folder_.shell(named("ip netns del N-a; ip netns del N-b")); }
+  ~Hosts() { static_cast<void>(folder_.shell(named("ip netns del N-a; ip netns del N-b"))); }
 
   /// A line of shell on the first host.
   [[nodiscard]] std::string on_first(const std::string& line) const {

@@ -122,13 +122,12 @@ TEST_CASE("a rank that is killed ends the job, which says so and leaves nothing 
   folder.write_text();
   folder.write("p.json", plan_of({.stages = 2, .tensor = 2, .microbatches = 2}).dump());
   const std::string train = "$G train --plan p.json --data text.txt --steps 1000000 --quiet --json --metrics m.jsonl ";
-  const std::string kill = R"(
+  const std::string kill = R"shell(
 "$@" > out.json & job=$!
 wait_for m.jsonl
 kill -9 $(pid_of 2)
-begin=$(date +%s); wait $job; echo "code $?" ; echo "seconds $(($(date +%s) - begin))";
-  echo "left $(left)"; cat out.json
-)";
+begin=$(date +%s); wait $job; echo "code $?"; echo "seconds $(($(date +%s) - begin))"; echo "left $(left)"; cat out.json
+)shell";
   const auto check = [&](const std::string& command, const std::string& script, int code, const std::string& who) {
     folder.write("m.jsonl", "");
     const Ran ran = folder.shell(process_functions + "set -- " + command + script);
@@ -165,14 +164,14 @@ TEST_CASE("checkpoints of processes are those of threads, and the last one outli
   folder.write("p.json", plan_of({.stages = 2, .data = 2, .zero = 2, .microbatches = 2}).dump());
   folder.write("q.json", plan_of({.tensor = 2}).dump());
   folder.write("m.jsonl", "");
-  const Ran ran = folder.shell(process_functions + R"(
+  const Ran ran = folder.shell(process_functions + R"shell(
 $G train --plan p.json --data text.txt --steps 1000000 --lr 0.01 --warmup 0 --quiet --launcher mpi --metrics m.jsonl \
   --checkpoint kept --checkpoint-every 5 & job=$!
 for attempt in $(seq 300); do [ -e kept/step-00000010 ] && break; sleep 0.1; done
 kill -9 $(pid_of 1)
 wait $job; echo "code $?"
 ls kept | grep -v tmp | tail -1 | tr -dc 0-9 | sed 's/^0*//'
-)");
+)shell");
   CAPTURE(ran.err);
   CAPTURE(ran.out);
   REQUIRE(ran.out.starts_with("code 4\n"));

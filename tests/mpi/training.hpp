@@ -53,36 +53,20 @@ inline std::vector<std::string> curve(const std::string& metrics) {
 
 /// Shell functions: `pid_of RANK` waits for the process of a rank that was started in this folder (not its guard);
 /// `left` counts processes of ranks and guards of this folder.
-inline const std::string process_functions = R"(
+inline const std::string process_functions = R"shell(
 ours() {
   for p in /proc/[0-9]*; do
     [ "$(cat $p/comm 2>/dev/null)" = "$1" ] && [ "$(readlink $p/cwd)" = "$PWD" ] && echo ${p#/proc/}
   done
 }
 pid_of() {
-  for
-    attempt in $(seq 300);
-  do
-    for
-      p in $(ours galvatron);
-  do tr '\0' '\n' < / proc / $p / environ 2 > / dev / null | grep - qx "OMPI_COMM_WORLD_RANK=$1" && {
-      echo $p;
-      return;
-    }
-  done sleep 0.1 done
+  for attempt in $(seq 300); do
+    for p in $(ours galvatron); do
+      tr '\0' '\n' < /proc/$p/environ 2>/dev/null | grep -qx "OMPI_COMM_WORLD_RANK=$1" && { echo $p; return; }
+    done
+    sleep 0.1
+  done
 }
-left() {
-  sleep 1;
-  {
-    ours galvatron;
-    ours galvatron - guard;
-  }
-  | wc - l;
-}
-wait_for() { for
-    attempt in $(seq 300);
-  do [-s "$1"] && return;
-  sleep 0.1;
-  done;
-}
-)";
+left() { sleep 1; { ours galvatron; ours galvatron-guard; } | wc -l; }
+wait_for() { for attempt in $(seq 300); do [ -s "$1" ] && return; sleep 0.1; done; }
+)shell";
