@@ -83,7 +83,7 @@ TEST_CASE("--auto searches once for all processes") {
   CHECK(ran.json().at("measured_peak_bytes").size() == 2);
   check_failure(folder.run("train --auto --cluster host --model gpt2-tiny --data text.txt --steps 2 --global-batch 4 "
                            "--seq 16 --ranks 2 --memory 1MiB --launcher mpi --quiet"),
-                3, "1 MiB");
+                3, "fits 1.00 MiB a device");
 }
 
 TEST_CASE("bad input is told once, with what would fit") {
