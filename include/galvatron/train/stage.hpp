@@ -46,8 +46,7 @@ class Stage {
   /// Takes all memory that the stage will ever use. Throws Failure (usage) when the plan names a strategy that is not
   /// in the list.
   /// @param overlap  traffic of the data ranks runs beside computation: gradients of ZeRO-0/1 beside the rest of the
-  /// last
-  ///                 backward pass, parameters of ZeRO-1/2 beside the next forward pass. The same bits either way
+  ///                 last backward pass, parameters of ZeRO-1/2 beside the next forward pass. The same bits either way
   Stage(D& device, W& world, const Plan& plan, const ModelSpec& model, RankMemory& memory, bool overlap = true,
         const LayerMaker<D, G, T>& make = make_layer)
       : world_(world),
