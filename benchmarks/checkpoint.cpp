@@ -13,7 +13,6 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
-#include <exception>
 #include <filesystem>
 #include <string>
 #include <vector>
@@ -22,6 +21,7 @@
 #include <galvatron/train/trainer.hpp>
 
 #include "cheap_tokens.hpp"
+#include "guarded.hpp"
 
 namespace {
 
@@ -161,11 +161,4 @@ int benchmark(int argc, char** argv) {
 
 }  // namespace
 
-int main(int argc, char** argv) {
-  try {
-    return benchmark(argc, argv);
-  } catch (const std::exception& e) {
-    std::fprintf(stderr, "benchmark_checkpoint: %s\n", e.what());
-    return 1;
-  }
-}
+int main(int argc, char** argv) { return guarded("benchmark_checkpoint", argc, argv, benchmark); }

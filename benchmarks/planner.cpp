@@ -14,7 +14,6 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
-#include <exception>
 #include <fstream>
 #include <map>
 #include <numeric>
@@ -33,6 +32,7 @@
 #include <galvatron/train/trainer.hpp>
 
 #include "cheap_tokens.hpp"
+#include "guarded.hpp"
 
 namespace {
 
@@ -233,11 +233,4 @@ int benchmark(int argc, char** argv) {
 
 }  // namespace
 
-int main(int argc, char** argv) {
-  try {
-    return benchmark(argc, argv);
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "benchmark_planner: %s\n", error.what());
-    return 1;
-  }
-}
+int main(int argc, char** argv) { return guarded("benchmark_planner", argc, argv, benchmark); }

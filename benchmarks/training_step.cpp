@@ -7,13 +7,13 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
-#include <exception>
 #include <string>
 
 #include <galvatron/model/huggingface.hpp>
 #include <galvatron/train/trainer.hpp>
 
 #include "cheap_tokens.hpp"
+#include "guarded.hpp"
 
 namespace {
 
@@ -57,11 +57,4 @@ int benchmark(int argc, char** argv) {
 
 }  // namespace
 
-int main(int argc, char** argv) {
-  try {
-    return benchmark(argc, argv);
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "benchmark_training_step: %s\n", error.what());
-    return 1;
-  }
-}
+int main(int argc, char** argv) { return guarded("benchmark_training_step", argc, argv, benchmark); }

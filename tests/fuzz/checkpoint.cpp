@@ -2,18 +2,13 @@
 // slice is read as it is written or not at all.
 #include <cstddef>
 #include <cstdint>
-#include <cstdlib>
 #include <string>
 #include <string_view>
 
 #include <galvatron/train/checkpoint/manifest.hpp>
 #include <galvatron/train/checkpoint/slice.hpp>
 
-namespace {
-void require(bool condition) {
-  if (!condition) std::abort();
-}
-}  // namespace
+#include "require.hpp"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace galvatron::train;
@@ -24,7 +19,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   }
   const auto manifest = parse_manifest(text, "manifest.json");
   if (!manifest) {
-    require(!manifest.error().message.empty() && manifest.error().message.find('\n') == std::string::npos);
+    require_one_line(manifest.error());
     return 0;
   }
   for (const CheckpointFile& file : manifest->files) require(file.name.find('/') == std::string::npos);

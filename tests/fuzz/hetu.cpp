@@ -3,7 +3,6 @@
 // are the keys "hardware", "computation", "memory" and "plan".
 #include <cstddef>
 #include <cstdint>
-#include <cstdlib>
 #include <string>
 #include <string_view>
 
@@ -11,13 +10,12 @@
 #include <galvatron/plan/hetu_files.hpp>
 #include <galvatron/search/hetu.hpp>
 
+#include "require.hpp"
+
 namespace {
-void require(bool condition) {
-  if (!condition) std::abort();
-}
 template <class T>
 bool read(const galvatron::Result<T>& result) {
-  if (!result) require(!result.error().message.empty() && result.error().message.find('\n') == std::string::npos);
+  if (!result) require_one_line(result.error());
   return result.has_value();
 }
 }  // namespace

@@ -2,18 +2,13 @@
 // in a one-line error.
 #include <cstddef>
 #include <cstdint>
-#include <cstdlib>
 #include <string>
 #include <string_view>
 
 #include <galvatron/model/count.hpp>
 #include <galvatron/model/huggingface.hpp>
 
-namespace {
-void require(bool condition) {
-  if (!condition) std::abort();
-}
-}  // namespace
+#include "require.hpp"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   const auto model =
@@ -24,7 +19,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     require(count > 0 && count < (std::int64_t{1} << 57));
   } else {
     require(model.error().kind == galvatron::ErrorKind::usage);
-    require(!model.error().message.empty() && model.error().message.find('\n') == std::string::npos);
+    require_one_line(model.error());
   }
   return 0;
 }

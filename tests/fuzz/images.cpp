@@ -1,23 +1,18 @@
 // Any bytes given as an .images file end in images that can all be read or in a one-line error.
 #include <cstddef>
 #include <cstdint>
-#include <cstdlib>
 #include <span>
 #include <string>
 
 #include <galvatron/train/data/image_file.hpp>
 
-namespace {
-void require(bool condition) {
-  if (!condition) std::abort();
-}
-}  // namespace
+#include "require.hpp"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   const auto bytes = std::as_bytes(std::span(data, size));
   const auto images = galvatron::train::parse_image_file(bytes, "input.images");
   if (!images) {
-    require(!images.error().message.empty() && images.error().message.find('\n') == std::string::npos);
+    require_one_line(images.error());
     return 0;
   }
   std::int64_t read = galvatron::train::image_header_bytes;

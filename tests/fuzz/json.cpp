@@ -2,7 +2,6 @@
 // what its writer made of it.
 #include <cstddef>
 #include <cstdint>
-#include <cstdlib>
 #include <string>
 #include <string_view>
 
@@ -11,14 +10,7 @@
 #include <galvatron/core/json.hpp>
 #include <galvatron/plan/json.hpp>
 
-namespace {
-void require(bool condition) {
-  if (!condition) std::abort();
-}
-void require_one_line(const galvatron::Error& error) {
-  require(!error.message.empty() && error.message.find('\n') == std::string::npos);
-}
-}  // namespace
+#include "require.hpp"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   const std::string_view text(reinterpret_cast<const char*>(data), size);

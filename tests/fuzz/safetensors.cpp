@@ -1,23 +1,18 @@
 // Any bytes given as a safetensors file end in tensors that lie in them or in a one-line error.
 #include <cstddef>
 #include <cstdint>
-#include <cstdlib>
 #include <span>
 #include <string>
 
 #include <galvatron/train/checkpoint/safetensors.hpp>
 
-namespace {
-void require(bool condition) {
-  if (!condition) std::abort();
-}
-}  // namespace
+#include "require.hpp"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace galvatron::train;
   const auto parsed = parse_safetensors(std::as_bytes(std::span(data, size)), "input.safetensors");
   if (!parsed) {
-    require(!parsed.error().message.empty() && parsed.error().message.find('\n') == std::string::npos);
+    require_one_line(parsed.error());
     return 0;
   }
   std::int64_t end = 0;

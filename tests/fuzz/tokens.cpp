@@ -1,23 +1,18 @@
 // Any bytes given as a .bin token file end in tokens that can all be read or in a one-line error.
 #include <cstddef>
 #include <cstdint>
-#include <cstdlib>
 #include <span>
 #include <string>
 
 #include <galvatron/train/data/token_file.hpp>
 
-namespace {
-void require(bool condition) {
-  if (!condition) std::abort();
-}
-}  // namespace
+#include "require.hpp"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   const auto bytes = std::as_bytes(std::span(data, size));
   const auto tokens = galvatron::train::parse_token_file(bytes, "input.bin");
   if (!tokens) {
-    require(!tokens.error().message.empty() && tokens.error().message.find('\n') == std::string::npos);
+    require_one_line(tokens.error());
     return 0;
   }
   require(tokens->count >= 0 && tokens->data == bytes.data() + galvatron::train::token_header_bytes);

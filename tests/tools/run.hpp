@@ -2,7 +2,6 @@
 #pragma once
 
 #include <sys/wait.h>
-#include <unistd.h>
 
 #include <cstdint>
 #include <cstdlib>
@@ -16,6 +15,8 @@
 #include <doctest/doctest.h>
 #include <nlohmann/json.hpp>
 
+#include "../folder.hpp"
+
 /// What a run of the command gave.
 struct Ran {
   int code = -1;
@@ -28,18 +29,6 @@ struct Ran {
 /// A folder that goes away with its content, and the command run in it.
 class Folder {
  public:
-  Folder() {
-    std::string name = (std::filesystem::temp_directory_path() / "galvatron-test-XXXXXX").string();
-    REQUIRE(::mkdtemp(name.data()) != nullptr);
-    path_ = name;
-  }
-  Folder(const Folder&) = delete;
-  Folder& operator=(const Folder&) = delete;
-  ~Folder() {
-    std::error_code ignored;
-    std::filesystem::remove_all(path_, ignored);
-  }
-
   /// `galvatron ARGUMENTS` as a line of shell, where redirections and pipes may follow.
   [[nodiscard]] Ran run(const std::string& arguments) const {
     return shell(std::string(GALVATRON_COMMAND) + " " + arguments);
@@ -47,9 +36,9 @@ class Folder {
 
   /// A line of shell; the command is `$G`.
   [[nodiscard]] Ran shell(const std::string& line) const {
-    const std::string logs = path_.string() + ".log";
+    const std::string logs = folder_.path.string() + ".log";
     std::filesystem::create_directories(logs);
-    const std::string whole = "cd '" + path_.string() + "' && export G='" GALVATRON_COMMAND "' && ( " + line +
+    const std::string whole = "cd '" + folder_.path.string() + "' && export G='" GALVATRON_COMMAND "' && ( " + line +
                               " ) > '" + logs + "/out' 2> '" + logs + "/err' < /dev/null";
     const int status = std::system(whole.c_str());
     Ran ran;
@@ -60,20 +49,18 @@ class Folder {
     return ran;
   }
 
-  void write(const std::string& name, std::string_view content) const {
-    std::ofstream(path_ / name, std::ios::binary) << content;
-  }
-  [[nodiscard]] std::string read(const std::string& name) const { return text_of(path_ / name); }
-  [[nodiscard]] bool has(const std::string& name) const { return std::filesystem::exists(path_ / name); }
+  void write(const std::string& name, std::string_view content) const { folder_.write(name, content); }
+  [[nodiscard]] std::string read(const std::string& name) const { return text_of(folder_.path / name); }
+  [[nodiscard]] bool has(const std::string& name) const { return std::filesystem::exists(folder_.path / name); }
   /// The names of what is in the folder.
   [[nodiscard]] std::vector<std::string> names() const {
     std::vector<std::string> out;
-    for (const auto& entry : std::filesystem::directory_iterator(path_))
+    for (const auto& entry : std::filesystem::directory_iterator(folder_.path))
       out.push_back(entry.path().filename().string());
     return out;
   }
 
-  [[nodiscard]] const std::filesystem::path& path() const { return path_; }
+  [[nodiscard]] const std::filesystem::path& path() const { return folder_.path; }
 
   /// Some text to train on.
   void write_text(const std::string& name = "text.txt") const {
@@ -88,7 +75,7 @@ class Folder {
     return {std::istreambuf_iterator<char>(file), {}};
   }
 
-  std::filesystem::path path_;
+  test::Folder folder_;
 };
 
 /// A failure as users and scripts rely on: the code, one line on standard error that has `cause`, and nothing on

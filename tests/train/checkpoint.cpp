@@ -2,8 +2,6 @@
 // labels: tsan
 #include <doctest/doctest.h>
 
-#include <unistd.h>
-
 #include <cmath>
 #include <cstdint>
 #include <filesystem>
@@ -15,10 +13,12 @@
 
 #include <galvatron/train/trainer.hpp>
 
+#include "../folder.hpp"
 #include "toy_mixed.hpp"
 
 using namespace galvatron;
 using namespace galvatron::train;
+using test::Folder;
 namespace fs = std::filesystem;
 
 namespace {
@@ -27,21 +27,6 @@ using Strategies =
     TypeList<Strategy<DataParallel<>, ZeRO<0>, TensorParallel<>>, Strategy<DataParallel<>, ZeRO<1>, TensorParallel<>>,
              Strategy<DataParallel<>, ZeRO<3>, TensorParallel<>, SequenceParallel<megatron>>>;
 constexpr StrategySpec zero3{.tensor = 2, .sequence = SequenceKind::megatron, .data = 2, .zero = 3};
-
-struct Folder {
-  fs::path path;
-  Folder() {
-    std::string name = (fs::temp_directory_path() / "galvatron-checkpoint-XXXXXX").string();
-    REQUIRE(::mkdtemp(name.data()) != nullptr);
-    path = name;
-  }
-  Folder(const Folder&) = delete;
-  Folder& operator=(const Folder&) = delete;
-  ~Folder() {
-    std::error_code ignored;
-    fs::remove_all(path, ignored);
-  }
-};
 
 std::string content(const fs::path& path) {
   std::ifstream file(path, std::ios::binary);

@@ -1,13 +1,10 @@
 // Token files, and what is read from them.
 #include <doctest/doctest.h>
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
 #include <numeric>
 #include <random>
 #include <set>
@@ -16,25 +13,14 @@
 
 #include <galvatron/train/data/data.hpp>
 
+#include "../folder.hpp"
+
 using namespace galvatron;
 using namespace galvatron::train;
+using test::Folder;
 namespace fs = std::filesystem;
 
 namespace {
-
-// A folder that goes away.
-struct Folder {
-  fs::path path = fs::temp_directory_path() / ("galvatron_data_" + std::to_string(::getpid()));
-  Folder() {
-    fs::remove_all(path);
-    fs::create_directories(path);
-  }
-  ~Folder() { fs::remove_all(path); }
-  fs::path write(const std::string& name, const std::string& bytes) const {
-    std::ofstream(path / name, std::ios::binary) << bytes;
-    return path / name;
-  }
-};
 
 template <class T>
 std::string bin(std::int32_t magic, std::int32_t version, std::int32_t count, const std::vector<T>& tokens) {

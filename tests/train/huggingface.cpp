@@ -1,8 +1,6 @@
 // Hugging Face checkpoints: tests/train/pytorch/huggingface.py wrote some, and the losses of their models in float64.
 #include <doctest/doctest.h>
 
-#include <unistd.h>
-
 #include <cstdint>
 #include <cstring>
 #include <filesystem>
@@ -20,10 +18,12 @@
 #include <galvatron/train/checkpoint/huggingface_writer.hpp>
 #include <galvatron/train/trainer.hpp>
 
+#include "../folder.hpp"
 #include "toy.hpp"
 
 using namespace galvatron;
 using namespace galvatron::train;
+using test::Folder;
 namespace fs = std::filesystem;
 
 namespace {
@@ -32,14 +32,6 @@ using Strategies =
     TypeList<Strategy<>, Strategy<DataParallel<>, ZeRO<3>, TensorParallel<>, SequenceParallel<megatron>>>;
 
 const fs::path golden = fs::path(GALVATRON_TESTS_DIR) / "train/pytorch/huggingface";
-
-struct Folder {
-  fs::path path = fs::temp_directory_path() / ("galvatron_huggingface_" + std::to_string(::getpid()));
-  Folder() { fs::create_directories(path); }
-  Folder(const Folder&) = delete;
-  Folder& operator=(const Folder&) = delete;
-  ~Folder() { fs::remove_all(path); }
-};
 
 /// The tokens of huggingface.py.
 class PatternTokens final : public BatchSource {

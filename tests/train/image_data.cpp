@@ -1,13 +1,10 @@
 // Image files, and what is read from them.
 #include <doctest/doctest.h>
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
 #include <set>
 #include <string>
 #include <vector>
@@ -15,24 +12,14 @@
 #include <galvatron/model/build_mixed.hpp>
 #include <galvatron/train/data/data.hpp>
 
+#include "../folder.hpp"
+
 using namespace galvatron;
 using namespace galvatron::train;
+using test::Folder;
 namespace fs = std::filesystem;
 
 namespace {
-
-struct Folder {
-  fs::path path = fs::temp_directory_path() / ("galvatron_images_" + std::to_string(::getpid()));
-  Folder() {
-    fs::remove_all(path);
-    fs::create_directories(path);
-  }
-  ~Folder() { fs::remove_all(path); }
-  fs::path write(const std::string& name, const std::string& bytes) const {
-    std::ofstream(path / name, std::ios::binary) << bytes;
-    return path / name;
-  }
-};
 
 struct Header {
   std::int32_t magic = image_magic;

@@ -102,18 +102,11 @@ constexpr LayerCounts block_counts(const LayerShape& s) {
   const bool selective = s.spec.recompute == RecomputeKind::selective;
   const ParameterLayout layout = s.parameters(ParameterPart::rest);
   const StoreCounts store(s, layout);
-  store.acquire(out.forward);
-  block_forward(s, out.forward, true);
   const bool split = s.batch.splits_backward && splits_backward(s.layer, s.spec);
-  WorkList& weights = split ? out.weights : out.backward;
-  store.acquire(out.backward);
-  store.open_gradients(weights);
-  if (again) block_forward(s, out.backward, false);
-  block_backward(s, layout, out.backward, weights);
-  store.close_gradients(weights);
-  store.synchronise(out.synchronise);
-  store.update(out.update);
-  out.states = store.states();
+  count_layer(
+      store, [&](WorkList& work, bool first) { block_forward(s, work, first); },
+      [&](WorkList& inputs, WorkList& weights) { block_backward(s, layout, inputs, weights); }, again, out,
+      split ? out.weights : out.backward);
 
   const AttentionCounts attention(s);
   // Kept for backward beside the input: norm statistics, queries, keys and values, the sum after attention, the MLP's

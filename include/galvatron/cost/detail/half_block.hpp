@@ -93,16 +93,9 @@ constexpr LayerCounts half_block_counts(const LayerShape& s) {
   const ParameterLayout layout = s.parameters(ParameterPart::rest);
   const StoreCounts store(s, layout);
   const bool full = s.spec.recompute == RecomputeKind::full;
-  store.acquire(out.forward);
-  half.forward(out.forward, true);
-  store.acquire(out.backward);
-  store.open_gradients(out.backward);
-  if (full) half.forward(out.backward, false);
-  half.backward(out.backward);
-  store.close_gradients(out.backward);
-  store.synchronise(out.synchronise);
-  store.update(out.update);
-  out.states = store.states();
+  count_layer(
+      store, [&](WorkList& work, bool first) { half.forward(work, first); },
+      [&](WorkList& inputs, WorkList&) { half.backward(inputs); }, full, out, out.backward);
   const std::int64_t results_again = s.spec.recompute == RecomputeKind::selective ? half.result_bytes() : 0;
   const std::int64_t again = full ? half.kept_bytes() + half.result_bytes() : results_again;
   const std::int64_t whole = s.whole_activation();

@@ -130,17 +130,10 @@ constexpr LayerCounts megatron_counts(const LayerShape& s) {
   const StoreCounts store(s, layout);
   const bool full = s.spec.recompute == RecomputeKind::full;
   const bool selective = s.spec.recompute == RecomputeKind::selective;
-  store.acquire(out.forward);
-  block.forward(out.forward);
-  store.acquire(out.backward);
-  store.open_gradients(out.backward);
-  if (full) block.forward(out.backward);
-  block.backward(out.backward,
-                 s.batch.splits_backward && splits_backward(s.layer, s.spec) ? out.weights : out.backward);
-  store.close_gradients(out.backward);
-  store.synchronise(out.synchronise);
-  store.update(out.update);
-  out.states = store.states();
+  count_layer(
+      store, [&](WorkList& work, bool) { block.forward(work); },
+      [&](WorkList& inputs, WorkList& weights) { block.backward(inputs, weights); }, full, out,
+      s.batch.splits_backward && splits_backward(s.layer, s.spec) ? out.weights : out.backward);
   const std::int64_t again = full ? block.kept_bytes() + block.score_bytes() : selective ? block.score_bytes() : 0;
   out.stash = {s.activation() + block.kept_bytes() + block.score_bytes() - again};
   out.forward_workspace = {store.gathered_bytes() + block.forward_workspace() + (selective ? block.score_bytes() : 0) +

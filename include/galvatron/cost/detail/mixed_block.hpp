@@ -317,16 +317,9 @@ constexpr LayerCounts mixed_block_counts(const LayerShape& s) {
   const bool again = s.spec.recompute == RecomputeKind::full;
   const ParameterLayout layout = s.parameters(ParameterPart::rest);
   const StoreCounts store(s, layout);
-  store.acquire(out.forward);
-  block.forward(out.forward, true);
-  store.acquire(out.backward);
-  store.open_gradients(out.backward);
-  if (again) block.forward(out.backward, false);
-  block.backward(out.backward);
-  store.close_gradients(out.backward);
-  store.synchronise(out.synchronise);
-  store.update(out.update);
-  out.states = store.states();
+  count_layer(
+      store, [&](WorkList& work, bool first) { block.forward(work, first); },
+      [&](WorkList& inputs, WorkList&) { block.backward(inputs); }, again, out, out.backward);
 
   const std::int64_t kept = block.internal_bytes();
   const std::int64_t results = block.result_bytes();

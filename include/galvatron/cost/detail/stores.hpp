@@ -5,6 +5,7 @@
 
 #include <galvatron/core/dtype.hpp>
 #include <galvatron/core/units.hpp>
+#include <galvatron/cost/counts.hpp>
 #include <galvatron/cost/detail/shape.hpp>
 #include <galvatron/cost/work.hpp>
 #include <galvatron/strategy/parameters.hpp>
@@ -73,6 +74,26 @@ class StoreCounts {
   std::int64_t n_;
   int zero_;
 };
+
+/// What a layer of one store does: its arithmetic, between the traffic of its parameters and gradients.
+/// @param forward   forward(work, first): the forward pass; `first` is false when it is repeated for backward
+/// @param backward  backward(inputs, weights): what makes the gradients of inputs, and those of weights
+/// @param again     the whole layer is computed again before backward
+/// @param weights   where the work for gradients of weights goes: with a split backward out.weights, else out.backward
+template <class Forward, class Backward>
+constexpr void count_layer(const StoreCounts& store, const Forward& forward, const Backward& backward, bool again,
+                           LayerCounts& out, WorkList& weights) {
+  store.acquire(out.forward);
+  forward(out.forward, true);
+  store.acquire(out.backward);
+  store.open_gradients(weights);
+  if (again) forward(out.backward, false);
+  backward(out.backward, weights);
+  store.close_gradients(weights);
+  store.synchronise(out.synchronise);
+  store.update(out.update);
+  out.states = store.states();
+}
 
 /// Collectives over the tensor-parallel group around a region in which weights are cut.
 class RegionCounts {

@@ -1,0 +1,37 @@
+// A folder that goes away with its content.
+#pragma once
+
+#include <stdlib.h>  // mkdtemp
+
+#include <filesystem>
+#include <fstream>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <system_error>
+
+namespace test {
+
+struct Folder {
+  std::filesystem::path path;
+
+  Folder() {
+    std::string name = (std::filesystem::temp_directory_path() / "galvatron-test-XXXXXX").string();
+    if (::mkdtemp(name.data()) == nullptr) throw std::runtime_error("cannot make the folder " + name);
+    path = name;
+  }
+  Folder(const Folder&) = delete;
+  Folder& operator=(const Folder&) = delete;
+  ~Folder() {
+    std::error_code ignored;
+    std::filesystem::remove_all(path, ignored);
+  }
+
+  /// Writes a file; returns its path.
+  std::filesystem::path write(const std::string& name, std::string_view bytes) const {
+    std::ofstream(path / name, std::ios::binary) << bytes;
+    return path / name;
+  }
+};
+
+}  // namespace test
