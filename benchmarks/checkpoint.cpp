@@ -112,15 +112,27 @@ Round measure(const Plan& plan, const ModelSpec& model, const fs::path& folder, 
   return out;
 }
 
-int benchmark(int argc, char** argv) {
-  const auto number = [&](int at, int otherwise) { return argc > at ? std::atoi(argv[at]) : otherwise; };
+struct Arguments {
+  std::string folder;
+  int layers = 8;
+  int hidden = 768;
+  int rounds = 5;
+};
+
+void options(CLI::App& app, Arguments& a) {
+  app.add_option("folder", a.folder, "on the disk to measure; the system's folder for temporary files by default");
+  app.add_option("layers", a.layers, "of the model")->capture_default_str()->check(CLI::PositiveNumber);
+  app.add_option("hidden", a.hidden, "width of the model")->capture_default_str()->check(CLI::PositiveNumber);
+  app.add_option("rounds", a.rounds, "of saving and resuming")->capture_default_str()->check(CLI::PositiveNumber);
+}
+
+int benchmark(const Arguments& a) {
   std::string name =
-      ((argc > 1 ? fs::path(argv[1]) : fs::temp_directory_path()) / "galvatron-benchmark-XXXXXX").string();
+      ((a.folder.empty() ? fs::temp_directory_path() : fs::path(a.folder)) / "galvatron-benchmark-XXXXXX").string();
   if (::mkdtemp(name.data()) == nullptr) throw Failure(ErrorKind::usage, "cannot make a folder like " + name);
   const fs::path folder = name;
-  const int hidden = number(3, 768);
   const ModelSpec model =
-      gpt("gpt", {.layers = number(2, 8), .hidden = hidden, .heads = 8, .vocabulary = 8192, .positions = 64});
+      gpt("gpt", {.layers = a.layers, .hidden = a.hidden, .heads = 8, .vocabulary = 8192, .positions = 64});
   const StrategySpec spec{.data = 2, .zero = 1};
   Plan plan;
   plan.model = model.name;
@@ -133,7 +145,7 @@ int benchmark(int argc, char** argv) {
 
   std::vector<Round> rounds;
   try {
-    for (int i = 0; i < number(4, 5); ++i) rounds.push_back(measure(plan, model, folder, i % 2 == 0));
+    for (int i = 0; i < a.rounds; ++i) rounds.push_back(measure(plan, model, folder, i % 2 == 0));
   } catch (...) {
     fs::remove_all(folder);
     throw;
@@ -161,4 +173,7 @@ int benchmark(int argc, char** argv) {
 
 }  // namespace
 
-int main(int argc, char** argv) { return guarded("benchmark_checkpoint", argc, argv, benchmark); }
+int main(int argc, char** argv) {
+  return guarded("benchmark_checkpoint", "Saving and resuming against dd on the same bytes.", argc, argv, options,
+                 benchmark);
+}

@@ -9,7 +9,6 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstdio>
-#include <exception>
 #include <fstream>
 #include <string>
 #include <utility>
@@ -19,6 +18,8 @@
 #include <galvatron/model/model.hpp>
 #include <galvatron/plan/find.hpp>
 #include <galvatron/strategy/space.hpp>
+
+#include "guarded.hpp"
 
 namespace {
 
@@ -395,25 +396,28 @@ std::string benchmark(const std::string& filter) {
   return page;
 }
 
+struct Arguments {
+  std::string filter;
+  std::string out;
+};
+
+void options(CLI::App& app, Arguments& a) {
+  app.add_option("--filter", a.filter, "only the rows whose name has this in it");
+  app.add_option("--out", a.out, "write the page there instead of printing it");
+}
+
+int write_page(const Arguments& a) {
+  const std::string page = benchmark(a.filter);
+  if (a.out.empty())
+    std::printf("%s", page.c_str());
+  else if (!(std::ofstream(a.out) << page))
+    throw Failure(ErrorKind::usage, "cannot write " + a.out);
+  return 0;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
-  const auto argument = [&](const char* name) -> std::string {
-    for (int i = 1; i + 1 < argc; ++i)
-      if (std::string(argv[i]) == name) return argv[i + 1];
-    return {};
-  };
-  try {
-    const std::string page = benchmark(argument("--filter"));
-    const std::string file = argument("--out");
-    if (file.empty()) {
-      std::printf("%s", page.c_str());
-    } else if (!(std::ofstream(file) << page)) {
-      throw Failure(ErrorKind::usage, "cannot write " + file);
-    }
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "benchmark_limited_systems: %s\n", error.what());
-    return 1;
-  }
-  return 0;
+  return guarded("benchmark_limited_systems", "Holds the search against those of earlier systems, and writes the page.",
+                 argc, argv, options, write_page);
 }

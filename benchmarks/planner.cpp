@@ -1,14 +1,15 @@
 // Is the planner right? Measures every plan of a small model on this machine's ranks and compares with the predictions.
 //
-//   benchmark_planner [--cluster cluster.json] [--ranks 4] [--rounds 8] [--steps 4] [--out plans.csv]
+//   benchmark_planner [--cluster cluster.json] [--ranks 4] [--space runnable] [--rounds 8] [--steps 4]
+//                     [--out plans.csv]
 //
-// Every strategy that all layers can share, with every pipeline degree, number of micro-batches and schedule, is
-// trained for a few steps, in `rounds` rounds about a minute apart. Other programs and a slower phase of a shared
-// machine only ever add time, so the fastest round counts, as the fastest sweep does in the profile. A run during which
-// other programs took more than 3 % of the cores is repeated, at most nine times. Under three memory budgets the search
-// chooses; its plans are measured too. Printed: for every budget the chosen plan against the fastest measured that
-// fits, Spearman's correlation of predicted and measured times, and the median absolute error. Without --cluster the
-// machine is profiled first.
+// Every strategy of the space that all layers can share, with every pipeline degree, number of micro-batches and
+// schedule, is trained for a few steps, in `rounds` rounds about a minute apart. Other programs and a slower phase of a
+// shared machine only ever add time, so the fastest round counts, as the fastest sweep does in the profile. A run
+// during which other programs took more than 3 % of the cores is repeated, at most nine times. Under three memory
+// budgets the search chooses; its plans are measured too. Printed: for every budget the chosen plan against the fastest
+// measured that fits, Spearman's correlation of predicted and measured times, and the median absolute error. Without
+// --cluster the machine is profiled first.
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -48,10 +49,9 @@ struct Candidate {
   double measured = INFINITY;  // seconds
 };
 
-std::vector<Candidate> candidates(const ModelSpec& model, const Cluster& cluster, int ranks) {
+std::vector<Candidate> candidates(const ModelSpec& model, const Cluster& cluster, int ranks, const Space& space) {
   std::vector<Candidate> out;
   const int blocks = static_cast<int>(model.blocks.size());
-  const Space space = runnable_space();
   for (const int stages : pipeline_degrees(space, ranks)) {
     if (stages > blocks) continue;
     for (const StrategySpec& spec : strategies(space, ranks / stages)) {
@@ -152,24 +152,37 @@ double spearman(const std::vector<double>& a, const std::vector<double>& b) {
   return 1 - 6 * squares / (n * (n * n - 1));
 }
 
-std::string argument(int argc, char** argv, const std::string& name, const std::string& otherwise) {
-  for (int i = 1; i + 1 < argc; ++i)
-    if (argv[i] == name) return argv[i + 1];
-  return otherwise;
+struct Arguments {
+  std::string cluster;
+  std::string space = "runnable";
+  std::string out;
+  int ranks = 4;
+  int rounds = 8;
+  int steps = 4;
+};
+
+void options(CLI::App& app, Arguments& a) {
+  app.add_option("--cluster", a.cluster, "a cluster file of this machine; without it the machine is profiled first");
+  app.add_option("--ranks", a.ranks, "ranks of the plans")->capture_default_str()->check(CLI::Range(1, 64));
+  app.add_option("--space", a.space, "what the plans are made of, as for galvatron plan")->capture_default_str();
+  app.add_option("--rounds", a.rounds, "times that every plan is measured")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 1000));
+  app.add_option("--steps", a.steps, "steps of a measurement; the first does not count")
+      ->capture_default_str()
+      ->check(CLI::Range(2, 1000));
+  app.add_option("--out", a.out, "a table of all plans, as CSV");
 }
 
-int benchmark(int argc, char** argv) {
-  const int ranks = std::atoi(argument(argc, argv, "--ranks", "4").c_str());
-  const int rounds = std::atoi(argument(argc, argv, "--rounds", "8").c_str());
-  const int steps = std::atoi(argument(argc, argv, "--steps", "4").c_str());
-  const std::string file = argument(argc, argv, "--cluster", "");
-  const std::string csv = argument(argc, argv, "--out", "");
+int benchmark(const Arguments& arguments) {
+  const auto& [file, space_text, csv, ranks, rounds, steps] = arguments;
+  const Space space = value_or_throw(parse_space(space_text));
   const Cluster cluster =
       file.empty() ? value_or_throw(train::profile_host({.ranks = ranks})) : value_or_throw(load_cluster(file));
   const ModelSpec model =
       gpt("small", {.layers = 4, .hidden = 256, .heads = 8, .vocabulary = 2048, .positions = sequence});
 
-  std::vector<Candidate> all = candidates(model, cluster, ranks);
+  std::vector<Candidate> all = candidates(model, cluster, ranks, space);
   // Budgets: a quarter of the plans, half of them, and all fit.
   std::vector<Bytes> peaks;
   for (const Candidate& c : all) peaks.push_back(c.peak);
@@ -182,6 +195,7 @@ int benchmark(int argc, char** argv) {
     options.sequence = sequence;
     options.memory = budget;
     options.precision = Precision::fp32;
+    options.space = space;
     const FoundPlan found = value_or_throw(find_plan(model, cluster, options));
     if (!found.feasible)
       throw Failure(ErrorKind::internal, "no plan fits " + std::to_string(budget.count) + " bytes: " + found.reason);
@@ -233,4 +247,7 @@ int benchmark(int argc, char** argv) {
 
 }  // namespace
 
-int main(int argc, char** argv) { return guarded("benchmark_planner", argc, argv, benchmark); }
+int main(int argc, char** argv) {
+  return guarded("benchmark_planner", "Measures plans of a small model on this machine and compares with predictions.",
+                 argc, argv, options, benchmark);
+}

@@ -15,7 +15,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
-#include <cstdlib>
 #include <exception>
 #include <string>
 #include <utility>
@@ -25,6 +24,8 @@
 #include <galvatron/model/model.hpp>
 #include <galvatron/plan/find.hpp>
 #include <galvatron/strategy/space.hpp>
+
+#include "guarded.hpp"
 
 namespace {
 
@@ -110,11 +111,16 @@ void print_row(const Row& row, int threads) {
               one.feasible ? plan_words(one.plan).c_str() : "");
 }
 
-}  // namespace
+struct Arguments {
+  int threads = 2;
+};
 
-int main(int argc, char** argv) {
-  const int threads = argc > 2 && std::string(argv[1]) == "--threads" ? std::atoi(argv[2]) : 2;
-  std::printf("| model | cluster | batch | s | x with %d threads | MiB | labels | gap | plan |\n", threads);
+void options(CLI::App& app, Arguments& a) {
+  app.add_option("--threads", a.threads, "compared with one thread")->capture_default_str()->check(CLI::Range(1, 1024));
+}
+
+int benchmark(const Arguments& a) {
+  std::printf("| model | cluster | batch | s | x with %d threads | MiB | labels | gap | plan |\n", a.threads);
   std::printf("|---|---|---|---|---|---|---|---|---|\n");
   for (const Row& row : rows()) {
     std::fflush(stdout);
@@ -122,7 +128,7 @@ int main(int argc, char** argv) {
     if (child == 0) {
       int status = 0;
       try {
-        print_row(row, threads);
+        print_row(row, a.threads);
       } catch (const std::exception& error) {
         std::fprintf(stderr, "benchmark_search: %s\n", error.what());
         status = 1;
@@ -134,4 +140,10 @@ int main(int argc, char** argv) {
     if (child < 0 || waitpid(child, &status, 0) != child || status != 0) return 1;
   }
   return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  return guarded("benchmark_search", "Time and memory of searches for large models.", argc, argv, options, benchmark);
 }

@@ -27,6 +27,7 @@ inline constexpr galvatron::FrozenPlan<2, 3, 2> plan{
     .microbatches = 8,
     .schedule = galvatron::ScheduleKind::one_f_one_b,
     .virtual_stages = 1,
+    .overlap = false,
     .stages = {{
         {.first_layer = 0, .last_layer = 1, .first_rank = 0, .rank_count = 2},
         {.first_layer = 2, .last_layer = 3, .first_rank = 2, .rank_count = 2},

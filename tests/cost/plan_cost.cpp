@@ -74,6 +74,36 @@ TEST_CASE("on devices of their own only traffic of data-parallel ranks hides beh
   CHECK(seconds_of(both).forward.value < sum(cost::layer_counts(model.blocks[0], both, batch).forward));
 }
 
+TEST_CASE("blocks that stream have room for a neighbour's parameters and gradients, and their ends wait") {
+  const ModelSpec model = value_or_throw(find_model("llama2-7b"));
+  const Cluster cluster = cluster_named("8xa100-80g");
+  cost::Batch with{.microbatch = 8, .sequence = 2048, .precision = Precision::bf16};
+  cost::Batch without = with;
+  without.overlap = false;
+  const std::int64_t elements = parameter_layout(model.blocks[0], ParameterPart::rest, 1, 8).elements;
+  for (const int zero : {0, 1, 2, 3}) {
+    const StrategySpec spec{.data = 8, .zero = zero};
+    const cost::LayerCounts two = cost::layer_counts(model.blocks[0], spec, with);
+    const cost::LayerCounts one = cost::layer_counts(model.blocks[0], spec, without);
+    const std::int64_t parameters = zero == 3 ? 2 * elements : 0;
+    const std::int64_t gradients = zero >= 2 ? 4 * elements : 0;
+    CHECK(two.forward_workspace.count == one.forward_workspace.count + parameters);
+    CHECK(two.backward_workspace.count == one.backward_workspace.count + parameters + gradients);
+    CHECK(two.states == one.states);
+    CHECK(two.stash == one.stash);
+    const cost::LayerSeconds beside = cost::layer_seconds(two, spec, Precision::bf16, cluster, 8);
+    const cost::LayerSeconds after = cost::layer_seconds(one, spec, Precision::bf16, cluster, 8);
+    CHECK((beside.forward < after.forward) == (zero == 3));
+    CHECK((beside.backward < after.backward) == (zero >= 2));
+    CHECK(after.forward.value == doctest::Approx(cost::time_of(one.forward, Precision::bf16, cluster, 8).value));
+  }
+  const StrategySpec sharded{.data = 8, .zero = 3};
+  const cost::LayerCounts head = cost::layer_counts(model.head, sharded, with);
+  CHECK(head.forward_workspace == cost::layer_counts(model.head, sharded, without).forward_workspace);
+  CHECK(cost::layer_seconds(head, sharded, Precision::bf16, cluster, 8).forward.value ==
+        doctest::Approx(cost::time_of(head.forward, Precision::bf16, cluster, 8).value));
+}
+
 TEST_CASE("gradients that outlast the last backward pass are paid for, the others slow it") {
   const ModelSpec model = value_or_throw(find_model("llama2-7b"));
   Cluster cluster = cluster_named("16xa100-80g");

@@ -71,6 +71,16 @@ TEST_CASE("a plan that is written reads back as the same plan") {
   CHECK(plan_text(*again) == plan_text(plan));
 }
 
+TEST_CASE("a plan overlaps traffic unless it says that it does not") {
+  Plan plan = example();
+  CHECK(plan_text(plan).find("overlap") == std::string::npos);
+  plan.overlap = false;
+  const json value = to_json(plan);
+  CHECK(value.at("overlap") == false);
+  CHECK(value_or_throw(plan_from_json(value, "plan.json")) == plan);
+  CHECK(says(why_changed([](json& v) { v["overlap"] = "no"; }), "overlap"));
+}
+
 TEST_CASE("the keys of a plan file are those of the contract") {
   const json value = to_json(example());
   for (const char* key : {"version", "model", "cluster", "global_batch", "sequence_length", "precision", "microbatches",

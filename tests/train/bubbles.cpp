@@ -99,7 +99,7 @@ double measured_idle(ScheduleKind kind, int virtual_stages, const std::vector<Bl
       return std::make_unique<SleepingLayer>(block ? times[static_cast<std::size_t>(world.rank())] : nothing,
                                              context.rows_local() * layer.hidden, context.rows(), slept);
     };
-    train::Stage<device::Host, comm::thread::World, float> stage(device, world, plan, model, memory, true, make);
+    train::Stage<device::Host, comm::thread::World, float> stage(device, world, plan, model, memory, make);
     const comm::SendGuard guard(world);
     for (int step = 0; step < steps; ++step) {
       slept = {};

@@ -30,6 +30,7 @@ std::optional<Plan> random_plan(std::mt19937& random, const ModelSpec& model) {
   const int ranks = one_of(random, std::array{1, 2, 2, 4, 4, 8, 8, 16});
   Plan plan = single_rank(model);
   if (stages * ranks > 16) return std::nullopt;
+  plan.overlap = random() % 2 == 0;
   plan.microbatches = one_of(random, std::array{1, 2, 4, 8});
   plan.schedule = one_of(random, schedule_kinds);
   if (plan.schedule == ScheduleKind::interleaved) plan.virtual_stages = one_of(random, std::array{1, 2, 3});

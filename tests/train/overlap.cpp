@@ -1,6 +1,7 @@
 // labels: ranks
-// Overlap over a slow link: gradients travel beside the rest of backward, parameters beside the next forward pass. The
-// layers are real; each pass also sleeps, so that computing takes a time that is known whatever the machine does.
+// Overlap over a slow link: gradients travel beside the rest of backward, parameters beside the next forward pass, or
+// with ZeRO-2/3 those of a layer beside the work of its neighbours. The layers are real; each pass also sleeps, so that
+// computing takes a time that is known whatever the machine does.
 #include <algorithm>
 #include <chrono>
 #include <memory>
@@ -27,7 +28,7 @@ using Milliseconds = std::chrono::duration<double, std::milli>;
 using SlowWorld = comm::slow::World<comm::thread::World>;
 template <int zero>
 using DataSplit = Strategy<DataParallel<>, ZeRO<zero>, TensorParallel<>, SequenceParallel<none>, Recompute<none>>;
-using List = TypeList<DataSplit<0>, DataSplit<1>>;
+using List = TypeList<DataSplit<0>, DataSplit<1>, DataSplit<2>, DataSplit<3>>;
 
 constexpr Milliseconds forward_time(8);
 constexpr Milliseconds backward_time(16);
@@ -52,6 +53,7 @@ class PaddedLayer final : public nn::Layer<float> {
     inner_->backward(slot, d);
     if (pads_) std::this_thread::sleep_for(backward_time);
   }
+  nn::Streaming streaming() override { return inner_->streaming(); }
   double take_loss() override { return inner_->take_loss(); }
   void initialise(const nn::ParameterSource& source) override { inner_->initialise(source); }
   void zero_gradients() override { inner_->zero_gradients(); }
@@ -74,7 +76,8 @@ struct Timed {
 /// Two data-parallel ranks behind a link.
 Timed run_over(const comm::slow::Link& link, int zero, bool overlap) {
   const ModelSpec model = toy::model(true, blocks);
-  const Plan plan = uniform(model, 1, {.data = 2, .zero = zero}, microbatches, ScheduleKind::one_f_one_b);
+  Plan plan = uniform(model, 1, {.data = 2, .zero = zero}, microbatches, ScheduleKind::one_f_one_b);
+  plan.overlap = overlap;
   Timed out;
   out.milliseconds = 1e9;
   comm::thread::run(plan.ranks(), [&](comm::thread::World& inner) {
@@ -89,7 +92,7 @@ Timed run_over(const comm::slow::Link& link, int zero, bool overlap) {
                                            layer.kind == LayerKind::block);
     };
     Tokens tokens(plan.sequence_length);
-    Stage stage(device, world, plan, model, memory, overlap, make);
+    Stage stage(device, world, plan, model, memory, make);
     const comm::SendGuard guard(world);
     stage.initialise(nn::initial_values(7));
     device::AdamW hyper;
@@ -113,11 +116,15 @@ Timed run_over(const comm::slow::Link& link, int zero, bool overlap) {
 TEST_CASE("with overlap a step over a slow link takes what its computing takes, and the same bits") {
   const std::int64_t parameters =
       parameter_layout(toy::model(true, blocks).blocks[0], ParameterPart::rest, 1, 2).elements;
-  const double of_block = 12e-3;  // seconds that a block's gradient takes: less than its backward pass
-  const comm::slow::Link link{.latency = 1e-4, .bytes_per_second = static_cast<double>(parameters) * 4 / of_block};
-  for (const int zero : {0, 1}) {
+  for (const int zero : {0, 1, 2, 3}) {
+    // Seconds that half a block's parameters take: all its messages together take less than the passes beside them.
+    const double half = zero < 2 ? 6e-3 : 3e-3;
+    const comm::slow::Link link{.latency = 1e-4, .bytes_per_second = static_cast<double>(parameters) * 2 / half};
     const double computing = run_over({.latency = 0, .bytes_per_second = 1e15}, zero, false).milliseconds;
-    const double messages = blocks * of_block * 1e3;
+    // ZeRO-0 sends two halves a step, ZeRO-1 gradients and then parameters, ZeRO-2 gradients for each micro-batch and
+    // parameters once, ZeRO-3 all of it for each micro-batch: parameters forward and backward, gradients.
+    const int halves = zero < 2 ? 2 : zero == 2 ? microbatches + 1 : 3 * microbatches;
+    const double messages = blocks * halves * half * 1e3;
     const Timed with = run_over(link, zero, true);
     const Timed without = run_over(link, zero, false);
     MESSAGE("ZeRO-" << zero << ": computing " << computing << " ms, messages " << messages << " ms, with overlap "

@@ -20,6 +20,9 @@ struct Batch {
   int stages = 1;                ///< pipeline degree: a tied head shares the embedding's table only when it is 1
   bool splits_backward = false;  ///< the schedule puts off weight gradients (galvatron::splits_backward)
   Trainer trainer = Trainer::galvatron;
+  /// Traffic of the data ranks runs beside computation. A block under ZeRO-2/3 then has room in the workspace for twice
+  /// its parameters and gradients: while it works, its neighbours' are under way.
+  bool overlap = true;
 };
 
 /// What one rank does and keeps for one layer.
@@ -38,6 +41,8 @@ struct LayerCounts {
   Bytes forward_workspace;   ///< transient peak of forward
   Bytes backward_workspace;  ///< transient peak of backward beyond the gradient that it transforms in place
   Bytes weights_workspace;   ///< transient peak of `weights`
+  bool overlaps_data = false;    ///< traffic of ZeRO runs beside computation: gradients and parameters of an iteration
+  bool streams = false;          ///< and those of each micro-batch (ZeRO-2/3)
   bool overlaps_tensor = false;  ///< messages of tensor parallelism run beside the products (Habits)
 };
 

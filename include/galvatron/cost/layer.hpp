@@ -38,6 +38,7 @@ constexpr LayerCounts layer_counts(const LayerSpec& layer, const StrategySpec& s
                                                        : detail::block_counts(shape);
   out.input = shape.local_bytes(layer.input_elements(batch.sequence));
   out.activation = shape.local_bytes(layer.output_elements(batch.sequence));
+  out.overlaps_data = batch.overlap;
   out.carried = shape.local_bytes(layer.carried_elements(batch.sequence));
   return out;
 }

@@ -38,6 +38,9 @@ struct LayerSeconds {
 /// Ranks of one node that work at the same time when all ranks of a plan do.
 constexpr int busy_ranks(const Cluster& cluster, int ranks) { return std::min(ranks, cluster.devices_per_node); }
 
+/// True when traffic can run beside computation: ranks that share cores have none to spare for it.
+constexpr bool can_overlap(const Cluster& cluster) { return cluster.cores == 0; }
+
 /// True for collectives over the data and context ranks, which share states and gradients. No work of the same layer
 /// waits for them: gradients travel while earlier layers run backward, parameters of ZeRO-3 are gathered a layer ahead,
 /// those of ZeRO-1 and 2 during the next forward pass.
@@ -60,20 +63,22 @@ constexpr Seconds beyond_products(Seconds products, Seconds messages, int ranks,
 }
 
 /// Prices the counts of a layer on one of `ranks` ranks, all of them at work. On devices of their own the traffic of
-/// data-parallel ranks runs beside computation, and so do messages that the work itself overlaps (Work::overlap). Ranks
-/// that share cores have none to spare: there one thing happens after the other.
+/// data-parallel ranks runs beside computation where the counts say so (overlaps_data, streams), and so do messages
+/// that the work itself overlaps (Work::overlap). Ranks that share cores have none to spare: there one thing happens
+/// after the other.
 /// @param prices  the seconds of work, with busy_ranks at work
 template <class Prices>
 constexpr LayerSeconds layer_seconds(const LayerCounts& counts, const StrategySpec& spec, const Cluster& cluster,
                                      Prices&& prices) {
-  const double slowdown = cluster.cores == 0 ? cluster.overlap_slowdown : 2;  // 2: one after the other
+  const double slowdown = can_overlap(cluster) ? cluster.overlap_slowdown : 2;  // 2: one after the other
   struct Price {
     Seconds computation;
     Seconds waited;  // communication that computation waits for
     Seconds beside;  // communication that runs beside it
     [[nodiscard]] constexpr Seconds alone() const { return computation + waited; }
   };
-  const auto price = [&](const WorkList& list) {
+  /// @param streams  traffic of data ranks in the list runs beside computation
+  const auto price = [&](const WorkList& list, bool streams) {
     Price sum;
     Elapsed elapsed;
     Seconds products;
@@ -81,7 +86,7 @@ constexpr LayerSeconds layer_seconds(const LayerCounts& counts, const StrategySp
     for (const Work& work : list) {
       const Seconds seconds = prices(work);
       if (is_gemm(work.kind)) products += seconds;
-      if (cluster.cores == 0 && joins_data_ranks(work, spec))
+      if (streams && can_overlap(cluster) && joins_data_ranks(work, spec))
         sum.beside += seconds;
       else if (counts.overlaps_tensor && joins_tensor_ranks(work, spec))
         around += seconds;
@@ -97,11 +102,11 @@ constexpr LayerSeconds layer_seconds(const LayerCounts& counts, const StrategySp
   const auto longer = [&](Seconds pass, Seconds communication) {
     return side_by_side(pass, communication, slowdown) - pass;
   };
-  const Price forward = price(counts.forward);
-  const Price backward = price(counts.backward);
-  const Price weights = price(counts.weights);
-  const Price synchronise = price(counts.synchronise);
-  const Price update = price(counts.update);
+  const Price forward = price(counts.forward, counts.streams);
+  const Price backward = price(counts.backward, counts.streams);
+  const Price weights = price(counts.weights, counts.streams);
+  const Price synchronise = price(counts.synchronise, counts.overlaps_data);
+  const Price update = price(counts.update, counts.overlaps_data);
   LayerSeconds out;
   out.forward = forward.alone() + longer(forward.alone(), forward.beside);
   out.weights = weights.alone() + longer(weights.alone(), weights.beside);

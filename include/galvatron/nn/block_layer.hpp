@@ -82,6 +82,10 @@ class BlockLayer final : public Layer<T> {
   void zero_gradients() override { store_.zero_gradients(); }
   void start_synchronise() override { store_.start_synchronise(); }
   void synchronise() override { store_.synchronise(); }
+  Streaming streaming() override {
+    if (Kinds::zero < 2 || !context_.overlap) return {};
+    return {&store_, splits_};
+  }
   double gradient_norm_squared() override { return store_.gradient_norm_squared(); }
   void update(const device::AdamW& step) override { store_.update(step); }
   void visit(const StoreVisitor& visitor) override { visitor(store_.view(number_)); }

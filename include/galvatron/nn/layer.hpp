@@ -6,6 +6,7 @@
 
 #include <galvatron/device/device.hpp>
 #include <galvatron/nn/parameter_store.hpp>
+#include <galvatron/nn/streamed_store.hpp>
 #include <galvatron/strategy/spec.hpp>
 
 namespace galvatron::nn {
@@ -65,6 +66,8 @@ class Layer {
   /// layers before it run theirs, and ends here. Without a start it does both.
   virtual void start_synchronise() = 0;
   virtual void synchronise() = 0;
+  /// How its ZeRO-2/3 traffic may run beside other layers' work; else it is waited for within the layer's passes.
+  virtual Streaming streaming() { return {}; }
   virtual double gradient_norm_squared() = 0;
   virtual void update(const device::AdamW& step) = 0;
   /// Calls `visit` for every store of the layer; for tests and checkpoints, between steps.

@@ -16,4 +16,5 @@
 #include <galvatron/nn/parameter_store.hpp>
 #include <galvatron/nn/post_norm_block.hpp>
 #include <galvatron/nn/ring.hpp>
+#include <galvatron/nn/streamed_store.hpp>
 #include <galvatron/nn/ulysses.hpp>

@@ -24,6 +24,7 @@
 #include <galvatron/device/arena.hpp>
 #include <galvatron/device/device.hpp>
 #include <galvatron/nn/context.hpp>
+#include <galvatron/nn/streamed_store.hpp>
 #include <galvatron/strategy/parameters.hpp>
 
 namespace galvatron::nn {
@@ -91,7 +92,7 @@ struct StoreView {
 };
 
 template <class D, class G, class T, int zero>
-class ParameterStore {
+class ParameterStore final : public StreamedStore {
   static_assert(zero >= 0 && zero <= 3, "galvatron: ZeRO has the stages 0, 1, 2 and 3");
   static constexpr bool has_master = !std::is_same_v<T, float>;
 
@@ -143,10 +144,36 @@ class ParameterStore {
     }
   }
 
-  /// The whole local parameters: gathered into the workspace under ZeRO-3.
+  [[nodiscard]] Bytes parameter_room() const override {
+    return {zero == 3 ? layout_.elements * static_cast<std::int64_t>(sizeof(T)) : 0};
+  }
+  [[nodiscard]] Bytes gradient_room() const override {
+    return {zero >= 2 ? layout_.elements * static_cast<std::int64_t>(sizeof(float)) : 0};
+  }
+  void start_gather(View<std::byte> room) override {
+    gathered_ = typed<T>(room);
+    is_gathered_ = true;
+    gathering_ = context_->data.start_all_gather(View<const T>(parameters_), gathered_);
+  }
+  void release_parameters() override { is_gathered_ = false; }
+  void lend_gradients(View<std::byte> room) override {
+    lent_ = typed<float>(room);
+    is_lent_ = true;
+  }
+  void finish_gradients() override {
+    context_->data.finish(reducing_);
+    context_->device.accumulate(shard_size_, lent_.slice(own_.begin, shard_size_), gradients_);
+    is_lent_ = false;
+  }
+
+  /// The whole local parameters: gathered under ZeRO-3, into the workspace unless start_gather() was called.
   View<const T> acquire() {
     if constexpr (zero == 3) {
       if (empty()) return {};
+      if (is_gathered_) {
+        context_->data.finish(gathering_);
+        return gathered_;
+      }
       View<T> all = context_->workspace.template take<T>(layout_.elements);
       context_->data.all_gather(View<const T>(parameters_), all);
       return all;
@@ -156,11 +183,12 @@ class ParameterStore {
     }
   }
 
-  /// Where a backward pass adds the layer's gradient: the store's own, or a zeroed one in the workspace (ZeRO-2/3).
+  /// Where a backward pass adds the layer's gradient: the store's own, or a zeroed one (ZeRO-2/3), in the workspace
+  /// unless lend_gradients() gave the place.
   View<float> open_gradients() {
     if constexpr (zero >= 2) {
       if (empty()) return {};
-      View<float> all = context_->workspace.template take<float>(layout_.elements);
+      View<float> all = is_lent_ ? lent_ : context_->workspace.template take<float>(layout_.elements);
       context_->device.zero(bytes_of(all));
       return all;
     } else {
@@ -168,12 +196,17 @@ class ParameterStore {
     }
   }
 
-  /// Ends a backward pass: under ZeRO-2/3 the data ranks' gradients are added, shard by shard, to the store's.
+  /// Ends a backward pass: under ZeRO-2/3 the data ranks' gradients are added, shard by shard, to the store's; those in
+  /// a lent place by finish_gradients().
   void close_gradients(View<float> gradients) {
     if constexpr (zero >= 2) {
       if (empty()) return;
       sum_whole(gradients);
       View<float> shard = gradients.slice(own_.begin, shard_size_);
+      if (is_lent_) {
+        reducing_ = context_->data.start_reduce_scatter(gradients, shard);
+        return;
+      }
       context_->data.reduce_scatter(gradients, shard);
       context_->device.accumulate(shard_size_, shard, gradients_);
     } else {
@@ -266,6 +299,10 @@ class ParameterStore {
     for (std::int64_t i = part.begin; i < part.end; ++i)
       to[i - have.begin] = U(values[static_cast<std::size_t>(i - range.begin)]);
   }
+  template <class U>
+  static View<U> typed(View<std::byte> room) {
+    return {reinterpret_cast<U*>(room.data), room.count / static_cast<std::int64_t>(sizeof(U))};
+  }
   static View<std::byte> bytes_of(View<float> v) {
     return {reinterpret_cast<std::byte*>(v.data), v.count * static_cast<std::int64_t>(sizeof(float))};
   }
@@ -294,9 +331,13 @@ class ParameterStore {
   View<float> first_moment_;
   View<float> second_moment_;
   View<float> master_;
-  typename G::Pending reducing_{};   ///< gradients, from the last backward pass to synchronise()
-  typename G::Pending gathering_{};  ///< parameters, from update() to the next forward pass
+  View<T> gathered_;                 ///< by start_gather()
+  View<float> lent_;                 ///< by lend_gradients()
+  typename G::Pending reducing_{};   ///< gradients, to synchronise() (ZeRO-0/1) or finish_gradients()
+  typename G::Pending gathering_{};  ///< parameters, to acquire()
   bool reduction_begun_ = false;
+  bool is_gathered_ = false;
+  bool is_lent_ = false;
 };
 
 }  // namespace galvatron::nn

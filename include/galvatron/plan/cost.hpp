@@ -104,7 +104,8 @@ inline cost::Batch batch_of(const Plan& plan) {
           .microbatches = plan.microbatches,
           .stages = static_cast<int>(plan.stages.size()),
           .splits_backward = splits_backward(plan.schedule),
-          .trainer = plan.trainer};
+          .trainer = plan.trainer,
+          .overlap = plan.overlap};
 }
 
 /// The cost of a plan on a cluster. Errors (usage): the plan is inconsistent or does not suit the model, or needs more

@@ -47,6 +47,7 @@ struct FrozenPlan {
   int microbatches = 1;
   ScheduleKind schedule = ScheduleKind::one_f_one_b;
   int virtual_stages = 1;
+  bool overlap = true;
   std::array<PlanStage, Stages> stages{};
   std::array<FrozenRun, Runs> runs{};
   StrategySpec embedding;
@@ -85,6 +86,7 @@ struct FrozenPlan {
     out.microbatches = microbatches;
     out.schedule = schedule;
     out.virtual_stages = virtual_stages;
+    out.overlap = overlap;
     out.stages.assign(stages.begin(), stages.end());
     for (const FrozenRun& run : runs)
       out.layers.insert(out.layers.end(), static_cast<std::size_t>(run.layers), run.strategy);

@@ -263,6 +263,7 @@ inline std::string plan_text(const Plan& plan) {
   out.field("schedule", name_of(plan.schedule));
   out.field("virtual_stages", plan.virtual_stages);
   if (plan.trainer != cost::Trainer::galvatron) out.field("trainer", name_of(plan.trainer));
+  if (!plan.overlap) out.field("overlap", false);
   if (plan.split_layers) out.field("split_layers", true);
   out.key("stages");
   out.open('[', true);
@@ -315,6 +316,7 @@ inline Result<Plan> plan_from_json(const nlohmann::json& value, const std::strin
   plan.schedule = detail::required_name(fields, "schedule", schedule_kinds);
   plan.virtual_stages = fields.required<int>("virtual_stages", 1, 1 << 12);
   if (fields.contains("trainer")) plan.trainer = detail::required_name(fields, "trainer", cost::trainers);
+  plan.overlap = fields.optional<bool>("overlap", true);
   plan.split_layers = fields.optional<bool>("split_layers", false);
   const nlohmann::json& stages = fields.required_array("stages");
   const nlohmann::json& layers = fields.required_array("layers");

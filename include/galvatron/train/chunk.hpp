@@ -14,6 +14,7 @@
 #include <galvatron/train/non_finite.hpp>
 #include <galvatron/train/rank_memory.hpp>
 #include <galvatron/train/stage_plan.hpp>
+#include <galvatron/train/streams.hpp>
 
 namespace galvatron::train {
 
@@ -32,8 +33,11 @@ class Chunk {
   /// Takes all memory that the chunk will ever use but transient tensors.
   Chunk(D& device, W& world, const StagePlan& stage, const ChunkPlan& plan, const ModelSpec& model, RankMemory& memory,
         const LayerMaker<D, G, T>& make)
-      : device_(device), world_(world), memory_(memory), stage_(stage), plan_(plan) {
-    for (std::size_t i = 0; i < plan_.layers.size(); ++i) add_layer(i, model, make);
+      : device_(device), world_(world), memory_(memory), stage_(stage), plan_(plan), streams_(memory.workspace) {
+    for (std::size_t i = 0; i < plan_.layers.size(); ++i) {
+      add_layer(i, model, make);
+      streams_.add(layers_.back()->streaming(), i > 0 && changes_after(i - 1));
+    }
     for (auto& layer : layers_) layer->take_stash(memory.stash, plan_.slots, plan_.postponed);
     const auto exchange = [&](const ActivationLayout& from, const ActivationLayout& to, int lane) {
       return Exchange(from, to, world.rank(), stage_.hidden, static_cast<std::int64_t>(sizeof(T)), lane);
@@ -90,6 +94,7 @@ class Chunk {
           read(i, microbatch, layers_[i]->tokens(slot),
                [&](auto... part_and_out) { source->targets(step, part_and_out...); });
       }
+      streams_.before(Pass::forward, i, true);
       const bool last = i + 1 == layers_.size();
       if (last) {
         send_activation_.wait_sent(world_);  // the last micro-batch has left the buffer
@@ -102,6 +107,7 @@ class Chunk {
         layers_[i]->forward(slot, y);
         move(down_[i], y, layers_[i + 1]->input(slot));
       }
+      streams_.after(Pass::forward, i);
     }
     return loss;
   }
@@ -109,7 +115,7 @@ class Chunk {
   /// All layers backward.
   void backward(int microbatch) {
     const int slot = slot_of(microbatch);
-    pass_back([&](nn::Layer<T>& layer) {
+    pass_back(Pass::backward, [&](nn::Layer<T>& layer) {
       layer.backward(slot, gradient_);
       if (is_last(microbatch)) layer.start_synchronise();
     });
@@ -118,12 +124,14 @@ class Chunk {
   void backward_input(int microbatch) {
     const int slot = slot_of(microbatch);
     const int kept = microbatch % plan_.postponed;
-    pass_back([&](nn::Layer<T>& layer) { layer.backward_input(slot, kept, gradient_); });
+    pass_back(Pass::backward_input, [&](nn::Layer<T>& layer) { layer.backward_input(slot, kept, gradient_); });
   }
   /// The second part.
   void backward_weight(int microbatch) {
     for (std::size_t i = layers_.size(); i-- > 0;) {
+      streams_.before(Pass::backward_weight, i, true);
       layers_[i]->backward_weight(slot_of(microbatch), microbatch % plan_.postponed);
+      streams_.after(Pass::backward_weight, i);
       if (is_last(microbatch)) layers_[i]->start_synchronise();
     }
   }
@@ -136,12 +144,14 @@ class Chunk {
  private:
   // The gradient lies at one end of the workspace; a change of layout moves it to the other.
   template <class F>
-  void pass_back(F&& through) {
+  void pass_back(Pass pass, F&& through) {
     device::Region& ws = memory_.workspace;
     bool low = true;
     if (!plan_.has_next) gradient_ = ws.template take<T>(elements(layers_.size() - 1));
     for (std::size_t i = layers_.size(); i-- > 0;) {
+      streams_.before(pass, i, low);
       through(*layers_[i]);
+      streams_.after(pass, i);
       if (i == 0 || !changes_after(i - 1)) continue;
       const View<T> to = low ? ws.template take_high<T>(elements(i - 1)) : ws.template take<T>(elements(i - 1));
       move(up_[i - 1], gradient_, to);
@@ -175,7 +185,7 @@ class Chunk {
     const int local = world_.rank() - first;
     const auto context =
         nn::make_context(device_, memory_.workspace, world_, first, entry.spec,
-                         plan_.layouts[i].batch / entry.spec.data, stage_.batch.sequence, stage_.overlap);
+                         plan_.layouts[i].batch / entry.spec.data, stage_.batch.sequence, stage_.batch.overlap);
     nn::Surroundings<G, T> around;
     around.number = entry.number;
     around.token_weight = static_cast<float>(stage_.token_weight);
@@ -240,6 +250,7 @@ class Chunk {
   const StagePlan& stage_;
   const ChunkPlan& plan_;
   std::vector<std::unique_ptr<nn::Layer<T>>> layers_;
+  Streams streams_;
   std::vector<Exchange> down_;  ///< activations from layer i to i + 1
   std::vector<Exchange> up_;    ///< gradients from layer i + 1 to i
   Exchange receive_activation_, send_activation_, receive_gradient_, send_gradient_;

@@ -44,16 +44,15 @@ class Stage {
   }
 
   /// Takes all memory that the stage will ever use. Throws Failure (usage) when the plan names a strategy that is not
-  /// in the list.
-  /// @param overlap  traffic of the data ranks runs beside computation: gradients of ZeRO-0/1 beside the rest of the
-  ///                 last backward pass, parameters of ZeRO-1/2 beside the next forward pass. The same bits either way
-  Stage(D& device, W& world, const Plan& plan, const ModelSpec& model, RankMemory& memory, bool overlap = true,
+  /// in the list. With plan.overlap, traffic of the data ranks runs beside computation: gradients of ZeRO-0/1 beside
+  /// the rest of the last backward pass, parameters of ZeRO-1/2 beside the next forward pass, and as Streams says. The
+  /// same bits either way.
+  Stage(D& device, W& world, const Plan& plan, const ModelSpec& model, RankMemory& memory,
         const LayerMaker<D, G, T>& make = make_layer)
       : world_(world),
         plan_(stage_plan(plan, model, world.rank())),
         program_(value_or_throw(schedule::make_program(plan.schedule, plan_.stages, plan.microbatches,
                                                        plan.virtual_stages))[static_cast<std::size_t>(plan_.index)]) {
-    plan_.overlap = overlap;
     for (const ChunkPlan& chunk : plan_.chunks)
       chunks_.push_back(std::make_unique<Chunk<D, W, T>>(device, world, plan_, chunk, model, memory, make));
     std::vector<int> everybody(static_cast<std::size_t>(world.size()));

@@ -42,7 +42,6 @@ struct StagePlan {
   int first_rank = 0;  ///< of its ranks
   std::int64_t hidden = 0;
   double token_weight = 0;  ///< of a prediction in the loss
-  bool overlap = true;      ///< traffic of the data ranks runs beside computation
   cost::Batch batch;
   std::vector<ChunkPlan> chunks;  ///< in the order of the layers
 };

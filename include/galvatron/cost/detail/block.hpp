@@ -123,14 +123,14 @@ constexpr LayerCounts block_counts(const LayerShape& s) {
       results_again + larger(selective ? attention.again_workspace() : 0, attention.backward_workspace());
   const std::int64_t whole = s.whole_activation();
   out.stash = {s.activation() + kept + results - all_again - results_again};
-  out.forward_workspace = {store.gathered_bytes() + all_again + whole + larger(mlp, forward_core)};
+  out.forward_workspace = {store.parameter_room() + all_again + whole + larger(mlp, forward_core)};
   out.backward_workspace = {
-      store.gathered_bytes() + (split ? 0 : store.gradient_bytes()) + all_again + whole +
+      store.parameter_room() + (split ? 0 : store.gradient_room()) + all_again + whole +
       larger((s.cut ? whole : 0) + larger(mlp, backward_core), again ? attention.forward_workspace() : 0)};
   if (!split) return out;
   const std::int64_t uncut = layout.whole_end - layout.whole_begin;
   out.postponed = {2 * s.activation() + mlp + aligned_bytes(uncut * s.e) + aligned_bytes(uncut * 4)};
-  out.weights_workspace = {store.gradient_bytes() + whole + (s.cut ? whole : 0)};
+  out.weights_workspace = {store.gradient_room() + whole + (s.cut ? whole : 0)};
   return out;
 }
 

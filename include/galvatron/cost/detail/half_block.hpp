@@ -100,9 +100,9 @@ constexpr LayerCounts half_block_counts(const LayerShape& s) {
   const std::int64_t again = full ? half.kept_bytes() + half.result_bytes() : results_again;
   const std::int64_t whole = s.whole_activation();
   out.stash = {s.activation() + half.kept_bytes() + half.result_bytes() - again};
-  out.forward_workspace = {store.gathered_bytes() + again + whole + half.forward_transients()};
+  out.forward_workspace = {store.parameter_room() + again + whole + half.forward_transients()};
   out.backward_workspace = {
-      store.gathered_bytes() + store.gradient_bytes() + again + whole +
+      store.parameter_room() + store.gradient_room() + again + whole +
       larger((s.cut ? whole : 0) + half.backward_transients(), full ? half.forward_transients() : 0)};
   return out;
 }

@@ -136,9 +136,9 @@ constexpr LayerCounts megatron_counts(const LayerShape& s) {
       s.batch.splits_backward && splits_backward(s.layer, s.spec) ? out.weights : out.backward);
   const std::int64_t again = full ? block.kept_bytes() + block.score_bytes() : selective ? block.score_bytes() : 0;
   out.stash = {s.activation() + block.kept_bytes() + block.score_bytes() - again};
-  out.forward_workspace = {store.gathered_bytes() + block.forward_workspace() + (selective ? block.score_bytes() : 0) +
+  out.forward_workspace = {store.parameter_room() + block.forward_workspace() + (selective ? block.score_bytes() : 0) +
                            (full ? 2 * block.hidden_bytes() : 0)};
-  out.backward_workspace = {store.gathered_bytes() + store.gradient_bytes() + again + block.backward_workspace()};
+  out.backward_workspace = {store.parameter_room() + store.gradient_room() + again + block.backward_workspace()};
   out.overlaps_tensor = s.habits.overlaps_tensor && s.cut;
   return out;
 }

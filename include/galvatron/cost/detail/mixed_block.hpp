@@ -327,9 +327,9 @@ constexpr LayerCounts mixed_block_counts(const LayerShape& s) {
   const std::int64_t results_again = s.spec.recompute == RecomputeKind::selective ? results : 0;
   const std::int64_t whole = s.whole_activation();
   out.stash = {block.input_bytes() + kept + results - all_again - results_again};
-  out.forward_workspace = {store.gathered_bytes() + all_again + whole + block.forward_transients(results_again)};
+  out.forward_workspace = {store.parameter_room() + all_again + whole + block.forward_transients(results_again)};
   out.backward_workspace = {
-      store.gathered_bytes() + store.gradient_bytes() + all_again + whole +
+      store.parameter_room() + store.gradient_room() + all_again + whole +
       larger((s.cut ? whole : 0) + block.backward_transients(results_again), again ? block.attention_workspace() : 0)};
   return out;
 }

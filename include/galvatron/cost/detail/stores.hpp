@@ -26,10 +26,14 @@ class StoreCounts {
     const std::int64_t master = s_.batch.precision == Precision::fp32 ? 0 : 4;
     return {parameters * s_.e + gradients * s_.habits.gradient_bytes + optimizer * (8 + master)};
   }
-  /// Bytes of the gathered parameters while the layer works.
+  /// Bytes of the gathered parameters while the layer works. In a layer that streams there is room for two.
   [[nodiscard]] constexpr std::int64_t gathered_bytes() const { return zero_ == 3 ? n_ * s_.e : 0; }
   /// Bytes of the whole gradient while the layer works backward.
   [[nodiscard]] constexpr std::int64_t gradient_bytes() const { return zero_ >= 2 ? n_ * 4 : 0; }
+  [[nodiscard]] constexpr std::int64_t parameter_room() const { return gathered_bytes() * rooms(); }
+  [[nodiscard]] constexpr std::int64_t gradient_room() const { return gradient_bytes() * rooms(); }
+  /// The traffic of a micro-batch runs beside the work of neighbouring layers.
+  [[nodiscard]] constexpr bool streams() const { return s_.batch.overlap; }
   constexpr void acquire(WorkList& out) const {
     if (n_ > 0 && zero_ == 3) out.push(data_group(WorkKind::all_gather, n_ * s_.e));
   }
@@ -58,6 +62,7 @@ class StoreCounts {
   }
 
  private:
+  [[nodiscard]] constexpr std::int64_t rooms() const { return streams() ? 2 : 1; }
   // Data and context ranks share parameters; with tensor ranks innermost their ranks are equally far apart.
   [[nodiscard]] constexpr Work data_group(WorkKind kind, std::int64_t bytes) const {
     Work work = compute(kind, bytes, s_.shards);
@@ -93,6 +98,7 @@ constexpr void count_layer(const StoreCounts& store, const Forward& forward, con
   store.synchronise(out.synchronise);
   store.update(out.update);
   out.states = store.states();
+  out.streams = store.streams();
 }
 
 /// Collectives over the tensor-parallel group around a region in which weights are cut.

@@ -1,0 +1,146 @@
+// Streams: the ZeRO-2/3 traffic of a chunk's layers beside the computation of their neighbours.
+//
+// While a layer works, the parameters of the next one are gathered and the gradients of the one before are reduced. For
+// that a run of equal layers has two places for parameters and two for gradients, which its layers take in turns:
+//
+//     computing     | layer i                 | layer i + 1             |
+//     parameters    | gather i + 1 -> place 1 | gather i + 2 -> place 0 |
+//     gradients     |                         | reduce i from place 0   |
+//
+// The places are at that end of the workspace where the activations are not. A run ends where layers have other sizes
+// or another layout: its first layer waits for its parameters, its last one for its gradients. The memory formulas give
+// every layer that streams the room for two (cost::detail::StoreCounts), so no run takes more than the plan says.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include <galvatron/core/units.hpp>
+#include <galvatron/core/view.hpp>
+#include <galvatron/device/arena.hpp>
+#include <galvatron/nn/streamed_store.hpp>
+
+namespace galvatron::train {
+
+/// A pass over the layers of a chunk, as far as their parameters and gradients are concerned.
+enum class Pass : std::uint8_t { forward, backward, backward_input, backward_weight };
+
+class Streams {
+ public:
+  explicit Streams(device::Region& workspace) : workspace_(&workspace) {}
+
+  /// The next layer of the chunk.
+  /// @param moves  activations change their layout between the layer before and this one
+  void add(const nn::Streaming& layer, bool moves) {
+    const bool follows = !layers_.empty() && !moves && alike(layers_.back().streaming, layer);
+    layers_.push_back({layer, follows});
+  }
+
+  /// Before layer `i` works. A pass goes through all layers: `forward` from the first on, the others from the last.
+  /// @param high  which end of the workspace is free
+  void before(Pass pass, std::size_t i, bool high) {
+    const Room room = room_of(pass, i);
+    if (room.empty()) return;
+    nn::StreamedStore& store = *layers_[i].streaming.store;
+    const bool gathers = room.parameters.count > 0;
+    if (!running_) {
+      begin(room, high);
+      if (gathers) store.start_gather(parameters_[turn_]);
+    }
+    if (gathers && goes_on(pass, i)) layers_[next(pass, i)].streaming.store->start_gather(parameters_[1 - turn_]);
+    if (room.gradients.count > 0) {
+      finish(turn_);
+      store.lend_gradients(gradients_[turn_]);
+      reducing_[turn_] = &store;
+    }
+  }
+
+  /// After it.
+  void after(Pass pass, std::size_t i) {
+    const Room room = room_of(pass, i);
+    if (room.empty()) return;
+    if (room.parameters.count > 0) layers_[i].streaming.store->release_parameters();
+    turn_ = 1 - turn_;
+    if (!goes_on(pass, i)) end();
+  }
+
+ private:
+  struct Layer {
+    nn::Streaming streaming;
+    bool follows = false;  ///< it and the layer before are of one run
+  };
+  /// What one layer takes in a pass.
+  struct Room {
+    Bytes parameters;
+    Bytes gradients;
+    [[nodiscard]] bool empty() const { return parameters.count == 0 && gradients.count == 0; }
+  };
+
+  static bool alike(const nn::Streaming& a, const nn::Streaming& b) {
+    return a.store != nullptr && b.store != nullptr && a.splits == b.splits &&
+           a.store->parameter_room() == b.store->parameter_room() &&
+           a.store->gradient_room() == b.store->gradient_room();
+  }
+  [[nodiscard]] Room room_of(Pass pass, std::size_t i) const {
+    const nn::Streaming& layer = layers_[i].streaming;
+    if (layer.store == nullptr) return {};
+    const Bytes parameters = layer.store->parameter_room();
+    const Bytes gradients = layer.store->gradient_room();
+    switch (pass) {
+      case Pass::forward:
+        return {parameters, {}};
+      case Pass::backward:
+        break;
+      case Pass::backward_input:
+        if (layer.splits) return {parameters, {}};
+        break;
+      case Pass::backward_weight:
+        if (layer.splits) return {{}, gradients};
+        return {};
+    }
+    return {parameters, gradients};
+  }
+  static std::size_t next(Pass pass, std::size_t i) { return pass == Pass::forward ? i + 1 : i - 1; }
+  [[nodiscard]] bool goes_on(Pass pass, std::size_t i) const {
+    return pass == Pass::forward ? i + 1 < layers_.size() && layers_[i + 1].follows : layers_[i].follows;
+  }
+
+  void begin(const Room& room, bool high) {
+    running_ = true;
+    high_ = high;
+    turn_ = 0;
+    mark_ = high ? workspace_->high() : workspace_->low();
+    for (View<std::byte>& place : parameters_) place = take(room.parameters);
+    for (View<std::byte>& place : gradients_) place = take(room.gradients);
+  }
+  View<std::byte> take(Bytes room) {
+    return high_ ? workspace_->take_high<std::byte>(room.count) : workspace_->take<std::byte>(room.count);
+  }
+  void end() {
+    finish(turn_);  // the older one
+    finish(1 - turn_);
+    if (high_)
+      workspace_->restore_high(mark_);
+    else
+      workspace_->restore_low(mark_);
+    running_ = false;
+  }
+  void finish(std::size_t place) {
+    if (reducing_[place] != nullptr) reducing_[place]->finish_gradients();
+    reducing_[place] = nullptr;
+  }
+
+  device::Region* workspace_;
+  std::vector<Layer> layers_;
+  bool running_ = false;
+  bool high_ = true;
+  std::int64_t mark_ = 0;  ///< of the workspace, before the run
+  std::size_t turn_ = 0;   ///< the places of the layer that works now
+  std::array<View<std::byte>, 2> parameters_;
+  std::array<View<std::byte>, 2> gradients_;
+  std::array<nn::StreamedStore*, 2> reducing_{};  ///< by place
+};
+
+}  // namespace galvatron::train
