@@ -20,6 +20,8 @@ struct Problem {
   std::int64_t v_at = 0;
   std::vector<T> qkv, q, kv;
   std::vector<T> d_o;
+  std::vector<float> biases;   ///< where `bias` takes them from
+  device::AttentionBias bias;  ///< without a gradient
 
   Problem(std::mt19937& random, std::int64_t batch, std::int64_t queries, std::int64_t keys, std::int64_t heads,
           std::int64_t kv_heads, std::int64_t head_dim, bool causal) {
@@ -46,7 +48,7 @@ struct Problem {
 };
 
 struct Results {
-  std::vector<double> o, lse, dqkv;
+  std::vector<double> o, lse, dqkv, dbias;
 };
 
 std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
@@ -61,6 +63,7 @@ Results reference(const Problem<T>& p) {
   r.o.assign(d_o.size(), 0.0);
   r.lse.assign(at(s.batch * s.heads * s.queries), 0.0);
   r.dqkv.assign(x.size(), 0.0);
+  r.dbias.assign(p.biases.size(), 0.0);
   const double scale = 1.0 / std::sqrt(static_cast<double>(s.head_dim));
   std::vector<double> probability(at(s.keys));
   for (std::int64_t b = 0; b < s.batch; ++b)
@@ -72,6 +75,9 @@ Results reference(const Problem<T>& p) {
         const auto k_of = [&](std::int64_t j) {
           return p.k_at + (j * s.batch + b) * s.kv_stride + kv_head * s.head_dim;
         };
+        const auto bias_of = [&p](std::int64_t a, std::int64_t query, std::int64_t key) {
+          return at(p.bias.first + a * p.bias.head + query * p.bias.query + key);
+        };
         const auto v_of = [&](std::int64_t j) {
           return p.v_at + (j * s.batch + b) * s.kv_stride + kv_head * s.head_dim;
         };
@@ -80,7 +86,9 @@ Results reference(const Problem<T>& p) {
         for (std::int64_t j = 0; j < keys; ++j) {
           double score = 0;
           for (std::int64_t d = 0; d < s.head_dim; ++d) score += x[at(q + d)] * x[at(k_of(j) + d)];
-          probability[at(j)] = std::exp(score * scale);
+          score *= scale;
+          if (!p.biases.empty()) score += p.biases[bias_of(head, i, j)];
+          probability[at(j)] = std::exp(score);
           sum += probability[at(j)];
         }
         r.lse[at((b * s.heads + head) * s.queries + i)] = std::log(sum);
@@ -95,6 +103,7 @@ Results reference(const Problem<T>& p) {
         for (std::int64_t j = 0; j < keys; ++j) {
           double dp = 0;
           for (std::int64_t d = 0; d < s.head_dim; ++d) dp += d_o[at(out + d)] * x[at(v_of(j) + d)];
+          if (!p.biases.empty()) r.dbias[bias_of(head, i, j)] += probability[at(j)] * (dp - delta);
           const double ds = probability[at(j)] * (dp - delta) * scale;
           for (std::int64_t d = 0; d < s.head_dim; ++d) {
             r.dqkv[at(v_of(j) + d)] += probability[at(j)] * d_o[at(out + d)];
@@ -109,18 +118,23 @@ Results reference(const Problem<T>& p) {
 template <class T>
 struct Outputs {
   std::vector<T> o, dqkv;
-  std::vector<float> lse;
+  std::vector<float> lse, dbias;
 };
 
 template <class T>
 Outputs<T> compute(device::Host& host, Problem<T>& p) {
   const AttentionShape& s = p.shape;
   Outputs<T> out{std::vector<T>(p.d_o.size()), std::vector<T>(p.qkv.size()),
-                 std::vector<float>(static_cast<std::size_t>(s.batch * s.heads * s.queries))};
+                 std::vector<float>(static_cast<std::size_t>(s.batch * s.heads * s.queries)),
+                 std::vector<float>(p.biases.size())};
   std::vector<float> delta(out.lse.size());
-  host.attention_forward(s, view(p.qkv), p.part(p.qkv, p.k_at), p.part(p.qkv, p.v_at), view(out.o), view(out.lse));
+  device::AttentionBias bias = p.bias;
+  bias.gradient = view(out.dbias);
+  host.attention_forward(s, view(p.qkv), p.part(p.qkv, p.k_at), p.part(p.qkv, p.v_at), view(out.o), view(out.lse),
+                         bias);
   host.attention_backward(s, view(p.qkv), p.part(p.qkv, p.k_at), p.part(p.qkv, p.v_at), view(out.o), view(out.lse),
-                          view(p.d_o), view(out.dqkv), p.part(out.dqkv, p.k_at), p.part(out.dqkv, p.v_at), view(delta));
+                          view(p.d_o), view(out.dqkv), p.part(out.dqkv, p.k_at), p.part(out.dqkv, p.v_at), view(delta),
+                          bias);
   return out;
 }
 
@@ -191,6 +205,71 @@ TEST_CASE("a sequence longer than the workspace holds is done in spans") {
   check<float>(random, 1, device::best_isa(), 1, 3, 2000, 1, 1, 256, false);
   check<float>(random, 2, device::best_isa(), 1, 900, 900, 1, 1, 250, true);
   check<bfloat16>(random, 1, device::best_isa(), 1, 760, 760, 1, 1, 250, true);
+}
+
+TEST_CASE("biases are added to the scores, and get their gradients, of every pair and by distance") {
+  constexpr unsigned seed = 33;
+  CAPTURE(seed);
+  std::mt19937 random(seed);
+  for (const bool by_distance : {false, true})
+    for (const bool causal : {false, true})
+      for (const std::int64_t tokens : {1, 7, 96, 205}) {
+        Problem<float> p(random, 3, tokens, tokens, 4, 2, 24, causal);
+        const std::int64_t distances = 2 * tokens - 1;
+        p.biases = random_tensor<float>(random, 4 * (by_distance ? distances : tokens * tokens), 2.0F);
+        p.bias = by_distance ? device::AttentionBias{.first = tokens - 1, .head = distances, .query = -1}
+                             : device::AttentionBias{.first = 0, .head = tokens * tokens, .query = tokens};
+        p.bias.values = view(p.biases);
+        CAPTURE(by_distance);
+        CAPTURE(causal);
+        CAPTURE(tokens);
+        TestHost one(1);
+        TestHost two(2);
+        const auto got = compute(*one, p);
+        const auto expected = reference(p);
+        CHECK(error_of(got.o, expected.o) < 2e-6);
+        CHECK(error_of(got.lse, expected.lse) < 2e-6);
+        if (tokens > 1) CHECK(error_of(got.dqkv, expected.dqkv) < 5e-6);
+        if (tokens > 1) CHECK(error_of(got.dbias, expected.dbias) < 5e-6);
+        CHECK(same_bits(got.dbias, compute(*two, p).dbias));
+      }
+}
+
+TEST_CASE("distances share T5's buckets") {
+  using device::kernels::relative_bucket;
+  // As transformers' T5Attention._relative_position_bucket has them, with 32 buckets up to a distance of 128.
+  const std::pair<std::int64_t, std::int64_t> both_ways[] = {
+      {0, 0},     {-1, 1},     {-7, 7},   {-8, 8},   {-11, 8},  {-12, 9},  {-15, 9},  {-16, 10}, {-22, 10},
+      {-23, 11},  {-31, 11},   {-32, 12}, {-45, 12}, {-46, 13}, {-63, 13}, {-64, 14}, {-90, 14}, {-91, 15},
+      {-128, 15}, {-5000, 15}, {1, 17},   {7, 23},   {8, 24},   {32, 28},  {91, 31},  {5000, 31}};
+  for (const auto& [distance, bucket] : both_ways) CHECK(relative_bucket(distance, 32, 128, false) == bucket);
+  const std::pair<std::int64_t, std::int64_t> backward[] = {{0, 0},     {5, 0},     {-1, 1},    {-15, 15},  {-16, 16},
+                                                            {-18, 16},  {-19, 17},  {-32, 21},  {-64, 26},  {-112, 30},
+                                                            {-113, 31}, {-127, 31}, {-128, 31}, {-5000, 31}};
+  for (const auto& [distance, bucket] : backward) CHECK(relative_bucket(distance, 32, 128, true) == bucket);
+}
+
+TEST_CASE("biases by distance come from a table, and their gradients go there") {
+  constexpr std::int64_t tokens = 40;
+  constexpr std::int64_t heads = 3;
+  std::mt19937 random(35);
+  auto table = random_tensor<bfloat16>(random, 8 * heads);
+  for (const bool causal : {false, true}) {
+    const device::RelativePositions relative{.tokens = tokens, .buckets = 8, .causal = causal};
+    TestHost host(1);
+    std::vector<float> bias(at(heads * relative.distances()));
+    std::vector<float> dtable(table.size(), 1.0F);
+    host->relative_bias_forward(relative, heads, view(table), view(bias));
+    host->relative_bias_backward(relative, heads, view(bias), view(dtable));
+    std::vector<double> sums(table.size(), 1.0);
+    for (std::int64_t i = 0; i < relative.distances(); ++i)
+      for (std::int64_t a = 0; a < heads; ++a) {
+        const auto entry = at(device::kernels::relative_bucket(i - tokens + 1, 8, 128, causal) * heads + a);
+        CHECK(bias[at(a * relative.distances() + i)] == static_cast<float>(table[entry]));
+        sums[entry] += static_cast<double>(static_cast<float>(table[entry]));
+      }
+    CHECK(error_of(dtable, sums) < 1e-6);
+  }
 }
 
 TEST_CASE("large scores neither overflow nor lose the probabilities") {

@@ -39,6 +39,20 @@ void check_activations(std::mt19937& random, int threads, device::Isa isa, std::
     CHECK(error_of(u, backward) < tolerance<T>);
   }
   {
+    auto u = random_tensor<T>(random, rows * n, 6.0F);
+    std::vector<T> g(u.size());
+    std::vector<double> forward(u.size());
+    std::vector<double> backward(u.size());
+    for (std::size_t i = 0; i < u.size(); ++i) {
+      forward[i] = std::max(static_cast<double>(u[i]), 0.0);
+      backward[i] = static_cast<double>(u[i]) > 0 ? static_cast<double>(dg[i]) : 0.0;
+    }
+    host->activation_forward(ActivationKind::relu, rows, n, view(u), view(g));
+    CHECK(error_of(g, forward) == 0);
+    host->activation_backward(ActivationKind::relu, rows, n, view(u), view(dg), view(u));
+    CHECK(error_of(u, backward) == 0);
+  }
+  {
     auto u = random_tensor<T>(random, rows * 2 * n, 6.0F);
     std::vector<T> g(dg.size());
     std::vector<double> forward(g.size());

@@ -44,6 +44,29 @@ struct AttentionShape {
   [[nodiscard]] constexpr std::int64_t lse_row() const { return lse_stride > 0 ? lse_stride : queries; }
 };
 
+/// What is added to the scores of attention after their scaling, float whatever T: of head a, query s and key k the
+/// element first + a * head + s * query + k. With `query` -1 it is a function of k - s.
+struct AttentionBias {
+  View<const float> values{};  ///< empty: nothing is added
+  View<float> gradient{};      ///< backward adds to it; with the places of `values`
+  std::int64_t first = 0;
+  std::int64_t head = 0;
+  std::int64_t query = 0;
+};
+
+/// Biases of attention by the distance of key and query, as T5 has them (Raffel et al., 2020, section 2.1): a bucket
+/// for every short distance, wider and wider ones up to 128, and the last for all beyond. Where keys may follow the
+/// query, half of the buckets are for them.
+struct RelativePositions {
+  static constexpr std::int64_t far = 128;
+  std::int64_t tokens = 0;   ///< of queries and of keys
+  std::int64_t buckets = 0;  ///< rows of the table
+  bool causal = false;       ///< no key follows the query
+
+  /// Distances key - query, from 1 - tokens on.
+  [[nodiscard]] constexpr std::int64_t distances() const { return 2 * tokens - 1; }
+};
+
 /// Runs of `width` elements at equal distances in three directions: run (block, repeat, row) begins at
 /// block * block distance + repeat * repeat distance + row * row distance of its tensor.
 struct Runs {
@@ -80,8 +103,8 @@ struct AdamW {
 
 template <class D>
 concept Device = requires(D& d, View<float> f, View<const float> cf, View<const std::int32_t> tokens,
-                          View<std::byte> raw, std::int64_t n, AttentionShape shape, AdamW adam, Runs runs,
-                          double& scalar) {
+                          View<std::byte> raw, std::int64_t n, AttentionShape shape, AttentionBias bias, AdamW adam,
+                          Runs runs, RelativePositions relative, double& scalar) {
   /// True when nothing is computed and views may be null.
   { D::counts_only } -> std::convertible_to<bool>;
   /// Threads that one operation uses.
@@ -95,6 +118,13 @@ concept Device = requires(D& d, View<float> f, View<const float> cf, View<const 
   d.attention_forward(shape, /*q=*/cf, /*k=*/cf, /*v=*/cf, /*o=*/f, /*lse=*/f);
   // dq, dk, dv have the strides of q, k, v; delta (b, heads, queries) is scratch for row sums of o * do.
   d.attention_backward(shape, cf, cf, cf, /*o=*/cf, /*lse=*/cf, /*d_o=*/cf, /*dq=*/f, /*dk=*/f, /*dv=*/f, /*delta=*/f);
+
+  // The same with biases.
+  d.attention_forward(shape, cf, cf, cf, f, f, bias);
+  d.attention_backward(shape, cf, cf, cf, cf, cf, cf, f, f, f, f, bias);
+  // bias (heads, distances) = the rows of the table (buckets, heads), by distance; dtable += the sums of dbias.
+  d.relative_bias_forward(relative, /*heads=*/n, /*table=*/cf, /*bias=*/f);
+  d.relative_bias_backward(relative, /*heads=*/n, /*dbias=*/cf, /*dtable=*/f);
 
   // Attention to two parts of the keys as attention to both: o and lse take in o_part and lse_part of the shape's
   // queries; o and o_part have rows of out_stride, lse and lse_part heads of lse_stride.
@@ -111,7 +141,7 @@ concept Device = requires(D& d, View<float> f, View<const float> cf, View<const 
 
   // out = a + b, element by element; out may be a or b.
   d.add(n, cf, cf, f);
-  // g (rows, n) from u (rows, n) for GELU, (rows, 2n) = gate | up for SwiGLU.
+  // g (rows, n) from u (rows, n) for GELU and ReLU, (rows, 2n) = gate | up for SwiGLU.
   d.activation_forward(ActivationKind::gelu, n, n, /*u=*/cf, /*g=*/f);
   // du from u and dg; du may be u.
   d.activation_backward(ActivationKind::gelu, n, n, /*u=*/cf, /*dg=*/cf, /*du=*/f);

@@ -31,13 +31,21 @@ class Dry {
     note({.kind = kind, .m = m, .n = n, .k = k});
   }
   template <class T>
-  void attention_forward(const AttentionShape& s, In<T>, In<T>, In<T>, View<T>, View<float>) {
+  void attention_forward(const AttentionShape& s, In<T>, In<T>, In<T>, View<T>, View<float>,
+                         const AttentionBias& = {}) {
     note(attention(Kind::attention_forward, s));
   }
   template <class T>
   void attention_backward(const AttentionShape& s, In<T>, In<T>, In<T>, In<T>, View<const float>, In<T>, View<T>,
-                          View<T>, View<T>, View<float>) {
+                          View<T>, View<T>, View<float>, const AttentionBias& = {}) {
     note(attention(Kind::attention_backward, s));
+  }
+  template <class T>
+  void relative_bias_forward(const RelativePositions& relative, std::int64_t heads, View<T>, View<float>) {
+    note({.kind = Kind::embedding_forward, .m = relative.distances(), .n = heads});
+  }
+  void relative_bias_backward(const RelativePositions& relative, std::int64_t heads, View<const float>, View<float>) {
+    note({.kind = Kind::embedding_backward, .m = relative.distances(), .n = heads});
   }
   template <class T>
   void attention_merge(const AttentionShape& s, View<T>, View<const float>, View<float>, View<float>) {

@@ -100,6 +100,33 @@ struct AttentionLayout {
   }
 };
 
+/// The biases of a block of queries of one head and a block of keys; null where there are none.
+struct BiasRows {
+  const float* values = nullptr;  ///< of the first query and the first key
+  float* gradient = nullptr;
+  std::int64_t row = 0;  ///< from one query to the next
+
+  BiasRows(const AttentionBias& bias, std::int64_t head, std::int64_t query, std::int64_t key) : row(bias.query) {
+    const std::int64_t at = bias.first + head * bias.head + query * bias.query + key;
+    if (!bias.values.empty()) values = bias.values.data + at;
+    if (!bias.gradient.empty()) gradient = bias.gradient.data + at;
+  }
+  /// Adds the biases of query `query` of the block to the scores of `keys` keys, which are in log 2.
+  GALVATRON_INLINE void add(std::int64_t query, std::int64_t keys, float* scores) const {
+    if (values == nullptr) return;
+    const float* from = values + query * row;
+#pragma omp simd
+    for (std::int64_t i = 0; i < keys; ++i) scores[i] += from[i] * kernels::log2_e;
+  }
+  /// Adds the gradients of the scores to those of the biases.
+  GALVATRON_INLINE void give(std::int64_t query, std::int64_t keys, const float* d_scores) const {
+    if (gradient == nullptr) return;
+    float* to = gradient + query * row;
+#pragma omp simd
+    for (std::int64_t i = 0; i < keys; ++i) to[i] += d_scores[i];
+  }
+};
+
 /// Ninety-six query rows of one head, while the keys pass by.
 struct QueryState {
   float* q;        ///< (96, width), scaled by head_dim^-1/2 log2(e)
@@ -111,7 +138,8 @@ struct QueryState {
 /// Adds one block of keys to the rows [0, rows) of a block of queries: kt (width, 96) and v (96, width) packed.
 template <Isa isa>
 GALVATRON_INLINE void attend(const AttentionLayout& layout, std::int64_t first_query, std::int64_t rows,
-                             std::int64_t first_key, const float* kt, const float* v, const QueryState& state) {
+                             std::int64_t first_key, const float* kt, const float* v, const BiasRows& bias,
+                             const QueryState& state) {
   using S = Vectors<isa>;
   using V = typename S::Float;
   constexpr std::int64_t lanes = S::lanes;
@@ -130,6 +158,7 @@ GALVATRON_INLINE void attend(const AttentionLayout& layout, std::int64_t first_q
       float& maximum = state.maximum[group + r];
       auto& sum = vector_at<S>(state.sum + (group + r) * tile_columns);
       const std::int64_t seen = layout.visible_keys(first_query + std::min(group + r, last), first_key);
+      bias.add(std::min(group + r, last), seen, line);
       for (std::int64_t i = seen; i < columns; ++i) line[i] = -std::numeric_limits<float>::infinity();
       V most_lanes = vector_at<S>(line);
       for (std::int64_t i = lanes; i < columns; i += lanes) {
@@ -154,9 +183,11 @@ GALVATRON_INLINE void attend(const AttentionLayout& layout, std::int64_t first_q
 
 /// The same for an instruction set chosen at run time.
 inline void attend(Isa chosen, const AttentionLayout& layout, std::int64_t first_query, std::int64_t rows,
-                   std::int64_t first_key, const float* kt, const float* v, const QueryState& state) {
-  with_isa(chosen,
-           [&]<Isa isa>() GALVATRON_INLINE_LAMBDA { attend<isa>(layout, first_query, rows, first_key, kt, v, state); });
+                   std::int64_t first_key, const float* kt, const float* v, const BiasRows& bias,
+                   const QueryState& state) {
+  with_isa(chosen, [&]<Isa isa>() GALVATRON_INLINE_LAMBDA {
+    attend<isa>(layout, first_query, rows, first_key, kt, v, bias, state);
+  });
 }
 
 }  // namespace detail
@@ -164,7 +195,7 @@ inline void attend(Isa chosen, const AttentionLayout& layout, std::int64_t first
 /// o and lse from q, k and v; see Device::attention_forward.
 template <class T>
 void attention_forward(const Team& team, const AttentionShape& shape, const T* q, const T* k, const T* v, T* o,
-                       float* lse) {
+                       float* lse, const AttentionBias& bias = {}) {
   using namespace detail;
   const AttentionLayout layout(shape);
   const std::int64_t width = layout.width;
@@ -219,7 +250,8 @@ void attention_forward(const Team& team, const AttentionShape& shape, const T* q
           for (std::int64_t at = 0; at < visible; ++at) {
             float* kt = packed + (all_fit ? at * 2 * key_block * width : 0);
             if (!all_fit) pack(sample, kv_head, at, kt);
-            attend(team.isa, layout, first_query, rows, at * key_block, kt, kt + key_block * width, state);
+            attend(team.isa, layout, first_query, rows, at * key_block, kt, kt + key_block * width,
+                   BiasRows(bias, head, first_query, at * key_block), state);
           }
           float* head_lse = lse + layout.lse_offset(first_query, sample, head);
           vectorized(team.isa, [&]() GALVATRON_INLINE_LAMBDA {

@@ -1,6 +1,7 @@
 // Flash attention backward on the host (Dao et al. 2022, algorithm 4, with queries outside).
 //
-// One thread has a sample's key/value head and so its dk and dv: nothing is shared. For each block of queries of each
+// One thread has a sample's key/value head and so its dk and dv: nothing is shared. Where biases have gradients, it has
+// that head of all samples. For each block of queries of each
 // head of the group, and each block of keys that it sees,
 //   P = exp(Q K^T - lse)   dP = dO V^T   dS = P (dP - delta)   dV += P^T dO   dK += dS^T Q   dQ += dS K
 // with dK, dV and the packed K^T, V^T and K of a span of keys in scratch memory. A sequence that is longer than such
@@ -48,7 +49,8 @@ struct QueryTiles {
 /// The five products of a block of queries and a block of keys.
 template <Isa isa>
 GALVATRON_INLINE void attend_backward(const AttentionLayout& layout, std::int64_t first_query, std::int64_t rows,
-                                      std::int64_t first_key, const KeyTiles& keys, const QueryTiles& queries) {
+                                      std::int64_t first_key, const KeyTiles& keys, const BiasRows& bias,
+                                      const QueryTiles& queries) {
   using S = Vectors<isa>;
   using V = typename S::Float;
   constexpr std::int64_t lanes = S::lanes;
@@ -72,6 +74,7 @@ GALVATRON_INLINE void attend_backward(const AttentionLayout& layout, std::int64_
       float* ds_line = ds + r * key_block;
       const std::int64_t seen =
           group + r < rows ? layout.visible_keys(first_query + group + r, first_key) : std::int64_t{0};
+      bias.add(group + r, seen, p_line);
       const float lse = queries.lse[group + r];
       const float delta = queries.delta[group + r];
       for (std::int64_t i = 0; i < columns; i += lanes) {
@@ -82,6 +85,7 @@ GALVATRON_INLINE void attend_backward(const AttentionLayout& layout, std::int64_
         gradient = probability * (gradient - delta);
       }
       for (std::int64_t i = seen; i < key_block; ++i) p_line[i] = ds_line[i] = 0;
+      bias.give(group + r, seen, ds_line);
     }
     multiply_rows<isa>(width, most, ds, key_block, 1, keys.k, width, Start::keep, nullptr, queries.dq + group * width,
                        width);
@@ -101,9 +105,10 @@ GALVATRON_INLINE void attend_backward(const AttentionLayout& layout, std::int64_
 
 /// The same for an instruction set chosen at run time.
 inline void attend_backward(Isa chosen, const AttentionLayout& layout, std::int64_t first_query, std::int64_t rows,
-                            std::int64_t first_key, const KeyTiles& keys, const QueryTiles& queries) {
+                            std::int64_t first_key, const KeyTiles& keys, const BiasRows& bias,
+                            const QueryTiles& queries) {
   with_isa(chosen, [&]<Isa isa>() GALVATRON_INLINE_LAMBDA {
-    attend_backward<isa>(layout, first_query, rows, first_key, keys, queries);
+    attend_backward<isa>(layout, first_query, rows, first_key, keys, bias, queries);
   });
 }
 
@@ -173,7 +178,8 @@ void pack_queries(const Team& team, const AttentionLayout& layout, std::int64_t 
 /// dq, dk, dv from the forward pass's tensors and d_o; delta, as lse, becomes row sums of o * d_o.
 template <class T>
 void attention_backward(const Team& team, const AttentionShape& shape, const T* q, const T* k, const T* v, const T* o,
-                        const float* lse, const T* d_o, T* dq, T* dk, T* dv, float* delta) {
+                        const float* lse, const T* d_o, T* dq, T* dk, T* dv, float* delta,
+                        const AttentionBias& bias = {}) {
   using namespace detail;
   const AttentionLayout layout(shape);
   const std::int64_t width = layout.width;
@@ -181,7 +187,9 @@ void attention_backward(const Team& team, const AttentionShape& shape, const T* 
   const float scale = 1.0F / std::sqrt(static_cast<float>(shape.head_dim));
   const std::int64_t pairs = shape.batch * shape.kv_heads;
   const std::int64_t work = pairs * layout.group * layout.query_blocks * layout.key_blocks;
-  const int threads = work > 2 ? static_cast<int>(std::min<std::int64_t>(team.threads, pairs)) : 1;
+  // Units of work, and the pairs of sample and key/value head in each: pair i * units + unit.
+  const std::int64_t units = bias.gradient.empty() ? pairs : shape.kv_heads;
+  const int threads = work > 2 ? static_cast<int>(std::min<std::int64_t>(team.threads, units)) : 1;
 
   on_threads(threads, [&](int thread) {
     ScratchFloats scratch(team.scratch_of(thread));
@@ -196,7 +204,10 @@ void attention_backward(const Team& team, const AttentionShape& shape, const T* 
     float* spans = scratch.take(span * KeyTiles::floats(width));
 
     const auto tiles = [&](std::int64_t at) { return KeyTiles(spans + at * KeyTiles::floats(width), width); };
-    for (std::int64_t pair = pairs * thread / threads; pair < pairs * (thread + 1) / threads; ++pair) {
+    const std::int64_t first_unit = units * thread / threads;
+    const std::int64_t own_units = units * (thread + 1) / threads - first_unit;
+    for (std::int64_t i = 0; i < own_units * (pairs / units); ++i) {
+      const std::int64_t pair = i / own_units * units + first_unit + i % own_units;
       const std::int64_t sample = pair / shape.kv_heads;
       const std::int64_t kv_head = pair % shape.kv_heads;
       for (std::int64_t from = 0; from < layout.key_blocks; from += span) {
@@ -211,7 +222,8 @@ void attention_backward(const Team& team, const AttentionShape& shape, const T* 
             const std::int64_t rows = std::min(query_block, shape.queries - first_query);
             pack_queries(team, layout, sample, head, block, from == 0, q, o, d_o, lse, delta, queries);
             for (std::int64_t at = from; at < visible; ++at)
-              attend_backward(team.isa, layout, first_query, rows, at * key_block, tiles(at - from), queries);
+              attend_backward(team.isa, layout, first_query, rows, at * key_block, tiles(at - from),
+                              BiasRows(bias, head, first_query, at * key_block), queries);
             vectorized(team.isa, [&]() GALVATRON_INLINE_LAMBDA {
               unpack_rows(rows, shape.head_dim, queries.dq, width, scale, from > 0,
                           dq + layout.dq_offset(first_query, sample, head), layout.dq_step());

@@ -18,6 +18,7 @@
 #include <galvatron/device/host/isa.hpp>
 #include <galvatron/device/host/norm.hpp>
 #include <galvatron/device/host/pointwise.hpp>
+#include <galvatron/device/host/relative.hpp>
 #include <galvatron/device/host/softmax.hpp>
 #include <galvatron/device/host/team.hpp>
 
@@ -83,16 +84,26 @@ class Host {
   }
 
   template <class T>
-  void attention_forward(const AttentionShape& shape, In<T> q, In<T> k, In<T> v, View<T> o, View<float> lse) {
+  void attention_forward(const AttentionShape& shape, In<T> q, In<T> k, In<T> v, View<T> o, View<float> lse,
+                         const AttentionBias& bias = {}) {
     if (shape.batch == 0 || shape.queries == 0) return;
-    host::attention_forward(team_, shape, q.data, k.data, v.data, o.data, lse.data);
+    host::attention_forward(team_, shape, q.data, k.data, v.data, o.data, lse.data, bias);
   }
   template <class T>
   void attention_backward(const AttentionShape& shape, In<T> q, In<T> k, In<T> v, In<T> o, View<const float> lse,
-                          In<T> d_o, View<T> dq, View<T> dk, View<T> dv, View<float> delta) {
+                          In<T> d_o, View<T> dq, View<T> dk, View<T> dv, View<float> delta,
+                          const AttentionBias& bias = {}) {
     if (shape.batch == 0 || shape.queries == 0) return;
     host::attention_backward(team_, shape, q.data, k.data, v.data, o.data, lse.data, d_o.data, dq.data, dk.data,
-                             dv.data, delta.data);
+                             dv.data, delta.data, bias);
+  }
+  template <class T>
+  void relative_bias_forward(const RelativePositions& relative, std::int64_t heads, View<T> table, View<float> bias) {
+    host::relative_bias_forward(relative, heads, table.data, bias.data);
+  }
+  void relative_bias_backward(const RelativePositions& relative, std::int64_t heads, View<const float> dbias,
+                              View<float> dtable) {
+    host::relative_bias_backward(relative, heads, dbias.data, dtable.data);
   }
 
   template <class T>

@@ -78,6 +78,11 @@ void activation_forward(const Team& team, ActivationKind kind, std::int64_t rows
                  [=](std::int64_t i) GALVATRON_INLINE_LAMBDA { put(g[i], kernels::Gelu::forward(get(u[i]))); });
     return;
   }
+  if (kind == ActivationKind::relu) {
+    for_elements(team, rows * n,
+                 [=](std::int64_t i) GALVATRON_INLINE_LAMBDA { put(g[i], kernels::Relu::forward(get(u[i]))); });
+    return;
+  }
   for_runs(team, rows, 1, n, [&](std::int64_t first, std::int64_t last, int) {
     vectorized(team.isa, [&]() GALVATRON_INLINE_LAMBDA {
       for (std::int64_t row = first; row < last; ++row) {
@@ -98,6 +103,12 @@ void activation_backward(const Team& team, ActivationKind kind, std::int64_t row
   if (kind == ActivationKind::gelu) {
     for_elements(team, rows * n, [=](std::int64_t i) GALVATRON_INLINE_LAMBDA {
       put(du[i], get(dg[i]) * kernels::Gelu::derivative(get(u[i])));
+    });
+    return;
+  }
+  if (kind == ActivationKind::relu) {
+    for_elements(team, rows * n, [=](std::int64_t i) GALVATRON_INLINE_LAMBDA {
+      put(du[i], get(dg[i]) * kernels::Relu::derivative(get(u[i])));
     });
     return;
   }

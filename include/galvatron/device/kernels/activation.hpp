@@ -1,4 +1,4 @@
-// GELU (tanh approximation) and SwiGLU, one element at a time.
+// GELU (tanh approximation), ReLU and SwiGLU, one element at a time.
 #pragma once
 
 #include <galvatron/device/kernels/macros.hpp>
@@ -20,6 +20,12 @@ struct Gelu {
     const float s = logistic(u * (a + b * square));
     return s + u * s * (1.0F - s) * (a + 3.0F * b * square);
   }
+};
+
+/// max(u, 0), as T5 has it.
+struct Relu {
+  GALVATRON_HD static GALVATRON_INLINE float forward(float u) { return u > 0.0F ? u : 0.0F; }
+  GALVATRON_HD static GALVATRON_INLINE float derivative(float u) { return u > 0.0F ? 1.0F : 0.0F; }
 };
 
 /// SwiGLU (Shazeer 2020): silu(gate) * up.
