@@ -1,4 +1,5 @@
 // The closed formulas of cost/layer.hpp against the layers themselves on device::dry: work, states, stash, workspace.
+#include <algorithm>
 #include <cstdint>
 #include <limits>
 #include <map>
@@ -50,6 +51,28 @@ ModelSpec small_bert() {
 // 3 x 3 or 7 x 7 patches and a class token.
 ModelSpec small_vit(int across) {
   return vit("vit", {.layers = 3, .hidden = 96, .heads = 24, .image = 4 * across, .patch = 4, .classes = 70});
+}
+
+// An encoder and a decoder of three blocks each, whose target is a quarter of the source.
+ModelSpec small_t5(bool gated) {
+  return t5("t5", {.encoder_layers = 3,
+                   .decoder_layers = 3,
+                   .hidden = 96,
+                   .heads = 24,
+                   .ffn = 240,
+                   .vocabulary = 777,
+                   .source = 512,
+                   .target = 128,
+                   .tied = !gated,
+                   .gated = gated});
+}
+
+// The layers of a model that differ.
+std::vector<LayerSpec> kinds_of_layers(const ModelSpec& model) {
+  std::vector<LayerSpec> out{model.embedding, model.head};
+  for (const LayerSpec& block : model.blocks)
+    if (std::find(out.begin(), out.end(), block) == out.end()) out.push_back(block);
+  return out;
 }
 
 // How often each operation happens; those of adamw and norm_squared are elements, since a shard may be stepped or
@@ -115,7 +138,12 @@ class DryLayer {
     around.number = layer.kind == LayerKind::embedding ? 0 : layer.kind == LayerKind::block ? 1 : layer.layers + 1;
     layer_ = value_or_throw(nn::make_layer<InstantiatedStrategies, T>(context, layer, around, states_));
     layer_->take_stash(stash_, slots, batch.splits_backward ? put_off : 0);
-    output_ = {nullptr, context.rows_local() * layer.hidden};
+    const auto of_rank = [&](std::int64_t elements) {
+      return elements * context.rows_local() / batch.sequence;  // of a sample, to those of this rank
+    };
+    layer_->carry(0, {nullptr, of_rank(layer.carried_elements(batch.sequence))});
+    output_ = {nullptr, of_rank(layer.tokens.of(batch.sequence) * layer.hidden)};
+    gradient_ = {nullptr, of_rank(layer.output_elements(batch.sequence))};
   }
 
   // What differs from the formulas, in words; empty when nothing does.
@@ -125,9 +153,9 @@ class DryLayer {
     out += difference("forward workspace", workspace_.peak(), counts.forward_workspace);
     pass("backward", counts.backward, out, [&] {
       if (batch_.splits_backward)
-        layer_->backward_input(0, 0, output_);
+        layer_->backward_input(0, 0, gradient_);
       else
-        layer_->backward(0, output_);
+        layer_->backward(0, gradient_);
     });
     out += difference("backward workspace", workspace_.peak(), counts.backward_workspace);
     pass("weights", counts.weights, out, [&] {
@@ -147,7 +175,7 @@ class DryLayer {
     out += difference("workspace of update", workspace_.peak(), {0});
     out += difference("states", states_.peak(), counts.states);
     out += difference("stash", stash_.peak(), counts.stash * slots + counts.postponed * put_off);
-    const Bytes activation{aligned_bytes(output_.count * static_cast<std::int64_t>(sizeof(T)))};
+    const Bytes activation{aligned_bytes(gradient_.count * static_cast<std::int64_t>(sizeof(T)))};
     out += difference("activation", activation, counts.activation);
     return out;
   }
@@ -180,6 +208,7 @@ class DryLayer {
   std::unique_ptr<nn::Layer<T>> embedding_;
   std::unique_ptr<nn::Layer<T>> layer_;
   View<T> output_;
+  View<T> gradient_;  ///< of all that goes to the next layer
 };
 
 template <class T>
@@ -237,7 +266,7 @@ int check_model(const ModelSpec& model, int stages, bool splits_backward = false
   for (const auto& [microbatch, sequence] : batches)
     for (const Precision precision : {Precision::fp32, Precision::bf16})
       for (const StrategySpec& spec : strategies(8, 8))
-        for (const LayerSpec& layer : {model.embedding, model.blocks[1], model.head}) {
+        for (const LayerSpec& layer : kinds_of_layers(model)) {
           if (!is_fit(layer, spec, microbatch, sequence)) continue;
           const cost::Batch batch{.microbatch = microbatch,
                                   .sequence = sequence,
@@ -295,6 +324,12 @@ TEST_CASE("The formulas of a BERT model count what its layers do and take, byte 
 TEST_CASE("The formulas of a ViT model count what its layers do and take, byte for byte") {
   CHECK(check_model(small_vit(3), 1, false, {{24, 10}}) > 800);
   CHECK(check_model(small_vit(7), 2, true, {{48, 50}}) > 800);
+}
+
+TEST_CASE("The formulas of a T5 model count what its layers do and take, byte for byte") {
+  CHECK(check_model(small_t5(false), 1, false, {{24, 24}, {24, 96}}) > 3000);
+  CHECK(check_model(small_t5(false), 2, true, {{24, 96}}) > 1500);
+  CHECK(check_model(small_t5(true), 2, false, {{48, 192}}) > 1500);
 }
 
 TEST_CASE("The comparison with the formulas sees one operation or one byte too many") {

@@ -35,7 +35,8 @@ using ComparedStrategies = TypeList<
              Recompute<selective>>,
     Strategy<DataParallel<>, ZeRO<3>, TensorParallel<>, SequenceParallel<ring>, ContextParallel<>, Recompute<full>>>;
 
-/// What a layer is run on, whole. Blocks have `x` and `dy`, embeddings `tokens` and `dy`, heads `x` and `tokens`.
+/// What a layer is run on, whole. Blocks have `x` and `dy`, embeddings `tokens` and `dy`, heads `x` and `tokens`. Of an
+/// encoder-decoder model rows are the encoder's and then the decoder's.
 struct LayerInput {
   Tokens shape;
   Tensor x;                          ///< (rows, H)
@@ -67,25 +68,39 @@ void for_each_row(const std::vector<Region>& pieces, std::int64_t samples, auto 
   }
 }
 
-/// Copies rows of `width` between a local tensor and the whole one.
+/// Copies rows of `width` between a local tensor and the whole one, from its row `first` on.
 template <class T>
 void take_part(const std::vector<Region>& part, std::int64_t samples, std::int64_t width, const Tensor& whole,
-               View<T> local) {
+               View<T> local, std::int64_t first = 0) {
   for_each_row(part, samples, [&](std::int64_t from, std::int64_t to) {
     for (std::int64_t c = 0; c < width; ++c)
-      local[from * width + c] = T(static_cast<float>(whole[reference::at(to * width + c)]));
+      local[from * width + c] = T(static_cast<float>(whole[reference::at((first + to) * width + c)]));
   });
 }
 template <class T>
-void give_part(const std::vector<Region>& part, std::int64_t samples, std::int64_t width, View<T> local,
-               Tensor& whole) {
+void give_part(const std::vector<Region>& part, std::int64_t samples, std::int64_t width, View<T> local, Tensor& whole,
+               std::int64_t first = 0) {
   for_each_row(part, samples, [&](std::int64_t from, std::int64_t to) {
     for (std::int64_t c = 0; c < width; ++c)
-      whole[reference::at(to * width + c)] = static_cast<double>(static_cast<float>(local[from * width + c]));
+      whole[reference::at((first + to) * width + c)] = static_cast<double>(static_cast<float>(local[from * width + c]));
   });
 }
 
+/// The layouts of the tokens that cross a layer's borders: the layer's own, or the encoder's and the decoder's.
+inline std::vector<ActivationLayout> streams_of(const LayerSpec& layer, const StrategySpec& spec, Tokens shape) {
+  const bool decodes = layer.memory.any();
+  std::vector<ActivationLayout> out;
+  for (const TokenRatio& ratio : {decodes ? layer.memory : layer.tokens, decodes ? layer.tokens : layer.passing})
+    if (ratio.any()) out.push_back(activation_layout(spec, 0, shape.samples, ratio.of(shape.sequence)));
+  return out;
+}
+
 }  // namespace detail
+
+/// Rows of a whole tensor at a border of the layer.
+inline std::int64_t rows_of(const LayerSpec& layer, Tokens shape) {
+  return layer.output_elements(shape.sequence) / layer.hidden * shape.samples;
+}
 
 /// One forward and backward pass of `layer` under `spec`, with T as the element type of activations.
 template <class T>
@@ -97,15 +112,16 @@ LayerOutput run_layer(const LayerSpec& layer, const StrategySpec& spec, const Pa
   const cost::LayerCounts counts = cost::layer_counts(layer, spec, batch);
   const ActivationLayout layout = activation_layout(spec, 0, in.shape.samples, in.shape.sequence);
   LayerOutput out;
-  if (layer.kind != LayerKind::head) out.y.resize(reference::at(in.shape.rows() * h));
-  if (layer.kind != LayerKind::embedding) out.dx.resize(reference::at(in.shape.rows() * h));
+  if (layer.kind != LayerKind::head) out.y.resize(reference::at(rows_of(layer, in.shape) * h));
+  if (layer.kind != LayerKind::embedding) out.dx.resize(reference::at(rows_of(layer, in.shape) * h));
   std::mutex mutex;
   comm::thread::run(spec.ranks(), [&](comm::thread::World& world) {
     const int rank = world.rank();
     const Bytes workspace = max(counts.forward_workspace, counts.backward_workspace);
     const std::int64_t library = device::Host::library_workspace_bytes(1);
     const device::Mapping mapping(
-        {counts.states.count + counts.stash.count + 2 * counts.activation.count + workspace.count + library}, false);
+        {counts.states.count + (counts.stash + counts.carried + counts.activation * 2 + workspace).count + library},
+        false);
     std::int64_t end = 0;
     const auto region = [&](const char* name, Bytes bytes) {
       const device::Region made = mapping.region(name, end, bytes);
@@ -114,6 +130,7 @@ LayerOutput run_layer(const LayerSpec& layer, const StrategySpec& spec, const Pa
     };
     device::Region states = region("states", counts.states);
     device::Region stash = region("stash", counts.stash);
+    device::Region carried = region("carried", counts.carried);
     device::Region boundary = region("boundary", counts.activation * 2);
     device::Region transient = region("workspace", workspace);
     device::Region scratch = region("library", {library});
@@ -127,6 +144,15 @@ LayerOutput run_layer(const LayerSpec& layer, const StrategySpec& spec, const Pa
     const std::unique_ptr<nn::Layer<T>> made =
         value_or_throw(nn::make_layer<ComparedStrategies, T>(context, layer, around, states));
     made->take_stash(stash, 1, 0);
+    const auto streams = detail::streams_of(layer, spec, in.shape);
+    // Where this rank's rows of a stream begin, and the whole ones.
+    const auto local_rows = [&](std::size_t stream) {
+      return streams[stream].pieces() * streams[stream].region(rank).tokens();
+    };
+    const std::int64_t rows = local_rows(0) + (streams.size() > 1 ? local_rows(1) : 0);
+    const std::size_t own = layer.memory.any() ? 1 : 0;
+    const View<T> passed = carried.take<T>(streams.size() > 1 ? local_rows(layer.begins_decoder ? 1 : 1 - own) * h : 0);
+    made->carry(0, passed);
     made->initialise([&](int, const ParameterTensor& which, std::int64_t index, View<float> values) {
       const Tensor& whole = parameters.at(which.name);
       for (std::int64_t i = 0; i < values.count; ++i) {
@@ -143,7 +169,6 @@ LayerOutput run_layer(const LayerSpec& layer, const StrategySpec& spec, const Pa
       samples[0].sequence_begin = 0;
       samples[0].sequence_end = in.shape.sequence;
     }
-    const std::int64_t tokens = layout.pieces() * part[0].tokens();
     if (layer.patch_width > 0) {
       std::vector<Region> patches = part;  // without the class tokens
       patches[0].sequence_begin = std::max<std::int64_t>(part[0].sequence_begin - 1, 0);
@@ -153,23 +178,63 @@ LayerOutput run_layer(const LayerSpec& layer, const StrategySpec& spec, const Pa
       for (std::int64_t i = part[0].batch_begin; i < part[0].batch_end; ++i)
         made->tokens(0)[i - part[0].batch_begin] = in.tokens[reference::at(i)];
     } else if (layer.kind != LayerKind::block) {
+      std::int64_t end_of_first = 0;
       detail::for_each_row(samples, in.shape.samples, [&](std::int64_t from, std::int64_t to) {
         made->tokens(0)[from] = in.tokens[reference::at(to)];
+        end_of_first = from + 1;
       });
+      if (streams.size() > 1) {
+        samples[0].sequence_end = streams[1].sequence;
+        detail::for_each_row(samples, in.shape.samples, [&](std::int64_t from, std::int64_t to) {
+          made->tokens(0)[end_of_first + from] = in.tokens[reference::at(in.shape.rows() + to)];
+        });
+      }
     }
-    if (layer.kind != LayerKind::embedding) detail::take_part(part, in.shape.samples, h, in.x, made->input(0));
-    const View<T> y = boundary.take<T>(tokens * h);
-    const View<T> d = boundary.take<T>(tokens * h);
-    made->forward(0, y);
+    // Calls f(the pieces of a stream, its first row here, its first row of all).
+    const auto each_stream = [&](const auto& f) {
+      std::int64_t here = 0;
+      std::int64_t all = 0;
+      for (std::size_t i = 0; i < streams.size(); ++i) {
+        std::vector<Region> pieces;
+        for (int k = 0; k < streams[i].pieces(); ++k) pieces.push_back(streams[i].region(rank, k));
+        f(i, pieces, here, all);
+        here += local_rows(i);
+        all += streams[i].sequence * in.shape.samples;
+      }
+    };
+    // What does not come as the input is carried.
+    const std::size_t input = layer.begins_decoder ? 0 : own;
+    if (layer.kind != LayerKind::embedding)
+      each_stream([&](std::size_t i, const auto& pieces, std::int64_t, std::int64_t all) {
+        detail::take_part(pieces, in.shape.samples, h, in.x, i == input ? made->input(0) : passed, all);
+      });
+    const View<T> y = boundary.take<T>(rows * h);
+    const View<T> d = boundary.take<T>(rows * h);
+    each_stream([&](std::size_t i, const auto&, std::int64_t here, std::int64_t) {
+      if (i == own) made->forward(0, y.slice(here * h, local_rows(i) * h));
+    });
+    // What passes by lies where it was kept.
+    each_stream([&](std::size_t i, const auto&, std::int64_t here, std::int64_t) {
+      const View<T> kept = i == input && layer.kind == LayerKind::block ? made->input(0) : passed;
+      if (i != own) std::copy(kept.begin(), kept.end(), y.data + here * h);
+    });
     const double loss = made->take_loss();
-    if (layer.kind != LayerKind::head) detail::take_part(part, in.shape.samples, h, in.dy, d);
+    if (layer.kind != LayerKind::head)
+      each_stream([&](std::size_t, const auto& pieces, std::int64_t here, std::int64_t all) {
+        detail::take_part(pieces, in.shape.samples, h, in.dy, d.slice(here * h, d.count - here * h), all);
+      });
     made->backward(0, d);
     made->synchronise();
 
     const std::lock_guard lock(mutex);
     out.loss += loss;
-    if (layer.kind != LayerKind::head) detail::give_part(part, in.shape.samples, h, y, out.y);
-    if (layer.kind != LayerKind::embedding) detail::give_part(part, in.shape.samples, h, d, out.dx);
+    each_stream([&](std::size_t, const auto& pieces, std::int64_t here, std::int64_t all) {
+      const auto give = [&](View<T> local, Tensor& whole) {
+        detail::give_part(pieces, in.shape.samples, h, local.slice(here * h, local.count - here * h), whole, all);
+      };
+      if (layer.kind != LayerKind::head) give(y, out.y);
+      if (layer.kind != LayerKind::embedding) give(d, out.dx);
+    });
     made->visit([&](const nn::StoreView& store) {
       give_store(store, store.gradients, rank % spec.tensor, spec.tensor,
                  [&](ParameterName name) -> Tensor& { return out.gradients[name]; });

@@ -3,6 +3,7 @@
 // Shapes: rows = S * b tokens, row s * b + i is token s of sample i; all weights whole, all samples on one rank.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <map>
@@ -113,7 +114,7 @@ inline Tensor attention(const LayerSpec& layer, Tokens tokens, const Tensor& qkv
   return out;
 }
 
-/// GELU (tanh approximation) of (rows, f), or SwiGLU of (rows, gate | up), of an MLP of width f.
+/// GELU (tanh approximation) or ReLU of (rows, f), or SwiGLU of (rows, gate | up), of an MLP of width f.
 inline Tensor activation(const LayerSpec& layer, const Tensor& u) {
   const std::int64_t f = layer.ffn;
   const std::int64_t rows = static_cast<std::int64_t>(u.size()) / layer.ffn_inputs();
@@ -123,6 +124,8 @@ inline Tensor activation(const LayerSpec& layer, const Tensor& u) {
       const double a = u[at(r * layer.ffn_inputs() + i)];
       if (layer.activation == ActivationKind::swiglu)
         g[at(r * f + i)] = a / (1.0 + std::exp(-a)) * u[at(r * layer.ffn_inputs() + f + i)];
+      else if (layer.activation == ActivationKind::relu)
+        g[at(r * f + i)] = std::max(a, 0.0);
       else
         g[at(r * f + i)] = 0.5 * a * (1.0 + std::tanh(std::sqrt(2.0 / std::numbers::pi) * (a + 0.044715 * a * a * a)));
     }

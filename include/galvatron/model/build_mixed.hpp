@@ -122,8 +122,10 @@ inline ModelSpec vit(std::string name, const VitShape& shape) {
 }
 
 /// T5 (Raffel et al., 2020): an encoder and a decoder with cross attention behind each other, biases by relative
-/// position from one table a side, RMS norms, no other biases. The embedding looks up source and target tokens; the
-/// embedded target passes the encoder, and the encoder's output passes the decoder. Not checked: see checked().
+/// position, RMS norms, no other biases. Every block has a table of positions of its own, as in umT5 (Chung et al.,
+/// 2023); T5 has one for all blocks of a side, which pipeline stages would have to keep alike. The embedding looks up
+/// source and target tokens; the embedded target passes the encoder, and the encoder's output passes the decoder. Not
+/// checked: see checked().
 inline ModelSpec t5(std::string name, const T5Shape& shape) {
   const TokenRatio target{shape.target, shape.source};
   const LayerSpec encoder{.hidden = shape.hidden,
@@ -142,7 +144,8 @@ inline ModelSpec t5(std::string name, const T5Shape& shape) {
                           .causal = false,
                           .tied = shape.tied,
                           .norm_epsilon = shape.norm_epsilon,
-                          .passing = target};
+                          .passing = target,
+                          .bias_rows = shape.buckets};
   ModelSpec model = model_of_equal_blocks(std::move(name), encoder, shape.encoder_layers + shape.decoder_layers);
   LayerSpec decoder = model.head;
   decoder.kind = LayerKind::block;
@@ -152,15 +155,9 @@ inline ModelSpec t5(std::string name, const T5Shape& shape) {
   decoder.passing = no_tokens;
   for (int i = 0; i < shape.decoder_layers; ++i)
     model.blocks[static_cast<std::size_t>(shape.encoder_layers + i)] = decoder;
-  if (shape.encoder_layers > 0) {
-    model.blocks.front().bias_rows = shape.buckets;
-    model.blocks[static_cast<std::size_t>(shape.encoder_layers) - 1].closing_norm = true;
-  }
-  if (shape.decoder_layers > 0) {
-    LayerSpec& first = model.blocks[static_cast<std::size_t>(shape.encoder_layers)];
-    first.bias_rows = shape.buckets;
-    first.begins_decoder = true;
-  }
+  if (shape.encoder_layers > 0) model.blocks[static_cast<std::size_t>(shape.encoder_layers) - 1].closing_norm = true;
+  if (shape.decoder_layers > 0) model.blocks[static_cast<std::size_t>(shape.encoder_layers)].begins_decoder = true;
+  model.embedding.bias_rows = model.head.bias_rows = 0;
   model.head.tokens = target;
   model.head.passing = no_tokens;
   return model;

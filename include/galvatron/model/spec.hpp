@@ -131,6 +131,7 @@ struct ModelSpec {
   /// The longest sequence; for a model of images the only one.
   [[nodiscard]] constexpr std::int64_t positions() const { return embedding.positions; }
   [[nodiscard]] constexpr bool takes_images() const { return embedding.patch_width > 0; }
+  [[nodiscard]] constexpr bool is_encoder_decoder() const { return !blocks.empty() && blocks.back().memory.any(); }
 };
 
 }  // namespace galvatron

@@ -120,6 +120,16 @@ inline constexpr VitPreset vit_presets[] = {
     {"vit-huge-48", {.layers = 48, .hidden = 1280, .heads = 16, .patch = 14}},
 };
 inline constexpr T5Preset t5_presets[] = {
+    // Bytes, and 64 tokens for spans, of which a sample of the longest sequence has 14.
+    {"t5-tiny",
+     {.encoder_layers = 2,
+      .decoder_layers = 2,
+      .hidden = 128,
+      .heads = 4,
+      .ffn = 512,
+      .vocabulary = 320,
+      .source = 256,
+      .target = 64}},
     {"t5-large-32", {.encoder_layers = 16, .decoder_layers = 16, .hidden = 1024, .heads = 16, .ffn = 4096}},
     {"t5-large-48", {.encoder_layers = 24, .decoder_layers = 24, .hidden = 1024, .heads = 16, .ffn = 4096}},
     {"t5-3b", {.encoder_layers = 24, .decoder_layers = 24, .hidden = 1024, .heads = 32, .head_dim = 128, .ffn = 16384}},

@@ -55,17 +55,22 @@ class Attention {
   /// Where the projection (rows, qkv) goes: into the core's input where that is the same.
   View<T> take_projection(View<T> input) const { return input; }
 
-  void forward(View<T> /*projection*/, View<T> input, const AttentionResults<T>& results) { again(input, results); }
+  /// @param bias  of the scores; backward adds to its gradient
+  void forward(View<T> /*projection*/, View<T> input, const AttentionResults<T>& results,
+               const device::AttentionBias& bias = {}) {
+    again(input, results, bias);
+  }
   /// The results again from the input.
-  void again(View<T> input, const AttentionResults<T>& r) {
-    c_.device.attention_forward(shape(), input, k_of(input), v_of(input), r.core, r.lse);
+  void again(View<T> input, const AttentionResults<T>& r, const device::AttentionBias& bias = {}) {
+    c_.device.attention_forward(shape(), input, k_of(input), v_of(input), r.core, r.lse, bias);
   }
   /// d_o (rows, q) -> d_qkv (rows, qkv).
-  void backward(View<T> input, const AttentionResults<T>& r, View<T> d_o, View<T> d_qkv) {
+  void backward(View<T> input, const AttentionResults<T>& r, View<T> d_o, View<T> d_qkv,
+                const device::AttentionBias& bias = {}) {
     const device::Scope scope(c_.workspace);
     const View<float> delta = c_.workspace.template take<float>(r.lse.count);
     c_.device.attention_backward(shape(), input, k_of(input), v_of(input), r.core, r.lse, d_o, d_qkv, k_of(d_qkv),
-                                 v_of(d_qkv), delta);
+                                 v_of(d_qkv), delta, bias);
   }
 
  private:

@@ -27,7 +27,8 @@ class Block {
   using Results = AttentionResults<T>;
 
  public:
-  static constexpr bool splits = true;  ///< backward comes in two parts where it is asked to
+  static constexpr bool splits = true;    ///< backward comes in two parts where it is asked to
+  static constexpr bool carries = false;  ///< reads more than its input: see Layer::carry
 
   /// What backward needs besides the input.
   struct Internals {

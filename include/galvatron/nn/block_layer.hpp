@@ -29,22 +29,27 @@ class BlockLayer final : public Layer<T> {
 
   void take_stash(device::Region& stash, int slots, int postponed) override {
     inputs_.clear();
+    carried_.assign(static_cast<std::size_t>(slots), {});
     internals_.clear();
     postponed_.clear();
     for (int i = 0; i < slots; ++i) {
-      inputs_.push_back(stash.take<T>(context_.rows_local() * hidden()));
+      if constexpr (Body::carries)
+        inputs_.push_back(stash.take<T>(body_.input_rows() * hidden()));
+      else
+        inputs_.push_back(stash.take<T>(context_.rows_local() * hidden()));
       if (!again_) internals_.push_back(body_.take_internals(stash));
     }
     if constexpr (Body::splits)
       for (int i = 0; splits_ && i < postponed; ++i) postponed_.push_back(body_.take_postponed(stash));
   }
   View<T> input(int slot) override { return inputs_[static_cast<std::size_t>(slot)]; }
+  void carry(int slot, View<T> carried) override { carried_[static_cast<std::size_t>(slot)] = carried; }
   View<std::int32_t> tokens(int) override { return {}; }
 
   void forward(int slot, View<T> y) override {
     const device::Scope scope(context_.workspace);
     const View<const T> parameters = store_.acquire();
-    body_.forward(parameters, input(slot), internals(slot), y);
+    body_.forward(parameters, read(slot), internals(slot), y);
   }
 
   void backward(int slot, View<T> d) override {
@@ -52,8 +57,8 @@ class BlockLayer final : public Layer<T> {
     const View<const T> parameters = store_.acquire();
     const View<float> gradients = store_.open_gradients();
     const auto in = internals(slot);
-    if (again_) body_.recompute(parameters, input(slot), in);
-    body_.backward(parameters, gradients, input(slot), in, d);
+    if (again_) body_.recompute(parameters, read(slot), in);
+    body_.backward(parameters, gradients, read(slot), in, d);
     store_.close_gradients(gradients);
   }
 
@@ -91,6 +96,13 @@ class BlockLayer final : public Layer<T> {
   void visit(const StoreVisitor& visitor) override { visitor(store_.view(number_)); }
 
  private:
+  // What the block reads.
+  auto read(int slot) {
+    if constexpr (Body::carries)
+      return body_.input_of(input(slot), carried_[static_cast<std::size_t>(slot)]);
+    else
+      return View<const T>(input(slot));
+  }
   // Kept since forward, or room for them in the workspace.
   typename Body::Internals internals(int slot) {
     return again_ ? body_.take_internals(context_.workspace) : internals_[static_cast<std::size_t>(slot)];
@@ -105,6 +117,7 @@ class BlockLayer final : public Layer<T> {
   bool again_;   ///< full recomputation
   bool splits_;  ///< backward may come in two parts
   std::vector<View<T>> inputs_;
+  std::vector<View<T>> carried_;
   std::vector<typename Body::Internals> internals_;
   std::vector<typename Body::Postponed> postponed_;
 };

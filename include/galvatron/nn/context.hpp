@@ -21,8 +21,9 @@ struct Context {
   G& data;     ///< the ranks that hold the same parameters: data and context ranks together
   StrategySpec spec;
   std::int64_t samples = 0;   ///< b: samples of this rank in a micro-batch
-  std::int64_t sequence = 0;  ///< S
+  std::int64_t sequence = 0;  ///< S; of a layer, its own tokens
   bool overlap = true;        ///< traffic of the data ranks runs beside computation
+  std::int64_t beside = 0;    ///< tokens of a sample that lie beside the layer's own: see LayerSpec::memory, passing
 
   [[nodiscard]] std::int64_t tokens() const { return sequence / spec.context; }  ///< of a sequence, on this rank
   [[nodiscard]] std::int64_t rows() const { return samples * tokens(); }  ///< tokens inside tensor-parallel regions
@@ -42,6 +43,14 @@ struct Context {
     return (piece == 0 ? rank : 2 * spec.context - 1 - rank) * (tokens() / pieces());
   }
 };
+
+/// The same place, where samples have so many tokens.
+template <class D, class G>
+Context<D, G> with_tokens(Context<D, G> context, std::int64_t tokens, std::int64_t beside = 0) {
+  context.sequence = tokens;
+  context.beside = beside;
+  return context;
+}
 
 /// The place of this rank of `world` in a layer of a stage whose first rank is `first_rank`.
 /// @param samples  of this rank  @param sequence  S  @param overlap  see Context

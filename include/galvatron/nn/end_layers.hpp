@@ -64,7 +64,10 @@ class EmbeddingLayer final : public Layer<T> {
   /// @param twin  as for Table
   EmbeddingLayer(Context<D, G> context, const LayerSpec& layer, G* twin, device::Region& states)
       : context_(context),
+        beside_(with_tokens(context, context.beside)),
         body_(context_, layer),
+        target_(beside_, layer),
+        width_(layer.hidden),
         table_(context, layer, 0, twin, true, states),
         rest_(context_, states, body_.layout()) {}
 
@@ -74,24 +77,35 @@ class EmbeddingLayer final : public Layer<T> {
     tokens_.clear();
     internals_.clear();
     for (int i = 0; i < slots; ++i) {
-      tokens_.push_back(stash.take<std::int32_t>(context_.rows()));
+      tokens_.push_back(stash.take<std::int32_t>(context_.rows() + beside_.rows()));
       internals_.push_back(body_.take_internals(stash));
     }
+    carried_.assign(static_cast<std::size_t>(slots), {});
   }
   View<T> input(int) override { return {}; }
+  void carry(int slot, View<T> carried) override { carried_[static_cast<std::size_t>(slot)] = carried; }
+  /// The target's tokens, where there are some, lie behind the others.
   View<std::int32_t> tokens(int slot) override { return tokens_[static_cast<std::size_t>(slot)]; }
 
   void forward(int slot, View<T> y) override {
     const device::Scope scope(context_.workspace);
     const View<const T> table = table_.rows(table_.store().acquire());
-    body_.forward(table, rest_.acquire(), tokens(slot), internals_[static_cast<std::size_t>(slot)], y);
+    const View<const T> rest = rest_.acquire();
+    body_.forward(table, rest, own(tokens(slot)), internals_[static_cast<std::size_t>(slot)], y);
+    if (beside_.sequence > 0)
+      target_.forward(table, rest, others(tokens(slot)), {}, carried_[static_cast<std::size_t>(slot)]);
   }
   void backward(int slot, View<T> d) override {
     const device::Scope scope(context_.workspace);
     const View<float> d_table = table_.store().open_gradients();
     const View<float> d_rest = rest_.open_gradients();
     const View<const T> rest = body_.backward_needs_parameters() ? rest_.acquire() : View<const T>{};
-    body_.backward(rest, table_.rows(d_table), d_rest, tokens(slot), internals_[static_cast<std::size_t>(slot)], d);
+    const std::int64_t local = context_.rows_local() * width_;
+    body_.backward(rest, table_.rows(d_table), d_rest, own(tokens(slot)), internals_[static_cast<std::size_t>(slot)],
+                   d.slice(0, local));
+    if (beside_.sequence > 0)
+      target_.backward(rest, table_.rows(d_table), d_rest, others(tokens(slot)), {},
+                       d.slice(local, beside_.rows_local() * width_));
     table_.store().close_gradients(d_table);
     rest_.close_gradients(d_rest);
   }
@@ -123,12 +137,19 @@ class EmbeddingLayer final : public Layer<T> {
   }
 
  private:
-  Context<D, G> context_;
   using Body = Embedding<D, G, T, Kinds::sequence>;
+  View<std::int32_t> own(View<std::int32_t> tokens) const { return tokens.slice(0, context_.rows()); }
+  View<std::int32_t> others(View<std::int32_t> tokens) const { return tokens.slice(context_.rows(), beside_.rows()); }
+
+  Context<D, G> context_;
+  Context<D, G> beside_;  ///< of T5's target
   Body body_;
+  Body target_;
+  std::int64_t width_;  ///< H
   Table<D, G, T, Kinds> table_;
   ParameterStore<D, G, T, Kinds::zero> rest_;
   std::vector<View<std::int32_t>> tokens_;
+  std::vector<View<T>> carried_;
   std::vector<typename Body::Internals> internals_;
 };
 

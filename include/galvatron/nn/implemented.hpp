@@ -16,10 +16,20 @@ constexpr bool is_post_norm_block(const LayerSpec& layer) {
   return layer.norm_order == NormOrder::after && before.is_plain_block();
 }
 
-/// True for the layers of GPT, Llama, BERT and ViT models.
+/// A block as T5's encoder and decoder have it, with a table of relative positions of its own.
+constexpr bool is_encoder_decoder_block(const LayerSpec& layer) {
+  return layer.kind == LayerKind::block && layer.part == BlockPart::whole && layer.position == PositionKind::relative &&
+         layer.bias_rows > 0 && !layer.bias && layer.norm_order == NormOrder::before && layer.window == 0 &&
+         !layer.merges && layer.experts == 0;
+}
+
+/// True for the layers of GPT, Llama, BERT, ViT and T5 models.
 constexpr bool is_implemented(const LayerSpec& layer) {
-  if (layer.tokens != all_tokens || layer.passing.any() || layer.position == PositionKind::relative) return false;
-  if (layer.activation == ActivationKind::relu) return false;
+  if (layer.position == PositionKind::relative) {
+    if (layer.kind == LayerKind::block) return is_encoder_decoder_block(layer);
+    return layer.head == HeadKind::language && layer.patch_width == 0 && !layer.closing_norm && layer.token_types == 0;
+  }
+  if (layer.tokens != all_tokens || layer.passing.any() || layer.activation == ActivationKind::relu) return false;
   switch (layer.kind) {
     case LayerKind::block:
       return layer.is_plain_block() || is_post_norm_block(layer);
@@ -35,8 +45,9 @@ constexpr bool is_implemented(const LayerSpec& layer) {
 }
 
 inline constexpr std::string_view not_implemented =
-    "can be planned, but not trained by this version: it trains GPT, Llama, BERT and ViT models, such as gpt2-124m, "
-    "llama3-8b, bert-large and vit-huge-32; choose one of them";
+    "can be planned, but not trained by this version: it trains GPT, Llama, BERT, ViT and T5 models, such as "
+    "gpt2-124m, "
+    "llama3-8b, bert-large, vit-huge-32 and t5-large-32; choose one of them";
 
 /// No error when every layer of the model is implemented. Errors (usage): the model, and what can be trained.
 inline Result<void> check_implemented(const ModelSpec& model) {

@@ -6,6 +6,7 @@
 
 #include <galvatron/core/error.hpp>
 #include <galvatron/nn/block_layer.hpp>
+#include <galvatron/nn/encoder_decoder_block.hpp>
 #include <galvatron/nn/end_layers.hpp>
 #include <galvatron/nn/image_ends.hpp>
 #include <galvatron/nn/implemented.hpp>
@@ -23,13 +24,16 @@ struct Surroundings {
   G* twin = nullptr;              ///< for tied models over several stages: see Table
 };
 
-/// The layer of `layer`'s kind as `context.spec` says. List is the TypeList of the strategies that are instantiated; a
-/// spec that is not among them is an error (usage) that names them. Errors (usage) also: a kind of layer that is
-/// planned only (implemented.hpp).
+/// The layer of `layer`'s kind as the context's spec says; the context's sequence is the model's. List is the TypeList
+/// of the strategies that are instantiated; a spec that is not among them is an error (usage) that names them. Errors
+/// (usage) also: a kind of layer that is planned only (implemented.hpp).
 template <class List, class T, class D, class G>
-Result<std::unique_ptr<Layer<T>>> make_layer(const Context<D, G>& context, const LayerSpec& layer,
+Result<std::unique_ptr<Layer<T>>> make_layer(const Context<D, G>& model_context, const LayerSpec& layer,
                                              const Surroundings<G, T>& around, device::Region& states) {
   if (!is_implemented(layer)) return usage_error("this layer " + std::string(not_implemented));
+  const std::int64_t sequence = model_context.sequence;
+  const Context<D, G> context =
+      with_tokens(model_context, layer.tokens.of(sequence), layer.memory.of(sequence) + layer.passing.of(sequence));
   return dispatch<List>(context.spec, [&]<class Strategy>(const Strategy&) -> std::unique_ptr<Layer<T>> {
     // To the ends of a model tokens that other ranks have are of no concern.
     constexpr bool cut = Strategy::sequence == SequenceKind::megatron;
@@ -58,6 +62,13 @@ Result<std::unique_ptr<Layer<T>>> make_layer(const Context<D, G>& context, const
         break;
     }
     using Kinds = LayerKinds<Strategy::sequence, Strategy::zero>;
+    if (layer.position == PositionKind::relative) {
+      if constexpr (Strategy::sequence == SequenceKind::none || Strategy::sequence == SequenceKind::megatron)
+        return std::make_unique<BlockLayer<D, G, T, Kinds, EncoderDecoderBlock>>(context, layer, around.number, states);
+      throw Failure(ErrorKind::usage,
+                    "blocks with relative positions have whole sequences on a rank: choose a context "
+                    "degree of 1");
+    }
     if (layer.norm_order == NormOrder::after)
       return std::make_unique<BlockLayer<D, G, T, Kinds, PostNormBlock>>(context, layer, around.number, states);
     return std::make_unique<BlockLayer<D, G, T, Kinds>>(context, layer, around.number, states);

@@ -6,6 +6,7 @@
 #include <galvatron/nn/block_layer.hpp>
 #include <galvatron/nn/context.hpp>
 #include <galvatron/nn/embedding.hpp>
+#include <galvatron/nn/encoder_decoder_block.hpp>
 #include <galvatron/nn/end_layers.hpp>
 #include <galvatron/nn/head.hpp>
 #include <galvatron/nn/image_ends.hpp>

@@ -60,8 +60,8 @@ inline StagePlan stage_plan(const Plan& plan, const ModelSpec& model, int rank) 
                                         ": run it on the number of ranks that it was made for");
   out.first_rank = plan.stages[static_cast<std::size_t>(out.index)].first_rank;
   out.hidden = model.hidden();
-  out.token_weight = 1.0 / (static_cast<double>(plan.global_batch) *
-                            static_cast<double>(predictions(model.head, plan.sequence_length)));
+  out.token_weight =
+      1.0 / (static_cast<double>(plan.global_batch) * static_cast<double>(predictions(model, plan.sequence_length)));
   out.batch = batch_of(plan);
   // A layer's layout, on virtual stage `virtual_stage`.
   const auto layout = [&](const StrategySpec& spec, int virtual_stage) {

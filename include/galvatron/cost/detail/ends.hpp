@@ -32,7 +32,11 @@ constexpr LayerCounts embedding_counts(const LayerShape& s) {
   const StoreCounts table(s, table_layout);
   const StoreCounts rest(s, rest_layout);
   const bool learned = s.layer.position == PositionKind::learned;
-  const RegionCounts region(s);
+  // The target's tokens are looked up after the others.
+  LayerSpec of_target = s.layer;
+  of_target.tokens = s.layer.passing;
+  const LayerShape target(of_target, s.spec, s.batch);
+  const LayerShape* const parts[] = {&s, &target};
 
   const bool image = s.layer.patch_width > 0;
   const bool types = s.layer.token_types > 0;
@@ -48,8 +52,11 @@ constexpr LayerCounts embedding_counts(const LayerShape& s) {
       out.forward.push(compute(WorkKind::add, s.b * s.h));
     }
   } else {
-    out.forward.push(compute(WorkKind::embedding_forward, s.rows, s.h));
-    region.leave(out.forward);
+    for (const LayerShape* part : parts) {
+      if (part->rows == 0) continue;
+      out.forward.push(compute(WorkKind::embedding_forward, part->rows, s.h));
+      RegionCounts(*part).leave(out.forward);
+    }
   }
   const auto positions = [&](Work work, WorkList& list) {
     work.m /= s.pieces();
@@ -71,8 +78,11 @@ constexpr LayerCounts embedding_counts(const LayerShape& s) {
     out.backward.push(compute(WorkKind::gemm_tn, s.h, s.layer.patch_width, patches));
     out.backward.push(compute(WorkKind::bias_gradient, patches, s.h));
   } else {
-    region.enter(out.backward);
-    out.backward.push(compute(WorkKind::embedding_backward, s.rows, s.h));
+    for (const LayerShape* part : parts) {
+      if (part->rows == 0) continue;
+      RegionCounts(*part).enter(out.backward);
+      out.backward.push(compute(WorkKind::embedding_backward, part->rows, s.h));
+    }
   }
   table.close_gradients(out.backward);
   rest.close_gradients(out.backward);
@@ -83,9 +93,9 @@ constexpr LayerCounts embedding_counts(const LayerShape& s) {
   table.update(out.update);
   rest.update(out.update);
   out.states = table.states() + rest.states();
-  out.stash = {image ? aligned_bytes(patches * s.layer.patch_width * s.e) : aligned_bytes(s.rows * 4)};
+  out.stash = {image ? aligned_bytes(patches * s.layer.patch_width * s.e) : aligned_bytes((s.rows + target.rows) * 4)};
   if (norm) out.stash += Bytes{s.activation() + aligned_bytes(s.rows_local * 2 * 4)};
-  const std::int64_t together = s.cut && !image ? s.whole_activation() : 0;
+  const std::int64_t together = s.cut && !image ? larger(s.whole_activation(), target.whole_activation()) : 0;
   out.forward_workspace = {table.gathered_bytes() + rest.gathered_bytes() + together};
   out.backward_workspace = {table.gradient_bytes() + rest.gradient_bytes() + (norm ? rest.gathered_bytes() : 0) +
                             together};

@@ -68,10 +68,7 @@ class MixedBlock {
     return s_.layer.merges ? aligned_bytes(2 * s_.rows_local * s_.h * s_.e) : s_.activation();
   }
   /// What attention computes and a selective recomputation computes again.
-  [[nodiscard]] constexpr std::int64_t result_bytes() const {
-    const std::int64_t cross = aligned_bytes(s_.rows * s_.q * s_.e) + cross_statistics();
-    return core_.result_bytes() + (s_.layer.memory.any() ? cross : 0);
-  }
+  [[nodiscard]] constexpr std::int64_t result_bytes() const { return core_.result_bytes() + cross_results(); }
   /// Everything else between input and output that backward needs.
   [[nodiscard]] constexpr std::int64_t internal_bytes() const {
     const int parts = s_.layer.block_parts();
@@ -83,28 +80,25 @@ class MixedBlock {
     if (s_.layer.closing_norm) out += statistics + s_.activation();
     return out + (s_.layer.experts > 0 ? experts_stash(s_) : aligned_bytes(s_.rows * s_.ffn_in * s_.e));
   }
-  /// Beside one whole activation; `results` bytes of attention lie in the workspace.
-  [[nodiscard]] constexpr std::int64_t forward_transients(std::int64_t results) const {
+  /// Beside one whole activation.
+  [[nodiscard]] constexpr std::int64_t forward_transients() const {
     const std::int64_t mlp = s_.layer.experts > 0 ? experts_forward_workspace(s_)  //
                                                   : aligned_bytes(s_.rows * s_.ffn * s_.e);
-    return std::max({mlp, results + attention_workspace(), gathered_memory(), merging()});
+    return std::max({mlp, again(core_.result_bytes()) + attention_workspace(), gathered_memory(),
+                     again(cross_results()), merging()});
   }
   /// The attention core in forward.
   [[nodiscard]] constexpr std::int64_t attention_workspace() const {
-    return core_.forward_workspace() + windowed() + bias_bytes(s_.e);
+    return core_.forward_workspace() + windowed() + bias_bytes(s_.layer.window > 0 ? s_.e : 4);
   }
   /// Beside the gradient and, for its gathered and recomputed input, one or two whole activations.
-  [[nodiscard]] constexpr std::int64_t backward_transients(std::int64_t results) const {
+  [[nodiscard]] constexpr std::int64_t backward_transients() const {
     const std::int64_t mlp = s_.layer.experts > 0 ? experts_backward_workspace(s_)  //
                                                   : aligned_bytes(s_.rows * s_.ffn * s_.e);
-    const std::int64_t again = s_.spec.recompute == RecomputeKind::selective ? core_.again_workspace() : 0;
-    const std::int64_t attention =
-        larger(again, core_.backward_workspace()) + bias_bytes(s_.e) + bias_bytes(4) + windowed();
-    const std::int64_t cross = s_.layer.memory.any() ? 2 * aligned_bytes(s_.rows * s_.q * s_.e) + cross_statistics() +
-                                                           aligned_bytes(memory_rows_ * kv_ * s_.e) +
-                                                           aligned_bytes(memory_rows_ * s_.h * s_.e) + gathered_memory()
-                                                     : 0;
-    return std::max({mlp, results + attention, results + cross, 2 * merging()});
+    const std::int64_t attention = again(core_.result_bytes()) +
+                                   larger(again(core_.again_workspace()), core_.backward_workspace()) +
+                                   bias_bytes(s_.layer.window > 0 ? s_.e : 4) + bias_bytes(4) + windowed();
+    return std::max({mlp, attention, cross_backward_workspace(), 2 * merging()});
   }
 
  private:
@@ -148,9 +142,12 @@ class MixedBlock {
   constexpr void permute(WorkList& out) const {
     if (s_.layer.window > 0) out.push(compute(WorkKind::copy, s_.rows * s_.h * s_.e));
   }
-  // The bias of every pair of tokens from the table.
+  // The bias of every pair of tokens of a window from the table, or of every distance.
+  [[nodiscard]] constexpr std::int64_t biases() const {
+    return s_.layer.window > 0 ? span_ * span_ : 2 * s_.tokens - 1;
+  }
   constexpr void spread_bias(WorkList& out) const {
-    if (relative_) out.push(compute(WorkKind::embedding_forward, span_ * span_, s_.heads));
+    if (relative_) out.push(compute(WorkKind::embedding_forward, biases(), s_.heads));
   }
   constexpr void rotate(WorkList& out) const { detail::rotate(s_, out); }
   // The attention core; in windows every one is a sequence of its own.
@@ -173,7 +170,9 @@ class MixedBlock {
       out.push(windows(WorkKind::attention_backward));
     else
       core_.backward(out);
-    if (relative_) out.push(compute(WorkKind::embedding_backward, span_ * span_, s_.heads));
+    if (!relative_) return;
+    if (s_.layer.window == 0) out.push(compute(WorkKind::fill, biases() * s_.heads * 4));
+    out.push(compute(WorkKind::embedding_backward, biases(), s_.heads));
   }
   constexpr void attention_forward(WorkList& out) const {
     region_.enter(out);
@@ -288,9 +287,24 @@ class MixedBlock {
   [[nodiscard]] constexpr std::int64_t cross_statistics() const {
     return aligned_bytes(s_.b * s_.heads * s_.tokens * 4);
   }
+  [[nodiscard]] constexpr std::int64_t cross_results() const {
+    return s_.layer.memory.any() ? aligned_bytes(s_.rows * s_.q * s_.e) + cross_statistics() : 0;
+  }
+  // The gradients of output, queries, keys and values; then what backward of attention takes, or the encoder's output
+  // and its gradient, one after the other.
+  [[nodiscard]] constexpr std::int64_t cross_backward_workspace() const {
+    if (!s_.layer.memory.any()) return 0;
+    return again(cross_results()) + 2 * aligned_bytes(s_.rows * s_.q * s_.e) +
+           aligned_bytes(memory_rows_ * kv_ * s_.e) +
+           larger(cross_statistics(), aligned_bytes(memory_rows_ * s_.h * s_.e));
+  }
+  // Of `bytes` that a selective recomputation makes again: they lie in the workspace.
+  [[nodiscard]] constexpr std::int64_t again(std::int64_t bytes) const {
+    return s_.spec.recompute == RecomputeKind::selective ? bytes : 0;
+  }
   [[nodiscard]] constexpr std::int64_t windowed() const { return s_.layer.window > 0 ? s_.whole_activation() : 0; }
   [[nodiscard]] constexpr std::int64_t bias_bytes(std::int64_t element) const {
-    return relative_ ? aligned_bytes(span_ * span_ * s_.heads * element) : 0;
+    return relative_ ? aligned_bytes(biases() * s_.heads * element) : 0;
   }
   [[nodiscard]] constexpr std::int64_t gathered_memory() const {
     return s_.cut ? aligned_bytes(memory_rows_ * s_.h * s_.e) : 0;
@@ -327,10 +341,10 @@ constexpr LayerCounts mixed_block_counts(const LayerShape& s) {
   const std::int64_t results_again = s.spec.recompute == RecomputeKind::selective ? results : 0;
   const std::int64_t whole = s.whole_activation();
   out.stash = {block.input_bytes() + kept + results - all_again - results_again};
-  out.forward_workspace = {store.parameter_room() + all_again + whole + block.forward_transients(results_again)};
+  out.forward_workspace = {store.parameter_room() + all_again + whole + block.forward_transients()};
   out.backward_workspace = {
       store.parameter_room() + store.gradient_room() + all_again + whole +
-      larger((s.cut ? whole : 0) + block.backward_transients(results_again), again ? block.attention_workspace() : 0)};
+      larger((s.cut ? whole : 0) + block.backward_transients(), again ? block.attention_workspace() : 0)};
   return out;
 }
 

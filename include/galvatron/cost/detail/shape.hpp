@@ -37,8 +37,7 @@ struct LayerShape {
         c(s.context),
         shards(std::int64_t{s.data} * s.context),
         b(bt.microbatch / s.data),
-        tokens((l.tokens.of(bt.sequence) + (l.kind == LayerKind::embedding ? l.passing.of(bt.sequence) : 0)) /
-               s.context),
+        tokens(l.tokens.of(bt.sequence) / s.context),
         rows(tokens * b),
         rows_local(s.sequence == SequenceKind::megatron ? rows / t : rows),
         h(l.hidden),
