@@ -1,5 +1,5 @@
-// Steps of a toy GPT-2, Llama, BERT and ViT against PyTorch's numbers, which tests/train/pytorch/step.py made in
-// float64. labels: tsan
+// Steps of a toy GPT-2, Llama, BERT, ViT and T5 against PyTorch's numbers, which tests/train/pytorch/step.py and t5.py
+// made in float64. labels: tsan
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -36,7 +36,7 @@ using nlohmann::json;
 namespace {
 
 // The order and the constants are those of step.py.
-constexpr std::array<std::pair<ParameterName, const char*>, 23> names{{
+constexpr std::array<std::pair<ParameterName, const char*>, 28> names{{
     {ParameterName::table, "table"},
     {ParameterName::positions, "positions"},
     {ParameterName::qkv_weight, "qkv_weight"},
@@ -60,6 +60,11 @@ constexpr std::array<std::pair<ParameterName, const char*>, 23> names{{
     {ParameterName::transform_weight, "transform_weight"},
     {ParameterName::transform_bias, "transform_bias"},
     {ParameterName::logits_bias, "logits_bias"},
+    {ParameterName::cross_query_weight, "cross_query_weight"},
+    {ParameterName::cross_memory_weight, "cross_memory_weight"},
+    {ParameterName::cross_out_weight, "cross_out_weight"},
+    {ParameterName::norm3_gamma, "norm3_gamma"},
+    {ParameterName::relative_positions, "relative_positions"},
 }};
 constexpr std::uint32_t checksum_stream = 5000;
 constexpr std::uint32_t token_stream = 9000;
@@ -150,6 +155,41 @@ class NoiseMasked final : public train::BatchSource {
   std::int64_t vocabulary_;
 };
 
+// The same for an encoder; a decoder has tokens of its own, of which the first are to be told.
+class NoiseSides final : public train::BatchSource {
+ public:
+  NoiseSides(const ModelSpec& model, std::int64_t sequence)
+      : encoder_(sequence, model.vocabulary()),
+        vocabulary_(model.vocabulary()),
+        target_(model.head.tokens.of(sequence)),
+        predictions_(predictions(model, sequence)) {}
+  void inputs(std::int64_t step, std::int64_t first, std::int64_t samples, train::SequenceRange range,
+              View<std::int32_t> out) override {
+    encoder_.inputs(step, first, samples, range, out);
+  }
+  void decoder_inputs(std::int64_t step, std::int64_t first, std::int64_t samples, train::SequenceRange range,
+                      View<std::int32_t> out) override {
+    for (std::int64_t row = 0; row < out.count; ++row)
+      out[row] = token(step, first + row % samples, range.first + row / samples);
+  }
+  void targets(std::int64_t step, std::int64_t first, std::int64_t samples, train::SequenceRange range,
+               View<std::int32_t> out) override {
+    for (std::int64_t row = 0; row < out.count; ++row) {
+      const std::int64_t s = range.first + row / samples;
+      out[row] = s < predictions_ ? token(step, first + row % samples, s + 1) : -1;
+    }
+  }
+
+ private:
+  [[nodiscard]] std::int32_t token(std::int64_t step, std::int64_t sample, std::int64_t s) const {
+    return choice(label_stream + static_cast<std::uint32_t>(step % 2), sample * (target_ + 1) + s, vocabulary_);
+  }
+  NoiseTokens encoder_;
+  std::int64_t vocabulary_;
+  std::int64_t target_;
+  std::int64_t predictions_;
+};
+
 class NoiseImages final : public train::BatchSource {
  public:
   explicit NoiseImages(const ModelSpec& model) : model_(model) {}
@@ -176,6 +216,7 @@ class NoiseImages final : public train::BatchSource {
 
 std::unique_ptr<train::BatchSource> source_of(const ModelSpec& model, std::int64_t sequence) {
   if (model.takes_images()) return std::make_unique<NoiseImages>(model);
+  if (model.is_encoder_decoder()) return std::make_unique<NoiseSides>(model, sequence);
   if (model.head.head == HeadKind::masked_language) return std::make_unique<NoiseMasked>(sequence, model.vocabulary());
   return std::make_unique<NoiseTokens>(sequence, model.vocabulary());
 }
@@ -215,6 +256,18 @@ ModelSpec model_of(const json& file) {
                        .channels = m.at("channels"),
                        .classes = m.at("vocabulary"),
                        .norm_epsilon = m.at("epsilon")});
+  if (file.at("family") == "t5")
+    return t5("toy", {.encoder_layers = m.at("encoder_layers"),
+                      .decoder_layers = m.at("decoder_layers"),
+                      .hidden = m.at("hidden"),
+                      .heads = m.at("heads"),
+                      .head_dim = m.at("head_dim"),
+                      .ffn = m.at("ffn"),
+                      .vocabulary = m.at("vocabulary"),
+                      .source = m.at("source"),
+                      .target = m.at("target"),
+                      .buckets = m.at("buckets"),
+                      .norm_epsilon = m.at("epsilon")});
   if (file.at("family") == "gpt2")
     return gpt("toy", {.layers = m.at("layers"),
                        .hidden = m.at("hidden"),
@@ -394,3 +447,5 @@ TEST_CASE("A Llama trains step for step as in PyTorch") { compare_with_pytorch("
 TEST_CASE("A BERT trains step for step as in PyTorch") { compare_with_pytorch("bert.json"); }
 
 TEST_CASE("A ViT trains step for step as in PyTorch") { compare_with_pytorch("vit.json"); }
+
+TEST_CASE("A T5 trains step for step as in PyTorch") { compare_with_pytorch("t5.json"); }

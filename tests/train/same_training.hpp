@@ -15,7 +15,7 @@ inline std::vector<Plan> combinations(const ModelSpec& model, int ranks) {
   std::vector<Plan> out;
   const auto add = [&](int stages, const StrategySpec& spec, int microbatches) {
     if (!is_legal(spec)) return;
-    for (const LayerSpec* layer : {&model.embedding, &model.blocks[0], &model.head})
+    for (const LayerSpec* layer : {&model.embedding, &model.blocks.front(), &model.blocks.back(), &model.head})
       if (!is_fit(*layer, spec, global_batch / microbatches, single_rank(model).sequence_length)) return;
     // The two schedules differ only where there are stages and micro-batches.
     out.push_back(uniform(model, stages, spec, microbatches,

@@ -29,6 +29,45 @@ inline ModelSpec vit(int layers) {
       {.layers = layers, .hidden = 64, .heads = 8, .ffn = 128, .image = 6, .patch = 2, .channels = 3, .classes = 10});
 }
 
+/// As many blocks on either side; the target is half as long as the source.
+inline ModelSpec t5(int layers) {
+  return galvatron::t5("toy-t5", {.encoder_layers = layers / 2,
+                                  .decoder_layers = layers - layers / 2,
+                                  .hidden = 64,
+                                  .heads = 8,
+                                  .ffn = 128,
+                                  .vocabulary = 97,
+                                  .source = 32,
+                                  .target = 16,
+                                  .norm_epsilon = 1e-5});
+}
+
+/// The tokens of `Tokens` for the encoder, and later ones for the decoder.
+class SidedTokens final : public train::BatchSource {
+ public:
+  SidedTokens(const ModelSpec& model, std::int64_t tokens)
+      : tokens_(2 * tokens), source_(tokens), predictions_(predictions(model, tokens)) {}
+  void inputs(std::int64_t step, std::int64_t first, std::int64_t samples, train::SequenceRange range,
+              View<std::int32_t> out) override {
+    tokens_.inputs(step, first, samples, range, out);
+  }
+  void decoder_inputs(std::int64_t step, std::int64_t first, std::int64_t samples, train::SequenceRange range,
+                      View<std::int32_t> out) override {
+    tokens_.inputs(step, first, samples, {source_ + range.first, range.count}, out);
+  }
+  void targets(std::int64_t step, std::int64_t first, std::int64_t samples, train::SequenceRange range,
+               View<std::int32_t> out) override {
+    tokens_.targets(step, first, samples, {source_ + range.first, range.count}, out);
+    for (std::int64_t row = 0; row < out.count; ++row)
+      if (range.first + row / samples >= predictions_) out[row] = -1;
+  }
+
+ private:
+  Tokens tokens_;
+  std::int64_t source_;
+  std::int64_t predictions_;
+};
+
 /// The tokens of `Tokens`, some of which are hidden by token 96.
 class MaskedTokens final : public train::BatchSource {
  public:
@@ -94,6 +133,7 @@ class Images final : public train::BatchSource {
 /// Data that the model can learn from.
 inline std::unique_ptr<train::BatchSource> source_of(const ModelSpec& model, std::int64_t tokens) {
   if (model.takes_images()) return std::make_unique<Images>(model);
+  if (model.is_encoder_decoder()) return std::make_unique<SidedTokens>(model, tokens);
   if (model.head.head == HeadKind::masked_language) return std::make_unique<MaskedTokens>(tokens);
   return std::make_unique<Tokens>(tokens);
 }

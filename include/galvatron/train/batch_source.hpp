@@ -30,6 +30,12 @@ class BatchSource {
     (void)step, (void)first_sample, (void)samples, (void)range, (void)out;
     throw Failure(ErrorKind::internal, "this source has no tokens");
   }
+  /// Fills what the decoder of an encoder-decoder model reads: what is to be predicted, one token later.
+  virtual void decoder_inputs(std::int64_t step, std::int64_t first_sample, std::int64_t samples, SequenceRange range,
+                              View<std::int32_t> out) {
+    (void)step, (void)first_sample, (void)samples, (void)range, (void)out;
+    throw Failure(ErrorKind::internal, "this source has nothing for a decoder");
+  }
   /// Fills rows (range.count * samples, P) with these patches of images.
   virtual void patches(std::int64_t step, std::int64_t first_sample, std::int64_t samples, SequenceRange range,
                        View<float> out) {

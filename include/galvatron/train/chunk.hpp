@@ -10,7 +10,7 @@
 #include <galvatron/comm/communicator.hpp>
 #include <galvatron/nn/make_layer.hpp>
 #include <galvatron/train/batch_source.hpp>
-#include <galvatron/train/exchange.hpp>
+#include <galvatron/train/border.hpp>
 #include <galvatron/train/non_finite.hpp>
 #include <galvatron/train/rank_memory.hpp>
 #include <galvatron/train/stage_plan.hpp>
@@ -39,40 +39,41 @@ class Chunk {
       streams_.add(layers_.back()->streaming(), i > 0 && changes_after(i - 1));
     }
     for (auto& layer : layers_) layer->take_stash(memory.stash, plan_.slots, plan_.postponed);
-    const auto exchange = [&](const ActivationLayout& from, const ActivationLayout& to, int lane) {
-      return Exchange(from, to, world.rank(), stage_.hidden, static_cast<std::int64_t>(sizeof(T)), lane);
+    carry();
+    const auto border = [&](const ActivationLayout& from, const ActivationLayout& to, std::size_t crossing, int lane) {
+      return Border(from, to, tokens_[crossing], world.rank(), stage_.hidden, static_cast<std::int64_t>(sizeof(T)),
+                    lane);
     };
     for (std::size_t i = 0; i + 1 < plan_.layers.size(); ++i) {
       const bool changes = changes_after(i);
-      down_.push_back(changes ? exchange(plan_.layouts[i], plan_.layouts[i + 1], inner_lane) : Exchange{});
-      up_.push_back(changes ? exchange(plan_.layouts[i + 1], plan_.layouts[i], inner_lane) : Exchange{});
+      down_.push_back(changes ? border(plan_.layouts[i], plan_.layouts[i + 1], i + 1, inner_lane) : Border{});
+      up_.push_back(changes ? border(plan_.layouts[i + 1], plan_.layouts[i], i + 1, inner_lane) : Border{});
     }
     if (plan_.has_previous) {
       const int before = stage_.index > 0 ? plan_.index : plan_.index - 1;  // the chunk that sends, in its stage
-      receive_activation_ = exchange(plan_.previous, plan_.layouts.front(), activation_lane(before));
-      send_gradient_ = exchange(plan_.layouts.front(), plan_.previous, gradient_lane(plan_.index));
+      receive_activation_ = border(plan_.previous, plan_.layouts.front(), 0, activation_lane(before));
+      send_gradient_ = border(plan_.layouts.front(), plan_.previous, 0, gradient_lane(plan_.index));
       gradient_out_ = memory.boundary.template take<T>(elements(0));
     }
     if (plan_.has_next) {
       const int after = stage_.index + 1 < stage_.stages ? plan_.index : plan_.index + 1;
-      send_activation_ = exchange(plan_.layouts.back(), plan_.next, activation_lane(plan_.index));
-      receive_gradient_ = exchange(plan_.next, plan_.layouts.back(), gradient_lane(after));
+      const std::size_t last = layers_.size() - 1;
+      send_activation_ = border(plan_.layouts.back(), plan_.next, last, activation_lane(plan_.index));
+      receive_gradient_ = border(plan_.next, plan_.layouts.back(), last, gradient_lane(after));
       activation_out_ = memory.boundary.template take<T>(elements(layers_.size() - 1));
     }
   }
 
   [[nodiscard]] const std::vector<std::unique_ptr<nn::Layer<T>>>& layers() const { return layers_; }
 
-  void receive_activation(int microbatch) {
-    receive_activation_.receive(world_, layers_.front()->input(slot_of(microbatch)));
-  }
-  void send_activation() { send_activation_.post(world_, activation_out_); }
+  void receive_activation(int microbatch) { receive_activation_.receive(world_, input(0, slot_of(microbatch))); }
+  void send_activation() { send_activation_.post(world_, sides(layers_.size() - 1, activation_out_)); }
   /// Into the workspace, where backward finds it.
   void receive_gradient() {
     gradient_ = memory_.workspace.template take<T>(elements(layers_.size() - 1));
-    receive_gradient_.receive(world_, gradient_);
+    receive_gradient_.receive(world_, sides(layers_.size() - 1, gradient_));
   }
-  void send_gradient() { send_gradient_.post(world_, gradient_out_); }
+  void send_gradient() { send_gradient_.post(world_, sides(0, gradient_out_)); }
 
   /// All layers forward. Returns the sum of cross-entropies of this rank's samples, if the head is here.
   /// @param source  null on device::dry
@@ -86,26 +87,30 @@ class Chunk {
         if (plan_.layers[i].layer.patch_width > 0)
           source->patches(step, first_sample(i, microbatch), samples(i), patches_of(i), layers_[i]->patches(slot));
         else if (kind == LayerKind::embedding)
-          read(i, microbatch, layers_[i]->tokens(slot),
-               [&](auto... part_and_out) { source->inputs(step, part_and_out...); });
+          read_sides(i, microbatch, step, source, layers_[i]->tokens(slot));
         if (kind == LayerKind::head && plan_.layers[i].layer.head == HeadKind::classifier)
           source->targets(step, first_sample(i, microbatch), samples(i), {0, 1}, layers_[i]->tokens(slot));
         else if (kind == LayerKind::head)
-          read(i, microbatch, layers_[i]->tokens(slot),
+          read(i, microbatch, plan_.layers[i].layer.tokens.of(stage_.batch.sequence), layers_[i]->tokens(slot),
                [&](auto... part_and_out) { source->targets(step, part_and_out...); });
       }
       streams_.before(Pass::forward, i, true);
       const bool last = i + 1 == layers_.size();
       if (last) {
         send_activation_.wait_sent(world_);  // the last micro-batch has left the buffer
-        layers_[i]->forward(slot, activation_out_);
+        const Sides<T> out = sides(i, activation_out_);
+        layers_[i]->forward(slot, decodes(i) ? out.target : out.source);
+        if (plan_.has_next && carried(i, slot).count > 0)
+          device_.copy(bytes(passed(i, slot)), bytes(decodes(i) ? out.source : out.target));
         loss += layers_[i]->take_loss();
       } else if (!changes_after(i)) {
-        layers_[i]->forward(slot, layers_[i + 1]->input(slot));
+        const Sides<T> next = input(i + 1, slot);
+        layers_[i]->forward(slot, decodes(i) ? next.target : next.source);
       } else {
-        const View<T> y = memory_.workspace.template take<T>(elements(i));
-        layers_[i]->forward(slot, y);
-        move(down_[i], y, layers_[i + 1]->input(slot));
+        Sides<T> out = sides(i, memory_.workspace.template take<T>(elements(i)));
+        layers_[i]->forward(slot, decodes(i) ? out.target : out.source);
+        if (carried(i, slot).count > 0) (decodes(i) ? out.source : out.target) = passed(i, slot);
+        move(down_[i], out, input(i + 1, slot));
       }
       streams_.after(Pass::forward, i);
     }
@@ -142,20 +147,33 @@ class Chunk {
   }
 
  private:
-  // The gradient lies at one end of the workspace; a change of layout moves it to the other.
+  // The gradient lies at one end of the workspace; a change of layout moves it to the other. Behind a decoder it is
+  // that of the target; that of the encoder's output begins with 0 there.
   template <class F>
   void pass_back(Pass pass, F&& through) {
     device::Region& ws = memory_.workspace;
     bool low = true;
-    if (!plan_.has_next) gradient_ = ws.template take<T>(elements(layers_.size() - 1));
+    const std::size_t last = layers_.size() - 1;
+    View<T> whole = gradient_;
+    if (!plan_.has_next) {
+      const bool joint = begins_source(last) && !changes_after(last - 1);
+      whole = ws.template take<T>(elements(joint ? last - 1 : last));
+      gradient_ = joint ? sides(last - 1, whole).target : whole;
+    }
     for (std::size_t i = layers_.size(); i-- > 0;) {
       streams_.before(pass, i, low);
       through(*layers_[i]);
       streams_.after(pass, i);
-      if (i == 0 || !changes_after(i - 1)) continue;
+      if (i == 0) continue;
+      if (!changes_after(i - 1)) {
+        if (begins_source(i)) device_.zero(bytes(sides(i - 1, whole).source));
+        gradient_ = whole;
+        continue;
+      }
       const View<T> to = low ? ws.template take_high<T>(elements(i - 1)) : ws.template take<T>(elements(i - 1));
-      move(up_[i - 1], gradient_, to);
-      gradient_ = to;
+      move(up_[i - 1], sides(i, gradient_), sides(i - 1, to));
+      if (begins_source(i)) device_.zero(bytes(sides(i - 1, to).source));
+      gradient_ = whole = to;
       if (low)
         ws.restore_low(0);
       else
@@ -164,9 +182,6 @@ class Chunk {
     }
     if (plan_.has_previous) {
       send_gradient_.wait_sent(world_);
-      const auto bytes = [](View<T> v) {
-        return View<std::byte>{reinterpret_cast<std::byte*>(v.data), v.count * static_cast<std::int64_t>(sizeof(T))};
-      };
       device_.copy(bytes(gradient_), bytes(gradient_out_));
     }
     ws.restore_low(0);
@@ -198,13 +213,58 @@ class Chunk {
       around.twin = &world_.group(pair);
     }
     layers_.push_back(make(context, entry.layer, around, memory_.states));
+    const bool behind_decoder = entry.layer.kind == LayerKind::head && i > 0 && decodes(i - 1);
+    tokens_.push_back(side_tokens(entry.layer, stage_.batch.sequence));
+    if (behind_decoder) std::swap(tokens_.back().source, tokens_.back().target);
+  }
+
+  // What layers share is kept from the chunk's first layer on, and once more in every other layout.
+  void carry() {
+    for (std::size_t i = 0; i < layers_.size(); ++i) {
+      const LayerSpec& layer = plan_.layers[i].layer;
+      const std::int64_t count = rows(i, layer.carried_elements(stage_.batch.sequence) / layer.hidden) * stage_.hidden;
+      for (int slot = 0; slot < plan_.slots; ++slot) {
+        const bool shared = i > 0 && !changes_after(i - 1);
+        carried_.push_back(count == 0 ? View<T>{}
+                           : shared   ? passed(i - 1, slot)
+                                      : memory_.stash.template take<T>(count));
+        layers_[i]->carry(slot, carried_.back());
+      }
+    }
+  }
+  [[nodiscard]] View<T> carried(std::size_t layer, int slot) const {
+    return carried_[layer * static_cast<std::size_t>(plan_.slots) + static_cast<std::size_t>(slot)];
+  }
+  // What the layer leaves to the next as it is: a decoder the encoder's output, an encoder the target.
+  [[nodiscard]] View<T> passed(std::size_t layer, int slot) const {
+    return plan_.layers[layer].layer.begins_decoder ? layers_[layer]->input(slot) : carried(layer, slot);
+  }
+  [[nodiscard]] bool decodes(std::size_t layer) const { return plan_.layers[layer].layer.memory.any(); }
+  // True for a head that takes the target alone.
+  [[nodiscard]] bool begins_source(std::size_t layer) const { return tokens_[layer].source == 0; }
+  // Where what comes from the layer before goes.
+  [[nodiscard]] Sides<T> input(std::size_t layer, int slot) const {
+    const View<T> own = layers_[layer]->input(slot);
+    const bool target = begins_source(layer) || (decodes(layer) && !plan_.layers[layer].layer.begins_decoder);
+    return target ? Sides<T>{carried(layer, slot), own} : Sides<T>{own, carried(layer, slot)};
+  }
+  // The parts of a tensor of both sides.
+  [[nodiscard]] Sides<T> sides(std::size_t layer, View<T> both) const {
+    const std::int64_t source = std::min(rows(layer, tokens_[layer].source) * stage_.hidden, both.count);
+    return {both.slice(0, source), both.slice(source, both.count - source)};
   }
 
   [[nodiscard]] bool is_last(int microbatch) const { return microbatch + 1 == stage_.batch.microbatches; }
   [[nodiscard]] int slot_of(int microbatch) const { return microbatch % plan_.slots; }
+  // Rows of this rank where sequences have so many tokens.
+  [[nodiscard]] std::int64_t rows(std::size_t layer, std::int64_t tokens) const {
+    ActivationLayout layout = plan_.layouts[layer];
+    layout.sequence = tokens;
+    return layout.pieces() * layout.region(world_.rank()).tokens();
+  }
+  // Of both sides.
   [[nodiscard]] std::int64_t elements(std::size_t layer) const {
-    const ActivationLayout& layout = plan_.layouts[layer];
-    return layout.pieces() * layout.region(world_.rank()).tokens() * stage_.hidden;
+    return (rows(layer, tokens_[layer].source) + rows(layer, tokens_[layer].target)) * stage_.hidden;
   }
   [[nodiscard]] bool changes_after(std::size_t layer) const { return plan_.layouts[layer] != plan_.layouts[layer + 1]; }
   [[nodiscard]] std::int64_t first_sample(std::size_t layer, int microbatch) const {
@@ -214,11 +274,23 @@ class Chunk {
   [[nodiscard]] std::int64_t samples(std::size_t layer) const {
     return plan_.layouts[layer].batch / plan_.layouts[layer].data;
   }
-  // The tokens or targets of this rank, piece by piece of its sequences; whole sequences unless they are cut over
-  // context ranks.
+  // The tokens of the encoder, and behind them those of the decoder.
+  void read_sides(std::size_t layer, int microbatch, std::int64_t step, BatchSource* source,
+                  View<std::int32_t> out) const {
+    const SideTokens& tokens = tokens_[layer];
+    const std::int64_t end = out.count / (tokens.source + tokens.target) * tokens.source;
+    read(layer, microbatch, tokens.source, out.slice(0, end),
+         [&](auto... part_and_out) { source->inputs(step, part_and_out...); });
+    if (tokens.target > 0)
+      read(layer, microbatch, tokens.target, out.slice(end, out.count - end),
+           [&](auto... part_and_out) { source->decoder_inputs(step, part_and_out...); });
+  }
+  // The tokens or targets of this rank in sequences of so many, piece by piece; whole sequences unless they are cut
+  // over context ranks.
   template <class Read>
-  void read(std::size_t layer, int microbatch, View<std::int32_t> out, Read&& from_source) const {
-    const ActivationLayout& layout = plan_.layouts[layer];
+  void read(std::size_t layer, int microbatch, std::int64_t tokens, View<std::int32_t> out, Read&& from_source) const {
+    ActivationLayout layout = plan_.layouts[layer];
+    layout.sequence = tokens;
     const bool cut = plan_.layers[layer].spec.context > 1;
     const std::int64_t samples = layout.batch / layout.data;
     std::int64_t row = 0;
@@ -238,10 +310,13 @@ class Chunk {
     return {first, part.sequence_end - before - first};
   }
 
-  void move(Exchange& exchange, View<T> from, View<T> to) {
-    exchange.post(world_, from);
-    exchange.receive(world_, to);
-    exchange.wait_sent(world_);
+  void move(Border& border, const Sides<T>& from, const Sides<T>& to) {
+    border.post(world_, from);
+    border.receive(world_, to);
+    border.wait_sent(world_);
+  }
+  static View<std::byte> bytes(View<T> v) {
+    return {reinterpret_cast<std::byte*>(v.data), v.count * static_cast<std::int64_t>(sizeof(T))};
   }
 
   D& device_;
@@ -251,9 +326,11 @@ class Chunk {
   const ChunkPlan& plan_;
   std::vector<std::unique_ptr<nn::Layer<T>>> layers_;
   Streams streams_;
-  std::vector<Exchange> down_;  ///< activations from layer i to i + 1
-  std::vector<Exchange> up_;    ///< gradients from layer i + 1 to i
-  Exchange receive_activation_, send_activation_, receive_gradient_, send_gradient_;
+  std::vector<SideTokens> tokens_;  ///< that come from each layer; to a head
+  std::vector<View<T>> carried_;    ///< of each layer, slot by slot; empty for most
+  std::vector<Border> down_;        ///< activations from layer i to i + 1
+  std::vector<Border> up_;          ///< gradients from layer i + 1 to i
+  Border receive_activation_, send_activation_, receive_gradient_, send_gradient_;
   View<T> activation_out_;
   View<T> gradient_out_;
   View<T> gradient_;  ///< of the layer that is next in backward

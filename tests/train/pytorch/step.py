@@ -36,7 +36,8 @@ VIT = dict(layers=2, hidden=64, heads=4, kv_heads=4, head_dim=16, ffn=256, vocab
 NAMES = ["table", "positions", "qkv_weight", "qkv_bias", "attention_out_weight", "attention_out_bias", "mlp_in_weight",
          "mlp_in_bias", "mlp_out_weight", "mlp_out_bias", "norm1_gamma", "norm1_beta", "norm2_gamma", "norm2_beta",
          "token_types", "class_token", "patch_weight", "patch_bias", "closing_gamma", "closing_beta",
-         "transform_weight", "transform_bias", "logits_bias"]
+         "transform_weight", "transform_bias", "logits_bias", "cross_query_weight", "cross_memory_weight",
+         "cross_out_weight", "norm3_gamma", "relative_positions"]
 CHECKSUM_STREAM = 5000
 TOKEN_STREAM = 9000
 LABEL_STREAM = 9100
@@ -223,7 +224,7 @@ def checksums(tensors):
     return out
 
 
-def train(spec, family, dtype):
+def train(spec, family, dtype, make_parameters=make_parameters, loss_of=loss_of):
     p = {key: value.to(dtype).requires_grad_() for key, value in make_parameters(spec, family).items()}
     before = {key: value.detach().clone() for key, value in p.items()}
     optimizer = torch.optim.AdamW(
@@ -249,20 +250,21 @@ def train(spec, family, dtype):
                       "weight_decay": WEIGHT_DECAY}, "steps": steps, "changes": changes}
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def write(models, description, **how):
+    """For every (name, spec): trains in float64 and writes the file, or compares with float32."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--compare", action="store_true", help="show the deviation of float32")
     compare = parser.parse_args().compare
     torch.set_num_threads(1)
-    for name, spec in [("gpt2", GPT2), ("llama", LLAMA), ("bert", BERT), ("vit", VIT)]:
-        exact = train(spec, name, torch.float64)
+    for name, spec in models:
+        exact = train(spec, name, torch.float64, **how)
         for step in exact["steps"]:
             print(f"{name}: loss {step['loss']:.6f}, gradient norm {step['gradient_norm']:.6f}")
         if not compare:
             path = pathlib.Path(__file__).parent / f"{name}.json"
             path.write_text(json.dumps(exact, indent=1) + "\n")
             continue
-        single = train(spec, name, torch.float32)
+        single = train(spec, name, torch.float32, **how)
         for a, b in zip(exact["steps"], single["steps"]):
             print(f"  float32: loss off by {abs(b['loss'] / a['loss'] - 1):.1e}, "
                   f"gradient norm by {abs(b['gradient_norm'] / a['gradient_norm'] - 1):.1e}")
@@ -274,4 +276,4 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    write([("gpt2", GPT2), ("llama", LLAMA), ("bert", BERT), ("vit", VIT)], __doc__)

@@ -7,5 +7,6 @@
 #include <galvatron/train/data/masked_batches.hpp>
 #include <galvatron/train/data/open.hpp>
 #include <galvatron/train/data/shuffle.hpp>
+#include <galvatron/train/data/span_batches.hpp>
 #include <galvatron/train/data/token_file.hpp>
 #include <galvatron/train/data/token_source.hpp>

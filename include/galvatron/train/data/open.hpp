@@ -14,6 +14,7 @@
 #include <galvatron/train/data/batches.hpp>
 #include <galvatron/train/data/image_source.hpp>
 #include <galvatron/train/data/masked_batches.hpp>
+#include <galvatron/train/data/span_batches.hpp>
 #include <galvatron/train/data/token_source.hpp>
 
 namespace galvatron::train {
@@ -28,7 +29,8 @@ struct DataOptions {
 class Data {
  public:
   /// Texts or .bin token files for models of tokens, .images files for models of images. Errors (usage): as
-  /// TokenSource::open and ImageSource::open; a mask token outside the vocabulary.
+  /// TokenSource::open and ImageSource::open; a mask token outside the vocabulary; a sequence or a vocabulary that is
+  /// too small for spans.
   static Result<Data> open(std::span<const std::filesystem::path> paths, const ModelSpec& model,
                            const DataOptions& options) {
     Data data;
@@ -38,8 +40,17 @@ class Data {
       data.images_ = std::make_unique<ImageSource>(std::move(*images));
       return data;
     }
-    auto tokens = TokenSource::open(
-        paths, {.sequence = options.sequence, .vocabulary = model.vocabulary(), .seed = options.seed});
+    TokenSourceOptions text{.sequence = options.sequence, .vocabulary = model.vocabulary(), .seed = options.seed};
+    if (model.is_encoder_decoder()) {
+      data.spans_ = {.sequence = options.sequence,
+                     .vocabulary = model.vocabulary(),
+                     .corruption = span_corruption(options.sequence),
+                     .seed = options.seed};
+      if (auto possible = data.spans_.check(); !possible) return tl::unexpected<Error>(std::move(possible.error()));
+      text.sequence = data.spans_.corruption.text;
+      text.vocabulary -= data.spans_.corruption.spans;
+    }
+    auto tokens = TokenSource::open(paths, text);
     if (!tokens) return tl::unexpected<Error>(std::move(tokens.error()));
     data.tokens_ = std::make_unique<TokenSource>(std::move(*tokens));
     if (model.head.head != HeadKind::masked_language) return data;
@@ -59,6 +70,7 @@ class Data {
   [[nodiscard]] std::unique_ptr<BatchSource> batches(std::int64_t global_batch) const {
     if (images_) return std::make_unique<ImageBatches>(*images_, global_batch);
     if (mask_.vocabulary > 0) return std::make_unique<MaskedBatches>(*tokens_, global_batch, mask_);
+    if (spans_.vocabulary > 0) return std::make_unique<SpanBatches>(*tokens_, global_batch, spans_);
     return std::make_unique<TokenBatches>(*tokens_, global_batch);
   }
 
@@ -68,6 +80,7 @@ class Data {
   std::unique_ptr<const TokenSource> tokens_;
   std::unique_ptr<const ImageSource> images_;
   MaskOptions mask_;
+  SpanOptions spans_;
 };
 
 }  // namespace galvatron::train

@@ -1,0 +1,74 @@
+// Border: what crosses from one layer to the next, inside a chunk or between two.
+//
+// In most models that is one tensor. In an encoder-decoder model both sides cross every border: the embedded target
+// passes the encoder, and the encoder's output passes the decoder; the head takes the target alone.
+//
+//   source   embedding ==> encoder ==> .. ==> encoder ==> decoder --> .. --> decoder           ==> worked on
+//   target   embedding --> encoder --> .. --> encoder --> decoder ==> .. ==> decoder ==> head  --> carried
+#pragma once
+
+#include <cstdint>
+
+#include <galvatron/core/view.hpp>
+#include <galvatron/model/spec.hpp>
+#include <galvatron/strategy/layout.hpp>
+#include <galvatron/train/exchange.hpp>
+
+namespace galvatron::train {
+
+/// The tensors of a border on a rank: (tokens, samples, H) each. A model without a decoder has `source` only.
+template <class T>
+struct Sides {
+  View<T> source;
+  View<T> target;
+};
+
+/// Tokens of a sequence on each side.
+struct SideTokens {
+  std::int64_t source = 0;
+  std::int64_t target = 0;
+  friend constexpr bool operator==(const SideTokens&, const SideTokens&) = default;
+};
+
+/// What a block or an embedding gives to the next layer, and gets but for its own kind of change.
+constexpr SideTokens side_tokens(const LayerSpec& layer, std::int64_t sequence) {
+  if (layer.memory.any()) return {layer.memory.of(sequence), layer.tokens.of(sequence)};
+  return {layer.tokens.of(sequence), layer.passing.of(sequence)};
+}
+
+class Border {
+ public:
+  Border() = default;
+  /// @param from, to  layouts of the model's sequence  @param tokens  that cross. The others as for Exchange
+  Border(ActivationLayout from, ActivationLayout to, const SideTokens& tokens, int rank, std::int64_t hidden,
+         std::int64_t element_bytes, int lane) {
+    const auto exchange = [&](std::int64_t sequence) {
+      from.sequence = to.sequence = sequence;
+      return sequence > 0 ? Exchange(from, to, rank, hidden, element_bytes, lane) : Exchange{};
+    };
+    source_ = exchange(tokens.source);
+    target_ = exchange(tokens.target);
+  }
+
+  /// As the members of Exchange.
+  template <class W, class T>
+  void post(W& world, const Sides<T>& local) {
+    source_.post(world, local.source);
+    target_.post(world, local.target);
+  }
+  template <class W, class T>
+  void receive(W& world, const Sides<T>& local) {
+    source_.receive(world, local.source);
+    target_.receive(world, local.target);
+  }
+  template <class W>
+  void wait_sent(W& world) {
+    source_.wait_sent(world);
+    target_.wait_sent(world);
+  }
+
+ private:
+  Exchange source_, target_;
+};
+
+}  // namespace galvatron::train
