@@ -154,9 +154,8 @@ struct Derivative {
 };
 
 // Derivatives of f with respect to `at`, by central differences: along directions that touch every entry, and along
-// single entries. The error is about step^2, 1e-9, and rounding, 1e-10.
-std::vector<Derivative> derivatives(std::mt19937& random, Tensor& at, const std::function<double()>& f) {
-  constexpr double step = 3e-5;
+// single entries. The error of a step of 3e-5 is about its square, 1e-9, and rounding, 1e-10.
+std::vector<Derivative> derivatives(std::mt19937& random, Tensor& at, const std::function<double()>& f, double step) {
   std::vector<Derivative> out;
   const auto add = [&](Derivative question) {
     const Tensor before = at;
@@ -192,8 +191,10 @@ Reference reference_of(std::mt19937& random, const LayerSpec& layer, Parameters 
   if (layer.kind == LayerKind::embedding) out.y = embedding(layer, p, in);
   if (layer.kind == LayerKind::head) out.loss = test::reference::head(layer, p, in.x, in.tokens);
   const auto f = [&] { return scalar(layer, p, in); };
-  if (layer.kind != LayerKind::embedding) out.input = derivatives(random, in.x, f);
-  for (auto& [name, values] : p) out.parameters[name] = derivatives(random, values, f);
+  // No hidden unit may pass the kink of ReLU in a step.
+  const double step = layer.activation == ActivationKind::relu ? 1e-7 : 3e-5;
+  if (layer.kind != LayerKind::embedding) out.input = derivatives(random, in.x, f, step);
+  for (auto& [name, values] : p) out.parameters[name] = derivatives(random, values, f, step);
   return out;
 }
 
@@ -313,7 +314,7 @@ TEST_CASE("The blocks of a T5 encoder and decoder agree with finite differences 
   for (const bool gated : {false, true})
     for (const LayerSpec& layer : t5_model(gated).blocks) {
       INFO("gated ", gated, ", cross attention ", layer.memory.any(), ", closing norm ", layer.closing_norm);
-      compare<float>(layer, {.sequence = 48, .samples = 2}, fp32, 5);
+      compare<float>(layer, {.sequence = gated ? 48 : 16, .samples = 2}, fp32, 5);
       compare<bfloat16>(layer, {.sequence = 24, .samples = 2}, bf16, 5);
     }
 }

@@ -223,7 +223,7 @@ TEST_CASE("models that are planned only are not trained, and told before anythin
   for (const std::string model : {"swin-huge-48", "mixtral-8x7b"}) {
     check_failure(
         folder.run("train --auto --model " + model + " --data missing.txt --steps 1 --global-batch 8"), 2,
-        "the model " + model + " can be planned, but not trained by this version: it trains GPT, Llama, BERT ");
+        "the model " + model + " can be planned, but not trained by this version: it trains GPT, Llama, BERT, ");
   }
   REQUIRE(folder.run("plan --model swin-huge-32 --cluster 2xa100-80g --global-batch 8 --out p.json").code == 0);
   check_failure(folder.run("train --plan p.json --data missing.txt --steps 1"), 2, "not trained by this version");
