@@ -315,7 +315,8 @@ TEST_CASE("The blocks of a T5 encoder and decoder agree with finite differences 
     for (const LayerSpec& layer : t5_model(gated).blocks) {
       INFO("gated ", gated, ", cross attention ", layer.memory.any(), ", closing norm ", layer.closing_norm);
       compare<float>(layer, {.sequence = gated ? 48 : 16, .samples = 2}, fp32, 5);
-      compare<bfloat16>(layer, {.sequence = 24, .samples = 2}, bf16, 5);
+      // Rounding takes hidden units to the other side of ReLU's kink.
+      compare<bfloat16>(layer, {.sequence = 24, .samples = 2}, gated ? bf16 : 3 * bf16, 5);
     }
 }
 
