@@ -46,8 +46,26 @@ TEST_CASE("Swin doubles its width and quarters its tokens from stage to stage") 
     CHECK(block.input_elements(s) == before.output_elements(s));
   }
   CHECK(merges == 3);
+  CHECK(model.blocks[0].shift == 0);
+  CHECK(model.blocks[1].shift == 3);
+  CHECK(model.blocks.back().shift == 0);  // the whole image is one window
+  CHECK(model.blocks[0].costs_like(model.blocks[1]));
+  CHECK_FALSE(model.blocks[1].costs_like(model.blocks[2]));
   CHECK(model.blocks.back().tokens.of(s) == 49);
   CHECK(model.head.hidden == 8 * 192);
+}
+
+TEST_CASE("a small Swin has as many stages as depths, and windows no larger than its images") {
+  const ModelSpec model =
+      swin("swin", {.depths = {2, 2, 0, 0}, .hidden = 32, .heads = {2, 4, 0, 0}, .image = 12, .patch = 2, .window = 6});
+  CHECK(why_not(model) == "");
+  REQUIRE(model.blocks.size() == 4);
+  CHECK(model.blocks[1].window == 6);
+  CHECK(model.blocks[1].shift == 0);
+  CHECK(model.blocks[3].window == 3);
+  CHECK(model.blocks[3].bias_rows == 25);
+  CHECK(model.head.hidden == 64);
+  CHECK(model.head.tokens.of(36) == 9);
 }
 
 TEST_CASE("every border of T5 carries both sides, and the head takes the target alone") {
@@ -87,6 +105,12 @@ TEST_CASE("mixed models that do not fit together are refused with the layer") {
   model = swin("swin", swin_large);
   model.blocks[1].window = 5;
   CHECK(why_not(model).find("(layer 1): square windows divide") != std::string::npos);
+  model = swin("swin", swin_large);
+  model.blocks[1].shift = 7;
+  CHECK(why_not(model).find("(layer 1): windows are shifted by less than their own side") != std::string::npos);
+  model = swin("swin", swin_large);
+  model.blocks[2].window = 0;
+  CHECK(why_not(model).find("(layer 2): a layer that merges tokens has windows") != std::string::npos);
   model = t5("t5", small_t5);
   model.blocks[2].passing = model.blocks[2].tokens;
   CHECK(why_not(model).find("(layer 2): a layer with cross attention") != std::string::npos);

@@ -53,6 +53,18 @@ ModelSpec small_vit(int across) {
   return vit("vit", {.layers = 3, .hidden = 96, .heads = 24, .image = 4 * across, .patch = 4, .classes = 70});
 }
 
+// Two stages of the model: images of 12 x 12 and 6 x 6 tokens in windows of 3 x 3, or of 8 x 8 and 4 x 4 in windows of
+// 4 x 4.
+ModelSpec small_swin(int image, int window) {
+  return swin("swin", {.depths = {2, 2, 0, 0},
+                       .hidden = 96,
+                       .heads = {24, 24, 0, 0},
+                       .image = image,
+                       .patch = 2,
+                       .window = window,
+                       .classes = 70});
+}
+
 // An encoder and a decoder of three blocks each, whose target is a quarter of the source.
 ModelSpec small_t5(bool gated) {
   return t5("t5", {.encoder_layers = 3,
@@ -143,7 +155,8 @@ class DryLayer {
     };
     layer_->carry(0, {nullptr, of_rank(layer.carried_elements(batch.sequence))});
     output_ = {nullptr, of_rank(layer.tokens.of(batch.sequence) * layer.hidden)};
-    gradient_ = {nullptr, of_rank(layer.output_elements(batch.sequence))};
+    given_ = of_rank(layer.output_elements(batch.sequence));
+    gradient_ = {nullptr, of_rank(layer.input_elements(batch.sequence))};
   }
 
   // What differs from the formulas, in words; empty when nothing does.
@@ -152,6 +165,7 @@ class DryLayer {
     pass("forward", counts.forward, out, [&] { layer_->forward(0, output_); });
     out += difference("forward workspace", workspace_.peak(), counts.forward_workspace);
     pass("backward", counts.backward, out, [&] {
+      workspace_.take<std::byte>((counts.input - counts.activation).count);  // by which the gradient grows
       if (batch_.splits_backward)
         layer_->backward_input(0, 0, gradient_);
       else
@@ -175,8 +189,10 @@ class DryLayer {
     out += difference("workspace of update", workspace_.peak(), {0});
     out += difference("states", states_.peak(), counts.states);
     out += difference("stash", stash_.peak(), counts.stash * slots + counts.postponed * put_off);
-    const Bytes activation{aligned_bytes(gradient_.count * static_cast<std::int64_t>(sizeof(T)))};
+    const Bytes activation{aligned_bytes(given_ * static_cast<std::int64_t>(sizeof(T)))};
     out += difference("activation", activation, counts.activation);
+    const Bytes input{aligned_bytes(gradient_.count * static_cast<std::int64_t>(sizeof(T)))};
+    out += difference("input", input, counts.input);
     return out;
   }
 
@@ -208,7 +224,8 @@ class DryLayer {
   std::unique_ptr<nn::Layer<T>> embedding_;
   std::unique_ptr<nn::Layer<T>> layer_;
   View<T> output_;
-  View<T> gradient_;  ///< of all that goes to the next layer
+  std::int64_t given_ = 0;  ///< elements that go to the next layer
+  View<T> gradient_;        ///< of all that comes from the layer before; at first of what goes to the next
 };
 
 template <class T>
@@ -324,6 +341,11 @@ TEST_CASE("The formulas of a BERT model count what its layers do and take, byte 
 TEST_CASE("The formulas of a ViT model count what its layers do and take, byte for byte") {
   CHECK(check_model(small_vit(3), 1, false, {{24, 10}}) > 800);
   CHECK(check_model(small_vit(7), 2, true, {{48, 50}}) > 800);
+}
+
+TEST_CASE("The formulas of a Swin model count what its layers do and take, byte for byte") {
+  CHECK(check_model(small_swin(24, 3), 1, false, {{24, 144}}) > 800);
+  CHECK(check_model(small_swin(16, 4), 2, true, {{48, 64}}) > 800);
 }
 
 TEST_CASE("The formulas of a T5 model count what its layers do and take, byte for byte") {

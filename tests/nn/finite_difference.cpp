@@ -5,6 +5,7 @@
 #include <functional>
 #include <random>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include <doctest/doctest.h>
@@ -17,6 +18,7 @@
 #include "encoder_decoder_reference.hpp"
 #include "layer_run.hpp"
 #include "reference.hpp"
+#include "reference_swin.hpp"
 
 using namespace galvatron;
 using test::LayerInput;
@@ -54,6 +56,26 @@ LayerSpec bert_layer(LayerKind kind) {
 LayerSpec vit_layer(LayerKind kind) {
   const ModelSpec model =
       vit("vit", {.layers = 2, .hidden = 32, .heads = 4, .image = 6, .patch = 2, .classes = 83, .norm_epsilon = 1e-5});
+  return kind == LayerKind::embedding ? model.embedding : model.head;
+}
+// Blocks of one image of 6 x 6 tokens, whose windows are shifted or not, or which it fits.
+LayerSpec swin_block(std::int64_t window, std::int64_t shift, bool merges) {
+  LayerSpec layer =
+      swin("swin",
+           {.depths = {1, 0, 0, 0}, .hidden = 32, .heads = {4, 0, 0, 0}, .image = 12, .patch = 2, .window = window})
+          .blocks[0];
+  layer.shift = shift;
+  layer.merges = merges;
+  return layer;
+}
+LayerSpec swin_end(LayerKind kind) {
+  const ModelSpec model = swin("swin", {.depths = {1, 0, 0, 0},
+                                        .hidden = 32,
+                                        .heads = {4, 0, 0, 0},
+                                        .image = 12,
+                                        .patch = 2,
+                                        .window = 3,
+                                        .classes = 83});
   return kind == LayerKind::embedding ? model.embedding : model.head;
 }
 // Two blocks a side: the second of them has a closing norm, the third begins the decoder.
@@ -113,10 +135,11 @@ LayerInput random_input(std::mt19937& random, const LayerSpec& layer, test::Toke
   LayerInput in;
   in.shape = shape;
   const std::int64_t rows = test::rows_of(layer, shape);
-  in.x = random_tensor<T>(random, rows * layer.hidden, 0.1, 1.0);
+  in.x = random_tensor<T>(random, shape.samples * layer.input_elements(shape.sequence), 0.1, 1.0);
   in.dy = random_tensor<T>(random, rows * layer.hidden, 0.0, 1.0);
   if (layer.patch_width > 0)
-    in.patches = random_tensor<T>(random, (shape.rows() - shape.samples) * layer.patch_width, 0.0, 1.0);
+    in.patches = random_tensor<T>(random, (shape.rows() - (layer.class_token ? shape.samples : 0)) * layer.patch_width,
+                                  0.0, 1.0);
   std::uniform_int_distribution<std::int32_t> token(0, static_cast<std::int32_t>(layer.vocabulary) - 1);
   const bool classes = layer.kind == LayerKind::head && layer.head == HeadKind::classifier;
   in.tokens.resize(test::reference::at(classes ? shape.samples : layer.patch_width > 0 ? 0 : rows));
@@ -128,19 +151,26 @@ LayerInput random_input(std::mt19937& random, const LayerSpec& layer, test::Toke
 }
 
 Tensor embedding(const LayerSpec& layer, const Parameters& p, const LayerInput& in) {
+  if (layer.patch_width > 0 && !layer.class_token) return test::reference::patch_embedding(layer, p, in.patches);
   if (layer.patch_width > 0) return test::reference::image_embedding(layer, in.shape, p, in.patches);
   const test::Tokens all{test::rows_of(layer, in.shape) / in.shape.samples, in.shape.samples};
   return test::reference::embedding(layer, all, p, in.tokens);
 }
 
 Tensor block(const LayerSpec& layer, const Parameters& p, const LayerInput& in) {
+  if (layer.window > 0) return test::reference::window_block(layer, in.shape, p, in.x);
   return layer.position == PositionKind::relative ? test::reference::encoder_decoder_block(layer, in.shape, p, in.x)
                                                   : test::reference::block(layer, in.shape, p, in.x);
+}
+double head(const LayerSpec& layer, const Parameters& p, const LayerInput& in) {
+  const bool pools = layer.head == HeadKind::classifier && !layer.class_token;
+  return pools ? test::reference::mean_classifier(layer, p, in.x, in.tokens)
+               : test::reference::head(layer, p, in.x, in.tokens);
 }
 
 // The scalar whose gradients the layer computes: y . dy of a block or an embedding, the weighted loss of a head.
 double scalar(const LayerSpec& layer, const Parameters& p, const LayerInput& in) {
-  if (layer.kind == LayerKind::head) return in.token_weight * test::reference::head(layer, p, in.x, in.tokens);
+  if (layer.kind == LayerKind::head) return in.token_weight * head(layer, p, in);
   const Tensor y = layer.kind == LayerKind::block ? block(layer, p, in) : embedding(layer, p, in);
   double sum = 0;
   for (std::size_t i = 0; i < y.size(); ++i) sum += y[i] * in.dy[i];
@@ -189,7 +219,7 @@ Reference reference_of(std::mt19937& random, const LayerSpec& layer, Parameters 
   Reference out;
   if (layer.kind == LayerKind::block) out.y = block(layer, p, in);
   if (layer.kind == LayerKind::embedding) out.y = embedding(layer, p, in);
-  if (layer.kind == LayerKind::head) out.loss = test::reference::head(layer, p, in.x, in.tokens);
+  if (layer.kind == LayerKind::head) out.loss = head(layer, p, in);
   const auto f = [&] { return scalar(layer, p, in); };
   // No hidden unit may pass the kink of ReLU in a step.
   const double step = layer.activation == ActivationKind::relu ? 1e-7 : 3e-5;
@@ -343,5 +373,20 @@ TEST_CASE("The ends of a model of images agree with finite differences in double
   for (const LayerSpec& layer : {vit_layer(LayerKind::embedding), vit_layer(LayerKind::head)}) {
     compare<float>(layer, {.sequence = 10, .samples = 6}, fp32);
     compare<bfloat16>(layer, {.sequence = 10, .samples = 6}, bf16);
+  }
+}
+
+TEST_CASE("A Swin block agrees with finite differences: windows, shifted ones, one window, merged tokens") {
+  for (const auto& [window, shift, merges] : {std::tuple{3, 0, false}, {3, 1, false}, {2, 1, true}, {6, 0, true}}) {
+    INFO("window ", window, ", shift ", shift, ", merges ", merges);
+    compare<float>(swin_block(window, shift, merges), {.sequence = 36, .samples = 2}, fp32);
+    compare<bfloat16>(swin_block(window, shift, merges), {.sequence = 36, .samples = 2}, bf16);
+  }
+}
+
+TEST_CASE("The ends of a Swin agree with finite differences in double precision") {
+  for (const LayerSpec& layer : {swin_end(LayerKind::embedding), swin_end(LayerKind::head)}) {
+    compare<float>(layer, {.sequence = 36, .samples = 6}, fp32);
+    compare<bfloat16>(layer, {.sequence = 36, .samples = 6}, bf16);
   }
 }

@@ -39,9 +39,9 @@ using ComparedStrategies = TypeList<
 /// encoder-decoder model rows are the encoder's and then the decoder's.
 struct LayerInput {
   Tokens shape;
-  Tensor x;                          ///< (rows, H)
+  Tensor x;                          ///< (rows, H), or what is merged into it
   std::vector<std::int32_t> tokens;  ///< (rows); of a classifier (b)
-  Tensor patches;                    ///< ((S - 1) * b, P), of an embedding of images
+  Tensor patches;                    ///< ((S - 1) * b, P), of an embedding of images; (rows, P) without a class token
   Tensor dy;                         ///< (rows, H)
   double token_weight = 1;           ///< of a head's loss
 };
@@ -111,17 +111,20 @@ LayerOutput run_layer(const LayerSpec& layer, const StrategySpec& spec, const Pa
       .microbatch = in.shape.samples, .sequence = in.shape.sequence, .precision = precision_of<T>, .stages = 2};
   const cost::LayerCounts counts = cost::layer_counts(layer, spec, batch);
   const ActivationLayout layout = activation_layout(spec, 0, in.shape.samples, in.shape.sequence);
+  const std::int64_t input_h = layer.input_hidden();
+  const ActivationLayout input_layout =
+      activation_layout(spec, 0, in.shape.samples, layer.input_tokens(in.shape.sequence));
   LayerOutput out;
   if (layer.kind != LayerKind::head) out.y.resize(reference::at(rows_of(layer, in.shape) * h));
-  if (layer.kind != LayerKind::embedding) out.dx.resize(reference::at(rows_of(layer, in.shape) * h));
+  if (layer.kind != LayerKind::embedding) out.dx.resize(in.x.size());
   std::mutex mutex;
   comm::thread::run(spec.ranks(), [&](comm::thread::World& world) {
     const int rank = world.rank();
     const Bytes workspace = max(counts.forward_workspace, counts.backward_workspace);
     const std::int64_t library = device::Host::library_workspace_bytes(1);
-    const device::Mapping mapping(
-        {counts.states.count + (counts.stash + counts.carried + counts.activation * 2 + workspace).count + library},
-        false);
+    const device::Mapping mapping({counts.states.count + counts.stash.count + counts.carried.count +
+                                   counts.activation.count + counts.input.count + workspace.count + library},
+                                  false);
     std::int64_t end = 0;
     const auto region = [&](const char* name, Bytes bytes) {
       const device::Region made = mapping.region(name, end, bytes);
@@ -131,7 +134,7 @@ LayerOutput run_layer(const LayerSpec& layer, const StrategySpec& spec, const Pa
     device::Region states = region("states", counts.states);
     device::Region stash = region("stash", counts.stash);
     device::Region carried = region("carried", counts.carried);
-    device::Region boundary = region("boundary", counts.activation * 2);
+    device::Region boundary = region("boundary", counts.activation + counts.input);
     device::Region transient = region("workspace", workspace);
     device::Region scratch = region("library", {library});
     device::Host host(1, scratch.take<std::byte>(library));
@@ -163,7 +166,11 @@ LayerOutput run_layer(const LayerSpec& layer, const StrategySpec& spec, const Pa
     made->zero_gradients();
 
     std::vector<Region> part;
-    for (int i = 0; i < layout.pieces(); ++i) part.push_back(layout.region(rank, i));
+    std::vector<Region> input_part;
+    for (int i = 0; i < layout.pieces(); ++i) {
+      part.push_back(layout.region(rank, i));
+      input_part.push_back(input_layout.region(rank, i));
+    }
     std::vector<Region> samples = part;
     if (spec.context == 1) {  // between a tensor-parallel region's ends, all tokens
       samples[0].sequence_begin = 0;
@@ -171,8 +178,9 @@ LayerOutput run_layer(const LayerSpec& layer, const StrategySpec& spec, const Pa
     }
     if (layer.patch_width > 0) {
       std::vector<Region> patches = part;  // without the class tokens
-      patches[0].sequence_begin = std::max<std::int64_t>(part[0].sequence_begin - 1, 0);
-      patches[0].sequence_end = part[0].sequence_end - 1;
+      const std::int64_t before = layer.class_token ? 1 : 0;
+      patches[0].sequence_begin = std::max<std::int64_t>(part[0].sequence_begin - before, 0);
+      patches[0].sequence_end = part[0].sequence_end - before;
       detail::take_part(patches, in.shape.samples, layer.patch_width, in.patches, made->patches(0));
     } else if (layer.kind == LayerKind::head && layer.head == HeadKind::classifier) {
       for (std::int64_t i = part[0].batch_begin; i < part[0].batch_end; ++i)
@@ -204,12 +212,14 @@ LayerOutput run_layer(const LayerSpec& layer, const StrategySpec& spec, const Pa
     };
     // What does not come as the input is carried.
     const std::size_t input = layer.begins_decoder ? 0 : own;
-    if (layer.kind != LayerKind::embedding)
+    if (layer.merges)
+      detail::take_part(input_part, in.shape.samples, input_h, in.x, made->input(0));
+    else if (layer.kind != LayerKind::embedding)
       each_stream([&](std::size_t i, const auto& pieces, std::int64_t, std::int64_t all) {
         detail::take_part(pieces, in.shape.samples, h, in.x, i == input ? made->input(0) : passed, all);
       });
     const View<T> y = boundary.take<T>(rows * h);
-    const View<T> d = boundary.take<T>(rows * h);
+    const View<T> d = boundary.take<T>((layer.merges ? 2 : 1) * rows * h);
     each_stream([&](std::size_t i, const auto&, std::int64_t here, std::int64_t) {
       if (i == own) made->forward(0, y.slice(here * h, local_rows(i) * h));
     });
@@ -233,8 +243,9 @@ LayerOutput run_layer(const LayerSpec& layer, const StrategySpec& spec, const Pa
         detail::give_part(pieces, in.shape.samples, h, local.slice(here * h, local.count - here * h), whole, all);
       };
       if (layer.kind != LayerKind::head) give(y, out.y);
-      if (layer.kind != LayerKind::embedding) give(d, out.dx);
+      if (layer.kind != LayerKind::embedding && !layer.merges) give(d, out.dx);
     });
+    if (layer.merges) detail::give_part(input_part, in.shape.samples, input_h, d, out.dx);
     made->visit([&](const nn::StoreView& store) {
       give_store(store, store.gradients, rank % spec.tensor, spec.tensor,
                  [&](ParameterName name) -> Tensor& { return out.gradients[name]; });

@@ -7,6 +7,8 @@
 
 #include <doctest/doctest.h>
 
+#include <galvatron/model/build_mixed.hpp>
+
 namespace galvatron {
 namespace {
 
@@ -64,6 +66,21 @@ TEST_CASE("any values whatever get an answer") {
     CHECK(spec.ranks() <= most_ranks);
   }
   CHECK(legal > 100);
+}
+
+TEST_CASE("ranks that cut an image merge the tokens that they have") {
+  const LayerSpec merging =
+      swin("swin", {.depths = {2, 2, 0, 0}, .hidden = 32, .heads = {2, 12, 0, 0}, .image = 48, .window = 6})
+          .blocks[2];  // 6 x 6 tokens from 12 x 12
+  const StrategySpec two{.tensor = 2, .sequence = SequenceKind::megatron};
+  const StrategySpec four{.tensor = 4, .sequence = SequenceKind::megatron};
+  CHECK(is_fit(merging, two, 1, 144));
+  CHECK(mentions(why_unfit(merging, four, 1, 144), "rows of the merged image"));
+  CHECK(is_fit(merging, {.tensor = 4}, 1, 144));
+  LayerSpec next = merging;
+  next.merges = false;
+  CHECK(is_fit(next, four, 1, 144));
+  CHECK(mentions(why_unfit(merging, {.sequence = SequenceKind::ring, .context = 2}, 1, 144), "windows"));
 }
 
 TEST_CASE("a block needs degrees that divide its heads, its MLP, the sequence and the samples") {

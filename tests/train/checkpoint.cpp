@@ -147,8 +147,8 @@ void check_family(bool llama) {
 TEST_CASE("a GPT goes on under any plan") { check_family(false); }
 TEST_CASE("a Llama goes on under any plan") { check_family(true); }
 
-TEST_CASE("a BERT, a ViT and a T5 go on: bit for bit under the same plan, with the same loss under another") {
-  for (const ModelSpec& model : {toy::bert(4), toy::vit(4), toy::t5(4)}) {
+TEST_CASE("a BERT, a ViT, a Swin and a T5 go on: bit for bit under the same plan, with the same loss under another") {
+  for (const ModelSpec& model : {toy::bert(4), toy::vit(4), toy::swin({2, 2, 0, 0}), toy::t5(4)}) {
     INFO(model.name);
     const std::vector<Plan> all = plans(model);
     const Folder folder;

@@ -1,6 +1,6 @@
 // labels: ranks
-// BERT and ViT under plans whose layers differ, under the schedules that cut stages or backward into parts, in bf16,
-// and twice the same.
+// BERT, ViT and Swin under plans whose layers differ, under the schedules that cut stages or backward into parts, in
+// bf16, and twice the same.
 #include <array>
 #include <random>
 
@@ -25,11 +25,11 @@ void check(const Plan& plan, const ModelSpec& model, const Outcome& reference) {
 
 }  // namespace
 
-TEST_CASE("a BERT and a ViT whose layers all differ train as on one rank, whatever the schedule") {
+TEST_CASE("a BERT, a ViT and a Swin whose layers all differ train as on one rank, whatever the schedule") {
   const auto seed = std::random_device{}();
   MESSAGE("seed " << seed);
   std::mt19937 random(seed);
-  for (const ModelSpec& model : {bert(8), vit(8)}) {
+  for (const ModelSpec& model : {bert(8), vit(8), swin({2, 2, 4, 0})}) {
     const Outcome reference = run(single_rank(model), model, 6);
     for (const ScheduleKind schedule :
          {ScheduleKind::gpipe, ScheduleKind::one_f_one_b, ScheduleKind::interleaved, ScheduleKind::zb_h1})
@@ -44,8 +44,8 @@ TEST_CASE("a BERT and a ViT whose layers all differ train as on one rank, whatev
   }
 }
 
-TEST_CASE("a BERT and a ViT give the same bits twice") {
-  for (const ModelSpec& model : {bert(4), vit(4)}) {
+TEST_CASE("a BERT, a ViT and a Swin give the same bits twice") {
+  for (const ModelSpec& model : {bert(4), vit(4), swin({2, 2, 0, 0})}) {
     const Plan plan = uniform(model, 2, {.tensor = 2, .sequence = SequenceKind::megatron, .data = 2, .zero = 2}, 2,
                               ScheduleKind::one_f_one_b);
     const Outcome first = run(plan, model, 4);
@@ -55,12 +55,12 @@ TEST_CASE("a BERT and a ViT give the same bits twice") {
   }
 }
 
-TEST_CASE("a BERT and a ViT train in bf16 like in fp32 to its precision") {
+TEST_CASE("a BERT, a ViT and a Swin train in bf16 like in fp32 to its precision") {
   if (!device::Host::supports(Precision::bf16)) {
     MESSAGE("skipped: this CPU has no bf16 arithmetic");
     return;
   }
-  for (const ModelSpec& model : {bert(4), vit(4)}) {
+  for (const ModelSpec& model : {bert(4), vit(4), swin({2, 2, 0, 0})}) {
     const Outcome reference = run(single_rank(model), model, 6);
     Plan plan = uniform(model, 2, {.tensor = 2, .sequence = SequenceKind::megatron, .data = 2, .zero = 3}, 2,
                         ScheduleKind::one_f_one_b);

@@ -1,5 +1,5 @@
-// Steps of a toy GPT-2, Llama, BERT, ViT and T5 against PyTorch's numbers, which tests/train/pytorch/step.py and t5.py
-// made in float64. labels: tsan
+// Steps of a toy GPT-2, Llama, BERT, ViT, Swin and T5 against PyTorch's numbers, which tests/train/pytorch/step.py,
+// swin.py and t5.py made in float64. labels: tsan
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -36,7 +36,7 @@ using nlohmann::json;
 namespace {
 
 // The order and the constants are those of step.py.
-constexpr std::array<std::pair<ParameterName, const char*>, 28> names{{
+constexpr std::array<std::pair<ParameterName, const char*>, 31> names{{
     {ParameterName::table, "table"},
     {ParameterName::positions, "positions"},
     {ParameterName::qkv_weight, "qkv_weight"},
@@ -65,6 +65,9 @@ constexpr std::array<std::pair<ParameterName, const char*>, 28> names{{
     {ParameterName::cross_out_weight, "cross_out_weight"},
     {ParameterName::norm3_gamma, "norm3_gamma"},
     {ParameterName::relative_positions, "relative_positions"},
+    {ParameterName::merge_weight, "merge_weight"},
+    {ParameterName::merge_gamma, "merge_gamma"},
+    {ParameterName::merge_beta, "merge_beta"},
 }};
 constexpr std::uint32_t checksum_stream = 5000;
 constexpr std::uint32_t token_stream = 9000;
@@ -90,7 +93,7 @@ double noise(std::uint32_t stream, std::int64_t index) {
 }
 
 double initial_value(int layer, const ParameterTensor& tensor, std::int64_t index) {
-  return noise(stream_of(layer, tensor.name), index) / (tensor.columns > 1 ? 8.0 : 16.0) +
+  return noise(stream_of(layer, tensor.name), index) / (tensor.decays ? 8.0 : 16.0) +
          (tensor.init == ParameterInit::one ? 1.0 : 0.0);
 }
 
@@ -199,7 +202,8 @@ class NoiseImages final : public train::BatchSource {
     for (std::int64_t s = 0; s < range.count; ++s)
       for (std::int64_t i = 0; i < samples; ++i)
         for (std::int64_t k = 0; k < width; ++k) {
-          const std::int64_t patch = (first + i) * (model_.positions() - 1) + range.first + s;
+          const std::int64_t patches = model_.positions() - (model_.embedding.class_token ? 1 : 0);
+          const std::int64_t patch = (first + i) * patches + range.first + s;
           const double number = noise(token_stream + static_cast<std::uint32_t>(step % 2), patch * width + k);
           out[(s * samples + i) * width + k] = static_cast<float>(number);
         }
@@ -256,6 +260,17 @@ ModelSpec model_of(const json& file) {
                        .channels = m.at("channels"),
                        .classes = m.at("vocabulary"),
                        .norm_epsilon = m.at("epsilon")});
+  if (file.at("family") == "swin")
+    return swin("toy", {.depths = m.at("depths"),
+                        .hidden = m.at("hidden"),
+                        .heads = m.at("heads"),
+                        .ffn_ratio = m.at("ffn_ratio"),
+                        .image = m.at("image"),
+                        .patch = m.at("patch"),
+                        .window = m.at("window"),
+                        .channels = m.at("channels"),
+                        .classes = m.at("vocabulary"),
+                        .norm_epsilon = m.at("epsilon")});
   if (file.at("family") == "t5")
     return t5("toy", {.encoder_layers = m.at("encoder_layers"),
                       .decoder_layers = m.at("decoder_layers"),
@@ -398,7 +413,7 @@ void compare(const char* what, const ModelSpec& model, const Tensors& got, const
     REQUIRE(wanted.contains(label));
     // A cut vocabulary ends with padding.
     const auto vocabulary = static_cast<std::size_t>(model.head.vocabulary);
-    const std::size_t count = name == ParameterName::table ? vocabulary * static_cast<std::size_t>(model.hidden())
+    const std::size_t count = name == ParameterName::table ? vocabulary * static_cast<std::size_t>(model.head.hidden)
                               : name == ParameterName::logits_bias ? vocabulary
                                                                    : values.size();
     REQUIRE(values.size() >= count);
@@ -447,5 +462,7 @@ TEST_CASE("A Llama trains step for step as in PyTorch") { compare_with_pytorch("
 TEST_CASE("A BERT trains step for step as in PyTorch") { compare_with_pytorch("bert.json"); }
 
 TEST_CASE("A ViT trains step for step as in PyTorch") { compare_with_pytorch("vit.json"); }
+
+TEST_CASE("A Swin trains step for step as in PyTorch") { compare_with_pytorch("swin.json"); }
 
 TEST_CASE("A T5 trains step for step as in PyTorch") { compare_with_pytorch("t5.json"); }

@@ -1,6 +1,8 @@
 // Every uniform strategy on a number of ranks against one rank; shared by the tests of the GPT and of the Llama family.
 #pragma once
 
+#include <algorithm>
+
 #include <doctest/doctest.h>
 
 #include <galvatron/strategy/legality.hpp>
@@ -15,8 +17,11 @@ inline std::vector<Plan> combinations(const ModelSpec& model, int ranks) {
   std::vector<Plan> out;
   const auto add = [&](int stages, const StrategySpec& spec, int microbatches) {
     if (!is_legal(spec)) return;
-    for (const LayerSpec* layer : {&model.embedding, &model.blocks.front(), &model.blocks.back(), &model.head})
-      if (!is_fit(*layer, spec, global_batch / microbatches, single_rank(model).sequence_length)) return;
+    const auto suits = [&](const LayerSpec& layer) {
+      return is_fit(layer, spec, global_batch / microbatches, single_rank(model).sequence_length);
+    };
+    if (!suits(model.embedding) || !suits(model.head)) return;
+    if (!std::all_of(model.blocks.begin(), model.blocks.end(), suits)) return;
     // The two schedules differ only where there are stages and micro-batches.
     out.push_back(uniform(model, stages, spec, microbatches,
                           (spec.zero + spec.tensor) % 2 == 0 ? ScheduleKind::gpipe : ScheduleKind::one_f_one_b));

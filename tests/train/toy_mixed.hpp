@@ -1,6 +1,7 @@
 // Toy models beyond GPT and Llama, and learnable data for every family; for the tests of training.
 #pragma once
 
+#include <array>
 #include <cmath>
 #include <cstdint>
 #include <memory>
@@ -27,6 +28,19 @@ inline ModelSpec vit(int layers) {
   return galvatron::vit(
       "toy-vit",
       {.layers = layers, .hidden = 64, .heads = 8, .ffn = 128, .image = 6, .patch = 2, .channels = 3, .classes = 10});
+}
+/// Images of 16 x 16 pixels: 8 x 8 tokens in windows of 4 x 4, shifted in every other block, then 4 x 4 tokens, which
+/// are one window, and so on.
+inline ModelSpec swin(std::array<int, 4> depths) {
+  return galvatron::swin("toy-swin", {.depths = depths,
+                                      .hidden = 32,
+                                      .heads = {4, 4, 8, 8},
+                                      .ffn_ratio = 2,
+                                      .image = 16,
+                                      .patch = 2,
+                                      .window = 4,
+                                      .channels = 3,
+                                      .classes = 10});
 }
 
 /// As many blocks on either side; the target is half as long as the source.

@@ -39,7 +39,8 @@ struct LayerCounts {
   Bytes activation;          ///< the local tensors to the layer after; mostly as large as the input
   Bytes carried;             ///< of them, what a stage keeps once for each micro-batch in flight: see carried_elements
   Bytes forward_workspace;   ///< transient peak of forward
-  Bytes backward_workspace;  ///< transient peak of backward beyond the gradient that it transforms in place
+  Bytes backward_workspace;  ///< transient peak of backward beyond the output's gradient, which it transforms in place
+                             ///< and which grows where the input is larger
   Bytes weights_workspace;   ///< transient peak of `weights`
   bool overlaps_data = false;    ///< traffic of ZeRO runs beside computation: gradients and parameters of an iteration
   bool streams = false;          ///< and those of each micro-batch (ZeRO-2/3)

@@ -33,6 +33,7 @@ constexpr LayerCounts layer_counts(const LayerSpec& layer, const StrategySpec& s
   LayerCounts out = layer.kind == LayerKind::embedding ? detail::embedding_counts(shape)
                     : layer.kind == LayerKind::head    ? detail::head_counts(shape)
                     : layer.is_half_block()            ? detail::half_block_counts(shape)
+                    : layer.window > 0                 ? detail::block_counts(shape)
                     : !layer.is_plain_block()          ? detail::mixed_block_counts(shape)
                     : shape.habits.keeps_outputs       ? detail::megatron_counts(shape)
                                                        : detail::block_counts(shape);

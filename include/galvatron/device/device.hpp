@@ -44,6 +44,28 @@ struct AttentionShape {
   [[nodiscard]] constexpr std::int64_t lse_row() const { return lse_stride > 0 ? lse_stride : queries; }
 };
 
+/// Attention within square windows of square images (Liu et al. 2021). Token y * side + x of a sample is the one in row
+/// y and column x. Windows tile the image, from `shift` tokens down and to the right on; those over an edge go on at
+/// the opposite one, and there tokens attend to those of their own side of the edge only. Rows and heads as in
+/// AttentionShape, with as many key/value heads as query heads. To a score is added the bias of the head for the
+/// distance (dy, dx) from key to query: row (dy + window - 1) * (2 window - 1) + dx + window - 1 of the table.
+struct WindowShape {
+  std::int64_t batch = 0;   ///< b
+  std::int64_t side = 0;    ///< tokens
+  std::int64_t window = 0;  ///< tokens of a side; divides `side`
+  std::int64_t shift = 0;   ///< less than `window`
+  std::int64_t heads = 0;   ///< local heads
+  std::int64_t head_dim = 0;
+  std::int64_t stride = 0;      ///< elements between rows of q, of k and of v, and of their gradients
+  std::int64_t out_stride = 0;  ///< elements between rows of the output, and of its gradient
+  friend constexpr bool operator==(const WindowShape&, const WindowShape&) = default;
+
+  [[nodiscard]] constexpr std::int64_t tokens() const { return side * side; }
+  [[nodiscard]] constexpr std::int64_t span() const { return window * window; }  ///< tokens that see each other
+  [[nodiscard]] constexpr std::int64_t windows() const { return tokens() / span(); }
+  [[nodiscard]] constexpr std::int64_t bias_rows() const { return (2 * window - 1) * (2 * window - 1); }
+};
+
 /// What is added to the scores of attention after their scaling, float whatever T: of head a, query s and key k the
 /// element first + a * head + s * query + k. With `query` -1 it is a function of k - s.
 struct AttentionBias {
@@ -103,8 +125,8 @@ struct AdamW {
 
 template <class D>
 concept Device = requires(D& d, View<float> f, View<const float> cf, View<const std::int32_t> tokens,
-                          View<std::byte> raw, std::int64_t n, AttentionShape shape, AttentionBias bias, AdamW adam,
-                          Runs runs, RelativePositions relative, double& scalar) {
+                          View<std::byte> raw, std::int64_t n, AttentionShape shape, AttentionBias bias,
+                          WindowShape windows, AdamW adam, Runs runs, RelativePositions relative, double& scalar) {
   /// True when nothing is computed and views may be null.
   { D::counts_only } -> std::convertible_to<bool>;
   /// Threads that one operation uses.
@@ -130,7 +152,13 @@ concept Device = requires(D& d, View<float> f, View<const float> cf, View<const 
   // queries; o and o_part have rows of out_stride, lse and lse_part heads of lse_stride.
   d.attention_merge(shape, /*o_part=*/cf, /*lse_part=*/cf, /*o=*/f, /*lse=*/f);
 
-  // y = norm(x) * gamma (+ beta, LayerNorm); stats (rows, 2) = mean and 1/deviation (RMSNorm: 0 and 1/rms).
+  // o and lse (b, heads, tokens) from q, k, v and the table (bias rows, heads).
+  d.window_attention_forward(windows, /*q=*/cf, /*k=*/cf, /*v=*/cf, /*table=*/cf, /*o=*/f, /*lse=*/f);
+  // dq, dk, dv; the gradient of the table accumulates.
+  d.window_attention_backward(windows, cf, cf, cf, /*table=*/cf, /*lse=*/cf, /*d_o=*/cf, /*dq=*/f, /*dk=*/f, /*dv=*/f,
+                              /*dtable=*/f);
+
+  // y = norm(x) * gamma (+ beta, LayerNorm); y may be x; stats (rows, 2) = mean and 1/deviation (RMSNorm: 0 and 1/rms).
   d.norm_forward(NormKind::layer_norm, /*rows=*/n, /*hidden=*/n, /*epsilon=*/1e-5, cf, cf, cf, /*y=*/f, /*stats=*/f);
   // y again from the statistics kept.
   d.norm_again(NormKind::layer_norm, n, n, cf, cf, cf, /*stats=*/cf, /*y=*/f);
@@ -161,6 +189,10 @@ concept Device = requires(D& d, View<float> f, View<const float> cf, View<const 
   // out[row] += table[first_position + row / b]; and its gradient.
   d.position_forward(/*rows=*/n, /*b=*/n, /*hidden=*/n, /*first_position=*/n, cf, f);
   d.position_backward(n, n, n, n, /*dout=*/cf, /*dtable=*/f);
+
+  // out (b, H) = scale * sum of a sample's `tokens` rows of x; dx of every token = scale * dout.
+  d.pool_forward(/*tokens=*/n, /*b=*/n, /*hidden=*/n, /*scale=*/1.0F, /*x=*/cf, /*out=*/f);
+  d.pool_backward(n, n, n, 1.0F, /*dout=*/cf, /*dx=*/f);
 
   // A target below 0 means that the row has none: no loss and no gradient.
   // Over a shard of the vocabulary: logits (rows, columns) of which the first `valid` columns exist and stand for

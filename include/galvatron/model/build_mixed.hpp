@@ -2,6 +2,7 @@
 // Swin, Mixtral.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -57,13 +58,13 @@ struct T5Shape {
 
 /// The numbers of a Swin Transformer.
 struct SwinShape {
-  std::array<int, 4> depths{};  ///< blocks of each stage
+  std::array<int, 4> depths{};  ///< blocks of each stage; 0 for stages that a small model lacks at its end
   std::int64_t hidden = 0;      ///< of the first stage; it doubles from one to the next
   std::array<std::int64_t, 4> heads{};
   std::int64_t ffn_ratio = 4;  ///< MLP width over hidden
-  std::int64_t image = 224;    ///< pixels of a side; a multiple of 8 patches
+  std::int64_t image = 224;    ///< pixels of a side; a multiple of 8 patches (of fewer with fewer stages)
   std::int64_t patch = 4;      ///< pixels of a side
-  std::int64_t window = 7;     ///< tokens of a side; divides the tokens of a side in every stage
+  std::int64_t window = 7;     ///< tokens of a side; divides those of a side in every stage, or all of a small image
   std::int64_t channels = 3;
   std::int64_t classes = 1000;
   double norm_epsilon = 1e-5;
@@ -165,7 +166,8 @@ inline ModelSpec t5(std::string name, const T5Shape& shape) {
 
 /// Swin (Liu et al., 2021): attention within windows, every other block's shifted, with a table of relative positions
 /// in each block; between the four stages 2 x 2 tokens become one of twice the width, as a part of the next block; a
-/// classifier of the mean. The sequence is counted in tokens of the first stage. Not checked: see checked().
+/// classifier of the mean. An image that is no larger than a window is one, and nothing is shifted. The sequence is
+/// counted in tokens of the first stage. Not checked: see checked().
 inline ModelSpec swin(std::string name, const SwinShape& shape) {
   const std::int64_t side = shape.patch > 0 ? shape.image / shape.patch : 0;
   ModelSpec model;
@@ -188,17 +190,18 @@ inline ModelSpec swin(std::string name, const SwinShape& shape) {
     layer.head_dim = layer.heads > 0 ? layer.hidden / layer.heads : 0;
     layer.ffn = shape.ffn_ratio * layer.hidden;
     layer.tokens.whole = std::int64_t{1} << (2 * stage);
-    layer.window = shape.window;
-    layer.bias_rows = (2 * shape.window - 1) * (2 * shape.window - 1);
+    layer.window = std::min(shape.window, side >> stage);
+    layer.bias_rows = (2 * layer.window - 1) * (2 * layer.window - 1);
     for (int i = 0; i < shape.depths[stage]; ++i) {
       layer.merges = stage > 0 && i == 0;
+      layer.shift = i % 2 == 1 && layer.window < side >> stage ? layer.window / 2 : 0;
       model.blocks.push_back(layer);
     }
   }
-  model.head = layer;
+  model.head = model.blocks.empty() ? layer : model.blocks.back();
   model.head.kind = LayerKind::head;
   model.head.head = HeadKind::classifier;
-  model.head.window = model.head.bias_rows = 0;
+  model.head.window = model.head.shift = model.head.bias_rows = 0;
   model.head.merges = false;
   return model;
 }

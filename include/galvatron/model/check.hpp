@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include <galvatron/core/error.hpp>
+#include <galvatron/model/image_grid.hpp>
 #include <galvatron/model/spec.hpp>
 
 namespace galvatron {
@@ -56,9 +57,11 @@ constexpr std::string_view why_inconsistent(const LayerSpec& layer) {
   if (layer.experts != 0 &&
       (!within(layer.experts, model_limits::experts) || !within(layer.active_experts, layer.experts) || layer.bias))
     return "experts are 1 to 4096, a token goes to 1 of them to all, and their linear layers have no biases.";
-  if (layer.window < 0 || layer.window > 4096 ||
-      (layer.window > 0 && layer.tokens.of(layer.positions) % (layer.window * layer.window) != 0))
-    return "square windows divide the tokens of a layer.";
+  const std::int64_t side = side_of_square(layer.tokens.of(layer.positions));
+  if (layer.window < 0 || (layer.window > 0 && (side == 0 || side % layer.window != 0)))
+    return "square windows divide the sides of a square image.";
+  if (layer.shift < 0 || (layer.shift > 0 && layer.shift >= layer.window))
+    return "windows are shifted by less than their own side.";
   if (layer.bias_rows < 0 || layer.bias_rows > model_limits::positions ||
       (layer.bias_rows > 0 && layer.position != PositionKind::relative))
     return "a table of relative positions belongs to a layer with relative positions.";
@@ -66,6 +69,7 @@ constexpr std::string_view why_inconsistent(const LayerSpec& layer) {
   if (layer.memory.any() && (layer.passing.any() || layer.merges || layer.window > 0))
     return "a layer with cross attention has neither windows nor merged tokens, and only its encoder's output passes.";
   if (layer.merges && layer.hidden % 2 != 0) return "a layer that merges tokens doubles their width: it is even.";
+  if (layer.merges && layer.window == 0) return "a layer that merges tokens has windows.";
   return {};
 }
 

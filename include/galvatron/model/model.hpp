@@ -5,5 +5,6 @@
 #include <galvatron/model/build_mixed.hpp>
 #include <galvatron/model/check.hpp>
 #include <galvatron/model/count.hpp>
+#include <galvatron/model/image_grid.hpp>
 #include <galvatron/model/spec.hpp>
 #include <galvatron/model/zoo.hpp>

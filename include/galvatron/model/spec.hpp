@@ -72,6 +72,7 @@ struct LayerSpec {
   NormOrder norm_order = NormOrder::before;  ///< of a block
   bool closing_norm = false;                 ///< the output goes through one more norm
   std::int64_t window = 0;                   ///< tokens attend within squares of this side (Swin); 0: everywhere
+  std::int64_t shift = 0;                    ///< of the windows, in tokens down and to the right
   std::int64_t bias_rows = 0;                ///< of the table of relative positions that this block owns
   bool merges = false;                       ///< the input is 4 tokens of H / 2 for one of H (Swin)
   std::int64_t experts = 0;                  ///< MLPs of which a router chooses; 0: one MLP without a router
@@ -83,6 +84,12 @@ struct LayerSpec {
   HeadKind head = HeadKind::language;
 
   friend constexpr bool operator==(const LayerSpec&, const LayerSpec&) = default;
+  /// True when the two take the same time and memory: windows cost as much wherever they lie.
+  [[nodiscard]] constexpr bool costs_like(const LayerSpec& other) const {
+    LayerSpec moved = other;
+    moved.shift = shift;
+    return *this == moved;
+  }
   /// Rows of MLP input weights: one projection for GELU, gate and up for SwiGLU.
   [[nodiscard]] constexpr std::int64_t ffn_inputs() const {
     return activation == ActivationKind::swiglu ? 2 * ffn : ffn;
@@ -101,6 +108,11 @@ struct LayerSpec {
   [[nodiscard]] constexpr int block_parts() const { return memory.any() ? 3 : 2; }
 
   // Elements of a sample of `sequence` tokens that cross the layer's borders; what only passes by included.
+  /// Tokens and width of the input of a layer that reads nothing but its own tokens.
+  [[nodiscard]] constexpr std::int64_t input_tokens(std::int64_t sequence) const {
+    return (merges ? 4 : 1) * tokens.of(sequence);
+  }
+  [[nodiscard]] constexpr std::int64_t input_hidden() const { return merges ? hidden / 2 : hidden; }
   /// From the layer before.
   [[nodiscard]] constexpr std::int64_t input_elements(std::int64_t sequence) const {
     if (kind == LayerKind::head) return tokens.of(sequence) * hidden;

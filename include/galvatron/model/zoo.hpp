@@ -135,6 +135,14 @@ inline constexpr T5Preset t5_presets[] = {
     {"t5-3b", {.encoder_layers = 24, .decoder_layers = 24, .hidden = 1024, .heads = 32, .head_dim = 128, .ffn = 16384}},
 };
 inline constexpr SwinPreset swin_presets[] = {
+    {"swin-toy",
+     {.depths = {2, 2, 2, 2},
+      .hidden = 32,
+      .heads = {2, 4, 8, 16},
+      .image = 32,
+      .patch = 2,
+      .window = 4,
+      .classes = 10}},
     {"swin-huge-32", {.depths = {2, 2, 26, 2}, .hidden = 320, .heads = {8, 16, 32, 64}}},
     {"swin-huge-48", {.depths = {2, 2, 42, 2}, .hidden = 320, .heads = {8, 16, 32, 64}}},
 };

@@ -21,9 +21,9 @@
 
 namespace galvatron::nn {
 
-template <class D, class G, class T, SequenceKind kind>
-class Block {
-  using Core = Attention<D, G, T, kind>;
+/// @tparam Core  the attention core: see nn/attention.hpp
+template <class D, class G, class T, SequenceKind kind, class Core>
+class BlockAround {
   using Results = AttentionResults<T>;
 
  public:
@@ -49,7 +49,7 @@ class Block {
     View<float> d_whole;  // their gradients, as far as backward_input gives them
   };
 
-  Block(Context<D, G>& context, const LayerSpec& layer)
+  BlockAround(Context<D, G>& context, const LayerSpec& layer)
       : c_(context),
         layer_(layer),
         heads_(layer, context.spec.tensor),
@@ -64,6 +64,7 @@ class Block {
   }
 
   [[nodiscard]] const ParameterLayout& layout() const { return layout_; }
+  [[nodiscard]] std::int64_t input_elements() const { return c_.rows_local() * h_; }
 
   Internals take_internals(device::Region& from) const {
     Internals in;
@@ -309,5 +310,9 @@ class Block {
   std::int64_t h_, q_, qkv_, f_, f_in_;
   bool core_again_;  ///< selective recomputation
 };
+
+/// A block whose attention is over the whole sequence.
+template <class D, class G, class T, SequenceKind kind>
+using Block = BlockAround<D, G, T, kind, Attention<D, G, T, kind>>;
 
 }  // namespace galvatron::nn

@@ -33,10 +33,7 @@ class BlockLayer final : public Layer<T> {
     internals_.clear();
     postponed_.clear();
     for (int i = 0; i < slots; ++i) {
-      if constexpr (Body::carries)
-        inputs_.push_back(stash.take<T>(body_.input_rows() * hidden()));
-      else
-        inputs_.push_back(stash.take<T>(context_.rows_local() * hidden()));
+      inputs_.push_back(stash.take<T>(body_.input_elements()));
       if (!again_) internals_.push_back(body_.take_internals(stash));
     }
     if constexpr (Body::splits)
@@ -108,7 +105,6 @@ class BlockLayer final : public Layer<T> {
     return again_ ? body_.take_internals(context_.workspace) : internals_[static_cast<std::size_t>(slot)];
   }
   const typename Body::Postponed& postponed(int kept) const { return postponed_[static_cast<std::size_t>(kept)]; }
-  [[nodiscard]] std::int64_t hidden() const { return store_.layout().find(ParameterName::norm1_gamma)->rows; }
 
   Context<D, G> context_;
   Body body_;

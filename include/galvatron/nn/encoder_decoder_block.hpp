@@ -59,8 +59,10 @@ class EncoderDecoderBlock : Block<D, G, T, kind> {
 
   using Base::layout;
 
-  /// Of what comes from the layer before, rows that this layer keeps; the others are carried.
-  [[nodiscard]] std::int64_t input_rows() const { return begins_decoder_ ? memory_.rows_local() : c_.rows_local(); }
+  /// Of what comes from the layer before, what this layer keeps; the rest is carried.
+  [[nodiscard]] std::int64_t input_elements() const {
+    return (begins_decoder_ ? memory_.rows_local() : c_.rows_local()) * h_;
+  }
   /// A decoder's first layer gets the encoder's output as its input, and the target was carried.
   Input input_of(View<const T> input, View<const T> carried) const {
     return begins_decoder_ ? Input{carried, input} : Input{input, carried};

@@ -1,10 +1,10 @@
-// The ends of a model of images (ViT): patches to tokens, and a classifier of the class token.
+// The ends of a model of images: patches to tokens, and a classifier of the class token (ViT).
 //
-//   patches -> linear --+--> [class token | patches] -> + positions        class token's rows: the first b
-//   class token --------+
+//   patches -> linear --+--> [class token |] patches [-> + positions] [-> norm]        class token's rows: the first b
+//   [class token -------+]
 //
-// Under Megatron sequence parallelism only the first tensor rank has the class tokens. Shapes as in nn/block.hpp;
-// P numbers of a patch.
+// Class token and positions are ViT's, the norm is Swin's. Under Megatron sequence parallelism only the first tensor
+// rank has the class tokens. Shapes as in nn/block.hpp; P numbers of a patch.
 #pragma once
 
 #include <cstdint>
@@ -20,50 +20,78 @@ namespace galvatron::nn {
 
 /// Rows of class tokens on this rank, at the front.
 template <SequenceKind kind, class D, class G>
-std::int64_t class_rows(const Context<D, G>& context) {
-  return kind == SequenceKind::megatron && context.tensor_rank() > 0 ? 0 : context.samples;
+std::int64_t class_rows(const Context<D, G>& context, const LayerSpec& layer) {
+  const bool elsewhere = kind == SequenceKind::megatron && context.tensor_rank() > 0;
+  return elsewhere || !layer.class_token ? 0 : context.samples;
 }
 
 template <class D, class G, class T, SequenceKind kind>
 class PatchEmbedding {
  public:
+  /// What backward needs besides the patches; empty without a closing norm.
+  struct Internals {
+    View<T> sum;        // (rows_local, H): before the norm
+    View<float> stats;  // (rows_local, 2)
+  };
+
   PatchEmbedding(Context<D, G>& context, const LayerSpec& layer)
       : c_(context),
         layer_(layer),
         layout_(parameter_layout(layer, ParameterPart::rest, context.spec.tensor, static_cast<int>(context.shards()))),
-        class_rows_(class_rows<kind>(context)),
+        class_rows_(class_rows<kind>(context, layer)),
         rows_(context.rows_local() - class_rows_) {}
 
   [[nodiscard]] const ParameterLayout& layout() const { return layout_; }
+  [[nodiscard]] bool backward_needs_parameters() const { return layer_.closing_norm; }
+
+  Internals take_internals(device::Region& from) const {
+    if (!layer_.closing_norm) return {};
+    Internals in;
+    in.sum = from.take<T>(c_.rows_local() * layer_.hidden);
+    in.stats = from.take<float>(c_.rows_local() * 2);
+    return in;
+  }
 
   /// Room for the patches of a micro-batch, as much on every rank; those of this rank are (rows, P).
   View<T> take_patches(device::Region& from) const {
     const bool cut = kind == SequenceKind::megatron;
-    const std::int64_t most = c_.rows_local() - (cut ? 0 : c_.samples);
+    const std::int64_t most = c_.rows_local() - (cut || !layer_.class_token ? 0 : c_.samples);
     return from.take<T>(most * layer_.patch_width).slice(0, rows_ * layer_.patch_width);
   }
 
   /// patches (rows, P) -> y (rows_local, H).
-  void forward(View<const T> parameters, View<const T> patches, View<T> y) {
+  void forward(View<const T> parameters, View<const T> patches, const Internals& in, View<T> y) {
     const std::int64_t h = layer_.hidden;
+    const View<T> sum = layer_.closing_norm ? in.sum : y;
     if (rows_ > 0)
       c_.device.gemm(device::Gemm::nt, rows_, h, layer_.patch_width, patches,
-                     of(parameters, ParameterName::patch_weight), behind_class(y), false,
+                     of(parameters, ParameterName::patch_weight), behind_class(sum), false,
                      of(parameters, ParameterName::patch_bias));
     if (class_rows_ > 0) {
-      const View<T> tokens = y.slice(0, class_rows_ * h);
+      const View<T> tokens = sum.slice(0, class_rows_ * h);
       c_.device.zero({reinterpret_cast<std::byte*>(tokens.data), tokens.count * static_cast<std::int64_t>(sizeof(T))});
       c_.device.position_forward(class_rows_, class_rows_, h, 0, of(parameters, ParameterName::class_token), tokens);
     }
-    c_.device.position_forward(c_.rows_local(), c_.samples, h, first_position(),
-                               of(parameters, ParameterName::positions), y);
+    if (layer_.position == PositionKind::learned)
+      c_.device.position_forward(c_.rows_local(), c_.samples, h, first_position(),
+                                 of(parameters, ParameterName::positions), sum);
+    if (layer_.closing_norm)
+      c_.device.norm_forward(layer_.norm, c_.rows_local(), h, layer_.norm_epsilon, sum,
+                             of(parameters, ParameterName::closing_gamma), of(parameters, ParameterName::closing_beta),
+                             y, in.stats);
   }
 
-  /// d (rows_local, H): the gradient of y.
-  void backward(View<float> gradients, View<const T> patches, View<T> d) {
+  /// d (rows_local, H): the gradient of y. `parameters` may be empty where backward does not need them.
+  void backward(View<const T> parameters, View<float> gradients, View<const T> patches, const Internals& in,
+                View<T> d) {
     const std::int64_t h = layer_.hidden;
-    c_.device.position_backward(c_.rows_local(), c_.samples, h, first_position(), d,
-                                of(gradients, ParameterName::positions));
+    if (layer_.closing_norm)
+      c_.device.norm_backward(layer_.norm, c_.rows_local(), h, d, in.sum, of(parameters, ParameterName::closing_gamma),
+                              in.stats, {}, d, of(gradients, ParameterName::closing_gamma),
+                              of(gradients, ParameterName::closing_beta));
+    if (layer_.position == PositionKind::learned)
+      c_.device.position_backward(c_.rows_local(), c_.samples, h, first_position(), d,
+                                  of(gradients, ParameterName::positions));
     if (class_rows_ > 0)
       c_.device.bias_gradient(class_rows_, h, d.slice(0, class_rows_ * h), of(gradients, ParameterName::class_token));
     if (rows_ == 0) return;
@@ -97,7 +125,11 @@ class PatchEmbeddingLayer final : public Layer<T> {
 
   void take_stash(device::Region& stash, int slots, int) override {
     patches_.clear();
-    for (int i = 0; i < slots; ++i) patches_.push_back(body_.take_patches(stash));
+    internals_.clear();
+    for (int i = 0; i < slots; ++i) {
+      patches_.push_back(body_.take_patches(stash));
+      internals_.push_back(body_.take_internals(stash));
+    }
   }
   View<T> input(int) override { return {}; }
   View<std::int32_t> tokens(int) override { return {}; }
@@ -105,12 +137,13 @@ class PatchEmbeddingLayer final : public Layer<T> {
 
   void forward(int slot, View<T> y) override {
     const device::Scope scope(context_.workspace);
-    body_.forward(store_.acquire(), patches(slot), y);
+    body_.forward(store_.acquire(), patches(slot), internals_[static_cast<std::size_t>(slot)], y);
   }
   void backward(int slot, View<T> d) override {
     const device::Scope scope(context_.workspace);
     const View<float> gradients = store_.open_gradients();
-    body_.backward(gradients, patches(slot), d);
+    const View<const T> parameters = body_.backward_needs_parameters() ? store_.acquire() : View<const T>{};
+    body_.backward(parameters, gradients, patches(slot), internals_[static_cast<std::size_t>(slot)], d);
     store_.close_gradients(gradients);
   }
 
@@ -124,9 +157,11 @@ class PatchEmbeddingLayer final : public Layer<T> {
 
  private:
   Context<D, G> context_;
-  PatchEmbedding<D, G, T, Kinds::sequence> body_;
+  using Body = PatchEmbedding<D, G, T, Kinds::sequence>;
+  Body body_;
   ParameterStore<D, G, T, Kinds::zero> store_;
   std::vector<View<T>> patches_;
+  std::vector<typename Body::Internals> internals_;
 };
 
 /// Norm and logits of the class token; the arithmetic of a HeadLayer.
@@ -152,7 +187,7 @@ class Classifier {
     device::Region& ws = c_.workspace;
     const std::int64_t h = layer_.hidden;
     const std::int64_t b = c_.samples;
-    const std::int64_t own = class_rows<kind>(c_);
+    const std::int64_t own = class_rows<kind>(c_, layer_);
     const auto of = [this](auto store, ParameterName name) { return tensor_of(layout_, store, name); };
     const View<const T> gamma = of(rest, ParameterName::norm1_gamma);
     const View<T> n = ws.take<T>(b * h);  // (b, H)

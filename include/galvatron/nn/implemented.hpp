@@ -16,6 +16,17 @@ constexpr bool is_post_norm_block(const LayerSpec& layer) {
   return layer.norm_order == NormOrder::after && before.is_plain_block();
 }
 
+/// A block as Swin has them: plain but for its windows and the biases in them; the first of a stage merges tokens.
+constexpr bool is_window_block(const LayerSpec& layer) {
+  LayerSpec plain = layer;
+  plain.window = plain.shift = plain.bias_rows = 0;
+  plain.position = PositionKind::learned;
+  plain.merges = false;
+  return layer.window > 0 && layer.position == PositionKind::relative &&
+         layer.bias_rows == (2 * layer.window - 1) * (2 * layer.window - 1) && layer.kv_heads == layer.heads &&
+         !layer.causal && plain.is_plain_block();
+}
+
 /// A block as T5's encoder and decoder have it, with a table of relative positions of its own.
 constexpr bool is_encoder_decoder_block(const LayerSpec& layer) {
   return layer.kind == LayerKind::block && layer.part == BlockPart::whole && layer.position == PositionKind::relative &&
@@ -23,31 +34,23 @@ constexpr bool is_encoder_decoder_block(const LayerSpec& layer) {
          !layer.merges && layer.experts == 0;
 }
 
-/// True for the layers of GPT, Llama, BERT, ViT and T5 models.
+/// True for the layers of GPT, Llama, BERT, ViT, Swin and T5 models.
 constexpr bool is_implemented(const LayerSpec& layer) {
-  if (layer.position == PositionKind::relative) {
-    if (layer.kind == LayerKind::block) return is_encoder_decoder_block(layer);
-    return layer.head == HeadKind::language && layer.patch_width == 0 && !layer.closing_norm && layer.token_types == 0;
-  }
+  const bool relative = layer.position == PositionKind::relative;
+  if (layer.kind == LayerKind::block && relative) return is_window_block(layer) || is_encoder_decoder_block(layer);
+  if (layer.kind == LayerKind::head && layer.head == HeadKind::classifier) return !layer.tied;
+  if (layer.kind == LayerKind::embedding && layer.patch_width > 0)
+    return layer.position != PositionKind::rotary && layer.token_types == 0 && !layer.passing.any();
+  if (relative) return layer.head == HeadKind::language && !layer.closing_norm && layer.token_types == 0;
   if (layer.tokens != all_tokens || layer.passing.any() || layer.activation == ActivationKind::relu) return false;
-  switch (layer.kind) {
-    case LayerKind::block:
-      return layer.is_plain_block() || is_post_norm_block(layer);
-    case LayerKind::embedding:
-      if (layer.patch_width == 0) return true;
-      return layer.class_token && layer.position == PositionKind::learned && !layer.closing_norm &&
-             layer.token_types == 0;
-    case LayerKind::head:
-      break;
-  }
-  if (layer.head == HeadKind::classifier) return layer.class_token && !layer.tied;
-  return layer.head == HeadKind::language || layer.activation == ActivationKind::gelu;
+  if (layer.kind == LayerKind::block) return layer.is_plain_block() || is_post_norm_block(layer);
+  return layer.kind == LayerKind::embedding || layer.head == HeadKind::language ||
+         layer.activation == ActivationKind::gelu;
 }
 
 inline constexpr std::string_view not_implemented =
-    "can be planned, but not trained by this version: it trains GPT, Llama, BERT, ViT and T5 models, such as "
-    "gpt2-124m, "
-    "llama3-8b, bert-large, vit-huge-32 and t5-large-32; choose one of them";
+    "can be planned, but not trained by this version: it trains GPT, Llama, BERT, ViT, Swin and T5 models, such as "
+    "gpt2-124m, llama3-8b, bert-large, vit-huge-32, swin-huge-32 and t5-large-32; choose one of them";
 
 /// No error when every layer of the model is implemented. Errors (usage): the model, and what can be trained.
 inline Result<void> check_implemented(const ModelSpec& model) {

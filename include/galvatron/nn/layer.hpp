@@ -32,7 +32,8 @@ class Layer {
   /// Takes the memory that one micro-batch in flight needs, for each of `slots`, and what it needs between the two
   /// parts of its backward, for each of `postponed`; 0 where backward comes in one.
   virtual void take_stash(device::Region& stash, int slots, int postponed) = 0;
-  /// Where the layer's input of a slot goes: (rows_local, H); empty for an embedding.
+  /// Where the layer's input of a slot goes: (rows_local, H), or twice as many elements where tokens are merged; empty
+  /// for an embedding.
   virtual View<T> input(int slot) = 0;
   /// Where what the stage keeps once for several layers lies (LayerSpec::carried_elements): the target past T5's
   /// encoder, the encoder's output beside its decoder. An embedding writes it, the others read it.
@@ -46,8 +47,8 @@ class Layer {
   }
   /// From the input to y (rows_local, H). The head has no y: it adds to its loss instead.
   virtual void forward(int slot, View<T> y) = 0;
-  /// d (rows_local, H): the gradient of y becomes that of the input. The head overwrites d. Where something is carried,
-  /// d has both: first the tokens of the encoder, then those of the decoder.
+  /// d: the gradient of y (rows_local, H) becomes that of the input, for which it has room. The head overwrites d.
+  /// Where something is carried, d has both: first the tokens of the encoder, then those of the decoder.
   virtual void backward(int slot, View<T> d) = 0;
   /// Backward in two parts: first d as in backward(), later the gradients of the weights. `kept` numbers what a
   /// micro-batch keeps in between. Layers of which splits_backward() is false do it all in the first part.

@@ -10,7 +10,9 @@
 #include <galvatron/nn/end_layers.hpp>
 #include <galvatron/nn/image_ends.hpp>
 #include <galvatron/nn/implemented.hpp>
+#include <galvatron/nn/mean_classifier.hpp>
 #include <galvatron/nn/post_norm_block.hpp>
+#include <galvatron/nn/window_block.hpp>
 #include <galvatron/strategy/registry.hpp>
 
 namespace galvatron::nn {
@@ -35,7 +37,7 @@ Result<std::unique_ptr<Layer<T>>> make_layer(const Context<D, G>& model_context,
   const Context<D, G> context =
       with_tokens(model_context, layer.tokens.of(sequence), layer.memory.of(sequence) + layer.passing.of(sequence));
   return dispatch<List>(context.spec, [&]<class Strategy>(const Strategy&) -> std::unique_ptr<Layer<T>> {
-    // To the ends of a model tokens that other ranks have are of no concern.
+    // To the ends of a model tokens that other ranks have are of no concern, and images are not cut over context ranks.
     constexpr bool cut = Strategy::sequence == SequenceKind::megatron;
     using EndKinds = LayerKinds<cut ? SequenceKind::megatron : SequenceKind::none, Strategy::zero>;
     switch (layer.kind) {
@@ -44,6 +46,9 @@ Result<std::unique_ptr<Layer<T>>> make_layer(const Context<D, G>& model_context,
           return std::make_unique<PatchEmbeddingLayer<D, G, T, EndKinds>>(context, layer, states);
         return std::make_unique<EmbeddingLayer<D, G, T, EndKinds>>(context, layer, around.twin, states);
       case LayerKind::head: {
+        if (layer.head == HeadKind::classifier && !layer.class_token)
+          return std::make_unique<HeadLayer<D, G, T, EndKinds, MeanClassifier>>(context, layer, around.number, nullptr,
+                                                                                nullptr, around.token_weight, states);
         if (layer.head == HeadKind::classifier)
           return std::make_unique<HeadLayer<D, G, T, EndKinds, Classifier>>(context, layer, around.number, nullptr,
                                                                             nullptr, around.token_weight, states);
@@ -61,6 +66,8 @@ Result<std::unique_ptr<Layer<T>>> make_layer(const Context<D, G>& model_context,
       case LayerKind::block:
         break;
     }
+    if (layer.window > 0)
+      return std::make_unique<BlockLayer<D, G, T, EndKinds, WindowBlock>>(context, layer, around.number, states);
     using Kinds = LayerKinds<Strategy::sequence, Strategy::zero>;
     if (layer.position == PositionKind::relative) {
       if constexpr (Strategy::sequence == SequenceKind::none || Strategy::sequence == SequenceKind::megatron)

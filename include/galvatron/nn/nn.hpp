@@ -14,8 +14,11 @@
 #include <galvatron/nn/layer.hpp>
 #include <galvatron/nn/logits.hpp>
 #include <galvatron/nn/make_layer.hpp>
+#include <galvatron/nn/mean_classifier.hpp>
 #include <galvatron/nn/parameter_store.hpp>
 #include <galvatron/nn/post_norm_block.hpp>
 #include <galvatron/nn/ring.hpp>
 #include <galvatron/nn/streamed_store.hpp>
 #include <galvatron/nn/ulysses.hpp>
+#include <galvatron/nn/window_attention.hpp>
+#include <galvatron/nn/window_block.hpp>

@@ -28,7 +28,7 @@ class PostNormBlock : Block<D, G, T, kind> {
   using typename Base::Postponed;
   static constexpr bool splits = false;
 
-  using Base::Base, Base::layout, Base::carries;
+  using Base::Base, Base::layout, Base::input_elements, Base::carries;
 
   Internals take_internals(device::Region& from) const {
     Internals in{Base::take_internals(from), {}};

@@ -89,7 +89,8 @@ inline Flops model_flops(const ModelSpec& model, std::int64_t global_batch, std:
   const LayerSpec* previous = nullptr;
   Flops block;
   for (const LayerSpec& layer : model.blocks) {
-    if (previous == nullptr || !(*previous == layer)) block = cost::layer_counts(layer, {}, batch).forward.flops();
+    if (previous == nullptr || !previous->costs_like(layer))
+      block = cost::layer_counts(layer, {}, batch).forward.flops();
     previous = &layer;
     sum += block;
   }
@@ -139,7 +140,7 @@ inline Result<PlanCost> cost_of(const Plan& plan, const ModelSpec& model, const 
       // Equal neighbours are common; counting and pricing are not free.
       const bool again = !counts.empty() && out.layers.back().spec == spec && layer.kind == LayerKind::block &&
                          range.first < static_cast<int>(out.layers.size()) - 1 &&
-                         model.blocks[out.layers.size() - 2] == layer;
+                         model.blocks[out.layers.size() - 2].costs_like(layer);
       PlanLayerCost cost;
       cost.spec = spec;
       counts.push_back(again ? counts.back() : cost::layer_counts(layer, spec, batch));

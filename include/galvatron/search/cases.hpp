@@ -232,7 +232,7 @@ constexpr Case make_case(const ModelSpec& model, const Cluster& cluster, const S
   std::vector<const LayerSpec*> kinds;
   const auto kind_of = [&](const LayerSpec& layer) {
     for (std::size_t i = 0; i < kinds.size(); ++i)
-      if (*kinds[i] == layer) return static_cast<int>(i);
+      if (kinds[i]->costs_like(layer)) return static_cast<int>(i);
     kinds.push_back(&layer);
     LayerType type;
     for (std::size_t i = 0; i < setting.specs.size(); ++i) {
@@ -250,7 +250,7 @@ constexpr Case make_case(const ModelSpec& model, const Cluster& cluster, const S
   p.layers.push_back(kind_of(model.embedding));
   const LayerSpec* previous = nullptr;
   for (const LayerSpec& block : model.blocks) {  // comparing with the layer before saves most look-ups
-    p.layers.push_back(previous != nullptr && *previous == block ? p.layers.back() : kind_of(block));
+    p.layers.push_back(previous != nullptr && previous->costs_like(block) ? p.layers.back() : kind_of(block));
     previous = &block;
   }
   p.layers.push_back(kind_of(model.head));
@@ -318,7 +318,7 @@ inline std::vector<Case> make_cases(const ModelSpec& model, const Cluster& clust
   // What fits no layer with the whole batch as one micro-batch fits none with more of them.
   std::vector<const LayerSpec*> kinds{&model.embedding, &model.head};
   for (const LayerSpec& block : model.blocks)
-    if (std::none_of(kinds.begin(), kinds.end(), [&](const LayerSpec* kind) { return *kind == block; }))
+    if (std::none_of(kinds.begin(), kinds.end(), [&](const LayerSpec* kind) { return kind->costs_like(block); }))
       kinds.push_back(&block);
   std::vector<int> degrees = pipeline_degrees(options.space, cluster.devices);
   std::erase_if(degrees, [&](int stages) { return stages > static_cast<int>(model.blocks.size()); });

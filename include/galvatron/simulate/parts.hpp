@@ -208,7 +208,7 @@ inline Result<PlanParts> parts_of(const Plan& plan, const ModelSpec& model, cons
     for (int number = begin; number < end; ++number) {
       const LayerSpec& layer = layer_of(number);
       const PlanLayerCost& cost = out.cost.layers[static_cast<std::size_t>(number)];
-      const bool again = !chunk.layers.empty() && layer == layer_of(number - 1) &&
+      const bool again = !chunk.layers.empty() && layer.costs_like(layer_of(number - 1)) &&
                          cost.spec == out.cost.layers[static_cast<std::size_t>(number - 1)].spec;
       counts.push_back(again ? counts.back() : cost::layer_counts(layer, cost.spec, batch));
       layouts.push_back(activation_layout(cost.spec, plan.stages[static_cast<std::size_t>(i % count)].first_rank,

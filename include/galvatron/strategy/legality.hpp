@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <string_view>
 
+#include <galvatron/model/image_grid.hpp>
 #include <galvatron/model/spec.hpp>
 #include <galvatron/strategy/spec.hpp>
 
@@ -103,7 +104,10 @@ constexpr std::string_view why_unfit(const LayerSpec& layer, const StrategySpec&
     }
     if (layer.part != BlockPart::attention && layer.ffn % spec.tensor != 0)
       return "the tensor degree does not divide the width of the MLP.";
-    if (layer.merges && layer.hidden % spec.tensor != 0) return "the tensor degree does not divide the hidden size.";
+    if (layer.merges && spec.sequence == SequenceKind::megatron &&
+        side_of_square(layer.tokens.of(sequence)) % spec.tensor != 0)
+      return "Megatron sequence parallelism gives every rank whole rows of an image whose tokens are merged: the "
+             "tensor degree divides the rows of the merged image.";
   }
   if (spec.context > 1 && !splits_over_context(layer))
     return "context parallelism splits plain self-attention: not images, windows, relative positions or cross "

@@ -178,7 +178,6 @@ constexpr ParameterLayout parameter_layout(const LayerSpec& layer, ParameterPart
     }
     if (layer.bias_rows > 0)
       weight(ParameterName::relative_positions, layer.bias_rows, layer.heads / tensor, ParameterCut::columns);
-    if (layer.merges) weight(ParameterName::merge_weight, h / tensor, 2 * h, ParameterCut::rows);
   }
   if (mlp) {
     weight(ParameterName::mlp_in_weight, mlps * (gated ? 2 * f : f), h, ParameterCut::rows, 0.02, mlp_sections);
@@ -193,6 +192,7 @@ constexpr ParameterLayout parameter_layout(const LayerSpec& layer, ParameterPart
     if (layer.class_token) weight(ParameterName::class_token, 1, h, ParameterCut::whole);
     if (layer.patch_width > 0) weight(ParameterName::patch_weight, h, layer.patch_width, ParameterCut::whole);
   }
+  if (attention && layer.merges) weight(ParameterName::merge_weight, h, 2 * h, ParameterCut::whole);
   if (block && layer.experts > 0) weight(ParameterName::router, layer.experts, h, ParameterCut::whole);
   if (head && layer.head == HeadKind::masked_language)
     weight(ParameterName::transform_weight, h, h, ParameterCut::whole);

@@ -40,26 +40,22 @@ class Chunk {
     }
     for (auto& layer : layers_) layer->take_stash(memory.stash, plan_.slots, plan_.postponed);
     carry();
-    const auto border = [&](const ActivationLayout& from, const ActivationLayout& to, std::size_t crossing, int lane) {
-      return Border(from, to, tokens_[crossing], world.rank(), stage_.hidden, static_cast<std::int64_t>(sizeof(T)),
-                    lane);
-    };
     for (std::size_t i = 0; i + 1 < plan_.layers.size(); ++i) {
       const bool changes = changes_after(i);
-      down_.push_back(changes ? border(plan_.layouts[i], plan_.layouts[i + 1], i + 1, inner_lane) : Border{});
-      up_.push_back(changes ? border(plan_.layouts[i + 1], plan_.layouts[i], i + 1, inner_lane) : Border{});
+      down_.push_back(changes ? border(i + 1, plan_.layouts[i], plan_.layouts[i + 1], inner_lane) : Border{});
+      up_.push_back(changes ? border(i + 1, plan_.layouts[i + 1], plan_.layouts[i], inner_lane) : Border{});
     }
     if (plan_.has_previous) {
       const int before = stage_.index > 0 ? plan_.index : plan_.index - 1;  // the chunk that sends, in its stage
-      receive_activation_ = border(plan_.previous, plan_.layouts.front(), 0, activation_lane(before));
-      send_gradient_ = border(plan_.layouts.front(), plan_.previous, 0, gradient_lane(plan_.index));
-      gradient_out_ = memory.boundary.template take<T>(elements(0));
+      receive_activation_ = border(0, plan_.previous, plan_.layouts.front(), activation_lane(before));
+      send_gradient_ = border(0, plan_.layouts.front(), plan_.previous, gradient_lane(plan_.index));
+      gradient_out_ = memory.boundary.template take<T>(input_elements(0));
     }
     if (plan_.has_next) {
       const int after = stage_.index + 1 < stage_.stages ? plan_.index : plan_.index + 1;
-      const std::size_t last = layers_.size() - 1;
-      send_activation_ = border(plan_.layouts.back(), plan_.next, last, activation_lane(plan_.index));
-      receive_gradient_ = border(plan_.next, plan_.layouts.back(), last, gradient_lane(after));
+      const std::size_t end = layers_.size();
+      send_activation_ = border(end, plan_.layouts.back(), plan_.next, activation_lane(plan_.index));
+      receive_gradient_ = border(end, plan_.next, plan_.layouts.back(), gradient_lane(after));
       activation_out_ = memory.boundary.template take<T>(elements(layers_.size() - 1));
     }
   }
@@ -161,6 +157,14 @@ class Chunk {
       gradient_ = joint ? sides(last - 1, whole).target : whole;
     }
     for (std::size_t i = layers_.size(); i-- > 0;) {
+      if (input_elements(i) > gradient_.count) {  // grows at the low end, where its beginning stays
+        const View<T> before = gradient_;
+        ws.restore_low(0);
+        gradient_ = whole = ws.template take<T>(input_elements(i));
+        if (!low) device_.copy(bytes(before), bytes(whole.slice(0, before.count)));
+        ws.restore_high(0);
+        low = true;
+      }
       streams_.before(pass, i, low);
       through(*layers_[i]);
       streams_.after(pass, i);
@@ -218,11 +222,22 @@ class Chunk {
     if (behind_decoder) std::swap(tokens_.back().source, tokens_.back().target);
   }
 
+  // A change of layout before the chunk's layer `crossing`, or behind the last.
+  [[nodiscard]] Border border(std::size_t crossing, const ActivationLayout& from, const ActivationLayout& to,
+                              int lane) const {
+    const bool end = crossing == layers_.size();
+    const std::size_t i = end ? crossing - 1 : crossing;
+    const LayerSpec& layer = plan_.layers[i].layer;
+    SideTokens tokens = tokens_[i];
+    if (!end && layer.merges) tokens.source = layer.input_tokens(stage_.batch.sequence);
+    return Border(from, to, tokens, world_.rank(), end ? layer.hidden : layer.input_hidden(),
+                  static_cast<std::int64_t>(sizeof(T)), lane);
+  }
   // What layers share is kept from the chunk's first layer on, and once more in every other layout.
   void carry() {
     for (std::size_t i = 0; i < layers_.size(); ++i) {
       const LayerSpec& layer = plan_.layers[i].layer;
-      const std::int64_t count = rows(i, layer.carried_elements(stage_.batch.sequence) / layer.hidden) * stage_.hidden;
+      const std::int64_t count = rows(i, layer.carried_elements(stage_.batch.sequence) / layer.hidden) * layer.hidden;
       for (int slot = 0; slot < plan_.slots; ++slot) {
         const bool shared = i > 0 && !changes_after(i - 1);
         carried_.push_back(count == 0 ? View<T>{}
@@ -250,7 +265,8 @@ class Chunk {
   }
   // The parts of a tensor of both sides.
   [[nodiscard]] Sides<T> sides(std::size_t layer, View<T> both) const {
-    const std::int64_t source = std::min(rows(layer, tokens_[layer].source) * stage_.hidden, both.count);
+    if (tokens_[layer].target == 0) return {both, {}};
+    const std::int64_t source = std::min(rows(layer, tokens_[layer].source) * hidden(layer), both.count);
     return {both.slice(0, source), both.slice(source, both.count - source)};
   }
 
@@ -264,8 +280,12 @@ class Chunk {
   }
   // Of both sides.
   [[nodiscard]] std::int64_t elements(std::size_t layer) const {
-    return (rows(layer, tokens_[layer].source) + rows(layer, tokens_[layer].target)) * stage_.hidden;
+    return (rows(layer, tokens_[layer].source) + rows(layer, tokens_[layer].target)) * hidden(layer);
   }
+  [[nodiscard]] std::int64_t input_elements(std::size_t layer) const {
+    return (plan_.layers[layer].layer.merges ? 2 : 1) * elements(layer);
+  }
+  [[nodiscard]] std::int64_t hidden(std::size_t layer) const { return plan_.layers[layer].layer.hidden; }
   [[nodiscard]] bool changes_after(std::size_t layer) const { return plan_.layouts[layer] != plan_.layouts[layer + 1]; }
   [[nodiscard]] std::int64_t first_sample(std::size_t layer, int microbatch) const {
     const ActivationLayout& layout = plan_.layouts[layer];

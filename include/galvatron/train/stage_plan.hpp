@@ -37,10 +37,9 @@ struct ChunkPlan {
 };
 
 struct StagePlan {
-  int index = 0;       ///< of the stage
-  int stages = 1;      ///< of the pipeline
-  int first_rank = 0;  ///< of its ranks
-  std::int64_t hidden = 0;
+  int index = 0;            ///< of the stage
+  int stages = 1;           ///< of the pipeline
+  int first_rank = 0;       ///< of its ranks
   double token_weight = 0;  ///< of a prediction in the loss
   cost::Batch batch;
   std::vector<ChunkPlan> chunks;  ///< in the order of the layers
@@ -59,7 +58,6 @@ inline StagePlan stage_plan(const Plan& plan, const ModelSpec& model, int rank) 
     throw Failure(ErrorKind::usage, "the plan has no stage for rank " + std::to_string(rank) +
                                         ": run it on the number of ranks that it was made for");
   out.first_rank = plan.stages[static_cast<std::size_t>(out.index)].first_rank;
-  out.hidden = model.hidden();
   out.token_weight =
       1.0 / (static_cast<double>(plan.global_batch) * static_cast<double>(predictions(model, plan.sequence_length)));
   out.batch = batch_of(plan);

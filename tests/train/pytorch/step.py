@@ -12,6 +12,7 @@ import argparse
 import json
 import math
 import pathlib
+import sys
 
 import numpy as np
 import torch
@@ -37,7 +38,7 @@ NAMES = ["table", "positions", "qkv_weight", "qkv_bias", "attention_out_weight",
          "mlp_in_bias", "mlp_out_weight", "mlp_out_bias", "norm1_gamma", "norm1_beta", "norm2_gamma", "norm2_beta",
          "token_types", "class_token", "patch_weight", "patch_bias", "closing_gamma", "closing_beta",
          "transform_weight", "transform_bias", "logits_bias", "cross_query_weight", "cross_memory_weight",
-         "cross_out_weight", "norm3_gamma", "relative_positions"]
+         "cross_out_weight", "norm3_gamma", "relative_positions", "merge_weight", "merge_gamma", "merge_beta"]
 CHECKSUM_STREAM = 5000
 TOKEN_STREAM = 9000
 LABEL_STREAM = 9100
@@ -244,8 +245,9 @@ def train(spec, family, dtype, make_parameters=make_parameters, loss_of=loss_of)
         steps.append(record)
         optimizer.step()
     changes = checksums({key: value.detach() - before[key] for key, value in p.items()})
-    return {"command": "python tests/train/pytorch/step.py", "family": family, "pytorch": torch.__version__, "model": spec,
-            "batch": BATCH, "sequence": spec["positions"] if family == "vit" else SEQUENCE, "clip": CLIP, "learning_rate": RATE,
+    command = f"python tests/train/pytorch/{pathlib.Path(sys.argv[0]).name}"
+    return {"command": command, "family": family, "pytorch": torch.__version__, "model": spec, "batch": BATCH,
+            "sequence": spec["positions"] if "image" in spec else SEQUENCE, "clip": CLIP, "learning_rate": RATE,
             "adamw": {"beta1": ADAM["betas"][0], "beta2": ADAM["betas"][1], "epsilon": ADAM["eps"],
                       "weight_decay": WEIGHT_DECAY}, "steps": steps, "changes": changes}
 

@@ -19,6 +19,9 @@
 //     turn          0            1 .. c-2                       c-1                    after
 //     computes      attention 0  attention j                    attention c-1
 //     sends beside  k, v         k, v (backward: and dk, dv)    (backward: dk, dv)     (backward: dk, dv)
+//
+// In an image with windows (Liu et al., arXiv 2103.14030) every window is a sequence of its own. The biases of pairs of
+// tokens are read from their table where they are needed.
 #pragma once
 
 #include <cstdint>
@@ -43,6 +46,7 @@ class AttentionCounts {
   explicit constexpr AttentionCounts(const LayerShape& shape)
       : s_(shape),
         ulysses_(shape.spec.sequence == SequenceKind::ulysses),
+        windows_(shape.layer.window > 0),
         ring_(shape.spec.sequence == SequenceKind::ring || (shape.cut && shape.c > 1)),
         heads_(ulysses_ ? shape.heads / shape.c : shape.heads),
         kv_heads_(ulysses_ ? larger(shape.kv_heads / shape.c, 1) : shape.kv_heads),
@@ -62,7 +66,7 @@ class AttentionCounts {
       convert(out, s_.q);
       if (rounds()) out.push(compute(WorkKind::copy, s_.rows * s_.q * s_.e));
     } else {
-      out.push(attention(WorkKind::attention_forward, queries_, queries_, s_.layer.causal));
+      out.push(whole(WorkKind::attention_forward));
     }
     if (ulysses_) exchange(out, s_.rows * s_.q * s_.e, 1);
   }
@@ -78,7 +82,7 @@ class AttentionCounts {
       if (rounds()) out.push(compute(WorkKind::copy, s_.rows * s_.q * s_.e));
       out.push(compute(WorkKind::copy, 2 * kv_bytes()));
     } else {
-      out.push(attention(WorkKind::attention_backward, queries_, queries_, s_.layer.causal));
+      out.push(whole(WorkKind::attention_backward));
     }
     if (!ulysses_) return;
     exchange(out, s_.rows * s_.q * s_.e, 1);
@@ -107,8 +111,8 @@ class AttentionCounts {
   }
   /// Transient in backward: the gradients of output, queries, keys and values, and what moving them takes.
   [[nodiscard]] constexpr std::int64_t backward_workspace() const {
-    const std::int64_t own =
-        aligned_bytes(s_.rows * s_.q * s_.e) + aligned_bytes(s_.rows * s_.qkv * s_.e) + statistics_bytes();
+    const std::int64_t own = aligned_bytes(s_.rows * s_.q * s_.e) + aligned_bytes(s_.rows * s_.qkv * s_.e) +
+                             (windows_ ? 0 : statistics_bytes());
     if (ulysses_) return own + packed_bytes() + output_bytes() + input_bytes();
     if (ring_)
       return own + 3 * aligned_bytes(2 * kv_bytes()) + 2 * aligned_bytes(s_.rows * 2 * s_.kv * 4) +
@@ -126,6 +130,14 @@ class AttentionCounts {
             .causal = causal,
             .unfused = !s_.habits.fused_attention,
             .dropout = !s_.habits.fused_attention && s_.habits.dropout};
+  }
+  // Of whole sequences, or of every window as one.
+  [[nodiscard]] constexpr Work whole(WorkKind kind) const {
+    if (!windows_) return attention(kind, queries_, queries_, s_.layer.causal);
+    const std::int64_t span = s_.layer.window * s_.layer.window;
+    Work work = attention(kind, span, span, s_.layer.causal);
+    work.m *= s_.tokens / span;
+    return work;
   }
   [[nodiscard]] constexpr Work in_context_group(WorkKind kind, std::int64_t bytes) const {
     Work work = compute(kind, bytes, kind == WorkKind::send ? 1 : s_.c, kind == WorkKind::send ? s_.c : 0);
@@ -200,6 +212,7 @@ class AttentionCounts {
 
   const LayerShape& s_;
   bool ulysses_;
+  bool windows_;
   bool ring_;
   std::int64_t heads_;     // of a rank inside the core
   std::int64_t kv_heads_;  // of a rank inside the core

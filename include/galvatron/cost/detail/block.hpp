@@ -1,4 +1,5 @@
-// The counts of a Transformer block: attention and MLP, each behind a norm and around a residual.
+// The counts of a Transformer block: attention, everywhere or in windows, and MLP, each behind a norm and around a
+// residual. Before it tokens may be merged.
 #pragma once
 
 #include <cstdint>
@@ -6,6 +7,7 @@
 #include <galvatron/core/units.hpp>
 #include <galvatron/cost/counts.hpp>
 #include <galvatron/cost/detail/attention.hpp>
+#include <galvatron/cost/detail/merge.hpp>
 #include <galvatron/cost/detail/shape.hpp>
 #include <galvatron/cost/detail/stores.hpp>
 #include <galvatron/cost/work.hpp>
@@ -17,6 +19,7 @@ namespace galvatron::cost::detail {
 
 constexpr void block_forward(const LayerShape& s, WorkList& out, bool whole) {
   const RegionCounts region(s);
+  MergeCounts(s).forward(out);
   out.push(compute(WorkKind::norm_forward, s.rows_local, s.h));
   region.enter(out);
   out.push(compute(WorkKind::gemm_nt, s.rows, s.qkv, s.h));
@@ -94,6 +97,7 @@ constexpr void block_backward(const LayerShape& s, const ParameterLayout& parame
   region.leave(out);
   out.push(compute(WorkKind::norm_backward, s.rows_local, s.h));
   if (split) weights.push(compute(WorkKind::add, whole));
+  MergeCounts(s).backward(out);
 }
 
 constexpr LayerCounts block_counts(const LayerShape& s) {
@@ -109,10 +113,11 @@ constexpr LayerCounts block_counts(const LayerShape& s) {
       split ? out.weights : out.backward);
 
   const AttentionCounts attention(s);
+  const MergeCounts merge(s);
   // Kept for backward beside the input: norm statistics, queries, keys and values, the sum after attention, the MLP's
   // hidden units; and what the attention core gave.
   const std::int64_t kept = 2 * aligned_bytes(s.rows_local * 2 * 4) + attention.input_bytes() + s.activation() +
-                            aligned_bytes(s.rows * s.ffn_in * s.e);
+                            aligned_bytes(s.rows * s.ffn_in * s.e) + merge.kept_bytes();
   const std::int64_t results = attention.result_bytes();
   // What is recomputed lies in the workspace instead.
   const std::int64_t all_again = again ? kept + results : 0;
@@ -122,11 +127,13 @@ constexpr LayerCounts block_counts(const LayerShape& s) {
   const std::int64_t backward_core =
       results_again + larger(selective ? attention.again_workspace() : 0, attention.backward_workspace());
   const std::int64_t whole = s.whole_activation();
-  out.stash = {s.activation() + kept + results - all_again - results_again};
-  out.forward_workspace = {store.parameter_room() + all_again + whole + larger(mlp, forward_core)};
-  out.backward_workspace = {
-      store.parameter_room() + (split ? 0 : store.gradient_room()) + all_again + whole +
-      larger((s.cut ? whole : 0) + larger(mlp, backward_core), again ? attention.forward_workspace() : 0)};
+  const std::int64_t backward_block =
+      whole + larger((s.cut ? whole : 0) + larger(mlp, backward_core), again ? attention.forward_workspace() : 0);
+  out.stash = {merge.input_bytes() + kept + results - all_again - results_again};
+  out.forward_workspace = {store.parameter_room() + all_again +
+                           larger(whole + larger(mlp, forward_core), merge.forward_workspace())};
+  out.backward_workspace = {store.parameter_room() + (split ? 0 : store.gradient_room()) + all_again +
+                            larger(backward_block, merge.backward_workspace()) + merge.growth_bytes()};
   if (!split) return out;
   const std::int64_t uncut = layout.whole_end - layout.whole_begin;
   out.postponed = {2 * s.activation() + mlp + aligned_bytes(uncut * s.e) + aligned_bytes(uncut * 4)};

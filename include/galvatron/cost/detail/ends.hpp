@@ -102,10 +102,15 @@ constexpr LayerCounts embedding_counts(const LayerShape& s) {
   return out;
 }
 
-/// The mean of a sample's tokens, or its gradient for each of them.
+/// The mean of a sample's tokens, of which every tensor rank has a part or all, and its gradient for each of them, to
+/// which every tensor rank's classes give a part.
 constexpr void pool(const LayerShape& s, WorkList& out) {
-  out.push(compute(WorkKind::copy, s.rows_local * s.h * s.e));
+  out.push(compute(WorkKind::bias_gradient, s.rows_local, s.h));  // sums of columns
+  if (s.cut) out.push(compute(WorkKind::all_reduce, s.b * s.h * s.e, s.t));
+}
+constexpr void spread_pool(const LayerShape& s, WorkList& out) {
   if (s.t > 1) out.push(compute(WorkKind::all_reduce, s.b * s.h * s.e, s.t));
+  out.push(compute(WorkKind::copy, s.rows_local * s.h * s.e));
 }
 /// From the class tokens, which the first tensor rank has, to every rank's logits, and back.
 constexpr void give_class_tokens(const LayerShape& s, WorkList& out) {
@@ -165,7 +170,7 @@ constexpr LayerCounts head_counts(const LayerShape& s) {
     if (n == chunk) first += (times - 1) * chunk;
   }
   if (pooled)
-    pool(s, forward);
+    spread_pool(s, forward);
   else if (reads_token)
     sum_class_tokens(s, forward);
   else
@@ -195,9 +200,9 @@ constexpr LayerCounts head_counts(const LayerShape& s) {
   out.stash = {s.activation() + aligned_bytes(rows * 4)};
   out.forward_workspace = {
       table.gathered_bytes() + rest.gathered_bytes() + table.gradient_bytes() + rest.gradient_bytes() +
-      (reads_token ? aligned_bytes(s.b * s.h * s.e) : s.whole_activation()) + aligned_bytes(normalised * 2 * 4) +
-      aligned_bytes(chunk * v * (whole ? 2 * s.e + 4 : s.e)) + aligned_bytes(s.t * chunk * 3 * 4) +
-      aligned_bytes(chunk * 4) + (transformed ? 2 * s.activation() : 0)};
+      (classifies ? aligned_bytes(s.b * s.h * s.e) : s.whole_activation()) + (pooled ? s.activation() : 0) +
+      aligned_bytes(normalised * 2 * 4) + aligned_bytes(chunk * v * (whole ? 2 * s.e + 4 : s.e)) +
+      aligned_bytes(s.t * chunk * 3 * 4) + aligned_bytes(chunk * 4) + (transformed ? 2 * s.activation() : 0)};
   return out;
 }
 

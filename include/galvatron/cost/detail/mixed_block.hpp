@@ -1,5 +1,5 @@
-// The counts of blocks beyond GPT's and Llama's: norms after the residual, windows, biases by relative position, merged
-// tokens, cross attention, experts.
+// The counts of blocks beyond GPT's, Llama's and Swin's: norms after the residual, biases by relative position, cross
+// attention, experts.
 //
 // A block is a list of parts: self-attention, cross attention if it has some, MLP or experts. Each part has a norm
 // before it or after its residual. The bookkeeping is that of cost/detail/block.hpp, whose counts a plain block gets
@@ -28,7 +28,6 @@ class MixedBlock {
         region_(shape),
         core_(shape),
         kv_(2 * shape.kv),
-        span_(shape.layer.window > 0 ? shape.layer.window * shape.layer.window : shape.tokens),
         memory_(shape.layer.memory.of(shape.batch.sequence)),
         memory_rows_(memory_ * shape.b),
         memory_local_(shape.cut ? memory_rows_ / shape.t : memory_rows_),
@@ -38,7 +37,6 @@ class MixedBlock {
   /// @param whole  false: up to what backward needs
   constexpr void forward(WorkList& out, bool whole) const {
     const bool all = whole || post_ || s_.layer.closing_norm;
-    if (s_.layer.merges) merge_forward(out);
     norm_before(out);
     attention_forward(out);
     norm_after(out);
@@ -59,13 +57,12 @@ class MixedBlock {
     part_backward(out, false, [&](const auto& input) { mlp_backward(out, input); });
     if (s_.layer.memory.any()) part_backward(out, false, [&](const auto& input) { cross_backward(out, input); });
     part_backward(out, true, [&](const auto& input) { attention_backward(out, input); });
-    if (s_.layer.merges) merge_backward(out);
   }
 
   /// The input, as far as no other layer keeps it.
   [[nodiscard]] constexpr std::int64_t input_bytes() const {
     if (s_.layer.begins_decoder) return aligned_bytes(memory_local_ * s_.h * s_.e);
-    return s_.layer.merges ? aligned_bytes(2 * s_.rows_local * s_.h * s_.e) : s_.activation();
+    return s_.activation();
   }
   /// What attention computes and a selective recomputation computes again.
   [[nodiscard]] constexpr std::int64_t result_bytes() const { return core_.result_bytes() + cross_results(); }
@@ -74,9 +71,8 @@ class MixedBlock {
     const int parts = s_.layer.block_parts();
     const std::int64_t statistics = aligned_bytes(s_.rows_local * 2 * 4);
     std::int64_t out = parts * statistics + (post_ ? parts : parts - 1) * s_.activation();
-    out += s_.layer.window > 0 ? aligned_bytes(s_.rows * s_.qkv * s_.e) : core_.input_bytes();
+    out += core_.input_bytes();
     if (s_.layer.memory.any()) out += aligned_bytes(s_.rows * s_.q * s_.e) + aligned_bytes(memory_rows_ * kv_ * s_.e);
-    if (s_.layer.merges) out += statistics + s_.activation();
     if (s_.layer.closing_norm) out += statistics + s_.activation();
     return out + (s_.layer.experts > 0 ? experts_stash(s_) : aligned_bytes(s_.rows * s_.ffn_in * s_.e));
   }
@@ -84,21 +80,19 @@ class MixedBlock {
   [[nodiscard]] constexpr std::int64_t forward_transients() const {
     const std::int64_t mlp = s_.layer.experts > 0 ? experts_forward_workspace(s_)  //
                                                   : aligned_bytes(s_.rows * s_.ffn * s_.e);
-    return std::max({mlp, again(core_.result_bytes()) + attention_workspace(), gathered_memory(),
-                     again(cross_results()), merging()});
+    return std::max(
+        {mlp, again(core_.result_bytes()) + attention_workspace(), gathered_memory(), again(cross_results())});
   }
   /// The attention core in forward.
-  [[nodiscard]] constexpr std::int64_t attention_workspace() const {
-    return core_.forward_workspace() + windowed() + bias_bytes(s_.layer.window > 0 ? s_.e : 4);
-  }
+  [[nodiscard]] constexpr std::int64_t attention_workspace() const { return core_.forward_workspace() + bias_bytes(); }
   /// Beside the gradient and, for its gathered and recomputed input, one or two whole activations.
   [[nodiscard]] constexpr std::int64_t backward_transients() const {
     const std::int64_t mlp = s_.layer.experts > 0 ? experts_backward_workspace(s_)  //
                                                   : aligned_bytes(s_.rows * s_.ffn * s_.e);
     const std::int64_t attention = again(core_.result_bytes()) +
                                    larger(again(core_.again_workspace()), core_.backward_workspace()) +
-                                   bias_bytes(s_.layer.window > 0 ? s_.e : 4) + bias_bytes(4) + windowed();
-    return std::max({mlp, attention, cross_backward_workspace(), 2 * merging()});
+                                   2 * bias_bytes();
+    return std::max({mlp, attention, cross_backward_workspace()});
   }
 
  private:
@@ -130,63 +124,35 @@ class MixedBlock {
     if (s_.layer.bias) out.push(compute(WorkKind::bias_gradient, rows, columns));
   }
 
-  [[nodiscard]] constexpr Work windows(WorkKind kind) const {
-    return {.kind = kind,
-            .m = s_.b * (s_.tokens / span_) * s_.heads,
-            .n = span_,
-            .k = span_,
-            .l = s_.layer.head_dim,
-            .causal = s_.layer.causal};
-  }
-  // Tokens to windows, or back.
-  constexpr void permute(WorkList& out) const {
-    if (s_.layer.window > 0) out.push(compute(WorkKind::copy, s_.rows * s_.h * s_.e));
-  }
-  // The bias of every pair of tokens of a window from the table, or of every distance.
-  [[nodiscard]] constexpr std::int64_t biases() const {
-    return s_.layer.window > 0 ? span_ * span_ : 2 * s_.tokens - 1;
-  }
+  // The bias of every distance from the table.
+  [[nodiscard]] constexpr std::int64_t biases() const { return 2 * s_.tokens - 1; }
   constexpr void spread_bias(WorkList& out) const {
     if (relative_) out.push(compute(WorkKind::embedding_forward, biases(), s_.heads));
   }
   constexpr void rotate(WorkList& out) const { detail::rotate(s_, out); }
-  // The attention core; in windows every one is a sequence of its own.
   constexpr void core_forward(WorkList& out) const {
     spread_bias(out);
-    if (s_.layer.window > 0)
-      out.push(windows(WorkKind::attention_forward));
-    else
-      core_.forward(out);
+    core_.forward(out);
   }
   constexpr void core_again(WorkList& out) const {
-    if (s_.spec.recompute != RecomputeKind::selective) return;
-    if (s_.layer.window > 0)
-      out.push(windows(WorkKind::attention_forward));
-    else
-      core_.again(out);
+    if (s_.spec.recompute == RecomputeKind::selective) core_.again(out);
   }
   constexpr void core_backward(WorkList& out) const {
-    if (s_.layer.window > 0)
-      out.push(windows(WorkKind::attention_backward));
-    else
-      core_.backward(out);
+    core_.backward(out);
     if (!relative_) return;
-    if (s_.layer.window == 0) out.push(compute(WorkKind::fill, biases() * s_.heads * 4));
+    out.push(compute(WorkKind::fill, biases() * s_.heads * 4));
     out.push(compute(WorkKind::embedding_backward, biases(), s_.heads));
   }
   constexpr void attention_forward(WorkList& out) const {
     region_.enter(out);
-    permute(out);
     out.push(compute(WorkKind::gemm_nt, s_.rows, s_.qkv, s_.h));
     rotate(out);
     core_forward(out);
     out.push(compute(WorkKind::gemm_nt, s_.rows, s_.h, s_.q));
-    permute(out);
     region_.leave(out);
   }
   template <class Input>
   constexpr void attention_backward(WorkList& out, const Input& input) const {
-    permute(out);
     spread_bias(out);
     core_again(out);
     linear_backward(out, s_.rows, s_.h, s_.q);
@@ -194,10 +160,8 @@ class MixedBlock {
     core_backward(out);
     rotate(out);
     input();
-    permute(out);
     linear_backward(out, s_.rows, s_.qkv, s_.h);
     bias_backward(out, s_.rows, s_.qkv);
-    permute(out);
   }
 
   // Cross attention: queries from the layer's tokens, keys and values from the encoder's output, no mask.
@@ -262,28 +226,6 @@ class MixedBlock {
     bias_backward(out, s_.rows, s_.ffn_in);
   }
 
-  // Four tokens of H / 2 side by side, a norm, and a linear layer from 2 H to H that is cut by its outputs.
-  constexpr void merged_input(WorkList& out) const {
-    out.push(compute(WorkKind::norm_forward, s_.rows_local, 2 * s_.h));
-    if (s_.cut) out.push(compute(WorkKind::all_gather, s_.rows * 2 * s_.h * s_.e, s_.t));
-  }
-  constexpr void merge_forward(WorkList& out) const {
-    out.push(compute(WorkKind::copy, s_.rows_local * 2 * s_.h * s_.e));
-    merged_input(out);
-    out.push(compute(WorkKind::gemm_nt, s_.rows, s_.h / s_.t, 2 * s_.h));
-    if (s_.t > 1) out.push(compute(WorkKind::all_gather, s_.rows * s_.h * s_.e, s_.t));
-  }
-  constexpr void merge_backward(WorkList& out) const {
-    region_.enter(out);
-    out.push(compute(WorkKind::copy, s_.rows_local * 2 * s_.h * s_.e));
-    merged_input(out);
-    linear_backward(out, s_.rows, s_.h / s_.t, 2 * s_.h);
-    if (s_.t > 1)
-      out.push(compute(s_.cut ? WorkKind::reduce_scatter : WorkKind::all_reduce, s_.rows * 2 * s_.h * s_.e, s_.t));
-    out.push(compute(WorkKind::norm_backward, s_.rows_local, 2 * s_.h));
-    out.push(compute(WorkKind::copy, s_.rows_local * 2 * s_.h * s_.e));
-  }
-
   [[nodiscard]] constexpr std::int64_t cross_statistics() const {
     return aligned_bytes(s_.b * s_.heads * s_.tokens * 4);
   }
@@ -302,22 +244,17 @@ class MixedBlock {
   [[nodiscard]] constexpr std::int64_t again(std::int64_t bytes) const {
     return s_.spec.recompute == RecomputeKind::selective ? bytes : 0;
   }
-  [[nodiscard]] constexpr std::int64_t windowed() const { return s_.layer.window > 0 ? s_.whole_activation() : 0; }
-  [[nodiscard]] constexpr std::int64_t bias_bytes(std::int64_t element) const {
-    return relative_ ? aligned_bytes(biases() * s_.heads * element) : 0;
+  [[nodiscard]] constexpr std::int64_t bias_bytes() const {
+    return relative_ ? aligned_bytes(biases() * s_.heads * 4) : 0;
   }
   [[nodiscard]] constexpr std::int64_t gathered_memory() const {
     return s_.cut ? aligned_bytes(memory_rows_ * s_.h * s_.e) : 0;
   }
-  [[nodiscard]] constexpr std::int64_t merging() const {
-    return s_.layer.merges ? aligned_bytes(2 * s_.rows * s_.h * s_.e) : 0;
-  }
 
   const LayerShape& s_;
   RegionCounts region_;
-  AttentionCounts core_;       // of self-attention; in windows only its bytes
+  AttentionCounts core_;       // of self-attention
   std::int64_t kv_;            // width of its keys and values
-  std::int64_t span_;          // tokens that attend to each other
   std::int64_t memory_;        // tokens of the encoder's output
   std::int64_t memory_rows_;   // of a rank, gathered
   std::int64_t memory_local_;  // between layers

@@ -52,6 +52,15 @@ class Dry {
     note({.kind = Kind::add, .m = s.batch * s.heads * s.queries * s.head_dim});
   }
   template <class T>
+  void window_attention_forward(const WindowShape& s, In<T>, In<T>, In<T>, In<T>, View<T>, View<float>) {
+    note(windows(Kind::attention_forward, s));
+  }
+  template <class T>
+  void window_attention_backward(const WindowShape& s, In<T>, In<T>, In<T>, In<T>, View<const float>, In<T>, View<T>,
+                                 View<T>, View<T>, View<float>) {
+    note(windows(Kind::attention_backward, s));
+  }
+  template <class T>
   void norm_forward(NormKind, std::int64_t rows, std::int64_t h, double, In<T>, In<T>, In<T>, View<T>, View<float>) {
     note({.kind = Kind::norm_forward, .m = rows, .n = h});
   }
@@ -104,6 +113,14 @@ class Dry {
     note({.kind = Kind::bias_gradient, .m = rows, .n = h});
   }
   template <class T>
+  void pool_forward(std::int64_t tokens, std::int64_t b, std::int64_t h, float, In<T>, View<T>) {
+    note({.kind = Kind::bias_gradient, .m = tokens * b, .n = h});
+  }
+  template <class T>
+  void pool_backward(std::int64_t tokens, std::int64_t b, std::int64_t h, float, In<T>, View<T>) {
+    note({.kind = Kind::copy, .m = tokens * b * h * static_cast<std::int64_t>(sizeof(T))});
+  }
+  template <class T>
   void softmax_statistics(std::int64_t rows, std::int64_t columns, std::int64_t, std::int64_t, View<T>,
                           View<const std::int32_t>, View<float>) {
     note({.kind = Kind::softmax_statistics, .m = rows, .n = columns});
@@ -141,6 +158,10 @@ class Dry {
   void note(const Work& work) { log_->push_back(work); }
   static Work attention(Kind kind, const AttentionShape& s) {
     return {.kind = kind, .m = s.batch * s.heads, .n = s.queries, .k = s.keys, .l = s.head_dim, .causal = s.causal};
+  }
+  // Every window is a sequence of its own.
+  static Work windows(Kind kind, const WindowShape& s) {
+    return {.kind = kind, .m = s.batch * s.windows() * s.heads, .n = s.span(), .k = s.span(), .l = s.head_dim};
   }
 
   std::vector<Work>* log_;

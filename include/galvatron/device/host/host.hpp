@@ -18,9 +18,11 @@
 #include <galvatron/device/host/isa.hpp>
 #include <galvatron/device/host/norm.hpp>
 #include <galvatron/device/host/pointwise.hpp>
+#include <galvatron/device/host/pool.hpp>
 #include <galvatron/device/host/relative.hpp>
 #include <galvatron/device/host/softmax.hpp>
 #include <galvatron/device/host/team.hpp>
+#include <galvatron/device/host/window_attention.hpp>
 
 namespace galvatron::device {
 
@@ -113,6 +115,19 @@ class Host {
   }
 
   template <class T>
+  void window_attention_forward(const WindowShape& shape, In<T> q, In<T> k, In<T> v, In<T> table, View<T> o,
+                                View<float> lse) {
+    host::window_attention_forward(team_, shape, q.data, k.data, v.data, table.data, o.data, lse.data);
+  }
+  template <class T>
+  void window_attention_backward(const WindowShape& shape, In<T> q, In<T> k, In<T> v, In<T> table,
+                                 View<const float> lse, In<T> d_o, View<T> dq, View<T> dk, View<T> dv,
+                                 View<float> dtable) {
+    host::window_attention_backward(team_, shape, q.data, k.data, v.data, table.data, lse.data, d_o.data, dq.data,
+                                    dk.data, dv.data, dtable.data);
+  }
+
+  template <class T>
   void norm_forward(NormKind kind, std::int64_t rows, std::int64_t hidden, double epsilon, In<T> x, In<T> gamma,
                     In<T> beta, View<T> y, View<float> stats) {
     host::norm_forward(team_, kind, rows, hidden, epsilon, x.data, gamma.data, some(beta, kind), y.data, stats.data);
@@ -172,6 +187,15 @@ class Host {
   void position_backward(std::int64_t rows, std::int64_t b, std::int64_t hidden, std::int64_t first_position,
                          View<T> dout, View<float> dtable) {
     host::position_backward(team_, rows, b, hidden, first_position, dout.data, dtable.data);
+  }
+
+  template <class T>
+  void pool_forward(std::int64_t tokens, std::int64_t b, std::int64_t hidden, float scale, In<T> x, View<T> out) {
+    host::pool_forward(team_, tokens, b, hidden, scale, x.data, out.data);
+  }
+  template <class T>
+  void pool_backward(std::int64_t tokens, std::int64_t b, std::int64_t hidden, float scale, In<T> dout, View<T> dx) {
+    host::pool_backward(team_, tokens, b, hidden, scale, dout.data, dx.data);
   }
 
   template <class T>

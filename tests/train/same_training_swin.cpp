@@ -1,0 +1,11 @@
+// labels: ranks
+#include "same_training.hpp"
+#include "toy_mixed.hpp"
+
+TEST_CASE("a Swin trains on 4 ranks as on one, whatever the strategy") {
+  toy::check_same_training(toy::swin({2, 2, 0, 0}), 4);
+}
+
+TEST_CASE("a Swin trains on 8 ranks as on one, whatever the strategy") {
+  toy::check_same_training(toy::swin({2, 2, 0, 0}), 8);
+}
