@@ -4,6 +4,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <cstdlib>
 #include <memory>
@@ -12,6 +13,7 @@
 #include <type_traits>
 #include <vector>
 
+#include <galvatron/comm/check.hpp>
 #include <galvatron/comm/communicator.hpp>
 #include <galvatron/core/error.hpp>
 #include <galvatron/core/view.hpp>
@@ -42,19 +44,19 @@ class Group {
   /// Counts the bytes gathered.
   template <class T>
   void all_gather(std::type_identity_t<View<const T>> shard, View<T> all) {
-    check_whole("all_gather", shard.count, all.count);
+    check_whole("all_gather", world_rank(), size(), shard.count, all.count);
     count(cost::WorkKind::all_gather, all);
   }
   /// Counts the bytes per rank before.
   template <class T>
   void reduce_scatter(std::type_identity_t<View<T>> all, View<T> shard) {
-    check_whole("reduce_scatter", shard.count, all.count);
+    check_whole("reduce_scatter", world_rank(), size(), shard.count, all.count);
     count(cost::WorkKind::reduce_scatter, all);
   }
   /// Counts the bytes per rank before.
   template <class T>
   void all_to_all(std::type_identity_t<View<const T>> from, View<T> to) {
-    check_blocks(from.count, to.count);
+    check_blocks(world_rank(), size(), from.count, to.count);
     count(cost::WorkKind::all_to_all, to);
   }
   /// Counts a message to a rank of the group.
@@ -72,7 +74,8 @@ class Group {
   void finish_shifts() {}
   /// Counts the bytes sent to each.
   template <class T>
-  void broadcast(View<T> data, int) {
+  void broadcast(View<T> data, int root) {
+    check_root(root, size());
     count(cost::WorkKind::broadcast, data);
   }
   void barrier() {}
@@ -107,19 +110,7 @@ class Group {
     work.stride = stride_;
     log_->push_back(work);
   }
-  void check_whole(const char* what, std::int64_t shard, std::int64_t all) const {
-    if (all != shard * size())
-      throw Failure(ErrorKind::internal, std::string(what) + ": the whole has " + std::to_string(all) +
-                                             " elements, but " + std::to_string(size()) + " members with a shard of " +
-                                             std::to_string(shard) + " make " + std::to_string(shard * size()));
-  }
-
-  void check_blocks(std::int64_t from, std::int64_t to) const {
-    if (from != to || from % size() != 0)
-      throw Failure(ErrorKind::internal, "all_to_all: " + std::to_string(from) + " elements to send and " +
-                                             std::to_string(to) + " to receive are not equal blocks for " +
-                                             std::to_string(size()) + " members");
-  }
+  [[nodiscard]] int world_rank() const { return ranks_[static_cast<std::size_t>(rank_)]; }
 
   std::vector<int> ranks_;
   int rank_;
@@ -150,13 +141,7 @@ class World {
   Group& group(std::span<const int> ranks) {
     for (auto& group : groups_)
       if (std::ranges::equal(group->ranks(), ranks)) return *group;
-    for (const int rank : ranks)
-      if (rank < 0 || rank >= size_)
-        throw Failure(ErrorKind::internal, "a group names rank " + std::to_string(rank) + " of a world of " +
-                                               std::to_string(size_) + " ranks");
-    if (std::ranges::find(ranks, rank_) == ranks.end())
-      throw Failure(ErrorKind::internal,
-                    "rank " + std::to_string(rank_) + " asks for a group to which it does not belong");
+    check_members(ranks, rank_, size_);
     return *groups_.emplace_back(std::make_unique<Group>(ranks, rank_, log_));
   }
   /// The group of all ranks.

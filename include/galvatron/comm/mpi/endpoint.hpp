@@ -22,6 +22,7 @@
 #include <vector>
 
 #include <galvatron/cluster/host_cores.hpp>
+#include <galvatron/comm/check.hpp>
 #include <galvatron/comm/mpi/runtime.hpp>
 #include <galvatron/comm/mpi/status.hpp>
 #include <galvatron/comm/thread/job.hpp>
@@ -31,7 +32,6 @@ namespace galvatron::comm::mpi {
 
 using thread::Clock;
 using thread::Options;
-using thread::rank_list;
 
 /// How long ranks have to end once one has failed; whoever does not (a long computation) is not waited for.
 inline constexpr std::chrono::milliseconds patience{4000};

@@ -20,6 +20,7 @@
 #include <type_traits>
 #include <vector>
 
+#include <galvatron/comm/check.hpp>
 #include <galvatron/comm/deferred.hpp>
 #include <galvatron/comm/mpi/endpoint.hpp>
 #include <galvatron/comm/mpi/messages.hpp>
@@ -119,7 +120,7 @@ class Group : public Deferred<Group> {
   void all_gather(std::type_identity_t<View<const T>> shard, View<T> all) {
     static_assert(std::is_trivially_copyable_v<T>);
     const std::int64_t n = shard.count;
-    check_whole("all_gather", n, all.count);
+    check_whole("all_gather", endpoint_.rank(), size(), n, all.count);
     T* const own = all.data + n * rank_;
     const bool alone = size() == 1;
     if (!alone) describe(CallKind::all_gather, shard);
@@ -141,7 +142,7 @@ class Group : public Deferred<Group> {
   template <Reducible T>
   void reduce_scatter(std::type_identity_t<View<T>> all, View<T> shard) {
     const std::int64_t n = shard.count;
-    check_whole("reduce_scatter", n, all.count);
+    check_whole("reduce_scatter", endpoint_.rank(), size(), n, all.count);
     if (size() == 1) {
       if (shard.data != all.data && n > 0) std::memcpy(shard.data, all.data, static_cast<std::size_t>(bytes_of(all)));
       return;
@@ -167,9 +168,7 @@ class Group : public Deferred<Group> {
   template <class T>
   void broadcast(View<T> data, int root) {
     static_assert(std::is_trivially_copyable_v<T>);
-    if (root < 0 || root >= size())
-      throw Failure(ErrorKind::internal, "broadcast from member " + std::to_string(root) + " of a group of " +
-                                             std::to_string(size()) + "; members are numbered from 0");
+    check_root(root, size());
     if (size() == 1) return;
     describe(CallKind::broadcast, data, root);
     if (meet(data.data, bytes_of(data), rank_ == root)) {
@@ -188,9 +187,8 @@ class Group : public Deferred<Group> {
   template <class T>
   void all_to_all(std::type_identity_t<View<const T>> from, View<T> to) {
     static_assert(std::is_trivially_copyable_v<T>);
+    check_blocks(endpoint_.rank(), size(), from.count, to.count);
     const std::int64_t n = from.count / size();
-    check_whole("all_to_all", n, from.count);
-    check_whole("all_to_all", n, to.count);
     const bool alone = size() == 1;
     if (!alone) describe(CallKind::all_to_all, from);
     const bool small = !alone && meet(from.data, bytes_of(from));
@@ -213,9 +211,7 @@ class Group : public Deferred<Group> {
   template <class T>
   void start_shift(std::type_identity_t<View<const T>> from, View<T> to) {
     static_assert(std::is_trivially_copyable_v<T>);
-    if (from.count != to.count)
-      throw Failure(ErrorKind::internal,
-                    "a shift of " + std::to_string(from.count) + " elements into " + std::to_string(to.count));
+    check_shift(from.count, to.count);
     if (size() == 1) {
       std::memcpy(to.data, from.data, static_cast<std::size_t>(bytes_of(from)));
       return;
@@ -306,14 +302,6 @@ class Group : public Deferred<Group> {
   // Returns when all messages of the call have come and gone.
   void deliver() {
     now_.finish([&] { return "did not come to the " + outgoing_.text() + " of " + rank_list(ranks_); });
-  }
-
-  void check_whole(const char* what, std::int64_t shard, std::int64_t all) const {
-    if (all != shard * size())
-      throw Failure(ErrorKind::internal, std::string(what) + " on rank " + std::to_string(endpoint_.rank()) +
-                                             ": the whole has " + std::to_string(all) + " elements, but " +
-                                             std::to_string(size()) + " members with a shard of " +
-                                             std::to_string(shard) + " make " + std::to_string(shard * size()));
   }
 
   // The staging memory holds a part of every other member's data, in group order.

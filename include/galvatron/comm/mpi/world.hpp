@@ -16,6 +16,7 @@
 #include <utility>
 #include <vector>
 
+#include <galvatron/comm/check.hpp>
 #include <galvatron/comm/communicator.hpp>
 #include <galvatron/comm/mpi/endpoint.hpp>
 #include <galvatron/comm/mpi/group.hpp>
@@ -48,7 +49,7 @@ class World {
   Group& group(std::span<const int> ranks) {
     for (auto& group : groups_)
       if (std::ranges::equal(group->ranks(), ranks)) return *group;
-    check_members(ranks);
+    check_members(ranks, rank(), size());
     return *groups_.emplace_back(std::make_unique<Group>(endpoint_, ranks));
   }
   /// The group of all ranks.
@@ -56,7 +57,7 @@ class World {
 
   /// Offers blocks to their peers and returns; see comm::World.
   void post(std::span<const Piece> pieces) {
-    check(pieces);
+    check_pieces(pieces, size());
     endpoint_.check();
     for (const Piece& piece : pieces) {
       if (piece.peer == rank()) {
@@ -75,7 +76,7 @@ class World {
   /// Takes blocks from their peers, in order; rows of other lengths than the sender's are fine as long as the bytes of
   /// a block are as many. Errors: a Failure that names both sizes if they are not.
   void receive(std::span<const Piece> pieces) {
-    check(pieces);
+    check_pieces(pieces, size());
     for (const Piece& piece : pieces) {
       if (piece.peer == rank())
         take_own(piece);
@@ -210,28 +211,6 @@ class World {
       require(MPI_Type_commit(&type), "MPI_Type_commit");
     }
     return {1, type};
-  }
-
-  void check_members(std::span<const int> ranks) const {
-    for (std::size_t i = 0; i < ranks.size(); ++i) {
-      if (ranks[i] < 0 || ranks[i] >= size())
-        throw Failure(ErrorKind::internal, "a group names rank " + std::to_string(ranks[i]) + " of a world of " +
-                                               std::to_string(size()) + " ranks");
-      if (std::ranges::find(ranks.first(i), ranks[i]) != ranks.first(i).end())
-        throw Failure(ErrorKind::internal, "a group names rank " + std::to_string(ranks[i]) + " twice");
-    }
-    if (std::ranges::find(ranks, rank()) == ranks.end())
-      throw Failure(ErrorKind::internal, "rank " + std::to_string(rank()) + " asks for a group of " + rank_list(ranks) +
-                                             ", to which it does not belong");
-  }
-
-  void check(std::span<const Piece> pieces) const {
-    for (const Piece& piece : pieces)
-      if (piece.peer < 0 || piece.peer >= size() || piece.lane < 0 || piece.rows < 0 || piece.row_bytes < 0)
-        throw Failure(ErrorKind::internal, "a block of " + std::to_string(piece.rows) + " rows of " +
-                                               std::to_string(piece.row_bytes) + " bytes for rank " +
-                                               std::to_string(piece.peer) + " in a world of " + std::to_string(size()) +
-                                               " ranks");
   }
 
   Endpoint& endpoint_;

@@ -21,6 +21,7 @@
 #include <type_traits>
 #include <vector>
 
+#include <galvatron/comm/check.hpp>
 #include <galvatron/comm/deferred.hpp>
 #include <galvatron/comm/thread/job.hpp>
 #include <galvatron/comm/thread/messages.hpp>
@@ -95,7 +96,7 @@ class Group : public Deferred<Group> {
   void all_gather(std::type_identity_t<View<const T>> shard, View<T> all) {
     static_assert(std::is_trivially_copyable_v<T>);
     const std::int64_t n = shard.count;
-    check_whole("all_gather", n, all.count);
+    check_whole("all_gather", world_rank_, size(), n, all.count);
     T* const own = all.data + n * rank_;
     const auto bytes = static_cast<std::size_t>(n) * sizeof(T);
     const auto keep_own = [&] {
@@ -121,7 +122,7 @@ class Group : public Deferred<Group> {
   template <Reducible T>
   void reduce_scatter(std::type_identity_t<View<T>> all, View<T> shard) {
     const std::int64_t n = shard.count;
-    check_whole("reduce_scatter", n, all.count);
+    check_whole("reduce_scatter", world_rank_, size(), n, all.count);
     if (size() == 1) {
       if (shard.data != all.data && n > 0) std::memcpy(shard.data, all.data, static_cast<std::size_t>(n) * sizeof(T));
       return;
@@ -142,9 +143,8 @@ class Group : public Deferred<Group> {
   template <class T>
   void all_to_all(std::type_identity_t<View<const T>> from, View<T> to) {
     static_assert(std::is_trivially_copyable_v<T>);
+    check_blocks(world_rank_, size(), from.count, to.count);
     const std::int64_t n = from.count / size();
-    check_whole("all_to_all", n, from.count);
-    check_whole("all_to_all", n, to.count);
     const Call call = describe(CallKind::all_to_all, View<T>(const_cast<T*>(from.data), from.count));
     const bool small = is_small(from.count, call);
     if (size() > 1 && small)
@@ -166,9 +166,7 @@ class Group : public Deferred<Group> {
   template <class T>
   void start_shift(std::type_identity_t<View<const T>> from, View<T> to) {
     static_assert(std::is_trivially_copyable_v<T>);
-    if (from.count != to.count)
-      throw Failure(ErrorKind::internal,
-                    "a shift of " + std::to_string(from.count) + " elements into " + std::to_string(to.count));
+    check_shift(from.count, to.count);
     if (size() == 1) {
       std::memcpy(to.data, from.data, static_cast<std::size_t>(to.count) * sizeof(T));
       return;
@@ -200,9 +198,7 @@ class Group : public Deferred<Group> {
   template <class T>
   void broadcast(View<T> data, int root) {
     static_assert(std::is_trivially_copyable_v<T>);
-    if (root < 0 || root >= size())
-      throw Failure(ErrorKind::internal, "broadcast from member " + std::to_string(root) + " of a group of " +
-                                             std::to_string(size()) + "; members are numbered from 0");
+    check_root(root, size());
     if (size() == 1) return;
     const Call call = describe(CallKind::broadcast, data, root);
     const bool small = is_small(data.count, call);
@@ -243,14 +239,6 @@ class Group : public Deferred<Group> {
   [[nodiscard]] Member& member(int i) const { return meeting_.members[static_cast<std::size_t>(i)]; }
   [[nodiscard]] const Call& call_of(int i) const { return member(i).calls[calls_ & 1U]; }
   [[nodiscard]] const std::byte* small_data(int i) const { return member(i).small[calls_ & 1U]; }
-
-  void check_whole(const char* what, std::int64_t shard, std::int64_t all) const {
-    if (all != shard * size())
-      throw Failure(ErrorKind::internal, std::string(what) + " on rank " + std::to_string(world_rank_) +
-                                             ": the whole has " + std::to_string(all) + " elements, but " +
-                                             std::to_string(size()) + " members with a shard of " +
-                                             std::to_string(shard) + " make " + std::to_string(shard * size()));
-  }
 
   // Enters the next round; false if the job failed before it was complete.
   bool next_round(const Call& call) {

@@ -31,16 +31,6 @@ struct Options {
   int cores = 0;
 };
 
-/// "rank 3", "ranks 0, 2 and 3"
-inline std::string rank_list(std::span<const int> ranks) {
-  std::string text = ranks.size() == 1 ? "rank " : "ranks ";
-  for (std::size_t i = 0; i < ranks.size(); ++i) {
-    if (i > 0) text += i + 1 == ranks.size() ? " and " : ", ";
-    text += std::to_string(ranks[i]);
-  }
-  return text;
-}
-
 /// The shared state of a world of rank threads.
 class Job {
  public:

@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include <galvatron/comm/check.hpp>
 #include <galvatron/comm/communicator.hpp>
 #include <galvatron/comm/thread/group.hpp>
 #include <galvatron/comm/thread/job.hpp>
@@ -43,7 +44,7 @@ class World {
   Group& group(std::span<const int> ranks) {
     for (auto& group : groups_)
       if (std::ranges::equal(group->ranks(), ranks)) return *group;
-    check_members(ranks);
+    check_members(ranks, rank_, size());
     return *groups_.emplace_back(std::make_unique<Group>(job_, ranks, rank_));
   }
   /// The group of all ranks.
@@ -52,7 +53,7 @@ class World {
   /// Offers blocks to their peers and returns; see comm::World. If an exception could free the memory, a SendGuard that
   /// lives shorter keeps the receivers from reading it then.
   void post(std::span<const Piece> pieces) {
-    check(pieces);
+    check_pieces(pieces, size());
     if (job_.failure().failed()) job_.throw_failure(rank_);
     for (std::size_t i = 0; i < pieces.size(); ++i) {
       const Piece& piece = pieces[i];
@@ -66,7 +67,7 @@ class World {
   /// Takes blocks from their peers, in order, and copies them; rows of other lengths than the sender's are fine as long
   /// as the bytes of a block are as many. Errors: a Failure that names both sizes if they are not.
   void receive(std::span<const Piece> pieces) {
-    check(pieces);
+    check_pieces(pieces, size());
     for (const Piece& piece : pieces) {
       if (piece.peer == rank_ && !job_.lanes(rank_, rank_)[piece.lane].ready())
         throw Failure(ErrorKind::internal,
@@ -134,31 +135,6 @@ class World {
     if (all_taken()) return;
     withdraw();
     job_.throw_failure(rank_);
-  }
-
-  void check_members(std::span<const int> ranks) const {
-    int own = 0;
-    for (std::size_t i = 0; i < ranks.size(); ++i) {
-      const int rank = ranks[i];
-      own += rank == rank_ ? 1 : 0;
-      if (rank < 0 || rank >= size())
-        throw Failure(ErrorKind::internal, "a group names rank " + std::to_string(rank) + " of a world of " +
-                                               std::to_string(size()) + " ranks");
-      if (std::ranges::find(ranks.first(i), rank) != ranks.first(i).end())
-        throw Failure(ErrorKind::internal, "a group names rank " + std::to_string(rank) + " twice");
-    }
-    if (own == 0)
-      throw Failure(ErrorKind::internal, "rank " + std::to_string(rank_) + " asks for a group of " + rank_list(ranks) +
-                                             ", to which it does not belong");
-  }
-
-  void check(std::span<const Piece> pieces) const {
-    for (const Piece& piece : pieces)
-      if (piece.peer < 0 || piece.peer >= size() || piece.lane < 0 || piece.rows < 0 || piece.row_bytes < 0)
-        throw Failure(ErrorKind::internal, "a block of " + std::to_string(piece.rows) + " rows of " +
-                                               std::to_string(piece.row_bytes) + " bytes for rank " +
-                                               std::to_string(piece.peer) + " in a world of " + std::to_string(size()) +
-                                               " ranks");
   }
 
   Job& job_;
