@@ -20,6 +20,7 @@
 #include <galvatron/comm/communicator.hpp>
 #include <galvatron/core/dtype.hpp>
 #include <galvatron/core/rng.hpp>
+#include <galvatron/core/units.hpp>
 #include <galvatron/core/view.hpp>
 #include <galvatron/device/arena.hpp>
 #include <galvatron/device/device.hpp>
@@ -43,6 +44,18 @@ constexpr std::int64_t whole_index(const ParameterTensor& tensor, int rank, int 
   return 0;
 }
 
+/// How many rows from local row `row` on follow each other in the whole tensor as well.
+constexpr std::int64_t rows_together(const ParameterTensor& tensor, std::int64_t row) {
+  if (tensor.cut == ParameterCut::whole) return tensor.rows - row;
+  if (tensor.cut == ParameterCut::columns) return 1;
+  std::int64_t section_end = 0;
+  for (const std::int64_t rows : tensor.sections) {
+    section_end += rows;
+    if (row < section_end) return section_end - row;
+  }
+  return 1;
+}
+
 /// The tensor of that name in a store with this layout; empty where there is none.
 template <class U>
 View<U> tensor_of(const ParameterLayout& layout, View<U> store, ParameterName name) {
@@ -60,8 +73,9 @@ inline Range intersection(Range a, Range b) {
   return {a.begin > b.begin ? a.begin : b.begin, a.end < b.end ? a.end : b.end};
 }
 
-/// Writes the elements [index, index + values.count) of a whole tensor, counted row by row: a run within one row.
-/// `layer` is the layer's number in the model. Rows beyond the vocabulary are padding, whose values do not matter.
+/// Writes the elements [index, index + values.count) of a whole tensor, counted row by row: a run within one row, or
+/// whole rows. `layer` is the layer's number in the model. Rows beyond the vocabulary are padding, whose values do not
+/// matter.
 using ParameterSource =
     std::function<void(int layer, const ParameterTensor& tensor, std::int64_t index, View<float> values)>;
 
@@ -125,20 +139,26 @@ class ParameterStore final : public StreamedStore {
       if (empty()) return;
       for (View<float> moments : {first_moment_, second_moment_})
         for (float& x : moments) x = 0;
-      const Range optimizer = zero >= 1 ? own_ : Range{0, layout_.elements};
       const Range kept = zero == 3 ? own_ : Range{0, layout_.elements};
       for (float& x : master_) x = 0;
       for (T& x : parameters_) x = T(0.0F);
+      constexpr std::int64_t most = 1 << 17;  // elements at a time, which stay in a core's cache
       std::vector<float> values;
       for (const ParameterTensor& tensor : layout_) {
-        values.resize(static_cast<std::size_t>(tensor.columns));
-        for (std::int64_t row = 0; row < tensor.rows; ++row) {
-          const Range range{tensor.offset + row * tensor.columns, tensor.offset + (row + 1) * tensor.columns};
-          if (intersection(range, optimizer).count() + intersection(range, kept).count() == 0) continue;
+        const std::int64_t c = tensor.columns;
+        const Range part = intersection(kept, {tensor.offset, tensor.offset + tensor.count()});
+        if (part.count() == 0) continue;
+        const std::int64_t end = divide_up(part.end - tensor.offset, c);
+        for (std::int64_t row = (part.begin - tensor.offset) / c; row < end;) {
+          const std::int64_t rows =
+              std::min({rows_together(tensor, row), end - row, std::max<std::int64_t>(most / c, 1)});
+          const Range range{tensor.offset + row * c, tensor.offset + (row + rows) * c};
+          values.resize(static_cast<std::size_t>(range.count()));
           const std::int64_t index = whole_index(tensor, context_->tensor_rank(), context_->spec.tensor, row);
-          source(layer, tensor, index, {values.data(), tensor.columns});
-          place(values, range, optimizer, master_);
+          source(layer, tensor, index, {values.data(), range.count()});
+          if constexpr (has_master) place(values, range, optimizer_range(), master_);
           place(values, range, kept, parameters_);
+          row += rows;
         }
       }
     }

@@ -8,31 +8,24 @@
 // training thread ever talks to other ranks.
 #pragma once
 
-#include <fcntl.h>
-
 #include <algorithm>
 #include <atomic>
-#include <cerrno>
 #include <chrono>
-#include <cstddef>
 #include <cstdint>
 #include <filesystem>
 #include <functional>
 #include <numeric>
-#include <span>
 #include <stop_token>
 #include <string>
-#include <system_error>
 #include <utility>
 #include <vector>
 
 #include <galvatron/comm/communicator.hpp>
-#include <galvatron/core/crc32c.hpp>
 #include <galvatron/core/error.hpp>
-#include <galvatron/core/file.hpp>
 #include <galvatron/train/checkpoint/background.hpp>
 #include <galvatron/train/checkpoint/folder.hpp>
 #include <galvatron/train/checkpoint/manifest.hpp>
+#include <galvatron/train/checkpoint/shard_file.hpp>
 #include <galvatron/train/checkpoint/snapshot.hpp>
 
 namespace galvatron::train {
@@ -51,34 +44,6 @@ struct CheckpointReport {
   double wait_seconds = 0;   ///< training waited for the checkpoint before, or at the end for the last
   double write_seconds = 0;  ///< beside training, without the manifest
 };
-
-namespace detail {
-
-/// Writes a rank's file and brings it to the disk. Errors (usage): what the system says.
-inline Result<CheckpointFile> write_shard(const std::filesystem::path& path, std::span<const std::byte> bytes,
-                                          const std::stop_token& stop) {
-  using galvatron::detail::file_error;
-  std::error_code error;
-  std::filesystem::create_directories(path.parent_path(), error);
-  if (error) return file_error("cannot write", path, error.value());
-  galvatron::detail::FileHandle file(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
-  if (!file.is_open()) return file_error("cannot write", path, errno);
-  CheckpointFile out{path.filename().string(), static_cast<std::int64_t>(bytes.size()), 0};
-  constexpr std::size_t run = std::size_t{4} << 20;  // is still in the cache when it is written
-  for (std::size_t at = 0; at < bytes.size(); at += run) {
-    if (stop.stop_requested()) return file_error("cannot write", path, EINTR);
-    const auto part = bytes.subspan(at, std::min(run, bytes.size() - at));
-    out.crc32c = crc32c(part, out.crc32c);
-    const auto* data = reinterpret_cast<const char*>(part.data());
-    if (const int reason = galvatron::detail::write_fully(file.get(), data, part.size()); reason != 0)
-      return file_error("cannot write", path, reason);
-  }
-  if (::fsync(file.get()) != 0 && errno != EINVAL) return file_error("cannot write", path, errno);
-  if (const int reason = file.close(); reason != 0) return file_error("cannot write", path, reason);
-  return out;
-}
-
-}  // namespace detail
 
 /// @tparam D  the device  @tparam W  the world  @tparam Stage  what has the rank's state
 template <class D, class W, class Stage>
@@ -155,7 +120,7 @@ class Checkpointer {
       snapshot_.take(device_, stage_);
       copying_ = false;
       copying_.notify_all();
-      auto file = detail::write_shard(path, snapshot_.bytes(), stop);
+      auto file = write_shard(path, snapshot_.bytes(), stop);
       if (!file) return tl::unexpected<Error>(std::move(file.error()));
       file_ = std::move(*file);
       write_seconds_ = seconds() - start;

@@ -65,18 +65,12 @@ class HuggingFaceWeights {
       if (found == parts_.end())
         throw Failure(ErrorKind::internal, "a parameter of this model has no name in Hugging Face's checkpoints");
       const std::int64_t columns = found->second.front().tensor.shape.columns;
-      const std::int64_t row = index / columns;
-      for (const Part& part : found->second) {
-        const std::int64_t local = row - part.tensor.row;
-        if (local < 0 || local >= part.tensor.shape.rows) continue;
-        const std::int64_t column = index % columns;
-        if (part.tensor.transposed)
-          part.copy(column * part.tensor.shape.rows + local, part.tensor.shape.rows, values);
-        else
-          part.copy(local * columns + column, 1, values);
-        return;
+      for (std::int64_t done = 0; done < values.count;) {
+        const std::int64_t column = (index + done) % columns;
+        const std::int64_t width = std::min(columns - column, values.count - done);
+        copy_row(found->second, (index + done) / columns, column, values.slice(done, width));
+        done += width;
       }
-      std::fill(values.begin(), values.end(), 0.0F);  // padding of the vocabulary
     };
   }
 
@@ -110,6 +104,20 @@ class HuggingFaceWeights {
       }
     }
   };
+
+  // A run within a row of a parameter that these parts are.
+  static void copy_row(const std::vector<Part>& parts, std::int64_t row, std::int64_t column, View<float> values) {
+    for (const Part& part : parts) {
+      const std::int64_t local = row - part.tensor.row;
+      if (local < 0 || local >= part.tensor.shape.rows) continue;
+      if (part.tensor.transposed)
+        part.copy(column * part.tensor.shape.rows + local, part.tensor.shape.rows, values);
+      else
+        part.copy(local * part.tensor.shape.columns + column, 1, values);
+      return;
+    }
+    std::fill(values.begin(), values.end(), 0.0F);  // padding of the vocabulary
+  }
 
   HuggingFaceWeights() = default;
 

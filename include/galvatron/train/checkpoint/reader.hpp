@@ -1,8 +1,6 @@
 // Checkpoint: reading one, whatever plan wrote it and whatever plan reads it.
 #pragma once
 
-#include <sys/mman.h>
-
 #include <algorithm>
 #include <atomic>
 #include <cstddef>
@@ -10,7 +8,6 @@
 #include <cstring>
 #include <filesystem>
 #include <map>
-#include <span>
 #include <string>
 #include <thread>
 #include <tuple>
@@ -18,7 +15,6 @@
 #include <vector>
 
 #include <galvatron/cluster/host_cores.hpp>
-#include <galvatron/core/crc32c.hpp>
 #include <galvatron/core/error.hpp>
 #include <galvatron/core/file.hpp>
 #include <galvatron/model/spec.hpp>
@@ -26,6 +22,7 @@
 #include <galvatron/train/checkpoint/folder.hpp>
 #include <galvatron/train/checkpoint/manifest.hpp>
 #include <galvatron/train/checkpoint/safetensors.hpp>
+#include <galvatron/train/checkpoint/shard_file.hpp>
 #include <galvatron/train/checkpoint/slice.hpp>
 
 namespace galvatron::train {
@@ -44,7 +41,7 @@ void for_each_parameter(const ModelSpec& model, F&& f) {
   store(number + 1, model.head, ParameterPart::rest);
 }
 
-/// A complete checkpoint, mapped. Immutable after open(): ranks may share one.
+/// A complete checkpoint, its files open. Immutable after open(): ranks may share one.
 class Checkpoint {
  public:
   /// Opens a checkpoint of `model`, or the newest one in a folder of them, and checks all of it: the manifest, the
@@ -88,7 +85,8 @@ class Checkpoint {
     return tensors_.at({layer, parameter, StateKind::master}).shape;
   }
 
-  /// Writes a slice (rows, columns) of a whole tensor to `out`, row by row. The model has the tensor.
+  /// Writes a slice (rows, columns) of a whole tensor to `out`, row by row. The model has the tensor. Throws Failure
+  /// (usage) when the files cannot be read any more.
   void read(int layer, ParameterName parameter, StateKind state, const TensorSlice& slice, float* out) const {
     std::int64_t copied = 0;
     for (const Piece& piece : tensors_.at({layer, parameter, state}).pieces) {
@@ -97,10 +95,15 @@ class Checkpoint {
       const std::int64_t column = std::max(slice.column, piece.slice.column);
       const std::int64_t column_end = std::min(slice.column + slice.columns, piece.slice.column + piece.slice.columns);
       if (row >= row_end || column >= column_end) continue;
+      const ShardFile& file = files_[piece.file];
       const auto copy = [&](std::int64_t r, std::int64_t count) {
-        std::memcpy(out + (r - slice.row) * slice.columns + column - slice.column,
-                    piece.data + ((r - piece.slice.row) * piece.slice.columns + column - piece.slice.column) * 4,
-                    static_cast<std::size_t>(count) * 4);
+        auto* to = reinterpret_cast<std::byte*>(out + (r - slice.row) * slice.columns + column - slice.column);
+        const std::int64_t from =
+            piece.begin + ((r - piece.slice.row) * piece.slice.columns + column - piece.slice.column) * 4;
+        if (count * 4 < read_bytes)
+          std::memcpy(to, file.mapped().data() + from, static_cast<std::size_t>(count) * 4);
+        else if (auto done = file.read(from, count * 4, to); !done)
+          throw_error(done.error());
       };
       const std::int64_t width = column_end - column;
       if (width == slice.columns && width == piece.slice.columns)
@@ -121,10 +124,11 @@ class Checkpoint {
     return [this](int layer, const ParameterTensor& tensor, std::int64_t index, View<float> values) {
       const TensorShape whole = shape(layer, tensor.name);
       const std::int64_t row = index / whole.columns;
-      if (row >= whole.rows)
-        std::fill(values.begin(), values.end(), 0.0F);  // padding of the vocabulary
-      else
-        read(layer, tensor.name, StateKind::master, {row, 1, index % whole.columns, values.count}, values.data);
+      const std::int64_t column = index % whole.columns;
+      const std::int64_t width = std::min(values.count, whole.columns - column);  // of each row
+      const std::int64_t rows = std::clamp<std::int64_t>(whole.rows - row, 0, values.count / width);
+      if (rows > 0) read(layer, tensor.name, StateKind::master, {row, rows, column, width}, values.data);
+      std::fill(values.begin() + rows * width, values.end(), 0.0F);  // padding of the vocabulary
     };
   }
 
@@ -141,13 +145,17 @@ class Checkpoint {
  private:
   struct Piece {
     TensorSlice slice;
-    const std::byte* data = nullptr;
+    std::size_t file = 0;    ///< in files_
+    std::int64_t begin = 0;  ///< byte of the file
   };
   struct Tensor {
     TensorShape shape;
     std::vector<Piece> pieces;
   };
   using Key = std::tuple<int, ParameterName, StateKind>;
+
+  /// Bytes in a row from which on they are read with a call of the system instead of from mapped memory.
+  static constexpr std::int64_t read_bytes = 64 << 10;
 
   Checkpoint() = default;
 
@@ -184,12 +192,12 @@ class Checkpoint {
 
   Result<void> add(const CheckpointFile& file) {
     const std::filesystem::path path = path_ / file.name;
-    auto mapped = MappedFile::open(path);
-    if (!mapped) return tl::unexpected<Error>(std::move(mapped.error()));
-    if (mapped->size() != file.bytes)
-      return usage_error(path.string() + " is damaged: it has " + std::to_string(mapped->size()) +
+    auto shard = ShardFile::open(path);
+    if (!shard) return tl::unexpected<Error>(std::move(shard.error()));
+    if (shard->size() != file.bytes)
+      return usage_error(path.string() + " is damaged: it has " + std::to_string(shard->size()) +
                          " bytes, the manifest says " + std::to_string(file.bytes));
-    const auto parsed = parse_safetensors(mapped->bytes(), path.string());
+    const auto parsed = parse_safetensors(shard->mapped(), path.string());
     if (!parsed) return tl::unexpected<Error>(parsed.error());
     for (const SafetensorsEntry& entry : parsed->entries) {
       const auto name = parse_slice_name(entry.name);
@@ -206,34 +214,18 @@ class Checkpoint {
         return usage_error(path.string() + ": \"" + galvatron::detail::one_line(entry.name, 80) +
                            "\" does not fit its parameter of " + std::to_string(whole.rows) + " rows and " +
                            std::to_string(whole.columns) + " columns in F32");
-      found->second.pieces.push_back({slice, mapped->bytes().data() + parsed->data_begin + entry.begin});
+      found->second.pieces.push_back({slice, files_.size(), parsed->data_begin + entry.begin});
     }
-    files_.push_back(std::move(*mapped));
+    files_.push_back(std::move(*shard));
     return {};
-  }
-
-  // The checksum of a mapped file. What comes next is asked for ahead: page faults alone read in small pieces.
-  static std::uint32_t checksum(std::span<const std::byte> bytes) {
-    constexpr std::size_t run = std::size_t{8} << 20;
-    const auto ask_for = [&](std::size_t at) {
-      if (at < bytes.size())
-        ::madvise(const_cast<std::byte*>(bytes.data()) + at, std::min(run, bytes.size() - at), MADV_WILLNEED);
-    };
-    std::uint32_t out = 0;
-    ask_for(0);
-    for (std::size_t at = 0; at < bytes.size(); at += run) {
-      ask_for(at + run);
-      out = crc32c(bytes.subspan(at, std::min(run, bytes.size() - at)), out);
-    }
-    return out;
   }
 
   // On all cores: the files are read for the first time here.
   [[nodiscard]] Result<void> check_checksums() const {
-    std::vector<std::uint32_t> found(files_.size());
+    std::vector<Result<std::uint32_t>> found(files_.size());
     std::atomic<std::size_t> next{0};
     const auto work = [&] {
-      for (std::size_t i = next++; i < files_.size(); i = next++) found[i] = checksum(files_[i].bytes());
+      for (std::size_t i = next++; i < files_.size(); i = next++) found[i] = files_[i].checksum();
     };
     {
       std::vector<std::jthread> others;
@@ -241,17 +233,19 @@ class Checkpoint {
         others.emplace_back(work);
       work();
     }
-    for (std::size_t i = 0; i < files_.size(); ++i)
-      if (found[i] != manifest_.files[i].crc32c)
+    for (std::size_t i = 0; i < files_.size(); ++i) {
+      if (!found[i]) return tl::unexpected<Error>(std::move(found[i].error()));
+      if (*found[i] != manifest_.files[i].crc32c)
         return usage_error((path_ / manifest_.files[i].name).string() + " is damaged: its checksum is " +
-                           std::to_string(found[i]) + ", the manifest says " +
+                           std::to_string(*found[i]) + ", the manifest says " +
                            std::to_string(manifest_.files[i].crc32c));
+    }
     return {};
   }
 
   std::filesystem::path path_;
   CheckpointManifest manifest_;
-  std::vector<MappedFile> files_;
+  std::vector<ShardFile> files_;
   std::map<Key, Tensor> tensors_;
   std::int64_t vocabulary_ = 0;
 };
