@@ -123,8 +123,6 @@ void check(const TrainArguments& a, const Launcher& launcher) {
                        : "train needs a plan; give --plan FILE, or --auto to search one");
   if (a.device == "cuda") refuse_cuda();
   if (a.launcher == "mpi") require_mpi();
-  if ((a.launcher == "mpi" || launcher.ranks() > 0) && !(a.trace.empty() && a.report.empty()))
-    refuse("--trace and --report record ranks that are threads; leave them out, or train with --launcher threads");
   if (a.launcher == "threads" && launcher.ranks() > 0)
     refuse("mpirun has started " + text_of(launcher.ranks()) +
            " processes, and --launcher threads trains in one; leave mpirun out, or the option");

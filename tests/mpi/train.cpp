@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "../simulate/trace_check.hpp"
 #include "training.hpp"
 
 namespace {
@@ -69,6 +70,29 @@ TEST_CASE("mpirun starts ranks without an option, and one of them speaks") {
   const Ran help = folder.shell(mpirun(2) + "$G train --help");
   CHECK(help.code == 0);
   CHECK(help.out == folder.run("train --help").out);
+}
+
+TEST_CASE("processes are traced and reported beside their prediction") {
+  const Folder folder;
+  folder.write_text();
+  folder.write("p.json", plan_of({.stages = 2, .data = 2, .microbatches = 2}).dump());
+  const Ran ran = folder.run(arguments + "m.jsonl --launcher mpi --trace t.json --report r.html");
+  CAPTURE(ran.err);
+  REQUIRE(ran.code == 0);
+  CHECK(ran.json().at("trace") == "t.json");
+  const json trace = json::parse(folder.read("t.json"));
+  CHECK(check_trace(trace) > 0);
+  std::vector<int> forwards(4);
+  std::vector<std::string> names(4);
+  for (const json& event : trace.at("traceEvents")) {
+    const auto process = event.at("pid").get<std::size_t>();
+    if (process >= names.size()) continue;
+    if (event.at("name") == "process_name") names[process] = event.at("args").at("name");
+    if (event.at("ph") == "X" && event.at("cat") == "forward") ++forwards[process];
+  }
+  for (const std::string& name : names) CHECK(name.find("measured") != std::string::npos);
+  CHECK(forwards == std::vector<int>(4, 2));
+  CHECK(folder.read("r.html").find("rank 3, measured") != std::string::npos);
 }
 
 TEST_CASE("--auto searches once for all processes") {

@@ -2,8 +2,13 @@
 
 #include <doctest/doctest.h>
 
+#include <cmath>
+#include <cstddef>
 #include <thread>
 #include <vector>
+
+#include <galvatron/comm/thread/thread.hpp>
+#include <galvatron/train/gather_records.hpp>
 
 using namespace galvatron;
 using schedule::Instruction;
@@ -52,4 +57,41 @@ TEST_CASE("a run without a step has nothing") {
   CHECK(nothing.ranks.size() == 2);
   CHECK(nothing.ranks[0].empty());
   CHECK(nothing.seconds.value == 0);
+}
+
+TEST_CASE("rank 0 collects what the others recorded, each on its own") {
+  for (const bool one_clock : {true, false}) {
+    std::vector<train::Recorder> recorders(3, train::Recorder(3));
+    comm::thread::run(3, [&](comm::thread::World& world) {
+      train::Recorder& own = recorders[static_cast<std::size_t>(world.rank())];
+      do_step(own.rank(world.rank()), 7, 4 + world.rank());
+      train::gather_records(world, own, [&](int) { return one_clock; });
+    });
+    const simulate::MeasuredStep all = recorders[0].last_step();
+    CHECK(all.step == 7);
+    REQUIRE(all.ranks.size() == 3);
+    const double shift = recorders[0].record(2).began - recorders[2].record(2).began;
+    CHECK(std::abs(shift) < (one_clock ? 1e-9 : 1e-2));
+    for (std::size_t rank = 0; rank < 3; ++rank) {
+      REQUIRE(all.ranks[rank].size() == 4 + rank);
+      const auto& recorded = recorders[rank].record(static_cast<int>(rank)).spans;
+      for (std::size_t i = 0; i < recorded.size(); ++i) {
+        CHECK(all.ranks[rank][i].instruction == recorded[i].instruction);
+        const Seconds length = all.ranks[rank][i].end - all.ranks[rank][i].begin;
+        CHECK(length.value == doctest::Approx((recorded[i].end - recorded[i].begin).value));
+      }
+    }
+  }
+}
+
+TEST_CASE("a clock that is ahead is found to be") {
+  comm::thread::run(2, [](comm::thread::World& world) {
+    const double ahead = world.rank() == 1 ? 1234.5 : 0;
+    const double offset =
+        train::clock_offset(world, 1 - world.rank(), [&] { return train::RecordedStep::now() + ahead; });
+    if (world.rank() == 0)
+      CHECK(std::abs(offset - 1234.5) < 1e-2);
+    else
+      CHECK(offset == 0);
+  });
 }

@@ -1,6 +1,7 @@
 // The trainer of ranks that are processes: every process of an MPI job trains as one rank of the plan.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <mutex>
 #include <string>
@@ -8,6 +9,7 @@
 
 #include <galvatron/comm/mpi/mpi.hpp>
 #include <galvatron/core/error.hpp>
+#include <galvatron/train/gather_records.hpp>
 #include <galvatron/train/trainer.hpp>
 
 namespace galvatron::train {
@@ -21,7 +23,8 @@ namespace galvatron::train {
 ///     });
 ///
 /// @param source  this process's own
-/// @return  memory and checkpoints of all ranks on every one; steps and iteration_seconds on rank 0 only
+/// @return  memory and checkpoints of all ranks on every one; steps, iteration_seconds and what the recorder has of the
+///          others on rank 0 only
 /// Throws as train() of rank threads does, and Failure (usage) if the plan has another number of ranks than the job.
 template <class List = InstantiatedStrategies>
 TrainReport train(const comm::mpi::Runtime& runtime, comm::mpi::World& world, const Plan& plan, const ModelSpec& model,
@@ -49,6 +52,10 @@ TrainReport train(const comm::mpi::Runtime& runtime, comm::mpi::World& world, co
   gather(report.planned_memory);
   gather(report.measured_memory);
   gather(report.checkpoints);
+  if (options.recorder != nullptr)
+    gather_records(world, *options.recorder, [&](int rank) {
+      return std::ranges::find(runtime.local_ranks(), rank) != runtime.local_ranks().end();
+    });
   detail::finish_report(report);
   return report;
 }

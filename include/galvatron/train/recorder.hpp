@@ -17,6 +17,18 @@
 
 namespace galvatron::train {
 
+/// What one rank did in its last step; times are readings of its host's steady clock.
+struct RecordedStep {
+  std::int64_t step = 0;  ///< counts from 0
+  double began = 0;
+  std::vector<simulate::Span> spans;
+
+  /// Seconds of the clock that all records are made with.
+  static double now() {
+    return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+  }
+};
+
 class Recorder {
  public:
   explicit Recorder(int ranks) : ranks_(static_cast<std::size_t>(ranks)) {}
@@ -24,16 +36,19 @@ class Recorder {
   /// For the stage of a rank; ranks record at the same time, each for itself.
   [[nodiscard]] InstructionObserver& rank(int rank) { return ranks_[static_cast<std::size_t>(rank)]; }
 
-  /// The last step; to be asked when no rank is at work.
+  /// The record of a rank; to be touched when the rank is not at work.
+  [[nodiscard]] RecordedStep& record(int rank) { return ranks_[static_cast<std::size_t>(rank)].record; }
+
+  /// The last step; to be asked when no rank is at work. All records are on one clock, as those of rank threads are.
   [[nodiscard]] simulate::MeasuredStep last_step() const {
     simulate::MeasuredStep out;
     double origin = std::numeric_limits<double>::infinity();
     for (const Rank& rank : ranks_)
-      if (!rank.spans.empty()) origin = std::min(origin, rank.step_began);
+      if (!rank.record.spans.empty()) origin = std::min(origin, rank.record.began);
     for (const Rank& rank : ranks_) {
-      out.step = std::max(out.step, rank.step);
+      out.step = std::max(out.step, rank.record.step);
       out.ranks.emplace_back();
-      for (simulate::Span span : rank.spans) {
+      for (simulate::Span span : rank.record.spans) {
         span.begin = span.begin - Seconds{origin};
         span.end = span.end - Seconds{origin};
         out.seconds = max(out.seconds, span.end);
@@ -47,20 +62,17 @@ class Recorder {
   // Padded, as ranks write theirs at the same time.
   struct alignas(128) Rank : InstructionObserver {
     void step_begins(std::int64_t number) override {
-      step = number;
-      spans.clear();
-      step_began = now();
+      record.step = number;
+      record.spans.clear();
+      record.began = RecordedStep::now();
     }
-    void begins() override { began = now(); }
-    void ended(const schedule::Instruction& instruction) override { spans.push_back({instruction, {began}, {now()}}); }
-    static double now() {
-      return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+    void begins() override { began = RecordedStep::now(); }
+    void ended(const schedule::Instruction& instruction) override {
+      record.spans.push_back({instruction, {began}, {RecordedStep::now()}});
     }
 
-    std::int64_t step = 0;
-    double step_began = 0;
+    RecordedStep record;
     double began = 0;
-    std::vector<simulate::Span> spans;
   };
 
   std::vector<Rank> ranks_;

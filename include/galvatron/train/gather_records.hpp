@@ -1,0 +1,103 @@
+// Brings to rank 0 what ranks that are processes have recorded, on rank 0's clock.
+//
+// Processes of one host read the same steady clock. The clock of another host is compared in messages there and back:
+//
+//   rank 0   asked ----.                .---> answered       their clocks differ by there - (asked + answered) / 2,
+//   rank r              `---> there ---'                     give or take half of the way there and back
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <type_traits>
+#include <vector>
+
+#include <galvatron/comm/communicator.hpp>
+#include <galvatron/core/units.hpp>
+#include <galvatron/simulate/replay.hpp>
+#include <galvatron/train/recorder.hpp>
+
+namespace galvatron::train {
+
+namespace detail {
+
+/// `count` values to or from a rank.
+template <class T>
+comm::Piece piece_of(int peer, T* data, std::size_t count = 1) {
+  static_assert(std::is_trivially_copyable_v<T>);
+  const auto bytes = static_cast<std::int64_t>(count * sizeof(T));
+  return {
+      .peer = peer, .data = reinterpret_cast<std::byte*>(data), .rows = 1, .row_bytes = bytes, .stride_bytes = bytes};
+}
+template <class W, class T>
+void send(W& world, int peer, T* data, std::size_t count = 1) {
+  const comm::Piece piece = piece_of(peer, data, count);
+  world.post({&piece, 1});
+  world.wait_sent();
+}
+template <class W, class T>
+void receive(W& world, int peer, T* data, std::size_t count = 1) {
+  const comm::Piece piece = piece_of(peer, data, count);
+  world.receive({&piece, 1});
+}
+
+}  // namespace detail
+
+/// Seconds by which the clock of `peer` is ahead of rank 0's, as rank 0 finds out: the best of several exchanges.
+/// Called by both; the peer gets 0.
+/// @param now  reads this rank's clock
+template <class W, class Now>
+double clock_offset(W& world, int peer, Now&& now) {
+  double offset = 0;
+  double shortest = std::numeric_limits<double>::infinity();
+  for (int i = 0; i < 20; ++i) {
+    double there = 0;
+    if (world.rank() != 0) {
+      detail::receive(world, 0, &there);
+      there = now();
+      detail::send(world, 0, &there);
+      continue;
+    }
+    const double asked = now();
+    detail::send(world, peer, &there);
+    detail::receive(world, peer, &there);
+    const double answered = now();
+    if (answered - asked >= shortest) continue;
+    shortest = answered - asked;
+    offset = there - (asked + answered) / 2;
+  }
+  return offset;
+}
+
+/// Collective, when no rank is at work: afterwards rank 0's recorder has the records of all ranks.
+/// @param shares_clock  whether rank 0 and a rank, one of which is the caller, are on one host
+template <class W, class SharesClock>
+void gather_records(W& world, Recorder& recorder, SharesClock&& shares_clock) {
+  struct Head {
+    std::int64_t step;
+    double began;
+    std::int64_t spans;
+  };
+  if (world.rank() != 0) {
+    if (!shares_clock(0)) clock_offset(world, 0, RecordedStep::now);
+    RecordedStep& own = recorder.record(world.rank());
+    Head head{own.step, own.began, static_cast<std::int64_t>(own.spans.size())};
+    detail::send(world, 0, &head);
+    detail::send(world, 0, own.spans.data(), own.spans.size());
+    return;
+  }
+  for (int rank = 1; rank < world.size(); ++rank) {
+    const Seconds offset{shares_clock(rank) ? 0 : clock_offset(world, rank, RecordedStep::now)};
+    Head head{};
+    detail::receive(world, rank, &head);
+    RecordedStep& record = recorder.record(rank);
+    record = {head.step, head.began - offset.value, std::vector<simulate::Span>(static_cast<std::size_t>(head.spans))};
+    detail::receive(world, rank, record.spans.data(), record.spans.size());
+    for (simulate::Span& span : record.spans) {
+      span.begin = span.begin - offset;
+      span.end = span.end - offset;
+    }
+  }
+}
+
+}  // namespace galvatron::train
