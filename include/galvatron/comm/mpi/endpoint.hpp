@@ -82,9 +82,12 @@ class Endpoint {
     throw PeerFailure(text_of(failed));
   }
 
-  /// Waits until `ready()`: awake for a little while, then with naps that grow, as MPI has no way to sleep until a
-  /// message comes. `missing()` is a list of the ranks waited for, `what()` says what they did not do.
-  /// Throws PeerFailure if a rank fails, if one of those waited for has ended, or after the timeout.
+  /// Wakes a rank for a message to it, or because it may go on with one that it sent.
+  void ring(int peer) const { runtime_.bells().ring(peer); }
+
+  /// Waits until `ready()`: awake for a little while, then asleep until somebody rings, or for naps that grow.
+  /// `missing()` is a list of the ranks waited for, `what()` says what they did not do. Throws PeerFailure if a rank
+  /// fails, if one of those waited for has ended, or after the timeout.
   template <class Ready, class Missing, class What>
   void wait(Ready&& ready, Missing&& missing, What&& what) {
     if (ready()) return;
@@ -98,7 +101,9 @@ class Endpoint {
     }
     const auto begin = Clock::now();
     auto in_vain_since = Clock::time_point::max();
-    for (Nap nap;; nap.take()) {
+    std::uint32_t heard = 0;
+    for (Nap nap;; nap.take(runtime_.bells(), heard)) {
+      heard = runtime_.bells().listen();
       look();
       check();
       if (ready()) return;
@@ -142,8 +147,13 @@ class Endpoint {
     std::chrono::nanoseconds length{4000};
     void take() {
       std::this_thread::sleep_for(length);
-      length = std::min(length + length / 2, std::chrono::nanoseconds(1'000'000));
+      grow();
     }
+    void take(const Bells& bells, std::uint32_t heard) {
+      bells.sleep(heard, length);
+      grow();
+    }
+    void grow() { length = std::min(length + length / 2, std::chrono::nanoseconds(1'000'000)); }
   };
 
   [[nodiscard]] Status& status(int rank) { return statuses_[static_cast<std::size_t>(rank)]; }
@@ -195,12 +205,15 @@ class Endpoint {
     for (int peer = 0; peer < size(); ++peer)
       if (peer != rank())
         require(MPI_Isend(&mine, sizeof mine, MPI_BYTE, peer, 0, runtime_.news(), &sends.emplace_back()), "MPI_Isend");
+    for (int peer = 0; peer < size(); ++peer) ring(peer);
 
     auto deadline = Clock::time_point::max();
     const auto all_ended = [&] {
       return std::ranges::none_of(statuses_, [](const Status& s) { return s.kind == Status::Kind::running; });
     };
-    for (Nap nap; !all_ended(); nap.take()) {
+    std::uint32_t heard = 0;
+    for (Nap nap; !all_ended(); nap.take(runtime_.bells(), heard)) {
+      heard = runtime_.bells().listen();
       look();
       if (some_failed_) deadline = std::min(deadline, Clock::now() + patience);
       if (Clock::now() > deadline) break;

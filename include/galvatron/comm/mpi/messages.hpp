@@ -42,13 +42,17 @@ class Messages {
       return flag != 0;
     };
     endpoint_.wait(done, [&] { return missing(); }, what);
-    for (std::size_t i = 0; i < requests_.size(); ++i) check(ends_[i], statuses_[i]);
+    for (std::size_t i = 0; i < requests_.size(); ++i) {
+      check(ends_[i], statuses_[i]);
+      if (ends_[i].incoming && ends_[i].bytes > eager_bytes) endpoint_.ring(ends_[i].peer);
+    }
     requests_.clear();
     ends_.clear();
   }
 
  private:
   static constexpr std::int64_t most_bytes = std::int64_t{1} << 30;  // an MPI count is an int
+  static constexpr int eager_bytes = 4096;  // what is larger may wait at its sender until the receiver is there
 
   struct End {
     int peer;
@@ -69,6 +73,7 @@ class Messages {
       else
         require(MPI_Isend(place, end.bytes, MPI_BYTE, peer, tag, comm, request), "MPI_Isend");
     }
+    if (bytes > eager_bytes || (bytes > 0 && !end.incoming)) endpoint_.ring(peer);
   }
 
   void check(const End& end, const MPI_Status& status) const {

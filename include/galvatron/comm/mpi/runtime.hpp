@@ -7,6 +7,7 @@
 #include <array>
 #include <cstdint>
 #include <cstdlib>
+#include <optional>
 #include <source_location>
 #include <string>
 #include <vector>
@@ -17,6 +18,7 @@
 #endif
 
 #include <galvatron/cluster/host_cores.hpp>
+#include <galvatron/comm/mpi/bells.hpp>
 #include <galvatron/comm/mpi/status.hpp>
 #include <galvatron/core/error.hpp>
 
@@ -61,7 +63,9 @@ class Runtime {
   Runtime(const Runtime&) = delete;
   Runtime& operator=(const Runtime&) = delete;
   ~Runtime() {
-    if (!abandoned_) MPI_Finalize();
+    if (abandoned_) return;
+    bells_->free();
+    MPI_Finalize();
   }
 
   [[nodiscard]] int rank() const { return rank_; }
@@ -83,6 +87,8 @@ class Runtime {
   [[nodiscard]] MPI_Comm blocks() const { return blocks_; }
   [[nodiscard]] MPI_Comm news() const { return news_; }
 
+  [[nodiscard]] const Bells& bells() const { return *bells_; }
+
   /// The process will end without MPI_Finalize, which would wait for ranks that are gone.
   void abandon() { abandoned_ = true; }
   [[nodiscard]] bool abandoned() const { return abandoned_; }
@@ -100,6 +106,7 @@ class Runtime {
     require(MPI_Comm_size(local, &local_size_), "MPI_Comm_size");
     local_ranks_.resize(static_cast<std::size_t>(local_size_));
     require(MPI_Allgather(&rank_, 1, MPI_INT, local_ranks_.data(), 1, MPI_INT, local), "MPI_Allgather");
+    bells_.emplace(local, local_ranks_, size_);
     const int own = usable_cores();
     int here = own;
 #if defined(__linux__)
@@ -130,6 +137,7 @@ class Runtime {
   MPI_Comm collectives_ = MPI_COMM_NULL;
   MPI_Comm blocks_ = MPI_COMM_NULL;
   MPI_Comm news_ = MPI_COMM_NULL;
+  std::optional<Bells> bells_;
 };
 
 }  // namespace galvatron::comm::mpi

@@ -70,6 +70,7 @@ class World {
       require(
           MPI_Isend(piece.data, count, type, piece.peer, piece.lane, endpoint_.runtime().blocks(), &requests_.back()),
           "MPI_Isend");
+      endpoint_.ring(piece.peer);
     }
   }
 
@@ -85,6 +86,7 @@ class World {
     }
     endpoint_.wait([&] { return all_done(arrivals_); }, [&] { return peers_of(arriving_, arrivals_, every_lane); },
                    [&] { return std::string("did not send the rest of a block"); });
+    for (const Block& block : arriving_) endpoint_.ring(block.peer);  // it may wait until its block has been taken
     arrivals_.clear();
     arriving_.clear();
   }

@@ -1,4 +1,4 @@
-// How a rank thread waits: a little while awake, then asleep in the kernel, and never longer than the timeout.
+// How a rank waits: a little while awake, then asleep in the kernel, and never longer than the timeout.
 //
 // A Bell is what sleepers listen to. Whoever changes a state that somebody may wait for changes it first and rings
 // then; a waiter notes the bell, looks at the state, and sleeps only if the bell has not rung since.
@@ -45,9 +45,11 @@ inline void pause() {
 #endif
 }
 
-/// A word that sleepers listen to.
+/// A word that sleepers listen to. It may lie in memory that processes share.
 class alignas(64) Bell {
  public:
+  explicit Bell(bool between_processes = false) : between_processes_(between_processes) {}
+
   /// To be called before the state is looked at.
   [[nodiscard]] std::uint32_t listen() const { return word_.load(std::memory_order_seq_cst); }
 
@@ -56,7 +58,7 @@ class alignas(64) Bell {
     word_.fetch_add(1, std::memory_order_seq_cst);
     if (sleepers_.load(std::memory_order_seq_cst) == 0) return;
 #if defined(__linux__)
-    ::syscall(SYS_futex, address(), FUTEX_WAKE_PRIVATE, 1 << 30, nullptr, nullptr, 0);
+    ::syscall(SYS_futex, address(), FUTEX_WAKE | scope(), 1 << 30, nullptr, nullptr, 0);
 #endif
   }
 
@@ -69,7 +71,7 @@ class alignas(64) Bell {
     limit.tv_sec = static_cast<std::time_t>(left / 1'000'000'000);
     limit.tv_nsec = static_cast<long>(left % 1'000'000'000);
     sleepers_.fetch_add(1, std::memory_order_seq_cst);
-    ::syscall(SYS_futex, address(), FUTEX_WAIT_PRIVATE, heard, &limit, nullptr, 0);
+    ::syscall(SYS_futex, address(), FUTEX_WAIT | scope(), heard, &limit, nullptr, 0);
     sleepers_.fetch_sub(1, std::memory_order_seq_cst);
 #else
     if (listen() == heard) std::this_thread::sleep_for(std::chrono::nanoseconds(std::min<long long>(left, 50'000)));
@@ -79,10 +81,12 @@ class alignas(64) Bell {
  private:
 #if defined(__linux__)
   std::uint32_t* address() { return reinterpret_cast<std::uint32_t*>(&word_); }
+  [[nodiscard]] int scope() const { return between_processes_ ? 0 : FUTEX_PRIVATE_FLAG; }
 #endif
 
   std::atomic<std::uint32_t> word_{0};
   std::atomic<std::uint32_t> sleepers_{0};
+  bool between_processes_;
   static_assert(sizeof(std::atomic<std::uint32_t>) == sizeof(std::uint32_t), "galvatron: a futex is a 32-bit word");
 };
 
