@@ -1,92 +1,47 @@
 // labels: ranks
 // Plans whose layers differ: random strategies for every layer, stages of unequal length, both schedules.
-#include <array>
 #include <chrono>
-#include <cstdlib>
-#include <map>
+#include <cstddef>
 #include <optional>
 #include <random>
-#include <string>
 #include <vector>
 
 #include <doctest/doctest.h>
 
 #include <galvatron/device/host/host.hpp>
-#include <galvatron/strategy/legality.hpp>
 
-#include "random_strategy.hpp"
+#include "random_plan.hpp"
 #include "toy.hpp"
 
 namespace {
 
 using namespace toy;
 
-int pick(std::mt19937& random, int n) { return static_cast<int>(random() % static_cast<unsigned>(n)); }
-
-// A valid plan on up to 16 ranks; none where the numbers drawn do not go together.
-std::optional<Plan> random_plan(std::mt19937& random, const ModelSpec& model) {
-  const int layers = static_cast<int>(model.blocks.size());
-  const int stages = one_of(random, std::array{1, 1, 2, 2, 3, 4});
-  const int ranks = one_of(random, std::array{1, 2, 2, 4, 4, 8, 8, 16});
-  Plan plan = single_rank(model);
-  if (stages * ranks > 16) return std::nullopt;
-  plan.overlap = random() % 2 == 0;
-  plan.microbatches = one_of(random, std::array{1, 2, 4, 8});
-  plan.schedule = one_of(random, schedule_kinds);
-  if (plan.schedule == ScheduleKind::interleaved) plan.virtual_stages = one_of(random, std::array{1, 2, 3});
-  plan.stages.clear();
-  int first = 0;
-  for (int i = 0; i < stages; ++i) {
-    const int left = stages - i - 1;
-    const bool even = plan.schedule == ScheduleKind::interleaved;
-    const int count = left == 0 ? layers - first : even ? layers / stages : 1 + pick(random, layers - first - left);
-    plan.stages.push_back({first, first + count - 1, i * ranks, ranks});
-    first += count;
-  }
-  spread_at_random(random, plan, model);
-  if (!why_inconsistent(plan).empty() || !why_unfit(plan, model).empty()) return std::nullopt;
-  return plan;
-}
-
-// A number that the environment may set.
-double setting(const char* name, double otherwise) {
-  const char* text = std::getenv(name);
-  return text == nullptr ? otherwise : std::strtod(text, nullptr);
-}
-
 }  // namespace
 
-// GALVATRON_RANDOM_PLANS: how many plans, whatever the time; GALVATRON_RANDOM_SEED: repeats a run.
 TEST_CASE("random plans of all that is runnable train as one rank does, and use the memory that was predicted") {
   constexpr int steps = 4;
-  constexpr double seconds = 20;
-  const auto plans = static_cast<int>(setting("GALVATRON_RANDOM_PLANS", 0));
-  const auto seed = static_cast<unsigned>(setting("GALVATRON_RANDOM_SEED", std::random_device{}()));
-  std::mt19937 random(seed);
-  const std::array models{model(false, 6), model(true, 6)};
-  const std::array references{run(single_rank(models[0]), models[0], steps),
-                              run(single_rank(models[1]), models[1], steps)};
-  std::map<SequenceKind, int> layers;
+  const RandomPlanBudget budget(20);
+  std::mt19937 random(budget.seed);
+  const std::vector<ModelSpec> models = random_plan_models();
+  std::vector<Outcome> references;
+  for (const ModelSpec& model : models) references.push_back(run(single_rank(model), model, steps));
+  SequenceTally tally;
   int done = 0;
   const auto begin = std::chrono::steady_clock::now();
-  const auto goes_on = [&] {
-    if (plans > 0) return done < plans;
-    return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count() < seconds;
-  };
-  while (goes_on()) {
-    const auto llama = static_cast<std::size_t>(random() % 2);
-    const std::optional<Plan> plan = random_plan(random, models[llama]);
+  while (budget.goes_on(done, std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count())) {
+    const std::size_t chosen = random() % models.size();
+    const std::optional<Plan> plan = random_plan(random, models[chosen]);
     if (!plan) continue;
-    INFO("GALVATRON_RANDOM_SEED=" << seed << ", plan " << done << ": " << text(*plan));
-    const Outcome outcome = run(*plan, models[llama], steps);
-    CHECK(difference(outcome.losses, references[llama].losses) < 1e-5);
-    CHECK(difference(outcome.gradients, references[llama].gradients) < 1e-5);
+    INFO("GALVATRON_RANDOM_SEED=" << budget.seed << ", plan " << done << " of " << plan->model << ": " << text(*plan));
+    const Outcome outcome = run(*plan, models[chosen], steps);
+    CHECK(difference(outcome.losses, references[chosen].losses) < 1e-5);
+    CHECK(difference(outcome.gradients, references[chosen].gradients) < 1e-5);
     CHECK(outcome.memory_as_planned);
-    for (const StrategySpec& spec : plan->layers) ++layers[spec.sequence];
+    tally.add(*plan);
     ++done;
   }
-  MESSAGE("seed " << seed << ", " << done << " plans; layers with Megatron " << layers[SequenceKind::megatron]
-                  << ", Ulysses " << layers[SequenceKind::ulysses] << ", ring " << layers[SequenceKind::ring]);
+  MESSAGE("seed " << budget.seed << ", " << done << " plans; " << tally.text());
   CHECK(done > 5);
 }
 

@@ -1,5 +1,6 @@
 // labels: ranks
 // Interleaved 1F1B and ZB-H1 train as one rank does, under every kind of strategy, in the memory that was predicted.
+#include <cstddef>
 #include <random>
 #include <vector>
 
@@ -8,7 +9,7 @@
 #include <galvatron/strategy/legality.hpp>
 
 #include "random_strategy.hpp"
-#include "toy.hpp"
+#include "toy_mixed.hpp"
 
 namespace {
 
@@ -47,18 +48,21 @@ void check(const Plan& plan, const ModelSpec& model, const Outcome& reference) {
   CHECK(outcome.memory_as_planned);
 }
 
-// Every strategy of `ranks` ranks, with each of the pipelines in turn.
+std::vector<ModelSpec> models() { return {model(false, layers), model(true, layers), bert(layers), vit(layers)}; }
+
+// Every strategy of `ranks` ranks, with each of the pipelines in turn; families take turns too.
 void check_pipelines(int ranks, const std::vector<Pipeline>& pipelines) {
-  for (const bool llama : {false, true}) {
-    const ModelSpec model = toy::model(llama, layers);
+  const std::vector<ModelSpec> families = models();
+  for (std::size_t family = 0; family < families.size(); ++family) {
+    const ModelSpec& model = families[family];
+    INFO(model.name);
     const Outcome reference = run(single_rank(model), model, steps);
     REQUIRE(reference.losses.back() < reference.losses.front() - 0.5);
-    std::size_t next = llama ? 1 : 0;
-    for (std::size_t i = 0; i < pipelines.size(); ++i)
-      for (const StrategySpec& spec : strategies_of(ranks / pipelines[i].stages)) {
-        if (!is_fit(model.blocks[0], spec, global_batch / pipelines[i].microbatches, sequence)) continue;
-        if (next++ % 2 == 0) continue;  // half with this family, half with the other
-        const Pipeline& p = pipelines[i];
+    std::size_t next = family;
+    for (const Pipeline& p : pipelines)
+      for (const StrategySpec& spec : strategies_of(ranks / p.stages)) {
+        if (!is_fit(model.blocks[0], spec, global_batch / p.microbatches, single_rank(model).sequence_length)) continue;
+        if (next++ % families.size() != 0) continue;
         check(uniform(model, p.stages, spec, p.microbatches, p.schedule, p.virtual_stages), model, reference);
       }
   }
@@ -95,10 +99,9 @@ TEST_CASE("interleaved and zero-bubble plans whose layers all differ train as on
   MESSAGE("seed " << seed);
   std::mt19937 random(seed);
   const auto pick = [&](int n) { return static_cast<int>(random() % static_cast<unsigned>(n)); };
-  for (const bool llama : {false, true}) {
-    const ModelSpec model = toy::model(llama, layers);
+  for (const ModelSpec& model : models()) {
     const Outcome reference = run(single_rank(model), model, 6);
-    for (int i = 0; i < 16; ++i) {
+    for (int i = 0; i < 8; ++i) {
       const int stages = pick(2) == 0 ? 2 : 4;
       const StrategySpec any{.data = 2 << pick(stages == 2 ? 2 : 1)};  // as many ranks
       Plan plan = i % 2 == 0
@@ -113,8 +116,7 @@ TEST_CASE("interleaved and zero-bubble plans whose layers all differ train as on
 
 TEST_CASE("a plan of either schedule that runs twice gives the same bits") {
   for (const ScheduleKind kind : {ScheduleKind::interleaved, ScheduleKind::zb_h1})
-    for (const bool llama : {false, true}) {
-      const ModelSpec model = toy::model(llama, layers);
+    for (const ModelSpec& model : models()) {
       const Plan plan = uniform(model, 2, {.tensor = 2, .sequence = SequenceKind::megatron, .data = 2, .zero = 2}, 2,
                                 kind, kind == ScheduleKind::interleaved ? 2 : 1);
       const Outcome first = run(plan, model, 8);

@@ -1,30 +1,15 @@
-// The one place where the tests of training instantiate the layers: it compiles for half a minute.
-#include "toy_mixed.hpp"
-
+// The one place where the tests of training instantiate the layers for rank threads.
+#include <chrono>
 #include <mutex>
 
-#include <galvatron/train/trainer.hpp>
+#include <galvatron/comm/thread/thread.hpp>
+
+#include "toy_mixed.hpp"
+#include "toy_run.hpp"
 
 namespace toy {
 
-namespace {
-
-void collect(Gradients& into, const nn::StoreView& store, const StrategySpec& spec, int tensor_rank) {
-  for (const ParameterTensor& tensor : *store.layout) {
-    const std::int64_t cut = tensor.cut == ParameterCut::whole ? 1 : spec.tensor;
-    std::vector<double>& whole = into[{store.layer, tensor.name}];
-    whole.resize(std::max<std::size_t>(whole.size(), static_cast<std::size_t>(tensor.count() * cut)));
-    for (std::int64_t i = 0; i < tensor.count(); ++i) {
-      const std::int64_t place = tensor.offset + i;
-      if (place < store.range.begin || place >= store.range.end) continue;
-      const std::int64_t row = nn::whole_index(tensor, tensor_rank, spec.tensor, i / tensor.columns);
-      whole[static_cast<std::size_t>(row + i % tensor.columns)] = store.gradients[place - store.range.begin];
-    }
-  }
-}
-
-template <class T>
-Outcome run_in(const Plan& plan, const ModelSpec& model, int steps) {
+Outcome run(const Plan& plan, const ModelSpec& model, int steps) {
   Outcome out;
   std::mutex mutex;
   const auto source = source_of(model, plan.sequence_length);
@@ -33,46 +18,13 @@ Outcome run_in(const Plan& plan, const ModelSpec& model, int steps) {
   comm::thread::run(
       plan.ranks(),
       [&](comm::thread::World& world) {
-        const int threads = 1;
-        const train::StagePlan mine = train::stage_plan(plan, model, world.rank());
-        train::RankMemory memory(train::memory_of(mine, {device::Host::library_workspace_bytes(threads)}), false);
-        device::Host device(threads, memory.library.take<std::byte>(memory.library.capacity()));
-        train::Stage<device::Host, comm::thread::World, T> stage(device, world, plan, model, memory);
-        const comm::SendGuard guard(world);
-        stage.initialise(nn::initial_values(7));
-        device::AdamW hyper;
-        // At 3e-3 the images' training is rough (its gradients jump tenfold), and rounding grows with every step.
-        hyper.learning_rate = model.takes_images() ? 1e-3F : 3e-3F;
-        for (int step = 0; step < steps; ++step) {
-          hyper.step = step + 1;
-          const train::StepResult result = stage.step(step, source.get(), hyper, 1.0);
-          const std::lock_guard lock(mutex);
-          if (world.rank() == 0) {
-            out.losses.push_back(result.loss);
-            out.norms.push_back(result.gradient_norm);
-          }
-          if (step > 0) continue;
-          stage.visit([&](const nn::StoreView& store) {
-            for (const train::ChunkPlan& chunk : mine.chunks)
-              for (const train::ChunkPlan::Entry& entry : chunk.layers)
-                if (entry.number == store.layer ||
-                    (entry.layer.kind == LayerKind::head && entry.layer.tied && store.layer == 0)) {
-                  collect(out.gradients, store, entry.spec, (world.rank() - mine.first_rank) % entry.spec.tensor);
-                  return;
-                }
-          });
-        }
-        const std::lock_guard lock(mutex);
-        out.memory_as_planned = out.memory_as_planned && memory.measured() == memory.planned;
+        if (plan.precision == Precision::fp32)
+          run_rank<float>(world, plan, model, *source, steps, out, mutex);
+        else
+          run_rank<bfloat16>(world, plan, model, *source, steps, out, mutex);
       },
       options);
   return out;
-}
-
-}  // namespace
-
-Outcome run(const Plan& plan, const ModelSpec& model, int steps) {
-  return plan.precision == Precision::fp32 ? run_in<float>(plan, model, steps) : run_in<bfloat16>(plan, model, steps);
 }
 
 }  // namespace toy

@@ -1,6 +1,5 @@
 // Collectives and messages of processes; started by mpirun, every process runs every case. What rank threads give is
 // the measure: the same bits.
-#define DOCTEST_CONFIG_IMPLEMENT
 #include <sys/resource.h>
 
 #include <algorithm>
@@ -9,7 +8,6 @@
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
-#include <memory>
 #include <numeric>
 #include <random>
 #include <string>
@@ -17,17 +15,17 @@
 #include <type_traits>
 #include <vector>
 
-#include <doctest/doctest.h>
-
 #include <galvatron/comm/mpi/mpi.hpp>
 #include <galvatron/comm/thread/thread.hpp>
+
+#include "run_tests.hpp"
 
 using namespace galvatron;
 using comm::Piece;
 
 namespace {
 
-std::unique_ptr<comm::mpi::Runtime> runtime;
+comm::mpi::Runtime* runtime = nullptr;
 unsigned seed = 0;
 
 template <class T>
@@ -253,23 +251,8 @@ TEST_CASE("waiting leaves the cores to others") {
 }
 
 int main(int count, char** values) {
-  runtime = std::make_unique<comm::mpi::Runtime>();
-  int failed = 1;
-  try {
-    seed = std::random_device{}();
-    comm::mpi::run(*runtime, [](comm::mpi::World& world) {
-      auto number = static_cast<std::int32_t>(seed);
-      world.everybody().broadcast(View<std::int32_t>(&number, 1), 0);
-      seed = static_cast<unsigned>(number);
-    });
-    if (runtime->rank() == 0) std::printf("seed %u\n", seed);
-    doctest::Context context(count, values);
-    if (runtime->rank() != 0) context.setOption("minimal", true);
-    failed = context.run();
-  } catch (const std::exception& e) {
-    std::fprintf(stderr, "%s\n", e.what());
-  }
-  if (runtime->abandoned()) comm::mpi::conclude(*runtime, true);
-  runtime.reset();
-  return failed;
+  return programs::run_tests(count, values, [](comm::mpi::Runtime& mine, unsigned number) {
+    runtime = &mine;
+    seed = number;
+  });
 }

@@ -1,0 +1,118 @@
+// Random plans on processes: one start of 16 of them trains many plans, each on as many of the first ranks as it has.
+// What one rank gives is the measure.
+#include <algorithm>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <mutex>
+#include <optional>
+#include <random>
+#include <span>
+#include <vector>
+
+#include <galvatron/comm/mpi/mpi.hpp>
+
+#include "../../train/random_plan.hpp"
+#include "../../train/toy_run.hpp"
+#include "run_tests.hpp"
+
+using namespace galvatron;
+
+namespace {
+
+comm::mpi::Runtime* runtime = nullptr;
+std::optional<toy::RandomPlanBudget> budget;
+
+/// The first ranks of a world, as a world of their own; models comm::World.
+class FirstRanks {
+ public:
+  using Group = comm::mpi::Group;
+
+  FirstRanks(comm::mpi::World& world, int size) : world_(world), size_(size) {}
+  [[nodiscard]] int rank() const { return world_.rank(); }
+  [[nodiscard]] int size() const { return size_; }
+  Group& group(std::span<const int> ranks) { return world_.group(ranks); }
+  void post(std::span<const comm::Piece> pieces) { world_.post(pieces); }
+  void receive(std::span<const comm::Piece> pieces) { world_.receive(pieces); }
+  void wait_sent() { world_.wait_sent(); }
+  void wait_sent(int lane) { world_.wait_sent(lane); }
+
+ private:
+  comm::mpi::World& world_;
+  int size_;
+};
+static_assert(comm::World<FirstRanks>);
+
+/// What rank 0 decides and all do.
+bool agreed(comm::mpi::World& world, bool yes) {
+  std::int32_t decision = yes ? 1 : 0;
+  world.everybody().broadcast(View<std::int32_t>(&decision, 1), 0);
+  return decision == 1;
+}
+
+/// Trains on the first ranks; losses and norms on all of the world.
+toy::Outcome run(comm::mpi::World& world, const Plan& plan, const ModelSpec& model, int steps) {
+  toy::Outcome out;
+  if (world.rank() < plan.ranks()) {
+    FirstRanks part(world, plan.ranks());
+    std::mutex mutex;
+    const auto source = toy::source_of(model, plan.sequence_length);
+    toy::run_rank<float>(part, plan, model, *source, steps, out, mutex);
+  }
+  for (std::vector<double>* numbers : {&out.losses, &out.norms}) {
+    numbers->resize(static_cast<std::size_t>(steps));
+    world.everybody().broadcast(View<double>(numbers->data(), steps), 0);
+  }
+  return out;
+}
+
+}  // namespace
+
+TEST_CASE("random plans train as one rank does, and use the memory that was predicted") {
+  constexpr int steps = 4;
+  std::mt19937 random(budget->seed);
+  const std::vector<ModelSpec> models = toy::random_plan_models();
+  toy::SequenceTally tally;
+  int done = 0;
+  int widest = 0;
+  comm::mpi::run(*runtime, [&](comm::mpi::World& world) {
+    std::vector<toy::Outcome> references;
+    for (const ModelSpec& model : models) references.push_back(run(world, toy::single_rank(model), model, steps));
+    const auto begin = std::chrono::steady_clock::now();
+    const auto elapsed = [&] {
+      return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+    };
+    while (agreed(world, budget->goes_on(done, elapsed()))) {
+      std::optional<Plan> plan;
+      std::size_t chosen = 0;
+      while (!plan || plan->ranks() > world.size()) {
+        chosen = random() % models.size();
+        plan = toy::random_plan(random, models[chosen]);
+      }
+      INFO("GALVATRON_RANDOM_SEED=" << budget->seed << " on rank " << world.rank() << ", plan " << done << " of "
+                                    << plan->model << ": " << toy::text(*plan));
+      const toy::Outcome outcome = run(world, *plan, models[chosen], steps);
+      CHECK(toy::difference(outcome.losses, references[chosen].losses) < 1e-5);
+      CHECK(toy::difference(outcome.norms, references[chosen].norms) < 1e-4);
+      CHECK(outcome.memory_as_planned);
+      tally.add(*plan);
+      widest = std::max(widest, plan->ranks());
+      ++done;
+    }
+  });
+  if (runtime->rank() == 0)
+    MESSAGE("seed " << budget->seed << ", " << done << " plans on up to " << widest << " ranks; " << tally.text());
+  CHECK(done > 5);
+}
+
+int main(int count, char** values) {
+  const toy::RandomPlanBudget own(20);
+  return programs::run_tests(
+      count, values,
+      [&](comm::mpi::Runtime& mine, unsigned seed) {
+        runtime = &mine;
+        budget.emplace(own);
+        budget->seed = seed;
+      },
+      own.seed);
+}

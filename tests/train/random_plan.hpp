@@ -1,0 +1,84 @@
+// Random valid plans whose layers differ, of stages of unequal length; for the tests of rank threads and of processes.
+#pragma once
+
+#include <array>
+#include <cstdlib>
+#include <map>
+#include <optional>
+#include <random>
+#include <string>
+#include <vector>
+
+#include <galvatron/strategy/legality.hpp>
+
+#include "random_strategy.hpp"
+#include "toy_mixed.hpp"
+
+namespace toy {
+
+/// The models that random plans are for.
+inline std::vector<ModelSpec> random_plan_models() { return {model(false, 6), model(true, 6), bert(6), vit(6)}; }
+
+/// A valid plan on up to 16 ranks; none where the numbers drawn do not go together.
+inline std::optional<Plan> random_plan(std::mt19937& random, const ModelSpec& model) {
+  const int layers = static_cast<int>(model.blocks.size());
+  const int stages = one_of(random, std::array{1, 1, 2, 2, 3, 4});
+  const int ranks = one_of(random, std::array{1, 2, 2, 4, 4, 8, 8, 16});
+  Plan plan = single_rank(model);
+  if (stages * ranks > 16) return std::nullopt;
+  plan.overlap = random() % 2 == 0;
+  plan.microbatches = one_of(random, std::array{1, 2, 4, 8});
+  plan.schedule = one_of(random, schedule_kinds);
+  if (plan.schedule == ScheduleKind::interleaved) plan.virtual_stages = one_of(random, std::array{1, 2, 3});
+  plan.stages.clear();
+  int first = 0;
+  for (int i = 0; i < stages; ++i) {
+    const int left = stages - i - 1;
+    const bool even = plan.schedule == ScheduleKind::interleaved;
+    const int most = layers - first - left;
+    const int count = left == 0 ? layers - first
+                      : even    ? layers / stages
+                                : 1 + static_cast<int>(random() % static_cast<unsigned>(most));
+    plan.stages.push_back({first, first + count - 1, i * ranks, ranks});
+    first += count;
+  }
+  spread_at_random(random, plan, model);
+  if (!why_inconsistent(plan).empty() || !why_unfit(plan, model).empty()) return std::nullopt;
+  return plan;
+}
+
+/// A number that the environment may set.
+inline double setting(const char* name, double otherwise) {
+  const char* text = std::getenv(name);
+  return text == nullptr ? otherwise : std::strtod(text, nullptr);
+}
+
+/// How many random plans a test tries. GALVATRON_RANDOM_PLANS: so many, whatever the time; GALVATRON_RANDOM_SECONDS:
+/// for so long; GALVATRON_RANDOM_SEED: repeats a run.
+struct RandomPlanBudget {
+  int plans = static_cast<int>(setting("GALVATRON_RANDOM_PLANS", 0));
+  double seconds;
+  unsigned seed = static_cast<unsigned>(setting("GALVATRON_RANDOM_SEED", std::random_device{}()));
+
+  /// @param otherwise  seconds, unless the environment says
+  explicit RandomPlanBudget(double otherwise) : seconds(setting("GALVATRON_RANDOM_SECONDS", otherwise)) {}
+  [[nodiscard]] bool goes_on(int done, double elapsed) const { return plans > 0 ? done < plans : elapsed < seconds; }
+};
+
+/// How many layers of tried plans split the sequence in which way, in words.
+class SequenceTally {
+ public:
+  void add(const Plan& plan) {
+    for (const StrategySpec& spec : plan.layers) ++layers_[spec.sequence];
+  }
+  [[nodiscard]] std::string text() const {
+    std::string out = "layers with";
+    for (const auto& [kind, count] : layers_) out += " " + std::string(name_of(kind)) + " " + std::to_string(count);
+    return out;
+  }
+
+ private:
+  std::map<SequenceKind, int> layers_;
+};
+
+}  // namespace toy
