@@ -140,8 +140,9 @@ class ParameterStore final : public StreamedStore {
       for (View<float> moments : {first_moment_, second_moment_})
         for (float& x : moments) x = 0;
       const Range kept = zero == 3 ? own_ : Range{0, layout_.elements};
-      for (float& x : master_) x = 0;
       for (T& x : parameters_) x = T(0.0F);
+      if constexpr (has_master)
+        for (float& x : master_) x = 0;
       constexpr std::int64_t most = 1 << 17;  // elements at a time, which stay in a core's cache
       std::vector<float> values;
       for (const ParameterTensor& tensor : layout_) {
@@ -149,16 +150,21 @@ class ParameterStore final : public StreamedStore {
         const Range part = intersection(kept, {tensor.offset, tensor.offset + tensor.count()});
         if (part.count() == 0) continue;
         const std::int64_t end = divide_up(part.end - tensor.offset, c);
-        for (std::int64_t row = (part.begin - tensor.offset) / c; row < end;) {
-          const std::int64_t rows =
-              std::min({rows_together(tensor, row), end - row, std::max<std::int64_t>(most / c, 1)});
+        std::int64_t rows = 0;
+        for (std::int64_t row = (part.begin - tensor.offset) / c; row < end; row += rows) {
+          rows = std::min({rows_together(tensor, row), end - row, std::max<std::int64_t>(most / c, 1)});
           const Range range{tensor.offset + row * c, tensor.offset + (row + rows) * c};
-          values.resize(static_cast<std::size_t>(range.count()));
           const std::int64_t index = whole_index(tensor, context_->tensor_rank(), context_->spec.tensor, row);
+          if constexpr (!has_master) {
+            if (kept.begin <= range.begin && range.end <= kept.end) {
+              source(layer, tensor, index, parameters_.slice(range.begin - kept.begin, range.count()));
+              continue;
+            }
+          }
+          values.resize(static_cast<std::size_t>(range.count()));
           source(layer, tensor, index, {values.data(), range.count()});
           if constexpr (has_master) place(values, range, optimizer_range(), master_);
           place(values, range, kept, parameters_);
-          row += rows;
         }
       }
     }

@@ -187,6 +187,7 @@ class World {
     arriving_.push_back({piece.peer, piece.lane});
     arrivals_.push_back(MPI_REQUEST_NULL);
     require(MPI_Imrecv(piece.data, count, type, &message, &arrivals_.back()), "MPI_Imrecv");
+    endpoint_.ring(piece.peer);  // it may wait for leave to send the rest
   }
 
   [[noreturn]] void throw_sizes(const Piece& piece, std::int64_t sent) const {
