@@ -171,6 +171,44 @@ TEST_CASE("a BERT, a ViT, a Swin and a T5 go on: bit for bit under the same plan
   }
 }
 
+TEST_CASE("large tensors are read in large pieces, with the bits of small ones") {
+  ModelSpec model = toy::model(false, 2);
+  for (LayerSpec* layer : {&model.embedding, &model.blocks[0], &model.blocks[1], &model.head}) {
+    layer->hidden = 256;
+    layer->head_dim = 32;
+    layer->ffn = 512;
+  }
+  const std::vector<Plan> all{toy::uniform(model, 1, zero3, 1, ScheduleKind::one_f_one_b),
+                              toy::uniform(model, 1, {.tensor = 2}, 1, ScheduleKind::one_f_one_b),
+                              toy::uniform(model, 1, {.data = 2, .zero = 1}, 1, ScheduleKind::one_f_one_b)};
+  const Folder folder;
+  TrainOptions saving = options_for(3);
+  saving.checkpoint = {.folder = folder.path, .every = 1, .keep = 9};
+  const std::vector<double> whole = losses(run(all.front(), model, saving));
+  const auto begin = Checkpoint::open(folder.path / checkpoint_name(1), model);
+  REQUIRE(begin.has_value());
+  for_each_parameter(model, [&](int layer, const ParameterTensor& tensor) {
+    CAPTURE(std::string(name_of(tensor.name)));
+    const TensorShape shape = begin->shape(layer, tensor.name);
+    for (const StateKind state : {StateKind::master, StateKind::second_moment}) {
+      std::vector<float> at_once(static_cast<std::size_t>(shape.count()));
+      std::vector<float> by_row(at_once.size());
+      begin->read(layer, tensor.name, state, {0, shape.rows, 0, shape.columns}, at_once.data());
+      for (std::int64_t row = 0; row < shape.rows; ++row)
+        begin->read(layer, tensor.name, state, {row, 1, 0, shape.columns}, by_row.data() + row * shape.columns);
+      CHECK((at_once == by_row));
+    }
+  });
+  for (const Plan& plan : all) {
+    INFO(toy::text(plan));
+    TrainOptions options = options_for(3);
+    options.resume = &*begin;
+    const std::vector<double> rest = losses(run(plan, model, options));
+    if (&plan == &all.front()) CHECK(rest == std::vector<double>(whole.begin() + 1, whole.end()));
+    CHECK(toy::difference(rest, std::vector<double>(whole.begin() + 1, whole.end())) < 1e-5);
+  }
+}
+
 TEST_CASE("bf16 goes on bit for bit") {
   if (!device::Host::supports(Precision::bf16)) return;
   const ModelSpec model = toy::model(false, 4);
