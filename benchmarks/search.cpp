@@ -5,13 +5,15 @@
 // Every row runs in a process of its own, first with one thread, then with several; the plans must be the same.
 // Printed: seconds with one thread (medians of three), how many times faster several are, the memory of the process,
 // labels, and the gap to the bound ("proven": no plan of the space is faster). After the large models come rows in
-// which one of layers, devices, kinds of layers and strategies grows.
+// which one of layers, devices, kinds of layers and strategies grows. Last, what this machine allows: how many times
+// the searches of one process so many processes do in the same time, each with one thread and nothing in common.
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
@@ -111,6 +113,46 @@ void print_row(const Row& row, int threads) {
               one.feasible ? plan_words(one.plan).c_str() : "");
 }
 
+// Runs `work` in so many processes at once; false when one of them fails.
+template <class F>
+bool in_processes(int count, const F& work) {
+  std::fflush(stdout);
+  std::vector<pid_t> children;
+  for (int i = 0; i < count; ++i) {
+    const pid_t child = fork();
+    if (child < 0) break;
+    if (child > 0) {
+      children.push_back(child);
+      continue;
+    }
+    int status = 0;
+    try {
+      work();
+    } catch (const std::exception& error) {
+      std::fprintf(stderr, "benchmark_search: %s\n", error.what());
+      status = 1;
+    }
+    std::fflush(stdout);
+    _exit(status);
+  }
+  bool good = static_cast<int>(children.size()) == count;
+  for (const pid_t child : children) {
+    int status = 0;
+    good = waitpid(child, &status, 0) == child && status == 0 && good;
+  }
+  return good;
+}
+
+// Seconds in which so many processes search a row eight times each.
+double seconds_of(const Row& row, int processes) {
+  const auto begin = std::chrono::steady_clock::now();
+  const bool good = in_processes(processes, [&] {
+    for (int i = 0; i < 8; ++i) run(row, 1);
+  });
+  if (!good) throw Failure(ErrorKind::internal, "a process failed");
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+}
+
 struct Arguments {
   int threads = 2;
 };
@@ -122,23 +164,12 @@ void options(CLI::App& app, Arguments& a) {
 int benchmark(const Arguments& a) {
   std::printf("| model | cluster | batch | s | x with %d threads | MiB | labels | gap | plan |\n", a.threads);
   std::printf("|---|---|---|---|---|---|---|---|---|\n");
-  for (const Row& row : rows()) {
-    std::fflush(stdout);
-    const pid_t child = fork();
-    if (child == 0) {
-      int status = 0;
-      try {
-        print_row(row, a.threads);
-      } catch (const std::exception& error) {
-        std::fprintf(stderr, "benchmark_search: %s\n", error.what());
-        status = 1;
-      }
-      std::fflush(stdout);
-      _exit(status);
-    }
-    int status = 0;
-    if (child < 0 || waitpid(child, &status, 0) != child || status != 0) return 1;
-  }
+  const std::vector<Row> all = rows();
+  for (const Row& row : all)
+    if (!in_processes(1, [&] { print_row(row, a.threads); })) return 1;
+  const double alone = seconds_of(all.back(), 1);
+  std::printf("\n%d processes side by side: x %.2f\n", a.threads,
+              a.threads * alone / seconds_of(all.back(), a.threads));
   return 0;
 }
 

@@ -293,6 +293,7 @@ void run_plan(const Arguments& arguments, Common& common) {
     tried = std::move(sweep.tried);
     return std::move(sweep.best);
   }();
+  if (const std::string hint = hint_at_all(search.space); !hint.empty()) note(common, hint);
   if (!out.empty())
     if (auto saved = save_plan(found.plan, out); !saved) throw_error(saved.error());
   if (common.json) {

@@ -48,7 +48,8 @@ TEST_CASE("a bound that knows the largest workspace holds, and is nearer than th
     const std::string context = "seed " + std::to_string(seed);
     INFO(context);
     const Bounds bounds(p);
-    const double least = bounds.single_stage(least_with_workspace(p, bounds.once_share()));
+    const WorkspaceBound by_guesses(p, bounds.once_share(), ties_of(p, bounds, false));
+    const double least = bounds.single_stage(by_guesses.seconds());
     const double plain = bounds.single_stage(Segments(p, bounds.once_share()).seconds(0, 0, p.count()));
     CHECK(least <= truth.seconds * (1 + 1e-9));
     CHECK(least >= plain * (1 - 1e-9));

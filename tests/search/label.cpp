@@ -2,8 +2,10 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <limits>
 #include <random>
+#include <utility>
 #include <vector>
 
 using namespace galvatron::search;
@@ -67,6 +69,26 @@ TEST_CASE("labels that are removed are beaten by one that is kept, whatever foll
                            a.kept <= b.kept && a.top <= b.top;
         CHECK(!beats);
       }
+  }
+}
+
+TEST_CASE("a staircase reaches exactly what one of its pairs reaches") {
+  for (unsigned seed = 0; seed < 300; ++seed) {
+    std::mt19937 random(seed);
+    INFO("seed " << seed);
+    std::uniform_int_distribution<int> figure(0, seed % 2 == 0 ? 9 : 200);
+    detail::Staircase<double> stairs;
+    std::vector<std::pair<double, double>> pairs;
+    for (int i = 0; i < 60; ++i) {
+      const double x = figure(random);
+      const double y = figure(random);
+      const bool reached =
+          std::any_of(pairs.begin(), pairs.end(), [&](const auto& p) { return p.first <= x && p.second <= y; });
+      REQUIRE(stairs.reaches(x, y) == reached);
+      if (reached) continue;
+      stairs.add(x, y);
+      pairs.emplace_back(x, y);
+    }
   }
 }
 

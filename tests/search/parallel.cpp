@@ -44,6 +44,7 @@ TEST_CASE("what a piece throws reaches the caller, and the team works on") {
 TEST_CASE("the solver's answer does not depend on who helps") {
   Team team(3);
   int shared = 0;
+  std::size_t helped_with_pipelines = 0;
   for (unsigned seed = 0; seed < 300; ++seed) {
     std::mt19937 random(seed);
     Problem p = testing::random_problem(random);
@@ -59,7 +60,9 @@ TEST_CASE("the solver's answer does not depend on who helps") {
     Solver alone(p, limits);
     Solver helped(p, limits, &team);
     const auto one = alone.fastest();
+    const std::size_t before = team.helped();
     const auto many = helped.fastest();
+    if (p.stages() > 1) helped_with_pipelines += team.helped() - before;
     REQUIRE(one.has_value() == many.has_value());
     CHECK(alone.work() == helped.work());
     CHECK(alone.proven() == helped.proven());
@@ -69,4 +72,5 @@ TEST_CASE("the solver's answer does not depend on who helps") {
     shared += alone.work() > 10000 ? 1 : 0;
   }
   CHECK(shared > 10);
+  CHECK(helped_with_pipelines > 0);
 }

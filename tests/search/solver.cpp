@@ -2,6 +2,7 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <string>
 
 #include "random_problem.hpp"
@@ -98,6 +99,7 @@ TEST_CASE("a solver that may keep few labels is never better than brute force, a
     CHECK(quick->cost.seconds >= best - 1e-9);
     CHECK(quick->cost.peak <= p.budget);
     if (solver.proven()) CHECK(quick->cost.seconds == doctest::Approx(best));
+    CHECK(std::min(solver.open(), quick->cost.seconds) <= best * (1 + 1e-9));
     thinned += solver.proven() ? 0 : 1;
   }
   CHECK(thinned > 10);

@@ -132,6 +132,15 @@ TEST_CASE("pipeline degrees follow the space") {
   for (const StrategySpec& spec : strategies(parse_space("all,pow2").value(), 12)) CHECK(spec.tensor == 1);
 }
 
+TEST_CASE("who allows nothing but degrees is told of all") {
+  const auto hint = [](const std::string& text) { return hint_at_all(parse_space(text).value()); };
+  CHECK(hint("pp=8") == "--space pp=8 allows nothing else, --space all,pp=8 leaves the rest open");
+  CHECK(hint("max-tp=4,dp=2").find("--space all,dp=2,max-tp=4 leaves") != std::string::npos);
+  for (const char* text :
+       {"all", "runnable", "all,pp=8", "dp,pp=8", "pp", "dp", "pp=8,recompute", "tp=2,sp", "tp=2,cp=2"})
+    CHECK_MESSAGE(hint(text).empty(), text);
+}
+
 TEST_CASE("bad notations are refused with the names that are valid") {
   for (const std::string& text : std::vector<std::string>{"", ",", "dp,", "dp,,tp", "DP", "zero4", "sdp2", "tp<4",
                                                           "ep=2", "max-zero=2", "sp=rings", "recompute=half", "=3"}) {

@@ -174,6 +174,8 @@ TEST_CASE("degrees that contradict each other or the devices are refused") {
                   part);
   };
   refused("tp=3", "tp=3");
+  check_failure(folder.run("plan --model gpt2-350m --cluster 8xa100-40g --global-batch 24 --space pp=4"), 3,
+                "all,pp=4 leaves the rest open");
   refused("all,tp=4,max-tp=2", "max-tp=2");
   refused("all,tp=4,tp=2", "contradicts 4");
   refused("all,pp=4,tp=4", "16 together");

@@ -33,6 +33,7 @@ class Bounds {
     turns_ = p_.stages() * ramp_weight_ + o.weights.turns;
     alone_ = p_.stages() == 1 ? o(1, 1, 0) / o.microbatches : o.alone;
     once_share_ = 1 / (alone_ * turns_);
+    workspaces_ = least_workspaces(p_);
     least_of_types();
     weigh_stages();
     price_layers();
@@ -173,12 +174,7 @@ class Bounds {
     };
     for (int i = 0; stage == 0 && i < p_.leading; ++i) take(i);
     for (int i = 0; stage + 1 == p_.stages() && i < p_.trailing; ++i) take(p_.count() - 1 - i);
-    double workspace = std::numeric_limits<double>::max();
-    for (const int type : movable_types_)
-      for (const Choice& c : p_.types[static_cast<std::size_t>(type)])
-        workspace = std::min(workspace,
-                             static_cast<double>(std::max(c.forward_workspace, c.activation + c.backward_workspace)));
-    return out - workspace;
+    return out - static_cast<double>(workspaces_[static_cast<std::size_t>(stage)]);
   }
   [[nodiscard]] double end_seconds(int stage) const {
     double out = 0;
@@ -319,7 +315,7 @@ class Bounds {
     credit_.assign(1, 0.0);
     for (int i = 0; i <= last; ++i) {
       const auto at = static_cast<std::size_t>(i);
-      double rest = static_cast<double>(p_.fixed) + ending_[at] - static_cast<double>(p_.budget);
+      double rest = static_cast<double>(p_.fixed + workspaces_[at]) + ending_[at] - static_cast<double>(p_.budget);
       if (i > 0) rest += static_cast<double>(least_activation_);
       credit_.push_back(credit_.back() + alone_ * price_[at] * rest);
     }
@@ -333,14 +329,15 @@ class Bounds {
   bool may_fit_ = true;
   std::int64_t least_activation_ = std::numeric_limits<std::int64_t>::max();
   std::vector<int> movable_types_;
-  std::vector<double> time_;  // (layers + 1) sums of the least seconds of the layers before
+  std::vector<std::int64_t> workspaces_;  // (stages) the largest of a stage, at least
+  std::vector<double> time_;              // (layers + 1) sums of the least seconds of the layers before
   std::vector<double> ramp_;
   std::vector<double> once_;
   std::vector<double> weight_;  // (stages) w
   std::vector<double> price_;   // (stages) q, seconds a byte
   std::vector<double> ending_;  // (stages) least bytes for the last activation
   std::vector<double> open_;    // (layers + 1) sums of the prices of the layers before
-  std::vector<double> credit_;  // (stages + 1) sums of alone q (least memory - M)
+  std::vector<double> credit_;  // (stages + 1) sums of alone q (least of what else is kept, and workspace, - M)
 };
 
 }  // namespace galvatron::search

@@ -16,7 +16,7 @@
 #include <galvatron/core/dtype.hpp>
 #include <galvatron/core/units.hpp>
 #include <galvatron/model/spec.hpp>
-#include <galvatron/search/cases.hpp>
+#include <galvatron/search/case.hpp>
 #include <galvatron/search/options.hpp>
 #include <galvatron/search/problem.hpp>
 #include <galvatron/search/single_stage.hpp>

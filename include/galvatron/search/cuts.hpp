@@ -72,7 +72,12 @@ class Cuts {
     high_.assign(low_.size(), p_.count());
     if (!narrow_by(s_, slowest_) || !narrow_by(loads_, loaded_)) return false;
     add_up();
-    return limit == infinite || after_.front().sum < infinite;
+    return limit == infinite || least() < limit;
+  }
+  /// No assignment with less than the limit is faster.
+  [[nodiscard]] double least() const {
+    const Rest& all = after_.front();
+    return all.sum < infinite ? p_.objective(all.sum, all.slowest, once_) : infinite;
   }
 
   /// What a stage must keep within, so that an assignment has less seconds than the limit.

@@ -46,6 +46,37 @@ struct Label {
 
 namespace detail {
 
+/// Pairs, for the question whether one of them is no larger than another in both figures.
+template <class Y>
+class Staircase {
+ public:
+  [[nodiscard]] bool reaches(double x, Y y) const {
+    const auto above = std::upper_bound(steps_.begin(), steps_.end(), x,
+                                        [](double value, const Step& step) { return value < step.x; });
+    return above != steps_.begin() && (above - 1)->y <= y;
+  }
+  /// A pair that it does not reach.
+  void add(double x, Y y) {
+    auto first = std::lower_bound(steps_.begin(), steps_.end(), x,
+                                  [](const Step& step, double value) { return step.x < value; });
+    auto last = first;
+    while (last != steps_.end() && last->y >= y) ++last;
+    if (first == last) {
+      steps_.insert(first, {x, y});
+      return;
+    }
+    *first = {x, y};
+    steps_.erase(first + 1, last);
+  }
+
+ private:
+  struct Step {
+    double x = 0;
+    Y y{};
+  };
+  std::vector<Step> steps_;  // x ascending, y descending
+};
+
 /// Labels that were kept, in the order of time, for the question whether one of them beats the next. Labels have few
 /// different workspaces; for each one a staircase has the least top for every once.
 class KeptLabels {
@@ -53,10 +84,7 @@ class KeptLabels {
   [[nodiscard]] bool beats(const Label& label) const {
     return std::any_of(groups_.begin(), groups_.end(), [&](const Group& group) {
       // With workspace w, top <= label.top and kept <= label.kept are one limit on top.
-      const std::int64_t most = std::min(label.top, label.kept + group.workspace);
-      const auto above = std::upper_bound(group.steps.begin(), group.steps.end(), label.once,
-                                          [](double once, const Step& step) { return once < step.once; });
-      return above != group.steps.begin() && (above - 1)->top <= most;
+      return group.tops.reaches(label.once, std::min(label.top, label.kept + group.workspace));
     });
   }
   /// A label that none beats.
@@ -64,27 +92,13 @@ class KeptLabels {
     const std::int64_t workspace = label.workspace();
     auto group = std::find_if(groups_.begin(), groups_.end(), [=](const Group& g) { return g.workspace == workspace; });
     if (group == groups_.end()) group = groups_.insert(groups_.end(), {workspace, {}});
-    auto& steps = group->steps;
-    auto first = std::lower_bound(steps.begin(), steps.end(), label.once,
-                                  [](const Step& step, double once) { return step.once < once; });
-    auto last = first;
-    while (last != steps.end() && last->top >= label.top) ++last;
-    if (first == last) {
-      steps.insert(first, {label.once, label.top});
-      return;
-    }
-    *first = {label.once, label.top};
-    steps.erase(first + 1, last);
+    group->tops.add(label.once, label.top);
   }
 
  private:
-  struct Step {
-    double once = 0;
-    std::int64_t top = 0;
-  };
   struct Group {
     std::int64_t workspace = 0;
-    std::vector<Step> steps;  // once ascending, top descending
+    Staircase<std::int64_t> tops;
   };
   std::vector<Group> groups_;
 };

@@ -16,10 +16,10 @@ namespace galvatron::search {
 /// the newest work first, so that pieces within pieces are not waited for.
 class Team {
  public:
-  /// @param threads  the caller included; fewer where the machine gives no more
+  /// @param threads  the caller included; fewer where the machine gives no more, at most 256
   explicit Team(int threads) {
     try {
-      for (int i = 1; i < threads; ++i) helpers_.emplace_back([this] { help_until_end(); });
+      for (int i = 1; i < std::min(threads, 256); ++i) helpers_.emplace_back([this] { help_until_end(); });
     } catch (const std::system_error&) {
       return;
     }
@@ -34,6 +34,8 @@ class Team {
   [[nodiscard]] bool alone() const { return helpers_.empty(); }
   /// Whether a thread has nothing to do: small pieces are not worth announcing otherwise.
   [[nodiscard]] bool has_time() const { return idle_.load(std::memory_order_relaxed) > 0; }
+  /// How often a thread helped with the work of another.
+  [[nodiscard]] std::size_t helped() const { return helped_.load(); }
 
   /// Calls `piece(i)` for i = 0..count-1 on all threads that have time, this one included; rethrows what a piece
   /// throws.
@@ -88,12 +90,13 @@ class Team {
     ++news_;
     news_.notify_all();
   }
-  // Work comes in quick succession: sleeping at once would cost more than it saves.
+  // Work comes in quick succession: going to sleep and being woken take longer than most waits. Others may have the
+  // core meanwhile.
   void wait_for_news(unsigned seen) {
     ++idle_;
-    for (int i = 0; i < 2000 && news_.load(std::memory_order_relaxed) == seen; ++i) {
-    }
-    if (news_.load(std::memory_order_relaxed) == seen) news_.wait(seen);
+    for (int i = 0; i < looks && news_.load() == seen; ++i)
+      if (i % 64 == 63) std::this_thread::yield();
+    if (news_.load() == seen) news_.wait(seen);
     --idle_;
   }
   // Helps with the newest job that has pieces left; false when there is none.
@@ -106,6 +109,7 @@ class Team {
       if (job == nullptr) return false;
       ++job->helpers;
     }
+    ++helped_;
     job->work();
     {
       const std::scoped_lock lock(mutex_);
@@ -121,18 +125,25 @@ class Team {
     }
   }
 
+  static constexpr int looks = 30'000;  // about a tenth of a millisecond
+
   std::mutex mutex_;
   std::vector<Job*> jobs_;  // with pieces that nobody has begun, perhaps
   std::atomic<unsigned> news_{0};
   std::atomic<int> idle_{0};
+  std::atomic<std::size_t> helped_{0};
   std::atomic<bool> ended_{false};
   std::vector<std::jthread> helpers_;  // last: they end before the rest does
 };
 
-/// Calls `piece(i)` for i = 0..count-1 on up to `threads` threads, this one included; rethrows what a piece throws.
+/// Calls `piece(i)` for i = 0..count-1 on the threads of `team`, if there is one, one of them has time, and the pieces
+/// are worth it: with fewer than some hundred labels to look at they take no longer than another thread's coming.
 template <class F>
-void in_parallel(std::size_t count, int threads, const F& piece) {
-  Team(std::min(std::max(1, threads), static_cast<int>(std::min<std::size_t>(count, 1 << 20)))).each(count, piece);
+void share(Team* team, std::size_t labels, std::size_t count, const F& piece) {
+  if (team != nullptr && labels >= 256 && team->has_time())
+    team->each(count, piece);
+  else
+    for (std::size_t i = 0; i < count; ++i) piece(i);
 }
 
 }  // namespace galvatron::search

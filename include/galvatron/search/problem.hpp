@@ -43,6 +43,11 @@ struct Choice {
   [[nodiscard]] constexpr double once() const { return synchronise + update; }
 };
 
+/// Transient bytes of a layer, but for changes of layout beside it.
+constexpr std::int64_t workspace_of(const Choice& c) {
+  return std::max(c.forward_workspace, c.activation + c.backward_workspace);
+}
+
 /// For how many micro-batches a stage keeps what its layers keep.
 struct Slots {
   std::int64_t flight = 1;     ///< between forward and backward
@@ -152,6 +157,30 @@ struct Problem {
     return least;
   }
 };
+
+/// What the largest workspace of every stage is at least: the ends have their stages, and some of the other layers is
+/// in any.
+constexpr std::vector<std::int64_t> least_workspaces(const Problem& p) {
+  std::vector<std::int64_t> of_type;
+  for (const LayerType& type : p.types) {
+    of_type.push_back(std::numeric_limits<std::int64_t>::max());
+    for (const Choice& c : type) of_type.back() = std::min(of_type.back(), workspace_of(c));
+  }
+  const auto of_layer = [&](int layer) {
+    return of_type[static_cast<std::size_t>(p.layers[static_cast<std::size_t>(layer)])];
+  };
+  std::int64_t least = std::numeric_limits<std::int64_t>::max();
+  std::int64_t most = 0;
+  for (int layer = p.leading; layer < p.count() - p.trailing; ++layer) {
+    least = std::min(least, of_layer(layer));
+    most = std::max(most, of_layer(layer));
+  }
+  std::vector<std::int64_t> out(static_cast<std::size_t>(p.stages()), p.stages() == 1 ? most : least);
+  for (int layer = 0; layer < p.leading; ++layer) out.front() = std::max(out.front(), of_layer(layer));
+  for (int layer = p.count() - p.trailing; layer < p.count(); ++layer)
+    out.back() = std::max(out.back(), of_layer(layer));
+  return out;
+}
 
 /// Whether `a` may stand for `b` in any assignment with so many micro-batches in flight without making it slower or
 /// larger.
@@ -286,6 +315,12 @@ struct Evaluation {
   double seconds = 0;
   std::int64_t peak = 0;  ///< of the fullest stage
   std::vector<StageCost> stages;
+};
+
+/// An assignment and what it takes.
+struct Solution {
+  Assignment plan;
+  Evaluation cost;
 };
 
 /// A whole assignment.

@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include <galvatron/search/cases.hpp>
+#include <galvatron/search/case.hpp>
 #include <galvatron/search/problem.hpp>
 #include <galvatron/search/uniform.hpp>
 #include <galvatron/strategy/schedule_kind.hpp>
@@ -155,7 +155,7 @@ class UniformPlans {
       if (movable_[type] == 0) continue;
       block_time = std::min(block_time, c.seconds());
       block_bytes = std::min(block_bytes, slots.kept(c));
-      workspace = std::min(workspace, std::max(c.forward_workspace, c.activation + c.backward_workspace));
+      workspace = std::min(workspace, workspace_of(c));
     }
     // Some stage has at least the mean of all, and some at least so many blocks.
     const int blocks = (p_.movable() + p_.stages() - 1) / p_.stages();

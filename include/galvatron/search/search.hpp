@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <numeric>
 #include <optional>
 #include <string>
 #include <utility>
@@ -65,12 +66,8 @@ class BestOf {
 /// One run of a search over its cases.
 class Search {
  public:
-  Search(const Cluster& cluster, const SearchOptions& options, std::vector<Case> cases)
-      : cluster_(cluster),
-        options_(options),
-        cases_(std::move(cases)),
-        team_(std::min(options.threads, most_threads)),
-        best_(options.memory) {
+  Search(const Cluster& cluster, const SearchOptions& options, std::vector<Case> cases, Team& team)
+      : cluster_(cluster), options_(options), cases_(std::move(cases)), team_(team), best_(options.memory) {
     for (const Case& c : cases_)
       if (!by_stages(c.stages())) degrees_.emplace_back(c.stages(), BestOf(options.memory));
     for (std::size_t i = 0; i < std::size(schemes); ++i) scheme_best_.emplace_back(options.memory);
@@ -88,26 +85,25 @@ class Search {
       if (options_.algorithm == Algorithm::exact) drop_superfluous(cases_[i].problem);
       bounds_[i] = bound_of(cases_[i]);
     });
-    for (std::size_t i = 0; i < cases_.size(); ++i) order_.emplace_back(bounds_[i], i);
-    std::sort(order_.begin(), order_.end());
+    std::vector<std::size_t> open(cases_.size());
+    std::iota(open.begin(), open.end(), std::size_t{0});
+    std::stable_sort(open.begin(), open.end(), [&](std::size_t a, std::size_t b) { return bounds_[a] < bounds_[b]; });
     // Quick passes, over the likeliest choices and with few labels, find good plans; others, pruned by them, prove or
     // improve, easy cases first.
-    std::vector<std::size_t> open;
-    for (const auto& [bound, index] : order_) open.push_back(index);
-    if (options_.algorithm == Algorithm::bmw)
-      open = solve(open, 0, out.statistics);
-    else
-      for (const std::size_t labels : {core_pass, std::size_t{6}, std::size_t{64}, options_.labels})
-        open = solve(open, std::min(labels, options_.labels), out.statistics);
+    if (options_.algorithm == Algorithm::bmw) {
+      open = solve(open, 0, most_work, out.statistics);
+    } else {
+      open = solve(open, core_pass, most_work / 4, out.statistics);
+      open = solve(open, std::min<std::size_t>(6, options_.labels), most_work / 2, out.statistics);
+      open = solve(open, options_.labels, most_work, out.statistics);
+    }
     out.statistics.proven = open.empty();
     out.statistics.labels = work_;
     out.feasible = best_.fits();
     if (out.feasible) {
       out.best = *best_.candidate();
       out.statistics.bound = out.best.iteration;
-      for (const auto& [bound, index] : order_)
-        if (std::find(open.begin(), open.end(), index) != open.end())
-          out.statistics.bound = min(out.statistics.bound, Seconds{bound});
+      for (const std::size_t index : open) out.statistics.bound = min(out.statistics.bound, Seconds{bounds_[index]});
     } else {
       find_smallest(out);
     }
@@ -131,24 +127,25 @@ class Search {
     const Bounds first(c.problem);
     if (!first.may_fit()) return Solver::infinite;
     if (first.seconds() >= upper_for(c)) return first.seconds();
-    return Solver(c.problem).bound();
+    return Solver(c.problem).bound(upper_for(c));
   }
 
   // One case searched.
   struct Attempt {
     std::optional<Solution> found;
     bool proven = true;  // its best plan is known, or is none of the best
+    double bound = 0;    // no plan of the case is faster
     bool searched = false;
     std::int64_t work = 0;
   };
-  [[nodiscard]] Attempt attempt(std::size_t index, std::size_t labels) {
+  [[nodiscard]] Attempt attempt(std::size_t index, std::size_t labels, std::int64_t work) {
     const Case& c = cases_[index];
     const double upper = upper_for(c);
     Attempt out;
     if (bounds_[index] >= upper) return out;
     Limits limits;
     limits.labels = labels;
-    limits.work = std::max<std::int64_t>(0, (most_work - work_) / static_cast<std::int64_t>(group));
+    limits.work = work;
     out.searched = true;
     if (labels == core_pass && options_.algorithm == Algorithm::exact) {
       // Many stages join in many ways: fewer labels of each will do.
@@ -168,21 +165,27 @@ class Search {
     }
     out.found = solver.fastest(upper);
     out.proven = solver.proven();
+    out.bound = std::min(solver.open(), out.found ? out.found->cost.seconds : upper);
     out.work = solver.work();
     return out;
   }
 
   // Searches cases and returns those that are not done with. Cases of one group are pruned by the same plan, whoever of
   // them is first, so that the answer does not depend on the number of threads.
-  std::vector<std::size_t> solve(const std::vector<std::size_t>& open, std::size_t labels,
+  // @param until  labels made by then, this pass and those before together
+  std::vector<std::size_t> solve(const std::vector<std::size_t>& open, std::size_t labels, std::int64_t until,
                                  SearchStatistics& statistics) {
     std::vector<std::size_t> unproven;
     for (std::size_t first = 0; first < open.size(); first += group) {
       const std::size_t count = std::min(group, open.size() - first);
       std::vector<Attempt> attempts(count);
-      team_.each(count, [&](std::size_t i) { attempts[i] = attempt(open[first + i], labels); });
+      std::int64_t hopeful = 0;
+      for (std::size_t i = 0; i < count; ++i) hopeful += bounds_[open[first + i]] < upper_for(cases_[open[first + i]]);
+      const std::int64_t work = std::max<std::int64_t>(0, until - work_) / std::max<std::int64_t>(1, hopeful);
+      team_.each(count, [&](std::size_t i) { attempts[i] = attempt(open[first + i], labels, work); });
       for (std::size_t i = 0; i < count; ++i) {
         const Case& c = cases_[open[first + i]];
+        bounds_[open[first + i]] = std::max(bounds_[open[first + i]], attempts[i].bound);
         work_ += attempts[i].work;
         statistics.solved += attempts[i].searched ? 1 : 0;
         bool exact = true;  // the problem's objective is what the plan takes
@@ -242,17 +245,15 @@ class Search {
     out.smallest_memory = smallest->peak;
   }
 
-  static constexpr int most_threads = 256;
   static constexpr std::size_t core_pass = 0;           // instead of a number of labels
   static constexpr std::size_t group = 4;               // cases
-  static constexpr std::int64_t most_work = 5'000'000;  // labels: nearly a second
+  static constexpr std::int64_t most_work = 3'000'000;  // labels and joints: half a second or so
 
   const Cluster& cluster_;
   const SearchOptions& options_;
   std::vector<Case> cases_;
-  Team team_;
-  std::vector<double> bounds_;  // of every case
-  std::vector<std::pair<double, std::size_t>> order_;
+  Team& team_;
+  std::vector<double> bounds_;  // of every case: no plan of it is faster
   BestOf best_;
   std::vector<std::pair<int, BestOf>> degrees_;
   std::vector<BestOf> scheme_best_;
@@ -281,6 +282,12 @@ inline std::string why_no_prices(const std::vector<Case>& cases, const Cluster& 
   return {};
 }
 
+/// For the end of a message.
+inline std::string and_hint(const Space& space) {
+  const std::string hint = hint_at_all(space);
+  return hint.empty() ? hint : "; " + hint;
+}
+
 inline std::string why_no_case(const ModelSpec& model, const Cluster& cluster, const SearchOptions& options) {
   const LayerSpec& block = model.blocks.front();
   const auto text = [](std::int64_t n) { return std::to_string(n); };
@@ -290,7 +297,8 @@ inline std::string why_no_case(const ModelSpec& model, const Cluster& cluster, c
          " stages, tensor degrees that divide " + text(block.heads) + " heads, " + text(block.kv_heads) +
          " key/value heads and " + text(block.ffn) +
          " MLP columns, context degrees that divide the sequence, and data degrees that divide a micro-batch of the " +
-         text(options.global_batch) + " samples; choose another number of devices or batch, or a wider --space";
+         text(options.global_batch) + " samples; choose another number of devices or batch, or a wider --space" +
+         and_hint(options.space);
 }
 
 }  // namespace detail
@@ -301,18 +309,19 @@ inline Result<SearchResult> search(const ModelSpec& model, const Cluster& cluste
   const double begin = detail::monotonic_seconds();
   auto options = completed(wanted, model, cluster);
   if (!options) return tl::unexpected<Error>(std::move(options.error()));
-  std::vector<Case> cases = make_cases(model, cluster, *options);
+  Team team(options->threads);
+  std::vector<Case> cases = make_cases(model, cluster, *options, team);
   if (const std::string why = detail::why_no_prices(cases, cluster); !why.empty()) return usage_error(why);
   SearchResult result;
   if (cases.empty()) {
     result.reason = detail::why_no_case(model, cluster, *options);
   } else {
-    result = detail::Search(cluster, *options, std::move(cases)).run();
+    result = detail::Search(cluster, *options, std::move(cases), team).run();
     if (!result.feasible)
       result.reason = "no plan for " + model.name + " on " + cluster.name + " fits " + format_bytes(options->memory) +
                       " a device: the smallest budget that works is " +
                       std::to_string(result.smallest_memory.value_or(Bytes{}).count) + " bytes (" +
-                      format_bytes(result.smallest_memory.value_or(Bytes{})) + ")";
+                      format_bytes(result.smallest_memory.value_or(Bytes{})) + ")" + detail::and_hint(options->space);
   }
   result.statistics.seconds = {detail::monotonic_seconds() - begin};
   return result;

@@ -19,6 +19,39 @@
 
 namespace galvatron::search {
 
+/// A choice as a relaxation sees it.
+struct HullPoint {
+  double bytes = 0;
+  double seconds = 0;
+};
+
+/// The lower convex hull, from the fewest bytes to the fewest seconds.
+inline std::vector<HullPoint> lower_hull(std::vector<HullPoint> points) {
+  std::sort(points.begin(), points.end(), [](const HullPoint& a, const HullPoint& b) {
+    return a.bytes != b.bytes ? a.bytes < b.bytes : a.seconds < b.seconds;
+  });
+  std::vector<HullPoint> hull;
+  for (const HullPoint& point : points) {
+    if (!hull.empty() && point.seconds >= hull.back().seconds) continue;
+    while (hull.size() >= 2) {
+      const HullPoint& a = hull[hull.size() - 2];
+      const HullPoint& b = hull.back();
+      if ((b.seconds - a.seconds) * (point.bytes - a.bytes) < (point.seconds - a.seconds) * (b.bytes - a.bytes)) break;
+      hull.pop_back();
+    }
+    hull.push_back(point);
+  }
+  return hull;
+}
+/// Seconds saved by a byte between neighbours of a hull.
+inline double slope(const HullPoint& a, const HullPoint& b) { return (a.seconds - b.seconds) / (b.bytes - a.bytes); }
+/// The least seconds + price * bytes.
+inline double cheapest(const std::vector<HullPoint>& hull, double price) {
+  double least = std::numeric_limits<double>::infinity();
+  for (const HullPoint& point : hull) least = std::min(least, point.seconds + price * point.bytes);
+  return least;
+}
+
 class Segments {
  public:
   static constexpr double infinite = std::numeric_limits<double>::infinity();
@@ -32,6 +65,51 @@ class Segments {
       if (same == tables_.end()) tables_.push_back(make_table(slots));
     }
     find_room();
+  }
+
+  /// A run of layers on a stage: what it takes at least, asked for many numbers of bytes.
+  ///
+  /// Of the lines (sum at a price) - price * bytes, those that are the largest for some bytes, by ascending price. The
+  /// more bytes there are, the lower is the price of the largest.
+  class Run {
+   public:
+    /// With `bytes` for what the layers keep; infinite when they cannot fit. `at` is the line to look at first, and
+    /// then the one that was taken: similar questions in a row are quick.
+    [[nodiscard]] double seconds(double bytes, std::size_t& at) const {
+      if (least_ > bytes) return infinite;
+      while (at + 1 < lines_.size() && bytes < lines_[at].until) ++at;
+      while (at > 0 && bytes >= lines_[at - 1].until) --at;
+      return std::max(0.0, lines_[at].sum - lines_[at].price * bytes);
+    }
+
+   private:
+    friend class Segments;
+    struct Line {
+      double price = 0;
+      double sum = 0;
+      double until = 0;  // bytes, downwards: with less the next line is larger
+    };
+    double least_ = 0;  // bytes
+    std::vector<Line> lines_;
+  };
+  [[nodiscard]] Run run(int stage, int begin, int end) const {
+    const Table& t = tables_[table_of_[static_cast<std::size_t>(stage)]];
+    const auto a = static_cast<std::size_t>(begin);
+    const auto b = static_cast<std::size_t>(end);
+    Run out;
+    out.least_ = t.bytes[b] - t.bytes[a];
+    for (const Priced& q : t.prices) {
+      const double sum = q.sum[b] - q.sum[a];
+      const auto meet = [&](const Run::Line& line) { return (sum - line.sum) / (q.price - line.price); };
+      while (out.lines_.size() > 1 && meet(out.lines_.back()) >= out.lines_[out.lines_.size() - 2].until)
+        out.lines_.pop_back();
+      if (!out.lines_.empty()) {
+        out.lines_.back().until = meet(out.lines_.back());
+        if (out.lines_.back().until <= out.least_) break;
+      }
+      out.lines_.push_back({q.price, sum});
+    }
+    return out;
   }
 
   /// Seconds of layers [begin, end) on a stage with all its memory; infinite when they cannot fit.
@@ -60,41 +138,20 @@ class Segments {
     std::vector<double> bytes;  // (layers + 1) sums of the least bytes
     std::vector<Priced> prices;
   };
-  struct Point {
-    double bytes = 0;
-    double seconds = 0;
-  };
-
-  [[nodiscard]] std::vector<Point> points(const LayerType& type, const Slots& slots) const {
-    std::vector<Point> out;
+  [[nodiscard]] std::vector<HullPoint> hull_of(const LayerType& type, const Slots& slots) const {
+    std::vector<HullPoint> out;
     for (const Choice& c : type)
       out.push_back({static_cast<double>(slots.kept(c)), c.seconds() + once_share_ * c.once()});
-    std::sort(out.begin(), out.end(), [](const Point& a, const Point& b) {
-      return a.bytes != b.bytes ? a.bytes < b.bytes : a.seconds < b.seconds;
-    });
-    std::vector<Point> hull;
-    for (const Point& point : out) {
-      if (!hull.empty() && point.seconds >= hull.back().seconds) continue;
-      while (hull.size() >= 2) {
-        const Point& a = hull[hull.size() - 2];
-        const Point& b = hull.back();
-        if ((b.seconds - a.seconds) * (point.bytes - a.bytes) < (point.seconds - a.seconds) * (b.bytes - a.bytes))
-          break;
-        hull.pop_back();
-      }
-      hull.push_back(point);
-    }
-    return hull;
+    return lower_hull(std::move(out));
   }
 
   [[nodiscard]] Table make_table(const Slots& slots) const {
-    std::vector<std::vector<Point>> hulls;
+    std::vector<std::vector<HullPoint>> hulls;
     std::vector<double> prices{0};
     for (const LayerType& type : p_.types) {
-      hulls.push_back(points(type, slots));
+      hulls.push_back(hull_of(type, slots));
       const auto& hull = hulls.back();
-      for (std::size_t k = 1; k < hull.size(); ++k)
-        prices.push_back((hull[k - 1].seconds - hull[k].seconds) / (hull[k].bytes - hull[k - 1].bytes));
+      for (std::size_t k = 1; k < hull.size(); ++k) prices.push_back(slope(hull[k - 1], hull[k]));
     }
     std::sort(prices.begin(), prices.end());
     prices.erase(std::unique(prices.begin(), prices.end()), prices.end());
@@ -112,36 +169,25 @@ class Segments {
       for (const int type : p_.layers) sum.push_back(sum.back() + of_type[static_cast<std::size_t>(type)]);
       return sum;
     };
-    out.bytes = sums([](const std::vector<Point>& hull) { return hull.front().bytes; });
+    out.bytes = sums([](const std::vector<HullPoint>& hull) { return hull.front().bytes; });
     for (const double price : prices)
-      out.prices.push_back({price, sums([price](const std::vector<Point>& hull) {
-                              double least = infinite;
-                              for (const Point& point : hull)
-                                least = std::min(least, point.seconds + price * point.bytes);
-                              return least;
-                            })});
+      out.prices.push_back(
+          {price, sums([price](const std::vector<HullPoint>& hull) { return cheapest(hull, price); })});
     return out;
   }
 
   void find_room() {
     std::int64_t activation = std::numeric_limits<std::int64_t>::max();
-    std::int64_t workspace = activation;
-    std::vector<char> movable(p_.types.size(), 0);
-    for (int layer = p_.leading; layer < p_.count() - p_.trailing; ++layer)
-      movable[static_cast<std::size_t>(p_.layers[static_cast<std::size_t>(layer)])] = 1;
-    for (std::size_t i = 0; i < p_.types.size(); ++i)
-      for (const Choice& c : p_.types[i]) {
-        activation = std::min({activation, c.input, c.activation});
-        if (movable[i] != 0)
-          workspace = std::min(workspace, std::max(c.forward_workspace, c.activation + c.backward_workspace));
-      }
+    for (const LayerType& type : p_.types)
+      for (const Choice& c : type) activation = std::min({activation, c.input, c.activation});
+    const std::vector<std::int64_t> workspaces = least_workspaces(p_);
     double receive = p_.stages() == 1 ? 0 : std::numeric_limits<double>::max();
     for (const Moves& moves : p_.moves)
       for (const auto* seconds : {&moves.input, &moves.output})
         for (const double one : *seconds) receive = std::min(receive, one);
     for (int stage = 0; stage < p_.stages(); ++stage) {
       const int chunk_ends = 2 * p_.chunks - (stage == 0 ? 1 : 0) - (stage + 1 == p_.stages() ? 1 : 0);
-      room_.push_back(static_cast<double>(p_.budget - p_.fixed) - static_cast<double>(workspace) -
+      room_.push_back(static_cast<double>(p_.budget - p_.fixed - workspaces[static_cast<std::size_t>(stage)]) -
                       static_cast<double>(chunk_ends) * static_cast<double>(activation));
       moves_.push_back(chunk_ends * receive);
     }

@@ -73,10 +73,9 @@ class SingleStage {
   [[nodiscard]] constexpr std::vector<Figures> useful_choices(std::size_t type) const {
     std::vector<Figures> all;
     for (const Choice& c : p_.types[type])
-      all.push_back({p_.objective.microbatches * c.seconds() + c.once(), p_.slots_of(0, 0).kept(c),
-                     std::max(c.forward_workspace, c.activation + c.backward_workspace), c.forward_workspace, c.input,
-                     c.activation, p_.slots_of(0, 0).flight * c.carried, c.layout, static_cast<int>(all.size()),
-                     c.tag});
+      all.push_back({p_.objective.microbatches * c.seconds() + c.once(), p_.slots_of(0, 0).kept(c), workspace_of(c),
+                     c.forward_workspace, c.input, c.activation, p_.slots_of(0, 0).flight * c.carried, c.layout,
+                     static_cast<int>(all.size()), c.tag});
     if (p_.tied && (type_of(0) == static_cast<int>(type) || type_of(p_.count() - 1) == static_cast<int>(type)))
       return all;
     const auto beats = [](const Figures& a, const Figures& b) {

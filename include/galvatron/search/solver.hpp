@@ -17,18 +17,15 @@
 
 #include <galvatron/search/bounds.hpp>
 #include <galvatron/search/cuts.hpp>
+#include <galvatron/search/one_stage.hpp>
 #include <galvatron/search/parallel.hpp>
 #include <galvatron/search/problem.hpp>
 #include <galvatron/search/segments.hpp>
 #include <galvatron/search/stage_search.hpp>
+#include <galvatron/search/ties.hpp>
 #include <galvatron/search/workspace_bound.hpp>
 
 namespace galvatron::search {
-
-struct Solution {
-  Assignment plan;
-  Evaluation cost;
-};
 
 class Solver {
  public:
@@ -46,25 +43,35 @@ class Solver {
     find_runs();
   }
 
-  /// No assignment is faster.
-  [[nodiscard]] double bound() const {
+  /// No assignment is faster. It is not worth being larger than `enough`.
+  [[nodiscard]] double bound(double enough = infinite) const {
     if (!bounds_.may_fit()) return infinite;
-    if (problem_.stages() == 1)
-      return std::max(bounds_.seconds(), bounds_.single_stage(least_with_workspace(problem_, bounds_.once_share())));
-    return std::max(bounds_.seconds(), cuts_.bound());
+    if (problem_.stages() > 1) return std::max(bounds_.seconds(), cuts_.bound());
+    const std::vector<Tie> ties = ties_of(problem_, bounds_, false);
+    const WorkspaceBound least(problem_, bounds_.once_share(), ties, enough / bounds_.single_stage(1));
+    return std::max(bounds_.seconds(), bounds_.single_stage(least.seconds()));
   }
 
   /// The fastest assignment with less than `upper` seconds whose stages all fit the budget; nothing when there is none.
   [[nodiscard]] std::optional<Solution> fastest(double upper = infinite) {
     limits_.memory_only = false;
     std::optional<Solution> best;
+    open_ = infinite;
     if (!bounds_.may_fit()) return best;
-    proven_ = true;
+    if (problem_.stages() == 1) {
+      OneStage search(problem_, bounds_, segments_, limits_, team_);
+      best = search.fastest(upper);
+      open_ = search.open();
+      work_ += search.work();
+      return best;
+    }
     const double wanted = upper;
     upper *= 1 + 1e-9;  // room for rounding in the bounds
-    for (const Tie& tie : ties()) {
+    for (const Tie& tie : ties_of(problem_, bounds_, false)) {
       if (tie.bound >= upper) break;
+      thinned_ = false;
       auto found = join(tie.tag, upper, problem_.budget);
+      if (thinned_) open_ = std::min(open_, std::max(tie.bound, cuts_.least()));
       if (!found) continue;
       Solution solution{std::move(*found), {}};
       solution.cost = evaluate(problem_, solution.plan);
@@ -76,17 +83,19 @@ class Solver {
   }
 
   /// Whether the last answer is exact: neither labels were thinned nor the work limited.
-  [[nodiscard]] bool proven() const { return proven_; }
+  [[nodiscard]] bool proven() const { return open_ == infinite; }
+  /// No assignment that the last search may have missed is faster.
+  [[nodiscard]] double open() const { return open_; }
   /// Labels made so far.
   [[nodiscard]] std::int64_t work() const { return work_; }
 
   /// The assignment that needs the least memory, if that is less than `upper` bytes; the budget is ignored.
   [[nodiscard]] std::optional<Solution> smallest(std::int64_t upper = std::numeric_limits<std::int64_t>::max()) {
     limits_.memory_only = true;
-    proven_ = true;
+    open_ = infinite;
     middle_.clear();
     std::optional<Solution> best;
-    for (const Tie& tie : ties()) {
+    for (const Tie& tie : ties_of(problem_, bounds_, true)) {
       auto found = join(tie.tag, 0, upper - 1);
       if (!found) continue;
       Solution solution{std::move(*found), {}};
@@ -120,42 +129,6 @@ class Solver {
     }
   };
   using State = std::pair<int, std::vector<Joint>>;  // first layer of the next stage
-
-  // A choice of both tied ends.
-  struct Tie {
-    int tag = -1;
-    Choice first;
-    Choice last;
-    double bound = 0;  // no assignment with these ends is faster
-
-    friend bool operator<(const Tie& a, const Tie& b) { return a.bound != b.bound ? a.bound < b.bound : a.tag < b.tag; }
-  };
-
-  // The choices of the tied ends, best bound first; one "any" without a tie.
-  [[nodiscard]] std::vector<Tie> ties() const {
-    if (!problem_.tied || problem_.count() < 2) return {Tie{}};
-    const auto ends = [this](int layer) -> const LayerType& {
-      return problem_.types[static_cast<std::size_t>(problem_.layers[static_cast<std::size_t>(layer)])];
-    };
-    const int last = problem_.count() - 1;
-    std::vector<Tie> out;
-    for (const Choice& a : ends(0))
-      for (const Choice& b : ends(last)) {
-        if (a.tag != b.tag) continue;
-        out.push_back({a.tag, a, b, bounds_.with_ends(a, b)});
-      }
-    std::sort(out.begin(), out.end());
-    std::vector<Tie> kept;
-    for (const Tie& tie : out)
-      if (std::none_of(kept.begin(), kept.end(), [&](const Tie& better) {
-            const Slots last_slots = problem_.slots_of(problem_.stages() - 1, problem_.chunks - 1);
-            return replaces(better.first, tie.first, problem_.objective, problem_.slots_of(0, 0),
-                            limits_.memory_only) &&
-                   replaces(better.last, tie.last, problem_.objective, last_slots, limits_.memory_only);
-          }))
-        kept.push_back(tie);
-    return kept;
-  }
 
   void find_runs() {
     const int end = problem_.count() - problem_.trailing;
@@ -199,11 +172,17 @@ class Solver {
     return out;
   }
 
+  // What a table or the joins of a stage may do of the work that is left: what others leave over serves those after.
+  [[nodiscard]] std::int64_t share_of_work(int stage) const {
+    if (limits_.work == std::numeric_limits<std::int64_t>::max()) return limits_.work;
+    return (limits_.work - std::min(limits_.work, work_)) / (problem_.stages() - stage + 1) * 2;
+  }
+
   std::unique_ptr<StageTable> make_table(const StageRole& role, std::int64_t budget) {
     Limits limits = limits_;
-    limits.work -= std::min(limits.work, work_);
+    limits.work = share_of_work(role.stage);
     auto table = std::make_unique<StageTable>(problem_, bounds_, segments_, loads_, role, limits, budget,
-                                              limits.memory_only ? StageLimit{} : cuts_.stage_limit());
+                                              limits.memory_only ? StageLimit{} : cuts_.stage_limit(), team_);
     work_ += table->work();
     return table;
   }
@@ -214,98 +193,140 @@ class Solver {
            cuts_.with_stages(stage + 1, next, joint.sum, joint.slowest, joint.once) >= upper;
   }
 
-  void keep_best_joints(std::vector<Joint>& joints) {
+  // Returns whether it thinned them.
+  [[nodiscard]] bool keep_best_joints(std::vector<Joint>& joints) const {
+    if (joints.empty()) return false;
     if (limits_.memory_only) {
-      Joint least = joints.front();
-      for (const Joint& joint : joints)
-        if (joint.peak < least.peak) least = joint;
-      joints.assign(1, least);
-      return;
+      joints.assign(1, *std::min_element(joints.begin(), joints.end(),
+                                         [](const Joint& a, const Joint& b) { return a.peak < b.peak; }));
+      return false;
     }
     std::sort(joints.begin(), joints.end());
-    std::vector<Joint> out;
-    for (const Joint& joint : joints) {
-      const bool beaten = std::any_of(out.begin(), out.end(), [&](const Joint& other) {
-        return other.slowest <= joint.slowest && other.once <= joint.once;
-      });
-      if (!beaten) out.push_back(joint);
+    detail::Staircase<double> onces;  // of every slowest
+    std::erase_if(joints, [&](const Joint& joint) {
+      if (onces.reaches(joint.slowest, joint.once)) return true;
+      onces.add(joint.slowest, joint.once);
+      return false;
+    });
+    if (joints.size() <= most_joints_) return false;
+    const auto score = [&](const Joint& j) { return problem_.objective(j.sum, j.slowest, j.once); };
+    std::vector<double> scores;
+    for (const Joint& j : joints) scores.push_back(score(j));
+    std::sort(scores.begin(), scores.end());
+    const double most = scores[most_joints_ - 1];
+    std::erase_if(joints, [&](const Joint& j) { return score(j) > most; });
+    if (joints.size() > most_joints_) joints.resize(most_joints_);
+    return true;
+  }
+
+  // Ways to have filled the stages before one, and the good stages that go on from there.
+  struct Start {
+    int begin = 0;  // first layer of the stage
+    const std::vector<Joint>* joints = nullptr;
+    std::int32_t parent = 0;  // number of the first of them
+    const StageTable* table = nullptr;
+    int shortest = 1;  // layers of the stage
+    int longest = 1;
+  };
+
+  [[nodiscard]] Start start_of(int stage, const State& before, std::int32_t parent, int tag, std::int64_t budget,
+                               std::vector<std::unique_ptr<StageTable>>& ends) {
+    StageRole role;
+    role.stage = stage;
+    role.begin = before.first;
+    role.first = stage == 0;
+    role.last = stage + 1 == problem_.stages();
+    role.tag = tag;
+    role.shortest = std::max(cuts_.earliest(stage + 1) - role.begin, 1 + (stage == 0 ? problem_.leading : 0));
+    role.longest = cuts_.latest(stage + 1) - role.begin;
+    Start out{role.begin, &before.second, parent, nullptr, role.shortest, role.longest};
+    if (role.first || role.last) {
+      ends.push_back(make_table(role, budget));
+      out.table = ends.back().get();
+    } else {
+      out.table = &middle(role, budget);
     }
-    if (out.size() > limits_.labels) {
-      proven_ = false;
-      const auto score = [&](const Joint& j) { return problem_.objective(j.sum, j.slowest, j.once); };
-      std::vector<double> scores;
-      for (const Joint& j : out) scores.push_back(score(j));
-      std::sort(scores.begin(), scores.end());
-      const double most = scores[limits_.labels - 1];
-      std::erase_if(out, [&](const Joint& j) { return score(j) > most; });
-      if (out.size() > limits_.labels) out.resize(limits_.labels);
+    thinned_ |= out.table->thinned();
+    out.longest = std::min(out.longest, out.table->longest());
+    return out;
+  }
+
+  // The ways to have filled the stages up to this one, so that the next begins with layer `next`.
+  void join_before(int stage, int next, const std::vector<Start>& starts, double upper, std::int64_t budget,
+                   std::vector<Joint>& out) const {
+    for (const Start& start : starts) {
+      const int length = next - start.begin;
+      if (length < start.shortest || length > start.longest) continue;
+      std::int32_t parent = start.parent;
+      for (const Joint& before : *start.joints) {
+        for (const StageOption& option : start.table->options(length)) {
+          Joint joint = before;
+          joint.sum += option.ramp;
+          joint.slowest = std::max(joint.slowest, option.time);
+          joint.once = std::max(joint.once, option.once);
+          joint.bound += bounds_.finished(stage, option.time, option.ramp, option.once);
+          joint.peak = std::max(joint.peak, option.peak);
+          if (joint.peak > budget) continue;  // the table may be from when the budget was larger
+          if (hopeless(joint, stage, next, upper)) continue;
+          joint.parent = parent;
+          joint.length = length;
+          joint.option = option;
+          joint.table = start.table;
+          out.push_back(joint);
+        }
+        ++parent;
+      }
     }
-    joints = std::move(out);
+  }
+
+  // Keeps as many of a stage as the next one can join with its share of the work, if it joins as they did here.
+  void limit_joints(int stage, std::int32_t before, std::size_t pairs) {
+    most_joints_ = limits_.labels;
+    if (limits_.work == std::numeric_limits<std::int64_t>::max() || before == 0 || pairs == 0) return;
+    work_ += static_cast<std::int64_t>(pairs);
+    const double good = static_cast<double>(before) * static_cast<double>(share_of_work(stage + 1)) /
+                        static_cast<double>(pairs) / (cuts_.latest(stage + 1) - cuts_.earliest(stage + 1) + 1);
+    most_joints_ = std::min(most_joints_, static_cast<std::size_t>(std::max(good, least_joints)));
   }
 
   std::optional<Assignment> join(int tag, double upper, std::int64_t budget) {
     retired_.clear();
     const int stages = problem_.stages();
-    const int count = problem_.count();
     if (problem_.movable() < stages) return std::nullopt;
     if (!cuts_.narrow(limits_.memory_only ? infinite : upper)) return std::nullopt;
     std::vector<std::vector<State>> after(static_cast<std::size_t>(stages));
     std::vector<std::unique_ptr<StageTable>> ends;
+    const std::vector<State> nothing{{0, {Joint{}}}};
     for (int stage = 0; stage < stages; ++stage) {
-      const bool last = stage + 1 == stages;
-      std::vector<std::vector<Joint>> made(static_cast<std::size_t>(count) + 1);  // by the next stage's first layer
-      const std::vector<State> start{{0, {Joint{}}}};
-      const std::vector<State>& before = stage == 0 ? start : after[static_cast<std::size_t>(stage) - 1];
-      std::int32_t parent = 0;
-      for (const auto& [begin, joints] : before) {
-        StageRole role;
-        role.stage = stage;
-        role.begin = begin;
-        role.first = stage == 0;
-        role.last = last;
-        role.tag = tag;
-        role.shortest = std::max(cuts_.earliest(stage + 1) - begin, 1 + (stage == 0 ? problem_.leading : 0));
-        role.longest = cuts_.latest(stage + 1) - begin;
-        const int shortest = role.shortest;
-        const int longest = role.longest;
-        const StageTable* table = nullptr;
-        if (role.first || role.last) {
-          ends.push_back(make_table(role, budget));
-          table = ends.back().get();
-        } else {
-          table = &middle(role, budget);
-        }
-        proven_ = proven_ && !table->thinned();
-        for (std::size_t j = 0; j < joints.size(); ++j, ++parent)
-          for (int length = shortest; length <= std::min(longest, table->longest()); ++length)
-            for (const StageOption& option : table->options(length)) {
-              Joint joint = joints[j];
-              joint.sum += option.ramp;
-              joint.slowest = std::max(joint.slowest, option.time);
-              joint.once = std::max(joint.once, option.once);
-              joint.bound += bounds_.finished(stage, option.time, option.ramp, option.once);
-              joint.peak = std::max(joint.peak, option.peak);
-              if (joint.peak > budget) continue;  // the table may be from when the budget was larger
-              joint.parent = parent;
-              joint.length = length;
-              joint.option = option;
-              joint.table = table;
-              // With one stage the option carries the objective itself.
-              if (stages > 1 && hopeless(joint, stage, begin + length, upper)) continue;
-              made[static_cast<std::size_t>(begin + length)].push_back(joint);
-            }
+      std::vector<Start> starts;
+      std::int32_t parents = 0;
+      std::size_t pairs = 0;  // of a way so far and a stage
+      for (const State& before : stage == 0 ? nothing : after[static_cast<std::size_t>(stage) - 1]) {
+        starts.push_back(start_of(stage, before, parents, tag, budget, ends));
+        parents += static_cast<std::int32_t>(before.second.size());
+        for (int length = starts.back().shortest; length <= starts.back().longest; ++length)
+          pairs += before.second.size() * starts.back().table->options(length).size();
       }
-      for (std::size_t next = 0; next < made.size(); ++next) {
-        if (made[next].empty()) continue;
-        keep_best_joints(made[next]);
-        after[static_cast<std::size_t>(stage)].emplace_back(static_cast<int>(next), std::move(made[next]));
+      limit_joints(stage, parents, pairs);
+      const int first = cuts_.earliest(stage + 1);
+      std::vector<std::vector<Joint>> made(static_cast<std::size_t>(cuts_.latest(stage + 1) - first) + 1);
+      std::vector<char> thinned(made.size(), 0);
+      const auto piece = [&](std::size_t i) {
+        join_before(stage, first + static_cast<int>(i), starts, upper, budget, made[i]);
+        thinned[i] = keep_best_joints(made[i]) ? 1 : 0;
+      };
+      share(team_, pairs, made.size(), piece);
+      for (std::size_t i = 0; i < made.size(); ++i) {
+        thinned_ |= thinned[i] != 0;
+        if (!made[i].empty())
+          after[static_cast<std::size_t>(stage)].emplace_back(first + static_cast<int>(i), std::move(made[i]));
       }
     }
 
     const Joint* best = nullptr;
     const auto score = [&](const Joint& j) {
       if (limits_.memory_only) return static_cast<double>(j.peak);
-      return stages == 1 ? j.sum : problem_.objective(j.sum, j.slowest, j.once);
+      return problem_.objective(j.sum, j.slowest, j.once);
     };
     for (const auto& [next, joints] : after.back())
       for (const Joint& joint : joints)
@@ -338,6 +359,8 @@ class Solver {
     return plan;
   }
 
+  static constexpr double least_joints = 8;  // to begin with one layer, whatever the limit of work
+
   struct Middle {
     Slots slots;    // with chunks: minus the stage
     int start = 0;  // first layer, or -1 - type for any start in a run of equal layers
@@ -353,8 +376,10 @@ class Solver {
   Segments segments_;
   Segments loads_;
   Cuts cuts_;
-  std::vector<int> run_;  // equal layers from each one on, the trailing ones left out
-  bool proven_ = true;
+  std::vector<int> run_;         // equal layers from each one on, the trailing ones left out
+  bool thinned_ = false;         // in the last join
+  std::size_t most_joints_ = 0;  // with one first layer of the next stage
+  double open_ = infinite;
   std::int64_t work_ = 0;
   std::vector<Middle> middle_;
   std::vector<std::unique_ptr<StageTable>> retired_;

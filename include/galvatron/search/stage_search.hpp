@@ -18,83 +18,10 @@
 #include <galvatron/search/parallel.hpp>
 #include <galvatron/search/problem.hpp>
 #include <galvatron/search/segments.hpp>
+#include <galvatron/search/stage_role.hpp>
+#include <galvatron/search/type_index.hpp>
 
 namespace galvatron::search {
-
-/// What limits the work of a search.
-struct Limits {
-  std::size_t labels = 192;  ///< of one class at one layer; beyond them the search is no longer exact
-  std::int64_t work = std::numeric_limits<std::int64_t>::max();  ///< labels to make; then the search gives up
-  bool memory_only = false;                                      ///< ignore time: look for the least memory
-};
-
-/// A stage that ends after some layer.
-struct StageOption {
-  double time = 0;
-  double ramp = 0;
-  double once = 0;
-  std::int64_t peak = 0;
-  std::int32_t label = 0;
-};
-
-/// The choices of a layer type, sorted by what their neighbours feel of them.
-struct TypeIndex {
-  struct Class {
-    int layout = 0;
-    std::int64_t input = 0;
-    std::int64_t carried = 0;
-    std::int64_t activation = 0;
-    std::int64_t forward_workspace = 0;
-    std::vector<std::int32_t> choices;
-
-    explicit Class(const Choice& c)
-        : layout(c.layout),
-          input(c.input),
-          carried(c.carried),
-          activation(c.activation),
-          forward_workspace(c.forward_workspace) {}
-    /// Labels arrive at both alike.
-    [[nodiscard]] bool begins_like(const Class& other) const {
-      return layout == other.layout && input == other.input && carried == other.carried;
-    }
-    [[nodiscard]] bool ends_like(const Class& other) const {
-      return activation == other.activation && forward_workspace == other.forward_workspace;
-    }
-    friend bool operator<(const Class& a, const Class& b) {
-      if (a.layout != b.layout) return a.layout < b.layout;
-      if (a.input != b.input) return a.input < b.input;
-      if (a.carried != b.carried) return a.carried < b.carried;
-      return a.activation != b.activation ? a.activation < b.activation : a.forward_workspace < b.forward_workspace;
-    }
-  };
-  std::vector<Class> classes;
-
-  /// Only choices with tag `only_tag`, or all when it is negative. Choices that another one of their layout makes
-  /// superfluous are left out.
-  TypeIndex(const LayerType& type, const Objective& objective, const Slots& slots, int only_tag, bool memory_only) {
-    for (const std::int32_t i : irreplaceable(type, only_tag, [&](const Choice& a, const Choice& b) {
-           return replaces(a, b, objective, slots, memory_only);
-         })) {
-      const Class own(type[static_cast<std::size_t>(i)]);
-      auto found = std::find_if(classes.begin(), classes.end(),
-                                [&](const Class& k) { return k.begins_like(own) && k.ends_like(own); });
-      if (found == classes.end()) found = classes.insert(classes.end(), own);
-      found->choices.push_back(i);
-    }
-    std::sort(classes.begin(), classes.end());
-  }
-};
-
-/// Which stage a table is for.
-struct StageRole {
-  int stage = 0;
-  int begin = 0;     ///< first layer
-  int shortest = 1;  ///< layers
-  int longest = 1;   ///< layers
-  bool first = true;
-  bool last = true;
-  int tag = -1;  ///< of the first layer of the first stage and of the last of the last; -1: any
-};
 
 /// All good stages that begin at one layer.
 class StageTable {
@@ -113,6 +40,7 @@ class StageTable {
         budget_(budget),
         within_(within),
         team_(team) {
+    most_labels_ = limits.labels;
     once_weight_ = bounds.once_share();
     merge_ = problem.stages() == 1 && !limits.memory_only;  // the objective is one sum then, and time alone carries it
     build();
@@ -133,20 +61,56 @@ class StageTable {
     std::vector<int> out(static_cast<std::size_t>(length));
     std::int32_t at = option.label;
     for (int k = length; k-- > 0;) {
-      const Label& label = steps_[static_cast<std::size_t>(k)].labels[static_cast<std::size_t>(at)];
-      out[static_cast<std::size_t>(k)] = label.choice;
-      at = label.parent;
+      const Step::Link& link = steps_[static_cast<std::size_t>(k)].links[static_cast<std::size_t>(at)];
+      out[static_cast<std::size_t>(k)] = link.choice;
+      at = link.parent;
     }
     return out;
   }
 
  private:
-  static constexpr std::size_t worth_sharing = 16;  // labels: with fewer a layer takes no longer than waking a thread
+  static constexpr double least_labels = 8;  // of a class, whatever the limit of work
 
+  // How the labels of a layer came about. The labels themselves are kept until the next layer has its own.
   struct Step {
-    std::vector<Label> labels;        // of all classes, one after the other
-    std::vector<std::size_t> begins;  // (classes + 1)
+    struct Link {
+      std::int32_t parent = -1;  // label of the layer before
+      std::int32_t choice = 0;
+    };
+    std::vector<Link> links;  // of all classes, one after the other
+  };
+  // What a piece of work on one layer made; pieces run on any thread, so each counts for itself.
+  struct Made {
+    std::vector<Label> labels;
+    Label least;  // no label is less in any figure
+    std::int64_t work = 0;
+    bool thinned = false;
+
+    void find_least() {
+      if (labels.empty()) return;
+      least = labels.front();
+      for (const Label& label : labels) {
+        least.ramp = std::min(least.ramp, label.ramp);
+        least.once = std::min(least.once, label.once);
+        least.kept = std::min(least.kept, label.kept);
+        least.top = std::min(least.top, label.top);
+      }
+    }
+  };
+  // What a stage still has after some of its layers, at least.
+  struct Ahead {
+    int begin = 0;           // first layer that is open
+    std::int64_t bytes = 0;  // that the open layers keep
+    double once = 0;
+    Segments::Run seconds;
+    Segments::Run load;
+  };
+  // The labels after a layer.
+  struct Layer {
     const TypeIndex* index = nullptr;
+    std::vector<Made> made;           // of every class
+    std::vector<std::size_t> begins;  // (classes + 1) of the labels of each class, counted through
+    Ahead ahead;
   };
 
   void build() {
@@ -154,16 +118,29 @@ class StageTable {
     prepare_suffix();
     options_.resize(1);
     for (int k = 0; k < role_.longest; ++k) {
-      const int layer = role_.begin + k;
-      steps_.push_back(extend(layer, k == 0 ? nullptr : &steps_.back()));
-      thinned_ |= work_ > limits_.work;
-      if (steps_.back().labels.empty() || work_ > limits_.work) {
+      const std::int64_t before = work_;
+      extend(role_.begin + k);
+      if (steps_.back().links.empty() || work_ - limits_.work > limits_.work / 4) {
+        thinned_ |= !steps_.back().links.empty();
         steps_.pop_back();
         break;
       }
+      limit_labels(k + 1, work_ - before);
       options_.emplace_back();
-      if (k + 1 >= role_.shortest) close(steps_.back(), layer, options_.back());
+      if (k + 1 >= role_.shortest) close(role_.begin + k, options_.back());
     }
+    before_ = now_ = {};
+    arrivals_ = {};
+  }
+
+  // Fewer labels at the next layers where the last one took more than its share of the work that is left.
+  void limit_labels(int layers, std::int64_t last) {
+    if (limits_.work == std::numeric_limits<std::int64_t>::max() || layers == role_.longest || last == 0) return;
+    std::size_t most = 0;
+    for (std::size_t c = 1; c < now_.begins.size(); ++c) most = std::max(most, now_.begins[c] - now_.begins[c - 1]);
+    const double share = static_cast<double>(limits_.work - work_) / (role_.longest - layers);
+    const double good = static_cast<double>(most) * share / static_cast<double>(last);
+    most_labels_ = std::min(limits_.labels, static_cast<std::size_t>(std::max(good, least_labels)));
   }
 
   [[nodiscard]] Slots slots_of(int layer) const {
@@ -190,7 +167,7 @@ class StageTable {
     const bool tagged = role_.tag >= 0 && (layer == 0 || layer + 1 == problem_.count());
     const auto make = [&](int tag) {
       return std::make_unique<TypeIndex>(problem_.types[type], problem_.objective, slots_of(layer), tag,
-                                         limits_.memory_only);
+                                         role_.most_workspace, limits_.memory_only);
     };
     if (tagged) {
       tagged_.push_back(make(role_.tag));
@@ -202,57 +179,62 @@ class StageTable {
     return *index;
   }
 
-  // No completion of this label is below the best plan known.
-  [[nodiscard]] bool hopeless(const Label& label, int layer) const {
-    const auto k = static_cast<std::size_t>(layer + 1 - role_.begin);
-    if (label.top + suffix_[k] > budget_) return true;
-    if (limits_.memory_only) return false;
-    const int least_end = std::max(layer + 1, role_.begin + role_.shortest);
-    const double rest = least_end > layer + 1 ? segments_.seconds(role_.stage, layer + 1, least_end,
-                                                                  static_cast<double>(budget_ - label.top))
-                                              : 0.0;
-    if (merge_) return bounds_.single_stage(label.time + rest) >= within_.seconds;
-    if (label.time + rest > within_.slowest) return true;
-    if (within_.share > 0 && least_end > layer + 1 &&
-        label.time + within_.share * label.once +
-                loads_.seconds(role_.stage, layer + 1, least_end, static_cast<double>(budget_ - label.top)) >
-            within_.loaded)
-      return true;
+  [[nodiscard]] Ahead ahead_of(int begin) const {
+    Ahead out;
+    out.begin = begin;
+    out.bytes = suffix_[static_cast<std::size_t>(begin - role_.begin)];
+    if (limits_.memory_only) return out;
+    const int end = std::max(begin, role_.begin + role_.shortest);
+    out.seconds = segments_.run(role_.stage, begin, end);
+    if (merge_) return out;
     const auto& onces = bounds_.onces();
-    const double once =
-        label.once + onces[static_cast<std::size_t>(least_end)] - onces[static_cast<std::size_t>(layer) + 1];
-    return problem_.objective(within_.sum, std::max(label.time + rest, within_.slowest_of_all), once) >=
-               within_.seconds ||
-           bounds_.with_stage(role_.stage, role_.begin, layer + 1, label) >= within_.seconds;
+    out.once = onces[static_cast<std::size_t>(end)] - onces[static_cast<std::size_t>(begin)];
+    if (within_.share > 0) out.load = loads_.run(role_.stage, begin, end);
+    return out;
   }
-
-  // What a piece of work on one layer made; pieces run on any thread, so each counts for itself.
-  struct Made {
-    std::vector<Label> labels;
-    std::int64_t work = 0;
-    bool thinned = false;
+  // Where questions to the runs of an Ahead begin.
+  struct Places {
+    std::size_t seconds = 0;
+    std::size_t load = 0;
   };
 
+  // No completion of this label is below the best plan known.
+  [[nodiscard]] bool hopeless(const Label& label, const Ahead& ahead, Places& places) const {
+    if (label.top + ahead.bytes > budget_) return true;
+    if (limits_.memory_only) return false;
+    const auto room = static_cast<double>(budget_ - label.top);
+    const double time = label.time + ahead.seconds.seconds(room, places.seconds);
+    if (merge_) return bounds_.single_stage(time) >= within_.seconds;
+    if (time > within_.slowest) return true;
+    if (within_.share > 0 &&
+        label.time + within_.share * label.once + ahead.load.seconds(room, places.load) > within_.loaded)
+      return true;
+    return problem_.objective(within_.sum, std::max(time, within_.slowest_of_all), label.once + ahead.once) >=
+               within_.seconds ||
+           bounds_.with_stage(role_.stage, role_.begin, ahead.begin, label) >= within_.seconds;
+  }
+
   // Labels that reach `layer` in a layout, before its choice is made.
-  void arrive(int layer, const TypeIndex::Class& to, const Step* before, Made& out) const {
+  void arrive(int layer, const TypeIndex::Class& to, Made& out) const {
     out.labels.clear();
     const std::int64_t carried = slots_of(layer).flight * to.carried;
-    if (before == nullptr) {
+    if (layer == role_.begin) {
       Label label;
-      label.kept = label.top = problem_.fixed + carried + (role_.first ? 0 : to.input);
+      label.kept = problem_.fixed + carried + (role_.first ? 0 : to.input);
+      label.top = label.kept + role_.least_workspace;
       if (!role_.first && !limits_.memory_only) label.time = label.ramp = problem_.receive_input(layer, to.layout);
       out.labels.push_back(label);
+      out.least = label;
       return;
     }
     const bool new_chunk =
         problem_.chunk_of(layer, role_.begin) != problem_.chunk_of(layer - 1, role_.begin);  // other stages between
     int sources = 0;
-    for (std::size_t c = 0; c < before->index->classes.size(); ++c) {
-      const TypeIndex::Class& from = before->index->classes[c];
-      const std::size_t begin = before->begins[c];
-      const std::size_t end = before->begins[c + 1];
-      if (begin == end) continue;
-      ++sources;
+    Places places;
+    for (std::size_t c = 0; c < before_.index->classes.size(); ++c) {
+      const Made& made = before_.made[c];
+      if (made.labels.empty()) continue;
+      const TypeIndex::Class& from = before_.index->classes[c];
       const bool same = from.layout == to.layout || new_chunk;
       double seconds = same ? 0 : problem_.relayout_seconds(layer, from.layout, to.layout);
       if (new_chunk)
@@ -260,88 +242,111 @@ class StageTable {
       if (limits_.memory_only) seconds = 0;
       const std::int64_t kept = new_chunk ? from.activation + to.input + carried : same ? 0 : carried;
       const std::int64_t space = same ? 0 : from.activation + std::max(from.forward_workspace, to.input);
-      for (std::size_t i = begin; i < end; ++i) {
-        Label label = before->labels[i];
-        label.parent = static_cast<std::int32_t>(i);
+      const bool moves = !same || new_chunk;  // then what was good before may be hopeless
+      Label least = made.least;
+      least.add(seconds, seconds, 0, kept, 0);
+      if (moves && hopeless(least, before_.ahead, places)) continue;
+      ++sources;
+      auto parent = static_cast<std::int32_t>(before_.begins[c]);
+      for (Label label : made.labels) {
+        label.parent = parent++;
         label.add(seconds, seconds, 0, kept, space);
-        out.labels.push_back(label);
+        if (!moves || !hopeless(label, before_.ahead, places)) out.labels.push_back(label);
       }
+      out.work += static_cast<std::int64_t>(made.labels.size());
     }
-    out.work += static_cast<std::int64_t>(out.labels.size());
-    if (sources > 1) out.thinned |= keep_best(out.labels, limits_.labels, once_weight_);
+    if (sources > 1) out.thinned |= keep_best(out.labels, most_labels_, once_weight_);
+    out.find_least();
   }
 
   // Labels after `layer`, with a choice of the class `to`, from those that arrive.
-  void choose(int layer, const TypeIndex::Class& to, const std::vector<Label>& arrivals, Made& out) const {
+  void choose(int layer, const TypeIndex::Class& to, const Made& arrivals, Made& out) const {
     const LayerType& type = problem_.types[static_cast<std::size_t>(problem_.layers[static_cast<std::size_t>(layer)])];
     const Slots slots = slots_of(layer);
     out.labels.clear();
+    if (arrivals.labels.empty()) return;
+    Places places;
     for (const std::int32_t j : to.choices) {
       const Choice& c = type[static_cast<std::size_t>(j)];
       const double time = limits_.memory_only ? 0 : c.seconds() + (merge_ ? once_weight_ * c.once() : 0);
       const double ramp = limits_.memory_only ? 0 : merge_ ? time : problem_.objective.ramp_of(c);
       const double once = limits_.memory_only || merge_ ? 0 : c.once();
       const std::int64_t kept = slots.kept(c);
-      const std::int64_t space = std::max(c.forward_workspace, c.activation + c.backward_workspace);
-      out.work += static_cast<std::int64_t>(arrivals.size());
-      for (Label label : arrivals) {
+      const std::int64_t space = workspace_of(c);
+      Label least = arrivals.least;
+      least.add(time, ramp, once, kept, space);
+      if (hopeless(least, now_.ahead, places)) continue;
+      out.work += static_cast<std::int64_t>(arrivals.labels.size());
+      for (Label label : arrivals.labels) {
         label.add(time, ramp, once, kept, space);
-        if (hopeless(label, layer)) continue;
+        if (hopeless(label, now_.ahead, places)) continue;
         label.choice = j;
         out.labels.push_back(label);
       }
     }
-    out.thinned |= keep_best(out.labels, limits_.labels, once_weight_);
+    out.thinned |= keep_best(out.labels, most_labels_, once_weight_);
+    out.find_least();
   }
 
-  Step extend(int layer, const Step* before) {
-    Step step;
-    step.index = &index_of(layer);
-    const auto& classes = step.index->classes;
-    std::vector<std::size_t> groups;  // where classes begin that get the same labels
-    for (std::size_t c = 0; c < classes.size(); ++c)
-      if (c == 0 || !classes[c].begins_like(classes[c - 1])) groups.push_back(c);
-    const std::size_t count = groups.size();
-    groups.push_back(classes.size());
-    if (arrivals_.size() < count) arrivals_.resize(count);
-    if (made_.size() < classes.size()) made_.resize(classes.size());
-    const auto extend_group = [&](std::size_t g) {
-      arrive(layer, classes[groups[g]], before, arrivals_[g]);
-      for (std::size_t c = groups[g]; c < groups[g + 1]; ++c) choose(layer, classes[c], arrivals_[g].labels, made_[c]);
-    };
-    if (team_ != nullptr && before != nullptr && before->labels.size() >= worth_sharing && team_->has_time())
-      team_->each(count, extend_group);
-    else
-      for (std::size_t g = 0; g < count; ++g) extend_group(g);
-    step.begins.push_back(0);
+  void extend(int layer) {
+    std::swap(before_, now_);
+    now_.index = &index_of(layer);
+    now_.ahead = ahead_of(layer + 1);
+    const auto& classes = now_.index->classes;
+    std::vector<std::size_t> group;   // of every class: classes of one get the same labels
+    std::vector<std::size_t> groups;  // where they begin
     for (std::size_t c = 0; c < classes.size(); ++c) {
-      step.labels.insert(step.labels.end(), made_[c].labels.begin(), made_[c].labels.end());
-      step.begins.push_back(step.labels.size());
+      if (c == 0 || !classes[c].begins_like(classes[c - 1])) groups.push_back(c);
+      group.push_back(groups.size() - 1);
     }
-    for (std::vector<Made>* all : {&arrivals_, &made_})
+    if (arrivals_.size() < groups.size()) arrivals_.resize(groups.size());
+    if (now_.made.size() < classes.size()) now_.made.resize(classes.size());
+    const std::size_t labels = layer == role_.begin ? 1 : before_.begins.back();
+    share(team_, labels * groups.size(), groups.size(),
+          [&](std::size_t g) { arrive(layer, classes[groups[g]], arrivals_[g]); });
+    std::vector<std::pair<std::size_t, std::size_t>> pieces;  // labels to look at, class
+    std::size_t chosen = 0;
+    for (std::size_t c = 0; c < classes.size(); ++c) {
+      pieces.emplace_back(arrivals_[group[c]].labels.size() * classes[c].choices.size(), c);
+      chosen += pieces.back().first;
+    }
+    std::sort(pieces.rbegin(), pieces.rend());  // a large one at the end would be waited for
+    share(team_, chosen, pieces.size(), [&](std::size_t i) {
+      const std::size_t c = pieces[i].second;
+      choose(layer, classes[c], arrivals_[group[c]], now_.made[c]);
+    });
+
+    Step step;
+    now_.begins.assign(1, 0);
+    for (std::size_t c = 0; c < classes.size(); ++c)
+      now_.begins.push_back(now_.begins.back() + now_.made[c].labels.size());
+    step.links.reserve(now_.begins.back());
+    for (std::size_t c = 0; c < classes.size(); ++c)
+      for (const Label& label : now_.made[c].labels) step.links.push_back({label.parent, label.choice});
+    steps_.push_back(std::move(step));
+    for (std::vector<Made>* all : {&arrivals_, &now_.made})
       for (Made& one : *all) {
         work_ += std::exchange(one.work, 0);
         thinned_ |= std::exchange(one.thinned, false);
       }
-    return step;
   }
 
   // The options of a stage that ends with `layer`.
-  void close(const Step& step, int layer, std::vector<StageOption>& out) {
+  void close(int layer, std::vector<StageOption>& out) {
     std::vector<Label> ends;
-    for (std::size_t c = 0; c < step.index->classes.size(); ++c)
-      for (std::size_t i = step.begins[c]; i < step.begins[c + 1]; ++i) {
-        Label label = step.labels[i];
-        label.parent = static_cast<std::int32_t>(i);
-        if (!role_.last) {
-          const TypeIndex::Class& k = step.index->classes[c];
-          const double receive = limits_.memory_only ? 0 : problem_.receive_gradient(layer, k.layout);
-          label.add(receive, receive, 0, k.activation, 0);
-        }
-        if (hopeless(label, layer)) continue;
+    Places places;
+    for (std::size_t c = 0; c < now_.index->classes.size(); ++c) {
+      const TypeIndex::Class& k = now_.index->classes[c];
+      const double receive = limits_.memory_only || role_.last ? 0 : problem_.receive_gradient(layer, k.layout);
+      auto parent = static_cast<std::int32_t>(now_.begins[c]);
+      for (Label label : now_.made[c].labels) {
+        label.parent = parent++;
+        if (!role_.last) label.add(receive, receive, 0, k.activation, 0);
+        if (hopeless(label, now_.ahead, places)) continue;
         if (!limits_.memory_only) label.kept = label.top = 0;  // it fits: memory matters no more
         ends.push_back(label);
       }
+    }
     keep_best(ends, std::numeric_limits<std::size_t>::max(), once_weight_);
     for (const Label& label : ends) {
       out.push_back({label.time, label.ramp, label.once, label.top, label.parent});
@@ -357,6 +362,7 @@ class StageTable {
   Limits limits_;
   std::int64_t budget_;
   StageLimit within_;
+  std::size_t most_labels_ = 0;  // of a class, at the present layer
   double once_weight_ = 0;
   bool merge_ = false;
   bool thinned_ = false;
@@ -366,8 +372,9 @@ class StageTable {
   std::vector<std::int64_t> suffix_;
   std::vector<Step> steps_;
   std::vector<std::vector<StageOption>> options_;
+  Layer before_;
+  Layer now_;
   std::vector<Made> arrivals_;  // of every group of classes that begin alike
-  std::vector<Made> made_;      // of every class
   Team* team_;
 };
 

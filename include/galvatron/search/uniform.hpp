@@ -8,7 +8,7 @@
 #include <limits>
 #include <vector>
 
-#include <galvatron/search/cases.hpp>
+#include <galvatron/search/case.hpp>
 #include <galvatron/search/problem.hpp>
 
 namespace galvatron::search {

@@ -244,4 +244,23 @@ inline Result<Space> parse_space(std::string_view text) {
   return space;
 }
 
+/// What to tell those who wrote `--space pp=8`, which allows nothing but pipelines, and may have meant all plans with 8
+/// stages. Empty for a space that allows more than some degrees.
+inline std::string hint_at_all(const Space& space) {
+  const std::pair<const char*, const DegreeRange*> axes[] = {
+      {"dp", &space.data}, {"tp", &space.tensor}, {"cp", &space.context}, {"pp", &space.pipeline}};
+  if (space.sequence.size() != 1 || space.recompute != std::vector{RecomputeKind::none}) return {};
+  std::string degrees;
+  bool closed = false;
+  for (const auto& [name, range] : axes) {
+    if (range->forced != 0) degrees += "," + std::string(name) + "=" + std::to_string(range->forced);
+    if (range->most != 0) degrees += ",max-" + std::string(name) + "=" + std::to_string(range->most);
+    if (range->forced != 0 || range->most != 0) continue;
+    if (range->open) return {};
+    closed = true;
+  }
+  if (degrees.empty() || !closed) return {};
+  return "--space " + degrees.substr(1) + " allows nothing else, --space all" + degrees + " leaves the rest open";
+}
+
 }  // namespace galvatron

@@ -1,0 +1,117 @@
+// OneStage: the exact search of a problem with one stage.
+//
+// All assignments are divided by the choice of tied ends and by a guess of the largest workspace. A part whose bound is
+// no better than the best assignment known is never opened; the others are searched by the recurrence over layers,
+// likeliest first, which inside a part has one figure less to weigh.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include <galvatron/search/bounds.hpp>
+#include <galvatron/search/parallel.hpp>
+#include <galvatron/search/problem.hpp>
+#include <galvatron/search/segments.hpp>
+#include <galvatron/search/stage_search.hpp>
+#include <galvatron/search/ties.hpp>
+#include <galvatron/search/workspace_bound.hpp>
+
+namespace galvatron::search {
+
+class OneStage {
+ public:
+  static constexpr double infinite = std::numeric_limits<double>::infinity();
+
+  /// @param segments  of seconds + bounds.once_share() * once
+  OneStage(const Problem& problem, const Bounds& bounds, const Segments& segments, const Limits& limits, Team* team)
+      : p_(problem), bounds_(bounds), segments_(segments), limits_(limits), team_(team) {}
+
+  /// The fastest assignment with less than `upper` seconds that fits the budget; nothing when there is none.
+  [[nodiscard]] std::optional<Solution> fastest(double upper) {
+    std::optional<Solution> best;
+    const double wanted = upper;
+    upper *= 1 + 1e-9;  // room for rounding in the bounds
+    const std::vector<Part> parts = parts_below(upper);
+    for (const Part& part : parts) {
+      if (part.guess.bound >= upper) break;
+      Limits limits = limits_;
+      limits.work = work_left();
+      if (limits.work < std::numeric_limits<std::int64_t>::max()) limits.work /= 2;  // the likeliest parts get the most
+      StageRole role;
+      role.shortest = role.longest = p_.count();
+      role.tag = part.tag;
+      role.least_workspace = part.guess.least;
+      role.most_workspace = part.guess.most;
+      StageLimit within;
+      within.seconds = upper;
+      const StageTable table(p_, bounds_, segments_, segments_, role, limits, p_.budget, within, team_);
+      work_ += table.work();
+      if (table.thinned()) open_ = std::min(open_, part.guess.bound);
+      for (const StageOption& option : table.options(p_.count())) {
+        Solution solution{{{0, p_.count()}, table.choices(p_.count(), option)}, {}};
+        solution.cost = evaluate(p_, solution.plan);
+        if (solution.cost.seconds >= (best ? best->cost.seconds : wanted)) continue;
+        upper = std::min(upper, solution.cost.seconds * (1 + 1e-9));
+        best = std::move(solution);
+      }
+    }
+    return best;
+  }
+
+  /// No assignment that the search may have missed is faster; infinite when it was exact.
+  [[nodiscard]] double open() const { return open_; }
+  /// Labels made.
+  [[nodiscard]] std::int64_t work() const { return work_; }
+
+ private:
+  // With so few labels a search is to find a good plan: it opens the parts of one tie together.
+  static constexpr std::size_t few_labels = 64;
+
+  struct Part {
+    int tag = -1;
+    WorkspaceBound::Guess guess;  // its bound is one of the objective
+  };
+
+  [[nodiscard]] std::int64_t work_left() const {
+    const bool limited = limits_.work < std::numeric_limits<std::int64_t>::max();
+    return limited ? limits_.work - std::min(limits_.work, work_) : limits_.work;
+  }
+
+  // Those whose bound is less than `upper`, least first.
+  [[nodiscard]] std::vector<Part> parts_below(double upper) const {
+    const std::vector<Tie> ties = ties_of(p_, bounds_, false);
+    const WorkspaceBound bound(p_, bounds_.once_share(), ties, upper / bounds_.single_stage(1));
+    std::vector<Part> out;
+    for (std::size_t i = 0; i < ties.size(); ++i) {
+      const std::size_t before = out.size();
+      for (WorkspaceBound::Guess guess : bound.guesses(i)) {
+        guess.bound = std::max(ties[i].bound, bounds_.single_stage(guess.bound));
+        if (guess.bound >= upper) continue;
+        // Workspaces that are no great part of the memory are not worth searches of their own.
+        if (out.size() > before &&
+            (limits_.labels < few_labels || guess.most - out.back().guess.least <= p_.budget / 64))
+          out.back().guess = out.back().guess.with(guess);
+        else
+          out.push_back({ties[i].tag, guess});
+      }
+    }
+    std::stable_sort(out.begin(), out.end(),
+                     [](const Part& a, const Part& b) { return a.guess.bound < b.guess.bound; });
+    return out;
+  }
+
+  const Problem& p_;
+  const Bounds& bounds_;
+  const Segments& segments_;
+  Limits limits_;
+  Team* team_;
+  double open_ = infinite;
+  std::int64_t work_ = 0;
+};
+
+}  // namespace galvatron::search

@@ -1,0 +1,40 @@
+// What a search for stages is asked and what it answers.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+
+namespace galvatron::search {
+
+/// What limits the work of a search.
+struct Limits {
+  std::size_t labels = 192;  ///< of one class at one layer; beyond them the search is no longer exact
+  /// Labels to make: fewer are kept to stay near it, and well beyond it the search gives up.
+  std::int64_t work = std::numeric_limits<std::int64_t>::max();
+  bool memory_only = false;  ///< ignore time: look for the least memory
+};
+
+/// A stage that ends after some layer.
+struct StageOption {
+  double time = 0;
+  double ramp = 0;
+  double once = 0;
+  std::int64_t peak = 0;
+  std::int32_t label = 0;
+};
+
+/// Which stage a table is for.
+struct StageRole {
+  int stage = 0;
+  int begin = 0;     ///< first layer
+  int shortest = 1;  ///< layers
+  int longest = 1;   ///< layers
+  bool first = true;
+  bool last = true;
+  int tag = -1;                      ///< of the first layer of the first stage and of the last of the last; -1: any
+  std::int64_t least_workspace = 0;  ///< it counts as at least that
+  std::int64_t most_workspace = std::numeric_limits<std::int64_t>::max();  ///< no choice has more
+};
+
+}  // namespace galvatron::search

@@ -1,0 +1,48 @@
+#include <galvatron/search/segments.hpp>
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <random>
+
+#include "random_problem.hpp"
+
+using namespace galvatron::search;
+
+TEST_CASE("a run says of any number of bytes what its segment says, wherever it looked before") {
+  int finite = 0;
+  int several = 0;
+  for (unsigned seed = 0; seed < 500; ++seed) {
+    std::mt19937 random(seed);
+    const Problem p = testing::random_problem(random);
+    INFO("seed " << seed);
+    const auto upto = [&](int n) { return std::uniform_int_distribution<int>(0, n)(random); };
+    for (const double share : {0.0, 0.5}) {
+      const Segments segments(p, share);
+      for (int round = 0; round < 5; ++round) {
+        const int stage = upto(p.stages() - 1);
+        const int begin = upto(p.count());
+        const int end = begin + upto(p.count() - begin);
+        const Segments::Run run = segments.run(stage, begin, end);
+        std::size_t at = 0;
+        std::size_t furthest = 0;
+        for (int question = 0; question < 20; ++question) {
+          const double bytes = upto(400);
+          const double expected = segments.seconds(stage, begin, end, bytes);
+          const double seconds = run.seconds(bytes, at);
+          furthest = std::max(furthest, at);
+          if (expected == Segments::infinite) {
+            CHECK(seconds == expected);
+            continue;
+          }
+          CHECK(seconds == doctest::Approx(expected).epsilon(1e-12));
+          ++finite;
+        }
+        several += furthest > 0 ? 1 : 0;
+      }
+    }
+  }
+  CHECK(finite > 10000);
+  CHECK(several > 100);
+}
