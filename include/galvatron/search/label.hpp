@@ -103,28 +103,47 @@ class KeptLabels {
   std::vector<Group> groups_;
 };
 
-/// Sorts labels that come in a few sorted runs: those of one choice after the other.
+/// Sorts labels that come in a few sorted runs: those of one choice after the other. Their places are merged, which are
+/// small, and then the labels moved once.
 inline void merge_runs(std::vector<Label>& labels) {
   std::vector<std::size_t> ends;
   for (auto at = labels.begin(); at != labels.end();) {
     at = std::is_sorted_until(at, labels.end());
     ends.push_back(static_cast<std::size_t>(at - labels.begin()));
   }
+  if (ends.size() < 2) return;
   if (ends.size() > labels.size() / 4) {
     std::sort(labels.begin(), labels.end());
     return;
   }
-  const auto place = [&labels](std::size_t i) { return labels.begin() + static_cast<std::ptrdiff_t>(i); };
+  struct Place {
+    double time;
+    std::size_t at;
+  };
+  const auto sooner = [&labels](const Place& a, const Place& b) {
+    return a.time != b.time ? a.time < b.time : labels[a.at] < labels[b.at];
+  };
+  std::vector<Place> places;
+  places.reserve(labels.size());
+  for (std::size_t i = 0; i < labels.size(); ++i) places.push_back({labels[i].time, i});
+  std::vector<Place> merged(places.size());
+  const auto at = [](std::vector<Place>& of, std::size_t i) { return of.begin() + static_cast<std::ptrdiff_t>(i); };
   while (ends.size() > 1) {
-    std::vector<std::size_t> merged;
+    std::size_t runs = 0;
     std::size_t begin = 0;
     for (std::size_t k = 0; k < ends.size(); k += 2) {
-      if (k + 1 < ends.size()) std::inplace_merge(place(begin), place(ends[k]), place(ends[k + 1]));
-      begin = ends[std::min(k + 1, ends.size() - 1)];
-      merged.push_back(begin);
+      const std::size_t middle = ends[k];
+      const std::size_t end = ends[std::min(k + 1, ends.size() - 1)];
+      std::merge(at(places, begin), at(places, middle), at(places, middle), at(places, end), at(merged, begin), sooner);
+      begin = ends[runs++] = end;
     }
-    ends = std::move(merged);
+    ends.resize(runs);
+    places.swap(merged);
   }
+  std::vector<Label> sorted;
+  sorted.reserve(labels.size());
+  for (const Place& place : places) sorted.push_back(labels[place.at]);
+  labels.swap(sorted);
 }
 
 /// Keeps the labels, sorted, that no other beats; returns how many.

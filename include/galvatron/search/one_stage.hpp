@@ -34,31 +34,32 @@ class OneStage {
   /// The fastest assignment with less than `upper` seconds that fits the budget; nothing when there is none.
   [[nodiscard]] std::optional<Solution> fastest(double upper) {
     std::optional<Solution> best;
-    const double wanted = upper;
+    wanted_ = upper;
     upper *= 1 + 1e-9;  // room for rounding in the bounds
     const std::vector<Part> parts = parts_below(upper);
-    for (const Part& part : parts) {
-      if (part.guess.bound >= upper) break;
-      Limits limits = limits_;
-      limits.work = work_left();
-      if (limits.work < std::numeric_limits<std::int64_t>::max()) limits.work /= 2;  // the likeliest parts get the most
-      StageRole role;
-      role.shortest = role.longest = p_.count();
-      role.tag = part.tag;
-      role.least_workspace = part.guess.least;
-      role.most_workspace = part.guess.most;
-      StageLimit within;
-      within.seconds = upper;
-      const StageTable table(p_, bounds_, segments_, segments_, role, limits, p_.budget, within, team_);
-      work_ += table.work();
-      if (table.thinned()) open_ = std::min(open_, part.guess.bound);
-      for (const StageOption& option : table.options(p_.count())) {
-        Solution solution{{{0, p_.count()}, table.choices(p_.count(), option)}, {}};
-        solution.cost = evaluate(p_, solution.plan);
-        if (solution.cost.seconds >= (best ? best->cost.seconds : wanted)) continue;
-        upper = std::min(upper, solution.cost.seconds * (1 + 1e-9));
-        best = std::move(solution);
+    for (std::size_t first = 0; first < parts.size() && parts[first].guess.bound < upper;) {
+      // Two parts are pruned by the same plan. A thread with nothing to do begins with the second at once; what it
+      // finds is dropped where the first one finds a better plan.
+      std::optional<StageTable> tables[2];
+      const std::int64_t left = limits_.work - std::min(limits_.work, work_);
+      const auto search = [&](std::size_t i) {
+        if (first + i == parts.size() || parts[first + i].guess.bound >= upper) return;
+        Limits limits = limits_;
+        // The likeliest parts get the most.
+        if (limits.work < std::numeric_limits<std::int64_t>::max()) limits.work = left >> (i + 1);
+        tables[i].emplace(p_, bounds_, segments_, segments_, role_of(parts[first + i]), limits, p_.budget,
+                          StageLimit{.seconds = upper}, team_);
+      };
+      if (team_ != nullptr && team_->has_time())
+        team_->each(2, search);
+      else
+        search(0);
+      if (!take(*tables[0], parts[first], upper, best)) {
+        if (!tables[1]) search(1);
+        if (tables[1]) take(*tables[1], parts[first + 1], upper, best);
+        ++first;
       }
+      ++first;
     }
     return best;
   }
@@ -77,9 +78,29 @@ class OneStage {
     WorkspaceBound::Guess guess;  // its bound is one of the objective
   };
 
-  [[nodiscard]] std::int64_t work_left() const {
-    const bool limited = limits_.work < std::numeric_limits<std::int64_t>::max();
-    return limited ? limits_.work - std::min(limits_.work, work_) : limits_.work;
+  [[nodiscard]] StageRole role_of(const Part& part) const {
+    StageRole role;
+    role.shortest = role.longest = p_.count();
+    role.tag = part.tag;
+    role.least_workspace = part.guess.least;
+    role.most_workspace = part.guess.most;
+    return role;
+  }
+
+  // What the search of a part found; true when it is better than `best`, and `upper` then less.
+  bool take(const StageTable& table, const Part& part, double& upper, std::optional<Solution>& best) {
+    work_ += table.work();
+    if (table.thinned()) open_ = std::min(open_, part.guess.bound);
+    bool better = false;
+    for (const StageOption& option : table.options(p_.count())) {
+      Solution solution{{{0, p_.count()}, table.choices(p_.count(), option)}, {}};
+      solution.cost = evaluate(p_, solution.plan);
+      if (solution.cost.seconds >= (best ? best->cost.seconds : wanted_)) continue;
+      upper = std::min(upper, solution.cost.seconds * (1 + 1e-9));
+      best = std::move(solution);
+      better = true;
+    }
+    return better;
   }
 
   // Those whose bound is less than `upper`, least first.
@@ -110,6 +131,7 @@ class OneStage {
   const Segments& segments_;
   Limits limits_;
   Team* team_;
+  double wanted_ = infinite;
   double open_ = infinite;
   std::int64_t work_ = 0;
 };

@@ -247,7 +247,7 @@ class Search {
 
   static constexpr std::size_t core_pass = 0;           // instead of a number of labels
   static constexpr std::size_t group = 4;               // cases
-  static constexpr std::int64_t most_work = 3'000'000;  // labels and joints: half a second or so
+  static constexpr std::int64_t most_work = 3'500'000;  // labels and joints: half a second or so
 
   const Cluster& cluster_;
   const SearchOptions& options_;

@@ -117,15 +117,15 @@ class Solver {
     std::int64_t peak = 0;
     std::int32_t parent = -1;  // in the states of the stage before
     std::int32_t length = 0;   // of the last stage
-    StageOption option;
-    const StageTable* table = nullptr;
+    const StageOption* option = nullptr;
+    const StageTable* table = nullptr;  // that has the option
 
     friend bool operator<(const Joint& a, const Joint& b) {
       if (a.sum != b.sum) return a.sum < b.sum;
       if (a.slowest != b.slowest) return a.slowest < b.slowest;
       if (a.once != b.once) return a.once < b.once;
       if (a.parent != b.parent) return a.parent < b.parent;
-      return a.length != b.length ? a.length < b.length : a.option.label < b.option.label;
+      return a.length != b.length ? a.length < b.length : a.option->label < b.option->label;
     }
   };
   using State = std::pair<int, std::vector<Joint>>;  // first layer of the next stage
@@ -270,7 +270,7 @@ class Solver {
           if (hopeless(joint, stage, next, upper)) continue;
           joint.parent = parent;
           joint.length = length;
-          joint.option = option;
+          joint.option = &option;
           joint.table = start.table;
           out.push_back(joint);
         }
@@ -339,7 +339,7 @@ class Solver {
     std::vector<std::vector<int>> parts;
     const Joint* joint = &last;
     for (std::size_t stage = after.size(); stage-- > 0;) {
-      parts.push_back(joint->table->choices(joint->length, joint->option));
+      parts.push_back(joint->table->choices(joint->length, *joint->option));
       if (stage == 0) break;
       std::int32_t at = joint->parent;
       for (const auto& [begin, joints] : after[stage - 1]) {
