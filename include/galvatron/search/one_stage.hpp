@@ -2,7 +2,7 @@
 //
 // All assignments are divided by the choice of tied ends and by a guess of the largest workspace. A part whose bound is
 // no better than the best assignment known is never opened; the others are searched by the recurrence over layers,
-// likeliest first, which inside a part has one figure less to weigh.
+// likeliest first.
 #pragma once
 
 #include <algorithm>
