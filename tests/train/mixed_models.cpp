@@ -44,8 +44,8 @@ TEST_CASE("a BERT, a ViT and a Swin whose layers all differ train as on one rank
   }
 }
 
-TEST_CASE("a BERT, a ViT and a Swin give the same bits twice") {
-  for (const ModelSpec& model : {bert(4), vit(4), swin({2, 2, 0, 0})}) {
+TEST_CASE("a BERT, a ViT, a Swin and a T5 give the same bits twice") {
+  for (const ModelSpec& model : {bert(4), vit(4), swin({2, 2, 0, 0}), t5(4)}) {
     const Plan plan = uniform(model, 2, {.tensor = 2, .sequence = SequenceKind::megatron, .data = 2, .zero = 2}, 2,
                               ScheduleKind::one_f_one_b);
     const Outcome first = run(plan, model, 4);
@@ -55,12 +55,12 @@ TEST_CASE("a BERT, a ViT and a Swin give the same bits twice") {
   }
 }
 
-TEST_CASE("a BERT, a ViT and a Swin train in bf16 like in fp32 to its precision") {
+TEST_CASE("a BERT, a ViT, a Swin and a T5 train in bf16 like in fp32 to its precision") {
   if (!device::Host::supports(Precision::bf16)) {
     MESSAGE("skipped: this CPU has no bf16 arithmetic");
     return;
   }
-  for (const ModelSpec& model : {bert(4), vit(4), swin({2, 2, 0, 0})}) {
+  for (const ModelSpec& model : {bert(4), vit(4), swin({2, 2, 0, 0}), t5(4)}) {
     const Outcome reference = run(single_rank(model), model, 6);
     Plan plan = uniform(model, 2, {.tensor = 2, .sequence = SequenceKind::megatron, .data = 2, .zero = 3}, 2,
                         ScheduleKind::one_f_one_b);
