@@ -1,6 +1,6 @@
 // labels: ranks
-// BERT, ViT and Swin under plans whose layers differ, under the schedules that cut stages or backward into parts, in
-// bf16, and twice the same.
+// BERT, ViT and Swin under plans whose layers differ and under the schedules that cut stages or backward into parts;
+// these and T5 in bf16, and twice the same.
 #include <array>
 #include <random>
 
