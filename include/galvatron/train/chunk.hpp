@@ -90,7 +90,7 @@ class Chunk {
           read(i, microbatch, plan_.layers[i].layer.tokens.of(stage_.batch.sequence), layers_[i]->tokens(slot),
                [&](auto... part_and_out) { source->targets(step, part_and_out...); });
       }
-      streams_.before(Pass::forward, i, true);
+      streams_.before(StreamPass::forward, i, true);
       const bool last = i + 1 == layers_.size();
       if (last) {
         send_activation_.wait_sent(world_);  // the last micro-batch has left the buffer
@@ -108,7 +108,7 @@ class Chunk {
         if (carried(i, slot).count > 0) (decodes(i) ? out.source : out.target) = passed(i, slot);
         move(down_[i], out, input(i + 1, slot));
       }
-      streams_.after(Pass::forward, i);
+      streams_.after(StreamPass::forward, i);
     }
     return loss;
   }
@@ -116,7 +116,7 @@ class Chunk {
   /// All layers backward.
   void backward(int microbatch) {
     const int slot = slot_of(microbatch);
-    pass_back(Pass::backward, [&](nn::Layer<T>& layer) {
+    pass_back(StreamPass::backward, [&](nn::Layer<T>& layer) {
       layer.backward(slot, gradient_);
       if (is_last(microbatch)) layer.start_synchronise();
     });
@@ -125,14 +125,14 @@ class Chunk {
   void backward_input(int microbatch) {
     const int slot = slot_of(microbatch);
     const int kept = microbatch % plan_.postponed;
-    pass_back(Pass::backward_input, [&](nn::Layer<T>& layer) { layer.backward_input(slot, kept, gradient_); });
+    pass_back(StreamPass::backward_input, [&](nn::Layer<T>& layer) { layer.backward_input(slot, kept, gradient_); });
   }
   /// The second part.
   void backward_weight(int microbatch) {
     for (std::size_t i = layers_.size(); i-- > 0;) {
-      streams_.before(Pass::backward_weight, i, true);
+      streams_.before(StreamPass::backward_weight, i, true);
       layers_[i]->backward_weight(slot_of(microbatch), microbatch % plan_.postponed);
-      streams_.after(Pass::backward_weight, i);
+      streams_.after(StreamPass::backward_weight, i);
       if (is_last(microbatch)) layers_[i]->start_synchronise();
     }
   }
@@ -146,7 +146,7 @@ class Chunk {
   // The gradient lies at one end of the workspace; a change of layout moves it to the other. Behind a decoder it is
   // that of the target; that of the encoder's output begins with 0 there.
   template <class F>
-  void pass_back(Pass pass, F&& through) {
+  void pass_back(StreamPass pass, F&& through) {
     device::Region& ws = memory_.workspace;
     bool low = true;
     const std::size_t last = layers_.size() - 1;

@@ -25,7 +25,7 @@
 namespace galvatron::train {
 
 /// A pass over the layers of a chunk, as far as their parameters and gradients are concerned.
-enum class Pass : std::uint8_t { forward, backward, backward_input, backward_weight };
+enum class StreamPass : std::uint8_t { forward, backward, backward_input, backward_weight };
 
 class Streams {
  public:
@@ -40,7 +40,7 @@ class Streams {
 
   /// Before layer `i` works. A pass goes through all layers: `forward` from the first on, the others from the last.
   /// @param high  which end of the workspace is free
-  void before(Pass pass, std::size_t i, bool high) {
+  void before(StreamPass pass, std::size_t i, bool high) {
     const Room room = room_of(pass, i);
     if (room.empty()) return;
     nn::StreamedStore& store = *layers_[i].streaming.store;
@@ -58,7 +58,7 @@ class Streams {
   }
 
   /// After it.
-  void after(Pass pass, std::size_t i) {
+  void after(StreamPass pass, std::size_t i) {
     const Room room = room_of(pass, i);
     if (room.empty()) return;
     if (room.parameters.count > 0) layers_[i].streaming.store->release_parameters();
@@ -83,28 +83,28 @@ class Streams {
            a.store->parameter_room() == b.store->parameter_room() &&
            a.store->gradient_room() == b.store->gradient_room();
   }
-  [[nodiscard]] Room room_of(Pass pass, std::size_t i) const {
+  [[nodiscard]] Room room_of(StreamPass pass, std::size_t i) const {
     const nn::Streaming& layer = layers_[i].streaming;
     if (layer.store == nullptr) return {};
     const Bytes parameters = layer.store->parameter_room();
     const Bytes gradients = layer.store->gradient_room();
     switch (pass) {
-      case Pass::forward:
+      case StreamPass::forward:
         return {parameters, {}};
-      case Pass::backward:
+      case StreamPass::backward:
         break;
-      case Pass::backward_input:
+      case StreamPass::backward_input:
         if (layer.splits) return {parameters, {}};
         break;
-      case Pass::backward_weight:
+      case StreamPass::backward_weight:
         if (layer.splits) return {{}, gradients};
         return {};
     }
     return {parameters, gradients};
   }
-  static std::size_t next(Pass pass, std::size_t i) { return pass == Pass::forward ? i + 1 : i - 1; }
-  [[nodiscard]] bool goes_on(Pass pass, std::size_t i) const {
-    return pass == Pass::forward ? i + 1 < layers_.size() && layers_[i + 1].follows : layers_[i].follows;
+  static std::size_t next(StreamPass pass, std::size_t i) { return pass == StreamPass::forward ? i + 1 : i - 1; }
+  [[nodiscard]] bool goes_on(StreamPass pass, std::size_t i) const {
+    return pass == StreamPass::forward ? i + 1 < layers_.size() && layers_[i + 1].follows : layers_[i].follows;
   }
 
   void begin(const Room& room, bool high) {
