@@ -77,7 +77,7 @@ constexpr LayerSeconds layer_seconds(const LayerCounts& counts, const StrategySp
     Seconds beside;  // communication that runs beside it
     [[nodiscard]] constexpr Seconds alone() const { return computation + waited; }
   };
-  /// @param streams  traffic of data ranks in the list runs beside computation
+  // `streams`: traffic of data ranks in the list runs beside computation.
   const auto price = [&](const WorkList& list, bool streams) {
     Price sum;
     Elapsed elapsed;
