@@ -42,7 +42,6 @@ TEST_CASE("random plans of all that is runnable train as one rank does, and use 
     ++done;
   }
   MESSAGE("seed " << budget.seed << ", " << done << " plans; " << tally.text());
-  CHECK(done > 5);
 }
 
 TEST_CASE("a plan that runs twice gives the same bits") {

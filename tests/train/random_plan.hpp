@@ -56,13 +56,16 @@ inline double setting(const char* name, double otherwise) {
 /// How many random plans a test tries. GALVATRON_RANDOM_PLANS: so many, whatever the time; GALVATRON_RANDOM_SECONDS:
 /// for so long; GALVATRON_RANDOM_SEED: repeats a run.
 struct RandomPlanBudget {
+  static constexpr int least = 6;  ///< however slow the machine
   int plans = static_cast<int>(setting("GALVATRON_RANDOM_PLANS", 0));
   double seconds;
   unsigned seed = static_cast<unsigned>(setting("GALVATRON_RANDOM_SEED", std::random_device{}()));
 
   /// @param otherwise  seconds, unless the environment says
   explicit RandomPlanBudget(double otherwise) : seconds(setting("GALVATRON_RANDOM_SECONDS", otherwise)) {}
-  [[nodiscard]] bool goes_on(int done, double elapsed) const { return plans > 0 ? done < plans : elapsed < seconds; }
+  [[nodiscard]] bool goes_on(int done, double elapsed) const {
+    return plans > 0 ? done < plans : done < least || elapsed < seconds;
+  }
 };
 
 /// How many layers of tried plans split the sequence in which way, in words.
