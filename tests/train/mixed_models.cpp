@@ -8,20 +8,13 @@
 
 #include <galvatron/device/host/host.hpp>
 
+#include "check_plan.hpp"
 #include "random_strategy.hpp"
 #include "toy_mixed.hpp"
 
 namespace {
 
 using namespace toy;
-
-void check(const Plan& plan, const ModelSpec& model, const Outcome& reference) {
-  INFO(text(plan));
-  const Outcome outcome = run(plan, model, static_cast<int>(reference.losses.size()));
-  CHECK(difference(outcome.losses, reference.losses) < 1e-5);
-  CHECK(difference(outcome.gradients, reference.gradients) < 1e-5);
-  CHECK(outcome.memory_as_planned);
-}
 
 }  // namespace
 
@@ -39,7 +32,7 @@ TEST_CASE("a BERT, a ViT and a Swin whose layers all differ train as on one rank
                             schedule == ScheduleKind::interleaved ? 2 : 1);
         spread_at_random(random, plan, model);
         INFO("seed " << seed << ", plan " << i);
-        check(plan, model, reference);
+        check_plan(plan, model, reference);
       }
   }
 }

@@ -7,6 +7,7 @@
 
 #include <galvatron/strategy/legality.hpp>
 
+#include "check_plan.hpp"
 #include "toy.hpp"
 
 namespace toy {
@@ -64,14 +65,7 @@ inline void check_same_training(const ModelSpec& spec, int ranks) {
   CHECK(reference.memory_as_planned);
   const std::vector<Plan> plans = combinations(spec, ranks);
   REQUIRE(plans.size() > 40);
-  for (const Plan& plan : plans) {
-    INFO(text(plan));
-    const Outcome outcome = run(plan, spec, steps);
-    CHECK(difference(outcome.losses, reference.losses) < 1e-5);
-    CHECK(difference(outcome.norms, reference.norms) < 1e-4);
-    CHECK(difference(outcome.gradients, reference.gradients) < 1e-5);
-    CHECK(outcome.memory_as_planned);
-  }
+  for (const Plan& plan : plans) check_plan(plan, spec, reference);
 }
 
 inline void check_same_training(bool llama, int ranks) { check_same_training(model(llama, 4), ranks); }

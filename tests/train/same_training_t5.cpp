@@ -4,6 +4,7 @@
 #include <random>
 #include <vector>
 
+#include "check_plan.hpp"
 #include "random_strategy.hpp"
 #include "same_training.hpp"
 #include "toy_mixed.hpp"
@@ -11,14 +12,6 @@
 namespace {
 
 using namespace toy;
-
-void check(const Plan& plan, const ModelSpec& model, const Outcome& reference) {
-  INFO(text(plan));
-  const Outcome outcome = run(plan, model, static_cast<int>(reference.losses.size()));
-  CHECK(difference(outcome.losses, reference.losses) < 1e-5);
-  CHECK(difference(outcome.gradients, reference.gradients) < 1e-5);
-  CHECK(outcome.memory_as_planned);
-}
 
 // Stages that begin with these blocks, the first of them 0.
 void cut(Plan& plan, const std::vector<int>& begins, int ranks) {
@@ -44,10 +37,10 @@ TEST_CASE("a T5 is cut into stages inside the encoder, at its end and inside the
       const auto stages = static_cast<int>(begins.size());
       Plan plan = uniform(model, stages, {}, 4, schedule);
       cut(plan, begins, 1);
-      check(plan, model, reference);
+      check_plan(plan, model, reference);
       plan = uniform(model, stages, {.tensor = 2, .sequence = SequenceKind::megatron}, 2, schedule);
       cut(plan, begins, 2);
-      check(plan, model, reference);
+      check_plan(plan, model, reference);
     }
 }
 
@@ -66,6 +59,6 @@ TEST_CASE("a T5 whose layers all differ trains as on one rank, whatever the sche
       if (schedule == ScheduleKind::interleaved) plan.microbatches = 4;
       spread_at_random(random, plan, model);
       INFO("seed " << seed << ", plan " << i);
-      check(plan, model, reference);
+      check_plan(plan, model, reference);
     }
 }

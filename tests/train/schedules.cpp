@@ -8,6 +8,7 @@
 
 #include <galvatron/strategy/legality.hpp>
 
+#include "check_plan.hpp"
 #include "random_strategy.hpp"
 #include "toy_mixed.hpp"
 
@@ -40,15 +41,6 @@ std::vector<StrategySpec> strategies_of(int ranks) {
   return out;
 }
 
-void check(const Plan& plan, const ModelSpec& model, const Outcome& reference) {
-  INFO(text(plan));
-  const Outcome outcome = run(plan, model, static_cast<int>(reference.losses.size()));
-  CHECK(difference(outcome.losses, reference.losses) < 1e-5);
-  CHECK(difference(outcome.norms, reference.norms) < 1e-4);
-  CHECK(difference(outcome.gradients, reference.gradients) < 1e-5);
-  CHECK(outcome.memory_as_planned);
-}
-
 std::vector<ModelSpec> models() { return {model(false, layers), model(true, layers), bert(layers), vit(layers)}; }
 
 // Every strategy of `ranks` ranks, with each of the pipelines in turn; families take turns too.
@@ -64,7 +56,7 @@ void check_pipelines(int ranks, const std::vector<Pipeline>& pipelines) {
       for (const StrategySpec& spec : strategies_of(ranks / p.stages)) {
         if (!is_fit(model.blocks[0], spec, global_batch / p.microbatches, single_rank(model).sequence_length)) continue;
         if (next++ % families.size() != 0) continue;
-        check(uniform(model, p.stages, spec, p.microbatches, p.schedule, p.virtual_stages), model, reference);
+        check_plan(uniform(model, p.stages, spec, p.microbatches, p.schedule, p.virtual_stages), model, reference);
       }
   }
 }
@@ -110,7 +102,7 @@ TEST_CASE("interleaved and zero-bubble plans whose layers all differ train as on
                       : uniform(model, stages, any, 1 << pick(3), ScheduleKind::zb_h1);
       spread_at_random(random, plan, model);
       INFO("seed " << seed << ", plan " << i);
-      check(plan, model, reference);
+      check_plan(plan, model, reference);
     }
   }
 }

@@ -8,6 +8,7 @@
 
 #include <cstdint>
 
+#include <galvatron/nn/closing_norm.hpp>
 #include <galvatron/nn/context.hpp>
 #include <galvatron/nn/parameter_store.hpp>
 
@@ -15,31 +16,24 @@ namespace galvatron::nn {
 
 template <class D, class G, class T, SequenceKind kind>
 class Embedding {
+  using Closing = ClosingNorm<D, G, T>;
+
  public:
-  /// What backward needs besides the tokens; empty without a closing norm.
-  struct Internals {
-    View<T> sum;        // (rows_local, H): before the norm
-    View<float> stats;  // (rows_local, 2)
-  };
+  /// What backward needs besides the tokens.
+  using Internals = typename Closing::Internals;
 
   Embedding(Context<D, G>& context, const LayerSpec& layer)
       : c_(context),
         layer_(layer),
         layout_(parameter_layout(layer, ParameterPart::rest, context.spec.tensor, static_cast<int>(context.shards()))),
+        closing_(c_, layer_, layout_),
         shard_(vocabulary_shard(layer.vocabulary, context.spec.tensor)),
         first_(context.tensor_rank() * shard_) {}
 
   /// Of everything but the table.
   [[nodiscard]] const ParameterLayout& layout() const { return layout_; }
-  [[nodiscard]] bool backward_needs_parameters() const { return layer_.closing_norm; }
-
-  Internals take_internals(device::Region& from) const {
-    if (!layer_.closing_norm) return {};
-    Internals in;
-    in.sum = from.take<T>(c_.rows_local() * layer_.hidden);
-    in.stats = from.take<float>(c_.rows_local() * 2);
-    return in;
-  }
+  [[nodiscard]] bool backward_needs_parameters() const { return closing_.exists(); }
+  Internals take_internals(device::Region& from) const { return closing_.take_internals(from); }
 
   /// tokens (rows) -> y (rows_local, H). `table` (V/t, H); `rest` as layout() says.
   void forward(View<const T> table, View<const T> rest, View<const std::int32_t> tokens, const Internals& in,
@@ -47,7 +41,7 @@ class Embedding {
     const device::Scope scope(c_.workspace);
     const std::int64_t h = layer_.hidden;
     const std::int64_t local = c_.rows_local();
-    const View<T> sum = layer_.closing_norm ? in.sum : y;
+    const View<T> sum = closing_.input(in, y);
     const bool cut = kind == SequenceKind::megatron;
     const View<T> whole = cut ? c_.workspace.template take<T>(c_.rows() * h) : sum;  // (rows, H)
     c_.device.embedding_forward(c_.rows(), h, tokens, first_, shard_, table, whole);
@@ -61,9 +55,7 @@ class Embedding {
     });
     if (layer_.token_types > 0)
       c_.device.position_forward(local, local, h, 0, of(rest, ParameterName::token_types), sum);
-    if (layer_.closing_norm)
-      c_.device.norm_forward(layer_.norm, local, h, layer_.norm_epsilon, sum, of(rest, ParameterName::closing_gamma),
-                             of(rest, ParameterName::closing_beta), y, in.stats);
+    closing_.forward(rest, in, y);
   }
 
   /// d (rows_local, H): the gradient of y; used up. `rest` where backward_needs_parameters().
@@ -72,9 +64,7 @@ class Embedding {
     const device::Scope scope(c_.workspace);
     const std::int64_t h = layer_.hidden;
     const std::int64_t local = c_.rows_local();
-    if (layer_.closing_norm)
-      c_.device.norm_backward(layer_.norm, local, h, d, in.sum, of(rest, ParameterName::closing_gamma), in.stats, {}, d,
-                              of(d_rest, ParameterName::closing_gamma), of(d_rest, ParameterName::closing_beta));
+    closing_.backward(rest, d_rest, in, d);
     if (layer_.token_types > 0)
       c_.device.bias_gradient(local, h, d, of(d_rest, ParameterName::token_types).slice(0, h));
     for_pieces([&](std::int64_t first_row, std::int64_t rows, std::int64_t position) {
@@ -109,6 +99,7 @@ class Embedding {
   Context<D, G>& c_;
   LayerSpec layer_;
   ParameterLayout layout_;
+  Closing closing_;
   std::int64_t shard_;  ///< rows of the table on this rank
   std::int64_t first_;  ///< the token of its first row
 };

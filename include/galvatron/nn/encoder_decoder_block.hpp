@@ -15,6 +15,7 @@
 #include <cstdint>
 
 #include <galvatron/nn/block.hpp>
+#include <galvatron/nn/closing_norm.hpp>
 
 namespace galvatron::nn {
 
@@ -38,19 +39,19 @@ class EncoderDecoderBlock : Block<D, G, T, kind> {
 
   /// What backward needs besides the input.
   struct Internals : Base::Internals {
-    View<float> stats3;         // (rows_local, 2)
-    View<T> query;              // (rows, q), of cross attention
-    View<T> memory;             // (memory_rows, keys | values)
-    View<T> cross;              // (rows, q): its results; empty under selective recomputation
-    View<float> cross_lse;      // (b, heads, queries)
-    View<T> x3;                 // (rows_local, H)
-    View<T> sum;                // (rows_local, H): before the closing norm
-    View<float> closing_stats;  // (rows_local, 2)
+    View<float> stats3;     // (rows_local, 2)
+    View<T> query;          // (rows, q), of cross attention
+    View<T> memory;         // (memory_rows, keys | values)
+    View<T> cross;          // (rows, q): its results; empty under selective recomputation
+    View<float> cross_lse;  // (b, heads, queries)
+    View<T> x3;             // (rows_local, H)
+    typename ClosingNorm<D, G, T>::Internals closing;
   };
   using typename Base::Postponed;
 
   EncoderDecoderBlock(Context<D, G>& context, const LayerSpec& layer)
       : Base(context, layer),
+        closing_(c_, layer_, layout_),
         memory_(with_tokens(context, layer.memory.any() ? context.beside : 0)),
         relative_{.tokens = context.sequence, .buckets = layer.bias_rows, .causal = layer.causal},
         crosses_(layer.memory.any()),
@@ -69,7 +70,7 @@ class EncoderDecoderBlock : Block<D, G, T, kind> {
   }
 
   Internals take_internals(device::Region& from) const {
-    Internals in{Base::take_internals(from), {}, {}, {}, {}, {}, {}, {}, {}};
+    Internals in{Base::take_internals(from), {}, {}, {}, {}, {}, {}, {}};
     const std::int64_t local = c_.rows_local();
     if (crosses_) {
       in.stats3 = from.take<float>(local * 2);
@@ -78,10 +79,7 @@ class EncoderDecoderBlock : Block<D, G, T, kind> {
       if (!core_again_) take_cross(from, in);
       in.x3 = from.take<T>(local * h_);
     }
-    if (layer_.closing_norm) {
-      in.sum = from.take<T>(local * h_);
-      in.closing_stats = from.take<float>(local * 2);
-    }
+    in.closing = closing_.take_internals(from);
     return in;
   }
 
@@ -90,8 +88,8 @@ class EncoderDecoderBlock : Block<D, G, T, kind> {
     const device::Scope scope(c_.workspace);
     const View<T> n = c_.workspace.template take<T>(c_.rows() * h_);  // (rows, H)
     forward_to_mlp(parameters, from, in, n);
-    mlp_forward(parameters, in, n, layer_.closing_norm ? in.sum : y);
-    if (layer_.closing_norm) close(parameters, in, y);
+    mlp_forward(parameters, in, n, closing_.input(in.closing, y));
+    closing_.forward(parameters, in.closing, y);
   }
 
   /// The internals again from the input, as forward left them.
@@ -99,9 +97,9 @@ class EncoderDecoderBlock : Block<D, G, T, kind> {
     const device::Scope scope(c_.workspace);
     const View<T> n = c_.workspace.template take<T>(c_.rows() * h_);  // (rows, H)
     forward_to_mlp(parameters, from, in, n);
-    if (!layer_.closing_norm) return;
-    mlp_forward(parameters, in, n, in.sum);
-    close(parameters, in, this->region().own(n));
+    if (!closing_.exists()) return;
+    mlp_forward(parameters, in, n, in.closing.sum);
+    closing_.forward(parameters, in.closing, this->region().own(n));
   }
 
   /// d (memory_local + rows_local, H), or with the target that passes an encoder behind: the gradient of what the block
@@ -114,11 +112,7 @@ class EncoderDecoderBlock : Block<D, G, T, kind> {
     const View<T> d_x = d.slice(before, c_.rows_local() * h_);
     // All rows of d_x; d_x itself unless the sequence is cut.
     const View<T> whole = kind == SequenceKind::megatron ? ws.take<T>(c_.rows() * h_) : d_x;
-    if (layer_.closing_norm)
-      c_.device.norm_backward(layer_.norm, c_.rows_local(), h_, d_x, in.sum,
-                              this->weight(parameters, ParameterName::closing_gamma), in.closing_stats, {}, d_x,
-                              this->weight(gradients, ParameterName::closing_gamma),
-                              this->weight(gradients, ParameterName::closing_beta));
+    closing_.backward(parameters, gradients, in.closing, d_x);
     mlp_backward(parameters, gradients, in, n, whole, d_x);
     if (crosses_) cross_backward(parameters, gradients, from, in, n, whole, d_x, d.slice(0, before));
     attention_backward(parameters, gradients, from, in, n, whole, d_x);
@@ -196,11 +190,6 @@ class EncoderDecoderBlock : Block<D, G, T, kind> {
     c_.device.gemm(device::Gemm::nt, c_.rows(), h_, f_, g, this->weight(parameters, ParameterName::mlp_out_weight), n,
                    false, {});
     c_.device.add(sum.count, x3_of(in), this->region().reduce(n), sum);
-  }
-  void close(View<const T> parameters, const Internals& in, View<T> y) {
-    c_.device.norm_forward(layer_.norm, c_.rows_local(), h_, layer_.norm_epsilon, in.sum,
-                           this->weight(parameters, ParameterName::closing_gamma),
-                           this->weight(parameters, ParameterName::closing_beta), y, in.closing_stats);
   }
 
   // In all of these d (rows_local, H) is the gradient of what comes out and becomes that of what went in.
@@ -333,6 +322,7 @@ class EncoderDecoderBlock : Block<D, G, T, kind> {
             .out_stride = q_};
   }
 
+  ClosingNorm<D, G, T> closing_;
   Context<D, G> memory_;  ///< of the encoder's tokens; none without cross attention
   device::RelativePositions relative_;
   bool crosses_;

@@ -16,16 +16,13 @@
 namespace galvatron::nn {
 
 template <class D, class G, class T, SequenceKind kind>
-class Head {
- public:
-  Head(Context<D, G>& context, const LayerSpec& layer)
-      : c_(context),
-        layer_(layer),
-        layout_(parameter_layout(layer, ParameterPart::rest, context.spec.tensor, static_cast<int>(context.shards()))),
-        logits_(context, layer) {}
+class Head : public HeadBase<D, G, T> {
+  using Base = HeadBase<D, G, T>;
+  using Base::c_, Base::layer_, Base::layout_, Base::logits_;
 
-  /// Of everything but the table.
-  [[nodiscard]] const ParameterLayout& layout() const { return layout_; }
+ public:
+  using Base::Base;
+
   /// Rows that have a target.
   [[nodiscard]] std::int64_t targets() const { return c_.rows(); }
 
@@ -67,12 +64,6 @@ class Head {
     c_.device.bias_gradient(local, h, u, of(d_rest, ParameterName::transform_bias));
     c_.device.gemm(device::Gemm::nn, local, h, h, u, transform, x, false, {});
   }
-
- private:
-  Context<D, G>& c_;
-  LayerSpec layer_;
-  ParameterLayout layout_;
-  Logits<D, G, T> logits_;
 };
 
 }  // namespace galvatron::nn

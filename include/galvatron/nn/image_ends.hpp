@@ -11,6 +11,7 @@
 #include <vector>
 
 #include <galvatron/device/device.hpp>
+#include <galvatron/nn/closing_norm.hpp>
 #include <galvatron/nn/context.hpp>
 #include <galvatron/nn/layer.hpp>
 #include <galvatron/nn/logits.hpp>
@@ -27,30 +28,23 @@ std::int64_t class_rows(const Context<D, G>& context, const LayerSpec& layer) {
 
 template <class D, class G, class T, SequenceKind kind>
 class PatchEmbedding {
+  using Closing = ClosingNorm<D, G, T>;
+
  public:
-  /// What backward needs besides the patches; empty without a closing norm.
-  struct Internals {
-    View<T> sum;        // (rows_local, H): before the norm
-    View<float> stats;  // (rows_local, 2)
-  };
+  /// What backward needs besides the patches.
+  using Internals = typename Closing::Internals;
 
   PatchEmbedding(Context<D, G>& context, const LayerSpec& layer)
       : c_(context),
         layer_(layer),
         layout_(parameter_layout(layer, ParameterPart::rest, context.spec.tensor, static_cast<int>(context.shards()))),
+        closing_(c_, layer_, layout_),
         class_rows_(class_rows<kind>(context, layer)),
         rows_(context.rows_local() - class_rows_) {}
 
   [[nodiscard]] const ParameterLayout& layout() const { return layout_; }
-  [[nodiscard]] bool backward_needs_parameters() const { return layer_.closing_norm; }
-
-  Internals take_internals(device::Region& from) const {
-    if (!layer_.closing_norm) return {};
-    Internals in;
-    in.sum = from.take<T>(c_.rows_local() * layer_.hidden);
-    in.stats = from.take<float>(c_.rows_local() * 2);
-    return in;
-  }
+  [[nodiscard]] bool backward_needs_parameters() const { return closing_.exists(); }
+  Internals take_internals(device::Region& from) const { return closing_.take_internals(from); }
 
   /// Room for the patches of a micro-batch, as much on every rank; those of this rank are (rows, P).
   View<T> take_patches(device::Region& from) const {
@@ -62,7 +56,7 @@ class PatchEmbedding {
   /// patches (rows, P) -> y (rows_local, H).
   void forward(View<const T> parameters, View<const T> patches, const Internals& in, View<T> y) {
     const std::int64_t h = layer_.hidden;
-    const View<T> sum = layer_.closing_norm ? in.sum : y;
+    const View<T> sum = closing_.input(in, y);
     if (rows_ > 0)
       c_.device.gemm(device::Gemm::nt, rows_, h, layer_.patch_width, patches,
                      of(parameters, ParameterName::patch_weight), behind_class(sum), false,
@@ -75,20 +69,14 @@ class PatchEmbedding {
     if (layer_.position == PositionKind::learned)
       c_.device.position_forward(c_.rows_local(), c_.samples, h, first_position(),
                                  of(parameters, ParameterName::positions), sum);
-    if (layer_.closing_norm)
-      c_.device.norm_forward(layer_.norm, c_.rows_local(), h, layer_.norm_epsilon, sum,
-                             of(parameters, ParameterName::closing_gamma), of(parameters, ParameterName::closing_beta),
-                             y, in.stats);
+    closing_.forward(parameters, in, y);
   }
 
   /// d (rows_local, H): the gradient of y. `parameters` may be empty where backward does not need them.
   void backward(View<const T> parameters, View<float> gradients, View<const T> patches, const Internals& in,
                 View<T> d) {
     const std::int64_t h = layer_.hidden;
-    if (layer_.closing_norm)
-      c_.device.norm_backward(layer_.norm, c_.rows_local(), h, d, in.sum, of(parameters, ParameterName::closing_gamma),
-                              in.stats, {}, d, of(gradients, ParameterName::closing_gamma),
-                              of(gradients, ParameterName::closing_beta));
+    closing_.backward(parameters, gradients, in, d);
     if (layer_.position == PositionKind::learned)
       c_.device.position_backward(c_.rows_local(), c_.samples, h, first_position(), d,
                                   of(gradients, ParameterName::positions));
@@ -113,6 +101,7 @@ class PatchEmbedding {
   Context<D, G>& c_;
   LayerSpec layer_;
   ParameterLayout layout_;
+  Closing closing_;
   std::int64_t class_rows_;
   std::int64_t rows_;  ///< of patches
 };
@@ -166,16 +155,13 @@ class PatchEmbeddingLayer final : public Layer<T> {
 
 /// Norm and logits of the class token; the arithmetic of a HeadLayer.
 template <class D, class G, class T, SequenceKind kind>
-class Classifier {
- public:
-  Classifier(Context<D, G>& context, const LayerSpec& layer)
-      : c_(context),
-        layer_(layer),
-        layout_(parameter_layout(layer, ParameterPart::rest, context.spec.tensor, static_cast<int>(context.shards()))),
-        logits_(context, layer) {}
+class Classifier : public HeadBase<D, G, T> {
+  using Base = HeadBase<D, G, T>;
+  using Base::c_, Base::layer_, Base::layout_, Base::logits_;
 
-  /// Of everything but the table.
-  [[nodiscard]] const ParameterLayout& layout() const { return layout_; }
+ public:
+  using Base::Base;
+
   /// Rows that have a target: the samples.
   [[nodiscard]] std::int64_t targets() const { return c_.samples; }
 
@@ -206,12 +192,6 @@ class Classifier {
     const View<T> others = x.slice(own * h, x.count - own * h);
     c_.device.zero({reinterpret_cast<std::byte*>(others.data), others.count * static_cast<std::int64_t>(sizeof(T))});
   }
-
- private:
-  Context<D, G>& c_;
-  LayerSpec layer_;
-  ParameterLayout layout_;
-  Logits<D, G, T> logits_;
 };
 
 }  // namespace galvatron::nn

@@ -1,4 +1,4 @@
-// Projection onto a vocabulary (or classes) cut over tensor ranks, and cross-entropy.
+// What all heads have in common: a projection onto a vocabulary (or classes) cut over tensor ranks, and cross-entropy.
 //
 // Forward computes the loss and at once the gradients: logits exist for a chunk of rows only, become their own
 // gradients in place, and are used up before the next chunk.
@@ -63,6 +63,26 @@ class Logits {
   std::int64_t shard_;  ///< columns of logits on this rank
   std::int64_t first_;  ///< the token of the first
   std::int64_t valid_;  ///< columns that are tokens; the others are padding
+};
+
+/// The parts of a head: its logits, and a store for its parameters but the table.
+template <class D, class G, class T>
+class HeadBase {
+ public:
+  HeadBase(Context<D, G>& context, const LayerSpec& layer)
+      : c_(context),
+        layer_(layer),
+        layout_(parameter_layout(layer, ParameterPart::rest, context.spec.tensor, static_cast<int>(context.shards()))),
+        logits_(context, layer) {}
+
+  /// Of everything but the table.
+  [[nodiscard]] const ParameterLayout& layout() const { return layout_; }
+
+ protected:
+  Context<D, G>& c_;
+  LayerSpec layer_;
+  ParameterLayout layout_;
+  Logits<D, G, T> logits_;
 };
 
 }  // namespace galvatron::nn

@@ -14,16 +14,13 @@ namespace galvatron::nn {
 
 /// The arithmetic of a HeadLayer.
 template <class D, class G, class T, SequenceKind kind>
-class MeanClassifier {
- public:
-  MeanClassifier(Context<D, G>& context, const LayerSpec& layer)
-      : c_(context),
-        layer_(layer),
-        layout_(parameter_layout(layer, ParameterPart::rest, context.spec.tensor, static_cast<int>(context.shards()))),
-        logits_(context, layer) {}
+class MeanClassifier : public HeadBase<D, G, T> {
+  using Base = HeadBase<D, G, T>;
+  using Base::c_, Base::layer_, Base::layout_, Base::logits_;
 
-  /// Of everything but the table.
-  [[nodiscard]] const ParameterLayout& layout() const { return layout_; }
+ public:
+  using Base::Base;
+
   /// Rows that have a target: the samples.
   [[nodiscard]] std::int64_t targets() const { return c_.samples; }
 
@@ -53,12 +50,6 @@ class MeanClassifier {
     c_.device.norm_backward(layer_.norm, local, h, n, x, gamma, stats, {}, x, of(d_rest, ParameterName::norm1_gamma),
                             of(d_rest, ParameterName::norm1_beta));
   }
-
- private:
-  Context<D, G>& c_;
-  LayerSpec layer_;
-  ParameterLayout layout_;
-  Logits<D, G, T> logits_;
 };
 
 }  // namespace galvatron::nn

@@ -4,6 +4,7 @@
 #include <galvatron/nn/attention.hpp>
 #include <galvatron/nn/block.hpp>
 #include <galvatron/nn/block_layer.hpp>
+#include <galvatron/nn/closing_norm.hpp>
 #include <galvatron/nn/context.hpp>
 #include <galvatron/nn/embedding.hpp>
 #include <galvatron/nn/encoder_decoder_block.hpp>

@@ -1,0 +1,20 @@
+// What every plan is held to: the training of one rank, and the memory that was predicted.
+#pragma once
+
+#include <doctest/doctest.h>
+
+#include "toy.hpp"
+
+namespace toy {
+
+/// Trains as many steps as the reference, a run on one rank, and compares.
+inline void check_plan(const Plan& plan, const ModelSpec& model, const Outcome& reference) {
+  INFO(text(plan));
+  const Outcome outcome = run(plan, model, static_cast<int>(reference.losses.size()));
+  CHECK(difference(outcome.losses, reference.losses) < 1e-5);
+  CHECK(difference(outcome.norms, reference.norms) < 1e-4);
+  CHECK(difference(outcome.gradients, reference.gradients) < 1e-5);
+  CHECK(outcome.memory_as_planned);
+}
+
+}  // namespace toy
