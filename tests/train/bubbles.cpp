@@ -1,4 +1,3 @@
-// labels: ranks
 // The bubbles of the pipeline schedules: a stage whose layers sleep takes the time that the simulator says.
 #include <algorithm>
 #include <chrono>

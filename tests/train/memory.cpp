@@ -1,4 +1,3 @@
-// labels: ranks
 // Training asks the system for nothing after its first step, and its resident memory is what the plan says.
 #include <algorithm>
 #include <atomic>

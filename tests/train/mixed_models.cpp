@@ -1,4 +1,3 @@
-// labels: ranks
 // BERT, ViT and Swin under plans whose layers differ and under the schedules that cut stages or backward into parts;
 // these and T5 in bf16, and twice the same.
 #include <array>

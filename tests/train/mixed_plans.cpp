@@ -1,4 +1,4 @@
-// labels: ranks
+// labels: tsan
 // Plans whose layers differ: random strategies for every layer, stages of unequal length, both schedules.
 #include <chrono>
 #include <cstddef>

@@ -1,4 +1,3 @@
-// labels: ranks
 // Overlap over a slow link: gradients travel beside the rest of backward, parameters beside the next forward pass, or
 // with ZeRO-2/3 those of a layer beside the work of its neighbours. The layers are real; each pass also sleeps, so that
 // computing takes a time that is known whatever the machine does.

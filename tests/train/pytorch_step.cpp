@@ -1,5 +1,6 @@
+// labels: tsan
 // Steps of a toy GPT-2, Llama, BERT, ViT, Swin and T5 against PyTorch's numbers, which tests/train/pytorch/step.py,
-// swin.py and t5.py made in float64. labels: tsan
+// swin.py and t5.py made in float64.
 #include <algorithm>
 #include <array>
 #include <cmath>

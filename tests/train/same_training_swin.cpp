@@ -1,4 +1,3 @@
-// labels: ranks
 #include "same_training.hpp"
 #include "toy_mixed.hpp"
 

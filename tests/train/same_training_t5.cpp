@@ -1,4 +1,3 @@
-// labels: ranks
 // A T5 under all uniform strategies, cut into stages anywhere, and under plans whose layers differ.
 #include <array>
 #include <random>

@@ -1,4 +1,3 @@
-// labels: ranks
 // Interleaved 1F1B and ZB-H1 train as one rank does, under every kind of strategy, in the memory that was predicted.
 #include <cstddef>
 #include <random>
