@@ -250,8 +250,9 @@ void adamw(benchmark::State& state) {
   const Tensor<T> working(n);
   for (std::int64_t i = 0; i < n; ++i) v.view()[i] = std::abs(v.view()[i]);
   device::AdamW adam;
+  const std::vector<float> scale{1.0F};
   for (auto _ : state) {
-    host().adamw(n, adam, master, g.view(), m, v, working.view());
+    host().adamw(n, adam, View<const float>(scale.data(), 1), master, g.view(), m, v, working.view());
     ++adam.step;
   }
   set_bytes(state, static_cast<double>(n) * (28.0 + sizeof(T)));
@@ -260,7 +261,9 @@ void adamw(benchmark::State& state) {
 void norm_squared(benchmark::State& state) {
   const std::int64_t n = 8 << 20;
   const Tensor<float> x(n);
-  for (auto _ : state) benchmark::DoNotOptimize(host().norm_squared(n, x.view()));
+  double sum = 0;
+  for (auto _ : state) host().norm_squared(n, x.view(), {&sum, 1});
+  benchmark::DoNotOptimize(sum);
   set_bytes(state, 4.0 * static_cast<double>(n));
 }
 

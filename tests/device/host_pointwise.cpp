@@ -140,7 +140,9 @@ TEST_CASE("bfloat16 results round to the nearest even as the type itself does") 
   auto v = m;
   const std::vector<float> g(a.size());
   const device::AdamW still{.learning_rate = 0.0F, .weight_decay = 0.0F};
-  host->adamw(static_cast<std::int64_t>(a.size()), still, view(a), view(g), view(m), view(v), view(rounded));
+  const std::vector<float> scale{1.0F};
+  host->adamw(static_cast<std::int64_t>(a.size()), still, view(scale), view(a), view(g), view(m), view(v),
+              view(rounded));
   CHECK(std::isnan(static_cast<float>(rounded.back())));
   rounded.pop_back();
   CHECK(same_bits(rounded, expected));
@@ -157,12 +159,13 @@ TEST_CASE("AdamW follows its definition over several steps") {
       auto w = doubles(master);
       std::vector<double> dm(at(n)), dv(at(n));
       for (int step = 1; step <= 3; ++step) {
-        const device::AdamW adam{.learning_rate = 3e-3F, .weight_decay = 0.2F, .step = step, .gradient_scale = 0.5F};
+        const device::AdamW adam{.learning_rate = 3e-3F, .weight_decay = 0.2F, .step = step};
+        const std::vector<float> scale{0.5F};
         const auto g = random_tensor<float>(random, n, 0.01F);
         if (step == 2)
-          host->adamw(n, adam, view(master), view(g), view(m), view(v), view(master));
+          host->adamw(n, adam, view(scale), view(master), view(g), view(m), view(v), view(master));
         else
-          host->adamw(n, adam, view(master), view(g), view(m), view(v), view(working));
+          host->adamw(n, adam, view(scale), view(master), view(g), view(m), view(v), view(working));
         for (std::size_t i = 0; i < at(n); ++i) {
           const double gradient = 0.5 * static_cast<double>(g[i]);
           const double b1 = static_cast<double>(adam.beta1);
@@ -188,8 +191,31 @@ TEST_CASE("a parameter that has seen no gradient only decays") {
   std::vector<float> w{2.0F}, m(1), v(1);
   const std::vector<float> g(1);
   const device::AdamW adam{.learning_rate = 0.1F, .weight_decay = 0.5F};
-  host->adamw(1, adam, view(w), view(g), view(m), view(v), view(w));
+  const std::vector<float> scale{1.0F};
+  host->adamw(1, adam, view(scale), view(w), view(g), view(m), view(v), view(w));
   CHECK(w[0] == doctest::Approx(1.9));
+}
+
+TEST_CASE("the scale of a gradient bounds its norm, and a step whose sums are no numbers changes nothing") {
+  TestHost host(1);
+  const auto scale_of = [&](double loss, double squares, double clip) {
+    const std::vector<double> sums{loss, squares};
+    std::vector<float> scale(1);
+    host->clip_scale(view(sums), clip, view(scale));
+    return scale;
+  };
+  CHECK(scale_of(3.0, 16.0, 1.0)[0] == 0.25F);
+  CHECK(scale_of(3.0, 16.0, 5.0)[0] == 1.0F);
+  CHECK(scale_of(3.0, 16.0, 0.0)[0] == 1.0F);
+  const device::AdamW adam{.learning_rate = 0.1F, .weight_decay = 0.5F};
+  for (const auto& [loss, squares] : {std::pair{NAN, 1.0}, std::pair{1.0, HUGE_VAL}}) {
+    std::vector<float> w{2.0F}, m{0.5F}, v{0.25F};
+    const std::vector<float> g{1.0F};
+    host->adamw(1, adam, view(scale_of(loss, squares, 1.0)), view(w), view(g), view(m), view(v), view(w));
+    CHECK(w[0] == 2.0F);
+    CHECK(m[0] == 0.5F);
+    CHECK(v[0] == 0.25F);
+  }
 }
 
 TEST_CASE("the sum of squares is that of doubles and does not depend on the threads") {
@@ -200,9 +226,12 @@ TEST_CASE("the sum of squares is that of doubles and does not depend on the thre
     const auto x = random_tensor<float>(random, n, 100.0F);
     double expected = 0;
     for (const float value : x) expected += static_cast<double>(value) * static_cast<double>(value);
-    const double sum = one->norm_squared(n, view(x));
+    double sum = 0;
+    double same = 0;
+    one->norm_squared(n, view(x), {&sum, 1});
+    two->norm_squared(n, view(x), {&same, 1});
     CHECK(sum == doctest::Approx(expected).epsilon(1e-12));
-    CHECK(sum == two->norm_squared(n, view(x)));
+    CHECK(sum == same);
   }
 }
 

@@ -183,7 +183,7 @@ class DryLayer {
       if (counts_norm || work.kind != WorkKind::norm_squared) update.push(work);
     pass("update", update, out, [&] {
       layer_->zero_gradients();
-      if (counts_norm) layer_->gradient_norm_squared();
+      if (counts_norm) layer_->add_gradient_squares();
       layer_->update({});
     });
     out += difference("workspace of update", workspace_.peak(), {0});

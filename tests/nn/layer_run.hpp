@@ -228,7 +228,7 @@ LayerOutput run_layer(const LayerSpec& layer, const StrategySpec& spec, const Pa
       const View<T> kept = i == input && layer.kind == LayerKind::block ? made->input(0) : passed;
       if (i != own) std::copy(kept.begin(), kept.end(), y.data + here * h);
     });
-    const double loss = made->take_loss();
+    const double loss = host.sums()[device::loss_sum];
     if (layer.kind != LayerKind::head)
       each_stream([&](std::size_t, const auto& pieces, std::int64_t here, std::int64_t all) {
         detail::take_part(pieces, in.shape.samples, h, in.dy, d.slice(here * h, d.count - here * h), all);

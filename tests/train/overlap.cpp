@@ -53,12 +53,11 @@ class PaddedLayer final : public nn::Layer<float> {
     if (pads_) std::this_thread::sleep_for(backward_time);
   }
   nn::Streaming streaming() override { return inner_->streaming(); }
-  double take_loss() override { return inner_->take_loss(); }
   void initialise(const nn::ParameterSource& source) override { inner_->initialise(source); }
   void zero_gradients() override { inner_->zero_gradients(); }
   void start_synchronise() override { inner_->start_synchronise(); }
   void synchronise() override { inner_->synchronise(); }
-  double gradient_norm_squared() override { return inner_->gradient_norm_squared(); }
+  void add_gradient_squares() override { inner_->add_gradient_squares(); }
   void update(const device::AdamW& step) override { inner_->update(step); }
   void visit(const nn::StoreVisitor& visitor) override { inner_->visit(visitor); }
 

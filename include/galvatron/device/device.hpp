@@ -119,14 +119,21 @@ struct AdamW {
   float beta2 = 0.95F;
   float epsilon = 1e-8F;
   float weight_decay = 0.1F;
-  std::int64_t step = 1;        ///< counts from 1, for bias correction
-  float gradient_scale = 1.0F;  ///< multiplies every gradient first (clipping)
+  std::int64_t step = 1;  ///< counts from 1, for bias correction
+};
+
+/// What a rank adds up in a step: the places in Device::sums().
+enum StepSum : std::uint8_t {
+  loss_sum,          ///< of cross-entropies, in nats
+  gradient_squares,  ///< of this rank's part of the gradient
+  step_sums          ///< their number
 };
 
 template <class D>
 concept Device = requires(D& d, View<float> f, View<const float> cf, View<const std::int32_t> tokens,
                           View<std::byte> raw, std::int64_t n, AttentionShape shape, AttentionBias bias,
-                          WindowShape windows, AdamW adam, Runs runs, RelativePositions relative, double& scalar) {
+                          WindowShape windows, AdamW adam, Runs runs, RelativePositions relative, View<double> sum,
+                          View<const double> sums, double* host, void (*writer)(View<float>)) {
   /// True when nothing is computed and views may be null.
   { D::counts_only } -> std::convertible_to<bool>;
   /// Threads that one operation uses.
@@ -198,15 +205,29 @@ concept Device = requires(D& d, View<float> f, View<const float> cf, View<const 
   // Over a shard of the vocabulary: logits (rows, columns) of which the first `valid` columns exist and stand for
   // tokens first, first + 1, ...; stats (rows, 3) = maximum, sum of exp(logit - maximum), the target's logit (or -inf).
   d.softmax_statistics(/*rows=*/n, /*columns=*/n, /*valid=*/n, /*first=*/n, /*logits=*/cf, /*targets=*/tokens, f);
-  // From the statistics of `shards` shards (shards, rows, 3): lse (rows), and loss += sum of (lse - target logit).
-  d.softmax_merge(/*rows=*/n, /*shards=*/n, cf, /*lse=*/f, /*loss=*/scalar);
+  // From the statistics of `shards` shards (shards, rows, 3): lse (rows), and loss (1, or empty) += sum of (lse -
+  // target logit), in a fixed order.
+  d.softmax_merge(/*rows=*/n, /*shards=*/n, cf, /*lse=*/f, /*loss=*/sum);
   // logits become gradients in place: scale * (exp(logit - lse) - [column is the target]); 0 beyond `valid`.
   d.softmax_backward(n, n, n, n, /*lse=*/cf, tokens, /*scale=*/1.0F, /*logits=*/f);
 
-  // master, m, v (n) step with gradient g; `working` (n, type T) receives the rounded master; it may be the master.
-  d.adamw(n, adam, /*master=*/f, /*g=*/cf, f, f, /*working=*/f);
-  // The sum of squares in double, in a fixed order.
-  { d.norm_squared(n, cf) } -> std::same_as<double>;
+  // sum (1) += the sum of squares, in double and in a fixed order.
+  d.norm_squared(n, cf, sum);
+  // scale (1) = what makes a gradient with the squares sums[gradient_squares] no longer than `clip` (0: any length is
+  // right); NaN when one of the sums is not finite.
+  d.clip_scale(sums, /*clip=*/1.0, /*scale=*/f);
+  // master, m, v (n) step with gradient g * scale[0]; `working` (n, type T) receives the rounded master; it may be the
+  // master. Nothing changes when the scale is not finite.
+  d.adamw(n, adam, /*scale=*/cf, /*master=*/f, /*g=*/cf, f, f, /*working=*/f);
+
+  // The sums of a step (step_sums) and the scale of its gradient (1), in memory of the device.
+  { d.sums() } -> std::same_as<View<double>>;
+  { d.gradient_scale() } -> std::same_as<View<float>>;
+  d.clear_sums();
+  // To memory of the program; returns when it is there.
+  d.fetch(sums, host);
+  // Calls the writer with memory of the program, whose contents go to the device's.
+  d.write(/*to=*/f, writer);
   // Sets to zero; copies; to += from (float, in any T of from).
   d.zero(raw);
   d.copy(raw, raw);

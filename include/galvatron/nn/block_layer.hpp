@@ -88,7 +88,7 @@ class BlockLayer final : public Layer<T> {
     if (Kinds::zero < 2 || !context_.overlap) return {};
     return {&store_, splits_};
   }
-  double gradient_norm_squared() override { return store_.gradient_norm_squared(); }
+  void add_gradient_squares() override { store_.add_gradient_squares(); }
   void update(const device::AdamW& step) override { store_.update(step); }
   void visit(const StoreVisitor& visitor) override { visitor(store_.view(number_)); }
 

@@ -42,7 +42,9 @@ class Table {
     store_.synchronise();
     if (twin_ != nullptr) twin_->all_reduce(store_.optimizer_gradients(), comm::ReduceOp::sum);
   }
-  double gradient_norm_squared() { return counted_ ? store_.gradient_norm_squared() : 0.0; }
+  void add_gradient_squares() {
+    if (counted_) store_.add_gradient_squares();
+  }
   [[nodiscard]] StoreView view() {
     StoreView out = store_.view(number_);
     out.counted = counted_;
@@ -126,7 +128,10 @@ class EmbeddingLayer final : public Layer<T> {
     table_.synchronise();
     rest_.synchronise();
   }
-  double gradient_norm_squared() override { return table_.gradient_norm_squared() + rest_.gradient_norm_squared(); }
+  void add_gradient_squares() override {
+    table_.add_gradient_squares();
+    rest_.add_gradient_squares();
+  }
   void update(const device::AdamW& step) override {
     table_.store().update(step);
     rest_.update(step);
@@ -184,16 +189,13 @@ class HeadLayer final : public Layer<T> {
   View<T> input(int slot) override { return inputs_[static_cast<std::size_t>(slot)]; }
   View<std::int32_t> tokens(int slot) override { return targets_[static_cast<std::size_t>(slot)]; }
 
-  double take_loss() override { return std::exchange(loss_, 0.0); }
-
   void forward(int slot, View<T>) override {
     const device::Scope scope(context_.workspace);
     const View<const T> table = table_->store().acquire();
     const View<const T> rest = rest_.acquire();
     const View<float> d_table = table_->store().open_gradients();
     const View<float> d_rest = rest_.open_gradients();
-    body_.forward_backward(table_->rows(table), rest, table_->rows(d_table), d_rest, tokens(slot), scale_, input(slot),
-                           loss_);
+    body_.forward_backward(table_->rows(table), rest, table_->rows(d_table), d_rest, tokens(slot), scale_, input(slot));
     table_->store().close_gradients(d_table);
     rest_.close_gradients(d_rest);
   }
@@ -220,8 +222,9 @@ class HeadLayer final : public Layer<T> {
     if (own_table_) own_table_->synchronise();
     rest_.synchronise();
   }
-  double gradient_norm_squared() override {
-    return (own_table_ ? own_table_->gradient_norm_squared() : 0.0) + rest_.gradient_norm_squared();
+  void add_gradient_squares() override {
+    if (own_table_) own_table_->add_gradient_squares();
+    rest_.add_gradient_squares();
   }
   void update(const device::AdamW& step) override {
     if (own_table_) own_table_->store().update(step);
@@ -242,7 +245,6 @@ class HeadLayer final : public Layer<T> {
   ParameterStore<D, G, T, Kinds::zero> rest_;
   int number_;
   float scale_;
-  double loss_ = 0;
   std::vector<View<T>> inputs_;
   std::vector<View<std::int32_t>> targets_;
 };

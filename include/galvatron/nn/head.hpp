@@ -30,9 +30,8 @@ class Head : public HeadBase<D, G, T> {
   /// @param table   (V/t, H); `d_table` its gradient, which grows
   /// @param rest    the other parameters, `d_rest` their gradients, as layout() says
   /// @param scale   the weight of a token in the loss
-  /// @param loss    grows by the sum of this rank's tokens' cross-entropies, on the first tensor rank only
   void forward_backward(View<const T> table, View<const T> rest, View<float> d_table, View<float> d_rest,
-                        View<const std::int32_t> targets, float scale, View<T> x, double& loss) {
+                        View<const std::int32_t> targets, float scale, View<T> x) {
     const device::Scope scope(c_.workspace);
     device::Region& ws = c_.workspace;
     const Region<T, kind, D, G> region{c_, layer_.hidden};
@@ -55,7 +54,7 @@ class Head : public HeadBase<D, G, T> {
                            region.own(n), stats);
     region.gather(n);
     logits_.cross_entropy(c_.rows(), table, of(rest, ParameterName::logits_bias), d_table,
-                          of(d_rest, ParameterName::logits_bias), targets, scale, n, loss);
+                          of(d_rest, ParameterName::logits_bias), targets, scale, n);
     c_.device.norm_backward(layer_.norm, local, h, region.reduce(n), g, gamma, stats, {}, g,
                             of(d_rest, ParameterName::norm1_gamma), of(d_rest, ParameterName::norm1_beta));
     if (!transforms) return;

@@ -140,7 +140,7 @@ class PatchEmbeddingLayer final : public Layer<T> {
   void zero_gradients() override { store_.zero_gradients(); }
   void start_synchronise() override { store_.start_synchronise(); }
   void synchronise() override { store_.synchronise(); }
-  double gradient_norm_squared() override { return store_.gradient_norm_squared(); }
+  void add_gradient_squares() override { store_.add_gradient_squares(); }
   void update(const device::AdamW& step) override { store_.update(step); }
   void visit(const StoreVisitor& visitor) override { visitor(store_.view(0)); }
 
@@ -168,7 +168,7 @@ class Classifier : public HeadBase<D, G, T> {
   /// x (rows_local, H) becomes the gradient of the loss with respect to x; targets (b) are classes. The other
   /// arguments as for Head.
   void forward_backward(View<const T> table, View<const T> rest, View<float> d_table, View<float> d_rest,
-                        View<const std::int32_t> targets, float scale, View<T> x, double& loss) {
+                        View<const std::int32_t> targets, float scale, View<T> x) {
     const device::Scope scope(c_.workspace);
     device::Region& ws = c_.workspace;
     const std::int64_t h = layer_.hidden;
@@ -184,7 +184,7 @@ class Classifier : public HeadBase<D, G, T> {
                              n, stats);
     if constexpr (kind == SequenceKind::megatron) c_.tensor.broadcast(n, 0);
     logits_.cross_entropy(b, table, of(rest, ParameterName::logits_bias), d_table,
-                          of(d_rest, ParameterName::logits_bias), targets, scale, n, loss);
+                          of(d_rest, ParameterName::logits_bias), targets, scale, n);
     if (c_.spec.tensor > 1) c_.tensor.all_reduce(n, comm::ReduceOp::sum);
     if (own > 0)
       c_.device.norm_backward(layer_.norm, b, h, n, token, gamma, stats, {}, token,

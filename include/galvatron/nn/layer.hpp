@@ -45,7 +45,7 @@ class Layer {
     (void)slot;
     return {};
   }
-  /// From the input to y (rows_local, H). The head has no y: it adds to its loss instead.
+  /// From the input to y (rows_local, H). The head has no y: it adds to the device's sum of losses.
   virtual void forward(int slot, View<T> y) = 0;
   /// d: the gradient of y (rows_local, H) becomes that of the input, for which it has room. The head overwrites d.
   /// Where something is carried, d has both: first the tokens of the encoder, then those of the decoder.
@@ -61,9 +61,6 @@ class Layer {
     (void)kept;
   }
 
-  /// The sum of cross-entropies since the last call, of this rank's samples; 0 but on a head's first tensor rank.
-  virtual double take_loss() { return 0; }
-
   /// Parameters from `source`; the optimizer starts anew.
   virtual void initialise(const ParameterSource& source) = 0;
   virtual void zero_gradients() = 0;
@@ -73,7 +70,8 @@ class Layer {
   virtual void synchronise() = 0;
   /// How its ZeRO-2/3 traffic may run beside other layers' work; else it is waited for within the layer's passes.
   virtual Streaming streaming() { return {}; }
-  virtual double gradient_norm_squared() = 0;
+  /// The device's sum of squares grows by this rank's part of the gradient: every parameter counts on one rank.
+  virtual void add_gradient_squares() = 0;
   virtual void update(const device::AdamW& step) = 0;
   /// Calls `visit` for every store of the layer; for tests and checkpoints, between steps.
   virtual void visit(const StoreVisitor& visitor) = 0;

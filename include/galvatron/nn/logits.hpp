@@ -26,10 +26,10 @@ class Logits {
 
   /// n (rows, H) becomes this rank's part of its gradient: the sum over tensor ranks is whole. targets (rows).
   /// @param table, bias  (V/t, H) and (V/t), the latter may be empty; their gradients grow
+  /// The device's sum of losses grows by the rows' cross-entropies, on the first tensor rank only.
   /// @param scale  the weight of a row in the loss
-  /// @param loss   grows by the sum of the rows' cross-entropies, on the first tensor rank only
   void cross_entropy(std::int64_t rows, View<const T> table, View<const T> bias, View<float> d_table,
-                     View<float> d_bias, View<const std::int32_t> targets, float scale, View<T> n, double& loss) {
+                     View<float> d_bias, View<const std::int32_t> targets, float scale, View<T> n) {
     const device::Scope scope(c_.workspace);
     device::Region& ws = c_.workspace;
     const std::int64_t chunk = cost::head_chunk_rows(rows);
@@ -37,6 +37,7 @@ class Logits {
     const View<T> logits = ws.take<T>(chunk * shard_);             // (chunk, V/t)
     const View<float> statistics = ws.take<float>(t * chunk * 3);  // (t, chunk, 3)
     const View<float> lse = ws.take<float>(chunk);
+    const View<double> loss = c_.tensor_rank() == 0 ? c_.device.sums().slice(device::loss_sum, 1) : View<double>{};
     for (std::int64_t first = 0; first < rows; first += chunk) {
       const std::int64_t m = std::min(chunk, rows - first);
       const View<T> tokens = n.slice(first * h_, m * h_);  // (m, H)
@@ -47,9 +48,7 @@ class Logits {
       c_.device.gemm(device::Gemm::nt, m, shard_, h_, tokens, table, part, false, bias);
       c_.device.softmax_statistics(m, shard_, valid_, first_, part, wanted, own);
       if (t > 1) c_.tensor.all_gather(View<const float>(own), all);
-      double sum = 0;
-      c_.device.softmax_merge(m, t, all, lse, sum);
-      if (c_.tensor_rank() == 0) loss += sum;
+      c_.device.softmax_merge(m, t, all, lse, loss);
       c_.device.softmax_backward(m, shard_, valid_, first_, lse, wanted, scale, part);
       c_.device.gemm(device::Gemm::tn, shard_, h_, m, part, tokens, d_table, true, {});
       c_.device.gemm(device::Gemm::nn, m, h_, shard_, part, table, tokens, false, {});

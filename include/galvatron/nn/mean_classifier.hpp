@@ -27,7 +27,7 @@ class MeanClassifier : public HeadBase<D, G, T> {
   /// x (rows_local, H) becomes the gradient of the loss with respect to x; targets (b) are classes. The other
   /// arguments as for Head.
   void forward_backward(View<const T> table, View<const T> rest, View<float> d_table, View<float> d_rest,
-                        View<const std::int32_t> targets, float scale, View<T> x, double& loss) {
+                        View<const std::int32_t> targets, float scale, View<T> x) {
     const device::Scope scope(c_.workspace);
     device::Region& ws = c_.workspace;
     const std::int64_t h = layer_.hidden;
@@ -44,7 +44,7 @@ class MeanClassifier : public HeadBase<D, G, T> {
     c_.device.pool_forward(local / b, b, h, share, n, mean);
     if constexpr (kind == SequenceKind::megatron) c_.tensor.all_reduce(mean, comm::ReduceOp::sum);
     logits_.cross_entropy(b, table, of(rest, ParameterName::logits_bias), d_table,
-                          of(d_rest, ParameterName::logits_bias), targets, scale, mean, loss);
+                          of(d_rest, ParameterName::logits_bias), targets, scale, mean);
     if (c_.spec.tensor > 1) c_.tensor.all_reduce(mean, comm::ReduceOp::sum);
     c_.device.pool_backward(local / b, b, h, share, mean, n);
     c_.device.norm_backward(layer_.norm, local, h, n, x, gamma, stats, {}, x, of(d_rest, ParameterName::norm1_gamma),

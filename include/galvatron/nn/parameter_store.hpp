@@ -137,12 +137,9 @@ class ParameterStore final : public StreamedStore {
   void initialise(const ParameterSource& source, int layer) {
     if constexpr (!D::counts_only) {
       if (empty()) return;
-      for (View<float> moments : {first_moment_, second_moment_})
-        for (float& x : moments) x = 0;
       const Range kept = zero == 3 ? own_ : Range{0, layout_.elements};
-      for (T& x : parameters_) x = T(0.0F);
-      if constexpr (has_master)
-        for (float& x : master_) x = 0;
+      for (const View<float> values : {first_moment_, second_moment_, master_}) context_->device.zero(bytes_of(values));
+      context_->device.zero(bytes_of(parameters_));
       constexpr std::int64_t most = 1 << 17;  // elements at a time, which stay in a core's cache
       std::vector<float> values;
       for (const ParameterTensor& tensor : layout_) {
@@ -157,7 +154,8 @@ class ParameterStore final : public StreamedStore {
           const std::int64_t index = whole_index(tensor, context_->tensor_rank(), context_->spec.tensor, row);
           if constexpr (!has_master) {
             if (kept.begin <= range.begin && range.end <= kept.end) {
-              source(layer, tensor, index, parameters_.slice(range.begin - kept.begin, range.count()));
+              context_->device.write(parameters_.slice(range.begin - kept.begin, range.count()),
+                                     [&](View<float> to) { source(layer, tensor, index, to); });
               continue;
             }
           }
@@ -275,21 +273,27 @@ class ParameterStore final : public StreamedStore {
   /// The elements of the store that optimizer_gradients() stands for.
   [[nodiscard]] Range optimizer_range() const { return zero >= 1 ? own_ : Range{0, layout_.elements}; }
 
-  /// This rank's part of the squared norm of the gradient: every parameter of the model is counted on one rank.
-  double gradient_norm_squared() {
-    if (empty()) return 0;
+  /// The device's sum of squares grows by this rank's part of the gradient: every parameter of the model is counted on
+  /// one rank.
+  void add_gradient_squares() {
+    if (empty()) return;
     const View<float> own = zero == 0 ? gradients_.slice(own_.begin, shard_size_) : optimizer_gradients();
     const auto part = [&](Range range) {
       const Range r = intersection(range, own_);
-      return r.count() == 0 ? 0.0
-                            : context_->device.norm_squared(r.count(), own.slice(r.begin - own_.begin, r.count()));
+      if (r.count() > 0)
+        context_->device.norm_squared(r.count(), own.slice(r.begin - own_.begin, r.count()),
+                                      context_->device.sums().slice(device::gradient_squares, 1));
     };
-    if (context_->tensor_rank() == 0) return part({0, layout_.elements});
-    return part({0, layout_.whole_begin}) + part({layout_.whole_end, layout_.elements});
+    if (context_->tensor_rank() == 0) {
+      part({0, layout_.elements});
+    } else {
+      part({0, layout_.whole_begin});
+      part({layout_.whole_end, layout_.elements});
+    }
   }
 
-  /// One step of AdamW; parameters of more than one dimension decay. ZeRO-1/2 begin to gather the working parameters;
-  /// acquire() ends it.
+  /// One step of AdamW under the device's gradient scale; parameters of more than one dimension decay. ZeRO-1/2 begin
+  /// to gather the working parameters; acquire() ends it.
   void update(const device::AdamW& step) {
     if (empty()) return;
     const Range range = optimizer_range();
@@ -301,7 +305,8 @@ class ParameterStore final : public StreamedStore {
       device::AdamW hyper = step;
       hyper.weight_decay = decay;
       View<T> working = zero == 3 ? parameters_.slice(first, r.count()) : parameters_.slice(r.begin, r.count());
-      context_->device.adamw(r.count(), hyper, master_.slice(first, r.count()), gradients.slice(first, r.count()),
+      context_->device.adamw(r.count(), hyper, View<const float>(context_->device.gradient_scale()),
+                             master_.slice(first, r.count()), gradients.slice(first, r.count()),
                              first_moment_.slice(first, r.count()), second_moment_.slice(first, r.count()), working);
     };
     run({0, layout_.decay_end}, step.weight_decay);
@@ -320,17 +325,21 @@ class ParameterStore final : public StreamedStore {
 
  private:
   template <class U>
-  static void place(const std::vector<float>& values, Range range, Range have, View<U> to) {
+  void place(const std::vector<float>& values, Range range, Range have, View<U> all) {
     const Range part = intersection(have, range);
-    for (std::int64_t i = part.begin; i < part.end; ++i)
-      to[i - have.begin] = U(values[static_cast<std::size_t>(i - range.begin)]);
+    if (part.count() == 0) return;
+    context_->device.write(all.slice(part.begin - have.begin, part.count()), [&](View<U> to) {
+      for (std::int64_t i = 0; i < to.count; ++i)
+        to[i] = U(values[static_cast<std::size_t>(part.begin - range.begin + i)]);
+    });
   }
   template <class U>
   static View<U> typed(View<std::byte> room) {
     return {reinterpret_cast<U*>(room.data), room.count / static_cast<std::int64_t>(sizeof(U))};
   }
-  static View<std::byte> bytes_of(View<float> v) {
-    return {reinterpret_cast<std::byte*>(v.data), v.count * static_cast<std::int64_t>(sizeof(float))};
+  template <class U>
+  static View<std::byte> bytes_of(View<U> v) {
+    return {reinterpret_cast<std::byte*>(v.data), v.count * static_cast<std::int64_t>(sizeof(U))};
   }
   void begin_reduction() {
     reduction_begun_ = true;

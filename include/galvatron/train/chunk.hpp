@@ -71,24 +71,30 @@ class Chunk {
   }
   void send_gradient() { send_gradient_.post(world_, sides(0, gradient_out_)); }
 
-  /// All layers forward. Returns the sum of cross-entropies of this rank's samples, if the head is here.
+  /// All layers forward. The device's sum of losses grows by this rank's samples, if the head is here.
   /// @param source  null on device::dry
-  double forward(std::int64_t step, int microbatch, BatchSource* source) {
+  void forward(std::int64_t step, int microbatch, BatchSource* source) {
     const int slot = slot_of(microbatch);
-    double loss = 0;
     for (std::size_t i = 0; i < layers_.size(); ++i) {
       const device::Scope scope(memory_.workspace);
       const LayerKind kind = plan_.layers[i].layer.kind;
       if constexpr (!D::counts_only) {
         if (plan_.layers[i].layer.patch_width > 0)
-          source->patches(step, first_sample(i, microbatch), samples(i), patches_of(i), layers_[i]->patches(slot));
+          device_.write(layers_[i]->patches(slot), [&](View<T> out) {
+            source->patches(step, first_sample(i, microbatch), samples(i), patches_of(i), out);
+          });
         else if (kind == LayerKind::embedding)
-          read_sides(i, microbatch, step, source, layers_[i]->tokens(slot));
+          device_.write(layers_[i]->tokens(slot),
+                        [&](View<std::int32_t> out) { read_sides(i, microbatch, step, source, out); });
         if (kind == LayerKind::head && plan_.layers[i].layer.head == HeadKind::classifier)
-          source->targets(step, first_sample(i, microbatch), samples(i), {0, 1}, layers_[i]->tokens(slot));
+          device_.write(layers_[i]->tokens(slot), [&](View<std::int32_t> out) {
+            source->targets(step, first_sample(i, microbatch), samples(i), {0, 1}, out);
+          });
         else if (kind == LayerKind::head)
-          read(i, microbatch, plan_.layers[i].layer.tokens.of(stage_.batch.sequence), layers_[i]->tokens(slot),
-               [&](auto... part_and_out) { source->targets(step, part_and_out...); });
+          device_.write(layers_[i]->tokens(slot), [&](View<std::int32_t> out) {
+            read(i, microbatch, plan_.layers[i].layer.tokens.of(stage_.batch.sequence), out,
+                 [&](auto... part_and_out) { source->targets(step, part_and_out...); });
+          });
       }
       streams_.before(StreamPass::forward, i, true);
       const bool last = i + 1 == layers_.size();
@@ -98,7 +104,6 @@ class Chunk {
         layers_[i]->forward(slot, decodes(i) ? out.target : out.source);
         if (plan_.has_next && carried(i, slot).count > 0)
           device_.copy(bytes(passed(i, slot)), bytes(decodes(i) ? out.source : out.target));
-        loss += layers_[i]->take_loss();
       } else if (!changes_after(i)) {
         const Sides<T> next = input(i + 1, slot);
         layers_[i]->forward(slot, decodes(i) ? next.target : next.source);
@@ -110,7 +115,6 @@ class Chunk {
       }
       streams_.after(StreamPass::forward, i);
     }
-    return loss;
   }
 
   /// All layers backward.

@@ -41,7 +41,15 @@ inline std::string text_of(const NonFinite& found) {
 
 namespace detail {
 
-/// True when no element is infinite or NaN. Works in what is free of the workspace.
+/// True when the device's sums are numbers.
+template <class D>
+bool finite_sums(D& device) {
+  double sums[device::step_sums];
+  device.fetch(View<const double>(device.sums()), sums);
+  return std::isfinite(sums[device::loss_sum]) && std::isfinite(sums[device::gradient_squares]);
+}
+
+/// True when no element is infinite or NaN. Works in what is free of the workspace, and in the device's sums.
 template <class D, class T>
 bool all_finite(D& device, device::Region& workspace, View<const T> values) {
   const device::Scope scope(workspace);
@@ -54,7 +62,9 @@ bool all_finite(D& device, device::Region& workspace, View<const T> values) {
     const View<float> part = scratch.slice(0, n);
     device.zero({reinterpret_cast<std::byte*>(part.data), n * static_cast<std::int64_t>(sizeof(float))});
     device.accumulate(n, values.slice(first, n), part);
-    if (!std::isfinite(device.norm_squared(n, part))) return false;
+    device.clear_sums();
+    device.norm_squared(n, View<const float>(part), device.sums().slice(device::gradient_squares, 1));
+    if (!finite_sums(device)) return false;
   }
   return true;
 }
@@ -81,7 +91,9 @@ class NonFiniteSearch {
         for (int slot = 0; slot < plan.slots; ++slot)
           if (!detail::all_finite(device, workspace, View<const T>(layers[i]->input(slot))))
             found_input_of(entry.number);
-      if (!std::isfinite(layers[i]->gradient_norm_squared()))
+      device.clear_sums();
+      layers[i]->add_gradient_squares();
+      if (!detail::finite_sums(device))
         gradient_ = std::max(gradient_, static_cast<double>(entry.number) * ranks_ + ranks_ - 1 - rank_);
     }
   }

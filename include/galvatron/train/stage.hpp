@@ -49,7 +49,8 @@ class Stage {
   /// same bits either way.
   Stage(D& device, W& world, const Plan& plan, const ModelSpec& model, RankMemory& memory,
         const LayerMaker<D, G, T>& make = make_layer)
-      : world_(world),
+      : device_(device),
+        world_(world),
         plan_(stage_plan(plan, model, world.rank())),
         program_(value_or_throw(schedule::make_program(plan.schedule, plan_.stages, plan.microbatches,
                                                        plan.virtual_stages))[static_cast<std::size_t>(plan_.index)]) {
@@ -62,6 +63,8 @@ class Stage {
 
   Stage(const Stage&) = delete;
   Stage& operator=(const Stage&) = delete;
+
+  [[nodiscard]] D& device() { return device_; }
 
   /// Parameters from `source`, which initial_values(seed) makes for a new run; moments 0.
   void initialise(const nn::ParameterSource& source) {
@@ -76,7 +79,7 @@ class Stage {
   StepResult step(std::int64_t step, BatchSource* source, device::AdamW hyper, double clip) {
     step_ = step;
     source_ = source;
-    loss_ = 0;
+    device_.clear_sums();
     if (observer_ != nullptr) observer_->step_begins(step);
     for_layers([](nn::Layer<T>& layer) { layer.zero_gradients(); });
     for (const schedule::Instruction& instruction : program_) {
@@ -120,7 +123,7 @@ class Stage {
         chunk.receive_activation(instruction.microbatch);
         break;
       case schedule::Op::forward:
-        loss_ += chunk.forward(step_, instruction.microbatch, source_);
+        chunk.forward(step_, instruction.microbatch, source_);
         break;
       case schedule::Op::send_activation:
         chunk.send_activation();
@@ -156,19 +159,20 @@ class Stage {
     }
   }
 
-  void update(device::AdamW hyper, double clip) {
-    double sums[2] = {loss_, 0};
-    for_layers([&](nn::Layer<T>& layer) { sums[1] += layer.gradient_norm_squared(); });
-    everybody_->all_reduce(View<double>{sums, 2}, comm::ReduceOp::sum);
-    result_.loss = sums[0] * plan_.token_weight;
-    result_.gradient_norm = std::sqrt(sums[1]);
-    if (!result_.is_finite()) return;
+  void update(const device::AdamW& hyper, double clip) {
+    for_layers([](nn::Layer<T>& layer) { layer.add_gradient_squares(); });
+    const View<double> sums = device_.sums();
+    everybody_->all_reduce(sums, comm::ReduceOp::sum);
+    device_.clip_scale(View<const double>(sums), clip, device_.gradient_scale());
     if (before_update_) before_update_();
-    if (clip > 0 && result_.gradient_norm > clip)
-      hyper.gradient_scale = static_cast<float>(clip / result_.gradient_norm);
     for_layers([&](nn::Layer<T>& layer) { layer.update(hyper); });
+    double values[device::step_sums];
+    device_.fetch(View<const double>(sums), values);
+    result_.loss = values[device::loss_sum] * plan_.token_weight;
+    result_.gradient_norm = std::sqrt(values[device::gradient_squares]);
   }
 
+  D& device_;
   W& world_;
   StagePlan plan_;
   std::vector<schedule::Instruction> program_;
@@ -178,7 +182,6 @@ class Stage {
   BatchSource* source_ = nullptr;
   InstructionObserver* observer_ = nullptr;
   std::int64_t step_ = 0;
-  double loss_ = 0;
   StepResult result_;
 };
 

@@ -1,6 +1,7 @@
 // device::Dry: computes nothing and writes down every operation that the layer code asks for.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <type_traits>
 #include <vector>
@@ -125,20 +126,27 @@ class Dry {
                           View<const std::int32_t>, View<float>) {
     note({.kind = Kind::softmax_statistics, .m = rows, .n = columns});
   }
-  void softmax_merge(std::int64_t, std::int64_t, View<const float>, View<float>, double&) {}
+  void softmax_merge(std::int64_t, std::int64_t, View<const float>, View<float>, View<double>) {}
   template <class T>
   void softmax_backward(std::int64_t rows, std::int64_t columns, std::int64_t, std::int64_t, View<const float>,
                         View<const std::int32_t>, float, View<T>) {
     note({.kind = Kind::softmax_backward, .m = rows, .n = columns});
   }
   template <class T>
-  void adamw(std::int64_t n, const AdamW&, View<float>, View<const float>, View<float>, View<float>, View<T>) {
+  void adamw(std::int64_t n, const AdamW&, View<const float>, View<float>, View<const float>, View<float>, View<float>,
+             View<T>) {
     if (n > 0) note({.kind = Kind::adamw, .m = n});
   }
-  double norm_squared(std::int64_t n, View<const float>) {
+  void norm_squared(std::int64_t n, View<const float>, View<double>) {
     if (n > 0) note({.kind = Kind::norm_squared, .m = n});
-    return 0;
   }
+  void clip_scale(View<const double>, double, View<float>) {}
+  View<double> sums() { return {nullptr, step_sums}; }
+  View<float> gradient_scale() { return {nullptr, 1}; }
+  void clear_sums() {}
+  void fetch(View<const double> from, double* to) { std::fill_n(to, from.count, 0.0); }
+  template <class T, class Writer>
+  void write(View<T>, Writer&&) {}
   void zero(View<std::byte> to) { note({.kind = Kind::fill, .m = to.count}); }
   void copy(View<const std::byte> from, View<std::byte>) { note({.kind = Kind::copy, .m = from.count}); }
   template <class T>

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -203,8 +204,10 @@ class Host {
                           View<T> logits, View<const std::int32_t> targets, View<float> stats) {
     host::softmax_statistics(team_, rows, columns, valid, first, logits.data, targets.data, stats.data);
   }
-  void softmax_merge(std::int64_t rows, std::int64_t shards, View<const float> stats, View<float> lse, double& loss) {
-    host::softmax_merge(team_, rows, shards, stats.data, lse.data, loss);
+  void softmax_merge(std::int64_t rows, std::int64_t shards, View<const float> stats, View<float> lse,
+                     View<double> loss) {
+    double unused = 0;
+    host::softmax_merge(team_, rows, shards, stats.data, lse.data, loss.empty() ? unused : loss[0]);
   }
   template <class T>
   void softmax_backward(std::int64_t rows, std::int64_t columns, std::int64_t valid, std::int64_t first,
@@ -213,11 +216,24 @@ class Host {
   }
 
   template <class T>
-  void adamw(std::int64_t n, const AdamW& adam, View<float> master, View<const float> g, View<float> m, View<float> v,
-             View<T> working) {
-    host::adamw(team_, n, adam, master.data, g.data, m.data, v.data, working.data);
+  void adamw(std::int64_t n, const AdamW& adam, View<const float> scale, View<float> master, View<const float> g,
+             View<float> m, View<float> v, View<T> working) {
+    host::adamw(team_, n, adam, scale[0], master.data, g.data, m.data, v.data, working.data);
   }
-  double norm_squared(std::int64_t n, View<const float> x) { return host::norm_squared(team_, n, x.data); }
+  void norm_squared(std::int64_t n, View<const float> x, View<double> sum) {
+    sum[0] += host::norm_squared(team_, n, x.data);
+  }
+  void clip_scale(View<const double> sums, double clip, View<float> scale) {
+    scale[0] = kernels::clip_scale(sums[loss_sum], sums[gradient_squares], clip);
+  }
+  View<double> sums() { return {sums_.data(), step_sums}; }
+  View<float> gradient_scale() { return {&gradient_scale_, 1}; }
+  void clear_sums() { sums_ = {}; }
+  void fetch(View<const double> from, double* to) { std::copy(from.begin(), from.end(), to); }
+  template <class T, class Writer>
+  void write(View<T> to, Writer&& writer) {
+    writer(to);
+  }
   void zero(View<std::byte> bytes) { host::zero(team_, bytes); }
   /// Copies from.count bytes.
   void copy(View<const std::byte> from, View<std::byte> to) { host::copy(team_, from.count, from.data, to.data); }
@@ -268,6 +284,8 @@ class Host {
 
   Team team_;
   host::Products products_;
+  std::array<double, step_sums> sums_{};
+  float gradient_scale_ = 1.0F;
 };
 
 static_assert(Device<Host>);

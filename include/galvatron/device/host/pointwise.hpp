@@ -133,15 +133,16 @@ void activation_backward(const Team& team, ActivationKind kind, std::int64_t row
 
 /// One AdamW step of n parameters; `working` receives the rounded masters and may be `master`.
 template <class W>
-void adamw(const Team& team, std::int64_t n, const AdamW& adam, float* master, const float* g, float* m, float* v,
-           W* working) {
+void adamw(const Team& team, std::int64_t n, const AdamW& adam, float scale, float* master, const float* g, float* m,
+           float* v, W* working) {
+  if (!std::isfinite(scale)) return;
   const kernels::AdamWStep step(adam);
   for_runs(team, n, 64, 4, [&](std::int64_t first, std::int64_t last, int) {
     vectorized(team.isa, [&]() GALVATRON_INLINE_LAMBDA {
 #pragma omp simd
       for (std::int64_t i = first; i < last; ++i) {
         float w = master[i];
-        step(w, g[i], m[i], v[i]);
+        step(w, g[i] * scale, m[i], v[i]);
         master[i] = w;
         put(working[i], w);
       }

@@ -133,12 +133,17 @@ class Checkpoint {
   }
 
   /// Fills the moments of a store with its part. Its parameters come from weights().
-  void restore_moments(const nn::StoreView& store) const {
+  template <class D>
+  void restore_moments(D& device, const nn::StoreView& store) const {
     for_each_slice(*store.layout, store.range, store.tensor_rank, store.tensor_degree, vocabulary_,
                    [&](const ParameterTensor& tensor, std::int64_t offset, const TensorSlice& slice) {
                      const std::int64_t first = offset - store.range.begin;
-                     read(store.layer, tensor.name, StateKind::first_moment, slice, store.first_moment.data + first);
-                     read(store.layer, tensor.name, StateKind::second_moment, slice, store.second_moment.data + first);
+                     const auto fill = [&](StateKind kind, View<float> moments) {
+                       device.write(moments.slice(first, slice.count()),
+                                    [&](View<float> to) { read(store.layer, tensor.name, kind, slice, to.data); });
+                     };
+                     fill(StateKind::first_moment, store.first_moment);
+                     fill(StateKind::second_moment, store.second_moment);
                    });
   }
 
@@ -255,7 +260,7 @@ class Checkpoint {
 template <class Stage>
 void restore(Stage& stage, const Checkpoint& checkpoint) {
   stage.initialise(checkpoint.weights());
-  stage.visit([&](const nn::StoreView& store) { checkpoint.restore_moments(store); });
+  stage.visit([&](const nn::StoreView& store) { checkpoint.restore_moments(stage.device(), store); });
 }
 
 }  // namespace galvatron::train

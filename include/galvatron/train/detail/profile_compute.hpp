@@ -243,10 +243,12 @@ class Bench {
             working = master;
           else
             working = kept.next<T>(n);
-          device_.adamw(n, device::AdamW{}, master, far.next<float>(n), first, second, working);
+          device_.adamw(n, device::AdamW{}, View<const float>(device_.gradient_scale()), master, far.next<float>(n),
+                        first, second, working);
         });
       case K::norm_squared:
-        return time_with([&] { sink_ = device_.norm_squared(n, far.next<float>(n)); });
+        return time_with(
+            [&] { device_.norm_squared(n, far.next<float>(n), device_.sums().slice(device::gradient_squares, 1)); });
       case K::fill:
         return time_with([&] { device_.zero(kept.next<std::byte>(n)); });
       case K::copy:
@@ -295,7 +297,6 @@ class Bench {
   device::Host device_;
   Stopwatch watch_;
   std::vector<std::int32_t> tokens_;
-  double sink_ = 0;
 };
 
 }  // namespace galvatron::train::detail
