@@ -21,6 +21,7 @@
 #include <vector>
 
 #include <galvatron/model/zoo.hpp>
+#include <galvatron/train/host_rank.hpp>
 #include <galvatron/train/trainer.hpp>
 
 #include "cheap_tokens.hpp"
@@ -119,9 +120,9 @@ Round measure(const Plan& plan, const ModelSpec& model, const fs::path& folder, 
   out.open = seconds() - begin;
   comm::thread::run(plan.ranks(), [&](comm::thread::World& world) {
     const auto mine = train::stage_plan(plan, model, world.rank());
-    train::RankMemory memory(train::memory_of(mine, {device::Host::library_workspace_bytes(1)}), false);
-    device::Host device(1, memory.library.take<std::byte>(memory.library.capacity()));
-    train::Stage<device::Host, comm::thread::World, float, Strategies> stage(device, world, plan, model, memory);
+    train::HostRank rank(train::memory_of(mine, train::HostPlatform{}.library_workspace()), 1);
+    train::Stage<device::Host, comm::thread::World, float, Strategies> stage(rank.device(), world, plan, model,
+                                                                             rank.memory());
     const comm::SendGuard guard(world);
     world.everybody().barrier();
     const double start = seconds();

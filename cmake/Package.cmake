@@ -1,7 +1,7 @@
 # cmake --install: headers and package files are the component "development", the command is "runtime".
 include(CMakePackageConfigHelpers)
 set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/galvatron)
-foreach(target IN ITEMS planning host mpi)
+foreach(target IN ITEMS planning host mpi cuda)
   if(TARGET galvatron_${target})
     install(TARGETS galvatron_${target} EXPORT galvatron_${target} COMPONENT development)
     install(EXPORT galvatron_${target} NAMESPACE galvatron:: FILE galvatron-${target}.cmake DESTINATION ${package_dir}
@@ -12,12 +12,19 @@ install(DIRECTORY ${PROJECT_SOURCE_DIR}/include/ DESTINATION ${CMAKE_INSTALL_INC
 
 configure_package_config_file(${PROJECT_SOURCE_DIR}/cmake/galvatronConfig.cmake.in
                               ${PROJECT_BINARY_DIR}/galvatronConfig.cmake INSTALL_DESTINATION ${package_dir})
+if(NOT TARGET galvatron_cuda)
+  set(any_machine ARCH_INDEPENDENT) # headers alone
+endif()
 write_basic_package_version_file(${PROJECT_BINARY_DIR}/galvatronConfigVersion.cmake COMPATIBILITY SameMinorVersion
-                                 ARCH_INDEPENDENT)
+                                 ${any_machine})
 install(FILES ${PROJECT_BINARY_DIR}/galvatronConfig.cmake ${PROJECT_BINARY_DIR}/galvatronConfigVersion.cmake
-              ${PROJECT_SOURCE_DIR}/cmake/FindOneDNN.cmake
+              ${PROJECT_SOURCE_DIR}/cmake/FindOneDNN.cmake ${PROJECT_SOURCE_DIR}/cmake/FindCuDNN.cmake
+              ${PROJECT_SOURCE_DIR}/cmake/FindNCCL.cmake
         DESTINATION ${package_dir} COMPONENT development)
 install(FILES ${PROJECT_SOURCE_DIR}/LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR} COMPONENT development)
 if(TARGET galvatron_command)
   install(TARGETS galvatron_command RUNTIME COMPONENT runtime)
+  if(TARGET galvatron_gpu)
+    install(TARGETS galvatron_gpu LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT runtime)
+  endif()
 endif()

@@ -3,9 +3,26 @@
 #include <cstdlib>
 #include <numeric>
 
+#include <galvatron/train/profile_host.hpp>
+
+#include "machine.hpp"
 #include "train_ranks.hpp"
 
 namespace galvatron::tools {
+
+Bytes CoreLauncher::library_workspace(const Plan& plan) const {
+  return {device::Host::library_workspace_bytes(threads_per_rank(plan))};
+}
+
+void CoreLauncher::require(Precision precision) const { galvatron::train::HostPlatform::require(precision); }
+
+std::pair<Bytes, std::string> CoreLauncher::arena_memory() const { return {usable_memory(), "this machine"}; }
+
+Cluster CoreLauncher::cluster(int ranks) const { return host_before_profile(ranks); }
+
+Cluster CoreLauncher::profile(const galvatron::train::ProfileOptions& options) const {
+  return value_or_throw(galvatron::train::profile_host(options));
+}
 
 int ThreadLauncher::threads_per_rank(const Plan& plan) const {
   return galvatron::train::threads_per_rank(plan.ranks());

@@ -1,12 +1,16 @@
-// What the ranks of a training run are: threads of this process, or processes that mpirun has started.
+// What the ranks of a training run are: threads of this process, on cores or on GPUs, or processes that mpirun has
+// started.
 #pragma once
 
 #include <functional>
+#include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <galvatron/model/spec.hpp>
 #include <galvatron/plan/plan.hpp>
+#include <galvatron/train/profile_options.hpp>
 #include <galvatron/train/trainer.hpp>
 
 #include "commands.hpp"
@@ -20,7 +24,18 @@ class Launcher {
   [[nodiscard]] virtual bool shows() const = 0;
   /// Ranks that there are; 0: as many as a plan has.
   [[nodiscard]] virtual int ranks() const = 0;
-  [[nodiscard]] virtual int threads_per_rank(const Plan& plan) const = 0;
+  /// What a rank's device takes of its memory.
+  [[nodiscard]] virtual Bytes library_workspace(const Plan& plan) const = 0;
+  /// Throws DeviceFailure when the ranks cannot compute in this precision.
+  virtual void require(Precision precision) const = 0;
+  /// What the arenas of the ranks on this machine may take together, and what has it: "this machine".
+  [[nodiscard]] virtual std::pair<Bytes, std::string> arena_memory() const = 0;
+  /// True when checkpoints' copies come from the same memory.
+  [[nodiscard]] virtual bool copies_in_arena_memory() const { return true; }
+  /// This machine before anything is measured: enough to know the precision and whether anything fits at all.
+  [[nodiscard]] virtual Cluster cluster(int ranks) const = 0;
+  /// This machine, measured.
+  [[nodiscard]] virtual Cluster profile(const galvatron::train::ProfileOptions& options) const = 0;
   /// The plan's ranks that are on this machine.
   [[nodiscard]] virtual std::vector<int> ranks_here(const Plan& plan) const = 0;
   /// The text of the process that shows, in all processes.
@@ -30,17 +45,42 @@ class Launcher {
                                               const galvatron::train::TrainOptions& options) = 0;
 };
 
+/// Ranks compute on this machine's cores.
+class CoreLauncher : public Launcher {
+ public:
+  [[nodiscard]] Bytes library_workspace(const Plan& plan) const override;
+  void require(Precision precision) const override;
+  [[nodiscard]] std::pair<Bytes, std::string> arena_memory() const override;
+  [[nodiscard]] Cluster cluster(int ranks) const override;
+  [[nodiscard]] Cluster profile(const galvatron::train::ProfileOptions& options) const override;
+
+ protected:
+  [[nodiscard]] virtual int threads_per_rank(const Plan& plan) const = 0;
+};
+
 /// Ranks are threads of this process.
-class ThreadLauncher final : public Launcher {
+class ThreadLauncher final : public CoreLauncher {
  public:
   [[nodiscard]] bool shows() const override { return true; }
   [[nodiscard]] int ranks() const override { return 0; }
-  [[nodiscard]] int threads_per_rank(const Plan& plan) const override;
   [[nodiscard]] std::vector<int> ranks_here(const Plan& plan) const override;
   std::string shared(std::string text) override { return text; }
   galvatron::train::TrainReport train(const Plan& plan, const ModelSpec& model, galvatron::train::BatchSource& source,
                                       const galvatron::train::TrainOptions& options) override;
+
+ protected:
+  [[nodiscard]] int threads_per_rank(const Plan& plan) const override;
 };
+
+/// Ranks are threads of this process, and compute on the GPUs of this machine, several on one if they must. Throws
+/// DeviceFailure when there is none, or this build cannot use it. The CUDA libraries, which take a program of 200 MB to
+/// map, are in a module that is loaded here.
+std::unique_ptr<Launcher> gpu_launcher();
+
+/// This machine, measured for about so many seconds with a progress display. Throws Failure.
+/// @param ranks  0: as many as suit it  @param precisions  empty: all that there are
+Cluster measured(const Launcher& launcher, int ranks, double seconds, const std::vector<Precision>& precisions,
+                 const Common& common);
 
 /// True in a process that mpirun has started.
 bool started_by_mpirun();

@@ -15,10 +15,14 @@
 namespace galvatron::tools {
 
 Cluster cluster_named(const std::string& name_or_path, int ranks) {
-  if (name_or_path != "host") return value_or_throw(load_cluster(name_or_path));
+  return name_or_path == "host" ? host_before_profile(ranks) : value_or_throw(load_cluster(name_or_path));
+}
+
+Cluster host_before_profile(int ranks) {
   Cluster cluster = host_cluster(ranks);
   cluster.device.library_workspace = {device::Host::library_workspace_bytes(cluster.threads_per_rank)};
-  std::erase_if(cluster.device.rates, [](const PrecisionRate& rate) { return !host_supports(rate.precision); });
+  std::erase_if(cluster.device.rates,
+                [](const PrecisionRate& rate) { return !device::Host::supports(rate.precision); });
   return cluster;
 }
 
@@ -42,9 +46,5 @@ Bytes usable_memory() {
   }
   return {memory};
 }
-
-bool host_supports(Precision precision) { return device::Host::supports(precision); }
-
-void refuse_cuda() { throw DeviceFailure("this build of galvatron has no cuda device; use --device host"); }
 
 }  // namespace galvatron::tools

@@ -22,17 +22,10 @@ Cluster cluster_named(const std::string& name_or_path, int ranks = 0);
 /// when the cluster lacks what is named.
 Precision chosen_precision(const std::string& option, const Cluster& cluster);
 
-/// Measures this machine with a progress display. Throws Failure.
-/// @param precisions  empty: all that the processor has
-Cluster measured_host(int ranks, double seconds, const std::vector<Precision>& precisions, const Common& common);
+/// The cores of this machine as a cluster before anything is measured. @param ranks  0: one a core
+Cluster host_before_profile(int ranks);
 
 /// Memory that this process may use: the machine's, or less when its control group says so.
 Bytes usable_memory();
-
-/// True when this processor multiplies matrices of that precision.
-bool host_supports(Precision precision);
-
-/// The cuda device of this build. Throws Failure: there is none.
-[[noreturn]] void refuse_cuda();
 
 }  // namespace galvatron::tools

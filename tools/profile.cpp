@@ -1,4 +1,5 @@
 // galvatron profile: this machine as a cluster file.
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -7,15 +8,15 @@
 #include <galvatron/cluster/json.hpp>
 #include <galvatron/cluster/json_writer.hpp>
 #include <galvatron/core/quantity.hpp>
-#include <galvatron/train/profile_host.hpp>
 
 #include "commands.hpp"
-#include "machine.hpp"
+#include "launcher.hpp"
 #include "options.hpp"
 
 namespace galvatron::tools {
 
-Cluster measured_host(int ranks, double seconds, const std::vector<Precision>& precisions, const Common& common) {
+Cluster measured(const Launcher& launcher, int ranks, double seconds, const std::vector<Precision>& precisions,
+                 const Common& common) {
   ErrorProgress progress("profile", common);
   galvatron::train::ProfileOptions options;
   options.ranks = ranks;
@@ -24,7 +25,7 @@ Cluster measured_host(int ranks, double seconds, const std::vector<Precision>& p
   options.progress = [&progress](const galvatron::train::ProfileProgress& now) {
     progress.update(now.share, now.step);
   };
-  return value_or_throw(galvatron::train::profile_host(options));
+  return launcher.profile(options);
 }
 
 void run_profile(const Arguments& arguments, Common& common) {
@@ -37,7 +38,7 @@ void run_profile(const Arguments& arguments, Common& common) {
   std::string device = "host";
   std::string precision;
   std::string out = "cluster.json";
-  options.integer("--ranks", ranks, 1, 1024, "ranks to measure with (default: one for each core)");
+  options.integer("--ranks", ranks, 1, 1024, "ranks to measure with (default: one for each core, one on a GPU)");
   options.choice("--device", device, {"host", "cuda"}, "what to measure (default: host)");
   options.choice("--precision", precision, {"bf16", "fp32"}, "measure only this one (default: all there are)");
   options.number("--seconds", seconds, 0.01, 3600, "about how long to measure; less is coarser (default: 35)");
@@ -48,13 +49,17 @@ void run_profile(const Arguments& arguments, Common& common) {
   options.examples("Example:\n  galvatron profile --ranks 4 --out cluster.json");
   if (options.parse(arguments) == Options::Outcome::help_shown) return;
   require_output(common);
-  if (device == "cuda") refuse_cuda();
+  std::unique_ptr<Launcher> launcher;
+  if (device == "cuda")
+    launcher = gpu_launcher();
+  else
+    launcher = std::make_unique<ThreadLauncher>();
   require_writable(out, "--out");
   std::vector<Precision> precisions;
   if (!precision.empty()) precisions.push_back(precision == "fp32" ? Precision::fp32 : Precision::bf16);
 
   const double start = Progress::steady_seconds();
-  const Cluster cluster = measured_host(ranks, seconds, precisions, common);
+  const Cluster cluster = measured(*launcher, ranks, seconds, precisions, common);
   const double took = Progress::steady_seconds() - start;
   if (auto written = write_cluster(out, cluster); !written) throw_error(written.error());
 
@@ -72,10 +77,11 @@ void run_profile(const Arguments& arguments, Common& common) {
                 {"profile_seconds", took}});
     return;
   }
-  std::string text = "Measured " + std::to_string(cluster.devices) + " rank" + (cluster.devices == 1 ? "" : "s") +
-                     " of " + std::to_string(cluster.threads_per_rank) + " thread" +
-                     (cluster.threads_per_rank == 1 ? "" : "s") + " on " + std::to_string(cluster.cores) + " core" +
-                     (cluster.cores == 1 ? "" : "s") + " in " + format_seconds({took}) + "\n";
+  const auto counted = [](int n, const char* what) { return std::to_string(n) + " " + what + (n == 1 ? "" : "s"); };
+  const std::string where =
+      device == "cuda" ? " on one " + cluster.device.name
+                       : " of " + counted(cluster.threads_per_rank, "thread") + " on " + counted(cluster.cores, "core");
+  std::string text = "Measured " + counted(cluster.devices, "rank") + where + " in " + format_seconds({took}) + "\n";
   for (const PrecisionRate& rate : cluster.device.rates)
     text += "  matrix products    " + format_count(rate.peak_flops) + "FLOP/s in " + name_of(rate.precision) +
             " (one rank alone)\n";

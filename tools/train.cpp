@@ -121,7 +121,6 @@ void check(const TrainArguments& a, const Launcher& launcher) {
   if (a.automatic == !a.plan_path.empty())
     refuse(a.automatic ? "--plan and --auto exclude each other; give one of them"
                        : "train needs a plan; give --plan FILE, or --auto to search one");
-  if (a.device == "cuda") refuse_cuda();
   if (a.launcher == "mpi") require_mpi();
   if (a.launcher == "threads" && launcher.ranks() > 0)
     refuse("mpirun has started " + text_of(launcher.ranks()) +
@@ -185,7 +184,7 @@ void check_against(const Plan& plan, const ModelSpec& model, const TrainArgument
 }
 
 // What the runtime of this build carries out.
-void check_runnable(const Plan& plan) {
+void check_runnable(const Plan& plan, const Launcher& launcher) {
   const auto check_spec = [](const std::string& layer, const StrategySpec& spec) {
     if (!is_instantiated(InstantiatedStrategies{}, spec))
       refuse(layer + " of the plan has the strategy \"" + strategy_text(spec) +
@@ -199,14 +198,12 @@ void check_runnable(const Plan& plan) {
   if (plan.ranks() > 1024)
     refuse("the plan has " + text_of(plan.ranks()) +
            " ranks, and rank threads are at most 1024; plan for this machine");
-  if (!host_supports(plan.precision))
-    throw DeviceFailure(std::string("this processor has no ") + name_of(plan.precision) +
-                        " arithmetic; make a plan with --precision fp32");
+  launcher.require(plan.precision);
 }
 
 // The memory of every rank on this machine.
 std::vector<Bytes> rank_memory(const Plan& plan, const ModelSpec& model, const Launcher& launcher) {
-  const Bytes library{device::Host::library_workspace_bytes(launcher.threads_per_rank(plan))};
+  const Bytes library = launcher.library_workspace(plan);
   std::vector<Bytes> out;
   for (const PlanStage& stage : plan.stages) {
     const Bytes bytes =
@@ -217,12 +214,13 @@ std::vector<Bytes> rank_memory(const Plan& plan, const ModelSpec& model, const L
 }
 
 // @param copies  beside the arenas, of every rank or of none
-// @param here  the ranks on this machine
-void check_memory(const std::vector<Bytes>& ranks, const std::vector<Bytes>& copies, const std::vector<int>& here,
-                  const TrainArguments& a) {
+void check_memory(const std::vector<Bytes>& ranks, std::vector<Bytes> copies, const Plan& plan,
+                  const Launcher& launcher, const TrainArguments& a) {
   Bytes most;
   double sum = 0;
   for (const Bytes bytes : ranks) most = max(most, bytes);
+  if (!launcher.copies_in_arena_memory()) copies.clear();
+  const std::vector<int> here = launcher.ranks_here(plan);
   for (const int rank : here) {
     sum += static_cast<double>(ranks[static_cast<std::size_t>(rank)].count);
     if (!copies.empty()) sum += static_cast<double>(copies[static_cast<std::size_t>(rank)].count);
@@ -232,12 +230,12 @@ void check_memory(const std::vector<Bytes>& ranks, const std::vector<Bytes>& cop
                          ") on its fullest rank, and --memory allows " + format_bytes(a.memory) +
                          "; allow that much, or make a plan with this --memory",
                      most);
-  const Bytes machine = usable_memory();
-  if (sum > static_cast<double>(machine.count))
+  const auto [memory, owner] = launcher.arena_memory();
+  if (sum > static_cast<double>(memory.count))
     throw Infeasible("the plan takes " + format_bytes(most) + " on its fullest rank and " + format_count(sum) +
                          "B on all " + std::to_string(here.size()) +
-                         (copies.empty() ? "" : " with their copies for checkpoints") + ", but this machine has " +
-                         format_bytes(machine) + "; train a smaller model or batch, or plan with a smaller --memory",
+                         (copies.empty() ? "" : " with their copies for checkpoints") + ", but " + owner + " has " +
+                         format_bytes(memory) + "; train a smaller model or batch, or plan with a smaller --memory",
                      std::nullopt);
 }
 
@@ -262,7 +260,8 @@ Prepared given_plan(const TrainArguments& a, const Launcher& launcher) {
 
 // `check_data` reads the data, so that nothing bad in them comes up after minutes of profiling.
 template <class CheckData>
-Prepared searched_for(const TrainArguments& a, const Common& common, const CheckData& check_data) {
+Prepared searched_here(const TrainArguments& a, const Common& common, const CheckData& check_data,
+                       const Launcher& launcher) {
   Prepared out;
   out.model = value_or_throw(load_model(a.model));
   check_trainable(out.model);
@@ -277,17 +276,18 @@ Prepared searched_for(const TrainArguments& a, const Common& common, const Check
   check_data(out.model, search.sequence);
 
   // Of this machine before anything is measured: enough to know the precision and whether anything fits at all.
-  Cluster cluster = cluster_named(a.cluster.empty() ? "host" : a.cluster, a.ranks);
+  const bool profiles = a.cluster.empty() || a.cluster == "host";
+  Cluster cluster = profiles ? launcher.cluster(a.ranks) : cluster_named(a.cluster);
   if (a.ranks != 0 && cluster.devices != a.ranks)
     refuse("--ranks says " + text_of(a.ranks) + ", but " + a.cluster + " was measured with " +
            text_of(cluster.devices) + "; leave --ranks out, or run `galvatron profile --ranks " + text_of(a.ranks) +
            "`");
   search.precision = chosen_precision(a.precision, cluster);
   std::string name = a.cluster;
-  if (name.empty() || name == "host") {
-    searched_plan(out.model, cluster, "host", search, common);
-    cluster = measured_host(cluster.devices, a.profile_seconds, {search.precision}, common);
-    name = a.save_cluster.empty() ? "host" : a.save_cluster;
+  if (profiles) {
+    searched_plan(out.model, cluster, cluster.name, search, common);
+    cluster = measured(launcher, cluster.devices, a.profile_seconds, {search.precision}, common);
+    name = a.save_cluster.empty() ? cluster.name : a.save_cluster;
   }
   if (!a.save_cluster.empty())
     if (auto written = write_cluster(a.save_cluster, cluster); !written) throw_error(written.error());
@@ -303,7 +303,7 @@ Prepared searched_for(const TrainArguments& a, const Common& common, const Check
       static_cast<int>(launcher.ranks_here(Plan{}).size()) != launcher.ranks())
     refuse("--auto profiles one machine, but the ranks are on several; give --cluster FILE, or a plan with --plan");
   Prepared out;
-  if (launcher.shows()) out = searched_for(a, common, check_data);
+  if (launcher.shows()) out = searched_here(a, common, check_data, launcher);
   const std::string plan = launcher.shared(launcher.shows() ? plan_json(out.plan).dump() : "");
   if (launcher.shows()) return out;
   out.plan = value_or_throw(plan_from_json(nlohmann::json::parse(plan), "the plan of rank 0"));
@@ -392,10 +392,7 @@ void print_outcome(const Outcome& o, const TrainArguments& a) {
   print(out);
 }
 
-void train(const Arguments& arguments, Common& common, Launcher& launcher) {
-  TrainArguments a;
-  if (read(arguments, a, common) == Options::Outcome::help_shown) return;
-  require_output(common);
+void train(TrainArguments& a, const Arguments& arguments, Common& common, Launcher& launcher) {
   const auto resumed = resumed_manifest(a.files);
   settle(a.constants, resumed, a.steps);
   if (!launcher.shows()) {  // another process writes files and shows progress
@@ -428,7 +425,7 @@ void train(const Arguments& arguments, Common& common, Launcher& launcher) {
     open_data(prepared.model, prepared.plan.sequence_length);
   }
   const Plan& plan = prepared.plan;
-  check_runnable(plan);
+  check_runnable(plan, launcher);
   if (resumed) check_continues(*resumed, plan, data->size(), a.steps);
 
   Outcome outcome;
@@ -445,7 +442,7 @@ void train(const Arguments& arguments, Common& common, Launcher& launcher) {
                        ", which is what is compared.");
     outcome.predicted = here;
   }
-  check_memory(here, checkpoint_copies(a.files, plan, prepared.model), launcher.ranks_here(plan), a);
+  check_memory(here, checkpoint_copies(a.files, plan, prepared.model), plan, launcher, a);
   if (!a.save_plan.empty())
     if (auto saved = save_plan(plan, a.save_plan); !saved) throw_error(saved.error());
 
@@ -487,6 +484,17 @@ void train(const Arguments& arguments, Common& common, Launcher& launcher) {
     print_outcome_json(outcome, a);
   else
     print_outcome(outcome, a);
+}
+
+void train(const Arguments& arguments, Common& common, Launcher& launcher) {
+  TrainArguments a;
+  if (read(arguments, a, common) == Options::Outcome::help_shown) return;
+  require_output(common);
+  if (a.device == "host") return train(a, arguments, common, launcher);
+  if (launcher.ranks() > 0 || a.launcher == "mpi")
+    refuse("--device cuda trains with ranks that are threads of one process; leave mpirun and --launcher mpi out");
+  const auto gpus = gpu_launcher();
+  train(a, arguments, common, *gpus);
 }
 
 }  // namespace

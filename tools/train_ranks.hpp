@@ -5,10 +5,10 @@
 
 #include <galvatron/train/trainer.hpp>
 
-#define GALVATRON_TRAIN_RANK(T)                                                                                \
-  void train_rank<comm::thread::World, T, InstantiatedStrategies>(comm::thread::World&, const PinnedRank&,     \
-                                                                  const Plan&, const ModelSpec&, BatchSource&, \
-                                                                  const TrainOptions&, int, TrainReport&, std::mutex&)
+#define GALVATRON_TRAIN_RANK(T)                                                                                    \
+  void train_rank<HostPlatform, comm::thread::World, T, InstantiatedStrategies>(                                   \
+      comm::thread::World&, const HostPlatform&, const Plan&, const ModelSpec&, BatchSource&, const TrainOptions&, \
+      TrainReport&, std::mutex&)
 
 namespace galvatron::train::detail {
 extern template GALVATRON_TRAIN_RANK(float);

@@ -51,9 +51,9 @@ template <class T>
 std::vector<T> serial_reduction(const std::vector<int>& ranks, std::int64_t n, ReduceOp op) {
   std::vector<T> out(static_cast<std::size_t>(n));
   for (std::int64_t i = 0; i < n; ++i) {
-    comm::thread::detail::Sum<T> sum = value_of<T>(ranks[0], i);
+    comm::Sum<T> sum = value_of<T>(ranks[0], i);
     for (std::size_t r = 1; r < ranks.size(); ++r) {
-      const comm::thread::detail::Sum<T> next = value_of<T>(ranks[r], i);
+      const comm::Sum<T> next = value_of<T>(ranks[r], i);
       sum = op == ReduceOp::sum ? sum + next : std::max(sum, next);
     }
     out[static_cast<std::size_t>(i)] = static_cast<T>(sum);

@@ -80,13 +80,33 @@ double error_of(const std::vector<T>& got, const std::vector<double>& expected) 
   return difference / magnitude;
 }
 
+/// |got - expected| / |expected| in the Euclidean norm; infinite when sizes differ or a value is not finite.
+template <class T, class U>
+double relative_difference(const std::vector<T>& got, const std::vector<U>& expected) {
+  if (got.size() != expected.size()) return INFINITY;
+  double difference = 0;
+  double magnitude = 1e-60;
+  for (std::size_t i = 0; i < got.size(); ++i) {
+    const double a = static_cast<double>(got[i]);
+    const double b = static_cast<double>(expected[i]);
+    if (!std::isfinite(a)) return INFINITY;
+    difference += (a - b) * (a - b);
+    magnitude += b * b;
+  }
+  return std::sqrt(difference / magnitude);
+}
+
+/// What may be the difference between two devices.
+template <class T>
+constexpr double between_devices = sizeof(T) == 2 ? 1e-2 : 1e-5;
+
 /// What T's rounding allows a result of a few operations.
 template <class T>
 constexpr double tolerance = std::is_same_v<T, float> ? 2e-6 : 8e-3;
 
 template <class T>
 bool same_bits(const std::vector<T>& a, const std::vector<T>& b) {
-  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(T)) == 0;
+  return a.size() == b.size() && (a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(T)) == 0);
 }
 
 /// The instruction sets that this processor can test.

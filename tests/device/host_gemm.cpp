@@ -127,7 +127,7 @@ TEST_CASE("a product whose scratch memory exceeds the workspace is cut into band
       std::size_t space = memory.size();
       std::align(64, static_cast<std::size_t>(bytes), aligned, space);
       device::host::Products products({static_cast<std::byte*>(aligned), bytes});
-      const device::host::Product product{.layout = layout, .m = s.m, .n = s.n, .k = s.k};
+      const device::Product product{.layout = layout, .m = s.m, .n = s.n, .k = s.k};
       try {
         rows = std::min(rows, products.band_rows(product));
       } catch (const DeviceFailure& failure) {

@@ -208,7 +208,7 @@ TEST_CASE("the scale of a gradient bounds its norm, and a step whose sums are no
   CHECK(scale_of(3.0, 16.0, 5.0)[0] == 1.0F);
   CHECK(scale_of(3.0, 16.0, 0.0)[0] == 1.0F);
   const device::AdamW adam{.learning_rate = 0.1F, .weight_decay = 0.5F};
-  for (const auto& [loss, squares] : {std::pair{NAN, 1.0}, std::pair{1.0, HUGE_VAL}}) {
+  for (const auto& [loss, squares] : {std::pair<double, double>{NAN, 1.0}, {1.0, HUGE_VAL}}) {
     std::vector<float> w{2.0F}, m{0.5F}, v{0.25F};
     const std::vector<float> g{1.0F};
     host->adamw(1, adam, view(scale_of(loss, squares, 1.0)), view(w), view(g), view(m), view(v), view(w));

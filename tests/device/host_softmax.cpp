@@ -101,16 +101,28 @@ TEST_CASE("logits far apart neither overflow nor vanish") {
   CHECK(std::isfinite(logits[1]));
 }
 
+TEST_CASE("a piece of a row that has nothing but -inf counts for nothing") {
+  TestHost host(1);
+  std::vector<float> logits(3000, -INFINITY);
+  logits[2999] = 3.0F;
+  const std::vector<std::int32_t> targets{2999};
+  std::vector<float> stats(3);
+  host->softmax_statistics(1, 3000, 3000, 0, view(logits), view(targets), view(stats));
+  CHECK(stats == std::vector<float>{3.0F, 1.0F, 3.0F});
+}
+
 TEST_CASE("a row without a target has no loss, but numbers that are none do not go unseen") {
   TestHost host(1);
   const std::vector<std::int32_t> targets{-1};
   for (const float logit : {1.0F, INFINITY, NAN}) {
     CAPTURE(logit);
-    std::vector<float> logits{0.5F, logit, 0.25F};
+    std::vector<float> logits(3000, 0.5F);
+    logits[7] = 2.0F;  // of an earlier piece than the number that may be none
+    logits[2999] = logit;
     std::vector<float> stats(3);
     std::vector<float> lse(1);
     double loss = 0;
-    host->softmax_statistics(1, 3, 3, 0, view(logits), view(targets), view(stats));
+    host->softmax_statistics(1, 3000, 3000, 0, view(logits), view(targets), view(stats));
     host->softmax_merge(1, 1, view(stats), view(lse), {&loss, 1});
     if (std::isfinite(logit))
       CHECK(loss == 0.0);

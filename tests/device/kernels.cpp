@@ -1,6 +1,9 @@
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cmath>
+#include <cstdint>
+#include <random>
 
 #include <galvatron/device/kernels/math.hpp>
 #include <galvatron/device/kernels/number.hpp>
@@ -73,4 +76,48 @@ TEST_CASE("rotary frequencies fall from one to nearly 1 / theta") {
   CHECK(kernels::rotary_frequency(10000.0, 0, 64) == 1.0);
   CHECK(kernels::rotary_frequency(10000.0, 16, 64) == doctest::Approx(0.01));
   CHECK(kernels::rotary_frequency(10000.0, 32, 64) == doctest::Approx(1e-4));
+}
+
+TEST_CASE("the cosine and sine of turns are those of doubles, however many turns") {
+  constexpr unsigned seed = 71;
+  CAPTURE(seed);
+  std::mt19937_64 random(seed);
+  std::uniform_real_distribution<double> uniform(-1.0, 1.0);
+  constexpr double pi = 3.14159265358979323846;
+  double worst = 0;
+  const auto check = [&](double turns) {
+    const kernels::Turn turn = kernels::turn(turns);
+    const double left = turns - std::rint(turns);
+    worst = std::max({worst, std::abs(static_cast<double>(turn.cosine) - std::cos(2 * pi * left)),
+                      std::abs(static_cast<double>(turn.sine) - std::sin(2 * pi * left))});
+  };
+  for (const double range : {1e-6, 0.2, 1.0, 1e3, 131072.0})
+    for (int i = 0; i < 20000; ++i) check(range * uniform(random));
+  for (int eighth = -16; eighth <= 16; ++eighth) check(eighth / 8.0);
+  CHECK(worst < 1.2e-7);
+  CHECK(kernels::turn(0.0).cosine == 1.0F);
+  CHECK(kernels::turn(0.25).sine == 1.0F);
+  CHECK(kernels::turn(-0.5).cosine == -1.0F);
+}
+
+TEST_CASE("stochastic rounding goes to one of the two neighbours, with the number as the mean") {
+  const float low = 1.0F;
+  const float high = 1.0078125F;  // the next bfloat16
+  int up = 0;
+  constexpr int quarter = 16384;
+  for (std::uint32_t random = 0; random < 65536; ++random) {
+    bfloat16 x;
+    kernels::put_stochastically(x, low + 0.25F * (high - low), random | 0xabcd0000U);
+    REQUIRE((static_cast<float>(x) == low || static_cast<float>(x) == high));
+    up += static_cast<float>(x) == high ? 1 : 0;
+  }
+  CHECK(up == quarter);
+  for (const float exact : {0.0F, -1.5F, INFINITY, -INFINITY}) {
+    bfloat16 x;
+    kernels::put_stochastically(x, exact, 0xffffU);
+    CHECK(static_cast<float>(x) == exact);
+  }
+  bfloat16 x;
+  kernels::put_stochastically(x, NAN, 0xffffU);
+  CHECK(std::isnan(static_cast<float>(x)));
 }

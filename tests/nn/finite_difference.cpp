@@ -140,7 +140,8 @@ LayerInput random_input(std::mt19937& random, const LayerSpec& layer, test::Toke
   if (layer.patch_width > 0)
     in.patches = random_tensor<T>(random, (shape.rows() - (layer.class_token ? shape.samples : 0)) * layer.patch_width,
                                   0.0, 1.0);
-  std::uniform_int_distribution<std::int32_t> token(0, static_cast<std::int32_t>(layer.vocabulary) - 1);
+  const auto vocabulary = static_cast<std::int32_t>(std::max<std::int64_t>(layer.vocabulary, 1));  // images have none
+  std::uniform_int_distribution<std::int32_t> token(0, vocabulary - 1);
   const bool classes = layer.kind == LayerKind::head && layer.head == HeadKind::classifier;
   in.tokens.resize(test::reference::at(classes ? shape.samples : layer.patch_width > 0 ? 0 : rows));
   for (std::int32_t& t : in.tokens) t = token(random);

@@ -1,3 +1,4 @@
+// labels: timing
 // The bubbles of the pipeline schedules: a stage whose layers sleep takes the time that the simulator says.
 #include <algorithm>
 #include <chrono>
@@ -12,8 +13,8 @@
 
 #include <galvatron/comm/send_guard.hpp>
 #include <galvatron/comm/thread/thread.hpp>
-#include <galvatron/device/host/host.hpp>
 #include <galvatron/simulate/simulate.hpp>
+#include <galvatron/train/host_rank.hpp>
 #include <galvatron/train/stage.hpp>
 
 #include "toy.hpp"
@@ -88,8 +89,7 @@ double measured_idle(ScheduleKind kind, int virtual_stages, const std::vector<Bl
   Tokens tokens(plan.sequence_length);
   comm::thread::run(stages, [&](comm::thread::World& world) {
     const train::StagePlan mine = train::stage_plan(plan, model, world.rank());
-    train::RankMemory memory(train::memory_of(mine, {device::Host::library_workspace_bytes(1)}), false);
-    device::Host device(1, memory.library.take<std::byte>(memory.library.capacity()));
+    train::HostRank rank(train::memory_of(mine, train::HostPlatform{}.library_workspace()), 1);
     Milliseconds slept{};
     const auto make = [&](const nn::Context<device::Host, comm::thread::Group>& context, const LayerSpec& layer,
                           const auto&, device::Region&) -> std::unique_ptr<nn::Layer<float>> {
@@ -98,7 +98,8 @@ double measured_idle(ScheduleKind kind, int virtual_stages, const std::vector<Bl
       return std::make_unique<SleepingLayer>(block ? times[static_cast<std::size_t>(world.rank())] : nothing,
                                              context.rows_local() * layer.hidden, context.rows(), slept);
     };
-    train::Stage<device::Host, comm::thread::World, float> stage(device, world, plan, model, memory, make);
+    train::Stage<device::Host, comm::thread::World, float> stage(rank.device(), world, plan, model, rank.memory(),
+                                                                 make);
     const comm::SendGuard guard(world);
     for (int step = 0; step < steps; ++step) {
       slept = {};

@@ -8,13 +8,20 @@
 namespace toy {
 
 /// Trains as many steps as the reference, a run on one rank, and compares.
-inline void check_plan(const Plan& plan, const ModelSpec& model, const Outcome& reference) {
+/// @param train  (plan, model, steps) -> Outcome
+template <class Train>
+void check_plan(const Plan& plan, const ModelSpec& model, const Outcome& reference, const Train& train) {
   INFO(text(plan));
-  const Outcome outcome = run(plan, model, static_cast<int>(reference.losses.size()));
+  const Outcome outcome = train(plan, model, static_cast<int>(reference.losses.size()));
   CHECK(difference(outcome.losses, reference.losses) < 1e-5);
   CHECK(difference(outcome.norms, reference.norms) < 1e-4);
   CHECK(difference(outcome.gradients, reference.gradients) < 1e-5);
   CHECK(outcome.memory_as_planned);
+}
+
+/// With rank threads on the cores.
+inline void check_plan(const Plan& plan, const ModelSpec& model, const Outcome& reference) {
+  check_plan(plan, model, reference, run);
 }
 
 }  // namespace toy

@@ -1,3 +1,4 @@
+// labels: timing
 // Overlap over a slow link: gradients travel beside the rest of backward, parameters beside the next forward pass, or
 // with ZeRO-2/3 those of a layer beside the work of its neighbours. The layers are real; each pass also sleeps, so that
 // computing takes a time that is known whatever the machine does.
@@ -14,7 +15,7 @@
 #include <galvatron/comm/send_guard.hpp>
 #include <galvatron/comm/slow.hpp>
 #include <galvatron/comm/thread/thread.hpp>
-#include <galvatron/device/host/host.hpp>
+#include <galvatron/train/host_rank.hpp>
 #include <galvatron/train/stage.hpp>
 
 #include "toy.hpp"
@@ -82,15 +83,14 @@ Timed run_over(const comm::slow::Link& link, int zero, bool overlap) {
     SlowWorld world(inner, link);
     using Stage = train::Stage<device::Host, SlowWorld, float, List>;
     const train::StagePlan mine = train::stage_plan(plan, model, world.rank());
-    train::RankMemory memory(train::memory_of(mine, {device::Host::library_workspace_bytes(1)}), false);
-    device::Host device(1, memory.library.take<std::byte>(memory.library.capacity()));
+    train::HostRank rank(train::memory_of(mine, train::HostPlatform{}.library_workspace()), 1);
     const auto make = [](const nn::Context<device::Host, SlowWorld::Group>& context, const LayerSpec& layer,
                          const nn::Surroundings<SlowWorld::Group, float>& around, device::Region& states) {
       return std::make_unique<PaddedLayer>(Stage::make_layer(context, layer, around, states),
                                            layer.kind == LayerKind::block);
     };
     Tokens tokens(plan.sequence_length);
-    Stage stage(device, world, plan, model, memory, make);
+    Stage stage(rank.device(), world, plan, model, rank.memory(), make);
     const comm::SendGuard guard(world);
     stage.initialise(nn::initial_values(7));
     device::AdamW hyper;
@@ -104,7 +104,7 @@ Timed run_over(const comm::slow::Link& link, int zero, bool overlap) {
       if (step > 0) out.milliseconds = std::min(out.milliseconds, Milliseconds(Clock::now() - begin).count());
       out.losses.push_back(result.loss);
     }
-    CHECK(memory.measured() == memory.planned);
+    CHECK(rank.memory().measured() == rank.memory().planned);
   });
   return out;
 }

@@ -20,13 +20,12 @@
 
 #include <galvatron/comm/send_guard.hpp>
 #include <galvatron/comm/thread/thread.hpp>
-#include <galvatron/device/host/host.hpp>
 #include <galvatron/model/build.hpp>
 #include <galvatron/model/build_mixed.hpp>
 #include <galvatron/model/predictions.hpp>
 #include <galvatron/plan/plan.hpp>
+#include <galvatron/train/host_rank.hpp>
 #include <galvatron/train/learning_rate.hpp>
-#include <galvatron/train/rank_memory.hpp>
 #include <galvatron/train/stage.hpp>
 
 #include "../nn/whole_tensors.hpp"
@@ -326,10 +325,10 @@ Plan plan_of(const json& file, const ModelSpec& model, const StrategySpec& spec,
 void run_rank(comm::thread::World& world, const json& file, const ModelSpec& model, const Plan& plan, Run& out,
               std::mutex& mutex) {
   omp_set_num_threads(1);
-  const Bytes library{device::Host::library_workspace_bytes(1)};
-  train::RankMemory memory(train::memory_of(train::stage_plan(plan, model, world.rank()), library), false);
-  device::Host host(1, memory.library.take<std::byte>(library.count));
-  train::Stage<device::Host, comm::thread::World, float, ComparedStrategies> stage(host, world, plan, model, memory);
+  const Bytes library = train::HostPlatform{}.library_workspace();
+  train::HostRank rank(train::memory_of(train::stage_plan(plan, model, world.rank()), library), 1);
+  train::Stage<device::Host, comm::thread::World, float, ComparedStrategies> stage(rank.device(), world, plan, model,
+                                                                                   rank.memory());
   const comm::SendGuard guard(world);  // nobody reads this rank's memory once it is gone
   stage.initialise([](int layer, const ParameterTensor& tensor, std::int64_t index, View<float> values) {
     for (std::int64_t i = 0; i < values.count; ++i)

@@ -57,11 +57,18 @@ inline std::vector<Plan> combinations(const ModelSpec& model, int ranks) {
   return out;
 }
 
+// Sanitizers make a step ten times as long.
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+inline constexpr int training_steps = 2;
+#else
+inline constexpr int training_steps = 20;
+#endif
+
 inline void check_same_training(const ModelSpec& spec, int ranks) {
-  constexpr int steps = 20;
+  constexpr int steps = training_steps;
   const Outcome reference = run(single_rank(spec), spec, steps);
   REQUIRE(reference.losses.size() == steps);
-  CHECK(reference.losses.back() < reference.losses.front() - 0.5);
+  if (steps >= 20) CHECK(reference.losses.back() < reference.losses.front() - 0.5);
   CHECK(reference.memory_as_planned);
   const std::vector<Plan> plans = combinations(spec, ranks);
   REQUIRE(plans.size() > 40);

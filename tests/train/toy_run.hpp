@@ -8,8 +8,7 @@
 #include <vector>
 
 #include <galvatron/comm/send_guard.hpp>
-#include <galvatron/device/host/host.hpp>
-#include <galvatron/train/rank_memory.hpp>
+#include <galvatron/train/host_rank.hpp>
 #include <galvatron/train/stage.hpp>
 
 #include "toy.hpp"
@@ -17,7 +16,10 @@
 namespace toy {
 
 /// Adds what a rank has of the gradients to the whole tensors.
-inline void collect(Gradients& into, const nn::StoreView& store, const StrategySpec& spec, int tensor_rank) {
+template <class D>
+void collect(D& device, Gradients& into, const nn::StoreView& store, const StrategySpec& spec, int tensor_rank) {
+  std::vector<float> gradients(static_cast<std::size_t>(store.gradients.count));
+  device.fetch(store.gradients, gradients.data());
   for (const ParameterTensor& tensor : *store.layout) {
     const std::int64_t cut = tensor.cut == ParameterCut::whole ? 1 : spec.tensor;
     std::vector<double>& whole = into[{store.layer, tensor.name}];
@@ -26,22 +28,22 @@ inline void collect(Gradients& into, const nn::StoreView& store, const StrategyS
       const std::int64_t place = tensor.offset + i;
       if (place < store.range.begin || place >= store.range.end) continue;
       const std::int64_t row = nn::whole_index(tensor, tensor_rank, spec.tensor, i / tensor.columns);
-      whole[static_cast<std::size_t>(row + i % tensor.columns)] = store.gradients[place - store.range.begin];
+      whole[static_cast<std::size_t>(row + i % tensor.columns)] =
+          gradients[static_cast<std::size_t>(place - store.range.begin)];
     }
   }
 }
 
-/// Trains as the calling rank, with one thread, and notes what it sees: the steps' numbers on rank 0, its part of the
-/// first step's gradients, and whether its memory was as planned.
+/// Trains as the calling rank, by default on one core, and notes what it sees: the steps' numbers on rank 0, its part
+/// of the first step's gradients, and whether its memory was as planned.
 /// @tparam T  the precision of the plan
-template <class T, class W>
+template <class T, class W, class Platform = train::HostPlatform>
 void run_rank(W& world, const Plan& plan, const ModelSpec& model, train::BatchSource& source, int steps, Outcome& out,
-              std::mutex& mutex) {
-  const int threads = 1;
+              std::mutex& mutex, const Platform& platform = {}) {
+  using Rank = typename Platform::Rank;
   const train::StagePlan mine = train::stage_plan(plan, model, world.rank());
-  train::RankMemory memory(train::memory_of(mine, {device::Host::library_workspace_bytes(threads)}), false);
-  device::Host device(threads, memory.library.take<std::byte>(memory.library.capacity()));
-  train::Stage<device::Host, W, T> stage(device, world, plan, model, memory);
+  Rank rank = platform.make(train::memory_of(mine, platform.library_workspace()));
+  train::Stage<typename Rank::Device, W, T> stage(rank.device(), world, plan, model, rank.memory());
   const comm::SendGuard guard(world);
   stage.initialise(nn::initial_values(7));
   device::AdamW hyper;
@@ -61,13 +63,14 @@ void run_rank(W& world, const Plan& plan, const ModelSpec& model, train::BatchSo
         for (const train::ChunkPlan::Entry& entry : chunk.layers)
           if (entry.number == store.layer ||
               (entry.layer.kind == LayerKind::head && entry.layer.tied && store.layer == 0)) {
-            collect(out.gradients, store, entry.spec, (world.rank() - mine.first_rank) % entry.spec.tensor);
+            collect(rank.device(), out.gradients, store, entry.spec,
+                    (world.rank() - mine.first_rank) % entry.spec.tensor);
             return;
           }
     });
   }
   const std::lock_guard lock(mutex);
-  out.memory_as_planned = out.memory_as_planned && memory.measured() == memory.planned;
+  out.memory_as_planned = out.memory_as_planned && rank.memory().measured() == rank.memory().planned;
 }
 
 }  // namespace toy

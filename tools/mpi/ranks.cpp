@@ -19,12 +19,11 @@ namespace galvatron::tools {
 
 namespace {
 
-class ProcessLauncher final : public Launcher {
+class ProcessLauncher final : public CoreLauncher {
  public:
   ProcessLauncher(const comm::mpi::Runtime& runtime, comm::mpi::World& world) : runtime_(runtime), world_(world) {}
   [[nodiscard]] bool shows() const override { return world_.rank() == 0; }
   [[nodiscard]] int ranks() const override { return world_.size(); }
-  [[nodiscard]] int threads_per_rank(const Plan&) const override { return runtime_.cores_per_rank(); }
   [[nodiscard]] std::vector<int> ranks_here(const Plan&) const override { return runtime_.local_ranks(); }
   std::string shared(std::string text) override {
     auto size = static_cast<std::int64_t>(text.size());
@@ -37,6 +36,9 @@ class ProcessLauncher final : public Launcher {
                                       const galvatron::train::TrainOptions& options) override {
     return galvatron::train::train(runtime_, world_, plan, model, source, options);
   }
+
+ protected:
+  [[nodiscard]] int threads_per_rank(const Plan&) const override { return runtime_.cores_per_rank(); }
 
  private:
   const comm::mpi::Runtime& runtime_;

@@ -6,10 +6,10 @@
 #include <galvatron/comm/mpi/mpi.hpp>
 #include <galvatron/train/trainer.hpp>
 
-#define GALVATRON_TRAIN_PROCESS(T)                                                                                  \
-  void train_rank<comm::mpi::World, T, InstantiatedStrategies>(comm::mpi::World&, const PinnedRank&, const Plan&,   \
-                                                               const ModelSpec&, BatchSource&, const TrainOptions&, \
-                                                               int, TrainReport&, std::mutex&)
+#define GALVATRON_TRAIN_PROCESS(T)                                                                              \
+  void train_rank<HostPlatform, comm::mpi::World, T, InstantiatedStrategies>(                                   \
+      comm::mpi::World&, const HostPlatform&, const Plan&, const ModelSpec&, BatchSource&, const TrainOptions&, \
+      TrainReport&, std::mutex&)
 
 namespace galvatron::train::detail {
 extern template GALVATRON_TRAIN_PROCESS(float);

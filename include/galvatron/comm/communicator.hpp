@@ -66,6 +66,10 @@ concept World = requires(W& w, std::span<const int> ranks, std::span<const Piece
   /// The group of these world ranks, in this order; the calling rank is one of them. Groups of the same ranks are the
   /// same group. Not collective. Handles stay valid as long as the world.
   { w.group(ranks) } -> std::same_as<typename W::Group&>;
+  { w.everybody() } -> std::same_as<typename W::Group&>;
+  /// The same ranks in a world for memory of the program, where w is for memory of a device; else w itself.
+  typename W::Control;
+  { w.control() } -> std::same_as<typename W::Control&>;
   /// Offers blocks to their peers and returns; the memory must stay as it is until wait_sent(). Blocks of one lane
   /// between one pair of ranks arrive in the order in which they were posted.
   w.post(pieces);

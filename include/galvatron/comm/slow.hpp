@@ -163,6 +163,8 @@ class World {
   [[nodiscard]] int size() const { return inner_.size(); }
   Group& group(std::span<const int> ranks) { return wrapped(inner_.group(ranks)); }
   Group& everybody() { return wrapped(inner_.everybody()); }
+  using Control = typename W::Control;
+  Control& control() { return inner_.control(); }
 
   /// Every block goes with the time at which it arrives.
   void post(std::span<const Piece> pieces) {

@@ -133,7 +133,7 @@ template <class D>
 concept Device = requires(D& d, View<float> f, View<const float> cf, View<const std::int32_t> tokens,
                           View<std::byte> raw, std::int64_t n, AttentionShape shape, AttentionBias bias,
                           WindowShape windows, AdamW adam, Runs runs, RelativePositions relative, View<double> sum,
-                          View<const double> sums, double* host, void (*writer)(View<float>)) {
+                          View<const double> sums, float* host, void (*writer)(View<float>)) {
   /// True when nothing is computed and views may be null.
   { D::counts_only } -> std::convertible_to<bool>;
   /// Threads that one operation uses.
@@ -224,10 +224,12 @@ concept Device = requires(D& d, View<float> f, View<const float> cf, View<const 
   { d.sums() } -> std::same_as<View<double>>;
   { d.gradient_scale() } -> std::same_as<View<float>>;
   d.clear_sums();
-  // To memory of the program; returns when it is there.
-  d.fetch(sums, host);
+  // To memory of the program, elements of any type; returns when they are there. Other threads may call it too.
+  d.fetch(cf, host);
   // Calls the writer with memory of the program, whose contents go to the device's.
   d.write(/*to=*/f, writer);
+  // Returns when all that was asked for is done.
+  d.wait();
   // Sets to zero; copies; to += from (float, in any T of from).
   d.zero(raw);
   d.copy(raw, raw);

@@ -37,14 +37,16 @@ TrainReport train(const comm::mpi::Runtime& runtime, comm::mpi::World& world, co
                                         std::to_string(plan.ranks()) + ", or make a plan for " +
                                         std::to_string(world.size()));
   const int threads = options.threads_per_rank > 0 ? options.threads_per_rank : runtime.cores_per_rank();
+  HostPlatform::require(plan.precision);
   TrainReport report = detail::begin_report(plan, options);
   std::mutex mutex;
   const int tied = runtime.bound() ? 0 : threads;  // mpirun may have chosen the cores
   const PinnedRank pin(runtime.local_rank(), runtime.local_size(), tied);
+  const HostPlatform platform{threads, &pin};
   if (plan.precision == Precision::fp32)
-    detail::train_rank<W, float, List>(world, pin, plan, model, source, options, threads, report, mutex);
+    detail::train_rank<HostPlatform, W, float, List>(world, platform, plan, model, source, options, report, mutex);
   else
-    detail::train_rank<W, bfloat16, List>(world, pin, plan, model, source, options, threads, report, mutex);
+    detail::train_rank<HostPlatform, W, bfloat16, List>(world, platform, plan, model, source, options, report, mutex);
   const auto gather = [&]<class Fact>(std::vector<Fact>& facts) {
     const View<Fact> all(facts.data(), static_cast<std::int64_t>(facts.size()));
     world.everybody().all_gather(all.slice(world.rank(), 1), all);

@@ -9,11 +9,12 @@
 namespace galvatron::train {
 
 struct RankMemory {
-  /// @param counts_only  no memory behind the regions (device::dry)
-  RankMemory(const cost::StageMemory& plan, bool counts_only) : planned(plan), mapping(plan.total(), counts_only) {
+  /// @param memory  of plan.total() bytes, which must outlive this: device::Mapping or its like of a device
+  template <class Memory>
+  RankMemory(const cost::StageMemory& plan, const Memory& memory) : planned(plan) {
     std::int64_t first = 0;
     const auto next = [&](const char* name, Bytes bytes) {
-      const device::Region region = mapping.region(name, first, bytes);
+      const device::Region region = memory.region(name, first, bytes);
       first += bytes.count;
       return region;
     };
@@ -30,7 +31,6 @@ struct RankMemory {
   }
 
   cost::StageMemory planned;
-  device::Mapping mapping;
   device::Region states;
   device::Region stash;
   device::Region boundary;

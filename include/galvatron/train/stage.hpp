@@ -5,7 +5,6 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <numeric>
 #include <utility>
 #include <vector>
 
@@ -56,9 +55,6 @@ class Stage {
                                                        plan.virtual_stages))[static_cast<std::size_t>(plan_.index)]) {
     for (const ChunkPlan& chunk : plan_.chunks)
       chunks_.push_back(std::make_unique<Chunk<D, W, T>>(device, world, plan_, chunk, model, memory, make));
-    std::vector<int> everybody(static_cast<std::size_t>(world.size()));
-    std::iota(everybody.begin(), everybody.end(), 0);
-    everybody_ = &world.group(everybody);
   }
 
   Stage(const Stage&) = delete;
@@ -95,7 +91,7 @@ class Stage {
   NonFinite find_non_finite() {
     NonFiniteSearch search(world_.rank(), world_.size());
     for (auto& chunk : chunks_) chunk->look_for_non_finite(search);
-    return search.agree(*everybody_);
+    return search.agree(world_.control().everybody());
   }
 
   /// Tells `observer` about every instruction from now on; null: nobody.
@@ -162,7 +158,7 @@ class Stage {
   void update(const device::AdamW& hyper, double clip) {
     for_layers([](nn::Layer<T>& layer) { layer.add_gradient_squares(); });
     const View<double> sums = device_.sums();
-    everybody_->all_reduce(sums, comm::ReduceOp::sum);
+    world_.everybody().all_reduce(sums, comm::ReduceOp::sum);
     device_.clip_scale(View<const double>(sums), clip, device_.gradient_scale());
     if (before_update_) before_update_();
     for_layers([&](nn::Layer<T>& layer) { layer.update(hyper); });
@@ -177,7 +173,6 @@ class Stage {
   StagePlan plan_;
   std::vector<schedule::Instruction> program_;
   std::vector<std::unique_ptr<Chunk<D, W, T>>> chunks_;
-  G* everybody_ = nullptr;
   std::function<void()> before_update_;
   BatchSource* source_ = nullptr;
   InstructionObserver* observer_ = nullptr;

@@ -14,20 +14,17 @@
 #include <utility>
 #include <vector>
 
-#include <omp.h>
-
 #include <galvatron/cluster/host_cores.hpp>
 #include <galvatron/comm/send_guard.hpp>
 #include <galvatron/comm/thread/thread.hpp>
 #include <galvatron/core/error.hpp>
-#include <galvatron/device/host/host.hpp>
 #include <galvatron/model/spec.hpp>
 #include <galvatron/plan/plan.hpp>
 #include <galvatron/train/checkpoint/checkpointer.hpp>
 #include <galvatron/train/checkpoint/reader.hpp>
+#include <galvatron/train/host_rank.hpp>
 #include <galvatron/train/learning_rate.hpp>
 #include <galvatron/train/pin.hpp>
-#include <galvatron/train/rank_memory.hpp>
 #include <galvatron/train/recorder.hpp>
 #include <galvatron/train/stage.hpp>
 
@@ -109,28 +106,29 @@ inline double median(std::vector<double> values) {
 namespace detail {
 
 /// What every rank does, whatever a rank is.
-/// @param pin  ties the calling thread to the rank's cores
-template <class W, class T, class List>
-void train_rank(W& world, const PinnedRank& pin, const Plan& plan, const ModelSpec& model, BatchSource& source,
-                const TrainOptions& options, int threads, TrainReport& report, std::mutex& report_mutex) {
-  omp_set_num_threads(threads);
+/// @param platform  HostPlatform or its like: what makes a rank's memory and device
+template <class Platform, class W, class T, class List>
+void train_rank(W& world, const Platform& platform, const Plan& plan, const ModelSpec& model, BatchSource& source,
+                const TrainOptions& options, TrainReport& report, std::mutex& report_mutex) {
+  using Device = typename Platform::Rank::Device;
+  platform.enter();
   const StagePlan stage_of_rank = stage_plan(plan, model, world.rank());
-  RankMemory memory(memory_of(stage_of_rank, {device::Host::library_workspace_bytes(threads)}), false);
-  device::Host device(threads, memory.library.take<std::byte>(memory.library.capacity()));
-  Stage<device::Host, W, T, List> stage(device, world, plan, model, memory);
+  typename Platform::Rank rank = platform.make(memory_of(stage_of_rank, platform.library_workspace()));
+  RankMemory& memory = rank.memory();
+  Stage<Device, W, T, List> stage(rank.device(), world, plan, model, memory);
   const comm::SendGuard guard(world);  // nobody reads this rank's memory once it is gone
   if (options.resume != nullptr)
     restore(stage, *options.resume);
   else
     stage.initialise(options.initial ? options.initial : nn::initial_values(options.seed));
-  std::optional<Checkpointer<device::Host, W, decltype(stage)>> checkpointer;
+  std::optional<Checkpointer<Device, W, decltype(stage)>> checkpointer;
   if (!options.checkpoint.folder.empty()) {
-    checkpointer.emplace(options.checkpoint, training_state(plan, model, options), device, world, stage,
-                         model.vocabulary(), [&pin] { pin.release_calling_thread(); });
+    checkpointer.emplace(options.checkpoint, training_state(plan, model, options), rank.device(), world, stage,
+                         model.vocabulary(), [&platform] { platform.enter_beside(); });
     stage.before_update([&checkpointer] { checkpointer->before_update(); });
   }
   if (options.recorder != nullptr) stage.observe(&options.recorder->rank(world.rank()));
-  world.everybody().barrier();
+  world.control().everybody().barrier();
   auto last = std::chrono::steady_clock::now();
   for (std::int64_t step = first_step(options); step < options.steps; ++step) {
     device::AdamW hyper = options.adam;
@@ -170,12 +168,8 @@ void train_rank(W& world, const PinnedRank& pin, const Plan& plan, const ModelSp
   if (checkpointer) report.checkpoints[static_cast<std::size_t>(world.rank())] = checkpointer->report();
 }
 
-/// The report of `ranks` ranks, with room for what they will tell. Throws DeviceFailure for a precision that this CPU
-/// does not have.
+/// The report of a plan's ranks, with room for what they will tell.
 inline TrainReport begin_report(const Plan& plan, const TrainOptions& options) {
-  if (!device::Host::supports(plan.precision))
-    throw DeviceFailure(std::string("this CPU has no ") + name_of(plan.precision) +
-                        " arithmetic: plan with --precision fp32");
   TrainReport report;
   report.steps.reserve(static_cast<std::size_t>(std::max<std::int64_t>(options.steps - first_step(options), 0)));
   report.planned_memory.resize(static_cast<std::size_t>(plan.ranks()));
@@ -202,6 +196,7 @@ template <class List = InstantiatedStrategies>
 TrainReport train(const Plan& plan, const ModelSpec& model, BatchSource& source, const TrainOptions& options) {
   const int ranks = plan.ranks();
   const int threads = options.threads_per_rank > 0 ? options.threads_per_rank : threads_per_rank(ranks);
+  HostPlatform::require(plan.precision);
   TrainReport report = detail::begin_report(plan, options);
   std::mutex mutex;
   comm::thread::run(
@@ -209,10 +204,13 @@ TrainReport train(const Plan& plan, const ModelSpec& model, BatchSource& source,
       [&](comm::thread::World& world) {
         using W = comm::thread::World;
         const PinnedRank pin(world.rank(), world.size(), threads);
+        const HostPlatform platform{threads, &pin};
         if (plan.precision == Precision::fp32)
-          detail::train_rank<W, float, List>(world, pin, plan, model, source, options, threads, report, mutex);
+          detail::train_rank<HostPlatform, W, float, List>(world, platform, plan, model, source, options, report,
+                                                           mutex);
         else
-          detail::train_rank<W, bfloat16, List>(world, pin, plan, model, source, options, threads, report, mutex);
+          detail::train_rank<HostPlatform, W, bfloat16, List>(world, platform, plan, model, source, options, report,
+                                                              mutex);
       },
       options.world);
   detail::finish_report(report);

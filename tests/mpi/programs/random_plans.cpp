@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <mutex>
+#include <numeric>
 #include <optional>
 #include <random>
 #include <span>
@@ -27,11 +28,16 @@ std::optional<toy::RandomPlanBudget> budget;
 class FirstRanks {
  public:
   using Group = comm::mpi::Group;
+  using Control = FirstRanks;
 
-  FirstRanks(comm::mpi::World& world, int size) : world_(world), size_(size) {}
+  FirstRanks(comm::mpi::World& world, int size) : world_(world), everybody_(static_cast<std::size_t>(size)) {
+    std::iota(everybody_.begin(), everybody_.end(), 0);
+  }
   [[nodiscard]] int rank() const { return world_.rank(); }
-  [[nodiscard]] int size() const { return size_; }
+  [[nodiscard]] int size() const { return static_cast<int>(everybody_.size()); }
   Group& group(std::span<const int> ranks) { return world_.group(ranks); }
+  Group& everybody() { return group(everybody_); }
+  Control& control() { return *this; }
   void post(std::span<const comm::Piece> pieces) { world_.post(pieces); }
   void receive(std::span<const comm::Piece> pieces) { world_.receive(pieces); }
   void wait_sent() { world_.wait_sent(); }
@@ -39,7 +45,7 @@ class FirstRanks {
 
  private:
   comm::mpi::World& world_;
-  int size_;
+  std::vector<int> everybody_;
 };
 static_assert(comm::World<FirstRanks>);
 

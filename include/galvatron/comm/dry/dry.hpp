@@ -146,6 +146,8 @@ class World {
   }
   /// The group of all ranks.
   Group& everybody() { return group(everybody_); }
+  using Control = World;
+  Control& control() { return *this; }
 
   /// Counts one message to each peer: all bytes for it in this call. Blocks to oneself are not messages.
   void post(std::span<const Piece> pieces) {

@@ -34,7 +34,6 @@
 namespace galvatron::comm::mpi {
 
 using thread::CallKind;
-using thread::Reducible;
 
 /// Bytes up to which a member's data travel with its opening message: within what Open MPI sends at once in shared
 /// memory.

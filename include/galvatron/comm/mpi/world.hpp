@@ -54,6 +54,8 @@ class World {
   }
   /// The group of all ranks.
   Group& everybody() { return group(everybody_); }
+  using Control = World;
+  Control& control() { return *this; }
 
   /// Offers blocks to their peers and returns; see comm::World.
   void post(std::span<const Piece> pieces) {

@@ -73,8 +73,10 @@ class Channel {
     return ring_[first_ % ring_.size()];
   }
 
-  /// Receiver: copies the first block to `to`, of as many bytes. False if the sender has withdrawn it meanwhile.
-  bool take(const Piece& to) {
+  /// Receiver: copies the first block to `to`, of as many bytes, by copy(from, to). False if the sender has withdrawn
+  /// it meanwhile.
+  template <class Copy>
+  bool take(const Piece& to, Copy&& copy) {
     Piece from;
     {
       const std::scoped_lock lock(mutex_);
@@ -82,7 +84,13 @@ class Channel {
       from = ring_[first_ % ring_.size()];
       copying_ = true;
     }
-    copy_piece(from, to);
+    try {
+      copy(from, to);
+    } catch (...) {
+      const std::scoped_lock lock(mutex_);
+      copying_ = false;
+      throw;
+    }
     const std::scoped_lock lock(mutex_);
     copying_ = false;
     taken_.store(++first_, std::memory_order_release);

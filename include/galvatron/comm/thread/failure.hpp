@@ -44,6 +44,11 @@ class FirstFailure {
     throw PeerFailure(message_);
   }
 
+  /// "rank 2 failed: disk full"; empty if none has.
+  [[nodiscard]] std::string message() const {
+    const std::scoped_lock lock(mutex_);
+    return message_;
+  }
   /// The rank that failed first, or -1.
   [[nodiscard]] int rank() const {
     const std::scoped_lock lock(mutex_);

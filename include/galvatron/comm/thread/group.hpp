@@ -32,22 +32,6 @@
 
 namespace galvatron::comm::thread {
 
-namespace detail {
-template <class T>
-constexpr const char* type_name() {
-  if constexpr (std::is_same_v<T, float>)
-    return "float";
-  else if constexpr (std::is_same_v<T, double>)
-    return "double";
-  else if constexpr (std::is_same_v<T, bfloat16>)
-    return "bfloat16";
-  else if constexpr (std::is_integral_v<T>)
-    return "integer";
-  else
-    return "element";
-}
-}  // namespace detail
-
 /// One rank's handle on a group. Every operation is collective: all members call it with the same sizes, and a call
 /// that disagrees with the others ends with a Failure on all of them that says who called what. If any rank of the job
 /// fails or the timeout passes, operations throw PeerFailure; the contents of the buffers are unspecified then, and
@@ -185,7 +169,7 @@ class Group : public Deferred<Group> {
   }
   void finish_shifts() {
     if (shifts_.empty()) return;
-    for (const Piece& piece : shifts_) receive_block(job_, world_rank_, piece);
+    for (const Piece& piece : shifts_) receive_block(job_, world_rank_, piece, copy_piece);
     shifts_.clear();
     wait_taken(job_, world_rank_, meeting_.ranks[static_cast<std::size_t>((rank_ + 1) % size())], 0);
   }
@@ -220,12 +204,6 @@ class Group : public Deferred<Group> {
  private:
   using Member = Meeting::Member;
 
-  template <class T>
-  static Call describe(CallKind kind, View<T> data, int detail = 0) {
-    return {kind,       galvatron::comm::thread::detail::type_name<T>(),
-            data.count, static_cast<std::int32_t>(sizeof(T)),
-            detail,     bytes_at(data.data)};
-  }
   template <class T>
   static std::byte* bytes_at(T* data) {
     return reinterpret_cast<std::byte*>(data);
@@ -273,12 +251,10 @@ class Group : public Deferred<Group> {
       if (!call_of(i).agrees_with(call_of(0))) throw_disagreement();
   }
   [[noreturn]] void throw_disagreement() {
-    std::string text = "the members of a group disagree:";
-    for (int i = 0; i < size(); ++i)
-      text += (i > 0 ? ", rank " : " rank ") + std::to_string(meeting_.ranks[static_cast<std::size_t>(i)]) +
-              " called " + call_of(i).text();
+    std::vector<Call> calls;
+    for (int i = 0; i < size(); ++i) calls.push_back(call_of(i));
     member(rank_).finished.store(calls_, std::memory_order_release);
-    throw Failure(ErrorKind::internal, text);
+    throw Failure(ErrorKind::internal, disagreement(meeting_.ranks, calls));
   }
 
   template <class T>

@@ -16,16 +16,20 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
 #include <galvatron/comm/communicator.hpp>
 #include <galvatron/comm/thread/wait.hpp>
+#include <galvatron/core/dtype.hpp>
+#include <galvatron/core/view.hpp>
 
 namespace galvatron::comm::thread {
 
-enum class CallKind : std::uint8_t { barrier, all_reduce, all_gather, reduce_scatter, all_to_all, broadcast };
+enum class CallKind : std::uint8_t { barrier, all_reduce, all_gather, reduce_scatter, all_to_all, broadcast, shift };
 
 constexpr const char* name_of(CallKind kind) {
   switch (kind) {
@@ -41,6 +45,8 @@ constexpr const char* name_of(CallKind kind) {
       return "all_to_all";
     case CallKind::broadcast:
       return "broadcast";
+    case CallKind::shift:
+      return "shift";
   }
   return "?";
 }
@@ -66,6 +72,38 @@ struct Call {
     return text;
   }
 };
+
+namespace detail {
+template <class T>
+constexpr const char* type_name() {
+  if constexpr (std::is_same_v<T, float>)
+    return "float";
+  else if constexpr (std::is_same_v<T, double>)
+    return "double";
+  else if constexpr (std::is_same_v<T, bfloat16>)
+    return "bfloat16";
+  else if constexpr (std::is_integral_v<T>)
+    return "integer";
+  else
+    return "element";
+}
+}  // namespace detail
+
+/// @param detail  the reduction or the root
+template <class T>
+Call describe(CallKind kind, View<T> data, int detail = 0) {
+  return {kind,   galvatron::comm::thread::detail::type_name<T>(), data.count, static_cast<std::int32_t>(sizeof(T)),
+          detail, reinterpret_cast<std::byte*>(data.data)};
+}
+
+/// "the members of a group disagree: rank 0 called barrier, rank 1 called all_reduce of 12 float"
+/// @param ranks  of the members  @param calls  theirs
+inline std::string disagreement(std::span<const int> ranks, std::span<const Call> calls) {
+  std::string text = "the members of a group disagree:";
+  for (std::size_t i = 0; i < ranks.size(); ++i)
+    text += (i > 0 ? ", rank " : " rank ") + std::to_string(ranks[i]) + " called " + calls[i].text();
+  return text;
+}
 
 /// Bytes up to which a member's data travels through the meeting's own memory, which saves the second round. Beyond
 /// this, reading everybody's data costs more than the round (measured with 4 and 8 ranks on 2 cores).

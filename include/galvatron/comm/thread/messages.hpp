@@ -10,9 +10,10 @@
 
 namespace galvatron::comm::thread {
 
-/// Takes the next block of a peer in the piece's lane; its bytes are as many as the piece's. Errors: a Failure that
-/// names both sizes if they are not; PeerFailure when the peer cannot send it any more.
-inline void receive_block(Job& job, int rank, const Piece& piece) {
+/// Takes the next block of a peer in the piece's lane, by copy(from, to); its bytes are as many as the piece's. Errors:
+/// a Failure that names both sizes if they are not; PeerFailure when the peer cannot send it any more.
+template <class Copy>
+void receive_block(Job& job, int rank, const Piece& piece, Copy&& copy) {
   Channel& channel = job.lanes(piece.peer, rank)[piece.lane];
   job.wait(
       rank, job.endpoint(rank).inbox, [&] { return channel.ready(); }, [&] { return job.failure().failed(); },
@@ -28,7 +29,7 @@ inline void receive_block(Job& job, int rank, const Piece& piece) {
                                            std::to_string(bytes_of(piece)) + " bytes, but rank " +
                                            std::to_string(piece.peer) + " sent one of " +
                                            std::to_string(bytes_of(*offered)) + " bytes");
-  if (!offered || !channel.take(piece)) {
+  if (!offered || !channel.take(piece, copy)) {
     if (job.failure().failed()) job.throw_failure(rank);
     throw PeerFailure("rank " + std::to_string(piece.peer) + " took back a block that rank " + std::to_string(rank) +
                       " waited for");

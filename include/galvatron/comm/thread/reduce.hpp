@@ -12,37 +12,12 @@
 #include <type_traits>
 
 #include <galvatron/comm/communicator.hpp>
+#include <galvatron/comm/reduction.hpp>
 #include <galvatron/core/dtype.hpp>
 
 namespace galvatron::comm::thread {
 
-/// The element types of a reduction.
-template <class T>
-concept Reducible = std::is_same_v<T, float> || std::is_same_v<T, double> || std::is_same_v<T, std::int32_t> ||
-                    std::is_same_v<T, bfloat16>;
-
 namespace detail {
-
-/// What a type is summed in.
-template <class T>
-using Sum = std::conditional_t<std::is_same_v<T, bfloat16>, float, T>;
-
-struct Add {
-  static float of(float a, float b) { return a + b; }
-  static double of(double a, double b) { return a + b; }
-  /// Wraps around.
-  static std::int32_t of(std::int32_t a, std::int32_t b) {
-    return static_cast<std::int32_t>(static_cast<std::uint32_t>(a) + static_cast<std::uint32_t>(b));
-  }
-};
-
-struct Max {
-  /// A NaN wins.
-  template <class A>
-  static A of(A a, A b) {
-    return (a < b || b != b) ? b : a;
-  }
-};
 
 inline constexpr std::int64_t reduce_block = 1024;  // elements; a multiple of every vector length
 
@@ -122,9 +97,9 @@ template <Reducible T>
 void reduce(std::span<std::byte* const> sources, std::int64_t from, std::span<std::byte* const> destinations,
             std::int64_t to, std::int64_t n, ReduceOp op) {
   if (op == ReduceOp::sum)
-    detail::reduce_with<detail::Add, T>(sources, from, destinations, to, n);
+    detail::reduce_with<Add, T>(sources, from, destinations, to, n);
   else
-    detail::reduce_with<detail::Max, T>(sources, from, destinations, to, n);
+    detail::reduce_with<Max, T>(sources, from, destinations, to, n);
 }
 
 }  // namespace galvatron::comm::thread

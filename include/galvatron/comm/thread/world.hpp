@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <exception>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <system_error>
@@ -49,6 +50,9 @@ class World {
   }
   /// The group of all ranks.
   Group& everybody() { return group(everybody_); }
+  /// Rank threads speak of memory of the program anyway.
+  using Control = World;
+  Control& control() { return *this; }
 
   /// Offers blocks to their peers and returns; see comm::World. If an exception could free the memory, a SendGuard that
   /// lives shorter keeps the receivers from reading it then.
@@ -66,13 +70,16 @@ class World {
 
   /// Takes blocks from their peers, in order, and copies them; rows of other lengths than the sender's are fine as long
   /// as the bytes of a block are as many. Errors: a Failure that names both sizes if they are not.
-  void receive(std::span<const Piece> pieces) {
+  void receive(std::span<const Piece> pieces) { receive(pieces, copy_piece); }
+  /// The same; copy(from, to) sees to it that the bytes are copied before the sender needs its memory again.
+  template <class Copy>
+  void receive(std::span<const Piece> pieces, Copy&& copy) {
     check_pieces(pieces, size());
     for (const Piece& piece : pieces) {
       if (piece.peer == rank_ && !job_.lanes(rank_, rank_)[piece.lane].ready())
         throw Failure(ErrorKind::internal,
                       "rank " + std::to_string(rank_) + " receives a block from itself that it has not posted before");
-      receive_block(job_, rank_, piece);
+      receive_block(job_, rank_, piece, copy);
     }
   }
 
@@ -80,6 +87,12 @@ class World {
   void wait_sent() { wait_sent_in(every_lane); }
   /// The same of one lane.
   void wait_sent(int lane) { wait_sent_in(lane); }
+
+  /// What failed on a rank, if one has. Any thread may ask.
+  [[nodiscard]] std::optional<std::string> failure() const {
+    if (!job_.failure().failed()) return std::nullopt;
+    return job_.failure().message();
+  }
 
   /// Takes back every block of this rank that nobody has begun to copy, and returns when nobody reads this rank's
   /// memory any more. For the way out of a failure: a peer that still waits for such a block gets a PeerFailure.

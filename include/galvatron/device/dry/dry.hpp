@@ -141,10 +141,14 @@ class Dry {
     if (n > 0) note({.kind = Kind::norm_squared, .m = n});
   }
   void clip_scale(View<const double>, double, View<float>) {}
+  void wait() {}
   View<double> sums() { return {nullptr, step_sums}; }
   View<float> gradient_scale() { return {nullptr, 1}; }
   void clear_sums() {}
-  void fetch(View<const double> from, double* to) { std::fill_n(to, from.count, 0.0); }
+  template <class T>
+  void fetch(View<const T> from, T* to) {
+    std::fill_n(to, from.count, T{});
+  }
   template <class T, class Writer>
   void write(View<T>, Writer&&) {}
   void zero(View<std::byte> to) { note({.kind = Kind::fill, .m = to.count}); }

@@ -10,7 +10,6 @@
 #include <mutex>
 #include <string>
 #include <unordered_map>
-#include <utility>
 #include <vector>
 
 #include <dnnl.h>
@@ -19,65 +18,16 @@
 #include <galvatron/core/error.hpp>
 #include <galvatron/core/units.hpp>
 #include <galvatron/core/view.hpp>
-#include <galvatron/device/device.hpp>
+#include <galvatron/device/owner.hpp>
+#include <galvatron/device/product.hpp>
 
 namespace galvatron::device::host {
 
 static_assert(DNNL_VERSION_MAJOR == 2, "galvatron: the host device is written for oneDNN 2 (Debian 12: libdnnl-dev)");
 
-/// A product's shape and formats: what a primitive is made for.
-struct Product {
-  Gemm layout = Gemm::nt;
-  Precision operands = Precision::fp32;  ///< of a, b and the bias
-  Precision result = Precision::fp32;
-  bool accumulate = false;
-  bool bias = false;
-  std::int64_t m = 0;
-  std::int64_t n = 0;
-  std::int64_t k = 0;
-  friend constexpr bool operator==(const Product&, const Product&) = default;
-
-  struct Hash {
-    std::size_t operator()(const Product& p) const {
-      auto h = static_cast<std::uint64_t>(p.layout) | static_cast<std::uint64_t>(p.operands) << 2 |
-               static_cast<std::uint64_t>(p.result) << 4 | static_cast<std::uint64_t>(p.accumulate) << 6 |
-               static_cast<std::uint64_t>(p.bias) << 7;
-      for (const std::int64_t extent : {p.m, p.n, p.k})
-        h = (h ^ static_cast<std::uint64_t>(extent)) * 0x9e3779b97f4a7c15ULL, h ^= h >> 29;
-      return static_cast<std::size_t>(h);
-    }
-  };
-};
-
 namespace detail {
 
 constexpr dnnl_data_type_t data_type(Precision p) { return p == Precision::fp32 ? dnnl_f32 : dnnl_bf16; }
-
-inline std::string to_string(const Product& p) {
-  constexpr std::array<const char*, 3> names{"nt", "nn", "tn"};
-  return std::string("matrix product ") + names[static_cast<std::size_t>(p.layout)] + " " + std::to_string(p.m) +
-         " x " + std::to_string(p.n) + " x " + std::to_string(p.k) + " of " + name_of(p.operands);
-}
-
-/// A oneDNN object and the function that destroys it.
-template <class Handle, dnnl_status_t (*destroy)(Handle)>
-class Owner {
- public:
-  Owner() = default;
-  Owner(Owner&& other) noexcept : handle_(std::exchange(other.handle_, nullptr)) {}
-  Owner& operator=(Owner&& other) noexcept {
-    std::swap(handle_, other.handle_);
-    return *this;
-  }
-  ~Owner() {
-    if (handle_ != nullptr) destroy(handle_);
-  }
-  [[nodiscard]] Handle get() const { return handle_; }
-  Handle* out() { return &handle_; }
-
- private:
-  Handle handle_ = nullptr;
-};
 
 inline void check(dnnl_status_t status, const char* what) {
   if (status != dnnl_success)
@@ -225,7 +175,7 @@ class Products {
         break;
       }
       if (bands.rows == 1)
-        throw DeviceFailure(detail::to_string(product) + " needs more oneDNN scratch memory than the " +
+        throw DeviceFailure(to_string(product) + " needs more oneDNN scratch memory than the " +
                             std::to_string(scratch_.count) + " bytes of the library workspace: enlarge it");
       bands.rows = divide_up(bands.rows, 2);
     }
@@ -233,7 +183,7 @@ class Products {
       detail::Description description;
       const detail::Operands operands(product, rest);
       if (describe_or_throw(product, operands, description) > scratch_.count)
-        throw DeviceFailure(detail::to_string(product) + ": a band of " + std::to_string(rest) +
+        throw DeviceFailure(to_string(product) + ": a band of " + std::to_string(rest) +
                             " rows needs more oneDNN scratch memory than one of " + std::to_string(bands.rows));
       bands.kernels.emplace_back(operands, description, product.bias, engine_.get());
     }
@@ -245,9 +195,9 @@ class Products {
                                  detail::Description& description) {
     const dnnl_status_t status = detail::describe(product, operands, engine_.get(), description);
     if (status == dnnl_unimplemented && product.operands == Precision::bf16)
-      throw DeviceFailure("oneDNN has no bf16 " + detail::to_string(product) +
+      throw DeviceFailure("oneDNN has no bf16 " + to_string(product) +
                           " for this processor (it needs AVX-512): use fp32");
-    detail::check(status, detail::to_string(product).c_str());
+    detail::check(status, to_string(product).c_str());
     return static_cast<std::int64_t>(
         dnnl_memory_desc_get_size(dnnl_primitive_desc_query_md(description.get(), dnnl_query_scratchpad_md, 0)));
   }

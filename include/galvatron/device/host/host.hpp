@@ -226,10 +226,15 @@ class Host {
   void clip_scale(View<const double> sums, double clip, View<float> scale) {
     scale[0] = kernels::clip_scale(sums[loss_sum], sums[gradient_squares], clip);
   }
+  void wait() {}
   View<double> sums() { return {sums_.data(), step_sums}; }
   View<float> gradient_scale() { return {&gradient_scale_, 1}; }
   void clear_sums() { sums_ = {}; }
-  void fetch(View<const double> from, double* to) { std::copy(from.begin(), from.end(), to); }
+  template <class T>
+  void fetch(View<const T> from, T* to) {
+    host::copy(team_, from.count * static_cast<std::int64_t>(sizeof(T)), reinterpret_cast<const std::byte*>(from.data),
+               reinterpret_cast<std::byte*>(to));
+  }
   template <class T, class Writer>
   void write(View<T> to, Writer&& writer) {
     writer(to);

@@ -36,17 +36,18 @@ GALVATRON_INLINE void piece_statistics(std::int64_t n, const T* x, kernels::Soft
   float maximum = greatest(a);
   for (; i < n; ++i) maximum = kernels::get(x[i]) > maximum ? kernels::get(x[i]) : maximum;
   piece.maximum = maximum;
+  const float reference = piece.reference();
   piece.sum = sum_over<S>(
       n,
       [&](V& sum, std::int64_t from) GALVATRON_INLINE_LAMBDA {
         V e;
         get_lanes<S>(x + from, e);
-        e -= maximum;
+        e -= reference;
         kernels::exponential_lanes(e);
         sum += e;
       },
       [&](float& sum, std::int64_t from)
-          GALVATRON_INLINE_LAMBDA { sum += kernels::exponential(kernels::get(x[from]) - maximum); });
+          GALVATRON_INLINE_LAMBDA { sum += kernels::exponential(kernels::get(x[from]) - reference); });
   whole.merge(piece);
 }
 

@@ -23,4 +23,12 @@ GALVATRON_HD GALVATRON_INLINE void put(bfloat16& x, float value) {
   x.bits = static_cast<std::uint16_t>((u & 0x7fffffffU) > 0x7f800000U ? quiet : rounded);
 }
 
+/// Rounds away from zero with the probability that is the share of the bits cut off, by the low 16 of these random
+/// ones; so the mean of many roundings is `value`.
+GALVATRON_HD GALVATRON_INLINE void put_stochastically(bfloat16& x, float value, std::uint32_t random) {
+  const auto u = std::bit_cast<std::uint32_t>(value);
+  if ((u & 0x7f800000U) == 0x7f800000U) return put(x, value);
+  x.bits = static_cast<std::uint16_t>((u + (random & 0xffffU)) >> 16);
+}
+
 }  // namespace galvatron::device::kernels

@@ -18,12 +18,16 @@ struct SoftmaxStatistics {
   float sum = 0.0F;
   float target = -std::numeric_limits<float>::infinity();
 
+  /// What exponents are relative to: the maximum, or 0 where all logits are -inf, whose exponentials are 0 then.
+  [[nodiscard]] GALVATRON_HD GALVATRON_INLINE float reference() const {
+    return maximum == -std::numeric_limits<float>::infinity() ? 0.0F : maximum;
+  }
   /// The statistics of both pieces together.
   GALVATRON_HD GALVATRON_INLINE void merge(const SoftmaxStatistics& other) {
     if (other.maximum > maximum) {
       sum = sum * exponential(maximum - other.maximum) + other.sum;
       maximum = other.maximum;
-    } else if (other.sum > 0.0F) {
+    } else if (other.sum != 0.0F) {  // a NaN stays
       sum += other.sum * exponential(other.maximum - maximum);
     }
     if (other.target > target) target = other.target;

@@ -14,7 +14,6 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
-#include <numeric>
 #include <stop_token>
 #include <string>
 #include <utility>
@@ -60,14 +59,12 @@ class Checkpointer {
         stage_(stage),
         rank_(world.rank()),
         ranks_(world.size()),
+        everybody_(world.control().everybody()),
         snapshot_(stage, vocabulary),
         thread_(std::move(on_thread_start)) {
-    std::vector<int> everybody(static_cast<std::size_t>(ranks_));
-    std::iota(everybody.begin(), everybody.end(), 0);
-    everybody_ = &world.group(everybody);
     if (rank_ == 0)
       if (auto done = prepare_checkpoint_folder(options_.folder); !done) throw_error(done.error());
-    everybody_->barrier();
+    everybody_.barrier();
     report_.bytes = static_cast<std::int64_t>(snapshot_.bytes().size());
   }
 
@@ -79,7 +76,7 @@ class Checkpointer {
     if (last || (options_.every > 0 && steps % options_.every == 0)) save(steps);
     if (!last) return;
     wait();
-    everybody_->barrier();
+    everybody_.barrier();
   }
 
   /// Before every update: returns when the copy of the state before it is there.
@@ -139,7 +136,7 @@ class Checkpointer {
       own[1] = static_cast<double>(file_.bytes);
       own[2] = file_.crc32c;
     }
-    everybody_->all_reduce(View<double>{facts_.data(), static_cast<std::int64_t>(facts_.size())}, comm::ReduceOp::sum);
+    everybody_.all_reduce(View<double>{facts_.data(), static_cast<std::int64_t>(facts_.size())}, comm::ReduceOp::sum);
     for (int r = 0; r < ranks_; ++r)
       if (facts_[static_cast<std::size_t>(r) * 3] == 0) return;
     pending_ = false;
@@ -162,7 +159,7 @@ class Checkpointer {
   Stage& stage_;
   int rank_;
   int ranks_;
-  typename W::Group* everybody_ = nullptr;
+  typename W::Control::Group& everybody_;  ///< speak of memory of the program
   Snapshot snapshot_;
   bool pending_ = false;               ///< a checkpoint is being written
   std::atomic<bool> copying_ = false;  ///< the state is being read

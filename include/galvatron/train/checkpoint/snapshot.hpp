@@ -105,9 +105,8 @@ class Snapshot {
   void take(D& device, Stage& stage) {
     std::int64_t at = header_;
     const auto copy = [&](View<const float> values) {
-      const std::int64_t bytes = values.count * static_cast<std::int64_t>(sizeof(float));
-      device.copy({reinterpret_cast<const std::byte*>(values.data), bytes}, image_.slice(at, bytes));
-      at += bytes;
+      device.fetch(values, reinterpret_cast<float*>(image_.data + at));
+      at += values.count * static_cast<std::int64_t>(sizeof(float));
     };
     stage.visit([&](const nn::StoreView& store) {
       for_each_written_slice(store, vocabulary_,

@@ -1,4 +1,4 @@
-// Operations of one rank, timed on device::Host with operands as a training step has them.
+// Operations of one rank, timed on its device with operands as a training step has them.
 //
 // Weights, gradients and kept activations were last used about a pass ago, while what the operation before has written
 // is near. So operands of the first kind walk through a pool that holds as many of them as a small model has, and those
@@ -10,7 +10,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
-#include <new>
 #include <type_traits>
 #include <vector>
 
@@ -18,31 +17,13 @@
 #include <galvatron/core/dtype.hpp>
 #include <galvatron/core/units.hpp>
 #include <galvatron/core/view.hpp>
+#include <galvatron/cost/memory.hpp>
 #include <galvatron/cost/work.hpp>
-#include <galvatron/device/host/host.hpp>
+#include <galvatron/device/arena.hpp>
+#include <galvatron/device/device.hpp>
 #include <galvatron/train/detail/stopwatch.hpp>
 
 namespace galvatron::train::detail {
-
-/// Memory on a 64-byte boundary whose pages exist.
-class Pages {
- public:
-  explicit Pages(std::int64_t bytes)
-      : data_(static_cast<std::byte*>(
-            ::operator new(static_cast<std::size_t>(bytes), std::align_val_t{tensor_alignment}))),
-        bytes_(bytes) {
-    // Small numbers in both formats: 0x3c3c3c3c is 0.0115 as binary32, 0x3c3c as bfloat16.
-    std::memset(data_, 0x3c, static_cast<std::size_t>(bytes));
-  }
-  Pages(const Pages&) = delete;
-  Pages& operator=(const Pages&) = delete;
-  ~Pages() { ::operator delete(data_, std::align_val_t{tensor_alignment}); }
-  [[nodiscard]] View<std::byte> view() const { return {data_, bytes_}; }
-
- private:
-  std::byte* data_;
-  std::int64_t bytes_;
-};
 
 /// Hands out places in a region one after another, and begins again at its end.
 class Walk {
@@ -68,36 +49,57 @@ class Walk {
   std::int64_t at_ = 0;
 };
 
+/// How much memory measurements walk through.
+struct BenchSizes {
+  std::int64_t pool_bytes = std::int64_t{64} << 20;  ///< of inputs, and of results: beyond what caches hold
+  std::int64_t near_bytes = std::int64_t{1} << 19;   ///< of the same, within them
+};
+
 /// One rank's device and memory. Not for sharing between threads.
+/// @tparam Platform  HostPlatform or its like
+template <class Platform>
 class Bench {
  public:
-  static constexpr std::int64_t pool_bytes = std::int64_t{64} << 20;
-  static constexpr std::int64_t near_bytes = std::int64_t{1} << 19;
+  using Device = typename Platform::Rank::Device;
   static constexpr std::int64_t vocabulary = 4096;
   static constexpr std::int64_t token_count = 1 << 16;
 
-  explicit Bench(int threads)
-      : library_(device::Host::library_workspace_bytes(threads)),
-        inputs_(pool_bytes),
-        outputs_(pool_bytes),
-        near_inputs_(near_bytes),
-        near_outputs_(near_bytes),
-        far_(inputs_.view()),
-        kept_(outputs_.view()),
-        device_(threads, library_.view()),
-        watch_{threads == 1} {
-    std::uint32_t random = 12345;
-    tokens_.resize(token_count);
-    for (std::int32_t& token : tokens_) {
-      random = random * 1664525U + 1013904223U;
-      token = static_cast<std::int32_t>(random >> 20);  // below 4096
-    }
+  Bench(const Platform& platform, const BenchSizes& sizes)
+      : sizes_(sizes),
+        rank_(platform.make(memory(platform, sizes))),
+        device_(rank_.device()),
+        inputs_(taken(rank_.memory().states)),
+        outputs_(taken(rank_.memory().stash)),
+        near_inputs_(rank_.memory().boundary.template take<std::byte>(sizes.near_bytes)),
+        near_outputs_(taken(rank_.memory().workspace)),
+        far_(inputs_),
+        kept_(outputs_),
+        watch_(platform.stopwatch()),
+        tokens_(rank_.memory().boundary.template take<std::int32_t>(token_count)) {
+    // Small numbers in both formats: 0x3c3c3c3c is 0.0115 as binary32, 0x3c3c as bfloat16.
+    constexpr std::int64_t most = std::int64_t{16} << 20;  // bytes at a time
+    for (const View<std::byte>& part : {inputs_, outputs_, near_inputs_, near_outputs_})
+      for (std::int64_t at = 0; at < part.count; at += most)
+        device_.write(part.slice(at, std::min(most, part.count - at)),
+                      [](View<std::byte> to) { std::memset(to.data, 0x3c, static_cast<std::size_t>(to.count)); });
+    device_.write(tokens_, [](View<std::int32_t> out) {
+      std::uint32_t random = 12345;
+      for (std::int32_t& token : out) {
+        random = random * 1664525U + 1013904223U;
+        token = static_cast<std::int32_t>(random >> 20);  // below 4096
+      }
+    });
   }
 
   [[nodiscard]] const Stopwatch& watch() const { return watch_; }
-  [[nodiscard]] device::Host& device() { return device_; }
+  /// The time when all that was asked of the device is done.
+  double now() {
+    device_.wait();
+    return watch_.now();
+  }
+  [[nodiscard]] Device& device() { return device_; }
   /// Memory for messages.
-  [[nodiscard]] View<std::byte> buffer() const { return outputs_.view(); }
+  [[nodiscard]] View<std::byte> buffer() const { return outputs_; }
 
   template <class T>
   double gemm(GemmLayout layout, std::int64_t m, std::int64_t n, std::int64_t k, double least) {
@@ -119,8 +121,8 @@ class Bench {
     });
   }
   /// True when the operands fit the pools.
-  static bool gemm_fits(std::int64_t m, std::int64_t n, std::int64_t k) {
-    return 4 * std::max({m * n, n * k, m * k}) <= pool_bytes / 2;
+  [[nodiscard]] bool gemm_fits(std::int64_t m, std::int64_t n, std::int64_t k) const {
+    return 4 * std::max({m * n, n * k, m * k}) <= sizes_.pool_bytes / 2;
   }
 
   /// Causal attention; `heads` = samples x heads.
@@ -148,27 +150,26 @@ class Bench {
       Walk near(near_inputs(fused_count * 4));
       return time(least, [&] {
         const View<T> fused = near.next<T>(fused_count);
-        device_.attention_forward<T>(shape, part(fused, 0), part(fused, 1), part(fused, 2), kept.next<T>(rows * width),
-                                     kept.next<float>(rows * local));
+        device_.attention_forward(shape, part(fused, 0), part(fused, 1), part(fused, 2), kept.next<T>(rows * width),
+                                  kept.next<float>(rows * local));
       });
     }
-    std::vector<float> statistics(static_cast<std::size_t>(rows * local));
-    const View<float> lse(statistics.data(), rows * local);
+    const View<float> lse = kept.template next<float>(rows * local);
     const View<T> sample = far.next<T>(fused_count);
-    device_.attention_forward<T>(shape, part(sample, 0), part(sample, 1), part(sample, 2), kept.next<T>(rows * width),
-                                 lse);
+    device_.attention_forward(shape, part(sample, 0), part(sample, 1), part(sample, 2), kept.next<T>(rows * width),
+                              lse);
     Walk near(near_inputs(rows * width * 4));
     Walk near_result(near_outputs(fused_count * 4));
     return time(least, [&] {
       const View<T> fused = far.next<T>(fused_count);
       const View<T> gradient = near_result.next<T>(fused_count);
-      device_.attention_backward<T>(shape, part(fused, 0), part(fused, 1), part(fused, 2), far.next<T>(rows * width),
-                                    lse, near.next<T>(rows * width), part(gradient, 0), part(gradient, 1),
-                                    part(gradient, 2), kept.next<float>(rows * local));
+      device_.attention_backward(shape, part(fused, 0), part(fused, 1), part(fused, 2), far.next<T>(rows * width), lse,
+                                 near.next<T>(rows * width), part(gradient, 0), part(gradient, 1), part(gradient, 2),
+                                 kept.next<float>(rows * local));
     });
   }
-  static bool attention_fits(std::int64_t tokens, std::int64_t head_dim, std::int64_t heads) {
-    return tokens * head_dim * heads * 3 * 4 <= pool_bytes / 2;
+  [[nodiscard]] bool attention_fits(std::int64_t tokens, std::int64_t head_dim, std::int64_t heads) const {
+    return tokens * head_dim * heads * 3 * 4 <= sizes_.pool_bytes / 2;
   }
 
   /// Flat operations have one column; rows of fill and copy are bytes.
@@ -177,7 +178,7 @@ class Bench {
     using K = MemoryBound;
     const std::int64_t n = rows * columns;
     const NormKind norm = NormKind::layer_norm;
-    const View<const std::int32_t> tokens(tokens_.data(), token_count);
+    const View<const std::int32_t> tokens = tokens_;
     Walk& far = far_.within(pass_bytes(n * 4));
     Walk& kept = kept_.within(pass_bytes(n * 4));
     Walk near(near_inputs(n * 4));
@@ -186,41 +187,40 @@ class Bench {
     switch (kind) {
       case K::norm_forward:
         return time_with([&] {
-          device_.norm_forward<T>(norm, rows, columns, 1e-5, near.next<T>(n), far.next<T>(columns),
-                                  far.next<T>(columns), kept.next<T>(n), kept.next<float>(2 * rows));
+          device_.norm_forward(norm, rows, columns, 1e-5, near.next<T>(n), far.next<T>(columns), far.next<T>(columns),
+                               kept.next<T>(n), kept.next<float>(2 * rows));
         });
       case K::norm_backward:
         return time_with([&] {
-          device_.norm_backward<T>(norm, rows, columns, near.next<T>(n), far.next<T>(n), far.next<T>(columns),
-                                   far.next<float>(2 * rows), near.next<T>(n), near_result.next<T>(n),
-                                   kept.next<float>(columns), kept.next<float>(columns));
+          device_.norm_backward(norm, rows, columns, near.next<T>(n), far.next<T>(n), far.next<T>(columns),
+                                far.next<float>(2 * rows), near.next<T>(n), near_result.next<T>(n),
+                                kept.next<float>(columns), kept.next<float>(columns));
         });
       case K::activation_forward:
-        return time_with([&] {
-          device_.activation_forward<T>(ActivationKind::gelu, rows, columns, near.next<T>(n), kept.next<T>(n));
-        });
+        return time_with(
+            [&] { device_.activation_forward(ActivationKind::gelu, rows, columns, near.next<T>(n), kept.next<T>(n)); });
       case K::activation_backward:
         return time_with([&] {
-          device_.activation_backward<T>(ActivationKind::gelu, rows, columns, far.next<T>(n), near.next<T>(n),
-                                         near_result.next<T>(n));
+          device_.activation_backward(ActivationKind::gelu, rows, columns, far.next<T>(n), near.next<T>(n),
+                                      near_result.next<T>(n));
         });
       case K::rotary: {
         const std::int64_t head_dim = std::min<std::int64_t>(columns, 64);
         return time_with([&] {
-          device_.rotary<T>(rows, 1, 0, columns / head_dim, head_dim, columns, 10000.0, false, near_result.next<T>(n));
+          device_.rotary(rows, 1, 0, columns / head_dim, head_dim, columns, 10000.0, false, near_result.next<T>(n));
         });
       }
       case K::add:
-        return time_with([&] { device_.add<T>(n, near.next<T>(n), near.next<T>(n), near_result.next<T>(n)); });
+        return time_with([&] { device_.add(n, near.next<T>(n), near.next<T>(n), near_result.next<T>(n)); });
       case K::bias_gradient:
         return time_with([&] { device_.bias_gradient(rows, columns, near.next<T>(n), kept.next<float>(columns)); });
       case K::embedding_forward: {
-        const View<T> table(reinterpret_cast<T*>(inputs_.view().data), vocabulary * columns);
+        const View<T> table(reinterpret_cast<T*>(inputs_.data), vocabulary * columns);
         return time_with(
-            [&] { device_.embedding_forward<T>(rows, columns, tokens, 0, vocabulary, table, kept.next<T>(n)); });
+            [&] { device_.embedding_forward(rows, columns, tokens, 0, vocabulary, table, kept.next<T>(n)); });
       }
       case K::embedding_backward: {
-        const View<float> table(reinterpret_cast<float*>(outputs_.view().data), vocabulary * columns);
+        const View<float> table(reinterpret_cast<float*>(outputs_.data), vocabulary * columns);
         return time_with(
             [&] { device_.embedding_backward(rows, columns, tokens, 0, vocabulary, near.next<T>(n), table); });
       }
@@ -256,47 +256,58 @@ class Bench {
     }
     return 0;
   }
-  static bool memory_bound_fits(std::int64_t rows, std::int64_t columns) {
-    return rows * columns <= pool_bytes / 16 && vocabulary * columns <= pool_bytes / 4 &&
+  [[nodiscard]] bool memory_bound_fits(std::int64_t rows, std::int64_t columns) const {
+    return rows * columns <= sizes_.pool_bytes / 16 && vocabulary * columns <= sizes_.pool_bytes / 4 &&
            (columns == 1 || rows <= token_count);
   }
 
   /// Computes without much memory for about `seconds` of a core.
   void keep_busy(double seconds) {
-    const double end = watch_.now() + seconds;
-    while (watch_.now() < end) gemm<float>(GemmLayout::nt, 64, 64, 64, 0);
+    const double end = now() + seconds;
+    while (now() < end) gemm<float>(GemmLayout::nt, 64, 64, 64, 0);
   }
 
  private:
+  static cost::StageMemory memory(const Platform& platform, const BenchSizes& sizes) {
+    const std::int64_t token_bytes = token_count * static_cast<std::int64_t>(sizeof(std::int32_t));
+    return {.states = {sizes.pool_bytes},
+            .stash = {sizes.pool_bytes},
+            .boundary = {sizes.near_bytes + token_bytes},
+            .workspace = {sizes.near_bytes},
+            .library = platform.library_workspace()};
+  }
+  static View<std::byte> taken(device::Region& region) { return region.take<std::byte>(region.capacity()); }
+
   template <class Op>
   double time(double least, const Op& op) {
-    return measure(watch_, least, op);
+    return measure([this] { return now(); }, least, op);
   }
   /// The part of a pool through which operands of this size walk: a pass over a small model has about sixteen of them
   /// between two uses of one.
-  static std::int64_t pass_bytes(std::int64_t operand_bytes) {
-    return std::clamp(16 * operand_bytes, std::int64_t{4} << 20, pool_bytes);
+  [[nodiscard]] std::int64_t pass_bytes(std::int64_t operand_bytes) const {
+    return std::clamp(16 * operand_bytes, 8 * sizes_.near_bytes, sizes_.pool_bytes);
   }
   /// The near pool, or as much of the far one as two such operands take.
   [[nodiscard]] View<std::byte> near_inputs(std::int64_t bytes) const {
-    if (2 * bytes <= near_bytes) return near_inputs_.view();
-    return inputs_.view().slice(0, std::min(pool_bytes, 2 * aligned_bytes(bytes)));
+    if (2 * bytes <= sizes_.near_bytes) return near_inputs_;
+    return inputs_.slice(0, std::min(sizes_.pool_bytes, 2 * aligned_bytes(bytes)));
   }
   [[nodiscard]] View<std::byte> near_outputs(std::int64_t bytes) const {
-    if (2 * bytes <= near_bytes) return near_outputs_.view();
-    return outputs_.view().slice(0, std::min(pool_bytes, 2 * aligned_bytes(bytes)));
+    if (2 * bytes <= sizes_.near_bytes) return near_outputs_;
+    return outputs_.slice(0, std::min(sizes_.pool_bytes, 2 * aligned_bytes(bytes)));
   }
 
-  Pages library_;
-  Pages inputs_;   // read only, so that values stay what they are
-  Pages outputs_;  // results and states
-  Pages near_inputs_;
-  Pages near_outputs_;
+  BenchSizes sizes_;
+  typename Platform::Rank rank_;
+  Device& device_;
+  View<std::byte> inputs_;   // read only, so that values stay what they are
+  View<std::byte> outputs_;  // results and states
+  View<std::byte> near_inputs_;
+  View<std::byte> near_outputs_;
   Walk far_;  // goes on from one measurement to the next, so that nothing of the last one is met again soon
   Walk kept_;
-  device::Host device_;
   Stopwatch watch_;
-  std::vector<std::int32_t> tokens_;
+  View<std::int32_t> tokens_;
 };
 
 }  // namespace galvatron::train::detail

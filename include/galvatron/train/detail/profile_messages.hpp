@@ -1,4 +1,4 @@
-// Collectives and messages of rank threads, timed by the wall with all ranks in them.
+// Collectives and messages of ranks, timed by the wall with all ranks in them.
 #pragma once
 
 #include <algorithm>
@@ -11,7 +11,7 @@
 #include <vector>
 
 #include <galvatron/cluster/spec.hpp>
-#include <galvatron/comm/thread/thread.hpp>
+#include <galvatron/comm/communicator.hpp>
 #include <galvatron/core/view.hpp>
 #include <galvatron/train/detail/profile_compute.hpp>
 #include <galvatron/train/detail/stopwatch.hpp>
@@ -19,12 +19,12 @@
 namespace galvatron::train::detail {
 
 /// One rank's side of the measurements; every rank calls the same functions in the same order.
+template <class Platform, class World>
 class MessageBench {
  public:
-  using World = comm::thread::World;
-  using Group = comm::thread::Group;
+  using Group = typename World::Group;
 
-  MessageBench(World& world, Bench& bench) : world_(world), bench_(bench) {}
+  MessageBench(World& world, Bench<Platform>& bench) : world_(world), bench_(bench) {}
 
   /// The members of this rank's group when the world is cut into groups of n: runs of consecutive ranks, or every
   /// (size / n)th rank.
@@ -48,7 +48,7 @@ class MessageBench {
       const View<float> own = data.slice(share * group.rank(), share);
       switch (kind) {
         case Message::all_reduce:
-          group.all_reduce(data);
+          group.all_reduce(data, comm::ReduceOp::sum);
           break;
         case Message::all_gather:
           group.template all_gather<float>(own, data);
@@ -92,23 +92,24 @@ class MessageBench {
     std::array<double, 2> seconds{};
     constexpr int calls = 2000;
     for (const bool communicating : {false, true}) {
-      world_.everybody().barrier();
+      world_.control().everybody().barrier();
       if (world_.rank() == 0) {
-        seconds[communicating ? 1 : 0] = measure(bench_.watch(), least, compute);
+        seconds[communicating ? 1 : 0] = measure([this] { return bench_.now(); }, least, compute);
       } else if (communicating && others.size() > 1) {
         Group& group = world_.group(others);
         const View<float> data(reinterpret_cast<float*>(bench_.buffer().data), 1 << 18);
         const double end = wall_seconds() + 5 * least;
         for (int i = 0; i < calls; ++i) {
           std::int32_t go = wall_seconds() < end ? 1 : 0;
-          group.broadcast(View<std::int32_t>(&go, 1), 0);
+          world_.control().group(others).broadcast(View<std::int32_t>(&go, 1), 0);
           if (go == 0) break;
-          group.all_reduce(data);
+          group.all_reduce(data, comm::ReduceOp::sum);
+          bench_.device().wait();
         }
       }
     }
     double slowdown = world_.rank() == 0 ? std::clamp(seconds[1] / std::max(seconds[0], 1e-9), 1.0, 4.0) : 0;
-    world_.everybody().broadcast(View<double>(&slowdown, 1), 0);
+    world_.control().everybody().broadcast(View<double>(&slowdown, 1), 0);
     return slowdown;
   }
 
@@ -117,12 +118,16 @@ class MessageBench {
   /// which something else ran on this machine count. All ranks get the same answer.
   template <class Op>
   double together(double least, const Op& op) {
-    Group& all = world_.everybody();
+    auto& all = world_.control().everybody();
+    const auto meet = [&] {
+      bench_.device().wait();
+      all.barrier();
+    };
     op();
-    all.barrier();
+    meet();
     double begin = wall_seconds();
     op();
-    all.barrier();
+    meet();
     const double once = std::max(wall_seconds() - begin, 1e-7);
     std::int32_t calls = static_cast<std::int32_t>(std::clamp(std::ceil(least / 5 / once), 1.0, 5000.0));
     all.broadcast(View<std::int32_t>(&calls, 1), 0);
@@ -131,10 +136,10 @@ class MessageBench {
     all.broadcast(View<std::int32_t>(&agreed, 1), 0);
     std::vector<double> times;
     for (int window = 0; window < agreed; ++window) {
-      all.barrier();
+      meet();
       begin = wall_seconds();
       for (int i = 0; i < calls; ++i) op();
-      all.barrier();
+      meet();
       times.push_back((wall_seconds() - begin) / calls);
     }
     std::sort(times.begin(), times.end());
@@ -144,7 +149,7 @@ class MessageBench {
   }
 
   World& world_;
-  Bench& bench_;
+  Bench<Platform>& bench_;
 };
 
 }  // namespace galvatron::train::detail

@@ -1,4 +1,4 @@
-// Clocks and medians of the host profiler.
+// Clocks and medians of the profiler.
 #pragma once
 
 #include <algorithm>
@@ -41,21 +41,21 @@ inline double median_of(std::vector<double> values) {
   return *middle;
 }
 
-/// Seconds of one op(): after a first call that does not count (it makes code and touches memory) the median of three
-/// batches that together take at least `least` seconds, or one call when that takes as long.
-template <class Op>
-double measure(const Stopwatch& watch, double least, const Op& op) {
+/// Seconds of one op() on the clock now(): after a first call that does not count (it makes code and touches memory)
+/// the median of three batches that together take at least `least` seconds, or one call when that takes as long.
+template <class Now, class Op>
+double measure(const Now& now, double least, const Op& op) {
   op();
-  double begin = watch.now();
+  double begin = now();
   op();
-  const double once = std::max(watch.now() - begin, 1e-8);
+  const double once = std::max(now() - begin, 1e-8);
   if (once >= least) return once;
   const int calls = static_cast<int>(std::clamp(std::ceil(least / 3 / once), 1.0, 100000.0));
   std::vector<double> batches;
   for (int batch = 0; batch < 3; ++batch) {
-    begin = watch.now();
+    begin = now();
     for (int i = 0; i < calls; ++i) op();
-    batches.push_back((watch.now() - begin) / calls);
+    batches.push_back((now() - begin) / calls);
   }
   return std::max(median_of(std::move(batches)), 1e-9);
 }

@@ -1,0 +1,51 @@
+# galvatron::cuda: the kernels of cuda/*.cu, compiled, and the libraries they go with. Never the driver's (-lcuda): what
+# links it does not start on a machine without a GPU. Where something is missing, `cuda_status` says what.
+set(GALVATRON_WHEELS "" CACHE PATH "A Python site-packages folder, whose nvidia/*/lib have the CUDA libraries")
+if(GALVATRON_WHEELS)
+  file(GLOB wheels ${GALVATRON_WHEELS}/nvidia/*)
+  list(APPEND CMAKE_PREFIX_PATH ${wheels})
+  find_library(CUDA_cublasLt_LIBRARY NAMES libcublasLt.so.13 libcublasLt.so.12)
+endif()
+
+if(NOT CMAKE_CUDA_COMPILER AND NOT DEFINED ENV{CUDACXX})
+  find_program(GALVATRON_NVCC nvcc HINTS ENV CUDA_HOME ENV CUDA_PATH PATHS /usr/local/cuda PATH_SUFFIXES bin)
+  mark_as_advanced(GALVATRON_NVCC)
+  if(NOT GALVATRON_NVCC)
+    set(cuda_status "no nvcc found")
+    return()
+  endif()
+  set(ENV{CUDACXX} ${GALVATRON_NVCC})
+endif()
+include(CheckLanguage)
+check_language(CUDA)
+if(NOT CMAKE_CUDA_COMPILER)
+  set(cuda_status "nvcc does not compile with this C++ compiler")
+  return()
+endif()
+if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES AND NOT DEFINED ENV{CUDAARCHS})
+  # Ampere, Hopper, and what the driver compiles for newer ones.
+  set(CMAKE_CUDA_ARCHITECTURES 80-real 90a-real 90-virtual)
+endif()
+enable_language(CUDA)
+find_package(CUDAToolkit QUIET)
+find_package(CuDNN 9 QUIET)
+find_package(NCCL QUIET)
+foreach(library IN ITEMS CUDA::cudart_static CUDA::cublasLt CuDNN::CuDNN NCCL::NCCL)
+  if(NOT TARGET ${library})
+    set(cuda_status "${CMAKE_CUDA_COMPILER_VERSION}, but no ${library}")
+    return()
+  endif()
+endforeach()
+
+file(GLOB kernels CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/cuda/*.cu)
+add_library(galvatron_cuda STATIC ${kernels})
+add_library(galvatron::cuda ALIAS galvatron_cuda)
+set_target_properties(galvatron_cuda PROPERTIES EXPORT_NAME cuda POSITION_INDEPENDENT_CODE ON)
+# CMake 3.25 does not know nvcc's C++20.
+target_compile_options(galvatron_cuda PUBLIC $<$<COMPILE_LANGUAGE:CUDA>:-std=c++20>
+                                             $<$<COMPILE_LANGUAGE:CUDA>:--expt-relaxed-constexpr>)
+target_link_libraries(galvatron_cuda PUBLIC galvatron_planning CUDA::cudart_static CUDA::cublasLt CuDNN::CuDNN
+                                            NCCL::NCCL)
+list(JOIN CMAKE_CUDA_ARCHITECTURES " " architectures)
+string(CONCAT cuda_status "${CMAKE_CUDA_COMPILER_VERSION} for ${architectures}, cuDNN ${CuDNN_VERSION}, "
+              "NCCL ${NCCL_VERSION}")

@@ -1,0 +1,16 @@
+# CuDNN::CuDNN. Python wheels have it in site-packages/nvidia/cudnn, which CMAKE_PREFIX_PATH may name.
+find_path(CuDNN_INCLUDE_DIR cudnn.h HINTS ${CUDAToolkit_INCLUDE_DIRS})
+find_library(CuDNN_LIBRARY NAMES cudnn libcudnn.so.9 NAMES_PER_DIR HINTS ${CUDAToolkit_LIBRARY_DIR})
+if(CuDNN_INCLUDE_DIR AND EXISTS ${CuDNN_INCLUDE_DIR}/cudnn_version.h)
+  file(STRINGS ${CuDNN_INCLUDE_DIR}/cudnn_version.h lines REGEX "#define CUDNN_(MAJOR|MINOR|PATCHLEVEL) ")
+  string(REGEX MATCHALL "[0-9]+" numbers "${lines}")
+  list(JOIN numbers "." CuDNN_VERSION)
+endif()
+include(FindPackageHandleStandardArgs)
+find_package_handle_standard_args(CuDNN REQUIRED_VARS CuDNN_LIBRARY CuDNN_INCLUDE_DIR VERSION_VAR CuDNN_VERSION)
+if(CuDNN_FOUND AND NOT TARGET CuDNN::CuDNN)
+  add_library(CuDNN::CuDNN UNKNOWN IMPORTED)
+  set_target_properties(CuDNN::CuDNN PROPERTIES IMPORTED_LOCATION ${CuDNN_LIBRARY}
+                                                INTERFACE_INCLUDE_DIRECTORIES ${CuDNN_INCLUDE_DIR})
+endif()
+mark_as_advanced(CuDNN_INCLUDE_DIR CuDNN_LIBRARY)

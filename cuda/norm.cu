@@ -1,0 +1,15 @@
+// The kernels of device/cuda/norm.hpp.
+#include <galvatron/device/cuda/launch.cuh>
+#include <galvatron/device/cuda/norm.hpp>
+
+namespace galvatron::device::cuda {
+
+#define GALVATRON_INSTANTIATE(T)                                                 \
+  template void Stream::launch(const Geometry&, const detail::Norm<T>&);         \
+  template void Stream::launch(const Geometry&, const detail::NormBackward<T>&); \
+  template void Stream::launch(const Geometry&, const ColumnSums<T, detail::KeepSums>&);
+GALVATRON_INSTANTIATE(float)
+GALVATRON_INSTANTIATE(bfloat16)
+template void Stream::launch(const Geometry&, const ColumnSums<float, detail::AddSums>&);
+
+}  // namespace galvatron::device::cuda

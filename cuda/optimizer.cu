@@ -1,0 +1,13 @@
+// The kernels of device/cuda/optimizer.hpp.
+#include <galvatron/device/cuda/launch.cuh>
+#include <galvatron/device/cuda/optimizer.hpp>
+
+namespace galvatron::device::cuda {
+
+template void Stream::launch(const Geometry&, const detail::SumSquares&);
+template void Stream::launch(const Geometry&, const detail::AddSquareSums&);
+template void Stream::launch(const Geometry&, const detail::ClipScale&);
+template void Stream::launch(const Geometry&, const ForElements<detail::StepAdamW<float>>&);
+template void Stream::launch(const Geometry&, const ForElements<detail::StepAdamW<bfloat16>>&);
+
+}  // namespace galvatron::device::cuda

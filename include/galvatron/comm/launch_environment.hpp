@@ -1,0 +1,116 @@
+// Which rank a process is, and where rank 0 is found, as launchers tell the processes that they start.
+#pragma once
+
+#include <charconv>
+#include <cstdint>
+#include <cstdlib>
+#include <functional>
+#include <string>
+#include <string_view>
+#include <system_error>
+
+#include <galvatron/core/error.hpp>
+
+namespace galvatron::comm {
+
+/// One process of a job.
+struct LaunchEnvironment {
+  int rank = 0;
+  int size = 1;
+  int local_rank = 0;         ///< among the ranks of its host
+  std::string address;        ///< of rank 0's host: a name or a number
+  std::uint16_t port = 0;     ///< where rank 0 listens
+  std::string_view launcher;  ///< "torchrun" or "srun"
+  friend bool operator==(const LaunchEnvironment&, const LaunchEnvironment&) = default;
+};
+
+namespace detail {
+
+/// The first host of a list as SLURM writes it: `n[007-012,3]-ib,gpu1` begins with `n007-ib`.
+inline std::string first_host(std::string_view list) {
+  std::string host;
+  for (std::size_t i = 0; i < list.size() && list[i] != ','; ++i) {
+    if (list[i] != '[') {
+      host += list[i];
+      continue;
+    }
+    const std::size_t end = list.find(']', i);
+    if (end == std::string_view::npos) return {};
+    const std::string_view numbers = list.substr(i + 1, end - i - 1);
+    host += numbers.substr(0, numbers.find_first_of("-,"));
+    i = end;
+  }
+  return host;
+}
+
+}  // namespace detail
+
+/// @param variable  the value of an environment variable, or null
+/// Errors (usage): no launcher is known by its variables; one of them is missing, no number, or out of range.
+///
+/// torchrun sets RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT. srun sets SLURM_PROCID, SLURM_NTASKS and
+/// SLURM_LOCALID; rank 0 is on the first host of SLURM_JOB_NODELIST, or where srun was called, and its port follows
+/// from SLURM_JOB_ID. MASTER_ADDR and MASTER_PORT overrule these.
+inline Result<LaunchEnvironment> launch_environment(const std::function<const char*(const char*)>& variable) {
+  LaunchEnvironment out;
+  Error error;
+  const auto text_of = [&](const char* name) {
+    const char* const value = variable(name);
+    return value == nullptr ? std::string() : std::string(value);
+  };
+  // A number in [least, most]; the first that is wrong is the error.
+  const auto number = [&](const char* name, std::int64_t least, std::int64_t most) -> std::int64_t {
+    const std::string text = text_of(name);
+    std::int64_t value = 0;
+    const auto [end, status] = std::from_chars(text.data(), text.data() + text.size(), value);
+    const bool is_number = !text.empty() && status == std::errc() && end == text.data() + text.size();
+    if (is_number && value >= least && value <= most) return value;
+    if (error.message.empty())
+      error = {ErrorKind::usage,
+               std::string(name) +
+                   (text.empty() ? std::string(" is not set") : " is '" + galvatron::detail::one_line(text, 40) + "'") +
+                   ", but " + std::string(out.launcher) + " sets it to a number from " + std::to_string(least) +
+                   " to " + std::to_string(most) + ": start the ranks with " + std::string(out.launcher)};
+    return least;
+  };
+  constexpr std::int64_t most_ranks = 1 << 20;
+  const auto ranks = [&](const char* rank, const char* size, const char* local) {
+    out.size = static_cast<int>(number(size, 1, most_ranks));
+    out.rank = static_cast<int>(number(rank, 0, out.size - 1));
+    out.local_rank = static_cast<int>(number(local, 0, out.size - 1));
+  };
+  out.address = text_of("MASTER_ADDR");
+  const bool port_given = variable("MASTER_PORT") != nullptr;
+  if (variable("RANK") != nullptr) {
+    out.launcher = "torchrun";
+    ranks("RANK", "WORLD_SIZE", "LOCAL_RANK");
+    out.port = static_cast<std::uint16_t>(number("MASTER_PORT", 1, 65535));
+    if (out.address.empty() && error.message.empty())
+      error = {ErrorKind::usage, "MASTER_ADDR is not set, but torchrun sets it to the host of rank 0"};
+  } else if (variable("SLURM_PROCID") != nullptr) {
+    out.launcher = "srun";
+    ranks("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID");
+    if (port_given)
+      out.port = static_cast<std::uint16_t>(number("MASTER_PORT", 1, 65535));
+    else  // jobs that share a host have ports of their own
+      out.port = static_cast<std::uint16_t>(20000 + number("SLURM_JOB_ID", 0, INT64_MAX) % 20000);
+    if (out.address.empty()) out.address = detail::first_host(text_of("SLURM_JOB_NODELIST"));
+    if (out.address.empty()) out.address = text_of("SLURM_LAUNCH_NODE_IPADDR");
+    if (out.address.empty() && error.message.empty())
+      error = {ErrorKind::usage,
+               "SLURM_JOB_NODELIST names no host: set MASTER_ADDR to the host of rank 0, or start the ranks with srun"};
+  } else {
+    error = {ErrorKind::usage,
+             "this process does not know its rank: neither RANK nor SLURM_PROCID is set; start the ranks with torchrun "
+             "or srun"};
+  }
+  if (!error.message.empty()) return tl::unexpected<Error>(std::move(error));
+  return out;
+}
+
+/// The same from this process's environment.
+inline Result<LaunchEnvironment> launch_environment() {
+  return launch_environment([](const char* name) { return std::getenv(name); });
+}
+
+}  // namespace galvatron::comm

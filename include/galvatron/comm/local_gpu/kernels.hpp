@@ -1,0 +1,152 @@
+// What ranks on one GPU do with each other's memory: reductions of many buffers into many, and blocks of rows.
+//
+// A member of an all-reduce in place is the only one that reads or writes its slice of anybody's buffer, as with rank
+// threads (thread/group.hpp), so no memory is needed beside the buffers.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <type_traits>
+
+#include <galvatron/comm/communicator.hpp>
+#include <galvatron/comm/reduction.hpp>
+#include <galvatron/core/dtype.hpp>
+#include <galvatron/device/cuda/block.hpp>
+#include <galvatron/device/cuda/elements.hpp>
+#include <galvatron/device/kernels/number.hpp>
+
+namespace galvatron::comm::local_gpu {
+
+/// Ranks whose buffers one kernel takes.
+inline constexpr int most_ranks = 16;
+
+namespace detail {
+
+using device::cuda::Pack;
+
+template <class T>
+GALVATRON_KERNEL Sum<T> widened(const T& x) {
+  if constexpr (std::is_same_v<T, bfloat16>)
+    return device::kernels::get(x);
+  else
+    return x;
+}
+template <class T>
+GALVATRON_KERNEL void rounded(T& x, Sum<T> value) {
+  if constexpr (std::is_same_v<T, bfloat16>)
+    device::kernels::put(x, value);
+  else
+    x = value;
+}
+
+/// Elements of every source taken together in order and written to every destination, `n` adjacent ones at a time.
+template <class T, int n>
+struct Reduce {
+  struct alignas(n * sizeof(T)) Run {
+    T values[n];
+  };
+  const Run* sources[most_ranks];
+  Run* destinations[most_ranks];
+  int source_count;
+  int destination_count;
+  ReduceOp op;
+
+  GALVATRON_KERNEL void operator()(std::int64_t i) const {
+    Sum<T> sums[n];
+    Run run = sources[0][i];
+    for (int j = 0; j < n; ++j) sums[j] = widened(run.values[j]);
+    for (int k = 1; k < source_count; ++k) {
+      run = sources[k][i];
+      for (int j = 0; j < n; ++j) {
+        const Sum<T> next = widened(run.values[j]);
+        sums[j] = op == ReduceOp::sum ? Add::of(sums[j], next) : Max::of(sums[j], next);
+      }
+    }
+    for (int j = 0; j < n; ++j) rounded(run.values[j], sums[j]);
+    for (int k = 0; k < destination_count; ++k) destinations[k][i] = run;
+  }
+};
+
+/// Copies units of a block whose rows are cut differently on both sides.
+template <class U>
+struct CopyUnits {
+  const std::byte* from;
+  std::byte* to;
+  std::int64_t from_row;  ///< units of a row
+  std::int64_t to_row;
+  std::int64_t from_stride;  ///< bytes
+  std::int64_t to_stride;
+
+  GALVATRON_KERNEL void operator()(std::int64_t i) const {
+    const auto unit = static_cast<std::int64_t>(sizeof(U));
+    const std::byte* source = from + i / from_row * from_stride + i % from_row * unit;
+    std::byte* target = to + i / to_row * to_stride + i % to_row * unit;
+    *reinterpret_cast<U*>(target) = *reinterpret_cast<const U*>(source);
+  }
+};
+
+template <class T, int n, class L>
+void reduce_runs(L& launcher, std::span<std::byte* const> sources, std::span<std::byte* const> destinations,
+                 std::int64_t count, ReduceOp op) {
+  using Kernel = Reduce<T, n>;
+  Kernel kernel{};
+  for (std::size_t k = 0; k < sources.size(); ++k)
+    kernel.sources[k] = reinterpret_cast<const typename Kernel::Run*>(sources[k]);
+  for (std::size_t k = 0; k < destinations.size(); ++k)
+    kernel.destinations[k] = reinterpret_cast<typename Kernel::Run*>(destinations[k]);
+  kernel.source_count = static_cast<int>(sources.size());
+  kernel.destination_count = static_cast<int>(destinations.size());
+  kernel.op = op;
+  device::cuda::for_each(launcher, count / n, kernel);
+}
+
+}  // namespace detail
+
+/// destination[i] = sources[0][i] op sources[1][i] op ... for i in [0, count) and every destination; bfloat16 is summed
+/// in float and rounded once. A destination may be one of the sources; otherwise nothing overlaps.
+template <Reducible T, class L>
+void reduce(L& launcher, std::span<std::byte* const> sources, std::span<std::byte* const> destinations,
+            std::int64_t count, ReduceOp op) {
+  constexpr int pack = detail::Pack<T>::size;
+  const auto is_packed = [&](std::byte* address) { return device::cuda::is_packed<T>(count, address); };
+  bool packed = true;
+  for (std::byte* source : sources) packed = packed && is_packed(source);
+  for (std::byte* destination : destinations) packed = packed && is_packed(destination);
+  if (packed)
+    detail::reduce_runs<T, pack>(launcher, sources, destinations, count, op);
+  else
+    detail::reduce_runs<T, 1>(launcher, sources, destinations, count, op);
+}
+
+/// Copies the bytes of `from` in order into those of `to`: as many bytes, in rows of any lengths. The two are the same
+/// memory, or do not overlap.
+template <class L>
+void copy_block(L& launcher, const Piece& from, const Piece& to) {
+  const auto flat = [](const Piece& p) { return p.stride_bytes == p.row_bytes || p.rows == 1; };
+  const std::int64_t total = from.rows * from.row_bytes;
+  const std::int64_t from_row = flat(from) ? total : from.row_bytes;
+  const std::int64_t to_row = flat(to) ? total : to.row_bytes;
+  if (total == 0 || from.data == to.data) return;
+  if (from_row == total && to_row == total) return launcher.copy(from.data, to.data, total);
+  const auto by = [&]<class U>(U) {
+    constexpr auto unit = static_cast<std::int64_t>(sizeof(U));
+    device::cuda::for_each(
+        launcher, total / unit,
+        detail::CopyUnits<U>{from.data, to.data, from_row / unit, to_row / unit, from.stride_bytes, to.stride_bytes});
+  };
+  const auto bits = static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(from.data) |
+                                              reinterpret_cast<std::uintptr_t>(to.data)) |
+                    from_row | to_row | (from_row == total ? 0 : from.stride_bytes) |
+                    (to_row == total ? 0 : to.stride_bytes);
+  if (bits % 16 == 0)
+    by(detail::Pack<float>{});
+  else if (bits % 4 == 0)
+    by(std::uint32_t{});
+  else if (bits % 2 == 0)
+    by(std::uint16_t{});
+  else
+    by(std::uint8_t{});
+}
+
+}  // namespace galvatron::comm::local_gpu

@@ -1,0 +1,324 @@
+// Blocks between ranks with a GPU each, by NCCL.
+//
+// NCCL knows no lanes: what one rank sends to another arrives in that order. So a sender announces every block through
+// the control plane, and a receiver that wants a block of another lane first takes those before it into memory of the
+// library, where they wait for their receive():
+//
+//   sender    [lane 1 | 4 KiB] [lane 3 | 8 KiB] ...    announcements
+//   receiver  receive(lane 3): 4 KiB -> early[1], 8 KiB -> its place
+//
+// Every rank has a communicator of two and a stream for every rank that it sends to, and others for those that it
+// receives from, so that no message waits for one of other ranks. It is made with the first block, and under way until
+// the receiver has come for that; what is posted meanwhile waits in the program and follows as soon as it may, at the
+// latest when the watch looks after it. Blocks of several rows travel packed.
+#pragma once
+
+#include <algorithm>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <mutex>
+#include <span>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include <cuda_runtime_api.h>
+#include <nccl.h>
+
+#include <galvatron/comm/check.hpp>
+#include <galvatron/comm/communicator.hpp>
+#include <galvatron/comm/local_gpu/cuda_stream.hpp>
+#include <galvatron/comm/local_gpu/kernels.hpp>
+#include <galvatron/comm/nccl/communicator.hpp>
+#include <galvatron/comm/nccl/watch.hpp>
+#include <galvatron/comm/thread/channel.hpp>
+#include <galvatron/core/error.hpp>
+#include <galvatron/device/cuda/check.hpp>
+#include <galvatron/device/cuda/event.hpp>
+#include <galvatron/device/cuda/stream.hpp>
+
+namespace galvatron::comm::nccl {
+
+/// @tparam C  a world of the same ranks for memory of the program
+template <class C>
+class Blocks {
+ public:
+  /// Lane of the announcements; callers of the control world have those below.
+  static constexpr int control_lane = 999;
+
+  Blocks(C& control, Watch& watch, device::cuda::Stream& compute)
+      : control_(control), watch_(watch), compute_(compute) {
+    watch_.set_chore([this] {
+      const std::unique_lock lock(mutex_, std::try_to_lock);  // its holder does the same
+      if (lock.owns_lock()) pump();
+    });
+  }
+  Blocks(const Blocks&) = delete;
+  Blocks& operator=(const Blocks&) = delete;
+  ~Blocks() { watch_.set_chore({}); }
+
+  void post(std::span<const Piece> pieces) {
+    const auto first_for = [&](std::size_t i) {
+      return std::ranges::none_of(pieces.first(i), [&](const Piece& p) { return p.peer == pieces[i].peer; });
+    };
+    {
+      const std::scoped_lock lock(mutex_);
+      for (std::size_t i = 0; i < pieces.size(); ++i)
+        if (pieces[i].peer != rank() && first_for(i)) queue(pieces[i].peer, pieces);
+      pump();
+    }
+    for (const Piece& piece : pieces) {
+      if (piece.peer == rank()) {
+        own_[piece.lane].push_back(piece);
+        continue;
+      }
+      announced_.push_back({piece.lane, thread::bytes_of(piece), out_.at(piece.peer).id});
+      const Piece note = note_of(piece.peer, announced_.back());
+      control_.post({&note, 1});
+    }
+  }
+
+  void receive(std::span<const Piece> pieces) {
+    std::unique_lock lock(mutex_);
+    for (const Piece& piece : pieces)
+      if (piece.peer == rank())
+        take_own(piece);
+      else
+        take(piece, lock);
+    pump();
+  }
+
+  /// @param lane  or -1: all
+  void wait_sent(int lane) {
+    for (const auto& [number, pieces] : own_)
+      if ((lane < 0 || lane == number) && !pieces.empty())
+        throw Failure(ErrorKind::internal,
+                      "rank " + std::to_string(rank()) + " waits for a block to itself that it has not received");
+    std::unique_lock lock(mutex_);
+    for (auto& [peer, route] : out_) {
+      bool some = false;
+      for (auto& [number, posted] : route.posted)
+        if (lane < 0 || lane == number) some = std::exchange(posted, false) || some;
+      if (!some) continue;
+      while (!route.batches.empty()) {
+        settle(route, lock);
+        pump(peer, route);
+      }
+      route.sent.hold(compute_);
+    }
+    lock.unlock();
+    if (lane >= 0) return;
+    control_.wait_sent(control_lane);
+    announced_.clear();
+  }
+
+  /// Returns when the streams are at work no more.
+  void wait() {
+    for (auto& [peer, route] : out_) route.stream.wait();
+    for (auto& [peer, route] : in_) route.stream.wait();
+  }
+
+ private:
+  struct Announcement {
+    std::int64_t lane = 0;
+    std::int64_t bytes = 0;
+    ncclUniqueId id{};  ///< of the communicator
+  };
+  // Memory of the library.
+  struct Room {
+    std::byte* data = nullptr;
+    std::int64_t bytes = 0;
+  };
+  // The messages of one post().
+  struct Batch {
+    std::vector<Room> messages;
+    std::vector<Room> rooms;  // of packed blocks
+    device::cuda::Event ready;
+  };
+  // Messages of one rank to another.
+  struct Route {
+    Route(Watch& watch, const ncclUniqueId& its_id, int end)
+        : id(its_id), communicator(watch, its_id, 2, end, /*waits=*/false) {}
+    ncclUniqueId id;
+    device::cuda::Stream stream;
+    Communicator communicator;
+    std::deque<Batch> batches;   // posted; the first may have been given to NCCL
+    bool sending = false;        // the first has been
+    device::cuda::Event sent;    // the last that is in the stream
+    std::map<int, bool> posted;  // by lane: since wait_sent()
+  };
+  static constexpr int sender = 0;  // ranks of a communicator
+  static constexpr int receiver = 1;
+
+  [[nodiscard]] int rank() const { return control_.rank(); }
+
+  static Piece note_of(int peer, Announcement& announcement) {
+    constexpr auto bytes = static_cast<std::int64_t>(sizeof(Announcement));
+    return {peer, reinterpret_cast<std::byte*>(&announcement), 1, bytes, bytes, control_lane};
+  }
+  static bool is_flat(const Piece& piece) { return piece.rows <= 1 || piece.stride_bytes == piece.row_bytes; }
+  static Piece flat_piece(int peer, const Room& room) {
+    return {.peer = peer, .data = room.data, .rows = 1, .row_bytes = room.bytes, .stride_bytes = room.bytes};
+  }
+
+  Room take_room(device::cuda::Stream& stream, std::int64_t bytes) {
+    void* memory = nullptr;
+    if (bytes > 0) device::cuda::check(cudaMallocAsync(&memory, static_cast<std::size_t>(bytes), stream.get()));
+    return {static_cast<std::byte*>(memory), bytes};
+  }
+  static void free_room(device::cuda::Stream& stream, const Room& room) {
+    if (room.data != nullptr) device::cuda::check(cudaFreeAsync(room.data, stream.get()));
+  }
+
+  void queue(int peer, std::span<const Piece> pieces) {
+    auto found = out_.find(peer);
+    if (found == out_.end()) found = out_.try_emplace(peer, watch_, unique_id(), sender).first;
+    Route& route = found->second;
+    Batch batch;
+    for (const Piece& piece : pieces) {
+      if (piece.peer != peer) continue;
+      route.posted[piece.lane] = true;
+      Room message{piece.data, thread::bytes_of(piece)};
+      if (!is_flat(piece)) {
+        message = take_room(compute_, message.bytes);
+        batch.rooms.push_back(message);
+        local_gpu::CudaStream stream(compute_);
+        local_gpu::copy_block(stream, piece, flat_piece(peer, message));
+      }
+      batch.messages.push_back(message);
+    }
+    batch.ready.record(compute_);
+    route.batches.push_back(std::move(batch));
+  }
+  // Does what can be done without waiting. All of these hold the mutex.
+  void pump() {
+    for (auto& [peer, route] : out_) pump(peer, route);
+  }
+  void pump(int peer, Route& route) {
+    while (!route.batches.empty() && route.communicator.is_settled()) {
+      Batch& batch = route.batches.front();
+      if (route.sending) {
+        for (const Room& room : batch.rooms) free_room(route.stream, room);
+        route.sent.record(route.stream);
+        look_after(route, rank(), peer);
+        route.batches.pop_front();
+        route.sending = false;
+        continue;
+      }
+      batch.ready.hold(route.stream);
+      route.communicator.call([&](ncclComm_t comm) {
+        for (const Room& message : batch.messages) {
+          if (message.bytes == 0) continue;
+          const ncclResult_t status = ncclSend(message.data, static_cast<std::size_t>(message.bytes), ncclInt8,
+                                               receiver, comm, route.stream.get());
+          if (!is_fine(status)) return status;
+        }
+        return ncclSuccess;
+      });
+      route.sending = true;
+    }
+  }
+  // Waits until NCCL takes more calls.
+  void settle(Route& route, std::unique_lock<std::mutex>& lock) {
+    for (const auto begin = Clock::now(); !route.communicator.is_settled();) {
+      if (Clock::now() - begin > watch_.timeout()) route.communicator.settle();  // which says what is wrong
+      lock.unlock();
+      std::this_thread::sleep_for(std::chrono::microseconds(20));
+      lock.lock();
+    }
+  }
+  void look_after(Route& route, int from, int to) {
+    const std::scoped_lock lock(watch_.mutex());
+    watch_.started(route.stream, "message from rank " + std::to_string(from) + " to rank " + std::to_string(to));
+  }
+
+  void receive_into(const Room& room, int peer, Route& route, std::unique_lock<std::mutex>& lock) {
+    if (room.bytes == 0) return;
+    settle(route, lock);
+    route.communicator.call([&](ncclComm_t comm) {
+      return ncclRecv(room.data, static_cast<std::size_t>(room.bytes), ncclInt8, sender, comm, route.stream.get());
+    });
+    settle(route, lock);
+    look_after(route, peer, rank());
+  }
+
+  void take(const Piece& piece, std::unique_lock<std::mutex>& lock) {
+    auto& early = early_[{piece.peer, piece.lane}];
+    ready_.record(compute_);
+    if (!early.empty()) {
+      const Room room = early.front();
+      check_size(piece, room.bytes);
+      early.pop_front();
+      Route& route = in_.at(piece.peer);
+      ready_.hold(route.stream);
+      return place(route, room, piece);
+    }
+    for (;;) {
+      Announcement next;
+      const Piece note = note_of(piece.peer, next);
+      lock.unlock();
+      control_.receive({&note, 1});
+      lock.lock();
+      auto found = in_.find(piece.peer);
+      if (found == in_.end()) found = in_.try_emplace(piece.peer, watch_, next.id, receiver).first;
+      Route& route = found->second;
+      const bool mine = next.lane == piece.lane;
+      if (mine) check_size(piece, next.bytes);
+      if (mine) ready_.hold(route.stream);
+      if (mine && is_flat(piece)) {
+        receive_into({piece.data, next.bytes}, piece.peer, route, lock);
+        return arrived(route);
+      }
+      const Room room = take_room(route.stream, next.bytes);
+      receive_into(room, piece.peer, route, lock);
+      if (mine) return place(route, room, piece);
+      early_[{piece.peer, static_cast<int>(next.lane)}].push_back(room);
+    }
+  }
+  // From memory of the library to where it is wanted.
+  void place(Route& route, const Room& room, const Piece& piece) {
+    local_gpu::CudaStream stream(route.stream);
+    local_gpu::copy_block(stream, flat_piece(piece.peer, room), piece);
+    free_room(route.stream, room);
+    arrived(route);
+  }
+  // What is computed from now on finds what has been taken.
+  void arrived(Route& route) {
+    ready_.record(route.stream);
+    ready_.hold(compute_);
+  }
+  void check_size(const Piece& piece, std::int64_t sent) const {
+    if (sent != thread::bytes_of(piece))
+      throw Failure(ErrorKind::internal, "rank " + std::to_string(rank()) + " receives a block of " +
+                                             std::to_string(thread::bytes_of(piece)) + " bytes, but rank " +
+                                             std::to_string(piece.peer) + " sent one of " + std::to_string(sent) +
+                                             " bytes");
+  }
+  void take_own(const Piece& piece) {
+    auto& pieces = own_[piece.lane];
+    if (pieces.empty())
+      throw Failure(ErrorKind::internal,
+                    "rank " + std::to_string(rank()) + " receives a block from itself that it has not posted before");
+    check_size(piece, thread::bytes_of(pieces.front()));
+    local_gpu::CudaStream stream(compute_);
+    local_gpu::copy_block(stream, pieces.front(), piece);
+    pieces.pop_front();
+  }
+
+  C& control_;
+  Watch& watch_;
+  device::cuda::Stream& compute_;
+  std::mutex mutex_;  // of the routes; the watch does what waits in them
+  std::map<int, Route> out_;
+  std::map<int, Route> in_;
+  device::cuda::Event ready_;
+  std::deque<Announcement> announced_;                     // stay until they are taken
+  std::map<int, std::deque<Piece>> own_;                   // blocks to oneself, by lane
+  std::map<std::pair<int, int>, std::deque<Room>> early_;  // by peer and lane
+};
+
+}  // namespace galvatron::comm::nccl

@@ -1,0 +1,145 @@
+// A communicator of NCCL that never blocks the program for longer than its watch allows.
+#pragma once
+
+#include <chrono>
+#include <cstring>
+#include <exception>
+#include <mutex>
+#include <source_location>
+#include <span>
+#include <string>
+#include <thread>
+#include <type_traits>
+#include <utility>
+
+#include <nccl.h>
+
+#include <galvatron/comm/check.hpp>
+#include <galvatron/comm/communicator.hpp>
+#include <galvatron/comm/nccl/check.hpp>
+#include <galvatron/comm/nccl/watch.hpp>
+#include <galvatron/core/dtype.hpp>
+#include <galvatron/core/error.hpp>
+#include <galvatron/core/view.hpp>
+
+namespace galvatron::comm::nccl {
+
+template <class T>
+constexpr ncclDataType_t type_of() {
+  if constexpr (std::is_same_v<T, float>)
+    return ncclFloat32;
+  else if constexpr (std::is_same_v<T, double>)
+    return ncclFloat64;
+  else if constexpr (std::is_same_v<T, bfloat16>)
+    return ncclBfloat16;
+  else
+    return ncclInt32;
+}
+constexpr ncclRedOp_t operation_of(ReduceOp op) { return op == ReduceOp::sum ? ncclSum : ncclMax; }
+
+/// A fresh identity of a communicator, made by one rank and told to the others. Throws DeviceFailure.
+inline ncclUniqueId unique_id() {
+  ncclUniqueId id;
+  check(ncclGetUniqueId(&id));
+  return id;
+}
+
+/// The same on all members of a control group: member 0's.
+template <class G>
+ncclUniqueId shared_id(G& control) {
+  ncclUniqueId id{};
+  if (control.rank() == 0) id = unique_id();
+  control.broadcast(View<char>(id.internal, NCCL_UNIQUE_ID_BYTES), 0);
+  return id;
+}
+
+class Communicator {
+ public:
+  /// Collective. Throws DeviceFailure or PeerFailure.
+  /// @param waits  returns when all members have come, else before settle() does
+  Communicator(Watch& watch, const ncclUniqueId& id, int size, int rank, bool waits = true) : watch_(watch) {
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    config.blocking = 0;
+    std::unique_lock lock(watch_.mutex());
+    watch_.check();
+    const ncclResult_t status = ncclCommInitRankConfig(&comm_, size, id, rank, &config);
+    watch_.add(&comm_);
+    try {
+      if (!is_fine(status)) watch_.fail(status, comm_, lock);
+      if (waits) wait_ready(lock);
+    } catch (...) {
+      watch_.remove(&comm_);
+      if (comm_ != nullptr) ncclCommAbort(comm_);
+      throw;
+    }
+  }
+  Communicator(const Communicator&) = delete;
+  Communicator& operator=(const Communicator&) = delete;
+  ~Communicator() {
+    std::unique_lock lock(watch_.mutex());
+    watch_.remove(&comm_);
+    if (comm_ == nullptr) return;
+    ncclResult_t status = std::uncaught_exceptions() > 0 ? ncclInternalError : ncclCommFinalize(comm_);
+    for (const auto limit = Clock::now() + std::chrono::seconds(10);
+         status == ncclInProgress && Clock::now() < limit;) {
+      std::this_thread::sleep_for(std::chrono::microseconds(100));
+      if (ncclCommGetAsyncError(comm_, &status) != ncclSuccess) break;
+    }
+    if (status == ncclSuccess)
+      ncclCommDestroy(comm_);
+    else
+      ncclCommAbort(comm_);
+  }
+
+  /// Gives NCCL the calls of `issue(ncclComm_t)` as one group, when what it was given before is on its way. They are in
+  /// their stream when settle() has returned, and not always before.
+  template <class F>
+  void call(F&& issue, std::source_location where = std::source_location::current()) {
+    std::unique_lock lock(watch_.mutex());
+    wait_ready(lock);
+    check(ncclGroupStart());
+    ncclResult_t status = issue(comm_);
+    const ncclResult_t ended = ncclGroupEnd();
+    if (is_fine(status)) status = ended;
+    if (!is_fine(status)) watch_.fail(status, comm_, lock, where);
+  }
+  /// Returns when all that NCCL was given is in its stream. For the first messages between two ranks, and for the first
+  /// collective, that is when the others have come too.
+  void settle() {
+    std::unique_lock lock(watch_.mutex());
+    wait_ready(lock);
+  }
+  /// True if settle() would return at once.
+  [[nodiscard]] bool is_settled() {
+    const std::scoped_lock lock(watch_.mutex());
+    watch_.check();
+    ncclResult_t status = ncclSuccess;
+    return ncclCommGetAsyncError(comm_, &status) == ncclSuccess && status == ncclSuccess;
+  }
+
+ private:
+  // Throws if there was a failure, or after the timeout.
+  void wait_ready(std::unique_lock<std::mutex>& lock) {
+    const auto begin = Clock::now();
+    for (;;) {
+      watch_.check();
+      ncclResult_t status = ncclSuccess;
+      const ncclResult_t asked = ncclCommGetAsyncError(comm_, &status);
+      if (!is_fine(asked)) status = asked;
+      if (status == ncclSuccess) return;
+      if (status != ncclInProgress) watch_.fail(status, comm_, lock);
+      if (Clock::now() - begin > watch_.timeout()) {
+        watch_.fail("NCCL: not all members of a group came in time");
+        watch_.check();
+      }
+      lock.unlock();
+      std::this_thread::sleep_for(std::chrono::microseconds(20));
+      lock.lock();
+    }
+  }
+
+  Watch& watch_;
+  ncclComm_t comm_ = nullptr;  // the watch sets it to null when it aborts it
+};
+
+}  // namespace galvatron::comm::nccl

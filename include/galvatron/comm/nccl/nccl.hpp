@@ -1,0 +1,9 @@
+// Ranks with a GPU each: NCCL, with the control plane over TCP or over MPI.
+#pragma once
+
+#include <galvatron/comm/communicator.hpp>
+#include <galvatron/comm/nccl/world.hpp>
+#include <galvatron/comm/tcp/world.hpp>
+
+static_assert(galvatron::comm::World<galvatron::comm::nccl::World<galvatron::comm::tcp::World>>);
+static_assert(galvatron::comm::Group<galvatron::comm::nccl::World<galvatron::comm::tcp::World>::Group>);

@@ -1,0 +1,168 @@
+// Who looks after a rank's communicators while the rank computes, or waits for a GPU that waits for a dead peer.
+//
+// A thread asks NCCL and the control plane for failures and looks at the clock. When something is wrong it aborts all
+// communicators of the rank: kernels that wait for peers end, so does the program's wait for them, and the next call of
+// a group or world throws.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <deque>
+#include <exception>
+#include <functional>
+#include <mutex>
+#include <optional>
+#include <source_location>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include <cuda_runtime_api.h>
+#include <nccl.h>
+
+#include <galvatron/comm/nccl/check.hpp>
+#include <galvatron/core/error.hpp>
+#include <galvatron/device/cuda/event.hpp>
+#include <galvatron/device/cuda/stream.hpp>
+
+namespace galvatron::comm::nccl {
+
+using Clock = std::chrono::steady_clock;
+
+class Watch {
+ public:
+  /// What failed on another rank, if the control plane knows; called by any thread. May be empty.
+  using News = std::function<std::optional<std::string>()>;
+
+  /// For the current GPU of the calling thread. @param rank  of the world  @param timeout  how long a collective may
+  /// take
+  Watch(int rank, std::chrono::nanoseconds timeout, News news)
+      : rank_(rank),
+        timeout_(timeout),
+        news_(std::move(news)),
+        thread_([this, device = current_device()](const std::stop_token& stop) {
+          cudaSetDevice(device);
+          run(stop);
+        }) {}
+  Watch(const Watch&) = delete;
+  Watch& operator=(const Watch&) = delete;
+
+  /// Calls `chore()` now and then, from another thread; empty: nothing more, and it is not being called.
+  void set_chore(std::function<void()> chore) {
+    const std::scoped_lock lock(chore_mutex_);
+    chore_ = std::move(chore);
+  }
+
+  [[nodiscard]] std::chrono::nanoseconds timeout() const { return timeout_; }
+  [[nodiscard]] bool failed() const { return failed_.load(std::memory_order_acquire); }
+
+  /// Guards the communicators: nobody aborts one that somebody uses.
+  std::mutex& mutex() { return mutex_; }
+
+  // All of these hold the mutex.
+  void add(ncclComm_t* comm) { comms_.push_back(comm); }
+  void remove(ncclComm_t* comm) { std::erase(comms_, comm); }
+  /// Throws what was found out.
+  void check() const {
+    if (failed()) throw PeerFailure(failure_);
+  }
+  /// Notes a failure and aborts all communicators.
+  void fail(const std::string& text) {
+    if (!failed()) {
+      failure_ = text;
+      failed_.store(true, std::memory_order_release);
+    }
+    for (ncclComm_t* comm : comms_)
+      if (*comm != nullptr) ncclCommAbort(std::exchange(*comm, nullptr));
+  }
+  /// The same for a status of NCCL, and throws: with what is known of the peer, if it is one that failed.
+  [[noreturn]] void fail(ncclResult_t status, ncclComm_t comm, std::unique_lock<std::mutex>& lock,
+                         std::source_location where = std::source_location::current()) {
+    const std::string text = text_of(status, comm, where);
+    if (!is_remote(status)) {
+      fail(text);
+      throw DeviceFailure(text, where);
+    }
+    lock.unlock();
+    std::optional<std::string> told;
+    for (int i = 0; i < 20 && news_ && !(told = news_()); ++i)
+      std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    lock.lock();
+    fail(told ? *told : "rank " + std::to_string(rank_) + " lost a peer: " + text);
+    throw PeerFailure(failure_, where);
+  }
+  /// What was given to the stream has to end in time; `what` names it.
+  void started(const device::cuda::Stream& stream, std::string what) {
+    forget_done();
+    device::cuda::Event done = spare_.empty() ? device::cuda::Event() : std::move(spare_.back());
+    if (!spare_.empty()) spare_.pop_back();
+    done.record(stream);
+    started_.push_back({std::move(done), Clock::now(), std::move(what)});
+  }
+
+ private:
+  struct Started {
+    device::cuda::Event done;
+    Clock::time_point since;
+    std::string what;
+  };
+
+  static int current_device() {
+    int device = 0;
+    cudaGetDevice(&device);
+    return device;
+  }
+  void run(const std::stop_token& stop) {
+    std::unique_lock lock(mutex_);
+    while (!stop.stop_requested()) {
+      wake_.wait_for(lock, stop, std::chrono::milliseconds(100), [] { return false; });
+      if (!failed()) look(lock);
+    }
+  }
+  void look(std::unique_lock<std::mutex>& lock) {
+    lock.unlock();
+    const std::optional<std::string> told = news_ ? news_() : std::nullopt;
+    try {
+      const std::scoped_lock chore_lock(chore_mutex_);
+      if (chore_) chore_();
+    } catch (const std::exception&) {  // who asks next is told
+    }
+    lock.lock();
+    if (told) return fail(*told);
+    for (ncclComm_t* comm : comms_) {
+      ncclResult_t status = ncclSuccess;
+      if (*comm == nullptr) continue;
+      if (ncclCommGetAsyncError(*comm, &status) != ncclSuccess || is_fine(status)) continue;
+      return fail("rank " + std::to_string(rank_) +
+                  " lost a peer: " + text_of(status, *comm, std::source_location::current()));
+    }
+    forget_done();  // of the others the first is the oldest
+    if (started_.empty() || Clock::now() - started_.front().since < timeout_) return;
+    std::string seconds = std::to_string(std::chrono::duration<double>(timeout_).count());
+    seconds.erase(std::max(seconds.find_last_not_of('0') + 1, seconds.find('.') + 2));
+    fail("rank " + std::to_string(rank_) + " gave up after " + seconds + " s: the " + started_.front().what +
+         " did not end");
+  }
+  void forget_done() {
+    for (; !started_.empty() && started_.front().done.passed(); started_.pop_front())
+      spare_.push_back(std::move(started_.front().done));
+  }
+
+  int rank_;
+  std::chrono::nanoseconds timeout_;
+  News news_;
+  std::mutex mutex_;
+  std::condition_variable_any wake_;
+  std::vector<ncclComm_t*> comms_;
+  std::deque<Started> started_;
+  std::vector<device::cuda::Event> spare_;
+  std::mutex chore_mutex_;
+  std::function<void()> chore_;
+  std::atomic<bool> failed_{false};
+  std::string failure_;
+  std::jthread thread_;  // the last: it uses all of these
+};
+
+}  // namespace galvatron::comm::nccl

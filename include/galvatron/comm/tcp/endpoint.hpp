@@ -1,0 +1,267 @@
+// One process's end of its connections: blocks in lanes, and the news of how the others fare.
+#pragma once
+
+#include <poll.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <deque>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <galvatron/comm/check.hpp>
+#include <galvatron/comm/tcp/socket.hpp>
+#include <galvatron/core/error.hpp>
+
+namespace galvatron::comm::tcp {
+
+/// For small messages: what is sent is copied, and what arrives is kept until it is taken. One thread uses it, but
+/// failure() may be asked by any.
+class Endpoint {
+ public:
+  using Bytes = std::vector<std::byte>;
+
+  /// @param sockets  by rank, from rendezvous()  @param timeout  how long a rank waits for another
+  Endpoint(int rank, std::vector<Socket> sockets, std::chrono::nanoseconds timeout)
+      : rank_(rank), timeout_(timeout), peers_(sockets.size()) {
+    for (std::size_t i = 0; i < peers_.size(); ++i) peers_[i].socket = std::move(sockets[i]);
+  }
+  Endpoint(const Endpoint&) = delete;
+  Endpoint& operator=(const Endpoint&) = delete;
+
+  [[nodiscard]] int rank() const { return rank_; }
+  [[nodiscard]] int size() const { return static_cast<int>(peers_.size()); }
+
+  /// Sends a block; to oneself too.
+  void send(int to, std::int64_t lane, Bytes bytes) {
+    const std::scoped_lock lock(mutex_);
+    check();
+    if (to == rank_)
+      peer(to).blocks[lane].push_back(std::move(bytes));
+    else
+      queue(peer(to), {Kind::block, lane, static_cast<std::int64_t>(bytes.size())}, bytes);
+    progress(Clock::now());
+  }
+  /// The next block of a rank in a lane. Throws PeerFailure when it cannot come.
+  Bytes receive(int from, std::int64_t lane) {
+    Bytes out;
+    const auto taken = [&] {
+      auto& blocks = peer(from).blocks[lane];
+      if (blocks.empty()) return false;
+      out = std::move(blocks.front());
+      blocks.pop_front();
+      return true;
+    };
+    wait(taken, [&] { return std::vector<int>{from}; }, "send a block");
+    return out;
+  }
+  /// Returns when all that was sent has left this process.
+  void flush() {
+    wait([&] { return unsent().empty(); }, [&] { return unsent(); }, "take what was sent");
+  }
+
+  /// What failed on another rank, if that is known: "rank 2 failed: ...". Does not wait.
+  std::optional<std::string> failure() {
+    const std::scoped_lock lock(mutex_);
+    if (failure_.empty()) progress(Clock::now());
+    if (failure_.empty()) return std::nullopt;
+    return failure_;
+  }
+
+  /// Tells the others that this rank is done, and waits until they are. Throws PeerFailure if one fails meanwhile.
+  void end() {
+    leave({Kind::ended, 0, 0}, {});
+    wait([&] { return running().empty(); }, [&] { return running(); }, "end");
+  }
+  /// Tells the others why this rank failed: of itself, or for what it was told of another.
+  void fail(const std::string& message) noexcept {
+    try {
+      std::string text;
+      {
+        const std::scoped_lock lock(mutex_);
+        text = failure_.empty() ? "rank " + std::to_string(rank_) + " failed: " + message : failure_;
+      }
+      const auto bytes = std::as_bytes(std::span(text));
+      leave({Kind::failed, 0, static_cast<std::int64_t>(text.size())}, Bytes(bytes.begin(), bytes.end()));
+      // What is sent arrives only if what has come was read.
+      const std::scoped_lock lock(mutex_);
+      for (const auto limit = Clock::now() + std::chrono::milliseconds(500); Clock::now() < limit;) {
+        if (unsent().empty())
+          for (const Peer& peer : peers_)
+            if (peer.socket.open()) ::shutdown(peer.socket.number(), SHUT_WR);
+        if (std::ranges::none_of(peers_, [](const Peer& peer) { return peer.socket.open(); })) return;
+        progress(std::min(limit, Clock::now() + std::chrono::milliseconds(20)));
+      }
+    } catch (const std::exception&) {  // the others see the connection break
+    }
+  }
+
+ private:
+  enum class Kind : std::int64_t { block, ended, failed };
+  struct Head {
+    Kind kind = Kind::block;
+    std::int64_t lane = 0;
+    std::int64_t bytes = 0;
+  };
+  struct Peer {
+    Socket socket;
+    std::deque<Bytes> out;
+    std::size_t out_done = 0;  // bytes of the first
+    Bytes in;                  // a head, and behind it its bytes
+    std::size_t in_done = 0;
+    bool ended = false;
+    std::map<std::int64_t, std::deque<Bytes>> blocks;  // by lane
+  };
+  static constexpr std::int64_t largest = std::int64_t{1} << 34;
+
+  Peer& peer(int rank) { return peers_[static_cast<std::size_t>(rank)]; }
+  [[nodiscard]] std::vector<int> unsent() {
+    std::vector<int> ranks;
+    for (int r = 0; r < size(); ++r)
+      if (!peer(r).out.empty()) ranks.push_back(r);
+    return ranks;
+  }
+  [[nodiscard]] std::vector<int> running() {
+    std::vector<int> ranks;
+    for (int r = 0; r < size(); ++r)
+      if (r != rank_ && (!peer(r).ended || !peer(r).out.empty())) ranks.push_back(r);
+    return ranks;
+  }
+  void check() const {
+    if (!failure_.empty()) throw PeerFailure(failure_);
+  }
+  void note_failure(std::string text) {
+    if (failure_.empty()) failure_ = std::move(text);
+  }
+
+  static void queue(Peer& peer, const Head& head, const Bytes& bytes) {
+    Bytes frame(sizeof head + bytes.size());
+    std::memcpy(frame.data(), &head, sizeof head);
+    if (!bytes.empty()) std::memcpy(frame.data() + sizeof head, bytes.data(), bytes.size());
+    peer.out.push_back(std::move(frame));
+  }
+
+  // Waits for `ready()`, which is asked under the lock; throws when another rank fails, when one that is waited for has
+  // ended, or after the timeout.
+  template <class Ready, class Missing>
+  void wait(Ready&& ready, Missing&& missing, const char* what) {
+    const auto deadline = Clock::now() + timeout_;
+    for (;;) {
+      const std::scoped_lock lock(mutex_);
+      if (ready()) return;
+      check();
+      progress(std::min(deadline, Clock::now() + std::chrono::milliseconds(20)));
+      if (ready()) return;
+      check();
+      std::vector<int> late = missing();
+      for (const int r : late) {
+        if (r == rank_)
+          throw Failure(ErrorKind::internal, "rank " + std::to_string(rank_) +
+                                                 " receives a block from itself that it has not posted before");
+        if (peer(r).ended && peer(r).out.empty())
+          throw PeerFailure("rank " + std::to_string(rank_) + " waits in vain: rank " + std::to_string(r) +
+                            " did not " + what + " before the end");
+      }
+      if (Clock::now() < deadline) continue;
+      std::string seconds = std::to_string(std::chrono::duration<double>(timeout_).count());
+      seconds.erase(std::max(seconds.find_last_not_of('0') + 1, seconds.find('.') + 2));
+      throw PeerFailure("rank " + std::to_string(rank_) + " gave up after " + seconds + " s: " + rank_list(late) +
+                        " did not " + what);
+    }
+  }
+
+  // Sends and receives what can be, waiting until the deadline for something to do.
+  void progress(Clock::time_point deadline) {
+    std::vector<pollfd> polled;
+    std::vector<int> ranks;
+    for (int r = 0; r < size(); ++r)
+      if (peer(r).socket.open()) {
+        polled.push_back(
+            {peer(r).socket.number(), static_cast<short>(POLLIN | (peer(r).out.empty() ? 0 : POLLOUT)), 0});
+        ranks.push_back(r);
+      }
+    const int limit = left_until(deadline);
+    if (polled.empty() || ::poll(polled.data(), polled.size(), limit) <= 0) return;
+    for (std::size_t i = 0; i < polled.size(); ++i) {
+      if ((polled[i].revents & POLLOUT) != 0) send_some(peer(ranks[i]));
+      if ((polled[i].revents & (POLLIN | POLLHUP | POLLERR)) != 0) receive_some(ranks[i]);
+    }
+  }
+  static void send_some(Peer& peer) {
+    while (!peer.out.empty()) {
+      const std::int64_t n = peer.socket.send(std::span(peer.out.front()).subspan(peer.out_done));
+      if (n <= 0) return;  // a broken connection shows when it is read
+      peer.out_done += static_cast<std::size_t>(n);
+      if (peer.out_done < peer.out.front().size()) return;
+      peer.out.pop_front();
+      peer.out_done = 0;
+    }
+  }
+  void receive_some(int rank) {
+    Peer& from = peer(rank);
+    for (;;) {
+      if (from.in.size() < sizeof(Head)) from.in.resize(sizeof(Head));
+      const std::int64_t n =
+          from.in_done == from.in.size() ? 0 : from.socket.receive(std::span(from.in).subspan(from.in_done));
+      if (n < 0) {
+        from.socket.close();
+        from.out.clear();
+        if (!from.ended)
+          note_failure("rank " + std::to_string(rank) + " failed: its process has ended, or the network to it");
+        return;
+      }
+      from.in_done += static_cast<std::size_t>(n);
+      if (from.in_done < from.in.size()) return;
+      Head head;
+      std::memcpy(&head, from.in.data(), sizeof head);
+      if (head.bytes < 0 || head.bytes > largest)
+        return note_failure("rank " + std::to_string(rank) + " failed: it sends what nobody understands");
+      const std::size_t whole = sizeof head + static_cast<std::size_t>(head.bytes);
+      if (from.in.size() < whole) {
+        from.in.resize(whole);
+        continue;
+      }
+      take(from, head);
+      from.in.clear();
+      from.in_done = 0;
+    }
+  }
+  void take(Peer& from, const Head& head) {
+    const auto* const text = reinterpret_cast<const char*>(from.in.data() + sizeof head);
+    switch (head.kind) {
+      case Kind::block:
+        from.blocks[head.lane].emplace_back(from.in.begin() + sizeof head, from.in.end());
+        break;
+      case Kind::ended:
+        from.ended = true;
+        break;
+      case Kind::failed:
+        from.ended = true;
+        note_failure(galvatron::detail::one_line({text, static_cast<std::size_t>(head.bytes)}, 2000));
+        break;
+    }
+  }
+
+  // The last word to all.
+  void leave(const Head& head, const Bytes& bytes) {
+    const std::scoped_lock lock(mutex_);
+    for (Peer& peer : peers_)
+      if (peer.socket.open()) queue(peer, head, bytes);
+  }
+
+  int rank_;
+  std::chrono::nanoseconds timeout_;
+  std::mutex mutex_;
+  std::vector<Peer> peers_;
+  std::string failure_;  // the first that was heard of
+};
+
+}  // namespace galvatron::comm::tcp

@@ -1,0 +1,116 @@
+// What a kernel sees of the block of threads that runs it.
+//
+// A kernel is a struct with its arguments and `template <class Block> void operator()(Block&) const`, which every
+// thread of every block runs. On a GPU a Block is CudaBlock (launch.cuh); tests run the same kernels on the CPU, thread
+// by thread, with a Block of their own.
+#pragma once
+
+#include <bit>
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+
+#include <galvatron/core/dtype.hpp>
+#include <galvatron/device/cuda/geometry.hpp>
+#include <galvatron/device/kernels/number.hpp>
+
+/// Marks code of kernels: for the GPU where a CUDA compiler reads it, else for the CPU.
+/// Before a loop: all of its rounds stand one after the other, so that arrays stay in registers; or none does.
+#if defined(__CUDACC__)
+#define GALVATRON_KERNEL __device__ __forceinline__
+#define GALVATRON_UNROLL _Pragma("unroll")
+#define GALVATRON_NO_UNROLL _Pragma("unroll 1")
+#else
+#define GALVATRON_KERNEL inline
+#define GALVATRON_UNROLL
+#define GALVATRON_NO_UNROLL
+#endif
+
+namespace galvatron::device::cuda {
+
+template <class B>
+concept Block = requires(B& block, float x, double y, int i, float (&c)[4], const std::uint32_t (&a)[4],
+                         const std::uint32_t (&b)[2]) {
+  { block.index() } -> std::same_as<std::int64_t>;   ///< of the block in the grid
+  { block.blocks() } -> std::same_as<std::int64_t>;  ///< of the grid
+  { block.thread() } -> std::same_as<int>;           ///< of this block
+  { block.threads() } -> std::same_as<int>;
+  /// The shared memory that the geometry asks for; 16-byte aligned, not initialised.
+  { block.shared() } -> std::same_as<std::byte*>;
+  /// One value a warp for reductions, of up to 8 bytes.
+  { block.template slots<float>() } -> std::same_as<float*>;
+  /// All threads of the block, or of the warp, come here before one goes on, and see what the others wrote.
+  block.sync();
+  block.sync_warp();
+  /// The value of the lane whose number differs by the bits of `i`, or is `i`. All lanes of the warp call it.
+  { block.shuffle_xor(x, i) } -> std::same_as<float>;
+  { block.shuffle_xor(y, i) } -> std::same_as<double>;
+  { block.shuffle(x, i) } -> std::same_as<float>;
+  /// c (16, 8) += a (16, 16) * b (16, 8), bfloat16 with float sums, by all lanes of the warp, whose registers hold the
+  /// elements that PTX's mma.m16n8k16 gives them.
+  block.multiply(c, a, b);
+};
+
+/// 16 bytes of elements, which a thread reads or writes at once.
+template <class T>
+struct alignas(16) Pack {
+  static constexpr int size = 16 / static_cast<int>(sizeof(T));
+  T values[size];
+};
+
+/// True when runs of `count` elements from these addresses on can be read pack by pack.
+template <class T, class... P>
+constexpr bool is_packed(std::int64_t count, const P*... addresses) {
+  return count % Pack<T>::size == 0 && ((reinterpret_cast<std::uintptr_t>(addresses) % 16 == 0) && ...);
+}
+
+namespace detail {
+template <class V>
+struct Sum {
+  GALVATRON_KERNEL V operator()(V a, V b) const { return a + b; }
+};
+template <class V>
+struct Maximum {
+  GALVATRON_KERNEL V operator()(V a, V b) const { return a > b ? a : b; }
+};
+}  // namespace detail
+
+/// The values of all lanes of the warp, taken together in a fixed order; the same in every lane.
+template <class B, class V, class F>
+GALVATRON_KERNEL V over_warp(B& block, V value, F join) {
+  for (int mask = warp_threads / 2; mask > 0; mask /= 2) value = join(value, block.shuffle_xor(value, mask));
+  return value;
+}
+template <class B, class V>
+GALVATRON_KERNEL V warp_sum(B& block, V value) {
+  return over_warp(block, value, detail::Sum<V>{});
+}
+template <class B, class V>
+GALVATRON_KERNEL V warp_maximum(B& block, V value) {
+  return over_warp(block, value, detail::Maximum<V>{});
+}
+
+/// The same over all threads of the block, which all call it.
+template <class B, class V, class F>
+GALVATRON_KERNEL V over_block(B& block, V value, F join) {
+  value = over_warp(block, value, join);
+  const int warps = block.threads() / warp_threads;
+  if (warps == 1) return value;
+  V* slots = block.template slots<V>();
+  if (block.thread() % warp_threads == 0) slots[block.thread() / warp_threads] = value;
+  block.sync();
+  value = slots[0];
+  for (int warp = 1; warp < warps; ++warp) value = join(value, slots[warp]);
+  block.sync();
+  return value;
+}
+template <class B, class V>
+GALVATRON_KERNEL V block_sum(B& block, V value) {
+  return over_block(block, value, detail::Sum<V>{});
+}
+template <class B, class V>
+GALVATRON_KERNEL V block_maximum(B& block, V value) {
+  return over_block(block, value, detail::Maximum<V>{});
+}
+
+}  // namespace galvatron::device::cuda

@@ -1,0 +1,279 @@
+// Token and position tables, and means over the tokens of a sample.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+
+#include <galvatron/core/units.hpp>
+#include <galvatron/core/view.hpp>
+#include <galvatron/device/cuda/block.hpp>
+#include <galvatron/device/cuda/column_sums.hpp>
+#include <galvatron/device/cuda/geometry.hpp>
+#include <galvatron/device/cuda/rows.hpp>
+#include <galvatron/device/cuda/token_order.hpp>
+#include <galvatron/device/kernels/embedding.hpp>
+#include <galvatron/device/kernels/number.hpp>
+
+namespace galvatron::device::cuda {
+
+namespace detail {
+
+template <class T>
+struct GatherTokens {
+  std::int64_t hidden;
+  bool packed;
+  const std::int32_t* tokens;
+  std::int64_t first;
+  std::int64_t count;
+  const T* table;
+  T* out;
+  GALVATRON_KERNEL void operator()(std::int64_t row, std::int64_t i) const {
+    const std::int64_t at = i * Pack<T>::size;
+    const std::int64_t entry = kernels::shard_row(tokens[row], first, count);
+    const Pack<T> pack = entry >= 0 ? load_pack(table + entry * hidden, at, hidden, packed) : Pack<T>{};
+    store_pack(pack, out + row * hidden, at, hidden, packed);
+  }
+};
+
+/// Adds up the gradients of equal tokens, which are neighbours in their order: of `chunk` keys a block, in a tile of
+/// columns. The sum of a token's first rows goes to the table; the sum of rows whose token began in an earlier chunk is
+/// kept, so that every row of the table has one block that adds to it.
+template <class T>
+struct SumTokens {
+  static constexpr int most_threads = 128;
+  static constexpr int size = Pack<T>::size;
+  static constexpr int at_once = 4;  ///< rows that a thread asks for before it adds them
+  std::int64_t rows;
+  std::int64_t chunk;
+  std::int64_t tiles;
+  std::int64_t hidden;
+  bool packed;
+  std::int64_t count;
+  const TokenKey* sorted;
+  const T* dout;
+  float* dtable;
+  float* continued;  ///< (chunks - 1, hidden): of the chunks but the first
+
+  template <class B>
+  GALVATRON_KERNEL void operator()(B& block) const {
+    const std::int64_t at = (block.index() % tiles * block.threads() + block.thread()) * size;
+    const std::int64_t number = block.index() / tiles;
+    if (at >= hidden) return;
+    const std::int64_t begin = number * chunk;
+    const std::int64_t end = begin + chunk < rows ? begin + chunk : rows;
+    std::int64_t entry = sorted[begin].entry();
+    bool begins = begin == 0 || sorted[begin - 1].entry() != entry;
+    float sums[size] = {};
+    for (std::int64_t from = begin; from < end; from += at_once) {
+      TokenKey keys[at_once];
+      Pack<T> packs[at_once] = {};
+      for (int i = 0; i < at_once; ++i) {
+        keys[i] = sorted[from + i < end ? from + i : end - 1];
+        if (from + i < end && keys[i].entry() < count)
+          packs[i] = load_pack(dout + keys[i].row() * hidden, at, hidden, packed);
+      }
+      for (int i = 0; i < at_once; ++i) {
+        if (keys[i].entry() != entry) {
+          add(entry, begins, number, at, sums);
+          for (int j = 0; j < size; ++j) sums[j] = 0;
+          entry = keys[i].entry();
+          begins = true;
+        }
+        for (int j = 0; j < size; ++j) sums[j] += kernels::get(packs[i].values[j]);
+      }
+    }
+    add(entry, begins, number, at, sums);
+  }
+
+ private:
+  GALVATRON_KERNEL void add(std::int64_t entry, bool begins, std::int64_t number, std::int64_t at,
+                            const float (&sums)[size]) const {
+    if (entry >= count) return;
+    if (begins) {
+      add_floats(sums, dtable + entry * hidden, at, hidden, packed);
+    } else {
+      float* kept = continued + (number - 1) * hidden;
+      for (int j = 0; j < size; ++j)
+        if (packed || at + j < hidden) kept[at + j] = sums[j];
+    }
+  }
+};
+
+/// Adds what SumTokens kept to the table; the first of the chunks that a token goes on in takes all of them.
+struct SumContinued {
+  static constexpr int most_threads = 128;
+  std::int64_t chunks;
+  std::int64_t chunk;
+  std::int64_t tiles;
+  std::int64_t hidden;
+  std::int64_t count;
+  const TokenKey* sorted;
+  const float* continued;
+  float* dtable;
+
+  template <class B>
+  GALVATRON_KERNEL void operator()(B& block) const {
+    const std::int64_t at = block.index() % tiles * block.threads() + block.thread();
+    const std::int64_t number = block.index() / tiles + 1;
+    const std::int64_t entry = sorted[number * chunk].entry();
+    if (at >= hidden || entry >= count || !goes_on(number, entry) || (number > 1 && goes_on(number - 1, entry))) return;
+    float sum = 0;
+    for (std::int64_t i = number; i < chunks && goes_on(i, entry); ++i) sum += continued[(i - 1) * hidden + at];
+    dtable[entry * hidden + at] += sum;
+  }
+
+ private:
+  /// True when a chunk's first row, and the row before it, read this entry.
+  GALVATRON_KERNEL bool goes_on(std::int64_t number, std::int64_t entry) const {
+    return sorted[number * chunk].entry() == entry && sorted[number * chunk - 1].entry() == entry;
+  }
+};
+
+template <class T>
+struct AddPosition {
+  std::int64_t b;
+  std::int64_t hidden;
+  std::int64_t first_position;
+  bool packed;
+  const T* table;
+  T* out;
+  GALVATRON_KERNEL void operator()(std::int64_t row, std::int64_t i) const {
+    const std::int64_t at = i * Pack<T>::size;
+    Pack<T> sum = load_pack(out + row * hidden, at, hidden, packed);
+    const Pack<T> position = load_pack(table + (first_position + row / b) * hidden, at, hidden, packed);
+    for (int j = 0; j < Pack<T>::size; ++j)
+      kernels::put(sum.values[j], kernels::get(sum.values[j]) + kernels::get(position.values[j]));
+    store_pack(sum, out + row * hidden, at, hidden, packed);
+  }
+};
+
+/// `row` is a position: the sum over its samples.
+template <class T>
+struct SumPositions {
+  std::int64_t rows;
+  std::int64_t b;
+  std::int64_t hidden;
+  std::int64_t first_position;
+  bool packed;
+  const T* dout;
+  float* dtable;
+  GALVATRON_KERNEL void operator()(std::int64_t position, std::int64_t i) const {
+    const std::int64_t at = i * Pack<T>::size;
+    const std::int64_t end = (position + 1) * b < rows ? (position + 1) * b : rows;
+    float sums[Pack<T>::size] = {};
+    for (std::int64_t row = position * b; row < end; ++row) {
+      const Pack<T> pack = load_pack(dout + row * hidden, at, hidden, packed);
+      for (int j = 0; j < Pack<T>::size; ++j) sums[j] += kernels::get(pack.values[j]);
+    }
+    add_floats(sums, dtable + (first_position + position) * hidden, at, hidden, packed);
+  }
+};
+
+template <class T>
+struct PutMean {
+  float scale;
+  T* out;
+  GALVATRON_KERNEL void operator()(std::int64_t, std::int64_t column, float sum) const {
+    kernels::put(out[column], scale * sum);
+  }
+};
+
+template <class T>
+struct SpreadMean {
+  std::int64_t columns;
+  bool packed;
+  float scale;
+  const T* dout;
+  T* dx;
+  GALVATRON_KERNEL void operator()(std::int64_t row, std::int64_t i) const {
+    const std::int64_t at = i * Pack<T>::size;
+    Pack<T> pack = load_pack(dout, at, columns, packed);
+    for (int j = 0; j < Pack<T>::size; ++j) kernels::put(pack.values[j], scale * kernels::get(pack.values[j]));
+    store_pack(pack, dx + row * columns, at, columns, packed);
+  }
+};
+
+}  // namespace detail
+
+/// out (rows, hidden) = table[token - first] for tokens in [first, first + count), else 0.
+template <class L, class T>
+void embedding_forward(L& launcher, std::int64_t rows, std::int64_t hidden, const std::int32_t* tokens,
+                       std::int64_t first, std::int64_t count, const T* table, T* out) {
+  for_rows(launcher, rows, divide_up(hidden, Pack<T>::size),
+           detail::GatherTokens<T>{hidden, is_packed<T>(hidden, table, out), tokens, first, count, table, out});
+}
+
+/// dtable[token - first] += dout. Rows are sorted by token, and sums of equal tokens taken chunk by chunk: the order of
+/// additions depends on nothing else, and a token of many rows keeps many blocks busy. Throws DeviceFailure when the
+/// scratch memory cannot hold the keys of a few rows.
+template <class L, class T>
+void embedding_backward(L& launcher, View<std::byte> scratch, std::int64_t rows, std::int64_t hidden,
+                        const std::int32_t* tokens, std::int64_t first, std::int64_t count, const T* dout,
+                        float* dtable) {
+  using Kernel = detail::SumTokens<T>;
+  constexpr std::int64_t least_chunk = 32;
+  constexpr std::int64_t keys_bytes = 2 * sizeof(TokenKey);  // of a row
+  if (hidden == 0 || count == 0) return;
+  const bool packed = is_packed<T>(hidden, dout, dtable);
+  const std::int64_t packs = divide_up(hidden, Pack<T>::size);
+  // A run of rows takes up to half of the memory for its keys; its cost is linear in them.
+  const std::int64_t most = std::min<std::int64_t>(std::int64_t{64} << 10, scratch.count / (2 * keys_bytes));
+  partials_within(scratch, 2 * keys_bytes, 1);
+  for (std::int64_t done = 0; done < rows; done += most) {
+    const std::int64_t now = std::min(most, rows - done);
+    auto* keys = reinterpret_cast<TokenKey*>(scratch.data);
+    TokenKey* sorted = keys + now;
+    auto* continued = reinterpret_cast<float*>(sorted + now);
+    const std::int64_t kept = (scratch.count - now * keys_bytes) / (hidden * static_cast<std::int64_t>(sizeof(float)));
+    const std::int64_t chunk = std::max(least_chunk, divide_up(now, kept + 1));
+    const std::int64_t chunks = divide_up(now, chunk);
+    sort_tokens(launcher, now, tokens + done, first, count, keys, sorted);
+    Geometry geometry = over_rows(1, packs, Kernel::most_threads);
+    const std::int64_t tiles = divide_up(packs, geometry.threads);
+    geometry.blocks = chunks * tiles;
+    launcher.launch(geometry,
+                    Kernel{now, chunk, tiles, hidden, packed, count, sorted, dout + done * hidden, dtable, continued});
+    if (chunks == 1) continue;
+    geometry = over_rows(1, hidden, detail::SumContinued::most_threads);
+    const std::int64_t column_tiles = divide_up(hidden, geometry.threads);
+    geometry.blocks = (chunks - 1) * column_tiles;
+    launcher.launch(geometry,
+                    detail::SumContinued{chunks, chunk, column_tiles, hidden, count, sorted, continued, dtable});
+  }
+}
+
+/// out[row] += table[first_position + row / b].
+template <class L, class T>
+void position_forward(L& launcher, std::int64_t rows, std::int64_t b, std::int64_t hidden, std::int64_t first_position,
+                      const T* table, T* out) {
+  for_rows(launcher, rows, divide_up(hidden, Pack<T>::size),
+           detail::AddPosition<T>{b, hidden, first_position, is_packed<T>(hidden, table, out), table, out});
+}
+
+/// dtable[first_position + row / b] += dout[row]: the sum over the samples, in order.
+template <class L, class T>
+void position_backward(L& launcher, std::int64_t rows, std::int64_t b, std::int64_t hidden, std::int64_t first_position,
+                       const T* dout, float* dtable) {
+  if (rows == 0) return;
+  for_rows(launcher, divide_up(rows, b), divide_up(hidden, Pack<T>::size),
+           detail::SumPositions<T>{rows, b, hidden, first_position, is_packed<T>(hidden, dout, dtable), dout, dtable});
+}
+
+/// out (b, hidden) = scale * the sum of a sample's rows of x (tokens * b, hidden), in float.
+template <class L, class T>
+void pool_forward(L& launcher, std::int64_t tokens, std::int64_t b, std::int64_t hidden, float scale, const T* x,
+                  T* out) {
+  if (b * hidden > 0) column_sums(launcher, tokens, b * hidden, 1, x, detail::PutMean<T>{scale, out});
+}
+
+/// dx (tokens * b, hidden) = scale * dout (b, hidden), for every token.
+template <class L, class T>
+void pool_backward(L& launcher, std::int64_t tokens, std::int64_t b, std::int64_t hidden, float scale, const T* dout,
+                   T* dx) {
+  const std::int64_t columns = b * hidden;
+  for_rows(launcher, tokens, divide_up(columns, Pack<T>::size),
+           detail::SpreadMean<T>{columns, is_packed<T>(columns, dout, dx), scale, dout, dx});
+}
+
+}  // namespace galvatron::device::cuda

@@ -1,0 +1,39 @@
+// A CUDA event: a place in a stream that others can wait for.
+#pragma once
+
+#include <utility>
+
+#include <cuda_runtime_api.h>
+
+#include <galvatron/device/cuda/check.hpp>
+#include <galvatron/device/cuda/stream.hpp>
+
+namespace galvatron::device::cuda {
+
+/// Owns an event of the current device, without timing. Throws DeviceFailure.
+class Event {
+ public:
+  Event() { check(cudaEventCreateWithFlags(&event_, cudaEventDisableTiming)); }
+  Event(Event&& other) noexcept : event_(std::exchange(other.event_, nullptr)) {}
+  Event& operator=(Event&& other) noexcept {
+    std::swap(event_, other.event_);
+    return *this;
+  }
+  ~Event() {
+    if (event_ != nullptr) cudaEventDestroy(event_);
+  }
+
+  /// Stands behind all that was launched in the stream so far.
+  void record(const Stream& stream) { check(cudaEventRecord(event_, stream.get())); }
+  /// Returns when the stream has come to the place last recorded; at once if none was.
+  void wait() const { check(cudaEventSynchronize(event_)); }
+  /// True when wait() would return at once; also after a failure of the device.
+  [[nodiscard]] bool passed() const { return cudaEventQuery(event_) != cudaErrorNotReady; }
+  /// What is launched in that stream from now on waits.
+  void hold(const Stream& stream) const { check(cudaStreamWaitEvent(stream.get(), event_)); }
+
+ private:
+  cudaEvent_t event_ = nullptr;
+};
+
+}  // namespace galvatron::device::cuda

@@ -1,0 +1,247 @@
+// Flash attention backward (Dao 2023) without atomics: one kernel for the gradient of the queries, one for those of
+// keys and values. Both recompute
+//   P = exp(S - lse)   dS = P (dO V^T - delta)   with S the scores of Q K^T
+// for their tiles. The first keeps a tile of queries while keys pass by: dQ += dS K. The second keeps a tile of keys
+// while the queries of all heads of its group pass by, in order: dV += P^T dO, dK += dS^T Q.
+#pragma once
+
+#include <cstdint>
+
+#include <galvatron/core/units.hpp>
+#include <galvatron/device/cuda/flash_problem.hpp>
+#include <galvatron/device/kernels/math.hpp>
+
+namespace galvatron::device::cuda::detail {
+
+/// s = scores in log 2 become probabilities, and dp = dO V^T the gradients of the natural scores.
+template <bool across, int N, class B>
+GALVATRON_KERNEL void differentiate(B& block, const QueryStatistics* queries, float (&s)[N][4], float (&dp)[N][4]) {
+  const int lane = block.thread() % warp_threads;
+  GALVATRON_UNROLL
+  for (int j = 0; j < N; ++j)
+    for (int i = 0; i < 4; ++i) {
+      const QueryStatistics of = queries[across ? 8 * j + lane % 4 * 2 + i % 2 : lane / 4 + i / 2 * 8];
+      s[j][i] = kernels::exponential2(s[j][i] - of.lse);
+      dp[j][i] = s[j][i] * (dp[j][i] - of.delta);
+    }
+}
+
+/// dq and delta. Where `o` is null, delta is the row sum of P * dP, for which the keys pass by once more.
+template <class T, int D>
+struct FlashQueryGradient {
+  using Tiles = BackwardTiles<T, D>;
+  static constexpr int most_threads = Tiles::threads;
+  static constexpr int least_blocks = 1;
+  FlashProblem<T> problem;
+  const T* q;
+  const T* k;
+  const T* v;
+  const T* o;
+  const float* lse;
+  const T* d_o;
+  T* dq;
+  float* delta;
+
+  [[nodiscard]] Geometry geometry() const {
+    return Tiles::geometry(divide_up(problem.queries, Tiles::rows) * problem.heads * problem.units);
+  }
+
+  template <class B>
+  GALVATRON_KERNEL void operator()(B& block) const {
+    const Tiles tiles(block.shared());
+    const int query_tiles = (problem.queries + Tiles::rows - 1) / Tiles::rows;
+    const FlashBlock at = problem.block_of(block.index(), problem.heads, query_tiles);
+    const int kv_head = at.head / problem.group();
+    const int first_query = (query_tiles - 1 - at.tile) * Tiles::rows;
+    const int end =
+        problem.causal && first_query + Tiles::rows < problem.keys ? first_query + Tiles::rows : problem.keys;
+    const int warp = block.thread() / warp_threads;
+    const int lane = block.thread() % warp_threads;
+    const int first_row = first_query + 16 * warp;
+    QueryStatistics* const statistics = tiles.of_queries() + 16 * warp;
+
+    problem.template load<D>(block, at.unit, at.head, first_query, Tiles::rows, problem.queries, q, problem.q_stride,
+                             tiles.keeps(0));
+    problem.template load<D>(block, at.unit, at.head, first_query, Tiles::rows, problem.queries, d_o,
+                             problem.out_stride, tiles.keeps(1));
+    problem.mark_tile(block, at.unit, first_query, Tiles::rows, tiles.row_marks());
+    if (lane < 16) {
+      const bool there = first_row + lane < problem.queries;
+      statistics[lane] = {there ? lse[problem.lse_at(at.unit, at.head, first_row + lane)] * kernels::log2_e : 0.0F,
+                          0.0F};
+    }
+    block.sync();
+    float sums[2] = {};  // the lane's part of delta
+    if (o != nullptr) {
+      add_products(block, at, first_row, tiles.keeps(1) + 16 * warp * Tiles::stride, sums);
+      write_delta(block, at, first_row, sums, statistics);
+    }
+    float results[D / 8][4] = {};
+    for (int pass = o == nullptr ? 0 : 1; pass < 2; ++pass) {
+      for (int first_key = 0; first_key < end; first_key += Tiles::columns) {
+        block.sync();
+        problem.template load<D>(block, at.unit, kv_head, first_key, Tiles::columns, problem.keys, k, problem.kv_stride,
+                                 tiles.passes(0));
+        problem.template load<D>(block, at.unit, kv_head, first_key, Tiles::columns, problem.keys, v, problem.kv_stride,
+                                 tiles.passes(1));
+        problem.mark_tile(block, at.unit, first_key, Tiles::columns, tiles.column_marks());
+        block.sync();
+        if (first_row >= problem.queries || (problem.causal && first_key > first_row + 15)) continue;
+        float p[Tiles::pieces][4] = {};
+        float ds[Tiles::pieces][4] = {};
+        multiply_rows<D>(block, tiles.keeps(0) + 16 * warp * Tiles::stride, tiles.passes(0), p);
+        multiply_rows<D>(block, tiles.keeps(1) + 16 * warp * Tiles::stride, tiles.passes(1), ds);
+        problem.template to_scores<false>(block, at.head, first_row, first_key, tiles.row_marks() + 16 * warp,
+                                          tiles.column_marks(), p);
+        differentiate<false>(block, statistics, p, ds);
+        if (pass == 0) {
+          GALVATRON_UNROLL
+          for (int j = 0; j < Tiles::pieces; ++j)
+            for (int i = 0; i < 4; ++i) sums[i / 2] += ds[j][i];
+        } else {
+          multiply_values<D>(block, ds, tiles.passes(0), tiles.room(warp), results);
+        }
+      }
+      if (pass == 0) write_delta(block, at, first_row, sums, statistics);
+    }
+    GALVATRON_UNROLL
+    for (int half = 0; half < 2; ++half) {
+      const int query = first_row + lane / 4 + 8 * half;
+      if (query < problem.queries)
+        store_row(block, results, half, problem.scale(), problem.head_dim, problem.packed,
+                  dq + problem.row(at.unit, query) * problem.dq_stride + at.head * problem.head_dim);
+    }
+  }
+
+ private:
+  // sums += the lane's part of o * d_o of rows g and g + 8; `gradients` are the warp's rows of d_o.
+  template <class B>
+  GALVATRON_KERNEL void add_products(B& block, const FlashBlock& at, int first_row, const T* gradients,
+                                     float (&sums)[2]) const {
+    const int lane = block.thread() % warp_threads;
+    GALVATRON_UNROLL
+    for (int half = 0; half < 2; ++half) {
+      const int row = lane / 4 + 8 * half;
+      if (first_row + row >= problem.queries) continue;
+      const T* from = o + problem.row(at.unit, first_row + row) * problem.out_stride + at.head * problem.head_dim;
+      for (int first = lane % 4 * 4; first < problem.head_dim; first += 16) {
+        Four<T> four{};
+        if (problem.packed)
+          four = *reinterpret_cast<const Four<T>*>(from + first);
+        else
+          for (int e = 0; e < 4 && first + e < problem.head_dim; ++e) four.values[e] = from[first + e];
+        for (int e = 0; e < 4; ++e)
+          sums[half] += kernels::get(four.values[e]) * kernels::get(gradients[row * Tiles::stride + first + e]);
+      }
+    }
+  }
+  template <class B>
+  GALVATRON_KERNEL void write_delta(B& block, const FlashBlock& at, int first_row, const float (&sums)[2],
+                                    QueryStatistics* statistics) const {
+    const int lane = block.thread() % warp_threads;
+    block.sync_warp();
+    GALVATRON_UNROLL
+    for (int half = 0; half < 2; ++half) {
+      const float sum = over_row(block, sums[half], Sum<float>{});
+      const int row = lane / 4 + 8 * half;
+      if (lane % 4 != 0) continue;
+      statistics[row].delta = sum;
+      if (first_row + row < problem.queries) delta[problem.delta_at(at.unit, at.head, first_row + row)] = sum;
+    }
+    block.sync_warp();
+  }
+};
+
+/// dk and dv, by blocks that have up to 128 elements of their heads each.
+template <class T, int D>
+struct FlashKeyGradient {
+  using Tiles = BackwardTiles<T, D>;
+  static constexpr int most_threads = Tiles::threads;
+  static constexpr int width = D < 128 ? D : 128;
+  static constexpr int slices = D / width;
+  FlashProblem<T> problem;
+  const T* q;
+  const T* k;
+  const T* v;
+  const float* lse;
+  const T* d_o;
+  const float* delta;
+  T* dk;
+  T* dv;
+
+  [[nodiscard]] Geometry geometry() const {
+    return Tiles::geometry(divide_up(problem.keys, Tiles::rows) * slices * problem.kv_heads * problem.units);
+  }
+
+  template <class B>
+  GALVATRON_KERNEL void operator()(B& block) const {
+    const Tiles tiles(block.shared());
+    const int key_tiles = (problem.keys + Tiles::rows - 1) / Tiles::rows;
+    const FlashBlock at = problem.block_of(block.index(), problem.kv_heads, key_tiles * slices);
+    const int first_key = at.tile / slices * Tiles::rows;
+    const int slice = at.tile % slices * width;
+    const int warp = block.thread() / warp_threads;
+    const int lane = block.thread() % warp_threads;
+    const int first_row = first_key + 16 * warp;
+
+    problem.template load<D>(block, at.unit, at.head, first_key, Tiles::rows, problem.keys, k, problem.kv_stride,
+                             tiles.keeps(0));
+    problem.template load<D>(block, at.unit, at.head, first_key, Tiles::rows, problem.keys, v, problem.kv_stride,
+                             tiles.keeps(1));
+    problem.mark_tile(block, at.unit, first_key, Tiles::rows, tiles.row_marks());
+    float of_keys[width / 8][4] = {};
+    float of_values[width / 8][4] = {};
+    const int begin = problem.causal ? first_key / Tiles::columns * Tiles::columns : 0;
+    for (int head = at.head * problem.group(); head < (at.head + 1) * problem.group(); ++head)
+      for (int first_query = begin; first_query < problem.queries; first_query += Tiles::columns) {
+        block.sync();
+        problem.template load<D>(block, at.unit, head, first_query, Tiles::columns, problem.queries, q,
+                                 problem.q_stride, tiles.passes(0));
+        problem.template load<D>(block, at.unit, head, first_query, Tiles::columns, problem.queries, d_o,
+                                 problem.out_stride, tiles.passes(1));
+        problem.mark_tile(block, at.unit, first_query, Tiles::columns, tiles.column_marks());
+        for (int i = block.thread(); i < Tiles::columns; i += block.threads()) {
+          const int query = first_query + i;
+          QueryStatistics& of = tiles.of_queries()[i];
+          of = {0.0F, 0.0F};
+          if (query < problem.queries)
+            of = {lse[problem.lse_at(at.unit, head, query)] * kernels::log2_e,
+                  delta[problem.delta_at(at.unit, head, query)]};
+        }
+        block.sync();
+        if (first_row >= problem.keys || (problem.causal && first_query + Tiles::columns <= first_row)) continue;
+        float p[Tiles::pieces][4] = {};   // (keys, queries)
+        float ds[Tiles::pieces][4] = {};  // (keys, queries)
+        multiply_rows<D>(block, tiles.keeps(0) + 16 * warp * Tiles::stride, tiles.passes(0), p);
+        multiply_rows<D>(block, tiles.keeps(1) + 16 * warp * Tiles::stride, tiles.passes(1), ds);
+        problem.template to_scores<true>(block, head, first_row, first_query, tiles.row_marks() + 16 * warp,
+                                         tiles.column_marks(), p);
+        differentiate<true>(block, tiles.of_queries(), p, ds);
+        multiply_values<D>(block, p, tiles.passes(1) + slice, tiles.room(warp), of_values);
+        multiply_values<D>(block, ds, tiles.passes(0) + slice, tiles.room(warp), of_keys);
+      }
+    GALVATRON_UNROLL
+    for (int half = 0; half < 2; ++half) {
+      const int key = first_row + lane / 4 + 8 * half;
+      if (key >= problem.keys) continue;
+      const std::int64_t to = problem.row(at.unit, key) * problem.dkv_stride + at.head * problem.head_dim + slice;
+      const int there = problem.head_dim - slice;
+      store_row(block, of_keys, half, problem.scale(), there, problem.packed, dk + to);
+      store_row(block, of_values, half, 1.0F, there, problem.packed, dv + to);
+    }
+  }
+};
+
+/// dq, dk, dv and delta of a problem; see FlashQueryGradient for `o`.
+template <class L, class T>
+void flash_backward(L& launcher, const FlashProblem<T>& problem, const T* q, const T* k, const T* v, const T* o,
+                    const float* lse, const T* d_o, T* dq, T* dk, T* dv, float* delta) {
+  with_head_width(problem.head_dim, [&]<int D>() {
+    const FlashQueryGradient<T, D> queries{problem, q, k, v, o, lse, d_o, dq, delta};
+    launcher.launch(queries.geometry(), queries);
+    const FlashKeyGradient<T, D> keys{problem, q, k, v, lse, d_o, delta, dk, dv};
+    if (problem.keys > 0) launcher.launch(keys.geometry(), keys);
+  });
+}
+
+}  // namespace galvatron::device::cuda::detail

@@ -1,0 +1,242 @@
+// Gradients of the biases of attention, by distance, of every pair, or in windows: sums over units in a fixed order.
+//
+// A tile of queries and keys of a head goes over a group of units and sums the gradients of its scores in registers,
+// then writes them to scratch memory:
+//
+//   planes (groups, heads, tiles of queries, rows of a tile, keys padded)
+//
+// A second kernel adds the groups, a third one gives every bias the sum of its pairs. Where a plane of all heads does
+// not fit, this is done for some heads, or some queries of one head, after the other.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <string>
+
+#include <galvatron/core/error.hpp>
+#include <galvatron/core/units.hpp>
+#include <galvatron/core/view.hpp>
+#include <galvatron/device/cuda/elements.hpp>
+#include <galvatron/device/cuda/flash_backward.hpp>
+
+namespace galvatron::device::cuda::detail {
+
+/// Part of the queries and heads of a problem, and how its sums lie in memory.
+struct BiasPart {
+  float* sums;
+  int first_head = 0;
+  int heads = 0;
+  int first_tile = 0;  ///< of queries
+  int tiles = 0;
+  int tile_rows = 0;
+  int keys = 0;  ///< padded to tiles
+  int groups = 0;
+  int first_query = 0;
+  int last_query = 0;  ///< one behind
+
+  [[nodiscard]] constexpr std::int64_t plane() const {
+    return static_cast<std::int64_t>(heads) * tiles * tile_rows * keys;
+  }
+  /// Of a head and query, both counted from the first of the part.
+  [[nodiscard]] GALVATRON_KERNEL float* row(int group, int head, int query) const {
+    return sums + group * plane() + (static_cast<std::int64_t>(head) * tiles * tile_rows + query) * keys;
+  }
+};
+
+/// The sums of the gradients of scores over groups of units.
+template <class T, int D>
+struct FlashScoreGradient {
+  using Tiles = BackwardTiles<T, D>;
+  static constexpr int most_threads = Tiles::threads;
+  static constexpr int least_blocks = 1;
+  FlashProblem<T> problem;
+  const T* q;
+  const T* k;
+  const T* v;
+  const float* lse;
+  const T* d_o;
+  const float* delta;
+  BiasPart part;
+
+  [[nodiscard]] Geometry geometry() const {
+    return Tiles::geometry(static_cast<std::int64_t>(part.heads) * part.tiles * part.groups * part.keys /
+                           Tiles::columns);
+  }
+
+  template <class B>
+  GALVATRON_KERNEL void operator()(B& block) const {
+    const Tiles tiles(block.shared());
+    const int key_tiles = part.keys / Tiles::columns;
+    const int first_key = static_cast<int>(block.index() % key_tiles) * Tiles::columns;
+    const auto rest = static_cast<int>(block.index() / key_tiles);
+    const int group = rest % part.groups;
+    const int tile = rest / part.groups % part.tiles;
+    const int own_head = rest / part.groups / part.tiles;
+    const int head = part.first_head + own_head;
+    const int kv_head = head / problem.group();
+    const int first_query = (part.first_tile + tile) * Tiles::rows;
+    const int warp = block.thread() / warp_threads;
+    const int lane = block.thread() % warp_threads;
+    const int first_row = first_query + 16 * warp;
+
+    float sums[Tiles::pieces][4] = {};
+    const auto first = static_cast<int>(static_cast<std::int64_t>(problem.units) * group / part.groups);
+    const auto last = static_cast<int>(static_cast<std::int64_t>(problem.units) * (group + 1) / part.groups);
+    const bool seen = !problem.causal || first_key < first_query + Tiles::rows;
+    for (int unit = problem.first_unit + first; seen && unit < problem.first_unit + last; ++unit) {
+      block.sync();
+      problem.template load<D>(block, unit, head, first_query, Tiles::rows, problem.queries, q, problem.q_stride,
+                               tiles.keeps(0));
+      problem.template load<D>(block, unit, head, first_query, Tiles::rows, problem.queries, d_o, problem.out_stride,
+                               tiles.keeps(1));
+      problem.template load<D>(block, unit, kv_head, first_key, Tiles::columns, problem.keys, k, problem.kv_stride,
+                               tiles.passes(0));
+      problem.template load<D>(block, unit, kv_head, first_key, Tiles::columns, problem.keys, v, problem.kv_stride,
+                               tiles.passes(1));
+      problem.mark_tile(block, unit, first_query, Tiles::rows, tiles.row_marks());
+      problem.mark_tile(block, unit, first_key, Tiles::columns, tiles.column_marks());
+      for (int i = block.thread(); i < Tiles::rows; i += block.threads()) {
+        const int query = first_query + i;
+        QueryStatistics& of = tiles.of_queries()[i];
+        of = {0.0F, 0.0F};
+        if (query < problem.queries)
+          of = {lse[problem.lse_at(unit, head, query)] * kernels::log2_e, delta[problem.delta_at(unit, head, query)]};
+      }
+      block.sync();
+      float p[Tiles::pieces][4] = {};
+      float ds[Tiles::pieces][4] = {};
+      multiply_rows<D>(block, tiles.keeps(0) + 16 * warp * Tiles::stride, tiles.passes(0), p);
+      multiply_rows<D>(block, tiles.keeps(1) + 16 * warp * Tiles::stride, tiles.passes(1), ds);
+      problem.template to_scores<false>(block, head, first_row, first_key, tiles.row_marks() + 16 * warp,
+                                        tiles.column_marks(), p);
+      differentiate<false>(block, tiles.of_queries() + 16 * warp, p, ds);
+      GALVATRON_UNROLL
+      for (int j = 0; j < Tiles::pieces; ++j)
+        for (int i = 0; i < 4; ++i) sums[j][i] += ds[j][i];
+    }
+    GALVATRON_UNROLL
+    for (int j = 0; j < Tiles::pieces; ++j)
+      for (int i = 0; i < 4; ++i)
+        part.row(group, own_head,
+                 tile * Tiles::rows + 16 * warp + lane / 4 + i / 2 * 8)[first_key + 8 * j + lane % 4 * 2 + i % 2] =
+            sums[j][i];
+  }
+};
+
+/// The first plane takes in the others, in order.
+struct AddPlanes {
+  BiasPart part;
+  GALVATRON_KERNEL void operator()(std::int64_t i) const {
+    float sum = part.sums[i];
+    for (int group = 1; group < part.groups; ++group) sum += part.sums[group * part.plane() + i];
+    part.sums[i] = sum;
+  }
+};
+
+/// Biases of pairs: element i is a head, query and key of the part.
+struct AddPairs {
+  BiasPart part;
+  int keys;
+  float* gradient;  ///< of head 0, query 0 and key 0
+  std::int64_t head_stride;
+  std::int64_t query_stride;
+  [[nodiscard]] std::int64_t count() const {
+    return static_cast<std::int64_t>(part.heads) * (part.last_query - part.first_query) * keys;
+  }
+  GALVATRON_KERNEL void operator()(std::int64_t i) const {
+    const auto key = static_cast<int>(i % keys);
+    const auto row = static_cast<int>(i / keys);
+    const int queries = part.last_query - part.first_query;
+    const int head = row / queries;
+    const int query = row % queries;
+    gradient[(part.first_head + head) * head_stride + (part.first_query + query) * query_stride + key] +=
+        part.row(0, head, query)[key];
+  }
+};
+
+/// Biases by distance: element i is a head and a distance from key to query.
+struct AddDistances {
+  BiasPart part;
+  int queries;
+  int keys;
+  float* gradient;  ///< of head 0 and distance 0
+  std::int64_t head_stride;
+  [[nodiscard]] std::int64_t count() const { return static_cast<std::int64_t>(part.heads) * (queries + keys - 1); }
+  GALVATRON_KERNEL void operator()(std::int64_t i) const {
+    const int distances = queries + keys - 1;
+    const auto head = static_cast<int>(i / distances);
+    const int distance = static_cast<int>(i % distances) - (queries - 1);
+    const int first = -distance > part.first_query ? -distance : part.first_query;
+    const int last = keys - distance < part.last_query ? keys - distance : part.last_query;
+    if (first >= last) return;
+    float sum = 0;
+    for (int query = first; query < last; ++query) sum += part.row(0, head, query - part.first_query)[query + distance];
+    gradient[(part.first_head + head) * head_stride + distance] += sum;
+  }
+};
+
+/// Biases of windows: element i is a head and a row of the table.
+struct AddWindowPairs {
+  BiasPart part;
+  int window;
+  int table_heads;
+  float* gradient;  ///< (bias rows, table_heads)
+  [[nodiscard]] std::int64_t count() const {
+    return static_cast<std::int64_t>(part.heads) * (2 * window - 1) * (2 * window - 1);
+  }
+  GALVATRON_KERNEL void operator()(std::int64_t i) const {
+    const int wide = 2 * window - 1;
+    const auto entry = static_cast<int>(i % (wide * wide));
+    const auto head = static_cast<int>(i / (wide * wide));
+    const int dy = entry / wide - (window - 1);
+    const int dx = entry % wide - (window - 1);
+    float sum = 0;
+    for (int query = part.first_query; query < part.last_query; ++query) {
+      const int y = query / window - dy;
+      const int x = query % window - dx;
+      if (y < 0 || y >= window || x < 0 || x >= window) continue;
+      sum += part.row(0, head, query - part.first_query)[y * window + x];
+    }
+    gradient[static_cast<std::int64_t>(entry) * table_heads + part.first_head + head] += sum;
+  }
+};
+
+/// Calls give(part) with the gradients of all scores, part after part. Throws DeviceFailure.
+template <class L, class T, class F>
+void flash_bias(L& launcher, View<float> scratch, const FlashProblem<T>& problem, const T* q, const T* k, const T* v,
+                const float* lse, const T* d_o, const float* delta, const F& give) {
+  if (problem.keys == 0) return;
+  with_head_width(problem.head_dim, [&]<int D>() {
+    using Tiles = BackwardTiles<T, D>;
+    const auto all_tiles = static_cast<int>(divide_up(problem.queries, Tiles::rows));
+    const std::int64_t keys = round_up(problem.keys, Tiles::columns);
+    const std::int64_t fit = scratch.count / (Tiles::rows * keys);  // tiles of queries
+    if (fit == 0)
+      throw DeviceFailure("the gradients of attention's biases have no room for " + std::to_string(problem.keys) +
+                          " keys in " + std::to_string(scratch.count * 4) + " bytes; choose shorter sequences");
+    const auto tiles = static_cast<int>(std::min<std::int64_t>(fit, all_tiles));
+    const auto heads = static_cast<int>(std::clamp<std::int64_t>(fit / tiles, 1, problem.heads));
+    for (int head = 0; head < problem.heads; head += heads)
+      for (int tile = 0; tile < all_tiles; tile += tiles) {
+        BiasPart part{.sums = scratch.data,
+                      .first_head = head,
+                      .heads = std::min(heads, problem.heads - head),
+                      .first_tile = tile,
+                      .tiles = std::min(tiles, all_tiles - tile),
+                      .tile_rows = Tiles::rows,
+                      .keys = static_cast<int>(keys)};
+        part.first_query = tile * Tiles::rows;
+        part.last_query = std::min(problem.queries, part.first_query + part.tiles * Tiles::rows);
+        // As many groups as keep the GPU busy.
+        const std::int64_t of_a_group = static_cast<std::int64_t>(part.heads) * part.tiles;
+        part.groups = static_cast<int>(std::min({static_cast<std::int64_t>(problem.units), fit / of_a_group,
+                                                 divide_up(most_blocks, of_a_group * (keys / Tiles::columns))}));
+        const FlashScoreGradient<T, D> kernel{problem, q, k, v, lse, d_o, delta, part};
+        launcher.launch(kernel.geometry(), kernel);
+        if (part.groups > 1) for_each(launcher, part.plane(), AddPlanes{part});
+        give(part);
+      }
+  });
+}
+
+}  // namespace galvatron::device::cuda::detail

@@ -1,0 +1,78 @@
+// How kernels run on a GPU; for CUDA compilers only.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include <galvatron/device/cuda/block.hpp>
+#include <galvatron/device/cuda/stream.hpp>
+
+namespace galvatron::device::cuda {
+
+namespace detail {
+extern __shared__ uint4 shared_memory[];  // 16-byte aligned
+}
+
+/// Models Block.
+class CudaBlock {
+ public:
+  __device__ __forceinline__ std::int64_t index() const { return blockIdx.x; }
+  __device__ __forceinline__ std::int64_t blocks() const { return gridDim.x; }
+  __device__ __forceinline__ int thread() const { return static_cast<int>(threadIdx.x); }
+  __device__ __forceinline__ int threads() const { return static_cast<int>(blockDim.x); }
+  __device__ __forceinline__ std::byte* shared() const { return reinterpret_cast<std::byte*>(detail::shared_memory); }
+  template <class V>
+  __device__ __forceinline__ V* slots() const {
+    __shared__ double values[warp_threads];
+    return reinterpret_cast<V*>(values);
+  }
+  __device__ __forceinline__ void sync() const { __syncthreads(); }
+  __device__ __forceinline__ void sync_warp() const { __syncwarp(); }
+  template <class V>
+  __device__ __forceinline__ V shuffle_xor(V value, int mask) const {
+    return __shfl_xor_sync(0xffffffffU, value, mask);
+  }
+  template <class V>
+  __device__ __forceinline__ V shuffle(V value, int lane) const {
+    return __shfl_sync(0xffffffffU, value, lane);
+  }
+  __device__ __forceinline__ void multiply(float (&c)[4], const std::uint32_t (&a)[4],
+                                           const std::uint32_t (&b)[2]) const {
+    asm volatile(
+        "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};\n"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+  }
+};
+
+namespace detail {
+template <class Kernel>
+constexpr int least_blocks() {
+  if constexpr (requires { Kernel::least_blocks; })
+    return Kernel::least_blocks;
+  else
+    return 0;
+}
+}  // namespace detail
+
+/// Kernel::most_threads is the largest block that it is launched with; Kernel::least_blocks, if it has that, are blocks
+/// that a multiprocessor must have room for at once: 1 gives threads the registers that they ask for.
+template <class Kernel>
+__global__ void __launch_bounds__(Kernel::most_threads, detail::least_blocks<Kernel>())
+    run(const __grid_constant__ Kernel kernel) {
+  CudaBlock block;
+  kernel(block);
+}
+
+template <class Kernel>
+void Stream::launch(const Geometry& geometry, const Kernel& kernel) {
+  constexpr std::int64_t without_asking = 48 << 10;  // bytes of shared memory
+  if (geometry.shared_bytes > without_asking)
+    check(cudaFuncSetAttribute(run<Kernel>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                               static_cast<int>(geometry.shared_bytes)));
+  run<Kernel><<<static_cast<unsigned>(geometry.blocks), static_cast<unsigned>(geometry.threads),
+                static_cast<std::size_t>(geometry.shared_bytes), stream_>>>(kernel);
+  check(cudaGetLastError());
+}
+
+}  // namespace galvatron::device::cuda

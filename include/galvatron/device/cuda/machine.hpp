@@ -1,0 +1,133 @@
+// One GPU for one rank: a stream of it, its libraries and their workspaces. It models the machine of gpu.hpp.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <cuda_runtime_api.h>
+
+#include <galvatron/core/dtype.hpp>
+#include <galvatron/core/error.hpp>
+#include <galvatron/core/units.hpp>
+#include <galvatron/core/view.hpp>
+#include <galvatron/device/cuda/bias.hpp>
+#include <galvatron/device/cuda/check.hpp>
+#include <galvatron/device/cuda/cudnn_attention.hpp>
+#include <galvatron/device/cuda/devices.hpp>
+#include <galvatron/device/cuda/gemm.hpp>
+#include <galvatron/device/cuda/staging.hpp>
+#include <galvatron/device/cuda/stream.hpp>
+#include <galvatron/device/product.hpp>
+
+namespace galvatron::device::cuda {
+
+/// Belongs to one thread of the program at a time, whose current GPU is the machine's. Nothing but objects of the
+/// libraries and page-locked memory is allocated: temporary memory comes from the workspace given. Throws
+/// DeviceFailure.
+class Machine {
+ public:
+  static constexpr std::int64_t kernel_workspace_bytes = std::int64_t{16} << 20;   ///< of Gpu
+  static constexpr std::int64_t product_workspace_bytes = std::int64_t{32} << 20;  ///< of cuBLASLt
+  static constexpr std::int64_t boundary = 256;                                    ///< of every workspace
+
+  /// The bytes that a GPU wants as its workspace. cuDNN's attention has what is beyond the other two: enough for the
+  /// backward pass of six heads of 4,096 tokens at a time.
+  static constexpr std::int64_t library_workspace_bytes() { return std::int64_t{256} << 20; }
+
+  /// Makes GPU `ordinal`, of which the stream is, the calling thread's. The workspace, memory of that GPU of at least
+  /// library_workspace_bytes() on a 64-byte boundary, is the machine's own as long as it lives. Unless `deterministic`,
+  /// cuDNN may add gradients of attention in any order, which is faster and gives other bits every time.
+  Machine(int ordinal, Stream& stream, View<std::byte> library_workspace, bool deterministic = true)
+      : ordinal_(use_device(ordinal)),
+        workspace_(on_boundary(library_workspace)),
+        stream_(stream),
+        products_(stream_, workspace_.slice(kernel_workspace_bytes, product_workspace_bytes)),
+        attention_(stream_, after(kernel_workspace_bytes + product_workspace_bytes), deterministic) {}
+  Machine(const Machine&) = delete;
+  Machine& operator=(const Machine&) = delete;
+  /// Waits for all that was launched.
+  ~Machine() { cudaStreamSynchronize(stream_.get()); }
+
+  [[nodiscard]] int ordinal() const { return ordinal_; }
+  [[nodiscard]] Stream& stream() { return stream_; }
+  [[nodiscard]] View<std::byte> workspace() const { return workspace_.slice(0, kernel_workspace_bytes); }
+  /// Why shapes of attention went to our own kernel: one line each.
+  [[nodiscard]] const std::vector<std::string>& attention_refusals() const { return attention_.refusals(); }
+
+  template <class Kernel>
+  void launch(const Geometry& geometry, const Kernel& kernel) {
+    stream_.launch(geometry, kernel);
+  }
+  void zero(void* to, std::int64_t bytes) {
+    check(cudaMemsetAsync(to, 0, static_cast<std::size_t>(bytes), stream_.get()));
+  }
+  void copy(const void* from, void* to, std::int64_t bytes) {
+    check(cudaMemcpyAsync(to, from, static_cast<std::size_t>(bytes), cudaMemcpyDefault, stream_.get()));
+  }
+  void wait() { stream_.wait(); }
+  /// To memory of the program; returns when it is there.
+  void fetch(const void* from, void* to, std::int64_t bytes) {
+    check(cudaMemcpyAsync(to, from, static_cast<std::size_t>(bytes), cudaMemcpyDeviceToHost, stream_.get()));
+    stream_.wait();
+  }
+  template <class Writer>
+  void upload(void* to, std::int64_t bytes, Writer&& writer) {
+    staging_.upload(stream_, to, bytes, std::forward<Writer>(writer));
+  }
+
+  /// See Product.
+  void multiply(const Product& p, const void* a, const void* b, const void* bias, void* c) {
+    if (p.k == 0 && p.accumulate) return;
+    if (p.k == 0) return begin(p, bias, c);
+    if (!p.bias || adds_bias(p)) return products_.multiply(p, a, b, bias, c);
+    begin(p, bias, c);
+    Product more = p;
+    more.bias = false;
+    more.accumulate = true;
+    products_.multiply(more, a, b, nullptr, c);
+  }
+
+  bool attention_forward(const AttentionShape& shape, Precision precision, const void* q, const void* k, const void* v,
+                         void* o, float* lse) {
+    return attention_.forward(shape, precision, q, k, v, o, lse);
+  }
+  bool attention_backward(const AttentionShape& shape, Precision precision, const void* q, const void* k, const void* v,
+                          const void* o, const float* lse, const void* d_o, void* dq, void* dk, void* dv) {
+    return attention_.backward(shape, precision, q, k, v, o, lse, d_o, dq, dk, dv);
+  }
+
+ private:
+  // c = the bias, or zero, in every row.
+  void begin(const Product& p, const void* bias, void* c) {
+    if (p.operands == Precision::fp32)
+      bias_rows(stream_, p.m, p.n, static_cast<const float*>(bias), static_cast<float*>(c));
+    else if (p.result == Precision::fp32)
+      bias_rows(stream_, p.m, p.n, static_cast<const bfloat16*>(bias), static_cast<float*>(c));
+    else
+      bias_rows(stream_, p.m, p.n, static_cast<const bfloat16*>(bias), static_cast<bfloat16*>(c));
+  }
+
+  static View<std::byte> on_boundary(View<std::byte> all) {
+    if (all.count < library_workspace_bytes())
+      throw DeviceFailure("a GPU's libraries need a workspace of " + std::to_string(library_workspace_bytes()) +
+                          " bytes, not " + std::to_string(all.count));
+    const auto address = reinterpret_cast<std::uintptr_t>(all.data);
+    const auto skipped = static_cast<std::int64_t>((boundary - address % boundary) % boundary);
+    return all.slice(skipped, all.count - skipped);
+  }
+  [[nodiscard]] View<std::byte> after(std::int64_t bytes) const {
+    return workspace_.slice(bytes, workspace_.count - bytes);
+  }
+
+  int ordinal_;
+  View<std::byte> workspace_;
+  Stream& stream_;
+  Products products_;
+  Attention attention_;
+  Staging staging_;
+};
+
+}  // namespace galvatron::device::cuda

@@ -1,0 +1,288 @@
+// Additions, activations and rotary embedding, each in one pass over memory.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <string>
+
+#include <galvatron/core/error.hpp>
+#include <galvatron/core/units.hpp>
+#include <galvatron/device/cuda/block.hpp>
+#include <galvatron/device/cuda/divisor.hpp>
+#include <galvatron/device/cuda/elements.hpp>
+#include <galvatron/device/kernels/activation.hpp>
+#include <galvatron/device/kernels/number.hpp>
+#include <galvatron/device/kernels/rotary.hpp>
+#include <galvatron/model/spec.hpp>
+
+namespace galvatron::device::cuda {
+
+namespace detail {
+
+template <class T>
+struct Add {
+  static constexpr int width = Pack<T>::size;
+  const T* a;
+  const T* b;
+  T* out;
+  template <int size>
+  GALVATRON_KERNEL void at(std::int64_t i) const {
+    float left[size];
+    float right[size];
+    get_elements(a + i, left);
+    get_elements(b + i, right);
+    for (int j = 0; j < size; ++j) left[j] += right[j];
+    put_elements(out + i, left);
+  }
+};
+
+template <class T>
+struct Accumulate {
+  static constexpr int width = Pack<T>::size;
+  const T* from;
+  float* to;
+  template <int size>
+  GALVATRON_KERNEL void at(std::int64_t i) const {
+    float values[size];
+    float sums[size];
+    get_elements(from + i, values);
+    get_elements(to + i, sums);
+    for (int j = 0; j < size; ++j) sums[j] += values[j];
+    put_elements(to + i, sums);
+  }
+};
+
+template <class T, class Function>
+struct Activate {
+  static constexpr int width = Pack<T>::size;
+  const T* u;
+  T* g;
+  template <int size>
+  GALVATRON_KERNEL void at(std::int64_t i) const {
+    float values[size];
+    get_elements(u + i, values);
+    for (int j = 0; j < size; ++j) values[j] = Function::forward(values[j]);
+    put_elements(g + i, values);
+  }
+};
+
+template <class T, class Function>
+struct ActivateBackward {
+  static constexpr int width = Pack<T>::size;
+  const T* u;
+  const T* dg;
+  T* du;
+  template <int size>
+  GALVATRON_KERNEL void at(std::int64_t i) const {
+    float values[size];
+    float gradients[size];
+    get_elements(u + i, values);
+    get_elements(dg + i, gradients);
+    for (int j = 0; j < size; ++j) gradients[j] *= Function::derivative(values[j]);
+    put_elements(du + i, gradients);
+  }
+};
+
+/// Element i of the output (rows, n) has its gate at row * 2n + column of u, and `up` n further.
+template <class T>
+struct Gate {
+  static constexpr int width = Pack<T>::size;
+  Divisor n;
+  const T* u;
+  T* g;
+  template <int size>
+  GALVATRON_KERNEL void at(std::int64_t i) const {
+    const T* at_gate = u + i + n(i).quotient * n.value();
+    float gate[size];
+    float up[size];
+    get_elements(at_gate, gate);
+    get_elements(at_gate + n.value(), up);
+    for (int j = 0; j < size; ++j) gate[j] = kernels::SwiGlu::forward(gate[j], up[j]);
+    put_elements(g + i, gate);
+  }
+};
+
+template <class T>
+struct GateBackward {
+  static constexpr int width = Pack<T>::size;
+  Divisor n;
+  const T* u;
+  const T* dg;
+  T* du;
+  template <int size>
+  GALVATRON_KERNEL void at(std::int64_t i) const {
+    const std::int64_t at_gate = i + n(i).quotient * n.value();
+    float gate[size];
+    float up[size];
+    float gradients[size];
+    get_elements(u + at_gate, gate);
+    get_elements(u + at_gate + n.value(), up);
+    get_elements(dg + i, gradients);
+    for (int j = 0; j < size; ++j) {
+      const auto d = kernels::SwiGlu::backward(gate[j], up[j], gradients[j]);
+      gate[j] = d.gate;
+      up[j] = d.up;
+    }
+    put_elements(du + at_gate, gate);
+    put_elements(du + at_gate + n.value(), up);
+  }
+};
+
+/// A block takes some positions at a time: it works out their cosines and sines (positions, head_dim / 2) in shared
+/// memory, each once, and then turns all heads of all rows of these positions.
+template <class T>
+struct Rotary {
+  static constexpr int most_threads = 256;
+  static constexpr int width = Pack<T>::size;
+  std::int64_t rows;
+  std::int64_t all_positions;
+  std::int64_t first_position;
+  std::int64_t row_stride;
+  double theta;
+  double direction;  ///< 1, or -1 to turn back
+  T* x;
+  Divisor b;               ///< rows of a position
+  Divisor heads;           ///< of a row
+  Divisor steps;           ///< of a head: packs, or pairs of elements
+  Divisor half;            ///< head_dim / 2
+  std::int64_t positions;  ///< that a block takes at a time
+  bool packed;
+
+  /// Frequencies in turns, and the cosines and sines.
+  [[nodiscard]] std::int64_t shared_bytes() const {
+    return round_up(half.value(), 2) * 8 + 2 * positions * half.value() * 4;
+  }
+
+  template <class B>
+  GALVATRON_KERNEL void operator()(B& block) const {
+    auto* turns = reinterpret_cast<double*>(block.shared());                      // (half)
+    auto* cosines = reinterpret_cast<float*>(turns + round_up(half.value(), 2));  // (positions, half)
+    float* sines = cosines + positions * half.value();                            // (positions, half)
+    constexpr double turns_of_a_radian = 0.159154943091895336;
+    for (std::int64_t j = block.thread(); j < half.value(); j += block.threads())
+      turns[j] = direction * turns_of_a_radian * kernels::rotary_frequency(theta, j, 2 * half.value());
+    for (std::int64_t first = block.index() * positions; first < all_positions; first += block.blocks() * positions) {
+      const std::int64_t some = all_positions - first < positions ? all_positions - first : positions;
+      block.sync();
+      for (std::int64_t i = block.thread(); i < some * half.value(); i += block.threads()) {
+        const Divisor::Parts at = half(i);
+        const auto position = static_cast<double>(first_position + first + at.quotient);
+        const kernels::Turn turn = kernels::turn(turns[at.remainder] * position);
+        cosines[i] = turn.cosine;
+        sines[i] = turn.sine;
+      }
+      block.sync();
+      const std::int64_t first_row = first * b.value();
+      const std::int64_t last_row = rows < (first + some) * b.value() ? rows : (first + some) * b.value();
+      if (packed)
+        rotate_rows<width>(block, first_row, last_row, cosines, sines);
+      else
+        rotate_rows<1>(block, first_row, last_row, cosines, sines);
+    }
+  }
+
+ private:
+  template <int size, class B>
+  GALVATRON_KERNEL void rotate_rows(B& block, std::int64_t first_row, std::int64_t last_row, const float* cosines,
+                                    const float* sines) const {
+    const std::int64_t count = (last_row - first_row) * heads.value() * steps.value();
+    for (std::int64_t i = block.thread(); i < count; i += block.threads()) {
+      const Divisor::Parts step = steps(i);
+      const Divisor::Parts head = heads(step.quotient);
+      const std::int64_t pair = step.remainder * size;
+      const std::int64_t angle = b(head.quotient).quotient * half.value() + pair;
+      T* at = x + (first_row + head.quotient) * row_stride + head.remainder * 2 * half.value() + pair;
+      float left[size];
+      float right[size];
+      float cosine[size];
+      float sine[size];
+      get_elements(at, left);
+      get_elements(at + half.value(), right);
+      get_elements(cosines + angle, cosine);
+      get_elements(sines + angle, sine);
+      for (int j = 0; j < size; ++j) {
+        const kernels::Rotated rotated = kernels::rotate(left[j], right[j], cosine[j], sine[j]);
+        left[j] = rotated.first;
+        right[j] = rotated.second;
+      }
+      put_elements(at, left);
+      put_elements(at + half.value(), right);
+    }
+  }
+};
+
+}  // namespace detail
+
+/// out = a + b; out may be a or b.
+template <class L, class T>
+void add(L& launcher, std::int64_t n, const T* a, const T* b, T* out) {
+  for_elements(launcher, n, are_aligned<Pack<T>::size>(a, b, out), detail::Add<T>{a, b, out});
+}
+
+/// to += from.
+template <class L, class T>
+void accumulate(L& launcher, std::int64_t n, const T* from, float* to) {
+  for_elements(launcher, n, are_aligned<Pack<T>::size>(from, to), detail::Accumulate<T>{from, to});
+}
+
+/// g (rows, n) from u (rows, n), or (rows, 2n) = gate | up for SwiGLU.
+template <class L, class T>
+void activation_forward(L& launcher, ActivationKind kind, std::int64_t rows, std::int64_t n, const T* u, T* g) {
+  const bool aligned = are_aligned<Pack<T>::size>(u, g);
+  if (kind == ActivationKind::gelu)
+    for_elements(launcher, rows * n, aligned, detail::Activate<T, kernels::Gelu>{u, g});
+  else if (kind == ActivationKind::relu)
+    for_elements(launcher, rows * n, aligned, detail::Activate<T, kernels::Relu>{u, g});
+  else if (n > 0)
+    for_elements(launcher, rows * n, aligned && n % Pack<T>::size == 0, detail::Gate<T>{Divisor(n), u, g});
+}
+
+/// du (the shape of u) from u and dg (rows, n); du may be u.
+template <class L, class T>
+void activation_backward(L& launcher, ActivationKind kind, std::int64_t rows, std::int64_t n, const T* u, const T* dg,
+                         T* du) {
+  const bool aligned = are_aligned<Pack<T>::size>(u, dg, du);
+  if (kind == ActivationKind::gelu)
+    for_elements(launcher, rows * n, aligned, detail::ActivateBackward<T, kernels::Gelu>{u, dg, du});
+  else if (kind == ActivationKind::relu)
+    for_elements(launcher, rows * n, aligned, detail::ActivateBackward<T, kernels::Relu>{u, dg, du});
+  else if (n > 0)
+    for_elements(launcher, rows * n, aligned && n % Pack<T>::size == 0, detail::GateBackward<T>{Divisor(n), u, dg, du});
+}
+
+/// Rotates the first `heads` heads of each row of `row_stride` elements in place, row r by position
+/// first_position + r / b; `inverse` rotates back. Throws DeviceFailure for heads too wide for shared memory.
+template <class L, class T>
+void rotary(L& launcher, std::int64_t rows, std::int64_t b, std::int64_t first_position, std::int64_t heads,
+            std::int64_t head_dim, std::int64_t row_stride, double theta, bool inverse, T* x) {
+  constexpr std::int64_t widest_head = 4096;
+  if (head_dim > widest_head)
+    throw DeviceFailure("rotary embedding takes heads of up to " + std::to_string(widest_head) + " elements, not " +
+                        std::to_string(head_dim));
+  const std::int64_t half = head_dim / 2;
+  if (rows == 0 || heads == 0 || half == 0) return;
+  constexpr int width = Pack<T>::size;
+  const bool packed = half % width == 0 && row_stride % width == 0 && are_aligned<width>(x);
+  const std::int64_t steps = packed ? half / width : half;
+  // Enough work for a block, within the shared memory that needs no asking.
+  const std::int64_t positions = std::clamp<std::int64_t>(std::min(512 / (b * heads * steps), 2048 / half), 1, 64);
+  const detail::Rotary<T> kernel{.rows = rows,
+                                 .all_positions = divide_up(rows, b),
+                                 .first_position = first_position,
+                                 .row_stride = row_stride,
+                                 .theta = theta,
+                                 .direction = inverse ? -1.0 : 1.0,
+                                 .x = x,
+                                 .b = Divisor(b),
+                                 .heads = Divisor(heads),
+                                 .steps = Divisor(steps),
+                                 .half = Divisor(half),
+                                 .positions = positions,
+                                 .packed = packed};
+  Geometry geometry = over_rows(divide_up(kernel.all_positions, positions), positions * b * heads * steps);
+  geometry.blocks = std::min(geometry.blocks, most_blocks / 2);  // what its registers let run at once
+  geometry.shared_bytes = kernel.shared_bytes();
+  launcher.launch(geometry, kernel);
+}
+
+}  // namespace galvatron::device::cuda

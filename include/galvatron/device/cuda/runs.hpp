@@ -1,0 +1,168 @@
+// Runs of elements copied and added: packing for all-to-all, columns of wider rows, changes of type.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <type_traits>
+
+#include <galvatron/core/error.hpp>
+#include <galvatron/device/cuda/block.hpp>
+#include <galvatron/device/cuda/divisor.hpp>
+#include <galvatron/device/cuda/elements.hpp>
+#include <galvatron/device/device.hpp>
+
+namespace galvatron::device::cuda {
+
+namespace detail {
+
+/// Places at equal distances.
+struct Places {
+  std::int64_t count;
+  std::int64_t distance;
+};
+
+/// True when no two runs of `width` elements at these places touch each other.
+template <std::size_t n>
+constexpr bool are_apart(std::int64_t width, std::array<Places, n> places) {
+  for (Places& p : places) p.distance = p.distance < 0 ? -p.distance : p.distance;
+  std::sort(places.begin(), places.end(), [](const Places& a, const Places& b) { return a.distance < b.distance; });
+  std::int64_t extent = width;
+  for (const Places& p : places) {
+    if (p.count <= 1) continue;
+    if (p.distance < extent) return false;
+    extent += (p.count - 1) * p.distance;
+  }
+  return true;
+}
+
+/// What is written to the same places, and so in turn.
+struct InTurn {
+  bool blocks;
+  bool repeats;
+};
+
+/// Throws DeviceFailure for runs that are written to places of each other's without being the same places.
+inline InTurn in_turn(const Runs& runs) {
+  const InTurn turn{.blocks = runs.to.block == 0 && runs.blocks > 1,
+                    .repeats = runs.to.repeat == 0 && runs.repeats > 1};
+  if (!are_apart(runs.width, std::array<Places, 3>{{{turn.blocks ? 1 : runs.blocks, runs.to.block},
+                                                    {turn.repeats ? 1 : runs.repeats, runs.to.repeat},
+                                                    {runs.rows, runs.to.row}}}))
+    throw DeviceFailure("runs of " + std::to_string(runs.width) + " elements at distances of " +
+                        std::to_string(runs.to.block) + ", " + std::to_string(runs.to.repeat) + " and " +
+                        std::to_string(runs.to.row) + " overlap: a GPU writes runs that are apart or the same");
+  return turn;
+}
+
+/// A step is a pack of a run, or an element. Threads go over the steps of all runs that may be written in any order;
+/// next to each other in memory are first the steps of a run, then its rows.
+template <class A, class C, bool adds>
+struct MoveRuns {
+  static constexpr int most_threads = 256;
+  static constexpr int width = Pack<std::conditional_t<sizeof(A) < sizeof(C), A, C>>::size;
+  std::int64_t count;    ///< of such steps
+  std::int64_t blocks;   ///< that a thread adds in turn
+  std::int64_t repeats;  ///< the same
+  Divisor steps;         ///< of a run
+  Divisor rows;
+  Divisor parallel_repeats;  ///< that are not in turn
+  Runs::Distances from_distance;
+  Runs::Distances to_distance;
+  const A* from;
+  C* to;
+  bool packed;
+
+  template <class B>
+  GALVATRON_KERNEL void operator()(B& block) const {
+    const std::int64_t threads = block.blocks() * block.threads();
+    for (std::int64_t i = block.index() * block.threads() + block.thread(); i < count; i += threads) {
+      const Divisor::Parts step = steps(i);
+      const Divisor::Parts row = rows(step.quotient);
+      const Divisor::Parts repeat = parallel_repeats(row.quotient);
+      const auto place = [&](const Runs::Distances& d) {
+        return repeat.quotient * d.block + repeat.remainder * d.repeat + row.remainder * d.row +
+               step.remainder * (packed ? width : 1);
+      };
+      if (packed)
+        move<width>(from + place(from_distance), to + place(to_distance));
+      else
+        move<1>(from + place(from_distance), to + place(to_distance));
+    }
+  }
+
+ private:
+  template <int size>
+  GALVATRON_KERNEL void move(const A* read, C* written) const {
+    if constexpr (adds) {
+      float values[size];
+      float sums[size];
+      get_elements(written, sums);
+      for (std::int64_t b = 0; b < blocks; ++b)
+        for (std::int64_t r = 0; r < repeats; ++r) {
+          get_elements(read + b * from_distance.block + r * from_distance.repeat, values);
+          for (int j = 0; j < size; ++j) {
+            C sum;
+            kernels::put(sum, sums[j] + values[j]);
+            sums[j] = kernels::get(sum);
+          }
+        }
+      put_elements(written, sums);
+    } else if constexpr (std::is_same_v<A, C>) {
+      using Whole = Access<A, size>;
+      *reinterpret_cast<Whole*>(written) = *reinterpret_cast<const Whole*>(read);
+    } else {
+      float values[size];
+      get_elements(read, values);
+      put_elements(written, values);
+    }
+  }
+};
+
+template <bool adds, class L, class A, class C>
+void move_runs(L& launcher, const Runs& runs, const A* from, C* to) {
+  if (runs.elements() <= 0) return;
+  using Move = MoveRuns<A, C, adds>;
+  const auto whole = [](const Runs::Distances& d) {
+    return d.block % Move::width == 0 && d.repeat % Move::width == 0 && d.row % Move::width == 0;
+  };
+  const bool packed =
+      runs.width % Move::width == 0 && whole(runs.from) && whole(runs.to) && are_aligned<Move::width>(from, to);
+  const InTurn turn = in_turn(runs);
+  const std::int64_t blocks = turn.blocks ? runs.blocks : 1;
+  const std::int64_t repeats = turn.repeats ? runs.repeats : 1;
+  // Of copies to one place the last stays.
+  if (!adds) from += (blocks - 1) * runs.from.block + (repeats - 1) * runs.from.repeat;
+  const std::int64_t steps = packed ? runs.width / Move::width : runs.width;
+  const std::int64_t count = steps * runs.rows * (runs.blocks / blocks) * (runs.repeats / repeats);
+  launcher.launch(over_steps(count), Move{.count = count,
+                                          .blocks = blocks,
+                                          .repeats = repeats,
+                                          .steps = Divisor(steps),
+                                          .rows = Divisor(runs.rows),
+                                          .parallel_repeats = Divisor(runs.repeats / repeats),
+                                          .from_distance = runs.from,
+                                          .to_distance = runs.to,
+                                          .from = from,
+                                          .to = to,
+                                          .packed = packed});
+}
+
+}  // namespace detail
+
+/// to = from, run by run, as if in the order of blocks and repeats; each is float or bfloat16, and the two do not
+/// overlap. Throws DeviceFailure for runs that overlap in part in `to`.
+template <class L, class A, class C>
+void copy_runs(L& launcher, const Runs& runs, const A* from, C* to) {
+  detail::move_runs<false>(launcher, runs, from, to);
+}
+
+/// to += from, run by run, in the order of blocks and repeats; else the same.
+template <class L, class A, class C>
+void add_runs(L& launcher, const Runs& runs, const A* from, C* to) {
+  detail::move_runs<true>(launcher, runs, from, to);
+}
+
+}  // namespace galvatron::device::cuda

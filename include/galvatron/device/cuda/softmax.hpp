@@ -1,0 +1,215 @@
+// Softmax cross-entropy over a vocabulary that may be in shards.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+
+#include <galvatron/core/units.hpp>
+#include <galvatron/core/view.hpp>
+#include <galvatron/device/cuda/block.hpp>
+#include <galvatron/device/cuda/geometry.hpp>
+#include <galvatron/device/cuda/rows.hpp>
+#include <galvatron/device/kernels/embedding.hpp>
+#include <galvatron/device/kernels/number.hpp>
+#include <galvatron/device/kernels/softmax.hpp>
+
+namespace galvatron::device::cuda {
+
+namespace detail {
+
+inline constexpr int softmax_threads = 256;
+inline constexpr int softmax_packs = 4;  ///< that a thread asks for before it works on them
+
+/// The statistics of rows, a block a row, which it reads once.
+template <class T>
+struct SoftmaxStatistics {
+  static constexpr int most_threads = softmax_threads;
+  static constexpr int size = Pack<T>::size;
+  std::int64_t rows;
+  int columns;
+  int valid;
+  std::int64_t first;
+  bool packed;
+  const T* logits;
+  const std::int32_t* targets;
+  float* stats;
+
+  template <class B>
+  GALVATRON_KERNEL void operator()(B& block) const {
+    constexpr float nothing = -std::numeric_limits<float>::infinity();
+    const int step = block.threads() * size;
+    for (std::int64_t row = block.index(); row < rows; row += block.blocks()) {
+      const T* x = logits + row * columns;
+      kernels::SoftmaxStatistics whole;
+      for (int from = block.thread() * size; from < valid; from += softmax_packs * step) {
+        Pack<T> packs[softmax_packs] = {};
+        for (int p = 0; p < softmax_packs; ++p)
+          if (from + p * step < valid) packs[p] = load_pack(x, from + p * step, columns, packed);
+        float values[softmax_packs][size];
+        for (int p = 0; p < softmax_packs; ++p) {
+          const int left = valid - from - p * step;
+          for (int j = 0; j < size; ++j) values[p][j] = j < left ? kernels::get(packs[p].values[j]) : nothing;
+        }
+        kernels::SoftmaxStatistics piece;
+        for (int p = 0; p < softmax_packs; ++p)
+          for (int j = 0; j < size; ++j) piece.maximum = values[p][j] > piece.maximum ? values[p][j] : piece.maximum;
+        const float reference = piece.reference();
+        for (int p = 0; p < softmax_packs; ++p)
+          for (int j = 0; j < size; ++j) piece.sum += kernels::exponential(values[p][j] - reference);
+        whole.merge(piece);
+      }
+      const kernels::SoftmaxStatistics own = whole;
+      whole.maximum = block_maximum(block, own.maximum);
+      whole.sum = block_sum(block, own.sum * kernels::exponential(own.reference() - whole.reference()));
+      if (block.thread() != 0) continue;
+      const std::int64_t target = kernels::shard_row(targets[row], first, valid);
+      if (target >= 0) whole.target = kernels::get(x[target]);
+      if (targets[row] < 0) whole.target = kernels::no_target;
+      stats[3 * row] = whole.maximum;
+      stats[3 * row + 1] = whole.sum;
+      stats[3 * row + 2] = whole.target;
+    }
+  }
+};
+
+/// lse of rows, a thread a row, and the sum of their losses for every block.
+struct SoftmaxMerge {
+  static constexpr int most_threads = 256;
+  std::int64_t rows;
+  std::int64_t shards;
+  const float* stats;
+  float* lse;
+  double* losses;  ///< (blocks), or null
+
+  template <class B>
+  GALVATRON_KERNEL void operator()(B& block) const {
+    double loss = 0;
+    const std::int64_t step = block.blocks() * block.threads();
+    for (std::int64_t row = block.index() * block.threads() + block.thread(); row < rows; row += step) {
+      kernels::SoftmaxStatistics whole;
+      for (std::int64_t shard = 0; shard < shards; ++shard) {
+        const float* s = stats + (shard * rows + row) * 3;
+        kernels::SoftmaxStatistics part;
+        part.maximum = s[0];
+        part.sum = s[1];
+        part.target = s[2];
+        whole.merge(part);
+      }
+      const float log_sum = whole.log_sum();
+      lse[row] = log_sum;
+      loss += whole.loss(log_sum);
+    }
+    if (losses == nullptr) return;
+    loss = block_sum(block, loss);
+    if (block.thread() == 0) losses[block.index()] = loss;
+  }
+};
+
+/// loss += the sum of the blocks' losses.
+struct AddLosses {
+  static constexpr int most_threads = 256;
+  std::int64_t count;
+  const double* losses;
+  double* loss;
+
+  template <class B>
+  GALVATRON_KERNEL void operator()(B& block) const {
+    double sum = 0;
+    for (std::int64_t i = block.thread(); i < count; i += block.threads()) sum += losses[i];
+    sum = block_sum(block, sum);
+    if (block.thread() == 0) *loss += sum;
+  }
+};
+
+/// Gradients of logits in place, a block a row.
+template <class T>
+struct SoftmaxBackward {
+  static constexpr int most_threads = softmax_threads;
+  static constexpr int size = Pack<T>::size;
+  std::int64_t rows;
+  int columns;
+  int valid;
+  std::int64_t first;
+  bool packed;
+  const float* lse;
+  const std::int32_t* targets;
+  float scale;
+  T* logits;
+
+  template <class B>
+  GALVATRON_KERNEL void operator()(B& block) const {
+    const int step = block.threads() * size;
+    for (std::int64_t row = block.index(); row < rows; row += block.blocks()) {
+      T* x = logits + row * columns;
+      const float log_sum = lse[row];
+      const auto target = static_cast<int>(kernels::shard_row(targets[row], first, valid));
+      const int sloped = targets[row] < 0 ? 0 : valid;  // columns with a gradient
+      for (int from = block.thread() * size; from < columns; from += softmax_packs * step) {
+        Pack<T> packs[softmax_packs] = {};
+        for (int p = 0; p < softmax_packs; ++p)
+          if (from + p * step < sloped) packs[p] = load_pack(x, from + p * step, columns, packed);
+        GALVATRON_UNROLL
+        for (int p = 0; p < softmax_packs; ++p) {
+          const int at = from + p * step;
+          if (at >= columns) continue;
+          for (int j = 0; j < size; ++j) {
+            float slope = kernels::softmax_gradient(kernels::get(packs[p].values[j]), log_sum, scale);
+            if (at + j == target) slope -= scale;
+            kernels::put(packs[p].values[j], at + j < sloped ? slope : 0.0F);
+          }
+          store_pack(packs[p], x, at, columns, packed);
+        }
+      }
+    }
+  }
+};
+
+/// Blocks for rows that their threads read `softmax_packs` packs at a time.
+template <class T>
+constexpr Geometry softmax_geometry(std::int64_t rows, std::int64_t columns) {
+  return over_rows(rows, divide_up(columns, Pack<T>::size * softmax_packs), softmax_threads);
+}
+
+}  // namespace detail
+
+/// stats (rows, 3) = maximum, sum of exponentials and target's logit of the first `valid` of `columns` logits a row,
+/// which stand for tokens first, first + 1, ...
+template <class L, class T>
+void softmax_statistics(L& launcher, std::int64_t rows, std::int64_t columns, std::int64_t valid, std::int64_t first,
+                        const T* logits, const std::int32_t* targets, float* stats) {
+  if (rows > 0)
+    launcher.launch(detail::softmax_geometry<T>(rows, columns),
+                    detail::SoftmaxStatistics<T>{rows, static_cast<int>(columns), static_cast<int>(valid), first,
+                                                 is_packed<T>(columns, logits), logits, targets, stats});
+}
+
+/// lse (rows), and loss (or null) += sum of (lse - target's logit), from the statistics (shards, rows, 3). Throws
+/// DeviceFailure when the sums of blocks exceed the scratch memory.
+template <class L>
+void softmax_merge(L& launcher, View<std::byte> scratch, std::int64_t rows, std::int64_t shards, const float* stats,
+                   float* lse, double* loss) {
+  if (rows == 0) return;
+  Geometry geometry = over_items(rows);
+  double* losses = nullptr;
+  if (loss != nullptr) {
+    geometry.blocks = partials_within(scratch, sizeof(double), geometry.blocks);
+    losses = reinterpret_cast<double*>(scratch.data);
+  }
+  launcher.launch(geometry, detail::SoftmaxMerge{rows, shards, stats, lse, losses});
+  if (loss != nullptr) launcher.launch({.blocks = 1, .threads = 256}, detail::AddLosses{geometry.blocks, losses, loss});
+}
+
+/// logits become scale * (exp(logit - lse) - [column is the target]) in place; 0 beyond `valid` and in rows without a
+/// target.
+template <class L, class T>
+void softmax_backward(L& launcher, std::int64_t rows, std::int64_t columns, std::int64_t valid, std::int64_t first,
+                      const float* lse, const std::int32_t* targets, float scale, T* logits) {
+  if (rows > 0 && columns > 0)
+    launcher.launch(detail::softmax_geometry<T>(rows, columns),
+                    detail::SoftmaxBackward<T>{rows, static_cast<int>(columns), static_cast<int>(valid), first,
+                                               is_packed<T>(columns, logits), lse, targets, scale, logits});
+}
+
+}  // namespace galvatron::device::cuda

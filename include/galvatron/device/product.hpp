@@ -1,0 +1,44 @@
+// A matrix product, as a device asks its library for it.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include <galvatron/core/dtype.hpp>
+#include <galvatron/device/device.hpp>
+
+namespace galvatron::device {
+
+/// c (m, n) = a * b [+ bias (n)], or c += a * b; row-major, operands as in Gemm: what a library prepares once.
+struct Product {
+  Gemm layout = Gemm::nt;
+  Precision operands = Precision::fp32;  ///< of a, b and the bias
+  Precision result = Precision::fp32;
+  bool accumulate = false;
+  bool bias = false;
+  std::int64_t m = 0;
+  std::int64_t n = 0;
+  std::int64_t k = 0;
+  friend constexpr bool operator==(const Product&, const Product&) = default;
+
+  struct Hash {
+    std::size_t operator()(const Product& p) const {
+      auto h = static_cast<std::uint64_t>(p.layout) | static_cast<std::uint64_t>(p.operands) << 2 |
+               static_cast<std::uint64_t>(p.result) << 4 | static_cast<std::uint64_t>(p.accumulate) << 6 |
+               static_cast<std::uint64_t>(p.bias) << 7;
+      for (const std::int64_t extent : {p.m, p.n, p.k})
+        h = (h ^ static_cast<std::uint64_t>(extent)) * 0x9e3779b97f4a7c15ULL, h ^= h >> 29;
+      return static_cast<std::size_t>(h);
+    }
+  };
+};
+
+inline std::string to_string(const Product& p) {
+  constexpr std::array<const char*, 3> names{"nt", "nn", "tn"};
+  return std::string("matrix product ") + names[static_cast<std::size_t>(p.layout)] + " " + std::to_string(p.m) +
+         " x " + std::to_string(p.n) + " x " + std::to_string(p.k) + " of " + name_of(p.operands);
+}
+
+}  // namespace galvatron::device

@@ -1,0 +1,52 @@
+// What a rank has on a GPU: its memory and its device.
+#pragma once
+
+#include <string>
+
+#include <galvatron/core/error.hpp>
+#include <galvatron/cost/memory.hpp>
+#include <galvatron/device/cuda/cuda.hpp>
+#include <galvatron/device/cuda/memory.hpp>
+#include <galvatron/train/detail/stopwatch.hpp>
+#include <galvatron/train/rank_memory.hpp>
+
+namespace galvatron::train {
+
+/// The arena of a rank in the GPU's memory, and a device that computes in it, in the stream given.
+class CudaRank {
+ public:
+  using Device = device::Cuda;
+
+  /// @param planned  of which the library's part belongs to the device
+  CudaRank(const cost::StageMemory& planned, int ordinal, device::cuda::Stream& stream)
+      : arena_(planned.total()),
+        memory_(planned, arena_),
+        machine_(ordinal, stream, memory_.library.take<std::byte>(memory_.library.capacity())),
+        device_(machine_) {}
+
+  RankMemory& memory() { return memory_; }
+  Device& device() { return device_; }
+  [[nodiscard]] const device::cuda::Machine& machine() const { return machine_; }
+
+ private:
+  device::cuda::DeviceMemory arena_;
+  RankMemory memory_;
+  device::cuda::Machine machine_;
+  Device device_;
+};
+
+/// How ranks are made on a GPU; see HostPlatform.
+struct CudaPlatform {
+  using Rank = CudaRank;
+  int ordinal = 0;
+  device::cuda::Stream* stream = nullptr;  ///< in which the rank computes; of that GPU
+
+  static void require(Precision) {}
+  void enter() const { device::cuda::use_device(ordinal); }
+  void enter_beside() const { device::cuda::use_device(ordinal); }
+  [[nodiscard]] static Bytes library_workspace() { return {device::cuda::Machine::library_workspace_bytes()}; }
+  [[nodiscard]] static detail::Stopwatch stopwatch() { return {false}; }
+  [[nodiscard]] Rank make(const cost::StageMemory& planned) const { return {planned, ordinal, *stream}; }
+};
+
+}  // namespace galvatron::train

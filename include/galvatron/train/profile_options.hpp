@@ -1,0 +1,26 @@
+// What a profile of this machine may be asked for.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include <galvatron/core/dtype.hpp>
+#include <galvatron/core/units.hpp>
+
+namespace galvatron::train {
+
+struct ProfileProgress {
+  std::string step;  ///< what is being measured
+  double share = 0;  ///< of the whole, 0..1
+};
+
+struct ProfileOptions {
+  int ranks = 0;                                           ///< 0: one for each core
+  int threads_per_rank = 0;                                ///< 0: the cores divided by the ranks, at least 1
+  std::vector<Precision> precisions{};                     ///< empty: all that the processor has
+  Seconds time_budget{35};                                 ///< about what it takes; less is coarser
+  std::function<void(const ProfileProgress&)> progress{};  ///< called on rank 0's thread
+};
+
+}  // namespace galvatron::train

@@ -1,0 +1,220 @@
+// Gradient norms, their scale and AdamW, run by the emulator, against doubles and the host device.
+#include <cmath>
+#include <cstdint>
+#include <random>
+#include <vector>
+
+#include <doctest/doctest.h>
+
+#include <galvatron/device/cuda/optimizer.hpp>
+
+#include "few_blocks.hpp"
+#include "host_fixture.hpp"
+
+namespace {
+
+using namespace galvatron;
+using namespace galvatron::test;
+namespace cuda = device::cuda;
+
+/// Parameters of type T with what AdamW keeps for them; the arrays begin `offset` elements behind a boundary.
+template <class T>
+struct Parameters {
+  Parameters(std::mt19937& random, std::int64_t count, std::int64_t first)
+      : n(count),
+        offset(first),
+        master(random_tensor<float>(random, count + first + 3)),
+        g(random_tensor<float>(random, count + first + 3, 0.01F)),
+        m(random_tensor<float>(random, count + first + 3, 0.01F)),
+        v(random_tensor<float>(random, count + first + 3, 0.01F)),
+        working(random_tensor<T>(random, count + first + 3)) {
+    for (float& x : v) x = std::abs(x);
+  }
+  template <class L>
+  void step_on_gpu(L& launcher, const device::AdamW& adam, float scale, const cuda::Rounding& rounding = {}) {
+    cuda::adamw(launcher, n, adam, &scale, master.data() + offset, g.data() + offset, m.data() + offset,
+                v.data() + offset, working.data() + offset, rounding);
+  }
+  void step_on_host(const device::AdamW& adam, float scale) {
+    TestHost host(1);
+    host->adamw(n, adam, View<const float>(&scale, 1), of(master), of(g), of(m), of(v), of(working));
+  }
+  template <class U>
+  View<U> of(std::vector<U>& all) {
+    return {all.data() + offset, n};
+  }
+
+  std::int64_t n;
+  std::int64_t offset;
+  std::vector<float> master, g, m, v;
+  std::vector<T> working;
+};
+
+template <class T>
+bool same_parameters(const Parameters<T>& a, const Parameters<T>& b) {
+  return same_bits(a.master, b.master) && same_bits(a.m, b.m) && same_bits(a.v, b.v) && same_bits(a.working, b.working);
+}
+
+template <class T>
+void check_adamw(Emulator& emulator, std::mt19937& random, std::int64_t n, std::int64_t offset) {
+  CAPTURE(n);
+  CAPTURE(offset);
+  FewBlocks few(emulator, 2);
+  const device::AdamW adam{.learning_rate = 3e-3F, .weight_decay = 0.2F, .step = 3};
+  Parameters<T> got(random, n, offset);
+  const Parameters<T> before = got;
+  Parameters<T> expected = got;
+  got.step_on_gpu(few, adam, 0.5F);
+  expected.step_on_host(adam, 0.5F);
+  CHECK(error_of(got.master, doubles(expected.master)) < 1e-6);
+  CHECK(error_of(got.m, doubles(expected.m)) < 1e-6);
+  CHECK(error_of(got.v, doubles(expected.v)) < 1e-6);
+  CHECK(error_of(got.working, doubles(expected.working)) < tolerance<T>);
+  CHECK(same_bits(got.g, before.g));
+  int wrong = 0;
+  for (std::int64_t i = offset; i < offset + n; ++i) {
+    const auto at = static_cast<std::size_t>(i);
+    if (static_cast<float>(got.working[at]) != static_cast<float>(T(got.master[at]))) ++wrong;
+  }
+  CHECK(wrong == 0);
+  for (const float scale : {NAN, INFINITY, -INFINITY}) {
+    auto still = before;
+    still.step_on_gpu(few, adam, scale);
+    CHECK(same_parameters(still, before));
+  }
+}
+
+}  // namespace
+
+TEST_CASE("AdamW on a GPU steps as the host does, and not at all when the scale is no number") {
+  constexpr unsigned seed = 443;
+  CAPTURE(seed);
+  std::mt19937 random(seed);
+  Emulator emulator;
+  for (const std::int64_t n : {0, 1, 4, 7, 128, 1030, 5000})
+    for (const std::int64_t offset : {0, 1, 4}) {
+      check_adamw<float>(emulator, random, n, offset);
+      check_adamw<bfloat16>(emulator, random, n, offset);
+    }
+}
+
+TEST_CASE("the working parameters of AdamW may be the masters") {
+  std::mt19937 random(449);
+  Emulator emulator;
+  const device::AdamW adam{.step = 2};
+  for (const std::int64_t n : {3, 1001}) {
+    Parameters<float> apart(random, n, 0);
+    auto same = apart;
+    const float scale = 1.0F;
+    apart.step_on_gpu(emulator, adam, scale);
+    cuda::adamw(emulator, n, adam, &scale, same.master.data(), same.g.data(), same.m.data(), same.v.data(),
+                same.master.data());
+    CHECK(same_bits(same.master, apart.master));
+    CHECK(same_bits(same.m, apart.m));
+    CHECK(same_bits(same.v, apart.v));
+  }
+}
+
+TEST_CASE("stochastic rounding of working parameters has the master as its mean and belongs to the parameter") {
+  constexpr unsigned seed = 457;
+  CAPTURE(seed);
+  std::mt19937 random(seed);
+  Emulator emulator;
+  const device::AdamW adam{.learning_rate = 1e-3F};
+  constexpr std::int64_t n = 4003;
+  const Parameters<bfloat16> before(random, n, 0);
+  auto whole = before;
+  const cuda::Rounding rounding{.stochastic = true, .seed = 5, .stream = 7, .first = 100};
+  whole.step_on_gpu(emulator, adam, 1.0F, rounding);
+  auto nearest = before;
+  nearest.step_on_gpu(emulator, adam, 1.0F);
+  CHECK(same_bits(whole.master, nearest.master));
+  double bias = 0;
+  int outside = 0;
+  int other_than_nearest = 0;
+  for (std::size_t i = 0; i < n; ++i) {
+    const double step = std::abs(static_cast<double>(whole.master[i])) / 128;  // at least the distance of neighbours
+    const double error =
+        static_cast<double>(static_cast<float>(whole.working[i])) - static_cast<double>(whole.master[i]);
+    if (std::abs(error) > step) ++outside;
+    bias += error / step;
+    other_than_nearest += whole.working[i].bits != nearest.working[i].bits ? 1 : 0;
+  }
+  CHECK(outside == 0);
+  CHECK(std::abs(bias / n) < 0.02);
+  CHECK(other_than_nearest > n / 8);
+  CHECK(other_than_nearest < n / 2);
+
+  // In two parts, of which the second, or the whole, begins anywhere.
+  for (const std::uint64_t first : {100, 102})
+    for (const std::int64_t split : {3, 8, 1001, 1002}) {
+      CAPTURE(first);
+      CAPTURE(split);
+      cuda::Rounding part = rounding;
+      part.first = first;
+      auto once = before;
+      once.step_on_gpu(emulator, adam, 1.0F, part);
+      auto parts = before;
+      const float scale = 1.0F;
+      const auto step = [&](std::int64_t from, std::int64_t count) {
+        part.first = first + static_cast<std::uint64_t>(from);
+        cuda::adamw(emulator, count, adam, &scale, parts.master.data() + from, parts.g.data() + from,
+                    parts.m.data() + from, parts.v.data() + from, parts.working.data() + from, part);
+      };
+      step(0, split);
+      step(split, n - split);
+      CHECK(same_parameters(parts, once));
+    }
+  auto other_step = before;
+  other_step.step_on_gpu(emulator, adam, 1.0F, {.stochastic = true, .seed = 5, .stream = 8, .first = 100});
+  CHECK_FALSE(same_bits(other_step.working, whole.working));
+}
+
+TEST_CASE("the sum of squares on a GPU is that of doubles, comes on top, and is the same every time") {
+  constexpr unsigned seed = 461;
+  CAPTURE(seed);
+  std::mt19937 random(seed);
+  std::vector<double> memory(2048, NAN);
+  const auto scratch = [&](std::int64_t bytes) {
+    return View<std::byte>(reinterpret_cast<std::byte*>(memory.data()), bytes);
+  };
+  for (const std::int64_t n : {0, 1, 5, 1024, 4099, 20001})
+    for (const std::int64_t offset : {0, 1}) {
+      CAPTURE(n);
+      CAPTURE(offset);
+      const auto x = random_tensor<float>(random, n + offset, 100.0F);
+      double expected = 0.25;
+      for (std::size_t i = static_cast<std::size_t>(offset); i < x.size(); ++i)
+        expected += static_cast<double>(x[i]) * static_cast<double>(x[i]);
+      for (const std::int64_t bytes : {16384, 24}) {
+        if (bytes == 24 && n > 5000) continue;
+        std::vector<double> sums;
+        for (const std::uint64_t order : {1, 2}) {
+          Emulator emulator(order);
+          sums.push_back(0.25);
+          cuda::norm_squared(emulator, scratch(bytes), n, x.data() + offset, &sums.back());
+        }
+        CHECK(sums[0] == doctest::Approx(expected).epsilon(1e-12));
+        CHECK(sums[0] == sums[1]);
+      }
+    }
+  Emulator emulator;
+  const float one = 1.0F;
+  double sum = 0;
+  CHECK_THROWS_WITH_AS(cuda::norm_squared(emulator, scratch(7), 1, &one, &sum),
+                       "a sum of squares needs 8 bytes of scratch memory at least, not 7", DeviceFailure);
+}
+
+TEST_CASE("the scale of a gradient on a GPU is the host's") {
+  Emulator emulator;
+  TestHost host(1);
+  for (const double loss : {3.0, static_cast<double>(NAN)})
+    for (const double squares : {16.0, 0.0, HUGE_VAL})
+      for (const double clip : {0.0, 1.0, 5.0}) {
+        const std::vector<double> sums{loss, squares};
+        std::vector<float> scale(1), expected(1);
+        cuda::clip_scale(emulator, sums.data(), clip, scale.data());
+        host->clip_scale(view(sums), clip, view(expected));
+        CHECK((scale[0] == expected[0] || (std::isnan(scale[0]) && std::isnan(expected[0]))));
+      }
+}

@@ -1,0 +1,102 @@
+// A GPU that is this machine's CPU: device::cuda::Gpu with all of its kernels, run by the emulator.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <new>
+
+#include <galvatron/core/dtype.hpp>
+#include <galvatron/core/units.hpp>
+#include <galvatron/core/view.hpp>
+#include <galvatron/device/cuda/gpu.hpp>
+#include <galvatron/device/device.hpp>
+#include <galvatron/device/host/gemm.hpp>
+#include <galvatron/device/kernels/number.hpp>
+#include <galvatron/device/product.hpp>
+
+#include "emulator.hpp"
+
+namespace galvatron::test {
+
+/// The machine that cuda::Gpu drives: kernels in the emulator, matrix products by oneDNN, no attention of its own.
+/// Memory of the device is memory of the program; what a machine leaves undefined begins as NaN.
+class EmulatedMachine {
+ public:
+  /// `seed`: of the order in which threads run.
+  explicit EmulatedMachine(std::uint64_t seed = 1)
+      : emulator_(seed), memory_(allocate(all_bytes)), products_({memory_.get() + workspace_bytes, library_bytes}) {
+    std::memset(memory_.get(), 0xff, static_cast<std::size_t>(all_bytes));
+  }
+
+  template <class Kernel>
+  void launch(const device::cuda::Geometry& geometry, const Kernel& kernel) {
+    emulator_.launch(geometry, kernel);
+  }
+  void zero(void* to, std::int64_t bytes) { std::memset(to, 0, static_cast<std::size_t>(bytes)); }
+  void copy(const void* from, void* to, std::int64_t bytes) { std::memmove(to, from, static_cast<std::size_t>(bytes)); }
+  void wait() {}
+  void fetch(const void* from, void* to, std::int64_t bytes) { copy(from, to, bytes); }
+  template <class Writer>
+  void upload(void* to, std::int64_t bytes, Writer&& writer) {
+    const Memory staged = allocate(bytes);
+    writer(staged.get());
+    copy(staged.get(), to, bytes);
+  }
+  View<std::byte> workspace() { return {memory_.get(), workspace_bytes}; }
+
+  /// A product over no elements is the bias, or zero.
+  void multiply(const device::Product& p, const void* a, const void* b, const void* bias, void* c) {
+    if (p.k > 0)
+      products_.multiply(p, a, b, bias, c);
+    else if (!p.accumulate)
+      fill(p, p.bias ? bias : nullptr, c);
+  }
+
+  template <class... Arguments>
+  bool attention_forward(const device::AttentionShape&, Precision, Arguments...) {
+    return false;
+  }
+  template <class... Arguments>
+  bool attention_backward(const device::AttentionShape&, Precision, Arguments...) {
+    return false;
+  }
+
+ private:
+  static constexpr std::int64_t workspace_bytes = device::cuda::Gpu<EmulatedMachine>::workspace_bytes;
+  static constexpr std::int64_t library_bytes = std::int64_t{4} << 20;
+  static constexpr std::int64_t all_bytes = workspace_bytes + library_bytes;
+
+  struct Free {
+    void operator()(std::byte* memory) const { ::operator delete(memory, std::align_val_t(tensor_alignment)); }
+  };
+  using Memory = std::unique_ptr<std::byte, Free>;
+  static Memory allocate(std::int64_t bytes) {
+    return Memory(
+        static_cast<std::byte*>(::operator new(static_cast<std::size_t>(bytes), std::align_val_t(tensor_alignment))));
+  }
+
+  static float element(Precision precision, const void* all, std::int64_t i) {
+    using device::kernels::get;
+    return precision == Precision::fp32 ? get(static_cast<const float*>(all)[i])
+                                        : get(static_cast<const bfloat16*>(all)[i]);
+  }
+  static void fill(const device::Product& p, const void* bias, void* c) {
+    for (std::int64_t i = 0; i < p.m * p.n; ++i) {
+      const float value = bias == nullptr ? 0.0F : element(p.operands, bias, i % p.n);
+      if (p.result == Precision::fp32)
+        static_cast<float*>(c)[i] = value;
+      else
+        device::kernels::put(static_cast<bfloat16*>(c)[i], value);
+    }
+  }
+
+  Emulator emulator_;
+  Memory memory_;
+  device::host::Products products_;
+};
+
+static_assert(device::Device<device::cuda::Gpu<EmulatedMachine>>);
+
+}  // namespace galvatron::test

@@ -1,0 +1,483 @@
+// Every operation of the Device concept, on another device than the host and on the host.
+//
+// A Backend owns the other device: device(), and Tensor<T>, made from a std::vector, with view() and get(). Where it is
+// `slow`, shapes are small.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <random>
+#include <utility>
+#include <vector>
+
+#include <doctest/doctest.h>
+
+#include <galvatron/device/device.hpp>
+
+#include "host_fixture.hpp"
+
+namespace galvatron::test::operations {
+
+using device::AttentionBias;
+using device::AttentionShape;
+using device::Gemm;
+using device::RelativePositions;
+using device::Runs;
+using device::WindowShape;
+
+/// A tensor in the memories of both devices.
+template <class Backend, class T>
+struct Both {
+  std::vector<T> host;
+  typename Backend::template Tensor<T> other;
+  explicit Both(const std::vector<T>& values) : host(values), other(values) {}
+};
+
+struct OnHost {
+  template <class Backend, class T>
+  View<T> operator()(Both<Backend, T>& tensor) const {
+    return view(tensor.host);
+  }
+};
+struct OnOther {
+  template <class Backend, class T>
+  View<T> operator()(Both<Backend, T>& tensor) const {
+    return tensor.other.view();
+  }
+};
+
+/// Both devices, and what the other computed.
+template <class Backend>
+class Pair {
+ public:
+  /// op(device, of) with `of` giving the views of tensors in the device's memory.
+  template <class F>
+  void run(const F& op) {
+    op(*host_, OnHost{});
+    op(other_.device(), OnOther{});
+  }
+  template <class T>
+  void check(const char* what, const Both<Backend, T>& tensor, double tolerance = between_devices<T>) {
+    const std::vector<T> got = tensor.other.get();
+    CAPTURE(what);
+    CHECK(relative_difference(got, tensor.host) < tolerance);
+    const auto* bytes = reinterpret_cast<const unsigned char*>(got.data());
+    bits_.insert(bits_.end(), bytes, bytes + got.size() * sizeof(T));
+  }
+  template <class T>
+  Both<Backend, T> random(std::int64_t count, float range = 1.0F) {
+    return Both<Backend, T>(random_tensor<T>(numbers_, count, range));
+  }
+  Both<Backend, std::int32_t> tokens(std::int64_t count, std::int32_t vocabulary) {
+    return Both<Backend, std::int32_t>(random_tokens(numbers_, count, vocabulary));
+  }
+  template <class T>
+  Both<Backend, T> zeros(std::int64_t count) {
+    return Both<Backend, T>(std::vector<T>(static_cast<std::size_t>(count)));
+  }
+  [[nodiscard]] const std::vector<unsigned char>& bits() const { return bits_; }
+
+ private:
+  TestHost host_{2};
+  Backend other_{};
+  std::mt19937 numbers_{11};
+  std::vector<unsigned char> bits_;
+};
+
+/// Runs the body on two fresh pairs; the other device gives the same bits both times.
+template <class Backend, class F>
+void twice(const F& body) {
+  Pair<Backend> first;
+  body(first);
+  Pair<Backend> second;
+  body(second);
+  CHECK(!first.bits().empty());
+  CHECK(first.bits() == second.bits());
+}
+
+/// Matrix products.
+template <class Backend, class T>
+void matrix_products() {
+  if (!device::Host::supports(precision_of<T>)) return;
+  twice<Backend>([](Pair<Backend>& p) {
+    for (const Gemm layout : {Gemm::nt, Gemm::nn, Gemm::tn})
+      for (const std::int64_t k : {0, 40, 256}) {
+        constexpr std::int64_t m = 72;
+        constexpr std::int64_t n = 136;
+        auto a = p.template random<T>(m * k);
+        auto b = p.template random<T>(k * n);
+        auto bias = p.template random<T>(n);
+        auto c = p.template random<T>(m * n);
+        auto sum = p.template random<float>(m * n);
+        p.run([&](auto& d, auto of) {
+          d.gemm(layout, m, n, k, of(a), of(b), of(c), false, of(bias));
+          d.gemm(layout, m, n, k, of(a), of(b), of(sum), true);
+        });
+        p.check("product", c);
+        p.check("sum of products", sum, between_devices<T>);
+        p.run([&](auto& d, auto of) { d.gemm(layout, m, n, k, of(a), of(b), of(sum), false, of(bias)); });
+        p.check("float product with a bias", sum, between_devices<T>);
+      }
+  });
+}
+
+template <class T, class Backend>
+void attention_of(Pair<Backend>& p, const AttentionShape& s, bool biased) {
+  auto q = p.template random<T>(s.queries * s.batch * s.q_stride);
+  auto k = p.template random<T>(s.keys * s.batch * s.kv_stride);
+  auto v = p.template random<T>(s.keys * s.batch * s.kv_stride);
+  auto d_o = p.template random<T>(s.queries * s.batch * s.out_stride);
+  auto o = p.template zeros<T>(s.queries * s.batch * s.out_stride);
+  auto lse = p.template zeros<float>(s.batch * s.heads * s.lse_row());
+  auto delta = p.template zeros<float>(s.batch * s.heads * s.lse_row());
+  auto dq = p.template zeros<T>(s.queries * s.batch * s.dq_row());
+  auto dk = p.template zeros<T>(s.keys * s.batch * s.dkv_row());
+  auto dv = p.template zeros<T>(s.keys * s.batch * s.dkv_row());
+  auto table = p.template random<float>(s.heads * (s.queries + s.keys - 1));
+  auto dtable = p.template random<float>(s.heads * (s.queries + s.keys - 1));
+  p.run([&](auto& d, auto of) {
+    AttentionBias bias;
+    if (biased)
+      bias = {.values = of(table),
+              .gradient = of(dtable),
+              .first = s.queries - 1,
+              .head = s.queries + s.keys - 1,
+              .query = -1};
+    d.attention_forward(s, of(q), of(k), of(v), of(o), of(lse), bias);
+    d.attention_backward(s, of(q), of(k), of(v), of(o), of(lse), of(d_o), of(dq), of(dk), of(dv), of(delta), bias);
+  });
+  p.check("output", o);
+  p.check("log-sum-exp", lse, between_devices<T>);
+  p.check("dq", dq);
+  p.check("dk", dk);
+  p.check("dv", dv);
+  if (biased) p.check("gradient of the biases", dtable, between_devices<T>);
+}
+
+/// Attention.
+template <class Backend, class T>
+void attention() {
+  twice<Backend>([](Pair<Backend>& p) {
+    constexpr std::int64_t heads = Backend::slow ? 2 : 4;
+    for (const bool causal : {false, true})
+      for (const std::int64_t kv_heads : {heads, heads / 2})
+        for (const auto& [head_dim, tokens] : {std::array<std::int64_t, 2>{64, 128}, {128, 70}, {20, 33}}) {
+          if (Backend::slow && tokens != 33) continue;
+          const AttentionShape s{.batch = Backend::slow ? 1 : 2,
+                                 .queries = tokens,
+                                 .keys = tokens,
+                                 .heads = heads,
+                                 .kv_heads = kv_heads,
+                                 .head_dim = head_dim,
+                                 .causal = causal,
+                                 .q_stride = (heads + 2 * kv_heads) * head_dim,
+                                 .kv_stride = (heads + 2 * kv_heads) * head_dim,
+                                 .out_stride = heads * head_dim};
+          attention_of<T>(p, s, false);
+          if (kv_heads == heads && (causal || !Backend::slow)) attention_of<T>(p, s, true);
+        }
+    attention_of<T>(p,
+                    {.batch = 1,
+                     .queries = 40,
+                     .keys = 96,
+                     .heads = 2,
+                     .kv_heads = 2,
+                     .head_dim = 64,
+                     .causal = false,
+                     .q_stride = 128,
+                     .kv_stride = 128,
+                     .out_stride = 128,
+                     .lse_stride = 44},
+                    false);
+  });
+}
+
+/// Parts of attention merged.
+template <class Backend, class T>
+void attention_merge() {
+  twice<Backend>([](Pair<Backend>& p) {
+    const AttentionShape s{.batch = 2,
+                           .queries = 19,
+                           .keys = 8,
+                           .heads = 3,
+                           .kv_heads = 3,
+                           .head_dim = 24,
+                           .causal = false,
+                           .q_stride = 72,
+                           .kv_stride = 72,
+                           .out_stride = 72,
+                           .lse_stride = 21};
+    auto o_part = p.template random<T>(2 * 19 * 72);
+    auto lse_part = p.template random<float>(2 * 3 * 21);
+    auto o = p.template random<float>(2 * 19 * 72);
+    auto lse = p.template random<float>(2 * 3 * 21);
+    p.run([&](auto& d, auto of) { d.attention_merge(s, of(o_part), of(lse_part), of(o), of(lse)); });
+    p.check("output", o);
+    p.check("log-sum-exp", lse);
+  });
+}
+
+/// Biases by distance.
+template <class Backend, class T>
+void relative_biases() {
+  twice<Backend>([](Pair<Backend>& p) {
+    for (const bool causal : {false, true}) {
+      const RelativePositions r{.tokens = Backend::slow ? 70 : 150, .buckets = 32, .causal = causal};
+      auto table = p.template random<T>(32 * 6);
+      auto bias = p.template zeros<float>(6 * r.distances());
+      auto dbias = p.template random<float>(6 * r.distances());
+      auto dtable = p.template random<float>(32 * 6);
+      p.run([&](auto& d, auto of) {
+        d.relative_bias_forward(r, 6, of(table), of(bias));
+        d.relative_bias_backward(r, 6, of(dbias), of(dtable));
+      });
+      p.check("bias", bias);
+      p.check("gradient of the table", dtable);
+    }
+  });
+}
+
+/// Attention in windows.
+template <class Backend, class T>
+void window_attention() {
+  twice<Backend>([](Pair<Backend>& p) {
+    for (const std::int64_t shift : {3, 0}) {
+      if (Backend::slow && shift == 0) continue;
+      const WindowShape s{.batch = Backend::slow ? 1 : 2,
+                          .side = 14,
+                          .window = 7,
+                          .shift = shift,
+                          .heads = 3,
+                          .head_dim = 32,
+                          .stride = 3 * 96,
+                          .out_stride = 96};
+      const std::int64_t rows = s.batch * s.tokens();
+      auto q = p.template random<T>(rows * s.stride);
+      auto k = p.template random<T>(rows * s.stride);
+      auto v = p.template random<T>(rows * s.stride);
+      auto d_o = p.template random<T>(rows * s.out_stride);
+      auto table = p.template random<T>(s.bias_rows() * s.heads);
+      auto o = p.template zeros<T>(rows * s.out_stride);
+      auto lse = p.template zeros<float>(rows * s.heads);
+      auto dq = p.template zeros<T>(rows * s.stride);
+      auto dk = p.template zeros<T>(rows * s.stride);
+      auto dv = p.template zeros<T>(rows * s.stride);
+      auto dtable = p.template random<float>(s.bias_rows() * s.heads);
+      p.run([&](auto& d, auto of) {
+        d.window_attention_forward(s, of(q), of(k), of(v), of(table), of(o), of(lse));
+        d.window_attention_backward(s, of(q), of(k), of(v), of(table), of(lse), of(d_o), of(dq), of(dk), of(dv),
+                                    of(dtable));
+      });
+      p.check("output", o);
+      p.check("log-sum-exp", lse, between_devices<T>);
+      p.check("dq", dq);
+      p.check("dk", dk);
+      p.check("dv", dv);
+      p.check("gradient of the table", dtable, between_devices<T>);
+    }
+  });
+}
+
+/// Norms.
+template <class Backend, class T>
+void norms() {
+  twice<Backend>([](Pair<Backend>& p) {
+    for (const NormKind kind : {NormKind::layer_norm, NormKind::rms_norm})
+      for (const auto& [rows, hidden] :
+           {std::pair<std::int64_t, std::int64_t>{Backend::slow ? 9 : 65, 1024}, {40, 37}, {3, 4096}}) {
+        auto x = p.template random<T>(rows * hidden);
+        auto gamma = p.template random<T>(hidden);
+        auto beta = p.template random<T>(hidden);
+        auto y = p.template zeros<T>(rows * hidden);
+        auto again = p.template zeros<T>(rows * hidden);
+        auto stats = p.template zeros<float>(rows * 2);
+        auto dy = p.template random<T>(rows * hidden);
+        auto residual = p.template random<T>(rows * hidden);
+        auto dx = p.template zeros<T>(rows * hidden);
+        auto dgamma = p.template random<float>(hidden);
+        auto dbeta = p.template random<float>(hidden);
+        p.run([&](auto& d, auto of) {
+          const bool shifts = kind == NormKind::layer_norm;
+          View<const T> shift = of(beta);
+          if (!shifts) shift = {};
+          d.norm_forward(kind, rows, hidden, 1e-5, of(x), of(gamma), shift, of(y), of(stats));
+          d.norm_again(kind, rows, hidden, of(x), of(gamma), shift, of(stats), of(again));
+          d.norm_backward(kind, rows, hidden, of(dy), of(x), of(gamma), of(stats), of(residual), of(dx), of(dgamma),
+                          shifts ? of(dbeta) : View<float>{});
+        });
+        p.check("y", y);
+        p.check("y again", again);
+        p.check("statistics", stats, 1e-5);
+        p.check("dx", dx);
+        p.check("dgamma", dgamma, 1e-5);
+        p.check("dbeta", dbeta, 1e-5);
+      }
+  });
+}
+
+/// Sums, activations and gradients of biases.
+template <class Backend, class T>
+void activations() {
+  twice<Backend>([](Pair<Backend>& p) {
+    for (const auto& [rows, n] : {std::pair<std::int64_t, std::int64_t>{130, 512}, {33, 35}}) {
+      auto a = p.template random<T>(rows * n);
+      auto b = p.template random<T>(rows * n);
+      auto out = p.template zeros<T>(rows * n);
+      auto db = p.template random<float>(n);
+      p.run([&](auto& d, auto of) {
+        d.add(rows * n, of(a), of(b), of(out));
+        d.bias_gradient(rows, n, of(a), of(db));
+      });
+      p.check("sum", out);
+      p.check("gradient of the bias", db, 1e-5);
+      for (const ActivationKind kind : {ActivationKind::gelu, ActivationKind::relu, ActivationKind::swiglu}) {
+        auto u = p.template random<T>(rows * n * 2, 3.0F);
+        auto du = p.template zeros<T>(rows * n * 2);
+        auto g = p.template zeros<T>(rows * n);
+        auto dg = p.template random<T>(rows * n);
+        p.run([&](auto& d, auto of) {
+          d.activation_forward(kind, rows, n, of(u), of(g));
+          d.activation_backward(kind, rows, n, of(u), of(dg), of(du));
+        });
+        p.check("activation", g);
+        p.check("its gradient", du);
+      }
+    }
+  });
+}
+
+/// Rotation, embeddings, positions and pooling.
+template <class Backend, class T>
+void embeddings() {
+  twice<Backend>([](Pair<Backend>& p) {
+    for (const bool inverse : {false, true}) {
+      auto x = p.template random<T>(34 * 6 * 20);
+      p.run([&](auto& d, auto of) { d.rotary(34, 2, 5, 4, 20, 6 * 20, 10000.0, inverse, of(x)); });
+      p.check("rotated", x);
+    }
+    for (const std::int64_t hidden : {128, 37}) {
+      constexpr std::int64_t rows = 500;
+      auto tokens = p.tokens(rows, 90);
+      auto table = p.template random<T>(60 * hidden);
+      auto out = p.template random<T>(rows * hidden);
+      auto dout = p.template random<T>(rows * hidden);
+      auto dtable = p.template random<float>(60 * hidden);
+      auto positions = p.template random<T>(rows * hidden);
+      auto dpositions = p.template random<float>(rows * hidden);
+      p.run([&](auto& d, auto of) {
+        d.embedding_forward(rows, hidden, of(tokens), 20, 60, of(table), of(out));
+        d.embedding_backward(rows, hidden, of(tokens), 20, 60, of(dout), of(dtable));
+        d.position_forward(rows, 4, hidden, 3, of(positions), of(out));
+        d.position_backward(rows, 4, hidden, 3, of(dout), of(dpositions));
+      });
+      p.check("embedded", out);
+      p.check("gradient of the table", dtable, 1e-5);
+      p.check("gradient of the positions", dpositions, 1e-5);
+      auto pooled = p.template zeros<T>(4 * hidden);
+      auto spread = p.template zeros<T>(rows * hidden);
+      auto dpooled = p.template random<T>(4 * hidden);
+      p.run([&](auto& d, auto of) {
+        d.pool_forward(rows / 4, 4, hidden, 1.0F / 125, of(out), of(pooled));
+        d.pool_backward(rows / 4, 4, hidden, 1.0F / 125, of(dpooled), of(spread));
+      });
+      p.check("pooled", pooled);
+      p.check("gradient of the pooled", spread);
+    }
+  });
+}
+
+/// Cross-entropy.
+template <class Backend, class T>
+void cross_entropy() {
+  twice<Backend>([](Pair<Backend>& p) {
+    for (const auto& [rows, columns, valid] : {std::array<std::int64_t, 3>{96, 1024, 1000}, {17, 35, 35}}) {
+      auto logits = p.template random<T>(rows * columns, 5.0F);
+      auto targets = p.tokens(rows, static_cast<std::int32_t>(valid));
+      auto stats = p.template zeros<float>(rows * 3);
+      auto lse = p.template zeros<float>(rows);
+      auto loss = p.template zeros<double>(1);
+      p.run([&](auto& d, auto of) {
+        d.softmax_statistics(rows, columns, valid, 0, of(logits), of(targets), of(stats));
+        d.softmax_merge(rows, 1, of(stats), of(lse), of(loss));
+        d.softmax_backward(rows, columns, valid, 0, of(lse), of(targets), 0.25F, of(logits));
+      });
+      p.check("statistics", stats, 1e-5);
+      p.check("log-sum-exp", lse);
+      p.check("loss", loss, 1e-5);
+      p.check("gradients of the logits", logits);
+    }
+  });
+}
+
+/// Optimizer steps.
+template <class Backend, class T>
+void optimizer_steps() {
+  twice<Backend>([](Pair<Backend>& p) {
+    for (const std::int64_t n : {100000, 77}) {
+      auto master = p.template random<float>(n);
+      auto m = p.template random<float>(n);
+      auto v = Both<Backend, float>(std::vector<float>(static_cast<std::size_t>(n), 0.25F));
+      auto g = p.template random<float>(n);
+      auto working = p.template zeros<T>(n);
+      auto scale = p.template zeros<float>(1);
+      auto sums = p.template zeros<double>(device::step_sums);
+      p.run([&](auto& d, auto of) {
+        d.clear_sums();
+        d.norm_squared(n, of(g), d.sums().slice(device::gradient_squares, 1));
+        d.clip_scale(d.sums(), 1.0, d.gradient_scale());
+        d.adamw(n, {.step = 3}, d.gradient_scale(), of(master), of(g), of(m), of(v), of(working));
+        std::array<double, device::step_sums> fetched{};
+        d.fetch(View<const double>(d.sums()), fetched.data());
+        d.write(of(sums), [&](View<double> to) { std::copy(fetched.begin(), fetched.end(), to.data); });
+        d.copy({reinterpret_cast<const std::byte*>(d.gradient_scale().data), sizeof(float)},
+               {reinterpret_cast<std::byte*>(of(scale).data), sizeof(float)});
+      });
+      p.check("sums of the step", sums, 1e-12);
+      p.check("scale", scale);
+      p.check("masters", master);
+      p.check("first moments", m);
+      p.check("second moments", v);
+      p.check("working parameters", working);
+    }
+  });
+}
+
+/// Copies, zeros and sums of runs.
+template <class Backend, class T>
+void copies() {
+  twice<Backend>([](Pair<Backend>& p) {
+    auto from = p.template random<T>(5000);
+    auto to = p.template random<float>(5000);
+    auto same = p.template random<T>(5000);
+    p.run([&](auto& d, auto of) {
+      d.accumulate(4999, of(from), of(to));
+      d.copy({reinterpret_cast<const std::byte*>(of(from).data), 1000},
+             {reinterpret_cast<std::byte*>(of(same).data) + 16, 1000});
+      d.zero({reinterpret_cast<std::byte*>(of(same).data), 16});
+    });
+    p.check("accumulated", to, 1e-5);
+    p.check("copied", same, 1e-12);
+    for (const std::int64_t width : {64, 7}) {
+      const Runs gather{.blocks = 3,
+                        .repeats = 2,
+                        .rows = 5,
+                        .width = width,
+                        .from = {.block = 10 * 70, .repeat = 70, .row = 140},
+                        .to = {.block = 10 * width, .repeat = 5 * width, .row = width}};
+      Runs sum = gather;
+      sum.to = {.block = 0, .repeat = 0, .row = width};
+      auto wide = p.template random<T>(3 * 10 * 70);
+      auto packed = p.template zeros<T>(gather.elements());
+      auto total = p.template random<float>(5 * width);
+      p.run([&](auto& d, auto of) {
+        d.copy_runs(gather, of(wide), of(packed));
+        d.add_runs(sum, of(wide), of(total));
+      });
+      p.check("gathered", packed, 1e-12);
+      p.check("summed", total, 1e-5);
+    }
+  });
+}
+
+}  // namespace galvatron::test::operations

@@ -1,0 +1,131 @@
+// What can be known of CUDA's libraries without a GPU: messages, descriptions of products, graphs of attention.
+#include <string>
+#include <utility>
+
+#include <doctest/doctest.h>
+
+#include <galvatron/device/cuda/cudnn_attention.hpp>
+#include <galvatron/device/cuda/devices.hpp>
+#include <galvatron/device/cuda/gemm.hpp>
+#include <galvatron/device/cuda/memory.hpp>
+
+namespace {
+
+using namespace galvatron;
+namespace cuda = device::cuda;
+namespace cudnn = device::cuda::cudnn;
+using device::AttentionShape;
+using device::Gemm;
+using device::Product;
+
+TEST_CASE("whatever the reason that there is no GPU, it is one line with a way out") {
+  for (const auto& [status, word] : {std::pair{cudaErrorNoDevice, "CUDA_VISIBLE_DEVICES"},
+                                     {cudaErrorInsufficientDriver, "driver"},
+                                     {cudaErrorStubLibrary, "stub"},
+                                     {cudaErrorUnknown, "nvidia-smi"},
+                                     {cudaSuccess, "nvidia-smi"}}) {
+    const Result<int> found = cuda::devices_found(status, 0);
+    REQUIRE(!found);
+    CAPTURE(found.error().message);
+    CHECK(found.error().kind == ErrorKind::machine);
+    CHECK(found.error().message.starts_with("no CUDA device: "));
+    CHECK(found.error().message.find(word) != std::string::npos);
+    CHECK(found.error().message.find("--device host") != std::string::npos);
+    CHECK(found.error().message.find('\n') == std::string::npos);
+  }
+  CHECK(cuda::devices_found(cudaSuccess, 3).value() == 3);
+}
+
+TEST_CASE("on a machine without a GPU, everything says so and nothing else fails") {
+  const Result<int> count = cuda::device_count();
+  if (count) {
+    CHECK(cudaGetLastError() == cudaSuccess);
+    CHECK_THROWS_WITH_AS(cuda::use_device(*count),
+                         doctest::Contains(("no CUDA device " + std::to_string(*count)).c_str()), DeviceFailure);
+    return;
+  }
+  CHECK_THROWS_WITH_AS(cuda::use_device(0), count.error().message.c_str(), DeviceFailure);
+  CHECK_THROWS_AS(cuda::Stream(), DeviceFailure);
+  CHECK_THROWS_WITH_AS(cuda::DeviceMemory({1 << 20}), doctest::Contains("CUDA: "), DeviceFailure);
+  CHECK_THROWS_AS(cuda::PinnedMemory({1 << 20}), DeviceFailure);
+  CHECK(cuda::DeviceMemory({1 << 20}, true).data() == nullptr);
+  CHECK(cuda::DeviceMemory({1 << 20}, true).size() == 1_MiB);
+}
+
+template <class V, class Get>
+V attribute(const Get& get) {
+  V value{};
+  std::size_t written = 0;
+  REQUIRE(get(&value, sizeof value, &written) == CUBLAS_STATUS_SUCCESS);
+  REQUIRE(written == sizeof value);
+  return value;
+}
+template <class V>
+V of_layout(cublasLtMatrixLayout_t layout, cublasLtMatrixLayoutAttribute_t which) {
+  return attribute<V>([&](void* value, std::size_t size, std::size_t* written) {
+    return cublasLtMatrixLayoutGetAttribute(layout, which, value, size, written);
+  });
+}
+template <class V>
+V of_product(cublasLtMatmulDesc_t description, cublasLtMatmulDescAttributes_t which) {
+  return attribute<V>([&](void* value, std::size_t size, std::size_t* written) {
+    return cublasLtMatmulDescGetAttribute(description, which, value, size, written);
+  });
+}
+
+TEST_CASE("cuBLASLt's objects hold what the column-major description says") {
+  for (const Gemm layout : {Gemm::nt, Gemm::nn, Gemm::tn})
+    for (const bool bias : {false, true}) {
+      const Product p{.layout = layout,
+                      .operands = Precision::bf16,
+                      .result = bias ? Precision::bf16 : Precision::fp32,
+                      .bias = bias,
+                      .m = 3,
+                      .n = 5,
+                      .k = 7};
+      const cuda::ColumnMajorProduct asked = cuda::column_major(p);
+      const cuda::ProductObjects made(asked);
+      const auto check = [](const cuda::ColumnMajorMatrix& matrix, cublasLtMatrixLayout_t its) {
+        CHECK(of_layout<std::uint64_t>(its, CUBLASLT_MATRIX_LAYOUT_ROWS) == static_cast<std::uint64_t>(matrix.rows));
+        CHECK(of_layout<std::uint64_t>(its, CUBLASLT_MATRIX_LAYOUT_COLS) == static_cast<std::uint64_t>(matrix.columns));
+        CHECK(of_layout<std::int64_t>(its, CUBLASLT_MATRIX_LAYOUT_LD) == matrix.leading);
+        CHECK(of_layout<std::int32_t>(its, CUBLASLT_MATRIX_LAYOUT_ORDER) == CUBLASLT_ORDER_COL);
+        CHECK(of_layout<std::uint32_t>(its, CUBLASLT_MATRIX_LAYOUT_TYPE) ==
+              static_cast<std::uint32_t>(matrix.precision == Precision::bf16 ? CUDA_R_16BF : CUDA_R_32F));
+      };
+      check(asked.x, made.x.get());
+      check(asked.y, made.y.get());
+      check(asked.d, made.d.get());
+      CHECK((of_product<std::int32_t>(made.description.get(), CUBLASLT_MATMUL_DESC_TRANSA) == CUBLAS_OP_T) ==
+            asked.x_transposed);
+      CHECK((of_product<std::int32_t>(made.description.get(), CUBLASLT_MATMUL_DESC_TRANSB) == CUBLAS_OP_T) ==
+            asked.y_transposed);
+      CHECK(of_product<std::int32_t>(made.description.get(), CUBLASLT_MATMUL_DESC_COMPUTE_TYPE) == CUBLAS_COMPUTE_32F);
+      CHECK(of_product<std::uint32_t>(made.description.get(), CUBLASLT_MATMUL_DESC_EPILOGUE) ==
+            static_cast<std::uint32_t>(bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT));
+    }
+}
+
+TEST_CASE("shapes that cuDNN is not asked about") {
+  AttentionShape s{.batch = 1,
+                   .queries = 8,
+                   .keys = 8,
+                   .heads = 1,
+                   .kv_heads = 1,
+                   .head_dim = 64,
+                   .q_stride = 64,
+                   .kv_stride = 64,
+                   .out_stride = 64};
+  CHECK(cudnn::unsuited(s).empty());
+  s.kv_stride = 65;
+  CHECK(!cudnn::unsuited(s).empty());
+  s.kv_stride = 64;
+  s.head_dim = 20;
+  CHECK(!cudnn::unsuited(s).empty());
+}
+
+TEST_CASE("a description that cuDNN cannot read is refused in its own words") {
+  CHECK_THROWS_WITH_AS(cudnn::described_device("{}"), doctest::Contains("maxGridSize"), cudnn::Refused);
+}
+
+}  // namespace

@@ -1,0 +1,41 @@
+// Every operation of the Device concept on a GPU against the host device, twice: the second time with the same bits.
+// labels: gpu
+#include <galvatron/device/cuda/cuda.hpp>
+
+#include "every_operation.hpp"
+#include "gpu_fixture.hpp"
+
+namespace {
+
+using namespace galvatron;
+using namespace galvatron::test;
+
+class Backend {
+ public:
+  static constexpr bool slow = false;
+  template <class T>
+  using Tensor = GpuTensor<T>;
+  device::Cuda& device() { return device_; }
+
+ private:
+  TestMachine machine_{};
+  device::Cuda device_{*machine_};
+};
+
+TEST_CASE_TEMPLATE("matrix products", T, float, bfloat16) { operations::matrix_products<Backend, T>(); }
+TEST_CASE_TEMPLATE("attention", T, float, bfloat16) { operations::attention<Backend, T>(); }
+TEST_CASE_TEMPLATE("parts of attention merged", T, float, bfloat16) { operations::attention_merge<Backend, T>(); }
+TEST_CASE_TEMPLATE("biases by distance", T, float, bfloat16) { operations::relative_biases<Backend, T>(); }
+TEST_CASE_TEMPLATE("attention in windows", T, float, bfloat16) { operations::window_attention<Backend, T>(); }
+TEST_CASE_TEMPLATE("norms", T, float, bfloat16) { operations::norms<Backend, T>(); }
+TEST_CASE_TEMPLATE("sums, activations and gradients of biases", T, float, bfloat16) {
+  operations::activations<Backend, T>();
+}
+TEST_CASE_TEMPLATE("rotation, embeddings, positions and pooling", T, float, bfloat16) {
+  operations::embeddings<Backend, T>();
+}
+TEST_CASE_TEMPLATE("cross-entropy", T, float, bfloat16) { operations::cross_entropy<Backend, T>(); }
+TEST_CASE_TEMPLATE("optimizer steps", T, float, bfloat16) { operations::optimizer_steps<Backend, T>(); }
+TEST_CASE_TEMPLATE("copies, zeros and sums of runs", T, float, bfloat16) { operations::copies<Backend, T>(); }
+
+}  // namespace

@@ -1,0 +1,59 @@
+// Training with the GPU's kernels, emulated: losses, gradients and memory of the cores, on one rank and on several that
+// share the GPU.
+#include <cstdint>
+#include <mutex>
+#include <random>
+#include <vector>
+
+#include <doctest/doctest.h>
+
+#include "check_plan.hpp"
+#include "fake_gpu_rank.hpp"
+#include "toy_mixed.hpp"
+#include "toy_run.hpp"
+
+namespace {
+
+using namespace galvatron;
+using namespace toy;
+
+Outcome on_gpu(const Plan& plan, const ModelSpec& model, int steps) {
+  const std::uint64_t seed = std::random_device{}();
+  INFO("seed ", seed);
+  Outcome out;
+  std::mutex mutex;
+  const auto source = source_of(model, plan.sequence_length);
+  test::on_fake_gpu(plan.ranks(), seed, [&](test::FakeGpuWorld& world, const test::FakeGpuPlatform& platform) {
+    run_rank<float>(world, plan, model, *source, steps, out, mutex, platform);
+  });
+  return out;
+}
+
+}  // namespace
+
+TEST_CASE("every family trains on the GPU as on the cores") {
+  constexpr int steps = 2;
+  for (const ModelSpec& spec : {model(false, 1), model(true, 1), bert(1), vit(1), t5(2), swin({1, 2, 1, 1})}) {
+    CAPTURE(spec.name);
+    const Plan plan = single_rank(spec);
+    const Outcome cores = run(plan, spec, steps);
+    const Outcome gpu = on_gpu(plan, spec, steps);
+    CHECK(difference(gpu.losses, cores.losses) < 1e-5);
+    CHECK(difference(gpu.norms, cores.norms) < 1e-4);
+    CHECK(difference(gpu.gradients, cores.gradients) < 1e-5);
+    CHECK(gpu.memory_as_planned);
+  }
+}
+
+TEST_CASE("ranks that share the GPU train as one does") {
+  constexpr int steps = 2;
+  const ModelSpec spec = model(true, 2);
+  const Outcome reference = run(single_rank(spec), spec, steps);
+  for (const Plan& plan :
+       {uniform(spec, 1, {.tensor = 2, .sequence = SequenceKind::megatron, .data = 2, .zero = 1}, 1,
+                ScheduleKind::one_f_one_b),
+        uniform(spec, 2, {.data = 2, .zero = 3, .recompute = RecomputeKind::full}, 2, ScheduleKind::one_f_one_b),
+        uniform(spec, 1, {.sequence = SequenceKind::ring, .context = 2, .data = 1, .zero = 2}, 1, ScheduleKind::gpipe),
+        uniform(spec, 2, {.sequence = SequenceKind::ulysses, .context = 2}, 2, ScheduleKind::zb_h1)})
+    check_plan(plan, spec, reference, on_gpu);
+}

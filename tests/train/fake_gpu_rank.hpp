@@ -1,0 +1,127 @@
+// A rank on a GPU that is not there: the device's own kernels, run on the CPU thread by thread, in streams that run
+// late and in a random order; products by oneDNN.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include <galvatron/comm/local_gpu/world.hpp>
+#include <galvatron/comm/thread/thread.hpp>
+#include <galvatron/device/arena.hpp>
+#include <galvatron/device/cuda/gpu.hpp>
+#include <galvatron/device/host/gemm.hpp>
+#include <galvatron/device/host/host.hpp>
+#include <galvatron/train/rank_memory.hpp>
+
+#include "../comm/fake_gpu.hpp"
+
+namespace galvatron::test {
+
+/// The machine of device/cuda/gpu.hpp.
+class FakeMachine {
+ public:
+  static constexpr std::int64_t product_bytes = std::int64_t{4} << 20;
+
+  FakeMachine(FakeGpu::Stream& stream, View<std::byte> library)
+      : stream_(stream),
+        workspace_(library.slice(0, library.count - product_bytes)),
+        products_(library.slice(library.count - product_bytes, product_bytes)) {}
+
+  template <class Kernel>
+  void launch(const device::cuda::Geometry& geometry, const Kernel& kernel) {
+    stream_.launch(geometry, kernel);
+  }
+  void zero(void* to, std::int64_t bytes) {
+    stream_.run([=] { std::memset(to, 0, static_cast<std::size_t>(bytes)); });
+  }
+  void copy(const void* from, void* to, std::int64_t bytes) {
+    stream_.run([=] { std::memmove(to, from, static_cast<std::size_t>(bytes)); });
+  }
+  void multiply(const device::Product& product, const void* a, const void* b, const void* bias, void* c) {
+    stream_.run([=, this] { products_.multiply(product, a, b, bias, c); });
+  }
+  bool attention_forward(const device::AttentionShape&, Precision, const void*, const void*, const void*, void*,
+                         float*) {
+    return false;
+  }
+  bool attention_backward(const device::AttentionShape&, Precision, const void*, const void*, const void*, const void*,
+                          const float*, const void*, void*, void*, void*) {
+    return false;
+  }
+  void wait() { stream_.wait(); }
+  void fetch(const void* from, void* to, std::int64_t bytes) {
+    stream_.wait();
+    std::memcpy(to, from, static_cast<std::size_t>(bytes));
+  }
+  template <class Writer>
+  void upload(void* to, std::int64_t bytes, Writer&& writer) {
+    const auto host =
+        std::make_shared<std::vector<std::max_align_t>>(static_cast<std::size_t>(bytes) / sizeof(std::max_align_t) + 1);
+    writer(reinterpret_cast<std::byte*>(host->data()));
+    stream_.run([=] { std::memcpy(to, host->data(), static_cast<std::size_t>(bytes)); });
+  }
+  [[nodiscard]] View<std::byte> workspace() const { return workspace_; }
+
+ private:
+  FakeGpu::Stream& stream_;
+  View<std::byte> workspace_;
+  device::host::Products products_;
+};
+
+class FakeGpuRank {
+ public:
+  using Device = device::cuda::Gpu<FakeMachine>;
+  static_assert(device::Device<Device>);
+
+  FakeGpuRank(const cost::StageMemory& planned, FakeGpu::Stream& stream)
+      : stream_(stream),
+        mapping_(planned.total(), false),
+        memory_(planned, mapping_),
+        machine_(stream, memory_.library.take<std::byte>(memory_.library.capacity())),
+        device_(machine_) {}
+  ~FakeGpuRank() { stream_.wait(); }
+
+  train::RankMemory& memory() { return memory_; }
+  Device& device() { return device_; }
+
+ private:
+  FakeGpu::Stream& stream_;
+  device::Mapping mapping_;
+  train::RankMemory memory_;
+  FakeMachine machine_;
+  Device device_;
+};
+
+/// See train::HostPlatform.
+struct FakeGpuPlatform {
+  using Rank = FakeGpuRank;
+  FakeGpu::Stream* stream = nullptr;
+
+  void enter() const {}
+  void enter_beside() const {}
+  [[nodiscard]] static Bytes library_workspace() {
+    return {FakeGpuRank::Device::workspace_bytes + FakeMachine::product_bytes};
+  }
+  [[nodiscard]] Rank make(const cost::StageMemory& planned) const { return {planned, *stream}; }
+};
+
+using FakeGpuWorld = comm::local_gpu::World<FakeGpu::Stream>;
+
+/// Calls body(world, platform) for every rank, on one GPU.
+template <class Body>
+void on_fake_gpu(int ranks, std::uint64_t seed, const Body& body) {
+  FakeGpu gpu(seed);
+  comm::local_gpu::Shared<FakeGpu::Stream> shared;
+  comm::thread::run(ranks, [&](comm::thread::World& control) {
+    FakeGpu::Stream compute(gpu);
+    FakeGpu::Stream messages(gpu);
+    FakeGpuWorld world(control, shared, compute, messages);
+    body(world, FakeGpuPlatform{&compute});
+  });
+}
+
+}  // namespace galvatron::test
