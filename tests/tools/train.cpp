@@ -1,6 +1,7 @@
 // train, profile and what they refuse.
 #include <cmath>
 #include <cstdint>
+#include <cstdlib>
 #include <cstring>
 #include <sstream>
 #include <string>
@@ -165,8 +166,10 @@ TEST_CASE("devices, launchers and strategies that are not there are refused") {
   folder.write_text();
   folder.write("p.json", small_plan().dump());
   const std::string base = "train --plan p.json --data text.txt --steps 1 ";
-  check_failure(folder.run(base + "--device cuda"), 4, "cuda");
-  check_failure(folder.run("profile --device cuda"), 4, "cuda");
+  ::setenv("CUDA_VISIBLE_DEVICES", "", 1);  // nor where there is one
+  check_failure(folder.run(base + "--device cuda"), 4, "CUDA");
+  check_failure(folder.run("profile --device cuda"), 4, "CUDA");
+  ::unsetenv("CUDA_VISIBLE_DEVICES");
   check_failure(folder.run(base + "--launcher slurm"), 2, "threads|mpi");
   check_failure(folder.run(base + "--device tpu"), 2, "host|cuda");
   json both = small_plan(4);
