@@ -10,6 +10,5 @@ namespace galvatron::device::cuda {
 GALVATRON_INSTANTIATE(float)
 GALVATRON_INSTANTIATE(bfloat16)
 template void Stream::launch(const Geometry&, const detail::SoftmaxMerge&);
-template void Stream::launch(const Geometry&, const detail::AddLosses&);
 
 }  // namespace galvatron::device::cuda

@@ -73,8 +73,8 @@ class ThreadLauncher final : public CoreLauncher {
 };
 
 /// Ranks are threads of this process, and compute on the GPUs of this machine, several on one if they must. Throws
-/// DeviceFailure when there is none, or this build cannot use it. The CUDA libraries, which take a program of 200 MB to
-/// map, are in a module that is loaded here.
+/// DeviceFailure when there is none, or this build cannot use it. The CUDA libraries map 200 MB, so what needs them is
+/// a module that is loaded here.
 std::unique_ptr<Launcher> gpu_launcher();
 
 /// This machine, measured for about so many seconds with a progress display. Throws Failure.

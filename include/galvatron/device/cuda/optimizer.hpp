@@ -15,6 +15,7 @@
 #include <galvatron/core/view.hpp>
 #include <galvatron/device/cuda/block.hpp>
 #include <galvatron/device/cuda/elements.hpp>
+#include <galvatron/device/cuda/total.hpp>
 #include <galvatron/device/device.hpp>
 #include <galvatron/device/kernels/adamw.hpp>
 #include <galvatron/device/kernels/number.hpp>
@@ -70,22 +71,6 @@ struct SumSquares {
   template <int size>
   GALVATRON_KERNEL static void add_squares(const float (&values)[size], double (&to)[width]) {
     for (int j = 0; j < size; ++j) to[j] += static_cast<double>(values[j]) * static_cast<double>(values[j]);
-  }
-};
-
-/// sum += the sums (count), by one block.
-struct AddSquareSums {
-  static constexpr int most_threads = 256;
-  std::int64_t count;
-  const double* sums;
-  double* sum;
-
-  template <class B>
-  GALVATRON_KERNEL void operator()(B& block) const {
-    double own = 0;
-    for (std::int64_t i = block.thread(); i < count; i += block.threads()) own += sums[i];
-    own = block_sum(block, own);
-    if (block.thread() == 0) *sum += own;
   }
 };
 
@@ -168,8 +153,7 @@ void norm_squared(L& launcher, View<std::byte> scratch, std::int64_t n, const fl
                         std::to_string(scratch.count));
   auto* sums = reinterpret_cast<double*>(scratch.data);
   launcher.launch(geometry, detail::SumSquares{all, x, sums});
-  launcher.launch(Geometry{.blocks = 1, .threads = detail::AddSquareSums::most_threads},
-                  detail::AddSquareSums{geometry.blocks, sums, sum});
+  add_total(launcher, geometry.blocks, sums, sum);
 }
 
 /// scale (1) from the sums of a step; see kernels::clip_scale.

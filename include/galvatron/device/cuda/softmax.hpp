@@ -11,6 +11,7 @@
 #include <galvatron/device/cuda/block.hpp>
 #include <galvatron/device/cuda/geometry.hpp>
 #include <galvatron/device/cuda/rows.hpp>
+#include <galvatron/device/cuda/total.hpp>
 #include <galvatron/device/kernels/embedding.hpp>
 #include <galvatron/device/kernels/number.hpp>
 #include <galvatron/device/kernels/softmax.hpp>
@@ -107,22 +108,6 @@ struct SoftmaxMerge {
   }
 };
 
-/// loss += the sum of the blocks' losses.
-struct AddLosses {
-  static constexpr int most_threads = 256;
-  std::int64_t count;
-  const double* losses;
-  double* loss;
-
-  template <class B>
-  GALVATRON_KERNEL void operator()(B& block) const {
-    double sum = 0;
-    for (std::int64_t i = block.thread(); i < count; i += block.threads()) sum += losses[i];
-    sum = block_sum(block, sum);
-    if (block.thread() == 0) *loss += sum;
-  }
-};
-
 /// Gradients of logits in place, a block a row.
 template <class T>
 struct SoftmaxBackward {
@@ -198,7 +183,7 @@ void softmax_merge(L& launcher, View<std::byte> scratch, std::int64_t rows, std:
     losses = reinterpret_cast<double*>(scratch.data);
   }
   launcher.launch(geometry, detail::SoftmaxMerge{rows, shards, stats, lse, losses});
-  if (loss != nullptr) launcher.launch({.blocks = 1, .threads = 256}, detail::AddLosses{geometry.blocks, losses, loss});
+  if (loss != nullptr) add_total(launcher, geometry.blocks, losses, loss);
 }
 
 /// logits become scale * (exp(logit - lse) - [column is the target]) in place; 0 beyond `valid` and in rows without a
