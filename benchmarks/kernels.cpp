@@ -252,7 +252,8 @@ void adamw(benchmark::State& state) {
   device::AdamW adam;
   const std::vector<float> scale{1.0F};
   for (auto _ : state) {
-    host().adamw(n, adam, View<const float>(scale.data(), 1), master, g.view(), m, v, working.view());
+    host().begin_update(adam);
+    host().adamw(n, {}, View<const float>(scale.data(), 1), master, g.view(), m, v, working.view());
     ++adam.step;
   }
   set_bytes(state, static_cast<double>(n) * (28.0 + sizeof(T)));

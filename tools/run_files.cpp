@@ -71,6 +71,8 @@ void settle(TrainingConstants& c, const std::optional<train::CheckpointManifest>
   if (c.warmup < 0)
     c.warmup = from != nullptr ? from->learning_rate.warmup_steps : std::min<std::int64_t>(steps / 10, 100);
   if (c.weight_decay < 0) c.weight_decay = from != nullptr ? static_cast<double>(from->adam.weight_decay) : 0.1;
+  if (c.rounding.empty())
+    c.rounding = device::name_of(from != nullptr ? from->adam.rounding : device::Rounding::nearest);
   if (c.clip < 0) c.clip = from != nullptr ? from->clip : 1;
   if (c.seed < 0) c.seed = from != nullptr ? static_cast<std::int64_t>(from->seed) : 1;
 }

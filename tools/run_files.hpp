@@ -43,6 +43,7 @@ struct TrainingConstants {
   double weight_decay = -1;
   double clip = -1;
   std::int64_t seed = -1;
+  std::string rounding{};  ///< empty: not given
 };
 
 /// Reads what says how a run goes on; nothing for a new run. Throws Failure (usage), also when the checkpoints of this

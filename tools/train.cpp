@@ -45,6 +45,7 @@ struct TrainArguments {
   int ranks = 0;                  // 0: not given
   Bytes memory;                   // 0: not given
   std::string device = "host";
+  std::string cuda_graph = "on";
   std::string launcher;  // empty: what started this process
   std::string mpirun = "mpirun";
   std::string precision;
@@ -93,6 +94,8 @@ Options::Outcome read(const Arguments& arguments, TrainArguments& a, Common& com
   options.integer("--warmup", c.warmup, 0, 10'000'000,
                   "steps of linear warm-up (default: a tenth of --steps, at most 100)");
   options.number("--weight-decay", c.weight_decay, 0, 1e3, "of AdamW (default: 0.1)");
+  options.choice("--rounding", c.rounding, {"nearest", "stochastic"},
+                 "of bf16 parameters from their masters (default: nearest)");
   options.number("--clip", c.clip, 0, 1e9, "largest gradient norm, 0 for no clipping (default: 1)");
   options.integer("--seed", c.seed, 0, std::int64_t{1} << 62, "of initial values and of the data's order (default: 1)");
   options.integer("--mask-token", a.mask_token, 0, (std::int64_t{1} << 31) - 1,
@@ -100,6 +103,8 @@ Options::Outcome read(const Arguments& arguments, TrainArguments& a, Common& com
   add_start_options(options, a.files);
   options.section("Machine");
   options.choice("--device", a.device, {"host", "cuda"}, "what to compute on (default: host)");
+  options.choice("--cuda-graph", a.cuda_graph, {"on", "off"},
+                 "with --device cuda and one rank: record the second step and launch it whole (default: on)");
   options.choice("--launcher", a.launcher, {"threads", "mpi"},
                  "what a rank is: a thread, or a process (default: threads; mpi when mpirun has started this)");
   options.text("--mpirun", a.mpirun, "COMMAND",
@@ -451,9 +456,11 @@ void train(TrainArguments& a, const Arguments& arguments, Common& common, Launch
   const TrainingConstants& c = a.constants;
   options.learning_rate = {.peak = c.learning_rate, .floor = c.least_rate, .warmup_steps = c.warmup, .steps = a.steps};
   options.adam.weight_decay = static_cast<float>(c.weight_decay);
+  options.adam.rounding = galvatron::device::rounding_of(c.rounding);
   options.clip = c.clip;
   options.seed = static_cast<std::uint64_t>(c.seed);
   options.data_tokens = data->size();
+  options.repeats = a.cuda_graph == "on";
   RunFiles files(a.files, prepared.model, launcher.shows());
   files.apply(options);
   std::optional<galvatron::train::Recorder> recorder;
@@ -473,6 +480,7 @@ void train(TrainArguments& a, const Arguments& arguments, Common& common, Launch
     outcome.report = launcher.train(plan, prepared.model, *batches, options);
   }
   if (!launcher.shows()) return;
+  for (const std::string& remark : outcome.report.remarks) note(common, remark);
   for (const cost::StageMemory& memory : outcome.report.measured_memory) outcome.measured.push_back(memory.total());
   outcome.tokens_per_second =
       static_cast<double>(plan.global_batch * plan.sequence_length) / outcome.report.iteration_seconds;

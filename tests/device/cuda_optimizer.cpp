@@ -31,13 +31,15 @@ struct Parameters {
     for (float& x : v) x = std::abs(x);
   }
   template <class L>
-  void step_on_gpu(L& launcher, const device::AdamW& adam, float scale, const cuda::Rounding& rounding = {}) {
-    cuda::adamw(launcher, n, adam, &scale, master.data() + offset, g.data() + offset, m.data() + offset,
-                v.data() + offset, working.data() + offset, rounding);
+  void step_on_gpu(L& launcher, const device::AdamW& adam, float scale, const device::AdamWPart& part = {}) {
+    const device::kernels::AdamWStep constants(adam);
+    cuda::adamw(launcher, n, &constants, part, &scale, master.data() + offset, g.data() + offset, m.data() + offset,
+                v.data() + offset, working.data() + offset);
   }
-  void step_on_host(const device::AdamW& adam, float scale) {
-    TestHost host(1);
-    host->adamw(n, adam, View<const float>(&scale, 1), of(master), of(g), of(m), of(v), of(working));
+  void step_on_host(const device::AdamW& adam, float scale, const device::AdamWPart& part = {}) {
+    TestHost host(2);
+    host->begin_update(adam);
+    host->adamw(n, part, View<const float>(&scale, 1), of(master), of(g), of(m), of(v), of(working));
   }
   template <class U>
   View<U> of(std::vector<U>& all) {
@@ -107,7 +109,8 @@ TEST_CASE("the working parameters of AdamW may be the masters") {
     auto same = apart;
     const float scale = 1.0F;
     apart.step_on_gpu(emulator, adam, scale);
-    cuda::adamw(emulator, n, adam, &scale, same.master.data(), same.g.data(), same.m.data(), same.v.data(),
+    const device::kernels::AdamWStep constants(adam);
+    cuda::adamw(emulator, n, &constants, {}, &scale, same.master.data(), same.g.data(), same.m.data(), same.v.data(),
                 same.master.data());
     CHECK(same_bits(same.master, apart.master));
     CHECK(same_bits(same.m, apart.m));
@@ -120,14 +123,15 @@ TEST_CASE("stochastic rounding of working parameters has the master as its mean 
   CAPTURE(seed);
   std::mt19937 random(seed);
   Emulator emulator;
-  const device::AdamW adam{.learning_rate = 1e-3F};
+  const device::AdamW adam{.learning_rate = 1e-3F, .rounding = device::Rounding::stochastic, .seed = 5};
+  const device::AdamW to_nearest{.learning_rate = 1e-3F};
   constexpr std::int64_t n = 4003;
   const Parameters<bfloat16> before(random, n, 0);
   auto whole = before;
-  const cuda::Rounding rounding{.stochastic = true, .seed = 5, .stream = 7, .first = 100};
-  whole.step_on_gpu(emulator, adam, 1.0F, rounding);
+  const device::AdamWPart place{.stream = 7, .first = 100};
+  whole.step_on_gpu(emulator, adam, 1.0F, place);
   auto nearest = before;
-  nearest.step_on_gpu(emulator, adam, 1.0F);
+  nearest.step_on_gpu(emulator, to_nearest, 1.0F);
   CHECK(same_bits(whole.master, nearest.master));
   double bias = 0;
   int outside = 0;
@@ -150,23 +154,37 @@ TEST_CASE("stochastic rounding of working parameters has the master as its mean 
     for (const std::int64_t split : {3, 8, 1001, 1002}) {
       CAPTURE(first);
       CAPTURE(split);
-      cuda::Rounding part = rounding;
+      device::AdamWPart part = place;
       part.first = first;
       auto once = before;
       once.step_on_gpu(emulator, adam, 1.0F, part);
       auto parts = before;
       const float scale = 1.0F;
+      const device::kernels::AdamWStep constants(adam);
       const auto step = [&](std::int64_t from, std::int64_t count) {
         part.first = first + static_cast<std::uint64_t>(from);
-        cuda::adamw(emulator, count, adam, &scale, parts.master.data() + from, parts.g.data() + from,
-                    parts.m.data() + from, parts.v.data() + from, parts.working.data() + from, part);
+        cuda::adamw(emulator, count, &constants, part, &scale, parts.master.data() + from, parts.g.data() + from,
+                    parts.m.data() + from, parts.v.data() + from, parts.working.data() + from);
       };
       step(0, split);
       step(split, n - split);
       CHECK(same_parameters(parts, once));
     }
+  auto on_host = before;
+  on_host.master = whole.master;  // on which the two agree to rounding only
+  on_host.step_on_host({.learning_rate = 0, .rounding = device::Rounding::stochastic, .seed = 5}, 0.0F, place);
+  CHECK(same_bits(on_host.master, whole.master));
+  CHECK(same_bits(on_host.working, whole.working));
+  auto other_stream = before;
+  other_stream.step_on_gpu(emulator, adam, 1.0F, {.stream = 8, .first = 100});
+  CHECK_FALSE(same_bits(other_stream.working, whole.working));
+  device::AdamW next = adam;
+  next.step = 2;
   auto other_step = before;
-  other_step.step_on_gpu(emulator, adam, 1.0F, {.stochastic = true, .seed = 5, .stream = 8, .first = 100});
+  other_step.master = whole.master;
+  next.learning_rate = 0;
+  other_step.step_on_gpu(emulator, next, 0.0F, place);
+  CHECK(same_bits(other_step.master, whole.master));
   CHECK_FALSE(same_bits(other_step.working, whole.working));
 }
 

@@ -4,9 +4,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
-#include <memory>
-#include <new>
-
 #include <galvatron/core/dtype.hpp>
 #include <galvatron/core/units.hpp>
 #include <galvatron/core/view.hpp>
@@ -17,6 +14,7 @@
 #include <galvatron/device/product.hpp>
 
 #include "emulator.hpp"
+#include "recorded_work.hpp"
 
 namespace galvatron::test {
 
@@ -26,32 +24,51 @@ class EmulatedMachine {
  public:
   /// `seed`: of the order in which threads run.
   explicit EmulatedMachine(std::uint64_t seed = 1)
-      : emulator_(seed), memory_(allocate(all_bytes)), products_({memory_.get() + workspace_bytes, library_bytes}) {
-    std::memset(memory_.get(), 0xff, static_cast<std::size_t>(all_bytes));
+      : emulator_(seed), memory_({all_bytes}), products_({memory_.data() + workspace_bytes, library_bytes}) {
+    std::memset(memory_.data(), 0xff, static_cast<std::size_t>(all_bytes));
   }
 
   template <class Kernel>
   void launch(const device::cuda::Geometry& geometry, const Kernel& kernel) {
-    emulator_.launch(geometry, kernel);
+    recorder_.give([=, this] { emulator_.launch(geometry, kernel); });
   }
-  void zero(void* to, std::int64_t bytes) { std::memset(to, 0, static_cast<std::size_t>(bytes)); }
-  void copy(const void* from, void* to, std::int64_t bytes) { std::memmove(to, from, static_cast<std::size_t>(bytes)); }
+  void zero(void* to, std::int64_t bytes) {
+    recorder_.give([=] { std::memset(to, 0, static_cast<std::size_t>(bytes)); });
+  }
+  void copy(const void* from, void* to, std::int64_t bytes) {
+    recorder_.give([=] { std::memmove(to, from, static_cast<std::size_t>(bytes)); });
+  }
   void wait() {}
   void fetch(const void* from, void* to, std::int64_t bytes) { copy(from, to, bytes); }
   template <class Writer>
   void upload(void* to, std::int64_t bytes, Writer&& writer) {
-    const Memory staged = allocate(bytes);
-    writer(staged.get());
-    copy(staged.get(), to, bytes);
+    const HostMemory staged({bytes});
+    writer(staged.data());
+    copy(staged.data(), to, bytes);
   }
-  View<std::byte> workspace() { return {memory_.get(), workspace_bytes}; }
+  View<std::byte> workspace() { return {memory_.data(), workspace_bytes}; }
+
+  using HostMemory = test::HostMemory;
+  struct Recording {
+    WorkRecorder::Work work;
+    void wait() const {}
+  };
+  WorkRecorder& recorder() { return recorder_; }
+  void begin_recording() { recorder_.begin(); }
+  Recording end_recording() { return {recorder_.end()}; }
+  void drop_recording() { recorder_.drop(); }
+  void run(Recording& recording) {
+    for (const auto& work : recording.work) work();
+  }
 
   /// A product over no elements is the bias, or zero.
   void multiply(const device::Product& p, const void* a, const void* b, const void* bias, void* c) {
-    if (p.k > 0)
-      products_.multiply(p, a, b, bias, c);
-    else if (!p.accumulate)
-      fill(p, p.bias ? bias : nullptr, c);
+    recorder_.give([=, this] {
+      if (p.k > 0)
+        products_.multiply(p, a, b, bias, c);
+      else if (!p.accumulate)
+        fill(p, p.bias ? bias : nullptr, c);
+    });
   }
 
   template <class... Arguments>
@@ -67,15 +84,6 @@ class EmulatedMachine {
   static constexpr std::int64_t workspace_bytes = device::cuda::Gpu<EmulatedMachine>::workspace_bytes;
   static constexpr std::int64_t library_bytes = std::int64_t{4} << 20;
   static constexpr std::int64_t all_bytes = workspace_bytes + library_bytes;
-
-  struct Free {
-    void operator()(std::byte* memory) const { ::operator delete(memory, std::align_val_t(tensor_alignment)); }
-  };
-  using Memory = std::unique_ptr<std::byte, Free>;
-  static Memory allocate(std::int64_t bytes) {
-    return Memory(
-        static_cast<std::byte*>(::operator new(static_cast<std::size_t>(bytes), std::align_val_t(tensor_alignment))));
-  }
 
   static float element(Precision precision, const void* all, std::int64_t i) {
     using device::kernels::get;
@@ -93,7 +101,8 @@ class EmulatedMachine {
   }
 
   Emulator emulator_;
-  Memory memory_;
+  WorkRecorder recorder_;
+  HostMemory memory_;
   device::host::Products products_;
 };
 

@@ -426,7 +426,8 @@ void optimizer_steps() {
         d.clear_sums();
         d.norm_squared(n, of(g), d.sums().slice(device::gradient_squares, 1));
         d.clip_scale(d.sums(), 1.0, d.gradient_scale());
-        d.adamw(n, {.step = 3}, d.gradient_scale(), of(master), of(g), of(m), of(v), of(working));
+        d.begin_update({.step = 3});
+        d.adamw(n, {}, d.gradient_scale(), of(master), of(g), of(m), of(v), of(working));
         std::array<double, device::step_sums> fetched{};
         d.fetch(View<const double>(d.sums()), fetched.data());
         d.write(of(sums), [&](View<double> to) { std::copy(fetched.begin(), fetched.end(), to.data); });

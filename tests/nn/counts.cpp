@@ -184,7 +184,7 @@ class DryLayer {
     pass("update", update, out, [&] {
       layer_->zero_gradients();
       if (counts_norm) layer_->add_gradient_squares();
-      layer_->update({});
+      layer_->update();
     });
     out += difference("workspace of update", workspace_.peak(), {0});
     out += difference("states", states_.peak(), counts.states);

@@ -55,7 +55,7 @@ class SleepingLayer final : public nn::Layer<float> {
   void start_synchronise() override {}
   void synchronise() override {}
   void add_gradient_squares() override {}
-  void update(const device::AdamW&) override {}
+  void update() override {}
   void visit(const nn::StoreVisitor&) override {}
 
  private:

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <vector>
@@ -18,6 +19,7 @@
 #include <galvatron/train/rank_memory.hpp>
 
 #include "../comm/fake_gpu.hpp"
+#include "../device/recorded_work.hpp"
 
 namespace galvatron::test {
 
@@ -33,16 +35,16 @@ class FakeMachine {
 
   template <class Kernel>
   void launch(const device::cuda::Geometry& geometry, const Kernel& kernel) {
-    stream_.launch(geometry, kernel);
+    recorder_.give([=, this] { stream_.launch(geometry, kernel); });
   }
   void zero(void* to, std::int64_t bytes) {
-    stream_.run([=] { std::memset(to, 0, static_cast<std::size_t>(bytes)); });
+    run([=] { std::memset(to, 0, static_cast<std::size_t>(bytes)); });
   }
   void copy(const void* from, void* to, std::int64_t bytes) {
-    stream_.run([=] { std::memmove(to, from, static_cast<std::size_t>(bytes)); });
+    run([=] { std::memmove(to, from, static_cast<std::size_t>(bytes)); });
   }
   void multiply(const device::Product& product, const void* a, const void* b, const void* bias, void* c) {
-    stream_.run([=, this] { products_.multiply(product, a, b, bias, c); });
+    run([=, this] { products_.multiply(product, a, b, bias, c); });
   }
   bool attention_forward(const device::AttentionShape&, Precision, const void*, const void*, const void*, void*,
                          float*) {
@@ -66,8 +68,27 @@ class FakeMachine {
   }
   [[nodiscard]] View<std::byte> workspace() const { return workspace_; }
 
+  using HostMemory = test::HostMemory;
+  struct Recording {
+    WorkRecorder::Work work;
+    std::unique_ptr<FakeGpu::Fence> done = std::make_unique<FakeGpu::Fence>();
+    void wait() const { done->wait(); }
+  };
+  void begin_recording() { recorder_.begin(); }
+  Recording end_recording() { return {.work = recorder_.end()}; }
+  void drop_recording() { recorder_.drop(); }
+  void run(Recording& recording) {
+    for (const auto& work : recording.work) work();
+    stream_.record(*recording.done);
+  }
+
  private:
+  void run(std::function<void()> work) {
+    recorder_.give([this, work] { stream_.run(work); });
+  }
+
   FakeGpu::Stream& stream_;
+  WorkRecorder recorder_;
   View<std::byte> workspace_;
   device::host::Products products_;
 };

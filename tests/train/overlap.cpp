@@ -59,7 +59,7 @@ class PaddedLayer final : public nn::Layer<float> {
   void start_synchronise() override { inner_->start_synchronise(); }
   void synchronise() override { inner_->synchronise(); }
   void add_gradient_squares() override { inner_->add_gradient_squares(); }
-  void update(const device::AdamW& step) override { inner_->update(step); }
+  void update() override { inner_->update(); }
   void visit(const nn::StoreVisitor& visitor) override { inner_->visit(visitor); }
 
  private:

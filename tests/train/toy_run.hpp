@@ -46,6 +46,7 @@ void run_rank(W& world, const Plan& plan, const ModelSpec& model, train::BatchSo
   train::Stage<typename Rank::Device, W, T> stage(rank.device(), world, plan, model, rank.memory());
   const comm::SendGuard guard(world);
   stage.initialise(nn::initial_values(7));
+  stage.repeat(true);
   device::AdamW hyper;
   // At 3e-3 the images' training is rough (its gradients jump tenfold), and rounding grows with every step.
   hyper.learning_rate = model.takes_images() ? 1e-3F : 3e-3F;

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
 #include <span>
 
@@ -43,6 +44,36 @@ enum class WorkKind : std::uint8_t {
 };
 inline constexpr int work_kinds = static_cast<int>(WorkKind::all_to_all) + 1;
 static_assert(work_kinds <= 32, "galvatron: WorkList marks the kinds of work that it has in 32 bits.");
+
+constexpr const char* name_of(WorkKind kind) {
+  constexpr std::array<const char*, work_kinds> names{"gemm_nt",
+                                                      "gemm_nn",
+                                                      "gemm_tn",
+                                                      "attention_forward",
+                                                      "attention_backward",
+                                                      "norm_forward",
+                                                      "norm_backward",
+                                                      "activation_forward",
+                                                      "activation_backward",
+                                                      "rotary",
+                                                      "add",
+                                                      "bias_gradient",
+                                                      "embedding_forward",
+                                                      "embedding_backward",
+                                                      "softmax_statistics",
+                                                      "softmax_backward",
+                                                      "adamw",
+                                                      "norm_squared",
+                                                      "fill",
+                                                      "copy",
+                                                      "all_reduce",
+                                                      "all_gather",
+                                                      "reduce_scatter",
+                                                      "broadcast",
+                                                      "send",
+                                                      "all_to_all"};
+  return names[static_cast<std::size_t>(kind)];
+}
 
 /// The numbers that Work::overlap may have.
 inline constexpr int overlaps = 5;

@@ -11,6 +11,7 @@
 
 #include <concepts>
 #include <cstdint>
+#include <string_view>
 
 #include <galvatron/core/dtype.hpp>
 #include <galvatron/core/view.hpp>
@@ -112,6 +113,14 @@ struct Runs {
 /// Which of the operands of a GEMM is transposed in memory; see cost::WorkKind::gemm_*.
 enum class Gemm : std::uint8_t { nt, nn, tn };
 
+/// How a number becomes a bfloat16: the nearest, or one of its two neighbours at random with the number as the mean.
+enum class Rounding : std::uint8_t { nearest, stochastic };
+
+constexpr const char* name_of(Rounding rounding) { return rounding == Rounding::nearest ? "nearest" : "stochastic"; }
+constexpr Rounding rounding_of(std::string_view name) {
+  return name == name_of(Rounding::stochastic) ? Rounding::stochastic : Rounding::nearest;
+}
+
 /// AdamW (Loshchilov & Hutter 2019, decoupled decay): one step's constants.
 struct AdamW {
   float learning_rate = 1e-3F;
@@ -119,7 +128,16 @@ struct AdamW {
   float beta2 = 0.95F;
   float epsilon = 1e-8F;
   float weight_decay = 0.1F;
-  std::int64_t step = 1;  ///< counts from 1, for bias correction
+  std::int64_t step = 1;                  ///< counts from 1, for bias correction
+  Rounding rounding = Rounding::nearest;  ///< of masters to working parameters
+  std::uint64_t seed = 0;                 ///< of stochastic rounding
+};
+
+/// The parameters that one operation steps.
+struct AdamWPart {
+  bool decays = true;
+  std::uint32_t stream = 0;  ///< of the random bits of their rounding, of which every step has its own
+  std::uint64_t first = 0;   ///< the first one's place in the stream, so that it does not matter who steps it
 };
 
 /// What a rank adds up in a step: the places in Device::sums().
@@ -132,8 +150,9 @@ enum StepSum : std::uint8_t {
 template <class D>
 concept Device = requires(D& d, View<float> f, View<const float> cf, View<const std::int32_t> tokens,
                           View<std::byte> raw, std::int64_t n, AttentionShape shape, AttentionBias bias,
-                          WindowShape windows, AdamW adam, Runs runs, RelativePositions relative, View<double> sum,
-                          View<const double> sums, float* host, void (*writer)(View<float>)) {
+                          WindowShape windows, AdamW adam, AdamWPart part, Runs runs, RelativePositions relative,
+                          View<double> sum, View<const double> sums, float* host, void (*writer)(View<float>),
+                          void (*body)()) {
   /// True when nothing is computed and views may be null.
   { D::counts_only } -> std::convertible_to<bool>;
   /// Threads that one operation uses.
@@ -216,9 +235,11 @@ concept Device = requires(D& d, View<float> f, View<const float> cf, View<const 
   // scale (1) = what makes a gradient with the squares sums[gradient_squares] no longer than `clip` (0: any length is
   // right); NaN when one of the sums is not finite.
   d.clip_scale(sums, /*clip=*/1.0, /*scale=*/f);
+  // The constants of the steps of AdamW that follow.
+  d.begin_update(adam);
   // master, m, v (n) step with gradient g * scale[0]; `working` (n, type T) receives the rounded master; it may be the
   // master. Nothing changes when the scale is not finite.
-  d.adamw(n, adam, /*scale=*/cf, /*master=*/f, /*g=*/cf, f, f, /*working=*/f);
+  d.adamw(n, part, /*scale=*/cf, /*master=*/f, /*g=*/cf, f, f, /*working=*/f);
 
   // The sums of a step (step_sums) and the scale of its gradient (1), in memory of the device.
   { d.sums() } -> std::same_as<View<double>>;
@@ -230,6 +251,10 @@ concept Device = requires(D& d, View<float> f, View<const float> cf, View<const 
   d.write(/*to=*/f, writer);
   // Returns when all that was asked for is done.
   d.wait();
+  // Calls body(). With the same number it asks for the same operations on the same memory every time; only what `write`
+  // and `begin_update` bring differs. A device may remember the operations and do them at once when body() has
+  // returned. body() fetches nothing and waits for nothing.
+  d.repeat(/*number=*/int{}, body);
   // Sets to zero; copies; to += from (float, in any T of from).
   d.zero(raw);
   d.copy(raw, raw);

@@ -89,7 +89,7 @@ class BlockLayer final : public Layer<T> {
     return {&store_, splits_};
   }
   void add_gradient_squares() override { store_.add_gradient_squares(); }
-  void update(const device::AdamW& step) override { store_.update(step); }
+  void update() override { store_.update(number_); }
   void visit(const StoreVisitor& visitor) override { visitor(store_.view(number_)); }
 
  private:

@@ -45,6 +45,7 @@ class Table {
   void add_gradient_squares() {
     if (counted_) store_.add_gradient_squares();
   }
+  void update() { store_.update(number_); }
   [[nodiscard]] StoreView view() {
     StoreView out = store_.view(number_);
     out.counted = counted_;
@@ -132,9 +133,9 @@ class EmbeddingLayer final : public Layer<T> {
     table_.add_gradient_squares();
     rest_.add_gradient_squares();
   }
-  void update(const device::AdamW& step) override {
-    table_.store().update(step);
-    rest_.update(step);
+  void update() override {
+    table_.update();
+    rest_.update(0);
   }
   void visit(const StoreVisitor& visitor) override {
     visitor(table_.view());
@@ -226,9 +227,9 @@ class HeadLayer final : public Layer<T> {
     if (own_table_) own_table_->add_gradient_squares();
     rest_.add_gradient_squares();
   }
-  void update(const device::AdamW& step) override {
-    if (own_table_) own_table_->store().update(step);
-    rest_.update(step);
+  void update() override {
+    if (own_table_) own_table_->update();
+    rest_.update(number_);
   }
   void visit(const StoreVisitor& visitor) override {
     if (own_table_) visitor(own_table_->view());

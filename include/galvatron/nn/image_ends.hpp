@@ -141,7 +141,7 @@ class PatchEmbeddingLayer final : public Layer<T> {
   void start_synchronise() override { store_.start_synchronise(); }
   void synchronise() override { store_.synchronise(); }
   void add_gradient_squares() override { store_.add_gradient_squares(); }
-  void update(const device::AdamW& step) override { store_.update(step); }
+  void update() override { store_.update(0); }
   void visit(const StoreVisitor& visitor) override { visitor(store_.view(0)); }
 
  private:

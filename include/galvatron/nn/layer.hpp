@@ -72,7 +72,8 @@ class Layer {
   virtual Streaming streaming() { return {}; }
   /// The device's sum of squares grows by this rank's part of the gradient: every parameter counts on one rank.
   virtual void add_gradient_squares() = 0;
-  virtual void update(const device::AdamW& step) = 0;
+  /// By the constants that the device has.
+  virtual void update() = 0;
   /// Calls `visit` for every store of the layer; for tests and checkpoints, between steps.
   virtual void visit(const StoreVisitor& visitor) = 0;
 };

@@ -294,23 +294,26 @@ class ParameterStore final : public StreamedStore {
 
   /// One step of AdamW under the device's gradient scale; parameters of more than one dimension decay. ZeRO-1/2 begin
   /// to gather the working parameters; acquire() ends it.
-  void update(const device::AdamW& step) {
+  /// @param layer  the layer's number in the model; copies of a store have the same
+  void update(int layer) {
     if (empty()) return;
+    const bool is_table = layout_.find(ParameterName::table) != nullptr;
+    const int number = 2 * layer + (is_table ? 1 : 0);
+    const auto stream = static_cast<std::uint32_t>(number * context_->spec.tensor + context_->tensor_rank());
     const Range range = optimizer_range();
     const View<float> gradients = optimizer_gradients();
-    const auto run = [&](Range part, float decay) {
+    const auto run = [&](Range part, bool decays) {
       const Range r = intersection(range, part);
       if (r.count() == 0) return;
       const std::int64_t first = r.begin - range.begin;
-      device::AdamW hyper = step;
-      hyper.weight_decay = decay;
+      const device::AdamWPart here{decays, stream, static_cast<std::uint64_t>(r.begin)};
       View<T> working = zero == 3 ? parameters_.slice(first, r.count()) : parameters_.slice(r.begin, r.count());
-      context_->device.adamw(r.count(), hyper, View<const float>(context_->device.gradient_scale()),
+      context_->device.adamw(r.count(), here, View<const float>(context_->device.gradient_scale()),
                              master_.slice(first, r.count()), gradients.slice(first, r.count()),
                              first_moment_.slice(first, r.count()), second_moment_.slice(first, r.count()), working);
     };
-    run({0, layout_.decay_end}, step.weight_decay);
-    run({layout_.decay_end, layout_.elements}, 0.0F);
+    run({0, layout_.decay_end}, true);
+    run({layout_.decay_end, layout_.elements}, false);
     if constexpr (zero == 1 || zero == 2) {
       gathering_ =
           context_->data.start_all_gather(View<const T>(parameters_.slice(own_.begin, shard_size_)), parameters_);

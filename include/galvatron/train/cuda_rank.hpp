@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include <galvatron/core/error.hpp>
 #include <galvatron/cost/memory.hpp>
@@ -27,6 +28,13 @@ class CudaRank {
   RankMemory& memory() { return memory_; }
   Device& device() { return device_; }
   [[nodiscard]] const device::cuda::Machine& machine() const { return machine_; }
+  /// What the GPU's libraries refused, and was done in another way: a line each.
+  [[nodiscard]] std::vector<std::string> remarks() const {
+    std::vector<std::string> out = machine_.attention_refusals();
+    if (const std::string& why = device_.repeater().refusal(); !why.empty())
+      out.push_back("steps are launched operation by operation, not as a CUDA graph: " + why);
+    return out;
+  }
 
  private:
   device::cuda::DeviceMemory arena_;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include <omp.h>
 
@@ -28,6 +29,7 @@ class HostRank {
 
   RankMemory& memory() { return memory_; }
   Device& device() { return device_; }
+  [[nodiscard]] static std::vector<std::string> remarks() { return {}; }
 
  private:
   device::Mapping mapping_;

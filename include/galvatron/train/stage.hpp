@@ -75,16 +75,26 @@ class Stage {
   StepResult step(std::int64_t step, BatchSource* source, device::AdamW hyper, double clip) {
     step_ = step;
     source_ = source;
-    device_.clear_sums();
     if (observer_ != nullptr) observer_->step_begins(step);
-    for_layers([](nn::Layer<T>& layer) { layer.zero_gradients(); });
-    for (const schedule::Instruction& instruction : program_) {
-      if (observer_ != nullptr) observer_->begins();
-      run(instruction, hyper, clip);
-      if (observer_ != nullptr) observer_->ended(instruction);
+    const auto passes = [this] {
+      device_.clear_sums();
+      for_layers([](nn::Layer<T>& layer) { layer.zero_gradients(); });
+      for (const schedule::Instruction& instruction : program_)
+        if (instruction.op != schedule::Op::step) observed(instruction, [&] { run(instruction); });
+    };
+    const auto last = [&] { observed({schedule::Op::step}, [&] { update(hyper, clip); }); };
+    if (before_update_) {
+      repeated(0, passes);
+      before_update_();
+      repeated(1, last);
+    } else {
+      repeated(2, [&] {
+        passes();
+        last();
+      });
     }
     world_.wait_sent();
-    return result_;
+    return result();
   }
 
   /// Collective, after a step whose result is not finite: where that began.
@@ -93,6 +103,10 @@ class Stage {
     for (auto& chunk : chunks_) chunk->look_for_non_finite(search);
     return search.agree(world_.control().everybody());
   }
+
+  /// From now on the device may do a step as it did the one before: see Device. Only where a rank is alone and nobody
+  /// observes it, so that everything in a step is the device's.
+  void repeat(bool repeats) { repeats_ = repeats && world_.size() == 1; }
 
   /// Tells `observer` about every instruction from now on; null: nobody.
   void observe(InstructionObserver* observer) { observer_ = observer; }
@@ -112,7 +126,21 @@ class Stage {
       for (auto& layer : chunk->layers()) f(*layer);
   }
 
-  void run(const schedule::Instruction& instruction, const device::AdamW& hyper, double clip) {
+  template <class F>
+  void repeated(int number, const F& body) {
+    if (repeats_ && observer_ == nullptr)
+      device_.repeat(number, body);
+    else
+      body();
+  }
+  template <class F>
+  void observed(const schedule::Instruction& instruction, const F& body) {
+    if (observer_ != nullptr) observer_->begins();
+    body();
+    if (observer_ != nullptr) observer_->ended(instruction);
+  }
+
+  void run(const schedule::Instruction& instruction) {
     Chunk<D, W, T>& chunk = *chunks_[static_cast<std::size_t>(instruction.chunk)];
     switch (instruction.op) {
       case schedule::Op::receive_activation:
@@ -143,7 +171,6 @@ class Stage {
         reduce_gradients();
         break;
       case schedule::Op::step:
-        update(hyper, clip);
         break;
     }
   }
@@ -160,12 +187,14 @@ class Stage {
     const View<double> sums = device_.sums();
     world_.everybody().all_reduce(sums, comm::ReduceOp::sum);
     device_.clip_scale(View<const double>(sums), clip, device_.gradient_scale());
-    if (before_update_) before_update_();
-    for_layers([&](nn::Layer<T>& layer) { layer.update(hyper); });
+    device_.begin_update(hyper);
+    for_layers([](nn::Layer<T>& layer) { layer.update(); });
+  }
+
+  StepResult result() {
     double values[device::step_sums];
-    device_.fetch(View<const double>(sums), values);
-    result_.loss = values[device::loss_sum] * plan_.token_weight;
-    result_.gradient_norm = std::sqrt(values[device::gradient_squares]);
+    device_.fetch(View<const double>(device_.sums()), values);
+    return {values[device::loss_sum] * plan_.token_weight, std::sqrt(values[device::gradient_squares])};
   }
 
   D& device_;
@@ -177,7 +206,7 @@ class Stage {
   BatchSource* source_ = nullptr;
   InstructionObserver* observer_ = nullptr;
   std::int64_t step_ = 0;
-  StepResult result_;
+  bool repeats_ = false;
 };
 
 }  // namespace galvatron::train

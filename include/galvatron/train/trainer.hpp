@@ -50,7 +50,7 @@ enum class OnNan : std::uint8_t { stop, skip };
 struct TrainOptions {
   std::int64_t steps = 1;  ///< of the whole run, those before a resumption included
   LearningRate learning_rate{};
-  device::AdamW adam{};  ///< the constants; rate, step and scale are set every step
+  device::AdamW adam{};  ///< the constants; rate, step and seed are set every step
   double clip = 1.0;     ///< the largest gradient norm; 0 for no clipping
   std::uint64_t seed = 1;
   OnNan on_nan = OnNan::stop;
@@ -58,6 +58,7 @@ struct TrainOptions {
   const Checkpoint* resume = nullptr;  ///< go on after its step, with its parameters and moments
   CheckpointOptions checkpoint{};
   std::int64_t data_tokens = 0;  ///< for the manifests of checkpoints
+  bool repeats = true;           ///< see Stage::repeat
   int threads_per_rank = 0;      ///< 0: the cores divided by the ranks, at least 1
   comm::thread::Options world{};
   std::function<void(const StepReport&)> on_step{};  ///< called on rank 0's thread
@@ -70,6 +71,7 @@ struct TrainReport {
   std::vector<cost::StageMemory> planned_memory;  ///< of each rank
   std::vector<cost::StageMemory> measured_memory;
   std::vector<CheckpointReport> checkpoints;  ///< of each rank
+  std::vector<std::string> remarks;           ///< of rank 0's device: what it did in another way than usual
 };
 
 /// The first step that a run does.
@@ -127,6 +129,7 @@ void train_rank(W& world, const Platform& platform, const Plan& plan, const Mode
                          model.vocabulary(), [&platform] { platform.enter_beside(); });
     stage.before_update([&checkpointer] { checkpointer->before_update(); });
   }
+  stage.repeat(options.repeats);
   if (options.recorder != nullptr) stage.observe(&options.recorder->rank(world.rank()));
   world.control().everybody().barrier();
   auto last = std::chrono::steady_clock::now();
@@ -134,6 +137,7 @@ void train_rank(W& world, const Platform& platform, const Plan& plan, const Mode
     device::AdamW hyper = options.adam;
     hyper.learning_rate = static_cast<float>(options.learning_rate.at(step));
     hyper.step = step + 1;
+    hyper.seed = options.seed;
     const StepResult result = stage.step(step, &source, hyper, options.clip);
     std::string wrong;
     if (!result.is_finite()) {
@@ -165,6 +169,7 @@ void train_rank(W& world, const Platform& platform, const Plan& plan, const Mode
   const std::lock_guard lock(report_mutex);
   report.planned_memory[static_cast<std::size_t>(world.rank())] = memory.planned;
   report.measured_memory[static_cast<std::size_t>(world.rank())] = memory.measured();
+  if (world.rank() == 0) report.remarks = rank.remarks();
   if (checkpointer) report.checkpoints[static_cast<std::size_t>(world.rank())] = checkpointer->report();
 }
 

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <string>
 #include <type_traits>
 
@@ -15,6 +16,7 @@
 #include <galvatron/device/cuda/optimizer.hpp>
 #include <galvatron/device/cuda/pointwise.hpp>
 #include <galvatron/device/cuda/relative.hpp>
+#include <galvatron/device/cuda/repeater.hpp>
 #include <galvatron/device/cuda/runs.hpp>
 #include <galvatron/device/cuda/softmax.hpp>
 #include <galvatron/device/cuda/window_attention.hpp>
@@ -32,7 +34,8 @@ namespace galvatron::device::cuda {
 /// - wait(): until all that was launched is done;
 /// - fetch(from, to, bytes): to memory of the program, and waits for it;
 /// - upload(to, bytes, writer): writer(std::byte*) fills memory of the program, which goes to the device;
-/// - workspace(): memory of the device for Gpu itself, of workspace_bytes.
+/// - workspace(): memory of the device for Gpu itself, of workspace_bytes;
+/// - begin_recording(), end_recording(), drop_recording(), run(recording): see Repeater.
 ///
 /// Operations return before they are done; memory that they were given stays until then.
 template <class M>
@@ -50,16 +53,20 @@ class Gpu {
     if (all.count < workspace_bytes)
       throw DeviceFailure("a GPU needs a workspace of " + std::to_string(workspace_bytes) + " bytes, not " +
                           std::to_string(all.count));
-    constexpr std::int64_t own = 2 * tensor_alignment;
+    constexpr std::int64_t own = 3 * tensor_alignment;
     sums_ = {reinterpret_cast<double*>(all.data), step_sums};
     scale_ = {reinterpret_cast<float*>(all.data + tensor_alignment), 1};
+    static_assert(sizeof(kernels::AdamWStep) <= tensor_alignment);
+    update_ = reinterpret_cast<kernels::AdamWStep*>(all.data + 2 * tensor_alignment);
     scratch_ = all.slice(own, all.count - own);
   }
   Gpu(const Gpu&) = delete;
   Gpu& operator=(const Gpu&) = delete;
 
   [[nodiscard]] int threads() const { return 1; }
-  [[nodiscard]] M& machine() { return m_; }
+  [[nodiscard]] M& machine() { return m_.machine(); }
+  /// What repeat() made of its bodies.
+  [[nodiscard]] const Repeater<M>& repeater() const { return m_; }
 
   template <class A, class C>
   void gemm(Gemm layout, std::int64_t m, std::int64_t n, std::int64_t k, View<A> a, In<A> b, View<C> c,
@@ -212,12 +219,20 @@ class Gpu {
   void clip_scale(View<const double> sums, double clip, View<float> scale) {
     cuda::clip_scale(m_, sums.data, clip, scale.data);
   }
+  void begin_update(const AdamW& adam) {
+    const kernels::AdamWStep step(adam);
+    m_.upload(update_, sizeof step, [&](std::byte* to) { std::memcpy(to, &step, sizeof step); });
+  }
   template <class T>
-  void adamw(std::int64_t n, const AdamW& adam, View<const float> scale, View<float> master, View<const float> g,
+  void adamw(std::int64_t n, const AdamWPart& part, View<const float> scale, View<float> master, View<const float> g,
              View<float> m, View<float> v, View<T> working) {
-    cuda::adamw(m_, n, adam, scale.data, master.data, g.data, m.data, v.data, working.data);
+    cuda::adamw(m_, n, update_, part, scale.data, master.data, g.data, m.data, v.data, working.data);
   }
   void wait() { m_.wait(); }
+  template <class F>
+  void repeat(int number, F&& body) {
+    m_.repeat(number, body);
+  }
   View<double> sums() { return sums_; }
   View<float> gradient_scale() { return scale_; }
   void clear_sums() { m_.zero(sums_.data, sums_.count * static_cast<std::int64_t>(sizeof(double))); }
@@ -258,9 +273,10 @@ class Gpu {
     return beta.empty() || kind == NormKind::rms_norm ? nullptr : beta.data;
   }
 
-  M& m_;
+  Repeater<M> m_;
   View<double> sums_;
   View<float> scale_;
+  kernels::AdamWStep* update_ = nullptr;
   View<std::byte> scratch_;
 };
 

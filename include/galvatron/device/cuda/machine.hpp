@@ -18,6 +18,8 @@
 #include <galvatron/device/cuda/cudnn_attention.hpp>
 #include <galvatron/device/cuda/devices.hpp>
 #include <galvatron/device/cuda/gemm.hpp>
+#include <galvatron/device/cuda/memory.hpp>
+#include <galvatron/device/cuda/recording.hpp>
 #include <galvatron/device/cuda/staging.hpp>
 #include <galvatron/device/cuda/stream.hpp>
 #include <galvatron/device/product.hpp>
@@ -77,6 +79,13 @@ class Machine {
   void upload(void* to, std::int64_t bytes, Writer&& writer) {
     staging_.upload(stream_, to, bytes, std::forward<Writer>(writer));
   }
+
+  using Recording = cuda::Recording;
+  using HostMemory = PinnedMemory;
+  void begin_recording() { Recording::begin(stream_); }
+  Recording end_recording() { return Recording(stream_); }
+  void drop_recording() { Recording::drop(stream_); }
+  void run(Recording& recording) { recording.run(stream_); }
 
   /// See Product.
   void multiply(const Product& p, const void* a, const void* b, const void* bias, void* c) {

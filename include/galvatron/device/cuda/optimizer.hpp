@@ -2,15 +2,12 @@
 #pragma once
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <string>
-#include <type_traits>
 
 #include <galvatron/core/error.hpp>
-#include <galvatron/core/rng.hpp>
 #include <galvatron/core/units.hpp>
 #include <galvatron/core/view.hpp>
 #include <galvatron/device/cuda/block.hpp>
@@ -18,19 +15,8 @@
 #include <galvatron/device/cuda/total.hpp>
 #include <galvatron/device/device.hpp>
 #include <galvatron/device/kernels/adamw.hpp>
-#include <galvatron/device/kernels/number.hpp>
 
 namespace galvatron::device::cuda {
-
-/// How AdamW rounds masters to working parameters of type bfloat16: to the nearest, or up or down at random with the
-/// master as the mean. The random bits are those of the parameter's number and of the stream (core/rng.hpp), so that
-/// they do not depend on who holds it; every step takes a stream of its own.
-struct Rounding {
-  bool stochastic = false;
-  std::uint64_t seed = 0;
-  std::uint64_t stream = 0;
-  std::uint64_t first = 0;  ///< number of the first parameter
-};
 
 namespace detail {
 
@@ -90,17 +76,18 @@ struct ClipScale {
 template <class T>
 struct StepAdamW {
   static constexpr int width = Pack<float>::size;
-  kernels::AdamWStep step;
+  const kernels::AdamWStep* constants;
+  AdamWPart part;
   const float* scale;
   float* master;
   const float* g;
   float* m;
   float* v;
   T* working;  ///< null when the masters are
-  Rounding rounding;
 
   template <int size>
   GALVATRON_KERNEL void at(std::int64_t i) const {
+    const kernels::AdamWStep step = constants->of(part);
     float masters[size];
     float gradients[size];
     float means[size];
@@ -116,25 +103,10 @@ struct StepAdamW {
     put_elements(m + i, means);
     put_elements(v + i, variances);
     if (working == nullptr) return;
-    if constexpr (std::is_same_v<T, bfloat16>)
-      if (rounding.stochastic) return put_rounded(working + i, masters, rounding.first + static_cast<std::uint64_t>(i));
-    put_elements(working + i, masters);
-  }
-
- private:
-  /// `number`: of the first of the parameters; a multiple of 4 for packs.
-  template <int size>
-  GALVATRON_KERNEL void put_rounded(T* to, const float (&values)[size], std::uint64_t number) const {
-    const std::array<std::uint32_t, 4> words = random_block(rounding.seed, rounding.stream, number / 4);
     Access<T, size> rounded;
-    if constexpr (size == 4) {
-      for (int j = 0; j < size; ++j) kernels::put_stochastically(rounded.values[j], values[j], words[j]);
-    } else {
-      const std::uint32_t even = number % 4 < 2 ? words[0] : words[2];
-      const std::uint32_t odd = number % 4 < 2 ? words[1] : words[3];
-      kernels::put_stochastically(rounded.values[0], values[0], number % 2 == 0 ? even : odd);
-    }
-    *reinterpret_cast<Access<T, size>*>(to) = rounded;
+    static_assert(Access<T, size>::count == size);
+    step.round(masters, part.stream, part.first + static_cast<std::uint64_t>(i), rounded.values);
+    *reinterpret_cast<Access<T, size>*>(working + i) = rounded;
   }
 };
 
@@ -164,14 +136,15 @@ void clip_scale(L& launcher, const double* sums, double clip, float* scale) {
 
 /// One step of n parameters with gradient g * scale[0]; `working` receives the rounded masters and may be `master`.
 /// Nothing changes when the scale is not finite.
+/// @param constants  memory of the device, so that a step that is done again may have others
 template <class L, class T>
-void adamw(L& launcher, std::int64_t n, const AdamW& adam, const float* scale, float* master, const float* g, float* m,
-           float* v, T* working, const Rounding& rounding = {}) {
+void adamw(L& launcher, std::int64_t n, const kernels::AdamWStep* constants, const AdamWPart& part, const float* scale,
+           float* master, const float* g, float* m, float* v, T* working) {
   using Step = detail::StepAdamW<T>;
   const bool same = static_cast<const void*>(working) == static_cast<const void*>(master);
   const bool aligned = are_aligned<Step::width>(master, g, m, v) && (same || are_aligned<Step::width>(working));
-  for_elements(launcher, n, aligned && (!rounding.stochastic || rounding.first % 4 == 0),
-               Step{kernels::AdamWStep(adam), scale, master, g, m, v, same ? nullptr : working, rounding});
+  for_elements(launcher, n, aligned && part.first % Step::width == 0,
+               Step{constants, part, scale, master, g, m, v, same ? nullptr : working});
 }
 
 }  // namespace galvatron::device::cuda

@@ -132,8 +132,9 @@ class Dry {
                         View<const std::int32_t>, float, View<T>) {
     note({.kind = Kind::softmax_backward, .m = rows, .n = columns});
   }
+  void begin_update(const AdamW&) {}
   template <class T>
-  void adamw(std::int64_t n, const AdamW&, View<const float>, View<float>, View<const float>, View<float>, View<float>,
+  void adamw(std::int64_t n, const AdamWPart&, View<const float>, View<float>, View<const float>, View<float>, View<float>,
              View<T>) {
     if (n > 0) note({.kind = Kind::adamw, .m = n});
   }
@@ -142,6 +143,10 @@ class Dry {
   }
   void clip_scale(View<const double>, double, View<float>) {}
   void wait() {}
+  template <class F>
+  void repeat(int, F&& body) {
+    body();
+  }
   View<double> sums() { return {nullptr, step_sums}; }
   View<float> gradient_scale() { return {nullptr, 1}; }
   void clear_sums() {}

@@ -215,10 +215,11 @@ class Host {
     host::softmax_backward(team_, rows, columns, valid, first, lse.data, targets.data, scale, logits.data);
   }
 
+  void begin_update(const AdamW& adam) { update_ = kernels::AdamWStep(adam); }
   template <class T>
-  void adamw(std::int64_t n, const AdamW& adam, View<const float> scale, View<float> master, View<const float> g,
+  void adamw(std::int64_t n, const AdamWPart& part, View<const float> scale, View<float> master, View<const float> g,
              View<float> m, View<float> v, View<T> working) {
-    host::adamw(team_, n, adam, scale[0], master.data, g.data, m.data, v.data, working.data);
+    host::adamw(team_, n, update_, part, scale[0], master.data, g.data, m.data, v.data, working.data);
   }
   void norm_squared(std::int64_t n, View<const float> x, View<double> sum) {
     sum[0] += host::norm_squared(team_, n, x.data);
@@ -227,6 +228,10 @@ class Host {
     scale[0] = kernels::clip_scale(sums[loss_sum], sums[gradient_squares], clip);
   }
   void wait() {}
+  template <class F>
+  void repeat(int, F&& body) {
+    body();
+  }
   View<double> sums() { return {sums_.data(), step_sums}; }
   View<float> gradient_scale() { return {&gradient_scale_, 1}; }
   void clear_sums() { sums_ = {}; }
@@ -291,6 +296,7 @@ class Host {
   host::Products products_;
   std::array<double, step_sums> sums_{};
   float gradient_scale_ = 1.0F;
+  kernels::AdamWStep update_{AdamW{}};
 };
 
 static_assert(Device<Host>);

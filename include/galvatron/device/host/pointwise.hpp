@@ -133,10 +133,10 @@ void activation_backward(const Team& team, ActivationKind kind, std::int64_t row
 
 /// One AdamW step of n parameters; `working` receives the rounded masters and may be `master`.
 template <class W>
-void adamw(const Team& team, std::int64_t n, const AdamW& adam, float scale, float* master, const float* g, float* m,
-           float* v, W* working) {
+void adamw(const Team& team, std::int64_t n, const kernels::AdamWStep& constants, const AdamWPart& part, float scale,
+           float* master, const float* g, float* m, float* v, W* working) {
   if (!std::isfinite(scale)) return;
-  const kernels::AdamWStep step(adam);
+  const kernels::AdamWStep step = constants.of(part);
   for_runs(team, n, 64, 4, [&](std::int64_t first, std::int64_t last, int) {
     vectorized(team.isa, [&]() GALVATRON_INLINE_LAMBDA {
 #pragma omp simd
@@ -147,6 +147,12 @@ void adamw(const Team& team, std::int64_t n, const AdamW& adam, float scale, flo
         put(working[i], w);
       }
     });
+    if (!std::is_same_v<W, bfloat16> || step.rounding == Rounding::nearest) return;
+    for (std::int64_t i = first; i < last; ++i) {
+      W rounded[1];
+      step.round<1>({master[i]}, part.stream, part.first + static_cast<std::uint64_t>(i), rounded);
+      working[i] = rounded[0];
+    }
   });
 }
 

@@ -42,7 +42,7 @@ struct TrainingState {
   std::int64_t data_tokens = 0;  ///< of all data files together; 0: not known
   Precision precision = Precision::fp32;
   LearningRate learning_rate;
-  device::AdamW adam;  ///< beta1, beta2, epsilon and weight_decay of it
+  device::AdamW adam;  ///< beta1, beta2, epsilon, weight_decay and rounding of it
   double clip = 0;
   /// Samples that were read: where in the data the run is.
   [[nodiscard]] std::int64_t samples() const { return step * global_batch; }
@@ -122,7 +122,8 @@ inline std::string manifest_text(const CheckpointManifest& manifest) {
                       {{"beta1", t.adam.beta1},
                        {"beta2", t.adam.beta2},
                        {"epsilon", t.adam.epsilon},
-                       {"weight_decay", t.adam.weight_decay}}},
+                       {"weight_decay", t.adam.weight_decay},
+                       {"rounding", device::name_of(t.adam.rounding)}}},
                      {"clip", t.clip},
                      {"files", nlohmann::json::array()}};
   for (const CheckpointFile& file : manifest.files)
@@ -170,6 +171,10 @@ inline Result<CheckpointManifest> parse_manifest(std::string_view text, const st
   t.adam.beta2 = adam.required<float>("beta2");
   t.adam.epsilon = adam.required<float>("epsilon");
   t.adam.weight_decay = adam.required<float>("weight_decay");
+  const auto rounding = adam.optional<std::string>("rounding", device::name_of(device::Rounding::nearest));
+  t.adam.rounding = device::rounding_of(rounding);
+  if (!adam.failed() && rounding != device::name_of(t.adam.rounding))
+    adam.fail(adam.name("rounding") + ": expected nearest or stochastic");
   t.clip = fields.required<double>("clip", 0);
   const nlohmann::json& files = fields.required_array("files");
   const auto checksum = fields.required<std::uint32_t>("crc32c");

@@ -234,6 +234,7 @@ class Bench {
                                    near_result.next<T>(n));
         });
       case K::adamw:
+        device_.begin_update({});
         return time_with([&] {
           const View<float> master = kept.next<float>(n);
           const View<float> first = kept.next<float>(n);
@@ -243,7 +244,7 @@ class Bench {
             working = master;
           else
             working = kept.next<T>(n);
-          device_.adamw(n, device::AdamW{}, View<const float>(device_.gradient_scale()), master, far.next<float>(n),
+          device_.adamw(n, {}, View<const float>(device_.gradient_scale()), master, far.next<float>(n),
                         first, second, working);
         });
       case K::norm_squared:
