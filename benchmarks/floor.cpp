@@ -49,15 +49,6 @@ struct Row {
   }
 };
 
-std::string name_of_work(const cost::Work& work) {
-  const auto text = [](std::int64_t n) { return std::to_string(n); };
-  const std::string name = cost::name_of(work.kind);
-  if (cost::is_gemm(work.kind)) return name + " " + text(work.m) + " x " + text(work.n) + " x " + text(work.k);
-  if (cost::is_attention(work.kind))
-    return name + " " + text(work.m) + " heads, " + text(work.n) + " x " + text(work.k) + " x " + text(work.l);
-  return name;
-}
-
 int report(const Arguments& a) {
   const Cluster cluster = value_or_throw(find_cluster(a.cluster));
   const Precision precision = a.fp32 ? Precision::fp32 : Precision::bf16;

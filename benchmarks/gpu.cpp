@@ -1,16 +1,22 @@
 // What operations and training steps reach on one GPU, beside what bounds them: the peak that is named for products and
-// attention, the copy of the same run for everything else.
+// attention, the copy of the same run for everything else. Of training steps: as one CUDA graph and operation by
+// operation, the floor (step_work.hpp), what a profile of this GPU predicts, and every operation of the step by itself.
 //
-//   benchmark_gpu [--seconds S] [--peak TFLOPS] [--steps N]
+//   benchmark_gpu [--seconds S] [--peak TFLOPS] [--bandwidth GB/s] [--cluster FILE] [--steps N]
 //
 // Without a GPU it says so and exits with 77.
 #include <algorithm>
+#include <cmath>
+#include <cstddef>
 #include <cstdint>
 #include <cstdio>
+#include <optional>
 #include <string>
+#include <tuple>
+#include <utility>
 #include <vector>
 
-#include <galvatron/model/zoo.hpp>
+#include <galvatron/cluster/json.hpp>
 #include <galvatron/plan/cost.hpp>
 #include <galvatron/strategy/compose.hpp>
 #include <galvatron/train/detail/profile_compute.hpp>
@@ -18,15 +24,19 @@
 
 #include "cheap_tokens.hpp"
 #include "guarded.hpp"
+#include "step_work.hpp"
 
 namespace {
 
 using namespace galvatron;
+using namespace galvatron::bench;
 using Bench = train::detail::Bench<train::CudaPlatform>;
 
 struct Arguments {
   double least = 0.02;
   double peak = 989;
+  double bandwidth = 3350;
+  std::string cluster;
   int steps = 8;
 };
 
@@ -34,6 +44,9 @@ void options(CLI::App& app, Arguments& a) {
   app.add_option("--seconds", a.least, "for each operation (default: 0.02)")->check(CLI::PositiveNumber);
   app.add_option("--peak", a.peak, "TFLOP/s of the card in bf16 (default: 989, an H100 SXM)")
       ->check(CLI::PositiveNumber);
+  app.add_option("--bandwidth", a.bandwidth, "GB/s of its memory (default: 3350, an H100 SXM)")
+      ->check(CLI::PositiveNumber);
+  app.add_option("--cluster", a.cluster, "a cluster file of `galvatron profile`: predicts the steps");
   app.add_option("--steps", a.steps, "of each training run; the first does not count (default: 8)")
       ->check(CLI::Range(2, 1000));
 }
@@ -110,43 +123,109 @@ void operations(const Arguments& a) {
   });
 }
 
-void steps(const Arguments& a) {
-  struct Run {
-    const char* model;
-    std::int64_t batch;
-    std::int64_t sequence;
-    int blocks;  ///< the first ones; 0: all
-  };
-  std::printf("\n%-32s %12s %12s %12s %8s\n", "training step, bf16", "ms", "tokens/s", "GiB", "MFU");
-  for (const Run& run : {Run{"gpt2-124m", 16, 1024, 0}, Run{"gpt2-1.5b", 8, 1024, 0}, Run{"llama2-7b", 4, 4096, 4}}) {
-    ModelSpec model = value_or_throw(find_model(run.model));
-    if (run.blocks > 0) {
-      model.blocks.resize(static_cast<std::size_t>(run.blocks));
-      for (LayerSpec& block : model.blocks) block.layers = run.blocks;
+/// A step's training run: median seconds, and the bytes of its rank.
+std::pair<double, double> measured(const Step& step, const Arguments& a, bool repeats) {
+  const ModelSpec model = step.model();
+  Plan plan;
+  plan.model = step.preset;
+  plan.cluster = "cuda";
+  plan.global_batch = step.batch;
+  plan.sequence_length = step.sequence;
+  plan.microbatches = step.microbatches;
+  plan.precision = Precision::bf16;
+  plan.stages = {{0, static_cast<int>(model.blocks.size()) - 1, 0, 1}};
+  plan.layers.assign(model.blocks.size(), {.recompute = step.recompute});
+  CheapTokens tokens(model.vocabulary());
+  train::TrainOptions options;
+  options.steps = a.steps;
+  options.repeats = repeats;
+  options.initial = [](int, const ParameterTensor& tensor, std::int64_t index, View<float> values) {
+    const float size = tensor.init == ParameterInit::normal ? static_cast<float>(tensor.deviation) : 0.0F;
+    const float middle = tensor.init == ParameterInit::one ? 1.0F : 0.0F;
+    for (std::int64_t i = 0; i < values.count; ++i) {  // as good as random, and quick
+      const auto bits = static_cast<std::uint32_t>(index + i) * 2654435761U;
+      values[i] = middle + size * (static_cast<float>(bits >> 8) * 0x1p-23F - 1.0F);
     }
-    Plan plan;
-    plan.model = run.model;
-    plan.cluster = "cuda";
-    plan.global_batch = run.batch;
-    plan.sequence_length = run.sequence;
-    plan.precision = Precision::bf16;
-    plan.stages = {{0, static_cast<int>(model.blocks.size()) - 1, 0, 1}};
-    plan.layers.assign(model.blocks.size(), {});
-    CheapTokens tokens(model.vocabulary());
-    train::TrainOptions train_options;
-    train_options.steps = a.steps;
-    train_options.learning_rate = {.peak = 3e-4, .floor = 3e-4, .warmup_steps = 0, .steps = a.steps};
-    const auto report = train::train_on_gpu<TypeList<Strategy<>>>(plan, model, tokens, train_options);
-    const double seconds = report.iteration_seconds;
-    const double done = model_flops(model, run.batch, run.sequence).count;
-    const std::string name = std::string(run.model) +
-                             (run.blocks > 0 ? ", " + std::to_string(run.blocks) + " blocks" : "") + ", " +
-                             std::to_string(run.batch) + " x " + std::to_string(run.sequence);
-    std::printf("%-32s %12.2f %12.0f %12.2f %7.1f%%\n", name.c_str(), seconds * 1e3,
-                static_cast<double>(run.batch * run.sequence) / seconds,
-                static_cast<double>(report.measured_memory[0].total().count) / (1 << 30),
-                done / seconds * 1e-10 / a.peak);
+  };
+  options.learning_rate = {.peak = 3e-4, .floor = 3e-4, .warmup_steps = 0, .steps = a.steps};
+  const auto report = train::train_on_gpu<TypeList<Strategy<>>>(plan, model, tokens, options);
+  for (const std::string& remark : report.remarks) std::printf("# %s\n", remark.c_str());
+  return {report.iteration_seconds, static_cast<double>(report.measured_memory[0].total().count)};
+}
+
+void steps(const Arguments& a) {
+  std::optional<Cluster> profiled;
+  if (!a.cluster.empty()) profiled = value_or_throw(load_cluster(a.cluster));
+  std::printf("\n%-48s %10s %10s %10s %10s %12s %8s %8s\n", "training step, bf16", "ms", "one by one", "floor",
+              "predicted", "tokens/s", "GiB", "MFU");
+  std::size_t number = 0;
+  for (const Step& step : predicted_steps()) {
+    const auto [seconds, bytes] = measured(step, a, true);
+    const bool compared = number++ < compared_steps().size();
+    const double one_by_one = compared ? measured(step, a, false).first : std::nan("");
+    double least = 0;
+    double predicted = 0;
+    for (const cost::Work& work : work_of(step, Precision::bf16)) {
+      least += floor_seconds(work, Precision::bf16, {.flops = a.peak * 1e12, .bandwidth = a.bandwidth * 1e9});
+      if (profiled) predicted += cost::time_of(work, Precision::bf16, *profiled, 1).value;
+    }
+    std::printf("%-48s %10.2f %10.2f %10.2f %10.2f %12.0f %8.2f %7.1f%%\n", step.name().c_str(), seconds * 1e3,
+                one_by_one * 1e3, least * 1e3, predicted * 1e3,
+                static_cast<double>(step.batch * step.sequence) / seconds, bytes / (1 << 30),
+                model_flops(step.model(), step.batch, step.sequence).count / seconds * 1e-10 / a.peak);
+    std::fflush(stdout);
   }
+}
+
+/// Seconds of one execution alone, with operands that no cache holds.
+double alone(Bench& bench, const cost::Work& work, double least) {
+  if (cost::is_gemm(work.kind)) {
+    const auto layout =
+        static_cast<GemmLayout>(static_cast<int>(work.kind) - static_cast<int>(cost::WorkKind::gemm_nt));
+    return bench.gemm<bfloat16>(layout, work.m, work.n, work.k, least);
+  }
+  if (cost::is_attention(work.kind))
+    return bench.attention<bfloat16>(work.kind == cost::WorkKind::attention_forward ? Pass::forward : Pass::backward,
+                                     work.n, work.l, work.m, least);
+  const MemoryBound kind = cost::detail::memory_bound_of(work.kind);
+  const std::int64_t columns = has_rows(kind) ? work.n : 1;
+  const std::int64_t rows = std::min<std::int64_t>(work.m, (std::int64_t{1} << 27) / columns);
+  return bench.memory_bound<bfloat16>(kind, rows, columns, least) * static_cast<double>(work.m) /
+         static_cast<double>(rows);
+}
+
+/// Every operation of a step by itself: where the time above the floor goes.
+void parts(const Arguments& a) {
+  train::detail::on_one_gpu(1, 0, {}, [&](train::OneGpuWorld&, const train::CudaPlatform& platform) {
+    Bench bench(platform, {.pool_bytes = std::int64_t{4} << 30, .near_bytes = std::int64_t{8} << 20});
+    for (const Step& step : compared_steps()) {
+      struct Part {
+        std::string name;
+        int times;
+        double least;
+        double alone;
+      };
+      std::vector<Part> all;
+      Part sum{"all", 0, 0, 0};
+      for (const cost::Work& work : work_of(step, Precision::bf16)) {
+        const Part part{name_of_work(work), work.times,
+                        floor_seconds(work, Precision::bf16, {.flops = a.peak * 1e12, .bandwidth = a.bandwidth * 1e9}),
+                        work.times * alone(bench, work, a.least)};
+        sum.times += part.times;
+        sum.least += part.least;
+        sum.alone += part.alone;
+        all.push_back(part);
+      }
+      std::sort(all.begin(), all.end(),
+                [](const Part& x, const Part& y) { return x.alone - x.least > y.alone - y.least; });
+      all.push_back(sum);
+      std::printf("\n%-52s %6s %12s %12s %12s\n", (step.name() + ", microseconds").c_str(), "times", "floor", "alone",
+                  "above");
+      for (const Part& part : all)
+        std::printf("%-52s %6d %12.0f %12.0f %12.0f\n", part.name.c_str(), part.times, part.least * 1e6,
+                    part.alone * 1e6, (part.alone - part.least) * 1e6);
+    }
+  });
 }
 
 int benchmark(const Arguments& a) {
@@ -157,6 +236,7 @@ int benchmark(const Arguments& a) {
   std::printf("%s\n", device::cuda::describe_device(0).name.c_str());
   operations(a);
   steps(a);
+  parts(a);
   return 0;
 }
 

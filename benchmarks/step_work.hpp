@@ -12,6 +12,7 @@
 #include <galvatron/cost/layer.hpp>
 #include <galvatron/cost/time.hpp>
 #include <galvatron/model/model.hpp>
+#include <galvatron/strategy/spec.hpp>
 
 namespace galvatron::bench {
 
@@ -92,6 +93,16 @@ inline std::vector<cost::Work> work_of(const Step& step, Precision precision) {
   for (const LayerSpec& block : model.blocks) add_layer(block, step.recompute);
   add_layer(model.head, RecomputeKind::none);
   return all;
+}
+
+/// With the shape of a product.
+inline std::string name_of_work(const cost::Work& work) {
+  const auto text = [](std::int64_t n) { return std::to_string(n); };
+  const std::string name = cost::name_of(work.kind);
+  if (cost::is_gemm(work.kind)) return name + " " + text(work.m) + " x " + text(work.n) + " x " + text(work.k);
+  if (cost::is_attention(work.kind))
+    return name + " " + text(work.m) + " heads, " + text(work.n) + " x " + text(work.k) + " x " + text(work.l);
+  return name;
 }
 
 /// The least that work can take: its arithmetic at the peak, or its bytes, each operand once, at the bandwidth.

@@ -45,7 +45,7 @@ class Gpt(nn.Module):
                 nn.init.normal_(parameter, std=0.02)
 
     def forward(self, tokens, targets):
-        x = self.tokens(tokens) + self.positions(torch.arange(tokens.shape[1]))
+        x = self.tokens(tokens) + self.positions(torch.arange(tokens.shape[1], device=tokens.device))
         for block in self.blocks:
             x = block(x)
         logits = F.linear(self.norm(x), self.tokens.weight)
@@ -76,4 +76,5 @@ def main():
     print(f"{median:.6f} s/step {batch * sequence / median:.1f} tokens/s, PyTorch {torch.__version__}")
 
 
-main()
+if __name__ == "__main__":
+    main()

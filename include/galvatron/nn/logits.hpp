@@ -32,7 +32,7 @@ class Logits {
                      View<float> d_bias, View<const std::int32_t> targets, float scale, View<T> n) {
     const device::Scope scope(c_.workspace);
     device::Region& ws = c_.workspace;
-    const std::int64_t chunk = cost::head_chunk_rows(rows);
+    const std::int64_t chunk = cost::head_chunk_rows(rows, precision_of<T>);
     const int t = c_.spec.tensor;
     const View<T> logits = ws.take<T>(chunk * shard_);             // (chunk, V/t)
     const View<float> statistics = ws.take<float>(t * chunk * 3);  // (t, chunk, 3)

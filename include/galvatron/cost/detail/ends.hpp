@@ -135,7 +135,7 @@ constexpr LayerCounts head_counts(const LayerShape& s) {
   const std::int64_t rows = classifies ? s.b : s.rows;               // with logits
   const std::int64_t normalised = reads_token ? s.b : s.rows_local;  // rows of the norm
   const bool whole = s.habits.whole_logits;
-  const std::int64_t chunk = whole ? rows : head_chunk_rows(rows);
+  const std::int64_t chunk = whole ? rows : head_chunk_rows(rows, s.batch.precision);
   WorkList& forward = out.forward;
 
   table.acquire(forward);

@@ -205,8 +205,13 @@ constexpr double attention_seconds(const Work& w, Precision precision, const Clu
   return attention_model_seconds(w, precision, cluster.device, tokens) * oversubscription(cluster, busy);
 }
 
+/// The tables' name for work that is bound by memory.
+constexpr MemoryBound memory_bound_of(WorkKind kind) {
+  return static_cast<MemoryBound>(static_cast<int>(kind) - static_cast<int>(WorkKind::norm_forward));
+}
+
 constexpr double memory_seconds(const Work& w, Bytes bytes, Precision precision, const Cluster& cluster, int busy) {
-  const auto kind = static_cast<MemoryBound>(static_cast<int>(w.kind) - static_cast<int>(WorkKind::norm_forward));
+  const MemoryBound kind = memory_bound_of(w.kind);
   const double columns = real(std::max<std::int64_t>(w.n, 1));
   Bracket<MemoryTable> tables;
   for (const MemoryTable& table : cluster.memory_bound)
