@@ -32,6 +32,37 @@ struct Shifted {
   std::int64_t count_;
 };
 
+/// A residual and the norm of the sum: in new memory, in that of x with y in that of r, and in that of r.
+template <class T>
+void check_sum(Emulator& emulator, std::mt19937& random, NormKind kind, std::int64_t rows, std::int64_t hidden,
+               std::int64_t offset, const std::vector<T>& values, const std::vector<T>& gamma,
+               const std::vector<T>& beta) {
+  const T* shift = kind == NormKind::layer_norm ? beta.data() : nullptr;
+  const auto more = random_tensor<T>(random, rows * hidden);
+  // The bits of the two operations, whose rows are aligned as those of the one.
+  Shifted<T> sum(values, offset);
+  for (std::size_t i = 0; i < values.size(); ++i)
+    device::kernels::put(sum.data()[i], device::kernels::get(values[i]) + device::kernels::get(more[i]));
+  std::vector<T> y(values.size());
+  std::vector<float> stats(at(2 * rows));
+  cuda::norm_forward(emulator, kind, rows, hidden, 1e-5, sum.data(), gamma.data(), shift, y.data(), stats.data());
+  for (const int place : {0, 1, 2}) {
+    CAPTURE(place);
+    Shifted<T> x(values, offset);
+    Shifted<T> r(more, offset);
+    Shifted<T> apart(std::vector<T>(values.size()), offset);
+    Shifted<T> normalized(std::vector<T>(values.size()), offset);
+    Shifted<T>& got = place == 0 ? apart : place == 1 ? x : r;
+    Shifted<T>& got_y = place == 1 ? r : normalized;
+    std::vector<float> got_stats(stats.size(), NAN);
+    cuda::add_norm_forward(emulator, kind, rows, hidden, 1e-5, x.data(), r.data(), gamma.data(), shift, got.data(),
+                           got_y.data(), got_stats.data());
+    CHECK(same_bits(got.values(), sum.values()));
+    CHECK(same_bits(got_y.values(), y));
+    CHECK(same_bits(got_stats, stats));
+  }
+}
+
 template <class T>
 void check(std::mt19937& random, NormKind kind, std::int64_t rows, std::int64_t hidden, std::int64_t offset = 0,
            std::int64_t scratch_bytes = 1 << 20) {
@@ -67,6 +98,8 @@ void check(std::mt19937& random, NormKind kind, std::int64_t rows, std::int64_t 
                      stats.data());
   // Where x was read pack by pack, so is it now.
   CHECK(error_of(in_place.values(), doubles(expected_y)) < tolerance<T>);
+
+  check_sum(emulator, random, kind, rows, hidden, offset, values, gamma, beta);
 
   const auto dy = random_tensor<T>(random, rows * hidden);
   const auto residual = random_tensor<T>(random, rows * hidden);
@@ -196,6 +229,8 @@ TEST_CASE("no rows: nothing is launched") {
   float* none = nullptr;
   cuda::norm_forward<Emulator, float>(emulator, NormKind::rms_norm, 0, 8, 1e-5, none, gamma.data(), nullptr, none,
                                       none);
+  cuda::add_norm_forward<Emulator, float>(emulator, NormKind::rms_norm, 0, 8, 1e-5, none, none, gamma.data(), nullptr,
+                                          none, none, none);
   cuda::norm_backward<Emulator, float>(emulator, view(scratch), NormKind::rms_norm, 0, 8, none, none, gamma.data(),
                                        none, nullptr, none, sums.data(), nullptr);
   cuda::bias_gradient<Emulator, float>(emulator, view(scratch), 0, 8, none, sums.data());

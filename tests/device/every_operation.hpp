@@ -292,6 +292,9 @@ void norms() {
         auto y = p.template zeros<T>(rows * hidden);
         auto again = p.template zeros<T>(rows * hidden);
         auto stats = p.template zeros<float>(rows * 2);
+        auto sum = p.template zeros<T>(rows * hidden);
+        auto sum_y = p.template random<T>(rows * hidden);  // r before
+        auto sum_stats = p.template zeros<float>(rows * 2);
         auto dy = p.template random<T>(rows * hidden);
         auto residual = p.template random<T>(rows * hidden);
         auto dx = p.template zeros<T>(rows * hidden);
@@ -303,12 +306,17 @@ void norms() {
           if (!shifts) shift = {};
           d.norm_forward(kind, rows, hidden, 1e-5, of(x), of(gamma), shift, of(y), of(stats));
           d.norm_again(kind, rows, hidden, of(x), of(gamma), shift, of(stats), of(again));
+          d.add_norm_forward(kind, rows, hidden, 1e-5, of(x), of(sum_y), of(gamma), shift, of(sum), of(sum_y),
+                             of(sum_stats));
           d.norm_backward(kind, rows, hidden, of(dy), of(x), of(gamma), of(stats), of(residual), of(dx), of(dgamma),
                           shifts ? of(dbeta) : View<float>{});
         });
         p.check("y", y);
         p.check("y again", again);
         p.check("statistics", stats, 1e-5);
+        p.check("sum", sum);
+        p.check("norm of the sum", sum_y);
+        p.check("its statistics", sum_stats, 1e-5);
         p.check("dx", dx);
         p.check("dgamma", dgamma, 1e-5);
         p.check("dbeta", dbeta, 1e-5);

@@ -1,3 +1,7 @@
+// Norms and column sums of the host, against their definitions.
+#include <array>
+#include <vector>
+
 #include <doctest/doctest.h>
 
 #include <galvatron/device/host/norm.hpp>
@@ -80,6 +84,27 @@ void check(NormKind kind, std::int64_t rows, std::int64_t hidden, int threads, s
   host->norm_again(kind, rows, hidden, view(x), view(gamma), layer ? view(beta) : View<const T>{}, view(stats),
                    view(again));
   CHECK(same_bits(y, again));
+
+  // A residual and the norm of the sum, in new memory, in that of x, and in that of r: the bits of the two operations.
+  std::vector<T> sum(x.size());
+  std::vector<T> sum_y(x.size());
+  std::vector<float> sum_stats(stats.size());
+  host->add(rows * hidden, view(x), view(residual), view(sum));
+  host->norm_forward(kind, rows, hidden, 1e-5, view(sum), view(gamma), layer ? view(beta) : View<const T>{},
+                     view(sum_y), view(sum_stats));
+  for (const int place : {0, 1, 2}) {
+    CAPTURE(place);
+    auto terms = std::array{std::vector<T>(x.size()), x, residual};
+    auto& got = terms[static_cast<std::size_t>(place)];
+    std::vector<T> apart(x.size());
+    auto& got_y = place == 1 ? terms[2] : apart;
+    std::vector<float> got_stats(stats.size());
+    host->add_norm_forward(kind, rows, hidden, 1e-5, view(terms[1]), view(terms[2]), view(gamma),
+                           layer ? view(beta) : View<const T>{}, view(got), view(got_y), view(got_stats));
+    CHECK(same_bits(got, sum));
+    CHECK(same_bits(got_y, sum_y));
+    CHECK(same_bits(got_stats, sum_stats));
+  }
 
   std::vector<T> dx(x.size());
   auto dgamma = random_tensor<float>(random, hidden);

@@ -19,6 +19,7 @@ enum class Pass : std::uint8_t { forward, backward };
 /// Operations whose time follows the elements that they touch; named as in cost::WorkKind.
 enum class MemoryBound : std::uint8_t {
   norm_forward,
+  add_norm_forward,
   norm_backward,
   activation_forward,
   activation_backward,
@@ -178,6 +179,8 @@ constexpr const char* name_of(MemoryBound kind) {
   switch (kind) {
     case MemoryBound::norm_forward:
       return "norm_forward";
+    case MemoryBound::add_norm_forward:
+      return "add_norm_forward";
     case MemoryBound::norm_backward:
       return "norm_backward";
     case MemoryBound::activation_forward:

@@ -36,6 +36,8 @@ constexpr Bytes bytes_of(const Work& w, Precision precision) {
       return {e * w.m * w.l * 4 * (w.n + w.k)};  // and do, dq, dk, dv
     case WorkKind::norm_forward:
       return {2 * e * cells};
+    case WorkKind::add_norm_forward:
+      return {4 * e * cells};  // both terms, the sum, its norm
     case WorkKind::norm_backward:
       return {4 * e * cells};  // dy, x, residual gradient, dx
     case WorkKind::activation_forward:

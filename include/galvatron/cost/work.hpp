@@ -21,6 +21,7 @@ enum class WorkKind : std::uint8_t {
   attention_forward,    ///< m = batch * query heads, n = query tokens, k = key tokens, l = head dim; causal counts half
   attention_backward,   ///< the same extents
   norm_forward,         ///< m rows of n
+  add_norm_forward,     ///< m rows of n: a residual is added, and the sum normalised
   norm_backward,        ///< m rows of n
   activation_forward,   ///< m rows of n outputs
   activation_backward,  ///< m rows of n outputs
@@ -52,6 +53,7 @@ constexpr const char* name_of(WorkKind kind) {
                                                       "attention_forward",
                                                       "attention_backward",
                                                       "norm_forward",
+                                                      "add_norm_forward",
                                                       "norm_backward",
                                                       "activation_forward",
                                                       "activation_backward",
@@ -72,6 +74,7 @@ constexpr const char* name_of(WorkKind kind) {
                                                       "broadcast",
                                                       "send",
                                                       "all_to_all"};
+  static_assert(names.back() != nullptr);
   return names[static_cast<std::size_t>(kind)];
 }
 

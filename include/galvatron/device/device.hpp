@@ -186,6 +186,9 @@ concept Device = requires(D& d, View<float> f, View<const float> cf, View<const 
 
   // y = norm(x) * gamma (+ beta, LayerNorm); y may be x; stats (rows, 2) = mean and 1/deviation (RMSNorm: 0 and 1/rms).
   d.norm_forward(NormKind::layer_norm, /*rows=*/n, /*hidden=*/n, /*epsilon=*/1e-5, cf, cf, cf, /*y=*/f, /*stats=*/f);
+  // sum = x + r, rounded to T; y and stats as norm_forward has them of the sum. sum may be x or r, y may be r.
+  d.add_norm_forward(NormKind::layer_norm, n, n, 1e-5, /*x=*/cf, /*r=*/cf, /*gamma=*/cf, /*beta=*/cf, /*sum=*/f,
+                     /*y=*/f, /*stats=*/f);
   // y again from the statistics kept.
   d.norm_again(NormKind::layer_norm, n, n, cf, cf, cf, /*stats=*/cf, /*y=*/f);
   // dx = d_residual + dnorm/dx * dy (d_residual may be dx, or empty: then 0); dx may be dy or x; dgamma, dbeta

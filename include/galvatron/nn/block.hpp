@@ -163,10 +163,9 @@ class BlockAround {
       c_.device.gemm(device::Gemm::nt, rows, h_, q_, results.o, weight(parameters, ParameterName::attention_out_weight),
                      n, false, bias_once(parameters, ParameterName::attention_out_bias));
     }
-    c_.device.add(in.x2.count, x, region().reduce(n), in.x2);
-    c_.device.norm_forward(layer_.norm, c_.rows_local(), h_, layer_.norm_epsilon, in.x2,
-                           weight(parameters, ParameterName::norm2_gamma),
-                           weight(parameters, ParameterName::norm2_beta), region().own(n), in.stats2);
+    c_.device.add_norm_forward(layer_.norm, c_.rows_local(), h_, layer_.norm_epsilon, x, region().reduce(n),
+                               weight(parameters, ParameterName::norm2_gamma),
+                               weight(parameters, ParameterName::norm2_beta), in.x2, region().own(n), in.stats2);
     region().gather(n);
     c_.device.gemm(device::Gemm::nt, rows, f_in_, h_, n, weight(parameters, ParameterName::mlp_in_weight), in.u, false,
                    weight(parameters, ParameterName::mlp_in_bias));

@@ -39,6 +39,13 @@ class ClosingNorm {
                            of(parameters, ParameterName::closing_gamma), of(parameters, ParameterName::closing_beta), y,
                            in.stats);
   }
+  /// From x + r (rows_local, H) to y (rows_local, H), which may be r; writes the sum to input().
+  void add_forward(View<const T> parameters, View<const T> x, View<const T> r, const Internals& in, View<T> y) const {
+    if (!exists()) return c_.device.add(y.count, x, r, y);
+    c_.device.add_norm_forward(layer_.norm, c_.rows_local(), layer_.hidden, layer_.norm_epsilon, x, r,
+                               of(parameters, ParameterName::closing_gamma),
+                               of(parameters, ParameterName::closing_beta), in.sum, y, in.stats);
+  }
   /// d (rows_local, H): the gradient of y becomes that of input(). `parameters` may be empty without a norm.
   void backward(View<const T> parameters, View<float> gradients, const Internals& in, View<T> d) const {
     if (!exists()) return;

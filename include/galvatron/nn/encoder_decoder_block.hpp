@@ -88,8 +88,7 @@ class EncoderDecoderBlock : Block<D, G, T, kind> {
     const device::Scope scope(c_.workspace);
     const View<T> n = c_.workspace.template take<T>(c_.rows() * h_);  // (rows, H)
     forward_to_mlp(parameters, from, in, n);
-    mlp_forward(parameters, in, n, closing_.input(in.closing, y));
-    closing_.forward(parameters, in.closing, y);
+    mlp_forward(parameters, in, n, y);
   }
 
   /// The internals again from the input, as forward left them.
@@ -97,9 +96,7 @@ class EncoderDecoderBlock : Block<D, G, T, kind> {
     const device::Scope scope(c_.workspace);
     const View<T> n = c_.workspace.template take<T>(c_.rows() * h_);  // (rows, H)
     forward_to_mlp(parameters, from, in, n);
-    if (!closing_.exists()) return;
-    mlp_forward(parameters, in, n, in.closing.sum);
-    closing_.forward(parameters, in.closing, this->region().own(n));
+    if (closing_.exists()) mlp_forward(parameters, in, n, this->region().own(n));
   }
 
   /// d (memory_local + rows_local, H), or with the target that passes an encoder behind: the gradient of what the block
@@ -143,12 +140,14 @@ class EncoderDecoderBlock : Block<D, G, T, kind> {
   void forward_to_mlp(View<const T> parameters, const Input& from, const Internals& in, View<T> n) {
     attention_forward(parameters, from, in, n);
     if (crosses_) cross_forward(parameters, from, in, n);
-    norm_into(norm2_of(parameters), x3_of(in), in.stats2, n);
     c_.device.gemm(device::Gemm::nt, c_.rows(), f_in_, h_, n, this->weight(parameters, ParameterName::mlp_in_weight),
                    in.u, false, {});
   }
   void attention_forward(View<const T> parameters, const Input& from, const Internals& in, View<T> n) {
-    norm_into(norm_of(parameters, ParameterName::norm1_gamma, ParameterName::norm1_beta), from.x, in.stats1, n);
+    c_.device.norm_forward(layer_.norm, c_.rows_local(), h_, layer_.norm_epsilon, from.x,
+                           this->weight(parameters, ParameterName::norm1_gamma),
+                           this->weight(parameters, ParameterName::norm1_beta), this->region().own(n), in.stats1);
+    this->region().gather(n);
     {
       const device::Scope scope(c_.workspace);
       const Results results = core_again_ ? core_.take_results(c_.workspace) : in.results;
@@ -160,10 +159,12 @@ class EncoderDecoderBlock : Block<D, G, T, kind> {
       c_.device.gemm(device::Gemm::nt, c_.rows(), h_, q_, results.o,
                      this->weight(parameters, ParameterName::attention_out_weight), n, false, {});
     }
-    c_.device.add(in.x2.count, from.x, this->region().reduce(n), in.x2);
+    if (crosses_)
+      add_norm_into(norm3_of(parameters), from.x, in.x2, in.stats3, n);
+    else
+      add_norm_into(norm2_of(parameters), from.x, in.x2, in.stats2, n);
   }
   void cross_forward(View<const T> parameters, const Input& from, const Internals& in, View<T> n) {
-    norm_into(norm3_of(parameters), in.x2, in.stats3, n);
     c_.device.gemm(device::Gemm::nt, c_.rows(), q_, h_, n, this->weight(parameters, ParameterName::cross_query_weight),
                    in.query, false, {});
     {
@@ -180,16 +181,16 @@ class EncoderDecoderBlock : Block<D, G, T, kind> {
       c_.device.gemm(device::Gemm::nt, c_.rows(), h_, q_, results.cross,
                      this->weight(parameters, ParameterName::cross_out_weight), n, false, {});
     }
-    c_.device.add(in.x3.count, in.x2, this->region().reduce(n), in.x3);
+    add_norm_into(norm2_of(parameters), in.x2, in.x3, in.stats2, n);
   }
-  // From the hidden units to the sum with x3.
-  void mlp_forward(View<const T> parameters, const Internals& in, View<T> n, View<T> sum) {
+  // From the hidden units to y, which may be this rank's own rows of n.
+  void mlp_forward(View<const T> parameters, const Internals& in, View<T> n, View<T> y) {
     const device::Scope scope(c_.workspace);
     const View<T> g = c_.workspace.template take<T>(c_.rows() * f_);  // (rows, f)
     c_.device.activation_forward(layer_.activation, c_.rows(), f_, in.u, g);
     c_.device.gemm(device::Gemm::nt, c_.rows(), h_, f_, g, this->weight(parameters, ParameterName::mlp_out_weight), n,
                    false, {});
-    c_.device.add(sum.count, x3_of(in), this->region().reduce(n), sum);
+    closing_.add_forward(parameters, x3_of(in), this->region().reduce(n), in.closing, y);
   }
 
   // In all of these d (rows_local, H) is the gradient of what comes out and becomes that of what went in.
@@ -279,10 +280,10 @@ class EncoderDecoderBlock : Block<D, G, T, kind> {
     return {
         .values = values, .gradient = {}, .first = relative_.tokens - 1, .head = relative_.distances(), .query = -1};
   }
-  // All rows of a norm of x (rows_local, H), in n.
-  void norm_into(const Norm<const T>& norm, View<const T> x, View<float> stats, View<T> n) {
-    c_.device.norm_forward(layer_.norm, c_.rows_local(), h_, layer_.norm_epsilon, x, norm.gamma, norm.beta,
-                           this->region().own(n), stats);
+  // sum (rows_local, H) = x + n, and all rows of a norm of it, in n.
+  void add_norm_into(const Norm<const T>& norm, View<const T> x, View<T> sum, View<float> stats, View<T> n) {
+    c_.device.add_norm_forward(layer_.norm, c_.rows_local(), h_, layer_.norm_epsilon, x, this->region().reduce(n),
+                               norm.gamma, norm.beta, sum, this->region().own(n), stats);
     this->region().gather(n);
   }
   void norm_again(const Norm<const T>& norm, View<const T> x, View<const float> stats, View<T> n) {

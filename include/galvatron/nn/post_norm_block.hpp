@@ -40,16 +40,14 @@ class PostNormBlock : Block<D, G, T, kind> {
   void forward(View<const T> parameters, View<const T> x, const Internals& in, View<T> y) {
     const device::Scope scope(c_.workspace);
     const View<T> n = c_.workspace.template take<T>(c_.rows() * h_);  // (rows, H)
-    forward_to_sum2(parameters, x, in, n);
-    norm(parameters, ParameterName::norm2_gamma, ParameterName::norm2_beta, in.sum2, y, in.stats2);
+    forward_to(parameters, x, in, n, y);
   }
 
   /// The internals again from the input, as forward left them.
   void recompute(View<const T> parameters, View<const T> x, const Internals& in) {
     const device::Scope scope(c_.workspace);
     const View<T> n = c_.workspace.template take<T>(c_.rows() * h_);  // (rows, H)
-    forward_to_sum2(parameters, x, in, n);
-    norm(parameters, ParameterName::norm2_gamma, ParameterName::norm2_beta, in.sum2, this->region().own(n), in.stats2);
+    forward_to(parameters, x, in, n, this->region().own(n));
   }
 
   /// d (rows_local, H): the gradient of the output becomes that of the input. Uses up the internals.
@@ -99,8 +97,8 @@ class PostNormBlock : Block<D, G, T, kind> {
   }
 
  private:
-  // n (rows, H) is scratch.
-  void forward_to_sum2(View<const T> parameters, View<const T> x, const Internals& in, View<T> n) {
+  // n (rows, H) is scratch; y may be this rank's own rows of it.
+  void forward_to(View<const T> parameters, View<const T> x, const Internals& in, View<T> n, View<T> y) {
     const device::Scope scope(c_.workspace);
     const std::int64_t rows = c_.rows();
     {
@@ -116,8 +114,8 @@ class PostNormBlock : Block<D, G, T, kind> {
                      this->weight(parameters, ParameterName::attention_out_weight), n, false,
                      this->bias_once(parameters, ParameterName::attention_out_bias));
     }
-    c_.device.add(in.x2.count, x, this->region().reduce(n), in.x2);
-    norm(parameters, ParameterName::norm1_gamma, ParameterName::norm1_beta, in.x2, in.sum2, in.stats1);
+    add_norm(parameters, ParameterName::norm1_gamma, ParameterName::norm1_beta, x, this->region().reduce(n), in.x2,
+             in.sum2, in.stats1);
     c_.device.gemm(device::Gemm::nt, rows, f_in_, h_, all_rows(in.sum2, n),
                    this->weight(parameters, ParameterName::mlp_in_weight), in.u, false,
                    this->weight(parameters, ParameterName::mlp_in_bias));
@@ -125,7 +123,8 @@ class PostNormBlock : Block<D, G, T, kind> {
     c_.device.activation_forward(layer_.activation, rows, f_, in.u, g);
     c_.device.gemm(device::Gemm::nt, rows, h_, f_, g, this->weight(parameters, ParameterName::mlp_out_weight), n, false,
                    this->bias_once(parameters, ParameterName::mlp_out_bias));
-    c_.device.add(in.sum2.count, in.sum2, this->region().reduce(n), in.sum2);
+    add_norm(parameters, ParameterName::norm2_gamma, ParameterName::norm2_beta, in.sum2, this->region().reduce(n),
+             in.sum2, y, in.stats2);
   }
 
   // The rows of all tensor ranks: `local` itself unless the sequence is cut, then in `n`.
@@ -138,10 +137,10 @@ class PostNormBlock : Block<D, G, T, kind> {
       return local;
     }
   }
-  void norm(View<const T> parameters, ParameterName gamma, ParameterName beta, View<const T> x, View<T> y,
-            View<float> stats) {
-    c_.device.norm_forward(layer_.norm, c_.rows_local(), h_, layer_.norm_epsilon, x, this->weight(parameters, gamma),
-                           this->weight(parameters, beta), y, stats);
+  void add_norm(View<const T> parameters, ParameterName gamma, ParameterName beta, View<const T> x, View<const T> r,
+                View<T> sum, View<T> y, View<float> stats) {
+    c_.device.add_norm_forward(layer_.norm, c_.rows_local(), h_, layer_.norm_epsilon, x, r,
+                               this->weight(parameters, gamma), this->weight(parameters, beta), sum, y, stats);
   }
   // d: the gradient of the norm's output becomes that of its input x.
   void norm_backward(View<const T> parameters, View<float> gradients, ParameterName gamma, ParameterName beta,

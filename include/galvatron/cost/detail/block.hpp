@@ -27,8 +27,7 @@ constexpr void block_forward(const LayerShape& s, WorkList& out, bool whole) {
   AttentionCounts(s).forward(out);
   out.push(compute(WorkKind::gemm_nt, s.rows, s.h, s.q));
   region.leave(out);
-  out.push(compute(WorkKind::add, s.rows_local * s.h));
-  out.push(compute(WorkKind::norm_forward, s.rows_local, s.h));
+  out.push(compute(WorkKind::add_norm_forward, s.rows_local, s.h));
   region.enter(out);
   out.push(compute(WorkKind::gemm_nt, s.rows, s.ffn_in, s.h));
   if (!whole) return;

@@ -37,19 +37,19 @@ class MixedBlock {
   /// @param whole  false: up to what backward needs
   constexpr void forward(WorkList& out, bool whole) const {
     const bool all = whole || post_ || s_.layer.closing_norm;
-    norm_before(out);
+    // A residual and the norm behind it are one operation, whichever part the norm belongs to.
+    if (!post_) out.push(norm(WorkKind::norm_forward));
     attention_forward(out);
-    norm_after(out);
+    out.push(norm(WorkKind::add_norm_forward));
     if (s_.layer.memory.any()) {
-      norm_before(out);
       cross_forward(out);
-      norm_after(out);
+      out.push(norm(WorkKind::add_norm_forward));
     }
-    norm_before(out);
     mlp_forward(out, all);
     if (!all) return;
-    norm_after(out);
-    if (s_.layer.closing_norm) out.push(norm(WorkKind::norm_forward));
+    out.push(post_ || s_.layer.closing_norm ? norm(WorkKind::add_norm_forward)
+                                            : compute(WorkKind::add, s_.rows_local * s_.h));
+    if (post_ && s_.layer.closing_norm) out.push(norm(WorkKind::norm_forward));
   }
 
   constexpr void backward(WorkList& out) const {
@@ -97,13 +97,6 @@ class MixedBlock {
 
  private:
   [[nodiscard]] constexpr Work norm(WorkKind kind) const { return compute(kind, s_.rows_local, s_.h); }
-  constexpr void norm_before(WorkList& out) const {
-    if (!post_) out.push(norm(WorkKind::norm_forward));
-  }
-  constexpr void norm_after(WorkList& out) const {
-    out.push(compute(WorkKind::add, s_.rows_local * s_.h));
-    if (post_) out.push(norm(WorkKind::norm_forward));
-  }
   // The gradient of a part; `inner` calls its argument where it needs the part's input again.
   template <class Inner>
   constexpr void part_backward(WorkList& out, bool first, const Inner& inner) const {

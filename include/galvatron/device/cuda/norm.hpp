@@ -60,6 +60,15 @@ struct RowPart {
   GALVATRON_KERNEL void keep(const T* row, int p, int i) {
     if constexpr (n > 1) packs[p] = load<n>(row, i);
   }
+  /// out = a + b, and keeps the packs of it.
+  template <int n>
+  GALVATRON_KERNEL void keep_sum(const T* a, const T* b, T* out, int p, int i) {
+    auto sum = load<n>(a, i);
+    const auto more = load<n>(b, i);
+    for (int j = 0; j < n; ++j) kernels::put(sum.values[j], kernels::get(sum.values[j]) + kernels::get(more.values[j]));
+    store(sum, out, i);
+    if constexpr (n > 1) packs[p] = sum;
+  }
   /// The elements again.
   template <int n>
   GALVATRON_KERNEL ElementRun<T, n> get(const T* row, int p, int i) const {
@@ -70,7 +79,8 @@ struct RowPart {
   }
 };
 
-/// y = norm(x) * gamma (+ beta). A row is read once, unless it is longer than the registers of its team.
+/// y = norm(x) * gamma (+ beta), or norm(x + r). A row is read once, unless it is longer than the registers of its
+/// team.
 template <class T>
 struct Norm {
   static constexpr int most_threads = 640;
@@ -82,8 +92,10 @@ struct Norm {
   bool centered;  ///< LayerNorm
   float epsilon;
   const T* x;
+  const T* r;  ///< or null
   const T* gamma;
   const T* beta;  ///< or null
+  T* sum;         ///< x + r
   T* y;
   const float* known;  ///< the rows' statistics; null: they are worked out, for `stats`
   float* stats;
@@ -93,22 +105,28 @@ struct Norm {
     const int rank = teams.rank(block);
     const float inverse = 1.0F / static_cast<float>(hidden);
     for (std::int64_t row = teams.first_row(block); row < teams.rows; row += teams.row_step(block)) {
-      const T* in = x + row * hidden;
+      const T* in = (r != nullptr ? sum : x) + row * hidden;
       T* out = y + row * hidden;
       Part part;
       const auto each = [&](const auto& work) { Part::each(packed, rank, teams.threads, hidden, work); };
-      each([&]<int n>(int p, int i) { part.template keep<n>(in, p, i); });
+      // A thread reads again what it wrote itself.
+      each([&]<int n>(int p, int i) {
+        if (r != nullptr)
+          part.template keep_sum<n>(x + row * hidden, r + row * hidden, sum + row * hidden, p, i);
+        else
+          part.template keep<n>(in, p, i);
+      });
       kernels::Normalization normalized{0.0F, 0.0F};
       if (known != nullptr) {
         normalized = {known[2 * row], known[2 * row + 1]};
       } else {
         if (centered) {
-          float sum = 0;
+          float total = 0;
           each([&]<int n>(int p, int i) {
             const auto v = part.template get<n>(in, p, i);
-            for (int j = 0; j < n; ++j) sum += kernels::get(v.values[j]);
+            for (int j = 0; j < n; ++j) total += kernels::get(v.values[j]);
           });
-          normalized.mean = inverse * teams.sum(block, sum);
+          normalized.mean = inverse * teams.sum(block, total);
         }
         float squares = 0;
         each([&]<int n>(int p, int i) {
@@ -237,16 +255,17 @@ struct NormBackward {
   }
 };
 
+/// r and sum, or both null.
 template <class L, class T>
 void normalize(L& launcher, NormKind kind, std::int64_t rows, std::int64_t hidden, double epsilon, const T* x,
-               const T* gamma, const T* beta, T* y, const float* known, float* stats) {
+               const T* r, const T* gamma, const T* beta, T* sum, T* y, const float* known, float* stats) {
   if (rows == 0 || hidden == 0) return;
   using Kernel = Norm<T>;
-  const bool packed = is_packed<T>(hidden, x, gamma, beta, y);
+  const bool packed = is_packed<T>(hidden, x, r, gamma, beta, sum, y);
   const auto share =
       share_rows(rows, divide_up(hidden, Pack<T>::size), packed, Kernel::kept, Kernel::most_threads, most_blocks * 256);
   launcher.launch(share.geometry, Kernel{share.teams, static_cast<int>(hidden), packed, kind == NormKind::layer_norm,
-                                         static_cast<float>(epsilon), x, gamma, beta, y, known, stats});
+                                         static_cast<float>(epsilon), x, r, gamma, beta, sum, y, known, stats});
 }
 
 }  // namespace detail
@@ -256,14 +275,24 @@ void normalize(L& launcher, NormKind kind, std::int64_t rows, std::int64_t hidde
 template <class L, class T>
 void norm_forward(L& launcher, NormKind kind, std::int64_t rows, std::int64_t hidden, double epsilon, const T* x,
                   const T* gamma, const T* beta, T* y, float* stats) {
-  detail::normalize(launcher, kind, rows, hidden, epsilon, x, gamma, beta, y, nullptr, stats);
+  constexpr T* none = nullptr;
+  detail::normalize(launcher, kind, rows, hidden, epsilon, x, none, gamma, beta, none, y, nullptr, stats);
+}
+
+/// sum (rows, hidden) = x + r; y and stats as norm_forward has them of the sum, in the same bits where all rows are
+/// aligned alike. sum may be x or r, y may be r.
+template <class L, class T>
+void add_norm_forward(L& launcher, NormKind kind, std::int64_t rows, std::int64_t hidden, double epsilon, const T* x,
+                      const T* r, const T* gamma, const T* beta, T* sum, T* y, float* stats) {
+  detail::normalize(launcher, kind, rows, hidden, epsilon, x, r, gamma, beta, sum, y, nullptr, stats);
 }
 
 /// y again, with the same bits, from the statistics kept.
 template <class L, class T>
 void norm_again(L& launcher, std::int64_t rows, std::int64_t hidden, const T* x, const T* gamma, const T* beta,
                 const float* stats, T* y) {
-  detail::normalize(launcher, NormKind::layer_norm, rows, hidden, 0.0, x, gamma, beta, y, stats, nullptr);
+  constexpr T* none = nullptr;
+  detail::normalize(launcher, NormKind::layer_norm, rows, hidden, 0.0, x, none, gamma, beta, none, y, stats, nullptr);
 }
 
 /// dx = d_residual (null: 0) + the norm's input gradient; dgamma and dbeta (or null) accumulate. dx may be any of the

@@ -66,6 +66,11 @@ class Dry {
     note({.kind = Kind::norm_forward, .m = rows, .n = h});
   }
   template <class T>
+  void add_norm_forward(NormKind, std::int64_t rows, std::int64_t h, double, In<T>, In<T>, In<T>, In<T>, View<T>,
+                        View<T>, View<float>) {
+    note({.kind = Kind::add_norm_forward, .m = rows, .n = h});
+  }
+  template <class T>
   void norm_again(NormKind, std::int64_t rows, std::int64_t h, In<T>, In<T>, In<T>, View<const float>, View<T>) {
     note({.kind = Kind::norm_forward, .m = rows, .n = h});
   }

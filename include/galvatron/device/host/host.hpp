@@ -134,6 +134,12 @@ class Host {
     host::norm_forward(team_, kind, rows, hidden, epsilon, x.data, gamma.data, some(beta, kind), y.data, stats.data);
   }
   template <class T>
+  void add_norm_forward(NormKind kind, std::int64_t rows, std::int64_t hidden, double epsilon, In<T> x, In<T> r,
+                        In<T> gamma, In<T> beta, View<T> sum, View<T> y, View<float> stats) {
+    host::add_norm_forward(team_, kind, rows, hidden, epsilon, x.data, r.data, gamma.data, some(beta, kind), sum.data,
+                           y.data, stats.data);
+  }
+  template <class T>
   void norm_again(NormKind kind, std::int64_t rows, std::int64_t hidden, In<T> x, In<T> gamma, In<T> beta,
                   View<const float> stats, View<T> y) {
     host::norm_again(team_, rows, hidden, x.data, gamma.data, some(beta, kind), stats.data, y.data);

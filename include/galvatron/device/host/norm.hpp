@@ -35,6 +35,41 @@ GALVATRON_INLINE void normalize_row(std::int64_t hidden, const kernels::Normaliz
   }
 }
 
+/// What a row's elements share, which goes to `stats` (2) too.
+template <class S, class T>
+GALVATRON_INLINE kernels::Normalization normalization_of(NormKind kind, std::int64_t hidden, double epsilon,
+                                                         const T* in, float* stats) {
+  using V = typename S::Float;
+  const float inverse = 1.0F / static_cast<float>(hidden);
+  float mean = 0;
+  if (kind == NormKind::layer_norm) {
+    mean = inverse * sum_over<S>(
+                         hidden,
+                         [&](V& sum, std::int64_t i) GALVATRON_INLINE_LAMBDA {
+                           V v;
+                           get_lanes<S>(in + i, v);
+                           sum += v;
+                         },
+                         [&](float& sum, std::int64_t i) GALVATRON_INLINE_LAMBDA { sum += kernels::get(in[i]); });
+  }
+  const float squares = sum_over<S>(
+      hidden,
+      [&](V& sum, std::int64_t i) GALVATRON_INLINE_LAMBDA {
+        V v;
+        get_lanes<S>(in + i, v);
+        v -= mean;
+        sum += v * v;
+      },
+      [&](float& sum, std::int64_t i) GALVATRON_INLINE_LAMBDA {
+        const float v = kernels::get(in[i]) - mean;
+        sum += v * v;
+      });
+  const auto scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(squares * inverse) + epsilon));
+  stats[0] = mean;
+  stats[1] = scale;
+  return {mean, scale};
+}
+
 /// Of a row: the sums of g = dy * gamma and of g * xhat.
 struct RowSums {
   float g;
@@ -102,41 +137,34 @@ inline int row_threads(const Team& team, std::int64_t rows, std::int64_t columns
 template <class T>
 void norm_forward(const Team& team, NormKind kind, std::int64_t rows, std::int64_t hidden, double epsilon, const T* x,
                   const T* gamma, const T* beta, T* y, float* stats) {
-  using kernels::get;
   for_runs(team, rows, 1, hidden, [&](std::int64_t first, std::int64_t last, int) {
     with_isa(team.isa, [&]<Isa isa>() GALVATRON_INLINE_LAMBDA {
-      using S = Vectors<isa>;
-      using V = typename S::Float;
-      const float inverse = 1.0F / static_cast<float>(hidden);
       for (std::int64_t row = first; row < last; ++row) {
         const T* in = x + row * hidden;
-        float mean = 0;
-        if (kind == NormKind::layer_norm) {
-          mean = inverse * sum_over<S>(
-                               hidden,
-                               [&](V& sum, std::int64_t i) GALVATRON_INLINE_LAMBDA {
-                                 V v;
-                                 get_lanes<S>(in + i, v);
-                                 sum += v;
-                               },
-                               [&](float& sum, std::int64_t i) GALVATRON_INLINE_LAMBDA { sum += get(in[i]); });
-        }
-        const float squares = sum_over<S>(
-            hidden,
-            [&](V& sum, std::int64_t i) GALVATRON_INLINE_LAMBDA {
-              V v;
-              get_lanes<S>(in + i, v);
-              v -= mean;
-              sum += v * v;
-            },
-            [&](float& sum, std::int64_t i) GALVATRON_INLINE_LAMBDA {
-              const float v = get(in[i]) - mean;
-              sum += v * v;
-            });
-        const auto scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(squares * inverse) + epsilon));
-        stats[2 * row] = mean;
-        stats[2 * row + 1] = scale;
-        detail::normalize_row(hidden, {mean, scale}, in, gamma, beta, y + row * hidden);
+        const auto normalized = detail::normalization_of<Vectors<isa>>(kind, hidden, epsilon, in, stats + 2 * row);
+        detail::normalize_row(hidden, normalized, in, gamma, beta, y + row * hidden);
+      }
+    });
+  });
+}
+
+/// sum (rows, hidden) = x + r; y and stats as norm_forward has them of the sum, in the same bits. A row of the sum is
+/// read again while it is near.
+template <class T>
+void add_norm_forward(const Team& team, NormKind kind, std::int64_t rows, std::int64_t hidden, double epsilon,
+                      const T* x, const T* r, const T* gamma, const T* beta, T* sum, T* y, float* stats) {
+  using kernels::get;
+  using kernels::put;
+  for_runs(team, rows, 1, hidden, [&](std::int64_t first, std::int64_t last, int) {
+    with_isa(team.isa, [&]<Isa isa>() GALVATRON_INLINE_LAMBDA {
+      for (std::int64_t row = first; row < last; ++row) {
+        const T* a = x + row * hidden;
+        const T* b = r + row * hidden;
+        T* out = sum + row * hidden;
+#pragma omp simd
+        for (std::int64_t i = 0; i < hidden; ++i) put(out[i], get(a[i]) + get(b[i]));
+        const auto normalized = detail::normalization_of<Vectors<isa>>(kind, hidden, epsilon, out, stats + 2 * row);
+        detail::normalize_row(hidden, normalized, out, gamma, beta, y + row * hidden);
       }
     });
   });

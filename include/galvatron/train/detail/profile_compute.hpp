@@ -190,6 +190,12 @@ class Bench {
           device_.norm_forward(norm, rows, columns, 1e-5, near.next<T>(n), far.next<T>(columns), far.next<T>(columns),
                                kept.next<T>(n), kept.next<float>(2 * rows));
         });
+      case K::add_norm_forward:
+        return time_with([&] {
+          device_.add_norm_forward(norm, rows, columns, 1e-5, far.next<T>(n), near.next<T>(n), far.next<T>(columns),
+                                   far.next<T>(columns), kept.next<T>(n), near_result.next<T>(n),
+                                   kept.next<float>(2 * rows));
+        });
       case K::norm_backward:
         return time_with([&] {
           device_.norm_backward(norm, rows, columns, near.next<T>(n), far.next<T>(n), far.next<T>(columns),
