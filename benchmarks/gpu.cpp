@@ -51,6 +51,36 @@ void options(CLI::App& app, Arguments& a) {
       ->check(CLI::Range(2, 1000));
 }
 
+// The MLP's product with GELU and the one with GELU's gradient, each as one operation and as two.
+template <class Print>
+void products_with_gelu(const Arguments& a, Bench& bench, std::int64_t tokens, std::int64_t hidden,
+                        const Print& computes) {
+  const std::int64_t f = 4 * hidden;
+  Bench::Device& d = bench.device();
+  train::detail::Walk memory(bench.buffer());
+  const View<bfloat16> x = memory.next<bfloat16>(tokens * hidden);
+  const View<bfloat16> weight = memory.next<bfloat16>(f * hidden);
+  const View<bfloat16> bias = memory.next<bfloat16>(f);
+  const View<bfloat16> u = memory.next<bfloat16>(tokens * f);
+  const View<bfloat16> g = memory.next<bfloat16>(tokens * f);
+  const double flops = 2.0 * static_cast<double>(tokens) * static_cast<double>(hidden) * static_cast<double>(f);
+  const auto time = [&](const std::string& name, const auto& op) {
+    computes(name + " " + std::to_string(tokens) + " x " + std::to_string(f) + " x " + std::to_string(hidden), flops,
+             train::detail::measure([&] { return bench.now(); }, a.least, op));
+  };
+  const auto gelu = ActivationKind::gelu;
+  time("gelu of nt", [&] { d.gemm_activation(gelu, tokens, f, hidden, x, weight, bias, u, g); });
+  time("  in two", [&] {
+    d.gemm(device::Gemm::nt, tokens, f, hidden, x, weight, u, false, bias);
+    d.activation_forward(gelu, tokens, f, u, g);
+  });
+  time("gelu' of nn", [&] { d.gemm_activation_backward(gelu, tokens, f, hidden, x, weight, u, g, g); });
+  time("  in two", [&] {
+    d.gemm(device::Gemm::nn, tokens, f, hidden, x, weight, g);
+    d.activation_backward(gelu, tokens, f, u, g, g);
+  });
+}
+
 void operations(const Arguments& a) {
   train::detail::on_one_gpu(1, 0, {}, [&](train::OneGpuWorld&, const train::CudaPlatform& platform) {
     Bench bench(platform, {.pool_bytes = std::int64_t{2} << 30, .near_bytes = std::int64_t{8} << 20});
@@ -75,6 +105,8 @@ void operations(const Arguments& a) {
           "product tn " + std::to_string(4 * hidden) + " x " + std::to_string(hidden) + " x " + std::to_string(tokens),
           flops, bench.gemm<bfloat16>(GemmLayout::tn, 4 * hidden, hidden, tokens, a.least));
     }
+    for (const std::int64_t hidden : {std::int64_t{768}, std::int64_t{1600}, std::int64_t{4096}})
+      products_with_gelu(a, bench, tokens, hidden, computes);
     for (const auto& [length, head_dim, heads] :
          {std::tuple<std::int64_t, std::int64_t, std::int64_t>{1024, 64, 192}, {4096, 128, 64}, {8192, 128, 32}})
       for (const Pass pass : {Pass::forward, Pass::backward}) {

@@ -6,6 +6,7 @@ namespace galvatron::device::cuda {
 
 #define GALVATRON_INSTANTIATE(T)                                                 \
   template void Stream::launch(const Geometry&, const detail::Norm<T>&);         \
+  template void Stream::launch(const Geometry&, const detail::Norm<T, true>&);   \
   template void Stream::launch(const Geometry&, const detail::NormBackward<T>&); \
   template void Stream::launch(const Geometry&, const ColumnSums<T, detail::KeepSums>&);
 GALVATRON_INSTANTIATE(float)

@@ -40,6 +40,7 @@ TEST_CASE_TEMPLATE("norms", T, float, bfloat16) { operations::norms<Backend, T>(
 TEST_CASE_TEMPLATE("sums, activations and gradients of biases", T, float, bfloat16) {
   operations::activations<Backend, T>();
 }
+TEST_CASE_TEMPLATE("products with activations", T, float, bfloat16) { operations::activated_products<Backend, T>(); }
 TEST_CASE_TEMPLATE("rotation, embeddings, positions and pooling", T, float, bfloat16) {
   operations::embeddings<Backend, T>();
 }

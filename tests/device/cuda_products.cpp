@@ -1,5 +1,7 @@
 // What libraries are asked for in place of a row-major matrix product: interpreted naively, it is what the host device
 // computes. And the rows of biases beside it.
+#include <cmath>
+#include <numbers>
 #include <random>
 #include <vector>
 
@@ -7,6 +9,7 @@
 
 #include <galvatron/device/cuda/bias.hpp>
 #include <galvatron/device/cuda/column_major.hpp>
+#include <galvatron/device/kernels/activation.hpp>
 
 #include "emulator.hpp"
 #include "host_fixture.hpp"
@@ -16,13 +19,14 @@ namespace {
 using namespace galvatron;
 using namespace galvatron::test;
 namespace cuda = device::cuda;
+using device::Epilogue;
 using device::Gemm;
 using device::Product;
 
-// d = op(x) op(y) + bias + beta d, with nothing but the description's numbers.
+// d = op(x) op(y) + bias + beta d, or what the epilogue makes of it, with nothing but the description's numbers.
 template <class T, class C>
 void interpret(const cuda::ColumnMajorProduct& p, const std::vector<T>& x, const std::vector<T>& y,
-               const std::vector<T>& bias, std::vector<C>& d) {
+               const std::vector<T>& bias, std::vector<C>& u, std::vector<C>& d) {
   const auto element = [](const cuda::ColumnMajorMatrix& m, const std::vector<T>& values, bool transposed,
                           std::int64_t row, std::int64_t column) {
     if (transposed) std::swap(row, column);
@@ -39,7 +43,14 @@ void interpret(const cuda::ColumnMajorProduct& p, const std::vector<T>& x, const
       double sum = p.bias ? static_cast<double>(static_cast<float>(bias.at(static_cast<std::size_t>(row)))) : 0.0;
       for (std::int64_t l = 0; l < inner; ++l)
         sum += element(p.x, x, p.x_transposed, row, l) * element(p.y, y, p.y_transposed, l, column);
-      C& out = d.at(static_cast<std::size_t>(row + column * p.d.leading));
+      const auto place = static_cast<std::size_t>(row + column * p.d.leading);
+      if (p.epilogue == Epilogue::gelu) {
+        u.at(place) = C(static_cast<float>(sum));
+        sum *= 0.5 * (1 + std::tanh(std::sqrt(2 / std::numbers::pi) * (sum + 0.044715 * sum * sum * sum)));
+      }
+      if (p.epilogue == Epilogue::gelu_gradient)
+        sum *= static_cast<double>(device::kernels::Gelu::derivative(static_cast<float>(u.at(place))));
+      C& out = d.at(place);
       out = C(static_cast<float>(sum + (p.beta == 0 ? 0.0 : static_cast<double>(p.beta) * static_cast<float>(out))));
     }
 }
@@ -58,8 +69,68 @@ void compare(const Product& product, std::uint64_t seed) {
   TestHost host(1);
   host->gemm(product.layout, product.m, product.n, product.k, view(a), view(b), view(expected), product.accumulate,
              product.bias ? view(bias) : View<const T>{});
-  interpret(cuda::column_major(product), b, a, bias, got);
+  std::vector<C> unused;
+  interpret(cuda::column_major(product), b, a, bias, unused, got);
   CHECK(error_of(got, doubles(expected)) < tolerance<C>);
+}
+
+// The products with activations of an MLP.
+template <class T>
+void compare_activated(const Product& shape, std::uint64_t seed) {
+  std::mt19937 random(static_cast<unsigned>(seed));
+  const auto a = random_tensor<T>(random, shape.m * shape.k);
+  const auto b = random_tensor<T>(random, shape.n * shape.k);
+  const auto bias = random_tensor<T>(random, shape.n);
+  const auto like_c = [&] { return std::vector<T>(static_cast<std::size_t>(shape.m * shape.n)); };
+  TestHost host(1);
+  auto expected_u = like_c();
+  auto expected = like_c();
+  auto u = like_c();
+  auto got = like_c();
+  host->gemm_activation(ActivationKind::gelu, shape.m, shape.n, shape.k, view(a), view(b), view(bias), view(expected_u),
+                        view(expected));
+  Product product = shape;
+  product.layout = Gemm::nt;
+  product.bias = true;
+  interpret(cuda::column_major(product, Epilogue::gelu), b, a, bias, u, got);
+  CHECK(error_of(u, doubles(expected_u)) < tolerance<T>);
+  CHECK(error_of(got, doubles(expected)) < 2 * tolerance<T>);
+
+  auto dg = like_c();
+  host->gemm_activation_backward(ActivationKind::gelu, shape.m, shape.n, shape.k, view(a), view(b), view(expected_u),
+                                 view(dg), view(expected));
+  product.layout = Gemm::nn;
+  product.bias = false;
+  interpret(cuda::column_major(product, Epilogue::gelu_gradient), b, a, bias, expected_u, got);
+  CHECK(error_of(got, doubles(expected)) < 2 * tolerance<T>);
+}
+
+TEST_CASE("a description with an epilogue computes the product and its activation, or the gradient") {
+  Product p{.m = 7, .n = 16, .k = 11};
+  compare_activated<float>(p, 5);
+  p.operands = p.result = Precision::bf16;
+  if (device::Host::supports(Precision::bf16)) compare_activated<bfloat16>(p, 6);
+  CHECK(cuda::column_major(p) == cuda::column_major(p, Epilogue::none));
+  CHECK(cuda::column_major(p, Epilogue::gelu) != cuda::column_major(p));
+}
+
+TEST_CASE("products for which no epilogue is asked") {
+  const Product good{.operands = Precision::bf16, .result = Precision::bf16, .bias = true, .m = 3, .n = 24, .k = 5};
+  CHECK(cuda::takes_epilogue(good, 0x1000));
+  CHECK(cuda::takes_epilogue(good, 0x1010));
+  CHECK(!cuda::takes_epilogue(good, 0x1008));
+  const auto with = [&](auto change) {
+    Product p = good;
+    change(p);
+    return cuda::takes_epilogue(p, 0x1000);
+  };
+  CHECK(with([](Product& p) { p.bias = false; }));
+  CHECK(!with([](Product& p) { p.n = 20; }));
+  CHECK(!with([](Product& p) { p.operands = p.result = Precision::fp32; }));
+  CHECK(!with([](Product& p) { p.result = Precision::fp32; }));
+  CHECK(!with([](Product& p) { p.accumulate = true; }));
+  CHECK(!with([](Product& p) { p.k = 0; }));
+  CHECK(!with([](Product& p) { p.m = 0; }));
 }
 
 TEST_CASE("a column-major description computes the row-major product") {

@@ -14,6 +14,7 @@
 #include <galvatron/device/product.hpp>
 
 #include "emulator.hpp"
+#include "products_with_epilogues.hpp"
 #include "recorded_work.hpp"
 
 namespace galvatron::test {
@@ -69,6 +70,12 @@ class EmulatedMachine {
       else if (!p.accumulate)
         fill(p, p.bias ? bias : nullptr, c);
     });
+  }
+  bool try_multiply(const device::Product& p, device::Epilogue epilogue, const void* a, const void* b, const void* bias,
+                    void* u, void* c) {
+    if (!has_epilogues(p)) return false;
+    recorder_.give([=, this] { test::multiply(products_, p, epilogue, a, b, bias, u, c); });
+    return true;
   }
 
   template <class... Arguments>

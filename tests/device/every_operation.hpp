@@ -355,6 +355,45 @@ void activations() {
   });
 }
 
+/// Products with activations: those of a library for multiples of 8 and GELU, else two operations.
+template <class Backend, class T>
+void activated_products() {
+  if (!device::Host::supports(precision_of<T>)) return;
+  twice<Backend>([](Pair<Backend>& p) {
+    for (const auto& [m, n, k] : {std::array<std::int64_t, 3>{72, 136, 48}, {33, 35, 20}, {5, 8, 0}})
+      for (const ActivationKind kind : {ActivationKind::gelu, ActivationKind::relu, ActivationKind::swiglu})
+        for (const bool biased : {true, false}) {
+          const std::int64_t inputs = inputs_of(kind);
+          auto a = p.template random<T>(m * k);
+          auto b = p.template random<T>(inputs * n * k);
+          auto bias = p.template random<T>(inputs * n);
+          auto u = p.template zeros<T>(m * inputs * n);
+          auto g = p.template zeros<T>(m * n);
+          p.run([&](auto& d, auto of) {
+            d.gemm_activation(kind, m, n, k, of(a), of(b), biased ? View<const T>(of(bias)) : View<const T>{}, of(u),
+                              of(g));
+          });
+          p.check("product", u);
+          p.check("activation", g);
+          // The gradient of u in the place of that of g, in a place of its own, and in that of u.
+          for (const int place : {0, 1, 2}) {
+            if (place == 0 && inputs > 1) continue;
+            auto dy = p.template random<T>(m * k);
+            auto weight = p.template random<T>(k * n);
+            auto dg = p.template zeros<T>(m * n);
+            auto du = p.template zeros<T>(m * inputs * n);
+            p.run([&](auto& d, auto of) {
+              d.gemm_activation_backward(kind, m, n, k, of(dy), of(weight), of(u), of(dg),
+                                         place == 0   ? of(dg)
+                                         : place == 1 ? of(du)
+                                                      : of(u));
+            });
+            p.check("gradient", place == 0 ? dg : place == 1 ? du : u);
+          }
+        }
+  });
+}
+
 /// Rotation, embeddings, positions and pooling.
 template <class Backend, class T>
 void embeddings() {

@@ -1,5 +1,6 @@
 // What can be known of CUDA's libraries without a GPU: messages, descriptions of products, graphs of attention.
 #include <string>
+#include <tuple>
 #include <utility>
 
 #include <doctest/doctest.h>
@@ -104,6 +105,21 @@ TEST_CASE("cuBLASLt's objects hold what the column-major description says") {
       CHECK(of_product<std::uint32_t>(made.description.get(), CUBLASLT_MATMUL_DESC_EPILOGUE) ==
             static_cast<std::uint32_t>(bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT));
     }
+}
+
+TEST_CASE("cuBLASLt's objects hold the epilogue, and the distance of u's columns") {
+  const Product p{.operands = Precision::bf16, .result = Precision::bf16, .m = 3, .n = 16, .k = 7};
+  for (const auto& [epilogue, bias, expected] :
+       {std::tuple{device::Epilogue::gelu, true, CUBLASLT_EPILOGUE_GELU_AUX_BIAS},
+        {device::Epilogue::gelu, false, CUBLASLT_EPILOGUE_GELU_AUX},
+        {device::Epilogue::gelu_gradient, false, CUBLASLT_EPILOGUE_DGELU}}) {
+    Product asked = p;
+    asked.bias = bias;
+    const cuda::ProductObjects made(cuda::column_major(asked, epilogue));
+    CHECK(of_product<std::uint32_t>(made.description.get(), CUBLASLT_MATMUL_DESC_EPILOGUE) ==
+          static_cast<std::uint32_t>(expected));
+    CHECK(of_product<std::int64_t>(made.description.get(), CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD) == p.n);
+  }
 }
 
 TEST_CASE("shapes that cuDNN is not asked about") {

@@ -1,5 +1,6 @@
 // A GPU's memory, copies, products and library attention, against the host device.
 // labels: gpu
+#include <cstdio>
 #include <numeric>
 #include <random>
 #include <vector>
@@ -132,6 +133,69 @@ TEST_CASE("products are the host's, and the same bits every time") {
         compare_product<bfloat16, bfloat16>(machine, host, p);
         compare_product<bfloat16, bfloat16>(machine, host, p, 1);
       }
+}
+
+// Both of them, against the host.
+void compare_activated(TestMachine& machine, TestHost& host, std::int64_t m, std::int64_t n, std::int64_t k,
+                       bool biased) {
+  std::mt19937 random(6);
+  const auto a = random_tensor<bfloat16>(random, m * k);
+  const auto b = random_tensor<bfloat16>(random, n * k);
+  const auto bias = random_tensor<bfloat16>(random, n);
+  std::vector<bfloat16> u(static_cast<std::size_t>(m * n)), g(u.size()), dg(u.size()), du(u.size());
+  host->gemm_activation(ActivationKind::gelu, m, n, k, view(a), view(b), biased ? view(bias) : View<const bfloat16>{},
+                        view(u), view(g));
+  host->gemm_activation_backward(ActivationKind::gelu, m, n, k, view(a), view(b), view(u), view(dg), view(du));
+  const GpuTensor<bfloat16> ga(a), gb(b), gbias(bias);
+  Product p{.layout = Gemm::nt,
+            .operands = Precision::bf16,
+            .result = Precision::bf16,
+            .bias = biased,
+            .m = m,
+            .n = n,
+            .k = k};
+  std::vector<std::vector<bfloat16>> first;
+  for (int run = 0; run < 2; ++run) {
+    const GpuTensor<bfloat16> gu(std::vector<bfloat16>(u.size()));
+    const GpuTensor<bfloat16> gg(std::vector<bfloat16>(u.size()));
+    const GpuTensor<bfloat16> gdu(std::vector<bfloat16>(u.size()));
+    p.layout = Gemm::nt;
+    p.bias = biased;
+    CHECK(machine->try_multiply(p, device::Epilogue::gelu, ga.data(), gb.data(), biased ? gbias.data() : nullptr,
+                                gu.data(), gg.data()));
+    p.layout = Gemm::nn;
+    p.bias = false;
+    CHECK(machine->try_multiply(p, device::Epilogue::gelu_gradient, ga.data(), gb.data(), nullptr, gu.data(),
+                                gdu.data()));
+    const std::vector<std::vector<bfloat16>> got{gu.get(), gg.get(), gdu.get()};
+    CHECK(relative_difference(got[0], u) < between_devices<bfloat16>);
+    CHECK(relative_difference(got[1], g) < between_devices<bfloat16>);
+    CHECK(relative_difference(got[2], du) < between_devices<bfloat16>);
+    if (run == 1)
+      for (std::size_t i = 0; i < got.size(); ++i) CHECK(same_bits(got[i], first[i]));
+    first = got;
+  }
+}
+
+TEST_CASE("cuBLASLt has products with GELU and with its gradient, which are the host's") {
+  if (!device::Host::supports(Precision::bf16)) return;
+  TestMachine machine;
+  TestHost host(2);
+  if (cuda::describe_device(machine->ordinal()).major < 9) {
+    std::puts("cuBLASLt is not asked for products with GELU on a GPU before Hopper");
+    return;
+  }
+  for (const bool biased : {true, false})
+    for (const auto& [m, n, k] : {std::array<std::int64_t, 3>{128, 256, 64}, {200, 1000, 304}})
+      compare_activated(machine, host, m, n, k, biased);
+  // What is not asked: rows of u that begin anywhere, and float.
+  const GpuTensor<bfloat16> small(std::vector<bfloat16>(64));
+  Product p{.operands = Precision::bf16, .result = Precision::bf16, .m = 4, .n = 5, .k = 8};
+  CHECK(!machine->try_multiply(p, device::Epilogue::gelu, small.data(), small.data(), nullptr, small.data(),
+                               small.data()));
+  p = {.m = 4, .n = 8, .k = 4};
+  CHECK(!machine->try_multiply(p, device::Epilogue::gelu, small.data(), small.data(), nullptr, small.data(),
+                               small.data()));
 }
 
 void compare_attention(TestMachine& machine, TestHost& host, const AttentionShape& s, bool deterministic = true) {

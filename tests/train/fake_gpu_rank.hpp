@@ -19,6 +19,7 @@
 #include <galvatron/train/rank_memory.hpp>
 
 #include "../comm/fake_gpu.hpp"
+#include "../device/products_with_epilogues.hpp"
 #include "../device/recorded_work.hpp"
 
 namespace galvatron::test {
@@ -45,6 +46,12 @@ class FakeMachine {
   }
   void multiply(const device::Product& product, const void* a, const void* b, const void* bias, void* c) {
     run([=, this] { products_.multiply(product, a, b, bias, c); });
+  }
+  bool try_multiply(const device::Product& product, device::Epilogue epilogue, const void* a, const void* b,
+                    const void* bias, void* u, void* c) {
+    if (!has_epilogues(product)) return false;
+    run([=, this] { test::multiply(products_, product, epilogue, a, b, bias, u, c); });
+    return true;
   }
   bool attention_forward(const device::AttentionShape&, Precision, const void*, const void*, const void*, void*,
                          float*) {

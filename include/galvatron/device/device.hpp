@@ -200,8 +200,13 @@ concept Device = requires(D& d, View<float> f, View<const float> cf, View<const 
   d.add(n, cf, cf, f);
   // g (rows, n) from u (rows, n) for GELU and ReLU, (rows, 2n) = gate | up for SwiGLU.
   d.activation_forward(ActivationKind::gelu, n, n, /*u=*/cf, /*g=*/f);
-  // du from u and dg; du may be u.
+  // du from u and dg; du may be u, or dg where it has its shape (GELU and ReLU).
   d.activation_backward(ActivationKind::gelu, n, n, /*u=*/cf, /*dg=*/cf, /*du=*/f);
+  // u (m, n), or (m, 2n) for SwiGLU, = a (m, k) * b^T [+ bias], and g (m, n) of it, or of what u was before its
+  // rounding.
+  d.gemm_activation(ActivationKind::gelu, n, n, n, /*a=*/cf, /*b=*/cf, /*bias=*/cf, /*u=*/f, /*g=*/f);
+  // du from u and dg = a (m, k) * b (k, n), which is rounded or not; dg is scratch; du may be u or dg as above.
+  d.gemm_activation_backward(ActivationKind::gelu, n, n, n, /*a=*/cf, /*b=*/cf, /*u=*/cf, /*dg=*/f, /*du=*/f);
   // db (n) += column sums of dy (rows, n).
   d.bias_gradient(n, n, /*dy=*/cf, /*db=*/f);
 

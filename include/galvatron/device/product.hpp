@@ -35,6 +35,13 @@ struct Product {
   };
 };
 
+/// What a library does with the elements of a product on their way to c, beside a matrix u like c.
+enum class Epilogue : std::uint8_t {
+  none,
+  gelu,           ///< u = a * b [+ bias], c = gelu(u); of what u was before its rounding, or of u
+  gelu_gradient,  ///< c = a * b * gelu'(u)
+};
+
 inline std::string to_string(const Product& p) {
   constexpr std::array<const char*, 3> names{"nt", "nn", "tn"};
   return std::string("matrix product ") + names[static_cast<std::size_t>(p.layout)] + " " + std::to_string(p.m) +

@@ -12,6 +12,8 @@ namespace galvatron {
 enum class LayerKind : std::uint8_t { embedding, block, head };
 enum class NormKind : std::uint8_t { layer_norm, rms_norm };
 enum class ActivationKind : std::uint8_t { gelu, swiglu, relu };  ///< gelu is the tanh approximation, as in GPT-2
+/// Rows of input weights for each of a hidden unit: one for GELU and ReLU, gate and up for SwiGLU.
+constexpr std::int64_t inputs_of(ActivationKind kind) { return kind == ActivationKind::swiglu ? 2 : 1; }
 /// relative: a table (rows, A) of biases of attention scores, by the distance of query and key.
 enum class PositionKind : std::uint8_t { learned, rotary, relative };
 /// A norm before each part of a block (GPT-2), or after its residual (BERT).
@@ -90,10 +92,8 @@ struct LayerSpec {
     moved.shift = shift;
     return *this == moved;
   }
-  /// Rows of MLP input weights: one projection for GELU, gate and up for SwiGLU.
-  [[nodiscard]] constexpr std::int64_t ffn_inputs() const {
-    return activation == ActivationKind::swiglu ? 2 * ffn : ffn;
-  }
+  /// Rows of MLP input weights.
+  [[nodiscard]] constexpr std::int64_t ffn_inputs() const { return inputs_of(activation) * ffn; }
   /// Width of the fused query, key and value projection.
   [[nodiscard]] constexpr std::int64_t qkv_width() const { return (heads + 2 * kv_heads) * head_dim; }
   /// A block as GPT and Llama have them, causal or not: self-attention over the whole sequence and one MLP, each behind

@@ -93,7 +93,7 @@ class BlockAround {
     const View<T> n = c_.workspace.template take<T>(c_.rows() * h_);  // (rows, H)
     forward_to_mlp(parameters, x, in, n);
     const View<T> g = c_.workspace.template take<T>(c_.rows() * f_);  // (rows, f)
-    c_.device.activation_forward(layer_.activation, c_.rows(), f_, in.u, g);
+    hidden_units(parameters, n, in.u, g);
     c_.device.gemm(device::Gemm::nt, c_.rows(), h_, f_, g, weight(parameters, ParameterName::mlp_out_weight), n, false,
                    bias_once(parameters, ParameterName::mlp_out_bias));
     c_.device.add(y.count, in.x2, region().reduce(n), y);
@@ -102,7 +102,9 @@ class BlockAround {
   /// The internals again from the input, as forward left them.
   void recompute(View<const T> parameters, View<const T> x, const Internals& in) {
     const device::Scope scope(c_.workspace);
-    forward_to_mlp(parameters, x, in, c_.workspace.template take<T>(c_.rows() * h_));
+    const View<T> n = c_.workspace.template take<T>(c_.rows() * h_);  // (rows, H)
+    forward_to_mlp(parameters, x, in, n);
+    mlp_in(parameters, n, in.u);
   }
 
   /// d (rows_local, H): the gradient of the output becomes that of the input. Uses up the internals.
@@ -131,7 +133,7 @@ class BlockAround {
     {
       const device::Scope inner(c_.workspace);
       mlp_out_weights(gradients, kept.d_out, gathered(kept.d_out), kept.g);
-      mlp_in_weights(norms, gradients, in, n);
+      mlp_in_weights(norms, gradients, in, in.u, n);
     }
     attention_out_weights(gradients, kept.d_x2, gathered(kept.d_x2), in.results);
     qkv_weights(norms, gradients, x, in, in.attention.slice(0, c_.rows() * qkv_), n);
@@ -145,7 +147,7 @@ class BlockAround {
     View<U> gamma1, beta1, gamma2, beta2;
   };
 
-  // Everything up to the MLP's hidden units; n (rows, H) is scratch.
+  // Everything up to the MLP's input, which n (rows, H) becomes.
   void forward_to_mlp(View<const T> parameters, View<const T> x, const Internals& in, View<T> n) {
     const std::int64_t rows = c_.rows();
     c_.device.norm_forward(layer_.norm, c_.rows_local(), h_, layer_.norm_epsilon, x,
@@ -167,8 +169,24 @@ class BlockAround {
                                weight(parameters, ParameterName::norm2_gamma),
                                weight(parameters, ParameterName::norm2_beta), in.x2, region().own(n), in.stats2);
     region().gather(n);
-    c_.device.gemm(device::Gemm::nt, rows, f_in_, h_, n, weight(parameters, ParameterName::mlp_in_weight), in.u, false,
-                   weight(parameters, ParameterName::mlp_in_bias));
+  }
+  // From the MLP's input n (rows, H) to what its activation gets, u.
+  void mlp_in(View<const T> parameters, View<const T> n, View<T> u) {
+    c_.device.gemm(device::Gemm::nt, c_.rows(), f_in_, h_, n, weight(parameters, ParameterName::mlp_in_weight), u,
+                   false, weight(parameters, ParameterName::mlp_in_bias));
+  }
+  // And to what it gives, g (rows, f).
+  void hidden_units(View<const T> parameters, View<const T> n, View<T> u, View<T> g) {
+    c_.device.gemm_activation(layer_.activation, c_.rows(), f_, h_, n, weight(parameters, ParameterName::mlp_in_weight),
+                              weight(parameters, ParameterName::mlp_in_bias), u, g);
+  }
+  // The gradient of u from `whole` (rows, H), that of the MLP's output; d_g (rows, f) is used up. It lies in the place
+  // of d_g where it fits, which spares a device to write d_g at all; or in that of u.
+  View<T> hidden_gradient(View<const T> parameters, View<const T> whole, View<T> u, View<T> d_g, bool in_u = false) {
+    const View<T> d_u = in_u || f_in_ != f_ ? u : d_g;
+    c_.device.gemm_activation_backward(layer_.activation, c_.rows(), f_, h_, whole,
+                                       weight(parameters, ParameterName::mlp_out_weight), u, d_g, d_u);
+    return d_u;
   }
 
   // The gradients of output and internals back to the input. Fused, the weights' gradients come along; `split`, what
@@ -195,10 +213,9 @@ class BlockAround {
         c_.device.copy(bytes_of(d), bytes_of(kept.d_out));
       else
         mlp_out_weights(gradients, d, whole, g);
-      input_gradient(parameters, ParameterName::mlp_out_weight, f_, h_, whole, d_g);
-      c_.device.activation_backward(layer_.activation, rows, f_, in.u, d_g, in.u);
-      if constexpr (!split) mlp_in_weights(norms, gradients, in, n);
-      input_gradient(parameters, ParameterName::mlp_in_weight, h_, f_in_, in.u, n);
+      const View<T> d_u = hidden_gradient(parameters, whole, in.u, d_g, split);
+      if constexpr (!split) mlp_in_weights(norms, gradients, in, d_u, n);
+      input_gradient(parameters, ParameterName::mlp_in_weight, h_, f_in_, d_u, n);
       norm_backward(region().reduce(n), in.x2, norms.gamma2, in.stats2, d, d_norms.gamma2, d_norms.beta2);
     }
     {  // attention
@@ -229,12 +246,13 @@ class BlockAround {
     weight_gradient(gradients, ParameterName::mlp_out_weight, h_, f_, whole, g);
     bias_gradient(gradients, ParameterName::mlp_out_bias, c_.rows_local(), h_, d);
   }
-  void mlp_in_weights(const Norms<const T>& norms, View<float> gradients, const Internals& in, View<T> n) {
+  void mlp_in_weights(const Norms<const T>& norms, View<float> gradients, const Internals& in, View<const T> d_u,
+                      View<T> n) {
     c_.device.norm_again(layer_.norm, c_.rows_local(), h_, in.x2, norms.gamma2, norms.beta2, in.stats2,
                          region().own(n));
     region().gather(n);
-    weight_gradient(gradients, ParameterName::mlp_in_weight, f_in_, h_, in.u, n);
-    bias_gradient(gradients, ParameterName::mlp_in_bias, c_.rows(), f_in_, in.u);
+    weight_gradient(gradients, ParameterName::mlp_in_weight, f_in_, h_, d_u, n);
+    bias_gradient(gradients, ParameterName::mlp_in_bias, c_.rows(), f_in_, d_u);
   }
   void attention_out_weights(View<float> gradients, View<const T> d, View<const T> whole, const Results& results) {
     weight_gradient(gradients, ParameterName::attention_out_weight, h_, q_, whole, results.o);

@@ -96,7 +96,10 @@ class EncoderDecoderBlock : Block<D, G, T, kind> {
     const device::Scope scope(c_.workspace);
     const View<T> n = c_.workspace.template take<T>(c_.rows() * h_);  // (rows, H)
     forward_to_mlp(parameters, from, in, n);
-    if (closing_.exists()) mlp_forward(parameters, in, n, this->region().own(n));
+    if (closing_.exists())
+      mlp_forward(parameters, in, n, this->region().own(n));
+    else
+      this->mlp_in(parameters, n, in.u);
   }
 
   /// d (memory_local + rows_local, H), or with the target that passes an encoder behind: the gradient of what the block
@@ -136,12 +139,10 @@ class EncoderDecoderBlock : Block<D, G, T, kind> {
   // The MLP's input.
   View<T> x3_of(const Internals& in) const { return crosses_ ? in.x3 : in.x2; }
 
-  // n (rows, H) is scratch.
+  // Everything up to the MLP's input, which n (rows, H) becomes.
   void forward_to_mlp(View<const T> parameters, const Input& from, const Internals& in, View<T> n) {
     attention_forward(parameters, from, in, n);
     if (crosses_) cross_forward(parameters, from, in, n);
-    c_.device.gemm(device::Gemm::nt, c_.rows(), f_in_, h_, n, this->weight(parameters, ParameterName::mlp_in_weight),
-                   in.u, false, {});
   }
   void attention_forward(View<const T> parameters, const Input& from, const Internals& in, View<T> n) {
     c_.device.norm_forward(layer_.norm, c_.rows_local(), h_, layer_.norm_epsilon, from.x,
@@ -183,11 +184,11 @@ class EncoderDecoderBlock : Block<D, G, T, kind> {
     }
     add_norm_into(norm2_of(parameters), in.x2, in.x3, in.stats2, n);
   }
-  // From the hidden units to y, which may be this rank's own rows of n.
+  // From the MLP's input n (rows, H) to y, which may be this rank's own rows of it.
   void mlp_forward(View<const T> parameters, const Internals& in, View<T> n, View<T> y) {
     const device::Scope scope(c_.workspace);
     const View<T> g = c_.workspace.template take<T>(c_.rows() * f_);  // (rows, f)
-    c_.device.activation_forward(layer_.activation, c_.rows(), f_, in.u, g);
+    this->hidden_units(parameters, n, in.u, g);
     c_.device.gemm(device::Gemm::nt, c_.rows(), h_, f_, g, this->weight(parameters, ParameterName::mlp_out_weight), n,
                    false, {});
     closing_.add_forward(parameters, x3_of(in), this->region().reduce(n), in.closing, y);
@@ -201,11 +202,10 @@ class EncoderDecoderBlock : Block<D, G, T, kind> {
     const View<T> g = c_.workspace.template take<T>(c_.rows() * f_);  // (rows, f)
     c_.device.activation_forward(layer_.activation, c_.rows(), f_, in.u, g);
     this->mlp_out_weights(gradients, d, whole, g);
-    this->input_gradient(parameters, ParameterName::mlp_out_weight, f_, h_, whole, g);
-    c_.device.activation_backward(layer_.activation, c_.rows(), f_, in.u, g, in.u);
+    const View<T> d_u = this->hidden_gradient(parameters, whole, in.u, g);
     norm_again(norm2_of(parameters), x3_of(in), in.stats2, n);
-    this->weight_gradient(gradients, ParameterName::mlp_in_weight, f_in_, h_, in.u, n);
-    this->input_gradient(parameters, ParameterName::mlp_in_weight, h_, f_in_, in.u, n);
+    this->weight_gradient(gradients, ParameterName::mlp_in_weight, f_in_, h_, d_u, n);
+    this->input_gradient(parameters, ParameterName::mlp_in_weight, h_, f_in_, d_u, n);
     const Norm<float> d_norm = norm2_of(gradients);
     this->norm_backward(this->region().reduce(n), x3_of(in), norm2_of(parameters).gamma, in.stats2, d, d_norm.gamma,
                         d_norm.beta);

@@ -67,15 +67,14 @@ class PostNormBlock : Block<D, G, T, kind> {
       const View<T> g = ws.take<T>(rows * f_);  // (rows, f)
       c_.device.activation_forward(layer_.activation, rows, f_, in.u, g);
       this->mlp_out_weights(gradients, d, whole, g);
-      this->input_gradient(parameters, ParameterName::mlp_out_weight, f_, h_, whole, g);
-      c_.device.activation_backward(layer_.activation, rows, f_, in.u, g, in.u);
+      const View<T> d_u = this->hidden_gradient(parameters, whole, in.u, g);
       c_.device.norm_again(layer_.norm, c_.rows_local(), h_, in.x2,
                            this->weight(parameters, ParameterName::norm1_gamma),
                            this->weight(parameters, ParameterName::norm1_beta), in.stats1, this->region().own(n));
       this->region().gather(n);
-      this->weight_gradient(gradients, ParameterName::mlp_in_weight, f_in_, h_, in.u, n);
-      this->bias_gradient(gradients, ParameterName::mlp_in_bias, rows, f_in_, in.u);
-      this->input_gradient(parameters, ParameterName::mlp_in_weight, h_, f_in_, in.u, n);
+      this->weight_gradient(gradients, ParameterName::mlp_in_weight, f_in_, h_, d_u, n);
+      this->bias_gradient(gradients, ParameterName::mlp_in_bias, rows, f_in_, d_u);
+      this->input_gradient(parameters, ParameterName::mlp_in_weight, h_, f_in_, d_u, n);
       c_.device.add(d.count, d, this->region().reduce(n), d);
     }
     {  // attention
@@ -116,11 +115,8 @@ class PostNormBlock : Block<D, G, T, kind> {
     }
     add_norm(parameters, ParameterName::norm1_gamma, ParameterName::norm1_beta, x, this->region().reduce(n), in.x2,
              in.sum2, in.stats1);
-    c_.device.gemm(device::Gemm::nt, rows, f_in_, h_, all_rows(in.sum2, n),
-                   this->weight(parameters, ParameterName::mlp_in_weight), in.u, false,
-                   this->weight(parameters, ParameterName::mlp_in_bias));
     const View<T> g = c_.workspace.template take<T>(rows * f_);  // (rows, f)
-    c_.device.activation_forward(layer_.activation, rows, f_, in.u, g);
+    this->hidden_units(parameters, all_rows(in.sum2, n), in.u, g);
     c_.device.gemm(device::Gemm::nt, rows, h_, f_, g, this->weight(parameters, ParameterName::mlp_out_weight), n, false,
                    this->bias_once(parameters, ParameterName::mlp_out_bias));
     add_norm(parameters, ParameterName::norm2_gamma, ParameterName::norm2_beta, in.sum2, this->region().reduce(n),

@@ -17,7 +17,8 @@ struct ColumnMajorMatrix {
   friend constexpr bool operator==(const ColumnMajorMatrix&, const ColumnMajorMatrix&) = default;
 };
 
-/// d = op(x) op(y) [+ bias, one value a row], or d += op(x) op(y), where op transposes what it says.
+/// d = op(x) op(y) [+ bias, one value a row], or d += op(x) op(y), where op transposes what it says; or what the
+/// epilogue makes of it with a matrix u like d.
 struct ColumnMajorProduct {
   ColumnMajorMatrix x{};  ///< the memory of Product's b
   ColumnMajorMatrix y{};  ///< the memory of Product's a
@@ -26,6 +27,7 @@ struct ColumnMajorProduct {
   bool y_transposed = false;
   bool bias = false;  ///< (n), of the operands' precision
   float beta = 0;     ///< 1: d accumulates
+  Epilogue epilogue = Epilogue::none;
   friend constexpr bool operator==(const ColumnMajorProduct&, const ColumnMajorProduct&) = default;
 };
 
@@ -34,17 +36,26 @@ struct ColumnMajorProduct {
 ///     nt   c^T = b   a^T    b (n, k) row by row is (k, n) column by column, and is transposed
 ///     nn   c^T = b^T a^T    b (k, n) is (n, k), a (m, k) is (k, m): both as they are
 ///     tn   c^T = b^T a      a (k, m) is (m, k), and is transposed
-constexpr ColumnMajorProduct column_major(const Product& p) {
+constexpr ColumnMajorProduct column_major(const Product& p, Epilogue epilogue = Epilogue::none) {
   ColumnMajorProduct out{.x = {.rows = p.n, .columns = p.k, .leading = p.n, .precision = p.operands},
                          .y = {.rows = p.k, .columns = p.m, .leading = p.k, .precision = p.operands},
                          .d = {.rows = p.n, .columns = p.m, .leading = p.n, .precision = p.result},
                          .x_transposed = p.layout == Gemm::nt,
                          .y_transposed = p.layout == Gemm::tn,
                          .bias = p.bias,
-                         .beta = p.accumulate ? 1.0F : 0.0F};
+                         .beta = p.accumulate ? 1.0F : 0.0F,
+                         .epilogue = epilogue};
   if (out.x_transposed) out.x = {.rows = p.k, .columns = p.n, .leading = p.k, .precision = p.operands};
   if (out.y_transposed) out.y = {.rows = p.m, .columns = p.k, .leading = p.m, .precision = p.operands};
   return out;
+}
+
+/// True when cuBLASLt may be asked for the product with an epilogue on u, which lies at that address. Columns of u
+/// begin at multiples of 8 elements (CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD) and of 16 bytes. Its GELU is the tanh
+/// approximation as kernels::Gelu has it, with a tanh that is good enough for bfloat16: float goes to our own kernels.
+constexpr bool takes_epilogue(const Product& p, std::uintptr_t u) {
+  return p.operands == Precision::bf16 && p.result == Precision::bf16 && !p.accumulate && p.m > 0 && p.n > 0 &&
+         p.k > 0 && p.n % 8 == 0 && u % 16 == 0;
 }
 
 }  // namespace galvatron::device::cuda

@@ -28,6 +28,8 @@ namespace galvatron::device::cuda {
 /// Executes the operations of the Device concept, in order, on machine M, which has:
 /// - launch(geometry, kernel), zero(to, bytes), copy(from, to, bytes);
 /// - multiply(product, a, b, bias, c): see Product;
+/// - try_multiply(product, epilogue, a, b, bias, u, c): see Epilogue; false when the machine has no such product, and
+///   nothing was done;
 /// - attention_forward(shape, precision, q, k, v, o, lse), attention_backward(shape, precision, q, k, v, o, lse, d_o,
 /// dq,
 ///   dk, dv): false when the machine has none of its own for this shape, and nothing was done;
@@ -166,6 +168,25 @@ class Gpu {
     cuda::activation_backward(m_, kind, rows, n, u.data, dg.data, du.data);
   }
   template <class T>
+  void gemm_activation(ActivationKind kind, std::int64_t m, std::int64_t n, std::int64_t k, In<T> a, In<T> b,
+                       In<T> bias, View<T> u, View<T> g) {
+    if (kind == ActivationKind::gelu && m_.try_multiply(activated<T>(Gemm::nt, !bias.empty(), m, n, k), Epilogue::gelu,
+                                                        a.data, b.data, bias.data, u.data, g.data))
+      return;
+    gemm(Gemm::nt, m, inputs_of(kind) * n, k, a, b, u, false, bias);
+    activation_forward(kind, m, n, u, g);
+  }
+  template <class T>
+  void gemm_activation_backward(ActivationKind kind, std::int64_t m, std::int64_t n, std::int64_t k, In<T> a, In<T> b,
+                                In<T> u, View<T> dg, View<T> du) {
+    if (kind == ActivationKind::gelu && du.data != u.data &&
+        m_.try_multiply(activated<T>(Gemm::nn, false, m, n, k), Epilogue::gelu_gradient, a.data, b.data, nullptr,
+                        const_cast<T*>(u.data), du.data))
+      return;
+    gemm(Gemm::nn, m, n, k, a, b, dg);
+    activation_backward(kind, m, n, u, dg, du);
+  }
+  template <class T>
   void bias_gradient(std::int64_t rows, std::int64_t n, View<T> dy, View<float> db) {
     cuda::bias_gradient(m_, scratch_, rows, n, dy.data, db.data);
   }
@@ -274,6 +295,11 @@ class Gpu {
   }
 
  private:
+  template <class T>
+  static constexpr Product activated(Gemm layout, bool bias, std::int64_t m, std::int64_t n, std::int64_t k) {
+    return {
+        .layout = layout, .operands = precision_of<T>, .result = precision_of<T>, .bias = bias, .m = m, .n = n, .k = k};
+  }
   template <class T>
   static const T* some(View<const T> beta, NormKind kind) {
     return beta.empty() || kind == NormKind::rms_norm ? nullptr : beta.data;

@@ -44,6 +44,7 @@ class Machine {
   /// cuDNN may add gradients of attention in any order, which is faster and gives other bits every time.
   Machine(int ordinal, Stream& stream, View<std::byte> library_workspace, bool deterministic = true)
       : ordinal_(use_device(ordinal)),
+        has_epilogues_(describe_device(ordinal).major >= 9),
         workspace_(on_boundary(library_workspace)),
         stream_(stream),
         products_(stream_, workspace_.slice(kernel_workspace_bytes, product_workspace_bytes)),
@@ -98,6 +99,13 @@ class Machine {
     more.accumulate = true;
     products_.multiply(more, a, b, nullptr, c);
   }
+  /// See Epilogue; u and c (m, n). False when cuBLASLt is not asked or has no algorithm. Before Hopper its bfloat16
+  /// products with GELU are slower than two operations (karpathy/llm.c, pull request 338), so that it is not asked.
+  bool try_multiply(const Product& p, Epilogue epilogue, const void* a, const void* b, const void* bias, void* u,
+                    void* c) {
+    return has_epilogues_ && takes_epilogue(p, reinterpret_cast<std::uintptr_t>(u)) &&
+           products_.try_multiply(p, epilogue, a, b, bias, u, c);
+  }
 
   bool attention_forward(const AttentionShape& shape, Precision precision, const void* q, const void* k, const void* v,
                          void* o, float* lse) {
@@ -132,6 +140,7 @@ class Machine {
   }
 
   int ordinal_;
+  bool has_epilogues_;
   View<std::byte> workspace_;
   Stream& stream_;
   Products products_;

@@ -60,15 +60,6 @@ struct RowPart {
   GALVATRON_KERNEL void keep(const T* row, int p, int i) {
     if constexpr (n > 1) packs[p] = load<n>(row, i);
   }
-  /// out = a + b, and keeps the packs of it.
-  template <int n>
-  GALVATRON_KERNEL void keep_sum(const T* a, const T* b, T* out, int p, int i) {
-    auto sum = load<n>(a, i);
-    const auto more = load<n>(b, i);
-    for (int j = 0; j < n; ++j) kernels::put(sum.values[j], kernels::get(sum.values[j]) + kernels::get(more.values[j]));
-    store(sum, out, i);
-    if constexpr (n > 1) packs[p] = sum;
-  }
   /// The elements again.
   template <int n>
   GALVATRON_KERNEL ElementRun<T, n> get(const T* row, int p, int i) const {
@@ -77,13 +68,23 @@ struct RowPart {
     else
       return load<n>(row, i);
   }
+  /// out = a + b, of which this has kept the packs of a and `more` those of b; keeps those of out.
+  template <int n>
+  GALVATRON_KERNEL void add(const RowPart& more, const T* a, const T* b, T* out, int p, int i) {
+    auto sum = get<n>(a, p, i);
+    const auto term = more.get<n>(b, p, i);
+    for (int j = 0; j < n; ++j) kernels::put(sum.values[j], kernels::get(sum.values[j]) + kernels::get(term.values[j]));
+    store(sum, out, i);
+    if constexpr (n > 1) packs[p] = sum;
+  }
 };
 
 /// y = norm(x) * gamma (+ beta), or norm(x + r). A row is read once, unless it is longer than the registers of its
 /// team.
-template <class T>
+template <class T, bool adds = false>
 struct Norm {
-  static constexpr int most_threads = 640;
+  static constexpr int most_threads = adds ? 512 : 640;
+  static constexpr int least_blocks = adds ? 1 : 0;
   static constexpr int kept = 4;  ///< packs in a thread's registers
   using Part = RowPart<T, kept>;
   Teams teams;
@@ -92,7 +93,7 @@ struct Norm {
   bool centered;  ///< LayerNorm
   float epsilon;
   const T* x;
-  const T* r;  ///< or null
+  const T* r;  ///< where the kernel adds
   const T* gamma;
   const T* beta;  ///< or null
   T* sum;         ///< x + r
@@ -105,17 +106,19 @@ struct Norm {
     const int rank = teams.rank(block);
     const float inverse = 1.0F / static_cast<float>(hidden);
     for (std::int64_t row = teams.first_row(block); row < teams.rows; row += teams.row_step(block)) {
-      const T* in = (r != nullptr ? sum : x) + row * hidden;
+      const T* in = x + row * hidden;
       T* out = y + row * hidden;
       Part part;
       const auto each = [&](const auto& work) { Part::each(packed, rank, teams.threads, hidden, work); };
-      // A thread reads again what it wrote itself.
-      each([&]<int n>(int p, int i) {
-        if (r != nullptr)
-          part.template keep_sum<n>(x + row * hidden, r + row * hidden, sum + row * hidden, p, i);
-        else
-          part.template keep<n>(in, p, i);
-      });
+      each([&]<int n>(int p, int i) { part.template keep<n>(in, p, i); });
+      if constexpr (adds) {
+        const T* more = r + row * hidden;
+        T* all = sum + row * hidden;
+        Part part_of_r;
+        each([&]<int n>(int p, int i) { part_of_r.template keep<n>(more, p, i); });
+        each([&]<int n>(int p, int i) { part.template add<n>(part_of_r, in, more, all, p, i); });
+        in = all;  // a thread reads again what it wrote itself
+      }
       kernels::Normalization normalized{0.0F, 0.0F};
       if (known != nullptr) {
         normalized = {known[2 * row], known[2 * row + 1]};
@@ -255,12 +258,11 @@ struct NormBackward {
   }
 };
 
-/// r and sum, or both null.
-template <class L, class T>
+template <bool adds, class L, class T>
 void normalize(L& launcher, NormKind kind, std::int64_t rows, std::int64_t hidden, double epsilon, const T* x,
                const T* r, const T* gamma, const T* beta, T* sum, T* y, const float* known, float* stats) {
   if (rows == 0 || hidden == 0) return;
-  using Kernel = Norm<T>;
+  using Kernel = Norm<T, adds>;
   const bool packed = is_packed<T>(hidden, x, r, gamma, beta, sum, y);
   const auto share =
       share_rows(rows, divide_up(hidden, Pack<T>::size), packed, Kernel::kept, Kernel::most_threads, most_blocks * 256);
@@ -276,7 +278,7 @@ template <class L, class T>
 void norm_forward(L& launcher, NormKind kind, std::int64_t rows, std::int64_t hidden, double epsilon, const T* x,
                   const T* gamma, const T* beta, T* y, float* stats) {
   constexpr T* none = nullptr;
-  detail::normalize(launcher, kind, rows, hidden, epsilon, x, none, gamma, beta, none, y, nullptr, stats);
+  detail::normalize<false>(launcher, kind, rows, hidden, epsilon, x, none, gamma, beta, none, y, nullptr, stats);
 }
 
 /// sum (rows, hidden) = x + r; y and stats as norm_forward has them of the sum, in the same bits where all rows are
@@ -284,7 +286,7 @@ void norm_forward(L& launcher, NormKind kind, std::int64_t rows, std::int64_t hi
 template <class L, class T>
 void add_norm_forward(L& launcher, NormKind kind, std::int64_t rows, std::int64_t hidden, double epsilon, const T* x,
                       const T* r, const T* gamma, const T* beta, T* sum, T* y, float* stats) {
-  detail::normalize(launcher, kind, rows, hidden, epsilon, x, r, gamma, beta, sum, y, nullptr, stats);
+  detail::normalize<true>(launcher, kind, rows, hidden, epsilon, x, r, gamma, beta, sum, y, nullptr, stats);
 }
 
 /// y again, with the same bits, from the statistics kept.
@@ -292,7 +294,8 @@ template <class L, class T>
 void norm_again(L& launcher, std::int64_t rows, std::int64_t hidden, const T* x, const T* gamma, const T* beta,
                 const float* stats, T* y) {
   constexpr T* none = nullptr;
-  detail::normalize(launcher, NormKind::layer_norm, rows, hidden, 0.0, x, none, gamma, beta, none, y, stats, nullptr);
+  detail::normalize<false>(launcher, NormKind::layer_norm, rows, hidden, 0.0, x, none, gamma, beta, none, y, stats,
+                           nullptr);
 }
 
 /// dx = d_residual (null: 0) + the norm's input gradient; dgamma and dbeta (or null) accumulate. dx may be any of the

@@ -83,6 +83,11 @@ class Repeater {
     ask(static_cast<std::int64_t>(Product::Hash{}(product)), a, b, bias, c);
     if (goes()) attempt([&] { m_.multiply(product, a, b, bias, c); });
   }
+  bool try_multiply(const Product& product, Epilogue epilogue, const void* a, const void* b, const void* bias, void* u,
+                    void* c) {
+    return answer([&] { return m_.try_multiply(product, epilogue, a, b, bias, u, c); },
+                  static_cast<std::int64_t>(Product::Hash{}(product)), epilogue, a, b, bias, u, c);
+  }
   template <class... Arguments>
   bool attention_forward(const AttentionShape& shape, Precision precision, Arguments... arguments) {
     return answer([&] { return m_.attention_forward(shape, precision, arguments...); }, arguments...);
@@ -134,7 +139,7 @@ class Repeater {
     bool refused = false;
     std::unique_ptr<typename M::HostMemory> host;    ///< uploads of a repetition, one behind the other
     std::optional<typename M::Recording> recording;  ///< ends before its data do
-    std::vector<bool> answers;                       ///< of attention
+    std::vector<bool> answers;                       ///< whether the machine has an operation
     Asked asked;
   };
 
@@ -205,7 +210,7 @@ class Repeater {
   }
   [[nodiscard]] bool goes() const { return mode_ == Mode::does || (mode_ == Mode::records && failure_.empty()); }
 
-  // Whether the machine has an attention of its own.
+  // Whether the machine has such an operation of its own.
   template <class F, class... Arguments>
   bool answer(const F& operation, Arguments... arguments) {
     ask(arguments...);

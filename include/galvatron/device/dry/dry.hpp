@@ -92,6 +92,18 @@ class Dry {
     note({.kind = Kind::activation_backward, .m = rows, .n = n});
   }
   template <class T>
+  void gemm_activation(ActivationKind kind, std::int64_t m, std::int64_t n, std::int64_t k, In<T>, In<T>, In<T>,
+                       View<T>, View<T>) {
+    note({.kind = Kind::gemm_nt, .m = m, .n = inputs_of(kind) * n, .k = k});
+    note({.kind = Kind::activation_forward, .m = m, .n = n});
+  }
+  template <class T>
+  void gemm_activation_backward(ActivationKind, std::int64_t m, std::int64_t n, std::int64_t k, In<T>, In<T>, In<T>,
+                                View<T>, View<T>) {
+    note({.kind = Kind::gemm_nn, .m = m, .n = n, .k = k});
+    note({.kind = Kind::activation_backward, .m = m, .n = n});
+  }
+  template <class T>
   void bias_gradient(std::int64_t rows, std::int64_t n, View<T>, View<float>) {
     note({.kind = Kind::bias_gradient, .m = rows, .n = n});
   }

@@ -165,6 +165,18 @@ class Host {
     host::activation_backward(team_, kind, rows, n, u.data, dg.data, du.data);
   }
   template <class T>
+  void gemm_activation(ActivationKind kind, std::int64_t m, std::int64_t n, std::int64_t k, In<T> a, In<T> b,
+                       In<T> bias, View<T> u, View<T> g) {
+    gemm(Gemm::nt, m, inputs_of(kind) * n, k, a, b, u, false, bias);
+    activation_forward(kind, m, n, u, g);
+  }
+  template <class T>
+  void gemm_activation_backward(ActivationKind kind, std::int64_t m, std::int64_t n, std::int64_t k, In<T> a, In<T> b,
+                                In<T> u, View<T> dg, View<T> du) {
+    gemm(Gemm::nn, m, n, k, a, b, dg);
+    activation_backward(kind, m, n, u, dg, du);
+  }
+  template <class T>
   void bias_gradient(std::int64_t rows, std::int64_t n, View<T> dy, View<float> db) {
     host::bias_gradient(team_, rows, n, dy.data, db.data);
   }
