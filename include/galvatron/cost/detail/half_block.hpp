@@ -1,6 +1,7 @@
 // The counts of one half of a Transformer block, attention or MLP, as a layer of its own. Where both halves have one
-// strategy they add up to the block of cost/detail/block.hpp, in work and in bytes; but for full recomputation, where
-// each half keeps its own input, so that the sum between them is kept, and attention's last product not repeated.
+// strategy they add up to the block of cost/detail/block.hpp, in work and in bytes; but for the sum between them, which
+// is not part of the other half's norm, and for full recomputation, where each half keeps its own input, so that this
+// sum is kept, and attention's last product not repeated.
 #pragma once
 
 #include <cstdint>
