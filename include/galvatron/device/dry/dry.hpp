@@ -151,8 +151,8 @@ class Dry {
   }
   void begin_update(const AdamW&) {}
   template <class T>
-  void adamw(std::int64_t n, const AdamWPart&, View<const float>, View<float>, View<const float>, View<float>, View<float>,
-             View<T>) {
+  void adamw(std::int64_t n, const AdamWPart&, View<const float>, View<float>, View<const float>, View<float>,
+             View<float>, View<T>) {
     if (n > 0) note({.kind = Kind::adamw, .m = n});
   }
   void norm_squared(std::int64_t n, View<const float>, View<double>) {

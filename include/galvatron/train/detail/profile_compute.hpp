@@ -250,8 +250,8 @@ class Bench {
             working = master;
           else
             working = kept.next<T>(n);
-          device_.adamw(n, {}, View<const float>(device_.gradient_scale()), master, far.next<float>(n),
-                        first, second, working);
+          device_.adamw(n, {}, View<const float>(device_.gradient_scale()), master, far.next<float>(n), first, second,
+                        working);
         });
       case K::norm_squared:
         return time_with(
