@@ -46,6 +46,7 @@ struct TrainArguments {
   Bytes memory;                   // 0: not given
   std::string device = "host";
   std::string cuda_graph = "on";
+  std::string tune = "on";
   std::string launcher;  // empty: what started this process
   std::string mpirun = "mpirun";
   std::string precision;
@@ -105,6 +106,9 @@ Options::Outcome read(const Arguments& arguments, TrainArguments& a, Common& com
   options.choice("--device", a.device, {"host", "cuda"}, "what to compute on (default: host)");
   options.choice("--cuda-graph", a.cuda_graph, {"on", "off"},
                  "with --device cuda and one rank: record the second step and launch it whole (default: on)");
+  options.choice("--tune", a.tune, {"on", "off"},
+                 "with --device cuda and one rank: search the fastest algorithm of each matrix product first and keep "
+                 "it on disk (default: on)");
   options.choice("--launcher", a.launcher, {"threads", "mpi"},
                  "what a rank is: a thread, or a process (default: threads; mpi when mpirun has started this)");
   options.text("--mpirun", a.mpirun, "COMMAND",
@@ -461,6 +465,7 @@ void train(TrainArguments& a, const Arguments& arguments, Common& common, Launch
   options.seed = static_cast<std::uint64_t>(c.seed);
   options.data_tokens = data->size();
   options.repeats = a.cuda_graph == "on";
+  options.searches = a.tune == "on";
   RunFiles files(a.files, prepared.model, launcher.shows());
   files.apply(options);
   std::optional<galvatron::train::Recorder> recorder;

@@ -41,10 +41,10 @@ TEST_CASE("help names every command and option and fits 80 columns") {
     CHECK(plan.out.find("  " + option + " ") != std::string::npos);
   const Ran train = folder.run("train --help");
   for (const std::string option :
-       {"--plan",   "--auto",    "--model",        "--data",     "--steps",      "--global-batch",
-        "--seq",    "--ranks",   "--memory",       "--device",   "--launcher",   "--lr",
-        "--warmup", "--min-lr",  "--weight-decay", "--rounding", "--cuda-graph", "--clip",
-        "--seed",   "--metrics", "--trace",        "--report",   "--json"})
+       {"--plan",   "--auto",   "--model",        "--data",     "--steps",      "--global-batch",
+        "--seq",    "--ranks",  "--memory",       "--device",   "--launcher",   "--lr",
+        "--warmup", "--min-lr", "--weight-decay", "--rounding", "--cuda-graph", "--tune",
+        "--clip",   "--seed",   "--metrics",      "--trace",    "--report",     "--json"})
     CHECK(train.out.find("  " + option + " ") != std::string::npos);
 }
 

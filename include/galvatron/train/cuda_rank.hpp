@@ -1,12 +1,16 @@
 // What a rank has on a GPU: its memory and its device.
 #pragma once
 
+#include <filesystem>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <galvatron/core/error.hpp>
 #include <galvatron/cost/memory.hpp>
+#include <galvatron/device/cuda/algorithm_cache.hpp>
 #include <galvatron/device/cuda/cuda.hpp>
+#include <galvatron/device/cuda/devices.hpp>
 #include <galvatron/device/cuda/memory.hpp>
 #include <galvatron/train/detail/stopwatch.hpp>
 #include <galvatron/train/rank_memory.hpp>
@@ -19,24 +23,41 @@ class CudaRank {
   using Device = device::Cuda;
 
   /// @param planned  of which the library's part belongs to the device
-  CudaRank(const cost::StageMemory& planned, int ordinal, device::cuda::Stream& stream)
-      : arena_(planned.total()),
+  /// @param algorithms  the folder in which those of cuBLASLt are kept
+  CudaRank(const cost::StageMemory& planned, int ordinal, device::cuda::Stream& stream,
+           const std::filesystem::path& algorithms)
+      : algorithms_(algorithms, device::cuda::describe_device(ordinal).name, cublasLtGetVersion()),
+        arena_(planned.total()),
         memory_(planned, arena_),
         machine_(ordinal, stream, memory_.library.take<std::byte>(memory_.library.capacity())),
-        device_(machine_) {}
+        device_(machine_) {
+    machine_.products().read(algorithms_);
+  }
 
   RankMemory& memory() { return memory_; }
   Device& device() { return device_; }
   [[nodiscard]] const device::cuda::Machine& machine() const { return machine_; }
+  /// Between the two, products that are new give rubbish, and their fastest algorithms are kept for this run and
+  /// others. The rank's memory is zero afterwards.
+  void begin_search() { machine_.products().search(true); }
+  void end_search() {
+    machine_.products().search(false);
+    machine_.zero(arena_.data(), (memory_.planned.total() - memory_.planned.library).count);
+    if (auto saved = algorithms_.save(); !saved)
+      remarks_.push_back("the algorithms of products are not kept: " + saved.error().message);
+  }
   /// What the GPU's libraries refused, and was done in another way: a line each.
   [[nodiscard]] std::vector<std::string> remarks() const {
-    std::vector<std::string> out = machine_.attention_refusals();
+    std::vector<std::string> out = remarks_;
+    for (const std::string& why : machine_.attention_refusals()) out.push_back(why);
     if (const std::string& why = device_.repeater().refusal(); !why.empty())
       out.push_back("steps are launched operation by operation, not as a CUDA graph: " + why);
     return out;
   }
 
  private:
+  device::cuda::AlgorithmCache algorithms_;
+  std::vector<std::string> remarks_;
   device::cuda::DeviceMemory arena_;
   RankMemory memory_;
   device::cuda::Machine machine_;
@@ -48,13 +69,14 @@ struct CudaPlatform {
   using Rank = CudaRank;
   int ordinal = 0;
   device::cuda::Stream* stream = nullptr;  ///< in which the rank computes; of that GPU
+  std::filesystem::path algorithms = device::cuda::AlgorithmCache::folder();
 
   static void require(Precision) {}
   void enter() const { device::cuda::use_device(ordinal); }
   void enter_beside() const { device::cuda::use_device(ordinal); }
   [[nodiscard]] static Bytes library_workspace() { return {device::cuda::Machine::library_workspace_bytes()}; }
   [[nodiscard]] static detail::Stopwatch stopwatch() { return {false}; }
-  [[nodiscard]] Rank make(const cost::StageMemory& planned) const { return {planned, ordinal, *stream}; }
+  [[nodiscard]] Rank make(const cost::StageMemory& planned) const { return {planned, ordinal, *stream, algorithms}; }
 };
 
 }  // namespace galvatron::train

@@ -59,6 +59,7 @@ struct TrainOptions {
   CheckpointOptions checkpoint{};
   std::int64_t data_tokens = 0;  ///< for the manifests of checkpoints
   bool repeats = true;           ///< see Stage::repeat
+  bool searches = true;          ///< before training, the fastest algorithms of products, where a rank is alone
   int threads_per_rank = 0;      ///< 0: the cores divided by the ranks, at least 1
   comm::thread::Options world{};
   std::function<void(const StepReport&)> on_step{};  ///< called on rank 0's thread
@@ -119,6 +120,13 @@ void train_rank(W& world, const Platform& platform, const Plan& plan, const Mode
   RankMemory& memory = rank.memory();
   Stage<Device, W, T, List> stage(rank.device(), world, plan, model, memory);
   const comm::SendGuard guard(world);  // nobody reads this rank's memory once it is gone
+  if constexpr (requires { rank.begin_search(); }) {
+    if (options.searches && world.size() == 1) {  // a step whose numbers nobody wants
+      rank.begin_search();
+      stage.step(first_step(options), &source, options.adam, options.clip);
+      rank.end_search();
+    }
+  }
   if (options.resume != nullptr)
     restore(stage, *options.resume);
   else

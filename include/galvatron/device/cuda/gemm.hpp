@@ -1,8 +1,8 @@
 // Matrix products through cuBLASLt.
 //
-// What is asked for is column_major.hpp; the algorithm is cuBLASLt's first choice, asked for once per product and
-// alignment, also the answer that there is none. Sums are float (never TF32), partial sums too, so that the same
-// program gives the same bits.
+// What is asked for is column_major.hpp; the algorithm is the one that was searched and kept (algorithm_cache.hpp),
+// else cuBLASLt's first choice, asked for once per product and alignment, also the answer that there is none. Sums are
+// float (never TF32), partial sums too, so that the same program with the same algorithms gives the same bits.
 #pragma once
 
 #include <algorithm>
@@ -10,17 +10,21 @@
 #include <bit>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <optional>
 #include <source_location>
 #include <string>
 #include <unordered_map>
 #include <utility>
+#include <vector>
 
 #include <cublasLt.h>
+#include <cuda_runtime_api.h>
 
 #include <galvatron/core/dtype.hpp>
 #include <galvatron/core/error.hpp>
 #include <galvatron/core/view.hpp>
+#include <galvatron/device/cuda/algorithm_cache.hpp>
 #include <galvatron/device/cuda/check.hpp>
 #include <galvatron/device/cuda/column_major.hpp>
 #include <galvatron/device/cuda/stream.hpp>
@@ -43,6 +47,7 @@ constexpr cudaDataType_t cuda_type(Precision p) { return p == Precision::fp32 ? 
 using ProductsHandle = Owner<cublasLtHandle_t, cublasLtDestroy>;
 using MatrixLayout = Owner<cublasLtMatrixLayout_t, cublasLtMatrixLayoutDestroy>;
 using ProductDescription = Owner<cublasLtMatmulDesc_t, cublasLtMatmulDescDestroy>;
+using TimedEvent = Owner<cudaEvent_t, cudaEventDestroy>;
 using ProductPreference = Owner<cublasLtMatmulPreference_t, cublasLtMatmulPreferenceDestroy>;
 
 inline MatrixLayout layout(const ColumnMajorMatrix& m) {
@@ -97,6 +102,16 @@ constexpr bool adds_bias(const Product& p) { return p.operands == p.result; }
 /// The matrix products of one GPU, in one stream.
 class Products {
  public:
+  /// Algorithms that a search compares, and how often it runs each.
+  static constexpr int most_proposals = 8;
+  static constexpr int runs = 5;
+
+  /// From now on algorithms come from `cache`, where it has them.
+  void read(AlgorithmCache& cache) { algorithms_ = &cache; }
+  /// From now on, and until the call with false, products that the cache does not have are done many times when they
+  /// come first: their results are worth nothing, but the cache has the fastest algorithm then.
+  void search(bool searches) { searches_ = searches && algorithms_ != nullptr; }
+
   /// The workspace starts on a 256-byte boundary.
   Products(const Stream& stream, View<std::byte> workspace) : stream_(stream), workspace_(workspace) {
     check(cublasLtCreate(handle_.out()), "creation");
@@ -132,7 +147,9 @@ class Products {
   struct Prepared {
     ProductObjects objects;
     cublasLtMatmulAlgo_t algorithm;
+    std::vector<cublasLtMatmulAlgo_t> proposals{};  ///< to be compared first
   };
+  static_assert(sizeof(cublasLtMatmulAlgo_t) == sizeof(AlgorithmCache::Algorithm));
 
   bool execute(const Key& key, const void* a, const void* b, const void* bias, void* u, void* c) {
     auto found = cache_.find(key);
@@ -141,16 +158,47 @@ class Products {
     Prepared& p = *found->second;
     if (key.product.bias) p.objects.set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias);
     if (key.epilogue != Epilogue::none) p.objects.set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, u);
-    const float alpha = 1;
-    const cublasStatus_t status =
-        cublasLtMatmul(handle_.get(), p.objects.description.get(), &alpha, b, p.objects.x.get(), a, p.objects.y.get(),
-                       &p.objects.beta, c, p.objects.d.get(), c, p.objects.d.get(), &p.algorithm, workspace_.data,
-                       static_cast<std::size_t>(workspace_.count), stream_.get());
+    const auto run = [&](const cublasLtMatmulAlgo_t& algorithm) {
+      const float alpha = 1;
+      return cublasLtMatmul(handle_.get(), p.objects.description.get(), &alpha, b, p.objects.x.get(), a,
+                            p.objects.y.get(), &p.objects.beta, c, p.objects.d.get(), c, p.objects.d.get(), &algorithm,
+                            workspace_.data, static_cast<std::size_t>(workspace_.count), stream_.get());
+    };
+    if (!p.proposals.empty()) {
+      p.algorithm = fastest(p.proposals, run);
+      algorithms_->keep(name_of(key), std::bit_cast<AlgorithmCache::Algorithm>(p.algorithm));
+      p.proposals.clear();
+    }
+    const cublasStatus_t status = run(p.algorithm);
     if (refuses(key, status))
       found->second.reset();
     else if (status != CUBLAS_STATUS_SUCCESS)
       check(status, to_string(key.product));
     return found->second.has_value();
+  }
+
+  // By events around several runs; those that cannot be run do not count.
+  template <class F>
+  cublasLtMatmulAlgo_t fastest(const std::vector<cublasLtMatmulAlgo_t>& proposals, const F& run) {
+    detail::TimedEvent begin;
+    detail::TimedEvent end;
+    check(cudaEventCreate(begin.out()));
+    check(cudaEventCreate(end.out()));
+    cublasLtMatmulAlgo_t best = proposals.front();
+    float least = std::numeric_limits<float>::infinity();
+    for (const cublasLtMatmulAlgo_t& algorithm : proposals) {
+      if (run(algorithm) != CUBLAS_STATUS_SUCCESS) continue;  // the first run may load code
+      check(cudaEventRecord(begin.get(), stream_.get()));
+      for (int i = 0; i < runs; ++i) check(run(algorithm), "search of an algorithm");
+      check(cudaEventRecord(end.get(), stream_.get()));
+      check(cudaEventSynchronize(end.get()));
+      float milliseconds = 0;
+      check(cudaEventElapsedTime(&milliseconds, begin.get(), end.get()));
+      if (milliseconds >= least) continue;
+      least = milliseconds;
+      best = algorithm;
+    }
+    return best;
   }
 
   // What cuBLASLt answers to an epilogue that it does not have for a product.
@@ -180,21 +228,50 @@ class Products {
     const std::byte* address = workspace_.data + alignment;
     if (product.bias) objects.set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, address);
     if (key.epilogue != Epilogue::none) objects.set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, address);
-    cublasLtMatmulHeuristicResult_t choice{};
+    if (const auto known = kept(key, objects)) return Prepared{std::move(objects), *known};
+    std::array<cublasLtMatmulHeuristicResult_t, most_proposals> choices{};
     int count = 0;
-    const cublasStatus_t status =
-        cublasLtMatmulAlgoGetHeuristic(handle_.get(), objects.description.get(), objects.x.get(), objects.y.get(),
-                                       objects.d.get(), objects.d.get(), preference.get(), 1, &choice, &count);
+    const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(
+        handle_.get(), objects.description.get(), objects.x.get(), objects.y.get(), objects.d.get(), objects.d.get(),
+        preference.get(), searches_ ? most_proposals : 1, choices.data(), &count);
     const bool none = status == CUBLAS_STATUS_SUCCESS && count == 0;
-    if (none || status == CUBLAS_STATUS_NOT_SUPPORTED || refuses(key, status) || refuses(key, choice.state)) return {};
+    const cublasLtMatmulHeuristicResult_t& first = choices.front();
+    if (none || status == CUBLAS_STATUS_NOT_SUPPORTED || refuses(key, status) || refuses(key, first.state)) return {};
     check(status, to_string(product));
-    check(choice.state, to_string(product));
-    return Prepared{std::move(objects), choice.algo};
+    check(first.state, to_string(product));
+    Prepared out{std::move(objects), first.algo};
+    if (!searches_) return out;
+    for (int i = 0; i < count; ++i)
+      if (const auto& choice = choices[static_cast<std::size_t>(i)]; choice.state == CUBLAS_STATUS_SUCCESS)
+        out.proposals.push_back(choice.algo);
+    return out;
+  }
+
+  // What the cache has, if this GPU and workspace can still do it.
+  std::optional<cublasLtMatmulAlgo_t> kept(const Key& key, const ProductObjects& objects) {
+    const AlgorithmCache::Algorithm* words = algorithms_ == nullptr ? nullptr : algorithms_->find(name_of(key));
+    if (words == nullptr) return {};
+    const auto algorithm = std::bit_cast<cublasLtMatmulAlgo_t>(*words);
+    cublasLtMatmulHeuristicResult_t answer{};
+    const cublasStatus_t status =
+        cublasLtMatmulAlgoCheck(handle_.get(), objects.description.get(), objects.x.get(), objects.y.get(),
+                                objects.d.get(), objects.d.get(), &algorithm, &answer);
+    if (status != CUBLAS_STATUS_SUCCESS || answer.workspaceSize > static_cast<std::size_t>(workspace_.count)) return {};
+    return algorithm;
+  }
+
+  static std::string name_of(const Key& key) {
+    const Product& p = key.product;
+    return to_string(p) + " to " + galvatron::name_of(p.result) + (p.accumulate ? ", added" : "") +
+           (p.bias ? ", bias" : "") + ", epilogue " + std::to_string(static_cast<int>(key.epilogue)) + ", on " +
+           std::to_string(key.alignment) + " bytes";
   }
 
   const Stream& stream_;
   View<std::byte> workspace_;
   detail::ProductsHandle handle_;
+  AlgorithmCache* algorithms_ = nullptr;
+  bool searches_ = false;
   std::unordered_map<Key, std::optional<Prepared>, Hash> cache_;
 };
 

@@ -57,6 +57,8 @@ class Machine {
   [[nodiscard]] int ordinal() const { return ordinal_; }
   [[nodiscard]] Stream& stream() { return stream_; }
   [[nodiscard]] View<std::byte> workspace() const { return workspace_.slice(0, kernel_workspace_bytes); }
+  /// The products of the libraries, for the search of their algorithms.
+  [[nodiscard]] Products& products() { return products_; }
   /// Why shapes of attention went to our own kernel: one line each.
   [[nodiscard]] const std::vector<std::string>& attention_refusals() const { return attention_.refusals(); }
 

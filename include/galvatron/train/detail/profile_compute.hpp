@@ -91,6 +91,16 @@ class Bench {
     });
   }
 
+  /// From now on, and until the call with false, devices that can choose among algorithms look for the fastest.
+  void search(bool searches) {
+    if constexpr (requires { rank_.begin_search(); }) {
+      if (searches)
+        rank_.begin_search();
+      else
+        rank_.end_search();
+    }
+  }
+
   [[nodiscard]] const Stopwatch& watch() const { return watch_; }
   /// The time when all that was asked of the device is done.
   double now() {

@@ -221,6 +221,7 @@ class Profile {
       done_ += 1;
     };
     Bench<Platform> bench(platform, plan_.sizes);
+    if (ranks_ == 1) bench.search(true);
     Measurements<Platform, World> rank(world, bench, plan_, gathering_, cluster_, tell);
     const std::vector<int> busy_ranks = ranks_ > 1 ? std::vector{ranks_, 1} : std::vector{1};
     for (int sweep = 0; sweep < plan_.sweeps; ++sweep) {
@@ -234,6 +235,7 @@ class Profile {
       }
       if (ranks_ > 1) rank.communicate();
     }
+    if (ranks_ == 1) bench.search(false);
   }
 
   /// Afterwards: the rates that serve where there is no table follow from the largest points.
