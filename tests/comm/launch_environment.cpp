@@ -37,6 +37,11 @@ std::string error_of(const Variables& variables) {
 
 const Variables torch = {
     {"RANK", "5"}, {"WORLD_SIZE", "8"}, {"LOCAL_RANK", "1"}, {"MASTER_ADDR", "gpu01"}, {"MASTER_PORT", "29500"}};
+const Variables mpi = {{"OMPI_COMM_WORLD_RANK", "6"},
+                       {"OMPI_COMM_WORLD_SIZE", "8"},
+                       {"OMPI_COMM_WORLD_LOCAL_RANK", "6"},
+                       {"OMPI_COMM_WORLD_LOCAL_SIZE", "8"},
+                       {"PMIX_NAMESPACE", "1354104833"}};
 const Variables slurm = {{"SLURM_PROCID", "3"},
                          {"SLURM_NTASKS", "4"},
                          {"SLURM_LOCALID", "1"},
@@ -60,6 +65,47 @@ TEST_CASE("srun's variables, and what overrules them") {
   CHECK(parsed(no_list)->address == "10.1.2.3");
 }
 
+TEST_CASE("mpirun's variables: rank 0 is on the only host, or where the user says") {
+  const auto one_host = parsed(mpi);
+  REQUIRE(one_host);
+  CHECK(*one_host == LaunchEnvironment{6, 8, 6, "127.0.0.1", one_host->port, "mpirun"});
+  CHECK(one_host->port >= 20000);
+  CHECK(one_host->port < 40000);
+  CHECK(parsed(with(mpi, "PMIX_NAMESPACE", "1354104834"))->port != one_host->port);
+  const Variables several = with(with(mpi, "OMPI_COMM_WORLD_LOCAL_SIZE", "4"), "OMPI_COMM_WORLD_LOCAL_RANK", "2");
+  CHECK(error_of(several).find("mpirun -x MASTER_ADDR=HOST") != std::string::npos);
+  CHECK(parsed(with(with(several, "MASTER_ADDR", "gpu1"), "MASTER_PORT", "77")) ==
+        LaunchEnvironment{6, 8, 2, "gpu1", 77, "mpirun"});
+  Variables both = mpi;  // mpirun in a batch script of SLURM
+  both.insert(slurm.begin(), slurm.end());
+  CHECK(parsed(both)->launcher == "mpirun");
+}
+
+TEST_CASE("a process is one of a job when a launcher has started several") {
+  const auto launcher_of = [](const Variables& variables) {
+    const auto job = comm::launched_job([&](const char* name) -> const char* {
+      const auto found = variables.find(name);
+      return found == variables.end() ? nullptr : found->second.c_str();
+    });
+    if (!job) return "error: " + job.error().message;
+    return *job ? std::string((*job)->launcher) + " " + std::to_string((*job)->size) : "alone";
+  };
+  CHECK(launcher_of({}) == "alone");
+  CHECK(launcher_of(torch) == "torchrun 8");
+  CHECK(launcher_of(mpi) == "mpirun 8");
+  const Variables step = with(slurm, "SLURM_STEP_NUM_TASKS", "4");
+  CHECK(launcher_of(step) == "srun 4");
+  CHECK(launcher_of(slurm) == "alone");  // a batch script
+  CHECK(launcher_of(with(with(torch, "WORLD_SIZE", "1"), "RANK", "0")).starts_with("error: LOCAL_RANK"));
+  CHECK(launcher_of(with(with(with(torch, "WORLD_SIZE", "1"), "RANK", "0"), "LOCAL_RANK", "0")) == "alone");
+  CHECK(launcher_of(with(with(mpi, "OMPI_COMM_WORLD_SIZE", "1"), "OMPI_COMM_WORLD_RANK", "0"))
+            .starts_with("error: OMPI_COMM_WORLD_LOCAL_RANK"));
+  CHECK(launcher_of({{"RANK", "3"}}) == "alone");
+  CHECK(launcher_of(with(step, "RANK", "3")) == "srun 4");
+  CHECK(launcher_of(without(torch, "LOCAL_RANK")).starts_with("error: LOCAL_RANK is not set"));
+  CHECK(launcher_of(with(torch, "WORLD_SIZE", "many")).starts_with("error: WORLD_SIZE is 'many'"));
+}
+
 TEST_CASE("the first host of SLURM's lists") {
   using comm::detail::first_host;
   CHECK(first_host("gpu1") == "gpu1");
@@ -73,8 +119,8 @@ TEST_CASE("the first host of SLURM's lists") {
 
 TEST_CASE("what is missing, malformed or out of range is named") {
   CHECK(error_of({}) ==
-        "this process does not know its rank: neither RANK nor SLURM_PROCID is set; start the ranks with torchrun or "
-        "srun");
+        "this process does not know its rank: neither RANK nor OMPI_COMM_WORLD_RANK nor SLURM_PROCID is set; start the "
+        "ranks with torchrun, mpirun or srun");
   CHECK(error_of(without(torch, "WORLD_SIZE")) ==
         "WORLD_SIZE is not set, but torchrun sets it to a number from 1 to 1048576: start the ranks with torchrun");
   CHECK(error_of(with(torch, "RANK", "8")) ==

@@ -4,12 +4,14 @@
 #include <chrono>
 #include <cstdint>
 #include <functional>
+#include <mutex>
 #include <stdexcept>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include <galvatron/comm/comm.hpp>
+#include <galvatron/comm/tcp/threads.hpp>
 #include <galvatron/comm/tcp/world.hpp>
 
 using namespace galvatron;
@@ -120,7 +122,7 @@ TEST_CASE("a rank that fails ends all, which say who and why") {
   CHECK(said == std::vector<std::string>{"rank 1 failed: disk on fire", "disk on fire", "rank 1 failed: disk on fire"});
   CHECK(outcomes(2, [](World& world) {
           if (world.rank() == 0) world.everybody().barrier();
-        })[0] == "rank 0 waits in vain: rank 1 did not send a block before the end");
+        })[0] == "rank 0 failed: rank 0 waits in vain: rank 1 did not send a block before the end");
   CHECK(outcomes(2,
                  [](World& world) {
                    std::vector<int> data(static_cast<std::size_t>(1 + world.rank()));
@@ -155,6 +157,99 @@ TEST_CASE("a process that dies without a word is named, also to who does not wai
   CHECK(said[1] == said[0]);
 }
 
+TEST_CASE("threads of one process that speak by sockets") {
+  for (const int ranks : {1, 2, 5}) {
+    std::vector<double> sums(static_cast<std::size_t>(ranks));
+    comm::tcp::run_threads(ranks, [&](World& world) {
+      double& sum = sums[static_cast<std::size_t>(world.rank())];
+      sum = 1 + world.rank();
+      world.everybody().all_reduce(View<double>(&sum, 1));
+      std::vector<int> large(200000, world.rank()), taken(large.size());
+      const Piece out = flat((world.rank() + 1) % ranks, large), in = flat((world.rank() + ranks - 1) % ranks, taken);
+      world.post({&out, 1});
+      world.receive({&in, 1});
+      if (taken.back() != (world.rank() + ranks - 1) % ranks) throw std::runtime_error("wrong block");
+    });
+    CHECK(sums == std::vector<double>(static_cast<std::size_t>(ranks), ranks * (ranks + 1) / 2.0));
+  }
+  std::vector<std::string> heard(3);
+  std::string thrown;
+  const double seconds = seconds_of([&] {
+    try {
+      comm::tcp::run_threads(3, [&](World& world) {
+        if (world.rank() == 1) throw std::out_of_range("disk on fire");
+        try {
+          world.everybody().barrier();
+        } catch (const PeerFailure& e) {
+          heard[static_cast<std::size_t>(world.rank())] = e.what();
+          throw;
+        }
+      });
+    } catch (const std::out_of_range& e) {
+      thrown = e.what();
+    }
+  });
+  CHECK(thrown == "disk on fire");
+  CHECK(heard == std::vector<std::string>{"rank 1 failed: disk on fire", "", "rank 1 failed: disk on fire"});
+  CHECK(seconds < 2);
+}
+
+TEST_CASE("however a job fails, all have its exit code and one tells the user") {
+  struct Told {
+    int code = 0;
+    std::string text;
+    int reporters = 0;
+  };
+  const auto job = [](int ranks, const std::function<void(World&)>& body, int dead = -1) {
+    auto sockets = comm::tcp::socket_pairs(ranks);
+    Told told;
+    std::mutex mutex;
+    std::vector<std::jthread> threads;
+    for (int r = 0; r < ranks; ++r)
+      threads.emplace_back([&, r] {
+        if (r == dead) {
+          std::this_thread::sleep_for(milliseconds(50));
+          sockets[static_cast<std::size_t>(r)].clear();
+          return;
+        }
+        const comm::Verdict verdict =
+            comm::tcp::outcome_of(r, std::move(sockets[static_cast<std::size_t>(r)]), body, std::chrono::seconds(20));
+        const std::scoped_lock lock(mutex);
+        const int code = verdict.failure == nullptr ? 0 : static_cast<int>(verdict.error);
+        if (told.code != 0) CHECK(told.code == code);
+        told.code = code;
+        if (!verdict.reports) return;
+        ++told.reporters;
+        told.text = comm::thread::message_of(verdict.failure);
+      });
+    threads.clear();
+    return told;
+  };
+  const auto check = [](const Told& told, int code, const std::string& text) {
+    CHECK(told.code == code);
+    CHECK(told.text == text);
+    CHECK(told.reporters == (code == 0 ? 0 : 1));
+  };
+  check(job(3, [](World& world) { world.everybody().barrier(); }), 0, "");
+  check(job(4,
+            [](World& world) {
+              if (world.rank() == 2) throw DeviceFailure("a card melted");
+              world.everybody().barrier();
+            }),
+        4, "rank 2 failed: a card melted");
+  check(job(4, [](World&) { throw Failure(ErrorKind::usage, "no such plan"); }), 2, "no such plan");
+  check(job(3,
+            [](World& world) {
+              if (world.rank() == 0) throw Failure(ErrorKind::infeasible, "it does not fit");
+              world.everybody().barrier();
+            }),
+        3, "it does not fit");
+  for (const int dead : {0, 1})
+    check(job(
+              3, [](World& world) { world.everybody().barrier(); }, dead),
+          4, "rank " + std::to_string(dead) + " failed: its process has ended, or the network to it");
+}
+
 TEST_CASE("who does not come is named within the time limit") {
   Limits limits;
   limits.rendezvous = milliseconds(300);
@@ -179,7 +274,7 @@ TEST_CASE("who does not come is named within the time limit") {
                    world.everybody().barrier();
                  },
                  {std::chrono::seconds(10), milliseconds(200)})[0] ==
-        "rank 0 gave up after 0.2 s: rank 1 did not send a block");
+        "rank 0 failed: rank 0 gave up after 0.2 s: rank 1 did not send a block");
 }
 
 TEST_CASE("strangers are sent away, and ranks of another job are told so") {

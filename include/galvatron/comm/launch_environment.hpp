@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <cstdlib>
 #include <functional>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <system_error>
@@ -20,7 +21,7 @@ struct LaunchEnvironment {
   int local_rank = 0;         ///< among the ranks of its host
   std::string address;        ///< of rank 0's host: a name or a number
   std::uint16_t port = 0;     ///< where rank 0 listens
-  std::string_view launcher;  ///< "torchrun" or "srun"
+  std::string_view launcher;  ///< "torchrun", "mpirun" or "srun"
   friend bool operator==(const LaunchEnvironment&, const LaunchEnvironment&) = default;
 };
 
@@ -43,14 +44,24 @@ inline std::string first_host(std::string_view list) {
   return host;
 }
 
+/// A port between 20000 and 39999 that follows from a job's name, so that jobs that share a host have ports of their
+/// own.
+inline std::uint16_t port_of(std::string_view job) {
+  std::uint32_t hash = 2166136261U;  // FNV-1a
+  for (const char c : job) hash = (hash ^ static_cast<unsigned char>(c)) * 16777619U;
+  return static_cast<std::uint16_t>(20000 + hash % 20000);
+}
+
 }  // namespace detail
 
 /// @param variable  the value of an environment variable, or null
 /// Errors (usage): no launcher is known by its variables; one of them is missing, no number, or out of range.
 ///
-/// torchrun sets RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT. srun sets SLURM_PROCID, SLURM_NTASKS and
-/// SLURM_LOCALID; rank 0 is on the first host of SLURM_JOB_NODELIST, or where srun was called, and its port follows
-/// from SLURM_JOB_ID. MASTER_ADDR and MASTER_PORT overrule these.
+/// torchrun sets RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT. mpirun of Open MPI sets
+/// OMPI_COMM_WORLD_RANK, OMPI_COMM_WORLD_SIZE and OMPI_COMM_WORLD_LOCAL_RANK; with all ranks on one host, rank 0 is
+/// there, otherwise the user gives MASTER_ADDR (mpirun -x MASTER_ADDR=HOST); its port follows from PMIX_NAMESPACE. srun
+/// sets SLURM_PROCID, SLURM_NTASKS and SLURM_LOCALID; rank 0 is on the first host of SLURM_JOB_NODELIST, or where srun
+/// was called, and its port follows from SLURM_JOB_ID. MASTER_ADDR and MASTER_PORT overrule these.
 inline Result<LaunchEnvironment> launch_environment(const std::function<const char*(const char*)>& variable) {
   LaunchEnvironment out;
   Error error;
@@ -87,6 +98,18 @@ inline Result<LaunchEnvironment> launch_environment(const std::function<const ch
     out.port = static_cast<std::uint16_t>(number("MASTER_PORT", 1, 65535));
     if (out.address.empty() && error.message.empty())
       error = {ErrorKind::usage, "MASTER_ADDR is not set, but torchrun sets it to the host of rank 0"};
+  } else if (variable("OMPI_COMM_WORLD_RANK") != nullptr) {
+    out.launcher = "mpirun";
+    ranks("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK");
+    out.port = port_given ? static_cast<std::uint16_t>(number("MASTER_PORT", 1, 65535))
+                          : detail::port_of(text_of("PMIX_NAMESPACE"));
+    if (out.address.empty() && text_of("OMPI_COMM_WORLD_LOCAL_SIZE") == text_of("OMPI_COMM_WORLD_SIZE"))
+      out.address = "127.0.0.1";
+    if (out.address.empty() && error.message.empty())
+      error = {
+          ErrorKind::usage,
+          "mpirun has started ranks on several hosts and does not say where rank 0 is: give its host with mpirun -x "
+          "MASTER_ADDR=HOST"};
   } else if (variable("SLURM_PROCID") != nullptr) {
     out.launcher = "srun";
     ranks("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID");
@@ -100,17 +123,39 @@ inline Result<LaunchEnvironment> launch_environment(const std::function<const ch
       error = {ErrorKind::usage,
                "SLURM_JOB_NODELIST names no host: set MASTER_ADDR to the host of rank 0, or start the ranks with srun"};
   } else {
-    error = {ErrorKind::usage,
-             "this process does not know its rank: neither RANK nor SLURM_PROCID is set; start the ranks with torchrun "
-             "or srun"};
+    error = {
+        ErrorKind::usage,
+        "this process does not know its rank: neither RANK nor OMPI_COMM_WORLD_RANK nor SLURM_PROCID is set; start "
+        "the ranks with torchrun, mpirun or srun"};
   }
   if (!error.message.empty()) return tl::unexpected<Error>(std::move(error));
   return out;
 }
 
+/// The job of which this is one process of several; nothing when this process is alone, whoever started it. Errors
+/// (usage): as launch_environment().
+///
+/// torchrun is known by RANK and WORLD_SIZE, mpirun by OMPI_COMM_WORLD_SIZE, srun by SLURM_STEP_NUM_TASKS: a batch
+/// script and a shell within an allocation have SLURM's other variables too.
+inline Result<std::optional<LaunchEnvironment>> launched_job(const std::function<const char*(const char*)>& variable) {
+  const auto is_set = [&](const char* name) { return variable(name) != nullptr; };
+  const bool torchrun = is_set("RANK") && is_set("WORLD_SIZE");
+  if (!torchrun && !is_set("OMPI_COMM_WORLD_SIZE") && !(is_set("SLURM_PROCID") && is_set("SLURM_STEP_NUM_TASKS")))
+    return std::nullopt;
+  // A stray RANK does not hide another launcher.
+  auto env = launch_environment(
+      [&](const char* name) { return !torchrun && std::string_view(name) == "RANK" ? nullptr : variable(name); });
+  if (!env) return tl::unexpected<Error>(std::move(env.error()));
+  if (env->size == 1) return std::nullopt;
+  return std::move(*env);
+}
+
 /// The same from this process's environment.
 inline Result<LaunchEnvironment> launch_environment() {
   return launch_environment([](const char* name) { return std::getenv(name); });
+}
+inline Result<std::optional<LaunchEnvironment>> launched_job() {
+  return launched_job([](const char* name) { return std::getenv(name); });
 }
 
 }  // namespace galvatron::comm

@@ -24,24 +24,18 @@
 #include <galvatron/cluster/host_cores.hpp>
 #include <galvatron/comm/check.hpp>
 #include <galvatron/comm/mpi/runtime.hpp>
-#include <galvatron/comm/mpi/status.hpp>
+#include <galvatron/comm/status.hpp>
 #include <galvatron/comm/thread/job.hpp>
 #include <galvatron/core/error.hpp>
 
 namespace galvatron::comm::mpi {
 
+using comm::Verdict;
 using thread::Clock;
 using thread::Options;
 
 /// How long ranks have to end once one has failed; whoever does not (a long computation) is not waited for.
 inline constexpr std::chrono::milliseconds patience{4000};
-
-/// How a run ended: the same on every rank that took part to the end.
-struct Verdict {
-  std::exception_ptr failure;  ///< null: well; else what all threw alike, or a Failure "rank 2 failed: ..."
-  ErrorKind error = ErrorKind::internal;
-  bool reports = false;  ///< this process tells the user
-};
 
 class Endpoint {
  public:
@@ -230,20 +224,7 @@ class Endpoint {
     }
     drain(std::chrono::milliseconds(500), sent);
     runtime_.abandon();
-    return verdict(own);
-  }
-
-  Verdict verdict(const std::exception_ptr& own) {
-    const int failed = first_failed();
-    const Status& first = status(failed);
-    const bool alike = std::ranges::all_of(statuses_, [&](const Status& s) { return s.same_failure(first); });
-    Verdict out;
-    out.error = first.error;
-    // A user's mistake is no rank's fault.
-    const bool plain = alike || (rank() == failed && first.error != ErrorKind::machine);
-    out.failure = plain ? own : std::make_exception_ptr(Failure(first.error, text_of(failed)));
-    out.reports = status(0).kind != Status::Kind::running ? rank() == 0 : rank() == failed;
-    return out;
+    return verdict_of(statuses_, rank(), own);
   }
 
   static bool is_connection_failure(const std::exception_ptr& failure) {

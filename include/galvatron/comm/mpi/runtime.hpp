@@ -19,7 +19,7 @@
 
 #include <galvatron/cluster/host_cores.hpp>
 #include <galvatron/comm/mpi/bells.hpp>
-#include <galvatron/comm/mpi/status.hpp>
+#include <galvatron/comm/status.hpp>
 #include <galvatron/core/error.hpp>
 
 namespace galvatron::comm::mpi {

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <cstring>
 #include <deque>
+#include <exception>
 #include <map>
 #include <mutex>
 #include <optional>
@@ -18,10 +19,15 @@
 #include <vector>
 
 #include <galvatron/comm/check.hpp>
+#include <galvatron/comm/status.hpp>
 #include <galvatron/comm/tcp/socket.hpp>
+#include <galvatron/comm/thread/failure.hpp>
 #include <galvatron/core/error.hpp>
 
 namespace galvatron::comm::tcp {
+
+/// How long ranks have to end once one has failed; whoever does not (a long computation) is not waited for.
+inline constexpr std::chrono::milliseconds patience{4000};
 
 /// For small messages: what is sent is copied, and what arrives is kept until it is taken. One thread uses it, but
 /// failure() may be asked by any.
@@ -81,26 +87,34 @@ class Endpoint {
     leave({Kind::ended, 0, 0}, {});
     wait([&] { return running().empty(); }, [&] { return running(); }, "end");
   }
-  /// Tells the others why this rank failed: of itself, or for what it was told of another.
-  void fail(const std::string& message) noexcept {
+  /// Tells the others what this rank's body threw, hears what became of theirs, and how the run ended.
+  Verdict fail(const std::exception_ptr& own) noexcept {
+    Status mine = status_of(own);
     try {
-      std::string text;
       {
         const std::scoped_lock lock(mutex_);
-        text = failure_.empty() ? "rank " + std::to_string(rank_) + " failed: " + message : failure_;
+        if (!failure_.empty() && failure_ == thread::message_of(own)) {
+          mine.kind = Status::Kind::stopped;
+          mine.say(failure_);
+        }
+        peer(rank_).status = mine;
       }
-      const auto bytes = std::as_bytes(std::span(text));
-      leave({Kind::failed, 0, static_cast<std::int64_t>(text.size())}, Bytes(bytes.begin(), bytes.end()));
+      const auto bytes = std::as_bytes(std::span<const Status, 1>(&mine, 1));
+      leave({Kind::failed, 0, sizeof mine}, Bytes(bytes.begin(), bytes.end()));
       // What is sent arrives only if what has come was read.
-      const std::scoped_lock lock(mutex_);
-      for (const auto limit = Clock::now() + std::chrono::milliseconds(500); Clock::now() < limit;) {
+      for (const auto limit = Clock::now() + patience; Clock::now() < limit;) {
+        const std::scoped_lock lock(mutex_);
         if (unsent().empty())
           for (const Peer& peer : peers_)
             if (peer.socket.open()) ::shutdown(peer.socket.number(), SHUT_WR);
-        if (std::ranges::none_of(peers_, [](const Peer& peer) { return peer.socket.open(); })) return;
+        if (unsent().empty() && std::ranges::none_of(peers_, [](const Peer& peer) { return peer.speaks(); })) break;
         progress(std::min(limit, Clock::now() + std::chrono::milliseconds(20)));
       }
+      std::vector<Status> statuses;
+      for (const Peer& peer : peers_) statuses.push_back(peer.status);
+      return verdict_of(statuses, rank_, own);
     } catch (const std::exception&) {  // the others see the connection break
+      return {own, mine.error, true};
     }
   }
 
@@ -118,7 +132,11 @@ class Endpoint {
     Bytes in;                  // a head, and behind it its bytes
     std::size_t in_done = 0;
     bool ended = false;
+    bool silent = false;                               // it has ended and sends no more, but may still be told
+    Status status;                                     // if it has failed
     std::map<std::int64_t, std::deque<Bytes>> blocks;  // by lane
+
+    [[nodiscard]] bool speaks() const { return socket.open() && !silent; }
   };
   static constexpr std::int64_t largest = std::int64_t{1} << 34;
 
@@ -182,22 +200,28 @@ class Endpoint {
   void progress(Clock::time_point deadline) {
     std::vector<pollfd> polled;
     std::vector<int> ranks;
-    for (int r = 0; r < size(); ++r)
-      if (peer(r).socket.open()) {
-        polled.push_back(
-            {peer(r).socket.number(), static_cast<short>(POLLIN | (peer(r).out.empty() ? 0 : POLLOUT)), 0});
-        ranks.push_back(r);
-      }
+    for (int r = 0; r < size(); ++r) {
+      const Peer& one = peer(r);
+      const int events = (one.speaks() ? POLLIN : 0) | (one.out.empty() ? 0 : POLLOUT);
+      if (!one.socket.open() || events == 0) continue;
+      polled.push_back({one.socket.number(), static_cast<short>(events), 0});
+      ranks.push_back(r);
+    }
     const int limit = left_until(deadline);
     if (polled.empty() || ::poll(polled.data(), polled.size(), limit) <= 0) return;
     for (std::size_t i = 0; i < polled.size(); ++i) {
-      if ((polled[i].revents & POLLOUT) != 0) send_some(peer(ranks[i]));
-      if ((polled[i].revents & (POLLIN | POLLHUP | POLLERR)) != 0) receive_some(ranks[i]);
+      Peer& one = peer(ranks[i]);
+      if ((polled[i].revents & POLLOUT) != 0 || one.silent) send_some(one);
+      if ((polled[i].revents & (POLLIN | POLLHUP | POLLERR)) != 0 && one.speaks()) receive_some(ranks[i]);
     }
   }
   static void send_some(Peer& peer) {
     while (!peer.out.empty()) {
       const std::int64_t n = peer.socket.send(std::span(peer.out.front()).subspan(peer.out_done));
+      if (n < 0 && peer.silent) {
+        peer.socket.close();
+        return peer.out.clear();
+      }
       if (n <= 0) return;  // a broken connection shows when it is read
       peer.out_done += static_cast<std::size_t>(n);
       if (peer.out_done < peer.out.front().size()) return;
@@ -211,12 +235,14 @@ class Endpoint {
       if (from.in.size() < sizeof(Head)) from.in.resize(sizeof(Head));
       const std::int64_t n =
           from.in_done == from.in.size() ? 0 : from.socket.receive(std::span(from.in).subspan(from.in_done));
+      if (n < 0 && from.ended) {
+        from.silent = true;
+        return;
+      }
       if (n < 0) {
         from.socket.close();
         from.out.clear();
-        if (!from.ended)
-          note_failure("rank " + std::to_string(rank) + " failed: its process has ended, or the network to it");
-        return;
+        return note_failure("rank " + std::to_string(rank) + " failed: its process has ended, or the network to it");
       }
       from.in_done += static_cast<std::size_t>(n);
       if (from.in_done < from.in.size()) return;
@@ -229,23 +255,28 @@ class Endpoint {
         from.in.resize(whole);
         continue;
       }
-      take(from, head);
+      take(rank, head);
       from.in.clear();
       from.in_done = 0;
     }
   }
-  void take(Peer& from, const Head& head) {
-    const auto* const text = reinterpret_cast<const char*>(from.in.data() + sizeof head);
+  void take(int rank, const Head& head) {
+    Peer& from = peer(rank);
     switch (head.kind) {
       case Kind::block:
         from.blocks[head.lane].emplace_back(from.in.begin() + sizeof head, from.in.end());
         break;
       case Kind::ended:
         from.ended = true;
+        from.status.kind = Status::Kind::ended;
         break;
       case Kind::failed:
         from.ended = true;
-        note_failure(galvatron::detail::one_line({text, static_cast<std::size_t>(head.bytes)}, 2000));
+        std::memcpy(&from.status, from.in.data() + sizeof head,
+                    std::min(sizeof from.status, static_cast<std::size_t>(head.bytes)));
+        const std::string text = galvatron::detail::one_line(from.status.message, sizeof from.status.message);
+        note_failure(from.status.kind == Status::Kind::failed ? "rank " + std::to_string(rank) + " failed: " + text
+                                                              : text);
         break;
     }
   }

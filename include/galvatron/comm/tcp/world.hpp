@@ -18,10 +18,10 @@
 #include <galvatron/comm/communicator.hpp>
 #include <galvatron/comm/deferred.hpp>
 #include <galvatron/comm/reduction.hpp>
+#include <galvatron/comm/status.hpp>
 #include <galvatron/comm/tcp/endpoint.hpp>
 #include <galvatron/comm/tcp/rendezvous.hpp>
 #include <galvatron/comm/thread/channel.hpp>
-#include <galvatron/comm/thread/failure.hpp>
 #include <galvatron/comm/thread/reduce.hpp>
 #include <galvatron/core/error.hpp>
 
@@ -219,19 +219,41 @@ struct Limits {
   std::chrono::nanoseconds timeout = std::chrono::minutes(10);
 };
 
-/// Runs body(World&) as the rank that `env` names. If another rank fails, this one's pending and later calls throw
-/// PeerFailure naming that rank and its message; what the body throws is told to the others, and thrown.
+/// Runs body(World&) as the rank whose connections these are. If another rank fails, this one's pending and later calls
+/// throw PeerFailure naming that rank and its message; what the body throws is told to the others. Throws nothing: how
+/// the run ended is the same for all ranks that take part to the end.
+template <class F>
+Verdict outcome_of(int rank, std::vector<Socket> sockets, F&& body, std::chrono::nanoseconds timeout) {
+  Endpoint endpoint(rank, std::move(sockets), timeout);
+  try {
+    {
+      World world(endpoint);
+      body(world);
+    }
+    endpoint.end();
+    return {};
+  } catch (...) {
+    return endpoint.fail(std::current_exception());
+  }
+}
+
+/// The same as the rank that `env` names, when all have found each other.
+template <class F>
+Verdict outcome_of(const LaunchEnvironment& env, F&& body, const Limits& limits = {}) {
+  std::vector<Socket> sockets;
+  try {
+    sockets = rendezvous(env, limits.rendezvous);
+  } catch (const Failure& e) {
+    return {std::current_exception(), e.kind(), true};
+  }
+  return outcome_of(env.rank, std::move(sockets), std::forward<F>(body), limits.timeout);
+}
+
+/// The same; throws, on every rank, what its Verdict says.
 template <class F>
 void run(const LaunchEnvironment& env, F&& body, const Limits& limits = {}) {
-  Endpoint endpoint(env.rank, rendezvous(env, limits.rendezvous), limits.timeout);
-  try {
-    World world(endpoint);
-    body(world);
-  } catch (...) {
-    endpoint.fail(thread::message_of(std::current_exception()));
-    throw;
-  }
-  endpoint.end();
+  if (const Verdict verdict = outcome_of(env, std::forward<F>(body), limits); verdict.failure != nullptr)
+    std::rethrow_exception(verdict.failure);
 }
 
 }  // namespace galvatron::comm::tcp

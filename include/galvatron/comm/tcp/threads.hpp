@@ -1,0 +1,78 @@
+// Ranks that are threads of one process and speak as processes do: by sockets, here pairs of them.
+#pragma once
+
+#include <sys/socket.h>
+
+#include <cerrno>
+#include <chrono>
+#include <cstddef>
+#include <exception>
+#include <string>
+#include <system_error>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include <galvatron/comm/tcp/socket.hpp>
+#include <galvatron/comm/tcp/world.hpp>
+#include <galvatron/comm/thread/failure.hpp>
+#include <galvatron/core/error.hpp>
+
+namespace galvatron::comm::tcp {
+
+/// The connections of each of `ranks` ranks of one process, by rank. Throws DeviceFailure.
+inline std::vector<std::vector<Socket>> socket_pairs(int ranks) {
+  const auto n = static_cast<std::size_t>(ranks);
+  std::vector<std::vector<Socket>> sockets(n);
+  for (auto& own : sockets) own.resize(n);
+  for (std::size_t a = 0; a < n; ++a)
+    for (std::size_t b = 0; b < a; ++b) {
+      int ends[2] = {-1, -1};
+      if (::socketpair(AF_UNIX, SOCK_STREAM, 0, ends) != 0)
+        throw DeviceFailure("cannot connect " + std::to_string(ranks) + " ranks: " + text_of_errno(errno));
+      sockets[a][b] = Socket(ends[0]);
+      sockets[b][a] = Socket(ends[1]);
+    }
+  return sockets;
+}
+
+/// Runs body(World&) on a thread for each rank and joins them. If a rank throws, the others' pending and later calls
+/// throw PeerFailure naming that rank and its message, and in the end this throws the first failure, the same object.
+/// Errors: also DeviceFailure if the system refuses a thread or a socket.
+/// @param timeout  how long a rank waits for another
+template <class F>
+void run_threads(int ranks, F&& body, std::chrono::nanoseconds timeout = Limits{}.timeout) {
+  if (ranks < 1) throw Failure(ErrorKind::usage, "a run needs at least 1 rank, not " + std::to_string(ranks));
+  auto sockets = socket_pairs(ranks);
+  thread::FirstFailure first;
+  const auto rank_main = [&](int rank, std::vector<Socket> own) {
+    // The first is known before the others hear of it.
+    const Verdict verdict = outcome_of(
+        rank, std::move(own),
+        [&](World& world) {
+          try {
+            body(world);
+          } catch (...) {
+            first.record(rank, std::current_exception());
+            throw;
+          }
+        },
+        timeout);
+    if (verdict.failure != nullptr) first.record(rank, verdict.failure);
+  };
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < ranks; ++rank) {
+    try {
+      threads.emplace_back(rank_main, rank, std::move(sockets[static_cast<std::size_t>(rank)]));
+    } catch (const std::system_error& e) {
+      first.record(rank, std::make_exception_ptr(DeviceFailure("cannot start thread " + std::to_string(rank + 1) +
+                                                               " of " + std::to_string(ranks) + ": " + e.what())));
+      sockets.clear();  // those that run see that nobody is there
+      break;
+    }
+  }
+  for (auto& thread : threads) thread.join();
+  if (const auto failure = first.get()) std::rethrow_exception(failure);
+}
+
+}  // namespace galvatron::comm::tcp
