@@ -25,11 +25,13 @@
 namespace galvatron::test {
 
 /// The machine of device/cuda/gpu.hpp.
+/// @tparam S  a stream, its fences, and any work: run(std::function<void()>)
+template <class S>
 class FakeMachine {
  public:
   static constexpr std::int64_t product_bytes = std::int64_t{4} << 20;
 
-  FakeMachine(FakeGpu::Stream& stream, View<std::byte> library)
+  FakeMachine(S& stream, View<std::byte> library)
       : stream_(stream),
         workspace_(library.slice(0, library.count - product_bytes)),
         products_(library.slice(library.count - product_bytes, product_bytes)) {}
@@ -78,7 +80,7 @@ class FakeMachine {
   using HostMemory = test::HostMemory;
   struct Recording {
     WorkRecorder::Work work;
-    std::unique_ptr<FakeGpu::Fence> done = std::make_unique<FakeGpu::Fence>();
+    std::unique_ptr<typename S::Fence> done = std::make_unique<typename S::Fence>();
     void wait() const { done->wait(); }
   };
   void begin_recording() { recorder_.begin(); }
@@ -94,18 +96,19 @@ class FakeMachine {
     recorder_.give([this, work] { stream_.run(work); });
   }
 
-  FakeGpu::Stream& stream_;
+  S& stream_;
   WorkRecorder recorder_;
   View<std::byte> workspace_;
   device::host::Products products_;
 };
 
+template <class S>
 class FakeGpuRank {
  public:
-  using Device = device::cuda::Gpu<FakeMachine>;
+  using Device = device::cuda::Gpu<FakeMachine<S>>;
   static_assert(device::Device<Device>);
 
-  FakeGpuRank(const cost::StageMemory& planned, FakeGpu::Stream& stream)
+  FakeGpuRank(const cost::StageMemory& planned, S& stream)
       : stream_(stream),
         mapping_(planned.total(), false),
         memory_(planned, mapping_),
@@ -117,26 +120,28 @@ class FakeGpuRank {
   Device& device() { return device_; }
 
  private:
-  FakeGpu::Stream& stream_;
+  S& stream_;
   device::Mapping mapping_;
   train::RankMemory memory_;
-  FakeMachine machine_;
+  FakeMachine<S> machine_;
   Device device_;
 };
 
 /// See train::HostPlatform.
-struct FakeGpuPlatform {
-  using Rank = FakeGpuRank;
-  FakeGpu::Stream* stream = nullptr;
+template <class S>
+struct FakePlatform {
+  using Rank = FakeGpuRank<S>;
+  S* stream = nullptr;
 
   void enter() const {}
   void enter_beside() const {}
   [[nodiscard]] static Bytes library_workspace() {
-    return {FakeGpuRank::Device::workspace_bytes + FakeMachine::product_bytes};
+    return {Rank::Device::workspace_bytes + FakeMachine<S>::product_bytes};
   }
   [[nodiscard]] Rank make(const cost::StageMemory& planned) const { return {planned, *stream}; }
 };
 
+using FakeGpuPlatform = FakePlatform<FakeGpu::Stream>;
 using FakeGpuWorld = comm::local_gpu::World<FakeGpu::Stream>;
 
 /// Calls body(world, platform) for every rank, on one GPU.

@@ -7,6 +7,7 @@
 #include <mutex>
 #include <vector>
 
+#include <galvatron/comm/communicator.hpp>
 #include <galvatron/comm/send_guard.hpp>
 #include <galvatron/train/host_rank.hpp>
 #include <galvatron/train/stage.hpp>
@@ -53,6 +54,7 @@ void run_rank(W& world, const Plan& plan, const ModelSpec& model, train::BatchSo
   for (int step = 0; step < steps; ++step) {
     hyper.step = step + 1;
     const train::StepResult result = stage.step(step, &source, hyper, 1.0);
+    comm::check_peers(world);
     const std::lock_guard lock(mutex);
     if (world.rank() == 0) {
       out.losses.push_back(result.loss);

@@ -80,4 +80,12 @@ concept World = requires(W& w, std::span<const int> ranks, std::span<const Piece
   w.wait_sent(/*lane=*/0);
 };
 
+/// Throws PeerFailure if a rank is known to have failed. Where calls only give a device its work, a failure ends that
+/// work, and what was computed since means nothing. Worlds whose calls wait have thrown by themselves (`check` does not
+/// exist).
+template <class W>
+void check_peers(W& world) {
+  if constexpr (requires { world.check(); }) world.check();
+}
+
 }  // namespace galvatron::comm

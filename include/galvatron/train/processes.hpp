@@ -9,7 +9,7 @@
 
 #include <galvatron/comm/mpi/mpi.hpp>
 #include <galvatron/core/error.hpp>
-#include <galvatron/train/gather_records.hpp>
+#include <galvatron/train/gather_report.hpp>
 #include <galvatron/train/trainer.hpp>
 
 namespace galvatron::train {
@@ -47,17 +47,9 @@ TrainReport train(const comm::mpi::Runtime& runtime, comm::mpi::World& world, co
     detail::train_rank<HostPlatform, W, float, List>(world, platform, plan, model, source, options, report, mutex);
   else
     detail::train_rank<HostPlatform, W, bfloat16, List>(world, platform, plan, model, source, options, report, mutex);
-  const auto gather = [&]<class Fact>(std::vector<Fact>& facts) {
-    const View<Fact> all(facts.data(), static_cast<std::int64_t>(facts.size()));
-    world.everybody().all_gather(all.slice(world.rank(), 1), all);
-  };
-  gather(report.planned_memory);
-  gather(report.measured_memory);
-  gather(report.checkpoints);
-  if (options.recorder != nullptr)
-    gather_records(world, *options.recorder, [&](int rank) {
-      return std::ranges::find(runtime.local_ranks(), rank) != runtime.local_ranks().end();
-    });
+  gather_report(world, report, options.recorder, [&](int rank) {
+    return std::ranges::find(runtime.local_ranks(), rank) != runtime.local_ranks().end();
+  });
   detail::finish_report(report);
   return report;
 }

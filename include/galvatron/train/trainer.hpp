@@ -15,6 +15,7 @@
 #include <vector>
 
 #include <galvatron/cluster/host_cores.hpp>
+#include <galvatron/comm/communicator.hpp>
 #include <galvatron/comm/send_guard.hpp>
 #include <galvatron/comm/thread/thread.hpp>
 #include <galvatron/core/error.hpp>
@@ -147,6 +148,7 @@ void train_rank(W& world, const Platform& platform, const Plan& plan, const Mode
     hyper.step = step + 1;
     hyper.seed = options.seed;
     const StepResult result = stage.step(step, &source, hyper, options.clip);
+    comm::check_peers(world);
     std::string wrong;
     if (!result.is_finite()) {
       wrong = "step " + std::to_string(step + 1) + " gave a loss of " + std::to_string(result.loss) +

@@ -36,6 +36,8 @@ namespace galvatron::test::fake {
 
 inline std::mutex mutex;
 inline std::mt19937_64 random{1};
+inline constexpr int gpus = 8;
+inline thread_local int current_gpu = 0;
 
 struct Queue {
   struct Work {
@@ -73,9 +75,12 @@ inline void give(Queue& queue, std::function<void()> run, std::function<bool()> 
   }
 }
 inline void wait(std::unique_lock<std::mutex>& lock, const std::function<bool()>& ready) {
-  const auto limit = std::chrono::steady_clock::now() + std::chrono::seconds(30);
-  while (!ready()) {
-    if (step()) continue;
+  const auto soon = [] { return std::chrono::steady_clock::now() + std::chrono::seconds(30); };
+  for (auto limit = soon(); !ready();) {
+    if (step()) {
+      limit = soon();
+      continue;
+    }
     lock.unlock();
     std::this_thread::sleep_for(std::chrono::microseconds(50));
     if (std::chrono::steady_clock::now() > limit) throw std::logic_error("the streams wait for ever");
@@ -105,6 +110,7 @@ struct Shared {
   };
   int size = 0;
   int joined = 0;
+  bool broken = false;  // a member has aborted: nobody touches the others' memory any more
   std::vector<int> collectives_issued;
   int begun = 0;  // members that have issued their first collective
   std::map<std::int64_t, Collective> collectives;
@@ -203,7 +209,7 @@ inline void enqueue(const std::shared_ptr<ncclComm>& comm, const std::vector<Op>
       c.targets.resize(static_cast<std::size_t>(shared->size));
       c.sources[static_cast<std::size_t>(rank)] = op.from;
       c.targets[static_cast<std::size_t>(rank)] = op.to;
-      if (++c.come < shared->size) return;
+      if (++c.come < shared->size || shared->broken) return;
       carry_out(*shared, c, op);
       c.done = true;
     });
@@ -218,7 +224,7 @@ inline void enqueue(const std::shared_ptr<ncclComm>& comm, const std::vector<Op>
       const std::pair key = sends ? std::pair{rank, op.peer} : std::pair{op.peer, rank};
       auto& waiting = shared->waiting[key];
       auto& others = waiting[sends ? 1 : 0];
-      if (others.empty()) {
+      if (others.empty() || shared->broken) {
         mine->push_back(std::make_shared<Shared::Message>(Shared::Message{op.from, op.to, op.count}));
         waiting[sends ? 0 : 1].push_back(mine->back());
         continue;
@@ -279,11 +285,19 @@ extern "C" {
 
 const char* cudaGetErrorName(cudaError_t) { return "cudaErrorUnknown"; }
 const char* cudaGetErrorString(cudaError_t) { return "unknown error"; }
-cudaError_t cudaGetDevice(int* device) {
-  *device = 0;
+cudaError_t cudaGetLastError() { return cudaSuccess; }
+cudaError_t cudaGetDeviceCount(int* count) {
+  *count = fake::gpus;
   return cudaSuccess;
 }
-cudaError_t cudaSetDevice(int) { return cudaSuccess; }
+cudaError_t cudaGetDevice(int* device) {
+  *device = fake::current_gpu;
+  return cudaSuccess;
+}
+cudaError_t cudaSetDevice(int device) {
+  fake::current_gpu = device;
+  return cudaSuccess;
+}
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
   const std::scoped_lock lock(fake::mutex);
   auto* queue = new std::shared_ptr<fake::Queue>(std::make_shared<fake::Queue>());
@@ -389,6 +403,7 @@ ncclResult_t ncclCommDestroy(ncclComm_t handle) {
 ncclResult_t ncclCommAbort(ncclComm_t handle) {
   const std::scoped_lock lock(fake::mutex);
   fake::comms.at(handle)->aborted = true;
+  fake::comms.at(handle)->shared->broken = true;
   return fake::comms.erase(handle) == 1 ? ncclSuccess : ncclInvalidArgument;
 }
 ncclResult_t ncclGroupStart() {

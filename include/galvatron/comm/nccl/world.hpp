@@ -74,6 +74,12 @@ class World {
   void wait_sent() { blocks_.wait_sent(-1); }
   void wait_sent(int lane) { blocks_.wait_sent(lane); }
 
+  /// Throws PeerFailure if a rank has failed; see check_peers().
+  void check() {
+    const std::scoped_lock lock(watch_.mutex());
+    watch_.check();
+  }
+
   /// Returns when this rank's streams are at work no more; on the way out of a failure aborts what waits for peers.
   void withdraw() noexcept {
     try {

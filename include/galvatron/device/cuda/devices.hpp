@@ -1,6 +1,9 @@
 // The GPUs of this machine.
 #pragma once
 
+#include <algorithm>
+#include <array>
+#include <iterator>
 #include <string>
 
 #include <cuda_runtime_api.h>
@@ -57,7 +60,8 @@ struct DeviceDescription {
   int minor = 0;
   int multiprocessors = 0;
   Bytes memory{};
-  double memory_bandwidth = 0;  ///< bytes/s, of clock and bus; 0: the driver does not say
+  double memory_bandwidth = 0;      ///< bytes/s, of clock and bus; 0: the driver does not say
+  std::array<char, 16> identity{};  ///< of no other GPU, on any machine
 };
 
 /// Throws DeviceFailure.
@@ -68,12 +72,15 @@ inline DeviceDescription describe_device(int ordinal) {
   int bus_bits = 0;
   check(cudaDeviceGetAttribute(&kilohertz, cudaDevAttrMemoryClockRate, ordinal));
   check(cudaDeviceGetAttribute(&bus_bits, cudaDevAttrGlobalMemoryBusWidth, ordinal));
+  std::array<char, 16> identity{};
+  std::copy(std::begin(properties.uuid.bytes), std::end(properties.uuid.bytes), identity.begin());
   return {.name = properties.name,
           .major = properties.major,
           .minor = properties.minor,
           .multiprocessors = properties.multiProcessorCount,
           .memory = {static_cast<std::int64_t>(properties.totalGlobalMem)},
-          .memory_bandwidth = 2e3 * kilohertz * bus_bits / 8};  // twice a cycle
+          .memory_bandwidth = 2e3 * kilohertz * bus_bits / 8,  // twice a cycle
+          .identity = identity};
 }
 
 /// What no program has taken yet of a GPU's memory. Throws DeviceFailure.

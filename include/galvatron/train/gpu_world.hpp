@@ -1,0 +1,103 @@
+// Ranks with a GPU each: threads of one process, or processes of one machine or several.
+#pragma once
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cstdint>
+#include <fstream>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include <galvatron/comm/nccl/nccl.hpp>
+#include <galvatron/comm/tcp/threads.hpp>
+#include <galvatron/comm/tcp/world.hpp>
+#include <galvatron/core/error.hpp>
+#include <galvatron/core/units.hpp>
+#include <galvatron/device/cuda/devices.hpp>
+#include <galvatron/device/cuda/stream.hpp>
+
+namespace galvatron::train {
+
+/// A rank's world when every rank has a GPU of its own. Threads speak as processes do, so that the trainer is compiled
+/// once for both.
+using GpuWorld = comm::nccl::World<comm::tcp::World>;
+
+/// What is left of a GPU's memory for NCCL when ranks have GPUs of their own: buffers of its communicators (some MiB
+/// for each channel and peer), which are in no arena. An allowance, not a measurement.
+inline constexpr Bytes nccl_allowance{std::int64_t{1} << 30};
+
+/// Where a rank computes.
+struct Seat {
+  std::array<char, 36> host{};  ///< the same for ranks that share a kernel, and its clocks
+  std::array<char, 16> gpu{};
+  [[nodiscard]] bool same_host(const Seat& other) const { return host == other.host; }
+};
+static_assert(std::is_trivially_copyable_v<Seat>);
+
+/// This process's seat on GPU `ordinal`. Throws DeviceFailure.
+inline Seat seat_on(int ordinal) {
+  Seat seat;
+  std::string host;  // as long as the kernel runs, of no other machine
+  if (!(std::ifstream("/proc/sys/kernel/random/boot_id") >> host)) {
+    char name[256] = "";
+    ::gethostname(name, sizeof name - 1);
+    host = name;
+  }
+  std::copy_n(host.begin(), std::min(host.size(), seat.host.size()), seat.host.begin());
+  seat.gpu = device::cuda::describe_device(ordinal).identity;
+  return seat;
+}
+
+/// Collective: the seats of all ranks. Throws Failure (usage) when two have the same GPU, which NCCL refuses.
+inline std::vector<Seat> take_seats(comm::tcp::World& world, const Seat& own) {
+  std::vector<Seat> seats(static_cast<std::size_t>(world.size()));
+  world.everybody().all_gather<Seat>(View<const Seat>(&own, 1),
+                                     View<Seat>(seats.data(), static_cast<std::int64_t>(seats.size())));
+  for (std::size_t b = 0; b < seats.size(); ++b)
+    for (std::size_t a = 0; a < b; ++a)
+      if (seats[a].same_host(seats[b]) && seats[a].gpu == seats[b].gpu)
+        throw Failure(ErrorKind::usage, "ranks " + std::to_string(a) + " and " + std::to_string(b) +
+                                            " are processes on the same GPU, and NCCL takes one of them; start at most "
+                                            "one process a GPU, or one process alone for all ranks");
+  return seats;
+}
+
+/// Ranks of a host when every host has as many, one host's after another's; else all, as if they shared one.
+inline int ranks_a_host(const std::vector<Seat>& seats) {
+  const auto alike = [](const Seat& seat) { return [&](const Seat& other) { return other.same_host(seat); }; };
+  const auto begin = seats.begin();
+  const auto first = std::find_if_not(begin, seats.end(), alike(seats.front())) - begin;
+  for (std::size_t at = 0; at < seats.size(); at += static_cast<std::size_t>(first)) {
+    const auto block = begin + static_cast<std::ptrdiff_t>(at);
+    const bool whole = seats.end() - block >= first && std::all_of(block, block + first, alike(*block));
+    if (!whole || std::count_if(begin, seats.end(), alike(*block)) != first) return static_cast<int>(seats.size());
+  }
+  return static_cast<int>(first);
+}
+
+namespace detail {
+
+/// Calls body(world, ordinal, compute stream) as the rank of `control`, on GPU `ordinal`, the calling thread's.
+template <class Body>
+void on_own_gpu(comm::tcp::World& control, int ordinal, std::chrono::nanoseconds timeout, const Body& body) {
+  device::cuda::use_device(ordinal);
+  device::cuda::Stream compute;
+  GpuWorld world(control, compute, timeout);
+  body(world, ordinal, compute);
+}
+
+/// The same on a thread for each of `ranks` ranks, rank r on GPU r; throws what failed first.
+template <class Body>
+void on_own_gpus(int ranks, std::chrono::nanoseconds timeout, const Body& body) {
+  comm::tcp::run_threads(
+      ranks, [&](comm::tcp::World& control) { on_own_gpu(control, control.rank(), timeout, body); }, timeout);
+}
+
+}  // namespace detail
+
+}  // namespace galvatron::train
