@@ -16,7 +16,9 @@ Bytes CoreLauncher::library_workspace(const Plan& plan) const {
 
 void CoreLauncher::require(Precision precision) const { galvatron::train::HostPlatform::require(precision); }
 
-std::pair<Bytes, std::string> CoreLauncher::arena_memory() const { return {usable_memory(), "this machine"}; }
+std::pair<Bytes, std::string> CoreLauncher::arena_memory(const Plan&) const {
+  return {usable_memory(), "this machine"};
+}
 
 Cluster CoreLauncher::cluster(int ranks) const { return host_before_profile(ranks); }
 

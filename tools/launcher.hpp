@@ -1,13 +1,15 @@
-// What the ranks of a training run are: threads of this process, on cores or on GPUs, or processes that mpirun has
-// started.
+// What the ranks of a training run are: threads of this process, on cores or on GPUs, or processes that a launcher
+// (mpirun; on GPUs also torchrun and srun) has started.
 #pragma once
 
 #include <functional>
-#include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include <galvatron/comm/launch_environment.hpp>
+#include <galvatron/comm/status.hpp>
 #include <galvatron/model/spec.hpp>
 #include <galvatron/plan/plan.hpp>
 #include <galvatron/train/profile_options.hpp>
@@ -24,19 +26,27 @@ class Launcher {
   [[nodiscard]] virtual bool shows() const = 0;
   /// Ranks that there are; 0: as many as a plan has.
   [[nodiscard]] virtual int ranks() const = 0;
+  /// What has started them when they are processes.
+  [[nodiscard]] virtual std::string starter() const { return "mpirun"; }
+  /// What the user should know about the place of a plan's ranks, in one line; mostly nothing.
+  [[nodiscard]] virtual std::string remark(const Plan&) const { return {}; }
   /// What a rank's device takes of its memory.
   [[nodiscard]] virtual Bytes library_workspace(const Plan& plan) const = 0;
   /// Throws DeviceFailure when the ranks cannot compute in this precision.
   virtual void require(Precision precision) const = 0;
-  /// What the arenas of the ranks on this machine may take together, and what has it: "this machine".
-  [[nodiscard]] virtual std::pair<Bytes, std::string> arena_memory() const = 0;
+  /// What the arenas of ranks_here() may take, and what has it: "this machine".
+  [[nodiscard]] virtual std::pair<Bytes, std::string> arena_memory(const Plan& plan) const = 0;
+  /// True when they take it together, false when each rank has as much.
+  [[nodiscard]] virtual bool shares_memory(const Plan&) const { return true; }
   /// True when checkpoints' copies come from the same memory.
   [[nodiscard]] virtual bool copies_in_arena_memory() const { return true; }
   /// This machine before anything is measured: enough to know the precision and whether anything fits at all.
   [[nodiscard]] virtual Cluster cluster(int ranks) const = 0;
   /// This machine, measured.
   [[nodiscard]] virtual Cluster profile(const galvatron::train::ProfileOptions& options) const = 0;
-  /// The plan's ranks that are on this machine.
+  /// True when all processes have to call profile(), with the same options; the one that shows gets the result.
+  [[nodiscard]] virtual bool profiles_together() const { return false; }
+  /// The plan's ranks that this process sees to the memory of: those on this machine.
   [[nodiscard]] virtual std::vector<int> ranks_here(const Plan& plan) const = 0;
   /// The text of the process that shows, in all processes.
   virtual std::string shared(std::string text) = 0;
@@ -50,7 +60,7 @@ class CoreLauncher : public Launcher {
  public:
   [[nodiscard]] Bytes library_workspace(const Plan& plan) const override;
   void require(Precision precision) const override;
-  [[nodiscard]] std::pair<Bytes, std::string> arena_memory() const override;
+  [[nodiscard]] std::pair<Bytes, std::string> arena_memory(const Plan&) const override;
   [[nodiscard]] Cluster cluster(int ranks) const override;
   [[nodiscard]] Cluster profile(const galvatron::train::ProfileOptions& options) const override;
 
@@ -72,10 +82,23 @@ class ThreadLauncher final : public CoreLauncher {
   [[nodiscard]] int threads_per_rank(const Plan& plan) const override;
 };
 
-/// Ranks are threads of this process, and compute on the GPUs of this machine, several on one if they must. Throws
-/// DeviceFailure when there is none, or this build cannot use it. The CUDA libraries map 200 MB, so what needs them is
-/// a module that is loaded here.
-std::unique_ptr<Launcher> gpu_launcher();
+/// Calls body(launcher) with ranks that compute on GPUs: threads of this process, or, when a launcher has started
+/// several processes, this process as one of them; when the body fails on any of these, one tells the user and all
+/// throw Exited. Throws DeviceFailure when there is no GPU, or this build cannot use it. The CUDA libraries map 200 MB,
+/// so what needs them is a module that is loaded here.
+void run_on_gpus(Common& common, const std::function<void(Launcher&)>& body);
+
+/// Runs what every process of a job on GPUs does alike before they have met: of a Failure the first one tells, the
+/// others throw Exited.
+void run_alike(const std::function<void()>& body);
+
+/// True when the arguments ask for GPUs.
+bool name_gpus(const Arguments& arguments);
+
+/// What the module has for run_on_gpus(): the function galvatron_run_on_gpus. Throws nothing.
+/// @param job  of which this process is one
+using RunOnGpus = void(const std::optional<comm::LaunchEnvironment>& job, const std::function<void(Launcher&)>& body,
+                       comm::Verdict& verdict);
 
 /// This machine, measured for about so many seconds with a progress display. Throws Failure.
 /// @param ranks  0: as many as suit it  @param precisions  empty: all that there are

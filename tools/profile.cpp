@@ -1,5 +1,4 @@
 // galvatron profile: this machine as a cluster file.
-#include <memory>
 #include <string>
 #include <vector>
 
@@ -28,45 +27,62 @@ Cluster measured(const Launcher& launcher, int ranks, double seconds, const std:
   return launcher.profile(options);
 }
 
-void run_profile(const Arguments& arguments, Common& common) {
-  Options options("profile",
-                  "Measures this machine as a cluster of ranks: matrix products and attention over sizes, memory "
-                  "bandwidth, messages between ranks, all with every rank at work, and writes a cluster file for "
-                  "`galvatron plan`.");
+namespace {
+
+struct ProfileArguments {
   int ranks = 0;
   double seconds = 35;
   std::string device = "host";
   std::string precision;
   std::string out = "cluster.json";
-  options.integer("--ranks", ranks, 1, 1024, "ranks to measure with (default: one for each core, one on a GPU)");
-  options.choice("--device", device, {"host", "cuda"}, "what to measure (default: host)");
-  options.choice("--precision", precision, {"bf16", "fp32"}, "measure only this one (default: all there are)");
-  options.number("--seconds", seconds, 0.01, 3600, "about how long to measure; less is coarser (default: 35)");
+};
+
+Options::Outcome read(const Arguments& arguments, ProfileArguments& a, Common& common) {
+  Options options("profile",
+                  "Measures this machine as a cluster of ranks: matrix products and attention over sizes, memory "
+                  "bandwidth, messages between ranks, all with every rank at work, and writes a cluster file for "
+                  "`galvatron plan`.");
+  options.integer("--ranks", a.ranks, 1, 1024, "ranks to measure with (default: one for each core, or for each GPU)");
+  options.choice("--device", a.device, {"host", "cuda"},
+                 "what to measure (default: host); cuda: a GPU for each rank, over NCCL, also in processes that "
+                 "torchrun, mpirun or srun has started; more ranks than GPUs share the first one");
+  options.choice("--precision", a.precision, {"bf16", "fp32"}, "measure only this one (default: all there are)");
+  options.number("--seconds", a.seconds, 0.01, 3600, "about how long to measure; less is coarser (default: 35)");
   options.section("Output");
-  options.text("--out", out, "FILE", "the cluster file (default: cluster.json)");
+  options.text("--out", a.out, "FILE", "the cluster file (default: cluster.json)");
   options.flag("--json", common.json, "print one JSON object instead of text");
   options.flag("--quiet", common.quiet, "show no progress");
   options.examples("Example:\n  galvatron profile --ranks 4 --out cluster.json");
-  if (options.parse(arguments) == Options::Outcome::help_shown) return;
-  require_output(common);
-  std::unique_ptr<Launcher> launcher;
-  if (device == "cuda")
-    launcher = gpu_launcher();
+  return options.parse(arguments);
+}
+
+// "on one NVIDIA H100", "on 8 NVIDIA H100, one each"
+std::string place_of(const Cluster& cluster, const std::string& device) {
+  const auto counted = [](int n, const char* what) { return std::to_string(n) + " " + what + (n == 1 ? "" : "s"); };
+  if (device == "host")
+    return "of " + counted(cluster.threads_per_rank, "thread") + " on " + counted(cluster.cores, "core");
+  if (cluster.devices == 1 || cluster.cores == 1) return "on one " + cluster.device.name;
+  return "on " + std::to_string(cluster.devices) + " " + cluster.device.name + ", one each";
+}
+
+void profile(const ProfileArguments& a, Common& common, Launcher& launcher) {
+  if (launcher.shows())
+    require_writable(a.out, "--out");
   else
-    launcher = std::make_unique<ThreadLauncher>();
-  require_writable(out, "--out");
+    common.quiet = true;
   std::vector<Precision> precisions;
-  if (!precision.empty()) precisions.push_back(precision == "fp32" ? Precision::fp32 : Precision::bf16);
+  if (!a.precision.empty()) precisions.push_back(a.precision == "fp32" ? Precision::fp32 : Precision::bf16);
 
   const double start = Progress::steady_seconds();
-  const Cluster cluster = measured(*launcher, ranks, seconds, precisions, common);
+  const Cluster cluster = measured(launcher, a.ranks, a.seconds, precisions, common);
   const double took = Progress::steady_seconds() - start;
-  if (auto written = write_cluster(out, cluster); !written) throw_error(written.error());
+  if (!launcher.shows()) return;
+  if (auto written = write_cluster(a.out, cluster); !written) throw_error(written.error());
 
   if (common.json) {
     nlohmann::ordered_json rates = nlohmann::ordered_json::object();
     for (const PrecisionRate& rate : cluster.device.rates) rates[name_of(rate.precision)] = rate.peak_flops;
-    print_json({{"cluster", out},
+    print_json({{"cluster", a.out},
                 {"ranks", cluster.devices},
                 {"cores", cluster.cores},
                 {"threads_per_rank", cluster.threads_per_rank},
@@ -77,20 +93,36 @@ void run_profile(const Arguments& arguments, Common& common) {
                 {"profile_seconds", took}});
     return;
   }
-  const auto counted = [](int n, const char* what) { return std::to_string(n) + " " + what + (n == 1 ? "" : "s"); };
-  const std::string where =
-      device == "cuda" ? " on one " + cluster.device.name
-                       : " of " + counted(cluster.threads_per_rank, "thread") + " on " + counted(cluster.cores, "core");
-  std::string text = "Measured " + counted(cluster.devices, "rank") + where + " in " + format_seconds({took}) + "\n";
+  std::string text = "Measured " + std::to_string(cluster.devices) + (cluster.devices == 1 ? " rank " : " ranks ") +
+                     place_of(cluster, a.device) + " in " + format_seconds({took}) + "\n";
   for (const PrecisionRate& rate : cluster.device.rates)
     text += "  matrix products    " + format_count(rate.peak_flops) + "FLOP/s in " + name_of(rate.precision) +
             " (one rank alone)\n";
   text += "  memory             " + format_count(cluster.device.memory_bandwidth) + "B/s (one rank alone)\n";
-  if (cluster.devices > 1)
-    text += "  all-reduce         " + format_count(cluster.inside_node.all_reduce_bandwidth) + "B/s bus bandwidth of " +
-            std::to_string(cluster.devices) + " ranks\n";
-  text += "  written to         " + out + "\n";
+  const auto all_reduce = [&](const Link& link, const std::string& what) {
+    text += "  all-reduce         " + format_count(link.all_reduce_bandwidth) + "B/s bus bandwidth of " + what + "\n";
+  };
+  if (cluster.devices_per_node > 1)
+    all_reduce(cluster.inside_node, std::to_string(cluster.devices_per_node) + " ranks");
+  if (cluster.nodes() > 1) all_reduce(cluster.across_nodes, std::to_string(cluster.nodes()) + " machines");
+  text += "  written to         " + a.out + "\n";
   print(text);
+}
+
+}  // namespace
+
+void run_profile(const Arguments& arguments, Common& common) {
+  ProfileArguments a;
+  Options::Outcome parsed{};
+  run_alike([&] { parsed = read(arguments, a, common); });
+  if (parsed == Options::Outcome::help_shown) return;
+  require_output(common);
+  if (a.device == "cuda") {
+    run_on_gpus(common, [&](Launcher& gpus) { profile(a, common, gpus); });
+  } else {
+    ThreadLauncher threads;
+    profile(a, common, threads);
+  }
 }
 
 }  // namespace galvatron::tools

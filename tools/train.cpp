@@ -77,7 +77,8 @@ Options::Outcome read(const Arguments& arguments, TrainArguments& a, Common& com
   options.integer("--global-batch", a.global_batch, 1, 1 << 30, "samples of a step (default: the plan's)");
   options.integer("--seq", a.sequence, 1, 1 << 24,
                   "tokens of a sample (default: the plan's, else all the model takes)");
-  options.integer("--ranks", a.ranks, 1, 1024, "ranks (default: the plan's or the cluster's, else one a core)");
+  options.integer("--ranks", a.ranks, 1, 1024,
+                  "ranks (default: the plan's or the cluster's, else one a core, or one a GPU)");
   options.size("--memory", a.memory, "memory of each rank that training may take");
   options.choice("--precision", a.precision, {"bf16", "fp32"},
                  "with --auto (default: bf16 where the processor has it)");
@@ -103,14 +104,19 @@ Options::Outcome read(const Arguments& arguments, TrainArguments& a, Common& com
                   "what hides a token from a masked language model (default: the last of the vocabulary)");
   add_start_options(options, a.files);
   options.section("Machine");
-  options.choice("--device", a.device, {"host", "cuda"}, "what to compute on (default: host)");
+  options.choice(
+      "--device", a.device, {"host", "cuda"},
+      "what to compute on (default: host); cuda: rank r on GPU r, over NCCL; more ranks than GPUs share the "
+      "first one. With processes that torchrun, mpirun or srun has started, each is a rank with a GPU of its "
+      "own");
   options.choice("--cuda-graph", a.cuda_graph, {"on", "off"},
                  "with --device cuda and one rank: record the second step and launch it whole (default: on)");
   options.choice("--tune", a.tune, {"on", "off"},
                  "with --device cuda and one rank: search the fastest algorithm of each matrix product first and keep "
                  "it on disk (default: on)");
   options.choice("--launcher", a.launcher, {"threads", "mpi"},
-                 "what a rank is: a thread, or a process (default: threads; mpi when mpirun has started this)");
+                 "what a rank is: a thread, or a process (default: threads; processes when a launcher has started "
+                 "several)");
   options.text("--mpirun", a.mpirun, "COMMAND",
                "with --launcher mpi: what starts processes, with its options (default: mpirun)");
   options.section("Output");
@@ -132,8 +138,8 @@ void check(const TrainArguments& a, const Launcher& launcher) {
                        : "train needs a plan; give --plan FILE, or --auto to search one");
   if (a.launcher == "mpi") require_mpi();
   if (a.launcher == "threads" && launcher.ranks() > 0)
-    refuse("mpirun has started " + text_of(launcher.ranks()) +
-           " processes, and --launcher threads trains in one; leave mpirun out, or the option");
+    refuse(launcher.starter() + " has started " + text_of(launcher.ranks()) +
+           " processes, and --launcher threads trains in one; leave " + launcher.starter() + " out, or the option");
   if (a.automatic) {
     if (a.model.empty()) refuse("train --auto needs a model; give --model NAME (`galvatron list models` shows them)");
     if (a.global_batch == 0) refuse("train --auto needs the samples of a step; give --global-batch N");
@@ -167,9 +173,11 @@ bool same_layers(const ModelSpec& a, const ModelSpec& b) {
 
 void check_processes(int ranks, const Launcher& launcher) {
   if (launcher.ranks() != 0 && launcher.ranks() != ranks)
-    refuse("mpirun has started " + text_of(launcher.ranks()) + (launcher.ranks() == 1 ? " process" : " processes") +
-           ", but the plan has " + text_of(ranks) + (ranks == 1 ? " rank" : " ranks") + "; use mpirun -np " +
-           text_of(ranks) + ", or make a plan for " + text_of(launcher.ranks()));
+    refuse(launcher.starter() + " has started " + text_of(launcher.ranks()) +
+           (launcher.ranks() == 1 ? " process" : " processes") + ", but the plan has " + text_of(ranks) +
+           (ranks == 1 ? " rank" : " ranks") + "; " +
+           (launcher.starter() == "mpirun" ? "use mpirun -np " : std::string("start ")) + text_of(ranks) +
+           ", or make a plan for " + text_of(launcher.ranks()));
 }
 
 void check_against(const Plan& plan, const ModelSpec& model, const TrainArguments& a, const Launcher& launcher) {
@@ -230,8 +238,10 @@ void check_memory(const std::vector<Bytes>& ranks, std::vector<Bytes> copies, co
   for (const Bytes bytes : ranks) most = max(most, bytes);
   if (!launcher.copies_in_arena_memory()) copies.clear();
   const std::vector<int> here = launcher.ranks_here(plan);
+  const bool together = launcher.shares_memory(plan);
   for (const int rank : here) {
-    sum += static_cast<double>(ranks[static_cast<std::size_t>(rank)].count);
+    const auto arena = static_cast<double>(ranks[static_cast<std::size_t>(rank)].count);
+    sum = together ? sum + arena : std::max(sum, arena);
     if (!copies.empty()) sum += static_cast<double>(copies[static_cast<std::size_t>(rank)].count);
   }
   if (a.memory.count > 0 && most > a.memory)
@@ -239,13 +249,15 @@ void check_memory(const std::vector<Bytes>& ranks, std::vector<Bytes> copies, co
                          ") on its fullest rank, and --memory allows " + format_bytes(a.memory) +
                          "; allow that much, or make a plan with this --memory",
                      most);
-  const auto [memory, owner] = launcher.arena_memory();
+  const auto [memory, owner] = launcher.arena_memory(plan);
   if (sum > static_cast<double>(memory.count))
-    throw Infeasible("the plan takes " + format_bytes(most) + " on its fullest rank and " + format_count(sum) +
-                         "B on all " + std::to_string(here.size()) +
-                         (copies.empty() ? "" : " with their copies for checkpoints") + ", but " + owner + " has " +
-                         format_bytes(memory) + "; train a smaller model or batch, or plan with a smaller --memory",
-                     std::nullopt);
+    throw Infeasible(
+        "the plan takes " + format_bytes(most) + " on its fullest rank" +
+            (together && here.size() > 1 ? " and " + format_count(sum) + "B on all " + std::to_string(here.size())
+                                         : "") +
+            (copies.empty() ? "" : " with their copies for checkpoints") + ", but " + owner + " has " +
+            format_bytes(memory) + "; train a smaller model or batch, or plan with a smaller --memory",
+        std::nullopt);
 }
 
 void check_trainable(const ModelSpec& model) {
@@ -267,6 +279,8 @@ Prepared given_plan(const TrainArguments& a, const Launcher& launcher) {
   return out;
 }
 
+bool profiles_first(const TrainArguments& a) { return a.cluster.empty() || a.cluster == "host"; }
+
 // `check_data` reads the data, so that nothing bad in them comes up after minutes of profiling.
 template <class CheckData>
 Prepared searched_here(const TrainArguments& a, const Common& common, const CheckData& check_data,
@@ -285,7 +299,7 @@ Prepared searched_here(const TrainArguments& a, const Common& common, const Chec
   check_data(out.model, search.sequence);
 
   // Of this machine before anything is measured: enough to know the precision and whether anything fits at all.
-  const bool profiles = a.cluster.empty() || a.cluster == "host";
+  const bool profiles = profiles_first(a);
   Cluster cluster = profiles ? launcher.cluster(a.ranks) : cluster_named(a.cluster);
   if (a.ranks != 0 && cluster.devices != a.ranks)
     refuse("--ranks says " + text_of(a.ranks) + ", but " + a.cluster + " was measured with " +
@@ -308,11 +322,17 @@ Prepared searched_here(const TrainArguments& a, const Common& common, const Chec
 // One process searches for all.
 template <class CheckData>
 Prepared searched_for(const TrainArguments& a, const Common& common, const CheckData& check_data, Launcher& launcher) {
-  if (a.cluster.empty() && launcher.ranks() != 0 &&
+  const bool together = profiles_first(a) && launcher.profiles_together();
+  if (a.cluster.empty() && launcher.ranks() != 0 && !together &&
       static_cast<int>(launcher.ranks_here(Plan{}).size()) != launcher.ranks())
     refuse("--auto profiles one machine, but the ranks are on several; give --cluster FILE, or a plan with --plan");
   Prepared out;
-  if (launcher.shows()) out = searched_here(a, common, check_data, launcher);
+  if (launcher.shows()) {
+    out = searched_here(a, common, check_data, launcher);
+  } else if (together) {
+    const Cluster before = launcher.cluster(a.ranks);
+    measured(launcher, before.devices, a.profile_seconds, {chosen_precision(a.precision, before)}, common);
+  }
   const std::string plan = launcher.shared(launcher.shows() ? plan_json(out.plan).dump() : "");
   if (launcher.shows()) return out;
   out.plan = value_or_throw(plan_from_json(nlohmann::json::parse(plan), "the plan of rank 0"));
@@ -324,6 +344,9 @@ Prepared searched_for(const TrainArguments& a, const Common& common, const Check
 // Ranks of the plan that is given, or that will be searched.
 int ranks_to_start(const TrainArguments& a, const Launcher& launcher) {
   if (!a.automatic) return given_plan(a, launcher).plan.ranks();
+  if (a.device == "cuda" && a.ranks == 0 && profiles_first(a))
+    refuse(
+        "--launcher mpi --auto starts as many processes as there are ranks on GPUs; give their number with --ranks N");
   return a.ranks != 0 ? a.ranks : cluster_named(a.cluster.empty() ? "host" : a.cluster).devices;
 }
 
@@ -410,7 +433,7 @@ void train(TrainArguments& a, const Arguments& arguments, Common& common, Launch
     common.quiet = true;
   }
   check(a, launcher);
-  if (a.launcher == "mpi" && launcher.ranks() == 0) {
+  if (a.launcher == "mpi" && launcher.ranks() == 0 && !started_by_mpirun()) {
     start_ranks(a.mpirun, ranks_to_start(a, launcher), arguments);
     return;
   }
@@ -435,6 +458,7 @@ void train(TrainArguments& a, const Arguments& arguments, Common& common, Launch
   }
   const Plan& plan = prepared.plan;
   check_runnable(plan, launcher);
+  if (const std::string remark = launcher.remark(plan); !remark.empty()) note(common, remark);
   if (resumed) check_continues(*resumed, plan, data->size(), a.steps);
 
   Outcome outcome;
@@ -501,19 +525,23 @@ void train(TrainArguments& a, const Arguments& arguments, Common& common, Launch
 
 void train(const Arguments& arguments, Common& common, Launcher& launcher) {
   TrainArguments a;
-  if (read(arguments, a, common) == Options::Outcome::help_shown) return;
+  Options::Outcome parsed{};
+  const auto parse = [&] { parsed = read(arguments, a, common); };
+  if (launcher.ranks() > 0)
+    parse();  // all of these processes have met
+  else
+    run_alike(parse);
+  if (parsed == Options::Outcome::help_shown) return;
   require_output(common);
-  if (a.device == "host") return train(a, arguments, common, launcher);
-  if (launcher.ranks() > 0 || a.launcher == "mpi")
-    refuse("--device cuda trains with ranks that are threads of one process; leave mpirun and --launcher mpi out");
-  const auto gpus = gpu_launcher();
-  train(a, arguments, common, *gpus);
+  // Who starts processes needs no GPU.
+  if (a.device == "host" || (a.launcher == "mpi" && !started_by_mpirun())) return train(a, arguments, common, launcher);
+  run_on_gpus(common, [&](Launcher& gpus) { train(a, arguments, common, gpus); });
 }
 
 }  // namespace
 
 void run_train(const Arguments& arguments, Common& common) {
-  if (started_by_mpirun()) {
+  if (started_by_mpirun() && !name_gpus(arguments)) {
     common.json =
         std::ranges::find(arguments, "--json") != arguments.end();  // in case a rank dies before it reads them
     run_as_rank(common, [&](Launcher& launcher) { train(arguments, common, launcher); });

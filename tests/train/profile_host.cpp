@@ -1,5 +1,6 @@
 // The profiler of this machine, in its coarsest setting: what it measures is complete, plausible and readable.
 #include <galvatron/cluster/json_writer.hpp>
+#include <galvatron/comm/tcp/threads.hpp>
 #include <galvatron/train/profile_host.hpp>
 
 #include <galvatron/cost/time.hpp>
@@ -63,6 +64,38 @@ TEST_CASE("a profile of four ranks has every table that pricing asks for") {
   auto back = cluster_from_json(cluster_to_json(cluster), "profile");
   REQUIRE_MESSAGE(back.has_value(), (back ? std::string() : back.error().message));
   CHECK(*back == cluster);
+}
+
+TEST_CASE("ranks that share nothing, on two machines, give the tables of one machine and the links between both") {
+  std::vector<Cluster> clusters(4, host_cluster(4, 4));
+  std::vector<int> told(4);
+  comm::tcp::run_threads(4, [&](comm::tcp::World& world) {
+    const auto rank = static_cast<std::size_t>(world.rank());
+    Cluster& cluster = clusters[rank];
+    cluster.devices_per_node = 2;
+    cluster.cores = 0;  // devices of their own
+    train::detail::ProfilePlan plan = train::detail::profile_plan(0.05);
+    train::detail::Profile profile(plan, {Precision::fp32}, [&](const ProfileProgress&) { ++told[rank]; }, cluster);
+    const PinnedRank pinned(0, 1, 0);
+    profile.measure(world, HostPlatform{2, &pinned});
+    if (world.rank() == 0) profile.finish();
+  });
+  const Cluster& cluster = clusters[0];
+  CHECK(cluster.gemm.size() == 6);
+  CHECK(cluster.messages.size() == 4 + 1);  // all ranks of a machine; and sends
+  for (const MessageTable& table : cluster.messages) CHECK(table.group == 2);
+  CHECK(cluster.overlap_slowdown >= 1);
+  const Link before = host_cluster(4, 4).inside_node;
+  for (const Link& link : {cluster.inside_node, cluster.across_nodes}) {
+    CHECK(link.bandwidth > 0);
+    CHECK(link.bandwidth != before.bandwidth);
+    CHECK(link.all_reduce_bandwidth != before.all_reduce_bandwidth);
+    CHECK(link.send_bandwidth != before.send_bandwidth);
+  }
+  CHECK(cluster.inside_node.all_reduce_bandwidth != cluster.across_nodes.all_reduce_bandwidth);
+  CHECK(told[0] > 5);
+  CHECK(told[1] + told[2] + told[3] == 0);
+  CHECK(clusters[3].messages.empty());
 }
 
 TEST_CASE("one rank is profiled without any message") {

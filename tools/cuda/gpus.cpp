@@ -1,12 +1,20 @@
-// Ranks that compute on a GPU of this machine: a module that the command loads when it is asked for one.
-#include <memory>
+// Ranks that compute on GPUs: a module that the command loads when it is asked for them.
+#include <algorithm>
+#include <cstdint>
+#include <exception>
+#include <functional>
 #include <numeric>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include <galvatron/comm/launch_environment.hpp>
+#include <galvatron/comm/status.hpp>
+#include <galvatron/comm/tcp/world.hpp>
 #include <galvatron/core/error.hpp>
 #include <galvatron/device/cuda/devices.hpp>
+#include <galvatron/train/placement.hpp>
 #include <galvatron/train/profile_gpu.hpp>
 
 #include "../launcher.hpp"
@@ -16,24 +24,38 @@ namespace galvatron::tools {
 
 namespace {
 
-/// All ranks are threads of this process, on the first GPU that it may use (CUDA_VISIBLE_DEVICES).
-class GpuLauncher final : public Launcher {
+using galvatron::train::Placement;
+
+class GpuLauncher : public Launcher {
  public:
-  [[nodiscard]] bool shows() const override { return true; }
-  [[nodiscard]] int ranks() const override { return 0; }
   [[nodiscard]] Bytes library_workspace(const Plan&) const override {
     return galvatron::train::CudaPlatform::library_workspace();
   }
   void require(Precision precision) const override { galvatron::train::CudaPlatform::require(precision); }
-  [[nodiscard]] std::pair<Bytes, std::string> arena_memory() const override {
-    return {device::cuda::free_memory(ordinal), "the GPU"};
-  }
   [[nodiscard]] bool copies_in_arena_memory() const override { return false; }
-  [[nodiscard]] Cluster cluster(int ranks) const override {
-    return galvatron::train::gpu_cluster(ranks == 0 ? 1 : ranks, ordinal);
+};
+
+/// All ranks are threads of this process: each on a GPU of its own where there are enough of those that it may use
+/// (CUDA_VISIBLE_DEVICES), else all on the first.
+class GpuThreads final : public GpuLauncher {
+ public:
+  explicit GpuThreads(int gpus) : gpus_(gpus) {}
+  [[nodiscard]] bool shows() const override { return true; }
+  [[nodiscard]] int ranks() const override { return 0; }
+  [[nodiscard]] std::string remark(const Plan& plan) const override {
+    if (have_own_gpus(plan) || plan.ranks() == 1) return {};
+    return "The plan has " + std::to_string(plan.ranks()) + " ranks, and there " +
+           (gpus_ == 1 ? "is 1 GPU" : "are " + std::to_string(gpus_) + " GPUs") +
+           ": all ranks share the first one, which checks the plan and is no faster than one rank.";
   }
+  [[nodiscard]] std::pair<Bytes, std::string> arena_memory(const Plan& plan) const override {
+    if (!have_own_gpus(plan)) return {device::cuda::free_memory(0), "the GPU"};
+    return {galvatron::train::gpu_memory(plan.ranks()), "the fullest GPU"};
+  }
+  [[nodiscard]] bool shares_memory(const Plan& plan) const override { return !have_own_gpus(plan); }
+  [[nodiscard]] Cluster cluster(int ranks) const override { return galvatron::train::gpu_cluster(placed(ranks)); }
   [[nodiscard]] Cluster profile(const galvatron::train::ProfileOptions& options) const override {
-    return value_or_throw(galvatron::train::profile_gpu(options, ordinal));
+    return value_or_throw(galvatron::train::profile_gpus(options));
   }
   [[nodiscard]] std::vector<int> ranks_here(const Plan& plan) const override {
     std::vector<int> ranks(static_cast<std::size_t>(plan.ranks()));
@@ -43,24 +65,91 @@ class GpuLauncher final : public Launcher {
   std::string shared(std::string text) override { return text; }
   galvatron::train::TrainReport train(const Plan& plan, const ModelSpec& model, galvatron::train::BatchSource& source,
                                       const galvatron::train::TrainOptions& options) override {
+    if (have_own_gpus(plan)) return galvatron::train::train_on_gpus(plan, model, source, options);
     if (plan.ranks() > comm::local_gpu::most_ranks)
       throw Failure(ErrorKind::usage, "the plan has " + std::to_string(plan.ranks()) +
                                           " ranks, and one GPU trains at most " +
                                           std::to_string(comm::local_gpu::most_ranks) + "; plan for fewer");
-    return galvatron::train::train_on_gpu(plan, model, source, options, ordinal);
+    return galvatron::train::train_on_gpu(plan, model, source, options);
   }
 
  private:
-  static constexpr int ordinal = 0;
+  [[nodiscard]] Placement placed(int ranks) const {
+    return value_or_throw(galvatron::train::placement_of(gpus_, std::nullopt, ranks));
+  }
+  [[nodiscard]] bool have_own_gpus(const Plan& plan) const {
+    return placed(plan.ranks()).kind == Placement::Kind::own_gpus;
+  }
+
+  int gpus_;
 };
+
+/// This process is one rank of a job, with a GPU of its own.
+class GpuProcess final : public GpuLauncher {
+ public:
+  GpuProcess(comm::tcp::World& control, const comm::LaunchEnvironment& job, int gpu)
+      : control_(control), job_(job), gpu_(gpu) {}
+  [[nodiscard]] bool shows() const override { return control_.rank() == 0; }
+  [[nodiscard]] int ranks() const override { return control_.size(); }
+  [[nodiscard]] std::string starter() const override { return std::string(job_.launcher); }
+  [[nodiscard]] std::pair<Bytes, std::string> arena_memory(const Plan&) const override {
+    return {galvatron::train::memory_beside_nccl(gpu_), "its GPU"};
+  }
+  [[nodiscard]] Cluster cluster(int) const override {
+    return galvatron::train::gpu_cluster({Placement::Kind::processes, control_.size(), gpu_});
+  }
+  [[nodiscard]] Cluster profile(const galvatron::train::ProfileOptions& options) const override {
+    return value_or_throw(galvatron::train::profile_gpus(control_, gpu_, options));
+  }
+  [[nodiscard]] bool profiles_together() const override { return true; }
+  [[nodiscard]] std::vector<int> ranks_here(const Plan&) const override { return {control_.rank()}; }
+  std::string shared(std::string text) override {
+    auto size = static_cast<std::int64_t>(text.size());
+    control_.everybody().broadcast(View<std::int64_t>(&size, 1), 0);
+    text.resize(static_cast<std::size_t>(size));
+    control_.everybody().broadcast(View<char>(text.data(), size), 0);
+    return text;
+  }
+  galvatron::train::TrainReport train(const Plan& plan, const ModelSpec& model, galvatron::train::BatchSource& source,
+                                      const galvatron::train::TrainOptions& options) override {
+    return galvatron::train::train_on_gpus(control_, gpu_, plan, model, source, options);
+  }
+
+ private:
+  comm::tcp::World& control_;
+  const comm::LaunchEnvironment& job_;
+  int gpu_;
+};
+
+int gpus_of_this_process() {
+  const auto count = device::cuda::device_count();
+  if (!count) throw DeviceFailure(count.error().message);
+  return *count;
+}
 
 }  // namespace
 
 }  // namespace galvatron::tools
 
-// What the command looks for in this module; the caller owns what it gets.
-extern "C" galvatron::tools::Launcher* galvatron_gpu_launcher() {
-  if (const auto count = galvatron::device::cuda::device_count(); !count)
-    throw galvatron::DeviceFailure(count.error().message);
-  return new galvatron::tools::GpuLauncher;
+// What the command looks for in this module.
+extern "C" void galvatron_run_on_gpus(const std::optional<galvatron::comm::LaunchEnvironment>& job,
+                                      const std::function<void(galvatron::tools::Launcher&)>& body,
+                                      galvatron::comm::Verdict& verdict) {
+  using namespace galvatron;
+  try {
+    if (job) {
+      verdict = comm::tcp::outcome_of(*job, [&](comm::tcp::World& control) {
+        const auto placement = value_or_throw(train::placement_of(tools::gpus_of_this_process(), job, 0));
+        tools::GpuProcess launcher(control, *job, placement.gpu);
+        body(launcher);
+      });
+    } else {
+      tools::GpuThreads launcher(tools::gpus_of_this_process());
+      body(launcher);
+    }
+  } catch (...) {
+    verdict.failure = std::current_exception();
+  }
 }
+
+static_assert(std::is_same_v<decltype(galvatron_run_on_gpus), galvatron::tools::RunOnGpus>);

@@ -1,8 +1,9 @@
-// Measures a GPU of this machine as a cluster of ranks on it.
+// Measures GPUs as a cluster: a rank on each, or all on one.
 #pragma once
 
 #include <algorithm>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -10,9 +11,13 @@
 #include <galvatron/cluster/cluster.hpp>
 #include <galvatron/core/dtype.hpp>
 #include <galvatron/core/error.hpp>
+#include <galvatron/core/view.hpp>
 #include <galvatron/device/cuda/devices.hpp>
+#include <galvatron/train/cuda_rank.hpp>
 #include <galvatron/train/detail/profile_measure.hpp>
+#include <galvatron/train/gpu_world.hpp>
 #include <galvatron/train/gpus.hpp>
+#include <galvatron/train/placement.hpp>
 #include <galvatron/train/profile_options.hpp>
 
 namespace galvatron::train {
@@ -46,17 +51,34 @@ inline ProfilePlan gpu_profile_plan(double budget) {
 
 }  // namespace detail
 
-/// GPU `ordinal` with `ranks` ranks as a cluster, before anything is measured: the rates of its generation's data
-/// sheet, and what is free of its memory, shared by the ranks. Throws DeviceFailure.
-inline Cluster gpu_cluster(int ranks, int ordinal = 0) {
-  const device::cuda::DeviceDescription gpu = device::cuda::describe_device(ordinal);
+/// What ranks with GPUs of their own may take of GPU `ordinal`. Throws DeviceFailure.
+inline Bytes memory_beside_nccl(int ordinal) {
+  return max(device::cuda::free_memory(ordinal) - nccl_allowance, Bytes{0});
+}
+
+/// The least of the first `gpus`.
+inline Bytes gpu_memory(int gpus) {
+  Bytes least = memory_beside_nccl(0);
+  for (int ordinal = 1; ordinal < gpus; ++ordinal) least = min(least, memory_beside_nccl(ordinal));
+  return least;
+}
+
+/// GPUs with these ranks as a cluster, before anything is measured: the rates of their generation's data sheet, and
+/// what is free of their memory. Throws DeviceFailure.
+inline Cluster gpu_cluster(const Placement& placement) {
+  using Kind = Placement::Kind;
+  const int ranks = placement.ranks;
+  const bool shared = placement.kind == Kind::one_gpu;
+  const device::cuda::DeviceDescription gpu = device::cuda::describe_device(placement.gpu);
   Cluster cluster;
   cluster.name = "cuda";
   cluster.devices = ranks;
   cluster.devices_per_node = ranks;
-  cluster.cores = ranks > 1 ? 1 : 0;  // all ranks compute on one GPU
+  cluster.cores = shared && ranks > 1 ? 1 : 0;  // all ranks compute on one GPU
   cluster.device.name = gpu.name;
-  cluster.device.memory = {device::cuda::free_memory(ordinal).count / ranks};
+  cluster.device.memory = shared ? Bytes{device::cuda::free_memory(placement.gpu).count / ranks}
+                          : placement.kind == Kind::own_gpus ? gpu_memory(ranks)
+                                                             : memory_beside_nccl(placement.gpu);
   cluster.device.library_workspace = CudaPlatform::library_workspace();
   cluster.device.memory_bandwidth = gpu.memory_bandwidth > 0 ? gpu.memory_bandwidth : 2e12;
   cluster.device.multiprocessors = gpu.multiprocessors;
@@ -66,31 +88,78 @@ inline Cluster gpu_cluster(int ranks, int ordinal = 0) {
   const bool hopper = gpu.major >= 9;
   cluster.device.rates = {{Precision::fp32, "fp32", hopper ? 67e12 : 19.5e12, 0.7},
                           {Precision::bf16, "bf16", hopper ? 989e12 : 312e12, 0.7}};
-  const double between = cluster.device.memory_bandwidth / 4;  // ranks on one GPU read and write its memory
-  cluster.inside_node = {{5e-6}, between, between, between};
+  // Ranks on one GPU read and write its memory; between GPUs there is at least PCI Express.
+  const double between = shared ? cluster.device.memory_bandwidth / 4 : 20e9;
+  cluster.inside_node = {{shared ? 5e-6 : 10e-6}, between, between, between};
   cluster.across_nodes = cluster.inside_node;
   return cluster;
 }
 
-/// Measures GPU `ordinal` as profile_host() measures the cores. Errors: usage for impossible options; machine failures
-/// are thrown.
-inline Result<Cluster> profile_gpu(const ProfileOptions& options, int ordinal = 0) {
-  const int ranks = options.ranks == 0 ? 1 : options.ranks;
-  if (ranks < 1 || ranks > comm::local_gpu::most_ranks)
-    return usage_error("cannot profile " + std::to_string(ranks) + " ranks on one GPU: choose 1 to " +
-                       std::to_string(comm::local_gpu::most_ranks));
+namespace detail {
+
+/// Errors: usage for impossible options.
+inline Result<void> check_gpu_profile(const ProfileOptions& options) {
   if (!(options.time_budget.value > 0))
     return usage_error("the profile's time budget must be positive, e.g. 60 seconds");
+  if (options.ranks < 0) return usage_error("cannot profile " + std::to_string(options.ranks) + " ranks");
+  return {};
+}
+
+inline Profile gpu_profile(const ProfileOptions& options, Cluster& cluster) {
   std::vector<Precision> precisions = options.precisions;
   if (precisions.empty()) precisions = {Precision::bf16, Precision::fp32};
-  Cluster cluster = gpu_cluster(ranks, ordinal);
-  detail::ProfilePlan plan = detail::gpu_profile_plan(options.time_budget.value);
+  ProfilePlan plan = gpu_profile_plan(options.time_budget.value);
   const std::int64_t share = cluster.device.memory.count / 4;  // two pools, and room for others on the GPU
   plan.sizes.pool_bytes = std::min(plan.sizes.pool_bytes, share / tensor_alignment * tensor_alignment);
-  detail::Profile profile(plan, precisions, ranks, options.progress, cluster);
-  detail::on_one_gpu(ranks, ordinal, {},
-                     [&](OneGpuWorld& world, const CudaPlatform& platform) { profile.measure(world, platform); });
+  return {plan, precisions, options.progress, cluster};
+}
+
+}  // namespace detail
+
+/// Measures the GPUs that this process may use as profile_host() measures the cores: rank r on GPU r, over NCCL; more
+/// ranks than GPUs, or one, on the first GPU. Errors: usage for impossible options; machine failures are thrown.
+inline Result<Cluster> profile_gpus(const ProfileOptions& options) {
+  if (auto fine = detail::check_gpu_profile(options); !fine) return tl::unexpected<Error>(std::move(fine.error()));
+  const Result<int> gpus = device::cuda::device_count();
+  if (!gpus) return tl::unexpected<Error>(gpus.error());
+  const auto placement = placement_of(*gpus, std::nullopt, options.ranks);
+  if (!placement) return tl::unexpected<Error>(placement.error());
+  if (placement->kind == Placement::Kind::one_gpu && placement->ranks > comm::local_gpu::most_ranks)
+    return usage_error("cannot profile " + std::to_string(placement->ranks) + " ranks on one GPU: choose 1 to " +
+                       std::to_string(comm::local_gpu::most_ranks));
+  Cluster cluster = gpu_cluster(*placement);
+  detail::Profile profile = detail::gpu_profile(options, cluster);
+  if (placement->kind == Placement::Kind::own_gpus)
+    detail::on_own_gpus(placement->ranks, comm::thread::Options{}.timeout,
+                        [&](GpuWorld& world, int ordinal, device::cuda::Stream& compute) {
+                          profile.measure(world, CudaPlatform{ordinal, &compute});
+                        });
+  else
+    detail::on_one_gpu(placement->ranks, placement->gpu, {},
+                       [&](OneGpuWorld& world, const CudaPlatform& platform) { profile.measure(world, platform); });
   profile.finish();
+  return cluster;
+}
+
+/// The same, this process as one rank, on GPU `ordinal`; called by all processes with the same options. Rank 0 gets the
+/// cluster, the others what is known without measuring.
+inline Result<Cluster> profile_gpus(comm::tcp::World& control, int ordinal, const ProfileOptions& options) {
+  if (auto fine = detail::check_gpu_profile(options); !fine) return tl::unexpected<Error>(std::move(fine.error()));
+  if (options.ranks != 0 && options.ranks != control.size())
+    return usage_error("cannot profile " + std::to_string(options.ranks) + " ranks in " +
+                       std::to_string(control.size()) + " processes: start as many");
+  Cluster cluster = gpu_cluster({Placement::Kind::processes, control.size(), ordinal});
+  cluster.devices_per_node = ranks_a_host(take_seats(control, seat_on(ordinal)));
+  std::vector<std::int64_t> memory(static_cast<std::size_t>(control.size()));
+  control.everybody().all_gather(View<const std::int64_t>(&cluster.device.memory.count, 1),
+                                 View<std::int64_t>(memory.data(), static_cast<std::int64_t>(memory.size())));
+  cluster.device.memory = {*std::ranges::min_element(memory)};
+  detail::Profile profile = detail::gpu_profile(options, cluster);
+  detail::on_own_gpu(control, ordinal, comm::thread::Options{}.timeout,
+                     [&](GpuWorld& world, int gpu, device::cuda::Stream& compute) {
+                       profile.measure(world, CudaPlatform{gpu, &compute});
+                     });
+  if (control.rank() == 0) profile.finish();
   return cluster;
 }
 

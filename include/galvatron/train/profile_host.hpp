@@ -82,8 +82,7 @@ inline Result<Cluster> profile_host(const ProfileOptions& options) {
   Cluster cluster = host_cluster(ranks, cores);
   cluster.threads_per_rank = threads;
   cluster.device.library_workspace = {device::Host::library_workspace_bytes(threads)};
-  detail::Profile profile(detail::profile_plan(options.time_budget.value), precisions, ranks, options.progress,
-                          cluster);
+  detail::Profile profile(detail::profile_plan(options.time_budget.value), precisions, options.progress, cluster);
   comm::thread::run(ranks, [&](comm::thread::World& world) {
     const PinnedRank pinned(world.rank(), ranks, threads);
     profile.measure(world, HostPlatform{threads, &pinned});

@@ -11,6 +11,7 @@
 
 #include <galvatron/cluster/cluster.hpp>
 #include <galvatron/core/dtype.hpp>
+#include <galvatron/core/view.hpp>
 #include <galvatron/train/detail/profile_compute.hpp>
 #include <galvatron/train/detail/profile_grid.hpp>
 #include <galvatron/train/detail/profile_messages.hpp>
@@ -35,34 +36,15 @@ struct ProfilePlan {
   LogGrid<1>::Axes bytes;
 };
 
-/// Gathers the ranks' figures, point by point.
-class Gathering {
- public:
-  explicit Gathering(int ranks) : figures_(static_cast<std::size_t>(ranks)) {}
-  void put(int rank, double seconds) { figures_[static_cast<std::size_t>(rank)].push_back(seconds); }
-  void clear() {
-    for (auto& figures : figures_) figures.clear();
-  }
-  /// The median of the ranks at a point; not positive when nothing was measured.
-  [[nodiscard]] double median(std::size_t point) const {
-    std::vector<double> values;
-    for (const auto& figures : figures_)
-      if (point < figures.size()) values.push_back(figures[point]);
-    return median_of(std::move(values));
-  }
-
- private:
-  std::vector<std::vector<double>> figures_;  // one writer each
-};
-
 /// The measurements of one rank; rank 0 writes the cluster. Everything is measured in several sweeps, so that the
 /// fastest of a point comes from the same, undisturbed machine as that of any other.
 template <class Platform, class World>
 class Measurements {
  public:
-  Measurements(World& world, Bench<Platform>& bench, const ProfilePlan& plan, Gathering& gathering, Cluster& cluster,
-               const std::function<void(const std::string&)>& tell)
-      : world_(world), bench_(bench), plan_(plan), gathering_(gathering), cluster_(cluster), tell_(tell) {}
+  /// @param cluster  how many ranks a node has  @param across  gets the tables of groups with a rank in every node
+  Measurements(World& world, Bench<Platform>& bench, const ProfilePlan& plan, Cluster& cluster,
+               std::vector<MessageTable>& across, const std::function<void(const std::string&)>& tell)
+      : world_(world), bench_(bench), plan_(plan), cluster_(cluster), across_(across), tell_(tell) {}
 
   /// Begins a sweep; the tables are written in the last one.
   void begin_sweep(int sweep) {
@@ -113,33 +95,34 @@ class Measurements {
     }
   }
 
-  /// All ranks measure collectives of every group size, and messages from each to the next.
+  /// All ranks measure collectives of every group size inside their nodes, messages from each to the next there, and
+  /// both between nodes.
   void communicate() {
     MessageBench<Platform, World> bench(world_, bench_);
-    const int size = world_.size();
-    for (int n = 2; n <= size; ++n) {
-      if (size % n != 0) continue;
+    const int node = cluster_.devices_per_node;
+    const int nodes = world_.size() / node;
+    for (int n = 2; n <= node; ++n) {
+      if (node % n != 0) continue;
       for (const bool strided : {false, true}) {
-        if (strided && n == size) continue;
+        if (strided && n == node) continue;
         announce("collectives of " + std::to_string(n) + (strided ? " ranks, strided" : " ranks"));
-        const std::vector<int> members = bench.members(n, strided);
-        auto& group = world_.group(members);
         for (const Message kind :
-             {Message::all_reduce, Message::all_gather, Message::reduce_scatter, Message::broadcast}) {
-          MeasuredGrid<1> grid(plan_.bytes);
-          for (std::size_t i = 0; i < grid.seconds.size(); ++i)
-            grid.seconds[i] = bench.collective(kind, group, plan_.bytes[0][i], plan_.least_message);
-          if (is_final(grid)) cluster_.messages.push_back({kind, n, strided, size, grid.finish({1})});
-        }
+             {Message::all_reduce, Message::all_gather, Message::reduce_scatter, Message::broadcast})
+          measure(cluster_.messages, bench, kind, bench.members(node, n, strided), strided);
       }
     }
-    announce("messages between ranks");
-    MeasuredGrid<1> grid(plan_.bytes);
-    for (std::size_t i = 0; i < grid.seconds.size(); ++i)
-      grid.seconds[i] = bench.send(std::min(plan_.bytes[0][i], bench_.buffer().count / 2), plan_.least_message);
-    if (is_final(grid)) cluster_.messages.push_back({Message::send, 2, false, size, grid.finish({1})});
+    if (node > 1) {
+      announce("messages between ranks");
+      measure(cluster_.messages, bench, Message::send, bench.members(node, node, false), false);
+    }
+    if (nodes > 1) {
+      announce("messages between machines");
+      for (const Message kind : {Message::all_reduce, Message::all_gather, Message::send})
+        measure(across_, bench, kind, bench.members(world_.size(), nodes, true), true);
+    }
     announce("computing beside communication");
-    const double slowdown = bench.overlap_slowdown(std::max(plan_.least, 1e-3) * 20);
+    const double least = std::max(plan_.least, 1e-3) * 20;
+    const double slowdown = cluster_.cores > 0 ? bench.overlap_slowdown(least) : bench.own_overlap_slowdown(least);
     if (world_.rank() != 0) return;
     slowdowns_.push_back(slowdown);
     cluster_.overlap_slowdown = median_of(slowdowns_);
@@ -148,6 +131,21 @@ class Measurements {
  private:
   void announce(const std::string& step) const {
     if (world_.rank() == 0) tell_(step);
+  }
+
+  /// A collective, or messages around a ring, over all sizes.
+  void measure(std::vector<MessageTable>& tables, MessageBench<Platform, World>& bench, Message kind,
+               const std::vector<int>& members, bool strided) {
+    MeasuredGrid<1> grid(plan_.bytes);
+    for (std::size_t i = 0; i < grid.seconds.size(); ++i) {
+      const std::int64_t bytes = plan_.bytes[0][i];
+      if (kind == Message::send)
+        grid.seconds[i] = bench.send(members, std::min(bytes, bench_.buffer().count / 2), plan_.least_message);
+      else
+        grid.seconds[i] = bench.collective(kind, world_.group(members), bytes, plan_.least_message);
+    }
+    const int group = kind == Message::send ? 2 : static_cast<int>(members.size());
+    if (is_final(grid)) tables.push_back({kind, group, strided, cluster_.devices_per_node, grid.finish({1})});
   }
 
   /// Takes a sweep's figures of the next table into account. True on rank 0 in the last sweep: the grid then has the
@@ -167,25 +165,31 @@ class Measurements {
   template <int D, class At>
   MeasuredGrid<D> on_grid(typename LogGrid<D>::Axes axes, int busy, bool at_work, const At& at) {
     MeasuredGrid<D> grid(std::move(axes));
-    world_.control().everybody().barrier();
-    if (world_.rank() == 0) gathering_.clear();
-    world_.control().everybody().barrier();
-    for (std::size_t point = 0; point < grid.seconds.size() && at_work; ++point)
-      gathering_.put(world_.rank(), at(grid.extents(point)));
-    world_.control().everybody().barrier();
+    auto& all = world_.control().everybody();
+    const std::size_t points = grid.seconds.size();
+    std::vector<double> own(points, -1.0);  // not positive: not measured
+    std::vector<double> everybodys(points * static_cast<std::size_t>(world_.size()));
+    all.barrier();
+    for (std::size_t point = 0; point < points && at_work; ++point) own[point] = at(grid.extents(point));
+    all.all_gather(View<const double>(own.data(), static_cast<std::int64_t>(points)),
+                   View<double>(everybodys.data(), static_cast<std::int64_t>(everybodys.size())));
     if (world_.rank() != 0) return grid;
     // A rank of one thread was timed in processor time; by the wall it shares its core.
     const double crowd = bench_.watch().by_core ? std::max(1.0, static_cast<double>(busy) / cluster_.cores) : 1.0;
-    for (std::size_t point = 0; point < grid.seconds.size(); ++point)
-      if (const double seconds = gathering_.median(point); seconds > 0) grid.seconds[point] = seconds * crowd;
+    for (std::size_t point = 0; point < points; ++point) {
+      std::vector<double> values;
+      for (std::size_t rank = 0; rank < static_cast<std::size_t>(busy); ++rank)
+        values.push_back(everybodys[rank * points + point]);
+      if (const double seconds = median_of(std::move(values)); seconds > 0) grid.seconds[point] = seconds * crowd;
+    }
     return grid;
   }
 
   World& world_;
   Bench<Platform>& bench_;
   const ProfilePlan& plan_;
-  Gathering& gathering_;
   Cluster& cluster_;
+  std::vector<MessageTable>& across_;
   const std::function<void(const std::string&)>& tell_;
   bool last_ = false;                      // sweep
   std::size_t table_ = 0;                  // of the sweep, in order
@@ -193,23 +197,25 @@ class Measurements {
   std::vector<double> slowdowns_;
 };
 
-/// A whole profile: what its ranks share, in the order of its use. Rank 0 writes the cluster.
+/// A whole profile, in the order of its use. Rank threads share it; each process has its own. Rank 0 writes the
+/// cluster.
 class Profile {
  public:
-  /// @param precisions  that are measured
-  Profile(ProfilePlan plan, std::vector<Precision> precisions, int ranks,
-          std::function<void(const ProfileProgress&)> progress, Cluster& cluster)
+  /// @param precisions  that are measured  @param cluster  with its devices, and those of a node
+  Profile(ProfilePlan plan, std::vector<Precision> precisions, std::function<void(const ProfileProgress&)> progress,
+          Cluster& cluster)
       : plan_(std::move(plan)),
         precisions_(std::move(precisions)),
-        ranks_(ranks),
+        ranks_(cluster.devices),
         progress_(std::move(progress)),
-        cluster_(cluster),
-        gathering_(ranks) {
-    int groups = 0;
-    for (int n = 2; n <= ranks; ++n) groups += ranks % n == 0 ? (n == ranks ? 1 : 2) : 0;
+        cluster_(cluster) {
+    const int node = cluster.devices_per_node;
+    int groups = node > 1 ? 1 : 0;  // the messages
+    for (int n = 2; n <= node; ++n) groups += node % n == 0 ? (n == node ? 1 : 2) : 0;
+    if (cluster.nodes() > 1) ++groups;
     // Computation in one precision counts 6 steps; that of a single rank takes half the time of the others'.
-    steps_ =
-        plan_.sweeps * (static_cast<double>(precisions_.size()) * (ranks > 1 ? 12 : 6) + (ranks > 1 ? groups + 2 : 0));
+    steps_ = plan_.sweeps *
+             (static_cast<double>(precisions_.size()) * (ranks_ > 1 ? 12 : 6) + (ranks_ > 1 ? groups + 1 : 0));
   }
 
   /// On every rank, on its thread.
@@ -222,7 +228,7 @@ class Profile {
     };
     Bench<Platform> bench(platform, plan_.sizes);
     if (ranks_ == 1) bench.search(true);
-    Measurements<Platform, World> rank(world, bench, plan_, gathering_, cluster_, tell);
+    Measurements<Platform, World> rank(world, bench, plan_, cluster_, across_, tell);
     const std::vector<int> busy_ranks = ranks_ > 1 ? std::vector{ranks_, 1} : std::vector{1};
     for (int sweep = 0; sweep < plan_.sweeps; ++sweep) {
       rank.begin_sweep(sweep);
@@ -259,29 +265,36 @@ class Profile {
             2.0 * static_cast<double>(table.seconds.axes()[0].back()) / table.seconds.seconds().back();
         cluster_.device.memory_share = 1.0;
       }
-    for (const MessageTable& table : cluster_.messages) {
-      const auto bytes = static_cast<double>(table.seconds.axes()[0].back());
-      if (table.kind == Message::send) cluster_.inside_node.send_bandwidth = bytes / table.seconds.seconds().back();
-      if (table.group != ranks_) continue;
-      const double share = 1.0 - 1.0 / ranks_;
-      if (table.kind == Message::all_reduce) {
-        cluster_.inside_node.latency = {table.seconds.seconds().front() / (2.0 * (ranks_ - 1))};
-        cluster_.inside_node.all_reduce_bandwidth = 2 * share * bytes / table.seconds.seconds().back();
-      }
-      if (table.kind == Message::all_gather)
-        cluster_.inside_node.bandwidth = share * bytes / table.seconds.seconds().back();
-    }
-    cluster_.across_nodes = cluster_.inside_node;
+    const Link inside = link_of(cluster_.messages, cluster_.devices_per_node, cluster_.inside_node);
+    cluster_.across_nodes = link_of(across_, cluster_.nodes(), inside);
+    cluster_.inside_node = cluster_.devices_per_node > 1 ? inside : cluster_.across_nodes;
     if (progress_) progress_({"done", 1.0});
   }
 
  private:
+  /// The rates of the largest groups and messages; without any tables, those given.
+  static Link link_of(const std::vector<MessageTable>& tables, int members, Link link) {
+    for (const MessageTable& table : tables) {
+      const auto bytes = static_cast<double>(table.seconds.axes()[0].back());
+      const double seconds = table.seconds.seconds().back();
+      if (table.kind == Message::send) link.send_bandwidth = bytes / seconds;
+      if (table.group != members) continue;
+      const double share = 1.0 - 1.0 / members;
+      if (table.kind == Message::all_reduce) {
+        link.latency = {table.seconds.seconds().front() / (2.0 * (members - 1))};
+        link.all_reduce_bandwidth = 2 * share * bytes / seconds;
+      }
+      if (table.kind == Message::all_gather) link.bandwidth = share * bytes / seconds;
+    }
+    return link;
+  }
+
   ProfilePlan plan_;
   std::vector<Precision> precisions_;
   int ranks_;
   std::function<void(const ProfileProgress&)> progress_;
   Cluster& cluster_;
-  Gathering gathering_;
+  std::vector<MessageTable> across_;  ///< rank 0's
   double steps_ = 0;
   double done_ = 0;  ///< rank 0's
 };

@@ -26,13 +26,14 @@ class MessageBench {
 
   MessageBench(World& world, Bench<Platform>& bench) : world_(world), bench_(bench) {}
 
-  /// The members of this rank's group when the world is cut into groups of n: runs of consecutive ranks, or every
-  /// (size / n)th rank.
-  [[nodiscard]] std::vector<int> members(int n, bool strided) const {
-    const int groups = world_.size() / n;
+  /// The members of this rank's group when every run of `span` ranks is cut into groups of n: consecutive ranks, or
+  /// every (span / n)th.
+  [[nodiscard]] std::vector<int> members(int span, int n, bool strided) const {
+    const int groups = span / n;
+    const int first = world_.rank() / span * span;
+    const int place = world_.rank() - first;
     std::vector<int> ranks;
-    for (int i = 0; i < n; ++i)
-      ranks.push_back(strided ? world_.rank() % groups + i * groups : world_.rank() / n * n + i);
+    for (int i = 0; i < n; ++i) ranks.push_back(first + (strided ? place % groups + i * groups : place / n * n + i));
     return ranks;
   }
 
@@ -66,15 +67,15 @@ class MessageBench {
     });
   }
 
-  /// Seconds of one message of `bytes` from every rank to the next.
-  double send(std::int64_t bytes, double least) {
+  /// Seconds of one message of `bytes` from every rank to the next of its ring.
+  double send(const std::vector<int>& ring, std::int64_t bytes, double least) {
     const View<std::byte> buffer = bench_.buffer();
     const std::int64_t half = buffer.count / 2;
     Walk out(buffer.slice(0, std::min(half, std::max<std::int64_t>(std::int64_t{1} << 20, bytes))));
     Walk in(buffer.slice(half, std::min(half, std::max<std::int64_t>(std::int64_t{1} << 20, bytes))));
-    const int size = world_.size();
-    const int next = (world_.rank() + 1) % size;
-    const int before = (world_.rank() + size - 1) % size;
+    const auto own = static_cast<std::size_t>(std::ranges::find(ring, world_.rank()) - ring.begin());
+    const int next = ring[(own + 1) % ring.size()];
+    const int before = ring[(own + ring.size() - 1) % ring.size()];
     return together(least, [&] {
       const std::array sent{comm::Piece{next, out.next<std::byte>(bytes).data, 1, bytes, bytes}};
       const std::array received{comm::Piece{before, in.next<std::byte>(bytes).data, 1, bytes, bytes}};
@@ -82,6 +83,26 @@ class MessageBench {
       world_.receive(received);
       world_.wait_sent();
     });
+  }
+
+  /// How much longer a rank computes while it communicates: rank 0's figure, for ranks with devices of their own.
+  double own_overlap_slowdown(double least) {
+    Group& all = world_.everybody();
+    const View<float> data(reinterpret_cast<float*>(bench_.buffer().data),
+                           std::min<std::int64_t>(bench_.buffer().count / 16, 16 << 20));
+    const std::int64_t n = 1024;
+    const auto compute = [&] { return bench_.template gemm<float>(GemmLayout::nt, n, n, n, least); };
+    const double once = together(least, [&] { all.all_reduce(data, comm::ReduceOp::sum); });
+    const double alone = compute();
+    world_.control().everybody().barrier();
+    std::vector<typename Group::Pending> under_way;
+    const auto calls = static_cast<std::size_t>(std::clamp(std::ceil(3 * least / once), 1.0, 1000.0));
+    for (std::size_t i = 0; i < calls; ++i) under_way.push_back(all.start_all_reduce(data, comm::ReduceOp::sum));
+    const double beside = compute();
+    for (auto& pending : under_way) all.finish(pending);
+    double slowdown = std::clamp(beside / std::max(alone, 1e-9), 1.0, 4.0);
+    world_.control().everybody().broadcast(View<double>(&slowdown, 1), 0);
+    return slowdown;
   }
 
   /// How much longer rank 0 computes while all others communicate.
