@@ -52,6 +52,14 @@ const Variables slurm = {{"SLURM_PROCID", "3"},
 
 TEST_CASE("torchrun's variables") {
   CHECK(*parsed(torch) == LaunchEnvironment{5, 8, 1, "gpu01", 29500, "torchrun"});
+  const Variables busy = with(torch, "TORCHELASTIC_USE_AGENT_STORE", "True");  // torchrun listens at its port
+  const auto moved = parsed(busy);
+  REQUIRE(moved);
+  CHECK(moved->port >= 20000);
+  CHECK(moved->port != 29500);
+  CHECK(parsed(with(busy, "RANK", "0"))->port == moved->port);
+  CHECK(parsed(with(busy, "MASTER_PORT", "29501"))->port != moved->port);
+  CHECK(error_of(with(busy, "MASTER_PORT", "x")).starts_with("MASTER_PORT is 'x'"));
   Variables both = torch;
   both.insert(slurm.begin(), slurm.end());
   CHECK(parsed(both)->launcher == "torchrun");

@@ -24,6 +24,17 @@ inline int first_gpu() {
   return device::cuda::use_device(0);
 }
 
+/// How many GPUs there are; ends the program as skipped where there are fewer than two.
+inline int several_gpus() {
+  const Result<int> count = device::cuda::device_count();
+  if (!count || *count < 2) {
+    std::printf("skipped: fewer than 2 CUDA devices\n");
+    std::fflush(stdout);
+    std::exit(77);
+  }
+  return *count;
+}
+
 /// A machine on the first GPU that owns its workspace.
 class TestMachine {
  public:

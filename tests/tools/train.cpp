@@ -161,6 +161,24 @@ TEST_CASE("options that contradict the plan are refused with both numbers") {
   check_failure(folder.run(base), 2, "longer than the model's positions");
 }
 
+TEST_CASE("of a job on GPUs that cannot run, one process tells, once, and all end with its exit code") {
+  const Folder folder;
+  folder.write_text();
+  folder.write("p.json", small_plan(2).dump());
+  const auto job = [&](const std::string& arguments) {
+    return folder.shell(
+        "export WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=$((20000 + $$ % 20000)) CUDA_VISIBLE_DEVICES=; "
+        "RANK=0 LOCAL_RANK=0 $G " +
+        arguments + " & RANK=1 LOCAL_RANK=1 $G " + arguments +
+        "; code=$?; wait $! && exit 99; [ $? = $code ] && exit $code");
+  };
+  const std::string base = "train --plan p.json --data text.txt --steps 1 --device cuda ";
+  check_failure(job(base), 4, "CUDA");
+  check_failure(job("profile --device cuda"), 4, "CUDA");
+  check_failure(job(base + "--stepps 2"), 2, "--stepps");
+  check_failure(folder.shell("export RANK=1 WORLD_SIZE=2; $G " + base), 2, "LOCAL_RANK is not set");
+}
+
 TEST_CASE("devices, launchers and strategies that are not there are refused") {
   const Folder folder;
   folder.write_text();

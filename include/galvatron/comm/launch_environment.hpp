@@ -57,7 +57,8 @@ inline std::uint16_t port_of(std::string_view job) {
 /// @param variable  the value of an environment variable, or null
 /// Errors (usage): no launcher is known by its variables; one of them is missing, no number, or out of range.
 ///
-/// torchrun sets RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT. mpirun of Open MPI sets
+/// torchrun sets RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT; where TORCHELASTIC_USE_AGENT_STORE is True,
+/// it listens at that port itself, and rank 0's follows from it and TORCHELASTIC_RUN_ID. mpirun of Open MPI sets
 /// OMPI_COMM_WORLD_RANK, OMPI_COMM_WORLD_SIZE and OMPI_COMM_WORLD_LOCAL_RANK; with all ranks on one host, rank 0 is
 /// there, otherwise the user gives MASTER_ADDR (mpirun -x MASTER_ADDR=HOST); its port follows from PMIX_NAMESPACE. srun
 /// sets SLURM_PROCID, SLURM_NTASKS and SLURM_LOCALID; rank 0 is on the first host of SLURM_JOB_NODELIST, or where srun
@@ -96,6 +97,8 @@ inline Result<LaunchEnvironment> launch_environment(const std::function<const ch
     out.launcher = "torchrun";
     ranks("RANK", "WORLD_SIZE", "LOCAL_RANK");
     out.port = static_cast<std::uint16_t>(number("MASTER_PORT", 1, 65535));
+    if (text_of("TORCHELASTIC_USE_AGENT_STORE") == "True")  // torchrun itself listens there
+      out.port = detail::port_of(text_of("TORCHELASTIC_RUN_ID") + ":" + text_of("MASTER_PORT"));
     if (out.address.empty() && error.message.empty())
       error = {ErrorKind::usage, "MASTER_ADDR is not set, but torchrun sets it to the host of rank 0"};
   } else if (variable("OMPI_COMM_WORLD_RANK") != nullptr) {
