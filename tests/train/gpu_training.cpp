@@ -1,6 +1,7 @@
 // labels: gpu
 // Training on a GPU: the loss curves of the cores, every strategy on several ranks that share the card, memory as
 // predicted, and the same bits twice.
+#include <cstddef>
 #include <mutex>
 #include <random>
 #include <string>
@@ -90,4 +91,41 @@ TEST_CASE("the same plan twice gives the same bits") {
   CHECK(first.losses == second.losses);
   CHECK(first.norms == second.norms);
   CHECK(first.gradients == second.gradients);
+}
+
+TEST_CASE("steps that are launched whole give the bits of operations one by one, and no reason to do otherwise") {
+  for (const ModelSpec& spec : models())
+    for (const Precision precision : {Precision::fp32, Precision::bf16}) {
+      CAPTURE(spec.name);
+      const Plan plan = single_rank(spec, precision);
+      const auto source = source_of(spec, plan.sequence_length);
+      train::TrainOptions options;
+      options.steps = 6;
+      options.searches = false;
+      options.learning_rate = {.peak = 1e-3, .floor = 1e-3, .warmup_steps = 0, .steps = 6};
+      const auto whole = train::train_on_gpu(plan, spec, *source, options, test::first_gpu());
+      for (const std::string& remark : whole.remarks) CHECK(remark.find("CUDA graph") == std::string::npos);
+      options.repeats = false;
+      const auto one_by_one = train::train_on_gpu(plan, spec, *source, options, test::first_gpu());
+      for (std::size_t i = 0; i < whole.steps.size(); ++i) {
+        CHECK(whole.steps[i].loss == one_by_one.steps[i].loss);
+        CHECK(whole.steps[i].gradient_norm == one_by_one.steps[i].gradient_norm);
+      }
+    }
+}
+
+TEST_CASE("searched algorithms train as cuBLASLt's first choice, and are kept") {
+  const ModelSpec spec = model(true, 2);
+  const Plan plan = single_rank(spec, Precision::bf16);
+  const auto source = source_of(spec, plan.sequence_length);
+  train::TrainOptions options;
+  options.steps = 6;
+  const auto searched = train::train_on_gpu(plan, spec, *source, options, test::first_gpu());
+  const auto again = train::train_on_gpu(plan, spec, *source, options, test::first_gpu());
+  options.searches = false;
+  const auto read = train::train_on_gpu(plan, spec, *source, options, test::first_gpu());
+  for (std::size_t i = 0; i < searched.steps.size(); ++i) {
+    CHECK(searched.steps[i].loss == again.steps[i].loss);
+    CHECK(searched.steps[i].loss == read.steps[i].loss);
+  }
 }
