@@ -24,8 +24,8 @@ namespace galvatron::comm::nccl {
 /// Models comm::World on memory of GPUs. Calls give NCCL their work and return; what the rank gives its stream
 /// `compute` afterwards finds it done. When a rank fails or dies, or takes too long, kernels that wait for it are
 /// aborted and every rank's calls throw PeerFailure. NCCL's buffers, and memory for blocks of several rows, are taken
-/// from the GPU as they are needed: cluster::DeviceSpec::library_workspace has room for them.
-/// @tparam C  a world of the same ranks for memory of the program: mpi::World, tcp::World
+/// from the GPU as they are needed, beside the arenas (train/gpu_world.hpp leaves room for them).
+/// @tparam C  a world of the same ranks for memory of the program, whose failure() any thread may ask: tcp::World
 template <class C>
 class World {
  public:
