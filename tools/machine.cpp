@@ -26,10 +26,14 @@ Cluster host_before_profile(int ranks) {
   return cluster;
 }
 
+Precision precision_named(const std::string& option) {
+  return option == "fp32" ? Precision::fp32 : option == "fp8" ? Precision::fp8 : Precision::bf16;
+}
+
 Precision chosen_precision(const std::string& option, const Cluster& cluster) {
   if (option.empty()) return cluster.supports(Precision::bf16) ? Precision::bf16 : Precision::fp32;
-  const Precision precision = option == "fp32" ? Precision::fp32 : Precision::bf16;
-  if (!cluster.supports(precision))
+  const Precision precision = precision_named(option);
+  if (precision != Precision::fp8 && !cluster.supports(precision))  // that the planner answers: there is no such plan
     throw Failure(ErrorKind::usage, "the cluster " + cluster.name + " has no rates for " + option +
                                         "; choose the other --precision, or profile with this one");
   return precision;

@@ -18,6 +18,8 @@ namespace galvatron::tools {
 /// Throws Failure (usage) for an unknown or bad one.
 Cluster cluster_named(const std::string& name_or_path, int ranks = 0);
 
+Precision precision_named(const std::string& option);
+
 /// The precision named by an option, or without one bf16 where the cluster has it, else fp32. Throws Failure (usage)
 /// when the cluster lacks what is named.
 Precision chosen_precision(const std::string& option, const Cluster& cluster);

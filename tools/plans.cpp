@@ -248,7 +248,8 @@ void run_plan(const Arguments& arguments, Common& common) {
   options.integer("--seq", search.sequence, 1, 1 << 24, "tokens of a sample (default: all the model takes)");
   trainer_option(options, trainer, "galvatron");
   options.flag("--split-layers", split, "attention and MLP are layers of their own, each with its strategy");
-  options.choice("--precision", precision, {"bf16", "fp32"}, "of arithmetic (default: bf16 where the devices have it)");
+  options.choice("--precision", precision, {"bf16", "fp32", "fp8"},
+                 "of arithmetic; fp8 is bf16 with 8-bit products in blocks (default: bf16 where the devices have it)");
   options.section("Limits");
   options.size("--memory", search.memory, "memory of each device that the plan may take (default: all it has)");
   options.text("--space", space, "a,b,...",

@@ -46,7 +46,8 @@ Options::Outcome read(const Arguments& arguments, ProfileArguments& a, Common& c
   options.choice("--device", a.device, {"host", "cuda"},
                  "what to measure (default: host); cuda: a GPU for each rank, over NCCL, also in processes that "
                  "torchrun, mpirun or srun has started; more ranks than GPUs share the first one");
-  options.choice("--precision", a.precision, {"bf16", "fp32"}, "measure only this one (default: all there are)");
+  options.choice("--precision", a.precision, {"bf16", "fp32", "fp8"},
+                 "measure only this one, with fp8 bf16 too (default: all that the hardware has)");
   options.number("--seconds", a.seconds, 0.01, 3600, "about how long to measure; less is coarser (default: 35)");
   options.section("Output");
   options.text("--out", a.out, "FILE", "the cluster file (default: cluster.json)");
@@ -71,7 +72,7 @@ void profile(const ProfileArguments& a, Common& common, Launcher& launcher) {
   else
     common.quiet = true;
   std::vector<Precision> precisions;
-  if (!a.precision.empty()) precisions.push_back(a.precision == "fp32" ? Precision::fp32 : Precision::bf16);
+  if (!a.precision.empty()) precisions.push_back(precision_named(a.precision));
 
   const double start = Progress::steady_seconds();
   const Cluster cluster = measured(launcher, a.ranks, a.seconds, precisions, common);

@@ -80,7 +80,7 @@ Options::Outcome read(const Arguments& arguments, TrainArguments& a, Common& com
   options.integer("--ranks", a.ranks, 1, 1024,
                   "ranks (default: the plan's or the cluster's, else one a core, or one a GPU)");
   options.size("--memory", a.memory, "memory of each rank that training may take");
-  options.choice("--precision", a.precision, {"bf16", "fp32"},
+  options.choice("--precision", a.precision, {"bf16", "fp32", "fp8"},
                  "with --auto (default: bf16 where the processor has it)");
   options.text("--cluster", a.cluster, "FILE", "with --auto: a cluster file, instead of profiling first");
   options.number("--profile-seconds", a.profile_seconds, 0.01, 3600, "with --auto: how long to profile (default: 8)");

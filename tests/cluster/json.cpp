@@ -22,6 +22,7 @@ Cluster full_cluster() {
   cluster.device.gemm_launch = {1e-6 / 7};
   cluster.device.gemm_start = 1.0 / 3;
   cluster.device.rates[0].sustained_share = 2.0 / 3;
+  cluster.gemm.push_back({GemmLayout::nn, Precision::fp8, 0, LogGrid<3>({{{64, 512}, {64}, {64}}}, {1e-5, 1e-4})});
   cluster.gemm.push_back({GemmLayout::tn, Precision::bf16, 4,
                           LogGrid<3>({{{16, 64}, {32}, {8, 16, 4096}}}, {1e-6 / 3, 2e-6, 3e-6, 4e-6, 5e-6, 1})});
   cluster.attention.push_back(

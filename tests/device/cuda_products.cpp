@@ -153,6 +153,25 @@ TEST_CASE("descriptions carry the formats of operands and result") {
   CHECK(p.d.precision == Precision::fp32);
 }
 
+TEST_CASE("8-bit products are asked for along the sum, with the gradient in the format of its own") {
+  for (const bool gradient : {false, true}) {
+    const auto p = cuda::column_major({.operands = Precision::fp8,
+                                       .result = Precision::bf16,
+                                       .bias = true,
+                                       .gradient = gradient,
+                                       .m = 32,
+                                       .n = 48,
+                                       .k = 16});
+    CHECK(p.x_transposed);
+    CHECK_FALSE(p.y_transposed);
+    CHECK(p.x == cuda::ColumnMajorMatrix{16, 48, 16, Precision::fp8});
+    CHECK(p.y == cuda::ColumnMajorMatrix{16, 32, 16, Precision::fp8});
+    CHECK(p.d == cuda::ColumnMajorMatrix{48, 32, 48, Precision::bf16});
+    CHECK(p.gradient == gradient);
+    CHECK(p.bias);
+  }
+}
+
 TEST_CASE("rows of a bias, and of zeros without one") {
   Emulator emulator;
   for (const std::int64_t rows : {1, 3, 700})

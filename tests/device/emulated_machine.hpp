@@ -14,6 +14,7 @@
 #include <galvatron/device/product.hpp>
 
 #include "emulator.hpp"
+#include "product_of_codes.hpp"
 #include "products_with_epilogues.hpp"
 #include "recorded_work.hpp"
 
@@ -63,9 +64,12 @@ class EmulatedMachine {
   }
 
   /// A product over no elements is the bias, or zero.
-  void multiply(const device::Product& p, const void* a, const void* b, const void* bias, void* c) {
+  void multiply(const device::Product& p, const void* a, const void* b, const void* bias, void* c,
+                const float* unscale = nullptr) {
     recorder_.give([=, this] {
-      if (p.k > 0)
+      if (p.operands == Precision::fp8)
+        multiply_codes(p, a, b, bias, c, unscale);
+      else if (p.k > 0)
         products_.multiply(p, a, b, bias, c);
       else if (!p.accumulate)
         fill(p, p.bias ? bias : nullptr, c);

@@ -13,6 +13,7 @@
 
 #include <doctest/doctest.h>
 
+#include <galvatron/cost/product_8bit.hpp>
 #include <galvatron/device/device.hpp>
 
 #include "host_fixture.hpp"
@@ -118,6 +119,32 @@ void matrix_products() {
         p.check("sum of products", sum, between_devices<T>);
         p.run([&](auto& d, auto of) { d.gemm(layout, m, n, k, of(a), of(b), of(sum), false, of(bias)); });
         p.check("float product with a bias", sum, between_devices<T>);
+      }
+  });
+}
+
+/// Products of operands rounded to 8 bits. Both devices multiply the same numbers, in another order.
+template <class Backend, class C>
+void products_8bit() {
+  twice<Backend>([](Pair<Backend>& p) {
+    for (const Gemm layout : {Gemm::nt, Gemm::nn, Gemm::tn})
+      for (const std::int64_t k : {16, 144}) {
+        constexpr std::int64_t m = 80;
+        constexpr std::int64_t n = 112;
+        auto a = p.template random<bfloat16>(m * k);
+        auto b = p.template random<bfloat16>(k * n);
+        auto bias = p.template random<bfloat16>(n);
+        auto c = p.template random<C>(m * n);
+        auto room = p.template zeros<float>(cost::room_8bit(m, n, k) / 4);
+        const auto bytes = [](View<float> x) {
+          return View<std::byte>(reinterpret_cast<std::byte*>(x.data), 4 * x.count);
+        };
+        p.run([&](auto& d, auto of) {
+          d.gemm_8bit(layout, m, n, k, of(a), of(b), of(c), false, of(bias), bytes(of(room)));
+        });
+        p.check("8-bit product", c);
+        p.run([&](auto& d, auto of) { d.gemm_8bit(layout, m, n, k, of(a), of(b), of(c), true, {}, bytes(of(room))); });
+        p.check("sum of 8-bit products", c);
       }
   });
 }

@@ -122,6 +122,41 @@ TEST_CASE("cuBLASLt's objects hold the epilogue, and the distance of u's columns
   }
 }
 
+TEST_CASE("cuBLASLt's objects of 8-bit products have their formats, and sum gradients exactly") {
+  for (const bool gradient : {false, true})
+    for (const Precision result : {Precision::bf16, Precision::fp32}) {
+      const bool bias = result == Precision::bf16;
+      const Product p{
+          .operands = Precision::fp8, .result = result, .bias = bias, .gradient = gradient, .m = 32, .n = 48, .k = 16};
+      cuda::ProductObjects made(cuda::column_major(p));
+      const auto type = [](cublasLtMatrixLayout_t its) {
+        return of_layout<std::uint32_t>(its, CUBLASLT_MATRIX_LAYOUT_TYPE);
+      };
+      CHECK(type(made.x.get()) == static_cast<std::uint32_t>(CUDA_R_8F_E4M3));
+      CHECK(type(made.y.get()) == static_cast<std::uint32_t>(gradient ? CUDA_R_8F_E5M2 : CUDA_R_8F_E4M3));
+      CHECK(type(made.d.get()) == static_cast<std::uint32_t>(bias ? CUDA_R_16BF : CUDA_R_32F));
+      const auto of = [&]<class V>(cublasLtMatmulDescAttributes_t which) {
+        return of_product<V>(made.description.get(), which);
+      };
+      CHECK(of.operator()<std::int8_t>(CUBLASLT_MATMUL_DESC_FAST_ACCUM) == (gradient ? 0 : 1));
+      CHECK(cuda::adds_bias(p) == bias);
+      if (bias)
+        CHECK(of.operator()<std::int32_t>(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE) ==
+              static_cast<std::int32_t>(CUDA_R_16BF));
+      const float scales[2] = {};
+      made.set_scales(scales + 1, scales);
+      CHECK(of.operator()<const float*>(CUBLASLT_MATMUL_DESC_A_SCALE_POINTER) == scales + 1);
+      CHECK(of.operator()<const float*>(CUBLASLT_MATMUL_DESC_B_SCALE_POINTER) == scales);
+    }
+}
+
+TEST_CASE("GPUs from Ada on multiply 8-bit numbers") {
+  CHECK_FALSE(cuda::has_8bit_products({.name = "", .major = 8, .minor = 0}));
+  CHECK_FALSE(cuda::has_8bit_products({.name = "", .major = 8, .minor = 6}));
+  CHECK(cuda::has_8bit_products({.name = "", .major = 8, .minor = 9}));
+  CHECK(cuda::has_8bit_products({.name = "", .major = 9, .minor = 0}));
+}
+
 TEST_CASE("shapes that cuDNN is not asked about") {
   AttentionShape s{.batch = 1,
                    .queries = 8,

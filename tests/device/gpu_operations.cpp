@@ -23,6 +23,12 @@ class Backend {
 };
 
 TEST_CASE_TEMPLATE("matrix products", T, float, bfloat16) { operations::matrix_products<Backend, T>(); }
+TEST_CASE_TEMPLATE("products of 8 bits", C, float, bfloat16) {
+  if (device::cuda::has_8bit_products(device::cuda::describe_device(first_gpu())))
+    operations::products_8bit<Backend, C>();
+  else
+    MESSAGE("skipped: this GPU has no 8-bit products");
+}
 TEST_CASE_TEMPLATE("attention", T, float, bfloat16) { operations::attention<Backend, T>(); }
 TEST_CASE_TEMPLATE("parts of attention merged", T, float, bfloat16) { operations::attention_merge<Backend, T>(); }
 TEST_CASE_TEMPLATE("biases by distance", T, float, bfloat16) { operations::relative_biases<Backend, T>(); }

@@ -90,13 +90,13 @@ std::vector<LayerSpec> kinds_of_layers(const ModelSpec& model) {
 // How often each operation happens; those of adamw and norm_squared are elements, since a shard may be stepped or
 // squared in two calls, which is the same work.
 auto tally(auto begin, auto end) {
-  using Key = std::tuple<WorkKind, std::int64_t, std::int64_t, std::int64_t, std::int64_t, bool, int>;
+  using Key = std::tuple<WorkKind, std::int64_t, std::int64_t, std::int64_t, std::int64_t, bool, int, bool>;
   std::map<Key, std::int64_t> out;
   for (auto w = begin; w != end; ++w) {
     if (w->kind == WorkKind::adamw || w->kind == WorkKind::norm_squared)
-      out[Key{w->kind, 0, 0, 0, 0, false, 1}] += w->m * w->times;
+      out[Key{w->kind, 0, 0, 0, 0, false, 1, false}] += w->m * w->times;
     else
-      out[Key{w->kind, w->m, w->n, w->k, w->l, w->causal, w->stride}] += w->times;
+      out[Key{w->kind, w->m, w->n, w->k, w->l, w->causal, w->stride, w->eight_bit}] += w->times;
   }
   return out;
 }
@@ -108,11 +108,11 @@ std::string difference(const std::vector<Work>& done, const cost::WorkList& form
   if (left == right) return {};
   std::string out;
   const auto tell = [&out](const auto& key, std::int64_t layer, std::int64_t expected) {
-    const auto& [kind, m, n, k, l, causal, stride] = key;
+    const auto& [kind, m, n, k, l, causal, stride, eight_bit] = key;
     out += "work kind " + std::to_string(static_cast<int>(kind)) + " (" + std::to_string(m) + ", " + std::to_string(n) +
-           ", " + std::to_string(k) + ", " + std::to_string(l) + ")" + (causal ? " causal" : "") + " with stride " +
-           std::to_string(stride) + ": the layer " + std::to_string(layer) + " times, the formula " +
-           std::to_string(expected) + "; ";
+           ", " + std::to_string(k) + ", " + std::to_string(l) + ")" + (causal ? " causal" : "") +
+           (eight_bit ? " of 8 bits" : "") + " with stride " + std::to_string(stride) + ": the layer " +
+           std::to_string(layer) + " times, the formula " + std::to_string(expected) + "; ";
   };
   for (const auto& [key, times] : left) {
     const auto found = right.find(key);
@@ -137,8 +137,9 @@ class DryLayer {
   DryLayer(const ModelSpec& model, const LayerSpec& layer, const StrategySpec& spec, const cost::Batch& batch,
            int local)
       : batch_(batch), device_(log_), world_(rank_of(layer, spec, local), spec.ranks() * batch.stages, &log_) {
-    const DryContext context = nn::make_context(device_, workspace_, world_, world_.rank() - local, spec,
-                                                batch.microbatch / spec.data, batch.sequence);
+    const DryContext context =
+        nn::make_context(device_, workspace_, world_, world_.rank() - local, spec, batch.microbatch / spec.data,
+                         batch.sequence, true, batch.precision == Precision::fp8);
     nn::Surroundings<comm::dry::Group, T> around;
     if (layer.kind != LayerKind::block && layer.tied && batch.stages > 1)
       around.twin = &world_.group(std::vector<int>{local, (batch.stages - 1) * spec.ranks() + local});
@@ -281,7 +282,7 @@ int check_model(const ModelSpec& model, int stages, bool splits_backward = false
                 const std::vector<Samples>& batches = {{24, 24}, {24, 96}, {48, 120}}) {
   int checked = 0;
   for (const auto& [microbatch, sequence] : batches)
-    for (const Precision precision : {Precision::fp32, Precision::bf16})
+    for (const Precision precision : {Precision::fp32, Precision::bf16, Precision::fp8})
       for (const StrategySpec& spec : strategies(8, 8))
         for (const LayerSpec& layer : kinds_of_layers(model)) {
           if (!is_fit(layer, spec, microbatch, sequence)) continue;

@@ -28,6 +28,14 @@ TEST_CASE("DeepSpeed: batch, precision and ZeRO") {
   CHECK(json::parse(tensor.text)["bf16"]["enabled"] == false);
 }
 
+TEST_CASE("DeepSpeed: 8-bit products are told, and bf16 written") {
+  Plan plan = plan_of({.data = 8});
+  plan.precision = Precision::fp8;
+  const Exported out = export_deepspeed(plan);
+  CHECK(json::parse(out.text)["bf16"]["enabled"] == true);
+  CHECK(told(out.not_expressed, "8-bit products") == 1);
+}
+
 TEST_CASE("DeepSpeed: the batch is micro-batch x accumulation x data ranks") {
   for (const int data : {1, 2, 4, 8}) {
     const json config = json::parse(export_deepspeed(plan_of({.tensor = 8 / data, .data = data})).text);

@@ -99,6 +99,14 @@ TEST_CASE("Hetu-Galvatron: every layer has its own strategy") {
   CHECK(told(out.set_elsewhere, "seq_length is 2048 and its mixed_precision bf16") == 1);
 }
 
+TEST_CASE("Hetu-Galvatron: 8-bit products are told, and bf16 written") {
+  Plan plan = plan_of({.data = 8});
+  plan.precision = Precision::fp8;
+  const Exported out = export_hetu(plan);
+  CHECK(told(out.not_expressed, "8-bit products") == 1);
+  CHECK(told(out.set_elsewhere, "mixed_precision bf16") == 1);
+}
+
 TEST_CASE("Hetu-Galvatron: the kind of data parallelism that is not ZeRO 3") {
   const auto kind = [](const Plan& plan) { return json::parse(export_hetu(plan).text)["default_dp_type"]; };
   CHECK(kind(plan_of({.data = 8})) == "ddp");

@@ -28,6 +28,14 @@ TEST_CASE("Megatron-LM: degrees, batch and precision are arguments of a shell ar
   CHECK(alone.set_elsewhere.empty());
 }
 
+TEST_CASE("Megatron-LM: 8-bit products") {
+  Plan plan = plan_of({.data = 8});
+  plan.precision = Precision::fp8;
+  const Exported out = export_megatron(plan);
+  check_whole(out);
+  CHECK(has(out.text, "  --bf16\n  --fp8-format hybrid\n  --fp8-recipe tensorwise\n"));
+}
+
 TEST_CASE("Megatron-LM: ZeRO stages") {
   const std::string two = export_megatron(plan_of({.data = 8, .zero = 2})).text;
   CHECK(has(two,

@@ -54,6 +54,16 @@ using Values = std::map<std::string, std::string>;
 
 }  // namespace
 
+TEST_CASE("torchtitan: 8-bit products") {
+  Plan plan = plan_of({.data = 8, .zero = 3});
+  plan.precision = Precision::fp8;
+  const Exported out = export_torchtitan(plan);
+  check_whole(out);
+  CHECK(out.text.find("mixed_precision_param = \"bfloat16\"") != std::string::npos);
+  CHECK(out.text.find("[quantize.linear.float8]\nfilter_fqns = [\n  \"output\",\n]\n") != std::string::npos);
+  CHECK(told(out.set_elsewhere, "converters = [\"quantize.linear.float8\"]") == 1);
+}
+
 TEST_CASE("torchtitan: sharded data and tensor parallelism") {
   const Exported out =
       export_torchtitan(plan_of({.tensor = 4, .sequence = SequenceKind::megatron, .data = 2, .zero = 3}));

@@ -118,7 +118,7 @@ TEST_CASE("wrong versions, types and names are refused with what would be right"
   CHECK(says(why_changed([](json& v) { v["global_batch"] = 1.5; }), "global_batch"));
   CHECK(says(why_changed([](json& v) { v["global_batch"] = 0; }), "from 1"));
   CHECK(says(why_changed([](json& v) { v["microbatches"] = -1; }), "microbatches"));
-  CHECK(says(why_changed([](json& v) { v["precision"] = "fp8"; }), "known are fp32, bf16"));
+  CHECK(says(why_changed([](json& v) { v["precision"] = "int8"; }), "known are fp32, bf16, fp8"));
   CHECK(says(why_changed([](json& v) { v["schedule"] = "pipedream"; }), "gpipe, 1f1b, interleaved, zb-h1"));
   CHECK(says(why_changed([](json& v) { v["layers"] = 3; }), "expected an array"));
   CHECK(says(why_changed([](json& v) { v["layers"][1] = nullptr; }), "layers[1]"));

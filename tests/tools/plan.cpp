@@ -74,6 +74,21 @@ TEST_CASE("plan, cost and explain agree") {
   CHECK(folder.run("cost --plan p.json").code == 0);
 }
 
+TEST_CASE("8-bit products are planned where the devices have them") {
+  const Folder folder;
+  const Ran ran = folder.run(
+      "plan --model gpt-6.7b --cluster 8xh100-80g --global-batch 64 --precision fp8 --space runnable --out p.json "
+      "--json");
+  REQUIRE(ran.code == 0);
+  CHECK(ran.json().at("plan").at("precision") == "fp8");
+  CHECK(folder.run("cost --plan p.json --json").json().at("iteration_seconds") == ran.json().at("iteration_seconds"));
+  check_failure(folder.run("cost --plan p.json --cluster 8xa100-80g"), 3, "have no 8-bit products");
+  check_failure(folder.run("plan --model gpt-6.7b --cluster 8xa100-80g --global-batch 64 --precision fp8"), 3,
+                "have no 8-bit products; plan with --precision bf16");
+  check_failure(folder.run("plan --model gpt-6.7b --cluster 8xh100-80g --global-batch 64 --precision fp4"), 2, "fp8");
+  CHECK(folder.run("export p.json --to megatron").out.find("--fp8-format hybrid") != std::string::npos);
+}
+
 TEST_CASE("models of several kinds of layers are planned, priced and explained") {
   const Folder folder;
   for (const auto& [model, layers, sequence] : {std::tuple("bert-huge-32", 32, 512),

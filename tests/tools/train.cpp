@@ -112,6 +112,33 @@ TEST_CASE("profile, plan and train go together, and --auto does all three") {
                 2, "--ranks says 4, but c.json was measured with 2");
 }
 
+TEST_CASE("8-bit products are profiled, planned and trained where the processor has bf16 to stand for them") {
+  const Folder folder;
+  folder.write_text();
+  const Ran profiled = folder.run("profile --ranks 2 --seconds 0.02 --precision fp8 --out c.json --json");
+  CAPTURE(profiled.err);
+  if (profiled.code != 0) {
+    check_failure(profiled, 2, "no fp8 arithmetic");
+    return;
+  }
+  CHECK(profiled.json().at("gemm_flops").contains("fp8"));
+  CHECK(profiled.json().at("gemm_flops").contains("bf16"));
+  CHECK(folder.run("plan --model gpt2-tiny --cluster c.json --global-batch 4 --seq 16 --json")
+            .json()
+            .at("plan")
+            .at("precision") == "bf16");
+  const Ran planned = folder.run(
+      "plan --model gpt2-tiny --cluster c.json --global-batch 4 --seq 16 --precision fp8 --out p.json --json");
+  CAPTURE(planned.err);
+  REQUIRE(planned.code == 0);
+  const Ran trained = folder.run("train --plan p.json --data text.txt --steps 2 --checkpoint k --json");
+  CAPTURE(trained.err);
+  REQUIRE(trained.code == 0);
+  check_outcome(trained.json(), 2);
+  CHECK(trained.json().at("plan").at("precision") == "fp8");
+  CHECK(folder.run("train --plan p.json --data text.txt --steps 3 --resume k --json").code == 0);
+}
+
 TEST_CASE("an impossible budget is told before profiling, with one that works") {
   const Folder folder;
   folder.write_text();

@@ -19,6 +19,7 @@
 #include <galvatron/train/rank_memory.hpp>
 
 #include "../comm/fake_gpu.hpp"
+#include "../device/product_of_codes.hpp"
 #include "../device/products_with_epilogues.hpp"
 #include "../device/recorded_work.hpp"
 
@@ -46,8 +47,14 @@ class FakeMachine {
   void copy(const void* from, void* to, std::int64_t bytes) {
     run([=] { std::memmove(to, from, static_cast<std::size_t>(bytes)); });
   }
-  void multiply(const device::Product& product, const void* a, const void* b, const void* bias, void* c) {
-    run([=, this] { products_.multiply(product, a, b, bias, c); });
+  void multiply(const device::Product& product, const void* a, const void* b, const void* bias, void* c,
+                const float* unscale = nullptr) {
+    run([=, this] {
+      if (product.operands == Precision::fp8)
+        multiply_codes(product, a, b, bias, c, unscale);
+      else
+        products_.multiply(product, a, b, bias, c);
+    });
   }
   bool try_multiply(const device::Product& product, device::Epilogue epilogue, const void* a, const void* b,
                     const void* bias, void* u, void* c) {

@@ -58,6 +58,24 @@ TEST_CASE("the loss curves of 20 steps are those of the cores") {
   }
 }
 
+TEST_CASE("8-bit products train as on the cores, up to their rounding") {
+  const auto gpu = device::cuda::describe_device(test::first_gpu());
+  if (!device::cuda::has_8bit_products(gpu)) {
+    CHECK_THROWS_AS(train::CudaPlatform::require(Precision::fp8), DeviceFailure);
+    MESSAGE("skipped: this GPU has no 8-bit products");
+    return;
+  }
+  for (const bool llama : {false, true}) {
+    const ModelSpec spec = model(llama, 4);
+    const Outcome plain = on_gpu(single_rank(spec, Precision::bf16), spec, 20);
+    const Outcome rounded = on_gpu(single_rank(spec, Precision::fp8), spec, 20);
+    CHECK(difference(rounded.losses, plain.losses) < 2e-2);
+    CHECK(difference(rounded.gradients, plain.gradients) < 0.12);
+    CHECK(rounded.memory_as_planned);
+    CHECK(on_gpu(single_rank(spec, Precision::fp8), spec, 20).gradients == rounded.gradients);
+  }
+}
+
 TEST_CASE("every strategy that 4 and 8 ranks allow trains as one rank does") {
   constexpr int steps = 3;
   for (const bool llama : {false, true}) {

@@ -187,7 +187,7 @@ inline DeviceSpec device_from_json(JsonObject fields, JsonObject& parent, Device
   if (fields.contains("attention")) device.attention.clear();
   list_from_json(fields, "rates", device.rates, [](JsonObject& item) {
     PrecisionRate rate;
-    rate.precision = enum_from_json<Precision>(item, "precision", 2);
+    rate.precision = enum_from_json<Precision>(item, "precision", precisions);
     rate.format = item.optional<std::string>("format", name_of(rate.precision));
     rate.peak_flops = item.required<double>("peak_flops", 1, 1e21);
     rate.gemm_share = item.optional<double>("gemm_share", rate.gemm_share, 0.001, 1);
@@ -290,7 +290,7 @@ inline Result<Cluster> cluster_from_json(const nlohmann::json& value, const std:
   detail::list_from_json(fields, "gemm", cluster.gemm, [](JsonObject& item) {
     GemmTable table;
     table.layout = detail::enum_from_json<GemmLayout>(item, "layout", 3);
-    table.precision = detail::enum_from_json<Precision>(item, "precision", 2);
+    table.precision = detail::enum_from_json<Precision>(item, "precision", precisions);
     table.concurrency = item.optional<int>("concurrency", 0, 0, most_devices);
     table.seconds = detail::grid_from_json(item, "m", "n", "k");
     return table;

@@ -85,6 +85,9 @@ inline Cluster preset_cluster(const DevicePreset& preset, int count) {
   device.rates = {{Precision::bf16, std::string(preset.format), preset.half_tflops * 1e12, preset.gemm_share,
                    preset.sustained_share},
                   {Precision::fp32, "fp32", preset.fp32_tflops * 1e12, 0.85}};
+  if (preset.fp8_tflops > 0)
+    device.rates.push_back(
+        {Precision::fp8, "fp8", preset.fp8_tflops * 1e12, preset.fp8_share, preset.fp8_sustained_share});
   device.attention = {attention_curve(Pass::forward, 64, preset.forward, preset.narrow, preset.half_tflops),
                       attention_curve(Pass::forward, 128, preset.forward, 1.0, preset.half_tflops),
                       attention_curve(Pass::backward, 64, preset.backward, preset.narrow, preset.half_tflops),
@@ -147,7 +150,8 @@ inline Cluster host_cluster(int ranks = 0, int cores = 0) {
   cluster.device.memory_share = 0.9;
   cluster.device.launch = {1e-6};
   cluster.device.rates = {{Precision::fp32, "fp32", 110e9 * threads, 0.8},
-                          {Precision::bf16, "bf16", 220e9 * threads, 0.7}};
+                          {Precision::bf16, "bf16", 220e9 * threads, 0.7},
+                          {Precision::fp8, "fp8", 30e9 * threads, 0.9}};  // emulated
   cluster.inside_node = {{5e-6}, 4e9, 4e9, 4e9};
   cluster.across_nodes = cluster.inside_node;
   return cluster;

@@ -151,6 +151,13 @@ struct Cluster {
   [[nodiscard]] constexpr int nodes() const { return (devices + devices_per_node - 1) / devices_per_node; }
   /// True when the device can compute in this precision.
   [[nodiscard]] bool supports(Precision precision) const { return device.rate(precision) != nullptr; }
+  /// Why no plan of this precision can be; empty when one can.
+  [[nodiscard]] std::string lack_of(Precision precision) const {
+    if (precision != Precision::fp8 || supports(precision)) return {};
+    return "the devices of " + name + " have no 8-bit products" +
+           (cores > 0 ? " that were measured; plan with --precision bf16, or profile with fp8"
+                      : "; plan with --precision bf16");
+  }
   /// Peak FLOP/s of one device; 0 when it lacks the precision.
   [[nodiscard]] double peak_flops(Precision precision) const {
     const PrecisionRate* rate = device.rate(precision);

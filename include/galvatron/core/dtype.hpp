@@ -23,10 +23,26 @@ struct bfloat16 {
   constexpr operator float() const { return std::bit_cast<float>(static_cast<std::uint32_t>(bits) << 16); }
 };
 
-/// The compute format of a training run; masters, gradients and moments are always binary32.
-enum class Precision : std::uint8_t { fp32, bf16 };
+/// The compute format of a training run; masters, gradients and moments are always binary32. With fp8, activations and
+/// working parameters are bfloat16, and products of blocks have 8-bit operands (cost/product_8bit.hpp).
+enum class Precision : std::uint8_t { fp32, bf16, fp8 };
+inline constexpr int precisions = static_cast<int>(Precision::fp8) + 1;
 
-constexpr const char* name_of(Precision precision) { return precision == Precision::fp32 ? "fp32" : "bf16"; }
+constexpr const char* name_of(Precision precision) {
+  switch (precision) {
+    case Precision::fp32:
+      return "fp32";
+    case Precision::bf16:
+      return "bf16";
+    case Precision::fp8:
+      return "fp8";
+  }
+  return "?";
+}
+/// The format of activations and working parameters.
+constexpr Precision element_format(Precision precision) {
+  return precision == Precision::fp32 ? Precision::fp32 : Precision::bf16;
+}
 /// Bytes of one activation or working parameter.
 constexpr std::int64_t element_bytes(Precision precision) { return precision == Precision::fp32 ? 4 : 2; }
 

@@ -15,6 +15,7 @@
 #include <galvatron/core/units.hpp>
 #include <galvatron/cost/detail/rates.hpp>
 #include <galvatron/cost/overlap.hpp>
+#include <galvatron/cost/product_8bit.hpp>
 #include <galvatron/cost/work.hpp>
 
 namespace galvatron::cost {
@@ -23,13 +24,15 @@ namespace galvatron::cost {
 /// cache; for communication, the bytes on the busiest link of a ring. Statistics of rows are left out.
 constexpr Bytes bytes_of(const Work& w, Precision precision) {
   const std::int64_t e = element_bytes(precision);
+  const std::int64_t elements = (w.m + w.n) * w.k;  // of a product's operands
+  const std::int64_t operands = w.eight_bit ? rounding_bytes(elements) + elements : e * elements;
   const std::int64_t cells = w.m * std::max<std::int64_t>(w.n, 1);
   switch (w.kind) {
     case WorkKind::gemm_nt:
     case WorkKind::gemm_nn:
-      return {e * (w.m * w.k + w.n * w.k + w.m * w.n)};
+      return {operands + e * w.m * w.n};
     case WorkKind::gemm_tn:
-      return {e * (w.m * w.k + w.n * w.k) + 8 * w.m * w.n};  // reads and adds to fp32
+      return {operands + 8 * w.m * w.n};  // reads and adds to fp32
     case WorkKind::attention_forward:
       return {e * w.m * w.l * 2 * (w.n + w.k)};  // q, o and k, v
     case WorkKind::attention_backward:
@@ -85,15 +88,16 @@ constexpr Bytes bytes_of(const Work& w, Precision precision) {
 constexpr Seconds time_of(const Work& work, Precision precision, const Cluster& cluster, int concurrency = 0) {
   if (work.times <= 0 || work.m <= 0) return {0};
   const int busy = concurrency > 0 ? concurrency : cluster.devices_per_node;
+  const Precision format = work.eight_bit ? Precision::fp8 : element_format(precision);
   double once = 0;
   if (is_communication(work.kind))
     once = detail::message_seconds(work, cluster, busy);
   else if (is_gemm(work.kind))
-    once = detail::gemm_seconds(work, precision, cluster, busy);
+    once = detail::gemm_seconds(work, format, cluster, busy);
   else if (is_attention(work.kind))
-    once = detail::attention_seconds(work, precision, cluster, busy);
+    once = detail::attention_seconds(work, format, cluster, busy);
   else
-    once = detail::memory_seconds(work, bytes_of(work, precision), precision, cluster, busy);
+    once = detail::memory_seconds(work, bytes_of(work, format), format, cluster, busy);
   return {once * work.times};
 }
 

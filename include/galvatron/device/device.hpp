@@ -149,10 +149,10 @@ enum StepSum : std::uint8_t {
 
 template <class D>
 concept Device = requires(D& d, View<float> f, View<const float> cf, View<const std::int32_t> tokens,
-                          View<std::byte> raw, std::int64_t n, AttentionShape shape, AttentionBias bias,
-                          WindowShape windows, AdamW adam, AdamWPart part, Runs runs, RelativePositions relative,
-                          View<double> sum, View<const double> sums, float* host, void (*writer)(View<float>),
-                          void (*body)()) {
+                          View<const bfloat16> half, View<std::byte> raw, std::int64_t n, AttentionShape shape,
+                          AttentionBias bias, WindowShape windows, AdamW adam, AdamWPart part, Runs runs,
+                          RelativePositions relative, View<double> sum, View<const double> sums, float* host,
+                          void (*writer)(View<float>), void (*body)()) {
   /// True when nothing is computed and views may be null.
   { D::counts_only } -> std::convertible_to<bool>;
   /// Threads that one operation uses.
@@ -161,6 +161,9 @@ concept Device = requires(D& d, View<float> f, View<const float> cf, View<const 
   // c (m, n) = a * b [+ bias (n)], or c += a * b when `accumulate`; operands as in Gemm. With T = bfloat16, a and b are
   // bfloat16 and c is bfloat16 or float (tn: float). Bias only without accumulate.
   d.gemm(Gemm::nt, n, n, n, cf, cf, f, /*accumulate=*/false, /*bias=*/cf);
+  // The same with a and b bfloat16 that are scaled and rounded to 8 bits first (device/product_8bit.hpp), for extents
+  // that cost::fits_8bit; c bfloat16 or float; `room` of cost::room_8bit(m, n, k) bytes.
+  d.gemm_8bit(Gemm::nt, n, n, n, half, half, f, /*accumulate=*/false, /*bias=*/half, /*room=*/raw);
 
   // o (queries * b rows) and lse (b, heads, queries): natural-log sum of exponentials. Blocked; no (S, S) matrix.
   d.attention_forward(shape, /*q=*/cf, /*k=*/cf, /*v=*/cf, /*o=*/f, /*lse=*/f);

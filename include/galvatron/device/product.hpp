@@ -14,10 +14,11 @@ namespace galvatron::device {
 /// c (m, n) = a * b [+ bias (n)], or c += a * b; row-major, operands as in Gemm: what a library prepares once.
 struct Product {
   Gemm layout = Gemm::nt;
-  Precision operands = Precision::fp32;  ///< of a, b and the bias
+  Precision operands = Precision::fp32;  ///< of a, b and the bias; fp8: a and b are rounded, the bias is bfloat16
   Precision result = Precision::fp32;
   bool accumulate = false;
   bool bias = false;
+  bool gradient = false;  ///< fp8 only: a is float8_e5m2, not float8_e4m3
   std::int64_t m = 0;
   std::int64_t n = 0;
   std::int64_t k = 0;
@@ -27,7 +28,7 @@ struct Product {
     std::size_t operator()(const Product& p) const {
       auto h = static_cast<std::uint64_t>(p.layout) | static_cast<std::uint64_t>(p.operands) << 2 |
                static_cast<std::uint64_t>(p.result) << 4 | static_cast<std::uint64_t>(p.accumulate) << 6 |
-               static_cast<std::uint64_t>(p.bias) << 7;
+               static_cast<std::uint64_t>(p.bias) << 7 | static_cast<std::uint64_t>(p.gradient) << 8;
       for (const std::int64_t extent : {p.m, p.n, p.k})
         h = (h ^ static_cast<std::uint64_t>(extent)) * 0x9e3779b97f4a7c15ULL, h ^= h >> 29;
       return static_cast<std::size_t>(h);

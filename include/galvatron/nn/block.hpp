@@ -15,6 +15,7 @@
 #include <galvatron/model/spec.hpp>
 #include <galvatron/nn/attention.hpp>
 #include <galvatron/nn/context.hpp>
+#include <galvatron/nn/linear.hpp>
 #include <galvatron/nn/parameter_store.hpp>
 #include <galvatron/nn/ring.hpp>
 #include <galvatron/nn/ulysses.hpp>
@@ -94,8 +95,8 @@ class BlockAround {
     forward_to_mlp(parameters, x, in, n);
     const View<T> g = c_.workspace.template take<T>(c_.rows() * f_);  // (rows, f)
     hidden_units(parameters, n, in.u, g);
-    c_.device.gemm(device::Gemm::nt, c_.rows(), h_, f_, g, weight(parameters, ParameterName::mlp_out_weight), n, false,
-                   bias_once(parameters, ParameterName::mlp_out_bias));
+    linear(c_, device::Gemm::nt, c_.rows(), h_, f_, g, weight(parameters, ParameterName::mlp_out_weight), n, false,
+           bias_once(parameters, ParameterName::mlp_out_bias));
     c_.device.add(y.count, in.x2, region().reduce(n), y);
   }
 
@@ -158,12 +159,12 @@ class BlockAround {
       const device::Scope scope(c_.workspace);
       const Results results = core_again_ ? core_.take_results(c_.workspace) : in.results;
       const View<T> qkv = core_.take_projection(in.attention);  // (rows, qkv)
-      c_.device.gemm(device::Gemm::nt, rows, qkv_, h_, n, weight(parameters, ParameterName::qkv_weight), qkv, false,
-                     weight(parameters, ParameterName::qkv_bias));
+      linear(c_, device::Gemm::nt, rows, qkv_, h_, n, weight(parameters, ParameterName::qkv_weight), qkv, false,
+             weight(parameters, ParameterName::qkv_bias));
       rotate(qkv, false);
       core_.forward(qkv, in.attention, results);
-      c_.device.gemm(device::Gemm::nt, rows, h_, q_, results.o, weight(parameters, ParameterName::attention_out_weight),
-                     n, false, bias_once(parameters, ParameterName::attention_out_bias));
+      linear(c_, device::Gemm::nt, rows, h_, q_, results.o, weight(parameters, ParameterName::attention_out_weight), n,
+             false, bias_once(parameters, ParameterName::attention_out_bias));
     }
     c_.device.add_norm_forward(layer_.norm, c_.rows_local(), h_, layer_.norm_epsilon, x, region().reduce(n),
                                weight(parameters, ParameterName::norm2_gamma),
@@ -172,20 +173,31 @@ class BlockAround {
   }
   // From the MLP's input n (rows, H) to what its activation gets, u.
   void mlp_in(View<const T> parameters, View<const T> n, View<T> u) {
-    c_.device.gemm(device::Gemm::nt, c_.rows(), f_in_, h_, n, weight(parameters, ParameterName::mlp_in_weight), u,
-                   false, weight(parameters, ParameterName::mlp_in_bias));
+    linear(c_, device::Gemm::nt, c_.rows(), f_in_, h_, n, weight(parameters, ParameterName::mlp_in_weight), u, false,
+           weight(parameters, ParameterName::mlp_in_bias));
   }
   // And to what it gives, g (rows, f).
   void hidden_units(View<const T> parameters, View<const T> n, View<T> u, View<T> g) {
-    c_.device.gemm_activation(layer_.activation, c_.rows(), f_, h_, n, weight(parameters, ParameterName::mlp_in_weight),
-                              weight(parameters, ParameterName::mlp_in_bias), u, g);
+    if (rounds_operands<T>(c_, c_.rows(), f_in_, h_)) {
+      mlp_in(parameters, n, u);
+      c_.device.activation_forward(layer_.activation, c_.rows(), f_, u, g);
+    } else {
+      c_.device.gemm_activation(layer_.activation, c_.rows(), f_, h_, n,
+                                weight(parameters, ParameterName::mlp_in_weight),
+                                weight(parameters, ParameterName::mlp_in_bias), u, g);
+    }
   }
   // The gradient of u from `whole` (rows, H), that of the MLP's output; d_g (rows, f) is used up. It lies in the place
   // of d_g where it fits, which spares a device to write d_g at all; or in that of u.
   View<T> hidden_gradient(View<const T> parameters, View<const T> whole, View<T> u, View<T> d_g, bool in_u = false) {
     const View<T> d_u = in_u || f_in_ != f_ ? u : d_g;
-    c_.device.gemm_activation_backward(layer_.activation, c_.rows(), f_, h_, whole,
-                                       weight(parameters, ParameterName::mlp_out_weight), u, d_g, d_u);
+    if (rounds_operands<T>(c_, c_.rows(), f_, h_)) {
+      input_gradient(parameters, ParameterName::mlp_out_weight, f_, h_, whole, d_g);
+      c_.device.activation_backward(layer_.activation, c_.rows(), f_, u, d_g, d_u);
+    } else {
+      c_.device.gemm_activation_backward(layer_.activation, c_.rows(), f_, h_, whole,
+                                         weight(parameters, ParameterName::mlp_out_weight), u, d_g, d_u);
+    }
     return d_u;
   }
 
@@ -305,11 +317,11 @@ class BlockAround {
   }
   void weight_gradient(View<float> gradients, ParameterName name, std::int64_t outputs, std::int64_t inputs,
                        View<const T> dy, View<const T> x) {
-    c_.device.gemm(device::Gemm::tn, outputs, inputs, c_.rows(), dy, x, weight(gradients, name), true, {});
+    linear(c_, device::Gemm::tn, outputs, inputs, c_.rows(), dy, x, weight(gradients, name), true, {});
   }
   void input_gradient(View<const T> parameters, ParameterName name, std::int64_t inputs, std::int64_t outputs,
                       View<const T> dy, View<T> dx) {
-    c_.device.gemm(device::Gemm::nn, c_.rows(), inputs, outputs, dy, weight(parameters, name), dx, false, {});
+    linear(c_, device::Gemm::nn, c_.rows(), inputs, outputs, dy, weight(parameters, name), dx, false, {});
   }
   void bias_gradient(View<float> gradients, ParameterName name, std::int64_t rows, std::int64_t n, View<const T> dy) {
     if (layer_.bias) c_.device.bias_gradient(rows, n, dy, weight(gradients, name));

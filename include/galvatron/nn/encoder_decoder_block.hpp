@@ -154,11 +154,11 @@ class EncoderDecoderBlock : Block<D, G, T, kind> {
       const Results results = core_again_ ? core_.take_results(c_.workspace) : in.results;
       const device::AttentionBias bias = spread_bias(parameters);
       const View<T> qkv = core_.take_projection(in.attention);  // (rows, qkv)
-      c_.device.gemm(device::Gemm::nt, c_.rows(), qkv_, h_, n, this->weight(parameters, ParameterName::qkv_weight), qkv,
-                     false, {});
+      linear(c_, device::Gemm::nt, c_.rows(), qkv_, h_, n, this->weight(parameters, ParameterName::qkv_weight), qkv,
+             false, {});
       core_.forward(qkv, in.attention, results, bias);
-      c_.device.gemm(device::Gemm::nt, c_.rows(), h_, q_, results.o,
-                     this->weight(parameters, ParameterName::attention_out_weight), n, false, {});
+      linear(c_, device::Gemm::nt, c_.rows(), h_, q_, results.o,
+             this->weight(parameters, ParameterName::attention_out_weight), n, false, {});
     }
     if (crosses_)
       add_norm_into(norm3_of(parameters), from.x, in.x2, in.stats3, n);
@@ -166,21 +166,21 @@ class EncoderDecoderBlock : Block<D, G, T, kind> {
       add_norm_into(norm2_of(parameters), from.x, in.x2, in.stats2, n);
   }
   void cross_forward(View<const T> parameters, const Input& from, const Internals& in, View<T> n) {
-    c_.device.gemm(device::Gemm::nt, c_.rows(), q_, h_, n, this->weight(parameters, ParameterName::cross_query_weight),
-                   in.query, false, {});
+    linear(c_, device::Gemm::nt, c_.rows(), q_, h_, n, this->weight(parameters, ParameterName::cross_query_weight),
+           in.query, false, {});
     {
       const device::Scope scope(c_.workspace);
       const View<T> room = kind == SequenceKind::megatron ? take_memory() : View<T>{};
-      c_.device.gemm(device::Gemm::nt, memory_.rows(), kv_, h_, whole_memory(from, room),
-                     this->weight(parameters, ParameterName::cross_memory_weight), in.memory, false, {});
+      linear(c_, device::Gemm::nt, memory_.rows(), kv_, h_, whole_memory(from, room),
+             this->weight(parameters, ParameterName::cross_memory_weight), in.memory, false, {});
     }
     {
       const device::Scope scope(c_.workspace);
       Internals results = in;
       if (core_again_) take_cross(c_.workspace, results);
       cross_results(results);
-      c_.device.gemm(device::Gemm::nt, c_.rows(), h_, q_, results.cross,
-                     this->weight(parameters, ParameterName::cross_out_weight), n, false, {});
+      linear(c_, device::Gemm::nt, c_.rows(), h_, q_, results.cross,
+             this->weight(parameters, ParameterName::cross_out_weight), n, false, {});
     }
     add_norm_into(norm2_of(parameters), in.x2, in.x3, in.stats2, n);
   }
@@ -189,8 +189,8 @@ class EncoderDecoderBlock : Block<D, G, T, kind> {
     const device::Scope scope(c_.workspace);
     const View<T> g = c_.workspace.template take<T>(c_.rows() * f_);  // (rows, f)
     this->hidden_units(parameters, n, in.u, g);
-    c_.device.gemm(device::Gemm::nt, c_.rows(), h_, f_, g, this->weight(parameters, ParameterName::mlp_out_weight), n,
-                   false, {});
+    linear(c_, device::Gemm::nt, c_.rows(), h_, f_, g, this->weight(parameters, ParameterName::mlp_out_weight), n,
+           false, {});
     closing_.add_forward(parameters, x3_of(in), this->region().reduce(n), in.closing, y);
   }
 
@@ -235,10 +235,10 @@ class EncoderDecoderBlock : Block<D, G, T, kind> {
     {
       const device::Scope inner(ws);
       const View<T> room = take_memory();
-      c_.device.gemm(device::Gemm::tn, kv_, h_, memory_.rows(), d_kv, whole_memory(from, room),
-                     this->weight(gradients, ParameterName::cross_memory_weight), true, {});
-      c_.device.gemm(device::Gemm::nn, memory_.rows(), h_, kv_, d_kv,
-                     this->weight(parameters, ParameterName::cross_memory_weight), room, false, {});
+      linear(c_, device::Gemm::tn, kv_, h_, memory_.rows(), d_kv, whole_memory(from, room),
+             this->weight(gradients, ParameterName::cross_memory_weight), true, {});
+      linear(c_, device::Gemm::nn, memory_.rows(), h_, kv_, d_kv,
+             this->weight(parameters, ParameterName::cross_memory_weight), room, false, {});
       c_.device.add(d_memory.count, d_memory, Region<T, kind, D, G>{memory_, h_}.reduce(room), d_memory);
     }
     norm_again(norm3_of(parameters), in.x2, in.stats3, n);

@@ -104,21 +104,20 @@ class PostNormBlock : Block<D, G, T, kind> {
       const device::Scope inner(c_.workspace);
       const Results results = core_again_ ? core_.take_results(c_.workspace) : in.results;
       const View<T> qkv = core_.take_projection(in.attention);  // (rows, qkv)
-      c_.device.gemm(device::Gemm::nt, rows, qkv_, h_, all_rows(x, n),
-                     this->weight(parameters, ParameterName::qkv_weight), qkv, false,
-                     this->weight(parameters, ParameterName::qkv_bias));
+      linear(c_, device::Gemm::nt, rows, qkv_, h_, all_rows(x, n), this->weight(parameters, ParameterName::qkv_weight),
+             qkv, false, this->weight(parameters, ParameterName::qkv_bias));
       this->rotate(qkv, false);
       core_.forward(qkv, in.attention, results);
-      c_.device.gemm(device::Gemm::nt, rows, h_, q_, results.o,
-                     this->weight(parameters, ParameterName::attention_out_weight), n, false,
-                     this->bias_once(parameters, ParameterName::attention_out_bias));
+      linear(c_, device::Gemm::nt, rows, h_, q_, results.o,
+             this->weight(parameters, ParameterName::attention_out_weight), n, false,
+             this->bias_once(parameters, ParameterName::attention_out_bias));
     }
     add_norm(parameters, ParameterName::norm1_gamma, ParameterName::norm1_beta, x, this->region().reduce(n), in.x2,
              in.sum2, in.stats1);
     const View<T> g = c_.workspace.template take<T>(rows * f_);  // (rows, f)
     this->hidden_units(parameters, all_rows(in.sum2, n), in.u, g);
-    c_.device.gemm(device::Gemm::nt, rows, h_, f_, g, this->weight(parameters, ParameterName::mlp_out_weight), n, false,
-                   this->bias_once(parameters, ParameterName::mlp_out_bias));
+    linear(c_, device::Gemm::nt, rows, h_, f_, g, this->weight(parameters, ParameterName::mlp_out_weight), n, false,
+           this->bias_once(parameters, ParameterName::mlp_out_bias));
     add_norm(parameters, ParameterName::norm2_gamma, ParameterName::norm2_beta, in.sum2, this->region().reduce(n),
              in.sum2, y, in.stats2);
   }

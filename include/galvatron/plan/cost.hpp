@@ -110,7 +110,7 @@ inline cost::Batch batch_of(const Plan& plan) {
 }
 
 /// The cost of a plan on a cluster. Errors (usage): the plan is inconsistent or does not suit the model, or needs more
-/// devices.
+/// devices. Errors (infeasible): the devices lack the plan's precision.
 inline Result<PlanCost> cost_of(const Plan& plan, const ModelSpec& model, const Cluster& cluster) {
   if (const std::string why = why_inconsistent(plan); !why.empty()) return usage_error("not a plan: " + why);
   if (const std::string why = why_unfit(plan, model); !why.empty())
@@ -118,6 +118,8 @@ inline Result<PlanCost> cost_of(const Plan& plan, const ModelSpec& model, const 
   if (plan.ranks() > cluster.devices)
     return usage_error("the plan needs " + std::to_string(plan.ranks()) + " devices and " + cluster.name + " has " +
                        std::to_string(cluster.devices) + ": give a larger --cluster or make a new plan");
+  if (std::string lack = cluster.lack_of(plan.precision); !lack.empty())
+    return tl::unexpected<Error>(Error{ErrorKind::infeasible, std::move(lack)});
   PlanCost out;
   const int count = static_cast<int>(plan.stages.size());
   const int ranks = plan.ranks();

@@ -107,6 +107,11 @@ inline PredictedAlternative predicted(const search::Alternative& from, const Mod
 inline Result<FoundPlan> find_plan(const ModelSpec& model, const Cluster& cluster, const SearchOptions& wanted) {
   auto options = search::completed(wanted, model, cluster);
   if (!options) return tl::unexpected<Error>(std::move(options.error()));
+  if (std::string lack = cluster.lack_of(options->precision); !lack.empty()) {
+    FoundPlan none;
+    none.reason = std::move(lack);
+    return none;
+  }
   auto found = search::search(model, cluster, *options);
   if (!found) return tl::unexpected<Error>(std::move(found.error()));
   FoundPlan out;

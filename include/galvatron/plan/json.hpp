@@ -311,7 +311,8 @@ inline Result<Plan> plan_from_json(const nlohmann::json& value, const std::strin
   plan.cluster = fields.required<std::string>("cluster");
   plan.global_batch = fields.required<std::int64_t>("global_batch", 1, std::int64_t{1} << 30);
   plan.sequence_length = fields.required<std::int64_t>("sequence_length", 1, std::int64_t{1} << 24);
-  plan.precision = detail::required_name(fields, "precision", std::array{Precision::fp32, Precision::bf16});
+  plan.precision =
+      detail::required_name(fields, "precision", std::array{Precision::fp32, Precision::bf16, Precision::fp8});
   plan.microbatches = fields.required<int>("microbatches", 1, most);
   plan.schedule = detail::required_name(fields, "schedule", schedule_kinds);
   plan.virtual_stages = fields.required<int>("virtual_stages", 1, 1 << 12);

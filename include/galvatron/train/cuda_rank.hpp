@@ -71,7 +71,13 @@ struct CudaPlatform {
   device::cuda::Stream* stream = nullptr;  ///< in which the rank computes; of that GPU
   std::filesystem::path algorithms = device::cuda::AlgorithmCache::folder();
 
-  static void require(Precision) {}
+  /// Throws DeviceFailure for a precision that the GPU does not have, or when there is none.
+  static void require(Precision precision, int ordinal = 0) {
+    if (precision != Precision::fp8) return;
+    if (const auto gpus = device::cuda::device_count(); !gpus) throw DeviceFailure(gpus.error().message);
+    const auto gpu = device::cuda::describe_device(ordinal);
+    if (!device::cuda::has_8bit_products(gpu)) throw device::cuda::no_8bit_products(gpu.name);
+  }
   void enter() const { device::cuda::use_device(ordinal); }
   void enter_beside() const { device::cuda::use_device(ordinal); }
   [[nodiscard]] static Bytes library_workspace() { return {device::cuda::Machine::library_workspace_bytes()}; }

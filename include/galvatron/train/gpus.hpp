@@ -43,6 +43,7 @@ void on_one_gpu(int ranks, int ordinal, const comm::thread::Options& options, co
 template <class List = InstantiatedStrategies>
 TrainReport train_on_gpu(const Plan& plan, const ModelSpec& model, BatchSource& source, const TrainOptions& options,
                          int ordinal = 0) {
+  CudaPlatform::require(plan.precision, ordinal);
   TrainReport report = detail::begin_report(plan, options);
   std::mutex mutex;
   detail::on_one_gpu(plan.ranks(), ordinal, options.world, [&](OneGpuWorld& world, const CudaPlatform& platform) {

@@ -88,6 +88,8 @@ inline Cluster gpu_cluster(const Placement& placement) {
   const bool hopper = gpu.major >= 9;
   cluster.device.rates = {{Precision::fp32, "fp32", hopper ? 67e12 : 19.5e12, 0.7},
                           {Precision::bf16, "bf16", hopper ? 989e12 : 312e12, 0.7}};
+  if (device::cuda::has_8bit_products(gpu))
+    cluster.device.rates.push_back({Precision::fp8, "fp8", hopper ? 1979e12 : 660e12, 0.6});
   // Ranks on one GPU read and write its memory; between GPUs there is at least PCI Express.
   const double between = shared ? cluster.device.memory_bandwidth / 4 : 20e9;
   cluster.inside_node = {{shared ? 5e-6 : 10e-6}, between, between, between};
@@ -107,7 +109,13 @@ inline Result<void> check_gpu_profile(const ProfileOptions& options) {
 
 inline Profile gpu_profile(const ProfileOptions& options, Cluster& cluster) {
   std::vector<Precision> precisions = options.precisions;
-  if (precisions.empty()) precisions = {Precision::bf16, Precision::fp32};
+  if (precisions.empty()) {
+    precisions = {Precision::bf16, Precision::fp32};
+    if (cluster.supports(Precision::fp8)) precisions.push_back(Precision::fp8);
+  }
+  complete(precisions);
+  for (const Precision precision : precisions)
+    if (!cluster.supports(precision)) throw device::cuda::no_8bit_products(cluster.device.name);
   ProfilePlan plan = gpu_profile_plan(options.time_budget.value);
   const std::int64_t share = cluster.device.memory.count / 4;  // two pools, and room for others on the GPU
   plan.sizes.pool_bytes = std::min(plan.sizes.pool_bytes, share / tensor_alignment * tensor_alignment);

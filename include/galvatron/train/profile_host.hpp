@@ -75,6 +75,7 @@ inline Result<Cluster> profile_host(const ProfileOptions& options) {
   if (precisions.empty())
     for (const Precision precision : {Precision::fp32, Precision::bf16})
       if (device::Host::supports(precision)) precisions.push_back(precision);
+  detail::complete(precisions);
   for (const Precision precision : precisions)
     if (!device::Host::supports(precision))
       return usage_error(std::string("this processor has no ") + name_of(precision) + " arithmetic: profile fp32");

@@ -1,6 +1,7 @@
 // What a profile of this machine may be asked for.
 #pragma once
 
+#include <algorithm>
 #include <functional>
 #include <string>
 #include <vector>
@@ -18,9 +19,17 @@ struct ProfileProgress {
 struct ProfileOptions {
   int ranks = 0;                                           ///< 0: one for each core
   int threads_per_rank = 0;                                ///< 0: the cores divided by the ranks, at least 1
-  std::vector<Precision> precisions{};                     ///< empty: all that the processor has
+  std::vector<Precision> precisions{};                     ///< empty: all that the processor has; with fp8 goes bf16
   Seconds time_budget{35};                                 ///< about what it takes; less is coarser
   std::function<void(const ProfileProgress&)> progress{};  ///< called on rank 0's thread
 };
+
+namespace detail {
+/// Puts bf16 before an fp8 that comes without: 8-bit products are all that fp8 measures besides.
+inline void complete(std::vector<Precision>& precisions) {
+  const auto has = [&](Precision p) { return std::find(precisions.begin(), precisions.end(), p) != precisions.end(); };
+  if (has(Precision::fp8) && !has(Precision::bf16)) precisions.insert(precisions.begin(), Precision::bf16);
+}
+}  // namespace detail
 
 }  // namespace galvatron::train

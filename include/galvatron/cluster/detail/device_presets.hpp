@@ -26,6 +26,9 @@ struct DevicePreset {
   double gemm_launch = 0;            //   and us beyond a launch
   double sustained_share = 1;        // of the peak in long runs
   double fp32_tflops = 0;            // without TF32
+  double fp8_tflops = 0;             // dense, data sheet; 0: no 8-bit products
+  double fp8_share = 0;              // limit of the tile model on cuBLAS sweeps
+  double fp8_sustained_share = 1;    // in long runs; where power bounds them, as for 16 bits
   AttentionRates forward{};
   AttentionRates backward{};
   double narrow = 0;      // the same at head dim 64, relative
@@ -126,6 +129,9 @@ inline constexpr std::array device_presets{
                  .gemm_launch = 3.4,
                  .sustained_share = 0.66,
                  .fp32_tflops = 67,
+                 .fp8_tflops = 1979,
+                 .fp8_share = 0.72,
+                 .fp8_sustained_share = 0.57,
                  .forward = h100_forward,
                  .backward = h100_backward,
                  .narrow = 0.87,
@@ -146,6 +152,9 @@ inline constexpr std::array device_presets{
                  .gemm_launch = 3.4,
                  .sustained_share = 0.66,
                  .fp32_tflops = 67,
+                 .fp8_tflops = 1979,
+                 .fp8_share = 0.72,
+                 .fp8_sustained_share = 0.57,
                  .forward = {315, 410, 484, 591, 644, 673},
                  .backward = {236, 307, 370, 474, 541, 579},
                  .narrow = 0.87,
@@ -164,6 +173,8 @@ inline constexpr std::array device_presets{
                  .gemm_share = 0.80,
                  .gemm_start = 310,
                  .fp32_tflops = 80,
+                 .fp8_tflops = 4500,
+                 .fp8_share = 0.70,
                  .forward = scaled(h100_forward, 2250.0 / 989),
                  .backward = scaled(h100_backward, 2250.0 / 989),
                  .narrow = 0.87,

@@ -99,9 +99,17 @@ class AttentionCounts {
   [[nodiscard]] constexpr std::int64_t result_bytes() const {
     return output_bytes() + (ulysses_ ? aligned_bytes(s_.rows * s_.q * s_.e) : 0) + statistics_bytes();
   }
+  /// Beside the input, where the projection before the core goes if it is not the input: it stays until the one behind.
+  [[nodiscard]] constexpr std::int64_t projection_bytes() const {
+    return ulysses_ ? aligned_bytes(s_.rows * s_.qkv * s_.e) : 0;
+  }
+  /// The gradients of output, queries, keys and values.
+  [[nodiscard]] constexpr std::int64_t gradient_bytes() const {
+    return aligned_bytes(s_.rows * s_.q * s_.e) + aligned_bytes(s_.rows * s_.qkv * s_.e);
+  }
   /// Transient in forward, beside input and results.
   [[nodiscard]] constexpr std::int64_t forward_workspace() const {
-    if (ulysses_) return aligned_bytes(s_.rows * s_.qkv * s_.e) + packed_bytes();
+    if (ulysses_) return projection_bytes() + packed_bytes();
     if (ring_) return 2 * aligned_bytes(2 * kv_bytes()) + output_bytes() + statistics_bytes() + sum_bytes(s_.q);
     return 0;
   }
@@ -111,8 +119,7 @@ class AttentionCounts {
   }
   /// Transient in backward: the gradients of output, queries, keys and values, and what moving them takes.
   [[nodiscard]] constexpr std::int64_t backward_workspace() const {
-    const std::int64_t own = aligned_bytes(s_.rows * s_.q * s_.e) + aligned_bytes(s_.rows * s_.qkv * s_.e) +
-                             (windows_ ? 0 : statistics_bytes());
+    const std::int64_t own = gradient_bytes() + (windows_ ? 0 : statistics_bytes());
     if (ulysses_) return own + packed_bytes() + output_bytes() + input_bytes();
     if (ring_)
       return own + 3 * aligned_bytes(2 * kv_bytes()) + 2 * aligned_bytes(s_.rows * 2 * s_.kv * 4) +

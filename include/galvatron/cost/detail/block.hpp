@@ -19,20 +19,21 @@ namespace galvatron::cost::detail {
 
 constexpr void block_forward(const LayerShape& s, WorkList& out, bool whole) {
   const RegionCounts region(s);
+  const LinearCounts linear(s);
   MergeCounts(s).forward(out);
   out.push(compute(WorkKind::norm_forward, s.rows_local, s.h));
   region.enter(out);
-  out.push(compute(WorkKind::gemm_nt, s.rows, s.qkv, s.h));
+  out.push(linear.forward(s.rows, s.qkv, s.h));
   rotate(s, out);
   AttentionCounts(s).forward(out);
-  out.push(compute(WorkKind::gemm_nt, s.rows, s.h, s.q));
+  out.push(linear.forward(s.rows, s.h, s.q));
   region.leave(out);
   out.push(compute(WorkKind::add_norm_forward, s.rows_local, s.h));
   region.enter(out);
-  out.push(compute(WorkKind::gemm_nt, s.rows, s.ffn_in, s.h));
+  out.push(linear.forward(s.rows, s.ffn_in, s.h));
   if (!whole) return;
   out.push(compute(WorkKind::activation_forward, s.rows, s.ffn));
-  out.push(compute(WorkKind::gemm_nt, s.rows, s.h, s.ffn));
+  out.push(linear.forward(s.rows, s.h, s.ffn));
   region.leave(out);
   out.push(compute(WorkKind::add, s.rows_local * s.h));
 }
@@ -43,13 +44,14 @@ constexpr void block_backward(const LayerShape& s, const ParameterLayout& parame
                               WorkList& weights) {
   const RegionCounts region(s);
   const AttentionCounts attention(s);
+  const LinearCounts linear(s);
   const bool split = &weights != &out;
   const std::int64_t whole = parameters.whole_end - parameters.whole_begin;
   const auto weight = [&](std::int64_t outputs, std::int64_t inputs) {
-    weights.push(compute(WorkKind::gemm_tn, outputs, inputs, s.rows));
+    weights.push(linear.weight_gradient(s.rows, outputs, inputs));
   };
   const auto input = [&](std::int64_t outputs, std::int64_t inputs) {
-    out.push(compute(WorkKind::gemm_nn, s.rows, inputs, outputs));
+    out.push(linear.input_gradient(s.rows, outputs, inputs));
   };
   const auto bias = [&](std::int64_t rows, std::int64_t columns) {
     if (s.layer.bias) weights.push(compute(WorkKind::bias_gradient, rows, columns));
@@ -122,21 +124,36 @@ constexpr LayerCounts block_counts(const LayerShape& s) {
   const std::int64_t all_again = again ? kept + results : 0;
   const std::int64_t results_again = selective ? results : 0;
   const std::int64_t mlp = aligned_bytes(s.rows * s.ffn * s.e);
-  const std::int64_t forward_core = results_again + attention.forward_workspace();
+  // Linear layers of 8-bit operands have room for them beside what lies there at the time.
+  const LinearCounts linear(s);
+  const auto backward_room = [&](std::int64_t outputs, std::int64_t inputs) {
+    return split ? linear.input_room(s.rows, outputs, inputs) : linear.backward_room(s.rows, outputs, inputs);
+  };
+  const std::int64_t forward_core =
+      results_again + larger(attention.forward_workspace(),
+                             attention.projection_bytes() + larger(linear.forward_room(s.rows, s.qkv, s.h),
+                                                                   linear.forward_room(s.rows, s.h, s.q)));
+  const std::int64_t mlp_in_room = linear.forward_room(s.rows, s.ffn_in, s.h);
+  const std::int64_t forward_mlp = mlp + larger(mlp_in_room, linear.forward_room(s.rows, s.h, s.ffn));
   const std::int64_t backward_core =
-      results_again + larger(selective ? attention.again_workspace() : 0, attention.backward_workspace());
+      results_again + larger(larger(selective ? attention.again_workspace() : 0, attention.backward_workspace()),
+                             attention.gradient_bytes() + larger(backward_room(s.h, s.q), backward_room(s.qkv, s.h)));
+  const std::int64_t backward_mlp = mlp + larger(backward_room(s.h, s.ffn), backward_room(s.ffn_in, s.h));
   const std::int64_t whole = s.whole_activation();
-  const std::int64_t backward_block =
-      whole + larger((s.cut ? whole : 0) + larger(mlp, backward_core), again ? attention.forward_workspace() : 0);
+  const std::int64_t backward_block = whole + larger((s.cut ? whole : 0) + larger(backward_mlp, backward_core),
+                                                     again ? larger(forward_core, mlp_in_room) : 0);
   out.stash = {merge.input_bytes() + kept + results - all_again - results_again};
   out.forward_workspace = {store.parameter_room() + all_again +
-                           larger(whole + larger(mlp, forward_core), merge.forward_workspace())};
+                           larger(whole + larger(forward_mlp, forward_core), merge.forward_workspace())};
   out.backward_workspace = {store.parameter_room() + (split ? 0 : store.gradient_room()) + all_again +
                             larger(backward_block, merge.backward_workspace()) + merge.growth_bytes()};
   if (!split) return out;
   const std::int64_t uncut = layout.whole_end - layout.whole_begin;
   out.postponed = {2 * s.activation() + mlp + aligned_bytes(uncut * s.e) + aligned_bytes(uncut * 4)};
-  out.weights_workspace = {store.gradient_room() + whole + (s.cut ? whole : 0)};
+  const std::int64_t weight_room =
+      larger(larger(linear.weight_room(s.rows, s.h, s.ffn), linear.weight_room(s.rows, s.ffn_in, s.h)),
+             larger(linear.weight_room(s.rows, s.h, s.q), linear.weight_room(s.rows, s.qkv, s.h)));
+  out.weights_workspace = {store.gradient_room() + whole + (s.cut ? whole : 0) + weight_room};
   return out;
 }
 

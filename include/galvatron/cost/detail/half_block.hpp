@@ -20,20 +20,20 @@ namespace galvatron::cost::detail {
 class HalfBlock {
  public:
   explicit constexpr HalfBlock(const LayerShape& shape)
-      : s_(shape), region_(shape), core_(shape), attention_(shape.layer.part == BlockPart::attention) {}
+      : s_(shape), region_(shape), core_(shape), linear_(shape), attention_(shape.layer.part == BlockPart::attention) {}
 
   /// @param whole  false: up to what backward needs
   constexpr void forward(WorkList& out, bool whole) const {
     out.push(compute(WorkKind::norm_forward, s_.rows_local, s_.h));
     region_.enter(out);
-    out.push(compute(WorkKind::gemm_nt, s_.rows, attention_ ? s_.qkv : s_.ffn_in, s_.h));
+    out.push(linear_.forward(s_.rows, attention_ ? s_.qkv : s_.ffn_in, s_.h));
     if (attention_) {
       rotate(out);
       core_.forward(out);
     }
     if (!whole) return;
     if (!attention_) out.push(compute(WorkKind::activation_forward, s_.rows, s_.ffn));
-    out.push(compute(WorkKind::gemm_nt, s_.rows, s_.h, inner()));
+    out.push(linear_.forward(s_.rows, s_.h, inner()));
     region_.leave(out);
     out.push(compute(WorkKind::add, s_.rows_local * s_.h));
   }
@@ -64,12 +64,17 @@ class HalfBlock {
   [[nodiscard]] constexpr std::int64_t result_bytes() const { return attention_ ? core_.result_bytes() : 0; }
   /// Transient beside parameters, gradients and one whole activation; what is computed again left out.
   [[nodiscard]] constexpr std::int64_t forward_transients() const {
-    return attention_ ? core_.forward_workspace() : aligned_bytes(s_.rows * s_.ffn * s_.e);
+    const std::int64_t in = linear_.forward_room(s_.rows, attention_ ? s_.qkv : s_.ffn_in, s_.h);
+    const std::int64_t out = linear_.forward_room(s_.rows, s_.h, inner());
+    if (!attention_) return aligned_bytes(s_.rows * s_.ffn * s_.e) + larger(in, out);
+    return larger(core_.forward_workspace(), core_.projection_bytes() + larger(in, out));
   }
   [[nodiscard]] constexpr std::int64_t backward_transients() const {
-    if (!attention_) return aligned_bytes(s_.rows * s_.ffn * s_.e);
+    const std::int64_t room = larger(linear_.backward_room(s_.rows, s_.h, inner()),
+                                     linear_.backward_room(s_.rows, attention_ ? s_.qkv : s_.ffn_in, s_.h));
+    if (!attention_) return aligned_bytes(s_.rows * s_.ffn * s_.e) + room;
     return larger(s_.spec.recompute == RecomputeKind::selective ? core_.again_workspace() : 0,
-                  core_.backward_workspace());
+                  larger(core_.backward_workspace(), core_.gradient_bytes() + room));
   }
 
  private:
@@ -77,14 +82,15 @@ class HalfBlock {
   [[nodiscard]] constexpr std::int64_t inner() const { return attention_ ? s_.q : s_.ffn; }
   constexpr void rotate(WorkList& out) const { detail::rotate(s_, out); }
   constexpr void linear(std::int64_t outputs, std::int64_t inputs, std::int64_t bias_rows, WorkList& out) const {
-    out.push(compute(WorkKind::gemm_tn, outputs, inputs, s_.rows));
-    out.push(compute(WorkKind::gemm_nn, s_.rows, inputs, outputs));
+    out.push(linear_.weight_gradient(s_.rows, outputs, inputs));
+    out.push(linear_.input_gradient(s_.rows, outputs, inputs));
     if (s_.layer.bias) out.push(compute(WorkKind::bias_gradient, bias_rows, outputs));
   }
 
   const LayerShape& s_;
   RegionCounts region_;
   AttentionCounts core_;
+  LinearCounts linear_;
   bool attention_;
 };
 

@@ -10,6 +10,7 @@
 // et al., arXiv 2401.10241, section 2.3): nothing is kept besides.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 
 #include <galvatron/core/units.hpp>
@@ -26,19 +27,20 @@ namespace galvatron::cost::detail {
 
 class MegatronBlock {
  public:
-  explicit constexpr MegatronBlock(const LayerShape& shape) : s_(shape), region_(shape), attention_(shape) {}
+  explicit constexpr MegatronBlock(const LayerShape& shape)
+      : s_(shape), region_(shape), attention_(shape), linear_(shape) {}
 
   constexpr void forward(WorkList& out) const {
     enter(out);
-    out.push(compute(WorkKind::gemm_nt, s_.rows, s_.qkv, s_.h));
+    out.push(linear_.forward(s_.rows, s_.qkv, s_.h));
     rotate(out);
     attention_.forward(out);
-    out.push(compute(WorkKind::gemm_nt, s_.rows, s_.h, s_.q));
+    out.push(linear_.forward(s_.rows, s_.h, s_.q));
     leave(out);
     enter(out);
-    out.push(compute(WorkKind::gemm_nt, s_.rows, s_.ffn_in, s_.h));
+    out.push(linear_.forward(s_.rows, s_.ffn_in, s_.h));
     out.push(compute(WorkKind::activation_forward, s_.rows, s_.ffn));
-    out.push(compute(WorkKind::gemm_nt, s_.rows, s_.h, s_.ffn));
+    out.push(linear_.forward(s_.rows, s_.h, s_.ffn));
     leave(out);
   }
 
@@ -81,11 +83,15 @@ class MegatronBlock {
   [[nodiscard]] constexpr std::int64_t hidden_bytes() const { return aligned_bytes(s_.rows * s_.ffn * s_.e); }
   /// Transient in forward beyond what is kept: tokens that came together, scores before the softmax.
   [[nodiscard]] constexpr std::int64_t forward_workspace() const {
-    return s_.whole_activation() + larger(attention_.forward_workspace(), raw_score_bytes());
+    return s_.whole_activation() +
+           std::max({attention_.forward_workspace(), raw_score_bytes(), linear_.forward_room(s_.rows, s_.ffn_in, s_.h),
+                     linear_.forward_room(s_.rows, s_.h, s_.ffn)});
   }
   /// Transient in backward: gradients of what lies between two linear layers.
   [[nodiscard]] constexpr std::int64_t backward_workspace() const {
-    const std::int64_t mlp = aligned_bytes(s_.rows * s_.ffn_in * s_.e) + hidden_bytes();
+    const std::int64_t mlp =
+        aligned_bytes(s_.rows * s_.ffn_in * s_.e) + hidden_bytes() +
+        larger(linear_.backward_room(s_.rows, s_.ffn_in, s_.h), linear_.backward_room(s_.rows, s_.h, s_.ffn));
     return s_.whole_activation() * (s_.cut ? 2 : 1) +
            larger(mlp, attention_.backward_workspace() + 2 * raw_score_bytes());
   }
@@ -111,8 +117,8 @@ class MegatronBlock {
     region_.enter(out);
   }
   constexpr void linear(std::int64_t outputs, std::int64_t inputs, WorkList& out, WorkList& weights) const {
-    weights.push(compute(WorkKind::gemm_tn, outputs, inputs, s_.rows));
-    out.push(compute(WorkKind::gemm_nn, s_.rows, inputs, outputs));
+    weights.push(linear_.weight_gradient(s_.rows, outputs, inputs));
+    out.push(linear_.input_gradient(s_.rows, outputs, inputs));
   }
   constexpr void bias(std::int64_t rows, std::int64_t columns, WorkList& out) const {
     if (s_.layer.bias) out.push(compute(WorkKind::bias_gradient, rows, columns));
@@ -121,6 +127,7 @@ class MegatronBlock {
   const LayerShape& s_;
   RegionCounts region_;
   AttentionCounts attention_;
+  LinearCounts linear_;
 };
 
 constexpr LayerCounts megatron_counts(const LayerShape& s) {

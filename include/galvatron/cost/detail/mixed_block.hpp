@@ -27,6 +27,7 @@ class MixedBlock {
       : s_(shape),
         region_(shape),
         core_(shape),
+        linear_(shape),
         kv_(2 * shape.kv),
         memory_(shape.layer.memory.of(shape.batch.sequence)),
         memory_rows_(memory_ * shape.b),
@@ -78,24 +79,45 @@ class MixedBlock {
   }
   /// Beside one whole activation.
   [[nodiscard]] constexpr std::int64_t forward_transients() const {
-    const std::int64_t mlp = s_.layer.experts > 0 ? experts_forward_workspace(s_)  //
-                                                  : aligned_bytes(s_.rows * s_.ffn * s_.e);
-    return std::max(
-        {mlp, again(core_.result_bytes()) + attention_workspace(), gathered_memory(), again(cross_results())});
+    return larger(mlp_forward_workspace(), transients_before_mlp());
   }
-  /// The attention core in forward.
-  [[nodiscard]] constexpr std::int64_t attention_workspace() const { return core_.forward_workspace() + bias_bytes(); }
+  /// The same when everything up to what backward needs is computed again.
+  [[nodiscard]] constexpr std::int64_t again_transients() const {
+    return larger(post_ || s_.layer.closing_norm ? mlp_forward_workspace() : mlp_in_room(), transients_before_mlp());
+  }
   /// Beside the gradient and, for its gathered and recomputed input, one or two whole activations.
   [[nodiscard]] constexpr std::int64_t backward_transients() const {
-    const std::int64_t mlp = s_.layer.experts > 0 ? experts_backward_workspace(s_)  //
-                                                  : aligned_bytes(s_.rows * s_.ffn * s_.e);
+    const std::int64_t mlp = s_.layer.experts > 0 ? experts_backward_workspace(s_)
+                                                  : aligned_bytes(s_.rows * s_.ffn * s_.e) +
+                                                        larger(linear_.backward_room(s_.rows, s_.h, s_.ffn),
+                                                               linear_.backward_room(s_.rows, s_.ffn_in, s_.h));
+    const std::int64_t products = core_.gradient_bytes() + larger(linear_.backward_room(s_.rows, s_.h, s_.q),
+                                                                  linear_.backward_room(s_.rows, s_.qkv, s_.h));
     const std::int64_t attention = again(core_.result_bytes()) +
-                                   larger(again(core_.again_workspace()), core_.backward_workspace()) +
+                                   std::max({again(core_.again_workspace()), core_.backward_workspace(), products}) +
                                    2 * bias_bytes();
     return std::max({mlp, attention, cross_backward_workspace()});
   }
 
  private:
+  [[nodiscard]] constexpr std::int64_t mlp_in_room() const {
+    return s_.layer.experts > 0 ? 0 : linear_.forward_room(s_.rows, s_.ffn_in, s_.h);
+  }
+  [[nodiscard]] constexpr std::int64_t mlp_forward_workspace() const {
+    if (s_.layer.experts > 0) return experts_forward_workspace(s_);
+    return aligned_bytes(s_.rows * s_.ffn * s_.e) + larger(mlp_in_room(), linear_.forward_room(s_.rows, s_.h, s_.ffn));
+  }
+  // Up to the MLP's input.
+  [[nodiscard]] constexpr std::int64_t transients_before_mlp() const {
+    const std::int64_t products = core_.projection_bytes() + larger(linear_.forward_room(s_.rows, s_.qkv, s_.h),
+                                                                    linear_.forward_room(s_.rows, s_.h, s_.q));
+    const std::int64_t attention =
+        again(core_.result_bytes()) + larger(core_.forward_workspace(), products) + bias_bytes();
+    if (!s_.layer.memory.any()) return attention;
+    return std::max({attention, linear_.forward_room(s_.rows, s_.q, s_.h),
+                     gathered_memory() + linear_.forward_room(memory_rows_, kv_, s_.h),
+                     again(cross_results()) + linear_.forward_room(s_.rows, s_.h, s_.q)});
+  }
   [[nodiscard]] constexpr Work norm(WorkKind kind) const { return compute(kind, s_.rows_local, s_.h); }
   // The gradient of a part; `inner` calls its argument where it needs the part's input again.
   template <class Inner>
@@ -110,8 +132,8 @@ class MixedBlock {
     out.push(post_ ? compute(WorkKind::add, s_.rows_local * s_.h) : norm(WorkKind::norm_backward));
   }
   constexpr void linear_backward(WorkList& out, std::int64_t rows, std::int64_t outputs, std::int64_t inputs) const {
-    out.push(compute(WorkKind::gemm_tn, outputs, inputs, rows));
-    out.push(compute(WorkKind::gemm_nn, rows, inputs, outputs));
+    out.push(linear_.weight_gradient(rows, outputs, inputs));
+    out.push(linear_.input_gradient(rows, outputs, inputs));
   }
   constexpr void bias_backward(WorkList& out, std::int64_t rows, std::int64_t columns) const {
     if (s_.layer.bias) out.push(compute(WorkKind::bias_gradient, rows, columns));
@@ -138,10 +160,10 @@ class MixedBlock {
   }
   constexpr void attention_forward(WorkList& out) const {
     region_.enter(out);
-    out.push(compute(WorkKind::gemm_nt, s_.rows, s_.qkv, s_.h));
+    out.push(linear_.forward(s_.rows, s_.qkv, s_.h));
     rotate(out);
     core_forward(out);
-    out.push(compute(WorkKind::gemm_nt, s_.rows, s_.h, s_.q));
+    out.push(linear_.forward(s_.rows, s_.h, s_.q));
     region_.leave(out);
   }
   template <class Input>
@@ -167,10 +189,10 @@ class MixedBlock {
   constexpr void cross_forward(WorkList& out) const {
     region_.enter(out);
     gather_memory(out);
-    out.push(compute(WorkKind::gemm_nt, s_.rows, s_.q, s_.h));
-    out.push(compute(WorkKind::gemm_nt, memory_rows_, kv_, s_.h));
+    out.push(linear_.forward(s_.rows, s_.q, s_.h));
+    out.push(linear_.forward(memory_rows_, kv_, s_.h));
     out.push(cross(WorkKind::attention_forward));
-    out.push(compute(WorkKind::gemm_nt, s_.rows, s_.h, s_.q));
+    out.push(linear_.forward(s_.rows, s_.h, s_.q));
     region_.leave(out);
   }
   template <class Input>
@@ -197,10 +219,10 @@ class MixedBlock {
       experts_forward(s_, out, whole);
     } else {
       region_.enter(out);
-      out.push(compute(WorkKind::gemm_nt, s_.rows, s_.ffn_in, s_.h));
+      out.push(linear_.forward(s_.rows, s_.ffn_in, s_.h));
       if (!whole) return;
       out.push(compute(WorkKind::activation_forward, s_.rows, s_.ffn));
-      out.push(compute(WorkKind::gemm_nt, s_.rows, s_.h, s_.ffn));
+      out.push(linear_.forward(s_.rows, s_.h, s_.ffn));
     }
     if (whole) region_.leave(out);
   }
@@ -231,7 +253,9 @@ class MixedBlock {
     if (!s_.layer.memory.any()) return 0;
     return again(cross_results()) + 2 * aligned_bytes(s_.rows * s_.q * s_.e) +
            aligned_bytes(memory_rows_ * kv_ * s_.e) +
-           larger(cross_statistics(), aligned_bytes(memory_rows_ * s_.h * s_.e));
+           std::max({cross_statistics(),
+                     aligned_bytes(memory_rows_ * s_.h * s_.e) + linear_.backward_room(memory_rows_, kv_, s_.h),
+                     linear_.backward_room(s_.rows, s_.h, s_.q), linear_.backward_room(s_.rows, s_.q, s_.h)});
   }
   // Of `bytes` that a selective recomputation makes again: they lie in the workspace.
   [[nodiscard]] constexpr std::int64_t again(std::int64_t bytes) const {
@@ -246,7 +270,8 @@ class MixedBlock {
 
   const LayerShape& s_;
   RegionCounts region_;
-  AttentionCounts core_;       // of self-attention
+  AttentionCounts core_;  // of self-attention
+  LinearCounts linear_;
   std::int64_t kv_;            // width of its keys and values
   std::int64_t memory_;        // tokens of the encoder's output
   std::int64_t memory_rows_;   // of a rank, gathered
@@ -274,7 +299,7 @@ constexpr LayerCounts mixed_block_counts(const LayerShape& s) {
   out.forward_workspace = {store.parameter_room() + all_again + whole + block.forward_transients()};
   out.backward_workspace = {
       store.parameter_room() + store.gradient_room() + all_again + whole +
-      larger((s.cut ? whole : 0) + block.backward_transients(), again ? block.attention_workspace() : 0)};
+      larger((s.cut ? whole : 0) + block.backward_transients(), again ? block.again_transients() : 0)};
   return out;
 }
 

@@ -12,6 +12,7 @@
 #include <galvatron/cluster/spec.hpp>
 #include <galvatron/core/dtype.hpp>
 #include <galvatron/core/units.hpp>
+#include <galvatron/cost/product_8bit.hpp>
 #include <galvatron/cost/work.hpp>
 
 namespace galvatron::cost::detail {
@@ -82,8 +83,9 @@ constexpr double streaming_seconds(const DeviceSpec& device, double bytes) {
 constexpr double gemm_model_seconds(const Work& w, Precision precision, const DeviceSpec& device) {
   const PrecisionRate rate = rate_of(device, precision);
   const double reach = rate.peak_flops * rate.gemm_share;
-  const double e = static_cast<double>(element_bytes(precision));
-  const double result = real(w.m) * real(w.n) * (w.kind == WorkKind::gemm_tn ? 8.0 : e);
+  const double e = w.eight_bit ? 1 : static_cast<double>(element_bytes(precision));  // of operands
+  const double result =
+      real(w.m) * real(w.n) * (w.kind == WorkKind::gemm_tn ? 8.0 : static_cast<double>(element_bytes(precision)));
   const double streamed = streaming_seconds(device, e * (real(w.m) + real(w.n)) * real(w.k) + result);
   const double powered = 2 * real(w.m) * real(w.n) * real(w.k) / (rate.peak_flops * rate.sustained_share);
   double computed = std::numeric_limits<double>::max();
@@ -110,6 +112,13 @@ constexpr double gemm_model_seconds(const Work& w, Precision precision, const De
   return device.launch.value + std::max({device.gemm_launch.value + computed, streamed, powered});
 }
 
+/// What rounding both operands to 8 bits takes: passes over each that memory bounds.
+constexpr double rounding_seconds(const Work& w, const DeviceSpec& device) {
+  const double bytes = static_cast<double>(rounding_bytes((w.m + w.n) * w.k));
+  return 2 * rounding_passes * device.launch.value + streaming_seconds(device, bytes);
+}
+
+/// By a table, which of fp8 has the seconds of a product with the rounding before it, or else by the model.
 constexpr double gemm_seconds(const Work& w, Precision precision, const Cluster& cluster, int busy) {
   const auto layout = static_cast<GemmLayout>(static_cast<int>(w.kind) - static_cast<int>(WorkKind::gemm_nt));
   Bracket<GemmTable> tables;
@@ -119,7 +128,8 @@ constexpr double gemm_seconds(const Work& w, Precision precision, const Cluster&
     return tables.seconds(cluster, busy, [&](const GemmTable& table) {
       return table.seconds({real(w.m), real(w.n), real(w.k)}, {1, 1, 1});
     });
-  return gemm_model_seconds(w, precision, cluster.device) * oversubscription(cluster, busy);
+  const double rounding = w.eight_bit ? rounding_seconds(w, cluster.device) : 0;
+  return (gemm_model_seconds(w, precision, cluster.device) + rounding) * oversubscription(cluster, busy);
 }
 
 /// The share of the peak at (tokens, head dim): log-linear in tokens on the nearest curves, linear in head dim between.

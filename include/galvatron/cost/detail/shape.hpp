@@ -6,6 +6,7 @@
 #include <galvatron/core/dtype.hpp>
 #include <galvatron/core/units.hpp>
 #include <galvatron/cost/counts.hpp>
+#include <galvatron/cost/product_8bit.hpp>
 #include <galvatron/cost/trainer.hpp>
 #include <galvatron/cost/work.hpp>
 #include <galvatron/model/spec.hpp>
@@ -70,5 +71,47 @@ constexpr std::int64_t larger(std::int64_t a, std::int64_t b) { return a < b ? b
 constexpr Work compute(WorkKind kind, std::int64_t m, std::int64_t n = 0, std::int64_t k = 0) {
   return {.kind = kind, .m = m, .n = n, .k = k};
 }
+
+/// The products of a block's linear layers, (rows, inputs) -> (rows, outputs): 8-bit where the precision says so and
+/// their extents allow it, and then with room for the rounded operands.
+class LinearCounts {
+ public:
+  explicit constexpr LinearCounts(const LayerShape& shape) : eight_bit_(shape.batch.precision == Precision::fp8) {}
+
+  [[nodiscard]] constexpr Work forward(std::int64_t rows, std::int64_t outputs, std::int64_t inputs) const {
+    return product(WorkKind::gemm_nt, rows, outputs, inputs);
+  }
+  [[nodiscard]] constexpr Work input_gradient(std::int64_t rows, std::int64_t outputs, std::int64_t inputs) const {
+    return product(WorkKind::gemm_nn, rows, inputs, outputs);
+  }
+  [[nodiscard]] constexpr Work weight_gradient(std::int64_t rows, std::int64_t outputs, std::int64_t inputs) const {
+    return product(WorkKind::gemm_tn, outputs, inputs, rows);
+  }
+  [[nodiscard]] constexpr std::int64_t forward_room(std::int64_t rows, std::int64_t outputs,
+                                                    std::int64_t inputs) const {
+    return room(forward(rows, outputs, inputs));
+  }
+  [[nodiscard]] constexpr std::int64_t input_room(std::int64_t rows, std::int64_t outputs, std::int64_t inputs) const {
+    return room(input_gradient(rows, outputs, inputs));
+  }
+  [[nodiscard]] constexpr std::int64_t weight_room(std::int64_t rows, std::int64_t outputs, std::int64_t inputs) const {
+    return room(weight_gradient(rows, outputs, inputs));
+  }
+  /// Of both gradients, which come one after the other.
+  [[nodiscard]] constexpr std::int64_t backward_room(std::int64_t rows, std::int64_t outputs,
+                                                     std::int64_t inputs) const {
+    return larger(input_room(rows, outputs, inputs), weight_room(rows, outputs, inputs));
+  }
+
+ private:
+  [[nodiscard]] constexpr Work product(WorkKind kind, std::int64_t m, std::int64_t n, std::int64_t k) const {
+    Work work = compute(kind, m, n, k);
+    work.eight_bit = eight_bit_ && fits_8bit(m, n, k);
+    return work;
+  }
+  static constexpr std::int64_t room(const Work& w) { return w.eight_bit ? room_8bit(w.m, w.n, w.k) : 0; }
+
+  bool eight_bit_;
+};
 
 }  // namespace galvatron::cost::detail

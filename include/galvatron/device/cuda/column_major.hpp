@@ -25,8 +25,9 @@ struct ColumnMajorProduct {
   ColumnMajorMatrix d{};  ///< the memory of Product's c, (n, m)
   bool x_transposed = false;
   bool y_transposed = false;
-  bool bias = false;  ///< (n), of the operands' precision
-  float beta = 0;     ///< 1: d accumulates
+  bool bias = false;      ///< (n), of the operands' precision; with fp8 bfloat16
+  bool gradient = false;  ///< fp8 only: y is float8_e5m2, x float8_e4m3
+  float beta = 0;         ///< 1: d accumulates
   Epilogue epilogue = Epilogue::none;
   friend constexpr bool operator==(const ColumnMajorProduct&, const ColumnMajorProduct&) = default;
 };
@@ -43,6 +44,7 @@ constexpr ColumnMajorProduct column_major(const Product& p, Epilogue epilogue = 
                          .x_transposed = p.layout == Gemm::nt,
                          .y_transposed = p.layout == Gemm::tn,
                          .bias = p.bias,
+                         .gradient = p.gradient,
                          .beta = p.accumulate ? 1.0F : 0.0F,
                          .epilogue = epilogue};
   if (out.x_transposed) out.x = {.rows = p.k, .columns = p.n, .leading = p.k, .precision = p.operands};

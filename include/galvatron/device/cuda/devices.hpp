@@ -64,6 +64,14 @@ struct DeviceDescription {
   std::array<char, 16> identity{};  ///< of no other GPU, on any machine
 };
 
+/// True when its tensor cores multiply 8-bit floating-point numbers (Ada, Hopper and later).
+constexpr bool has_8bit_products(const DeviceDescription& device) { return 10 * device.major + device.minor >= 89; }
+
+/// What a run that wants them on another GPU ends with.
+inline DeviceFailure no_8bit_products(const std::string& gpu) {
+  return DeviceFailure("the GPU " + gpu + " has no 8-bit products: plan with --precision bf16");
+}
+
 /// Throws DeviceFailure.
 inline DeviceDescription describe_device(int ordinal) {
   cudaDeviceProp properties{};

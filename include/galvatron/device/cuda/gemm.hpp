@@ -42,7 +42,10 @@ inline void check(cublasStatus_t status, const std::string& what,
 
 namespace detail {
 
-constexpr cudaDataType_t cuda_type(Precision p) { return p == Precision::fp32 ? CUDA_R_32F : CUDA_R_16BF; }
+constexpr cudaDataType_t cuda_type(Precision p, bool gradient = false) {
+  if (p == Precision::fp8) return gradient ? CUDA_R_8F_E5M2 : CUDA_R_8F_E4M3;
+  return p == Precision::fp32 ? CUDA_R_32F : CUDA_R_16BF;
+}
 
 using ProductsHandle = Owner<cublasLtHandle_t, cublasLtDestroy>;
 using MatrixLayout = Owner<cublasLtMatrixLayout_t, cublasLtMatrixLayoutDestroy>;
@@ -50,9 +53,9 @@ using ProductDescription = Owner<cublasLtMatmulDesc_t, cublasLtMatmulDescDestroy
 using TimedEvent = Owner<cudaEvent_t, cudaEventDestroy>;
 using ProductPreference = Owner<cublasLtMatmulPreference_t, cublasLtMatmulPreferenceDestroy>;
 
-inline MatrixLayout layout(const ColumnMajorMatrix& m) {
+inline MatrixLayout layout(const ColumnMajorMatrix& m, bool gradient = false) {
   MatrixLayout out;
-  check(cublasLtMatrixLayoutCreate(out.out(), cuda_type(m.precision), static_cast<std::uint64_t>(m.rows),
+  check(cublasLtMatrixLayoutCreate(out.out(), cuda_type(m.precision, gradient), static_cast<std::uint64_t>(m.rows),
                                    static_cast<std::uint64_t>(m.columns), m.leading),
         "layout of a matrix");
   return out;
@@ -80,14 +83,25 @@ struct ProductObjects {
   float beta = 0;
 
   explicit ProductObjects(const ColumnMajorProduct& p)
-      : x(detail::layout(p.x)), y(detail::layout(p.y)), d(detail::layout(p.d)), beta(p.beta) {
+      : x(detail::layout(p.x)), y(detail::layout(p.y, p.gradient)), d(detail::layout(p.d)), beta(p.beta) {
     check(cublasLtMatmulDescCreate(description.out(), CUBLAS_COMPUTE_32F, CUDA_R_32F), "description of a product");
     const auto operation = [](bool transposed) { return transposed ? CUBLAS_OP_T : CUBLAS_OP_N; };
     set(CUBLASLT_MATMUL_DESC_TRANSA, operation(p.x_transposed));
     set(CUBLASLT_MATMUL_DESC_TRANSB, operation(p.y_transposed));
     set(CUBLASLT_MATMUL_DESC_EPILOGUE, detail::epilogue(p));
-    if (p.bias) set(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, static_cast<std::int32_t>(detail::cuda_type(p.x.precision)));
+    if (p.bias)
+      set(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE,
+          static_cast<std::int32_t>(detail::cuda_type(element_format(p.x.precision))));
     if (p.epilogue != Epilogue::none) set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, p.d.leading);
+    // Faster sums of fewer bits are enough for activations, not for gradients.
+    if (p.x.precision == Precision::fp8)
+      set(CUBLASLT_MATMUL_DESC_FAST_ACCUM, static_cast<std::int8_t>(p.gradient ? 0 : 1));
+  }
+
+  /// What the 8-bit operands are multiplied with, in memory of the GPU.
+  void set_scales(const float* of_x, const float* of_y) {
+    set(CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, of_x);
+    set(CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, of_y);
   }
 
   template <class V>
@@ -97,7 +111,7 @@ struct ProductObjects {
 };
 
 /// True when cuBLASLt adds the bias: it has the type of the result.
-constexpr bool adds_bias(const Product& p) { return p.operands == p.result; }
+constexpr bool adds_bias(const Product& p) { return element_format(p.operands) == p.result; }
 
 /// The matrix products of one GPU, in one stream.
 class Products {
@@ -118,12 +132,15 @@ class Products {
   }
 
   /// c = a * b [+ bias] or c += a * b; every extent at least 1, and a bias only where adds_bias(product).
-  void multiply(const Product& product, const void* a, const void* b, const void* bias, void* c) {
+  /// @param unscale  (2) of fp8 only: what a and b are multiplied with
+  void multiply(const Product& product, const void* a, const void* b, const void* bias, void* c,
+                const float* unscale = nullptr) {
     const std::uint32_t alignment = detail::alignment_of(a, b, bias, c);
-    if (!execute({product, Epilogue::none, alignment}, a, b, bias, nullptr, c))
+    if (!execute({product, Epilogue::none, alignment}, a, b, bias, nullptr, c, unscale))
       throw DeviceFailure("cuBLASLt has no algorithm for the " + to_string(product) + " on this GPU with operands on " +
                           std::to_string(alignment) + "-byte boundaries and a workspace of " +
-                          std::to_string(workspace_.count) + " bytes: use fp32 or sizes that are multiples of 8");
+                          std::to_string(workspace_.count) + " bytes: use " +
+                          (product.operands == Precision::fp8 ? "bf16" : "fp32 or sizes that are multiples of 8"));
   }
   /// The same with an epilogue, for which takes_epilogue(product, u). False when there is no algorithm: nothing was
   /// done.
@@ -151,13 +168,15 @@ class Products {
   };
   static_assert(sizeof(cublasLtMatmulAlgo_t) == sizeof(AlgorithmCache::Algorithm));
 
-  bool execute(const Key& key, const void* a, const void* b, const void* bias, void* u, void* c) {
+  bool execute(const Key& key, const void* a, const void* b, const void* bias, void* u, void* c,
+               const float* unscale = nullptr) {
     auto found = cache_.find(key);
     if (found == cache_.end()) found = cache_.emplace(key, prepare(key)).first;
     if (!found->second) return false;
     Prepared& p = *found->second;
     if (key.product.bias) p.objects.set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias);
     if (key.epilogue != Epilogue::none) p.objects.set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, u);
+    if (key.product.operands == Precision::fp8) p.objects.set_scales(unscale + 1, unscale);
     const auto run = [&](const cublasLtMatmulAlgo_t& algorithm) {
       const float alpha = 1;
       return cublasLtMatmul(handle_.get(), p.objects.description.get(), &alpha, b, p.objects.x.get(), a,
@@ -228,6 +247,10 @@ class Products {
     const std::byte* address = workspace_.data + alignment;
     if (product.bias) objects.set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, address);
     if (key.epilogue != Epilogue::none) objects.set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, address);
+    if (product.operands == Precision::fp8) {
+      const auto* scales = reinterpret_cast<const float*>(workspace_.data);
+      objects.set_scales(scales, scales);
+    }
     if (const auto known = kept(key, objects)) return Prepared{std::move(objects), *known};
     std::array<cublasLtMatmulHeuristicResult_t, most_proposals> choices{};
     int count = 0;
@@ -263,8 +286,8 @@ class Products {
   static std::string name_of(const Key& key) {
     const Product& p = key.product;
     return to_string(p) + " to " + galvatron::name_of(p.result) + (p.accumulate ? ", added" : "") +
-           (p.bias ? ", bias" : "") + ", epilogue " + std::to_string(static_cast<int>(key.epilogue)) + ", on " +
-           std::to_string(key.alignment) + " bytes";
+           (p.gradient ? ", of a gradient" : "") + (p.bias ? ", bias" : "") + ", epilogue " +
+           std::to_string(static_cast<int>(key.epilogue)) + ", on " + std::to_string(key.alignment) + " bytes";
   }
 
   const Stream& stream_;

@@ -17,17 +17,20 @@
 #include <galvatron/device/cuda/pointwise.hpp>
 #include <galvatron/device/cuda/relative.hpp>
 #include <galvatron/device/cuda/repeater.hpp>
+#include <galvatron/device/cuda/rounding.hpp>
 #include <galvatron/device/cuda/runs.hpp>
 #include <galvatron/device/cuda/softmax.hpp>
 #include <galvatron/device/cuda/window_attention.hpp>
 #include <galvatron/device/device.hpp>
 #include <galvatron/device/product.hpp>
+#include <galvatron/device/product_8bit.hpp>
 
 namespace galvatron::device::cuda {
 
 /// Executes the operations of the Device concept, in order, on machine M, which has:
 /// - launch(geometry, kernel), zero(to, bytes), copy(from, to, bytes);
-/// - multiply(product, a, b, bias, c): see Product;
+/// - multiply(product, a, b, bias, c): see Product; of fp8 multiply(product, a, b, bias, c, unscale), for layout nt of
+///   codes that are multiplied with unscale (2);
 /// - try_multiply(product, epilogue, a, b, bias, u, c): see Epilogue; false when the machine has no such product, and
 ///   nothing was done;
 /// - attention_forward(shape, precision, q, k, v, o, lse), attention_backward(shape, precision, q, k, v, o, lse, d_o,
@@ -84,6 +87,30 @@ class Gpu {
                         .n = n,
                         .k = k},
                 a.data, b.data, bias.data, c.data);
+  }
+
+  /// Tensor cores take 8-bit operands whose rows go along the sum only: others are transposed as they are rounded.
+  template <class C>
+  void gemm_8bit(Gemm layout, std::int64_t m, std::int64_t n, std::int64_t k, View<const bfloat16> a,
+                 View<const bfloat16> b, View<C> c, bool accumulate, View<const bfloat16> bias, View<std::byte> room) {
+    const Room8bit codes(room, m, n, k);
+    const bool a_across = layout == Gemm::tn;
+    with_format_of_a(layout, [&]<class F>() {
+      cuda::round_to_8bit<F>(m_, scratch_, a_across ? k : m, a_across ? m : k, a_across, a.data, codes.a.data,
+                             codes.unscale.data);
+    });
+    const bool b_across = layout != Gemm::nt;
+    cuda::round_to_8bit<float8_e4m3>(m_, scratch_, b_across ? k : n, b_across ? n : k, b_across, b.data, codes.b.data,
+                                     codes.unscale.data + 1);
+    m_.multiply(Product{.operands = Precision::fp8,
+                        .result = precision_of<C>,
+                        .accumulate = accumulate,
+                        .bias = !bias.empty(),
+                        .gradient = has_gradient(layout),
+                        .m = m,
+                        .n = n,
+                        .k = k},
+                codes.a.data, codes.b.data, bias.data, c.data, codes.unscale.data);
   }
 
   template <class T>

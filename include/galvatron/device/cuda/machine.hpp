@@ -91,15 +91,17 @@ class Machine {
   void run(Recording& recording) { recording.run(stream_); }
 
   /// See Product.
-  void multiply(const Product& p, const void* a, const void* b, const void* bias, void* c) {
+  /// @param unscale  (2) of fp8 only: what a and b are multiplied with
+  void multiply(const Product& p, const void* a, const void* b, const void* bias, void* c,
+                const float* unscale = nullptr) {
     if (p.k == 0 && p.accumulate) return;
     if (p.k == 0) return begin(p, bias, c);
-    if (!p.bias || adds_bias(p)) return products_.multiply(p, a, b, bias, c);
+    if (!p.bias || adds_bias(p)) return products_.multiply(p, a, b, bias, c, unscale);
     begin(p, bias, c);
     Product more = p;
     more.bias = false;
     more.accumulate = true;
-    products_.multiply(more, a, b, nullptr, c);
+    products_.multiply(more, a, b, nullptr, c, unscale);
   }
   /// See Epilogue; u and c (m, n). False when cuBLASLt is not asked or has no algorithm. Before Hopper its bfloat16
   /// products with GELU are slower than two operations (karpathy/llm.c, pull request 338), so that it is not asked.

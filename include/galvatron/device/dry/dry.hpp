@@ -31,6 +31,12 @@ class Dry {
     const Kind kind = layout == Gemm::nt ? Kind::gemm_nt : layout == Gemm::nn ? Kind::gemm_nn : Kind::gemm_tn;
     note({.kind = kind, .m = m, .n = n, .k = k});
   }
+  template <class C>
+  void gemm_8bit(Gemm layout, std::int64_t m, std::int64_t n, std::int64_t k, View<const bfloat16>,
+                 View<const bfloat16>, View<C>, bool, View<const bfloat16>, View<std::byte>) {
+    const Kind kind = layout == Gemm::nt ? Kind::gemm_nt : layout == Gemm::nn ? Kind::gemm_nn : Kind::gemm_tn;
+    note({.kind = kind, .m = m, .n = n, .k = k, .eight_bit = true});
+  }
   template <class T>
   void attention_forward(const AttentionShape& s, In<T>, In<T>, In<T>, View<T>, View<float>,
                          const AttentionBias& = {}) {

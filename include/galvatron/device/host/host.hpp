@@ -16,6 +16,7 @@
 #include <galvatron/device/host/attention_backward.hpp>
 #include <galvatron/device/host/embedding.hpp>
 #include <galvatron/device/host/gemm.hpp>
+#include <galvatron/device/host/gemm_8bit.hpp>
 #include <galvatron/device/host/isa.hpp>
 #include <galvatron/device/host/norm.hpp>
 #include <galvatron/device/host/pointwise.hpp>
@@ -39,7 +40,8 @@ class Host {
 
   /// The bytes that a device of that many threads wants as its workspace.
   static constexpr std::int64_t library_workspace_bytes(int threads) { return threads * workspace_bytes_per_thread; }
-  /// True when this processor multiplies matrices of that format.
+  /// True when this processor multiplies matrices of that format; of 8 bits, which none does, when it has those that
+  /// stand for them.
   static bool supports(Precision precision) { return host::Products::supports(precision); }
 
   /// `threads` >= 1; `library_workspace` of at least library_workspace_bytes(threads), on a 64-byte boundary, is the
@@ -84,6 +86,12 @@ class Host {
                         .n = n,
                         .k = k},
                        a.data, b.data, bias.data, c.data);
+  }
+
+  template <class C>
+  void gemm_8bit(Gemm layout, std::int64_t m, std::int64_t n, std::int64_t k, View<const bfloat16> a,
+                 View<const bfloat16> b, View<C> c, bool accumulate, View<const bfloat16> bias, View<std::byte> room) {
+    host::gemm_8bit(team_, layout, m, n, k, a.data, b.data, c.data, accumulate, bias.data, room);
   }
 
   template <class T>

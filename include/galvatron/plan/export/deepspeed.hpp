@@ -71,7 +71,12 @@ inline Exported export_deepspeed(const Plan& plan) {
   config["train_batch_size"] = plan.global_batch;
   config["train_micro_batch_size_per_gpu"] = plan.microbatch() / spec.data;
   config["gradient_accumulation_steps"] = plan.microbatches;
-  config["bf16"] = {{"enabled", plan.precision == Precision::bf16}};
+  config["bf16"] = {{"enabled", plan.precision != Precision::fp32}};
+  if (plan.precision == Precision::fp8)
+    out.not_expressed.push_back(
+        "8-bit products: DeepSpeed's configuration has none, and bf16 is written; the model can bring them, as layers "
+        "of "
+        "Transformer Engine do");
   const bool pipeline = plan.stages.size() > 1;
   if (pipeline) detail::deepspeed_pipeline(plan, spec, out);
   config["zero_optimization"] = {{"stage", spec.zero}};

@@ -130,7 +130,11 @@ inline Exported export_megatron(const Plan& plan) {
   add("--seq-length", plan.sequence_length);
   add("--micro-batch-size", plan.microbatch() / spec.data);
   add("--global-batch-size", plan.global_batch);
-  if (plan.precision == Precision::bf16) arguments.push_back("--bf16");
+  if (plan.precision != Precision::fp32) arguments.push_back("--bf16");
+  if (plan.precision == Precision::fp8) {
+    arguments.push_back("--fp8-format hybrid");
+    arguments.push_back("--fp8-recipe tensorwise");
+  }
   add("--tensor-model-parallel-size", spec.tensor);
   if (spec.sequence == SequenceKind::megatron) arguments.push_back("--sequence-parallel");
   if (spec.context > 1) {

@@ -74,7 +74,7 @@ inline std::string torchtitan_data(const Plan& plan, const StrategySpec& spec, E
         "what is nearest to ZeRO 2 is written");
   if (spec.zero == 1)
     out.not_expressed.push_back("ZeRO 1: FSDP shards gradients too, and what is nearest to ZeRO 2 is written");
-  if (plan.precision == Precision::bf16 && others && spec.data == 1 && spec.context == 1)
+  if (plan.precision != Precision::fp32 && others && spec.data == 1 && spec.context == 1)
     out.not_expressed.push_back(
         "bf16 arithmetic with fp32 master weights: torchtitan casts with FSDP, or with DDP alone, and this plan has no "
         "data parallelism");
@@ -131,7 +131,7 @@ inline Exported export_torchtitan(const Plan& plan) {
                                line("local_batch_size", pipeline ? plan.global_batch / spec.data : samples) +
                                line("global_batch_size", plan.global_batch) + line("seq_len", plan.sequence_length) +
                                "dtype = \"float32\"\nmixed_precision_param = \"" +
-                               (plan.precision == Precision::bf16 ? "bfloat16" : "float32") + "\"\n";
+                               (plan.precision != Precision::fp32 ? "bfloat16" : "float32") + "\"\n";
   std::string parallelism = "[parallelism]\n" + detail::torchtitan_data(plan, spec, out) +
                             line("tensor_parallel_degree", spec.tensor) + line("context_parallel_degree", spec.context);
   if (spec.context > 1) parallelism += "context_parallel_rotate_method = \"alltoall\"\n";
@@ -148,10 +148,17 @@ inline Exported export_torchtitan(const Plan& plan) {
   detail::tell_wider_sharding(spec, target, out);
   const std::string checkpoint = "[activation_checkpoint]\n" + detail::torchtitan_recompute(plan, out);
 
+  std::string products;
+  if (plan.precision == Precision::fp8) {
+    products = "\n[quantize.linear.float8]\nfilter_fqns = [\n  \"output\",\n]\n";
+    out.set_elsewhere.push_back(
+        "the table [model] has converters = [\"quantize.linear.float8\"], for the 8-bit products of blocks");
+  }
+
   out.text = "# torchtitan 0.2 job file of " + detail::export_title(plan) +
              ". Made by `galvatron export`.\n# The tables [model], [optimizer], [lr_scheduler] and the data are to be "
              "added.\n" +
-             detail::export_comments(out, "#") + "\n" + training + "\n" + parallelism + "\n" + checkpoint;
+             detail::export_comments(out, "#") + "\n" + training + "\n" + parallelism + "\n" + checkpoint + products;
   return out;
 }
 

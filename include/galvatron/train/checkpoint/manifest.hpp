@@ -157,9 +157,10 @@ inline Result<CheckpointManifest> parse_manifest(std::string_view text, const st
   t.sequence_length = fields.required<std::int64_t>("sequence_length", 1);
   t.data_tokens = fields.required<std::int64_t>("data_tokens", 0);
   const auto precision = fields.required<std::string>("precision");
-  t.precision = precision == "bf16" ? Precision::bf16 : Precision::fp32;
+  for (int p = 0; p < precisions; ++p)
+    if (precision == name_of(static_cast<Precision>(p))) t.precision = static_cast<Precision>(p);
   if (!fields.failed() && precision != name_of(t.precision))
-    fields.fail(fields.name("precision") + ": expected fp32 or bf16");
+    fields.fail(fields.name("precision") + ": expected fp32, bf16 or fp8");
   out.ranks = fields.required<int>("ranks", 1);
   JsonObject rate = fields.required_object("learning_rate");
   t.learning_rate = {.peak = rate.required<double>("peak"),

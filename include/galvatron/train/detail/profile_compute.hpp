@@ -18,6 +18,7 @@
 #include <galvatron/core/units.hpp>
 #include <galvatron/core/view.hpp>
 #include <galvatron/cost/memory.hpp>
+#include <galvatron/cost/product_8bit.hpp>
 #include <galvatron/cost/work.hpp>
 #include <galvatron/device/arena.hpp>
 #include <galvatron/device/device.hpp>
@@ -111,23 +112,33 @@ class Bench {
   /// Memory for messages.
   [[nodiscard]] View<std::byte> buffer() const { return outputs_; }
 
+  /// @param eight_bit  of operands that are rounded to 8 bits first
   template <class T>
-  double gemm(GemmLayout layout, std::int64_t m, std::int64_t n, std::int64_t k, double least) {
+  double gemm(GemmLayout layout, std::int64_t m, std::int64_t n, std::int64_t k, double least, bool eight_bit = false) {
+    const auto multiply = [&](device::Gemm which, View<T> a, View<T> b, auto c, bool accumulate, View<const T> bias) {
+      if constexpr (std::is_same_v<T, bfloat16>) {
+        if (eight_bit) {
+          const std::int64_t room = cost::room_8bit(m, n, k);
+          return device_.gemm_8bit(which, m, n, k, View<const T>(a), View<const T>(b), c, accumulate, bias,
+                                   outputs_.slice((outputs_.count - room) / tensor_alignment * tensor_alignment, room));
+        }
+      }
+      device_.gemm(which, m, n, k, a, b, c, accumulate, bias);
+    };
     Walk& far = far_.within(pass_bytes(n * k * 4));
     Walk& kept = kept_.within(pass_bytes(m * n * 4));
     Walk near(near_inputs(m * k * 4));
     Walk near_result(near_outputs(m * n * 4));
     if (layout == GemmLayout::tn)  // gradient of the output, kept input, gradient of the weight
       return time(least, [&] {
-        device_.gemm(device::Gemm::tn, m, n, k, near.next<T>(m * k), far.next<T>(n * k), kept.next<float>(m * n), true);
+        multiply(device::Gemm::tn, near.next<T>(m * k), far.next<T>(n * k), kept.next<float>(m * n), true, {});
       });
     if (layout == GemmLayout::nn)
       return time(least, [&] {
-        device_.gemm(device::Gemm::nn, m, n, k, near.next<T>(m * k), far.next<T>(k * n), near_result.next<T>(m * n));
+        multiply(device::Gemm::nn, near.next<T>(m * k), far.next<T>(k * n), near_result.next<T>(m * n), false, {});
       });
     return time(least, [&] {
-      device_.gemm(device::Gemm::nt, m, n, k, near.next<T>(m * k), far.next<T>(n * k), kept.next<T>(m * n), false,
-                   far.next<T>(n));
+      multiply(device::Gemm::nt, near.next<T>(m * k), far.next<T>(n * k), kept.next<T>(m * n), false, far.next<T>(n));
     });
   }
   /// True when the operands fit the pools.

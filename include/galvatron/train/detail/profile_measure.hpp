@@ -52,13 +52,12 @@ class Measurements {
     table_ = 0;
   }
 
-  /// Every rank (or, when busy is 1, rank 0) measures all computation in format T.
+  /// Every rank (or, when busy is 1, rank 0) measures matrix products of format T, or with fp8 those that round T.
   template <class T>
-  void compute(int busy) {
+  void products(int busy, Precision precision = precision_of<T>) {
     const bool at_work = world_.rank() < busy;
-    const Precision precision = precision_of<T>;
-    const std::string who =
-        std::string(name_of(precision)) + ", " + std::to_string(busy) + (busy == 1 ? " rank" : " ranks");
+    const bool eight_bit = precision == Precision::fp8;
+    const std::string who = words(precision, busy);
     for (const GemmLayout layout : {GemmLayout::nt, GemmLayout::nn, GemmLayout::tn}) {
       announce(std::string("GEMM ") + name_of(layout) + ", " + who);
       // Of (m, n, k) the tokens are m forward and for the input's gradient, and k for the weight's.
@@ -68,12 +67,21 @@ class Measurements {
       auto grid = on_grid<3>(std::move(axes), busy, at_work, [&](const auto& e) {
         if (2.0 * static_cast<double>(e[0]) * static_cast<double>(e[1]) * static_cast<double>(e[2]) >
                 plan_.most_flops ||
-            !bench_.gemm_fits(e[0], e[1], e[2]))
+            !bench_.gemm_fits(e[0], e[1], e[2]) || (eight_bit && !cost::fits_8bit(e[0], e[1], e[2])))
           return -1.0;
-        return bench_.template gemm<T>(layout, e[0], e[1], e[2], plan_.least);
+        return bench_.template gemm<T>(layout, e[0], e[1], e[2], plan_.least, eight_bit);
       });
       if (is_final(grid)) cluster_.gemm.push_back({layout, precision, busy, grid.finish({1, 1, 1})});
     }
+  }
+
+  /// All computation in format T.
+  template <class T>
+  void compute(int busy) {
+    products<T>(busy);
+    const bool at_work = world_.rank() < busy;
+    const Precision precision = precision_of<T>;
+    const std::string who = words(precision, busy);
     for (const Pass pass : {Pass::forward, Pass::backward}) {
       announce(std::string("attention ") + name_of(pass) + ", " + who);
       const double products = pass == Pass::forward ? 2 : 5;
@@ -129,6 +137,9 @@ class Measurements {
   }
 
  private:
+  static std::string words(Precision precision, int busy) {
+    return std::string(name_of(precision)) + ", " + std::to_string(busy) + (busy == 1 ? " rank" : " ranks");
+  }
   void announce(const std::string& step) const {
     if (world_.rank() == 0) tell_(step);
   }
@@ -201,7 +212,8 @@ class Measurements {
 /// cluster.
 class Profile {
  public:
-  /// @param precisions  that are measured  @param cluster  with its devices, and those of a node
+  /// @param precisions  that are measured; of fp8 only what is not that of bf16
+  /// @param cluster  with its devices, and those of a node
   Profile(ProfilePlan plan, std::vector<Precision> precisions, std::function<void(const ProfileProgress&)> progress,
           Cluster& cluster)
       : plan_(std::move(plan)),
@@ -236,6 +248,7 @@ class Profile {
         for (const Precision precision : precisions_) {
           if (precision == Precision::fp32) rank.template compute<float>(busy);
           if (precision == Precision::bf16) rank.template compute<bfloat16>(busy);
+          if (precision == Precision::fp8) rank.template products<bfloat16>(busy, precision);
         }
         world.control().everybody().barrier();
       }

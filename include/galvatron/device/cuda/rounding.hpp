@@ -1,0 +1,186 @@
+// Tensors scaled and rounded to 8 bits, as they are or transposed.
+//
+// The greatest magnitude goes through memory: every block leaves that of its elements, and every block of the rounding
+// that follows takes the greatest of them. Magnitudes are compared as whole numbers, so that no order matters and NaN
+// is above all.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+
+#include <galvatron/core/dtype.hpp>
+#include <galvatron/core/units.hpp>
+#include <galvatron/core/view.hpp>
+#include <galvatron/device/cuda/block.hpp>
+#include <galvatron/device/cuda/elements.hpp>
+#include <galvatron/device/cuda/geometry.hpp>
+#include <galvatron/device/cuda/rows.hpp>
+#include <galvatron/device/kernels/float8.hpp>
+
+namespace galvatron::device::cuda {
+
+namespace detail {
+
+/// maxima (blocks): the bits of the greatest magnitude that a block goes over.
+struct GreatestMagnitudes {
+  static constexpr int most_threads = 256;
+  static constexpr std::int64_t most = 512;  ///< blocks
+  static constexpr int width = Pack<bfloat16>::size;
+  static constexpr int at_once = 4;  ///< packs that a thread asks for before it looks at them
+  ElementRange all;
+  const bfloat16* x;
+  std::uint32_t* maxima;
+
+  template <class B>
+  GALVATRON_KERNEL void operator()(B& block) const {
+    const std::int64_t first = block.index() * block.threads() + block.thread();
+    const std::int64_t step = block.blocks() * block.threads();
+    std::uint32_t own = 0;
+    for (std::int64_t i = first * width; i < all.packed; i += at_once * step * width) {
+      Pack<bfloat16> packs[at_once] = {};
+      for (int p = 0; p < at_once; ++p)
+        if (i + p * step * width < all.packed)
+          packs[p] = *reinterpret_cast<const Pack<bfloat16>*>(x + i + p * step * width);
+      for (int p = 0; p < at_once; ++p)
+        for (int j = 0; j < width; ++j)
+          own = Maximum<std::uint32_t>{}(own, kernels::magnitude_bits(packs[p].values[j]));
+    }
+    for (std::int64_t i = all.packed + first; i < all.count; i += step)
+      own = Maximum<std::uint32_t>{}(own, kernels::magnitude_bits(x[i]));
+    own = block_maximum(block, own);
+    if (block.thread() == 0) maxima[block.index()] = own;
+  }
+};
+
+/// What blocks have found, and where the scale goes for whoever uses the codes.
+struct FoundMagnitudes {
+  std::int64_t count;
+  const std::uint32_t* maxima;
+  float* unscale;
+
+  /// The scale that all maxima give; all threads of the block call it.
+  template <class F, class B>
+  GALVATRON_KERNEL float scale(B& block) const {
+    std::uint32_t own = 0;
+    for (std::int64_t i = block.thread(); i < count; i += block.threads())
+      own = Maximum<std::uint32_t>{}(own, maxima[i]);
+    const kernels::Scaling scaling = kernels::scaling_of<F>(block_maximum(block, own));
+    if (block.index() == 0 && block.thread() == 0) *unscale = scaling.unscale;
+    return scaling.scale;
+  }
+};
+
+template <class F>
+struct Round {
+  static constexpr int width = 16;
+  const bfloat16* x;
+  std::uint8_t* codes;
+  float scale;
+
+  template <int size>
+  GALVATRON_KERNEL void at(std::int64_t i) const {
+    Access<std::uint8_t, size> out;
+    constexpr int part = size < Pack<bfloat16>::size ? size : Pack<bfloat16>::size;
+    for (int first = 0; first < size; first += part) {
+      const auto in = *reinterpret_cast<const Access<bfloat16, part>*>(x + i + first);
+      for (int j = 0; j < part; ++j) out.values[first + j] = kernels::code_of<F>(in.values[j], scale);
+    }
+    *reinterpret_cast<Access<std::uint8_t, size>*>(codes + i) = out;
+  }
+};
+
+/// codes (n) = x (n).
+template <class F>
+struct RoundElements {
+  static constexpr int most_threads = 256;
+  ElementRange all;
+  const bfloat16* x;
+  std::uint8_t* codes;
+  FoundMagnitudes found;
+
+  template <class B>
+  GALVATRON_KERNEL void operator()(B& block) const {
+    work_on(block, all, Round<F>{x, codes, found.template scale<F>(block)});
+  }
+};
+
+/// codes (columns, rows) = the transpose of x (rows, columns), rows a multiple of 4. A block takes a tile of 128 x 64
+/// through shared memory: a thread rounds 4 rows of 8 columns, and of each column makes a word.
+template <class F>
+struct RoundTransposed {
+  static constexpr int most_threads = 256;
+  static constexpr int columns_of_tile = 64;
+  static constexpr int words = 32;          ///< of a tile's column: four rows each
+  static constexpr int stride = words + 1;  ///< so that the lanes of a warp meet in few banks
+  std::int64_t rows;
+  std::int64_t columns;
+  bool packed;
+  const bfloat16* x;
+  std::uint8_t* codes;
+  FoundMagnitudes found;
+
+  template <class B>
+  GALVATRON_KERNEL void operator()(B& block) const {
+    constexpr int width = Pack<bfloat16>::size;
+    constexpr int lanes = columns_of_tile / width;
+    auto* tile = reinterpret_cast<std::uint32_t*>(block.shared());  // (columns of the tile, stride)
+    const float scale = found.template scale<F>(block);
+    const std::int64_t across = divide_up(columns, columns_of_tile);
+    const std::int64_t tiles = divide_up(rows, 4 * words) * across;
+    for (std::int64_t work = block.index(); work < tiles; work += block.blocks()) {
+      const std::int64_t row = work / across * (4 * words);
+      const std::int64_t column = work % across * columns_of_tile;
+      const int lane = block.thread() % lanes;
+      const int word = block.thread() / lanes;
+      const std::int64_t own = column + lane * width;
+      if (row + 4 * word < rows && own < columns) {
+        Pack<bfloat16> packs[4];
+        for (int r = 0; r < 4; ++r) packs[r] = load_pack(x + (row + 4 * word + r) * columns, own, columns, packed);
+        for (int j = 0; j < width; ++j) {
+          std::uint32_t four = 0;
+          for (int r = 0; r < 4; ++r)
+            four |= static_cast<std::uint32_t>(kernels::code_of<F>(packs[r].values[j], scale)) << (8 * r);
+          tile[(lane * width + j) * stride + word] = four;
+        }
+      }
+      block.sync();
+      for (int i = block.thread(); i < columns_of_tile * words; i += block.threads())
+        if (column + i / words < columns && row + 4 * (i % words) < rows)
+          *reinterpret_cast<std::uint32_t*>(codes + (column + i / words) * rows + row + 4 * (i % words)) =
+              tile[i / words * stride + i % words];
+      block.sync();
+    }
+  }
+};
+
+}  // namespace detail
+
+/// codes = x (rows, columns), scaled and rounded to F, or its transpose; unscale (1) makes them x again. Both extents
+/// are multiples of 16, codes start on a 16-byte boundary.
+template <class F, class L>
+void round_to_8bit(L& launcher, View<std::byte> scratch, std::int64_t rows, std::int64_t columns, bool transposed,
+                   const bfloat16* x, std::uint8_t* codes, float* unscale) {
+  using Greatest = detail::GreatestMagnitudes;
+  const std::int64_t n = rows * columns;
+  auto* maxima = reinterpret_cast<std::uint32_t*>(scratch.data);
+  const ElementRange packs = split_elements(n, Greatest::width, is_packed<bfloat16>(n, x));
+  const std::int64_t steps = divide_up(steps_of(packs, Greatest::width), Greatest::at_once);
+  const std::int64_t blocks = std::clamp<std::int64_t>(divide_up(steps, Greatest::most_threads), 1, Greatest::most);
+  launcher.launch(Geometry{.blocks = blocks, .threads = Greatest::most_threads}, Greatest{packs, x, maxima});
+  const detail::FoundMagnitudes found{blocks, maxima, unscale};
+  if (!transposed) {
+    const ElementRange all = split_elements(n, detail::Round<F>::width, is_packed<bfloat16>(n, x));
+    launcher.launch(over_items(steps_of(all, detail::Round<F>::width)), detail::RoundElements<F>{all, x, codes, found});
+    return;
+  }
+  using Transposed = detail::RoundTransposed<F>;
+  const std::int64_t tiles = divide_up(rows, 4 * Transposed::words) * divide_up(columns, Transposed::columns_of_tile);
+  launcher.launch(
+      Geometry{.blocks = std::min(tiles, most_blocks),
+               .threads = Transposed::most_threads,
+               .shared_bytes = Transposed::columns_of_tile * Transposed::stride * static_cast<std::int64_t>(4)},
+      Transposed{rows, columns, is_packed<bfloat16>(columns, x), x, codes, found});
+}
+
+}  // namespace galvatron::device::cuda

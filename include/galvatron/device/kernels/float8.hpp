@@ -1,0 +1,49 @@
+// The arithmetic of rounding a tensor to 8 bits: its scale, and its elements.
+#pragma once
+
+#include <bit>
+#include <cstdint>
+
+#include <galvatron/core/dtype.hpp>
+#include <galvatron/core/float8.hpp>
+#include <galvatron/device/kernels/macros.hpp>
+#include <galvatron/device/kernels/number.hpp>
+
+namespace galvatron::device::kernels {
+
+/// The bits of |x| as a float: they order as the magnitudes do, infinity and NaN above all numbers.
+GALVATRON_HD GALVATRON_INLINE std::uint32_t magnitude_bits(const bfloat16& x) {
+  return static_cast<std::uint32_t>(x.bits & 0x7fffU) << 16;
+}
+
+/// What a tensor is multiplied with before it is rounded, and after it.
+struct Scaling {
+  float scale;
+  float unscale;
+};
+
+/// The greatest power of two, at most 2^60, with which numbers up to that magnitude stay within format F; so scaling is
+/// exact, and only the rounding errs. A tensor that is not finite gets NaN to be multiplied with after it: infinities,
+/// which rounding would hide, come out as NaN.
+template <class F>
+GALVATRON_HD GALVATRON_INLINE Scaling scaling_of(std::uint32_t greatest_magnitude_bits) {
+  constexpr std::uint32_t fraction = 0x7fffffU;
+  F most;
+  most.bits = static_cast<std::uint8_t>(F::greatest_code);
+  const auto limit = std::bit_cast<std::uint32_t>(static_cast<float>(most));
+  const std::uint32_t bits = greatest_magnitude_bits;
+  if (bits >= 0x7f800000U) return {1.0F, std::bit_cast<float>(0x7fc00000U)};
+  const int above = (bits & fraction) > (limit & fraction) ? 1 : 0;
+  int exponent = static_cast<int>(limit >> 23) - static_cast<int>(bits >> 23) - above;
+  exponent = exponent < 60 ? exponent : 60;
+  return {std::bit_cast<float>(static_cast<std::uint32_t>(127 + exponent) << 23),
+          std::bit_cast<float>(static_cast<std::uint32_t>(127 - exponent) << 23)};
+}
+
+/// The code of scale * x.
+template <class F>
+GALVATRON_HD GALVATRON_INLINE std::uint8_t code_of(const bfloat16& x, float scale) {
+  return F(get(x) * scale).bits;
+}
+
+}  // namespace galvatron::device::kernels
