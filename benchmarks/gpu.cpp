@@ -105,6 +105,16 @@ void operations(const Arguments& a) {
           "product tn " + std::to_string(4 * hidden) + " x " + std::to_string(hidden) + " x " + std::to_string(tokens),
           flops, bench.gemm<bfloat16>(GemmLayout::tn, 4 * hidden, hidden, tokens, a.least));
     }
+    // With the rounding of their operands, against the roof of bf16.
+    if (device::cuda::has_8bit_products(device::cuda::describe_device(0)))
+      for (const std::int64_t hidden : {std::int64_t{768}, std::int64_t{1600}, std::int64_t{4096}})
+        for (const auto& [layout, m, n, k] : {std::tuple(GemmLayout::nt, tokens, 4 * hidden, hidden),
+                                              std::tuple(GemmLayout::nn, tokens, hidden, 4 * hidden),
+                                              std::tuple(GemmLayout::tn, 4 * hidden, hidden, tokens)})
+          computes("8-bit product " + std::string(name_of(layout)) + " " + std::to_string(m) + " x " +
+                       std::to_string(n) + " x " + std::to_string(k),
+                   2.0 * static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k),
+                   bench.gemm<bfloat16>(layout, m, n, k, a.least, true));
     for (const std::int64_t hidden : {std::int64_t{768}, std::int64_t{1600}, std::int64_t{4096}})
       products_with_gelu(a, bench, tokens, hidden, computes);
     for (const auto& [length, head_dim, heads] :
