@@ -98,6 +98,7 @@ Listing clusters() {
                         {"memory_bandwidth", device.memory_bandwidth},
                         {"bf16_peak_flops", cluster.peak_flops(Precision::bf16)},
                         {"fp32_peak_flops", cluster.peak_flops(Precision::fp32)},
+                        {"fp8_peak_flops", cluster.peak_flops(Precision::fp8)},
                         {"node_all_reduce_bandwidth", cluster.inside_node.all_reduce_bandwidth},
                         {"network_bandwidth", cluster.across_nodes.bandwidth}});
   }
