@@ -10,6 +10,7 @@
 
 #include "commands.hpp"
 #include "launcher.hpp"
+#include "machine.hpp"
 #include "options.hpp"
 
 namespace galvatron::tools {

@@ -79,9 +79,10 @@ class Repeater {
     ask(from, to, bytes);
     if (goes()) attempt([&] { m_.copy(from, to, bytes); });
   }
-  void multiply(const Product& product, const void* a, const void* b, const void* bias, void* c) {
-    ask(static_cast<std::int64_t>(Product::Hash{}(product)), a, b, bias, c);
-    if (goes()) attempt([&] { m_.multiply(product, a, b, bias, c); });
+  void multiply(const Product& product, const void* a, const void* b, const void* bias, void* c,
+                const float* unscale = nullptr) {
+    ask(static_cast<std::int64_t>(Product::Hash{}(product)), a, b, bias, c, unscale);
+    if (goes()) attempt([&] { m_.multiply(product, a, b, bias, c, unscale); });
   }
   bool try_multiply(const Product& product, Epilogue epilogue, const void* a, const void* b, const void* bias, void* u,
                     void* c) {
