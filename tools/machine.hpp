@@ -18,6 +18,7 @@ namespace galvatron::tools {
 /// Throws Failure (usage) for an unknown or bad one.
 Cluster cluster_named(const std::string& name_or_path, int ranks = 0);
 
+/// Of one of the three words that --precision takes.
 Precision precision_named(const std::string& option);
 
 /// The precision named by an option, or without one bf16 where the cluster has it, else fp32. Throws Failure (usage)
