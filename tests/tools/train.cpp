@@ -136,7 +136,7 @@ TEST_CASE("8-bit products are profiled, planned and trained where the processor 
   REQUIRE(trained.code == 0);
   check_outcome(trained.json(), 2);
   CHECK(trained.json().at("plan").at("precision") == "fp8");
-  CHECK(folder.run("train --plan p.json --data text.txt --steps 3 --resume k --json").code == 0);
+  CHECK(folder.run("train --plan p.json --data text.txt --steps 3 --resume k/step-00000002 --json").code == 0);
 }
 
 TEST_CASE("an impossible budget is told before profiling, with one that works") {
