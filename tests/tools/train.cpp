@@ -153,8 +153,9 @@ TEST_CASE("an impossible budget is told before profiling, with one that works") 
   const Ran works = folder.run(base + std::to_string(smallest));
   CAPTURE(works.err);
   REQUIRE(works.code == 0);
-  check_outcome(works.json(), 4);
-  for (const auto& bytes : works.json().at("measured_peak_bytes")) CHECK(bytes.get<std::int64_t>() <= smallest);
+  const nlohmann::json outcome = works.json();
+  check_outcome(outcome, 4);
+  for (const auto& bytes : outcome.at("measured_peak_bytes")) CHECK(bytes.get<std::int64_t>() <= smallest);
   // Data parallelism of 3 does not divide a batch of 4, 3 does not divide 4 heads; a pipeline of 3 stages works.
   check_failure(
       folder.run("train --auto --model gpt2-tiny --data text.txt --steps 1 --global-batch 4 --seq 16 --ranks 7"), 3,
