@@ -39,7 +39,7 @@ void check_sum(Emulator& emulator, std::mt19937& random, NormKind kind, std::int
                const std::vector<T>& beta) {
   const T* shift = kind == NormKind::layer_norm ? beta.data() : nullptr;
   const auto more = random_tensor<T>(random, rows * hidden);
-  // The bits of the two operations, whose rows are aligned as those of the one.
+  // The two operations give the same sum, and its norm but for how a compiler contracts products and sums.
   Shifted<T> sum(values, offset);
   for (std::size_t i = 0; i < values.size(); ++i)
     device::kernels::put(sum.data()[i], device::kernels::get(values[i]) + device::kernels::get(more[i]));
@@ -58,8 +58,8 @@ void check_sum(Emulator& emulator, std::mt19937& random, NormKind kind, std::int
     cuda::add_norm_forward(emulator, kind, rows, hidden, 1e-5, x.data(), r.data(), gamma.data(), shift, got.data(),
                            got_y.data(), got_stats.data());
     CHECK(same_bits(got.values(), sum.values()));
-    CHECK(same_bits(got_y.values(), y));
-    CHECK(same_bits(got_stats, stats));
+    CHECK(error_of(got_y.values(), doubles(y)) < tolerance<T>);
+    CHECK(error_of(got_stats, doubles(stats)) < 1e-6);
   }
 }
 

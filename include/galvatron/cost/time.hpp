@@ -39,10 +39,9 @@ constexpr Bytes bytes_of(const Work& w, Precision precision) {
       return {e * w.m * w.l * 4 * (w.n + w.k)};  // and do, dq, dk, dv
     case WorkKind::norm_forward:
       return {2 * e * cells};
-    case WorkKind::add_norm_forward:
-      return {4 * e * cells};  // both terms, the sum, its norm
-    case WorkKind::norm_backward:
-      return {4 * e * cells};  // dy, x, residual gradient, dx
+    case WorkKind::add_norm_forward:  // both terms, the sum, its norm
+    case WorkKind::norm_backward:     // dy, x, residual gradient, dx
+      return {4 * e * cells};
     case WorkKind::activation_forward:
       return {2 * e * cells};
     case WorkKind::activation_backward:

@@ -16,7 +16,7 @@ namespace galvatron::device {
 /// Activations and weights are float8_e4m3.
 constexpr bool has_gradient(Gemm layout) { return layout != Gemm::nt; }
 
-/// Calls f.operator()<F>() with the format of operand a.
+/// Calls the function template f with the format of operand a.
 template <class Call>
 void with_format_of_a(Gemm layout, const Call& f) {
   if (has_gradient(layout))

@@ -281,8 +281,7 @@ void norm_forward(L& launcher, NormKind kind, std::int64_t rows, std::int64_t hi
   detail::normalize<false>(launcher, kind, rows, hidden, epsilon, x, none, gamma, beta, none, y, nullptr, stats);
 }
 
-/// sum (rows, hidden) = x + r; y and stats as norm_forward has them of the sum, in the same bits where all rows are
-/// aligned alike. sum may be x or r, y may be r.
+/// sum (rows, hidden) = x + r; y and stats as norm_forward has them of the sum. sum may be x or r, y may be r.
 template <class L, class T>
 void add_norm_forward(L& launcher, NormKind kind, std::int64_t rows, std::int64_t hidden, double epsilon, const T* x,
                       const T* r, const T* gamma, const T* beta, T* sum, T* y, float* stats) {
