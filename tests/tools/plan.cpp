@@ -140,8 +140,14 @@ TEST_CASE("the options narrow the search") {
   check_failure(folder.run("plan --model gpt2-350m --cluster 8xa100-40g --global-batch 64 --microbatches 7"), 2,
                 "7 micro-batches do not divide the global batch of 64");
   check_failure(folder.run("plan --model gpt2-350m --cluster 8xa100-40g --global-batch 64 --seq 2048"), 2, "2048");
-  check_failure(folder.run("plan --model gpt2-350m --cluster 8xa100-40g --global-batch 64 --precision fp8"), 2,
-                "bf16|fp32");
+  check_failure(folder.run("plan --model gpt2-350m --cluster 8xa100-40g --global-batch 64 --precision fp4"), 2,
+                "bf16|fp32|fp8");
+  check_failure(folder.run("plan --model gpt2-350m --cluster 8xa100-40g --global-batch 64 --precision fp8"), 3,
+                "no 8-bit products; plan with --precision bf16");
+  CHECK(folder.run("plan --model gpt2-350m --cluster 8xh100 --global-batch 64 --precision fp8 --json")
+            .json()
+            .at("plan")
+            .at("precision") == "fp8");
 }
 
 TEST_CASE("a batch may be left open, and then the most samples a second win") {
