@@ -144,7 +144,7 @@ TEST_CASE("the options narrow the search") {
                 "bf16|fp32|fp8");
   check_failure(folder.run("plan --model gpt2-350m --cluster 8xa100-40g --global-batch 64 --precision fp8"), 3,
                 "no 8-bit products; plan with --precision bf16");
-  CHECK(folder.run("plan --model gpt2-350m --cluster 8xh100 --global-batch 64 --precision fp8 --json")
+  CHECK(folder.run("plan --model gpt2-350m --cluster 8xh100-80g --global-batch 64 --precision fp8 --json")
             .json()
             .at("plan")
             .at("precision") == "fp8");
