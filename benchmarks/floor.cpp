@@ -1,6 +1,6 @@
 // What does a training step on a GPU take at least, and where does the planner expect the rest?
 //
-//   benchmark_floor [--cluster 1xh100-80g] [--precision bf16] [--details]
+//   benchmark_floor [--cluster 1xh100-80g] [--fp32] [--half-moments] [--details]
 //
 // Counts only, no GPU. For every step: FLOPs, bytes through the device's memory, the floor (each operation's arithmetic
 // at the peak or its bytes at the bandwidth, whichever is longer), what of it no fusion avoids, and the time that the
@@ -25,12 +25,14 @@ using namespace galvatron::bench;
 struct Arguments {
   std::string cluster = "1xh100-80g";
   bool fp32 = false;
+  bool half_moments = false;
   bool details = false;
 };
 
 void options(CLI::App& app, Arguments& a) {
   app.add_option("--cluster", a.cluster, "a preset (default: 1xh100-80g)");
   app.add_flag("--fp32", a.fp32, "compute in fp32 instead of bf16");
+  app.add_flag("--half-moments", a.half_moments, "keep AdamW's moments in bf16");
   app.add_flag("--details", a.details, "print a table for each step");
 }
 
@@ -57,7 +59,8 @@ int report(const Arguments& a) {
               chip.flops * 1e-12, chip.bandwidth * 1e-9);
   std::printf("| step | operations | TFLOP | GB | inevitable GB | floor ms | inevitable ms | predicted ms | MFU |\n");
   std::printf("|---|---|---|---|---|---|---|---|---|\n");
-  for (const Step& step : predicted_steps()) {
+  for (Step step : predicted_steps()) {
+    if (a.half_moments) step.moments = Precision::bf16;
     Row all;
     Row inevitable;
     for (const cost::Work& work : work_of(step, precision)) {
@@ -76,7 +79,8 @@ int report(const Arguments& a) {
                 100 * useful / all.predicted / chip.flops);
   }
   if (!a.details) return 0;
-  for (const Step& step : compared_steps()) {
+  for (Step step : compared_steps()) {
+    if (a.half_moments) step.moments = Precision::bf16;
     std::map<std::string, Row> rows;
     for (const cost::Work& work : work_of(step, precision)) {
       cost::Work once = work;

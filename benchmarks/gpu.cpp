@@ -155,6 +155,7 @@ void operations(const Arguments& a) {
                                                  {MemoryBound::softmax_statistics, 4096, 16384, 2},
                                                  {MemoryBound::softmax_backward, 4096, 16384, 4},
                                                  {MemoryBound::adamw, 1 << 26, 1, 30},
+                                                 {MemoryBound::adamw_bf16, 1 << 26, 1, 22},
                                                  {MemoryBound::norm_squared, 1 << 26, 1, 4}}) {
       const double bytes = moved.bytes * static_cast<double>(moved.rows) * static_cast<double>(moved.columns);
       const double seconds = bench.memory_bound<bfloat16>(moved.kind, moved.rows, moved.columns, a.least);

@@ -24,6 +24,7 @@ struct Step {
   int blocks = 0;         ///< the first ones of the model; 0: all
   RecomputeKind recompute = RecomputeKind::none;
   int microbatches = 1;
+  Precision moments = Precision::fp32;  ///< of the optimizer
 
   [[nodiscard]] ModelSpec model() const {
     ModelSpec out = value_or_throw(find_model(preset));
@@ -63,7 +64,8 @@ inline std::vector<cost::Work> work_of(const Step& step, Precision precision) {
   const cost::Batch batch{.microbatch = step.batch / step.microbatches,
                           .sequence = step.sequence,
                           .precision = precision,
-                          .microbatches = step.microbatches};
+                          .microbatches = step.microbatches,
+                          .moments = step.moments};
   std::vector<cost::Work> all;
   const auto add = [&](const cost::WorkList& list, int times) {
     for (cost::Work work : list) {
@@ -121,7 +123,8 @@ inline double floor_seconds(const cost::Work& work, Precision precision, const C
 /// optimizer's states.
 inline bool is_inevitable(cost::WorkKind kind) {
   return cost::is_gemm(kind) || cost::is_attention(kind) || kind == cost::WorkKind::adamw ||
-         kind == cost::WorkKind::embedding_forward || kind == cost::WorkKind::embedding_backward;
+         kind == cost::WorkKind::adamw_bf16 || kind == cost::WorkKind::embedding_forward ||
+         kind == cost::WorkKind::embedding_backward;
 }
 
 }  // namespace galvatron::bench

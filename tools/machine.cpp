@@ -30,6 +30,13 @@ Precision precision_named(const std::string& option) {
   return option == "fp32" ? Precision::fp32 : option == "fp8" ? Precision::fp8 : Precision::bf16;
 }
 
+void moments_option(Options& options, std::string& moments) {
+  options.choice(
+      "--moments", moments, {"fp32", "bf16"},
+      "in which AdamW keeps its two moments; bf16 takes 4 bytes a parameter less, rounded at random (default: "
+      "fp32)");
+}
+
 Precision chosen_precision(const std::string& option, const Cluster& cluster) {
   if (option.empty()) return cluster.supports(Precision::bf16) ? Precision::bf16 : Precision::fp32;
   const Precision precision = precision_named(option);

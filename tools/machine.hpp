@@ -9,6 +9,7 @@
 #include <galvatron/core/dtype.hpp>
 #include <galvatron/core/units.hpp>
 
+#include "options.hpp"
 #include "output.hpp"
 
 namespace galvatron::tools {
@@ -24,6 +25,9 @@ Precision precision_named(const std::string& option);
 /// The precision named by an option, or without one bf16 where the cluster has it, else fp32. Throws Failure (usage)
 /// when the cluster lacks what is named.
 Precision chosen_precision(const std::string& option, const Cluster& cluster);
+
+/// The option --moments, for precision_named.
+void moments_option(Options& options, std::string& moments);
 
 /// The cores of this machine as a cluster before anything is measured. @param ranks  0: one a core
 Cluster host_before_profile(int ranks);

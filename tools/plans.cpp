@@ -229,6 +229,7 @@ void run_plan(const Arguments& arguments, Common& common) {
   std::string model_name;
   std::string cluster_name;
   std::string precision;
+  std::string moments;
   std::string space;
   std::string schedule;
   std::string batch;
@@ -250,6 +251,7 @@ void run_plan(const Arguments& arguments, Common& common) {
   options.flag("--split-layers", split, "attention and MLP are layers of their own, each with its strategy");
   options.choice("--precision", precision, {"bf16", "fp32", "fp8"},
                  "of arithmetic; fp8 is bf16 with 8-bit products in blocks (default: bf16 where the devices have it)");
+  moments_option(options, moments);
   options.section("Limits");
   options.size("--memory", search.memory, "memory of each device that the plan may take (default: all it has)");
   options.text("--space", space, "a,b,...",
@@ -279,6 +281,7 @@ void run_plan(const Arguments& arguments, Common& common) {
   if (split) model = value_or_throw(split_layers(model));
   const Cluster cluster = cluster_named(cluster_name);
   search.precision = chosen_precision(precision, cluster);
+  if (!moments.empty()) search.moments = precision_named(moments);
   if (!trainer.empty()) search.trainer = trainer_named(trainer);
   // A plan for a host is made to be trained here.
   if (space.empty()) space = cluster.cores > 0 ? "runnable" : "all";

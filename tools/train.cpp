@@ -50,6 +50,7 @@ struct TrainArguments {
   std::string launcher;  // empty: what started this process
   std::string mpirun = "mpirun";
   std::string precision;
+  std::string moments;
   std::string cluster;
   double profile_seconds = 8;
   std::string save_plan;
@@ -82,6 +83,7 @@ Options::Outcome read(const Arguments& arguments, TrainArguments& a, Common& com
   options.size("--memory", a.memory, "memory of each rank that training may take");
   options.choice("--precision", a.precision, {"bf16", "fp32", "fp8"},
                  "with --auto (default: bf16 where the processor has it)");
+  moments_option(options, a.moments);
   options.text("--cluster", a.cluster, "FILE", "with --auto: a cluster file, instead of profiling first");
   options.number("--profile-seconds", a.profile_seconds, 0.01, 3600, "with --auto: how long to profile (default: 8)");
   options.text("--save-plan", a.save_plan, "FILE", "with --auto: write the plan here");
@@ -146,6 +148,7 @@ void check(const TrainArguments& a, const Launcher& launcher) {
   } else {
     for (const auto& [given, option] : {std::pair(!a.cluster.empty(), "--cluster"),
                                         {!a.precision.empty(), "--precision"},
+                                        {!a.moments.empty(), "--moments"},
                                         {!a.save_plan.empty(), "--save-plan"},
                                         {!a.save_cluster.empty(), "--save-cluster"}})
       if (given) refuse(std::string(option) + " belongs to --auto; leave it out, the plan says it");
@@ -306,6 +309,7 @@ Prepared searched_here(const TrainArguments& a, const Common& common, const Chec
            text_of(cluster.devices) + "; leave --ranks out, or run `galvatron profile --ranks " + text_of(a.ranks) +
            "`");
   search.precision = chosen_precision(a.precision, cluster);
+  if (!a.moments.empty()) search.moments = precision_named(a.moments);
   std::string name = a.cluster;
   if (profiles) {
     searched_plan(out.model, cluster, cluster.name, search, common);

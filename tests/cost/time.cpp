@@ -46,6 +46,7 @@ Cluster measured_host() {
 static_assert(bytes_of({.kind = WorkKind::add, .m = 10}, Precision::fp32) == Bytes{120});
 static_assert(bytes_of({.kind = WorkKind::norm_forward, .m = 3, .n = 5}, Precision::bf16) == Bytes{60});
 static_assert(bytes_of({.kind = WorkKind::adamw, .m = 2}, Precision::bf16) == Bytes{60});
+static_assert(bytes_of({.kind = WorkKind::adamw_bf16, .m = 2}, Precision::bf16) == Bytes{44});
 static_assert(bytes_of({.kind = WorkKind::all_reduce, .m = 80, .n = 4}, Precision::fp32) == Bytes{120});
 static_assert(bytes_of({.kind = WorkKind::all_gather, .m = 80, .n = 1}, Precision::fp32) == Bytes{0});
 

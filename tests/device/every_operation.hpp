@@ -514,6 +514,17 @@ void optimizer_steps() {
       p.check("first moments", m);
       p.check("second moments", v);
       p.check("working parameters", working);
+      auto half_m = p.template random<bfloat16>(n);
+      auto half_v = Both<Backend, bfloat16>(std::vector<bfloat16>(static_cast<std::size_t>(n), bfloat16(0.25F)));
+      p.run([&](auto& d, auto of) {
+        d.begin_update({.step = 4, .rounding = device::Rounding::stochastic, .seed = 3});
+        d.adamw(n, {.stream = 5, .first = 2}, d.gradient_scale(), of(master), of(g), of(half_m), of(half_v),
+                of(working));
+      });
+      p.check("masters with moments of bfloat16", master);
+      p.check("first moments of bfloat16", half_m);
+      p.check("second moments of bfloat16", half_v);
+      p.check("working parameters of moments of bfloat16", working);
     }
   });
 }

@@ -93,7 +93,7 @@ auto tally(auto begin, auto end) {
   using Key = std::tuple<WorkKind, std::int64_t, std::int64_t, std::int64_t, std::int64_t, bool, int, bool>;
   std::map<Key, std::int64_t> out;
   for (auto w = begin; w != end; ++w) {
-    if (w->kind == WorkKind::adamw || w->kind == WorkKind::norm_squared)
+    if (w->kind == WorkKind::adamw || w->kind == WorkKind::adamw_bf16 || w->kind == WorkKind::norm_squared)
       out[Key{w->kind, 0, 0, 0, 0, false, 1, false}] += w->m * w->times;
     else
       out[Key{w->kind, w->m, w->n, w->k, w->l, w->causal, w->stride, w->eight_bit}] += w->times;
@@ -139,7 +139,7 @@ class DryLayer {
       : batch_(batch), device_(log_), world_(rank_of(layer, spec, local), spec.ranks() * batch.stages, &log_) {
     const DryContext context =
         nn::make_context(device_, workspace_, world_, world_.rank() - local, spec, batch.microbatch / spec.data,
-                         batch.sequence, true, batch.precision == Precision::fp8);
+                         batch.sequence, true, batch.precision == Precision::fp8, batch.moments);
     nn::Surroundings<comm::dry::Group, T> around;
     if (layer.kind != LayerKind::block && layer.tied && batch.stages > 1)
       around.twin = &world_.group(std::vector<int>{local, (batch.stages - 1) * spec.ranks() + local});
@@ -292,7 +292,8 @@ int check_model(const ModelSpec& model, int stages, bool splits_backward = false
                                   .microbatches = 2,
                                   .stages = stages,
                                   .splits_backward = splits_backward,
-                                  .overlap = false};  // no neighbours
+                                  .overlap = false,  // no neighbours
+                                  .moments = spec.zero % 2 == 0 ? Precision::fp32 : Precision::bf16};
           for (const int local : counted_ranks(layer, spec)) {
             const std::string found = precision == Precision::fp32
                                           ? differences<float>(model, layer, spec, batch, local)

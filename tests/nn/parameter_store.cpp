@@ -1,6 +1,7 @@
 // A parameter store's step: the same parameters on every data rank, however the optimizer's states are cut.
 #include <array>
 #include <cstdint>
+#include <tuple>
 #include <vector>
 
 #include <doctest/doctest.h>
@@ -22,7 +23,7 @@ constexpr int steps = 3;
 /// The working parameters that every rank has in the end.
 template <int zero>
 std::array<std::vector<bfloat16>, ranks> train(const LayerSpec& layer, const device::AdamW& constants,
-                                               std::uint64_t seed) {
+                                               std::uint64_t seed, Precision moments) {
   std::array<std::vector<bfloat16>, ranks> out;
   comm::thread::run(ranks, [&](comm::thread::World& world) {
     using Context = nn::Context<device::Host, comm::thread::World::Group>;
@@ -32,7 +33,7 @@ std::array<std::vector<bfloat16>, ranks> train(const LayerSpec& layer, const dev
     device::Region states = mapping.region("states", 0, {32 * layout.elements});
     device::Region workspace = mapping.region("workspace", 32 * layout.elements, {32 * layout.elements});
     test::TestHost host(1);
-    Context context = nn::make_context(*host, workspace, world, 0, spec, 1, 8, false);
+    Context context = nn::make_context(*host, workspace, world, 0, spec, 1, 8, false, false, moments);
     nn::ParameterStore<device::Host, comm::thread::World::Group, bfloat16, zero> store(context, states, layout);
     store.initialise(nn::initial_values(seed), 3);
     host->gradient_scale()[0] = 0.5F;
@@ -56,19 +57,22 @@ std::array<std::vector<bfloat16>, ranks> train(const LayerSpec& layer, const dev
 
 }  // namespace
 
-TEST_CASE("parameters round alike on all data ranks and under every ZeRO stage, to the nearest or at random") {
+TEST_CASE("parameters and moments round alike on all data ranks and under every ZeRO stage") {
   constexpr std::uint64_t seed = 463;
   CAPTURE(seed);
   const LayerSpec layer = value_or_throw(find_model("gpt2-tiny")).blocks.front();
   std::vector<std::vector<bfloat16>> results;
-  for (const auto& [rounding, number] : {std::pair{device::Rounding::nearest, 0U},
-                                         {device::Rounding::stochastic, 1U},
-                                         {device::Rounding::stochastic, 2U}}) {
+  using device::Rounding;
+  for (const auto& [rounding, moments, number] : {std::tuple{Rounding::nearest, Precision::fp32, 0U},
+                                                  {Rounding::stochastic, Precision::fp32, 1U},
+                                                  {Rounding::stochastic, Precision::fp32, 2U},
+                                                  {Rounding::nearest, Precision::bf16, 1U},
+                                                  {Rounding::stochastic, Precision::bf16, 1U}}) {
     const device::AdamW constants{.learning_rate = 1e-4F, .rounding = rounding, .seed = number};
-    const auto whole = train<0>(layer, constants, seed);
+    const auto whole = train<0>(layer, constants, seed, moments);
     CHECK(test::same_bits(whole[1], whole[0]));
-    for (const auto& cut :
-         {train<1>(layer, constants, seed), train<2>(layer, constants, seed), train<3>(layer, constants, seed)})
+    for (const auto& cut : {train<1>(layer, constants, seed, moments), train<2>(layer, constants, seed, moments),
+                            train<3>(layer, constants, seed, moments)})
       for (const auto& parameters : cut) CHECK(test::same_bits(parameters, whole[0]));
     for (const auto& other : results) CHECK_FALSE(test::same_bits(whole[0], other));
     results.push_back(whole[0]);

@@ -26,6 +26,7 @@ static_assert(everything.ranks() == 8 && everything.layers() == 8);
 static_assert(everything.stages[1] == PlanStage{4, 7, 4, 4});
 static_assert(everything.microbatches == 8 && everything.virtual_stages == 2);
 static_assert(everything.schedule == ScheduleKind::interleaved && everything.precision == Precision::bf16);
+static_assert(everything.moments == Precision::bf16);
 static_assert(everything.runs.size() == 7 && everything.runs[0].layers == 2);
 static_assert(everything.layer(1) == everything.layer(0) && everything.layer(0).recompute == RecomputeKind::full);
 static_assert(everything.layer(3) == StrategySpec{.sequence = SequenceKind::ring, .context = 2, .data = 2, .zero = 1});

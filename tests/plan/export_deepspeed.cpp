@@ -31,7 +31,9 @@ TEST_CASE("DeepSpeed: batch, precision and ZeRO") {
 TEST_CASE("DeepSpeed: 8-bit products are told, and bf16 written") {
   Plan plan = plan_of({.data = 8});
   plan.precision = Precision::fp8;
+  plan.moments = Precision::bf16;
   const Exported out = export_deepspeed(plan);
+  CHECK(told(out.not_expressed, "moments of the optimizer in bf16") == 1);
   CHECK(json::parse(out.text)["bf16"]["enabled"] == true);
   CHECK(told(out.not_expressed, "8-bit products") == 1);
 }

@@ -102,7 +102,9 @@ TEST_CASE("Hetu-Galvatron: every layer has its own strategy") {
 TEST_CASE("Hetu-Galvatron: 8-bit products are told, and bf16 written") {
   Plan plan = plan_of({.data = 8});
   plan.precision = Precision::fp8;
+  plan.moments = Precision::bf16;
   const Exported out = export_hetu(plan);
+  CHECK(told(out.not_expressed, "moments of the optimizer in bf16") == 1);
   CHECK(told(out.not_expressed, "8-bit products") == 1);
   CHECK(told(out.set_elsewhere, "mixed_precision bf16") == 1);
 }

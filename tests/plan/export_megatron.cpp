@@ -36,6 +36,18 @@ TEST_CASE("Megatron-LM: 8-bit products") {
   CHECK(has(out.text, "  --bf16\n  --fp8-format hybrid\n  --fp8-recipe tensorwise\n"));
 }
 
+TEST_CASE("Megatron-LM: moments in bf16, which its distributed optimizer has") {
+  Plan plan = plan_of({.data = 8, .zero = 1});
+  plan.moments = Precision::bf16;
+  const Exported out = export_megatron(plan);
+  check_whole(out);
+  CHECK(has(out.text, "  --use-precision-aware-optimizer\n  --exp-avg-dtype bf16\n  --exp-avg-sq-dtype bf16\n"));
+  CHECK(told(out.not_expressed, "moments") == 0);
+  plan = plan_of({.data = 8});
+  plan.moments = Precision::bf16;
+  CHECK(told(export_megatron(plan).not_expressed, "moments of the optimizer in bf16") == 1);
+}
+
 TEST_CASE("Megatron-LM: ZeRO stages") {
   const std::string two = export_megatron(plan_of({.data = 8, .zero = 2})).text;
   CHECK(has(two,

@@ -64,6 +64,12 @@ TEST_CASE("torchtitan: 8-bit products") {
   CHECK(told(out.set_elsewhere, "converters = [\"quantize.linear.float8\"]") == 1);
 }
 
+TEST_CASE("torchtitan: moments in bf16 are told") {
+  Plan plan = plan_of({.data = 8, .zero = 3});
+  plan.moments = Precision::bf16;
+  CHECK(told(export_torchtitan(plan).not_expressed, "moments of the optimizer in bf16") == 1);
+}
+
 TEST_CASE("torchtitan: sharded data and tensor parallelism") {
   const Exported out =
       export_torchtitan(plan_of({.tensor = 4, .sequence = SequenceKind::megatron, .data = 2, .zero = 3}));

@@ -33,6 +33,7 @@ inline constexpr galvatron::FrozenPlan<2, 7, 1> plan{
     .microbatches = 8,
     .schedule = galvatron::ScheduleKind::interleaved,
     .virtual_stages = 2,
+    .moments = galvatron::Precision::bf16,
     .stages = {{
         {.first_layer = 0, .last_layer = 3, .first_rank = 0, .rank_count = 4},
         {.first_layer = 4, .last_layer = 7, .first_rank = 4, .rank_count = 4},

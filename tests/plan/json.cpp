@@ -81,6 +81,16 @@ TEST_CASE("a plan overlaps traffic unless it says that it does not") {
   CHECK(says(why_changed([](json& v) { v["overlap"] = "no"; }), "overlap"));
 }
 
+TEST_CASE("the moments of a plan's optimizer are fp32 unless it says that they are bf16") {
+  Plan plan = example();
+  CHECK(plan_text(plan).find("moments") == std::string::npos);
+  plan.moments = Precision::bf16;
+  const json value = to_json(plan);
+  CHECK(value.at("moments") == "bf16");
+  CHECK(value_or_throw(plan_from_json(value, "plan.json")) == plan);
+  CHECK(says(why_changed([](json& v) { v["moments"] = "fp8"; }), "known are fp32, bf16"));
+}
+
 TEST_CASE("the keys of a plan file are those of the contract") {
   const json value = to_json(example());
   for (const char* key : {"version", "model", "cluster", "global_batch", "sequence_length", "precision", "microbatches",

@@ -139,6 +139,24 @@ TEST_CASE("8-bit products are profiled, planned and trained where the processor 
   CHECK(folder.run("train --plan p.json --data text.txt --steps 3 --resume k/step-00000002 --json").code == 0);
 }
 
+TEST_CASE("moments in bf16 are planned, take less memory, and are trained as the plan says") {
+  const Folder folder;
+  folder.write_text();
+  const std::string base = "plan --model gpt2-tiny --cluster host --global-batch 4 --seq 16 --precision fp32 --json ";
+  const auto peak = [](const json& plan) { return plan.at("stages")[0].at("peak_bytes").get<std::int64_t>(); };
+  const json full = folder.run(base).json();
+  const json half = folder.run(base + "--moments bf16 --out p.json").json();
+  CHECK(half.at("plan").at("moments") == "bf16");
+  CHECK(!full.at("plan").contains("moments"));
+  CHECK(peak(half) < peak(full));
+  check_outcome(folder.run("train --plan p.json --data text.txt --steps 2 --json").json(),
+                half.at("plan").at("stages").size());
+  CHECK(folder.run("explain p.json").out.find("moments in bf16") != std::string::npos);
+  check_failure(folder.run("train --plan p.json --data text.txt --steps 2 --moments fp32"), 2,
+                "--moments belongs to --auto");
+  check_failure(folder.run(base + "--moments fp8"), 2, "fp32|bf16");
+}
+
 TEST_CASE("an impossible budget is told before profiling, with one that works") {
   const Folder folder;
   folder.write_text();

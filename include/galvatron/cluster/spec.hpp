@@ -31,6 +31,7 @@ enum class MemoryBound : std::uint8_t {
   softmax_statistics,
   softmax_backward,
   adamw,
+  adamw_bf16,
   norm_squared,
   fill,
   copy,
@@ -210,6 +211,8 @@ constexpr const char* name_of(MemoryBound kind) {
       return "softmax_backward";
     case MemoryBound::adamw:
       return "adamw";
+    case MemoryBound::adamw_bf16:
+      return "adamw_bf16";
     case MemoryBound::norm_squared:
       return "norm_squared";
     case MemoryBound::fill:

@@ -23,8 +23,9 @@ struct bfloat16 {
   constexpr operator float() const { return std::bit_cast<float>(static_cast<std::uint32_t>(bits) << 16); }
 };
 
-/// The compute format of a training run; masters, gradients and moments are always binary32. With fp8, activations and
-/// working parameters are bfloat16, and products of blocks have 8-bit operands (cost/product_8bit.hpp).
+/// The compute format of a training run; masters and gradients are always binary32. With fp8, activations and working
+/// parameters are bfloat16, and products of blocks have 8-bit operands (cost/product_8bit.hpp). Of an optimizer's
+/// moments fp32 or bf16 is the format in which they are kept.
 enum class Precision : std::uint8_t { fp32, bf16, fp8 };
 inline constexpr int precisions = static_cast<int>(Precision::fp8) + 1;
 

@@ -15,17 +15,30 @@
 
 namespace galvatron {
 
+/// One round of Philox4x32 with the round's key.
+constexpr void philox_round(std::uint32_t& c0, std::uint32_t& c1, std::uint32_t& c2, std::uint32_t& c3,
+                            std::uint32_t key0, std::uint32_t key1) {
+  const std::uint64_t a = std::uint64_t{0xD2511F53U} * c0;
+  const std::uint64_t b = std::uint64_t{0xCD9E8D57U} * c2;
+  c0 = static_cast<std::uint32_t>(b >> 32) ^ c1 ^ key0;
+  c1 = static_cast<std::uint32_t>(b);
+  c2 = static_cast<std::uint32_t>(a >> 32) ^ c3 ^ key1;
+  c3 = static_cast<std::uint32_t>(a);
+}
+/// The key of the round after one with this key.
+constexpr void next_philox_key(std::uint32_t& key0, std::uint32_t& key1) {
+  key0 += 0x9E3779B9U;
+  key1 += 0xBB67AE85U;
+}
+inline constexpr int philox_rounds = 10;
+
 /// Philox4x32 with ten rounds (Salmon, Moraes, Dror, Shaw: "Parallel random numbers: as easy as 1, 2, 3", SC 2011): a
 /// bijection of 128-bit counters for every 64-bit key.
 constexpr std::array<std::uint32_t, 4> philox4x32(std::array<std::uint32_t, 4> counter,
                                                   std::array<std::uint32_t, 2> key) {
-  for (int round = 0; round < 10; ++round) {
-    const std::uint64_t a = std::uint64_t{0xD2511F53U} * counter[0];
-    const std::uint64_t b = std::uint64_t{0xCD9E8D57U} * counter[2];
-    counter = {static_cast<std::uint32_t>(b >> 32) ^ counter[1] ^ key[0], static_cast<std::uint32_t>(b),
-               static_cast<std::uint32_t>(a >> 32) ^ counter[3] ^ key[1], static_cast<std::uint32_t>(a)};
-    key[0] += 0x9E3779B9U;
-    key[1] += 0xBB67AE85U;
+  for (int round = 0; round < philox_rounds; ++round) {
+    philox_round(counter[0], counter[1], counter[2], counter[3], key[0], key[1]);
+    next_philox_key(key[0], key[1]);
   }
   return counter;
 }

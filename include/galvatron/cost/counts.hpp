@@ -23,6 +23,7 @@ struct Batch {
   /// Traffic of the data ranks runs beside computation. A block under ZeRO-2/3 then has room in the workspace for twice
   /// its parameters and gradients: while it works, its neighbours' are under way.
   bool overlap = true;
+  Precision moments = Precision::fp32;  ///< in which the optimizer keeps its moments: fp32 or bf16
 };
 
 /// What one rank does and keeps for one layer.

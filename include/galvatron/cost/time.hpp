@@ -62,6 +62,8 @@ constexpr Bytes bytes_of(const Work& w, Precision precision) {
       return {2 * e * cells};
     case WorkKind::adamw:
       return {(precision == Precision::fp32 ? 28 : 28 + e) * w.m};  // master, m, v in and out; g
+    case WorkKind::adamw_bf16:
+      return {(precision == Precision::fp32 ? 20 : 20 + e) * w.m};
     case WorkKind::norm_squared:
       return {4 * w.m};
     case WorkKind::fill:

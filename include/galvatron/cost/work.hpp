@@ -33,6 +33,7 @@ enum class WorkKind : std::uint8_t {
   softmax_statistics,   ///< m rows of n logits read
   softmax_backward,     ///< m rows of n logits read and written
   adamw,                ///< m parameters
+  adamw_bf16,           ///< m parameters, with moments in bfloat16
   norm_squared,         ///< m elements read: a part of the gradient norm
   fill,                 ///< m bytes written
   copy,                 ///< m bytes read and written
@@ -65,6 +66,7 @@ constexpr const char* name_of(WorkKind kind) {
                                                       "softmax_statistics",
                                                       "softmax_backward",
                                                       "adamw",
+                                                      "adamw_bf16",
                                                       "norm_squared",
                                                       "fill",
                                                       "copy",

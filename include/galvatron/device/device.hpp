@@ -130,7 +130,7 @@ struct AdamW {
   float weight_decay = 0.1F;
   std::int64_t step = 1;                  ///< counts from 1, for bias correction
   Rounding rounding = Rounding::nearest;  ///< of masters to working parameters
-  std::uint64_t seed = 0;                 ///< of stochastic rounding
+  std::uint64_t seed = 0;                 ///< of stochastic rounding, of working parameters and moments
 };
 
 /// The parameters that one operation steps.
@@ -249,7 +249,7 @@ concept Device = requires(D& d, View<float> f, View<const float> cf, View<const 
   // The constants of the steps of AdamW that follow.
   d.begin_update(adam);
   // master, m, v (n) step with gradient g * scale[0]; `working` (n, type T) receives the rounded master; it may be the
-  // master. Nothing changes when the scale is not finite.
+  // master. m and v are float or bfloat16. Nothing changes when the scale is not finite.
   d.adamw(n, part, /*scale=*/cf, /*master=*/f, /*g=*/cf, f, f, /*working=*/f);
 
   // The sums of a step (step_sums) and the scale of its gradient (1), in memory of the device.

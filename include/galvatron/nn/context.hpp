@@ -5,6 +5,7 @@
 #include <vector>
 
 #include <galvatron/comm/communicator.hpp>
+#include <galvatron/core/dtype.hpp>
 #include <galvatron/device/arena.hpp>
 #include <galvatron/strategy/spec.hpp>
 
@@ -20,11 +21,12 @@ struct Context {
   G& context;  ///< the ranks that share its samples, and have other tokens of them
   G& data;     ///< the ranks that hold the same parameters: data and context ranks together
   StrategySpec spec;
-  std::int64_t samples = 0;   ///< b: samples of this rank in a micro-batch
-  std::int64_t sequence = 0;  ///< S; of a layer, its own tokens
-  bool overlap = true;        ///< traffic of the data ranks runs beside computation
-  bool eight_bit = false;     ///< products of blocks have 8-bit operands: see nn/linear.hpp
-  std::int64_t beside = 0;    ///< tokens of a sample that lie beside the layer's own: see LayerSpec::memory, passing
+  std::int64_t samples = 0;             ///< b: samples of this rank in a micro-batch
+  std::int64_t sequence = 0;            ///< S; of a layer, its own tokens
+  bool overlap = true;                  ///< traffic of the data ranks runs beside computation
+  bool eight_bit = false;               ///< products of blocks have 8-bit operands: see nn/linear.hpp
+  Precision moments = Precision::fp32;  ///< in which the optimizer keeps its moments
+  std::int64_t beside = 0;  ///< tokens of a sample that lie beside the layer's own: see LayerSpec::memory, passing
 
   [[nodiscard]] std::int64_t tokens() const { return sequence / spec.context; }  ///< of a sequence, on this rank
   [[nodiscard]] std::int64_t rows() const { return samples * tokens(); }  ///< tokens inside tensor-parallel regions
@@ -54,11 +56,12 @@ Context<D, G> with_tokens(Context<D, G> context, std::int64_t tokens, std::int64
 }
 
 /// The place of this rank of `world` in a layer of a stage whose first rank is `first_rank`.
-/// @param samples  of this rank  @param sequence  S  @param overlap, eight_bit  see Context
+/// @param samples  of this rank  @param sequence  S  @param overlap, eight_bit, moments  see Context
 template <class D, class W>
 Context<D, typename W::Group> make_context(D& device, device::Region& workspace, W& world, int first_rank,
                                            const StrategySpec& spec, std::int64_t samples, std::int64_t sequence,
-                                           bool overlap = true, bool eight_bit = false) {
+                                           bool overlap = true, bool eight_bit = false,
+                                           Precision moments = Precision::fp32) {
   const int t = spec.tensor;
   const int c = spec.context;
   const int local = world.rank() - first_rank;
@@ -76,7 +79,8 @@ Context<D, typename W::Group> make_context(D& device, device::Region& workspace,
           samples,
           sequence,
           overlap,
-          eight_bit};
+          eight_bit,
+          moments};
 }
 
 /// The way into and out of a region in which weights are cut over tensor ranks (Megatron-LM; with `kind` megatron the

@@ -19,6 +19,7 @@
 #include <galvatron/nn/parameter_store.hpp>
 #include <galvatron/nn/post_norm_block.hpp>
 #include <galvatron/nn/ring.hpp>
+#include <galvatron/nn/store_view.hpp>
 #include <galvatron/nn/streamed_store.hpp>
 #include <galvatron/nn/ulysses.hpp>
 #include <galvatron/nn/window_attention.hpp>

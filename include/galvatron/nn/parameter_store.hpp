@@ -8,7 +8,8 @@
 //     3   | 1/d        | 1/d       | 1/d       | all-gather before each forward and backward, reduce-scatter after
 //
 // (Rajbhandari et al. 2020.) With fp32 the parameters are their own masters; with bf16 the master lies with the
-// optimizer's shard. Shards are equal runs of the store, so every stage is one operation over one run of memory.
+// optimizer's shard, as the moments do, which are binary32 or bfloat16. Shards are equal runs of the store, so every
+// stage is one operation over one run of memory.
 #pragma once
 
 #include <algorithm>
@@ -25,6 +26,7 @@
 #include <galvatron/device/arena.hpp>
 #include <galvatron/device/device.hpp>
 #include <galvatron/nn/context.hpp>
+#include <galvatron/nn/store_view.hpp>
 #include <galvatron/nn/streamed_store.hpp>
 #include <galvatron/strategy/parameters.hpp>
 
@@ -63,16 +65,6 @@ View<U> tensor_of(const ParameterLayout& layout, View<U> store, ParameterName na
   return tensor == nullptr ? View<U>{} : store.slice(tensor->offset, tensor->count());
 }
 
-/// Elements [begin, end) of a store.
-struct Range {
-  std::int64_t begin = 0;
-  std::int64_t end = 0;
-  [[nodiscard]] std::int64_t count() const { return end > begin ? end - begin : 0; }
-};
-inline Range intersection(Range a, Range b) {
-  return {a.begin > b.begin ? a.begin : b.begin, a.end < b.end ? a.end : b.end};
-}
-
 /// Writes the elements [index, index + values.count) of a whole tensor, counted row by row: a run within one row, or
 /// whole rows. `layer` is the layer's number in the model. Rows beyond the vocabulary are padding, whose values do not
 /// matter.
@@ -90,21 +82,6 @@ inline ParameterSource initial_values(std::uint64_t seed) {
   };
 }
 
-/// A store that is seen from outside: the optimizer's range of it, with the synchronised gradients of that range.
-struct StoreView {
-  int layer = 0;  ///< the layer's number in the model
-  const ParameterLayout* layout = nullptr;
-  Range range;
-  View<const float> gradients;
-  View<const float> master;
-  View<float> first_moment;
-  View<float> second_moment;
-  Range own;            ///< the part of `range` that no other data rank has as its own
-  int tensor_rank = 0;  ///< of
-  int tensor_degree = 1;
-  bool counted = true;  ///< false for the second copy of a tied table
-};
-
 template <class D, class G, class T, int zero>
 class ParameterStore final : public StreamedStore {
   static_assert(zero >= 0 && zero <= 3, "galvatron: ZeRO has the stages 0, 1, 2 and 3");
@@ -121,8 +98,8 @@ class ParameterStore final : public StreamedStore {
     parameters_ = states.take<T>(zero == 3 ? shard_size_ : n);
     gradients_ = states.take<float>(zero >= 2 ? shard_size_ : n);
     const std::int64_t optimizer = zero >= 1 ? shard_size_ : n;
-    first_moment_ = states.take<float>(optimizer);
-    second_moment_ = states.take<float>(optimizer);
+    first_moment_ = MomentView(states, optimizer, context.moments);
+    second_moment_ = MomentView(states, optimizer, context.moments);
     if constexpr (has_master)
       master_ = states.take<float>(optimizer);
     else
@@ -138,7 +115,9 @@ class ParameterStore final : public StreamedStore {
     if constexpr (!D::counts_only) {
       if (empty()) return;
       const Range kept = zero == 3 ? own_ : Range{0, layout_.elements};
-      for (const View<float> values : {first_moment_, second_moment_, master_}) context_->device.zero(bytes_of(values));
+      for (const MomentView& moment : {first_moment_, second_moment_})
+        moment.visit(0, moment.count(), [&](auto values) { context_->device.zero(bytes_of(values)); });
+      context_->device.zero(bytes_of(master_));
       context_->device.zero(bytes_of(parameters_));
       constexpr std::int64_t most = 1 << 17;  // elements at a time, which stay in a core's cache
       std::vector<float> values;
@@ -308,9 +287,14 @@ class ParameterStore final : public StreamedStore {
       const std::int64_t first = r.begin - range.begin;
       const device::AdamWPart here{decays, stream, static_cast<std::uint64_t>(r.begin)};
       View<T> working = zero == 3 ? parameters_.slice(first, r.count()) : parameters_.slice(r.begin, r.count());
-      context_->device.adamw(r.count(), here, View<const float>(context_->device.gradient_scale()),
-                             master_.slice(first, r.count()), gradients.slice(first, r.count()),
-                             first_moment_.slice(first, r.count()), second_moment_.slice(first, r.count()), working);
+      const auto step = [&](auto m, auto v) {
+        context_->device.adamw(r.count(), here, View<const float>(context_->device.gradient_scale()),
+                               master_.slice(first, r.count()), gradients.slice(first, r.count()), m, v, working);
+      };
+      if (context_->moments == Precision::fp32)
+        step(first_moment_.full.slice(first, r.count()), second_moment_.full.slice(first, r.count()));
+      else
+        step(first_moment_.half.slice(first, r.count()), second_moment_.half.slice(first, r.count()));
     };
     run({0, layout_.decay_end}, true);
     run({layout_.decay_end, layout_.elements}, false);
@@ -366,8 +350,8 @@ class ParameterStore final : public StreamedStore {
   Range own_;
   View<T> parameters_;
   View<float> gradients_;
-  View<float> first_moment_;
-  View<float> second_moment_;
+  MomentView first_moment_;
+  MomentView second_moment_;
   View<float> master_;
   View<T> gathered_;                 ///< by start_gather()
   View<float> lent_;                 ///< by lend_gradients()

@@ -106,7 +106,8 @@ inline cost::Batch batch_of(const Plan& plan) {
           .stages = static_cast<int>(plan.stages.size()),
           .splits_backward = splits_backward(plan.schedule),
           .trainer = plan.trainer,
-          .overlap = plan.overlap};
+          .overlap = plan.overlap,
+          .moments = plan.moments};
 }
 
 /// The cost of a plan on a cluster. Errors (usage): the plan is inconsistent or does not suit the model, or needs more

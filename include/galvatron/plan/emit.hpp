@@ -186,6 +186,7 @@ inline Result<Exported> export_header(const Plan& plan, std::string_view name = 
   field("microbatches", number(plan.microbatches));
   field("schedule", std::string("galvatron::ScheduleKind::") + detail::cpp_name(plan.schedule));
   field("virtual_stages", number(plan.virtual_stages));
+  if (plan.moments != Precision::fp32) field("moments", std::string("galvatron::Precision::") + name_of(plan.moments));
   if (!plan.overlap) field("overlap", "false");
   t += array("stages", stages) + array("runs", runs);
   field("embedding", types.spec(plan.embedding));

@@ -39,6 +39,7 @@ inline Plan plan_of(const search::Candidate& candidate, const ModelSpec& model, 
   plan.sequence_length = options.sequence;
   plan.precision = options.precision;
   plan.trainer = options.trainer;
+  plan.moments = options.moments;
   plan.overlap = cost::can_overlap(cluster);
   plan.split_layers = has_split_layers(model);
   plan.microbatches = candidate.microbatches;

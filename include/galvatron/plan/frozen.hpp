@@ -47,6 +47,7 @@ struct FrozenPlan {
   int microbatches = 1;
   ScheduleKind schedule = ScheduleKind::one_f_one_b;
   int virtual_stages = 1;
+  Precision moments = Precision::fp32;
   bool overlap = true;
   std::array<PlanStage, Stages> stages{};
   std::array<FrozenRun, Runs> runs{};
@@ -86,6 +87,7 @@ struct FrozenPlan {
     out.microbatches = microbatches;
     out.schedule = schedule;
     out.virtual_stages = virtual_stages;
+    out.moments = moments;
     out.overlap = overlap;
     out.stages.assign(stages.begin(), stages.end());
     for (const FrozenRun& run : runs)

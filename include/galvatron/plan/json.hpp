@@ -9,8 +9,9 @@
 //
 // "trainer", beside virtual_stages, names whose code the plan is for where it is not this library's (cost/trainer.hpp).
 // "split_layers": true, also there, says that layers are halves of blocks: 2 i the attention of block i, 2 i + 1 its
-// MLP. Else layers are the model's blocks. They count from 0; last_layer is inclusive; ranks are [first, count]. What
-// is under "predicted" informs people and `explain`; it may be empty.
+// MLP. Else layers are the model's blocks. "moments": "bf16" keeps those of the optimizer in 2 bytes each, not 4.
+// Layers count from 0; last_layer is inclusive; ranks are [first, count]. What is under "predicted" informs people and
+// `explain`; it may be empty.
 #pragma once
 
 #include <array>
@@ -263,6 +264,7 @@ inline std::string plan_text(const Plan& plan) {
   out.field("schedule", name_of(plan.schedule));
   out.field("virtual_stages", plan.virtual_stages);
   if (plan.trainer != cost::Trainer::galvatron) out.field("trainer", name_of(plan.trainer));
+  if (plan.moments != Precision::fp32) out.field("moments", name_of(plan.moments));
   if (!plan.overlap) out.field("overlap", false);
   if (plan.split_layers) out.field("split_layers", true);
   out.key("stages");
@@ -317,6 +319,8 @@ inline Result<Plan> plan_from_json(const nlohmann::json& value, const std::strin
   plan.schedule = detail::required_name(fields, "schedule", schedule_kinds);
   plan.virtual_stages = fields.required<int>("virtual_stages", 1, 1 << 12);
   if (fields.contains("trainer")) plan.trainer = detail::required_name(fields, "trainer", cost::trainers);
+  if (fields.contains("moments"))
+    plan.moments = detail::required_name(fields, "moments", std::array{Precision::fp32, Precision::bf16});
   plan.overlap = fields.optional<bool>("overlap", true);
   plan.split_layers = fields.optional<bool>("split_layers", false);
   const nlohmann::json& stages = fields.required_array("stages");

@@ -77,6 +77,7 @@ struct Plan {
   ScheduleKind schedule = ScheduleKind::one_f_one_b;
   int virtual_stages = 1;
   cost::Trainer trainer = cost::Trainer::galvatron;  ///< whose code it is for
+  Precision moments = Precision::fp32;               ///< in which the optimizer keeps its moments: fp32 or bf16
   bool overlap = true;        ///< traffic of the data ranks runs beside computation (cost::Batch::overlap)
   bool split_layers = false;  ///< layers are halves of blocks: attention, MLP, attention, .. (model/split.hpp)
   std::vector<PlanStage> stages;

@@ -167,7 +167,8 @@ constexpr Case make_case(const ModelSpec& model, const Cluster& cluster, const S
                           .stages = setting.stages,
                           .splits_backward = splits_backward,
                           .trainer = options.trainer,
-                          .overlap = cost::can_overlap(cluster)};
+                          .overlap = cost::can_overlap(cluster),
+                          .moments = options.moments};
   cost::WorkPrices prices(batch.precision, cluster, cost::busy_ranks(cluster, ranks));
   // Kinds of layers: the model's layers are few kinds, many times.
   std::vector<const LayerSpec*> kinds;

@@ -25,6 +25,7 @@ struct SearchOptions {
   std::int64_t sequence = 0;      ///< tokens of a sample; 0: the model's positions
   Bytes memory{};                 ///< of each rank; 0: what the device has
   Precision precision = Precision::bf16;
+  Precision moments = Precision::fp32;               ///< in which the optimizer keeps its moments: fp32 or bf16
   cost::Trainer trainer = cost::Trainer::galvatron;  ///< whose code the plan is for
   Space space{};
   std::vector<ScheduleKind> schedules{ScheduleKind::one_f_one_b, ScheduleKind::gpipe};

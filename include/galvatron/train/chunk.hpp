@@ -206,9 +206,9 @@ class Chunk {
     const ChunkPlan::Entry& entry = plan_.layers[i];
     const int first = stage_.first_rank;
     const int local = world_.rank() - first;
-    const auto context = nn::make_context(device_, memory_.workspace, world_, first, entry.spec,
-                                          plan_.layouts[i].batch / entry.spec.data, stage_.batch.sequence,
-                                          stage_.batch.overlap, stage_.batch.precision == Precision::fp8);
+    const auto context = nn::make_context(
+        device_, memory_.workspace, world_, first, entry.spec, plan_.layouts[i].batch / entry.spec.data,
+        stage_.batch.sequence, stage_.batch.overlap, stage_.batch.precision == Precision::fp8, stage_.batch.moments);
     nn::Surroundings<G, T> around;
     around.number = entry.number;
     around.token_weight = static_cast<float>(stage_.token_weight);

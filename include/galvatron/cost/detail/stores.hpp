@@ -24,7 +24,8 @@ class StoreCounts {
     const std::int64_t gradients = zero_ >= 2 ? shard : n_;
     const std::int64_t optimizer = zero_ >= 1 ? shard : n_;
     const std::int64_t master = s_.batch.precision == Precision::fp32 ? 0 : 4;
-    return {parameters * s_.e + gradients * s_.habits.gradient_bytes + optimizer * (8 + master)};
+    const std::int64_t moments = 2 * element_bytes(s_.batch.moments);
+    return {parameters * s_.e + gradients * s_.habits.gradient_bytes + optimizer * (moments + master)};
   }
   /// Bytes of the gathered parameters while the layer works. In a layer that streams there is room for two.
   [[nodiscard]] constexpr std::int64_t gathered_bytes() const { return zero_ == 3 ? n_ * s_.e : 0; }
@@ -57,7 +58,8 @@ class StoreCounts {
     if (n_ == 0) return;
     out.push(compute(WorkKind::fill, (zero_ >= 2 ? n_ / s_.shards : n_) * 4));
     if (in_norm) out.push(compute(WorkKind::norm_squared, n_ / s_.shards));
-    out.push(compute(WorkKind::adamw, zero_ >= 1 ? n_ / s_.shards : n_));
+    out.push(compute(s_.batch.moments == Precision::fp32 ? WorkKind::adamw : WorkKind::adamw_bf16,
+                     zero_ >= 1 ? n_ / s_.shards : n_));
     if (zero_ == 1 || zero_ == 2) out.push(data_group(WorkKind::all_gather, n_ * s_.e));
   }
 

@@ -2,10 +2,12 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <type_traits>
 
 #include <galvatron/core/error.hpp>
 #include <galvatron/core/units.hpp>
@@ -73,7 +75,22 @@ struct ClipScale {
   }
 };
 
-template <class T>
+/// The words of `size` places of a stream, 1 or 4, of which the first is a multiple of 4.
+template <int size>
+GALVATRON_KERNEL void get_words(const kernels::RandomStream& stream, std::uint64_t place, std::uint32_t (&to)[size]) {
+  static_assert(size == 1 || size == 4);
+  const std::array<std::uint32_t, 4> words = stream.block(place / 4);
+  if constexpr (size == 4) {
+    for (int j = 0; j < size; ++j) to[j] = words[static_cast<unsigned>(j)];
+  } else {  // no index that is not known: it would put the words into memory
+    const std::uint32_t even = place % 4 < 2 ? words[0] : words[2];
+    const std::uint32_t odd = place % 4 < 2 ? words[1] : words[3];
+    to[0] = place % 2 == 0 ? even : odd;
+  }
+}
+
+/// @tparam T  of working parameters  @tparam M  of the moments as they are kept
+template <class T, class M>
 struct StepAdamW {
   static constexpr int width = Pack<float>::size;
   const kernels::AdamWStep* constants;
@@ -81,8 +98,8 @@ struct StepAdamW {
   const float* scale;
   float* master;
   const float* g;
-  float* m;
-  float* v;
+  M* m;
+  M* v;
   T* working;  ///< null when the masters are
 
   template <int size>
@@ -100,13 +117,31 @@ struct StepAdamW {
     if (!std::isfinite(by)) return;
     for (int j = 0; j < size; ++j) step(masters[j], gradients[j] * by, means[j], variances[j]);
     put_elements(master + i, masters);
-    put_elements(m + i, means);
-    put_elements(v + i, variances);
+    const std::uint64_t place = part.first + static_cast<std::uint64_t>(i);
+    if constexpr (std::is_same_v<M, float>) {
+      put_elements(m + i, means);
+      put_elements(v + i, variances);
+    } else {
+      std::uint32_t bits[size];
+      get_words(step.moment_bits(part), place, bits);
+      static_assert(Access<M, size>::count == size);
+      Access<M, size> kept_m;
+      Access<M, size> kept_v;
+      for (int j = 0; j < size; ++j)
+        step.keep_moments(means[j], variances[j], bits[j], kept_m.values[j], kept_v.values[j]);
+      *reinterpret_cast<Access<M, size>*>(m + i) = kept_m;
+      *reinterpret_cast<Access<M, size>*>(v + i) = kept_v;
+    }
     if (working == nullptr) return;
-    Access<T, size> rounded;
-    static_assert(Access<T, size>::count == size);
-    step.round(masters, part.stream, part.first + static_cast<std::uint64_t>(i), rounded.values);
-    *reinterpret_cast<Access<T, size>*>(working + i) = rounded;
+    if (std::is_same_v<T, float> || step.rounding == Rounding::nearest) return put_elements(working + i, masters);
+    if constexpr (!std::is_same_v<T, float>) {
+      std::uint32_t bits[size];
+      get_words(step.master_bits(part), place, bits);
+      static_assert(Access<T, size>::count == size);
+      Access<T, size> rounded;
+      for (int j = 0; j < size; ++j) kernels::put_stochastically(rounded.values[j], masters[j], bits[j]);
+      *reinterpret_cast<Access<T, size>*>(working + i) = rounded;
+    }
   }
 };
 
@@ -137,10 +172,11 @@ void clip_scale(L& launcher, const double* sums, double clip, float* scale) {
 /// One step of n parameters with gradient g * scale[0]; `working` receives the rounded masters and may be `master`.
 /// Nothing changes when the scale is not finite.
 /// @param constants  memory of the device, so that a step that is done again may have others
-template <class L, class T>
+/// @tparam M  in which the moments are kept: float, or bfloat16
+template <class L, class M, class T>
 void adamw(L& launcher, std::int64_t n, const kernels::AdamWStep* constants, const AdamWPart& part, const float* scale,
-           float* master, const float* g, float* m, float* v, T* working) {
-  using Step = detail::StepAdamW<T>;
+           float* master, const float* g, M* m, M* v, T* working) {
+  using Step = detail::StepAdamW<T, M>;
   const bool same = static_cast<const void*>(working) == static_cast<const void*>(master);
   const bool aligned = are_aligned<Step::width>(master, g, m, v) && (same || are_aligned<Step::width>(working));
   for_elements(launcher, n, aligned && part.first % Step::width == 0,

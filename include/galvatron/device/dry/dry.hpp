@@ -156,10 +156,10 @@ class Dry {
     note({.kind = Kind::softmax_backward, .m = rows, .n = columns});
   }
   void begin_update(const AdamW&) {}
-  template <class T>
-  void adamw(std::int64_t n, const AdamWPart&, View<const float>, View<float>, View<const float>, View<float>,
-             View<float>, View<T>) {
-    if (n > 0) note({.kind = Kind::adamw, .m = n});
+  template <class M, class T>
+  void adamw(std::int64_t n, const AdamWPart&, View<const float>, View<float>, View<const float>, View<M>, View<M>,
+             View<T>) {
+    if (n > 0) note({.kind = std::is_same_v<M, float> ? Kind::adamw : Kind::adamw_bf16, .m = n});
   }
   void norm_squared(std::int64_t n, View<const float>, View<double>) {
     if (n > 0) note({.kind = Kind::norm_squared, .m = n});

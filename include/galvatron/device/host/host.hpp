@@ -242,9 +242,9 @@ class Host {
   }
 
   void begin_update(const AdamW& adam) { update_ = kernels::AdamWStep(adam); }
-  template <class T>
+  template <class M, class T>
   void adamw(std::int64_t n, const AdamWPart& part, View<const float> scale, View<float> master, View<const float> g,
-             View<float> m, View<float> v, View<T> working) {
+             View<M> m, View<M> v, View<T> working) {
     host::adamw(team_, n, update_, part, scale[0], master.data, g.data, m.data, v.data, working.data);
   }
   void norm_squared(std::int64_t n, View<const float> x, View<double> sum) {

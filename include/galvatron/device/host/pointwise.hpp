@@ -8,6 +8,7 @@
 #include <type_traits>
 
 #include <galvatron/device/device.hpp>
+#include <galvatron/device/host/random.hpp>
 #include <galvatron/device/host/team.hpp>
 #include <galvatron/device/host/vector.hpp>
 #include <galvatron/device/kernels/activation.hpp>
@@ -132,26 +133,39 @@ void activation_backward(const Team& team, ActivationKind kind, std::int64_t row
 }
 
 /// One AdamW step of n parameters; `working` receives the rounded masters and may be `master`.
-template <class W>
+/// @tparam M  in which the moments are kept: float, or bfloat16
+template <class M, class W>
 void adamw(const Team& team, std::int64_t n, const kernels::AdamWStep& constants, const AdamWPart& part, float scale,
-           float* master, const float* g, float* m, float* v, W* working) {
+           float* master, const float* g, M* m, M* v, W* working) {
   if (!std::isfinite(scale)) return;
   const kernels::AdamWStep step = constants.of(part);
+  const bool random = std::is_same_v<W, bfloat16> && step.rounding == Rounding::stochastic;
   for_runs(team, n, 64, 4, [&](std::int64_t first, std::int64_t last, int) {
-    vectorized(team.isa, [&]() GALVATRON_INLINE_LAMBDA {
+    RandomRun bits;
+    for (; first < last; first += RandomRun::most) {
+      const std::int64_t count = std::min(RandomRun::most, last - first);
+      const std::uint64_t place = part.first + static_cast<std::uint64_t>(first);
+      vectorized(team.isa, [&]() GALVATRON_INLINE_LAMBDA {
+        if constexpr (std::is_same_v<M, bfloat16>) bits.fill(step.moment_bits(part), place, count);
 #pragma omp simd
-      for (std::int64_t i = first; i < last; ++i) {
-        float w = master[i];
-        step(w, g[i] * scale, m[i], v[i]);
-        master[i] = w;
-        put(working[i], w);
-      }
-    });
-    if (!std::is_same_v<W, bfloat16> || step.rounding == Rounding::nearest) return;
-    for (std::int64_t i = first; i < last; ++i) {
-      W rounded[1];
-      step.round<1>({master[i]}, part.stream, part.first + static_cast<std::uint64_t>(i), rounded);
-      working[i] = rounded[0];
+        for (std::int64_t j = 0; j < count; ++j) {
+          const std::int64_t i = first + j;
+          float w = master[i];
+          float mean = get(m[i]);
+          float variance = get(v[i]);
+          step(w, g[i] * scale, mean, variance);
+          step.keep_moments(mean, variance, std::is_same_v<M, bfloat16> ? bits[j] : 0, m[i], v[i]);
+          master[i] = w;
+          put(working[i], w);
+        }
+        if constexpr (std::is_same_v<W, bfloat16>) {
+          if (!random) return;
+          bits.fill(step.master_bits(part), place, count);
+#pragma omp simd
+          for (std::int64_t j = 0; j < count; ++j)
+            kernels::put_stochastically(working[first + j], master[first + j], bits[j]);
+        }
+      });
     }
   });
 }

@@ -24,6 +24,16 @@ GALVATRON_HD inline float clip_scale(double loss, double squares, double clip) {
   return clip > 0 && norm > clip ? static_cast<float>(clip / norm) : 1.0F;
 }
 
+/// A stream of random words, one for each place.
+struct RandomStream {
+  std::uint64_t seed;
+  std::uint64_t stream;
+  /// Those of the places 4 * index to 4 * index + 3.
+  [[nodiscard]] GALVATRON_HD GALVATRON_INLINE std::array<std::uint32_t, 4> block(std::uint64_t index) const {
+    return random_block(seed, stream, index);
+  }
+};
+
 /// The constants of one step, worked out once: m = beta1 m + (1 - beta1) g, v = beta2 v + (1 - beta2) g^2,
 /// w -= rate * (m / (1 - beta1^t)) / (sqrt(v / (1 - beta2^t)) + epsilon) + rate * decay * w.
 struct AdamWStep {
@@ -62,25 +72,28 @@ struct AdamWStep {
     master = keep * master - rate * m / (square_root(v) * root_variance + epsilon);
   }
 
-  /// 1 or 4 masters as working parameters, the first of which has that place in the stream; of 4 a multiple of 4.
-  template <int size, class T>
-  GALVATRON_HD GALVATRON_INLINE void round(const float (&masters)[size], std::uint32_t stream, std::uint64_t place,
-                                           T (&working)[size]) const {
-    static_assert(size == 1 || size == 4);
-    if constexpr (std::is_same_v<T, bfloat16>) {
-      if (rounding == Rounding::stochastic) {
-        const std::array<std::uint32_t, 4> bits = random_block(seed, std::uint64_t{stream} << 32 | number, place / 4);
-        if constexpr (size == 4) {
-          for (int j = 0; j < size; ++j) put_stochastically(working[j], masters[j], bits[static_cast<unsigned>(j)]);
-        } else {  // no index that is not known: it would put the bits into memory
-          const std::uint32_t even = place % 4 < 2 ? bits[0] : bits[2];
-          const std::uint32_t odd = place % 4 < 2 ? bits[1] : bits[3];
-          put_stochastically(working[0], masters[0], place % 2 == 0 ? even : odd);
-        }
-        return;
-      }
+  /// The random bits by which moments are rounded, a word for each parameter: the lower half for the mean, the upper
+  /// for the variance.
+  [[nodiscard]] GALVATRON_HD RandomStream moment_bits(const AdamWPart& part) const {
+    return {~seed, std::uint64_t{part.stream} << 32 | number};
+  }
+  /// And those by which masters become working parameters: the lower half.
+  [[nodiscard]] GALVATRON_HD RandomStream master_bits(const AdamWPart& part) const {
+    return {seed, std::uint64_t{part.stream} << 32 | number};
+  }
+
+  /// Moments as they are kept. A bfloat16 rounds at random: a step changes the variance by 1 - beta2 of it at most,
+  /// which is less than half the distance of neighbours when beta2 is 0.999, and rounding to the nearest would keep it
+  /// for ever.
+  template <class M>
+  GALVATRON_HD GALVATRON_INLINE static void keep_moments(float mean, float variance, std::uint32_t bits, M& m, M& v) {
+    if constexpr (std::is_same_v<M, bfloat16>) {
+      put_stochastically(m, mean, bits);
+      put_stochastically(v, variance, bits >> 16);
+    } else {
+      m = mean;
+      v = variance;
     }
-    for (int j = 0; j < size; ++j) put(working[j], masters[j]);
   }
 };
 

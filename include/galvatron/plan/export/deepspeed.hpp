@@ -91,6 +91,7 @@ inline Exported export_deepspeed(const Plan& plan) {
       out.not_expressed.push_back("sequences split beside a pipeline: DeepSpeed's pipeline has data and tensor ranks");
   }
   detail::tell_wider_sharding(spec, target, out);
+  detail::tell_moments(plan, target, out);
   if (spec.expert > 1)
     out.set_elsewhere.push_back(
         "expert parallelism is the model's: deepspeed.moe.layer.MoE(ep_size=" + std::to_string(spec.expert) + ")");

@@ -117,6 +117,13 @@ inline void tell_wider_sharding(const StrategySpec& spec, const std::string& tar
         " shards over data and context ranks together, " + std::to_string(spec.data * spec.context));
 }
 
+/// Told by targets that have no word for the format of the optimizer's moments.
+inline void tell_moments(const Plan& plan, const std::string& target, Exported& out) {
+  if (plan.moments != Precision::fp32)
+    out.not_expressed.push_back("moments of the optimizer in " + std::string(name_of(plan.moments)) + ": " + target +
+                                " keeps them in fp32, which takes 4 bytes a parameter more");
+}
+
 /// The layers of each chunk of a pipeline, in the order of the model: chunk c * P + p is the c-th of stage p. Without
 /// virtual stages chunks are stages. With them the layers of a stage are dealt to its chunks as evenly as possible, and
 /// which layers those are follows from the order: a stage then holds several runs of layers.

@@ -141,6 +141,7 @@ inline Exported export_hetu(const Plan& plan) {
                                 ") than the embedding (" + strategy_text(plan.embedding) +
                                 "): they have one there, and that of the embedding is written");
   detail::hetu_sequence_parallel(plan, out);
+  detail::tell_moments(plan, "Hetu-Galvatron", out);
   if (plan.precision == Precision::fp8)
     out.not_expressed.push_back("8-bit products: Hetu-Galvatron has none, and its mixed_precision is bf16");
   out.set_elsewhere.push_back("the trainer's seq_length is " + std::to_string(plan.sequence_length) +

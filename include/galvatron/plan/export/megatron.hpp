@@ -150,6 +150,13 @@ inline Exported export_megatron(const Plan& plan) {
                                   ": Megatron-LM runs 1f1b, or interleaved with virtual stages");
   }
   detail::megatron_zero(spec, arguments);
+  if (plan.moments != Precision::fp32 && spec.zero >= 1) {
+    arguments.push_back("--use-precision-aware-optimizer");
+    arguments.push_back(std::string("--exp-avg-dtype ") + name_of(plan.moments));
+    arguments.push_back(std::string("--exp-avg-sq-dtype ") + name_of(plan.moments));
+  } else {
+    detail::tell_moments(plan, target + " without its distributed optimizer", out);
+  }
   detail::tell_wider_sharding(spec, target, out);
   detail::megatron_recompute(plan, arguments, out);
   if ((spec.tensor > 1 || spec.context > 1) && spec.zero < 2)

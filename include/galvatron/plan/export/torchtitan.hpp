@@ -146,6 +146,7 @@ inline Exported export_torchtitan(const Plan& plan) {
     out.not_expressed.push_back("a sequence of " + std::to_string(plan.sequence_length) +
                                 " tokens: torchtitan needs a multiple of twice the context times the tensor degree");
   detail::tell_wider_sharding(spec, target, out);
+  detail::tell_moments(plan, target, out);
   const std::string checkpoint = "[activation_checkpoint]\n" + detail::torchtitan_recompute(plan, out);
 
   std::string products;

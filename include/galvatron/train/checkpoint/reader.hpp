@@ -11,12 +11,15 @@
 #include <string>
 #include <thread>
 #include <tuple>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
 #include <galvatron/cluster/host_cores.hpp>
+#include <galvatron/core/dtype.hpp>
 #include <galvatron/core/error.hpp>
 #include <galvatron/core/file.hpp>
+#include <galvatron/core/view.hpp>
 #include <galvatron/model/spec.hpp>
 #include <galvatron/nn/parameter_store.hpp>
 #include <galvatron/train/checkpoint/folder.hpp>
@@ -119,6 +122,25 @@ class Checkpoint {
                                           ": it is damaged; resume from another one");
   }
 
+  /// The same in T, float or bfloat16, rounded to the nearest: what was kept in bfloat16 comes back as it was.
+  template <class T>
+  void read_as(int layer, ParameterName parameter, StateKind state, const TensorSlice& slice, View<T> out) const {
+    if constexpr (std::is_same_v<T, float>) {
+      read(layer, parameter, state, slice, out.data);
+    } else {
+      constexpr std::int64_t most = 1 << 18;  // elements at a time
+      std::vector<float> values;
+      TensorSlice part = slice;
+      for (std::int64_t row = 0; row < slice.rows; row += part.rows) {
+        part.row = slice.row + row;
+        part.rows = std::min(std::max<std::int64_t>(most / slice.columns, 1), slice.rows - row);
+        values.resize(static_cast<std::size_t>(part.count()));
+        read(layer, parameter, state, part, values.data());
+        std::transform(values.begin(), values.end(), out.begin() + row * slice.columns, [](float x) { return T(x); });
+      }
+    }
+  }
+
   /// The master weights, as a source of parameters. This must outlive it.
   [[nodiscard]] nn::ParameterSource weights() const {
     return [this](int layer, const ParameterTensor& tensor, std::int64_t index, View<float> values) {
@@ -138,9 +160,10 @@ class Checkpoint {
     for_each_slice(*store.layout, store.range, store.tensor_rank, store.tensor_degree, vocabulary_,
                    [&](const ParameterTensor& tensor, std::int64_t offset, const TensorSlice& slice) {
                      const std::int64_t first = offset - store.range.begin;
-                     const auto fill = [&](StateKind kind, View<float> moments) {
-                       device.write(moments.slice(first, slice.count()),
-                                    [&](View<float> to) { read(store.layer, tensor.name, kind, slice, to.data); });
+                     const auto fill = [&](StateKind kind, const nn::MomentView& moment) {
+                       moment.visit(first, slice.count(), [&](auto values) {
+                         device.write(values, [&](auto to) { read_as(store.layer, tensor.name, kind, slice, to); });
+                       });
                      };
                      fill(StateKind::first_moment, store.first_moment);
                      fill(StateKind::second_moment, store.second_moment);

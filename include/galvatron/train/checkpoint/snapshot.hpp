@@ -8,12 +8,15 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <type_traits>
 #include <vector>
 
+#include <galvatron/core/dtype.hpp>
 #include <galvatron/core/units.hpp>
 #include <galvatron/core/view.hpp>
 #include <galvatron/device/arena.hpp>
 #include <galvatron/nn/layer.hpp>
+#include <galvatron/nn/store_view.hpp>
 #include <galvatron/train/checkpoint/safetensors.hpp>
 #include <galvatron/train/checkpoint/slice.hpp>
 #include <galvatron/train/stage_plan.hpp>
@@ -104,8 +107,19 @@ class Snapshot {
   template <class D, class Stage>
   void take(D& device, Stage& stage) {
     std::int64_t at = header_;
-    const auto copy = [&](View<const float> values) {
-      device.fetch(values, reinterpret_cast<float*>(image_.data + at));
+    const auto copy = [&]<class T>(View<T> values) {
+      auto* to = reinterpret_cast<float*>(image_.data + at);
+      if constexpr (std::is_same_v<T, bfloat16>) {
+        // Into the upper half of their place, from where every one widens to what no other needs any more.
+        auto* half = reinterpret_cast<bfloat16*>(to) + values.count;
+        device.fetch(View<const T>(values), half);
+        for (std::int64_t i = 0; i < values.count; ++i) {
+          const float wide = half[i];
+          std::memcpy(to + i, &wide, sizeof wide);
+        }
+      } else {
+        device.fetch(View<const float>(values), to);
+      }
       at += values.count * static_cast<std::int64_t>(sizeof(float));
     };
     stage.visit([&](const nn::StoreView& store) {
@@ -113,8 +127,8 @@ class Snapshot {
                              [&](const ParameterTensor&, std::int64_t offset, const TensorSlice& slice) {
                                const std::int64_t first = offset - store.range.begin;
                                copy(store.master.slice(first, slice.count()));
-                               copy(store.first_moment.slice(first, slice.count()));
-                               copy(store.second_moment.slice(first, slice.count()));
+                               store.first_moment.visit(first, slice.count(), copy);
+                               store.second_moment.visit(first, slice.count(), copy);
                              });
     });
   }

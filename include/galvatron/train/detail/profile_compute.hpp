@@ -261,19 +261,9 @@ class Bench {
                                    near_result.next<T>(n));
         });
       case K::adamw:
-        device_.begin_update({});
-        return time_with([&] {
-          const View<float> master = kept.next<float>(n);
-          const View<float> first = kept.next<float>(n);
-          const View<float> second = kept.next<float>(n);
-          View<T> working;
-          if constexpr (std::is_same_v<T, float>)
-            working = master;
-          else
-            working = kept.next<T>(n);
-          device_.adamw(n, {}, View<const float>(device_.gradient_scale()), master, far.next<float>(n), first, second,
-                        working);
-        });
+        return adamw<float, T>(n, far, kept, least);
+      case K::adamw_bf16:
+        return adamw<bfloat16, T>(n, far, kept, least);
       case K::norm_squared:
         return time_with(
             [&] { device_.norm_squared(n, far.next<float>(n), device_.sums().slice(device::gradient_squares, 1)); });
@@ -296,6 +286,24 @@ class Bench {
   }
 
  private:
+  // M: of the moments.
+  template <class M, class T>
+  double adamw(std::int64_t n, Walk& far, Walk& kept, double least) {
+    device_.begin_update({});
+    return time(least, [&] {
+      const View<float> master = kept.next<float>(n);
+      const View<M> first = kept.next<M>(n);
+      const View<M> second = kept.next<M>(n);
+      View<T> working;
+      if constexpr (std::is_same_v<T, float>)
+        working = master;
+      else
+        working = kept.next<T>(n);
+      device_.adamw(n, {}, View<const float>(device_.gradient_scale()), master, far.next<float>(n), first, second,
+                    working);
+    });
+  }
+
   static cost::StageMemory memory(const Platform& platform, const BenchSizes& sizes) {
     const std::int64_t token_bytes = token_count * static_cast<std::int64_t>(sizeof(std::int32_t));
     return {.states = {sizes.pool_bytes},
