@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <limits>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -163,6 +164,15 @@ LayerOutput run_layer(const LayerSpec& layer, const StrategySpec& spec, const Pa
         values[i] = place < whole.size() ? static_cast<float>(whole[place]) : 1e3F;  // padding must not matter
       }
     });
+    // What was there before must not matter, neither in gradients nor in the workspace.
+    const auto poison = [](View<const float> values) {
+      std::fill_n(const_cast<float*>(values.data), values.count, std::numeric_limits<float>::quiet_NaN());
+    };
+    made->visit([&](const nn::StoreView& store) { poison(store.gradients); });
+    {
+      const device::Scope scope(transient);
+      poison(transient.take<float>(workspace.count / static_cast<std::int64_t>(sizeof(float))));
+    }
     made->zero_gradients();
 
     std::vector<Region> part;

@@ -62,6 +62,33 @@ TEST_CASE("tensors lie behind one another in the order of their kinds") {
   }
 }
 
+TEST_CASE("gradients that are written are weights of blocks and lie without gaps at the beginning") {
+  for (const std::string& name : model_names()) {
+    const ModelSpec model = value_or_throw(find_model(name));
+    for (const LayerSpec* layer : {&model.embedding, &model.blocks.front(), &model.blocks.back(), &model.head}) {
+      INFO(name);
+      const ParameterLayout layout = parameter_layout(*layer, ParameterPart::rest, 1, 4);
+      std::int64_t end = 0;
+      for (const ParameterTensor& t : layout) {
+        if (t.offset >= layout.written_end) break;
+        CHECK(t.offset == end);
+        CHECK(t.name != ParameterName::relative_positions);
+        CHECK(t.columns > 1);
+        end += t.count();
+      }
+      CHECK(end == layout.written_end);
+      if (layer->kind != LayerKind::block) CHECK(layout.written_end == 0);
+      // Widths are multiples of 32: all four weights.
+      else if (layer->experts == 0)
+        CHECK(layout.written_end >= layer->hidden * (layer->hidden + layer->ffn_inputs()));
+    }
+  }
+  // Where a weight ends between multiples, those behind it are added to zeros.
+  const LayerSpec odd{.hidden = 5, .heads = 1, .kv_heads = 1, .head_dim = 5, .ffn = 7, .positions = 8};
+  const ParameterLayout layout = parameter_layout(odd, ParameterPart::rest, 1, 1);
+  CHECK(layout.written_end == 15 * 5);
+}
+
 TEST_CASE("the sections of a tensor that is cut by rows are all of its rows") {
   for (const std::string& name : model_names()) {
     const ModelSpec model = value_or_throw(find_model(name));

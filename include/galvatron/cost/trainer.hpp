@@ -33,18 +33,19 @@ constexpr std::string_view name_of(Trainer trainer) {
 
 /// What differs between trainers.
 struct Habits {
-  bool keeps_outputs = false;    ///< of norms and activations, for backward; else they are computed again
-  bool whole_logits = false;     ///< of all tokens at once, in fp32 too; else a chunk of tokens at a time
-  bool overlaps_tensor = false;  ///< under Megatron sequence parallelism: messages beside the products, in pieces
-  bool fused_attention = true;   ///< else (S, S) scores go through memory, and are kept
-  bool dropout = false;          ///< after attention, the MLP and scores that are not fused; masks of a byte are kept
-  int gradient_bytes = 4;        ///< of a parameter's gradient
+  bool keeps_outputs = false;     ///< of norms and activations, for backward; else they are computed again
+  bool whole_logits = false;      ///< of all tokens at once, in fp32 too; else a chunk of tokens at a time
+  bool overlaps_tensor = false;   ///< under Megatron sequence parallelism: messages beside the products, in pieces
+  bool fused_attention = true;    ///< else (S, S) scores go through memory, and are kept
+  bool dropout = false;           ///< after attention, the MLP and scores that are not fused; masks of a byte are kept
+  int gradient_bytes = 4;         ///< of a parameter's gradient
+  bool writes_gradients = false;  ///< of a block's weights in the first micro-batch; else they are added to zeros
 };
 
 constexpr Habits habits_of(Trainer trainer) {
   switch (trainer) {
     case Trainer::galvatron:
-      break;
+      return {.writes_gradients = true};
     case Trainer::megatron:
       return {.keeps_outputs = true, .whole_logits = true, .overlaps_tensor = true};
     case Trainer::megatron_2022:

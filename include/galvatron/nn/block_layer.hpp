@@ -52,7 +52,7 @@ class BlockLayer final : public Layer<T> {
   void backward(int slot, View<T> d) override {
     const device::Scope scope(context_.workspace);
     const View<const T> parameters = store_.acquire();
-    const View<float> gradients = store_.open_gradients();
+    const View<float> gradients = open_gradients();
     const auto in = internals(slot);
     if (again_) body_.recompute(parameters, read(slot), in);
     body_.backward(parameters, gradients, read(slot), in, d);
@@ -74,7 +74,7 @@ class BlockLayer final : public Layer<T> {
     if constexpr (Body::splits) {
       if (!splits_) return;
       const device::Scope scope(context_.workspace);
-      const View<float> gradients = store_.open_gradients();
+      const View<float> gradients = open_gradients();
       body_.backward_weight(gradients, input(slot), internals(slot), postponed(kept));
       store_.close_gradients(gradients);
     }
@@ -99,6 +99,10 @@ class BlockLayer final : public Layer<T> {
       return body_.input_of(input(slot), carried_[static_cast<std::size_t>(slot)]);
     else
       return View<const T>(input(slot));
+  }
+  View<float> open_gradients() {
+    context_.adds_gradients = store_.adds_gradients();
+    return store_.open_gradients();
   }
   // Kept since forward, or room for them in the workspace.
   typename Body::Internals internals(int slot) {

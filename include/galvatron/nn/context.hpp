@@ -26,7 +26,8 @@ struct Context {
   bool overlap = true;                  ///< traffic of the data ranks runs beside computation
   bool eight_bit = false;               ///< products of blocks have 8-bit operands: see nn/linear.hpp
   Precision moments = Precision::fp32;  ///< in which the optimizer keeps its moments
-  std::int64_t beside = 0;  ///< tokens of a sample that lie beside the layer's own: see LayerSpec::memory, passing
+  bool adds_gradients = true;  ///< of a block's weights; else products write them: ParameterLayout::written_end
+  std::int64_t beside = 0;     ///< tokens of a sample that lie beside the layer's own: see LayerSpec::memory, passing
 
   [[nodiscard]] std::int64_t tokens() const { return sequence / spec.context; }  ///< of a sequence, on this rank
   [[nodiscard]] std::int64_t rows() const { return samples * tokens(); }  ///< tokens inside tensor-parallel regions

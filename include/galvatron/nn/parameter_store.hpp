@@ -186,13 +186,16 @@ class ParameterStore final : public StreamedStore {
     }
   }
 
-  /// Where a backward pass adds the layer's gradient: the store's own, or a zeroed one (ZeRO-2/3), in the workspace
-  /// unless lend_gradients() gave the place.
+  /// False when the next backward pass is the first to write gradients in [0, written_end) of the layout.
+  [[nodiscard]] bool adds_gradients() const { return zero < 2 && !is_first_; }
+
+  /// Where a backward pass adds the layer's gradient, and writes what adds_gradients() says: the store's own, or
+  /// another (ZeRO-2/3), in the workspace unless lend_gradients() gave the place.
   View<float> open_gradients() {
     if constexpr (zero >= 2) {
       if (empty()) return {};
       View<float> all = is_lent_ ? lent_ : context_->workspace.template take<float>(layout_.elements);
-      context_->device.zero(bytes_of(all));
+      context_->device.zero(bytes_of(added_part(all)));
       return all;
     } else {
       return gradients_;
@@ -214,6 +217,7 @@ class ParameterStore final : public StreamedStore {
       context_->device.accumulate(shard_size_, shard, gradients_);
     } else {
       (void)gradients;
+      is_first_ = false;
     }
   }
 
@@ -307,7 +311,8 @@ class ParameterStore final : public StreamedStore {
 
   /// Before the first micro-batch of a step.
   void zero_gradients() {
-    if (!empty()) context_->device.zero(bytes_of(gradients_));
+    is_first_ = true;
+    if (!empty()) context_->device.zero(bytes_of(zero >= 2 ? gradients_ : added_part(gradients_)));
   }
 
  private:
@@ -319,6 +324,10 @@ class ParameterStore final : public StreamedStore {
       for (std::int64_t i = 0; i < to.count; ++i)
         to[i] = U(values[static_cast<std::size_t>(part.begin - range.begin + i)]);
     });
+  }
+  // What no product writes.
+  [[nodiscard]] View<float> added_part(View<float> gradients) const {
+    return gradients.slice(layout_.written_end, layout_.elements - layout_.written_end);
   }
   template <class U>
   static View<U> typed(View<std::byte> room) {
@@ -359,6 +368,7 @@ class ParameterStore final : public StreamedStore {
   typename G::Pending gathering_{};  ///< parameters, to acquire()
   bool reduction_begun_ = false;
   bool is_gathered_ = false;
+  bool is_first_ = true;  ///< no gradient has been written in this step
   bool is_lent_ = false;
 };
 

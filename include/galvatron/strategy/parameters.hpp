@@ -94,7 +94,10 @@ struct ParameterLayout {
   std::int64_t whole_begin = 0;
   std::int64_t whole_end = 0;
   std::int64_t decay_end = 0;  ///< elements [0, decay_end) decay
-  std::int64_t elements = 0;   ///< with padding; a multiple of parameter_alignment * data
+  /// Elements [0, written_end) are weights of a block whose gradients are products, without gaps: the first micro-batch
+  /// writes them, where it adds all others to zeros.
+  std::int64_t written_end = 0;
+  std::int64_t elements = 0;  ///< with padding; a multiple of parameter_alignment * data
 
   [[nodiscard]] constexpr const ParameterTensor* begin() const { return tensors.data(); }
   [[nodiscard]] constexpr const ParameterTensor* end() const { return tensors.data() + size; }
@@ -176,13 +179,15 @@ constexpr ParameterLayout parameter_layout(const LayerSpec& layer, ParameterPart
       weight(ParameterName::cross_memory_weight, 2 * kv, h, ParameterCut::rows, 0.02, memory_sections);
       weight(ParameterName::cross_out_weight, h, q, ParameterCut::columns, residual_deviation);
     }
-    if (layer.bias_rows > 0)
-      weight(ParameterName::relative_positions, layer.bias_rows, layer.heads / tensor, ParameterCut::columns);
   }
   if (mlp) {
     weight(ParameterName::mlp_in_weight, mlps * (gated ? 2 * f : f), h, ParameterCut::rows, 0.02, mlp_sections);
     weight(ParameterName::mlp_out_weight, mlps * h, f, ParameterCut::columns, residual_deviation);
   }
+  for (int i = 0; block && i < out.size && out.tensors[i].offset == out.written_end; ++i)
+    out.written_end += out.tensors[i].count();
+  if (attention && layer.bias_rows > 0)
+    weight(ParameterName::relative_positions, layer.bias_rows, layer.heads / tensor, ParameterCut::columns);
   out.whole_begin = end;
   // Decays, whole.
   if (embedding) {

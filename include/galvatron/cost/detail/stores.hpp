@@ -39,7 +39,7 @@ class StoreCounts {
     if (n_ > 0 && zero_ == 3) out.push(data_group(WorkKind::all_gather, n_ * s_.e));
   }
   constexpr void open_gradients(WorkList& out) const {
-    if (n_ > 0 && zero_ >= 2) out.push(compute(WorkKind::fill, n_ * 4));
+    if (n_ > 0 && zero_ >= 2 && added() > 0) out.push(compute(WorkKind::fill, added() * 4));
   }
   constexpr void close_gradients(WorkList& out) const {
     if (n_ == 0 || zero_ < 2) return;
@@ -56,7 +56,8 @@ class StoreCounts {
   /// @param in_norm  false for the second copy of a tied table: its gradient is in the norm once already
   constexpr void update(WorkList& out, bool in_norm = true) const {
     if (n_ == 0) return;
-    out.push(compute(WorkKind::fill, (zero_ >= 2 ? n_ / s_.shards : n_) * 4));
+    const std::int64_t zeroed = zero_ >= 2 ? n_ / s_.shards : added();
+    if (zeroed > 0) out.push(compute(WorkKind::fill, zeroed * 4));
     if (in_norm) out.push(compute(WorkKind::norm_squared, n_ / s_.shards));
     out.push(compute(s_.batch.moments == Precision::fp32 ? WorkKind::adamw : WorkKind::adamw_bf16,
                      zero_ >= 1 ? n_ / s_.shards : n_));
@@ -64,6 +65,10 @@ class StoreCounts {
   }
 
  private:
+  // Elements of the gradient that begin as zeros; the others are written.
+  [[nodiscard]] constexpr std::int64_t added() const {
+    return s_.habits.writes_gradients ? n_ - layout_.written_end : n_;
+  }
   [[nodiscard]] constexpr std::int64_t rooms() const { return streams() ? 2 : 1; }
   // Data and context ranks share parameters; with tensor ranks innermost their ranks are equally far apart.
   [[nodiscard]] constexpr Work data_group(WorkKind kind, std::int64_t bytes) const {
