@@ -277,9 +277,9 @@ class Gpu {
     const kernels::AdamWStep step(adam);
     m_.upload(update_, sizeof step, [&](std::byte* to) { std::memcpy(to, &step, sizeof step); });
   }
-  template <class M, class T>
+  template <class Moment, class T>
   void adamw(std::int64_t n, const AdamWPart& part, View<const float> scale, View<float> master, View<const float> g,
-             View<M> m, View<M> v, View<T> working) {
+             View<Moment> m, View<Moment> v, View<T> working) {
     cuda::adamw(m_, n, update_, part, scale.data, master.data, g.data, m.data, v.data, working.data);
   }
   void wait() { m_.wait(); }
