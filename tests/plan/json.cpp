@@ -89,8 +89,7 @@ TEST_CASE("a layer that keeps what norms and activations give recomputes none, a
   CHECK(value["layers"][2]["keep_outputs"] == true);
   CHECK(!value["layers"][3].contains("keep_outputs"));
   CHECK(value_or_throw(plan_from_json(value, "plan.json")) == plan);
-  const auto text = parse_json(plan_text(plan), "plan.json");
-  CHECK(value_or_throw(plan_from_json(value_or_throw(text), "plan.json")) == plan);
+  CHECK(value_or_throw(plan_from_json(value_or_throw(parse_json(plan_text(plan), "plan.json")), "plan.json")) == plan);
   json said = to_json(example());
   said["layers"][2]["keep_outputs"] = false;
   CHECK(value_or_throw(plan_from_json(said, "plan.json")) == example());
