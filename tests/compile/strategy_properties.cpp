@@ -32,10 +32,11 @@ static_assert(Strategy<Pipeline<2, ScheduleKind::gpipe>>::schedule == ScheduleKi
 static_assert(Strategy<>({.data = 3}).spec() == StrategySpec{.data = 3});
 static_assert(std::is_same_v<TensorParallel<>, TensorParallel<dynamic>>);
 static_assert(Strategy<SequenceParallel<none>, Recompute<none>>::recompute == RecomputeKind::none);
+static_assert(Strategy<Recompute<never>>::recompute == RecomputeKind::never);
 
 static_assert(StrategyType<Named> && StrategyType<const Named&> && !StrategyType<StrategySpec>);
 static_assert(StrategyPolicy<ZeRO<1>> && !StrategyPolicy<int>);
-static_assert(InstantiatedStrategies::size == 48);
+static_assert(InstantiatedStrategies::size == 64);
 static_assert(is_instantiated(InstantiatedStrategies{}, Static::spec));
 static_assert(is_instantiated(InstantiatedStrategies{}, {.sequence = SequenceKind::ring, .context = 2}));
 static_assert(!is_instantiated(InstantiatedStrategies{}, {.data = 2, .expert = 2}));

@@ -76,7 +76,7 @@ TEST_CASE("two halves do and keep what the block does and keeps") {
                             .context = 1 << pick(3),
                             .data = 1 << pick(3),
                             .zero = pick(4),
-                            .recompute = static_cast<RecomputeKind>(pick(3))};
+                            .recompute = recompute_kinds[static_cast<std::size_t>(pick(4))]};
     const Batch batch{.microbatch = 8, .sequence = 2048, .precision = pick(2) == 0 ? Precision::bf16 : Precision::fp32};
     const LayerSpec& block = model.blocks.front();
     if (!is_legal(spec) || !is_fit(block, spec, batch.microbatch, batch.sequence)) continue;

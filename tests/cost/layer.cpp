@@ -79,7 +79,7 @@ TEST_CASE("the arithmetic of all ranks is that of one rank, whatever the strateg
         INFO(strategy_text(spec) << (causal ? ", causal" : ""));
         const LayerCounts c = counts(block, spec, 16);
         CHECK(c.forward.flops().count * ranks == doctest::Approx(forward).epsilon(1e-12));
-        if (spec.recompute == RecomputeKind::none)
+        if (spec.recompute == RecomputeKind::none || spec.recompute == RecomputeKind::never)
           CHECK(c.backward.flops().count * ranks == doctest::Approx(backward).epsilon(1e-12));
         ++checked;
       }
@@ -259,6 +259,35 @@ TEST_CASE("selective recomputation keeps queries, keys and values, and repeats t
   }
 }
 
+TEST_CASE("what norms and activations give can be kept: 12 bytes for each token and hidden unit, and no work again") {
+  for (const bool cut : {false, true})
+    for (const bool splits : {false, true}) {
+      const LayerSpec block =
+          gpt("gpt", {.layers = 2, .hidden = 4096, .heads = 32, .vocabulary = 1000, .positions = 2048}).blocks.front();
+      StrategySpec spec{.tensor = cut ? 2 : 1, .sequence = cut ? SequenceKind::megatron : SequenceKind::none};
+      const cost::Batch batch{
+          .microbatch = 2, .sequence = 2048, .precision = Precision::bf16, .splits_backward = splits};
+      const LayerCounts none = cost::layer_counts(block, spec, batch);
+      spec.recompute = RecomputeKind::never;
+      const LayerCounts never = cost::layer_counts(block, spec, batch);
+      INFO(strategy_text(spec) << ", in two parts " << splits);
+      const std::int64_t tensor = 2 * 2048 * 4096 / spec.tensor * 2;  // in bf16
+      CHECK((never.stash - none.stash).count == 6 * tensor);
+      // The activation's output is nowhere twice: not in the workspace, nor between the parts of backward.
+      CHECK(never.forward_workspace < none.forward_workspace);
+      CHECK(never.backward_workspace <= none.backward_workspace);
+      CHECK((none.postponed - never.postponed).count == (splits ? 4 * tensor : 0));
+      for (const auto& [kind, again] : {std::pair{WorkKind::norm_forward, 2}, {WorkKind::activation_forward, 1}}) {
+        CHECK(times(none.backward, kind) + times(none.weights, kind) == again);
+        CHECK(times(never.backward, kind) + times(never.weights, kind) == 0);
+        CHECK(times(never.forward, kind) == times(none.forward, kind));
+      }
+      CHECK(times(never.backward, WorkKind::all_gather) == times(none.backward, WorkKind::all_gather));
+      CHECK(never.backward.flops() == none.backward.flops());
+      CHECK(never.states == none.states);
+    }
+}
+
 TEST_CASE("any strategy of any layer has a positive and finite price that more samples never lower") {
   const unsigned seed = 11;
   INFO("seed " << seed);
@@ -284,7 +313,7 @@ TEST_CASE("any strategy of any layer has a positive and finite price that more s
                             .context = one_of(std::array{1, 2, 3, 4, 8, 16}),
                             .data = one_of(std::array{1, 2, 3, 4}),
                             .zero = static_cast<int>(random() % 4),
-                            .recompute = static_cast<RecomputeKind>(random() % 3)};
+                            .recompute = recompute_kinds[random() % recompute_kinds.size()]};
     const std::int64_t microbatch = spec.data * one_of(std::array{1, 2, 5});
     const std::int64_t sequence = one_of(std::array{48, 96, 768});
     if (!is_legal(spec) || !is_fit(layer, spec, microbatch, sequence)) continue;

@@ -230,7 +230,7 @@ TEST_CASE("a stage keeps what its layers share once a layout") {
   CHECK(memory({wide, narrow, narrow}).stash == (layer.stash + layer.carried + other.stash * 2 + other.carried) * 3);
 }
 
-TEST_CASE("recomputation trades stash for forward work in every kind of layer") {
+TEST_CASE("recomputation trades stash for work in every kind of layer") {
   for (const std::string& name : mixed_models) {
     const ModelSpec model = model_named(name);
     const cost::Batch batch{.microbatch = 4, .sequence = model.positions(), .precision = Precision::bf16};
@@ -249,6 +249,12 @@ TEST_CASE("recomputation trades stash for forward work in every kind of layer") 
       const double again = full.backward.flops().count - none.backward.flops().count;
       CHECK(again > 0.5 * none.forward.flops().count);
       CHECK(again <= none.forward.flops().count);
+      const cost::LayerCounts never = cost::layer_counts(block, {.recompute = RecomputeKind::never}, batch);
+      CHECK(never.stash > none.stash);
+      CHECK(never.backward.size() < none.backward.size());
+      CHECK(never.backward.flops() == none.backward.flops());
+      CHECK(never.forward_workspace <= none.forward_workspace);
+      CHECK(never.backward_workspace <= none.backward_workspace);
     }
   }
 }

@@ -44,6 +44,15 @@ TEST_CASE("Megatron-LM keeps the activations of its papers' formulas") {
   CHECK(stash({.recompute = RecomputeKind::full}) == doctest::Approx(2).epsilon(0.002));
   CHECK(stash({}, Trainer::megatron) == doctest::Approx(32).epsilon(0.002));  // no masks, no scores
   CHECK(stash({}, Trainer::galvatron) < 21);                                  // outputs of norms and GELU come again
+  const StrategySpec never{.recompute = RecomputeKind::never};
+  CHECK(stash(never, Trainer::galvatron) == doctest::Approx(32).epsilon(0.002));
+  for (const Trainer trainer : {Trainer::megatron, Trainer::megatron_2022}) {  // which never do
+    const LayerCounts kept = block_of("gpt3-175b", never, trainer);
+    const LayerCounts plain = block_of("gpt3-175b", {}, trainer);
+    CHECK(kept.stash == plain.stash);
+    CHECK(kept.backward_workspace == plain.backward_workspace);
+    CHECK(std::equal(kept.backward.begin(), kept.backward.end(), plain.backward.begin(), plain.backward.end()));
+  }
 }
 
 TEST_CASE("Megatron-LM in fp16 keeps 16 bytes of a parameter, in bf16 18") {

@@ -270,10 +270,12 @@ const std::vector<StrategySpec>& compared_strategies() {
   static const std::vector<StrategySpec> all{
       {},
       {.recompute = RecomputeKind::full},
+      {.recompute = RecomputeKind::never},
       {.tensor = 2, .recompute = RecomputeKind::full},
       {.tensor = 2, .sequence = SequenceKind::megatron, .data = 2, .zero = 1},
       {.tensor = 2, .sequence = SequenceKind::megatron, .data = 2, .zero = 3, .recompute = RecomputeKind::full},
       {.tensor = 2, .sequence = SequenceKind::megatron, .data = 2, .zero = 1, .recompute = RecomputeKind::selective},
+      {.tensor = 2, .sequence = SequenceKind::megatron, .data = 2, .zero = 3, .recompute = RecomputeKind::never},
       {.sequence = SequenceKind::ulysses, .context = 2},
       {.sequence = SequenceKind::ulysses, .context = 4, .data = 2},
       {.tensor = 2, .sequence = SequenceKind::ulysses, .context = 2, .zero = 3, .recompute = RecomputeKind::selective},
@@ -302,15 +304,18 @@ void compare(const LayerSpec& layer, test::Tokens shape, double tolerance, int l
   for (const StrategySpec& spec : compared_strategies()) {
     if (!is_fit(layer, spec, shape.samples, shape.sequence)) continue;
     ++compared;
-    INFO("strategy ", strategy_text(spec));
-    const LayerOutput got = test::run_layer<T>(layer, spec, parameters, in);
-    CHECK(error_of(got.y, wanted.y) < tolerance);
-    CHECK(std::abs(got.loss - wanted.loss) <= tolerance * wanted.loss);
-    if (layer.kind != LayerKind::embedding) CHECK(error_of(got.dx, wanted.input) < tolerance);
-    CHECK(got.gradients.size() == wanted.parameters.size());
-    for (const auto& [name, derivatives] : wanted.parameters) {
-      INFO("parameter ", static_cast<int>(name));
-      CHECK(error_of(got.gradients.at(name), derivatives) < tolerance);
+    for (const bool split : {false, true}) {
+      if (split && !splits_backward(layer, spec)) continue;
+      INFO("strategy ", strategy_text(spec), split ? ", backward in two parts" : "");
+      const LayerOutput got = test::run_layer<T>(layer, spec, parameters, in, split);
+      CHECK(error_of(got.y, wanted.y) < tolerance);
+      CHECK(std::abs(got.loss - wanted.loss) <= tolerance * wanted.loss);
+      if (layer.kind != LayerKind::embedding) CHECK(error_of(got.dx, wanted.input) < tolerance);
+      CHECK(got.gradients.size() == wanted.parameters.size());
+      for (const auto& [name, derivatives] : wanted.parameters) {
+        INFO("parameter ", static_cast<int>(name));
+        CHECK(error_of(got.gradients.at(name), derivatives) < tolerance);
+      }
     }
   }
   CHECK(compared >= least);

@@ -25,9 +25,11 @@ namespace galvatron::test {
 using ComparedStrategies = TypeList<
     Strategy<DataParallel<>, ZeRO<0>, TensorParallel<>, SequenceParallel<none>, Recompute<none>>,
     Strategy<DataParallel<>, ZeRO<0>, TensorParallel<>, SequenceParallel<none>, Recompute<full>>,
+    Strategy<DataParallel<>, ZeRO<0>, TensorParallel<>, SequenceParallel<none>, Recompute<never>>,
     Strategy<DataParallel<>, ZeRO<1>, TensorParallel<>, SequenceParallel<megatron>, Recompute<none>>,
     Strategy<DataParallel<>, ZeRO<3>, TensorParallel<>, SequenceParallel<megatron>, Recompute<full>>,
     Strategy<DataParallel<>, ZeRO<1>, TensorParallel<>, SequenceParallel<megatron>, Recompute<selective>>,
+    Strategy<DataParallel<>, ZeRO<3>, TensorParallel<>, SequenceParallel<megatron>, Recompute<never>>,
     Strategy<DataParallel<>, ZeRO<0>, TensorParallel<>, SequenceParallel<ulysses>, ContextParallel<>>,
     Strategy<DataParallel<>, ZeRO<3>, TensorParallel<>, SequenceParallel<ulysses>, ContextParallel<>,
              Recompute<selective>>,
@@ -104,12 +106,16 @@ inline std::int64_t rows_of(const LayerSpec& layer, Tokens shape) {
 }
 
 /// One forward and backward pass of `layer` under `spec`, with T as the element type of activations.
+/// @param splits_backward  backward comes in two parts
 template <class T>
 LayerOutput run_layer(const LayerSpec& layer, const StrategySpec& spec, const Parameters& parameters,
-                      const LayerInput& in) {
+                      const LayerInput& in, bool splits_backward = false) {
   const std::int64_t h = layer.hidden;
-  const cost::Batch batch{
-      .microbatch = in.shape.samples, .sequence = in.shape.sequence, .precision = precision_of<T>, .stages = 2};
+  const cost::Batch batch{.microbatch = in.shape.samples,
+                          .sequence = in.shape.sequence,
+                          .precision = precision_of<T>,
+                          .stages = 2,
+                          .splits_backward = splits_backward};
   const cost::LayerCounts counts = cost::layer_counts(layer, spec, batch);
   const ActivationLayout layout = activation_layout(spec, 0, in.shape.samples, in.shape.sequence);
   const std::int64_t input_h = layer.input_hidden();
@@ -121,11 +127,12 @@ LayerOutput run_layer(const LayerSpec& layer, const StrategySpec& spec, const Pa
   std::mutex mutex;
   comm::thread::run(spec.ranks(), [&](comm::thread::World& world) {
     const int rank = world.rank();
-    const Bytes workspace = max(counts.forward_workspace, counts.backward_workspace);
+    const Bytes workspace = max(max(counts.forward_workspace, counts.backward_workspace), counts.weights_workspace);
     const std::int64_t library = device::Host::library_workspace_bytes(1);
-    const device::Mapping mapping({counts.states.count + counts.stash.count + counts.carried.count +
-                                   counts.activation.count + counts.input.count + workspace.count + library},
-                                  false);
+    const device::Mapping mapping(
+        {counts.states.count + counts.stash.count + counts.postponed.count + counts.carried.count +
+         counts.activation.count + counts.input.count + workspace.count + library},
+        false);
     std::int64_t end = 0;
     const auto region = [&](const char* name, Bytes bytes) {
       const device::Region made = mapping.region(name, end, bytes);
@@ -133,7 +140,7 @@ LayerOutput run_layer(const LayerSpec& layer, const StrategySpec& spec, const Pa
       return made;
     };
     device::Region states = region("states", counts.states);
-    device::Region stash = region("stash", counts.stash);
+    device::Region stash = region("stash", counts.stash + counts.postponed);
     device::Region carried = region("carried", counts.carried);
     device::Region boundary = region("boundary", counts.activation + counts.input);
     device::Region transient = region("workspace", workspace);
@@ -147,7 +154,7 @@ LayerOutput run_layer(const LayerSpec& layer, const StrategySpec& spec, const Pa
                                         .token_weight = static_cast<float>(in.token_weight)};
     const std::unique_ptr<nn::Layer<T>> made =
         value_or_throw(nn::make_layer<ComparedStrategies, T>(context, layer, around, states));
-    made->take_stash(stash, 1, 0);
+    made->take_stash(stash, 1, splits_backward ? 1 : 0);
     const auto streams = detail::streams_of(layer, spec, in.shape);
     // Where this rank's rows of a stream begin, and the whole ones.
     const auto local_rows = [&](std::size_t stream) {
@@ -243,7 +250,12 @@ LayerOutput run_layer(const LayerSpec& layer, const StrategySpec& spec, const Pa
       each_stream([&](std::size_t, const auto& pieces, std::int64_t here, std::int64_t all) {
         detail::take_part(pieces, in.shape.samples, h, in.dy, d.slice(here * h, d.count - here * h), all);
       });
-    made->backward(0, d);
+    if (splits_backward) {
+      made->backward_input(0, 0, d);
+      made->backward_weight(0, 0);
+    } else {
+      made->backward(0, d);
+    }
     made->synchronise();
 
     const std::lock_guard lock(mutex);

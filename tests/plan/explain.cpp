@@ -70,6 +70,9 @@ TEST_CASE("it tells where time and memory go, what came second, and what does no
   Plan own = plan;
   own.predicted = {};
   CHECK(!says(value_or_throw(explain(own, model, cluster)), "Why this plan"));
+
+  for (StrategySpec& layer : own.layers) layer.recompute = RecomputeKind::never;
+  CHECK(says(value_or_throw(explain(own, model, cluster)), " keep "));
 }
 
 TEST_CASE("a plan for another model is refused") {

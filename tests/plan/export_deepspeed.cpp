@@ -86,6 +86,10 @@ TEST_CASE("DeepSpeed: recomputation is the model's, or all of a pipeline's") {
   CHECK(json::parse(every.text)["pipeline"]["activation_checkpoint_interval"] == 1);
   pipeline.layers[3].recompute = RecomputeKind::none;
   check_tells(export_deepspeed(pipeline), "every layer or none");
+  Plan kept = plan_of({.data = 4, .zero = 1}, {4, 4});
+  kept.layers[3].recompute = RecomputeKind::never;
+  check_whole(export_deepspeed(kept));
+  CHECK(!json::parse(export_deepspeed(kept).text)["pipeline"].contains("activation_checkpoint_interval"));
 }
 
 TEST_CASE("DeepSpeed: experts are the model's") {

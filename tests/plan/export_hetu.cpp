@@ -130,6 +130,9 @@ TEST_CASE("Hetu-Galvatron: what it lacks is told") {
   check_tells(export_hetu(plan), "the schedule zb-h1");
   check_tells(export_hetu(plan_of({.tensor = 2, .sequence = SequenceKind::ulysses, .context = 2, .data = 2})),
               "tensor parallelism and Ulysses together");
+  const Exported never = export_hetu(plan_of({.data = 8, .zero = 2, .recompute = RecomputeKind::never}));
+  check_whole(never);
+  CHECK(never.text == export_hetu(plan_of({.data = 8, .zero = 2})).text);
   check_tells(export_hetu(plan_of({.data = 8, .zero = 2, .recompute = RecomputeKind::selective})),
               "recomputation of the attention core");
   check_tells(export_hetu(plan_of({.sequence = SequenceKind::ulysses, .context = 2, .data = 4, .zero = 3})),

@@ -118,6 +118,11 @@ TEST_CASE("Megatron-LM: recomputation") {
   const Exported every = export_megatron(with(RecomputeKind::full, all));
   check_whole(every);
   CHECK(has(every.text, "  --recompute-granularity full\n  --recompute-method uniform\n  --recompute-num-layers 1\n"));
+  for (const std::vector<int>& layers : {all, std::vector{2, 3}}) {  // it never computes them again
+    const Exported never = export_megatron(with(RecomputeKind::never, layers));
+    check_whole(never);
+    CHECK(never.text == export_megatron(with(RecomputeKind::none, layers)).text);
+  }
   const Exported core = export_megatron(with(RecomputeKind::selective, all));
   check_whole(core);
   CHECK(has_line(core.text, "--recompute-granularity selective"));

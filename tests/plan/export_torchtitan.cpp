@@ -160,6 +160,8 @@ TEST_CASE("torchtitan: recomputation of all layers or of every n-th") {
     return v["activation_checkpoint.mode"] + v["activation_checkpoint.selective_ac_option"];
   };
   CHECK(values({}, RecomputeKind::full, true) == "\"none\"");
+  CHECK(values({0, 1, 2, 3, 4, 5, 6, 7}, RecomputeKind::never, true) == "\"none\"");
+  CHECK(values({1, 2}, RecomputeKind::never, true) == "\"none\"");
   CHECK(values({0, 1, 2, 3, 4, 5, 6, 7}, RecomputeKind::full, true) == "\"full\"");
   CHECK(values({1, 3, 5, 7}, RecomputeKind::full, true) == "\"selective\"\"2\"");
   CHECK(values({3, 7}, RecomputeKind::full, true) == "\"selective\"\"4\"");

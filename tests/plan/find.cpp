@@ -6,6 +6,7 @@
 #include <functional>
 #include <limits>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <galvatron/cluster/presets.hpp>
@@ -98,8 +99,8 @@ TEST_CASE("the search finds the fastest of all plans, each priced alone, under e
   options.global_batch = 4;
   options.sequence = 64;
   options.schedules = {ScheduleKind::one_f_one_b};
-  options.space = value_or_throw(parse_space("dp,zero3,tp,pp,max-pp=2,sp=megatron,recompute"));
-  for (const char* name : {"gpt2-tiny", "llama-tiny"}) {
+  for (const auto& [name, again] : {std::pair{"gpt2-tiny", "recompute"}, {"llama-tiny", "keep"}}) {
+    options.space = value_or_throw(parse_space("dp,zero3,tp,pp,max-pp=2,sp=megatron," + std::string(again)));
     const ModelSpec model = shortened(model_named(name), 2);
     const Cluster cluster = bare(cluster_named("4xv100-32g"), 32_GiB);
     options.memory = cluster.device.memory;
@@ -232,6 +233,37 @@ TEST_CASE("more memory is never slower, and plain schemes never beat the plan") 
       if (a.exists && a.fits) CHECK(a.iteration.value >= last * (1 - 1e-9));
   }
   CHECK(last < 1e9);
+}
+
+TEST_CASE("what norms and activations give is kept where memory allows, layer by layer") {
+  const ModelSpec model = model_named("gpt2-774m");
+  const Cluster cluster = cluster_named("8xh100-80g");
+  SearchOptions options;
+  options.global_batch = 64;
+  options.microbatches = 1;
+  options.space = value_or_throw(parse_space("dp"));
+  const FoundPlan without = found(model, cluster, options);
+  REQUIRE(without.feasible);
+  options.space = value_or_throw(parse_space("dp,keep"));
+  const auto kept = [&](const FoundPlan& plan) {
+    REQUIRE(plan.feasible);
+    return std::count_if(plan.plan.layers.begin(), plan.plan.layers.end(),
+                         [](const StrategySpec& spec) { return spec.recompute == RecomputeKind::never; });
+  };
+  const FoundPlan roomy = found(model, cluster, options);
+  CHECK(kept(roomy) == static_cast<std::ptrdiff_t>(model.blocks.size()));
+  CHECK(roomy.cost.iteration < without.cost.iteration);
+  CHECK(roomy.cost.peak() > without.cost.peak());
+  options.memory = without.cost.peak();
+  const FoundPlan tight = found(model, cluster, options);
+  CHECK(kept(tight) == 0);
+  CHECK(tight.cost.iteration == without.cost.iteration);
+  options.memory = {(without.cost.peak().count + roomy.cost.peak().count) / 2};
+  const FoundPlan between = found(model, cluster, options);
+  CHECK(kept(between) > 0);
+  CHECK(kept(between) < kept(roomy));
+  CHECK(between.cost.iteration < tight.cost.iteration);
+  CHECK(between.cost.iteration > roomy.cost.iteration);
 }
 
 TEST_CASE("the answer does not depend on threads, and options bind") {

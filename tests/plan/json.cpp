@@ -91,6 +91,25 @@ TEST_CASE("the moments of a plan's optimizer are fp32 unless it says that they a
   CHECK(says(why_changed([](json& v) { v["moments"] = "fp8"; }), "known are fp32, bf16"));
 }
 
+TEST_CASE("a layer that keeps what norms and activations give recomputes none, and says that it keeps them") {
+  Plan plan = example();
+  plan.layers[2].recompute = RecomputeKind::never;
+  const json value = to_json(plan);
+  CHECK(value["layers"][2]["recompute"] == "none");
+  CHECK(value["layers"][2]["keep_outputs"] == true);
+  CHECK(!value["layers"][3].contains("keep_outputs"));
+  CHECK(value_or_throw(plan_from_json(value, "plan.json")) == plan);
+  CHECK(value_or_throw(plan_from_json(value_or_throw(parse_json(plan_text(plan), "plan.json")), "plan.json")) == plan);
+  json said = to_json(example());
+  said["layers"][2]["keep_outputs"] = false;
+  CHECK(value_or_throw(plan_from_json(said, "plan.json")) == example());
+  for (const char* kind : {"selective", "full"})
+    CHECK(says(why_changed([&](json& v) { v["head"]["recompute"] = kind, v["head"]["keep_outputs"] = true; }),
+               "\"keep_outputs\": true contradicts \"recompute\": \"" + std::string(kind) + "\""));
+  CHECK(says(why_changed([](json& v) { v["layers"][2]["keep_outputs"] = "yes"; }), "keep_outputs"));
+  CHECK(says(why_changed([](json& v) { v["layers"][2]["recompute"] = "never"; }), "known are none, selective, full"));
+}
+
 TEST_CASE("the keys of a plan file are those of the contract") {
   const json value = to_json(example());
   for (const char* key : {"version", "model", "cluster", "global_batch", "sequence_length", "precision", "microbatches",

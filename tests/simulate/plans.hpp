@@ -56,7 +56,7 @@ inline Case random_case(std::mt19937& random) {
       spec.data = ranks / spec.tensor;
       if (spec.tensor > 1 && below(2) == 0) spec.sequence = SequenceKind::megatron;
       if (spec.data > 1) spec.zero = below(4);
-      spec.recompute = recompute_kinds[static_cast<std::size_t>(below(3))];
+      spec.recompute = recompute_kinds[static_cast<std::size_t>(below(4))];
       return spec;
     };
     const int chunks = schedule == ScheduleKind::interleaved && stages > 1 ? 1 + below(4) : 1;

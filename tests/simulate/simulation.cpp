@@ -67,7 +67,7 @@ TEST_CASE("recomputation is the forward pass again, and nothing else is called s
                                 ScheduleKind::one_f_one_b);
     const auto parts = value_or_throw(parts_of(plan, model, cluster));
     const LayerParts& block = parts.stages[0].chunks[0].layers[5];
-    if (kind == RecomputeKind::none) CHECK(block.recompute.value == 0);
+    if (kind == RecomputeKind::none || kind == RecomputeKind::never) CHECK(block.recompute.value == 0);
     if (kind == RecomputeKind::full) CHECK(block.recompute.value == doctest::Approx(block.forward.value).epsilon(0.02));
     if (kind == RecomputeKind::selective) {
       CHECK(block.recompute.value > 0);

@@ -59,7 +59,7 @@ TEST_CASE("any values whatever get an answer") {
                             .data = number(),
                             .zero = number(),
                             .expert = number(),
-                            .recompute = static_cast<RecomputeKind>(random() % 3)};
+                            .recompute = recompute_kinds[random() % recompute_kinds.size()]};
     if (!is_legal(spec)) continue;
     ++legal;
     CHECK(spec.ranks() >= 1);
@@ -120,6 +120,13 @@ TEST_CASE("Ulysses may have more ranks than key/value heads, if each head goes t
   CHECK(fits(30, 5, 1, 5));
   CHECK(fits(30, 6, 1, 3));
   CHECK_FALSE(fits(30, 6, 1, 15));
+}
+
+TEST_CASE("backward comes in two parts where nothing is computed again but outputs of norms and activations") {
+  CHECK(splits_backward(block, {}));
+  CHECK(splits_backward(block, {.recompute = RecomputeKind::never}));
+  CHECK_FALSE(splits_backward(block, {.recompute = RecomputeKind::selective}));
+  CHECK_FALSE(splits_backward(block, {.recompute = RecomputeKind::full}));
 }
 
 TEST_CASE("embedding and head need no divisible vocabulary, but the rest") {

@@ -30,7 +30,7 @@ TEST_CASE("the default space has every legal strategy once") {
     for (int tensor = 1; tensor <= ranks; ++tensor)
       for (int context = 1; context <= ranks; ++context)
         for (int data = 1; data <= ranks; ++data)
-          for (int kinds = 0; kinds < 4 * 4 * 3; ++kinds) {
+          for (int kinds = 0; kinds < 4 * 4 * 4; ++kinds) {
             if (context > 1 && static_cast<SequenceKind>(kinds % 4) == SequenceKind::megatron) continue;
             legal += tensor * context * data == ranks && is_legal({.tensor = tensor,
                                                                    .sequence = static_cast<SequenceKind>(kinds % 4),
@@ -43,7 +43,7 @@ TEST_CASE("the default space has every legal strategy once") {
           }
     CHECK(specs.size() == legal);
   }
-  CHECK(strategies({}, 1).size() == 3);
+  CHECK(strategies({}, 1).size() == recompute_kinds.size());
 }
 
 TEST_CASE("the runnable space has what the trainer instantiates, and all of it") {
@@ -55,8 +55,8 @@ TEST_CASE("the runnable space has what the trainer instantiates, and all of it")
             (std::find(runnable.begin(), runnable.end(), spec) != runnable.end()));
   }
   // 4 ranks: tp1 dp4: 4 stages; tp2 dp2: 2 kinds of sequence x 4 stages; tp4: 2 kinds; cp2 dp2, cp4 and tp2 cp2: 2
-  // kinds x 4 stages; all with three kinds of recomputation.
-  CHECK(strategies(runnable_space(), 4).size() == 3 * (4 + 8 + 2 + 3 * 8));
+  // kinds x 4 stages; all with four kinds of recomputation.
+  CHECK(strategies(runnable_space(), 4).size() == 4 * (4 + 8 + 2 + 3 * 8));
   CHECK(of("runnable", 8) == strategies(runnable_space(), 8));
   CHECK(of("runnable,max-tp=2,recompute=full", 4).size() == 4 + 8 + 3 * 8);
 }
@@ -108,7 +108,11 @@ TEST_CASE("recomputation is a choice, or the rule") {
   CHECK(kinds("selective") == std::vector{none, selective});
   CHECK(kinds("selective,recompute") == std::vector{none, selective, full});
   CHECK(kinds("recompute=selective") == std::vector{selective});
-  CHECK(kinds("all") == kinds("selective,recompute"));
+  CHECK(kinds("keep") == std::vector{none, never});
+  CHECK(kinds("keep,recompute,selective") == std::vector{none, selective, full, never});
+  CHECK(kinds("recompute=never") == std::vector{never});
+  CHECK(kinds("all,recompute=never") == std::vector{never});
+  CHECK(kinds("all") == kinds("selective,recompute,keep"));
   CHECK(kinds("runnable") == kinds("all"));
 }
 
@@ -137,13 +141,14 @@ TEST_CASE("who allows nothing but degrees is told of all") {
   CHECK(hint("pp=8") == "--space pp=8 allows nothing else, --space all,pp=8 leaves the rest open");
   CHECK(hint("max-tp=4,dp=2").find("--space all,dp=2,max-tp=4 leaves") != std::string::npos);
   for (const char* text :
-       {"all", "runnable", "all,pp=8", "dp,pp=8", "pp", "dp", "pp=8,recompute", "tp=2,sp", "tp=2,cp=2"})
+       {"all", "runnable", "all,pp=8", "dp,pp=8", "pp", "dp", "pp=8,recompute", "pp=8,keep", "tp=2,sp", "tp=2,cp=2"})
     CHECK_MESSAGE(hint(text).empty(), text);
 }
 
 TEST_CASE("bad notations are refused with the names that are valid") {
-  for (const std::string& text : std::vector<std::string>{"", ",", "dp,", "dp,,tp", "DP", "zero4", "sdp2", "tp<4",
-                                                          "ep=2", "max-zero=2", "sp=rings", "recompute=half", "=3"}) {
+  for (const std::string& text :
+       std::vector<std::string>{"", ",", "dp,", "dp,,tp", "DP", "zero4", "sdp2", "tp<4", "ep=2", "max-zero=2",
+                                "sp=rings", "recompute=half", "keep=1", "=3"}) {
     INFO(text);
     const auto space = parse_space(text);
     REQUIRE_FALSE(space.has_value());

@@ -62,6 +62,35 @@ TEST_CASE("a plan that runs twice gives the same bits") {
   }
 }
 
+TEST_CASE("what norms and activations give is the same bits, kept or computed again") {
+  constexpr int steps = 4;
+  struct Shape {
+    int stages;
+    StrategySpec spec;
+    ScheduleKind schedule;
+  };
+  for (const ModelSpec& spec : {model(false, 4), model(true, 4), bert(4), t5(4), swin({2, 2, 0, 0})}) {
+    const bool plain = spec.blocks.front().is_plain_block();
+    for (const Shape& shape : {Shape{1, {}, ScheduleKind::one_f_one_b},
+                               Shape{2, {.tensor = 2, .sequence = SequenceKind::megatron}, ScheduleKind::one_f_one_b},
+                               Shape{2, {.data = 2, .zero = 3}, plain ? ScheduleKind::zb_h1 : ScheduleKind::gpipe}}) {
+      for (const Precision precision : {Precision::fp32, Precision::bf16}) {
+        if (!device::Host::supports(precision)) continue;
+        Plan plan = uniform(spec, shape.stages, shape.spec, 2, shape.schedule);
+        plan.precision = precision;
+        INFO(text(plan));
+        const Outcome again = run(plan, spec, steps);
+        for (StrategySpec& layer : plan.layers) layer.recompute = RecomputeKind::never;
+        const Outcome kept = run(plan, spec, steps);
+        CHECK(kept.losses == again.losses);
+        CHECK(kept.norms == again.norms);
+        CHECK(kept.gradients == again.gradients);
+        CHECK(kept.memory_as_planned);
+      }
+    }
+  }
+}
+
 TEST_CASE("bf16 trains like fp32 to its precision, on one rank and on many") {
   if (!device::Host::supports(Precision::bf16)) {
     MESSAGE("skipped: this CPU has no bf16 arithmetic");

@@ -13,7 +13,8 @@
 namespace toy {
 
 /// Every (stages, tensor, context, sequence, data, ZeRO) that `ranks` ranks allow. Without context parallelism also
-/// with every kind of recomputation and number of micro-batches; with it these take turns.
+/// with every kind of recomputation, and with every number of micro-batches where nothing or all is recomputed; with it
+/// these take turns.
 inline std::vector<Plan> combinations(const ModelSpec& model, int ranks) {
   std::vector<Plan> out;
   const auto add = [&](int stages, const StrategySpec& spec, int microbatches) {
@@ -32,7 +33,9 @@ inline std::vector<Plan> combinations(const ModelSpec& model, int ranks) {
       for (const SequenceKind sequence_kind : {SequenceKind::none, SequenceKind::megatron})
         for (int zero = 0; zero <= 3; ++zero)
           for (const RecomputeKind recompute : recompute_kinds)
-            for (const int microbatches : {1, 2})
+            for (const int microbatches : {1, 2}) {
+              const bool core = recompute == RecomputeKind::selective;
+              if ((core || recompute == RecomputeKind::never) && microbatches == (core ? 1 : 2)) continue;
               add(stages,
                   {.tensor = t,
                    .sequence = sequence_kind,
@@ -40,6 +43,7 @@ inline std::vector<Plan> combinations(const ModelSpec& model, int ranks) {
                    .zero = zero,
                    .recompute = recompute},
                   microbatches);
+            }
   int turn = 0;
   for (int stages = 1; stages <= 4 && stages <= ranks; stages *= 2)
     for (int t = 1; t <= ranks / stages; t *= 2)
@@ -52,7 +56,7 @@ inline std::vector<Plan> combinations(const ModelSpec& model, int ranks) {
                  .context = c,
                  .data = ranks / stages / t / c,
                  .zero = zero,
-                 .recompute = recompute_kinds[static_cast<std::size_t>(turn % 3)]},
+                 .recompute = recompute_kinds[static_cast<std::size_t>((turn + turn / 4) % 4)]},
                 1 + turn % 2);
   return out;
 }

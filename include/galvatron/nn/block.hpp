@@ -39,12 +39,14 @@ class BlockAround {
     View<T> x2;          // (rows_local, H)
     View<float> stats2;  // (rows_local, 2)
     View<T> u;           // (rows, f), or (rows, 2f) for SwiGLU
+    View<T> n1, n2;      // (rows_local, H): what the norms give, and
+    View<T> g;           // (rows, f): the activation; all three empty unless outputs are kept
   };
 
   /// What backward_weight needs besides the input and the internals, when backward comes in two parts.
   struct Postponed {
     View<T> d_out;        // (rows_local, H): the gradient of the output
-    View<T> g;            // (rows, f)
+    View<T> g;            // (rows, f); empty where the internals have it
     View<T> d_x2;         // (rows_local, H)
     View<T> whole;        // the parameters that no rank cuts, norms among them: ZeRO-3 has them in backward_input only
     View<float> d_whole;  // their gradients, as far as backward_input gives them
@@ -60,14 +62,16 @@ class BlockAround {
         qkv_(heads_.qkv()),
         f_(layer.ffn / context.spec.tensor),
         f_in_(layer.ffn_inputs() / context.spec.tensor),
-        core_again_(context.spec.recompute == RecomputeKind::selective) {
+        core_again_(context.spec.recompute == RecomputeKind::selective),
+        keeps_outputs_(context.spec.recompute == RecomputeKind::never) {
     layout_ = parameter_layout(layer, ParameterPart::rest, context.spec.tensor, static_cast<int>(context.shards()));
   }
 
   [[nodiscard]] const ParameterLayout& layout() const { return layout_; }
   [[nodiscard]] std::int64_t input_elements() const { return c_.rows_local() * h_; }
 
-  Internals take_internals(device::Region& from) const {
+  /// @param second_norm  whether backward needs what norm2 gives
+  Internals take_internals(device::Region& from, bool second_norm = true) const {
     Internals in;
     in.stats1 = from.take<float>(c_.rows_local() * 2);
     in.attention = core_.take_input(from);
@@ -75,13 +79,17 @@ class BlockAround {
     in.x2 = from.take<T>(c_.rows_local() * h_);
     in.stats2 = from.take<float>(c_.rows_local() * 2);
     in.u = from.take<T>(c_.rows() * f_in_);
+    if (!keeps_outputs_) return in;
+    in.n1 = from.take<T>(c_.rows_local() * h_);
+    if (second_norm) in.n2 = from.take<T>(c_.rows_local() * h_);
+    in.g = from.take<T>(c_.rows() * f_);
     return in;
   }
 
   Postponed take_postponed(device::Region& from) const {
     Postponed kept;
     kept.d_out = from.take<T>(c_.rows_local() * h_);
-    kept.g = from.take<T>(c_.rows() * f_);
+    if (!keeps_outputs_) kept.g = from.take<T>(c_.rows() * f_);
     kept.d_x2 = from.take<T>(c_.rows_local() * h_);
     kept.whole = from.take<T>(layout_.whole_end - layout_.whole_begin);
     kept.d_whole = from.take<float>(kept.whole.count);
@@ -92,9 +100,9 @@ class BlockAround {
   void forward(View<const T> parameters, View<const T> x, const Internals& in, View<T> y) {
     const device::Scope scope(c_.workspace);
     const View<T> n = c_.workspace.template take<T>(c_.rows() * h_);  // (rows, H)
-    forward_to_mlp(parameters, x, in, n);
-    const View<T> g = c_.workspace.template take<T>(c_.rows() * f_);  // (rows, f)
-    hidden_units(parameters, n, in.u, g);
+    const View<const T> input = forward_to_mlp(parameters, x, in, n);
+    const View<T> g = hidden_place(in);
+    hidden_units(parameters, input, in.u, g);
     linear(c_, device::Gemm::nt, c_.rows(), h_, f_, g, weight(parameters, ParameterName::mlp_out_weight), n, false,
            bias_once(parameters, ParameterName::mlp_out_bias));
     c_.device.add(y.count, in.x2, region().reduce(n), y);
@@ -104,8 +112,7 @@ class BlockAround {
   void recompute(View<const T> parameters, View<const T> x, const Internals& in) {
     const device::Scope scope(c_.workspace);
     const View<T> n = c_.workspace.template take<T>(c_.rows() * h_);  // (rows, H)
-    forward_to_mlp(parameters, x, in, n);
-    mlp_in(parameters, n, in.u);
+    mlp_in(parameters, forward_to_mlp(parameters, x, in, n), in.u);
   }
 
   /// d (rows_local, H): the gradient of the output becomes that of the input. Uses up the internals.
@@ -133,7 +140,7 @@ class BlockAround {
     const Norms<const T> norms = norms_of(View<const T>(kept.whole), layout_.whole_begin);
     {
       const device::Scope inner(c_.workspace);
-      mlp_out_weights(gradients, kept.d_out, gathered(kept.d_out), kept.g);
+      mlp_out_weights(gradients, kept.d_out, gathered(kept.d_out), keeps_outputs_ ? in.g : kept.g);
       mlp_in_weights(norms, gradients, in, in.u, n);
     }
     attention_out_weights(gradients, kept.d_x2, gathered(kept.d_x2), in.results);
@@ -148,35 +155,39 @@ class BlockAround {
     View<U> gamma1, beta1, gamma2, beta2;
   };
 
-  // Everything up to the MLP's input, which n (rows, H) becomes.
-  void forward_to_mlp(View<const T> parameters, View<const T> x, const Internals& in, View<T> n) {
+  // Everything up to the MLP's input (rows, H), which is returned; n (rows, H) is scratch and may become it.
+  View<const T> forward_to_mlp(View<const T> parameters, View<const T> x, const Internals& in, View<T> n) {
     const std::int64_t rows = c_.rows();
+    const View<T> n1 = norm_place(in.n1, n);
     c_.device.norm_forward(layer_.norm, c_.rows_local(), h_, layer_.norm_epsilon, x,
                            weight(parameters, ParameterName::norm1_gamma),
-                           weight(parameters, ParameterName::norm1_beta), region().own(n), in.stats1);
-    region().gather(n);
+                           weight(parameters, ParameterName::norm1_beta), n1, in.stats1);
     {
       const device::Scope scope(c_.workspace);
       const Results results = core_again_ ? core_.take_results(c_.workspace) : in.results;
       const View<T> qkv = core_.take_projection(in.attention);  // (rows, qkv)
-      linear(c_, device::Gemm::nt, rows, qkv_, h_, n, weight(parameters, ParameterName::qkv_weight), qkv, false,
-             weight(parameters, ParameterName::qkv_bias));
+      linear(c_, device::Gemm::nt, rows, qkv_, h_, all_rows(n1, n), weight(parameters, ParameterName::qkv_weight), qkv,
+             false, weight(parameters, ParameterName::qkv_bias));
       rotate(qkv, false);
       core_.forward(qkv, in.attention, results);
       linear(c_, device::Gemm::nt, rows, h_, q_, results.o, weight(parameters, ParameterName::attention_out_weight), n,
              false, bias_once(parameters, ParameterName::attention_out_bias));
     }
+    const View<T> n2 = norm_place(in.n2, n);
     c_.device.add_norm_forward(layer_.norm, c_.rows_local(), h_, layer_.norm_epsilon, x, region().reduce(n),
                                weight(parameters, ParameterName::norm2_gamma),
-                               weight(parameters, ParameterName::norm2_beta), in.x2, region().own(n), in.stats2);
-    region().gather(n);
+                               weight(parameters, ParameterName::norm2_beta), in.x2, n2, in.stats2);
+    return all_rows(n2, n);
   }
   // From the MLP's input n (rows, H) to what its activation gets, u.
   void mlp_in(View<const T> parameters, View<const T> n, View<T> u) {
     linear(c_, device::Gemm::nt, c_.rows(), f_in_, h_, n, weight(parameters, ParameterName::mlp_in_weight), u, false,
            weight(parameters, ParameterName::mlp_in_bias));
   }
-  // And to what it gives, g (rows, f).
+  // And to what it gives, g (rows, f): kept, or in the workspace.
+  View<T> hidden_place(const Internals& in) {
+    return keeps_outputs_ ? in.g : c_.workspace.template take<T>(c_.rows() * f_);
+  }
   void hidden_units(View<const T> parameters, View<const T> n, View<T> u, View<T> g) {
     if (rounds_operands<T>(c_, c_.rows(), f_in_, h_)) {
       mlp_in(parameters, n, u);
@@ -186,6 +197,10 @@ class BlockAround {
                                 weight(parameters, ParameterName::mlp_in_weight),
                                 weight(parameters, ParameterName::mlp_in_bias), u, g);
     }
+  }
+  // g again from u, unless it is kept.
+  void hidden_again(const Internals& in, View<T> g) {
+    if (!keeps_outputs_) c_.device.activation_forward(layer_.activation, c_.rows(), f_, in.u, g);
   }
   // The gradient of u from `whole` (rows, H), that of the MLP's output; d_g (rows, f) is used up. It lies in the place
   // of d_g where it fits, which spares a device to write d_g at all; or in that of u.
@@ -218,9 +233,9 @@ class BlockAround {
     {  // MLP
       const device::Scope inner(ws);
       gather(d, whole);
-      const View<T> d_g = ws.take<T>(rows * f_);  // (rows, f)
-      const View<T> g = split ? kept.g : d_g;
-      c_.device.activation_forward(layer_.activation, rows, f_, in.u, g);
+      const View<T> d_g = split ? ws.take<T>(rows * f_) : hidden_place(in);  // (rows, f)
+      const View<T> g = !split ? d_g : keeps_outputs_ ? in.g : kept.g;
+      hidden_again(in, g);
       if constexpr (split)
         c_.device.copy(bytes_of(d), bytes_of(kept.d_out));
       else
@@ -253,17 +268,15 @@ class BlockAround {
   }
 
   // The gradients of one weight each, with its bias. d (rows_local, H) is the gradient of what the weight is added to,
-  // `whole` (rows, H) all rows of it; n (rows, H) becomes the input again.
+  // `whole` (rows, H) all rows of it; in n (rows, H) there is room for all rows of the input.
   void mlp_out_weights(View<float> gradients, View<const T> d, View<const T> whole, View<const T> g) {
     weight_gradient(gradients, ParameterName::mlp_out_weight, h_, f_, whole, g);
     bias_gradient(gradients, ParameterName::mlp_out_bias, c_.rows_local(), h_, d);
   }
   void mlp_in_weights(const Norms<const T>& norms, View<float> gradients, const Internals& in, View<const T> d_u,
                       View<T> n) {
-    c_.device.norm_again(layer_.norm, c_.rows_local(), h_, in.x2, norms.gamma2, norms.beta2, in.stats2,
-                         region().own(n));
-    region().gather(n);
-    weight_gradient(gradients, ParameterName::mlp_in_weight, f_in_, h_, d_u, n);
+    weight_gradient(gradients, ParameterName::mlp_in_weight, f_in_, h_, d_u,
+                    norm_again(in.n2, in.x2, norms.gamma2, norms.beta2, in.stats2, n));
     bias_gradient(gradients, ParameterName::mlp_in_bias, c_.rows(), f_in_, d_u);
   }
   void attention_out_weights(View<float> gradients, View<const T> d, View<const T> whole, const Results& results) {
@@ -272,13 +285,31 @@ class BlockAround {
   }
   void qkv_weights(const Norms<const T>& norms, View<float> gradients, View<const T> x, const Internals& in,
                    View<const T> d_qkv, View<T> n) {
-    c_.device.norm_again(layer_.norm, c_.rows_local(), h_, x, norms.gamma1, norms.beta1, in.stats1, region().own(n));
-    region().gather(n);
-    weight_gradient(gradients, ParameterName::qkv_weight, qkv_, h_, d_qkv, n);
+    weight_gradient(gradients, ParameterName::qkv_weight, qkv_, h_, d_qkv,
+                    norm_again(in.n1, x, norms.gamma1, norms.beta1, in.stats1, n));
     bias_gradient(gradients, ParameterName::qkv_bias, c_.rows(), qkv_, d_qkv);
   }
 
   [[nodiscard]] Region<T, kind, D, G> region() const { return {c_, h_}; }
+  // A norm of this rank's rows: kept, or in its part of n (rows, H).
+  View<T> norm_place(View<T> kept, View<T> n) const { return keeps_outputs_ ? kept : region().own(n); }
+  // The norm of x again, of all rows.
+  View<const T> norm_again(View<T> kept, View<const T> x, View<const T> gamma, View<const T> beta,
+                           View<const float> stats, View<T> n) {
+    const View<T> own = norm_place(kept, n);
+    if (!keeps_outputs_) c_.device.norm_again(layer_.norm, c_.rows_local(), h_, x, gamma, beta, stats, own);
+    return all_rows(own, n);
+  }
+  // The rows of all tensor ranks: `local` itself unless the sequence is cut, then in `n`, of which it may be a part.
+  View<const T> all_rows(View<const T> local, View<T> n) {
+    if constexpr (kind == SequenceKind::megatron) {
+      c_.tensor.all_gather(local, n);
+      return n;
+    } else {
+      (void)n;
+      return local;
+    }
+  }
   // Copies nothing unless the sequence is cut: then all tensor ranks' rows come together in `whole`.
   void gather(View<T> local, View<T> whole) {
     if constexpr (kind == SequenceKind::megatron) c_.tensor.all_gather(View<const T>(local), whole);
@@ -341,7 +372,8 @@ class BlockAround {
   Core core_;
   ParameterLayout layout_;
   std::int64_t h_, q_, qkv_, f_, f_in_;
-  bool core_again_;  ///< selective recomputation
+  bool core_again_;     ///< selective recomputation
+  bool keeps_outputs_;  ///< what norms and the activation give is kept
 };
 
 /// A block whose attention is over the whole sequence.

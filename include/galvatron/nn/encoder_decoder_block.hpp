@@ -24,7 +24,7 @@ class EncoderDecoderBlock : Block<D, G, T, kind> {
   static_assert(kind == SequenceKind::none || kind == SequenceKind::megatron);
   using Base = Block<D, G, T, kind>;
   using Results = AttentionResults<T>;
-  using Base::c_, Base::layer_, Base::heads_, Base::core_, Base::core_again_, Base::layout_;
+  using Base::c_, Base::layer_, Base::heads_, Base::core_, Base::core_again_, Base::keeps_outputs_, Base::layout_;
   using Base::h_, Base::q_, Base::qkv_, Base::f_, Base::f_in_;
 
  public:
@@ -45,6 +45,7 @@ class EncoderDecoderBlock : Block<D, G, T, kind> {
     View<T> cross;          // (rows, q): its results; empty under selective recomputation
     View<float> cross_lse;  // (b, heads, queries)
     View<T> x3;             // (rows_local, H)
+    View<T> n3;             // (rows_local, H): what norm3 gives; empty unless outputs are kept
     typename ClosingNorm<D, G, T>::Internals closing;
   };
   using typename Base::Postponed;
@@ -70,7 +71,7 @@ class EncoderDecoderBlock : Block<D, G, T, kind> {
   }
 
   Internals take_internals(device::Region& from) const {
-    Internals in{Base::take_internals(from), {}, {}, {}, {}, {}, {}, {}};
+    Internals in{Base::take_internals(from), {}, {}, {}, {}, {}, {}, {}, {}};
     const std::int64_t local = c_.rows_local();
     if (crosses_) {
       in.stats3 = from.take<float>(local * 2);
@@ -78,6 +79,7 @@ class EncoderDecoderBlock : Block<D, G, T, kind> {
       in.memory = from.take<T>(memory_.rows() * kv_);
       if (!core_again_) take_cross(from, in);
       in.x3 = from.take<T>(local * h_);
+      if (keeps_outputs_) in.n3 = from.take<T>(local * h_);
     }
     in.closing = closing_.take_internals(from);
     return in;
@@ -87,19 +89,18 @@ class EncoderDecoderBlock : Block<D, G, T, kind> {
   void forward(View<const T> parameters, const Input& from, const Internals& in, View<T> y) {
     const device::Scope scope(c_.workspace);
     const View<T> n = c_.workspace.template take<T>(c_.rows() * h_);  // (rows, H)
-    forward_to_mlp(parameters, from, in, n);
-    mlp_forward(parameters, in, n, y);
+    mlp_forward(parameters, in, forward_to_mlp(parameters, from, in, n), n, y);
   }
 
   /// The internals again from the input, as forward left them.
   void recompute(View<const T> parameters, const Input& from, const Internals& in) {
     const device::Scope scope(c_.workspace);
     const View<T> n = c_.workspace.template take<T>(c_.rows() * h_);  // (rows, H)
-    forward_to_mlp(parameters, from, in, n);
+    const View<const T> input = forward_to_mlp(parameters, from, in, n);
     if (closing_.exists())
-      mlp_forward(parameters, in, n, this->region().own(n));
+      mlp_forward(parameters, in, input, n, this->region().own(n));
     else
-      this->mlp_in(parameters, n, in.u);
+      this->mlp_in(parameters, input, in.u);
   }
 
   /// d (memory_local + rows_local, H), or with the target that passes an encoder behind: the gradient of what the block
@@ -139,34 +140,34 @@ class EncoderDecoderBlock : Block<D, G, T, kind> {
   // The MLP's input.
   View<T> x3_of(const Internals& in) const { return crosses_ ? in.x3 : in.x2; }
 
-  // Everything up to the MLP's input, which n (rows, H) becomes.
-  void forward_to_mlp(View<const T> parameters, const Input& from, const Internals& in, View<T> n) {
-    attention_forward(parameters, from, in, n);
-    if (crosses_) cross_forward(parameters, from, in, n);
+  // Everything up to the MLP's input (rows, H), or to that of cross attention, which is returned; n (rows, H) is
+  // scratch and may become it.
+  View<const T> forward_to_mlp(View<const T> parameters, const Input& from, const Internals& in, View<T> n) {
+    const View<const T> input = attention_forward(parameters, from, in, n);
+    return crosses_ ? cross_forward(parameters, from, in, input, n) : input;
   }
-  void attention_forward(View<const T> parameters, const Input& from, const Internals& in, View<T> n) {
+  View<const T> attention_forward(View<const T> parameters, const Input& from, const Internals& in, View<T> n) {
+    const View<T> n1 = this->norm_place(in.n1, n);
     c_.device.norm_forward(layer_.norm, c_.rows_local(), h_, layer_.norm_epsilon, from.x,
                            this->weight(parameters, ParameterName::norm1_gamma),
-                           this->weight(parameters, ParameterName::norm1_beta), this->region().own(n), in.stats1);
-    this->region().gather(n);
+                           this->weight(parameters, ParameterName::norm1_beta), n1, in.stats1);
     {
       const device::Scope scope(c_.workspace);
       const Results results = core_again_ ? core_.take_results(c_.workspace) : in.results;
       const device::AttentionBias bias = spread_bias(parameters);
       const View<T> qkv = core_.take_projection(in.attention);  // (rows, qkv)
-      linear(c_, device::Gemm::nt, c_.rows(), qkv_, h_, n, this->weight(parameters, ParameterName::qkv_weight), qkv,
-             false, {});
+      linear(c_, device::Gemm::nt, c_.rows(), qkv_, h_, this->all_rows(n1, n),
+             this->weight(parameters, ParameterName::qkv_weight), qkv, false, {});
       core_.forward(qkv, in.attention, results, bias);
       linear(c_, device::Gemm::nt, c_.rows(), h_, q_, results.o,
              this->weight(parameters, ParameterName::attention_out_weight), n, false, {});
     }
-    if (crosses_)
-      add_norm_into(norm3_of(parameters), from.x, in.x2, in.stats3, n);
-    else
-      add_norm_into(norm2_of(parameters), from.x, in.x2, in.stats2, n);
+    return crosses_ ? add_norm(norm3_of(parameters), from.x, in.x2, in.stats3, in.n3, n)
+                    : add_norm(norm2_of(parameters), from.x, in.x2, in.stats2, in.n2, n);
   }
-  void cross_forward(View<const T> parameters, const Input& from, const Internals& in, View<T> n) {
-    linear(c_, device::Gemm::nt, c_.rows(), q_, h_, n, this->weight(parameters, ParameterName::cross_query_weight),
+  View<const T> cross_forward(View<const T> parameters, const Input& from, const Internals& in, View<const T> input,
+                              View<T> n) {
+    linear(c_, device::Gemm::nt, c_.rows(), q_, h_, input, this->weight(parameters, ParameterName::cross_query_weight),
            in.query, false, {});
     {
       const device::Scope scope(c_.workspace);
@@ -182,13 +183,13 @@ class EncoderDecoderBlock : Block<D, G, T, kind> {
       linear(c_, device::Gemm::nt, c_.rows(), h_, q_, results.cross,
              this->weight(parameters, ParameterName::cross_out_weight), n, false, {});
     }
-    add_norm_into(norm2_of(parameters), in.x2, in.x3, in.stats2, n);
+    return add_norm(norm2_of(parameters), in.x2, in.x3, in.stats2, in.n2, n);
   }
-  // From the MLP's input n (rows, H) to y, which may be this rank's own rows of it.
-  void mlp_forward(View<const T> parameters, const Internals& in, View<T> n, View<T> y) {
+  // From the MLP's input (rows, H) to y; n (rows, H) is scratch, which may be the input, and y its own rows.
+  void mlp_forward(View<const T> parameters, const Internals& in, View<const T> input, View<T> n, View<T> y) {
     const device::Scope scope(c_.workspace);
-    const View<T> g = c_.workspace.template take<T>(c_.rows() * f_);  // (rows, f)
-    this->hidden_units(parameters, n, in.u, g);
+    const View<T> g = this->hidden_place(in);  // (rows, f)
+    this->hidden_units(parameters, input, in.u, g);
     linear(c_, device::Gemm::nt, c_.rows(), h_, f_, g, this->weight(parameters, ParameterName::mlp_out_weight), n,
            false, {});
     closing_.add_forward(parameters, x3_of(in), this->region().reduce(n), in.closing, y);
@@ -199,12 +200,12 @@ class EncoderDecoderBlock : Block<D, G, T, kind> {
                     View<T> d) {
     const device::Scope scope(c_.workspace);
     this->gather(d, whole);
-    const View<T> g = c_.workspace.template take<T>(c_.rows() * f_);  // (rows, f)
-    c_.device.activation_forward(layer_.activation, c_.rows(), f_, in.u, g);
+    const View<T> g = this->hidden_place(in);  // (rows, f)
+    this->hidden_again(in, g);
     this->mlp_out_weights(gradients, d, whole, g);
     const View<T> d_u = this->hidden_gradient(parameters, whole, in.u, g);
-    norm_again(norm2_of(parameters), x3_of(in), in.stats2, n);
-    this->weight_gradient(gradients, ParameterName::mlp_in_weight, f_in_, h_, d_u, n);
+    this->weight_gradient(gradients, ParameterName::mlp_in_weight, f_in_, h_, d_u,
+                          norm_again(norm2_of(parameters), x3_of(in), in.stats2, in.n2, n));
     this->input_gradient(parameters, ParameterName::mlp_in_weight, h_, f_in_, d_u, n);
     const Norm<float> d_norm = norm2_of(gradients);
     this->norm_backward(this->region().reduce(n), x3_of(in), norm2_of(parameters).gamma, in.stats2, d, d_norm.gamma,
@@ -242,8 +243,8 @@ class EncoderDecoderBlock : Block<D, G, T, kind> {
              this->weight(parameters, ParameterName::cross_memory_weight), room, false, {});
       c_.device.add(d_memory.count, d_memory, Region<T, kind, D, G>{memory_, h_}.reduce(room), d_memory);
     }
-    norm_again(norm3_of(parameters), in.x2, in.stats3, n);
-    this->weight_gradient(gradients, ParameterName::cross_query_weight, q_, h_, d_q, n);
+    this->weight_gradient(gradients, ParameterName::cross_query_weight, q_, h_, d_q,
+                          norm_again(norm3_of(parameters), in.x2, in.stats3, in.n3, n));
     this->input_gradient(parameters, ParameterName::cross_query_weight, h_, q_, d_q, n);
     const Norm<float> d_norm = norm3_of(gradients);
     this->norm_backward(this->region().reduce(n), in.x2, norm3_of(parameters).gamma, in.stats3, d, d_norm.gamma,
@@ -281,15 +282,17 @@ class EncoderDecoderBlock : Block<D, G, T, kind> {
     return {
         .values = values, .gradient = {}, .first = relative_.tokens - 1, .head = relative_.distances(), .query = -1};
   }
-  // sum (rows_local, H) = x + n, and all rows of a norm of it, in n.
-  void add_norm_into(const Norm<const T>& norm, View<const T> x, View<T> sum, View<float> stats, View<T> n) {
+  // sum (rows_local, H) = x + n, and all rows of a norm of it.
+  View<const T> add_norm(const Norm<const T>& norm, View<const T> x, View<T> sum, View<float> stats, View<T> kept,
+                         View<T> n) {
+    const View<T> own = this->norm_place(kept, n);
     c_.device.add_norm_forward(layer_.norm, c_.rows_local(), h_, layer_.norm_epsilon, x, this->region().reduce(n),
-                               norm.gamma, norm.beta, sum, this->region().own(n), stats);
-    this->region().gather(n);
+                               norm.gamma, norm.beta, sum, own, stats);
+    return this->all_rows(own, n);
   }
-  void norm_again(const Norm<const T>& norm, View<const T> x, View<const float> stats, View<T> n) {
-    c_.device.norm_again(layer_.norm, c_.rows_local(), h_, x, norm.gamma, norm.beta, stats, this->region().own(n));
-    this->region().gather(n);
+  View<const T> norm_again(const Norm<const T>& norm, View<const T> x, View<const float> stats, View<T> kept,
+                           View<T> n) {
+    return Base::norm_again(kept, x, norm.gamma, norm.beta, stats, n);
   }
 
   View<T> take_memory() { return c_.workspace.template take<T>(memory_.rows() * h_); }

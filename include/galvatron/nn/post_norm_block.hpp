@@ -3,7 +3,8 @@
 //   x -> [qkv -> attention -> out] -> + x = sum1 -> norm1 = n1 -> [in -> activation -> out] -> + n1 = sum2 -> norm2 = y
 //         `--- region cut over ---'                               `- tensor-parallel ranks -'
 //
-// Shapes as in nn/block.hpp. n1 is not kept: backward makes it again from sum1. In forward it lies where sum2 will be.
+// Shapes as in nn/block.hpp. Unless outputs are kept, backward makes n1 again from sum1, and in forward it lies where
+// sum2 will be.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +17,7 @@ template <class D, class G, class T, SequenceKind kind>
 class PostNormBlock : Block<D, G, T, kind> {
   using Base = Block<D, G, T, kind>;
   using Results = AttentionResults<T>;
-  using Base::c_, Base::layer_, Base::core_, Base::core_again_;
+  using Base::c_, Base::layer_, Base::core_, Base::core_again_, Base::keeps_outputs_;
   using Base::h_, Base::q_, Base::qkv_, Base::f_, Base::f_in_;
 
  public:
@@ -31,7 +32,7 @@ class PostNormBlock : Block<D, G, T, kind> {
   using Base::Base, Base::layout, Base::input_elements, Base::carries;
 
   Internals take_internals(device::Region& from) const {
-    Internals in{Base::take_internals(from), {}};
+    Internals in{Base::take_internals(from, false), {}};
     in.sum2 = from.take<T>(c_.rows_local() * h_);
     return in;
   }
@@ -64,15 +65,13 @@ class PostNormBlock : Block<D, G, T, kind> {
       norm_backward(parameters, gradients, ParameterName::norm2_gamma, ParameterName::norm2_beta, in.sum2, in.stats2,
                     d);
       this->gather(d, whole);
-      const View<T> g = ws.take<T>(rows * f_);  // (rows, f)
-      c_.device.activation_forward(layer_.activation, rows, f_, in.u, g);
+      const View<T> g = this->hidden_place(in);  // (rows, f)
+      this->hidden_again(in, g);
       this->mlp_out_weights(gradients, d, whole, g);
       const View<T> d_u = this->hidden_gradient(parameters, whole, in.u, g);
-      c_.device.norm_again(layer_.norm, c_.rows_local(), h_, in.x2,
-                           this->weight(parameters, ParameterName::norm1_gamma),
-                           this->weight(parameters, ParameterName::norm1_beta), in.stats1, this->region().own(n));
-      this->region().gather(n);
-      this->weight_gradient(gradients, ParameterName::mlp_in_weight, f_in_, h_, d_u, n);
+      this->weight_gradient(gradients, ParameterName::mlp_in_weight, f_in_, h_, d_u,
+                            this->norm_again(in.n1, in.x2, this->weight(parameters, ParameterName::norm1_gamma),
+                                             this->weight(parameters, ParameterName::norm1_beta), in.stats1, n));
       this->bias_gradient(gradients, ParameterName::mlp_in_bias, rows, f_in_, d_u);
       this->input_gradient(parameters, ParameterName::mlp_in_weight, h_, f_in_, d_u, n);
       c_.device.add(d.count, d, this->region().reduce(n), d);
@@ -88,7 +87,7 @@ class PostNormBlock : Block<D, G, T, kind> {
       this->input_gradient(parameters, ParameterName::attention_out_weight, q_, h_, whole, d_o);
       core_.backward(in.attention, results, d_o, d_qkv);
       this->rotate(d_qkv, true);
-      this->weight_gradient(gradients, ParameterName::qkv_weight, qkv_, h_, d_qkv, all_rows(x, n));
+      this->weight_gradient(gradients, ParameterName::qkv_weight, qkv_, h_, d_qkv, this->all_rows(x, n));
       this->bias_gradient(gradients, ParameterName::qkv_bias, rows, qkv_, d_qkv);
       this->input_gradient(parameters, ParameterName::qkv_weight, h_, qkv_, d_qkv, n);
       c_.device.add(d.count, d, this->region().reduce(n), d);
@@ -104,34 +103,26 @@ class PostNormBlock : Block<D, G, T, kind> {
       const device::Scope inner(c_.workspace);
       const Results results = core_again_ ? core_.take_results(c_.workspace) : in.results;
       const View<T> qkv = core_.take_projection(in.attention);  // (rows, qkv)
-      linear(c_, device::Gemm::nt, rows, qkv_, h_, all_rows(x, n), this->weight(parameters, ParameterName::qkv_weight),
-             qkv, false, this->weight(parameters, ParameterName::qkv_bias));
+      linear(c_, device::Gemm::nt, rows, qkv_, h_, this->all_rows(x, n),
+             this->weight(parameters, ParameterName::qkv_weight), qkv, false,
+             this->weight(parameters, ParameterName::qkv_bias));
       this->rotate(qkv, false);
       core_.forward(qkv, in.attention, results);
       linear(c_, device::Gemm::nt, rows, h_, q_, results.o,
              this->weight(parameters, ParameterName::attention_out_weight), n, false,
              this->bias_once(parameters, ParameterName::attention_out_bias));
     }
-    add_norm(parameters, ParameterName::norm1_gamma, ParameterName::norm1_beta, x, this->region().reduce(n), in.x2,
-             in.sum2, in.stats1);
-    const View<T> g = c_.workspace.template take<T>(rows * f_);  // (rows, f)
-    this->hidden_units(parameters, all_rows(in.sum2, n), in.u, g);
+    const View<T> n1 = keeps_outputs_ ? in.n1 : in.sum2;
+    add_norm(parameters, ParameterName::norm1_gamma, ParameterName::norm1_beta, x, this->region().reduce(n), in.x2, n1,
+             in.stats1);
+    const View<T> g = this->hidden_place(in);  // (rows, f)
+    this->hidden_units(parameters, this->all_rows(n1, n), in.u, g);
     linear(c_, device::Gemm::nt, rows, h_, f_, g, this->weight(parameters, ParameterName::mlp_out_weight), n, false,
            this->bias_once(parameters, ParameterName::mlp_out_bias));
-    add_norm(parameters, ParameterName::norm2_gamma, ParameterName::norm2_beta, in.sum2, this->region().reduce(n),
-             in.sum2, y, in.stats2);
+    add_norm(parameters, ParameterName::norm2_gamma, ParameterName::norm2_beta, n1, this->region().reduce(n), in.sum2,
+             y, in.stats2);
   }
 
-  // The rows of all tensor ranks: `local` itself unless the sequence is cut, then in `n`.
-  View<const T> all_rows(View<const T> local, View<T> n) {
-    if constexpr (kind == SequenceKind::megatron) {
-      c_.tensor.all_gather(local, n);
-      return n;
-    } else {
-      (void)n;
-      return local;
-    }
-  }
   void add_norm(View<const T> parameters, ParameterName gamma, ParameterName beta, View<const T> x, View<const T> r,
                 View<T> sum, View<T> y, View<float> stats) {
     c_.device.add_norm_forward(layer_.norm, c_.rows_local(), h_, layer_.norm_epsilon, x, r,

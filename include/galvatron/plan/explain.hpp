@@ -56,6 +56,7 @@ inline std::string short_strategy(const StrategySpec& spec) {
   if (spec.expert > 1) add("ep" + std::to_string(spec.expert));
   if (spec.recompute == RecomputeKind::full) add("recomp");
   if (spec.recompute == RecomputeKind::selective) add("recomp-attention");
+  if (spec.recompute == RecomputeKind::never) add("keep");
   return out.empty() ? "one rank" : out;
 }
 

@@ -7,6 +7,8 @@
 //                   "recompute": "none" }, ... ],
 //     "embedding": { ... }, "head": { ... }, "predicted": { ... } }
 //
+// A layer with "keep_outputs": true keeps what its norms and its activation give, which backward else computes again;
+// then "recompute" is "none", of which it is a kind (RecomputeKind::never). The key is left out where it is false.
 // "trainer", beside virtual_stages, names whose code the plan is for where it is not this library's (cost/trainer.hpp).
 // "split_layers": true, also there, says that layers are halves of blocks: 2 i the attention of block i, 2 i + 1 its
 // MLP. Else layers are the model's blocks. "moments": "bf16" keeps those of the optimizer in 2 bytes each, not 4.
@@ -115,7 +117,9 @@ inline void write(PlanWriter& out, const StrategySpec& spec) {
   out.field("data", spec.data);
   out.field("zero", spec.zero);
   out.field("expert", spec.expert);
-  out.field("recompute", name_of(spec.recompute));
+  const bool keeps = spec.recompute == RecomputeKind::never;
+  out.field("recompute", name_of(keeps ? RecomputeKind::none : spec.recompute));
+  if (keeps) out.field("keep_outputs", true);
   out.close();
 }
 
@@ -143,7 +147,14 @@ inline Result<StrategySpec> strategy_from_json(const json& value, const std::str
   spec.data = fields.required<int>("data", 1, most);
   spec.zero = fields.required<int>("zero", 0, 3);
   spec.expert = fields.required<int>("expert", 1, most);
-  spec.recompute = required_name(fields, "recompute", recompute_kinds);
+  spec.recompute = required_name(fields, "recompute",
+                                 std::array{RecomputeKind::none, RecomputeKind::selective, RecomputeKind::full});
+  if (fields.optional<bool>("keep_outputs", false)) {
+    if (!fields.failed() && spec.recompute != RecomputeKind::none)
+      fields.fail(fields.name("keep_outputs") + ": true contradicts \"recompute\": \"" + name_of(spec.recompute) +
+                  "\", which computes them again; leave it out or write \"recompute\": \"none\"");
+    spec.recompute = RecomputeKind::never;
+  }
   if (auto done = fields.finish(); !done) return tl::unexpected<Error>(std::move(done.error()));
   return spec;
 }

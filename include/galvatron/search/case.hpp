@@ -85,6 +85,11 @@ constexpr bool divides_samples_instead(const StrategySpec& spec, const LayerSpec
           std::find(space.sequence.begin(), space.sequence.end(), SequenceKind::none) != space.sequence.end());
 }
 
+constexpr bool is_but_for_recompute(StrategySpec a, const StrategySpec& b) {
+  a.recompute = b.recompute;
+  return a == b;
+}
+
 constexpr Choice make_choice(const LayerSpec& layer, const StrategySpec& spec, const cost::Batch& batch,
                              const Cluster& cluster, cost::WorkPrices& prices) {
   const cost::LayerCounts counts = cost::layer_counts(layer, spec, batch);
@@ -177,11 +182,17 @@ constexpr Case make_case(const ModelSpec& model, const Cluster& cluster, const S
       if (kinds[i]->costs_like(layer)) return static_cast<int>(i);
     kinds.push_back(&layer);
     LayerType type;
+    bool fits = false;
     for (std::size_t i = 0; i < setting.specs.size(); ++i) {
-      if (!is_fit(layer, setting.specs[i], batch.microbatch, batch.sequence) ||
-          divides_samples_instead(setting.specs[i], layer, options.space, batch))
-        continue;
-      Choice choice = make_choice(layer, setting.specs[i], batch, cluster, prices);
+      // What is recomputed makes no difference to whether a layer can be spread so, nor to an embedding and a head.
+      const bool alike = i > 0 && is_but_for_recompute(setting.specs[i - 1], setting.specs[i]);
+      if (!alike)
+        fits = is_fit(layer, setting.specs[i], batch.microbatch, batch.sequence) &&
+               !divides_samples_instead(setting.specs[i], layer, options.space, batch);
+      if (!fits) continue;
+      Choice choice = alike && layer.kind != LayerKind::block
+                          ? type.back()
+                          : make_choice(layer, setting.specs[i], batch, cluster, prices);
       choice.layout = setting.layout[i];
       choice.tag = static_cast<int>(i);
       type.push_back(choice);

@@ -41,6 +41,7 @@ struct Choice {
 
   [[nodiscard]] constexpr double seconds() const { return forward + backward; }
   [[nodiscard]] constexpr double once() const { return synchronise + update; }
+  friend constexpr bool operator==(const Choice&, const Choice&) = default;
 };
 
 /// Transient bytes of a layer, but for changes of layout beside it.
@@ -210,8 +211,39 @@ constexpr std::vector<std::int32_t> irreplaceable(const LayerType& type, int tag
   return kept;
 }
 
-/// Drops the choices that others replace on every stage; tied layers keep all.
+/// Of tied ends, drops the tags whose choices at both ends are those of the tag before: strategies that differ in what
+/// is recomputed, which is nothing there.
+constexpr void drop_equal_ties(Problem& p) {
+  LayerType& first = p.types[static_cast<std::size_t>(p.layers.front())];
+  LayerType& last = p.types[static_cast<std::size_t>(p.layers.back())];
+  int tags = 0;
+  for (const LayerType* type : {&first, &last})
+    for (const Choice& c : *type) tags = std::max(tags, c.tag + 1);
+  std::vector<const Choice*> partner(static_cast<std::size_t>(tags), nullptr);
+  for (const Choice& c : last) partner[static_cast<std::size_t>(c.tag)] = &c;
+  std::vector<bool> dropped(static_cast<std::size_t>(tags), false);
+  const auto equal = [](const Choice* a, const Choice* b) {
+    if (a == nullptr || b == nullptr) return false;
+    Choice same = *a;
+    same.tag = b->tag;
+    return same == *b;
+  };
+  const Choice* kept = nullptr;
+  for (const Choice& c : first) {
+    const auto tag = static_cast<std::size_t>(c.tag);
+    if (equal(kept, &c) && equal(partner[static_cast<std::size_t>(kept->tag)], partner[tag]))
+      dropped[tag] = true;
+    else
+      kept = &c;
+  }
+  const auto is_dropped = [&](const Choice& c) { return dropped[static_cast<std::size_t>(c.tag)]; };
+  std::erase_if(first, is_dropped);
+  std::erase_if(last, is_dropped);
+}
+
+/// Drops the choices that others replace on every stage; tied layers keep all that differ.
 constexpr void drop_superfluous(Problem& p) {
+  if (p.tied) drop_equal_ties(p);
   // What a layer keeps grows in a straight line from the one to the other: more is put off only where all stages have
   // equally many micro-batches in flight.
   Slots least = p.slots_of(0, 0);

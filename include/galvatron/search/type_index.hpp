@@ -16,7 +16,7 @@ struct TypeIndex {
     std::int64_t input = 0;
     std::int64_t carried = 0;
     std::int64_t activation = 0;
-    std::int64_t forward_workspace = 0;
+    std::int64_t forward_workspace = 0;  // 0 where backward needs no less: then that is what bounds a move behind it
     std::vector<std::int32_t> choices;
 
     explicit Class(const Choice& c)
@@ -24,7 +24,7 @@ struct TypeIndex {
           input(c.input),
           carried(c.carried),
           activation(c.activation),
-          forward_workspace(c.forward_workspace) {}
+          forward_workspace(c.forward_workspace > c.backward_workspace ? c.forward_workspace : 0) {}
     /// Labels arrive at both alike.
     [[nodiscard]] bool begins_like(const Class& other) const {
       return layout == other.layout && input == other.input && carried == other.carried;

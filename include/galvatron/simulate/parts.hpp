@@ -151,7 +151,7 @@ namespace detail {
 /// Part of a layer's backward computation that repeats its forward pass: what the same layer saves without recomputing.
 inline Seconds recompute_seconds(const LayerSpec& layer, StrategySpec spec, const cost::Batch& batch,
                                  const cost::LayerSeconds& priced, const Cluster& cluster, int ranks) {
-  if (spec.recompute == RecomputeKind::none) return {};
+  if (spec.recompute == RecomputeKind::none || spec.recompute == RecomputeKind::never) return {};
   spec.recompute = RecomputeKind::none;
   const cost::LayerSeconds once =
       cost::layer_seconds(cost::layer_counts(layer, spec, batch), spec, batch.precision, cluster, ranks);

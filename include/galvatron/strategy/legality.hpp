@@ -132,7 +132,9 @@ constexpr bool is_fit(const LayerSpec& layer, const StrategySpec& spec, std::int
 /// True when zb-h1 puts off the weight gradients of a layer: of blocks that keep all that backward needs. Of a layer
 /// that recomputes it the second part would recompute it once more, or keep it after all: its backward comes in one
 /// part, as that of the embedding, whose input has no gradient, and of the head, whose backward is done in forward.
-constexpr bool splits_backward(RecomputeKind recompute) { return recompute == RecomputeKind::none; }
+constexpr bool splits_backward(RecomputeKind recompute) {
+  return recompute == RecomputeKind::none || recompute == RecomputeKind::never;
+}
 constexpr bool splits_backward(const LayerSpec& layer, const StrategySpec& spec) {
   return layer.is_plain_block() && splits_backward(spec.recompute);
 }

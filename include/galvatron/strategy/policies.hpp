@@ -31,6 +31,7 @@ inline constexpr SequenceKind ulysses = SequenceKind::ulysses;
 inline constexpr SequenceKind ring = SequenceKind::ring;
 inline constexpr RecomputeKind selective = RecomputeKind::selective;
 inline constexpr RecomputeKind full = RecomputeKind::full;
+inline constexpr RecomputeKind never = RecomputeKind::never;
 /// A degree that is known at run time.
 inline constexpr int dynamic = std::numeric_limits<int>::min();
 }  // namespace kinds
@@ -91,7 +92,8 @@ struct Pipeline {
   static constexpr ScheduleKind schedule = Schedule;
 };
 
-/// What backward computes again instead of keeping: `none`, `selective` (the attention core) or `full` (the layer).
+/// What backward computes again instead of keeping: `none` (but for what norms and activations give), `selective` (the
+/// attention core), `full` (the layer) or `never` (nothing at all).
 template <RecomputeKind Kind>
 struct Recompute {
   static constexpr Axis axis = Axis::recompute;

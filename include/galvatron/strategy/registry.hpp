@@ -42,15 +42,15 @@ using OfKinds = Strategy<DataParallel<>, ZeRO<Stage>, TensorParallel<>, Sequence
                          ContextParallel<is_split_over_context(Sequence) ? dynamic : 1>, Recompute<Again>>;
 template <int Stage, SequenceKind Sequence>
 using OfSequence = TypeList<OfKinds<Stage, Sequence, RecomputeKind::none>, OfKinds<Stage, Sequence, selective>,
-                            OfKinds<Stage, Sequence, full>>;
+                            OfKinds<Stage, Sequence, full>, OfKinds<Stage, Sequence, never>>;
 template <int Stage>
 using OfStage = Joined<OfSequence<Stage, SequenceKind::none>, OfSequence<Stage, megatron>, OfSequence<Stage, ulysses>,
                        OfSequence<Stage, ring>>;
 }  // namespace detail
 
 /// What a program instantiates that can run any plan of this version: ZeRO 0-3 x {no, Megatron, Ulysses, ring} sequence
-/// parallelism x {no, selective, full} recomputation, with degrees of run time. A trainer that names its strategy as a
-/// type uses `TypeList<ThatType>` instead and compiles only it.
+/// parallelism x {no, selective, full, never any} recomputation, with degrees of run time. A trainer that names its
+/// strategy as a type uses `TypeList<ThatType>` instead and compiles only it.
 using InstantiatedStrategies = Joined<detail::OfStage<0>, detail::OfStage<1>, detail::OfStage<2>, detail::OfStage<3>>;
 
 /// The strategies of a list in words, in its order.

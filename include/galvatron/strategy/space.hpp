@@ -105,8 +105,8 @@ constexpr std::vector<StrategySpec> strategies(const Space& space, int ranks) {
 /// The names that parse_space knows, for messages and help texts.
 inline constexpr std::string_view space_names =
     "all, runnable, dp, zero1, zero2, zero3 (or sdp), tp, sp, ulysses, ring, cp (both), pp, recompute, selective, "
-    "pow2, dp=N, tp=N, cp=N, pp=N, max-dp=N, max-tp=N, max-cp=N, max-pp=N, sp=none|megatron|ulysses|ring, "
-    "recompute=none|selective|full";
+    "keep, pow2, dp=N, tp=N, cp=N, pp=N, max-dp=N, max-tp=N, max-cp=N, max-pp=N, sp=none|megatron|ulysses|ring, "
+    "recompute=none|selective|full|never";
 
 /// A space from its notation, a comma-separated list of what the search may use:
 ///
@@ -116,6 +116,7 @@ inline constexpr std::string_view space_names =
 ///     tp, sp, pp             tensor, Megatron sequence, pipeline parallelism
 ///     ulysses, ring, cp      context parallelism by Ulysses, by ring attention, by either
 ///     recompute, selective   recomputation of the layer, of the attention core
+///     keep                   no recomputation at all, not even of what norms and activations give
 ///     tp=4, max-tp=8         the degree is 4; at most 8 (dp, cp, pp likewise); each allows its axis
 ///     sp=megatron, recompute=full       wherever possible, not as a choice; sp= may be given for several kinds
 ///     pow2                   degrees are powers of two
@@ -139,13 +140,27 @@ inline Result<Space> parse_space(std::string_view text) {
   bool ring = false;
   bool recompute = false;
   bool selective = false;
+  bool keep = false;
   std::vector<SequenceKind> only_sequence;
   std::vector<RecomputeKind> only_recompute;
   const std::pair<std::string_view, bool*> switches[] = {
-      {"all", &everything}, {"runnable", &runnable},   {"dp", &zero[0]},          {"zero1", &zero[1]},
-      {"zero2", &zero[2]},  {"zero3", &zero[3]},       {"sdp", &zero[3]},         {"tp", &tensor},
-      {"sp", &sequence},    {"ulysses", &ulysses},     {"ring", &ring},           {"cp", &context},
-      {"pp", &pipeline},    {"recompute", &recompute}, {"selective", &selective}, {"pow2", &space.powers_of_two},
+      {"all", &everything},
+      {"runnable", &runnable},
+      {"dp", &zero[0]},
+      {"zero1", &zero[1]},
+      {"zero2", &zero[2]},
+      {"zero3", &zero[3]},
+      {"sdp", &zero[3]},
+      {"tp", &tensor},
+      {"sp", &sequence},
+      {"ulysses", &ulysses},
+      {"ring", &ring},
+      {"cp", &context},
+      {"pp", &pipeline},
+      {"recompute", &recompute},
+      {"selective", &selective},
+      {"keep", &keep},
+      {"pow2", &space.powers_of_two},
   };
   const std::pair<std::string_view, std::pair<DegreeRange*, bool*>> degrees[] = {{"dp", {&space.data, &data}},
                                                                                  {"tp", {&space.tensor, &tensor}},
@@ -240,6 +255,7 @@ inline Result<Space> parse_space(std::string_view text) {
     space.recompute.push_back(RecomputeKind::none);
     if (selective) space.recompute.push_back(RecomputeKind::selective);
     if (recompute) space.recompute.push_back(RecomputeKind::full);
+    if (keep) space.recompute.push_back(RecomputeKind::never);
   }
   return space;
 }

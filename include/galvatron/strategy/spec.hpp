@@ -20,12 +20,14 @@ inline constexpr std::array sequence_kinds{SequenceKind::none, SequenceKind::meg
 
 /// What backward computes again instead of keeping.
 enum class RecomputeKind : std::uint8_t {
-  none,
-  selective,  ///< the attention core
+  none,       ///< the outputs of norms and activations only, which are cheap
+  selective,  ///< them and the attention core
   full,       ///< the whole layer from its input
+  never,      ///< nothing: the outputs of norms and activations are kept too
 };
 
-inline constexpr std::array recompute_kinds{RecomputeKind::none, RecomputeKind::selective, RecomputeKind::full};
+inline constexpr std::array recompute_kinds{RecomputeKind::none, RecomputeKind::selective, RecomputeKind::full,
+                                            RecomputeKind::never};
 
 /// The strategy of one layer. Degrees multiply to the ranks of the stage: tensor * context * data.
 /// Ranks of a stage are numbered with tensor innermost (consecutive), then context, then data. Every group of ranks has
@@ -75,6 +77,8 @@ constexpr const char* name_of(RecomputeKind kind) {
       return "selective";
     case RecomputeKind::full:
       return "full";
+    case RecomputeKind::never:
+      return "never";
   }
   return "?";
 }

@@ -57,7 +57,7 @@ constexpr void block_backward(const LayerShape& s, const ParameterLayout& parame
     if (s.layer.bias) weights.push(compute(WorkKind::bias_gradient, rows, columns));
   };
   const auto norm_again = [&] {
-    weights.push(compute(WorkKind::norm_forward, s.rows_local, s.h));
+    if (!s.keeps_outputs()) weights.push(compute(WorkKind::norm_forward, s.rows_local, s.h));
     region.enter(weights);
   };
   const auto keep_gradient = [&] {
@@ -70,7 +70,7 @@ constexpr void block_backward(const LayerShape& s, const ParameterLayout& parame
     out.push(compute(WorkKind::fill, whole * 4));
   }
   region.enter(out);
-  out.push(compute(WorkKind::activation_forward, s.rows, s.ffn));
+  if (!s.keeps_outputs()) out.push(compute(WorkKind::activation_forward, s.rows, s.ffn));
   keep_gradient();
   weight(s.h, s.ffn);
   input(s.h, s.ffn);
@@ -116,14 +116,15 @@ constexpr LayerCounts block_counts(const LayerShape& s) {
   const AttentionCounts attention(s);
   const MergeCounts merge(s);
   // Kept for backward beside the input: norm statistics, queries, keys and values, the sum after attention, the MLP's
-  // hidden units; and what the attention core gave.
+  // hidden units; where outputs are, those of both norms and of the activation; and what the attention core gave.
+  const std::int64_t mlp = aligned_bytes(s.rows * s.ffn * s.e);
+  const std::int64_t norms_and_hidden = s.keeps_outputs() ? 2 * s.activation() + mlp : 0;
   const std::int64_t kept = 2 * aligned_bytes(s.rows_local * 2 * 4) + attention.input_bytes() + s.activation() +
-                            aligned_bytes(s.rows * s.ffn_in * s.e) + merge.kept_bytes();
+                            aligned_bytes(s.rows * s.ffn_in * s.e) + norms_and_hidden + merge.kept_bytes();
   const std::int64_t results = attention.result_bytes();
   // What is recomputed lies in the workspace instead.
   const std::int64_t all_again = again ? kept + results : 0;
   const std::int64_t results_again = selective ? results : 0;
-  const std::int64_t mlp = aligned_bytes(s.rows * s.ffn * s.e);
   // Linear layers of 8-bit operands have room for them beside what lies there at the time.
   const LinearCounts linear(s);
   const auto backward_room = [&](std::int64_t outputs, std::int64_t inputs) {
@@ -134,11 +135,14 @@ constexpr LayerCounts block_counts(const LayerShape& s) {
                              attention.projection_bytes() + larger(linear.forward_room(s.rows, s.qkv, s.h),
                                                                    linear.forward_room(s.rows, s.h, s.q)));
   const std::int64_t mlp_in_room = linear.forward_room(s.rows, s.ffn_in, s.h);
-  const std::int64_t forward_mlp = mlp + larger(mlp_in_room, linear.forward_room(s.rows, s.h, s.ffn));
+  const std::int64_t forward_mlp =
+      (s.keeps_outputs() ? 0 : mlp) + larger(mlp_in_room, linear.forward_room(s.rows, s.h, s.ffn));
   const std::int64_t backward_core =
       results_again + larger(larger(selective ? attention.again_workspace() : 0, attention.backward_workspace()),
                              attention.gradient_bytes() + larger(backward_room(s.h, s.q), backward_room(s.qkv, s.h)));
-  const std::int64_t backward_mlp = mlp + larger(backward_room(s.h, s.ffn), backward_room(s.ffn_in, s.h));
+  // The gradient of the activation's output takes the place of that, unless the weights still need it.
+  const std::int64_t backward_mlp =
+      (s.keeps_outputs() && !split ? 0 : mlp) + larger(backward_room(s.h, s.ffn), backward_room(s.ffn_in, s.h));
   const std::int64_t whole = s.whole_activation();
   const std::int64_t backward_block = whole + larger((s.cut ? whole : 0) + larger(backward_mlp, backward_core),
                                                      again ? larger(forward_core, mlp_in_room) : 0);
@@ -149,7 +153,8 @@ constexpr LayerCounts block_counts(const LayerShape& s) {
                             larger(backward_block, merge.backward_workspace()) + merge.growth_bytes()};
   if (!split) return out;
   const std::int64_t uncut = layout.whole_end - layout.whole_begin;
-  out.postponed = {2 * s.activation() + mlp + aligned_bytes(uncut * s.e) + aligned_bytes(uncut * 4)};
+  out.postponed = {2 * s.activation() + (s.keeps_outputs() ? 0 : mlp) + aligned_bytes(uncut * s.e) +
+                   aligned_bytes(uncut * 4)};
   const std::int64_t weight_room =
       larger(larger(linear.weight_room(s.rows, s.h, s.ffn), linear.weight_room(s.rows, s.ffn_in, s.h)),
              larger(linear.weight_room(s.rows, s.h, s.q), linear.weight_room(s.rows, s.qkv, s.h)));

@@ -47,7 +47,7 @@ constexpr void experts_forward(const LayerShape& s, WorkList& out, bool whole) {
 template <class Input>
 constexpr void experts_backward(const LayerShape& s, WorkList& out, const Input& input) {
   permute_routed(s, out);
-  out.push(compute(WorkKind::activation_forward, routed_rows(s), s.ffn));
+  if (!s.keeps_outputs()) out.push(compute(WorkKind::activation_forward, routed_rows(s), s.ffn));
   out.push(for_each_expert(s, WorkKind::gemm_tn, s.h, s.ffn));
   out.push(for_each_expert(s, WorkKind::gemm_nn, s.ffn, s.h));
   out.push(compute(WorkKind::activation_backward, routed_rows(s), s.ffn));
@@ -61,17 +61,23 @@ constexpr void experts_backward(const LayerShape& s, WorkList& out, const Input&
   out.push(compute(WorkKind::gemm_nn, s.rows_local, s.h, s.layer.experts));
 }
 
-/// Kept for backward: the router's weights in fp32, the order of the tokens, and the experts' first products.
+/// What the activations of the experts give: kept for backward, or transient.
+constexpr std::int64_t experts_hidden_bytes(const LayerShape& s) { return aligned_bytes(routed_rows(s) * s.ffn * s.e); }
+constexpr std::int64_t experts_hidden_room(const LayerShape& s) {
+  return s.keeps_outputs() ? 0 : experts_hidden_bytes(s);
+}
+/// Kept for backward in any case: the router's weights in fp32, the order of the tokens, and the experts' first
+/// products.
 constexpr std::int64_t experts_stash(const LayerShape& s) {
   return aligned_bytes(s.rows * s.layer.experts * 4) + aligned_bytes(routed_rows(s) * 4) +
          aligned_bytes(routed_rows(s) * s.ffn_in * s.e);
 }
 constexpr std::int64_t experts_forward_workspace(const LayerShape& s) {
-  return aligned_bytes(routed_rows(s) * s.h * s.e) + aligned_bytes(routed_rows(s) * s.ffn * s.e);
+  return aligned_bytes(routed_rows(s) * s.h * s.e) + experts_hidden_room(s);
 }
 constexpr std::int64_t experts_backward_workspace(const LayerShape& s) {
   const std::int64_t tokens = aligned_bytes(routed_rows(s) * s.h * s.e);
-  return tokens + std::max(tokens, aligned_bytes(routed_rows(s) * s.ffn * s.e));
+  return tokens + std::max(tokens, experts_hidden_room(s));
 }
 
 }  // namespace galvatron::cost::detail

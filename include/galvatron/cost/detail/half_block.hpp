@@ -40,7 +40,7 @@ class HalfBlock {
 
   constexpr void backward(WorkList& out) const {
     region_.enter(out);
-    if (!attention_) out.push(compute(WorkKind::activation_forward, s_.rows, s_.ffn));
+    if (!attention_ && !s_.keeps_outputs()) out.push(compute(WorkKind::activation_forward, s_.rows, s_.ffn));
     if (attention_ && s_.spec.recompute == RecomputeKind::selective) core_.again(out);
     linear(s_.h, inner(), s_.rows_local, out);
     if (attention_) {
@@ -49,7 +49,7 @@ class HalfBlock {
     } else {
       out.push(compute(WorkKind::activation_backward, s_.rows, s_.ffn));
     }
-    out.push(compute(WorkKind::norm_forward, s_.rows_local, s_.h));
+    if (!s_.keeps_outputs()) out.push(compute(WorkKind::norm_forward, s_.rows_local, s_.h));
     region_.enter(out);
     linear(attention_ ? s_.qkv : s_.ffn_in, s_.h, s_.rows, out);
     region_.leave(out);
@@ -59,6 +59,7 @@ class HalfBlock {
   /// Kept beside the input, but for what the attention core gave.
   [[nodiscard]] constexpr std::int64_t kept_bytes() const {
     return aligned_bytes(s_.rows_local * 2 * 4) +
+           (s_.keeps_outputs() ? s_.activation() + (attention_ ? 0 : hidden_bytes()) : 0) +
            (attention_ ? core_.input_bytes() : aligned_bytes(s_.rows * s_.ffn_in * s_.e));
   }
   [[nodiscard]] constexpr std::int64_t result_bytes() const { return attention_ ? core_.result_bytes() : 0; }
@@ -66,13 +67,13 @@ class HalfBlock {
   [[nodiscard]] constexpr std::int64_t forward_transients() const {
     const std::int64_t in = linear_.forward_room(s_.rows, attention_ ? s_.qkv : s_.ffn_in, s_.h);
     const std::int64_t out = linear_.forward_room(s_.rows, s_.h, inner());
-    if (!attention_) return aligned_bytes(s_.rows * s_.ffn * s_.e) + larger(in, out);
+    if (!attention_) return hidden_room() + larger(in, out);
     return larger(core_.forward_workspace(), core_.projection_bytes() + larger(in, out));
   }
   [[nodiscard]] constexpr std::int64_t backward_transients() const {
     const std::int64_t room = larger(linear_.backward_room(s_.rows, s_.h, inner()),
                                      linear_.backward_room(s_.rows, attention_ ? s_.qkv : s_.ffn_in, s_.h));
-    if (!attention_) return aligned_bytes(s_.rows * s_.ffn * s_.e) + room;
+    if (!attention_) return hidden_room() + room;
     return larger(s_.spec.recompute == RecomputeKind::selective ? core_.again_workspace() : 0,
                   larger(core_.backward_workspace(), core_.gradient_bytes() + room));
   }
@@ -80,6 +81,9 @@ class HalfBlock {
  private:
   /// Width between the two linear layers.
   [[nodiscard]] constexpr std::int64_t inner() const { return attention_ ? s_.q : s_.ffn; }
+  // What the activation gives: kept, or transient.
+  [[nodiscard]] constexpr std::int64_t hidden_bytes() const { return aligned_bytes(s_.rows * s_.ffn * s_.e); }
+  [[nodiscard]] constexpr std::int64_t hidden_room() const { return s_.keeps_outputs() ? 0 : hidden_bytes(); }
   constexpr void rotate(WorkList& out) const { detail::rotate(s_, out); }
   constexpr void linear(std::int64_t outputs, std::int64_t inputs, std::int64_t bias_rows, WorkList& out) const {
     out.push(linear_.weight_gradient(s_.rows, outputs, inputs));

@@ -75,6 +75,9 @@ class MixedBlock {
     out += core_.input_bytes();
     if (s_.layer.memory.any()) out += aligned_bytes(s_.rows * s_.q * s_.e) + aligned_bytes(memory_rows_ * kv_ * s_.e);
     if (s_.layer.closing_norm) out += statistics + s_.activation();
+    if (s_.keeps_outputs())
+      out += (post_ ? parts - 1 : parts) * s_.activation() +
+             (s_.layer.experts > 0 ? experts_hidden_bytes(s_) : hidden_bytes());
     return out + (s_.layer.experts > 0 ? experts_stash(s_) : aligned_bytes(s_.rows * s_.ffn_in * s_.e));
   }
   /// Beside one whole activation.
@@ -87,10 +90,10 @@ class MixedBlock {
   }
   /// Beside the gradient and, for its gathered and recomputed input, one or two whole activations.
   [[nodiscard]] constexpr std::int64_t backward_transients() const {
-    const std::int64_t mlp = s_.layer.experts > 0 ? experts_backward_workspace(s_)
-                                                  : aligned_bytes(s_.rows * s_.ffn * s_.e) +
-                                                        larger(linear_.backward_room(s_.rows, s_.h, s_.ffn),
-                                                               linear_.backward_room(s_.rows, s_.ffn_in, s_.h));
+    const std::int64_t mlp = s_.layer.experts > 0
+                                 ? experts_backward_workspace(s_)
+                                 : hidden_room() + larger(linear_.backward_room(s_.rows, s_.h, s_.ffn),
+                                                          linear_.backward_room(s_.rows, s_.ffn_in, s_.h));
     const std::int64_t products = core_.gradient_bytes() + larger(linear_.backward_room(s_.rows, s_.h, s_.q),
                                                                   linear_.backward_room(s_.rows, s_.qkv, s_.h));
     const std::int64_t attention = again(core_.result_bytes()) +
@@ -105,8 +108,11 @@ class MixedBlock {
   }
   [[nodiscard]] constexpr std::int64_t mlp_forward_workspace() const {
     if (s_.layer.experts > 0) return experts_forward_workspace(s_);
-    return aligned_bytes(s_.rows * s_.ffn * s_.e) + larger(mlp_in_room(), linear_.forward_room(s_.rows, s_.h, s_.ffn));
+    return hidden_room() + larger(mlp_in_room(), linear_.forward_room(s_.rows, s_.h, s_.ffn));
   }
+  // What the activation gives: kept, or transient.
+  [[nodiscard]] constexpr std::int64_t hidden_bytes() const { return aligned_bytes(s_.rows * s_.ffn * s_.e); }
+  [[nodiscard]] constexpr std::int64_t hidden_room() const { return s_.keeps_outputs() ? 0 : hidden_bytes(); }
   // Up to the MLP's input.
   [[nodiscard]] constexpr std::int64_t transients_before_mlp() const {
     const std::int64_t products = core_.projection_bytes() + larger(linear_.forward_room(s_.rows, s_.qkv, s_.h),
@@ -125,7 +131,7 @@ class MixedBlock {
     if (post_) out.push(norm(WorkKind::norm_backward));
     region_.enter(out);
     inner([&] {
-      if (!post_ || !first) out.push(norm(WorkKind::norm_forward));
+      if ((!post_ || !first) && !s_.keeps_outputs()) out.push(norm(WorkKind::norm_forward));
       region_.enter(out);
     });
     region_.leave(out);
@@ -232,7 +238,7 @@ class MixedBlock {
       experts_backward(s_, out, input);
       return;
     }
-    out.push(compute(WorkKind::activation_forward, s_.rows, s_.ffn));
+    if (!s_.keeps_outputs()) out.push(compute(WorkKind::activation_forward, s_.rows, s_.ffn));
     linear_backward(out, s_.rows, s_.h, s_.ffn);
     bias_backward(out, s_.rows_local, s_.h);
     out.push(compute(WorkKind::activation_backward, s_.rows, s_.ffn));

@@ -59,6 +59,8 @@ struct LayerShape {
   [[nodiscard]] constexpr Bytes local_bytes(std::int64_t elements) const {
     return {aligned_bytes(elements * b / (cut ? t * c : c) * e)};
   }
+  /// What norms and activations give is kept for backward.
+  [[nodiscard]] constexpr bool keeps_outputs() const { return spec.recompute == RecomputeKind::never; }
   /// Runs of a sequence that a rank's tokens are: what depends on positions is done run by run.
   [[nodiscard]] constexpr int pieces() const { return spec.sequence == SequenceKind::ring ? 2 : 1; }
   [[nodiscard]] constexpr ParameterLayout parameters(ParameterPart part) const {

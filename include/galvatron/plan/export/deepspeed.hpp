@@ -44,8 +44,8 @@ inline void deepspeed_pipeline(const Plan& plan, StrategySpec& spec, Exported& o
 }
 
 inline void deepspeed_recompute(const Plan& plan, nlohmann::ordered_json& config, Exported& out) {
-  const auto kinds = layers_by(plan, [](const StrategySpec& s) { return std::string(name_of(s.recompute)); });
-  const bool nothing = kinds.size() == 1 && plan.layers.front().recompute == RecomputeKind::none;
+  const auto kinds = layers_by(plan, [](const StrategySpec& s) { return std::string(name_of(recomputed(s))); });
+  const bool nothing = kinds.size() == 1 && recomputed(plan.layers.front()) == RecomputeKind::none;
   if (nothing) return;
   if (plan.stages.size() > 1) {
     config["pipeline"]["activation_checkpoint_interval"] = 1;

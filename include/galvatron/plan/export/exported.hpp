@@ -57,6 +57,12 @@ inline std::string by_layer_text(const std::vector<std::pair<std::string, std::v
   return out;
 }
 
+/// What a target is to compute again. All of them keep what norms and activations give unless they are told otherwise,
+/// so that `never` is what they do when nothing is said.
+inline RecomputeKind recomputed(const StrategySpec& spec) {
+  return spec.recompute == RecomputeKind::never ? RecomputeKind::none : spec.recompute;
+}
+
 /// The degrees and the sequence split of a strategy.
 inline StrategySpec degrees_of(StrategySpec spec) {
   spec.zero = 0;

@@ -51,9 +51,9 @@ inline void megatron_stages(const Plan& plan, std::vector<std::string>& argument
 
 /// Recomputation: of all layers, of the attention core of all layers, or of the first layers of every stage.
 inline void megatron_recompute(const Plan& plan, std::vector<std::string>& arguments, Exported& out) {
-  const auto kinds = layers_by(plan, [](const StrategySpec& s) { return std::string(name_of(s.recompute)); });
+  const auto kinds = layers_by(plan, [](const StrategySpec& s) { return std::string(name_of(recomputed(s))); });
   if (kinds.size() == 1) {
-    const RecomputeKind kind = plan.layers.front().recompute;
+    const RecomputeKind kind = recomputed(plan.layers.front());
     if (kind == RecomputeKind::none) return;
     arguments.push_back(std::string("--recompute-granularity ") + name_of(kind));
     if (kind == RecomputeKind::full) {
@@ -72,7 +72,7 @@ inline void megatron_recompute(const Plan& plan, std::vector<std::string>& argum
                                 "is written");
     return;
   }
-  const auto kind_of = [&](int layer) { return plan.layers[static_cast<std::size_t>(layer)].recompute; };
+  const auto kind_of = [&](int layer) { return recomputed(plan.layers[static_cast<std::size_t>(layer)]); };
   int most = 0;  // layers of a stage that recompute something
   for (const PlanStage& stage : plan.stages) {
     int count = 0;

@@ -48,8 +48,8 @@ inline int torchtitan_every_nth(const Plan& plan) {
 }
 
 inline std::string torchtitan_recompute(const Plan& plan, Exported& out) {
-  const auto kinds = layers_by(plan, [](const StrategySpec& s) { return std::string(name_of(s.recompute)); });
-  const RecomputeKind first = plan.layers.front().recompute;
+  const auto kinds = layers_by(plan, [](const StrategySpec& s) { return std::string(name_of(recomputed(s))); });
+  const RecomputeKind first = recomputed(plan.layers.front());
   const bool selective = std::any_of(plan.layers.begin(), plan.layers.end(),
                                      [](const StrategySpec& s) { return s.recompute == RecomputeKind::selective; });
   if (kinds.size() == 1 && !selective) return std::string("mode = \"") + name_of(first) + "\"\n";
