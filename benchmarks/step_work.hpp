@@ -38,19 +38,22 @@ struct Step {
     return std::string(preset) + (blocks > 0 ? ", " + std::to_string(blocks) + " blocks" : "") + ", " +
            std::to_string(batch) + " x " + std::to_string(sequence) +
            (microbatches > 1 ? " in " + std::to_string(microbatches) : "") +
-           (recompute == RecomputeKind::none ? "" : std::string(", recompute ") + name_of(recompute));
+           (recompute == RecomputeKind::none    ? ""
+            : recompute == RecomputeKind::never ? ", outputs kept"
+                                                : std::string(", recompute ") + name_of(recompute));
   }
 };
 
 /// What is compared with peers, and ten settings to predict.
 inline std::vector<Step> compared_steps() {
-  return {{"gpt2-124m", 16, 1024}, {"gpt2-1.5b", 8, 1024}, {"llama2-7b", 4, 4096, 4}};
+  constexpr RecomputeKind keep = RecomputeKind::never;
+  return {{"gpt2-124m", 16, 1024, 0, keep}, {"gpt2-1.5b", 8, 1024, 0, keep}, {"llama2-7b", 4, 4096, 4, keep}};
 }
 inline std::vector<Step> predicted_steps() {
   std::vector<Step> out = compared_steps();
   out.push_back({"gpt2-124m", 64, 1024});
   out.push_back({"gpt2-124m", 16, 1024, 0, RecomputeKind::full});
-  out.push_back({"gpt2-350m", 16, 1024});
+  out.push_back({"gpt2-124m", 16, 1024});
   out.push_back({"gpt2-774m", 8, 1024, 0, RecomputeKind::selective});
   out.push_back({"gpt2-1.5b", 16, 1024, 0, RecomputeKind::full, 2});
   out.push_back({"llama2-7b", 8, 4096, 4, RecomputeKind::none, 2});
