@@ -88,6 +88,31 @@ void check_adamw(Emulator& emulator, std::mt19937& random, std::int64_t n, std::
   }
 }
 
+/// A step of the whole is that of two parts, of which the second, or the whole, begins anywhere.
+template <class T, class M>
+void check_parts(Emulator& emulator, const Parameters<T, M>& before, const device::AdamW& adam,
+                 device::AdamWPart part) {
+  for (const std::uint64_t first : {100, 102})
+    for (const std::int64_t split : {3, 8, 1001, 1002}) {
+      CAPTURE(first);
+      CAPTURE(split);
+      part.first = first;
+      auto once = before;
+      once.step_on_gpu(emulator, adam, 1.0F, part);
+      auto parts = before;
+      const float scale = 1.0F;
+      const device::kernels::AdamWStep constants(adam);
+      const auto step = [&](std::int64_t from, std::int64_t count) {
+        part.first = first + static_cast<std::uint64_t>(from);
+        cuda::adamw(emulator, count, &constants, part, &scale, parts.master.data() + from, parts.g.data() + from,
+                    parts.m.data() + from, parts.v.data() + from, parts.working.data() + from);
+      };
+      step(0, split);
+      step(split, before.n - split);
+      CHECK(same_parameters(parts, once));
+    }
+}
+
 }  // namespace
 
 TEST_CASE("AdamW on a GPU steps as the host does, and not at all when the scale is no number") {
@@ -153,27 +178,7 @@ TEST_CASE("stochastic rounding of working parameters has the master as its mean 
   CHECK(other_than_nearest > n / 8);
   CHECK(other_than_nearest < n / 2);
 
-  // In two parts, of which the second, or the whole, begins anywhere.
-  for (const std::uint64_t first : {100, 102})
-    for (const std::int64_t split : {3, 8, 1001, 1002}) {
-      CAPTURE(first);
-      CAPTURE(split);
-      device::AdamWPart part = place;
-      part.first = first;
-      auto once = before;
-      once.step_on_gpu(emulator, adam, 1.0F, part);
-      auto parts = before;
-      const float scale = 1.0F;
-      const device::kernels::AdamWStep constants(adam);
-      const auto step = [&](std::int64_t from, std::int64_t count) {
-        part.first = first + static_cast<std::uint64_t>(from);
-        cuda::adamw(emulator, count, &constants, part, &scale, parts.master.data() + from, parts.g.data() + from,
-                    parts.m.data() + from, parts.v.data() + from, parts.working.data() + from);
-      };
-      step(0, split);
-      step(split, n - split);
-      CHECK(same_parameters(parts, once));
-    }
+  check_parts(emulator, before, adam, place);
   auto on_host = before;
   on_host.master = whole.master;  // on which the two agree to rounding only
   on_host.step_on_host({.learning_rate = 0, .rounding = device::Rounding::stochastic, .seed = 5}, 0.0F, place);
@@ -230,26 +235,7 @@ TEST_CASE("moments of bfloat16 have those of float as their mean, and their roun
   CHECK(moved > n / 50);
   CHECK(moved < n / 2);
 
-  for (const std::uint64_t first : {100, 102})
-    for (const std::int64_t split : {3, 8, 1001, 1002}) {
-      CAPTURE(first);
-      CAPTURE(split);
-      device::AdamWPart part = place;
-      part.first = first;
-      auto once = before;
-      once.step_on_gpu(emulator, adam, 1.0F, part);
-      auto parts = before;
-      const float scale = 1.0F;
-      const device::kernels::AdamWStep constants(adam);
-      const auto step = [&](std::int64_t from, std::int64_t count) {
-        part.first = first + static_cast<std::uint64_t>(from);
-        cuda::adamw(emulator, count, &constants, part, &scale, parts.master.data() + from, parts.g.data() + from,
-                    parts.m.data() + from, parts.v.data() + from, parts.working.data() + from);
-      };
-      step(0, split);
-      step(split, n - split);
-      CHECK(same_parameters(parts, once));
-    }
+  check_parts(emulator, before, adam, place);
   // The host rounds by the same bits: here both round the same numbers.
   auto on_gpu = before;
   on_gpu.m.assign(on_gpu.m.size(), bfloat16(0.0F));
