@@ -240,23 +240,23 @@ void softmax(benchmark::State& state, bool backward) {
   set_bytes(state, (backward ? 2.0 : 1.0) * static_cast<double>(tokens * vocabulary) * sizeof(T));
 }
 
-template <class T>
+template <class T, class M>
 void adamw(benchmark::State& state) {
   const std::int64_t n = 8 << 20;
   const Tensor<float> master(n);
   const Tensor<float> g(n);
-  const Tensor<float> m(n);
-  const Tensor<float> v(n);
+  const Tensor<M> m(n);
+  const Tensor<M> v(n);
   const Tensor<T> working(n);
-  for (std::int64_t i = 0; i < n; ++i) v.view()[i] = std::abs(v.view()[i]);
+  for (std::int64_t i = 0; i < n; ++i) v.view()[i] = M(std::abs(static_cast<float>(v.view()[i])));
   device::AdamW adam;
   const std::vector<float> scale{1.0F};
   for (auto _ : state) {
     host().begin_update(adam);
-    host().adamw(n, {}, View<const float>(scale.data(), 1), master, g.view(), m, v, working.view());
+    host().adamw(n, {}, View<const float>(scale.data(), 1), master, g.view(), m.view(), v.view(), working.view());
     ++adam.step;
   }
-  set_bytes(state, static_cast<double>(n) * (28.0 + sizeof(T)));
+  set_bytes(state, static_cast<double>(n) * (12.0 + 4 * sizeof(M) + sizeof(T)));
 }
 
 void norm_squared(benchmark::State& state) {
@@ -317,7 +317,8 @@ void register_for(const std::string& type) {
   add_benchmark(named("embedding_backward").c_str(), embedding<T>, true);
   add_benchmark(named("softmax_statistics").c_str(), softmax<T>, false);
   add_benchmark(named("softmax_backward").c_str(), softmax<T>, true);
-  add_benchmark(named("adamw").c_str(), adamw<T>);
+  add_benchmark(named("adamw").c_str(), adamw<T, float>);
+  add_benchmark(named("adamw_bf16").c_str(), adamw<T, bfloat16>);
 }
 
 }  // namespace
