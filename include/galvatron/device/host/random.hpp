@@ -1,7 +1,6 @@
 // Random words of neighbouring places, many at once.
 #pragma once
 
-#include <algorithm>
 #include <array>
 #include <cstdint>
 
@@ -12,6 +11,7 @@
 
 namespace galvatron::device::host {
 
+/// A run of a stream's words. fill() computes blocks side by side, which compilers turn into vectors.
 class RandomRun {
  public:
   static constexpr std::int64_t most = 512;  ///< places
