@@ -29,8 +29,8 @@
 #include <galvatron/plan/cost.hpp>
 #include <galvatron/plan/find.hpp>
 #include <galvatron/strategy/space.hpp>
+#include <galvatron/train/compiled.hpp>
 #include <galvatron/train/profile_host.hpp>
-#include <galvatron/train/trainer.hpp>
 
 #include "cheap_tokens.hpp"
 #include "guarded.hpp"

@@ -6,12 +6,40 @@ if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_L
   target_compile_options(galvatron_build_flags INTERFACE -Wno-restrict) # false alarms on std::string in g++ 12
 endif()
 
+# With the base folder, one checkout finds what another compiled.
 find_program(CCACHE_PROGRAM ccache)
 foreach(language IN ITEMS CXX CUDA)
   if(CCACHE_PROGRAM AND NOT CMAKE_${language}_COMPILER_LAUNCHER)
-    set(CMAKE_${language}_COMPILER_LAUNCHER ${CCACHE_PROGRAM})
+    set(CMAKE_${language}_COMPILER_LAUNCHER
+        ${CMAKE_COMMAND} -E env CCACHE_BASEDIR=${PROJECT_SOURCE_DIR} ${CCACHE_PROGRAM})
   endif()
 endforeach()
+
+# galvatron_unite(RESULT PROGRAM SOURCE...): sources that include these, several each, or these themselves without
+# GALVATRON_UNITY_BUILD. CMake's own UNITY_BUILD includes them by absolute paths, which no other checkout has.
+function(galvatron_unite result program)
+  if(NOT GALVATRON_UNITY_BUILD)
+    set(${result} ${ARGN} PARENT_SCOPE)
+    return()
+  endif()
+  set(units)
+  set(sources ${ARGN})
+  while(sources)
+    list(SUBLIST sources 0 8 some)
+    list(REMOVE_ITEM sources ${some})
+    set(content)
+    foreach(source IN LISTS some)
+      cmake_path(ABSOLUTE_PATH source)
+      cmake_path(RELATIVE_PATH source BASE_DIRECTORY ${CMAKE_CURRENT_BINARY_DIR})
+      string(APPEND content "#include \"${source}\"\n")
+    endforeach()
+    list(LENGTH units number)
+    set(unit ${CMAKE_CURRENT_BINARY_DIR}/${program}_${number}.cpp)
+    file(CONFIGURE OUTPUT ${unit} CONTENT "${content}")
+    list(APPEND units ${unit})
+  endwhile()
+  set(${result} ${units} PARENT_SCOPE)
+endfunction()
 find_program(MOLD_PROGRAM mold)
 if(MOLD_PROGRAM)
   target_link_options(galvatron_build_flags INTERFACE -fuse-ld=mold)

@@ -1,4 +1,4 @@
-// A folder that goes away with its content.
+// Folders of tests: one that goes away with its content, and the one of the sources.
 #pragma once
 
 #include <stdlib.h>  // mkdtemp
@@ -10,7 +10,11 @@
 #include <string_view>
 #include <system_error>
 
-namespace test {
+namespace galvatron::test {
+
+/// The folder tests/ of the sources. Defined in main.cpp: as a path in every unit's command line it would hide from a
+/// compiler cache what another checkout compiled.
+extern const char* const tests_dir;
 
 struct Folder {
   std::filesystem::path path;
@@ -34,4 +38,4 @@ struct Folder {
   }
 };
 
-}  // namespace test
+}  // namespace galvatron::test

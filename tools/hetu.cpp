@@ -23,7 +23,6 @@ namespace galvatron::tools {
 namespace {
 
 using cost::hetu::Job;
-using cost::hetu::Plan;
 using cost::hetu::PlanPrice;
 
 // What both `hetu cost` and `hetu plan` are given.
@@ -104,7 +103,8 @@ double tokens_per_second(const Job& job, const PlanPrice& price) {
 }
 
 // The JSON of `hetu plan` and `hetu cost`. "mfu" is 0: profiles do not know the devices' peak.
-nlohmann::ordered_json hetu_report(const Job& job, const Plan& plan, const PlanPrice& price, Seconds search_seconds) {
+nlohmann::ordered_json hetu_report(const Job& job, const cost::hetu::Plan& plan, const PlanPrice& price,
+                                   Seconds search_seconds) {
   nlohmann::ordered_json out;
   out["feasible"] = true;
   out["iteration_seconds"] = price.iteration.value;
@@ -127,7 +127,7 @@ nlohmann::ordered_json hetu_report(const Job& job, const Plan& plan, const PlanP
 }
 
 // `24 x tp4 dp2 zero3 recomputed`.
-std::string layer_words(const Job& job, const Plan& plan, const cost::hetu::LayerStrategy& s) {
+std::string layer_words(const Job& job, const cost::hetu::Plan& plan, const cost::hetu::LayerStrategy& s) {
   const int data = job.devices / plan.pipeline / s.degree();
   std::string out;
   const auto add = [&out](const std::string& word) { out += (out.empty() ? "" : " ") + word; };
@@ -139,7 +139,7 @@ std::string layer_words(const Job& job, const Plan& plan, const cost::hetu::Laye
   return out;
 }
 
-std::string hetu_summary(const Job& job, const Plan& plan, const PlanPrice& price) {
+std::string hetu_summary(const Job& job, const cost::hetu::Plan& plan, const PlanPrice& price) {
   std::string out = std::to_string(job.devices) + " devices, batch of " + std::to_string(job.global_batch) + " x " +
                     std::to_string(job.sequence) + " tokens in " + std::to_string(plan.microbatches) +
                     " micro-batches, " + std::to_string(plan.pipeline) + " stages\n  iteration    " +

@@ -3,10 +3,10 @@
 #include <cstdlib>
 #include <numeric>
 
+#include <galvatron/train/compiled.hpp>
 #include <galvatron/train/profile_host.hpp>
 
 #include "machine.hpp"
-#include "train_ranks.hpp"
 
 namespace galvatron::tools {
 

@@ -6,6 +6,7 @@
 
 #include <cerrno>
 #include <csignal>
+#include <cstdio>
 #include <new>
 #include <utility>
 
@@ -35,6 +36,14 @@ nlohmann::ordered_json failure_json(int code, const std::string& message) {
 }
 
 }  // namespace
+
+void refuse(const std::string& message) { throw Failure(ErrorKind::usage, message); }
+
+std::string percent(double share) {
+  char out[32];
+  std::snprintf(out, sizeof out, "%.1f %%", share * 100);
+  return out;
+}
 
 void prepare_streams() {
   std::signal(SIGPIPE, SIG_IGN);

@@ -30,6 +30,12 @@ class Infeasible : public Failure {
   std::optional<Bytes> smallest;
 };
 
+/// Throws Failure (usage): what the user asked for cannot be.
+[[noreturn]] void refuse(const std::string& message);
+
+/// A share as words: 0.123 is "12.3 %".
+std::string percent(double share);
+
 /// Options that every command has.
 struct Common {
   bool json = false;

@@ -62,12 +62,6 @@ class Ticker {
   std::thread thread_;
 };
 
-std::string percent(double share) {
-  char out[32];
-  std::snprintf(out, sizeof out, "%.1f %%", share * 100);
-  return out;
-}
-
 // The JSON of `plan` and `cost`.
 nlohmann::ordered_json plan_report(const Plan& plan, const PlanCost& cost, Seconds search_seconds) {
   nlohmann::ordered_json out;

@@ -12,14 +12,6 @@
 
 namespace galvatron::tools {
 
-namespace {
-
-[[noreturn]] void refuse(const std::string& message) { throw Failure(ErrorKind::usage, message); }
-
-std::string text_of(std::int64_t n) { return std::to_string(n); }
-
-}  // namespace
-
 void add_start_options(Options& options, RunFileArguments& a) {
   options.text("--resume", a.resume, "DIR",
                "go on after the newest checkpoint of a folder, or after the one named; with the same plan or another");
@@ -61,7 +53,7 @@ std::optional<train::CheckpointManifest> resumed_manifest(const RunFileArguments
 void settle(TrainingConstants& c, const std::optional<train::CheckpointManifest>& resumed, std::int64_t steps) {
   const train::TrainingState* from = resumed ? &resumed->training : nullptr;
   if (from != nullptr && c.seed >= 0 && static_cast<std::uint64_t>(c.seed) != from->seed)
-    refuse("--seed says " + text_of(c.seed) + ", but the checkpoint was made with the seed " +
+    refuse("--seed says " + std::to_string(c.seed) + ", but the checkpoint was made with the seed " +
            std::to_string(from->seed) + ", which orders the data; leave the option out");
   if (c.least_rate < 0)
     c.least_rate = from != nullptr && c.learning_rate < 0 ? from->learning_rate.floor
@@ -82,17 +74,17 @@ void check_continues(const train::CheckpointManifest& resumed, const Plan& plan,
   const train::TrainingState& from = resumed.training;
   const auto differs = [](const char* what, std::int64_t here, std::int64_t there) {
     if (here != there)
-      refuse(std::string("--resume: the run has ") + what + " of " + text_of(here) + ", the checkpoint one of " +
-             text_of(there) + "; go on as it was begun");
+      refuse(std::string("--resume: the run has ") + what + " of " + std::to_string(here) + ", the checkpoint one of " +
+             std::to_string(there) + "; go on as it was begun");
   };
   differs("a global batch", plan.global_batch, from.global_batch);
   differs("a sequence length", plan.sequence_length, from.sequence_length);
   if (from.data_tokens != 0 && data_tokens != from.data_tokens)
-    refuse("--resume: the data have " + text_of(data_tokens) + " tokens, and the checkpoint was trained on " +
-           text_of(from.data_tokens) + "; give the same --data");
+    refuse("--resume: the data have " + std::to_string(data_tokens) + " tokens, and the checkpoint was trained on " +
+           std::to_string(from.data_tokens) + "; give the same --data");
   if (steps <= from.step)
-    refuse("--resume: the checkpoint has " + text_of(from.step) + " steps behind it, and --steps says " +
-           text_of(steps) + " in all; give more");
+    refuse("--resume: the checkpoint has " + std::to_string(from.step) + " steps behind it, and --steps says " +
+           std::to_string(steps) + " in all; give more");
 }
 
 std::vector<Bytes> checkpoint_copies(const RunFileArguments& a, const Plan& plan, const ModelSpec& model) {
@@ -181,7 +173,7 @@ std::string files_text(const RunFileArguments& a, const train::TrainReport& repo
       bytes = bytes + Bytes{rank.bytes};
       pause = std::max(pause, rank.pause_seconds);
     }
-    out += "  checkpoints  " + a.checkpoint + ": " + text_of(report.checkpoints.front().count) + " of " +
+    out += "  checkpoints  " + a.checkpoint + ": " + std::to_string(report.checkpoints.front().count) + " of " +
            format_bytes(bytes) + ", for which training paused " + format_seconds({pause}) + "\n";
   }
   if (!a.metrics.empty()) out += "  metrics      " + a.metrics + "\n";

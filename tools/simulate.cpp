@@ -113,8 +113,6 @@ ordered_json critical_json(const CriticalPath& path) {
   return out;
 }
 
-std::string percent(double share) { return simulate::report::number(100 * share, 1) + " %"; }
-
 std::string summary(const Simulated& s, const std::vector<Simulated>& compared) {
   const Simulation& sim = s.simulation;
   std::string out = s.plan.model + " on " + s.plan.cluster + ": " + plan_words(s.plan) + "\n";

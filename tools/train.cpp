@@ -62,10 +62,6 @@ struct TrainArguments {
   std::int64_t mask_token = -1;  // negative: the last of the vocabulary
 };
 
-[[noreturn]] void refuse(const std::string& message) { throw Failure(ErrorKind::usage, message); }
-
-std::string text_of(std::int64_t n) { return std::to_string(n); }
-
 Options::Outcome read(const Arguments& arguments, TrainArguments& a, Common& common) {
   Options options("train",
                   "Trains a model on this machine as a plan says, every rank a group of threads, and shows what was "
@@ -140,7 +136,7 @@ void check(const TrainArguments& a, const Launcher& launcher) {
                        : "train needs a plan; give --plan FILE, or --auto to search one");
   if (a.launcher == "mpi") require_mpi();
   if (a.launcher == "threads" && launcher.ranks() > 0)
-    refuse(launcher.starter() + " has started " + text_of(launcher.ranks()) +
+    refuse(launcher.starter() + " has started " + std::to_string(launcher.ranks()) +
            " processes, and --launcher threads trains in one; leave " + launcher.starter() + " out, or the option");
   if (a.automatic) {
     if (a.model.empty()) refuse("train --auto needs a model; give --model NAME (`galvatron list models` shows them)");
@@ -155,7 +151,8 @@ void check(const TrainArguments& a, const Launcher& launcher) {
   }
   const TrainingConstants& c = a.constants;
   if (c.warmup > a.steps)
-    refuse("--warmup " + text_of(c.warmup) + " is longer than --steps " + text_of(a.steps) + "; shorten it");
+    refuse("--warmup " + std::to_string(c.warmup) + " is longer than --steps " + std::to_string(a.steps) +
+           "; shorten it");
   if (c.least_rate > c.learning_rate) {
     char text[96];
     std::snprintf(text, sizeof text, "--min-lr %g is larger than --lr %g; choose a smaller one", c.least_rate,
@@ -176,18 +173,18 @@ bool same_layers(const ModelSpec& a, const ModelSpec& b) {
 
 void check_processes(int ranks, const Launcher& launcher) {
   if (launcher.ranks() != 0 && launcher.ranks() != ranks)
-    refuse(launcher.starter() + " has started " + text_of(launcher.ranks()) +
-           (launcher.ranks() == 1 ? " process" : " processes") + ", but the plan has " + text_of(ranks) +
+    refuse(launcher.starter() + " has started " + std::to_string(launcher.ranks()) +
+           (launcher.ranks() == 1 ? " process" : " processes") + ", but the plan has " + std::to_string(ranks) +
            (ranks == 1 ? " rank" : " ranks") + "; " +
-           (launcher.starter() == "mpirun" ? "use mpirun -np " : std::string("start ")) + text_of(ranks) +
-           ", or make a plan for " + text_of(launcher.ranks()));
+           (launcher.starter() == "mpirun" ? "use mpirun -np " : std::string("start ")) + std::to_string(ranks) +
+           ", or make a plan for " + std::to_string(launcher.ranks()));
 }
 
 void check_against(const Plan& plan, const ModelSpec& model, const TrainArguments& a, const Launcher& launcher) {
   const auto differs = [](const char* option, std::int64_t given, const char* what, std::int64_t has) {
     if (given != 0 && given != has)
-      refuse(std::string(option) + " says " + text_of(given) + ", but the plan was made for " + what + " " +
-             text_of(has) + "; leave the option out, or make a new plan");
+      refuse(std::string(option) + " says " + std::to_string(given) + ", but the plan was made for " + what + " " +
+             std::to_string(has) + "; leave the option out, or make a new plan");
   };
   differs("--ranks", a.ranks, "a number of ranks of", plan.ranks());
   check_processes(plan.ranks(), launcher);
@@ -216,7 +213,7 @@ void check_runnable(const Plan& plan, const Launcher& launcher) {
   for (std::size_t i = 0; i < plan.layers.size(); ++i) check_spec("layer " + std::to_string(i), plan.layers[i]);
   check_spec("the head", plan.head);
   if (plan.ranks() > 1024)
-    refuse("the plan has " + text_of(plan.ranks()) +
+    refuse("the plan has " + std::to_string(plan.ranks()) +
            " ranks, and rank threads are at most 1024; plan for this machine");
   launcher.require(plan.precision);
 }
@@ -248,7 +245,7 @@ void check_memory(const std::vector<Bytes>& ranks, std::vector<Bytes> copies, co
     if (!copies.empty()) sum += static_cast<double>(copies[static_cast<std::size_t>(rank)].count);
   }
   if (a.memory.count > 0 && most > a.memory)
-    throw Infeasible("the plan takes " + text_of(most.count) + " bytes (" + format_bytes(most) +
+    throw Infeasible("the plan takes " + std::to_string(most.count) + " bytes (" + format_bytes(most) +
                          ") on its fullest rank, and --memory allows " + format_bytes(a.memory) +
                          "; allow that much, or make a plan with this --memory",
                      most);
@@ -297,7 +294,7 @@ Prepared searched_here(const TrainArguments& a, const Common& common, const Chec
   search.memory = a.memory;
   search.space = runnable_space();
   if (search.sequence > out.model.positions())
-    refuse("--seq " + text_of(search.sequence) + " is longer than the " + text_of(out.model.positions()) +
+    refuse("--seq " + std::to_string(search.sequence) + " is longer than the " + std::to_string(out.model.positions()) +
            " positions of " + out.model.name + "; shorten it, or choose another model");
   check_data(out.model, search.sequence);
 
@@ -305,9 +302,9 @@ Prepared searched_here(const TrainArguments& a, const Common& common, const Chec
   const bool profiles = profiles_first(a);
   Cluster cluster = profiles ? launcher.cluster(a.ranks) : cluster_named(a.cluster);
   if (a.ranks != 0 && cluster.devices != a.ranks)
-    refuse("--ranks says " + text_of(a.ranks) + ", but " + a.cluster + " was measured with " +
-           text_of(cluster.devices) + "; leave --ranks out, or run `galvatron profile --ranks " + text_of(a.ranks) +
-           "`");
+    refuse("--ranks says " + std::to_string(a.ranks) + ", but " + a.cluster + " was measured with " +
+           std::to_string(cluster.devices) + "; leave --ranks out, or run `galvatron profile --ranks " +
+           std::to_string(a.ranks) + "`");
   search.precision = chosen_precision(a.precision, cluster);
   if (!a.moments.empty()) search.moments = precision_named(a.moments);
   std::string name = a.cluster;
@@ -397,8 +394,8 @@ void print_outcome(const Outcome& o, const TrainArguments& a) {
   const double measured = o.report.iteration_seconds;
   char loss[96];
   std::snprintf(loss, sizeof loss, "%.4f -> %.4f", steps.front().loss, steps.back().loss);
-  std::string out = "Trained " + o.plan.model + " for " + text_of(static_cast<std::int64_t>(steps.size())) +
-                    (steps.size() == 1 ? " step" : " steps") + " on " + text_of(o.plan.ranks()) +
+  std::string out = "Trained " + o.plan.model + " for " + std::to_string(static_cast<std::int64_t>(steps.size())) +
+                    (steps.size() == 1 ? " step" : " steps") + " on " + std::to_string(o.plan.ranks()) +
                     (o.plan.ranks() == 1 ? " rank" : " ranks") + " in " + name_of(o.plan.precision) + ": " +
                     plan_words(o.plan) + "\n";
   out += std::string("  loss         ") + loss + "\n";
@@ -416,7 +413,7 @@ void print_outcome(const Outcome& o, const TrainArguments& a) {
            format_bytes(o.predicted[first]) + ", measured " + format_bytes(o.measured[first]);
     const std::int64_t difference = o.measured[first].count - o.predicted[first].count;
     out += difference == 0 ? " (equal to the byte)\n"
-                           : " (" + std::string(difference > 0 ? "+" : "") + text_of(difference) + " bytes)\n";
+                           : " (" + std::string(difference > 0 ? "+" : "") + std::to_string(difference) + " bytes)\n";
     first = last + 1;
   }
   out += files_text(a.files, o.report);
@@ -474,9 +471,9 @@ void train(TrainArguments& a, const Arguments& arguments, Common& common, Launch
   const std::vector<Bytes> here = rank_memory(plan, prepared.model, launcher);
   if (outcome.predicted != here) {
     if (!outcome.predicted.empty())
-      note(common, "The plan was made for " + plan.cluster + " and says " + text_of(outcome.predicted.front().count) +
-                       " bytes on rank 0; on this machine it is " + text_of(here.front().count) +
-                       ", which is what is compared.");
+      note(common, "The plan was made for " + plan.cluster + " and says " +
+                       std::to_string(outcome.predicted.front().count) + " bytes on rank 0; on this machine it is " +
+                       std::to_string(here.front().count) + ", which is what is compared.");
     outcome.predicted = here;
   }
   check_memory(here, checkpoint_copies(a.files, plan, prepared.model), plan, launcher, a);
@@ -506,7 +503,7 @@ void train(TrainArguments& a, const Arguments& arguments, Common& common, Launch
       char loss[32];
       std::snprintf(loss, sizeof loss, "loss %.3f", step.loss);
       progress.update(static_cast<double>(step.step + 1) / static_cast<double>(a.steps),
-                      text_of(step.step + 1) + "/" + text_of(a.steps),
+                      std::to_string(step.step + 1) + "/" + std::to_string(a.steps),
                       {loss, format_count(step.tokens_per_second) + " tokens/s"});
     };
     const auto batches = data->batches(plan.global_batch);

@@ -10,7 +10,9 @@
 
 #include <galvatron/cluster/presets.hpp>
 #include <galvatron/cluster/spec.hpp>
-#include <galvatron/core/core.hpp>
+#include <galvatron/core/error.hpp>
+#include <galvatron/core/quantity.hpp>
+#include <galvatron/core/units.hpp>
 #include <galvatron/cost/layer.hpp>
 #include <galvatron/cost/memory.hpp>
 #include <galvatron/cost/pipeline.hpp>

@@ -20,7 +20,7 @@
 using namespace galvatron;
 using comm::Piece;
 using comm::ReduceOp;
-using test::FakeGpu;
+using galvatron::test::FakeGpu;
 
 namespace {
 

@@ -15,8 +15,6 @@ namespace {
 using namespace galvatron;
 using namespace galvatron::cost;
 
-Cluster preset(const std::string& name) { return value_or_throw(find_cluster(name)); }
-
 constexpr Work product(std::int64_t m, std::int64_t n, std::int64_t k, bool eight_bit) {
   return {.kind = WorkKind::gemm_nt, .m = m, .n = n, .k = k, .eight_bit = eight_bit};
 }
@@ -27,7 +25,7 @@ static_assert(bytes_of(product(16, 32, 64, true), Precision::fp8) == Bytes{6 * 6
 }  // namespace
 
 TEST_CASE("an 8-bit product costs itself and the passes that round its operands") {
-  const Cluster h100 = preset("8xh100-80g");
+  const Cluster h100 = value_or_throw(find_cluster("8xh100-80g"));
   const std::int64_t n = 8192;
   const double together = time_of(product(n, n, n, true), Precision::fp8, h100).value;
   const double alone = cost::detail::gemm_model_seconds(product(n, n, n, true), Precision::fp8, h100.device);
@@ -40,7 +38,7 @@ TEST_CASE("an 8-bit product costs itself and the passes that round its operands"
 }
 
 TEST_CASE("what has no 8-bit operands costs in fp8 what it costs in bf16") {
-  const Cluster h100 = preset("8xh100-80g");
+  const Cluster h100 = value_or_throw(find_cluster("8xh100-80g"));
   for (const Work& work : {product(4096, 4096, 4096, false), Work{.kind = WorkKind::norm_forward, .m = 4096, .n = 4096},
                            Work{.kind = WorkKind::attention_forward, .m = 64, .n = 1024, .k = 1024, .l = 64},
                            Work{.kind = WorkKind::adamw, .m = 1 << 20}})

@@ -21,10 +21,10 @@
 #include "reference_swin.hpp"
 
 using namespace galvatron;
-using test::LayerInput;
-using test::LayerOutput;
-using test::Parameters;
-using test::Tensor;
+using galvatron::test::LayerInput;
+using galvatron::test::LayerOutput;
+using galvatron::test::Parameters;
+using galvatron::test::Tensor;
 
 namespace {
 

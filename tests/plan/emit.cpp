@@ -14,6 +14,7 @@
 #include <galvatron/plan/json.hpp>
 
 #include "../../examples/05_frozen_plan.hpp"
+#include "../folder.hpp"
 #include "frozen_everything.hpp"
 
 using namespace galvatron;
@@ -51,7 +52,7 @@ static_assert(frozen_plan::plan.layer(0) ==
               StrategySpec{.tensor = 2, .sequence = SequenceKind::megatron, .recompute = RecomputeKind::full});
 static_assert(frozen_plan::plan.predicted_stages[0].peak == Bytes{9385472});
 
-const std::string folder = GALVATRON_TESTS_DIR;
+const std::string folder = galvatron::test::tests_dir;
 
 // The header is what the plan gives, and what the header gives is the plan.
 template <class Frozen>

@@ -12,7 +12,11 @@
 #include <vector>
 
 using namespace galvatron;
-using namespace galvatron::cost::hetu;
+using cost::hetu::Job;
+using cost::hetu::LayerStrategy;
+using cost::hetu::Model;
+using cost::hetu::PlanPrice;
+using cost::hetu::TimeMode;
 
 namespace {
 
@@ -97,7 +101,7 @@ TEST_CASE("Hetu's plans for its test fixtures have Hetu's times") {
   const auto folder = data();
   if (!folder) return;
   const Model model = fixture(*folder);
-  Plan fine;
+  cost::hetu::Plan fine;
   fine.microbatches = 32;
   fine.division = {28};
   fine.layers.assign(14, {4, 1, true, true});
@@ -105,7 +109,7 @@ TEST_CASE("Hetu's plans for its test fixtures have Hetu's times") {
   fine.layers.insert(fine.layers.end(), 2, {4, 1, false, false});
   fine.ends = {8, false, false};
   CHECK(value_or_throw(price(model, fine)).samples_per_second == doctest::Approx(2.6485091403918064).epsilon(1e-8));
-  Plan coarse;
+  cost::hetu::Plan coarse;
   coarse.microbatches = 8;
   coarse.division = {28};
   coarse.layers.assign(28, {1, 1, true, true});

@@ -88,7 +88,7 @@ TEST_CASE("a shell reads the arguments for Megatron-LM") {
 
 TEST_CASE("the example's header is what the command writes") {
   const Folder folder;
-  const std::string example = GALVATRON_TESTS_DIR "/../examples/05_frozen_plan";
+  const std::string example = std::string(galvatron::test::tests_dir) + "/../examples/05_frozen_plan";
   const Ran ran = folder.run("export " + example + ".json --to header --out frozen.hpp");
   CHECK(ran.code == 0);
   CHECK(folder.shell("diff frozen.hpp " + example + ".hpp").code == 0);

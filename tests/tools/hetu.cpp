@@ -55,7 +55,7 @@ const std::string common =
     " --hardware hw --computation times.json --memory-profile memory.json --devices 8 --nodes 1 --global-batch 32 "
     "--hidden 2048 --seq 1024 --layers 8 --json ";
 
-void check_report(const json& report) {
+void check_hetu_report(const json& report) {
   CAPTURE(report.dump());
   CHECK(report.at("feasible") == true);
   for (const char* key : {"iteration_seconds", "samples_per_second", "tokens_per_second", "mfu", "search_seconds"})
@@ -87,7 +87,7 @@ TEST_CASE("hetu plan and hetu cost agree") {
   REQUIRE(plan.code == 0);
   CHECK(plan.err.empty());
   const json report = plan.json();
-  check_report(report);
+  check_hetu_report(report);
   CHECK(report.at("proven") == true);
   for (const auto& stage : report.at("stages"))
     CHECK(stage.at("peak_bytes").get<std::int64_t>() <= std::int64_t{4} << 30);
@@ -95,7 +95,7 @@ TEST_CASE("hetu plan and hetu cost agree") {
 
   const Ran cost = folder.run("hetu cost" + common + "--memory-gb 4 --plan p.json");
   REQUIRE(cost.code == 0);
-  check_report(cost.json());
+  check_hetu_report(cost.json());
   CHECK(cost.json().at("iteration_seconds") == report.at("iteration_seconds"));
   CHECK(cost.json().at("stages") == report.at("stages"));
   CHECK(cost.json().at("plan") == report.at("plan"));
@@ -119,7 +119,7 @@ TEST_CASE("hetu plan is told to choose less") {
     const Ran ran = folder.run("hetu plan" + common + "--memory-gb 8 " + more);
     CAPTURE(more);
     REQUIRE(ran.code == 0);
-    check_report(ran.json());
+    check_hetu_report(ran.json());
     return ran.json().at("iteration_seconds").get<double>();
   };
   const double best = seconds("");

@@ -75,7 +75,7 @@ class Folder {
     return {std::istreambuf_iterator<char>(file), {}};
   }
 
-  test::Folder folder_;
+  galvatron::test::Folder folder_;
 };
 
 /// A failure as users and scripts rely on: the code, one line on standard error that has `cause`, and nothing on

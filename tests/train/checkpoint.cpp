@@ -11,21 +11,18 @@
 #include <utility>
 #include <vector>
 
-#include <galvatron/train/trainer.hpp>
+#include <galvatron/train/compiled.hpp>
 
 #include "../folder.hpp"
 #include "toy_mixed.hpp"
 
 using namespace galvatron;
 using namespace galvatron::train;
-using test::Folder;
+using galvatron::test::Folder;
 namespace fs = std::filesystem;
 
 namespace {
 
-using Strategies =
-    TypeList<Strategy<DataParallel<>, ZeRO<0>, TensorParallel<>>, Strategy<DataParallel<>, ZeRO<1>, TensorParallel<>>,
-             Strategy<DataParallel<>, ZeRO<3>, TensorParallel<>, SequenceParallel<megatron>>>;
 constexpr StrategySpec zero3{.tensor = 2, .sequence = SequenceKind::megatron, .data = 2, .zero = 3};
 
 std::string content(const fs::path& path) {
@@ -44,7 +41,7 @@ TrainOptions options_for(std::int64_t steps) {
 
 TrainReport run(const Plan& plan, const ModelSpec& model, const TrainOptions& options) {
   const auto source = toy::source_of(model, plan.sequence_length);
-  return train::train<Strategies>(plan, model, *source, options);
+  return train::train(plan, model, *source, options);
 }
 
 std::vector<double> losses(const TrainReport& report) {

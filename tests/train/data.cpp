@@ -17,7 +17,7 @@
 
 using namespace galvatron;
 using namespace galvatron::train;
-using test::Folder;
+using galvatron::test::Folder;
 namespace fs = std::filesystem;
 
 namespace {

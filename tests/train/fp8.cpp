@@ -12,6 +12,7 @@
 #include <galvatron/train/data/data.hpp>
 #include <galvatron/train/trainer.hpp>
 
+#include "../folder.hpp"
 #include "toy.hpp"
 
 namespace {
@@ -41,7 +42,7 @@ TEST_CASE("a GPT learns this project's pages with 8-bit products as it does with
   if (skipped()) return;
   std::vector<std::filesystem::path> pages;
   for (const char* name : {"architecture", "clusters", "data", "export", "hetu", "performance", "checkpoints"})
-    pages.push_back(std::filesystem::path(GALVATRON_TESTS_DIR) / "../docs" / (std::string(name) + ".md"));
+    pages.push_back(std::filesystem::path(galvatron::test::tests_dir) / "../docs" / (std::string(name) + ".md"));
   const ModelSpec spec = gpt("gpt", {.layers = 2, .hidden = 64, .heads = 4, .vocabulary = 256, .positions = 64});
   const auto data = value_or_throw(train::Data::open(pages, spec, {.sequence = 64, .seed = 3}));
   const auto train_in = [&](Precision precision) {

@@ -16,22 +16,19 @@
 #include <galvatron/model/huggingface.hpp>
 #include <galvatron/train/checkpoint/huggingface_reader.hpp>
 #include <galvatron/train/checkpoint/huggingface_writer.hpp>
-#include <galvatron/train/trainer.hpp>
+#include <galvatron/train/compiled.hpp>
 
 #include "../folder.hpp"
 #include "toy.hpp"
 
 using namespace galvatron;
 using namespace galvatron::train;
-using test::Folder;
+using galvatron::test::Folder;
 namespace fs = std::filesystem;
 
 namespace {
 
-using Strategies =
-    TypeList<Strategy<>, Strategy<DataParallel<>, ZeRO<3>, TensorParallel<>, SequenceParallel<megatron>>>;
-
-const fs::path golden = fs::path(GALVATRON_TESTS_DIR) / "train/pytorch/huggingface";
+const fs::path golden = fs::path(galvatron::test::tests_dir) / "train/pytorch/huggingface";
 
 /// The tokens of huggingface.py.
 class PatternTokens final : public BatchSource {
@@ -86,7 +83,7 @@ double loss_of(const Plan& plan, const ModelSpec& model, const HuggingFaceWeight
   options.initial = weights.weights();
   options.checkpoint.folder = folder;
   PatternTokens tokens(model.vocabulary());
-  return train::train<Strategies>(plan, model, tokens, options).steps.front().loss;
+  return train::train(plan, model, tokens, options).steps.front().loss;
 }
 
 void check_refused(const Result<HuggingFaceWeights>& result, const std::string& cause) {

@@ -30,21 +30,21 @@ struct Text {
   ~Text() { fs::remove(path); }
 };
 
-ModelSpec model() { return bert("toy", {.layers = 1, .hidden = 8, .heads = 1, .vocabulary = 257}); }
+ModelSpec toy_model() { return bert("toy", {.layers = 1, .hidden = 8, .heads = 1, .vocabulary = 257}); }
 
 Result<Data> open(const Text& text, DataOptions options) {
   options.sequence = sequence;
-  return Data::open(std::vector<fs::path>{text.path}, model(), options);
+  return Data::open(std::vector<fs::path>{text.path}, toy_model(), options);
 }
 
-using Tokens = std::vector<std::int32_t>;
-Tokens inputs(BatchSource& batches, std::int64_t step, std::int64_t first, std::int64_t n) {
-  Tokens out(static_cast<std::size_t>(n * sequence));
+using TokenIds = std::vector<std::int32_t>;
+TokenIds inputs(BatchSource& batches, std::int64_t step, std::int64_t first, std::int64_t n) {
+  TokenIds out(static_cast<std::size_t>(n * sequence));
   batches.inputs(step, first, n, {0, sequence}, View<std::int32_t>(out.data(), n * sequence));
   return out;
 }
-Tokens targets(BatchSource& batches, std::int64_t step, std::int64_t first, std::int64_t n) {
-  Tokens out(static_cast<std::size_t>(n * sequence));
+TokenIds targets(BatchSource& batches, std::int64_t step, std::int64_t first, std::int64_t n) {
+  TokenIds out(static_cast<std::size_t>(n * sequence));
   batches.targets(step, first, n, {0, sequence}, View<std::int32_t>(out.data(), n * sequence));
   return out;
 }
@@ -62,8 +62,8 @@ TEST_CASE("15 of 100 tokens are to be found out: 80 of 100 are masked, 10 replac
   std::vector<int> of_sample(samples);
   std::vector<int> of_place(sequence);
   for (std::int64_t step = 0; step < 5; ++step) {
-    const Tokens in = inputs(*batches, step, 0, samples);
-    const Tokens out = targets(*batches, step, 0, samples);
+    const TokenIds in = inputs(*batches, step, 0, samples);
+    const TokenIds out = targets(*batches, step, 0, samples);
     for (std::size_t row = 0; row < in.size(); ++row) {
       if (out[row] < 0) {
         CHECK(out[row] == -1);
@@ -93,10 +93,10 @@ TEST_CASE("any part of any batch is masked alike, whoever asks") {
   const Text text;
   const auto data = open(text, {.seed = 3});
   const auto batches = data->batches(samples);
-  const Tokens in = inputs(*batches, 2, 0, samples);
-  const Tokens out = targets(*batches, 2, 0, samples);
-  const Tokens in_part = inputs(*batches, 2, 50, 3);
-  const Tokens out_part = targets(*batches, 2, 50, 3);
+  const TokenIds in = inputs(*batches, 2, 0, samples);
+  const TokenIds out = targets(*batches, 2, 0, samples);
+  const TokenIds in_part = inputs(*batches, 2, 50, 3);
+  const TokenIds out_part = targets(*batches, 2, 50, 3);
   for (std::size_t s = 0; s < sequence; ++s)
     for (std::size_t i = 0; i < 3; ++i) {
       CHECK(in_part[s * 3 + i] == in[s * samples + 50 + i]);
@@ -135,7 +135,7 @@ TEST_CASE("a sample has the predictions of its model's head") {
   CHECK(masked_tokens(512) == 77);
   CHECK(masked_tokens(100) == 15);
   CHECK(masked_tokens(1) == 1);
-  CHECK(predictions(model(), 512) == 77);
+  CHECK(predictions(toy_model(), 512) == 77);
   CHECK(predictions(vit("vit", {.layers = 1, .hidden = 8, .heads = 1}), 197) == 1);
   CHECK(predictions(gpt("gpt", {.layers = 1, .hidden = 8, .heads = 1}), 512) == 512);
 }

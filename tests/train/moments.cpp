@@ -8,7 +8,7 @@
 #include <galvatron/device/host/host.hpp>
 #include <galvatron/model/build.hpp>
 #include <galvatron/model/count.hpp>
-#include <galvatron/train/trainer.hpp>
+#include <galvatron/train/compiled.hpp>
 
 #include "../folder.hpp"
 #include "toy_mixed.hpp"
@@ -38,7 +38,7 @@ train::TrainReport trained(const Plan& plan, const ModelSpec& model, std::int64_
   options.adam.beta2 = 0.999F;
   options.checkpoint = checkpoint;
   options.resume = resume;
-  return train::train<TypeList<Strategy<>, Strategy<DataParallel<>, ZeRO<1>>>>(plan, model, *source, options);
+  return train::train(plan, model, *source, options);
 }
 
 }  // namespace
@@ -93,7 +93,7 @@ TEST_CASE("plans of several ranks train with moments in bfloat16 as one rank doe
 }
 
 TEST_CASE("a run with moments in bfloat16 goes on from its checkpoint bit for bit, and with float moments too") {
-  const test::Folder folder;
+  const galvatron::test::Folder folder;
   const ModelSpec spec = model(false, 2);
   for (const Plan& plan : {single_rank(spec), uniform(spec, 1, {.data = 2, .zero = 1}, 1, ScheduleKind::one_f_one_b)}) {
     INFO(text(plan));

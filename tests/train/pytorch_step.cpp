@@ -28,6 +28,7 @@
 #include <galvatron/train/learning_rate.hpp>
 #include <galvatron/train/stage.hpp>
 
+#include "../folder.hpp"
 #include "../nn/whole_tensors.hpp"
 
 using namespace galvatron;
@@ -235,7 +236,7 @@ struct Run {
 };
 
 json golden(const char* name) {
-  std::ifstream file(std::string(GALVATRON_TESTS_DIR) + "/train/pytorch/" + name);
+  std::ifstream file(std::string(galvatron::test::tests_dir) + "/train/pytorch/" + name);
   return json::parse(file);
 }
 

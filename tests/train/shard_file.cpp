@@ -18,7 +18,7 @@
 #include "../folder.hpp"
 
 using namespace galvatron;
-using test::Folder;
+using galvatron::test::Folder;
 namespace fs = std::filesystem;
 
 namespace {

@@ -32,7 +32,7 @@ struct Text {
   ~Text() { fs::remove(path); }
 };
 
-ModelSpec model(std::int64_t tokens = vocabulary) {
+ModelSpec toy_model(std::int64_t tokens = vocabulary) {
   return t5("toy", {.encoder_layers = 1,
                     .decoder_layers = 1,
                     .hidden = 8,
@@ -45,26 +45,26 @@ ModelSpec model(std::int64_t tokens = vocabulary) {
 
 Result<Data> open(const Text& text, std::uint64_t seed, std::int64_t tokens = vocabulary,
                   std::int64_t sequence = source) {
-  return Data::open(std::vector<fs::path>{text.path}, model(tokens), {.sequence = sequence, .seed = seed});
+  return Data::open(std::vector<fs::path>{text.path}, toy_model(tokens), {.sequence = sequence, .seed = seed});
 }
 
 // A sample's tokens, from rows.
-using Tokens = std::vector<std::int32_t>;
+using TokenIds = std::vector<std::int32_t>;
 template <class F>
-std::vector<Tokens> samples_of(std::int64_t tokens, std::int64_t first, std::int64_t count, const F& fill) {
-  Tokens rows(static_cast<std::size_t>(tokens * count));
+std::vector<TokenIds> samples_of(std::int64_t tokens, std::int64_t first, std::int64_t count, const F& fill) {
+  TokenIds rows(static_cast<std::size_t>(tokens * count));
   fill(first, count, SequenceRange{0, tokens}, View<std::int32_t>(rows.data(), tokens * count));
-  std::vector<Tokens> out(static_cast<std::size_t>(count));
+  std::vector<TokenIds> out(static_cast<std::size_t>(count));
   for (std::size_t row = 0; row < rows.size(); ++row) out[row % out.size()].push_back(rows[row]);
   return out;
 }
-std::vector<Tokens> inputs(BatchSource& b, std::int64_t step, std::int64_t first = 0, std::int64_t n = samples) {
+std::vector<TokenIds> inputs(BatchSource& b, std::int64_t step, std::int64_t first = 0, std::int64_t n = samples) {
   return samples_of(source, first, n, [&](auto... at) { b.inputs(step, at...); });
 }
-std::vector<Tokens> decoder_inputs(BatchSource& b, std::int64_t step) {
+std::vector<TokenIds> decoder_inputs(BatchSource& b, std::int64_t step) {
   return samples_of(target, 0, samples, [&](auto... at) { b.decoder_inputs(step, at...); });
 }
-std::vector<Tokens> targets(BatchSource& b, std::int64_t step) {
+std::vector<TokenIds> targets(BatchSource& b, std::int64_t step) {
   return samples_of(target, 0, samples, [&](auto... at) { b.targets(step, at...); });
 }
 
@@ -87,7 +87,7 @@ TEST_CASE("spans take 15 of 100 tokens, and a text becomes as long as the encode
   CHECK(span_corruption(512).text == 568);
   CHECK(span_corruption(512).inputs() == 512);
   CHECK(span_corruption(512).targets() == 114);
-  CHECK(predictions(model(), source) == span_corruption(source).targets());
+  CHECK(predictions(toy_model(), source) == span_corruption(source).targets());
   CHECK(predictions(t5("short", {.encoder_layers = 1, .decoder_layers = 1, .hidden = 8, .heads = 1, .target = 64}),
                     512) == 64);
 }
@@ -107,10 +107,10 @@ TEST_CASE("what the encoder and the targets have together is the text") {
     const auto before = decoder_inputs(*batches, step);
     const auto out = targets(*batches, step);
     for (std::size_t i = 0; i < samples; ++i) {
-      Tokens whole(static_cast<std::size_t>(c.text));
+      TokenIds whole(static_cast<std::size_t>(c.text));
       original->inputs(step * samples + static_cast<std::int64_t>(i), 1, View<std::int32_t>(whole.data(), c.text));
       // Spans are numbered in order, and followed in the targets by what they stand for.
-      Tokens told;
+      TokenIds told;
       std::size_t at = 0;
       std::int32_t spans = 0;
       for (std::size_t s = 0; s < static_cast<std::size_t>(c.inputs()) - 1; ++s) {
@@ -149,7 +149,7 @@ TEST_CASE("any part of any batch is cut alike, whoever asks, and anew with anoth
   const auto all = inputs(*batches, 2);
   const auto part = inputs(*batches, 2, 50, 3);
   for (std::size_t i = 0; i < 3; ++i) CHECK(part[i] == all[50 + i]);
-  Tokens rows(5 * 3);
+  TokenIds rows(5 * 3);
   batches->inputs(2, 50, 3, {7, 5}, View<std::int32_t>(rows.data(), 15));
   for (std::size_t s = 0; s < 5; ++s)
     for (std::size_t i = 0; i < 3; ++i) CHECK(rows[s * 3 + i] == all[50 + i][7 + s]);

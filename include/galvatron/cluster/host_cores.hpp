@@ -3,7 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
-#include <fstream>
+#include <cstdio>
 #include <thread>
 
 #if defined(__linux__)
@@ -19,11 +19,14 @@ inline int usable_cores() {
   cpu_set_t allowed;
   CPU_ZERO(&allowed);
   if (::sched_getaffinity(0, sizeof allowed, &allowed) == 0) cores = std::max(1, CPU_COUNT(&allowed));
-  std::ifstream file("/sys/fs/cgroup/cpu.max");
-  double quota = 0;
-  double period = 0;
-  if (file >> quota >> period && quota > 0 && period > 0)  // "max 100000" without a limit
-    cores = std::min(cores, std::max(1, static_cast<int>(std::ceil(quota / period - 1e-9))));
+  if (std::FILE* file = std::fopen("/sys/fs/cgroup/cpu.max", "re")) {
+    double quota = 0;
+    double period = 0;
+    const bool limited = std::fscanf(file, "%lf %lf", &quota, &period) == 2;  // "max 100000" without a limit
+    std::fclose(file);
+    if (limited && quota > 0 && period > 0)
+      cores = std::min(cores, std::max(1, static_cast<int>(std::ceil(quota / period - 1e-9))));
+  }
 #endif
   return cores;
 }

@@ -1,4 +1,10 @@
-// Where the trainer is instantiated: train_fp32.cpp and train_bf16.cpp, nowhere else in the command.
+// The trainer of rank threads with every strategy, compiled elsewhere: most of what a program that trains takes to
+// compile, so units that include this share one instantiation. A program has it from two units of its own, one a type:
+//
+//     #include <galvatron/train/compiled.hpp>
+//     namespace galvatron::train::detail {
+//     template GALVATRON_TRAIN_RANK(float);  // and, in another unit, of bfloat16
+//     }
 #pragma once
 
 #include <mutex>
