@@ -17,6 +17,7 @@
 #include <galvatron/cluster/presets.hpp>
 #include <galvatron/model/model.hpp>
 #include <galvatron/plan/find.hpp>
+#include <galvatron/search/compiled.hpp>
 #include <galvatron/strategy/space.hpp>
 
 #include "guarded.hpp"

@@ -28,6 +28,7 @@
 #include <galvatron/model/model.hpp>
 #include <galvatron/plan/cost.hpp>
 #include <galvatron/plan/find.hpp>
+#include <galvatron/search/compiled.hpp>
 #include <galvatron/strategy/space.hpp>
 #include <galvatron/train/compiled.hpp>
 #include <galvatron/train/profile_host.hpp>

@@ -25,6 +25,7 @@
 #include <galvatron/plan/json.hpp>
 #include <galvatron/plan/split.hpp>
 #include <galvatron/plan/sweep.hpp>
+#include <galvatron/search/compiled.hpp>
 #include <galvatron/strategy/space.hpp>
 
 #include "commands.hpp"

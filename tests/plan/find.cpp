@@ -12,6 +12,7 @@
 #include <galvatron/cluster/presets.hpp>
 #include <galvatron/model/zoo.hpp>
 #include <galvatron/plan/json.hpp>
+#include <galvatron/search/compiled.hpp>
 
 using namespace galvatron;
 

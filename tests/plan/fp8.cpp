@@ -7,6 +7,7 @@
 #include <galvatron/model/zoo.hpp>
 #include <galvatron/plan/cost.hpp>
 #include <galvatron/plan/find.hpp>
+#include <galvatron/search/compiled.hpp>
 
 namespace {
 

@@ -14,6 +14,7 @@
 #include <galvatron/plan/explain.hpp>
 #include <galvatron/plan/find.hpp>
 #include <galvatron/plan/json.hpp>
+#include <galvatron/search/compiled.hpp>
 
 #include "../search/random_problem.hpp"
 
@@ -108,7 +109,8 @@ TEST_CASE("the search of layers of several kinds finds what brute force finds") 
       options.memory = {tenths == 10 ? cluster.device.memory.count : smallest + (fastest - smallest) * tenths / 10};
       INFO(model.name << " within " << options.memory.count << " bytes");
       double seconds = std::numeric_limits<double>::infinity();
-      for (const search::Case& c : search::make_cases(model, cluster, options)) {
+      search::Team team(1);
+      for (const search::Case& c : search::make_cases(model, cluster, options, team)) {
         const auto truth = search::testing::brute_force(c.problem);
         seconds = std::min(seconds, truth.seconds);
         smallest = std::min(smallest, truth.peak);

@@ -9,6 +9,7 @@
 #include <galvatron/model/zoo.hpp>
 #include <galvatron/plan/find.hpp>
 #include <galvatron/plan/json.hpp>
+#include <galvatron/search/compiled.hpp>
 #include <galvatron/strategy/space.hpp>
 
 namespace {

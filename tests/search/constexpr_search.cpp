@@ -8,7 +8,7 @@
 
 #include <galvatron/core/error.hpp>
 #include <galvatron/model/build.hpp>
-#include <galvatron/search/search.hpp>
+#include <galvatron/search/compiled.hpp>
 #include <galvatron/strategy/text.hpp>
 
 using namespace galvatron;

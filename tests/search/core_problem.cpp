@@ -11,6 +11,7 @@ using namespace galvatron::search;
 TEST_CASE("the core's plan is one of the whole problem, and with all choices the best") {
   int found = 0;
   int best = 0;
+  Team* const alone = nullptr;
   for (unsigned seed = 0; seed < 1500; ++seed) {
     std::mt19937 random(seed);
     const Problem p = testing::random_problem(random);
@@ -19,7 +20,7 @@ TEST_CASE("the core's plan is one of the whole problem, and with all choices the
     INFO(context);
     std::int64_t work = 0;
     for (const std::size_t most : {std::size_t{1}, std::size_t{2}, std::size_t{100}}) {
-      const auto plan = CoreProblem(p, most).fastest(Solver::infinite, {}, nullptr, work);
+      const auto plan = CoreProblem(p, most).fastest(Solver<>::infinite, {}, alone, work);
       if (most == 100 && truth.peak != std::numeric_limits<std::int64_t>::max())
         REQUIRE(plan.has_value() == (truth.peak <= p.budget));
       if (!plan) continue;

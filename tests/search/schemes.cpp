@@ -60,6 +60,7 @@ std::vector<UniformPlan> every_plan(const Case& c) {
 TEST_CASE("the best uniform plan of every scheme is among those that are looked at, and few are") {
   std::size_t all_plans = 0;
   std::size_t looked_at = 0;
+  Team team(1);
   for (const char* name : {"gpt2-350m", "llama2-7b", "t5-large-32"})
     for (const std::int64_t gib : {2, 12, 80}) {
       const ModelSpec model = value_or_throw(find_model(name));
@@ -67,7 +68,7 @@ TEST_CASE("the best uniform plan of every scheme is among those that are looked 
       SearchOptions options;
       options.global_batch = 32;
       options.memory = {gib << 30};
-      for (const Case& c : make_cases(model, cluster, value_or_throw(completed(options, model, cluster)))) {
+      for (const Case& c : make_cases(model, cluster, value_or_throw(completed(options, model, cluster)), team)) {
         const std::vector<UniformPlan> all = every_plan(c);
         const std::vector<UniformPlan> some = search::detail::UniformPlans(c).best();
         all_plans += all.size();

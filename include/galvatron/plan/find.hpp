@@ -105,7 +105,9 @@ inline PredictedAlternative predicted(const search::Alternative& from, const Mod
 
 /// The fastest plan for a model on a cluster. An infeasible search is a value with a reason. Errors (usage): bad
 /// options.
-inline Result<FoundPlan> find_plan(const ModelSpec& model, const Cluster& cluster, const SearchOptions& wanted) {
+/// @tparam Executor  as of search::search
+template <class Executor = search::Team>
+Result<FoundPlan> find_plan(const ModelSpec& model, const Cluster& cluster, const SearchOptions& wanted) {
   auto options = search::completed(wanted, model, cluster);
   if (!options) return tl::unexpected<Error>(std::move(options.error()));
   if (std::string lack = cluster.lack_of(options->precision); !lack.empty()) {
@@ -113,7 +115,7 @@ inline Result<FoundPlan> find_plan(const ModelSpec& model, const Cluster& cluste
     none.reason = std::move(lack);
     return none;
   }
-  auto found = search::search(model, cluster, *options);
+  auto found = search::search<Executor>(model, cluster, *options);
   if (!found) return tl::unexpected<Error>(std::move(found.error()));
   FoundPlan out;
   out.feasible = found->feasible;

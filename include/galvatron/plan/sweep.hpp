@@ -39,14 +39,16 @@ struct Sweep {
 /// batch that gains less than `least_gain` (a share) on the best before; 0 tries all. Batches that
 /// `options.microbatches` does not divide are left out, but for the last. Errors (usage): no batch, bad
 /// options.
-inline Result<Sweep> sweep_batches(const ModelSpec& model, const Cluster& cluster, SearchOptions options,
-                                   const std::vector<std::int64_t>& batches, double least_gain = 0) {
+/// @tparam Executor  as of search::search
+template <class Executor = search::Team>
+Result<Sweep> sweep_batches(const ModelSpec& model, const Cluster& cluster, SearchOptions options,
+                            const std::vector<std::int64_t>& batches, double least_gain = 0) {
   if (batches.empty()) return usage_error("no global batch is to be tried: name one");
   Sweep out;
   for (const std::int64_t batch : batches) {
     if (options.microbatches > 1 && batch % options.microbatches != 0 && batch != batches.back()) continue;
     options.global_batch = batch;
-    auto found = find_plan(model, cluster, options);
+    auto found = find_plan<Executor>(model, cluster, options);
     if (!found) return tl::unexpected<Error>(std::move(found.error()));
     const double before = out.best.feasible ? out.best.cost.samples_per_second : 0;
     const double now = found->feasible ? found->cost.samples_per_second : 0;

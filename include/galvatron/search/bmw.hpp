@@ -19,6 +19,7 @@
 #include <vector>
 
 #include <galvatron/search/bounds.hpp>
+#include <galvatron/search/parallel.hpp>
 #include <galvatron/search/problem.hpp>
 #include <galvatron/search/segments.hpp>
 #include <galvatron/search/solver.hpp>
@@ -46,11 +47,13 @@ inline Balance balance_of(const Evaluation& plan) {
   return {seconds > 0 ? 1 - slowest / seconds : 0, bytes > 0 ? 1 - fullest / bytes : 0};
 }
 
+template <class Executor = Team>
 class Bmw {
  public:
-  explicit Bmw(const Problem& problem, Limits limits = {.labels = 16})
+  /// @param executor  shares the work on a stage; the answers are the same without one
+  explicit Bmw(const Problem& problem, Executor* executor = nullptr)
       : p_(problem),
-        limits_(limits),
+        executor_(executor),
         bounds_(problem),
         segments_(problem, problem.stages() == 1 ? bounds_.once_share() : 0.0) {}
 
@@ -150,7 +153,7 @@ class Bmw {
     role.first = stage == 0;
     role.last = stage + 1 == p_.stages();
     role.tag = tag_;
-    const StageTable table(p_, bounds_, segments_, segments_, role, limits_, p_.budget, StageLimit{});
+    const StageTable table(p_, bounds_, segments_, segments_, role, limits_, p_.budget, StageLimit{}, executor_);
     work_ += table.work();
     Stage out{stage, begin, end, false, {}};
     const StageOption* best = nullptr;
@@ -230,7 +233,8 @@ class Bmw {
   static constexpr std::size_t most_tags = 4;
 
   const Problem& p_;
-  Limits limits_;
+  Executor* executor_;
+  Limits limits_{.labels = 16};
   Bounds bounds_;
   Segments segments_;
   int tag_ = -1;

@@ -12,7 +12,6 @@
 #include <galvatron/search/case.hpp>
 #include <galvatron/search/completed.hpp>
 #include <galvatron/search/options.hpp>
-#include <galvatron/search/parallel.hpp>
 #include <galvatron/strategy/legality.hpp>
 #include <galvatron/strategy/space.hpp>
 
@@ -21,9 +20,10 @@ namespace galvatron::search {
 /// All cases in which every layer has a strategy. GPipe beside 1F1B is left out where stages have devices of their own:
 /// it is never faster there and never smaller. Without a pipeline, or with one micro-batch, schedules are all the same.
 /// Virtual stages: every number above 1 that cuts the blocks into equal chunks.
-/// @param team  shares the work; the cases are the same with any
-inline std::vector<Case> make_cases(const ModelSpec& model, const Cluster& cluster, const SearchOptions& options,
-                                    Team& team) {
+/// @param executor  shares the work; the cases are the same with any
+template <class Executor>
+std::vector<Case> make_cases(const ModelSpec& model, const Cluster& cluster, const SearchOptions& options,
+                             Executor& executor) {
   std::vector<Case> cases;
   const auto allowed = [&](ScheduleKind kind) {
     return std::find(options.schedules.begin(), options.schedules.end(), kind) != options.schedules.end();
@@ -39,7 +39,7 @@ inline std::vector<Case> make_cases(const ModelSpec& model, const Cluster& clust
   std::vector<int> degrees = pipeline_degrees(options.space, cluster.devices);
   std::erase_if(degrees, [&](int stages) { return stages > static_cast<int>(model.blocks.size()); });
   std::vector<detail::StageSetting> settings(degrees.size());
-  team.each(degrees.size(), [&](std::size_t i) {
+  executor.each(degrees.size(), [&](std::size_t i) {
     std::vector<StrategySpec> specs = strategies(options.space, cluster.devices / degrees[i]);
     std::erase_if(specs, [&](const StrategySpec& spec) {
       return std::none_of(kinds.begin(), kinds.end(), [&](const LayerSpec* kind) {
@@ -52,7 +52,7 @@ inline std::vector<Case> make_cases(const ModelSpec& model, const Cluster& clust
   // First those that do not split backward, then, if a schedule does, those that do.
   const std::size_t each = settings.size() * counts.size();
   std::vector<Case> made(allowed(ScheduleKind::zb_h1) ? 2 * each : each);
-  team.each(made.size(), [&](std::size_t i) {
+  executor.each(made.size(), [&](std::size_t i) {
     made[i] = detail::make_case(model, cluster, options, settings[i % each / counts.size()], counts[i % counts.size()],
                                 i >= each);
   });
@@ -86,10 +86,6 @@ inline std::vector<Case> make_cases(const ModelSpec& model, const Cluster& clust
     add(std::move(one), schedules.back().first, schedules.back().second);
   }
   return cases;
-}
-inline std::vector<Case> make_cases(const ModelSpec& model, const Cluster& cluster, const SearchOptions& options) {
-  Team team(options.threads);
-  return make_cases(model, cluster, options, team);
 }
 
 }  // namespace galvatron::search

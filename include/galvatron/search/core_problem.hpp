@@ -33,8 +33,10 @@ class CoreProblem {
   }
 
   /// The best assignment found, of the whole problem, with less than `upper` seconds; `work` grows by the labels made.
-  [[nodiscard]] std::optional<Solution> fastest(double upper, const Limits& limits, Team* team, std::int64_t& work) {
-    Solver solver(core_, limits, team);
+  template <class Executor>
+  [[nodiscard]] std::optional<Solution> fastest(double upper, const Limits& limits, Executor* executor,
+                                                std::int64_t& work) {
+    Solver solver(core_, limits, executor);
     std::optional<Solution> found = solver.fastest(upper);
     work += solver.work();
     if (!found) return found;

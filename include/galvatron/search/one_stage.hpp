@@ -14,7 +14,6 @@
 #include <vector>
 
 #include <galvatron/search/bounds.hpp>
-#include <galvatron/search/parallel.hpp>
 #include <galvatron/search/problem.hpp>
 #include <galvatron/search/segments.hpp>
 #include <galvatron/search/stage_search.hpp>
@@ -23,13 +22,15 @@
 
 namespace galvatron::search {
 
+template <class Executor>
 class OneStage {
  public:
   static constexpr double infinite = std::numeric_limits<double>::infinity();
 
   /// @param segments  of seconds + bounds.once_share() * once
-  OneStage(const Problem& problem, const Bounds& bounds, const Segments& segments, const Limits& limits, Team* team)
-      : p_(problem), bounds_(bounds), segments_(segments), limits_(limits), team_(team) {}
+  OneStage(const Problem& problem, const Bounds& bounds, const Segments& segments, const Limits& limits,
+           Executor* executor)
+      : p_(problem), bounds_(bounds), segments_(segments), limits_(limits), executor_(executor) {}
 
   /// The fastest assignment with less than `upper` seconds that fits the budget; nothing when there is none.
   [[nodiscard]] std::optional<Solution> fastest(double upper) {
@@ -40,7 +41,7 @@ class OneStage {
     for (std::size_t first = 0; first < parts.size() && parts[first].guess.bound < upper;) {
       // Two parts are pruned by the same plan. A thread with nothing to do begins with the second at once; what it
       // finds is dropped where the first one finds a better plan.
-      std::optional<StageTable> tables[2];
+      std::optional<StageTable<Executor>> tables[2];
       const std::int64_t left = limits_.work - std::min(limits_.work, work_);
       const auto search = [&](std::size_t i) {
         if (first + i == parts.size() || parts[first + i].guess.bound >= upper) return;
@@ -48,10 +49,10 @@ class OneStage {
         // The likeliest parts get the most.
         if (limits.work < std::numeric_limits<std::int64_t>::max()) limits.work = left >> (i + 1);
         tables[i].emplace(p_, bounds_, segments_, segments_, role_of(parts[first + i]), limits, p_.budget,
-                          StageLimit{.seconds = upper}, team_);
+                          StageLimit{.seconds = upper}, executor_);
       };
-      if (team_ != nullptr && team_->has_time())
-        team_->each(2, search);
+      if (executor_ != nullptr && executor_->has_time())
+        executor_->each(2, search);
       else
         search(0);
       if (!take(*tables[0], parts[first], upper, best)) {
@@ -88,7 +89,7 @@ class OneStage {
   }
 
   // What the search of a part found; true when it is better than `best`, and `upper` then less.
-  bool take(const StageTable& table, const Part& part, double& upper, std::optional<Solution>& best) {
+  bool take(const StageTable<Executor>& table, const Part& part, double& upper, std::optional<Solution>& best) {
     work_ += table.work();
     if (table.thinned()) open_ = std::min(open_, part.guess.bound);
     bool better = false;
@@ -130,7 +131,7 @@ class OneStage {
   const Bounds& bounds_;
   const Segments& segments_;
   Limits limits_;
-  Team* team_;
+  Executor* executor_;
   double wanted_ = infinite;
   double open_ = infinite;
   std::int64_t work_ = 0;

@@ -12,8 +12,10 @@
 
 namespace galvatron::search {
 
-/// Threads that share work. One that calls `each` works on its pieces itself; the others help where something is left,
-/// the newest work first, so that pieces within pieces are not waited for.
+/// Threads that share work: the Executor of a search. (Another Executor runs pieces in a way of its own, in any order:
+/// it is made with a number of threads and has `has_time` and `each`. The search's classes are templates of it, so that
+/// a program which does not search does not pay for compiling them.) One that calls `each` works on its pieces itself;
+/// the others help where something is left, the newest work first, so that pieces within pieces are not waited for.
 class Team {
  public:
   /// @param threads  the caller included; fewer where the machine gives no more, at most 256
@@ -136,12 +138,12 @@ class Team {
   std::vector<std::jthread> helpers_;  // last: they end before the rest does
 };
 
-/// Calls `piece(i)` for i = 0..count-1 on the threads of `team`, if there is one, one of them has time, and the pieces
-/// are worth it: with fewer than some hundred labels to look at they take no longer than another thread's coming.
-template <class F>
-void share(Team* team, std::size_t labels, std::size_t count, const F& piece) {
-  if (team != nullptr && labels >= 256 && team->has_time())
-    team->each(count, piece);
+/// Calls `piece(i)` for i = 0..count-1 by `executor`, if there is one, it has time, and the pieces are worth it: with
+/// fewer than some hundred labels to look at they take no longer than another thread's coming.
+template <class Executor, class F>
+void share(Executor* executor, std::size_t labels, std::size_t count, const F& piece) {
+  if (executor != nullptr && labels >= 256 && executor->has_time())
+    executor->each(count, piece);
   else
     for (std::size_t i = 0; i < count; ++i) piece(i);
 }

@@ -64,10 +64,11 @@ class BestOf {
 };
 
 /// One run of a search over its cases.
+template <class Executor>
 class Search {
  public:
-  Search(const Cluster& cluster, const SearchOptions& options, std::vector<Case> cases, Team& team)
-      : cluster_(cluster), options_(options), cases_(std::move(cases)), team_(team), best_(options.memory) {
+  Search(const Cluster& cluster, const SearchOptions& options, std::vector<Case> cases, Executor& executor)
+      : cluster_(cluster), options_(options), cases_(std::move(cases)), executor_(executor), best_(options.memory) {
     for (const Case& c : cases_)
       if (!by_stages(c.stages())) degrees_.emplace_back(c.stages(), BestOf(options.memory));
     for (std::size_t i = 0; i < std::size(schemes); ++i) scheme_best_.emplace_back(options.memory);
@@ -77,11 +78,11 @@ class Search {
     SearchResult out;
     out.statistics.cases = static_cast<int>(cases_.size());
     std::vector<std::vector<UniformPlan>> uniform(cases_.size());
-    team_.each(cases_.size(), [&](std::size_t i) { uniform[i] = UniformPlans(cases_[i]).best(); });
+    executor_.each(cases_.size(), [&](std::size_t i) { uniform[i] = UniformPlans(cases_[i]).best(); });
     for (std::size_t i = 0; i < cases_.size(); ++i) try_uniform(cases_[i], uniform[i]);
     uniform.clear();
     bounds_.resize(cases_.size());
-    team_.each(cases_.size(), [&](std::size_t i) {
+    executor_.each(cases_.size(), [&](std::size_t i) {
       if (options_.algorithm == Algorithm::exact) drop_superfluous(cases_[i].problem);
       bounds_[i] = bound_of(cases_[i]);
     });
@@ -118,16 +119,16 @@ class Search {
   // The largest number of seconds that a plan of this case may have and still win. On shared cores the objective is
   // near the event model's answer, mostly below it, and the latter decides.
   [[nodiscard]] double upper_for(const Case& c) const {
-    if (!best_.fits()) return Solver::infinite;
+    if (!best_.fits()) return Solver<Executor>::infinite;
     return best_.candidate()->iteration.value * (c.problem.objective.shared ? 1.1 : 1.0);
   }
 
   // No plan of this case is faster; where that excludes it, the first bound that does.
   [[nodiscard]] double bound_of(const Case& c) const {
     const Bounds first(c.problem);
-    if (!first.may_fit()) return Solver::infinite;
+    if (!first.may_fit()) return Solver<Executor>::infinite;
     if (first.seconds() >= upper_for(c)) return first.seconds();
-    return Solver(c.problem).bound(upper_for(c));
+    return Solver<Executor>(c.problem).bound(upper_for(c));
   }
 
   // One case searched.
@@ -151,13 +152,13 @@ class Search {
       // Many stages join in many ways: fewer labels of each will do.
       const std::size_t some = std::clamp<std::size_t>(192 / static_cast<std::size_t>(c.stages()), 6, 48);
       limits.labels = std::min(some, options_.labels);
-      out.found = CoreProblem(c.problem, 8).fastest(upper, limits, &team_, out.work);
+      out.found = CoreProblem(c.problem, 8).fastest(upper, limits, &executor_, out.work);
       out.proven = false;
       return out;
     }
-    Solver solver(c.problem, limits, &team_);
+    Solver solver(c.problem, limits, &executor_);
     if (options_.algorithm == Algorithm::bmw) {
-      Bmw bmw(c.problem);
+      Bmw bmw(c.problem, &executor_);
       out.found = bmw.run();
       out.proven = false;
       out.work = bmw.work();
@@ -182,7 +183,7 @@ class Search {
       std::int64_t hopeful = 0;
       for (std::size_t i = 0; i < count; ++i) hopeful += bounds_[open[first + i]] < upper_for(cases_[open[first + i]]);
       const std::int64_t work = std::max<std::int64_t>(0, until - work_) / std::max<std::int64_t>(1, hopeful);
-      team_.each(count, [&](std::size_t i) { attempts[i] = attempt(open[first + i], labels, work); });
+      executor_.each(count, [&](std::size_t i) { attempts[i] = attempt(open[first + i], labels, work); });
       for (std::size_t i = 0; i < count; ++i) {
         const Case& c = cases_[open[first + i]];
         bounds_[open[first + i]] = std::max(bounds_[open[first + i]], attempts[i].bound);
@@ -235,7 +236,7 @@ class Search {
     for (const Case& c : cases_) {
       Limits limits;
       limits.labels = 1 << 16;  // memory alone has few labels: never thinned, so the answer is exact
-      const auto found = Solver(c.problem, limits, &team_).smallest(least);
+      const auto found = Solver(c.problem, limits, &executor_).smallest(least);
       if (!found) continue;
       least = found->cost.peak;
       smallest = candidate_of(c, found->plan, found->cost, cluster_);
@@ -252,7 +253,7 @@ class Search {
   const Cluster& cluster_;
   const SearchOptions& options_;
   std::vector<Case> cases_;
-  Team& team_;
+  Executor& executor_;
   std::vector<double> bounds_;  // of every case: no plan of it is faster
   BestOf best_;
   std::vector<std::pair<int, BestOf>> degrees_;
@@ -305,18 +306,20 @@ inline std::string why_no_case(const ModelSpec& model, const Cluster& cluster, c
 
 /// The fastest plan. Errors (usage): bad options (see completed), a cluster whose figures give no prices. An infeasible
 /// search is a result with `reason` and, if any budget admits a plan, the smallest one. Deterministic.
-inline Result<SearchResult> search(const ModelSpec& model, const Cluster& cluster, const SearchOptions& wanted) {
+/// @tparam Executor  made with options.threads, runs pieces of the search; the answer is the same with any: see Team
+template <class Executor = Team>
+Result<SearchResult> search(const ModelSpec& model, const Cluster& cluster, const SearchOptions& wanted) {
   const double begin = detail::monotonic_seconds();
   auto options = completed(wanted, model, cluster);
   if (!options) return tl::unexpected<Error>(std::move(options.error()));
-  Team team(options->threads);
-  std::vector<Case> cases = make_cases(model, cluster, *options, team);
+  Executor executor(options->threads);
+  std::vector<Case> cases = make_cases(model, cluster, *options, executor);
   if (const std::string why = detail::why_no_prices(cases, cluster); !why.empty()) return usage_error(why);
   SearchResult result;
   if (cases.empty()) {
     result.reason = detail::why_no_case(model, cluster, *options);
   } else {
-    result = detail::Search(cluster, *options, std::move(cases), team).run();
+    result = detail::Search(cluster, *options, std::move(cases), executor).run();
     if (!result.feasible)
       result.reason = "no plan for " + model.name + " on " + cluster.name + " fits " + format_bytes(options->memory) +
                       " a device: the smallest budget that works is " +

@@ -9,8 +9,9 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <iterator>
 #include <limits>
-#include <memory>
+#include <list>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -27,15 +28,17 @@
 
 namespace galvatron::search {
 
+/// @tparam Executor  runs pieces of the work: see Team
+template <class Executor = Team>
 class Solver {
  public:
   static constexpr double infinite = std::numeric_limits<double>::infinity();
 
-  /// @param team  shares the work on the problem; the answers are the same without one
-  explicit Solver(const Problem& problem, Limits limits = {}, Team* team = nullptr)
+  /// @param executor  shares the work on the problem; the answers are the same without one
+  explicit Solver(const Problem& problem, Limits limits = {}, Executor* executor = nullptr)
       : problem_(problem),
         limits_(limits),
-        team_(team),
+        executor_(executor),
         bounds_(problem),
         segments_(problem, problem.stages() == 1 ? bounds_.once_share() : 0.0),
         loads_(problem, Cuts::share(problem)),
@@ -59,7 +62,7 @@ class Solver {
     open_ = infinite;
     if (!bounds_.may_fit()) return best;
     if (problem_.stages() == 1) {
-      OneStage search(problem_, bounds_, segments_, limits_, team_);
+      OneStage search(problem_, bounds_, segments_, limits_, executor_);
       best = search.fastest(upper);
       open_ = search.open();
       work_ += search.work();
@@ -93,7 +96,7 @@ class Solver {
   [[nodiscard]] std::optional<Solution> smallest(std::int64_t upper = std::numeric_limits<std::int64_t>::max()) {
     limits_.memory_only = true;
     open_ = infinite;
-    middle_.clear();
+    forget_tables();
     std::optional<Solution> best;
     for (const Tie& tie : ties_of(problem_, bounds_, true)) {
       auto found = join(tie.tag, 0, upper - 1);
@@ -103,11 +106,14 @@ class Solver {
       upper = solution.cost.peak;
       best = std::move(solution);
     }
-    middle_.clear();
+    forget_tables();
     return best;
   }
 
  private:
+  using Table = StageTable<Executor>;
+  using Tables = std::list<Table>;  // joints point to tables
+
   // A way to have filled the stages so far.
   struct Joint {
     double sum = 0;
@@ -118,7 +124,7 @@ class Solver {
     std::int32_t parent = -1;  // in the states of the stage before
     std::int32_t length = 0;   // of the last stage
     const StageOption* option = nullptr;
-    const StageTable* table = nullptr;  // that has the option
+    const Table* table = nullptr;  // that has the option
 
     friend bool operator<(const Joint& a, const Joint& b) {
       if (a.sum != b.sum) return a.sum < b.sum;
@@ -140,7 +146,7 @@ class Solver {
   }
 
   // Middle stages inside one run of equal layers may use one table, whatever layer they begin with.
-  const StageTable& middle(StageRole role, std::int64_t budget) {
+  const Table& middle(StageRole role, std::int64_t budget) {
     const int type = problem_.layers[static_cast<std::size_t>(role.begin)];
     const int earliest = cuts_.earliest(role.stage);
     const int longest = cuts_.latest(role.stage + 1) - earliest;
@@ -161,15 +167,19 @@ class Solver {
       role.longest = std::max(role.longest, found->longest);
       role.longest = std::min(role.longest, problem_.count() - problem_.trailing - role.begin);
     }
-    auto table = make_table(role, budget);
-    const StageTable& out = *table;
+    const auto table = make_table(role, budget, tables_);
     if (found == nullptr) {
-      middle_.push_back({key, start, role.shortest, role.longest, std::move(table)});
+      middle_.push_back({key, start, role.shortest, role.longest, table});
     } else {
-      retired_.push_back(std::move(found->table));
-      *found = {key, start, role.shortest, role.longest, std::move(table)};
+      retired_.splice(retired_.end(), tables_, found->table);
+      *found = {key, start, role.shortest, role.longest, table};
     }
-    return out;
+    return *table;
+  }
+
+  void forget_tables() {
+    middle_.clear();
+    tables_.clear();
   }
 
   // What a table or the joins of a stage may do of the work that is left: what others leave over serves those after.
@@ -178,13 +188,13 @@ class Solver {
     return (limits_.work - std::min(limits_.work, work_)) / (problem_.stages() - stage + 1) * 2;
   }
 
-  std::unique_ptr<StageTable> make_table(const StageRole& role, std::int64_t budget) {
+  typename Tables::iterator make_table(const StageRole& role, std::int64_t budget, Tables& in) {
     Limits limits = limits_;
     limits.work = share_of_work(role.stage);
-    auto table = std::make_unique<StageTable>(problem_, bounds_, segments_, loads_, role, limits, budget,
-                                              limits.memory_only ? StageLimit{} : cuts_.stage_limit(), team_);
-    work_ += table->work();
-    return table;
+    const Table& table = in.emplace_back(problem_, bounds_, segments_, loads_, role, limits, budget,
+                                         limits.memory_only ? StageLimit{} : cuts_.stage_limit(), executor_);
+    work_ += table.work();
+    return std::prev(in.end());
   }
 
   [[nodiscard]] bool hopeless(const Joint& joint, int stage, int next, double upper) const {
@@ -224,13 +234,13 @@ class Solver {
     int begin = 0;  // first layer of the stage
     const std::vector<Joint>* joints = nullptr;
     std::int32_t parent = 0;  // number of the first of them
-    const StageTable* table = nullptr;
+    const Table* table = nullptr;
     int shortest = 1;  // layers of the stage
     int longest = 1;
   };
 
   [[nodiscard]] Start start_of(int stage, const State& before, std::int32_t parent, int tag, std::int64_t budget,
-                               std::vector<std::unique_ptr<StageTable>>& ends) {
+                               Tables& ends) {
     StageRole role;
     role.stage = stage;
     role.begin = before.first;
@@ -241,8 +251,7 @@ class Solver {
     role.longest = cuts_.latest(stage + 1) - role.begin;
     Start out{role.begin, &before.second, parent, nullptr, role.shortest, role.longest};
     if (role.first || role.last) {
-      ends.push_back(make_table(role, budget));
-      out.table = ends.back().get();
+      out.table = &*make_table(role, budget, ends);
     } else {
       out.table = &middle(role, budget);
     }
@@ -295,7 +304,7 @@ class Solver {
     if (problem_.movable() < stages) return std::nullopt;
     if (!cuts_.narrow(limits_.memory_only ? infinite : upper)) return std::nullopt;
     std::vector<std::vector<State>> after(static_cast<std::size_t>(stages));
-    std::vector<std::unique_ptr<StageTable>> ends;
+    Tables ends;
     const std::vector<State> nothing{{0, {Joint{}}}};
     for (int stage = 0; stage < stages; ++stage) {
       std::vector<Start> starts;
@@ -315,7 +324,7 @@ class Solver {
         join_before(stage, first + static_cast<int>(i), starts, upper, budget, made[i]);
         thinned[i] = keep_best_joints(made[i]) ? 1 : 0;
       };
-      share(team_, pairs, made.size(), piece);
+      share(executor_, pairs, made.size(), piece);
       for (std::size_t i = 0; i < made.size(); ++i) {
         thinned_ |= thinned[i] != 0;
         if (!made[i].empty())
@@ -366,12 +375,12 @@ class Solver {
     int start = 0;  // first layer, or -1 - type for any start in a run of equal layers
     int shortest = 0;
     int longest = 0;
-    std::unique_ptr<StageTable> table;
+    typename Tables::iterator table;  // in tables_
   };
 
   const Problem& problem_;
   Limits limits_;
-  Team* team_;
+  Executor* executor_;
   Bounds bounds_;
   Segments segments_;
   Segments loads_;
@@ -382,7 +391,8 @@ class Solver {
   double open_ = infinite;
   std::int64_t work_ = 0;
   std::vector<Middle> middle_;
-  std::vector<std::unique_ptr<StageTable>> retired_;
+  Tables tables_;   // of middle_
+  Tables retired_;  // that were, in this join
 };
 
 }  // namespace galvatron::search

@@ -8,7 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
-#include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -24,13 +24,14 @@
 namespace galvatron::search {
 
 /// All good stages that begin at one layer.
+template <class Executor>
 class StageTable {
  public:
-  /// @param within  stages beyond it are of no use
-  /// @param team    shares the work on a layer; the table is the same without one
+  /// @param within    stages beyond it are of no use
+  /// @param executor  shares the work on a layer; the table is the same without one
   StageTable(const Problem& problem, const Bounds& bounds, const Segments& segments, const Segments& loads,
              const StageRole& role, const Limits& limits, std::int64_t budget, const StageLimit& within,
-             Team* team = nullptr)
+             Executor* executor = nullptr)
       : problem_(problem),
         bounds_(bounds),
         segments_(segments),
@@ -39,7 +40,7 @@ class StageTable {
         limits_(limits),
         budget_(budget),
         within_(within),
-        team_(team) {
+        executor_(executor) {
     most_labels_ = limits.labels;
     once_weight_ = bounds.once_share();
     merge_ = problem.stages() == 1 && !limits.memory_only;  // the objective is one sum then, and time alone carries it
@@ -61,7 +62,7 @@ class StageTable {
     std::vector<int> out(static_cast<std::size_t>(length));
     std::int32_t at = option.label;
     for (int k = length; k-- > 0;) {
-      const Step::Link& link = steps_[static_cast<std::size_t>(k)].links[static_cast<std::size_t>(at)];
+      const typename Step::Link& link = steps_[static_cast<std::size_t>(k)].links[static_cast<std::size_t>(at)];
       out[static_cast<std::size_t>(k)] = link.choice;
       at = link.parent;
     }
@@ -165,18 +166,14 @@ class StageTable {
   const TypeIndex& index_of(int layer) {
     const auto type = static_cast<std::size_t>(problem_.layers[static_cast<std::size_t>(layer)]);
     const bool tagged = role_.tag >= 0 && (layer == 0 || layer + 1 == problem_.count());
-    const auto make = [&](int tag) {
-      return std::make_unique<TypeIndex>(problem_.types[type], problem_.objective, slots_of(layer), tag,
-                                         role_.most_workspace, limits_.memory_only);
+    const auto make = [&](auto& in, int tag) -> const TypeIndex& {
+      return in.emplace(problem_.types[type], problem_.objective, slots_of(layer), tag, role_.most_workspace,
+                        limits_.memory_only);
     };
-    if (tagged) {
-      tagged_.push_back(make(role_.tag));
-      return *tagged_.back();
-    }
+    if (tagged) return make(tagged_[layer == 0 ? 0 : 1], role_.tag);
     const auto chunk = static_cast<std::size_t>(problem_.chunk_of(layer, role_.begin));
     auto& index = indices_[type * static_cast<std::size_t>(problem_.chunks) + chunk];
-    if (!index) index = make(-1);
-    return *index;
+    return index ? *index : make(index, -1);
   }
 
   [[nodiscard]] Ahead ahead_of(int begin) const {
@@ -302,7 +299,7 @@ class StageTable {
     if (arrivals_.size() < groups.size()) arrivals_.resize(groups.size());
     if (now_.made.size() < classes.size()) now_.made.resize(classes.size());
     const std::size_t labels = layer == role_.begin ? 1 : before_.begins.back();
-    share(team_, labels * groups.size(), groups.size(),
+    share(executor_, labels * groups.size(), groups.size(),
           [&](std::size_t g) { arrive(layer, classes[groups[g]], arrivals_[g]); });
     std::vector<std::pair<std::size_t, std::size_t>> pieces;  // labels to look at, class
     std::size_t chosen = 0;
@@ -311,7 +308,7 @@ class StageTable {
       chosen += pieces.back().first;
     }
     std::sort(pieces.rbegin(), pieces.rend());  // a large one at the end would be waited for
-    share(team_, chosen, pieces.size(), [&](std::size_t i) {
+    share(executor_, chosen, pieces.size(), [&](std::size_t i) {
       const std::size_t c = pieces[i].second;
       choose(layer, classes[c], arrivals_[group[c]], now_.made[c]);
     });
@@ -367,15 +364,15 @@ class StageTable {
   bool merge_ = false;
   bool thinned_ = false;
   std::int64_t work_ = 0;
-  std::vector<std::unique_ptr<TypeIndex>> indices_;
-  std::vector<std::unique_ptr<TypeIndex>> tagged_;
+  std::vector<std::optional<TypeIndex>> indices_;  // of every type in every chunk
+  std::optional<TypeIndex> tagged_[2];             // of the first and the last layer
   std::vector<std::int64_t> suffix_;
   std::vector<Step> steps_;
   std::vector<std::vector<StageOption>> options_;
   Layer before_;
   Layer now_;
   std::vector<Made> arrivals_;  // of every group of classes that begin alike
-  Team* team_;
+  Executor* executor_;
 };
 
 }  // namespace galvatron::search
