@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # planning_program.sh SOURCE COMPILER [FLAG...]: no GPU, BLAS, oneDNN, OpenMP or MPI header is reachable from a program
 # that only plans, and it compiles, optimised, in less than GALVATRON_COMPILE_SECONDS (default 5) seconds of processor
-# time. Printed beside it, for how fast the processor is: what standard_headers.cpp takes.
+# time. On a processor that is busy, or slower than a Xeon of 2.5 GHz (which compiles standard_headers.cpp in 1.2 s with
+# nothing else to do), the budget grows with what standard_headers.cpp takes; both are printed.
 set -euo pipefail
 source=$1 compiler=$2
 shift 2
@@ -25,13 +26,15 @@ seconds_of() {
 least() { printf '%s\n' "$@" | sort -g | head -1; }
 
 # The least of at most ten: on a shared machine a core may be slow for a while.
-used=
+used= standard=
 for _ in 1 2 3 4 5 6 7 8 9 10; do
+  standard=$(least $standard "$(seconds_of "$(dirname "$source")/standard_headers.cpp" "$@")")
   used=$(least $used "$(seconds_of "$source" "$@")")
   awk -v used="$used" -v budget="$budget" 'BEGIN { exit !(used < budget) }' && break
 done
-standard=$(seconds_of "$(dirname "$source")/standard_headers.cpp" "$@")
+allowed=$(awk -v standard="$standard" -v budget="$budget" \
+  'BEGIN { print (standard > 1.2 ? budget * standard / 1.2 : budget) }')
 echo "compiles in $used s of processor time, the standard headers alone in $standard s; $(wc -l <<<"$reachable") headers" \
   "are reachable"
-awk -v used="$used" -v budget="$budget" 'BEGIN { exit !(used > 0 && used < budget) }' ||
-  { echo "the budget is $budget s"; exit 1; }
+awk -v used="$used" -v allowed="$allowed" 'BEGIN { exit !(used > 0 && used < allowed) }' ||
+  { echo "the budget is $allowed s here"; exit 1; }
