@@ -73,7 +73,7 @@ std::vector<SearchOptions> three_axes(int devices) {
 // The systems, then the runtime's space, then the whole.
 std::vector<System> systems(int devices) {
   SearchOptions pp = limited("pp", gpipe);
-  SearchOptions bmw = limited("dp,sdp,tp,pp,recompute,pow2", one_f_one_b);
+  SearchOptions bmw = limited("dp,sdp,tp,strided,pp,recompute,pow2", one_f_one_b);
   pp.even_stages = true;
   bmw.algorithm = Algorithm::bmw;
   return {
@@ -83,7 +83,7 @@ std::vector<System> systems(int devices) {
       {"SDP", "ZeRO-3 over all devices (PyTorch FSDP)", {limited("sdp", one_f_one_b)}},
       {"DP+TP",
        "for every layer its data and tensor degree; no pipeline (what OptCNN and FlexFlow search)",
-       {limited("dp,tp,pow2", one_f_one_b)}},
+       {limited("dp,tp,strided,pow2", one_f_one_b)}},
       {"DP+PP", "data and pipeline degree, even stages, GPipe (what PipeDream and DAPPLE search)",
        gpipe_or_one_stage("dp,pow2")},
       {"3D",
@@ -92,9 +92,9 @@ std::vector<System> systems(int devices) {
        "2 x 2 x 2 for 8 devices",
        three_axes(devices)},
       {"Galvatron", "for every layer data or ZeRO-3 and tensor degrees; pipeline with even stages, GPipe (PVLDB 2022)",
-       gpipe_or_one_stage("dp,sdp,tp,pow2")},
+       gpipe_or_one_stage("dp,sdp,tp,strided,pow2")},
       {"Base", "Galvatron-Base: likewise, and every layer recomputed or not",
-       gpipe_or_one_stage("dp,sdp,tp,recompute,pow2")},
+       gpipe_or_one_stage("dp,sdp,tp,strided,recompute,pow2")},
       {"BMW",
        "Galvatron-BMW: likewise, with 1F1B and stages that its local search balances, `--search bmw` (arXiv "
        "2307.02031)",
@@ -120,6 +120,7 @@ const Freedom freedoms[] = {
     {"ZeRO-1 and 2", [](SearchOptions& o) { o.space.zero[1] = o.space.zero[2] = false; }},
     {"ZeRO-3", [](SearchOptions& o) { o.space.zero[3] = false; }},
     {"tensor parallelism", [](SearchOptions& o) { o.space.tensor = {.open = false}; }},
+    {"strided tensor ranks", [](SearchOptions& o) { o.space.strided = false; }},
     {"pipeline parallelism", [](SearchOptions& o) { o.space.pipeline = {.open = false}; }},
     {"Megatron's sequence parallelism", [](SearchOptions& o) { std::erase(o.space.sequence, SequenceKind::megatron); }},
     {"context parallelism",
@@ -332,8 +333,8 @@ std::string introduction() {
       "is ahead.\n"
       "- **Kinder than the originals**: where layers have strategies of their own, so have embedding and head; BMW "
       "and Base\n  know the costs of this planner; 3D may try all degrees.\n"
-      "- **Less kind**: tensor ranks are always neighbours, so nestings with data parallelism inside tensor "
-      "parallelism are left\n  out, for everybody.\n"
+      "- **Less kind**: data parallelism nested inside tensor parallelism only across nodes, with all data ranks in "
+      "one, for everybody.\n"
       "- **Even stages**: blocks divided evenly, the rest to the last stages.\n"
       "- **GPipe** keeps the activations of all micro-batches; systems with it may do without a pipeline and keep "
       "those "

@@ -154,6 +154,37 @@ double spearman(const std::vector<double>& a, const std::vector<double>& b) {
   return 1 - 6 * squares / (n * (n * n - 1));
 }
 
+void write_csv(const std::vector<Candidate>& all, const std::string& path) {
+  std::ofstream out(path);
+  out << "predicted_ms,measured_ms,peak_bytes,plan\n";
+  for (const Candidate& c : all)
+    out << c.predicted * 1e3 << ',' << c.measured * 1e3 << ',' << c.peak.count << ",\"" << plan_words(c.plan) << "\"\n";
+}
+
+// A row for each budget; `chosen` are indices of `all`.
+void print_budgets(const std::vector<Candidate>& all, const std::vector<Bytes>& budgets,
+                   const std::vector<std::size_t>& chosen) {
+  std::printf("%-12s %6s %9s %9s %9s %9s %8s  %s\n", "budget MB", "plans", "Spearman", "error", "chosen ms", "best ms",
+              "lost", "chosen");
+  for (std::size_t b = 0; b < budgets.size(); ++b) {
+    std::vector<double> predicted;
+    std::vector<double> measured;
+    std::vector<double> errors;
+    double best = INFINITY;
+    for (const Candidate& c : all) {
+      if (c.peak > budgets[b]) continue;
+      predicted.push_back(c.predicted);
+      measured.push_back(c.measured);
+      errors.push_back(std::abs(c.predicted / c.measured - 1));
+      best = std::min(best, c.measured);
+    }
+    const Candidate& c = all[chosen[b]];
+    std::printf("%-12.1f %6zu %9.3f %8.1f%% %9.2f %9.2f %7.1f%%  %s\n", static_cast<double>(budgets[b].count) / 1e6,
+                predicted.size(), spearman(predicted, measured), 100 * train::median(errors), c.measured * 1e3,
+                best * 1e3, 100 * (c.measured / best - 1), plan_words(c.plan).c_str());
+  }
+}
+
 struct Arguments {
   std::string cluster;
   std::string space = "runnable";
@@ -211,40 +242,19 @@ int benchmark(const Arguments& arguments) {
     if (same == all.end()) all.push_back(std::move(c));
   }
 
-  for (int round = 0; round < rounds; ++round)
+  // What is known is shown after every round: a run that is stopped has not been for nothing.
+  for (int round = 0; round < rounds; ++round) {
     for (std::size_t i = 0; i < all.size(); ++i) {
       all[i].measured = std::min(all[i].measured, undisturbed([&] { return seconds_of(all[i], model, steps); }));
       if ((i + 1) % 25 == 0)
         std::fprintf(stderr, "round %d of %d, plan %zu of %zu\n", round + 1, rounds, i + 1, all.size());
     }
-
-  if (!csv.empty()) {
-    std::ofstream out(csv);
-    out << "predicted_ms,measured_ms,peak_bytes,plan\n";
-    for (const Candidate& c : all)
-      out << c.predicted * 1e3 << ',' << c.measured * 1e3 << ',' << c.peak.count << ",\"" << plan_words(c.plan)
-          << "\"\n";
-  }
-  std::printf("%zu plans of %s on %d ranks, batch %lld x %lld\n", all.size(), model.name.c_str(), ranks,
-              static_cast<long long>(global_batch), static_cast<long long>(sequence));
-  std::printf("%-12s %6s %9s %9s %9s %9s %8s  %s\n", "budget MB", "plans", "Spearman", "error", "chosen ms", "best ms",
-              "lost", "chosen");
-  for (std::size_t b = 0; b < budgets.size(); ++b) {
-    std::vector<double> predicted;
-    std::vector<double> measured;
-    std::vector<double> errors;
-    double best = INFINITY;
-    for (const Candidate& c : all) {
-      if (c.peak > budgets[b]) continue;
-      predicted.push_back(c.predicted);
-      measured.push_back(c.measured);
-      errors.push_back(std::abs(c.predicted / c.measured - 1));
-      best = std::min(best, c.measured);
-    }
-    const Candidate& c = all[chosen[b]];
-    std::printf("%-12.1f %6zu %9.3f %8.1f%% %9.2f %9.2f %7.1f%%  %s\n", static_cast<double>(budgets[b].count) / 1e6,
-                predicted.size(), spearman(predicted, measured), 100 * train::median(errors), c.measured * 1e3,
-                best * 1e3, 100 * (c.measured / best - 1), plan_words(c.plan).c_str());
+    if (!csv.empty()) write_csv(all, csv);
+    std::printf("%zu plans of %s on %d ranks, batch %lld x %lld, fastest of %d rounds\n", all.size(),
+                model.name.c_str(), ranks, static_cast<long long>(global_batch), static_cast<long long>(sequence),
+                round + 1);
+    print_budgets(all, budgets, chosen);
+    std::fflush(stdout);
   }
   return 0;
 }

@@ -24,7 +24,9 @@ static_assert(!Named::is_static && sizeof(Named) == sizeof(int));
 static_assert(!std::is_default_constructible_v<Named>);
 static_assert(Named({.data = 4}).spec() ==
               StrategySpec{.tensor = 2, .data = 4, .zero = 3, .recompute = RecomputeKind::full});
-static_assert(sizeof(Strategy<DataParallel<>, TensorParallel<dynamic>, Pipeline<>>) == 3 * sizeof(int));
+static_assert(sizeof(Strategy<DataParallel<>, TensorParallel<dynamic>, Pipeline<>>) == 4 * sizeof(int));
+static_assert(Strategy<DataParallel<4>, TensorParallel<2, strided>>::spec ==
+              StrategySpec{.tensor = 2, .data = 4, .strided = true});
 
 // Defaults.
 static_assert(Strategy<Pipeline<2>>::schedule == ScheduleKind::one_f_one_b);

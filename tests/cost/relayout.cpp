@@ -20,7 +20,14 @@ std::vector<ActivationLayout> layouts(int ranks, int first = 0) {
       if (ranks % (replicas * parts) != 0) continue;
       for (const bool zigzag : {false, true}) {
         if (zigzag && parts == 1) continue;
-        out.push_back({first, replicas, parts, ranks / replicas / parts, zigzag, ranks * 2, ranks * 6});
+        const int data = ranks / replicas / parts;
+        const auto add = [&](int outer) {
+          out.push_back({first, replicas, parts, data, zigzag, ranks * 2, ranks * 6, outer});
+        };
+        add(1);
+        if (replicas > 1 && data * parts > 1) add(replicas);
+        for (int outer = 2; replicas == 1 && outer <= parts; ++outer)
+          if (parts % outer == 0 && data * parts > outer) add(outer);
       }
     }
   return out;
@@ -48,7 +55,8 @@ Moved received(const ActivationLayout& from, const ActivationLayout& to, int rec
 }
 
 std::string text(const ActivationLayout& l) {
-  return std::to_string(l.replicas) + " replicas, " + std::to_string(l.parts) + " parts" + (l.zigzag ? " zigzag" : "");
+  return std::to_string(l.replicas) + " replicas, " + std::to_string(l.parts) + " parts" + (l.zigzag ? " zigzag" : "") +
+         (l.outer > 1 ? ", " + std::to_string(l.outer) + " around the data ranks" : "");
 }
 
 }  // namespace
@@ -67,6 +75,7 @@ TEST_CASE("every rank holds its share, and together they hold every token as oft
             for (std::int64_t s = r.sequence_begin; s < r.sequence_end; ++s)
               ++held[static_cast<std::size_t>(b * layout.sequence + s)];
         }
+        CHECK(layout.rank_at(layout.place(rank)) == rank);
         CHECK(tokens == layout.batch * layout.sequence * layout.replicas / ranks);
       }
       CHECK(std::count(held.begin(), held.end(), layout.replicas) == layout.batch * layout.sequence);
@@ -109,7 +118,7 @@ TEST_CASE("the busiest receiver gets what the transfers between ranks say") {
 }
 
 TEST_CASE("the share of a re-layout is that of the busiest of all ranks, on many ranks") {
-  for (const int ranks : {16, 24, 30, 36, 64})
+  for (const int ranks : {16, 24, 30, 36, 64, 128})
     for (const ActivationLayout& from : layouts(ranks))
       for (const ActivationLayout& to : layouts(ranks)) {
         INFO(ranks << " ranks, " << text(from) << " to " << text(to));
@@ -140,6 +149,17 @@ TEST_CASE("strategies that lay out tokens alike need no move, whatever they are 
   CHECK(cost::needs_relayout(of(ulysses), of(ring)));
   CHECK(cost::relayout_of(of(ulysses), of(ring)).share > 0);
   CHECK(cost::relayout_of(of(ulysses), of(ring)).span == 4);
+  // Strided tensor ranks 2 hold each half of the stage a copy: what moves between data ranks stays in it.
+  const auto strided = [](StrategySpec spec) {
+    spec.strided = true;
+    return spec;
+  };
+  const cost::Relayout inside =
+      cost::relayout_of(of(strided({.tensor = 2, .data = 4})),
+                        of(strided({.tensor = 2, .sequence = SequenceKind::ulysses, .context = 4})));
+  CHECK(inside.share == doctest::Approx(3.0 / 4 / 4));
+  CHECK(inside.span == 4);
+  CHECK(cost::relayout_of(of({.tensor = 2, .data = 4}), of(strided({.tensor = 2, .data = 4}))).span == 8);
   // Data ranks that divide samples instead: every rank has an eighth of the tokens before and after.
   CHECK(cost::relayout_of(of(ring), of({.data = 8})).share == doctest::Approx(3.0 / 4 / 8));
 }

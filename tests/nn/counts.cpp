@@ -234,7 +234,7 @@ std::string differences(const ModelSpec& model, const LayerSpec& layer, const St
                         const cost::Batch& batch, int local) {
   // On the first tensor rank the norm is that of the formula; others leave out what all have in common.
   return DryLayer<T>(model, layer, spec, batch, local)
-      .differences(cost::layer_counts(layer, spec, batch), local % spec.tensor == 0);
+      .differences(cost::layer_counts(layer, spec, batch), spec.tensor_rank(local) == 0);
 }
 
 std::vector<StrategySpec> strategies(int most_tensor, int most_data) {
@@ -247,12 +247,14 @@ std::vector<StrategySpec> strategies(int most_tensor, int most_data) {
         for (const SequenceKind sequence : sequence_kinds)
           for (int zero = 0; zero <= 3; ++zero)
             for (const RecomputeKind recompute : recompute_kinds) {
-              const StrategySpec spec{.tensor = tensor,
-                                      .sequence = sequence,
-                                      .context = context,
-                                      .data = data,
-                                      .zero = zero,
-                                      .recompute = recompute};
+              const StrategySpec spec{
+                  .tensor = tensor,
+                  .sequence = sequence,
+                  .context = context,
+                  .data = data,
+                  .zero = zero,
+                  .recompute = recompute,
+                  .strided = tensor > 1 && context * data > 1 && (tensor + context + zero) % 2 == 1};
               const bool runs = is_instantiated(InstantiatedStrategies{}, spec);
               if (tensor <= most_tensor && data <= most_data && runs) out.push_back(spec);
             }
@@ -265,7 +267,7 @@ std::vector<StrategySpec> strategies(int most_tensor, int most_data) {
 std::vector<int> counted_ranks(const LayerSpec& layer, const StrategySpec& spec) {
   const bool uneven = layer.class_token && spec.sequence == SequenceKind::megatron;
   // The formulas are of the last rank of a ring.
-  const int first = spec.sequence == SequenceKind::ring ? (spec.context - 1) * spec.tensor : 0;
+  const int first = spec.sequence == SequenceKind::ring ? (spec.context - 1) * spec.shard_stride() : 0;
   std::vector<int> out;
   if (!uneven || layer.kind == LayerKind::head) out.push_back(first);
   if (spec.ranks() > first + 1 && (!uneven || layer.kind == LayerKind::embedding)) out.push_back(spec.ranks() - 1);

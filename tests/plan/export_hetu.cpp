@@ -145,6 +145,16 @@ TEST_CASE("Hetu-Galvatron: what it lacks is told") {
   check_tells(export_hetu(halves), "one switch there");
 }
 
+TEST_CASE("Hetu-Galvatron: strided tensor ranks have a flag, of the embedding not") {
+  Plan plan = plan_of({.tensor = 2, .data = 4});
+  plan.layers[3].strided = plan.layers[4].strided = true;
+  const Exported exported = export_hetu(plan);
+  check_whole(exported);
+  CHECK(numbers(json::parse(exported.text).at("tp_consecutive_flags")) == std::vector{1, 1, 1, 0, 0, 1, 1, 1});
+  plan.embedding.strided = plan.head.strided = true;
+  check_tells(export_hetu(plan), "the embedding: tensor-parallel ranks lie around");
+}
+
 TEST_CASE("Hetu-Galvatron: experts") {
   Plan plan = plan_of({.tensor = 2, .sequence = SequenceKind::megatron, .data = 4, .zero = 2, .expert = 2});
   plan.embedding.expert = plan.head.expert = 1;

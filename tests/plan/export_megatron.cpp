@@ -173,6 +173,17 @@ TEST_CASE("Megatron-LM: what differs from layer to layer is told and stands in t
   for (const std::string& sentence : out.not_expressed) CHECK(has_line(out.text, "#   - " + sentence + "."));
 }
 
+TEST_CASE("Megatron-LM: strided tensor ranks are told") {
+  Plan plan = plan_of({.tensor = 2, .data = 4});
+  plan.layers[3].strided = plan.layers[4].strided = true;
+  const Exported exported = export_megatron(plan);
+  check_tells(exported, "layers 3-4: tensor-parallel ranks lie around data-parallel ones");
+  CHECK(has_line(exported.text, "--tensor-model-parallel-size 2"));
+  plan = plan_of({.tensor = 2, .data = 4});
+  plan.head.strided = true;
+  check_tells(export_megatron(plan), "the head has a strategy of its own, tp2 strided dp4");
+}
+
 TEST_CASE("Megatron-LM: experts, and names that are not harmless") {
   Plan plan = plan_of({.data = 8, .expert = 4});
   plan.embedding.expert = plan.head.expert = 1;

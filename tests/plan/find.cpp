@@ -48,7 +48,7 @@ Truth every_plan(const ModelSpec& model, const Cluster& cluster, const SearchOpt
   const int blocks = static_cast<int>(model.blocks.size());
   for (const int stages : pipeline_degrees(options.space, ranks)) {
     if (stages > blocks) continue;
-    const std::vector<StrategySpec> specs = strategies(options.space, ranks / stages);
+    const std::vector<StrategySpec> specs = strategies(options.space, ranks / stages, cluster.devices_per_node);
     for (const int m : divisors(static_cast<int>(options.global_batch))) {
       if (options.microbatches != 0 && m != options.microbatches) continue;
       Plan plan;
@@ -343,6 +343,42 @@ TEST_CASE("even stages and one strategy bind, and cost what they forbid") {
   CHECK(plain.cost.iteration.value == doctest::Approx(fastest).epsilon(1e-9));
   CHECK(evenly.cost.iteration.value <= plain.cost.iteration.value * (1 + 1e-9));
   CHECK(alike.cost.iteration.value <= plain.cost.iteration.value * (1 + 1e-9));
+}
+
+TEST_CASE("tensor ranks are strided where gathers of parameters are better kept inside nodes") {
+  const ModelSpec model = shortened(model_named("gpt2-tiny"), 2);
+  SearchOptions options;
+  options.global_batch = 4;
+  options.microbatches = 1;
+  options.schedules = {ScheduleKind::one_f_one_b};
+  options.space = value_or_throw(parse_space("zero3,tp=2,strided,pp,max-pp=2"));
+  int with = 0;
+  int without = 0;
+  // The longer the sequences, the more messages tensor ranks have for the same parameters.
+  for (const std::int64_t sequence : {8, 32, 128})
+    for (const double bandwidth : {1e9, 50e9, 1000e9}) {
+      Cluster cluster = bare(cluster_named("4xv100-32g"), 32_GiB);
+      cluster.devices_per_node = 2;
+      cluster.across_nodes = {{1e-6}, bandwidth, bandwidth, bandwidth};
+      options.sequence = sequence;
+      options.memory = cluster.device.memory;
+      const FoundPlan best = found(model, cluster, options);
+      REQUIRE(best.feasible);
+      INFO(sequence << " tokens, " << bandwidth << " bytes/s across: " << plan_words(best.plan));
+      CHECK(best.statistics.proven);
+      CHECK(best.cost.iteration.value == doctest::Approx(every_plan(model, cluster, options).seconds).epsilon(1e-9));
+      const bool strided = std::any_of(best.plan.layers.begin(), best.plan.layers.end(),
+                                       [](const StrategySpec& spec) { return spec.strided; });
+      ++(strided ? with : without);
+      SearchOptions neighbours = options;
+      neighbours.space.strided = false;
+      const FoundPlan other = found(model, cluster, neighbours);
+      REQUIRE(other.feasible);
+      if (strided) CHECK(best.cost.iteration.value < other.cost.iteration.value);
+      if (!strided) CHECK(best.cost.iteration.value == doctest::Approx(other.cost.iteration.value).epsilon(1e-9));
+    }
+  CHECK(with > 0);
+  CHECK(without > 0);
 }
 
 TEST_CASE("a found plan survives its file") {

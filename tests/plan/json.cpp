@@ -110,6 +110,18 @@ TEST_CASE("a layer that keeps what norms and activations give recomputes none, a
   CHECK(says(why_changed([](json& v) { v["layers"][2]["recompute"] = "never"; }), "known are none, selective, full"));
 }
 
+TEST_CASE("strided tensor ranks are said where a layer has them") {
+  Plan plan = example();
+  plan.layers[3].strided = true;
+  const json value = to_json(plan);
+  CHECK(value["layers"][3]["strided"] == true);
+  CHECK(!value["layers"][0].contains("strided"));
+  CHECK(value_or_throw(plan_from_json(value, "plan.json")) == plan);
+  CHECK(value_or_throw(plan_from_json(value_or_throw(parse_json(plan_text(plan), "plan.json")), "plan.json")) == plan);
+  CHECK(says(why_changed([](json& v) { v["layers"][3]["strided"] = 1; }), "strided"));
+  CHECK(says(why_changed([](json& v) { v["layers"][1]["strided"] = true; }), "tensor degree of at least 2"));
+}
+
 TEST_CASE("the keys of a plan file are those of the contract") {
   const json value = to_json(example());
   for (const char* key : {"version", "model", "cluster", "global_batch", "sequence_length", "precision", "microbatches",

@@ -70,7 +70,26 @@ TEST_CASE("a type accepts the specs of its kinds and degrees") {
   CHECK(Zero3::of({.tensor = 2, .data = 4, .zero = 3, .recompute = RecomputeKind::full}).data() == 4);
 }
 
+TEST_CASE("where tensor ranks lie is part of a type whose tensor degree is") {
+  using Around = Strategy<TensorParallel<2, strided>>;
+  const StrategySpec spec{.tensor = 2, .data = 4, .strided = true};
+  const StrategySpec neighbours{.tensor = 2, .data = 4};
+  CHECK(Around({.data = 4}).spec() == spec);
+  CHECK(Around::accepts(spec));
+  CHECK_FALSE(Around::accepts(neighbours));
+  CHECK_FALSE(Strategy<TensorParallel<2>>::accepts(spec));
+  CHECK(Strategy<TensorParallel<>>::accepts(spec));
+  CHECK(Strategy<TensorParallel<>>::accepts(neighbours));
+  CHECK_FALSE(Strategy<TensorParallel<dynamic, strided>>::accepts(neighbours));
+  CHECK(Strategy<TensorParallel<>>::of(spec).spec() == spec);
+  CHECK(Strategy<TensorParallel<>>::of(neighbours).spec() == neighbours);
+  CHECK(Strategy<TensorParallel<dynamic, strided>>({.data = 4, .tensor = 2}).spec() == spec);
+  CHECK_THROWS_AS(Around({.data = 1}), Failure);
+  CHECK_FALSE(Strategy<TensorParallel<>>::create({.data = 4, .tensor = 1, .strided = true}).has_value());
+}
+
 TEST_CASE("types have names for tables and messages") {
+  CHECK(Strategy<TensorParallel<2, strided>, DataParallel<4>>::type_text() == "tp2 strided dp4");
   CHECK(Zero3::type_text() == "tp2 dp* zero3 recompute-full");
   CHECK(Strategy<DataParallel<1>>::type_text() == "single");
   CHECK(Strategy<ContextParallel<2>, SequenceParallel<ring>>::type_text() == "cp2 ring dp*");

@@ -57,7 +57,7 @@ TEST_CASE("degrees are any divisor unless powers of two are asked for") {
   CHECK(decision_tree(6, {.recompute = false}).size() == 1 + 3 + 3 + 11);
 }
 
-TEST_CASE("leaves with tensor parallelism innermost are strategies that the search looks at") {
+TEST_CASE("leaves with one kind of data parallelism are strategies that the search looks at") {
   Space space = runnable_space();
   space.zero = {true, false, false, true};
   space.sequence = {SequenceKind::none};
@@ -65,17 +65,24 @@ TEST_CASE("leaves with tensor parallelism innermost are strategies that the sear
   space.recompute = {RecomputeKind::none, RecomputeKind::full};
   for (const int ranks : {4, 8, 12, 16}) {
     std::vector<StrategySpec> from_tree;
+    std::vector<StrategySpec> around;  // with tensor parallelism outermost
     for (const TreeLeaf& leaf : decision_tree(ranks)) {
       if (leaf.pipeline != 1) continue;
       if (const auto spec = spec_of(leaf)) {
         CHECK(is_legal(*spec));
         CHECK(spec->ranks() == ranks);
-        from_tree.push_back(*spec);
+        StrategySpec neighbours = *spec;
+        neighbours.strided = false;
+        if (!spec->strided) from_tree.push_back(*spec);
+        if (spec->strided) around.push_back(neighbours);
       }
     }
     const std::vector<StrategySpec> searched = strategies(space, ranks);
     CHECK(from_tree.size() == searched.size());
-    for (const StrategySpec& spec : searched) CHECK(std::count(from_tree.begin(), from_tree.end(), spec) == 1);
+    for (const StrategySpec& spec : searched) {
+      CHECK(std::count(from_tree.begin(), from_tree.end(), spec) == 1);
+      CHECK(std::count(around.begin(), around.end(), spec) == (spec.tensor > 1 && spec.data > 1 ? 1 : 0));
+    }
   }
 }
 

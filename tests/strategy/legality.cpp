@@ -41,6 +41,9 @@ TEST_CASE("each rule tells its reason") {
   CHECK(mentions(why_illegal({.context = 2}), "choose Ulysses or ring"));
   CHECK(is_legal({.tensor = 2, .sequence = SequenceKind::megatron, .context = 2}));  // with ring attention
   CHECK(mentions(why_illegal({.data = 4, .expert = 3}), "expert degree divides"));
+  CHECK(mentions(why_illegal({.data = 4, .strided = true}), "tensor degree of at least 2"));
+  CHECK(mentions(why_illegal({.tensor = 4, .strided = true}), "a data or context degree"));
+  CHECK(is_legal({.tensor = 2, .sequence = SequenceKind::ring, .context = 2, .strided = true}));
   constexpr int large = std::numeric_limits<int>::max();
   CHECK(mentions(why_illegal({.tensor = large, .context = large, .data = large}), "at most 16777216"));
   CHECK(mentions(why_illegal({.data = large}), "at most 16777216"));

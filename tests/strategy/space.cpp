@@ -46,6 +46,34 @@ TEST_CASE("the default space has every legal strategy once") {
   CHECK(strategies({}, 1).size() == recompute_kinds.size());
 }
 
+TEST_CASE("on stages of several nodes tensor ranks may be strided around a node's data and context ranks") {
+  const auto strided = [](const std::vector<StrategySpec>& specs) {
+    return std::count_if(specs.begin(), specs.end(), [](const StrategySpec& spec) { return spec.strided; });
+  };
+  for (const int ranks : {2, 6, 16})
+    for (const int node : {1, 2, 3, 4, 8, 16}) {
+      const std::vector<StrategySpec> specs = strategies({}, ranks, node);
+      CHECK(specs.size() == strategies({}, ranks).size() + static_cast<std::size_t>(strided(specs)));
+      for (const StrategySpec& spec : specs) {
+        CHECK(is_legal(spec));
+        CHECK(is_instantiated(InstantiatedStrategies{}, spec));
+        CHECK(std::count(specs.begin(), specs.end(), spec) == 1);
+        if (spec.strided) CHECK(node % spec.shards() == 0);
+      }
+      const auto both = std::count_if(specs.begin(), specs.end(), [&](const StrategySpec& spec) {
+        return !spec.strided && spec.tensor > 1 && spec.shards() > 1 && node % spec.shards() == 0;
+      });
+      CHECK(strided(specs) == (ranks > node ? both : 0));
+    }
+  CHECK(strided(strategies({}, 16)) == 0);
+  CHECK(strategies(parse_space("dp,tp,strided").value(), 4, 2) ==
+        std::vector<StrategySpec>{
+            {.data = 4}, {.tensor = 2, .data = 2}, {.tensor = 2, .data = 2, .strided = true}, {.tensor = 4}});
+  CHECK(strided(strategies(parse_space("dp,tp").value(), 4, 2)) == 0);
+  CHECK(strided(strategies(parse_space("all").value(), 4, 2)) > 0);
+  CHECK_FALSE(parse_space("dp,strided").has_value());
+}
+
 TEST_CASE("the runnable space has what the trainer instantiates, and all of it") {
   for (const int ranks : {1, 2, 6, 8}) {
     const std::vector<StrategySpec> runnable = strategies(runnable_space(), ranks);

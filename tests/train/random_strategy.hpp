@@ -21,6 +21,11 @@ auto one_of(std::mt19937& random, const List& list) {
 /// Any strategy that the trainer carries out and that suits the layer; data degree 0 if there is none.
 inline StrategySpec random_strategy(std::mt19937& random, const LayerSpec& layer, int ranks, std::int64_t microbatch) {
   std::vector<StrategySpec> fitting = strategies(runnable_space(), ranks);
+  for (StrategySpec& spec : fitting) {
+    StrategySpec strided = spec;
+    strided.strided = true;
+    if (random() % 2 == 0 && is_legal(strided)) spec = strided;
+  }
   const std::int64_t tokens = layer.patch_width > 0 || layer.window > 0 ? layer.positions : sequence;
   std::erase_if(fitting, [&](const StrategySpec& spec) {
     return !is_fit(layer, spec, microbatch, std::min(tokens, layer.positions));

@@ -14,7 +14,7 @@ namespace toy {
 
 /// Every (stages, tensor, context, sequence, data, ZeRO) that `ranks` ranks allow. Without context parallelism also
 /// with every kind of recomputation, and with every number of micro-batches where nothing or all is recomputed; with it
-/// these take turns.
+/// these take turns, and so they do with strided tensor ranks.
 inline std::vector<Plan> combinations(const ModelSpec& model, int ranks) {
   std::vector<Plan> out;
   const auto add = [&](int stages, const StrategySpec& spec, int microbatches) {
@@ -58,6 +58,22 @@ inline std::vector<Plan> combinations(const ModelSpec& model, int ranks) {
                  .zero = zero,
                  .recompute = recompute_kinds[static_cast<std::size_t>((turn + turn / 4) % 4)]},
                 1 + turn % 2);
+  // Strided tensor ranks, with a ZeRO stage in turns.
+  for (int stages = 1; stages <= 2; ++stages)
+    for (int t = 2; t < ranks / stages; t *= 2)
+      for (int c = 1; c <= ranks / stages / t; c *= 2)
+        for (const SequenceKind sequence_kind : sequence_kinds) {
+          if (c > 1 && sequence_kind == SequenceKind::megatron) continue;  // is not carried out
+          add(stages,
+              {.tensor = t,
+               .sequence = sequence_kind,
+               .context = c,
+               .data = ranks / stages / t / c,
+               .zero = turn % 4,
+               .recompute = recompute_kinds[static_cast<std::size_t>((turn + turn / 4) % 4)],
+               .strided = true},
+              1 + turn++ % 2);
+        }
   return out;
 }
 

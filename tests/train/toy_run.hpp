@@ -67,7 +67,7 @@ void run_rank(W& world, const Plan& plan, const ModelSpec& model, train::BatchSo
           if (entry.number == store.layer ||
               (entry.layer.kind == LayerKind::head && entry.layer.tied && store.layer == 0)) {
             collect(rank.device(), out.gradients, store, entry.spec,
-                    (world.rank() - mine.first_rank) % entry.spec.tensor);
+                    entry.spec.tensor_rank(world.rank() - mine.first_rank));
             return;
           }
     });

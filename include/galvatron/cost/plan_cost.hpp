@@ -47,13 +47,13 @@ constexpr bool can_overlap(const Cluster& cluster) { return cluster.cores == 0; 
 constexpr bool joins_data_ranks(const Work& work, const StrategySpec& spec) {
   const bool kind =
       work.kind == WorkKind::all_reduce || work.kind == WorkKind::all_gather || work.kind == WorkKind::reduce_scatter;
-  return kind && work.n > 1 && work.n == spec.context * spec.data && work.stride == spec.tensor;
+  return kind && work.n > 1 && work.n == spec.shards() && work.stride == spec.shard_stride();
 }
 
 /// True for collectives around the products of a tensor-parallel layer.
 constexpr bool joins_tensor_ranks(const Work& work, const StrategySpec& spec) {
   return (work.kind == WorkKind::all_gather || work.kind == WorkKind::reduce_scatter) && work.n > 1 &&
-         work.n == spec.tensor && work.stride == 1;
+         work.n == spec.tensor && work.stride == spec.tensor_stride();
 }
 
 /// What messages add that run beside products in as many pieces as there are ranks: the first or last has none to hide

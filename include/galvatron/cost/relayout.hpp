@@ -44,7 +44,7 @@ constexpr int sources(const ActivationLayout& from, const ActivationLayout& to, 
     bool touched = false;
     for (int i = 0; i < from.pieces(); ++i)
       for (int j = 0; j < to.pieces(); ++j) {
-        const Region have = from.region(from.first_rank + part * from.replicas, i);
+        const Region have = from.region(from.rank_at({.part = part}), i);
         const Region piece = to.region(rank, j);
         touched |= have.sequence_begin < piece.sequence_end && piece.sequence_begin < have.sequence_end;
       }
@@ -75,6 +75,7 @@ constexpr Traffic busiest_receiver(const ActivationLayout& from, const Activatio
 struct Relayout {
   double share = 0;  ///< of the micro-batch's tokens that the busiest rank receives
   int span = 1;      ///< tokens stay inside aligned runs of so many ranks
+  friend constexpr bool operator==(const Relayout&, const Relayout&) = default;
 };
 
 namespace detail {
@@ -82,6 +83,11 @@ namespace detail {
 /// Whether every rank keeps the same number of tokens: of the parts of samples and of sequences that a rank has before
 /// and after, one contains the other, or each half of a sequence has one of the two chunks that a rank holds in zigzag.
 constexpr bool keep_alike(const ActivationLayout& from, const ActivationLayout& to) {
+  if (from.outer > 1 || to.outer > 1) {  // only where samples are all with every rank, and tokens likewise or unmoved
+    const auto innermost = [](const ActivationLayout& a) { return (a.replicas > 1) == (a.outer > 1); };
+    const bool unmoved = from.parts == to.parts && from.zigzag == to.zigzag && innermost(from) && innermost(to);
+    return (from.data == 1 || to.data == 1) && (from.parts == 1 || to.parts == 1 || unmoved);
+  }
   const auto nested = [](int a, int b) { return a % b == 0 || b % a == 0; };
   if (!nested(from.data, to.data)) return false;
   if (from.parts == 1 || to.parts == 1) return true;
@@ -95,16 +101,23 @@ constexpr bool keep_alike(const ActivationLayout& from, const ActivationLayout& 
 }  // namespace detail
 
 /// Nothing moves where layouts agree. Both have the same ranks. In a run of lcm(replicas * parts) ranks of the two lie
-/// the same samples before and after.
+/// the same samples before and after; under strided tensor ranks in as large a part of the stage as both hold whole.
 constexpr Relayout relayout_of(ActivationLayout from, ActivationLayout to) {
   if (from == to) return {};
-  const int span = std::lcm(from.replicas * from.parts, to.replicas * to.parts);
-  // The batch is cut outermost: a common factor of the data degrees makes blocks of ranks that do the same. A common
-  // factor of the replicas, which are innermost, makes neighbours that do the same.
-  const int blocks = std::gcd(from.data, to.data);
+  const auto copies = [](const ActivationLayout& a) { return a.replicas > 1 ? a.outer : 1; };
+  const int runs = std::gcd(copies(from), copies(to));
+  for (ActivationLayout* layout : {&from, &to}) {
+    layout->replicas /= runs;
+    layout->outer /= runs;
+  }
+  const bool strided = from.outer > 1 || to.outer > 1;
+  const int span = strided ? from.ranks() : std::lcm(from.replicas * from.parts, to.replicas * to.parts);
+  // Elsewhere the batch is cut outermost: a common factor of the data degrees makes blocks of ranks that do the same. A
+  // common factor of the replicas, which are innermost, makes neighbours that do the same.
+  const int blocks = strided ? 1 : std::gcd(from.data, to.data);
   from.data /= blocks;
   to.data /= blocks;
-  const int neighbours = std::gcd(from.replicas, to.replicas);
+  const int neighbours = strided ? 1 : std::gcd(from.replicas, to.replicas);
   from.replicas /= neighbours;
   to.replicas /= neighbours;
   // Sizes that every degree divides, and chunks of a zigzag: twice the number of ranks.

@@ -12,7 +12,7 @@
 namespace galvatron::nn {
 
 /// One rank's place in a layer: its device, its transient memory and its groups. D models device::Device, G models
-/// comm::Group. Ranks are numbered as StrategySpec says: tensor ranks are consecutive, then context, then data ranks.
+/// comm::Group. Ranks are numbered as StrategySpec says.
 template <class D, class G>
 struct Context {
   D& device;
@@ -37,7 +37,7 @@ struct Context {
   }
   [[nodiscard]] int tensor_rank() const { return tensor.rank(); }
   /// Ranks that hold the same parameters.
-  [[nodiscard]] std::int64_t shards() const { return std::int64_t{spec.data} * spec.context; }
+  [[nodiscard]] std::int64_t shards() const { return spec.shards(); }
 
   /// Runs of the sequence that this rank's tokens are, one after the other: two under zigzag, else one.
   [[nodiscard]] int pieces() const { return spec.sequence == SequenceKind::ring ? 2 : 1; }
@@ -63,19 +63,19 @@ Context<D, typename W::Group> make_context(D& device, device::Region& workspace,
                                            const StrategySpec& spec, std::int64_t samples, std::int64_t sequence,
                                            bool overlap = true, bool eight_bit = false,
                                            Precision moments = Precision::fp32) {
-  const int t = spec.tensor;
-  const int c = spec.context;
   const int local = world.rank() - first_rank;
-  const auto group = [&](int first, int stride, int count) -> typename W::Group& {
+  // Of `count` ranks, `stride` apart, this one is number `place`.
+  const auto group = [&](int place, int stride, int count) -> typename W::Group& {
     std::vector<int> ranks;
-    for (int i = 0; i < count; ++i) ranks.push_back(first_rank + first + i * stride);
+    for (int i = 0; i < count; ++i) ranks.push_back(world.rank() + (i - place) * stride);
     return world.group(ranks);
   };
+  const int shard = spec.shard(local);
   return {device,
           workspace,
-          group(local / t * t, 1, t),
-          group(local / (t * c) * (t * c) + local % t, t, c),
-          group(local % t, t, c * spec.data),
+          group(spec.tensor_rank(local), spec.tensor_stride(), spec.tensor),
+          group(shard % spec.context, spec.shard_stride(), spec.context),
+          group(shard, spec.shard_stride(), spec.shards()),
           spec,
           samples,
           sequence,

@@ -52,7 +52,8 @@ inline std::string cpp_strategy(const StrategySpec& spec) {
   };
   std::string out = "galvatron::Strategy<galvatron::DataParallel<" + std::to_string(spec.data) + ">";
   if (spec.zero != 0) out += policy("ZeRO", std::to_string(spec.zero));
-  if (spec.tensor != 1) out += policy("TensorParallel", std::to_string(spec.tensor));
+  if (spec.tensor != 1)
+    out += policy("TensorParallel", std::to_string(spec.tensor) + (spec.strided ? ", galvatron::strided" : ""));
   if (spec.context != 1) out += policy("ContextParallel", std::to_string(spec.context));
   if (spec.sequence != SequenceKind::none)
     out += policy("SequenceParallel", std::string("galvatron::") + name_of(spec.sequence));

@@ -49,7 +49,9 @@ inline std::string wrapped(const std::string& text, std::size_t indent) {
 inline std::string short_strategy(const StrategySpec& spec) {
   std::string out;
   const auto add = [&out](const std::string& part) { out += (out.empty() ? "" : " ") + part; };
-  if (spec.tensor > 1) add("tp" + std::to_string(spec.tensor) + (spec.sequence == SequenceKind::megatron ? "+sp" : ""));
+  if (spec.tensor > 1)
+    add("tp" + std::to_string(spec.tensor) + (spec.sequence == SequenceKind::megatron ? "+sp" : "") +
+        (spec.strided ? " strided" : ""));
   if (spec.context > 1) add("cp" + std::to_string(spec.context) + " " + name_of(spec.sequence));
   if (spec.data > 1) add("dp" + std::to_string(spec.data));
   if (spec.zero > 0) add("zero" + std::to_string(spec.zero));

@@ -120,6 +120,7 @@ inline void write(PlanWriter& out, const StrategySpec& spec) {
   const bool keeps = spec.recompute == RecomputeKind::never;
   out.field("recompute", name_of(keeps ? RecomputeKind::none : spec.recompute));
   if (keeps) out.field("keep_outputs", true);
+  if (spec.strided) out.field("strided", true);
   out.close();
 }
 
@@ -155,6 +156,7 @@ inline Result<StrategySpec> strategy_from_json(const json& value, const std::str
                   "\", which computes them again; leave it out or write \"recompute\": \"none\"");
     spec.recompute = RecomputeKind::never;
   }
+  spec.strided = fields.optional<bool>("strided", false);
   if (auto done = fields.finish(); !done) return tl::unexpected<Error>(std::move(done.error()));
   return spec;
 }

@@ -44,7 +44,8 @@ struct StageSetting {
   std::vector<StrategySpec> specs;
   std::vector<int> layout;            // of each spec
   std::vector<StrategySpec> like;     // a spec of each layout
-  std::vector<cost::Relayout> moves;  // (layouts, layouts)
+  std::vector<cost::Relayout> moves;  // all that differ
+  std::vector<int> move;              // (layouts, layouts) which of them
 
   constexpr StageSetting() = default;
   /// @param candidates  for a stage of so many ranks
@@ -58,7 +59,12 @@ struct StageSetting {
       if (same == like.end()) like.push_back(spec);
     }
     for (const StrategySpec& from : like)
-      for (const StrategySpec& to : like) moves.push_back(cost::relayout_of(of(from), of(to)));
+      for (const StrategySpec& to : like) {
+        const cost::Relayout needed = cost::relayout_of(of(from), of(to));
+        const auto same = std::find(moves.begin(), moves.end(), needed);
+        move.push_back(static_cast<int>(same - moves.begin()));
+        if (same == moves.end()) moves.push_back(needed);
+      }
   }
 };
 
@@ -112,9 +118,28 @@ constexpr Choice make_choice(const LayerSpec& layer, const StrategySpec& spec, c
   return choice;
 }
 
-/// The moves at the borders of each kind of layer; equal borders are priced once.
+/// Numbers the layouts of a problem's choices anew, without gaps. Returns what their numbers were.
+constexpr std::vector<int> number_layouts(Problem& p) {
+  std::vector<int> number(static_cast<std::size_t>(p.layouts), -1);
+  for (const LayerType& type : p.types)
+    for (const Choice& choice : type) number[static_cast<std::size_t>(choice.layout)] = 0;
+  std::vector<int> used;
+  for (std::size_t i = 0; i < number.size(); ++i)
+    if (number[i] == 0) {
+      number[i] = static_cast<int>(used.size());
+      used.push_back(static_cast<int>(i));
+    }
+  for (LayerType& type : p.types)
+    for (Choice& choice : type) choice.layout = number[static_cast<std::size_t>(choice.layout)];
+  p.layouts = static_cast<int>(used.size());
+  return used;
+}
+
+/// The moves at the borders of each kind of layer, between these layouts of the setting; equal borders and moves are
+/// priced once.
 constexpr std::vector<Moves> make_moves(const std::vector<const LayerSpec*>& kinds, const StageSetting& setting,
-                                        const cost::Batch& batch, const Cluster& cluster, int ranks) {
+                                        const std::vector<int>& layouts, const cost::Batch& batch,
+                                        const Cluster& cluster, int ranks) {
   struct Border {
     std::int64_t elements = 0;
     std::vector<double> relayout;
@@ -127,8 +152,14 @@ constexpr std::vector<Moves> make_moves(const std::vector<const LayerSpec*>& kin
     const cost::MovePricer price(batch, elements, cluster, ranks);
     Border& out = borders.emplace_back();
     out.elements = elements;
-    for (const cost::Relayout& move : setting.moves) out.relayout.push_back(price.relayout(move).value);
-    for (const StrategySpec& spec : setting.like) out.receive.push_back(price.receive(spec).value);
+    std::vector<double> seconds;
+    for (const cost::Relayout& move : setting.moves) seconds.push_back(price.relayout(move).value);
+    for (const int from : layouts) {
+      const auto row = static_cast<std::size_t>(from) * setting.like.size();
+      for (const int to : layouts)
+        out.relayout.push_back(seconds[static_cast<std::size_t>(setting.move[row + static_cast<std::size_t>(to)])]);
+      out.receive.push_back(price.receive(setting.like[static_cast<std::size_t>(from)]).value);
+    }
     return out;
   };
   std::vector<Moves> out;
@@ -212,7 +243,7 @@ constexpr Case make_case(const ModelSpec& model, const Cluster& cluster, const S
     return out;
   }
 
-  p.moves = make_moves(kinds, setting, batch, cluster, ranks);
+  p.moves = make_moves(kinds, setting, number_layouts(p), batch, cluster, ranks);
   return out;
 }
 

@@ -31,7 +31,8 @@ std::vector<Case> make_cases(const ModelSpec& model, const Cluster& cluster, con
   std::vector<int> counts;
   for (const int m : divisors(static_cast<int>(options.global_batch)))
     if (options.microbatches == 0 || options.microbatches == m) counts.push_back(m);
-  // What fits no layer with the whole batch as one micro-batch fits none with more of them.
+  // What fits no layer with the whole batch as one micro-batch fits none with more of them. Strided tensor ranks are
+  // for blocks and for the ends beside them: degrees that only an embedding or a head can have are left out.
   std::vector<const LayerSpec*> kinds{&model.embedding, &model.head};
   for (const LayerSpec& block : model.blocks)
     if (std::none_of(kinds.begin(), kinds.end(), [&](const LayerSpec* kind) { return kind->costs_like(block); }))
@@ -40,9 +41,9 @@ std::vector<Case> make_cases(const ModelSpec& model, const Cluster& cluster, con
   std::erase_if(degrees, [&](int stages) { return stages > static_cast<int>(model.blocks.size()); });
   std::vector<detail::StageSetting> settings(degrees.size());
   executor.each(degrees.size(), [&](std::size_t i) {
-    std::vector<StrategySpec> specs = strategies(options.space, cluster.devices / degrees[i]);
+    std::vector<StrategySpec> specs = strategies(options.space, cluster.devices / degrees[i], cluster.devices_per_node);
     std::erase_if(specs, [&](const StrategySpec& spec) {
-      return std::none_of(kinds.begin(), kinds.end(), [&](const LayerSpec* kind) {
+      return std::none_of(kinds.begin() + (spec.strided ? 2 : 0), kinds.end(), [&](const LayerSpec* kind) {
         return is_fit(*kind, spec, options.global_batch, options.sequence);
       });
     });

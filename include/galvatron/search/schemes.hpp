@@ -37,7 +37,7 @@ inline constexpr Scheme schemes[] = {
     {"ZeRO-3", [](int p, const StrategySpec& s) { return is_data(p, s, 3); }},
     {"Ulysses", [](int p, const StrategySpec& s) { return is_context(p, s, SequenceKind::ulysses); }},
     {"ring attention", [](int p, const StrategySpec& s) { return is_context(p, s, SequenceKind::ring); }},
-    {"tensor parallel", [](int p, const StrategySpec& s) { return p == 1 && s.data * s.context == 1; }},
+    {"tensor parallel", [](int p, const StrategySpec& s) { return p == 1 && s.shards() == 1; }},
     {"pipeline parallel", [](int p, const StrategySpec& s) { return p > 1 && s.ranks() == 1; }},
     {"tensor + data",
      [](int p, const StrategySpec& s) { return p == 1 && s.tensor > 1 && s.data > 1 && s.context == 1; }},

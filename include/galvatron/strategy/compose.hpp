@@ -22,6 +22,7 @@ struct Degrees {
   int tensor = 0;
   int context = 0;
   int pipeline = 0;
+  bool strided = false;  ///< of a tensor degree of run time
 };
 
 namespace detail {
@@ -48,6 +49,11 @@ struct Degree {
 template <Axis A>
 struct Degree<A, dynamic> {
   int value = 1;
+};
+template <>
+struct Degree<Axis::tensor, dynamic> {
+  int value = 1;
+  bool is_strided = false;
 };
 
 /// A spec that answers to `spec` and to `spec()` alike: Strategy<...>::spec is a value where everything is static.
@@ -79,7 +85,8 @@ struct Policy {
        .data = Data::degree == dynamic ? 2 : Data::degree,
        .zero = Zero::stage,
        .expert = 1,
-       .recompute = Again::kind}};
+       .recompute = Again::kind,
+       .strided = Tensor::is_strided}};
 };
 
 template <class Policy, bool IsStatic = Policy::is_static>
@@ -100,6 +107,7 @@ struct StrategyDegrees<Policy, false> {
     out.tensor = tensor_degree.value;
     out.context = context_degree.value;
     out.data = data_degree.value;
+    if constexpr (Policy::Tensor::degree == dynamic) out.strided = tensor_degree.is_strided;
     return out;
   }
   [[nodiscard]] constexpr int pipeline() const { return pipeline_degree.value; }
@@ -177,19 +185,23 @@ class Strategy : public detail::StrategyDegrees<detail::Policy<Policies...>> {
                          std::to_string(out->spec().context) + ", data " + std::to_string(out->spec().data));
     return out;
   }
-  /// True when `spec` is of these kinds and, where degrees are static, of these degrees.
+  /// True when `spec` is of these kinds and, where degrees are static, of these degrees in these places.
   static constexpr bool accepts(const StrategySpec& spec) {
     const auto same = [](int given, int fixed) { return fixed == dynamic || fixed == given; };
     return spec.zero == zero && spec.sequence == sequence && spec.recompute == recompute && spec.expert == 1 &&
            same(spec.tensor, Policy::Tensor::degree) && same(spec.context, Policy::Context::degree) &&
-           same(spec.data, Policy::Data::degree) && is_legal(spec);
+           same(spec.data, Policy::Data::degree) &&
+           (spec.strided == Policy::Tensor::is_strided ||
+            (Policy::Tensor::degree == dynamic && !Policy::Tensor::is_strided)) &&
+           is_legal(spec);
   }
   /// The strategy that `spec` describes; `accepts(spec)` must hold.
   static constexpr Strategy of(const StrategySpec& spec) {
     return Strategy(Degrees{.data = spec.data,
                             .tensor = spec.tensor,
                             .context = spec.context,
-                            .pipeline = Policy::Stages::degree == dynamic ? 1 : 0});
+                            .pipeline = Policy::Stages::degree == dynamic ? 1 : 0,
+                            .strided = spec.strided});
   }
 
   [[nodiscard]] constexpr int tensor() const { return this->spec().tensor; }
@@ -223,12 +235,14 @@ class Strategy : public detail::StrategyDegrees<detail::Policy<Policies...>> {
     spec.data = pick(given.data, Policy::Data::degree);
     spec.tensor = pick(given.tensor, Policy::Tensor::degree);
     spec.context = pick(given.context, Policy::Context::degree);
+    if (Policy::Tensor::degree == dynamic) spec.strided = spec.strided || given.strided;
     const std::string_view why = why_illegal(spec);
     return why.empty() ? nullptr : why.data();  // the sentences are literals
   }
   constexpr void assign(const Degrees& given) {
     if constexpr (!is_static) {
-      if constexpr (Policy::Tensor::degree == dynamic) this->tensor_degree.value = given.tensor;
+      if constexpr (Policy::Tensor::degree == dynamic)
+        this->tensor_degree = {given.tensor, best_case.strided || given.strided};
       if constexpr (Policy::Context::degree == dynamic) this->context_degree.value = given.context;
       if constexpr (Policy::Data::degree == dynamic) this->data_degree.value = given.data;
       if constexpr (Policy::Stages::degree == dynamic) this->pipeline_degree.value = given.pipeline;

@@ -104,17 +104,16 @@ inline std::vector<TreeLeaf> decision_tree(int ranks, const TreeRules& rules = {
   return leaves;
 }
 
-/// The strategy that the runtime carries out for a leaf: tensor ranks are consecutive, so nestings with another
-/// paradigm inside tensor parallelism, or with two kinds of data parallelism, have none.
+/// The strategy that a leaf stands for; nestings with two kinds of data parallelism have none.
 inline std::optional<StrategySpec> spec_of(const TreeLeaf& leaf) {
   StrategySpec spec;
   spec.recompute = leaf.recompute ? RecomputeKind::full : RecomputeKind::none;
   for (const Branch& branch : leaf.nesting) {
-    if (spec.tensor > 1) return std::nullopt;
     if (branch.paradigm == Paradigm::tensor) {
       spec.tensor = branch.degree;
     } else {
       if (spec.data > 1) return std::nullopt;
+      spec.strided = spec.tensor > 1;  // around these data ranks
       spec.data = branch.degree;
       spec.zero = branch.paradigm == Paradigm::sharded_data ? 3 : 0;
     }

@@ -29,8 +29,9 @@ constexpr Region intersection(const Region& a, const Region& b) {
 }
 
 /// The layout of a layer's input and output over the ranks [first_rank, first_rank + ranks()) of its stage. Samples are
-/// cut over data ranks, sequences over `parts` ranks, and `replicas` neighbouring ranks hold the same: innermost the
-/// replicas, then the parts, then the data ranks. A local tensor is (sequence, batch, H), sequence-major.
+/// cut over data ranks, sequences over `parts` ranks, and `replicas` ranks hold the same: innermost the replicas, then
+/// the parts, then the data ranks. Under strided tensor ranks the replicas, or as many of the parts, lie around the
+/// data ranks instead (`outer`). A local tensor is (sequence, batch, H), sequence-major.
 ///
 /// Parts are runs of tokens. Under zigzag a sequence is cut into 2 parts() chunks and a rank holds two of them, one
 /// from either end, so that causal attention is equal work for all:
@@ -46,20 +47,43 @@ struct ActivationLayout {
   bool zigzag = false;
   std::int64_t batch = 1;  ///< samples of a micro-batch over all data ranks
   std::int64_t sequence = 1;
+  int outer = 1;  ///< of strided tensor ranks: all replicas or, where there are none, the parts of a context rank
 
   friend constexpr bool operator==(const ActivationLayout&, const ActivationLayout&) = default;
   [[nodiscard]] constexpr int ranks() const { return replicas * parts * data; }
   [[nodiscard]] constexpr bool holds(int rank) const { return rank >= first_rank && rank < first_rank + ranks(); }
+  /// What a rank holds, as the number of its part, of its samples and of its copy.
+  struct Place {
+    int part = 0;
+    int data = 0;
+    int replica = 0;
+    friend constexpr bool operator==(const Place&, const Place&) = default;
+  };
+  [[nodiscard]] constexpr Place place(int rank) const {
+    const int local = rank - first_rank;
+    if (outer == 1) return {local / replicas % parts, local / replicas / parts, local % replicas};
+    const int inside = local % (ranks() / outer);
+    const int context = replicas > 1 ? parts : parts / outer;
+    const int tensor = local / (ranks() / outer);
+    if (replicas > 1) return {inside % context, inside / context, tensor};
+    return {inside % context * outer + tensor, inside / context, 0};
+  }
+  /// The rank with that place.
+  [[nodiscard]] constexpr int rank_at(const Place& at) const {
+    if (outer == 1) return first_rank + (at.data * parts + at.part) * replicas + at.replica;
+    const int context = replicas > 1 ? parts : parts / outer;
+    const int tensor = replicas > 1 ? at.replica : at.part % outer;
+    return first_rank + (tensor * data + at.data) * context + (replicas > 1 ? at.part : at.part / outer);
+  }
   /// Runs of tokens that a rank holds, one after the other in its local tensor.
   [[nodiscard]] constexpr int pieces() const { return zigzag ? 2 : 1; }
   /// What `rank` of the world holds in piece `piece`.
   [[nodiscard]] constexpr Region region(int rank, int piece = 0) const {
-    const int local = rank - first_rank;
+    const Place at = place(rank);
     const std::int64_t samples = batch / data;
     const std::int64_t tokens = sequence / parts / pieces();
-    const int part = local / replicas % parts;
-    const std::int64_t s = (piece == 0 ? part : 2 * parts - 1 - part) * tokens;
-    const std::int64_t b = local / replicas / parts * samples;
+    const std::int64_t s = (piece == 0 ? at.part : 2 * parts - 1 - at.part) * tokens;
+    const std::int64_t b = at.data * samples;
     return {s, s + tokens, b, b + samples};
   }
 };
@@ -71,24 +95,32 @@ constexpr ActivationLayout activation_layout(const StrategySpec& spec, int first
                                              std::int64_t sequence) {
   const bool megatron = spec.sequence == SequenceKind::megatron;
   const bool ring = spec.sequence == SequenceKind::ring || (megatron && spec.context > 1);
-  return {
-      first_rank, megatron ? 1 : spec.tensor, (megatron ? spec.tensor : 1) * spec.context, spec.data, ring, microbatch,
-      sequence};
+  return {.first_rank = first_rank,
+          .replicas = megatron ? 1 : spec.tensor,
+          .parts = (megatron ? spec.tensor : 1) * spec.context,
+          .data = spec.data,
+          .zigzag = ring,
+          .batch = microbatch,
+          .sequence = sequence,
+          .outer = spec.strided ? spec.tensor : 1};
 }
 
 /// The part of `to.region(receiver, receiver_piece)` that `sender` supplies out of `from.region(sender, sender_piece)`
 /// when activations move from layout `from` to layout `to`; empty for most. Where the data is replicated, a rank serves
-/// itself, and the others spread over the replicas.
+/// itself, and the others spread over the replicas, under strided tensor ranks so that they stay in their own run.
 constexpr Region transfer(const ActivationLayout& from, const ActivationLayout& to, int sender, int receiver,
                           int sender_piece = 0, int receiver_piece = 0) {
   const Region part = intersection(from.region(sender, sender_piece), to.region(receiver, receiver_piece));
   if (part.empty()) return {};
   if (from.replicas == 1) return part;
-  const int local = sender - from.first_rank;
-  const int base = from.first_rank + local / from.replicas * from.replicas;
-  const bool receiver_is_replica = receiver >= base && receiver < base + from.replicas;
-  const int chosen = receiver_is_replica ? receiver : base + (receiver - to.first_rank) % from.replicas;
-  return chosen == sender ? part : Region{};
+  const ActivationLayout::Place of_sender = from.place(sender);
+  ActivationLayout::Place chosen = of_sender;
+  if (from.holds(receiver)) chosen.replica = from.place(receiver).replica;
+  if (!from.holds(receiver) || from.rank_at(chosen) != receiver) {
+    const int local = receiver - to.first_rank;
+    chosen.replica = (from.outer > 1 ? local / (from.ranks() / from.outer) : local) % from.replicas;
+  }
+  return chosen == of_sender ? part : Region{};
 }
 
 }  // namespace galvatron

@@ -44,6 +44,9 @@ constexpr bool is_split_over_context(SequenceKind kind) {
        "least 2.")                                                                                                   \
   RULE((s).context > 1 && (s).sequence == ::galvatron::SequenceKind::none,                                           \
        "context parallelism needs to know how sequences are split: choose Ulysses or ring.")                         \
+  RULE((s).strided && ((s).tensor == 1 || (s).shards() == 1),                                                        \
+       "strided tensor-parallel ranks lie around data- and context-parallel ranks: they need a tensor degree of at " \
+       "least 2 and a data or context degree.")                                                                      \
   RULE((s).expert > 1 && (s).data % (s).expert != 0,                                                                 \
        "experts are spread over data-parallel ranks: the expert degree divides the data degree.")
 

@@ -34,6 +34,8 @@ inline constexpr RecomputeKind full = RecomputeKind::full;
 inline constexpr RecomputeKind never = RecomputeKind::never;
 /// A degree that is known at run time.
 inline constexpr int dynamic = std::numeric_limits<int>::min();
+/// Where tensor-parallel ranks lie: `TensorParallel<2, strided>`.
+inline constexpr bool strided = true;
 }  // namespace kinds
 
 /// A type that Strategy<> accepts.
@@ -59,12 +61,14 @@ struct ZeRO {
   static constexpr int stage = Stage;
 };
 
-/// Ranks that share the heads and the MLP of a layer. Shoeybi et al., "Megatron-LM", 2019.
-template <int N = dynamic>
+/// Ranks that share the heads and the MLP of a layer. Shoeybi et al., "Megatron-LM", 2019. They are neighbours, or, if
+/// strided, lie around the ranks that share parameters; with a degree of run time that is said at run time too.
+template <int N = dynamic, bool Strided = false>
 struct TensorParallel {
   static_assert(N == dynamic || N >= 1, "galvatron: the degree of TensorParallel<N> is at least 1.");
   static constexpr Axis axis = Axis::tensor;
   static constexpr int degree = N;
+  static constexpr bool is_strided = Strided;
 };
 
 /// How tokens are split: `none`, `megatron` (over the tensor-parallel ranks), `ulysses` or `ring` (over the

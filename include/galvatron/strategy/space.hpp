@@ -41,6 +41,7 @@ struct Space {
   /// None and Megatron's apply where the context degree is 1, Ulysses and ring where it is above.
   std::vector<SequenceKind> sequence{sequence_kinds.begin(), sequence_kinds.end()};
   std::vector<RecomputeKind> recompute{recompute_kinds.begin(), recompute_kinds.end()};
+  bool strided = true;         ///< besides, tensor ranks across nodes, with all data and context ranks inside them
   bool powers_of_two = false;  ///< of degrees; otherwise any divisor
   friend bool operator==(const Space&, const Space&) = default;
 };
@@ -75,9 +76,12 @@ constexpr std::vector<SequenceKind> kinds_for(const Space& space, int tensor, in
 
 /// The strategies of a space for a layer on a stage of `ranks` ranks: every division of the ranks into tensor, context
 /// and data degree, with every kind that is legal for it. In a fixed order, without repetition.
-constexpr std::vector<StrategySpec> strategies(const Space& space, int ranks) {
+/// @param node  ranks that fast links join; on larger stages tensor ranks may be strided where that brings the data and
+///              context ranks into one node. 0: links are all alike
+constexpr std::vector<StrategySpec> strategies(const Space& space, int ranks, int node = 0) {
   std::vector<StrategySpec> out;
-  const auto add_kinds = [&](int tensor, int context, int data) {
+  const auto brings_together = [&](int shards) { return shards > 1 && ranks > node && node % shards == 0; };
+  const auto add_kinds = [&](int tensor, int context, int data, bool strided) {
     for (const SequenceKind sequence : detail::kinds_for(space, tensor, context))
       for (int zero = 0; zero <= 3; ++zero) {
         if (data * context > 1 ? !space.zero[static_cast<std::size_t>(zero)] : zero != 0) continue;
@@ -87,7 +91,8 @@ constexpr std::vector<StrategySpec> strategies(const Space& space, int ranks) {
                          .context = context,
                          .data = data,
                          .zero = zero,
-                         .recompute = recompute});
+                         .recompute = recompute,
+                         .strided = strided});
       }
   };
   for (const int tensor : divisors(ranks, space.powers_of_two)) {
@@ -96,7 +101,9 @@ constexpr std::vector<StrategySpec> strategies(const Space& space, int ranks) {
       const int data = ranks / tensor / context;
       if (!space.context.allows(context) || !space.data.allows(data)) continue;
       if (space.powers_of_two && (data & (data - 1)) != 0) continue;
-      add_kinds(tensor, context, data);
+      add_kinds(tensor, context, data, false);
+      if (space.strided && node > 0 && tensor > 1 && brings_together(context * data))
+        add_kinds(tensor, context, data, true);
     }
   }
   return out;
@@ -104,8 +111,9 @@ constexpr std::vector<StrategySpec> strategies(const Space& space, int ranks) {
 
 /// The names that parse_space knows, for messages and help texts.
 inline constexpr std::string_view space_names =
-    "all, runnable, dp, zero1, zero2, zero3 (or sdp), tp, sp, ulysses, ring, cp (both), pp, recompute, selective, "
-    "keep, pow2, dp=N, tp=N, cp=N, pp=N, max-dp=N, max-tp=N, max-cp=N, max-pp=N, sp=none|megatron|ulysses|ring, "
+    "all, runnable, dp, zero1, zero2, zero3 (or sdp), tp, strided, sp, ulysses, ring, cp (both), pp, recompute, "
+    "selective, keep, pow2, dp=N, tp=N, cp=N, pp=N, max-dp=N, max-tp=N, max-cp=N, max-pp=N, "
+    "sp=none|megatron|ulysses|ring, "
     "recompute=none|selective|full|never";
 
 /// A space from its notation, a comma-separated list of what the search may use:
@@ -114,6 +122,7 @@ inline constexpr std::string_view space_names =
 ///     runnable               likewise, of what `galvatron train` carries out
 ///     dp, zero1, zero2, zero3 (= sdp)   data parallelism with that ZeRO stage
 ///     tp, sp, pp             tensor, Megatron sequence, pipeline parallelism
+///     strided                tensor ranks also in different nodes, with the other ranks of the layer in one
 ///     ulysses, ring, cp      context parallelism by Ulysses, by ring attention, by either
 ///     recompute, selective   recomputation of the layer, of the attention core
 ///     keep                   no recomputation at all, not even of what norms and activations give
@@ -122,7 +131,7 @@ inline constexpr std::string_view space_names =
 ///     pow2                   degrees are powers of two
 ///
 /// What is not in the list is not used. Errors (usage): an unknown or empty name, a degree that is no positive number,
-/// degrees that contradict each other, sp without tp.
+/// degrees that contradict each other, sp or strided without tp.
 inline Result<Space> parse_space(std::string_view text) {
   const auto refuse = [text](const std::string& why) {
     return usage_error("bad --space \"" + std::string(text.substr(0, 80)) + "\": " + why);
@@ -135,6 +144,7 @@ inline Result<Space> parse_space(std::string_view text) {
   bool tensor = false;
   bool context = false;
   bool pipeline = false;
+  bool strided = false;
   bool sequence = false;
   bool ulysses = false;
   bool ring = false;
@@ -144,23 +154,12 @@ inline Result<Space> parse_space(std::string_view text) {
   std::vector<SequenceKind> only_sequence;
   std::vector<RecomputeKind> only_recompute;
   const std::pair<std::string_view, bool*> switches[] = {
-      {"all", &everything},
-      {"runnable", &runnable},
-      {"dp", &zero[0]},
-      {"zero1", &zero[1]},
-      {"zero2", &zero[2]},
-      {"zero3", &zero[3]},
-      {"sdp", &zero[3]},
-      {"tp", &tensor},
-      {"sp", &sequence},
-      {"ulysses", &ulysses},
-      {"ring", &ring},
-      {"cp", &context},
-      {"pp", &pipeline},
-      {"recompute", &recompute},
-      {"selective", &selective},
-      {"keep", &keep},
-      {"pow2", &space.powers_of_two},
+      {"all", &everything},      {"runnable", &runnable}, {"dp", &zero[0]},
+      {"zero1", &zero[1]},       {"zero2", &zero[2]},     {"zero3", &zero[3]},
+      {"sdp", &zero[3]},         {"tp", &tensor},         {"strided", &strided},
+      {"sp", &sequence},         {"ulysses", &ulysses},   {"ring", &ring},
+      {"cp", &context},          {"pp", &pipeline},       {"recompute", &recompute},
+      {"selective", &selective}, {"keep", &keep},         {"pow2", &space.powers_of_two},
   };
   const std::pair<std::string_view, std::pair<DegreeRange*, bool*>> degrees[] = {{"dp", {&space.data, &data}},
                                                                                  {"tp", {&space.tensor, &tensor}},
@@ -236,12 +235,14 @@ inline Result<Space> parse_space(std::string_view text) {
   const bool any_zero = std::find(zero.begin(), zero.end(), true) != zero.end();
   if ((sequence || has(SequenceKind::megatron)) && !tensor)
     return refuse("sp splits sequences over tensor-parallel ranks; add tp");
+  if (strided && !tensor) return refuse("strided says where tensor-parallel ranks lie; add tp");
   // `cp` alone is either kind of context parallelism.
   const bool either = context && !ulysses && !ring && !has(SequenceKind::ulysses) && !has(SequenceKind::ring);
   ulysses = ulysses || either || has(SequenceKind::ulysses);
   ring = ring || either || has(SequenceKind::ring);
   space.data.open = data || any_zero;
   space.tensor.open = tensor;
+  space.strided = strided;
   space.context.open = ulysses || ring;
   space.pipeline.open = pipeline;
   space.zero = any_zero ? zero : std::array{true, false, false, false};

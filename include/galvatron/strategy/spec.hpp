@@ -30,17 +30,18 @@ inline constexpr std::array recompute_kinds{RecomputeKind::none, RecomputeKind::
                                             RecomputeKind::never};
 
 /// The strategy of one layer. Degrees multiply to the ranks of the stage: tensor * context * data.
-/// Ranks of a stage are numbered with tensor innermost (consecutive), then context, then data. Every group of ranks has
-/// therefore one stride: tensor ranks 1, context ranks `tensor`, data ranks `tensor * context`, and the data and
-/// context ranks together, which share parameters and gradients, `tensor`:
+/// Ranks of a stage are numbered with tensor innermost (consecutive), then context, then data; strided tensor ranks are
+/// outermost instead, around those that share parameters and gradients (DP inside TP in Galvatron's decision tree):
 ///
 ///     tensor 2, context 2, data 2     rank     0  1  2  3  4  5  6  7
 ///                                     tensor   0  1  0  1  0  1  0  1
 ///                                     context  0  0  1  1  0  0  1  1
 ///                                     data     0  0  0  0  1  1  1  1
+///     strided                         tensor   0  0  0  0  1  1  1  1
+///                                     context  0  1  0  1  0  1  0  1
+///                                     data     0  0  1  1  0  0  1  1
 ///
-/// Another nesting (Galvatron also puts data parallelism inside tensor parallelism) has no place in a plan file; prices
-/// know groups only by size and stride, so it would take a further field here and in the file.
+/// Every group of ranks has therefore one stride, and so have data and context ranks together.
 struct StrategySpec {
   int tensor = 1;
   SequenceKind sequence = SequenceKind::none;
@@ -49,10 +50,21 @@ struct StrategySpec {
   int zero = 0;  ///< ZeRO stage 0-3 over the data and context ranks
   int expert = 1;
   RecomputeKind recompute = RecomputeKind::none;
+  bool strided = false;  ///< tensor ranks lie `shards()` apart
 
   friend constexpr bool operator==(const StrategySpec&, const StrategySpec&) = default;
   /// Ranks that the layer runs on.
   [[nodiscard]] constexpr int ranks() const { return tensor * context * data; }
+  /// Ranks that share parameters and gradients: the data and context ranks.
+  [[nodiscard]] constexpr int shards() const { return context * data; }
+  /// How far apart the neighbours of a tensor group are.
+  [[nodiscard]] constexpr int tensor_stride() const { return strided ? shards() : 1; }
+  /// How far apart the neighbours of a context group are, and those of the data and context ranks together.
+  [[nodiscard]] constexpr int shard_stride() const { return strided ? 1 : tensor; }
+  /// The tensor rank of the stage's rank `local`.
+  [[nodiscard]] constexpr int tensor_rank(int local) const { return local / tensor_stride() % tensor; }
+  /// The place of the stage's rank `local` among those that share its parameters.
+  [[nodiscard]] constexpr int shard(int local) const { return local / shard_stride() % shards(); }
 };
 
 constexpr const char* name_of(SequenceKind kind) {

@@ -16,6 +16,7 @@ inline std::string strategy_text(const StrategySpec& spec, bool open_tensor = fa
     if (open || n != 1) add(axis + (open ? std::string("*") : std::to_string(n)));
   };
   degree("tp", spec.tensor, open_tensor);
+  if (spec.strided) add("strided");
   if (spec.sequence == SequenceKind::megatron) add("megatron");
   degree("cp", spec.context, open_context);
   if (spec.sequence == SequenceKind::ulysses || spec.sequence == SequenceKind::ring) add(name_of(spec.sequence));

@@ -12,7 +12,7 @@ namespace galvatron {
 ///     constexpr auto found = search::constexpr_search<12>(block, cluster, options);
 ///     using Chosen = StrategyOf<found.strategies[0]>;
 template <StrategySpec spec>
-using StrategyOf = Strategy<DataParallel<spec.data>, ZeRO<spec.zero>, TensorParallel<spec.tensor>,
+using StrategyOf = Strategy<DataParallel<spec.data>, ZeRO<spec.zero>, TensorParallel<spec.tensor, spec.strided>,
                             SequenceParallel<spec.sequence>, ContextParallel<spec.context>, Recompute<spec.recompute>>;
 
 }  // namespace galvatron

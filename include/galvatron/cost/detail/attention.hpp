@@ -148,7 +148,7 @@ class AttentionCounts {
   }
   [[nodiscard]] constexpr Work in_context_group(WorkKind kind, std::int64_t bytes) const {
     Work work = compute(kind, bytes, kind == WorkKind::send ? 1 : s_.c, kind == WorkKind::send ? s_.c : 0);
-    work.stride = s_.spec.tensor;
+    work.stride = s_.spec.shard_stride();
     return work;
   }
   // Ulysses.

@@ -106,18 +106,18 @@ constexpr LayerCounts embedding_counts(const LayerShape& s) {
 /// which every tensor rank's classes give a part.
 constexpr void pool(const LayerShape& s, WorkList& out) {
   out.push(compute(WorkKind::bias_gradient, s.rows_local, s.h));  // sums of columns
-  if (s.cut) out.push(compute(WorkKind::all_reduce, s.b * s.h * s.e, s.t));
+  if (s.cut) out.push(s.tensor_group(WorkKind::all_reduce, s.b * s.h * s.e));
 }
 constexpr void spread_pool(const LayerShape& s, WorkList& out) {
-  if (s.t > 1) out.push(compute(WorkKind::all_reduce, s.b * s.h * s.e, s.t));
+  if (s.t > 1) out.push(s.tensor_group(WorkKind::all_reduce, s.b * s.h * s.e));
   out.push(compute(WorkKind::copy, s.rows_local * s.h * s.e));
 }
 /// From the class tokens, which the first tensor rank has, to every rank's logits, and back.
 constexpr void give_class_tokens(const LayerShape& s, WorkList& out) {
-  if (s.cut) out.push(compute(WorkKind::broadcast, s.b * s.h * s.e, s.t));
+  if (s.cut) out.push(s.tensor_group(WorkKind::broadcast, s.b * s.h * s.e));
 }
 constexpr void sum_class_tokens(const LayerShape& s, WorkList& out) {
-  if (s.t > 1) out.push(compute(WorkKind::all_reduce, s.b * s.h * s.e, s.t));
+  if (s.t > 1) out.push(s.tensor_group(WorkKind::all_reduce, s.b * s.h * s.e));
 }
 
 constexpr LayerCounts head_counts(const LayerShape& s) {
@@ -162,7 +162,7 @@ constexpr LayerCounts head_counts(const LayerShape& s) {
     };
     push(compute(WorkKind::gemm_nt, n, v, s.h));
     push(compute(WorkKind::softmax_statistics, n, v));
-    if (s.t > 1) push(compute(WorkKind::all_gather, s.t * n * 3 * 4, s.t));
+    if (s.t > 1) push(s.tensor_group(WorkKind::all_gather, s.t * n * 3 * 4));
     push(compute(WorkKind::softmax_backward, n, v));
     push(compute(WorkKind::gemm_tn, v, s.h, n));
     push(compute(WorkKind::gemm_nn, n, s.h, v));

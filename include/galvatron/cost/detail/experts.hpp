@@ -30,7 +30,7 @@ constexpr void permute_routed(const LayerShape& s, WorkList& out) {
 constexpr void route_forward(const LayerShape& s, WorkList& out) {
   out.push(compute(WorkKind::gemm_nt, s.rows_local, s.layer.experts, s.h));
   out.push(compute(WorkKind::softmax_statistics, s.rows_local, s.layer.experts));
-  if (s.cut) out.push(compute(WorkKind::all_gather, s.rows * s.layer.experts * 4, s.t));
+  if (s.cut) out.push(s.tensor_group(WorkKind::all_gather, s.rows * s.layer.experts * 4));
 }
 /// Behind the router, on gathered tokens.
 /// @param whole  false: up to the first product

@@ -190,7 +190,7 @@ class MixedBlock {
     return {.kind = kind, .m = s_.b * s_.heads, .n = s_.tokens, .k = memory_, .l = s_.layer.head_dim};
   }
   constexpr void gather_memory(WorkList& out) const {
-    if (s_.cut) out.push(compute(WorkKind::all_gather, memory_rows_ * s_.h * s_.e, s_.t));
+    if (s_.cut) out.push(s_.tensor_group(WorkKind::all_gather, memory_rows_ * s_.h * s_.e));
   }
   constexpr void cross_forward(WorkList& out) const {
     region_.enter(out);
@@ -211,7 +211,7 @@ class MixedBlock {
     linear_backward(out, memory_rows_, kv_, s_.h);
     bias_backward(out, memory_rows_, kv_);
     if (s_.t > 1)
-      out.push(compute(s_.cut ? WorkKind::reduce_scatter : WorkKind::all_reduce, memory_rows_ * s_.h * s_.e, s_.t));
+      out.push(s_.tensor_group(s_.cut ? WorkKind::reduce_scatter : WorkKind::all_reduce, memory_rows_ * s_.h * s_.e));
     out.push(compute(WorkKind::add, memory_local_ * s_.h));  // to the gradient from the layers behind
     input();
     linear_backward(out, s_.rows, s_.q, s_.h);

@@ -36,7 +36,7 @@ struct LayerShape {
         batch(bt),
         t(s.tensor),
         c(s.context),
-        shards(std::int64_t{s.data} * s.context),
+        shards(s.shards()),
         b(bt.microbatch / s.data),
         tokens(l.tokens.of(bt.sequence) / s.context),
         rows(tokens * b),
@@ -59,12 +59,16 @@ struct LayerShape {
   [[nodiscard]] constexpr Bytes local_bytes(std::int64_t elements) const {
     return {aligned_bytes(elements * b / (cut ? t * c : c) * e)};
   }
+  /// A collective of the tensor ranks; `bytes` as Work::m says.
+  [[nodiscard]] constexpr Work tensor_group(WorkKind kind, std::int64_t bytes) const {
+    return {.kind = kind, .m = bytes, .n = t, .stride = spec.tensor_stride()};
+  }
   /// What norms and activations give is kept for backward.
   [[nodiscard]] constexpr bool keeps_outputs() const { return spec.recompute == RecomputeKind::never; }
   /// Runs of a sequence that a rank's tokens are: what depends on positions is done run by run.
   [[nodiscard]] constexpr int pieces() const { return spec.sequence == SequenceKind::ring ? 2 : 1; }
   [[nodiscard]] constexpr ParameterLayout parameters(ParameterPart part) const {
-    return parameter_layout(layer, part, spec.tensor, spec.data * spec.context);
+    return parameter_layout(layer, part, spec.tensor, spec.shards());
   }
 };
 

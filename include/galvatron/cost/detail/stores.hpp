@@ -70,15 +70,15 @@ class StoreCounts {
     return s_.habits.writes_gradients ? n_ - layout_.written_end : n_;
   }
   [[nodiscard]] constexpr std::int64_t rooms() const { return streams() ? 2 : 1; }
-  // Data and context ranks share parameters; with tensor ranks innermost their ranks are equally far apart.
+  // Data and context ranks share parameters.
   [[nodiscard]] constexpr Work data_group(WorkKind kind, std::int64_t bytes) const {
     Work work = compute(kind, bytes, s_.shards);
-    work.stride = s_.spec.tensor;
+    work.stride = s_.spec.shard_stride();
     return work;
   }
   constexpr void sum_whole(WorkList& out) const {
     const std::int64_t whole = layout_.whole_end - layout_.whole_begin;
-    if (s_.cut && whole > 0) out.push(compute(WorkKind::all_reduce, whole * 4, s_.t));
+    if (s_.cut && whole > 0) out.push(s_.tensor_group(WorkKind::all_reduce, whole * 4));
   }
 
   const LayerShape& s_;
@@ -114,11 +114,11 @@ class RegionCounts {
   explicit constexpr RegionCounts(const LayerShape& shape) : s_(shape) {}
   /// Before a column-cut weight: under sequence parallelism the tokens come together.
   constexpr void enter(WorkList& out) const {
-    if (s_.cut) out.push(compute(WorkKind::all_gather, bytes(), s_.t));
+    if (s_.cut) out.push(s_.tensor_group(WorkKind::all_gather, bytes()));
   }
   /// After a row-cut weight: the partial sums are added.
   constexpr void leave(WorkList& out) const {
-    if (s_.t > 1) out.push(compute(s_.cut ? WorkKind::reduce_scatter : WorkKind::all_reduce, bytes(), s_.t));
+    if (s_.t > 1) out.push(s_.tensor_group(s_.cut ? WorkKind::reduce_scatter : WorkKind::all_reduce, bytes()));
   }
 
  private:

@@ -65,6 +65,7 @@ inline RecomputeKind recomputed(const StrategySpec& spec) {
 
 /// The degrees and the sequence split of a strategy.
 inline StrategySpec degrees_of(StrategySpec spec) {
+  spec.strided = false;
   spec.zero = 0;
   spec.expert = 1;
   spec.recompute = RecomputeKind::none;
@@ -102,6 +103,12 @@ inline StrategySpec one_for_all(const Plan& plan, const std::string& target, Exp
   if (experts.size() > 1)
     out.not_expressed.push_back("the expert degree differs from layer to layer, " + by_layer_text(experts) + ": " +
                                 target + " has one for all, and " + std::to_string(common.expert) + " is written");
+  std::vector<int> strided;
+  for (std::size_t i = 0; i < plan.layers.size(); ++i)
+    if (plan.layers[i].strided) strided.push_back(static_cast<int>(i));
+  if (!strided.empty())
+    out.not_expressed.push_back(layers_text(strided) + ": tensor-parallel ranks lie around data-parallel ones: " +
+                                target + " makes them neighbours");
   // An embedding and a head have no experts, and nothing of theirs is computed again.
   const auto end = [&](const std::string& name, StrategySpec spec) {
     spec.expert = common.expert;
@@ -118,9 +125,9 @@ inline StrategySpec one_for_all(const Plan& plan, const std::string& target, Exp
 /// Told by targets that shard states over data and context ranks together.
 inline void tell_wider_sharding(const StrategySpec& spec, const std::string& target, Exported& out) {
   if (spec.context > 1 && spec.zero > 0)
-    out.not_expressed.push_back(
-        "ZeRO shards over the " + std::to_string(spec.data) + " data ranks in the plan: " + target +
-        " shards over data and context ranks together, " + std::to_string(spec.data * spec.context));
+    out.not_expressed.push_back("ZeRO shards over the " + std::to_string(spec.data) +
+                                " data ranks in the plan: " + target +
+                                " shards over data and context ranks together, " + std::to_string(spec.shards()));
 }
 
 /// Told by targets that have no word for the format of the optimizer's moments.

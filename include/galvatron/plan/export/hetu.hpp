@@ -97,7 +97,7 @@ inline Exported export_hetu(const Plan& plan) {
   nlohmann::ordered_json file;
   file["pp_deg"] = plan.stages.size();
   file["tp_sizes_enc"] = list(detail::hetu_width);
-  file["tp_consecutive_flags"] = list([](const StrategySpec&) { return 1; });
+  file["tp_consecutive_flags"] = list([](const StrategySpec& s) { return s.strided ? 0 : 1; });
   if (std::any_of(plan.layers.begin(), plan.layers.end(),
                   [](const StrategySpec& s) { return detail::hetu_ring(s) > 1; }))
     file["cp_sizes_enc"] = list(detail::hetu_ring);
@@ -134,6 +134,10 @@ inline Exported export_hetu(const Plan& plan) {
   detail::tell_hetu(
       plan, [](const StrategySpec& s) { return detail::hetu_uses_ulysses(s) && s.zero > 0; },
       "ZeRO shards over data ranks in the plan: Hetu-Galvatron shards over data and Ulysses ranks together", out);
+  if (plan.embedding.strided)
+    out.not_expressed.push_back(
+        "the embedding: tensor-parallel ranks lie around data-parallel ones: they are "
+        "neighbours there");
   StrategySpec head = plan.head;
   head.recompute = plan.embedding.recompute;  // neither computes anything again
   if (!(head == plan.embedding))

@@ -63,15 +63,16 @@ inline Bytes snapshot_bytes(const StagePlan& stage, const ModelSpec& model, int 
   const auto visit = [&](const nn::StoreVisitor& visitor) {
     const auto store = [&](const ChunkPlan::Entry& entry, ParameterPart part) {
       const int t = entry.spec.tensor;
-      const int copies = entry.spec.data * entry.spec.context;
+      const int copies = entry.spec.shards();
       const ParameterLayout layout = parameter_layout(entry.layer, part, t, copies);
       const std::int64_t shard = layout.elements / copies;
       const int local = rank - stage.first_rank;
+      const int place = entry.spec.shard(local);
       nn::StoreView view;
       view.layer = entry.number;
       view.layout = &layout;
-      view.own = {local / t * shard, (local / t + 1) * shard};
-      view.tensor_rank = local % t;
+      view.own = {place * shard, (place + 1) * shard};
+      view.tensor_rank = entry.spec.tensor_rank(local);
       view.tensor_degree = t;
       visitor(view);
     };
