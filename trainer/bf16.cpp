@@ -2,5 +2,5 @@
 #include <galvatron/train/compiled.hpp>
 
 namespace galvatron::train::detail {
-template GALVATRON_TRAIN_RANK(bfloat16);
+template GALVATRON_TRAIN_RANK(HostPlatform, comm::thread::World, bfloat16);
 }

@@ -21,13 +21,25 @@ std::vector<ActivationLayout> layouts(int ranks, int first = 0) {
       for (const bool zigzag : {false, true}) {
         if (zigzag && parts == 1) continue;
         const int data = ranks / replicas / parts;
-        const auto add = [&](int outer) {
-          out.push_back({first, replicas, parts, data, zigzag, ranks * 2, ranks * 6, outer});
+        const auto add = [&](int cut, int outer) {
+          out.push_back({.first_rank = first,
+                         .replicas = replicas,
+                         .parts = parts,
+                         .data = data,
+                         .zigzag = zigzag,
+                         .batch = ranks * 2,
+                         .sequence = ranks * 6,
+                         .cut = cut,
+                         .outer = outer});
         };
-        add(1);
-        if (replicas > 1 && data * parts > 1) add(replicas);
-        for (int outer = 2; replicas == 1 && outer <= parts; ++outer)
-          if (parts % outer == 0 && data * parts > outer) add(outer);
+        add(1, 1);
+        if (replicas > 1 && data * parts > 1) add(1, replicas);
+        for (int tensor = 2; replicas == 1 && tensor <= parts; ++tensor) {  // that cut sequences
+          if (parts % tensor != 0 || (zigzag && tensor == parts)) continue;
+          const int cut = zigzag ? tensor : 1;
+          if (zigzag) add(cut, 1);
+          if (data * parts > tensor) add(cut, tensor);
+        }
       }
     }
   return out;
@@ -56,6 +68,7 @@ Moved received(const ActivationLayout& from, const ActivationLayout& to, int rec
 
 std::string text(const ActivationLayout& l) {
   return std::to_string(l.replicas) + " replicas, " + std::to_string(l.parts) + " parts" + (l.zigzag ? " zigzag" : "") +
+         (l.cut > 1 ? " cut over " + std::to_string(l.cut) : "") +
          (l.outer > 1 ? ", " + std::to_string(l.outer) + " around the data ranks" : "");
 }
 
@@ -80,6 +93,37 @@ TEST_CASE("every rank holds its share, and together they hold every token as oft
       }
       CHECK(std::count(held.begin(), held.end(), layout.replicas) == layout.batch * layout.sequence);
     }
+}
+
+TEST_CASE("in zigzag the parts of tensor ranks one after the other are those of their context rank") {
+  const auto tokens = [](const ActivationLayout& layout, int rank) {
+    std::vector<std::int64_t> out;
+    for (int i = 0; i < layout.pieces(); ++i)
+      for (std::int64_t s = layout.region(rank, i).sequence_begin; s < layout.region(rank, i).sequence_end; ++s)
+        out.push_back(s);
+    return out;
+  };
+  for (const int tensor : {2, 3, 4})
+    for (const int context : {2, 3, 4})
+      for (const bool strided : {false, true}) {
+        StrategySpec spec{
+            .tensor = tensor, .sequence = SequenceKind::ring, .context = context, .data = 2, .strided = strided};
+        const std::int64_t sequence = std::int64_t{4} * tensor * context;
+        const ActivationLayout whole = activation_layout(spec, 5, 4, sequence);
+        spec.sequence = SequenceKind::megatron;
+        const ActivationLayout cut = activation_layout(spec, 5, 4, sequence);
+        for (int shard = 0; shard < spec.shards(); ++shard) {
+          std::vector<std::int64_t> together;
+          const int first = 5 + shard * spec.shard_stride();
+          for (int t = 0; t < tensor; ++t) {
+            const std::vector<std::int64_t> own = tokens(cut, first + t * spec.tensor_stride());
+            together.insert(together.end(), own.begin(), own.end());
+          }
+          INFO(text(cut), ", shard ", shard);
+          CHECK(together == tokens(whole, first));
+        }
+        CHECK(cost::relayout_of(whole, cut).share == 0);  // everyone has its part
+      }
 }
 
 TEST_CASE("in zigzag every rank has the same causal work") {

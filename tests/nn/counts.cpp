@@ -267,7 +267,7 @@ std::vector<StrategySpec> strategies(int most_tensor, int most_data) {
 std::vector<int> counted_ranks(const LayerSpec& layer, const StrategySpec& spec) {
   const bool uneven = layer.class_token && spec.sequence == SequenceKind::megatron;
   // The formulas are of the last rank of a ring.
-  const int first = spec.sequence == SequenceKind::ring ? (spec.context - 1) * spec.shard_stride() : 0;
+  const int first = spec.uses_ring() ? (spec.context - 1) * spec.shard_stride() : 0;
   std::vector<int> out;
   if (!uneven || layer.kind == LayerKind::head) out.push_back(first);
   if (spec.ranks() > first + 1 && (!uneven || layer.kind == LayerKind::embedding)) out.push_back(spec.ranks() - 1);

@@ -284,6 +284,14 @@ const std::vector<StrategySpec>& compared_strategies() {
       {.sequence = SequenceKind::ring, .context = 4, .data = 2},
       {.tensor = 2, .sequence = SequenceKind::ring, .context = 2, .zero = 3, .recompute = RecomputeKind::selective},
       {.tensor = 2, .sequence = SequenceKind::ring, .context = 2, .zero = 3, .recompute = RecomputeKind::full},
+      {.tensor = 2,
+       .sequence = SequenceKind::megatron,
+       .context = 2,
+       .data = 2,
+       .zero = 3,
+       .recompute = RecomputeKind::never},
+      {.tensor = 3, .sequence = SequenceKind::megatron, .context = 2, .zero = 3, .recompute = RecomputeKind::full},
+      {.tensor = 2, .sequence = SequenceKind::megatron, .context = 3, .zero = 1, .recompute = RecomputeKind::selective},
   };
   return all;
 }

@@ -26,10 +26,12 @@ using ComparedStrategies = TypeList<
     Strategy<DataParallel<>, ZeRO<0>, TensorParallel<>, SequenceParallel<none>, Recompute<none>>,
     Strategy<DataParallel<>, ZeRO<0>, TensorParallel<>, SequenceParallel<none>, Recompute<full>>,
     Strategy<DataParallel<>, ZeRO<0>, TensorParallel<>, SequenceParallel<none>, Recompute<never>>,
-    Strategy<DataParallel<>, ZeRO<1>, TensorParallel<>, SequenceParallel<megatron>, Recompute<none>>,
-    Strategy<DataParallel<>, ZeRO<3>, TensorParallel<>, SequenceParallel<megatron>, Recompute<full>>,
-    Strategy<DataParallel<>, ZeRO<1>, TensorParallel<>, SequenceParallel<megatron>, Recompute<selective>>,
-    Strategy<DataParallel<>, ZeRO<3>, TensorParallel<>, SequenceParallel<megatron>, Recompute<never>>,
+    Strategy<DataParallel<>, ZeRO<1>, TensorParallel<>, SequenceParallel<megatron>, ContextParallel<>, Recompute<none>>,
+    Strategy<DataParallel<>, ZeRO<3>, TensorParallel<>, SequenceParallel<megatron>, ContextParallel<>, Recompute<full>>,
+    Strategy<DataParallel<>, ZeRO<1>, TensorParallel<>, SequenceParallel<megatron>, ContextParallel<>,
+             Recompute<selective>>,
+    Strategy<DataParallel<>, ZeRO<3>, TensorParallel<>, SequenceParallel<megatron>, ContextParallel<>,
+             Recompute<never>>,
     Strategy<DataParallel<>, ZeRO<0>, TensorParallel<>, SequenceParallel<ulysses>, ContextParallel<>>,
     Strategy<DataParallel<>, ZeRO<3>, TensorParallel<>, SequenceParallel<ulysses>, ContextParallel<>,
              Recompute<selective>>,
@@ -188,11 +190,9 @@ LayerOutput run_layer(const LayerSpec& layer, const StrategySpec& spec, const Pa
       part.push_back(layout.region(rank, i));
       input_part.push_back(input_layout.region(rank, i));
     }
-    std::vector<Region> samples = part;
-    if (spec.context == 1) {  // between a tensor-parallel region's ends, all tokens
-      samples[0].sequence_begin = 0;
-      samples[0].sequence_end = in.shape.sequence;
-    }
+    const ActivationLayout inside = region_layout(spec, 0, in.shape.samples, in.shape.sequence);
+    std::vector<Region> samples;  // between a tensor-parallel region's ends
+    for (int i = 0; i < inside.pieces(); ++i) samples.push_back(inside.region(rank, i));
     if (layer.patch_width > 0) {
       std::vector<Region> patches = part;  // without the class tokens
       const std::int64_t before = layer.class_token ? 1 : 0;

@@ -2,7 +2,11 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
+#include <cstdlib>
+#include <functional>
 #include <string>
+#include <vector>
 
 #include <galvatron/cluster/presets.hpp>
 #include <galvatron/cost/layer.hpp>
@@ -114,8 +118,14 @@ TEST_CASE("plans that cannot be priced say why") {
   CHECK(says(why(long_one, model(), cluster()), "positions"));
   Plan other = plan;
   other.schedule = ScheduleKind::interleaved;
+  other.virtual_stages = 20;
+  CHECK(says(why(other, model(), cluster()), "2 stages x 20 virtual stages are more than the plan's 32 layers"));
   other.virtual_stages = 3;
-  CHECK(says(why(other, model(), cluster()), "do not cut 32 layers evenly"));
+  CHECK(cost_of(other, model(), cluster()).has_value());
+  other.stages = {{0, 14, 0, 4}, {15, 31, 4, 4}};
+  CHECK(says(why(other, model(), cluster()), "stage 0 has its layers 0 to 15, not to 14"));
+  other = plan;
+  other.schedule = ScheduleKind::interleaved;
   other.virtual_stages = 2;
   other.microbatches = 1;
   CHECK(says(why(other, model(), cluster()), "multiple of them as micro-batches"));
@@ -125,6 +135,35 @@ TEST_CASE("plans that cannot be priced say why") {
   Plan few = plan;
   few.global_batch = 6;
   CHECK(says(why(few, model(), cluster()), "do not divide"));
+}
+
+TEST_CASE("virtual stages share layers as evenly as possible, those at the ends having fewer") {
+  for (const int layers : {7, 8, 30, 126})
+    for (const int stages : {2, 3, 16})
+      for (int chunks = 1; stages * chunks <= layers; ++chunks) {
+        const int all = stages * chunks;
+        CAPTURE(layers);
+        CAPTURE(all);
+        CHECK(first_layer_of_virtual_stage(layers, all, 0) == 0);
+        CHECK(first_layer_of_virtual_stage(layers, all, all) == layers);
+        std::vector<int> sizes;
+        for (int i = 0; i < all; ++i)
+          sizes.push_back(first_layer_of_virtual_stage(layers, all, i + 1) -
+                          first_layer_of_virtual_stage(layers, all, i));
+        CHECK(
+            std::all_of(sizes.begin(), sizes.end(), [&](int n) { return n == layers / all || n == layers / all + 1; }));
+        CHECK(sizes.back() == layers / all);
+        const auto larger = std::find(sizes.begin(), sizes.end(), layers / all + 1);
+        CHECK(std::is_sorted(larger, sizes.end(), std::greater<>{}));
+        CHECK(std::abs(2 * (larger - sizes.begin()) + layers % all - all) <= (layers % all == 0 ? all : 1));
+        int first = 0;
+        for (const PlanStage& stage : even_stages(layers, stages, chunks, 4)) {
+          CHECK(stage.first_layer == first);
+          CHECK(std::abs(stage.last_layer + 1 - first - layers / stages) <= 1);
+          first = stage.last_layer + 1;
+        }
+        CHECK(first == layers);
+      }
 }
 
 TEST_CASE("virtual stages hold every other chunk, send more, keep more and idle less") {

@@ -64,8 +64,7 @@ HetuPlan read(const std::string& text) {
 
 bool same(const StrategySpec& spec, const HetuLayer& layer) {
   return spec.tensor == layer.tensor && (spec.sequence == SequenceKind::ulysses ? spec.context : 1) == layer.ulysses &&
-         (spec.sequence == SequenceKind::ring ? spec.context : 1) == layer.ring && spec.data == layer.data &&
-         spec.zero == layer.zero;
+         (spec.uses_ring() ? spec.context : 1) == layer.ring && spec.data == layer.data && spec.zero == layer.zero;
 }
 
 }  // namespace
@@ -176,7 +175,7 @@ TEST_CASE("Hetu-Galvatron: a file from which nothing is left out reads back as t
     const auto strategy = [&] {
       const int split = 1 << upto(3);
       StrategySpec spec{.data = 8 / split};
-      switch (upto(2)) {
+      switch (upto(3)) {
         case 0:
           spec.tensor = split;
           if (split > 1) spec.sequence = SequenceKind::megatron;
@@ -185,9 +184,14 @@ TEST_CASE("Hetu-Galvatron: a file from which nothing is left out reads back as t
           spec.context = split;
           if (split > 1) spec.sequence = SequenceKind::ulysses;
           break;
-        default:
+        case 2:
           spec.context = split;
           if (split > 1) spec.sequence = SequenceKind::ring;
+          break;
+        default:  // both
+          spec.tensor = split > 1 ? 2 : 1;
+          spec.context = split / spec.tensor;
+          if (split > 1) spec.sequence = SequenceKind::megatron;
       }
       const bool plain = spec.sequence != SequenceKind::ulysses;
       if (spec.data > 1 && plain) spec.zero = upto(1) == 0 ? 3 : ddp ? 0 : 2;

@@ -71,6 +71,11 @@ TEST_CASE("Megatron-LM: context parallelism, a kind for each layer") {
   const Exported some = export_megatron(mixed);
   check_whole(some);
   CHECK(has_line(some.text, "--cp-comm-type p2p a2a p2p p2p"));
+  const Exported cut =
+      export_megatron(plan_of({.tensor = 2, .sequence = SequenceKind::megatron, .context = 2, .data = 2}));
+  check_whole(cut);
+  CHECK(has_line(cut.text, "--cp-comm-type p2p"));
+  CHECK(has_line(cut.text, "--sequence-parallel"));
 }
 
 TEST_CASE("Megatron-LM: uneven stages") {
@@ -92,7 +97,7 @@ TEST_CASE("Megatron-LM: uneven stages") {
   CHECK(has_line(stages({2, 4, 1, 3}), "--pipeline-model-parallel-layout 'Et*2|t*4|t|t*3L'"));
   CHECK(has_line(stages({4, 4}, 2), "--num-layers-per-virtual-pipeline-stage 2"));
   // Chunks 0 of both stages, then chunks 1.
-  CHECK(has_line(stages({5, 4}, 2), "--pipeline-model-parallel-layout 'Et*3|t*2|t*2|t*2L'"));
+  CHECK(has_line(stages({4, 5}, 2), "--pipeline-model-parallel-layout 'Et*2|t*3|t*2|t*2L'"));
 }
 
 TEST_CASE("Megatron-LM: schedules that it lacks are told") {

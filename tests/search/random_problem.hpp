@@ -31,8 +31,8 @@ inline Problem random_problem(std::mt19937& random, const Shape& shape = {}) {
   const int stages = p.objective.stages;
   const ScheduleKind kind = schedule_kinds[static_cast<std::size_t>(upto(3))];
   if (kind == ScheduleKind::interleaved && stages > 1 && 2 * stages <= shape.most_layers) {
-    movable = 2 * stages;
     p.chunks = 2;
+    movable = 2 * stages + upto(shape.most_layers - 2 * stages);
     p.objective.microbatches = stages * (1 + upto(2));
   }
   p.objective.weights = cost::pipeline_weights(kind, stages, p.objective.microbatches, p.chunks);
@@ -94,8 +94,16 @@ inline Problem random_problem(std::mt19937& random, const Shape& shape = {}) {
     for (int stage = 0; stage < stages; ++stage)
       p.postponed.push_back(microbatches_postponed(kind, stage, p.objective.microbatches));
   if (p.chunks > 1) {
-    p.cuts.push_back(0);
-    for (int stage = 1; stage < stages; ++stage) p.cuts.push_back(p.leading + stage * movable / stages);
+    if (p.leading > 0) p.in_chunk.push_back(0);
+    for (int stage = 0; stage < stages; ++stage) {
+      p.cuts.push_back(stage == 0 ? 0 : static_cast<int>(p.in_chunk.size()));
+      for (int chunk = 0; chunk < p.chunks; ++chunk) {
+        const auto first = [&](int index) { return first_layer_of_virtual_stage(movable, stages * p.chunks, index); };
+        const int index = chunk * stages + stage;
+        for (int i = first(index); i < first(index + 1); ++i) p.in_chunk.push_back(chunk);
+      }
+    }
+    if (p.trailing > 0) p.in_chunk.push_back(p.chunks - 1);
     p.cuts.push_back(p.count());
   }
   for (std::size_t type = 0; type < p.types.size(); ++type) {

@@ -34,8 +34,7 @@ inline Plan even_plan(const ModelSpec& model, const std::string& cluster, int st
   plan.schedule = schedule;
   plan.virtual_stages = virtual_stages;
   const int blocks = static_cast<int>(model.blocks.size());
-  for (int i = 0; i < stages; ++i)
-    plan.stages.push_back({i * blocks / stages, (i + 1) * blocks / stages - 1, i * spec.ranks(), spec.ranks()});
+  plan.stages = even_stages(blocks, stages, virtual_stages, spec.ranks());
   plan.layers.assign(model.blocks.size(), spec);
   plan.embedding = plan.head = spec;
   return plan;

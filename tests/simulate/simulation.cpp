@@ -129,6 +129,34 @@ TEST_CASE("one stage takes exactly what it costs, several about what the formula
   CHECK(most < 1.4);
 }
 
+TEST_CASE("virtual stages of which fewer than P lack a layer take what the formula says, or a little less") {
+  simulated::Case c = {.plan = {},
+                       .model = value_or_throw(find_model("llama2-7b")),
+                       .cluster = value_or_throw(find_cluster("64xa100-80g"))};
+  const LayerSpec block = c.model.blocks.front();
+  double least = 2, most = 0;
+  for (const int layers : {30, 90, 126})
+    for (const int stages : {4, 8, 16})
+      for (int chunks = 2; stages * chunks <= layers; ++chunks)
+        for (const int microbatches : {stages, 4 * stages}) {
+          const int full = (layers + stages - 1) / stages;
+          if (layers % stages == 0 || full % chunks != 0) continue;
+          c.model.blocks.assign(static_cast<std::size_t>(layers), block);
+          c.plan = even_plan(c.model, "64xa100-80g", stages, {.tensor = 4}, microbatches, microbatches,
+                             ScheduleKind::interleaved, chunks);
+          CAPTURE(layers);
+          CAPTURE(stages);
+          CAPTURE(chunks);
+          const Simulation s = simulation_of(c);
+          const double ratio = s.iteration / s.parts.cost.iteration;
+          least = std::min(least, ratio);
+          most = std::max(most, ratio);
+        }
+  MESSAGE("simulated over planned: ", least, " to ", most);
+  CHECK(least > 0.9);
+  CHECK(most < 1.02);
+}
+
 TEST_CASE("the memory in use fills what is reserved, exactly for schedules of one chunk and one backward") {
   const auto seed = std::random_device{}();
   MESSAGE("seed ", seed);

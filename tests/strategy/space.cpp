@@ -25,13 +25,12 @@ TEST_CASE("the default space has every legal strategy once") {
       CHECK(specs[i].ranks() == ranks);
       for (std::size_t j = 0; j < i; ++j) CHECK_FALSE(specs[i] == specs[j]);
     }
-    // As many as there are at all, without experts; with a context degree no search chooses Megatron's sequence.
+    // As many as there are at all, without experts.
     std::size_t legal = 0;
     for (int tensor = 1; tensor <= ranks; ++tensor)
       for (int context = 1; context <= ranks; ++context)
         for (int data = 1; data <= ranks; ++data)
           for (int kinds = 0; kinds < 4 * 4 * 4; ++kinds) {
-            if (context > 1 && static_cast<SequenceKind>(kinds % 4) == SequenceKind::megatron) continue;
             legal += tensor * context * data == ranks && is_legal({.tensor = tensor,
                                                                    .sequence = static_cast<SequenceKind>(kinds % 4),
                                                                    .context = context,
@@ -82,11 +81,11 @@ TEST_CASE("the runnable space has what the trainer instantiates, and all of it")
       CHECK(is_instantiated(InstantiatedStrategies{}, spec) ==
             (std::find(runnable.begin(), runnable.end(), spec) != runnable.end()));
   }
-  // 4 ranks: tp1 dp4: 4 stages; tp2 dp2: 2 kinds of sequence x 4 stages; tp4: 2 kinds; cp2 dp2, cp4 and tp2 cp2: 2
-  // kinds x 4 stages; all with four kinds of recomputation.
-  CHECK(strategies(runnable_space(), 4).size() == 4 * (4 + 8 + 2 + 3 * 8));
+  // 4 ranks: tp1 dp4: 4 stages; tp2 dp2: 2 kinds of sequence x 4 stages; tp4: 2 kinds; cp2 dp2 and cp4: 2 kinds x 4
+  // stages, tp2 cp2: 3; all with four kinds of recomputation.
+  CHECK(strategies(runnable_space(), 4).size() == 4 * (4 + 8 + 2 + 2 * 8 + 12));
   CHECK(of("runnable", 8) == strategies(runnable_space(), 8));
-  CHECK(of("runnable,max-tp=2,recompute=full", 4).size() == 4 + 8 + 3 * 8);
+  CHECK(of("runnable,max-tp=2,recompute=full", 4).size() == 4 + 8 + 2 * 8 + 12);
 }
 
 TEST_CASE("a space names what may be used") {
@@ -117,8 +116,13 @@ TEST_CASE("context parallelism is named by its kind or by its degree") {
   CHECK(of("ring,cp=2,dp", 4) == std::vector<StrategySpec>{{.sequence = SequenceKind::ring, .context = 2, .data = 2}});
   CHECK(of("ring,zero3", 2) ==
         std::vector<StrategySpec>{{.data = 2, .zero = 3}, {.sequence = SequenceKind::ring, .context = 2, .zero = 3}});
-  CHECK(of("tp,sp=megatron,ring,cp=2", 4) ==
-        std::vector<StrategySpec>{{.tensor = 2, .sequence = SequenceKind::ring, .context = 2}});
+  const StrategySpec plain{.tensor = 2, .sequence = SequenceKind::ring, .context = 2};
+  const StrategySpec cut{.tensor = 2, .sequence = SequenceKind::megatron, .context = 2};
+  CHECK(of("tp,ring,cp=2", 4) == std::vector<StrategySpec>{plain});
+  CHECK(of("tp,sp,ring,cp=2", 4) == std::vector<StrategySpec>{cut, plain});
+  CHECK(of("tp,sp=megatron,ring,cp=2", 4) == std::vector<StrategySpec>{cut});
+  CHECK(of("tp,sp,ulysses,cp=2", 4) ==
+        std::vector<StrategySpec>{{.tensor = 2, .sequence = SequenceKind::ulysses, .context = 2}});
   for (const StrategySpec& spec : of("all,max-cp=2", 8)) CHECK(spec.context <= 2);
   for (const StrategySpec& spec : of("all,sp=none", 8)) CHECK(spec.sequence == SequenceKind::none);
   CHECK(of("all,cp=1", 8) == of("all,sp=none,sp=megatron", 8));

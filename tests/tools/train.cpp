@@ -237,13 +237,10 @@ TEST_CASE("devices, launchers and strategies that are not there are refused") {
   ::unsetenv("CUDA_VISIBLE_DEVICES");
   check_failure(folder.run(base + "--launcher slurm"), 2, "threads|mpi");
   check_failure(folder.run(base + "--device tpu"), 2, "host|cuda");
-  json both = small_plan(4);
-  json& layer = both["layers"][1];
-  layer["sequence"] = "megatron";
-  layer["tensor"] = layer["context"] = 2;
-  layer["data"] = 1;
-  folder.write("p.json", both.dump());
-  check_failure(folder.run(base), 2, "layer 1 of the plan has the strategy \"tp2 megatron cp2\"");
+  json experts = small_plan(4);
+  experts["layers"][1]["expert"] = 2;
+  folder.write("p.json", experts.dump());
+  check_failure(folder.run(base), 2, "layer 1 of the plan has the strategy \"dp4 ep2\"");
 }
 
 TEST_CASE("a BERT learns what is hidden, a T5 what was cut out, a ViT tells images apart") {

@@ -50,7 +50,8 @@ TEST_CASE("a plan that runs twice gives the same bits") {
     for (const StrategySpec& strategy :
          {StrategySpec{.tensor = 2, .sequence = SequenceKind::megatron, .data = 2, .zero = 2},
           StrategySpec{.sequence = SequenceKind::ulysses, .context = 4, .zero = 3, .recompute = RecomputeKind::full},
-          StrategySpec{.sequence = SequenceKind::ring, .context = 4, .recompute = RecomputeKind::selective}}) {
+          StrategySpec{.sequence = SequenceKind::ring, .context = 4, .recompute = RecomputeKind::selective},
+          StrategySpec{.tensor = 2, .sequence = SequenceKind::megatron, .context = 2, .zero = 1}}) {
       const Plan plan = uniform(spec, 2, strategy, 2, ScheduleKind::one_f_one_b);
       INFO(text(plan));
       const Outcome first = run(plan, spec, 8);
@@ -104,9 +105,12 @@ TEST_CASE("bf16 trains like fp32 to its precision, on one rank and on many") {
   std::vector<StrategySpec> strategies;
   for (const int zero : {0, 1, 2, 3})
     strategies.push_back({.tensor = 2, .sequence = SequenceKind::megatron, .data = 2, .zero = zero});
-  for (const SequenceKind kind : {SequenceKind::ulysses, SequenceKind::ring})
-    for (const RecomputeKind recompute : recompute_kinds)
+  for (const RecomputeKind recompute : recompute_kinds) {
+    for (const SequenceKind kind : {SequenceKind::ulysses, SequenceKind::ring})
       strategies.push_back({.sequence = kind, .context = 4, .zero = 1, .recompute = recompute});
+    strategies.push_back(
+        {.tensor = 2, .sequence = SequenceKind::megatron, .context = 2, .zero = 1, .recompute = recompute});
+  }
   for (const StrategySpec& strategy : strategies) {
     Plan plan = uniform(spec, 2, strategy, 2, ScheduleKind::one_f_one_b);
     plan.precision = Precision::bf16;

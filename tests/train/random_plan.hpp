@@ -30,15 +30,14 @@ inline std::optional<Plan> random_plan(std::mt19937& random, const ModelSpec& mo
   plan.microbatches = one_of(random, std::array{1, 2, 4, 8});
   plan.schedule = one_of(random, schedule_kinds);
   if (plan.schedule == ScheduleKind::interleaved) plan.virtual_stages = one_of(random, std::array{1, 2, 3});
+  if (stages * plan.virtual_stages > layers) return std::nullopt;
   plan.stages.clear();
+  if (plan.virtual_stages > 1) plan.stages = even_stages(layers, stages, plan.virtual_stages, ranks);
   int first = 0;
-  for (int i = 0; i < stages; ++i) {
+  for (int i = 0; i < stages && plan.virtual_stages == 1; ++i) {
     const int left = stages - i - 1;
-    const bool even = plan.schedule == ScheduleKind::interleaved;
     const int most = layers - first - left;
-    const int count = left == 0 ? layers - first
-                      : even    ? layers / stages
-                                : 1 + static_cast<int>(random() % static_cast<unsigned>(most));
+    const int count = left == 0 ? layers - first : 1 + static_cast<int>(random() % static_cast<unsigned>(most));
     plan.stages.push_back({first, first + count - 1, i * ranks, ranks});
     first += count;
   }

@@ -48,7 +48,7 @@ inline std::vector<Plan> combinations(const ModelSpec& model, int ranks) {
   for (int stages = 1; stages <= 4 && stages <= ranks; stages *= 2)
     for (int t = 1; t <= ranks / stages; t *= 2)
       for (int c = 2; c <= ranks / stages / t; c *= 2)
-        for (const SequenceKind sequence_kind : {SequenceKind::ulysses, SequenceKind::ring})
+        for (const SequenceKind sequence_kind : {SequenceKind::ulysses, SequenceKind::ring, SequenceKind::megatron})
           for (int zero = 0; zero <= 3; ++zero, ++turn)
             add(stages,
                 {.tensor = t,
@@ -63,7 +63,6 @@ inline std::vector<Plan> combinations(const ModelSpec& model, int ranks) {
     for (int t = 2; t < ranks / stages; t *= 2)
       for (int c = 1; c <= ranks / stages / t; c *= 2)
         for (const SequenceKind sequence_kind : sequence_kinds) {
-          if (c > 1 && sequence_kind == SequenceKind::megatron) continue;  // is not carried out
           add(stages,
               {.tensor = t,
                .sequence = sequence_kind,

@@ -66,6 +66,7 @@ void check_pipelines(int ranks, const std::vector<Pipeline>& pipelines) {
 TEST_CASE("interleaved 1F1B on 4 ranks trains as one rank does") {
   check_pipelines(4, {{ScheduleKind::interleaved, 2, 2, 2},
                       {ScheduleKind::interleaved, 2, 4, 4},
+                      {ScheduleKind::interleaved, 2, 3, 2},  // of 8 layers: chunks of one and of two
                       {ScheduleKind::interleaved, 2, 1, 2},
                       {ScheduleKind::interleaved, 4, 2, 4},
                       {ScheduleKind::interleaved, 4, 2, 8}});

@@ -101,9 +101,7 @@ inline Plan uniform(const ModelSpec& model, int stages, const StrategySpec& spec
   plan.microbatches = microbatches;
   plan.schedule = schedule;
   plan.virtual_stages = virtual_stages;
-  plan.stages.clear();
-  for (int i = 0; i < stages; ++i)
-    plan.stages.push_back({i * layers / stages, (i + 1) * layers / stages - 1, i * ranks, ranks});
+  plan.stages = even_stages(layers, stages, virtual_stages, ranks);
   plan.layers.assign(model.blocks.size(), spec);
   plan.embedding = plan.head = spec;
   return plan;

@@ -2,5 +2,5 @@
 #include "train_on_gpus.hpp"
 
 namespace galvatron::train::detail {
-template GALVATRON_TRAIN_ON_GPU(GpuWorld, float);
+template GALVATRON_TRAIN_RANK(CudaPlatform, GpuWorld, float);
 }

@@ -2,5 +2,5 @@
 #include "train_processes.hpp"
 
 namespace galvatron::train::detail {
-template GALVATRON_TRAIN_PROCESS(bfloat16);
+template GALVATRON_TRAIN_RANK(HostPlatform, comm::mpi::World, bfloat16);
 }

@@ -85,17 +85,19 @@ namespace detail {
 constexpr bool keep_alike(const ActivationLayout& from, const ActivationLayout& to) {
   if (from.outer > 1 || to.outer > 1) {  // only where samples are all with every rank, and tokens likewise or unmoved
     const auto innermost = [](const ActivationLayout& a) { return (a.replicas > 1) == (a.outer > 1); };
-    const bool unmoved = from.parts == to.parts && from.zigzag == to.zigzag && innermost(from) && innermost(to);
+    const bool unmoved =
+        from.parts == to.parts && from.zigzag == to.zigzag && from.cut == to.cut && innermost(from) && innermost(to);
     return (from.data == 1 || to.data == 1) && (from.parts == 1 || to.parts == 1 || unmoved);
   }
   const auto nested = [](int a, int b) { return a % b == 0 || b % a == 0; };
   if (!nested(from.data, to.data)) return false;
   if (from.parts == 1 || to.parts == 1) return true;
   const auto halves = [](const ActivationLayout& a, const ActivationLayout& b) {
-    return a.parts == 2 && !a.zigzag && b.zigzag;
+    return a.parts == 2 && !a.zigzag && b.zigzag && b.cut == 1;
   };
   if (halves(from, to) || halves(to, from)) return true;
-  return from.data == to.data && from.zigzag == to.zigzag && nested(from.parts, to.parts);
+  if (from.data != to.data || from.zigzag != to.zigzag) return false;
+  return from.cut > 1 || to.cut > 1 ? from.parts / from.cut == to.parts / to.cut : nested(from.parts, to.parts);
 }
 
 }  // namespace detail

@@ -1,7 +1,7 @@
 // The attention core: from projected queries, keys and values to the input of the output projection.
 //
 // One class for each way of splitting a sequence, all with the same members, which Block calls. This is the core of a
-// rank that has whole sequences inside tensor-parallel regions; ulysses.hpp and ring.hpp have the others.
+// rank that has whole sequences; ulysses.hpp and ring.hpp have the others.
 //
 //   projection (rows, q + 2 kv) -> input (what the core reads; kept) -> results (kept, or made again by again())
 //
@@ -41,7 +41,7 @@ struct AttentionHeads {
 
 template <class D, class G, class T, SequenceKind kind>
 class Attention {
-  static_assert(kind == SequenceKind::none || kind == SequenceKind::megatron);
+  static_assert(kind == SequenceKind::none);
 
  public:
   Attention(Context<D, G>& context, const LayerSpec& layer) : c_(context), heads_(layer, context.spec.tensor) {}

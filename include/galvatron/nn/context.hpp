@@ -7,6 +7,7 @@
 #include <galvatron/comm/communicator.hpp>
 #include <galvatron/core/dtype.hpp>
 #include <galvatron/device/arena.hpp>
+#include <galvatron/strategy/layout.hpp>
 #include <galvatron/strategy/spec.hpp>
 
 namespace galvatron::nn {
@@ -40,11 +41,18 @@ struct Context {
   [[nodiscard]] std::int64_t shards() const { return spec.shards(); }
 
   /// Runs of the sequence that this rank's tokens are, one after the other: two under zigzag, else one.
-  [[nodiscard]] int pieces() const { return spec.sequence == SequenceKind::ring ? 2 : 1; }
-  /// The place in the sequence of the first token of a piece; see ActivationLayout.
+  [[nodiscard]] int pieces() const { return spec.uses_ring() ? 2 : 1; }
+  /// The place in the sequence of the first token of a piece inside tensor-parallel regions; see ActivationLayout.
   [[nodiscard]] std::int64_t first_position(int piece) const {
     const int rank = context.rank();
     return (piece == 0 ? rank : 2 * spec.context - 1 - rank) * (tokens() / pieces());
+  }
+  /// The same between the regions.
+  [[nodiscard]] std::int64_t first_position_local(int piece) const {
+    const bool cut = spec.sequence == SequenceKind::megatron;
+    const int part = cut ? context.rank() * spec.tensor + tensor.rank() : context.rank();
+    const ActivationLayout layout = activation_layout(spec, 0, spec.data, sequence);
+    return layout.region(layout.rank_at({.part = part}), piece).sequence_begin;
   }
 };
 

@@ -90,10 +90,7 @@ class Embedding {
   void for_pieces(const F& f) const {
     if (layer_.position != PositionKind::learned) return;
     const std::int64_t rows = c_.rows_local() / c_.pieces();
-    for (int i = 0; i < c_.pieces(); ++i) {
-      const bool cut = kind == SequenceKind::megatron;
-      f(i * rows, rows, cut ? c_.tensor_rank() * (c_.sequence / c_.spec.tensor) : c_.first_position(i));
-    }
+    for (int i = 0; i < c_.pieces(); ++i) f(i * rows, rows, c_.first_position_local(i));
   }
 
   Context<D, G>& c_;

@@ -186,4 +186,45 @@ class Attention<D, G, T, SequenceKind::ring> {
   int rank_;   ///< of them
 };
 
+/// The core of Megatron's sequence parallelism, inside whose regions a rank has whole sequences or, where there are
+/// context ranks, those of ring attention.
+template <class D, class G, class T>
+class Attention<D, G, T, SequenceKind::megatron> {
+ public:
+  Attention(Context<D, G>& context, const LayerSpec& layer)
+      : uses_ring_(context.spec.uses_ring()), whole_(context, layer), ring_(context, layer) {}
+
+  // Both take the same.
+  View<T> take_input(device::Region& from) const { return ring_.take_input(from); }
+  AttentionResults<T> take_results(device::Region& from) const { return ring_.take_results(from); }
+  View<T> take_projection(View<T> input) const { return input; }
+
+  /// @param bias  of whole sequences only
+  void forward(View<T> projection, View<T> input, const AttentionResults<T>& results,
+               const device::AttentionBias& bias = {}) {
+    if (uses_ring_)
+      ring_.forward(projection, input, results);
+    else
+      whole_.forward(projection, input, results, bias);
+  }
+  void again(View<T> input, const AttentionResults<T>& results, const device::AttentionBias& bias = {}) {
+    if (uses_ring_)
+      ring_.again(input, results);
+    else
+      whole_.again(input, results, bias);
+  }
+  void backward(View<T> input, const AttentionResults<T>& results, View<T> d_o, View<T> d_qkv,
+                const device::AttentionBias& bias = {}) {
+    if (uses_ring_)
+      ring_.backward(input, results, d_o, d_qkv);
+    else
+      whole_.backward(input, results, d_o, d_qkv, bias);
+  }
+
+ private:
+  bool uses_ring_;
+  Attention<D, G, T, SequenceKind::none> whole_;
+  Attention<D, G, T, SequenceKind::ring> ring_;
+};
+
 }  // namespace galvatron::nn

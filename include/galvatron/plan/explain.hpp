@@ -52,7 +52,7 @@ inline std::string short_strategy(const StrategySpec& spec) {
   if (spec.tensor > 1)
     add("tp" + std::to_string(spec.tensor) + (spec.sequence == SequenceKind::megatron ? "+sp" : "") +
         (spec.strided ? " strided" : ""));
-  if (spec.context > 1) add("cp" + std::to_string(spec.context) + " " + name_of(spec.sequence));
+  if (spec.context > 1) add("cp" + std::to_string(spec.context) + (spec.uses_ring() ? " ring" : " ulysses"));
   if (spec.data > 1) add("dp" + std::to_string(spec.data));
   if (spec.zero > 0) add("zero" + std::to_string(spec.zero));
   if (spec.expert > 1) add("ep" + std::to_string(spec.expert));

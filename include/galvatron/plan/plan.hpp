@@ -97,8 +97,9 @@ struct Plan {
 };
 
 /// First and last layer of virtual stage `index`, 0 to P v - 1. With v virtual stages (the interleaved schedule) the
-/// layers are cut into P v equal chunks in their order, and chunk c of stage s is virtual stage c P + s: the stage's
-/// entry in `stages` tells its ranks and how many layers it has, not which. Two stages, v = 2, eight layers:
+/// layers are cut into P v chunks in their order (see first_layer_of_virtual_stage), and chunk c of stage s is virtual
+/// stage c P + s: the stage's entry in `stages` tells its ranks and how many layers it has, not which. Two stages,
+/// v = 2, eight layers:
 ///
 ///     stage 0   layers 0-1 and 4-5      its entry says 0-3
 ///     stage 1   layers 2-3 and 6-7      its entry says 4-7
@@ -111,8 +112,27 @@ inline LayerRange virtual_stage_layers(const Plan& plan, int index) {
     const PlanStage& stage = plan.stages[static_cast<std::size_t>(index)];
     return {stage.first_layer, stage.last_layer};
   }
-  const int each = static_cast<int>(plan.layers.size() / plan.stages.size()) / plan.virtual_stages;
-  return {index * each, (index + 1) * each - 1};
+  const auto first = [&](int i) {
+    return first_layer_of_virtual_stage(static_cast<int>(plan.layers.size()),
+                                        static_cast<int>(plan.stages.size()) * plan.virtual_stages, i);
+  };
+  return {first(index), first(index + 1) - 1};
+}
+
+/// `stages` stages of `ranks` ranks each, which share `layers` layers as evenly as possible: the last ones have the
+/// rest or, with virtual stages, those with one of the larger chunks in the middle.
+inline std::vector<PlanStage> even_stages(int layers, int stages, int virtual_stages, int ranks) {
+  std::vector<PlanStage> out;
+  int first = 0;
+  for (int i = 0; i < stages; ++i) {
+    int size = virtual_stages > 1 ? 0 : (i + 1) * layers / stages - i * layers / stages;
+    for (int index = i; virtual_stages > 1 && index < stages * virtual_stages; index += stages)
+      size += first_layer_of_virtual_stage(layers, stages * virtual_stages, index + 1) -
+              first_layer_of_virtual_stage(layers, stages * virtual_stages, index);
+    out.push_back({first, first + size - 1, i * ranks, ranks});
+    first += size;
+  }
+  return out;
 }
 
 /// Why a plan is none, whatever the model; an empty message when it is one: stages cover layers and ranks without gap
@@ -164,13 +184,15 @@ inline std::string why_inconsistent(const Plan& plan) {
     if (stages < 2 || plan.microbatches % stages != 0)
       return "the interleaved schedule needs at least 2 stages and a multiple of them as micro-batches, not " +
              text(stages) + " and " + text(plan.microbatches);
-    const auto chunks = static_cast<std::size_t>(stages) * static_cast<std::size_t>(plan.virtual_stages);
-    const int each = static_cast<int>(plan.layers.size()) / stages;
-    bool even = plan.layers.size() % chunks == 0;
-    for (const PlanStage& stage : plan.stages) even = even && stage.last_layer - stage.first_layer + 1 == each;
-    if (!even)
-      return "virtual stages have equally many layers: " + text(stages) + " stages x " + text(plan.virtual_stages) +
-             " virtual stages do not cut " + text(static_cast<std::int64_t>(plan.layers.size())) + " layers evenly";
+    const std::string cut = text(stages) + " stages x " + text(plan.virtual_stages) + " virtual stages";
+    if (static_cast<std::int64_t>(stages) * plan.virtual_stages > layer)
+      return "a virtual stage has at least one layer: " + cut + " are more than the plan's " + text(layer) + " layers";
+    const std::vector<PlanStage> even = even_stages(layer, stages, plan.virtual_stages, plan.stages.front().rank_count);
+    for (std::size_t i = 0; i < even.size() && plan.virtual_stages > 1; ++i)
+      if (plan.stages[i].last_layer != even[i].last_layer)
+        return cut + " share " + text(layer) + " layers as evenly as possible: stage " + std::to_string(i) +
+               " has its layers " + text(even[i].first_layer) + " to " + text(even[i].last_layer) + ", not to " +
+               text(plan.stages[i].last_layer);
   }
 
   const auto why = [&](const std::string& name, const StrategySpec& spec, const PlanStage& stage) -> std::string {

@@ -24,9 +24,10 @@ struct UniformOptions {
 };
 
 /// The plan in which every layer has `strategy`, its stages have equally many blocks as near as possible (the last ones
-/// get the rest), and the ranks are strategy.ranks() * strategy.pipeline(). Nothing is predicted: cost_of prices it.
-/// Errors (usage): fewer blocks than stages, and everything of why_inconsistent and why_unfit: micro-batches, heads,
-/// MLP or sequence that the degrees do not divide, blocks that virtual stages do not divide.
+/// get the rest, of virtual stages those in the middle), and the ranks are strategy.ranks() * strategy.pipeline().
+/// Nothing is predicted: cost_of prices it. Errors (usage): fewer blocks than stages, and everything of
+/// why_inconsistent and why_unfit: micro-batches, heads, MLP or sequence that the degrees do not divide, fewer blocks
+/// than virtual stages.
 template <StrategyType S>
 Result<Plan> uniform_plan(const S& strategy, const ModelSpec& model, const UniformOptions& options) {
   const StrategySpec spec = strategy.spec();
@@ -47,8 +48,7 @@ Result<Plan> uniform_plan(const S& strategy, const ModelSpec& model, const Unifo
   plan.schedule = S::schedule;
   const int chunks = S::schedule == ScheduleKind::interleaved ? 2 : 1;
   plan.virtual_stages = options.virtual_stages == 0 ? chunks : options.virtual_stages;
-  for (int i = 0; i < stages; ++i)
-    plan.stages.push_back({i * blocks / stages, (i + 1) * blocks / stages - 1, i * spec.ranks(), spec.ranks()});
+  plan.stages = even_stages(blocks, stages, plan.virtual_stages, spec.ranks());
   plan.layers.assign(model.blocks.size(), spec);
   plan.embedding = plan.head = spec;
   std::string why = why_inconsistent(plan);

@@ -269,14 +269,22 @@ inline Case with_schedule(Case made, ScheduleKind kind, int virtual_stages, bool
     return made;
   }
   const std::vector<int> layers = p.layers;
-  const int each = p.chunk_layers();
-  made.order.push_back(0);
+  const auto add = [&](int layer, int chunk) {
+    made.order.push_back(layer);
+    p.in_chunk.push_back(chunk);
+  };
+  const auto first = [&, all = p.stages() * virtual_stages](int index) {
+    return p.leading + first_layer_of_virtual_stage(p.movable(), all, index);
+  };
+  add(0, 0);
   for (int stage = 0; stage < p.stages(); ++stage) {
     p.cuts.push_back(stage == 0 ? 0 : static_cast<int>(made.order.size()));
-    for (int chunk = 0; chunk < virtual_stages; ++chunk)
-      for (int k = 0; k < each; ++k) made.order.push_back(p.leading + (chunk * p.stages() + stage) * each + k);
+    for (int chunk = 0; chunk < virtual_stages; ++chunk) {
+      const int index = chunk * p.stages() + stage;
+      for (int layer = first(index); layer < first(index + 1); ++layer) add(layer, chunk);
+    }
   }
-  made.order.push_back(p.count() - 1);
+  add(p.count() - 1, virtual_stages - 1);
   p.cuts.push_back(p.count());
   for (std::size_t i = 0; i < layers.size(); ++i) p.layers[i] = layers[static_cast<std::size_t>(made.order[i])];
   return made;

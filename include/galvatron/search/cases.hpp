@@ -79,9 +79,14 @@ std::vector<Case> make_cases(const ModelSpec& model, const Cluster& cluster, con
     const bool gpipe_differs = m > 1 && one.problem.objective.shared;
     if (allowed(ScheduleKind::gpipe) && (gpipe_differs || !allowed(ScheduleKind::one_f_one_b)))
       schedules.emplace_back(ScheduleKind::gpipe, 1);
-    if (allowed(ScheduleKind::interleaved) && m % stages == 0 && one.problem.movable() % stages == 0)
-      for (const int chunks : divisors(one.problem.movable() / stages))
-        if (chunks > 1) schedules.emplace_back(ScheduleKind::interleaved, chunks);
+    if (allowed(ScheduleKind::interleaved) && m % stages == 0) {
+      // Stages that do not divide the layers have virtual stages of one size but for fewer than P that lack a layer;
+      // of others the formula does not hold: see cost::PipelineWeights.
+      const int layers = one.problem.movable();
+      for (const int chunks : divisors((layers + stages - 1) / stages))
+        if (chunks > 1 && stages * chunks <= layers && (layers % stages == 0 || !options.even_stages))
+          schedules.emplace_back(ScheduleKind::interleaved, chunks);
+    }
     if (schedules.empty()) continue;
     for (std::size_t k = 0; k + 1 < schedules.size(); ++k) add(one, schedules[k].first, schedules[k].second);
     add(std::move(one), schedules.back().first, schedules.back().second);

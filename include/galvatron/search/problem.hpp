@@ -5,8 +5,8 @@
 // the data; each gets one of the choices of its type, and the layers are cut into P contiguous stages.
 //
 // With virtual stages (the interleaved schedule) the layers stand in the order of the ranks instead: those of all
-// chunks of stage 0, then those of stage 1. The cuts are given then, equally many layers for each chunk, and what is
-// searched are the strategies.
+// chunks of stage 0, then those of stage 1. The cuts are given then, and those of chunks, and what is searched are the
+// strategies.
 #pragma once
 
 #include <algorithm>
@@ -105,6 +105,7 @@ struct Problem {
   std::vector<int> slots;      ///< micro-batches in flight, per stage; with chunks (stages, chunks)
   std::vector<int> postponed;  ///< of them between the parts of a split backward, per stage; empty: none
   int chunks = 1;              ///< virtual stages of a stage
+  std::vector<int> in_chunk;   ///< of its stage, that a layer is in; empty: all in the first
   std::vector<int> cuts;       ///< (P + 1) first layer of every stage, then the number of layers; empty: to be searched
   int layouts = 1;
   std::vector<Moves> moves;                                        ///< of every type
@@ -138,13 +139,9 @@ struct Problem {
   }
   /// Layers that may be moved between stages; every stage has at least one.
   [[nodiscard]] constexpr int movable() const { return count() - leading - trailing; }
-  /// Layers of a chunk, the ends apart; only with given cuts.
-  [[nodiscard]] constexpr int chunk_layers() const { return movable() / (stages() * chunks); }
-  /// The chunk of a layer within the stage that begins with layer `begin`.
-  [[nodiscard]] constexpr int chunk_of(int layer, int begin) const {
-    if (chunks == 1) return 0;
-    const int index = (layer - std::max(begin, leading)) / chunk_layers();
-    return std::clamp(index, 0, chunks - 1);
+  /// The chunk of a layer within its stage.
+  [[nodiscard]] constexpr int chunk_of(int layer) const {
+    return in_chunk.empty() ? 0 : in_chunk[static_cast<std::size_t>(layer)];
   }
   [[nodiscard]] constexpr Slots slots_of(int stage, int chunk) const {
     const auto i = static_cast<std::size_t>(stage);
@@ -323,10 +320,10 @@ constexpr StageCost evaluate_stage(const Problem& problem, const Assignment& pla
     cost.weights += c.weights;
     cost.synchronise += c.synchronise;
     cost.update += c.update;
-    const int chunk = problem.chunk_of(layer, begin);
+    const int chunk = problem.chunk_of(layer);
     kept += problem.slots_of(stage, chunk).kept(c);
     workspace = std::max({workspace, c.forward_workspace, c.activation + c.backward_workspace});
-    if (layer + 1 < end && problem.chunk_of(layer + 1, begin) != chunk) {  // other stages are between these two
+    if (layer + 1 < end && problem.chunk_of(layer + 1) != chunk) {  // other stages are between these two
       const Choice& next = at(layer + 1);
       kept += c.activation + next.input + problem.slots_of(stage, chunk + 1).flight * next.carried;
       cost.forward += problem.receive_input(layer + 1, next.layout);

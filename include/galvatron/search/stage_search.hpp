@@ -144,9 +144,7 @@ class StageTable {
     most_labels_ = std::min(limits_.labels, static_cast<std::size_t>(std::max(good, least_labels)));
   }
 
-  [[nodiscard]] Slots slots_of(int layer) const {
-    return problem_.slots_of(role_.stage, problem_.chunk_of(layer, role_.begin));
-  }
+  [[nodiscard]] Slots slots_of(int layer) const { return problem_.slots_of(role_.stage, problem_.chunk_of(layer)); }
 
   // Bytes that the layers after each one keep at least, those layers that the stage has in any case.
   void prepare_suffix() {
@@ -171,7 +169,7 @@ class StageTable {
                         limits_.memory_only);
     };
     if (tagged) return make(tagged_[layer == 0 ? 0 : 1], role_.tag);
-    const auto chunk = static_cast<std::size_t>(problem_.chunk_of(layer, role_.begin));
+    const auto chunk = static_cast<std::size_t>(problem_.chunk_of(layer));
     auto& index = indices_[type * static_cast<std::size_t>(problem_.chunks) + chunk];
     return index ? *index : make(index, -1);
   }
@@ -224,8 +222,7 @@ class StageTable {
       out.least = label;
       return;
     }
-    const bool new_chunk =
-        problem_.chunk_of(layer, role_.begin) != problem_.chunk_of(layer - 1, role_.begin);  // other stages between
+    const bool new_chunk = problem_.chunk_of(layer) != problem_.chunk_of(layer - 1);  // other stages between
     int sources = 0;
     Places places;
     for (std::size_t c = 0; c < before_.index->classes.size(); ++c) {

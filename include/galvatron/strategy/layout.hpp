@@ -33,12 +33,14 @@ constexpr Region intersection(const Region& a, const Region& b) {
 /// the parts, then the data ranks. Under strided tensor ranks the replicas, or as many of the parts, lie around the
 /// data ranks instead (`outer`). A local tensor is (sequence, batch, H), sequence-major.
 ///
-/// Parts are runs of tokens. Under zigzag a sequence is cut into 2 parts() chunks and a rank holds two of them, one
-/// from either end, so that causal attention is equal work for all:
+/// Parts are runs of tokens. Under zigzag a sequence is cut into two chunks for each context rank, which holds one from
+/// either end, so that causal attention is equal work for all. Megatron's sequence parallelism cuts what a context rank
+/// holds over `cut` tensor ranks, in that order, so that these have it all when they put their parts together:
 ///
-///     4 parts    rank   0    1    2    3   |   0    1    2    3
-///     runs       tokens 0-1  2-3  4-5  6-7
-///     zigzag     tokens 0    1    2    3       7    6    5    4        piece 0 | piece 1
+///     4 parts        rank   0    1    2    3   |   0    1    2    3
+///     runs           tokens 0-1  2-3  4-5  6-7
+///     zigzag         tokens 0    1    2    3       7    6    5    4        piece 0 | piece 1
+///     zigzag, cut 2  tokens 0    6    2    4       1    7    3    5
 struct ActivationLayout {
   int first_rank = 0;
   int replicas = 1;
@@ -47,6 +49,7 @@ struct ActivationLayout {
   bool zigzag = false;
   std::int64_t batch = 1;  ///< samples of a micro-batch over all data ranks
   std::int64_t sequence = 1;
+  int cut = 1;    ///< tensor ranks that share what a context rank holds in zigzag: neighbouring parts
   int outer = 1;  ///< of strided tensor ranks: all replicas or, where there are none, the parts of a context rank
 
   friend constexpr bool operator==(const ActivationLayout&, const ActivationLayout&) = default;
@@ -82,27 +85,44 @@ struct ActivationLayout {
     const Place at = place(rank);
     const std::int64_t samples = batch / data;
     const std::int64_t tokens = sequence / parts / pieces();
-    const std::int64_t s = (piece == 0 ? at.part : 2 * parts - 1 - at.part) * tokens;
+    const std::int64_t s = (zigzag ? zigzag_chunk(at.part, piece) : at.part) * tokens;
     const std::int64_t b = at.data * samples;
     return {s, s + tokens, b, b + samples};
+  }
+
+ private:
+  // Piece `piece` of a part, counted in chunks of such a piece.
+  [[nodiscard]] constexpr std::int64_t zigzag_chunk(int part, int piece) const {
+    const int context = part / cut;
+    const int own = part % cut * 2 + piece;  // of the 2 cut pieces that the context rank holds
+    return own < cut ? context * cut + own : (2 * (parts / cut) - 1 - context) * cut + own - cut;
   }
 };
 
 /// Megatron sequence parallelism cuts sequences over tensor ranks, Ulysses and ring attention over context ranks (ring:
-/// zigzag), and Megatron's with a context degree over both. Layouts are equal where every rank holds the same tokens,
+/// zigzag), and Megatron's with ring attention over both. Layouts are equal where every rank holds the same tokens,
 /// whatever the strategy is called.
 constexpr ActivationLayout activation_layout(const StrategySpec& spec, int first_rank, std::int64_t microbatch,
                                              std::int64_t sequence) {
   const bool megatron = spec.sequence == SequenceKind::megatron;
-  const bool ring = spec.sequence == SequenceKind::ring || (megatron && spec.context > 1);
   return {.first_rank = first_rank,
           .replicas = megatron ? 1 : spec.tensor,
           .parts = (megatron ? spec.tensor : 1) * spec.context,
           .data = spec.data,
-          .zigzag = ring,
+          .zigzag = spec.uses_ring(),
           .batch = microbatch,
           .sequence = sequence,
+          .cut = megatron && spec.uses_ring() ? spec.tensor : 1,
           .outer = spec.strided ? spec.tensor : 1};
+}
+
+/// The same inside tensor-parallel regions, where tensor ranks have put together what Megatron's sequence parallelism
+/// cuts: every rank has all tokens of its context rank.
+constexpr ActivationLayout region_layout(StrategySpec spec, int first_rank, std::int64_t microbatch,
+                                         std::int64_t sequence) {
+  if (spec.sequence == SequenceKind::megatron)
+    spec.sequence = spec.uses_ring() ? SequenceKind::ring : SequenceKind::none;
+  return activation_layout(spec, first_rank, microbatch, sequence);
 }
 
 /// The part of `to.region(receiver, receiver_piece)` that `sender` supplies out of `from.region(sender, sender_piece)`

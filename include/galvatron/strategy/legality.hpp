@@ -122,8 +122,7 @@ constexpr std::string_view why_unfit(const LayerSpec& layer, const StrategySpec&
       return spec.sequence == SequenceKind::ring
                  ? "ring attention gives a rank two chunks of a sequence: twice the context degree divides it."
                  : "Megatron sequence parallelism needs a sequence that the tensor degree divides; with context ranks, "
-                   "twice "
-                   "the product of both degrees.";
+                   "twice the product of both degrees.";
   if (samples % spec.data != 0) return "the data degree does not divide the samples of a micro-batch.";
   return {};
 }

@@ -36,10 +36,11 @@ template <class... Lists>
 using Joined = typename JoinedLists<Lists...>::type;
 
 namespace detail {
-// Megatron sequence parallelism needs tensor ranks, and ZeRO data ranks; both degrees are of run time.
+// Megatron sequence parallelism needs tensor ranks, and ZeRO data ranks; both degrees are of run time, and that of
+// context ranks wherever there may be some.
 template <int Stage, SequenceKind Sequence, RecomputeKind Again>
 using OfKinds = Strategy<DataParallel<>, ZeRO<Stage>, TensorParallel<>, SequenceParallel<Sequence>,
-                         ContextParallel<is_split_over_context(Sequence) ? dynamic : 1>, Recompute<Again>>;
+                         ContextParallel<Sequence == SequenceKind::none ? 1 : dynamic>, Recompute<Again>>;
 template <int Stage, SequenceKind Sequence>
 using OfSequence = TypeList<OfKinds<Stage, Sequence, RecomputeKind::none>, OfKinds<Stage, Sequence, selective>,
                             OfKinds<Stage, Sequence, full>, OfKinds<Stage, Sequence, never>>;

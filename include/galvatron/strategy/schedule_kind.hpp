@@ -47,6 +47,15 @@ constexpr int microbatches_postponed(ScheduleKind kind, int stage, int microbatc
   return stage + 1 < microbatches ? stage + 1 : microbatches;
 }
 
+/// The first layer of virtual stage `index` of `virtual_stages`, which share `layers` layers in their order and as
+/// evenly as possible; those with one more are in the middle, away from the embedding and the head. Of index
+/// `virtual_stages` it is `layers`.
+constexpr int first_layer_of_virtual_stage(int layers, int virtual_stages, int index) {
+  const int larger = layers % virtual_stages;
+  const int before = index - (virtual_stages - larger) / 2;  // the larger ones before `index`, if it is one of them
+  return layers / virtual_stages * index + (before < 0 ? 0 : before < larger ? before : larger);
+}
+
 /// Passes of chunks that stage `stage` of an interleaved pipeline runs ahead before its first backward. Source:
 /// Narayanan et al. 2021 (arXiv 2104.04473), section 2.2, as in Megatron-LM.
 constexpr int interleaved_warm_up(int stages, int stage, int microbatches, int virtual_stages) {

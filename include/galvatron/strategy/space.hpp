@@ -38,7 +38,8 @@ struct Space {
   DegreeRange context;
   DegreeRange pipeline;
   std::array<bool, 4> zero{true, true, true, true};  ///< stages allowed where data x context degree is above 1
-  /// None and Megatron's apply where the context degree is 1, Ulysses and ring where it is above.
+  /// None applies where the context degree is 1, Ulysses and ring where it is above. Megatron's applies to both, to the
+  /// latter together with ring.
   std::vector<SequenceKind> sequence{sequence_kinds.begin(), sequence_kinds.end()};
   std::vector<RecomputeKind> recompute{recompute_kinds.begin(), recompute_kinds.end()};
   bool strided = true;         ///< besides, tensor ranks across nodes, with all data and context ranks inside them
@@ -60,14 +61,29 @@ inline std::vector<int> pipeline_degrees(const Space& space, int ranks) {
 
 namespace detail {
 
-/// The kinds of sequence parallelism of a space for these degrees. Where it allows only Megatron's, that is no choice
-/// but the rule for tensor degrees above 1.
+/// The kinds of sequence parallelism of a space for these degrees. Where it allows Megatron's and not none, that is no
+/// choice but the rule for tensor degrees above 1.
 constexpr std::vector<SequenceKind> kinds_for(const Space& space, int tensor, int context) {
+  const auto allows = [&space](SequenceKind kind) {
+    return std::find(space.sequence.begin(), space.sequence.end(), kind) != space.sequence.end();
+  };
+  const bool cuts = tensor > 1 && allows(SequenceKind::megatron);
+  const auto applies = [&](SequenceKind kind) {
+    switch (kind) {
+      case SequenceKind::none:
+        return context == 1 && tensor > 1;
+      case SequenceKind::megatron:
+        return cuts && (context == 1 || allows(SequenceKind::ring));
+      case SequenceKind::ulysses:
+        return context > 1;
+      case SequenceKind::ring:
+        return context > 1 && (!cuts || allows(SequenceKind::none));
+    }
+    return false;
+  };
   std::vector<SequenceKind> out;
-  for (const SequenceKind kind : space.sequence) {
-    const bool in_context = is_split_over_context(kind);
-    if (context > 1 ? in_context : !in_context && tensor > 1) out.push_back(kind);
-  }
+  for (const SequenceKind kind : space.sequence)
+    if (applies(kind)) out.push_back(kind);
   if (context == 1 && out.empty()) out.push_back(SequenceKind::none);
   return out;
 }
@@ -121,7 +137,7 @@ inline constexpr std::string_view space_names =
 ///     all                    everything (also the default), narrowed by what else is given
 ///     runnable               likewise, of what `galvatron train` carries out
 ///     dp, zero1, zero2, zero3 (= sdp)   data parallelism with that ZeRO stage
-///     tp, sp, pp             tensor, Megatron sequence, pipeline parallelism
+///     tp, sp, pp             tensor, Megatron sequence (also with ring), pipeline parallelism
 ///     strided                tensor ranks also in different nodes, with the other ranks of the layer in one
 ///     ulysses, ring, cp      context parallelism by Ulysses, by ring attention, by either
 ///     recompute, selective   recomputation of the layer, of the attention core

@@ -57,6 +57,10 @@ struct StrategySpec {
   [[nodiscard]] constexpr int ranks() const { return tensor * context * data; }
   /// Ranks that share parameters and gradients: the data and context ranks.
   [[nodiscard]] constexpr int shards() const { return context * data; }
+  /// Context ranks pass keys and values around a ring, and hold sequences in zigzag.
+  [[nodiscard]] constexpr bool uses_ring() const {
+    return sequence == SequenceKind::ring || (sequence == SequenceKind::megatron && context > 1);
+  }
   /// How far apart the neighbours of a tensor group are.
   [[nodiscard]] constexpr int tensor_stride() const { return strided ? shards() : 1; }
   /// How far apart the neighbours of a context group are, and those of the data and context ranks together.

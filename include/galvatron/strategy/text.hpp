@@ -19,7 +19,7 @@ inline std::string strategy_text(const StrategySpec& spec, bool open_tensor = fa
   if (spec.strided) add("strided");
   if (spec.sequence == SequenceKind::megatron) add("megatron");
   degree("cp", spec.context, open_context);
-  if (spec.sequence == SequenceKind::ulysses || spec.sequence == SequenceKind::ring) add(name_of(spec.sequence));
+  if (spec.sequence == SequenceKind::ulysses || spec.uses_ring()) add(spec.uses_ring() ? "ring" : "ulysses");
   degree("dp", spec.data, open_data);
   if (spec.zero != 0) add("zero" + std::to_string(spec.zero));
   if (spec.expert != 1) add("ep" + std::to_string(spec.expert));

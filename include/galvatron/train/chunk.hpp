@@ -313,15 +313,13 @@ class Chunk {
   // over context ranks.
   template <class Read>
   void read(std::size_t layer, int microbatch, std::int64_t tokens, View<std::int32_t> out, Read&& from_source) const {
-    ActivationLayout layout = plan_.layouts[layer];
-    layout.sequence = tokens;
-    const bool cut = plan_.layers[layer].spec.context > 1;
+    const ActivationLayout& between = plan_.layouts[layer];
+    const ActivationLayout layout = region_layout(plan_.layers[layer].spec, between.first_rank, between.batch, tokens);
     const std::int64_t samples = layout.batch / layout.data;
     std::int64_t row = 0;
     for (int piece = 0; piece < layout.pieces(); ++piece) {
       const galvatron::Region part = layout.region(world_.rank(), piece);
-      const SequenceRange range = cut ? SequenceRange{part.sequence_begin, part.sequence_end - part.sequence_begin}
-                                      : SequenceRange{0, layout.sequence};
+      const SequenceRange range{part.sequence_begin, part.sequence_end - part.sequence_begin};
       from_source(microbatch * layout.batch + part.batch_begin, samples, range, out.slice(row, range.count * samples));
       row += range.count * samples;
     }

@@ -3,7 +3,7 @@
 //
 //     #include <galvatron/train/compiled.hpp>
 //     namespace galvatron::train::detail {
-//     template GALVATRON_TRAIN_RANK(float);  // and, in another unit, of bfloat16
+//     template GALVATRON_TRAIN_RANK(HostPlatform, comm::thread::World, float);  // and, in another unit, of bfloat16
 //     }
 #pragma once
 
@@ -11,12 +11,13 @@
 
 #include <galvatron/train/trainer.hpp>
 
-#define GALVATRON_TRAIN_RANK(T)                                                                                    \
-  void train_rank<HostPlatform, comm::thread::World, T, InstantiatedStrategies>(                                   \
-      comm::thread::World&, const HostPlatform&, const Plan&, const ModelSpec&, BatchSource&, const TrainOptions&, \
-      TrainReport&, std::mutex&)
+/// A rank of `World` on a device of `Platform` that computes in T, to be instantiated.
+#define GALVATRON_TRAIN_RANK(Platform, World, T)                                                                      \
+  void train_rank<Platform, World, T, InstantiatedStrategies>(World&, const Platform&, const Plan&, const ModelSpec&, \
+                                                              BatchSource&, const TrainOptions&, TrainReport&,        \
+                                                              std::mutex&)
 
 namespace galvatron::train::detail {
-extern template GALVATRON_TRAIN_RANK(float);
-extern template GALVATRON_TRAIN_RANK(bfloat16);
+extern template GALVATRON_TRAIN_RANK(HostPlatform, comm::thread::World, float);
+extern template GALVATRON_TRAIN_RANK(HostPlatform, comm::thread::World, bfloat16);
 }  // namespace galvatron::train::detail

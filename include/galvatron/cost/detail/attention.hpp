@@ -47,7 +47,7 @@ class AttentionCounts {
       : s_(shape),
         ulysses_(shape.spec.sequence == SequenceKind::ulysses),
         windows_(shape.layer.window > 0),
-        ring_(shape.spec.sequence == SequenceKind::ring || (shape.cut && shape.c > 1)),
+        ring_(shape.spec.uses_ring()),
         heads_(ulysses_ ? shape.heads / shape.c : shape.heads),
         kv_heads_(ulysses_ ? larger(shape.kv_heads / shape.c, 1) : shape.kv_heads),
         rows_(ulysses_ ? shape.rows * shape.c : shape.rows),

@@ -66,7 +66,7 @@ struct LayerShape {
   /// What norms and activations give is kept for backward.
   [[nodiscard]] constexpr bool keeps_outputs() const { return spec.recompute == RecomputeKind::never; }
   /// Runs of a sequence that a rank's tokens are: what depends on positions is done run by run.
-  [[nodiscard]] constexpr int pieces() const { return spec.sequence == SequenceKind::ring ? 2 : 1; }
+  [[nodiscard]] constexpr int pieces() const { return spec.uses_ring() ? 2 : 1; }
   [[nodiscard]] constexpr ParameterLayout parameters(ParameterPart part) const {
     return parameter_layout(layer, part, spec.tensor, spec.shards());
   }

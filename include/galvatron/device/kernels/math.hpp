@@ -75,11 +75,11 @@ GALVATRON_INLINE void exponential_lanes(V& x) {
   x = p * reinterpret_cast<V>(reinterpret_cast<Bits>(t) << 23);
 }
 
-/// The square root of a number that is not negative, with a relative error of 2e-7; no library call and no errno, which
-/// would keep loops from becoming vector instructions.
+/// The square root of a number that is not negative, with a relative error of 2e-7, and of others nothing of use; no
+/// library call and no errno, which would keep loops from becoming vector instructions.
 GALVATRON_HD GALVATRON_INLINE float square_root(float x) {
   const float half = 0.5F * x;
-  float y = std::bit_cast<float>(0x5f3759df - (std::bit_cast<std::int32_t>(x) >> 1));  // 1/sqrt(x) to 4 %
+  float y = std::bit_cast<float>(0x5f3759dfU - (std::bit_cast<std::uint32_t>(x) >> 1));  // 1/sqrt(x) to 4 %
   y = y * (1.5F - (half * y) * y);
   y = y * (1.5F - (half * y) * y);
   y = y * (1.5F - (half * y) * y);

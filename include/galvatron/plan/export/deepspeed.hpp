@@ -85,7 +85,7 @@ inline Exported export_deepspeed(const Plan& plan) {
     out.not_expressed.push_back("Megatron sequence parallelism: DeepSpeed's tensor parallelism keeps whole sequences");
   if (spec.context > 1) {
     config["sequence_parallel_size"] = spec.context;
-    if (spec.sequence == SequenceKind::ring)
+    if (spec.uses_ring())
       out.not_expressed.push_back("ring attention: DeepSpeed splits sequences as Ulysses does, which is written");
     if (pipeline)
       out.not_expressed.push_back("sequences split beside a pipeline: DeepSpeed's pipeline has data and tensor ranks");

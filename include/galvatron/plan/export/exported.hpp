@@ -138,15 +138,13 @@ inline void tell_moments(const Plan& plan, const std::string& target, Exported& 
 }
 
 /// The layers of each chunk of a pipeline, in the order of the model: chunk c * P + p is the c-th of stage p. Without
-/// virtual stages chunks are stages. With them the layers of a stage are dealt to its chunks as evenly as possible, and
-/// which layers those are follows from the order: a stage then holds several runs of layers.
+/// virtual stages chunks are stages.
 inline std::vector<int> chunk_sizes(const Plan& plan) {
   std::vector<int> out;
-  for (int chunk = 0; chunk < plan.virtual_stages; ++chunk)
-    for (const PlanStage& stage : plan.stages) {
-      const int layers = stage.last_layer - stage.first_layer + 1;
-      out.push_back(layers / plan.virtual_stages + (chunk < layers % plan.virtual_stages ? 1 : 0));
-    }
+  for (int i = 0; i < static_cast<int>(plan.stages.size()) * plan.virtual_stages; ++i) {
+    const LayerRange range = virtual_stage_layers(plan, i);
+    out.push_back(range.last - range.first + 1);
+  }
   return out;
 }
 

@@ -30,7 +30,7 @@ inline int hetu_width(const StrategySpec& spec) {
 inline bool hetu_uses_ulysses(const StrategySpec& spec) {
   return spec.sequence == SequenceKind::ulysses && spec.tensor == 1;
 }
-inline int hetu_ring(const StrategySpec& spec) { return spec.sequence == SequenceKind::ring ? spec.context : 1; }
+inline int hetu_ring(const StrategySpec& spec) { return spec.uses_ring() ? spec.context : 1; }
 
 /// A sentence for the layers and the embedding that have a property.
 template <class Has>

@@ -73,17 +73,19 @@ inline void megatron_recompute(const Plan& plan, std::vector<std::string>& argum
     return;
   }
   const auto kind_of = [&](int layer) { return recomputed(plan.layers[static_cast<std::size_t>(layer)]); };
-  int most = 0;  // layers of a stage that recompute something
-  for (const PlanStage& stage : plan.stages) {
+  std::vector<LayerRange> stages;
+  for (int i = 0; i < static_cast<int>(plan.stages.size()) * plan.virtual_stages; ++i)
+    stages.push_back(virtual_stage_layers(plan, i));
+  int each = 0;  // layers of a stage, or virtual stage, that recompute something
+  for (const LayerRange& stage : stages) {
     int count = 0;
-    for (int i = stage.first_layer; i <= stage.last_layer; ++i) count += kind_of(i) != RecomputeKind::none ? 1 : 0;
-    most = std::max(most, count);
+    for (int i = stage.first; i <= stage.last; ++i) count += kind_of(i) != RecomputeKind::none ? 1 : 0;
+    each = std::max(each, count);
   }
-  bool exact = plan.virtual_stages == 1;
-  for (const PlanStage& stage : plan.stages)
-    for (int i = stage.first_layer; i <= stage.last_layer; ++i)
-      if (kind_of(i) != (i - stage.first_layer < most ? RecomputeKind::full : RecomputeKind::none)) exact = false;
-  const int each = (most + plan.virtual_stages - 1) / plan.virtual_stages;
+  bool exact = true;
+  for (const LayerRange& stage : stages)
+    for (int i = stage.first; i <= stage.last; ++i)
+      if (kind_of(i) != (i - stage.first < each ? RecomputeKind::full : RecomputeKind::none)) exact = false;
   arguments.push_back("--recompute-granularity full");
   arguments.push_back("--recompute-method block");
   arguments.push_back("--recompute-num-layers " + std::to_string(each));
@@ -118,12 +120,12 @@ inline Exported export_megatron(const Plan& plan) {
   std::string exchanges;
   bool mixed = false;
   for (StrategySpec& layer : same.layers) {
-    exchanges += layer.sequence == SequenceKind::ring ? " p2p" : " a2a";
-    if (layer.context > 1 && layer.sequence != plan.layers.front().sequence) mixed = true;
-    if (layer.context > 1) layer.sequence = SequenceKind::ulysses;
+    exchanges += layer.uses_ring() ? " p2p" : " a2a";
+    if (layer.context > 1 && layer.uses_ring() != plan.layers.front().uses_ring()) mixed = true;
+    if (layer.sequence == SequenceKind::ring) layer.sequence = SequenceKind::ulysses;
   }
   for (StrategySpec* end : {&same.embedding, &same.head})
-    if (end->context > 1) end->sequence = SequenceKind::ulysses;
+    if (end->sequence == SequenceKind::ring) end->sequence = SequenceKind::ulysses;
   const StrategySpec spec = detail::one_for_all(same, target, out);
 
   add("--num-layers", plan.layers.size());
