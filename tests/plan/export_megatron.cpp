@@ -128,6 +128,13 @@ TEST_CASE("Megatron-LM: recomputation") {
     check_whole(never);
     CHECK(never.text == export_megatron(with(RecomputeKind::none, layers)).text);
   }
+  // Of virtual stages the first layers of each are recomputed: here of chunks of two.
+  Plan chunks = with(RecomputeKind::full, {0, 2, 4, 6});
+  chunks.schedule = ScheduleKind::interleaved;
+  chunks.virtual_stages = 2;
+  const Exported firsts = export_megatron(chunks);
+  check_whole(firsts);
+  CHECK(has(firsts.text, "  --recompute-method block\n  --recompute-num-layers 1\n"));
   const Exported core = export_megatron(with(RecomputeKind::selective, all));
   check_whole(core);
   CHECK(has_line(core.text, "--recompute-granularity selective"));

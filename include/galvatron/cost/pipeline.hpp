@@ -39,7 +39,7 @@ struct StageSeconds {
 ///
 /// The sources' formulas are for equal stages; for uneven ones the ramp is the mean of the stages' ramps. Virtual
 /// stages of a stage are taken to be alike: simulated, iterations take up to 15 % more where some have twice the layers
-/// of others, and 0 to 5 % less where fewer than P lack a layer (tests/simulate/simulation.cpp).
+/// of others, and 0 to 6 % less where fewer than P lack a layer (tests/simulate/simulation.cpp).
 struct PipelineWeights {
   double ramp = 1;
   double turns = 0;
