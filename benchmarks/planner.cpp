@@ -68,9 +68,7 @@ std::vector<Candidate> candidates(const ModelSpec& model, const Cluster& cluster
           c.plan.overlap = cost::can_overlap(cluster);
           c.plan.microbatches = microbatches;
           c.plan.schedule = schedule;
-          for (int i = 0; i < stages; ++i)
-            c.plan.stages.push_back(
-                {i * blocks / stages, (i + 1) * blocks / stages - 1, i * ranks / stages, ranks / stages});
+          c.plan.stages = even_stages(blocks, stages, 1, ranks / stages);
           c.plan.layers.assign(model.blocks.size(), spec);
           c.plan.embedding = c.plan.head = spec;
           c.plan.embedding.recompute = c.plan.head.recompute = RecomputeKind::none;

@@ -14,12 +14,12 @@
 
 namespace galvatron::test {
 
-/// A host device that owns its workspace.
+/// A host device that owns its workspace, which holds no numbers at first.
 class TestHost {
  public:
   explicit TestHost(int threads, device::Isa isa = device::best_isa())
       : bytes_(static_cast<std::size_t>(device::Host::library_workspace_bytes(threads))),
-        memory_(static_cast<std::byte*>(::operator new(bytes_, std::align_val_t(64)))),
+        memory_(memory_without_numbers(bytes_)),
         host_(threads, View<std::byte>(memory_, static_cast<std::int64_t>(bytes_)), isa) {}
   TestHost(const TestHost&) = delete;
   TestHost& operator=(const TestHost&) = delete;
@@ -28,6 +28,10 @@ class TestHost {
   device::Host& operator*() { return host_; }
 
  private:
+  static std::byte* memory_without_numbers(std::size_t bytes) {
+    return static_cast<std::byte*>(std::memset(::operator new(bytes, std::align_val_t(64)), 0xFF, bytes));
+  }
+
   std::size_t bytes_;
   std::byte* memory_;
   device::Host host_;

@@ -32,8 +32,8 @@ using List = TypeList<DataSplit<0>, DataSplit<1>, DataSplit<2>, DataSplit<3>>;
 
 constexpr Milliseconds forward_time(8);
 constexpr Milliseconds backward_time(16);
-constexpr int blocks = 8;
-constexpr int microbatches = 2;
+constexpr int depth = 8;
+constexpr int microbatch_count = 2;
 
 /// A layer that takes longer.
 class PaddedLayer final : public nn::Layer<float> {
@@ -74,8 +74,8 @@ struct Timed {
 
 /// Two data-parallel ranks behind a link.
 Timed run_over(const comm::slow::Link& link, int zero, bool overlap) {
-  const ModelSpec model = toy::model(true, blocks);
-  Plan plan = uniform(model, 1, {.data = 2, .zero = zero}, microbatches, ScheduleKind::one_f_one_b);
+  const ModelSpec model = toy::model(true, depth);
+  Plan plan = uniform(model, 1, {.data = 2, .zero = zero}, microbatch_count, ScheduleKind::one_f_one_b);
   plan.overlap = overlap;
   Timed out;
   out.milliseconds = 1e9;
@@ -94,7 +94,7 @@ Timed run_over(const comm::slow::Link& link, int zero, bool overlap) {
     const comm::SendGuard guard(world);
     stage.initialise(nn::initial_values(7));
     device::AdamW hyper;
-    for (int step = 0; step < 5; ++step) {
+    for (int step = 0; step < 4; ++step) {
       hyper.step = step + 1;
       inner.everybody().barrier();
       const auto begin = Clock::now();
@@ -115,19 +115,19 @@ Timed run_over(const comm::slow::Link& link, int zero, bool overlap) {
 int halves_forward(int zero, int microbatch) { return zero == 3 || (zero > 0 && microbatch == 0) ? 1 : 0; }
 int halves_backward(int zero, int microbatch) {
   if (zero >= 2) return zero - 1;  // ZeRO-3 gathers parameters and reduces gradients
-  return microbatch + 1 == microbatches ? 2 - zero : 0;
+  return microbatch + 1 == microbatch_count ? 2 - zero : 0;
 }
 
 /// Milliseconds of a step in which every pass takes the longer of its computing and its messages, but for a first or
 /// last block, whose messages nothing is beside.
 double least_time(int zero, double computing, double half) {
-  const double unit = computing / (blocks * microbatches * (forward_time + backward_time).count());
+  const double unit = computing / (depth * microbatch_count * (forward_time + backward_time).count());
   const auto pass = [&](double compute, int halves) {
     const double message = halves * half;
-    return (blocks - 1) * std::max(compute, message) + compute + message;
+    return (depth - 1) * std::max(compute, message) + compute + message;
   };
   double sum = 0;
-  for (int i = 0; i < microbatches; ++i)
+  for (int i = 0; i < microbatch_count; ++i)
     sum += pass(unit * forward_time.count(), halves_forward(zero, i)) +
            pass(unit * backward_time.count(), halves_backward(zero, i));
   return sum;
@@ -137,15 +137,15 @@ double least_time(int zero, double computing, double half) {
 
 TEST_CASE("with overlap a step over a slow link takes what its computing takes, and the same bits") {
   const std::int64_t parameters =
-      parameter_layout(toy::model(true, blocks).blocks[0], ParameterPart::rest, 1, 2).elements;
+      parameter_layout(toy::model(true, depth).blocks[0], ParameterPart::rest, 1, 2).elements;
   for (const int zero : {0, 1, 2, 3}) {
     // Seconds that half a block's parameters take: all its messages together take less than the passes beside them.
     const double half = zero < 2 ? 6e-3 : 3e-3;
     const comm::slow::Link link{.latency = 1e-4, .bytes_per_second = static_cast<double>(parameters) * 2 / half};
     const double computing = run_over({.latency = 0, .bytes_per_second = 1e15}, zero, false).milliseconds;
     int halves = 0;
-    for (int i = 0; i < microbatches; ++i) halves += halves_forward(zero, i) + halves_backward(zero, i);
-    const double messages = blocks * halves * half * 1e3;
+    for (int i = 0; i < microbatch_count; ++i) halves += halves_forward(zero, i) + halves_backward(zero, i);
+    const double messages = depth * halves * half * 1e3;
     const Timed with = run_over(link, zero, true);
     const Timed without = run_over(link, zero, false);
     MESSAGE("ZeRO-" << zero << ": computing " << computing << " ms, messages " << messages << " ms, with overlap "
@@ -158,15 +158,15 @@ TEST_CASE("with overlap a step over a slow link takes what its computing takes, 
 
 TEST_CASE("over a link that is slower than the computing, a step takes what its messages take") {
   const std::int64_t parameters =
-      parameter_layout(toy::model(true, blocks).blocks[0], ParameterPart::rest, 1, 2).elements;
+      parameter_layout(toy::model(true, depth).blocks[0], ParameterPart::rest, 1, 2).elements;
   for (const int zero : {0, 1, 2, 3}) {
     const double computing = run_over({.latency = 0, .bytes_per_second = 1e15}, zero, false).milliseconds;
     const double half = zero < 3 ? 24 : 14;  // milliseconds
     const comm::slow::Link link{.latency = 1e-4,
                                 .bytes_per_second = static_cast<double>(parameters) * 2 / (half * 1e-3)};
     int halves = 0;
-    for (int i = 0; i < microbatches; ++i) halves += halves_forward(zero, i) + halves_backward(zero, i);
-    const double messages = blocks * halves * half;
+    for (int i = 0; i < microbatch_count; ++i) halves += halves_forward(zero, i) + halves_backward(zero, i);
+    const double messages = depth * halves * half;
     const double least = least_time(zero, computing, half);
     const Timed with = run_over(link, zero, true);
     const Timed without = run_over(link, zero, false);

@@ -314,9 +314,7 @@ Plan plan_of(const json& file, const ModelSpec& model, const StrategySpec& spec,
   plan.global_batch = file.at("batch");
   plan.sequence_length = file.at("sequence");
   plan.microbatches = microbatches;
-  const int blocks = static_cast<int>(model.blocks.size());
-  for (int i = 0; i < stages; ++i)
-    plan.stages.push_back({i * blocks / stages, (i + 1) * blocks / stages - 1, i * spec.ranks(), spec.ranks()});
+  plan.stages = even_stages(static_cast<int>(model.blocks.size()), stages, 1, spec.ranks());
   plan.layers.assign(model.blocks.size(), spec);
   plan.embedding = spec;
   plan.head = spec;

@@ -83,8 +83,8 @@ inline constexpr int most_steps = 2;
 inline constexpr int most_steps = 20;
 #endif
 
-/// @param steps  GPT and Llama train 20; eight show the same of what other families add
-inline void check_same_training(const ModelSpec& spec, int ranks, int steps = 8) {
+/// @param steps  GPT and Llama train 20; four show the same of what other families add
+inline void check_same_training(const ModelSpec& spec, int ranks, int steps = 4) {
   steps = std::min(steps, most_steps);
   const Outcome reference = run(single_rank(spec), spec, steps);
   REQUIRE(reference.losses.size() == static_cast<std::size_t>(steps));

@@ -92,9 +92,13 @@ struct AttentionLayout {
     if (!shape.causal) return key_blocks;
     return std::min(key_blocks, divide_up(std::min(shape.queries, (block + 1) * query_block), key_block));
   }
+  /// Keys of the block at `first_key`: key_block, or what is left.
+  [[nodiscard]] std::int64_t keys_of(std::int64_t first_key) const {
+    return std::min(key_block, shape.keys - first_key);
+  }
   /// Keys of the block at `first_key` that query `token` sees, between 0 and key_block.
   [[nodiscard]] std::int64_t visible_keys(std::int64_t token, std::int64_t first_key) const {
-    const std::int64_t there = std::min(key_block, shape.keys - first_key);
+    const std::int64_t there = keys_of(first_key);
     if (!shape.causal) return there;
     return std::clamp<std::int64_t>(token - first_key + 1, 0, there);
   }
@@ -219,10 +223,11 @@ void attention_forward(const Team& team, const AttentionShape& shape, const T* q
 
     const auto pack = [&](std::int64_t sample, std::int64_t kv_head, std::int64_t block, float* kt) {
       const std::int64_t offset = layout.kv_offset(block * key_block, sample, kv_head);
-      const std::int64_t keys = std::min(key_block, shape.keys - block * key_block);
+      const std::int64_t keys = layout.keys_of(block * key_block);
       vectorized(team.isa, [&]() GALVATRON_INLINE_LAMBDA {
-        pack_transposed(keys, shape.head_dim, k + offset, layout.kv_step(), kt, key_block);
-        pack_rows(keys, key_block, shape.head_dim, v + offset, layout.kv_step(), 1.0F, kt + key_block * width, width);
+        pack_transposed(keys, round_up(keys, tile_columns), shape.head_dim, k + offset, layout.kv_step(), kt,
+                        key_block);
+        pack_rows(keys, keys, shape.head_dim, v + offset, layout.kv_step(), 1.0F, kt + key_block * width, width);
       });
     };
     std::int64_t passed = 0;
@@ -239,14 +244,15 @@ void attention_forward(const Team& team, const AttentionShape& shape, const T* q
           pack(sample, kv_head, packed_blocks, packed + packed_blocks * 2 * key_block * width);
         const std::int64_t first_query = block * query_block;
         const std::int64_t rows = std::min(query_block, shape.queries - first_query);
+        const std::int64_t padded_rows = round_up(rows, tile_rows);
         for (std::int64_t head = kv_head * layout.group; head < (kv_head + 1) * layout.group; ++head) {
           vectorized(team.isa, [&]() GALVATRON_INLINE_LAMBDA {
-            pack_rows(rows, query_block, shape.head_dim, q + layout.q_offset(first_query, sample, head),
+            pack_rows(rows, padded_rows, shape.head_dim, q + layout.q_offset(first_query, sample, head),
                       layout.q_step(), scale, state.q, width);
           });
-          std::fill_n(state.o, query_block * width, 0.0F);
-          std::fill_n(state.maximum, query_block, -std::numeric_limits<float>::infinity());
-          std::fill_n(state.sum, query_block * tile_columns, 0.0F);
+          std::fill_n(state.o, padded_rows * width, 0.0F);
+          std::fill_n(state.maximum, padded_rows, -std::numeric_limits<float>::infinity());
+          std::fill_n(state.sum, padded_rows * tile_columns, 0.0F);
           for (std::int64_t at = 0; at < visible; ++at) {
             float* kt = packed + (all_fit ? at * 2 * key_block * width : 0);
             if (!all_fit) pack(sample, kv_head, at, kt);

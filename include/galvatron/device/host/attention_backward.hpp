@@ -18,7 +18,7 @@ namespace galvatron::device::host {
 
 namespace detail {
 
-/// A packed block of keys with its gradients.
+/// A packed block of keys with its gradients; what is beyond its keys, padded to whole tiles, is not set.
 struct KeyTiles {
   float* kt;  ///< (width, 96)
   float* vt;  ///< (width, 96)
@@ -57,6 +57,7 @@ GALVATRON_INLINE void attend_backward(const AttentionLayout& layout, std::int64_
   const std::int64_t width = layout.width;
   const std::int64_t head_dim = layout.shape.head_dim;
   const std::int64_t padded_rows = round_up(rows, tile_rows);
+  const std::int64_t keys_here = layout.keys_of(first_key);
   std::int64_t first_group = 0;  // rows before it see nothing of this block
   if (layout.shape.causal) first_group = std::max<std::int64_t>(0, first_key - first_query) / tile_rows * tile_rows;
   for (std::int64_t group = first_group; group < padded_rows; group += tile_rows) {
@@ -84,13 +85,12 @@ GALVATRON_INLINE void attend_backward(const AttentionLayout& layout, std::int64_
         vector_at<S>(p_line + i) = probability;
         gradient = probability * (gradient - delta);
       }
-      for (std::int64_t i = seen; i < key_block; ++i) p_line[i] = ds_line[i] = 0;
+      for (std::int64_t i = seen; i < round_up(keys_here, tile_rows); ++i) p_line[i] = ds_line[i] = 0;
       bias.give(group + r, seen, ds_line);
     }
     multiply_rows<isa>(width, most, ds, key_block, 1, keys.k, width, Start::keep, nullptr, queries.dq + group * width,
                        width);
   }
-  const std::int64_t keys_here = std::min(key_block, layout.shape.keys - first_key);
   for (std::int64_t key = 0; key < keys_here; key += tile_rows) {
     std::int64_t from = first_group;  // the first row that sees these six keys
     if (layout.shape.causal) from = std::max(from, first_key + key - first_query);
@@ -117,14 +117,15 @@ template <class T>
 void pack_keys(const Team& team, const AttentionLayout& layout, std::int64_t sample, std::int64_t kv_head,
                std::int64_t block, const T* k, const T* v, const KeyTiles& keys) {
   const std::int64_t offset = layout.kv_offset(block * key_block, sample, kv_head);
-  const std::int64_t count = std::min(key_block, layout.shape.keys - block * key_block);
+  const std::int64_t count = layout.keys_of(block * key_block);
+  const std::int64_t padded = round_up(count, tile_columns);
   const std::int64_t head_dim = layout.shape.head_dim;
   vectorized(team.isa, [&]() GALVATRON_INLINE_LAMBDA {
-    pack_transposed(count, head_dim, k + offset, layout.kv_step(), keys.kt, key_block);
-    pack_transposed(count, head_dim, v + offset, layout.kv_step(), keys.vt, key_block);
-    pack_rows(count, key_block, head_dim, k + offset, layout.kv_step(), 1.0F, keys.k, layout.width);
+    pack_transposed(count, padded, head_dim, k + offset, layout.kv_step(), keys.kt, key_block);
+    pack_transposed(count, padded, head_dim, v + offset, layout.kv_step(), keys.vt, key_block);
+    pack_rows(count, count, head_dim, k + offset, layout.kv_step(), 1.0F, keys.k, layout.width);
   });
-  std::fill_n(keys.dk, 2 * key_block * layout.width, 0.0F);
+  for (float* gradient : {keys.dk, keys.dv}) std::fill_n(gradient, round_up(count, tile_rows) * layout.width, 0.0F);
 }
 
 /// Writes the gradients of a block of keys.
@@ -132,7 +133,7 @@ template <class T>
 void unpack_keys(const Team& team, const AttentionLayout& layout, std::int64_t sample, std::int64_t kv_head,
                  std::int64_t block, const KeyTiles& keys, T* dk, T* dv) {
   const std::int64_t offset = layout.dkv_offset(block * key_block, sample, kv_head);
-  const std::int64_t count = std::min(key_block, layout.shape.keys - block * key_block);
+  const std::int64_t count = layout.keys_of(block * key_block);
   const std::int64_t head_dim = layout.shape.head_dim;
   vectorized(team.isa, [&]() GALVATRON_INLINE_LAMBDA {
     // The packed queries carry scale * log2(e): what is left of the scale is ln 2.
@@ -150,13 +151,14 @@ void pack_queries(const Team& team, const AttentionLayout& layout, std::int64_t 
   const std::int64_t width = layout.width;
   const std::int64_t first = block * query_block;
   const std::int64_t rows = std::min(query_block, shape.queries - first);
+  const std::int64_t padded_rows = round_up(rows, tile_rows);
   const std::int64_t statistics = layout.lse_offset(first, sample, head);
   const std::int64_t out_offset = layout.out_offset(first, sample, head);
   const float scale = kernels::log2_e / std::sqrt(static_cast<float>(shape.head_dim));
   vectorized(team.isa, [&]() GALVATRON_INLINE_LAMBDA {
-    pack_rows(rows, query_block, shape.head_dim, q + layout.q_offset(first, sample, head), layout.q_step(), scale,
+    pack_rows(rows, padded_rows, shape.head_dim, q + layout.q_offset(first, sample, head), layout.q_step(), scale,
               queries.q, width);
-    pack_rows(rows, query_block, shape.head_dim, d_o + out_offset, layout.out_step(), 1.0F, queries.d_o, width);
+    pack_rows(rows, padded_rows, shape.head_dim, d_o + out_offset, layout.out_step(), 1.0F, queries.d_o, width);
     for (std::int64_t r = 0; first_span && r < rows; ++r) {
       const T* out = o + out_offset + r * layout.out_step();
       const float* gradient = queries.d_o + r * width;
@@ -166,11 +168,11 @@ void pack_queries(const Team& team, const AttentionLayout& layout, std::int64_t 
       delta[statistics + r] = sum;
     }
   });
-  for (std::int64_t r = 0; r < query_block; ++r) {
+  for (std::int64_t r = 0; r < padded_rows; ++r) {
     queries.delta[r] = r < rows ? delta[statistics + r] : 0.0F;
     queries.lse[r] = r < rows ? lse[statistics + r] * kernels::log2_e : 0.0F;
   }
-  std::fill_n(queries.dq, query_block * width, 0.0F);
+  std::fill_n(queries.dq, padded_rows * width, 0.0F);
 }
 
 }  // namespace detail

@@ -105,10 +105,10 @@ GALVATRON_INLINE void pack_rows(std::int64_t rows, std::int64_t padded_rows, std
   }
 }
 
-/// to (columns, to_stride) = the transpose of from (rows, columns); columns of `to` from `rows` on become zero.
+/// to (columns, padded_rows) = the transpose of from (rows, columns); columns of `to` from `rows` on become zero.
 template <class T>
-GALVATRON_INLINE void pack_transposed(std::int64_t rows, std::int64_t columns, const T* from, std::int64_t from_stride,
-                                      float* to, std::int64_t to_stride) {
+GALVATRON_INLINE void pack_transposed(std::int64_t rows, std::int64_t padded_rows, std::int64_t columns, const T* from,
+                                      std::int64_t from_stride, float* to, std::int64_t to_stride) {
   using V = Floats16;
   const std::int64_t whole_rows = rows / 4 * 4;
   const std::int64_t whole_columns = columns / 4 * 4;
@@ -135,8 +135,8 @@ GALVATRON_INLINE void pack_transposed(std::int64_t rows, std::int64_t columns, c
   for (std::int64_t r = 0; r < rows; ++r)
     for (std::int64_t i = r < whole_rows ? whole_columns : 0; i < columns; ++i)
       to[i * to_stride + r] = kernels::get(from[r * from_stride + i]);
-  for (std::int64_t i = 0; rows < to_stride && i < columns; ++i)
-    for (std::int64_t r = rows; r < to_stride; ++r) to[i * to_stride + r] = 0;
+  for (std::int64_t i = 0; rows < padded_rows && i < columns; ++i)
+    for (std::int64_t r = rows; r < padded_rows; ++r) to[i * to_stride + r] = 0;
 }
 
 /// to (rows, columns) = factor * from, rounded to T; added to what `to` holds when `add`.

@@ -117,7 +117,7 @@ class WindowTiles {
   }
   /// to (head_dim, columns) = a packed tile transposed.
   GALVATRON_INLINE void transpose(const float* from, float* to) const {
-    pack_transposed(n_, shape_.head_dim, from, width_, to, columns_);
+    pack_transposed(n_, columns_, shape_.head_dim, from, width_, to, columns_);
   }
   template <class T>
   GALVATRON_INLINE void unpack(const float* from, float factor, T* to, std::int64_t sample, std::int64_t stride) const {
