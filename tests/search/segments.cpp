@@ -24,7 +24,7 @@ TEST_CASE("a run says of any number of bytes what its segment says, wherever it 
         const int stage = upto(p.stages() - 1);
         const int begin = upto(p.count());
         const int end = begin + upto(p.count() - begin);
-        const Segments::Run run = segments.run(stage, begin, end);
+        const Run run = segments.run(stage, begin, end);
         std::size_t at = 0;
         std::size_t furthest = 0;
         for (int question = 0; question < 20; ++question) {

@@ -15,6 +15,7 @@
 
 #include <galvatron/search/bounds.hpp>
 #include <galvatron/search/problem.hpp>
+#include <galvatron/search/routes.hpp>
 #include <galvatron/search/segments.hpp>
 #include <galvatron/search/stage_search.hpp>
 #include <galvatron/search/ties.hpp>
@@ -30,7 +31,12 @@ class OneStage {
   /// @param segments  of seconds + bounds.once_share() * once
   OneStage(const Problem& problem, const Bounds& bounds, const Segments& segments, const Limits& limits,
            Executor* executor)
-      : p_(problem), bounds_(bounds), segments_(segments), limits_(limits), executor_(executor) {}
+      : p_(problem),
+        bounds_(bounds),
+        segments_(segments),
+        limits_(limits),
+        executor_(executor),
+        mixed_(has_several_types(problem)) {}
 
   /// The fastest assignment with less than `upper` seconds that fits the budget; nothing when there is none.
   [[nodiscard]] std::optional<Solution> fastest(double upper) {
@@ -38,26 +44,38 @@ class OneStage {
     wanted_ = upper;
     upper *= 1 + 1e-9;  // room for rounding in the bounds
     const std::vector<Part> parts = parts_below(upper);
+    for (std::size_t i = 0; i < std::min(parts.size(), rounded_parts) && parts[i].guess.bound < upper; ++i)
+      if (auto solution = Routes(p_, role_of(parts[i]), bounds_.once_share()).rounded())
+        offer(std::move(*solution), upper, best);
     for (std::size_t first = 0; first < parts.size() && parts[first].guess.bound < upper;) {
       // Two parts are pruned by the same plan. A thread with nothing to do begins with the second at once; what it
       // finds is dropped where the first one finds a better plan.
       std::optional<StageTable<Executor>> tables[2];
+      double with_routes[2] = {0, 0};  // bounds
       const std::int64_t left = limits_.work - std::min(limits_.work, work_);
       const auto search = [&](std::size_t i) {
         if (first + i == parts.size() || parts[first + i].guess.bound >= upper) return;
         Limits limits = limits_;
         // The likeliest parts get the most.
         if (limits.work < std::numeric_limits<std::int64_t>::max()) limits.work = left >> (i + 1);
-        tables[i].emplace(p_, bounds_, segments_, segments_, role_of(parts[first + i]), limits, p_.budget,
-                          StageLimit{.seconds = upper}, executor_);
+        const StageRole role = role_of(parts[first + i]);
+        std::optional<Routes> routes;
+        if (mixed_) {
+          routes.emplace(p_, role, bounds_.once_share());
+          routes->bound_layers();
+          with_routes[i] = bounds_.single_stage(routes->seconds());
+          if (with_routes[i] == infinite) routes.reset();
+        }
+        tables[i].emplace(p_, bounds_, segments_, segments_, role, limits, p_.budget, StageLimit{.seconds = upper},
+                          executor_, routes ? &*routes : nullptr);
       };
       if (executor_ != nullptr && executor_->has_time())
         executor_->each(2, search);
       else
         search(0);
-      if (!take(*tables[0], parts[first], upper, best)) {
+      if (!take(*tables[0], std::max(parts[first].guess.bound, with_routes[0]), upper, best)) {
         if (!tables[1]) search(1);
-        if (tables[1]) take(*tables[1], parts[first + 1], upper, best);
+        if (tables[1]) take(*tables[1], std::max(parts[first + 1].guess.bound, with_routes[1]), upper, best);
         ++first;
       }
       ++first;
@@ -71,6 +89,8 @@ class OneStage {
   [[nodiscard]] std::int64_t work() const { return work_; }
 
  private:
+  // The likeliest parts, of which assignments are rounded: a good one spares most of the search.
+  static constexpr std::size_t rounded_parts = 4;
   // With so few labels a search is to find a good plan: it opens the parts of one tie together.
   static constexpr std::size_t few_labels = 64;
 
@@ -78,6 +98,13 @@ class OneStage {
     int tag = -1;
     WorkspaceBound::Guess guess;  // its bound is one of the objective
   };
+
+  // Whether the layers between the ends are of several types.
+  [[nodiscard]] static bool has_several_types(const Problem& p) {
+    for (int layer = p.leading + 1; layer < p.count() - p.trailing; ++layer)
+      if (p.layers[static_cast<std::size_t>(layer)] != p.layers[static_cast<std::size_t>(p.leading)]) return true;
+    return false;
+  }
 
   [[nodiscard]] StageRole role_of(const Part& part) const {
     StageRole role;
@@ -88,20 +115,23 @@ class OneStage {
     return role;
   }
 
-  // What the search of a part found; true when it is better than `best`, and `upper` then less.
-  bool take(const StageTable<Executor>& table, const Part& part, double& upper, std::optional<Solution>& best) {
+  // What the search of a part with this bound found; true when it is better than `best`, and `upper` then less.
+  bool take(const StageTable<Executor>& table, double bound, double& upper, std::optional<Solution>& best) {
     work_ += table.work();
-    if (table.thinned()) open_ = std::min(open_, part.guess.bound);
+    if (table.thinned()) open_ = std::min(open_, bound);
     bool better = false;
     for (const StageOption& option : table.options(p_.count())) {
       Solution solution{{{0, p_.count()}, table.choices(p_.count(), option)}, {}};
       solution.cost = evaluate(p_, solution.plan);
-      if (solution.cost.seconds >= (best ? best->cost.seconds : wanted_)) continue;
-      upper = std::min(upper, solution.cost.seconds * (1 + 1e-9));
-      best = std::move(solution);
-      better = true;
+      better |= offer(std::move(solution), upper, best);
     }
     return better;
+  }
+  bool offer(Solution&& solution, double& upper, std::optional<Solution>& best) const {
+    if (solution.cost.seconds >= (best ? best->cost.seconds : wanted_)) return false;
+    upper = std::min(upper, solution.cost.seconds * (1 + 1e-9));
+    best = std::move(solution);
+    return true;
   }
 
   // Those whose bound is less than `upper`, least first.
@@ -132,6 +162,7 @@ class OneStage {
   const Segments& segments_;
   Limits limits_;
   Executor* executor_;
+  bool mixed_;
   double wanted_ = infinite;
   double open_ = infinite;
   std::int64_t work_ = 0;

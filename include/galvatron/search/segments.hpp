@@ -52,6 +52,57 @@ inline double cheapest(const std::vector<HullPoint>& hull, double price) {
   return least;
 }
 
+/// Adds the slopes of a hull: the prices of a byte at which its cheapest point changes.
+inline void add_slopes(const std::vector<HullPoint>& hull, std::vector<double>& prices) {
+  for (std::size_t k = 1; k < hull.size(); ++k) prices.push_back(slope(hull[k - 1], hull[k]));
+}
+/// Each price once, the lowest first.
+inline void sort_prices(std::vector<double>& prices) {
+  std::sort(prices.begin(), prices.end());
+  prices.erase(std::unique(prices.begin(), prices.end()), prices.end());
+}
+
+/// A run of layers on a stage: what it takes at least, asked for many numbers of bytes.
+///
+/// Of the lines (sum at a price) - price * bytes, those that are the largest for some bytes, by ascending price. The
+/// more bytes there are, the lower is the price of the largest.
+class Run {
+ public:
+  Run() = default;
+  /// @param least  bytes that its layers keep at least
+  explicit Run(double least) : least_(least) {}
+
+  /// The next line; prices ascend. False when neither it nor a later one is the largest where the layers fit.
+  bool add(double price, double sum) {
+    const auto meet = [&](const Line& line) { return (sum - line.sum) / (price - line.price); };
+    while (lines_.size() > 1 && meet(lines_.back()) >= lines_[lines_.size() - 2].until) lines_.pop_back();
+    if (!lines_.empty()) {
+      lines_.back().until = meet(lines_.back());
+      if (lines_.back().until <= least_) return false;
+    }
+    lines_.push_back({price, sum});
+    return true;
+  }
+  /// With `bytes` for what the layers keep; infinite when they cannot fit. `at` is the line to look at first, and
+  /// then the one that was taken: similar questions in a row are quick.
+  [[nodiscard]] double seconds(double bytes, std::size_t& at) const {
+    if (least_ > bytes) return std::numeric_limits<double>::infinity();
+    at = std::min(at, lines_.size() - 1);
+    while (at + 1 < lines_.size() && bytes < lines_[at].until) ++at;
+    while (at > 0 && bytes >= lines_[at - 1].until) --at;
+    return std::max(0.0, lines_[at].sum - lines_[at].price * bytes);
+  }
+
+ private:
+  struct Line {
+    double price = 0;
+    double sum = 0;
+    double until = 0;  // bytes, downwards: with less the next line is larger
+  };
+  double least_ = 0;  // bytes
+  std::vector<Line> lines_;
+};
+
 class Segments {
  public:
   static constexpr double infinite = std::numeric_limits<double>::infinity();
@@ -67,48 +118,13 @@ class Segments {
     find_room();
   }
 
-  /// A run of layers on a stage: what it takes at least, asked for many numbers of bytes.
-  ///
-  /// Of the lines (sum at a price) - price * bytes, those that are the largest for some bytes, by ascending price. The
-  /// more bytes there are, the lower is the price of the largest.
-  class Run {
-   public:
-    /// With `bytes` for what the layers keep; infinite when they cannot fit. `at` is the line to look at first, and
-    /// then the one that was taken: similar questions in a row are quick.
-    [[nodiscard]] double seconds(double bytes, std::size_t& at) const {
-      if (least_ > bytes) return infinite;
-      while (at + 1 < lines_.size() && bytes < lines_[at].until) ++at;
-      while (at > 0 && bytes >= lines_[at - 1].until) --at;
-      return std::max(0.0, lines_[at].sum - lines_[at].price * bytes);
-    }
-
-   private:
-    friend class Segments;
-    struct Line {
-      double price = 0;
-      double sum = 0;
-      double until = 0;  // bytes, downwards: with less the next line is larger
-    };
-    double least_ = 0;  // bytes
-    std::vector<Line> lines_;
-  };
   [[nodiscard]] Run run(int stage, int begin, int end) const {
     const Table& t = tables_[table_of_[static_cast<std::size_t>(stage)]];
     const auto a = static_cast<std::size_t>(begin);
     const auto b = static_cast<std::size_t>(end);
-    Run out;
-    out.least_ = t.bytes[b] - t.bytes[a];
-    for (const Priced& q : t.prices) {
-      const double sum = q.sum[b] - q.sum[a];
-      const auto meet = [&](const Run::Line& line) { return (sum - line.sum) / (q.price - line.price); };
-      while (out.lines_.size() > 1 && meet(out.lines_.back()) >= out.lines_[out.lines_.size() - 2].until)
-        out.lines_.pop_back();
-      if (!out.lines_.empty()) {
-        out.lines_.back().until = meet(out.lines_.back());
-        if (out.lines_.back().until <= out.least_) break;
-      }
-      out.lines_.push_back({q.price, sum});
-    }
+    Run out(t.bytes[b] - t.bytes[a]);
+    for (const Priced& q : t.prices)
+      if (!out.add(q.price, q.sum[b] - q.sum[a])) break;
     return out;
   }
 
@@ -150,11 +166,9 @@ class Segments {
     std::vector<double> prices{0};
     for (const LayerType& type : p_.types) {
       hulls.push_back(hull_of(type, slots));
-      const auto& hull = hulls.back();
-      for (std::size_t k = 1; k < hull.size(); ++k) prices.push_back(slope(hull[k - 1], hull[k]));
+      add_slopes(hulls.back(), prices);
     }
-    std::sort(prices.begin(), prices.end());
-    prices.erase(std::unique(prices.begin(), prices.end()), prices.end());
+    sort_prices(prices);
     if (prices.size() > most_prices) {  // any prices are valid
       std::vector<double> some;
       for (std::size_t k = 0; k < most_prices; ++k) some.push_back(prices[k * (prices.size() - 1) / (most_prices - 1)]);

@@ -17,6 +17,7 @@
 #include <galvatron/search/label.hpp>
 #include <galvatron/search/parallel.hpp>
 #include <galvatron/search/problem.hpp>
+#include <galvatron/search/routes.hpp>
 #include <galvatron/search/segments.hpp>
 #include <galvatron/search/stage_role.hpp>
 #include <galvatron/search/type_index.hpp>
@@ -29,9 +30,10 @@ class StageTable {
  public:
   /// @param within    stages beyond it are of no use
   /// @param executor  shares the work on a layer; the table is the same without one
+  /// @param routes    of a problem with one stage, that fits: they prune more than segments
   StageTable(const Problem& problem, const Bounds& bounds, const Segments& segments, const Segments& loads,
              const StageRole& role, const Limits& limits, std::int64_t budget, const StageLimit& within,
-             Executor* executor = nullptr)
+             Executor* executor = nullptr, const Routes* routes = nullptr)
       : problem_(problem),
         bounds_(bounds),
         segments_(segments),
@@ -40,7 +42,8 @@ class StageTable {
         limits_(limits),
         budget_(budget),
         within_(within),
-        executor_(executor) {
+        executor_(executor),
+        routes_(routes) {
     most_labels_ = limits.labels;
     once_weight_ = bounds.once_share();
     merge_ = problem.stages() == 1 && !limits.memory_only;  // the objective is one sum then, and time alone carries it
@@ -103,8 +106,8 @@ class StageTable {
     int begin = 0;           // first layer that is open
     std::int64_t bytes = 0;  // that the open layers keep
     double once = 0;
-    Segments::Run seconds;
-    Segments::Run load;
+    Run seconds;
+    Run load;
   };
   // The labels after a layer.
   struct Layer {
@@ -132,6 +135,7 @@ class StageTable {
     }
     before_ = now_ = {};
     arrivals_ = {};
+    routes_ = nullptr;
   }
 
   // Fewer labels at the next layers where the last one took more than its share of the work that is left.
@@ -194,11 +198,12 @@ class StageTable {
   };
 
   // No completion of this label is below the best plan known.
-  [[nodiscard]] bool hopeless(const Label& label, const Ahead& ahead, Places& places) const {
+  // @param open  the open layers
+  [[nodiscard]] bool hopeless(const Label& label, const Ahead& ahead, const Run& open, Places& places) const {
     if (label.top + ahead.bytes > budget_) return true;
     if (limits_.memory_only) return false;
     const auto room = static_cast<double>(budget_ - label.top);
-    const double time = label.time + ahead.seconds.seconds(room, places.seconds);
+    const double time = label.time + open.seconds(room, places.seconds);
     if (merge_) return bounds_.single_stage(time) >= within_.seconds;
     if (time > within_.slowest) return true;
     if (within_.share > 0 &&
@@ -211,6 +216,9 @@ class StageTable {
 
   // Labels that reach `layer` in a layout, before its choice is made.
   void arrive(int layer, const TypeIndex::Class& to, Made& out) const {
+    const Run* open = &before_.ahead.seconds;
+    std::optional<Run> route;
+    if (routes_ != nullptr) open = &route.emplace(routes_->within(layer, to.layout));
     out.labels.clear();
     const std::int64_t carried = slots_of(layer).flight * to.carried;
     if (layer == role_.begin) {
@@ -236,16 +244,16 @@ class StageTable {
       if (limits_.memory_only) seconds = 0;
       const std::int64_t kept = new_chunk ? from.activation + to.input + carried : same ? 0 : carried;
       const std::int64_t space = same ? 0 : from.activation + std::max(from.forward_workspace, to.input);
-      const bool moves = !same || new_chunk;  // then what was good before may be hopeless
+      const bool later = !same || new_chunk || routes_ != nullptr;  // what was good before may be hopeless
       Label least = made.least;
       least.add(seconds, seconds, 0, kept, 0);
-      if (moves && hopeless(least, before_.ahead, places)) continue;
+      if (later && hopeless(least, before_.ahead, *open, places)) continue;
       ++sources;
       auto parent = static_cast<std::int32_t>(before_.begins[c]);
       for (Label label : made.labels) {
         label.parent = parent++;
         label.add(seconds, seconds, 0, kept, space);
-        if (!moves || !hopeless(label, before_.ahead, places)) out.labels.push_back(label);
+        if (!later || !hopeless(label, before_.ahead, *open, places)) out.labels.push_back(label);
       }
       out.work += static_cast<std::int64_t>(made.labels.size());
     }
@@ -259,6 +267,9 @@ class StageTable {
     const Slots slots = slots_of(layer);
     out.labels.clear();
     if (arrivals.labels.empty()) return;
+    const Run* open = &now_.ahead.seconds;
+    std::optional<Run> route;
+    if (routes_ != nullptr) open = &route.emplace(routes_->after(layer + 1, to.layout));
     Places places;
     for (const std::int32_t j : to.choices) {
       const Choice& c = type[static_cast<std::size_t>(j)];
@@ -269,11 +280,11 @@ class StageTable {
       const std::int64_t space = workspace_of(c);
       Label least = arrivals.least;
       least.add(time, ramp, once, kept, space);
-      if (hopeless(least, now_.ahead, places)) continue;
+      if (hopeless(least, now_.ahead, *open, places)) continue;
       out.work += static_cast<std::int64_t>(arrivals.labels.size());
       for (Label label : arrivals.labels) {
         label.add(time, ramp, once, kept, space);
-        if (hopeless(label, now_.ahead, places)) continue;
+        if (hopeless(label, now_.ahead, *open, places)) continue;
         label.choice = j;
         out.labels.push_back(label);
       }
@@ -336,7 +347,7 @@ class StageTable {
       for (Label label : now_.made[c].labels) {
         label.parent = parent++;
         if (!role_.last) label.add(receive, receive, 0, k.activation, 0);
-        if (hopeless(label, now_.ahead, places)) continue;
+        if (hopeless(label, now_.ahead, now_.ahead.seconds, places)) continue;
         if (!limits_.memory_only) label.kept = label.top = 0;  // it fits: memory matters no more
         ends.push_back(label);
       }
@@ -370,6 +381,7 @@ class StageTable {
   Layer now_;
   std::vector<Made> arrivals_;  // of every group of classes that begin alike
   Executor* executor_;
+  const Routes* routes_;  // while the table is built
 };
 
 }  // namespace galvatron::search

@@ -164,12 +164,11 @@ class WorkspaceBound {
         if (workspace_of(c) <= part.guess.most) points.push_back(point_of(c));
       if (points.empty()) return;
       auto hull = lower_hull(std::move(points));
-      for (std::size_t k = 1; k < hull.size(); ++k) prices.push_back(slope(hull[k - 1], hull[k]));
+      add_slopes(hull, prices);
       part.bytes += open_[i] * hull.front().bytes;
       hulls.emplace_back(open_[i], std::move(hull));
     }
-    std::sort(prices.begin(), prices.end());
-    prices.erase(std::unique(prices.begin(), prices.end()), prices.end());
+    sort_prices(prices);
     for (const double price : prices) {
       double sum = 0;
       for (const auto& [count, hull] : hulls) sum += count * cheapest(hull, price);

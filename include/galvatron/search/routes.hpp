@@ -1,0 +1,264 @@
+// Routes: the least seconds of the layers to come by the layout they are reached in, changes of layout included.
+//
+// Segments take the cheapest choice of every layer, as if layouts changed for nothing. Where layers of several types
+// like different layouts, that is far from what any assignment takes. Here, for a price q >= 0 of a byte, a dynamic
+// program from the last layer to the first, whose state is a layout, gives the least of
+//
+//     sum over the layers of (seconds + q bytes) + the changes of layout before and between them
+//
+// which, less q M, bounds what they take in M bytes (Lagrange), and the assignment that has it. Of two such
+// assignments, of which one fits the memory and one nearly, an assignment is made that is close to the bound. For
+// problems with one stage.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include <galvatron/search/problem.hpp>
+#include <galvatron/search/segments.hpp>
+#include <galvatron/search/stage_role.hpp>
+
+namespace galvatron::search {
+
+class Routes {
+ public:
+  static constexpr double infinite = std::numeric_limits<double>::infinity();
+
+  /// @param role        its tag and workspaces limit the choices
+  /// @param once_share  seconds per micro-batch that one second once an iteration counts for
+  Routes(const Problem& problem, const StageRole& role, double once_share)
+      : p_(problem),
+        role_(role),
+        once_share_(once_share),
+        layouts_(static_cast<std::size_t>(problem.layouts)),
+        room_(static_cast<double>(problem.budget - problem.fixed - role.least_workspace)) {
+    prices_.push_back(0);
+    for (int layer = 0; layer < p_.count(); ++layer) kind_of_.push_back(kind_number(layer));
+    sort_prices(prices_);
+    bytes_.assign(kind_of_.size() + 1, 0);
+    for (std::size_t layer = kind_of_.size(); layer-- > 0;) bytes_[layer] = bytes_[layer + 1] + kind(layer).bytes;
+  }
+
+  /// An assignment that fits, from those that are the cheapest at a price: of the two between which they begin to fit,
+  /// the one has the layers before some place and the other those behind it. Nothing where none fits.
+  [[nodiscard]] std::optional<Solution> rounded() const {
+    std::optional<Solution> best;
+    if (bytes_.front() > room_) return best;
+    const auto offer = [&](Assignment plan) {
+      Solution solution{std::move(plan), {}};
+      solution.cost = evaluate(p_, solution.plan);
+      const bool fits = solution.cost.peak <= p_.budget;
+      if (fits && (!best || solution.cost.seconds < best->cost.seconds)) best = std::move(solution);
+      return fits;
+    };
+    // Between two prices a choice is the cheapest, at one of them two choices are.
+    const auto between = [&](std::size_t k) {
+      return cheapest_at(k + 1 < prices_.size() ? (prices_[k] + prices_[k + 1]) / 2 : 2 * prices_[k]);
+    };
+    std::size_t first = 0;
+    for (std::size_t last = prices_.size() - 1; first < last;) {
+      const std::size_t middle = (first + last) / 2;
+      if (offer(between(middle)))
+        last = middle;
+      else
+        first = middle + 1;
+    }
+    const Assignment small = between(first);
+    if (!offer(small) || first == 0) return best;
+    const Assignment large = between(first - 1);
+    for (const auto& [front, back] : {std::pair(&small, &large), std::pair(&large, &small)}) {
+      Assignment mixed = *back;
+      for (std::size_t layer = 0; layer < mixed.choice.size(); ++layer) {
+        mixed.choice[layer] = front->choice[layer];
+        if (front->choice[layer] != back->choice[layer]) offer(mixed);
+      }
+    }
+    return best;
+  }
+
+  /// Prepares the bounds below. The prices are those near the one that bounds all layers best.
+  void bound_layers() {
+    if (bytes_.front() > room_) {
+      least_ = infinite;
+      return;
+    }
+    choose_prices();
+    sums_.assign(bytes_.size() * layouts_ * chosen_.size(), 0.0);
+    for (std::size_t k = 0; k < chosen_.size(); ++k) {
+      const auto note = [&](std::size_t layer, std::size_t layout, double sum, std::size_t) {
+        sums_[(layer * layouts_ + layout) * chosen_.size() + k] = sum;
+      };
+      least_ = std::max(least_, least_at(chosen_[k], note).first - chosen_[k] * room_);
+    }
+  }
+  /// All layers take at least that; infinite when they cannot fit.
+  [[nodiscard]] double seconds() const { return least_; }
+  /// The layers from `layer` on, after one in this layout.
+  [[nodiscard]] Run after(int layer, int layout) const {
+    return run(layer, layer, layout, [](double) { return 0.0; });
+  }
+  /// The same when `layer` has a choice of this layout, what changes the layout before it left out.
+  [[nodiscard]] Run within(int layer, int layout) const {
+    const Layout& own = kind(static_cast<std::size_t>(layer)).layouts[static_cast<std::size_t>(layout)];
+    return run(layer, layer + 1, layout, [&](double price) { return cheapest(own.hull, price); });
+  }
+
+ private:
+  // The choices of one layout.
+  struct Layout {
+    std::vector<HullPoint> hull;                                      // empty: none
+    std::int64_t carried = std::numeric_limits<std::int64_t>::max();  // bytes, where the layout begins
+  };
+  // Layers with the same choices.
+  struct Kind {
+    int type = 0;
+    int tag = -1;
+    std::vector<Layout> layouts;
+    double bytes = infinite;  // that a layer keeps at least
+  };
+
+  [[nodiscard]] const Kind& kind(std::size_t layer) const { return kinds_[kind_of_[layer]]; }
+  [[nodiscard]] HullPoint point_of(const Choice& c) const {
+    return {static_cast<double>(p_.slots_of(0, 0).kept(c)), c.seconds() + once_share_ * c.once()};
+  }
+  [[nodiscard]] bool is_open(const Choice& c, int tag) const {
+    return (tag < 0 || c.tag == tag) && workspace_of(c) <= role_.most_workspace;
+  }
+
+  std::size_t kind_number(int layer) {
+    const int type = p_.layers[static_cast<std::size_t>(layer)];
+    const int tag = layer == 0 || layer + 1 == p_.count() ? role_.tag : -1;
+    const auto same =
+        std::find_if(kinds_.begin(), kinds_.end(), [&](const Kind& k) { return k.type == type && k.tag == tag; });
+    if (same != kinds_.end()) return static_cast<std::size_t>(same - kinds_.begin());
+    Kind out{type, tag, std::vector<Layout>(layouts_)};
+    for (const Choice& c : p_.types[static_cast<std::size_t>(type)]) {
+      if (!is_open(c, tag)) continue;
+      Layout& layout = out.layouts[static_cast<std::size_t>(c.layout)];
+      layout.carried = std::min(layout.carried, p_.slots_of(0, 0).flight * c.carried);
+      layout.hull.push_back(point_of(c));
+      out.bytes = std::min(out.bytes, layout.hull.back().bytes);
+    }
+    for (Layout& layout : out.layouts) {
+      layout.hull = lower_hull(std::move(layout.hull));
+      add_slopes(layout.hull, prices_);
+    }
+    kinds_.push_back(std::move(out));
+    return kinds_.size() - 1;
+  }
+
+  // Of all slopes those near the best, and ever fewer of those far away.
+  void choose_prices() {
+    const auto bound = [&](std::size_t k) {
+      return least_at(prices_[k], [](std::size_t, std::size_t, double, std::size_t) {}).first - prices_[k] * room_;
+    };
+    std::size_t best = 0;  // the bound is concave in the price
+    for (std::size_t last = prices_.size() - 1; best < last;) {
+      const std::size_t middle = (best + last) / 2;
+      if (bound(middle) < bound(middle + 1))
+        best = middle + 1;
+      else
+        last = middle;
+    }
+    chosen_.clear();
+    for (std::size_t k = 0; k < prices_.size(); ++k) {
+      const std::size_t far = k > best ? k - best : best - k;
+      if (k == 0 || far <= 3 || (far & (far - 1)) == 0) chosen_.push_back(prices_[k]);
+    }
+  }
+
+  // The least of all layers at a price and the first layer's layout, and for the layers from each one on, after one in
+  // each layout: note(layer, layout before, sum, layout).
+  template <class Note>
+  [[nodiscard]] std::pair<double, std::size_t> least_at(double price, const Note& note) const {
+    std::vector<double> of_kinds;  // (kinds, layouts) the cheapest choice of a layer
+    for (const Kind& one : kinds_)
+      for (const Layout& layout : one.layouts) of_kinds.push_back(cheapest(layout.hull, price));
+    std::vector<double> after(layouts_, 0.0);
+    std::vector<std::pair<double, std::size_t>> ways;  // the sum with the next layer in a layout
+    for (std::size_t layer = kind_of_.size(); layer-- > 0;) {
+      const double* own = &of_kinds[kind_of_[layer] * layouts_];
+      ways.clear();
+      for (std::size_t to = 0; to < layouts_; ++to)
+        if (own[to] < infinite) ways.emplace_back(own[to] + after[to], to);
+      std::sort(ways.begin(), ways.end());
+      if (layer == 0) break;
+      const double* before = &of_kinds[kind_of_[layer - 1] * layouts_];
+      for (std::size_t from = 0; from < layouts_; ++from) {
+        if (before[from] == infinite) continue;
+        std::pair<double, std::size_t> least{own[from] + after[from], from};
+        for (const auto& [sum, to] : ways) {
+          if (sum >= least.first) break;
+          if (to == from) continue;
+          const double move =
+              p_.relayout_seconds(static_cast<int>(layer), static_cast<int>(from), static_cast<int>(to)) +
+              price * static_cast<double>(kind(layer).layouts[to].carried);
+          least = std::min(least, std::pair(sum + move, to));
+        }
+        after[from] = least.first;
+        note(layer, from, least.first, least.second);
+      }
+    }
+    return ways.empty() ? std::pair(infinite, std::size_t{0}) : ways.front();
+  }
+
+  // The assignment that is the cheapest at a price.
+  [[nodiscard]] Assignment cheapest_at(double price) const {
+    std::vector<std::size_t> next(kind_of_.size() * layouts_, 0);  // layout of a layer, by the one before
+    std::size_t layout = least_at(price, [&](std::size_t layer, std::size_t from, double, std::size_t to) {
+                           next[layer * layouts_ + from] = to;
+                         }).second;
+    Assignment out{{0, p_.count()}, {}};
+    for (std::size_t layer = 0; layer < kind_of_.size(); ++layer) {
+      if (layer > 0) layout = next[layer * layouts_ + layout];
+      out.choice.push_back(cheapest_choice(kind(layer), static_cast<int>(layout), price));
+    }
+    return out;
+  }
+  [[nodiscard]] int cheapest_choice(const Kind& of, int layout, double price) const {
+    const LayerType& type = p_.types[static_cast<std::size_t>(of.type)];
+    int best = -1;
+    double least = infinite;
+    for (std::size_t i = 0; i < type.size(); ++i) {
+      if (type[i].layout != layout || !is_open(type[i], of.tag)) continue;
+      const HullPoint point = point_of(type[i]);
+      const double all = point.seconds + price * point.bytes;
+      if (all < least) {
+        least = all;
+        best = static_cast<int>(i);
+      }
+    }
+    return best;
+  }
+
+  // Of the layers from `begin` on: those from `open` on, after one in this layout, and more at each price.
+  template <class More>
+  [[nodiscard]] Run run(int begin, int open, int layout, const More& more) const {
+    Run out(bytes_[static_cast<std::size_t>(begin)]);
+    const double* sums =
+        &sums_[(static_cast<std::size_t>(open) * layouts_ + static_cast<std::size_t>(layout)) * chosen_.size()];
+    for (std::size_t k = 0; k < chosen_.size(); ++k)
+      if (!out.add(chosen_[k], sums[k] + more(chosen_[k]))) break;
+    return out;
+  }
+
+  const Problem& p_;
+  StageRole role_;
+  double once_share_;
+  std::size_t layouts_;
+  double room_;  // bytes for what the layers keep
+  std::vector<Kind> kinds_;
+  std::vector<std::size_t> kind_of_;  // every layer
+  std::vector<double> bytes_;         // (layers + 1) that the layers from each one on keep at least
+  std::vector<double> prices_;        // of a byte, at which a choice becomes cheaper than another; ascending
+  std::vector<double> chosen_;        // of them, for bounds
+  std::vector<double> sums_;          // (layers + 1, layouts, chosen prices)
+  double least_ = 0;
+};
+
+}  // namespace galvatron::search
