@@ -198,6 +198,26 @@ TEST_CASE("a run gives back what the body computes and works again and again") {
   }
 }
 
+TEST_CASE("a thread whose yields take long does without them for a while") {
+  using comm::thread::YieldBackoff;
+  const auto skipped = [](YieldBackoff& backoff) {
+    int waits = 0;
+    while (!backoff.may_yield()) ++waits;
+    return waits;
+  };
+  YieldBackoff backoff;
+  CHECK(skipped(backoff) == 0);
+  for (int expected = YieldBackoff::least; expected < 10 * YieldBackoff::most; expected *= 4) {
+    REQUIRE_FALSE(backoff.note(YieldBackoff::slow));
+    REQUIRE(skipped(backoff) == std::min(expected, YieldBackoff::most));
+    REQUIRE(backoff.note(std::chrono::microseconds(1)));
+  }
+  for (int i = 0; i < 16 * 10; ++i) REQUIRE(backoff.note(std::chrono::microseconds(1)));
+  CHECK(skipped(backoff) == 0);
+  CHECK_FALSE(backoff.note(std::chrono::seconds(1)));
+  CHECK(skipped(backoff) == YieldBackoff::least);
+}
+
 TEST_CASE("waiting is a matter of cores") {
   using comm::thread::WaitPolicy;
   static_assert(WaitPolicy::of(2, 2).pauses > 0);

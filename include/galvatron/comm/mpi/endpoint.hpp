@@ -84,15 +84,7 @@ class Endpoint {
   /// fails, if one of those waited for has ended, or after the timeout.
   template <class Ready, class Missing, class What>
   void wait(Ready&& ready, Missing&& missing, What&& what) {
-    if (ready()) return;
-    for (int i = 0; i < policy_.pauses; ++i) {
-      thread::pause();
-      if (ready()) return;
-    }
-    for (int i = 0; i < policy_.yields; ++i) {
-      std::this_thread::yield();
-      if (ready()) return;
-    }
+    if (thread::wait_awake(policy_, ready)) return;
     const auto begin = Clock::now();
     auto in_vain_since = Clock::time_point::max();
     std::uint32_t heard = 0;
