@@ -1,6 +1,7 @@
 // What it costs to move activations from one layout to another, and from one stage to the next.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <numeric>
 
@@ -23,12 +24,13 @@ struct Traffic {
 namespace detail {
 
 /// Tokens that `rank` wants in `to` and has already in `from`.
-constexpr std::int64_t kept_tokens(const ActivationLayout& from, const ActivationLayout& to, int rank) {
-  if (!from.holds(rank)) return 0;
+constexpr std::int64_t kept_tokens(const HeldRegions& from, const HeldRegions& to, int rank) {
+  if (!from.layout().holds(rank)) return 0;
+  const std::array<Region, 2> wanted = to.of(rank);
   std::int64_t sum = 0;
-  for (int i = 0; i < from.pieces(); ++i)
-    for (int j = 0; j < to.pieces(); ++j) {
-      const Region both = intersection(from.region(rank, i), to.region(rank, j));
+  for (const Region& had : from.of(rank))
+    for (const Region& piece : wanted) {
+      const Region both = intersection(had, piece);
       if (!both.empty()) sum += both.tokens();
     }
   return sum;
@@ -58,11 +60,14 @@ constexpr int sources(const ActivationLayout& from, const ActivationLayout& to, 
 /// The busiest receiver when activations move from `from` to `to`; both have the same batch and sequence. Ranks that
 /// both layouts have keep what they need. O(ranks).
 constexpr Traffic busiest_receiver(const ActivationLayout& from, const ActivationLayout& to) {
+  const HeldRegions before(from);
+  const HeldRegions after(to);
   std::int64_t most = 0;
   int busiest = to.first_rank;
-  const std::int64_t want = to.region(to.first_rank).tokens() * to.pieces();
-  for (int rank = to.first_rank; rank < to.first_rank + to.ranks() && most < want; ++rank) {
-    const std::int64_t lacking = want - detail::kept_tokens(from, to, rank);
+  const std::int64_t want = after.tokens();
+  const int end = to.first_rank + to.ranks();
+  for (int rank = to.first_rank; rank < end && most < want; ++rank) {
+    const std::int64_t lacking = want - detail::kept_tokens(before, after, rank);
     if (lacking <= most) continue;
     most = lacking;
     busiest = rank;
@@ -125,13 +130,15 @@ constexpr Relayout relayout_of(ActivationLayout from, ActivationLayout to) {
   // Sizes that every degree divides, and chunks of a zigzag: twice the number of ranks.
   from.batch = to.batch = from.sequence = to.sequence = std::int64_t{2} * from.ranks();
   const double all = static_cast<double>(from.batch) * static_cast<double>(from.sequence) * blocks;
-  const std::int64_t want = to.region(to.first_rank).tokens() * to.pieces();
+  const HeldRegions before(from);
+  const HeldRegions after(to);
+  const std::int64_t want = after.tokens();
   if (detail::keep_alike(from, to))
-    return {static_cast<double>(want - detail::kept_tokens(from, to, to.first_rank)) / all, span};
+    return {static_cast<double>(want - detail::kept_tokens(before, after, to.first_rank)) / all, span};
   // No rank lacks more than all that it wants, and where layouts differ much a rank in the middle does.
   const int middle = to.first_rank + to.ranks() / 2;
   for (const int rank : {middle, middle - 1, middle / 2 + 1})
-    if (to.holds(rank) && detail::kept_tokens(from, to, rank) == 0) return {static_cast<double>(want) / all, span};
+    if (to.holds(rank) && detail::kept_tokens(before, after, rank) == 0) return {static_cast<double>(want) / all, span};
   return {static_cast<double>(busiest_receiver(from, to).tokens) / all, span};
 }
 

@@ -45,7 +45,6 @@ enum class WorkKind : std::uint8_t {
   all_to_all,           ///< m bytes per rank before (= after), n ranks: each gets 1/n from each
 };
 inline constexpr int work_kinds = static_cast<int>(WorkKind::all_to_all) + 1;
-static_assert(work_kinds <= 32, "galvatron: WorkList marks the kinds of work that it has in 32 bits.");
 
 constexpr const char* name_of(WorkKind kind) {
   constexpr std::array<const char*, work_kinds> names{"gemm_nt",
@@ -124,14 +123,15 @@ class WorkList {
   static constexpr int capacity = 64;
 
   constexpr void push(const Work& work) {
-    const std::uint32_t kind = std::uint32_t{1} << static_cast<int>(work.kind);
-    for (int i = 0; i < size_ && (kinds_ & kind) != 0; ++i)
-      if (is_same(items_[i], work)) {
-        items_[i].times += work.times;
+    std::uint8_t& last = last_[static_cast<std::size_t>(work.kind)];
+    for (int i = last; i > 0; i = before_[i - 1])
+      if (is_same(items_[i - 1], work)) {
+        items_[i - 1].times += work.times;
         return;
       }
-    kinds_ |= kind;
+    before_[size_] = last;
     items_[size_++] = work;  // beyond the capacity: a compile error in constant evaluation
+    last = static_cast<std::uint8_t>(size_);
   }
   constexpr void append(const WorkList& other) {
     for (const Work& work : other) push(work);
@@ -146,9 +146,9 @@ class WorkList {
   }
 
  private:
-  // But for how often.
+  // Two of a kind, but for how often.
   static constexpr bool is_same(const Work& a, const Work& b) {
-    if (a.m != b.m || a.kind != b.kind) return false;  // mostly decides
+    if (a.m != b.m) return false;  // mostly decides
     Work same = a;
     same.times = b.times;
     return same == b;
@@ -156,7 +156,9 @@ class WorkList {
 
   std::array<Work, capacity> items_{};
   int size_ = 0;
-  std::uint32_t kinds_ = 0;  // a bit for each that the list has
+  // The items of a kind: the place of the last one, and of the one before each, from 1; 0: there is none.
+  std::array<std::uint8_t, work_kinds> last_{};
+  std::array<std::uint8_t, capacity> before_{};
 };
 
 }  // namespace galvatron::cost

@@ -193,18 +193,27 @@ constexpr bool replaces(const Choice& a, const Choice& b, const Objective& objec
 
 /// The choices, by index, that are left when each one that another can replace is left out, of equals the first.
 /// @param tag      only choices with this tag; all when it is negative
-/// @param replace  (a, b) whether a may stand for b
+/// @param replace  (a, b) whether a may stand for b, which has the same layout
 template <class Replace>
 constexpr std::vector<std::int32_t> irreplaceable(const LayerType& type, int tag, Replace replace) {
+  const auto of = [&](std::int32_t i) -> const Choice& { return type[static_cast<std::size_t>(i)]; };
+  std::vector<std::int32_t> order;
+  for (std::int32_t i = 0; i < static_cast<std::int32_t>(type.size()); ++i)
+    if (tag < 0 || of(i).tag == tag) order.push_back(i);
+  std::sort(order.begin(), order.end(), [&](std::int32_t a, std::int32_t b) {
+    return of(a).layout != of(b).layout ? of(a).layout < of(b).layout : a < b;
+  });
   std::vector<std::int32_t> kept;
-  for (std::size_t i = 0; i < type.size(); ++i) {
-    const Choice& c = type[i];
-    if (tag >= 0 && c.tag != tag) continue;
-    const auto known = [&](std::int32_t j) -> const Choice& { return type[static_cast<std::size_t>(j)]; };
-    if (std::any_of(kept.begin(), kept.end(), [&](std::int32_t j) { return replace(known(j), c); })) continue;
-    std::erase_if(kept, [&](std::int32_t j) { return replace(c, known(j)); });
-    kept.push_back(static_cast<std::int32_t>(i));
+  std::ptrdiff_t first = 0;  // of those with the same layout
+  for (std::size_t i = 0; i < order.size(); ++i) {
+    const Choice& c = of(order[i]);
+    if (i > 0 && of(order[i - 1]).layout != c.layout) first = std::ssize(kept);
+    const auto begin = kept.begin() + first;
+    if (std::any_of(begin, kept.end(), [&](std::int32_t j) { return replace(of(j), c); })) continue;
+    kept.erase(std::remove_if(begin, kept.end(), [&](std::int32_t j) { return replace(c, of(j)); }), kept.end());
+    kept.push_back(order[i]);
   }
+  std::sort(kept.begin(), kept.end());
   return kept;
 }
 

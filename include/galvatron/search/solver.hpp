@@ -222,8 +222,9 @@ class Solver {
     const auto score = [&](const Joint& j) { return problem_.objective(j.sum, j.slowest, j.once); };
     std::vector<double> scores;
     for (const Joint& j : joints) scores.push_back(score(j));
-    std::sort(scores.begin(), scores.end());
-    const double most = scores[most_joints_ - 1];
+    const auto last = scores.begin() + static_cast<std::ptrdiff_t>(most_joints_) - 1;
+    std::nth_element(scores.begin(), last, scores.end());
+    const double most = *last;
     std::erase_if(joints, [&](const Joint& j) { return score(j) > most; });
     if (joints.size() > most_joints_) joints.resize(most_joints_);
     return true;

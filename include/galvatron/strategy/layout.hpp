@@ -1,6 +1,7 @@
 // Where the activations between layers lie, and what a change of that layout has to move.
 #pragma once
 
+#include <array>
 #include <cstdint>
 
 #include <galvatron/strategy/spec.hpp>
@@ -82,9 +83,10 @@ struct ActivationLayout {
   [[nodiscard]] constexpr int pieces() const { return zigzag ? 2 : 1; }
   /// What `rank` of the world holds in piece `piece`.
   [[nodiscard]] constexpr Region region(int rank, int piece = 0) const {
-    const Place at = place(rank);
-    const std::int64_t samples = batch / data;
-    const std::int64_t tokens = sequence / parts / pieces();
+    return region(place(rank), piece, batch / data, sequence / parts / pieces());
+  }
+  /// The same with the samples and the tokens of a piece at hand, for who asks of many ranks.
+  [[nodiscard]] constexpr Region region(const Place& at, int piece, std::int64_t samples, std::int64_t tokens) const {
     const std::int64_t s = (zigzag ? zigzag_chunk(at.part, piece) : at.part) * tokens;
     const std::int64_t b = at.data * samples;
     return {s, s + tokens, b, b + samples};
@@ -97,6 +99,31 @@ struct ActivationLayout {
     const int own = part % cut * 2 + piece;  // of the 2 cut pieces that the context rank holds
     return own < cut ? context * cut + own : (2 * (parts / cut) - 1 - context) * cut + own - cut;
   }
+};
+
+/// What each rank of a layout holds, for who asks of many.
+class HeldRegions {
+ public:
+  constexpr explicit HeldRegions(const ActivationLayout& layout)
+      : layout_(layout),
+        samples_(layout.batch / layout.data),
+        tokens_(layout.sequence / layout.parts / layout.pieces()) {}
+
+  /// Both pieces; without zigzag the second is empty.
+  [[nodiscard]] constexpr std::array<Region, 2> of(int rank) const {
+    const ActivationLayout::Place at = layout_.place(rank);
+    std::array<Region, 2> out{layout_.region(at, 0, samples_, tokens_)};
+    if (layout_.zigzag) out[1] = layout_.region(at, 1, samples_, tokens_);
+    return out;
+  }
+  /// Tokens of a rank in all pieces.
+  [[nodiscard]] constexpr std::int64_t tokens() const { return samples_ * tokens_ * layout_.pieces(); }
+  [[nodiscard]] constexpr const ActivationLayout& layout() const { return layout_; }
+
+ private:
+  ActivationLayout layout_;
+  std::int64_t samples_;
+  std::int64_t tokens_;  // of a piece
 };
 
 /// Megatron sequence parallelism cuts sequences over tensor ranks, Ulysses and ring attention over context ranks (ring:
