@@ -6,7 +6,7 @@
 // Every strategy of the space that all layers can share, with every pipeline degree, number of micro-batches and
 // schedule, is trained for a few steps, in `rounds` rounds about a minute apart. Other programs and a slower phase of a
 // shared machine only ever add time, so the fastest round counts, as the fastest sweep does in the profile. A run
-// during which other programs took more than 3 % of the cores is repeated, at most nine times. Under three memory
+// during which other programs took more than 3 % of the cores is repeated, at most four times. Under three memory
 // budgets the search chooses; a plan of its that is none of those is measured with them. Printed: for every budget the
 // chosen plan against the fastest measured that fits, Spearman's correlation of predicted and measured times, and the
 // median absolute error. Without --cluster the machine is profiled first.
@@ -105,18 +105,18 @@ double foreign_seconds() {
   return all - seconds(own.ru_utime) - seconds(own.ru_stime);
 }
 
-// Runs `measure` until it was left alone, at most ten times.
+// The least of what `measure` returns until it was left alone, at most five times.
 template <class Measure>
 double undisturbed(const Measure& measure) {
-  double seconds = 0;
-  for (int attempt = 0; attempt < 10; ++attempt) {
+  double least = INFINITY;
+  for (int attempt = 0; attempt < 5; ++attempt) {
     const double foreign = foreign_seconds();
     const double begin = train::detail::wall_seconds();
-    seconds = measure();
+    least = std::min(least, measure());
     const double share = (foreign_seconds() - foreign) / (train::detail::wall_seconds() - begin) / usable_cores();
     if (share < 0.03) break;
   }
-  return seconds;
+  return least;
 }
 
 // The median of all steps but the first.

@@ -259,6 +259,9 @@ void run_plan(const Arguments& arguments, Common& common) {
   options.choice(
       "--search", algorithm, {"exact", "bmw"},
       "exact: cuts and strategies together, with a bound; bmw: Galvatron-BMW's local search (default: exact)");
+  options.integer(
+      "--effort", search.effort, 1, 1'000'000,
+      "how many times the work of a usual search, which is a second or less: nearer to a proof (default: 1)");
   options.integer("--threads", search.threads, 1, 1024, "threads to search with (default: 1)");
   options.section("Output");
   options.text("--out", out, "FILE", "write the plan here, for `cost`, `train` and `explain`");
@@ -314,7 +317,7 @@ void run_plan(const Arguments& arguments, Common& common) {
   text += "  search       " + format_seconds(found.statistics.seconds) + ", " + std::to_string(found.statistics.cases) +
           " combinations of stages, micro-batches and schedule; " +
           (found.statistics.proven ? std::string("no plan is faster")
-                                   : "no plan is more than " + percent(gap) + " faster") +
+                                   : "no plan is more than " + percent(gap) + " faster (a larger --effort may tell)") +
           "\n";
   if (!out.empty()) text += "  written to   " + out + " (`galvatron explain " + out + "` tells why this plan won)\n";
   print(text);

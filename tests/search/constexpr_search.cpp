@@ -44,7 +44,7 @@ SearchResult searched(const LayerSpec& layer, const ConstexprCluster& cluster, c
   Cluster same;
   describe(cluster, limits.precision, same);
   SearchOptions wanted = search_options(limits, cluster.memory);
-  wanted.labels = 1 << 16;
+  wanted.effort = 16;
   return value_or_throw(search::search(model_of_equal_blocks("blocks", layer, static_cast<int>(Layers)), same, wanted));
 }
 

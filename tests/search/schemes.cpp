@@ -12,6 +12,8 @@
 #include <galvatron/cluster/presets.hpp>
 #include <galvatron/model/model.hpp>
 #include <galvatron/search/cases.hpp>
+#include <galvatron/search/completed.hpp>
+#include <galvatron/search/parallel.hpp>
 
 using namespace galvatron;
 using namespace galvatron::search;

@@ -46,3 +46,22 @@ TEST_CASE("a run says of any number of bytes what its segment says, wherever it 
   CHECK(finite > 10000);
   CHECK(several > 100);
 }
+
+TEST_CASE("with classes of workspaces no stage takes less than without, and many take longer") {
+  int nearer = 0;
+  for (unsigned seed = 0; seed < 500; ++seed) {
+    std::mt19937 random(seed);
+    const Problem p = testing::random_problem(random);
+    INFO("seed " << seed);
+    const Segments all(p, 0);
+    const Segments classes(p, 0, 4);
+    for (int stage = 0; stage < p.stages(); ++stage)
+      for (int begin = 0; begin < p.count(); ++begin)
+        for (int end = begin + 1; end <= p.count(); ++end) {
+          const double seconds = classes.seconds(stage, begin, end);
+          CHECK(seconds >= all.seconds(stage, begin, end) - 1e-9);
+          nearer += seconds > all.seconds(stage, begin, end) * (1 + 1e-9) ? 1 : 0;
+        }
+  }
+  CHECK(nearer > 500);
+}

@@ -44,7 +44,7 @@ TEST_CASE("the solver finds what brute force finds on random problems") {
     REQUIRE(smallest->cost.peak == truth.peak);
     check_valid(p, smallest->plan);
 
-    Solver solver(p);
+    Solver<> solver(p, {}, nullptr, 1 + static_cast<int>(seed % 3));
     const auto fastest = solver.fastest();
     REQUIRE(fastest.has_value() == (truth.peak <= p.budget));
     if (!fastest) {

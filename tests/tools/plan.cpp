@@ -168,6 +168,19 @@ TEST_CASE("a batch may be left open, and then the most samples a second win") {
   }
 }
 
+TEST_CASE("more effort proves what a usual search leaves open, or comes nearer to it") {
+  const Folder folder;
+  const std::string base = "plan --model llama3-70b --cluster 64xh100-80g --global-batch 512 --json --effort ";
+  const json usual = folder.run(base + "1").json();
+  const json more = folder.run(base + "20").json();
+  const auto gap = [](const json& report) {
+    return 1 - report.at("bound_seconds").get<double>() / report.at("iteration_seconds").get<double>();
+  };
+  CHECK(more.at("iteration_seconds").get<double>() <= usual.at("iteration_seconds").get<double>());
+  CHECK((usual.at("proven").get<bool>() || more.at("proven").get<bool>() || gap(more) < gap(usual)));
+  for (const std::string bad : {"0", "-1", "a lot"}) check_failure(folder.run(base + "'" + bad + "'"), 2, "--effort");
+}
+
 TEST_CASE("the local search is an option, and never beats the exact one") {
   const Folder folder;
   const std::string base =

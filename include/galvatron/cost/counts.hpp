@@ -46,6 +46,27 @@ struct LayerCounts {
   bool overlaps_data = false;    ///< traffic of ZeRO runs beside computation: gradients and parameters of an iteration
   bool streams = false;          ///< and those of each micro-batch (ZeRO-2/3)
   bool overlaps_tensor = false;  ///< messages of tensor parallelism run beside the products (Habits)
+
+  /// This and `other`, another part of the same layer, together.
+  constexpr void add(const LayerCounts& other) {
+    forward.append(other.forward);
+    backward.append(other.backward);
+    weights.append(other.weights);
+    synchronise.append(other.synchronise);
+    update.append(other.update);
+    states += other.states;
+    stash += other.stash;
+    postponed += other.postponed;
+    input += other.input;
+    activation += other.activation;
+    carried += other.carried;
+    forward_workspace += other.forward_workspace;
+    backward_workspace += other.backward_workspace;
+    weights_workspace += other.weights_workspace;
+    overlaps_data |= other.overlaps_data;
+    streams |= other.streams;
+    overlaps_tensor |= other.overlaps_tensor;
+  }
 };
 
 /// Tokens of the head for which logits exist at one time. Every chunk c reads and writes the gradient of the table, 8

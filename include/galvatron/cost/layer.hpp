@@ -21,26 +21,52 @@
 #include <galvatron/cost/detail/megatron.hpp>
 #include <galvatron/cost/detail/mixed_block.hpp>
 #include <galvatron/cost/detail/shape.hpp>
+#include <galvatron/cost/detail/stores.hpp>
 #include <galvatron/model/spec.hpp>
 #include <galvatron/strategy/spec.hpp>
 
 namespace galvatron::cost {
 
-/// What one rank does and keeps for `layer` under `spec`. The strategy must fit the layer and the batch
-/// (strategy/legality.hpp); expert parallelism is not part of the layer code yet and counts as degree 1.
-constexpr LayerCounts layer_counts(const LayerSpec& layer, const StrategySpec& spec, const Batch& batch) {
+namespace detail {
+
+constexpr LayerCounts counts_of_kind(const LayerShape& shape) {
+  const LayerSpec& layer = shape.layer;
+  if (layer.kind == LayerKind::embedding) return embedding_counts(shape);
+  if (layer.kind == LayerKind::head) return head_counts(shape);
+  if (layer.is_half_block()) return half_block_counts(shape);
+  if (layer.window > 0) return block_counts(shape);
+  if (!layer.is_plain_block()) return mixed_block_counts(shape);
+  return shape.habits.keeps_outputs ? megatron_counts(shape) : block_counts(shape);
+}
+
+}  // namespace detail
+
+/// The passes of `layer`: arithmetic, messages around it, activations. Of a block they are the same for all stages of
+/// ZeRO; of an embedding and a head they are everything that layer_counts has.
+constexpr LayerCounts pass_counts(const LayerSpec& layer, const StrategySpec& spec, const Batch& batch) {
   const detail::LayerShape shape(layer, spec, batch);
-  LayerCounts out = layer.kind == LayerKind::embedding ? detail::embedding_counts(shape)
-                    : layer.kind == LayerKind::head    ? detail::head_counts(shape)
-                    : layer.is_half_block()            ? detail::half_block_counts(shape)
-                    : layer.window > 0                 ? detail::block_counts(shape)
-                    : !layer.is_plain_block()          ? detail::mixed_block_counts(shape)
-                    : shape.habits.keeps_outputs       ? detail::megatron_counts(shape)
-                                                       : detail::block_counts(shape);
+  LayerCounts out = detail::counts_of_kind(shape);
   out.input = shape.local_bytes(layer.input_elements(batch.sequence));
   out.activation = shape.local_bytes(layer.output_elements(batch.sequence));
   out.overlaps_data = batch.overlap;
   out.carried = shape.local_bytes(layer.carried_elements(batch.sequence));
+  return out;
+}
+
+/// What the parameters of a block add to its passes: states, traffic of parameters and gradients, room for them. The
+/// same whatever is recomputed, as long as backward is split or not.
+constexpr LayerCounts parameter_counts(const LayerSpec& layer, const StrategySpec& spec, const Batch& batch) {
+  LayerCounts out;
+  if (layer.kind == LayerKind::block) out = detail::store_counts(detail::LayerShape(layer, spec, batch));
+  out.overlaps_data = batch.overlap;
+  return out;
+}
+
+/// What one rank does and keeps for `layer` under `spec`. The strategy must fit the layer and the batch
+/// (strategy/legality.hpp); expert parallelism is not part of the layer code yet and counts as degree 1.
+constexpr LayerCounts layer_counts(const LayerSpec& layer, const StrategySpec& spec, const Batch& batch) {
+  LayerCounts out = pass_counts(layer, spec, batch);
+  out.add(parameter_counts(layer, spec, batch));
   return out;
 }
 

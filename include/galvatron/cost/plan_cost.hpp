@@ -62,24 +62,46 @@ constexpr Seconds beyond_products(Seconds products, Seconds messages, int ranks,
   return side_by_side(products, messages, slowdown) - products + min(products, messages) * (1.0 / ranks);
 }
 
-/// Prices the counts of a layer on one of `ranks` ranks, all of them at work. On devices of their own the traffic of
-/// data-parallel ranks runs beside computation where the counts say so (overlaps_data, streams), and so do messages
-/// that the work itself overlaps (Work::overlap). Ranks that share cores have none to spare: there one thing happens
-/// after the other.
+/// The priced lists of a layer's counts, or of a part of them: those of parts add up.
+struct LayerPrices {
+  struct Pass {
+    Seconds computation;
+    Seconds waited;  ///< communication that computation waits for
+    Seconds beside;  ///< communication that runs beside it
+
+    [[nodiscard]] constexpr Seconds alone() const { return computation + waited; }
+    friend constexpr Pass operator+(const Pass& a, const Pass& b) {
+      return {a.computation + b.computation, a.waited + b.waited, a.beside + b.beside};
+    }
+  };
+  Pass forward;
+  Pass backward;
+  Pass weights;
+  Pass synchronise;
+  Pass update;
+
+  friend constexpr LayerPrices operator+(const LayerPrices& a, const LayerPrices& b) {
+    return {a.forward + b.forward, a.backward + b.backward, a.weights + b.weights, a.synchronise + b.synchronise,
+            a.update + b.update};
+  }
+};
+
+/// How much longer messages take that run beside work: 2 where ranks share cores and have none to spare, so that one
+/// thing happens after the other.
+constexpr double overlap_slowdown(const Cluster& cluster) {
+  return can_overlap(cluster) ? cluster.overlap_slowdown : 2;
+}
+
+/// Prices the counts of a layer. On devices of their own the traffic of data-parallel ranks runs beside computation
+/// where the counts say so (overlaps_data, streams), and so do messages that the work itself overlaps (Work::overlap).
 /// @param prices  the seconds of work, with busy_ranks at work
 template <class Prices>
-constexpr LayerSeconds layer_seconds(const LayerCounts& counts, const StrategySpec& spec, const Cluster& cluster,
-                                     Prices&& prices) {
-  const double slowdown = can_overlap(cluster) ? cluster.overlap_slowdown : 2;  // 2: one after the other
-  struct Price {
-    Seconds computation;
-    Seconds waited;  // communication that computation waits for
-    Seconds beside;  // communication that runs beside it
-    [[nodiscard]] constexpr Seconds alone() const { return computation + waited; }
-  };
+constexpr LayerPrices layer_prices(const LayerCounts& counts, const StrategySpec& spec, const Cluster& cluster,
+                                   Prices&& prices) {
+  const double slowdown = overlap_slowdown(cluster);
   // `streams`: traffic of data ranks in the list runs beside computation.
   const auto price = [&](const WorkList& list, bool streams) {
-    Price sum;
+    LayerPrices::Pass sum;
     Elapsed elapsed;
     Seconds products;
     Seconds around;  // messages that run beside them
@@ -98,15 +120,18 @@ constexpr LayerSeconds layer_seconds(const LayerCounts& counts, const StrategySp
     sum.waited += beyond_products(products, around, spec.tensor, slowdown);
     return sum;
   };
+  return {price(counts.forward, counts.streams), price(counts.backward, counts.streams),
+          price(counts.weights, counts.streams), price(counts.synchronise, counts.overlaps_data),
+          price(counts.update, counts.overlaps_data)};
+}
+
+/// The seconds of a layer from all its prices.
+constexpr LayerSeconds layer_seconds(const LayerPrices& prices, const Cluster& cluster) {
+  const auto& [forward, backward, weights, synchronise, update] = prices;
   /// How much longer a pass takes with more communication beside it.
-  const auto longer = [&](Seconds pass, Seconds communication) {
+  const auto longer = [slowdown = overlap_slowdown(cluster)](Seconds pass, Seconds communication) {
     return side_by_side(pass, communication, slowdown) - pass;
   };
-  const Price forward = price(counts.forward, counts.streams);
-  const Price backward = price(counts.backward, counts.streams);
-  const Price weights = price(counts.weights, counts.streams);
-  const Price synchronise = price(counts.synchronise, counts.overlaps_data);
-  const Price update = price(counts.update, counts.overlaps_data);
   LayerSeconds out;
   out.forward = forward.alone() + longer(forward.alone(), forward.beside);
   out.weights = weights.alone() + longer(weights.alone(), weights.beside);
@@ -121,11 +146,12 @@ constexpr LayerSeconds layer_seconds(const LayerCounts& counts, const StrategySp
   out.weights = min(out.weights, min(out.forward, out.backward * 0.5));
   return out;
 }
+/// The seconds of a layer on one of `ranks` ranks, all of them at work.
 constexpr LayerSeconds layer_seconds(const LayerCounts& counts, const StrategySpec& spec, Precision precision,
                                      const Cluster& cluster, int ranks) {
   const int busy = busy_ranks(cluster, ranks);
-  return layer_seconds(counts, spec, cluster,
-                       [&](const Work& work) { return time_of(work, precision, cluster, busy); });
+  const auto price = [&](const Work& work) { return time_of(work, precision, cluster, busy); };
+  return layer_seconds(layer_prices(counts, spec, cluster, price), cluster);
 }
 
 /// Prices the moves of activations over one border between layers: re-layouts inside a stage, and what a stage receives

@@ -1,7 +1,6 @@
 // What it costs to move activations from one layout to another, and from one stage to the next.
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <numeric>
 
@@ -26,11 +25,13 @@ namespace detail {
 /// Tokens that `rank` wants in `to` and has already in `from`.
 constexpr std::int64_t kept_tokens(const HeldRegions& from, const HeldRegions& to, int rank) {
   if (!from.layout().holds(rank)) return 0;
-  const std::array<Region, 2> wanted = to.of(rank);
+  const ActivationLayout::Place had = from.layout().place(rank);
+  const ActivationLayout::Place wanted = to.layout().place(rank);
   std::int64_t sum = 0;
-  for (const Region& had : from.of(rank))
-    for (const Region& piece : wanted) {
-      const Region both = intersection(had, piece);
+  for (int i = 0; i < from.layout().pieces(); ++i)
+    for (int j = 0; j < to.layout().pieces(); ++j) {
+      const Region both = intersection(from.of(had, i), to.of(wanted, j));
+      if (both.batch_end <= both.batch_begin) return 0;  // other samples in every piece
       if (!both.empty()) sum += both.tokens();
     }
   return sum;

@@ -7,7 +7,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <span>
+#include <iterator>
 
 #include <galvatron/core/units.hpp>
 
@@ -117,27 +117,57 @@ constexpr Flops flops_of(const Work& w) {
   return {0};
 }
 
-/// A list of work with room for one layer's pass; no allocation, so that it also lives at compile time.
+/// A list of work with room for one layer's pass; no allocation, so that it also lives at compile time. An empty list
+/// costs nothing to make: the room is not cleared, which would take longer than a layer's counts.
 class WorkList {
+  union Slot {
+    Work work;
+    constexpr Slot() {}
+    explicit constexpr Slot(const Work& w) : work(w) {}
+  };
+
  public:
   static constexpr int capacity = 64;
+
+  class Iterator {
+   public:
+    using iterator_category = std::forward_iterator_tag;
+    using value_type = Work;
+    using difference_type = std::ptrdiff_t;
+    using pointer = const Work*;
+    using reference = const Work&;
+
+    constexpr Iterator() = default;
+    explicit constexpr Iterator(const Slot* at) : at_(at) {}
+    constexpr reference operator*() const { return at_->work; }
+    constexpr pointer operator->() const { return &at_->work; }
+    constexpr Iterator& operator++() {
+      ++at_;
+      return *this;
+    }
+    constexpr Iterator operator++(int) { return Iterator(at_++); }
+    friend constexpr bool operator==(Iterator, Iterator) = default;
+
+   private:
+    const Slot* at_ = nullptr;
+  };
 
   constexpr void push(const Work& work) {
     std::uint8_t& last = last_[static_cast<std::size_t>(work.kind)];
     for (int i = last; i > 0; i = before_[i - 1])
-      if (is_same(items_[i - 1], work)) {
-        items_[i - 1].times += work.times;
+      if (Work& made = slots_[i - 1].work; is_same(made, work)) {
+        made.times += work.times;
         return;
       }
     before_[size_] = last;
-    items_[size_++] = work;  // beyond the capacity: a compile error in constant evaluation
+    slots_[size_++] = Slot(work);  // beyond the capacity: a compile error in constant evaluation
     last = static_cast<std::uint8_t>(size_);
   }
   constexpr void append(const WorkList& other) {
     for (const Work& work : other) push(work);
   }
-  [[nodiscard]] constexpr const Work* begin() const { return items_.data(); }
-  [[nodiscard]] constexpr const Work* end() const { return items_.data() + size_; }
+  [[nodiscard]] constexpr Iterator begin() const { return Iterator(slots_.data()); }
+  [[nodiscard]] constexpr Iterator end() const { return Iterator(slots_.data() + size_); }
   [[nodiscard]] constexpr int size() const { return size_; }
   [[nodiscard]] constexpr Flops flops() const {
     Flops sum;
@@ -154,7 +184,7 @@ class WorkList {
     return same == b;
   }
 
-  std::array<Work, capacity> items_{};
+  std::array<Slot, capacity> slots_;
   int size_ = 0;
   // The items of a kind: the place of the last one, and of the one before each, from 1; 0: there is none.
   std::array<std::uint8_t, work_kinds> last_{};

@@ -20,6 +20,7 @@
 #include <utility>
 #include <vector>
 
+#include <galvatron/search/hull.hpp>
 #include <galvatron/search/label.hpp>
 #include <galvatron/search/problem.hpp>
 
@@ -111,14 +112,6 @@ class Bounds {
   }
 
  private:
-  struct Point {
-    double memory = 0;
-    double seconds = 0;
-    friend bool operator<(const Point& a, const Point& b) {
-      return a.memory != b.memory ? a.memory < b.memory : a.seconds < b.seconds;
-    }
-  };
-
   [[nodiscard]] double seconds_of(const Choice& c) const { return c.seconds() + once_share_ * c.once(); }
   [[nodiscard]] double memory_in(int stage, const Choice& c) const {
     return static_cast<double>(p_.least_slots(stage).kept(c));
@@ -183,32 +176,9 @@ class Bounds {
     return out;
   }
 
-  // The lower convex hull of the movable layers' choices, fastest first.
-  [[nodiscard]] std::vector<Point> hull(int stage) const {
-    std::vector<Point> points;
-    for (const int type : movable_types_)
-      for (const Choice& c : p_.types[static_cast<std::size_t>(type)])
-        points.push_back({memory_in(stage, c), seconds_of(c)});
-    std::sort(points.begin(), points.end());
-    std::vector<Point> out;
-    for (const Point& point : points) {
-      if (!out.empty() && point.seconds >= out.back().seconds) continue;
-      while (out.size() >= 2) {
-        const Point& a = out[out.size() - 2];
-        const Point& b = out.back();
-        if ((b.seconds - a.seconds) * (point.memory - a.memory) < (point.seconds - a.seconds) * (b.memory - a.memory))
-          break;
-        out.pop_back();
-      }
-      out.push_back(point);
-    }
-    std::reverse(out.begin(), out.end());
-    return out;
-  }
-
   // A stage of fractional layers: how many fit into some seconds.
   struct Fluid {
-    std::vector<Point> hull;
+    std::vector<HullPoint> hull;
     double room = 0;
     double ends = 0;
 
@@ -221,12 +191,12 @@ class Bounds {
       double time = ends;
       double layers = 0;
       for (std::size_t k = 0; k < hull.size(); ++k) {
-        const Point& to = hull[k];
-        const double next_layers = to.memory > 0 ? std::max(room, 0.0) / to.memory : 1e18;
+        const HullPoint& to = hull[k];
+        const double next_layers = to.bytes > 0 ? std::max(room, 0.0) / to.bytes : 1e18;
         // On the line between two vertices the layers change from one to the other while the room stays full.
-        const double slope = k == 0 ? to.seconds
-                                    : (to.seconds * hull[k - 1].memory - hull[k - 1].seconds * to.memory) /
-                                          (hull[k - 1].memory - to.memory);
+        const double slope =
+            k == 0 ? to.seconds
+                   : (to.seconds * hull[k - 1].bytes - hull[k - 1].seconds * to.bytes) / (hull[k - 1].bytes - to.bytes);
         const double next_time = time + slope * (next_layers - layers);
         if (next_time >= seconds)
           return {slope > 0 ? layers + std::max(0.0, seconds - time) / slope : next_layers, std::max(slope, 1e-300),
@@ -245,6 +215,15 @@ class Bounds {
     ending_.assign(stages, 0.0);
     for (std::size_t i = 0; i + 1 < stages; ++i) ending_[i] = static_cast<double>(least_activation_);
     if (p_.movable() < 1) return;
+    HullChoices movable;
+    for (const int type : movable_types_)
+      for (const Choice& c : p_.types[static_cast<std::size_t>(type)]) movable.add(c, seconds_of(c));
+    movable.drop_superfluous();
+    const auto hull = [&](int stage) {  // fastest first
+      std::vector<HullPoint> out = movable.hull(p_.least_slots(stage));
+      std::reverse(out.begin(), out.end());
+      return out;
+    };
     std::vector<Fluid> fluid;
     for (int i = 0; i < p_.stages(); ++i) {
       const bool like_last = i > 1 && i + 1 < p_.stages() && p_.least_slots(i) == p_.least_slots(i - 1);
@@ -284,10 +263,10 @@ class Bounds {
     }
     for (std::size_t i = 0; i < stages; ++i) {
       weight_[i] = std::max(ramp_weight_, least / fills[i].slope);
-      const std::vector<Point>& h = fluid[i].hull;
+      const std::vector<HullPoint>& h = fluid[i].hull;
       if (fills[i].vertex >= h.size() || h.size() < 2) continue;  // memory is no limit
       const std::size_t k = std::min(fills[i].vertex, h.size() - 2);
-      price_[i] = weight_[i] * (h[k + 1].seconds - h[k].seconds) / (h[k].memory - h[k + 1].memory);
+      price_[i] = weight_[i] * (h[k + 1].seconds - h[k].seconds) / (h[k].bytes - h[k + 1].bytes);
     }
   }
 

@@ -3,8 +3,10 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -16,6 +18,7 @@
 #include <galvatron/model/spec.hpp>
 #include <galvatron/search/options.hpp>
 #include <galvatron/search/problem.hpp>
+#include <galvatron/search/stage_setting.hpp>
 #include <galvatron/strategy/legality.hpp>
 #include <galvatron/strategy/space.hpp>
 
@@ -37,45 +40,6 @@ struct Case {
 
 namespace detail {
 
-/// What all cases of one pipeline degree share.
-struct StageSetting {
-  int stages = 1;
-  int ranks = 1;  // of a stage
-  std::vector<StrategySpec> specs;
-  std::vector<int> layout;            // of each spec
-  std::vector<StrategySpec> like;     // a spec of each layout
-  std::vector<cost::Relayout> moves;  // all that differ
-  std::vector<int> move;              // (layouts, layouts) which of them
-
-  constexpr StageSetting() = default;
-  /// @param candidates  for a stage of so many ranks
-  constexpr StageSetting(int stage_count, int stage_ranks, std::vector<StrategySpec> candidates)
-      : stages(stage_count), ranks(stage_ranks), specs(std::move(candidates)) {
-    const auto of = [](const StrategySpec& s) { return activation_layout(s, 0, 1, 1); };
-    for (const StrategySpec& spec : specs) {
-      const auto same =
-          std::find_if(like.begin(), like.end(), [&](const StrategySpec& s) { return of(s) == of(spec); });
-      layout.push_back(static_cast<int>(same - like.begin()));
-      if (same == like.end()) like.push_back(spec);
-    }
-    for (const StrategySpec& from : like)
-      for (const StrategySpec& to : like) {
-        const cost::Relayout needed = cost::relayout_of(of(from), of(to));
-        const auto same = std::find(moves.begin(), moves.end(), needed);
-        move.push_back(static_cast<int>(same - moves.begin()));
-        if (same == moves.end()) moves.push_back(needed);
-      }
-  }
-};
-
-/// A setting for each strategy alone, so that a case has no other.
-inline std::vector<StageSetting> one_by_one(const std::vector<StageSetting>& settings) {
-  std::vector<StageSetting> out;
-  for (const StageSetting& setting : settings)
-    for (const StrategySpec& spec : setting.specs) out.emplace_back(setting.stages, setting.ranks, std::vector{spec});
-  return out;
-}
-
 /// Whether samples can be divided where `spec` divides sequences: the strategy with context ranks as data ranks. It has
 /// the same tokens, states and gradients on every rank and no messages inside the layer, so `spec` is not needed.
 constexpr bool divides_samples_instead(const StrategySpec& spec, const LayerSpec& layer, const Space& space,
@@ -91,32 +55,92 @@ constexpr bool divides_samples_instead(const StrategySpec& spec, const LayerSpec
           std::find(space.sequence.begin(), space.sequence.end(), SequenceKind::none) != space.sequence.end());
 }
 
-constexpr bool is_but_for_recompute(StrategySpec a, const StrategySpec& b) {
-  a.recompute = b.recompute;
-  return a == b;
+/// The strategy without ZeRO and recomputation: with equal degrees layers and activations are spread alike.
+constexpr StrategySpec degrees_of(StrategySpec spec) {
+  spec.zero = 0;
+  spec.recompute = RecomputeKind::none;
+  return spec;
 }
 
-constexpr Choice make_choice(const LayerSpec& layer, const StrategySpec& spec, const cost::Batch& batch,
-                             const Cluster& cluster, cost::WorkPrices& prices) {
-  const cost::LayerCounts counts = cost::layer_counts(layer, spec, batch);
-  const cost::LayerSeconds seconds = cost::layer_seconds(counts, spec, cluster, prices);
-  Choice choice;
-  choice.forward = seconds.forward.value;
-  choice.backward = seconds.backward.value;
-  choice.weights = seconds.weights.value;
-  choice.synchronise = seconds.synchronise.value;
-  choice.update = seconds.update.value;
-  choice.states = counts.states.count;
-  choice.stash = counts.stash.count;
-  choice.postponed = counts.postponed.count;
-  choice.forward_workspace = counts.forward_workspace.count;
-  choice.backward_workspace =
-      std::max(counts.backward_workspace.count, counts.weights_workspace.count - counts.activation.count);
-  choice.input = counts.input.count;
-  choice.activation = counts.activation.count;
-  choice.carried = counts.carried.count;
-  return choice;
-}
+/// Makes the choices of one kind of layers. Strategies of a block with the same degrees share most of what is to be
+/// counted and priced: its passes do not depend on ZeRO, its parameters not on recomputation. Of an embedding and a
+/// head nothing depends on the latter. What strategies one after the other share is done once.
+class ChoiceMaker {
+ public:
+  constexpr ChoiceMaker(const LayerSpec& layer, const Space& space, const cost::Batch& batch, const Cluster& cluster,
+                        cost::WorkPrices& prices)
+      : layer_(layer), space_(space), batch_(batch), cluster_(cluster), prices_(prices) {}
+
+  /// All of a choice but its layout and tag; nothing where the layer cannot be spread so or another strategy replaces
+  /// this one.
+  constexpr std::optional<Choice> operator()(const StrategySpec& spec) {
+    if (const StrategySpec degrees = degrees_of(spec); !(degrees == degrees_)) {
+      degrees_ = degrees;
+      fits_ = is_fit(layer_, spec, batch_.microbatch, batch_.sequence) &&
+              !divides_samples_instead(spec, layer_, space_, batch_);
+      for (Part& part : passes_) part.made = false;
+      for (Part& part : parameters_) part.made = false;
+    }
+    if (!fits_) return std::nullopt;
+    const bool is_block = layer_.kind == LayerKind::block;
+    Part& passes = passes_[static_cast<std::size_t>(is_block ? static_cast<int>(spec.recompute) : spec.zero)];
+    if (!passes.made) passes = part_of(cost::pass_counts(layer_, spec, batch_), spec);
+    if (!is_block) return choice_of(passes, Part());
+    const bool splits = batch_.splits_backward && splits_backward(layer_, spec);
+    Part& parameters = parameters_[2 * static_cast<std::size_t>(spec.zero) + (splits ? 1 : 0)];
+    if (!parameters.made) parameters = part_of(cost::parameter_counts(layer_, spec, batch_), spec);
+    return choice_of(passes, parameters);
+  }
+
+ private:
+  // The passes of a layer or its parameters.
+  struct Part {
+    bool made = false;
+    cost::LayerPrices prices;
+    Choice bytes;  // its seconds are not set
+    std::int64_t weights_workspace = 0;
+  };
+
+  [[nodiscard]] constexpr Part part_of(const cost::LayerCounts& counts, const StrategySpec& spec) const {
+    Part out;
+    out.made = true;
+    out.prices = cost::layer_prices(counts, spec, cluster_, prices_);
+    out.bytes.states = counts.states.count;
+    out.bytes.stash = counts.stash.count;
+    out.bytes.postponed = counts.postponed.count;
+    out.bytes.forward_workspace = counts.forward_workspace.count;
+    out.bytes.backward_workspace = counts.backward_workspace.count;
+    out.bytes.input = counts.input.count;
+    out.bytes.activation = counts.activation.count;
+    out.bytes.carried = counts.carried.count;
+    out.weights_workspace = counts.weights_workspace.count;
+    return out;
+  }
+  [[nodiscard]] constexpr Choice choice_of(const Part& passes, const Part& parameters) const {
+    const cost::LayerSeconds seconds = cost::layer_seconds(passes.prices + parameters.prices, cluster_);
+    Choice choice = passes.bytes;
+    choice.forward = seconds.forward.value;
+    choice.backward = seconds.backward.value;
+    choice.weights = seconds.weights.value;
+    choice.synchronise = seconds.synchronise.value;
+    choice.update = seconds.update.value;
+    choice.states += parameters.bytes.states;
+    choice.forward_workspace += parameters.bytes.forward_workspace;
+    choice.backward_workspace = std::max(passes.bytes.backward_workspace + parameters.bytes.backward_workspace,
+                                         passes.weights_workspace + parameters.weights_workspace - choice.activation);
+    return choice;
+  }
+
+  const LayerSpec& layer_;
+  const Space& space_;
+  const cost::Batch& batch_;
+  const Cluster& cluster_;
+  cost::WorkPrices& prices_;
+  StrategySpec degrees_{.tensor = 0};  // of the parts
+  bool fits_ = false;
+  std::array<Part, std::max<std::size_t>(recompute_kinds.size(), 4)> passes_{};  // by what is recomputed; ends: by ZeRO
+  std::array<Part, 8> parameters_{};  // by stage of ZeRO, and whether backward is split
+};
 
 /// Numbers the layouts of a problem's choices anew, without gaps. Returns what their numbers were.
 constexpr std::vector<int> number_layouts(Problem& p) {
@@ -213,20 +237,13 @@ constexpr Case make_case(const ModelSpec& model, const Cluster& cluster, const S
       if (kinds[i]->costs_like(layer)) return static_cast<int>(i);
     kinds.push_back(&layer);
     LayerType type;
-    bool fits = false;
+    ChoiceMaker make_choice(layer, options.space, batch, cluster, prices);
     for (std::size_t i = 0; i < setting.specs.size(); ++i) {
-      // What is recomputed makes no difference to whether a layer can be spread so, nor to an embedding and a head.
-      const bool alike = i > 0 && is_but_for_recompute(setting.specs[i - 1], setting.specs[i]);
-      if (!alike)
-        fits = is_fit(layer, setting.specs[i], batch.microbatch, batch.sequence) &&
-               !divides_samples_instead(setting.specs[i], layer, options.space, batch);
-      if (!fits) continue;
-      Choice choice = alike && layer.kind != LayerKind::block
-                          ? type.back()
-                          : make_choice(layer, setting.specs[i], batch, cluster, prices);
-      choice.layout = setting.layout[i];
-      choice.tag = static_cast<int>(i);
-      type.push_back(choice);
+      const std::optional<Choice> choice = make_choice(setting.specs[i]);
+      if (!choice) continue;
+      type.push_back(*choice);
+      type.back().layout = setting.layout[i];
+      type.back().tag = static_cast<int>(i);
     }
     p.types.push_back(std::move(type));
     return static_cast<int>(kinds.size()) - 1;

@@ -17,7 +17,7 @@ namespace galvatron::search {
 
 /// Checks options against model and cluster and fills in the defaults. Errors (usage): figures below 1, a sequence that
 /// is too long, micro-batches that do not divide the batch, forced degrees that do not divide the
-/// devices, no schedule.
+/// devices, no effort, no schedule.
 inline Result<SearchOptions> completed(SearchOptions options, const ModelSpec& model, const Cluster& cluster) {
   const auto text = [](std::int64_t n) { return std::to_string(n); };
   if (model.blocks.empty()) return usage_error("the model " + model.name + " has no layers");
@@ -64,6 +64,8 @@ inline Result<SearchOptions> completed(SearchOptions options, const ModelSpec& m
                        " does not divide the " + text(cluster.devices) + " devices of " + cluster.name +
                        ": force degrees whose product is one of " + valid);
   }
+  if (options.effort < 1 || options.effort > 1'000'000)
+    return usage_error("the effort is " + text(options.effort) + ": give 1 to 1000000");
   if (options.schedules.empty()) return usage_error("no schedule is allowed: name gpipe, 1f1b, interleaved or zb-h1");
   return options;
 }

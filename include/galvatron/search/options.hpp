@@ -34,7 +34,7 @@ struct SearchOptions {
   bool even_stages = false;   ///< stages have equally many blocks as near as possible, the last ones the rest
   bool one_strategy = false;  ///< all layers, embedding and head too, have the same one
   int threads = 1;            ///< the answer does not depend on it
-  std::size_t labels = 4096;  ///< see Limits: more is slower and nearer to a proof
+  int effort = 1;             ///< how many times the work of a usual search: takes longer and is nearer to a proof
 };
 
 /// A whole strategy, with layers numbered as blocks of the model (embedding and head apart).

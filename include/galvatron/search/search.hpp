@@ -92,11 +92,12 @@ class Search {
     // Quick passes, over the likeliest choices and with few labels, find good plans; others, pruned by them, prove or
     // improve, easy cases first.
     if (options_.algorithm == Algorithm::bmw) {
-      open = solve(open, 0, most_work, out.statistics);
+      open = solve(open, most_labels(), most_work(), out.statistics);
     } else {
-      open = solve(open, core_pass, most_work / 4, out.statistics);
-      open = solve(open, std::min<std::size_t>(6, options_.labels), most_work / 2, out.statistics);
-      open = solve(open, options_.labels, most_work, out.statistics);
+      open = solve(open, core_pass, most_work() / 4, out.statistics);
+      open = solve(open, 6, most_work() / 2, out.statistics);
+      raise_bounds(open);
+      open = solve(open, most_labels(), most_work(), out.statistics);
     }
     out.statistics.proven = open.empty();
     out.statistics.labels = work_;
@@ -131,6 +132,22 @@ class Search {
     return Solver<Executor>(c.problem).bound(upper_for(c));
   }
 
+  // Nearer bounds, which take longer, for the pipelines that the bound of all hangs on, as long as they are higher.
+  void raise_bounds(const std::vector<std::size_t>& open) {
+    std::vector<std::size_t> lowest = open;
+    const auto higher = [&](std::size_t a, std::size_t b) { return bounds_[a] > bounds_[b]; };
+    std::make_heap(lowest.begin(), lowest.end(), higher);
+    for (; !lowest.empty(); lowest.pop_back()) {
+      std::pop_heap(lowest.begin(), lowest.end(), higher);
+      const Problem& p = cases_[lowest.back()].problem;
+      double& bound = bounds_[lowest.back()];
+      if (p.stages() == 1 || bound >= upper_for(cases_[lowest.back()])) return;
+      const double nearer = Solver<Executor>(p, {}, nullptr, 8).bound();
+      if (nearer <= bound * (1 + 1e-6)) return;
+      bound = nearer;
+    }
+  }
+
   // One case searched.
   struct Attempt {
     std::optional<Solution> found;
@@ -150,8 +167,7 @@ class Search {
     out.searched = true;
     if (labels == core_pass && options_.algorithm == Algorithm::exact) {
       // Many stages join in many ways: fewer labels of each will do.
-      const std::size_t some = std::clamp<std::size_t>(192 / static_cast<std::size_t>(c.stages()), 6, 48);
-      limits.labels = std::min(some, options_.labels);
+      limits.labels = std::clamp<std::size_t>(192 / static_cast<std::size_t>(c.stages()), 6, 48);
       out.found = CoreProblem(c.problem, 8).fastest(upper, limits, &executor_, out.work);
       out.proven = false;
       return out;
@@ -246,9 +262,14 @@ class Search {
     out.smallest_memory = smallest->peak;
   }
 
-  static constexpr std::size_t core_pass = 0;           // instead of a number of labels
-  static constexpr std::size_t group = 4;               // cases
-  static constexpr std::int64_t most_work = 3'500'000;  // labels and joints: half a second or so
+  [[nodiscard]] std::size_t most_labels() const {
+    return std::size_t{4096} * static_cast<std::size_t>(options_.effort);
+  }
+  // Labels, and pairs that are joined at a part of one: half a second or so, times the effort.
+  [[nodiscard]] std::int64_t most_work() const { return std::int64_t{4'000'000} * options_.effort; }
+
+  static constexpr std::size_t core_pass = 0;  // instead of a number of labels
+  static constexpr std::size_t group = 4;      // cases
 
   const Cluster& cluster_;
   const SearchOptions& options_;

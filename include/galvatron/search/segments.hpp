@@ -15,52 +15,10 @@
 #include <utility>
 #include <vector>
 
+#include <galvatron/search/hull.hpp>
 #include <galvatron/search/problem.hpp>
 
 namespace galvatron::search {
-
-/// A choice as a relaxation sees it.
-struct HullPoint {
-  double bytes = 0;
-  double seconds = 0;
-};
-
-/// The lower convex hull, from the fewest bytes to the fewest seconds.
-inline std::vector<HullPoint> lower_hull(std::vector<HullPoint> points) {
-  std::sort(points.begin(), points.end(), [](const HullPoint& a, const HullPoint& b) {
-    return a.bytes != b.bytes ? a.bytes < b.bytes : a.seconds < b.seconds;
-  });
-  std::vector<HullPoint> hull;
-  for (const HullPoint& point : points) {
-    if (!hull.empty() && point.seconds >= hull.back().seconds) continue;
-    while (hull.size() >= 2) {
-      const HullPoint& a = hull[hull.size() - 2];
-      const HullPoint& b = hull.back();
-      if ((b.seconds - a.seconds) * (point.bytes - a.bytes) < (point.seconds - a.seconds) * (b.bytes - a.bytes)) break;
-      hull.pop_back();
-    }
-    hull.push_back(point);
-  }
-  return hull;
-}
-/// Seconds saved by a byte between neighbours of a hull.
-inline double slope(const HullPoint& a, const HullPoint& b) { return (a.seconds - b.seconds) / (b.bytes - a.bytes); }
-/// The least seconds + price * bytes.
-inline double cheapest(const std::vector<HullPoint>& hull, double price) {
-  double least = std::numeric_limits<double>::infinity();
-  for (const HullPoint& point : hull) least = std::min(least, point.seconds + price * point.bytes);
-  return least;
-}
-
-/// Adds the slopes of a hull: the prices of a byte at which its cheapest point changes.
-inline void add_slopes(const std::vector<HullPoint>& hull, std::vector<double>& prices) {
-  for (std::size_t k = 1; k < hull.size(); ++k) prices.push_back(slope(hull[k - 1], hull[k]));
-}
-/// Each price once, the lowest first.
-inline void sort_prices(std::vector<double>& prices) {
-  std::sort(prices.begin(), prices.end());
-  prices.erase(std::unique(prices.begin(), prices.end()), prices.end());
-}
 
 /// A run of layers on a stage: what it takes at least, asked for many numbers of bytes.
 ///
@@ -107,19 +65,32 @@ class Segments {
  public:
   static constexpr double infinite = std::numeric_limits<double>::infinity();
 
-  /// @param once_share  seconds per micro-batch that one second once an iteration counts for; 0 leaves it out
-  Segments(const Problem& problem, double once_share) : p_(problem), once_share_(once_share) {
+  /// @param once_share         seconds per micro-batch that one second once an iteration counts for; 0 leaves it out
+  /// @param workspace_classes  a stage with large workspaces has less room for what its layers keep, one with small
+  ///                           ones fewer choices: with more classes of workspaces the seconds of a stage are nearer
+  explicit Segments(const Problem& problem, double once_share, int workspace_classes = 1) : p_(problem) {
     for (int stage = 0; stage < p_.stages(); ++stage) {
       const Slots slots = p_.least_slots(stage);
-      const auto same = std::find_if(tables_.begin(), tables_.end(), [&](const Table& t) { return t.slots == slots; });
-      table_of_.push_back(static_cast<std::size_t>(same - tables_.begin()));
-      if (same == tables_.end()) tables_.push_back(make_table(slots));
+      const auto same = std::find(slots_.begin(), slots_.end(), slots);
+      table_of_.push_back(static_cast<std::size_t>(same - slots_.begin()));
+      if (same == slots_.end()) slots_.push_back(slots);
+    }
+    find_classes(workspace_classes);
+    for (WorkspaceClass& one : classes_) {
+      std::vector<HullChoices> types;
+      for (const LayerType& type : p_.types) {
+        HullChoices& choices = types.emplace_back();
+        for (const Choice& c : type)
+          if (workspace_of(c) <= one.most) choices.add(c, c.seconds() + once_share * c.once());
+        choices.drop_superfluous();
+      }
+      for (const Slots& slots : slots_) one.tables.push_back(make_table(types, slots));
     }
     find_room();
   }
 
   [[nodiscard]] Run run(int stage, int begin, int end) const {
-    const Table& t = tables_[table_of_[static_cast<std::size_t>(stage)]];
+    const Table& t = table(classes_.back(), stage);
     const auto a = static_cast<std::size_t>(begin);
     const auto b = static_cast<std::size_t>(end);
     Run out(t.bytes[b] - t.bytes[a]);
@@ -131,17 +102,17 @@ class Segments {
   /// Seconds of layers [begin, end) on a stage with all its memory; infinite when they cannot fit.
   [[nodiscard]] double seconds(int stage, int begin, int end) const {
     const auto i = static_cast<std::size_t>(stage);
-    return seconds(stage, begin, end, room_[i]) + moves_[i];
+    double least = infinite;
+    for (const WorkspaceClass& one : classes_) {
+      if (one.most < workspace_[i]) continue;
+      const auto less = static_cast<double>(std::max<std::int64_t>(0, one.least - workspace_[i]));
+      least = std::min(least, seconds(table(one, stage), begin, end, room_[i] - less));
+    }
+    return least + moves_[i];
   }
   /// The same with `bytes` for what these layers keep.
   [[nodiscard]] double seconds(int stage, int begin, int end, double bytes) const {
-    const Table& t = tables_[table_of_[static_cast<std::size_t>(stage)]];
-    const auto a = static_cast<std::size_t>(begin);
-    const auto b = static_cast<std::size_t>(end);
-    if (t.bytes[b] - t.bytes[a] > bytes) return infinite;
-    double most = 0;
-    for (const Priced& q : t.prices) most = std::max(most, q.sum[b] - q.sum[a] - q.price * bytes);
-    return most;
+    return seconds(table(classes_.back(), stage), begin, end, bytes);
   }
 
  private:
@@ -150,22 +121,53 @@ class Segments {
     std::vector<double> sum;  // (layers + 1)
   };
   struct Table {
-    Slots slots;
     std::vector<double> bytes;  // (layers + 1) sums of the least bytes
+    std::vector<int> missing;   // (layers + 1) how many layers have no choice
     std::vector<Priced> prices;
   };
-  [[nodiscard]] std::vector<HullPoint> hull_of(const LayerType& type, const Slots& slots) const {
-    std::vector<HullPoint> out;
-    for (const Choice& c : type)
-      out.push_back({static_cast<double>(slots.kept(c)), c.seconds() + once_share_ * c.once()});
-    return lower_hull(std::move(out));
+  // Stages whose largest workspace is in a range.
+  struct WorkspaceClass {
+    std::int64_t least = 0;
+    std::int64_t most = 0;
+    std::vector<Table> tables;  // of slots_
+  };
+
+  [[nodiscard]] const Table& table(const WorkspaceClass& one, int stage) const {
+    return one.tables[table_of_[static_cast<std::size_t>(stage)]];
   }
 
-  [[nodiscard]] Table make_table(const Slots& slots) const {
+  [[nodiscard]] static double seconds(const Table& t, int begin, int end, double bytes) {
+    const auto a = static_cast<std::size_t>(begin);
+    const auto b = static_cast<std::size_t>(end);
+    if (t.bytes[b] - t.bytes[a] > bytes || t.missing[b] > t.missing[a]) return infinite;
+    double most = 0;
+    for (const Priced& q : t.prices) most = std::max(most, q.sum[b] - q.sum[a] - q.price * bytes);
+    return most;
+  }
+
+  // Ranges with equally many of the sizes that there are.
+  void find_classes(int count) {
+    std::vector<std::int64_t> sizes;
+    if (count > 1)
+      for (const LayerType& type : p_.types)
+        for (const Choice& c : type) sizes.push_back(workspace_of(c));
+    std::sort(sizes.begin(), sizes.end());
+    sizes.erase(std::unique(sizes.begin(), sizes.end()), sizes.end());
+    classes_.emplace_back();
+    for (std::size_t k = 1; k < static_cast<std::size_t>(count); ++k) {
+      const std::size_t first = k * sizes.size() / static_cast<std::size_t>(count);
+      if (first == (k - 1) * sizes.size() / static_cast<std::size_t>(count)) continue;
+      classes_.back().most = sizes[first] - 1;
+      classes_.push_back({sizes[first], 0, {}});
+    }
+    classes_.back().most = std::numeric_limits<std::int64_t>::max();
+  }
+
+  [[nodiscard]] Table make_table(const std::vector<HullChoices>& types, const Slots& slots) const {
     std::vector<std::vector<HullPoint>> hulls;
     std::vector<double> prices{0};
-    for (const LayerType& type : p_.types) {
-      hulls.push_back(hull_of(type, slots));
+    for (const HullChoices& type : types) {
+      hulls.push_back(type.hull(slots));
       add_slopes(hulls.back(), prices);
     }
     sort_prices(prices);
@@ -175,10 +177,12 @@ class Segments {
       prices = std::move(some);
     }
     Table out;
-    out.slots = slots;
+    out.missing.push_back(0);
+    for (const int type : p_.layers)
+      out.missing.push_back(out.missing.back() + (hulls[static_cast<std::size_t>(type)].empty() ? 1 : 0));
     const auto sums = [&](const auto& least) {
       std::vector<double> of_type;
-      for (const auto& hull : hulls) of_type.push_back(least(hull));
+      for (const auto& hull : hulls) of_type.push_back(hull.empty() ? 0 : least(hull));
       std::vector<double> sum{0};
       for (const int type : p_.layers) sum.push_back(sum.back() + of_type[static_cast<std::size_t>(type)]);
       return sum;
@@ -194,14 +198,14 @@ class Segments {
     std::int64_t activation = std::numeric_limits<std::int64_t>::max();
     for (const LayerType& type : p_.types)
       for (const Choice& c : type) activation = std::min({activation, c.input, c.activation});
-    const std::vector<std::int64_t> workspaces = least_workspaces(p_);
+    workspace_ = least_workspaces(p_);
     double receive = p_.stages() == 1 ? 0 : std::numeric_limits<double>::max();
     for (const Moves& moves : p_.moves)
       for (const auto* seconds : {&moves.input, &moves.output})
         for (const double one : *seconds) receive = std::min(receive, one);
     for (int stage = 0; stage < p_.stages(); ++stage) {
       const int chunk_ends = 2 * p_.chunks - (stage == 0 ? 1 : 0) - (stage + 1 == p_.stages() ? 1 : 0);
-      room_.push_back(static_cast<double>(p_.budget - p_.fixed - workspaces[static_cast<std::size_t>(stage)]) -
+      room_.push_back(static_cast<double>(p_.budget - p_.fixed - workspace_[static_cast<std::size_t>(stage)]) -
                       static_cast<double>(chunk_ends) * static_cast<double>(activation));
       moves_.push_back(chunk_ends * receive);
     }
@@ -210,11 +214,12 @@ class Segments {
   static constexpr std::size_t most_prices = 24;
 
   const Problem& p_;
-  double once_share_;
-  std::vector<Table> tables_;
-  std::vector<std::size_t> table_of_;
-  std::vector<double> room_;   // (stages) bytes for what layers keep, at most
-  std::vector<double> moves_;  // (stages) seconds to get tensors from neighbours, at least
+  std::vector<Slots> slots_;             // that differ
+  std::vector<std::size_t> table_of_;    // (stages) which of them
+  std::vector<WorkspaceClass> classes_;  // ascending; the last has all choices
+  std::vector<std::int64_t> workspace_;  // (stages) at least
+  std::vector<double> room_;             // (stages) bytes for what layers keep, with the least workspace
+  std::vector<double> moves_;            // (stages) seconds to get tensors from neighbours, at least
 };
 
 }  // namespace galvatron::search

@@ -18,6 +18,7 @@
 
 #include <galvatron/search/bounds.hpp>
 #include <galvatron/search/cuts.hpp>
+#include <galvatron/search/joints.hpp>
 #include <galvatron/search/one_stage.hpp>
 #include <galvatron/search/parallel.hpp>
 #include <galvatron/search/problem.hpp>
@@ -34,14 +35,15 @@ class Solver {
  public:
   static constexpr double infinite = std::numeric_limits<double>::infinity();
 
-  /// @param executor  shares the work on the problem; the answers are the same without one
-  explicit Solver(const Problem& problem, Limits limits = {}, Executor* executor = nullptr)
+  /// @param executor           shares the work on the problem; the answers are the same without one
+  /// @param workspace_classes  of the bounds of stages: see Segments
+  explicit Solver(const Problem& problem, Limits limits = {}, Executor* executor = nullptr, int workspace_classes = 1)
       : problem_(problem),
         limits_(limits),
         executor_(executor),
         bounds_(problem),
-        segments_(problem, problem.stages() == 1 ? bounds_.once_share() : 0.0),
-        loads_(problem, Cuts::share(problem)),
+        segments_(problem, problem.stages() == 1 ? bounds_.once_share() : 0.0, workspace_classes),
+        loads_(problem, Cuts::share(problem), workspace_classes),
         cuts_(problem, segments_, loads_, bounds_) {
     find_runs();
   }
@@ -114,26 +116,7 @@ class Solver {
   using Table = StageTable<Executor>;
   using Tables = std::list<Table>;  // joints point to tables
 
-  // A way to have filled the stages so far.
-  struct Joint {
-    double sum = 0;
-    double slowest = 0;
-    double once = 0;
-    double bound = 0;  // what the stages so far contribute to the bound
-    std::int64_t peak = 0;
-    std::int32_t parent = -1;  // in the states of the stage before
-    std::int32_t length = 0;   // of the last stage
-    const StageOption* option = nullptr;
-    const Table* table = nullptr;  // that has the option
-
-    friend bool operator<(const Joint& a, const Joint& b) {
-      if (a.sum != b.sum) return a.sum < b.sum;
-      if (a.slowest != b.slowest) return a.slowest < b.slowest;
-      if (a.once != b.once) return a.once < b.once;
-      if (a.parent != b.parent) return a.parent < b.parent;
-      return a.length != b.length ? a.length < b.length : a.option->label < b.option->label;
-    }
-  };
+  using Joint = search::Joint<Table>;
   using State = std::pair<int, std::vector<Joint>>;  // first layer of the next stage
 
   void find_runs() {
@@ -198,36 +181,22 @@ class Solver {
   }
 
   [[nodiscard]] bool hopeless(const Joint& joint, int stage, int next, double upper) const {
-    if (limits_.memory_only) return false;
-    return bounds_.with_stages(stage + 1, next, joint.bound, joint.sum, joint.slowest, joint.once) >= upper ||
-           cuts_.with_stages(stage + 1, next, joint.sum, joint.slowest, joint.once) >= upper;
+    const JointFigures& f = joint.figures;
+    return bounds_.with_stages(stage + 1, next, joint.bound, f.sum, f.slowest, f.once) >= upper ||
+           cuts_.with_stages(stage + 1, next, f.sum, f.slowest, f.once) >= upper;
   }
 
   // Returns whether it thinned them.
-  [[nodiscard]] bool keep_best_joints(std::vector<Joint>& joints) const {
+  [[nodiscard]] bool keep_best(std::vector<Joint>& joints) const {
     if (joints.empty()) return false;
     if (limits_.memory_only) {
       joints.assign(1, *std::min_element(joints.begin(), joints.end(),
                                          [](const Joint& a, const Joint& b) { return a.peak < b.peak; }));
       return false;
     }
-    std::sort(joints.begin(), joints.end());
-    detail::Staircase<double> onces;  // of every slowest
-    std::erase_if(joints, [&](const Joint& joint) {
-      if (onces.reaches(joint.slowest, joint.once)) return true;
-      onces.add(joint.slowest, joint.once);
-      return false;
-    });
-    if (joints.size() <= most_joints_) return false;
-    const auto score = [&](const Joint& j) { return problem_.objective(j.sum, j.slowest, j.once); };
-    std::vector<double> scores;
-    for (const Joint& j : joints) scores.push_back(score(j));
-    const auto last = scores.begin() + static_cast<std::ptrdiff_t>(most_joints_) - 1;
-    std::nth_element(scores.begin(), last, scores.end());
-    const double most = *last;
-    std::erase_if(joints, [&](const Joint& j) { return score(j) > most; });
-    if (joints.size() > most_joints_) joints.resize(most_joints_);
-    return true;
+    keep_unbeaten(joints);
+    return thin(joints, most_joints_,
+                [&](const Joint& j) { return problem_.objective(j.figures.sum, j.figures.slowest, j.figures.once); });
   }
 
   // Ways to have filled the stages before one, and the good stages that go on from there.
@@ -264,27 +233,37 @@ class Solver {
   // The ways to have filled the stages up to this one, so that the next begins with layer `next`.
   void join_before(int stage, int next, const std::vector<Start>& starts, double upper, std::int64_t budget,
                    std::vector<Joint>& out) const {
+    RecentBeaters beaters;
+    // Whether nothing good begins with this. What is less in every figure is good if anything is.
+    const auto superfluous = [&](const Joint& joint) {
+      if (joint.peak > budget) return true;  // the table may be from when the budget was larger
+      return !limits_.memory_only && (beaters.beat(joint.figures) || hopeless(joint, stage, next, upper));
+    };
     for (const Start& start : starts) {
       const int length = next - start.begin;
       if (length < start.shortest || length > start.longest) continue;
-      std::int32_t parent = start.parent;
+      const std::vector<StageOption>& options = start.table->options(length);
+      const StageOption least = least_of(options);
+      std::int32_t parent = start.parent - 1;
       for (const Joint& before : *start.joints) {
-        for (const StageOption& option : start.table->options(length)) {
-          Joint joint = before;
-          joint.sum += option.ramp;
-          joint.slowest = std::max(joint.slowest, option.time);
-          joint.once = std::max(joint.once, option.once);
-          joint.bound += bounds_.finished(stage, option.time, option.ramp, option.once);
-          joint.peak = std::max(joint.peak, option.peak);
-          if (joint.peak > budget) continue;  // the table may be from when the budget was larger
-          if (hopeless(joint, stage, next, upper)) continue;
-          joint.parent = parent;
-          joint.length = length;
-          joint.option = &option;
-          joint.table = start.table;
+        ++parent;
+        const auto with = [&](const StageOption& option) -> Joint {
+          return {{before.figures.sum + option.ramp, std::max(before.figures.slowest, option.time),
+                   std::max(before.figures.once, option.once)},
+                  before.bound + bounds_.finished(stage, option.time, option.ramp, option.once),
+                  std::max(before.peak, option.peak),
+                  parent,
+                  length,
+                  &option,
+                  start.table};
+        };
+        if (const Joint best = with(least); options.empty() || superfluous(best)) continue;
+        for (const StageOption& option : options) {
+          Joint joint = with(option);
+          if (superfluous(joint)) continue;
+          beaters.add(joint.figures);
           out.push_back(joint);
         }
-        ++parent;
       }
     }
   }
@@ -293,6 +272,7 @@ class Solver {
   void limit_joints(int stage, std::int32_t before, std::size_t pairs) {
     most_joints_ = limits_.labels;
     if (limits_.work == std::numeric_limits<std::int64_t>::max() || before == 0 || pairs == 0) return;
+    pairs = pairs / pairs_of_a_label + 1;
     work_ += static_cast<std::int64_t>(pairs);
     const double good = static_cast<double>(before) * static_cast<double>(share_of_work(stage + 1)) /
                         static_cast<double>(pairs) / (cuts_.latest(stage + 1) - cuts_.earliest(stage + 1) + 1);
@@ -323,7 +303,7 @@ class Solver {
       std::vector<char> thinned(made.size(), 0);
       const auto piece = [&](std::size_t i) {
         join_before(stage, first + static_cast<int>(i), starts, upper, budget, made[i]);
-        thinned[i] = keep_best_joints(made[i]) ? 1 : 0;
+        thinned[i] = keep_best(made[i]) ? 1 : 0;
       };
       share(executor_, pairs, made.size(), piece);
       for (std::size_t i = 0; i < made.size(); ++i) {
@@ -336,7 +316,7 @@ class Solver {
     const Joint* best = nullptr;
     const auto score = [&](const Joint& j) {
       if (limits_.memory_only) return static_cast<double>(j.peak);
-      return problem_.objective(j.sum, j.slowest, j.once);
+      return problem_.objective(j.figures.sum, j.figures.slowest, j.figures.once);
     };
     for (const auto& [next, joints] : after.back())
       for (const Joint& joint : joints)
@@ -369,7 +349,8 @@ class Solver {
     return plan;
   }
 
-  static constexpr double least_joints = 8;  // to begin with one layer, whatever the limit of work
+  static constexpr double least_joints = 8;            // to begin with one layer, whatever the limit of work
+  static constexpr std::size_t pairs_of_a_label = 16;  // most pairs are beaten at once
 
   struct Middle {
     Slots slots;    // with chunks: minus the stage

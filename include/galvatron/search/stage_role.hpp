@@ -1,9 +1,11 @@
 // What a search for stages is asked and what it answers.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <vector>
 
 namespace galvatron::search {
 
@@ -23,6 +25,18 @@ struct StageOption {
   std::int64_t peak = 0;
   std::int32_t label = 0;
 };
+
+/// An option that none of these is less than in any figure.
+inline StageOption least_of(const std::vector<StageOption>& options) {
+  StageOption least = options.empty() ? StageOption{} : options.front();
+  for (const StageOption& option : options) {
+    least.time = std::min(least.time, option.time);
+    least.ramp = std::min(least.ramp, option.ramp);
+    least.once = std::min(least.once, option.once);
+    least.peak = std::min(least.peak, option.peak);
+  }
+  return least;
+}
 
 /// Which stage a table is for.
 struct StageRole {

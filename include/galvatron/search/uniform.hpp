@@ -24,14 +24,18 @@ inline std::vector<int> balanced_cuts(const Problem& p, const std::vector<int>& 
   const auto seconds = [&](int begin, int end) {
     return before[static_cast<std::size_t>(end)] - before[static_cast<std::size_t>(begin)];
   };
-  // From the last stage to the first, each as long as `limit` allows and as leaves a layer for every other stage.
+  // From the last stage to the first, each as long as `limit` allows and as leaves a layer for every other stage. The
+  // cuts are the same for all limits below `next`.
+  double next = 0;
   const auto cut = [&](double limit) {
+    next = std::numeric_limits<double>::infinity();
     std::vector<int> first(static_cast<std::size_t>(p.stages()) + 1, 0);
     int end = first.back() = p.count();
     for (int i = p.stages(); --i > 0;) {
       const int least = p.leading + i;  // layers for the stages before
       int begin = end - 1 - (end == p.count() ? p.trailing : 0);
       while (begin > least && seconds(begin - 1, end) <= limit) --begin;
+      if (begin > least) next = std::min(next, seconds(begin - 1, end));
       end = first[static_cast<std::size_t>(i)] = begin;
     }
     return first;
@@ -41,11 +45,14 @@ inline std::vector<int> balanced_cuts(const Problem& p, const std::vector<int>& 
     for (std::size_t i = 0; i + 1 < first.size(); ++i) out = std::max(out, seconds(first[i], first[i + 1]));
     return out;
   };
-  double low = before.back() / p.stages();
-  double high = before.back();
-  for (int round = 0; round < 40; ++round) {
+  double low = before.back() / p.stages();  // no less, but for rounding
+  double high = before.back();              // cuts with that are known
+  while (low < high * (1 - 1e-12)) {
     const double middle = (low + high) / 2;
-    (slowest(cut(middle)) <= middle ? high : low) = middle;
+    if (const double found = slowest(cut(middle)); found <= middle)
+      high = found;
+    else
+      low = next;
   }
   return cut(high);
 }

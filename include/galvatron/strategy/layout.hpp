@@ -1,7 +1,6 @@
 // Where the activations between layers lie, and what a change of that layout has to move.
 #pragma once
 
-#include <array>
 #include <cstdint>
 
 #include <galvatron/strategy/spec.hpp>
@@ -107,14 +106,10 @@ class HeldRegions {
   constexpr explicit HeldRegions(const ActivationLayout& layout)
       : layout_(layout),
         samples_(layout.batch / layout.data),
-        tokens_(layout.sequence / layout.parts / layout.pieces()) {}
+        tokens_(layout.sequence / (layout.parts * layout.pieces())) {}
 
-  /// Both pieces; without zigzag the second is empty.
-  [[nodiscard]] constexpr std::array<Region, 2> of(int rank) const {
-    const ActivationLayout::Place at = layout_.place(rank);
-    std::array<Region, 2> out{layout_.region(at, 0, samples_, tokens_)};
-    if (layout_.zigzag) out[1] = layout_.region(at, 1, samples_, tokens_);
-    return out;
+  [[nodiscard]] constexpr Region of(const ActivationLayout::Place& at, int piece) const {
+    return layout_.region(at, piece, samples_, tokens_);
   }
   /// Tokens of a rank in all pieces.
   [[nodiscard]] constexpr std::int64_t tokens() const { return samples_ * tokens_ * layout_.pieces(); }

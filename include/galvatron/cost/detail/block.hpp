@@ -11,8 +11,6 @@
 #include <galvatron/cost/detail/shape.hpp>
 #include <galvatron/cost/detail/stores.hpp>
 #include <galvatron/cost/work.hpp>
-#include <galvatron/strategy/legality.hpp>
-#include <galvatron/strategy/parameters.hpp>
 #include <galvatron/strategy/spec.hpp>
 
 namespace galvatron::cost::detail {
@@ -40,13 +38,12 @@ constexpr void block_forward(const LayerShape& s, WorkList& out, bool whole) {
 
 /// Backward to the input in `out` and the gradients of the weights in `weights`, which is the same list when both come
 /// together. In two parts the first leaves copies behind, and the second gathers what it needs anew.
-constexpr void block_backward(const LayerShape& s, const ParameterLayout& parameters, WorkList& out,
-                              WorkList& weights) {
+constexpr void block_backward(const LayerShape& s, WorkList& out, WorkList& weights) {
   const RegionCounts region(s);
   const AttentionCounts attention(s);
   const LinearCounts linear(s);
   const bool split = &weights != &out;
-  const std::int64_t whole = parameters.whole_end - parameters.whole_begin;
+  const std::int64_t uncut = split ? s.uncut_elements() : 0;
   const auto weight = [&](std::int64_t outputs, std::int64_t inputs) {
     weights.push(linear.weight_gradient(s.rows, outputs, inputs));
   };
@@ -66,8 +63,8 @@ constexpr void block_backward(const LayerShape& s, const ParameterLayout& parame
     region.enter(weights);
   };
   if (split) {
-    out.push(compute(WorkKind::copy, whole * s.e));
-    out.push(compute(WorkKind::fill, whole * 4));
+    out.push(compute(WorkKind::copy, uncut * s.e));
+    out.push(compute(WorkKind::fill, uncut * 4));
   }
   region.enter(out);
   if (!s.keeps_outputs()) out.push(compute(WorkKind::activation_forward, s.rows, s.ffn));
@@ -97,7 +94,7 @@ constexpr void block_backward(const LayerShape& s, const ParameterLayout& parame
   bias(s.rows, s.qkv);
   region.leave(out);
   out.push(compute(WorkKind::norm_backward, s.rows_local, s.h));
-  if (split) weights.push(compute(WorkKind::add, whole));
+  if (split) weights.push(compute(WorkKind::add, uncut));
   MergeCounts(s).backward(out);
 }
 
@@ -105,13 +102,10 @@ constexpr LayerCounts block_counts(const LayerShape& s) {
   LayerCounts out;
   const bool again = s.spec.recompute == RecomputeKind::full;
   const bool selective = s.spec.recompute == RecomputeKind::selective;
-  const ParameterLayout layout = s.parameters(ParameterPart::rest);
-  const StoreCounts store(s, layout);
-  const bool split = s.batch.splits_backward && splits_backward(s.layer, s.spec);
-  count_layer(
-      store, [&](WorkList& work, bool first) { block_forward(s, work, first); },
-      [&](WorkList& inputs, WorkList& weights) { block_backward(s, layout, inputs, weights); }, again, out,
-      split ? out.weights : out.backward);
+  const bool split = s.splits_backward();
+  count_passes(
+      s, [&](WorkList& work, bool first) { block_forward(s, work, first); },
+      [&](WorkList& inputs, WorkList& weights) { block_backward(s, inputs, weights); }, again, out);
 
   const AttentionCounts attention(s);
   const MergeCounts merge(s);
@@ -147,18 +141,16 @@ constexpr LayerCounts block_counts(const LayerShape& s) {
   const std::int64_t backward_block = whole + larger((s.cut ? whole : 0) + larger(backward_mlp, backward_core),
                                                      again ? larger(forward_core, mlp_in_room) : 0);
   out.stash = {merge.input_bytes() + kept + results - all_again - results_again};
-  out.forward_workspace = {store.parameter_room() + all_again +
-                           larger(whole + larger(forward_mlp, forward_core), merge.forward_workspace())};
-  out.backward_workspace = {store.parameter_room() + (split ? 0 : store.gradient_room()) + all_again +
-                            larger(backward_block, merge.backward_workspace()) + merge.growth_bytes()};
+  out.forward_workspace = {all_again + larger(whole + larger(forward_mlp, forward_core), merge.forward_workspace())};
+  out.backward_workspace = {all_again + larger(backward_block, merge.backward_workspace()) + merge.growth_bytes()};
   if (!split) return out;
-  const std::int64_t uncut = layout.whole_end - layout.whole_begin;
+  const std::int64_t uncut = s.uncut_elements();
   out.postponed = {2 * s.activation() + (s.keeps_outputs() ? 0 : mlp) + aligned_bytes(uncut * s.e) +
                    aligned_bytes(uncut * 4)};
   const std::int64_t weight_room =
       larger(larger(linear.weight_room(s.rows, s.h, s.ffn), linear.weight_room(s.rows, s.ffn_in, s.h)),
              larger(linear.weight_room(s.rows, s.h, s.q), linear.weight_room(s.rows, s.qkv, s.h)));
-  out.weights_workspace = {store.gradient_room() + whole + (s.cut ? whole : 0) + weight_room};
+  out.weights_workspace = {whole + (s.cut ? whole : 0) + weight_room};
   return out;
 }
 

@@ -101,20 +101,17 @@ class HalfBlock {
 constexpr LayerCounts half_block_counts(const LayerShape& s) {
   LayerCounts out;
   const HalfBlock half(s);
-  const ParameterLayout layout = s.parameters(ParameterPart::rest);
-  const StoreCounts store(s, layout);
   const bool full = s.spec.recompute == RecomputeKind::full;
-  count_layer(
-      store, [&](WorkList& work, bool first) { half.forward(work, first); },
-      [&](WorkList& inputs, WorkList&) { half.backward(inputs); }, full, out, out.backward);
+  count_passes(
+      s, [&](WorkList& work, bool first) { half.forward(work, first); },
+      [&](WorkList& inputs, WorkList&) { half.backward(inputs); }, full, out);
   const std::int64_t results_again = s.spec.recompute == RecomputeKind::selective ? half.result_bytes() : 0;
   const std::int64_t again = full ? half.kept_bytes() + half.result_bytes() : results_again;
   const std::int64_t whole = s.whole_activation();
   out.stash = {s.activation() + half.kept_bytes() + half.result_bytes() - again};
-  out.forward_workspace = {store.parameter_room() + again + whole + half.forward_transients()};
+  out.forward_workspace = {again + whole + half.forward_transients()};
   out.backward_workspace = {
-      store.parameter_room() + store.gradient_room() + again + whole +
-      larger((s.cut ? whole : 0) + half.backward_transients(), full ? half.forward_transients() : 0)};
+      again + whole + larger((s.cut ? whole : 0) + half.backward_transients(), full ? half.forward_transients() : 0)};
   return out;
 }
 

@@ -133,19 +133,17 @@ class MegatronBlock {
 constexpr LayerCounts megatron_counts(const LayerShape& s) {
   LayerCounts out;
   const MegatronBlock block(s);
-  const ParameterLayout layout = s.parameters(ParameterPart::rest);
-  const StoreCounts store(s, layout);
   const bool full = s.spec.recompute == RecomputeKind::full;
   const bool selective = s.spec.recompute == RecomputeKind::selective;
-  count_layer(
-      store, [&](WorkList& work, bool) { block.forward(work); },
-      [&](WorkList& inputs, WorkList& weights) { block.backward(inputs, weights); }, full, out,
-      s.batch.splits_backward && splits_backward(s.layer, s.spec) ? out.weights : out.backward);
+  count_passes(
+      s, [&](WorkList& work, bool) { block.forward(work); },
+      [&](WorkList& inputs, WorkList& weights) { block.backward(inputs, weights); }, full, out);
   const std::int64_t again = full ? block.kept_bytes() + block.score_bytes() : selective ? block.score_bytes() : 0;
   out.stash = {s.activation() + block.kept_bytes() + block.score_bytes() - again};
-  out.forward_workspace = {store.parameter_room() + block.forward_workspace() + (selective ? block.score_bytes() : 0) +
+  out.forward_workspace = {block.forward_workspace() + (selective ? block.score_bytes() : 0) +
                            (full ? 2 * block.hidden_bytes() : 0)};
-  out.backward_workspace = {store.parameter_room() + store.gradient_room() + again + block.backward_workspace()};
+  out.backward_workspace = {again + block.backward_workspace()};
+  if (s.splits_backward()) out.weights_workspace = {block.backward_workspace()};
   out.overlaps_tensor = s.habits.overlaps_tensor && s.cut;
   return out;
 }

@@ -290,11 +290,9 @@ constexpr LayerCounts mixed_block_counts(const LayerShape& s) {
   LayerCounts out;
   const MixedBlock block(s);
   const bool again = s.spec.recompute == RecomputeKind::full;
-  const ParameterLayout layout = s.parameters(ParameterPart::rest);
-  const StoreCounts store(s, layout);
-  count_layer(
-      store, [&](WorkList& work, bool first) { block.forward(work, first); },
-      [&](WorkList& inputs, WorkList&) { block.backward(inputs); }, again, out, out.backward);
+  count_passes(
+      s, [&](WorkList& work, bool first) { block.forward(work, first); },
+      [&](WorkList& inputs, WorkList&) { block.backward(inputs); }, again, out);
 
   const std::int64_t kept = block.internal_bytes();
   const std::int64_t results = block.result_bytes();
@@ -302,9 +300,9 @@ constexpr LayerCounts mixed_block_counts(const LayerShape& s) {
   const std::int64_t results_again = s.spec.recompute == RecomputeKind::selective ? results : 0;
   const std::int64_t whole = s.whole_activation();
   out.stash = {block.input_bytes() + kept + results - all_again - results_again};
-  out.forward_workspace = {store.parameter_room() + all_again + whole + block.forward_transients()};
+  out.forward_workspace = {all_again + whole + block.forward_transients()};
   out.backward_workspace = {
-      store.parameter_room() + store.gradient_room() + all_again + whole +
+      all_again + whole +
       larger((s.cut ? whole : 0) + block.backward_transients(), again ? block.again_transients() : 0)};
   return out;
 }

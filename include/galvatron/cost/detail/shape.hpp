@@ -10,6 +10,7 @@
 #include <galvatron/cost/trainer.hpp>
 #include <galvatron/cost/work.hpp>
 #include <galvatron/model/spec.hpp>
+#include <galvatron/strategy/legality.hpp>
 #include <galvatron/strategy/parameters.hpp>
 #include <galvatron/strategy/spec.hpp>
 
@@ -65,10 +66,19 @@ struct LayerShape {
   }
   /// What norms and activations give is kept for backward.
   [[nodiscard]] constexpr bool keeps_outputs() const { return spec.recompute == RecomputeKind::never; }
+  /// The schedule puts off the gradients of the layer's weights.
+  [[nodiscard]] constexpr bool splits_backward() const {
+    return batch.splits_backward && galvatron::splits_backward(layer, spec);
+  }
   /// Runs of a sequence that a rank's tokens are: what depends on positions is done run by run.
   [[nodiscard]] constexpr int pieces() const { return spec.uses_ring() ? 2 : 1; }
   [[nodiscard]] constexpr ParameterLayout parameters(ParameterPart part) const {
     return parameter_layout(layer, part, spec.tensor, spec.shards());
+  }
+  /// Elements of the parameters that no rank cuts: norms and some biases.
+  [[nodiscard]] constexpr std::int64_t uncut_elements() const {
+    const ParameterLayout layout = parameters(ParameterPart::rest);
+    return layout.whole_end - layout.whole_begin;
   }
 };
 

@@ -87,25 +87,38 @@ class StoreCounts {
   int zero_;
 };
 
-/// What a layer of one store does: its arithmetic, between the traffic of its parameters and gradients.
-/// @param forward   forward(work, first): the forward pass; `first` is false when it is repeated for backward
-/// @param backward  backward(inputs, weights): what makes the gradients of inputs, and those of weights
-/// @param again     the whole layer is computed again before backward
-/// @param weights   where the work for gradients of weights goes: with a split backward out.weights, else out.backward
-template <class Forward, class Backward>
-constexpr void count_layer(const StoreCounts& store, const Forward& forward, const Backward& backward, bool again,
-                           LayerCounts& out, WorkList& weights) {
+/// What the parameters of a layer of one store cost: their states, their traffic and gradients, and room for these.
+constexpr LayerCounts store_counts(const LayerShape& s) {
+  const ParameterLayout layout = s.parameters(ParameterPart::rest);
+  const StoreCounts store(s, layout);
+  const bool split = s.splits_backward();
+  LayerCounts out;
+  WorkList& weights = split ? out.weights : out.backward;
   store.acquire(out.forward);
-  forward(out.forward, true);
   store.acquire(out.backward);
   store.open_gradients(weights);
-  if (again) forward(out.backward, false);
-  backward(out.backward, weights);
   store.close_gradients(weights);
   store.synchronise(out.synchronise);
   store.update(out.update);
   out.states = store.states();
   out.streams = store.streams();
+  out.forward_workspace = {store.parameter_room()};
+  out.backward_workspace = {store.parameter_room() + (split ? 0 : store.gradient_room())};
+  out.weights_workspace = {split ? store.gradient_room() : 0};
+  return out;
+}
+
+/// The passes of a layer of one store.
+/// @param forward   forward(work, first): the forward pass; `first` is false when it is repeated for backward
+/// @param backward  backward(inputs, weights): what makes the gradients of inputs, and those of weights, in two lists
+///                  when backward is split
+/// @param again     the whole layer is computed again before backward
+template <class Forward, class Backward>
+constexpr void count_passes(const LayerShape& s, const Forward& forward, const Backward& backward, bool again,
+                            LayerCounts& out) {
+  forward(out.forward, true);
+  if (again) forward(out.backward, false);
+  backward(out.backward, s.splits_backward() ? out.weights : out.backward);
 }
 
 /// Collectives over the tensor-parallel group around a region in which weights are cut.

@@ -1,0 +1,106 @@
+// Lower hulls of choices in (bytes, seconds): what is left of them when layers may be fractions of choices, or when
+// bytes have a price.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <utility>
+#include <vector>
+
+#include <galvatron/search/problem.hpp>
+
+namespace galvatron::search {
+
+/// A choice as a relaxation sees it.
+struct HullPoint {
+  double bytes = 0;
+  double seconds = 0;
+};
+
+/// The lower convex hull, from the fewest bytes to the fewest seconds.
+inline std::vector<HullPoint> lower_hull(std::vector<HullPoint> points) {
+  std::sort(points.begin(), points.end(), [](const HullPoint& a, const HullPoint& b) {
+    return a.bytes != b.bytes ? a.bytes < b.bytes : a.seconds < b.seconds;
+  });
+  std::vector<HullPoint> hull;
+  for (const HullPoint& point : points) {
+    if (!hull.empty() && point.seconds >= hull.back().seconds) continue;
+    while (hull.size() >= 2) {
+      const HullPoint& a = hull[hull.size() - 2];
+      const HullPoint& b = hull.back();
+      if ((b.seconds - a.seconds) * (point.bytes - a.bytes) < (point.seconds - a.seconds) * (b.bytes - a.bytes)) break;
+      hull.pop_back();
+    }
+    hull.push_back(point);
+  }
+  return hull;
+}
+/// Seconds saved by a byte between neighbours of a hull.
+inline double slope(const HullPoint& a, const HullPoint& b) { return (a.seconds - b.seconds) / (b.bytes - a.bytes); }
+/// The least seconds + price * bytes.
+inline double cheapest(const std::vector<HullPoint>& hull, double price) {
+  double least = std::numeric_limits<double>::infinity();
+  for (const HullPoint& point : hull) least = std::min(least, point.seconds + price * point.bytes);
+  return least;
+}
+
+/// Adds the slopes of a hull: the prices of a byte at which its cheapest point changes.
+inline void add_slopes(const std::vector<HullPoint>& hull, std::vector<double>& prices) {
+  for (std::size_t k = 1; k < hull.size(); ++k) prices.push_back(slope(hull[k - 1], hull[k]));
+}
+/// Each price once, the lowest first.
+inline void sort_prices(std::vector<double>& prices) {
+  std::sort(prices.begin(), prices.end());
+  prices.erase(std::unique(prices.begin(), prices.end()), prices.end());
+}
+
+/// Choices whose hull is asked for again and again, with other numbers of micro-batches in flight.
+class HullChoices {
+ public:
+  void add(const Choice& c, double seconds) { all_.push_back({seconds, c.states, c.stash, c.postponed}); }
+
+  /// Drops those that are on no hull, because another is faster and smaller in all that it keeps.
+  void drop_superfluous() {
+    std::sort(all_.begin(), all_.end(), [](const One& a, const One& b) {
+      return a.seconds != b.seconds ? a.seconds < b.seconds : a.states < b.states;
+    });
+    std::size_t kept = 0;
+    std::size_t last = 0;  // the one that dropped another last: likely to drop the next
+    for (std::size_t i = 0; i < all_.size(); ++i) {
+      const One one = all_[i];
+      const auto beats = [&one](const One& other) {
+        return other.states <= one.states && other.stash <= one.stash && other.postponed <= one.postponed;
+      };
+      bool beaten = kept > 0 && beats(all_[last]);
+      for (std::size_t j = 0; j < kept && !beaten; ++j)
+        if (beats(all_[j])) {
+          beaten = true;
+          last = j;
+        }
+      if (!beaten) all_[kept++] = one;
+    }
+    all_.resize(kept);
+  }
+
+  [[nodiscard]] std::vector<HullPoint> hull(const Slots& slots) const {
+    std::vector<HullPoint> points;
+    points.reserve(all_.size());
+    for (const One& one : all_)
+      points.push_back(
+          {static_cast<double>(one.states + slots.flight * one.stash + slots.postponed * one.postponed), one.seconds});
+    return lower_hull(std::move(points));
+  }
+
+ private:
+  struct One {
+    double seconds = 0;
+    std::int64_t states = 0;
+    std::int64_t stash = 0;
+    std::int64_t postponed = 0;
+  };
+  std::vector<One> all_;
+};
+
+}  // namespace galvatron::search

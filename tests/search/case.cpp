@@ -1,0 +1,100 @@
+// The choices of a case against the counts and prices of each layer and strategy alone: what strategies share is the
+// same for all that share it.
+#include <galvatron/search/case.hpp>
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <utility>
+#include <vector>
+
+#include <galvatron/cluster/presets.hpp>
+#include <galvatron/cost/layer.hpp>
+#include <galvatron/cost/plan_cost.hpp>
+#include <galvatron/model/model.hpp>
+#include <galvatron/model/split.hpp>
+#include <galvatron/strategy/text.hpp>
+
+using namespace galvatron;
+using namespace galvatron::search;
+
+namespace {
+
+// The layer of a model that a case's layer of this type is.
+const LayerSpec& layer_of(const ModelSpec& model, const Problem& p, std::size_t type) {
+  const auto at = std::find(p.layers.begin(), p.layers.end(), static_cast<int>(type)) - p.layers.begin();
+  if (at == 0) return model.embedding;
+  return at > std::ssize(model.blocks) ? model.head : model.blocks[static_cast<std::size_t>(at - 1)];
+}
+
+void check_choice(const Choice& choice, const cost::LayerCounts& counts, const cost::LayerSeconds& seconds) {
+  const auto same = [](double shared, Seconds alone) { CHECK(std::abs(shared - alone.value) <= 1e-12 * alone.value); };
+  same(choice.forward, seconds.forward);
+  same(choice.backward, seconds.backward);
+  same(choice.weights, seconds.weights);
+  same(choice.synchronise, seconds.synchronise);
+  same(choice.update, seconds.update);
+  CHECK(choice.states == counts.states.count);
+  CHECK(choice.stash == counts.stash.count);
+  CHECK(choice.postponed == counts.postponed.count);
+  CHECK(choice.input == counts.input.count);
+  CHECK(choice.activation == counts.activation.count);
+  CHECK(choice.carried == counts.carried.count);
+  CHECK(choice.forward_workspace == counts.forward_workspace.count);
+  CHECK(choice.backward_workspace ==
+        std::max(counts.backward_workspace.count, counts.weights_workspace.count - counts.activation.count));
+}
+
+// Makes a case of two stages of four ranks and checks all its choices. Returns how many.
+int check_case(const ModelSpec& model, cost::Trainer trainer, bool splits_backward, bool reversed) {
+  const Cluster cluster = value_or_throw(find_cluster("8xa100-80g"));
+  std::vector<StrategySpec> specs = strategies({}, 4);
+  if (reversed) std::reverse(specs.begin(), specs.end());
+  SearchOptions options;
+  options.global_batch = 64;
+  options.sequence = model.positions();
+  options.memory = 80_GiB;
+  options.trainer = trainer;
+  const cost::Batch batch{.microbatch = 8,
+                          .sequence = options.sequence,
+                          .precision = options.precision,
+                          .microbatches = 8,
+                          .stages = 2,
+                          .splits_backward = splits_backward,
+                          .trainer = trainer};
+  const search::detail::StageSetting setting(batch.stages, 4, std::move(specs));
+  const Case made =
+      search::detail::make_case(model, cluster, options, setting, batch.microbatches, batch.splits_backward);
+  int checked = 0;
+  for (std::size_t type = 0; type < made.problem.types.size(); ++type)
+    for (const Choice& choice : made.problem.types[type]) {
+      const StrategySpec& spec = made.specs[static_cast<std::size_t>(choice.tag)];
+      const cost::LayerCounts counts = cost::layer_counts(layer_of(model, made.problem, type), spec, batch);
+      INFO(strategy_text(spec) << ", layer type " << type);
+      check_choice(choice, counts, cost::layer_seconds(counts, spec, batch.precision, cluster, 8));
+      ++checked;
+    }
+  return checked;
+}
+
+}  // namespace
+
+TEST_CASE("every choice costs what its strategy costs for its layer alone, in any order of the strategies") {
+  int checked = 0;
+  for (const char* const name : {"gpt2-124m", "llama2-7b", "t5-large-32", "swin-huge-32", "mixtral-8x7b"}) {
+    const ModelSpec whole = value_or_throw(find_model(name));
+    std::vector<ModelSpec> models{whole};
+    if (whole.blocks.front().is_plain_block()) models.push_back(value_or_throw(split_layers(whole)));
+    for (const ModelSpec& model : models)
+      for (const cost::Trainer trainer : cost::trainers)
+        for (const bool splits_backward : {false, true})
+          for (const bool reversed : {false, true}) {
+            INFO(model.name << ", trainer " << static_cast<int>(trainer)
+                            << (splits_backward ? ", split backward" : ""));
+            checked += check_case(model, trainer, splits_backward, reversed);
+          }
+  }
+  CHECK(checked > 10000);
+}
