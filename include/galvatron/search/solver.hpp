@@ -244,6 +244,8 @@ class Solver {
       if (length < start.shortest || length > start.longest) continue;
       const std::vector<StageOption>& options = start.table->options(length);
       const StageOption least = least_of(options);
+      const bool ascending = std::is_sorted(options.begin(), options.end(),
+                                            [](const StageOption& a, const StageOption& b) { return a.ramp < b.ramp; });
       std::int32_t parent = start.parent - 1;
       for (const Joint& before : *start.joints) {
         ++parent;
@@ -259,10 +261,12 @@ class Solver {
         };
         if (const Joint best = with(least); options.empty() || superfluous(best)) continue;
         for (const StageOption& option : options) {
-          Joint joint = with(option);
-          if (superfluous(joint)) continue;
-          beaters.add(joint.figures);
-          out.push_back(joint);
+          if (const Joint joint = with(option); !superfluous(joint)) {
+            beaters.add(joint.figures);
+            out.push_back(joint);
+          }
+          // Those after it are slower, and what they spare once an iteration is hidden behind a stage before.
+          if (ascending && option.once <= before.figures.once) break;
         }
       }
     }
