@@ -317,8 +317,8 @@ void run_plan(const Arguments& arguments, Common& common) {
   text += "  search       " + format_seconds(found.statistics.seconds) + ", " + std::to_string(found.statistics.cases) +
           " combinations of stages, micro-batches and schedule; " +
           (found.statistics.proven ? std::string("no plan is faster")
-                                   : "no plan is more than " + percent(gap) + " faster (a larger --effort may tell)") +
-          "\n";
+                                   : "no plan is more than " + percent(gap) + " faster") +
+          (!found.statistics.proven && algorithm != "bmw" ? " (a larger --effort may tell)" : "") + "\n";
   if (!out.empty()) text += "  written to   " + out + " (`galvatron explain " + out + "` tells why this plan won)\n";
   print(text);
 }

@@ -103,10 +103,13 @@ TEST_CASE("a plain block is counted alike by the parts of mixed blocks") {
       INFO(name << " " << strategy_text(spec));
       const cost::Batch batch{.microbatch = 8, .sequence = sequence, .precision = Precision::bf16};
       const cost::detail::LayerShape shape(block, spec, batch);
-      const cost::LayerCounts plain = cost::pass_counts(block, spec, batch);
-      const cost::LayerCounts mixed = cost::detail::mixed_block_counts(shape);
+      const cost::LayerCounts plain = cost::layer_counts(block, spec, batch);
+      cost::LayerCounts mixed = cost::detail::mixed_block_counts(shape);
+      mixed.add(cost::parameter_counts(block, spec, batch));
       CHECK(same(plain.forward, mixed.forward));
       CHECK(same(plain.backward, mixed.backward));
+      CHECK(same(plain.update, mixed.update));
+      CHECK(plain.states == mixed.states);
       CHECK(plain.stash == mixed.stash);
       CHECK(plain.forward_workspace == mixed.forward_workspace);
       CHECK(plain.backward_workspace == mixed.backward_workspace);

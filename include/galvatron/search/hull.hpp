@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include <galvatron/search/dominance.hpp>
 #include <galvatron/search/problem.hpp>
 
 namespace galvatron::search {
@@ -66,22 +67,9 @@ class HullChoices {
     std::sort(all_.begin(), all_.end(), [](const One& a, const One& b) {
       return a.seconds != b.seconds ? a.seconds < b.seconds : a.states < b.states;
     });
-    std::size_t kept = 0;
-    std::size_t last = 0;  // the one that dropped another last: likely to drop the next
-    for (std::size_t i = 0; i < all_.size(); ++i) {
-      const One one = all_[i];
-      const auto beats = [&one](const One& other) {
-        return other.states <= one.states && other.stash <= one.stash && other.postponed <= one.postponed;
-      };
-      bool beaten = kept > 0 && beats(all_[last]);
-      for (std::size_t j = 0; j < kept && !beaten; ++j)
-        if (beats(all_[j])) {
-          beaten = true;
-          last = j;
-        }
-      if (!beaten) all_[kept++] = one;
-    }
-    all_.resize(kept);
+    all_.resize(detail::keep_unbeaten(all_, [](const One& a, const One& b) {
+      return a.states <= b.states && a.stash <= b.stash && a.postponed <= b.postponed;
+    }));
   }
 
   [[nodiscard]] std::vector<HullPoint> hull(const Slots& slots) const {

@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include <galvatron/search/label.hpp>
+#include <galvatron/search/dominance.hpp>
 #include <galvatron/search/stage_role.hpp>
 
 namespace galvatron::search {

@@ -7,6 +7,8 @@
 #include <utility>
 #include <vector>
 
+#include <galvatron/search/dominance.hpp>
+
 namespace galvatron::search {
 
 /// The cost of a run of layers of one stage, its last layer included.
@@ -45,37 +47,6 @@ struct Label {
 };
 
 namespace detail {
-
-/// Pairs, for the question whether one of them is no larger than another in both figures.
-template <class Y>
-class Staircase {
- public:
-  [[nodiscard]] bool reaches(double x, Y y) const {
-    const auto above = std::upper_bound(steps_.begin(), steps_.end(), x,
-                                        [](double value, const Step& step) { return value < step.x; });
-    return above != steps_.begin() && (above - 1)->y <= y;
-  }
-  /// A pair that it does not reach.
-  void add(double x, Y y) {
-    auto first = std::lower_bound(steps_.begin(), steps_.end(), x,
-                                  [](const Step& step, double value) { return step.x < value; });
-    auto last = first;
-    while (last != steps_.end() && last->y >= y) ++last;
-    if (first == last) {
-      steps_.insert(first, {x, y});
-      return;
-    }
-    *first = {x, y};
-    steps_.erase(first + 1, last);
-  }
-
- private:
-  struct Step {
-    double x = 0;
-    Y y{};
-  };
-  std::vector<Step> steps_;  // x ascending, y descending
-};
 
 /// Labels that were kept, in the order of time, for the question whether one of them beats the next. Labels have few
 /// different workspaces; for each one a staircase has the least top for every once.
@@ -159,21 +130,9 @@ inline std::size_t keep_unbeaten(std::vector<Label>& labels) {
     }
     return kept;
   }
-  std::size_t last = 0;  // the label that removed one last: likely to remove the next
-  for (std::size_t i = 0; i < labels.size(); ++i) {
-    const Label label = labels[i];
-    const auto beats = [&label](const Label& other) {
-      return other.ramp <= label.ramp && other.once <= label.once && other.top <= label.top && other.kept <= label.kept;
-    };
-    bool beaten = kept > 0 && beats(labels[last]);
-    for (std::size_t j = 0; j < kept && !beaten; ++j)
-      if (beats(labels[j])) {
-        beaten = true;
-        last = j;
-      }
-    if (!beaten) labels[kept++] = label;
-  }
-  return kept;
+  return keep_unbeaten(labels, [](const Label& a, const Label& b) {
+    return a.ramp <= b.ramp && a.once <= b.once && a.top <= b.top && a.kept <= b.kept;
+  });
 }
 
 }  // namespace detail
