@@ -142,7 +142,7 @@ class Search {
       const Problem& p = cases_[lowest.back()].problem;
       double& bound = bounds_[lowest.back()];
       if (p.stages() == 1 || bound >= upper_for(cases_[lowest.back()])) return;
-      const double nearer = Solver<Executor>(p, {}, nullptr, 8).bound();
+      const double nearer = Solver<Executor>(p, {}, nullptr, 8).bound(upper_for(cases_[lowest.back()]));
       if (nearer <= bound * (1 + 1e-6)) return;
       bound = nearer;
     }
