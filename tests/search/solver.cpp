@@ -55,6 +55,8 @@ TEST_CASE("the solver finds what brute force finds on random problems") {
     check_valid(p, fastest->plan);
     REQUIRE(solver.proven());
     REQUIRE(solver.bound() <= truth.seconds * (1 + 1e-9));
+    for (const double enough : {1.001, 1.2, 3.0})
+      REQUIRE(solver.bound(enough * truth.seconds) <= truth.seconds * (1 + 1e-9));
     REQUIRE(fastest->cost.peak <= p.budget);
     REQUIRE(fastest->cost.seconds == doctest::Approx(truth.seconds).epsilon(1e-9));
     REQUIRE(!Solver(p).fastest(truth.seconds));

@@ -21,9 +21,9 @@
 #include <galvatron/search/bounds.hpp>
 #include <galvatron/search/parallel.hpp>
 #include <galvatron/search/problem.hpp>
-#include <galvatron/search/segments.hpp>
 #include <galvatron/search/solver.hpp>
 #include <galvatron/search/stage_search.hpp>
+#include <galvatron/search/weighings.hpp>
 
 namespace galvatron::search {
 
@@ -52,10 +52,7 @@ class Bmw {
  public:
   /// @param executor  shares the work on a stage; the answers are the same without one
   explicit Bmw(const Problem& problem, Executor* executor = nullptr)
-      : p_(problem),
-        executor_(executor),
-        bounds_(problem),
-        segments_(problem, problem.stages() == 1 ? bounds_.once_share() : 0.0) {}
+      : p_(problem), executor_(executor), bounds_(problem), weighings_(problem, bounds_) {}
 
   /// Cuts that make the fullest stage least full, each layer at the least that it may keep.
   [[nodiscard]] std::vector<int> memory_balanced() const {
@@ -153,7 +150,7 @@ class Bmw {
     role.first = stage == 0;
     role.last = stage + 1 == p_.stages();
     role.tag = tag_;
-    const StageTable table(p_, bounds_, segments_, segments_, role, limits_, p_.budget, StageLimit{}, executor_);
+    const StageTable table(p_, bounds_, weighings_, role, limits_, p_.budget, StageLimit{}, executor_);
     work_ += table.work();
     Stage out{stage, begin, end, false, {}};
     const StageOption* best = nullptr;
@@ -236,7 +233,7 @@ class Bmw {
   Executor* executor_;
   Limits limits_{.labels = 16};
   Bounds bounds_;
-  Segments segments_;
+  Weighings weighings_;
   int tag_ = -1;
   std::vector<Stage> done_;
   std::int64_t work_ = 0;

@@ -4,11 +4,11 @@
 // the front, stage by stage, and the earliest from the back. Between them a dynamic program over begins adds up least
 // seconds. Layers are whole here, unlike in Bounds, whose multipliers see memory and seconds of all stages at once.
 //
-// Limits are on T, the seconds of a micro-batch, and on T + once / (alone turns): turns times the latter, of any stage,
-// is in the objective as well, because the slowest stage has no smaller T and the largest once is no smaller.
+// Everything is done for each of the ways to count what stages do once an iteration: see Weighings.
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
@@ -17,172 +17,189 @@
 #include <galvatron/search/bounds.hpp>
 #include <galvatron/search/problem.hpp>
 #include <galvatron/search/segments.hpp>
+#include <galvatron/search/ties.hpp>
+#include <galvatron/search/weighings.hpp>
 
 namespace galvatron::search {
 
-/// What is known of a stage of any assignment with less than some seconds.
+/// What is known of any assignment with less than some seconds.
 struct StageLimit {
-  double slowest = std::numeric_limits<double>::infinity();  ///< no stage takes longer
-  double loaded = std::numeric_limits<double>::infinity();   ///< nor has more of T + share * once
-  double share = 0;
-  double seconds = std::numeric_limits<double>::infinity();  ///< the limit on the assignment
-  double sum = 0;                                            ///< of the ramps of all stages, at least
-  double slowest_of_all = 0;                                 ///< the slowest stage takes that at least
+  static constexpr double infinite = std::numeric_limits<double>::infinity();
+
+  double seconds = infinite;                   ///< the limit on the assignment
+  Weighed most{infinite, infinite, infinite};  ///< no stage has more of T + share * once
+  Weighed ramps{};                             ///< weighed, of all stages at least
+  Weighed slowest{};                           ///< the slowest stage has that at least
 };
 
 class Cuts {
  public:
   static constexpr double infinite = std::numeric_limits<double>::infinity();
 
-  /// @param segments  of T
-  /// @param loads     of T + share(problem) * once
-  Cuts(const Problem& problem, const Segments& segments, const Segments& loads, const Bounds& bounds)
-      : p_(problem),
-        s_(segments),
-        loads_(loads),
-        ramps_(bounds.ramps()),
-        once_(bounds.onces().back() / problem.stages()) {}
-
-  /// Seconds per micro-batch of the slowest stage that one second once an iteration counts for.
-  static double share(const Problem& problem) {
-    const Objective& o = problem.objective;
-    return o.weights.turns > 0 ? 1 / (o.alone * o.weights.turns) : 0;
-  }
+  Cuts(const Problem& problem, const Weighings& weighings, const Bounds& bounds)
+      : p_(problem), w_(weighings), once_(bounds.onces().back() / problem.stages()) {}
 
   /// No assignment is faster.
   [[nodiscard]] double bound() const {
-    if (p_.objective.weights.turns <= 0) return p_.objective(ramps_.back(), 0, once_);
-    return std::max(p_.objective(ramps_.back(), least_slowest(s_), once_),
-                    p_.objective(ramps_.back(), least_slowest(loads_), 0));
+    double out = 0;
+    for (std::size_t k = 0; k < w_.size(); ++k) {
+      const double slowest = p_.objective.weights.turns > 0 ? least_slowest(k, w_.ramps(k).back()) : 0;
+      out = std::max(out, w_.seconds(k, w_.ramps(k).back(), slowest, once_));
+    }
+    return out;
   }
 
-  /// Looks at assignments with less than `limit` seconds from here on; false when there are none.
-  bool narrow(double limit) {
-    const Objective& o = p_.objective;
+  /// Looks at assignments with less than `limit` seconds and with these ends from here on; false when there are none.
+  bool narrow(double limit, const Tie& ends = {}) {
     limit_ = limit;
-    slowest_ = loaded_ = infinite;
-    if (o.weights.turns > 0 && p_.stages() > 1) {
-      const auto most = [&](double once) {
-        return ((limit - once) / o.alone - o.weights.ramp * ramps_.back()) / o.weights.turns * (1 + 1e-9);
-      };
-      slowest_ = most(once_);
-      loaded_ = most(0);
-    }
+    set_ends(ends);
     low_.assign(static_cast<std::size_t>(p_.stages()) + 1, 0);
     high_.assign(low_.size(), p_.count());
-    if (!narrow_by(s_, slowest_) || !narrow_by(loads_, loaded_)) return false;
+    for (std::size_t k = 0; k < w_.size(); ++k) {
+      most_[k] = p_.stages() > 1 ? w_.most_slowest(k, limit, once_) : infinite;
+      if (!narrow_by(k, most_[k])) return false;
+    }
     add_up();
     return limit == infinite || least() < limit;
   }
   /// No assignment with less than the limit is faster.
   [[nodiscard]] double least() const {
     const Rest& all = after_.front();
-    return all.sum < infinite ? p_.objective(all.sum, all.slowest, once_) : infinite;
+    double out = 0;
+    for (std::size_t k = 0; k < w_.size(); ++k)
+      out = std::max(out, all.slowest[k] < infinite ? w_.seconds(k, all.ramps[k], all.slowest[k], once_) : infinite);
+    return out;
   }
 
   /// What a stage must keep within, so that an assignment has less seconds than the limit.
-  [[nodiscard]] StageLimit stage_limit() const {
-    return {slowest_, loaded_, share(p_), limit_, after_.front().sum, after_.front().slowest};
-  }
+  [[nodiscard]] StageLimit stage_limit() const { return {limit_, most_, after_.front().ramps, after_.front().slowest}; }
   /// The first layer of stage `stage`, 0 to P, is one of these.
   [[nodiscard]] int earliest(int stage) const { return low_[static_cast<std::size_t>(stage)]; }
   [[nodiscard]] int latest(int stage) const { return high_[static_cast<std::size_t>(stage)]; }
   /// Of any assignment whose stages before `stage`, the next of which begins with layer `begin`, have these figures.
   [[nodiscard]] double with_stages(int stage, int begin, double sum, double slowest, double once) const {
-    const std::size_t i = index(stage, begin);
-    return p_.objective(sum + after_[i].sum, std::max(slowest, after_[i].slowest), std::max(once, once_));
+    const Rest& rest = after_[index(stage, begin)];
+    const double left = p_.stages() - stage;
+    once = std::max(once, once_);
+    double out = 0;
+    for (std::size_t k = 0; k < w_.size(); ++k)
+      out = std::max(out, w_.seconds_with(k, once, sum + rest.ramps.front(), sum + rest.ramps[k], left,
+                                          std::max(slowest, rest.slowest.front()), rest.slowest[k]));
+    return out;
   }
 
  private:
   struct Rest {
-    double sum = infinite;      // of ramps
-    double slowest = infinite;  // stage
+    Weighed ramps{infinite, infinite, infinite};
+    Weighed slowest{infinite, infinite, infinite};
   };
 
   [[nodiscard]] int cut(int stage) const { return p_.cuts[static_cast<std::size_t>(stage)]; }
   [[nodiscard]] std::size_t index(int stage, int begin) const {
     return offset_[static_cast<std::size_t>(stage)] + static_cast<std::size_t>(begin - earliest(stage));
   }
+  // What the ends add to their stages where they are known.
+  void set_ends(const Tie& ends) {
+    known_ends_ = ends.tag >= 0;
+    if (!known_ends_) return;
+    for (std::size_t k = 0; k < w_.size(); ++k) {
+      const auto besides = [&](const Choice& c, int stage) -> Segments::Besides {
+        return {c.seconds() + w_.share(k) * c.once(), static_cast<double>(p_.least_slots(stage).kept(c)),
+                workspace_of(c)};
+      };
+      first_[k] = besides(ends.first, 0);
+      last_[k] = besides(ends.last, p_.stages() - 1);
+    }
+  }
+  // Least seconds of a stage, weighed.
+  [[nodiscard]] double stage_seconds(std::size_t k, int stage, int begin, int end) const {
+    const Segments& segments = w_.segments(k);
+    if (known_ends_ && begin == 0) return segments.seconds(stage, 1, end, first_[k]);
+    if (known_ends_ && end == p_.count()) return segments.seconds(stage, begin, end - 1, last_[k]);
+    return segments.seconds(stage, begin, end);
+  }
+
   // The least begin of a stage after one that begins with `begin`, and the largest of any.
   [[nodiscard]] int least_next(int stage, int begin) const { return begin + 1 + (stage == 0 ? p_.leading : 0); }
   [[nodiscard]] int most_next(int stage) const { return p_.count() - p_.trailing - (p_.stages() - 1 - stage); }
 
   // The largest begin of the stage after; -1 when there is none.
-  [[nodiscard]] int furthest(const Segments& s, int stage, int begin, double seconds) const {
+  [[nodiscard]] int furthest(std::size_t k, int stage, int begin, double seconds) const {
     int good = least_next(stage, begin);
     int bad = most_next(stage) + 1;
-    if (good >= bad || s.seconds(stage, begin, good) > seconds) return -1;
+    if (good >= bad || stage_seconds(k, stage, begin, good) > seconds) return -1;
     while (bad - good > 1) {
       const int middle = (good + bad) / 2;
-      (s.seconds(stage, begin, middle) <= seconds ? good : bad) = middle;
+      (stage_seconds(k, stage, begin, middle) <= seconds ? good : bad) = middle;
     }
     return good;
   }
   // The least begin of a stage that ends before `end`; -1 when there is none.
-  [[nodiscard]] int nearest(const Segments& s, int stage, int end, double seconds) const {
+  [[nodiscard]] int nearest(std::size_t k, int stage, int end, double seconds) const {
     int good = end - 1 - (stage + 1 == p_.stages() ? p_.trailing : 0);
     int bad = p_.leading + stage - 1;
-    if (good <= bad || s.seconds(stage, good, end) > seconds) return -1;
+    if (good <= bad || stage_seconds(k, stage, good, end) > seconds) return -1;
     while (good - bad > 1) {
       const int middle = (good + bad) / 2;
-      (s.seconds(stage, middle, end) <= seconds ? good : bad) = middle;
+      (stage_seconds(k, stage, middle, end) <= seconds ? good : bad) = middle;
     }
     return good;
   }
-  [[nodiscard]] bool feasible(const Segments& s, double seconds) const {
+  [[nodiscard]] bool feasible(std::size_t k, double seconds) const {
     int begin = 0;
     for (int stage = 0; stage + 1 < p_.stages(); ++stage) {
-      begin = furthest(s, stage, begin, seconds);
+      begin = furthest(k, stage, begin, seconds);
       if (begin < 0) return false;
     }
-    return s.seconds(p_.stages() - 1, begin, p_.count()) <= seconds;
+    return stage_seconds(k, p_.stages() - 1, begin, p_.count()) <= seconds;
   }
 
   // What the slowest stage takes at least.
-  [[nodiscard]] double least_slowest(const Segments& s) const {
+  // @param high  about as much as all take
+  [[nodiscard]] double least_slowest(std::size_t k, double high) const {
     if (!p_.cuts.empty()) {
       double slowest = 0;
-      for (int i = 0; i < p_.stages(); ++i) slowest = std::max(slowest, s.seconds(i, cut(i), cut(i + 1)));
+      for (int i = 0; i < p_.stages(); ++i) slowest = std::max(slowest, stage_seconds(k, i, cut(i), cut(i + 1)));
       return slowest;
     }
     double low = 0;
-    double high = ramps_.back() + 1e-9;
-    while (!feasible(s, high)) {
+    high += 1e-9;
+    while (!feasible(k, high)) {
       low = high;
       high *= 2;
       if (high > 1e200) return infinite;
     }
     for (int round = 0; round < 40 && high - low > 1e-5 * high; ++round) {
       const double middle = (low + high) / 2;
-      (feasible(s, middle) ? high : low) = middle;
+      (feasible(k, middle) ? high : low) = middle;
     }
     return low;
   }
 
   // Narrows the windows to stages of at most `most` seconds; false when there are none.
-  bool narrow_by(const Segments& s, double most) {
+  bool narrow_by(std::size_t k, double most) {
     const int stages = p_.stages();
     if (!p_.cuts.empty()) {
       low_ = high_ = p_.cuts;
       for (int i = 0; i < stages; ++i)
-        if (s.seconds(i, cut(i), cut(i + 1)) > most) return false;
+        if (stage_seconds(k, i, cut(i), cut(i + 1)) > most) return false;
       return true;
     }
     low_.back() = p_.count();
     high_.front() = 0;
     for (int i = 0; i + 1 < stages; ++i) {
-      const int next = furthest(s, i, latest(i), most);
+      const int next = furthest(k, i, latest(i), most);
       if (next < 0) return false;
       int& high = high_[static_cast<std::size_t>(i) + 1];
       high = std::min(high, next);
     }
     for (int i = stages - 1; i > 0; --i) {
-      const int begin = nearest(s, i, earliest(i + 1), most);
+      const int begin = nearest(k, i, earliest(i + 1), most);
       int& low = low_[static_cast<std::size_t>(i)];
       low = std::max(low, begin);
       if (begin < 0 || low > latest(i)) return false;
     }
-    return s.seconds(0, 0, earliest(1)) <= most;
+    return stage_seconds(k, 0, 0, earliest(1)) <= most;
   }
 
   void add_up() {
@@ -195,39 +212,55 @@ class Cuts {
       if (i < stages) pairs += width * static_cast<std::size_t>(latest(i + 1) - earliest(i + 1) + 1);
     }
     after_.assign(offset_.back(), {});
-    after_.back() = {0, 0};
+    after_.back() = {};
+    for (std::size_t k = 0; k < w_.size(); ++k) after_.back().ramps[k] = after_.back().slowest[k] = 0;
     for (int i = stages; i-- > 0;)
       for (int begin = earliest(i); begin <= latest(i); ++begin) {
         Rest& rest = after_[index(i, begin)];
         if (pairs > most_pairs) {
-          rest = {ramp(begin, p_.count()), 0};
+          for (std::size_t k = 0; k < w_.size(); ++k) {
+            rest.ramps[k] = ramp(k, begin, p_.count());
+            rest.slowest[k] = 0;
+          }
           continue;
         }
         for (int end = std::max(earliest(i + 1), least_next(i, begin)); end <= latest(i + 1); ++end) {
           const Rest& next = after_[index(i + 1, end)];
-          if (next.sum == infinite) continue;
-          const double seconds = s_.seconds(i, begin, end);
-          if (seconds > slowest_ || loads_.seconds(i, begin, end) > loaded_) break;
-          const double own = p_.objective.weights.postponed > 0 ? ramp(begin, end) : seconds;
-          rest.sum = std::min(rest.sum, own + next.sum);
-          rest.slowest = std::min(rest.slowest, std::max(seconds, next.slowest));
+          if (next.slowest.front() == infinite) continue;
+          if (!add_stage(i, begin, end, next, rest)) break;
         }
       }
   }
-  [[nodiscard]] double ramp(int begin, int end) const {
-    return ramps_[static_cast<std::size_t>(end)] - ramps_[static_cast<std::size_t>(begin)];
+  // Takes the stages from `begin` on into account whose first ends before `end`; false when it takes too long.
+  bool add_stage(int stage, int begin, int end, const Rest& next, Rest& rest) const {
+    Weighed seconds{};
+    for (std::size_t k = 0; k < w_.size(); ++k) {
+      seconds[k] = stage_seconds(k, stage, begin, end);
+      if (seconds[k] > most_[k]) return false;
+    }
+    const bool postponed = p_.objective.weights.postponed > 0;
+    for (std::size_t k = 0; k < w_.size(); ++k) {
+      // The first weighing has the seconds of micro-batches alone.
+      const double own = postponed ? ramp(k, begin, end) : seconds[w_.weighs_ramps(k) ? k : 0];
+      rest.ramps[k] = std::min(rest.ramps[k], own + next.ramps[k]);
+      rest.slowest[k] = std::min(rest.slowest[k], std::max(seconds[k], next.slowest[k]));
+    }
+    return true;
+  }
+  [[nodiscard]] double ramp(std::size_t k, int begin, int end) const {
+    return w_.ramps(k)[static_cast<std::size_t>(end)] - w_.ramps(k)[static_cast<std::size_t>(begin)];
   }
 
   static constexpr std::size_t most_pairs = 100'000;
 
   const Problem& p_;
-  const Segments& s_;
-  const Segments& loads_;
-  const std::vector<double>& ramps_;
-  double once_;
+  const Weighings& w_;
+  double once_;  // the largest of any assignment, at least
+  bool known_ends_ = false;
+  std::array<Segments::Besides, Weighings::most> first_;
+  std::array<Segments::Besides, Weighings::most> last_;
   double limit_ = infinite;
-  double slowest_ = infinite;
-  double loaded_ = infinite;
+  Weighed most_{infinite, infinite, infinite};
   std::vector<int> low_;   // (P + 1) first layers of stages
   std::vector<int> high_;  // (P + 1)
   std::vector<std::size_t> offset_;

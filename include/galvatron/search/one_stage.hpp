@@ -16,9 +16,9 @@
 #include <galvatron/search/bounds.hpp>
 #include <galvatron/search/problem.hpp>
 #include <galvatron/search/routes.hpp>
-#include <galvatron/search/segments.hpp>
 #include <galvatron/search/stage_search.hpp>
 #include <galvatron/search/ties.hpp>
+#include <galvatron/search/weighings.hpp>
 #include <galvatron/search/workspace_bound.hpp>
 
 namespace galvatron::search {
@@ -28,12 +28,11 @@ class OneStage {
  public:
   static constexpr double infinite = std::numeric_limits<double>::infinity();
 
-  /// @param segments  of seconds + bounds.once_share() * once
-  OneStage(const Problem& problem, const Bounds& bounds, const Segments& segments, const Limits& limits,
+  OneStage(const Problem& problem, const Bounds& bounds, const Weighings& weighings, const Limits& limits,
            Executor* executor)
       : p_(problem),
         bounds_(bounds),
-        segments_(segments),
+        weighings_(weighings),
         limits_(limits),
         executor_(executor),
         mixed_(has_several_types(problem)) {}
@@ -66,8 +65,8 @@ class OneStage {
           with_routes[i] = bounds_.single_stage(routes->seconds());
           if (with_routes[i] == infinite) routes.reset();
         }
-        tables[i].emplace(p_, bounds_, segments_, segments_, role, limits, p_.budget, StageLimit{.seconds = upper},
-                          executor_, routes ? &*routes : nullptr);
+        tables[i].emplace(p_, bounds_, weighings_, role, limits, p_.budget, StageLimit{.seconds = upper}, executor_,
+                          routes ? &*routes : nullptr);
       };
       if (executor_ != nullptr && executor_->has_time())
         executor_->each(2, search);
@@ -159,7 +158,7 @@ class OneStage {
 
   const Problem& p_;
   const Bounds& bounds_;
-  const Segments& segments_;
+  const Weighings& weighings_;
   Limits limits_;
   Executor* executor_;
   bool mixed_;

@@ -7,8 +7,7 @@
 //     sum over the layers of (seconds + q bytes) + the changes of layout before and between them
 //
 // which, less q M, bounds what they take in M bytes (Lagrange), and the assignment that has it. Of two such
-// assignments, of which one fits the memory and one nearly, an assignment is made that is close to the bound. For
-// problems with one stage.
+// assignments, of which one fits the memory and one nearly, an assignment is made that is close to the bound.
 #pragma once
 
 #include <algorithm>
@@ -25,10 +24,12 @@
 
 namespace galvatron::search {
 
+/// Of the layers that a stage has in any case; those that it may have behind them take nothing.
 class Routes {
  public:
   static constexpr double infinite = std::numeric_limits<double>::infinity();
 
+  /// @param problem     with one chunk
   /// @param role        its tag and workspaces limit the choices
   /// @param once_share  seconds per micro-batch that one second once an iteration counts for
   Routes(const Problem& problem, const StageRole& role, double once_share)
@@ -36,16 +37,18 @@ class Routes {
         role_(role),
         once_share_(once_share),
         layouts_(static_cast<std::size_t>(problem.layouts)),
+        slots_(problem.slots_of(role.stage, 0)),
         room_(static_cast<double>(problem.budget - problem.fixed - role.least_workspace)) {
     prices_.push_back(0);
-    for (int layer = 0; layer < p_.count(); ++layer) kind_of_.push_back(kind_number(layer));
+    for (int k = 0; k < role.shortest; ++k) kind_of_.push_back(kind_number(role.begin + k));
     sort_prices(prices_);
     bytes_.assign(kind_of_.size() + 1, 0);
     for (std::size_t layer = kind_of_.size(); layer-- > 0;) bytes_[layer] = bytes_[layer + 1] + kind(layer).bytes;
   }
 
-  /// An assignment that fits, from those that are the cheapest at a price: of the two between which they begin to fit,
-  /// the one has the layers before some place and the other those behind it. Nothing where none fits.
+  /// Of a problem with one stage: an assignment that fits, from those that are the cheapest at a price. Of the two
+  /// between which they begin to fit, the one has the layers before some place and the other those behind it. Nothing
+  /// where none fits.
   [[nodiscard]] std::optional<Solution> rounded() const {
     std::optional<Solution> best;
     if (bytes_.front() > room_) return best;
@@ -100,12 +103,14 @@ class Routes {
   [[nodiscard]] double seconds() const { return least_; }
   /// The layers from `layer` on, after one in this layout.
   [[nodiscard]] Run after(int layer, int layout) const {
-    return run(layer, layer, layout, [](double) { return 0.0; });
+    return run(number_of(layer), number_of(layer), layout, [](double) { return 0.0; });
   }
   /// The same when `layer` has a choice of this layout, what changes the layout before it left out.
   [[nodiscard]] Run within(int layer, int layout) const {
-    const Layout& own = kind(static_cast<std::size_t>(layer)).layouts[static_cast<std::size_t>(layout)];
-    return run(layer, layer + 1, layout, [&](double price) { return cheapest(own.hull, price); });
+    const std::size_t k = number_of(layer);
+    if (k == kind_of_.size()) return after(layer, layout);
+    const Layout& own = kind(k).layouts[static_cast<std::size_t>(layout)];
+    return run(k, k + 1, layout, [&](double price) { return cheapest(own.hull, price); });
   }
 
  private:
@@ -122,9 +127,13 @@ class Routes {
     double bytes = infinite;  // that a layer keeps at least
   };
 
-  [[nodiscard]] const Kind& kind(std::size_t layer) const { return kinds_[kind_of_[layer]]; }
+  [[nodiscard]] const Kind& kind(std::size_t number) const { return kinds_[kind_of_[number]]; }
+  // Of a layer: its place among those that the stage has in any case, or the end of them.
+  [[nodiscard]] std::size_t number_of(int layer) const {
+    return std::min(static_cast<std::size_t>(layer - role_.begin), kind_of_.size());
+  }
   [[nodiscard]] HullPoint point_of(const Choice& c) const {
-    return {static_cast<double>(p_.slots_of(0, 0).kept(c)), c.seconds() + once_share_ * c.once()};
+    return {static_cast<double>(slots_.kept(c)), c.seconds() + once_share_ * c.once()};
   }
   [[nodiscard]] bool is_open(const Choice& c, int tag) const {
     return (tag < 0 || c.tag == tag) && workspace_of(c) <= role_.most_workspace;
@@ -140,7 +149,7 @@ class Routes {
     for (const Choice& c : p_.types[static_cast<std::size_t>(type)]) {
       if (!is_open(c, tag)) continue;
       Layout& layout = out.layouts[static_cast<std::size_t>(c.layout)];
-      layout.carried = std::min(layout.carried, p_.slots_of(0, 0).flight * c.carried);
+      layout.carried = std::min(layout.carried, slots_.flight * c.carried);
       layout.hull.push_back(point_of(c));
       out.bytes = std::min(out.bytes, layout.hull.back().bytes);
     }
@@ -196,7 +205,7 @@ class Routes {
           if (sum >= least.first) break;
           if (to == from) continue;
           const double move =
-              p_.relayout_seconds(static_cast<int>(layer), static_cast<int>(from), static_cast<int>(to)) +
+              p_.relayout_seconds(role_.begin + static_cast<int>(layer), static_cast<int>(from), static_cast<int>(to)) +
               price * static_cast<double>(kind(layer).layouts[to].carried);
           least = std::min(least, std::pair(sum + move, to));
         }
@@ -238,10 +247,9 @@ class Routes {
 
   // Of the layers from `begin` on: those from `open` on, after one in this layout, and more at each price.
   template <class More>
-  [[nodiscard]] Run run(int begin, int open, int layout, const More& more) const {
-    Run out(bytes_[static_cast<std::size_t>(begin)]);
-    const double* sums =
-        &sums_[(static_cast<std::size_t>(open) * layouts_ + static_cast<std::size_t>(layout)) * chosen_.size()];
+  [[nodiscard]] Run run(std::size_t begin, std::size_t open, int layout, const More& more) const {
+    Run out(bytes_[begin]);
+    const double* sums = &sums_[(open * layouts_ + static_cast<std::size_t>(layout)) * chosen_.size()];
     for (std::size_t k = 0; k < chosen_.size(); ++k)
       if (!out.add(chosen_[k], sums[k] + more(chosen_[k]))) break;
     return out;
@@ -251,9 +259,10 @@ class Routes {
   StageRole role_;
   double once_share_;
   std::size_t layouts_;
+  Slots slots_;
   double room_;  // bytes for what the layers keep
   std::vector<Kind> kinds_;
-  std::vector<std::size_t> kind_of_;  // every layer
+  std::vector<std::size_t> kind_of_;  // every layer of the stage
   std::vector<double> bytes_;         // (layers + 1) that the layers from each one on keep at least
   std::vector<double> prices_;        // of a byte, at which a choice becomes cheaper than another; ascending
   std::vector<double> chosen_;        // of them, for bounds

@@ -99,17 +99,25 @@ class Segments {
     return out;
   }
 
+  /// What a stage has beside the layers that are asked for.
+  struct Besides {
+    double seconds = 0;
+    double bytes = 0;            ///< kept
+    std::int64_t workspace = 0;  ///< the largest
+  };
   /// Seconds of layers [begin, end) on a stage with all its memory; infinite when they cannot fit.
-  [[nodiscard]] double seconds(int stage, int begin, int end) const {
+  [[nodiscard]] double seconds(int stage, int begin, int end, const Besides& besides) const {
     const auto i = static_cast<std::size_t>(stage);
+    const std::int64_t workspace = std::max(workspace_[i], besides.workspace);
     double least = infinite;
     for (const WorkspaceClass& one : classes_) {
-      if (one.most < workspace_[i]) continue;
-      const auto less = static_cast<double>(std::max<std::int64_t>(0, one.least - workspace_[i]));
-      least = std::min(least, seconds(table(one, stage), begin, end, room_[i] - less));
+      if (one.most < workspace) continue;
+      const auto more = static_cast<double>(std::max(one.least, workspace) - workspace_[i]);
+      least = std::min(least, seconds(table(one, stage), begin, end, room_[i] - more - besides.bytes));
     }
-    return least + moves_[i];
+    return least + moves_[i] + besides.seconds;
   }
+  [[nodiscard]] double seconds(int stage, int begin, int end) const { return seconds(stage, begin, end, Besides{}); }
   /// The same with `bytes` for what these layers keep.
   [[nodiscard]] double seconds(int stage, int begin, int end, double bytes) const {
     return seconds(table(classes_.back(), stage), begin, end, bytes);

@@ -22,9 +22,10 @@
 #include <galvatron/search/one_stage.hpp>
 #include <galvatron/search/parallel.hpp>
 #include <galvatron/search/problem.hpp>
-#include <galvatron/search/segments.hpp>
+#include <galvatron/search/routes.hpp>
 #include <galvatron/search/stage_search.hpp>
 #include <galvatron/search/ties.hpp>
+#include <galvatron/search/weighings.hpp>
 #include <galvatron/search/workspace_bound.hpp>
 
 namespace galvatron::search {
@@ -42,9 +43,8 @@ class Solver {
         limits_(limits),
         executor_(executor),
         bounds_(problem),
-        segments_(problem, problem.stages() == 1 ? bounds_.once_share() : 0.0, workspace_classes),
-        loads_(problem, Cuts::share(problem), workspace_classes),
-        cuts_(problem, segments_, loads_, bounds_) {
+        weighings_(problem, bounds_, workspace_classes),
+        cuts_(problem, weighings_, bounds_) {
     find_runs();
   }
 
@@ -54,8 +54,13 @@ class Solver {
     if (problem_.stages() > 1) {
       const double whole = std::max(bounds_.seconds(), cuts_.bound());
       if (whole >= enough || enough == infinite) return whole;
-      Cuts within = cuts_;
-      return within.narrow(enough) ? std::max(whole, std::min(within.least(), enough)) : enough;
+      double least = enough;
+      for (const Tie& tie : ties_of(problem_, bounds_, false)) {
+        if (std::max(whole, tie.bound) >= least) break;
+        Cuts within = cuts_;
+        if (within.narrow(least, tie)) least = std::min(least, std::max({whole, tie.bound, within.least()}));
+      }
+      return least;
     }
     const std::vector<Tie> ties = ties_of(problem_, bounds_, false);
     const WorkspaceBound least(problem_, bounds_.once_share(), ties, enough / bounds_.single_stage(1));
@@ -69,7 +74,7 @@ class Solver {
     open_ = infinite;
     if (!bounds_.may_fit()) return best;
     if (problem_.stages() == 1) {
-      OneStage search(problem_, bounds_, segments_, limits_, executor_);
+      OneStage search(problem_, bounds_, weighings_, limits_, executor_);
       best = search.fastest(upper);
       open_ = search.open();
       work_ += search.work();
@@ -80,8 +85,8 @@ class Solver {
     for (const Tie& tie : ties_of(problem_, bounds_, false)) {
       if (tie.bound >= upper) break;
       thinned_ = false;
-      auto found = join(tie.tag, upper, problem_.budget);
-      if (thinned_) open_ = std::min(open_, std::max(tie.bound, cuts_.least()));
+      auto found = join(tie, upper, problem_.budget);
+      if (thinned_) open_ = std::min(open_, std::max(tie.bound, tie_cuts_->least()));
       if (!found) continue;
       Solution solution{std::move(*found), {}};
       solution.cost = evaluate(problem_, solution.plan);
@@ -106,7 +111,7 @@ class Solver {
     forget_tables();
     std::optional<Solution> best;
     for (const Tie& tie : ties_of(problem_, bounds_, true)) {
-      auto found = join(tie.tag, 0, upper - 1);
+      auto found = join(tie, 0, upper - 1);
       if (!found) continue;
       Solution solution{std::move(*found), {}};
       solution.cost = evaluate(problem_, solution.plan);
@@ -155,7 +160,7 @@ class Solver {
       role.longest = std::max(role.longest, found->longest);
       role.longest = std::min(role.longest, problem_.count() - problem_.trailing - role.begin);
     }
-    const auto table = make_table(role, budget, tables_);
+    const auto table = make_table(role, cuts_, budget, tables_);
     if (found == nullptr) {
       middle_.push_back({key, start, role.shortest, role.longest, table});
     } else {
@@ -176,11 +181,18 @@ class Solver {
     return (limits_.work - std::min(limits_.work, work_)) / (problem_.stages() - stage + 1) * 2;
   }
 
-  typename Tables::iterator make_table(const StageRole& role, std::int64_t budget, Tables& in) {
+  typename Tables::iterator make_table(const StageRole& role, const Cuts& cuts, std::int64_t budget, Tables& in) {
     Limits limits = limits_;
     limits.work = share_of_work(role.stage);
-    const Table& table = in.emplace_back(problem_, bounds_, segments_, loads_, role, limits, budget,
-                                         limits.memory_only ? StageLimit{} : cuts_.stage_limit(), executor_);
+    std::optional<Routes> routes;
+    if ((role.first || role.last) && !limits.memory_only && limits.labels > few_labels && problem_.chunks == 1) {
+      routes.emplace(problem_, role, 0.0);
+      routes->bound_layers();
+      if (routes->seconds() == infinite) routes.reset();
+    }
+    const Table& table =
+        in.emplace_back(problem_, bounds_, weighings_, role, limits, budget,
+                        limits.memory_only ? StageLimit{} : cuts.stage_limit(), executor_, routes ? &*routes : nullptr);
     work_ += table.work();
     return std::prev(in.end());
   }
@@ -188,7 +200,7 @@ class Solver {
   [[nodiscard]] bool hopeless(const Joint& joint, int stage, int next, double upper) const {
     const JointFigures& f = joint.figures;
     return bounds_.with_stages(stage + 1, next, joint.bound, f.sum, f.slowest, f.once) >= upper ||
-           cuts_.with_stages(stage + 1, next, f.sum, f.slowest, f.once) >= upper;
+           tie_cuts_->with_stages(stage + 1, next, f.sum, f.slowest, f.once) >= upper;
   }
 
   // Returns whether it thinned them.
@@ -222,12 +234,16 @@ class Solver {
     role.first = stage == 0;
     role.last = stage + 1 == problem_.stages();
     role.tag = tag;
-    role.shortest = std::max(cuts_.earliest(stage + 1) - role.begin, 1 + (stage == 0 ? problem_.leading : 0));
-    role.longest = cuts_.latest(stage + 1) - role.begin;
+    const auto set_lengths = [&](const Cuts& cuts) {
+      role.shortest = std::max(cuts.earliest(stage + 1) - role.begin, 1 + (stage == 0 ? problem_.leading : 0));
+      role.longest = cuts.latest(stage + 1) - role.begin;
+    };
+    set_lengths(*tie_cuts_);
     Start out{role.begin, &before.second, parent, nullptr, role.shortest, role.longest};
     if (role.first || role.last) {
-      out.table = &*make_table(role, budget, ends);
+      out.table = &*make_table(role, *tie_cuts_, budget, ends);
     } else {
+      set_lengths(cuts_);  // the table serves other ends as well
       out.table = &middle(role, budget);
     }
     thinned_ |= out.table->thinned();
@@ -284,15 +300,18 @@ class Solver {
     pairs = pairs / pairs_of_a_label + 1;
     work_ += static_cast<std::int64_t>(pairs);
     const double good = static_cast<double>(before) * static_cast<double>(share_of_work(stage + 1)) /
-                        static_cast<double>(pairs) / (cuts_.latest(stage + 1) - cuts_.earliest(stage + 1) + 1);
+                        static_cast<double>(pairs) /
+                        (tie_cuts_->latest(stage + 1) - tie_cuts_->earliest(stage + 1) + 1);
     most_joints_ = std::min(most_joints_, static_cast<std::size_t>(std::max(good, least_joints)));
   }
 
-  std::optional<Assignment> join(int tag, double upper, std::int64_t budget) {
+  std::optional<Assignment> join(const Tie& tie, double upper, std::int64_t budget) {
     retired_.clear();
     const int stages = problem_.stages();
     if (problem_.movable() < stages) return std::nullopt;
     if (!cuts_.narrow(limits_.memory_only ? infinite : upper)) return std::nullopt;
+    tie_cuts_.emplace(cuts_);
+    if (!limits_.memory_only && !tie_cuts_->narrow(upper, tie)) return std::nullopt;
     std::vector<std::vector<State>> after(static_cast<std::size_t>(stages));
     Tables ends;
     const std::vector<State> nothing{{0, {Joint{}}}};
@@ -301,14 +320,14 @@ class Solver {
       std::int32_t parents = 0;
       std::size_t pairs = 0;  // of a way so far and a stage
       for (const State& before : stage == 0 ? nothing : after[static_cast<std::size_t>(stage) - 1]) {
-        starts.push_back(start_of(stage, before, parents, tag, budget, ends));
+        starts.push_back(start_of(stage, before, parents, tie.tag, budget, ends));
         parents += static_cast<std::int32_t>(before.second.size());
         for (int length = starts.back().shortest; length <= starts.back().longest; ++length)
           pairs += before.second.size() * starts.back().table->options(length).size();
       }
       limit_joints(stage, parents, pairs);
-      const int first = cuts_.earliest(stage + 1);
-      std::vector<std::vector<Joint>> made(static_cast<std::size_t>(cuts_.latest(stage + 1) - first) + 1);
+      const int first = tie_cuts_->earliest(stage + 1);
+      std::vector<std::vector<Joint>> made(static_cast<std::size_t>(tie_cuts_->latest(stage + 1) - first) + 1);
       std::vector<char> thinned(made.size(), 0);
       const auto piece = [&](std::size_t i) {
         join_before(stage, first + static_cast<int>(i), starts, upper, budget, made[i]);
@@ -358,6 +377,7 @@ class Solver {
     return plan;
   }
 
+  static constexpr std::size_t few_labels = 64;        // with more a search is to prove: it is worth bounds of its own
   static constexpr double least_joints = 8;            // to begin with one layer, whatever the limit of work
   static constexpr std::size_t pairs_of_a_label = 16;  // most pairs are beaten at once
 
@@ -373,12 +393,12 @@ class Solver {
   Limits limits_;
   Executor* executor_;
   Bounds bounds_;
-  Segments segments_;
-  Segments loads_;
-  Cuts cuts_;
-  std::vector<int> run_;         // equal layers from each one on, the trailing ones left out
-  bool thinned_ = false;         // in the last join
-  std::size_t most_joints_ = 0;  // with one first layer of the next stage
+  Weighings weighings_;
+  Cuts cuts_;                     // whatever the ends are
+  std::optional<Cuts> tie_cuts_;  // with those that are being joined
+  std::vector<int> run_;          // equal layers from each one on, the trailing ones left out
+  bool thinned_ = false;          // in the last join
+  std::size_t most_joints_ = 0;   // with one first layer of the next stage
   double open_ = infinite;
   std::int64_t work_ = 0;
   std::vector<Middle> middle_;

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
@@ -21,6 +22,7 @@
 #include <galvatron/search/segments.hpp>
 #include <galvatron/search/stage_role.hpp>
 #include <galvatron/search/type_index.hpp>
+#include <galvatron/search/weighings.hpp>
 
 namespace galvatron::search {
 
@@ -30,14 +32,13 @@ class StageTable {
  public:
   /// @param within    stages beyond it are of no use
   /// @param executor  shares the work on a layer; the table is the same without one
-  /// @param routes    of a problem with one stage, that fits: they prune more than segments
-  StageTable(const Problem& problem, const Bounds& bounds, const Segments& segments, const Segments& loads,
-             const StageRole& role, const Limits& limits, std::int64_t budget, const StageLimit& within,
-             Executor* executor = nullptr, const Routes* routes = nullptr)
+  /// @param routes    of these layers, that fit: they prune more than segments
+  StageTable(const Problem& problem, const Bounds& bounds, const Weighings& weighings, const StageRole& role,
+             const Limits& limits, std::int64_t budget, const StageLimit& within, Executor* executor = nullptr,
+             const Routes* routes = nullptr)
       : problem_(problem),
         bounds_(bounds),
-        segments_(segments),
-        loads_(loads),
+        weighings_(weighings),
         role_(role),
         limits_(limits),
         budget_(budget),
@@ -106,8 +107,7 @@ class StageTable {
     int begin = 0;           // first layer that is open
     std::int64_t bytes = 0;  // that the open layers keep
     double once = 0;
-    Run seconds;
-    Run load;
+    std::array<Run, Weighings::most> seconds;  // weighed
   };
   // The labels after a layer.
   struct Layer {
@@ -184,18 +184,14 @@ class StageTable {
     out.bytes = suffix_[static_cast<std::size_t>(begin - role_.begin)];
     if (limits_.memory_only) return out;
     const int end = std::max(begin, role_.begin + role_.shortest);
-    out.seconds = segments_.run(role_.stage, begin, end);
-    if (merge_) return out;
+    for (std::size_t k = 0; k < weighings_.size(); ++k)
+      out.seconds[k] = weighings_.segments(k).run(role_.stage, begin, end);
     const auto& onces = bounds_.onces();
-    out.once = onces[static_cast<std::size_t>(end)] - onces[static_cast<std::size_t>(begin)];
-    if (within_.share > 0) out.load = loads_.run(role_.stage, begin, end);
+    if (!merge_) out.once = onces[static_cast<std::size_t>(end)] - onces[static_cast<std::size_t>(begin)];
     return out;
   }
   // Where questions to the runs of an Ahead begin.
-  struct Places {
-    std::size_t seconds = 0;
-    std::size_t load = 0;
-  };
+  using Places = std::array<std::size_t, Weighings::most>;
 
   // No completion of this label is below the best plan known.
   // @param open  the open layers
@@ -203,20 +199,25 @@ class StageTable {
     if (label.top + ahead.bytes > budget_) return true;
     if (limits_.memory_only) return false;
     const auto room = static_cast<double>(budget_ - label.top);
-    const double time = label.time + open.seconds(room, places.seconds);
+    const double time = label.time + open.seconds(room, places.front());
     if (merge_) return bounds_.single_stage(time) >= within_.seconds;
-    if (time > within_.slowest) return true;
-    if (within_.share > 0 &&
-        label.time + within_.share * label.once + ahead.load.seconds(room, places.load) > within_.loaded)
-      return true;
-    return problem_.objective(within_.sum, std::max(time, within_.slowest_of_all), label.once + ahead.once) >=
-               within_.seconds ||
-           bounds_.with_stage(role_.stage, role_.begin, ahead.begin, label) >= within_.seconds;
+    if (time > within_.most.front()) return true;
+    const double once = label.once + ahead.once;
+    const double slowest = std::max(time, within_.slowest.front());
+    if (problem_.objective(within_.ramps.front(), slowest, once) >= within_.seconds) return true;
+    for (std::size_t k = 1; k < weighings_.size(); ++k) {
+      const double weighed = label.time + weighings_.share(k) * label.once + ahead.seconds[k].seconds(room, places[k]);
+      if (weighed > within_.most[k] ||
+          weighings_.seconds_with(k, once, within_.ramps.front(), within_.ramps[k], problem_.stages(), slowest,
+                                  std::max(weighed, within_.slowest[k])) >= within_.seconds)
+        return true;
+    }
+    return bounds_.with_stage(role_.stage, role_.begin, ahead.begin, label) >= within_.seconds;
   }
 
   // Labels that reach `layer` in a layout, before its choice is made.
   void arrive(int layer, const TypeIndex::Class& to, Made& out) const {
-    const Run* open = &before_.ahead.seconds;
+    const Run* open = &before_.ahead.seconds.front();
     std::optional<Run> route;
     if (routes_ != nullptr) open = &route.emplace(routes_->within(layer, to.layout));
     out.labels.clear();
@@ -232,7 +233,7 @@ class StageTable {
     }
     const bool new_chunk = problem_.chunk_of(layer) != problem_.chunk_of(layer - 1);  // other stages between
     int sources = 0;
-    Places places;
+    Places places{};
     for (std::size_t c = 0; c < before_.index->classes.size(); ++c) {
       const Made& made = before_.made[c];
       if (made.labels.empty()) continue;
@@ -267,10 +268,10 @@ class StageTable {
     const Slots slots = slots_of(layer);
     out.labels.clear();
     if (arrivals.labels.empty()) return;
-    const Run* open = &now_.ahead.seconds;
+    const Run* open = &now_.ahead.seconds.front();
     std::optional<Run> route;
     if (routes_ != nullptr) open = &route.emplace(routes_->after(layer + 1, to.layout));
-    Places places;
+    Places places{};
     for (const std::int32_t j : to.choices) {
       const Choice& c = type[static_cast<std::size_t>(j)];
       const double time = limits_.memory_only ? 0 : c.seconds() + (merge_ ? once_weight_ * c.once() : 0);
@@ -339,7 +340,7 @@ class StageTable {
   // The options of a stage that ends with `layer`.
   void close(int layer, std::vector<StageOption>& out) {
     std::vector<Label> ends;
-    Places places;
+    Places places{};
     for (std::size_t c = 0; c < now_.index->classes.size(); ++c) {
       const TypeIndex::Class& k = now_.index->classes[c];
       const double receive = limits_.memory_only || role_.last ? 0 : problem_.receive_gradient(layer, k.layout);
@@ -347,7 +348,7 @@ class StageTable {
       for (Label label : now_.made[c].labels) {
         label.parent = parent++;
         if (!role_.last) label.add(receive, receive, 0, k.activation, 0);
-        if (hopeless(label, now_.ahead, now_.ahead.seconds, places)) continue;
+        if (hopeless(label, now_.ahead, now_.ahead.seconds.front(), places)) continue;
         if (!limits_.memory_only) label.kept = label.top = 0;  // it fits: memory matters no more
         ends.push_back(label);
       }
@@ -361,8 +362,7 @@ class StageTable {
 
   const Problem& problem_;
   const Bounds& bounds_;
-  const Segments& segments_;
-  const Segments& loads_;
+  const Weighings& weighings_;
   StageRole role_;
   Limits limits_;
   std::int64_t budget_;
