@@ -30,12 +30,7 @@ class OneStage {
 
   OneStage(const Problem& problem, const Bounds& bounds, const Weighings& weighings, const Limits& limits,
            Executor* executor)
-      : p_(problem),
-        bounds_(bounds),
-        weighings_(weighings),
-        limits_(limits),
-        executor_(executor),
-        mixed_(has_several_types(problem)) {}
+      : p_(problem), bounds_(bounds), weighings_(weighings), limits_(limits), executor_(executor) {}
 
   /// The fastest assignment with less than `upper` seconds that fits the budget; nothing when there is none.
   [[nodiscard]] std::optional<Solution> fastest(double upper) {
@@ -58,13 +53,10 @@ class OneStage {
         // The likeliest parts get the most.
         if (limits.work < std::numeric_limits<std::int64_t>::max()) limits.work = left >> (i + 1);
         const StageRole role = role_of(parts[first + i]);
-        std::optional<Routes> routes;
-        if (mixed_) {
-          routes.emplace(p_, role, bounds_.once_share());
-          routes->bound_layers();
-          with_routes[i] = bounds_.single_stage(routes->seconds());
-          if (with_routes[i] == infinite) routes.reset();
-        }
+        std::optional<Routes> routes(std::in_place, p_, role, bounds_.once_share());
+        routes->bound_layers();
+        with_routes[i] = bounds_.single_stage(routes->seconds());
+        if (with_routes[i] == infinite) routes.reset();
         tables[i].emplace(p_, bounds_, weighings_, role, limits, p_.budget, StageLimit{.seconds = upper}, executor_,
                           routes ? &*routes : nullptr);
       };
@@ -97,13 +89,6 @@ class OneStage {
     int tag = -1;
     WorkspaceBound::Guess guess;  // its bound is one of the objective
   };
-
-  // Whether the layers between the ends are of several types.
-  [[nodiscard]] static bool has_several_types(const Problem& p) {
-    for (int layer = p.leading + 1; layer < p.count() - p.trailing; ++layer)
-      if (p.layers[static_cast<std::size_t>(layer)] != p.layers[static_cast<std::size_t>(p.leading)]) return true;
-    return false;
-  }
 
   [[nodiscard]] StageRole role_of(const Part& part) const {
     StageRole role;
@@ -161,7 +146,6 @@ class OneStage {
   const Weighings& weighings_;
   Limits limits_;
   Executor* executor_;
-  bool mixed_;
   double wanted_ = infinite;
   double open_ = infinite;
   std::int64_t work_ = 0;

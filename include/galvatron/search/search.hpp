@@ -263,10 +263,10 @@ class Search {
   }
 
   [[nodiscard]] std::size_t most_labels() const {
-    return std::size_t{4096} * static_cast<std::size_t>(options_.effort);
+    return std::size_t{16384} * static_cast<std::size_t>(options_.effort);
   }
-  // Labels, and pairs that are joined at a part of one: half a second or so, times the effort.
-  [[nodiscard]] std::int64_t most_work() const { return std::int64_t{4'000'000} * options_.effort; }
+  // Labels, and pairs that are joined at a part of one: a second or so, times the effort.
+  [[nodiscard]] std::int64_t most_work() const { return std::int64_t{16'000'000} * options_.effort; }
 
   static constexpr std::size_t core_pass = 0;  // instead of a number of labels
   static constexpr std::size_t group = 4;      // cases

@@ -185,8 +185,8 @@ class Solver {
     Limits limits = limits_;
     limits.work = share_of_work(role.stage);
     std::optional<Routes> routes;
-    if ((role.first || role.last) && !limits.memory_only && limits.labels > few_labels && problem_.chunks == 1) {
-      routes.emplace(problem_, role, 0.0);
+    if (!limits.memory_only && limits.labels > few_labels && problem_.chunks == 1) {
+      routes.emplace(problem_, role, weighings_.share(weighings_.size() - 1));
       routes->bound_layers();
       if (routes->seconds() == infinite) routes.reset();
     }

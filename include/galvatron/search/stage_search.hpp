@@ -32,7 +32,7 @@ class StageTable {
  public:
   /// @param within    stages beyond it are of no use
   /// @param executor  shares the work on a layer; the table is the same without one
-  /// @param routes    of these layers, that fit: they prune more than segments
+  /// @param routes    of these layers, that fit, by the last weighing: they prune more than segments
   StageTable(const Problem& problem, const Bounds& bounds, const Weighings& weighings, const StageRole& role,
              const Limits& limits, std::int64_t budget, const StageLimit& within, Executor* executor = nullptr,
              const Routes* routes = nullptr)
@@ -115,6 +115,8 @@ class StageTable {
     std::vector<Made> made;           // of every class
     std::vector<std::size_t> begins;  // (classes + 1) of the labels of each class, counted through
     Ahead ahead;
+
+    [[nodiscard]] const Run& last_run(const Weighings& weighings) const { return ahead.seconds[weighings.size() - 1]; }
   };
 
   void build() {
@@ -194,22 +196,22 @@ class StageTable {
   using Places = std::array<std::size_t, Weighings::most>;
 
   // No completion of this label is below the best plan known.
-  // @param open  the open layers
+  // @param open  the open layers by the last weighing: from the layout at hand where there are routes
   [[nodiscard]] bool hopeless(const Label& label, const Ahead& ahead, const Run& open, Places& places) const {
     if (label.top + ahead.bytes > budget_) return true;
     if (limits_.memory_only) return false;
     const auto room = static_cast<double>(budget_ - label.top);
-    const double time = label.time + open.seconds(room, places.front());
-    if (merge_) return bounds_.single_stage(time) >= within_.seconds;
-    if (time > within_.most.front()) return true;
+    const auto weighed = [&](std::size_t k) {
+      const Run& run = k + 1 == weighings_.size() ? open : ahead.seconds[k];
+      return label.time + weighings_.share(k) * label.once + run.seconds(room, places[k]);
+    };
+    if (merge_) return bounds_.single_stage(label.time + open.seconds(room, places.front())) >= within_.seconds;
     const double once = label.once + ahead.once;
-    const double slowest = std::max(time, within_.slowest.front());
-    if (problem_.objective(within_.ramps.front(), slowest, once) >= within_.seconds) return true;
-    for (std::size_t k = 1; k < weighings_.size(); ++k) {
-      const double weighed = label.time + weighings_.share(k) * label.once + ahead.seconds[k].seconds(room, places[k]);
-      if (weighed > within_.most[k] ||
-          weighings_.seconds_with(k, once, within_.ramps.front(), within_.ramps[k], problem_.stages(), slowest,
-                                  std::max(weighed, within_.slowest[k])) >= within_.seconds)
+    for (std::size_t k = weighings_.size(); k-- > 0;) {  // the last one sees most
+      const double own = weighed(k);
+      if (own > within_.most[k] ||
+          weighings_.seconds_with(k, once, within_.ramps.front(), within_.ramps[k], problem_.stages(),
+                                  within_.slowest.front(), std::max(own, within_.slowest[k])) >= within_.seconds)
         return true;
     }
     return bounds_.with_stage(role_.stage, role_.begin, ahead.begin, label) >= within_.seconds;
@@ -217,7 +219,7 @@ class StageTable {
 
   // Labels that reach `layer` in a layout, before its choice is made.
   void arrive(int layer, const TypeIndex::Class& to, Made& out) const {
-    const Run* open = &before_.ahead.seconds.front();
+    const Run* open = &before_.last_run(weighings_);
     std::optional<Run> route;
     if (routes_ != nullptr) open = &route.emplace(routes_->within(layer, to.layout));
     out.labels.clear();
@@ -268,7 +270,7 @@ class StageTable {
     const Slots slots = slots_of(layer);
     out.labels.clear();
     if (arrivals.labels.empty()) return;
-    const Run* open = &now_.ahead.seconds.front();
+    const Run* open = &now_.last_run(weighings_);
     std::optional<Run> route;
     if (routes_ != nullptr) open = &route.emplace(routes_->after(layer + 1, to.layout));
     Places places{};
@@ -348,7 +350,7 @@ class StageTable {
       for (Label label : now_.made[c].labels) {
         label.parent = parent++;
         if (!role_.last) label.add(receive, receive, 0, k.activation, 0);
-        if (hopeless(label, now_.ahead, now_.ahead.seconds.front(), places)) continue;
+        if (hopeless(label, now_.ahead, now_.last_run(weighings_), places)) continue;
         if (!limits_.memory_only) label.kept = label.top = 0;  // it fits: memory matters no more
         ends.push_back(label);
       }
