@@ -53,6 +53,7 @@ TEST_CASE("no assignment is faster than cuts say, whatever is known of it") {
     const Evaluation cost = evaluate(p, *plan);
     const double limit = cost.seconds * (1 + 1e-9) + 1e-9;
     CHECK(cuts.bound() <= limit);
+    CHECK(cuts.bound(1.1 * limit) <= limit);
 
     Tie ends;
     if (p.tied)

@@ -37,14 +37,21 @@ class Cuts {
   static constexpr double infinite = std::numeric_limits<double>::infinity();
 
   Cuts(const Problem& problem, const Weighings& weighings, const Bounds& bounds)
-      : p_(problem), w_(weighings), once_(bounds.onces().back() / problem.stages()) {}
+      : p_(problem), w_(weighings), bounds_(bounds), once_(bounds.onces().back() / problem.stages()) {}
 
-  /// No assignment is faster.
-  [[nodiscard]] double bound() const {
-    double out = 0;
+  /// No assignment is faster. It is not worth being larger than `enough`.
+  [[nodiscard]] double bound(double enough = infinite) const {
+    double whole = bounds_.seconds();
     for (std::size_t k = 0; k < w_.size(); ++k) {
       const double slowest = p_.objective.weights.turns > 0 ? least_slowest(k, w_.ramps(k).back()) : 0;
-      out = std::max(out, w_.seconds(k, w_.ramps(k).back(), slowest, once_));
+      whole = std::max(whole, w_.seconds(k, w_.ramps(k).back(), slowest, once_));
+    }
+    if (whole >= enough || enough == infinite) return whole;
+    double out = enough;
+    for (const Tie& tie : ties_of(p_, bounds_, false)) {
+      if (std::max(whole, tie.bound) >= out) break;
+      Cuts within = *this;
+      if (within.narrow(out, tie)) out = std::min(out, std::max({whole, tie.bound, within.least()}));
     }
     return out;
   }
@@ -255,6 +262,7 @@ class Cuts {
 
   const Problem& p_;
   const Weighings& w_;
+  const Bounds& bounds_;
   double once_;  // the largest of any assignment, at least
   bool known_ends_ = false;
   std::array<Segments::Besides, Weighings::most> first_;

@@ -51,17 +51,7 @@ class Solver {
   /// No assignment is faster. It is not worth being larger than `enough`.
   [[nodiscard]] double bound(double enough = infinite) const {
     if (!bounds_.may_fit()) return infinite;
-    if (problem_.stages() > 1) {
-      const double whole = std::max(bounds_.seconds(), cuts_.bound());
-      if (whole >= enough || enough == infinite) return whole;
-      double least = enough;
-      for (const Tie& tie : ties_of(problem_, bounds_, false)) {
-        if (std::max(whole, tie.bound) >= least) break;
-        Cuts within = cuts_;
-        if (within.narrow(least, tie)) least = std::min(least, std::max({whole, tie.bound, within.least()}));
-      }
-      return least;
-    }
+    if (problem_.stages() > 1) return cuts_.bound(enough);
     const std::vector<Tie> ties = ties_of(problem_, bounds_, false);
     const WorkspaceBound least(problem_, bounds_.once_share(), ties, enough / bounds_.single_stage(1));
     return std::max(bounds_.seconds(), bounds_.single_stage(least.seconds()));
