@@ -29,7 +29,7 @@ TEST_CASE("a run says of any number of bytes what its segment says, wherever it 
         std::size_t furthest = 0;
         for (int question = 0; question < 20; ++question) {
           const double bytes = upto(400);
-          const double expected = segments.seconds(stage, begin, end, bytes);
+          const double expected = segments.seconds_within(stage, begin, end, bytes);
           const double seconds = run.seconds(bytes, at);
           furthest = std::max(furthest, at);
           if (expected == Segments::infinite) {

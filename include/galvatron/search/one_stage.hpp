@@ -82,8 +82,6 @@ class OneStage {
  private:
   // The likeliest parts, of which assignments are rounded: a good one spares most of the search.
   static constexpr std::size_t rounded_parts = 4;
-  // With so few labels a search is to find a good plan: it opens the parts of one tie together.
-  static constexpr std::size_t few_labels = 64;
 
   struct Part {
     int tag = -1;
@@ -129,8 +127,7 @@ class OneStage {
         guess.bound = std::max(ties[i].bound, bounds_.single_stage(guess.bound));
         if (guess.bound >= upper) continue;
         // Workspaces that are no great part of the memory are not worth searches of their own.
-        if (out.size() > before &&
-            (limits_.labels < few_labels || guess.most - out.back().guess.least <= p_.budget / 64))
+        if (out.size() > before && (!limits_.seeks_proof() || guess.most - out.back().guess.least <= p_.budget / 64))
           out.back().guess = out.back().guess.with(guess);
         else
           out.push_back({ties[i].tag, guess});

@@ -118,8 +118,8 @@ class Segments {
     return least + moves_[i] + besides.seconds;
   }
   [[nodiscard]] double seconds(int stage, int begin, int end) const { return seconds(stage, begin, end, Besides{}); }
-  /// The same with `bytes` for what these layers keep.
-  [[nodiscard]] double seconds(int stage, int begin, int end, double bytes) const {
+  /// The same with `bytes` for what these layers keep, and without what the stage receives.
+  [[nodiscard]] double seconds_within(int stage, int begin, int end, double bytes) const {
     return seconds(table(classes_.back(), stage), begin, end, bytes);
   }
 

@@ -175,7 +175,7 @@ class Solver {
     Limits limits = limits_;
     limits.work = share_of_work(role.stage);
     std::optional<Routes> routes;
-    if (!limits.memory_only && limits.labels > few_labels && problem_.chunks == 1) {
+    if (limits.seeks_proof() && problem_.chunks == 1) {
       routes.emplace(problem_, role, weighings_.share(weighings_.size() - 1));
       routes->bound_layers();
       if (routes->seconds() == infinite) routes.reset();
@@ -367,7 +367,6 @@ class Solver {
     return plan;
   }
 
-  static constexpr std::size_t few_labels = 64;        // with more a search is to prove: it is worth bounds of its own
   static constexpr double least_joints = 8;            // to begin with one layer, whatever the limit of work
   static constexpr std::size_t pairs_of_a_label = 16;  // most pairs are beaten at once
 

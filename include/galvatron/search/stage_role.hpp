@@ -15,6 +15,9 @@ struct Limits {
   /// Labels to make: fewer are kept to stay near it, and well beyond it the search gives up.
   std::int64_t work = std::numeric_limits<std::int64_t>::max();
   bool memory_only = false;  ///< ignore time: look for the least memory
+
+  /// With fewer labels a search is to find a good plan: bounds of its own are not worth their time.
+  [[nodiscard]] bool seeks_proof() const { return labels >= 64 && !memory_only; }
 };
 
 /// A stage that ends after some layer.
