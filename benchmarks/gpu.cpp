@@ -90,31 +90,30 @@ void operations(const Arguments& a) {
                   flops / seconds * 1e-10 / a.peak);
     };
     const std::int64_t tokens = 16384;
-    for (const std::int64_t hidden : {std::int64_t{768}, std::int64_t{1600}, std::int64_t{4096}})
-      for (const auto& [layout, n, k] :
-           {std::tuple(GemmLayout::nt, 4 * hidden, hidden), std::tuple(GemmLayout::nn, hidden, 4 * hidden)}) {
-        const std::string shape = std::to_string(tokens) + " x " + std::to_string(n) + " x " + std::to_string(k);
-        computes("product " + std::string(name_of(layout)) + " " + shape,
-                 2.0 * static_cast<double>(tokens) * static_cast<double>(n) * static_cast<double>(k),
-                 bench.gemm<bfloat16>(layout, tokens, n, k, a.least));
-      }
-    for (const std::int64_t hidden : {std::int64_t{768}, std::int64_t{1600}, std::int64_t{4096}}) {
-      const double flops =
-          8.0 * static_cast<double>(hidden) * static_cast<double>(hidden) * static_cast<double>(tokens);
-      computes(
-          "product tn " + std::to_string(4 * hidden) + " x " + std::to_string(hidden) + " x " + std::to_string(tokens),
-          flops, bench.gemm<bfloat16>(GemmLayout::tn, 4 * hidden, hidden, tokens, a.least));
-    }
+    const auto multiplies = [&](const cost::Work& product) {
+      computes((product.eight_bit ? "8-bit product " : "product ") +
+                   std::string(name_of(cost::detail::gemm_layout_of(product.kind))) + " " + std::to_string(product.m) +
+                   " x " + std::to_string(product.n) + " x " + std::to_string(product.k) +
+                   (product.writes_one_in == 1 ? " written" : ""),
+               cost::flops_of(product).count, bench.gemm<bfloat16>(product, a.least));
+    };
     // With the rounding of their operands, against the roof of bf16.
-    if (device::cuda::has_8bit_products(device::cuda::describe_device(0)))
-      for (const std::int64_t hidden : {std::int64_t{768}, std::int64_t{1600}, std::int64_t{4096}})
-        for (const auto& [layout, m, n, k] : {std::tuple(GemmLayout::nt, tokens, 4 * hidden, hidden),
-                                              std::tuple(GemmLayout::nn, tokens, hidden, 4 * hidden),
-                                              std::tuple(GemmLayout::tn, 4 * hidden, hidden, tokens)})
-          computes("8-bit product " + std::string(name_of(layout)) + " " + std::to_string(m) + " x " +
-                       std::to_string(n) + " x " + std::to_string(k),
-                   2.0 * static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k),
-                   bench.gemm<bfloat16>(layout, m, n, k, a.least, true));
+    const bool has_8bit = device::cuda::has_8bit_products(device::cuda::describe_device(0));
+    for (const bool eight_bit : {false, true})
+      for (const std::int64_t hidden : {std::int64_t{768}, std::int64_t{1600}, std::int64_t{4096}}) {
+        if (eight_bit && !has_8bit) continue;
+        using Kind = cost::WorkKind;
+        const std::int64_t wide = 4 * hidden;
+        multiplies({.kind = Kind::gemm_nt, .m = tokens, .n = wide, .k = hidden, .eight_bit = eight_bit});
+        multiplies({.kind = Kind::gemm_nn, .m = tokens, .n = hidden, .k = wide, .eight_bit = eight_bit});
+        for (const int writes : {0, 1})
+          multiplies({.kind = Kind::gemm_tn,
+                      .m = wide,
+                      .n = hidden,
+                      .k = tokens,
+                      .eight_bit = eight_bit,
+                      .writes_one_in = writes});
+      }
     for (const std::int64_t hidden : {std::int64_t{768}, std::int64_t{1600}, std::int64_t{4096}})
       products_with_gelu(a, bench, tokens, hidden, computes);
     for (const auto& [length, head_dim, heads] :
@@ -224,11 +223,7 @@ void steps(const Arguments& a) {
 
 /// Seconds of one execution alone, with operands that no cache holds.
 double alone(Bench& bench, const cost::Work& work, double least) {
-  if (cost::is_gemm(work.kind)) {
-    const auto layout =
-        static_cast<GemmLayout>(static_cast<int>(work.kind) - static_cast<int>(cost::WorkKind::gemm_nt));
-    return bench.gemm<bfloat16>(layout, work.m, work.n, work.k, least);
-  }
+  if (cost::is_gemm(work.kind)) return bench.gemm<bfloat16>(work, least);
   if (cost::is_attention(work.kind))
     return bench.attention<bfloat16>(work.kind == cost::WorkKind::attention_forward ? Pass::forward : Pass::backward,
                                      work.n, work.l, work.m, least);

@@ -22,8 +22,9 @@ Cluster full_cluster() {
   cluster.device.gemm_launch = {1e-6 / 7};
   cluster.device.gemm_start = 1.0 / 3;
   cluster.device.rates[0].sustained_share = 2.0 / 3;
-  cluster.gemm.push_back({GemmLayout::nn, Precision::fp8, 0, LogGrid<3>({{{64, 512}, {64}, {64}}}, {1e-5, 1e-4})});
-  cluster.gemm.push_back({GemmLayout::tn, Precision::bf16, 4,
+  cluster.gemm.push_back(
+      {GemmLayout::nn, false, Precision::fp8, 0, LogGrid<3>({{{64, 512}, {64}, {64}}}, {1e-5, 1e-4})});
+  cluster.gemm.push_back({GemmLayout::tn, true, Precision::bf16, 4,
                           LogGrid<3>({{{16, 64}, {32}, {8, 16, 4096}}}, {1e-6 / 3, 2e-6, 3e-6, 4e-6, 5e-6, 1})});
   cluster.attention.push_back(
       {Pass::backward, false, Precision::fp32, 2, LogGrid<3>({{{64, 512}, {64}, {1}}}, {1e-5, 1e-4})});
@@ -145,6 +146,10 @@ TEST_CASE("bad cluster files are refused with the place and the reason") {
             small +
             R"(,"gemm":[{"layout":"nt","precision":"fp32","m":[18446744073709551615],"n":[1],"k":[1],"seconds":[1]}]})")
             .find("too large") != std::string::npos);
+  CHECK(error_of(
+            small +
+            R"(,"gemm":[{"layout":"nn","writes":true,"precision":"fp32","m":[16],"n":[16],"k":[16],"seconds":[1]}]})")
+            .find("only weight gradients") != std::string::npos);
   CHECK(error_of(small + R"(,"gemm":{}})").find("expected an array") != std::string::npos);
   std::string memory = small + "}";
   memory.replace(memory.find("16GiB"), 5, "16 apples");

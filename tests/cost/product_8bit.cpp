@@ -47,7 +47,7 @@ TEST_CASE("what has no 8-bit operands costs in fp8 what it costs in bf16") {
 
 TEST_CASE("a table of fp8 has whole operations, rounding included") {
   Cluster host = host_cluster(2, 2);
-  host.gemm = {{GemmLayout::nt, Precision::fp8, 2, LogGrid<3>({{{16, 256}, {256}, {16}}}, {1e-3, 2e-3})}};
+  host.gemm = {{GemmLayout::nt, false, Precision::fp8, 2, LogGrid<3>({{{16, 256}, {256}, {16}}}, {1e-3, 2e-3})}};
   CHECK(time_of(product(16, 256, 16, true), Precision::fp8, host).value == doctest::Approx(1e-3));
   CHECK(time_of(product(16, 256, 16, false), Precision::fp8, host).value < 1e-4);
 }

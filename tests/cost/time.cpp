@@ -31,9 +31,9 @@ double tflops(const Work& work, const Cluster& cluster, Precision precision = Pr
 /// Four ranks on two cores, with tables for one and for four busy ranks.
 Cluster measured_host() {
   Cluster host = host_cluster(4, 2);
-  host.gemm = {{GemmLayout::nt, Precision::fp32, 1,
+  host.gemm = {{GemmLayout::nt, false, Precision::fp32, 1,
                 LogGrid<3>({{{16, 256}, {16, 256}, {16, 256}}}, {1e-6, 3e-6, 2e-6, 1e-5, 2e-6, 1e-5, 1e-5, 1e-4})},
-               {GemmLayout::nt, Precision::fp32, 4,
+               {GemmLayout::nt, false, Precision::fp32, 4,
                 LogGrid<3>({{{16, 256}, {16, 256}, {16, 256}}}, {2e-6, 6e-6, 4e-6, 2e-5, 4e-6, 2e-5, 2e-5, 3e-4})}};
   host.messages = {{Message::all_reduce, 2, false, 4, LogGrid<1>({{{64, 1 << 20}}}, {1e-5, 3e-4})},
                    {Message::all_reduce, 4, false, 4, LogGrid<1>({{{64, 1 << 20}}}, {2e-5, 9e-4})}};
@@ -66,6 +66,32 @@ TEST_CASE("a measured point is the price, times the number of executions") {
 TEST_CASE("beyond the measured grid a GEMM costs by its flops") {
   const Cluster host = measured_host();
   CHECK(time_of(gemm(512, 1024, 256), Precision::fp32, host, 1).value == doctest::Approx(8e-4));
+}
+
+TEST_CASE("a weight gradient that is written costs less than one that is added to") {
+  Cluster host = measured_host();
+  const auto at = [&](int writes_one_in) {
+    Work work = gemm(256, 256, 256, WorkKind::gemm_tn);
+    work.writes_one_in = writes_one_in;
+    return time_of(work, Precision::fp32, host).value;
+  };
+  const LogGrid<3>::Axes one{{{256}, {256}, {256}}};
+  host.gemm.push_back({GemmLayout::tn, false, Precision::fp32, 4, LogGrid<3>(one, {4e-4})});
+  CHECK(at(1) == doctest::Approx(4e-4));  // not measured
+  host.gemm.push_back({GemmLayout::tn, true, Precision::fp32, 4, LogGrid<3>(one, {3e-4})});
+  CHECK(at(0) == doctest::Approx(4e-4));
+  CHECK(at(1) == doctest::Approx(3e-4));
+  CHECK(at(4) == doctest::Approx((3e-4 + 3 * 4e-4) / 4));
+  const Work added = gemm(64, 64, 1 << 16, WorkKind::gemm_tn);
+  Work written = added;
+  written.writes_one_in = 1;
+  CHECK(bytes_of(added, Precision::bf16) - bytes_of(written, Precision::bf16) == Bytes{4 * 64 * 64});
+  // By rates, too, where memory bounds it.
+  const Cluster a100 = preset("8xa100-80g");
+  Work thin = gemm(1 << 14, 1 << 14, 16, WorkKind::gemm_tn);
+  const double adds = time_of(thin, Precision::bf16, a100).value;
+  thin.writes_one_in = 1;
+  CHECK(time_of(thin, Precision::bf16, a100).value < 0.6 * adds);
 }
 
 TEST_CASE("between one and all busy ranks the cores are shared") {

@@ -87,32 +87,36 @@ std::vector<LayerSpec> kinds_of_layers(const ModelSpec& model) {
   return out;
 }
 
+// The micro-batch of an iteration that a pass is for.
+enum class Turn { first, later };
+
 // How often each operation happens; those of adamw and norm_squared are elements, since a shard may be stepped or
 // squared in two calls, which is the same work.
-auto tally(auto begin, auto end) {
-  using Key = std::tuple<WorkKind, std::int64_t, std::int64_t, std::int64_t, std::int64_t, bool, int, bool>;
+auto tally(auto begin, auto end, Turn turn) {
+  using Key = std::tuple<WorkKind, std::int64_t, std::int64_t, std::int64_t, std::int64_t, bool, int, bool, bool>;
   std::map<Key, std::int64_t> out;
   for (auto w = begin; w != end; ++w) {
+    const bool writes = turn == Turn::first ? w->writes_one_in > 0 : w->writes_one_in == 1;
     if (w->kind == WorkKind::adamw || w->kind == WorkKind::adamw_bf16 || w->kind == WorkKind::norm_squared)
-      out[Key{w->kind, 0, 0, 0, 0, false, 1, false}] += w->m * w->times;
+      out[Key{w->kind, 0, 0, 0, 0, false, 1, false, false}] += w->m * w->times;
     else
-      out[Key{w->kind, w->m, w->n, w->k, w->l, w->causal, w->stride, w->eight_bit}] += w->times;
+      out[Key{w->kind, w->m, w->n, w->k, w->l, w->causal, w->stride, w->eight_bit, writes}] += w->times;
   }
   return out;
 }
 
 // One phrase for each operation that the two do not do equally often.
-std::string difference(const std::vector<Work>& done, const cost::WorkList& formula) {
-  const auto left = tally(done.begin(), done.end());
-  const auto right = tally(formula.begin(), formula.end());
+std::string difference(const std::vector<Work>& done, const cost::WorkList& formula, Turn turn) {
+  const auto left = tally(done.begin(), done.end(), turn);
+  const auto right = tally(formula.begin(), formula.end(), turn);
   if (left == right) return {};
   std::string out;
   const auto tell = [&out](const auto& key, std::int64_t layer, std::int64_t expected) {
-    const auto& [kind, m, n, k, l, causal, stride, eight_bit] = key;
+    const auto& [kind, m, n, k, l, causal, stride, eight_bit, writes] = key;
     out += "work kind " + std::to_string(static_cast<int>(kind)) + " (" + std::to_string(m) + ", " + std::to_string(n) +
            ", " + std::to_string(k) + ", " + std::to_string(l) + ")" + (causal ? " causal" : "") +
-           (eight_bit ? " of 8 bits" : "") + " with stride " + std::to_string(stride) + ": the layer " +
-           std::to_string(layer) + " times, the formula " + std::to_string(expected) + "; ";
+           (eight_bit ? " of 8 bits" : "") + (writes ? " written" : "") + " with stride " + std::to_string(stride) +
+           ": the layer " + std::to_string(layer) + " times, the formula " + std::to_string(expected) + "; ";
   };
   for (const auto& [key, times] : left) {
     const auto found = right.find(key);
@@ -163,20 +167,7 @@ class DryLayer {
   // What differs from the formulas, in words; empty when nothing does.
   std::string differences(const cost::LayerCounts& counts, bool counts_norm) {
     std::string out;
-    pass("forward", counts.forward, out, [&] { layer_->forward(0, output_); });
-    out += difference("forward workspace", workspace_.peak(), counts.forward_workspace);
-    pass("backward", counts.backward, out, [&] {
-      workspace_.take<std::byte>((counts.input - counts.activation).count);  // by which the gradient grows
-      if (batch_.splits_backward)
-        layer_->backward_input(0, 0, gradient_);
-      else
-        layer_->backward(0, gradient_);
-    });
-    out += difference("backward workspace", workspace_.peak(), counts.backward_workspace);
-    pass("weights", counts.weights, out, [&] {
-      if (batch_.splits_backward) layer_->backward_weight(0, 0);
-    });
-    out += difference("workspace of weights", workspace_.peak(), counts.weights_workspace);
+    for (const Turn turn : {Turn::first, Turn::later}) microbatch(counts, turn, out);
     pass("synchronise", counts.synchronise, out, [&] { layer_->synchronise(); });
     out += difference("workspace of synchronise", workspace_.peak(), {0});
     cost::WorkList update;
@@ -198,6 +189,25 @@ class DryLayer {
   }
 
  private:
+  void microbatch(const cost::LayerCounts& counts, Turn turn, std::string& out) {
+    pass("forward", counts.forward, out, [&] { layer_->forward(0, output_); }, turn);
+    out += difference("forward workspace", workspace_.peak(), counts.forward_workspace);
+    const auto backward = [&] {
+      workspace_.take<std::byte>((counts.input - counts.activation).count);  // by which the gradient grows
+      if (batch_.splits_backward)
+        layer_->backward_input(0, 0, gradient_);
+      else
+        layer_->backward(0, gradient_);
+    };
+    pass("backward", counts.backward, out, backward, turn);
+    out += difference("backward workspace", workspace_.peak(), counts.backward_workspace);
+    const auto weights = [&] {
+      if (batch_.splits_backward) layer_->backward_weight(0, 0);
+    };
+    pass("weights", counts.weights, out, weights, turn);
+    out += difference("workspace of weights", workspace_.peak(), counts.weights_workspace);
+  }
+
   static constexpr int slots = 3;
   static constexpr int put_off = 2;
 
@@ -206,12 +216,13 @@ class DryLayer {
     const int stage = layer.kind == LayerKind::embedding ? 0 : batch_.stages - 1;
     return stage * spec.ranks() + local;
   }
-  void pass(const char* name, const cost::WorkList& formula, std::string& out, const auto& body) {
+  void pass(const char* name, const cost::WorkList& formula, std::string& out, const auto& body,
+            Turn turn = Turn::first) {
     log_.clear();
     workspace_ = {"workspace", nullptr, endless};
     body();
-    const std::string found = difference(log_, formula);
-    if (!found.empty()) out += std::string(name) + ": " + found;
+    const std::string found = difference(log_, formula, turn);
+    if (!found.empty()) out += std::string(name) + (turn == Turn::first ? ": " : ", later: ") + found;
   }
 
   cost::Batch batch_;

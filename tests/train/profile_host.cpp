@@ -34,7 +34,7 @@ TEST_CASE("a profile of four ranks has every table that pricing asks for") {
   CHECK(cluster.devices == 4);
   CHECK(cluster.cores >= 1);
   CHECK(cluster.threads_per_rank == std::max(1, usable_cores() / 4));
-  CHECK(cluster.gemm.size() == 6);       // three layouts, one and four busy ranks
+  CHECK(cluster.gemm.size() == 8);       // three layouts, one in two ways, one and four busy ranks
   CHECK(cluster.attention.size() == 4);  // two passes
   CHECK(cluster.memory_bound.size() == 2 * memory_bound_kinds);
   CHECK(cluster.messages.size() == 4 * 3 + 1);  // pairs, strided pairs, all; and sends
@@ -81,7 +81,7 @@ TEST_CASE("ranks that share nothing, on two machines, give the tables of one mac
     if (world.rank() == 0) profile.finish();
   });
   const Cluster& cluster = clusters[0];
-  CHECK(cluster.gemm.size() == 6);
+  CHECK(cluster.gemm.size() == 8);
   CHECK(cluster.messages.size() == 4 + 1);  // all ranks of a machine; and sends
   for (const MessageTable& table : cluster.messages) CHECK(table.group == 2);
   CHECK(cluster.overlap_slowdown >= 1);
@@ -104,7 +104,7 @@ TEST_CASE("one rank is profiled without any message") {
   const Cluster cluster = value_or_throw(profile_host(options));
   CHECK(cluster.devices == 1);
   CHECK(cluster.messages.empty());
-  CHECK(cluster.gemm.size() == 3);
+  CHECK(cluster.gemm.size() == 4);
 }
 
 TEST_CASE("impossible profiles are refused in one line") {

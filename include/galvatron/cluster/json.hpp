@@ -290,6 +290,9 @@ inline Result<Cluster> cluster_from_json(const nlohmann::json& value, const std:
   detail::list_from_json(fields, "gemm", cluster.gemm, [](JsonObject& item) {
     GemmTable table;
     table.layout = detail::enum_from_json<GemmLayout>(item, "layout", 3);
+    table.writes = item.optional<bool>("writes", false);
+    if (table.writes && table.layout != GemmLayout::tn)
+      item.fail(item.name("writes") + ": only weight gradients, layout tn, are written or added to");
     table.precision = detail::enum_from_json<Precision>(item, "precision", precisions);
     table.concurrency = item.optional<int>("concurrency", 0, 0, most_devices);
     table.seconds = detail::grid_from_json(item, "m", "n", "k");
@@ -322,7 +325,7 @@ inline Result<Cluster> cluster_from_json(const nlohmann::json& value, const std:
     return table;
   });
   detail::refuse_repeats(fields, "gemm", cluster.gemm,
-                         [](const GemmTable& t) { return std::tuple(t.layout, t.precision, t.concurrency); });
+                         [](const GemmTable& t) { return std::tuple(t.layout, t.writes, t.precision, t.concurrency); });
   detail::refuse_repeats(fields, "attention", cluster.attention, [](const AttentionTable& t) {
     return std::tuple(t.pass, t.causal, t.precision, t.concurrency);
   });

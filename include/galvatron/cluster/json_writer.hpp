@@ -81,6 +81,7 @@ inline nlohmann::json cluster_to_json(const Cluster& cluster) {
            {"overlap_slowdown", cluster.overlap_slowdown}};
   for (const GemmTable& table : cluster.gemm)
     out["gemm"].push_back({{"layout", name_of(table.layout)},
+                           {"writes", table.writes},
                            {"precision", name_of(table.precision)},
                            {"concurrency", table.concurrency},
                            {"m", table.seconds.axes()[0]},

@@ -45,6 +45,7 @@ inline constexpr int message_kinds = static_cast<int>(Message::all_to_all) + 1;
 /// GEMM seconds over (m, n, k).
 struct GemmTable {
   GemmLayout layout = GemmLayout::nt;
+  bool writes = false;  ///< tn only: the result is written, not added to
   Precision precision = Precision::fp32;
   int concurrency = 0;
   LogGrid<3> seconds;

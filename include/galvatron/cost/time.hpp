@@ -20,6 +20,12 @@
 
 namespace galvatron::cost {
 
+/// Of a weight gradient (m, n) in fp32, on average: written, or read and added to.
+constexpr std::int64_t gradient_bytes(const Work& w) {
+  const std::int64_t read = w.writes_one_in > 0 ? w.m * w.n / w.writes_one_in * (w.writes_one_in - 1) : w.m * w.n;
+  return 4 * (read + w.m * w.n);
+}
+
 /// Bytes that one execution (`times` = 1) moves between a device and its memory, each operand once, nothing kept in a
 /// cache; for communication, the bytes on the busiest link of a ring. Statistics of rows are left out.
 constexpr Bytes bytes_of(const Work& w, Precision precision) {
@@ -32,7 +38,7 @@ constexpr Bytes bytes_of(const Work& w, Precision precision) {
     case WorkKind::gemm_nn:
       return {operands + e * w.m * w.n};
     case WorkKind::gemm_tn:
-      return {operands + 8 * w.m * w.n};  // reads and adds to fp32
+      return {operands + gradient_bytes(w)};
     case WorkKind::attention_forward:
       return {e * w.m * w.l * 2 * (w.n + w.k)};  // q, o and k, v
     case WorkKind::attention_backward:
@@ -130,7 +136,7 @@ class WorkPrices {
   // Extents are often powers of two, so that the low bits alone would tell little.
   static constexpr std::size_t place(const Work& w) {
     std::uint64_t mixed = static_cast<std::uint64_t>(w.kind);
-    for (const std::int64_t extent : {w.m, w.n, w.k, w.l})
+    for (const std::int64_t extent : {w.m, w.n, w.k, w.l, std::int64_t{w.writes_one_in}})
       mixed = (mixed ^ static_cast<std::uint64_t>(extent)) * 0x9E3779B97F4A7C15u;
     return (mixed >> 40) % places;
   }

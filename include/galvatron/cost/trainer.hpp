@@ -39,7 +39,7 @@ struct Habits {
   bool fused_attention = true;    ///< else (S, S) scores go through memory, and are kept
   bool dropout = false;           ///< after attention, the MLP and scores that are not fused; masks of a byte are kept
   int gradient_bytes = 4;         ///< of a parameter's gradient
-  bool writes_gradients = false;  ///< of a block's weights in the first micro-batch; else they are added to zeros
+  bool writes_gradients = false;  ///< of a block's weights where it can; else they are added to zeros
 };
 
 constexpr Habits habits_of(Trainer trainer) {

@@ -17,7 +17,7 @@ namespace galvatron::cost {
 enum class WorkKind : std::uint8_t {
   gemm_nt,              ///< (m, k) x (n, k)^T -> (m, n): a linear layer forward
   gemm_nn,              ///< (m, k) x (k, n) -> (m, n): its input gradient
-  gemm_tn,              ///< (k, m)^T x (k, n) += (m, n) in fp32: its weight gradient
+  gemm_tn,              ///< (k, m)^T x (k, n) += (m, n) in fp32: its weight gradient; see writes_one_in
   attention_forward,    ///< m = batch * query heads, n = query tokens, k = key tokens, l = head dim; causal counts half
   attention_backward,   ///< the same extents
   norm_forward,         ///< m rows of n
@@ -102,6 +102,8 @@ struct Work {
   bool dropout = false;      ///< attention that is not fused only: of the scores
   std::uint8_t overlap = 0;  ///< 0: alone; else a number of 1 to overlaps, see cost/overlap.hpp
   std::int32_t stride = 1;   ///< communication only: neighbours of the group are so many ranks apart
+  /// Weight gradients only: of so many executions one writes its result, and the others add to it; 0: all add.
+  std::int32_t writes_one_in = 0;
 
   friend constexpr bool operator==(const Work&, const Work&) = default;
 };

@@ -348,12 +348,10 @@ class BlockAround {
   }
   void weight_gradient(View<float> gradients, ParameterName name, std::int64_t outputs, std::int64_t inputs,
                        View<const T> dy, View<const T> x) {
-    linear(c_, device::Gemm::tn, outputs, inputs, c_.rows(), dy, x, weight(gradients, name), adds_to(name), {});
+    linear(c_, device::Gemm::tn, outputs, inputs, c_.rows(), dy, x, weight(gradients, name), adds(), {});
   }
-  // Gradients behind a gap are added to zeros.
-  [[nodiscard]] bool adds_to(ParameterName name) const {
-    return c_.adds_gradients || layout_.find(name)->offset >= layout_.written_end;
-  }
+  // Gradients of weights that are not written are added to zeros.
+  [[nodiscard]] bool adds() const { return c_.adds_gradients || layout_.written_end == 0; }
   void input_gradient(View<const T> parameters, ParameterName name, std::int64_t inputs, std::int64_t outputs,
                       View<const T> dy, View<T> dx) {
     linear(c_, device::Gemm::nn, c_.rows(), inputs, outputs, dy, weight(parameters, name), dx, false, {});

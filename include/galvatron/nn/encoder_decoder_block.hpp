@@ -237,8 +237,7 @@ class EncoderDecoderBlock : Block<D, G, T, kind> {
       const device::Scope inner(ws);
       const View<T> room = take_memory();
       linear(c_, device::Gemm::tn, kv_, h_, memory_.rows(), d_kv, whole_memory(from, room),
-             this->weight(gradients, ParameterName::cross_memory_weight),
-             this->adds_to(ParameterName::cross_memory_weight), {});
+             this->weight(gradients, ParameterName::cross_memory_weight), this->adds(), {});
       linear(c_, device::Gemm::nn, memory_.rows(), h_, kv_, d_kv,
              this->weight(parameters, ParameterName::cross_memory_weight), room, false, {});
       c_.device.add(d_memory.count, d_memory, Region<T, kind, D, G>{memory_, h_}.reduce(room), d_memory);

@@ -63,8 +63,9 @@ constexpr StrategySpec degrees_of(StrategySpec spec) {
 }
 
 /// Makes the choices of one kind of layers. Strategies of a block with the same degrees share most of what is to be
-/// counted and priced: its passes do not depend on ZeRO, its parameters not on recomputation. Of an embedding and a
-/// head nothing depends on the latter. What strategies one after the other share is done once.
+/// counted and priced: of ZeRO its passes depend on whether micro-batches add weight gradients or write them, and its
+/// parameters do not depend on recomputation. Of an embedding and a head nothing depends on the latter. What strategies
+/// one after the other share is done once.
 class ChoiceMaker {
  public:
   constexpr ChoiceMaker(const LayerSpec& layer, const Space& space, const cost::Batch& batch, const Cluster& cluster,
@@ -83,7 +84,9 @@ class ChoiceMaker {
     }
     if (!fits_) return std::nullopt;
     const bool is_block = layer_.kind == LayerKind::block;
-    Part& passes = passes_[static_cast<std::size_t>(is_block ? static_cast<int>(spec.recompute) : spec.zero)];
+    const int writes = spec.zero >= 2 && batch_.microbatches > 1 ? 1 : 0;  // of one micro-batch, all do
+    Part& passes =
+        passes_[static_cast<std::size_t>(is_block ? 2 * static_cast<int>(spec.recompute) + writes : spec.zero)];
     if (!passes.made) passes = part_of(cost::pass_counts(layer_, spec, batch_), spec);
     if (!is_block) return choice_of(passes, Part());
     const bool splits = batch_.splits_backward && splits_backward(layer_, spec);
@@ -138,7 +141,8 @@ class ChoiceMaker {
   cost::WorkPrices& prices_;
   StrategySpec degrees_{.tensor = 0};  // of the parts
   bool fits_ = false;
-  std::array<Part, std::max<std::size_t>(recompute_kinds.size(), 4)> passes_{};  // by what is recomputed; ends: by ZeRO
+  // By what is recomputed, and whether all micro-batches write weight gradients; ends: by ZeRO.
+  std::array<Part, std::max<std::size_t>(2 * recompute_kinds.size(), 4)> passes_{};
   std::array<Part, 8> parameters_{};  // by stage of ZeRO, and whether backward is split
 };
 

@@ -4,6 +4,7 @@
 #include <time.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -133,18 +134,21 @@ class Search {
   }
 
   // Nearer bounds, which take longer, for the pipelines that the bound of all hangs on, as long as they are higher.
-  void raise_bounds(const std::vector<std::size_t>& open) {
-    std::vector<std::size_t> lowest = open;
-    const auto higher = [&](std::size_t a, std::size_t b) { return bounds_[a] > bounds_[b]; };
-    std::make_heap(lowest.begin(), lowest.end(), higher);
-    for (; !lowest.empty(); lowest.pop_back()) {
-      std::pop_heap(lowest.begin(), lowest.end(), higher);
-      const Problem& p = cases_[lowest.back()].problem;
-      double& bound = bounds_[lowest.back()];
-      if (p.stages() == 1 || bound >= upper_for(cases_[lowest.back()])) return;
-      const double nearer = Solver<Executor>(p, {}, nullptr, 8).bound(upper_for(cases_[lowest.back()]));
-      if (nearer <= bound * (1 + 1e-6)) return;
-      bound = nearer;
+  void raise_bounds(std::vector<std::size_t> open) {
+    std::stable_sort(open.begin(), open.end(), [&](std::size_t a, std::size_t b) { return bounds_[a] < bounds_[b]; });
+    bool higher = true;
+    for (std::size_t first = 0; first < open.size() && higher; first += group) {
+      std::array<bool, group> rose{};
+      const std::size_t count = std::min(group, open.size() - first);
+      executor_.each(count, [&](std::size_t i) {
+        const Case& c = cases_[open[first + i]];
+        double& bound = bounds_[open[first + i]];
+        if (c.stages() == 1 || bound >= upper_for(c)) return;
+        const double nearer = Solver<Executor>(c.problem, {}, nullptr, 8).bound(upper_for(c));
+        rose[i] = nearer > bound * (1 + 1e-6);
+        if (rose[i]) bound = nearer;
+      });
+      higher = std::all_of(rose.begin(), rose.begin() + static_cast<std::ptrdiff_t>(count), [](bool b) { return b; });
     }
   }
 

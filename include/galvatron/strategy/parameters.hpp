@@ -94,8 +94,8 @@ struct ParameterLayout {
   std::int64_t whole_begin = 0;
   std::int64_t whole_end = 0;
   std::int64_t decay_end = 0;  ///< elements [0, decay_end) decay
-  /// Elements [0, written_end) are weights of a block whose gradients are products, without gaps: the first micro-batch
-  /// writes them, where it adds all others to zeros.
+  /// Elements [0, written_end) are weights of a block whose gradients are products, without gaps: a micro-batch can
+  /// write them, where it adds all others to zeros. See writes_gradients.
   std::int64_t written_end = 0;
   std::int64_t elements = 0;  ///< with padding; a multiple of parameter_alignment * data
 
@@ -115,6 +115,10 @@ enum class ParameterPart : std::uint8_t { table, rest };
 constexpr std::int64_t vocabulary_shard(std::int64_t vocabulary, int tensor) {
   return round_up(divide_up(vocabulary, tensor), vocabulary_alignment);
 }
+
+/// True when the products of a block can write the gradients of its weights. Each of these has H rows or columns, so
+/// that nothing but they is between them when H is aligned.
+constexpr bool writes_gradients(const LayerSpec& layer) { return layer.hidden % parameter_alignment == 0; }
 
 /// The local layout of one store of a layer under `tensor` tensor-parallel ranks; `data` ranks (data x context) hold
 /// the same and may shard it.
@@ -184,8 +188,7 @@ constexpr ParameterLayout parameter_layout(const LayerSpec& layer, ParameterPart
     weight(ParameterName::mlp_in_weight, mlps * (gated ? 2 * f : f), h, ParameterCut::rows, 0.02, mlp_sections);
     weight(ParameterName::mlp_out_weight, mlps * h, f, ParameterCut::columns, residual_deviation);
   }
-  for (int i = 0; block && i < out.size && out.tensors[i].offset == out.written_end; ++i)
-    out.written_end += out.tensors[i].count();
+  if (block && writes_gradients(layer)) out.written_end = end;
   if (attention && layer.bias_rows > 0)
     weight(ParameterName::relative_positions, layer.bias_rows, layer.heads / tensor, ParameterCut::columns);
   out.whole_begin = end;

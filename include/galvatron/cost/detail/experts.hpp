@@ -20,6 +20,7 @@ constexpr Work for_each_expert(const LayerShape& s, WorkKind kind, std::int64_t 
   const std::int64_t rows = divide_up(routed_rows(s), s.layer.experts);
   Work work = kind == WorkKind::gemm_tn ? compute(kind, n, k, rows) : compute(kind, rows, n, k);
   work.times = static_cast<std::int32_t>(s.layer.experts);
+  if (kind == WorkKind::gemm_tn) work.writes_one_in = s.writes_one_in();
   return work;
 }
 /// Tokens to the order of their experts, or back.

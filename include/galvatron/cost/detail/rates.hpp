@@ -84,8 +84,10 @@ constexpr double gemm_model_seconds(const Work& w, Precision precision, const De
   const PrecisionRate rate = rate_of(device, precision);
   const double reach = rate.peak_flops * rate.gemm_share;
   const double e = w.eight_bit ? 1 : static_cast<double>(element_bytes(precision));  // of operands
-  const double result =
-      real(w.m) * real(w.n) * (w.kind == WorkKind::gemm_tn ? 8.0 : static_cast<double>(element_bytes(precision)));
+  const double cell = w.kind != WorkKind::gemm_tn ? static_cast<double>(element_bytes(precision))
+                      : w.writes_one_in == 1      ? 4.0
+                                                  : 8.0;
+  const double result = real(w.m) * real(w.n) * cell;
   const double streamed = streaming_seconds(device, e * (real(w.m) + real(w.n)) * real(w.k) + result);
   const double powered = 2 * real(w.m) * real(w.n) * real(w.k) / (rate.peak_flops * rate.sustained_share);
   double computed = std::numeric_limits<double>::max();
@@ -118,12 +120,28 @@ constexpr double rounding_seconds(const Work& w, const DeviceSpec& device) {
   return 2 * rounding_passes * device.launch.value + streaming_seconds(device, bytes);
 }
 
-/// By a table, which of fp8 has the seconds of a product with the rounding before it, or else by the model.
+/// The tables' name for a product.
+constexpr GemmLayout gemm_layout_of(WorkKind kind) {
+  return static_cast<GemmLayout>(static_cast<int>(kind) - static_cast<int>(WorkKind::gemm_nt));
+}
+
+/// By a table, which of fp8 has the seconds of a product with the rounding before it, or else by the model. What is
+/// written is priced like what is added to where only that was measured.
 constexpr double gemm_seconds(const Work& w, Precision precision, const Cluster& cluster, int busy) {
-  const auto layout = static_cast<GemmLayout>(static_cast<int>(w.kind) - static_cast<int>(WorkKind::gemm_nt));
+  if (w.writes_one_in > 1) {  // the mean
+    Work one = w;
+    one.writes_one_in = 1;
+    const double writes = gemm_seconds(one, precision, cluster, busy);
+    one.writes_one_in = 0;
+    return (writes + (w.writes_one_in - 1) * gemm_seconds(one, precision, cluster, busy)) / w.writes_one_in;
+  }
+  const GemmLayout layout = gemm_layout_of(w.kind);
   Bracket<GemmTable> tables;
-  for (const GemmTable& table : cluster.gemm)
-    if (table.layout == layout && table.precision == precision) tables.offer(table, busy);
+  for (const bool writes : {w.writes_one_in == 1, false}) {
+    for (const GemmTable& table : cluster.gemm)
+      if (table.layout == layout && table.precision == precision && table.writes == writes) tables.offer(table, busy);
+    if (tables.found()) break;
+  }
   if (tables.found())
     return tables.seconds(cluster, busy, [&](const GemmTable& table) {
       return table.seconds({real(w.m), real(w.n), real(w.k)}, {1, 1, 1});

@@ -72,6 +72,12 @@ struct LayerShape {
   }
   /// Runs of a sequence that a rank's tokens are: what depends on positions is done run by run.
   [[nodiscard]] constexpr int pieces() const { return spec.uses_ring() ? 2 : 1; }
+  /// Work::writes_one_in of a block's weight gradients: under ZeRO-2/3 every micro-batch writes them, for its shards
+  /// are added later; else the first one does, and the others add.
+  [[nodiscard]] constexpr int writes_one_in() const {
+    if (!habits.writes_gradients || !writes_gradients(layer)) return 0;
+    return spec.zero >= 2 ? 1 : batch.microbatches;
+  }
   [[nodiscard]] constexpr ParameterLayout parameters(ParameterPart part) const {
     return parameter_layout(layer, part, spec.tensor, spec.shards());
   }
@@ -92,7 +98,8 @@ constexpr Work compute(WorkKind kind, std::int64_t m, std::int64_t n = 0, std::i
 /// their extents allow it, and then with room for the rounded operands.
 class LinearCounts {
  public:
-  explicit constexpr LinearCounts(const LayerShape& shape) : eight_bit_(shape.batch.precision == Precision::fp8) {}
+  explicit constexpr LinearCounts(const LayerShape& shape)
+      : eight_bit_(shape.batch.precision == Precision::fp8), writes_one_in_(shape.writes_one_in()) {}
 
   [[nodiscard]] constexpr Work forward(std::int64_t rows, std::int64_t outputs, std::int64_t inputs) const {
     return product(WorkKind::gemm_nt, rows, outputs, inputs);
@@ -101,7 +108,9 @@ class LinearCounts {
     return product(WorkKind::gemm_nn, rows, inputs, outputs);
   }
   [[nodiscard]] constexpr Work weight_gradient(std::int64_t rows, std::int64_t outputs, std::int64_t inputs) const {
-    return product(WorkKind::gemm_tn, outputs, inputs, rows);
+    Work work = product(WorkKind::gemm_tn, outputs, inputs, rows);
+    work.writes_one_in = writes_one_in_;
+    return work;
   }
   [[nodiscard]] constexpr std::int64_t forward_room(std::int64_t rows, std::int64_t outputs,
                                                     std::int64_t inputs) const {
@@ -128,6 +137,7 @@ class LinearCounts {
   static constexpr std::int64_t room(const Work& w) { return w.eight_bit ? room_8bit(w.m, w.n, w.k) : 0; }
 
   bool eight_bit_;
+  int writes_one_in_;
 };
 
 }  // namespace galvatron::cost::detail

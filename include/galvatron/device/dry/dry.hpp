@@ -26,16 +26,16 @@ class Dry {
   [[nodiscard]] int threads() const { return 1; }
 
   template <class A, class C>
-  void gemm(Gemm layout, std::int64_t m, std::int64_t n, std::int64_t k, View<A>, In<A>, View<C>, bool = false,
-            In<A> = {}) {
-    const Kind kind = layout == Gemm::nt ? Kind::gemm_nt : layout == Gemm::nn ? Kind::gemm_nn : Kind::gemm_tn;
-    note({.kind = kind, .m = m, .n = n, .k = k});
+  void gemm(Gemm layout, std::int64_t m, std::int64_t n, std::int64_t k, View<A>, In<A>, View<C>,
+            bool accumulate = false, In<A> = {}) {
+    note(product(layout, m, n, k, accumulate));
   }
   template <class C>
   void gemm_8bit(Gemm layout, std::int64_t m, std::int64_t n, std::int64_t k, View<const bfloat16>,
-                 View<const bfloat16>, View<C>, bool, View<const bfloat16>, View<std::byte>) {
-    const Kind kind = layout == Gemm::nt ? Kind::gemm_nt : layout == Gemm::nn ? Kind::gemm_nn : Kind::gemm_tn;
-    note({.kind = kind, .m = m, .n = n, .k = k, .eight_bit = true});
+                 View<const bfloat16>, View<C>, bool accumulate, View<const bfloat16>, View<std::byte>) {
+    Work work = product(layout, m, n, k, accumulate);
+    work.eight_bit = true;
+    note(work);
   }
   template <class T>
   void attention_forward(const AttentionShape& s, In<T>, In<T>, In<T>, View<T>, View<float>,
@@ -196,6 +196,10 @@ class Dry {
 
  private:
   void note(const Work& work) { log_->push_back(work); }
+  static Work product(Gemm layout, std::int64_t m, std::int64_t n, std::int64_t k, bool accumulate) {
+    const Kind kind = layout == Gemm::nt ? Kind::gemm_nt : layout == Gemm::nn ? Kind::gemm_nn : Kind::gemm_tn;
+    return {.kind = kind, .m = m, .n = n, .k = k, .writes_one_in = kind == Kind::gemm_tn && !accumulate ? 1 : 0};
+  }
   static Work attention(Kind kind, const AttentionShape& s) {
     return {.kind = kind, .m = s.batch * s.heads, .n = s.queries, .k = s.keys, .l = s.head_dim, .causal = s.causal};
   }

@@ -112,12 +112,15 @@ class Bench {
   /// Memory for messages.
   [[nodiscard]] View<std::byte> buffer() const { return outputs_; }
 
-  /// @param eight_bit  of operands that are rounded to 8 bits first
+  /// A product of one execution; a weight gradient is written when its work says that every one is, else added.
   template <class T>
-  double gemm(GemmLayout layout, std::int64_t m, std::int64_t n, std::int64_t k, double least, bool eight_bit = false) {
+  double gemm(const cost::Work& product, double least) {
+    const std::int64_t m = product.m;
+    const std::int64_t n = product.n;
+    const std::int64_t k = product.k;
     const auto multiply = [&](device::Gemm which, View<T> a, View<T> b, auto c, bool accumulate, View<const T> bias) {
       if constexpr (std::is_same_v<T, bfloat16>) {
-        if (eight_bit) {
+        if (product.eight_bit) {
           const std::int64_t room = cost::room_8bit(m, n, k);
           return device_.gemm_8bit(which, m, n, k, View<const T>(a), View<const T>(b), c, accumulate, bias,
                                    outputs_.slice((outputs_.count - room) / tensor_alignment * tensor_alignment, room));
@@ -129,11 +132,12 @@ class Bench {
     Walk& kept = kept_.within(pass_bytes(m * n * 4));
     Walk near(near_inputs(m * k * 4));
     Walk near_result(near_outputs(m * n * 4));
-    if (layout == GemmLayout::tn)  // gradient of the output, kept input, gradient of the weight
+    if (product.kind == cost::WorkKind::gemm_tn)  // gradient of the output, kept input, gradient of the weight
       return time(least, [&] {
-        multiply(device::Gemm::tn, near.next<T>(m * k), far.next<T>(n * k), kept.next<float>(m * n), true, {});
+        multiply(device::Gemm::tn, near.next<T>(m * k), far.next<T>(n * k), kept.next<float>(m * n),
+                 product.writes_one_in != 1, {});
       });
-    if (layout == GemmLayout::nn)
+    if (product.kind == cost::WorkKind::gemm_nn)
       return time(least, [&] {
         multiply(device::Gemm::nn, near.next<T>(m * k), far.next<T>(k * n), near_result.next<T>(m * n), false, {});
       });
@@ -282,7 +286,7 @@ class Bench {
   /// Computes without much memory for about `seconds` of a core.
   void keep_busy(double seconds) {
     const double end = now() + seconds;
-    while (now() < end) gemm<float>(GemmLayout::nt, 64, 64, 64, 0);
+    while (now() < end) gemm<float>({.kind = cost::WorkKind::gemm_nt, .m = 64, .n = 64, .k = 64}, 0);
   }
 
  private:

@@ -12,6 +12,8 @@
 #include <galvatron/cluster/cluster.hpp>
 #include <galvatron/core/dtype.hpp>
 #include <galvatron/core/view.hpp>
+#include <galvatron/cost/detail/rates.hpp>
+#include <galvatron/cost/work.hpp>
 #include <galvatron/train/detail/profile_compute.hpp>
 #include <galvatron/train/detail/profile_grid.hpp>
 #include <galvatron/train/detail/profile_messages.hpp>
@@ -58,20 +60,28 @@ class Measurements {
     const bool at_work = world_.rank() < busy;
     const bool eight_bit = precision == Precision::fp8;
     const std::string who = words(precision, busy);
-    for (const GemmLayout layout : {GemmLayout::nt, GemmLayout::nn, GemmLayout::tn}) {
-      announce(std::string("GEMM ") + name_of(layout) + ", " + who);
+    using Kind = cost::WorkKind;
+    for (cost::Work product :
+         {cost::Work{.kind = Kind::gemm_nt}, cost::Work{.kind = Kind::gemm_nn}, cost::Work{.kind = Kind::gemm_tn},
+          cost::Work{.kind = Kind::gemm_tn, .writes_one_in = 1}}) {
+      product.eight_bit = eight_bit;
+      const bool writes = product.writes_one_in == 1;
+      const GemmLayout layout = cost::detail::gemm_layout_of(product.kind);
+      announce(std::string("GEMM ") + name_of(layout) + (writes ? " written, " : ", ") + who);
       // Of (m, n, k) the tokens are m forward and for the input's gradient, and k for the weight's.
       const auto& [tokens, columns, inner] = plan_.gemm;
       LogGrid<3>::Axes axes{tokens, columns, inner};
       if (layout == GemmLayout::tn) axes = {columns, inner, tokens};
       auto grid = on_grid<3>(std::move(axes), busy, at_work, [&](const auto& e) {
-        if (2.0 * static_cast<double>(e[0]) * static_cast<double>(e[1]) * static_cast<double>(e[2]) >
-                plan_.most_flops ||
-            !bench_.gemm_fits(e[0], e[1], e[2]) || (eight_bit && !cost::fits_8bit(e[0], e[1], e[2])))
+        product.m = e[0];
+        product.n = e[1];
+        product.k = e[2];
+        if (cost::flops_of(product).count > plan_.most_flops || !bench_.gemm_fits(e[0], e[1], e[2]) ||
+            (eight_bit && !cost::fits_8bit(e[0], e[1], e[2])))
           return -1.0;
-        return bench_.template gemm<T>(layout, e[0], e[1], e[2], plan_.least, eight_bit);
+        return bench_.template gemm<T>(product, plan_.least);
       });
-      if (is_final(grid)) cluster_.gemm.push_back({layout, precision, busy, grid.finish({1, 1, 1})});
+      if (is_final(grid)) cluster_.gemm.push_back({layout, writes, precision, busy, grid.finish({1, 1, 1})});
     }
   }
 
@@ -225,9 +235,9 @@ class Profile {
     int groups = node > 1 ? 1 : 0;  // the messages
     for (int n = 2; n <= node; ++n) groups += node % n == 0 ? (n == node ? 1 : 2) : 0;
     if (cluster.nodes() > 1) ++groups;
-    // Computation in one precision counts 6 steps; that of a single rank takes half the time of the others'.
+    // Computation in one precision counts 7 steps; that of a single rank takes half the time of the others'.
     steps_ = plan_.sweeps *
-             (static_cast<double>(precisions_.size()) * (ranks_ > 1 ? 12 : 6) + (ranks_ > 1 ? groups + 1 : 0));
+             (static_cast<double>(precisions_.size()) * (ranks_ > 1 ? 14 : 7) + (ranks_ > 1 ? groups + 1 : 0));
   }
 
   /// On every rank, on its thread.

@@ -13,6 +13,7 @@
 #include <galvatron/cluster/spec.hpp>
 #include <galvatron/comm/communicator.hpp>
 #include <galvatron/core/view.hpp>
+#include <galvatron/cost/work.hpp>
 #include <galvatron/train/detail/profile_compute.hpp>
 #include <galvatron/train/detail/stopwatch.hpp>
 
@@ -91,7 +92,9 @@ class MessageBench {
     const View<float> data(reinterpret_cast<float*>(bench_.buffer().data),
                            std::min<std::int64_t>(bench_.buffer().count / 16, 16 << 20));
     const std::int64_t n = 1024;
-    const auto compute = [&] { return bench_.template gemm<float>(GemmLayout::nt, n, n, n, least); };
+    const auto compute = [&] {
+      return bench_.template gemm<float>({.kind = cost::WorkKind::gemm_nt, .m = n, .n = n, .k = n}, least);
+    };
     const double once = together(least, [&] { all.all_reduce(data, comm::ReduceOp::sum); });
     const double alone = compute();
     world_.control().everybody().barrier();
