@@ -12,9 +12,11 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <optional>
 #include <vector>
 
 #include <galvatron/search/bounds.hpp>
+#include <galvatron/search/parallel.hpp>
 #include <galvatron/search/problem.hpp>
 #include <galvatron/search/segments.hpp>
 #include <galvatron/search/ties.hpp>
@@ -40,7 +42,9 @@ class Cuts {
       : p_(problem), w_(weighings), bounds_(bounds), once_(bounds.onces().back() / problem.stages()) {}
 
   /// No assignment is faster. It is not worth being larger than `enough`.
-  [[nodiscard]] double bound(double enough = infinite) const {
+  /// @param executor  shares the work, if there is one
+  template <class Executor = Team>
+  [[nodiscard]] double bound(double enough = infinite, Executor* executor = nullptr) const {
     double whole = bounds_.seconds();
     for (std::size_t k = 0; k < w_.size(); ++k) {
       const double slowest = p_.objective.weights.turns > 0 ? least_slowest(k, w_.ramps(k).back()) : 0;
@@ -48,10 +52,11 @@ class Cuts {
     }
     if (whole >= enough || enough == infinite) return whole;
     double out = enough;
-    for (const Tie& tie : ties_of(p_, bounds_, false)) {
-      if (std::max(whole, tie.bound) >= out) break;
-      Cuts within = *this;
-      if (within.narrow(out, tie)) out = std::min(out, std::max({whole, tie.bound, within.least()}));
+    const std::vector<Tie> ties = ties_of(p_, bounds_, false);
+    for (std::size_t first = 0; first < ties.size() && std::max(whole, ties[first].bound) < out; first += group) {
+      const std::vector<std::optional<Cuts>> within = narrowed(ties, first, out, executor);
+      for (std::size_t i = 0; i < within.size(); ++i)
+        if (within[i]) out = std::min(out, std::max({whole, ties[first + i].bound, within[i]->least()}));
     }
     return out;
   }
@@ -68,6 +73,19 @@ class Cuts {
     }
     add_up();
     return limit == infinite || least() < limit;
+  }
+  [[nodiscard]] double limit() const { return limit_; }
+  static constexpr std::size_t group = 8;  ///< ties that are looked at together
+  /// The cuts for each of a group of ties, from `first` on; nothing where none has less than `limit` seconds.
+  template <class Executor>
+  [[nodiscard]] std::vector<std::optional<Cuts>> narrowed(const std::vector<Tie>& ties, std::size_t first, double limit,
+                                                          Executor* executor) const {
+    std::vector<std::optional<Cuts>> out(std::min(group, ties.size() - first));
+    share(executor, out.size(), [&](std::size_t i) {
+      const Tie& tie = ties[first + i];
+      if (tie.bound < limit && !out[i].emplace(*this).narrow(limit, tie)) out[i].reset();
+    });
+    return out;
   }
   /// No assignment with less than the limit is faster.
   [[nodiscard]] double least() const {

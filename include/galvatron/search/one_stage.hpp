@@ -43,7 +43,7 @@ class OneStage {
         offer(std::move(*solution), upper, best);
     for (std::size_t first = 0; first < parts.size() && parts[first].guess.bound < upper;) {
       // Two parts are pruned by the same plan. A thread with nothing to do begins with the second at once; what it
-      // finds is dropped where the first one finds a better plan.
+      // finds is dropped where the first one finds a better plan. The likeliest part of all often does.
       std::optional<StageTable<Executor>> tables[2];
       double with_routes[2] = {0, 0};  // bounds
       const std::int64_t left = limits_.work - std::min(limits_.work, work_);
@@ -60,7 +60,7 @@ class OneStage {
         tables[i].emplace(p_, bounds_, weighings_, role, limits, p_.budget, StageLimit{.seconds = upper}, executor_,
                           routes ? &*routes : nullptr);
       };
-      if (executor_ != nullptr && executor_->has_time())
+      if (executor_ != nullptr && executor_->has_time() && (first > 0 || !limits_.seeks_proof()))
         executor_->each(2, search);
       else
         search(0);

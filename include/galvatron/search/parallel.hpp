@@ -138,14 +138,19 @@ class Team {
   std::vector<std::jthread> helpers_;  // last: they end before the rest does
 };
 
-/// Calls `piece(i)` for i = 0..count-1 by `executor`, if there is one, it has time, and the pieces are worth it: with
-/// fewer than some hundred labels to look at they take no longer than another thread's coming.
+/// Calls `piece(i)` for i = 0..count-1 by `executor`, if there is one and it has time.
 template <class Executor, class F>
-void share(Executor* executor, std::size_t labels, std::size_t count, const F& piece) {
-  if (executor != nullptr && labels >= 256 && executor->has_time())
+void share(Executor* executor, std::size_t count, const F& piece) {
+  if (executor != nullptr && executor->has_time())
     executor->each(count, piece);
   else
     for (std::size_t i = 0; i < count; ++i) piece(i);
+}
+/// The same for pieces that look at so many labels together: with fewer than some hundred they take no longer than
+/// another thread's coming.
+template <class Executor, class F>
+void share(Executor* executor, std::size_t labels, std::size_t count, const F& piece) {
+  share(labels >= 256 ? executor : nullptr, count, piece);
 }
 
 }  // namespace galvatron::search

@@ -130,7 +130,7 @@ class Search {
     const Bounds first(c.problem);
     if (!first.may_fit()) return Solver<Executor>::infinite;
     if (first.seconds() >= upper_for(c)) return first.seconds();
-    return Solver<Executor>(c.problem).bound(upper_for(c));
+    return Solver<Executor>(c.problem, {}, &executor_).bound(upper_for(c));
   }
 
   // Nearer bounds, which take longer, for the pipelines that the bound of all hangs on, as long as they are higher.
@@ -144,7 +144,7 @@ class Search {
         const Case& c = cases_[open[first + i]];
         double& bound = bounds_[open[first + i]];
         if (c.stages() == 1 || bound >= upper_for(c)) return;
-        const double nearer = Solver<Executor>(c.problem, {}, nullptr, 8).bound(upper_for(c));
+        const double nearer = Solver<Executor>(c.problem, {}, &executor_, 8).bound(upper_for(c));
         rose[i] = nearer > bound * (1 + 1e-6);
         if (rose[i]) bound = nearer;
       });

@@ -4,7 +4,7 @@
 //
 //     sum over the layers of min over choices (seconds + q bytes) - q M
 //
-// and the best price makes that the relaxation with fractional layers. Sums over all layers before each one are kept
+// and the best price makes that the relaxation with fractional layers. Sums over all layers before each one are known
 // for a few prices, the slopes of the choices' lower hulls, so that a segment costs a subtraction for each price.
 #pragma once
 
@@ -16,6 +16,7 @@
 #include <vector>
 
 #include <galvatron/search/hull.hpp>
+#include <galvatron/search/parallel.hpp>
 #include <galvatron/search/problem.hpp>
 
 namespace galvatron::search {
@@ -68,34 +69,43 @@ class Segments {
   /// @param once_share         seconds per micro-batch that one second once an iteration counts for; 0 leaves it out
   /// @param workspace_classes  a stage with large workspaces has less room for what its layers keep, one with small
   ///                           ones fewer choices: with more classes of workspaces the seconds of a stage are nearer
-  explicit Segments(const Problem& problem, double once_share, int workspace_classes = 1) : p_(problem) {
+  /// @param executor           shares the work
+  template <class Executor = Team>
+  explicit Segments(const Problem& problem, double once_share, int workspace_classes = 1, Executor* executor = nullptr)
+      : p_(problem) {
     for (int stage = 0; stage < p_.stages(); ++stage) {
       const Slots slots = p_.least_slots(stage);
       const auto same = std::find(slots_.begin(), slots_.end(), slots);
       table_of_.push_back(static_cast<std::size_t>(same - slots_.begin()));
       if (same == slots_.end()) slots_.push_back(slots);
     }
+    find_places();
     find_classes(workspace_classes);
-    for (WorkspaceClass& one : classes_) {
+    std::size_t choices = 0;
+    for (const LayerType& type : p_.types) choices += type.size();
+    share(executor, choices * slots_.size(), classes_.size(), [&](std::size_t i) {
+      WorkspaceClass& one = classes_[i];
       std::vector<HullChoices> types;
       for (const LayerType& type : p_.types) {
-        HullChoices& choices = types.emplace_back();
+        HullChoices& all = types.emplace_back();
         for (const Choice& c : type)
-          if (workspace_of(c) <= one.most) choices.add(c, c.seconds() + once_share * c.once());
-        choices.drop_superfluous();
+          if (workspace_of(c) <= one.most) all.add(c, c.seconds() + once_share * c.once());
+        all.drop_superfluous();
       }
-      for (const Slots& slots : slots_) one.tables.push_back(make_table(types, slots));
-    }
+      one.tables.resize(slots_.size());
+      share(executor, choices * slots_.size(), slots_.size(),
+            [&](std::size_t k) { one.tables[k] = make_table(types, slots_[k]); });
+    });
     find_room();
   }
 
   [[nodiscard]] Run run(int stage, int begin, int end) const {
     const Table& t = table(classes_.back(), stage);
-    const auto a = static_cast<std::size_t>(begin);
-    const auto b = static_cast<std::size_t>(end);
-    Run out(t.bytes[b] - t.bytes[a]);
+    const Place a = place(begin);
+    const Place b = place(end);
+    Run out(t.bytes.before(b) - t.bytes.before(a));
     for (const Priced& q : t.prices)
-      if (!out.add(q.price, q.sum[b] - q.sum[a])) break;
+      if (!out.add(q.price, q.seconds.before(b) - q.seconds.before(a))) break;
     return out;
   }
 
@@ -124,13 +134,31 @@ class Segments {
   }
 
  private:
+  // A layer, or the end of all: how far it is behind the first of those like it.
+  struct Place {
+    std::size_t row = 0;
+    double offset = 0;
+  };
+  // Sums of a figure of layers over those before each one.
+  class Sums {
+   public:
+    void add_row(double first, double each) { rows_.push_back({first, each}); }
+    [[nodiscard]] double before(const Place& at) const { return rows_[at.row].first + at.offset * rows_[at.row].each; }
+
+   private:
+    struct Row {
+      double first = 0;  // before its first layer
+      double each = 0;   // of its layers
+    };
+    std::vector<Row> rows_;  // of equal layers one after the other; the last has none
+  };
   struct Priced {
     double price = 0;
-    std::vector<double> sum;  // (layers + 1)
+    Sums seconds;
   };
   struct Table {
-    std::vector<double> bytes;  // (layers + 1) sums of the least bytes
-    std::vector<int> missing;   // (layers + 1) how many layers have no choice
+    Sums bytes;    // the least
+    Sums missing;  // layers without a choice
     std::vector<Priced> prices;
   };
   // Stages whose largest workspace is in a range.
@@ -144,13 +172,23 @@ class Segments {
     return one.tables[table_of_[static_cast<std::size_t>(stage)]];
   }
 
-  [[nodiscard]] static double seconds(const Table& t, int begin, int end, double bytes) {
-    const auto a = static_cast<std::size_t>(begin);
-    const auto b = static_cast<std::size_t>(end);
-    if (t.bytes[b] - t.bytes[a] > bytes || t.missing[b] > t.missing[a]) return infinite;
+  [[nodiscard]] double seconds(const Table& t, int begin, int end, double bytes) const {
+    const Place a = place(begin);
+    const Place b = place(end);
+    if (t.bytes.before(b) - t.bytes.before(a) > bytes || t.missing.before(b) > t.missing.before(a)) return infinite;
     double most = 0;
-    for (const Priced& q : t.prices) most = std::max(most, q.sum[b] - q.sum[a] - q.price * bytes);
+    for (const Priced& q : t.prices) most = std::max(most, q.seconds.before(b) - q.seconds.before(a) - q.price * bytes);
     return most;
+  }
+
+  [[nodiscard]] const Place& place(int layer) const { return places_[static_cast<std::size_t>(layer)]; }
+  void find_places() {
+    for (std::size_t i = 0; i < p_.layers.size(); ++i) {
+      const bool same = i > 0 && p_.layers[i] == p_.layers[i - 1];
+      if (!same) types_of_rows_.push_back(p_.layers[i]);
+      places_.push_back({types_of_rows_.size() - 1, same ? places_.back().offset + 1 : 0});
+    }
+    places_.push_back({types_of_rows_.size(), 0});
   }
 
   // Ranges with equally many of the sizes that there are.
@@ -184,21 +222,27 @@ class Segments {
       for (std::size_t k = 0; k < most_prices; ++k) some.push_back(prices[k * (prices.size() - 1) / (most_prices - 1)]);
       prices = std::move(some);
     }
-    Table out;
-    out.missing.push_back(0);
-    for (const int type : p_.layers)
-      out.missing.push_back(out.missing.back() + (hulls[static_cast<std::size_t>(type)].empty() ? 1 : 0));
-    const auto sums = [&](const auto& least) {
+    const auto sums = [&](const auto& of_hull) {
       std::vector<double> of_type;
-      for (const auto& hull : hulls) of_type.push_back(hull.empty() ? 0 : least(hull));
-      std::vector<double> sum{0};
-      for (const int type : p_.layers) sum.push_back(sum.back() + of_type[static_cast<std::size_t>(type)]);
-      return sum;
+      for (const auto& hull : hulls) of_type.push_back(of_hull(hull));
+      Sums out;
+      double before = 0;
+      for (std::size_t row = 0, at = 0; row < types_of_rows_.size(); ++row) {
+        const double each = of_type[static_cast<std::size_t>(types_of_rows_[row])];
+        out.add_row(before, each);
+        const std::size_t begin = at;
+        while (places_[at].row == row) ++at;
+        before += static_cast<double>(at - begin) * each;
+      }
+      out.add_row(before, 0);
+      return out;
     };
-    out.bytes = sums([](const std::vector<HullPoint>& hull) { return hull.front().bytes; });
+    using Hull = std::vector<HullPoint>;
+    Table out;
+    out.missing = sums([](const Hull& hull) { return hull.empty() ? 1 : 0; });
+    out.bytes = sums([](const Hull& hull) { return hull.empty() ? 0 : hull.front().bytes; });
     for (const double price : prices)
-      out.prices.push_back(
-          {price, sums([price](const std::vector<HullPoint>& hull) { return cheapest(hull, price); })});
+      out.prices.push_back({price, sums([=](const Hull& hull) { return hull.empty() ? 0 : cheapest(hull, price); })});
     return out;
   }
 
@@ -222,6 +266,8 @@ class Segments {
   static constexpr std::size_t most_prices = 24;
 
   const Problem& p_;
+  std::vector<Place> places_;            // (layers + 1)
+  std::vector<int> types_of_rows_;       // of equal layers one after the other
   std::vector<Slots> slots_;             // that differ
   std::vector<std::size_t> table_of_;    // (stages) which of them
   std::vector<WorkspaceClass> classes_;  // ascending; the last has all choices

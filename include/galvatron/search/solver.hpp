@@ -2,16 +2,13 @@
 //
 // Stages meet only in sums and maxima of their seconds, so each is solved alone (StageTable) and a second dynamic
 // program over (stage, first layer) puts them together; its labels are (sum, slowest, once). Everything is pruned
-// against the best plan known so far. Middle stages with the same micro-batches in flight and the same layers ahead of
-// them share a table.
+// against the best plan known so far.
 #pragma once
 
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <iterator>
 #include <limits>
-#include <list>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -22,8 +19,7 @@
 #include <galvatron/search/one_stage.hpp>
 #include <galvatron/search/parallel.hpp>
 #include <galvatron/search/problem.hpp>
-#include <galvatron/search/routes.hpp>
-#include <galvatron/search/stage_search.hpp>
+#include <galvatron/search/stage_tables.hpp>
 #include <galvatron/search/ties.hpp>
 #include <galvatron/search/weighings.hpp>
 #include <galvatron/search/workspace_bound.hpp>
@@ -43,15 +39,16 @@ class Solver {
         limits_(limits),
         executor_(executor),
         bounds_(problem),
-        weighings_(problem, bounds_, workspace_classes),
-        cuts_(problem, weighings_, bounds_) {
-    find_runs();
-  }
+        weighings_(problem, bounds_, workspace_classes, executor),
+        cuts_(problem, weighings_, bounds_),
+        tables_(problem, bounds_, weighings_, cuts_, executor) {}
+  Solver(const Solver&) = delete;  // its parts refer to each other
+  Solver& operator=(const Solver&) = delete;
 
   /// No assignment is faster. It is not worth being larger than `enough`.
   [[nodiscard]] double bound(double enough = infinite) const {
     if (!bounds_.may_fit()) return infinite;
-    if (problem_.stages() > 1) return cuts_.bound(enough);
+    if (problem_.stages() > 1) return cuts_.bound(enough, executor_);
     const std::vector<Tie> ties = ties_of(problem_, bounds_, false);
     const WorkspaceBound least(problem_, bounds_.once_share(), ties, enough / bounds_.single_stage(1));
     return std::max(bounds_.seconds(), bounds_.single_stage(least.seconds()));
@@ -72,8 +69,15 @@ class Solver {
     }
     const double wanted = upper;
     upper *= 1 + 1e-9;  // room for rounding in the bounds
-    for (const Tie& tie : ties_of(problem_, bounds_, false)) {
-      if (tie.bound >= upper) break;
+    if (problem_.movable() < problem_.stages() || !cuts_.narrow(upper)) return best;
+    const std::vector<Tie> ties = ties_of(problem_, bounds_, false);
+    std::vector<std::optional<Cuts>> narrowed;
+    for (std::size_t i = 0; i < ties.size() && ties[i].bound < upper; ++i) {
+      if (i % Cuts::group == 0) narrowed = cuts_.narrowed(ties, i, upper, executor_);
+      const Tie& tie = ties[i];
+      std::optional<Cuts>& cuts = narrowed[i % Cuts::group];
+      if (!cuts || (cuts->limit() > upper && !cuts->narrow(upper, tie))) continue;
+      tie_cuts_.emplace(std::move(*cuts));
       thinned_ = false;
       auto found = join(tie, upper, problem_.budget);
       if (thinned_) open_ = std::min(open_, std::max(tie.bound, tie_cuts_->least()));
@@ -83,6 +87,7 @@ class Solver {
       if (solution.cost.seconds >= (best ? best->cost.seconds : wanted)) continue;
       upper = std::min(upper, solution.cost.seconds * (1 + 1e-9));
       best = std::move(solution);
+      if (!cuts_.narrow(upper)) break;
     }
     return best;
   }
@@ -92,14 +97,16 @@ class Solver {
   /// No assignment that the last search may have missed is faster.
   [[nodiscard]] double open() const { return open_; }
   /// Labels made so far.
-  [[nodiscard]] std::int64_t work() const { return work_; }
+  [[nodiscard]] std::int64_t work() const { return work_ + tables_.work(); }
 
   /// The assignment that needs the least memory, if that is less than `upper` bytes; the budget is ignored.
   [[nodiscard]] std::optional<Solution> smallest(std::int64_t upper = std::numeric_limits<std::int64_t>::max()) {
     limits_.memory_only = true;
     open_ = infinite;
-    forget_tables();
+    tables_.forget();
     std::optional<Solution> best;
+    if (problem_.movable() < problem_.stages() || !cuts_.narrow(infinite)) return best;
+    tie_cuts_.emplace(cuts_);
     for (const Tie& tie : ties_of(problem_, bounds_, true)) {
       auto found = join(tie, 0, upper - 1);
       if (!found) continue;
@@ -108,83 +115,19 @@ class Solver {
       upper = solution.cost.peak;
       best = std::move(solution);
     }
-    forget_tables();
+    tables_.forget();
     return best;
   }
 
  private:
   using Table = StageTable<Executor>;
-  using Tables = std::list<Table>;  // joints point to tables
-
   using Joint = search::Joint<Table>;
   using State = std::pair<int, std::vector<Joint>>;  // first layer of the next stage
 
-  void find_runs() {
-    const int end = problem_.count() - problem_.trailing;
-    run_.assign(static_cast<std::size_t>(problem_.count()), 1);
-    for (int a = end - 1; a-- > 0;) {
-      const auto at = static_cast<std::size_t>(a);
-      if (problem_.layers[at] == problem_.layers[at + 1]) run_[at] = run_[at + 1] + 1;
-    }
-  }
-
-  // Middle stages inside one run of equal layers may use one table, whatever layer they begin with.
-  const Table& middle(StageRole role, std::int64_t budget) {
-    const int type = problem_.layers[static_cast<std::size_t>(role.begin)];
-    const int earliest = cuts_.earliest(role.stage);
-    const int longest = cuts_.latest(role.stage + 1) - earliest;
-    const bool homogeneous = problem_.chunks == 1 && run_[static_cast<std::size_t>(earliest)] >= longest;
-    const int start = homogeneous ? -1 - type : role.begin;
-    const Slots key = problem_.chunks == 1 ? problem_.slots_of(role.stage, 0) : Slots{-role.stage};
-    if (homogeneous) {
-      role.begin = earliest;
-      role.shortest = std::max(1, cuts_.earliest(role.stage + 1) - cuts_.latest(role.stage));
-      role.longest = longest;
-    }
-    Middle* found = nullptr;
-    for (Middle& made : middle_)
-      if (made.slots == key && made.start == start) found = &made;
-    if (found != nullptr) {
-      if (found->shortest <= role.shortest && found->longest >= role.longest) return *found->table;
-      role.shortest = std::min(role.shortest, found->shortest);
-      role.longest = std::max(role.longest, found->longest);
-      role.longest = std::min(role.longest, problem_.count() - problem_.trailing - role.begin);
-    }
-    const auto table = make_table(role, cuts_, budget, tables_);
-    if (found == nullptr) {
-      middle_.push_back({key, start, role.shortest, role.longest, table});
-    } else {
-      retired_.splice(retired_.end(), tables_, found->table);
-      *found = {key, start, role.shortest, role.longest, table};
-    }
-    return *table;
-  }
-
-  void forget_tables() {
-    middle_.clear();
-    tables_.clear();
-  }
-
-  // What a table or the joins of a stage may do of the work that is left: what others leave over serves those after.
+  // What the tables or the joins of a stage may do of the work that is left: what others leave over serves those after.
   [[nodiscard]] std::int64_t share_of_work(int stage) const {
     if (limits_.work == std::numeric_limits<std::int64_t>::max()) return limits_.work;
-    return (limits_.work - std::min(limits_.work, work_)) / (problem_.stages() - stage + 1) * 2;
-  }
-
-  typename Tables::iterator make_table(const StageRole& role, const Cuts& cuts, std::int64_t budget, Tables& in) {
-    Limits limits = limits_;
-    limits.work = share_of_work(role.stage);
-    std::optional<Routes> routes;
-    if (limits.seeks_proof() && problem_.chunks == 1) {
-      routes.emplace(problem_, role, weighings_.share(weighings_.size() - 1));
-      routes->bound_layers();
-      if (routes->seconds() == infinite) routes.reset();
-    }
-    const Table& table =
-        in.emplace_back(problem_, bounds_, weighings_, role, limits, budget,
-                        limits.memory_only ? StageLimit{} : cuts.stage_limit(), executor_, routes ? &*routes : nullptr);
-    work_ += table.work();
-    return std::prev(in.end());
+    return (limits_.work - std::min(limits_.work, work())) / (problem_.stages() - stage + 1) * 2;
   }
 
   [[nodiscard]] bool hopeless(const Joint& joint, int stage, int next, double upper) const {
@@ -216,28 +159,23 @@ class Solver {
     int longest = 1;
   };
 
-  [[nodiscard]] Start start_of(int stage, const State& before, std::int32_t parent, int tag, std::int64_t budget,
-                               Tables& ends) {
-    StageRole role;
-    role.stage = stage;
-    role.begin = before.first;
-    role.first = stage == 0;
-    role.last = stage + 1 == problem_.stages();
-    role.tag = tag;
-    const auto set_lengths = [&](const Cuts& cuts) {
-      role.shortest = std::max(cuts.earliest(stage + 1) - role.begin, 1 + (stage == 0 ? problem_.leading : 0));
-      role.longest = cuts.latest(stage + 1) - role.begin;
-    };
-    set_lengths(*tie_cuts_);
-    Start out{role.begin, &before.second, parent, nullptr, role.shortest, role.longest};
-    if (role.first || role.last) {
-      out.table = &*make_table(role, *tie_cuts_, budget, ends);
-    } else {
-      set_lengths(cuts_);  // the table serves other ends as well
-      out.table = &middle(role, budget);
+  // How a stage may go on from what there is before it.
+  [[nodiscard]] std::vector<Start> starts_of(int stage, const std::vector<State>& before, int tag,
+                                             std::int64_t budget) {
+    std::vector<int> begins;
+    for (const State& state : before) begins.push_back(state.first);
+    Limits limits = limits_;
+    limits.work = share_of_work(stage);
+    const std::vector<const Table*> tables = tables_.of_stage(stage, begins, tag, *tie_cuts_, limits, budget);
+    std::vector<Start> out;
+    std::int32_t parents = 0;
+    for (std::size_t i = 0; i < before.size(); ++i) {
+      const StageRole role = tables_.role_of(stage, begins[i], tag, *tie_cuts_);
+      out.push_back({role.begin, &before[i].second, parents, tables[i], role.shortest,
+                     std::min(role.longest, tables[i]->longest())});
+      parents += static_cast<std::int32_t>(before[i].second.size());
+      thinned_ |= tables[i]->thinned();
     }
-    thinned_ |= out.table->thinned();
-    out.longest = std::min(out.longest, out.table->longest());
     return out;
   }
 
@@ -284,7 +222,7 @@ class Solver {
   }
 
   // Keeps as many of a stage as the next one can join with its share of the work, if it joins as they did here.
-  void limit_joints(int stage, std::int32_t before, std::size_t pairs) {
+  void limit_joints(int stage, std::size_t before, std::size_t pairs) {
     most_joints_ = limits_.labels;
     if (limits_.work == std::numeric_limits<std::int64_t>::max() || before == 0 || pairs == 0) return;
     pairs = pairs / pairs_of_a_label + 1;
@@ -295,27 +233,24 @@ class Solver {
     most_joints_ = std::min(most_joints_, static_cast<std::size_t>(std::max(good, least_joints)));
   }
 
+  // The fastest assignment with these ends, and the cuts of tie_cuts_.
   std::optional<Assignment> join(const Tie& tie, double upper, std::int64_t budget) {
-    retired_.clear();
+    tables_.begin_join();
     const int stages = problem_.stages();
-    if (problem_.movable() < stages) return std::nullopt;
-    if (!cuts_.narrow(limits_.memory_only ? infinite : upper)) return std::nullopt;
-    tie_cuts_.emplace(cuts_);
-    if (!limits_.memory_only && !tie_cuts_->narrow(upper, tie)) return std::nullopt;
     std::vector<std::vector<State>> after(static_cast<std::size_t>(stages));
-    Tables ends;
     const std::vector<State> nothing{{0, {Joint{}}}};
     for (int stage = 0; stage < stages; ++stage) {
-      std::vector<Start> starts;
-      std::int32_t parents = 0;
+      const std::vector<Start> starts =
+          starts_of(stage, stage == 0 ? nothing : after[static_cast<std::size_t>(stage) - 1], tie.tag, budget);
+      if (starts.empty()) return std::nullopt;
+      std::size_t ways = 0;   // so far
       std::size_t pairs = 0;  // of a way so far and a stage
-      for (const State& before : stage == 0 ? nothing : after[static_cast<std::size_t>(stage) - 1]) {
-        starts.push_back(start_of(stage, before, parents, tie.tag, budget, ends));
-        parents += static_cast<std::int32_t>(before.second.size());
-        for (int length = starts.back().shortest; length <= starts.back().longest; ++length)
-          pairs += before.second.size() * starts.back().table->options(length).size();
+      for (const Start& start : starts) {
+        ways += start.joints->size();
+        for (int length = start.shortest; length <= start.longest; ++length)
+          pairs += start.joints->size() * start.table->options(length).size();
       }
-      limit_joints(stage, parents, pairs);
+      limit_joints(stage, ways, pairs);
       const int first = tie_cuts_->earliest(stage + 1);
       std::vector<std::vector<Joint>> made(static_cast<std::size_t>(tie_cuts_->latest(stage + 1) - first) + 1);
       std::vector<char> thinned(made.size(), 0);
@@ -370,29 +305,18 @@ class Solver {
   static constexpr double least_joints = 8;            // to begin with one layer, whatever the limit of work
   static constexpr std::size_t pairs_of_a_label = 16;  // most pairs are beaten at once
 
-  struct Middle {
-    Slots slots;    // with chunks: minus the stage
-    int start = 0;  // first layer, or -1 - type for any start in a run of equal layers
-    int shortest = 0;
-    int longest = 0;
-    typename Tables::iterator table;  // in tables_
-  };
-
   const Problem& problem_;
   Limits limits_;
   Executor* executor_;
   Bounds bounds_;
   Weighings weighings_;
-  Cuts cuts_;                     // whatever the ends are
+  Cuts cuts_;  // whatever the ends are
+  StageTables<Executor> tables_;
   std::optional<Cuts> tie_cuts_;  // with those that are being joined
-  std::vector<int> run_;          // equal layers from each one on, the trailing ones left out
   bool thinned_ = false;          // in the last join
   std::size_t most_joints_ = 0;   // with one first layer of the next stage
   double open_ = infinite;
-  std::int64_t work_ = 0;
-  std::vector<Middle> middle_;
-  Tables tables_;   // of middle_
-  Tables retired_;  // that were, in this join
+  std::int64_t work_ = 0;  // besides the tables
 };
 
 }  // namespace galvatron::search

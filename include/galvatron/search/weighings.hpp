@@ -21,6 +21,7 @@
 #include <vector>
 
 #include <galvatron/search/bounds.hpp>
+#include <galvatron/search/parallel.hpp>
 #include <galvatron/search/problem.hpp>
 #include <galvatron/search/segments.hpp>
 
@@ -31,16 +32,25 @@ class Weighings {
   static constexpr std::size_t most = 3;
 
   /// @param workspace_classes  of the segments: see Segments
-  Weighings(const Problem& problem, const Bounds& bounds, int workspace_classes = 1) : objective_(problem.objective) {
+  /// @param executor           shares the work
+  template <class Executor = Team>
+  Weighings(const Problem& problem, const Bounds& bounds, int workspace_classes = 1, Executor* executor = nullptr)
+      : objective_(problem.objective) {
+    const auto add = [&](double in_ramp, double in_slowest) {
+      const double weighed = objective_.alone * (objective_.weights.ramp * problem.stages() * in_ramp +
+                                                 objective_.weights.turns * in_slowest);
+      all_.push_back({in_ramp, in_slowest, in_slowest > 0 ? 0 : 1 - weighed,
+                      Segments(problem, in_slowest, workspace_classes, executor), ramps(problem, bounds, in_ramp)});
+    };
     const cost::PipelineWeights& weights = objective_.weights;
     if (problem.stages() == 1) {  // the objective is one sum
-      add(problem, bounds, bounds.once_share(), bounds.once_share(), workspace_classes);
+      add(bounds.once_share(), bounds.once_share());
       return;
     }
-    add(problem, bounds, 0, 0, workspace_classes);
-    if (weights.turns > 0) add(problem, bounds, 0, 1 / (objective_.alone * weights.turns), workspace_classes);
+    add(0, 0);
+    if (weights.turns > 0) add(0, 1 / (objective_.alone * weights.turns));
     // Where stages share cores, their sum alone is a bound as well, and not more than a part of it may be weighed.
-    if (!objective_.shared) add(problem, bounds, bounds.once_share(), bounds.once_share(), workspace_classes);
+    if (!objective_.shared) add(bounds.once_share(), bounds.once_share());
   }
 
   [[nodiscard]] std::size_t size() const { return all_.size(); }
@@ -84,23 +94,17 @@ class Weighings {
     std::vector<double> ramps;
   };
 
-  void add(const Problem& p, const Bounds& bounds, double in_ramp, double in_slowest, int classes) {
-    const double weighed =
-        objective_.alone * (objective_.weights.ramp * p.stages() * in_ramp + objective_.weights.turns * in_slowest);
-    all_.push_back({in_ramp, in_slowest, in_slowest > 0 ? 0 : 1 - weighed, Segments(p, in_slowest, classes), {}});
-    if (in_ramp == 0) {
-      all_.back().ramps = bounds.ramps();
-      return;
-    }
+  [[nodiscard]] static std::vector<double> ramps(const Problem& p, const Bounds& bounds, double in_ramp) {
+    if (in_ramp == 0) return bounds.ramps();
     std::vector<double> of_type;
     for (const LayerType& type : p.types) {
       of_type.push_back(std::numeric_limits<double>::max());
       for (const Choice& c : type)
-        of_type.back() = std::min(of_type.back(), objective_.ramp_of(c) + in_ramp * c.once());
+        of_type.back() = std::min(of_type.back(), p.objective.ramp_of(c) + in_ramp * c.once());
     }
-    all_.back().ramps.assign(1, 0.0);
-    for (const int type : p.layers)
-      all_.back().ramps.push_back(all_.back().ramps.back() + of_type[static_cast<std::size_t>(type)]);
+    std::vector<double> out{0};
+    for (const int type : p.layers) out.push_back(out.back() + of_type[static_cast<std::size_t>(type)]);
+    return out;
   }
 
   Objective objective_;
