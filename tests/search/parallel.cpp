@@ -1,3 +1,4 @@
+// labels: tsan
 #include <galvatron/search/parallel.hpp>
 
 #include <doctest/doctest.h>

@@ -124,10 +124,9 @@ class Solver {
   using Joint = search::Joint<Table>;
   using State = std::pair<int, std::vector<Joint>>;  // first layer of the next stage
 
-  // What the tables or the joins of a stage may do of the work that is left: what others leave over serves those after.
-  [[nodiscard]] std::int64_t share_of_work(int stage) const {
+  [[nodiscard]] std::int64_t work_left() const {
     if (limits_.work == std::numeric_limits<std::int64_t>::max()) return limits_.work;
-    return (limits_.work - std::min(limits_.work, work())) / (problem_.stages() - stage + 1) * 2;
+    return limits_.work - std::min(limits_.work, work());
   }
 
   [[nodiscard]] bool hopeless(const Joint& joint, int stage, int next, double upper) const {
@@ -165,7 +164,7 @@ class Solver {
     std::vector<int> begins;
     for (const State& state : before) begins.push_back(state.first);
     Limits limits = limits_;
-    limits.work = share_of_work(stage);
+    limits.work = work_left();
     const std::vector<const Table*> tables = tables_.of_stage(stage, begins, tag, *tie_cuts_, limits, budget);
     std::vector<Start> out;
     std::int32_t parents = 0;
@@ -227,7 +226,8 @@ class Solver {
     if (limits_.work == std::numeric_limits<std::int64_t>::max() || before == 0 || pairs == 0) return;
     pairs = pairs / pairs_of_a_label + 1;
     work_ += static_cast<std::int64_t>(pairs);
-    const double good = static_cast<double>(before) * static_cast<double>(share_of_work(stage + 1)) /
+    const double good = static_cast<double>(before) *
+                        static_cast<double>(Limits::share_of_work(work_left(), problem_.stages() - stage - 1)) /
                         static_cast<double>(pairs) /
                         (tie_cuts_->latest(stage + 1) - tie_cuts_->earliest(stage + 1) + 1);
     most_joints_ = std::min(most_joints_, static_cast<std::size_t>(std::max(good, least_joints)));

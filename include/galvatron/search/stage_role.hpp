@@ -16,6 +16,11 @@ struct Limits {
   std::int64_t work = std::numeric_limits<std::int64_t>::max();
   bool memory_only = false;  ///< ignore time: look for the least memory
 
+  /// Labels that a stage may make when so many are left and so many stages still to be done, joins included: more than
+  /// its part, as most need less.
+  [[nodiscard]] static std::int64_t share_of_work(std::int64_t left, int stages) {
+    return left == std::numeric_limits<std::int64_t>::max() ? left : left / (stages + 1) * 2;
+  }
   /// With fewer labels a search is to find a good plan: bounds of its own are not worth their time.
   [[nodiscard]] bool seeks_proof() const { return labels >= 64 && !memory_only; }
 };

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
@@ -55,7 +56,7 @@ class StageTables {
 
   /// The tables of a stage that begins with one of these layers, in their order; good until the next join begins.
   /// @param with_ends  the cuts with the choice `tag` of tied ends
-  /// @param limits     their work is what one table may make alone
+  /// @param limits     their work is what is left for this stage and those behind it
   [[nodiscard]] std::vector<const Table*> of_stage(int stage, const std::vector<int>& begins, int tag,
                                                    const Cuts& with_ends, Limits limits, std::int64_t budget) {
     const bool is_end = stage == 0 || stage + 1 == problem_.stages();
@@ -64,16 +65,30 @@ class StageTables {
     for (const int begin : begins)
       wanted.push_back(is_end ? &add(ends_, {}, begin, role_of(stage, begin, tag, with_ends), open)
                               : &middle(role_of(stage, begin, -1, cuts_), open));
-    const std::size_t of_this = open.size();
-    // The tables of the stages to come may be made at the same time, where it is known which they are.
-    for (int next = stage + 1; !is_end && of_this > 0 && next <= stage + ahead && next + 1 < problem_.stages(); ++next)
-      if (is_homogeneous(next)) middle(role_of(next, cuts_.earliest(next), -1, cuts_), open);
-    limit_work(limits.work, of_this, open.size() - of_this);
+    std::int64_t& largest = largest_[is_end ? 1 : 0];
+    const auto share_of = [&] { return Limits::share_of_work(limits.work, problem_.stages() - stage); };
+    const auto are_small = [&] { return largest <= share_of() / (2 * at_once); };
+    // Large tables share the work on their labels. Small ones are made several at the same time, those of the stages to
+    // come too where it is known which they are.
+    for (int next = stage + 1; !is_end && !open.empty() && are_small() && next < stage + at_once; ++next)
+      if (next + 1 < problem_.stages() && is_homogeneous(next))
+        middle(role_of(next, cuts_.earliest(next), -1, cuts_), open);
     const StageLimit within = limits.memory_only ? StageLimit{}
                               : is_end           ? with_ends.stage_limit()
                                                  : cuts_.stage_limit();
-    share(executor_, open.size(), [&](std::size_t i) { make(*open[i], limits, budget, within); });
-    for (const Entry* entry : open) work_ += entry->table->work();
+    for (std::size_t first = 0, count = 0; first < open.size(); first += count) {
+      count = are_small() ? std::min<std::size_t>(at_once, open.size() - first) : 1;
+      Limits each = limits;
+      each.work = share_of();
+      share(executor_, count, [&](std::size_t i) { make(*open[first + i], each, budget, within); });
+      largest = 0;
+      for (std::size_t i = first; i < first + count; ++i) {
+        const std::int64_t work = open[i]->table->work();
+        largest = std::max(largest, work);
+        work_ += work;
+        if (limits.work < std::numeric_limits<std::int64_t>::max()) limits.work -= std::min(limits.work, work);
+      }
+    }
     std::vector<const Table*> out;
     for (const Entry* entry : wanted) out.push_back(&*entry->table);
     return out;
@@ -93,7 +108,8 @@ class StageTables {
   [[nodiscard]] std::int64_t work() const { return work_; }
 
  private:
-  static constexpr int ahead = 3;  // stages
+  static constexpr int at_once = 4;
+  static constexpr std::int64_t unknown = std::numeric_limits<std::int64_t>::max();
 
   struct Entry {
     Slots slots;    // with chunks: minus the stage
@@ -141,14 +157,6 @@ class StageTables {
     return add(middle_, slots, start, role, open);
   }
 
-  // Tables that are made at the same time get less than one alone, and more than their part: most need less.
-  static void limit_work(std::int64_t& work, std::size_t of_stage, std::size_t of_others) {
-    if (work == std::numeric_limits<std::int64_t>::max() || of_stage == 0) return;
-    const auto others = static_cast<double>(of_others);
-    work = static_cast<std::int64_t>(static_cast<double>(work) * 2 / (static_cast<double>(of_stage) + 1) *
-                                     (others + 2) / (2 * others + 2));
-  }
-
   void make(Entry& entry, const Limits& limits, std::int64_t budget, const StageLimit& within) const {
     std::optional<Routes> routes;
     if (limits.seeks_proof() && problem_.chunks == 1) {
@@ -167,9 +175,10 @@ class StageTables {
   Executor* executor_;
   std::vector<int> run_;  // equal layers from each one on, the trailing ones left out
   std::int64_t work_ = 0;
-  std::list<Entry> ends_;     // of this join
-  std::list<Entry> middle_;   // of all joins
-  std::list<Entry> retired_;  // in this join: others have taken their place
+  std::array<std::int64_t, 2> largest_{unknown, unknown};  // work on one of the tables made last, middle and end
+  std::list<Entry> ends_;                                  // of this join
+  std::list<Entry> middle_;                                // of all joins
+  std::list<Entry> retired_;                               // in this join: others have taken their place
 };
 
 }  // namespace galvatron::search
