@@ -21,8 +21,8 @@
 
 namespace galvatron::search {
 
-/// Those of the first and the last stage depend on the choice of tied ends and serve one join. Middle stages with the
-/// same micro-batches in flight and the same layers ahead of them share a table, which serves all joins.
+/// The tables of a solver's stages. Those of the first and the last depend on the choice of tied ends and serve one
+/// join; middle stages with the same micro-batches in flight and the same layers ahead of them share one for all joins.
 template <class Executor>
 class StageTables {
  public:
