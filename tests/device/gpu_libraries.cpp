@@ -167,12 +167,19 @@ TEST_CASE("shapes that cuDNN is not asked about") {
                    .q_stride = 64,
                    .kv_stride = 64,
                    .out_stride = 64};
-  CHECK(cudnn::unsuited(s).empty());
+  CHECK(cudnn::unsuited(s, true, 9).empty());
   s.kv_stride = 65;
-  CHECK(!cudnn::unsuited(s).empty());
+  CHECK(!cudnn::unsuited(s, true, 9).empty());
   s.kv_stride = 64;
   s.head_dim = 20;
-  CHECK(!cudnn::unsuited(s).empty());
+  CHECK(!cudnn::unsuited(s, true, 9).empty());
+  s.head_dim = 192;
+  CHECK(cudnn::unsuited(s, true, 9).empty());
+  CHECK(cudnn::unsuited(s, false, 8).empty());
+  CHECK(!cudnn::unsuited(s, true, 8).empty());
+  s.queries = s.keys = 1;
+  CHECK(cudnn::unsuited(s, false, 9).empty());
+  CHECK(!cudnn::unsuited(s, true, 9).empty());
 }
 
 TEST_CASE("a description that cuDNN cannot read is refused in its own words") {

@@ -2,15 +2,19 @@
 // labels: tsan
 #include <doctest/doctest.h>
 
+#include <chrono>
 #include <cmath>
 #include <cstdint>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <stdexcept>
+#include <stop_token>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include <galvatron/train/checkpoint/background.hpp>
 #include <galvatron/train/compiled.hpp>
 
 #include "../folder.hpp"
@@ -296,6 +300,22 @@ TEST_CASE("a damaged checkpoint and one of another model are refused with the re
   check_refused(Checkpoint::open(folder.path / "nothing", model), "No such file");
   fs::create_directories(folder.path / "empty");
   check_refused(Checkpoint::open(folder.path / "empty", model), "no complete checkpoint");
+}
+
+TEST_CASE("what a task in the background throws is its error") {
+  for (const bool device : {true, false}) {
+    train::BackgroundThread thread;
+    thread.post([device](const std::stop_token&) -> Result<void> {
+      if (device) throw DeviceFailure("the GPU is gone");
+      throw std::runtime_error("the disk is gone");
+    });
+    while (!thread.wait_for(std::chrono::milliseconds(100))) {
+    }
+    const auto error = thread.error();
+    REQUIRE(error);
+    CHECK(error->kind == ErrorKind::machine);
+    CHECK(error->message == (device ? "the GPU is gone" : "the disk is gone"));
+  }
 }
 
 TEST_CASE("a folder that cannot be written ends the run with the reason") {

@@ -49,7 +49,7 @@ class GpuThreads final : public GpuLauncher {
            ": all ranks share the first one, which checks the plan and is no faster than one rank.";
   }
   [[nodiscard]] std::pair<Bytes, std::string> arena_memory(const Plan& plan) const override {
-    if (!have_own_gpus(plan)) return {device::cuda::free_memory(0), "the GPU"};
+    if (!have_own_gpus(plan)) return {galvatron::train::arena_memory(0), "the GPU"};
     return {galvatron::train::gpu_memory(plan.ranks()), "the fullest GPU"};
   }
   [[nodiscard]] bool shares_memory(const Plan& plan) const override { return !have_own_gpus(plan); }
@@ -136,6 +136,7 @@ extern "C" void galvatron_run_on_gpus(const std::optional<galvatron::comm::Launc
                                       const std::function<void(galvatron::tools::Launcher&)>& body,
                                       galvatron::comm::Verdict& verdict) {
   using namespace galvatron;
+  device::cuda::prepare_process();
   try {
     if (job) {
       verdict = comm::tcp::outcome_of(*job, [&](comm::tcp::World& control) {

@@ -17,6 +17,10 @@
 
 namespace galvatron::train {
 
+/// What is left of a GPU's memory for the code of kernels, which CUDA's libraries load when they are first used, and
+/// for graphs of whole steps. An allowance, not a measurement.
+inline constexpr Bytes code_allowance{std::int64_t{512} << 20};
+
 /// The arena of a rank in the GPU's memory, and a device that computes in it, in the stream given.
 class CudaRank {
  public:

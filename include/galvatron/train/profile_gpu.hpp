@@ -51,10 +51,11 @@ inline ProfilePlan gpu_profile_plan(double budget) {
 
 }  // namespace detail
 
-/// What ranks with GPUs of their own may take of GPU `ordinal`. Throws DeviceFailure.
-inline Bytes memory_beside_nccl(int ordinal) {
-  return max(device::cuda::free_memory(ordinal) - nccl_allowance, Bytes{0});
-}
+/// What the arenas of ranks on GPU `ordinal` may take together. Throws DeviceFailure.
+inline Bytes arena_memory(int ordinal) { return max(device::cuda::free_memory(ordinal) - code_allowance, Bytes{0}); }
+
+/// What the arena of a rank with that GPU of its own may take. Throws DeviceFailure.
+inline Bytes memory_beside_nccl(int ordinal) { return max(arena_memory(ordinal) - nccl_allowance, Bytes{0}); }
 
 /// The least of the first `gpus`.
 inline Bytes gpu_memory(int gpus) {
@@ -76,7 +77,7 @@ inline Cluster gpu_cluster(const Placement& placement) {
   cluster.devices_per_node = ranks;
   cluster.cores = shared && ranks > 1 ? 1 : 0;  // all ranks compute on one GPU
   cluster.device.name = gpu.name;
-  cluster.device.memory = shared ? Bytes{device::cuda::free_memory(placement.gpu).count / ranks}
+  cluster.device.memory = shared                             ? Bytes{arena_memory(placement.gpu).count / ranks}
                           : placement.kind == Kind::own_gpus ? gpu_memory(ranks)
                                                              : memory_beside_nccl(placement.gpu);
   cluster.device.library_workspace = CudaPlatform::library_workspace();

@@ -3,7 +3,9 @@
 // Streams run late, in a random order, when somebody waits or asks. As with NCCL, calls of a communicator may be under
 // way for a while: the first messages between two ranks, and the first collective, get into their streams when the
 // others have come. What waits in a stream for other ranks stays there until they come, or until its communicator is
-// aborted. Include it in one file of a program, which links neither library.
+// aborted. A communicator is destroyed when all members have finalized theirs, which several destroyed in one group
+// wait for together; where ranks stand for processes, one that is aborted waits for them too. Include it in one file of
+// a program, which links neither library.
 #pragma once
 
 #include <algorithm>
@@ -38,6 +40,7 @@ inline std::mutex mutex;
 inline std::mt19937_64 random{1};
 inline constexpr int gpus = 8;
 inline thread_local int current_gpu = 0;
+inline bool ranks_are_processes = false;
 
 struct Queue {
   struct Work {
@@ -111,6 +114,7 @@ struct Shared {
   int size = 0;
   int joined = 0;
   bool broken = false;  // a member has aborted: nobody touches the others' memory any more
+  std::set<int> left;   // members that have finalized or aborted theirs
   std::vector<int> collectives_issued;
   int begun = 0;  // members that have issued their first collective
   std::map<std::int64_t, Collective> collectives;
@@ -148,6 +152,7 @@ namespace galvatron::test::fake {
 
 inline thread_local int group_depth = 0;
 inline thread_local std::vector<std::shared_ptr<ncclComm>> touched;
+inline thread_local std::vector<std::shared_ptr<ncclComm>> ending;  // destroyed or aborted in the group
 inline std::map<ncclComm_t, std::shared_ptr<ncclComm>> comms;
 inline int communicators_made = 0;
 
@@ -277,6 +282,29 @@ inline ncclResult_t issue(ncclComm_t handle, const Op& op) {
   return ncclSuccess;
 }
 
+// What NCCL does for those in the group that are destroyed or aborted, each in a thread of its own.
+inline void finish_ending(std::unique_lock<std::mutex>& lock) {
+  const auto gone = std::exchange(ending, {});
+  for (const auto& comm : gone) comm->shared->left.insert(comm->rank);
+  wait(lock, [&] {
+    return std::ranges::all_of(gone, [](const auto& comm) {
+      return (comm->aborted && !ranks_are_processes) ||
+             static_cast<int>(comm->shared->left.size()) == comm->shared->size;
+    });
+  });
+}
+inline ncclResult_t end(ncclComm_t handle) {
+  std::unique_lock lock(mutex);
+  const auto found = comms.find(handle);
+  if (found == comms.end()) return ncclInvalidArgument;
+  if (!found->second->aborted && !found->second->shared->left.contains(found->second->rank))
+    throw std::logic_error("a communicator is destroyed that was not finalized");
+  ending.push_back(found->second);
+  comms.erase(found);
+  if (group_depth == 0) finish_ending(lock);
+  return ncclSuccess;
+}
+
 }  // namespace galvatron::test::fake
 
 namespace fake = galvatron::test::fake;
@@ -353,6 +381,8 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaM
   fake::give(*fake::queue_of(stream), [=] { std::memcpy(to, from, bytes); });
   return cudaSuccess;
 }
+cudaError_t cudaDeviceGetDefaultMemPool(cudaMemPool_t*, int) { return cudaSuccess; }
+cudaError_t cudaMemPoolSetAttribute(cudaMemPool_t, cudaMemPoolAttr, void*) { return cudaSuccess; }
 cudaError_t cudaMallocAsync(void** memory, std::size_t bytes, cudaStream_t) {
   *memory = std::malloc(bytes);
   return cudaSuccess;
@@ -393,26 +423,28 @@ ncclResult_t ncclCommGetAsyncError(ncclComm_t handle, ncclResult_t* status) {
   return ncclSuccess;
 }
 ncclResult_t ncclCommFinalize(ncclComm_t handle) {
-  std::unique_lock lock(fake::mutex);
-  return fake::settle(fake::comms.at(handle)) ? ncclSuccess : ncclInProgress;
-}
-ncclResult_t ncclCommDestroy(ncclComm_t handle) {
   const std::scoped_lock lock(fake::mutex);
-  return fake::comms.erase(handle) == 1 ? ncclSuccess : ncclInvalidArgument;
+  const auto& comm = fake::comms.at(handle);
+  if (!fake::settle(comm) || !comm->shared->left.insert(comm->rank).second) return ncclInvalidArgument;
+  return ncclSuccess;
 }
+ncclResult_t ncclCommDestroy(ncclComm_t handle) { return fake::end(handle); }
 ncclResult_t ncclCommAbort(ncclComm_t handle) {
-  const std::scoped_lock lock(fake::mutex);
-  fake::comms.at(handle)->aborted = true;
-  fake::comms.at(handle)->shared->broken = true;
-  return fake::comms.erase(handle) == 1 ? ncclSuccess : ncclInvalidArgument;
+  {
+    const std::scoped_lock lock(fake::mutex);
+    fake::comms.at(handle)->aborted = true;
+    fake::comms.at(handle)->shared->broken = true;
+  }
+  return fake::end(handle);
 }
 ncclResult_t ncclGroupStart() {
   ++fake::group_depth;
   return ncclSuccess;
 }
 ncclResult_t ncclGroupEnd() {
-  const std::scoped_lock lock(fake::mutex);
+  std::unique_lock lock(fake::mutex);
   if (--fake::group_depth > 0) return ncclSuccess;
+  fake::finish_ending(lock);
   bool all = true;
   for (const auto& comm : std::exchange(fake::touched, {})) {
     for (const fake::Op& op : comm->group) {

@@ -52,6 +52,7 @@ class Blocks {
 
   Blocks(C& control, Watch& watch, device::cuda::Stream& compute)
       : control_(control), watch_(watch), compute_(compute) {
+    keep_rooms();
     watch_.set_chore([this] {
       const std::unique_lock lock(mutex_, std::try_to_lock);  // its holder does the same
       if (lock.owns_lock()) pump();
@@ -139,10 +140,12 @@ class Blocks {
     std::vector<Room> rooms;  // of packed blocks
     device::cuda::Event ready;
   };
-  // Messages of one rank to another.
+  // Messages of one rank to another. Those to and from several neighbours and the collectives beside them must find
+  // room on the GPU at once: each waits there for another rank. A block moves some 20 GB/s.
   struct Route {
+    static constexpr int most_blocks = 8;
     Route(Watch& watch, const ncclUniqueId& its_id, int end)
-        : id(its_id), communicator(watch, its_id, 2, end, /*waits=*/false) {}
+        : id(its_id), communicator(watch, its_id, 2, end, most_blocks, /*waits=*/false) {}
     ncclUniqueId id;
     device::cuda::Stream stream;
     Communicator communicator;
@@ -165,6 +168,15 @@ class Blocks {
     return {.peer = peer, .data = room.data, .rows = 1, .row_bytes = room.bytes, .stride_bytes = room.bytes};
   }
 
+  // CUDA's pool, of which rooms are, gives nothing back to the GPU between two of them.
+  static void keep_rooms() {
+    int device = 0;
+    cudaMemPool_t pool = nullptr;
+    auto most = ~std::uint64_t{0};
+    device::cuda::check(cudaGetDevice(&device));
+    device::cuda::check(cudaDeviceGetDefaultMemPool(&pool, device));
+    device::cuda::check(cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &most));
+  }
   Room take_room(device::cuda::Stream& stream, std::int64_t bytes) {
     void* memory = nullptr;
     if (bytes > 0) device::cuda::check(cudaMallocAsync(&memory, static_cast<std::size_t>(bytes), stream.get()));
@@ -227,7 +239,7 @@ class Blocks {
     for (const auto begin = Clock::now(); !route.communicator.is_settled();) {
       if (Clock::now() - begin > watch_.timeout()) route.communicator.settle();  // which says what is wrong
       lock.unlock();
-      std::this_thread::sleep_for(std::chrono::microseconds(20));
+      pause(begin);
       lock.lock();
     }
   }

@@ -9,6 +9,12 @@
 #include <galvatron/core/error.hpp>
 #include <galvatron/device/cuda/check.hpp>
 
+// Before 2.24 rank threads read each other's memory where only their own GPU can; before 2.22 communicators were
+// aborted one by one.
+#if NCCL_VERSION_CODE < NCCL_VERSION(2, 24, 0)
+#error "galvatron: comm::nccl needs NCCL 2.24 or newer"
+#endif
+
 namespace galvatron::comm::nccl {
 
 /// One line: NCCL's words, the last error that it logged, and the place of the call.

@@ -53,13 +53,25 @@ ncclUniqueId shared_id(G& control) {
   return id;
 }
 
+/// Between two looks at something that began then: most of NCCL's work is given to its stream in less time than the
+/// shortest sleep takes.
+inline void pause(Clock::time_point begin) {
+  if (Clock::now() - begin < std::chrono::microseconds(200))
+    std::this_thread::yield();
+  else
+    std::this_thread::sleep_for(std::chrono::microseconds(20));
+}
+
 class Communicator {
  public:
   /// Collective. Throws DeviceFailure or PeerFailure.
+  /// @param most_blocks  thread blocks of its kernels, each of which has buffers of its own; 0: as NCCL likes
   /// @param waits  returns when all members have come, else before settle() does
-  Communicator(Watch& watch, const ncclUniqueId& id, int size, int rank, bool waits = true) : watch_(watch) {
+  Communicator(Watch& watch, const ncclUniqueId& id, int size, int rank, int most_blocks = 0, bool waits = true)
+      : watch_(watch) {
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     config.blocking = 0;
+    if (most_blocks > 0) config.maxCTAs = most_blocks;
     std::unique_lock lock(watch_.mutex());
     watch_.check();
     const ncclResult_t status = ncclCommInitRankConfig(&comm_, size, id, rank, &config);
@@ -75,20 +87,11 @@ class Communicator {
   }
   Communicator(const Communicator&) = delete;
   Communicator& operator=(const Communicator&) = delete;
+  /// When its watch has not ended it before, something went wrong.
   ~Communicator() {
-    std::unique_lock lock(watch_.mutex());
+    const std::scoped_lock lock(watch_.mutex());
     watch_.remove(&comm_);
-    if (comm_ == nullptr) return;
-    ncclResult_t status = std::uncaught_exceptions() > 0 ? ncclInternalError : ncclCommFinalize(comm_);
-    for (const auto limit = Clock::now() + std::chrono::seconds(10);
-         status == ncclInProgress && Clock::now() < limit;) {
-      std::this_thread::sleep_for(std::chrono::microseconds(100));
-      if (ncclCommGetAsyncError(comm_, &status) != ncclSuccess) break;
-    }
-    if (status == ncclSuccess)
-      ncclCommDestroy(comm_);
-    else
-      ncclCommAbort(comm_);
+    if (comm_ != nullptr) ncclCommAbort(comm_);
   }
 
   /// Gives NCCL the calls of `issue(ncclComm_t)` as one group, when what it was given before is on its way. They are in
@@ -133,7 +136,7 @@ class Communicator {
         watch_.check();
       }
       lock.unlock();
-      std::this_thread::sleep_for(std::chrono::microseconds(20));
+      pause(begin);
       lock.lock();
     }
   }

@@ -35,13 +35,16 @@ class Watch {
  public:
   /// What failed on another rank, if the control plane knows; called by any thread. May be empty.
   using News = std::function<std::optional<std::string>()>;
+  /// Tells the other ranks that this one is failing, and why; called by any thread, throws nothing. May be empty.
+  using Warning = std::function<void(const std::string&)>;
 
   /// For the current GPU of the calling thread. @param rank  of the world  @param timeout  how long a collective may
   /// take
-  Watch(int rank, std::chrono::nanoseconds timeout, News news)
+  Watch(int rank, std::chrono::nanoseconds timeout, News news, Warning warning = {})
       : rank_(rank),
         timeout_(timeout),
         news_(std::move(news)),
+        warning_(std::move(warning)),
         thread_([this, device = current_device()](const std::stop_token& stop) {
           cudaSetDevice(device);
           run(stop);
@@ -74,15 +77,22 @@ class Watch {
       failure_ = text;
       failed_.store(true, std::memory_order_release);
     }
-    for (ncclComm_t* comm : comms_)
-      if (*comm != nullptr) ncclCommAbort(std::exchange(*comm, nullptr));
+    end_all(ncclCommAbort);
+  }
+  /// The same for what this rank may be the first to know. The others are told before anything is aborted, because that
+  /// may take until they have aborted theirs.
+  void fail_and_warn(const std::string& text) {
+    if (failed()) return fail(failure_);
+    if (const auto told = news_ ? news_() : std::nullopt) return fail(*told);
+    if (warning_) warning_(text);
+    fail(text);
   }
   /// The same for a status of NCCL, and throws: with what is known of the peer, if it is one that failed.
   [[noreturn]] void fail(ncclResult_t status, ncclComm_t comm, std::unique_lock<std::mutex>& lock,
                          std::source_location where = std::source_location::current()) {
     const std::string text = text_of(status, comm, where);
     if (!is_remote(status)) {
-      fail(text);
+      fail_and_warn("rank " + std::to_string(rank_) + " failed: " + text);
       throw DeviceFailure(text, where);
     }
     lock.unlock();
@@ -102,6 +112,27 @@ class Watch {
     started_.push_back({std::move(done), Clock::now(), std::move(what)});
   }
 
+  /// Ends all communicators, when no stream is at work any more, and does no more chores. All come to their end before
+  /// one is destroyed: processes of a node keep each other's connections until then, and what one destroys first the
+  /// other may destroy last.
+  void close() noexcept {
+    set_chore({});
+    const std::scoped_lock lock(mutex_);
+    bool fine = !failed();
+    for (ncclComm_t* comm : comms_)
+      if (fine && *comm != nullptr) fine = is_fine(ncclCommFinalize(*comm));
+    const auto limit = Clock::now() + std::chrono::seconds(10);
+    for (ncclComm_t* comm : comms_)
+      while (fine && *comm != nullptr) {
+        ncclResult_t status = ncclSuccess;
+        if (ncclCommGetAsyncError(*comm, &status) != ncclSuccess) status = ncclInternalError;
+        if (status == ncclSuccess) break;
+        fine = status == ncclInProgress && Clock::now() < limit;
+        std::this_thread::sleep_for(std::chrono::microseconds(100));
+      }
+    end_all(fine ? ncclCommDestroy : ncclCommAbort);
+  }
+
  private:
   struct Started {
     device::cuda::Event done;
@@ -113,6 +144,13 @@ class Watch {
     int device = 0;
     cudaGetDevice(&device);
     return device;
+  }
+  // In one group: all are told to stop before NCCL waits for any of them, and it waits for all at once.
+  void end_all(ncclResult_t (*end)(ncclComm_t)) {
+    ncclGroupStart();
+    for (ncclComm_t* comm : comms_)
+      if (*comm != nullptr) end(std::exchange(*comm, nullptr));
+    ncclGroupEnd();
   }
   void run(const std::stop_token& stop) {
     std::unique_lock lock(mutex_);
@@ -142,8 +180,8 @@ class Watch {
     if (started_.empty() || Clock::now() - started_.front().since < timeout_) return;
     std::string seconds = std::to_string(std::chrono::duration<double>(timeout_).count());
     seconds.erase(std::max(seconds.find_last_not_of('0') + 1, seconds.find('.') + 2));
-    fail("rank " + std::to_string(rank_) + " gave up after " + seconds + " s: the " + started_.front().what +
-         " did not end");
+    fail_and_warn("rank " + std::to_string(rank_) + " gave up after " + seconds + " s: the " + started_.front().what +
+                  " did not end");
   }
   void forget_done() {
     for (; !started_.empty() && started_.front().done.passed(); started_.pop_front())
@@ -153,6 +191,7 @@ class Watch {
   int rank_;
   std::chrono::nanoseconds timeout_;
   News news_;
+  Warning warning_;
   std::mutex mutex_;
   std::condition_variable_any wake_;
   std::vector<ncclComm_t*> comms_;

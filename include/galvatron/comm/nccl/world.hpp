@@ -25,7 +25,8 @@ namespace galvatron::comm::nccl {
 /// `compute` afterwards finds it done. When a rank fails or dies, or takes too long, kernels that wait for it are
 /// aborted and every rank's calls throw PeerFailure. NCCL's buffers, and memory for blocks of several rows, are taken
 /// from the GPU as they are needed, beside the arenas (train/gpu_world.hpp leaves room for them).
-/// @tparam C  a world of the same ranks for memory of the program, whose failure() any thread may ask: tcp::World
+/// @tparam C  a world of the same ranks for memory of the program, whose failure() and warn() any thread may call:
+/// tcp::World
 template <class C>
 class World {
  public:
@@ -37,14 +38,17 @@ class World {
   /// @param timeout  how long one collective may take
   World(C& control, device::cuda::Stream& compute, std::chrono::nanoseconds timeout = std::chrono::minutes(10))
       : control_(control),
-        watch_(control.rank(), timeout, news_of(control)),
+        watch_(control.rank(), timeout, news_of(control), warning_of(control)),
         blocks_(control, watch_, compute),
         compute_(compute) {
     for (int r = 0; r < size(); ++r) everybody_.push_back(r);
   }
   World(const World&) = delete;
   World& operator=(const World&) = delete;
-  ~World() { withdraw(); }
+  ~World() {
+    withdraw();
+    watch_.close();
+  }
 
   [[nodiscard]] int rank() const { return control_.rank(); }
   [[nodiscard]] int size() const { return control_.size(); }
@@ -85,7 +89,7 @@ class World {
     try {
       if (std::uncaught_exceptions() > 0) {
         const std::scoped_lock lock(watch_.mutex());
-        watch_.fail("rank " + std::to_string(rank()) + " has failed");
+        watch_.fail_and_warn("rank " + std::to_string(rank()) + " has failed");
       }
       for (const auto& group : groups_) group->wait();
       blocks_.wait();
@@ -98,6 +102,12 @@ class World {
   static Watch::News news_of(C& control) {
     if constexpr (requires { control.failure(); })
       return [&control] { return control.failure(); };
+    else
+      return {};
+  }
+  static Watch::Warning warning_of(C& control) {
+    if constexpr (requires { control.warn(std::string()); })
+      return [&control](const std::string& text) { control.warn(text); };
     else
       return {};
   }

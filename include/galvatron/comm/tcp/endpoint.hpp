@@ -82,9 +82,23 @@ class Endpoint {
     return failure_;
   }
 
+  /// Tells the others that this rank is failing, `text`, where its last word may be late: their calls throw PeerFailure
+  /// with these words. Any thread may call it.
+  void warn(const std::string& text) noexcept {
+    try {
+      const auto bytes = std::as_bytes(std::span(text));
+      tell_all({Kind::failing, 0, static_cast<std::int64_t>(bytes.size())}, Bytes(bytes.begin(), bytes.end()));
+      for (const auto limit = Clock::now() + std::chrono::seconds(1); Clock::now() < limit;) {
+        const std::scoped_lock lock(mutex_);
+        if (unsent().empty()) return;
+        progress(std::min(limit, Clock::now() + std::chrono::milliseconds(20)));
+      }
+    } catch (const std::exception&) {  // they will see the connection break
+    }
+  }
   /// Tells the others that this rank is done, and waits until they are. Throws PeerFailure if one fails meanwhile.
   void end() {
-    leave({Kind::ended, 0, 0}, {});
+    tell_all({Kind::ended, 0, 0}, {});
     wait([&] { return running().empty(); }, [&] { return running(); }, "end");
   }
   /// Tells the others what this rank's body threw, hears what became of theirs, and how the run ended.
@@ -100,7 +114,7 @@ class Endpoint {
         peer(rank_).status = mine;
       }
       const auto bytes = std::as_bytes(std::span<const Status, 1>(&mine, 1));
-      leave({Kind::failed, 0, sizeof mine}, Bytes(bytes.begin(), bytes.end()));
+      tell_all({Kind::failed, 0, sizeof mine}, Bytes(bytes.begin(), bytes.end()));
       // What is sent arrives only if what has come was read.
       for (const auto limit = Clock::now() + patience; Clock::now() < limit;) {
         const std::scoped_lock lock(mutex_);
@@ -119,7 +133,7 @@ class Endpoint {
   }
 
  private:
-  enum class Kind : std::int64_t { block, ended, failed };
+  enum class Kind : std::int64_t { block, ended, failed, failing };
   struct Head {
     Kind kind = Kind::block;
     std::int64_t lane = 0;
@@ -270,6 +284,12 @@ class Endpoint {
         from.ended = true;
         from.status.kind = Status::Kind::ended;
         break;
+      case Kind::failing: {
+        const std::string_view text(reinterpret_cast<const char*>(from.in.data()) + sizeof head,
+                                    from.in.size() - sizeof head);
+        note_failure(galvatron::detail::one_line(text, 400));
+        break;
+      }
       case Kind::failed:
         from.ended = true;
         std::memcpy(&from.status, from.in.data() + sizeof head,
@@ -281,8 +301,8 @@ class Endpoint {
     }
   }
 
-  // The last word to all.
-  void leave(const Head& head, const Bytes& bytes) {
+  // A word to all.
+  void tell_all(const Head& head, const Bytes& bytes) {
     const std::scoped_lock lock(mutex_);
     for (Peer& peer : peers_)
       if (peer.socket.open()) queue(peer, head, bytes);

@@ -198,6 +198,8 @@ class World {
 
   /// What failed on another rank, if that is known. Any thread may ask.
   std::optional<std::string> failure() { return endpoint_.failure(); }
+  /// Tells the others that this rank is failing before its body has ended; `text` names it. Any thread may call it.
+  void warn(const std::string& text) noexcept { endpoint_.warn(text); }
 
  private:
   static Piece flat(Endpoint::Bytes& bytes) {

@@ -72,11 +72,14 @@ struct PlannedAttention {
   }
 };
 
-/// Why a shape is not even asked about; empty when it may be.
-inline std::string unsuited(const AttentionShape& s) {
+/// Why a shape is not even asked about on a card of that compute capability; empty when it may be. The last two are
+/// what cuDNN's own frontend refuses.
+inline std::string unsuited(const AttentionShape& s, bool backward, int major) {
   if (s.head_dim % 8 != 0 || s.head_dim > 256) return "cuDNN takes heads of a multiple of 8 up to 256 elements";
   for (const std::int64_t row : {s.q_stride, s.kv_stride, s.out_stride, s.dq_row(), s.dkv_row()})
     if (row % 8 != 0) return "cuDNN takes rows on 16-byte boundaries";
+  if (backward && s.queries == 1 && s.keys == 1) return "cuDNN has no gradients for one query and one key";
+  if (backward && major < 9 && s.head_dim > 128) return "cuDNN has gradients of heads up to 128 elements on this card";
   return {};
 }
 
@@ -85,9 +88,9 @@ inline std::string unsuited(const AttentionShape& s) {
 /// The attention of one GPU, in one stream.
 class Attention {
  public:
-  /// The workspace starts on a 256-byte boundary.
-  Attention(const Stream& stream, View<std::byte> workspace, bool deterministic = true)
-      : workspace_(workspace), deterministic_(deterministic) {
+  /// The workspace starts on a 256-byte boundary. @param major  of the GPU's compute capability
+  Attention(const Stream& stream, View<std::byte> workspace, int major, bool deterministic = true)
+      : workspace_(workspace), major_(major), deterministic_(deterministic) {
     try {
       if (cudnnGetVersion() < oldest)
         throw cudnn::Refused("version " + std::to_string(cudnnGetVersion()) + " is older than " +
@@ -174,7 +177,8 @@ class Attention {
       }
     const auto [found, fresh] = plans_.try_emplace(Key{s, backward});
     if (fresh) try {
-        if (const std::string reason = cudnn::unsuited(s); !reason.empty()) throw cudnn::Refused(reason);
+        if (const std::string reason = cudnn::unsuited(s, backward, major_); !reason.empty())
+          throw cudnn::Refused(reason);
         const cudnn::Target target{.handle = handle_.get()};
         found->second = backward ? cudnn::PlannedAttention::backward(s, target, workspace_.count, deterministic_)
                                  : cudnn::PlannedAttention::forward(s, target, workspace_.count);
@@ -200,6 +204,7 @@ class Attention {
   }
 
   View<std::byte> workspace_;
+  int major_;
   bool deterministic_;
   Owner<cudnnHandle_t, cudnnDestroy> handle_;
   std::vector<std::string> refusals_;

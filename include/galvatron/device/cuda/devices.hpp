@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdlib>
 #include <iterator>
 #include <string>
 
@@ -13,6 +14,10 @@
 #include <galvatron/device/cuda/check.hpp>
 
 namespace galvatron::device::cuda {
+
+/// To be called before anything of CUDA is, by the only thread. A rank's streams wait for other ranks, each for others:
+/// they must not share the few queues that CUDA gives a process by default. Does nothing where the user has decided.
+inline void prepare_process() { ::setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", /*overwrite=*/0); }
 
 /// What cudaGetDeviceCount's answer means: the number of GPUs, at least 1, or why there is none (ErrorKind::machine).
 inline Result<int> devices_found(cudaError_t status, int count) {

@@ -44,11 +44,11 @@ class Machine {
   /// cuDNN may add gradients of attention in any order, which is faster and gives other bits every time.
   Machine(int ordinal, Stream& stream, View<std::byte> library_workspace, bool deterministic = true)
       : ordinal_(use_device(ordinal)),
-        has_epilogues_(describe_device(ordinal).major >= 9),
+        major_(describe_device(ordinal).major),
         workspace_(on_boundary(library_workspace)),
         stream_(stream),
         products_(stream_, workspace_.slice(kernel_workspace_bytes, product_workspace_bytes)),
-        attention_(stream_, after(kernel_workspace_bytes + product_workspace_bytes), deterministic) {}
+        attention_(stream_, after(kernel_workspace_bytes + product_workspace_bytes), major_, deterministic) {}
   Machine(const Machine&) = delete;
   Machine& operator=(const Machine&) = delete;
   /// Waits for all that was launched.
@@ -107,7 +107,7 @@ class Machine {
   /// products with GELU are slower than two operations (karpathy/llm.c, pull request 338), so that it is not asked.
   bool try_multiply(const Product& p, Epilogue epilogue, const void* a, const void* b, const void* bias, void* u,
                     void* c) {
-    return has_epilogues_ && takes_epilogue(p, reinterpret_cast<std::uintptr_t>(u)) &&
+    return major_ >= 9 && takes_epilogue(p, reinterpret_cast<std::uintptr_t>(u)) &&
            products_.try_multiply(p, epilogue, a, b, bias, u, c);
   }
 
@@ -144,7 +144,7 @@ class Machine {
   }
 
   int ordinal_;
-  bool has_epilogues_;
+  int major_;  ///< of the compute capability; epilogues of products are from 9 on
   View<std::byte> workspace_;
   Stream& stream_;
   Products products_;

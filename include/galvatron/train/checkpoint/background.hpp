@@ -4,6 +4,7 @@
 #include <chrono>
 #include <condition_variable>
 #include <deque>
+#include <exception>
 #include <functional>
 #include <mutex>
 #include <optional>
@@ -50,6 +51,15 @@ class BackgroundThread {
  private:
   [[nodiscard]] bool is_idle() const { return error_ || (tasks_.empty() && !busy_); }
 
+  static Result<void> result_of(const Task& task, const std::stop_token& stop) {
+    try {
+      return task(stop);
+    } catch (const Failure& failure) {
+      return tl::unexpected<Error>(Error{failure.kind(), failure.what()});
+    } catch (const std::exception& failure) {
+      return tl::unexpected<Error>(Error{ErrorKind::machine, failure.what()});
+    }
+  }
   void run(const std::stop_token& stop) {
     std::unique_lock lock(mutex_);
     while (changed_.wait(lock, stop, [&] { return !tasks_.empty() && !error_; })) {
@@ -57,7 +67,7 @@ class BackgroundThread {
       tasks_.pop_front();
       busy_ = true;
       lock.unlock();
-      auto done = task(stop);
+      auto done = result_of(task, stop);
       lock.lock();
       busy_ = false;
       if (!done) error_ = std::move(done.error());

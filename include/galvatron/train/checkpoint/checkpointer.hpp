@@ -90,6 +90,21 @@ class Checkpointer {
   [[nodiscard]] const CheckpointReport& report() const { return report_; }
 
  private:
+  // The state is being read until this ends, whatever comes of it.
+  class Copying {
+   public:
+    explicit Copying(std::atomic<bool>& flag) : flag_(flag) {}
+    Copying(const Copying&) = delete;
+    Copying& operator=(const Copying&) = delete;
+    ~Copying() {
+      flag_ = false;
+      flag_.notify_all();
+    }
+
+   private:
+    std::atomic<bool>& flag_;
+  };
+
   static double seconds() {
     return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
   }
@@ -114,9 +129,10 @@ class Checkpointer {
     const auto path = unfinished(options_.folder / checkpoint_name(steps)) / shard_name(rank_);
     thread_.post([this, path](const std::stop_token& stop) -> Result<void> {
       const double start = seconds();
-      snapshot_.take(device_, stage_);
-      copying_ = false;
-      copying_.notify_all();
+      {
+        const Copying copying(copying_);
+        snapshot_.take(device_, stage_);
+      }
       auto file = write_shard(path, snapshot_.bytes(), stop);
       if (!file) return tl::unexpected<Error>(std::move(file.error()));
       file_ = std::move(*file);
