@@ -14,9 +14,9 @@ GALVATRON_INSTANTIATE_REDUCE(bfloat16)
 GALVATRON_INSTANTIATE_REDUCE(double)
 GALVATRON_INSTANTIATE_REDUCE(std::int32_t)
 
-template void Stream::launch(const Geometry&, const ForEach<local_gpu::CopyUnits<Pack<float>>>&);
-template void Stream::launch(const Geometry&, const ForEach<local_gpu::CopyUnits<std::uint32_t>>&);
-template void Stream::launch(const Geometry&, const ForEach<local_gpu::CopyUnits<std::uint16_t>>&);
-template void Stream::launch(const Geometry&, const ForEach<local_gpu::CopyUnits<std::uint8_t>>&);
+template void Stream::launch(const Geometry&, const ForEach<local_gpu::CopyUnits<16>>&);
+template void Stream::launch(const Geometry&, const ForEach<local_gpu::CopyUnits<4>>&);
+template void Stream::launch(const Geometry&, const ForEach<local_gpu::CopyUnits<2>>&);
+template void Stream::launch(const Geometry&, const ForEach<local_gpu::CopyUnits<1>>&);
 
 }  // namespace galvatron::device::cuda

@@ -166,6 +166,10 @@ TEST_CASE("rows beyond the registers of a block") {
   std::mt19937 random(503);
   const auto beyond = []<class K>(K) { return std::int64_t{K::most_threads} * K::kept + 3; };
   check<float>(random, NormKind::layer_norm, 2, 4 * beyond(cuda::detail::Norm<float>{}));
+  // Backward keeps their sums in shared memory, or where they are many in memory; packs, and single elements.
+  check<bfloat16>(random, NormKind::rms_norm, 2, 8 * beyond(cuda::detail::NormBackward<bfloat16>{}));
+  check<bfloat16>(random, NormKind::layer_norm, 2, 8 * 1537, 0, 8 * 8 * 1537);
+  check<bfloat16>(random, NormKind::layer_norm, 2, 12295, 0, 8 * 12295);
 }
 
 TEST_CASE("blocks go on with further rows where the scratch memory holds few partial sums") {
@@ -249,13 +253,17 @@ TEST_CASE("column sums of rows that exceed the scratch memory are refused with t
 
 TEST_CASE("kernels keep rows in registers and leave no thread without work") {
   // 4 packs a thread, 128 threads a block of several teams.
-  const auto warps = cuda::share_rows(1000, 96, true, 4, 512, 1 << 20);
+  const auto warps = cuda::share_rows(1000, 96, true, 4, 512, 2048);
   CHECK(warps.teams.threads == 32);
   CHECK(warps.geometry == cuda::Geometry{.blocks = 250, .threads = 128});
-  const auto blocks = cuda::share_rows(1000, 512, true, 4, 512, 1 << 20);
+  const auto blocks = cuda::share_rows(1000, 512, true, 4, 512, 2048);
   CHECK(blocks.teams.threads == 128);
   CHECK(blocks.geometry == cuda::Geometry{.blocks = 1000, .threads = 128});
-  CHECK(cuda::share_rows(1 << 20, 512, true, 4, 512, 132 * 512).geometry.blocks == 132 * 4);
-  CHECK(cuda::share_rows(1, 1 << 20, true, 4, 512, 132 * 512).geometry.threads == 512);
-  CHECK(cuda::share_rows(1, 1, false, 4, 512, 132 * 512).teams.threads == 32);
+  CHECK(cuda::share_rows(1 << 20, 512, true, 4, 512, 512).geometry.blocks == 132 * 4);
+  // As many blocks as multiprocessors have room for, whether or not that fills them.
+  CHECK(cuda::share_rows(1 << 20, 320, true, 2, 512, 512).geometry ==
+        cuda::Geometry{.blocks = 132 * 3, .threads = 160});
+  CHECK(cuda::share_rows(1 << 20, 640, true, 2, 512, 512).geometry == cuda::Geometry{.blocks = 132, .threads = 320});
+  CHECK(cuda::share_rows(1, 1 << 20, true, 4, 512, 512).geometry.threads == 512);
+  CHECK(cuda::share_rows(1, 1, false, 4, 512, 512).teams.threads == 32);
 }

@@ -18,6 +18,7 @@
 
 #include <ucontext.h>
 
+#include <galvatron/core/dtype.hpp>
 #include <galvatron/device/cuda/block.hpp>
 
 #if defined(__SANITIZE_ADDRESS__)

@@ -14,6 +14,7 @@
 #include <galvatron/core/dtype.hpp>
 #include <galvatron/device/cuda/block.hpp>
 #include <galvatron/device/cuda/elements.hpp>
+#include <galvatron/device/cuda/pack.hpp>
 #include <galvatron/device/kernels/number.hpp>
 
 namespace galvatron::comm::local_gpu {
@@ -43,33 +44,35 @@ GALVATRON_KERNEL void rounded(T& x, Sum<T> value) {
 /// Elements of every source taken together in order and written to every destination, `n` adjacent ones at a time.
 template <class T, int n>
 struct Reduce {
-  struct alignas(n * sizeof(T)) Run {
-    T values[n];
-  };
-  const Run* sources[most_ranks];
-  Run* destinations[most_ranks];
+  using Run = Pack<T, n>;
+  const T* sources[most_ranks];
+  T* destinations[most_ranks];
   int source_count;
   int destination_count;
   ReduceOp op;
 
   GALVATRON_KERNEL void operator()(std::int64_t i) const {
     Sum<T> sums[n];
-    Run run = sources[0][i];
-    for (int j = 0; j < n; ++j) sums[j] = widened(run.values[j]);
+    Run run = Run::at(sources[0] + i * n);
+    for (int j = 0; j < n; ++j) sums[j] = widened(run[j]);
     for (int k = 1; k < source_count; ++k) {
-      run = sources[k][i];
+      run = Run::at(sources[k] + i * n);
       for (int j = 0; j < n; ++j) {
-        const Sum<T> next = widened(run.values[j]);
+        const Sum<T> next = widened(run[j]);
         sums[j] = op == ReduceOp::sum ? Add::of(sums[j], next) : Max::of(sums[j], next);
       }
     }
-    for (int j = 0; j < n; ++j) rounded(run.values[j], sums[j]);
-    for (int k = 0; k < destination_count; ++k) destinations[k][i] = run;
+    for (int j = 0; j < n; ++j) {
+      T element;
+      rounded(element, sums[j]);
+      run.set(j, element);
+    }
+    for (int k = 0; k < destination_count; ++k) run.store(destinations[k] + i * n);
   }
 };
 
-/// Copies units of a block whose rows are cut differently on both sides.
-template <class U>
+/// Copies units of `bytes` bytes of a block whose rows are cut differently on both sides.
+template <int bytes>
 struct CopyUnits {
   const std::byte* from;
   std::byte* to;
@@ -79,10 +82,9 @@ struct CopyUnits {
   std::int64_t to_stride;
 
   GALVATRON_KERNEL void operator()(std::int64_t i) const {
-    const auto unit = static_cast<std::int64_t>(sizeof(U));
-    const std::byte* source = from + i / from_row * from_stride + i % from_row * unit;
-    std::byte* target = to + i / to_row * to_stride + i % to_row * unit;
-    *reinterpret_cast<U*>(target) = *reinterpret_cast<const U*>(source);
+    const std::byte* source = from + i / from_row * from_stride + i % from_row * bytes;
+    std::byte* target = to + i / to_row * to_stride + i % to_row * bytes;
+    Pack<std::byte, bytes>::at(source).store(target);
   }
 };
 
@@ -91,10 +93,8 @@ void reduce_runs(L& launcher, std::span<std::byte* const> sources, std::span<std
                  std::int64_t count, ReduceOp op) {
   using Kernel = Reduce<T, n>;
   Kernel kernel{};
-  for (std::size_t k = 0; k < sources.size(); ++k)
-    kernel.sources[k] = reinterpret_cast<const typename Kernel::Run*>(sources[k]);
-  for (std::size_t k = 0; k < destinations.size(); ++k)
-    kernel.destinations[k] = reinterpret_cast<typename Kernel::Run*>(destinations[k]);
+  for (std::size_t k = 0; k < sources.size(); ++k) kernel.sources[k] = reinterpret_cast<const T*>(sources[k]);
+  for (std::size_t k = 0; k < destinations.size(); ++k) kernel.destinations[k] = reinterpret_cast<T*>(destinations[k]);
   kernel.source_count = static_cast<int>(sources.size());
   kernel.destination_count = static_cast<int>(destinations.size());
   kernel.op = op;
@@ -129,24 +129,23 @@ void copy_block(L& launcher, const Piece& from, const Piece& to) {
   const std::int64_t to_row = flat(to) ? total : to.row_bytes;
   if (total == 0 || from.data == to.data) return;
   if (from_row == total && to_row == total) return launcher.copy(from.data, to.data, total);
-  const auto by = [&]<class U>(U) {
-    constexpr auto unit = static_cast<std::int64_t>(sizeof(U));
-    device::cuda::for_each(
-        launcher, total / unit,
-        detail::CopyUnits<U>{from.data, to.data, from_row / unit, to_row / unit, from.stride_bytes, to.stride_bytes});
+  const auto by = [&]<int unit>() {
+    device::cuda::for_each(launcher, total / unit,
+                           detail::CopyUnits<unit>{from.data, to.data, from_row / unit, to_row / unit,
+                                                   from.stride_bytes, to.stride_bytes});
   };
   const auto bits = static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(from.data) |
                                               reinterpret_cast<std::uintptr_t>(to.data)) |
                     from_row | to_row | (from_row == total ? 0 : from.stride_bytes) |
                     (to_row == total ? 0 : to.stride_bytes);
   if (bits % 16 == 0)
-    by(detail::Pack<float>{});
+    by.template operator()<16>();
   else if (bits % 4 == 0)
-    by(std::uint32_t{});
+    by.template operator()<4>();
   else if (bits % 2 == 0)
-    by(std::uint16_t{});
+    by.template operator()<2>();
   else
-    by(std::uint8_t{});
+    by.template operator()<1>();
 }
 
 }  // namespace galvatron::comm::local_gpu

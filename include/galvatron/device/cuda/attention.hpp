@@ -61,12 +61,11 @@ struct MergeAttention {
  private:
   GALVATRON_KERNEL void merge(const kernels::MergeWeights& weights, const T* part, float* out, int left) const {
     if (packed) {
-      const Four<T> other = *reinterpret_cast<const Four<T>*>(part);
-      Four<float> four = *reinterpret_cast<const Four<float>*>(out);
-      for (int e = 0; e < size; ++e)
-        four.values[e] = four.values[e] * weights.first + kernels::get(other.values[e]) * weights.second;
-      *reinterpret_cast<Four<float>*>(out) = four;
-      return;
+      const auto other = Four<T>::at(part);
+      const auto own = Four<float>::at(out);
+      float sums[size];
+      for (int e = 0; e < size; ++e) sums[e] = own[e] * weights.first + other.get(e) * weights.second;
+      return Four<float>::of(sums).store(out);
     }
     for (int e = 0; e < size && e < left; ++e) out[e] = out[e] * weights.first + kernels::get(part[e]) * weights.second;
   }

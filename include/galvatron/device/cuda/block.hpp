@@ -5,14 +5,11 @@
 // by thread, with a Block of their own.
 #pragma once
 
-#include <bit>
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
 
-#include <galvatron/core/dtype.hpp>
 #include <galvatron/device/cuda/geometry.hpp>
-#include <galvatron/device/kernels/number.hpp>
 
 /// Marks code of kernels: for the GPU where a CUDA compiler reads it, else for the CPU.
 /// Before a loop: all of its rounds stand one after the other, so that arrays stay in registers; or none does.
@@ -50,19 +47,6 @@ concept Block = requires(B& block, float x, double y, int i, float (&c)[4], cons
   /// elements that PTX's mma.m16n8k16 gives them.
   block.multiply(c, a, b);
 };
-
-/// 16 bytes of elements, which a thread reads or writes at once.
-template <class T>
-struct alignas(16) Pack {
-  static constexpr int size = 16 / static_cast<int>(sizeof(T));
-  T values[size];
-};
-
-/// True when runs of `count` elements from these addresses on can be read pack by pack.
-template <class T, class... P>
-constexpr bool is_packed(std::int64_t count, const P*... addresses) {
-  return count % Pack<T>::size == 0 && ((reinterpret_cast<std::uintptr_t>(addresses) % 16 == 0) && ...);
-}
 
 namespace detail {
 template <class V>

@@ -12,8 +12,7 @@
 #include <galvatron/core/units.hpp>
 #include <galvatron/device/cuda/block.hpp>
 #include <galvatron/device/cuda/geometry.hpp>
-#include <galvatron/device/cuda/rows.hpp>
-#include <galvatron/device/kernels/number.hpp>
+#include <galvatron/device/cuda/pack.hpp>
 
 namespace galvatron::device::cuda {
 
@@ -21,6 +20,8 @@ namespace galvatron::device::cuda {
 template <class T, class F>
 struct ColumnSums {
   static constexpr int most_threads = 256;
+  static constexpr int least_blocks = 4;  ///< a multiprocessor
+  static constexpr std::int64_t resident_blocks = least_blocks * multiprocessors;
   static constexpr int lanes = 8;
   static constexpr int groups = most_threads / lanes;
   static constexpr int tile = lanes * Pack<T>::size;
@@ -46,11 +47,14 @@ struct ColumnSums {
       float sums[Pack<T>::size] = {};
       if (own < columns)
         for (std::int64_t row = rows * run / runs + group; row < last; row += at_once * groups) {
-          Pack<T> packs[at_once] = {};
+          Pack<T> packs[at_once];
+          const T* at = x + row * columns + own;
+          const auto places = [&](int i) {
+            return RestOfRow<T>{at + i * groups * columns, row + i * groups < last ? columns - own : 0};
+          };
+          load_packs(packed, places, packs);
           for (int i = 0; i < at_once; ++i)
-            if (row + i * groups < last) packs[i] = load_pack(x + (row + i * groups) * columns, own, columns, packed);
-          for (int i = 0; i < at_once; ++i)
-            for (int j = 0; j < Pack<T>::size; ++j) sums[j] += kernels::get(packs[i].values[j]);
+            for (int j = 0; j < Pack<T>::size; ++j) sums[j] += packs[i].get(j);
         }
       for (int j = 0; j < Pack<T>::size; ++j) shared[group * tile + lane * Pack<T>::size + j] = sums[j];
       block.sync();
@@ -67,7 +71,7 @@ struct ColumnSums {
 template <class L, class T, class F>
 void column_sums(L& launcher, std::int64_t rows, std::int64_t columns, std::int64_t runs, const T* x, const F& out) {
   using Kernel = ColumnSums<T, F>;
-  launcher.launch({.blocks = std::min(divide_up(columns, Kernel::tile) * runs, 4 * most_blocks),
+  launcher.launch({.blocks = std::min(divide_up(columns, Kernel::tile) * runs, Kernel::resident_blocks),
                    .threads = Kernel::most_threads,
                    .shared_bytes = Kernel::groups * Kernel::tile * static_cast<std::int64_t>(sizeof(float))},
                   Kernel{rows, columns, runs, is_packed<T>(columns, x), x, out});

@@ -7,7 +7,7 @@
 #include <galvatron/core/units.hpp>
 #include <galvatron/device/cuda/block.hpp>
 #include <galvatron/device/cuda/geometry.hpp>
-#include <galvatron/device/kernels/number.hpp>
+#include <galvatron/device/cuda/pack.hpp>
 
 namespace galvatron::device::cuda {
 
@@ -29,40 +29,6 @@ struct ForEach {
 template <class L, class F>
 void for_each(L& launcher, std::int64_t count, const F& work) {
   if (count > 0) launcher.launch(over_items(count), ForEach<F>{count, work});
-}
-
-namespace detail {
-/// What a thread reads or writes at once of `size` adjacent elements: all of them, or 16 bytes.
-template <class T, int size>
-struct alignas(size * sizeof(T) < 16 ? size * sizeof(T) : 16) Access {
-  static constexpr int count = size * sizeof(T) < 16 ? size : Pack<T>::size;
-  T values[count];
-};
-}  // namespace detail
-
-/// True when `size` elements from each of these addresses on, and from any `size` further, can be read at once.
-template <int size, class... P>
-constexpr bool are_aligned(const P*... addresses) {
-  return ((reinterpret_cast<std::uintptr_t>(addresses) % alignof(detail::Access<P, size>) == 0) && ...);
-}
-
-/// `size` adjacent elements as floats, and back.
-template <int size, class T>
-GALVATRON_KERNEL void get_elements(const T* from, float (&to)[size]) {
-  using Access = detail::Access<T, size>;
-  for (int first = 0; first < size; first += Access::count) {
-    const Access access = *reinterpret_cast<const Access*>(from + first);
-    for (int j = 0; j < Access::count; ++j) to[first + j] = kernels::get(access.values[j]);
-  }
-}
-template <int size, class T>
-GALVATRON_KERNEL void put_elements(T* to, const float (&from)[size]) {
-  using Access = detail::Access<T, size>;
-  for (int first = 0; first < size; first += Access::count) {
-    Access access;
-    for (int j = 0; j < Access::count; ++j) kernels::put(access.values[j], from[first + j]);
-    *reinterpret_cast<Access*>(to + first) = access;
-  }
 }
 
 /// Elements [0, count): the first `packed`, a multiple of the work's width, by the pack, the others one by one.

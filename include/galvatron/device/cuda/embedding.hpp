@@ -67,12 +67,13 @@ struct SumTokens {
     float sums[size] = {};
     for (std::int64_t from = begin; from < end; from += at_once) {
       TokenKey keys[at_once];
-      Pack<T> packs[at_once] = {};
-      for (int i = 0; i < at_once; ++i) {
-        keys[i] = sorted[from + i < end ? from + i : end - 1];
-        if (from + i < end && keys[i].entry() < count)
-          packs[i] = load_pack(dout + keys[i].row() * hidden, at, hidden, packed);
-      }
+      for (int i = 0; i < at_once; ++i) keys[i] = sorted[from + i < end ? from + i : end - 1];
+      Pack<T> packs[at_once];
+      const auto places = [&](int i) {
+        const bool counts = from + i < end && keys[i].entry() < count;
+        return RestOfRow<T>{dout + keys[i].row() * hidden + at, counts ? hidden - at : 0};
+      };
+      load_packs(packed, places, packs);
       for (int i = 0; i < at_once; ++i) {
         if (keys[i].entry() != entry) {
           add(entry, begins, number, at, sums);
@@ -80,7 +81,7 @@ struct SumTokens {
           entry = keys[i].entry();
           begins = true;
         }
-        for (int j = 0; j < size; ++j) sums[j] += kernels::get(packs[i].values[j]);
+        for (int j = 0; j < size; ++j) sums[j] += packs[i].get(j);
       }
     }
     add(entry, begins, number, at, sums);
@@ -140,11 +141,13 @@ struct AddPosition {
   T* out;
   GALVATRON_KERNEL void operator()(std::int64_t row, std::int64_t i) const {
     const std::int64_t at = i * Pack<T>::size;
-    Pack<T> sum = load_pack(out + row * hidden, at, hidden, packed);
-    const Pack<T> position = load_pack(table + (first_position + row / b) * hidden, at, hidden, packed);
-    for (int j = 0; j < Pack<T>::size; ++j)
-      kernels::put(sum.values[j], kernels::get(sum.values[j]) + kernels::get(position.values[j]));
-    store_pack(sum, out + row * hidden, at, hidden, packed);
+    T* to = out + row * hidden;
+    const T* position = table + (first_position + row / b) * hidden;
+    Pack<T> terms[2];
+    load_packs(packed, [&](int of) { return RestOfRow<T>{(of == 0 ? to : position) + at, hidden - at}; }, terms);
+    float sums[Pack<T>::size];
+    for (int j = 0; j < Pack<T>::size; ++j) sums[j] = terms[0].get(j) + terms[1].get(j);
+    store_pack(Pack<T>::of(sums), to, at, hidden, packed);
   }
 };
 
@@ -164,7 +167,7 @@ struct SumPositions {
     float sums[Pack<T>::size] = {};
     for (std::int64_t row = position * b; row < end; ++row) {
       const Pack<T> pack = load_pack(dout + row * hidden, at, hidden, packed);
-      for (int j = 0; j < Pack<T>::size; ++j) sums[j] += kernels::get(pack.values[j]);
+      for (int j = 0; j < Pack<T>::size; ++j) sums[j] += pack.get(j);
     }
     add_floats(sums, dtable + (first_position + position) * hidden, at, hidden, packed);
   }
@@ -188,9 +191,10 @@ struct SpreadMean {
   T* dx;
   GALVATRON_KERNEL void operator()(std::int64_t row, std::int64_t i) const {
     const std::int64_t at = i * Pack<T>::size;
-    Pack<T> pack = load_pack(dout, at, columns, packed);
-    for (int j = 0; j < Pack<T>::size; ++j) kernels::put(pack.values[j], scale * kernels::get(pack.values[j]));
-    store_pack(pack, dx + row * columns, at, columns, packed);
+    const Pack<T> pack = load_pack(dout, at, columns, packed);
+    float values[Pack<T>::size];
+    for (int j = 0; j < Pack<T>::size; ++j) values[j] = scale * pack.get(j);
+    store_pack(Pack<T>::of(values), dx + row * columns, at, columns, packed);
   }
 };
 

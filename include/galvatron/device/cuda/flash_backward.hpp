@@ -127,11 +127,11 @@ struct FlashQueryGradient {
       for (int first = lane % 4 * 4; first < problem.head_dim; first += 16) {
         Four<T> four{};
         if (problem.packed)
-          four = *reinterpret_cast<const Four<T>*>(from + first);
+          four = Four<T>::at(from + first);
         else
-          for (int e = 0; e < 4 && first + e < problem.head_dim; ++e) four.values[e] = from[first + e];
+          for (int e = 0; e < 4 && first + e < problem.head_dim; ++e) four.set(e, from[first + e]);
         for (int e = 0; e < 4; ++e)
-          sums[half] += kernels::get(four.values[e]) * kernels::get(gradients[row * Tiles::stride + first + e]);
+          sums[half] += four.get(e) * kernels::get(gradients[row * Tiles::stride + first + e]);
       }
     }
   }

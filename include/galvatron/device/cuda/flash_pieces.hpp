@@ -13,10 +13,10 @@
 // reads at once lie in different banks.
 #pragma once
 
-#include <bit>
 #include <cstdint>
 
 #include <galvatron/device/cuda/block.hpp>
+#include <galvatron/device/cuda/pack.hpp>
 #include <galvatron/device/kernels/number.hpp>
 
 namespace galvatron::device::cuda::detail {
@@ -26,24 +26,11 @@ template <class T, int D>
 inline constexpr int tile_stride = D + Pack<T>::size;
 
 /// Two neighbours, as one register of a product has them.
-struct alignas(4) Two {
-  bfloat16 first, second;
-};
-GALVATRON_KERNEL std::uint32_t two(const bfloat16* at) {
-  return std::bit_cast<std::uint32_t>(*reinterpret_cast<const Two*>(at));
-}
-GALVATRON_KERNEL std::uint32_t two(float first, float second) {
-  Two rounded;
-  kernels::put(rounded.first, first);
-  kernels::put(rounded.second, second);
-  return std::bit_cast<std::uint32_t>(rounded);
-}
+GALVATRON_KERNEL std::uint32_t two(const bfloat16* at) { return Pack<bfloat16, 2>::at(at).words[0]; }
 
 /// Four neighbours, as a lane has them of a row of results.
 template <class T>
-struct alignas(4 * sizeof(T)) Four {
-  T values[4];
-};
+using Four = Pack<T, 4>;
 
 /// c (16, 8 N) += a (16, D) b (8 N, D)^T, with a and b row by row in shared memory.
 template <int D, int N, class B>
@@ -73,15 +60,15 @@ GALVATRON_KERNEL void multiply_rows(B& block, const float* a, const float* b, fl
   GALVATRON_NO_UNROLL
   for (int k = 0; k < D; k += 4) {
     Four<float> rows[2];
-    rows[0] = *reinterpret_cast<const Four<float>*>(left + k);
-    rows[1] = *reinterpret_cast<const Four<float>*>(left + 8 * stride + k);
+    rows[0] = Four<float>::at(left + k);
+    rows[1] = Four<float>::at(left + 8 * stride + k);
     GALVATRON_UNROLL
     for (int j = 0; j < N; ++j)
       for (int column = 0; column < 2; ++column) {
-        const Four<float> x = *reinterpret_cast<const Four<float>*>(right + (8 * j + column) * stride + k);
+        const auto x = Four<float>::at(right + (8 * j + column) * stride + k);
         GALVATRON_UNROLL
         for (int half = 0; half < 2; ++half)
-          for (int i = 0; i < 4; ++i) c[j][2 * half + column] += rows[half].values[i] * x.values[i];
+          for (int i = 0; i < 4; ++i) c[j][2 * half + column] += rows[half][i] * x[i];
       }
   }
 }
@@ -100,8 +87,9 @@ GALVATRON_KERNEL void multiply_values(B& block, const float (&p)[M][4], const bf
   const int lane = block.thread() % warp_threads;
   GALVATRON_UNROLL
   for (int k = 0; k < M; k += 2) {
-    const std::uint32_t rows[4] = {two(p[k][0], p[k][1]), two(p[k][2], p[k][3]), two(p[k + 1][0], p[k + 1][1]),
-                                   two(p[k + 1][2], p[k + 1][3])};
+    const std::uint32_t rows[4] = {kernels::two_rounded(p[k][0], p[k][1]), kernels::two_rounded(p[k][2], p[k][3]),
+                                   kernels::two_rounded(p[k + 1][0], p[k + 1][1]),
+                                   kernels::two_rounded(p[k + 1][2], p[k + 1][3])};
     const bfloat16* from = v + (8 * k + lane % 4 * 2) * stride + lane / 4 * 2;
     GALVATRON_UNROLL
     for (int i = 0; i < N / 2; ++i) {
@@ -130,15 +118,15 @@ GALVATRON_KERNEL void multiply_values(B& block, const float (&p)[M][4], const fl
   GALVATRON_NO_UNROLL
   for (int k = 0; k < 8 * M; k += 4) {
     Four<float> rows[2];
-    rows[0] = *reinterpret_cast<const Four<float>*>(left + k);
-    rows[1] = *reinterpret_cast<const Four<float>*>(left + 8 * room_stride<M> + k);
+    rows[0] = Four<float>::at(left + k);
+    rows[1] = Four<float>::at(left + 8 * room_stride<M> + k);
     GALVATRON_UNROLL
     for (int row = 0; row < 4; ++row)
       for (int i = 0; i < N / 2; ++i) {
-        const Four<float> x = *reinterpret_cast<const Four<float>*>(right + (k + row) * stride + 16 * i);
+        const auto x = Four<float>::at(right + (k + row) * stride + 16 * i);
         GALVATRON_UNROLL
         for (int half = 0; half < 2; ++half)
-          for (int e = 0; e < 4; ++e) c[2 * i + e % 2][2 * half + e / 2] += rows[half].values[row] * x.values[e];
+          for (int e = 0; e < 4; ++e) c[2 * i + e % 2][2 * half + e / 2] += rows[half][row] * x[e];
       }
   }
 }
@@ -152,15 +140,16 @@ GALVATRON_KERNEL void store_row(B& block, const float (&c)[N][4], int half, floa
   GALVATRON_UNROLL
   for (int i = 0; i < N / 2; ++i) {
     const int at = 16 * i + first;
-    Four<T> four;
+    float values[4];
     GALVATRON_UNROLL
-    for (int e = 0; e < 4; ++e) kernels::put(four.values[e], factor * c[2 * i + e % 2][2 * half + e / 2]);
+    for (int e = 0; e < 4; ++e) values[e] = factor * c[2 * i + e % 2][2 * half + e / 2];
+    const auto four = Four<T>::of(values);
     if (packed && at < width)
-      *reinterpret_cast<Four<T>*>(to + at) = four;
+      four.store(to + at);
     else
       GALVATRON_UNROLL
     for (int e = 0; e < 4; ++e)
-      if (at + e < width) to[at + e] = four.values[e];
+      if (at + e < width) to[at + e] = four[e];
   }
 }
 

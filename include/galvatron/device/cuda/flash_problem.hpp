@@ -162,14 +162,9 @@ struct FlashProblem {
       const int r = i / (D / size);
       const int c = i % (D / size) * size;
       Pack<T> pack{};
-      if (first + r < tokens && c < head_dim) {
-        const T* at = from + row(unit, first + r) * stride + head * head_dim + c;
-        if (packed)
-          pack = *reinterpret_cast<const Pack<T>*>(at);
-        else
-          for (int e = 0; e < size && c + e < head_dim; ++e) pack.values[e] = at[e];
-      }
-      *reinterpret_cast<Pack<T>*>(to + r * tile_stride<T, D> + c) = pack;
+      if (first + r < tokens && c < head_dim)
+        pack = load_pack(from + row(unit, first + r) * stride + head * head_dim, c, head_dim, packed);
+      pack.store(to + r * tile_stride<T, D> + c);
     }
   }
 };

@@ -18,9 +18,11 @@ struct Geometry {
   friend constexpr bool operator==(const Geometry&, const Geometry&) = default;
 };
 
-/// Blocks that keep the largest GPU busy (132 multiprocessors with 2,048 threads each), for kernels that go over their
-/// data in steps of the grid.
-inline constexpr std::int64_t most_blocks = 132 * 8;
+/// Of the largest GPU, with 2,048 threads each.
+inline constexpr std::int64_t multiprocessors = 132;
+
+/// Blocks that keep it busy, for kernels that go over their data in steps of the grid.
+inline constexpr std::int64_t most_blocks = multiprocessors * 8;
 
 /// For `items` pieces of work, one a thread at a time.
 constexpr Geometry over_items(std::int64_t items, int threads = 256) {

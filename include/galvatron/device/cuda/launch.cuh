@@ -66,7 +66,7 @@ __global__ void __launch_bounds__(Kernel::most_threads, detail::least_blocks<Ker
 
 template <class Kernel>
 void Stream::launch(const Geometry& geometry, const Kernel& kernel) {
-  constexpr std::int64_t without_asking = 48 << 10;  // bytes of shared memory
+  constexpr std::int64_t without_asking = (48 << 10) - warp_threads * sizeof(double);  // bytes, beside slots()
   if (geometry.shared_bytes > without_asking)
     check(cudaFuncSetAttribute(run<Kernel>, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                static_cast<int>(geometry.shared_bytes)));

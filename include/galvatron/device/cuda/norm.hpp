@@ -11,73 +11,77 @@
 #include <galvatron/device/cuda/block.hpp>
 #include <galvatron/device/cuda/column_sums.hpp>
 #include <galvatron/device/cuda/geometry.hpp>
+#include <galvatron/device/cuda/pack.hpp>
 #include <galvatron/device/cuda/rows.hpp>
 #include <galvatron/device/kernels/norm.hpp>
-#include <galvatron/device/kernels/number.hpp>
 #include <galvatron/model/spec.hpp>
 
 namespace galvatron::device::cuda {
 
 namespace detail {
 
-/// Neighbours in a row, read or written at once.
-template <class T, int n>
-struct alignas(n * sizeof(T)) ElementRun {
-  static constexpr int size = n;
-  T values[n];
-};
-
-/// What a thread has of a row of `count` elements: `kept` packs of neighbours in its registers, where rows are packed,
-/// and single elements in memory of what is left.
+/// What a thread has of a row of `count` elements: where rows are packed `kept` packs in its registers, and packs in
+/// memory of what is left; else single elements in memory.
 template <class T, int kept>
 struct RowPart {
-  ElementRun<T, Pack<T>::size> packs[kept] = {};
+  Pack<T> packs[kept] = {};
 
-  /// Calls work(p, first) for each of the packs, and work(-1, i) for each of the single elements; work is a template of
-  /// Elements.
+  /// Calls work(p, i) for each run of elements from i on, which is pack p where it is one of the registers'; work is a
+  /// template of a run's elements and of whether it is.
   template <class F>
   GALVATRON_KERNEL static void each(bool packed, int rank, int threads, int count, const F& work) {
     constexpr int size = Pack<T>::size;
     if (packed) {
       GALVATRON_UNROLL
       for (int p = 0; p < kept; ++p)
-        if ((p * threads + rank) * size < count) work.template operator()<size>(p, (p * threads + rank) * size);
+        if ((p * threads + rank) * size < count) work.template operator()<size, true>(p, (p * threads + rank) * size);
+      GALVATRON_NO_UNROLL
+      for (int i = (kept * threads + rank) * size; i < count; i += threads * size)
+        work.template operator()<size, false>(0, i);
+    } else {
+      GALVATRON_NO_UNROLL
+      for (int i = rank; i < count; i += threads) work.template operator()<1, false>(0, i);
     }
-    GALVATRON_NO_UNROLL
-    for (int i = (packed ? kept * threads * size : 0) + rank; i < count; i += threads)
-      work.template operator()<1>(-1, i);
   }
-  template <int n>
-  GALVATRON_KERNEL static ElementRun<T, n> load(const T* row, int i) {
-    return *reinterpret_cast<const ElementRun<T, n>*>(row + i);
-  }
-  template <int n>
-  GALVATRON_KERNEL static void store(const ElementRun<T, n>& elements, T* row, int i) {
-    *reinterpret_cast<ElementRun<T, n>*>(row + i) = elements;
-  }
-  /// Keeps the packs of a row.
-  template <int n>
+  /// Keeps what the registers take of a row.
+  template <int n, bool own>
   GALVATRON_KERNEL void keep(const T* row, int p, int i) {
-    if constexpr (n > 1) packs[p] = load<n>(row, i);
+    if constexpr (own) packs[p] = Pack<T>::at(row + i);
   }
   /// The elements again.
-  template <int n>
-  GALVATRON_KERNEL ElementRun<T, n> get(const T* row, int p, int i) const {
-    if constexpr (n > 1)
+  template <int n, bool own>
+  GALVATRON_KERNEL Pack<T, n> get(const T* row, int p, int i) const {
+    if constexpr (own)
       return packs[p];
     else
-      return load<n>(row, i);
+      return Pack<T, n>::at(row + i);
+  }
+  /// The same of a row that may be null, which stands for zeros.
+  template <int n, bool own>
+  GALVATRON_KERNEL Pack<T, n> get_any(const T* row, int p, int i) const {
+    return own || row != nullptr ? get<n, own>(row, p, i) : Pack<T, n>{};
   }
   /// out = a + b, of which this has kept the packs of a and `more` those of b; keeps those of out.
-  template <int n>
+  template <int n, bool own>
   GALVATRON_KERNEL void add(const RowPart& more, const T* a, const T* b, T* out, int p, int i) {
-    auto sum = get<n>(a, p, i);
-    const auto term = more.get<n>(b, p, i);
-    for (int j = 0; j < n; ++j) kernels::put(sum.values[j], kernels::get(sum.values[j]) + kernels::get(term.values[j]));
-    store(sum, out, i);
-    if constexpr (n > 1) packs[p] = sum;
+    const auto left = get<n, own>(a, p, i);
+    const auto right = more.get<n, own>(b, p, i);
+    float sums[n];
+    for (int j = 0; j < n; ++j) sums[j] = left.get(j) + right.get(j);
+    const auto sum = Pack<T, n>::of(sums);
+    sum.store(out + i);
+    if constexpr (own) packs[p] = sum;
   }
 };
+
+/// sums[j] = values[j], or grows by it.
+template <int n>
+GALVATRON_KERNEL void put_sums(float* sums, const float (&values)[n], bool grow) {
+  float now[n] = {};
+  if (grow) get_elements(sums, now);
+  for (int j = 0; j < n; ++j) now[j] += values[j];
+  put_elements(sums, now);
+}
 
 /// y = norm(x) * gamma (+ beta), or norm(x + r). A row is read once, unless it is longer than the registers of its
 /// team.
@@ -85,7 +89,8 @@ template <class T, bool adds = false>
 struct Norm {
   static constexpr int most_threads = adds ? 512 : 640;
   static constexpr int least_blocks = adds ? 1 : 0;
-  static constexpr int kept = 4;  ///< packs in a thread's registers
+  static constexpr int resident = adds ? 512 : 640;  ///< threads of a multiprocessor, by their registers
+  static constexpr int kept = 4;                     ///< packs in a thread's registers
   using Part = RowPart<T, kept>;
   Teams teams;
   int hidden;
@@ -105,19 +110,27 @@ struct Norm {
   GALVATRON_KERNEL void operator()(B& block) const {
     const int rank = teams.rank(block);
     const float inverse = 1.0F / static_cast<float>(hidden);
+    const auto each = [&](const auto& work) { Part::each(packed, rank, teams.threads, hidden, work); };
+    Part weights;
+    Part shifts;
+    each([&]<int n, bool own>(int p, int i) { weights.template keep<n, own>(gamma, p, i); });
+    if (beta != nullptr) each([&]<int n, bool own>(int p, int i) { shifts.template keep<n, own>(beta, p, i); });
     for (std::int64_t row = teams.first_row(block); row < teams.rows; row += teams.row_step(block)) {
       const T* in = x + row * hidden;
       T* out = y + row * hidden;
       Part part;
-      const auto each = [&](const auto& work) { Part::each(packed, rank, teams.threads, hidden, work); };
-      each([&]<int n>(int p, int i) { part.template keep<n>(in, p, i); });
       if constexpr (adds) {
         const T* more = r + row * hidden;
         T* all = sum + row * hidden;
         Part part_of_r;
-        each([&]<int n>(int p, int i) { part_of_r.template keep<n>(more, p, i); });
-        each([&]<int n>(int p, int i) { part.template add<n>(part_of_r, in, more, all, p, i); });
+        each([&]<int n, bool own>(int p, int i) {
+          part.template keep<n, own>(in, p, i);
+          part_of_r.template keep<n, own>(more, p, i);
+        });
+        each([&]<int n, bool own>(int p, int i) { part.template add<n, own>(part_of_r, in, more, all, p, i); });
         in = all;  // a thread reads again what it wrote itself
+      } else {
+        each([&]<int n, bool own>(int p, int i) { part.template keep<n, own>(in, p, i); });
       }
       kernels::Normalization normalized{0.0F, 0.0F};
       if (known != nullptr) {
@@ -125,17 +138,17 @@ struct Norm {
       } else {
         if (centered) {
           float total = 0;
-          each([&]<int n>(int p, int i) {
-            const auto v = part.template get<n>(in, p, i);
-            for (int j = 0; j < n; ++j) total += kernels::get(v.values[j]);
+          each([&]<int n, bool own>(int p, int i) {
+            const auto v = part.template get<n, own>(in, p, i);
+            for (int j = 0; j < n; ++j) total += v.get(j);
           });
           normalized.mean = inverse * teams.sum(block, total);
         }
         float squares = 0;
-        each([&]<int n>(int p, int i) {
-          const auto v = part.template get<n>(in, p, i);
+        each([&]<int n, bool own>(int p, int i) {
+          const auto v = part.template get<n, own>(in, p, i);
           for (int j = 0; j < n; ++j) {
-            const float away = kernels::get(v.values[j]) - normalized.mean;
+            const float away = v.get(j) - normalized.mean;
             squares += away * away;
           }
         });
@@ -145,24 +158,24 @@ struct Norm {
           stats[2 * row + 1] = normalized.scale;
         }
       }
-      each([&]<int n>(int p, int i) {
-        auto v = part.template get<n>(in, p, i);
-        const auto g = Part::template load<n>(gamma, i);
-        const auto b = beta != nullptr ? Part::template load<n>(beta, i) : ElementRun<T, n>{};
-        for (int j = 0; j < n; ++j)
-          kernels::put(v.values[j],
-                       normalized(kernels::get(v.values[j])) * kernels::get(g.values[j]) + kernels::get(b.values[j]));
-        Part::store(v, out, i);
+      each([&]<int n, bool own>(int p, int i) {
+        const auto v = part.template get<n, own>(in, p, i);
+        const auto g = weights.template get<n, own>(gamma, p, i);
+        const auto b = shifts.template get_any<n, own>(beta, p, i);
+        float values[n];
+        for (int j = 0; j < n; ++j) values[j] = normalized(v.get(j)) * g.get(j) + b.get(j);
+        Pack<T, n>::of(values).store(out + i);
       });
     }
   }
 };
 
 /// dx, and the sums over a block's rows for dgamma and dbeta. Threads have the same columns of all of their rows, and
-/// the sums of their packs in registers; those of single elements are in memory.
+/// the sums of their packs in registers; those of what is left are in shared memory, or where they go at last.
 template <class T>
 struct NormBackward {
   static constexpr int most_threads = 512;
+  static constexpr int resident = 512;  ///< threads of a multiprocessor, by their registers
   static constexpr int size = Pack<T>::size;
   static constexpr int kept = size == 4 ? 3 : 2;  ///< packs in registers, with the two sums of every element
   using Part = RowPart<T, kept>;
@@ -171,6 +184,7 @@ struct NormBackward {
   bool packed;
   bool centered;
   bool shifted;  ///< there is a beta
+  bool shares;   ///< shared memory has the sums
   const T* dy;
   const T* x;
   const T* gamma;
@@ -185,75 +199,79 @@ struct NormBackward {
     const float inverse = 1.0F / static_cast<float>(hidden);
     const int width = shifted ? 2 * hidden : hidden;
     float* partial = partials + block.index() * width;
+    float* sums = shares ? reinterpret_cast<float*>(block.shared()) : partial;
     float gamma_sums[kept][size] = {};
     float beta_sums[kept][size] = {};
     const auto each = [&](const auto& work) { Part::each(packed, rank, teams.threads, hidden, work); };
-    each([&]<int n>(int, int i) {
-      if (n > 1) return;
-      partial[i] = 0;
-      if (shifted) partial[hidden + i] = 0;
+    Part weights;
+    each([&]<int n, bool own>(int p, int i) {
+      weights.template keep<n, own>(gamma, p, i);
+      if constexpr (own) return;
+      put_sums<n>(sums + i, {}, false);
+      if (shifted) put_sums<n>(sums + hidden + i, {}, false);
     });
     for (std::int64_t row = teams.first_row(block); row < teams.rows; row += teams.row_step(block)) {
       const T* in = x + row * hidden;
       const T* gradient = dy + row * hidden;
+      const T* residual = d_residual != nullptr ? d_residual + row * hidden : nullptr;
       const kernels::Normalization normalized{stats[2 * row], stats[2 * row + 1]};
       Part part_of_x;
       Part part_of_dy;
-      each([&]<int n>(int p, int i) {
-        part_of_x.template keep<n>(in, p, i);
-        part_of_dy.template keep<n>(gradient, p, i);
+      Part part_of_residual;
+      each([&]<int n, bool own>(int p, int i) {
+        part_of_x.template keep<n, own>(in, p, i);
+        part_of_dy.template keep<n, own>(gradient, p, i);
       });
+      if (residual != nullptr)
+        each([&]<int n, bool own>(int p, int i) { part_of_residual.template keep<n, own>(residual, p, i); });
       float g_sum = 0;
       float g_xhat_sum = 0;
-      each([&]<int n>(int p, int i) {
-        const auto v = part_of_x.template get<n>(in, p, i);
-        const auto d = part_of_dy.template get<n>(gradient, p, i);
-        const auto weight = Part::template load<n>(gamma, i);
+      each([&]<int n, bool own>(int p, int i) {
+        const auto v = part_of_x.template get<n, own>(in, p, i);
+        const auto d = part_of_dy.template get<n, own>(gradient, p, i);
+        const auto weight = weights.template get<n, own>(gamma, p, i);
+        float products[n];
+        float slopes[n];
         for (int j = 0; j < n; ++j) {
-          const float slope = kernels::get(d.values[j]);
-          const float xhat = normalized(kernels::get(v.values[j]));
-          const float g = slope * kernels::get(weight.values[j]);
+          slopes[j] = d.get(j);
+          const float xhat = normalized(v.get(j));
+          products[j] = slopes[j] * xhat;
+          const float g = slopes[j] * weight.get(j);
           g_sum += g;
           g_xhat_sum += g * xhat;
-          if constexpr (n > 1) {
-            gamma_sums[p][j] += slope * xhat;
-            beta_sums[p][j] += slope;
-          } else {
-            partial[i] += slope * xhat;
-            if (shifted) partial[hidden + i] += slope;
-          }
+        }
+        if constexpr (own) {
+          for (int j = 0; j < n; ++j) gamma_sums[p][j] += products[j];
+          for (int j = 0; j < n; ++j) beta_sums[p][j] += slopes[j];
+        } else {
+          put_sums(sums + i, products, true);
+          if (shifted) put_sums(sums + hidden + i, slopes, true);
         }
       });
       teams.sum(block, g_sum, g_xhat_sum);
       const kernels::NormGradient slope{normalized.scale, centered ? g_sum * inverse : 0.0F, g_xhat_sum * inverse};
-      each([&]<int n>(int p, int i) {
-        const auto v = part_of_x.template get<n>(in, p, i);
-        const auto d = part_of_dy.template get<n>(gradient, p, i);
-        const auto weight = Part::template load<n>(gamma, i);
-        auto out = d_residual != nullptr ? Part::template load<n>(d_residual + row * hidden, i) : ElementRun<T, n>{};
-        for (int j = 0; j < n; ++j)
-          kernels::put(out.values[j],
-                       kernels::get(out.values[j]) + slope(kernels::get(d.values[j]) * kernels::get(weight.values[j]),
-                                                           normalized(kernels::get(v.values[j]))));
-        Part::store(out, dx + row * hidden, i);
+      each([&]<int n, bool own>(int p, int i) {
+        const auto v = part_of_x.template get<n, own>(in, p, i);
+        const auto d = part_of_dy.template get<n, own>(gradient, p, i);
+        const auto weight = weights.template get<n, own>(gamma, p, i);
+        const auto more = part_of_residual.template get_any<n, own>(residual, p, i);
+        float out[n];
+        for (int j = 0; j < n; ++j) out[j] = more.get(j) + slope(d.get(j) * weight.get(j), normalized(v.get(j)));
+        Pack<T, n>::of(out).store(dx + row * hidden + i);
       });
     }
     // The teams of a block add their sums in their order.
-    const int count = teams.teams(block);
-    float* sums = count > 1 ? reinterpret_cast<float*>(block.shared()) : partial;
-    for (int team = 0; team < count; ++team) {
+    for (int team = 0; team < teams.teams(block); ++team) {
       if (team == teams.team(block))
-        each([&]<int n>(int p, int i) {
-          if constexpr (n > 1) {
-            for (int j = 0; j < n; ++j) {
-              sums[i + j] = (team > 0 ? sums[i + j] : 0.0F) + gamma_sums[p][j];
-              if (shifted) sums[hidden + i + j] = (team > 0 ? sums[hidden + i + j] : 0.0F) + beta_sums[p][j];
-            }
+        each([&]<int n, bool own>(int p, int i) {
+          if constexpr (own) {
+            put_sums(sums + i, gamma_sums[p], team > 0);
+            if (shifted) put_sums(sums + hidden + i, beta_sums[p], team > 0);
           }
         });
       block.sync();
     }
-    if (count > 1)
+    if (shares)
       for (int i = block.thread(); i < width; i += block.threads()) partial[i] = sums[i];
   }
 };
@@ -265,7 +283,7 @@ void normalize(L& launcher, NormKind kind, std::int64_t rows, std::int64_t hidde
   using Kernel = Norm<T, adds>;
   const bool packed = is_packed<T>(hidden, x, r, gamma, beta, sum, y);
   const auto share =
-      share_rows(rows, divide_up(hidden, Pack<T>::size), packed, Kernel::kept, Kernel::most_threads, most_blocks * 256);
+      share_rows(rows, divide_up(hidden, Pack<T>::size), packed, Kernel::kept, Kernel::most_threads, Kernel::resident);
   launcher.launch(share.geometry, Kernel{share.teams, static_cast<int>(hidden), packed, kind == NormKind::layer_norm,
                                          static_cast<float>(epsilon), x, r, gamma, beta, sum, y, known, stats});
 }
@@ -305,16 +323,20 @@ void norm_backward(L& launcher, View<std::byte> scratch, NormKind kind, std::int
                    float* dgamma, float* dbeta) {
   using Kernel = detail::NormBackward<T>;
   if (rows == 0 || hidden == 0) return;
-  constexpr std::int64_t at_once = 132 * 512;  // what registers allow on 132 multiprocessors
-  const bool packed = is_packed<T>(hidden, dy, x, gamma, d_residual, dx);
-  auto share = share_rows(rows, divide_up(hidden, Pack<T>::size), packed, Kernel::kept, Kernel::most_threads, at_once);
+  constexpr std::int64_t most_shared = 96 << 10;  // bytes; GPUs from Ampere on have them
+  auto* partials = reinterpret_cast<float*>(scratch.data);
+  const bool packed = is_packed<T>(hidden, dy, x, gamma, d_residual, dx, partials);
+  const std::int64_t packs = divide_up(hidden, Pack<T>::size);
+  auto share = share_rows(rows, packs, packed, Kernel::kept, Kernel::most_threads, Kernel::resident);
   const std::int64_t width = dbeta != nullptr ? 2 * hidden : hidden;
   const std::int64_t bytes = width * static_cast<std::int64_t>(sizeof(float));
+  const bool several = share.teams.threads < share.geometry.threads;
+  const bool all_kept = packed && packs <= Kernel::kept * static_cast<std::int64_t>(share.teams.threads);
+  const bool shares = several || (!all_kept && bytes <= most_shared);
   share.geometry.blocks = partials_within(scratch, bytes, share.geometry.blocks);
-  if (share.teams.threads < share.geometry.threads) share.geometry.shared_bytes = bytes;
-  auto* partials = reinterpret_cast<float*>(scratch.data);
+  if (shares) share.geometry.shared_bytes = bytes;
   launcher.launch(share.geometry, Kernel{share.teams, static_cast<int>(hidden), packed, kind == NormKind::layer_norm,
-                                         dbeta != nullptr, dy, x, gamma, stats, d_residual, dx, partials});
+                                         dbeta != nullptr, shares, dy, x, gamma, stats, d_residual, dx, partials});
   column_sums(launcher, share.geometry.blocks, width, 1, static_cast<const float*>(partials),
               detail::AddSums{hidden, dgamma, dbeta});
 }
@@ -324,7 +346,7 @@ template <class L, class T>
 void bias_gradient(L& launcher, View<std::byte> scratch, std::int64_t rows, std::int64_t n, const T* dy, float* db) {
   using Kernel = ColumnSums<T, detail::KeepSums>;
   if (rows == 0 || n == 0) return;
-  const std::int64_t wanted = std::clamp<std::int64_t>(most_blocks / divide_up(n, Kernel::tile), 1,
+  const std::int64_t wanted = std::clamp<std::int64_t>(Kernel::resident_blocks / divide_up(n, Kernel::tile), 1,
                                                        divide_up(rows, Kernel::groups * Kernel::at_once));
   const std::int64_t runs = partials_within(scratch, n * static_cast<std::int64_t>(sizeof(float)), wanted);
   auto* partials = reinterpret_cast<float*>(scratch.data);

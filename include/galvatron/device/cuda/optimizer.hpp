@@ -124,23 +124,21 @@ struct StepAdamW {
     } else {
       std::uint32_t bits[size];
       get_words(step.moment_bits(part), place, bits);
-      static_assert(Access<M, size>::count == size);
-      Access<M, size> kept_m;
-      Access<M, size> kept_v;
+      M kept_means[size];
+      M kept_variances[size];
       for (int j = 0; j < size; ++j)
-        step.keep_moments(means[j], variances[j], bits[j], kept_m.values[j], kept_v.values[j]);
-      *reinterpret_cast<Access<M, size>*>(m + i) = kept_m;
-      *reinterpret_cast<Access<M, size>*>(v + i) = kept_v;
+        step.keep_moments(means[j], variances[j], bits[j], kept_means[j], kept_variances[j]);
+      Pack<M, size>::of(kept_means).store(m + i);
+      Pack<M, size>::of(kept_variances).store(v + i);
     }
     if (working == nullptr) return;
     if (std::is_same_v<T, float> || step.rounding == Rounding::nearest) return put_elements(working + i, masters);
     if constexpr (!std::is_same_v<T, float>) {
       std::uint32_t bits[size];
       get_words(step.master_bits(part), place, bits);
-      static_assert(Access<T, size>::count == size);
-      Access<T, size> rounded;
-      for (int j = 0; j < size; ++j) kernels::put_stochastically(rounded.values[j], masters[j], bits[j]);
-      *reinterpret_cast<Access<T, size>*>(working + i) = rounded;
+      T rounded[size];
+      for (int j = 0; j < size; ++j) kernels::put_stochastically(rounded[j], masters[j], bits[j]);
+      Pack<T, size>::of(rounded).store(working + i);
     }
   }
 };

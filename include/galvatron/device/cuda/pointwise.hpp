@@ -38,7 +38,7 @@ struct Add {
 
 template <class T>
 struct Accumulate {
-  static constexpr int width = Pack<T>::size;
+  static constexpr int width = Pack<float>::size;
   const T* from;
   float* to;
   template <int size>
@@ -222,7 +222,7 @@ void add(L& launcher, std::int64_t n, const T* a, const T* b, T* out) {
 /// to += from.
 template <class L, class T>
 void accumulate(L& launcher, std::int64_t n, const T* from, float* to) {
-  for_elements(launcher, n, are_aligned<Pack<T>::size>(from, to), detail::Accumulate<T>{from, to});
+  for_elements(launcher, n, are_aligned<detail::Accumulate<T>::width>(from, to), detail::Accumulate<T>{from, to});
 }
 
 /// g (rows, n) from u (rows, n), or (rows, 2n) = gate | up for SwiGLU.

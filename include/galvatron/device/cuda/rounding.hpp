@@ -15,7 +15,7 @@
 #include <galvatron/device/cuda/block.hpp>
 #include <galvatron/device/cuda/elements.hpp>
 #include <galvatron/device/cuda/geometry.hpp>
-#include <galvatron/device/cuda/rows.hpp>
+#include <galvatron/device/cuda/pack.hpp>
 #include <galvatron/device/kernels/float8.hpp>
 
 namespace galvatron::device::cuda {
@@ -38,13 +38,13 @@ struct GreatestMagnitudes {
     const std::int64_t step = block.blocks() * block.threads();
     std::uint32_t own = 0;
     for (std::int64_t i = first * width; i < all.packed; i += at_once * step * width) {
-      Pack<bfloat16> packs[at_once] = {};
+      Pack<bfloat16> packs[at_once];
+      for (int p = 0; p < at_once; ++p) {
+        const std::int64_t at = i + p * step * width;
+        packs[p] = at < all.packed ? Pack<bfloat16>::at(x + at) : Pack<bfloat16>{};
+      }
       for (int p = 0; p < at_once; ++p)
-        if (i + p * step * width < all.packed)
-          packs[p] = *reinterpret_cast<const Pack<bfloat16>*>(x + i + p * step * width);
-      for (int p = 0; p < at_once; ++p)
-        for (int j = 0; j < width; ++j)
-          own = Maximum<std::uint32_t>{}(own, kernels::magnitude_bits(packs[p].values[j]));
+        for (int j = 0; j < width; ++j) own = Maximum<std::uint32_t>{}(own, kernels::magnitude_bits(packs[p][j]));
     }
     for (std::int64_t i = all.packed + first; i < all.count; i += step)
       own = Maximum<std::uint32_t>{}(own, kernels::magnitude_bits(x[i]));
@@ -80,13 +80,18 @@ struct Round {
 
   template <int size>
   GALVATRON_KERNEL void at(std::int64_t i) const {
-    Access<std::uint8_t, size> out;
-    constexpr int part = size < Pack<bfloat16>::size ? size : Pack<bfloat16>::size;
-    for (int first = 0; first < size; first += part) {
-      const auto in = *reinterpret_cast<const Access<bfloat16, part>*>(x + i + first);
-      for (int j = 0; j < part; ++j) out.values[first + j] = kernels::code_of<F>(in.values[j], scale);
+    if constexpr (size == 1) {
+      codes[i] = kernels::code_of<F>(x[i], scale);
+    } else {
+      float values[size];
+      get_elements(x + i, values);
+      Pack<std::uint8_t, size> out;
+      for (int j = 0; j < size; j += 4) {
+        const float four[4] = {values[j] * scale, values[j + 1] * scale, values[j + 2] * scale, values[j + 3] * scale};
+        out.words[j / 4] = kernels::four_codes<F>(four);
+      }
+      out.store(codes + i);
     }
-    *reinterpret_cast<Access<std::uint8_t, size>*>(codes + i) = out;
   }
 };
 
@@ -136,12 +141,12 @@ struct RoundTransposed {
       const std::int64_t own = column + lane * width;
       if (row + 4 * word < rows && own < columns) {
         Pack<bfloat16> packs[4];
-        for (int r = 0; r < 4; ++r) packs[r] = load_pack(x + (row + 4 * word + r) * columns, own, columns, packed);
+        const bfloat16* at = x + (row + 4 * word) * columns + own;
+        load_packs(packed, [&](int r) { return RestOfRow<bfloat16>{at + r * columns, columns - own}; }, packs);
         for (int j = 0; j < width; ++j) {
-          std::uint32_t four = 0;
-          for (int r = 0; r < 4; ++r)
-            four |= static_cast<std::uint32_t>(kernels::code_of<F>(packs[r].values[j], scale)) << (8 * r);
-          tile[(lane * width + j) * stride + word] = four;
+          float four[4];
+          for (int r = 0; r < 4; ++r) four[r] = packs[r].get(j) * scale;
+          tile[(lane * width + j) * stride + word] = kernels::four_codes<F>(four);
         }
       }
       block.sync();

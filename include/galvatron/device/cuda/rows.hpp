@@ -11,38 +11,21 @@
 #include <galvatron/core/view.hpp>
 #include <galvatron/device/cuda/block.hpp>
 #include <galvatron/device/cuda/geometry.hpp>
+#include <galvatron/device/cuda/pack.hpp>
 
 namespace galvatron::device::cuda {
-
-/// The elements of a row of `count` from `first` on, with zeros behind its end. Where `packed` (is_packed of the rows)
-/// they are read at once.
-template <class T>
-GALVATRON_KERNEL Pack<T> load_pack(const T* row, std::int64_t first, std::int64_t count, bool packed) {
-  if (packed) return *reinterpret_cast<const Pack<T>*>(row + first);
-  Pack<T> pack;
-  for (int j = 0; j < Pack<T>::size; ++j) pack.values[j] = first + j < count ? row[first + j] : T{};
-  return pack;
-}
-
-/// Writes what of a pack is within the row.
-template <class T>
-GALVATRON_KERNEL void store_pack(const Pack<T>& pack, T* row, std::int64_t first, std::int64_t count, bool packed) {
-  if (packed) {
-    *reinterpret_cast<Pack<T>*>(row + first) = pack;
-  } else {
-    for (int j = 0; j < Pack<T>::size; ++j)
-      if (first + j < count) row[first + j] = pack.values[j];
-  }
-}
 
 /// row[first + j] += values[j], for what is within the row of floats.
 template <int n>
 GALVATRON_KERNEL void add_floats(const float (&values)[n], float* row, std::int64_t first, std::int64_t count,
                                  bool packed) {
-  for (int from = 0; from < n; from += Pack<float>::size) {
-    Pack<float> pack = load_pack(row, first + from, count, packed);
-    for (int j = 0; j < Pack<float>::size; ++j) pack.values[j] += values[from + j];
-    store_pack(pack, row, first + from, count, packed);
+  constexpr int size = Pack<float>::size;
+  Pack<float> packs[n / size];
+  load_packs(packed, [&](int p) { return RestOfRow<float>{row + first + p * size, count - first - p * size}; }, packs);
+  for (int p = 0; p < n / size; ++p) {
+    float sums[size];
+    for (int j = 0; j < size; ++j) sums[j] = packs[p].get(j) + values[p * size + j];
+    store_pack(Pack<float>::of(sums), row, first + p * size, count, packed);
   }
 }
 
@@ -130,16 +113,18 @@ struct TeamGeometry {
 
 /// For rows of `packs` packs, of which a thread keeps `kept` in registers where rows are packed: a warp a row when it
 /// can keep all of it.
-/// @param at_once  threads that work at the same time, and then go on with further rows
+/// @param resident  threads that a multiprocessor has room for at once: the blocks that all have room for go on with
+///                  further rows, so that none is left for another turn
 constexpr TeamGeometry share_rows(std::int64_t rows, std::int64_t packs, bool packed, int kept, int most_threads,
-                                  std::int64_t at_once) {
+                                  int resident) {
   constexpr int together = 128;  // threads of a block of several teams
   const bool in_warps = packed && packs <= kept * warp_threads;
   const auto wanted = in_warps ? together : round_up(divide_up(packs, kept), warp_threads);
   const auto threads = static_cast<int>(std::min<std::int64_t>(wanted, most_threads));
   const int team = in_warps ? warp_threads : threads;
   return {.teams = {rows, team},
-          .geometry = {.blocks = std::clamp<std::int64_t>(divide_up(rows, threads / team), 1, at_once / threads),
+          .geometry = {.blocks = std::clamp<std::int64_t>(divide_up(rows, threads / team), 1,
+                                                          multiprocessors * std::max(resident / threads, 1)),
                        .threads = threads}};
 }
 

@@ -62,7 +62,7 @@ inline InTurn in_turn(const Runs& runs) {
 template <class A, class C, bool adds>
 struct MoveRuns {
   static constexpr int most_threads = 256;
-  static constexpr int width = Pack<std::conditional_t<sizeof(A) < sizeof(C), A, C>>::size;
+  static constexpr int width = Pack<std::conditional_t<(sizeof(A) > sizeof(C)), A, C>>::size;
   std::int64_t count;    ///< of such steps
   std::int64_t blocks;   ///< that a thread adds in turn
   std::int64_t repeats;  ///< the same
@@ -111,8 +111,7 @@ struct MoveRuns {
         }
       put_elements(written, sums);
     } else if constexpr (std::is_same_v<A, C>) {
-      using Whole = Access<A, size>;
-      *reinterpret_cast<Whole*>(written) = *reinterpret_cast<const Whole*>(read);
+      Pack<A, size>::at(read).store(written);
     } else {
       float values[size];
       get_elements(read, values);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
@@ -10,6 +11,7 @@
 #include <galvatron/core/view.hpp>
 #include <galvatron/device/cuda/block.hpp>
 #include <galvatron/device/cuda/geometry.hpp>
+#include <galvatron/device/cuda/pack.hpp>
 #include <galvatron/device/cuda/rows.hpp>
 #include <galvatron/device/cuda/total.hpp>
 #include <galvatron/device/kernels/embedding.hpp>
@@ -21,7 +23,22 @@ namespace galvatron::device::cuda {
 namespace detail {
 
 inline constexpr int softmax_threads = 256;
-inline constexpr int softmax_packs = 4;  ///< that a thread asks for before it works on them
+inline constexpr int softmax_packs = 4;  ///< that a thread asks for before it works on them: a batch
+
+/// True when the batch of a thread from element `from` on lies within the first `count` of a row.
+constexpr bool is_batch_within(int from, int step, int size, int count) {
+  return from + (softmax_packs - 1) * step + size <= count;
+}
+
+/// Such a batch of the first `count` of a row, all of it within them where `inside`.
+template <bool inside, class T>
+GALVATRON_KERNEL void load_batch(const T* row, int from, int step, int count, bool packed,
+                                 Pack<T> (&packs)[softmax_packs]) {
+  if constexpr (inside)
+    for (int p = 0; p < softmax_packs; ++p) packs[p] = Pack<T>::at(row + from + p * step);
+  else
+    load_packs(packed, [&](int p) { return RestOfRow<T>{row + from + p * step, count - from - p * step}; }, packs);
+}
 
 /// The statistics of rows, a block a row, which it reads once.
 template <class T>
@@ -39,28 +56,14 @@ struct SoftmaxStatistics {
 
   template <class B>
   GALVATRON_KERNEL void operator()(B& block) const {
-    constexpr float nothing = -std::numeric_limits<float>::infinity();
     const int step = block.threads() * size;
     for (std::int64_t row = block.index(); row < rows; row += block.blocks()) {
       const T* x = logits + row * columns;
       kernels::SoftmaxStatistics whole;
-      for (int from = block.thread() * size; from < valid; from += softmax_packs * step) {
-        Pack<T> packs[softmax_packs] = {};
-        for (int p = 0; p < softmax_packs; ++p)
-          if (from + p * step < valid) packs[p] = load_pack(x, from + p * step, columns, packed);
-        float values[softmax_packs][size];
-        for (int p = 0; p < softmax_packs; ++p) {
-          const int left = valid - from - p * step;
-          for (int j = 0; j < size; ++j) values[p][j] = j < left ? kernels::get(packs[p].values[j]) : nothing;
-        }
-        kernels::SoftmaxStatistics piece;
-        for (int p = 0; p < softmax_packs; ++p)
-          for (int j = 0; j < size; ++j) piece.maximum = values[p][j] > piece.maximum ? values[p][j] : piece.maximum;
-        const float reference = piece.reference();
-        for (int p = 0; p < softmax_packs; ++p)
-          for (int j = 0; j < size; ++j) piece.sum += kernels::exponential(values[p][j] - reference);
-        whole.merge(piece);
-      }
+      int from = block.thread() * size;
+      for (; packed && is_batch_within(from, step, size, valid); from += softmax_packs * step)
+        add<true>(x, from, step, whole);
+      for (; from < valid; from += softmax_packs * step) add<false>(x, from, step, whole);
       const kernels::SoftmaxStatistics own = whole;
       whole.maximum = block_maximum(block, own.maximum);
       whole.sum = block_sum(block, own.sum * kernels::exponential(own.reference() - whole.reference()));
@@ -72,6 +75,26 @@ struct SoftmaxStatistics {
       stats[3 * row + 1] = whole.sum;
       stats[3 * row + 2] = whole.target;
     }
+  }
+
+ private:
+  /// Takes in a batch of packs, all of whose elements count where `inside`.
+  template <bool inside>
+  GALVATRON_KERNEL void add(const T* x, int from, int step, kernels::SoftmaxStatistics& whole) const {
+    Pack<T> packs[softmax_packs];
+    load_batch<inside>(x, from, step, valid, packed, packs);
+    float values[softmax_packs][size];
+    kernels::SoftmaxStatistics piece;
+    for (int p = 0; p < softmax_packs; ++p)
+      for (int j = 0; j < size; ++j) {
+        values[p][j] =
+            inside || j < valid - from - p * step ? packs[p].get(j) : -std::numeric_limits<float>::infinity();
+        piece.maximum = std::fmax(piece.maximum, values[p][j]);
+      }
+    const float reference = piece.reference();
+    for (int p = 0; p < softmax_packs; ++p)
+      for (int j = 0; j < size; ++j) piece.sum += kernels::exponential(values[p][j] - reference);
+    whole.merge(piece);
   }
 };
 
@@ -131,22 +154,32 @@ struct SoftmaxBackward {
       const float log_sum = lse[row];
       const auto target = static_cast<int>(kernels::shard_row(targets[row], first, valid));
       const int sloped = targets[row] < 0 ? 0 : valid;  // columns with a gradient
-      for (int from = block.thread() * size; from < columns; from += softmax_packs * step) {
-        Pack<T> packs[softmax_packs] = {};
-        for (int p = 0; p < softmax_packs; ++p)
-          if (from + p * step < sloped) packs[p] = load_pack(x, from + p * step, columns, packed);
-        GALVATRON_UNROLL
-        for (int p = 0; p < softmax_packs; ++p) {
-          const int at = from + p * step;
-          if (at >= columns) continue;
-          for (int j = 0; j < size; ++j) {
-            float slope = kernels::softmax_gradient(kernels::get(packs[p].values[j]), log_sum, scale);
-            if (at + j == target) slope -= scale;
-            kernels::put(packs[p].values[j], at + j < sloped ? slope : 0.0F);
-          }
-          store_pack(packs[p], x, at, columns, packed);
-        }
+      int from = block.thread() * size;
+      for (; packed && is_batch_within(from, step, size, sloped); from += softmax_packs * step)
+        replace<true>(x, from, step, sloped, target, log_sum);
+      for (; from < columns; from += softmax_packs * step) replace<false>(x, from, step, sloped, target, log_sum);
+    }
+  }
+
+ private:
+  /// A batch of packs, all of whose elements have a gradient where `inside`.
+  template <bool inside>
+  GALVATRON_KERNEL void replace(T* x, int from, int step, int sloped, int target, float log_sum) const {
+    Pack<T> packs[softmax_packs];
+    load_batch<inside>(x, from, step, sloped, packed, packs);
+    GALVATRON_UNROLL
+    for (int p = 0; p < softmax_packs; ++p) {
+      const int at = from + p * step;
+      if (!inside && at >= columns) return;
+      float slopes[size];
+      for (int j = 0; j < size; ++j) {
+        slopes[j] = kernels::softmax_gradient(packs[p].get(j), log_sum, scale);
+        if (!inside && at + j >= sloped) slopes[j] = 0.0F;
       }
+      if (target >= at && target < at + size)
+        for (int j = 0; j < size; ++j)
+          if (at + j == target) slopes[j] -= scale;
+      store_pack(Pack<T>::of(slopes), x, at, columns, inside || packed);
     }
   }
 };

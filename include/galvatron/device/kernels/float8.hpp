@@ -3,6 +3,7 @@
 
 #include <bit>
 #include <cstdint>
+#include <type_traits>
 
 #include <galvatron/core/dtype.hpp>
 #include <galvatron/core/float8.hpp>
@@ -44,6 +45,28 @@ GALVATRON_HD GALVATRON_INLINE Scaling scaling_of(std::uint32_t greatest_magnitud
 template <class F>
 GALVATRON_HD GALVATRON_INLINE std::uint8_t code_of(const bfloat16& x, float scale) {
   return F(get(x) * scale).bits;
+}
+
+/// The codes of four floats side by side, the first in the lowest byte.
+template <class F>
+GALVATRON_HD GALVATRON_INLINE std::uint32_t four_codes(const float (&x)[4]) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
+  std::uint16_t low = 0;
+  std::uint16_t high = 0;
+  if constexpr (std::is_same_v<F, float8_e4m3>) {
+    asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(low) : "f"(x[1]), "f"(x[0]));
+    asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(high) : "f"(x[3]), "f"(x[2]));
+  } else {
+    static_assert(std::is_same_v<F, float8_e5m2>);
+    asm("cvt.rn.satfinite.e5m2x2.f32 %0, %1, %2;" : "=h"(low) : "f"(x[1]), "f"(x[0]));
+    asm("cvt.rn.satfinite.e5m2x2.f32 %0, %1, %2;" : "=h"(high) : "f"(x[3]), "f"(x[2]));
+  }
+  return std::uint32_t{high} << 16 | low;
+#else
+  std::uint32_t four = 0;
+  for (int j = 0; j < 4; ++j) four |= std::uint32_t{F(x[j]).bits} << (8 * j);
+  return four;
+#endif
 }
 
 }  // namespace galvatron::device::kernels

@@ -15,12 +15,31 @@ GALVATRON_HD GALVATRON_INLINE float get(const bfloat16& x) {
 }
 
 GALVATRON_HD GALVATRON_INLINE void put(float& x, float value) { x = value; }
-/// Rounds as the constructor of bfloat16 does, without a branch.
+/// Rounds as the constructor of bfloat16 does, without a branch; a GPU gives every NaN the same bits.
 GALVATRON_HD GALVATRON_INLINE void put(bfloat16& x, float value) {
+#if defined(__CUDA_ARCH__)
+  asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(x.bits) : "f"(value));
+#else
   const auto u = std::bit_cast<std::uint32_t>(value);
   const std::uint32_t rounded = (u + 0x7fffU + ((u >> 16) & 1U)) >> 16;
   const std::uint32_t quiet = (u >> 16) | 0x40U;
   x.bits = static_cast<std::uint16_t>((u & 0x7fffffffU) > 0x7f800000U ? quiet : rounded);
+#endif
+}
+
+/// Two bfloat16 side by side, rounded the same way: the first in the low half.
+GALVATRON_HD GALVATRON_INLINE std::uint32_t two_rounded(float first, float second) {
+#if defined(__CUDA_ARCH__)
+  std::uint32_t both = 0;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(second), "f"(first));
+  return both;
+#else
+  bfloat16 low;
+  bfloat16 high;
+  put(low, first);
+  put(high, second);
+  return std::uint32_t{high.bits} << 16 | low.bits;
+#endif
 }
 
 /// Rounds away from zero with the probability that is the share of the bits cut off, by the low 16 of these random
