@@ -124,21 +124,30 @@ struct StepAdamW {
     } else {
       std::uint32_t bits[size];
       get_words(step.moment_bits(part), place, bits);
-      M kept_means[size];
-      M kept_variances[size];
-      for (int j = 0; j < size; ++j)
-        step.keep_moments(means[j], variances[j], bits[j], kept_means[j], kept_variances[j]);
-      Pack<M, size>::of(kept_means).store(m + i);
-      Pack<M, size>::of(kept_variances).store(v + i);
+      Pack<M, size> kept_means{};
+      Pack<M, size> kept_variances{};
+      for (int j = 0; j < size; ++j) {
+        M mean;
+        M variance;
+        step.keep_moments(means[j], variances[j], bits[j], mean, variance);
+        kept_means.set(j, mean);
+        kept_variances.set(j, variance);
+      }
+      kept_means.store(m + i);
+      kept_variances.store(v + i);
     }
     if (working == nullptr) return;
     if (std::is_same_v<T, float> || step.rounding == Rounding::nearest) return put_elements(working + i, masters);
     if constexpr (!std::is_same_v<T, float>) {
       std::uint32_t bits[size];
       get_words(step.master_bits(part), place, bits);
-      T rounded[size];
-      for (int j = 0; j < size; ++j) kernels::put_stochastically(rounded[j], masters[j], bits[j]);
-      Pack<T, size>::of(rounded).store(working + i);
+      Pack<T, size> rounded{};
+      for (int j = 0; j < size; ++j) {
+        T element;
+        kernels::put_stochastically(element, masters[j], bits[j]);
+        rounded.set(j, element);
+      }
+      rounded.store(working + i);
     }
   }
 };

@@ -29,14 +29,21 @@ struct alignas(n * sizeof(T)) Pack {
   /// The elements from an address on that is a multiple of a pack's bytes.
   GALVATRON_KERNEL static Pack at(const T* from) {
 #if defined(__CUDA_ARCH__)
-    return std::bit_cast<Pack>(*reinterpret_cast<const Whole*>(from));
+    using Vector = std::conditional_t<bytes == 16, uint4, std::conditional_t<bytes == 8, uint2, Word>>;
+    return std::bit_cast<Pack>(*reinterpret_cast<const Vector*>(from));
 #else
     return std::bit_cast<Pack>(*reinterpret_cast<const Elements*>(from));
 #endif
   }
   GALVATRON_KERNEL void store(T* to) const {
 #if defined(__CUDA_ARCH__)
-    *reinterpret_cast<Whole*>(to) = std::bit_cast<Whole>(*this);
+    // As one integer: of a vector the compiler sometimes stores every word by itself.
+    if constexpr (bytes == 16)
+      *reinterpret_cast<unsigned __int128*>(to) = pair(2) << 64 | pair(0);
+    else if constexpr (bytes == 8)
+      *reinterpret_cast<std::uint64_t*>(to) = pair(0);
+    else
+      *reinterpret_cast<Word*>(to) = words[0];
 #else
     *reinterpret_cast<Elements*>(to) = std::bit_cast<Elements>(*this);
 #endif
@@ -69,14 +76,7 @@ struct alignas(n * sizeof(T)) Pack {
       words[j / per_word] = others | Word{std::bit_cast<Bits>(value)} << shift(j);
     }
   }
-  /// Elements, or floats, rounded as kernels::put rounds them.
-  GALVATRON_KERNEL static Pack of(const T (&values)[n])
-    requires(!std::is_same_v<T, float>)
-  {
-    Pack out{};
-    for (int j = 0; j < n; ++j) out.set(j, values[j]);
-    return out;
-  }
+  /// Floats, rounded as kernels::put rounds them.
   GALVATRON_KERNEL static Pack of(const float (&values)[n]) {
     Pack out{};
     if constexpr (std::is_same_v<T, bfloat16> && n > 1) {
@@ -95,8 +95,12 @@ struct alignas(n * sizeof(T)) Pack {
   using Bits = std::conditional_t<sizeof(T) == 1, std::uint8_t,
                                   std::conditional_t<sizeof(T) == 2, std::uint16_t, std::uint32_t>>;
 #if defined(__CUDA_ARCH__)
-  // One integer: of a struct, as CUDA's vectors are, the compiler sometimes stores every word by itself.
-  using Whole = std::conditional_t<bytes == 16, unsigned __int128, std::conditional_t<bytes == 8, std::uint64_t, Word>>;
+  // Words j and j + 1, in their registers: of shifts the compiler would make arithmetic of 64 bits.
+  GALVATRON_KERNEL std::conditional_t<bytes == 16, unsigned __int128, std::uint64_t> pair(int j) const {
+    std::uint64_t both = 0;
+    asm("mov.b64 %0, {%1, %2};" : "=l"(both) : "r"(words[j]), "r"(words[j + 1]));
+    return both;
+  }
 #else
   struct alignas(bytes) Elements {
     T values[n];
