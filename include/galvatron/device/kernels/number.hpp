@@ -45,15 +45,11 @@ GALVATRON_HD GALVATRON_INLINE std::uint32_t two_rounded(float first, float secon
 /// Rounds away from zero with the probability that is the share of the bits cut off, by the low 16 of these random
 /// ones; so the mean of many roundings is `value`.
 GALVATRON_HD GALVATRON_INLINE void put_stochastically(bfloat16& x, float value, std::uint32_t random) {
+  // Without a branch, into which compilers would move the making of random bits, anew for each element.
   const auto u = std::bit_cast<std::uint32_t>(value);
-#if defined(__CUDA_ARCH__)  // no branch, into which the making of random bits would be moved, anew for each element
   const std::uint32_t added = (u & 0x7f800000U) == 0x7f800000U ? 0 : random & 0xffffU;
   const std::uint32_t quiet = (u & 0x7fffffffU) > 0x7f800000U ? 0x40U : 0;
   x.bits = static_cast<std::uint16_t>((u + added) >> 16 | quiet);
-#else
-  if ((u & 0x7f800000U) == 0x7f800000U) return put(x, value);
-  x.bits = static_cast<std::uint16_t>((u + (random & 0xffffU)) >> 16);
-#endif
 }
 
 }  // namespace galvatron::device::kernels
