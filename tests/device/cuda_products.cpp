@@ -48,8 +48,11 @@ void interpret(const cuda::ColumnMajorProduct& p, const std::vector<T>& x, const
         u.at(place) = C(static_cast<float>(sum));
         sum *= 0.5 * (1 + std::tanh(std::sqrt(2 / std::numbers::pi) * (sum + 0.044715 * sum * sum * sum)));
       }
-      if (p.epilogue == Epilogue::gelu_gradient)
-        sum *= static_cast<double>(device::kernels::Gelu::derivative(static_cast<float>(u.at(place))));
+      if (p.epilogue == Epilogue::gelu_gradient) {
+        float slope = 0;
+        device::kernels::Gelu::derivative(static_cast<float>(u.at(place)), slope);
+        sum *= static_cast<double>(slope);
+      }
       C& out = d.at(place);
       out = C(static_cast<float>(sum + (p.beta == 0 ? 0.0 : static_cast<double>(p.beta) * static_cast<float>(out))));
     }

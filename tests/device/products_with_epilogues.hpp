@@ -18,8 +18,16 @@ namespace detail {
 template <class T>
 void apply(device::Epilogue epilogue, std::int64_t count, const T* u, T* c) {
   using namespace device::kernels;
-  for (std::int64_t i = 0; i < count; ++i)
-    put(c[i], epilogue == device::Epilogue::gelu ? Gelu::forward(get(u[i])) : get(c[i]) * Gelu::derivative(get(u[i])));
+  for (std::int64_t i = 0; i < count; ++i) {
+    float out = 0;
+    if (epilogue == device::Epilogue::gelu) {
+      Gelu::forward(get(u[i]), out);
+    } else {
+      Gelu::derivative(get(u[i]), out);
+      out *= get(c[i]);
+    }
+    put(c[i], out);
+  }
 }
 }  // namespace detail
 

@@ -129,7 +129,8 @@ struct StepAdamW {
       for (int j = 0; j < size; ++j) {
         M mean;
         M variance;
-        step.keep_moments(means[j], variances[j], bits[j], mean, variance);
+        kernels::put_stochastically(mean, means[j], bits[j]);
+        kernels::put_stochastically(variance, variances[j], bits[j] >> 16);
         kept_means.set(j, mean);
         kept_variances.set(j, variance);
       }

@@ -61,7 +61,7 @@ struct Activate {
   GALVATRON_KERNEL void at(std::int64_t i) const {
     float values[size];
     get_elements(u + i, values);
-    for (int j = 0; j < size; ++j) values[j] = Function::forward(values[j]);
+    for (int j = 0; j < size; ++j) Function::forward(values[j], values[j]);
     put_elements(g + i, values);
   }
 };
@@ -78,7 +78,10 @@ struct ActivateBackward {
     float gradients[size];
     get_elements(u + i, values);
     get_elements(dg + i, gradients);
-    for (int j = 0; j < size; ++j) gradients[j] *= Function::derivative(values[j]);
+    for (int j = 0; j < size; ++j) {
+      Function::derivative(values[j], values[j]);
+      gradients[j] *= values[j];
+    }
     put_elements(du + i, gradients);
   }
 };
@@ -97,7 +100,7 @@ struct Gate {
     float up[size];
     get_elements(at_gate, gate);
     get_elements(at_gate + n.value(), up);
-    for (int j = 0; j < size; ++j) gate[j] = kernels::SwiGlu::forward(gate[j], up[j]);
+    for (int j = 0; j < size; ++j) kernels::SwiGlu::forward(gate[j], up[j], gate[j]);
     put_elements(g + i, gate);
   }
 };
@@ -118,11 +121,7 @@ struct GateBackward {
     get_elements(u + at_gate, gate);
     get_elements(u + at_gate + n.value(), up);
     get_elements(dg + i, gradients);
-    for (int j = 0; j < size; ++j) {
-      const auto d = kernels::SwiGlu::backward(gate[j], up[j], gradients[j]);
-      gate[j] = d.gate;
-      up[j] = d.up;
-    }
+    for (int j = 0; j < size; ++j) kernels::SwiGlu::backward(gate[j], up[j], gradients[j], gate[j], up[j]);
     put_elements(du + at_gate, gate);
     put_elements(du + at_gate + n.value(), up);
   }

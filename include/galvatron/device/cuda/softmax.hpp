@@ -173,7 +173,7 @@ struct SoftmaxBackward {
       if (!inside && at >= columns) return;
       float slopes[size];
       for (int j = 0; j < size; ++j) {
-        slopes[j] = kernels::softmax_gradient(packs[p].get(j), log_sum, scale);
+        kernels::softmax_gradient(packs[p].get(j), log_sum, scale, slopes[j]);
         if (!inside && at + j >= sloped) slopes[j] = 0.0F;
       }
       if (target >= at && target < at + size)

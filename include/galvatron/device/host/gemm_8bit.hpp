@@ -40,8 +40,12 @@ float round_to_8bit(const Team& team, std::int64_t n, const bfloat16* x, std::ui
     }
   });
   const kernels::Scaling scaling = kernels::scaling_of<F>(greatest.load());
-  for_elements(team, n,
-               [=](std::int64_t i) GALVATRON_INLINE_LAMBDA { codes[i] = kernels::code_of<F>(x[i], scaling.scale); });
+  for_runs(team, n, 64, 1, [&](std::int64_t first, std::int64_t last, int) {
+    vectorized(team.isa, [&]() GALVATRON_INLINE_LAMBDA {
+#pragma omp simd
+      for (std::int64_t i = first; i < last; ++i) codes[i] = kernels::code_of<F>(x[i], scaling.scale);
+    });
+  });
   return scaling.unscale;
 }
 

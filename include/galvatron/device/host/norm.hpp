@@ -18,21 +18,22 @@ namespace galvatron::device::host {
 namespace detail {
 
 /// y = normalized x * gamma (+ beta).
-template <class T>
+template <class S, class T>
 GALVATRON_INLINE void normalize_row(std::int64_t hidden, const kernels::Normalization& normalized, const T* x,
                                     const T* gamma, const T* beta, T* y) {
-  using kernels::get;
-  using kernels::put;
-  const float mean = normalized.mean;
-  const float scale = normalized.scale;
-  if (beta != nullptr) {
-#pragma omp simd
-    for (std::int64_t i = 0; i < hidden; ++i)
-      put(y[i], kernels::Normalization{mean, scale}(get(x[i]))*get(gamma[i]) + get(beta[i]));
-  } else {
-#pragma omp simd
-    for (std::int64_t i = 0; i < hidden; ++i) put(y[i], kernels::Normalization{mean, scale}(get(x[i]))*get(gamma[i]));
-  }
+  for_lanes<S>(0, hidden, [&]<class L>(std::int64_t i) GALVATRON_INLINE_LAMBDA {
+    typename L::Float v, slope;
+    get_lanes<L>(x + i, v);
+    get_lanes<L>(gamma + i, slope);
+    normalized(v, v);
+    v *= slope;
+    if (beta != nullptr) {
+      typename L::Float shift;
+      get_lanes<L>(beta + i, shift);
+      v += shift;
+    }
+    put_lanes<L>(y + i, v);
+  });
 }
 
 /// What a row's elements share, which goes to `stats` (2) too.
@@ -90,7 +91,7 @@ GALVATRON_INLINE RowSums gradient_sums(std::int64_t hidden, const T* dy, const T
     get_lanes<S>(dy + i, d);
     get_lanes<S>(x + i, xhat);
     get_lanes<S>(gamma + i, g);
-    xhat = (xhat - normalized.mean) * normalized.scale;
+    normalized(xhat, xhat);
     g *= d;
     g_lanes += g;
     g_xhat_lanes += g * xhat;
@@ -142,7 +143,7 @@ void norm_forward(const Team& team, NormKind kind, std::int64_t rows, std::int64
       for (std::int64_t row = first; row < last; ++row) {
         const T* in = x + row * hidden;
         const auto normalized = detail::normalization_of<Vectors<isa>>(kind, hidden, epsilon, in, stats + 2 * row);
-        detail::normalize_row(hidden, normalized, in, gamma, beta, y + row * hidden);
+        detail::normalize_row<Vectors<isa>>(hidden, normalized, in, gamma, beta, y + row * hidden);
       }
     });
   });
@@ -153,18 +154,20 @@ void norm_forward(const Team& team, NormKind kind, std::int64_t rows, std::int64
 template <class T>
 void add_norm_forward(const Team& team, NormKind kind, std::int64_t rows, std::int64_t hidden, double epsilon,
                       const T* x, const T* r, const T* gamma, const T* beta, T* sum, T* y, float* stats) {
-  using kernels::get;
-  using kernels::put;
   for_runs(team, rows, 1, hidden, [&](std::int64_t first, std::int64_t last, int) {
     with_isa(team.isa, [&]<Isa isa>() GALVATRON_INLINE_LAMBDA {
       for (std::int64_t row = first; row < last; ++row) {
         const T* a = x + row * hidden;
         const T* b = r + row * hidden;
         T* out = sum + row * hidden;
-#pragma omp simd
-        for (std::int64_t i = 0; i < hidden; ++i) put(out[i], get(a[i]) + get(b[i]));
+        for_lanes<Vectors<isa>>(0, hidden, [&]<class S>(std::int64_t i) GALVATRON_INLINE_LAMBDA {
+          typename S::Float u, v;
+          get_lanes<S>(a + i, u);
+          get_lanes<S>(b + i, v);
+          put_lanes<S>(out + i, u + v);
+        });
         const auto normalized = detail::normalization_of<Vectors<isa>>(kind, hidden, epsilon, out, stats + 2 * row);
-        detail::normalize_row(hidden, normalized, out, gamma, beta, y + row * hidden);
+        detail::normalize_row<Vectors<isa>>(hidden, normalized, out, gamma, beta, y + row * hidden);
       }
     });
   });
@@ -175,10 +178,10 @@ template <class T>
 void norm_again(const Team& team, std::int64_t rows, std::int64_t hidden, const T* x, const T* gamma, const T* beta,
                 const float* stats, T* y) {
   for_runs(team, rows, 1, hidden, [&](std::int64_t first, std::int64_t last, int) {
-    vectorized(team.isa, [&]() GALVATRON_INLINE_LAMBDA {
+    with_isa(team.isa, [&]<Isa isa>() GALVATRON_INLINE_LAMBDA {
       for (std::int64_t row = first; row < last; ++row)
-        detail::normalize_row(hidden, {stats[2 * row], stats[2 * row + 1]}, x + row * hidden, gamma, beta,
-                              y + row * hidden);
+        detail::normalize_row<Vectors<isa>>(hidden, {stats[2 * row], stats[2 * row + 1]}, x + row * hidden, gamma, beta,
+                                            y + row * hidden);
     });
   });
 }
@@ -187,8 +190,6 @@ void norm_again(const Team& team, std::int64_t rows, std::int64_t hidden, const 
 template <class T>
 void norm_backward(const Team& team, NormKind kind, std::int64_t rows, std::int64_t hidden, const T* dy, const T* x,
                    const T* gamma, const float* stats, const T* d_residual, T* dx, float* dgamma, float* dbeta) {
-  using kernels::get;
-  using kernels::put;
   const std::int64_t width = round_up(hidden, 16);
   const int threads = detail::row_threads(team, rows, hidden, 2);
   on_threads(threads, [&](int thread) {
@@ -208,16 +209,20 @@ void norm_backward(const Team& team, NormKind kind, std::int64_t rows, std::int6
             detail::gradient_sums<Vectors<isa>>(hidden, gradient, in, gamma, normalized, gamma_sums, beta_sums);
         const kernels::NormGradient slope{normalized.scale, kind == NormKind::layer_norm ? sums.g * inverse : 0.0F,
                                           sums.g_xhat * inverse};
-        if (d_residual != nullptr) {
-          const T* residual = d_residual + row * hidden;
-#pragma omp simd
-          for (std::int64_t i = 0; i < hidden; ++i)
-            put(out[i], get(residual[i]) + slope(get(gradient[i]) * get(gamma[i]), normalized(get(in[i]))));
-        } else {
-#pragma omp simd
-          for (std::int64_t i = 0; i < hidden; ++i)
-            put(out[i], slope(get(gradient[i]) * get(gamma[i]), normalized(get(in[i]))));
-        }
+        const T* residual = d_residual == nullptr ? nullptr : d_residual + row * hidden;
+        for_lanes<Vectors<isa>>(0, hidden, [&]<class S>(std::int64_t i) GALVATRON_INLINE_LAMBDA {
+          typename S::Float g, v, xhat;
+          get_lanes<S>(gradient + i, g);
+          get_lanes<S>(gamma + i, v);
+          get_lanes<S>(in + i, xhat);
+          normalized(xhat, xhat);
+          slope(g * v, xhat, g);
+          if (residual != nullptr) {
+            get_lanes<S>(residual + i, v);
+            g += v;
+          }
+          put_lanes<S>(out + i, g);
+        });
       }
     });
   });

@@ -15,6 +15,10 @@
 #include <galvatron/device/kernels/adamw.hpp>
 #include <galvatron/device/kernels/number.hpp>
 
+#if GALVATRON_X86
+#include <emmintrin.h>
+#endif
+
 namespace galvatron::device::host {
 
 using kernels::get;
@@ -23,13 +27,23 @@ using kernels::put;
 /// out = a + b.
 template <class T>
 void add(const Team& team, std::int64_t n, const T* a, const T* b, T* out) {
-  for_elements(team, n, [=](std::int64_t i) GALVATRON_INLINE_LAMBDA { put(out[i], get(a[i]) + get(b[i])); });
+  for_lanes(team, n, [=]<class S>(std::int64_t i) GALVATRON_INLINE_LAMBDA {
+    typename S::Float x, y;
+    get_lanes<S>(a + i, x);
+    get_lanes<S>(b + i, y);
+    put_lanes<S>(out + i, x + y);
+  });
 }
 
 /// to += from.
 template <class T>
 void accumulate(const Team& team, std::int64_t n, const T* from, float* to) {
-  for_elements(team, n, [=](std::int64_t i) GALVATRON_INLINE_LAMBDA { to[i] += get(from[i]); });
+  for_lanes(team, n, [=]<class S>(std::int64_t i) GALVATRON_INLINE_LAMBDA {
+    typename S::Float x, y;
+    get_lanes<S>(from + i, x);
+    get_lanes<S>(to + i, y);
+    put_lanes<S>(to + i, x + y);
+  });
 }
 
 /// Calls f(run in `from`, run in `to`) for every run; those of a row on one thread, in order.
@@ -71,29 +85,57 @@ void add_runs(const Team& team, const Runs& runs, const A* from, B* to) {
   });
 }
 
+namespace detail {
+
+/// g (n) from u (n).
+template <class Function, class T>
+void activate(const Team& team, std::int64_t n, const T* u, T* g) {
+  for_lanes(team, n, [=]<class S>(std::int64_t i) GALVATRON_INLINE_LAMBDA {
+    typename S::Float x, y;
+    get_lanes<S>(u + i, x);
+    Function::forward(x, y);
+    put_lanes<S>(g + i, y);
+  });
+}
+
+/// du (n) from u and dg (n); du may be u.
+template <class Function, class T>
+void activate_backward(const Team& team, std::int64_t n, const T* u, const T* dg, T* du) {
+  for_lanes(team, n, [=]<class S>(std::int64_t i) GALVATRON_INLINE_LAMBDA {
+    typename S::Float x, gradient, slope;
+    get_lanes<S>(u + i, x);
+    get_lanes<S>(dg + i, gradient);
+    Function::derivative(x, slope);
+    put_lanes<S>(du + i, gradient * slope);
+  });
+}
+
+/// Calls `f.operator()<S>(first of u, first of g)` for the lanes of all rows of u (rows, 2n) and g (rows, n).
+template <class F>
+void for_gates(const Team& team, std::int64_t rows, std::int64_t n, const F& f) {
+  for_runs(team, rows, 1, 2 * n, [&](std::int64_t first, std::int64_t last, int) {
+    with_isa(team.isa, [&]<Isa isa>() GALVATRON_INLINE_LAMBDA {
+      for (std::int64_t row = first; row < last; ++row)
+        for_lanes<Vectors<isa>>(0, n, [&]<class S>(std::int64_t i) GALVATRON_INLINE_LAMBDA {
+          f.template operator()<S>(row * 2 * n + i, row * n + i);
+        });
+    });
+  });
+}
+
+}  // namespace detail
+
 /// g (rows, n) from u (rows, n), or (rows, 2n) for SwiGLU.
 template <class T>
 void activation_forward(const Team& team, ActivationKind kind, std::int64_t rows, std::int64_t n, const T* u, T* g) {
-  if (kind == ActivationKind::gelu) {
-    for_elements(team, rows * n,
-                 [=](std::int64_t i) GALVATRON_INLINE_LAMBDA { put(g[i], kernels::Gelu::forward(get(u[i]))); });
-    return;
-  }
-  if (kind == ActivationKind::relu) {
-    for_elements(team, rows * n,
-                 [=](std::int64_t i) GALVATRON_INLINE_LAMBDA { put(g[i], kernels::Relu::forward(get(u[i]))); });
-    return;
-  }
-  for_runs(team, rows, 1, n, [&](std::int64_t first, std::int64_t last, int) {
-    vectorized(team.isa, [&]() GALVATRON_INLINE_LAMBDA {
-      for (std::int64_t row = first; row < last; ++row) {
-        const T* gate = u + row * 2 * n;
-        const T* up = gate + n;
-        T* out = g + row * n;
-#pragma omp simd
-        for (std::int64_t i = 0; i < n; ++i) put(out[i], kernels::SwiGlu::forward(get(gate[i]), get(up[i])));
-      }
-    });
+  if (kind == ActivationKind::gelu) return detail::activate<kernels::Gelu>(team, rows * n, u, g);
+  if (kind == ActivationKind::relu) return detail::activate<kernels::Relu>(team, rows * n, u, g);
+  detail::for_gates(team, rows, n, [=]<class S>(std::int64_t in, std::int64_t out) GALVATRON_INLINE_LAMBDA {
+    typename S::Float gate, up, y;
+    get_lanes<S>(u + in, gate);
+    get_lanes<S>(u + in + n, up);
+    kernels::SwiGlu::forward(gate, up, y);
+    put_lanes<S>(g + out, y);
   });
 }
 
@@ -101,36 +143,62 @@ void activation_forward(const Team& team, ActivationKind kind, std::int64_t rows
 template <class T>
 void activation_backward(const Team& team, ActivationKind kind, std::int64_t rows, std::int64_t n, const T* u,
                          const T* dg, T* du) {
-  if (kind == ActivationKind::gelu) {
-    for_elements(team, rows * n, [=](std::int64_t i) GALVATRON_INLINE_LAMBDA {
-      put(du[i], get(dg[i]) * kernels::Gelu::derivative(get(u[i])));
-    });
-    return;
-  }
-  if (kind == ActivationKind::relu) {
-    for_elements(team, rows * n, [=](std::int64_t i) GALVATRON_INLINE_LAMBDA {
-      put(du[i], get(dg[i]) * kernels::Relu::derivative(get(u[i])));
-    });
-    return;
-  }
-  for_runs(team, rows, 1, 2 * n, [&](std::int64_t first, std::int64_t last, int) {
-    vectorized(team.isa, [&]() GALVATRON_INLINE_LAMBDA {
-      for (std::int64_t row = first; row < last; ++row) {
-        const T* gate = u + row * 2 * n;
-        const T* up = gate + n;
-        const T* gradient = dg + row * n;
-        T* dgate = du + row * 2 * n;
-        T* dup = dgate + n;
-#pragma omp simd
-        for (std::int64_t i = 0; i < n; ++i) {
-          const auto d = kernels::SwiGlu::backward(get(gate[i]), get(up[i]), get(gradient[i]));
-          put(dgate[i], d.gate);
-          put(dup[i], d.up);
-        }
-      }
-    });
+  if (kind == ActivationKind::gelu) return detail::activate_backward<kernels::Gelu>(team, rows * n, u, dg, du);
+  if (kind == ActivationKind::relu) return detail::activate_backward<kernels::Relu>(team, rows * n, u, dg, du);
+  detail::for_gates(team, rows, n, [=]<class S>(std::int64_t in, std::int64_t out) GALVATRON_INLINE_LAMBDA {
+    typename S::Float gate, up, gradient;
+    get_lanes<S>(u + in, gate);
+    get_lanes<S>(u + in + n, up);
+    get_lanes<S>(dg + out, gradient);
+    kernels::SwiGlu::backward(gate, up, gradient, gate, up);
+    put_lanes<S>(du + in, gate);
+    put_lanes<S>(du + in + n, up);
   });
 }
+
+namespace detail {
+
+/// What AdamW rounds at a time.
+inline constexpr std::int64_t adamw_block = 64;
+/// Working parameters from this number on are written past the caches: when the next step reads them, the other states
+/// have long displaced them, and a write through the caches would read what it replaces.
+inline constexpr std::int64_t adamw_streams = 1 << 20;
+
+/// to = from, a whole block past the caches where `streams`; then `to` starts at a multiple of 16 bytes.
+GALVATRON_INLINE void put_block(const bfloat16* from, std::int64_t count, [[maybe_unused]] bool streams, bfloat16* to) {
+#if GALVATRON_X86
+  if (streams && count == adamw_block) {
+    constexpr std::int64_t step = 8;
+    for (std::int64_t i = 0; i < adamw_block; i += step)
+      _mm_stream_si128(reinterpret_cast<__m128i*>(to + i), _mm_load_si128(reinterpret_cast<const __m128i*>(from + i)));
+    return;
+  }
+#endif
+  std::memcpy(static_cast<void*>(to), from, static_cast<std::size_t>(count) * sizeof(bfloat16));
+}
+
+/// Makes what was written past the caches visible as any other write.
+inline void end_streams() {
+#if GALVATRON_X86
+  _mm_sfence();
+#endif
+}
+
+/// Moments as they are kept, of which bfloat16 are rounded at random.
+template <class S>
+GALVATRON_INLINE void put_moments(float* m, float* v, const typename S::Float& mean, const typename S::Float& variance,
+                                  const std::uint32_t*) {
+  put_lanes<S>(m, mean);
+  put_lanes<S>(v, variance);
+}
+template <class S>
+GALVATRON_INLINE void put_moments(bfloat16* m, bfloat16* v, const typename S::Float& mean,
+                                  const typename S::Float& variance, const std::uint32_t* random) {
+  put_lanes_stochastically<S>(m, mean, random, 0);
+  put_lanes_stochastically<S>(v, variance, random, 16);
+}
+
+}  // namespace detail
 
 /// One AdamW step of n parameters; `working` receives the rounded masters and may be `master`.
 /// @tparam M  in which the moments are kept: float, or bfloat16
@@ -138,35 +206,48 @@ template <class M, class W>
 void adamw(const Team& team, std::int64_t n, const kernels::AdamWStep& constants, const AdamWPart& part, float scale,
            float* master, const float* g, M* m, M* v, W* working) {
   if (!std::isfinite(scale)) return;
+  constexpr bool half_moments = std::is_same_v<M, bfloat16>;
+  constexpr bool rounds = std::is_same_v<W, bfloat16>;
   const kernels::AdamWStep step = constants.of(part);
-  const bool random = std::is_same_v<W, bfloat16> && step.rounding == Rounding::stochastic;
-  for_runs(team, n, 64, 4, [&](std::int64_t first, std::int64_t last, int) {
-    RandomRun bits;
-    for (; first < last; first += RandomRun::most) {
-      const std::int64_t count = std::min(RandomRun::most, last - first);
-      const std::uint64_t place = part.first + static_cast<std::uint64_t>(first);
-      vectorized(team.isa, [&]() GALVATRON_INLINE_LAMBDA {
-        if constexpr (std::is_same_v<M, bfloat16>) bits.fill(step.moment_bits(part), place, count);
-#pragma omp simd
-        for (std::int64_t j = 0; j < count; ++j) {
-          const std::int64_t i = first + j;
-          float w = master[i];
-          float mean = get(m[i]);
-          float variance = get(v[i]);
-          step(w, g[i] * scale, mean, variance);
-          step.keep_moments(mean, variance, std::is_same_v<M, bfloat16> ? bits[j] : 0, m[i], v[i]);
-          master[i] = w;
-          put(working[i], w);
+  const bool random = rounds && step.rounding == Rounding::stochastic;
+  const bool same = static_cast<const void*>(working) == static_cast<const void*>(master);
+  const bool streams =
+      rounds && n >= detail::adamw_streams && reinterpret_cast<std::uintptr_t>(working) % tensor_alignment == 0;
+  for_runs(team, n, detail::adamw_block, 4, [&](std::int64_t begin, std::int64_t end, int) {
+    RandomRun moment_bits;
+    RandomRun master_bits;
+    with_isa(team.isa, [&]<Isa isa>() GALVATRON_INLINE_LAMBDA {
+      for (std::int64_t run = begin; run < end; run += RandomRun::most) {
+        const std::int64_t run_end = std::min(run + RandomRun::most, end);
+        const std::uint64_t place = part.first + static_cast<std::uint64_t>(run);
+        if constexpr (half_moments) moment_bits.fill(step.moment_bits(part), place, run_end - run);
+        if (random) master_bits.fill(step.master_bits(part), place, run_end - run);
+        for (std::int64_t first = run; first < run_end; first += detail::adamw_block) {
+          const std::int64_t last = std::min(first + detail::adamw_block, run_end);
+          alignas(tensor_alignment) std::array<W, detail::adamw_block> rounded;
+          for_lanes<Vectors<isa>>(first, last, [&]<class S>(std::int64_t i) GALVATRON_INLINE_LAMBDA {
+            typename S::Float w, gradient, mean, variance;
+            get_lanes<S>(master + i, w);
+            get_lanes<S>(g + i, gradient);
+            get_lanes<S>(m + i, mean);
+            get_lanes<S>(v + i, variance);
+            gradient *= scale;
+            step(w, gradient, mean, variance);
+            detail::put_moments<S>(m + i, v + i, mean, variance, half_moments ? moment_bits.from(i - run) : nullptr);
+            put_lanes<S>(master + i, w);
+            if constexpr (!rounds) {
+              if (!same) put_lanes<S>(working + i, w);
+            } else if (random) {
+              put_lanes_stochastically<S>(rounded.data() + (i - first), w, master_bits.from(i - run), 0);
+            } else {
+              put_lanes<S>(rounded.data() + (i - first), w);
+            }
+          });
+          if constexpr (rounds) detail::put_block(rounded.data(), last - first, streams, working + first);
         }
-        if constexpr (std::is_same_v<W, bfloat16>) {
-          if (!random) return;
-          bits.fill(step.master_bits(part), place, count);
-#pragma omp simd
-          for (std::int64_t j = 0; j < count; ++j)
-            kernels::put_stochastically(working[first + j], master[first + j], bits[j]);
-        }
-      });
-    }
+      }
+    });
+    if (streams) detail::end_streams();
   });
 }
 
@@ -184,6 +265,7 @@ inline double norm_squared(const Team& team, std::int64_t n, const float* x) {
         const std::int64_t end = std::min(n, (run + 1) * length);
         Doubles a = {}, b = {}, c = {}, d = {};
         const auto add_square = [&](Doubles& sum, std::int64_t i) GALVATRON_INLINE_LAMBDA {
+          foresee(x + i);
           const Doubles wide = __builtin_convertvector(*reinterpret_cast<const typename S::HalfAt*>(x + i), Doubles);
           sum += wide * wide;
         };

@@ -41,8 +41,8 @@ class RandomRun {
         for (int word = 0; word < 4; ++word) out[4 * i + word] = c[word][i];
     }
   }
-  /// That of place first + i.
-  std::uint32_t operator[](std::int64_t i) const { return words_[static_cast<std::size_t>(skipped_ + i)]; }
+  /// Those of place first + i and the places behind it.
+  GALVATRON_INLINE const std::uint32_t* from(std::int64_t i) const { return words_.data() + skipped_ + i; }
 
  private:
   static constexpr int lanes = 16;  ///< blocks of four words at once

@@ -104,7 +104,7 @@ template <class T>
 void softmax_backward(const Team& team, std::int64_t rows, std::int64_t columns, std::int64_t valid, std::int64_t first,
                       const float* lse, const std::int32_t* targets, float scale, T* logits) {
   for_runs(team, rows, 1, columns, [&](std::int64_t begin, std::int64_t end, int) {
-    vectorized(team.isa, [&]() GALVATRON_INLINE_LAMBDA {
+    with_isa(team.isa, [&]<Isa isa>() GALVATRON_INLINE_LAMBDA {
       for (std::int64_t row = begin; row < end; ++row) {
         T* x = logits + row * columns;
         if (targets[row] < 0) {
@@ -113,11 +113,15 @@ void softmax_backward(const Team& team, std::int64_t rows, std::int64_t columns,
         }
         const float log_sum = lse[row];
         const std::int64_t target = kernels::shard_row(targets[row], first, valid);
-        const float target_logit = target >= 0 ? kernels::get(x[target]) : 0.0F;
-#pragma omp simd
-        for (std::int64_t i = 0; i < valid; ++i)
-          kernels::put(x[i], kernels::softmax_gradient(kernels::get(x[i]), log_sum, scale));
-        if (target >= 0) kernels::put(x[target], kernels::softmax_gradient(target_logit, log_sum, scale) - scale);
+        float at_target = 0;
+        if (target >= 0) kernels::softmax_gradient(kernels::get(x[target]), log_sum, scale, at_target);
+        for_lanes<Vectors<isa>>(0, valid, [&]<class S>(std::int64_t i) GALVATRON_INLINE_LAMBDA {
+          typename S::Float v;
+          get_lanes<S>(x + i, v);
+          kernels::softmax_gradient(v, log_sum, scale, v);
+          put_lanes<S>(x + i, v);
+        });
+        if (target >= 0) kernels::put(x[target], at_target - scale);
         std::fill(x + valid, x + columns, T{});
       }
     });

@@ -62,17 +62,6 @@ void for_runs(const Team& team, std::int64_t n, std::int64_t unit, std::int64_t 
   });
 }
 
-/// Elements [first, last) of a flat operation, as a vector loop: `f(i)` is an always-inline lambda.
-template <class F>
-void for_elements(const Team& team, std::int64_t n, const F& f) {
-  for_runs(team, n, 64, 1, [&](std::int64_t first, std::int64_t last, int) {
-    vectorized(team.isa, [&]() GALVATRON_INLINE_LAMBDA {
-#pragma omp simd
-      for (std::int64_t i = first; i < last; ++i) f(i);
-    });
-  });
-}
-
 /// A view whose element type follows from another argument; takes mutable views too.
 template <class T>
 using In = std::type_identity_t<View<const T>>;

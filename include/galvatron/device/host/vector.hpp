@@ -1,4 +1,4 @@
-// Vectors of floats as wide as the registers of an instruction set, and sums over rows with them.
+// Vectors of floats as wide as the registers of an instruction set, loops over elements and sums over rows with them.
 //
 // Vectors travel by reference and stay inside always-inline functions: no calling convention is involved.
 #pragma once
@@ -7,7 +7,9 @@
 
 #include <galvatron/core/dtype.hpp>
 #include <galvatron/device/host/isa.hpp>
+#include <galvatron/device/host/team.hpp>
 #include <galvatron/device/kernels/macros.hpp>
+#include <galvatron/device/kernels/number.hpp>
 
 namespace galvatron::device::host {
 
@@ -15,6 +17,12 @@ namespace galvatron::device::host {
 typedef float Floats16 __attribute__((vector_size(16)));
 typedef float Floats32 __attribute__((vector_size(32)));
 typedef float Floats64 __attribute__((vector_size(64)));
+typedef std::uint32_t Words16 __attribute__((vector_size(16)));
+typedef std::uint32_t Words32 __attribute__((vector_size(32)));
+typedef std::uint32_t Words64 __attribute__((vector_size(64)));
+typedef std::uint16_t Shorts8 __attribute__((vector_size(8)));
+typedef std::uint16_t Shorts16 __attribute__((vector_size(16)));
+typedef std::uint16_t Shorts32 __attribute__((vector_size(32)));
 typedef double Doubles16 __attribute__((vector_size(16)));
 typedef double Doubles32 __attribute__((vector_size(32)));
 typedef double Doubles64 __attribute__((vector_size(64)));
@@ -23,6 +31,9 @@ typedef float FloatsAt8 __attribute__((vector_size(8), aligned(4), may_alias));
 typedef float FloatsAt16 __attribute__((vector_size(16), aligned(4), may_alias));
 typedef float FloatsAt32 __attribute__((vector_size(32), aligned(4), may_alias));
 typedef float FloatsAt64 __attribute__((vector_size(64), aligned(4), may_alias));
+typedef std::uint32_t WordsAt16 __attribute__((vector_size(16), aligned(4), may_alias));
+typedef std::uint32_t WordsAt32 __attribute__((vector_size(32), aligned(4), may_alias));
+typedef std::uint32_t WordsAt64 __attribute__((vector_size(64), aligned(4), may_alias));
 typedef std::uint16_t ShortsAt8 __attribute__((vector_size(8), aligned(2), may_alias));
 typedef std::uint16_t ShortsAt16 __attribute__((vector_size(16), aligned(2), may_alias));
 typedef std::uint16_t ShortsAt32 __attribute__((vector_size(32), aligned(2), may_alias));
@@ -35,6 +46,9 @@ struct Vectors {
   using HalfAt = FloatsAt8;    ///< half as many floats in memory
   using Doubles = Doubles16;   ///< as many doubles as HalfAt has floats
   using ShortAt = ShortsAt8;   ///< as many 16-bit numbers as Float has floats, in memory
+  using Word = Words16;        ///< the bits of a Float
+  using WordAt = WordsAt16;    ///< the same in memory
+  using Short = Shorts8;       ///< a ShortAt in a register
   static constexpr std::int64_t lanes = 4;
 };
 template <>
@@ -44,6 +58,9 @@ struct Vectors<Isa::avx2> {
   using HalfAt = FloatsAt16;
   using Doubles = Doubles32;
   using ShortAt = ShortsAt16;
+  using Word = Words32;
+  using WordAt = WordsAt32;
+  using Short = Shorts16;
   static constexpr std::int64_t lanes = 8;
 };
 template <>
@@ -53,7 +70,16 @@ struct Vectors<Isa::avx512> {
   using HalfAt = FloatsAt32;
   using Doubles = Doubles64;
   using ShortAt = ShortsAt32;
+  using Word = Words64;
+  using WordAt = WordsAt64;
+  using Short = Shorts32;
   static constexpr std::int64_t lanes = 16;
+};
+
+/// A single element, for what is left of a run behind its vectors.
+struct OneLane {
+  using Float = float;
+  static constexpr std::int64_t lanes = 1;
 };
 
 /// The vector that starts at an element.
@@ -66,16 +92,83 @@ GALVATRON_INLINE typename S::FloatAt& vector_at(float* x) {
   return *reinterpret_cast<typename S::FloatAt*>(x);
 }
 
-/// v = the elements from x on, as floats.
+/// Asks for the cache line that a loop over x comes to a little later. Processors do so themselves, but virtual
+/// machines may have that switched off, and loops with much arithmetic look too few lines ahead.
+GALVATRON_INLINE void foresee(const void* x) { __builtin_prefetch(static_cast<const char*>(x) + 2048); }
+
+/// v = the elements from x on, as floats; for loops over runs of elements.
 template <class S>
 GALVATRON_INLINE void get_lanes(const float* x, typename S::Float& v) {
-  v = vector_at<S>(x);
+  foresee(x);
+  if constexpr (S::lanes == 1)
+    v = *x;
+  else
+    v = vector_at<S>(x);
 }
 template <class S>
 GALVATRON_INLINE void get_lanes(const bfloat16* x, typename S::Float& v) {
-  using Words = decltype(typename S::Float{} < typename S::Float{});
-  const Words wide = __builtin_convertvector(*reinterpret_cast<const typename S::ShortAt*>(x), Words) << 16;
-  v = reinterpret_cast<typename S::Float>(wide);
+  foresee(x);
+  if constexpr (S::lanes == 1) {
+    v = kernels::get(*x);
+  } else {
+    using Words = decltype(typename S::Float{} < typename S::Float{});
+    const Words wide = __builtin_convertvector(*reinterpret_cast<const typename S::ShortAt*>(x), Words) << 16;
+    v = reinterpret_cast<typename S::Float>(wide);
+  }
+}
+
+/// The elements from x on = v, rounded as kernels::put does.
+template <class S>
+GALVATRON_INLINE void put_lanes(float* x, const typename S::Float& v) {
+  if constexpr (S::lanes == 1)
+    *x = v;
+  else
+    vector_at<S>(x) = v;
+}
+template <class S>
+GALVATRON_INLINE void put_lanes(bfloat16* x, const typename S::Float& v) {
+  if constexpr (S::lanes == 1) {
+    kernels::put(*x, v);
+  } else {
+    using Words = typename S::Word;
+    const Words u = reinterpret_cast<Words>(v);
+    const Words rounded = (u + 0x7fffU + ((u >> 16) & 1U)) >> 16;
+    const Words quiet = (u >> 16) | 0x40U;
+    const Words chosen = v == v ? rounded : quiet;
+    *reinterpret_cast<typename S::ShortAt*>(x) = __builtin_convertvector(chosen, typename S::Short);
+  }
+}
+
+/// The elements from x on = v, rounded as kernels::put_stochastically does by the bits of `random` from `low` on.
+template <class S>
+GALVATRON_INLINE void put_lanes_stochastically(bfloat16* x, const typename S::Float& v, const std::uint32_t* random,
+                                               int low) {
+  if constexpr (S::lanes == 1) {
+    kernels::put_stochastically(*x, v, *random >> low);
+  } else {
+    using Words = typename S::Word;
+    const Words u = reinterpret_cast<Words>(v);
+    const Words bits = (*reinterpret_cast<const typename S::WordAt*>(random) >> low) & 0xffffU;
+    const Words added = (u & 0x7f800000U) == 0x7f800000U ? Words{} : bits;
+    const Words quiet = (u & 0x7fffffffU) > 0x7f800000U ? Words{} + 0x40U : Words{};
+    *reinterpret_cast<typename S::ShortAt*>(x) =
+        __builtin_convertvector(((u + added) >> 16) | quiet, typename S::Short);
+  }
+}
+
+/// Calls `f.operator()<S>(i)` for the elements of [first, last): for vectors of S that start at i, and one by one for
+/// those that are left.
+template <class S, class F>
+GALVATRON_INLINE void for_lanes(std::int64_t first, std::int64_t last, const F& f) {
+  for (; first + S::lanes <= last; first += S::lanes) f.template operator()<S>(first);
+  for (; first < last; ++first) f.template operator()<OneLane>(first);
+}
+/// The same for the elements of a flat operation, [0, n), on all threads.
+template <class F>
+void for_lanes(const Team& team, std::int64_t n, const F& f) {
+  for_runs(team, n, 64, 1, [&](std::int64_t first, std::int64_t last, int) {
+    with_isa(team.isa, [&]<Isa isa>() GALVATRON_INLINE_LAMBDA { for_lanes<Vectors<isa>>(first, last, f); });
+  });
 }
 
 /// The greatest lane of a vector.

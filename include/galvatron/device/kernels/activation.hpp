@@ -1,4 +1,4 @@
-// GELU (tanh approximation), ReLU and SwiGLU, one element at a time.
+// GELU (tanh approximation), ReLU and SwiGLU. V is a float, or a vector of floats of which each lane is one element.
 #pragma once
 
 #include <galvatron/device/kernels/macros.hpp>
@@ -13,34 +13,51 @@ struct Gelu {
   static constexpr float b = 0.0713548162726009F;  ///< 2 sqrt(2/pi) 0.044715
 
   /// g of u.
-  GALVATRON_HD static GALVATRON_INLINE float forward(float u) { return u * logistic(u * (a + b * u * u)); }
-  /// dg/du.
-  GALVATRON_HD static GALVATRON_INLINE float derivative(float u) {
-    const float square = u * u;
-    const float s = logistic(u * (a + b * square));
-    return s + u * s * (1.0F - s) * (a + 3.0F * b * square);
+  template <class V>
+  GALVATRON_HD static GALVATRON_INLINE void forward(const V& u, V& g) {
+    V s;
+    logistic<V>(u * (a + b * u * u), s);
+    g = u * s;
+  }
+  /// d = dg/du.
+  template <class V>
+  GALVATRON_HD static GALVATRON_INLINE void derivative(const V& u, V& d) {
+    const V square = u * u;
+    V s;
+    logistic<V>(u * (a + b * square), s);
+    d = s + u * s * (1.0F - s) * (a + 3.0F * b * square);
   }
 };
 
 /// max(u, 0), as T5 has it.
 struct Relu {
-  GALVATRON_HD static GALVATRON_INLINE float forward(float u) { return u > 0.0F ? u : 0.0F; }
-  GALVATRON_HD static GALVATRON_INLINE float derivative(float u) { return u > 0.0F ? 1.0F : 0.0F; }
+  template <class V>
+  GALVATRON_HD static GALVATRON_INLINE void forward(const V& u, V& g) {
+    g = u > 0.0F ? u : V{};
+  }
+  template <class V>
+  GALVATRON_HD static GALVATRON_INLINE void derivative(const V& u, V& d) {
+    d = u > 0.0F ? V{} + 1.0F : V{};
+  }
 };
 
 /// SwiGLU (Shazeer 2020): silu(gate) * up.
 struct SwiGlu {
-  struct Gradient {
-    float gate;
-    float up;
-  };
-
-  GALVATRON_HD static GALVATRON_INLINE float forward(float gate, float up) { return gate * logistic(gate) * up; }
+  template <class V>
+  GALVATRON_HD static GALVATRON_INLINE void forward(const V& gate, const V& up, V& g) {
+    V s;
+    logistic(gate, s);
+    g = gate * s * up;
+  }
   /// The gradients of gate and up from that of the output.
-  GALVATRON_HD static GALVATRON_INLINE Gradient backward(float gate, float up, float dg) {
-    const float s = logistic(gate);
-    const float silu = gate * s;
-    return {dg * up * (s + silu * (1.0F - s)), dg * silu};
+  template <class V>
+  GALVATRON_HD static GALVATRON_INLINE void backward(const V& gate, const V& up, const V& dg, V& dgate, V& dup) {
+    V s;
+    logistic(gate, s);
+    const V silu = gate * s;
+    const V d = dg * up * (s + silu * (1.0F - s));
+    dup = dg * silu;
+    dgate = d;
   }
 };
 

@@ -1,4 +1,4 @@
-// AdamW (Loshchilov & Hutter 2019), one parameter at a time.
+// AdamW (Loshchilov & Hutter 2019). V is a float, or a vector of floats of which each lane is one parameter.
 #pragma once
 
 #include <array>
@@ -65,35 +65,25 @@ struct AdamWStep {
     return out;
   }
 
-  /// Steps one parameter in place; g is clipped already.
-  GALVATRON_HD GALVATRON_INLINE void operator()(float& master, float g, float& m, float& v) const {
+  /// Steps a parameter in place; g is clipped already.
+  template <class V>
+  GALVATRON_HD GALVATRON_INLINE void operator()(V& master, const V& g, V& m, V& v) const {
     m = beta1 * m + (1.0F - beta1) * g;
     v = beta2 * v + (1.0F - beta2) * g * g;
-    master = keep * master - rate * m / (square_root(v) * root_variance + epsilon);
+    V root;
+    square_root(v, root);
+    master = keep * master - rate * m / (root * root_variance + epsilon);
   }
 
-  /// The random bits by which moments are rounded, a word for each parameter: the lower half for the mean, the upper
-  /// for the variance.
+  /// The random bits by which moments in bfloat16 are rounded, a word for each parameter: the lower half for the mean,
+  /// the upper for the variance. At random, because a step changes the variance by 1 - beta2 of it at most, which is
+  /// less than half the distance of neighbours when beta2 is 0.999: rounding to the nearest would keep it for ever.
   [[nodiscard]] GALVATRON_HD RandomStream moment_bits(const AdamWPart& part) const {
     return {~seed, std::uint64_t{part.stream} << 32 | number};
   }
   /// And those by which masters become working parameters: the lower half.
   [[nodiscard]] GALVATRON_HD RandomStream master_bits(const AdamWPart& part) const {
     return {seed, std::uint64_t{part.stream} << 32 | number};
-  }
-
-  /// Moments as they are kept. A bfloat16 rounds at random: a step changes the variance by 1 - beta2 of it at most,
-  /// which is less than half the distance of neighbours when beta2 is 0.999, and rounding to the nearest would keep it
-  /// for ever.
-  template <class M>
-  GALVATRON_HD GALVATRON_INLINE static void keep_moments(float mean, float variance, std::uint32_t bits, M& m, M& v) {
-    if constexpr (std::is_same_v<M, bfloat16>) {
-      put_stochastically(m, mean, bits);
-      put_stochastically(v, variance, bits >> 16);
-    } else {
-      m = mean;
-      v = variance;
-    }
   }
 };
 

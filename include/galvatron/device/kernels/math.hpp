@@ -3,6 +3,7 @@
 
 #include <bit>
 #include <cstdint>
+#include <type_traits>
 
 #include <galvatron/device/kernels/macros.hpp>
 
@@ -86,7 +87,7 @@ GALVATRON_HD GALVATRON_INLINE float exponential(float x) {
 #endif
 }
 
-/// x = e^x, lane by lane, for lanes that are at most 88; the same arithmetic.
+/// x = e^x, lane by lane of a vector of floats, for lanes that are at most 88; the same arithmetic.
 template <class V>
 GALVATRON_INLINE void exponential_lanes(V& x) {
   using Bits = decltype(V{} < V{});
@@ -97,15 +98,33 @@ GALVATRON_INLINE void exponential_lanes(V& x) {
   x = p * reinterpret_cast<V>(reinterpret_cast<Bits>(t) << 23);
 }
 
-/// The square root of a number that is not negative, with a relative error of 2e-7, and of others nothing of use; no
-/// library call and no errno, which would keep loops from becoming vector instructions.
+/// y = e^x; V is float, or a vector of floats whose lanes are at most 88.
+template <class V>
+GALVATRON_HD GALVATRON_INLINE void exponential(const V& x, V& y) {
+  if constexpr (std::is_same_v<V, float>) {
+    y = exponential(x);
+  } else {
+    y = x;
+    exponential_lanes(y);
+  }
+}
+
+/// y = the square root of numbers x that are not negative, with a relative error of 2e-7, and of others nothing of use;
+/// no library call and no errno, which would keep loops from becoming vector instructions. V is a float or a vector of
+/// floats.
+template <class V>
+GALVATRON_HD GALVATRON_INLINE void square_root(const V& x, V& y) {
+  using Bits = std::conditional_t<std::is_same_v<V, float>, std::int32_t, decltype(V{} < V{})>;
+  const V half = 0.5F * x;
+  V inverse = __builtin_bit_cast(V, 0x5f3759df - (__builtin_bit_cast(Bits, x) >> 1));  // 1/sqrt(x) to 4 %
+  inverse = inverse * (1.5F - (half * inverse) * inverse);
+  inverse = inverse * (1.5F - (half * inverse) * inverse);
+  inverse = inverse * (1.5F - (half * inverse) * inverse);
+  y = x * inverse;
+}
 GALVATRON_HD GALVATRON_INLINE float square_root(float x) {
-  const float half = 0.5F * x;
-  float y = std::bit_cast<float>(0x5f3759dfU - (std::bit_cast<std::uint32_t>(x) >> 1));  // 1/sqrt(x) to 4 %
-  y = y * (1.5F - (half * y) * y);
-  y = y * (1.5F - (half * y) * y);
-  y = y * (1.5F - (half * y) * y);
-  return x * y;
+  square_root(x, x);
+  return x;
 }
 
 /// 1 / (1 + e^-x). On a GPU with the relative error of e^-x there and 2.4e-7 of its own; 0 below -87.3.
@@ -118,6 +137,18 @@ GALVATRON_HD GALVATRON_INLINE float logistic(float x) {
 #else
   return 1.0F / (1.0F + exponential(-x));
 #endif
+}
+/// y = 1 / (1 + e^-x); V is float, or a vector of floats.
+template <class V>
+GALVATRON_HD GALVATRON_INLINE void logistic(const V& x, V& y) {
+  if constexpr (std::is_same_v<V, float>) {
+    y = logistic(x);
+  } else {
+    V e = -x;
+    e = e > 88.0F ? V{} + 88.0F : e;
+    exponential_lanes(e);
+    y = 1.0F / (1.0F + e);
+  }
 }
 
 }  // namespace galvatron::device::kernels

@@ -1,4 +1,5 @@
-// LayerNorm and RMSNorm, one element at a time; the row sums belong to the device.
+// LayerNorm and RMSNorm; the row sums belong to the device. V is a float, or a vector of floats of which each lane is
+// one element.
 #pragma once
 
 #include <galvatron/device/kernels/macros.hpp>
@@ -11,8 +12,15 @@ struct Normalization {
   float mean;
   float scale;
 
-  /// The normalized element.
-  [[nodiscard]] GALVATRON_HD GALVATRON_INLINE float operator()(float x) const { return (x - mean) * scale; }
+  /// y is the normalized x.
+  template <class V>
+  GALVATRON_HD GALVATRON_INLINE void operator()(const V& x, V& y) const {
+    y = (x - mean) * scale;
+  }
+  [[nodiscard]] GALVATRON_HD GALVATRON_INLINE float operator()(float x) const {
+    (*this)(x, x);
+    return x;
+  }
 };
 
 /// The input gradient of a normalized row: scale * (g - mean(g) - xhat * mean(g * xhat)) with g = dy * gamma; RMSNorm
@@ -22,8 +30,13 @@ struct NormGradient {
   float mean_g;       ///< mean of g (LayerNorm), 0 (RMSNorm)
   float mean_g_xhat;  ///< mean of g * xhat
 
+  template <class V>
+  GALVATRON_HD GALVATRON_INLINE void operator()(const V& g, const V& xhat, V& dx) const {
+    dx = scale * (g - mean_g - xhat * mean_g_xhat);
+  }
   [[nodiscard]] GALVATRON_HD GALVATRON_INLINE float operator()(float g, float xhat) const {
-    return scale * (g - mean_g - xhat * mean_g_xhat);
+    (*this)(g, xhat, g);
+    return g;
   }
 };
 

@@ -41,9 +41,12 @@ struct SoftmaxStatistics {
   }
 };
 
-/// scale * d(lse - logit[target]) / d(logit), without the target's own -scale.
-GALVATRON_HD GALVATRON_INLINE float softmax_gradient(float logit, float lse, float scale) {
-  return scale * exponential(logit - lse);
+/// d = scale * d(lse - logit[target]) / d(logit), without the target's own -scale. V is a float, or a vector of floats
+/// of which each lane is a logit, none of them far above lse.
+template <class V>
+GALVATRON_HD GALVATRON_INLINE void softmax_gradient(const V& logit, float lse, float scale, V& d) {
+  exponential<V>(logit - lse, d);
+  d *= scale;
 }
 
 }  // namespace galvatron::device::kernels
