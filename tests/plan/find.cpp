@@ -216,6 +216,23 @@ TEST_CASE("an infeasible budget names the smallest that works, exactly") {
   }
 }
 
+TEST_CASE("a large model that does not fit gets its smallest budget with little work") {
+  for (const auto& [name, devices] : {std::pair{"gpt3-175b", "64xa100-40g"}, {"gpt-1t", "96xh100-80g"}}) {
+    const ModelSpec model = model_named(name);
+    const Cluster cluster = cluster_named(devices);
+    SearchOptions options;
+    options.global_batch = 512;
+    const FoundPlan none = found(model, cluster, options);
+    INFO(name << ": " << none.statistics.labels << " labels");
+    REQUIRE(!none.feasible);
+    CHECK(none.statistics.labels > 0);
+    CHECK(none.statistics.labels < 1'000'000);
+    REQUIRE(none.smallest_memory);
+    options.memory = *none.smallest_memory;
+    CHECK(found(model, cluster, options).feasible);
+  }
+}
+
 TEST_CASE("more memory is never slower, and plain schemes never beat the plan") {
   const ModelSpec model = model_named("gpt2-774m");
   const Cluster cluster = cluster_named("8xtitan-24g");

@@ -12,31 +12,6 @@
 
 using namespace galvatron::search;
 
-namespace {
-
-// One that fits, if a few throws find one: equal stages but for one layer, any choices, of one tag at tied ends.
-std::optional<Assignment> random_assignment(const Problem& p, std::mt19937& random) {
-  const auto upto = [&](int n) { return std::uniform_int_distribution<int>(0, n)(random); };
-  for (int attempt = 0; attempt < 20; ++attempt) {
-    Assignment out{p.cuts.empty() ? even_cuts(p) : p.cuts, {}};
-    if (p.cuts.empty() && p.stages() > 1) {
-      const auto moved = 1 + static_cast<std::size_t>(upto(p.stages() - 2));
-      const int place = out.first[moved] + upto(2) - 1;
-      const int least = out.first[moved - 1] + 1 + (moved == 1 ? p.leading : 0);
-      const int most = out.first[moved + 1] - 1 - (moved + 1 == out.first.size() - 1 ? p.trailing : 0);
-      if (place >= least && place <= most) out.first[moved] = place;
-    }
-    for (int layer = 0; layer < p.count(); ++layer)
-      out.choice.push_back(upto(
-          static_cast<int>(p.types[static_cast<std::size_t>(p.layers[static_cast<std::size_t>(layer)])].size()) - 1));
-    if (p.tied && p.choice(0, out.choice.front()).tag != p.choice(p.count() - 1, out.choice.back()).tag) continue;
-    if (evaluate(p, out).peak <= p.budget) return out;
-  }
-  return std::nullopt;
-}
-
-}  // namespace
-
 TEST_CASE("no assignment is faster than cuts say, whatever is known of it") {
   int several = 0;
   int nearer = 0;
@@ -45,7 +20,7 @@ TEST_CASE("no assignment is faster than cuts say, whatever is known of it") {
     Problem p = testing::random_problem(random);
     p.budget *= 2;
     INFO("seed " << seed);
-    const auto plan = p.stages() > 1 ? random_assignment(p, random) : std::nullopt;
+    const auto plan = p.stages() > 1 ? testing::random_assignment(p, random) : std::nullopt;
     if (!plan) continue;
     const Bounds bounds(p);
     const Weighings weighings(p, bounds, 1 + static_cast<int>(seed % 3));

@@ -22,19 +22,19 @@
 
 #include <galvatron/search/hull.hpp>
 #include <galvatron/search/label.hpp>
+#include <galvatron/search/memory_bounds.hpp>
 #include <galvatron/search/problem.hpp>
 
 namespace galvatron::search {
 
 class Bounds {
  public:
-  explicit Bounds(const Problem& problem) : p_(problem) {
+  explicit Bounds(const Problem& problem) : p_(problem), memory_(problem) {
     const Objective& o = p_.objective;
     ramp_weight_ = o.weights.ramp;
     turns_ = p_.stages() * ramp_weight_ + o.weights.turns;
     alone_ = p_.stages() == 1 ? o(1, 1, 0) / o.microbatches : o.alone;
     once_share_ = 1 / (alone_ * turns_);
-    workspaces_ = least_workspaces(p_);
     least_of_types();
     weigh_stages();
     price_layers();
@@ -44,6 +44,8 @@ class Bounds {
   [[nodiscard]] double once_share() const { return once_share_; }
   /// False when no assignment can fit the budget.
   [[nodiscard]] bool may_fit() const { return may_fit_; }
+  /// Of the bytes alone.
+  [[nodiscard]] const MemoryBounds& memory() const { return memory_; }
   /// Of the whole problem.
   [[nodiscard]] double seconds() const {
     return std::max(open_.back() * alone_ + credit_.back(),
@@ -155,20 +157,6 @@ class Bounds {
     movable_types_.erase(std::unique(movable_types_.begin(), movable_types_.end()), movable_types_.end());
   }
 
-  // Bytes that a stage has for its movable layers at most.
-  [[nodiscard]] double room(int stage) const {
-    double out = static_cast<double>(p_.budget - p_.fixed);
-    if (stage > 0) out -= static_cast<double>(least_activation_);
-    if (stage + 1 < p_.stages()) out -= static_cast<double>(least_activation_);
-    const auto take = [&](int layer) {
-      double least = std::numeric_limits<double>::max();
-      for (const Choice& c : type_of(layer)) least = std::min(least, memory_in(stage, c));
-      out -= least;
-    };
-    for (int i = 0; stage == 0 && i < p_.leading; ++i) take(i);
-    for (int i = 0; stage + 1 == p_.stages() && i < p_.trailing; ++i) take(p_.count() - 1 - i);
-    return out - static_cast<double>(workspaces_[static_cast<std::size_t>(stage)]);
-  }
   [[nodiscard]] double end_seconds(int stage) const {
     double out = 0;
     if (stage == 0) out += time_[static_cast<std::size_t>(p_.leading)];
@@ -227,7 +215,8 @@ class Bounds {
     std::vector<Fluid> fluid;
     for (int i = 0; i < p_.stages(); ++i) {
       const bool like_last = i > 1 && i + 1 < p_.stages() && p_.least_slots(i) == p_.least_slots(i - 1);
-      fluid.push_back(like_last ? fluid.back() : Fluid{hull(i), room(i), end_seconds(i)});
+      const auto room = [&] { return static_cast<double>(p_.budget - memory_.besides(i)); };
+      fluid.push_back(like_last ? fluid.back() : Fluid{hull(i), room(), end_seconds(i)});
     }
     const auto layers = [&](double seconds) {
       double sum = 0;
@@ -235,7 +224,7 @@ class Bounds {
       return sum;
     };
     const double needed = p_.movable();
-    if (layers(std::numeric_limits<double>::max()) < needed * (1 - 1e-9)) {
+    if (!memory_.may_fit(p_.budget) || layers(std::numeric_limits<double>::max()) < needed * (1 - 1e-9)) {
       may_fit_ = false;
       return;
     }
@@ -294,13 +283,17 @@ class Bounds {
     credit_.assign(1, 0.0);
     for (int i = 0; i <= last; ++i) {
       const auto at = static_cast<std::size_t>(i);
-      double rest = static_cast<double>(p_.fixed + workspaces_[at]) + ending_[at] - static_cast<double>(p_.budget);
+      double rest =
+          static_cast<double>(p_.fixed + memory_.workspaces()[at]) + ending_[at] - static_cast<double>(p_.budget);
       if (i > 0) rest += static_cast<double>(least_activation_);
       credit_.push_back(credit_.back() + alone_ * price_[at] * rest);
     }
   }
 
+  static constexpr std::int64_t most_bytes = std::int64_t{1} << 60;
+
   const Problem& p_;
+  MemoryBounds memory_;
   double ramp_weight_ = 1;
   double turns_ = 1;
   double alone_ = 1;
@@ -308,8 +301,7 @@ class Bounds {
   bool may_fit_ = true;
   std::int64_t least_activation_ = std::numeric_limits<std::int64_t>::max();
   std::vector<int> movable_types_;
-  std::vector<std::int64_t> workspaces_;  // (stages) the largest of a stage, at least
-  std::vector<double> time_;              // (layers + 1) sums of the least seconds of the layers before
+  std::vector<double> time_;  // (layers + 1) sums of the least seconds of the layers before
   std::vector<double> ramp_;
   std::vector<double> once_;
   std::vector<double> weight_;  // (stages) w

@@ -19,6 +19,7 @@
 #include <galvatron/search/parallel.hpp>
 #include <galvatron/search/problem.hpp>
 #include <galvatron/search/segments.hpp>
+#include <galvatron/search/stage_role.hpp>
 #include <galvatron/search/ties.hpp>
 #include <galvatron/search/weighings.hpp>
 
@@ -65,14 +66,21 @@ class Cuts {
   bool narrow(double limit, const Tie& ends = {}) {
     limit_ = limit;
     set_ends(ends);
-    low_.assign(static_cast<std::size_t>(p_.stages()) + 1, 0);
-    high_.assign(low_.size(), p_.count());
+    windows_.low.assign(static_cast<std::size_t>(p_.stages()) + 1, 0);
+    windows_.high.assign(windows_.low.size(), p_.count());
     for (std::size_t k = 0; k < w_.size(); ++k) {
       most_[k] = p_.stages() > 1 ? w_.most_slowest(k, limit, once_) : infinite;
       if (!narrow_by(k, most_[k])) return false;
     }
     add_up();
     return limit == infinite || least() < limit;
+  }
+  /// Looks at assignments whose stages begin in these windows from here on, whatever their seconds, of which it knows
+  /// nothing then.
+  void narrow(const Windows& windows) {
+    limit_ = infinite;
+    windows_ = windows;
+    after_.clear();
   }
   [[nodiscard]] double limit() const { return limit_; }
   static constexpr std::size_t group = 8;  ///< ties that are looked at together
@@ -99,8 +107,8 @@ class Cuts {
   /// What a stage must keep within, so that an assignment has less seconds than the limit.
   [[nodiscard]] StageLimit stage_limit() const { return {limit_, most_, after_.front().ramps, after_.front().slowest}; }
   /// The first layer of stage `stage`, 0 to P, is one of these.
-  [[nodiscard]] int earliest(int stage) const { return low_[static_cast<std::size_t>(stage)]; }
-  [[nodiscard]] int latest(int stage) const { return high_[static_cast<std::size_t>(stage)]; }
+  [[nodiscard]] int earliest(int stage) const { return windows_.low[static_cast<std::size_t>(stage)]; }
+  [[nodiscard]] int latest(int stage) const { return windows_.high[static_cast<std::size_t>(stage)]; }
   /// Of any assignment whose stages before `stage`, the next of which begins with layer `begin`, have these figures.
   [[nodiscard]] double with_stages(int stage, int begin, double sum, double slowest, double once) const {
     const Rest& rest = after_[index(stage, begin)];
@@ -205,22 +213,22 @@ class Cuts {
   bool narrow_by(std::size_t k, double most) {
     const int stages = p_.stages();
     if (!p_.cuts.empty()) {
-      low_ = high_ = p_.cuts;
+      windows_ = {p_.cuts, p_.cuts};
       for (int i = 0; i < stages; ++i)
         if (stage_seconds(k, i, cut(i), cut(i + 1)) > most) return false;
       return true;
     }
-    low_.back() = p_.count();
-    high_.front() = 0;
+    windows_.low.back() = p_.count();
+    windows_.high.front() = 0;
     for (int i = 0; i + 1 < stages; ++i) {
       const int next = furthest(k, i, latest(i), most);
       if (next < 0) return false;
-      int& high = high_[static_cast<std::size_t>(i) + 1];
+      int& high = windows_.high[static_cast<std::size_t>(i) + 1];
       high = std::min(high, next);
     }
     for (int i = stages - 1; i > 0; --i) {
       const int begin = nearest(k, i, earliest(i + 1), most);
-      int& low = low_[static_cast<std::size_t>(i)];
+      int& low = windows_.low[static_cast<std::size_t>(i)];
       low = std::max(low, begin);
       if (begin < 0 || low > latest(i)) return false;
     }
@@ -287,8 +295,7 @@ class Cuts {
   std::array<Segments::Besides, Weighings::most> last_;
   double limit_ = infinite;
   Weighed most_{infinite, infinite, infinite};
-  std::vector<int> low_;   // (P + 1) first layers of stages
-  std::vector<int> high_;  // (P + 1)
+  Windows windows_;
   std::vector<std::size_t> offset_;
   std::vector<Rest> after_;  // by stage and begin
 };

@@ -22,6 +22,7 @@
 #include <galvatron/search/bmw.hpp>
 #include <galvatron/search/cases.hpp>
 #include <galvatron/search/core_problem.hpp>
+#include <galvatron/search/memory_bounds.hpp>
 #include <galvatron/search/options.hpp>
 #include <galvatron/search/parallel.hpp>
 #include <galvatron/search/schemes.hpp>
@@ -97,6 +98,14 @@ class Search {
     } else {
       open = solve(open, core_pass, most_work() / 4, out.statistics);
       open = solve(open, 6, most_work() / 2, out.statistics);
+    }
+    // Where hardly anything fits, few labels miss it: the smallest plan of all is one to begin with, or there is none.
+    std::optional<Candidate> smallest;
+    if (!best_.fits()) {
+      smallest = find_smallest();
+      if (!best_.fits()) open.clear();
+    }
+    if (best_.fits() && options_.algorithm == Algorithm::exact) {
       raise_bounds(open);
       open = solve(open, most_labels(), most_work(), out.statistics);
     }
@@ -107,8 +116,9 @@ class Search {
       out.best = *best_.candidate();
       out.statistics.bound = out.best.iteration;
       for (const std::size_t index : open) out.statistics.bound = min(out.statistics.bound, Seconds{bounds_[index]});
-    } else {
-      find_smallest(out);
+    } else if (smallest) {
+      out.smallest = smallest;
+      out.smallest_memory = smallest->peak;
     }
     for (const auto& [stages, best] : degrees_)
       out.alternatives.push_back(best.as("best with pipeline " + std::to_string(stages)));
@@ -249,21 +259,29 @@ class Search {
     }
   }
 
-  void find_smallest(SearchResult& out) {
+  // The plan that needs the least memory, if there is any, which is offered as well.
+  std::optional<Candidate> find_smallest() {
     std::int64_t least = std::numeric_limits<std::int64_t>::max();
-    if (best_.candidate()) least = best_.candidate()->peak.count;
     std::optional<Candidate> smallest = best_.candidate();
-    for (const Case& c : cases_) {
+    if (smallest) least = smallest->peak.count;
+    // The most promising first, until no other can be smaller.
+    std::vector<std::pair<std::int64_t, std::size_t>> order(cases_.size());
+    executor_.each(cases_.size(), [&](std::size_t i) { order[i] = {MemoryBounds(cases_[i].problem).least_peak(), i}; });
+    std::sort(order.begin(), order.end());
+    for (const auto& [bound, index] : order) {
+      if (bound >= least) break;
+      const Case& c = cases_[index];
       Limits limits;
       limits.labels = 1 << 16;  // memory alone has few labels: never thinned, so the answer is exact
-      const auto found = Solver(c.problem, limits, &executor_).smallest(least);
+      Solver solver(c.problem, limits, &executor_);
+      const auto found = solver.smallest(least);
+      work_ += solver.work();
       if (!found) continue;
       least = found->cost.peak;
       smallest = candidate_of(c, found->plan, found->cost, cluster_);
+      offer(c, *smallest);
     }
-    if (!smallest) return;
-    out.smallest = smallest;
-    out.smallest_memory = smallest->peak;
+    return smallest;
   }
 
   [[nodiscard]] std::size_t most_labels() const {

@@ -16,6 +16,7 @@
 #include <galvatron/search/bounds.hpp>
 #include <galvatron/search/cuts.hpp>
 #include <galvatron/search/joints.hpp>
+#include <galvatron/search/memory_bounds.hpp>
 #include <galvatron/search/one_stage.hpp>
 #include <galvatron/search/parallel.hpp>
 #include <galvatron/search/problem.hpp>
@@ -103,17 +104,30 @@ class Solver {
   [[nodiscard]] std::optional<Solution> smallest(std::int64_t upper = std::numeric_limits<std::int64_t>::max()) {
     limits_.memory_only = true;
     open_ = infinite;
-    tables_.forget();
     std::optional<Solution> best;
-    if (problem_.movable() < problem_.stages() || !cuts_.narrow(infinite)) return best;
-    tie_cuts_.emplace(cuts_);
-    for (const Tie& tie : ties_of(problem_, bounds_, true)) {
-      auto found = join(tie, 0, upper - 1);
-      if (!found) continue;
-      Solution solution{std::move(*found), {}};
-      solution.cost = evaluate(problem_, solution.plan);
-      upper = solution.cost.peak;
-      best = std::move(solution);
+    if (problem_.movable() < problem_.stages()) return best;
+    const std::vector<TieBytes> ties = tie_bytes();
+    if (ties.empty()) return best;
+    // What is hardly feasible is decided soonest: look a little above the bound, then further.
+    const std::int64_t least = ties.front().least;
+    for (std::int64_t more = least / 256 + 1; !best && least < upper; more *= 4) {
+      const bool all = more > (upper - 1 - least) / 4;
+      std::int64_t budget = all ? upper - 1 : least + more;
+      tables_.forget();  // they are of the smaller budget
+      if (const auto windows = bounds_.memory().windows(budget)) cuts_.narrow(*windows);
+      tie_cuts_.emplace(cuts_);
+      for (const TieBytes& tie : ties) {
+        const auto windows = tie.bounds.windows(budget);
+        if (!windows) break;
+        tie_cuts_->narrow(*windows);
+        auto found = join(tie.tie, 0, budget);
+        if (!found) continue;
+        Solution solution{std::move(*found), {}};
+        solution.cost = evaluate(problem_, solution.plan);
+        budget = solution.cost.peak - 1;
+        best = std::move(solution);
+      }
+      if (all) break;
     }
     tables_.forget();
     return best;
@@ -123,6 +137,24 @@ class Solver {
   using Table = StageTable<Executor>;
   using Joint = search::Joint<Table>;
   using State = std::pair<int, std::vector<Joint>>;  // first layer of the next stage
+
+  // A choice of both ends and what memory any assignment with them needs.
+  struct TieBytes {
+    Tie tie;
+    MemoryBounds bounds;
+    std::int64_t least = 0;
+  };
+  // The least first.
+  [[nodiscard]] std::vector<TieBytes> tie_bytes() const {
+    std::vector<TieBytes> out;
+    for (const Tie& tie : ties_of(problem_, bounds_, true)) {
+      const MemoryBounds& all = bounds_.memory();
+      out.push_back({tie, tie.tag < 0 ? all : all.with_ends(tie.first, tie.last), 0});
+      out.back().least = out.back().bounds.least_peak();
+    }
+    std::stable_sort(out.begin(), out.end(), [](const TieBytes& a, const TieBytes& b) { return a.least < b.least; });
+    return out;
+  }
 
   [[nodiscard]] std::int64_t work_left() const {
     if (limits_.work == std::numeric_limits<std::int64_t>::max()) return limits_.work;

@@ -46,6 +46,12 @@ inline StageOption least_of(const std::vector<StageOption>& options) {
   return least;
 }
 
+/// Where stages may begin.
+struct Windows {
+  std::vector<int> low;   ///< (P + 1) the earliest first layer of every stage; the number of layers
+  std::vector<int> high;  ///< (P + 1) the latest
+};
+
 /// Which stage a table is for.
 struct StageRole {
   int stage = 0;
