@@ -156,7 +156,7 @@ TEST_CASE("a run that is killed at any moment goes on after its newest checkpoin
                                            "--metrics", "cut.jsonl", "--checkpoint", "saved",   "--checkpoint-every",
                                            "1"};
   int kills = 0;
-  for (int attempt = 0; attempt < 40; ++attempt) {
+  for (int attempt = 0; attempt < 40 && !folder.has("saved/step-00000060/manifest.json"); ++attempt) {
     std::vector<std::string> words = arguments;
     words.insert(words.end(), {"--plan", attempt % 3 == 2 ? "q.json" : "p.json"});
     if (folder.has("saved")) {

@@ -44,7 +44,8 @@ inline ModelSpec swin(std::array<int, 4> depths) {
 }
 
 /// As many blocks on either side; the target is half as long as the source.
-inline ModelSpec t5(int layers) {
+/// @param gated  SwiGLU instead of ReLU
+inline ModelSpec t5(int layers, bool gated = false) {
   return galvatron::t5("toy-t5", {.encoder_layers = layers / 2,
                                   .decoder_layers = layers - layers / 2,
                                   .hidden = 64,
@@ -53,6 +54,7 @@ inline ModelSpec t5(int layers) {
                                   .vocabulary = 97,
                                   .source = 32,
                                   .target = 16,
+                                  .gated = gated,
                                   .norm_epsilon = 1e-5});
 }
 
