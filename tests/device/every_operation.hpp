@@ -123,10 +123,12 @@ void matrix_products() {
   });
 }
 
-/// Products of operands rounded to 8 bits. Both devices multiply the same numbers, in another order.
+/// Products of operands rounded to 8 bits. Both devices multiply the same numbers, in another order; tensor cores add
+/// those of one instruction with about 13 bits behind the largest (DeepSeek-V3, arXiv 2412.19437, part 3.3).
 template <class Backend, class C>
 void products_8bit() {
   twice<Backend>([](Pair<Backend>& p) {
+    constexpr double tolerance = Backend::slow ? between_devices<C> : std::max(between_devices<C>, 1e-3);
     for (const Gemm layout : {Gemm::nt, Gemm::nn, Gemm::tn})
       for (const std::int64_t k : {16, 144}) {
         constexpr std::int64_t m = 80;
@@ -142,9 +144,9 @@ void products_8bit() {
         p.run([&](auto& d, auto of) {
           d.gemm_8bit(layout, m, n, k, of(a), of(b), of(c), false, of(bias), bytes(of(room)));
         });
-        p.check("8-bit product", c);
+        p.check("8-bit product", c, tolerance);
         p.run([&](auto& d, auto of) { d.gemm_8bit(layout, m, n, k, of(a), of(b), of(c), true, {}, bytes(of(room))); });
-        p.check("sum of 8-bit products", c);
+        p.check("sum of 8-bit products", c, tolerance);
       }
   });
 }

@@ -16,6 +16,7 @@ namespace galvatron::test {
 
 /// Ends the program as skipped on a machine without a GPU.
 inline int first_gpu() {
+  device::cuda::prepare_process();
   if (const Result<int> count = device::cuda::device_count(); !count) {
     std::printf("skipped: %s\n", count.error().message.c_str());
     std::fflush(stdout);
@@ -26,6 +27,7 @@ inline int first_gpu() {
 
 /// How many GPUs there are; ends the program as skipped where there are fewer than two.
 inline int several_gpus() {
+  device::cuda::prepare_process();
   const Result<int> count = device::cuda::device_count();
   if (!count || *count < 2) {
     std::printf("skipped: fewer than 2 CUDA devices\n");

@@ -177,9 +177,23 @@ TEST_CASE("shapes that cuDNN is not asked about") {
   CHECK(cudnn::unsuited(s, true, 9).empty());
   CHECK(cudnn::unsuited(s, false, 8).empty());
   CHECK(!cudnn::unsuited(s, true, 8).empty());
-  s.queries = s.keys = 1;
+  s.keys = 1;
   CHECK(cudnn::unsuited(s, false, 9).empty());
   CHECK(!cudnn::unsuited(s, true, 9).empty());
+  // Tiles of Hopper's backward that are not full and that no mask covers.
+  for (const auto& [queries, keys, causal, good] : {std::tuple{128, 128, false, true},
+                                                    {128, 192, false, false},
+                                                    {192, 192, true, true},
+                                                    {114, 512, false, false},
+                                                    {197, 197, false, true},
+                                                    {64, 512, false, true}}) {
+    s.queries = queries;
+    s.keys = keys;
+    s.causal = causal;
+    CHECK(cudnn::unsuited(s, true, 9).empty() == good);
+    CHECK(cudnn::unsuited(s, false, 9).empty());
+    CHECK(cudnn::unsuited(s, false, 10).empty());
+  }
 }
 
 TEST_CASE("a description that cuDNN cannot read is refused in its own words") {

@@ -19,9 +19,11 @@ inline std::string with_place(const std::string& what, const std::source_locatio
 }
 }  // namespace detail
 
-/// Throws DeviceFailure with CUDA's own words and the place of the call, when a call did not succeed.
+/// Throws DeviceFailure with CUDA's own words and the place of the call, when a call did not succeed; a later launch
+/// does not report it again.
 inline void check(cudaError_t status, std::source_location where = std::source_location::current()) {
   if (status == cudaSuccess) return;
+  cudaGetLastError();
   throw DeviceFailure(
       detail::with_place("CUDA: " + std::string(cudaGetErrorName(status)) + ": " + cudaGetErrorString(status), where),
       where);

@@ -72,13 +72,18 @@ struct PlannedAttention {
   }
 };
 
-/// Why a shape is not even asked about on a card of that compute capability; empty when it may be. The last two are
-/// what cuDNN's own frontend refuses.
+/// Why a shape is not even asked about on a card of that compute capability; empty when it may be.
+///
+/// cuDNN's notes know no gradients of a single key, and none of heads above 128 before Hopper. On Hopper its backward
+/// walks 128 keys and 64 queries at a time, and tiles that are not full give NaN where a row's log-sum-exp is far below
+/// zero, unless a causal mask covers them (pytorch/pytorch#196678, NVIDIA/cudnn-frontend#628 and #1072).
 inline std::string unsuited(const AttentionShape& s, bool backward, int major) {
   if (s.head_dim % 8 != 0 || s.head_dim > 256) return "cuDNN takes heads of a multiple of 8 up to 256 elements";
   for (const std::int64_t row : {s.q_stride, s.kv_stride, s.out_stride, s.dq_row(), s.dkv_row()})
     if (row % 8 != 0) return "cuDNN takes rows on 16-byte boundaries";
-  if (backward && s.queries == 1 && s.keys == 1) return "cuDNN has no gradients for one query and one key";
+  if (backward && s.keys == 1) return "cuDNN has no gradients for a single key";
+  if (backward && major == 9 && !s.causal && (s.keys % 128 == 64 || (s.keys % 128 == 0 && s.queries % 64 != 0)))
+    return "cuDNN's gradients may be NaN for these lengths without a causal mask";
   if (backward && major < 9 && s.head_dim > 128) return "cuDNN has gradients of heads up to 128 elements on this card";
   return {};
 }
@@ -90,18 +95,7 @@ class Attention {
  public:
   /// The workspace starts on a 256-byte boundary. @param major  of the GPU's compute capability
   Attention(const Stream& stream, View<std::byte> workspace, int major, bool deterministic = true)
-      : workspace_(workspace), major_(major), deterministic_(deterministic) {
-    try {
-      if (cudnnGetVersion() < oldest)
-        throw cudnn::Refused("version " + std::to_string(cudnnGetVersion()) + " is older than " +
-                             std::to_string(oldest));
-      cudnn::check(cudnnCreate(handle_.out()), "handle");
-      cudnn::check(cudnnSetStream(handle_.get(), stream.get()), "stream");
-    } catch (const cudnn::Refused& refused) {
-      refuse("attention: cuDNN: " + std::string(refused.what()));
-      handle_ = {};
-    }
-  }
+      : stream_(stream), workspace_(workspace), major_(major), deterministic_(deterministic) {}
 
   /// One line for every shape that cuDNN refused, or for cuDNN as a whole.
   [[nodiscard]] const std::vector<std::string>& refusals() const { return refusals_; }
@@ -169,7 +163,7 @@ class Attention {
 
   cudnn::PlannedAttention* plan(const AttentionShape& s, Precision precision, bool backward,
                                 std::initializer_list<const void*> tensors) {
-    if (handle_.get() == nullptr || precision != Precision::bf16 || s.keys == 0) return nullptr;
+    if (precision != Precision::bf16 || s.keys == 0 || !opens()) return nullptr;
     for (const void* tensor : tensors)
       if (reinterpret_cast<std::uintptr_t>(tensor) % 16 != 0) {
         refuse(cudnn::to_string(s, backward) + ": cuDNN takes tensors on 16-byte boundaries");
@@ -187,6 +181,22 @@ class Attention {
       }
     return found->second ? &*found->second : nullptr;
   }
+  // Makes the handle when it is first needed, which takes its time and memory.
+  bool opens() {
+    if (opened_) return handle_.get() != nullptr;
+    opened_ = true;
+    try {
+      if (cudnnGetVersion() < oldest)
+        throw cudnn::Refused("version " + std::to_string(cudnnGetVersion()) + " is older than " +
+                             std::to_string(oldest));
+      cudnn::check(cudnnCreate(handle_.out()), "handle");
+      cudnn::check(cudnnSetStream(handle_.get(), stream_.get()), "stream");
+    } catch (const cudnn::Refused& refused) {
+      refuse("attention: cuDNN: " + std::string(refused.what()));
+      handle_ = {};
+    }
+    return handle_.get() != nullptr;
+  }
   void refuse(const std::string& line) {
     if (std::find(refusals_.begin(), refusals_.end(), line) == refusals_.end()) refusals_.push_back(line);
   }
@@ -203,9 +213,11 @@ class Attention {
     }
   }
 
+  const Stream& stream_;
   View<std::byte> workspace_;
   int major_;
   bool deterministic_;
+  bool opened_ = false;
   Owner<cudnnHandle_t, cudnnDestroy> handle_;
   std::vector<std::string> refusals_;
   std::unordered_map<Key, std::optional<cudnn::PlannedAttention>, Hash> plans_;

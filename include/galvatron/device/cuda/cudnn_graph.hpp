@@ -274,22 +274,27 @@ class Plan {
     const Object operations = graph.finished(target);
     std::string reason = "cuDNN has no engine for it";
     bool short_of_workspace = false;
+    const auto has_room = [&](std::int64_t workspace) {
+      if (workspace <= most_workspace) return true;
+      short_of_workspace = true;
+      reason = "cuDNN's engine needs a workspace of " + std::to_string(workspace) + " bytes and has " +
+               std::to_string(most_workspace);
+      return false;
+    };
     for (const auto mode : {CUDNN_HEUR_MODE_A, CUDNN_HEUR_MODE_FALLBACK})
       for (const Choice& choice : choices(operations, target, mode)) {
         if (choice.varies && deterministic) {
           reason = "cuDNN's engine gives other bits every time";
-        } else if (choice.workspace > most_workspace) {
-          short_of_workspace = true;
-          reason = "cuDNN's engine needs a workspace of " + std::to_string(choice.workspace) + " bytes and has " +
-                   std::to_string(most_workspace);
-        } else {
-          try {
-            compile(choice, target);
-            return;
-          } catch (const Refused& refused) {
-            reason = refused.what();
-          }
+          continue;
         }
+        if (!has_room(choice.workspace)) continue;
+        try {
+          compile(choice, target);
+        } catch (const Refused& refused) {
+          reason = refused.what();
+          continue;
+        }
+        if (has_room(workspace_)) return;  // a plan may want more than its choice
       }
     if (short_of_workspace) throw NeedsWorkspace(reason);
     throw Refused(reason);
@@ -316,7 +321,7 @@ class Plan {
     if (target.handle != nullptr) plan.set(CUDNN_ATTR_EXECUTION_PLAN_HANDLE, CUDNN_TYPE_HANDLE, target.handle);
     if (target.device != nullptr) plan.set(CUDNN_ATTR_EXECUTION_PLAN_DEVICEPROP, target.device->get());
     plan.finish();
-    workspace_ = choice.workspace;
+    plan.query(CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, CUDNN_TYPE_INT64, 1, &workspace_);
     plan_ = std::move(plan);
   }
 

@@ -28,7 +28,11 @@ class Event {
   /// Returns when the stream has come to the place last recorded; at once if none was.
   void wait() const { check(cudaEventSynchronize(event_)); }
   /// True when wait() would return at once; also after a failure of the device.
-  [[nodiscard]] bool passed() const { return cudaEventQuery(event_) != cudaErrorNotReady; }
+  [[nodiscard]] bool passed() const {
+    if (cudaEventQuery(event_) != cudaErrorNotReady) return true;
+    cudaGetLastError();  // a later launch must not report it
+    return false;
+  }
   /// What is launched in that stream from now on waits.
   void hold(const Stream& stream) const { check(cudaStreamWaitEvent(stream.get(), event_)); }
 

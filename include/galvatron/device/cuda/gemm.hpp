@@ -119,6 +119,10 @@ class Products {
   /// Algorithms that a search compares, and how often it runs each.
   static constexpr int most_proposals = 8;
   static constexpr int runs = 5;
+  /// Milliseconds. A run that takes as long counts alone, and once a search has taken as long it compares no more: what
+  /// cuBLASLt proposes first is the likeliest.
+  static constexpr float long_run = 10;
+  static constexpr float long_search = 50;
 
   /// From now on algorithms come from `cache`, where it has them.
   void read(AlgorithmCache& cache) { algorithms_ = &cache; }
@@ -131,22 +135,21 @@ class Products {
     check(cublasLtCreate(handle_.out()), "creation");
   }
 
-  /// c = a * b [+ bias] or c += a * b; every extent at least 1, and a bias only where adds_bias(product).
+  /// c = a * b or c += a * b, without a bias; every extent at least 1.
   /// @param unscale  (2) of fp8 only: what a and b are multiplied with
-  void multiply(const Product& product, const void* a, const void* b, const void* bias, void* c,
-                const float* unscale = nullptr) {
-    const std::uint32_t alignment = detail::alignment_of(a, b, bias, c);
-    if (!execute({product, Epilogue::none, alignment}, a, b, bias, nullptr, c, unscale))
+  void multiply(const Product& product, const void* a, const void* b, void* c, const float* unscale = nullptr) {
+    const std::uint32_t alignment = detail::alignment_of(a, b, c);
+    if (!execute({product, Epilogue::none, alignment}, a, b, nullptr, nullptr, c, unscale))
       throw DeviceFailure("cuBLASLt has no algorithm for the " + to_string(product) + " on this GPU with operands on " +
                           std::to_string(alignment) + "-byte boundaries and a workspace of " +
                           std::to_string(workspace_.count) + " bytes: use " +
                           (product.operands == Precision::fp8 ? "bf16" : "fp32 or sizes that are multiples of 8"));
   }
-  /// The same with an epilogue, for which takes_epilogue(product, u). False when there is no algorithm: nothing was
-  /// done.
+  /// The same with a bias, for which adds_bias(product), or with an epilogue, for which takes_epilogue(product, u).
+  /// False when there is no algorithm: nothing was done.
   bool try_multiply(const Product& product, Epilogue epilogue, const void* a, const void* b, const void* bias, void* u,
-                    void* c) {
-    return execute({product, epilogue, detail::alignment_of(a, b, bias, u, c)}, a, b, bias, u, c);
+                    void* c, const float* unscale = nullptr) {
+    return execute({product, epilogue, detail::alignment_of(a, b, bias, u, c)}, a, b, bias, u, c, unscale);
   }
 
  private:
@@ -196,33 +199,47 @@ class Products {
     return found->second.has_value();
   }
 
-  // By events around several runs; those that cannot be run do not count.
+  // By events around runs; those that cannot be run do not count.
   template <class F>
   cublasLtMatmulAlgo_t fastest(const std::vector<cublasLtMatmulAlgo_t>& proposals, const F& run) {
     detail::TimedEvent begin;
     detail::TimedEvent end;
     check(cudaEventCreate(begin.out()));
     check(cudaEventCreate(end.out()));
-    cublasLtMatmulAlgo_t best = proposals.front();
-    float least = std::numeric_limits<float>::infinity();
-    for (const cublasLtMatmulAlgo_t& algorithm : proposals) {
-      if (run(algorithm) != CUBLAS_STATUS_SUCCESS) continue;  // the first run may load code
+    // Nothing if it cannot be run.
+    const auto milliseconds = [&](const cublasLtMatmulAlgo_t& algorithm, int times) -> std::optional<float> {
       check(cudaEventRecord(begin.get(), stream_.get()));
-      for (int i = 0; i < runs; ++i) check(run(algorithm), "search of an algorithm");
+      for (int i = 0; i < times; ++i)
+        if (run(algorithm) != CUBLAS_STATUS_SUCCESS) return std::nullopt;
       check(cudaEventRecord(end.get(), stream_.get()));
       check(cudaEventSynchronize(end.get()));
-      float milliseconds = 0;
-      check(cudaEventElapsedTime(&milliseconds, begin.get(), end.get()));
-      if (milliseconds >= least) continue;
-      least = milliseconds;
+      float out = 0;
+      check(cudaEventElapsedTime(&out, begin.get(), end.get()));
+      return out;
+    };
+    cublasLtMatmulAlgo_t best = proposals.front();
+    float least = std::numeric_limits<float>::infinity();
+    float spent = 0;
+    for (const cublasLtMatmulAlgo_t& algorithm : proposals) {
+      if (spent > long_search) break;
+      std::optional<float> each = milliseconds(algorithm, 1);  // which may load code
+      spent += each.value_or(0);
+      if (each && *each < long_run) {
+        const std::optional<float> all = milliseconds(algorithm, runs);
+        spent += all.value_or(0);
+        each.reset();
+        if (all) each = *all / runs;
+      }
+      if (!each || *each >= least) continue;
+      least = *each;
       best = algorithm;
     }
     return best;
   }
 
-  // What cuBLASLt answers to an epilogue that it does not have for a product.
+  // What cuBLASLt answers to a bias or an epilogue that it does not have for a product.
   static bool refuses(const Key& key, cublasStatus_t status) {
-    return key.epilogue != Epilogue::none &&
+    return (key.product.bias || key.epilogue != Epilogue::none) &&
            (status == CUBLAS_STATUS_NOT_SUPPORTED || status == CUBLAS_STATUS_INVALID_VALUE);
   }
 

@@ -96,12 +96,15 @@ class Machine {
                 const float* unscale = nullptr) {
     if (p.k == 0 && p.accumulate) return;
     if (p.k == 0) return begin(p, bias, c);
-    if (!p.bias || adds_bias(p)) return products_.multiply(p, a, b, bias, c, unscale);
+    if (!p.bias) return products_.multiply(p, a, b, c, unscale);
+    const bool on_boundary = reinterpret_cast<std::uintptr_t>(bias) % 16 == 0;
+    if (on_boundary && adds_bias(p) && products_.try_multiply(p, Epilogue::none, a, b, bias, nullptr, c, unscale))
+      return;
     begin(p, bias, c);
     Product more = p;
     more.bias = false;
     more.accumulate = true;
-    products_.multiply(more, a, b, nullptr, c, unscale);
+    products_.multiply(more, a, b, c, unscale);
   }
   /// See Epilogue; u and c (m, n). False when cuBLASLt is not asked or has no algorithm. Before Hopper its bfloat16
   /// products with GELU are slower than two operations (karpathy/llm.c, pull request 338), so that it is not asked.

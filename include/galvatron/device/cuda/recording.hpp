@@ -29,11 +29,9 @@ class Recording {
   /// Ends what begin() began.
   explicit Recording(const Stream& stream) {
     Graph graph;
-    if (const cudaError_t status = cudaStreamEndCapture(stream.get(), graph.out()); status != cudaSuccess) {
-      cudaGetLastError();
-      check(status);
-    }
+    check(cudaStreamEndCapture(stream.get(), graph.out()));
     check(cudaGraphInstantiate(work_.out(), graph.get(), 0));
+    check(cudaGraphUpload(work_.get(), stream.get()));  // takes the memory that the first run would ask for
   }
   Recording(Recording&&) noexcept = default;
   Recording& operator=(Recording&&) noexcept = default;
