@@ -290,8 +290,6 @@ class Bounds {
     }
   }
 
-  static constexpr std::int64_t most_bytes = std::int64_t{1} << 60;
-
   const Problem& p_;
   MemoryBounds memory_;
   double ramp_weight_ = 1;
