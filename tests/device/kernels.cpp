@@ -47,6 +47,7 @@ TEST_CASE("the square root is accurate to 3e-7 from the smallest normal number t
   CHECK(worst < 3e-7);
   CHECK(kernels::square_root(0.0F) == 0.0F);
   CHECK(kernels::square_root(1e-42F) < 1e-20F);
+  kernels::square_root(-1.5e30F);  // means nothing, and does not overflow
 }
 
 TEST_CASE("softmax statistics merge in any order, with empty pieces too") {

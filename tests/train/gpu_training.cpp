@@ -50,7 +50,7 @@ TEST_CASE("the loss curves of 20 steps are those of the cores") {
     const Outcome cores = run(single_rank(spec), spec, steps);
     const Outcome gpu = on_gpu(single_rank(spec), spec, steps);
     CHECK(difference(gpu.losses, cores.losses) < 1e-4);
-    CHECK(difference(gpu.gradients, cores.gradients) < 1e-5);
+    CHECK(difference(gpu.gradients, cores.gradients) < gradient_tolerance(spec));
     CHECK(gpu.memory_as_planned);
     const Outcome rounded = on_gpu(single_rank(spec, Precision::bf16), spec, steps);
     CHECK(difference(rounded.losses, cores.losses) < 2e-2);

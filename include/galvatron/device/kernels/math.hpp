@@ -116,7 +116,8 @@ template <class V>
 GALVATRON_HD GALVATRON_INLINE void square_root(const V& x, V& y) {
   using Bits = std::conditional_t<std::is_same_v<V, float>, std::int32_t, decltype(V{} < V{})>;
   const V half = 0.5F * x;
-  V inverse = __builtin_bit_cast(V, 0x5f3759df - (__builtin_bit_cast(Bits, x) >> 1));  // 1/sqrt(x) to 4 %
+  const Bits bits = __builtin_bit_cast(Bits, x) & 0x7fffffff;   // with a sign the difference would overflow
+  V inverse = __builtin_bit_cast(V, 0x5f3759df - (bits >> 1));  // 1/sqrt(x) to 4 %
   inverse = inverse * (1.5F - (half * inverse) * inverse);
   inverse = inverse * (1.5F - (half * inverse) * inverse);
   inverse = inverse * (1.5F - (half * inverse) * inverse);
