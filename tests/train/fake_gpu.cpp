@@ -36,14 +36,14 @@ Outcome on_gpu(const Plan& plan, const ModelSpec& model, int steps) {
 
 TEST_CASE("every family trains on the GPU as on the cores") {
   constexpr int steps = 3;  // done, recorded, done from the record
-  for (const ModelSpec& spec : {model(false, 1), model(true, 1), bert(1), vit(1), t5(2), swin({1, 2, 1, 1})}) {
+  for (const ModelSpec& spec : {model(false, 1), model(true, 1), bert(1), vit(1), t5(2, true), swin({1, 2, 1, 1})}) {
     CAPTURE(spec.name);
     const Plan plan = single_rank(spec);
     const Outcome cores = run(plan, spec, steps);
     const Outcome gpu = on_gpu(plan, spec, steps);
     CHECK(difference(gpu.losses, cores.losses) < 1e-5);
     CHECK(difference(gpu.norms, cores.norms) < 1e-4);
-    CHECK(difference(gpu.gradients, cores.gradients) < gradient_tolerance(spec));
+    CHECK(difference(gpu.gradients, cores.gradients) < 1e-5);
     CHECK(gpu.memory_as_planned);
   }
 }

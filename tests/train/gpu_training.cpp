@@ -38,7 +38,7 @@ Outcome on_gpu(const Plan& plan, const ModelSpec& model, int steps) {
 }
 
 std::vector<ModelSpec> models() {
-  return {model(false, 4), model(true, 4), bert(4), vit(4), t5(4), swin({1, 1, 2, 1})};
+  return {model(false, 4), model(true, 4), bert(4), vit(4), t5(4, true), swin({1, 1, 2, 1})};
 }
 
 }  // namespace
@@ -50,7 +50,7 @@ TEST_CASE("the loss curves of 20 steps are those of the cores") {
     const Outcome cores = run(single_rank(spec), spec, steps);
     const Outcome gpu = on_gpu(single_rank(spec), spec, steps);
     CHECK(difference(gpu.losses, cores.losses) < 1e-4);
-    CHECK(difference(gpu.gradients, cores.gradients) < gradient_tolerance(spec));
+    CHECK(difference(gpu.gradients, cores.gradients) < 1e-5);
     CHECK(gpu.memory_as_planned);
     const Outcome rounded = on_gpu(single_rank(spec, Precision::bf16), spec, steps);
     CHECK(difference(rounded.losses, cores.losses) < 2e-2);
