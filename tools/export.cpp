@@ -99,6 +99,7 @@ void run_export(const Arguments& arguments, Common& common) {
   if (!model.empty() || !precision.empty())
     throw Failure(ErrorKind::usage, "--model and --precision are for --to huggingface; leave them out with --to " + to);
 
+  require_apart({{"--out", out}}, {{"the command", path}});
   const Plan plan = value_or_throw(joined(value_or_throw(read_plan(path))));
   const Exported exported =
       target ? export_plan(plan, *target) : value_or_throw(export_header(plan, name.empty() ? "frozen_plan" : name));

@@ -102,8 +102,9 @@ using RunOnGpus = void(const std::optional<comm::LaunchEnvironment>& job, const 
 
 /// This machine, measured for about so many seconds with a progress display. Throws Failure.
 /// @param ranks  0: as many as suit it  @param precisions  empty: all that there are
+/// @param models  whose products are measured as they are
 Cluster measured(const Launcher& launcher, int ranks, double seconds, const std::vector<Precision>& precisions,
-                 const Common& common);
+                 std::vector<ModelSpec> models, const Common& common);
 
 /// True in a process that mpirun has started.
 bool started_by_mpirun();

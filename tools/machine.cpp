@@ -15,7 +15,10 @@
 namespace galvatron::tools {
 
 Cluster cluster_named(const std::string& name_or_path, int ranks) {
-  return name_or_path == "host" ? host_before_profile(ranks) : value_or_throw(load_cluster(name_or_path));
+  if (name_or_path == "host") return host_before_profile(ranks);
+  Cluster cluster = value_or_throw(load_cluster(name_or_path));
+  cluster.name = name_or_path;  // in messages a profile is not taken for the preset `host`
+  return cluster;
 }
 
 Cluster host_before_profile(int ranks) {
@@ -41,8 +44,8 @@ Precision chosen_precision(const std::string& option, const Cluster& cluster) {
   if (option.empty()) return cluster.supports(Precision::bf16) ? Precision::bf16 : Precision::fp32;
   const Precision precision = precision_named(option);
   if (precision != Precision::fp8 && !cluster.supports(precision))  // that the planner answers: there is no such plan
-    throw Failure(ErrorKind::usage, "the cluster " + cluster.name + " has no rates for " + option +
-                                        "; choose the other --precision, or profile with this one");
+    refuse("the cluster " + cluster.name + " has no rates for " + option + "; plan with --precision " +
+           (precision == Precision::fp32 ? "bf16" : "fp32") + ", or on another --cluster");
   return precision;
 }
 

@@ -1,4 +1,6 @@
 // galvatron: profiles clusters, searches plans, prices them and trains with them.
+#include <unistd.h>
+
 #include <algorithm>
 #include <exception>
 #include <iterator>
@@ -104,6 +106,7 @@ int main(int count, char** values) {
   Common common;
   try {
     prepare_streams();
+    if (::isatty(STDERR_FILENO) != 0) prepare_interrupts("");  // below a progress bar
     run(Arguments(values + std::min(count, 1), values + count), common);
     return 0;
   } catch (...) {

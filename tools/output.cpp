@@ -4,10 +4,13 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cerrno>
 #include <csignal>
 #include <cstdio>
+#include <filesystem>
 #include <new>
+#include <system_error>
 #include <utility>
 
 #include <galvatron/core/file.hpp>
@@ -61,6 +64,55 @@ void print(std::string_view text) {
   if (reason != 0)
     throw Failure(ErrorKind::usage, "cannot write standard output: " + galvatron::detail::reason_of(reason) +
                                         "; send it to a file or a terminal");
+}
+
+namespace {
+
+std::string line_of_lost_file;  // what the handler of SIGBUS writes
+std::string json_of_lost_file;
+
+void end_without_file(int) {
+  static std::atomic_flag told;
+  while (told.test_and_set()) ::pause();  // another thread does
+  static_cast<void>(::write(STDERR_FILENO, line_of_lost_file.data(), line_of_lost_file.size()));
+  static_cast<void>(::write(STDOUT_FILENO, json_of_lost_file.data(), json_of_lost_file.size()));
+  ::_exit(static_cast<int>(ErrorKind::usage));
+}
+
+}  // namespace
+
+void prepare_mapped_files(const Common& common) {
+  const std::string why =
+      "a data file became shorter or cannot be read any more; give files that nobody writes to meanwhile";
+  line_of_lost_file = (::isatty(STDERR_FILENO) != 0 ? "\n" : "") + ("galvatron: " + why) + "\n";
+  if (common.json) json_of_lost_file = failure_json(static_cast<int>(ErrorKind::usage), why).dump(2) + "\n";
+  struct sigaction action{};
+  action.sa_handler = end_without_file;
+  ::sigaction(SIGBUS, &action, nullptr);
+}
+
+namespace {
+
+std::string line_of_interrupt;
+
+void end_interrupted(int signal) {
+  static_cast<void>(::write(STDERR_FILENO, line_of_interrupt.data(), line_of_interrupt.size()));
+  std::signal(signal, SIG_DFL);
+  ::raise(signal);  // when this returns, so that whoever waits for the process sees the signal
+}
+
+}  // namespace
+
+void prepare_interrupts(const std::string& way_out) {
+  line_of_interrupt = (::isatty(STDERR_FILENO) != 0 ? "\n" : "") + ("galvatron: interrupted" + way_out) + "\n";
+  for (const int signal : {SIGINT, SIGTERM}) {
+    struct sigaction before{};
+    ::sigaction(signal, nullptr, &before);
+    if (before.sa_handler == SIG_IGN) continue;  // as nohup and shells want it
+    struct sigaction action{};
+    action.sa_handler = end_interrupted;
+    ::sigaction(signal, &action, nullptr);
+  }
 }
 
 void print_json(const nlohmann::ordered_json& value) {
@@ -132,6 +184,29 @@ void require_writable(const std::string& path, std::string_view option) {
     return;
   }
   if (const auto probe = AtomicFile::create(path); !probe) refuse(probe.error().message);
+}
+
+void require_apart(const std::vector<NamedFile>& written, const std::vector<NamedFile>& read) {
+  namespace fs = std::filesystem;
+  const auto same = [](const std::string& a, const std::string& b) {
+    if (a.empty() || b.empty()) return false;
+    std::error_code failed;
+    if (fs::exists(a, failed) && !fs::is_regular_file(a, failed)) return false;  // a device or a pipe takes everything
+    if (fs::equivalent(a, b, failed)) return true;
+    const fs::path whole = fs::weakly_canonical(a, failed);
+    return !failed && whole == fs::weakly_canonical(b, failed);
+  };
+  for (std::size_t i = 0; i < written.size(); ++i) {
+    const NamedFile& out = written[i];
+    for (const NamedFile& in : read)
+      if (same(out.path, in.path))
+        refuse(std::string(out.option) + " would overwrite " + out.path + ", which " + std::string(in.option) +
+               " reads; name another file");
+    for (std::size_t j = 0; j < i; ++j)
+      if (same(out.path, written[j].path))
+        refuse(std::string(written[j].option) + " and " + std::string(out.option) + " would both write " + out.path +
+               "; name two files");
+  }
 }
 
 }  // namespace galvatron::tools

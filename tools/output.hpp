@@ -5,6 +5,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include <nlohmann/json.hpp>
 
@@ -44,6 +45,11 @@ struct Common {
 
 /// Makes the process safe to write from: descriptors 0 to 2 exist, and a reader that goes away does not kill it.
 void prepare_streams();
+/// From now on a file that is cut short while the process has it mapped ends the process with exit code 2 and a line.
+void prepare_mapped_files(const Common& common);
+/// From now on Ctrl-C and SIGTERM say so in a line before they end the process, with the way to go on.
+/// @param way_out  "; ...", or nothing
+void prepare_interrupts(const std::string& way_out);
 
 /// Writes to standard output at once. Throws ReaderGone, or Failure (usage) when it cannot be written.
 void print(std::string_view text);
@@ -65,6 +71,15 @@ class ErrorProgress : public Progress {
 
 /// Tells the user about a failure, and in JSON too if that was asked for; the exit code.
 int report_failure(const std::exception_ptr& failure, const Common& common);
+
+/// A file that an option names; without a path nothing.
+struct NamedFile {
+  std::string_view option;
+  std::string path;
+};
+
+/// Throws Failure (usage) when a file that will be written is also read, or is written twice.
+void require_apart(const std::vector<NamedFile>& written, const std::vector<NamedFile>& read);
 
 /// Throws Failure (usage) unless a file could be written at `path`; what is there stays as it is. Empty: nothing to do.
 void require_writable(const std::string& path, std::string_view option);

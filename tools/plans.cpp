@@ -274,6 +274,7 @@ void run_plan(const Arguments& arguments, Common& common) {
   if (options.parse(arguments) == Options::Outcome::help_shown) return;
   require_output(common);
   require_writable(out, "--out");
+  require_apart({{"--out", out}}, {{"--model", model_name}, {"--cluster", cluster_name}});
 
   ModelSpec model = value_or_throw(load_model(model_name));
   if (split) model = value_or_throw(split_layers(model));
@@ -345,24 +346,20 @@ void run_cost(const Arguments& arguments, Common& common) {
   const bool own = cluster_name.empty();
   const Cluster cluster = cluster_named(own ? plan.cluster : cluster_name, plan.ranks());
   const PlanCost cost = value_or_throw(cost_of(plan, model, cluster));
-  const Bytes peak = cost.peak();
-  const bool fits = peak <= cluster.device.memory;
-  const std::string reason = "the plan takes " + std::to_string(peak.count) + " bytes (" + format_bytes(peak) +
-                             ") on its fullest device, and " + cluster.name + " has " +
-                             format_bytes(cluster.device.memory) + " on each";
+  const std::string reason = why_too_large(cost.peak(), budget_of(plan, cluster));
   if (common.json) {
     auto report = plan_report(plan, cost, Seconds{});
-    if (!fits) {
+    if (!reason.empty()) {
       report["feasible"] = false;
       report["reason"] = reason;
-      report["smallest_feasible_memory_bytes"] = peak.count;
+      report["smallest_feasible_memory_bytes"] = cost.peak().count;
     }
     print_json(report);
     return;
   }
   Plan shown = plan;
   if (!own) shown.cluster = cluster_name;
-  print(plan_summary(shown, cost) + (fits ? "" : "  It does not fit: " + reason + ".\n"));
+  print(plan_summary(shown, cost) + (reason.empty() ? "" : "  It does not fit: " + reason + ".\n"));
 }
 
 void run_explain(const Arguments& arguments, Common& common) {
@@ -378,10 +375,14 @@ void run_explain(const Arguments& arguments, Common& common) {
   if (options.parse(arguments) == Options::Outcome::help_shown) return;
   require_output(common);
 
-  const Plan plan = value_or_throw(read_plan(path));
+  Plan plan = value_or_throw(read_plan(path));
   const ModelSpec model =
       value_or_throw(model_of(plan, value_or_throw(load_model(model_name.empty() ? plan.model : model_name))));
-  const Cluster cluster = cluster_named(cluster_name.empty() ? plan.cluster : cluster_name, plan.ranks());
+  if (!cluster_name.empty() && cluster_name != plan.cluster) {
+    plan.cluster = cluster_name;
+    plan.predicted.alternatives.clear();  // what lost on another cluster
+  }
+  const Cluster cluster = cluster_named(plan.cluster, plan.ranks());
   print(value_or_throw(galvatron::explain(plan, model, cluster)));
 }
 

@@ -1,5 +1,6 @@
 // galvatron profile: this machine as a cluster file.
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <nlohmann/json.hpp>
@@ -16,12 +17,13 @@
 namespace galvatron::tools {
 
 Cluster measured(const Launcher& launcher, int ranks, double seconds, const std::vector<Precision>& precisions,
-                 const Common& common) {
+                 std::vector<ModelSpec> models, const Common& common) {
   ErrorProgress progress("profile", common);
   galvatron::train::ProfileOptions options;
   options.ranks = ranks;
   options.time_budget = {seconds};
   options.precisions = precisions;
+  options.models = std::move(models);
   options.progress = [&progress](const galvatron::train::ProfileProgress& now) {
     progress.update(now.share, now.step);
   };
@@ -35,6 +37,7 @@ struct ProfileArguments {
   double seconds = 35;
   std::string device = "host";
   std::string precision;
+  std::vector<std::string> models;
   std::string out = "cluster.json";
 };
 
@@ -50,11 +53,13 @@ Options::Outcome read(const Arguments& arguments, ProfileArguments& a, Common& c
   options.choice("--precision", a.precision, {"bf16", "fp32", "fp8"},
                  "measure only this one, with fp8 bf16 too (default: all that the hardware has)");
   options.number("--seconds", a.seconds, 0.01, 3600, "about how long to measure; less is coarser (default: 35)");
+  options.texts("--model", a.models, "M...",
+                "measure also the products of these models, with all tensor degrees: presets or config.json files");
   options.section("Output");
   options.text("--out", a.out, "FILE", "the cluster file (default: cluster.json)");
   options.flag("--json", common.json, "print one JSON object instead of text");
   options.flag("--quiet", common.quiet, "show no progress");
-  options.examples("Example:\n  galvatron profile --ranks 4 --out cluster.json");
+  options.examples("Example:\n  galvatron profile --ranks 4 --model gpt2-124m --out cluster.json");
   return options.parse(arguments);
 }
 
@@ -68,15 +73,20 @@ std::string place_of(const Cluster& cluster, const std::string& device) {
 }
 
 void profile(const ProfileArguments& a, Common& common, Launcher& launcher) {
-  if (launcher.shows())
+  if (launcher.shows()) {
     require_writable(a.out, "--out");
-  else
+    for (const std::string& model : a.models) require_apart({{"--out", a.out}}, {{"--model", model}});
+  } else {
     common.quiet = true;
+  }
   std::vector<Precision> precisions;
   if (!a.precision.empty()) precisions.push_back(precision_named(a.precision));
 
+  std::vector<ModelSpec> models;
+  for (const std::string& model : a.models) models.push_back(value_or_throw(load_model(model)));
+
   const double start = Progress::steady_seconds();
-  const Cluster cluster = measured(launcher, a.ranks, a.seconds, precisions, common);
+  const Cluster cluster = measured(launcher, a.ranks, a.seconds, precisions, std::move(models), common);
   const double took = Progress::steady_seconds() - start;
   if (!launcher.shows()) return;
   if (auto written = write_cluster(a.out, cluster); !written) throw_error(written.error());

@@ -69,8 +69,8 @@ void settle(TrainingConstants& c, const std::optional<train::CheckpointManifest>
   if (c.seed < 0) c.seed = from != nullptr ? static_cast<std::int64_t>(from->seed) : 1;
 }
 
-void check_continues(const train::CheckpointManifest& resumed, const Plan& plan, std::int64_t data_tokens,
-                     std::int64_t steps) {
+bool continues(const train::CheckpointManifest& resumed, const Plan& plan, std::int64_t data_tokens,
+               std::int64_t steps) {
   const train::TrainingState& from = resumed.training;
   const auto differs = [](const char* what, std::int64_t here, std::int64_t there) {
     if (here != there)
@@ -82,9 +82,10 @@ void check_continues(const train::CheckpointManifest& resumed, const Plan& plan,
   if (from.data_tokens != 0 && data_tokens != from.data_tokens)
     refuse("--resume: the data have " + std::to_string(data_tokens) + " tokens, and the checkpoint was trained on " +
            std::to_string(from.data_tokens) + "; give the same --data");
-  if (steps <= from.step)
+  if (steps < from.step)
     refuse("--resume: the checkpoint has " + std::to_string(from.step) + " steps behind it, and --steps says " +
            std::to_string(steps) + " in all; give more");
+  return from.step < steps;
 }
 
 std::vector<Bytes> checkpoint_copies(const RunFileArguments& a, const Plan& plan, const ModelSpec& model) {

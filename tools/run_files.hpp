@@ -54,9 +54,10 @@ std::optional<train::CheckpointManifest> resumed_manifest(const RunFileArguments
 /// contradicts the checkpoint.
 void settle(TrainingConstants& constants, const std::optional<train::CheckpointManifest>& resumed, std::int64_t steps);
 
-/// Throws Failure (usage) when a run of this plan and these data does not go on where the checkpoint ends.
-void check_continues(const train::CheckpointManifest& resumed, const Plan& plan, std::int64_t data_tokens,
-                     std::int64_t steps);
+/// False when the run of so many steps has ended. Throws Failure (usage) when this plan and these data are of another
+/// run than the checkpoint, or it is further than the run is long.
+bool continues(const train::CheckpointManifest& resumed, const Plan& plan, std::int64_t data_tokens,
+               std::int64_t steps);
 
 /// Bytes of the copies that the ranks take for checkpoints, beside their arenas; nothing without checkpoints.
 std::vector<Bytes> checkpoint_copies(const RunFileArguments& a, const Plan& plan, const ModelSpec& model);

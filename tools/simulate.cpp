@@ -46,10 +46,7 @@ Simulated simulated_file(const std::string& path, const std::string& cluster_nam
   return simulated(path, std::move(plan), std::move(model), std::move(cluster));
 }
 
-std::string why_too_large(const Simulated& s) {
-  return "the plan takes " + std::to_string(s.peak().count) + " bytes (" + format_bytes(s.peak()) +
-         ") on its fullest device, and the budget is " + format_bytes(s.budget()) + " on each";
-}
+std::string why_too_large(const Simulated& s) { return galvatron::why_too_large(s.peak(), s.budget()); }
 
 ordered_json seconds_json(const simulate::StageSeconds& seconds) {
   ordered_json out;
@@ -205,6 +202,9 @@ void run_simulate(const Arguments& arguments, Common& common) {
   require_output(common);
   require_writable(trace, "--trace");
   require_writable(report, "--report");
+  std::vector<NamedFile> read{{"--plan", path}, {"--cluster", cluster_name}, {"--model", model_name}};
+  for (const std::string& other : others) read.push_back({"--compare", other});
+  require_apart({{"--trace", trace}, {"--report", report}}, read);
 
   const Simulated s = simulated_file(path, cluster_name, model_name);
   std::vector<Simulated> compared;

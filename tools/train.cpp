@@ -164,6 +164,14 @@ void check(const TrainArguments& a, const Launcher& launcher) {
   require_writable(a.report, "--report");
   require_writable(a.save_plan, "--save-plan");
   require_writable(a.save_cluster, "--save-cluster");
+  std::vector<NamedFile> read{{"--plan", a.plan_path}, {"--cluster", a.cluster}, {"--model", a.model}};
+  for (const std::string& path : a.data) read.push_back({"--data", path});
+  require_apart({{"--metrics", a.files.metrics},
+                 {"--trace", a.trace},
+                 {"--report", a.report},
+                 {"--save-plan", a.save_plan},
+                 {"--save-cluster", a.save_cluster}},
+                read);
 }
 
 // The same layers, whatever the name.
@@ -186,7 +194,7 @@ void check_against(const Plan& plan, const ModelSpec& model, const TrainArgument
       refuse(std::string(option) + " says " + std::to_string(given) + ", but the plan was made for " + what + " " +
              std::to_string(has) + "; leave the option out, or make a new plan");
   };
-  differs("--ranks", a.ranks, "a number of ranks of", plan.ranks());
+  differs("--ranks", a.ranks, "this number of ranks:", plan.ranks());
   check_processes(plan.ranks(), launcher);
   differs("--global-batch", a.global_batch, "a global batch of", plan.global_batch);
   differs("--seq", a.sequence, "a sequence length of", plan.sequence_length);
@@ -310,7 +318,7 @@ Prepared searched_here(const TrainArguments& a, const Common& common, const Chec
   std::string name = a.cluster;
   if (profiles) {
     searched_plan(out.model, cluster, cluster.name, search, common);
-    cluster = measured(launcher, cluster.devices, a.profile_seconds, {search.precision}, common);
+    cluster = measured(launcher, cluster.devices, a.profile_seconds, {search.precision}, {out.model}, common);
     name = a.save_cluster.empty() ? cluster.name : a.save_cluster;
   }
   if (!a.save_cluster.empty())
@@ -332,7 +340,8 @@ Prepared searched_for(const TrainArguments& a, const Common& common, const Check
     out = searched_here(a, common, check_data, launcher);
   } else if (together) {
     const Cluster before = launcher.cluster(a.ranks);
-    measured(launcher, before.devices, a.profile_seconds, {chosen_precision(a.precision, before)}, common);
+    measured(launcher, before.devices, a.profile_seconds, {chosen_precision(a.precision, before)},
+             {value_or_throw(load_model(a.model))}, common);
   }
   const std::string plan = launcher.shared(launcher.shows() ? plan_json(out.plan).dump() : "");
   if (launcher.shows()) return out;
@@ -425,7 +434,27 @@ void print_outcome(const Outcome& o, const TrainArguments& a) {
   print(out);
 }
 
+// A run that is resumed with all its steps behind it, as by what starts a job again until it ends well.
+void print_nothing_to_do(const Plan& plan, const TrainArguments& a, const Common& common) {
+  if (!common.json)
+    return print("Nothing to do: " + a.files.resume + " has all " + std::to_string(a.steps) + " steps\n");
+  nlohmann::ordered_json out;
+  for (const char* key : {"first_loss", "last_loss"}) out[key] = nullptr;
+  out["steps"] = 0;
+  for (const char* key : {"tokens_per_second", "predicted_iteration_seconds", "measured_iteration_seconds",
+                          "predicted_peak_bytes", "measured_peak_bytes"})
+    out[key] = nullptr;
+  out["resume"] = a.files.resume;
+  out["plan"] = plan_json(plan);
+  print_json(out);
+}
+
 void train(TrainArguments& a, const Arguments& arguments, Common& common, Launcher& launcher) {
+  prepare_mapped_files(common);
+  if (launcher.ranks() == 0)  // else whoever started the processes tells
+    prepare_interrupts(a.files.checkpoint.empty()
+                           ? ""
+                           : "; train --resume " + a.files.checkpoint + " goes on after the newest checkpoint");
   const auto resumed = resumed_manifest(a.files);
   settle(a.constants, resumed, a.steps);
   if (!launcher.shows()) {  // another process writes files and shows progress
@@ -460,7 +489,10 @@ void train(TrainArguments& a, const Arguments& arguments, Common& common, Launch
   const Plan& plan = prepared.plan;
   check_runnable(plan, launcher);
   if (const std::string remark = launcher.remark(plan); !remark.empty()) note(common, remark);
-  if (resumed) check_continues(*resumed, plan, data->size(), a.steps);
+  if (resumed && !continues(*resumed, plan, data->size(), a.steps)) {
+    if (launcher.shows()) print_nothing_to_do(plan, a, common);
+    return;
+  }
 
   Outcome outcome;
   outcome.plan = plan;

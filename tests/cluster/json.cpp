@@ -159,6 +159,23 @@ TEST_CASE("bad cluster files are refused with the place and the reason") {
   CHECK(error_of(rates).find("peak_flops") != std::string::npos);
 }
 
+TEST_CASE("one table for all products of a kind, and one for each weight") {
+  const auto table = [](const std::string& axes, int points) {
+    std::string seconds = "1e-3";
+    for (int i = 1; i < points; ++i) seconds += ",1e-3";
+    return R"({"layout":"nt","precision":"fp32",)" + axes + R"(,"seconds":[)" + seconds + "]}";
+  };
+  const std::string grid = table(R"("m":[16],"n":[16,32],"k":[16])", 2);
+  const std::string one = table(R"("m":[16,32],"n":[16],"k":[16])", 2);
+  const std::string other = table(R"("m":[16,32],"n":[16],"k":[32])", 2);
+  const auto text = parse_json(small + R"(,"gemm":[)" + grid + "," + one + "," + other + "]}", "c.json");
+  REQUIRE(text.has_value());
+  CHECK(value_or_throw(cluster_from_json(*text, "c.json")).gemm.size() == 3);
+  CHECK(error_of(small + R"(,"gemm":[)" + grid + "," + grid + "]}").find("for the same thing") != std::string::npos);
+  CHECK(error_of(small + R"(,"gemm":[)" + one + "," + other + "," + one + "]}").find("for the same thing") !=
+        std::string::npos);
+}
+
 TEST_CASE("figures that no cluster has are refused") {
   const auto with = [](std::string_view before, std::string_view after) {
     std::string text = small + "}";

@@ -247,7 +247,7 @@ TEST_CASE("cuDNN's attention is the host's") {
   for (const bool causal : {false, true})
     for (const std::int64_t kv_heads : {4, 2, 1})
       for (const std::int64_t head_dim : {64, 128})
-        for (const std::int64_t tokens : {64, 200})
+        for (const std::int64_t tokens : {causal ? 64 : 128, 200})  // 64 keys without a mask: see cudnn::unsuited
           compare_attention(machine, host,
                             {.batch = 2,
                              .queries = tokens,

@@ -97,6 +97,23 @@ TEST_CASE("a run goes on with its plan bit for bit, and with others to rounding"
   CHECK(fresh.json().at("first_loss").get<double>() < curve.front() - 0.5);
 }
 
+TEST_CASE("a run that has all its steps is left as it is") {
+  const Folder folder;
+  folder.write_text();
+  folder.write("p.json", small_plan().dump());
+  const std::string run = "train --plan p.json --data text.txt --steps 4 --checkpoint saved --metrics m.jsonl ";
+  REQUIRE(folder.run(run).code == 0);
+  const std::string metrics = folder.read("m.jsonl");
+  const Ran words = folder.run(run + "--resume saved");
+  CHECK(words.code == 0);
+  CHECK(words.out == "Nothing to do: saved has all 4 steps\n");
+  const Ran json = folder.run(run + "--resume saved --json");
+  CHECK(json.code == 0);
+  CHECK(json.json().at("steps") == 0);
+  CHECK(json.json().at("last_loss").is_null());
+  CHECK(folder.read("m.jsonl") == metrics);
+}
+
 TEST_CASE("what cannot go on is refused with one line") {
   const Folder folder;
   folder.write_text();
@@ -105,7 +122,7 @@ TEST_CASE("what cannot go on is refused with one line") {
   const std::string base = "train --plan p.json --data text.txt ";
   REQUIRE(folder.run(base + "--steps 4 --checkpoint saved --checkpoint-every 2").code == 0);
   const std::string resume = "--resume saved ";
-  check_failure(folder.run(base + resume + "--steps 4"), 2, "the checkpoint has 4 steps behind it");
+  check_failure(folder.run(base + resume + "--steps 3"), 2, "the checkpoint has 4 steps behind it");
   check_failure(folder.run(base + resume + "--steps 8 --seed 3"), 2, "--seed says 3");
   check_failure(folder.run(base + resume + "--steps 8 --init-from saved"), 2, "exclude each other");
   check_failure(folder.run(base + "--steps 8 --checkpoint-every 2"), 2, "--checkpoint-every needs --checkpoint");
@@ -133,6 +150,8 @@ TEST_CASE("what cannot go on is refused with one line") {
   bytes[bytes.size() / 2] ^= 1;
   folder.write(shard, bytes);
   check_failure(folder.run(base + resume + "--steps 8"), 2, "rank-0001.safetensors is damaged: its checksum is");
+  check_failure(folder.run(base + resume + "--steps 8"), 2, "there is also saved/step-00000002");
+  folder.write("saved/step-00000004/manifest.json", "{");
   check_failure(folder.run(base + resume + "--steps 8"), 2, "there is also saved/step-00000002");
   CHECK(folder.run(base + "--resume saved/step-00000002 --steps 8").code == 0);
 }

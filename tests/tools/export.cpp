@@ -104,6 +104,7 @@ TEST_CASE("bad usage of export is told and nothing is written") {
   check_failure(folder.run("export p.json --to pytorch"), 2, "megatron|torchtitan|deepspeed|hetu|header");
   check_failure(folder.run("export missing.json --to hetu"), 2, "missing.json");
   check_failure(folder.run("export p.json --to header --name 1x"), 2, "identifier");
+  check_failure(folder.run("export p.json --to header --name class"), 2, "keyword");
   check_failure(folder.run("export p.json --to hetu --name x"), 2, "--name");
   check_failure(folder.run("export p.json --to hetu --out missing/f"), 2, "missing/f");
   check_failure(folder.run("export p.json --to hetu --out ."), 2, "directory");

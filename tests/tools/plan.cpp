@@ -339,6 +339,31 @@ TEST_CASE("a plan that contradicts itself is refused") {
   refused([](json& p) { p["model"] = "gpt2-124m"; }, "12");
 }
 
+TEST_CASE("no output overwrites what a command reads, or another output") {
+  const Folder folder;
+  folder.write_text();
+  folder.write("p.json", small_plan().dump());
+  REQUIRE(folder.run("profile --ranks 2 --seconds 0.05 --precision fp32 --out c.json").code == 0);
+  folder.write("link", "");
+  std::filesystem::remove(folder.path() / "link");
+  std::filesystem::create_symlink("p.json", folder.path() / "link");
+  const std::string train = "train --plan p.json --data text.txt --steps 1 ";
+  const std::string searched = "--model gpt2-tiny --cluster c.json --global-batch 4 ";
+  const std::vector<std::string> before{folder.read("p.json"), folder.read("text.txt"), folder.read("c.json")};
+  for (const std::string& line :
+       {train + "--metrics text.txt", train + "--trace ./p.json", train + "--report link",
+        train + "--metrics a --trace a", "train --auto --data text.txt --steps 1 --save-plan c.json " + searched,
+        "plan --out c.json " + searched, std::string("simulate --plan p.json --trace p.json"),
+        std::string("simulate --plan p.json --trace t --report t"),
+        std::string("simulate --plan p.json --compare link --trace ") + (folder.path() / "p.json").string(),
+        std::string("export p.json --to hetu --out p.json")}) {
+    CAPTURE(line);
+    check_failure(folder.run(line), 2, "name ");
+    CHECK(std::vector<std::string>{folder.read("p.json"), folder.read("text.txt"), folder.read("c.json")} == before);
+  }
+  CHECK(folder.run(train + "--metrics /dev/null --trace /dev/null --quiet").code == 0);
+}
+
 TEST_CASE("an unwritable output is told before the work and leaves nothing behind") {
   const Folder folder;
   const std::string plan = "plan --model gpt2-tiny --cluster 8xa100-40g --global-batch 8 --out ";

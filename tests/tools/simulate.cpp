@@ -97,6 +97,13 @@ TEST_CASE("a plan beyond its budget is simulated and called infeasible") {
   CHECK(ran.json().at("smallest_feasible_memory_bytes") == ran.json().at("peak_bytes"));
   CHECK(folder.read("r.html").find("This plan does not fit") != std::string::npos);
   CHECK(folder.run("simulate --plan p.json").out.find("does not fit") != std::string::npos);
+  // As in every other command that prices it.
+  const Ran cost = folder.run("cost --plan p.json --json");
+  CHECK(cost.json().at("feasible") == false);
+  CHECK(cost.json().at("reason") == ran.json().at("reason"));
+  CHECK(cost.json().at("smallest_feasible_memory_bytes") == ran.json().at("peak_bytes"));
+  CHECK(folder.run("cost --plan p.json").out.find("It does not fit") != std::string::npos);
+  CHECK(folder.run("explain p.json").out.find("of 1.00 MiB. It does not fit") != std::string::npos);
 }
 
 TEST_CASE("bad plans and outputs that cannot be written are bad input, and leave nothing behind") {

@@ -190,7 +190,7 @@ TEST_CASE("options that contradict the plan are refused with both numbers") {
   check_failure(folder.run(base + "--seq 32"), 2, "--seq says 32, but the plan was made for a sequence length of 16");
   check_failure(folder.run(base + "--global-batch 8"), 2,
                 "--global-batch says 8, but the plan was made for a global batch of 4");
-  check_failure(folder.run(base + "--ranks 4"), 2, "--ranks says 4, but the plan was made for a number of ranks of 2");
+  check_failure(folder.run(base + "--ranks 4"), 2, "--ranks says 4, but the plan was made for this number of ranks: 2");
   check_failure(folder.run(base + "--model gpt2-124m"), 2, "the plan has 4 layers and the model gpt2-124m has 12");
   check_failure(folder.run(base + "--model llama-tiny"), 2,
                 "the plan was made for the model gpt2-tiny, not for llama-tiny");
@@ -354,6 +354,33 @@ TEST_CASE("bad data are refused before anything is written") {
   refused("good.bin text.txt", "one kind");
   refused("good.bin missing.bin", "missing.bin");
   CHECK(folder.run("train --plan p.json --steps 1 --data good.bin good.bin").code == 0);
+}
+
+TEST_CASE("a text that is emptied while it is read ends the run with one line") {
+  const Folder folder;
+  folder.write_text();
+  folder.write("p.json", small_plan().dump());
+  const std::string line =
+      "$G train --plan p.json --data text.txt --steps 1000000 --metrics m.jsonl --quiet $JSON & "
+      "until [ -s m.jsonl ]; do sleep 0.02; done; : > text.txt; wait $!";
+  check_failure(folder.shell(line), 2, "a data file became shorter");
+  folder.write_text();
+  std::filesystem::remove(folder.path() / "m.jsonl");
+  const Ran json = folder.shell("JSON=--json; " + line);
+  CHECK(json.code == 2);
+  CHECK(json.json().at("exit_code") == 2);
+}
+
+TEST_CASE("an interrupted run tells how to go on") {
+  const Folder folder;
+  folder.write_text();
+  folder.write("p.json", small_plan().dump());
+  const Ran ran = folder.shell(
+      "$G train --plan p.json --data text.txt --steps 1000000 --checkpoint saved --metrics m.jsonl --quiet & "
+      "until [ -s m.jsonl ]; do sleep 0.02; done; kill -TERM $!; wait $!");
+  CHECK(ran.code == 128 + 15);
+  CHECK(ran.out.empty());
+  CHECK(ran.err.starts_with("galvatron: interrupted; train --resume saved goes on after the newest checkpoint\n"));
 }
 
 TEST_CASE("unwritable metrics are told before training; a full disk during it") {

@@ -78,14 +78,15 @@ TEST_CASE("a damaged token file is refused with what is wrong with it") {
   CHECK(message_of(parse(bin<std::uint16_t>(20240521, 1, 0, {}))).find("its magic number is 20240521, not 20240520") !=
         std::string::npos);
   CHECK(message_of(parse(bin<std::uint16_t>(20240520, 7, 0, {}))) ==
-        "x.bin is a 16-bit token file of version 7, only version 1 is known");
+        "x.bin is a 16-bit token file of version 7, only version 1 is known; write it again as that");
   CHECK(message_of(parse(bin<std::uint32_t>(20240801, 1, 0, {}))) ==
-        "x.bin is a 32-bit token file of version 1, only version 7 is known");
+        "x.bin is a 32-bit token file of version 1, only version 7 is known; write it again as that");
   CHECK(message_of(parse(bin<std::uint16_t>(20240520, 1, 3, {1, 2}))) ==
-        "x.bin is cut short: 3 16-bit tokens make 1030 bytes, it has 1028");
+        "x.bin is cut short: 3 16-bit tokens make 1030 bytes, it has 1028; write it again");
   CHECK(message_of(parse(bin<std::uint16_t>(20240520, 1, 1, {1, 2}))) ==
-        "x.bin is damaged: 1 16-bit tokens make 1026 bytes, it has 1028");
-  CHECK(message_of(parse(bin<std::uint32_t>(20240801, 7, -2, {}))) == "x.bin is damaged: its header says -2 tokens");
+        "x.bin is damaged: 1 16-bit tokens make 1026 bytes, it has 1028; write it again");
+  CHECK(message_of(parse(bin<std::uint32_t>(20240801, 7, -2, {}))) ==
+        "x.bin is damaged: its header says -2 tokens; write it again");
   CHECK(message_of(parse(bin<std::uint32_t>(20240801, 7, 0x7fffffff, {1}))).find("is cut short") != std::string::npos);
 }
 

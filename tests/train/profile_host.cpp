@@ -1,13 +1,16 @@
 // The profiler of this machine, in its coarsest setting: what it measures is complete, plausible and readable.
 #include <galvatron/cluster/json_writer.hpp>
 #include <galvatron/comm/tcp/threads.hpp>
+#include <galvatron/model/model.hpp>
 #include <galvatron/train/profile_host.hpp>
 
 #include <galvatron/cost/time.hpp>
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cmath>
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -36,8 +39,8 @@ TEST_CASE("a profile of four ranks has every table that pricing asks for") {
   CHECK(cluster.threads_per_rank == std::max(1, usable_cores() / 4));
   CHECK(cluster.gemm.size() == 8);       // three layouts, one in two ways, one and four busy ranks
   CHECK(cluster.attention.size() == 4);  // two passes
-  CHECK(cluster.memory_bound.size() == 2 * memory_bound_kinds);
-  CHECK(cluster.messages.size() == 4 * 3 + 1);  // pairs, strided pairs, all; and sends
+  CHECK(cluster.memory_bound.size() == 2 * (memory_bound_kinds - 2));  // but for GELU in products
+  CHECK(cluster.messages.size() == 4 * 3 + 1);                         // pairs, strided pairs, all; and sends
   CHECK(cluster.overlap_slowdown >= 1);
   CHECK(cluster.supports(Precision::fp32));
   CHECK_FALSE(cluster.supports(Precision::bf16));
@@ -96,6 +99,38 @@ TEST_CASE("ranks that share nothing, on two machines, give the tables of one mac
   CHECK(told[0] > 5);
   CHECK(told[1] + told[2] + told[3] == 0);
   CHECK(clusters[3].messages.empty());
+}
+
+TEST_CASE("products of a model's weights are measured as they are, and priced by that") {
+  ModelSpec model = value_or_throw(find_model("gpt2-tiny"));
+  ProfileOptions options = quick(2);
+  options.precisions = {Precision::fp32};
+  const std::size_t general = value_or_throw(profile_host(options)).gemm.size();
+  options.models = {model};
+  const Cluster cluster = value_or_throw(profile_host(options));
+  const auto weights = train::detail::weights_of(options.models, 2);
+  const std::int64_t hidden = model.hidden();
+  for (const train::detail::Weight& weight : {train::detail::Weight{3 * hidden, hidden},
+                                              {hidden, hidden},
+                                              {4 * hidden, hidden},
+                                              {hidden, 4 * hidden},
+                                              {3 * hidden / 2, hidden}})
+    CHECK(std::ranges::count(weights, weight) == 1);
+  CHECK(cluster.gemm.size() == general + 8 * weights.size());
+
+  int priced = 0;
+  for (const GemmTable& table : cluster.gemm) {
+    if (!table.is_of_one_weight() || table.writes) continue;
+    const auto& axes = table.seconds.axes();
+    const auto kind =
+        static_cast<cost::WorkKind>(static_cast<int>(cost::WorkKind::gemm_nt) + static_cast<int>(table.layout));
+    const cost::Work work{.kind = kind, .m = axes[0].back(), .n = axes[1].back(), .k = axes[2].back()};
+    CHECK(cost::time_of(work, Precision::fp32, cluster, table.concurrency).value ==
+          doctest::Approx(table.seconds.seconds().back()).epsilon(1e-9));
+    ++priced;
+  }
+  CHECK(priced == static_cast<int>(6 * weights.size()));
+  CHECK(*cluster_from_json(cluster_to_json(cluster), "profile") == cluster);
 }
 
 TEST_CASE("one rank is profiled without any message") {

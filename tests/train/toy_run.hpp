@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <mutex>
+#include <type_traits>
 #include <vector>
 
 #include <galvatron/comm/communicator.hpp>
@@ -47,6 +48,8 @@ void run_rank(W& world, const Plan& plan, const ModelSpec& model, train::BatchSo
   train::Stage<typename Rank::Device, W, T> stage(rank.device(), world, plan, model, rank.memory());
   const comm::SendGuard guard(world);
   stage.initialise(nn::initial_values(7));
+  if (!std::is_same_v<Platform, train::HostPlatform> && world.size() == 1)
+    stage.rehearse(0, &source);  // changes nothing
   stage.repeat(true);
   device::AdamW hyper;
   // At 3e-3 the images' training is rough (its gradients jump tenfold), and rounding grows with every step.

@@ -324,8 +324,13 @@ inline Result<Cluster> cluster_from_json(const nlohmann::json& value, const std:
     table.seconds = detail::curve_from_json(item);
     return table;
   });
-  detail::refuse_repeats(fields, "gemm", cluster.gemm,
-                         [](const GemmTable& t) { return std::tuple(t.layout, t.writes, t.precision, t.concurrency); });
+  detail::refuse_repeats(fields, "gemm", cluster.gemm, [](const GemmTable& t) {
+    const auto& axes = t.seconds.axes();
+    const auto weight = static_cast<std::size_t>(t.first_of_weight());
+    return std::tuple(t.layout, t.writes, t.precision, t.concurrency,
+                      t.is_of_one_weight() ? std::pair(axes[weight].front(), axes[weight + 1].front())
+                                           : std::pair<std::int64_t, std::int64_t>());
+  });
   detail::refuse_repeats(fields, "attention", cluster.attention, [](const AttentionTable& t) {
     return std::tuple(t.pass, t.causal, t.precision, t.concurrency);
   });

@@ -16,7 +16,8 @@ namespace galvatron {
 /// Operands of a GEMM as cost::WorkKind::gemm_* has them.
 enum class GemmLayout : std::uint8_t { nt, nn, tn };
 enum class Pass : std::uint8_t { forward, backward };
-/// Operations whose time follows the elements that they touch; named as in cost::WorkKind.
+/// Operations whose time follows the elements that they touch; named as in cost::WorkKind. The last two are what GELU
+/// and its gradient add to a matrix product on devices that compute them with it.
 enum class MemoryBound : std::uint8_t {
   norm_forward,
   add_norm_forward,
@@ -35,20 +36,36 @@ enum class MemoryBound : std::uint8_t {
   norm_squared,
   fill,
   copy,
+  gelu_in_product,
+  gelu_gradient_in_product,
 };
-inline constexpr int memory_bound_kinds = static_cast<int>(MemoryBound::copy) + 1;
+inline constexpr int memory_bound_kinds = static_cast<int>(MemoryBound::gelu_gradient_in_product) + 1;
 enum class Message : std::uint8_t { all_reduce, all_gather, reduce_scatter, broadcast, send, all_to_all };
 inline constexpr int message_kinds = static_cast<int>(Message::all_to_all) + 1;
 
 /// Every table tells how many ranks of a node were busy when it was measured: on a host, ranks share cores, caches and
 /// memory bandwidth. 0: it holds whatever the others do (devices of their own).
-/// GEMM seconds over (m, n, k).
+/// GEMM seconds over (m, n, k). A table of one weight, whose axes but that of the tokens have one point, is exact for
+/// the products of this weight.
 struct GemmTable {
   GemmLayout layout = GemmLayout::nt;
   bool writes = false;  ///< tn only: the result is written, not added to
   Precision precision = Precision::fp32;
   int concurrency = 0;
   LogGrid<3> seconds;
+
+  /// The axes that span the weight: n and k forward and for the input's gradient, m and n for the weight's.
+  [[nodiscard]] constexpr int first_of_weight() const { return layout == GemmLayout::tn ? 0 : 1; }
+  [[nodiscard]] constexpr bool is_of_one_weight() const {
+    const auto& axes = seconds.axes();
+    const auto first = static_cast<std::size_t>(first_of_weight());
+    return axes[first].size() == 1 && axes[first + 1].size() == 1;
+  }
+  /// Requires is_of_one_weight().
+  [[nodiscard]] constexpr bool is_of(const std::array<std::int64_t, 3>& product) const {
+    const auto first = static_cast<std::size_t>(first_of_weight());
+    return seconds.axes()[first].front() == product[first] && seconds.axes()[first + 1].front() == product[first + 1];
+  }
   friend bool operator==(const GemmTable&, const GemmTable&) = default;
 };
 
@@ -167,8 +184,12 @@ struct Cluster {
   }
 };
 
+constexpr bool is_in_product(MemoryBound kind) { return kind >= MemoryBound::gelu_in_product; }
+
 /// True for operations on rows, whose width matters; the others are flat.
-constexpr bool has_rows(MemoryBound kind) { return kind != MemoryBound::add && kind < MemoryBound::adamw; }
+constexpr bool has_rows(MemoryBound kind) {
+  return (kind != MemoryBound::add && kind < MemoryBound::adamw) || is_in_product(kind);
+}
 
 constexpr const char* name_of(GemmLayout layout) {
   switch (layout) {
@@ -220,6 +241,10 @@ constexpr const char* name_of(MemoryBound kind) {
       return "fill";
     case MemoryBound::copy:
       return "copy";
+    case MemoryBound::gelu_in_product:
+      return "gelu_in_product";
+    case MemoryBound::gelu_gradient_in_product:
+      return "gelu_gradient_in_product";
   }
   return "?";
 }

@@ -78,6 +78,7 @@ inline Result<nlohmann::json> parse_json(std::string_view text, std::string_view
       throw detail::RepeatedKey{value.get<std::string>()};
     return true;
   };
+  if (text.empty()) return usage_error(source + ": not valid JSON: it is empty; write the file again");
   try {
     return nlohmann::json::parse(text.begin(), text.end(), watch);
   } catch (const detail::RepeatedKey& repeated) {
@@ -88,7 +89,8 @@ inline Result<nlohmann::json> parse_json(std::string_view text, std::string_view
     std::string_view why = e.what();
     if (const auto at = why.find("column "); at != std::string_view::npos)
       if (const auto colon = why.find(": ", at); colon != std::string_view::npos) why.remove_prefix(colon + 2);
-    return usage_error(source + ": not valid JSON at " + detail::place_in(text, offset) + ": " + detail::one_line(why));
+    return usage_error(source + ": not valid JSON at " + detail::place_in(text, offset) + ": " + detail::one_line(why) +
+                       "; correct it, or write the file again");
   } catch (const nlohmann::json::exception& e) {
     std::string_view why = e.what();
     if (const auto bracket = why.find("] "); bracket != std::string_view::npos) why.remove_prefix(bracket + 2);
@@ -251,7 +253,9 @@ class JsonObject {
       } else if (field.is_number_unsigned()) {
         const auto n = field.get<std::uint64_t>();
         if (std::in_range<T>(n) && static_cast<T>(n) >= least && static_cast<T>(n) <= most) return static_cast<T>(n);
-        fail(name + ": expected " + range + ", found " + std::to_string(n));
+        const bool large = std::cmp_greater(n, most);
+        fail(name + ": expected " + (large ? "an integer of at most " + std::to_string(most) : range) + ", found " +
+             std::to_string(n));
       } else {
         const auto n = field.get<std::int64_t>();
         if (std::in_range<T>(n) && static_cast<T>(n) >= least && static_cast<T>(n) <= most) return static_cast<T>(n);

@@ -10,6 +10,7 @@
 
 #include <galvatron/cluster/spec.hpp>
 #include <galvatron/core/error.hpp>
+#include <galvatron/core/quantity.hpp>
 #include <galvatron/core/units.hpp>
 #include <galvatron/cost/layer.hpp>
 #include <galvatron/cost/memory.hpp>
@@ -213,6 +214,19 @@ inline Result<PlanCost> cost_of(const Plan& plan, const ModelSpec& model, const 
   out.update = slowest->seconds.synchronise + slowest->seconds.update;
   out.idle = max(Seconds{}, out.iteration - out.compute - out.communication - out.update);
   return out;
+}
+
+/// What a device may take of its memory: the planner's budget if the plan says it, at most all that the device has.
+inline Bytes budget_of(const Plan& plan, const Cluster& cluster) {
+  const Bytes all = cluster.device.memory;
+  return plan.predicted.budget.count > 0 ? min(plan.predicted.budget, all) : all;
+}
+
+/// Why a plan with this peak does not fit, as a part of a sentence; empty when it fits.
+inline std::string why_too_large(Bytes peak, Bytes budget) {
+  if (peak <= budget) return {};
+  return "the plan takes " + std::to_string(peak.count) + " bytes (" + format_bytes(peak) +
+         ") on its fullest device, and the budget is " + format_bytes(budget) + " on each";
 }
 
 }  // namespace galvatron

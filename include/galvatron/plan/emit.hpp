@@ -76,7 +76,24 @@ inline const char* cpp_name(ScheduleKind kind) {
   return "one_f_one_b";
 }
 
+/// False for keywords too.
 inline bool is_identifier(std::string_view name) {
+  constexpr auto keywords = std::to_array<std::string_view>(
+      {"alignas",     "alignof",   "and",        "and_eq",    "asm",      "auto",         "bitand",
+       "bitor",       "bool",      "break",      "case",      "catch",    "char",         "char8_t",
+       "char16_t",    "char32_t",  "class",      "compl",     "concept",  "const",        "consteval",
+       "constexpr",   "constinit", "const_cast", "continue",  "co_await", "co_return",    "co_yield",
+       "decltype",    "default",   "delete",     "do",        "double",   "dynamic_cast", "else",
+       "enum",        "explicit",  "export",     "extern",    "false",    "float",        "for",
+       "friend",      "goto",      "if",         "inline",    "int",      "long",         "mutable",
+       "namespace",   "new",       "noexcept",   "not",       "not_eq",   "nullptr",      "operator",
+       "or",          "or_eq",     "private",    "protected", "public",   "register",     "reinterpret_cast",
+       "requires",    "return",    "short",      "signed",    "sizeof",   "static",       "static_assert",
+       "static_cast", "struct",    "switch",     "template",  "this",     "thread_local", "throw",
+       "true",        "try",       "typedef",    "typeid",    "typename", "union",        "unsigned",
+       "using",       "virtual",   "void",       "volatile",  "wchar_t",  "while",        "xor",
+       "xor_eq"});
+  if (std::ranges::find(keywords, name) != keywords.end()) return false;
   const auto letter = [](char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); };
   if (name.empty() || !letter(name.front())) return false;
   return std::all_of(name.begin(), name.end(), [&](char c) { return letter(c) || c == '_' || (c >= '0' && c <= '9'); });
@@ -141,8 +158,9 @@ class StrategyTypes {
 /// `explain` tells of are not part of a plan. Errors (usage): `name` is not an identifier that begins with a letter.
 inline Result<Exported> export_header(const Plan& plan, std::string_view name = "frozen_plan") {
   if (!detail::is_identifier(name))
-    return usage_error("the name \"" + detail::one_line(name, 40) +
-                       "\" is not a C++ identifier; use letters, digits and _, and begin with a letter");
+    return usage_error(
+        "the name \"" + detail::one_line(name, 40) +
+        "\" is not a C++ identifier; use letters, digits and _, begin with a letter, and take no keyword");
   using detail::cpp_number;
   const detail::StrategyTypes types(plan);
   const auto number = [](auto n) { return std::to_string(n); };

@@ -225,10 +225,10 @@ inline Result<std::string> explain(const Plan& plan, const ModelSpec& model, con
           ". On the slowest stage: compute " + share(cost.compute) + ", communication " + share(cost.communication) +
           ", gradients and optimizer " + share(cost.update) + ", waiting for other stages " + share(cost.idle) + ".",
       0);
-  out +=
-      detail::wrapped("The fullest rank needs " + format_bytes(cost.peak()) +
-                          (plan.predicted.budget.count > 0 ? " of " + format_bytes(plan.predicted.budget) : "") + ".",
-                      0);
+  const Bytes budget = budget_of(plan, cluster);
+  out += detail::wrapped("The fullest rank needs " + format_bytes(cost.peak()) + " of " + format_bytes(budget) + "." +
+                             (cost.peak() <= budget ? "" : " It does not fit."),
+                         0);
   out += "\n" + detail::table(plan, cost) + detail::reasons(plan, cost);
   return out;
 }

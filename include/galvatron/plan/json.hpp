@@ -222,7 +222,9 @@ inline void write(PlanWriter& out, const Prediction& p) {
 inline Result<Prediction> prediction_from_json(const json& value, const std::string& where) {
   JsonObject fields(value, where);
   Prediction p;
-  const auto seconds = [](JsonObject& from, std::string_view key) { return Seconds{from.optional<double>(key, 0.0)}; };
+  const auto seconds = [](JsonObject& from, std::string_view key) {
+    return Seconds{from.optional<double>(key, 0.0, -1e-6, 1e30)};
+  };
   const auto bytes = [](JsonObject& from, std::string_view key) {
     return Bytes{from.optional<std::int64_t>(key, 0, 0)};
   };
@@ -231,9 +233,9 @@ inline Result<Prediction> prediction_from_json(const json& value, const std::str
     return fields.contains(key) ? fields.required_array(key) : nothing;
   };
   p.iteration = seconds(fields, "iteration_seconds");
-  p.samples_per_second = fields.optional<double>("samples_per_second", 0.0);
-  p.tokens_per_second = fields.optional<double>("tokens_per_second", 0.0);
-  p.mfu = fields.optional<double>("mfu", 0.0);
+  p.samples_per_second = fields.optional<double>("samples_per_second", 0.0, 0.0, 1e30);
+  p.tokens_per_second = fields.optional<double>("tokens_per_second", 0.0, 0.0, 1e30);
+  p.mfu = fields.optional<double>("mfu", 0.0, 0.0, 1e30);
   p.budget = bytes(fields, "budget_bytes");
   for (const json& item : list("stages")) {
     JsonObject from(item, where + ": stages[" + std::to_string(p.stages.size()) + "]");

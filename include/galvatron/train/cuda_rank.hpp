@@ -41,14 +41,21 @@ class CudaRank {
   RankMemory& memory() { return memory_; }
   Device& device() { return device_; }
   [[nodiscard]] const device::cuda::Machine& machine() const { return machine_; }
-  /// Between the two, products that are new give rubbish, and their fastest algorithms are kept for this run and
-  /// others. The rank's memory is zero afterwards.
+  /// Between the two, new products that add to their results add more than once, and the fastest algorithms of all new
+  /// ones are kept for this run and others.
   void begin_search() { machine_.products().search(true); }
   void end_search() {
     machine_.products().search(false);
-    machine_.zero(arena_.data(), (memory_.planned.total() - memory_.planned.library).count);
     if (auto saved = algorithms_.save(); !saved)
       remarks_.push_back("the algorithms of products are not kept: " + saved.error().message);
+  }
+  [[nodiscard]] bool has_gelu_in_product() const { return machine_.has_gelu_in_product(); }
+  /// Seconds of the GPU for so many op(), behind one that does not count.
+  template <class Op>
+  double seconds(int calls, const Op& op) {
+    return timer_.seconds(machine_.stream(), op, [&] {
+      for (int i = 0; i < calls; ++i) op();
+    });
   }
   /// What the GPU's libraries refused, and was done in another way: a line each.
   [[nodiscard]] std::vector<std::string> remarks() const {
@@ -65,6 +72,7 @@ class CudaRank {
   device::cuda::DeviceMemory arena_;
   RankMemory memory_;
   device::cuda::Machine machine_;
+  device::cuda::StreamTimer timer_;
   Device device_;
 };
 

@@ -29,18 +29,21 @@ inline ProfilePlan gpu_profile_plan(double budget) {
   const double effort = std::clamp(budget / 60, 0.02, 10.0);
   ProfilePlan plan;
   // Far beyond the 50 to 126 MB of second-level cache, and well within it.
-  plan.sizes = {.pool_bytes = std::int64_t{4} << 30, .near_bytes = std::int64_t{8} << 20};
-  plan.sweeps = effort >= 0.5 ? 3 : 1;
-  plan.least = 2e-3 * std::min(effort, 4.0);
+  plan.sizes = {.pool_bytes = std::int64_t{4} << 30, .near_bytes = std::int64_t{8} << 20, .vocabulary_bits = 15};
+  // One sweep of a GPU that nobody shares, as long as several: the fastest of short ones would be of a GPU that has not
+  // yet come to its limit of power, as it does in training.
+  plan.sweeps = 1;
+  plan.least = 5e-3 * std::min(effort, 4.0);
   plan.least_message = 5e-3 * effort;
   plan.most_flops = 2e13 * std::min(effort, 1.0);
+  plan.fp32_share = 0.07;
   plan.most_elements = std::int64_t{1} << 28;
   plan.most_bytes = std::int64_t{1} << 30;
   const LogGrid<3>::Axis features{256, 1024, 2048, 4096, 8192, 16384};
-  plan.gemm = {{{256, 1024, 2048, 4096, 8192, 16384, 65536}, features, features}};
+  plan.gemm = {{{256, 1024, 2048, 4096, 8192, 16384, 32768, 65536}, features, features}};
   plan.attention = {{{256, 1024, 2048, 4096, 8192, 32768}, {64, 128}, {4, 16, 64, 256}}};
   plan.rows = {{{256, 2048, 16384}, {512, 2048, 8192}}};
-  plan.elements = {{{1 << 12, 1 << 16, 1 << 20, 1 << 24, 1 << 28}, {1}}};
+  plan.elements = {{{1 << 12, 1 << 16, 1 << 20, 1 << 22, 1 << 23, 1 << 24, 1 << 26, 1 << 28}, {1}}};
   for (std::int64_t bytes = 1 << 10; bytes <= plan.most_bytes; bytes *= 4) plan.bytes[0].push_back(bytes);
   if (effort < 0.5) {
     plan.gemm = {{{1024, 4096, 16384}, {1024, 4096, 16384}, {1024, 4096, 16384}}};
@@ -118,6 +121,7 @@ inline Profile gpu_profile(const ProfileOptions& options, Cluster& cluster) {
   for (const Precision precision : precisions)
     if (!cluster.supports(precision)) throw device::cuda::no_8bit_products(cluster.device.name);
   ProfilePlan plan = gpu_profile_plan(options.time_budget.value);
+  plan.weights = weights_of(options.models, cluster.devices);
   const std::int64_t share = cluster.device.memory.count / 4;  // two pools, and room for others on the GPU
   plan.sizes.pool_bytes = std::min(plan.sizes.pool_bytes, share / tensor_alignment * tensor_alignment);
   return {plan, precisions, options.progress, cluster};

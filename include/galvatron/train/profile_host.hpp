@@ -22,7 +22,8 @@ namespace galvatron::train {
 
 namespace detail {
 
-/// The plan for a time budget. 35 s is what the full plan takes for 4 ranks on 2 cores in two precisions.
+/// The plan for a time budget. 35 s is what the full plan takes for 4 ranks on 2 cores in two precisions, a third of it
+/// for each sweep.
 inline ProfilePlan profile_plan(double budget) {
   const double effort = std::clamp(budget / 35, 0.001, 10.0);
   ProfilePlan plan;
@@ -46,8 +47,8 @@ inline ProfilePlan profile_plan(double budget) {
   plan.rows = {{{16, 128, 1024, 8192}, {64, 256, 1024, 4096}}};
   plan.elements = {{{256, 1 << 10, 1 << 12, 1 << 14, 1 << 16, 1 << 18, 1 << 20, 1 << 22}, {1}}};
   for (std::int64_t bytes = 64; bytes <= plan.most_bytes; bytes *= 4) plan.bytes[0].push_back(bytes);
-  if (effort < 0.5) {
-    plan.sweeps = 1;
+  if (effort < 0.9) plan.sweeps = effort < 0.6 ? 1 : 2;
+  if (effort < 0.35) {
     plan.gemm = {{{16, 128, 1024}, {32, 128, 512, 2048}, {32, 128, 512, 2048}}};
     plan.attention = {{{32, 128, 512}, {32, 64}, {1, 8, 64}}};
   }
@@ -83,7 +84,9 @@ inline Result<Cluster> profile_host(const ProfileOptions& options) {
   Cluster cluster = host_cluster(ranks, cores);
   cluster.threads_per_rank = threads;
   cluster.device.library_workspace = {device::Host::library_workspace_bytes(threads)};
-  detail::Profile profile(detail::profile_plan(options.time_budget.value), precisions, options.progress, cluster);
+  detail::ProfilePlan plan = detail::profile_plan(options.time_budget.value);
+  plan.weights = detail::weights_of(options.models, ranks);
+  detail::Profile profile(std::move(plan), precisions, options.progress, cluster);
   comm::thread::run(ranks, [&](comm::thread::World& world) {
     const PinnedRank pinned(world.rank(), ranks, threads);
     profile.measure(world, HostPlatform{threads, &pinned});

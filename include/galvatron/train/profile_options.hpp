@@ -8,6 +8,7 @@
 
 #include <galvatron/core/dtype.hpp>
 #include <galvatron/core/units.hpp>
+#include <galvatron/model/spec.hpp>
 
 namespace galvatron::train {
 
@@ -21,6 +22,7 @@ struct ProfileOptions {
   int threads_per_rank = 0;                                ///< 0: the cores divided by the ranks, at least 1
   std::vector<Precision> precisions{};                     ///< empty: all that the processor has; with fp8 goes bf16
   Seconds time_budget{35};                                 ///< about what it takes; less is coarser
+  std::vector<ModelSpec> models{};                         ///< whose products are measured as they are besides
   std::function<void(const ProfileProgress&)> progress{};  ///< called on rank 0's thread
 };
 

@@ -76,15 +76,9 @@ class Stage {
     step_ = step;
     source_ = source;
     if (observer_ != nullptr) observer_->step_begins(step);
-    const auto passes = [this] {
-      device_.clear_sums();
-      for_layers([](nn::Layer<T>& layer) { layer.zero_gradients(); });
-      for (const schedule::Instruction& instruction : program_)
-        if (instruction.op != schedule::Op::step) observed(instruction, [&] { run(instruction); });
-    };
     const auto last = [&] { observed({schedule::Op::step}, [&] { update(hyper, clip); }); };
     if (before_update_) {
-      repeated(0, passes);
+      repeated(0, [this] { passes(); });
       before_update_();
       repeated(1, last);
     } else {
@@ -95,6 +89,15 @@ class Stage {
     }
     world_.wait_sent();
     return result();
+  }
+
+  /// The passes of a step alone: parameters and moments stay, gradients are gone. For devices that learn from a step
+  /// how they should do the others.
+  void rehearse(std::int64_t step, BatchSource* source) {
+    step_ = step;
+    source_ = source;
+    passes();
+    world_.wait_sent();
   }
 
   /// Collective, after a step whose result is not finite: where that began.
@@ -138,6 +141,14 @@ class Stage {
     if (observer_ != nullptr) observer_->begins();
     body();
     if (observer_ != nullptr) observer_->ended(instruction);
+  }
+
+  // Forward and backward of all micro-batches, with the reduction of gradients.
+  void passes() {
+    device_.clear_sums();
+    for_layers([](nn::Layer<T>& layer) { layer.zero_gradients(); });
+    for (const schedule::Instruction& instruction : program_)
+      if (instruction.op != schedule::Op::step) observed(instruction, [&] { run(instruction); });
   }
 
   void run(const schedule::Instruction& instruction) {

@@ -121,17 +121,17 @@ void train_rank(W& world, const Platform& platform, const Plan& plan, const Mode
   RankMemory& memory = rank.memory();
   Stage<Device, W, T, List> stage(rank.device(), world, plan, model, memory);
   const comm::SendGuard guard(world);  // nobody reads this rank's memory once it is gone
-  if constexpr (requires { rank.begin_search(); }) {
-    if (options.searches && world.size() == 1) {  // a step whose numbers nobody wants
-      rank.begin_search();
-      stage.step(first_step(options), &source, options.adam, options.clip);
-      rank.end_search();
-    }
-  }
   if (options.resume != nullptr)
     restore(stage, *options.resume);
   else
     stage.initialise(options.initial ? options.initial : nn::initial_values(options.seed));
+  if constexpr (requires { rank.begin_search(); }) {
+    if (options.searches && world.size() == 1) {  // on values of training: a GPU multiplies zeros faster
+      rank.begin_search();
+      stage.rehearse(first_step(options), &source);
+      rank.end_search();
+    }
+  }
   std::optional<Checkpointer<Device, W, decltype(stage)>> checkpointer;
   if (!options.checkpoint.folder.empty()) {
     checkpointer.emplace(options.checkpoint, training_state(plan, model, options), rank.device(), world, stage,
@@ -151,9 +151,9 @@ void train_rank(W& world, const Platform& platform, const Plan& plan, const Mode
     comm::check_peers(world);
     std::string wrong;
     if (!result.is_finite()) {
-      wrong = "step " + std::to_string(step + 1) + " gave a loss of " + std::to_string(result.loss) +
-              " and a gradient norm of " + std::to_string(result.gradient_norm) + ", first seen in " +
-              text_of(stage.find_non_finite());
+      const auto text = [](double value) { return std::isnan(value) ? "nan" : std::to_string(value); };  // no "-nan"
+      wrong = "step " + std::to_string(step + 1) + " gave a loss of " + text(result.loss) + " and a gradient norm of " +
+              text(result.gradient_norm) + ", first seen in " + text_of(stage.find_non_finite());
       if (options.on_nan == OnNan::stop)
         throw Failure(
             ErrorKind::machine,

@@ -28,9 +28,10 @@ constexpr void block_forward(const LayerShape& s, WorkList& out, bool whole) {
   region.leave(out);
   out.push(compute(WorkKind::add_norm_forward, s.rows_local, s.h));
   region.enter(out);
-  out.push(linear.forward(s.rows, s.ffn_in, s.h));
+  const Work up = linear.forward(s.rows, s.ffn_in, s.h);
+  out.push(up);
   if (!whole) return;
-  out.push(compute(WorkKind::activation_forward, s.rows, s.ffn));
+  out.push(linear.activation(WorkKind::activation_forward, s.rows, s.ffn, up));
   out.push(linear.forward(s.rows, s.h, s.ffn));
   region.leave(out);
   out.push(compute(WorkKind::add, s.rows_local * s.h));
@@ -72,7 +73,7 @@ constexpr void block_backward(const LayerShape& s, WorkList& out, WorkList& weig
   weight(s.h, s.ffn);
   input(s.h, s.ffn);
   bias(s.rows_local, s.h);
-  out.push(compute(WorkKind::activation_backward, s.rows, s.ffn));
+  out.push(linear.activation(WorkKind::activation_backward, s.rows, s.ffn, linear.input_gradient(s.rows, s.h, s.ffn)));
   norm_again();
   weight(s.ffn_in, s.h);
   input(s.ffn_in, s.h);

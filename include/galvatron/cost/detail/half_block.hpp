@@ -26,13 +26,14 @@ class HalfBlock {
   constexpr void forward(WorkList& out, bool whole) const {
     out.push(compute(WorkKind::norm_forward, s_.rows_local, s_.h));
     region_.enter(out);
-    out.push(linear_.forward(s_.rows, attention_ ? s_.qkv : s_.ffn_in, s_.h));
+    const Work in = linear_.forward(s_.rows, attention_ ? s_.qkv : s_.ffn_in, s_.h);
+    out.push(in);
     if (attention_) {
       rotate(out);
       core_.forward(out);
     }
     if (!whole) return;
-    if (!attention_) out.push(compute(WorkKind::activation_forward, s_.rows, s_.ffn));
+    if (!attention_) out.push(linear_.activation(WorkKind::activation_forward, s_.rows, s_.ffn, in));
     out.push(linear_.forward(s_.rows, s_.h, inner()));
     region_.leave(out);
     out.push(compute(WorkKind::add, s_.rows_local * s_.h));
@@ -47,7 +48,8 @@ class HalfBlock {
       core_.backward(out);
       rotate(out);
     } else {
-      out.push(compute(WorkKind::activation_backward, s_.rows, s_.ffn));
+      out.push(linear_.activation(WorkKind::activation_backward, s_.rows, s_.ffn,
+                                  linear_.input_gradient(s_.rows, s_.h, s_.ffn)));
     }
     if (!s_.keeps_outputs()) out.push(compute(WorkKind::norm_forward, s_.rows_local, s_.h));
     region_.enter(out);

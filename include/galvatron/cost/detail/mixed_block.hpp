@@ -225,9 +225,10 @@ class MixedBlock {
       experts_forward(s_, out, whole);
     } else {
       region_.enter(out);
-      out.push(linear_.forward(s_.rows, s_.ffn_in, s_.h));
+      const Work up = linear_.forward(s_.rows, s_.ffn_in, s_.h);
+      out.push(up);
       if (!whole) return;
-      out.push(compute(WorkKind::activation_forward, s_.rows, s_.ffn));
+      out.push(linear_.activation(WorkKind::activation_forward, s_.rows, s_.ffn, up));
       out.push(linear_.forward(s_.rows, s_.h, s_.ffn));
     }
     if (whole) region_.leave(out);
@@ -241,7 +242,8 @@ class MixedBlock {
     if (!s_.keeps_outputs()) out.push(compute(WorkKind::activation_forward, s_.rows, s_.ffn));
     linear_backward(out, s_.rows, s_.h, s_.ffn);
     bias_backward(out, s_.rows_local, s_.h);
-    out.push(compute(WorkKind::activation_backward, s_.rows, s_.ffn));
+    out.push(linear_.activation(WorkKind::activation_backward, s_.rows, s_.ffn,
+                                linear_.input_gradient(s_.rows, s_.h, s_.ffn)));
     input();
     linear_backward(out, s_.rows, s_.ffn_in, s_.h);
     bias_backward(out, s_.rows, s_.ffn_in);

@@ -125,8 +125,9 @@ constexpr GemmLayout gemm_layout_of(WorkKind kind) {
   return static_cast<GemmLayout>(static_cast<int>(kind) - static_cast<int>(WorkKind::gemm_nt));
 }
 
-/// By a table, which of fp8 has the seconds of a product with the rounding before it, or else by the model. What is
-/// written is priced like what is added to where only that was measured.
+/// By a table, if there is one of this weight alone by that, which of fp8 has the seconds of a product with the
+/// rounding before it, or else by the model. What is written is priced like what is added to where only that was
+/// measured.
 constexpr double gemm_seconds(const Work& w, Precision precision, const Cluster& cluster, int busy) {
   if (w.writes_one_in > 1) {  // the mean
     Work one = w;
@@ -136,10 +137,18 @@ constexpr double gemm_seconds(const Work& w, Precision precision, const Cluster&
     return (writes + (w.writes_one_in - 1) * gemm_seconds(one, precision, cluster, busy)) / w.writes_one_in;
   }
   const GemmLayout layout = gemm_layout_of(w.kind);
+  const std::array<std::int64_t, 3> extents{w.m, w.n, w.k};
   Bracket<GemmTable> tables;
   for (const bool writes : {w.writes_one_in == 1, false}) {
-    for (const GemmTable& table : cluster.gemm)
-      if (table.layout == layout && table.precision == precision && table.writes == writes) tables.offer(table, busy);
+    Bracket<GemmTable> exact;
+    for (const GemmTable& table : cluster.gemm) {
+      if (table.layout != layout || table.precision != precision || table.writes != writes) continue;
+      if (!table.is_of_one_weight())
+        tables.offer(table, busy);
+      else if (table.is_of(extents))
+        exact.offer(table, busy);
+    }
+    if (exact.found()) tables = exact;
     if (tables.found()) break;
   }
   if (tables.found())
@@ -237,13 +246,21 @@ constexpr double attention_seconds(const Work& w, Precision precision, const Clu
 constexpr MemoryBound memory_bound_of(WorkKind kind) {
   return static_cast<MemoryBound>(static_cast<int>(kind) - static_cast<int>(WorkKind::norm_forward));
 }
+/// And where the device makes it a part of a product.
+constexpr MemoryBound in_product(WorkKind kind) {
+  return kind == WorkKind::activation_forward ? MemoryBound::gelu_in_product : MemoryBound::gelu_gradient_in_product;
+}
 
 constexpr double memory_seconds(const Work& w, Bytes bytes, Precision precision, const Cluster& cluster, int busy) {
   const MemoryBound kind = memory_bound_of(w.kind);
   const double columns = real(std::max<std::int64_t>(w.n, 1));
   Bracket<MemoryTable> tables;
-  for (const MemoryTable& table : cluster.memory_bound)
-    if (table.kind == kind && table.precision == precision) tables.offer(table, busy);
+  const auto look_for = [&](MemoryBound wanted) {
+    for (const MemoryTable& table : cluster.memory_bound)
+      if (table.kind == wanted && table.precision == precision) tables.offer(table, busy);
+  };
+  if (w.in_product) look_for(in_product(w.kind));
+  if (!tables.found()) look_for(kind);
   if (tables.found())
     return tables.seconds(cluster, busy, [&](const MemoryTable& table) {
       const auto& widths = table.seconds.axes()[1];

@@ -99,7 +99,9 @@ constexpr Work compute(WorkKind kind, std::int64_t m, std::int64_t n = 0, std::i
 class LinearCounts {
  public:
   explicit constexpr LinearCounts(const LayerShape& shape)
-      : eight_bit_(shape.batch.precision == Precision::fp8), writes_one_in_(shape.writes_one_in()) {}
+      : eight_bit_(shape.batch.precision == Precision::fp8),
+        gelu_(shape.layer.activation == ActivationKind::gelu),
+        writes_one_in_(shape.writes_one_in()) {}
 
   [[nodiscard]] constexpr Work forward(std::int64_t rows, std::int64_t outputs, std::int64_t inputs) const {
     return product(WorkKind::gemm_nt, rows, outputs, inputs);
@@ -110,6 +112,13 @@ class LinearCounts {
   [[nodiscard]] constexpr Work weight_gradient(std::int64_t rows, std::int64_t outputs, std::int64_t inputs) const {
     Work work = product(WorkKind::gemm_tn, outputs, inputs, rows);
     work.writes_one_in = writes_one_in_;
+    return work;
+  }
+  /// The activation, or its gradient, of so many rows and columns behind that product.
+  [[nodiscard]] constexpr Work activation(WorkKind kind, std::int64_t rows, std::int64_t columns,
+                                          const Work& product) const {
+    Work work = compute(kind, rows, columns);
+    work.in_product = gelu_ && !product.eight_bit;
     return work;
   }
   [[nodiscard]] constexpr std::int64_t forward_room(std::int64_t rows, std::int64_t outputs,
@@ -137,6 +146,7 @@ class LinearCounts {
   static constexpr std::int64_t room(const Work& w) { return w.eight_bit ? room_8bit(w.m, w.n, w.k) : 0; }
 
   bool eight_bit_;
+  bool gelu_;
   int writes_one_in_;
 };
 

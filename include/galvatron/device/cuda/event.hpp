@@ -1,4 +1,4 @@
-// A CUDA event: a place in a stream that others can wait for.
+// CUDA events: places in a stream that others can wait for, and between which the GPU can be timed.
 #pragma once
 
 #include <utility>
@@ -7,6 +7,7 @@
 
 #include <galvatron/device/cuda/check.hpp>
 #include <galvatron/device/cuda/stream.hpp>
+#include <galvatron/device/owner.hpp>
 
 namespace galvatron::device::cuda {
 
@@ -38,6 +39,33 @@ class Event {
 
  private:
   cudaEvent_t event_ = nullptr;
+};
+
+/// Times what a stream of the current device does. Throws DeviceFailure.
+class StreamTimer {
+ public:
+  StreamTimer() {
+    check(cudaEventCreate(begin_.out()));
+    check(cudaEventCreate(end_.out()));
+  }
+
+  /// Seconds that the GPU needs for what `work()` launches; returns when that is done. While `before()` runs on the
+  /// GPU, which does not count, the program is on its way with the rest.
+  template <class Before, class Work>
+  double seconds(const Stream& stream, const Before& before, const Work& work) {
+    before();
+    check(cudaEventRecord(begin_.get(), stream.get()));
+    work();
+    check(cudaEventRecord(end_.get(), stream.get()));
+    check(cudaEventSynchronize(end_.get()));
+    float milliseconds = 0;
+    check(cudaEventElapsedTime(&milliseconds, begin_.get(), end_.get()));
+    return 1e-3 * static_cast<double>(milliseconds);
+  }
+
+ private:
+  Owner<cudaEvent_t, cudaEventDestroy> begin_;
+  Owner<cudaEvent_t, cudaEventDestroy> end_;
 };
 
 }  // namespace galvatron::device::cuda

@@ -27,6 +27,7 @@
 #include <galvatron/device/cuda/algorithm_cache.hpp>
 #include <galvatron/device/cuda/check.hpp>
 #include <galvatron/device/cuda/column_major.hpp>
+#include <galvatron/device/cuda/event.hpp>
 #include <galvatron/device/cuda/stream.hpp>
 #include <galvatron/device/owner.hpp>
 #include <galvatron/device/product.hpp>
@@ -50,7 +51,6 @@ constexpr cudaDataType_t cuda_type(Precision p, bool gradient = false) {
 using ProductsHandle = Owner<cublasLtHandle_t, cublasLtDestroy>;
 using MatrixLayout = Owner<cublasLtMatrixLayout_t, cublasLtMatrixLayoutDestroy>;
 using ProductDescription = Owner<cublasLtMatmulDesc_t, cublasLtMatmulDescDestroy>;
-using TimedEvent = Owner<cudaEvent_t, cudaEventDestroy>;
 using ProductPreference = Owner<cublasLtMatmulPreference_t, cublasLtMatmulPreferenceDestroy>;
 
 inline MatrixLayout layout(const ColumnMajorMatrix& m, bool gradient = false) {
@@ -119,10 +119,10 @@ class Products {
   /// Algorithms that a search compares, and how often it runs each.
   static constexpr int most_proposals = 8;
   static constexpr int runs = 5;
-  /// Milliseconds. A run that takes as long counts alone, and once a search has taken as long it compares no more: what
-  /// cuBLASLt proposes first is the likeliest.
-  static constexpr float long_run = 10;
-  static constexpr float long_search = 50;
+  /// Seconds of the GPU. A run that takes as long counts alone, and once a search has taken as long it compares no
+  /// more: what cuBLASLt proposes first is the likeliest.
+  static constexpr double long_run = 0.010;
+  static constexpr double long_search = 0.050;
 
   /// From now on algorithms come from `cache`, where it has them.
   void read(AlgorithmCache& cache) { algorithms_ = &cache; }
@@ -187,7 +187,7 @@ class Products {
                             workspace_.data, static_cast<std::size_t>(workspace_.count), stream_.get());
     };
     if (!p.proposals.empty()) {
-      p.algorithm = fastest(p.proposals, run);
+      p.algorithm = fastest(stream_, p.proposals, run);
       algorithms_->keep(name_of(key), std::bit_cast<AlgorithmCache::Algorithm>(p.algorithm));
       p.proposals.clear();
     }
@@ -199,39 +199,33 @@ class Products {
     return found->second.has_value();
   }
 
-  // By events around runs; those that cannot be run do not count.
+  // By the clock of the GPU; those that cannot be run do not count.
   template <class F>
-  cublasLtMatmulAlgo_t fastest(const std::vector<cublasLtMatmulAlgo_t>& proposals, const F& run) {
-    detail::TimedEvent begin;
-    detail::TimedEvent end;
-    check(cudaEventCreate(begin.out()));
-    check(cudaEventCreate(end.out()));
-    // Nothing if it cannot be run.
-    const auto milliseconds = [&](const cublasLtMatmulAlgo_t& algorithm, int times) -> std::optional<float> {
-      check(cudaEventRecord(begin.get(), stream_.get()));
-      for (int i = 0; i < times; ++i)
-        if (run(algorithm) != CUBLAS_STATUS_SUCCESS) return std::nullopt;
-      check(cudaEventRecord(end.get(), stream_.get()));
-      check(cudaEventSynchronize(end.get()));
-      float out = 0;
-      check(cudaEventElapsedTime(&out, begin.get(), end.get()));
-      return out;
+  static cublasLtMatmulAlgo_t fastest(const Stream& stream, const std::vector<cublasLtMatmulAlgo_t>& proposals,
+                                      const F& run) {
+    StreamTimer timer;
+    const auto seconds = [&](const cublasLtMatmulAlgo_t& algorithm, int times) {
+      bool fine = true;
+      const auto once = [&] { fine = fine && run(algorithm) == CUBLAS_STATUS_SUCCESS; };
+      const double all = timer.seconds(stream, once, [&] {
+        for (int i = 0; i < times; ++i) once();
+      });
+      return fine ? all / times : std::numeric_limits<double>::infinity();
     };
     cublasLtMatmulAlgo_t best = proposals.front();
-    float least = std::numeric_limits<float>::infinity();
-    float spent = 0;
+    double least = std::numeric_limits<double>::infinity();
+    double spent = 0;
     for (const cublasLtMatmulAlgo_t& algorithm : proposals) {
       if (spent > long_search) break;
-      std::optional<float> each = milliseconds(algorithm, 1);  // which may load code
-      spent += each.value_or(0);
-      if (each && *each < long_run) {
-        const std::optional<float> all = milliseconds(algorithm, runs);
-        spent += all.value_or(0);
-        each.reset();
-        if (all) each = *all / runs;
+      double each = seconds(algorithm, 1);
+      if (each == std::numeric_limits<double>::infinity()) continue;
+      spent += 2 * each;
+      if (each < long_run) {
+        each = seconds(algorithm, runs);
+        spent += (1 + runs) * each;
       }
-      if (!each || *each >= least) continue;
-      least = *each;
+      if (each >= least) continue;
+      least = each;
       best = algorithm;
     }
     return best;

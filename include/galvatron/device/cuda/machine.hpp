@@ -36,8 +36,9 @@ class Machine {
   static constexpr std::int64_t boundary = 256;                                    ///< of every workspace
 
   /// The bytes that a GPU wants as its workspace. cuDNN's attention has what is beyond the other two: enough for the
-  /// backward pass of six heads of 4,096 tokens at a time.
-  static constexpr std::int64_t library_workspace_bytes() { return std::int64_t{256} << 20; }
+  /// deterministic backward pass, which keeps S x S bfloat16s of a head, of 16 heads of 4,096 tokens at a time, so that
+  /// their blocks keep all multiprocessors busy.
+  static constexpr std::int64_t library_workspace_bytes() { return std::int64_t{640} << 20; }
 
   /// Makes GPU `ordinal`, of which the stream is, the calling thread's. The workspace, memory of that GPU of at least
   /// library_workspace_bytes() on a 64-byte boundary, is the machine's own as long as it lives. Unless `deterministic`,
@@ -59,6 +60,9 @@ class Machine {
   [[nodiscard]] View<std::byte> workspace() const { return workspace_.slice(0, kernel_workspace_bytes); }
   /// The products of the libraries, for the search of their algorithms.
   [[nodiscard]] Products& products() { return products_; }
+  /// True when GELU may be a part of bfloat16 products. Before Hopper those are slower than two operations
+  /// (karpathy/llm.c, pull request 338), so that cuBLASLt is not asked.
+  [[nodiscard]] bool has_gelu_in_product() const { return major_ >= 9; }
   /// Why shapes of attention went to our own kernel: one line each.
   [[nodiscard]] const std::vector<std::string>& attention_refusals() const { return attention_.refusals(); }
 
@@ -106,11 +110,10 @@ class Machine {
     more.accumulate = true;
     products_.multiply(more, a, b, c, unscale);
   }
-  /// See Epilogue; u and c (m, n). False when cuBLASLt is not asked or has no algorithm. Before Hopper its bfloat16
-  /// products with GELU are slower than two operations (karpathy/llm.c, pull request 338), so that it is not asked.
+  /// See Epilogue; u and c (m, n). False when cuBLASLt is not asked or has no algorithm.
   bool try_multiply(const Product& p, Epilogue epilogue, const void* a, const void* b, const void* bias, void* u,
                     void* c) {
-    return major_ >= 9 && takes_epilogue(p, reinterpret_cast<std::uintptr_t>(u)) &&
+    return has_gelu_in_product() && takes_epilogue(p, reinterpret_cast<std::uintptr_t>(u)) &&
            products_.try_multiply(p, epilogue, a, b, bias, u, c);
   }
 

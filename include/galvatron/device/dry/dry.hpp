@@ -101,13 +101,13 @@ class Dry {
   void gemm_activation(ActivationKind kind, std::int64_t m, std::int64_t n, std::int64_t k, In<T>, In<T>, In<T>,
                        View<T>, View<T>) {
     note({.kind = Kind::gemm_nt, .m = m, .n = inputs_of(kind) * n, .k = k});
-    note({.kind = Kind::activation_forward, .m = m, .n = n});
+    note({.kind = Kind::activation_forward, .m = m, .n = n, .in_product = kind == ActivationKind::gelu});
   }
   template <class T>
-  void gemm_activation_backward(ActivationKind, std::int64_t m, std::int64_t n, std::int64_t k, In<T>, In<T>, In<T>,
-                                View<T>, View<T>) {
+  void gemm_activation_backward(ActivationKind kind, std::int64_t m, std::int64_t n, std::int64_t k, In<T>, In<T>,
+                                In<T>, View<T>, View<T>) {
     note({.kind = Kind::gemm_nn, .m = m, .n = n, .k = k});
-    note({.kind = Kind::activation_backward, .m = m, .n = n});
+    note({.kind = Kind::activation_backward, .m = m, .n = n, .in_product = kind == ActivationKind::gelu});
   }
   template <class T>
   void bias_gradient(std::int64_t rows, std::int64_t n, View<T>, View<float>) {

@@ -21,11 +21,7 @@ struct Simulated {
   Cluster cluster;
   Simulation simulation;
 
-  /// What a device may take: the planner's budget if the plan says it, at most all that the device has.
-  [[nodiscard]] Bytes budget() const {
-    const Bytes all = cluster.device.memory;
-    return plan.predicted.budget.count > 0 ? min(plan.predicted.budget, all) : all;
-  }
+  [[nodiscard]] Bytes budget() const { return budget_of(plan, cluster); }
   [[nodiscard]] Bytes peak() const { return simulation.parts.cost.peak(); }
   [[nodiscard]] bool fits() const { return peak() <= budget(); }
   [[nodiscard]] double samples_per_second() const {

@@ -54,14 +54,7 @@ class Checkpoint {
     auto found = find_checkpoint(path);
     if (!found) return tl::unexpected<Error>(std::move(found.error()));
     auto out = open_one(*found, model);
-    if (!out) {
-      Error error = std::move(out.error());
-      std::string others;
-      for (const CheckpointPlace& place : list_checkpoints(found->parent_path().empty() ? "." : found->parent_path()))
-        if (place.path.filename() != found->filename()) others = place.path.string();
-      if (!others.empty()) error.message += "; there is also " + others;
-      return tl::unexpected<Error>(std::move(error));
-    }
+    if (!out) return tl::unexpected<Error>(with_another(std::move(out.error()), *found));
     return out;
   }
 
@@ -69,9 +62,9 @@ class Checkpoint {
   static Result<CheckpointManifest> read_manifest(const std::filesystem::path& path) {
     const auto found = find_checkpoint(path);
     if (!found) return tl::unexpected<Error>(found.error());
-    const auto text = read_text_file(*found / manifest_name);
-    if (!text) return tl::unexpected<Error>(text.error());
-    return parse_manifest(*text, (*found / manifest_name).string());
+    auto manifest = manifest_of(*found);
+    if (!manifest) return tl::unexpected<Error>(with_another(std::move(manifest.error()), *found));
+    return manifest;
   }
 
   [[nodiscard]] const CheckpointManifest& manifest() const { return manifest_; }
@@ -187,11 +180,27 @@ class Checkpoint {
 
   Checkpoint() = default;
 
+  // The newest other checkpoint beside one that cannot be used is the way out.
+  static Error with_another(Error error, const std::filesystem::path& checkpoint) {
+    const std::filesystem::path folder = checkpoint.parent_path();
+    std::string another;
+    for (const CheckpointPlace& place : list_checkpoints(folder.empty() ? "." : folder))
+      if (place.path.filename() != checkpoint.filename()) another = place.path.string();
+    if (!another.empty()) error.message += "; there is also " + another;
+    return error;
+  }
+
+  static Result<CheckpointManifest> manifest_of(const std::filesystem::path& checkpoint) {
+    const auto text = read_text_file(checkpoint / manifest_name);
+    if (!text) return tl::unexpected<Error>(text.error());
+    return parse_manifest(*text, (checkpoint / manifest_name).string());
+  }
+
   static Result<Checkpoint> open_one(const std::filesystem::path& path, const ModelSpec& model) {
     Checkpoint out;
     out.path_ = path;
     out.vocabulary_ = model.vocabulary();
-    auto manifest = read_manifest(path);
+    auto manifest = manifest_of(path);
     if (!manifest) return tl::unexpected<Error>(std::move(manifest.error()));
     out.manifest_ = std::move(*manifest);
     if (const std::string why = why_other_model(out.training(), model); !why.empty())

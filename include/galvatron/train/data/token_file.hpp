@@ -104,16 +104,18 @@ inline Result<TokenView> parse_token_file(std::span<const std::byte> bytes, std:
   const auto* format = std::ranges::find(token_formats, magic, &TokenFormat::magic);
   if (format == token_formats.end())
     return usage_error(file + " is not a token file: its magic number is " + std::to_string(magic) +
-                       ", not 20240520 (16-bit tokens) or 20240801 (32-bit tokens)");
+                       ", not 20240520 (16-bit tokens) or 20240801 (32-bit tokens); texts have names that do not end "
+                       "in .bin");
   if (version != format->version)
     return usage_error(file + " is a " + format->name + " token file of version " + std::to_string(version) +
-                       ", only version " + std::to_string(format->version) + " is known");
+                       ", only version " + std::to_string(format->version) + " is known; write it again as that");
   const std::int64_t expected = token_header_bytes + std::int64_t{count} * format->width;
-  if (count < 0) return usage_error(file + " is damaged: its header says " + std::to_string(count) + " tokens");
+  if (count < 0)
+    return usage_error(file + " is damaged: its header says " + std::to_string(count) + " tokens; write it again");
   if (size != expected)
     return usage_error(file + (size < expected ? " is cut short: " : " is damaged: ") + std::to_string(count) + " " +
                        format->name + " tokens make " + std::to_string(expected) + " bytes, it has " +
-                       std::to_string(size));
+                       std::to_string(size) + "; write it again");
   return TokenView{bytes.data() + token_header_bytes, count, format->width};
 }
 

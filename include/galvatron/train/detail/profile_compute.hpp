@@ -15,6 +15,7 @@
 
 #include <galvatron/cluster/spec.hpp>
 #include <galvatron/core/dtype.hpp>
+#include <galvatron/core/rng.hpp>
 #include <galvatron/core/units.hpp>
 #include <galvatron/core/view.hpp>
 #include <galvatron/cost/memory.hpp>
@@ -23,37 +24,15 @@
 #include <galvatron/device/arena.hpp>
 #include <galvatron/device/device.hpp>
 #include <galvatron/train/detail/stopwatch.hpp>
+#include <galvatron/train/detail/walk.hpp>
 
 namespace galvatron::train::detail {
-
-/// Hands out places in a region one after another, and begins again at its end.
-class Walk {
- public:
-  explicit Walk(View<std::byte> region) : region_(region), limit_(region.count) {}
-  template <class T>
-  View<T> next(std::int64_t count) {
-    const std::int64_t bytes = aligned_bytes(count * static_cast<std::int64_t>(sizeof(T)));
-    if (at_ + bytes > limit_) at_ = 0;
-    View<T> place(reinterpret_cast<T*>(region_.data + at_), count);
-    at_ += bytes;
-    return place;
-  }
-  /// From now on walks in the first `bytes` of the region only.
-  Walk& within(std::int64_t bytes) {
-    limit_ = std::clamp<std::int64_t>(bytes, 0, region_.count);
-    return *this;
-  }
-
- private:
-  View<std::byte> region_;
-  std::int64_t limit_;
-  std::int64_t at_ = 0;
-};
 
 /// How much memory measurements walk through.
 struct BenchSizes {
   std::int64_t pool_bytes = std::int64_t{64} << 20;  ///< of inputs, and of results: beyond what caches hold
   std::int64_t near_bytes = std::int64_t{1} << 19;   ///< of the same, within them
+  int vocabulary_bits = 12;                          ///< of the tokens, whose tables are to be beyond caches too
 };
 
 /// One rank's device and memory. Not for sharing between threads.
@@ -62,7 +41,6 @@ template <class Platform>
 class Bench {
  public:
   using Device = typename Platform::Rank::Device;
-  static constexpr std::int64_t vocabulary = 4096;
   static constexpr std::int64_t token_count = 1 << 16;
 
   Bench(const Platform& platform, const BenchSizes& sizes)
@@ -77,17 +55,12 @@ class Bench {
         kept_(outputs_),
         watch_(platform.stopwatch()),
         tokens_(rank_.memory().boundary.template take<std::int32_t>(token_count)) {
-    // Small numbers in both formats: 0x3c3c3c3c is 0.0115 as binary32, 0x3c3c as bfloat16.
-    constexpr std::int64_t most = std::int64_t{16} << 20;  // bytes at a time
-    for (const View<std::byte>& part : {inputs_, outputs_, near_inputs_, near_outputs_})
-      for (std::int64_t at = 0; at < part.count; at += most)
-        device_.write(part.slice(at, std::min(most, part.count - at)),
-                      [](View<std::byte> to) { std::memset(to.data, 0x3c, static_cast<std::size_t>(to.count)); });
-    device_.write(tokens_, [](View<std::int32_t> out) {
+    for (const View<std::byte>& part : {inputs_, outputs_, near_inputs_, near_outputs_}) fill(part);
+    device_.write(tokens_, [bits = sizes.vocabulary_bits](View<std::int32_t> out) {
       std::uint32_t random = 12345;
       for (std::int32_t& token : out) {
         random = random * 1664525U + 1013904223U;
-        token = static_cast<std::int32_t>(random >> 20);  // below 4096
+        token = static_cast<std::int32_t>(random >> (32 - bits));
       }
     });
   }
@@ -107,6 +80,21 @@ class Bench {
   double now() {
     device_.wait();
     return watch_.now();
+  }
+  /// Seconds of one op() of the device; see detail::measure.
+  template <class Op>
+  double time(double least, const Op& op) {
+    return measure(
+        [this](int calls, const Op& one) {
+          if constexpr (requires { rank_.seconds(calls, one); }) {
+            return rank_.seconds(calls, one);
+          } else {
+            const double begin = now();
+            for (int i = 0; i < calls; ++i) one();
+            return now() - begin;
+          }
+        },
+        least, op);
   }
   [[nodiscard]] Device& device() { return device_; }
   /// Memory for messages.
@@ -128,10 +116,11 @@ class Bench {
       }
       device_.gemm(which, m, n, k, a, b, c, accumulate, bias);
     };
-    Walk& far = far_.within(pass_bytes(n * k * 4));
+    constexpr auto each = static_cast<std::int64_t>(sizeof(T));
+    Walk& far = far_.within(pass_bytes(n * k * each));
     Walk& kept = kept_.within(pass_bytes(m * n * 4));
-    Walk near(near_inputs(m * k * 4));
-    Walk near_result(near_outputs(m * n * 4));
+    Walk near(near_inputs(m * k * each));
+    Walk near_result(near_outputs(m * n * each));
     if (product.kind == cost::WorkKind::gemm_tn)  // gradient of the output, kept input, gradient of the weight
       return time(least, [&] {
         multiply(device::Gemm::tn, near.next<T>(m * k), far.next<T>(n * k), kept.next<float>(m * n),
@@ -168,11 +157,12 @@ class Bench {
                                        .out_stride = width};
     const std::int64_t rows = tokens * batch;
     const std::int64_t fused_count = rows * 3 * width;
-    Walk& far = far_.within(pass_bytes(fused_count * 4));
-    Walk& kept = kept_.within(pass_bytes(rows * width * 4));
+    constexpr auto each = static_cast<std::int64_t>(sizeof(T));
+    Walk& far = far_.within(pass_bytes(fused_count * each));
+    Walk& kept = kept_.within(pass_bytes(rows * width * each));
     const auto part = [&](View<T> fused, int i) { return fused.slice(i * width, fused.count - i * width); };
     if (pass == Pass::forward) {
-      Walk near(near_inputs(fused_count * 4));
+      Walk near(near_inputs(fused_count * each));
       return time(least, [&] {
         const View<T> fused = near.next<T>(fused_count);
         device_.attention_forward(shape, part(fused, 0), part(fused, 1), part(fused, 2), kept.next<T>(rows * width),
@@ -183,8 +173,8 @@ class Bench {
     const View<T> sample = far.next<T>(fused_count);
     device_.attention_forward(shape, part(sample, 0), part(sample, 1), part(sample, 2), kept.next<T>(rows * width),
                               lse);
-    Walk near(near_inputs(rows * width * 4));
-    Walk near_result(near_outputs(fused_count * 4));
+    Walk near(near_inputs(rows * width * each));
+    Walk near_result(near_outputs(fused_count * each));
     return time(least, [&] {
       const View<T> fused = far.next<T>(fused_count);
       const View<T> gradient = near_result.next<T>(fused_count);
@@ -203,11 +193,13 @@ class Bench {
     using K = MemoryBound;
     const std::int64_t n = rows * columns;
     const NormKind norm = NormKind::layer_norm;
+    const std::int64_t vocabulary = std::int64_t{1} << sizes_.vocabulary_bits;
     const View<const std::int32_t> tokens = tokens_;
+    constexpr auto each = static_cast<std::int64_t>(sizeof(T));
     Walk& far = far_.within(pass_bytes(n * 4));
     Walk& kept = kept_.within(pass_bytes(n * 4));
-    Walk near(near_inputs(n * 4));
-    Walk near_result(near_outputs(n * 4));
+    Walk near(near_inputs(n * each));
+    Walk near_result(near_outputs(n * each));
     const auto time_with = [&](const auto& op) { return time(least, op); };
     switch (kind) {
       case K::norm_forward:
@@ -275,11 +267,22 @@ class Bench {
         return time_with([&] { device_.zero(kept.next<std::byte>(n)); });
       case K::copy:
         return time_with([&] { device_.copy(near.next<std::byte>(n), kept.next<std::byte>(n)); });
+      case K::gelu_in_product:
+      case K::gelu_gradient_in_product:
+        return gelu_in_product<T>(kind, rows, columns, least);
     }
     return 0;
   }
+  /// True when GELU of that format is a part of products here.
+  template <class T>
+  [[nodiscard]] bool has_gelu_in_product() const {
+    if constexpr (requires { rank_.has_gelu_in_product(); })
+      return std::is_same_v<T, bfloat16> && rank_.has_gelu_in_product();
+    else
+      return false;
+  }
   [[nodiscard]] bool memory_bound_fits(std::int64_t rows, std::int64_t columns) const {
-    return rows * columns <= sizes_.pool_bytes / 16 && vocabulary * columns <= sizes_.pool_bytes / 4 &&
+    return rows * columns <= sizes_.pool_bytes / 16 && columns << sizes_.vocabulary_bits <= sizes_.pool_bytes / 4 &&
            (columns == 1 || rows <= token_count);
   }
 
@@ -290,6 +293,27 @@ class Bench {
   }
 
  private:
+  // What GELU, or its gradient, adds to the product of an MLP that is four times as wide as its input.
+  template <class T>
+  double gelu_in_product(MemoryBound kind, std::int64_t m, std::int64_t n, double least) {
+    const std::int64_t k = n / 4;
+    constexpr auto each = static_cast<std::int64_t>(sizeof(T));
+    Walk& far = far_.within(pass_bytes(m * n * each));
+    Walk& kept = kept_.within(pass_bytes(m * n * each));
+    Walk near(near_inputs(m * k * each));
+    Walk near_result(near_outputs(m * n * each));
+    const bool forward = kind == MemoryBound::gelu_in_product;
+    const double both = time(least, [&] {
+      if (forward)
+        return device_.gemm_activation(ActivationKind::gelu, m, n, k, near.next<T>(m * k), far.next<T>(n * k),
+                                       far.next<T>(n), kept.next<T>(m * n), near_result.next<T>(m * n));
+      const View<T> gradient = near_result.next<T>(m * n);
+      device_.gemm_activation_backward(ActivationKind::gelu, m, n, k, near.next<T>(m * k), far.next<T>(k * n),
+                                       far.next<T>(m * n), gradient, gradient);
+    });
+    const cost::WorkKind product = forward ? cost::WorkKind::gemm_nt : cost::WorkKind::gemm_nn;
+    return std::max(both - gemm<T>({.kind = product, .m = m, .n = n, .k = k}, least), 1e-9);
+  }
   // M: of the moments.
   template <class M, class T>
   double adamw(std::int64_t n, Walk& far, Walk& kept, double least) {
@@ -316,12 +340,28 @@ class Bench {
             .workspace = {sizes.near_bytes},
             .library = platform.library_workspace()};
   }
+  // Random numbers between -1/64 and 1/64, read as bfloat16 or as binary32 alike. A GPU that multiplies equal numbers
+  // needs less power, and so is faster, than on those of a model.
+  void fill(View<std::byte> all) {
+    const View<std::byte> first = all.slice(0, std::min(all.count, std::int64_t{16} << 20));
+    device_.write(first, [](View<std::byte> to) {
+      const auto number = [](std::uint32_t bits) {  // of 16, and never 0
+        return bfloat16((static_cast<float>(bits & 0xffffU) + 0.5F) / 65536 / 32 - 1.0F / 64);
+      };
+      for (std::int64_t at = 0; at < to.count; at += 16) {
+        bfloat16 numbers[8];
+        const auto words = random_block(1, 0, static_cast<std::uint64_t>(at / 16));
+        for (std::size_t i = 0; i < 8; ++i) numbers[i] = number(words[i / 2] >> 16 * (i % 2));
+        std::memcpy(to.data + at, numbers, static_cast<std::size_t>(std::min<std::int64_t>(16, to.count - at)));
+      }
+    });
+    for (std::int64_t at = first.count; at < all.count; at += first.count) {
+      const View<std::byte> part = all.slice(at, std::min(first.count, all.count - at));
+      device_.copy(View<const std::byte>(first.data, part.count), part);
+    }
+  }
   static View<std::byte> taken(device::Region& region) { return region.take<std::byte>(region.capacity()); }
 
-  template <class Op>
-  double time(double least, const Op& op) {
-    return measure([this] { return now(); }, least, op);
-  }
   /// The part of a pool through which operands of this size walk: a pass over a small model has about sixteen of them
   /// between two uses of one.
   [[nodiscard]] std::int64_t pass_bytes(std::int64_t operand_bytes) const {

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <iterator>
 #include <string>
 #include <utility>
 #include <vector>
@@ -17,6 +18,7 @@
 #include <galvatron/train/detail/profile_compute.hpp>
 #include <galvatron/train/detail/profile_grid.hpp>
 #include <galvatron/train/detail/profile_messages.hpp>
+#include <galvatron/train/detail/profile_weights.hpp>
 #include <galvatron/train/detail/stopwatch.hpp>
 #include <galvatron/train/profile_options.hpp>
 
@@ -29,12 +31,14 @@ struct ProfilePlan {
   double least = 0.5e-3;        // seconds for a point of computation in a sweep
   double least_message = 3e-3;  // and of communication
   double most_flops = 2.5e8;    // larger products and attentions are extrapolated
+  double fp32_share = 1;        // of that in fp32
   std::int64_t most_elements = 1 << 22;
   std::int64_t most_bytes = 64 << 20;
-  LogGrid<3>::Axes gemm;       // tokens, outputs or inputs, inputs or outputs
-  LogGrid<3>::Axes attention;  // tokens, head dim, heads
-  LogGrid<2>::Axes rows;       // rows, columns
-  LogGrid<2>::Axes elements;   // elements, one column
+  LogGrid<3>::Axes gemm;          // tokens, outputs or inputs, inputs or outputs
+  std::vector<Weight> weights{};  // whose products are measured besides, over the same tokens
+  LogGrid<3>::Axes attention;     // tokens, head dim, heads
+  LogGrid<2>::Axes rows;          // rows, columns
+  LogGrid<2>::Axes elements;      // elements, one column
   LogGrid<1>::Axes bytes;
 };
 
@@ -68,20 +72,30 @@ class Measurements {
       const bool writes = product.writes_one_in == 1;
       const GemmLayout layout = cost::detail::gemm_layout_of(product.kind);
       announce(std::string("GEMM ") + name_of(layout) + (writes ? " written, " : ", ") + who);
+      const auto measured = [&](LogGrid<3>::Axes axes) {
+        return on_grid<3>(std::move(axes), busy, at_work, [&](const auto& e) {
+          product.m = e[0];
+          product.n = e[1];
+          product.k = e[2];
+          if (cost::flops_of(product).count > most_flops(precision) || !bench_.gemm_fits(e[0], e[1], e[2]) ||
+              (eight_bit && !cost::fits_8bit(e[0], e[1], e[2])))
+            return -1.0;
+          return bench_.template gemm<T>(product, plan_.least);
+        });
+      };
       // Of (m, n, k) the tokens are m forward and for the input's gradient, and k for the weight's.
       const auto& [tokens, columns, inner] = plan_.gemm;
-      LogGrid<3>::Axes axes{tokens, columns, inner};
-      if (layout == GemmLayout::tn) axes = {columns, inner, tokens};
-      auto grid = on_grid<3>(std::move(axes), busy, at_work, [&](const auto& e) {
-        product.m = e[0];
-        product.n = e[1];
-        product.k = e[2];
-        if (cost::flops_of(product).count > plan_.most_flops || !bench_.gemm_fits(e[0], e[1], e[2]) ||
-            (eight_bit && !cost::fits_8bit(e[0], e[1], e[2])))
-          return -1.0;
-        return bench_.template gemm<T>(product, plan_.least);
-      });
+      auto grid = measured(layout == GemmLayout::tn ? LogGrid<3>::Axes{columns, inner, tokens}
+                                                    : LogGrid<3>::Axes{tokens, columns, inner});
       if (is_final(grid)) cluster_.gemm.push_back({layout, writes, precision, busy, grid.finish({1, 1, 1})});
+      for (const Weight& weight : plan_.weights) {
+        auto line = measured(axes_of(layout, weight, tokens));
+        if (!is_final(line)) continue;
+        // A line of which most is extrapolated is no better than the grid.
+        const auto known = std::ranges::count_if(line.seconds, [](double seconds) { return seconds > 0; });
+        if (line.seconds.front() > 0 && 2 * known >= std::ssize(line.seconds))
+          cluster_.gemm.push_back({layout, writes, precision, busy, line.finish({1, 1, 1})});
+      }
     }
   }
 
@@ -97,7 +111,7 @@ class Measurements {
       const double products = pass == Pass::forward ? 2 : 5;
       auto grid = on_grid<3>(plan_.attention, busy, at_work, [&](const auto& e) {
         const double flops = products * static_cast<double>(e[0] * e[0]) * static_cast<double>(e[1] * e[2]);
-        if (flops > plan_.most_flops / 2 || !bench_.attention_fits(e[0], e[1], e[2])) return -1.0;
+        if (flops > most_flops(precision) / 2 || !bench_.attention_fits(e[0], e[1], e[2])) return -1.0;
         return bench_.template attention<T>(pass, e[0], e[1], e[2], plan_.least);
       });
       if (is_final(grid)) cluster_.attention.push_back({pass, true, precision, busy, grid.finish({2, 1, 1})});
@@ -107,9 +121,11 @@ class Measurements {
       const auto memory_kind = static_cast<MemoryBound>(kind);
       auto grid = on_grid<2>(has_rows(memory_kind) ? plan_.rows : plan_.elements, busy, at_work, [&](const auto& e) {
         if (e[0] * e[1] > plan_.most_elements || !bench_.memory_bound_fits(e[0], e[1])) return -1.0;
+        if (is_in_product(memory_kind) && !bench_.template has_gelu_in_product<T>()) return -1.0;
         return bench_.template memory_bound<T>(memory_kind, e[0], e[1], plan_.least);
       });
-      if (is_final(grid)) cluster_.memory_bound.push_back({memory_kind, precision, busy, grid.finish({1, 1})});
+      if (is_final(grid) && grid.seconds.front() > 0)
+        cluster_.memory_bound.push_back({memory_kind, precision, busy, grid.finish({1, 1})});
     }
   }
 
@@ -149,6 +165,9 @@ class Measurements {
  private:
   static std::string words(Precision precision, int busy) {
     return std::string(name_of(precision)) + ", " + std::to_string(busy) + (busy == 1 ? " rank" : " ranks");
+  }
+  [[nodiscard]] double most_flops(Precision precision) const {
+    return plan_.most_flops * (precision == Precision::fp32 ? plan_.fp32_share : 1);
   }
   void announce(const std::string& step) const {
     if (world_.rank() == 0) tell_(step);
@@ -271,7 +290,7 @@ class Profile {
   void finish() {
     cluster_.device.rates.clear();
     for (const GemmTable& table : cluster_.gemm) {
-      if (table.layout != GemmLayout::nt || table.concurrency != 1) continue;
+      if (table.layout != GemmLayout::nt || table.concurrency != 1 || table.is_of_one_weight()) continue;
       double best = 0;
       const auto& axes = table.seconds.axes();
       std::size_t point = 0;

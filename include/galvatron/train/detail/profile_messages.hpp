@@ -118,7 +118,7 @@ class MessageBench {
     for (const bool communicating : {false, true}) {
       world_.control().everybody().barrier();
       if (world_.rank() == 0) {
-        seconds[communicating ? 1 : 0] = measure([this] { return bench_.now(); }, least, compute);
+        seconds[communicating ? 1 : 0] = bench_.time(least, compute);
       } else if (communicating && others.size() > 1) {
         Group& group = world_.group(others);
         const View<float> data(reinterpret_cast<float*>(bench_.buffer().data), 1 << 18);

@@ -41,22 +41,17 @@ inline double median_of(std::vector<double> values) {
   return *middle;
 }
 
-/// Seconds of one op() on the clock now(): after a first call that does not count (it makes code and touches memory)
-/// the median of three batches that together take at least `least` seconds, or one call when that takes as long.
-template <class Now, class Op>
-double measure(const Now& now, double least, const Op& op) {
+/// Seconds of one op(), where seconds(calls, op) is those of so many: after a first call that does not count (it makes
+/// code and touches memory) the median of three batches that together take at least `least` seconds, or one call when
+/// that takes as long.
+template <class Timer, class Op>
+double measure(const Timer& seconds, double least, const Op& op) {
   op();
-  double begin = now();
-  op();
-  const double once = std::max(now() - begin, 1e-8);
+  const double once = std::max(seconds(1, op), 1e-8);
   if (once >= least) return once;
   const int calls = static_cast<int>(std::clamp(std::ceil(least / 3 / once), 1.0, 100000.0));
   std::vector<double> batches;
-  for (int batch = 0; batch < 3; ++batch) {
-    begin = now();
-    for (int i = 0; i < calls; ++i) op();
-    batches.push_back((now() - begin) / calls);
-  }
+  for (int batch = 0; batch < 3; ++batch) batches.push_back(seconds(calls, op) / calls);
   return std::max(median_of(std::move(batches)), 1e-9);
 }
 
