@@ -356,28 +356,26 @@ TEST_CASE("bad data are refused before anything is written") {
   CHECK(folder.run("train --plan p.json --steps 1 --data good.bin good.bin").code == 0);
 }
 
-TEST_CASE("a text that is emptied while it is read ends the run with one line") {
-  const Folder folder;
+// A long run, to which `then` happens after its first step. The wait ends with the run, too.
+Ran disturbed(const Folder& folder, const std::string& options, const std::string& then) {
   folder.write_text();
   folder.write("p.json", small_plan().dump());
-  const std::string line =
-      "$G train --plan p.json --data text.txt --steps 1000000 --metrics m.jsonl --quiet $JSON & "
-      "until [ -s m.jsonl ]; do sleep 0.02; done; : > text.txt; wait $!";
-  check_failure(folder.shell(line), 2, "a data file became shorter");
-  folder.write_text();
   std::filesystem::remove(folder.path() / "m.jsonl");
-  const Ran json = folder.shell("JSON=--json; " + line);
+  return folder.shell("$G train --plan p.json --data text.txt --steps 1000000 --metrics m.jsonl --quiet " + options +
+                      " & until [ -s m.jsonl ] || ! kill -0 $!; do sleep 0.02; done; " + then + "; wait $!");
+}
+
+TEST_CASE("a text that is emptied while it is read ends the run with one line") {
+  const Folder folder;
+  check_failure(disturbed(folder, "", ": > text.txt"), 2, "a data file became shorter");
+  const Ran json = disturbed(folder, "--json", ": > text.txt");
   CHECK(json.code == 2);
   CHECK(json.json().at("exit_code") == 2);
 }
 
 TEST_CASE("an interrupted run tells how to go on") {
   const Folder folder;
-  folder.write_text();
-  folder.write("p.json", small_plan().dump());
-  const Ran ran = folder.shell(
-      "$G train --plan p.json --data text.txt --steps 1000000 --checkpoint saved --metrics m.jsonl --quiet & "
-      "until [ -s m.jsonl ]; do sleep 0.02; done; kill -TERM $!; wait $!");
+  const Ran ran = disturbed(folder, "--checkpoint saved", "kill -TERM $!");
   CHECK(ran.code == 128 + 15);
   CHECK(ran.out.empty());
   CHECK(ran.err.starts_with("galvatron: interrupted; train --resume saved goes on after the newest checkpoint\n"));
