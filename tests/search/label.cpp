@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+using namespace galvatron;
 using namespace galvatron::search;
 
 namespace {
