@@ -1,7 +1,6 @@
 // 01: plan only. Needs galvatron::galvatron, headers alone; no GPU, BLAS or MPI, and none of the devices planned for.
 //
 //   example_01_plan [MODEL [CLUSTER [SIZE]]]      example_01_plan llama2-70b 64xh100-80g 60GiB
-#include <exception>
 #include <iostream>
 #include <string>
 
@@ -28,11 +27,8 @@ int plan(const std::string& model_name, const std::string& cluster_name, const s
 
 }  // namespace
 
-int main(int argc, char** argv) {
-  try {
-    return plan(argc > 1 ? argv[1] : "llama2-70b", argc > 2 ? argv[2] : "64xh100-80g", argc > 3 ? argv[3] : "60GiB");
-  } catch (const std::exception& error) {
-    std::cerr << error.what() << "\n";
-    return 1;
-  }
+int main(int argc, char** argv) try {
+  return plan(argc > 1 ? argv[1] : "llama2-70b", argc > 2 ? argv[2] : "64xh100-80g", argc > 3 ? argv[3] : "60GiB");
+} catch (...) {
+  return galvatron::report_exception();
 }

@@ -2,7 +2,6 @@
 //
 //   example_03_train [FILE...]      any text; every byte is a token
 #include <cstdio>
-#include <exception>
 #include <filesystem>
 #include <vector>
 
@@ -32,7 +31,6 @@ int main(int argc, char** argv) try {
                 format_bytes(report.measured_memory[at].total()).c_str());
   }
   return report.steps.back().loss < report.steps.front().loss ? 0 : 1;
-} catch (const std::exception& error) {
-  std::fprintf(stderr, "%s\n", error.what());
-  return 1;
+} catch (...) {
+  return report_exception();
 }

@@ -2,7 +2,6 @@
 //
 //   example_04_search_and_train [FILE...]      any text; every byte is a token
 #include <cstdio>
-#include <exception>
 #include <filesystem>
 #include <vector>
 
@@ -42,7 +41,6 @@ int main(int argc, char** argv) try {
   std::printf("the fullest rank: predicted %s, measured %s\n", format_bytes(found.cost.peak()).c_str(),
               format_bytes(report.measured_memory.front().total()).c_str());
   return report.steps.back().loss < report.steps.front().loss ? 0 : 1;
-} catch (const std::exception& error) {
-  std::fprintf(stderr, "%s\n", error.what());
-  return 1;
+} catch (...) {
+  return report_exception();
 }

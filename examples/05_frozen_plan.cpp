@@ -8,7 +8,6 @@
 //       --memory 9MiB --out 05_frozen_plan.json
 //   galvatron export 05_frozen_plan.json --to header --out 05_frozen_plan.hpp
 #include <cstdio>
-#include <exception>
 #include <filesystem>
 #include <vector>
 
@@ -39,7 +38,6 @@ int main(int argc, char** argv) try {
         "stage %zu planned %s, used %s\n", stage, format_bytes(plan.predicted.stages[stage].peak).c_str(),
         format_bytes(report.measured_memory[static_cast<std::size_t>(plan.stages[stage].first_rank)].total()).c_str());
   return report.steps.back().loss < report.steps.front().loss ? 0 : 1;
-} catch (const std::exception& error) {
-  std::fprintf(stderr, "%s\n", error.what());
-  return 1;
+} catch (...) {
+  return report_exception();
 }

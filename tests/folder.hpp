@@ -31,8 +31,9 @@ struct Folder {
     std::filesystem::remove_all(path, ignored);
   }
 
-  /// Writes a file; returns its path.
+  /// Writes a file, in folders that are made where they are missing; returns its path.
   std::filesystem::path write(const std::string& name, std::string_view bytes) const {
+    std::filesystem::create_directories((path / name).parent_path());
     std::ofstream(path / name, std::ios::binary) << bytes;
     return path / name;
   }

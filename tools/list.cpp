@@ -49,11 +49,12 @@ struct Listing {
   ordered_json json = ordered_json::array();
 };
 
-Listing models() {
+// The presets, or the models named: presets or config.json files.
+Listing models(const std::vector<std::string>& named) {
   Listing out{"models", {}, ordered_json::array()};
   std::vector<std::vector<std::string>> rows{{"name", "parameters", "layers", "hidden", "heads", "positions", "for"}};
-  for (const std::string& name : model_names()) {
-    const ModelSpec model = value_or_throw(find_model(name));
+  for (const std::string& name : named.empty() ? model_names() : named) {
+    const ModelSpec model = value_or_throw(load_model(name));
     const LayerSpec& block = model.blocks.front();
     const bool trains = nn::check_implemented(model).has_value();
     rows.push_back({name, format_count(static_cast<double>(parameters(model))), std::to_string(model.blocks.size()),
@@ -70,12 +71,13 @@ Listing models() {
                         {"positions", model.positions()},
                         {"trains", trains}});
   }
-  out.text =
-      table(rows) + "  or the path of a Hugging Face config.json (" + std::string(huggingface_model_types) + ")\n";
+  out.text = table(rows);
+  if (named.empty())
+    out.text += "  or the path of a Hugging Face config.json (" + std::string(huggingface_model_types) + ")\n";
   return out;
 }
 
-Listing clusters() {
+Listing clusters(const std::vector<std::string>&) {
   Listing out{"clusters", {}, ordered_json::array()};
   std::vector<std::vector<std::string>> rows{{"name", "memory", "its rate", "16-bit peak", "node", "network"}};
   const auto per_second = [](double bytes) { return format_count(bytes) + "B/s"; };
@@ -108,7 +110,7 @@ Listing clusters() {
   return out;
 }
 
-Listing strategies() {
+Listing strategies(const std::vector<std::string>&) {
   Listing out{"strategies", {}, ordered_json::array()};
   for (const std::string& name : names_of(InstantiatedStrategies{})) {
     out.text += "  " + name + "\n";
@@ -132,7 +134,7 @@ std::string schedule_description(ScheduleKind kind) {
   return {};
 }
 
-Listing schedules() {
+Listing schedules(const std::vector<std::string>&) {
   Listing out{"schedules", {}, ordered_json::array()};
   std::vector<std::vector<std::string>> rows;
   for (const ScheduleKind kind : schedule_kinds) {
@@ -149,18 +151,25 @@ Listing schedules() {
 void run_list(const Arguments& arguments, Common& common) {
   Options options("list", "Shows what is known by name: models, clusters, strategies, schedules.");
   std::string kind = "all";
+  std::vector<std::string> named;
   options.choice("what", kind, {"models", "clusters", "strategies", "schedules", "all"}, "what to show");
+  options.texts("names", named, "MODEL...",
+                "with models: only these, presets' names or paths of a Hugging Face config.json; tells the parameters, "
+                "and what galvatron does with the model");
   options.flag("--json", common.json, "one JSON object with an array for each");
+  options.examples("Examples:\n  galvatron list models\n  galvatron list models my-llama/config.json --json");
   if (options.parse(arguments) == Options::Outcome::help_shown) return;
   require_output(common);
+  if (!named.empty() && kind != "models")
+    throw Failure(ErrorKind::usage, "names are of models; write `galvatron list models " + named.front() + "`");
 
   std::string text;
   ordered_json json = ordered_json::object();
-  const std::pair<const char*, Listing (*)()> listings[] = {
+  const std::pair<const char*, Listing (*)(const std::vector<std::string>&)> listings[] = {
       {"models", models}, {"clusters", clusters}, {"strategies", strategies}, {"schedules", schedules}};
   for (const auto& [name, make] : listings) {
     if (kind != "all" && kind != name) continue;
-    Listing listing = make();
+    Listing listing = make(named);
     text += (kind == "all" ? (text.empty() ? "" : "\n") + listing.name + "\n" : "") + listing.text;
     json[name] = std::move(listing.json);
   }

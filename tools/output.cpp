@@ -9,10 +9,10 @@
 #include <csignal>
 #include <cstdio>
 #include <filesystem>
-#include <new>
 #include <system_error>
 #include <utility>
 
+#include <galvatron/core/exceptions.hpp>
 #include <galvatron/core/file.hpp>
 #include <galvatron/core/json.hpp>
 
@@ -148,19 +148,11 @@ int report_failure(const std::exception_ptr& failure, const Common& common) {
     message = e.what();
     json = {{"feasible", false}, {"reason", message}, {"smallest_feasible_memory_bytes", nullptr}};
     if (e.smallest) json["smallest_feasible_memory_bytes"] = e.smallest->count;
-  } catch (const Failure& e) {
-    code = static_cast<int>(e.kind());
-    message = e.what();
-    if (e.kind() == ErrorKind::internal)
-      message += " (" + std::string(e.where().file_name()) + ":" + std::to_string(e.where().line()) +
-                 "); this is a defect of galvatron, please report it";
-  } catch (const std::bad_alloc&) {
-    code = static_cast<int>(ErrorKind::machine);
-    message = "this machine's memory is exhausted; use fewer ranks, a smaller model or a smaller batch";
-  } catch (const std::exception& e) {
-    message = std::string(e.what()) + "; this is a defect of galvatron, please report it";
   } catch (...) {
-    message = "an unknown exception; this is a defect of galvatron, please report it";
+    Error error = error_of_exception();
+    code = static_cast<int>(error.kind);
+    message = std::move(error.message);
+    if (error.kind == ErrorKind::internal) message += "; this is a defect of galvatron, please report it";
   }
   complain(message);
   if (!common.json) return code;

@@ -69,7 +69,7 @@ void settle(TrainingConstants& c, const std::optional<train::CheckpointManifest>
   if (c.seed < 0) c.seed = from != nullptr ? static_cast<std::int64_t>(from->seed) : 1;
 }
 
-bool continues(const train::CheckpointManifest& resumed, const Plan& plan, std::int64_t data_tokens,
+bool continues(const train::CheckpointManifest& resumed, const Plan& plan, const train::Data& data,
                std::int64_t steps) {
   const train::TrainingState& from = resumed.training;
   const auto differs = [](const char* what, std::int64_t here, std::int64_t there) {
@@ -79,9 +79,15 @@ bool continues(const train::CheckpointManifest& resumed, const Plan& plan, std::
   };
   differs("a global batch", plan.global_batch, from.global_batch);
   differs("a sequence length", plan.sequence_length, from.sequence_length);
-  if (from.data_tokens != 0 && data_tokens != from.data_tokens)
-    refuse("--resume: the data have " + std::to_string(data_tokens) + " tokens, and the checkpoint was trained on " +
+  if (from.data_tokens != 0 && data.size() != from.data_tokens)
+    refuse("--resume: the data have " + std::to_string(data.size()) + " tokens, and the checkpoint was trained on " +
            std::to_string(from.data_tokens) + "; give the same --data");
+  if (from.data_crc32c && data.checksum() != *from.data_crc32c)
+    refuse(
+        "--resume: the data are as large as those that the checkpoint was trained on, but others: samples of them have "
+        "the checksum " +
+        std::to_string(data.checksum()) + " instead of " + std::to_string(*from.data_crc32c) +
+        "; give the same --data, in the same order");
   if (steps < from.step)
     refuse("--resume: the checkpoint has " + std::to_string(from.step) + " steps behind it, and --steps says " +
            std::to_string(steps) + " in all; give more");

@@ -12,6 +12,7 @@
 #include <galvatron/plan/plan.hpp>
 #include <galvatron/train/checkpoint/huggingface_reader.hpp>
 #include <galvatron/train/checkpoint/reader.hpp>
+#include <galvatron/train/data/open.hpp>
 #include <galvatron/train/metrics.hpp>
 #include <galvatron/train/trainer.hpp>
 
@@ -56,8 +57,7 @@ void settle(TrainingConstants& constants, const std::optional<train::CheckpointM
 
 /// False when the run of so many steps has ended. Throws Failure (usage) when this plan and these data are of another
 /// run than the checkpoint, or it is further than the run is long.
-bool continues(const train::CheckpointManifest& resumed, const Plan& plan, std::int64_t data_tokens,
-               std::int64_t steps);
+bool continues(const train::CheckpointManifest& resumed, const Plan& plan, const train::Data& data, std::int64_t steps);
 
 /// Bytes of the copies that the ranks take for checkpoints, beside their arenas; nothing without checkpoints.
 std::vector<Bytes> checkpoint_copies(const RunFileArguments& a, const Plan& plan, const ModelSpec& model);

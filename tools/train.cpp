@@ -13,6 +13,7 @@
 #include <galvatron/cluster/json.hpp>
 #include <galvatron/cluster/json_writer.hpp>
 #include <galvatron/core/quantity.hpp>
+#include <galvatron/model/difference.hpp>
 #include <galvatron/model/huggingface.hpp>
 #include <galvatron/nn/implemented.hpp>
 #include <galvatron/plan/json.hpp>
@@ -93,7 +94,8 @@ Options::Outcome read(const Arguments& arguments, TrainArguments& a, Common& com
   options.number("--min-lr", c.least_rate, 0, 1e3, "learning rate at the end of the cosine (default: a tenth of --lr)");
   options.integer("--warmup", c.warmup, 0, 10'000'000,
                   "steps of linear warm-up (default: a tenth of --steps, at most 100)");
-  options.number("--weight-decay", c.weight_decay, 0, 1e3, "of AdamW (default: 0.1)");
+  options.number("--weight-decay", c.weight_decay, 0, 1e3,
+                 "of AdamW, times the learning rate; biases and norms do not decay (default: 0.1)");
   options.choice("--rounding", c.rounding, {"nearest", "stochastic"},
                  "of bf16 parameters from their masters (default: nearest)");
   options.number("--clip", c.clip, 0, 1e9, "largest gradient norm, 0 for no clipping (default: 1)");
@@ -124,8 +126,17 @@ Options::Outcome read(const Arguments& arguments, TrainArguments& a, Common& com
   options.text("--report", a.report, "FILE", "write an HTML report of the last step beside its prediction");
   options.flag("--json", common.json, "print one JSON object instead of text");
   options.flag("--quiet", common.quiet, "show no progress");
+  const galvatron::device::AdamW adam;
+  char optimizer[512];
+  std::snprintf(
+      optimizer, sizeof optimizer,
+      "The optimizer is AdamW with beta1 %g, beta2 %g, epsilon %g and bias correction; the rate rises linearly, "
+      "then falls along half a cosine; the gradient is clipped by its norm over the whole model "
+      "(docs/optimizer.md).",
+      static_cast<double>(adam.beta1), static_cast<double>(adam.beta2), static_cast<double>(adam.epsilon));
   options.examples(
-      "Examples:\n  galvatron train --plan plan.json --data text.txt --steps 100\n  galvatron train --auto --model "
+      wrapped(optimizer, static_cast<std::size_t>(help_width()), 0) +
+      "\n\nExamples:\n  galvatron train --plan plan.json --data text.txt --steps 100\n  galvatron train --auto --model "
       "gpt2-tiny --ranks 4 --memory 16MiB \\\n      --data text.txt --steps 100 --global-batch 16");
   return options.parse(arguments);
 }
@@ -174,11 +185,6 @@ void check(const TrainArguments& a, const Launcher& launcher) {
                 read);
 }
 
-// The same layers, whatever the name.
-bool same_layers(const ModelSpec& a, const ModelSpec& b) {
-  return a.embedding == b.embedding && a.blocks == b.blocks && a.head == b.head;
-}
-
 void check_processes(int ranks, const Launcher& launcher) {
   if (launcher.ranks() != 0 && launcher.ranks() != ranks)
     refuse(launcher.starter() + " has started " + std::to_string(launcher.ranks()) +
@@ -202,9 +208,10 @@ void check_against(const Plan& plan, const ModelSpec& model, const TrainArgument
     refuse("the plan does not suit the model " + model.name + ": " + why + "; make a plan for this model");
   if (model.name != plan.model) {
     const auto planned = load_model(plan.model);
-    if (planned && !same_layers(*planned, model))
-      refuse("the plan was made for the model " + plan.model + ", not for " + model.name +
-             "; make a plan for this model");
+    const auto difference = planned ? first_difference(*planned, model) : std::nullopt;
+    if (difference)
+      refuse("the plan was made for the model " + plan.model + ", not for " + model.name + ": " + difference->field +
+             " " + difference->first + " there, " + difference->second + " here; make a plan for this model");
   }
 }
 
@@ -489,7 +496,7 @@ void train(TrainArguments& a, const Arguments& arguments, Common& common, Launch
   const Plan& plan = prepared.plan;
   check_runnable(plan, launcher);
   if (const std::string remark = launcher.remark(plan); !remark.empty()) note(common, remark);
-  if (resumed && !continues(*resumed, plan, data->size(), a.steps)) {
+  if (resumed && !continues(*resumed, plan, *data, a.steps)) {
     if (launcher.shows()) print_nothing_to_do(plan, a, common);
     return;
   }
@@ -521,6 +528,7 @@ void train(TrainArguments& a, const Arguments& arguments, Common& common, Launch
   options.clip = c.clip;
   options.seed = static_cast<std::uint64_t>(c.seed);
   options.data_tokens = data->size();
+  options.data_crc32c = data->checksum();
   options.repeats = a.cuda_graph == "on";
   options.searches = a.tune == "on";
   RunFiles files(a.files, prepared.model, launcher.shows());

@@ -11,6 +11,7 @@
 #include <galvatron/cluster/presets.hpp>
 #include <galvatron/cluster/spec.hpp>
 #include <galvatron/core/error.hpp>
+#include <galvatron/core/exceptions.hpp>
 #include <galvatron/core/quantity.hpp>
 #include <galvatron/core/units.hpp>
 #include <galvatron/cost/layer.hpp>

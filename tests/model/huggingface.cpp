@@ -87,7 +87,8 @@ const nlohmann::json swin_config = {{"model_type", "swin"},    {"embed_dim", 320
                                     {"depths", {2, 2, 26, 2}}, {"num_heads", {8, 16, 32, 64}},
                                     {"image_size", 224},       {"patch_size", 4},
                                     {"window_size", 7},        {"mlp_ratio", 4},
-                                    {"qkv_bias", true},        {"use_absolute_embeddings", false}};
+                                    {"qkv_bias", true},        {"use_absolute_embeddings", false},
+                                    {"num_labels", 1000}};
 const nlohmann::json mixtral_config = {{"model_type", "mixtral"},
                                        {"hidden_size", 4096},
                                        {"num_hidden_layers", 32},
@@ -131,8 +132,52 @@ TEST_CASE("what the other families have and galvatron not is refused by name") {
   CHECK(contains(error_of(with(mixtral_config, "sliding_window", 4096)), "sliding window"));
   CHECK(contains(error_of(with(mixtral_config, "num_experts_per_tok", 9)), "experts"));
   CHECK(contains(error_of(without(mixtral_config, "num_local_experts")), "\"num_local_experts\" is missing"));
-  CHECK(read(with(t5_config, "feed_forward_proj", "gated-gelu"))->blocks[0].ffn_inputs() == 2 * 16384);
+  const std::string gelu = error_of(with(t5_config, "feed_forward_proj", "gated-gelu"));
+  CHECK(contains(gelu, "\"gated-gelu\" is not supported"));
+  CHECK(contains(gelu, "choose a model with relu or gated-silu"));
+  CHECK(contains(error_of(with(t5_config, "is_encoder_decoder", false)), "only true"));
+  CHECK(contains(error_of(with(t5_config, "relative_attention_max_distance", 64)), "only 128"));
+  CHECK(read(with(t5_config, "feed_forward_proj", "gated-silu"))->blocks[0].ffn_inputs() == 2 * 16384);
   CHECK(read(with(without(vit_config, "num_labels"), "id2label", {{"0", "cat"}, {"1", "dog"}}))->head.vocabulary == 2);
+}
+
+// transformers 5.24: the configuration classes, asked with each key left out.
+TEST_CASE("keys that files leave out are read as transformers reads them") {
+  CHECK(read(without(vit_config, "num_labels"))->head.vocabulary == 2);
+  CHECK(read(without(swin_config, "num_labels"))->head.vocabulary == 2);
+  CHECK(read(with(vit_config, "id2label", {{"0", "cat"}, {"1", "dog"}}))->head.vocabulary == 1000);
+  const auto mixtral =
+      read(without(without(without(mixtral_config, "num_key_value_heads"), "rms_norm_eps"), "rope_theta"));
+  REQUIRE(mixtral.has_value());
+  CHECK(mixtral->blocks[0].kv_heads == 8);
+  CHECK(mixtral->blocks[0].norm_epsilon == 1e-5);
+  CHECK(mixtral->blocks[0].rope_theta == 1e6);
+  CHECK(read(with(mixtral_config, "num_key_value_heads", nullptr))->blocks[0].kv_heads == 32);
+  CHECK_FALSE(read(with(with(mixtral_config, "attention_bias", true), "mlp_bias", true))->blocks[0].bias);
+  const auto llama = read(without(without(without(llama_config, "num_key_value_heads"), "rms_norm_eps"), "rope_theta"));
+  REQUIRE(llama.has_value());
+  CHECK(llama->blocks[0].kv_heads == 32);
+  CHECK(llama->blocks[0].norm_epsilon == 1e-6);
+  CHECK(llama->blocks[0].rope_theta == 10000.0);
+  // BERT's, ViT's, T5's and Swin's other ones.
+  CHECK(read(without(bert_config, "type_vocab_size"))->embedding.token_types == 2);
+  CHECK(read(without(bert_config, "layer_norm_eps"))->blocks[0].norm_epsilon == 1e-12);
+  CHECK(read(without(vit_config, "layer_norm_eps"))->blocks[0].norm_epsilon == 1e-12);
+  CHECK(read(without(vit_config, "patch_size"))->embedding.patch_width == 16 * 16 * 3);
+  CHECK(read(without(t5_config, "d_kv"))->blocks[0].head_dim == 64);
+  CHECK(read(t5_config)->blocks[0].norm_epsilon == 1e-6);
+  CHECK(read(t5_config)->blocks.size() == 48);
+  CHECK(read(without(swin_config, "window_size"))->blocks[0].window == 7);
+  CHECK(read(swin_config)->blocks[0].norm_epsilon == 1e-5);
+}
+
+TEST_CASE("of rotary positions in several keys that one counts which counts in transformers") {
+  const nlohmann::json parameters{{"rope_type", "default"}, {"rope_theta", 7.0}};
+  const nlohmann::json both = with(llama_config, "rope_parameters", parameters);
+  CHECK(read(both)->blocks[0].rope_theta == 7.0);
+  CHECK(read(with(both, "rope_scaling", nlohmann::json::object()))->blocks[0].rope_theta == 7.0);
+  CHECK(read(with(both, "rope_scaling", {{"rope_type", "default"}}))->blocks[0].rope_theta == 500000.0);
+  CHECK(read(with(llama_config, "rope_parameters", {{"rope_type", "default"}}))->blocks[0].rope_theta == 500000.0);
 }
 
 TEST_CASE("absent keys take the family's usual value") {
@@ -163,6 +208,18 @@ TEST_CASE("features without an implementation are refused by name") {
   CHECK(contains(error_of(with(llama_config, "rope_scaling", {{"rope_type", "llama3"}, {"factor", 8.0}})),
                  "\"rope_scaling\": scaled rotary positions (\"llama3\") are not supported"));
   CHECK(contains(error_of(with(llama_config, "rope_scaling", {{"type", "linear"}, {"factor", 2.0}})), "linear"));
+  const nlohmann::json newer = with(without(llama_config, "rope_theta"), "rope_parameters",
+                                    {{"rope_type", "yarn"}, {"rope_theta", 1e4}, {"factor", 4.0}});
+  CHECK(contains(error_of(newer), "\"rope_parameters\": scaled rotary positions (\"yarn\") are not supported"));
+  CHECK(contains(error_of(with(llama_config, "rope_parameters", {{"full_attention", {{"rope_type", "linear"}}}})),
+                 "differ from layer to layer"));
+  CHECK(
+      contains(error_of(with(llama_config, "rope_parameters", {{"partial_rotary_factor", 0.5}})), "a part of a head"));
+  // Nobody is told to change the file: what is left would be another model than the weights are of.
+  for (const nlohmann::json& config :
+       {newer, with(llama_config, "quantization_config", {{"bits", 4}}), with(mixtral_config, "sliding_window", 4096),
+        with(llama_config, "attention_bias", true)})
+    for (const char* advice : {"remove", "set both"}) CHECK_FALSE(contains(error_of(config), advice));
   CHECK(contains(error_of(with(llama_config, "hidden_act", "gelu")), "only silu"));
   CHECK(contains(error_of(with(llama_config, "attention_bias", true)), "mlp_bias"));
   CHECK(contains(error_of(with(llama_config, "partial_rotary_factor", 0.5)), "a part of a head"));

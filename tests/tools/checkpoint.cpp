@@ -130,6 +130,11 @@ TEST_CASE("what cannot go on is refused with one line") {
   check_failure(folder.run(base + "--steps 8 --resume ."), 2, "no complete checkpoint");
   check_failure(folder.run("train --plan p.json --data text.txt other.txt --steps 8 " + resume), 2,
                 "give the same --data");
+  std::string changed = folder.read("text.txt");
+  changed[changed.size() / 2] ^= 1;
+  folder.write("changed.txt", changed);
+  check_failure(folder.run("train --plan p.json --data changed.txt --steps 8 " + resume), 2,
+                "the data are as large as those that the checkpoint was trained on, but others");
   check_failure(folder.run(base + "--steps 8 --checkpoint text.txt"), 2, "cannot write");
   check_failure(folder.run(base + "--steps 8 --init-from text.txt"), 2, "safetensors");
   check_failure(folder.run(base + "--steps 8 --checkpoint saved"), 2, "saved has checkpoints of another run");

@@ -46,6 +46,8 @@ TEST_CASE("help names every command and option and fits 80 columns") {
         "--warmup", "--min-lr", "--weight-decay", "--rounding", "--cuda-graph", "--tune",
         "--clip",   "--seed",   "--metrics",      "--trace",    "--report",     "--json"})
     CHECK(train.out.find("  " + option + " ") != std::string::npos);
+  for (const std::string constant : {"beta1 0.9,", "beta2 0.95,", "epsilon 1e-08"})
+    CHECK(train.out.find(constant) != std::string::npos);
 }
 
 TEST_CASE("the version is printed") {
@@ -119,6 +121,31 @@ TEST_CASE("list shows what there is, for people and as JSON") {
     CHECK(model.at("trains") == (name.starts_with("gpt") || name.starts_with("llama") || name.starts_with("bert") ||
                                  name.starts_with("vit") || name.starts_with("swin") || name.starts_with("t5")));
   }
+}
+
+TEST_CASE("list tells of a config.json what it tells of presets") {
+  const Folder folder;
+  folder.write("m/config.json",
+               R"({"model_type": "llama", "hidden_size": 64, "num_hidden_layers": 3, "num_attention_heads": 4,
+                   "num_key_value_heads": 2, "intermediate_size": 128, "max_position_embeddings": 32,
+                   "vocab_size": 256, "tie_word_embeddings": true})");
+  const Ran text = folder.run("list models m/config.json llama-tiny");
+  CAPTURE(text.out);
+  CHECK(text.code == 0);
+  CHECK(text.out.find("m/config.json") != std::string::npos);
+  CHECK(text.out.find("llama-tiny") != std::string::npos);
+  CHECK(text.out.find("gpt2-tiny") == std::string::npos);
+  const auto models = folder.run("list models m --json").json().at("models");
+  REQUIRE(models.size() == 1);
+  // Table, norms, queries and keys and values, output, gate and up and down.
+  const int expected = 256 * 64 + 64 + 3 * (2 * 64 + 64 * (64 + 2 * 32) + 64 * 64 + 3 * 64 * 128);
+  CHECK(models[0].at("parameters") == expected);
+  CHECK(models[0].at("layers") == 3);
+  CHECK(models[0].at("kv_heads") == 2);
+  CHECK(models[0].at("trains") == true);
+  check_failure(folder.run("list models missing.json"), 2, "missing.json: No such file");
+  check_failure(folder.run("list clusters m/config.json"), 2, "names are of models");
+  check_failure(folder.run("list m/config.json"), 2, "models|clusters|strategies|schedules");
 }
 
 TEST_CASE("a reader that goes away is no failure, a full disk is one") {

@@ -319,6 +319,67 @@ TEST_CASE("unknown names and bad files are bad input") {
   }
 }
 
+TEST_CASE("a plan names its files from its own folder, wherever it is read") {
+  const Folder folder;
+  const std::string config = R"({"model_type": "gpt2", "n_embd": 32, "n_layer": 2, "n_head": 2, "n_positions": 32,
+                                 "vocab_size": 256})";
+  folder.write("cfg/config.json", config);
+  folder.write("c/cluster.json", R"({"format": "galvatron-cluster", "version": 1, "name": "lab", "device": "a100-80g",
+                                   "devices": 2, "devices_per_node": 2})");
+  folder.write_text("elsewhere/text.txt");
+  std::filesystem::create_directory(folder.path() / "sub");
+  const Ran planned = folder.run(
+      "plan --model cfg/config.json --cluster c/cluster.json --global-batch 4 --seq 16 --precision fp32 --space "
+      "dp,runnable --out sub/p.json --json");
+  CAPTURE(planned.err);
+  REQUIRE(planned.code == 0);
+  CHECK(planned.json().at("plan").at("model") == "cfg/config.json");  // which is true of standard output
+  const json plan = json::parse(folder.read("sub/p.json"));
+  CHECK(plan.at("model") == "../cfg/config.json");
+  CHECK(plan.at("cluster") == "../c/cluster.json");
+  const std::string seconds = planned.json().at("iteration_seconds").dump();
+  for (const std::string from : {".", "sub", "elsewhere"}) {
+    CAPTURE(from);
+    const std::string to = (from == "." ? "" : "../") + std::string("sub/p.json");
+    const auto run = [&](const std::string& line) {
+      const Ran ran = folder.shell("cd " + from + " && $G " + line);
+      CAPTURE(line);
+      CAPTURE(ran.err);
+      CHECK(ran.code == 0);
+      return ran;
+    };
+    CHECK(run("cost --json --plan " + to).json().at("iteration_seconds").dump() == seconds);
+    run("explain " + to);
+    run("simulate --plan " + to);
+    run("export --to torchtitan " + to);
+  }
+  // Training, its checkpoint and what goes on after it, each from another folder.
+  const auto train = [&](const std::string& from, const std::string& to, const std::string& options) {
+    const Ran ran = folder.shell("cd " + from + " && $G train --plan " + to + "sub/p.json --data " + to +
+                                 "elsewhere/text.txt --quiet " + options);
+    CAPTURE(ran.err);
+    CHECK(ran.code == 0);
+  };
+  train("elsewhere", "../", "--steps 2 --checkpoint ../saved");
+  CHECK(json::parse(folder.read("saved/step-00000002/manifest.json")).at("model") == "../../cfg/config.json");
+  train("sub", "../", "--steps 3 --resume ../saved");
+  train(".", "", "--steps 1 --init-from saved");
+  CHECK(folder.shell("cd c && $G export ../saved --to huggingface --out ../out").code == 0);
+  CHECK(folder.run("list models out").code == 0);
+
+  // Moved together, and a plan of before, whose paths are from the current folder.
+  const Ran moved = folder.shell("mkdir new && mv cfg c sub new && cd elsewhere && $G cost --plan ../new/sub/p.json");
+  CAPTURE(moved.err);
+  CHECK(moved.code == 0);
+  json before = plan;
+  before["model"] = "cfg/config.json";
+  before["cluster"] = "c/cluster.json";
+  folder.write("new/sub/before.json", before.dump());
+  CHECK(folder.shell("cd new && $G cost --plan sub/before.json").code == 0);
+  const Ran lost = folder.shell("cd elsewhere && $G cost --plan ../new/sub/before.json");
+  check_failure(lost, 2, "cannot read cfg/config.json: No such file");
+}
+
 TEST_CASE("a plan that contradicts itself is refused") {
   const Folder folder;
   const auto refused = [&](auto change, const std::string& cause) {

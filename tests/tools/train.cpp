@@ -356,6 +356,62 @@ TEST_CASE("bad data are refused before anything is written") {
   CHECK(folder.run("train --plan p.json --steps 1 --data good.bin good.bin").code == 0);
 }
 
+TEST_CASE("a text is refused for a model of another vocabulary, with the way out") {
+  const Folder folder;
+  folder.write_text();
+  folder.write("m/config.json", R"({"model_type": "gpt2", "n_embd": 128, "n_layer": 4, "n_head": 4, "n_positions": 64,
+                                    "vocab_size": 50257})");
+  json plan = small_plan();
+  plan["model"] = "m/config.json";
+  folder.write("p.json", plan.dump());
+  check_failure(
+      folder.run("train --plan p.json --steps 1 --data text.txt"), 2,
+      "text.txt is a text, whose 256 bytes are its tokens, and the model m/config.json has the 50257 tokens of "
+      "another vocabulary; tokenize the text into a .bin file");
+  check_failure(folder.run("train --auto --model gpt2-124m --global-batch 4 --steps 1 --data text.txt"), 2,
+                "tokens of another vocabulary");
+  folder.write("t.bin", token_file(20240520, 1, 100, std::vector<std::uint16_t>(100, 50256)));
+  CHECK(folder.run("train --plan p.json --steps 1 --data t.bin").code == 0);
+}
+
+TEST_CASE("weights to start from are those of the model, as their config.json says it") {
+  const Folder folder;
+  const auto golden = std::filesystem::path(galvatron::test::tests_dir) / "train/pytorch/huggingface/llama";
+  std::filesystem::copy(golden, folder.path() / "weights");
+  std::vector<std::uint16_t> tokens(200);
+  for (std::size_t i = 0; i < tokens.size(); ++i) tokens[i] = static_cast<std::uint16_t>(i * i % 61);
+  folder.write("t.bin", token_file(20240520, 1, 200, tokens));
+  json config = json::parse(folder.read("weights/config.json"));
+  json plan = small_plan(1);
+  plan["layers"] = {plan["head"], plan["head"]};
+  plan["stages"][0]["last_layer"] = 1;
+  plan["model"] = "weights";
+  folder.write("p.json", plan.dump());
+  const std::string train = "train --plan p.json --data t.bin --steps 1 --init-from weights --json";
+  const Ran good = folder.run(train);
+  CAPTURE(good.err);
+  REQUIRE(good.code == 0);
+  // Another base of the rotary positions changes no shape, but the loss.
+  config["rope_parameters"]["rope_theta"] = 10000.0;
+  folder.write("other/config.json", config.dump());
+  plan["model"] = "other";
+  folder.write("p.json", plan.dump());
+  const Ran refused = folder.run("train --plan p.json --data t.bin --steps 1 --init-from weights");
+  check_failure(refused, 2,
+                "--init-from: the weights in weights are of another model: base of the rotary positions 500 in "
+                "weights/config.json, 10000 in the model other/config.json");
+  // Weights that are no numbers are told by name, and not blamed on the learning rate.
+  plan["model"] = "weights";
+  folder.write("p.json", plan.dump());
+  std::string bytes = folder.read("weights/model-00002-of-00003.safetensors");
+  bytes.replace(bytes.size() - 4, 4, "\xff\xff\xff\x7f");
+  folder.write("weights/model-00002-of-00003.safetensors", bytes);
+  const Ran damaged = folder.run("train --plan p.json --data t.bin --steps 1 --quiet --init-from weights");
+  check_failure(damaged, 2, "weights/model-00002-of-00003.safetensors: element ");
+  CHECK(damaged.err.find("is not a number") != std::string::npos);
+  CHECK(damaged.err.find("learning rate") == std::string::npos);
+}
+
 // A long run, to which `then` happens after its first step. The wait ends with the run, too.
 Ran disturbed(const Folder& folder, const std::string& options, const std::string& then) {
   folder.write_text();

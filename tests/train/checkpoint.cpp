@@ -302,6 +302,27 @@ TEST_CASE("a damaged checkpoint and one of another model are refused with the re
   check_refused(Checkpoint::open(folder.path / "empty", model), "no complete checkpoint");
 }
 
+TEST_CASE("a manifest has a checksum of the data, and may be of before there was one") {
+  const ModelSpec model = toy::model(false, 2);
+  const Folder folder;
+  TrainOptions options = options_for(1);
+  options.checkpoint = {.folder = folder.path};
+  options.data_tokens = 1000;
+  options.data_crc32c = 0xFFFFFFF0;
+  run(toy::single_rank(model), model, options);
+  const auto manifest = Checkpoint::read_manifest(folder.path);
+  REQUIRE(manifest.has_value());
+  CHECK(manifest->training.data_crc32c == 0xFFFFFFF0U);
+  CheckpointManifest before = *manifest;
+  before.training.data_crc32c.reset();
+  const std::string text = manifest_text(before);
+  CHECK(text.find("data_crc32c") == std::string::npos);
+  const auto again = parse_manifest(text, "manifest.json");
+  REQUIRE(again.has_value());
+  CHECK_FALSE(again->training.data_crc32c.has_value());
+  CHECK(again->training.data_tokens == 1000);
+}
+
 TEST_CASE("what a task in the background throws is its error") {
   for (const bool device : {true, false}) {
     train::BackgroundThread thread;

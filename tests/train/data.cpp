@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include <galvatron/model/build.hpp>
 #include <galvatron/train/data/data.hpp>
 
 #include "../folder.hpp"
@@ -206,6 +207,59 @@ TEST_CASE("exactly one sample is enough, one token less is not") {
   CHECK(message_of(open_data({folder.write("a.txt", std::string(8, 'a'))}, 8)) ==
         "the data have 8 tokens, but one sample of 8 tokens takes 9; give more data or a shorter sequence");
   CHECK(message_of(open_data({folder.write("empty.txt", "")}, 8)).find("the data have 0 tokens") == 0);
+}
+
+TEST_CASE("a text is for models whose vocabulary is bytes, with or without some special tokens") {
+  const Folder folder;
+  const std::vector<fs::path> text{folder.write("a.txt", std::string(100, 'a'))};
+  const std::vector<fs::path> tokens{folder.write("a.bin", bin16(std::vector<std::uint16_t>(100, 7)))};
+  const auto open = [](const std::vector<fs::path>& paths, std::int64_t vocabulary) {
+    const ModelSpec model =
+        gpt("toy", {.layers = 1, .hidden = 8, .heads = 1, .vocabulary = vocabulary, .positions = 16});
+    return Data::open(paths, model, {.sequence = 8, .seed = 1});
+  };
+  for (const std::int64_t bytes : {256, 257, 320, 384}) CHECK(open(text, bytes).has_value());
+  for (const std::int64_t other : {128, 255, 385, 512, 50257}) {
+    CAPTURE(other);
+    const std::string message = message_of(open(text, other));
+    CHECK(message.find("a.txt is a text, whose 256 bytes are its tokens, and the model toy has the " +
+                       std::to_string(other) + " tokens of another vocabulary; tokenize the text into a .bin file") !=
+          std::string::npos);
+    CHECK(open(tokens, other).has_value());
+  }
+}
+
+TEST_CASE("a checksum tells data of the same size apart, and not the files that they are in") {
+  const Folder folder;
+  const auto checksum = [&](const std::vector<fs::path>& paths) {
+    const auto source = open_data(paths, 8);
+    REQUIRE(source.has_value());
+    return source->checksum();
+  };
+  for (const std::size_t size : {10U, 1024U, 1025U, 256U * 1024U, 256U * 1024U + 1U, 3'000'000U}) {
+    CAPTURE(size);
+    std::string text;
+    std::mt19937 random(static_cast<std::uint32_t>(size));
+    for (std::size_t i = 0; i < size; ++i) text += static_cast<char>('a' + random() % 26);
+    const std::uint32_t whole = checksum({folder.write("a.txt", text)});
+    CHECK(checksum({folder.write("b.txt", text.substr(0, size / 3)), folder.write("c.txt", text.substr(size / 3))}) ==
+          whole);
+    CHECK(checksum({folder.path / "c.txt", folder.path / "b.txt"}) != whole);
+    CHECK(checksum({folder.write("a.bin", bin16({text.begin(), text.end()}))}) == whole);
+    for (const std::size_t at : {std::size_t{0}, size - 1}) {  // both ends are always read
+      std::string other = text;
+      other[at] = other[at] == 'a' ? 'b' : 'a';
+      CHECK(checksum({folder.write("d.txt", other)}) != whole);
+    }
+    CHECK(checksum({folder.write("e.txt", text + "a")}) != whole);
+    if (size > 256 * 1024) continue;
+    for (int round = 0; round < 20; ++round) {  // and of few tokens all
+      std::string other = text;
+      const std::size_t at = random() % size;
+      other[at] = other[at] == 'a' ? 'b' : 'a';
+      CHECK(checksum({folder.write("d.txt", other)}) != whole);
+    }
+  }
 }
 
 TEST_CASE("data that cannot be used are refused with the file and the way out") {

@@ -165,23 +165,122 @@ TEST_CASE("weights are written in bf16 too") {
   });
 }
 
+TEST_CASE("weights whose config.json is of another model are refused with the field and both values") {
+  const auto model = load_model((golden / "llama").string());
+  REQUIRE(model.has_value());
+  const std::string config = (golden / "llama/config.json").string();
+  const auto refused = [&](auto change, const std::string& field, const std::string& theirs, const std::string& ours) {
+    ModelSpec other = *model;
+    other.name = "other";
+    for (LayerSpec& block : other.blocks) change(block);
+    change(other.embedding);
+    change(other.head);
+    CAPTURE(field);
+    const std::string cause =
+        "are of another model: " + field + " " + theirs + " in " + config + ", " + ours + " in the model other; ";
+    check_refused(HuggingFaceWeights::open(golden / "llama", other), cause);
+    check_refused(HuggingFaceWeights::open(golden / "llama/model.safetensors.index.json", other), cause);
+  };
+  // None of these shows in the shapes of the tensors.
+  refused([](LayerSpec& l) { l.heads = 2, l.kv_heads = 2, l.head_dim = 12; }, "attention heads", "6", "2");
+  refused([](LayerSpec& l) { l.rope_theta = 10000; }, "base of the rotary positions", "500", "10000");
+  refused([](LayerSpec& l) { l.norm_epsilon = 1e-6; }, "epsilon of the norms", "1e-05", "1e-06");
+  refused([](LayerSpec& l) { l.positions = 40; }, "positions", "20", "40");
+  // These do, and the config tells them by name.
+  refused([](LayerSpec& l) { l.tied = true; }, "tied embeddings", "false", "true");
+  refused([](LayerSpec& l) { l.bias = true; }, "biases", "false", "true");
+  refused([](LayerSpec& l) { l.vocabulary = 64; }, "vocabulary", "61", "64");
+  refused([](LayerSpec& l) { l.ffn = 48; }, "width of the MLP", "40", "48");
+}
+
+TEST_CASE("weights whose config.json has what no layer computes are refused with the reason") {
+  const Folder folder;
+  fs::copy(golden / "llama-f16", folder.path / "weights");
+  const auto model = load_model((golden / "llama-f16").string());
+  auto config = nlohmann::json::parse(content(golden / "llama-f16/config.json"));
+  CHECK(HuggingFaceWeights::open(folder.path / "weights", *model).has_value());
+  const auto refused = [&](const char* key, const nlohmann::json& value, const std::string& cause) {
+    nlohmann::json changed = config;
+    changed[key] = value;
+    folder.write("weights/config.json", changed.dump());
+    const auto opened = HuggingFaceWeights::open(folder.path / "weights", *model);
+    check_refused(opened, cause);
+    CHECK(opened.error().message.find("remove") == std::string::npos);
+  };
+  refused("rope_scaling", {{"rope_type", "llama3"}, {"factor", 8.0}}, "scaled rotary positions (\"llama3\")");
+  refused("rope_parameters", {{"rope_type", "yarn"}, {"rope_theta", 500.0}}, "scaled rotary positions (\"yarn\")");
+  refused("hidden_act", "gelu", "only silu is");
+  refused("model_type", "mistral", "\"mistral\" is not supported");
+  fs::remove(folder.path / "weights/config.json");  // nothing to compare with
+  CHECK(HuggingFaceWeights::open(folder.path / "weights", *model).has_value());
+}
+
+TEST_CASE("weights that are no numbers are refused with file and tensor") {
+  const Folder folder;
+  struct Row {
+    const char* name;
+    const char* file;
+    const char* tensor;
+  };
+  for (const auto& [name, file, tensor] : {Row{"gpt2", "model.safetensors", "transformer.h.1.mlp.c_fc.weight"},
+                                           Row{"llama-f16", "model.safetensors", "model.layers.0.mlp.up_proj.weight"},
+                                           Row{"llama", "model-00002-of-00003.safetensors", ""}}) {
+    fs::copy(golden / name, folder.path / name);
+    const auto model = load_model((golden / name).string());
+    std::string bytes = content(golden / name / file);
+    const auto parsed = parse_safetensors(std::as_bytes(std::span(bytes)), "f");
+    REQUIRE(parsed.has_value());
+    const SafetensorsEntry* const entry = *tensor == 0 ? &parsed->entries.front() : parsed->find(tensor);
+    REQUIRE(entry != nullptr);
+    const bool half = entry->type == "F16";
+    const std::uint32_t bad = half ? 0xFC00 : 0x7FC00000;  // minus infinity in F16, NaN in F32
+    constexpr std::int64_t element = 5;
+    const std::size_t width = half ? 2 : 4;
+    std::memcpy(bytes.data() + parsed->data_begin + entry->begin + element * static_cast<std::int64_t>(width), &bad,
+                width);
+    folder.write(std::string(name) + "/" + file, bytes);
+    const auto weights = HuggingFaceWeights::open(folder.path / name, *model);
+    REQUIRE(weights.has_value());
+    for (Plan plan :
+         {toy::single_rank(*model), toy::uniform(*model, 1, {.data = 2, .zero = 3}, 1, ScheduleKind::gpipe)}) {
+      plan.sequence_length = 16;
+      std::string message;
+      try {
+        loss_of(plan, *model, *weights, folder.path / "saved");
+      } catch (const Failure& failure) {
+        CHECK(failure.kind() == ErrorKind::usage);
+        message = failure.what();
+      }
+      CAPTURE(message);
+      CHECK(message.find((folder.path / name / file).string() + ": element 5 of the tensor \"" + entry->name +
+                         "\" is " + (half ? "infinite" : "not a number")) != std::string::npos);
+    }
+  }
+}
+
 TEST_CASE("weights that are not the model's are refused with the reason") {
   const Folder folder;
   const auto gpt2 = load_model((golden / "gpt2").string());
   const auto llama = load_model((golden / "llama").string());
-  check_refused(HuggingFaceWeights::open(golden / "llama", *gpt2), "has no tensor \"transformer.wte.weight\"");
+  check_refused(HuggingFaceWeights::open(golden / "llama", *gpt2), "another model: attention heads 6 in");
   check_refused(HuggingFaceWeights::open(folder.path, *gpt2), "neither model.safetensors nor");
   check_refused(HuggingFaceWeights::open(folder.path / "missing.safetensors", *gpt2), "No such file");
   check_refused(HuggingFaceWeights::open(golden / "llama/model-00001-of-00003.safetensors", *llama), "has no tensor");
+  // Of weights without a config.json the tensors tell.
+  const fs::path alone = folder.path / "alone.safetensors";
+  fs::copy(golden / "gpt2/model.safetensors", alone);
+  CHECK(HuggingFaceWeights::open(alone, *gpt2).has_value());
   ModelSpec deeper = *gpt2;
   deeper.blocks.push_back(deeper.blocks.back());
-  check_refused(HuggingFaceWeights::open(golden / "gpt2", deeper), "has no tensor \"transformer.h.2.");
+  check_refused(HuggingFaceWeights::open(golden / "gpt2", deeper), "another model: number of layers 2 in");
+  check_refused(HuggingFaceWeights::open(alone, deeper), "has no tensor \"transformer.h.2.");
   ModelSpec shallower = *gpt2;
   shallower.blocks.pop_back();
-  check_refused(HuggingFaceWeights::open(golden / "gpt2", shallower), "has no place");
+  check_refused(HuggingFaceWeights::open(alone, shallower), "has no place");
   ModelSpec wider = *gpt2;
   wider.embedding.vocabulary = wider.head.vocabulary = 64;
-  check_refused(HuggingFaceWeights::open(golden / "gpt2", wider), "is (61, 24), and the model");
+  check_refused(HuggingFaceWeights::open(alone, wider), "is (61, 24), and the model");
+  check_refused(HuggingFaceWeights::open(alone, *llama), "has no tensor \"model.embed_tokens.weight\"");
   ModelSpec bert = *gpt2;
   bert.blocks[0].causal = false;
   check_refused(HuggingFaceWeights::open(golden / "gpt2", bert), "neither a GPT-2 nor a Llama");

@@ -103,6 +103,25 @@ TEST_CASE("a damaged image file is refused with what is wrong with it") {
   CHECK(message_of(parse(bytes)) == "x.images is damaged: image 2 has the class 5 of 5");
 }
 
+TEST_CASE("a checksum tells images of the same number apart, and not the files that they are in") {
+  const Folder folder;
+  const auto checksum = [&](const std::vector<fs::path>& paths) { return open(paths)->checksum(); };
+  for (const std::int32_t count : {1, 4, 601}) {
+    const std::string bytes = file_of({}, count);
+    const std::uint32_t whole = checksum({folder.write("a.images", bytes)});
+    CHECK(checksum({folder.path / "a.images"}) == whole);
+    for (const std::size_t at : {std::size_t{1024}, 1024 + static_cast<std::size_t>(count) * 72 - 1}) {
+      std::string other = bytes;
+      other[at] ^= 1;
+      CHECK(checksum({folder.write("b.images", other)}) != whole);
+    }
+    std::string other = bytes;
+    other[other.size() - 2] ^= 1;  // the class of the last
+    CHECK(checksum({folder.write("b.images", other)}) != whole);
+    CHECK(checksum({folder.path / "a.images", folder.path / "a.images"}) != whole);
+  }
+}
+
 TEST_CASE("images that the model cannot take are refused with both sizes") {
   const Folder folder;
   const fs::path good = folder.write("a.images", file_of({}, 4));

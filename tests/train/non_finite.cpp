@@ -52,6 +52,7 @@ void check_found(const Plan& plan, const ModelSpec& model, const nn::ParameterSo
   CAPTURE(message);
   CHECK(message.find("step 1 gave") != std::string::npos);
   CHECK(message.find(part) != std::string::npos);
+  CHECK(message.find("it is not the learning rate") != std::string::npos);  // nothing was updated
   CHECK(message.find('\n') == std::string::npos);
 }
 

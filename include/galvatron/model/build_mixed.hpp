@@ -52,7 +52,7 @@ struct T5Shape {
   std::int64_t target = 512;  ///< tokens of the decoder beside `source` ones of the encoder; at most as many
   std::int64_t buckets = 32;  ///< of distances, each with a bias for every head
   bool tied = true;
-  bool gated = false;  ///< SwiGLU, as version 1.1's gated GELU, instead of ReLU
+  bool gated = false;  ///< SwiGLU instead of ReLU
   double norm_epsilon = 1e-6;
 };
 

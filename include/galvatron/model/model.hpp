@@ -5,6 +5,7 @@
 #include <galvatron/model/build_mixed.hpp>
 #include <galvatron/model/check.hpp>
 #include <galvatron/model/count.hpp>
+#include <galvatron/model/difference.hpp>
 #include <galvatron/model/image_grid.hpp>
 #include <galvatron/model/spec.hpp>
 #include <galvatron/model/zoo.hpp>

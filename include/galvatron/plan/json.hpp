@@ -13,7 +13,8 @@
 // "split_layers": true, also there, says that layers are halves of blocks: 2 i the attention of block i, 2 i + 1 its
 // MLP. Else layers are the model's blocks. "moments": "bf16" keeps those of the optimizer in 2 bytes each, not 4.
 // Layers count from 0; last_layer is inclusive; ranks are [first, count]. What is under "predicted" informs people and
-// `explain`; it may be empty.
+// `explain`; it may be empty. "model" and "cluster" are presets' names or paths; a relative path begins at the folder
+// of the plan file, or, in files of before, at the current folder (core/path_in_file.hpp).
 #pragma once
 
 #include <array>
@@ -30,9 +31,12 @@
 
 #include <nlohmann/json.hpp>
 
+#include <galvatron/cluster/presets.hpp>
 #include <galvatron/core/error.hpp>
 #include <galvatron/core/file.hpp>
 #include <galvatron/core/json.hpp>
+#include <galvatron/core/path_in_file.hpp>
+#include <galvatron/model/zoo.hpp>
 #include <galvatron/plan/plan.hpp>
 
 namespace galvatron {
@@ -374,16 +378,33 @@ inline Result<Plan> plan_from_json(const nlohmann::json& value, const std::strin
   return plan;
 }
 
-/// Errors (usage): an unreadable file, bad JSON, and those of plan_from_json.
+namespace detail {
+
+/// The plan with the paths of its model and its cluster as convert(path) has them; presets are no paths.
+template <class Convert>
+Plan with_paths(Plan plan, const Convert& convert) {
+  if (!find_model(plan.model)) plan.model = convert(plan.model);
+  if (const auto preset = galvatron::preset_cluster(plan.cluster); preset && !preset->has_value())
+    plan.cluster = convert(plan.cluster);
+  return plan;
+}
+
+}  // namespace detail
+
+/// The plan of a file, its paths from the current folder. Errors (usage): an unreadable file, bad JSON, and those of
+/// plan_from_json.
 inline Result<Plan> read_plan(const std::filesystem::path& path) {
   auto value = read_json_file(path);
   if (!value) return tl::unexpected<Error>(std::move(value.error()));
-  return plan_from_json(*value, path.string());
+  auto plan = plan_from_json(*value, path.string());
+  if (!plan) return plan;
+  return detail::with_paths(std::move(*plan), [&](const std::string& name) { return path_from_file(name, path); });
 }
 
-/// Writes the file whole or not at all. Errors (usage): an unwritable path, a full disk.
+/// Writes the file whole or not at all, its paths from its own folder. Errors (usage): an unwritable path, a full disk.
 inline Result<void> save_plan(const Plan& plan, const std::filesystem::path& path) {
-  return write_file_atomically(path, plan_text(plan));
+  return write_file_atomically(
+      path, plan_text(detail::with_paths(plan, [&](const std::string& name) { return path_for_file(name, path); })));
 }
 
 }  // namespace galvatron

@@ -57,8 +57,8 @@ Result<void> check_runnable(const Plan& plan, const ModelSpec& model) {
 /// @tparam Strategies  what the program instantiates: a Strategy<> or a TypeList of some; fewer compile faster
 /// @param options  `seed` also orders the data. A learning rate whose `steps` are left at 1 falls over options.steps
 /// Errors (usage): a plan that does not suit the model or names a strategy that is not instantiated; data files that
-/// are missing, damaged, too short, hold tokens beyond the vocabulary or images of another size. Throws what a rank
-/// throws: see train().
+/// are missing, damaged, too short, hold tokens beyond the vocabulary or images of another size; a text for a model
+/// whose vocabulary is not bytes. Throws what a rank throws: see train().
 template <class Strategies = InstantiatedStrategies>
 Result<TrainReport> fit(const Plan& plan, const ModelSpec& model, const std::vector<std::filesystem::path>& files,
                         TrainOptions options) {
@@ -68,6 +68,8 @@ Result<TrainReport> fit(const Plan& plan, const ModelSpec& model, const std::vec
   if (options.steps < 1) return usage_error("cannot train " + std::to_string(options.steps) + " steps: give 1 or more");
   const auto data = Data::open(files, model, {.sequence = plan.sequence_length, .seed = options.seed});
   if (!data) return tl::unexpected<Error>(data.error());
+  options.data_tokens = data->size();
+  options.data_crc32c = data->checksum();
   if (options.learning_rate.steps <= 1) options.learning_rate.steps = options.steps;
   return train<List>(plan, model, *data->batches(plan.global_batch), options);
 }

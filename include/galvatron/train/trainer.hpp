@@ -58,10 +58,11 @@ struct TrainOptions {
   nn::ParameterSource initial{};       ///< the parameters to start from; empty: by the seed
   const Checkpoint* resume = nullptr;  ///< go on after its step, with its parameters and moments
   CheckpointOptions checkpoint{};
-  std::int64_t data_tokens = 0;  ///< for the manifests of checkpoints
-  bool repeats = true;           ///< see Stage::repeat
-  bool searches = true;          ///< before training, the fastest algorithms of products, where a rank is alone
-  int threads_per_rank = 0;      ///< 0: the cores divided by the ranks, at least 1
+  std::int64_t data_tokens = 0;  ///< for the manifests of checkpoints, as is the next one (Data::size, Data::checksum)
+  std::optional<std::uint32_t> data_crc32c{};
+  bool repeats = true;       ///< see Stage::repeat
+  bool searches = true;      ///< before training, the fastest algorithms of products, where a rank is alone
+  int threads_per_rank = 0;  ///< 0: the cores divided by the ranks, at least 1
   comm::thread::Options world{};
   std::function<void(const StepReport&)> on_step{};  ///< called on rank 0's thread
   Recorder* recorder = nullptr;                      ///< of all ranks: keeps when they did what in the last step
@@ -75,6 +76,18 @@ struct TrainReport {
   std::vector<CheckpointReport> checkpoints;  ///< of each rank
   std::vector<std::string> remarks;           ///< of rank 0's device: what it did in another way than usual
 };
+
+namespace detail {
+
+/// What a run that stops at a step without a finite loss says of the cause.
+/// @param first  it is the run's first step: no update has been made
+inline const char* why_not_finite(bool first) {
+  return first ? ": no parameter was updated yet, so it is not the learning rate; the weights that the run began with "
+                 "are too large for this precision, or the model has no finite loss on these data"
+               : ": training has diverged; use a smaller learning rate or more warm-up, or skip such steps";
+}
+
+}  // namespace detail
 
 /// The first step that a run does.
 inline std::int64_t first_step(const TrainOptions& options) {
@@ -90,6 +103,7 @@ inline TrainingState training_state(const Plan& plan, const ModelSpec& model, co
           .global_batch = plan.global_batch,
           .sequence_length = plan.sequence_length,
           .data_tokens = options.data_tokens,
+          .data_crc32c = options.data_crc32c,
           .precision = plan.precision,
           .learning_rate = options.learning_rate,
           .adam = options.adam,
@@ -154,10 +168,7 @@ void train_rank(W& world, const Platform& platform, const Plan& plan, const Mode
       const auto text = [](double value) { return std::isnan(value) ? "nan" : std::to_string(value); };  // no "-nan"
       wrong = "step " + std::to_string(step + 1) + " gave a loss of " + text(result.loss) + " and a gradient norm of " +
               text(result.gradient_norm) + ", first seen in " + text_of(stage.find_non_finite());
-      if (options.on_nan == OnNan::stop)
-        throw Failure(
-            ErrorKind::machine,
-            wrong + ": training has diverged; use a smaller learning rate or more warm-up, or skip such steps");
+      if (options.on_nan == OnNan::stop) throw Failure(ErrorKind::machine, wrong + why_not_finite(step == 0));
     }
     if (world.rank() == 0) {
       const auto now = std::chrono::steady_clock::now();

@@ -32,10 +32,17 @@ inline void refuse_if(JsonObject& fields, std::string_view key, bool refused_val
                 (refused_value ? "false" : "true") + " is");
 }
 
-inline void refuse_present(JsonObject& fields, std::string_view key, std::string_view what) {
+/// Fails the reader when `key` has a value. Whoever removes it has the file of another model: the way out says what to
+/// take instead.
+inline void refuse_present(JsonObject& fields, std::string_view key, std::string_view what, std::string_view way_out) {
   const nlohmann::json* value = fields.any(key);
   if (value != nullptr && !value->is_null())
-    fields.fail(fields.name(key) + ": " + std::string(what) + " is not supported; remove the key to go without");
+    fields.fail(fields.name(key) + ": " + std::string(what) + " is not supported; " + std::string(way_out));
+}
+
+inline void refuse_quantized(JsonObject& fields) {
+  refuse_present(fields, "quantization_config", "a quantized model",
+                 "take the config.json and the weights of the model before it was quantized");
 }
 
 inline Result<ModelSpec> gpt2_from(JsonObject& fields, std::string name) {
@@ -55,7 +62,7 @@ inline Result<ModelSpec> gpt2_from(JsonObject& fields, std::string name) {
   refuse_if(fields, "scale_attn_weights", false, true);
   refuse_if(fields, "scale_attn_by_inverse_layer_idx", true, false);
   refuse_if(fields, "add_cross_attention", true, false);
-  refuse_present(fields, "quantization_config", "a quantized model");
+  refuse_quantized(fields);
   if (!fields.failed() && shape.hidden % shape.heads != 0)
     fields.fail(fields.where() + ": \"n_head\" " + std::to_string(shape.heads) + " does not divide \"n_embd\" " +
                 std::to_string(shape.hidden));
@@ -63,48 +70,68 @@ inline Result<ModelSpec> gpt2_from(JsonObject& fields, std::string name) {
   return finished(fields, gpt(std::move(name), shape));
 }
 
-/// The base of the rotary positions, from `rope_theta` or, in newer files, `rope_parameters`; scaled ones are refused.
-inline double rope_theta_from(JsonObject& fields) {
-  double theta = fields.optional<double>("rope_theta", 10000.0);
+/// The base of the rotary positions. Older files have `rope_theta`, and `rope_scaling` beside it; files of transformers
+/// 5 have both in `rope_parameters`, which counts where `rope_scaling` is empty. Scaled positions are refused: weights
+/// that were trained with them give other results without.
+inline double rope_theta_from(JsonObject& fields, double otherwise) {
+  const double theta = fields.optional<double>("rope_theta", otherwise);
+  const auto refuse = [&fields](const std::string& key, const std::string& what) {
+    fields.fail(key + ": " + what + " are not supported; choose a model with plain ones (rope_type \"default\")");
+  };
+  if (fields.optional<double>("partial_rotary_factor", 1.0) != 1.0)
+    refuse(fields.name("partial_rotary_factor"), "rotary positions of a part of a head");
   for (const char* key : {"rope_scaling", "rope_parameters"}) {
     const nlohmann::json* value = fields.any(key);
-    if (value == nullptr || value->is_null()) continue;
+    if (value == nullptr || value->is_null() || (value->is_object() && value->empty())) continue;
     JsonObject rope(*value, fields.name(key));
     const auto old_name = rope.optional<std::string>("type", "default");
     const auto type = rope.optional<std::string>("rope_type", old_name);
-    theta = rope.optional<double>("rope_theta", theta);
+    const double own_theta = rope.optional<double>("rope_theta", theta);
+    const double part = rope.optional<double>("partial_rotary_factor", 1.0);
     if (const auto done = rope.finish_allowing_unknown_keys(); !done)
       fields.fail(done.error().message);
+    else if (std::any_of(value->begin(), value->end(), [](const nlohmann::json& item) { return item.is_object(); }))
+      refuse(fields.name(key), "rotary positions that differ from layer to layer");
     else if (type != "default")
-      fields.fail(fields.name(key) + ": scaled rotary positions (\"" + one_line(type, 40) +
-                  "\") are not supported; remove the key to train with plain ones");
+      refuse(fields.name(key), "scaled rotary positions (\"" + one_line(type, 40) + "\")");
+    else if (part != 1.0)
+      refuse(fields.name(key), "rotary positions of a part of a head");
+    return own_theta;
   }
   return theta;
 }
 
-inline LlamaShape llama_shape_from(JsonObject& fields) {
+/// What transformers takes for keys that a file leaves out.
+struct LlamaDefaults {
+  double norm_epsilon = 1e-6;
+  double rope_theta = 10000.0;
+  std::int64_t kv_heads = 0;  ///< 0: all heads
+  bool biases = true;         ///< keys say whether there are any; false: there are none
+};
+
+inline LlamaShape llama_shape_from(JsonObject& fields, const LlamaDefaults& defaults) {
   LlamaShape shape;
   shape.hidden = fields.required<std::int64_t>("hidden_size", 1, model_limits::hidden);
   shape.layers = fields.required<int>("num_hidden_layers", 1, model_limits::layers);
   shape.heads = fields.required<std::int64_t>("num_attention_heads", 1, model_limits::heads);
-  shape.kv_heads = fields.optional<std::int64_t>("num_key_value_heads", 0, 1, model_limits::heads);
+  const std::int64_t kv_heads = fields.contains("num_key_value_heads") ? 0 : defaults.kv_heads;  // null: all heads
+  shape.kv_heads = fields.optional<std::int64_t>("num_key_value_heads", kv_heads, 1, model_limits::heads);
   shape.head_dim = fields.optional<std::int64_t>("head_dim", 0, 1, model_limits::head_dim);
   shape.ffn = fields.required<std::int64_t>("intermediate_size", 1, model_limits::ffn);
   shape.positions = fields.required<std::int64_t>("max_position_embeddings", 1, model_limits::positions);
   shape.vocabulary = fields.required<std::int64_t>("vocab_size", 1, model_limits::vocabulary);
-  shape.norm_epsilon = fields.optional<double>("rms_norm_eps", 1e-6, 0.0, 1.0);
-  shape.rope_theta = rope_theta_from(fields);
+  shape.norm_epsilon = fields.optional<double>("rms_norm_eps", defaults.norm_epsilon, 0.0, 1.0);
+  shape.rope_theta = rope_theta_from(fields, defaults.rope_theta);
   shape.tied = fields.optional<bool>("tie_word_embeddings", false);
-  shape.bias = fields.optional<bool>("attention_bias", false);
-  if (fields.optional<bool>("mlp_bias", false) != shape.bias)
+  shape.bias = defaults.biases && fields.optional<bool>("attention_bias", false);
+  if (defaults.biases && fields.optional<bool>("mlp_bias", false) != shape.bias)
     fields.fail(fields.where() +
-                ": \"attention_bias\" and \"mlp_bias\" differ, which is not supported; set both alike");
+                ": \"attention_bias\" and \"mlp_bias\" differ, which is not supported; choose a model " +
+                "with biases in both or in neither");
   const auto activation = fields.optional<std::string>("hidden_act", "silu");
   if (activation != "silu" && activation != "swish")
     fields.fail(fields.name("hidden_act") + ": \"" + one_line(activation, 40) + "\" is not supported; only silu is");
-  if (fields.optional<double>("partial_rotary_factor", 1.0) != 1.0)
-    fields.fail(fields.name("partial_rotary_factor") + ": rotary positions of a part of a head are not supported");
-  refuse_present(fields, "quantization_config", "a quantized model");
+  refuse_quantized(fields);
   if (!fields.failed() && shape.head_dim == 0 && shape.hidden % shape.heads != 0)
     fields.fail(fields.where() + ": \"num_attention_heads\" " + std::to_string(shape.heads) +
                 " does not divide \"hidden_size\" " + std::to_string(shape.hidden) + " and there is no \"head_dim\"");
@@ -112,7 +139,7 @@ inline LlamaShape llama_shape_from(JsonObject& fields) {
 }
 
 inline Result<ModelSpec> llama_from(JsonObject& fields, std::string name) {
-  LlamaShape shape = llama_shape_from(fields);
+  LlamaShape shape = llama_shape_from(fields, {});
   if (fields.failed()) shape = {};
   return finished(fields, llama(std::move(name), shape));
 }
@@ -155,7 +182,8 @@ inline Result<ModelSpec> bert_from(JsonObject& fields, std::string name) {
   return finished(fields, bert(std::move(name), shape));
 }
 
-/// Image size, patch size and channels of a vision model, and its classes by their labels.
+/// Image size, patch size and channels of a vision model, and its classes: `num_labels`, else as many as there are
+/// labels, else two, which transformers takes where a file says neither.
 template <class Shape>
 void image_from(JsonObject& fields, Shape& shape, std::int64_t patch) {
   constexpr std::int64_t most = 1 << 14;
@@ -163,8 +191,7 @@ void image_from(JsonObject& fields, Shape& shape, std::int64_t patch) {
   shape.patch = fields.optional<std::int64_t>("patch_size", patch, 1, most);
   shape.channels = fields.optional<std::int64_t>("num_channels", 3, 1, most);
   const nlohmann::json* labels = fields.any("id2label");
-  const std::int64_t count =
-      labels != nullptr && labels->is_object() ? static_cast<std::int64_t>(labels->size()) : shape.classes;
+  const std::int64_t count = labels != nullptr && labels->is_object() ? static_cast<std::int64_t>(labels->size()) : 2;
   shape.classes = fields.optional<std::int64_t>("num_labels", count, 1, model_limits::vocabulary);
   if (!fields.failed() && shape.image % shape.patch != 0)
     fields.fail(fields.where() + ": \"patch_size\" " + std::to_string(shape.patch) +
@@ -195,9 +222,18 @@ inline Result<ModelSpec> t5_from(JsonObject& fields, std::string name) {
   shape.buckets = fields.optional<std::int64_t>("relative_attention_num_buckets", 32, 1, model_limits::positions);
   shape.norm_epsilon = fields.optional<double>("layer_norm_epsilon", 1e-6, 0.0, 1.0);
   shape.tied = fields.optional<bool>("tie_word_embeddings", true);
-  refuse_unless(fields, "feed_forward_proj", {"relu", "gated-gelu", "gated-silu"});
-  shape.gated = fields.optional<std::string>("feed_forward_proj", "relu") != "relu";
-  refuse_present(fields, "quantization_config", "a quantized model");
+  const auto activation = fields.optional<std::string>("feed_forward_proj", "relu");
+  shape.gated = activation == "gated-silu";
+  if (activation == "gated-gelu")  // T5 1.1 and most of its successors
+    fields.fail(fields.name("feed_forward_proj") +
+                ": \"gated-gelu\" is not supported: no layer here has a gated GELU; choose a model with relu or " +
+                "gated-silu, as the first T5 has relu");
+  refuse_unless(fields, "feed_forward_proj", {"relu", "gated-silu"});
+  refuse_if(fields, "is_encoder_decoder", false, true);
+  if (const auto far = fields.optional<std::int64_t>("relative_attention_max_distance", 128); far != 128)
+    fields.fail(fields.name("relative_attention_max_distance") + ": " + std::to_string(far) +
+                " is not supported; only 128 is");
+  refuse_quantized(fields);
   if (fields.failed()) shape = {};
   return finished(fields, t5(std::move(name), shape));
 }
@@ -237,10 +273,11 @@ inline Result<ModelSpec> swin_from(JsonObject& fields, std::string name) {
 
 inline Result<ModelSpec> mixtral_from(JsonObject& fields, std::string name) {
   MixtralShape shape;
-  shape.dense = llama_shape_from(fields);
+  shape.dense = llama_shape_from(fields, {.norm_epsilon = 1e-5, .rope_theta = 1e6, .kv_heads = 8, .biases = false});
   shape.experts = fields.required<std::int64_t>("num_local_experts", 1, model_limits::experts);
   shape.active_experts = fields.required<std::int64_t>("num_experts_per_tok", 1, model_limits::experts);
-  refuse_present(fields, "sliding_window", "attention in a sliding window");
+  refuse_present(fields, "sliding_window", "attention in a sliding window",
+                 "choose a model without one (null, as Mixtral was published)");
   if (fields.failed()) shape = {};
   return finished(fields, mixtral(std::move(name), shape));
 }

@@ -32,6 +32,8 @@
 
 #include <galvatron/core/error.hpp>
 #include <galvatron/core/file.hpp>
+#include <galvatron/core/path_in_file.hpp>
+#include <galvatron/model/zoo.hpp>
 #include <galvatron/train/checkpoint/manifest.hpp>
 
 namespace galvatron::train {
@@ -137,7 +139,10 @@ inline Result<void> complete_checkpoint(const std::filesystem::path& folder, con
                                         int keep) {
   const std::filesystem::path path = folder / checkpoint_name(manifest.training.step);
   const std::filesystem::path temporary = unfinished(path);
-  if (auto done = write_file_atomically(temporary / manifest_name, manifest_text(manifest)); !done) return done;
+  CheckpointManifest written = manifest;
+  if (!find_model(written.training.model))
+    written.training.model = path_for_file(written.training.model, temporary / manifest_name);
+  if (auto done = write_file_atomically(temporary / manifest_name, manifest_text(written)); !done) return done;
   detail::sync_folder(temporary);
   if (auto done = detail::put_in_place(temporary, path); !done) return done;
   detail::sync_folder(folder);

@@ -20,6 +20,8 @@
 #include <galvatron/core/error.hpp>
 #include <galvatron/core/file.hpp>
 #include <galvatron/core/json.hpp>
+#include <galvatron/model/difference.hpp>
+#include <galvatron/model/huggingface.hpp>
 #include <galvatron/nn/parameter_store.hpp>
 #include <galvatron/train/checkpoint/huggingface_names.hpp>
 #include <galvatron/train/checkpoint/safetensors.hpp>
@@ -43,12 +45,15 @@ inline float float_of_half(std::uint16_t half) {
 /// Immutable after open(): ranks may share one.
 class HuggingFaceWeights {
  public:
-  /// Opens model.safetensors, or the files that model.safetensors.index.json lists, of a folder; or one such file.
-  /// Errors (usage): a missing or damaged file; a tensor that is missing, has another shape or number format than the
-  /// model needs, or has no place in the model.
+  /// Opens model.safetensors, or the files that model.safetensors.index.json lists, of a folder; or one such file. The
+  /// config.json beside it, if any, has to describe `model`: shapes alone do not tell heads, rotary positions, epsilon
+  /// or activation. Errors (usage): a missing or damaged file; a config.json of another model, or of one that
+  /// load_model() refuses; a tensor that is missing, has another shape or number format than the model needs, or has no
+  /// place in the model.
   static Result<HuggingFaceWeights> open(const std::filesystem::path& path, const ModelSpec& model) {
     const auto family = huggingface_family(model);
     if (!family) return tl::unexpected<Error>(family.error());
+    if (auto same = check_config(path, model); !same) return tl::unexpected<Error>(std::move(same.error()));
     HuggingFaceWeights out;
     const auto files = files_of(path);
     if (!files) return tl::unexpected<Error>(files.error());
@@ -58,7 +63,8 @@ class HuggingFaceWeights {
     return out;
   }
 
-  /// The weights as a source of parameters. This must outlive it.
+  /// The weights as a source of parameters. This must outlive it. It throws Failure (usage), with file and tensor, when
+  /// it comes upon a weight that is infinite or not a number.
   [[nodiscard]] nn::ParameterSource weights() const {
     return [this](int layer, const ParameterTensor& tensor, std::int64_t index, View<float> values) {
       const auto found = parts_.find({layer, tensor.name});
@@ -82,11 +88,24 @@ class HuggingFaceWeights {
   };
   struct Part {
     HuggingFaceTensor tensor;
-    const std::byte* data = nullptr;
+    const Source* source = nullptr;
     char type = 'f';  ///< f: F32, b: BF16, h: F16
 
     /// Elements first, first + stride, ... of the file's tensor.
     void copy(std::int64_t first, std::int64_t stride, View<float> to) const {
+      read(first, stride, to);
+      const auto* const bad = std::find_if(to.begin(), to.end(), [](float x) { return !std::isfinite(x); });
+      if (bad == to.end()) return;
+      throw Failure(ErrorKind::usage, source->file + ": element " +
+                                          std::to_string(first + (bad - to.begin()) * stride) + " of the tensor \"" +
+                                          source->entry.name + "\" is " +
+                                          (std::isnan(*bad) ? "not a number" : "infinite") +
+                                          "; the weights are damaged, or of a run that diverged: give others");
+    }
+
+   private:
+    void read(std::int64_t first, std::int64_t stride, View<float> to) const {
+      const std::byte* const data = source->data;
       if (type == 'f' && stride == 1) {
         std::memcpy(to.data, data + first * 4, static_cast<std::size_t>(to.count) * 4);
         return;
@@ -120,6 +139,19 @@ class HuggingFaceWeights {
   }
 
   HuggingFaceWeights() = default;
+
+  static Result<void> check_config(const std::filesystem::path& path, const ModelSpec& model) {
+    std::error_code ignored;
+    const auto config = (std::filesystem::is_directory(path, ignored) ? path : path.parent_path()) / "config.json";
+    if (!std::filesystem::exists(config, ignored)) return {};
+    const auto theirs = load_model(config.string());
+    if (!theirs) return tl::unexpected<Error>(theirs.error());
+    if (const auto difference = first_difference(*theirs, model))
+      return usage_error("the weights in " + path.string() + " are of another model: " + difference->field + " " +
+                         difference->first + " in " + config.string() + ", " + difference->second + " in the model " +
+                         model.name + "; train the model of that config.json, or give weights of this one");
+    return {};
+  }
 
   static Result<std::vector<std::filesystem::path>> files_of(std::filesystem::path path) {
     std::error_code ignored;
@@ -192,7 +224,7 @@ class HuggingFaceWeights {
                            "; only F32, BF16 and F16 are read");
       used.insert(source.entry.name);
       const std::pair key{tensor.layer, tensor.parameter};
-      parts_[key].push_back({std::move(tensor), source.data, type == "F32" ? 'f' : type == "BF16" ? 'b' : 'h'});
+      parts_[key].push_back({std::move(tensor), &source, type == "F32" ? 'f' : type == "BF16" ? 'b' : 'h'});
     }
     for (const auto& [name, source] : sources_) {
       const bool tied_head = model.head.tied && name == "lm_head.weight";

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -14,6 +15,7 @@
 #include <galvatron/core/error.hpp>
 #include <galvatron/core/json.hpp>
 #include <galvatron/device/device.hpp>
+#include <galvatron/model/difference.hpp>
 #include <galvatron/model/spec.hpp>
 #include <galvatron/train/learning_rate.hpp>
 
@@ -33,13 +35,15 @@ struct CheckpointFile {
 /// How a run is trained, as far as its next steps depend on it. There is no other random state: initial values and the
 /// order of the data are functions of the seed, and of a step's number.
 struct TrainingState {
-  std::string model;            ///< a preset's name, or the path of a config.json
+  std::string model;            ///< a preset's name, or the path of a config.json; in the file from its own folder
   nlohmann::json architecture;  ///< of model_architecture()
   std::int64_t step = 0;        ///< steps done; the learning rate's schedule and Adam's go on from here
   std::uint64_t seed = 0;
   std::int64_t global_batch = 0;
   std::int64_t sequence_length = 0;
   std::int64_t data_tokens = 0;  ///< of all data files together; 0: not known
+  /// Of samples of the data (Data::checksum); manifests of before have none.
+  std::optional<std::uint32_t> data_crc32c{};
   Precision precision = Precision::fp32;
   LearningRate learning_rate;
   device::AdamW adam;  ///< beta1, beta2, epsilon, weight_decay and rounding of it
@@ -65,14 +69,10 @@ inline nlohmann::json model_architecture(const ModelSpec& model) {
           {"ffn", block.ffn},
           {"vocabulary", model.vocabulary()},
           {"positions", model.positions()},
-          {"norm", block.norm == NormKind::layer_norm ? "layer_norm" : "rms_norm"},
+          {"norm", galvatron::detail::field_text(block.norm)},
           {"norm_epsilon", block.norm_epsilon},
-          {"activation", block.activation == ActivationKind::gelu     ? "gelu"
-                         : block.activation == ActivationKind::swiglu ? "swiglu"
-                                                                      : "relu"},
-          {"position", block.position == PositionKind::learned  ? "learned"
-                       : block.position == PositionKind::rotary ? "rotary"
-                                                                : "relative"},
+          {"activation", galvatron::detail::field_text(block.activation)},
+          {"position", galvatron::detail::field_text(block.position)},
           {"rope_theta", block.rope_theta},
           {"bias", block.bias},
           {"tied", model.head.tied}};
@@ -126,6 +126,7 @@ inline std::string manifest_text(const CheckpointManifest& manifest) {
                        {"rounding", device::name_of(t.adam.rounding)}}},
                      {"clip", t.clip},
                      {"files", nlohmann::json::array()}};
+  if (t.data_crc32c) out["data_crc32c"] = *t.data_crc32c;
   for (const CheckpointFile& file : manifest.files)
     out["files"].push_back({{"name", file.name}, {"bytes", file.bytes}, {"crc32c", file.crc32c}});
   out["crc32c"] = detail::manifest_checksum(out);
@@ -156,6 +157,7 @@ inline Result<CheckpointManifest> parse_manifest(std::string_view text, const st
   t.global_batch = fields.required<std::int64_t>("global_batch", 1, std::int64_t{1} << 22);
   t.sequence_length = fields.required<std::int64_t>("sequence_length", 1);
   t.data_tokens = fields.required<std::int64_t>("data_tokens", 0);
+  if (fields.contains("data_crc32c")) t.data_crc32c = fields.required<std::uint32_t>("data_crc32c");
   const auto precision = fields.required<std::string>("precision");
   for (int p = 0; p < precisions; ++p)
     if (precision == name_of(static_cast<Precision>(p))) t.precision = static_cast<Precision>(p);

@@ -193,7 +193,10 @@ class Checkpoint {
   static Result<CheckpointManifest> manifest_of(const std::filesystem::path& checkpoint) {
     const auto text = read_text_file(checkpoint / manifest_name);
     if (!text) return tl::unexpected<Error>(text.error());
-    return parse_manifest(*text, (checkpoint / manifest_name).string());
+    auto manifest = parse_manifest(*text, (checkpoint / manifest_name).string());
+    if (manifest && !find_model(manifest->training.model))
+      manifest->training.model = path_from_file(manifest->training.model, checkpoint / manifest_name);
+    return manifest;
   }
 
   static Result<Checkpoint> open_one(const std::filesystem::path& path, const ModelSpec& model) {

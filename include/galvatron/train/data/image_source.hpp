@@ -12,6 +12,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
 #include <cstdint>
 #include <filesystem>
 #include <span>
@@ -19,6 +20,7 @@
 #include <utility>
 #include <vector>
 
+#include <galvatron/core/crc32c.hpp>
 #include <galvatron/core/error.hpp>
 #include <galvatron/core/file.hpp>
 #include <galvatron/core/view.hpp>
@@ -54,6 +56,20 @@ class ImageSource {
 
   /// Images of all files together, which are the samples of an epoch.
   [[nodiscard]] std::int64_t images() const { return starts_.back(); }
+  /// CRC-32C of the number of images, and of up to 256 images that are spread evenly over all files, with their
+  /// classes.
+  [[nodiscard]] std::uint32_t checksum() const {
+    constexpr std::int64_t most = 256;
+    const std::int64_t all = images();
+    std::uint32_t crc = crc32c(std::as_bytes(std::span(&all, 1)));
+    for (std::int64_t i = 0; i < std::min(all, most); ++i) {
+      const auto [view, at] = find(all <= most ? i : (all - 1) * i / (most - 1));
+      const std::int32_t label = view->label(at);
+      crc = crc32c(std::as_bytes(std::span(view->pixels(at), static_cast<std::size_t>(view->image_bytes()))), crc);
+      crc = crc32c(std::as_bytes(std::span(&label, 1)), crc);
+    }
+    return crc;
+  }
   /// The image of sample `sample` >= 0 of the run, in [0, images()).
   [[nodiscard]] std::int64_t image(std::int64_t sample) const {
     return static_cast<std::int64_t>(shuffled(seed_, static_cast<std::uint64_t>(sample / images()),

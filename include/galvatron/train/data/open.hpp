@@ -15,6 +15,7 @@
 #include <galvatron/train/data/image_source.hpp>
 #include <galvatron/train/data/masked_batches.hpp>
 #include <galvatron/train/data/span_batches.hpp>
+#include <galvatron/train/data/token_file.hpp>
 #include <galvatron/train/data/token_source.hpp>
 
 namespace galvatron::train {
@@ -29,8 +30,9 @@ struct DataOptions {
 class Data {
  public:
   /// Texts or .bin token files for models of tokens, .images files for models of images. Errors (usage): as
-  /// TokenSource::open and ImageSource::open; a mask token outside the vocabulary; a sequence or a vocabulary that is
-  /// too small for spans.
+  /// TokenSource::open and ImageSource::open; a text for a model whose vocabulary is not bytes
+  /// (is_vocabulary_of_bytes); a mask token outside the vocabulary; a sequence or a vocabulary that is too small for
+  /// spans.
   static Result<Data> open(std::span<const std::filesystem::path> paths, const ModelSpec& model,
                            const DataOptions& options) {
     Data data;
@@ -50,6 +52,13 @@ class Data {
       text.sequence = data.spans_.corruption.text;
       text.vocabulary -= data.spans_.corruption.spans;
     }
+    for (const std::filesystem::path& path : paths)
+      if (is_text_name(path) && !is_vocabulary_of_bytes(model.vocabulary()))
+        return usage_error(
+            path.string() + " is a text, whose 256 bytes are its tokens, and the model " + model.name + " has the " +
+            std::to_string(model.vocabulary()) +
+            " tokens of another vocabulary; tokenize the text into a .bin file (docs/data.md), or train " +
+            "a config.json with a vocab_size of 256");
     auto tokens = TokenSource::open(paths, text);
     if (!tokens) return tl::unexpected<Error>(std::move(tokens.error()));
     data.tokens_ = std::make_unique<TokenSource>(std::move(*tokens));
@@ -66,6 +75,8 @@ class Data {
 
   /// Tokens or images of all files together.
   [[nodiscard]] std::int64_t size() const { return images_ ? images_->images() : tokens_->tokens(); }
+  /// Of samples of the data: other data of the same size hardly ever have the same. Cheap, however large the files.
+  [[nodiscard]] std::uint32_t checksum() const { return images_ ? images_->checksum() : tokens_->checksum(); }
   /// The batches of a run. They read from this object, which outlives them.
   [[nodiscard]] std::unique_ptr<BatchSource> batches(std::int64_t global_batch) const {
     if (images_) return std::make_unique<ImageBatches>(*images_, global_batch);

@@ -13,6 +13,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <filesystem>
 #include <span>
 #include <string>
 #include <string_view>
@@ -118,6 +119,19 @@ inline Result<TokenView> parse_token_file(std::span<const std::byte> bytes, std:
                        std::to_string(size) + "; write it again");
   return TokenView{bytes.data() + token_header_bytes, count, format->width};
 }
+
+/// Ids above those of bytes that a vocabulary of bytes may have: the mask of a masked language model, the spans of an
+/// encoder-decoder model, others that a model has for special purposes.
+inline constexpr std::int64_t most_special_tokens = 128;
+
+/// True when the bytes of a text are tokens of a model with this vocabulary: 256 bytes, and at most
+/// `most_special_tokens` behind them. A larger vocabulary is that of a tokenizer, whose first 256 ids are no bytes.
+constexpr bool is_vocabulary_of_bytes(std::int64_t vocabulary) {
+  return vocabulary >= 256 && vocabulary <= 256 + most_special_tokens;
+}
+
+/// A name that ends in .bin is that of a token file, any other that of a text.
+inline bool is_text_name(const std::filesystem::path& path) { return path.extension() != ".bin"; }
 
 /// The bytes of a text as tokens 0 .. 255.
 inline TokenView text_tokens(std::span<const std::byte> bytes) {

@@ -10,6 +10,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <filesystem>
 #include <span>
@@ -17,6 +18,7 @@
 #include <utility>
 #include <vector>
 
+#include <galvatron/core/crc32c.hpp>
 #include <galvatron/core/error.hpp>
 #include <galvatron/core/file.hpp>
 #include <galvatron/core/view.hpp>
@@ -47,9 +49,8 @@ class TokenSource {
     for (const auto& path : paths) {
       auto file = MappedFile::open(path);
       if (!file) return tl::unexpected<Error>(std::move(file.error()));
-      const bool is_binary = path.extension() == ".bin";
-      auto tokens =
-          is_binary ? parse_token_file(file->bytes(), path.string()) : Result<TokenView>(text_tokens(file->bytes()));
+      auto tokens = is_text_name(path) ? Result<TokenView>(text_tokens(file->bytes()))
+                                       : parse_token_file(file->bytes(), path.string());
       if (!tokens) return tl::unexpected<Error>(std::move(tokens.error()));
       if (auto added = source.add(*tokens, path.string(), paths.front().string()); !added)
         return tl::unexpected<Error>(std::move(added.error()));
@@ -64,6 +65,23 @@ class TokenSource {
 
   /// Tokens of all files together.
   [[nodiscard]] std::int64_t tokens() const { return starts_.back(); }
+  /// CRC-32C of the number of tokens and of tokens in pieces that are spread evenly over the whole: all of them up to
+  /// 256 Ki tokens. It does not depend on how the tokens are divided into files, nor on their width.
+  [[nodiscard]] std::uint32_t checksum() const {
+    constexpr std::int64_t most = 256;  // pieces
+    constexpr std::int64_t length = 1024;
+    const std::int64_t all = tokens();
+    const std::int64_t pieces = std::min(most, (all + length - 1) / length);
+    std::vector<std::int32_t> piece(length);
+    std::uint32_t crc = crc32c(std::as_bytes(std::span(&all, 1)));
+    for (std::int64_t i = 0; i < pieces; ++i) {
+      const std::int64_t first = all <= most * length ? i * length : (all - length) * i / (most - 1);
+      const std::int64_t count = std::min(length, all - first);
+      copy(first, count, piece.data(), 1);
+      crc = crc32c(std::as_bytes(std::span(piece.data(), static_cast<std::size_t>(count))), crc);
+    }
+    return crc;
+  }
   /// Samples of an epoch.
   [[nodiscard]] std::int64_t windows() const { return (tokens() - 1) / options_.sequence; }
   [[nodiscard]] std::int64_t sequence() const { return options_.sequence; }

@@ -1,0 +1,116 @@
+// In what two models differ, field by field and by name.
+#pragma once
+
+#include <array>
+#include <charconv>
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <type_traits>
+
+#include <galvatron/model/spec.hpp>
+
+namespace galvatron {
+
+/// A field in which two models differ, and its values.
+struct ModelDifference {
+  std::string field;   ///< "attention heads"; with the block's number from 0 where it is not the first one's
+  std::string first;   ///< of the first model
+  std::string second;  ///< of the second model
+};
+
+namespace detail {
+
+inline std::string field_text(bool value) { return value ? "true" : "false"; }
+inline std::string field_text(std::integral auto value) { return std::to_string(value); }
+/// The shortest text that reads back as the same number: 1e-05 and 1.00001e-05 differ.
+inline std::string field_text(double value) {
+  std::array<char, 32> digits{};
+  return {digits.data(), std::to_chars(digits.data(), digits.data() + digits.size(), value).ptr};
+}
+inline std::string field_text(const TokenRatio& value) {
+  return std::to_string(value.part) + "/" + std::to_string(value.whole);
+}
+template <class E>
+  requires std::is_enum_v<E>
+std::string field_text(E value) {
+  constexpr auto name = [](auto... names) { return std::array<const char*, sizeof...(names)>{names...}; };
+  const auto at = static_cast<std::size_t>(value);
+  if constexpr (std::same_as<E, LayerKind>) return name("embedding", "block", "head").at(at);
+  if constexpr (std::same_as<E, NormKind>) return name("layer_norm", "rms_norm").at(at);
+  if constexpr (std::same_as<E, ActivationKind>) return name("gelu", "swiglu", "relu").at(at);
+  if constexpr (std::same_as<E, PositionKind>) return name("learned", "rotary", "relative").at(at);
+  if constexpr (std::same_as<E, NormOrder>) return name("before", "after").at(at);
+  if constexpr (std::same_as<E, HeadKind>) return name("language", "masked_language", "classifier").at(at);
+  if constexpr (std::same_as<E, BlockPart>) return name("whole", "attention", "mlp").at(at);
+}
+
+/// Calls f(name, a's value, b's value) for every field of a layer, those that people choose models by first.
+template <class F>
+constexpr void for_each_field(const LayerSpec& a, const LayerSpec& b, const F& f) {
+  // A field that LayerSpec gains has to be named here, or this does not compile.
+  const auto& [kind, hidden, heads, kv_heads, head_dim, ffn, vocabulary, positions, norm, activation, position, bias,
+               causal, tied, rope_theta, norm_epsilon, layers, part, tokens, memory, passing, begins_decoder,
+               norm_order, closing_norm, window, shift, bias_rows, merges, experts, active_experts, patch_width,
+               class_token, token_types, head] = b;
+  f("number of layers", a.layers, layers);
+  f("hidden size", a.hidden, hidden);
+  f("attention heads", a.heads, heads);
+  f("key/value heads", a.kv_heads, kv_heads);
+  f("width of a head", a.head_dim, head_dim);
+  f("width of the MLP", a.ffn, ffn);
+  f("vocabulary", a.vocabulary, vocabulary);
+  f("positions", a.positions, positions);
+  f("kind of norm", a.norm, norm);
+  f("epsilon of the norms", a.norm_epsilon, norm_epsilon);
+  f("activation", a.activation, activation);
+  f("kind of positions", a.position, position);
+  f("base of the rotary positions", a.rope_theta, rope_theta);
+  f("biases", a.bias, bias);
+  f("tied embeddings", a.tied, tied);
+  f("causal attention", a.causal, causal);
+  f("experts", a.experts, experts);
+  f("experts of a token", a.active_experts, active_experts);
+  f("kind of layer", a.kind, kind);
+  f("part of a block", a.part, part);
+  f("share of the sequence", a.tokens, tokens);
+  f("share of the encoder's output", a.memory, memory);
+  f("share of the sequence that passes", a.passing, passing);
+  f("beginning of the decoder", a.begins_decoder, begins_decoder);
+  f("place of the norms", a.norm_order, norm_order);
+  f("closing norm", a.closing_norm, closing_norm);
+  f("side of the windows", a.window, window);
+  f("shift of the windows", a.shift, shift);
+  f("rows of the table of relative positions", a.bias_rows, bias_rows);
+  f("merging of tokens", a.merges, merges);
+  f("numbers of a patch", a.patch_width, patch_width);
+  f("class token", a.class_token, class_token);
+  f("token types", a.token_types, token_types);
+  f("kind of head", a.head, head);
+}
+
+}  // namespace detail
+
+/// The first field in which the layers of two models differ; nothing when they are the same model, whatever the names.
+inline std::optional<ModelDifference> first_difference(const ModelSpec& a, const ModelSpec& b) {
+  if (a.blocks.size() != b.blocks.size())
+    return ModelDifference{"number of layers", std::to_string(a.blocks.size()), std::to_string(b.blocks.size())};
+  std::optional<ModelDifference> out;
+  const auto compare = [&out](const LayerSpec& x, const LayerSpec& y, const std::string& where) {
+    if (!out)
+      detail::for_each_field(x, y, [&](std::string_view name, const auto& first, const auto& second) {
+        if (!out && !(first == second))
+          out = {std::string(name) + where, detail::field_text(first), detail::field_text(second)};
+      });
+  };
+  for (std::size_t i = 0; i < a.blocks.size(); ++i)
+    compare(a.blocks[i], b.blocks[i], i == 0 ? "" : " of layer " + std::to_string(i));
+  compare(a.embedding, b.embedding, " of the embedding");
+  compare(a.head, b.head, " of the head");
+  return out;
+}
+
+}  // namespace galvatron
