@@ -202,7 +202,7 @@ TEST_CASE("hetu refuses bad usage and bad profiles") {
 TEST_CASE("hetu cost refuses plans for another job") {
   const Folder folder;
   write_profiles(folder);
-  std::string base = "hetu cost" + common + "--memory-gb 4 --plan p.json";
+  std::string base = "hetu cost" + common + "--memory-gb 40 --plan p.json";
   base.replace(base.find("--json"), 6, "");
   json plan{{"pp_deg", 1}, {"tp_sizes_enc", "1,1,1,1,1,1,1,1"}, {"chunks", 2}};
   folder.write("p.json", plan.dump());
