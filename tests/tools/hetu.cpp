@@ -160,7 +160,10 @@ TEST_CASE("hetu refuses bad usage and bad profiles") {
   };
   refused("hetu", "nothing to do");
   refused("hetu search", "\"search\" is unknown");
-  refused("hetu plan", "--hardware is missing");
+  refused(
+      "hetu plan",
+      "--hardware, --computation, --memory-profile, --devices, --nodes, --memory-gb, --global-batch, --hidden, --seq "
+      "and --layers are missing");
   CHECK(folder.run("hetu --help").code == 0);
   CHECK(folder.run("hetu plan --help").code == 0);
   CHECK(folder.run("hetu cost --help").code == 0);
