@@ -11,6 +11,7 @@
 #include <galvatron/core/json.hpp>
 #include <galvatron/core/quantity.hpp>
 #include <galvatron/cost/hetu.hpp>
+#include <galvatron/plan/hetu/batches.hpp>
 #include <galvatron/plan/hetu_files.hpp>
 #include <galvatron/search/hetu.hpp>
 
@@ -113,6 +114,8 @@ nlohmann::ordered_json hetu_report(const Job& job, const cost::hetu::Plan& plan,
   out["mfu"] = 0.0;
   out["search_seconds"] = search_seconds.value;
   out["microbatches"] = plan.microbatches;
+  out["microbatches_run"] =
+      hetu_batches(job.global_batch, job.devices / plan.pipeline / plan.ends.degree, plan.microbatches).microbatches;
   out["schedule"] = job.gpipe ? "gpipe" : "1f1b";
   out["stages"] = nlohmann::ordered_json::array();
   for (const cost::hetu::StagePrice& stage : price.stages)
@@ -198,6 +201,8 @@ void run_hetu_plan(const Arguments& arguments, Common& common) {
   if (!found.feasible) throw Infeasible(found.reason, found.smallest_memory);
   if (!out.empty())
     if (auto saved = save_hetu_plan(found.plan, model.job(), out); !saved) throw_error(saved.error());
+  if (const std::string why = why_not_run_as_priced(found.plan, model.job()); !why.empty())
+    note(common, why + "; --whole-samples leaves such plans out");
   if (common.json) {
     auto report = hetu_report(model.job(), found.plan, found.price, seconds);
     report["proven"] = found.statistics.proven;
@@ -248,6 +253,7 @@ void run_hetu_cost(const Arguments& arguments, Common& common) {
   in.job.gpipe = in.schedule.empty() ? file.gpipe.value_or(false) : in.schedule == "gpipe";
   const cost::hetu::Model model = model_of(in);
   const PlanPrice price = value_or_throw(cost::hetu::price(model, file.plan));
+  if (const std::string why = why_not_run_as_priced(file.plan, in.job); !why.empty()) note(common, why);
   const double usable = cost::hetu::Model::usable_megabytes(in.job.memory_gigabytes);
   const bool fits = price.peak_megabytes() <= usable;
   const double smallest = std::min(cost::hetu::Model::budget_bytes(price.peak_megabytes()), 9e18);
@@ -261,9 +267,10 @@ void run_hetu_cost(const Arguments& arguments, Common& common) {
       report["smallest_feasible_memory_bytes"] = static_cast<std::int64_t>(smallest);
     }
     print_json(report);
-    return;
+  } else {
+    print(hetu_summary(in.job, file.plan, price) + (fits ? "" : "  It does not fit: " + reason + ".\n"));
   }
-  print(hetu_summary(in.job, file.plan, price) + (fits ? "" : "  It does not fit: " + reason + ".\n"));
+  if (!fits) throw Exited{static_cast<int>(ErrorKind::infeasible)};
 }
 
 }  // namespace

@@ -8,8 +8,8 @@
 #include <string_view>
 #include <vector>
 
-#include <galvatron/core/json.hpp>
-#include <galvatron/model/zoo.hpp>
+#include <galvatron/core/error.hpp>
+#include <galvatron/core/names.hpp>
 
 #include "commands.hpp"
 #include "options.hpp"
@@ -52,11 +52,15 @@ std::string general_help() {
   out +=
       "\n" +
       wrapped(
-          "`galvatron COMMAND --help` shows the options of a command, `galvatron --version` the version. Results "
+          "`galvatron COMMAND --help` shows the options of a command, `galvatron --version` or -V the version. Results "
           "go to standard output, as one JSON object with --json; progress and messages go to standard error.",
           width, 0) +
-      "\n\nExit codes: 0 done, 1 internal error, 2 bad usage or input,\n            3 no plan fits, 4 a device, rank "
-      "or peer failed.\n\nA first run:\n  galvatron profile --ranks 4 --out cluster.json\n  galvatron plan --model "
+      "\n\n" +
+      wrapped(
+          "Exit codes: 0 done, 1 internal error, 2 bad usage or input, 3 no plan fits, 4 a device, rank or peer "
+          "failed.",
+          width, 12) +
+      "\n\nA first run:\n  galvatron profile --ranks 4 --out cluster.json\n  galvatron plan --model "
       "gpt2-tiny --cluster cluster.json --global-batch 16 \\\n      --memory 16MiB --out plan.json\n  galvatron "
       "train --plan plan.json --model gpt2-tiny --data text.txt \\\n      --global-batch 16 --steps 100\n";
   return out;
@@ -73,7 +77,7 @@ void run(const Arguments& arguments, Common& common) {
     throw Failure(ErrorKind::usage,
                   "no command; the commands are " + command_names() + " (`galvatron --help` shows more)");
   const std::string& first = arguments.front();
-  if (first == "--version") {
+  if (first == "--version" || first == "-V") {
     print("galvatron " GALVATRON_VERSION "\n");
     return;
   }
@@ -87,8 +91,12 @@ void run(const Arguments& arguments, Common& common) {
       std::find_if(std::begin(commands), std::end(commands), [&](const Command& c) { return name == c.name; });
   if (command == std::end(commands)) {
     const std::string what = name.starts_with("-") ? "unknown option " : "unknown command ";
-    throw Failure(ErrorKind::usage, what + "\"" + galvatron::detail::one_line(name, 40) + "\"; the commands are " +
-                                        command_names() + " (`galvatron --help` shows more)");
+    std::vector<std::string> names;
+    for (const Command& known : commands) names.emplace_back(known.name);
+    const auto near = name.starts_with("-") ? std::vector<std::string>() : nearest_names(name, names, 1);
+    throw Failure(ErrorKind::usage, what + "\"" + galvatron::detail::one_line(name, 40) + "\"" +
+                                        (near.empty() ? "" : ", did you mean " + near.front() + "?") +
+                                        "; the commands are " + command_names() + " (`galvatron --help` shows more)");
   }
   if (first == "help") {
     command->run({"--help"}, common);

@@ -11,8 +11,8 @@
 #include <utility>
 
 #include <galvatron/core/json.hpp>
+#include <galvatron/core/names.hpp>
 #include <galvatron/core/quantity.hpp>
-#include <galvatron/model/zoo.hpp>
 
 #include "output.hpp"
 
@@ -20,7 +20,10 @@ namespace galvatron::tools {
 
 namespace {
 
-constexpr std::size_t help_column = 24;
+// Descriptions begin in this column; below the options where a line has not room for both.
+constexpr std::size_t wide_column = 24;
+constexpr std::size_t narrow_column = 6;
+constexpr std::size_t narrow_width = 60;
 constexpr std::string_view required_mark = " (required)";
 
 // The options under their headlines, with descriptions in a column of their own.
@@ -47,16 +50,14 @@ class HelpFormatter : public CLI::Formatter {
 
  private:
   static std::string line(const CLI::Option* option, std::size_t width) {
-    std::string name = "  " + option->get_name(option->get_positional());
-    if (!option->get_positional() && option->get_type_size() != 0) name += " " + option->get_type_name();
-    if (name.size() + 2 > help_column)
-      name += "\n" + std::string(help_column, ' ');
+    std::string name = "  " + (option->get_positional() ? option->get_name(true) : option->get_name(false, true));
+    if (!option->get_type_name().empty()) name += " " + option->get_type_name();
+    const std::size_t column = width < narrow_width ? narrow_column : wide_column;
+    if (name.size() + 2 > column)
+      name += "\n" + std::string(column, ' ');
     else
-      name.resize(help_column, ' ');
-    const std::size_t room = width > help_column + 20 ? width : help_column + 20;
-    return name +
-           wrapped(std::string(help_column, ' ') + option->get_description(), room, help_column).substr(help_column) +
-           "\n";
+      name.resize(column, ' ');
+    return name + wrapped(std::string(column, ' ') + option->get_description(), width, column).substr(column) + "\n";
   }
 };
 
@@ -69,6 +70,68 @@ std::string short_number(double x) {
   char out[32];
   std::snprintf(out, sizeof out, "%g", x);
   return out;
+}
+
+// `a`, `a and b`, `a, b and c`.
+std::string in_words(const std::vector<std::string>& words, const std::string& last_join) {
+  std::string out;
+  for (std::size_t i = 0; i < words.size(); ++i)
+    out += (i == 0 ? "" : i + 1 == words.size() ? " " + last_join + " " : ", ") + words[i];
+  return out;
+}
+
+// What other programs call an option, and what it is called here.
+constexpr std::pair<std::string_view, std::string_view> synonyms[] = {{"accumulate", "--microbatches"},
+                                                                      {"amp", "--precision"},
+                                                                      {"bf16", "--precision"},
+                                                                      {"bs", "--global-batch"},
+                                                                      {"bsz", "--global-batch"},
+                                                                      {"chunks", "--microbatches"},
+                                                                      {"ckpt", "--checkpoint"},
+                                                                      {"dataset", "--data"},
+                                                                      {"devices", "--ranks"},
+                                                                      {"devices", "--cluster"},
+                                                                      {"dp", "--space"},
+                                                                      {"dtype", "--precision"},
+                                                                      {"epochs", "--steps"},
+                                                                      {"fp16", "--precision"},
+                                                                      {"fp32", "--precision"},
+                                                                      {"fp8", "--precision"},
+                                                                      {"gbs", "--global-batch"},
+                                                                      {"gpus", "--ranks"},
+                                                                      {"gpus", "--cluster"},
+                                                                      {"gradient-accumulation-steps", "--microbatches"},
+                                                                      {"hardware", "--cluster"},
+                                                                      {"iterations", "--steps"},
+                                                                      {"iters", "--steps"},
+                                                                      {"jobs", "--threads"},
+                                                                      {"learning-rate", "--lr"},
+                                                                      {"max-steps", "--steps"},
+                                                                      {"nodes", "--cluster"},
+                                                                      {"np", "--ranks"},
+                                                                      {"nproc", "--ranks"},
+                                                                      {"nproc-per-node", "--ranks"},
+                                                                      {"o", "--out"},
+                                                                      {"pp", "--space"},
+                                                                      {"recompute", "--space"},
+                                                                      {"save", "--checkpoint"},
+                                                                      {"strategy", "--space"},
+                                                                      {"tp", "--space"},
+                                                                      {"train-iters", "--steps"},
+                                                                      {"vram", "--memory"},
+                                                                      {"weights", "--init-from"},
+                                                                      {"world-size", "--ranks"},
+                                                                      {"world-size", "--cluster"},
+                                                                      {"zero", "--space"}};
+
+// The options of `known` that `word` (`--batch`) may mean.
+std::vector<std::string> meant_options(const std::string& word, const std::vector<std::string>& known) {
+  const std::size_t begin = std::min(word.find_first_not_of('-'), word.size());
+  std::string bare = galvatron::detail::lower_case(word.substr(begin, 64));
+  std::replace(bare.begin(), bare.end(), '_', '-');
+  for (const auto& [other, name] : synonyms)
+    if (bare == other && std::find(known.begin(), known.end(), name) != known.end()) return {std::string(name)};
+  return nearest_names(bare, known);
 }
 
 // `--memory` of `-m,--memory`.
@@ -178,6 +241,13 @@ CLI::Option* Options::size(const std::string& names, Bytes& value, const std::st
     const auto bytes = parse_bytes(text);
     if (!bytes) throw Failure(ErrorKind::usage, name + ": " + bytes.error().message);
     if (bytes->count < 1) refuse(name, text, "a size of at least 1 byte");
+    constexpr std::int64_t smallest_without_unit = 1 << 20;
+    if (text.find_first_not_of("0123456789") == std::string::npos && bytes->count < smallest_without_unit) {
+      const std::string number = std::to_string(bytes->count);
+      throw Failure(ErrorKind::usage, name + ": \"" + number + "\" has no unit and is that many bytes; write " +
+                                          number + (bytes->count <= 4096 ? "GiB" : "MiB") + ", or " + number +
+                                          "B if bytes are meant");
+    }
     value = *bytes;
   });
 }
@@ -217,7 +287,10 @@ CLI::Option* Options::texts(const std::string& names, std::vector<std::string>& 
 }
 
 CLI::Option* Options::flag(const std::string& names, bool& value, const std::string& help) {
-  return app_.add_flag(names, value, help)->group(section_)->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
+  return app_.add_flag(names, value, help)
+      ->disable_flag_override()
+      ->group(section_)
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
 }
 
 Options::Outcome Options::parse(std::vector<std::string> arguments) {
@@ -247,23 +320,41 @@ Options::Outcome Options::parse(std::vector<std::string> arguments) {
     std::vector<std::string> known;
     for (const CLI::Option* option : app_.get_options())
       for (const std::string& name : option->get_lnames()) known.push_back("--" + name);
-    const auto near = nearest_names(word, known, 1);
+    const auto near = meant_options(word, known);
     refuse_all("unknown option " + galvatron::detail::one_line(word, 60) +
-               (near.empty() ? "" : ", the nearest one is " + near.front()));
+               (near.empty()       ? ""
+                : near.size() == 1 ? "; the nearest is " + near.front()
+                                   : "; the nearest are " + in_words(near, "and")));
   } catch (const CLI::ArgumentMismatch& e) {
     const std::string_view why = e.what();
-    refuse_all(galvatron::detail::one_line(why.substr(0, why.find(':'))) + " needs a value after it");
+    if (why.find("flag override") != std::string_view::npos)
+      refuse_all(galvatron::detail::one_line(why.substr(0, why.find(' ')), 60) + " takes no value");
+    refuse_all(galvatron::detail::one_line(why.substr(0, why.find(':')), 60) + " needs a value after it");
   } catch (const CLI::ParseError& e) {
     refuse_all(galvatron::detail::one_line(e.what()));
   }
-  for (const CLI::Option* option : required_)
-    if (option->count() == 0) refuse_all(option->get_name(option->get_positional()) + " is missing");
+  std::vector<std::string> missing;
+  for (const Requirement& requirement : required_) {
+    if (requirement.when && !requirement.when()) continue;
+    const auto given = [](const CLI::Option* option) { return option->count() != 0; };
+    if (std::any_of(requirement.options.begin(), requirement.options.end(), given)) continue;
+    std::vector<std::string> names;
+    for (const CLI::Option* option : requirement.options) names.push_back(option->get_name(option->get_positional()));
+    missing.push_back(in_words(names, "or"));
+  }
+  if (!missing.empty()) refuse_all(in_words(missing, "and") + (missing.size() == 1 ? " is missing" : " are missing"));
   return Outcome::run;
 }
 
 void Options::require(CLI::Option* option) {
   option->description(option->get_description() + std::string(required_mark));
-  required_.push_back(option);
+  required_.push_back({{option}, {}});
+}
+
+void Options::require_one(std::vector<CLI::Option*> options) { required_.push_back({std::move(options), {}}); }
+
+void Options::require_when(std::function<bool()> condition, CLI::Option* option) {
+  required_.push_back({{option}, std::move(condition)});
 }
 
 }  // namespace galvatron::tools

@@ -53,8 +53,12 @@ class Options {
   /// Lines after the options of the help text.
   void examples(std::string text) { app_.footer(std::move(text)); }
 
-  /// The option must be given.
+  /// The option must be given. All that are missing are told at once.
   void require(CLI::Option* option);
+  /// One of these must be given.
+  void require_one(std::vector<CLI::Option*> options);
+  /// The option must be given where `condition` holds after the arguments are read.
+  void require_when(std::function<bool()> condition, CLI::Option* option);
 
   enum class Outcome { run, help_shown };
   /// Reads the arguments after the command's name; prints the help text if it is asked for. Throws Failure (usage).
@@ -66,7 +70,11 @@ class Options {
 
   CLI::App app_;
   std::string name_;
-  std::vector<CLI::Option*> required_;
+  struct Requirement {
+    std::vector<CLI::Option*> options;  // any of them
+    std::function<bool()> when;         // always without one
+  };
+  std::vector<Requirement> required_;
   std::string section_ = "Options";
 };
 

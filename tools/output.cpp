@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <csignal>
@@ -27,10 +28,28 @@ void write_error(std::string_view text) {
   static_cast<void>(galvatron::detail::write_fully(STDERR_FILENO, text.data(), text.size()));
 }
 
-// One line whatever was thrown; UTF-8 of file names stays.
+// The first `head` and the last `tail` bytes of a text that is longer than both; no letter of UTF-8 is cut in two.
+std::string without_middle(std::string_view text, std::size_t head, std::size_t tail) {
+  if (text.size() <= head + tail) return std::string(text);
+  const auto inside_letter = [&](std::size_t at) { return (static_cast<unsigned char>(text[at]) & 0xc0) == 0x80; };
+  std::size_t rest = text.size() - tail;
+  while (head > 0 && inside_letter(head)) --head;
+  while (rest < text.size() && inside_letter(rest)) ++rest;
+  return std::string(text.substr(0, head)) + "..." + std::string(text.substr(rest));
+}
+
+// One line whatever was thrown; UTF-8 of file names stays. Of long words, paths most of all, and of long messages the
+// middle is left out, so that cause and way out remain.
 std::string on_one_line(std::string_view text) {
   std::string out;
-  for (const char c : text) out += static_cast<unsigned char>(c) < 0x20 || c == 0x7f ? ' ' : c;
+  for (std::size_t at = 0; at < text.size();) {
+    const std::size_t end = std::min(text.find(' ', at), text.size());
+    out += without_middle(text.substr(at, end - at), 200, 100);
+    if (end < text.size()) out += ' ';
+    at = end + 1;
+  }
+  out = without_middle(out, 2200, 800);
+  for (char& c : out) c = static_cast<unsigned char>(c) < 0x20 || c == 0x7f ? ' ' : c;
   return out;
 }
 
@@ -145,7 +164,7 @@ int report_failure(const std::exception_ptr& failure, const Common& common) {
     return e.code;
   } catch (const Infeasible& e) {
     code = static_cast<int>(e.kind());
-    message = e.what();
+    message = on_one_line(e.what());
     json = {{"feasible", false}, {"reason", message}, {"smallest_feasible_memory_bytes", nullptr}};
     if (e.smallest) json["smallest_feasible_memory_bytes"] = e.smallest->count;
   } catch (...) {

@@ -68,11 +68,15 @@ Options::Outcome read(const Arguments& arguments, TrainArguments& a, Common& com
                   "Trains a model on this machine as a plan says, every rank a group of threads, and shows what was "
                   "predicted beside what was measured.");
   options.section("Plan (one of the first two)");
-  options.text("--plan", a.plan_path, "FILE", "a plan of `galvatron plan --out`");
-  options.flag("--auto", a.automatic, "profile this machine, search a plan and train with it");
-  options.text("--model", a.model, "MODEL",
-               "a preset's name, or the path of a Hugging Face config.json (default: the plan's)");
-  options.integer("--global-batch", a.global_batch, 1, 1 << 30, "samples of a step (default: the plan's)");
+  CLI::Option* plan = options.text("--plan", a.plan_path, "FILE", "a plan of `galvatron plan --out`");
+  options.require_one(
+      {plan, options.flag("--auto", a.automatic, "profile this machine, search a plan and train with it")});
+  const auto automatic = [&a] { return a.automatic; };
+  options.require_when(
+      automatic, options.text("--model", a.model, "MODEL",
+                              "a preset's name, or the path of a Hugging Face config.json (default: the plan's)"));
+  options.require_when(automatic, options.integer("--global-batch", a.global_batch, 1, 1 << 30,
+                                                  "samples of a step (default: the plan's)"));
   options.integer("--seq", a.sequence, 1, 1 << 24,
                   "tokens of a sample (default: the plan's, else all the model takes)");
   options.integer("--ranks", a.ranks, 1, 1024,
@@ -142,24 +146,18 @@ Options::Outcome read(const Arguments& arguments, TrainArguments& a, Common& com
 }
 
 void check(const TrainArguments& a, const Launcher& launcher) {
-  if (a.automatic == !a.plan_path.empty())
-    refuse(a.automatic ? "--plan and --auto exclude each other; give one of them"
-                       : "train needs a plan; give --plan FILE, or --auto to search one");
+  if (a.automatic && !a.plan_path.empty()) refuse("--plan and --auto exclude each other; give one of them");
   if (a.launcher == "mpi") require_mpi();
   if (a.launcher == "threads" && launcher.ranks() > 0)
     refuse(launcher.starter() + " has started " + std::to_string(launcher.ranks()) +
            " processes, and --launcher threads trains in one; leave " + launcher.starter() + " out, or the option");
-  if (a.automatic) {
-    if (a.model.empty()) refuse("train --auto needs a model; give --model NAME (`galvatron list models` shows them)");
-    if (a.global_batch == 0) refuse("train --auto needs the samples of a step; give --global-batch N");
-  } else {
+  if (!a.automatic)
     for (const auto& [given, option] : {std::pair(!a.cluster.empty(), "--cluster"),
                                         {!a.precision.empty(), "--precision"},
                                         {!a.moments.empty(), "--moments"},
                                         {!a.save_plan.empty(), "--save-plan"},
                                         {!a.save_cluster.empty(), "--save-cluster"}})
       if (given) refuse(std::string(option) + " belongs to --auto; leave it out, the plan says it");
-  }
   const TrainingConstants& c = a.constants;
   if (c.warmup > a.steps)
     refuse("--warmup " + std::to_string(c.warmup) + " is longer than --steps " + std::to_string(a.steps) +

@@ -5,6 +5,8 @@
 #include <doctest/doctest.h>
 
 #include <string>
+#include <utility>
+#include <vector>
 
 using namespace galvatron;
 
@@ -52,4 +54,31 @@ TEST_CASE("unknown clusters are refused with the list of known ones") {
     CHECK_MESSAGE(cluster.error().message.find("a100-80g") != std::string::npos, cluster.error().message);
     CHECK(cluster.error().message.find('\n') == std::string::npos);
   }
+}
+
+TEST_CASE("names of clusters are read in any case of letters") {
+  CHECK(value_or_throw(load_cluster("8xA100-80G")).name == "8xa100-80g");
+  CHECK(value_or_throw(find_cluster("64XH100-80g")).devices == 64);
+}
+
+TEST_CASE("what is nearly a cluster brings the names that are meant") {
+  for (const auto& [name, meant] :
+       std::vector<std::pair<std::string, std::string>>{{"A100x8", "did you mean 8xa100-40g or 8xa100-80g?"},
+                                                        {"8xa100", "did you mean 8xa100-40g or 8xa100-80g?"},
+                                                        {"16 x A100 80GB", "did you mean 16xa100-80g?"},
+                                                        {"a100-80g", "did you mean 8xa100-80g?"},
+                                                        {"a100-80gx4", "did you mean 4xa100-80g?"},
+                                                        {"H100", "did you mean 8xh100-80g?"},
+                                                        {"32*h100", "did you mean 32xh100-80g?"},
+                                                        {"8xh100-80gb", "did you mean 8xh100-80g?"},
+                                                        {"8xh100-94g", "did you mean 8xh100-80g?"},
+                                                        {"2xv100", "did you mean 2xv100-32g?"}}) {
+    CAPTURE(name);
+    const std::string message = load_cluster(name).error().message;
+    CAPTURE(message);
+    CHECK(message.find("; " + meant) != std::string::npos);
+    CHECK(message.find("presets are") == std::string::npos);
+  }
+  for (const char* name : {"8xh1000", "8xq100", "nothing", "x8", "8x"})
+    CHECK_MESSAGE(load_cluster(name).error().message.find("did you mean") == std::string::npos, name);
 }

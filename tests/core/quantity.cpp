@@ -58,6 +58,10 @@ TEST_CASE("what is not a size is refused with the way out") {
     CHECK(bytes.error().message.find("16GiB") != std::string::npos);
     CHECK(bytes.error().message.size() < 250);
   }
+  CHECK(parse_bytes("80G").error().message.find("80GiB or 80GB") != std::string::npos);
+  CHECK(parse_bytes("1.5 t").error().message.find("1.5TiB or 1.5TB") != std::string::npos);
+  CHECK(parse_bytes("64k").error().message.find("64KiB or 64kB") != std::string::npos);
+  CHECK(parse_bytes("80Gi").error().message.find("80GiB;") != std::string::npos);
 }
 
 TEST_CASE("plain numbers of bytes survive the round trip") {

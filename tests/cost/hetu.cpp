@@ -141,10 +141,18 @@ TEST_CASE("embedding and head") {
   const Cost sharded = value_or_throw(model.end({1, false, true}, End::whole, 1, 1));
   CHECK(sharded.no_sync == doctest::Approx((half + (4.5 * 1.25 - half) / 1.25) + (half + (9 * 1.25 - half) / 1.25)));
   CHECK(sharded.states == doctest::Approx(400 * 0.128));
-  // Two stages: half the time on each end; tensor parallel adds a gather to each pass.
+  // On one stage tensor parallelism gathers twice: d = 4, b = 4, f = 2 * 4/2 + 0.5, messages of 4 MB take 1.6 / 2.
+  const Cost split = value_or_throw(model.end({2, false, false}, End::whole, 1, 1));
+  CHECK(split.no_sync == doctest::Approx(3 * 4.5 + 2 * 0.8));
+  CHECK(split.forward == doctest::Approx(4.5 + 0.8));
+  // Two stages: half the time on each end, and one gather: the embedding's in backward, the head's in forward.
   const Cost first = value_or_throw(model.end({2, false, false}, End::first, 2, 4));
   // d = 2, b = 2: f = (2 * 2/2 + 0.5) / 2; messages of 2 MB take 0.8 / 2.
-  CHECK(first.no_sync == doctest::Approx(3 * 1.25 + 2 * 0.4));
+  CHECK(first.no_sync == doctest::Approx(3 * 1.25 + 0.4));
+  CHECK(first.forward == doctest::Approx(1.25));
+  const Cost head = value_or_throw(model.end({2, false, false}, End::last, 2, 4));
+  CHECK(head.no_sync == doctest::Approx(3 * 1.25 + 0.4));
+  CHECK(head.forward == doctest::Approx(1.25 + 0.4));
   const Cost last = value_or_throw(model.end({2, true, false}, End::last, 2, 4));
   CHECK(last.no_sync == doctest::Approx(3 * 1.25));
   CHECK(last.states == doctest::Approx(208 * (6 * (0.25 + 0.003) / 8 + 0.25)));

@@ -275,6 +275,9 @@ TEST_CASE("a model is loaded by name, by file or by folder") {
   CHECK(contains(load_model(path.string()).error().message, "No such file"));
   CHECK(contains(load_model("missing.json").error().message, "cannot read missing.json"));
   CHECK(contains(load_model("gpt2-tine").error().message, "nearest names are gpt2-tiny"));
+  CHECK(
+      contains(load_model("meta-llama/Llama-3.1-8B").error().message, "llama3-8b, or download https://huggingface.co"));
+  CHECK(contains(load_model("./meta-llama/Llama-3.1-8B").error().message, "No such file"));
   CHECK(contains(load_model("").error().message, "unknown model"));
 }
 

@@ -123,8 +123,39 @@ TEST_CASE("an unknown name brings the nearest ones") {
   REQUIRE_FALSE(model.has_value());
   CHECK(model.error().kind == ErrorKind::usage);
   CHECK(model.error().message.find("nearest names are gpt2-124m,") != std::string::npos);
+  const auto says = [](std::string_view name, std::string_view part) {
+    const std::string message = find_model(name).error().message;
+    CAPTURE(message);
+    CHECK(message.find(part) != std::string::npos);
+    CHECK(message.find('\n') == std::string::npos);
+  };
+  says("gpt2", "the nearest names are gpt2-tiny, gpt2-124m, gpt2-350m, gpt2-774m, gpt2-1.5b; ");
+  says("gpt2-xl", "the nearest name is gpt2-1.5b; ");
+  says("llama-7b", "the nearest name is llama2-7b; ");
+  says("t5-large", "the nearest names are t5-large-32, t5-large-48; ");
+  says("frobnicate", "unknown model \"frobnicate\"; `galvatron list models`");
   CHECK(find_model("").error().message.find("unknown model \"\"") != std::string::npos);
   CHECK(find_model(std::string(100'000, 'x')).error().message.size() < 400);
+}
+
+TEST_CASE("names are read in any case of letters") {
+  CHECK(find_model("GPT2-Tiny").value() == find_model("gpt2-tiny").value());
+  CHECK_FALSE(find_model("gpt2-tiny" + std::string(100, 'x')).has_value());
+}
+
+TEST_CASE("a model of the Hugging Face hub brings the preset and the way to its configuration") {
+  CHECK(detail::hub_model("meta-llama/Llama-3.1-8B") == "meta-llama/Llama-3.1-8B");
+  CHECK(detail::hub_model("https://huggingface.co/openai-community/gpt2-xl/tree/main") == "openai-community/gpt2-xl");
+  for (const char* path : {"gpt2", "./gpt2/x", "../a/b", "/a/b", "a/b/c", "a/", "/b", "a/config.json", "a b/c",
+                           "~/models", "https://example.org/a/b", "a/.b"})
+    CHECK_MESSAGE(detail::hub_model(path).empty(), path);
+  const std::string llama = find_model("meta-llama/Llama-3.1-8B").error().message;
+  CHECK(llama.find("use the nearest preset, llama3-8b, or download "
+                   "https://huggingface.co/meta-llama/Llama-3.1-8B/resolve/main/config.json") != std::string::npos);
+  CHECK(find_model("openai-community/gpt2-medium").error().message.find("preset, gpt2-350m,") != std::string::npos);
+  const std::string other = find_model("Qwen/Qwen2.5-7B").error().message;
+  CHECK(other.find("preset,") == std::string::npos);
+  CHECK(other.find("Qwen/Qwen2.5-7B/resolve/main/config.json") != std::string::npos);
 }
 
 TEST_CASE("inconsistent models are refused with the layer") {

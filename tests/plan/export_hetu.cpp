@@ -1,7 +1,9 @@
 #include <galvatron/plan/export/hetu.hpp>
+#include <galvatron/plan/hetu/batches.hpp>
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <random>
 #include <sstream>
@@ -35,6 +37,7 @@ struct HetuPlan {
   std::vector<HetuLayer> layers;
   HetuLayer ends;
   std::vector<int> division;
+  bool whole = true;  // the trainer counts as many data ranks as the layer with most has
 };
 
 HetuPlan read(const std::string& text) {
@@ -59,6 +62,15 @@ HetuPlan read(const std::string& text) {
       layer(file.at("vtp").get<int>(), file.at("vsp") == 1, file.value("vcp", 1), file.at("vocab_sdp") == 1, false);
   CHECK(file.at("embed_sdp") == file.at("vocab_sdp"));
   CHECK(numbers(file.at("tp_consecutive_flags")) == std::vector<int>(tp.size(), 1));
+  int width = file.at("vtp").get<int>();
+  int ring = file.value("vcp", 1);
+  int most = out.ends.data;
+  for (std::size_t i = 0; i < tp.size(); ++i) {
+    width = std::min(width, tp[i]);
+    ring = std::min(ring, cp[i]);
+    most = std::max(most, out.layers[i].data);
+  }
+  out.whole = ranks / width / ring == most;
   return out;
 }
 
@@ -144,6 +156,50 @@ TEST_CASE("Hetu-Galvatron: what it lacks is told") {
   check_tells(export_hetu(halves), "one switch there");
 }
 
+TEST_CASE("Hetu-Galvatron: tensor ranks in some layers and context ranks in others") {
+  Plan plan = plan_of({.tensor = 2, .sequence = SequenceKind::megatron, .data = 4, .zero = 2});
+  plan.microbatches = 16;
+  REQUIRE(plan.global_batch == 64);
+  check_whole(export_hetu(plan));
+  plan.layers[3] = {.sequence = SequenceKind::ring, .context = 2, .data = 4, .zero = 2};
+  REQUIRE(why_inconsistent(plan) == "");
+  // With tp 1 and cp 1 the trainer counts 8 data ranks of 8 samples.
+  check_tells(export_hetu(plan),
+              "1 and 1, as 8 where the plan has 4, and a loader that deals the batch to so many runs "
+              "8 micro-batches, not 16");
+  CHECK(told(export_hetu(plan).set_elsewhere, "Hetu-Galvatron 3.0 or later") == 1);
+  plan.global_batch = 60;
+  plan.microbatches = 15;
+  check_tells(export_hetu(plan), "refuses a batch of 60, which is no multiple of it");
+  for (StrategySpec& layer : plan.layers) layer = plan.layers[3];
+  plan.embedding = plan.head = plan.layers[3];
+  check_whole(export_hetu(plan));
+}
+
+TEST_CASE("Hetu-Galvatron: its trainer cuts a rank's samples as torch.chunk does") {
+  CHECK(hetu_batches(64, 4, 8) == HetuBatches{8, 2});
+  CHECK(hetu_batches(24, 2, 8) == HetuBatches{6, 2});
+  CHECK(hetu_batches(72, 8, 8) == HetuBatches{5, 2});
+  CHECK(hetu_batches(64, 8, 16) == HetuBatches{8, 1});
+  CHECK(hetu_batches(4, 8, 1) == HetuBatches{0, 0});
+  cost::hetu::Job job;
+  job.devices = 8;
+  job.global_batch = 24;
+  cost::hetu::Plan plan;
+  plan.microbatches = 4;
+  plan.division = {2};
+  plan.layers = {{4, 1, false, false}, {8, 1, false, false}};
+  plan.ends.degree = 4;
+  CHECK(why_not_run_as_priced(plan, job) == "");
+  plan.microbatches = 8;
+  CHECK(why_not_run_as_priced(plan, job) ==
+        "a micro-batch of 3 samples is not divided evenly among 2 data ranks: Hetu-Galvatron's trainer runs 6 "
+        "micro-batches of up to 2 samples a rank, and the price is that of 8 of 1");
+  plan.ends.degree = 8;
+  CHECK(why_not_run_as_priced(plan, job).find("2 data ranks of layer 0: Hetu-Galvatron's trainer stops") !=
+        std::string::npos);
+}
+
 TEST_CASE("Hetu-Galvatron: strided tensor ranks have a flag, of the embedding not") {
   Plan plan = plan_of({.tensor = 2, .data = 4});
   plan.layers[3].strided = plan.layers[4].strided = true;
@@ -208,12 +264,12 @@ TEST_CASE("Hetu-Galvatron: a file from which nothing is left out reads back as t
     CHECK(again.division.size() == plan.stages.size());
     for (std::size_t stage = 0; stage < plan.stages.size(); ++stage)
       CHECK(again.division[stage] == plan.stages[stage].last_layer - plan.stages[stage].first_layer + 1);
-    bool all = same(plan.embedding, again.ends);
+    bool all = same(plan.embedding, again.ends) && again.whole;
     for (std::size_t layer = 0; layer < plan.layers.size(); ++layer) {
       CHECK(again.layers[layer].recompute == (plan.layers[layer].recompute == RecomputeKind::full));
       all = all && same(plan.layers[layer], again.layers[layer]);
     }
-    // Layers without ZeRO beside others that shard are the only thing here that the file cannot say.
+    // Layers without ZeRO beside others that shard, and tensor beside context ranks, are all that the file cannot say.
     if (out.not_expressed.empty()) {
       ++whole;
       CHECK(all);

@@ -27,17 +27,17 @@ std::optional<std::filesystem::path> data() {
   return std::nullopt;
 }
 
-// llama2-7b on one node of 8 A100.
-Model llama(const std::filesystem::path& folder, double gigabytes, int batch) {
+// llama2-7b on nodes of 8 A100.
+Model llama(const std::filesystem::path& folder, double gigabytes, int batch, int nodes = 1) {
   Job job;
-  job.devices = 8;
+  job.devices = 8 * nodes;
   job.global_batch = batch;
   job.hidden = 4096;
   job.sequence = 2048;
   job.layers = 32;
   job.memory_gigabytes = gigabytes;
   return {
-      job, value_or_throw(load_hetu_hardware(folder / "hardware", 8, 1)),
+      job, value_or_throw(load_hetu_hardware(folder / "hardware", job.devices, nodes)),
       value_or_throw(load_hetu_model(folder / "models/computation_profiling_bf16_llama2-7b_all.json",
                                      folder / "models/memory_profiling_bf16_llama2-7b_all.json", {.sequence = 2048}))};
 }
@@ -95,6 +95,21 @@ TEST_CASE("Hetu's plans have Hetu's times") {
       CHECK(priced.stages[1].megabytes == 16186);
     }
   }
+}
+
+TEST_CASE("a vocabulary that is split over the ends of a pipeline has Hetu's time") {
+  const auto folder = data();
+  if (!folder) return;
+  cost::hetu::Plan plan;  // on two nodes
+  plan.pipeline = 2;
+  plan.microbatches = 32;
+  plan.division = {16, 16};
+  plan.layers.assign(31, {8, 1, false, true});
+  plan.layers.push_back({8, 1, false, false});
+  plan.ends = {8, false, false};
+  const PlanPrice priced = value_or_throw(price(llama(*folder, 8, 64, 2), plan));
+  CHECK(priced.iteration.value == doctest::Approx(5.139361839602628).epsilon(1e-9));
+  CHECK(priced.peak_megabytes() <= Model::usable_megabytes(8));
 }
 
 TEST_CASE("Hetu's plans for its test fixtures have Hetu's times") {

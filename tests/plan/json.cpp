@@ -122,6 +122,17 @@ TEST_CASE("strided tensor ranks are said where a layer has them") {
   CHECK(says(why_changed([](json& v) { v["layers"][1]["strided"] = true; }), "tensor degree of at least 2"));
 }
 
+TEST_CASE("a plan written by hand needs no prediction") {
+  json value = to_json(example());
+  value.erase("predicted");
+  Plan plain = example();
+  plain.predicted = {};
+  CHECK(value_or_throw(plan_from_json(value, "plan.json")) == plain);
+  for (const char* key : {"version", "model", "cluster", "global_batch", "sequence_length", "precision", "microbatches",
+                          "schedule", "virtual_stages", "stages", "layers", "embedding", "head"})
+    CHECK_MESSAGE(says(why_changed([&](json& v) { v.erase("predicted"), v.erase(key); }), key), key);
+}
+
 TEST_CASE("the keys of a plan file are those of the contract") {
   const json value = to_json(example());
   for (const char* key : {"version", "model", "cluster", "global_batch", "sequence_length", "precision", "microbatches",

@@ -1,5 +1,10 @@
 // The command line itself: help, versions, unknown things, streams.
+#include <algorithm>
+#include <cstdlib>
+#include <sstream>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "run.hpp"
 
@@ -51,10 +56,12 @@ TEST_CASE("help names every command and option and fits 80 columns") {
 }
 
 TEST_CASE("the version is printed") {
-  const Ran ran = Folder().run("--version");
-  CHECK(ran.code == 0);
-  CHECK(ran.out.starts_with("galvatron 0."));
-  CHECK(ran.err.empty());
+  for (const char* option : {"--version", "-V"}) {
+    const Ran ran = Folder().run(option);
+    CHECK(ran.code == 0);
+    CHECK(ran.out.starts_with("galvatron 0."));
+    CHECK(ran.err.empty());
+  }
 }
 
 TEST_CASE("an unknown command is bad usage and the commands are listed") {
@@ -64,6 +71,152 @@ TEST_CASE("an unknown command is bad usage and the commands are listed") {
   check_failure(folder.run(""), 2, list);
   check_failure(folder.run("--frobnicate"), 2, list);
   check_failure(folder.run("''"), 2, list);
+}
+
+TEST_CASE("what is nearly a command, an option or a name brings what was meant") {
+  const Folder folder;
+  const std::string rest = " --cluster 8xa100-80g --global-batch 8";
+  const std::string plan = "plan --model gpt2-tiny" + rest;
+  check_failure(folder.run("tain --steps 4"), 2, "did you mean train?");
+  for (const auto& [option, meant] : std::vector<std::pair<std::string, std::string>>{
+           {"--batch 4", "the nearest is --global-batch;"},
+           {"--batch-size=4", "the nearest is --global-batch;"},
+           {"--global_batch_size 4", "the nearest is --global-batch;"},
+           {"--gbs 4", "the nearest is --global-batch;"},
+           {"--sequence-length 64", "the nearest is --seq;"},
+           {"--mem 4GiB", "the nearest is --memory;"},
+           {"--micro-batches 4", "the nearest is --microbatches;"},
+           {"--gpus 4", "the nearest is --cluster;"},
+           {"--output x", "the nearest is --out;"},
+           {"--fp16", "the nearest is --precision;"},
+           {"--frobnicate", "unknown option --frobnicate; `galvatron plan --help`"}}) {
+    CAPTURE(option);
+    check_failure(folder.run(plan + " " + option), 2, meant);
+  }
+  check_failure(folder.run("train --plan p --data d --steps 1 --gpus 4"), 2, "the nearest is --ranks;");
+  check_failure(folder.run("train --plan p --data d --steps 1 --learning-rate 1"), 2, "the nearest is --lr;");
+  check_failure(folder.run("train --plan p --data d --steps 1 --check x"), 2,
+                "the nearest are --checkpoint, --checkpoint-every and --checkpoint-keep;");
+  check_failure(folder.run("plan --model gpt2" + rest), 2, "gpt2-tiny, gpt2-124m, gpt2-350m, gpt2-774m, gpt2-1.5b;");
+  check_failure(folder.run("plan --model meta-llama/Llama-3.1-8B" + rest), 2, "llama3-8b, or download https://");
+  check_failure(folder.run("plan --model gpt2-tiny --global-batch 8 --cluster A100x8"), 2,
+                "did you mean 8xa100-40g or 8xa100-80g?");
+  CHECK(folder.run("plan --model GPT2-tiny --global-batch 8 --cluster 8xA100-80G --out p.json").code == 0);
+  CHECK(folder.run("cost --plan p.json").code == 0);
+}
+
+TEST_CASE("a size without a unit, or with half of one, is told how to be written") {
+  const Folder folder;
+  const std::string plan = "plan --model gpt2-tiny --cluster 8xa100-80g --global-batch 8 --memory ";
+  check_failure(folder.run(plan + "80"), 2, "write 80GiB, or 80B");
+  check_failure(folder.run(plan + "40960"), 2, "write 40960MiB, or 40960B");
+  check_failure(folder.run(plan + "80G"), 2, "80GiB or 80GB");
+  check_failure(folder.run(plan + "80B"), 3, "");
+  CHECK(folder.run(plan + "'16 GiB'").code == 0);
+  CHECK(folder.run(plan + "17179869184").code == 0);
+}
+
+TEST_CASE("all that is missing is told at once") {
+  const Folder folder;
+  check_failure(folder.run("plan"), 2, "plan: --model, --cluster and --global-batch are missing;");
+  check_failure(folder.run("plan --model gpt2-tiny"), 2, "plan: --cluster and --global-batch are missing;");
+  check_failure(folder.run("export"), 2, "export: plan and --to are missing;");
+  check_failure(folder.run("train"), 2, "train: --plan or --auto, --data and --steps are missing;");
+  check_failure(folder.run("train --auto"), 2, "train: --model, --global-batch, --data and --steps are missing;");
+  check_failure(folder.run("train --data d --steps 1"), 2, "train: --plan or --auto is missing;");
+}
+
+TEST_CASE("help fits a narrow terminal, and a pipe has 80 columns") {
+  const Folder folder;
+  if (std::system("command -v script > /dev/null") != 0) {
+    MESSAGE("skipped: no command `script` to make a terminal");
+    return;
+  }
+  for (const std::string command : {"", "plan", "train", "hetu plan", "list"})
+    for (const int columns : {40, 80}) {
+      CAPTURE(command);
+      const Ran ran = folder.shell("script -qec 'stty cols " + std::to_string(columns) + "; $G " + command +
+                                   " --help' /dev/null | tr -d '\\r'");
+      CHECK(ran.code == 0);
+      std::string text = ran.out.substr(0, ran.out.find("\nExample"));
+      text = text.substr(0, text.find("\nA first run"));
+      REQUIRE(text.find("Usage: galvatron") == 0);
+      std::istringstream lines(text);
+      for (std::string line; std::getline(lines, line);) {
+        CAPTURE(line);
+        // One word that is longer stays whole.
+        const std::size_t begin = std::min(line.find_first_not_of(' '), line.size());
+        CHECK((static_cast<int>(line.size()) <= columns || line.find(' ', begin) == std::string::npos ||
+               line.starts_with("  -")));
+      }
+      if (columns == 80) CHECK(folder.run(command + " --help | cat").out == ran.out);
+    }
+}
+
+TEST_CASE("no message has a long value whole") {
+  const Folder folder;
+  folder.write("plan.json", small_plan().dump());
+  const auto check_short = [&](const std::string& line) {
+    const Ran ran = folder.shell("X=$(head -c 100000 /dev/zero | tr '\\0' x); N=$(echo $X | tr x 9); " + line);
+    CAPTURE(line);
+    CAPTURE(ran.err.substr(0, 400));
+    CHECK(ran.code != 0);
+    CHECK(ran.err.starts_with("galvatron: "));
+    CHECK(ran.err.size() < 4096);
+    CHECK(ran.out.size() < 4096);
+  };
+  for (const std::string command :
+       {"plan", "cost", "simulate", "train", "profile", "explain", "export", "hetu plan", "hetu cost", "list"}) {
+    const std::string help = folder.run(command + " --help").out;
+    int options = 0;
+    for (std::size_t at = help.find("\n  --"); at != std::string::npos; at = help.find("\n  --", at + 1)) {
+      const std::string option = help.substr(at + 3, help.find_first_of(" \n,", at + 3) - at - 3);
+      check_short("$G " + command + " " + option + "=$X --json");
+      check_short("$G " + command + " " + option + " $N");
+      ++options;
+    }
+    CHECK(options >= 1);
+    check_short("$G " + command + " $X");
+    check_short("$G " + command + " --$X");
+  }
+  check_short("$G $X");
+  check_short("$G help $X");
+  for (const std::string value :
+       {"--model $X --cluster host", "--model gpt2-tiny --cluster $X", "--model x/$X --cluster host",
+        "--model gpt2-tiny --cluster 8x$X", "--model ./$X.json --cluster host"})
+    check_short("$G plan --global-batch 4 --json " + value);
+  check_short("$G cost --plan $X --json");
+  check_short("$G train --plan plan.json --steps 1 --data $X");
+  check_short("$G train --plan plan.json --steps 1 --data plan.json --init-from $X");
+
+  // What files say.
+  const std::string x(1'000'000, 'x');
+  const auto with = [&](const std::string& key, const nlohmann::json& value) {
+    nlohmann::json plan = small_plan();
+    plan[key] = value;
+    folder.write("long.json", plan.dump());
+    for (const char* line : {"$G cost --json --plan long.json", "$G explain long.json", "$G simulate --plan long.json",
+                             "$G train --steps 1 --data plan.json --plan long.json"})
+      check_short(line);
+  };
+  for (const char* key : {"model", "cluster", "precision", "schedule", "trainer", "moments", "global_batch", "stages",
+                          "layers", "embedding", "predicted", "version"})
+    with(key, x);
+  with("model", "x/" + x);
+  with("model", x + ".json");
+  with(x, 1);
+  folder.write("long.json", "\"" + x);
+  check_short("$G cost --plan long.json");
+  folder.write("config.json", nlohmann::json{{"model_type", x}}.dump());
+  check_short("$G plan --model config.json --cluster host --global-batch 4");
+  folder.write("config.json", nlohmann::json{{"model_type", "gpt2"}, {"n_embd", x}}.dump());
+  check_short("$G plan --model config.json --cluster host --global-batch 4");
+  for (const nlohmann::json& cluster :
+       {nlohmann::json{{"format", x}}, nlohmann::json{{"format", "galvatron-cluster"}, {"version", 1}, {x, 1}},
+        nlohmann::json{{"format", "galvatron-cluster"}, {"version", 1}, {"name", x}, {"devices", 8}, {"device", x}}}) {
+    folder.write("cluster.json", cluster.dump());
+    check_short("$G plan --model gpt2-tiny --cluster cluster.json --global-batch 4");
+  }
 }
 
 TEST_CASE("unknown options, stray words and missing values are bad usage") {

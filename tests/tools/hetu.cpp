@@ -101,7 +101,7 @@ TEST_CASE("hetu plan and hetu cost agree") {
   CHECK(cost.json().at("plan") == report.at("plan"));
 
   const Ran small = folder.run("hetu cost" + common + "--memory-gb 2 --plan p.json");
-  CHECK(small.code == 0);
+  CHECK(small.code == 3);
   CHECK(small.json().at("feasible") == false);
   CHECK(small.json().at("smallest_feasible_memory_bytes").get<std::int64_t>() > std::int64_t{2} << 30);
 
@@ -160,7 +160,10 @@ TEST_CASE("hetu refuses bad usage and bad profiles") {
   };
   refused("hetu", "nothing to do");
   refused("hetu search", "\"search\" is unknown");
-  refused("hetu plan", "--hardware is missing");
+  refused(
+      "hetu plan",
+      "--hardware, --computation, --memory-profile, --devices, --nodes, --memory-gb, --global-batch, --hidden, --seq "
+      "and --layers are missing");
   CHECK(folder.run("hetu --help").code == 0);
   CHECK(folder.run("hetu plan --help").code == 0);
   CHECK(folder.run("hetu cost --help").code == 0);
@@ -202,7 +205,7 @@ TEST_CASE("hetu refuses bad usage and bad profiles") {
 TEST_CASE("hetu cost refuses plans for another job") {
   const Folder folder;
   write_profiles(folder);
-  std::string base = "hetu cost" + common + "--memory-gb 4 --plan p.json";
+  std::string base = "hetu cost" + common + "--memory-gb 40 --plan p.json";
   base.replace(base.find("--json"), 6, "");
   json plan{{"pp_deg", 1}, {"tp_sizes_enc", "1,1,1,1,1,1,1,1"}, {"chunks", 2}};
   folder.write("p.json", plan.dump());
@@ -224,6 +227,17 @@ TEST_CASE("hetu cost refuses plans for another job") {
   refused("chunks", 3, "do not divide");
   refused("chunks", 32, "less than one");
   refused("vtp", 16, "degree 16");
+  // 8 micro-batches of 3 samples over 2 data ranks: a rank's 12 samples are cut by twos.
+  json uneven{{"pp_deg", 1}, {"tp_sizes_enc", "4,4,4,4,4,4,4,4"}, {"chunks", 8}, {"vtp", 4}};
+  folder.write("p.json", uneven.dump());
+  std::string odd = "hetu cost" + common + "--memory-gb 8 --plan p.json";
+  CHECK(folder.run(odd).err.empty());
+  odd.replace(odd.find("--global-batch 32"), 17, "--global-batch 24");
+  const Ran ran = folder.run(odd);
+  CHECK(ran.code == 0);
+  CHECK(ran.json().at("microbatches") == 8);
+  CHECK(ran.json().at("microbatches_run") == 6);
+  CHECK(ran.err.find("runs 6 micro-batches of up to 2 samples") != std::string::npos);
   plan.erase("chunks");
   folder.write("p.json", plan.dump());
   check_failure(folder.run(base), 2, "give --microbatches");

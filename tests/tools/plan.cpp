@@ -380,6 +380,19 @@ TEST_CASE("a plan names its files from its own folder, wherever it is read") {
   check_failure(lost, 2, "cannot read cfg/config.json: No such file");
 }
 
+TEST_CASE("a plan written by hand, without what was predicted, does everywhere") {
+  const Folder folder;
+  folder.write_text();
+  json plan = small_plan();
+  plan.erase("predicted");
+  folder.write("p.json", plan.dump());
+  for (const char* line : {"cost --plan p.json", "explain p.json", "simulate --plan p.json", "export p.json --to hetu",
+                           "export p.json --to header", "train --plan p.json --data text.txt --steps 1"}) {
+    CAPTURE(line);
+    CHECK(folder.run(line).code == 0);
+  }
+}
+
 TEST_CASE("a plan that contradicts itself is refused") {
   const Folder folder;
   const auto refused = [&](auto change, const std::string& cause) {

@@ -357,8 +357,10 @@ inline Result<Cluster> load_cluster(const std::string& name_or_path) {
   std::error_code ignored;
   if (!std::filesystem::exists(name_or_path, ignored))
     return usage_error("unknown cluster \"" + detail::one_line(name_or_path, 120) +
-                       "\": no preset and no file of this name; presets are " + detail::join(cluster_names()) +
-                       " (N is a number), `galvatron profile` writes a file for this machine");
+                       "\": no preset and no file of this name" +
+                       detail::cluster_advice(name_or_path, "; presets are " + detail::join(cluster_names()) +
+                                                                " (N is a number), `galvatron profile` writes a file "
+                                                                "for this machine"));
   return read_cluster(name_or_path);
 }
 

@@ -17,6 +17,7 @@
 #include <galvatron/cluster/host_cores.hpp>
 #include <galvatron/cluster/spec.hpp>
 #include <galvatron/core/error.hpp>
+#include <galvatron/core/names.hpp>
 
 namespace galvatron {
 
@@ -121,6 +122,62 @@ inline Cluster preset_cluster(const DevicePreset& preset, int count) {
   return cluster;
 }
 
+/// The number of devices in a name such as `8xa100`, `8 x A100` or `A100x8`, in lower case; that of a node when it has
+/// none.
+inline std::string device_count_in(std::string_view text) {
+  const auto digits_from = [&](std::size_t at) {
+    std::size_t end = at;
+    while (end < text.size() && is_digit(text[end])) ++end;
+    return text.substr(at, end - at);
+  };
+  const auto cross_at = [&](std::size_t at) {
+    while (at < text.size() && text[at] == ' ') ++at;
+    return at < text.size() && (text[at] == 'x' || text[at] == '*');
+  };
+  if (const std::string_view first = digits_from(0); !first.empty() && cross_at(first.size()))
+    return std::string(first);
+  const std::size_t last = text.find_last_not_of("0123456789") + 1;
+  const std::size_t cross = last == 0 ? std::string_view::npos : text.find_last_not_of(' ', last - 1);
+  if (last < text.size() && cross != std::string_view::npos && cross > 0 && cross_at(cross) && text[cross - 1] != 't')
+    return std::string(text.substr(last));  // not the x of rtx4090
+  return "8";
+}
+
+/// The presets that a name may mean, as COUNTxDEVICE: `A100x8` and `8xa100` are 8xa100-40g or 8xa100-80g. None when the
+/// name has no device in it.
+inline std::vector<std::string> likely_clusters(std::string_view name) {
+  const std::string text = lower_case(name.substr(0, 64));
+  const std::string count = device_count_in(text);
+  // Where `word` stands from `from` on, not as a part of a longer name or number.
+  const auto find = [&text](std::string_view word, std::size_t from, std::string_view joined) {
+    for (std::size_t at = text.find(word, from); at != std::string::npos; at = text.find(word, at + 1)) {
+      const char before = at == 0 ? ' ' : text[at - 1];
+      const bool begins = joined.find(before) != std::string_view::npos || !(is_letter(before) || is_digit(before));
+      const std::size_t end = at + word.size();
+      if (begins && (end == text.size() || !is_digit(text[end]))) return at;
+    }
+    return std::string::npos;
+  };
+  std::vector<std::string> of_kind;
+  std::vector<std::string> of_memory;
+  for (const DevicePreset& preset : device_presets) {
+    const std::size_t dash = preset.name.find('-');
+    const std::size_t at = find(preset.name.substr(0, dash), 0, "x0123456789");
+    if (at == std::string::npos) continue;
+    of_kind.push_back(count + "x" + std::string(preset.name));
+    const std::string_view gigabytes = preset.name.substr(dash + 1, preset.name.size() - dash - 2);
+    if (find(gigabytes, at + dash, "") != std::string::npos) of_memory.push_back(of_kind.back());
+  }
+  return of_memory.empty() ? of_kind : of_memory;
+}
+
+/// `; did you mean 8xa100-40g or 8xa100-80g?`, or `otherwise`.
+inline std::string cluster_advice(std::string_view name, const std::string& otherwise) {
+  std::string out;
+  for (const std::string& likely : likely_clusters(name)) out += (out.empty() ? "" : " or ") + likely;
+  return out.empty() ? otherwise : "; did you mean " + out + "?";
+}
+
 inline std::string join(const std::vector<std::string>& names) {
   std::string text;
   for (const std::string& name : names) text += (text.empty() ? "" : ", ") + name;
@@ -166,9 +223,11 @@ inline std::vector<std::string> cluster_names() {
   return names;
 }
 
-/// The preset of this name (`64xh100-80g`, `host`), if there is one. Errors (usage): a COUNTxDEVICE name with a bad
-/// count or an unknown device.
-inline Result<std::optional<Cluster>> preset_cluster(std::string_view name) {
+/// The preset of this name (`64xh100-80g`, `host`; in any case of letters), if there is one. Errors (usage): a
+/// COUNTxDEVICE name with a bad count or an unknown device.
+inline Result<std::optional<Cluster>> preset_cluster(std::string_view given) {
+  const std::string name_text = detail::lower_case(given);
+  const std::string_view name = name_text;
   if (name == "host") return std::optional(host_cluster());
   const std::size_t cross = name.find('x');
   const auto known = [] { return "; known are " + detail::join(cluster_names()); };
@@ -187,7 +246,7 @@ inline Result<std::optional<Cluster>> preset_cluster(std::string_view name) {
   }
   if (counts && name.find('/') == std::string_view::npos && !name.ends_with(".json"))
     return usage_error("unknown device \"" + detail::one_line(device, 40) + "\" in cluster \"" +
-                       detail::one_line(name, 60) + "\"" + known());
+                       detail::one_line(name, 60) + "\"" + detail::cluster_advice(name, known()));
   return std::nullopt;
 }
 
@@ -196,8 +255,9 @@ inline Result<Cluster> find_cluster(std::string_view name) {
   auto preset = preset_cluster(name);
   if (!preset) return tl::unexpected<Error>(std::move(preset.error()));
   if (preset->has_value()) return std::move(**preset);
-  return usage_error("unknown cluster \"" + detail::one_line(name, 120) + "\": presets are " +
-                     detail::join(cluster_names()) + " (N is a number)");
+  return usage_error(
+      "unknown cluster \"" + detail::one_line(name, 120) + "\"" +
+      detail::cluster_advice(name, ": presets are " + detail::join(cluster_names()) + " (N is a number)"));
 }
 
 }  // namespace galvatron

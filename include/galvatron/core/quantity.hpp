@@ -1,6 +1,7 @@
 // Sizes, durations and counts as people write and read them.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <cstdint>
@@ -48,6 +49,7 @@ inline Result<Bytes> parse_bytes(std::string_view text) {
     if (!fraction) return refuse("digits must follow the point");
   }
   if (!any) return refuse("it does not begin with a digit");
+  const std::string number(text.substr(0, std::min<std::size_t>(at, 20)));
   if (at < text.size() && text[at] == ' ') ++at;
 
   std::string unit;
@@ -59,6 +61,12 @@ inline Result<Bytes> parse_bytes(std::string_view text) {
     constexpr std::string_view letters = "kmgtp";
     const std::size_t power = letters.find(unit.front());
     const std::string_view rest = std::string_view(unit).substr(1);
+    if (power != std::string_view::npos && (rest.empty() || rest == "i")) {
+      const std::string letter(1, power == 0 ? 'k' : static_cast<char>(unit.front() - 'a' + 'A'));
+      const std::string binary = number + (power == 0 ? "K" : letter) + "iB";
+      if (rest == "i") return refuse("it lacks a B: " + binary);
+      return refuse(letter + " may be the binary or the decimal unit: " + binary + " or " + number + letter + "B");
+    }
     if (power == std::string_view::npos || (rest != "b" && rest != "ib"))
       return refuse("unknown unit \"" + std::string(text.substr(at).substr(0, 16)) + "\"");
     for (std::size_t i = 0; i <= power; ++i) factor *= rest == "ib" ? 1024 : 1000;

@@ -49,7 +49,8 @@ inline Result<ModelSpec> load_model(std::string_view name_or_path) {
   if (preset) return preset;
   std::filesystem::path path(name_or_path);
   std::error_code ignored;
-  const bool looks_like_path = name_or_path.find('/') != std::string_view::npos || path.extension() == ".json";
+  const bool looks_like_path = (name_or_path.find('/') != std::string_view::npos || path.extension() == ".json") &&
+                               detail::hub_model(name_or_path).empty();
   if (name_or_path.empty() || (!looks_like_path && !std::filesystem::exists(path, ignored))) return preset;
   if (std::filesystem::is_directory(path, ignored)) path /= "config.json";
   const auto text = read_text_file(path, std::int64_t{16} << 20);

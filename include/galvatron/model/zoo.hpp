@@ -10,6 +10,7 @@
 #include <vector>
 
 #include <galvatron/core/error.hpp>
+#include <galvatron/core/names.hpp>
 #include <galvatron/model/build.hpp>
 #include <galvatron/model/build_mixed.hpp>
 #include <galvatron/model/spec.hpp>
@@ -173,35 +174,29 @@ void for_each_preset(const Visit& visit) {
       of(t5_presets, t5) || of(swin_presets, swin) || of(mixtral_presets, mixtral);
 }
 
-/// Insertions, deletions and substitutions between two words (Levenshtein 1966).
-inline std::size_t edit_distance(std::string_view a, std::string_view b) {
-  std::vector<std::size_t> row(b.size() + 1);
-  for (std::size_t j = 0; j <= b.size(); ++j) row[j] = j;
-  for (std::size_t i = 1; i <= a.size(); ++i) {
-    std::size_t diagonal = std::exchange(row[0], i);
-    for (std::size_t j = 1; j <= b.size(); ++j) {
-      const std::size_t substituted = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
-      diagonal = row[j];
-      row[j] = std::min({substituted, row[j] + 1, row[j - 1] + 1});
-    }
-  }
-  return row[b.size()];
+/// Names of the Hugging Face hub that say nothing of the preset's.
+inline constexpr std::pair<std::string_view, std::string_view> hub_names[] = {
+    {"gpt2-small", "gpt2-124m"}, {"gpt2-medium", "gpt2-350m"}, {"gpt2-large", "gpt2-774m"}, {"gpt2-xl", "gpt2-1.5b"}};
+
+/// ORGANISATION/MODEL of a name of the Hugging Face hub or of a page there; empty for anything else, a path too. The
+/// name is part of `name`.
+inline std::string_view hub_model(std::string_view name) {
+  for (const std::string_view start : {"https://", "http://", "hf://", "www.", "huggingface.co/", "hf.co/"})
+    if (name.starts_with(start)) name.remove_prefix(start.size());
+  const std::size_t slash = name.find('/');
+  if (slash == 0 || slash == std::string_view::npos || name.size() > 200) return {};
+  const std::size_t end = std::min(name.find('/', slash + 1), name.size());
+  if (end != name.size() && name.substr(end) != "/" && !name.substr(end).starts_with("/tree") &&
+      !name.substr(end).starts_with("/blob") && !name.substr(end).starts_with("/resolve"))
+    return {};
+  name = name.substr(0, end);
+  const auto plain = [](char c) { return is_letter(c) || is_digit(c) || c == '-' || c == '_' || c == '.'; };
+  for (const std::string_view part : {name.substr(0, slash), name.substr(slash + 1)})
+    if (part.empty() || part.front() == '.' || !std::all_of(part.begin(), part.end(), plain)) return {};
+  return name.ends_with(".json") || name.ends_with(".safetensors") ? std::string_view() : name;
 }
 
 }  // namespace detail
-
-/// The `count` names that resemble `word` most, the best first.
-inline std::vector<std::string> nearest_names(std::string_view word, std::vector<std::string> names,
-                                              std::size_t count = 3) {
-  std::string lower(word.substr(0, 64));
-  for (char& c : lower) c = c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
-  std::vector<std::pair<std::size_t, std::string>> ranked;
-  for (std::string& name : names) ranked.emplace_back(detail::edit_distance(lower, name), std::move(name));
-  std::sort(ranked.begin(), ranked.end());
-  std::vector<std::string> nearest;
-  for (std::size_t i = 0; i < std::min(count, ranked.size()); ++i) nearest.push_back(std::move(ranked[i].second));
-  return nearest;
-}
 
 /// The names that find_model knows, family by family and small before large.
 inline std::vector<std::string> model_names() {
@@ -213,18 +208,42 @@ inline std::vector<std::string> model_names() {
   return names;
 }
 
-/// The model of that name. Errors (usage): an unknown name, with the nearest ones.
+/// Why there is no model of this name, and what was meant perhaps: a preset of a name like it, or a model of the
+/// Hugging Face hub.
+inline std::string why_unknown_model(std::string_view name) {
+  const std::string_view hub = detail::hub_model(name);
+  const std::string word = detail::lower_case(hub.empty() ? name.substr(0, 80) : hub.substr(hub.find('/') + 1));
+  std::vector<std::string> near = nearest_names(word, model_names(), 8);
+  for (const auto& [other, preset] : detail::hub_names)
+    if (word == other) near = {std::string(preset)};
+  std::string listed;
+  for (const std::string& one : near) listed += (listed.empty() ? "" : ", ") + one;
+  const bool one = near.size() == 1;
+  if (!hub.empty())
+    return "\"" + detail::one_line(name, 80) +
+           "\" is neither a preset nor a file, and nothing is loaded from the Hugging Face hub: " +
+           (near.empty() ? ""
+            : one        ? "use the nearest preset, " + listed + ", or "
+                         : "use one of the nearest presets (" + listed + "), or ") +
+           "download https://huggingface.co/" + detail::one_line(hub, 120) +
+           "/resolve/main/config.json and give its path";
+  return "unknown model \"" + detail::one_line(name, 80) + "\"; " +
+         (near.empty() ? ""
+          : one        ? "the nearest name is " + listed + "; "
+                       : "the nearest names are " + listed + "; ") +
+         "`galvatron list models` shows all, and the path of a Hugging Face config.json works too";
+}
+
+/// The model of that name, in any case of letters. Errors (usage): an unknown name, with the nearest ones.
 inline Result<ModelSpec> find_model(std::string_view name) {
+  const std::string lower = detail::lower_case(name.substr(0, 64));
   std::optional<ModelSpec> found;
   detail::for_each_preset([&](const auto& preset, const auto& build) {
-    if (preset.name == name) found = build(std::string(name), preset.shape);
+    if (preset.name == lower && name.size() == lower.size()) found = build(lower, preset.shape);
     return found.has_value();
   });
   if (found) return std::move(*found);
-  std::string near;
-  for (const std::string& other : nearest_names(name, model_names())) near += (near.empty() ? "" : ", ") + other;
-  return usage_error("unknown model \"" + std::string(name.substr(0, 80)) + "\"; the nearest names are " + near +
-                     " (`galvatron list models` shows all; the path of a Hugging Face config.json works too)");
+  return usage_error(why_unknown_model(name));
 }
 
 }  // namespace galvatron

@@ -13,8 +13,8 @@
 // "split_layers": true, also there, says that layers are halves of blocks: 2 i the attention of block i, 2 i + 1 its
 // MLP. Else layers are the model's blocks. "moments": "bf16" keeps those of the optimizer in 2 bytes each, not 4.
 // Layers count from 0; last_layer is inclusive; ranks are [first, count]. What is under "predicted" informs people and
-// `explain`; it may be empty. "model" and "cluster" are presets' names or paths; a relative path begins at the folder
-// of the plan file, or, in files of before, at the current folder (core/path_in_file.hpp).
+// `explain`; plans written by hand leave it out or empty. "model" and "cluster" are presets' names or paths; a relative
+// path begins at the folder of the plan file, or, in files of before, at the current folder (core/path_in_file.hpp).
 #pragma once
 
 #include <array>
@@ -347,7 +347,7 @@ inline Result<Plan> plan_from_json(const nlohmann::json& value, const std::strin
   const nlohmann::json* embedding = fields.any("embedding");
   const nlohmann::json* head = fields.any("head");
   const nlohmann::json* predicted = fields.any("predicted");
-  for (const auto& [key, field] : {std::pair{"embedding", embedding}, {"head", head}, {"predicted", predicted}})
+  for (const auto& [key, field] : {std::pair{"embedding", embedding}, {"head", head}})
     if (field == nullptr) fields.fail(where + ": the key \"" + key + "\" is missing");
   if (auto done = fields.finish(); !done) return tl::unexpected<Error>(std::move(done.error()));
 
@@ -370,9 +370,11 @@ inline Result<Plan> plan_from_json(const nlohmann::json& value, const std::strin
   if (auto done = read(*embedding, "embedding", plan.embedding); !done)
     return tl::unexpected<Error>(std::move(done.error()));
   if (auto done = read(*head, "head", plan.head); !done) return tl::unexpected<Error>(std::move(done.error()));
-  auto prediction = detail::prediction_from_json(*predicted, where + ": predicted");
-  if (!prediction) return tl::unexpected<Error>(std::move(prediction.error()));
-  plan.predicted = std::move(*prediction);
+  if (predicted != nullptr) {
+    auto prediction = detail::prediction_from_json(*predicted, where + ": predicted");
+    if (!prediction) return tl::unexpected<Error>(std::move(prediction.error()));
+    plan.predicted = std::move(*prediction);
+  }
   if (const std::string why = why_inconsistent(plan); !why.empty())
     return usage_error(where + ": not a plan: " + why + "; mend the file or make a new one with `galvatron plan`");
   return plan;

@@ -152,9 +152,10 @@ class Model {
                       communication + (computation * hardware_.overlap - communication) / hardware_.overlap);
     };
     const double half = kind == DataKind::zero3 ? 0.5 : 0;
+    // One all-gather for each end: of the embedding's gradient, and of the head's input.
     const double gather = *reduce / 2;
-    out.forward = slowed(message * half, forward) + gather;
-    out.no_sync = out.forward + slowed(message * half, 2 * forward) + gather;
+    out.forward = slowed(message * half, forward) + (which == End::first ? 0 : gather);
+    out.no_sync = out.forward + slowed(message * half, 2 * forward) + (which == End::last ? 0 : gather);
     return out;
   }
 

@@ -17,6 +17,7 @@
 #include <nlohmann/json.hpp>
 
 #include <galvatron/plan/export/exported.hpp>
+#include <galvatron/plan/hetu/batches.hpp>
 #include <galvatron/plan/plan.hpp>
 
 namespace galvatron {
@@ -78,6 +79,31 @@ inline void hetu_sequence_parallel(const Plan& plan, Exported& out) {
         "Megatron sequence parallelism in some tensor-parallel layers and not in others: it is one switch there");
   if (with || without)
     out.set_elsewhere.push_back(std::string("the trainer's sequence_parallel is ") + (with ? "true" : "false"));
+}
+
+/// The trainer takes as many data ranks as the smallest tensor and the smallest context degree of the file leave, which
+/// may be those of different layers.
+inline void tell_hetu_data_ranks(const Plan& plan, Exported& out) {
+  int width = hetu_width(plan.embedding);
+  int ring = hetu_ring(plan.embedding);
+  int most = plan.embedding.data;
+  for (const StrategySpec& layer : plan.layers) {
+    width = std::min(width, hetu_width(layer));
+    ring = std::min(ring, hetu_ring(layer));
+    most = std::max(most, layer.data);
+  }
+  const int taken = plan.stages.front().rank_count / (width * ring);
+  if (taken <= most) return;
+  const std::int64_t run = hetu_batches(plan.global_batch, taken, plan.microbatches).microbatches;
+  out.not_expressed.push_back(
+      "tensor ranks in some layers and context ranks in others: Hetu-Galvatron counts data ranks with the smallest of "
+      "both degrees, " +
+      std::to_string(width) + " and " + std::to_string(ring) + ", as " + std::to_string(taken) +
+      " where the plan has " + std::to_string(most) + ", " +
+      (plan.global_batch % taken != 0
+           ? "and refuses a batch of " + std::to_string(plan.global_batch) + ", which is no multiple of it"
+           : "and a loader that deals the batch to so many runs " + std::to_string(run) + " micro-batches, not " +
+                 std::to_string(plan.microbatches)));
 }
 
 }  // namespace detail
@@ -144,7 +170,12 @@ inline Exported export_hetu(const Plan& plan) {
     out.not_expressed.push_back("the head has another strategy (" + strategy_text(plan.head) +
                                 ") than the embedding (" + strategy_text(plan.embedding) +
                                 "): they have one there, and that of the embedding is written");
+  detail::tell_hetu_data_ranks(plan, out);
   detail::hetu_sequence_parallel(plan, out);
+  if (file.contains("cp_sizes_enc") || file.contains("vcp"))
+    out.set_elsewhere.push_back(
+        "the trainer is Hetu-Galvatron 3.0 or later: earlier ones do not read cp_sizes_enc and vcp, and would take "
+        "context ranks for data ranks");
   detail::tell_moments(plan, "Hetu-Galvatron", out);
   if (plan.precision == Precision::fp8)
     out.not_expressed.push_back("8-bit products: Hetu-Galvatron has none, and its mixed_precision is bf16");
