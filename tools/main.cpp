@@ -14,6 +14,7 @@
 #include "commands.hpp"
 #include "options.hpp"
 #include "output.hpp"
+#include "signals.hpp"
 
 namespace galvatron::tools {
 
@@ -56,7 +57,8 @@ std::string general_help() {
           "go to standard output, as one JSON object with --json; progress and messages go to standard error.",
           width, 0) +
       "\n\nExit codes: 0 done, 1 internal error, 2 bad usage or input,\n            3 no plan fits, 4 a device, rank "
-      "or peer failed.\n\nA first run:\n  galvatron profile --ranks 4 --out cluster.json\n  galvatron plan --model "
+      "or peer failed,\n            128 + n ended by signal n.\n\nA first run:\n  galvatron profile --ranks 4 --out "
+      "cluster.json\n  galvatron plan --model "
       "gpt2-tiny --cluster cluster.json --global-batch 16 \\\n      --memory 16MiB --out plan.json\n  galvatron "
       "train --plan plan.json --model gpt2-tiny --data text.txt \\\n      --global-batch 16 --steps 100\n";
   return out;
@@ -106,7 +108,8 @@ int main(int count, char** values) {
   Common common;
   try {
     prepare_streams();
-    if (::isatty(STDERR_FILENO) != 0) prepare_interrupts("");  // below a progress bar
+    prepare_terminations();
+    if (::isatty(STDERR_FILENO) != 0) end_on_signals("interrupted");  // below a progress bar
     run(Arguments(values + std::min(count, 1), values + count), common);
     return 0;
   } catch (...) {

@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <csignal>
 #include <cstdio>
+#include <cstdlib>
 #include <filesystem>
 #include <new>
 #include <system_error>
@@ -21,6 +22,9 @@ namespace galvatron::tools {
 namespace {
 
 bool output_was_closed = false;
+
+constexpr std::string_view memory_is_exhausted =
+    "this machine's memory is exhausted; use fewer ranks, a smaller model or a smaller batch";
 
 void write_error(std::string_view text) {
   // Nobody is left to tell when this fails.
@@ -50,6 +54,7 @@ std::string percent(double share) {
 
 void prepare_streams() {
   std::signal(SIGPIPE, SIG_IGN);
+  std::signal(SIGXFSZ, SIG_IGN);  // a write beyond `ulimit -f` says so
   for (int descriptor = 0; descriptor <= 2; ++descriptor) {
     if (::fcntl(descriptor, F_GETFD) != -1) continue;
     if (descriptor == STDOUT_FILENO) output_was_closed = true;
@@ -89,30 +94,6 @@ void prepare_mapped_files(const Common& common) {
   struct sigaction action{};
   action.sa_handler = end_without_file;
   ::sigaction(SIGBUS, &action, nullptr);
-}
-
-namespace {
-
-std::string line_of_interrupt;
-
-void end_interrupted(int signal) {
-  static_cast<void>(::write(STDERR_FILENO, line_of_interrupt.data(), line_of_interrupt.size()));
-  std::signal(signal, SIG_DFL);
-  ::raise(signal);  // when this returns, so that whoever waits for the process sees the signal
-}
-
-}  // namespace
-
-void prepare_interrupts(const std::string& way_out) {
-  line_of_interrupt = (::isatty(STDERR_FILENO) != 0 ? "\n" : "") + ("galvatron: interrupted" + way_out) + "\n";
-  for (const int signal : {SIGINT, SIGTERM}) {
-    struct sigaction before{};
-    ::sigaction(signal, nullptr, &before);
-    if (before.sa_handler == SIG_IGN) continue;  // as nohup and shells want it
-    struct sigaction action{};
-    action.sa_handler = end_interrupted;
-    ::sigaction(signal, &action, nullptr);
-  }
 }
 
 void print_json(const nlohmann::ordered_json& value) {
@@ -156,7 +137,10 @@ int report_failure(const std::exception_ptr& failure, const Common& common) {
                  "); this is a defect of galvatron, please report it";
   } catch (const std::bad_alloc&) {
     code = static_cast<int>(ErrorKind::machine);
-    message = "this machine's memory is exhausted; use fewer ranks, a smaller model or a smaller batch";
+    message = memory_is_exhausted;
+  } catch (const std::system_error& e) {
+    code = static_cast<int>(ErrorKind::machine);
+    message = std::string("the system refused what the command needs: ") + e.what();
   } catch (const std::exception& e) {
     message = std::string(e.what()) + "; this is a defect of galvatron, please report it";
   } catch (...) {
@@ -170,6 +154,21 @@ int report_failure(const std::exception_ptr& failure, const Common& common) {
     // Standard output may be what failed.
   }
   return code;
+}
+
+void prepare_terminations() {
+  std::set_terminate([] {
+    try {
+      if (const auto failure = std::current_exception()) std::rethrow_exception(failure);
+    } catch (const std::bad_alloc&) {  // nothing can be allocated
+      for (const std::string_view text : {std::string_view("galvatron: "), memory_is_exhausted, std::string_view("\n")})
+        write_error(text);
+      ::_exit(static_cast<int>(ErrorKind::machine));
+    } catch (...) {
+      ::_exit(report_failure(std::current_exception(), Common{}));
+    }
+    std::abort();
+  });
 }
 
 void require_writable(const std::string& path, std::string_view option) {
