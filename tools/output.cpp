@@ -158,6 +158,8 @@ int report_failure(const std::exception_ptr& failure, const Common& common) {
 
 void prepare_terminations() {
   std::set_terminate([] {
+    static std::atomic_flag told;
+    while (told.test_and_set()) ::pause();  // another thread does
     try {
       if (const auto failure = std::current_exception()) std::rethrow_exception(failure);
     } catch (const std::bad_alloc&) {  // nothing can be allocated

@@ -135,19 +135,20 @@ TEST_CASE("runs that are killed at random moments and started by the same line l
       const pid_t child = start(folder, launcher);
       REQUIRE(child > 0);
       int status = 0;
-      const auto has_ended = [&] { return ::waitpid(child, &status, WNOHANG) == child; };
-      // Most of them after a step of their own, some while they start.
-      std::string begun = folder.read("err");
-      const bool early = random() % 5 == 0;
-      bool over = wait_until(milliseconds(early ? random() % 900 : 30'000), [&] {
-        if (has_ended()) return true;
-        if (early) return false;
-        // What a killed run has done beyond its checkpoint goes from the file when the next one begins.
-        const std::string now = folder.read("m.jsonl");
-        return fs::exists(folder.path() / "saved/lock") && lines(now) > 0 && lines(now) != before;
-      });
-      bool is_gone = WIFEXITED(status) && over && ::kill(child, 0) != 0;
-      if (!is_gone && !early) is_gone = wait_until(milliseconds(random() % 250), has_ended);
+      bool is_gone = false;
+      const auto has_ended = [&] { return is_gone = is_gone || ::waitpid(child, &status, WNOHANG) == child; };
+      if (killed >= kills) {
+        wait_until(std::chrono::minutes(5), has_ended);
+      } else if (random() % 5 == 0) {  // while it starts, or soon after
+        wait_until(milliseconds(random() % 900), has_ended);
+      } else {
+        wait_until(milliseconds(30'000), [&] {
+          // What a killed run has done beyond its checkpoint goes from the file when the next one begins.
+          const std::string now = folder.read("m.jsonl");
+          return has_ended() || (folder.has("saved/lock") && lines(now) > 0 && lines(now) != before);
+        });
+        wait_until(milliseconds(random() % 250), has_ended);
+      }
       if (is_gone) {
         CAPTURE(folder.read("err"));
         REQUIRE(WIFEXITED(status));

