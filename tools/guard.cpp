@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <csignal>
 #include <cstdint>
 #include <cstdlib>
@@ -18,6 +19,8 @@
 #include <string>
 
 #include <galvatron/core/error.hpp>
+
+#include "signals.hpp"
 
 namespace galvatron::tools {
 
@@ -51,8 +54,26 @@ void name_process(const std::string& title) {
   std::memcpy(line, title.data(), std::min(title.size(), size - 1));
 }
 
-// Waits for the rank. Whoever started the guard may die without a word: then the rank has to end as well.
-int status_of(pid_t rank) {
+// The guard waits for these, so they are blocked. mpirun sends those that end a rank in order to the guard.
+sigset_t awaited_signals() {
+  sigset_t out;
+  sigemptyset(&out);
+  sigaddset(&out, SIGCHLD);
+  for (const int signal : stop_signals) sigaddset(&out, signal);
+  return out;
+}
+
+// The next signal that arrives within a time; 0: none.
+int next_signal(std::chrono::milliseconds longest) {
+  const sigset_t awaited = awaited_signals();
+  const timespec limit{longest.count() / 1000, longest.count() % 1000 * 1'000'000};
+  return std::max(::sigtimedwait(&awaited, nullptr, &limit), 0);
+}
+
+// Waits for the rank, and passes on what it is to hear. Whoever started the guard may die without a word: then the rank
+// has to end as well.
+// @param stopped  set when a signal has asked for the end
+int status_of(pid_t rank, bool& stopped) {
   const pid_t starter = ::getppid();
   for (;;) {
     int status = 0;
@@ -60,25 +81,29 @@ int status_of(pid_t rank) {
     if (ended == rank) return status;
     if (ended < 0 && errno != EINTR) return 1 << 8;
     if (::getppid() != starter) ::kill(rank, SIGKILL);
-    // A pending SIGCHLD ends the wait at once.
-    sigset_t child;
-    sigemptyset(&child);
-    sigaddset(&child, SIGCHLD);
-    const timespec half_second{0, 500'000'000};
-    ::sigtimedwait(&child, nullptr, &half_second);
+    const int signal = next_signal(std::chrono::milliseconds(500));
+    if (signal == 0 || signal == SIGCHLD) continue;
+    stopped = true;
+    ::kill(rank, signal);
   }
 }
 
 [[noreturn]] void guard(pid_t rank, int concluded, const Common& common) {
   name_process("galvatron-guard of " + rank_and_host());
-  const int status = status_of(rank);
+  bool stopped = false;
+  const int status = status_of(rank, stopped);
   const int code = WIFEXITED(status) ? WEXITSTATUS(status) : 0;
   if (WIFEXITED(status) && code == 0) ::_exit(0);
   char byte = 0;
   if (WIFEXITED(status) && ::read(concluded, &byte, 1) == 1) ::_exit(code);
-  // mpirun, when it ends a job, sends signals to guards too: whoever survives this nap was not meant. A rank that ended
-  // without a word mostly did so because a connection broke, and its peer's guard is the one to tell.
-  ::usleep(WIFSIGNALED(status) ? 100'000 : 3'000'000);
+  // mpirun, when it ends a job, sends signals to guards too: who gets none during this nap was not meant. A rank that
+  // ended without a word mostly did so because a connection broke, and its peer's guard is the one to tell.
+  const auto until = std::chrono::steady_clock::now() + std::chrono::milliseconds(WIFSIGNALED(status) ? 100 : 3000);
+  for (auto now = std::chrono::steady_clock::now(); !stopped && now < until; now = std::chrono::steady_clock::now()) {
+    const int signal = next_signal(std::chrono::ceil<std::chrono::milliseconds>(until - now));
+    stopped = signal != 0 && signal != SIGCHLD;
+  }
+  if (stopped) ::_exit(WIFSIGNALED(status) ? 128 + WTERMSIG(status) : code);
   if (WIFSIGNALED(status)) {
     const int number = WTERMSIG(status);
     tell("was ended by signal " + std::to_string(number) + " (" + ::strsignal(number) + ")", common);
@@ -91,11 +116,9 @@ int status_of(pid_t rank) {
 Guard::Guard(const Common& common) {
   int ends[2] = {-1, -1};
   if (::pipe2(ends, O_CLOEXEC) != 0) throw DeviceFailure(std::string("cannot make a pipe: ") + std::strerror(errno));
-  sigset_t child;
+  const sigset_t awaited = awaited_signals();
   sigset_t before;
-  sigemptyset(&child);
-  sigaddset(&child, SIGCHLD);
-  ::sigprocmask(SIG_BLOCK, &child, &before);
+  ::sigprocmask(SIG_BLOCK, &awaited, &before);
   const pid_t self = ::getpid();
   const pid_t rank = ::fork();
   if (rank < 0) throw DeviceFailure(std::string("cannot start a process: ") + std::strerror(errno));

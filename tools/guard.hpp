@@ -5,6 +5,8 @@
 //
 //   mpirun --+-- guard of rank 0 --- rank 0        rank 1 gets a SIGKILL: its guard tells so and exits with 4, then
 //            +-- guard of rank 1 --- rank 1        mpirun ends all others and exits with 4 too
+//
+// A guard outlives the signals by which a job is ended in order, and passes them on to its rank.
 #pragma once
 
 #include "output.hpp"

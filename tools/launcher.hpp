@@ -114,11 +114,13 @@ void require_mpi();
 
 /// Calls body(launcher) in this process that mpirun has started, as one rank; all processes call it. When the body
 /// fails on any rank, one process tells the user and all throw Exited.
-void run_as_rank(Common& common, const std::function<void(Launcher&)>& body);
+/// @param body  returns the exit code of a run that did not fail: with another one than 0 all throw Exited too
+void run_as_rank(Common& common, const std::function<int(Launcher&)>& body);
 
 /// Starts `ranks` processes of this command with the same arguments and waits until they have ended. What they write
 /// passes through; what mpirun says about a failure that they have told themselves does not.
 /// @param mpirun  the command that starts processes, with options: "mpirun --hostfile hosts"
+/// Signals that end a run are for the ranks: when these have ended, so does the process, by the same signal.
 /// Throws Exited when the processes told of a failure, and Failure (machine) when mpirun did.
 void start_ranks(const std::string& mpirun, int ranks, const Arguments& arguments);
 

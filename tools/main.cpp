@@ -14,6 +14,7 @@
 #include "commands.hpp"
 #include "options.hpp"
 #include "output.hpp"
+#include "signals.hpp"
 
 namespace galvatron::tools {
 
@@ -58,7 +59,7 @@ std::string general_help() {
       "\n\n" +
       wrapped(
           "Exit codes: 0 done, 1 internal error, 2 bad usage or input, 3 no plan fits, 4 a device, rank or peer "
-          "failed.",
+          "failed, 128 + n ended by signal n.",
           width, 12) +
       "\n\nA first run:\n  galvatron profile --ranks 4 --out cluster.json\n  galvatron plan --model "
       "gpt2-tiny --cluster cluster.json --global-batch 16 \\\n      --memory 16MiB --out plan.json\n  galvatron "
@@ -114,7 +115,8 @@ int main(int count, char** values) {
   Common common;
   try {
     prepare_streams();
-    if (::isatty(STDERR_FILENO) != 0) prepare_interrupts("");  // below a progress bar
+    prepare_terminations();
+    if (::isatty(STDERR_FILENO) != 0) end_on_signals("interrupted");  // below a progress bar
     run(Arguments(values + std::min(count, 1), values + count), common);
     return 0;
   } catch (...) {

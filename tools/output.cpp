@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <csignal>
 #include <cstdio>
+#include <cstdlib>
 #include <filesystem>
 #include <system_error>
 #include <utility>
@@ -69,6 +70,7 @@ std::string percent(double share) {
 
 void prepare_streams() {
   std::signal(SIGPIPE, SIG_IGN);
+  std::signal(SIGXFSZ, SIG_IGN);  // a write beyond `ulimit -f` says so
   for (int descriptor = 0; descriptor <= 2; ++descriptor) {
     if (::fcntl(descriptor, F_GETFD) != -1) continue;
     if (descriptor == STDOUT_FILENO) output_was_closed = true;
@@ -108,30 +110,6 @@ void prepare_mapped_files(const Common& common) {
   struct sigaction action{};
   action.sa_handler = end_without_file;
   ::sigaction(SIGBUS, &action, nullptr);
-}
-
-namespace {
-
-std::string line_of_interrupt;
-
-void end_interrupted(int signal) {
-  static_cast<void>(::write(STDERR_FILENO, line_of_interrupt.data(), line_of_interrupt.size()));
-  std::signal(signal, SIG_DFL);
-  ::raise(signal);  // when this returns, so that whoever waits for the process sees the signal
-}
-
-}  // namespace
-
-void prepare_interrupts(const std::string& way_out) {
-  line_of_interrupt = (::isatty(STDERR_FILENO) != 0 ? "\n" : "") + ("galvatron: interrupted" + way_out) + "\n";
-  for (const int signal : {SIGINT, SIGTERM}) {
-    struct sigaction before{};
-    ::sigaction(signal, nullptr, &before);
-    if (before.sa_handler == SIG_IGN) continue;  // as nohup and shells want it
-    struct sigaction action{};
-    action.sa_handler = end_interrupted;
-    ::sigaction(signal, &action, nullptr);
-  }
 }
 
 void print_json(const nlohmann::ordered_json& value) {
@@ -181,6 +159,23 @@ int report_failure(const std::exception_ptr& failure, const Common& common) {
     // Standard output may be what failed.
   }
   return code;
+}
+
+void prepare_terminations() {
+  std::set_terminate([] {
+    static std::atomic_flag told;
+    while (told.test_and_set()) ::pause();  // another thread does
+    try {
+      if (const auto failure = std::current_exception()) std::rethrow_exception(failure);
+    } catch (const std::bad_alloc&) {  // nothing can be allocated
+      for (const std::string_view text : {std::string_view("galvatron: "), memory_is_exhausted, std::string_view("\n")})
+        write_error(text);
+      ::_exit(static_cast<int>(ErrorKind::machine));
+    } catch (...) {
+      ::_exit(report_failure(std::current_exception(), Common{}));
+    }
+    std::abort();
+  });
 }
 
 void require_writable(const std::string& path, std::string_view option) {

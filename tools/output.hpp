@@ -43,13 +43,13 @@ struct Common {
   bool quiet = false;
 };
 
-/// Makes the process safe to write from: descriptors 0 to 2 exist, and a reader that goes away does not kill it.
+/// Makes the process safe to write from: descriptors 0 to 2 exist, and neither a reader that goes away nor a limit of
+/// the size of files kills it.
 void prepare_streams();
+/// From now on an exception that nobody can catch, as of a destructor, ends the process with a line and its exit code.
+void prepare_terminations();
 /// From now on a file that is cut short while the process has it mapped ends the process with exit code 2 and a line.
 void prepare_mapped_files(const Common& common);
-/// From now on Ctrl-C and SIGTERM say so in a line before they end the process, with the way to go on.
-/// @param way_out  "; ...", or nothing
-void prepare_interrupts(const std::string& way_out);
 
 /// Writes to standard output at once. Throws ReaderGone, or Failure (usage) when it cannot be written.
 void print(std::string_view text);

@@ -32,22 +32,86 @@ void add_output_options(Options& options, RunFileArguments& a) {
   options.text("--tensorboard", a.tensorboard, "DIR", "write an event file for TensorBoard to this folder");
 }
 
-std::optional<train::CheckpointManifest> resumed_manifest(const RunFileArguments& a) {
+namespace {
+
+std::filesystem::path whole_path(const std::filesystem::path& path) {
+  std::error_code ignored;
+  return std::filesystem::weakly_canonical(path, ignored);
+}
+
+// One command line that begins a run and goes on with it.
+bool restarts_itself(const RunFileArguments& a) {
+  return !a.checkpoint.empty() && !a.resume.empty() && whole_path(a.resume) == whole_path(a.checkpoint);
+}
+
+void check(const RunFileArguments& a) {
   if (a.checkpoint.empty() && a.checkpoint_every > 0) refuse("--checkpoint-every needs --checkpoint DIR");
-  if (!a.checkpoint.empty() && !train::list_checkpoints(a.checkpoint).empty()) {
-    std::error_code ignored;
+  if (!a.initial.empty() && !a.resume.empty() && !restarts_itself(a))
+    refuse(
+        "--resume and --init-from exclude each other; the former goes on with a run, the latter begins one (a run "
+        "that begins with these weights and goes on by the same command has --resume and --checkpoint in one folder)");
+}
+
+// @param checksums  whether the files are read
+RunStart found_start(const RunFileArguments& a, train::Checksums checksums) {
+  const bool has_checkpoints = !a.checkpoint.empty() && !train::list_checkpoints(a.checkpoint).empty();
+  if (restarts_itself(a) && !has_checkpoints) return {};
+  if (has_checkpoints) {
     const auto resumed = train::find_checkpoint(a.resume);
-    const auto folder = std::filesystem::weakly_canonical(a.checkpoint, ignored);
-    if (a.resume.empty() || !resumed || std::filesystem::weakly_canonical(*resumed, ignored).parent_path() != folder)
+    if (a.resume.empty() || !resumed || whole_path(*resumed).parent_path() != whole_path(a.checkpoint))
       refuse("--checkpoint: " + a.checkpoint + " has checkpoints of another run; go on with that one by --resume " +
              a.checkpoint + ", or name another folder");
   }
-  if (a.resume.empty()) return std::nullopt;
-  if (!a.initial.empty())
-    refuse("--resume and --init-from exclude each other; the former goes on with a run, the latter begins one");
-  auto manifest = train::Checkpoint::read_manifest(a.resume);
-  if (!manifest) refuse("--resume: " + manifest.error().message);
-  return std::move(*manifest);
+  if (a.resume.empty()) return {};
+  auto usable = train::Checkpoint::find_usable(a.resume, checksums);
+  if (!usable) refuse("--resume: " + usable.error().message);
+  if (checksums == train::Checksums::compared)
+    for (const std::string& why : usable->passed_over)
+      note({}, "Passed over a newer checkpoint: " + why + ". The run goes on after " + usable->path.string() + ".");
+  return {.checkpoint = usable->path.string(), .manifest = std::move(usable->manifest)};
+}
+
+}  // namespace
+
+RunStart run_start(const RunFileArguments& a, Launcher& launcher) {
+  check(a);
+  RunStart start;
+  if (launcher.shows()) {
+    std::shared_ptr<train::FolderLock> lock;
+    if (!a.checkpoint.empty()) {
+      auto taken = train::FolderLock::take(a.checkpoint);
+      if (!taken) refuse("--checkpoint: " + taken.error().message);
+      lock = std::make_shared<train::FolderLock>(std::move(*taken));
+    }
+    start = found_start(a, train::Checksums::compared);
+    start.lock = std::move(lock);
+    if (restarts_itself(a) && start.checkpoint.empty())
+      note({}, "There is no checkpoint in " + a.resume + " yet: a new run begins.");
+    if (!a.metrics.empty())
+      if (auto done = train::MetricsFile::check(a.metrics); !done) refuse("--metrics: " + done.error().message);
+  }
+  start.checkpoint = launcher.shared(start.checkpoint);
+  if (!launcher.shows() && !start.checkpoint.empty()) {
+    auto manifest = train::Checkpoint::read_manifest(start.checkpoint);
+    if (!manifest) refuse("--resume: " + manifest.error().message);
+    start.manifest = std::move(*manifest);
+  }
+  return start;
+}
+
+RunStart likely_run_start(const RunFileArguments& a) {
+  check(a);
+  return found_start(a, train::Checksums::known);
+}
+
+std::string newest_checkpoint(const RunFileArguments& a) {
+  if (a.checkpoint.empty()) return "";
+  const auto all = train::list_checkpoints(a.checkpoint);
+  return all.empty() ? "" : all.back().path.string();
+}
+
+std::string way_to_go_on(const RunFileArguments& a) {
+  return restarts_itself(a) ? "the same command goes on after it" : "--resume " + a.checkpoint + " goes on after it";
 }
 
 void settle(TrainingConstants& c, const std::optional<train::CheckpointManifest>& resumed, std::int64_t steps) {
@@ -102,13 +166,15 @@ std::vector<Bytes> checkpoint_copies(const RunFileArguments& a, const Plan& plan
   return out;
 }
 
-RunFiles::RunFiles(const RunFileArguments& a, const ModelSpec& model, bool writes_metrics) : a_(a) {
-  if (!a.resume.empty()) {
-    auto opened = train::Checkpoint::open(a.resume, model);
+RunFiles::RunFiles(const RunFileArguments& a, const RunStart& start, const ModelSpec& model, bool writes_metrics)
+    : a_(a), start_(start) {
+  const bool resumes = !start.checkpoint.empty();
+  if (resumes) {
+    auto opened = train::Checkpoint::open(start.checkpoint, model, train::Checksums::known);
     if (!opened) refuse("--resume: " + opened.error().message);
     resumed_.emplace(std::move(*opened));
   }
-  if (!a.initial.empty()) {
+  if (!a.initial.empty() && !resumes) {
     if (train::find_checkpoint(a.initial)) {
       auto opened = train::Checkpoint::open(a.initial, model);
       if (!opened) refuse("--init-from: " + opened.error().message);
@@ -121,10 +187,8 @@ RunFiles::RunFiles(const RunFileArguments& a, const ModelSpec& model, bool write
   }
   if (!writes_metrics) return;
   const std::int64_t done = resumed_ ? resumed_->training().step : 0;
-  if (!a.metrics.empty())
-    metrics_ =
-        value_or_throw(resumed_ ? train::MetricsFile::resume(a.metrics, done) : train::MetricsFile::create(a.metrics));
-  if (!a.tensorboard.empty()) tensorboard_ = value_or_throw(train::TensorBoardFile::create(a.tensorboard, done));
+  if (!a.metrics.empty()) metrics_ = value_or_throw(train::MetricsFile::resume(a.metrics, done));
+  if (!a.tensorboard.empty()) tensorboard_ = value_or_throw(train::TensorBoardFile::create(a.tensorboard, done + 1));
 }
 
 void RunFiles::apply(train::TrainOptions& options) const {
@@ -136,6 +200,7 @@ void RunFiles::apply(train::TrainOptions& options) const {
   options.checkpoint.every =
       a_.checkpoint_every > 0 ? a_.checkpoint_every : std::max<std::int64_t>(options.steps / 10, 1);
   options.checkpoint.keep = a_.checkpoint_keep;
+  options.checkpoint.lock = start_.lock;
 }
 
 void RunFiles::add(const train::StepReport& step) {
@@ -148,7 +213,7 @@ void RunFiles::add(const train::StepReport& step) {
 
 void add_files_json(nlohmann::ordered_json& out, const RunFileArguments& a, const train::TrainReport& report) {
   const auto skipped = std::ranges::count_if(report.steps, [](const auto& step) { return !step.skipped.empty(); });
-  out["first_step"] = report.steps.front().step + 1;
+  if (!report.steps.empty()) out["first_step"] = report.steps.front().step + 1;
   if (a.on_nan == "skip") out["skipped_steps"] = skipped;
   if (!a.resume.empty()) out["resume"] = a.resume;
   if (!a.initial.empty()) out["init_from"] = a.initial;

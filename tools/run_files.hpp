@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -11,11 +12,13 @@
 #include <galvatron/model/spec.hpp>
 #include <galvatron/plan/plan.hpp>
 #include <galvatron/train/checkpoint/huggingface_reader.hpp>
+#include <galvatron/train/checkpoint/lock.hpp>
 #include <galvatron/train/checkpoint/reader.hpp>
 #include <galvatron/train/data/open.hpp>
 #include <galvatron/train/metrics.hpp>
 #include <galvatron/train/trainer.hpp>
 
+#include "launcher.hpp"
 #include "options.hpp"
 #include "output.hpp"
 
@@ -47,9 +50,25 @@ struct TrainingConstants {
   std::string rounding{};  ///< empty: not given
 };
 
-/// Reads what says how a run goes on; nothing for a new run. Throws Failure (usage), also when the checkpoints of this
-/// run and of another one would mix in a folder.
-std::optional<train::CheckpointManifest> resumed_manifest(const RunFileArguments& a);
+/// Where a run begins.
+struct RunStart {
+  std::string checkpoint{};                             ///< that is resumed; empty: a new run
+  std::optional<train::CheckpointManifest> manifest{};  ///< of it
+  std::shared_ptr<train::FolderLock> lock{};            ///< of the folder of --checkpoint, in the process that shows
+};
+
+/// Where this run begins: after the newest checkpoint that is whole, or, when --resume and --checkpoint are one folder
+/// that has none, anew. Collective, and the same in all processes; what the user should know is noted. Throws Failure
+/// (usage), also when another run writes to the folder, the checkpoints of this run and of another one would mix in it,
+/// or the file of the metrics is something else.
+RunStart run_start(const RunFileArguments& a, Launcher& launcher);
+
+/// The same for what only starts the processes: it takes no lock and compares no checksums.
+RunStart likely_run_start(const RunFileArguments& a);
+
+/// The newest checkpoint of the run, if it writes any: "saved/step-00000010", and how to go on after it; else nothing.
+std::string newest_checkpoint(const RunFileArguments& a);
+std::string way_to_go_on(const RunFileArguments& a);
 
 /// Fills in what was not given: from the checkpoint, or the defaults. Throws Failure (usage) when what was given
 /// contradicts the checkpoint.
@@ -67,7 +86,8 @@ class RunFiles {
  public:
   /// Opens the checkpoint to resume or to start from, checks all of it, and begins the metrics. Throws Failure (usage).
   /// @param writes_metrics  whether this process has rank 0
-  RunFiles(const RunFileArguments& a, const ModelSpec& model, bool writes_metrics = true);
+  /// @param start  must outlive this
+  RunFiles(const RunFileArguments& a, const RunStart& start, const ModelSpec& model, bool writes_metrics = true);
   /// Sets what `options` say about checkpoints and NaN. This must outlive the run.
   void apply(train::TrainOptions& options) const;
   /// Writes the metrics of a step. Throws Failure (usage).
@@ -75,6 +95,7 @@ class RunFiles {
 
  private:
   const RunFileArguments& a_;
+  const RunStart& start_;
   std::optional<train::Checkpoint> resumed_;
   std::optional<train::Checkpoint> initial_;
   std::optional<train::HuggingFaceWeights> huggingface_;

@@ -7,9 +7,12 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cerrno>
 #include <csignal>
+#include <cstdint>
 #include <cstring>
+#include <ctime>
 #include <filesystem>
 #include <sstream>
 #include <string>
@@ -21,6 +24,7 @@
 #include <galvatron/core/file.hpp>
 
 #include "launcher.hpp"
+#include "signals.hpp"
 
 namespace galvatron::tools {
 
@@ -28,11 +32,23 @@ namespace {
 
 volatile std::sig_atomic_t stop_signal = 0;
 volatile std::sig_atomic_t started = 0;
+std::atomic<std::int64_t> stopped_at{0};  // milliseconds of the steady clock
 
-// mpirun ends its processes when it gets a SIGTERM.
+// mpirun forwards a SIGUSR1 to all ranks, which end after their step. Of SIGTERM it leaves them one second: that is for
+// a second signal. One that comes within a second is taken for the same.
 extern "C" void pass_on(int signal) {
-  stop_signal = signal;
-  if (started > 0) ::kill(started, SIGTERM);
+  const int before = errno;
+  timespec now{};
+  ::clock_gettime(CLOCK_MONOTONIC, &now);
+  const std::int64_t milliseconds = std::int64_t{now.tv_sec} * 1000 + now.tv_nsec / 1'000'000;
+  if (stop_signal == 0) {
+    stop_signal = signal;
+    stopped_at = milliseconds;
+    if (started > 0) ::kill(started, SIGUSR1);
+  } else if (milliseconds - stopped_at > 1000 && started > 0) {
+    ::kill(started, SIGTERM);
+  }
+  errno = before;
 }
 
 std::vector<std::string> command_line(const std::string& mpirun, int ranks, const Arguments& arguments) {
@@ -84,7 +100,7 @@ class Messages {
     } else if (inside_) {
       std::istringstream words(line);
       for (std::string word; words >> word;) blocks_.back() += (blocks_.back().empty() ? "" : " ") + word;
-    } else if (!line.starts_with("[")) {
+    } else if (!line.starts_with("[") && !line.starts_with("mpirun: Forwarding signal")) {
       told_ = told_ || line.starts_with("galvatron: ");
       static_cast<void>(galvatron::detail::write_fully(STDERR_FILENO, line.data(), line.size()));
     }
@@ -104,6 +120,8 @@ struct Streams {
 [[noreturn]] void become(const std::vector<std::string>& line, const Streams& streams, pid_t parent) {
   ::prctl(PR_SET_PDEATHSIG, SIGTERM);
   if (::getppid() != parent) ::_exit(1);
+  ::setpgid(0, 0);  // Ctrl-C is for the command, which passes it on
+  for (const int signal : stop_signals) std::signal(signal, SIG_DFL);
   const int nothing = ::open("/dev/null", O_RDONLY);
   ::dup2(nothing, STDIN_FILENO);
   ::dup2(streams.out[1], STDOUT_FILENO);
@@ -149,7 +167,14 @@ void start_ranks(const std::string& mpirun, int ranks, const Arguments& argument
   if (child < 0) throw DeviceFailure(std::string("cannot start a process: ") + std::strerror(errno));
   if (child == 0) become(line, streams, self);
   started = child;
-  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) std::signal(signal, pass_on);
+  for (const int signal : stop_signals) {
+    struct sigaction action{};
+    ::sigaction(signal, nullptr, &action);
+    if (action.sa_handler == SIG_IGN) continue;  // as nohup has it
+    action = {};
+    action.sa_handler = pass_on;
+    ::sigaction(signal, &action, nullptr);
+  }
   ::close(streams.out[1]);
   ::close(streams.err[1]);
   Messages messages;
@@ -164,12 +189,13 @@ void start_ranks(const std::string& mpirun, int ranks, const Arguments& argument
   while (::waitpid(child, &status, 0) < 0 && errno == EINTR) {
   }
   started = 0;
-  if (stop_signal != 0) {
-    std::signal(stop_signal, SIG_DFL);
-    ::raise(stop_signal);
-  }
   const int code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
   if (code == 0) return;
+  // mpirun itself ends with 1 when it gets a SIGTERM; ranks with what went wrong, if anything did.
+  if (stop_signal != 0 && (code >= 128 || !messages.told())) {
+    if (!messages.told()) complain("interrupted");
+    end_by_signal(stop_signal);
+  }
   if (messages.told()) throw Exited{code <= static_cast<int>(ErrorKind::machine) ? code : 4};
   if (code == 127)
     throw Failure(ErrorKind::machine,

@@ -1,10 +1,13 @@
 // galvatron train: a plan carried out on this machine, and how the prediction compares.
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <cstdio>
 #include <filesystem>
+#include <new>
 #include <optional>
 #include <string>
+#include <typeinfo>
 #include <utility>
 #include <vector>
 
@@ -29,6 +32,7 @@
 #include "options.hpp"
 #include "plans.hpp"
 #include "run_files.hpp"
+#include "signals.hpp"
 #include "simulations.hpp"
 
 namespace galvatron::tools {
@@ -50,6 +54,7 @@ struct TrainArguments {
   std::string tune = "on";
   std::string launcher;  // empty: what started this process
   std::string mpirun = "mpirun";
+  double rank_timeout = 600;
   std::string precision;
   std::string moments;
   std::string cluster;
@@ -123,6 +128,8 @@ Options::Outcome read(const Arguments& arguments, TrainArguments& a, Common& com
                  "several)");
   options.text("--mpirun", a.mpirun, "COMMAND",
                "with --launcher mpi: what starts processes, with its options (default: mpirun)");
+  options.number("--rank-timeout", a.rank_timeout, 0.1, 1e7,
+                 "seconds that a rank waits for another one before the run ends with exit code 4 (default: 600)");
   options.section("Output");
   add_output_options(options, a.files);
   options.text("--trace", a.trace, "FILE",
@@ -398,6 +405,7 @@ void print_outcome_json(const Outcome& o, const TrainArguments& a) {
   add_files_json(out, a.files, o.report);
   if (!a.trace.empty()) out["trace"] = a.trace;
   if (!a.report.empty()) out["report"] = a.report;
+  if (o.report.stopped != 0) out["interrupted"] = true;
   out["plan"] = plan_json(o.plan);
   print_json(out);
 }
@@ -454,13 +462,51 @@ void print_nothing_to_do(const Plan& plan, const TrainArguments& a, const Common
   print_json(out);
 }
 
-void train(TrainArguments& a, const Arguments& arguments, Common& common, Launcher& launcher) {
+// Trains. A failure says which checkpoint is the newest.
+galvatron::train::TrainReport trained(Launcher& launcher, const Plan& plan, const ModelSpec& model,
+                                      galvatron::train::BatchSource& batches,
+                                      const galvatron::train::TrainOptions& options, const RunFileArguments& files) {
+  const auto with_newest = [&](const std::string& message) {
+    const std::string newest = newest_checkpoint(files);
+    return message + (newest.empty() ? "" : "; " + newest + " is the newest checkpoint, and " + way_to_go_on(files));
+  };
+  try {
+    return launcher.train(plan, model, batches, options);
+  } catch (const Failure& e) {
+    const bool is_plain = typeid(e) == typeid(Failure) || typeid(e) == typeid(DeviceFailure) ||
+                          typeid(e) == typeid(PeerFailure);  // others mean something to who catches them
+    if (files.checkpoint.empty() || !is_plain) throw;
+    throw Failure(e.kind(), with_newest(e.what()), e.where());
+  } catch (const std::bad_alloc&) {
+    throw Failure(
+        ErrorKind::machine,
+        with_newest("this machine's memory is exhausted; use fewer ranks, a smaller model or a smaller batch"));
+  }
+}
+
+// Where a run that signals have ended is, in a line.
+std::string interruption(const galvatron::train::TrainReport& report, const TrainArguments& a) {
+  const auto goes_on = [&](const std::string& checkpoint) { return checkpoint + ", and " + way_to_go_on(a.files); };
+  if (report.steps.empty()) {
+    const std::string newest = newest_checkpoint(a.files);
+    return "interrupted before the first step" +
+           (newest.empty() ? "" : "; the newest checkpoint is " + goes_on(newest));
+  }
+  const std::int64_t done = report.steps.back().step + 1;
+  const std::string place = "interrupted after step " + std::to_string(done) + " of " + std::to_string(a.steps) + "; ";
+  if (a.files.checkpoint.empty()) return place + "without --checkpoint nothing of it is kept";
+  const std::filesystem::path folder = a.files.checkpoint;
+  return place + "its checkpoint is " + goes_on((folder / galvatron::train::checkpoint_name(done)).string());
+}
+
+// The number of the signal that ended it early, or 0.
+int train(TrainArguments& a, const Arguments& arguments, Common& common, Launcher& launcher) {
   prepare_mapped_files(common);
-  if (launcher.ranks() == 0)  // else whoever started the processes tells
-    prepare_interrupts(a.files.checkpoint.empty()
-                           ? ""
-                           : "; train --resume " + a.files.checkpoint + " goes on after the newest checkpoint");
-  const auto resumed = resumed_manifest(a.files);
+  const bool shows = launcher.shows();
+  end_on_signals(shows ? "interrupted before training began" : "");
+  const bool starts_ranks = a.launcher == "mpi" && launcher.ranks() == 0 && !started_by_mpirun();
+  const RunStart start = starts_ranks ? likely_run_start(a.files) : run_start(a.files, launcher);
+  const auto& resumed = start.manifest;
   settle(a.constants, resumed, a.steps);
   if (!launcher.shows()) {  // another process writes files and shows progress
     for (std::string* const path : {&a.files.metrics, &a.files.tensorboard, &a.save_plan, &a.save_cluster})
@@ -468,9 +514,9 @@ void train(TrainArguments& a, const Arguments& arguments, Common& common, Launch
     common.quiet = true;
   }
   check(a, launcher);
-  if (a.launcher == "mpi" && launcher.ranks() == 0 && !started_by_mpirun()) {
+  if (starts_ranks) {
     start_ranks(a.mpirun, ranks_to_start(a, launcher), arguments);
-    return;
+    return 0;
   }
   if (a.automatic && launcher.ranks() != 0) {
     if (a.ranks != 0) check_processes(a.ranks, launcher);
@@ -495,8 +541,8 @@ void train(TrainArguments& a, const Arguments& arguments, Common& common, Launch
   check_runnable(plan, launcher);
   if (const std::string remark = launcher.remark(plan); !remark.empty()) note(common, remark);
   if (resumed && !continues(*resumed, plan, *data, a.steps)) {
-    if (launcher.shows()) print_nothing_to_do(plan, a, common);
-    return;
+    if (shows) print_nothing_to_do(plan, a, common);
+    return 0;
   }
 
   Outcome outcome;
@@ -529,8 +575,15 @@ void train(TrainArguments& a, const Arguments& arguments, Common& common, Launch
   options.data_crc32c = data->checksum();
   options.repeats = a.cuda_graph == "on";
   options.searches = a.tune == "on";
-  RunFiles files(a.files, prepared.model, launcher.shows());
+  options.world.timeout =
+      std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::duration<double>(a.rank_timeout));
+  RunFiles files(a.files, start, prepared.model, shows);
   files.apply(options);
+  const std::string with_checkpoint = a.files.checkpoint.empty() ? "" : ", with a checkpoint";
+  options.stop = &note_signals(shows && !common.quiet ? "Interrupted: training ends after this step" + with_checkpoint +
+                                                            "; once more ends it at once."
+                                                      : "",
+                               shows ? "interrupted twice, and ended at once" : "");
   std::optional<galvatron::train::Recorder> recorder;
   if (!a.trace.empty() || !a.report.empty()) options.recorder = &recorder.emplace(plan.ranks());
   {
@@ -545,24 +598,37 @@ void train(TrainArguments& a, const Arguments& arguments, Common& common, Launch
                       {loss, format_count(step.tokens_per_second) + " tokens/s"});
     };
     const auto batches = data->batches(plan.global_batch);
-    outcome.report = launcher.train(plan, prepared.model, *batches, options);
+    outcome.report = trained(launcher, plan, prepared.model, *batches, options, a.files);
   }
-  if (!launcher.shows()) return;
+  const int signal = outcome.report.stopped;
+  if (!shows) return signal;
   for (const std::string& remark : outcome.report.remarks) note(common, remark);
   for (const cost::StageMemory& memory : outcome.report.measured_memory) outcome.measured.push_back(memory.total());
   outcome.tokens_per_second =
       static_cast<double>(plan.global_batch * plan.sequence_length) / outcome.report.iteration_seconds;
+  const std::string interrupted = signal == 0 ? "" : interruption(outcome.report, a);
+  if (outcome.report.steps.empty()) {
+    complain(interrupted);
+    if (common.json) print_json({{"error", interrupted}, {"exit_code", 128 + signal}});
+    return signal;
+  }
   if (recorder)
     write_run({plan, prepared.model, prepared.cluster ? &*prepared.cluster : nullptr, recorder->last_step(),
                Seconds{outcome.report.iteration_seconds}, outcome.measured},
               a.trace, a.report, common);
-  if (common.json)
-    print_outcome_json(outcome, a);
-  else
-    print_outcome(outcome, a);
+  try {
+    if (common.json)
+      print_outcome_json(outcome, a);
+    else
+      print_outcome(outcome, a);
+  } catch (...) {
+    if (signal == 0) throw;  // else the terminal may have gone with the signal
+  }
+  if (signal != 0) complain(interrupted);
+  return signal;
 }
 
-void train(const Arguments& arguments, Common& common, Launcher& launcher) {
+int train(const Arguments& arguments, Common& common, Launcher& launcher) {
   TrainArguments a;
   Options::Outcome parsed{};
   const auto parse = [&] { parsed = read(arguments, a, common); };
@@ -570,11 +636,13 @@ void train(const Arguments& arguments, Common& common, Launcher& launcher) {
     parse();  // all of these processes have met
   else
     run_alike(parse);
-  if (parsed == Options::Outcome::help_shown) return;
+  if (parsed == Options::Outcome::help_shown) return 0;
   require_output(common);
   // Who starts processes needs no GPU.
   if (a.device == "host" || (a.launcher == "mpi" && !started_by_mpirun())) return train(a, arguments, common, launcher);
-  run_on_gpus(common, [&](Launcher& gpus) { train(a, arguments, common, gpus); });
+  int signal = 0;
+  run_on_gpus(common, [&](Launcher& gpus) { signal = train(a, arguments, common, gpus); });
+  return signal;
 }
 
 }  // namespace
@@ -583,10 +651,13 @@ void run_train(const Arguments& arguments, Common& common) {
   if (started_by_mpirun() && !name_gpus(arguments)) {
     common.json =
         std::ranges::find(arguments, "--json") != arguments.end();  // in case a rank dies before it reads them
-    run_as_rank(common, [&](Launcher& launcher) { train(arguments, common, launcher); });
+    run_as_rank(common, [&](Launcher& launcher) {
+      const int signal = train(arguments, common, launcher);
+      return signal == 0 ? 0 : 128 + signal;
+    });
   } else {
     ThreadLauncher threads;
-    train(arguments, common, threads);
+    if (const int signal = train(arguments, common, threads); signal != 0) end_by_signal(signal);
   }
 }
 

@@ -429,14 +429,6 @@ TEST_CASE("a text that is emptied while it is read ends the run with one line") 
   CHECK(json.json().at("exit_code") == 2);
 }
 
-TEST_CASE("an interrupted run tells how to go on") {
-  const Folder folder;
-  const Ran ran = disturbed(folder, "--checkpoint saved", "kill -TERM $!");
-  CHECK(ran.code == 128 + 15);
-  CHECK(ran.out.empty());
-  CHECK(ran.err.starts_with("galvatron: interrupted; train --resume saved goes on after the newest checkpoint\n"));
-}
-
 TEST_CASE("unwritable metrics are told before training; a full disk during it") {
   const Folder folder;
   folder.write_text();

@@ -2,8 +2,14 @@
 // labels: tsan
 #include <doctest/doctest.h>
 
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
 #include <chrono>
 #include <cmath>
+#include <csignal>
 #include <cstdint>
 #include <filesystem>
 #include <fstream>
@@ -321,6 +327,172 @@ TEST_CASE("a manifest has a checksum of the data, and may be of before there was
   REQUIRE(again.has_value());
   CHECK_FALSE(again->training.data_crc32c.has_value());
   CHECK(again->training.data_tokens == 1000);
+}
+
+TEST_CASE("of a folder the newest checkpoint that is whole is found, and why newer ones are not") {
+  const ModelSpec model = toy::model(false, 2);
+  const Folder folder;
+  TrainOptions options = options_for(3);
+  options.checkpoint = {.folder = folder.path, .every = 1, .keep = 3};
+  run(toy::single_rank(model), model, options);
+  const auto damage = [&](std::int64_t step, const std::string& name) {
+    std::string bytes = content(folder.path / checkpoint_name(step) / name);
+    bytes[bytes.size() / 2] ^= 1;
+    std::ofstream(folder.path / checkpoint_name(step) / name, std::ios::binary) << bytes;
+  };
+  CHECK(Checkpoint::find_usable(folder.path).value().manifest.training.step == 3);
+  damage(3, shard_name(0));
+  const auto found = Checkpoint::find_usable(folder.path);
+  REQUIRE(found.has_value());
+  CHECK(found->path == folder.path / checkpoint_name(2));
+  CHECK(found->manifest.training.step == 2);
+  REQUIRE(found->passed_over.size() == 1);
+  CHECK(found->passed_over[0].find("step-00000003/rank-0000.safetensors is damaged: its checksum is") !=
+        std::string::npos);
+  CHECK(Checkpoint::find_usable(folder.path, Checksums::known)->manifest.training.step == 3);  // its size is right
+  damage(2, manifest_name);
+  CHECK(Checkpoint::find_usable(folder.path)->manifest.training.step == 1);
+  const auto named = Checkpoint::find_usable(folder.path / checkpoint_name(2));
+  REQUIRE_FALSE(named.has_value());
+  CHECK(named.error().message.find("there is also") != std::string::npos);
+  damage(1, shard_name(0));
+  const auto none = Checkpoint::find_usable(folder.path);
+  REQUIRE_FALSE(none.has_value());
+  CHECK(none.error().message.find("step-00000003") != std::string::npos);
+  CHECK(none.error().message.find("are damaged too") != std::string::npos);
+}
+
+TEST_CASE("a run that is asked to stop ends after a step with its checkpoint, and goes on from there bit for bit") {
+  const ModelSpec model = toy::model(false, 2);
+  for (const Plan& plan : {plans(model).front(), toy::single_rank(model)}) {
+    INFO(toy::text(plan));
+    const Folder folder;
+    std::atomic<int> stop = 0;
+    TrainOptions options = options_for(1000);
+    options.checkpoint = {.folder = folder.path, .every = 400};
+    options.stop = &stop;
+    options.on_step = [&](const StepReport& step) {
+      if (step.step == 5) stop = 15;
+    };
+    const TrainReport report = run(plan, model, options);
+    CHECK(report.stopped == 15);
+    const auto done = static_cast<std::int64_t>(report.steps.size());
+    CHECK(done >= 6);
+    CHECK(done <= 6 + 32);
+    const auto checkpoint = Checkpoint::open(folder.path, model);
+    REQUIRE(checkpoint.has_value());
+    CHECK(checkpoint->training().step == done);
+
+    const std::vector<double> whole = losses(run(plan, model, options_for(done + 3)));
+    CHECK(losses(report) == std::vector<double>(whole.begin(), whole.begin() + done));
+    TrainOptions rest = options_for(done + 3);
+    rest.resume = &*checkpoint;
+    stop = 0;
+    rest.stop = &stop;
+    const TrainReport more = run(plan, model, rest);
+    CHECK(more.stopped == 0);
+    CHECK(losses(more) == std::vector<double>(whole.begin() + done, whole.end()));
+
+    stop = 2;  // before anything is done
+    const TrainReport none = run(plan, model, rest);
+    CHECK(none.stopped == 2);
+    CHECK(none.steps.empty());
+  }
+}
+
+TEST_CASE("what the caller's report throws ends the run after a checkpoint") {
+  const ModelSpec model = toy::model(false, 2);
+  for (const Plan& plan : {plans(model).front(), toy::single_rank(model)}) {
+    const Folder folder;
+    TrainOptions options = options_for(1000);
+    options.checkpoint = {.folder = folder.path};
+    int calls = 0;
+    options.on_step = [&](const StepReport& step) {
+      ++calls;
+      if (step.step == 3) throw Failure(ErrorKind::usage, "the disk of the metrics is full");
+    };
+    CHECK_THROWS_WITH_AS(run(plan, model, options), "the disk of the metrics is full", Failure);
+    CHECK(calls == 4);
+    const auto checkpoint = Checkpoint::open(folder.path, model);
+    REQUIRE(checkpoint.has_value());
+    CHECK(checkpoint->training().step >= 4);
+    CHECK(checkpoint->training().step <= 4 + 32);
+  }
+}
+
+TEST_CASE("a checkpoint that cannot be written leaves nothing, and those before stay") {
+  const ModelSpec model = toy::model(false, 2);
+  const Plan plan = plans(model).front();
+  const Folder folder;
+  TrainOptions options = options_for(4);
+  options.checkpoint = {.folder = folder.path, .every = 1, .keep = 9};
+  std::signal(SIGXFSZ, SIG_IGN);
+  rlimit before{};
+  ::getrlimit(RLIMIT_FSIZE, &before);
+  options.on_step = [&](const StepReport& step) {
+    rlimit limit = before;
+    limit.rlim_cur = 5000;
+    if (step.step == 2) ::setrlimit(RLIMIT_FSIZE, &limit);
+  };
+  std::string why;
+  try {
+    run(plan, model, options);
+  } catch (const Failure& failure) {
+    CHECK(failure.kind() == ErrorKind::usage);
+    why = failure.what();
+  }
+  ::setrlimit(RLIMIT_FSIZE, &before);
+  std::signal(SIGXFSZ, SIG_DFL);
+  CHECK(why.find(".safetensors: File too large") != std::string::npos);
+  for (const auto& entry : fs::directory_iterator(folder.path)) {
+    CAPTURE(entry.path().string());
+    CHECK(entry.path().extension() != ".tmp");
+    CHECK(entry.path().filename() != lock_name);
+  }
+  const auto checkpoint = Checkpoint::open(folder.path, model);
+  REQUIRE(checkpoint.has_value());
+  CHECK(checkpoint->training().step >= 1);
+  CHECK(checkpoint->training().step <= 3);
+}
+
+TEST_CASE("two runs do not write to one folder") {
+  const ModelSpec model = toy::model(false, 2);
+  const Folder folder;
+  TrainOptions options = options_for(2);
+  options.checkpoint = {.folder = folder.path};
+  {
+    const auto other = FolderLock::take(folder.path);
+    REQUIRE(other.has_value());
+    try {
+      run(plans(model).front(), model, options);
+      FAIL("both wrote");
+    } catch (const Failure& failure) {
+      CHECK(failure.kind() == ErrorKind::usage);
+      CHECK(std::string(failure.what()).find(" is in use by process ") != std::string::npos);
+    }
+  }
+  run(plans(model).front(), model, options);
+  CHECK_FALSE(fs::exists(folder.path / lock_name));
+}
+
+TEST_CASE("a system that refuses a thread for the writer is no defect") {
+  const pid_t child = ::fork();
+  if (child == 0) {
+    const rlimit none{0, 0};
+    if (::setrlimit(RLIMIT_NPROC, &none) != 0 || (::geteuid() == 0 && ::setuid(65534) != 0)) ::_exit(3);
+    try {
+      const BackgroundThread thread;
+      ::_exit(4);
+    } catch (const DeviceFailure& failure) {
+      const std::string why = failure.what();
+      ::_exit(why.starts_with("cannot start the thread that writes checkpoints: Resource temporarily unavailable; ")
+                  ? 0
+                  : 5);
+    }
+  }
+  int status = 0;
+  REQUIRE(::waitpid(child, &status, 0) == child);
+  CHECK(status == 0);
 }
 
 TEST_CASE("what a task in the background throws is its error") {

@@ -1,17 +1,24 @@
 #include <galvatron/train/metrics.hpp>
 
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <cmath>
+#include <csignal>
+#include <cstdint>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
 #include <string>
+#include <vector>
 
 #include <doctest/doctest.h>
 #include <nlohmann/json.hpp>
 
 #include <galvatron/core/file.hpp>
+#include <galvatron/train/tensorboard.hpp>
+
+#include "../folder.hpp"
 
 using namespace galvatron;
 
@@ -61,6 +68,62 @@ TEST_CASE("a resumed run goes on after its step, without what a crash left") {
   std::filesystem::remove(path);
   REQUIRE(train::MetricsFile::resume(path, 3).has_value());  // none yet
   std::filesystem::remove(path);
+}
+
+TEST_CASE("lines that are not metrics stay, and a file without any metrics is refused") {
+  const test::Folder folder;
+  const auto line = [](std::int64_t step) { return train::metrics_line({.step = step - 1, .loss = 1}); };
+  const std::string foreign = "# my notes\n\n{\"step\": 9, \"event\": \"lr changed\"}\n{\"step\":9,\"loss\":1}\n[1]\n";
+  const auto path = folder.write("m.jsonl", "first\n" + line(1) + foreign + line(2) + line(3) + "the end, unfinished");
+  REQUIRE(train::MetricsFile::resume(path, 2)->append({.step = 2, .loss = 4}).has_value());
+  const std::string kept = "first\n" + line(1) + foreign + line(2) + "the end, unfinished\n";
+  CHECK(read_text_file(path).value() == kept + train::metrics_line({.step = 2, .loss = 4}));
+  CHECK(train::MetricsFile::create(path).has_value());
+  CHECK(read_text_file(path).value() == "first\n" + foreign + "the end, unfinished\n");
+
+  const auto notes = folder.write("notes.txt", foreign);
+  for (const auto& result :
+       {train::MetricsFile::check(notes).has_value(), train::MetricsFile::create(notes).has_value(),
+        train::MetricsFile::resume(notes, 3).has_value()})
+    CHECK_FALSE(result);
+  CHECK(train::MetricsFile::check(notes).error().message ==
+        notes.string() + " has 5 lines, which are not metrics of a run; name another file");
+  CHECK(read_text_file(notes).value() == foreign);
+  for (const char* good : {"", "{\"st", "{\"step\":4,\"lo"})  // new, or cut short by a crash
+    CHECK(train::MetricsFile::check(folder.write("cut.jsonl", good)).has_value());
+  CHECK(train::MetricsFile::check(folder.path / "missing").has_value());
+}
+
+TEST_CASE("a full disk leaves whole lines and whole events only") {
+  const test::Folder folder;
+  auto metrics = train::MetricsFile::create(folder.path / "m.jsonl");
+  auto events = train::TensorBoardFile::create(folder.path / "tb", 1);
+  REQUIRE((metrics.has_value() && events.has_value()));
+  const std::vector<train::Scalar> scalars{{"a-name-that-takes-some-room/loss", 1.0}};
+  std::signal(SIGXFSZ, SIG_IGN);
+  rlimit before{};
+  ::getrlimit(RLIMIT_FSIZE, &before);
+  rlimit limit = before;
+  limit.rlim_cur = 1000;  // bytes of a file
+  ::setrlimit(RLIMIT_FSIZE, &limit);
+  int lines = 0;
+  int records = 0;
+  Result<void> line;
+  Result<void> record;
+  for (line = metrics->append({}); line && lines < 100; line = metrics->append({})) ++lines;
+  for (record = events->append(1, scalars); record && records < 100; record = events->append(1, scalars)) ++records;
+  ::setrlimit(RLIMIT_FSIZE, &before);
+  std::signal(SIGXFSZ, SIG_DFL);
+  REQUIRE((!line && !record));
+  CHECK(line.error().message == "cannot write " + (folder.path / "m.jsonl").string() + ": File too large");
+  CHECK(record.error().message == "cannot write " + events->path().string() + ": File too large");
+  const std::string text = read_text_file(folder.path / "m.jsonl").value();
+  CHECK(text.size() == static_cast<std::size_t>(lines) * train::metrics_line({}).size());
+  const std::string one = train::tensorboard_record(train::scalars_event(0.1, 1, scalars));
+  CHECK(std::filesystem::file_size(events->path()) > static_cast<std::size_t>(records) * one.size());
+  const auto size = std::filesystem::file_size(events->path());
+  REQUIRE(events->append(1, scalars).has_value());
+  CHECK(std::filesystem::file_size(events->path()) == size + one.size());
 }
 
 TEST_CASE("metrics that cannot be written are an error") {

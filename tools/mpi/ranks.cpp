@@ -72,15 +72,20 @@ class SilencedOutput {
 
 void require_mpi() {}
 
-void run_as_rank(Common& common, const std::function<void(Launcher&)>& body) {
+void run_as_rank(Common& common, const std::function<int(Launcher&)>& body) {
   Guard guard(common);
   comm::mpi::Runtime runtime;
   SilencedOutput output(runtime.rank() != 0);
+  int result = 0;
   const comm::mpi::Verdict verdict = comm::mpi::outcome_of(runtime, [&](comm::mpi::World& world) {
     ProcessLauncher launcher(runtime, world);
-    body(launcher);
+    result = body(launcher);
   });
-  if (verdict.failure == nullptr) return;
+  if (verdict.failure == nullptr && result == 0) return;
+  if (verdict.failure == nullptr) {
+    guard.conclude();
+    throw Exited{result};
+  }
   int code = static_cast<int>(verdict.error);
   output.restore();
   if (verdict.reports) code = report_failure(verdict.failure, common);

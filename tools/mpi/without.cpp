@@ -13,6 +13,6 @@ void require_mpi() {
                 "libopenmpi-dev and build again");
 }
 
-void run_as_rank(Common&, const std::function<void(Launcher&)>&) { require_mpi(); }
+void run_as_rank(Common&, const std::function<int(Launcher&)>&) { require_mpi(); }
 
 }  // namespace galvatron::tools

@@ -10,6 +10,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <system_error>
 
 #include <galvatron/core/error.hpp>
 
@@ -55,6 +56,9 @@ inline Status status_of(const std::exception_ptr& failure) {
   } catch (const std::bad_alloc&) {
     status.error = ErrorKind::machine;
     status.say("the memory of its machine is exhausted; use fewer ranks, a smaller model or a smaller batch");
+  } catch (const std::system_error& e) {
+    status.error = ErrorKind::machine;
+    status.say(std::string("the system refused what the run needs: ") + e.what());
   } catch (const std::exception& e) {
     status.say(e.what());
   } catch (...) {

@@ -11,14 +11,19 @@
 #include <exception>
 #include <new>
 #include <string>
+#include <string_view>
+#include <system_error>
 
 #include <galvatron/core/error.hpp>
 
 namespace galvatron {
 
+inline constexpr std::string_view memory_is_exhausted =
+    "this machine's memory is exhausted; use fewer ranks, a smaller model or a smaller batch";
+
 /// The exception that is being handled, as an error: a Failure with its kind and message, and with the place that threw
-/// it if it is a defect; exhausted memory as a failure of the machine; any other exception as internal, with what it
-/// says. To be called in a handler.
+/// it if it is a defect; exhausted memory and what the system refuses as failures of the machine; any other exception as
+/// internal, with what it says. To be called in a handler.
 inline Error error_of_exception() {
   try {
     throw;
@@ -28,8 +33,9 @@ inline Error error_of_exception() {
       message += " (" + std::string(failure.where().file_name()) + ":" + std::to_string(failure.where().line()) + ")";
     return {failure.kind(), message};
   } catch (const std::bad_alloc&) {
-    return {ErrorKind::machine,
-            "this machine's memory is exhausted; use fewer ranks, a smaller model or a smaller batch"};
+    return {ErrorKind::machine, std::string(memory_is_exhausted)};
+  } catch (const std::system_error& refused) {
+    return {ErrorKind::machine, std::string("the system refused what the program needs: ") + refused.what()};
   } catch (const std::exception& other) {
     return {ErrorKind::internal, other.what()};
   } catch (...) {

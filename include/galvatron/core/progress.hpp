@@ -11,6 +11,7 @@
 #include <cstdlib>
 #include <functional>
 #include <mutex>
+#include <new>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -62,7 +63,12 @@ class Progress {
       : work_(std::move(work)), style_(style), write_(std::move(write)), clock_(std::move(clock)), start_(clock_()) {}
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
-  ~Progress() { finish(); }
+  ~Progress() {
+    try {
+      finish();
+    } catch (const std::bad_alloc&) {  // the bar stays
+    }
+  }
 
   /// Tells the state. Draws at most ten times a second; the last call before finish() may not be seen.
   /// @param share   of the whole, from 0 to 1; negative: unknown, then there is no bar and no time left

@@ -67,6 +67,7 @@ TrainReport train_on_gpus(comm::tcp::World& control, int ordinal, const Plan& pl
                                         std::to_string(control.size()) + " processes: start " +
                                         std::to_string(plan.ranks()) + ", or make a plan for " +
                                         std::to_string(control.size()));
+  control.set_timeout(options.world.timeout);
   const std::vector<Seat> seats = take_seats(control, seat_on(ordinal));
   TrainReport report = detail::begin_report(plan, options);
   std::mutex mutex;

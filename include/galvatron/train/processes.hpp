@@ -38,6 +38,7 @@ TrainReport train(const comm::mpi::Runtime& runtime, comm::mpi::World& world, co
                                         std::to_string(world.size()));
   const int threads = options.threads_per_rank > 0 ? options.threads_per_rank : runtime.cores_per_rank();
   HostPlatform::require(plan.precision);
+  world.set_timeout(options.world.timeout);
   TrainReport report = detail::begin_report(plan, options);
   std::mutex mutex;
   const int tied = runtime.bound() ? 0 : threads;  // mpirun may have chosen the cores

@@ -9,8 +9,10 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <bit>
 #include <cerrno>
+#include <charconv>
 #include <chrono>
 #include <cstdint>
 #include <cstring>
@@ -24,6 +26,7 @@
 #include <galvatron/core/crc32c.hpp>
 #include <galvatron/core/error.hpp>
 #include <galvatron/core/file.hpp>
+#include <galvatron/train/append.hpp>
 
 namespace galvatron::train {
 
@@ -97,8 +100,9 @@ inline std::string scalars_event(double wall_time, std::int64_t step, std::span<
 /// An event file in a folder that TensorBoard looks at. Events are whole on the disk when they are added.
 class TensorBoardFile {
  public:
-  /// Begins a new file; the folder is made if need be. Scalars of steps from `first_step` on that older files in the
-  /// folder have are no longer shown: a run that was resumed does them again. Errors (usage): it cannot be written.
+  /// Begins a new file; the folder is made if need be. TensorBoard no longer shows what older files in the folder have
+  /// of the step `first_step` and later ones: they will be done again. Errors (usage): it cannot be written.
+  /// @param first_step  the first one that will be added; steps count from 1
   static Result<TensorBoardFile> create(const std::filesystem::path& folder, std::int64_t first_step) {
     std::error_code error;
     std::filesystem::create_directories(folder, error);
@@ -106,14 +110,13 @@ class TensorBoardFile {
     char host[256] = "";
     if (::gethostname(host, sizeof host - 1) != 0) host[0] = '\0';
     const std::filesystem::path path =
-        folder / ("events.out.tfevents." + std::to_string(static_cast<std::int64_t>(now())) + "." + host + "." +
+        folder / (std::string(prefix) + std::to_string(seconds_after_others(folder)) + "." + host + "." +
                   std::to_string(::getpid()) + "." + std::to_string(first_step));
     galvatron::detail::FileHandle file(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC, 0666));
     if (!file.is_open()) return galvatron::detail::file_error("cannot write", path, errno);
     TensorBoardFile out(path, std::move(file));
     const std::string version = detail::ProtocolBuffer().fixed(1, now()).bytes(3, "brain.Event:2").text();
     if (auto done = out.write(version); !done) return tl::unexpected<Error>(std::move(done.error()));
-    if (first_step == 0) return out;
     constexpr std::uint64_t start = 1;
     const std::string session =
         detail::tensorboard_event(now(), first_step) +
@@ -129,6 +132,8 @@ class TensorBoardFile {
   [[nodiscard]] const std::filesystem::path& path() const { return path_; }
 
  private:
+  static constexpr std::string_view prefix = "events.out.tfevents.";
+
   TensorBoardFile(std::filesystem::path path, galvatron::detail::FileHandle file)
       : path_(std::move(path)), file_(std::move(file)) {}
 
@@ -137,9 +142,24 @@ class TensorBoardFile {
     return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
   }
 
+  /// For the name of a new file: TensorBoard reads files in the order of their names and never goes back, so runs that
+  /// begin in the same second, or with a clock that was set back, must not change places.
+  static std::int64_t seconds_after_others(const std::filesystem::path& folder) {
+    auto out = static_cast<std::int64_t>(now());
+    std::error_code ignored;
+    for (const auto& entry : std::filesystem::directory_iterator(folder, ignored)) {
+      const std::string name = entry.path().filename().string();
+      std::int64_t seconds = 0;
+      if (!name.starts_with(prefix)) continue;
+      const auto [end, error] = std::from_chars(name.data() + prefix.size(), name.data() + name.size(), seconds);
+      if (error == std::errc{} && seconds < std::int64_t{1} << 40) out = std::max(out, seconds + 1);
+    }
+    return out;
+  }
+
   Result<void> write(std::string_view event) {
     const std::string record = tensorboard_record(event);
-    if (const int reason = galvatron::detail::write_fully(file_.get(), record.data(), record.size()); reason != 0)
+    if (const int reason = detail::append_record(file_.get(), record); reason != 0)
       return galvatron::detail::file_error("cannot write", path_, reason);
     return {};
   }

@@ -2,9 +2,11 @@
 #pragma once
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cmath>
 #include <cstdint>
+#include <exception>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -28,6 +30,7 @@
 #include <galvatron/train/pin.hpp>
 #include <galvatron/train/recorder.hpp>
 #include <galvatron/train/stage.hpp>
+#include <galvatron/train/stop.hpp>
 
 namespace galvatron::train {
 
@@ -64,8 +67,13 @@ struct TrainOptions {
   bool searches = true;      ///< before training, the fastest algorithms of products, where a rank is alone
   int threads_per_rank = 0;  ///< 0: the cores divided by the ranks, at least 1
   comm::thread::Options world{};
-  std::function<void(const StepReport&)> on_step{};  ///< called on rank 0's thread
-  Recorder* recorder = nullptr;                      ///< of all ranks: keeps when they did what in the last step
+  /// Called on rank 0's thread. What it throws ends the run: with a checkpoint, where there are any, within about 0.1
+  /// s.
+  std::function<void(const StepReport&)> on_step{};
+  /// Ends the run early when it is not 0, on any rank: after the step at hand (within about 0.1 s where steps are
+  /// shorter), with a checkpoint, where there are any. A handler of signals may set it. Null: the run is never asked.
+  const std::atomic<int>* stop = nullptr;
+  Recorder* recorder = nullptr;  ///< of all ranks: keeps when they did what in the last step
 };
 
 struct TrainReport {
@@ -75,6 +83,9 @@ struct TrainReport {
   std::vector<cost::StageMemory> measured_memory;
   std::vector<CheckpointReport> checkpoints;  ///< of each rank
   std::vector<std::string> remarks;           ///< of rank 0's device: what it did in another way than usual
+  /// Why the run ended before its last step: the value of TrainOptions::stop, the largest of all ranks. 0: all steps
+  /// are done.
+  int stopped = 0;
 };
 
 namespace detail {
@@ -154,9 +165,11 @@ void train_rank(W& world, const Platform& platform, const Plan& plan, const Mode
   }
   stage.repeat(options.repeats);
   if (options.recorder != nullptr) stage.observe(&options.recorder->rank(world.rank()));
-  world.control().everybody().barrier();
+  StopVote vote(world.control().everybody(), options.stop);
+  std::exception_ptr failed_report;  // what on_step threw
+  std::int64_t step = first_step(options);
   auto last = std::chrono::steady_clock::now();
-  for (std::int64_t step = first_step(options); step < options.steps; ++step) {
+  for (; step < options.steps && !vote.ends(); ++step) {
     device::AdamW hyper = options.adam;
     hyper.learning_rate = static_cast<float>(options.learning_rate.at(step));
     hyper.step = step + 1;
@@ -182,12 +195,21 @@ void train_rank(W& world, const Platform& platform, const Plan& plan, const Mode
       out.tokens_per_second = static_cast<double>(plan.global_batch * plan.sequence_length) / out.seconds;
       out.mfu = plan.predicted.mfu * plan.predicted.iteration.value / out.seconds;
       report.steps.push_back(out);
-      if (options.on_step) options.on_step(out);
+      if (options.on_step && failed_report == nullptr) {
+        try {
+          options.on_step(out);
+        } catch (...) {
+          failed_report = std::current_exception();
+        }
+      }
     }
-    if (checkpointer) checkpointer->after_step(step + 1, step + 1 == options.steps);
+    vote.after_step(failed_report != nullptr);
+    if (checkpointer) checkpointer->after_step(step + 1, step + 1 == options.steps || vote.ends());
     last = std::chrono::steady_clock::now();
   }
+  if (failed_report != nullptr) std::rethrow_exception(failed_report);
   const std::lock_guard lock(report_mutex);
+  if (step < options.steps) report.stopped = vote.asked_for();
   report.planned_memory[static_cast<std::size_t>(world.rank())] = memory.planned;
   report.measured_memory[static_cast<std::size_t>(world.rank())] = memory.measured();
   if (world.rank() == 0) report.remarks = rank.remarks();

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <chrono>
 #include <climits>
 #include <cstdint>
 #include <deque>
@@ -43,6 +44,8 @@ class World {
 
   [[nodiscard]] int rank() const { return endpoint_.rank(); }
   [[nodiscard]] int size() const { return endpoint_.size(); }
+  /// How long this rank waits for another one from now on.
+  void set_timeout(std::chrono::nanoseconds timeout) { endpoint_.set_timeout(timeout); }
 
   /// The group of these world ranks, in this order. Allocates on first use only. Errors: a Failure if a rank does not
   /// exist or comes twice, or if the calling rank is not among them.

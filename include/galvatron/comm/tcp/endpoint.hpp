@@ -45,6 +45,8 @@ class Endpoint {
 
   [[nodiscard]] int rank() const { return rank_; }
   [[nodiscard]] int size() const { return static_cast<int>(peers_.size()); }
+  /// How long this rank waits for another one from now on.
+  void set_timeout(std::chrono::nanoseconds timeout) { timeout_ = timeout; }
 
   /// Sends a block; to oneself too.
   void send(int to, std::int64_t lane, Bytes bytes) {

@@ -163,6 +163,8 @@ class World {
 
   [[nodiscard]] int rank() const { return endpoint_.rank(); }
   [[nodiscard]] int size() const { return endpoint_.size(); }
+  /// How long this rank waits for another one from now on.
+  void set_timeout(std::chrono::nanoseconds timeout) { endpoint_.set_timeout(timeout); }
   Group& group(std::span<const int> ranks) {
     for (auto& group : groups_)
       if (std::ranges::equal(group->ranks(), ranks)) return *group;

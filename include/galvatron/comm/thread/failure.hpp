@@ -4,6 +4,7 @@
 #include <atomic>
 #include <exception>
 #include <mutex>
+#include <new>
 #include <string>
 #include <utility>
 
@@ -31,9 +32,13 @@ class FirstFailure {
   bool record(int rank, std::exception_ptr failure) {
     const std::scoped_lock lock(mutex_);
     if (failure_) return false;
-    message_ = "rank " + std::to_string(rank) + " failed: " + message_of(failure);
     failure_ = std::move(failure);
     rank_ = rank;
+    try {
+      message_ = "rank " + std::to_string(rank) + " failed: " + message_of(failure_);
+    } catch (const std::bad_alloc&) {  // may be the failure itself
+      message_ = "a rank failed";
+    }
     failed_.store(true, std::memory_order_release);
     return true;
   }

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <exception>
 #include <memory>
+#include <new>
 #include <optional>
 #include <span>
 #include <string>
@@ -157,6 +158,22 @@ class World {
   std::vector<Target> targets_;
 };
 
+/// While the exception that kept a rank's thread from starting is handled: what the run throws.
+inline std::exception_ptr why_not_started(int rank, int ranks) noexcept {
+  try {
+    throw;
+  } catch (const std::system_error& e) {
+    try {
+      return std::make_exception_ptr(DeviceFailure("cannot start thread " + std::to_string(rank + 1) + " of " +
+                                                   std::to_string(ranks) + ": " + e.what()));
+    } catch (const std::bad_alloc&) {
+      return std::current_exception();
+    }
+  } catch (...) {
+    return std::current_exception();
+  }
+}
+
 /// Runs body(World&) on `ranks` threads at once and joins them. The body is one object that all threads call.
 ///
 /// If a rank throws, the others' pending and later calls throw PeerFailure naming that rank and its message, and when
@@ -182,9 +199,8 @@ void run(int ranks, F&& body, const Options& options = {}) {
   for (int rank = 0; rank < ranks; ++rank) {
     try {
       threads.emplace_back(rank_main, rank);
-    } catch (const std::system_error& e) {
-      job.fail(rank, std::make_exception_ptr(DeviceFailure("cannot start thread " + std::to_string(rank + 1) + " of " +
-                                                           std::to_string(ranks) + ": " + e.what())));
+    } catch (...) {
+      job.fail(rank, why_not_started(rank, ranks));
       break;
     }
   }

@@ -9,6 +9,8 @@
 #include <mutex>
 #include <optional>
 #include <stop_token>
+#include <string>
+#include <system_error>
 #include <thread>
 #include <utility>
 
@@ -22,12 +24,19 @@ class BackgroundThread {
   /// A task looks at the token now and then, and ends early when a stop is requested.
   using Task = std::function<Result<void>(const std::stop_token&)>;
 
+  /// Throws DeviceFailure if the system refuses a thread.
   /// @param at_start  called once on the thread
-  explicit BackgroundThread(std::function<void()> at_start = {})
-      : thread_([this, start = std::move(at_start)](const std::stop_token& stop) {
-          if (start) start();
-          run(stop);
-        }) {}
+  explicit BackgroundThread(std::function<void()> at_start = {}) {
+    try {
+      thread_ = std::jthread([this, start = std::move(at_start)](const std::stop_token& stop) {
+        if (start) start();
+        run(stop);
+      });
+    } catch (const std::system_error& e) {
+      throw DeviceFailure("cannot start the thread that writes checkpoints: " + e.code().message() +
+                          "; allow more processes (ulimit -u) and memory (ulimit -v), or train with fewer ranks");
+    }
+  }
   BackgroundThread(const BackgroundThread&) = delete;
   BackgroundThread& operator=(const BackgroundThread&) = delete;
   ~BackgroundThread() = default;  // requests a stop and joins
@@ -36,6 +45,11 @@ class BackgroundThread {
     const std::scoped_lock lock(mutex_);
     tasks_.push_back(std::move(task));
     changed_.notify_all();
+  }
+  /// Ends the thread: the task at hand is asked to stop, and runs no more once this returns.
+  void end() {
+    thread_.request_stop();
+    if (thread_.joinable()) thread_.join();
   }
   /// Returns when all tasks are done or one has failed, or after that time. True for the former.
   bool wait_for(std::chrono::milliseconds longest) {

@@ -14,8 +14,11 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <memory>
+#include <new>
 #include <stop_token>
 #include <string>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -23,6 +26,7 @@
 #include <galvatron/core/error.hpp>
 #include <galvatron/train/checkpoint/background.hpp>
 #include <galvatron/train/checkpoint/folder.hpp>
+#include <galvatron/train/checkpoint/lock.hpp>
 #include <galvatron/train/checkpoint/manifest.hpp>
 #include <galvatron/train/checkpoint/shard_file.hpp>
 #include <galvatron/train/checkpoint/snapshot.hpp>
@@ -33,6 +37,8 @@ struct CheckpointOptions {
   std::filesystem::path folder;  ///< empty: no checkpoints
   std::int64_t every = 0;        ///< steps between two; 0: only after the last step
   int keep = 2;                  ///< the newest that stay
+  /// Of the folder, if it is taken already, by rank 0's process; null: rank 0 takes it, and holds it while it trains.
+  std::shared_ptr<FolderLock> lock{};
 };
 
 /// What writing cost a rank.
@@ -48,7 +54,8 @@ struct CheckpointReport {
 template <class D, class W, class Stage>
 class Checkpointer {
  public:
-  /// Collective. Takes the memory of the copy. Throws Failure (usage) when the folder cannot be written.
+  /// Collective. Takes the memory of the copy. Throws Failure (usage) when the folder cannot be written, or another run
+  /// writes there.
   /// @param training  what the manifest will say; its step is set for every checkpoint
   /// @param on_thread_start  called on the thread that writes
   Checkpointer(const CheckpointOptions& options, TrainingState training, D& device, W& world, Stage& stage,
@@ -62,16 +69,30 @@ class Checkpointer {
         everybody_(world.control().everybody()),
         snapshot_(stage, vocabulary),
         thread_(std::move(on_thread_start)) {
-    if (rank_ == 0)
+    if (rank_ == 0) {
+      if (options_.lock == nullptr)
+        options_.lock = std::make_shared<FolderLock>(value_or_throw(FolderLock::take(options_.folder)));
       if (auto done = prepare_checkpoint_folder(options_.folder); !done) throw_error(done.error());
+    }
     everybody_.barrier();
     report_.bytes = static_cast<std::int64_t>(snapshot_.bytes().size());
+  }
+  Checkpointer(const Checkpointer&) = delete;
+  Checkpointer& operator=(const Checkpointer&) = delete;
+  /// Removes what this rank has written of a checkpoint that will not be completed.
+  ~Checkpointer() {
+    thread_.end();
+    try {
+      discard();
+    } catch (const std::bad_alloc&) {  // the next run removes it
+    }
   }
 
   /// Collective, after every step: begins a checkpoint when one is due, and completes the one before when it is
   /// written. After the last step it returns when the last checkpoint is complete.
   /// @param steps  done so far, those before a resumption included
   void after_step(std::int64_t steps, bool last) {
+    if (rank_ == 0) options_.lock->touch();
     if (pending_) settle(std::chrono::milliseconds(0));
     if (last || (options_.every > 0 && steps % options_.every == 0)) save(steps);
     if (!last) return;
@@ -120,14 +141,24 @@ class Checkpointer {
     if (const auto error = thread_.error()) throw_error(*error);
   }
 
+  void discard() {
+    std::error_code ignored;
+    if (pending_) {
+      std::filesystem::remove(unfinished_ / shard_name(rank_), ignored);
+      std::filesystem::remove(unfinished_, ignored);  // the last rank's file was the last
+    } else if (thread_.error()) {                     // all shards are there, but rank 0 could not complete it
+      std::filesystem::remove_all(unfinished_, ignored);
+    }
+  }
+
   void save(std::int64_t steps) {
     wait();
     ++report_.count;
     training_.step = steps;
     pending_ = true;
     copying_ = true;
-    const auto path = unfinished(options_.folder / checkpoint_name(steps)) / shard_name(rank_);
-    thread_.post([this, path](const std::stop_token& stop) -> Result<void> {
+    unfinished_ = unfinished(options_.folder / checkpoint_name(steps));
+    thread_.post([this, path = unfinished_ / shard_name(rank_)](const std::stop_token& stop) -> Result<void> {
       const double start = seconds();
       {
         const Copying copying(copying_);
@@ -177,6 +208,7 @@ class Checkpointer {
   int ranks_;
   typename W::Control::Group& everybody_;  ///< speak of memory of the program
   Snapshot snapshot_;
+  std::filesystem::path unfinished_;   ///< the newest checkpoint's, until it is complete
   bool pending_ = false;               ///< a checkpoint is being written
   std::atomic<bool> copying_ = false;  ///< the state is being read
   CheckpointReport report_;

@@ -7,6 +7,7 @@
 //       rank-0001.safetensors
 //     step-00000200/
 //     step-00000300.tmp/        being written, or left behind by a crash
+//     lock                      of the run that writes here: lock.hpp
 #pragma once
 
 #include <fcntl.h>

@@ -9,6 +9,7 @@
 #include <filesystem>
 #include <map>
 #include <string>
+#include <system_error>
 #include <thread>
 #include <tuple>
 #include <type_traits>
@@ -44,16 +45,21 @@ void for_each_parameter(const ModelSpec& model, F&& f) {
   store(number + 1, model.head, ParameterPart::rest);
 }
 
+/// Whether the checksums of a checkpoint's files have to be compared with the manifest, which reads all of them.
+enum class Checksums : std::uint8_t { compared, known };
+
 /// A complete checkpoint, its files open. Immutable after open(): ranks may share one.
 class Checkpoint {
  public:
   /// Opens a checkpoint of `model`, or the newest one in a folder of them, and checks all of it: the manifest, the
   /// sizes and checksums of the files, and that every parameter is there once. Errors (usage): there is none; it is of
   /// another model; a file is missing or damaged, and then which other checkpoint there is.
-  static Result<Checkpoint> open(const std::filesystem::path& path, const ModelSpec& model) {
+  /// @param checksums  known: find_usable() has compared them
+  static Result<Checkpoint> open(const std::filesystem::path& path, const ModelSpec& model,
+                                 Checksums checksums = Checksums::compared) {
     auto found = find_checkpoint(path);
     if (!found) return tl::unexpected<Error>(std::move(found.error()));
-    auto out = open_one(*found, model);
+    auto out = open_one(*found, model, checksums);
     if (!out) return tl::unexpected<Error>(with_another(std::move(out.error()), *found));
     return out;
   }
@@ -65,6 +71,37 @@ class Checkpoint {
     auto manifest = manifest_of(*found);
     if (!manifest) return tl::unexpected<Error>(with_another(std::move(manifest.error()), *found));
     return manifest;
+  }
+
+  /// A checkpoint that a run can go on with, as far as that can be said without its model.
+  struct Usable {
+    std::filesystem::path path;
+    CheckpointManifest manifest;
+    std::vector<std::string> passed_over;  ///< why newer ones of the folder are not, the newest first
+  };
+  /// The checkpoint that `path` names, or the newest one of a folder whose files are as its manifest says. Errors
+  /// (usage): there is none.
+  static Result<Usable> find_usable(const std::filesystem::path& path, Checksums checksums = Checksums::compared) {
+    auto newest = find_checkpoint(path);
+    if (!newest) return tl::unexpected<Error>(std::move(newest.error()));
+    Usable out;
+    auto first = usable(*newest, checksums);
+    if (first) return Usable{std::move(*newest), std::move(*first), {}};
+    if (*newest == path) return tl::unexpected<Error>(with_another(std::move(first.error()), *newest));
+    out.passed_over.push_back(first.error().message);
+    auto all = list_checkpoints(path);
+    for (all.pop_back(); !all.empty(); all.pop_back()) {
+      auto manifest = usable(all.back().path, checksums);
+      if (manifest) {
+        out.path = all.back().path;
+        out.manifest = std::move(*manifest);
+        return out;
+      }
+      out.passed_over.push_back(manifest.error().message);
+    }
+    if (out.passed_over.size() > 1)
+      first.error().message += "; the other checkpoints in " + path.string() + " are damaged too";
+    return tl::unexpected<Error>(std::move(first.error()));
   }
 
   [[nodiscard]] const CheckpointManifest& manifest() const { return manifest_; }
@@ -199,7 +236,17 @@ class Checkpoint {
     return manifest;
   }
 
-  static Result<Checkpoint> open_one(const std::filesystem::path& path, const ModelSpec& model) {
+  static Result<CheckpointManifest> usable(const std::filesystem::path& path, Checksums checksums) {
+    auto manifest = manifest_of(path);
+    if (!manifest) return manifest;
+    Checkpoint out;
+    out.path_ = path;
+    out.manifest_ = *manifest;
+    if (auto opened = out.open_files(checksums); !opened) return tl::unexpected<Error>(std::move(opened.error()));
+    return manifest;
+  }
+
+  static Result<Checkpoint> open_one(const std::filesystem::path& path, const ModelSpec& model, Checksums checksums) {
     Checkpoint out;
     out.path_ = path;
     out.vocabulary_ = model.vocabulary();
@@ -212,9 +259,9 @@ class Checkpoint {
       for (const StateKind state : {StateKind::master, StateKind::first_moment, StateKind::second_moment})
         out.tensors_[{layer, tensor.name, state}].shape = whole_shape(tensor, 1, model.vocabulary());
     });
-    for (const CheckpointFile& file : out.manifest_.files)
-      if (auto added = out.add(file); !added) return tl::unexpected<Error>(std::move(added.error()));
-    if (auto whole = out.check_checksums(); !whole) return tl::unexpected<Error>(std::move(whole.error()));
+    if (auto opened = out.open_files(checksums); !opened) return tl::unexpected<Error>(std::move(opened.error()));
+    for (std::size_t i = 0; i < out.files_.size(); ++i)
+      if (auto added = out.add_pieces(i); !added) return tl::unexpected<Error>(std::move(added.error()));
     for (const auto& [key, tensor] : out.tensors_) {
       std::int64_t count = 0;
       for (const Piece& piece : tensor.pieces) count += piece.slice.count();
@@ -230,14 +277,24 @@ class Checkpoint {
     return out;
   }
 
-  Result<void> add(const CheckpointFile& file) {
-    const std::filesystem::path path = path_ / file.name;
-    auto shard = ShardFile::open(path);
-    if (!shard) return tl::unexpected<Error>(std::move(shard.error()));
-    if (shard->size() != file.bytes)
-      return usage_error(path.string() + " is damaged: it has " + std::to_string(shard->size()) +
-                         " bytes, the manifest says " + std::to_string(file.bytes));
-    const auto parsed = parse_safetensors(shard->mapped(), path.string());
+  // All files, with the sizes and, if need be, the checksums of the manifest.
+  Result<void> open_files(Checksums checksums) {
+    for (const CheckpointFile& file : manifest_.files) {
+      const std::filesystem::path path = path_ / file.name;
+      auto shard = ShardFile::open(path);
+      if (!shard) return tl::unexpected<Error>(std::move(shard.error()));
+      if (shard->size() != file.bytes)
+        return usage_error(path.string() + " is damaged: it has " + std::to_string(shard->size()) +
+                           " bytes, the manifest says " + std::to_string(file.bytes));
+      files_.push_back(std::move(*shard));
+    }
+    return checksums == Checksums::known ? Result<void>{} : check_checksums();
+  }
+
+  // What is in a file.
+  Result<void> add_pieces(std::size_t number) {
+    const std::filesystem::path path = path_ / manifest_.files[number].name;
+    const auto parsed = parse_safetensors(files_[number].mapped(), path.string());
     if (!parsed) return tl::unexpected<Error>(parsed.error());
     for (const SafetensorsEntry& entry : parsed->entries) {
       const auto name = parse_slice_name(entry.name);
@@ -254,9 +311,8 @@ class Checkpoint {
         return usage_error(path.string() + ": \"" + galvatron::detail::one_line(entry.name, 80) +
                            "\" does not fit its parameter of " + std::to_string(whole.rows) + " rows and " +
                            std::to_string(whole.columns) + " columns in F32");
-      found->second.pieces.push_back({slice, files_.size(), parsed->data_begin + entry.begin});
+      found->second.pieces.push_back({slice, number, parsed->data_begin + entry.begin});
     }
-    files_.push_back(std::move(*shard));
     return {};
   }
 
@@ -270,7 +326,11 @@ class Checkpoint {
     {
       std::vector<std::jthread> others;
       for (std::size_t i = 1; i < std::min<std::size_t>(files_.size(), static_cast<std::size_t>(usable_cores())); ++i)
-        others.emplace_back(work);
+        try {
+          others.emplace_back(work);
+        } catch (const std::system_error&) {  // as many as there are do it
+          break;
+        }
       work();
     }
     for (std::size_t i = 0; i < files_.size(); ++i) {

@@ -1,0 +1,237 @@
+// FolderLock: one run at a time writes to a folder of checkpoints.
+//
+// The lock is the kernel's, on the file `lock` of the folder: it goes with the process, however that ends, and network
+// file systems with locks (NFS, Lustre with -o flock, GPFS, CephFS) have it on all machines. What is in the file only
+// names the holder for others. Where the file system has no locks, the file itself is the lock: that of a process of
+// this machine which no longer runs is taken over, and that of another machine when nothing touched it for minutes.
+#pragma once
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <csignal>
+#include <cstdint>
+#include <ctime>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <sstream>
+#include <string>
+#include <system_error>
+#include <utility>
+
+#include <nlohmann/json.hpp>
+
+#include <galvatron/core/error.hpp>
+#include <galvatron/core/file.hpp>
+
+namespace galvatron::train {
+
+inline constexpr const char* lock_name = "lock";
+
+/// Who holds a lock, as its file tells others.
+struct LockHolder {
+  std::string host;
+  std::int64_t pid = 0;
+  std::string since;          ///< UTC: "2026-11-25 10:00:00"
+  std::string process_begin;  ///< what tells this process from a later one of the same number; empty: unknown
+
+  static LockHolder self() {
+    LockHolder out;
+    char name[256] = "";
+    if (::gethostname(name, sizeof name - 1) == 0) out.host = name;
+    out.pid = ::getpid();
+    const std::time_t now = std::chrono::system_clock::to_time_t(std::chrono::system_clock::now());
+    std::tm parts{};
+    ::gmtime_r(&now, &parts);
+    char text[32];
+    out.since.assign(text, std::strftime(text, sizeof text, "%Y-%m-%d %H:%M:%S", &parts));
+    out.process_begin = begin_of(out.pid);
+    return out;
+  }
+
+  [[nodiscard]] std::string text() const {
+    return nlohmann::ordered_json{{"host", host}, {"pid", pid}, {"since", since}, {"process_begin", process_begin}}
+               .dump(-1, ' ', true, nlohmann::json::error_handler_t::replace) +
+           "\n";
+  }
+  /// Of a file's text; without a pid when it is not one.
+  static LockHolder of(const std::string& text) {
+    const auto value = nlohmann::json::parse(text, nullptr, false);
+    LockHolder out;
+    if (!value.is_object()) return out;
+    const auto read = [&](const char* key) {
+      const auto found = value.find(key);
+      return found != value.end() && found->is_string() ? galvatron::detail::one_line(found->get<std::string>()) : "";
+    };
+    out.host = read("host");
+    out.since = read("since");
+    out.process_begin = read("process_begin");
+    if (const auto pid = value.find("pid"); pid != value.end() && pid->is_number_integer()) out.pid = *pid;
+    return out;
+  }
+
+  /// False when it was a process of this machine that has ended; true also when nobody can know.
+  [[nodiscard]] bool may_run() const {
+    if (pid <= 0 || host != self().host) return true;
+    if (::kill(static_cast<pid_t>(pid), 0) != 0 && errno == ESRCH) return false;
+    return process_begin.empty() || process_begin == begin_of(pid);
+  }
+
+ private:
+  // Boot of the kernel, and ticks from there to the beginning of a process.
+  static std::string begin_of(std::int64_t pid) {
+    std::string boot;
+    std::ifstream("/proc/sys/kernel/random/boot_id") >> boot;
+    std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
+    const std::string all((std::istreambuf_iterator<char>(file)), {});
+    std::istringstream fields(all.substr(std::min(all.size(), all.rfind(')') + 1)));
+    std::string ticks;
+    for (int field = 3; field <= 22; ++field)
+      if (!(fields >> ticks)) return "";
+    return boot + " " + ticks;
+  }
+};
+
+/// Held until it goes away; then its file goes too, and the folder if this made it and nothing is in it.
+class FolderLock {
+ public:
+  /// Where the file system has no locks, a file of another machine that was not touched for so long is void.
+  static constexpr std::chrono::seconds stale{300};
+  /// How often a holder touches it.
+  static constexpr std::chrono::seconds beat{15};
+
+  /// Takes the lock of a folder, which is made if need be. Errors (usage): another run has it, and who that is; the
+  /// folder cannot be made or written.
+  /// @param kernel_locks  false: as on a file system without locks
+  static Result<FolderLock> take(const std::filesystem::path& folder, bool kernel_locks = true) {
+    FolderLock out(folder);
+    std::error_code error;
+    out.made_folder_ = std::filesystem::create_directories(folder, error);
+    if (error) return galvatron::detail::file_error("cannot write", folder, error.value());
+    const std::string text = LockHolder::self().text();
+    for (int attempt = 0; attempt < 100; ++attempt) {
+      const auto taken = kernel_locks ? out.ask_kernel(kernel_locks) : out.ask_file();
+      if (!taken) return tl::unexpected<Error>(taken.error());
+      if (!*taken) continue;
+      const int written = ::ftruncate(out.file_.get(), 0) != 0
+                              ? errno
+                              : galvatron::detail::write_fully(out.file_.get(), text.data(), text.size());
+      if (written != 0) return galvatron::detail::file_error("cannot write", out.path_, written);
+      return out;
+    }
+    return usage_error("cannot lock " + folder.string() + ": other runs begin and end there all the time");
+  }
+
+  FolderLock(FolderLock&& other) noexcept
+      : folder_(std::move(other.folder_)),
+        path_(std::move(other.path_)),
+        file_(std::move(other.file_)),
+        made_folder_(std::exchange(other.made_folder_, false)),
+        touched_(other.touched_) {}
+  FolderLock& operator=(FolderLock&&) = delete;
+  ~FolderLock() {
+    if (file_.is_open()) ::unlink(path_.c_str());
+    if (made_folder_) ::rmdir(folder_.c_str());
+  }
+
+  /// Now and then while the run goes on: tells those who cannot ask the kernel that the holder still runs.
+  void touch() {
+    const auto now = std::chrono::steady_clock::now();
+    if (now - touched_ < beat) return;
+    touched_ = now;
+    static_cast<void>(::futimens(file_.get(), nullptr));
+  }
+
+ private:
+  explicit FolderLock(const std::filesystem::path& folder) : folder_(folder), path_(folder / lock_name) {}
+
+  static std::string content(const std::filesystem::path& path) {
+    std::ifstream file(path);
+    return {std::istreambuf_iterator<char>(file), {}};
+  }
+  // 0 or the errno; EAGAIN or EACCES: somebody has it.
+  static int lock(int file) {
+#if defined(F_OFD_SETLK)
+    struct flock whole{};
+    whole.l_type = F_WRLCK;
+    whole.l_whence = SEEK_SET;
+    return ::fcntl(file, F_OFD_SETLK, &whole) == 0 ? 0 : errno;
+#else
+    return ::flock(file, LOCK_EX | LOCK_NB) == 0 ? 0 : errno;
+#endif
+  }
+  // Whoever ended meanwhile has removed the file that was opened.
+  static bool is_at(int file, const std::filesystem::path& path) {
+    struct stat here{};
+    struct stat there{};
+    return ::fstat(file, &here) == 0 && ::stat(path.c_str(), &there) == 0 && here.st_dev == there.st_dev &&
+           here.st_ino == there.st_ino;
+  }
+
+  [[nodiscard]] tl::unexpected<Error> in_use(const LockHolder& holder) const {
+    const std::string who = holder.pid > 0 ? "process " + std::to_string(holder.pid) + " on " + holder.host +
+                                                 " since " + holder.since + " UTC"
+                                           : "another run that has just begun";
+    return usage_error(folder_.string() + " is in use by " + who +
+                       "; wait until that run has ended, or name another folder");
+  }
+
+  // True: taken. False: try again.
+  Result<bool> ask_kernel(bool& kernel_locks) {
+    galvatron::detail::FileHandle file(::open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666));
+    if (!file.is_open()) return galvatron::detail::file_error("cannot write", path_, errno);
+    const int reason = lock(file.get());
+    if (reason == EAGAIN || reason == EACCES) return in_use(LockHolder::of(content(path_)));
+    if (reason != 0) {  // no locks here
+      kernel_locks = false;
+      struct stat status{};
+      if (::fstat(file.get(), &status) == 0 && status.st_size == 0) ::unlink(path_.c_str());  // most likely just made
+      return false;
+    }
+    if (!is_at(file.get(), path_)) return false;
+    file_ = std::move(file);
+    return true;
+  }
+  Result<bool> ask_file() {
+    galvatron::detail::FileHandle file(::open(path_.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
+    if (file.is_open()) {
+      file_ = std::move(file);
+      return true;
+    }
+    if (errno != EEXIST) return galvatron::detail::file_error("cannot write", path_, errno);
+    const std::string text = content(path_);
+    const LockHolder holder = LockHolder::of(text);
+    if (holder.may_run() && !is_stale(holder)) return in_use(holder);
+    // Of several who see the void file one gets it, and who gets the file of another one gives it back.
+    const std::filesystem::path old = path_.string() + "." + std::to_string(::getpid()) + ".old";
+    if (::rename(path_.c_str(), old.c_str()) != 0) return false;
+    if (content(old) != text) static_cast<void>(::link(old.c_str(), path_.c_str()));
+    ::unlink(old.c_str());
+    return false;
+  }
+  // By the clock of the file system, and only of another machine's process.
+  [[nodiscard]] bool is_stale(const LockHolder& holder) const {
+    if (holder.host == LockHolder::self().host) return false;
+    const std::filesystem::path probe = path_.string() + "." + std::to_string(::getpid()) + ".now";
+    struct stat now{};
+    struct stat then{};
+    const galvatron::detail::FileHandle file(::open(probe.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
+    const bool known = file.is_open() && ::fstat(file.get(), &now) == 0 && ::stat(path_.c_str(), &then) == 0;
+    ::unlink(probe.c_str());
+    return known && now.st_mtime - then.st_mtime > stale.count();
+  }
+
+  std::filesystem::path folder_;
+  std::filesystem::path path_;
+  galvatron::detail::FileHandle file_;
+  bool made_folder_ = false;
+  std::chrono::steady_clock::time_point touched_{};
+};
+
+}  // namespace galvatron::train
