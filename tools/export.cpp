@@ -16,7 +16,9 @@
 #include <galvatron/train/checkpoint/reader.hpp>
 
 #include "commands.hpp"
+#include "machine.hpp"
 #include "options.hpp"
+#include "plans.hpp"
 
 namespace galvatron::tools {
 
@@ -54,19 +56,91 @@ void export_weights(const std::string& path, std::string model_name, const std::
   print(text + "\n");
 }
 
+// The strategies as types. All of a plan is expressed.
+void export_as_header(const Plan& plan, const std::string& name, const std::string& out, const Common& common) {
+  const Exported exported = value_or_throw(export_header(plan, name.empty() ? "frozen_plan" : name));
+  if (!out.empty())
+    if (auto written = write_file_atomically(out, exported.text); !written) throw_error(written.error());
+  if (common.json)
+    print_json({{"target", "header"},
+                {"text", exported.text},
+                {"not_expressed", exported.not_expressed},
+                {"set_elsewhere", exported.set_elsewhere}});
+  else if (out.empty())
+    print(exported.text);
+}
+
+// What the exported job costs, or why nobody knows.
+struct Priced {
+  std::optional<JobCost> cost;
+  std::string why_not;  // a part of a sentence
+  std::string command;  // that searches a plan which the target can be told
+};
+
+Priced priced(const Exported& exported, const Plan& plan, ExportTarget target, const Result<ModelSpec>& model,
+              const std::string& model_name, const std::string& cluster_name) {
+  Priced out;
+  if (!model) {
+    out.why_not = model.error().message + "; name the model with --model";
+    return out;
+  }
+  try {
+    const Cluster cluster = cluster_named(cluster_name, plan.ranks());
+    const Result<JobCost> cost = job_cost(exported, plan, *model, cluster);
+    if (!cost) {
+      out.why_not = cost.error().message;
+      return out;
+    }
+    out.cost = *cost;
+    out.command = search_command(plan, target, model_name, cluster_name, *model, cluster.device.memory,
+                                 "plan_for_" + std::string(galvatron::name_of(target)) + ".json");
+  } catch (const Failure& e) {
+    out.why_not = std::string(e.what()) + "; name the cluster with --cluster";
+  }
+  return out;
+}
+
+nlohmann::ordered_json report_of(const Exported& exported, const Plan& plan, const Priced& price,
+                                 const std::string& to) {
+  nlohmann::ordered_json report{{"target", to},
+                                {"text", exported.text},
+                                {"not_expressed", exported.not_expressed},
+                                {"set_elsewhere", exported.set_elsewhere},
+                                {"exported", nullptr}};
+  if (!price.cost) {
+    report["not_priced"] = price.why_not;
+    return report;
+  }
+  report["exported"] = {{"peak_bytes", price.cost->peak.count},
+                        {"iteration_seconds", price.cost->iteration.value},
+                        {"budget_bytes", price.cost->budget.count},
+                        {"fits", price.cost->fits()},
+                        {"plan", plan_json(exported.job.value_or(plan))}};
+  if (!price.cost->fits()) report["exported"]["command"] = price.command;
+  return report;
+}
+
+// The exported job beside the budget.
+std::string too_large(const JobCost& cost) {
+  return "the exported job takes " + std::to_string(cost.peak.count) + " bytes (" + format_bytes(cost.peak) +
+         ") on its fullest device, and the budget is " + format_bytes(cost.budget) + " on each";
+}
+
 }  // namespace
 
 void run_export(const Arguments& arguments, Common& common) {
   Options options("export",
                   "Writes a plan for another trainer: arguments of Megatron-LM, a torchtitan job file, a DeepSpeed "
                   "configuration, a plan of Hetu-Galvatron; or as a C++ header with the strategies as types. What the "
-                  "target cannot express is told on standard error. Or writes the weights of a checkpoint for Hugging "
-                  "Face transformers.");
+                  "target cannot express is told on standard error, and the job that it will run is priced: the first "
+                  "line warns when it does not fit. Or writes the weights of a checkpoint for Hugging Face "
+                  "transformers.");
   std::string path;
   std::string to;
   std::string out;
   std::string name;
   std::string model;
+  std::string cluster;
   std::string precision;
   bool strict = false;
   options.require(
@@ -75,14 +149,20 @@ void run_export(const Arguments& arguments, Common& common) {
                    "folder of them, of `galvatron train --checkpoint`"));
   options.require(options.choice("--to", to, target_names(), "what to write"));
   options.text("--name", name, "NAME", "namespace of the header (default: frozen_plan)");
-  options.flag("--strict", strict, "fail if the target cannot express all of the plan");
-  options.text("--model", model, "MODEL", "with --to huggingface: the checkpoint's model, if its name is not enough");
+  options.flag("--strict", strict,
+               "fail if the target cannot express all of the plan (exit code 2), or if the exported job does not fit "
+               "(3)");
+  options.text("--model", model, "MODEL",
+               "a preset or a config.json, to price the exported job (default: the plan's own); with --to huggingface "
+               "the checkpoint's model, if its name is not enough");
+  options.text("--cluster", cluster, "CLUSTER",
+               "a preset or a cluster file, to price the exported job (default: the plan's own)");
   options.choice("--precision", precision, {"fp32", "bf16"},
                  "with --to huggingface: number format of the weights (default: fp32)");
   options.section("Output");
   options.text("--out", out, "PATH", "write here (default: standard output); with --to huggingface a folder");
   options.flag("--json", common.json, "print one JSON object with the text and what it leaves out");
-  options.flag("--quiet", common.quiet, "do not tell what the text leaves out");
+  options.flag("--quiet", common.quiet, "do not tell what the text leaves out, but that the job does not fit");
   options.examples(
       "Example:\n  galvatron export plan.json --to megatron --out plan_args.sh\n  galvatron export "
       "checkpoints --to huggingface --out my-gpt2");
@@ -92,33 +172,53 @@ void run_export(const Arguments& arguments, Common& common) {
   if (target && !name.empty())
     throw Failure(ErrorKind::usage, "--name is the namespace of a header; leave it out with --to " + to);
   if (to == "huggingface") {
-    if (!name.empty() || strict)
-      throw Failure(ErrorKind::usage, "--name and --strict are for plans; leave them out with --to huggingface");
+    if (!name.empty() || strict || !cluster.empty())
+      throw Failure(ErrorKind::usage,
+                    "--name, --strict and --cluster are for plans; leave them out with --to huggingface");
     return export_weights(path, model, out, precision == "bf16" ? Precision::bf16 : Precision::fp32, common);
   }
-  if (!model.empty() || !precision.empty())
-    throw Failure(ErrorKind::usage, "--model and --precision are for --to huggingface; leave them out with --to " + to);
+  if (!precision.empty())
+    throw Failure(ErrorKind::usage, "--precision is for --to huggingface; leave it out with --to " + to);
+  if (!target && (!model.empty() || !cluster.empty()))
+    throw Failure(ErrorKind::usage,
+                  "--model and --cluster price a job for another trainer; leave them out with --to " + to);
 
-  require_apart({{"--out", out}}, {{"the command", path}});
-  const Plan plan = value_or_throw(joined(value_or_throw(read_plan(path))));
-  const Exported exported =
-      target ? export_plan(plan, *target) : value_or_throw(export_header(plan, name.empty() ? "frozen_plan" : name));
+  require_apart({{"--out", out}}, {{"the command", path}, {"--model", model}, {"--cluster", cluster}});
+  const Plan read = value_or_throw(read_plan(path));
+  Plan plan = value_or_throw(joined(read));
+  plan.predicted.budget = read.predicted.budget;
+  if (model.empty()) model = plan.model;
+  if (cluster.empty()) cluster = plan.cluster;
+  if (!target) return export_as_header(plan, name, out, common);
+
+  const Result<ModelSpec> spec = load_model(model);
+  if (spec)
+    if (const std::string why = why_not_trained(*spec, *target); !why.empty()) throw Failure(ErrorKind::usage, why);
+  const Exported exported = value_or_throw(export_plan(plan, *target));
+  if (spec)
+    if (const std::string why = why_not_run(exported, *spec, *target); !why.empty())
+      throw Failure(ErrorKind::usage, why);
+  const Priced price = priced(exported, plan, *target, spec, model, cluster);
+  const bool fits = !price.cost || price.cost->fits();
+  const std::string instead = "; to search a plan that " + to + " can express: " + price.command;
+  if (strict && !fits) throw Failure(ErrorKind::infeasible, "--strict: " + too_large(*price.cost) + instead);
   if (strict && !exported.not_expressed.empty())
-    throw Failure(ErrorKind::usage, "--strict: " + to + " cannot express all of " + path + ": " +
-                                        exported.not_expressed.front() +
-                                        (exported.not_expressed.size() == 1
-                                             ? ""
-                                             : "; and " + std::to_string(exported.not_expressed.size() - 1) + " more") +
-                                        "; export without --strict to see all of it");
+    throw Failure(ErrorKind::usage,
+                  "--strict: " + to + " cannot express all of " + path + ": " + exported.not_expressed.front() +
+                      (exported.not_expressed.size() == 1
+                           ? ""
+                           : "; and " + std::to_string(exported.not_expressed.size() - 1) + " more") +
+                      "; export without --strict to see all of it" + (price.command.empty() ? "" : instead));
+  if (strict && !price.cost)
+    throw Failure(ErrorKind::usage, "--strict: the exported job is not priced: " + price.why_not);
   if (!out.empty())
     if (auto written = write_file_atomically(out, exported.text); !written) throw_error(written.error());
   if (common.json)
-    print_json({{"target", to},
-                {"text", exported.text},
-                {"not_expressed", exported.not_expressed},
-                {"set_elsewhere", exported.set_elsewhere}});
+    print_json(report_of(exported, plan, price, to));
   else if (out.empty())
     print(exported.text);
+  if (!fits) complain("warning: " + too_large(*price.cost) + instead);
+  if (!price.cost) note(common, "the exported job is not priced, so it may not fit: " + price.why_not);
   for (const std::string& sentence : exported.not_expressed) note(common, "not expressed: " + sentence);
   for (const std::string& sentence : exported.set_elsewhere) note(common, "to be set elsewhere: " + sentence);
 }

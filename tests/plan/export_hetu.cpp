@@ -83,8 +83,9 @@ bool same(const StrategySpec& spec, const HetuLayer& layer) {
 
 TEST_CASE("Hetu-Galvatron: every layer has its own strategy") {
   Plan plan = plan_of({.data = 4, .zero = 2}, {3, 5});
-  plan.layers[0] = {.tensor = 2, .sequence = SequenceKind::megatron, .data = 2, .zero = 3};
-  plan.layers[1] = {.sequence = SequenceKind::ulysses, .context = 4};
+  plan.layers[0] = {
+      .tensor = 2, .sequence = SequenceKind::megatron, .data = 2, .zero = 3, .recompute = RecomputeKind::never};
+  plan.layers[1] = {.sequence = SequenceKind::ulysses, .context = 4, .recompute = RecomputeKind::never};
   plan.layers[2] = {.tensor = 4, .sequence = SequenceKind::megatron, .recompute = RecomputeKind::full};
   plan.embedding = plan.head = {.tensor = 2, .sequence = SequenceKind::megatron, .data = 2, .zero = 3};
   const Exported out = export_hetu(plan);
@@ -143,11 +144,18 @@ TEST_CASE("Hetu-Galvatron: what it lacks is told") {
               "tensor parallelism and Ulysses together");
   const Exported never = export_hetu(plan_of({.data = 8, .zero = 2, .recompute = RecomputeKind::never}));
   check_whole(never);
-  CHECK(never.text == export_hetu(plan_of({.data = 8, .zero = 2})).text);
+  Plan none = plan_of({.data = 8, .zero = 2});
+  check_same_job(never, none);
+  for (StrategySpec& layer : none.layers) layer.recompute = RecomputeKind::none;
+  check_tells(export_hetu(none), "the outputs of norms and activations are recomputed in layers 0-7");
+  CHECK(never.text == export_hetu(none).text);
+  CHECK(export_hetu(none).job.value().layers == never.job.value().layers);
   check_tells(export_hetu(plan_of({.data = 8, .zero = 2, .recompute = RecomputeKind::selective})),
               "recomputation of the attention core");
-  check_tells(export_hetu(plan_of({.sequence = SequenceKind::ulysses, .context = 2, .data = 4, .zero = 3})),
-              "data and Ulysses ranks together");
+  // States are sharded over data and Ulysses ranks, here as there.
+  const Plan sharded = plan_of({.sequence = SequenceKind::ulysses, .context = 2, .data = 4, .zero = 3});
+  check_whole(export_hetu(sharded));
+  check_same_job(export_hetu(sharded), sharded);
   Plan ends = plan_of({.data = 8, .zero = 2});
   ends.head = {.tensor = 8};
   check_tells(export_hetu(ends), "the head has another strategy (tp8)");
@@ -251,7 +259,7 @@ TEST_CASE("Hetu-Galvatron: a file from which nothing is left out reads back as t
       }
       const bool plain = spec.sequence != SequenceKind::ulysses;
       if (spec.data > 1 && plain) spec.zero = upto(1) == 0 ? 3 : ddp ? 0 : 2;
-      if (upto(1) == 0) spec.recompute = RecomputeKind::full;
+      spec.recompute = upto(1) == 0 ? RecomputeKind::full : RecomputeKind::never;
       return spec;
     };
     for (StrategySpec& layer : plan.layers) layer = strategy();
@@ -273,6 +281,7 @@ TEST_CASE("Hetu-Galvatron: a file from which nothing is left out reads back as t
     if (out.not_expressed.empty()) {
       ++whole;
       CHECK(all);
+      check_same_job(out, plan);
     } else {
       CHECK(!all);
     }

@@ -12,8 +12,10 @@
 
 namespace galvatron::testing {
 
-/// Every layer has `spec`; stages have `sizes` layers. The batch is 64 x 2048 tokens in 8 micro-batches, bf16.
-inline Plan plan_of(const StrategySpec& spec, const std::vector<int>& sizes = {8}) {
+/// Every layer has `spec`, and keeps what norms and activations give where that recomputes nothing else; stages have
+/// `sizes` layers. The batch is 64 x 2048 tokens in 8 micro-batches, bf16.
+inline Plan plan_of(StrategySpec spec, const std::vector<int>& sizes = {8}) {
+  if (spec.recompute == RecomputeKind::none) spec.recompute = RecomputeKind::never;
   Plan plan;
   plan.model = "llama2-7b";
   plan.cluster = "8xa100-80g";
@@ -62,6 +64,16 @@ inline void check_tells(const Exported& exported, const std::string& part) {
     CHECK(!has(sentence, "\n"));
   }
   CHECK(exported.not_expressed.size() == 1);
+}
+
+/// What the target runs is the plan, but for the ends' recomputation, of which there is none.
+inline void check_same_job(const Exported& exported, const Plan& plan) {
+  REQUIRE(exported.job.has_value());
+  Plan job = *exported.job;
+  CHECK(why_inconsistent(job) == "");
+  job.embedding.recompute = plan.embedding.recompute;
+  job.head.recompute = plan.head.recompute;
+  CHECK(job == plan);
 }
 
 }  // namespace galvatron::testing

@@ -110,11 +110,35 @@ TEST_CASE("torchtitan: kinds of data parallelism") {
   CHECK(v["parallelism.data_parallel_shard_degree"] == "4");
   values({.tensor = 2, .sequence = SequenceKind::megatron}, "this plan has no data parallelism");
   values({.tensor = 2, .data = 4, .zero = 3}, "whole sequences between its regions");
-  v = values({.sequence = SequenceKind::ring, .context = 2, .data = 4}, "");
+  v = values({.sequence = SequenceKind::ring, .context = 2, .data = 4, .zero = 3}, "");
   CHECK(v["parallelism.context_parallel_degree"] == "2");
   CHECK(v["parallelism.context_parallel_rotate_method"] == "\"alltoall\"");
-  CHECK(v["parallelism.data_parallel_replicate_degree"] == "4");
-  values({.sequence = SequenceKind::ulysses, .context = 2, .data = 4}, "Ulysses");
+  CHECK(v["parallelism.data_parallel_shard_degree"] == "4");
+  // FSDP shards over context ranks in any case.
+  v = values({.sequence = SequenceKind::ring, .context = 2, .data = 4}, "context parallelism without ZeRO");
+  CHECK(v["parallelism.data_parallel_replicate_degree"] == "1");
+  values({.sequence = SequenceKind::ulysses, .context = 2, .data = 4, .zero = 2}, "Ulysses");
+}
+
+TEST_CASE("torchtitan: the job is what the file says") {
+  for (const StrategySpec& spec :
+       {StrategySpec{.data = 8}, StrategySpec{.data = 8, .zero = 3},
+        StrategySpec{.tensor = 2, .sequence = SequenceKind::megatron, .context = 2, .data = 2, .zero = 2},
+        StrategySpec{.sequence = SequenceKind::ring, .context = 8, .zero = 3, .recompute = RecomputeKind::full}}) {
+    const Plan plan = plan_of(spec);
+    check_whole(export_torchtitan(plan));
+    check_same_job(export_torchtitan(plan), plan);
+  }
+  const auto first = [](const StrategySpec& spec) { return export_torchtitan(plan_of(spec)).job.value().layers[0]; };
+  CHECK(first({.data = 8, .zero = 1}).zero == 2);
+  CHECK(first({.tensor = 2, .sequence = SequenceKind::megatron, .data = 4}).zero == 2);
+  CHECK(first({.tensor = 2, .data = 4, .zero = 3}).sequence == SequenceKind::megatron);
+  CHECK(first({.sequence = SequenceKind::ulysses, .context = 2, .data = 4}).sequence == SequenceKind::ring);
+  CHECK(first({.data = 8, .recompute = RecomputeKind::selective}).recompute == RecomputeKind::full);
+  Plan kept = plan_of({.data = 8});
+  kept.layers[1].recompute = RecomputeKind::none;
+  check_tells(export_torchtitan(kept), "the outputs of norms and activations are recomputed in layer 1");
+  CHECK(export_torchtitan(kept).job.value().layers[1].recompute == RecomputeKind::never);
 }
 
 TEST_CASE("torchtitan: a pipeline names the modules of every stage") {

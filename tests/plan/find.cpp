@@ -362,6 +362,43 @@ TEST_CASE("even stages and one strategy bind, and cost what they forbid") {
   CHECK(alike.cost.iteration.value <= plain.cost.iteration.value * (1 + 1e-9));
 }
 
+TEST_CASE("a space of one strategy for all layers is searched exactly") {
+  const ModelSpec model = shortened(model_named("llama2-7b"), 6);
+  const Cluster cluster = cluster_named("8xa100-40g");
+  for (const std::string space : {"uniform", "megatron", "torchtitan", "deepspeed"})
+    for (const Bytes memory : {Bytes{}, Bytes(12_GiB)}) {
+      CAPTURE(space);
+      SearchOptions options;
+      options.global_batch = 8;
+      options.memory = memory;
+      options.space = value_or_throw(parse_space(space));
+      const FoundPlan plan = found(model, cluster, options);
+      REQUIRE(plan.feasible);
+      CHECK(plan.statistics.proven);
+      CHECK(plan.plan.embedding == plan.plan.head);
+      for (const StrategySpec& spec : plan.plan.layers) CHECK(spec == plan.plan.embedding);
+      // All plans of the space with equal stages, each priced by itself.
+      double fastest = std::numeric_limits<double>::infinity();
+      for (const int stages : {1, 2})
+        for (const StrategySpec& spec : strategies(options.space, 8 / stages)) {
+          if (!can_give(options.space.one_for_all, spec, stages, Precision::bf16)) continue;
+          for (const int m : {1, 2, 4, 8}) {
+            Plan other = plan.plan;
+            other.microbatches = m;
+            other.stages = even_stages(6, stages, 1, 8 / stages);
+            other.embedding = other.head = spec;
+            other.layers.assign(6, spec);
+            const auto cost = cost_of(other, model, cluster);
+            if (cost && cost->peak() <= (memory.count > 0 ? memory : cluster.device.memory))
+              fastest = std::min(fastest, cost->iteration.value);
+          }
+        }
+      CHECK(plan.cost.iteration.value <= fastest * (1 + 1e-9));
+      if (plan.plan.stages.size() <= 2 && space == "deepspeed")
+        CHECK(plan.cost.iteration.value == doctest::Approx(fastest).epsilon(1e-9));
+    }
+}
+
 TEST_CASE("tensor ranks are strided where gathers of parameters are better kept inside nodes") {
   const ModelSpec model = shortened(model_named("gpt2-tiny"), 2);
   SearchOptions options;

@@ -177,6 +177,30 @@ TEST_CASE("who allows nothing but degrees is told of all") {
     CHECK_MESSAGE(hint(text).empty(), text);
 }
 
+TEST_CASE("uniform is one strategy for all layers, as trainers of other makers have it") {
+  const auto space = [](const std::string& text) { return parse_space(text).value(); };
+  using enum RecomputeKind;
+  const Space all = space("uniform");
+  CHECK(all.one_for_all == OneForAll::uniform);
+  CHECK(all.recompute == std::vector{never, full});
+  CHECK(!all.strided);
+  CHECK(all.sequence == Space{}.sequence);
+  CHECK(space("all").one_for_all == OneForAll::no);
+  CHECK(space("uniform,all") == all);
+  CHECK(space("megatron") == space("uniform,megatron"));
+  CHECK(space("deepspeed,uniform").one_for_all == OneForAll::deepspeed);
+  // Degrees and rules narrow it; a name of what may be used leaves the rest out.
+  CHECK(space("uniform,tp=4").data.open);
+  CHECK(space("uniform,tp=4").tensor.forced == 4);
+  CHECK(space("uniform,pow2,max-pp=2").tensor.open);
+  CHECK(space("uniform,recompute=full").recompute == std::vector{full});
+  CHECK(!space("uniform,dp,tp").pipeline.open);
+  CHECK(space("uniform,dp,tp").recompute == std::vector{never});
+  CHECK(space("uniform,dp,recompute,selective,keep").recompute == std::vector{never, selective, full});
+  for (const char* text : {"uniform,tp,strided", "megatron,torchtitan", "all,deepspeed,torchtitan"})
+    CHECK_FALSE(parse_space(text).has_value());
+}
+
 TEST_CASE("bad notations are refused with the names that are valid") {
   for (const std::string& text :
        std::vector<std::string>{"", ",", "dp,", "dp,,tp", "DP", "zero4", "sdp2", "tp<4", "ep=2", "max-zero=2",

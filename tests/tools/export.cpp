@@ -1,5 +1,7 @@
 // export: plans for other trainers, and as headers.
+#include <cstdint>
 #include <string>
+#include <utility>
 
 #include "run.hpp"
 
@@ -7,15 +9,23 @@ namespace {
 
 using nlohmann::json;
 
+// A plan that no target lacks anything of.
+json whole_plan(int ranks = 2) {
+  json plan = small_plan(ranks);
+  for (json& layer : plan["layers"]) layer["keep_outputs"] = true;
+  return plan;
+}
+
 // A plan that every target lacks something of: two stages, ZeRO 1 in one layer.
 json mixed_plan() {
-  json plan = small_plan(2);
+  json plan = whole_plan(2);
   plan["global_batch"] = 8;
   plan["microbatches"] = 2;
   plan["stages"] = {{{"first_layer", 0}, {"last_layer", 1}, {"ranks", {0, 2}}},
                     {{"first_layer", 2}, {"last_layer", 3}, {"ranks", {2, 2}}}};
   plan["layers"][1]["zero"] = 1;
   plan["layers"][2]["recompute"] = "full";
+  plan["layers"][2].erase("keep_outputs");
   return plan;
 }
 
@@ -23,7 +33,7 @@ json mixed_plan() {
 
 TEST_CASE("every target gets a text, and JSON has the same one") {
   const Folder folder;
-  folder.write("p.json", small_plan().dump());
+  folder.write("p.json", whole_plan().dump());
   for (const std::string target : {"megatron", "torchtitan", "deepspeed", "hetu", "header"}) {
     CAPTURE(target);
     const Ran text = folder.run("export p.json --to " + target);
@@ -36,6 +46,8 @@ TEST_CASE("every target gets a text, and JSON has the same one") {
     CHECK(report.at("text") == text.out);
     CHECK(report.at("not_expressed") == json::array());
     CHECK(report.at("set_elsewhere").is_array());
+    CHECK(report.contains("exported") == (target != "header"));
+    if (target != "header") CHECK(report["exported"].at("fits") == true);
     CHECK(folder.run("export p.json --strict --quiet --to " + target).err.empty());
     const Ran file = folder.run("export p.json --out f --to " + target);
     CHECK(file.code == 0);
@@ -64,6 +76,110 @@ TEST_CASE("what a target cannot express is told, and --strict refuses it") {
     CHECK(failed.json().at("exit_code") == 2);
   }
   CHECK(folder.run("export p.json --strict --to header").code == 0);
+}
+
+TEST_CASE("the exported job is priced, and the first line warns when it does not fit") {
+  const Folder folder;
+  const std::string question = "--model gpt2-1.5b --cluster 8xa100-80g --global-batch 64 --precision fp32 ";
+  REQUIRE(folder.run("plan " + question + "--space dp --memory 50GiB --out p.json").code == 0);
+  // What the job takes is what `cost` says of the plan that keeps the outputs of norms and activations.
+  json kept = json::parse(folder.read("p.json"));
+  CHECK(!kept["layers"][0].contains("keep_outputs"));
+  for (json& layer : kept["layers"]) layer["keep_outputs"] = true;
+  folder.write("kept.json", kept.dump());
+  const json cost = folder.run("cost --plan kept.json --json").json();
+  const auto peak = cost.at("stages")[0].at("peak_bytes").get<std::int64_t>();
+  CHECK(peak > std::int64_t{60} << 30);
+  for (const std::string target : {"megatron", "torchtitan", "deepspeed", "hetu"}) {
+    CAPTURE(target);
+    const Ran ran = folder.run("export p.json --json --to " + target);
+    REQUIRE(ran.code == 0);
+    const json priced = ran.json().at("exported");
+    CHECK(priced.at("peak_bytes") == peak);
+    CHECK(priced.at("iteration_seconds") == cost.at("iteration_seconds"));
+    CHECK(priced.at("budget_bytes") == std::int64_t{50} << 30);
+    CHECK(priced.at("fits") == false);
+    CHECK(ran.err.starts_with("galvatron: warning: the exported job takes " + std::to_string(peak) +
+                              " bytes (62.1 GiB)"));
+    CHECK(ran.err.find("the budget is 50.0 GiB") < ran.err.find('\n'));
+    // A script that does not look at the text is told as well.
+    CHECK(folder.run("export p.json --quiet --to " + target).err.find("warning") != std::string::npos);
+    check_failure(folder.run("export p.json --strict --out f --to " + target), 3, "62.1 GiB");
+    CHECK(!folder.has("f"));
+    // The command that it gives makes a plan of which nothing is lost, and which fits.
+    const std::string command = priced.at("command");
+    CHECK(ran.err.find(command) < ran.err.find('\n'));
+    CHECK(command.starts_with("galvatron plan " + question + "--memory 50GiB --space uniform"));
+    REQUIRE(folder.run(command.substr(std::string("galvatron ").size())).code == 0);
+    const Ran again = folder.run("export plan_for_" + target + ".json --strict --json --to " + target);
+    REQUIRE(again.code == 0);
+    CHECK(again.json().at("exported").at("fits") == true);
+    CHECK(again.json().at("not_expressed") == json::array());
+  }
+  // A budget that holds it: only what is not expressed is left to refuse.
+  REQUIRE(folder.run("plan " + question + "--space dp --out p.json").code == 0);
+  kept = json::parse(folder.read("p.json"));
+  for (json& layer : kept["layers"]) layer["recompute"] = "none";
+  kept["predicted"].erase("budget_bytes");
+  folder.write("p.json", kept.dump());
+  check_failure(folder.run("export p.json --strict --to megatron"), 2, "outputs of norms and activations");
+}
+
+TEST_CASE("a uniform plan of a large model loses nothing in any export") {
+  const Folder folder;
+  const std::string question = "plan --model llama2-70b --cluster 64xh100-80g --global-batch 512 --out p.json --space ";
+  REQUIRE(folder.run(question + "uniform").code == 0);
+  const Ran ran = folder.run("export p.json --to megatron --strict --json");
+  REQUIRE(ran.code == 0);
+  CHECK(ran.json().at("not_expressed") == json::array());
+  CHECK(ran.json().at("exported").at("fits") == true);
+  const json plan = json::parse(folder.read("p.json"));
+  for (const json& layer : plan.at("layers")) CHECK(layer == plan.at("embedding"));
+  CHECK(plan.at("head") == plan.at("embedding"));
+  CHECK(ran.json().at("exported").at("iteration_seconds") == plan.at("predicted").at("iteration_seconds"));
+  for (const std::string target : {"megatron", "torchtitan", "deepspeed"}) {
+    CAPTURE(target);
+    REQUIRE(folder.run(question + target).code == 0);
+    CHECK(folder.run("export p.json --strict --to " + target).code == 0);
+  }
+  check_failure(folder.run(question + "uniform --schedule gpipe"), 2, "none of the schedules");
+}
+
+TEST_CASE("a job that cannot be priced is told, and refused with --strict") {
+  const Folder folder;
+  json plan = whole_plan();
+  plan["cluster"] = "gone.json";
+  folder.write("p.json", plan.dump());
+  const Ran ran = folder.run("export p.json --json --to megatron");
+  CHECK(ran.code == 0);
+  CHECK(ran.json().at("exported").is_null());
+  CHECK(ran.json().at("not_priced").get<std::string>().find("gone.json") != std::string::npos);
+  CHECK(ran.err.find("the exported job is not priced") == 0);
+  check_failure(folder.run("export p.json --strict --to megatron"), 2, "--cluster");
+  CHECK(folder.run("export p.json --strict --to megatron --cluster 2xa100-80g").code == 0);
+  plan["cluster"] = "2xa100-80g";
+  plan["model"] = "gone/config.json";
+  folder.write("p.json", plan.dump());
+  check_failure(folder.run("export p.json --strict --to megatron"), 2, "--model");
+  CHECK(folder.run("export p.json --strict --to megatron --model gpt2-tiny").code == 0);
+  check_failure(folder.run("export p.json --to header --cluster host"), 2, "--cluster");
+}
+
+TEST_CASE("models that a target has no program for are refused") {
+  const Folder folder;
+  for (const auto& [model, family] : {std::pair{"bert-tiny", "BERT"}, std::pair{"vit-tiny", "ViT"},
+                                      std::pair{"swin-toy", "Swin"}, std::pair{"t5-tiny", "T5"}}) {
+    CAPTURE(model);
+    REQUIRE(folder
+                .run("plan --model " + std::string(model) +
+                     " --cluster 2xa100-80g --global-batch 8 --space uniform,deepspeed --out p.json")
+                .code == 0);
+    for (const std::string target : {"megatron", "torchtitan", "hetu"})
+      for (const std::string option : {" --strict", ""})
+        check_failure(folder.run("export p.json --to " + target + option), 2, family);
+    CHECK(folder.run("export p.json --strict --to deepspeed").code == 0);
+    CHECK(folder.run("export p.json --to header").code == 0);
+  }
 }
 
 TEST_CASE("a shell reads the arguments for Megatron-LM") {

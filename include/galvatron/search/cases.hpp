@@ -13,6 +13,7 @@
 #include <galvatron/search/completed.hpp>
 #include <galvatron/search/options.hpp>
 #include <galvatron/strategy/legality.hpp>
+#include <galvatron/strategy/one_for_all.hpp>
 #include <galvatron/strategy/space.hpp>
 
 namespace galvatron::search {
@@ -38,14 +39,20 @@ std::vector<Case> make_cases(const ModelSpec& model, const Cluster& cluster, con
     if (std::none_of(kinds.begin(), kinds.end(), [&](const LayerSpec* kind) { return kind->costs_like(block); }))
       kinds.push_back(&block);
   std::vector<int> degrees = pipeline_degrees(options.space, cluster.devices);
-  std::erase_if(degrees, [&](int stages) { return stages > static_cast<int>(model.blocks.size()); });
+  const OneForAll trainer = options.space.one_for_all;
+  std::erase_if(degrees, [&, layers = static_cast<int>(model.blocks.size())](int stages) {
+    return stages > layers || (needs_equal_stages(trainer) && layers % stages != 0);
+  });
   std::vector<detail::StageSetting> settings(degrees.size());
   executor.each(degrees.size(), [&](std::size_t i) {
     std::vector<StrategySpec> specs = strategies(options.space, cluster.devices / degrees[i], cluster.devices_per_node);
     std::erase_if(specs, [&](const StrategySpec& spec) {
-      return std::none_of(kinds.begin() + (spec.strided ? 2 : 0), kinds.end(), [&](const LayerSpec* kind) {
-        return is_fit(*kind, spec, options.global_batch, options.sequence);
-      });
+      return !can_give(trainer, spec, degrees[i], options.precision) ||
+             !std::all_of(kinds.begin(), kinds.end(),
+                          [&](const LayerSpec* kind) { return can_split_heads(trainer, *kind, spec); }) ||
+             std::none_of(kinds.begin() + (spec.strided ? 2 : 0), kinds.end(), [&](const LayerSpec* kind) {
+               return is_fit(*kind, spec, options.global_batch, options.sequence);
+             });
     });
     settings[i] = detail::StageSetting(degrees[i], cluster.devices / degrees[i], std::move(specs));
   });
@@ -57,8 +64,9 @@ std::vector<Case> make_cases(const ModelSpec& model, const Cluster& cluster, con
     made[i] = detail::make_case(model, cluster, options, settings[i % each / counts.size()], counts[i % counts.size()],
                                 i >= each);
   });
+  const bool even = options.even_stages || needs_equal_stages(trainer);
   const auto add = [&](Case one, ScheduleKind kind, int chunks) {
-    cases.push_back(detail::with_schedule(std::move(one), kind, chunks, options.even_stages));
+    cases.push_back(detail::with_schedule(std::move(one), kind, chunks, even));
   };
   for (std::size_t i = 0; i < each; ++i) {
     Case& one = made[i];
@@ -84,7 +92,7 @@ std::vector<Case> make_cases(const ModelSpec& model, const Cluster& cluster, con
       // of others the formula does not hold: see cost::PipelineWeights.
       const int layers = one.problem.movable();
       for (const int chunks : divisors((layers + stages - 1) / stages))
-        if (chunks > 1 && stages * chunks <= layers && (layers % stages == 0 || !options.even_stages))
+        if (chunks > 1 && stages * chunks <= layers && (layers % stages == 0 || !even))
           schedules.emplace_back(ScheduleKind::interleaved, chunks);
     }
     if (schedules.empty()) continue;

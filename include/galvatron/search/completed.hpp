@@ -5,19 +5,22 @@
 #include <numeric>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include <galvatron/cluster/spec.hpp>
 #include <galvatron/core/error.hpp>
 #include <galvatron/model/spec.hpp>
 #include <galvatron/search/options.hpp>
 #include <galvatron/strategy/decision_tree.hpp>
+#include <galvatron/strategy/one_for_all.hpp>
+#include <galvatron/strategy/schedule_kind.hpp>
 #include <galvatron/strategy/space.hpp>
 
 namespace galvatron::search {
 
 /// Checks options against model and cluster and fills in the defaults. Errors (usage): figures below 1, a sequence that
 /// is too long, micro-batches that do not divide the batch, forced degrees that do not divide the
-/// devices, no effort, no schedule.
+/// devices, no effort, no schedule or none that the space's trainer has.
 inline Result<SearchOptions> completed(SearchOptions options, const ModelSpec& model, const Cluster& cluster) {
   const auto text = [](std::int64_t n) { return std::to_string(n); };
   if (model.blocks.empty()) return usage_error("the model " + model.name + " has no layers");
@@ -67,6 +70,16 @@ inline Result<SearchOptions> completed(SearchOptions options, const ModelSpec& m
   if (options.effort < 1 || options.effort > 1'000'000)
     return usage_error("the effort is " + text(options.effort) + ": give 1 to 1000000");
   if (options.schedules.empty()) return usage_error("no schedule is allowed: name gpipe, 1f1b, interleaved or zb-h1");
+  const OneForAll trainer = options.space.one_for_all;
+  if (trainer != OneForAll::no) options.one_strategy = true;
+  std::erase_if(options.schedules, [&](ScheduleKind kind) { return !has_schedule(trainer, kind); });
+  if (options.schedules.empty()) {
+    std::string has;
+    for (const ScheduleKind kind : schedule_kinds)
+      if (has_schedule(trainer, kind)) has += (has.empty() ? "" : ", ") + std::string(name_of(kind));
+    return usage_error("none of the schedules is one of --space " + std::string(name_of(trainer)) +
+                       ", which has: " + has);
+  }
   return options;
 }
 

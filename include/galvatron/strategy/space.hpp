@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
+#include <cstddef>
 #include <iterator>
 #include <string>
 #include <string_view>
@@ -14,6 +15,7 @@
 #include <galvatron/core/error.hpp>
 #include <galvatron/strategy/decision_tree.hpp>
 #include <galvatron/strategy/legality.hpp>
+#include <galvatron/strategy/one_for_all.hpp>
 #include <galvatron/strategy/spec.hpp>
 
 namespace galvatron {
@@ -44,6 +46,7 @@ struct Space {
   std::vector<RecomputeKind> recompute{recompute_kinds.begin(), recompute_kinds.end()};
   bool strided = true;         ///< besides, tensor ranks across nodes, with all data and context ranks inside them
   bool powers_of_two = false;  ///< of degrees; otherwise any divisor
+  OneForAll one_for_all = OneForAll::no;  ///< all layers, embedding and head too, have the same strategy
   friend bool operator==(const Space&, const Space&) = default;
 };
 
@@ -128,7 +131,8 @@ constexpr std::vector<StrategySpec> strategies(const Space& space, int ranks, in
 /// The names that parse_space knows, for messages and help texts.
 inline constexpr std::string_view space_names =
     "all, runnable, dp, zero1, zero2, zero3 (or sdp), tp, strided, sp, ulysses, ring, cp (both), pp, recompute, "
-    "selective, keep, pow2, dp=N, tp=N, cp=N, pp=N, max-dp=N, max-tp=N, max-cp=N, max-pp=N, "
+    "selective, keep, pow2, uniform, megatron, torchtitan, deepspeed, dp=N, tp=N, cp=N, pp=N, max-dp=N, max-tp=N, "
+    "max-cp=N, max-pp=N, "
     "sp=none|megatron|ulysses|ring, "
     "recompute=none|selective|full|never";
 
@@ -145,9 +149,13 @@ inline constexpr std::string_view space_names =
 ///     tp=4, max-tp=8         the degree is 4; at most 8 (dp, cp, pp likewise); each allows its axis
 ///     sp=megatron, recompute=full       wherever possible, not as a choice; sp= may be given for several kinds
 ///     pow2                   degrees are powers of two
+///     uniform                one strategy for all layers, embedding and head too, which keeps what norms and
+///                            activations give unless the whole layer is recomputed: for trainers of other makers
+///     megatron, torchtitan, deepspeed   likewise, and no more than this trainer can be told (one_for_all.hpp)
 ///
-/// What is not in the list is not used. Errors (usage): an unknown or empty name, a degree that is no positive number,
-/// degrees that contradict each other, sp or strided without tp.
+/// What is not in the list is not used, but uniform and the names after it leave all open where only degrees and rules
+/// are beside them. Errors (usage): an unknown or empty name, a degree that is no positive number, degrees that
+/// contradict each other, sp or strided without tp, strided or another trainer beside uniform.
 inline Result<Space> parse_space(std::string_view text) {
   const auto refuse = [text](const std::string& why) {
     return usage_error("bad --space \"" + std::string(text.substr(0, 80)) + "\": " + why);
@@ -167,6 +175,8 @@ inline Result<Space> parse_space(std::string_view text) {
   bool recompute = false;
   bool selective = false;
   bool keep = false;
+  std::array<bool, one_for_all_names.size()> alike{};  // of these names
+  bool named_any = false;                              // of what may be used
   std::vector<SequenceKind> only_sequence;
   std::vector<RecomputeKind> only_recompute;
   const std::pair<std::string_view, bool*> switches[] = {
@@ -176,6 +186,8 @@ inline Result<Space> parse_space(std::string_view text) {
       {"sp", &sequence},         {"ulysses", &ulysses},   {"ring", &ring},
       {"cp", &context},          {"pp", &pipeline},       {"recompute", &recompute},
       {"selective", &selective}, {"keep", &keep},         {"pow2", &space.powers_of_two},
+      {"uniform", &alike[0]},    {"megatron", &alike[1]}, {"torchtitan", &alike[2]},
+      {"deepspeed", &alike[3]},
   };
   const std::pair<std::string_view, std::pair<DegreeRange*, bool*>> degrees[] = {{"dp", {&space.data, &data}},
                                                                                  {"tp", {&space.tensor, &tensor}},
@@ -205,6 +217,8 @@ inline Result<Space> parse_space(std::string_view text) {
                                        [name](const auto& known) { return known.first == name; });
       if (found == std::end(switches)) return unknown();
       *found->second = true;
+      named_any = named_any || (found->second != &space.powers_of_two &&
+                                std::none_of(alike.begin(), alike.end(), [&](bool& b) { return &b == found->second; }));
     } else if (name == "sp" || name == "recompute") {
       if (!(name == "sp" ? named(sequence_kinds, value, only_sequence) : named(recompute_kinds, value, only_recompute)))
         return unknown();
@@ -234,8 +248,22 @@ inline Result<Space> parse_space(std::string_view text) {
   for (const DegreeRange* range : {&space.data, &space.tensor, &space.context, &space.pipeline})
     if (space.powers_of_two && (range->forced & (range->forced - 1)) != 0)
       return refuse(std::to_string(range->forced) + " is no power of two; leave pow2 out");
-  if (runnable || everything) {
-    if (runnable) {
+  for (std::size_t i = 0; i < alike.size(); ++i) {
+    if (!alike[i]) continue;
+    if (space.one_for_all != OneForAll::no && space.one_for_all != OneForAll::uniform)
+      return refuse(std::string(name_of(space.one_for_all)) + " and " + std::string(name_of(one_for_all_names[i])) +
+                    " are two trainers; name one");
+    space.one_for_all = one_for_all_names[i];
+  }
+  const bool uniform = space.one_for_all != OneForAll::no;
+  if (uniform && strided)
+    return refuse("trainers with one strategy for all layers make tensor ranks neighbours; leave strided or " +
+                  std::string(name_of(space.one_for_all)) + " out");
+  if (runnable || everything || (uniform && !named_any)) {
+    if (uniform) {
+      space.strided = false;
+      space.recompute = {RecomputeKind::never, RecomputeKind::full};
+    } else if (runnable) {
       const Space can = runnable_space();
       space.context.open = can.context.open;
       space.sequence = can.sequence;
@@ -269,10 +297,10 @@ inline Result<Space> parse_space(std::string_view text) {
   if (ring) space.sequence.push_back(SequenceKind::ring);
   space.recompute = only_recompute;
   if (only_recompute.empty()) {
-    space.recompute.push_back(RecomputeKind::none);
+    space.recompute.push_back(uniform ? RecomputeKind::never : RecomputeKind::none);
     if (selective) space.recompute.push_back(RecomputeKind::selective);
     if (recompute) space.recompute.push_back(RecomputeKind::full);
-    if (keep) space.recompute.push_back(RecomputeKind::never);
+    if (keep && !uniform) space.recompute.push_back(RecomputeKind::never);
   }
   return space;
 }

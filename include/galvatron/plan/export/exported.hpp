@@ -4,10 +4,13 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include <galvatron/core/dtype.hpp>
+#include <galvatron/cost/trainer.hpp>
 #include <galvatron/plan/plan.hpp>
 #include <galvatron/strategy/spec.hpp>
 #include <galvatron/strategy/text.hpp>
@@ -19,6 +22,9 @@ struct Exported {
   std::string text;
   std::vector<std::string> not_expressed;  ///< what the target cannot do, and what the text says instead
   std::vector<std::string> set_elsewhere;  ///< what the target can do, but is told in another place than this text
+  /// What the target runs when it is given the text and what is set elsewhere, written together with the text. Where
+  /// it has no such strategy, one that takes no less memory. Nothing where the target runs the plan itself.
+  std::optional<Plan> job;
 };
 
 namespace detail {
@@ -57,10 +63,40 @@ inline std::string by_layer_text(const std::vector<std::pair<std::string, std::v
   return out;
 }
 
-/// What a target is to compute again. All of them keep what norms and activations give unless they are told otherwise,
-/// so that `never` is what they do when nothing is said.
+/// What a target is to compute again, but for what norms and activations give: see tell_outputs.
 inline RecomputeKind recomputed(const StrategySpec& spec) {
   return spec.recompute == RecomputeKind::never ? RecomputeKind::none : spec.recompute;
+}
+
+/// The kind of layers that keep what norms and activations give, as all targets do, in plans of this trainer.
+inline RecomputeKind kept_outputs(const Plan& plan) {
+  return cost::habits_of(plan.trainer).keeps_outputs ? RecomputeKind::none : RecomputeKind::never;
+}
+
+/// What a target that keeps those outputs runs for a layer that recomputes `kind` otherwise. Of the attention core
+/// alone that is more memory than it takes where the plan's trainer has no such kind.
+inline RecomputeKind kept_but(const Plan& plan, RecomputeKind kind) {
+  if (kind == RecomputeKind::full) return kind;
+  const RecomputeKind outputs = kept_outputs(plan);
+  return kind == RecomputeKind::selective && outputs == RecomputeKind::none ? kind : outputs;
+}
+
+/// Layers that compute again what norms and activations give, which is cheap and saves memory.
+inline std::vector<int> layers_without_outputs(const Plan& plan) {
+  std::vector<int> out;
+  if (cost::habits_of(plan.trainer).keeps_outputs) return out;
+  for (std::size_t i = 0; i < plan.layers.size(); ++i)
+    if (plan.layers[i].recompute == RecomputeKind::none || plan.layers[i].recompute == RecomputeKind::selective)
+      out.push_back(static_cast<int>(i));
+  return out;
+}
+
+/// Told by all targets: they keep what norms and activations give.
+inline void tell_outputs(const Plan& plan, const std::string& target, Exported& out, const std::string& but = "") {
+  const std::vector<int> layers = layers_without_outputs(plan);
+  if (layers.empty()) return;
+  out.not_expressed.push_back("the outputs of norms and activations are recomputed in " + layers_text(layers) + ": " +
+                              target + " keeps them, which takes more memory" + but);
 }
 
 /// The degrees and the sequence split of a strategy.
@@ -72,29 +108,57 @@ inline StrategySpec degrees_of(StrategySpec spec) {
   return spec;
 }
 
+/// Gives all layers of a job `spec`; the blocks keep their own recomputation.
+inline void give_all(Plan& job, StrategySpec spec) {
+  for (StrategySpec& layer : job.layers) {
+    spec.recompute = layer.recompute;
+    layer = spec;
+  }
+  spec.recompute = kept_outputs(job);
+  job.embedding = job.head = spec;
+}
+
 /// The strategy for a target that has one for the whole model: degrees and sequence split of most layers, the highest
 /// ZeRO stage and expert degree of any layer, so that no rank keeps more states than planned. What differs from it is
-/// told in `out.not_expressed`. Recomputation is left to the target.
-inline StrategySpec one_for_all(const Plan& plan, const std::string& target, Exported& out) {
-  StrategySpec common = degrees_of(plan.layers.front());
-  std::ptrdiff_t most = 0;
-  for (const StrategySpec& layer : plan.layers) {
-    const StrategySpec degrees = degrees_of(layer);
-    const auto n = std::count_if(plan.layers.begin(), plan.layers.end(),
-                                 [&](const StrategySpec& other) { return degrees_of(other) == degrees; });
-    if (n > most) common = degrees, most = n;
+/// told in `out.not_expressed`; `out.job` has it in all layers. Recomputation is left to the target.
+/// @param either_context  the target chooses between Ulysses and ring attention in each layer
+inline StrategySpec one_for_all(const Plan& plan, const std::string& target, Exported& out,
+                                bool either_context = false) {
+  const auto same = [&](StrategySpec a, StrategySpec b) {
+    for (StrategySpec* spec : {&a, &b})
+      if (either_context && spec->sequence == SequenceKind::ring) spec->sequence = SequenceKind::ulysses;
+    return a == b;
+  };
+  std::vector<std::pair<StrategySpec, std::vector<int>>> degrees;  // that differ, and their layers
+  for (std::size_t i = 0; i < plan.layers.size(); ++i) {
+    const StrategySpec own = degrees_of(plan.layers[i]);
+    auto at = std::find_if(degrees.begin(), degrees.end(), [&](const auto& seen) { return same(seen.first, own); });
+    if (at == degrees.end()) at = degrees.insert(at, {own, {}});
+    at->second.push_back(static_cast<int>(i));
   }
-  const auto groups = layers_by(plan, [](const StrategySpec& s) { return strategy_text(degrees_of(s)); });
-  if (groups.size() > 1)
+  StrategySpec common = std::max_element(degrees.begin(), degrees.end(), [](const auto& a, const auto& b) {
+                          return a.second.size() < b.second.size();
+                        })->first;
+  if (degrees.size() > 1) {
+    std::vector<std::pair<std::string, std::vector<int>>> groups;
+    for (const auto& [spec, layers] : degrees) {
+      std::string text = strategy_text(spec);
+      for (const int layer : layers)  // of both kinds of context parallelism
+        if (const std::string other = strategy_text(degrees_of(plan.layers[static_cast<std::size_t>(layer)]));
+            text.find(other) == std::string::npos)
+          text += " or " + other;
+      groups.emplace_back(text, layers);
+    }
     out.not_expressed.push_back("the degrees differ from layer to layer, " + by_layer_text(groups) + ": " + target +
                                 " has one set for all, and that of most layers is written, " + strategy_text(common));
+  }
   for (const StrategySpec& layer : plan.layers) {
-    if (common.data > 1) common.zero = std::max(common.zero, layer.zero);
+    if (common.shards() > 1) common.zero = std::max(common.zero, layer.zero);
     common.expert = std::max(common.expert, layer.expert);
   }
-  // A layer without data ranks has nothing to shard.
+  // A layer without data or context ranks has nothing to shard.
   auto stages = layers_by(
-      plan, [](const StrategySpec& s) { return s.data > 1 ? "ZeRO " + std::to_string(s.zero) : std::string(); });
+      plan, [](const StrategySpec& s) { return s.shards() > 1 ? "ZeRO " + std::to_string(s.zero) : std::string(); });
   std::erase_if(stages, [](const auto& group) { return group.first.empty(); });
   if (stages.size() > 1)
     out.not_expressed.push_back("the ZeRO stage differs from layer to layer, " + by_layer_text(stages) + ": " + target +
@@ -113,25 +177,22 @@ inline StrategySpec one_for_all(const Plan& plan, const std::string& target, Exp
   const auto end = [&](const std::string& name, StrategySpec spec) {
     spec.expert = common.expert;
     spec.recompute = RecomputeKind::none;
-    if (spec == common) return;
+    if (same(spec, common)) return;
     out.not_expressed.push_back("the " + name + " has a strategy of its own, " + strategy_text(spec) + ": " + target +
                                 " gives it that of the layers");
   };
   end("embedding", plan.embedding);
   end("head", plan.head);
+  out.job = plan;
+  out.job->predicted = {};
+  out.job->predicted.budget = plan.predicted.budget;
+  give_all(*out.job, common);
   return common;
-}
-
-/// Told by targets that shard states over data and context ranks together.
-inline void tell_wider_sharding(const StrategySpec& spec, const std::string& target, Exported& out) {
-  if (spec.context > 1 && spec.zero > 0)
-    out.not_expressed.push_back("ZeRO shards over the " + std::to_string(spec.data) +
-                                " data ranks in the plan: " + target +
-                                " shards over data and context ranks together, " + std::to_string(spec.shards()));
 }
 
 /// Told by targets that have no word for the format of the optimizer's moments.
 inline void tell_moments(const Plan& plan, const std::string& target, Exported& out) {
+  if (out.job) out.job->moments = Precision::fp32;
   if (plan.moments != Precision::fp32)
     out.not_expressed.push_back("moments of the optimizer in " + std::string(name_of(plan.moments)) + ": " + target +
                                 " keeps them in fp32, which takes 4 bytes a parameter more");

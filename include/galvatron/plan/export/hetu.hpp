@@ -51,7 +51,9 @@ inline std::string hetu_default_data(const Plan& plan, Exported& out) {
   std::vector<StrategySpec> all = plan.layers;
   all.push_back(plan.embedding);
   const auto any = [&](int zero) {
-    return std::any_of(all.begin(), all.end(), [zero](const StrategySpec& s) { return s.data > 1 && s.zero == zero; });
+    return std::any_of(all.begin(), all.end(), [zero](const StrategySpec& s) {
+      return (zero == 0 ? s.data : s.shards()) > 1 && s.zero == zero;
+    });
   };
   const bool sharded = any(1) || any(2);
   if (sharded)
@@ -106,6 +108,46 @@ inline void tell_hetu_data_ranks(const Plan& plan, Exported& out) {
                  std::to_string(plan.microbatches)));
 }
 
+/// The plan with whole layers recomputed where it recomputes the attention core, which is told apart.
+inline Plan hetu_kept(Plan plan) {
+  for (StrategySpec& layer : plan.layers)
+    if (layer.recompute == RecomputeKind::selective) layer.recompute = RecomputeKind::full;
+  return plan;
+}
+
+/// What Hetu-Galvatron runs of a plan when it reads `default_dp_type` and the lists of the file.
+inline Plan hetu_job(const Plan& plan, bool sharded) {
+  Plan job = hetu_kept(plan);
+  job.predicted = {};
+  job.predicted.budget = plan.predicted.budget;
+  job.moments = Precision::fp32;
+  job.precision = element_format(plan.precision);
+  if (plan.stages.size() > 1 && plan.schedule != ScheduleKind::gpipe) {
+    job.schedule = ScheduleKind::one_f_one_b;
+    job.virtual_stages = 1;
+  }
+  std::vector<StrategySpec*> all{&job.embedding};
+  for (StrategySpec& layer : job.layers) all.push_back(&layer);
+  const bool cut = std::any_of(all.begin(), all.end(), [](const StrategySpec* s) {
+    return s->tensor > 1 && s->sequence == SequenceKind::megatron;
+  });
+  for (StrategySpec* spec : all) {
+    spec->recompute = kept_but(plan, spec->recompute);
+    if (spec->zero == 1 || (spec->zero == 0 && spec->data > 1 && sharded)) spec->zero = 2;
+    if (spec->tensor > 1 && spec->sequence == SequenceKind::ulysses) {
+      spec->tensor *= spec->context;
+      spec->context = 1;
+      spec->sequence = SequenceKind::none;
+      if (spec->shards() == 1) spec->zero = 0;
+    }
+    if (spec->tensor > 1 && cut) spec->sequence = SequenceKind::megatron;
+  }
+  job.embedding.strided = false;
+  job.embedding.recompute = kept_outputs(plan);
+  job.head = job.embedding;
+  return job;
+}
+
 }  // namespace detail
 
 /// The plan file. JSON has no comments: what it leaves out is in the result alone.
@@ -157,9 +199,7 @@ inline Exported export_hetu(const Plan& plan) {
   detail::tell_hetu(
       plan, [](const StrategySpec& s) { return s.recompute == RecomputeKind::selective; },
       "recomputation of the attention core alone: Hetu-Galvatron recomputes whole layers, which is written", out);
-  detail::tell_hetu(
-      plan, [](const StrategySpec& s) { return detail::hetu_uses_ulysses(s) && s.zero > 0; },
-      "ZeRO shards over data ranks in the plan: Hetu-Galvatron shards over data and Ulysses ranks together", out);
+  detail::tell_outputs(detail::hetu_kept(plan), "Hetu-Galvatron", out);
   if (plan.embedding.strided)
     out.not_expressed.push_back(
         "the embedding: tensor-parallel ranks lie around data-parallel ones: they are "
@@ -181,6 +221,7 @@ inline Exported export_hetu(const Plan& plan) {
     out.not_expressed.push_back("8-bit products: Hetu-Galvatron has none, and its mixed_precision is bf16");
   out.set_elsewhere.push_back("the trainer's seq_length is " + std::to_string(plan.sequence_length) +
                               " and its mixed_precision " + name_of(element_format(plan.precision)));
+  out.job = detail::hetu_job(plan, file["default_dp_type"] != "ddp");
   out.text = file.dump(4) + "\n";
   return out;
 }

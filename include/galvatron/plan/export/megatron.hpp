@@ -1,7 +1,8 @@
 // A plan as arguments of Megatron-LM.
 //
-// Source: megatron/training/arguments.py, megatron/core/model_parallel_config.py and
-// megatron/core/transformer/transformer_config.py of NVIDIA/Megatron-LM, state of August 2026.
+// Source: megatron/training/arguments.py, megatron/core/model_parallel_config.py,
+// megatron/core/transformer/{transformer_config,transformer_layer}.py and megatron/core/models/gpt/gpt_layer_specs.py
+// of NVIDIA/Megatron-LM, state of August 2026; releases 0.16.1 and 0.19.0 of megatron-core have what is written here.
 #pragma once
 
 #include <algorithm>
@@ -49,27 +50,44 @@ inline void megatron_stages(const Plan& plan, std::vector<std::string>& argument
   }
 }
 
-/// Recomputation: of all layers, of the attention core of all layers, or of the first layers of every stage.
+/// Recomputation: of all layers, of modules of all layers, or of the first layers of every stage. Of norms and
+/// activations Megatron-LM has the module `layernorm`, norms that are modules of their own; those in front of a linear
+/// layer of Transformer Engine, both of a block without experts, are parts of that. Products of 8 bits refuse it with
+/// versions of Transformer Engine before 2.6.
 inline void megatron_recompute(const Plan& plan, std::vector<std::string>& arguments, Exported& out) {
   const auto kinds = layers_by(plan, [](const StrategySpec& s) { return std::string(name_of(recomputed(s))); });
-  if (kinds.size() == 1) {
-    const RecomputeKind kind = recomputed(plan.layers.front());
-    if (kind == RecomputeKind::none) return;
-    arguments.push_back(std::string("--recompute-granularity ") + name_of(kind));
-    if (kind == RecomputeKind::full) {
-      arguments.push_back("--recompute-method uniform");
-      arguments.push_back("--recompute-num-layers 1");
+  const auto any = [&](RecomputeKind kind) {
+    return std::any_of(plan.layers.begin(), plan.layers.end(),
+                       [kind](const StrategySpec& s) { return s.recompute == kind; });
+  };
+  const auto job = [&](std::size_t layer) -> StrategySpec& { return out.job->layers[layer]; };
+  const std::string differs = "recomputation differs from layer to layer, " + by_layer_text(kinds) + ": ";
+  if (!any(RecomputeKind::full)) {
+    const bool core = any(RecomputeKind::selective);
+    const bool norms = !layers_without_outputs(plan).empty() && plan.precision != Precision::fp8;
+    for (std::size_t i = 0; i < plan.layers.size(); ++i)
+      job(i).recompute = kept_but(plan, core ? RecomputeKind::selective : RecomputeKind::none);
+    if (core || norms) {
+      arguments.push_back("--recompute-granularity selective");
+      arguments.push_back(std::string("--recompute-modules") + (core ? " core_attn" : "") +
+                          (norms ? " layernorm" : ""));
     }
+    if (kinds.size() > 1)
+      out.not_expressed.push_back(differs +
+                                  "Megatron-LM recomputes the attention core of all layers or of none, and all "
+                                  "is written");
+    tell_outputs(plan, "Megatron-LM", out,
+                 norms
+                     ? "; `--recompute-modules layernorm` recomputes norms that are modules of their own, and those of "
+                       "dense blocks with Transformer Engine are not"
+                     : "");
     return;
   }
-  const bool any_full = std::any_of(plan.layers.begin(), plan.layers.end(),
-                                    [](const StrategySpec& s) { return s.recompute == RecomputeKind::full; });
-  const std::string differs = "recomputation differs from layer to layer, " + by_layer_text(kinds) + ": ";
-  if (!any_full) {
-    arguments.push_back("--recompute-granularity selective");
-    out.not_expressed.push_back(differs +
-                                "Megatron-LM recomputes the attention core of all layers or of none, and all "
-                                "is written");
+  tell_outputs(plan, "Megatron-LM", out);
+  arguments.push_back("--recompute-granularity full");
+  if (kinds.size() == 1) {
+    arguments.push_back("--recompute-method uniform");
+    arguments.push_back("--recompute-num-layers 1");
     return;
   }
   const auto kind_of = [&](int layer) { return recomputed(plan.layers[static_cast<std::size_t>(layer)]); };
@@ -84,15 +102,33 @@ inline void megatron_recompute(const Plan& plan, std::vector<std::string>& argum
   }
   bool exact = true;
   for (const LayerRange& stage : stages)
-    for (int i = stage.first; i <= stage.last; ++i)
-      if (kind_of(i) != (i - stage.first < each ? RecomputeKind::full : RecomputeKind::none)) exact = false;
-  arguments.push_back("--recompute-granularity full");
+    for (int i = stage.first; i <= stage.last; ++i) {
+      const RecomputeKind kind = i - stage.first < each ? RecomputeKind::full : RecomputeKind::none;
+      exact = exact && kind_of(i) == kind;
+      job(static_cast<std::size_t>(i)).recompute = kept_but(plan, kind);
+    }
   arguments.push_back("--recompute-method block");
   arguments.push_back("--recompute-num-layers " + std::to_string(each));
   if (!exact)
     out.not_expressed.push_back(differs +
                                 "Megatron-LM recomputes the first layers of every stage, as many in each, and " +
-                                std::to_string(each) + " is written, so that no stage keeps more than planned");
+                                std::to_string(each) + " is written");
+}
+
+/// How the context ranks of every layer exchange what they need, ` p2p` (ring) or ` a2a` (Ulysses); one word when all
+/// do it alike.
+inline std::string megatron_exchanges(const Plan& plan, const StrategySpec& spec, Plan& job) {
+  std::string all;
+  bool alike = true;
+  for (std::size_t i = 0; i < plan.layers.size(); ++i) {
+    const StrategySpec& own = plan.layers[i].context > 1 ? plan.layers[i] : spec;
+    const std::string word = own.uses_ring() ? " p2p" : " a2a";
+    alike = alike && (all.empty() || all.ends_with(word));
+    all += word;
+    if (spec.sequence != SequenceKind::megatron)
+      job.layers[i].sequence = own.uses_ring() ? SequenceKind::ring : SequenceKind::ulysses;
+  }
+  return alike ? all.substr(0, 4) : all;
 }
 
 inline void megatron_zero(const StrategySpec& spec, std::vector<std::string>& arguments) {
@@ -115,18 +151,7 @@ inline Exported export_megatron(const Plan& plan) {
     arguments.push_back(name + " " + std::to_string(value));
   };
 
-  // Megatron-LM chooses between Ulysses and ring in each layer: for the degrees they are one kind.
-  Plan same = plan;
-  std::string exchanges;
-  bool mixed = false;
-  for (StrategySpec& layer : same.layers) {
-    exchanges += layer.uses_ring() ? " p2p" : " a2a";
-    if (layer.context > 1 && layer.uses_ring() != plan.layers.front().uses_ring()) mixed = true;
-    if (layer.sequence == SequenceKind::ring) layer.sequence = SequenceKind::ulysses;
-  }
-  for (StrategySpec* end : {&same.embedding, &same.head})
-    if (end->sequence == SequenceKind::ring) end->sequence = SequenceKind::ulysses;
-  const StrategySpec spec = detail::one_for_all(same, target, out);
+  const StrategySpec spec = detail::one_for_all(plan, target, out, true);
 
   add("--num-layers", plan.layers.size());
   add("--seq-length", plan.sequence_length);
@@ -141,15 +166,17 @@ inline Exported export_megatron(const Plan& plan) {
   if (spec.sequence == SequenceKind::megatron) arguments.push_back("--sequence-parallel");
   if (spec.context > 1) {
     add("--context-parallel-size", spec.context);
-    arguments.push_back("--cp-comm-type" + (mixed ? exchanges : exchanges.substr(0, 4)));
+    arguments.push_back("--cp-comm-type" + detail::megatron_exchanges(plan, spec, *out.job));
   }
   if (spec.expert > 1) add("--expert-model-parallel-size", spec.expert);
   add("--pipeline-model-parallel-size", plan.stages.size());
   if (plan.stages.size() > 1) {
     detail::megatron_stages(plan, arguments);
-    if (plan.schedule == ScheduleKind::gpipe || plan.schedule == ScheduleKind::zb_h1)
+    if (plan.schedule == ScheduleKind::gpipe || plan.schedule == ScheduleKind::zb_h1) {
       out.not_expressed.push_back(std::string("the schedule ") + name_of(plan.schedule) +
                                   ": Megatron-LM runs 1f1b, or interleaved with virtual stages");
+      out.job->schedule = ScheduleKind::one_f_one_b;
+    }
   }
   detail::megatron_zero(spec, arguments);
   if (plan.moments != Precision::fp32 && spec.zero >= 1) {
@@ -159,9 +186,10 @@ inline Exported export_megatron(const Plan& plan) {
   } else {
     detail::tell_moments(plan, target + " without its distributed optimizer", out);
   }
-  detail::tell_wider_sharding(spec, target, out);
   detail::megatron_recompute(plan, arguments, out);
-  if ((spec.tensor > 1 || spec.context > 1) && spec.zero < 2)
+  if (spec.zero >= 2)
+    out.set_elsewhere.push_back("the environment has CUDA_DEVICE_MAX_CONNECTIONS unset or above 1: FSDP refuses 1");
+  else if (spec.tensor > 1 || spec.context > 1)
     out.set_elsewhere.push_back("the environment has CUDA_DEVICE_MAX_CONNECTIONS=1 on GPUs before Blackwell");
 
   out.text = "# Megatron-LM arguments of " + detail::export_title(plan) + ". Made by `galvatron export`.\n" +

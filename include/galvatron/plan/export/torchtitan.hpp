@@ -52,10 +52,17 @@ inline std::string torchtitan_recompute(const Plan& plan, Exported& out) {
   const RecomputeKind first = recomputed(plan.layers.front());
   const bool selective = std::any_of(plan.layers.begin(), plan.layers.end(),
                                      [](const StrategySpec& s) { return s.recompute == RecomputeKind::selective; });
-  if (kinds.size() == 1 && !selective) return std::string("mode = \"") + name_of(first) + "\"\n";
+  for (StrategySpec& layer : out.job->layers) layer.recompute = kept_but(plan, layer.recompute);
+  if (kinds.size() == 1 && !selective) {
+    tell_outputs(plan, "torchtitan", out);
+    return std::string("mode = \"") + name_of(first) + "\"\n";
+  }
   if (!selective)
-    if (const int n = torchtitan_every_nth(plan); n > 0)
+    if (const int n = torchtitan_every_nth(plan); n > 0) {
+      tell_outputs(plan, "torchtitan", out);
       return "mode = \"selective\"\nselective_ac_option = \"" + std::to_string(n) + "\"  # every n-th layer\n";
+    }
+  for (StrategySpec& layer : out.job->layers) layer.recompute = RecomputeKind::full;
   out.not_expressed.push_back((kinds.size() > 1
                                    ? "recomputation differs from layer to layer, " + by_layer_text(kinds)
                                    : std::string("recomputation of the attention core alone, in all layers")) +
@@ -67,11 +74,12 @@ inline std::string torchtitan_recompute(const Plan& plan, Exported& out) {
 /// Data parallelism: replicas are DDP, which stands alone; shards are FSDP.
 inline std::string torchtitan_data(const Plan& plan, const StrategySpec& spec, Exported& out) {
   const bool others = spec.tensor > 1 || plan.stages.size() > 1;
-  const bool replicas = spec.zero == 0 && (!others || spec.context > 1);
-  if (spec.data > 1 && spec.zero == 0 && !replicas)
+  const bool replicas = spec.zero == 0 && !others && spec.context == 1;
+  if (spec.shards() > 1 && spec.zero == 0 && !replicas)
     out.not_expressed.push_back(
-        "data parallelism without ZeRO beside tensor or pipeline parallelism: torchtitan then shards with FSDP, and "
-        "what is nearest to ZeRO 2 is written");
+        std::string(spec.context > 1 ? "context parallelism without ZeRO"
+                                     : "data parallelism without ZeRO beside tensor or pipeline parallelism") +
+        ": torchtitan then shards with FSDP, over data and context ranks, and what is nearest to ZeRO 2 is written");
   if (spec.zero == 1)
     out.not_expressed.push_back("ZeRO 1: FSDP shards gradients too, and what is nearest to ZeRO 2 is written");
   if (plan.precision != Precision::fp32 && others && spec.data == 1 && spec.context == 1)
@@ -80,8 +88,11 @@ inline std::string torchtitan_data(const Plan& plan, const StrategySpec& spec, E
         "data parallelism");
   std::string text = "data_parallel_replicate_degree = " + std::to_string(replicas ? spec.data : 1) +
                      "\ndata_parallel_shard_degree = " + std::to_string(replicas ? 1 : spec.data) + "\n";
-  if (!replicas && spec.data > 1)
+  if (!replicas && spec.shards() > 1) {
+    for (StrategySpec& layer : out.job->layers) layer.zero = spec.zero == 3 ? 3 : 2;
+    out.job->embedding.zero = out.job->head.zero = spec.zero == 3 ? 3 : 2;
     text += std::string("fsdp_reshard_after_forward = \"") + (spec.zero == 3 ? "always" : "never") + "\"\n";
+  }
   return text;
 }
 
@@ -91,12 +102,15 @@ inline std::string torchtitan_pipeline(const Plan& plan, std::int64_t samples, E
   const char* schedule = plan.schedule == ScheduleKind::gpipe         ? "GPipe"
                          : plan.schedule == ScheduleKind::interleaved ? "Interleaved1F1B"
                                                                       : "1F1B";
-  if (plan.schedule == ScheduleKind::zb_h1)
+  if (plan.schedule == ScheduleKind::zb_h1) {
+    out.job->schedule = ScheduleKind::one_f_one_b;
     out.not_expressed.push_back(
         "the schedule zb-h1: the zero-bubble schedules of torchtitan have two stages or more on a rank, and 1F1B is "
         "written");
+  }
   if (plan.schedule == ScheduleKind::interleaved && plan.virtual_stages == 1) {
     schedule = "1F1B";
+    out.job->schedule = ScheduleKind::one_f_one_b;
     out.not_expressed.push_back(
         "the schedule interleaved with one virtual stage: torchtitan interleaves two or more, and 1F1B, which is the "
         "same here, is written");
@@ -121,7 +135,17 @@ inline std::string torchtitan_pipeline(const Plan& plan, std::int64_t samples, E
 inline Exported export_torchtitan(const Plan& plan) {
   Exported out;
   const std::string target = "torchtitan";
-  const StrategySpec spec = detail::one_for_all(plan, target, out);
+  StrategySpec spec = detail::one_for_all(plan, target, out);
+  if (spec.tensor > 1 && spec.sequence != SequenceKind::megatron)
+    out.not_expressed.push_back(
+        "tensor parallelism with whole sequences between its regions: torchtitan always splits the sequence there");
+  if (spec.sequence == SequenceKind::ulysses)
+    out.not_expressed.push_back("Ulysses: torchtitan passes keys and values around, as ring attention does");
+  const SequenceKind split = spec.tensor > 1    ? SequenceKind::megatron
+                             : spec.context > 1 ? SequenceKind::ring
+                                                : SequenceKind::none;
+  spec.sequence = split;
+  detail::give_all(*out.job, spec);
   const std::int64_t samples = plan.microbatch() / spec.data;  // of a rank in a micro-batch
   const bool pipeline = plan.stages.size() > 1;
   const auto line = [](const std::string& key, auto value) { return key + " = " + std::to_string(value) + "\n"; };
@@ -137,15 +161,9 @@ inline Exported export_torchtitan(const Plan& plan) {
   if (spec.context > 1) parallelism += "context_parallel_rotate_method = \"alltoall\"\n";
   if (spec.expert > 1) parallelism += line("expert_parallel_degree", spec.expert);
   parallelism += detail::torchtitan_pipeline(plan, samples, out);
-  if (spec.tensor > 1 && spec.sequence != SequenceKind::megatron)
-    out.not_expressed.push_back(
-        "tensor parallelism with whole sequences between its regions: torchtitan always splits the sequence there");
-  if (spec.sequence == SequenceKind::ulysses)
-    out.not_expressed.push_back("Ulysses: torchtitan passes keys and values around, as ring attention does");
   if (spec.context > 1 && plan.sequence_length % (std::int64_t{2} * spec.tensor * spec.context) != 0)
     out.not_expressed.push_back("a sequence of " + std::to_string(plan.sequence_length) +
                                 " tokens: torchtitan needs a multiple of twice the context times the tensor degree");
-  detail::tell_wider_sharding(spec, target, out);
   detail::tell_moments(plan, target, out);
   const std::string checkpoint = "[activation_checkpoint]\n" + detail::torchtitan_recompute(plan, out);
 

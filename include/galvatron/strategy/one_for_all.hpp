@@ -1,0 +1,97 @@
+// Trainers that have one strategy for all layers, and which of a space's plans they can be told.
+//
+// Sources: those that the headers under plan/export/ name.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string_view>
+
+#include <galvatron/core/dtype.hpp>
+#include <galvatron/model/spec.hpp>
+#include <galvatron/strategy/schedule_kind.hpp>
+#include <galvatron/strategy/spec.hpp>
+
+namespace galvatron {
+
+/// Whose limits all plans of a space with one strategy for all layers keep to.
+enum class OneForAll : std::uint8_t {
+  no,       ///< layers may differ
+  uniform,  ///< what all of these trainers have in common: one strategy, neighbouring tensor ranks, 1F1B
+  megatron,
+  torchtitan,
+  deepspeed,
+};
+inline constexpr std::array one_for_all_names{OneForAll::uniform, OneForAll::megatron, OneForAll::torchtitan,
+                                              OneForAll::deepspeed};
+
+constexpr std::string_view name_of(OneForAll trainer) {
+  switch (trainer) {
+    case OneForAll::no:
+      return "no";
+    case OneForAll::uniform:
+      return "uniform";
+    case OneForAll::megatron:
+      return "megatron";
+    case OneForAll::torchtitan:
+      return "torchtitan";
+    case OneForAll::deepspeed:
+      return "deepspeed";
+  }
+  return "?";
+}
+
+/// Whether the trainer's pipelines have this schedule.
+constexpr bool has_schedule(OneForAll trainer, ScheduleKind kind) {
+  switch (trainer) {
+    case OneForAll::no:
+      return true;
+    case OneForAll::uniform:
+    case OneForAll::megatron:
+      return kind == ScheduleKind::one_f_one_b || kind == ScheduleKind::interleaved;
+    case OneForAll::torchtitan:
+      return kind != ScheduleKind::zb_h1;
+    case OneForAll::deepspeed:
+      return kind == ScheduleKind::one_f_one_b;
+  }
+  return false;
+}
+
+/// Whether the trainer can give `spec` to all layers of a pipeline of so many stages.
+///
+///     torchtitan  tensor ranks always split the sequence; context ranks pass keys and values around; data and context
+///                 ranks are FSDP's, ZeRO 2 or 3, or replicas that stand alone; bf16 comes with either of them
+///     deepspeed   tensor ranks keep whole sequences; context ranks are Ulysses', beside data ranks alone; pipelines
+///                 have ZeRO 1 at most
+constexpr bool can_give(OneForAll trainer, const StrategySpec& spec, int stages, Precision precision) {
+  if (trainer == OneForAll::no) return true;
+  if (spec.strided) return false;
+  switch (trainer) {
+    case OneForAll::torchtitan: {
+      if (spec.tensor > 1 && spec.sequence != SequenceKind::megatron) return false;
+      if (spec.sequence == SequenceKind::ulysses || spec.zero == 1) return false;
+      const bool others = spec.tensor > 1 || stages > 1;
+      if (spec.shards() == 1) return !others || precision == Precision::fp32;
+      return spec.zero >= 2 || (!others && spec.context == 1);
+    }
+    case OneForAll::deepspeed:
+      if (spec.sequence == SequenceKind::megatron || spec.uses_ring()) return false;
+      if (spec.context > 1 && (spec.tensor > 1 || stages > 1)) return false;
+      return stages == 1 || spec.zero <= 1;
+    default:
+      return true;
+  }
+}
+
+/// Whether the trainer can split the heads of `layer` by a strategy that fits it. Transformer Engine's attention, which
+/// Megatron-LM calls, exchanges no copies of key/value heads: Ulysses needs at least one for each context rank.
+constexpr bool can_split_heads(OneForAll trainer, const LayerSpec& layer, const StrategySpec& spec) {
+  if (trainer != OneForAll::megatron && trainer != OneForAll::uniform) return true;
+  return layer.kind != LayerKind::block || spec.sequence != SequenceKind::ulysses ||
+         layer.kv_heads % (std::int64_t{spec.tensor} * spec.context) == 0;
+}
+
+/// Whether all stages must have equally many layers.
+constexpr bool needs_equal_stages(OneForAll trainer) { return trainer == OneForAll::deepspeed; }
+
+}  // namespace galvatron

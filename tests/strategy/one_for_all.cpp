@@ -1,0 +1,62 @@
+#include <galvatron/strategy/one_for_all.hpp>
+
+#include <doctest/doctest.h>
+
+#include <galvatron/strategy/space.hpp>
+
+namespace galvatron {
+namespace {
+
+// What trainers can be told, in the words of their own limits.
+static_assert(can_give(OneForAll::no, {.tensor = 2, .strided = true}, 1, Precision::bf16));
+static_assert(!can_give(OneForAll::uniform, {.tensor = 2, .strided = true}, 1, Precision::bf16));
+static_assert(can_give(OneForAll::megatron, {.tensor = 2, .data = 2, .zero = 1}, 4, Precision::bf16));
+
+// torchtitan: the sequence is split beside tensor ranks; FSDP or replicas that stand alone.
+constexpr StrategySpec split{.tensor = 2, .sequence = SequenceKind::megatron, .data = 4, .zero = 3};
+static_assert(can_give(OneForAll::torchtitan, split, 2, Precision::bf16));
+static_assert(!can_give(OneForAll::torchtitan, {.tensor = 2, .data = 4, .zero = 3}, 2, Precision::bf16));
+static_assert(can_give(OneForAll::torchtitan, {.data = 8}, 1, Precision::bf16));
+static_assert(!can_give(OneForAll::torchtitan, {.data = 8}, 2, Precision::bf16));
+static_assert(!can_give(OneForAll::torchtitan, {.data = 8, .zero = 1}, 1, Precision::bf16));
+static_assert(!can_give(OneForAll::torchtitan, {}, 2, Precision::bf16));  // who would cast?
+static_assert(can_give(OneForAll::torchtitan, {}, 2, Precision::fp32));
+static_assert(!can_give(OneForAll::torchtitan, {.sequence = SequenceKind::ulysses, .context = 8, .zero = 2}, 1,
+                        Precision::bf16));
+
+// DeepSpeed: Ulysses beside data ranks alone; pipelines without ZeRO 2 and 3.
+constexpr StrategySpec ulysses{.sequence = SequenceKind::ulysses, .context = 2, .data = 4, .zero = 3};
+static_assert(can_give(OneForAll::deepspeed, ulysses, 1, Precision::bf16));
+static_assert(!can_give(OneForAll::deepspeed, {.sequence = SequenceKind::ulysses, .context = 2}, 2, Precision::bf16));
+static_assert(!can_give(OneForAll::deepspeed, {.sequence = SequenceKind::ring, .context = 2}, 1, Precision::bf16));
+static_assert(!can_give(OneForAll::deepspeed, split, 1, Precision::bf16));
+static_assert(can_give(OneForAll::deepspeed, {.data = 4, .zero = 1}, 2, Precision::bf16));
+static_assert(!can_give(OneForAll::deepspeed, {.data = 4, .zero = 2}, 2, Precision::bf16));
+
+TEST_CASE("schedules of trainers, of which all have 1F1B") {
+  for (const OneForAll trainer : one_for_all_names) {
+    CAPTURE(name_of(trainer));
+    CHECK(has_schedule(trainer, ScheduleKind::one_f_one_b));
+    CHECK(!has_schedule(trainer, ScheduleKind::zb_h1));
+  }
+  CHECK(has_schedule(OneForAll::torchtitan, ScheduleKind::gpipe));
+  CHECK(!has_schedule(OneForAll::megatron, ScheduleKind::gpipe));
+  CHECK(has_schedule(OneForAll::megatron, ScheduleKind::interleaved));
+  CHECK(!has_schedule(OneForAll::deepspeed, ScheduleKind::interleaved));
+}
+
+TEST_CASE("Megatron-LM's Ulysses needs a key/value head for each context rank") {
+  LayerSpec block;
+  block.heads = 64;
+  block.kv_heads = 8;
+  const StrategySpec eight{.sequence = SequenceKind::ulysses, .context = 8};
+  const StrategySpec copies{.tensor = 2, .sequence = SequenceKind::ulysses, .context = 8};
+  CHECK(can_split_heads(OneForAll::megatron, block, eight));
+  CHECK(!can_split_heads(OneForAll::megatron, block, copies));
+  CHECK(!can_split_heads(OneForAll::uniform, block, copies));
+  CHECK(can_split_heads(OneForAll::deepspeed, block, copies));
+  CHECK(can_split_heads(OneForAll::megatron, block, {.sequence = SequenceKind::ring, .context = 16}));
+}
+
+}  // namespace
+}  // namespace galvatron
