@@ -64,7 +64,7 @@ class Ticker {
 };
 
 // The JSON of `plan` and `cost`.
-nlohmann::ordered_json plan_report(const Plan& plan, const PlanCost& cost, Seconds search_seconds) {
+nlohmann::ordered_json plan_report(const Plan& plan, const PlanCost& cost, Bytes budget, Seconds search_seconds) {
   nlohmann::ordered_json out;
   out["feasible"] = true;
   out["iteration_seconds"] = cost.iteration.value;
@@ -75,6 +75,7 @@ nlohmann::ordered_json plan_report(const Plan& plan, const PlanCost& cost, Secon
   out["microbatches"] = plan.microbatches;
   out["schedule"] = name_of(plan.schedule);
   out["virtual_stages"] = plan.virtual_stages;
+  out["budget_bytes"] = budget.count;
   out["stages"] = nlohmann::ordered_json::array();
   for (const PlanStageCost& stage : cost.stages)
     out["stages"].push_back({{"first_layer", stage.stage.first_layer},
@@ -166,6 +167,14 @@ void add_search_report(nlohmann::ordered_json& report, const FoundPlan& found) {
 }  // namespace
 
 nlohmann::ordered_json plan_json(const Plan& plan) { return nlohmann::ordered_json::parse(plan_text(plan)); }
+
+Bytes search_budget(Bytes wanted, const Cluster& cluster, const std::string& cluster_name, const Common& common) {
+  const Bytes has = cluster.device.memory;
+  if (wanted > has)
+    note(common, "--memory " + format_bytes(wanted) + " is more than plans may take of a device of " + cluster_name +
+                     ", " + format_bytes(has) + "; the plan is made for that");
+  return min(wanted, has);
+}
 
 FoundPlan searched_plan(const ModelSpec& model, const Cluster& cluster, const std::string& cluster_name,
                         const search::SearchOptions& options, const Common& common) {
@@ -287,6 +296,7 @@ void run_plan(const Arguments& arguments, Common& common) {
   search.space = value_or_throw(parse_space(space));
   if (!schedule.empty()) search.schedules = schedules_named(schedule);
   if (algorithm == "bmw") search.algorithm = search::Algorithm::bmw;
+  search.memory = search_budget(search.memory, cluster, cluster_name, common);
   const std::vector<std::int64_t> batches = batches_named(batch, cluster.devices);
   std::vector<TriedBatch> tried;
   const FoundPlan found = [&] {
@@ -300,7 +310,7 @@ void run_plan(const Arguments& arguments, Common& common) {
   if (!out.empty())
     if (auto saved = save_plan(found.plan, out); !saved) throw_error(saved.error());
   if (common.json) {
-    auto report = plan_report(found.plan, found.cost, found.statistics.seconds);
+    auto report = plan_report(found.plan, found.cost, budget_of(found.plan, cluster), found.statistics.seconds);
     add_search_report(report, found);
     for (const TriedBatch& one : tried)
       report["batches"].push_back({{"global_batch", one.global_batch},
@@ -346,20 +356,22 @@ void run_cost(const Arguments& arguments, Common& common) {
   const bool own = cluster_name.empty();
   const Cluster cluster = cluster_named(own ? plan.cluster : cluster_name, plan.ranks());
   const PlanCost cost = value_or_throw(cost_of(plan, model, cluster));
-  const std::string reason = why_too_large(cost.peak(), budget_of(plan, cluster));
+  const Bytes budget = budget_of(plan, cluster);
+  const std::string reason = why_too_large(cost.peak(), budget);
   if (common.json) {
-    auto report = plan_report(plan, cost, Seconds{});
+    auto report = plan_report(plan, cost, budget, Seconds{});
     if (!reason.empty()) {
       report["feasible"] = false;
       report["reason"] = reason;
       report["smallest_feasible_memory_bytes"] = cost.peak().count;
     }
     print_json(report);
-    return;
+  } else {
+    Plan shown = plan;
+    if (!own) shown.cluster = cluster_name;
+    print(plan_summary(shown, cost) + (reason.empty() ? "" : "  It does not fit: " + reason + ".\n"));
   }
-  Plan shown = plan;
-  if (!own) shown.cluster = cluster_name;
-  print(plan_summary(shown, cost) + (reason.empty() ? "" : "  It does not fit: " + reason + ".\n"));
+  if (!reason.empty()) throw Exited{static_cast<int>(ErrorKind::infeasible)};
 }
 
 void run_explain(const Arguments& arguments, Common& common) {

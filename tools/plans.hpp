@@ -14,6 +14,10 @@ namespace galvatron::tools {
 /// The plan as its file has it, keys in their order.
 nlohmann::ordered_json plan_json(const Plan& plan);
 
+/// The memory of a device for a search: `wanted` (0: not given), at most what devices of the cluster have, which is
+/// noted.
+Bytes search_budget(Bytes wanted, const Cluster& cluster, const std::string& cluster_name, const Common& common);
+
 /// The fastest plan, with a sign of life while the search takes long. `plan.cluster` becomes `cluster_name`. Throws
 /// Failure (usage), or Infeasible.
 FoundPlan searched_plan(const ModelSpec& model, const Cluster& cluster, const std::string& cluster_name,

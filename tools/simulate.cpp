@@ -214,6 +214,7 @@ void run_simulate(const Arguments& arguments, Common& common) {
   if (!common.json) {
     print(summary(s, compared) + (trace.empty() ? "" : "  trace        " + trace + "\n") +
           (report.empty() ? "" : "  report       " + report + "\n"));
+    if (!s.fits()) throw Exited{static_cast<int>(ErrorKind::infeasible)};
     return;
   }
   ordered_json out = figures_json(s);
@@ -229,6 +230,7 @@ void run_simulate(const Arguments& arguments, Common& common) {
   if (!trace.empty()) out["trace"] = trace;
   if (!report.empty()) out["report"] = report;
   print_json(out);
+  if (!s.fits()) throw Exited{static_cast<int>(ErrorKind::infeasible)};
 }
 
 }  // namespace galvatron::tools

@@ -335,6 +335,7 @@ Prepared searched_here(const TrainArguments& a, const Common& common, const Chec
   }
   if (!a.save_cluster.empty())
     if (auto written = write_cluster(a.save_cluster, cluster); !written) throw_error(written.error());
+  search.memory = search_budget(a.memory, cluster, name, common);
   out.plan = searched_plan(out.model, cluster, name, search, common).plan;
   out.cluster = std::move(cluster);
   return out;

@@ -219,7 +219,7 @@ TEST_CASE("an infeasible budget names the smallest that works, exactly") {
 TEST_CASE("a large model that does not fit gets its smallest budget with little work") {
   for (const auto& [name, devices] : {std::pair{"gpt3-175b", "64xa100-40g"}, {"gpt-1t", "96xh100-80g"}}) {
     const ModelSpec model = model_named(name);
-    const Cluster cluster = cluster_named(devices);
+    Cluster cluster = cluster_named(devices);
     SearchOptions options;
     options.global_batch = 512;
     const FoundPlan none = found(model, cluster, options);
@@ -229,6 +229,8 @@ TEST_CASE("a large model that does not fit gets its smallest budget with little 
     CHECK(none.statistics.labels < 1'000'000);
     REQUIRE(none.smallest_memory);
     options.memory = *none.smallest_memory;
+    CHECK(!found(model, cluster, options).feasible);  // the devices have less
+    cluster.device.memory = *none.smallest_memory;
     CHECK(found(model, cluster, options).feasible);
   }
 }

@@ -74,6 +74,24 @@ TEST_CASE("plan, cost and explain agree") {
   CHECK(folder.run("cost --plan p.json").code == 0);
 }
 
+TEST_CASE("a budget above the device is the device's, and the user is told") {
+  const Folder folder;
+  const std::string plan = "plan --model gpt2-350m --cluster 8xa100-80g --global-batch 64 --out p.json --json";
+  const json usual = folder.run(plan).json();
+  for (const std::string memory : {"80GiB", "500GiB"}) {
+    const Ran ran = folder.run(plan + " --memory " + memory);
+    REQUIRE(ran.code == 0);
+    CHECK(ran.err.find("--memory " + memory.substr(0, memory.size() - 3)) != std::string::npos);
+    CHECK(ran.err.find("more than plans may take of a device of 8xa100-80g") != std::string::npos);
+    json report = ran.json();
+    CHECK(report.at("budget_bytes") == usual.at("budget_bytes"));
+    CHECK(report.at("plan") == usual.at("plan"));
+    CHECK(folder.run("cost --plan p.json --json").json().at("budget_bytes") == usual.at("budget_bytes"));
+  }
+  // A budget that only a larger device has.
+  check_failure(folder.run("plan --model gpt-39b --cluster 8xa100-40g --global-batch 8 --memory 500GiB"), 3, "");
+}
+
 TEST_CASE("8-bit products are planned where the devices have them") {
   const Folder folder;
   const Ran ran = folder.run(

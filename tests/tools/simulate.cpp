@@ -92,13 +92,16 @@ TEST_CASE("a plan beyond its budget is simulated and called infeasible") {
   plan["predicted"] = {{"budget_bytes", 1 << 20}};
   folder.write("p.json", plan.dump());
   const Ran ran = folder.run("simulate --plan p.json --report r.html --json");
-  REQUIRE(ran.code == 0);
+  REQUIRE(ran.code == 3);
   CHECK(ran.json().at("feasible") == false);
   CHECK(ran.json().at("smallest_feasible_memory_bytes") == ran.json().at("peak_bytes"));
   CHECK(folder.read("r.html").find("This plan does not fit") != std::string::npos);
-  CHECK(folder.run("simulate --plan p.json").out.find("does not fit") != std::string::npos);
+  const Ran text = folder.run("simulate --plan p.json");
+  CHECK(text.code == 3);
+  CHECK(text.out.find("does not fit") != std::string::npos);
   // As in every other command that prices it.
   const Ran cost = folder.run("cost --plan p.json --json");
+  CHECK(cost.code == 3);
   CHECK(cost.json().at("feasible") == false);
   CHECK(cost.json().at("reason") == ran.json().at("reason"));
   CHECK(cost.json().at("smallest_feasible_memory_bytes") == ran.json().at("peak_bytes"));

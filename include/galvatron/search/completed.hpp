@@ -42,6 +42,7 @@ inline Result<SearchOptions> completed(SearchOptions options, const ModelSpec& m
                            text(ratio.whole / std::gcd(ratio.part, ratio.whole)));
   if (options.memory.count < 1)
     return usage_error("the memory budget is " + text(options.memory.count) + " bytes: give a positive size");
+  options.memory = min(options.memory, cluster.device.memory);
   if (cluster.devices < 1) return usage_error("the cluster " + cluster.name + " has no devices");
   if (options.microbatches < 0 || (options.microbatches > 0 && options.global_batch % options.microbatches != 0))
     return usage_error(text(options.microbatches) + " micro-batches do not divide the global batch of " +

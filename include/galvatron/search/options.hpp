@@ -23,7 +23,7 @@ enum class Algorithm : std::uint8_t {
 struct SearchOptions {
   std::int64_t global_batch = 8;  ///< samples of an iteration
   std::int64_t sequence = 0;      ///< tokens of a sample; 0: the model's positions
-  Bytes memory{};                 ///< of each rank; 0: what the device has
+  Bytes memory{};                 ///< of each rank, at most what the device has; 0: that
   Precision precision = Precision::bf16;
   Precision moments = Precision::fp32;               ///< in which the optimizer keeps its moments: fp32 or bf16
   cost::Trainer trainer = cost::Trainer::galvatron;  ///< whose code the plan is for
