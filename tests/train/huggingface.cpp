@@ -258,6 +258,25 @@ TEST_CASE("weights that are no numbers are refused with file and tensor") {
   }
 }
 
+TEST_CASE("config.json says that there is no dropout, and which tokens begin and end a text") {
+  const auto config = [](const std::string& name) {
+    const ModelSpec model = value_or_throw(load_model(name));
+    return huggingface_config(model, value_or_throw(huggingface_family(model)), Precision::fp32);
+  };
+  const auto gpt2 = config("gpt2-124m");
+  for (const char* key : {"embd_pdrop", "attn_pdrop", "resid_pdrop", "summary_first_dropout"})
+    CHECK(gpt2.at(key) == 0.0);
+  CHECK(gpt2.at("bos_token_id") == 50256);
+  CHECK(gpt2.at("eos_token_id") == 50256);
+  CHECK(config("gpt2-tiny").at("eos_token_id").is_null());  // bytes: no id of another vocabulary
+  CHECK(config("llama2-7b").at("attention_dropout") == 0.0);
+  CHECK(config("llama2-7b").at("bos_token_id") == 1);
+  CHECK(config("llama2-7b").at("eos_token_id") == 2);
+  CHECK(config("llama3-8b").at("bos_token_id") == 128000);
+  CHECK(config("llama3-8b").at("eos_token_id") == 128001);
+  CHECK(config("llama-tiny").at("bos_token_id").is_null());
+}
+
 TEST_CASE("weights that are not the model's are refused with the reason") {
   const Folder folder;
   const auto gpt2 = load_model((golden / "gpt2").string());

@@ -27,10 +27,26 @@
 
 namespace galvatron::train {
 
-/// The config.json of a model, as Hugging Face transformers and load_model() read it.
+namespace detail {
+
+/// The first and last token of a text in the vocabulary of GPT-2 (also where it is padded), Llama 2 or Llama 3; null in
+/// others, of bytes for one, where transformers would take the ids of a vocabulary that the model has not.
+inline std::pair<nlohmann::ordered_json, nlohmann::ordered_json> text_ends(std::int64_t vocabulary,
+                                                                           HuggingFaceFamily family) {
+  if (family == HuggingFaceFamily::gpt2 && vocabulary >= 50257 && vocabulary <= 51200) return {50256, 50256};
+  if (family == HuggingFaceFamily::llama && vocabulary == 32000) return {1, 2};
+  if (family == HuggingFaceFamily::llama && vocabulary == 128256) return {128000, 128001};
+  return {nullptr, nullptr};
+}
+
+}  // namespace detail
+
+/// The config.json of a model, as Hugging Face transformers and load_model() read it. It was trained without dropout,
+/// which transformers adds to a GPT-2 that does not say so.
 inline nlohmann::ordered_json huggingface_config(const ModelSpec& model, HuggingFaceFamily family,
                                                  Precision precision) {
   const LayerSpec& block = model.blocks.front();
+  const auto [first, last] = detail::text_ends(model.vocabulary(), family);
   const char* type = precision == Precision::fp32 ? "float32" : "bfloat16";
   if (family == HuggingFaceFamily::gpt2)
     return {{"architectures", {"GPT2LMHeadModel"}},
@@ -43,6 +59,12 @@ inline nlohmann::ordered_json huggingface_config(const ModelSpec& model, Hugging
             {"vocab_size", model.vocabulary()},
             {"layer_norm_epsilon", block.norm_epsilon},
             {"activation_function", "gelu_new"},
+            {"embd_pdrop", 0.0},
+            {"attn_pdrop", 0.0},
+            {"resid_pdrop", 0.0},
+            {"summary_first_dropout", 0.0},
+            {"bos_token_id", first},
+            {"eos_token_id", last},
             {"tie_word_embeddings", model.head.tied},
             {"torch_dtype", type}};
   return {{"architectures", {"LlamaForCausalLM"}},
@@ -58,6 +80,9 @@ inline nlohmann::ordered_json huggingface_config(const ModelSpec& model, Hugging
           {"rms_norm_eps", block.norm_epsilon},
           {"rope_theta", block.rope_theta},
           {"hidden_act", "silu"},
+          {"attention_dropout", 0.0},
+          {"bos_token_id", first},
+          {"eos_token_id", last},
           {"attention_bias", block.bias},
           {"mlp_bias", block.bias},
           {"tie_word_embeddings", model.head.tied},
