@@ -11,6 +11,7 @@
 #include <galvatron/cluster/presets.hpp>
 #include <galvatron/cluster/spec.hpp>
 #include <galvatron/core/error.hpp>
+#include <galvatron/core/comparison.hpp>
 #include <galvatron/core/quantity.hpp>
 #include <galvatron/core/units.hpp>
 #include <galvatron/cost/layer.hpp>
@@ -23,6 +24,7 @@
 #include <galvatron/plan/cost.hpp>
 #include <galvatron/plan/explain.hpp>
 #include <galvatron/plan/find.hpp>
+#include <galvatron/plan/mfu.hpp>
 #include <galvatron/plan/plan.hpp>
 #include <galvatron/plan/split.hpp>
 #include <galvatron/plan/sweep.hpp>
