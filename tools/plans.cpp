@@ -16,6 +16,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include <galvatron/cluster/host_memory.hpp>
 #include <galvatron/core/json.hpp>
 #include <galvatron/core/quantity.hpp>
 #include <galvatron/model/huggingface.hpp>
@@ -178,7 +179,11 @@ FoundPlan searched_plan(const ModelSpec& model, const Cluster& cluster, const st
     return find_plan(model, cluster, options);
   }();
   if (!found) throw_error(found.error());
-  if (!found->feasible) throw Infeasible(found->reason, found->smallest_memory);
+  if (!found->feasible) {
+    const bool all = cluster.name == "host" && (options.memory.count == 0 || options.memory > cluster.device.memory);
+    throw Infeasible(found->reason + (all ? "; of this host: " + usable_memory(cluster.devices).bound : ""),
+                     found->smallest_memory);
+  }
   found->plan.cluster = cluster_name;
   return std::move(*found);
 }

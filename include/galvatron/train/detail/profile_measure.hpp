@@ -65,7 +65,10 @@ class OthersShares {
   void end() {
     if (window_.empty()) return;
     const double seconds = watch_.seconds() / static_cast<double>(window_.size());
-    const double share = watch_.others().value_or(0);
+    // What is too short to tell has the share of what was before.
+    const double share =
+        watch_.seconds() < 0.2 ? std::max(watch_.others().value_or(0), last_) : watch_.others().value_or(0);
+    last_ = share;
     for (const std::size_t table : window_) {
       if (tables_.size() <= table) tables_.resize(table + 1);
       tables_[table].least = std::min(tables_[table].least, share);
@@ -95,6 +98,7 @@ class OthersShares {
   };
   CoreWatch watch_;
   std::vector<std::size_t> window_;
+  double last_ = 0;
   std::vector<Table> tables_;
 };
 
