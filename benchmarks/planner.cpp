@@ -21,9 +21,7 @@
 #include <string>
 #include <vector>
 
-#include <sys/resource.h>
-#include <unistd.h>
-
+#include <galvatron/cluster/host_load.hpp>
 #include <galvatron/cluster/json.hpp>
 #include <galvatron/model/model.hpp>
 #include <galvatron/plan/cost.hpp>
@@ -83,38 +81,14 @@ std::vector<Candidate> candidates(const ModelSpec& model, const Cluster& cluster
   return out;
 }
 
-// Processor seconds that everybody but this process has used, the hypervisor included; 0 where the system does not say.
-double foreign_seconds() {
-  std::ifstream stat("/proc/stat");
-  std::string word;
-  double user = 0;
-  double nice = 0;
-  double system = 0;
-  double idle = 0;
-  double waiting = 0;
-  double interrupts = 0;
-  double soft = 0;
-  double stolen = 0;
-  if (!(stat >> word >> user >> nice >> system >> idle >> waiting >> interrupts >> soft >> stolen)) return 0;
-  rusage own{};
-  ::getrusage(RUSAGE_SELF, &own);
-  const auto seconds = [](const timeval& t) {
-    return static_cast<double>(t.tv_sec) + 1e-6 * static_cast<double>(t.tv_usec);
-  };
-  const double all = (user + nice + system + interrupts + soft + stolen) / static_cast<double>(::sysconf(_SC_CLK_TCK));
-  return all - seconds(own.ru_utime) - seconds(own.ru_stime);
-}
-
 // The least of what `measure` returns until it was left alone, at most five times.
 template <class Measure>
 double undisturbed(const Measure& measure) {
   double least = INFINITY;
   for (int attempt = 0; attempt < 5; ++attempt) {
-    const double foreign = foreign_seconds();
-    const double begin = train::detail::wall_seconds();
+    const CoreWatch watch;
     least = std::min(least, measure());
-    const double share = (foreign_seconds() - foreign) / (train::detail::wall_seconds() - begin) / usable_cores();
-    if (share < 0.03) break;
+    if (watch.others().value_or(0) < 0.03) break;
   }
   return least;
 }

@@ -16,9 +16,14 @@ Bytes CoreLauncher::library_workspace(const Plan& plan) const {
 
 void CoreLauncher::require(Precision precision) const { galvatron::train::HostPlatform::require(precision); }
 
-std::pair<Bytes, std::string> CoreLauncher::arena_memory(const Plan&) const {
-  return {usable_memory(), "this machine"};
+// Ranks that are processes have each its own limits, so only the machine's and those of control groups are shared.
+UsableMemory CoreLauncher::free_memory(int threads) const { return usable_memory(ranks() == 0 ? threads : 0); }
+
+std::pair<Bytes, std::string> CoreLauncher::arena_memory(const Plan& plan) const {
+  return {free_memory(plan.ranks()).bytes, "this machine"};
 }
+
+std::string CoreLauncher::memory_bound(int ranks) const { return free_memory(ranks).bound; }
 
 Cluster CoreLauncher::cluster(int ranks) const { return host_before_profile(ranks); }
 

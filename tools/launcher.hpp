@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include <galvatron/cluster/host_memory.hpp>
 #include <galvatron/comm/launch_environment.hpp>
 #include <galvatron/comm/status.hpp>
 #include <galvatron/model/spec.hpp>
@@ -16,6 +17,7 @@
 #include <galvatron/train/trainer.hpp>
 
 #include "commands.hpp"
+#include "options.hpp"
 
 namespace galvatron::tools {
 
@@ -36,6 +38,11 @@ class Launcher {
   virtual void require(Precision precision) const = 0;
   /// What the arenas of ranks_here() may take, and what has it: "this machine".
   [[nodiscard]] virtual std::pair<Bytes, std::string> arena_memory(const Plan& plan) const = 0;
+  /// What leaves no more of it to so many ranks, as a clause; empty where that is plain.
+  [[nodiscard]] virtual std::string memory_bound(int) const { return {}; }
+  /// Processor seconds of all ranks of this host together, from those of each of their processes, which all call it;
+  /// nothing where ranks do not compute on cores.
+  [[nodiscard]] virtual std::optional<double> core_seconds_here(double) { return std::nullopt; }
   /// True when they take it together, false when each rank has as much.
   [[nodiscard]] virtual bool shares_memory(const Plan&) const { return true; }
   /// True when checkpoints' copies come from the same memory.
@@ -60,12 +67,17 @@ class CoreLauncher : public Launcher {
  public:
   [[nodiscard]] Bytes library_workspace(const Plan& plan) const override;
   void require(Precision precision) const override;
-  [[nodiscard]] std::pair<Bytes, std::string> arena_memory(const Plan&) const override;
+  [[nodiscard]] std::pair<Bytes, std::string> arena_memory(const Plan& plan) const override;
+  [[nodiscard]] std::string memory_bound(int ranks) const override;
+  [[nodiscard]] std::optional<double> core_seconds_here(double own) override { return own; }
   [[nodiscard]] Cluster cluster(int ranks) const override;
   [[nodiscard]] Cluster profile(const galvatron::train::ProfileOptions& options) const override;
 
  protected:
   [[nodiscard]] virtual int threads_per_rank(const Plan& plan) const = 0;
+
+ private:
+  [[nodiscard]] UsableMemory free_memory(int ranks) const;
 };
 
 /// Ranks are threads of this process.
@@ -100,11 +112,26 @@ bool name_gpus(const Arguments& arguments);
 using RunOnGpus = void(const std::optional<comm::LaunchEnvironment>& job, const std::function<void(Launcher&)>& body,
                        comm::Verdict& verdict);
 
-/// This machine, measured for about so many seconds with a progress display. Throws Failure.
-/// @param ranks  0: as many as suit it  @param precisions  empty: all that there are
-/// @param models  whose products are measured as they are
-Cluster measured(const Launcher& launcher, int ranks, double seconds, const std::vector<Precision>& precisions,
-                 std::vector<ModelSpec> models, const Common& common);
+/// The option --on-busy of those who measure this machine. @param when  "with --auto: ", or nothing
+void busy_option(Options& options, std::string& on_busy, const std::string& when = {});
+
+/// What this machine is measured for; see ProfileOptions.
+struct Measurement {
+  int ranks = 0;
+  double seconds = 0;
+  std::vector<Precision> precisions{};
+  std::vector<ModelSpec> models{};
+  std::string on_busy{};
+};
+
+struct MeasuredCluster {
+  Cluster cluster;
+  double others = 0;  ///< share of the cores that other programs took meanwhile
+};
+
+/// This machine, measured with a progress display. Says on standard error when the profile is doubtful and accepted.
+/// Throws Failure.
+MeasuredCluster measured(const Launcher& launcher, Measurement what, const Common& common);
 
 /// True in a process that mpirun has started.
 bool started_by_mpirun();

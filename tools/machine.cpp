@@ -1,15 +1,7 @@
 #include "machine.hpp"
 
-#include <unistd.h>
-
-#include <algorithm>
-#include <charconv>
-#include <string_view>
-#include <system_error>
-
 #include <galvatron/cluster/json.hpp>
 #include <galvatron/core/error.hpp>
-#include <galvatron/core/file.hpp>
 #include <galvatron/device/host/host.hpp>
 
 namespace galvatron::tools {
@@ -47,18 +39,6 @@ Precision chosen_precision(const std::string& option, const Cluster& cluster) {
     refuse("the cluster " + cluster.name + " has no rates for " + option + "; plan with --precision " +
            (precision == Precision::fp32 ? "bf16" : "fp32") + ", or on another --cluster");
   return precision;
-}
-
-Bytes usable_memory() {
-  const auto pages = static_cast<std::int64_t>(::sysconf(_SC_PHYS_PAGES));
-  const auto page = static_cast<std::int64_t>(::sysconf(_SC_PAGESIZE));
-  std::int64_t memory = pages > 0 && page > 0 ? pages * page : std::int64_t{1} << 62;
-  if (const auto text = read_text_file("/sys/fs/cgroup/memory.max", 64)) {
-    std::int64_t limit = 0;
-    const auto [end, failure] = std::from_chars(text->data(), text->data() + text->size(), limit);
-    if (failure == std::errc{} && limit > 0) memory = std::min(memory, limit);  // "max" without a limit
-  }
-  return {memory};
 }
 
 }  // namespace galvatron::tools

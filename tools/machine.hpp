@@ -32,7 +32,4 @@ void moments_option(Options& options, std::string& moments);
 /// The cores of this machine as a cluster before anything is measured. @param ranks  0: one a core
 Cluster host_before_profile(int ranks);
 
-/// Memory that this process may use: the machine's, or less when its control group says so.
-Bytes usable_memory();
-
 }  // namespace galvatron::tools

@@ -16,6 +16,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include <galvatron/cluster/host_memory.hpp>
 #include <galvatron/core/json.hpp>
 #include <galvatron/core/quantity.hpp>
 #include <galvatron/model/huggingface.hpp>
@@ -23,6 +24,7 @@
 #include <galvatron/plan/explain.hpp>
 #include <galvatron/plan/find.hpp>
 #include <galvatron/plan/json.hpp>
+#include <galvatron/plan/mfu.hpp>
 #include <galvatron/plan/split.hpp>
 #include <galvatron/plan/sweep.hpp>
 #include <galvatron/search/compiled.hpp>
@@ -71,6 +73,7 @@ nlohmann::ordered_json plan_report(const Plan& plan, const PlanCost& cost, Bytes
   out["samples_per_second"] = cost.samples_per_second;
   out["tokens_per_second"] = cost.tokens_per_second;
   out["mfu"] = cost.mfu;
+  if (const std::string why = why_impossible_mfu(cost.mfu); !why.empty()) out["mfu_remark"] = why;
   out["search_seconds"] = search_seconds.value;
   out["microbatches"] = plan.microbatches;
   out["schedule"] = name_of(plan.schedule);
@@ -100,6 +103,7 @@ std::string plan_summary(const Plan& plan, const PlanCost& cost) {
   out += "  iteration    " + format_seconds(cost.iteration) + ", " + format_count(cost.samples_per_second) +
          " samples/s, " + format_count(cost.tokens_per_second) + " tokens/s";
   if (cost.mfu > 0) out += ", " + percent(cost.mfu) + " of peak";
+  if (const std::string why = why_impossible_mfu(cost.mfu); !why.empty()) out += " (" + why + ")";
   out += "\n";
   for (std::size_t i = 0; i < cost.stages.size(); ++i) {
     const PlanStageCost& stage = cost.stages[i];
@@ -184,7 +188,11 @@ FoundPlan searched_plan(const ModelSpec& model, const Cluster& cluster, const st
     return find_plan(model, cluster, options);
   }();
   if (!found) throw_error(found.error());
-  if (!found->feasible) throw Infeasible(found->reason, found->smallest_memory);
+  if (!found->feasible) {
+    const bool all = cluster.name == "host" && (options.memory.count == 0 || options.memory > cluster.device.memory);
+    throw Infeasible(found->reason + (all ? "; of this host: " + usable_memory(cluster.devices).bound : ""),
+                     found->smallest_memory);
+  }
   found->plan.cluster = cluster_name;
   return std::move(*found);
 }

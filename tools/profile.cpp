@@ -9,6 +9,7 @@
 #include <galvatron/cluster/json_writer.hpp>
 #include <galvatron/core/quantity.hpp>
 #include <galvatron/model/huggingface.hpp>
+#include <galvatron/train/profile_check.hpp>
 
 #include "commands.hpp"
 #include "launcher.hpp"
@@ -17,18 +18,37 @@
 
 namespace galvatron::tools {
 
-Cluster measured(const Launcher& launcher, int ranks, double seconds, const std::vector<Precision>& precisions,
-                 std::vector<ModelSpec> models, const Common& common) {
+namespace {
+// Not of GPUs.
+bool is_host(const Cluster& cluster) { return cluster.device.name == "host"; }
+}  // namespace
+
+void busy_option(Options& options, std::string& on_busy, const std::string& when) {
+  options.choice("--on-busy", on_busy, {"refuse", "accept"},
+                 when +
+                     "whether a profile is used (accept) or not (refuse, exit code 4) that no repetition kept from "
+                     "other programs on more than half of the cores, or whose figures no machine has (default: "
+                     "refuse)");
+}
+
+MeasuredCluster measured(const Launcher& launcher, Measurement what, const Common& common) {
   ErrorProgress progress("profile", common);
+  MeasuredCluster out;
   galvatron::train::ProfileOptions options;
-  options.ranks = ranks;
-  options.time_budget = {seconds};
-  options.precisions = precisions;
-  options.models = std::move(models);
-  options.progress = [&progress](const galvatron::train::ProfileProgress& now) {
+  options.ranks = what.ranks;
+  options.time_budget = {what.seconds};
+  options.precisions = std::move(what.precisions);
+  options.models = std::move(what.models);
+  options.accepts_busy = what.on_busy == "accept";
+  options.progress = [&](const galvatron::train::ProfileProgress& now) {
+    out.others = now.others;
     progress.update(now.share, now.step);
   };
-  return launcher.profile(options);
+  out.cluster = launcher.profile(options);
+  if (!is_host(out.cluster) || !launcher.shows()) return out;
+  if (const std::string why = galvatron::train::why_doubtful(out.cluster, out.others); !why.empty())
+    progress.say("The profile is doubtful: " + why + ".");
+  return out;
 }
 
 namespace {
@@ -39,6 +59,7 @@ struct ProfileArguments {
   std::string device = "host";
   std::string precision;
   std::vector<std::string> models;
+  std::string on_busy;
   std::string out = "cluster.json";
 };
 
@@ -56,6 +77,7 @@ Options::Outcome read(const Arguments& arguments, ProfileArguments& a, Common& c
   options.number("--seconds", a.seconds, 0.01, 3600, "about how long to measure; less is coarser (default: 35)");
   options.texts("--model", a.models, "M...",
                 "measure also the products of these models, with all tensor degrees: presets or config.json files");
+  busy_option(options, a.on_busy);
   options.section("Output");
   options.text("--out", a.out, "FILE", "the cluster file (default: cluster.json)");
   options.flag("--json", common.json, "print one JSON object instead of text");
@@ -87,23 +109,31 @@ void profile(const ProfileArguments& a, Common& common, Launcher& launcher) {
   for (const std::string& model : a.models) models.push_back(value_or_throw(load_model(model)));
 
   const double start = Progress::steady_seconds();
-  const Cluster cluster = measured(launcher, a.ranks, a.seconds, precisions, std::move(models), common);
+  const auto [cluster, others] =
+      measured(launcher, {a.ranks, a.seconds, std::move(precisions), std::move(models), a.on_busy}, common);
   const double took = Progress::steady_seconds() - start;
   if (!launcher.shows()) return;
   if (auto written = write_cluster(a.out, cluster); !written) throw_error(written.error());
 
+  const UsableMemory free = is_host(cluster) ? usable_memory(cluster.devices) : UsableMemory{};
   if (common.json) {
     nlohmann::ordered_json rates = nlohmann::ordered_json::object();
     for (const PrecisionRate& rate : cluster.device.rates) rates[name_of(rate.precision)] = rate.peak_flops;
-    print_json({{"cluster", a.out},
-                {"ranks", cluster.devices},
-                {"cores", cluster.cores},
-                {"threads_per_rank", cluster.threads_per_rank},
-                {"gemm_flops", rates},
-                {"memory_bandwidth", cluster.device.memory_bandwidth},
-                {"all_reduce_bandwidth", cluster.inside_node.all_reduce_bandwidth},
-                {"overlap_slowdown", cluster.overlap_slowdown},
-                {"profile_seconds", took}});
+    nlohmann::ordered_json out{{"cluster", a.out},
+                               {"ranks", cluster.devices},
+                               {"cores", cluster.cores},
+                               {"threads_per_rank", cluster.threads_per_rank},
+                               {"gemm_flops", rates},
+                               {"memory_bandwidth", cluster.device.memory_bandwidth},
+                               {"all_reduce_bandwidth", cluster.inside_node.all_reduce_bandwidth},
+                               {"overlap_slowdown", cluster.overlap_slowdown},
+                               {"rank_memory_bytes", cluster.device.memory.count},
+                               {"profile_seconds", took}};
+    if (is_host(cluster)) {
+      out["free_memory"] = free.bound;
+      out["others_share"] = others;
+    }
+    print_json(out);
     return;
   }
   std::string text = "Measured " + std::to_string(cluster.devices) + (cluster.devices == 1 ? " rank " : " ranks ") +
@@ -118,6 +148,10 @@ void profile(const ProfileArguments& a, Common& common, Launcher& launcher) {
   if (cluster.devices_per_node > 1)
     all_reduce(cluster.inside_node, std::to_string(cluster.devices_per_node) + " ranks");
   if (cluster.nodes() > 1) all_reduce(cluster.across_nodes, std::to_string(cluster.nodes()) + " machines");
+  text += "  free memory        " + format_bytes(cluster.device.memory) + " a rank" +
+          (free.bound.empty() ? "" : ": " + free.bound) + "\n";
+  if (const std::string busy = galvatron::train::others_text(others); !busy.empty())
+    text += "  disturbed          " + busy + " meanwhile\n";
   text += "  written to         " + a.out + "\n";
   print(text);
 }

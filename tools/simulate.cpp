@@ -12,6 +12,7 @@
 #include <galvatron/core/quantity.hpp>
 #include <galvatron/model/huggingface.hpp>
 #include <galvatron/plan/json.hpp>
+#include <galvatron/plan/mfu.hpp>
 #include <galvatron/plan/split.hpp>
 #include <galvatron/simulate/simulate.hpp>
 
@@ -68,6 +69,7 @@ ordered_json figures_json(const Simulated& s) {
   out["samples_per_second"] = s.samples_per_second();
   out["tokens_per_second"] = s.tokens_per_second();
   out["mfu"] = s.mfu();
+  if (const std::string why = why_impossible_mfu(s.mfu()); !why.empty()) out["mfu_remark"] = why;
   out["bubble_fraction"] = s.simulation.bubble_fraction();
   out["peak_bytes"] = s.peak().count;
   out["budget_bytes"] = s.budget().count;
@@ -114,7 +116,10 @@ std::string summary(const Simulated& s, const std::vector<Simulated>& compared) 
   const Simulation& sim = s.simulation;
   std::string out = s.plan.model + " on " + s.plan.cluster + ": " + plan_words(s.plan) + "\n";
   out += "  iteration    " + format_seconds(sim.iteration) + " simulated, " + format_seconds(sim.parts.cost.iteration) +
-         " by the planner's formula; " + format_count(s.tokens_per_second()) + " tokens/s\n";
+         " by the planner's formula; " + format_count(s.tokens_per_second()) + " tokens/s";
+  if (s.mfu() > 0) out += ", " + percent(s.mfu()) + " of peak";
+  if (const std::string why = why_impossible_mfu(s.mfu()); !why.empty()) out += " (" + why + ")";
+  out += "\n";
   out += "  waiting      " + percent(sim.bubble_fraction()) + " of the stages' time\n";
   for (std::size_t i = 0; i < sim.stages.size(); ++i) {
     const simulate::StageSeconds& seconds = sim.stages[i];
@@ -172,7 +177,7 @@ void write_run(const Run& run, const std::string& trace, const std::string& repo
     write_whole(trace, out.text());
   }
   if (report.empty()) return;
-  const simulate::Measured measured{run.step, run.iteration, run.peaks};
+  const simulate::Measured measured{run.step, run.iteration, run.peaks, run.others};
   write_whole(report, simulate::report_html(s, {}, &measured));
 }
 

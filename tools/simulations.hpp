@@ -22,6 +22,7 @@ struct Run {
   simulate::MeasuredStep step;
   Seconds iteration;         ///< median of the steps
   std::vector<Bytes> peaks;  ///< of each rank
+  double others = 0;         ///< share of the cores that other programs took meanwhile
 };
 
 /// Writes the trace (measured ranks and simulated stages) and the report of a run; an empty path: not. Throws Failure

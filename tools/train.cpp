@@ -13,18 +13,22 @@
 
 #include <nlohmann/json.hpp>
 
+#include <galvatron/cluster/host_load.hpp>
 #include <galvatron/cluster/json.hpp>
 #include <galvatron/cluster/json_writer.hpp>
+#include <galvatron/core/comparison.hpp>
 #include <galvatron/core/quantity.hpp>
 #include <galvatron/model/difference.hpp>
 #include <galvatron/model/huggingface.hpp>
 #include <galvatron/nn/implemented.hpp>
 #include <galvatron/plan/json.hpp>
+#include <galvatron/plan/mfu.hpp>
 #include <galvatron/plan/split.hpp>
 #include <galvatron/strategy/registry.hpp>
 #include <galvatron/strategy/space.hpp>
 #include <galvatron/strategy/text.hpp>
 #include <galvatron/train/data/open.hpp>
+#include <galvatron/train/profile_check.hpp>
 
 #include "commands.hpp"
 #include "launcher.hpp"
@@ -59,6 +63,7 @@ struct TrainArguments {
   std::string moments;
   std::string cluster;
   double profile_seconds = 8;
+  std::string on_busy;
   std::string save_plan;
   std::string save_cluster;
   TrainingConstants constants;
@@ -92,6 +97,7 @@ Options::Outcome read(const Arguments& arguments, TrainArguments& a, Common& com
   moments_option(options, a.moments);
   options.text("--cluster", a.cluster, "FILE", "with --auto: a cluster file, instead of profiling first");
   options.number("--profile-seconds", a.profile_seconds, 0.01, 3600, "with --auto: how long to profile (default: 8)");
+  busy_option(options, a.on_busy, "with --auto: ");
   options.text("--save-plan", a.save_plan, "FILE", "with --auto: write the plan here");
   options.text("--save-cluster", a.save_cluster, "FILE", "with --auto: write the profile here, as a cluster file");
   options.section("Training");
@@ -162,6 +168,7 @@ void check(const TrainArguments& a, const Launcher& launcher) {
     for (const auto& [given, option] : {std::pair(!a.cluster.empty(), "--cluster"),
                                         {!a.precision.empty(), "--precision"},
                                         {!a.moments.empty(), "--moments"},
+                                        {!a.on_busy.empty(), "--on-busy"},
                                         {!a.save_plan.empty(), "--save-plan"},
                                         {!a.save_cluster.empty(), "--save-cluster"}})
       if (given) refuse(std::string(option) + " belongs to --auto; leave it out, the plan says it");
@@ -270,13 +277,15 @@ void check_memory(const std::vector<Bytes>& ranks, std::vector<Bytes> copies, co
                          "; allow that much, or make a plan with this --memory",
                      most);
   const auto [memory, owner] = launcher.arena_memory(plan);
+  const std::string bound = launcher.memory_bound(plan.ranks());
   if (sum > static_cast<double>(memory.count))
     throw Infeasible(
         "the plan takes " + format_bytes(most) + " on its fullest rank" +
             (together && here.size() > 1 ? " and " + format_count(sum) + "B on all " + std::to_string(here.size())
                                          : "") +
             (copies.empty() ? "" : " with their copies for checkpoints") + ", but " + owner + " has " +
-            format_bytes(memory) + "; train a smaller model or batch, or plan with a smaller --memory",
+            format_bytes(memory) + (bound.empty() ? "" : " free (" + bound + ")") +
+            "; train a smaller model or batch, or plan with a smaller --memory",
         std::nullopt);
 }
 
@@ -330,7 +339,11 @@ Prepared searched_here(const TrainArguments& a, const Common& common, const Chec
   std::string name = a.cluster;
   if (profiles) {
     searched_plan(out.model, cluster, cluster.name, search, common);
-    cluster = measured(launcher, cluster.devices, a.profile_seconds, {search.precision}, {out.model}, common);
+    cluster =
+        measured(launcher, {cluster.devices, a.profile_seconds, {search.precision}, {out.model}, a.on_busy}, common)
+            .cluster;
+    if (const std::string bound = launcher.memory_bound(cluster.devices); !bound.empty())
+      note(common, "Planned for " + format_bytes(cluster.device.memory) + " a rank: " + bound + ".");
     name = a.save_cluster.empty() ? cluster.name : a.save_cluster;
   }
   if (!a.save_cluster.empty())
@@ -353,8 +366,13 @@ Prepared searched_for(const TrainArguments& a, const Common& common, const Check
     out = searched_here(a, common, check_data, launcher);
   } else if (together) {
     const Cluster before = launcher.cluster(a.ranks);
-    measured(launcher, before.devices, a.profile_seconds, {chosen_precision(a.precision, before)},
-             {value_or_throw(load_model(a.model))}, common);
+    measured(launcher,
+             {before.devices,
+              a.profile_seconds,
+              {chosen_precision(a.precision, before)},
+              {value_or_throw(load_model(a.model))},
+              a.on_busy},
+             common);
   }
   const std::string plan = launcher.shared(launcher.shows() ? plan_json(out.plan).dump() : "");
   if (launcher.shows()) return out;
@@ -373,20 +391,20 @@ int ranks_to_start(const TrainArguments& a, const Launcher& launcher) {
   return a.ranks != 0 ? a.ranks : cluster_named(a.cluster.empty() ? "host" : a.cluster).devices;
 }
 
-std::string percent_off(double predicted, double measured) {
-  if (!(predicted > 0) || !(measured > 0)) return "";
-  char out[32];
-  std::snprintf(out, sizeof out, " (%+.1f %%)", 100 * (predicted / measured - 1));
-  return out;
-}
-
 struct Outcome {
   Plan plan;
   galvatron::train::TrainReport report;
   std::vector<Bytes> predicted;
   std::vector<Bytes> measured;
   double tokens_per_second = 0;
+  std::optional<double> others;  // share of the cores that other programs took
 };
+
+// Model FLOPs over what the plan's devices could do in the measured time; 0: the plan does not say.
+double mfu_of(const Outcome& o) {
+  const Prediction& p = o.plan.predicted;
+  return o.report.iteration_seconds > 0 ? p.mfu * p.iteration.value / o.report.iteration_seconds : 0;
+}
 
 void print_outcome_json(const Outcome& o, const TrainArguments& a) {
   nlohmann::ordered_json out;
@@ -399,6 +417,10 @@ void print_outcome_json(const Outcome& o, const TrainArguments& a) {
   else
     out["predicted_iteration_seconds"] = nullptr;
   out["measured_iteration_seconds"] = o.report.iteration_seconds;
+  out["others_share"] = nullptr;
+  if (o.others) out["others_share"] = *o.others;
+  if (const double mfu = mfu_of(o); mfu > 0) out["mfu"] = mfu;
+  if (const std::string why = why_impossible_mfu(mfu_of(o)); !why.empty()) out["mfu_remark"] = why;
   out["predicted_peak_bytes"] = nlohmann::ordered_json::array();
   out["measured_peak_bytes"] = nlohmann::ordered_json::array();
   for (const Bytes bytes : o.predicted) out["predicted_peak_bytes"].push_back(bytes.count);
@@ -422,9 +444,14 @@ void print_outcome(const Outcome& o, const TrainArguments& a) {
                     (o.plan.ranks() == 1 ? " rank" : " ranks") + " in " + name_of(o.plan.precision) + ": " +
                     plan_words(o.plan) + "\n";
   out += std::string("  loss         ") + loss + "\n";
-  out += "  speed        " + format_count(o.tokens_per_second) + " tokens/s\n";
-  out += "  iteration    predicted " + (predicted > 0 ? format_seconds({predicted}) : "nothing") + ", measured " +
-         format_seconds({measured}) + percent_off(predicted, measured) + "\n";
+  out += "  speed        " + format_count(o.tokens_per_second) + " tokens/s";
+  if (const double mfu = mfu_of(o); mfu > 0) out += ", " + percent(mfu) + " of peak";
+  if (const std::string why = why_impossible_mfu(mfu_of(o)); !why.empty()) out += " (" + why + ")";
+  const std::string compared = against_prediction({predicted}, {measured});
+  out += "\n  iteration    predicted " + (predicted > 0 ? format_seconds({predicted}) : "nothing") + ", measured " +
+         format_seconds({measured}) + (compared.empty() ? "" : ": " + compared) + "\n";
+  if (const std::string busy = galvatron::train::others_text(o.others.value_or(0)); !busy.empty())
+    out += "               " + busy + " meanwhile\n";
   for (std::size_t first = 0; first < o.predicted.size();) {
     std::size_t last = first;  // ranks with equal figures share a line
     while (last + 1 < o.predicted.size() && o.predicted[last + 1] == o.predicted[first] &&
@@ -599,7 +626,12 @@ int train(TrainArguments& a, const Arguments& arguments, Common& common, Launche
                       {loss, format_count(step.tokens_per_second) + " tokens/s"});
     };
     const auto batches = data->batches(plan.global_batch);
+    const CoreWatch watch;
+    const double before = core_seconds_of_process();
     outcome.report = trained(launcher, plan, prepared.model, *batches, options, a.files);
+    const double own = core_seconds_of_process() - before;
+    if (const auto all = launcher.core_seconds_here(own); all && watch.seconds() > 0.2)
+      outcome.others = watch.others(*all);
   }
   const int signal = outcome.report.stopped;
   if (!shows) return signal;
@@ -615,7 +647,7 @@ int train(TrainArguments& a, const Arguments& arguments, Common& common, Launche
   }
   if (recorder)
     write_run({plan, prepared.model, prepared.cluster ? &*prepared.cluster : nullptr, recorder->last_step(),
-               Seconds{outcome.report.iteration_seconds}, outcome.measured},
+               Seconds{outcome.report.iteration_seconds}, outcome.measured, outcome.others.value_or(0)},
               a.trace, a.report, common);
   try {
     if (common.json)

@@ -10,6 +10,7 @@
 
 #include <galvatron/cluster/presets.hpp>
 #include <galvatron/cluster/spec.hpp>
+#include <galvatron/core/comparison.hpp>
 #include <galvatron/core/error.hpp>
 #include <galvatron/core/exceptions.hpp>
 #include <galvatron/core/quantity.hpp>
@@ -24,6 +25,7 @@
 #include <galvatron/plan/cost.hpp>
 #include <galvatron/plan/explain.hpp>
 #include <galvatron/plan/find.hpp>
+#include <galvatron/plan/mfu.hpp>
 #include <galvatron/plan/plan.hpp>
 #include <galvatron/plan/split.hpp>
 #include <galvatron/plan/sweep.hpp>

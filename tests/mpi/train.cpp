@@ -99,7 +99,8 @@ TEST_CASE("--auto searches once for all processes") {
   const Folder folder;
   folder.write_text();
   const Ran ran = folder.run(
-      "train --auto --profile-seconds 0.02 --model gpt2-tiny --data text.txt --steps 2 --global-batch 4 --seq 16 "
+      "train --auto --profile-seconds 0.02 --on-busy accept --model gpt2-tiny --data text.txt --steps 2 --global-batch "
+      "4 --seq 16 "
       "--ranks 2 --precision fp32 --save-plan q.json --launcher mpi --quiet --json");
   CAPTURE(ran.err);
   REQUIRE(ran.code == 0);

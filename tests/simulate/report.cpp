@@ -2,6 +2,7 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cctype>
 #include <random>
 #include <string>
@@ -36,10 +37,12 @@ nlohmann::json data_of(const std::string& html) {
 /// Every element ends where it should, and nothing comes from elsewhere.
 void check_html(const std::string& html) {
   REQUIRE(html.starts_with("<!DOCTYPE html>"));
-  for (const char* part : {"src=", "href=", "@import", "url(", "http:", "https:"}) {
+  for (const char* part : {"src=", "href=", "@import", "http:", "https:"}) {
     CAPTURE(part);
     CHECK(!has(html, part));
   }
+  for (std::size_t at = html.find("url("); at != std::string::npos; at = html.find("url(", at + 1))
+    CHECK(html.substr(at, 5) == "url(#");  // of this page
   const std::string_view markup = std::string_view(html).substr(0, html.find("<script"));
   for (const char* part : {">nan", ">inf", "Mnan", "Vnan", "Hnan", "Hinf"}) CHECK(markup.find(part) == markup.npos);
   std::vector<std::string> open;
@@ -147,10 +150,50 @@ TEST_CASE("a measured run stands beside its prediction") {
   check_html(html);
   CHECK(has(html, "Predicted and measured"));
   CHECK(has(html, "step 42"));
-  CHECK(has(html, "-20 %"));  // 1 / 1.25
+  CHECK(has(html, "25 % slower than predicted"));
+  CHECK(has(html, "100 % slower than predicted"));  // the step that the timeline shows
   const nlohmann::json data = data_of(html);
+  // Each timeline ends with its iteration: behind it nobody waits.
+  for (std::size_t i = 0; i < data.at("tracks").size(); ++i)
+    CHECK(data.at("tracks")[i].at("end").get<double>() / data.at("length").get<double>() ==
+          doctest::Approx(i % 2 == 0 ? 0.5 : 1));
   CHECK(data.at("tracks").size() == 2 * s.plan.stages.size());
   CHECK(data.at("seconds").get<double>() == measured.step.seconds.value);
+}
+
+TEST_CASE("the headline of a run is what was measured, and what was predicted stands beneath") {
+  std::mt19937 random(11);
+  Simulated s = simulated_case(simulated::random_case(random));
+  Measured measured;
+  measured.iteration = s.simulation.iteration * 1.6;
+  measured.step.seconds = measured.iteration;
+  measured.step.ranks.resize(static_cast<std::size_t>(s.plan.ranks()));
+  measured.peaks.assign(measured.step.ranks.size(), {123'456'789});
+  const std::string predicted = report_html(s);
+  const std::string html = report_html(s, {}, &measured);
+  check_html(html);
+  CHECK(has(html, "<h1>A run of "));
+  CHECK(!has(predicted, "<h1>A run of "));
+  // The first figure of each.
+  const auto headline = [](const std::string& page) {
+    const std::size_t at = page.find("<div class=\"tile\"><b>") + 21;
+    return page.substr(at, page.find("</b>", at) - at);
+  };
+  CHECK(headline(predicted) == format_seconds(s.simulation.iteration));
+  CHECK(headline(html) == format_seconds(measured.iteration));
+  CHECK(has(html, "<small>60 % slower than predicted (" + format_seconds(s.simulation.iteration) + ")</small>"));
+  CHECK(has(html, "<b>" + format_count(s.tokens_per_second() / 1.6) + "</b><span>tokens/s</span><small>" +
+                      format_count(s.tokens_per_second()) + " predicted"));
+  CHECK(has(html, "<b>" + format_bytes({123'456'789}) + "</b>"));
+  CHECK(has(html, "<h2>Predicted: Where the time goes"));
+  CHECK(has(predicted, "<h2>Where the time goes"));
+  CHECK(!has(html, "The machine was busy"));
+  measured.others = 0.43;
+  CHECK(has(report_html(s, {}, &measured), "Other programs took 43"));
+  // A profile that was disturbed shows in an MFU that cannot be.
+  CHECK(!has(html, "more than the devices can do"));
+  s.simulation.parts.cost.mfu = 1.7;
+  CHECK(has(report_html(s), "more than the devices can do"));
 }
 
 TEST_CASE("an iteration of very many instructions keeps its report small and says so") {
@@ -160,7 +203,31 @@ TEST_CASE("an iteration of very many instructions keeps its report small and say
   const std::string html = report_html(simulated_case({plan, model, cluster}));
   check_html(html);
   CHECK(html.size() < 3'000'000);
-  CHECK(has(html, "the middle of the iteration is left out"));
+  CHECK(has(html, "the middle of the iteration is left out, hatched"));
+  // What is left out is no waiting: a span of its own, which the legend names.
+  CHECK(has(html, "<i class=\"hatched\"></i>left out of this page"));
+  CHECK(!has(report_html(simulated_case(
+                 {simulated::even_plan(model, "64xa100-80g", 8, {.tensor = 8}, 64, 64, ScheduleKind::one_f_one_b),
+                  model, cluster})),
+             "<i class=\"hatched\">"));
+  const nlohmann::json data = data_of(html);
+  const auto left_out = static_cast<int>(data.at("kinds").size()) - 1;
+  CHECK(data.at("kinds")[static_cast<std::size_t>(left_out)] == "left out");
+  for (const auto& track : data.at("tracks")) {
+    const auto& values = track.at("spans");
+    double covered = 0;
+    double waiting = 0;
+    int gaps = 0;
+    for (std::size_t k = 0; k < values.size(); k += 5) {
+      waiting = std::max(waiting, values[k].get<double>());
+      if (values[k + 2] != left_out) continue;
+      ++gaps;
+      covered += values[k + 1].get<double>();
+    }
+    CHECK(gaps == 1);
+    CHECK(covered > 0.5 * data.at("length").get<double>());
+    CHECK(waiting < 0.1 * data.at("length").get<double>());
+  }
 }
 
 TEST_CASE("numbers are short") {

@@ -66,6 +66,8 @@ TEST_CASE("a given plan is trained, measured and written down") {
   CHECK(again.err.empty());
   for (const char* words : {"loss", "tokens/s", "predicted", "measured", "equal to the byte", "p.json"})
     CHECK(again.out.find(words) != std::string::npos);
+  REQUIRE(report.contains("others_share"));
+  if (report.at("others_share").is_number()) CHECK(report.at("others_share").get<double>() <= 1);
   const json same = folder.run(base + "--json").json();
   CHECK(same.at("last_loss") == report.at("last_loss"));
 }
@@ -73,7 +75,8 @@ TEST_CASE("a given plan is trained, measured and written down") {
 TEST_CASE("profile, plan and train go together, and --auto does all three") {
   const Folder folder;
   folder.write_text();
-  const Ran profiled = folder.run("profile --ranks 2 --seconds 0.02 --precision fp32 --out c.json --json");
+  const Ran profiled =
+      folder.run("profile --ranks 2 --seconds 0.02 --on-busy accept --precision fp32 --out c.json --json");
   CAPTURE(profiled.err);
   REQUIRE(profiled.code == 0);
   CHECK(profiled.json().at("ranks") == 2);
@@ -97,7 +100,8 @@ TEST_CASE("profile, plan and train go together, and --auto does all three") {
   CHECK(json::parse(folder.read("q.json")) == automatic.json().at("plan"));
 
   const Ran fresh = folder.run(
-      "train --auto --profile-seconds 0.02 --model gpt2-tiny --data text.txt --steps 2 --global-batch 4 --seq 16 "
+      "train --auto --profile-seconds 0.02 --on-busy accept --model gpt2-tiny --data text.txt --steps 2 --global-batch "
+      "4 --seq 16 "
       "--ranks 2 "
       "--precision fp32 --save-plan r.json --save-cluster d.json --json");
   CAPTURE(fresh.err);
@@ -112,10 +116,82 @@ TEST_CASE("profile, plan and train go together, and --auto does all three") {
                 2, "--ranks says 4, but c.json was measured with 2");
 }
 
+TEST_CASE("a measurement is said to be slower or faster than predicted, and an MFU that cannot be is called so") {
+  const Folder folder;
+  folder.write_text();
+  REQUIRE(folder.run("profile --ranks 2 --seconds 0.02 --on-busy accept --precision fp32 --out c.json").code == 0);
+  // The same tables with a peak that they exceed.
+  json slow = json::parse(folder.read("c.json"));
+  for (json& rate : slow.at("device").at("rates")) rate["peak_flops"] = 1e7;
+  folder.write("slow.json", slow.dump());
+  const std::string what = "plan --model gpt2-tiny --global-batch 4 --seq 16 --precision fp32 --cluster ";
+  const auto remarks = [](const Ran& ran) { return ran.out.find("more than the devices can do") != std::string::npos; };
+  CHECK(!remarks(folder.run(what + "c.json --out p.json")));
+  CHECK(!folder.run(what + "c.json --json").json().contains("mfu_remark"));
+  CHECK(remarks(folder.run(what + "slow.json --out q.json")));
+  const json planned = folder.run(what + "slow.json --json").json();
+  CHECK(planned.at("mfu") > 1);
+  CHECK(planned.at("mfu_remark").get<std::string>().find("more than the devices can do") == 0);
+  for (const std::string command : {"cost --plan q.json", "simulate --plan q.json"})
+    CHECK_MESSAGE(remarks(folder.run(command)), command);
+  CHECK(folder.run("explain q.json").out.find("(more than") != std::string::npos);  // lines are broken
+  for (const std::string command : {"cost --plan q.json --json", "simulate --plan q.json --json"})
+    CHECK(folder.run(command).json().contains("mfu_remark"));
+
+  json plan = json::parse(folder.read("q.json"));
+  const auto trained = [&](double predicted) {
+    plan["predicted"]["iteration_seconds"] = predicted;
+    folder.write("q.json", plan.dump());
+    return folder.run("train --plan q.json --data text.txt --steps 3 --quiet").out;
+  };
+  CHECK(trained(1e6).find(": 100 % faster than predicted") != std::string::npos);
+  const std::string slower = trained(1e-7);
+  CHECK(slower.find(" times as long as predicted") != std::string::npos);
+  plan["predicted"]["mfu"] = 1e9;
+  CHECK(trained(1.0).find("of peak (more than the devices can do") != std::string::npos);
+}
+
+TEST_CASE("a profile that others disturb is refused, and accepted when that is asked for") {
+  const Folder folder;
+  // Eight programs on each core; they end by themselves when the folder is gone.
+  const Ran ran = folder.shell(
+      "touch go; for i in $(seq $((8 * $(nproc)))); do while [ -e go ]; do :; done & done; "
+      "$G profile --ranks 1 --seconds 2 --precision fp32 --out c.json --quiet; code=$?; ls c.json 2> /dev/null; "
+      "$G profile --ranks 1 --seconds 1 --precision fp32 --out d.json --on-busy accept --json; "
+      "code=$code$?; rm go; wait; exit $code");
+  CAPTURE(ran.err);
+  CHECK(ran.code == 40);
+  CHECK(ran.err.find("galvatron: the profile is not used: ") == 0);
+  CHECK(ran.err.find("% of the cores") != std::string::npos);
+  CHECK(ran.err.find("--on-busy accept\n") != std::string::npos);
+  CHECK(ran.err.find("The profile is doubtful: ") != std::string::npos);
+  REQUIRE(ran.out.find("c.json") == std::string::npos);
+  CHECK(ran.json().at("others_share").get<double>() > 0.5);
+  CHECK(folder.has("d.json"));
+}
+
+TEST_CASE("a profile takes little memory of many ranks, and asks before it takes it") {
+  const Folder folder;
+  const std::string limited = "ulimit -v 4194304; $G ";
+  const Ran many = folder.shell(limited + "profile --ranks 64 --seconds 0.02 --precision fp32 --on-busy accept --json");
+  CAPTURE(many.err);
+  REQUIRE(many.code == 0);
+  CHECK(many.json().at("ranks") == 64);
+  CHECK(many.json().at("free_memory").get<std::string>().find("ulimit -v allows 4.00 GiB") != std::string::npos);
+  CHECK(many.json().at("rank_memory_bytes").get<std::int64_t>() < (std::int64_t{4} << 30) / 64);
+  check_failure(folder.shell(limited + "profile --ranks 1000 --seconds 0.02 --out none.json"), 3,
+                "a profile of 1000 ranks takes 13");
+  const Ran refused = folder.shell(limited + "profile --ranks 1000 --seconds 0.02 --out none.json");
+  for (const char* part : {"MiB a rank, but ", " are free: ulimit -v allows 4.00 GiB", "; profile fewer ranks"})
+    CHECK(refused.err.find(part) != std::string::npos);
+  CHECK(!folder.has("none.json"));
+}
+
 TEST_CASE("8-bit products are profiled, planned and trained where the processor has bf16 to stand for them") {
   const Folder folder;
   folder.write_text();
-  const Ran profiled = folder.run("profile --ranks 2 --seconds 0.02 --precision fp8 --out c.json --json");
+  const Ran profiled =
+      folder.run("profile --ranks 2 --seconds 0.02 --on-busy accept --precision fp8 --out c.json --json");
   CAPTURE(profiled.err);
   if (profiled.code != 0) {
     CHECK(profiled.code == 2);
@@ -163,7 +239,8 @@ TEST_CASE("an impossible budget is told before profiling, with one that works") 
   const Folder folder;
   folder.write_text();
   const std::string base =
-      "train --auto --profile-seconds 0.02 --model gpt2-tiny --data text.txt --steps 1 --global-batch 8 --seq 16 "
+      "train --auto --profile-seconds 0.02 --on-busy accept --model gpt2-tiny --data text.txt --steps 1 --global-batch "
+      "8 --seq 16 "
       "--ranks 4 "
       "--precision fp32 --json --memory ";
   const Ran none = folder.run(base + "1MiB");
@@ -248,7 +325,7 @@ TEST_CASE("a BERT learns what is hidden, a T5 what was cut out, a ViT tells imag
   const Folder folder;
   folder.write_text();
   const std::string tail = " --steps 30 --global-batch 8 --ranks 2 --precision fp32 --lr 0.003 --json";
-  REQUIRE(folder.run("profile --ranks 2 --seconds 0.02 --precision fp32 --out c.json").code == 0);
+  REQUIRE(folder.run("profile --ranks 2 --seconds 0.02 --on-busy accept --precision fp32 --out c.json").code == 0);
   const Ran hidden = folder.run("train --auto --cluster c.json --model bert-tiny --data text.txt --seq 32" + tail);
   CAPTURE(hidden.err);
   REQUIRE(hidden.code == 0);

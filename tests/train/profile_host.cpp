@@ -9,10 +9,22 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
+#include <csignal>
 #include <cstdint>
+#include <filesystem>
+#include <fstream>
+#include <functional>
 #include <string>
+#include <thread>
 #include <vector>
+
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "../folder.hpp"
 
 namespace {
 
@@ -23,6 +35,7 @@ ProfileOptions quick(int ranks) {
   ProfileOptions options;
   options.ranks = ranks;
   options.time_budget = {0.05};
+  options.accepts_busy = true;  // tests run beside others
   return options;
 }
 
@@ -131,6 +144,123 @@ TEST_CASE("products of a model's weights are measured as they are, and priced by
   }
   CHECK(priced == static_cast<int>(6 * weights.size()));
   CHECK(*cluster_from_json(cluster_to_json(cluster), "profile") == cluster);
+}
+
+TEST_CASE("what others disturbed is measured again, and its quietest sweep counts") {
+  const test::Folder machine;
+  std::filesystem::create_directories(machine.path / "proc");
+  long ticks = 0;
+  const auto others_take = [&](double share) {  // of 0.45 s
+    std::this_thread::sleep_for(std::chrono::milliseconds(450));
+    ticks += std::lround(share * 0.45 * static_cast<double>(::sysconf(_SC_CLK_TCK)));
+    std::ofstream file(machine.path / "proc/stat");
+    for (int core = 0; core < 1024; ++core) file << "cpu" << core << " " << ticks << " 0 0 9 9 0 0 0\n";
+  };
+  others_take(0);
+  train::detail::OthersShares shares{CoreWatch(machine.path)};
+  shares.begin();
+  shares.add(0);  // too short to tell: it shares the window of the next
+  others_take(0.6);
+  shares.add(1);
+  others_take(0);
+  shares.add(2);
+  CHECK(shares.disturbed(0));
+  CHECK(shares.disturbed(1));
+  CHECK(!shares.disturbed(2));
+  CHECK(shares.mean() > 0.1);
+  CHECK(shares.mean() < 0.6);
+  others_take(0);  // the sweep in which they are measured again
+  shares.add(0);
+  CHECK(!shares.disturbed(0));
+  CHECK(shares.disturbed(1));
+  others_take(0.01);
+  shares.add(1);
+  shares.add(0);
+  shares.end();
+  CHECK(!shares.disturbed(1));
+  CHECK(shares.mean() < 0.1);
+}
+
+TEST_CASE("a profile beside busy programs goes on until they have ended, or its time is over") {
+  const auto steps = [](bool watches, double until, const std::function<void(int)>& on_step) {
+    Cluster cluster = host_cluster(2);
+    train::detail::ProfilePlan plan = train::detail::profile_plan(0.05);
+    train::detail::size_pools(plan, 2);
+    plan.watches_cores = watches;
+    plan.again_until = until;
+    int told = 0;
+    const auto tell = [&](const ProfileProgress&) { on_step(++told); };
+    train::detail::Profile profile(plan, {Precision::fp32}, tell, cluster);
+    comm::thread::run(2, [&](comm::thread::World& world) {
+      const PinnedRank pinned(world.rank(), 2, 1);
+      profile.measure(world, HostPlatform{1, &pinned});
+    });
+    profile.finish();
+    CHECK(cluster.gemm.size() == 8);
+    return told;
+  };
+  const int once = steps(false, 15, [](int) {});
+  std::vector<pid_t> busy;
+  for (int i = 0; i < 4 * usable_cores(); ++i) {
+    const pid_t child = ::fork();
+    if (child == 0) {
+      ::alarm(60);  // should this test die
+      for (volatile unsigned n = 0;; n = n + 1) {
+      }
+    }
+    busy.push_back(child);
+  }
+  const auto end_busy = [&] {
+    for (const pid_t child : busy) {
+      ::kill(child, SIGKILL);
+      ::waitpid(child, nullptr, 0);
+    }
+    busy.clear();
+  };
+  CHECK(steps(true, 0, [](int) {}) == once);  // no time to repeat anything
+  CHECK(steps(true, 15, [&](int step) {
+          if (step > once) end_busy();
+        }) > once);
+  end_busy();
+}
+
+TEST_CASE("many ranks have small pools, which together are beyond caches") {
+  constexpr std::int64_t mebibyte = 1 << 20;
+  const auto sized = [](int ranks, double budget) {
+    train::detail::ProfilePlan plan = train::detail::profile_plan(budget);
+    train::detail::size_pools(plan, ranks);
+    return plan;
+  };
+  for (const int ranks : {1, 2, 4}) {
+    const auto plan = sized(ranks, 35);
+    CHECK(plan.sizes.pool_bytes == 64 * mebibyte);
+    CHECK(plan.sizes == plan.alone);
+    CHECK(plan.sizes.vocabulary_bits == 12);
+    CHECK(plan.bytes[0].back() == 64 * mebibyte);
+  }
+  for (const int ranks : {16, 64, 1024}) {
+    const auto plan = sized(ranks, 35);
+    CHECK(plan.sizes.pool_bytes == std::max(256 / ranks, 4) * mebibyte);
+    CHECK(plan.alone.pool_bytes == 64 * mebibyte);
+    CHECK(plan.bytes[0].back() <= plan.sizes.pool_bytes);
+    const auto [each, all] = profile_memory(plan, ranks, 1);
+    CHECK(each.count <= (2 * std::max(256 / ranks, 4) + 6) * mebibyte);
+    CHECK(all.count <= ranks * each.count + 134 * mebibyte);
+  }
+}
+
+TEST_CASE("a profile that takes more memory than there is, is refused before it takes any") {
+  rlimit before{};
+  REQUIRE(::getrlimit(RLIMIT_AS, &before) == 0);
+  rlimit little = before;
+  little.rlim_cur = std::min<rlim_t>(before.rlim_max, rlim_t{3} << 30);
+  REQUIRE(::setrlimit(RLIMIT_AS, &little) == 0);
+  ProfileOptions options = quick(1000);
+  const auto refused = profile_host(options);
+  REQUIRE(::setrlimit(RLIMIT_AS, &before) == 0);
+  REQUIRE_FALSE(refused.has_value());
+  CHECK(refused.error().kind == ErrorKind::infeasible);
+  CHECK(refused.error().message.find("a profile of 1000 ranks takes 13") == 0);
 }
 
 TEST_CASE("one rank is profiled without any message") {

@@ -2,8 +2,11 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <cstddef>
+#include <cstdint>
 #include <exception>
 #include <functional>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -25,6 +28,14 @@ class ProcessLauncher final : public CoreLauncher {
   [[nodiscard]] bool shows() const override { return world_.rank() == 0; }
   [[nodiscard]] int ranks() const override { return world_.size(); }
   [[nodiscard]] std::vector<int> ranks_here(const Plan&) const override { return runtime_.local_ranks(); }
+  [[nodiscard]] std::optional<double> core_seconds_here(double own) override {
+    std::vector<double> all(static_cast<std::size_t>(world_.size()));
+    world_.control().everybody().all_gather(View<const double>(&own, 1),
+                                            View<double>(all.data(), static_cast<std::int64_t>(all.size())));
+    double sum = 0;
+    for (const int rank : runtime_.local_ranks()) sum += all[static_cast<std::size_t>(rank)];
+    return sum;
+  }
   std::string shared(std::string text) override {
     auto size = static_cast<std::int64_t>(text.size());
     world_.everybody().broadcast(View<std::int64_t>(&size, 1), 0);

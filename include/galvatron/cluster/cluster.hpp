@@ -2,6 +2,8 @@
 #pragma once
 
 #include <galvatron/cluster/host_cores.hpp>
+#include <galvatron/cluster/host_load.hpp>
+#include <galvatron/cluster/host_memory.hpp>
 #include <galvatron/cluster/json.hpp>
 #include <galvatron/cluster/json_writer.hpp>
 #include <galvatron/cluster/log_grid.hpp>

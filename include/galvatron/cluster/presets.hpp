@@ -1,8 +1,6 @@
 // Clusters by name: COUNTxDEVICE, 8 devices a node, and `host`. The figures are in cluster/detail/device_presets.hpp.
 #pragma once
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <array>
 #include <charconv>
@@ -15,6 +13,7 @@
 
 #include <galvatron/cluster/detail/device_presets.hpp>
 #include <galvatron/cluster/host_cores.hpp>
+#include <galvatron/cluster/host_memory.hpp>
 #include <galvatron/cluster/spec.hpp>
 #include <galvatron/core/error.hpp>
 #include <galvatron/core/names.hpp>
@@ -186,14 +185,18 @@ inline std::string join(const std::vector<std::string>& names) {
 
 }  // namespace detail
 
-/// This machine before anything was measured: `ranks` devices (default: one a core) that share `cores` cores. Rates are
-/// those of a server core with AVX-512; `galvatron profile` replaces them by measured ones.
+/// Of the memory that may still be taken (usable_memory) the ranks of a host share so much; the rest is for the program
+/// itself, and for what changes until training begins.
+inline constexpr double host_memory_share = 0.95;
+
+/// This machine before anything was measured: `ranks` devices (default: one a core) that share `cores` cores and
+/// host_memory_share of the memory that is free now. Rates are those of a server core with AVX-512; `galvatron profile`
+/// replaces them by measured ones.
 inline Cluster host_cluster(int ranks = 0, int cores = 0) {
   if (cores <= 0) cores = usable_cores();
   if (ranks <= 0) ranks = cores;
-  const auto pages = static_cast<std::int64_t>(::sysconf(_SC_PHYS_PAGES));
-  const auto page = static_cast<std::int64_t>(::sysconf(_SC_PAGESIZE));
-  const std::int64_t memory = pages > 0 && page > 0 ? pages * page : std::int64_t{8} << 30;
+  const double memory = host_memory_share * static_cast<double>(usable_memory(ranks).bytes.count);
+  constexpr std::int64_t mebibyte = 1 << 20;
   Cluster cluster;
   cluster.name = "host";
   cluster.devices = ranks;
@@ -202,7 +205,7 @@ inline Cluster host_cluster(int ranks = 0, int cores = 0) {
   cluster.threads_per_rank = std::max(1, cores / ranks);
   const double threads = cluster.threads_per_rank;
   cluster.device.name = "host";
-  cluster.device.memory = {std::max<std::int64_t>(memory / ranks, 1 << 20)};
+  cluster.device.memory = {std::max<std::int64_t>(static_cast<std::int64_t>(memory / ranks) / mebibyte, 1) * mebibyte};
   cluster.device.memory_bandwidth = 15e9 * threads;
   cluster.device.memory_share = 0.9;
   cluster.device.launch = {1e-6};

@@ -1,6 +1,7 @@
 // Everything of core/: units, errors, number formats, views, random numbers, files and sizes; core/json.hpp is apart.
 #pragma once
 
+#include <galvatron/core/comparison.hpp>
 #include <galvatron/core/dtype.hpp>
 #include <galvatron/core/error.hpp>
 #include <galvatron/core/file.hpp>

@@ -15,6 +15,7 @@
 #include <galvatron/model/spec.hpp>
 #include <galvatron/plan/cost.hpp>
 #include <galvatron/plan/find.hpp>
+#include <galvatron/plan/mfu.hpp>
 #include <galvatron/plan/plan.hpp>
 
 namespace galvatron {
@@ -222,8 +223,9 @@ inline Result<std::string> explain(const Plan& plan, const ModelSpec& model, con
       "An iteration takes " + format_seconds(cost.iteration) + ": " + format_count(cost.samples_per_second) +
           " samples/s, " + format_count(cost.tokens_per_second) + " tokens/s" +
           (cost.mfu > 0 ? ", " + detail::percent(cost.mfu) + " of the peak arithmetic" : "") +
-          ". On the slowest stage: compute " + share(cost.compute) + ", communication " + share(cost.communication) +
-          ", gradients and optimizer " + share(cost.update) + ", waiting for other stages " + share(cost.idle) + ".",
+          (cost.mfu > 1 ? " (" + why_impossible_mfu(cost.mfu) + ")" : "") + ". On the slowest stage: compute " +
+          share(cost.compute) + ", communication " + share(cost.communication) + ", gradients and optimizer " +
+          share(cost.update) + ", waiting for other stages " + share(cost.idle) + ".",
       0);
   const Bytes budget = budget_of(plan, cluster);
   out += detail::wrapped("The fullest rank needs " + format_bytes(cost.peak()) + " of " + format_bytes(budget) + "." +

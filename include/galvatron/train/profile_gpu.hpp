@@ -124,6 +124,7 @@ inline Profile gpu_profile(const ProfileOptions& options, Cluster& cluster) {
   plan.weights = weights_of(options.models, cluster.devices);
   const std::int64_t share = cluster.device.memory.count / 4;  // two pools, and room for others on the GPU
   plan.sizes.pool_bytes = std::min(plan.sizes.pool_bytes, share / tensor_alignment * tensor_alignment);
+  plan.alone = plan.sizes;
   return {plan, precisions, options.progress, cluster};
 }
 

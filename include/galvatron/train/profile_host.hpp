@@ -7,15 +7,19 @@
 #include <algorithm>
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <galvatron/cluster/cluster.hpp>
 #include <galvatron/comm/thread/thread.hpp>
 #include <galvatron/core/dtype.hpp>
 #include <galvatron/core/error.hpp>
+#include <galvatron/core/quantity.hpp>
+#include <galvatron/core/units.hpp>
 #include <galvatron/train/detail/profile_measure.hpp>
 #include <galvatron/train/host_rank.hpp>
 #include <galvatron/train/pin.hpp>
+#include <galvatron/train/profile_check.hpp>
 #include <galvatron/train/profile_options.hpp>
 
 namespace galvatron::train {
@@ -27,6 +31,7 @@ namespace detail {
 inline ProfilePlan profile_plan(double budget) {
   const double effort = std::clamp(budget / 35, 0.001, 10.0);
   ProfilePlan plan;
+  plan.again_until = 1.5 * budget;
   plan.least = 0.5e-3 * std::min(effort, 4.0);
   plan.least_message = 3e-3 * effort;
   plan.most_flops = 2.5e8 * std::max(effort, 0.1);
@@ -55,12 +60,37 @@ inline ProfilePlan profile_plan(double budget) {
   return plan;
 }
 
+/// Pools through which measurements walk. Together those of all ranks are beyond what caches hold, so that each needs
+/// less of many; the rank that computes alone keeps its own. A coarse plan has small operands.
+inline void size_pools(ProfilePlan& plan, int ranks) {
+  constexpr std::int64_t mebibyte = 1 << 20;
+  if (plan.most_elements <= 1 << 16) plan.alone.pool_bytes = 8 * mebibyte;
+  plan.sizes.pool_bytes = std::clamp(256 * mebibyte / ranks / mebibyte * mebibyte, 4 * mebibyte, plan.alone.pool_bytes);
+  for (BenchSizes* sizes : {&plan.sizes, &plan.alone}) {  // so that the table of the widest rows fits
+    const std::int64_t widest = plan.rows[1].back();
+    while (widest << sizes->vocabulary_bits > sizes->pool_bytes / 4) --sizes->vocabulary_bits;
+  }
+  std::erase_if(plan.bytes[0], [&](std::int64_t bytes) { return bytes > plan.sizes.pool_bytes; });
+}
+
 }  // namespace detail
+
+/// What the ranks of a profile take of the machine's memory: {a rank, all of them}. @param plan  with its pools
+inline std::pair<Bytes, Bytes> profile_memory(const detail::ProfilePlan& plan, int ranks, int threads) {
+  using Bench = detail::Bench<HostPlatform>;
+  const HostPlatform platform{threads, nullptr};
+  const Bytes each = Bench::memory(platform, plan.sizes).total();
+  const Bytes alone = plan.alone == plan.sizes ? Bytes{} : Bench::memory(platform, plan.alone).total();
+  return {each, Bytes{ranks * each.count} + alone};
+}
 
 /// Measures this machine with `ranks` rank threads, as training on it will use it: GEMM, attention and memory-bound
 /// operations of device::Host over sizes with all ranks and with one rank at work, collectives and messages of
 /// comm::thread over sizes and all group sizes that divide the ranks, and the slowdown of computing beside
-/// communication. Errors: usage for impossible options; machine failures are thrown (DeviceFailure, PeerFailure).
+/// communication. What other programs disturbed is measured again while time_budget allows, half of it more at most.
+/// Errors: usage for impossible options; infeasible when the ranks take more memory than there is; machine when the
+/// profile is doubtful (profile_check.hpp) and the options do not accept it, for then the machine did not give what was
+/// to be measured. Machine failures are thrown (DeviceFailure, PeerFailure).
 inline Result<Cluster> profile_host(const ProfileOptions& options) {
   const int cores = usable_cores();
   const int ranks = options.ranks == 0 ? cores : options.ranks;
@@ -85,13 +115,26 @@ inline Result<Cluster> profile_host(const ProfileOptions& options) {
   cluster.threads_per_rank = threads;
   cluster.device.library_workspace = {device::Host::library_workspace_bytes(threads)};
   detail::ProfilePlan plan = detail::profile_plan(options.time_budget.value);
+  detail::size_pools(plan, ranks);
+  plan.watches_cores = true;
   plan.weights = detail::weights_of(options.models, ranks);
+  const auto [each, all] = profile_memory(plan, ranks, threads);
+  if (const UsableMemory memory = usable_memory(ranks); all > memory.bytes)
+    return tl::unexpected<Error>(
+        Error{ErrorKind::infeasible, "a profile of " + std::to_string(ranks) + (ranks == 1 ? " rank" : " ranks") +
+                                         " takes " + format_bytes(all) + " of memory, " + format_bytes(each) +
+                                         " a rank, but " + format_bytes(memory.bytes) + " are free: " + memory.bound +
+                                         "; profile fewer ranks"});
   detail::Profile profile(std::move(plan), precisions, options.progress, cluster);
   comm::thread::run(ranks, [&](comm::thread::World& world) {
     const PinnedRank pinned(world.rank(), ranks, threads);
     profile.measure(world, HostPlatform{threads, &pinned});
   });
   profile.finish();
+  if (const std::string why = why_doubtful(cluster, profile.others()); !why.empty() && !options.accepts_busy)
+    return tl::unexpected<Error>(Error{
+        ErrorKind::machine,
+        "the profile is not used: " + why + "; measure when nothing else runs, or accept it with --on-busy accept"});
   return cluster;
 }
 

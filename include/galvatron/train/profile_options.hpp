@@ -13,8 +13,9 @@
 namespace galvatron::train {
 
 struct ProfileProgress {
-  std::string step;  ///< what is being measured
-  double share = 0;  ///< of the whole, 0..1
+  std::string step;   ///< what is being measured
+  double share = 0;   ///< of the whole, 0..1
+  double others = 0;  ///< of a host, when all is measured: the share of its cores that other programs took, 0..1
 };
 
 struct ProfileOptions {
@@ -23,6 +24,7 @@ struct ProfileOptions {
   std::vector<Precision> precisions{};                     ///< empty: all that the processor has; with fp8 goes bf16
   Seconds time_budget{35};                                 ///< about what it takes; less is coarser
   std::vector<ModelSpec> models{};                         ///< whose products are measured as they are besides
+  bool accepts_busy = false;                               ///< a doubtful profile of a host too (profile_check.hpp)
   std::function<void(const ProfileProgress&)> progress{};  ///< called on rank 0's thread
 };
 

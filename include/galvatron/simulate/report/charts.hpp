@@ -15,13 +15,15 @@
 
 namespace galvatron::simulate::report {
 
-/// A name and the colour that it has in the pictures: a variable of the style sheet.
+/// A name and the colour that it has in the pictures: a variable of the style sheet. "left-out" is hatched.
 using Colours = std::vector<std::pair<std::string, std::string>>;
 
 inline std::string legend(const Colours& colours) {
   std::string out = "<div class=\"legend\">";
   for (const auto& [name, colour] : colours)
-    out += "<span><i style=\"background:var(--" + colour + ")\"></i>" + escaped(name) + "</span>";
+    out += (colour == "left-out" ? "<span><i class=\"hatched\"></i>"
+                                 : "<span><i style=\"background:var(--" + colour + ")\"></i>") +
+           escaped(name) + "</span>";
   return out + "</div>\n";
 }
 

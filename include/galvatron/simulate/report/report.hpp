@@ -38,17 +38,22 @@ inline std::string report_html(const Simulated& subject, const std::vector<Simul
   colours.emplace_back("optimizer", "update");
   if (subject.plan.stages.size() > 1) colours.emplace_back("waiting", "waiting");
   colours.emplace_back("critical path", "critical");
+  if (left_out) colours.emplace_back("left out of this page", "left-out");
   std::string out =
       "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n"
       "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n"
       "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'; "
       "script-src 'unsafe-inline'\">\n<title>" +
+      std::string(measured != nullptr ? "A run of " : "") +
       escaped(subject.plan.model + " on " + subject.plan.cluster) + " - galvatron</title>\n<style>" + report::style +
-      "</style>\n</head>\n<body>\n<main>\n" + report::overview(subject);
+      "</style>\n</head>\n<body>\n<main>\n" + report::overview(subject, measured) +
+      report::measurement(subject, measured);
   out += "<h2>Timeline</h2>\n<p>One iteration; numbers are micro-batches" +
          std::string(subject.plan.virtual_stages > 1 ? " and, behind the point, chunks" : "") +
-         ". Grey is waiting, the stripe below a box the critical path." +
-         (left_out ? " There are too many instructions to show all: the middle of the iteration is left out." : "") +
+         ". Grey is waiting, the stripe below a box the critical path" +
+         std::string(measured != nullptr ? " of the prediction." : ".") +
+         (left_out ? " There are too many instructions to show all: the middle of the iteration is left out, hatched."
+                   : "") +
          "</p>\n" + report::legend(colours);
   out +=
       "<div class=\"tools\"><button id=\"in\" type=\"button\" aria-label=\"zoom in\">+</button><button id=\"out\" "
@@ -58,9 +63,10 @@ inline std::string report_html(const Simulated& subject, const std::vector<Simul
       "wheel to zoom</span></div>\n<div><svg id=\"timeline\" tabindex=\"0\" role=\"img\" aria-label=\"Timeline of the "
       "stages\"></svg></div>\n<div id=\"about\">Point at a box to see what it is.</div>\n<noscript><p>The timeline is "
       "drawn by a script, which is switched off here.</p></noscript>\n";
-  out += report::measurement(subject, measured) + report::comparison(plans) + report::time_section(subject) +
-         report::critical_section(path, subject.simulation.iteration) + report::memory_section(subject) +
-         report::layer_section(subject);
+  const std::string predicted = measured != nullptr ? "Predicted: " : "";
+  out += report::comparison(plans) + report::time_section(subject, predicted) +
+         report::critical_section(path, subject.simulation.iteration, predicted) +
+         report::memory_section(subject, predicted) + report::layer_section(subject, predicted);
   out += "<footer>Written by galvatron from " + escaped(subject.name) +
          ". What is predicted comes of the schedule replayed with the prices of the cluster.</footer>\n</main>\n"
          "<script type=\"application/json\" id=\"data\">" +

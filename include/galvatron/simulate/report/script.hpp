@@ -1,7 +1,8 @@
 // The timeline of a report: draws the part that is looked at, and tells of what is pointed at.
 //
 // The page has its data as JSON: {"length": ticks, "seconds": of them, "kinds": [...], "tracks": [{"name": text,
-// "spans": [gap, duration, kind + 16 if critical, micro-batch, chunk, ...]}]}, gaps and durations in ticks.
+// "end": of the iteration, "spans": [gap, duration, kind + 16 if critical, micro-batch, chunk, ...]}]}, times in ticks.
+// The last kind stands for instructions that the page does not have.
 #pragma once
 
 namespace galvatron::simulate::report {
@@ -14,7 +15,7 @@ inline constexpr const char* script = R"js(
   var NS = svg.namespaceURI, from = 0, to = data.length, geometry = null;
   var colours = { forward: 'forward', backward: 'backward', 'backward input': 'backward', 'backward weight': 'weight',
     'receive activation': 'transfer', 'receive gradient': 'transfer', 'send activation': 'transfer',
-    'send gradient': 'transfer', 'reduce gradients': 'gradients', step: 'update' };
+    'send gradient': 'transfer', 'reduce gradients': 'gradients', step: 'update', 'left out': 'left-out' };
   data.tracks.forEach(function (track) {
     var raw = track.spans, now = 0, spans = [];
     for (var i = 0; i < raw.length; i += 5) {
@@ -64,6 +65,10 @@ inline constexpr const char* script = R"js(
     geometry = { width: width, left: left, row: row, top: top, scale: scale };
     svg.setAttribute('viewBox', '0 0 ' + width + ' ' + height);
     while (svg.firstChild) svg.removeChild(svg.firstChild);
+    var hatch = element('pattern', { id: 'hatch', width: 6, height: 6, patternUnits: 'userSpaceOnUse',
+      patternTransform: 'rotate(45)' }, element('defs', {}, svg));
+    element('rect', { width: 6, height: 6, fill: 'var(--page)' }, hatch);
+    element('rect', { width: 1.6, height: 6, fill: 'var(--soft)' }, hatch);
     var shown = (to - from) * data.seconds / data.length, most = narrow ? 4 : 10;
     var ten = Math.pow(10, Math.floor(Math.log10(shown / most)));
     var step = ten * [1, 2, 5, 10].find(function (f) { return shown / (ten * f) <= most; });
@@ -77,7 +82,7 @@ inline constexpr const char* script = R"js(
       var y = top + index * row, h = row - 4, paths = {}, critical = '', texts = [];
       label(narrow ? track.brief : track.name, 0, y + h / 2 + 4, { 'font-size': narrow ? 11 : 12, fill: 'var(--text)' },
         svg);
-      element('rect', { x: left, y: y, width: Math.max(0, (Math.min(to, data.length) - from) * scale), height: h,
+      element('rect', { x: left, y: y, width: Math.max(0, (Math.min(to, track.end) - from) * scale), height: h,
         fill: 'var(--waiting)' }, svg);
       for (var i = first(track.spans, from); i < track.spans.length && track.spans[i].begin < to; ++i) {
         var s = track.spans[i], a = left + Math.max(0, (s.begin - from) * scale);
@@ -87,10 +92,12 @@ inline constexpr const char* script = R"js(
         var box = 'M' + a.toFixed(2) + ' ' + y + 'h' + w.toFixed(2) + 'v' + h + 'h-' + w.toFixed(2) + 'z';
         paths[name] = (paths[name] || '') + box;
         if (s.critical) critical += 'M' + a.toFixed(2) + ' ' + (y + h - 2) + 'h' + w.toFixed(2) + 'v3h-' + w.toFixed(2) + 'z';
-        if (w > 18 && colours[s.kind] !== 'transfer' && s.kind !== 'step' && s.kind !== 'reduce gradients')
+        if (w > 18 && name !== 'left-out' && colours[s.kind] !== 'transfer' && s.kind !== 'step' && s.kind !== 'reduce gradients')
           texts.push([s.batch + (track.chunks > 1 && w > 34 ? '.' + s.chunk : ''), a + w / 2]);
       }
-      for (var key in paths) element('path', { d: paths[key], fill: 'var(--' + key + ')' }, svg);
+      for (var key in paths) {
+        element('path', { d: paths[key], fill: key === 'left-out' ? 'url(#hatch)' : 'var(--' + key + ')' }, svg);
+      }
       if (critical) element('path', { d: critical, fill: 'var(--critical)' }, svg);
       texts.forEach(function (t) {
         label(t[0], t[1].toFixed(1), y + h / 2 + 4, { 'font-size': 10.5, fill: 'var(--onblock)', 'text-anchor': 'middle' },
@@ -120,7 +127,13 @@ inline constexpr const char* script = R"js(
     var spans = track.spans, s = spans[first(spans, p.moment)];
     about.textContent = '';
     var bold = document.createElement('b'), text = '';
-    if (s && s.begin <= p.moment) {
+    if (s && s.begin <= p.moment && s.kind === 'left out') {
+      bold.textContent = track.name + ': left out of this page';
+      text = ' from ' + moment(s.begin, data.seconds / 1e4) + ' to ' + moment(s.end, data.seconds / 1e4) +
+        ', as there are too many instructions to show';
+    } else if (p.moment > track.end) {
+      bold.textContent = track.name + ': ended';
+    } else if (s && s.begin <= p.moment) {
       bold.textContent = track.name + ': ' + s.kind +
         (s.kind === 'step' || s.kind === 'reduce gradients' ? '' : ' of micro-batch ' + s.batch) +
         (track.chunks > 1 ? ', chunk ' + s.chunk : '');

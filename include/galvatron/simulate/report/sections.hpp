@@ -7,9 +7,12 @@
 #include <utility>
 #include <vector>
 
+#include <galvatron/cluster/host_load.hpp>
+#include <galvatron/core/comparison.hpp>
 #include <galvatron/core/quantity.hpp>
 #include <galvatron/plan/explain.hpp>
 #include <galvatron/plan/find.hpp>
+#include <galvatron/plan/mfu.hpp>
 #include <galvatron/simulate/critical_path.hpp>
 #include <galvatron/simulate/memory.hpp>
 #include <galvatron/simulate/report/charts.hpp>
@@ -26,13 +29,56 @@ inline std::string count(std::int64_t n, const std::string& one, const std::stri
 inline std::string seconds(Seconds s) { return s.value > 0 ? format_seconds(s) : "-"; }
 inline std::string bytes(Bytes b) { return b.count > 0 ? format_bytes(b) : "-"; }
 
-/// Headline, key figures, and a warning when the plan does not fit.
-inline std::string overview(const Simulated& s) {
-  const Plan& plan = s.plan;
+namespace detail {
+
+/// A figure, what it is, and beneath, if given, what was predicted for it.
+inline std::string tile(const std::string& figure, const std::string& what, const std::string& beneath = {}) {
+  return "<div class=\"tile\"><b>" + figure + "</b><span>" + what + "</span>" +
+         (beneath.empty() ? "" : "<small>" + beneath + "</small>") + "</div>";
+}
+
+inline std::string mfu_tile(double mfu, const std::string& beneath = {}) {
+  if (!(mfu > 0)) return {};
+  const std::string why = why_impossible_mfu(mfu);
+  return tile(percent(mfu), "of the peak arithmetic (MFU)" + (why.empty() ? "" : ": " + why), beneath);
+}
+
+inline std::string predicted_tiles(const Simulated& s) {
   const Simulation& sim = s.simulation;
+  return tile(format_seconds(sim.iteration), "an iteration, simulated") +
+         tile(format_seconds(sim.parts.cost.iteration), "by the planner&#39;s formula") +
+         tile(format_count(s.tokens_per_second()), "tokens/s") +
+         tile(format_count(s.samples_per_second()), "samples/s") + mfu_tile(s.mfu()) +
+         tile(percent(sim.bubble_fraction()), "of the stages&#39; time is waiting") +
+         tile(format_bytes(s.peak()), "peak of the fullest device, of " + format_bytes(s.budget()));
+}
+
+/// What was measured, above what was predicted.
+inline std::string measured_tiles(const Simulated& s, const Measured& run) {
+  const Seconds predicted = s.simulation.iteration;
+  const double speed = predicted / run.iteration;
+  Bytes peak;
+  for (const Bytes bytes : run.peaks) peak = max(peak, bytes);
+  return tile(format_seconds(run.iteration), "an iteration, the median of the run&#39;s steps",
+              against_prediction(predicted, run.iteration) + " (" + format_seconds(predicted) + ")") +
+         tile(format_count(s.tokens_per_second() * speed), "tokens/s",
+              format_count(s.tokens_per_second()) + " predicted") +
+         tile(format_count(s.samples_per_second() * speed), "samples/s",
+              format_count(s.samples_per_second()) + " predicted") +
+         mfu_tile(s.mfu() * speed, percent(s.mfu()) + " predicted") +
+         tile(format_bytes(peak), "peak of the fullest rank, of " + format_bytes(s.budget()),
+              format_bytes(s.peak()) + " predicted");
+}
+
+}  // namespace detail
+
+/// Headline, key figures (those of the run, if there is one), and a warning when the plan does not fit.
+inline std::string overview(const Simulated& s, const Measured* measured) {
+  const Plan& plan = s.plan;
   std::string out =
-      "<h1>" + escaped(plan.model) + " on " + escaped(plan.cluster) + "</h1>\n<p class=\"lead\">" +
-      escaped(plan_words(plan)) + " &middot; " + count(plan.ranks(), "rank", "ranks") + " in " +
+      "<h1>" + std::string(measured != nullptr ? "A run of " : "") + escaped(plan.model) + " on " +
+      escaped(plan.cluster) + "</h1>\n<p class=\"lead\">" + escaped(plan_words(plan)) + " &middot; " +
+      count(plan.ranks(), "rank", "ranks") + " in " +
       count(static_cast<std::int64_t>(plan.stages.size()), "stage", "stages") +
       (plan.virtual_stages > 1 ? " of " + std::to_string(plan.virtual_stages) + " chunks" : "") + " &middot; " +
       name_of(plan.precision) + " &middot; batch of " + std::to_string(plan.global_batch) + " &times; " +
@@ -44,26 +90,21 @@ inline std::string overview(const Simulated& s) {
            format_bytes(s.peak() - s.budget()) +
            " too much). The timeline shows how long it would take with memory "
            "enough.</div>\n";
-  const auto tile = [](const std::string& figure, const std::string& what) {
-    return "<div class=\"tile\"><b>" + figure + "</b><span>" + what + "</span></div>";
-  };
-  out += "<div class=\"tiles\">" + tile(format_seconds(sim.iteration), "an iteration, simulated") +
-         tile(format_seconds(sim.parts.cost.iteration), "by the planner's formula") +
-         tile(format_count(s.tokens_per_second()), "tokens/s") +
-         tile(format_count(s.samples_per_second()), "samples/s");
-  if (s.mfu() > 0) out += tile(percent(s.mfu()), "of the peak arithmetic (MFU)");
-  out += tile(percent(sim.bubble_fraction()), "of the stages&#39; time is waiting");
-  out += tile(format_bytes(s.peak()), "peak of the fullest device, of " + format_bytes(s.budget()));
-  return out + "</div>\n";
+  if (measured != nullptr && measured->others >= disturbing_share)
+    out += "<div class=\"banner\"><span class=\"bad\">The machine was busy.</span> Other programs took " +
+           percent(measured->others) + " of its cores while this run was measured.</div>\n";
+  return out + "<div class=\"tiles\">" +
+         (measured != nullptr ? detail::measured_tiles(s, *measured) : detail::predicted_tiles(s)) + "</div>\n";
 }
 
 /// Where the time goes on every stage.
-inline std::string time_section(const Simulated& s) {
+/// @param predicted  what stands before the headline of what was predicted and not measured
+inline std::string time_section(const Simulated& s, const std::string& predicted) {
   const Simulation& sim = s.simulation;
-  std::string out =
-      "<h2>Where the time goes</h2>\n<p>Seconds of one iteration on a rank of each stage. Communication "
-      "counts only while computation waits for it.</p>\n" +
-      legend(activity_colours());
+  std::string out = "<h2>" + predicted +
+                    "Where the time goes</h2>\n<p>Seconds of one iteration on a rank of each stage. Communication "
+                    "counts only while computation waits for it.</p>\n" +
+                    legend(activity_colours());
   std::vector<std::pair<std::string, StageSeconds>> rows;
   Table table({"stage", "compute", "recompute", "in layers", "moves", "gradients", "optimizer", "waiting", "busy"});
   for (std::size_t i = 0; i < sim.stages.size(); ++i) {
@@ -76,24 +117,26 @@ inline std::string time_section(const Simulated& s) {
   return out + bars(rows, sim.iteration) + table.html();
 }
 
-inline std::string critical_section(const CriticalPath& path, Seconds iteration) {
+inline std::string critical_section(const CriticalPath& path, Seconds iteration, const std::string& predicted) {
   if (path.stage_seconds.size() < 2) return {};
   std::string stages;
   for (std::size_t i = 0; i < path.stage_seconds.size(); ++i)
     if (path.stage_seconds[i] / iteration >= 0.005)
       stages += (stages.empty() ? "" : ", ") + std::string("stage ") + std::to_string(i) + " " +
                 percent(path.stage_seconds[i] / iteration);
-  return "<h2>Critical path</h2>\n<p>The chain of instructions that makes the iteration as long as it is: what "
+  return "<h2>" + predicted +
+         "Critical path</h2>\n<p>The chain of instructions that makes the iteration as long as it is: what "
          "shortens "
          "none of them shortens nothing. It changes stages " +
          count(static_cast<std::int64_t>(path.segments.size()) - 1, "time", "times") + ". Its time: " + stages +
          ".</p>\n" + bars({{"the path", path.seconds}}, iteration);
 }
 
-inline std::string memory_section(const Simulated& s) {
+inline std::string memory_section(const Simulated& s, const std::string& predicted) {
   const Simulation& sim = s.simulation;
   std::string out =
-      "<h2>Memory over time</h2>\n<p>Bytes in use on a rank of each stage over one iteration. The dotted line is what "
+      "<h2>" + predicted +
+      "Memory over time</h2>\n<p>Bytes in use on a rank of each stage over one iteration. The dotted line is what "
       "a "
       "rank reserves, the dashed one the budget of " +
       format_bytes(s.budget()) + " a device" +
@@ -125,7 +168,7 @@ inline std::string memory_section(const Simulated& s) {
 }
 
 /// The plan layer by layer; neighbours that are alike share a row.
-inline std::string layer_section(const Simulated& s) {
+inline std::string layer_section(const Simulated& s, const std::string& predicted) {
   Table table({"stage", "layers", "strategy", "forward", "backward", "of it recompute", "collectives", "moves",
                "states", "stash"},
               2);
@@ -160,7 +203,8 @@ inline std::string layer_section(const Simulated& s) {
       i = last + 1;
     }
   }
-  return "<h2>The plan, layer by layer</h2>\n<p>Seconds and stash of one layer for one micro-batch of " +
+  return "<h2>" + predicted +
+         "The plan, layer by layer</h2>\n<p>Seconds and stash of one layer for one micro-batch of " +
          count(s.plan.microbatch(), "sample", "samples") + ", bytes of one rank." +
          (s.plan.virtual_stages > 1 ? " Stage 1.2 is chunk 2 of stage 1." : "") + "</p>\n" + table.html();
 }
@@ -188,7 +232,10 @@ inline std::string comparison(const std::vector<const Simulated*>& plans) {
     return &s == plans.front() ? std::string("-") : (more > 0 ? "+" : "") + percent(more);
   });
   row("tokens/s", [](const Simulated& s) { return format_count(s.tokens_per_second()); });
-  row("MFU", [](const Simulated& s) { return s.mfu() > 0 ? percent(s.mfu()) : std::string("-"); });
+  row("MFU", [](const Simulated& s) {
+    const std::string why = why_impossible_mfu(s.mfu());
+    return s.mfu() > 0 ? percent(s.mfu()) + (why.empty() ? "" : " (" + why + ")") : std::string("-");
+  });
   row("waiting", [](const Simulated& s) { return percent(s.simulation.bubble_fraction()); });
   row("peak memory", [](const Simulated& s) { return format_bytes(s.peak()); });
   row("budget", [](const Simulated& s) {
@@ -212,11 +259,6 @@ inline std::string comparison(const std::vector<const Simulated*>& plans) {
 inline std::string measurement(const Simulated& s, const Measured* measured) {
   if (measured == nullptr) return {};
   using schedule::Op;
-  const auto off = [](double predicted, double real) {
-    if (!(predicted > 0) || !(real > 0)) return std::string("-");
-    const double more = predicted / real - 1;
-    return (more > 0 ? "+" : "") + number(100 * more, 1) + " %";
-  };
   const auto sum = [](const std::vector<Span>& spans, auto&& counts) {
     Seconds out;
     for (const Span& span : spans)
@@ -244,14 +286,17 @@ inline std::string measurement(const Simulated& s, const Measured* measured) {
     cells.push_back(rank < measured->peaks.size() ? bytes(measured->peaks[rank]) : "-");
     table.row(cells);
   }
-  const double predicted = s.simulation.iteration.value;
-  return "<h2>Predicted and measured</h2>\n<p>An iteration was simulated to take " +
-         format_seconds(s.simulation.iteration) + "; the run&#39;s median is " + format_seconds(measured->iteration) +
-         " (" + off(predicted, measured->iteration.value) + "), and step " + std::to_string(measured->step.step + 1) +
-         ", which the timeline shows, took " + format_seconds(measured->step.seconds) + " (" +
-         off(predicted, measured->step.seconds.value) +
-         "). A rank measures its waits as part of what it waits for: receives, passes whose buffer is still full, and "
-         "the step.</p>\n" +
+  const Seconds predicted = s.simulation.iteration;
+  const auto against = [&](Seconds real) {
+    const std::string words = against_prediction(predicted, real);
+    return words.empty() ? "" : " (" + words + ")";
+  };
+  return "<h2>Predicted and measured</h2>\n<p>The run&#39;s median iteration took " +
+         format_seconds(measured->iteration) + against(measured->iteration) + ", step " +
+         std::to_string(measured->step.step + 1) + ", which the timeline shows, " +
+         format_seconds(measured->step.seconds) + against(measured->step.seconds) + "; " + format_seconds(predicted) +
+         " were predicted. A rank measures its waits as part of what it waits for: receives, passes whose buffer is "
+         "still full, and the step.</p>\n" +
          table.html();
 }
 

@@ -32,6 +32,8 @@ p.lead { color: var(--text); }
 .tile { background: var(--card); border: 1px solid var(--line); border-radius: 8px; padding: 10px 12px; }
 .tile b { display: block; font-size: 21px; line-height: 1.25; font-weight: 600; }
 .tile span { color: var(--soft); font-size: 13px; }
+.tile small { display: block; color: var(--soft); font-size: 13px; border-top: 1px solid var(--line); margin-top: 5px;
+  padding-top: 4px; }
 .scroll { overflow-x: auto; margin: 8px 0; -webkit-overflow-scrolling: touch; }
 table { border-collapse: collapse; font-size: 14px; font-variant-numeric: tabular-nums; min-width: 100%; }
 th, td { text-align: right; padding: 4px 10px; border-bottom: 1px solid var(--line); white-space: nowrap; }
@@ -43,6 +45,8 @@ th:first-child, td:first-child { padding-left: 0; position: sticky; left: 0; bac
 .legend { display: flex; flex-wrap: wrap; gap: 4px 16px; margin: 6px 0 10px; font-size: 13px; color: var(--soft); }
 .legend i { display: inline-block; width: 12px; height: 12px; border-radius: 3px; margin-right: 6px;
   vertical-align: -1px; }
+.hatched { background: repeating-linear-gradient(135deg, var(--soft) 0 1.5px, var(--page) 1.5px 5px);
+  outline: 1px solid var(--line); }
 .bars { display: grid; grid-template-columns: max-content 1fr; gap: 6px 12px; align-items: center; margin: 8px 0 14px;
   font-size: 14px; }
 .bars > span { max-width: 40vw; overflow-wrap: anywhere; }
@@ -71,7 +75,7 @@ footer { margin-top: 40px; color: var(--soft); font-size: 13px; border-top: 1px 
     --waiting: #e6e6e6; --bad: #a00000; }
   body { font-size: 11px; } main { max-width: none; padding: 0; } .tools, #about { display: none; }
   table { font-size: 10px; } th, td { padding: 2px 6px; white-space: normal; position: static; } h2 { break-after: avoid; }
-  tr, .bars { break-inside: avoid; } .bar i, .legend i { print-color-adjust: exact; -webkit-print-color-adjust: exact; }
+  tr, .bars { break-inside: avoid; } .bar i, .legend i, .hatched { print-color-adjust: exact; -webkit-print-color-adjust: exact; }
   .charts { grid-template-columns: repeat(3, 1fr); } .scroll { overflow: visible; } }
 )css";
 

@@ -42,6 +42,7 @@ struct Measured {
   MeasuredStep step;
   Seconds iteration;         ///< median of the run's steps
   std::vector<Bytes> peaks;  ///< of each rank
+  double others = 0;         ///< share of the cores that other programs took meanwhile
 };
 
 }  // namespace galvatron::simulate

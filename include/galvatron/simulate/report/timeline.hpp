@@ -28,27 +28,36 @@ class TimelineData {
   explicit TimelineData(Seconds length) : length_(length) {}
 
   /// @param brief  name for narrow screens
+  /// @param end  of the iteration, behind which there is nothing
   /// @param critical  marks of the spans on the critical path, or nothing
-  /// @param most  instructions that are kept
-  void track(const std::string& name, const std::string& brief, int chunks, std::span<const Span> spans,
+  /// @param most  instructions that are kept; one span of the kind left_out stands for the others
+  void track(const std::string& name, const std::string& brief, Seconds end, int chunks, std::span<const Span> spans,
              const std::vector<bool>& critical, std::size_t most) {
     text_ += (text_.empty() ? "" : ",\n") + std::string("{\"name\":") + TraceWriter::quoted(name) +
-             ",\"brief\":" + TraceWriter::quoted(brief) + ",\"chunks\":" + std::to_string(chunks) + ",\"spans\":[";
+             ",\"brief\":" + TraceWriter::quoted(brief) + ",\"end\":" + std::to_string(ticks(end)) +
+             ",\"chunks\":" + std::to_string(chunks) + ",\"spans\":[";
     std::int64_t now = 0;
     bool first = true;
-    for (std::size_t i = 0; i < spans.size(); ++i) {
-      if (spans.size() > most && i >= most / 2 && i < spans.size() - most / 2) continue;
-      const std::int64_t begin = ticks(spans[i].begin);
-      const std::int64_t end = ticks(spans[i].end);
-      if (end <= begin) continue;
-      const schedule::Instruction& instruction = spans[i].instruction;
-      const int kind = static_cast<int>(instruction.op) + (!critical.empty() && critical[i] ? 16 : 0);
-      for (const std::int64_t value : {begin - now, end - begin, std::int64_t{kind},
-                                       std::int64_t{instruction.microbatch}, std::int64_t{instruction.chunk}}) {
+    const auto add = [&](Seconds from, Seconds to, int kind, std::int64_t microbatch, std::int64_t chunk) {
+      const std::int64_t begin = ticks(from);
+      const std::int64_t behind = ticks(to);
+      if (behind <= begin) return;
+      for (const std::int64_t value : {begin - now, behind - begin, std::int64_t{kind}, microbatch, chunk}) {
         text_ += (first ? "" : ",") + std::to_string(value);
         first = false;
       }
-      now = end;
+      now = behind;
+    };
+    for (std::size_t i = 0; i < spans.size(); ++i) {
+      if (spans.size() > most && i >= most / 2 && i < spans.size() - most / 2) {
+        const Seconds from = i == 0 ? Seconds{} : spans[i - 1].end;
+        i = spans.size() - most / 2;
+        add(from, i < spans.size() ? spans[i].begin : end, left_out, 0, 0);
+        if (i == spans.size()) break;
+      }
+      const schedule::Instruction& instruction = spans[i].instruction;
+      add(spans[i].begin, spans[i].end, static_cast<int>(instruction.op) + (!critical.empty() && critical[i] ? 16 : 0),
+          instruction.microbatch, instruction.chunk);
     }
     text_ += "]}";
   }
@@ -61,6 +70,7 @@ class TimelineData {
       std::replace(name.begin(), name.end(), '_', ' ');
       kinds += (op == 0 ? "\"" : ",\"") + name + "\"";
     }
+    kinds += ",\"left out\"";
     const std::string whole = "{\"length\":" + std::to_string(resolution) +
                               ",\"seconds\":" + nlohmann::json(length_.value).dump() + ",\"kinds\":[" + kinds +
                               "],\"tracks\":[" + text_ + "]}";
@@ -68,6 +78,10 @@ class TimelineData {
     for (const char c : whole) out += c == '<' ? std::string("\\u003c") : std::string(1, c);
     return out;
   }
+
+  /// The kind of the span that stands for the instructions which a track lacks.
+  static constexpr int left_out = static_cast<int>(schedule::Op::step) + 1;
+  static_assert(left_out < 16);
 
  private:
   static constexpr std::int64_t resolution = 4'000'000;
@@ -95,13 +109,14 @@ inline std::string timeline_json(const Simulated& subject, const CriticalPath& p
     const std::string n = std::to_string(s);
     left_out = left_out || simulation.spans[s].size() > most;
     data.track("stage " + n + (measured != nullptr ? ", predicted" : ""),
-               (measured != nullptr ? "pred. " : "stage ") + n, subject.plan.virtual_stages, simulation.spans[s],
-               critical[s], most);
+               (measured != nullptr ? "pred. " : "stage ") + n, simulation.iteration, subject.plan.virtual_stages,
+               simulation.spans[s], critical[s], most);
     if (measured == nullptr) continue;
     const auto rank = static_cast<std::size_t>(subject.plan.stages[s].first_rank);
-    if (rank < measured->step.ranks.size())
-      data.track("rank " + std::to_string(rank) + ", measured", "rank " + std::to_string(rank),
-                 subject.plan.virtual_stages, measured->step.ranks[rank], {}, most);
+    if (rank >= measured->step.ranks.size()) continue;
+    left_out = left_out || measured->step.ranks[rank].size() > most;
+    data.track("rank " + std::to_string(rank) + ", measured", "rank " + std::to_string(rank), measured->step.seconds,
+               subject.plan.virtual_stages, measured->step.ranks[rank], {}, most);
   }
   return data.json();
 }

@@ -33,6 +33,8 @@ struct BenchSizes {
   std::int64_t pool_bytes = std::int64_t{64} << 20;  ///< of inputs, and of results: beyond what caches hold
   std::int64_t near_bytes = std::int64_t{1} << 19;   ///< of the same, within them
   int vocabulary_bits = 12;                          ///< of the tokens, whose tables are to be beyond caches too
+
+  friend bool operator==(const BenchSizes&, const BenchSizes&) = default;
 };
 
 /// One rank's device and memory. Not for sharing between threads.
@@ -286,6 +288,16 @@ class Bench {
            (columns == 1 || rows <= token_count);
   }
 
+  /// What the memory of a rank with these sizes takes.
+  static cost::StageMemory memory(const Platform& platform, const BenchSizes& sizes) {
+    const std::int64_t token_bytes = token_count * static_cast<std::int64_t>(sizeof(std::int32_t));
+    return {.states = {sizes.pool_bytes},
+            .stash = {sizes.pool_bytes},
+            .boundary = {sizes.near_bytes + token_bytes},
+            .workspace = {sizes.near_bytes},
+            .library = platform.library_workspace()};
+  }
+
   /// Computes without much memory for about `seconds` of a core.
   void keep_busy(double seconds) {
     const double end = now() + seconds;
@@ -332,14 +344,6 @@ class Bench {
     });
   }
 
-  static cost::StageMemory memory(const Platform& platform, const BenchSizes& sizes) {
-    const std::int64_t token_bytes = token_count * static_cast<std::int64_t>(sizeof(std::int32_t));
-    return {.states = {sizes.pool_bytes},
-            .stash = {sizes.pool_bytes},
-            .boundary = {sizes.near_bytes + token_bytes},
-            .workspace = {sizes.near_bytes},
-            .library = platform.library_workspace()};
-  }
   // Random numbers between -1/64 and 1/64, read as bfloat16 or as binary32 alike. A GPU that multiplies equal numbers
   // needs less power, and so is faster, than on those of a model.
   void fill(View<std::byte> all) {

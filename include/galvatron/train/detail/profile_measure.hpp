@@ -6,6 +6,8 @@
 #include <cstdint>
 #include <functional>
 #include <iterator>
+#include <limits>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -26,7 +28,10 @@ namespace galvatron::train::detail {
 
 /// What is measured, and how thoroughly.
 struct ProfilePlan {
-  BenchSizes sizes;
+  BenchSizes sizes;             // of each rank
+  BenchSizes alone;             // of the rank that computes while the others do not: beyond caches by itself
+  double again_until = 0;       // seconds from the begin: until then what others disturbed is measured again
+  bool watches_cores = false;   // on which the ranks compute: what others take of them
   int sweeps = 3;               // over everything, seconds apart; the fastest counts
   double least = 0.5e-3;        // seconds for a point of computation in a sweep
   double least_message = 3e-3;  // and of communication
@@ -42,26 +47,113 @@ struct ProfilePlan {
   LogGrid<1>::Axes bytes;
 };
 
+/// What others took of the cores while tables were measured, by the order of the tables; rank 0's.
+class OthersShares {
+ public:
+  explicit OthersShares(const CoreWatch& watch) : watch_(watch) {}
+
+  void begin() {
+    window_.clear();
+    watch_.restart();
+  }
+  /// After every table that was measured. The system counts in coarse ticks, so tables share a window that is long
+  /// enough to tell.
+  void add(std::size_t table) {
+    window_.push_back(table);
+    if (watch_.seconds() > 0.4) end();
+  }
+  void end() {
+    if (window_.empty()) return;
+    const double seconds = watch_.seconds() / static_cast<double>(window_.size());
+    // What is too short to tell has the share of what was before.
+    const double share =
+        watch_.seconds() < 0.2 ? std::max(watch_.others().value_or(0), last_) : watch_.others().value_or(0);
+    last_ = share;
+    for (const std::size_t table : window_) {
+      if (tables_.size() <= table) tables_.resize(table + 1);
+      tables_[table].least = std::min(tables_[table].least, share);
+      tables_[table].seconds = std::min(tables_[table].seconds, seconds);
+    }
+    begin();
+  }
+  [[nodiscard]] bool disturbed(std::size_t table) const {
+    return table < tables_.size() && tables_[table].least > disturbing_share;
+  }
+  /// Of all tables, each by the sweep in which others took least.
+  [[nodiscard]] double mean() const {
+    double sum = 0;
+    double seconds = 0;
+    for (const Table& table : tables_) {
+      if (table.least > 1) continue;  // not measured
+      sum += table.least * table.seconds;
+      seconds += table.seconds;
+    }
+    return seconds > 0 ? sum / seconds : 0;
+  }
+
+ private:
+  struct Table {
+    double least = 2;  // beyond any share
+    double seconds = std::numeric_limits<double>::max();
+  };
+  CoreWatch watch_;
+  std::vector<std::size_t> window_;
+  double last_ = 0;
+  std::vector<Table> tables_;
+};
+
 /// The measurements of one rank; rank 0 writes the cluster. Everything is measured in several sweeps, so that the
 /// fastest of a point comes from the same, undisturbed machine as that of any other.
 template <class Platform, class World>
 class Measurements {
  public:
+  /// @param alone  what a rank that computes alone has; may be `bench`
   /// @param cluster  how many ranks a node has  @param across  gets the tables of groups with a rank in every node
-  Measurements(World& world, Bench<Platform>& bench, const ProfilePlan& plan, Cluster& cluster,
-               std::vector<MessageTable>& across, const std::function<void(const std::string&)>& tell)
-      : world_(world), bench_(bench), plan_(plan), cluster_(cluster), across_(across), tell_(tell) {}
+  /// @param shares  of rank 0, or null
+  Measurements(World& world, Bench<Platform>& bench, Bench<Platform>& alone, const ProfilePlan& plan, Cluster& cluster,
+               std::vector<MessageTable>& across, OthersShares* shares,
+               const std::function<void(const std::string&)>& tell)
+      : world_(world),
+        bench_(bench),
+        alone_(alone),
+        plan_(plan),
+        cluster_(cluster),
+        across_(across),
+        shares_(shares),
+        tell_(tell) {}
 
-  /// Begins a sweep; the tables are written in the last one.
-  void begin_sweep(int sweep) {
-    last_ = sweep + 1 == plan_.sweeps;
+  /// What a sweep does with each table: measures it, measures it if others disturbed it in all sweeps before, or writes
+  /// the best of all sweeps.
+  enum class Sweep : std::uint8_t { all, disturbed, write };
+
+  /// All ranks begin the same one.
+  void begin(Sweep sweep) {
+    sweep_ = sweep;
+    if (sweep == Sweep::disturbed) {
+      again_.assign(table_, 0);
+      if (shares_ != nullptr)
+        for (std::size_t i = 0; i < table_; ++i) again_[i] = shares_->disturbed(i) ? 1 : 0;
+      world_.control().everybody().broadcast(
+          View<std::int32_t>(again_.data(), static_cast<std::int64_t>(again_.size())), 0);
+    }
     table_ = 0;
+    if (shares_ != nullptr) shares_->begin();
+  }
+  void end() {
+    if (shares_ != nullptr) shares_->end();
+  }
+  /// Whether others disturbed a table in all sweeps so far; of rank 0.
+  [[nodiscard]] bool is_disturbed() const {
+    for (std::size_t i = 0; shares_ != nullptr && i < table_; ++i)
+      if (shares_->disturbed(i)) return true;
+    return false;
   }
 
   /// Every rank (or, when busy is 1, rank 0) measures matrix products of format T, or with fp8 those that round T.
   template <class T>
   void products(int busy, Precision precision = precision_of<T>) {
     const bool at_work = world_.rank() < busy;
+    Bench<Platform>& bench = bench_of(busy);
     const bool eight_bit = precision == Precision::fp8;
     const std::string who = words(precision, busy);
     using Kind = cost::WorkKind;
@@ -77,10 +169,10 @@ class Measurements {
           product.m = e[0];
           product.n = e[1];
           product.k = e[2];
-          if (cost::flops_of(product).count > most_flops(precision) || !bench_.gemm_fits(e[0], e[1], e[2]) ||
+          if (cost::flops_of(product).count > most_flops(precision) || !bench.gemm_fits(e[0], e[1], e[2]) ||
               (eight_bit && !cost::fits_8bit(e[0], e[1], e[2])))
             return -1.0;
-          return bench_.template gemm<T>(product, plan_.least);
+          return bench.template gemm<T>(product, plan_.least);
         });
       };
       // Of (m, n, k) the tokens are m forward and for the input's gradient, and k for the weight's.
@@ -104,6 +196,7 @@ class Measurements {
   void compute(int busy) {
     products<T>(busy);
     const bool at_work = world_.rank() < busy;
+    Bench<Platform>& bench = bench_of(busy);
     const Precision precision = precision_of<T>;
     const std::string who = words(precision, busy);
     for (const Pass pass : {Pass::forward, Pass::backward}) {
@@ -111,8 +204,8 @@ class Measurements {
       const double products = pass == Pass::forward ? 2 : 5;
       auto grid = on_grid<3>(plan_.attention, busy, at_work, [&](const auto& e) {
         const double flops = products * static_cast<double>(e[0] * e[0]) * static_cast<double>(e[1] * e[2]);
-        if (flops > most_flops(precision) / 2 || !bench_.attention_fits(e[0], e[1], e[2])) return -1.0;
-        return bench_.template attention<T>(pass, e[0], e[1], e[2], plan_.least);
+        if (flops > most_flops(precision) / 2 || !bench.attention_fits(e[0], e[1], e[2])) return -1.0;
+        return bench.template attention<T>(pass, e[0], e[1], e[2], plan_.least);
       });
       if (is_final(grid)) cluster_.attention.push_back({pass, true, precision, busy, grid.finish({2, 1, 1})});
     }
@@ -120,9 +213,9 @@ class Measurements {
     for (int kind = 0; kind < memory_bound_kinds; ++kind) {
       const auto memory_kind = static_cast<MemoryBound>(kind);
       auto grid = on_grid<2>(has_rows(memory_kind) ? plan_.rows : plan_.elements, busy, at_work, [&](const auto& e) {
-        if (e[0] * e[1] > plan_.most_elements || !bench_.memory_bound_fits(e[0], e[1])) return -1.0;
-        if (is_in_product(memory_kind) && !bench_.template has_gelu_in_product<T>()) return -1.0;
-        return bench_.template memory_bound<T>(memory_kind, e[0], e[1], plan_.least);
+        if (e[0] * e[1] > plan_.most_elements || !bench.memory_bound_fits(e[0], e[1])) return -1.0;
+        if (is_in_product(memory_kind) && !bench.template has_gelu_in_product<T>()) return -1.0;
+        return bench.template memory_bound<T>(memory_kind, e[0], e[1], plan_.least);
       });
       if (is_final(grid) && grid.seconds.front() > 0)
         cluster_.memory_bound.push_back({memory_kind, precision, busy, grid.finish({1, 1})});
@@ -154,6 +247,7 @@ class Measurements {
       for (const Message kind : {Message::all_reduce, Message::all_gather, Message::send})
         measure(across_, bench, kind, bench.members(world_.size(), nodes, true), true);
     }
+    if (sweep_ == Sweep::write) return;
     announce("computing beside communication");
     const double least = std::max(plan_.least, 1e-3) * 20;
     const double slowdown = cluster_.cores > 0 ? bench.overlap_slowdown(least) : bench.own_overlap_slowdown(least);
@@ -170,41 +264,54 @@ class Measurements {
     return plan_.most_flops * (precision == Precision::fp32 ? plan_.fp32_share : 1);
   }
   void announce(const std::string& step) const {
-    if (world_.rank() == 0) tell_(step);
+    if (world_.rank() == 0 && sweep_ != Sweep::write) tell_(step);
+  }
+  Bench<Platform>& bench_of(int busy) { return busy == 1 ? alone_ : bench_; }
+
+  /// Begins the next table; all ranks agree whether it is measured now.
+  bool begin_table() {
+    const std::size_t table = table_++;
+    return sweep_ == Sweep::all || (sweep_ == Sweep::disturbed && again_[table] != 0);
   }
 
   /// A collective, or messages around a ring, over all sizes.
   void measure(std::vector<MessageTable>& tables, MessageBench<Platform, World>& bench, Message kind,
                const std::vector<int>& members, bool strided) {
     MeasuredGrid<1> grid(plan_.bytes);
-    for (std::size_t i = 0; i < grid.seconds.size(); ++i) {
+    const bool measures = begin_table();
+    const std::int64_t room = bench_.buffer().count / (kind == Message::send ? 2 : 1);
+    for (std::size_t i = 0; i < grid.seconds.size() && measures; ++i) {
       const std::int64_t bytes = plan_.bytes[0][i];
+      if (bytes > room) continue;
       if (kind == Message::send)
-        grid.seconds[i] = bench.send(members, std::min(bytes, bench_.buffer().count / 2), plan_.least_message);
+        grid.seconds[i] = bench.send(members, bytes, plan_.least_message);
       else
         grid.seconds[i] = bench.collective(kind, world_.group(members), bytes, plan_.least_message);
     }
+    if (measures && shares_ != nullptr) shares_->add(table_ - 1);
     const int group = kind == Message::send ? 2 : static_cast<int>(members.size());
     if (is_final(grid)) tables.push_back({kind, group, strided, cluster_.devices_per_node, grid.finish({1})});
   }
 
-  /// Takes a sweep's figures of the next table into account. True on rank 0 in the last sweep: the grid then has the
-  /// best of every point.
+  /// Takes a sweep's figures of the table into account. True on rank 0 when the best of all sweeps is written: the grid
+  /// then has the best of every point.
   template <int D>
   bool is_final(MeasuredGrid<D>& grid) {
     if (world_.rank() != 0) return false;
-    if (best_.size() <= table_) best_.resize(table_ + 1, grid.seconds);
-    std::vector<double>& best = best_[table_++];
-    for (std::size_t point = 0; point < best.size(); ++point)
-      if (!(best[point] <= grid.seconds[point])) best[point] = grid.seconds[point];  // one may be not a number
+    if (best_.size() < table_) best_.resize(table_, grid.seconds);
+    std::vector<double>& best = best_[table_ - 1];
+    for (std::size_t point = 0; point < best.size(); ++point)  // either may be not a number
+      if (grid.seconds[point] > 0 && !(best[point] <= grid.seconds[point])) best[point] = grid.seconds[point];
+    if (sweep_ != Sweep::write) return false;
     grid.seconds = best;
-    return last_;
+    return true;
   }
 
   /// Measures the points of a grid, rank by rank independently; rank 0 gets the medians of all.
   template <int D, class At>
   MeasuredGrid<D> on_grid(typename LogGrid<D>::Axes axes, int busy, bool at_work, const At& at) {
     MeasuredGrid<D> grid(std::move(axes));
+    if (!begin_table()) return grid;
     auto& all = world_.control().everybody();
     const std::size_t points = grid.seconds.size();
     std::vector<double> own(points, -1.0);  // not positive: not measured
@@ -222,17 +329,21 @@ class Measurements {
         values.push_back(everybodys[rank * points + point]);
       if (const double seconds = median_of(std::move(values)); seconds > 0) grid.seconds[point] = seconds * crowd;
     }
+    if (shares_ != nullptr) shares_->add(table_ - 1);
     return grid;
   }
 
   World& world_;
   Bench<Platform>& bench_;
+  Bench<Platform>& alone_;
   const ProfilePlan& plan_;
   Cluster& cluster_;
   std::vector<MessageTable>& across_;
+  OthersShares* shares_;
   const std::function<void(const std::string&)>& tell_;
-  bool last_ = false;                      // sweep
-  std::size_t table_ = 0;                  // of the sweep, in order
+  Sweep sweep_ = Sweep::all;
+  std::size_t table_ = 0;                  // of the sweep, those that have begun
+  std::vector<std::int32_t> again_;        // (tables): those that Sweep::disturbed measures
   std::vector<std::vector<double>> best_;  // (tables, points) seconds
   std::vector<double> slowdowns_;
 };
@@ -249,7 +360,8 @@ class Profile {
         precisions_(std::move(precisions)),
         ranks_(cluster.devices),
         progress_(std::move(progress)),
-        cluster_(cluster) {
+        cluster_(cluster),
+        shares_(watch_) {
     const int node = cluster.devices_per_node;
     int groups = node > 1 ? 1 : 0;  // the messages
     for (int n = 2; n <= node; ++n) groups += node % n == 0 ? (n == node ? 1 : 2) : 0;
@@ -268,11 +380,16 @@ class Profile {
       done_ += 1;
     };
     Bench<Platform> bench(platform, plan_.sizes);
+    std::optional<Bench<Platform>> larger;
+    if (world.rank() == 0 && !(plan_.alone == plan_.sizes)) larger.emplace(platform, plan_.alone);
     if (ranks_ == 1) bench.search(true);
-    Measurements<Platform, World> rank(world, bench, plan_, cluster_, across_, tell);
+    using Rank = Measurements<Platform, World>;
+    using Sweep = typename Rank::Sweep;
+    const bool watches = plan_.watches_cores && world.rank() == 0;
+    Rank rank(world, bench, larger ? *larger : bench, plan_, cluster_, across_, watches ? &shares_ : nullptr, tell);
     const std::vector<int> busy_ranks = ranks_ > 1 ? std::vector{ranks_, 1} : std::vector{1};
-    for (int sweep = 0; sweep < plan_.sweeps; ++sweep) {
-      rank.begin_sweep(sweep);
+    const auto pass_over = [&](Sweep sweep) {
+      rank.begin(sweep);
       for (const int busy : busy_ranks) {
         for (const Precision precision : precisions_) {
           if (precision == Precision::fp32) rank.template compute<float>(busy);
@@ -282,9 +399,21 @@ class Profile {
         world.control().everybody().barrier();
       }
       if (ranks_ > 1) rank.communicate();
-    }
+      rank.end();
+    };
+    for (int sweep = 0; sweep < plan_.sweeps; ++sweep) pass_over(Sweep::all);
+    const auto goes_on = [&] {  // all ranks get rank 0's answer
+      std::int32_t again = watch_.seconds() < plan_.again_until && rank.is_disturbed() ? 1 : 0;
+      world.control().everybody().broadcast(View<std::int32_t>(&again, 1), 0);
+      return again != 0;
+    };
+    while (plan_.watches_cores && goes_on()) pass_over(Sweep::disturbed);
+    pass_over(Sweep::write);
     if (ranks_ == 1) bench.search(false);
   }
+
+  /// The share of the cores that others took, of each table in its quietest sweep; 0 where that is not watched.
+  [[nodiscard]] double others() const { return shares_.mean(); }
 
   /// Afterwards: the rates that serve where there is no table follow from the largest points.
   void finish() {
@@ -310,7 +439,7 @@ class Profile {
     const Link inside = link_of(cluster_.messages, cluster_.devices_per_node, cluster_.inside_node);
     cluster_.across_nodes = link_of(across_, cluster_.nodes(), inside);
     cluster_.inside_node = cluster_.devices_per_node > 1 ? inside : cluster_.across_nodes;
-    if (progress_) progress_({"done", 1.0});
+    if (progress_) progress_({"done", 1.0, others()});
   }
 
  private:
@@ -337,6 +466,8 @@ class Profile {
   std::function<void(const ProfileProgress&)> progress_;
   Cluster& cluster_;
   std::vector<MessageTable> across_;  ///< rank 0's
+  CoreWatch watch_;                   ///< of all cores of the process: ranks are tied to some of them
+  OthersShares shares_;               ///< rank 0's
   double steps_ = 0;
   double done_ = 0;  ///< rank 0's
 };

@@ -1,0 +1,238 @@
+// How much memory of this machine the process may still take.
+#pragma once
+
+#include <pthread.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cstdint>
+#include <filesystem>
+#include <limits>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <system_error>
+#include <thread>
+#include <vector>
+
+#include <galvatron/core/error.hpp>
+#include <galvatron/core/file.hpp>
+#include <galvatron/core/quantity.hpp>
+#include <galvatron/core/units.hpp>
+
+namespace galvatron {
+
+/// Memory that may still be taken.
+struct UsableMemory {
+  Bytes bytes;
+  std::string bound;  ///< what leaves no more, as a clause: "the control group /job allows 8.00 GiB and uses 1.10 GiB"
+};
+
+namespace detail {
+
+/// A number at the beginning of a text; nothing for another word or one above 2^63 - 1.
+inline std::optional<std::int64_t> leading_number(std::string_view text) {
+  while (!text.empty() && (text.front() == ' ' || text.front() == '\t')) text.remove_prefix(1);
+  std::int64_t number = 0;
+  const auto [end, failure] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (failure != std::errc{} || end == text.data() || number < 0) return std::nullopt;
+  return number;
+}
+
+/// The parts of a text between separators.
+inline std::vector<std::string_view> parts_of(std::string_view text, char separator) {
+  std::vector<std::string_view> out;
+  for (std::size_t at = 0; at <= text.size();) {
+    const std::size_t end = std::min(text.find(separator, at), text.size());
+    out.push_back(text.substr(at, end - at));
+    at = end + 1;
+  }
+  return out;
+}
+
+/// The number behind `key` on a line of its own ("MemFree:  123 kB", "active_file 123").
+inline std::optional<std::int64_t> value_of(std::string_view text, std::string_view key) {
+  for (const std::string_view line : parts_of(text, '\n'))
+    if (line.starts_with(key) && line.size() > key.size() && (line[key.size()] == ' ' || line[key.size()] == ':'))
+      return leading_number(line.substr(key.size() + 1));
+  return std::nullopt;
+}
+
+inline std::string text_in(const std::filesystem::path& path) {
+  auto text = read_text_file(path);
+  return text ? std::move(*text) : std::string();
+}
+
+/// A path of /proc/self/mountinfo, where blanks and backslashes are octal numbers.
+inline std::string unescaped(std::string_view text) {
+  std::string out;
+  const auto octal = [&](std::size_t at, char most) { return text[at] >= '0' && text[at] <= most; };
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    if (text[i] != '\\' || i + 3 >= text.size() || !octal(i + 1, '3') || !octal(i + 2, '7') || !octal(i + 3, '7')) {
+      out += text[i];
+      continue;
+    }
+    out += static_cast<char>((text[i + 1] - '0') * 64 + (text[i + 2] - '0') * 8 + (text[i + 3] - '0'));
+    i += 3;
+  }
+  return out;
+}
+
+/// A hierarchy of control groups that may limit memory.
+struct ControlGroups {
+  std::string mount;      ///< where its files are
+  std::string below;      ///< this process's group there: "/slurm/job_7", or nothing
+  std::string name;       ///< the same as /proc/self/cgroup has it
+  bool is_first = false;  ///< cgroup v1
+};
+
+/// Those of this process. @param groups  /proc/self/cgroup  @param mounts  /proc/self/mountinfo
+inline std::vector<ControlGroups> memory_control_groups(std::string_view groups, std::string_view mounts) {
+  std::vector<ControlGroups> out;
+  for (const std::string_view line : parts_of(groups, '\n')) {  // 4:memory:/path, or 0::/path
+    const std::size_t first = line.find(':');
+    const std::size_t second = first == line.npos ? line.npos : line.find(':', first + 1);
+    if (second == line.npos) continue;
+    const auto has_memory = [](std::string_view list) {
+      const auto words = parts_of(list, ',');
+      return std::find(words.begin(), words.end(), "memory") != words.end();
+    };
+    const std::string_view controllers = line.substr(first + 1, second - first - 1);
+    const bool is_first = !controllers.empty();
+    if (is_first && !has_memory(controllers)) continue;
+    const std::string path(line.substr(second + 1));
+    for (const std::string_view mounted : parts_of(mounts, '\n')) {  // 35 31 0:32 ROOT MOUNT rw - TYPE SOURCE OPTIONS
+      const std::size_t middle = mounted.find(" - ");
+      if (middle == mounted.npos) continue;
+      const auto before = parts_of(mounted.substr(0, middle), ' ');
+      const auto behind = parts_of(mounted.substr(middle + 3), ' ');
+      if (before.size() < 5 || behind.size() < 3) continue;
+      if (is_first ? behind[0] != "cgroup" || !has_memory(behind[2]) : behind[0] != "cgroup2") continue;
+      const std::string root = unescaped(before[3]);
+      ControlGroups found{unescaped(before[4]), {}, path, is_first};
+      // What is mounted may be a part of the hierarchy that this process is not in, or is the top of: a container's.
+      if (root == "/")
+        found.below = path;
+      else if (path.starts_with(root + "/"))
+        found.below = path.substr(root.size());
+      const auto steps = parts_of(found.below, '/');
+      if (std::find(steps.begin(), steps.end(), "..") != steps.end()) found.below.clear();
+      while (found.below.ends_with('/')) found.below.pop_back();
+      out.push_back(std::move(found));
+    }
+  }
+  return out;
+}
+
+inline void bound_by(UsableMemory& least, std::int64_t limit, std::int64_t used, std::string bound) {
+  const Bytes left{std::max<std::int64_t>(limit - used, 0)};
+  if (left < least.bytes) least = {left, std::move(bound)};
+}
+
+/// What the limit of one control group leaves; page cache that can be given back does not count as used.
+inline void bound_by_group(UsableMemory& least, const std::filesystem::path& folder, bool is_first,
+                           const std::string& name) {
+  std::int64_t limit = std::numeric_limits<std::int64_t>::max();
+  using Names = std::vector<const char*>;
+  for (const char* file : is_first ? Names{"memory.limit_in_bytes"} : Names{"memory.max", "memory.high"})
+    limit = std::min(limit, leading_number(text_in(folder / file)).value_or(limit));  // "max" without a limit
+  if (limit >= std::int64_t{1} << 60) return;                                         // what v1 has without a limit
+  const std::int64_t charged =
+      std::min(leading_number(text_in(folder / (is_first ? "memory.usage_in_bytes" : "memory.current"))).value_or(0),
+               std::int64_t{1} << 60);
+  const std::string statistics = text_in(folder / "memory.stat");
+  std::int64_t cache = 0;
+  for (const char* key : is_first ? Names{"total_active_file", "total_inactive_file"}
+                                  : Names{"active_file", "inactive_file", "slab_reclaimable"})
+    cache += std::min(value_of(statistics, key).value_or(0), charged);
+  const std::int64_t used = std::max<std::int64_t>(charged - cache, 0);
+  bound_by(least, limit, used,
+           "the control group " + one_line(name.empty() ? "/" : name) + " allows " + format_bytes({limit}) +
+               " and uses " + format_bytes({used}));
+}
+
+/// What this process's own limits leave when it starts so many threads, beside their stacks and malloc's heaps.
+inline void bound_by_process(UsableMemory& least, int threads, const std::filesystem::path& root) {
+  const auto pages = parts_of(text_in(root / "proc/self/statm"), ' ');
+  const auto in_use = [&](std::size_t field) {
+    const auto page = static_cast<std::int64_t>(::sysconf(_SC_PAGESIZE));
+    return field < pages.size() ? leading_number(pages[field]).value_or(0) * page : 0;
+  };
+  std::size_t stack = std::size_t{8} << 20;
+  pthread_attr_t usual{};
+  if (::pthread_getattr_default_np(&usual) == 0) {
+    ::pthread_attr_getstacksize(&usual, &stack);
+    ::pthread_attr_destroy(&usual);
+  }
+  const std::int64_t stacks = threads * static_cast<std::int64_t>(stack);
+  const std::int64_t heaps =
+      (std::int64_t{64} << 20) *
+      (1 + std::min<std::int64_t>(threads, 8 * std::max<std::int64_t>(std::thread::hardware_concurrency(), 1)));
+  const auto bound = [&](auto resource, const char* command, std::int64_t used) {
+    rlimit limit{};
+    if (::getrlimit(resource, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return;
+    const auto allowed = static_cast<std::int64_t>(std::min<rlim_t>(limit.rlim_cur, rlim_t{1} << 62));
+    bound_by(least, allowed, used,
+             std::string("ulimit ") + command + " allows " + format_bytes({allowed}) +
+                 ", of which the program and its " + std::to_string(threads) + " threads take " + format_bytes({used}));
+  };
+  bound(RLIMIT_AS, "-v", in_use(0) + stacks + heaps);
+  bound(RLIMIT_DATA, "-d", in_use(5) + stacks);
+}
+
+}  // namespace detail
+
+/// What this process may still take of the machine's memory: what is available there (free, or cache that can be given
+/// back), and no more than is left under the limits of its control group (cgroup v1 and v2) and of all groups above.
+/// @param threads  that will be started; the process's own limits (ulimit -v, -d) count too then; 0: they do not
+/// @param root  where /proc and /sys are
+inline UsableMemory usable_memory(int threads = 0, const std::filesystem::path& root = "/") {
+  namespace fs = std::filesystem;
+  const auto pages = static_cast<std::int64_t>(::sysconf(_SC_PHYS_PAGES));
+  const auto page = static_cast<std::int64_t>(::sysconf(_SC_PAGESIZE));
+  const std::int64_t installed = pages > 0 && page > 0 ? pages * page : std::int64_t{8} << 30;
+  UsableMemory out{{installed}, "this machine has " + format_bytes({installed})};
+
+  const std::string machine = detail::text_in(root / "proc/meminfo");
+  const auto kilobytes = [&](const char* key) -> std::optional<std::int64_t> {
+    const auto value = detail::value_of(machine, key);
+    if (!value || *value > std::numeric_limits<std::int64_t>::max() >> 10) return std::nullopt;
+    return *value << 10;
+  };
+  const auto total = kilobytes("MemTotal");
+  const auto available = kilobytes("MemAvailable");  // not before Linux 3.14
+  if (total && available) {
+    const Bytes free{std::min(*total, *available)};
+    out = {free, format_bytes(free) + " of this machine's " + format_bytes({*total}) + " are available"};
+  }
+  if (detail::leading_number(detail::text_in(root / "proc/sys/vm/overcommit_memory")) == 2) {
+    const auto limit = kilobytes("CommitLimit");
+    const auto committed = kilobytes("Committed_AS");
+    if (limit && committed)
+      detail::bound_by(out, *limit, *committed,
+                       "this machine commits no more than " + format_bytes({*limit}) +
+                           " (vm.overcommit_memory is 2), and has committed " + format_bytes({*committed}));
+  }
+
+  for (const detail::ControlGroups& groups : detail::memory_control_groups(
+           detail::text_in(root / "proc/self/cgroup"), detail::text_in(root / "proc/self/mountinfo"))) {
+    const fs::path top = root / fs::path(groups.mount).relative_path();
+    std::string name = groups.name;
+    const auto leave_last = [](std::string& path) {
+      const std::size_t at = path.rfind('/');
+      path.resize(at == path.npos ? 0 : at);
+    };
+    for (std::string below = groups.below;;) {  // a group obeys the limits of all above it
+      detail::bound_by_group(out, top / fs::path(below).relative_path(), groups.is_first, name);
+      if (below.empty()) break;
+      leave_last(below);
+      leave_last(name);
+    }
+  }
+  if (threads > 0) detail::bound_by_process(out, threads, root);
+  return out;
+}
+
+}  // namespace galvatron
