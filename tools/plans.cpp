@@ -29,6 +29,7 @@
 #include <galvatron/strategy/space.hpp>
 
 #include "commands.hpp"
+#include "interrupts.hpp"
 #include "machine.hpp"
 #include "options.hpp"
 #include "plans.hpp"
@@ -64,7 +65,7 @@ class Ticker {
 };
 
 // The JSON of `plan` and `cost`.
-nlohmann::ordered_json plan_report(const Plan& plan, const PlanCost& cost, Seconds search_seconds) {
+nlohmann::ordered_json plan_report(const Plan& plan, const PlanCost& cost, Bytes budget, Seconds search_seconds) {
   nlohmann::ordered_json out;
   out["feasible"] = true;
   out["iteration_seconds"] = cost.iteration.value;
@@ -75,6 +76,7 @@ nlohmann::ordered_json plan_report(const Plan& plan, const PlanCost& cost, Secon
   out["microbatches"] = plan.microbatches;
   out["schedule"] = name_of(plan.schedule);
   out["virtual_stages"] = plan.virtual_stages;
+  out["budget_bytes"] = budget.count;
   out["stages"] = nlohmann::ordered_json::array();
   for (const PlanStageCost& stage : cost.stages)
     out["stages"].push_back({{"first_layer", stage.stage.first_layer},
@@ -157,6 +159,7 @@ std::vector<std::int64_t> batches_named(const std::string& text, int devices) {
 
 // What the search says of its answer, beside the plan.
 void add_search_report(nlohmann::ordered_json& report, const FoundPlan& found) {
+  report["interrupted"] = found.statistics.interrupted;
   report["alpha_t"] = found.cost.time_balance();
   report["alpha_m"] = found.cost.memory_balance();
   report["proven"] = found.statistics.proven;
@@ -164,6 +167,27 @@ void add_search_report(nlohmann::ordered_json& report, const FoundPlan& found) {
 }
 
 }  // namespace
+
+namespace {
+
+// Why there is no plan. A search that was interrupted ends as the signal would have ended it.
+[[noreturn]] void throw_no_plan(const FoundPlan& found, const Common& common) {
+  if (!found.statistics.interrupted) throw Infeasible(found.reason, found.smallest_memory);
+  const int code = 128 + Interrupts::signal();
+  complain(found.reason);
+  if (common.json) print_json({{"feasible", false}, {"reason", found.reason}, {"interrupted", true}});
+  throw Exited{code};
+}
+
+}  // namespace
+
+Bytes memory_to_plan_with(Bytes wanted, const Cluster& cluster, const Common& common) {
+  const Bytes all = cluster.device.memory;
+  if (wanted <= all) return wanted;
+  note(common, "--memory " + format_bytes(wanted) + " is more than a device of " + cluster.name +
+                   " has: planning with " + format_bytes(all) + " (" + std::to_string(all.count) + " bytes)");
+  return all;
+}
 
 nlohmann::ordered_json plan_json(const Plan& plan) { return nlohmann::ordered_json::parse(plan_text(plan)); }
 
@@ -175,7 +199,7 @@ FoundPlan searched_plan(const ModelSpec& model, const Cluster& cluster, const st
     return find_plan(model, cluster, options);
   }();
   if (!found) throw_error(found.error());
-  if (!found->feasible) throw Infeasible(found->reason, found->smallest_memory);
+  if (!found->feasible) throw_no_plan(*found, common);
   found->plan.cluster = cluster_name;
   return std::move(*found);
 }
@@ -192,7 +216,7 @@ Sweep swept_plan(const ModelSpec& model, const Cluster& cluster, const std::stri
     return sweep_batches(model, cluster, options, batches, least_gain);
   }();
   if (!sweep) throw_error(sweep.error());
-  if (!sweep->best.feasible) throw Infeasible(sweep->best.reason, sweep->best.smallest_memory);
+  if (!sweep->best.feasible) throw_no_plan(sweep->best, common);
   sweep->best.plan.cluster = cluster_name;
   return std::move(*sweep);
 }
@@ -213,6 +237,11 @@ void trainer_option(Options& options, std::string& trainer, const std::string& u
 cost::Trainer trainer_named(const std::string& name) {
   return *std::find_if(cost::trainers.begin(), cost::trainers.end(),
                        [&](cost::Trainer trainer) { return name_of(trainer) == name; });
+}
+
+// As a shell reports a process that a signal ended; the user has the best plan so far.
+void end_if_interrupted(int signal) {
+  if (signal != 0) throw Exited{128 + signal};
 }
 
 }  // namespace
@@ -248,7 +277,8 @@ void run_plan(const Arguments& arguments, Common& common) {
                  "of arithmetic; fp8 is bf16 with 8-bit products in blocks (default: bf16 where the devices have it)");
   moments_option(options, moments);
   options.section("Limits");
-  options.size("--memory", search.memory, "memory of each device that the plan may take (default: all it has)");
+  options.size("--memory", search.memory,
+               "memory of each device that the plan may take, at most all it has (default: all it has)");
   options.text("--space", space, "a,b,...",
                "what to choose from: " + std::string(space_names) +
                    "; runnable is what `galvatron train` carries out (default: all; on a host, runnable)");
@@ -279,6 +309,7 @@ void run_plan(const Arguments& arguments, Common& common) {
   ModelSpec model = value_or_throw(load_model(model_name));
   if (split) model = value_or_throw(split_layers(model));
   const Cluster cluster = cluster_named(cluster_name);
+  search.memory = memory_to_plan_with(search.memory, cluster, common);
   search.precision = chosen_precision(precision, cluster);
   if (!moments.empty()) search.moments = precision_named(moments);
   if (!trainer.empty()) search.trainer = trainer_named(trainer);
@@ -289,6 +320,8 @@ void run_plan(const Arguments& arguments, Common& common) {
   if (algorithm == "bmw") search.algorithm = search::Algorithm::bmw;
   const std::vector<std::int64_t> batches = batches_named(batch, cluster.devices);
   std::vector<TriedBatch> tried;
+  std::optional<Interrupts> interrupts(std::in_place);
+  search.stop = &interrupts->asked();
   const FoundPlan found = [&] {
     search.global_batch = batches.front();
     if (batches.size() == 1) return searched_plan(model, cluster, cluster_name, search, common);
@@ -296,11 +329,13 @@ void run_plan(const Arguments& arguments, Common& common) {
     tried = std::move(sweep.tried);
     return std::move(sweep.best);
   }();
+  const int interrupted_by = found.statistics.interrupted ? Interrupts::signal() : 0;
+  interrupts.reset();
   if (const std::string hint = hint_at_all(search.space); !hint.empty()) note(common, hint);
   if (!out.empty())
     if (auto saved = save_plan(found.plan, out); !saved) throw_error(saved.error());
   if (common.json) {
-    auto report = plan_report(found.plan, found.cost, found.statistics.seconds);
+    auto report = plan_report(found.plan, found.cost, found.plan.predicted.budget, found.statistics.seconds);
     add_search_report(report, found);
     for (const TriedBatch& one : tried)
       report["batches"].push_back({{"global_batch", one.global_batch},
@@ -308,6 +343,7 @@ void run_plan(const Arguments& arguments, Common& common) {
                                    {"iteration_seconds", one.iteration.value},
                                    {"samples_per_second", one.samples_per_second}});
     print_json(report);
+    end_if_interrupted(interrupted_by);
     return;
   }
   std::string text = plan_summary(found.plan, found.cost);
@@ -315,13 +351,18 @@ void run_plan(const Arguments& arguments, Common& common) {
     text += "  batch " + std::to_string(one.global_batch) + ": " +
             (one.feasible ? format_count(one.samples_per_second) + " samples/s" : "does not fit") + "\n";
   const double gap = 1 - found.statistics.bound.value / found.cost.iteration.value;
-  text += "  search       " + format_seconds(found.statistics.seconds) + ", " + std::to_string(found.statistics.cases) +
-          " combinations of stages, micro-batches and schedule; " +
-          (found.statistics.proven ? std::string("no plan is faster")
-                                   : "no plan is more than " + percent(gap) + " faster") +
-          (!found.statistics.proven && algorithm != "bmw" ? " (a larger --effort may tell)" : "") + "\n";
+  text +=
+      "  search       " + format_seconds(found.statistics.seconds) + ", " + std::to_string(found.statistics.cases) +
+      " combinations of stages, micro-batches and schedule; " +
+      (found.statistics.narrowed ? "there are too many to try them all; " : "") +
+      (interrupted_by != 0 ? "interrupted, this is the best plan so far; " : "") +
+      (found.statistics.proven ? std::string("no plan is faster")
+                               : "no plan is more than " + percent(gap) + " faster") +
+      (!found.statistics.proven && interrupted_by == 0 && algorithm != "bmw" ? " (a larger --effort may tell)" : "") +
+      "\n";
   if (!out.empty()) text += "  written to   " + out + " (`galvatron explain " + out + "` tells why this plan won)\n";
   print(text);
+  end_if_interrupted(interrupted_by);
 }
 
 void run_cost(const Arguments& arguments, Common& common) {
@@ -346,20 +387,23 @@ void run_cost(const Arguments& arguments, Common& common) {
   const bool own = cluster_name.empty();
   const Cluster cluster = cluster_named(own ? plan.cluster : cluster_name, plan.ranks());
   const PlanCost cost = value_or_throw(cost_of(plan, model, cluster));
-  const std::string reason = why_too_large(cost.peak(), budget_of(plan, cluster));
+  const Bytes budget = budget_of(plan, cluster);
+  const std::string reason = why_too_large(cost.peak(), budget);
   if (common.json) {
-    auto report = plan_report(plan, cost, Seconds{});
+    auto report = plan_report(plan, cost, budget, Seconds{});
     if (!reason.empty()) {
       report["feasible"] = false;
       report["reason"] = reason;
       report["smallest_feasible_memory_bytes"] = cost.peak().count;
     }
     print_json(report);
+    if (!reason.empty()) throw Exited{static_cast<int>(ErrorKind::infeasible)};
     return;
   }
   Plan shown = plan;
   if (!own) shown.cluster = cluster_name;
   print(plan_summary(shown, cost) + (reason.empty() ? "" : "  It does not fit: " + reason + ".\n"));
+  if (!reason.empty()) throw Exited{static_cast<int>(ErrorKind::infeasible)};
 }
 
 void run_explain(const Arguments& arguments, Common& common) {

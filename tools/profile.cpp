@@ -8,6 +8,7 @@
 #include <galvatron/cluster/json.hpp>
 #include <galvatron/cluster/json_writer.hpp>
 #include <galvatron/core/quantity.hpp>
+#include <galvatron/model/huggingface.hpp>
 
 #include "commands.hpp"
 #include "launcher.hpp"

@@ -72,6 +72,7 @@ ordered_json figures_json(const Simulated& s) {
   out["peak_bytes"] = s.peak().count;
   out["budget_bytes"] = s.budget().count;
   out["microbatches"] = s.plan.microbatches;
+  out["followed_microbatches"] = s.simulation.followed;
   out["schedule"] = name_of(s.plan.schedule);
   out["virtual_stages"] = s.plan.virtual_stages;
   return out;
@@ -115,6 +116,9 @@ std::string summary(const Simulated& s, const std::vector<Simulated>& compared) 
   std::string out = s.plan.model + " on " + s.plan.cluster + ": " + plan_words(s.plan) + "\n";
   out += "  iteration    " + format_seconds(sim.iteration) + " simulated, " + format_seconds(sim.parts.cost.iteration) +
          " by the planner's formula; " + format_count(s.tokens_per_second()) + " tokens/s\n";
+  if (sim.followed < s.plan.microbatches)
+    out += "  followed     " + std::to_string(sim.followed) + " of the " + std::to_string(s.plan.microbatches) +
+           " micro-batches; the others repeat them\n";
   out += "  waiting      " + percent(sim.bubble_fraction()) + " of the stages' time\n";
   for (std::size_t i = 0; i < sim.stages.size(); ++i) {
     const simulate::StageSeconds& seconds = sim.stages[i];
@@ -214,6 +218,7 @@ void run_simulate(const Arguments& arguments, Common& common) {
   if (!common.json) {
     print(summary(s, compared) + (trace.empty() ? "" : "  trace        " + trace + "\n") +
           (report.empty() ? "" : "  report       " + report + "\n"));
+    if (!s.fits()) throw Exited{static_cast<int>(ErrorKind::infeasible)};
     return;
   }
   ordered_json out = figures_json(s);
@@ -229,6 +234,7 @@ void run_simulate(const Arguments& arguments, Common& common) {
   if (!trace.empty()) out["trace"] = trace;
   if (!report.empty()) out["report"] = report;
   print_json(out);
+  if (!s.fits()) throw Exited{static_cast<int>(ErrorKind::infeasible)};
 }
 
 }  // namespace galvatron::tools
