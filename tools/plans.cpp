@@ -34,6 +34,7 @@
 #include "machine.hpp"
 #include "options.hpp"
 #include "plans.hpp"
+#include "signals.hpp"
 
 namespace galvatron::tools {
 
@@ -162,6 +163,7 @@ std::vector<std::int64_t> batches_named(const std::string& text, int devices) {
 
 // What the search says of its answer, beside the plan.
 void add_search_report(nlohmann::ordered_json& report, const FoundPlan& found) {
+  report["interrupted"] = found.statistics.interrupted;
   report["alpha_t"] = found.cost.time_balance();
   report["alpha_m"] = found.cost.memory_balance();
   report["proven"] = found.statistics.proven;
@@ -170,15 +172,27 @@ void add_search_report(nlohmann::ordered_json& report, const FoundPlan& found) {
 
 }  // namespace
 
-nlohmann::ordered_json plan_json(const Plan& plan) { return nlohmann::ordered_json::parse(plan_text(plan)); }
+namespace {
 
-Bytes search_budget(Bytes wanted, const Cluster& cluster, const std::string& cluster_name, const Common& common) {
-  const Bytes has = cluster.device.memory;
-  if (wanted > has)
-    note(common, "--memory " + format_bytes(wanted) + " is more than plans may take of a device of " + cluster_name +
-                     ", " + format_bytes(has) + "; the plan is made for that");
-  return min(wanted, has);
+// Why there is no plan. A search that was interrupted ends as the signal would have ended it.
+[[noreturn]] void throw_no_plan(const FoundPlan& found, const search::SearchOptions& options, const Common& common) {
+  if (!found.statistics.interrupted) throw Infeasible(found.reason, found.smallest_memory);
+  complain(found.reason);
+  if (common.json) print_json({{"feasible", false}, {"reason", found.reason}, {"interrupted", true}});
+  throw Exited{128 + options.stop->load()};
 }
+
+}  // namespace
+
+Bytes memory_to_plan_with(Bytes wanted, const Cluster& cluster, const Common& common) {
+  const Bytes all = cluster.device.memory;
+  if (wanted <= all) return wanted;
+  note(common, "--memory " + format_bytes(wanted) + " is more than a device of " + cluster.name +
+                   " has: planning with " + format_bytes(all) + " (" + std::to_string(all.count) + " bytes)");
+  return all;
+}
+
+nlohmann::ordered_json plan_json(const Plan& plan) { return nlohmann::ordered_json::parse(plan_text(plan)); }
 
 FoundPlan searched_plan(const ModelSpec& model, const Cluster& cluster, const std::string& cluster_name,
                         const search::SearchOptions& options, const Common& common) {
@@ -190,8 +204,8 @@ FoundPlan searched_plan(const ModelSpec& model, const Cluster& cluster, const st
   if (!found) throw_error(found.error());
   if (!found->feasible) {
     const bool all = cluster.name == "host" && (options.memory.count == 0 || options.memory > cluster.device.memory);
-    throw Infeasible(found->reason + (all ? "; of this host: " + usable_memory(cluster.devices).bound : ""),
-                     found->smallest_memory);
+    if (all) found->reason += "; of this host: " + usable_memory(cluster.devices).bound;
+    throw_no_plan(*found, options, common);
   }
   found->plan.cluster = cluster_name;
   return std::move(*found);
@@ -209,7 +223,7 @@ Sweep swept_plan(const ModelSpec& model, const Cluster& cluster, const std::stri
     return sweep_batches(model, cluster, options, batches, least_gain);
   }();
   if (!sweep) throw_error(sweep.error());
-  if (!sweep->best.feasible) throw Infeasible(sweep->best.reason, sweep->best.smallest_memory);
+  if (!sweep->best.feasible) throw_no_plan(sweep->best, options, common);
   sweep->best.plan.cluster = cluster_name;
   return std::move(*sweep);
 }
@@ -230,6 +244,11 @@ void trainer_option(Options& options, std::string& trainer, const std::string& u
 cost::Trainer trainer_named(const std::string& name) {
   return *std::find_if(cost::trainers.begin(), cost::trainers.end(),
                        [&](cost::Trainer trainer) { return name_of(trainer) == name; });
+}
+
+// As a shell reports a process that a signal ended; the user has the best plan so far.
+void end_if_interrupted(int signal) {
+  if (signal != 0) throw Exited{128 + signal};
 }
 
 }  // namespace
@@ -265,7 +284,8 @@ void run_plan(const Arguments& arguments, Common& common) {
                  "of arithmetic; fp8 is bf16 with 8-bit products in blocks (default: bf16 where the devices have it)");
   moments_option(options, moments);
   options.section("Limits");
-  options.size("--memory", search.memory, "memory of each device that the plan may take (default: all it has)");
+  options.size("--memory", search.memory,
+               "memory of each device that the plan may take, at most all it has (default: all it has)");
   options.text("--space", space, "a,b,...",
                "what to choose from: " + std::string(space_names) +
                    "; runnable is what `galvatron train` carries out (default: all; on a host, runnable)");
@@ -296,6 +316,7 @@ void run_plan(const Arguments& arguments, Common& common) {
   ModelSpec model = value_or_throw(load_model(model_name));
   if (split) model = value_or_throw(split_layers(model));
   const Cluster cluster = cluster_named(cluster_name);
+  search.memory = memory_to_plan_with(search.memory, cluster, common);
   search.precision = chosen_precision(precision, cluster);
   if (!moments.empty()) search.moments = precision_named(moments);
   if (!trainer.empty()) search.trainer = trainer_named(trainer);
@@ -304,9 +325,10 @@ void run_plan(const Arguments& arguments, Common& common) {
   search.space = value_or_throw(parse_space(space));
   if (!schedule.empty()) search.schedules = schedules_named(schedule);
   if (algorithm == "bmw") search.algorithm = search::Algorithm::bmw;
-  search.memory = search_budget(search.memory, cluster, cluster_name, common);
   const std::vector<std::int64_t> batches = batches_named(batch, cluster.devices);
   std::vector<TriedBatch> tried;
+  search.stop = &note_signals(common.quiet ? "" : "Interrupted: the search ends with its best plan so far.",
+                              "interrupted twice, and ended at once");
   const FoundPlan found = [&] {
     search.global_batch = batches.front();
     if (batches.size() == 1) return searched_plan(model, cluster, cluster_name, search, common);
@@ -314,11 +336,13 @@ void run_plan(const Arguments& arguments, Common& common) {
     tried = std::move(sweep.tried);
     return std::move(sweep.best);
   }();
+  const int interrupted_by = found.statistics.interrupted ? search.stop->load() : 0;
+  end_on_signals("interrupted");
   if (const std::string hint = hint_at_all(search.space); !hint.empty()) note(common, hint);
   if (!out.empty())
     if (auto saved = save_plan(found.plan, out); !saved) throw_error(saved.error());
   if (common.json) {
-    auto report = plan_report(found.plan, found.cost, budget_of(found.plan, cluster), found.statistics.seconds);
+    auto report = plan_report(found.plan, found.cost, found.plan.predicted.budget, found.statistics.seconds);
     add_search_report(report, found);
     for (const TriedBatch& one : tried)
       report["batches"].push_back({{"global_batch", one.global_batch},
@@ -326,6 +350,7 @@ void run_plan(const Arguments& arguments, Common& common) {
                                    {"iteration_seconds", one.iteration.value},
                                    {"samples_per_second", one.samples_per_second}});
     print_json(report);
+    end_if_interrupted(interrupted_by);
     return;
   }
   std::string text = plan_summary(found.plan, found.cost);
@@ -333,13 +358,18 @@ void run_plan(const Arguments& arguments, Common& common) {
     text += "  batch " + std::to_string(one.global_batch) + ": " +
             (one.feasible ? format_count(one.samples_per_second) + " samples/s" : "does not fit") + "\n";
   const double gap = 1 - found.statistics.bound.value / found.cost.iteration.value;
-  text += "  search       " + format_seconds(found.statistics.seconds) + ", " + std::to_string(found.statistics.cases) +
-          " combinations of stages, micro-batches and schedule; " +
-          (found.statistics.proven ? std::string("no plan is faster")
-                                   : "no plan is more than " + percent(gap) + " faster") +
-          (!found.statistics.proven && algorithm != "bmw" ? " (a larger --effort may tell)" : "") + "\n";
+  text +=
+      "  search       " + format_seconds(found.statistics.seconds) + ", " + std::to_string(found.statistics.cases) +
+      " combinations of stages, micro-batches and schedule; " +
+      (found.statistics.narrowed ? "there are too many to try them all; " : "") +
+      (interrupted_by != 0 ? "interrupted, this is the best plan so far; " : "") +
+      (found.statistics.proven ? std::string("no plan is faster")
+                               : "no plan is more than " + percent(gap) + " faster") +
+      (!found.statistics.proven && interrupted_by == 0 && algorithm != "bmw" ? " (a larger --effort may tell)" : "") +
+      "\n";
   if (!out.empty()) text += "  written to   " + out + " (`galvatron explain " + out + "` tells why this plan won)\n";
   print(text);
+  end_if_interrupted(interrupted_by);
 }
 
 void run_cost(const Arguments& arguments, Common& common) {

@@ -14,9 +14,8 @@ namespace galvatron::tools {
 /// The plan as its file has it, keys in their order.
 nlohmann::ordered_json plan_json(const Plan& plan);
 
-/// The memory of a device for a search: `wanted` (0: not given), at most what devices of the cluster have, which is
-/// noted.
-Bytes search_budget(Bytes wanted, const Cluster& cluster, const std::string& cluster_name, const Common& common);
+/// The budget of each device: what was asked for (0: nothing), or, with a note, all that a device has if that is less.
+Bytes memory_to_plan_with(Bytes wanted, const Cluster& cluster, const Common& common);
 
 /// The fastest plan, with a sign of life while the search takes long. `plan.cluster` becomes `cluster_name`. Throws
 /// Failure (usage), or Infeasible.

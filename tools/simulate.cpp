@@ -74,6 +74,7 @@ ordered_json figures_json(const Simulated& s) {
   out["peak_bytes"] = s.peak().count;
   out["budget_bytes"] = s.budget().count;
   out["microbatches"] = s.plan.microbatches;
+  out["followed_microbatches"] = s.simulation.followed;
   out["schedule"] = name_of(s.plan.schedule);
   out["virtual_stages"] = s.plan.virtual_stages;
   return out;
@@ -120,6 +121,9 @@ std::string summary(const Simulated& s, const std::vector<Simulated>& compared) 
   if (s.mfu() > 0) out += ", " + percent(s.mfu()) + " of peak";
   if (const std::string why = why_impossible_mfu(s.mfu()); !why.empty()) out += " (" + why + ")";
   out += "\n";
+  if (sim.followed < s.plan.microbatches)
+    out += "  followed     " + std::to_string(sim.followed) + " of the " + std::to_string(s.plan.microbatches) +
+           " micro-batches; the others repeat them\n";
   out += "  waiting      " + percent(sim.bubble_fraction()) + " of the stages' time\n";
   for (std::size_t i = 0; i < sim.stages.size(); ++i) {
     const simulate::StageSeconds& seconds = sim.stages[i];

@@ -24,6 +24,7 @@
 #include <galvatron/plan/json.hpp>
 #include <galvatron/plan/mfu.hpp>
 #include <galvatron/plan/split.hpp>
+#include <galvatron/schedule/schedules.hpp>
 #include <galvatron/strategy/registry.hpp>
 #include <galvatron/strategy/space.hpp>
 #include <galvatron/strategy/text.hpp>
@@ -245,6 +246,21 @@ void check_runnable(const Plan& plan, const Launcher& launcher) {
   launcher.require(plan.precision);
 }
 
+// Records are kept of every instruction of a step.
+void check_recorded(const Plan& plan) {
+  constexpr std::int64_t most = 4'000'000;
+  std::int64_t instructions = 0;
+  for (std::size_t i = 0; i < plan.stages.size(); ++i)
+    instructions += schedule::size_of(value_or_throw(
+                        schedule::stage_blocks(plan.schedule, static_cast<int>(plan.stages.size()), static_cast<int>(i),
+                                               plan.microbatches, plan.virtual_stages))) *
+                    plan.stages[i].rank_count;
+  if (instructions > most)
+    refuse("--trace and --report record each instruction of a step on every rank, " + std::to_string(instructions) +
+           " of this plan, and at most " + std::to_string(most) +
+           " can be recorded; leave them out, or train a plan of fewer micro-batches");
+}
+
 // The memory of every rank on this machine.
 std::vector<Bytes> rank_memory(const Plan& plan, const ModelSpec& model, const Launcher& launcher) {
   const Bytes library = launcher.library_workspace(plan);
@@ -334,6 +350,7 @@ Prepared searched_here(const TrainArguments& a, const Common& common, const Chec
     refuse("--ranks says " + std::to_string(a.ranks) + ", but " + a.cluster + " was measured with " +
            std::to_string(cluster.devices) + "; leave --ranks out, or run `galvatron profile --ranks " +
            std::to_string(a.ranks) + "`");
+  search.memory = memory_to_plan_with(search.memory, cluster, common);
   search.precision = chosen_precision(a.precision, cluster);
   if (!a.moments.empty()) search.moments = precision_named(a.moments);
   std::string name = a.cluster;
@@ -348,7 +365,6 @@ Prepared searched_here(const TrainArguments& a, const Common& common, const Chec
   }
   if (!a.save_cluster.empty())
     if (auto written = write_cluster(a.save_cluster, cluster); !written) throw_error(written.error());
-  search.memory = search_budget(a.memory, cluster, name, common);
   out.plan = searched_plan(out.model, cluster, name, search, common).plan;
   out.cluster = std::move(cluster);
   return out;
@@ -613,7 +629,10 @@ int train(TrainArguments& a, const Arguments& arguments, Common& common, Launche
                                                       : "",
                                shows ? "interrupted twice, and ended at once" : "");
   std::optional<galvatron::train::Recorder> recorder;
-  if (!a.trace.empty() || !a.report.empty()) options.recorder = &recorder.emplace(plan.ranks());
+  if (!a.trace.empty() || !a.report.empty()) {
+    check_recorded(plan);
+    options.recorder = &recorder.emplace(plan.ranks());
+  }
   {
     ErrorProgress progress("train", common);
     options.on_step = [&](const galvatron::train::StepReport& step) {

@@ -85,6 +85,32 @@ TEST_CASE("stages that share cores take what the replay of their program takes")
   }
 }
 
+TEST_CASE("of very many micro-batches on shared cores some are followed, and all take what they take followed") {
+  for (unsigned seed = 0; seed < 40; ++seed) {
+    std::mt19937 random(seed);
+    const int count = 2 + static_cast<int>(random() % 4);
+    const int microbatches = 300 + static_cast<int>(random() % 700);
+    const cost::CoreSharing sharing{.cores = 1 + static_cast<int>(random() % static_cast<unsigned>(count))};
+    const auto stages = random_stages(random, count);
+    for (const ScheduleKind kind : {ScheduleKind::gpipe, ScheduleKind::one_f_one_b}) {
+      INFO("seed " << seed << ", " << name_of(kind) << ", " << microbatches << " micro-batches");
+      const double followed = cost::detail::followed_pipeline_seconds(kind, stages, microbatches, sharing).value;
+      CHECK(cost::shared_pipeline_seconds(kind, stages, microbatches, sharing).value ==
+            doctest::Approx(followed).epsilon(5e-3));
+      CHECK(cost::shared_pipeline_seconds(kind, stages, 256, sharing).value ==
+            cost::detail::followed_pipeline_seconds(kind, stages, 256, sharing).value);
+    }
+  }
+  // A billion takes no longer to price.
+  std::mt19937 random(1);
+  const auto stages = random_stages(random, 4);
+  const double billion =
+      cost::shared_pipeline_seconds(ScheduleKind::one_f_one_b, stages, 1'000'000'000, {.cores = 2}).value;
+  CHECK(billion == doctest::Approx(
+                       1e6 * cost::shared_pipeline_seconds(ScheduleKind::one_f_one_b, stages, 1000, {.cores = 2}).value)
+                       .epsilon(0.02));
+}
+
 TEST_CASE("with a core for each of equal stages the shared pipeline is the formula") {
   for (unsigned seed = 0; seed < 100; ++seed) {
     std::mt19937 random(seed);

@@ -240,3 +240,34 @@ TEST_CASE("schedules have names, and what has no program is refused") {
         "the interleaved schedule needs at least 2 stages and a multiple of them as micro-batches, not 4 and 6");
   CHECK_FALSE(make_program(ScheduleKind::interleaved, 1, 6, 2).has_value());
 }
+
+TEST_CASE("a stage's blocks do not grow with the micro-batches, and are its program") {
+  for_all_programs([](const Program& program, const Shape& shape) {
+    const auto [kind, stages, m, chunks] = shape;
+    for (int s = 0; s < stages; ++s) {
+      const StageBlocks blocks = *stage_blocks(kind, stages, s, m, chunks);
+      REQUIRE(size_of(blocks) == static_cast<std::int64_t>(program[static_cast<std::size_t>(s)].size()));
+      REQUIRE(written_out(blocks) == program[static_cast<std::size_t>(s)]);
+    }
+  });
+  for (const ScheduleKind kind : schedule_kinds)
+    for (int s = 0; s < 8; ++s) {
+      const int chunks = kind == ScheduleKind::interleaved ? 3 : 1;
+      const StageBlocks few = *stage_blocks(kind, 8, s, 800, chunks);
+      const StageBlocks many = *stage_blocks(kind, 8, s, 1'000'000'000, chunks);
+      REQUIRE(few.size() == many.size());
+      std::size_t kept = 0;
+      for (std::size_t i = 0; i < few.size(); ++i) {
+        REQUIRE(few[i].once.size() == many[i].once.size());
+        kept += many[i].once.size();
+      }
+      CHECK(kept < 1000);
+      // As many of each micro-batch, and two at the end of the step.
+      CHECK(size_of(many) - 2 == (size_of(few) - 2) / 800 * 1'000'000'000);
+      int last = -1;
+      for (const Block& block : many)
+        if (block.repeats > 0 && !block.once.empty())
+          last = std::max(last, block.at(block.repeats - 1, block.once.size() - 1).microbatch);
+      CHECK(last == 999'999'999);
+    }
+}

@@ -239,3 +239,72 @@ TEST_CASE("plans that cannot be simulated say why") {
   CHECK(failed.error().kind == ErrorKind::usage);
   CHECK(failed.error().message.find("needs 8 devices") != std::string::npos);
 }
+
+TEST_CASE("an iteration of very many micro-batches is followed in part, and takes what it takes whole") {
+  const auto seed = std::random_device{}();
+  MESSAGE("seed ", seed);
+  std::mt19937 random(seed);
+  for (int n = 0; n < 60; ++n) {
+    auto c = random_case(random);
+    const int times = 1 + 400 / c.plan.microbatches;
+    c.plan.microbatches *= times;
+    c.plan.global_batch *= times;
+    CAPTURE(n);
+    CAPTURE(name_of(c.plan.schedule));
+    CAPTURE(c.plan.stages.size());
+    CAPTURE(c.plan.microbatches);
+    CAPTURE(c.plan.virtual_stages);
+    const Simulation whole = simulation_of(c);
+    REQUIRE(whole.followed == c.plan.microbatches);
+    REQUIRE(whole.repetitions.empty());
+    const Simulation part = value_or_throw(simulate_plan(c.plan, c.model, c.cluster, 1));
+    REQUIRE(part.followed < c.plan.microbatches);
+    REQUIRE(part.repetitions.size() == (c.plan.schedule == ScheduleKind::gpipe ? 2 : 1));
+    int left_out = part.followed;
+    left_out += part.repetitions.front().microbatches;
+    REQUIRE(left_out == c.plan.microbatches);
+    REQUIRE(part.iteration.value == doctest::Approx(whole.iteration.value).epsilon(1e-6));
+    const CriticalPath path = critical_path(part);
+    CHECK(path.seconds.total().value == doctest::Approx(part.iteration.value));
+    for (std::size_t s = 0; s < part.stages.size(); ++s) {
+      REQUIRE(part.stages[s].total().value == doctest::Approx(part.iteration.value));
+      for (std::size_t a = 0; a < activities; ++a)
+        REQUIRE(std::abs((part.stages[s].by_activity[a] - whole.stages[s].by_activity[a]).value) <=
+                1e-6 * whole.iteration.value);
+      Seconds now;
+      for (const Span& span : part.spans[s]) {
+        REQUIRE(span.begin >= now);
+        now = span.end;
+      }
+      REQUIRE(part.spans[s].back().instruction == whole.spans[s].back().instruction);
+      // What is shown is what is done then.
+      const Span& shown = part.spans[s][part.spans[s].size() - 4];
+      const Span& real = whole.spans[s][whole.spans[s].size() - 4];
+      REQUIRE(shown.instruction == real.instruction);
+      REQUIRE(shown.begin.value == doctest::Approx(real.begin.value).epsilon(1e-6));
+      const auto fullest = [&](const Simulation& simulation) {
+        Bytes most;
+        for (const MemoryPoint& point :
+             memory_over_time(simulation.parts.stages[s], simulation.spans[s], simulation.repetitions, s))
+          most = max(most, point.stash + point.workspace);
+        return most;
+      };
+      REQUIRE(fullest(part) == fullest(whole));
+    }
+  }
+}
+
+TEST_CASE("a million micro-batches and more are simulated in bounded memory, and a trace of them is short") {
+  const auto model = value_or_throw(find_model("llama2-7b"));
+  const auto cluster = value_or_throw(find_cluster("8xa100-80g"));
+  for (const int m : {10'000'019, 1'000'000'007}) {
+    const auto plan =
+        even_plan(model, "8xa100-80g", 4, {.data = 2, .zero = 1}, m, std::int64_t{2} * m, ScheduleKind::one_f_one_b);
+    const Simulation s = value_or_throw(simulate_plan(plan, model, cluster));
+    CHECK(s.followed < 100'000);
+    CHECK(s.iteration.value == doctest::Approx(s.parts.cost.iteration.value).epsilon(0.05));
+    std::size_t spans = 0;
+    for (const auto& stage : s.spans) spans += stage.size();
+    CHECK(spans < static_cast<std::size_t>(most_followed));
+  }
+}

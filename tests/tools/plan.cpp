@@ -74,24 +74,6 @@ TEST_CASE("plan, cost and explain agree") {
   CHECK(folder.run("cost --plan p.json").code == 0);
 }
 
-TEST_CASE("a budget above the device is the device's, and the user is told") {
-  const Folder folder;
-  const std::string plan = "plan --model gpt2-350m --cluster 8xa100-80g --global-batch 64 --out p.json --json";
-  const json usual = folder.run(plan).json();
-  for (const std::string memory : {"80GiB", "500GiB"}) {
-    const Ran ran = folder.run(plan + " --memory " + memory);
-    REQUIRE(ran.code == 0);
-    CHECK(ran.err.find("--memory " + memory.substr(0, memory.size() - 3)) != std::string::npos);
-    CHECK(ran.err.find("more than plans may take of a device of 8xa100-80g") != std::string::npos);
-    json report = ran.json();
-    CHECK(report.at("budget_bytes") == usual.at("budget_bytes"));
-    CHECK(report.at("plan") == usual.at("plan"));
-    CHECK(folder.run("cost --plan p.json --json").json().at("budget_bytes") == usual.at("budget_bytes"));
-  }
-  // A budget that only a larger device has.
-  check_failure(folder.run("plan --model gpt-39b --cluster 8xa100-40g --global-batch 8 --memory 500GiB"), 3, "");
-}
-
 TEST_CASE("8-bit products are planned where the devices have them") {
   const Folder folder;
   const Ran ran = folder.run(
@@ -294,6 +276,70 @@ TEST_CASE("a number of devices that nothing fits is infeasible, with the reason"
   CHECK(ran.json().at("feasible") == false);
   CHECK(ran.json().at("smallest_feasible_memory_bytes").is_null());
   check_failure(folder.run("plan --model gpt2-tiny --cluster 7xa100-40g --global-batch 3"), 3, "7 devices");
+  // The nearest numbers of devices that something fits are named, and it does.
+  check_failure(folder.run("plan --model gpt2-tiny --cluster 7xa100-40g --global-batch 3"), 3,
+                "some degrees fit 6 and 8 devices");
+  CHECK(folder.run("plan --model gpt2-tiny --cluster 6xa100-40g --global-batch 3").code == 0);
+  CHECK(folder.run("plan --model gpt2-tiny --cluster 8xa100-40g --global-batch 3").code == 0);
+}
+
+TEST_CASE("no plan takes more than a device has, whatever --memory says") {
+  const Folder folder;
+  const std::string base = "plan --model llama2-7b --cluster 8xa100-80g --global-batch 64 --json --memory ";
+  const Ran all = folder.run("plan --model llama2-7b --cluster 8xa100-80g --global-batch 64 --json");
+  const auto budget = all.json().at("budget_bytes").get<std::int64_t>();
+  for (const std::string memory : {"80GiB", "500GiB"}) {
+    const Ran ran = folder.run(base + memory);
+    REQUIRE(ran.code == 0);
+    CHECK(most_bytes(ran.json()) <= budget);
+    CHECK(ran.json().at("budget_bytes") == budget);
+    CHECK(ran.json().at("plan").at("layers") == all.json().at("plan").at("layers"));
+    CHECK(ran.err.find("more than a device of") != std::string::npos);
+  }
+  const Ran less = folder.run(base + "60GiB");
+  CHECK(less.json().at("budget_bytes") == std::int64_t{60} << 30);
+  CHECK(less.err.find("more than a device of") == std::string::npos);
+}
+
+TEST_CASE("searches of hundreds of thousands of devices and of long ranges end within 4 GB, and say what they know") {
+  const Folder folder;
+  const std::string limits = "ulimit -v 4000000 && ulimit -t 90 && $G plan --json --model ";
+  for (const std::string search : {"llama2-70b --cluster 60xh100-80g --global-batch 28 --schedule zb-h1",
+                                   "gpt3-175b --cluster 110880xh100-80g --global-batch 110880",
+                                   "gpt3-175b --cluster 10080xh100-80g --global-batch 10080 --split-layers",
+                                   "llama2-7b --cluster 8xh100-80g --global-batch 1..1000000000 --schedule all"}) {
+    CAPTURE(search);
+    const Ran ran = folder.shell(limits + search);
+    CAPTURE(ran.err);
+    REQUIRE(ran.code == 0);
+    const json report = ran.json();
+    CHECK(report.at("bound_seconds").get<double>() <= report.at("iteration_seconds").get<double>() * (1 + 1e-9));
+    if (report.at("proven") == true)
+      CHECK(report.at("bound_seconds").get<double>() == doctest::Approx(report.at("iteration_seconds").get<double>()));
+  }
+}
+
+TEST_CASE("a search that is interrupted gives its best plan so far, and the exit code of the signal") {
+  const Folder folder;
+  const std::string search =
+      "$G plan --model gpt-1t --cluster 4096xh100-80g --global-batch 4096 --effort 1000 --out p.json --json";
+  for (const auto& [signal, code] : {std::pair{"INT", 130}, std::pair{"TERM", 143}}) {
+    CAPTURE(signal);
+    // A background job of a shell without job control ignores SIGINT, so the command runs in front and the signal comes
+    // from behind.
+    const Ran ran = folder.shell("(sleep 8; kill -" + std::string(signal) +
+                                 " $(cat pid)) & exec sh -c 'echo $$ > pid; exec " + search + "'");
+    CAPTURE(ran.err);
+    CAPTURE(ran.out);
+    REQUIRE(ran.code == code);
+    const json report = ran.json();
+    CHECK(report.at("interrupted") == true);
+    CHECK(report.at("proven") == false);
+    CHECK(report.at("bound_seconds").get<double>() < report.at("iteration_seconds").get<double>());
+    CHECK(report.at("plan") == json::parse(folder.read("p.json")));
+    CHECK(folder.run("cost --plan p.json").code == 0);
+    std::filesystem::remove(folder.path() / "p.json");
+  }
 }
 
 TEST_CASE("unknown names and bad files are bad input") {

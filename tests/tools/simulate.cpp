@@ -96,17 +96,48 @@ TEST_CASE("a plan beyond its budget is simulated and called infeasible") {
   CHECK(ran.json().at("feasible") == false);
   CHECK(ran.json().at("smallest_feasible_memory_bytes") == ran.json().at("peak_bytes"));
   CHECK(folder.read("r.html").find("This plan does not fit") != std::string::npos);
-  const Ran text = folder.run("simulate --plan p.json");
-  CHECK(text.code == 3);
-  CHECK(text.out.find("does not fit") != std::string::npos);
+  const Ran words = folder.run("simulate --plan p.json");
+  CHECK(words.code == 3);
+  CHECK(words.out.find("does not fit") != std::string::npos);
   // As in every other command that prices it.
   const Ran cost = folder.run("cost --plan p.json --json");
   CHECK(cost.code == 3);
+  CHECK(cost.json().at("budget_bytes") == 1 << 20);
   CHECK(cost.json().at("feasible") == false);
   CHECK(cost.json().at("reason") == ran.json().at("reason"));
   CHECK(cost.json().at("smallest_feasible_memory_bytes") == ran.json().at("peak_bytes"));
-  CHECK(folder.run("cost --plan p.json").out.find("It does not fit") != std::string::npos);
+  const Ran cost_words = folder.run("cost --plan p.json");
+  CHECK(cost_words.code == 3);
+  CHECK(cost_words.out.find("It does not fit") != std::string::npos);
   CHECK(folder.run("explain p.json").out.find("of 1.00 MiB. It does not fit") != std::string::npos);
+}
+
+TEST_CASE("millions of micro-batches are simulated, traced and priced within 4 GB of address space") {
+  const Folder folder;
+  for (const char* schedule : {"1f1b", "gpipe", "zb-h1"})
+    for (const std::int64_t m : {1'000'000, 10'000'019, 1'000'000'007}) {
+      CAPTURE(schedule);
+      CAPTURE(m);
+      json plan = two_stages();
+      plan["microbatches"] = m;
+      plan["global_batch"] = 2 * m;
+      plan["schedule"] = schedule;
+      if (std::string(schedule) != "1f1b") plan["cluster"] = "4xh200-141g";
+      folder.write("p.json", plan.dump());
+      const Ran ran = folder.shell(
+          "ulimit -v 4000000 && ulimit -t 60 && $G simulate --plan p.json --trace t.json --report r.html --json");
+      CAPTURE(ran.err);
+      REQUIRE((ran.code == 0 || ran.code == 3));  // GPipe keeps them all
+      const json report = ran.json();
+      CHECK(report.at("followed_microbatches") < 100'000);
+      CHECK(report.at("iteration_seconds").get<double>() ==
+            doctest::Approx(report.at("planned_iteration_seconds").get<double>()).epsilon(0.2));
+      CHECK(folder.read("t.json").find("micro-batches like those before, left out") != std::string::npos);
+      CHECK(std::filesystem::file_size(folder.path() / "t.json") < 200'000'000);
+      CHECK(folder.shell("ulimit -v 4000000 && ulimit -t 20 && $G cost --plan p.json").code == ran.code);
+      CHECK(folder.shell("ulimit -v 4000000 && ulimit -t 20 && $G simulate --plan p.json")
+                .out.find("micro-batches; the others repeat them") != std::string::npos);
+    }
 }
 
 TEST_CASE("bad plans and outputs that cannot be written are bad input, and leave nothing behind") {

@@ -95,12 +95,9 @@ inline std::vector<int> pass_order(ScheduleKind kind, int stages, int stage, int
   return order;
 }
 
-}  // namespace detail
-
-/// Stages that share cores: a stage that waits leaves its cores to those that work. The stages' seconds are those with
-/// all ranks at work. Follows gpipe or 1f1b event by event: O(m P N) for N ranks.
-inline Seconds shared_pipeline_seconds(ScheduleKind kind, std::span<const StageSeconds> stages, int microbatches,
-                                       const CoreSharing& sharing) {
+/// shared_pipeline_seconds of all micro-batches, event by event: O(m P N) for N ranks.
+inline Seconds followed_pipeline_seconds(ScheduleKind kind, std::span<const StageSeconds> stages, int microbatches,
+                                         const CoreSharing& sharing) {
   const int count = static_cast<int>(stages.size());
   struct Progress {
     std::vector<int> order;
@@ -115,8 +112,7 @@ inline Seconds shared_pipeline_seconds(ScheduleKind kind, std::span<const StageS
     bool updated = false;
   };
   std::vector<Progress> all(static_cast<std::size_t>(count));
-  for (int i = 0; i < count; ++i)
-    all[static_cast<std::size_t>(i)].order = detail::pass_order(kind, count, i, microbatches);
+  for (int i = 0; i < count; ++i) all[static_cast<std::size_t>(i)].order = pass_order(kind, count, i, microbatches);
 
   CoreLoads loads(sharing, count);
   const double crowd = sharing.crowding(count * sharing.stage_ranks);
@@ -192,6 +188,20 @@ inline Seconds shared_pipeline_seconds(ScheduleKind kind, std::span<const StageS
     }
   }
   return {now};
+}
+
+}  // namespace detail
+
+/// Stages that share cores: a stage that waits leaves its cores to those that work. The stages' seconds are those with
+/// all ranks at work. Follows gpipe or 1f1b event by event. Of more than max(256, 16 P) micro-batches so many are
+/// followed: each of the others takes the mean of their second half, when the pipeline has long been full.
+inline Seconds shared_pipeline_seconds(ScheduleKind kind, std::span<const StageSeconds> stages, int microbatches,
+                                       const CoreSharing& sharing) {
+  const int most = std::max(256, 16 * static_cast<int>(stages.size()));
+  const auto followed = [&](int m) { return detail::followed_pipeline_seconds(kind, stages, m, sharing); };
+  if (microbatches <= most) return followed(microbatches);
+  const Seconds all = followed(most);
+  return all + (all - followed(most / 2)) * (static_cast<double>(microbatches - most) / (most - most / 2));
 }
 
 }  // namespace galvatron::cost

@@ -59,14 +59,18 @@ constexpr int sources(const ActivationLayout& from, const ActivationLayout& to, 
 }  // namespace detail
 
 /// The busiest receiver when activations move from `from` to `to`; both have the same batch and sequence. Ranks that
-/// both layouts have keep what they need. O(ranks).
+/// both layouts have keep what they need. O(ranks), or where both are the ranks of one stage in their usual order, O of
+/// a period of the data ranks.
 constexpr Traffic busiest_receiver(const ActivationLayout& from, const ActivationLayout& to) {
   const HeldRegions before(from);
   const HeldRegions after(to);
   std::int64_t most = 0;
   int busiest = to.first_rank;
   const std::int64_t want = after.tokens();
-  const int end = to.first_rank + to.ranks();
+  // Samples are cut alike in each of the parts of the batch that both cuts have in common.
+  const bool repeats =
+      from.first_rank == to.first_rank && from.ranks() == to.ranks() && from.outer == 1 && to.outer == 1;
+  const int end = to.first_rank + to.ranks() / (repeats ? std::gcd(from.data, to.data) : 1);
   for (int rank = to.first_rank; rank < end && most < want; ++rank) {
     const std::int64_t lacking = want - detail::kept_tokens(before, after, rank);
     if (lacking <= most) continue;

@@ -1,6 +1,7 @@
 // From a question to a plan: the search, and its answer as a Plan with predicted figures.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <optional>
 #include <string>
@@ -128,6 +129,8 @@ Result<FoundPlan> find_plan(const ModelSpec& model, const Cluster& cluster, cons
   if (!cost) return internal_error("the search made a plan that cannot be priced: " + cost.error().message);
   out.cost = std::move(*cost);
   out.statistics.bound = min(out.statistics.bound, out.cost.iteration);  // they differ by rounding when it is proven
+  if (out.statistics.narrowed)  // of what was left out: its arithmetic at the devices' peak
+    out.statistics.bound = min(out.statistics.bound, out.cost.iteration * std::min(1.0, out.cost.mfu));
   Prediction& p = out.plan.predicted;
   p.iteration = out.cost.iteration;
   p.samples_per_second = out.cost.samples_per_second;

@@ -1,6 +1,7 @@
 // From a question that leaves the batch open to a plan: the batch with the most samples a second.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <utility>
 #include <vector>
@@ -45,6 +46,8 @@ Result<Sweep> sweep_batches(const ModelSpec& model, const Cluster& cluster, Sear
                             const std::vector<std::int64_t>& batches, double least_gain = 0) {
   if (batches.empty()) return usage_error("no global batch is to be tried: name one");
   Sweep out;
+  // A sweep may take several searches' work, but not that of one for each batch.
+  options.shares = std::max(1, static_cast<int>(batches.size()) / 2);
   for (const std::int64_t batch : batches) {
     if (options.microbatches > 1 && batch % options.microbatches != 0 && batch != batches.back()) continue;
     options.global_batch = batch;
@@ -61,8 +64,22 @@ Result<Sweep> sweep_batches(const ModelSpec& model, const Cluster& cluster, Sear
     } else {
       out.best.statistics.seconds += found->statistics.seconds;
     }
-    if (before > 0 && now < before * (1 + least_gain)) break;
+    if (options.interrupted() || (before > 0 && now < before * (1 + least_gain))) break;
   }
+  if (options.shares > 1 && out.best.feasible && !options.interrupted()) {  // the best with all the work
+    options.shares = 1;
+    options.global_batch = out.global_batch;
+    auto found = find_plan<Executor>(model, cluster, options);
+    if (!found) return tl::unexpected<Error>(std::move(found.error()));
+    if (found->feasible && found->cost.iteration <= out.best.cost.iteration) {
+      found->statistics.seconds += out.best.statistics.seconds;
+      out.best = std::move(*found);
+      for (TriedBatch& tried : out.tried)
+        if (tried.global_batch == out.global_batch)
+          tried = {tried.global_batch, true, out.best.cost.iteration, out.best.cost.samples_per_second};
+    }
+  }
+  out.best.statistics.interrupted = options.interrupted();
   return out;
 }
 

@@ -78,4 +78,43 @@ using StageProgram = std::vector<Instruction>;
 /// One entry per stage.
 using Program = std::vector<StageProgram>;
 
+/// Instructions that a stage does several times, each time for later micro-batches.
+struct Block {
+  StageProgram once;
+  std::int64_t repeats = 1;
+  int step = 0;  ///< micro-batches from one time to the next
+
+  [[nodiscard]] std::int64_t size() const { return repeats * static_cast<std::int64_t>(once.size()); }
+  /// The instruction at place `place` of `once`, the `time`th time from 0.
+  [[nodiscard]] Instruction at(std::int64_t time, std::size_t place) const {
+    Instruction out = once[place];
+    out.microbatch += static_cast<int>(time * step);
+    return out;
+  }
+};
+/// The program of a stage as its blocks, one behind the other. Their number and the memory that they take do not depend
+/// on the number of micro-batches.
+using StageBlocks = std::vector<Block>;
+
+/// Calls visit(instruction) for all instructions in their order.
+template <class Visit>
+void for_each_instruction(const StageBlocks& blocks, Visit&& visit) {
+  for (const Block& block : blocks)
+    for (std::int64_t time = 0; time < block.repeats; ++time)
+      for (std::size_t place = 0; place < block.once.size(); ++place) visit(block.at(time, place));
+}
+/// The number of instructions.
+inline std::int64_t size_of(const StageBlocks& blocks) {
+  std::int64_t sum = 0;
+  for (const Block& block : blocks) sum += block.size();
+  return sum;
+}
+/// Every instruction in memory.
+inline StageProgram written_out(const StageBlocks& blocks) {
+  StageProgram out;
+  out.reserve(static_cast<std::size_t>(size_of(blocks)));
+  for_each_instruction(blocks, [&](const Instruction& instruction) { out.push_back(instruction); });
+  return out;
+}
+
 }  // namespace galvatron::schedule

@@ -20,27 +20,107 @@ constexpr int in_flight(ScheduleKind kind, int stage, int stages, int microbatch
 
 namespace detail {
 
-inline void push_forward(StageProgram& program, int stage, int stages, int microbatch) {
-  if (stage > 0) program.push_back({Op::receive_activation, microbatch});
-  program.push_back({Op::forward, microbatch});
-  if (stage + 1 < stages) program.push_back({Op::send_activation, microbatch});
+/// Adds passes [first, last), of which every `period`th is the same for micro-batches that are `step` further: as often
+/// as it goes all of them at once, then those that are left.
+/// @param write  write(program, pass) appends the instructions of one
+template <class Write>
+void add_passes(StageBlocks& blocks, std::int64_t first, std::int64_t last, int period, int step, const Write& write) {
+  Block whole{{}, std::max<std::int64_t>(0, last - first) / period, step};
+  if (whole.repeats > 0)
+    for (std::int64_t pass = first; pass < first + period; ++pass) write(whole.once, pass);
+  Block rest;
+  for (std::int64_t pass = first + whole.repeats * period; pass < last; ++pass) write(rest.once, pass);
+  blocks.push_back(std::move(whole));
+  blocks.push_back(std::move(rest));
 }
 
-inline void push_backward(StageProgram& program, int stage, int stages, int microbatch) {
-  if (stage + 1 < stages) program.push_back({Op::receive_gradient, microbatch});
-  program.push_back({Op::backward, microbatch});
-  if (stage > 0) program.push_back({Op::send_gradient, microbatch});
+inline void add_end(StageBlocks& blocks) { blocks.push_back({{{Op::reduce_gradients}, {Op::step}}}); }
+
+inline void push_forward(StageProgram& program, int stage, int stages, std::int64_t microbatch) {
+  const int i = static_cast<int>(microbatch);
+  if (stage > 0) program.push_back({Op::receive_activation, i});
+  program.push_back({Op::forward, i});
+  if (stage + 1 < stages) program.push_back({Op::send_activation, i});
+}
+
+inline void push_backward(StageProgram& program, int stage, int stages, std::int64_t microbatch,
+                          Op backward = Op::backward) {
+  const int i = static_cast<int>(microbatch);
+  if (stage + 1 < stages) program.push_back({Op::receive_gradient, i});
+  program.push_back({backward, i});
+  if (stage > 0) program.push_back({Op::send_gradient, i});
 }
 
 // `ahead` forwards first, then a forward and a backward in turn, then the backwards that are left.
-inline StageProgram forwards_ahead(int stage, int stages, int microbatches, int ahead) {
-  StageProgram program;
-  for (int i = 0; i < microbatches + ahead; ++i) {
+inline StageBlocks forwards_ahead(int stage, int stages, std::int64_t microbatches, std::int64_t ahead) {
+  const auto pass = [=](StageProgram& program, std::int64_t i) {
     if (i < microbatches) push_forward(program, stage, stages, i);
     if (i >= ahead) push_backward(program, stage, stages, i - ahead);
+  };
+  StageBlocks blocks;
+  add_passes(blocks, 0, ahead, 1, 1, pass);
+  add_passes(blocks, ahead, microbatches, 1, 1, pass);
+  add_passes(blocks, microbatches, microbatches + ahead, 1, 1, pass);
+  add_end(blocks);
+  return blocks;
+}
+
+inline StageBlocks zero_bubble_h1(int stage, int stages, std::int64_t microbatches) {
+  const std::int64_t ahead = std::min<std::int64_t>(stages - 1 - stage, microbatches - 1);
+  const auto pass = [=](StageProgram& program, std::int64_t i) {
+    if (i < microbatches) push_forward(program, stage, stages, i);
+    if (i < ahead) return;
+    push_backward(program, stage, stages, i - ahead, Op::backward_input);
+    if (i - ahead >= stage) program.push_back({Op::backward_weight, static_cast<int>(i - ahead - stage)});
+  };
+  StageBlocks blocks;
+  std::int64_t first = 0;
+  const std::int64_t late = ahead + std::min<std::int64_t>(stage, microbatches);  // weight gradients begin
+  for (const std::int64_t last :
+       {ahead, std::min(late, microbatches), std::max(late, microbatches), microbatches + ahead}) {
+    add_passes(blocks, first, last, 1, 1, pass);
+    first = std::max(first, last);
   }
-  program.push_back({Op::reduce_gradients});
-  program.push_back({Op::step});
+  add_passes(
+      blocks, std::max<std::int64_t>(0, microbatches - stage), microbatches, 1, 1,
+      [](StageProgram& program, std::int64_t i) { program.push_back({Op::backward_weight, static_cast<int>(i)}); });
+  add_end(blocks);
+  return blocks;
+}
+
+inline StageBlocks interleaved(int stage, int stages, std::int64_t microbatches, int virtual_stages) {
+  const int group = stages * virtual_stages;
+  const std::int64_t passes = microbatches * virtual_stages;
+  const auto microbatch_of = [=](std::int64_t pass) { return static_cast<int>(pass / group * stages + pass % stages); };
+  const std::int64_t ahead = interleaved_warm_up(stages, stage, static_cast<int>(microbatches), virtual_stages);
+  const auto write = [=](StageProgram& own, std::int64_t pass) {
+    if (pass < passes) {
+      const int chunk = static_cast<int>(pass % group) / stages;
+      const int i = microbatch_of(pass);
+      if (stage > 0 || chunk > 0) own.push_back({Op::receive_activation, i, chunk});
+      own.push_back({Op::forward, i, chunk});
+      if (stage + 1 < stages || chunk + 1 < virtual_stages) own.push_back({Op::send_activation, i, chunk});
+    }
+    if (pass < ahead) return;
+    const int chunk = virtual_stages - 1 - static_cast<int>((pass - ahead) % group) / stages;
+    const int i = microbatch_of(pass - ahead);
+    if (stage + 1 < stages || chunk + 1 < virtual_stages) own.push_back({Op::receive_gradient, i, chunk});
+    own.push_back({Op::backward, i, chunk});
+    if (stage > 0 || chunk > 0) own.push_back({Op::send_gradient, i, chunk});
+  };
+  StageBlocks blocks;
+  add_passes(blocks, 0, ahead, group, stages, write);
+  add_passes(blocks, ahead, passes, group, stages, write);
+  add_passes(blocks, passes, passes + ahead, group, stages, write);
+  add_end(blocks);
+  return blocks;
+}
+
+// All stages, every instruction in memory.
+template <class Blocks>
+Program program_of(int stages, const Blocks& blocks_of_stage) {
+  Program program;
+  for (int stage = 0; stage < stages; ++stage) program.push_back(written_out(blocks_of_stage(stage)));
   return program;
 }
 
@@ -55,10 +135,8 @@ inline StageProgram forwards_ahead(int stage, int stages, int microbatches, int 
 ///
 /// Backwards run in the order of the forwards, so gradients are added up in the same order as with 1F1B.
 inline Program gpipe(int stages, int microbatches) {
-  Program program;
-  for (int stage = 0; stage < stages; ++stage)
-    program.push_back(detail::forwards_ahead(stage, stages, microbatches, microbatches - 1));
-  return program;
+  return detail::program_of(
+      stages, [=](int stage) { return detail::forwards_ahead(stage, stages, microbatches, microbatches - 1); });
 }
 
 /// One forward, one backward (PipeDream-Flush, Narayanan et al., 2021): stage s runs P - 1 - s forwards ahead, then a
@@ -68,11 +146,9 @@ inline Program gpipe(int stages, int microbatches) {
 ///   stage 1  . 0 1 . . a a 2 b b 3 c c . d d . .
 ///   stage 2  . . 0 a a 1 b b 2 c c 3 d d . . . .
 inline Program one_forward_one_backward(int stages, int microbatches) {
-  Program program;
-  for (int stage = 0; stage < stages; ++stage)
-    program.push_back(
-        detail::forwards_ahead(stage, stages, microbatches, std::min(stages - 1 - stage, microbatches - 1)));
-  return program;
+  return detail::program_of(stages, [=](int stage) {
+    return detail::forwards_ahead(stage, stages, microbatches, std::min(stages - 1 - stage, microbatches - 1));
+  });
 }
 
 /// Zero bubble, handcrafted schedule 1 (Qi et al. 2024, arXiv 2401.10241, section 3.1): 1F1B whose backward comes in
@@ -83,25 +159,7 @@ inline Program one_forward_one_backward(int stages, int microbatches) {
 ///   stage 1  . 0 1 . a 2 b A 3 c B d C D
 ///   stage 2  . . 0 a 1 b 2 c A 3 d B C D      idle (P - 1) (f + b - w), if w is at most f and b
 inline Program zero_bubble_h1(int stages, int microbatches) {
-  Program program;
-  for (int stage = 0; stage < stages; ++stage) {
-    StageProgram own;
-    const int ahead = std::min(stages - 1 - stage, microbatches - 1);
-    for (int i = 0; i < microbatches + ahead; ++i) {
-      if (i < microbatches) detail::push_forward(own, stage, stages, i);
-      if (i < ahead) continue;
-      const int backward = i - ahead;
-      if (stage + 1 < stages) own.push_back({Op::receive_gradient, backward});
-      own.push_back({Op::backward_input, backward});
-      if (stage > 0) own.push_back({Op::send_gradient, backward});
-      if (backward >= stage) own.push_back({Op::backward_weight, backward - stage});
-    }
-    for (int i = std::max(0, microbatches - stage); i < microbatches; ++i) own.push_back({Op::backward_weight, i});
-    own.push_back({Op::reduce_gradients});
-    own.push_back({Op::step});
-    program.push_back(std::move(own));
-  }
-  return program;
+  return detail::program_of(stages, [=](int stage) { return detail::zero_bubble_h1(stage, stages, microbatches); });
 }
 
 /// Interleaved 1F1B (Narayanan et al. 2021, arXiv 2104.04473, section 2.2): a stage has `virtual_stages` chunks of
@@ -112,40 +170,15 @@ inline Program zero_bubble_h1(int stages, int microbatches) {
 ///
 /// `microbatches` is a multiple of `stages`.
 inline Program interleaved(int stages, int microbatches, int virtual_stages) {
-  Program program;
-  const int passes = microbatches * virtual_stages;
-  for (int stage = 0; stage < stages; ++stage) {
-    StageProgram own;
-    const auto microbatch_of = [&](int pass) { return pass / (stages * virtual_stages) * stages + pass % stages; };
-    const auto forward = [&](int pass) {
-      const int chunk = pass % (stages * virtual_stages) / stages;
-      const int i = microbatch_of(pass);
-      if (stage > 0 || chunk > 0) own.push_back({Op::receive_activation, i, chunk});
-      own.push_back({Op::forward, i, chunk});
-      if (stage + 1 < stages || chunk + 1 < virtual_stages) own.push_back({Op::send_activation, i, chunk});
-    };
-    const auto backward = [&](int pass) {
-      const int chunk = virtual_stages - 1 - pass % (stages * virtual_stages) / stages;
-      const int i = microbatch_of(pass);
-      if (stage + 1 < stages || chunk + 1 < virtual_stages) own.push_back({Op::receive_gradient, i, chunk});
-      own.push_back({Op::backward, i, chunk});
-      if (stage > 0 || chunk > 0) own.push_back({Op::send_gradient, i, chunk});
-    };
-    const int ahead = interleaved_warm_up(stages, stage, microbatches, virtual_stages);
-    for (int pass = 0; pass < passes + ahead; ++pass) {
-      if (pass < passes) forward(pass);
-      if (pass >= ahead) backward(pass - ahead);
-    }
-    own.push_back({Op::reduce_gradients});
-    own.push_back({Op::step});
-    program.push_back(std::move(own));
-  }
-  return program;
+  return detail::program_of(
+      stages, [=](int stage) { return detail::interleaved(stage, stages, microbatches, virtual_stages); });
 }
 
-/// The program of a schedule. Errors (usage): a count below 1, virtual stages with another schedule than the
-/// interleaved one, and there fewer than 2 stages or micro-batches that the stages do not divide.
-inline Result<Program> make_program(ScheduleKind kind, int stages, int microbatches, int virtual_stages = 1) {
+/// The blocks of stage `stage` of a schedule: memory that does not grow with the micro-batches. Errors (usage): a count
+/// below 1, virtual stages with another schedule than the interleaved one, and there fewer than 2 stages or
+/// micro-batches that the stages do not divide.
+inline Result<StageBlocks> stage_blocks(ScheduleKind kind, int stages, int stage, int microbatches,
+                                        int virtual_stages = 1) {
   if (stages < 1 || microbatches < 1 || virtual_stages < 1)
     return usage_error("a pipeline needs at least 1 stage, 1 micro-batch and 1 virtual stage, not " +
                        std::to_string(stages) + ", " + std::to_string(microbatches) + " and " +
@@ -155,11 +188,11 @@ inline Result<Program> make_program(ScheduleKind kind, int stages, int microbatc
                        std::to_string(virtual_stages) + ": choose interleaved");
   switch (kind) {
     case ScheduleKind::gpipe:
-      return gpipe(stages, microbatches);
+      return detail::forwards_ahead(stage, stages, microbatches, microbatches - 1);
     case ScheduleKind::one_f_one_b:
-      return one_forward_one_backward(stages, microbatches);
+      return detail::forwards_ahead(stage, stages, microbatches, std::min(stages - 1 - stage, microbatches - 1));
     case ScheduleKind::zb_h1:
-      return zero_bubble_h1(stages, microbatches);
+      return detail::zero_bubble_h1(stage, stages, microbatches);
     case ScheduleKind::interleaved:
       break;
   }
@@ -167,7 +200,18 @@ inline Result<Program> make_program(ScheduleKind kind, int stages, int microbatc
     return usage_error(
         "the interleaved schedule needs at least 2 stages and a multiple of them as micro-batches, not " +
         std::to_string(stages) + " and " + std::to_string(microbatches));
-  return interleaved(stages, microbatches, virtual_stages);
+  return detail::interleaved(stage, stages, microbatches, virtual_stages);
+}
+
+/// The program of a schedule, every instruction in memory. Errors (usage): those of stage_blocks.
+inline Result<Program> make_program(ScheduleKind kind, int stages, int microbatches, int virtual_stages = 1) {
+  Program program;
+  for (int stage = 0; stage < std::max(1, stages); ++stage) {
+    auto blocks = stage_blocks(kind, stages, stage, microbatches, virtual_stages);
+    if (!blocks) return tl::unexpected<Error>(std::move(blocks.error()));
+    program.push_back(written_out(*blocks));
+  }
+  return program;
 }
 
 }  // namespace galvatron::schedule

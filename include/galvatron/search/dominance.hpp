@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <limits>
 #include <vector>
 
 namespace galvatron::search::detail {
@@ -38,23 +39,33 @@ class Staircase {
   std::vector<Step> steps_;  // x ascending, y descending
 };
 
-/// Keeps the items, in their order, that none before them beats; returns how many.
-/// @param beats  beats(a, b): with `a` at hand `b` is of no use
+/// Keeps the items, in their order, that none before them beats; returns how many. After `most_comparisons` items are
+/// held against the one that beat another last only, so that some beaten ones are kept too.
+/// @param beats        beats(a, b): with `a` at hand `b` is of no use
+/// @param comparisons  grows by the calls of it
 template <class Item, class Beats>
-std::size_t keep_unbeaten(std::vector<Item>& items, const Beats& beats) {
+std::size_t keep_unbeaten(std::vector<Item>& items, const Beats& beats, std::size_t most_comparisons,
+                          std::size_t& comparisons) {
   std::size_t kept = 0;
   std::size_t last = 0;  // the item that beat one last: likely to beat the next
+  std::size_t made = 0;
   for (std::size_t i = 0; i < items.size(); ++i) {
     const Item item = items[i];
     bool beaten = kept > 0 && beats(items[last], item);
-    for (std::size_t j = 0; j < kept && !beaten; ++j)
+    for (std::size_t j = 0; j < kept && !beaten && made < most_comparisons; ++j, ++made)
       if (beats(items[j], item)) {
         beaten = true;
         last = j;
       }
     if (!beaten) items[kept++] = item;
   }
+  comparisons += made;
   return kept;
+}
+template <class Item, class Beats>
+std::size_t keep_unbeaten(std::vector<Item>& items, const Beats& beats) {
+  std::size_t comparisons = 0;
+  return keep_unbeaten(items, beats, std::numeric_limits<std::size_t>::max(), comparisons);
 }
 
 }  // namespace galvatron::search::detail

@@ -117,8 +117,12 @@ inline void merge_runs(std::vector<Label>& labels) {
   labels.swap(sorted);
 }
 
-/// Keeps the labels, sorted, that no other beats; returns how many.
-inline std::size_t keep_unbeaten(std::vector<Label>& labels) {
+/// Of so many labels all are compared; of more, so many pairs of each on average.
+inline constexpr std::size_t compared_of_each = 256;
+
+/// Keeps the labels, sorted, that no other beats, and of very many some others too; returns how many.
+/// @param comparisons  grows by those that took more than a look at a label
+inline std::size_t keep_unbeaten(std::vector<Label>& labels, std::size_t& comparisons) {
   std::size_t kept = 0;
   if (std::all_of(labels.begin(), labels.end(), [](const Label& l) { return l.ramp == l.time; })) {
     KeptLabels best;
@@ -130,20 +134,27 @@ inline std::size_t keep_unbeaten(std::vector<Label>& labels) {
     }
     return kept;
   }
-  return keep_unbeaten(labels, [](const Label& a, const Label& b) {
+  const auto beats = [](const Label& a, const Label& b) {
     return a.ramp <= b.ramp && a.once <= b.once && a.top <= b.top && a.kept <= b.kept;
-  });
+  };
+  return keep_unbeaten(labels, beats, compared_of_each * labels.size(), comparisons);
 }
 
 }  // namespace detail
 
+/// Comparisons of two labels that take as long as making one.
+inline constexpr std::size_t comparisons_of_a_label = 16;
+
 /// Removes labels that another one makes superfluous, and then, if more than `limit` are left, thins them: the range of
 /// memory is cut into cells and each keeps its label of least time + once_weight * once. Returns whether it thinned.
 /// The result is ordered by time and depends on nothing but the labels and their order.
-inline bool keep_best(std::vector<Label>& labels, std::size_t limit, double once_weight) {
+/// @param work  grows by what that took beyond a look at each label, in labels
+inline bool keep_best(std::vector<Label>& labels, std::size_t limit, double once_weight, std::int64_t* work = nullptr) {
   if (labels.size() < 2) return false;
   detail::merge_runs(labels);
-  const std::size_t kept = detail::keep_unbeaten(labels);
+  std::size_t comparisons = 0;
+  const std::size_t kept = detail::keep_unbeaten(labels, comparisons);
+  if (work != nullptr) *work += static_cast<std::int64_t>(comparisons / comparisons_of_a_label);
   labels.resize(kept);
   if (kept <= limit) return false;
 

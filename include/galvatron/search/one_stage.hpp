@@ -42,6 +42,10 @@ class OneStage {
       if (auto solution = Routes(p_, role_of(parts[i]), bounds_.once_share()).rounded())
         offer(std::move(*solution), upper, best);
     for (std::size_t first = 0; first < parts.size() && parts[first].guess.bound < upper;) {
+      if (limits_.interrupted()) {
+        open_ = std::min(open_, parts[first].guess.bound);
+        break;
+      }
       // Two parts are pruned by the same plan. A thread with nothing to do begins with the second at once; what it
       // finds is dropped where the first one finds a better plan. The likeliest part of all often does.
       std::optional<StageTable<Executor>> tables[2];

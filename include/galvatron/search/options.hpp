@@ -1,6 +1,7 @@
 // What a search is asked, and what it answers.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -35,6 +36,11 @@ struct SearchOptions {
   bool one_strategy = false;  ///< all layers, embedding and head too, have the same one
   int threads = 1;            ///< the answer does not depend on it
   int effort = 1;             ///< how many times the work of a usual search: takes longer and is nearer to a proof
+  /// Into how many searches that work is divided: those of a sweep have a share each.
+  int shares = 1;
+  const std::atomic<int>* stop = nullptr;  ///< once not 0, the search ends with the best plan so far
+
+  [[nodiscard]] bool interrupted() const { return stop != nullptr && stop->load(std::memory_order_relaxed) != 0; }
 };
 
 /// A whole strategy, with layers numbered as blocks of the model (embedding and head apart).
@@ -60,12 +66,14 @@ struct Alternative {
 };
 
 struct SearchStatistics {
-  int cases = 0;            ///< (pipeline degree, micro-batches, schedule) with a legal strategy
-  int solved = 0;           ///< of them searched; bounds excluded the rest
-  bool proven = true;       ///< within the space and the time model, no plan is faster
-  Seconds bound;            ///< no plan is faster than this
-  std::int64_t labels = 0;  ///< made and looked at by the dynamic programs
-  Seconds seconds;          ///< that the search took
+  int cases = 0;             ///< (pipeline degree, micro-batches, schedule) with a legal strategy
+  int solved = 0;            ///< of them searched; bounds excluded the rest
+  bool proven = true;        ///< within the space and the time model, no plan is faster
+  bool narrowed = false;     ///< cases were left out because there are very many; nothing is proven then
+  bool interrupted = false;  ///< by SearchOptions::stop
+  Seconds bound;             ///< no plan is faster than this
+  std::int64_t labels = 0;   ///< made and looked at by the dynamic programs
+  Seconds seconds;           ///< that the search took
 };
 
 struct SearchResult {

@@ -80,11 +80,14 @@ class Search {
     SearchResult out;
     out.statistics.cases = static_cast<int>(cases_.size());
     std::vector<std::vector<UniformPlan>> uniform(cases_.size());
-    executor_.each(cases_.size(), [&](std::size_t i) { uniform[i] = UniformPlans(cases_[i]).best(); });
+    executor_.each(cases_.size(), [&](std::size_t i) {
+      if (!options_.interrupted()) uniform[i] = UniformPlans(cases_[i]).best();
+    });
     for (std::size_t i = 0; i < cases_.size(); ++i) try_uniform(cases_[i], uniform[i]);
     uniform.clear();
     bounds_.resize(cases_.size());
     executor_.each(cases_.size(), [&](std::size_t i) {
+      if (options_.interrupted()) return;  // a bound of 0
       if (options_.algorithm == Algorithm::exact) drop_superfluous(cases_[i].problem);
       bounds_[i] = bound_of(cases_[i]);
     });
@@ -101,7 +104,7 @@ class Search {
     }
     // Where hardly anything fits, few labels miss it: the smallest plan of all is one to begin with, or there is none.
     std::optional<Candidate> smallest;
-    if (!best_.fits()) {
+    if (!best_.fits() && !options_.interrupted()) {
       smallest = find_smallest();
       if (!best_.fits()) open.clear();
     }
@@ -148,6 +151,7 @@ class Search {
     std::stable_sort(open.begin(), open.end(), [&](std::size_t a, std::size_t b) { return bounds_[a] < bounds_[b]; });
     bool higher = true;
     for (std::size_t first = 0; first < open.size() && higher; first += group) {
+      if (options_.interrupted()) return;
       std::array<bool, group> rose{};
       const std::size_t count = std::min(group, open.size() - first);
       executor_.each(count, [&](std::size_t i) {
@@ -178,6 +182,7 @@ class Search {
     Limits limits;
     limits.labels = labels;
     limits.work = work;
+    limits.stop = options_.stop;
     out.searched = true;
     if (labels == core_pass && options_.algorithm == Algorithm::exact) {
       // Many stages join in many ways: fewer labels of each will do.
@@ -208,6 +213,10 @@ class Search {
                                  SearchStatistics& statistics) {
     std::vector<std::size_t> unproven;
     for (std::size_t first = 0; first < open.size(); first += group) {
+      if (options_.interrupted()) {
+        unproven.insert(unproven.end(), open.begin() + static_cast<std::ptrdiff_t>(first), open.end());
+        break;
+      }
       const std::size_t count = std::min(group, open.size() - first);
       std::vector<Attempt> attempts(count);
       std::int64_t hopeful = 0;
@@ -269,9 +278,10 @@ class Search {
     executor_.each(cases_.size(), [&](std::size_t i) { order[i] = {MemoryBounds(cases_[i].problem).least_peak(), i}; });
     std::sort(order.begin(), order.end());
     for (const auto& [bound, index] : order) {
-      if (bound >= least) break;
+      if (bound >= least || options_.interrupted()) break;
       const Case& c = cases_[index];
       Limits limits;
+      limits.stop = options_.stop;
       limits.labels = 1 << 16;  // memory alone has few labels: never thinned, so the answer is exact
       Solver solver(c.problem, limits, &executor_);
       const auto found = solver.smallest(least);
@@ -288,7 +298,7 @@ class Search {
     return std::size_t{16384} * static_cast<std::size_t>(options_.effort);
   }
   // Labels, and pairs that are joined at a part of one: a second or so, times the effort.
-  [[nodiscard]] std::int64_t most_work() const { return std::int64_t{16'000'000} * options_.effort; }
+  [[nodiscard]] std::int64_t most_work() const { return std::int64_t{16'000'000} * options_.effort / options_.shares; }
 
   static constexpr std::size_t core_pass = 0;  // instead of a number of labels
   static constexpr std::size_t group = 4;      // cases
@@ -332,12 +342,53 @@ inline std::string and_hint(const Space& space) {
   return hint.empty() ? hint : "; " + hint;
 }
 
+/// Whether some degrees of the space spread every layer over so many devices, whatever they take.
+inline bool some_degrees_fit(const ModelSpec& model, const Cluster& cluster, const SearchOptions& options,
+                             int devices) {
+  Space space = options.space;  // kinds that fit wherever their degrees do
+  space.recompute.resize(std::min<std::size_t>(1, space.recompute.size()));
+  const auto first = std::find(space.zero.begin(), space.zero.end(), true);
+  if (first != space.zero.end()) std::fill(first + 1, space.zero.end(), false);
+  const std::int64_t samples = options.global_batch / std::max(1, options.microbatches);
+  std::vector<const LayerSpec*> kinds{&model.embedding, &model.head};
+  for (const LayerSpec& block : model.blocks)
+    if (!kinds.back()->costs_like(block)) kinds.push_back(&block);
+  for (const int stages : pipeline_degrees(space, devices)) {
+    if (stages > static_cast<int>(model.blocks.size())) break;
+    const std::vector<StrategySpec> specs = strategies(space, devices / stages, cluster.devices_per_node);
+    const auto is_spread = [&](const LayerSpec* kind) {
+      return std::any_of(specs.begin(), specs.end(),
+                         [&](const StrategySpec& spec) { return is_fit(*kind, spec, samples, options.sequence); });
+    };
+    if (std::all_of(kinds.begin(), kinds.end(), is_spread)) return true;
+  }
+  return false;
+}
+
+/// The nearest numbers of devices that some degrees fit, as a part of a sentence; empty where this number does, or none
+/// near it.
+inline std::string nearest_devices(const ModelSpec& model, const Cluster& cluster, const SearchOptions& options) {
+  constexpr int most_tries = 256;
+  if (some_degrees_fit(model, cluster, options, cluster.devices)) return {};
+  const auto nearest = [&](int step) {
+    int devices = cluster.devices + step;
+    for (int tries = 0; tries < most_tries && devices > 0; ++tries, devices += step)
+      if (some_degrees_fit(model, cluster, options, devices)) return std::to_string(devices);
+    return std::string();
+  };
+  const std::string below = nearest(-1);
+  const std::string above = nearest(+1);
+  if (below.empty() && above.empty()) return {};
+  const std::string both = below + (below.empty() || above.empty() ? "" : " and ") + above;
+  return "; some degrees fit " + both + " devices";
+}
+
 inline std::string why_no_case(const ModelSpec& model, const Cluster& cluster, const SearchOptions& options) {
   const LayerSpec& block = model.blocks.front();
   const auto text = [](std::int64_t n) { return std::to_string(n); };
-  return "no strategy of the space spreads " + model.name + " over " + text(cluster.devices) +
-         " devices: pipeline x tensor x context x data degrees must multiply to " + text(cluster.devices) +
-         ", with at most " + text(static_cast<std::int64_t>(model.blocks.size())) +
+  return "no strategy of the space spreads " + model.name + " over " + text(cluster.devices) + " devices" +
+         nearest_devices(model, cluster, options) + ": pipeline x tensor x context x data degrees must multiply to " +
+         text(cluster.devices) + ", with at most " + text(static_cast<std::int64_t>(model.blocks.size())) +
          " stages, tensor degrees that divide " + text(block.heads) + " heads, " + text(block.kv_heads) +
          " key/value heads and " + text(block.ffn) +
          " MLP columns, context degrees that divide the sequence, and data degrees that divide a micro-batch of the " +
@@ -356,10 +407,13 @@ Result<SearchResult> search(const ModelSpec& model, const Cluster& cluster, cons
   auto options = completed(wanted, model, cluster);
   if (!options) return tl::unexpected<Error>(std::move(options.error()));
   Executor executor(options->threads);
-  std::vector<Case> cases = make_cases(model, cluster, *options, executor);
+  bool narrowed = false;
+  std::vector<Case> cases = make_cases(model, cluster, *options, executor, &narrowed);
   if (const std::string why = detail::why_no_prices(cases, cluster); !why.empty()) return usage_error(why);
   SearchResult result;
-  if (cases.empty()) {
+  if (cases.empty() && options->interrupted()) {
+    result.statistics.proven = false;
+  } else if (cases.empty()) {
     result.reason = detail::why_no_case(model, cluster, *options);
   } else {
     result = detail::Search(cluster, *options, std::move(cases), executor).run();
@@ -369,6 +423,10 @@ Result<SearchResult> search(const ModelSpec& model, const Cluster& cluster, cons
                       std::to_string(result.smallest_memory.value_or(Bytes{}).count) + " bytes (" +
                       format_bytes(result.smallest_memory.value_or(Bytes{})) + ")" + detail::and_hint(options->space);
   }
+  result.statistics.narrowed = narrowed;
+  result.statistics.proven = result.statistics.proven && !narrowed;
+  result.statistics.interrupted = options->interrupted();
+  if (!result.feasible && options->interrupted()) result.reason = "the search was interrupted before it found a plan";
   result.statistics.seconds = {detail::monotonic_seconds() - begin};
   return result;
 }

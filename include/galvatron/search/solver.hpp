@@ -76,6 +76,10 @@ class Solver {
     for (std::size_t i = 0; i < ties.size() && ties[i].bound < upper; ++i) {
       if (i % Cuts::group == 0) narrowed = cuts_.narrowed(ties, i, upper, executor_);
       const Tie& tie = ties[i];
+      if (limits_.interrupted()) {
+        open_ = std::min(open_, tie.bound);
+        break;
+      }
       std::optional<Cuts>& cuts = narrowed[i % Cuts::group];
       if (!cuts || (cuts->limit() > upper && !cuts->narrow(upper, tie))) continue;
       tie_cuts_.emplace(std::move(*cuts));
@@ -127,7 +131,7 @@ class Solver {
         budget = solution.cost.peak - 1;
         best = std::move(solution);
       }
-      if (all) break;
+      if (all || limits_.interrupted()) break;
     }
     tables_.forget();
     return best;

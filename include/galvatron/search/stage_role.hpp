@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
@@ -14,8 +15,10 @@ struct Limits {
   std::size_t labels = 192;  ///< of one class at one layer; beyond them the search is no longer exact
   /// Labels to make: fewer are kept to stay near it, and well beyond it the search gives up.
   std::int64_t work = std::numeric_limits<std::int64_t>::max();
-  bool memory_only = false;  ///< ignore time: look for the least memory
+  bool memory_only = false;                 ///< ignore time: look for the least memory
+  const std::atomic<int>* stop = nullptr;  ///< once not 0, the search ends as if the work had been done
 
+  [[nodiscard]] bool interrupted() const { return stop != nullptr && stop->load(std::memory_order_relaxed) != 0; }
   /// Labels that a stage may make when so many are left and so many stages still to be done, joins included: more than
   /// its part, as most need less.
   [[nodiscard]] static std::int64_t share_of_work(std::int64_t left, int stages) {

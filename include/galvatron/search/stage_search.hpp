@@ -126,8 +126,9 @@ class StageTable {
     for (int k = 0; k < role_.longest; ++k) {
       const std::int64_t before = work_;
       extend(role_.begin + k);
-      if (steps_.back().links.empty() || work_ - limits_.work > limits_.work / 4) {
-        thinned_ |= !steps_.back().links.empty();
+      const bool ends = limits_.interrupted() || work_ - limits_.work > limits_.work / 4;
+      if (steps_.back().links.empty() || ends) {
+        thinned_ |= ends;
         steps_.pop_back();
         break;
       }
@@ -224,6 +225,7 @@ class StageTable {
     if (routes_ != nullptr) open = &route.emplace(routes_->within(layer, to.layout));
     out.labels.clear();
     const std::int64_t carried = slots_of(layer).flight * to.carried;
+    if (limits_.interrupted()) return;
     if (layer == role_.begin) {
       Label label;
       label.kept = problem_.fixed + carried + (role_.first ? 0 : to.input);
@@ -260,7 +262,7 @@ class StageTable {
       }
       out.work += static_cast<std::int64_t>(made.labels.size());
     }
-    if (sources > 1) out.thinned |= keep_best(out.labels, most_labels_, once_weight_);
+    if (sources > 1) out.thinned |= keep_best(out.labels, most_labels_, once_weight_, &out.work);
     out.find_least();
   }
 
@@ -269,7 +271,7 @@ class StageTable {
     const LayerType& type = problem_.types[static_cast<std::size_t>(problem_.layers[static_cast<std::size_t>(layer)])];
     const Slots slots = slots_of(layer);
     out.labels.clear();
-    if (arrivals.labels.empty()) return;
+    if (arrivals.labels.empty() || limits_.interrupted()) return;
     const Run* open = &now_.last_run(weighings_);
     std::optional<Run> route;
     if (routes_ != nullptr) open = &route.emplace(routes_->after(layer + 1, to.layout));
@@ -292,7 +294,7 @@ class StageTable {
         out.labels.push_back(label);
       }
     }
-    out.thinned |= keep_best(out.labels, most_labels_, once_weight_);
+    out.thinned |= keep_best(out.labels, most_labels_, once_weight_, &out.work);
     out.find_least();
   }
 
@@ -355,7 +357,7 @@ class StageTable {
         ends.push_back(label);
       }
     }
-    keep_best(ends, std::numeric_limits<std::size_t>::max(), once_weight_);
+    keep_best(ends, std::numeric_limits<std::size_t>::max(), once_weight_, &work_);
     for (const Label& label : ends) {
       out.push_back({label.time, label.ramp, label.once, label.top, label.parent});
       if (limits_.memory_only) break;  // ordered by top: this one needs least

@@ -43,17 +43,17 @@ namespace detail {
 
 class PathFinder {
  public:
-  explicit PathFinder(const Simulation& simulation) : simulation_(simulation), places_(simulation.spans.size()) {
+  explicit PathFinder(const Simulation& simulation)
+      : spans_(simulation.followed_spans()), places_(simulation.spans.size()) {
     for (std::size_t s = 0; s < places_.size(); ++s)
-      for (std::size_t i = 0; i < simulation.spans[s].size(); ++i)
-        places_[s].emplace(key(simulation.spans[s][i].instruction), i);
+      for (std::size_t i = 0; i < spans_[s].size(); ++i) places_[s].emplace(key(spans_[s][i].instruction), i);
     chunks_ = static_cast<int>(simulation.times.size() / std::max<std::size_t>(1, places_.size()));
   }
 
   std::vector<CriticalStep> find() const {
     std::vector<CriticalStep> out;
     std::optional<CriticalStep> at;
-    for (std::size_t s = 0; s < simulation_.spans.size(); ++s) at = later(at, last_of(s, simulation_.spans[s].size()));
+    for (std::size_t s = 0; s < spans_.size(); ++s) at = later(at, last_of(s, spans_[s].size()));
     while (at) {
       out.push_back(*at);
       at = before(*at);
@@ -70,7 +70,7 @@ class PathFinder {
     return (static_cast<std::uint64_t>(i.op) << 56) | (static_cast<std::uint64_t>(i.chunk) << 32) |
            static_cast<std::uint64_t>(i.microbatch);
   }
-  [[nodiscard]] const Span& span(CriticalStep at) const { return simulation_.spans[at.stage][at.span]; }
+  [[nodiscard]] const Span& span(CriticalStep at) const { return spans_[at.stage][at.span]; }
   // The first of the two unless the second ended later.
   [[nodiscard]] std::optional<CriticalStep> later(std::optional<CriticalStep> a, std::optional<CriticalStep> b) const {
     return !a || (b && span(*b).end > span(*a).end) ? b : a;
@@ -118,7 +118,7 @@ class PathFinder {
   [[nodiscard]] std::optional<CriticalStep> emptied(CriticalStep at, Op send) const {
     const int chunk = span(at).instruction.chunk;
     for (std::size_t i = at.span; i-- > 0;) {
-      const Instruction& sent = simulation_.spans[at.stage][i].instruction;
+      const Instruction& sent = spans_[at.stage][i].instruction;
       if (sent.op != send || sent.chunk != chunk) continue;
       const bool activation = send == Op::send_activation;
       const auto [stage, peer] = neighbour(at.stage, chunk, activation);
@@ -128,27 +128,30 @@ class PathFinder {
     return std::nullopt;
   }
 
-  const Simulation& simulation_;
+  const std::vector<std::vector<Span>>& spans_;
   std::vector<std::unordered_map<std::uint64_t, std::size_t>> places_;
   int chunks_ = 1;
 };
 
 }  // namespace detail
 
-/// Its steps lie one behind the other and, but for messages on their way, without a gap. O(instructions).
+/// Its steps lie one behind the other and, but for messages on their way and turns that are left out, without a gap.
+/// O(instructions that are followed).
 inline CriticalPath critical_path(const Simulation& simulation) {
   CriticalPath out;
   out.steps = detail::PathFinder(simulation).find();
   out.stage_seconds.resize(simulation.spans.size());
   for (const CriticalStep& step : out.steps) {
     const Span& span = simulation.spans[step.stage][step.span];
-    const Seconds lasted = span.end - span.begin;
-    if (!(lasted.value > 0)) continue;
-    out.stage_seconds[step.stage] += lasted;
+    if (!(span.end > span.begin)) continue;
     const StageParts& stage = simulation.parts.stages[step.stage];
     const Seconds whole = seconds_of(stage, span.instruction);
-    for (const Piece& piece : pieces_of(stage, span.instruction))
-      out.seconds[piece.activity] += lasted * (piece.seconds / whole);
+    for_each_share({&simulation.followed_spans()[step.stage][step.span], 1}, simulation.repetitions,
+                   [&](const Span&, Seconds lasted) {
+                     out.stage_seconds[step.stage] += lasted;
+                     for (const Piece& piece : pieces_of(stage, span.instruction))
+                       out.seconds[piece.activity] += lasted * (piece.seconds / whole);
+                   });
     if (out.segments.empty() || out.segments.back().stage != step.stage)
       out.segments.push_back({step.stage, span.begin, span.end, 0});
     out.segments.back().end = span.end;

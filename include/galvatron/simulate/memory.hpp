@@ -6,11 +6,14 @@
 // each region ever needs: what is in use never exceeds it.
 #pragma once
 
+#include <cstddef>
+#include <cstdint>
 #include <span>
 #include <vector>
 
 #include <galvatron/core/units.hpp>
 #include <galvatron/simulate/parts.hpp>
+#include <galvatron/simulate/repetition.hpp>
 #include <galvatron/simulate/replay.hpp>
 
 namespace galvatron::simulate {
@@ -29,7 +32,9 @@ constexpr Bytes kept_bytes(const StageParts& stage) {
 }
 
 /// From the spans of a rank of a stage, predicted or measured; the first point is at 0. Moments never fall.
-inline std::vector<MemoryPoint> memory_over_time(const StageParts& stage, std::span<const Span> spans) {
+/// @param repetitions  that the spans leave out, of stage number `index`
+inline std::vector<MemoryPoint> memory_over_time(const StageParts& stage, std::span<const Span> spans,
+                                                 std::span<const Repetition> repetitions = {}, std::size_t index = 0) {
   using schedule::Op;
   std::vector<MemoryPoint> out{{}};
   MemoryPoint now;
@@ -40,7 +45,14 @@ inline std::vector<MemoryPoint> memory_over_time(const StageParts& stage, std::s
     else
       out.push_back(now);
   };
-  for (const Span& span : spans) {
+  for (std::size_t i = 0; i < spans.size(); ++i) {
+    const Span& span = spans[i];
+    for (const Repetition& repetition : repetitions) {  // those that hold anything are of schedules without chunks
+      if (repetition.held == 0 || repetition.first[index] != i) continue;
+      now.in_flight += repetition.held;
+      now.stash += stage.chunks.front().stash * static_cast<std::int64_t>(repetition.held);
+      change(span.begin);
+    }
     const Op op = span.instruction.op;
     const bool forward = op == Op::forward;
     const bool frees = op == Op::backward || op == Op::backward_weight;

@@ -4,7 +4,9 @@
 #include <algorithm>
 #include <array>
 #include <cstddef>
+#include <cstdint>
 #include <span>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -16,6 +18,7 @@
 #include <galvatron/plan/plan.hpp>
 #include <galvatron/schedule/schedules.hpp>
 #include <galvatron/simulate/parts.hpp>
+#include <galvatron/simulate/repetition.hpp>
 #include <galvatron/simulate/replay.hpp>
 
 namespace galvatron::simulate {
@@ -36,11 +39,17 @@ struct StageSeconds {
 
 struct Simulation {
   PlanParts parts;
-  schedule::Program program;
+  schedule::Program program;             ///< of the micro-batches that are followed
   std::vector<StageTimes> times;         ///< of virtual stages, as the replay got them
   Seconds iteration;                     ///< until the last stage has ended
   std::vector<std::vector<Span>> spans;  ///< of each stage
   std::vector<StageSeconds> stages;
+  int followed = 0;                      ///< micro-batches; fewer than the plan has where there are very many
+  std::vector<Repetition> repetitions;   ///< what is left out then
+  std::vector<std::vector<Span>> alone;  ///< then: the spans as if those that are followed were all
+
+  /// The spans without a gap for what is left out.
+  [[nodiscard]] const std::vector<std::vector<Span>>& followed_spans() const { return alone.empty() ? spans : alone; }
 
   /// The part of the stages' time in which they wait for each other, in [0, 1).
   [[nodiscard]] double bubble_fraction() const {
@@ -68,32 +77,60 @@ inline StageTimes stage_times(const StageParts& stage, int chunk, double crowdin
 }
 
 /// Waits are what lies between the spans, and what is left until the iteration ends.
-inline StageSeconds stage_seconds(const StageParts& stage, std::span<const Span> spans, Seconds iteration) {
+inline StageSeconds stage_seconds(const StageParts& stage, std::span<const Span> followed,
+                                  std::span<const Repetition> repetitions, Seconds iteration) {
   StageSeconds out;
   Seconds busy;
-  for (const Span& span : spans) {
-    const Seconds lasted = span.end - span.begin;
+  for_each_share(followed, repetitions, [&](const Span& span, Seconds lasted) {
     busy += lasted;
     const std::vector<Piece> pieces = pieces_of(stage, span.instruction);
     Seconds sum;
     for (const Piece& piece : pieces) sum += piece.seconds;
     for (const Piece& piece : pieces) out[piece.activity] += lasted * (piece.seconds / sum);
-  }
+  });
   out[Activity::waiting] = max(Seconds{}, iteration - busy);
   return out;
 }
 
+/// Adds what is left out to a simulation of some of the micro-batches.
+inline void count_repetitions(Simulation& simulation, const Plan& plan) {
+  const int stages = static_cast<int>(plan.stages.size());
+  std::vector<schedule::StageBlocks> whole;
+  std::vector<schedule::StageBlocks> followed;
+  for (int s = 0; s < stages; ++s) {
+    const auto blocks = [&](int microbatches) {
+      return value_or_throw(schedule::stage_blocks(plan.schedule, stages, s, microbatches, plan.virtual_stages));
+    };
+    whole.push_back(blocks(plan.microbatches));
+    followed.push_back(blocks(simulation.followed));
+  }
+  simulation.alone = simulation.spans;
+  simulation.repetitions = repetitions_of(whole, followed, simulation.alone);
+  for (std::size_t s = 0; s < whole.size(); ++s)
+    simulation.spans[s] = shown_spans(whole[s], followed[s], std::move(simulation.spans[s]), simulation.repetitions, s);
+  for (const Repetition& repetition : simulation.repetitions) simulation.iteration += repetition.lasted();
+}
+
 }  // namespace detail
 
-/// Replays one iteration of a plan, with the prices of cost_of. Stages that share cores are followed on them. Errors
-/// (usage): those of cost_of.
-inline Result<Simulation> simulate_plan(const Plan& plan, const ModelSpec& model, const Cluster& cluster) {
+/// Replays one iteration of a plan, with the prices of cost_of. Stages that share cores are followed on them. Of very
+/// many micro-batches some are followed: see Repetition. Errors (usage): those of cost_of; a pipeline of so many stages
+/// that too many instructions would have to be followed.
+/// @param most  instructions that are followed
+inline Result<Simulation> simulate_plan(const Plan& plan, const ModelSpec& model, const Cluster& cluster,
+                                        std::int64_t most = most_followed) {
   auto parts = parts_of(plan, model, cluster);
   if (!parts) return tl::unexpected<Error>(std::move(parts.error()));
   const int count = static_cast<int>(plan.stages.size());
-  auto program = schedule::make_program(plan.schedule, count, plan.microbatches, plan.virtual_stages);
-  if (!program) return tl::unexpected<Error>(std::move(program.error()));
   Simulation out;
+  out.followed = followed_microbatches(plan.schedule, count, plan.microbatches, plan.virtual_stages, most);
+  if (const std::int64_t needed = std::int64_t{7} * out.followed * count * plan.virtual_stages; needed > most_simulated)
+    return usage_error("a simulation of " + std::to_string(count) + " stages, " + std::to_string(plan.microbatches) +
+                       " micro-batches and " + std::to_string(plan.virtual_stages) + " virtual stages would follow " +
+                       std::to_string(needed) + " instructions, and at most " + std::to_string(most_simulated) +
+                       " are followed: simulate a plan of fewer stages (`galvatron cost` prices any)");
+  auto program = schedule::make_program(plan.schedule, count, out.followed, plan.virtual_stages);
+  if (!program) return tl::unexpected<Error>(std::move(program.error()));
   out.parts = std::move(*parts);
   out.program = std::move(*program);
   const int stage_ranks = plan.stages.front().rank_count;
@@ -108,8 +145,10 @@ inline Result<Simulation> simulate_plan(const Plan& plan, const ModelSpec& model
   Replay replayed = replay(out.program, out.times, options);
   out.iteration = replayed.makespan;
   out.spans = std::move(replayed.spans);
+  if (out.followed < plan.microbatches) detail::count_repetitions(out, plan);
   for (std::size_t s = 0; s < out.spans.size(); ++s)
-    out.stages.push_back(detail::stage_seconds(out.parts.stages[s], out.spans[s], out.iteration));
+    out.stages.push_back(
+        detail::stage_seconds(out.parts.stages[s], out.followed_spans()[s], out.repetitions, out.iteration));
   return out;
 }
 

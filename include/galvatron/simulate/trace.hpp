@@ -173,9 +173,10 @@ inline void add_layers(TraceWriter& out, int process, TraceWriter::Thread thread
   }
 }
 
-inline void add_memory(TraceWriter& out, int process, const StageParts& stage, std::span<const Span> spans) {
+inline void add_memory(TraceWriter& out, int process, const StageParts& stage, std::span<const Span> spans,
+                       std::span<const Repetition> repetitions = {}, std::size_t index = 0) {
   const cost::StageMemory& m = stage.memory;
-  for (const MemoryPoint& point : memory_over_time(stage, spans))
+  for (const MemoryPoint& point : memory_over_time(stage, spans, repetitions, index))
     out.counter(process, "memory", point.at,
                 {{"states", m.states.count},
                  {"stash", point.stash.count},
@@ -205,7 +206,16 @@ inline void add_simulation(TraceWriter& out, const Plan& plan, const Simulation&
                              std::to_string(where.first_rank + where.rank_count - 1));
     for (const TraceWriter::Thread thread : {TraceWriter::compute, TraceWriter::communication}) {
       Seconds now;
-      for (const Span& span : spans) {
+      for (std::size_t i = 0; i < spans.size(); ++i) {
+        const Span& span = spans[i];
+        for (const Repetition& repetition : simulation.repetitions)
+          if (thread == TraceWriter::compute && repetition.first[s] == i) {
+            const Seconds then = now + repetition.lasted();
+            out.slice(process, thread,
+                      std::to_string(repetition.microbatches) + " micro-batches like those before, left out",
+                      "left out", now, then);
+            now = then;
+          }
         if (thread == TraceWriter::compute)
           out.slice(process, thread, wait_text(span.instruction.op), "waiting", now, span.begin);
         now = span.end;
@@ -218,7 +228,7 @@ inline void add_simulation(TraceWriter& out, const Plan& plan, const Simulation&
       if (thread == TraceWriter::compute)
         out.slice(process, thread, "wait for the last stage", "waiting", now, simulation.iteration);
     }
-    detail::add_memory(out, process, stage, spans);
+    detail::add_memory(out, process, stage, spans, simulation.repetitions, s);
   }
 }
 

@@ -59,8 +59,9 @@ constexpr int first_layer_of_virtual_stage(int layers, int virtual_stages, int i
 /// Passes of chunks that stage `stage` of an interleaved pipeline runs ahead before its first backward. Source:
 /// Narayanan et al. 2021 (arXiv 2104.04473), section 2.2, as in Megatron-LM.
 constexpr int interleaved_warm_up(int stages, int stage, int microbatches, int virtual_stages) {
+  const std::int64_t passes = std::int64_t{microbatches} * virtual_stages;
   const int ahead = 2 * (stages - 1 - stage) + (virtual_stages - 1) * stages;
-  return ahead < microbatches * virtual_stages ? ahead : microbatches * virtual_stages;
+  return ahead < passes ? ahead : static_cast<int>(passes);
 }
 
 namespace detail {
@@ -85,7 +86,7 @@ constexpr int microbatches_in_flight(ScheduleKind kind, int stages, int stage, i
   if (kind == ScheduleKind::one_f_one_b) return stages - stage < microbatches ? stages - stage : microbatches;
   // After f forwards of the steady phase there were f - ahead - 1 backwards, and these numbers grow in straight lines
   // between multiples of P: the most is at one of them, within a period of P v.
-  const int passes = microbatches * virtual_stages;
+  const std::int64_t passes = std::int64_t{microbatches} * virtual_stages;
   const int ahead = interleaved_warm_up(stages, stage, microbatches, virtual_stages) + 1;
   int most = 0;
   const auto look = [&](int forwards) {
@@ -95,7 +96,8 @@ constexpr int microbatches_in_flight(ScheduleKind kind, int stages, int stage, i
     most = held > most ? held : most;
   };
   for (int k = 0; k <= 2 * virtual_stages + 2; ++k)
-    for (const int forwards : {k * stages, ahead + k * stages}) look(forwards < passes ? forwards : passes);
+    for (const int forwards : {k * stages, ahead + k * stages})
+      look(forwards < passes ? forwards : static_cast<int>(passes));
   return most;
 }
 

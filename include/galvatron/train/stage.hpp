@@ -51,8 +51,8 @@ class Stage {
       : device_(device),
         world_(world),
         plan_(stage_plan(plan, model, world.rank())),
-        program_(value_or_throw(schedule::make_program(plan.schedule, plan_.stages, plan.microbatches,
-                                                       plan.virtual_stages))[static_cast<std::size_t>(plan_.index)]) {
+        program_(value_or_throw(
+            schedule::stage_blocks(plan.schedule, plan_.stages, plan_.index, plan.microbatches, plan.virtual_stages))) {
     for (const ChunkPlan& chunk : plan_.chunks)
       chunks_.push_back(std::make_unique<Chunk<D, W, T>>(device, world, plan_, chunk, model, memory, make));
   }
@@ -147,8 +147,9 @@ class Stage {
   void passes() {
     device_.clear_sums();
     for_layers([](nn::Layer<T>& layer) { layer.zero_gradients(); });
-    for (const schedule::Instruction& instruction : program_)
+    schedule::for_each_instruction(program_, [this](const schedule::Instruction& instruction) {
       if (instruction.op != schedule::Op::step) observed(instruction, [&] { run(instruction); });
+    });
   }
 
   void run(const schedule::Instruction& instruction) {
@@ -211,7 +212,7 @@ class Stage {
   D& device_;
   W& world_;
   StagePlan plan_;
-  std::vector<schedule::Instruction> program_;
+  schedule::StageBlocks program_;
   std::vector<std::unique_ptr<Chunk<D, W, T>>> chunks_;
   std::function<void()> before_update_;
   BatchSource* source_ = nullptr;

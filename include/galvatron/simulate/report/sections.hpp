@@ -148,7 +148,7 @@ inline std::string memory_section(const Simulated& s, const std::string& predict
       "<div class=\"charts\">\n";
   for (std::size_t i = 0; i < sim.spans.size(); ++i) {
     const StageParts& stage = sim.parts.stages[i];
-    const std::vector<MemoryPoint> points = memory_over_time(stage, sim.spans[i]);
+    const std::vector<MemoryPoint> points = memory_over_time(stage, sim.spans[i], sim.repetitions, i);
     int in_flight = 0;
     for (const MemoryPoint& point : points) in_flight = std::max(in_flight, point.in_flight);
     const Bytes total = stage.memory.total();
@@ -259,10 +259,11 @@ inline std::string comparison(const std::vector<const Simulated*>& plans) {
 inline std::string measurement(const Simulated& s, const Measured* measured) {
   if (measured == nullptr) return {};
   using schedule::Op;
-  const auto sum = [](const std::vector<Span>& spans, auto&& counts) {
+  const auto sum = [](const std::vector<Span>& spans, std::span<const Repetition> repetitions, auto&& counts) {
     Seconds out;
-    for (const Span& span : spans)
-      if (counts(span.instruction.op)) out += span.end - span.begin;
+    for_each_share(spans, repetitions, [&](const Span& span, Seconds lasted) {
+      if (counts(span.instruction.op)) out += lasted;
+    });
     return out;
   };
   Table table({"stage", "rank", "forwards", "measured", "backwards", "measured", "receives, waits", "measured",
@@ -270,12 +271,12 @@ inline std::string measurement(const Simulated& s, const Measured* measured) {
   for (std::size_t i = 0; i < s.plan.stages.size(); ++i) {
     const auto rank = static_cast<std::size_t>(s.plan.stages[i].first_rank);
     if (rank >= measured->step.ranks.size()) continue;
-    const std::vector<Span>& own = s.simulation.spans[i];
+    const std::vector<Span>& own = s.simulation.followed_spans()[i];
     const std::vector<Span>& real = measured->step.ranks[rank];
     std::vector<std::string> cells{std::to_string(i), std::to_string(rank)};
     const auto pair = [&](auto&& counts, Seconds waits) {
-      cells.push_back(seconds(sum(own, counts) + waits));
-      cells.push_back(seconds(sum(real, counts)));
+      cells.push_back(seconds(sum(own, s.simulation.repetitions, counts) + waits));
+      cells.push_back(seconds(sum(real, {}, counts)));
     };
     pair([](Op op) { return op == Op::forward; }, {});
     pair([](Op op) { return op == Op::backward || op == Op::backward_input || op == Op::backward_weight; }, {});

@@ -104,7 +104,7 @@ inline std::string timeline_json(const Simulated& subject, const CriticalPath& p
   for (std::size_t s = 0; s < stages; ++s) critical[s].resize(simulation.spans[s].size());
   for (const CriticalStep& step : path.steps) critical[step.stage][step.span] = true;
   const std::size_t most = most_spans / (stages * (measured != nullptr ? 2 : 1));
-  left_out = false;
+  left_out = !simulation.repetitions.empty();
   for (std::size_t s = 0; s < stages; ++s) {
     const std::string n = std::to_string(s);
     left_out = left_out || simulation.spans[s].size() > most;
