@@ -64,9 +64,8 @@ std::vector<Case> make_cases(const ModelSpec& model, const Cluster& cluster, con
   const OneForAll trainer = options.space.one_for_all;
   const bool even = options.even_stages || needs_equal_stages(trainer);
   const int layers = static_cast<int>(model.blocks.size());
-  std::erase_if(degrees, [&](int stages) {
-    return stages > layers || (needs_equal_stages(trainer) && layers % stages != 0);
-  });
+  std::erase_if(degrees,
+                [&](int stages) { return stages > layers || (needs_equal_stages(trainer) && layers % stages != 0); });
   std::vector<std::vector<StrategySpec>> specs(degrees.size());
   const auto keep_fit = [&](std::size_t i, bool for_ends) {
     std::erase_if(specs[i], [&](const StrategySpec& spec) {

@@ -15,7 +15,7 @@ struct Limits {
   std::size_t labels = 192;  ///< of one class at one layer; beyond them the search is no longer exact
   /// Labels to make: fewer are kept to stay near it, and well beyond it the search gives up.
   std::int64_t work = std::numeric_limits<std::int64_t>::max();
-  bool memory_only = false;                 ///< ignore time: look for the least memory
+  bool memory_only = false;                ///< ignore time: look for the least memory
   const std::atomic<int>* stop = nullptr;  ///< once not 0, the search ends as if the work had been done
 
   [[nodiscard]] bool interrupted() const { return stop != nullptr && stop->load(std::memory_order_relaxed) != 0; }
