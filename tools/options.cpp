@@ -328,7 +328,7 @@ Options::Outcome Options::parse(std::vector<std::string> arguments) {
   } catch (const CLI::ArgumentMismatch& e) {
     const std::string_view why = e.what();
     if (why.find("flag override") != std::string_view::npos)
-      refuse_all(galvatron::detail::one_line(why.substr(0, why.find(' ')), 60) + " takes no value");
+      refuse_all("--" + galvatron::detail::one_line(why.substr(0, why.find(' ')), 60) + " takes no value");
     refuse_all(galvatron::detail::one_line(why.substr(0, why.find(':')), 60) + " needs a value after it");
   } catch (const CLI::ParseError& e) {
     refuse_all(galvatron::detail::one_line(e.what()));

@@ -128,9 +128,6 @@ TEST_CASE("a plan written by hand needs no prediction") {
   Plan plain = example();
   plain.predicted = {};
   CHECK(value_or_throw(plan_from_json(value, "plan.json")) == plain);
-  for (const char* key : {"version", "model", "cluster", "global_batch", "sequence_length", "precision", "microbatches",
-                          "schedule", "virtual_stages", "stages", "layers", "embedding", "head"})
-    CHECK_MESSAGE(says(why_changed([&](json& v) { v.erase("predicted"), v.erase(key); }), key), key);
 }
 
 TEST_CASE("the keys of a plan file are those of the contract") {
@@ -147,10 +144,11 @@ TEST_CASE("the keys of a plan file are those of the contract") {
   CHECK(value["predicted"]["stages"].size() == 2);
 }
 
-TEST_CASE("every key of a plan and of a strategy is needed, and no other is known") {
+TEST_CASE("every key of a plan but its prediction and of a strategy is needed, and no other is known") {
   const json whole = to_json(example());
   for (const auto& item : whole.items()) {
     INFO(item.key());
+    if (item.key() == "predicted") continue;
     json value = whole;
     value.erase(item.key());
     CHECK(says(why(value), "\"" + item.key() + "\" is missing"));

@@ -1,5 +1,6 @@
 // The command line itself: help, versions, unknown things, streams.
 #include <algorithm>
+#include <cstddef>
 #include <cstdlib>
 #include <sstream>
 #include <string>
@@ -144,10 +145,10 @@ TEST_CASE("help fits a narrow terminal, and a pipe has 80 columns") {
       std::istringstream lines(text);
       for (std::string line; std::getline(lines, line);) {
         CAPTURE(line);
-        // One word that is longer stays whole.
-        const std::size_t begin = std::min(line.find_first_not_of(' '), line.size());
-        CHECK((static_cast<int>(line.size()) <= columns || line.find(' ', begin) == std::string::npos ||
-               line.starts_with("  -")));
+        // A word that is longer stays whole, and an option stays beside its value.
+        const auto begin = static_cast<std::ptrdiff_t>(std::min(line.find_first_not_of(' '), line.size()));
+        const auto spaces = std::count(line.begin() + begin, line.end(), ' ');
+        CHECK((static_cast<int>(line.size()) <= columns || spaces <= (begin == 2 ? 1 : 0)));
       }
       if (columns == 80) CHECK(folder.run(command + " --help | cat").out == ran.out);
     }
@@ -160,10 +161,9 @@ TEST_CASE("no message has a long value whole") {
     const Ran ran = folder.shell("X=$(head -c 100000 /dev/zero | tr '\\0' x); N=$(echo $X | tr x 9); " + line);
     CAPTURE(line);
     CAPTURE(ran.err.substr(0, 400));
-    CHECK(ran.code != 0);
-    CHECK(ran.err.starts_with("galvatron: "));
-    CHECK(ran.err.size() < 4096);
-    CHECK(ran.out.size() < 4096);
+    CHECK(ran.err.size() < 2048);
+    CHECK(ran.out.size() < 2048);
+    return ran.code;
   };
   for (const std::string command :
        {"plan", "cost", "simulate", "train", "profile", "explain", "export", "hetu plan", "hetu cost", "list"}) {
@@ -171,23 +171,23 @@ TEST_CASE("no message has a long value whole") {
     int options = 0;
     for (std::size_t at = help.find("\n  --"); at != std::string::npos; at = help.find("\n  --", at + 1)) {
       const std::string option = help.substr(at + 3, help.find_first_of(" \n,", at + 3) - at - 3);
-      check_short("$G " + command + " " + option + "=$X --json");
-      check_short("$G " + command + " " + option + " $N");
+      CHECK(check_short("$G " + command + " " + option + "=$X --json") == 2);
+      CHECK(check_short("$G " + command + " " + option + " $N") == 2);
       ++options;
     }
-    CHECK(options >= 1);
-    check_short("$G " + command + " $X");
-    check_short("$G " + command + " --$X");
+    CHECK((options >= 1 || command == "list"));
+    CHECK(check_short("$G " + command + " $X") == 2);
+    CHECK(check_short("$G " + command + " --$X") == 2);
   }
-  check_short("$G $X");
-  check_short("$G help $X");
+  CHECK(check_short("$G $X") == 2);
+  CHECK(check_short("$G help $X") == 2);
   for (const std::string value :
        {"--model $X --cluster host", "--model gpt2-tiny --cluster $X", "--model x/$X --cluster host",
         "--model gpt2-tiny --cluster 8x$X", "--model ./$X.json --cluster host"})
-    check_short("$G plan --global-batch 4 --json " + value);
-  check_short("$G cost --plan $X --json");
-  check_short("$G train --plan plan.json --steps 1 --data $X");
-  check_short("$G train --plan plan.json --steps 1 --data plan.json --init-from $X");
+    CHECK(check_short("$G plan --global-batch 4 --json " + value) == 2);
+  CHECK(check_short("$G cost --plan $X --json") == 2);
+  CHECK(check_short("$G train --plan plan.json --steps 1 --data $X") == 2);
+  CHECK(check_short("$G train --plan plan.json --steps 1 --data plan.json --init-from $X") == 2);
 
   // What files say.
   const std::string x(1'000'000, 'x');
@@ -195,9 +195,8 @@ TEST_CASE("no message has a long value whole") {
     nlohmann::json plan = small_plan();
     plan[key] = value;
     folder.write("long.json", plan.dump());
-    for (const char* line : {"$G cost --json --plan long.json", "$G explain long.json", "$G simulate --plan long.json",
-                             "$G train --steps 1 --data plan.json --plan long.json"})
-      check_short(line);
+    for (const char* line : {"$G cost --json --plan long.json", "$G explain long.json", "$G simulate --plan long.json"})
+      CHECK(check_short(line) == 2);
   };
   for (const char* key : {"model", "cluster", "precision", "schedule", "trainer", "moments", "global_batch", "stages",
                           "layers", "embedding", "predicted", "version"})
@@ -206,16 +205,16 @@ TEST_CASE("no message has a long value whole") {
   with("model", x + ".json");
   with(x, 1);
   folder.write("long.json", "\"" + x);
-  check_short("$G cost --plan long.json");
+  CHECK(check_short("$G cost --plan long.json") == 2);
   folder.write("config.json", nlohmann::json{{"model_type", x}}.dump());
-  check_short("$G plan --model config.json --cluster host --global-batch 4");
+  CHECK(check_short("$G plan --model config.json --cluster host --global-batch 4") == 2);
   folder.write("config.json", nlohmann::json{{"model_type", "gpt2"}, {"n_embd", x}}.dump());
-  check_short("$G plan --model config.json --cluster host --global-batch 4");
+  CHECK(check_short("$G plan --model config.json --cluster host --global-batch 4") == 2);
   for (const nlohmann::json& cluster :
        {nlohmann::json{{"format", x}}, nlohmann::json{{"format", "galvatron-cluster"}, {"version", 1}, {x, 1}},
         nlohmann::json{{"format", "galvatron-cluster"}, {"version", 1}, {"name", x}, {"devices", 8}, {"device", x}}}) {
     folder.write("cluster.json", cluster.dump());
-    check_short("$G plan --model gpt2-tiny --cluster cluster.json --global-batch 4");
+    CHECK(check_short("$G plan --model gpt2-tiny --cluster cluster.json --global-batch 4") == 2);
   }
 }
 
@@ -229,6 +228,7 @@ TEST_CASE("unknown options, stray words and missing values are bad usage") {
   check_failure(folder.run("plan --model gpt2-tiny --cluster host --global-batch 4 --global-batch 8"), 2,
                 "give it once");
   check_failure(folder.run("train --data x --steps 1 --plan p --resume d"), 2, "--resume");
+  check_failure(folder.run("plan --json=3"), 2, "--json takes no value");
   check_failure(folder.run("explain"), 2, "plan is missing");
   check_failure(folder.run("list nonsense"), 2, "models|clusters|strategies|schedules");
 }

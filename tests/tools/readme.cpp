@@ -10,11 +10,11 @@
 
 namespace {
 
-const std::filesystem::path repository = GALVATRON_REPOSITORY;
+std::filesystem::path repository() { return std::filesystem::path(galvatron::test::tests_dir).parent_path(); }
 
 // The block of shell that has `part`.
 std::string shell_block(const std::string& part) {
-  std::ifstream file(repository / "README.md");
+  std::ifstream file(repository() / "README.md");
   const std::string text{std::istreambuf_iterator<char>(file), {}};
   const std::string open = "```sh\n";
   for (std::size_t at = text.find(open); at != std::string::npos; at = text.find(open, at + 1)) {
@@ -32,7 +32,7 @@ TEST_CASE("the README's commands work when they are pasted after the build") {
   REQUIRE(!block.empty());
   const Folder folder;
   for (const char* name : {"README.md", "docs"})
-    std::filesystem::create_symlink(repository / name, folder.path() / name);
+    std::filesystem::create_symlink(repository() / name, folder.path() / name);
   std::filesystem::create_directories(folder.path() / "build/release/bin");
   std::filesystem::create_symlink(GALVATRON_COMMAND, folder.path() / "build/release/bin/galvatron");
   const Ran mpi = folder.run("train --launcher mpi --plan missing.json --data README.md --steps 1");
