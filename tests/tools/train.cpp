@@ -396,7 +396,8 @@ TEST_CASE("a plan that takes more than it may does not begin") {
   for (int i = 0; i < 126; ++i) huge["layers"].push_back(huge["head"]);
   huge["stages"][0]["last_layer"] = 125;
   folder.write("p.json", huge.dump());
-  check_failure(folder.run("train --plan p.json --data text.txt --steps 1"), 3, "this machine has");
+  folder.write("t.bin", token_file(20240520, 1, 100, std::vector<std::uint16_t>(100, 7)));
+  check_failure(folder.run("train --plan p.json --data t.bin --steps 1"), 3, "this machine has");
 }
 
 TEST_CASE("bad data are refused before anything is written") {
