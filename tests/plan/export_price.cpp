@@ -57,7 +57,7 @@ TEST_CASE("the command for a plan that a target can express repeats the job") {
   CHECK(command(ExportTarget::megatron) ==
         "galvatron plan --model llama2-7b --cluster 8xa100-80g --global-batch 64 --seq 2048 --precision bf16 --space "
         "uniform,megatron --out p.json");
-  CHECK(has(command(ExportTarget::hetu), " --space uniform --out"));
+  CHECK(has(command(ExportTarget::hetu), " --space uniform,hetu --out"));
   plan.sequence_length = model.positions();
   plan.moments = Precision::bf16;
   plan.trainer = cost::Trainer::megatron;

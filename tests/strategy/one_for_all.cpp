@@ -33,6 +33,13 @@ static_assert(!can_give(OneForAll::deepspeed, split, 1, Precision::bf16));
 static_assert(can_give(OneForAll::deepspeed, {.data = 4, .zero = 1}, 2, Precision::bf16));
 static_assert(!can_give(OneForAll::deepspeed, {.data = 4, .zero = 2}, 2, Precision::bf16));
 
+// Hetu-Galvatron: tensor ranks or Ulysses, no ZeRO 1.
+static_assert(can_give(OneForAll::hetu, split, 2, Precision::bf16));
+static_assert(can_give(OneForAll::hetu, ulysses, 2, Precision::bf16));
+static_assert(!can_give(OneForAll::hetu, {.data = 8, .zero = 1}, 1, Precision::bf16));
+static_assert(!can_give(OneForAll::hetu, {.tensor = 2, .sequence = SequenceKind::ulysses, .context = 4}, 1,
+                        Precision::bf16));
+
 TEST_CASE("schedules of trainers, of which all have 1F1B") {
   for (const OneForAll trainer : one_for_all_names) {
     CAPTURE(name_of(trainer));
@@ -43,6 +50,7 @@ TEST_CASE("schedules of trainers, of which all have 1F1B") {
   CHECK(!has_schedule(OneForAll::megatron, ScheduleKind::gpipe));
   CHECK(has_schedule(OneForAll::megatron, ScheduleKind::interleaved));
   CHECK(!has_schedule(OneForAll::deepspeed, ScheduleKind::interleaved));
+  CHECK(has_schedule(OneForAll::hetu, ScheduleKind::gpipe));
 }
 
 TEST_CASE("Megatron-LM's Ulysses needs a key/value head for each context rank") {

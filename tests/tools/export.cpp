@@ -137,7 +137,7 @@ TEST_CASE("a uniform plan of a large model loses nothing in any export") {
   for (const json& layer : plan.at("layers")) CHECK(layer == plan.at("embedding"));
   CHECK(plan.at("head") == plan.at("embedding"));
   CHECK(ran.json().at("exported").at("iteration_seconds") == plan.at("predicted").at("iteration_seconds"));
-  for (const std::string target : {"megatron", "torchtitan", "deepspeed"}) {
+  for (const std::string target : {"megatron", "torchtitan", "deepspeed", "hetu"}) {
     CAPTURE(target);
     REQUIRE(folder.run(question + target).code == 0);
     CHECK(folder.run("export p.json --strict --to " + target).code == 0);

@@ -21,9 +21,10 @@ enum class OneForAll : std::uint8_t {
   megatron,
   torchtitan,
   deepspeed,
+  hetu,  ///< Hetu-Galvatron, which has a strategy for each layer, but not all that a layer may have
 };
 inline constexpr std::array one_for_all_names{OneForAll::uniform, OneForAll::megatron, OneForAll::torchtitan,
-                                              OneForAll::deepspeed};
+                                              OneForAll::deepspeed, OneForAll::hetu};
 
 constexpr std::string_view name_of(OneForAll trainer) {
   switch (trainer) {
@@ -37,6 +38,8 @@ constexpr std::string_view name_of(OneForAll trainer) {
       return "torchtitan";
     case OneForAll::deepspeed:
       return "deepspeed";
+    case OneForAll::hetu:
+      return "hetu";
   }
   return "?";
 }
@@ -53,6 +56,8 @@ constexpr bool has_schedule(OneForAll trainer, ScheduleKind kind) {
       return kind != ScheduleKind::zb_h1;
     case OneForAll::deepspeed:
       return kind == ScheduleKind::one_f_one_b;
+    case OneForAll::hetu:
+      return kind == ScheduleKind::one_f_one_b || kind == ScheduleKind::gpipe;
   }
   return false;
 }
@@ -63,6 +68,7 @@ constexpr bool has_schedule(OneForAll trainer, ScheduleKind kind) {
 ///                 ranks are FSDP's, ZeRO 2 or 3, or replicas that stand alone; bf16 comes with either of them
 ///     deepspeed   tensor ranks keep whole sequences; context ranks are Ulysses', beside data ranks alone; pipelines
 ///                 have ZeRO 1 at most
+///     hetu        no ZeRO 1; tensor ranks or Ulysses'
 constexpr bool can_give(OneForAll trainer, const StrategySpec& spec, int stages, Precision precision) {
   if (trainer == OneForAll::no) return true;
   if (spec.strided) return false;
@@ -78,6 +84,8 @@ constexpr bool can_give(OneForAll trainer, const StrategySpec& spec, int stages,
       if (spec.sequence == SequenceKind::megatron || spec.uses_ring()) return false;
       if (spec.context > 1 && (spec.tensor > 1 || stages > 1)) return false;
       return stages == 1 || spec.zero <= 1;
+    case OneForAll::hetu:
+      return spec.zero != 1 && (spec.tensor == 1 || spec.sequence != SequenceKind::ulysses);
     default:
       return true;
   }

@@ -131,7 +131,8 @@ constexpr std::vector<StrategySpec> strategies(const Space& space, int ranks, in
 /// The names that parse_space knows, for messages and help texts.
 inline constexpr std::string_view space_names =
     "all, runnable, dp, zero1, zero2, zero3 (or sdp), tp, strided, sp, ulysses, ring, cp (both), pp, recompute, "
-    "selective, keep, pow2, uniform, megatron, torchtitan, deepspeed, dp=N, tp=N, cp=N, pp=N, max-dp=N, max-tp=N, "
+    "selective, keep, pow2, uniform, megatron, torchtitan, deepspeed, hetu, dp=N, tp=N, cp=N, pp=N, max-dp=N, "
+    "max-tp=N, "
     "max-cp=N, max-pp=N, "
     "sp=none|megatron|ulysses|ring, "
     "recompute=none|selective|full|never";
@@ -151,7 +152,7 @@ inline constexpr std::string_view space_names =
 ///     pow2                   degrees are powers of two
 ///     uniform                one strategy for all layers, embedding and head too, which keeps what norms and
 ///                            activations give unless the whole layer is recomputed: for trainers of other makers
-///     megatron, torchtitan, deepspeed   likewise, and no more than this trainer can be told (one_for_all.hpp)
+///     megatron, torchtitan, deepspeed, hetu   likewise, and no more than this trainer can be told (one_for_all.hpp)
 ///
 /// What is not in the list is not used, but uniform and the names after it leave all open where only degrees and rules
 /// are beside them. Errors (usage): an unknown or empty name, a degree that is no positive number, degrees that
@@ -187,7 +188,7 @@ inline Result<Space> parse_space(std::string_view text) {
       {"cp", &context},          {"pp", &pipeline},       {"recompute", &recompute},
       {"selective", &selective}, {"keep", &keep},         {"pow2", &space.powers_of_two},
       {"uniform", &alike[0]},    {"megatron", &alike[1]}, {"torchtitan", &alike[2]},
-      {"deepspeed", &alike[3]},
+      {"deepspeed", &alike[3]},  {"hetu", &alike[4]},
   };
   const std::pair<std::string_view, std::pair<DegreeRange*, bool*>> degrees[] = {{"dp", {&space.data, &data}},
                                                                                  {"tp", {&space.tensor, &tensor}},

@@ -19,7 +19,7 @@ namespace galvatron {
 
 namespace detail {
 
-/// The family of a model that is no decoder of a text, such as `a BERT`; empty for one that is.
+/// The family of a model that is no decoder of a text with its article; empty for one that is.
 inline std::string other_family(const ModelSpec& model) {
   const auto any = [&](auto has) { return std::any_of(model.blocks.begin(), model.blocks.end(), has); };
   if (any([](const LayerSpec& b) { return b.window > 0; })) return "a Swin Transformer";
@@ -49,9 +49,8 @@ inline std::string why_not_trained(const ModelSpec& model, ExportTarget target) 
       trains = "Hetu-Galvatron's trainer builds";
   }
   return model.name + " is " + family + ", and " + trains +
-         " decoders such as GPT, Llama and Mixtral alone; export it to deepspeed, whose program brings its model, or "
-         "as "
-         "a header";
+         " decoders such as GPT, Llama and Mixtral alone; export it as a header, or to deepspeed, whose program brings "
+         "the model";
 }
 
 /// Why `target` cannot run an exported job for `model`, a sentence; empty where nothing is known against it.

@@ -40,8 +40,7 @@ constexpr std::optional<ExportTarget> export_target_named(std::string_view name)
   return std::nullopt;
 }
 
-/// The space of the plans that a target can be told (parse_space). Hetu-Galvatron has a strategy for each layer, but
-/// not all that a layer may have here: what all trainers have in common is in its plans too.
+/// The space of the plans that a target can be told (parse_space).
 constexpr OneForAll space_of(ExportTarget target) {
   switch (target) {
     case ExportTarget::megatron:
@@ -53,7 +52,7 @@ constexpr OneForAll space_of(ExportTarget target) {
     case ExportTarget::hetu:
       break;
   }
-  return OneForAll::uniform;
+  return OneForAll::hetu;
 }
 
 }  // namespace galvatron
