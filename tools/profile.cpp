@@ -26,8 +26,8 @@ bool is_host(const Cluster& cluster) { return cluster.device.name == "host"; }
 void busy_option(Options& options, std::string& on_busy, const std::string& when) {
   options.choice("--on-busy", on_busy, {"refuse", "accept"},
                  when +
-                     "whether a profile is used (accept) or not (refuse, exit code 4) that no repetition kept from "
-                     "other programs on more than half of the cores, or whose figures no machine has (default: "
+                     "what to do with a profile during which other programs took more than half of the cores all the "
+                     "time, or that has figures of no machine: refuse it (exit code 4) or accept it (default: "
                      "refuse)");
 }
 

@@ -153,9 +153,9 @@ TEST_CASE("a measurement is said to be slower or faster than predicted, and an M
 
 TEST_CASE("a profile that others disturb is refused, and accepted when that is asked for") {
   const Folder folder;
-  // Eight programs on each core; they end by themselves when the folder is gone.
+  // Four programs on each core; they end by themselves when the folder is gone.
   const Ran ran = folder.shell(
-      "touch go; for i in $(seq $((8 * $(nproc)))); do while [ -e go ]; do :; done & done; "
+      "touch go; for i in $(seq $((4 * $(nproc)))); do while [ -e go ]; do :; done & done; "
       "$G profile --ranks 1 --seconds 2 --precision fp32 --out c.json --quiet; code=$?; ls c.json 2> /dev/null; "
       "$G profile --ranks 1 --seconds 1 --precision fp32 --out d.json --on-busy accept --json; "
       "code=$code$?; rm go; wait; exit $code");

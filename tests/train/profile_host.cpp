@@ -205,7 +205,7 @@ TEST_CASE("a profile beside busy programs goes on until they have ended, or its 
     const pid_t child = ::fork();
     if (child == 0) {
       ::alarm(60);  // should this test die
-      for (volatile unsigned n = 0;; n = n + 1) {
+      for (const volatile bool forever = true; forever;) {
       }
     }
     busy.push_back(child);

@@ -14,7 +14,7 @@
 #include <galvatron/core/view.hpp>
 #include <galvatron/device/cuda/devices.hpp>
 #include <galvatron/train/cuda_rank.hpp>
-#include <galvatron/train/detail/profile_measure.hpp>
+#include <galvatron/train/detail/profile.hpp>
 #include <galvatron/train/gpu_world.hpp>
 #include <galvatron/train/gpus.hpp>
 #include <galvatron/train/placement.hpp>

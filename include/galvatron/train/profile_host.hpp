@@ -16,7 +16,7 @@
 #include <galvatron/core/error.hpp>
 #include <galvatron/core/quantity.hpp>
 #include <galvatron/core/units.hpp>
-#include <galvatron/train/detail/profile_measure.hpp>
+#include <galvatron/train/detail/profile.hpp>
 #include <galvatron/train/host_rank.hpp>
 #include <galvatron/train/pin.hpp>
 #include <galvatron/train/profile_check.hpp>
