@@ -256,7 +256,8 @@ void end_if_interrupted(int signal) {
 void run_plan(const Arguments& arguments, Common& common) {
   Options options("plan",
                   "Searches the fastest training plan for a model on a cluster within a memory budget: the strategy of "
-                  "every layer, pipeline stages, micro-batches and recomputation.");
+                  "every layer, pipeline stages, micro-batches and recomputation. Ctrl-C ends the search with the best "
+                  "plan so far, and exit code 130.");
   std::string model_name;
   std::string cluster_name;
   std::string precision;

@@ -78,7 +78,7 @@ TEST_CASE("a staircase reaches exactly what one of its pairs reaches") {
     std::mt19937 random(seed);
     INFO("seed " << seed);
     std::uniform_int_distribution<int> figure(0, seed % 2 == 0 ? 9 : 200);
-    search::detail::Staircase<double> stairs;
+    galvatron::search::detail::Staircase<double> stairs;
     std::vector<std::pair<double, double>> pairs;
     for (int i = 0; i < 60; ++i) {
       const double x = figure(random);

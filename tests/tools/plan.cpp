@@ -322,12 +322,13 @@ TEST_CASE("searches of hundreds of thousands of devices and of long ranges end w
 TEST_CASE("a search that is interrupted gives its best plan so far, and the exit code of the signal") {
   const Folder folder;
   const std::string search =
-      "$G plan --model gpt-1t --cluster 4096xh100-80g --global-batch 4096 --effort 1000 --out p.json --json";
+      "$G plan --model llama2-70b --cluster 60xh100-80g --global-batch 28 --schedule zb-h1 --effort 10000 --out p.json "
+      "--json";
   for (const auto& [signal, code] : {std::pair{"INT", 130}, std::pair{"TERM", 143}}) {
     CAPTURE(signal);
     // A background job of a shell without job control ignores SIGINT, so the command runs in front and the signal comes
     // from behind.
-    const Ran ran = folder.shell("(sleep 8; kill -" + std::string(signal) +
+    const Ran ran = folder.shell("(sleep 5; kill -" + std::string(signal) +
                                  " $(cat pid)) & exec sh -c 'echo $$ > pid; exec " + search + "'");
     CAPTURE(ran.err);
     CAPTURE(ran.out);
