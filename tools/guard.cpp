@@ -106,7 +106,12 @@ int status_of(pid_t rank, bool& stopped) {
   if (stopped) ::_exit(WIFSIGNALED(status) ? 128 + WTERMSIG(status) : code);
   if (WIFSIGNALED(status)) {
     const int number = WTERMSIG(status);
-    tell("was ended by signal " + std::to_string(number) + " (" + ::strsignal(number) + ")", common);
+    const std::string how = "was ended by signal " + std::to_string(number) + " (" + ::strsignal(number) + ")";
+    if (std::ranges::find(stop_signals, number) != stop_signals.end()) {  // before training, and this rank alone
+      if (!tells_of_interruptions()) complain("interrupted before training began: " + rank_and_host() + " " + how);
+      ::_exit(128 + number);
+    }
+    tell(how, common);
   }
   tell("ended without a word, with exit code " + std::to_string(code), common);
 }

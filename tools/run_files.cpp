@@ -14,7 +14,8 @@ namespace galvatron::tools {
 
 void add_start_options(Options& options, RunFileArguments& a) {
   options.text("--resume", a.resume, "DIR",
-               "go on after the newest checkpoint of a folder, or after the one named; with the same plan or another");
+               "go on after the newest checkpoint of a folder, or after the one named; with the same plan or another. "
+               "With --checkpoint of the same folder a new run begins while there is none");
   options.text("--init-from", a.initial, "PATH",
                "start from these weights: a Hugging Face checkpoint of GPT-2 or Llama (a folder, a .safetensors file, "
                "or an index of several), or a folder of --checkpoint");
@@ -85,6 +86,8 @@ RunStart run_start(const RunFileArguments& a, Launcher& launcher) {
     }
     start = found_start(a, train::Checksums::compared);
     start.lock = std::move(lock);
+    if (!a.checkpoint.empty())  // also of a run that has nothing else to do
+      if (auto done = train::prepare_checkpoint_folder(a.checkpoint); !done) refuse(done.error().message);
     if (restarts_itself(a) && start.checkpoint.empty())
       note({}, "There is no checkpoint in " + a.resume + " yet: a new run begins.");
     if (!a.metrics.empty())

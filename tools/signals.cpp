@@ -6,8 +6,10 @@
 #include <cerrno>
 #include <csignal>
 #include <cstdint>
+#include <cstdlib>
 #include <ctime>
 #include <string>
+#include <string_view>
 
 namespace galvatron::tools {
 
@@ -72,6 +74,11 @@ std::string on_its_line(const std::string& line) {
 }
 
 }  // namespace
+
+bool tells_of_interruptions() {
+  const char* const rank = std::getenv("OMPI_COMM_WORLD_RANK");
+  return rank == nullptr || std::string_view(rank) == "0";
+}
 
 void end_on_signals(const std::string& line) {
   line_at_end = line.empty() ? "" : on_its_line("galvatron: " + line);

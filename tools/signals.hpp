@@ -13,6 +13,9 @@ namespace galvatron::tools {
 
 inline constexpr std::array stop_signals{SIGINT, SIGTERM, SIGHUP, SIGUSR1};
 
+/// Of the processes that mpirun has started one, rank 0, tells of an interruption; any other process does.
+bool tells_of_interruptions();
+
 /// From now on these signals end the process as they would anyway, after a line. Those that are ignored, as nohup has
 /// it, stay so.
 /// @param line  `interrupted; ...`; empty: another process tells

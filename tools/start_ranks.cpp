@@ -196,7 +196,8 @@ void start_ranks(const std::string& mpirun, int ranks, const Arguments& argument
     if (!messages.told()) complain("interrupted");
     end_by_signal(stop_signal);
   }
-  if (messages.told()) throw Exited{code <= static_cast<int>(ErrorKind::machine) ? code : 4};
+  const bool interrupted = std::ranges::find(stop_signals, code - 128) != stop_signals.end();  // by a signal to a rank
+  if (messages.told()) throw Exited{code <= static_cast<int>(ErrorKind::machine) || interrupted ? code : 4};
   if (code == 127)
     throw Failure(ErrorKind::machine,
                   "cannot start " + line.front() + ": install openmpi-bin, or name it with --mpirun");

@@ -44,6 +44,8 @@ namespace galvatron::tools {
 
 namespace {
 
+constexpr const char* interrupted_early = "interrupted before training began";
+
 struct TrainArguments {
   std::string plan_path;
   bool automatic = false;
@@ -547,7 +549,7 @@ std::string interruption(const galvatron::train::TrainReport& report, const Trai
 int train(TrainArguments& a, const Arguments& arguments, Common& common, Launcher& launcher) {
   prepare_mapped_files(common);
   const bool shows = launcher.shows();
-  end_on_signals(shows ? "interrupted before training began" : "");
+  end_on_signals(shows ? interrupted_early : "");
   const bool starts_ranks = a.launcher == "mpi" && launcher.ranks() == 0 && !started_by_mpirun();
   const RunStart start = starts_ranks ? likely_run_start(a.files) : run_start(a.files, launcher);
   const auto& resumed = start.manifest;
@@ -700,6 +702,7 @@ int train(const Arguments& arguments, Common& common, Launcher& launcher) {
 }  // namespace
 
 void run_train(const Arguments& arguments, Common& common) {
+  end_on_signals(tells_of_interruptions() ? interrupted_early : "");
   if (started_by_mpirun() && !name_gpus(arguments)) {
     common.json =
         std::ranges::find(arguments, "--json") != arguments.end();  // in case a rank dies before it reads them

@@ -54,7 +54,7 @@ TEST_CASE("signals end ranks that are processes after their step, with a checkpo
 
 TEST_CASE("a rank that hangs ends the job after --rank-timeout") {
   const Folder folder;
-  for (const std::string command : {train + "--launcher mpi", mpirun(4, "--quiet") + train}) {
+  for (const std::string& command : {train + "--launcher mpi", mpirun(4, "--quiet") + train}) {
     const Ran ran = disturbed(folder, command + " --rank-timeout 1.5", "kill -STOP $(pid_of 1)");
     CAPTURE(ran.out);
     CAPTURE(ran.err);

@@ -52,7 +52,7 @@ inline std::vector<std::string> curve(const std::string& metrics) {
 }
 
 /// Shell functions: `pid_of RANK` waits for the process of a rank that was started in this folder (not its guard);
-/// `left` counts processes of ranks and guards of this folder.
+/// `left` counts processes of ranks and guards of this folder that do not end within seconds.
 inline const std::string process_functions = R"shell(
 ours() {
   for p in /proc/[0-9]*; do
@@ -67,6 +67,11 @@ pid_of() {
     sleep 0.1
   done
 }
-left() { sleep 1; { ours galvatron; ours galvatron-guard; } | wc -l; }
+left() {
+  for attempt in $(seq 50); do
+    sleep 0.1; n=$({ ours galvatron; ours galvatron-guard; } | wc -l); [ $n = 0 ] && break
+  done
+  echo $n
+}
 wait_for() { for attempt in $(seq 300); do [ -s "$1" ] && return; sleep 0.1; done; }
 )shell";

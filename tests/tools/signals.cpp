@@ -74,6 +74,24 @@ TEST_CASE("a run that is interrupted while it begins says so") {
   CHECK(ran.err.find("galvatron: interrupted before training began\n") != std::string::npos);
 }
 
+TEST_CASE("a second signal ends a run in the middle of its step") {
+  const Folder folder;
+  folder.write_text();
+  json plan = small_plan();
+  plan["global_batch"] = 40'000;  // minutes
+  plan["microbatches"] = 10'000;
+  folder.write("p.json", plan.dump());
+  const Ran ran = folder.shell(
+      "$G train --plan p.json --data text.txt --steps 3 --checkpoint saved & until [ -e saved/lock ] || ! kill -0 $!; "
+      "do sleep 0.02; done; sleep 2; kill $!; sleep 1.5; begin=$(date +%s); kill $!; wait $!; code=$?; "
+      "echo $(($(date +%s) - begin)); exit $code");
+  CAPTURE(ran.err);
+  CHECK(ran.code == 128 + 15);
+  CHECK(std::stoi(ran.out) <= 2);
+  CHECK(ran.err.find("Interrupted: training ends after this step, with a checkpoint; once more ends it at once.\n"
+                     "galvatron: interrupted twice, and ended at once\n") != std::string::npos);
+}
+
 TEST_CASE("signals that come together are one") {
   const Folder folder;
   const Ran twice = run_until(folder, "--checkpoint saved", "kill $!; kill -INT $!");
