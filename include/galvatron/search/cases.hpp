@@ -22,7 +22,7 @@ namespace detail {
 
 /// Choices that the cases of a search may have together, about: a search of more is narrowed, so that its time and
 /// memory stay bounded (a choice takes some 150 bytes and a microsecond). Searches on up to some thousand devices, or
-/// on a number of devices with few divisors, have less.
+/// on a number of devices with few divisors, have less. Times the effort.
 inline constexpr std::size_t most_choices = 12'000'000;
 /// Numbers of micro-batches that a narrowed search tries at least.
 inline constexpr std::size_t least_counts = 8;
@@ -95,7 +95,8 @@ std::vector<Case> make_cases(const ModelSpec& model, const Cluster& cluster, con
     specs[i] = strategies(options.space, cluster.devices / degrees[i], cluster.devices_per_node);
     keep_fit(i, true);
   });
-  const std::size_t most = detail::most_choices / static_cast<std::size_t>(options.shares);
+  const std::size_t most =
+      detail::most_choices * static_cast<std::size_t>(options.effort) / static_cast<std::size_t>(options.shares);
   if (choices() > most) {
     executor.each(degrees.size(), [&](std::size_t i) { keep_fit(i, false); });
     const std::size_t each = choices() / counts.size();
