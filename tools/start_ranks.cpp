@@ -9,14 +9,18 @@
 #include <array>
 #include <atomic>
 #include <cerrno>
+#include <chrono>
 #include <csignal>
 #include <cstdint>
 #include <cstring>
 #include <ctime>
 #include <filesystem>
+#include <fstream>
+#include <iterator>
 #include <sstream>
 #include <string>
 #include <string_view>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -134,11 +138,53 @@ struct Streams {
   ::_exit(127);
 }
 
-// Passes on what the processes write until all have closed their ends.
-void pass_output(Streams& streams, Messages& messages) {
+// mpirun (Open MPI 4.1.4) may wait for itself for ever when it ends, mostly after a signal: all its processes are gone
+// then, on this machine the ranks and on others what reached them.
+class Watch {
+ public:
+  explicit Watch(pid_t mpirun) : mpirun_(mpirun) {}
+  /// Asked about once a second.
+  [[nodiscard]] bool hangs() {
+    const auto now = std::chrono::steady_clock::now();
+    if (has_processes()) {
+      had_some_ = true;
+      none_since_ = now;
+    }
+    return had_some_ && now - none_since_ > std::chrono::seconds(10);
+  }
+
+ private:
+  [[nodiscard]] bool has_processes() const {
+    const std::string folder = "/proc/" + std::to_string(mpirun_) + "/task";
+    std::error_code gone;
+    for (const auto& task : std::filesystem::directory_iterator(folder, gone)) {
+      std::ifstream children(task.path() / "children");
+      for (std::string child; children >> child;) {
+        std::ifstream file("/proc/" + child + "/stat");
+        const std::string text((std::istreambuf_iterator<char>(file)), {});
+        const auto end = text.rfind(") ");
+        if (end != std::string::npos && text[end + 2] != 'Z') return true;
+      }
+    }
+    return false;
+  }
+
+  pid_t mpirun_;
+  bool had_some_ = false;
+  std::chrono::steady_clock::time_point none_since_{};
+};
+
+// Passes on what the processes write until all have closed their ends. False: mpirun hangs.
+bool pass_output(Streams& streams, Messages& messages, pid_t mpirun) {
+  Watch watch(mpirun);
   std::array<pollfd, 2> ends{{{streams.out[0], POLLIN, 0}, {streams.err[0], POLLIN, 0}}};
   while (ends[0].fd >= 0 || ends[1].fd >= 0) {
-    if (::poll(ends.data(), ends.size(), -1) < 0) continue;  // a signal
+    const int ready = ::poll(ends.data(), ends.size(), 1000);
+    if (ready == 0 && watch.hangs()) {
+      messages.end();
+      return false;
+    }
+    if (ready <= 0) continue;  // or a signal
     for (std::size_t i = 0; i < ends.size(); ++i) {
       if (ends[i].fd < 0 || ends[i].revents == 0) continue;
       char buffer[4096];
@@ -153,6 +199,7 @@ void pass_output(Streams& streams, Messages& messages) {
     }
   }
   messages.end();
+  return true;
 }
 
 }  // namespace
@@ -179,7 +226,14 @@ void start_ranks(const std::string& mpirun, int ranks, const Arguments& argument
   ::close(streams.err[1]);
   Messages messages;
   try {
-    pass_output(streams, messages);
+    if (!pass_output(streams, messages, child)) {
+      ::kill(child, SIGKILL);
+      ::waitpid(child, nullptr, 0);
+      if (!messages.told())
+        complain(line.front() + " did not end when all its processes had, and was killed: how they ended is not known");
+      if (stop_signal != 0) end_by_signal(stop_signal);
+      throw Exited{static_cast<int>(ErrorKind::machine)};
+    }
   } catch (...) {  // nobody reads any more
     ::kill(child, SIGTERM);
     ::waitpid(child, nullptr, 0);

@@ -123,6 +123,7 @@ TEST_CASE("runs that are killed at random moments and started by the same line l
   int killed = 0;
   int rounds = 0;
   int graceful = 0;  // that had done a step
+  int hung = 0;      // mpirun, killed once more
   while (killed < kills) {
     const Folder folder;
     folder.write_text();
@@ -136,10 +137,11 @@ TEST_CASE("runs that are killed at random moments and started by the same line l
       REQUIRE(child > 0);
       int status = 0;
       bool is_gone = false;
+      const bool early = random() % 5 == 0;  // while it starts, or soon after
       const auto has_ended = [&] { return is_gone = is_gone || ::waitpid(child, &status, WNOHANG) == child; };
       if (killed >= kills) {
         wait_until(std::chrono::minutes(5), has_ended);
-      } else if (random() % 5 == 0) {  // while it starts, or soon after
+      } else if (early) {
         wait_until(milliseconds(random() % 900), has_ended);
       } else {
         wait_until(milliseconds(30'000), [&] {
@@ -162,7 +164,14 @@ TEST_CASE("runs that are killed at random moments and started by the same line l
       ::kill(target, signal);
       ++killed;
       ++done[launcher + " " + signals.at(signal)];
-      REQUIRE(wait_until(milliseconds(40'000), has_ended));
+      if (!wait_until(milliseconds(40'000), has_ended)) {
+        // mpirun 4.1 may hang when it ends, with all its processes gone; --launcher mpi sees to it.
+        REQUIRE(launcher == "mpirun");
+        REQUIRE(processes(folder, true).empty());
+        ::kill(child, SIGKILL);
+        REQUIRE(wait_until(milliseconds(1000), has_ended));
+        ++hung;
+      }
       REQUIRE(wait_until(milliseconds(20'000), [&] { return processes(folder, false).empty(); }));
       INFO("kill " << killed << ": " << signals.at(signal) << " to "
                    << std::string(target == child ? "the run" : "a rank") << " of " << launcher << ": "
@@ -180,7 +189,8 @@ TEST_CASE("runs that are killed at random moments and started by the same line l
       const std::string err = folder.read("err");
       const auto at = err.find("interrupted after step ");
       if (at == std::string::npos) {
-        if (launcher != "mpirun") CHECK(err.find("interrupted") != std::string::npos);  // mpirun has not started ranks
+        // Neither a process that has not begun nor an mpirun without ranks says anything.
+        if (launcher != "mpirun" && !early) CHECK(err.find("interrupted") != std::string::npos);
         continue;
       }
       ++graceful;
@@ -202,6 +212,6 @@ TEST_CASE("runs that are killed at random moments and started by the same line l
   std::string table;
   for (const auto& [what, count] : done) table += "\n  " + what + ": " + std::to_string(count);
   MESSAGE(killed << " kills in " << rounds << " runs of " << steps << " steps, " << graceful
-                 << " of them with a checkpoint of their last step:" << table);
+                 << " of them with a checkpoint of their last step, " << hung << " hanging mpiruns:" << table);
   CHECK(graceful > 0);
 }

@@ -66,3 +66,12 @@ TEST_CASE("a rank that hangs ends the job after --rank-timeout") {
     CHECK(ran.out.find("left 0\n") != std::string::npos);
   }
 }
+
+TEST_CASE("an mpirun that does not end when its processes have is ended") {
+  const Folder folder;
+  folder.write_text();
+  folder.write("p.json", plan_of({.data = 2}).dump());
+  folder.write("hanging", "#!/bin/sh\nsleep 2 & wait\nexec sleep 1000\n");
+  const Ran ran = folder.shell("chmod +x hanging; timeout 60 " + train + "--launcher mpi --mpirun ./hanging");
+  check_failure(ran, 4, "./hanging did not end when all its processes had, and was killed");
+}
