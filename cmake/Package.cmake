@@ -1,11 +1,9 @@
-# cmake --install: headers, compiled libraries and package files are the component "development", the command is "runtime".
-# Where this is a part of another project, planner and trainers are compiled for those that link them, and not installed.
+# cmake --install: headers, libraries and package files are the component "development", the command is "runtime".
 include(CMakePackageConfigHelpers)
 set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/galvatron)
 set(targets planning host mpi cuda)
-if(PROJECT_IS_TOP_LEVEL)
+if(GALVATRON_INSTALL_LIBRARIES)
   list(APPEND targets planner trainer gpu_trainer)
-  set(with_libraries TRUE)
 endif()
 foreach(target IN LISTS targets)
   if(TARGET galvatron_${target})
@@ -18,7 +16,7 @@ install(DIRECTORY ${PROJECT_SOURCE_DIR}/include/ DESTINATION ${CMAKE_INSTALL_INC
 
 configure_package_config_file(${PROJECT_SOURCE_DIR}/cmake/galvatronConfig.cmake.in
                               ${PROJECT_BINARY_DIR}/galvatronConfig.cmake INSTALL_DESTINATION ${package_dir})
-if(NOT TARGET galvatron_cuda AND NOT with_libraries)
+if(NOT TARGET galvatron_cuda AND NOT GALVATRON_INSTALL_LIBRARIES)
   set(any_machine ARCH_INDEPENDENT) # headers alone
 endif()
 write_basic_package_version_file(${PROJECT_BINARY_DIR}/galvatronConfigVersion.cmake COMPATIBILITY SameMinorVersion
