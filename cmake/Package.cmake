@@ -1,7 +1,11 @@
-# cmake --install: headers and package files are the component "development", the command is "runtime".
+# cmake --install: headers, libraries and package files are the component "development", the command is "runtime".
 include(CMakePackageConfigHelpers)
 set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/galvatron)
-foreach(target IN ITEMS planning host mpi cuda)
+set(targets planning host mpi cuda)
+if(GALVATRON_INSTALL_LIBRARIES)
+  list(APPEND targets planner trainer gpu_trainer)
+endif()
+foreach(target IN LISTS targets)
   if(TARGET galvatron_${target})
     install(TARGETS galvatron_${target} EXPORT galvatron_${target} COMPONENT development)
     install(EXPORT galvatron_${target} NAMESPACE galvatron:: FILE galvatron-${target}.cmake DESTINATION ${package_dir}
@@ -12,7 +16,7 @@ install(DIRECTORY ${PROJECT_SOURCE_DIR}/include/ DESTINATION ${CMAKE_INSTALL_INC
 
 configure_package_config_file(${PROJECT_SOURCE_DIR}/cmake/galvatronConfig.cmake.in
                               ${PROJECT_BINARY_DIR}/galvatronConfig.cmake INSTALL_DESTINATION ${package_dir})
-if(NOT TARGET galvatron_cuda)
+if(NOT TARGET galvatron_cuda AND NOT GALVATRON_INSTALL_LIBRARIES)
   set(any_machine ARCH_INDEPENDENT) # headers alone
 endif()
 write_basic_package_version_file(${PROJECT_BINARY_DIR}/galvatronConfigVersion.cmake COMPATIBILITY SameMinorVersion

@@ -1,10 +1,12 @@
-// 01: plan only. Needs galvatron::galvatron, headers alone; no GPU, BLAS or MPI, and none of the devices planned for.
+// 01: plan only. Needs galvatron::planner, the search compiled; or galvatron::galvatron alone, whose headers compile it
+// here. No GPU, BLAS or MPI, and none of the devices planned for.
 //
 //   example_01_plan [MODEL [CLUSTER [SIZE]]]      example_01_plan llama2-70b 64xh100-80g 60GiB
 #include <iostream>
 #include <string>
 
 #include <galvatron/files.hpp>
+#include <galvatron/search/compiled.hpp>
 
 namespace {
 

@@ -1,4 +1,5 @@
-// 04: profile this machine, search a plan for it, train with that plan. Needs galvatron::host (oneDNN, OpenMP).
+// 04: profile this machine, search a plan for it, train with that plan. Needs galvatron::planner and galvatron::trainer
+// (oneDNN, OpenMP), which have the search and all strategies compiled.
 //
 //   example_04_search_and_train [FILE...]      any text; every byte is a token
 #include <cstdio>
@@ -6,12 +7,10 @@
 #include <vector>
 
 #include <galvatron/galvatron.hpp>
+#include <galvatron/search/compiled.hpp>
+#include <galvatron/train/compiled.hpp>
 
 using namespace galvatron;
-
-// What the search may choose from is what the program instantiates. InstantiatedStrategies is all that there is; two
-// kinds compile in a fraction of the time.
-using Choices = TypeList<Strategy<TensorParallel<>>, Strategy<ZeRO<3>, TensorParallel<>>>;
 
 int main(int argc, char** argv) try {
   std::vector<std::filesystem::path> files(argv + 1, argv + argc);
@@ -34,7 +33,7 @@ int main(int argc, char** argv) try {
   }
   std::printf("%s\n", plan_words(found.plan).c_str());
 
-  const auto report = value_or_throw(train::fit<Choices>(
+  const auto report = value_or_throw(train::fit(
       found.plan, model, files, {.steps = 30, .learning_rate = {.peak = 1e-3, .floor = 1e-4, .warmup_steps = 3}}));
   std::printf("loss %.3f -> %.3f\n", report.steps.front().loss, report.steps.back().loss);
   std::printf("an iteration: predicted %s, measured %s: %s\n", format_seconds(found.cost.iteration).c_str(),

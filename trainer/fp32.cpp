@@ -1,6 +1,8 @@
-// Every strategy's rank in fp32: a unit of its own, because it is most of what a program that trains takes to compile.
+// Every strategy's layers and rank in fp32: a unit of its own, because it is most of what a program that trains takes
+// to compile.
 #include <galvatron/train/compiled.hpp>
 
-namespace galvatron::train::detail {
-template GALVATRON_TRAIN_RANK(HostPlatform, comm::thread::World, float);
-}
+namespace galvatron {
+template GALVATRON_LAYERS(device::Host, float);
+template GALVATRON_TRAIN_RANK(train::HostPlatform, float);
+}  // namespace galvatron

@@ -146,7 +146,7 @@ TEST_CASE("one rank by NCCL") {
   first_gpu();
   comm::tcp::run({0, 1, 0, "localhost", comm::tcp::Listener(0).port(), "torchrun"}, [](comm::tcp::World& control) {
     device::cuda::Stream compute;
-    comm::nccl::World<comm::tcp::World> world(control, compute);
+    comm::nccl::World world(control, compute);
     const std::vector<float> source = values<float>(0, 1000);
     const GpuTensor<float> a(source), b(source), c(source);
     const comm::SendGuard guard(world);

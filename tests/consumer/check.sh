@@ -13,6 +13,7 @@ sed -n '/^```cpp$/,/^```$/p' "$project/../../../README.md" | sed '/^```/d' >"$pl
   -DWITH_HOST="$host" -DWITH_CUDA="$cuda" >"$place/log" || { cat "$place/log"; exit 1; }
 "$cmake" --build "$place/build"
 "$place/build/planner"
+"$place/build/linked_planner"
 if [ "$host" != 0 ]; then
   mkdir "$place/run" && cd "$place/run"
   code=0
@@ -22,6 +23,7 @@ if [ "$host" != 0 ]; then
   cat "$project"/*.cpp "$project"/../../../docs/*.md >text.txt
   "$place/build/trainer" >out
   grep -q '^a rank used .*, as planned: ' out || { cat out; exit 1; }
+  "$place/build/linked_trainer" text.txt
   cd - >/dev/null
 fi
 [ "$cuda" = 0 ] || "$place/build/runner"

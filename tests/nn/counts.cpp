@@ -26,7 +26,7 @@ using cost::WorkKind;
 
 namespace {
 
-using DryContext = nn::Context<device::Dry, comm::dry::Group>;
+using DryContext = nn::Context<device::Dry>;
 
 constexpr std::int64_t endless = std::numeric_limits<std::int64_t>::max() / 4;
 
@@ -144,7 +144,7 @@ class DryLayer {
     const DryContext context =
         nn::make_context(device_, workspace_, world_, world_.rank() - local, spec, batch.microbatch / spec.data,
                          batch.sequence, true, batch.precision == Precision::fp8, batch.moments);
-    nn::Surroundings<comm::dry::Group, T> around;
+    nn::Surroundings<T> around;
     if (layer.kind != LayerKind::block && layer.tied && batch.stages > 1)
       around.twin = &world_.group(std::vector<int>{local, (batch.stages - 1) * spec.ranks() + local});
     if (cost::shares_table(layer, batch)) {

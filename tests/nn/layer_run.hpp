@@ -13,32 +13,13 @@
 #include <galvatron/cost/layer.hpp>
 #include <galvatron/device/arena.hpp>
 #include <galvatron/device/host/host.hpp>
-#include <galvatron/nn/make_layer.hpp>
+#include <galvatron/nn/compiled.hpp>
 #include <galvatron/strategy/layout.hpp>
 
 #include "reference.hpp"
 #include "whole_tensors.hpp"
 
 namespace galvatron::test {
-
-/// The strategies that the comparisons with the reference instantiate.
-using ComparedStrategies = TypeList<
-    Strategy<DataParallel<>, ZeRO<0>, TensorParallel<>, SequenceParallel<none>, Recompute<none>>,
-    Strategy<DataParallel<>, ZeRO<0>, TensorParallel<>, SequenceParallel<none>, Recompute<full>>,
-    Strategy<DataParallel<>, ZeRO<0>, TensorParallel<>, SequenceParallel<none>, Recompute<never>>,
-    Strategy<DataParallel<>, ZeRO<1>, TensorParallel<>, SequenceParallel<megatron>, ContextParallel<>, Recompute<none>>,
-    Strategy<DataParallel<>, ZeRO<3>, TensorParallel<>, SequenceParallel<megatron>, ContextParallel<>, Recompute<full>>,
-    Strategy<DataParallel<>, ZeRO<1>, TensorParallel<>, SequenceParallel<megatron>, ContextParallel<>,
-             Recompute<selective>>,
-    Strategy<DataParallel<>, ZeRO<3>, TensorParallel<>, SequenceParallel<megatron>, ContextParallel<>,
-             Recompute<never>>,
-    Strategy<DataParallel<>, ZeRO<0>, TensorParallel<>, SequenceParallel<ulysses>, ContextParallel<>>,
-    Strategy<DataParallel<>, ZeRO<3>, TensorParallel<>, SequenceParallel<ulysses>, ContextParallel<>,
-             Recompute<selective>>,
-    Strategy<DataParallel<>, ZeRO<0>, TensorParallel<>, SequenceParallel<ring>, ContextParallel<>>,
-    Strategy<DataParallel<>, ZeRO<3>, TensorParallel<>, SequenceParallel<ring>, ContextParallel<>,
-             Recompute<selective>>,
-    Strategy<DataParallel<>, ZeRO<3>, TensorParallel<>, SequenceParallel<ring>, ContextParallel<>, Recompute<full>>>;
 
 /// What a layer is run on, whole. Blocks have `x` and `dy`, embeddings `tokens` and `dy`, heads `x` and `tokens`. Of an
 /// encoder-decoder model rows are the encoder's and then the decoder's.
@@ -149,13 +130,12 @@ LayerOutput run_layer(const LayerSpec& layer, const StrategySpec& spec, const Pa
     device::Region scratch = region("library", {library});
     device::Host host(1, scratch.take<std::byte>(library));
 
-    using G = comm::thread::Group;
     const auto context =
         nn::make_context(host, transient, world, 0, spec, in.shape.samples / spec.data, in.shape.sequence);
-    const nn::Surroundings<G, T> around{.number = layer.kind == LayerKind::embedding ? 0 : 1,
-                                        .token_weight = static_cast<float>(in.token_weight)};
+    const nn::Surroundings<T> around{.number = layer.kind == LayerKind::embedding ? 0 : 1,
+                                     .token_weight = static_cast<float>(in.token_weight)};
     const std::unique_ptr<nn::Layer<T>> made =
-        value_or_throw(nn::make_layer<ComparedStrategies, T>(context, layer, around, states));
+        value_or_throw(nn::make_layer<InstantiatedStrategies, T>(context, layer, around, states));
     made->take_stash(stash, 1, splits_backward ? 1 : 0);
     const auto streams = detail::streams_of(layer, spec, in.shape);
     // Where this rank's rows of a stream begin, and the whole ones.

@@ -26,7 +26,7 @@ std::array<std::vector<bfloat16>, ranks> train(const LayerSpec& layer, const dev
                                                std::uint64_t seed, Precision moments) {
   std::array<std::vector<bfloat16>, ranks> out;
   comm::thread::run(ranks, [&](comm::thread::World& world) {
-    using Context = nn::Context<device::Host, comm::thread::World::Group>;
+    using Context = nn::Context<device::Host>;
     const StrategySpec spec{.data = ranks, .zero = zero};
     const ParameterLayout layout = parameter_layout(layer, ParameterPart::rest, 1, ranks);
     const device::Mapping mapping({64 * layout.elements + (1 << 20)}, false);
@@ -34,7 +34,7 @@ std::array<std::vector<bfloat16>, ranks> train(const LayerSpec& layer, const dev
     device::Region workspace = mapping.region("workspace", 32 * layout.elements, {32 * layout.elements});
     test::TestHost host(1);
     Context context = nn::make_context(*host, workspace, world, 0, spec, 1, 8, false, false, moments);
-    nn::ParameterStore<device::Host, comm::thread::World::Group, bfloat16, zero> store(context, states, layout);
+    nn::ParameterStore<device::Host, bfloat16, zero> store(context, states, layout);
     store.initialise(nn::initial_values(seed), 3);
     host->gradient_scale()[0] = 0.5F;
     device::AdamW step = constants;

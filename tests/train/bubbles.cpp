@@ -11,8 +11,8 @@
 
 #include <doctest/doctest.h>
 
-#include <galvatron/comm/send_guard.hpp>
 #include <galvatron/comm/thread/thread.hpp>
+#include <galvatron/nn/compiled.hpp>
 #include <galvatron/simulate/simulate.hpp>
 #include <galvatron/train/host_rank.hpp>
 #include <galvatron/train/stage.hpp>
@@ -91,15 +91,14 @@ double measured_idle(ScheduleKind kind, int virtual_stages, const std::vector<Bl
     const train::StagePlan mine = train::stage_plan(plan, model, world.rank());
     train::HostRank rank(train::memory_of(mine, train::HostPlatform{}.library_workspace()), 1);
     Milliseconds slept{};
-    const auto make = [&](const nn::Context<device::Host, comm::thread::Group>& context, const LayerSpec& layer,
-                          const auto&, device::Region&) -> std::unique_ptr<nn::Layer<float>> {
+    const auto make = [&](const nn::Context<device::Host>& context, const LayerSpec& layer, const auto&,
+                          device::Region&) -> std::unique_ptr<nn::Layer<float>> {
       const BlockTimes nothing;
       const bool block = layer.kind == LayerKind::block;
       return std::make_unique<SleepingLayer>(block ? times[static_cast<std::size_t>(world.rank())] : nothing,
                                              context.rows_local() * layer.hidden, context.rows(), slept);
     };
-    train::Stage<device::Host, comm::thread::World, float> stage(rank.device(), world, plan, model, rank.memory(),
-                                                                 make);
+    train::Stage<device::Host, float> stage(rank.device(), world, plan, model, rank.memory(), make);
     const comm::SendGuard guard(world);
     for (int step = 0; step < steps; ++step) {
       slept = {};

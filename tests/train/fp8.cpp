@@ -9,8 +9,8 @@
 
 #include <galvatron/device/host/host.hpp>
 #include <galvatron/model/build.hpp>
+#include <galvatron/train/compiled.hpp>
 #include <galvatron/train/data/data.hpp>
-#include <galvatron/train/trainer.hpp>
 
 #include "../folder.hpp"
 #include "toy.hpp"
@@ -53,7 +53,7 @@ TEST_CASE("a GPT learns this project's pages with 8-bit products as it does with
     options.steps = 200;
     options.threads_per_rank = 1;
     options.learning_rate = {.peak = 1e-3, .floor = 1e-4, .warmup_steps = 20, .steps = 200};
-    return train::train<TypeList<Strategy<>>>(plan, spec, *batches, options);
+    return train::train(plan, spec, *batches, options);
   };
   const auto begin = std::chrono::steady_clock::now();
   const train::TrainReport plain = train_in(Precision::bf16);

@@ -9,7 +9,7 @@
 
 #include <doctest/doctest.h>
 
-#include <galvatron/train/cuda_rank.hpp>
+#include <galvatron/train/gpu_compiled.hpp>
 #include <galvatron/train/gpu_world.hpp>
 
 #include "../device/gpu_fixture.hpp"

@@ -9,6 +9,7 @@
 
 #include <doctest/doctest.h>
 
+#include <galvatron/train/gpu_compiled.hpp>
 #include <galvatron/train/gpus.hpp>
 
 #include "../device/gpu_fixture.hpp"

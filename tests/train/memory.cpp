@@ -8,7 +8,7 @@
 
 #include <doctest/doctest.h>
 
-#include <galvatron/train/trainer.hpp>
+#include <galvatron/train/compiled.hpp>
 
 #include "toy.hpp"
 
@@ -61,8 +61,7 @@ TEST_CASE("training allocates nothing after the first step") {
       after_first = allocations;
     }
   };
-  train::train<TypeList<Strategy<DataParallel<>, ZeRO<3>, TensorParallel<>, SequenceParallel<megatron>>>>(
-      plan, spec, tokens, options);
+  train::train(plan, spec, tokens, options);
   CHECK(after_first == 0);
 }
 
@@ -82,7 +81,7 @@ TEST_CASE("the process is as large as its ranks' arenas and a constant") {
   double during = 0;
   // At the end of the last step other ranks may be gone already.
   options.on_step = [&](const train::StepReport&) { during = std::max(during, resident_bytes()); };
-  const train::TrainReport report = train::train<TypeList<Strategy<>>>(plan, spec, tokens, options);
+  const train::TrainReport report = train::train(plan, spec, tokens, options);
   double arenas = 0;
   for (const cost::StageMemory& memory : report.measured_memory) arenas += static_cast<double>(memory.total().count);
   // What does not grow with the model: oneDNN's generated code, thread stacks.

@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include <galvatron/train/trainer.hpp>
+#include <galvatron/train/compiled.hpp>
 
 #include "toy.hpp"
 
@@ -20,8 +20,6 @@ using namespace galvatron;
 using namespace galvatron::train;
 
 namespace {
-
-using Strategies = TypeList<Strategy<>, Strategy<DataParallel<>, ZeRO<2>, TensorParallel<>>>;
 
 /// Initial values, but for one element of a parameter.
 nn::ParameterSource broken(int in_layer, ParameterName in, float value) {
@@ -35,7 +33,7 @@ nn::ParameterSource broken(int in_layer, ParameterName in, float value) {
 std::string message_of(const Plan& plan, const ModelSpec& model, const TrainOptions& options) {
   toy::Tokens tokens(plan.sequence_length);
   try {
-    train::train<Strategies>(plan, model, tokens, options);
+    train::train(plan, model, tokens, options);
   } catch (const Failure& failure) {
     CHECK(failure.kind() == ErrorKind::machine);
     return failure.what();
@@ -87,7 +85,7 @@ TEST_CASE("steps are left out when asked, and change nothing") {
   const auto folder = std::filesystem::temp_directory_path() / ("galvatron_skip_" + std::to_string(::getpid()));
   options.checkpoint.folder = folder;
   toy::Tokens tokens(plan.sequence_length);
-  const TrainReport report = train::train<Strategies>(plan, model, tokens, options);
+  const TrainReport report = train::train(plan, model, tokens, options);
   REQUIRE(report.steps.size() == 3);
   for (const StepReport& step : report.steps) {
     CHECK_FALSE(std::isfinite(step.loss));

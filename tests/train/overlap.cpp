@@ -12,9 +12,9 @@
 
 #include <doctest/doctest.h>
 
-#include <galvatron/comm/send_guard.hpp>
 #include <galvatron/comm/slow.hpp>
 #include <galvatron/comm/thread/thread.hpp>
+#include <galvatron/nn/compiled.hpp>
 #include <galvatron/train/host_rank.hpp>
 #include <galvatron/train/stage.hpp>
 
@@ -25,10 +25,7 @@ namespace {
 using namespace toy;
 using Clock = std::chrono::steady_clock;
 using Milliseconds = std::chrono::duration<double, std::milli>;
-using SlowWorld = comm::slow::World<comm::thread::World>;
-template <int zero>
-using DataSplit = Strategy<DataParallel<>, ZeRO<zero>, TensorParallel<>, SequenceParallel<none>, Recompute<none>>;
-using List = TypeList<DataSplit<0>, DataSplit<1>, DataSplit<2>, DataSplit<3>>;
+using SlowWorld = comm::slow::World;
 
 constexpr Milliseconds forward_time(8);
 constexpr Milliseconds backward_time(16);
@@ -81,11 +78,11 @@ Timed run_over(const comm::slow::Link& link, int zero, bool overlap) {
   out.milliseconds = 1e9;
   comm::thread::run(plan.ranks(), [&](comm::thread::World& inner) {
     SlowWorld world(inner, link);
-    using Stage = train::Stage<device::Host, SlowWorld, float, List>;
+    using Stage = train::Stage<device::Host, float>;
     const train::StagePlan mine = train::stage_plan(plan, model, world.rank());
     train::HostRank rank(train::memory_of(mine, train::HostPlatform{}.library_workspace()), 1);
-    const auto make = [](const nn::Context<device::Host, SlowWorld::Group>& context, const LayerSpec& layer,
-                         const nn::Surroundings<SlowWorld::Group, float>& around, device::Region& states) {
+    const auto make = [](const nn::Context<device::Host>& context, const LayerSpec& layer,
+                         const nn::Surroundings<float>& around, device::Region& states) {
       return std::make_unique<PaddedLayer>(Stage::make_layer(context, layer, around, states),
                                            layer.kind == LayerKind::block);
     };

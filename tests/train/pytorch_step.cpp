@@ -18,11 +18,11 @@
 #include <omp.h>
 #include <nlohmann/json.hpp>
 
-#include <galvatron/comm/send_guard.hpp>
 #include <galvatron/comm/thread/thread.hpp>
 #include <galvatron/model/build.hpp>
 #include <galvatron/model/build_mixed.hpp>
 #include <galvatron/model/predictions.hpp>
+#include <galvatron/nn/compiled.hpp>
 #include <galvatron/plan/plan.hpp>
 #include <galvatron/train/host_rank.hpp>
 #include <galvatron/train/learning_rate.hpp>
@@ -304,10 +304,6 @@ ModelSpec model_of(const json& file) {
                        .norm_epsilon = m.at("epsilon")});
 }
 
-using ComparedStrategies =
-    TypeList<Strategy<DataParallel<>, ZeRO<0>, TensorParallel<>, SequenceParallel<none>, Recompute<none>>,
-             Strategy<DataParallel<>, ZeRO<3>, TensorParallel<>, SequenceParallel<megatron>, Recompute<full>>>;
-
 // Equal stages, every layer under `spec`.
 Plan plan_of(const json& file, const ModelSpec& model, const StrategySpec& spec, int stages, int microbatches) {
   Plan plan;
@@ -326,8 +322,7 @@ void run_rank(comm::thread::World& world, const json& file, const ModelSpec& mod
   omp_set_num_threads(1);
   const Bytes library = train::HostPlatform{}.library_workspace();
   train::HostRank rank(train::memory_of(train::stage_plan(plan, model, world.rank()), library), 1);
-  train::Stage<device::Host, comm::thread::World, float, ComparedStrategies> stage(rank.device(), world, plan, model,
-                                                                                   rank.memory());
+  train::Stage<device::Host, float> stage(rank.device(), world, plan, model, rank.memory());
   const comm::SendGuard guard(world);  // nobody reads this rank's memory once it is gone
   stage.initialise([](int layer, const ParameterTensor& tensor, std::int64_t index, View<float> values) {
     for (std::int64_t i = 0; i < values.count; ++i)

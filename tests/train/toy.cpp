@@ -1,4 +1,4 @@
-// The one place where the tests of training instantiate the layers for rank threads.
+// Toy runs of rank threads.
 #include <chrono>
 #include <mutex>
 

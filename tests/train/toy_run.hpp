@@ -1,4 +1,5 @@
-// One rank of a toy run, on any world; what it is called from instantiates the layers, which takes half a minute.
+// One rank of a toy run, on any world. Layers of cores and of GPUs are compiled in the libraries; on another device
+// what calls it instantiates them, which takes half a minute.
 #pragma once
 
 #include <algorithm>
@@ -9,7 +10,7 @@
 #include <vector>
 
 #include <galvatron/comm/communicator.hpp>
-#include <galvatron/comm/send_guard.hpp>
+#include <galvatron/nn/compiled.hpp>
 #include <galvatron/train/host_rank.hpp>
 #include <galvatron/train/stage.hpp>
 
@@ -39,13 +40,13 @@ void collect(D& device, Gradients& into, const nn::StoreView& store, const Strat
 /// Trains as the calling rank, by default on one core, and notes what it sees: the steps' numbers on rank 0, its part
 /// of the first step's gradients, and whether its memory was as planned.
 /// @tparam T  the precision of the plan
-template <class T, class W, class Platform = train::HostPlatform>
-void run_rank(W& world, const Plan& plan, const ModelSpec& model, train::BatchSource& source, int steps, Outcome& out,
-              std::mutex& mutex, const Platform& platform = {}) {
+template <class T, class Platform = train::HostPlatform>
+void run_rank(comm::World& world, const Plan& plan, const ModelSpec& model, train::BatchSource& source, int steps,
+              Outcome& out, std::mutex& mutex, const Platform& platform = {}) {
   using Rank = typename Platform::Rank;
   const train::StagePlan mine = train::stage_plan(plan, model, world.rank());
   Rank rank = platform.make(train::memory_of(mine, platform.library_workspace()));
-  train::Stage<typename Rank::Device, W, T> stage(rank.device(), world, plan, model, rank.memory());
+  train::Stage<typename Rank::Device, T> stage(rank.device(), world, plan, model, rank.memory());
   const comm::SendGuard guard(world);
   stage.initialise(nn::initial_values(7));
   if (!std::is_same_v<Platform, train::HostPlatform> && world.size() == 1)
@@ -57,7 +58,7 @@ void run_rank(W& world, const Plan& plan, const ModelSpec& model, train::BatchSo
   for (int step = 0; step < steps; ++step) {
     hyper.step = step + 1;
     const train::StepResult result = stage.step(step, &source, hyper, 1.0);
-    comm::check_peers(world);
+    world.check();
     const std::lock_guard lock(mutex);
     if (world.rank() == 0) {
       out.losses.push_back(result.loss);

@@ -12,11 +12,11 @@
 #include <vector>
 
 #include <galvatron/comm/mpi/mpi.hpp>
+#include <galvatron/train/compiled.hpp>
 #include <galvatron/train/processes.hpp>
 
 #include "../guard.hpp"
 #include "../launcher.hpp"
-#include "train_processes.hpp"
 
 namespace galvatron::tools {
 

@@ -7,7 +7,7 @@
 #include <span>
 #include <string>
 
-#include <galvatron/comm/communicator.hpp>
+#include <galvatron/comm/elements.hpp>
 #include <galvatron/core/error.hpp>
 
 namespace galvatron::comm {

@@ -1,91 +1,268 @@
-// The Communicator concept: groups of ranks and what they say to each other.
+// The communicator: groups of ranks and what they say to each other, behind an interface.
 //
-// A Group is one rank's handle on an ordered set of ranks (a tensor-parallel, a data-parallel or the whole group). All
-// members call the same operations in the same order. Reductions add in rank order, so results are bit-equal from run
-// to run and the same on every member. A failure on any rank ends every rank's call with PeerFailure.
+// Layers and trainers are compiled once for all kinds of ranks: Group and World are abstract, and the element type of a
+// collective is a value (docs/decisions/communicator.md). Public calls are templates over the element type; they check
+// their arguments and call one virtual function each.
 #pragma once
 
-#include <concepts>
-#include <cstddef>
+#include <algorithm>
 #include <cstdint>
+#include <optional>
 #include <span>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
 
+#include <galvatron/comm/check.hpp>
+#include <galvatron/comm/elements.hpp>
+#include <galvatron/comm/reduction.hpp>
 #include <galvatron/core/view.hpp>
 
 namespace galvatron::comm {
 
-enum class ReduceOp : std::uint8_t { sum, max };
-
-/// A strided block of memory to or from one peer: `rows` runs of `row_bytes`, `stride_bytes` apart.
-/// `peer` is a rank of the world. A block to oneself is a copy. Blocks travel in lanes: a receiver takes them from the
-/// lane that it names, whatever lies in the others.
-struct Piece {
-  int peer = 0;
-  std::byte* data = nullptr;
-  std::int64_t rows = 0;
-  std::int64_t row_bytes = 0;
-  std::int64_t stride_bytes = 0;
-  int lane = 0;
+/// A collective that was started; nothing by default. Belongs to the group that gave it.
+struct Pending {
+  enum class Call : std::uint8_t {
+    none,
+    all_reduce,  ///< to be carried out by finish(), as the next two
+    all_gather,
+    reduce_scatter,
+    under_way,  ///< begun: `handle` is the group's
+  };
+  Call call = Call::none;
+  ReduceOp op = ReduceOp::sum;
+  Elements from{};
+  Elements to{};
+  void* handle = nullptr;
 };
 
-template <class G>
-concept Group = requires(G& g, View<float> f, View<const float> cf, View<double> d, typename G::Pending& pending) {
-  { g.rank() } -> std::convertible_to<int>;  ///< this rank's index in the group
-  { g.size() } -> std::convertible_to<int>;
-  /// In place; float, bfloat16 (summed in float, rounded once), double, int32.
-  g.all_reduce(f, ReduceOp::sum);
-  g.all_reduce(d, ReduceOp::sum);
+/// One rank's handle on an ordered set of ranks (a tensor-parallel, a data-parallel or the whole group).
+///
+/// All members call the same operations in the same order. Reductions add in rank order, so results are bit-equal from
+/// run to run and the same on every member. A failure on any rank ends every rank's call with PeerFailure. Sizes that
+/// do not fit together are a Failure (internal) with the numbers.
+class Group {
+ public:
+  Group(const Group&) = delete;
+  Group& operator=(const Group&) = delete;
+  virtual ~Group() = default;
+
+  /// This rank's index in the group.
+  [[nodiscard]] int rank() const { return rank_; }
+  [[nodiscard]] int size() const { return static_cast<int>(ranks_.size()); }
+  /// World ranks of the members, in group order.
+  [[nodiscard]] std::span<const int> ranks() const { return ranks_; }
+
+  /// data (n) = the members' data, summed (or their maximum) in rank order; bfloat16 is summed in float and rounded
+  /// once.
+  template <Reducible T>
+  void all_reduce(View<T> data, ReduceOp op = ReduceOp::sum) {
+    all_reduce(elements_of(data), op);
+  }
   /// all (size * n) = the members' shards (n) in rank order; shard may be its own place in `all`.
-  g.all_gather(cf, f);
-  /// shard (n) = sum over members of all[rank * n, rank * n + n); shard may be its own place in `all`, whose other
-  /// elements are left unspecified.
-  g.reduce_scatter(f, f);
-  /// from (size * n), to (size * n): block i of `to` is block rank of member i's `from`. The two do not overlap.
-  g.all_to_all(cf, f);
-  g.broadcast(f, /*root=*/0);
+  template <class T>
+  void all_gather(std::type_identity_t<View<const T>> shard, View<T> all) {
+    all_gather(elements_of(shard), elements_of(all));
+  }
+  /// shard (n) = the sum, in rank order, of the members' all[rank * n, rank * n + n); shard may be its own place in
+  /// `all` (size * n), whose other elements are unspecified afterwards.
+  template <Reducible T>
+  void reduce_scatter(std::type_identity_t<View<T>> all, View<T> shard) {
+    reduce_scatter(elements_of(all), elements_of(shard));
+  }
+  /// Block i of `to` (size * n) = block rank() of member i's `from` (size * n); the two do not overlap.
+  template <class T>
+  void all_to_all(std::type_identity_t<View<const T>> from, View<T> to) {
+    all_to_all(elements_of(from), elements_of(to));
+  }
+  /// data (n) = the data of member `root`.
+  template <class T>
+  void broadcast(View<T> data, int root) {
+    broadcast(elements_of(data), root);
+  }
   /// One step around the ring of the members, while the caller computes: `from` (n) goes to the next member, and `to`
   /// (n) comes from the one before. Both are left alone until finish_shifts(), which ends all that were started. Shifts
   /// arrive in the order in which they were started.
-  g.start_shift(cf, f);
-  g.finish_shifts();
-  g.barrier();
+  template <class T>
+  void start_shift(std::type_identity_t<View<const T>> from, View<T> to) {
+    start_shift(elements_of(from), elements_of(to));
+  }
+  virtual void finish_shifts() = 0;
+  /// Returns when all members have called it.
+  virtual void barrier() = 0;
+
   /// The same, begun now and complete when finished: in between nobody touches the data. All members start the same
   /// ones in the same order, and finish them in the same order among their calls of this group; what is not finished
   /// when the world ends is void. To finish nothing, a Pending{}, does nothing.
-  { g.start_all_reduce(f, ReduceOp::sum) } -> std::same_as<typename G::Pending>;
-  { g.start_all_gather(cf, f) } -> std::same_as<typename G::Pending>;
-  { g.start_reduce_scatter(f, f) } -> std::same_as<typename G::Pending>;
-  g.finish(pending);
+  template <Reducible T>
+  Pending start_all_reduce(View<T> data, ReduceOp op = ReduceOp::sum) {
+    return start({Pending::Call::all_reduce, op, {}, elements_of(data)});
+  }
+  template <class T>
+  Pending start_all_gather(std::type_identity_t<View<const T>> shard, View<T> all) {
+    return start({Pending::Call::all_gather, ReduceOp::sum, elements_of(shard), elements_of(all)});
+  }
+  template <Reducible T>
+  Pending start_reduce_scatter(std::type_identity_t<View<T>> all, View<T> shard) {
+    return start({Pending::Call::reduce_scatter, ReduceOp::sum, elements_of(all), elements_of(shard)});
+  }
+  void finish(Pending& pending) {
+    if (pending.call != Pending::Call::none) do_finish(std::exchange(pending, {}));
+  }
+
+  /// The same of elements whose type is a value, for groups that are made of others.
+  void all_reduce(const Elements& data, ReduceOp op) { do_all_reduce(data, op); }
+  void all_gather(const Elements& shard, const Elements& all) {
+    check_whole("all_gather", world_rank(), size(), shard.count, all.count);
+    do_all_gather(shard, all);
+  }
+  void reduce_scatter(const Elements& all, const Elements& shard) {
+    check_whole("reduce_scatter", world_rank(), size(), shard.count, all.count);
+    do_reduce_scatter(all, shard);
+  }
+  void all_to_all(const Elements& from, const Elements& to) {
+    check_blocks(world_rank(), size(), from.count, to.count);
+    do_all_to_all(from, to);
+  }
+  void broadcast(const Elements& data, int root) {
+    check_root(root, size());
+    do_broadcast(data, root);
+  }
+  void start_shift(const Elements& from, const Elements& to) {
+    check_shift(from.count, to.count);
+    do_start_shift(from, to);
+  }
+  /// @param pending  one of the three collectives, its data in `from` and `to` (all_reduce: `to`)
+  Pending start(const Pending& pending) {
+    if (pending.call == Pending::Call::all_gather)
+      check_whole("all_gather", world_rank(), size(), pending.from.count, pending.to.count);
+    if (pending.call == Pending::Call::reduce_scatter)
+      check_whole("reduce_scatter", world_rank(), size(), pending.to.count, pending.from.count);
+    return do_start(pending);
+  }
+
+ protected:
+  /// @param ranks  of the world, in group order  @param world_rank  this rank, one of them
+  Group(std::span<const int> ranks, int world_rank)
+      : ranks_(ranks.begin(), ranks.end()),
+        rank_(static_cast<int>(std::ranges::find(ranks, world_rank) - ranks.begin())) {}
+
+  [[nodiscard]] int world_rank() const { return world_rank(rank_); }
+  [[nodiscard]] int world_rank(int member) const { return ranks_[static_cast<std::size_t>(member)]; }
+
+  virtual void do_all_reduce(const Elements& data, ReduceOp op) = 0;
+  virtual void do_all_gather(const Elements& shard, const Elements& all) = 0;
+  virtual void do_reduce_scatter(const Elements& all, const Elements& shard) = 0;
+  virtual void do_all_to_all(const Elements& from, const Elements& to) = 0;
+  virtual void do_broadcast(const Elements& data, int root) = 0;
+  virtual void do_start_shift(const Elements& from, const Elements& to) = 0;
+
+  /// Begins a collective. By default that is left to do_finish(): rank threads and processes of cores compute on the
+  /// cores that would carry messages. A group that has somebody else (a GPU's copy engines, a network card) really
+  /// begins here, and returns what do_finish() is to be told.
+  virtual Pending do_start(const Pending& pending) { return pending; }
+  /// Ends a collective that was started.
+  virtual void do_finish(const Pending& pending) { run(pending); }
+  /// Carries out a collective at once.
+  void run(const Pending& pending) {
+    switch (pending.call) {
+      case Pending::Call::all_reduce:
+        return do_all_reduce(pending.to, pending.op);
+      case Pending::Call::all_gather:
+        return do_all_gather(pending.from, pending.to);
+      case Pending::Call::reduce_scatter:
+        return do_reduce_scatter(pending.from, pending.to);
+      case Pending::Call::none:
+      case Pending::Call::under_way:
+        break;
+    }
+  }
+
+ private:
+  std::vector<int> ranks_;
+  int rank_;
 };
 
-template <class W>
-concept World = requires(W& w, std::span<const int> ranks, std::span<const Piece> pieces) {
-  typename W::Group;
-  { w.rank() } -> std::convertible_to<int>;
-  { w.size() } -> std::convertible_to<int>;
+/// One rank's handle on all ranks of a run, for memory of the program or of a device. Used by one thread.
+class World {
+ public:
+  World(const World&) = delete;
+  World& operator=(const World&) = delete;
+  virtual ~World() = default;
+
+  [[nodiscard]] int rank() const { return rank_; }
+  [[nodiscard]] int size() const { return static_cast<int>(everybody_.size()); }
+
   /// The group of these world ranks, in this order; the calling rank is one of them. Groups of the same ranks are the
-  /// same group. Not collective. Handles stay valid as long as the world.
-  { w.group(ranks) } -> std::same_as<typename W::Group&>;
-  { w.everybody() } -> std::same_as<typename W::Group&>;
-  /// The same ranks in a world for memory of the program, where w is for memory of a device; else w itself.
-  typename W::Control;
-  { w.control() } -> std::same_as<typename W::Control&>;
+  /// same group. Not collective; allocates on first use only. Handles stay valid as long as the world. Errors: a
+  /// Failure if a rank does not exist or comes twice, or if the calling rank is not among them.
+  virtual Group& group(std::span<const int> ranks) = 0;
+  /// The group of all ranks.
+  Group& everybody() { return group(everybody_); }
+  /// The same ranks in a world for memory of the program, where this one is for memory of a device.
+  virtual World& control() { return *this; }
+
   /// Offers blocks to their peers and returns; the memory must stay as it is until wait_sent(). Blocks of one lane
-  /// between one pair of ranks arrive in the order in which they were posted.
-  w.post(pieces);
-  /// Takes blocks from their peers, in order; returns when all have arrived. Sizes must match what was posted.
-  w.receive(pieces);
+  /// between one pair of ranks arrive in the order in which they were posted. If an exception could free the memory, a
+  /// SendGuard that lives shorter keeps the receivers from reading it then.
+  void post(std::span<const Piece> pieces) {
+    check_pieces(pieces, size());
+    do_post(pieces);
+  }
+  /// Takes blocks from their peers, in order; returns when all have arrived. Rows of other lengths than the sender's
+  /// are fine as long as the bytes of a block are as many. Errors: a Failure that names both sizes if they are not.
+  void receive(std::span<const Piece> pieces) {
+    check_pieces(pieces, size());
+    do_receive(pieces);
+  }
   /// Returns when every block posted by this rank has been taken: all of them, or those of one lane.
-  w.wait_sent();
-  w.wait_sent(/*lane=*/0);
+  void wait_sent() { do_wait_sent(every_lane); }
+  void wait_sent(int lane) { do_wait_sent(lane); }
+
+  /// Throws PeerFailure if a rank is known to have failed. Where calls only give a device its work, a failure ends that
+  /// work, and what was computed since means nothing. Worlds whose calls wait have thrown by themselves.
+  virtual void check() {}
+  /// For the way out of a failure: takes back blocks that nobody has taken, and returns when nobody reads or writes
+  /// this rank's memory any more. After wait_sent() it does nothing.
+  virtual void withdraw() noexcept {}
+
+  /// What failed on another rank, if that is known. Any thread may ask.
+  virtual std::optional<std::string> failure() { return std::nullopt; }
+  /// Tells the others that this rank is failing before its body has ended; `text` names it. Any thread may call it.
+  virtual void warn(const std::string& text) noexcept { (void)text; }
+
+ protected:
+  static constexpr int every_lane = -1;
+
+  World(int rank, int size) : rank_(rank) {
+    for (int i = 0; i < size; ++i) everybody_.push_back(i);
+  }
+
+  virtual void do_post(std::span<const Piece> pieces) = 0;
+  virtual void do_receive(std::span<const Piece> pieces) = 0;
+  virtual void do_wait_sent(int lane) = 0;
+
+ private:
+  int rank_;
+  std::vector<int> everybody_;
 };
 
-/// Throws PeerFailure if a rank is known to have failed. Where calls only give a device its work, a failure ends that
-/// work, and what was computed since means nothing. Worlds whose calls wait have thrown by themselves (`check` does not
-/// exist).
-template <class W>
-void check_peers(W& world) {
-  if constexpr (requires { world.check(); }) world.check();
-}
+/// Keeps an exception from freeing memory that a peer is still copying from: lives shorter than the memory of posted
+/// blocks, and withdraws them when it goes away, by an exception or not.
+///
+///   Arena arena(...);                  // holds activations that are sent
+///   comm::SendGuard guard(world);      // destroyed first
+///   ... world.post(...); ... world.wait_sent();
+class SendGuard {
+ public:
+  explicit SendGuard(World& world) : world_(world) {}
+  SendGuard(const SendGuard&) = delete;
+  SendGuard& operator=(const SendGuard&) = delete;
+  ~SendGuard() { world_.withdraw(); }
+
+ private:
+  World& world_;
+};
 
 }  // namespace galvatron::comm

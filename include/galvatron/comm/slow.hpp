@@ -12,13 +12,13 @@
 #include <list>
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
+#include <string>
 #include <thread>
-#include <type_traits>
-#include <utility>
-#include <vector>
 
 #include <galvatron/comm/communicator.hpp>
+#include <galvatron/comm/groups.hpp>
 #include <galvatron/core/view.hpp>
 
 namespace galvatron::comm::slow {
@@ -50,124 +50,111 @@ class Wire {
   double busy_until_ = 0;
 };
 
-/// A group over the wire; models comm::Group. Collectives take what a ring of the members takes.
-template <class G>
-class Group {
+/// A group over the wire. Collectives take what a ring of the members takes.
+class Group final : public comm::Group {
  public:
-  struct Pending {
-    typename G::Pending inner{};
-    double arrival = 0;
-    bool started = false;
-  };
+  Group(comm::Group& inner, Wire& wire, int world_rank)
+      : comm::Group(inner.ranks(), world_rank), inner_(inner), wire_(wire) {}
 
-  Group(G& inner, Wire& wire) : inner_(inner), wire_(wire) {}
-
-  [[nodiscard]] int rank() const { return inner_.rank(); }
-  [[nodiscard]] int size() const { return inner_.size(); }
-
-  template <class T>
-  void all_reduce(View<T> data, ReduceOp op = ReduceOp::sum) {
-    Pending pending = start_all_reduce(data, op);
-    finish(pending);
-  }
-  template <class T>
-  void all_gather(std::type_identity_t<View<const T>> shard, View<T> all) {
-    Pending pending = start_all_gather<T>(shard, all);
-    finish(pending);
-  }
-  template <class T>
-  void reduce_scatter(std::type_identity_t<View<T>> all, View<T> shard) {
-    Pending pending = start_reduce_scatter<T>(all, shard);
-    finish(pending);
-  }
-  template <class T>
-  void broadcast(View<T> data, int root) {
-    Pending pending = started({}, 1, bytes_of(data));
-    inner_.broadcast(data, root);
-    finish(pending);
-  }
-  void barrier() { inner_.barrier(); }
-  template <class T>
-  void all_to_all(std::type_identity_t<View<const T>> from, View<T> to) {
-    Pending pending = started({}, 1, bytes_of(to));
-    inner_.template all_to_all<T>(from, to);
-    finish(pending);
-  }
-  /// A block goes with the time at which it arrives.
-  template <class T>
-  void start_shift(std::type_identity_t<View<const T>> from, View<T> to) {
-    if (size() > 1) {
-      Stamp& stamp = stamps_.emplace_back();
-      stamp.sent = wire_.send(1, bytes_of(to));
-      inner_.template start_shift<double>({&stamp.sent, 1}, {&stamp.received, 1});
-    }
-    inner_.template start_shift<T>(from, to);
-  }
-  void finish_shifts() {
+  void barrier() override { inner_.barrier(); }
+  void finish_shifts() override {
     inner_.finish_shifts();
     for (const Stamp& stamp : stamps_) Wire::wait_until(stamp.received);
     stamps_.clear();
   }
 
-  template <class T>
-  Pending start_all_reduce(View<T> data, ReduceOp op = ReduceOp::sum) {
-    return started(inner_.start_all_reduce(data, op), 2, bytes_of(data));
+ private:
+  void do_all_reduce(const Elements& data, ReduceOp op) override {
+    do_finish(do_start({Pending::Call::all_reduce, op, {}, data}));
   }
-  template <class T>
-  Pending start_all_gather(std::type_identity_t<View<const T>> shard, View<T> all) {
-    return started(inner_.template start_all_gather<T>(shard, all), 1, bytes_of(all));
+  void do_all_gather(const Elements& shard, const Elements& all) override {
+    do_finish(do_start({Pending::Call::all_gather, ReduceOp::sum, shard, all}));
   }
-  template <class T>
-  Pending start_reduce_scatter(std::type_identity_t<View<T>> all, View<T> shard) {
-    return started(inner_.template start_reduce_scatter<T>(all, shard), 1, bytes_of(all));
+  void do_reduce_scatter(const Elements& all, const Elements& shard) override {
+    do_finish(do_start({Pending::Call::reduce_scatter, ReduceOp::sum, all, shard}));
   }
-  void finish(Pending& pending) {
-    if (!pending.started) return;
-    inner_.finish(pending.inner);
+  void do_broadcast(const Elements& data, int root) override {
+    const double arrival = send(1, data.bytes());
+    inner_.broadcast(data, root);
+    arrive(arrival);
+  }
+  void do_all_to_all(const Elements& from, const Elements& to) override {
+    const double arrival = send(1, to.bytes());
+    inner_.all_to_all(from, to);
+    arrive(arrival);
+  }
+  /// A block goes with the time at which it arrives.
+  void do_start_shift(const Elements& from, const Elements& to) override {
     if (size() > 1) {
-      inner_.all_reduce(View<double>{&pending.arrival, 1}, ReduceOp::max);
-      Wire::wait_until(pending.arrival);
+      Stamp& stamp = stamps_.emplace_back();
+      stamp.sent = wire_.send(1, static_cast<double>(to.bytes()));
+      inner_.start_shift<double>({&stamp.sent, 1}, {&stamp.received, 1});
     }
-    pending = {};
+    inner_.start_shift(from, to);
   }
 
- private:
-  template <class T>
-  static double bytes_of(View<T> v) {
-    return static_cast<double>(v.count) * sizeof(T);
+  Pending do_start(const Pending& pending) override {
+    Started& started = started_.emplace_back();
+    started.inner = inner_.start(pending);
+    started.arrival =
+        send(pending.call == Pending::Call::all_reduce ? 2 : 1, std::max(pending.from.bytes(), pending.to.bytes()));
+    Pending out;
+    out.call = Pending::Call::under_way;
+    out.handle = &started;
+    return out;
   }
-  Pending started(typename G::Pending inner, int rounds, double bytes) {
+  void do_finish(const Pending& pending) override {
+    const auto started = std::ranges::find_if(started_, [&](const Started& other) { return &other == pending.handle; });
+    inner_.finish(started->inner);
+    arrive(started->arrival);
+    started_.erase(started);
+  }
+
+  // Begins to send all that a collective sends; gives the time at which it has arrived.
+  double send(int rounds, std::int64_t bytes) {
     const int steps = rounds * (size() - 1);
-    return {std::move(inner), size() == 1 ? 0 : wire_.send(steps, bytes * steps / size()), true};
+    return size() == 1 ? 0 : wire_.send(steps, static_cast<double>(bytes) * steps / size());
+  }
+  // Returns when it has arrived on all members.
+  void arrive(double arrival) {
+    if (size() == 1) return;
+    inner_.all_reduce(View<double>{&arrival, 1}, ReduceOp::max);
+    Wire::wait_until(arrival);
   }
 
   struct Stamp {
     double sent = 0;
     double received = 0;
   };
+  struct Started {
+    Pending inner;
+    double arrival = 0;
+  };
 
-  G& inner_;
+  comm::Group& inner_;
   Wire& wire_;
-  std::list<Stamp> stamps_;  // of the shifts that were started
+  std::list<Stamp> stamps_;     // of the shifts that were started
+  std::list<Started> started_;  // collectives that are not finished
 };
 
-/// A world over the wire; models comm::World.
-template <class W>
-class World {
+/// A world over the wire.
+class World final : public comm::World {
  public:
-  using Group = slow::Group<typename W::Group>;
+  World(comm::World& inner, const Link& link) : comm::World(inner.rank(), inner.size()), inner_(inner), wire_(link) {}
 
-  World(W& inner, const Link& link) : inner_(inner), wire_(link) {}
+  Group& group(std::span<const int> ranks) override {
+    return groups_.find(ranks, [&] { return std::make_unique<Group>(inner_.group(ranks), wire_, rank()); });
+  }
+  comm::World& control() override { return inner_.control(); }
 
-  [[nodiscard]] int rank() const { return inner_.rank(); }
-  [[nodiscard]] int size() const { return inner_.size(); }
-  Group& group(std::span<const int> ranks) { return wrapped(inner_.group(ranks)); }
-  Group& everybody() { return wrapped(inner_.everybody()); }
-  using Control = typename W::Control;
-  Control& control() { return inner_.control(); }
+  void check() override { inner_.check(); }
+  void withdraw() noexcept override { inner_.withdraw(); }
+  std::optional<std::string> failure() override { return inner_.failure(); }
+  void warn(const std::string& text) noexcept override { inner_.warn(text); }
 
+ private:
   /// Every block goes with the time at which it arrives.
-  void post(std::span<const Piece> pieces) {
+  void do_post(std::span<const Piece> pieces) override {
     for (const Piece& piece : pieces) {
       const auto bytes = static_cast<double>(piece.rows * piece.row_bytes);
       std::list<double>& arrivals = arrivals_[piece.lane];
@@ -176,7 +163,7 @@ class World {
       inner_.post(both);
     }
   }
-  void receive(std::span<const Piece> pieces) {
+  void do_receive(std::span<const Piece> pieces) override {
     for (const Piece& piece : pieces) {
       double arrival = 0;
       const Piece both[] = {stamp_of(piece, arrival), piece};
@@ -184,31 +171,25 @@ class World {
       Wire::wait_until(arrival);
     }
   }
-  void wait_sent() {
-    inner_.wait_sent();
-    arrivals_.clear();
+  void do_wait_sent(int lane) override {
+    if (lane == every_lane) {
+      inner_.wait_sent();
+      arrivals_.clear();
+    } else {
+      inner_.wait_sent(lane);
+      arrivals_[lane].clear();
+    }
   }
-  void wait_sent(int lane) {
-    inner_.wait_sent(lane);
-    arrivals_[lane].clear();
-  }
-  void withdraw() { inner_.withdraw(); }
 
- private:
   static Piece stamp_of(const Piece& piece, double& arrival) {
     constexpr auto bytes = static_cast<std::int64_t>(sizeof(double));
     return {piece.peer, reinterpret_cast<std::byte*>(&arrival), 1, bytes, bytes, piece.lane};
   }
-  Group& wrapped(typename W::Group& inner) {
-    auto& found = groups_[&inner];
-    if (found == nullptr) found = std::make_unique<Group>(inner, wire_);
-    return *found;
-  }
 
-  W& inner_;
+  comm::World& inner_;
   Wire wire_;
   std::map<int, std::list<double>> arrivals_;  // by lane: of what is posted
-  std::map<typename W::Group*, std::unique_ptr<Group>> groups_;
+  Groups<Group> groups_;
 };
 
 }  // namespace galvatron::comm::slow

@@ -39,12 +39,12 @@ struct AttentionHeads {
   [[nodiscard]] std::int64_t qkv() const { return q() + 2 * kv(); }
 };
 
-template <class D, class G, class T, SequenceKind kind>
+template <class D, class T, SequenceKind kind>
 class Attention {
   static_assert(kind == SequenceKind::none);
 
  public:
-  Attention(Context<D, G>& context, const LayerSpec& layer) : c_(context), heads_(layer, context.spec.tensor) {}
+  Attention(Context<D>& context, const LayerSpec& layer) : c_(context), heads_(layer, context.spec.tensor) {}
 
   /// Room for the core's input.
   View<T> take_input(device::Region& from) const { return from.take<T>(c_.rows() * heads_.qkv()); }
@@ -92,7 +92,7 @@ class Attention {
     return qkv.slice(skip, qkv.count - skip);
   }
 
-  Context<D, G>& c_;
+  Context<D>& c_;
   AttentionHeads heads_;
 };
 

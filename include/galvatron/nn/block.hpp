@@ -23,7 +23,7 @@
 namespace galvatron::nn {
 
 /// @tparam Core  the attention core: see nn/attention.hpp
-template <class D, class G, class T, SequenceKind kind, class Core>
+template <class D, class T, SequenceKind kind, class Core>
 class BlockAround {
   using Results = AttentionResults<T>;
 
@@ -52,7 +52,7 @@ class BlockAround {
     View<float> d_whole;  // their gradients, as far as backward_input gives them
   };
 
-  BlockAround(Context<D, G>& context, const LayerSpec& layer)
+  BlockAround(Context<D>& context, const LayerSpec& layer)
       : c_(context),
         layer_(layer),
         heads_(layer, context.spec.tensor),
@@ -290,7 +290,7 @@ class BlockAround {
     bias_gradient(gradients, ParameterName::qkv_bias, c_.rows(), qkv_, d_qkv);
   }
 
-  [[nodiscard]] Region<T, kind, D, G> region() const { return {c_, h_}; }
+  [[nodiscard]] Region<T, kind, D> region() const { return {c_, h_}; }
   // A norm of this rank's rows: kept, or in its part of n (rows, H).
   View<T> norm_place(View<T> kept, View<T> n) const { return keeps_outputs_ ? kept : region().own(n); }
   // The norm of x again, of all rows.
@@ -364,7 +364,7 @@ class BlockAround {
     c_.device.norm_backward(layer_.norm, c_.rows_local(), h_, dy, x, gamma, stats, d, d, d_gamma, d_beta);
   }
 
-  Context<D, G>& c_;
+  Context<D>& c_;
   LayerSpec layer_;
   AttentionHeads heads_;
   Core core_;
@@ -375,7 +375,7 @@ class BlockAround {
 };
 
 /// A block whose attention is over the whole sequence.
-template <class D, class G, class T, SequenceKind kind>
-using Block = BlockAround<D, G, T, kind, Attention<D, G, T, kind>>;
+template <class D, class T, SequenceKind kind>
+using Block = BlockAround<D, T, kind, Attention<D, T, kind>>;
 
 }  // namespace galvatron::nn

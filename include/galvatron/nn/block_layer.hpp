@@ -13,13 +13,13 @@ namespace galvatron::nn {
 
 /// @tparam Kinds  see layer.hpp; what is recomputed is a number like the degrees, since it hardly changes the code
 /// @tparam Arithmetic  of the block, such as Block
-template <class D, class G, class T, class Kinds, template <class, class, class, SequenceKind> class Arithmetic = Block>
+template <class D, class T, class Kinds, template <class, class, SequenceKind> class Arithmetic = Block>
 class BlockLayer final : public Layer<T> {
-  using Body = Arithmetic<D, G, T, Kinds::sequence>;
+  using Body = Arithmetic<D, T, Kinds::sequence>;
 
  public:
   /// @param number  the layer's number in the model (the embedding is 0)
-  BlockLayer(Context<D, G> context, const LayerSpec& layer, int number, device::Region& states)
+  BlockLayer(Context<D> context, const LayerSpec& layer, int number, device::Region& states)
       : context_(context),
         body_(context_, layer),
         store_(context_, states, body_.layout()),
@@ -110,9 +110,9 @@ class BlockLayer final : public Layer<T> {
   }
   const typename Body::Postponed& postponed(int kept) const { return postponed_[static_cast<std::size_t>(kept)]; }
 
-  Context<D, G> context_;
+  Context<D> context_;
   Body body_;
-  ParameterStore<D, G, T, Kinds::zero> store_;
+  ParameterStore<D, T, Kinds::zero> store_;
   int number_;
   bool again_;   ///< full recomputation
   bool splits_;  ///< backward may come in two parts

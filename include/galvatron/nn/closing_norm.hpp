@@ -8,7 +8,7 @@
 
 namespace galvatron::nn {
 
-template <class D, class G, class T>
+template <class D, class T>
 class ClosingNorm {
  public:
   /// What backward needs; empty without a norm.
@@ -18,7 +18,7 @@ class ClosingNorm {
   };
 
   /// All three belong to the layer and live as long.
-  ClosingNorm(Context<D, G>& context, const LayerSpec& layer, const ParameterLayout& layout)
+  ClosingNorm(Context<D>& context, const LayerSpec& layer, const ParameterLayout& layout)
       : c_(context), layer_(layer), layout_(layout) {}
   ClosingNorm(const ClosingNorm&) = delete;
   ClosingNorm& operator=(const ClosingNorm&) = delete;
@@ -60,7 +60,7 @@ class ClosingNorm {
     return tensor_of(layout_, store, name);
   }
 
-  Context<D, G>& c_;
+  Context<D>& c_;
   const LayerSpec& layer_;
   const ParameterLayout& layout_;
 };

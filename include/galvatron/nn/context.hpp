@@ -12,15 +12,15 @@
 
 namespace galvatron::nn {
 
-/// One rank's place in a layer: its device, its transient memory and its groups. D models device::Device, G models
-/// comm::Group. Ranks are numbered as StrategySpec says.
-template <class D, class G>
+/// One rank's place in a layer: its device, its transient memory and its groups. D models
+/// device::Device. Ranks are numbered as StrategySpec says.
+template <class D>
 struct Context {
   D& device;
   device::Region& workspace;
-  G& tensor;   ///< the ranks that share this rank's tokens
-  G& context;  ///< the ranks that share its samples, and have other tokens of them
-  G& data;     ///< the ranks that hold the same parameters: data and context ranks together
+  comm::Group& tensor;   ///< the ranks that share this rank's tokens
+  comm::Group& context;  ///< the ranks that share its samples, and have other tokens of them
+  comm::Group& data;     ///< the ranks that hold the same parameters: data and context ranks together
   StrategySpec spec;
   std::int64_t samples = 0;             ///< b: samples of this rank in a micro-batch
   std::int64_t sequence = 0;            ///< S; of a layer, its own tokens
@@ -57,8 +57,8 @@ struct Context {
 };
 
 /// The same place, where samples have so many tokens.
-template <class D, class G>
-Context<D, G> with_tokens(Context<D, G> context, std::int64_t tokens, std::int64_t beside = 0) {
+template <class D>
+Context<D> with_tokens(Context<D> context, std::int64_t tokens, std::int64_t beside = 0) {
   context.sequence = tokens;
   context.beside = beside;
   return context;
@@ -66,14 +66,13 @@ Context<D, G> with_tokens(Context<D, G> context, std::int64_t tokens, std::int64
 
 /// The place of this rank of `world` in a layer of a stage whose first rank is `first_rank`.
 /// @param samples  of this rank  @param sequence  S  @param overlap, eight_bit, moments  see Context
-template <class D, class W>
-Context<D, typename W::Group> make_context(D& device, device::Region& workspace, W& world, int first_rank,
-                                           const StrategySpec& spec, std::int64_t samples, std::int64_t sequence,
-                                           bool overlap = true, bool eight_bit = false,
-                                           Precision moments = Precision::fp32) {
+template <class D>
+Context<D> make_context(D& device, device::Region& workspace, comm::World& world, int first_rank,
+                        const StrategySpec& spec, std::int64_t samples, std::int64_t sequence, bool overlap = true,
+                        bool eight_bit = false, Precision moments = Precision::fp32) {
   const int local = world.rank() - first_rank;
   // Of `count` ranks, `stride` apart, this one is number `place`.
-  const auto group = [&](int place, int stride, int count) -> typename W::Group& {
+  const auto group = [&](int place, int stride, int count) -> comm::Group& {
     std::vector<int> ranks;
     for (int i = 0; i < count; ++i) ranks.push_back(world.rank() + (i - place) * stride);
     return world.group(ranks);
@@ -94,9 +93,9 @@ Context<D, typename W::Group> make_context(D& device, device::Region& workspace,
 
 /// The way into and out of a region in which weights are cut over tensor ranks (Megatron-LM; with `kind` megatron the
 /// sequence-parallel form of Korthikanti et al. 2022). `whole` is (rows, H), a local part is (rows_local, H).
-template <class T, SequenceKind kind, class D, class G>
+template <class T, SequenceKind kind, class D>
 struct Region {
-  Context<D, G>& context;
+  Context<D>& context;
   std::int64_t hidden;
 
   /// The rows of `whole` that are this rank's own between the regions.

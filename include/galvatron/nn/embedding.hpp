@@ -14,15 +14,15 @@
 
 namespace galvatron::nn {
 
-template <class D, class G, class T, SequenceKind kind>
+template <class D, class T, SequenceKind kind>
 class Embedding {
-  using Closing = ClosingNorm<D, G, T>;
+  using Closing = ClosingNorm<D, T>;
 
  public:
   /// What backward needs besides the tokens.
   using Internals = typename Closing::Internals;
 
-  Embedding(Context<D, G>& context, const LayerSpec& layer)
+  Embedding(Context<D>& context, const LayerSpec& layer)
       : c_(context),
         layer_(layer),
         layout_(parameter_layout(layer, ParameterPart::rest, context.spec.tensor, static_cast<int>(context.shards()))),
@@ -48,7 +48,7 @@ class Embedding {
     if constexpr (kind == SequenceKind::megatron)
       c_.tensor.reduce_scatter(whole, sum);
     else
-      Region<T, kind, D, G>{c_, h}.reduce(whole);
+      Region<T, kind, D>{c_, h}.reduce(whole);
     for_pieces([&](std::int64_t first_row, std::int64_t rows, std::int64_t position) {
       c_.device.position_forward(rows, c_.samples, h, position, of(rest, ParameterName::positions),
                                  sum.slice(first_row * h, rows * h));
@@ -93,7 +93,7 @@ class Embedding {
     for (int i = 0; i < c_.pieces(); ++i) f(i * rows, rows, c_.first_position_local(i));
   }
 
-  Context<D, G>& c_;
+  Context<D>& c_;
   LayerSpec layer_;
   ParameterLayout layout_;
   Closing closing_;

@@ -19,10 +19,10 @@
 
 namespace galvatron::nn {
 
-template <class D, class G, class T, SequenceKind kind>
-class EncoderDecoderBlock : Block<D, G, T, kind> {
+template <class D, class T, SequenceKind kind>
+class EncoderDecoderBlock : Block<D, T, kind> {
   static_assert(kind == SequenceKind::none || kind == SequenceKind::megatron);
-  using Base = Block<D, G, T, kind>;
+  using Base = Block<D, T, kind>;
   using Results = AttentionResults<T>;
   using Base::c_, Base::layer_, Base::heads_, Base::core_, Base::core_again_, Base::keeps_outputs_, Base::layout_;
   using Base::h_, Base::q_, Base::qkv_, Base::f_, Base::f_in_;
@@ -46,11 +46,11 @@ class EncoderDecoderBlock : Block<D, G, T, kind> {
     View<float> cross_lse;  // (b, heads, queries)
     View<T> x3;             // (rows_local, H)
     View<T> n3;             // (rows_local, H): what norm3 gives; empty unless outputs are kept
-    typename ClosingNorm<D, G, T>::Internals closing;
+    typename ClosingNorm<D, T>::Internals closing;
   };
   using typename Base::Postponed;
 
-  EncoderDecoderBlock(Context<D, G>& context, const LayerSpec& layer)
+  EncoderDecoderBlock(Context<D>& context, const LayerSpec& layer)
       : Base(context, layer),
         closing_(c_, layer_, layout_),
         memory_(with_tokens(context, layer.memory.any() ? context.beside : 0)),
@@ -240,7 +240,7 @@ class EncoderDecoderBlock : Block<D, G, T, kind> {
              this->weight(gradients, ParameterName::cross_memory_weight), this->adds(), {});
       linear(c_, device::Gemm::nn, memory_.rows(), h_, kv_, d_kv,
              this->weight(parameters, ParameterName::cross_memory_weight), room, false, {});
-      c_.device.add(d_memory.count, d_memory, Region<T, kind, D, G>{memory_, h_}.reduce(room), d_memory);
+      c_.device.add(d_memory.count, d_memory, Region<T, kind, D>{memory_, h_}.reduce(room), d_memory);
     }
     this->weight_gradient(gradients, ParameterName::cross_query_weight, q_, h_, d_q,
                           norm_again(norm3_of(parameters), in.x2, in.stats3, in.n3, n));
@@ -326,8 +326,8 @@ class EncoderDecoderBlock : Block<D, G, T, kind> {
             .out_stride = q_};
   }
 
-  ClosingNorm<D, G, T> closing_;
-  Context<D, G> memory_;  ///< of the encoder's tokens; none without cross attention
+  ClosingNorm<D, T> closing_;
+  Context<D> memory_;  ///< of the encoder's tokens; none without cross attention
   device::RelativePositions relative_;
   bool crosses_;
   bool begins_decoder_;

@@ -15,13 +15,13 @@ namespace galvatron::nn {
 
 /// The vocabulary table as a store of its own: tied models use one for the embedding and the head, or, across pipeline
 /// stages, two copies that `twin` keeps alike.
-template <class D, class G, class T, class Kinds>
+template <class D, class T, class Kinds>
 class Table {
  public:
   /// @param number  of the layer whose initial values the table has: the embedding's for tied models
   /// @param twin    this rank and the rank that has the same shard of the other copy, or null
   /// @param counted false for the second copy: its gradient is in the norm once already
-  Table(Context<D, G> context, const LayerSpec& layer, int number, G* twin, bool counted, device::Region& states)
+  Table(Context<D> context, const LayerSpec& layer, int number, comm::Group* twin, bool counted, device::Region& states)
       : context_(context),
         layer_(layer),
         store_(context_, states,
@@ -30,7 +30,7 @@ class Table {
         twin_(twin),
         counted_(counted) {}
 
-  ParameterStore<D, G, T, Kinds::zero>& store() { return store_; }
+  ParameterStore<D, T, Kinds::zero>& store() { return store_; }
   /// The table's shard (V/t, H) of parameters or of gradients that the store gave.
   template <class U>
   [[nodiscard]] View<U> rows(View<U> all) const {
@@ -53,19 +53,19 @@ class Table {
   }
 
  private:
-  Context<D, G> context_;
+  Context<D> context_;
   LayerSpec layer_;
-  ParameterStore<D, G, T, Kinds::zero> store_;
+  ParameterStore<D, T, Kinds::zero> store_;
   int number_;
-  G* twin_;
+  comm::Group* twin_;
   bool counted_;
 };
 
-template <class D, class G, class T, class Kinds>
+template <class D, class T, class Kinds>
 class EmbeddingLayer final : public Layer<T> {
  public:
   /// @param twin  as for Table
-  EmbeddingLayer(Context<D, G> context, const LayerSpec& layer, G* twin, device::Region& states)
+  EmbeddingLayer(Context<D> context, const LayerSpec& layer, comm::Group* twin, device::Region& states)
       : context_(context),
         beside_(with_tokens(context, context.beside)),
         body_(context_, layer),
@@ -74,7 +74,7 @@ class EmbeddingLayer final : public Layer<T> {
         table_(context, layer, 0, twin, true, states),
         rest_(context_, states, body_.layout()) {}
 
-  Table<D, G, T, Kinds>& table() { return table_; }
+  Table<D, T, Kinds>& table() { return table_; }
 
   void take_stash(device::Region& stash, int slots, int) override {
     tokens_.clear();
@@ -143,37 +143,37 @@ class EmbeddingLayer final : public Layer<T> {
   }
 
  private:
-  using Body = Embedding<D, G, T, Kinds::sequence>;
+  using Body = Embedding<D, T, Kinds::sequence>;
   View<std::int32_t> own(View<std::int32_t> tokens) const { return tokens.slice(0, context_.rows()); }
   View<std::int32_t> others(View<std::int32_t> tokens) const { return tokens.slice(context_.rows(), beside_.rows()); }
 
-  Context<D, G> context_;
-  Context<D, G> beside_;  ///< of T5's target
+  Context<D> context_;
+  Context<D> beside_;  ///< of T5's target
   Body body_;
   Body target_;
   std::int64_t width_;  ///< H
-  Table<D, G, T, Kinds> table_;
-  ParameterStore<D, G, T, Kinds::zero> rest_;
+  Table<D, T, Kinds> table_;
+  ParameterStore<D, T, Kinds::zero> rest_;
   std::vector<View<std::int32_t>> tokens_;
   std::vector<View<T>> carried_;
   std::vector<typename Body::Internals> internals_;
 };
 
 /// @tparam Arithmetic  of the head, such as Head
-template <class D, class G, class T, class Kinds, template <class, class, class, SequenceKind> class Arithmetic = Head>
+template <class D, class T, class Kinds, template <class, class, SequenceKind> class Arithmetic = Head>
 class HeadLayer final : public Layer<T> {
  public:
   /// @param number  the layer's number in the model
   /// @param shared  the embedding's table where a tied model has both on one stage; else null: the head has its own
   /// @param twin    as for Table
   /// @param scale   the weight of a prediction in the loss: 1 / (global batch * predictions of a sample)
-  HeadLayer(Context<D, G> context, const LayerSpec& layer, int number, Table<D, G, T, Kinds>* shared, G* twin,
+  HeadLayer(Context<D> context, const LayerSpec& layer, int number, Table<D, T, Kinds>* shared, comm::Group* twin,
             float scale, device::Region& states)
       : context_(context),
         body_(context_, layer),
         own_table_(shared != nullptr ? nullptr
-                                     : std::make_unique<Table<D, G, T, Kinds>>(context, layer, layer.tied ? 0 : number,
-                                                                               twin, twin == nullptr, states)),
+                                     : std::make_unique<Table<D, T, Kinds>>(context, layer, layer.tied ? 0 : number,
+                                                                            twin, twin == nullptr, states)),
         table_(shared != nullptr ? shared : own_table_.get()),
         rest_(context_, states, body_.layout()),
         number_(number),
@@ -239,11 +239,11 @@ class HeadLayer final : public Layer<T> {
  private:
   [[nodiscard]] std::int64_t hidden() const { return rest_.layout().find(ParameterName::norm1_gamma)->rows; }
 
-  Context<D, G> context_;
-  Arithmetic<D, G, T, Kinds::sequence> body_;
-  std::unique_ptr<Table<D, G, T, Kinds>> own_table_;
-  Table<D, G, T, Kinds>* table_;
-  ParameterStore<D, G, T, Kinds::zero> rest_;
+  Context<D> context_;
+  Arithmetic<D, T, Kinds::sequence> body_;
+  std::unique_ptr<Table<D, T, Kinds>> own_table_;
+  Table<D, T, Kinds>* table_;
+  ParameterStore<D, T, Kinds::zero> rest_;
   int number_;
   float scale_;
   std::vector<View<T>> inputs_;

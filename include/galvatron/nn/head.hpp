@@ -15,9 +15,9 @@
 
 namespace galvatron::nn {
 
-template <class D, class G, class T, SequenceKind kind>
-class Head : public HeadBase<D, G, T> {
-  using Base = HeadBase<D, G, T>;
+template <class D, class T, SequenceKind kind>
+class Head : public HeadBase<D, T> {
+  using Base = HeadBase<D, T>;
   using Base::c_, Base::layer_, Base::layout_, Base::logits_;
 
  public:
@@ -34,7 +34,7 @@ class Head : public HeadBase<D, G, T> {
                         View<const std::int32_t> targets, float scale, View<T> x) {
     const device::Scope scope(c_.workspace);
     device::Region& ws = c_.workspace;
-    const Region<T, kind, D, G> region{c_, layer_.hidden};
+    const Region<T, kind, D> region{c_, layer_.hidden};
     const std::int64_t h = layer_.hidden;
     const std::int64_t local = c_.rows_local();
     const bool transforms = layer_.head == HeadKind::masked_language;

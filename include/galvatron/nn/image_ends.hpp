@@ -20,21 +20,21 @@
 namespace galvatron::nn {
 
 /// Rows of class tokens on this rank, at the front.
-template <SequenceKind kind, class D, class G>
-std::int64_t class_rows(const Context<D, G>& context, const LayerSpec& layer) {
+template <SequenceKind kind, class D>
+std::int64_t class_rows(const Context<D>& context, const LayerSpec& layer) {
   const bool elsewhere = kind == SequenceKind::megatron && context.tensor_rank() > 0;
   return elsewhere || !layer.class_token ? 0 : context.samples;
 }
 
-template <class D, class G, class T, SequenceKind kind>
+template <class D, class T, SequenceKind kind>
 class PatchEmbedding {
-  using Closing = ClosingNorm<D, G, T>;
+  using Closing = ClosingNorm<D, T>;
 
  public:
   /// What backward needs besides the patches.
   using Internals = typename Closing::Internals;
 
-  PatchEmbedding(Context<D, G>& context, const LayerSpec& layer)
+  PatchEmbedding(Context<D>& context, const LayerSpec& layer)
       : c_(context),
         layer_(layer),
         layout_(parameter_layout(layer, ParameterPart::rest, context.spec.tensor, static_cast<int>(context.shards()))),
@@ -98,7 +98,7 @@ class PatchEmbedding {
     return kind == SequenceKind::megatron ? c_.tensor_rank() * (c_.sequence / c_.spec.tensor) : 0;
   }
 
-  Context<D, G>& c_;
+  Context<D>& c_;
   LayerSpec layer_;
   ParameterLayout layout_;
   Closing closing_;
@@ -106,10 +106,10 @@ class PatchEmbedding {
   std::int64_t rows_;  ///< of patches
 };
 
-template <class D, class G, class T, class Kinds>
+template <class D, class T, class Kinds>
 class PatchEmbeddingLayer final : public Layer<T> {
  public:
-  PatchEmbeddingLayer(Context<D, G> context, const LayerSpec& layer, device::Region& states)
+  PatchEmbeddingLayer(Context<D> context, const LayerSpec& layer, device::Region& states)
       : context_(context), body_(context_, layer), store_(context_, states, body_.layout()) {}
 
   void take_stash(device::Region& stash, int slots, int) override {
@@ -145,18 +145,18 @@ class PatchEmbeddingLayer final : public Layer<T> {
   void visit(const StoreVisitor& visitor) override { visitor(store_.view(0)); }
 
  private:
-  Context<D, G> context_;
-  using Body = PatchEmbedding<D, G, T, Kinds::sequence>;
+  Context<D> context_;
+  using Body = PatchEmbedding<D, T, Kinds::sequence>;
   Body body_;
-  ParameterStore<D, G, T, Kinds::zero> store_;
+  ParameterStore<D, T, Kinds::zero> store_;
   std::vector<View<T>> patches_;
   std::vector<typename Body::Internals> internals_;
 };
 
 /// Norm and logits of the class token; the arithmetic of a HeadLayer.
-template <class D, class G, class T, SequenceKind kind>
-class Classifier : public HeadBase<D, G, T> {
-  using Base = HeadBase<D, G, T>;
+template <class D, class T, SequenceKind kind>
+class Classifier : public HeadBase<D, T> {
+  using Base = HeadBase<D, T>;
   using Base::c_, Base::layer_, Base::layout_, Base::logits_;
 
  public:

@@ -15,15 +15,15 @@
 namespace galvatron::nn {
 
 /// True when a product of elements T rounds its operands to 8 bits.
-template <class T, class D, class G>
-bool rounds_operands(const Context<D, G>& context, std::int64_t m, std::int64_t n, std::int64_t k) {
+template <class T, class D>
+bool rounds_operands(const Context<D>& context, std::int64_t m, std::int64_t n, std::int64_t k) {
   return std::is_same_v<T, bfloat16> && context.eight_bit && cost::fits_8bit(m, n, k);
 }
 
 /// Device::gemm, or where the context says so and the extents allow it Device::gemm_8bit, with its room in the
 /// workspace.
-template <class D, class G, class T, class C>
-void linear(Context<D, G>& context, device::Gemm layout, std::int64_t m, std::int64_t n, std::int64_t k, View<T> a,
+template <class D, class T, class C>
+void linear(Context<D>& context, device::Gemm layout, std::int64_t m, std::int64_t n, std::int64_t k, View<T> a,
             std::type_identity_t<View<const T>> b, View<C> c, bool accumulate = false,
             std::type_identity_t<View<const T>> bias = {}) {
   using E = std::remove_const_t<T>;

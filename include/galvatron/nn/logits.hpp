@@ -14,10 +14,10 @@
 
 namespace galvatron::nn {
 
-template <class D, class G, class T>
+template <class D, class T>
 class Logits {
  public:
-  Logits(Context<D, G>& context, const LayerSpec& layer)
+  Logits(Context<D>& context, const LayerSpec& layer)
       : c_(context),
         h_(layer.hidden),
         shard_(vocabulary_shard(layer.vocabulary, context.spec.tensor)),
@@ -57,7 +57,7 @@ class Logits {
   }
 
  private:
-  Context<D, G>& c_;
+  Context<D>& c_;
   std::int64_t h_;
   std::int64_t shard_;  ///< columns of logits on this rank
   std::int64_t first_;  ///< the token of the first
@@ -65,10 +65,10 @@ class Logits {
 };
 
 /// The parts of a head: its logits, and a store for its parameters but the table.
-template <class D, class G, class T>
+template <class D, class T>
 class HeadBase {
  public:
-  HeadBase(Context<D, G>& context, const LayerSpec& layer)
+  HeadBase(Context<D>& context, const LayerSpec& layer)
       : c_(context),
         layer_(layer),
         layout_(parameter_layout(layer, ParameterPart::rest, context.spec.tensor, static_cast<int>(context.shards()))),
@@ -78,10 +78,10 @@ class HeadBase {
   [[nodiscard]] const ParameterLayout& layout() const { return layout_; }
 
  protected:
-  Context<D, G>& c_;
+  Context<D>& c_;
   LayerSpec layer_;
   ParameterLayout layout_;
-  Logits<D, G, T> logits_;
+  Logits<D, T> logits_;
 };
 
 }  // namespace galvatron::nn

@@ -18,23 +18,23 @@
 namespace galvatron::nn {
 
 /// A layer's surroundings in its model and stage.
-template <class G, class T>
+template <class T>
 struct Surroundings {
   int number = 0;                 ///< in the model; the embedding is 0
   float token_weight = 1;         ///< of a prediction in the loss: 1 / (global batch * predictions of a sample)
   Layer<T>* embedding = nullptr;  ///< for the head of a tied model whose embedding is on the same stage
-  G* twin = nullptr;              ///< for tied models over several stages: see Table
+  comm::Group* twin = nullptr;    ///< for tied models over several stages: see Table
 };
 
 /// The layer of `layer`'s kind as the context's spec says; the context's sequence is the model's. List is the TypeList
 /// of the strategies that are instantiated; a spec that is not among them is an error (usage) that names them. Errors
 /// (usage) also: a kind of layer that is planned only (implemented.hpp).
-template <class List, class T, class D, class G>
-Result<std::unique_ptr<Layer<T>>> make_layer(const Context<D, G>& model_context, const LayerSpec& layer,
-                                             const Surroundings<G, T>& around, device::Region& states) {
+template <class List, class T, class D>
+Result<std::unique_ptr<Layer<T>>> make_layer(const Context<D>& model_context, const LayerSpec& layer,
+                                             const Surroundings<T>& around, device::Region& states) {
   if (!is_implemented(layer)) return usage_error("this layer " + std::string(not_implemented));
   const std::int64_t sequence = model_context.sequence;
-  const Context<D, G> context =
+  const Context<D> context =
       with_tokens(model_context, layer.tokens.of(sequence), layer.memory.of(sequence) + layer.passing.of(sequence));
   return dispatch<List>(context.spec, [&]<class Strategy>(const Strategy&) -> std::unique_ptr<Layer<T>> {
     // To the ends of a model tokens that other ranks have are of no concern, and images are not cut over context ranks.
@@ -42,43 +42,42 @@ Result<std::unique_ptr<Layer<T>>> make_layer(const Context<D, G>& model_context,
     using EndKinds = LayerKinds<cut ? SequenceKind::megatron : SequenceKind::none, Strategy::zero>;
     switch (layer.kind) {
       case LayerKind::embedding:
-        if (layer.patch_width > 0)
-          return std::make_unique<PatchEmbeddingLayer<D, G, T, EndKinds>>(context, layer, states);
-        return std::make_unique<EmbeddingLayer<D, G, T, EndKinds>>(context, layer, around.twin, states);
+        if (layer.patch_width > 0) return std::make_unique<PatchEmbeddingLayer<D, T, EndKinds>>(context, layer, states);
+        return std::make_unique<EmbeddingLayer<D, T, EndKinds>>(context, layer, around.twin, states);
       case LayerKind::head: {
         if (layer.head == HeadKind::classifier && !layer.class_token)
-          return std::make_unique<HeadLayer<D, G, T, EndKinds, MeanClassifier>>(context, layer, around.number, nullptr,
-                                                                                nullptr, around.token_weight, states);
+          return std::make_unique<HeadLayer<D, T, EndKinds, MeanClassifier>>(context, layer, around.number, nullptr,
+                                                                             nullptr, around.token_weight, states);
         if (layer.head == HeadKind::classifier)
-          return std::make_unique<HeadLayer<D, G, T, EndKinds, Classifier>>(context, layer, around.number, nullptr,
-                                                                            nullptr, around.token_weight, states);
-        Table<D, G, T, EndKinds>* table = nullptr;
+          return std::make_unique<HeadLayer<D, T, EndKinds, Classifier>>(context, layer, around.number, nullptr,
+                                                                         nullptr, around.token_weight, states);
+        Table<D, T, EndKinds>* table = nullptr;
         if (around.embedding != nullptr) {
-          auto* embedding = dynamic_cast<EmbeddingLayer<D, G, T, EndKinds>*>(around.embedding);
+          auto* embedding = dynamic_cast<EmbeddingLayer<D, T, EndKinds>*>(around.embedding);
           if (embedding == nullptr)
             throw Failure(ErrorKind::usage,
                           "the head of a tied model has the embedding's table and so its strategy too");
           table = &embedding->table();
         }
-        return std::make_unique<HeadLayer<D, G, T, EndKinds>>(context, layer, around.number, table, around.twin,
-                                                              around.token_weight, states);
+        return std::make_unique<HeadLayer<D, T, EndKinds>>(context, layer, around.number, table, around.twin,
+                                                           around.token_weight, states);
       }
       case LayerKind::block:
         break;
     }
     if (layer.window > 0)
-      return std::make_unique<BlockLayer<D, G, T, EndKinds, WindowBlock>>(context, layer, around.number, states);
+      return std::make_unique<BlockLayer<D, T, EndKinds, WindowBlock>>(context, layer, around.number, states);
     using Kinds = LayerKinds<Strategy::sequence, Strategy::zero>;
     if (layer.position == PositionKind::relative) {
       if constexpr (Strategy::sequence == SequenceKind::none || Strategy::sequence == SequenceKind::megatron)
-        return std::make_unique<BlockLayer<D, G, T, Kinds, EncoderDecoderBlock>>(context, layer, around.number, states);
+        return std::make_unique<BlockLayer<D, T, Kinds, EncoderDecoderBlock>>(context, layer, around.number, states);
       throw Failure(ErrorKind::usage,
                     "blocks with relative positions have whole sequences on a rank: choose a context "
                     "degree of 1");
     }
     if (layer.norm_order == NormOrder::after)
-      return std::make_unique<BlockLayer<D, G, T, Kinds, PostNormBlock>>(context, layer, around.number, states);
-    return std::make_unique<BlockLayer<D, G, T, Kinds>>(context, layer, around.number, states);
+      return std::make_unique<BlockLayer<D, T, Kinds, PostNormBlock>>(context, layer, around.number, states);
+    return std::make_unique<BlockLayer<D, T, Kinds>>(context, layer, around.number, states);
   });
 }
 

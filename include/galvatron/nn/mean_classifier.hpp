@@ -13,9 +13,9 @@
 namespace galvatron::nn {
 
 /// The arithmetic of a HeadLayer.
-template <class D, class G, class T, SequenceKind kind>
-class MeanClassifier : public HeadBase<D, G, T> {
-  using Base = HeadBase<D, G, T>;
+template <class D, class T, SequenceKind kind>
+class MeanClassifier : public HeadBase<D, T> {
+  using Base = HeadBase<D, T>;
   using Base::c_, Base::layer_, Base::layout_, Base::logits_;
 
  public:

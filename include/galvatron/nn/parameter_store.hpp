@@ -82,14 +82,14 @@ inline ParameterSource initial_values(std::uint64_t seed) {
   };
 }
 
-template <class D, class G, class T, int zero>
+template <class D, class T, int zero>
 class ParameterStore final : public StreamedStore {
   static_assert(zero >= 0 && zero <= 3, "galvatron: ZeRO has the stages 0, 1, 2 and 3");
   static constexpr bool has_master = !std::is_same_v<T, float>;
 
  public:
   /// Takes its memory from `states`. The context must outlive the store.
-  ParameterStore(Context<D, G>& context, device::Region& states, const ParameterLayout& layout)
+  ParameterStore(Context<D>& context, device::Region& states, const ParameterLayout& layout)
       : context_(&context), layout_(layout) {
     const std::int64_t n = layout_.elements;
     shard_size_ = n / context.shards();
@@ -353,7 +353,7 @@ class ParameterStore final : public StreamedStore {
       context_->tensor.all_reduce(gradients.slice(layout_.whole_begin, n), comm::ReduceOp::sum);
   }
 
-  Context<D, G>* context_;
+  Context<D>* context_;
   ParameterLayout layout_;
   std::int64_t shard_size_ = 0;
   Range own_;
@@ -362,10 +362,10 @@ class ParameterStore final : public StreamedStore {
   MomentView first_moment_;
   MomentView second_moment_;
   View<float> master_;
-  View<T> gathered_;                 ///< by start_gather()
-  View<float> lent_;                 ///< by lend_gradients()
-  typename G::Pending reducing_{};   ///< gradients, to synchronise() (ZeRO-0/1) or finish_gradients()
-  typename G::Pending gathering_{};  ///< parameters, to acquire()
+  View<T> gathered_;         ///< by start_gather()
+  View<float> lent_;         ///< by lend_gradients()
+  comm::Pending reducing_;   ///< gradients, to synchronise() (ZeRO-0/1) or finish_gradients()
+  comm::Pending gathering_;  ///< parameters, to acquire()
   bool reduction_begun_ = false;
   bool is_gathered_ = false;
   bool is_first_ = true;  ///< no gradient has been written in this step

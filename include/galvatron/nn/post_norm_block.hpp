@@ -13,9 +13,9 @@
 
 namespace galvatron::nn {
 
-template <class D, class G, class T, SequenceKind kind>
-class PostNormBlock : Block<D, G, T, kind> {
-  using Base = Block<D, G, T, kind>;
+template <class D, class T, SequenceKind kind>
+class PostNormBlock : Block<D, T, kind> {
+  using Base = Block<D, T, kind>;
   using Results = AttentionResults<T>;
   using Base::c_, Base::layer_, Base::core_, Base::core_again_, Base::keeps_outputs_;
   using Base::h_, Base::q_, Base::qkv_, Base::f_, Base::f_in_;

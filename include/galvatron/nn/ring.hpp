@@ -23,13 +23,13 @@
 
 namespace galvatron::nn {
 
-template <class D, class G, class T>
-class Attention<D, G, T, SequenceKind::ring> {
+template <class D, class T>
+class Attention<D, T, SequenceKind::ring> {
   // Sums over the steps are fp32; where T is, results are the sums.
   static constexpr bool rounds = !std::is_same_v<T, float>;
 
  public:
-  Attention(Context<D, G>& context, const LayerSpec& layer)
+  Attention(Context<D>& context, const LayerSpec& layer)
       : c_(context), heads_(layer, context.spec.tensor), ranks_(context.spec.context), rank_(context.context.rank()) {}
 
   View<T> take_input(device::Region& from) const { return from.take<T>(c_.rows() * heads_.qkv()); }
@@ -180,7 +180,7 @@ class Attention<D, G, T, SequenceKind::ring> {
     if constexpr (rounds) c_.device.copy_runs(device::Runs{.width = from.count}, from, to);
   }
 
-  Context<D, G>& c_;
+  Context<D>& c_;
   AttentionHeads heads_;
   int ranks_;  ///< c
   int rank_;   ///< of them
@@ -188,10 +188,10 @@ class Attention<D, G, T, SequenceKind::ring> {
 
 /// The core of Megatron's sequence parallelism, inside whose regions a rank has whole sequences or, where there are
 /// context ranks, those of ring attention.
-template <class D, class G, class T>
-class Attention<D, G, T, SequenceKind::megatron> {
+template <class D, class T>
+class Attention<D, T, SequenceKind::megatron> {
  public:
-  Attention(Context<D, G>& context, const LayerSpec& layer)
+  Attention(Context<D>& context, const LayerSpec& layer)
       : uses_ring_(context.spec.uses_ring()), whole_(context, layer), ring_(context, layer) {}
 
   // Both take the same.
@@ -223,8 +223,8 @@ class Attention<D, G, T, SequenceKind::megatron> {
 
  private:
   bool uses_ring_;
-  Attention<D, G, T, SequenceKind::none> whole_;
-  Attention<D, G, T, SequenceKind::ring> ring_;
+  Attention<D, T, SequenceKind::none> whole_;
+  Attention<D, T, SequenceKind::ring> ring_;
 };
 
 }  // namespace galvatron::nn

@@ -17,10 +17,10 @@
 
 namespace galvatron::nn {
 
-template <class D, class G, class T>
-class Attention<D, G, T, SequenceKind::ulysses> {
+template <class D, class T>
+class Attention<D, T, SequenceKind::ulysses> {
  public:
-  Attention(Context<D, G>& context, const LayerSpec& layer)
+  Attention(Context<D>& context, const LayerSpec& layer)
       : c_(context),
         heads_(layer, context.spec.tensor),
         ranks_(context.spec.context),
@@ -125,7 +125,7 @@ class Attention<D, G, T, SequenceKind::ulysses> {
             .out_stride = core_q_};
   }
 
-  Context<D, G>& c_;
+  Context<D>& c_;
   AttentionHeads heads_;
   std::int64_t ranks_;   ///< c
   std::int64_t copies_;  ///< ranks that have the same key/value head

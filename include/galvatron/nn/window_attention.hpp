@@ -14,12 +14,12 @@
 
 namespace galvatron::nn {
 
-template <class D, class G, class T, SequenceKind kind>
+template <class D, class T, SequenceKind kind>
 class WindowAttention {
   static_assert(kind == SequenceKind::none || kind == SequenceKind::megatron);
 
  public:
-  WindowAttention(Context<D, G>& context, const LayerSpec& layer)
+  WindowAttention(Context<D>& context, const LayerSpec& layer)
       : c_(context), heads_(layer, context.spec.tensor), window_(layer.window), shift_(layer.shift) {}
 
   /// The table of biases (bias rows, A / t) of the calls that follow, and its gradient, which backward() adds to.
@@ -60,7 +60,7 @@ class WindowAttention {
     return qkv.slice(number * heads_.q(), qkv.count - number * heads_.q());
   }
 
-  Context<D, G>& c_;
+  Context<D>& c_;
   AttentionHeads heads_;
   std::int64_t window_;
   std::int64_t shift_;

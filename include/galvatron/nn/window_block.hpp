@@ -19,9 +19,9 @@
 
 namespace galvatron::nn {
 
-template <class D, class G, class T, SequenceKind kind>
-class WindowBlock : BlockAround<D, G, T, kind, WindowAttention<D, G, T, kind>> {
-  using Base = BlockAround<D, G, T, kind, WindowAttention<D, G, T, kind>>;
+template <class D, class T, SequenceKind kind>
+class WindowBlock : BlockAround<D, T, kind, WindowAttention<D, T, kind>> {
+  using Base = BlockAround<D, T, kind, WindowAttention<D, T, kind>>;
   using Base::c_, Base::layer_, Base::core_, Base::h_;
 
  public:
@@ -34,7 +34,7 @@ class WindowBlock : BlockAround<D, G, T, kind, WindowAttention<D, G, T, kind>> {
   using typename Base::Postponed;
   static constexpr bool splits = false;
 
-  WindowBlock(Context<D, G>& context, const LayerSpec& layer)
+  WindowBlock(Context<D>& context, const LayerSpec& layer)
       : Base(context, layer), side_(side_of_square(context.sequence)) {}
 
   using Base::layout, Base::carries;

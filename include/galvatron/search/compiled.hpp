@@ -1,10 +1,5 @@
-// The search, compiled elsewhere: most of what a program that plans takes to compile, so units that include this share
-// one instantiation. A program has it from a unit of its own:
-//
-//     #include <galvatron/search/compiled.hpp>
-//     namespace galvatron::search {
-//     template GALVATRON_SEARCH;
-//     }
+// The search, compiled elsewhere: most of what a program that plans takes to compile. What includes this and links
+// galvatron::planner does not compile it.
 #pragma once
 
 #include <galvatron/search/search.hpp>

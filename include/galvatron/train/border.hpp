@@ -51,18 +51,17 @@ class Border {
   }
 
   /// As the members of Exchange.
-  template <class W, class T>
-  void post(W& world, const Sides<T>& local) {
+  template <class T>
+  void post(comm::World& world, const Sides<T>& local) {
     source_.post(world, local.source);
     target_.post(world, local.target);
   }
-  template <class W, class T>
-  void receive(W& world, const Sides<T>& local) {
+  template <class T>
+  void receive(comm::World& world, const Sides<T>& local) {
     source_.receive(world, local.source);
     target_.receive(world, local.target);
   }
-  template <class W>
-  void wait_sent(W& world) {
+  void wait_sent(comm::World& world) {
     source_.wait_sent(world);
     target_.wait_sent(world);
   }

@@ -19,20 +19,17 @@
 namespace galvatron::train {
 
 /// Makes a layer of a stage: (context, layer, surroundings, states) -> layer. See nn::make_layer.
-template <class D, class G, class T>
-using LayerMaker =
-    std::function<std::unique_ptr<nn::Layer<T>>(const nn::Context<D, G>& context, const LayerSpec& layer,
-                                                const nn::Surroundings<G, T>& around, device::Region& states)>;
+template <class D, class T>
+using LayerMaker = std::function<std::unique_ptr<nn::Layer<T>>(
+    const nn::Context<D>& context, const LayerSpec& layer, const nn::Surroundings<T>& around, device::Region& states)>;
 
-/// @tparam D  the device  @tparam W  the world  @tparam T  element type of activations and working parameters
-template <class D, class W, class T>
+/// @tparam D  the device  @tparam T  element type of activations and working parameters
+template <class D, class T>
 class Chunk {
-  using G = typename W::Group;
-
  public:
   /// Takes all memory that the chunk will ever use but transient tensors.
-  Chunk(D& device, W& world, const StagePlan& stage, const ChunkPlan& plan, const ModelSpec& model, RankMemory& memory,
-        const LayerMaker<D, G, T>& make)
+  Chunk(D& device, comm::World& world, const StagePlan& stage, const ChunkPlan& plan, const ModelSpec& model,
+        RankMemory& memory, const LayerMaker<D, T>& make)
       : device_(device), world_(world), memory_(memory), stage_(stage), plan_(plan), streams_(memory.workspace) {
     for (std::size_t i = 0; i < plan_.layers.size(); ++i) {
       add_layer(i, model, make);
@@ -202,14 +199,14 @@ class Chunk {
   static constexpr int activation_lane(int chunk) { return 1 + 2 * chunk; }
   static constexpr int gradient_lane(int chunk) { return 2 + 2 * chunk; }
 
-  void add_layer(std::size_t i, const ModelSpec& model, const LayerMaker<D, G, T>& make) {
+  void add_layer(std::size_t i, const ModelSpec& model, const LayerMaker<D, T>& make) {
     const ChunkPlan::Entry& entry = plan_.layers[i];
     const int first = stage_.first_rank;
     const int local = world_.rank() - first;
     const auto context = nn::make_context(
         device_, memory_.workspace, world_, first, entry.spec, plan_.layouts[i].batch / entry.spec.data,
         stage_.batch.sequence, stage_.batch.overlap, stage_.batch.precision == Precision::fp8, stage_.batch.moments);
-    nn::Surroundings<G, T> around;
+    nn::Surroundings<T> around;
     around.number = entry.number;
     around.token_weight = static_cast<float>(stage_.token_weight);
     if (entry.layer.kind == LayerKind::head && entry.layer.tied && !plan_.has_previous)
@@ -342,7 +339,7 @@ class Chunk {
   }
 
   D& device_;
-  W& world_;
+  comm::World& world_;
   RankMemory& memory_;
   const StagePlan& stage_;
   const ChunkPlan& plan_;

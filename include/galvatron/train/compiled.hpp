@@ -1,23 +1,19 @@
-// The trainer of rank threads with every strategy, compiled elsewhere: most of what a program that trains takes to
-// compile, so units that include this share one instantiation. A program has it from two units of its own, one a type:
-//
-//     #include <galvatron/train/compiled.hpp>
-//     namespace galvatron::train::detail {
-//     template GALVATRON_TRAIN_RANK(HostPlatform, comm::thread::World, float);  // and, in another unit, of bfloat16
-//     }
+// The trainer on this machine's cores with every strategy, compiled elsewhere: what includes this and links
+// galvatron::trainer instantiates no layers. Ranks may be threads or processes.
 #pragma once
 
 #include <mutex>
 
+#include <galvatron/nn/compiled.hpp>
 #include <galvatron/train/trainer.hpp>
 
-/// A rank of `World` on a device of `Platform` that computes in T, to be instantiated.
-#define GALVATRON_TRAIN_RANK(Platform, World, T)                                                                      \
-  void train_rank<Platform, World, T, InstantiatedStrategies>(World&, const Platform&, const Plan&, const ModelSpec&, \
-                                                              BatchSource&, const TrainOptions&, TrainReport&,        \
-                                                              std::mutex&)
+/// A rank on a device of `Platform` that computes in T, to be instantiated in namespace galvatron.
+#define GALVATRON_TRAIN_RANK(Platform, T)                                                                            \
+  void train::detail::train_rank<Platform, T, InstantiatedStrategies>(                                               \
+      comm::World&, const Platform&, const Plan&, const ModelSpec&, train::BatchSource&, const train::TrainOptions&, \
+      train::TrainReport&, std::mutex&)
 
-namespace galvatron::train::detail {
-extern template GALVATRON_TRAIN_RANK(HostPlatform, comm::thread::World, float);
-extern template GALVATRON_TRAIN_RANK(HostPlatform, comm::thread::World, bfloat16);
-}  // namespace galvatron::train::detail
+namespace galvatron {
+extern template GALVATRON_TRAIN_RANK(train::HostPlatform, float);
+extern template GALVATRON_TRAIN_RANK(train::HostPlatform, bfloat16);
+}  // namespace galvatron

@@ -39,18 +39,17 @@ class Exchange {
   }
 
   /// Offers this rank's parts of `local`, which stays as it is until wait_sent().
-  template <class W, class T>
-  void post(W& world, View<T> local) {
+  template <class T>
+  void post(comm::World& world, View<T> local) {
     if (!sends_.empty()) world.post(at(sends_, local));
   }
   /// Takes this rank's parts into `local`.
-  template <class W, class T>
-  void receive(W& world, View<T> local) {
+  template <class T>
+  void receive(comm::World& world, View<T> local) {
     if (!receives_.empty()) world.receive(at(receives_, local));
   }
   /// Returns when all that was posted has been taken.
-  template <class W>
-  void wait_sent(W& world) {
+  void wait_sent(comm::World& world) {
     if (!sends_.empty()) world.wait_sent(lane_);
   }
 

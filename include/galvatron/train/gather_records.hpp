@@ -29,14 +29,14 @@ comm::Piece piece_of(int peer, T* data, std::size_t count = 1) {
   return {
       .peer = peer, .data = reinterpret_cast<std::byte*>(data), .rows = 1, .row_bytes = bytes, .stride_bytes = bytes};
 }
-template <class W, class T>
-void send(W& world, int peer, T* data, std::size_t count = 1) {
+template <class T>
+void send(comm::World& world, int peer, T* data, std::size_t count = 1) {
   const comm::Piece piece = piece_of(peer, data, count);
   world.post({&piece, 1});
   world.wait_sent();
 }
-template <class W, class T>
-void receive(W& world, int peer, T* data, std::size_t count = 1) {
+template <class T>
+void receive(comm::World& world, int peer, T* data, std::size_t count = 1) {
   const comm::Piece piece = piece_of(peer, data, count);
   world.receive({&piece, 1});
 }
@@ -46,8 +46,8 @@ void receive(W& world, int peer, T* data, std::size_t count = 1) {
 /// Seconds by which the clock of `peer` is ahead of rank 0's, as rank 0 finds out: the best of several exchanges.
 /// Called by both; the peer gets 0.
 /// @param now  reads this rank's clock
-template <class W, class Now>
-double clock_offset(W& world, int peer, Now&& now) {
+template <class Now>
+double clock_offset(comm::World& world, int peer, Now&& now) {
   double offset = 0;
   double shortest = std::numeric_limits<double>::infinity();
   for (int i = 0; i < 20; ++i) {
@@ -71,8 +71,8 @@ double clock_offset(W& world, int peer, Now&& now) {
 
 /// Collective, when no rank is at work: afterwards rank 0's recorder has the records of all ranks.
 /// @param shares_clock  whether rank 0 and a rank, one of which is the caller, are on one host
-template <class W, class SharesClock>
-void gather_records(W& world, Recorder& recorder, SharesClock&& shares_clock) {
+template <class SharesClock>
+void gather_records(comm::World& world, Recorder& recorder, SharesClock&& shares_clock) {
   struct Head {
     std::int64_t step;
     double began;

@@ -15,8 +15,8 @@ namespace galvatron::train {
 /// Collective, when no rank is at work: afterwards every rank's report has memory and checkpoints of all, and rank 0's
 /// recorder what all have recorded.
 /// @param world  for memory of the program  @param recorder  may be null  @param shares_clock  see gather_records()
-template <class W, class SharesClock>
-void gather_report(W& world, TrainReport& report, Recorder* recorder, SharesClock&& shares_clock) {
+template <class SharesClock>
+void gather_report(comm::World& world, TrainReport& report, Recorder* recorder, SharesClock&& shares_clock) {
   const auto gather = [&]<class Fact>(std::vector<Fact>& facts) {
     const View<Fact> all(facts.data(), static_cast<std::int64_t>(facts.size()));
     world.everybody().all_gather(all.slice(world.rank(), 1), all);

@@ -26,9 +26,9 @@ void train_on_own_gpu(GpuWorld& world, int ordinal, device::cuda::Stream& comput
                       std::mutex& mutex) {
   const CudaPlatform platform{ordinal, &compute};
   if (plan.precision == Precision::fp32)
-    train_rank<CudaPlatform, GpuWorld, float, List>(world, platform, plan, model, source, options, report, mutex);
+    train_rank<CudaPlatform, float, List>(world, platform, plan, model, source, options, report, mutex);
   else
-    train_rank<CudaPlatform, GpuWorld, bfloat16, List>(world, platform, plan, model, source, options, report, mutex);
+    train_rank<CudaPlatform, bfloat16, List>(world, platform, plan, model, source, options, report, mutex);
 }
 
 }  // namespace detail

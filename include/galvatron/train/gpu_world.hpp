@@ -23,9 +23,8 @@
 
 namespace galvatron::train {
 
-/// A rank's world when every rank has a GPU of its own. Threads speak as processes do, so that the trainer is compiled
-/// once for both.
-using GpuWorld = comm::nccl::World<comm::tcp::World>;
+/// A rank's world when every rank has a GPU of its own. Threads speak as processes do, over comm::tcp.
+using GpuWorld = comm::nccl::World;
 
 /// What is left of a GPU's memory for NCCL when ranks have GPUs of their own: buffers of its communicators, which are
 /// in no arena. By its sources (2.28) about 10 MiB for each block of a message's kernel on the receiving side and 2 MiB

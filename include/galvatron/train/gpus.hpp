@@ -48,11 +48,9 @@ TrainReport train_on_gpu(const Plan& plan, const ModelSpec& model, BatchSource& 
   std::mutex mutex;
   detail::on_one_gpu(plan.ranks(), ordinal, options.world, [&](OneGpuWorld& world, const CudaPlatform& platform) {
     if (plan.precision == Precision::fp32)
-      detail::train_rank<CudaPlatform, OneGpuWorld, float, List>(world, platform, plan, model, source, options, report,
-                                                                 mutex);
+      detail::train_rank<CudaPlatform, float, List>(world, platform, plan, model, source, options, report, mutex);
     else
-      detail::train_rank<CudaPlatform, OneGpuWorld, bfloat16, List>(world, platform, plan, model, source, options,
-                                                                    report, mutex);
+      detail::train_rank<CudaPlatform, bfloat16, List>(world, platform, plan, model, source, options, report, mutex);
   });
   detail::finish_report(report);
   return report;

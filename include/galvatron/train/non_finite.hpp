@@ -99,8 +99,7 @@ class NonFiniteSearch {
   }
 
   /// Collective: what all ranks found.
-  template <class G>
-  NonFinite agree(G& everybody) const {
+  NonFinite agree(comm::Group& everybody) const {
     double codes[3] = {input_, gradient_, head_};
     everybody.all_reduce(View<double>{codes, 3}, comm::ReduceOp::max);
     NonFinite out;

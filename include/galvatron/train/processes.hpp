@@ -29,7 +29,6 @@ namespace galvatron::train {
 template <class List = InstantiatedStrategies>
 TrainReport train(const comm::mpi::Runtime& runtime, comm::mpi::World& world, const Plan& plan, const ModelSpec& model,
                   BatchSource& source, const TrainOptions& options) {
-  using W = comm::mpi::World;
   if (plan.ranks() != world.size())
     throw Failure(ErrorKind::usage, "the plan has " + std::to_string(plan.ranks()) + " ranks, but mpirun started " +
                                         std::to_string(world.size()) + " processes: start " +
@@ -45,9 +44,9 @@ TrainReport train(const comm::mpi::Runtime& runtime, comm::mpi::World& world, co
   const PinnedRank pin(runtime.local_rank(), runtime.local_size(), tied);
   const HostPlatform platform{threads, &pin};
   if (plan.precision == Precision::fp32)
-    detail::train_rank<HostPlatform, W, float, List>(world, platform, plan, model, source, options, report, mutex);
+    detail::train_rank<HostPlatform, float, List>(world, platform, plan, model, source, options, report, mutex);
   else
-    detail::train_rank<HostPlatform, W, bfloat16, List>(world, platform, plan, model, source, options, report, mutex);
+    detail::train_rank<HostPlatform, bfloat16, List>(world, platform, plan, model, source, options, report, mutex);
   gather_report(world, report, options.recorder, [&](int rank) {
     return std::ranges::find(runtime.local_ranks(), rank) != runtime.local_ranks().end();
   });

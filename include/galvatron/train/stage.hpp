@@ -29,16 +29,14 @@ struct StepResult {
   [[nodiscard]] bool is_finite() const { return std::isfinite(loss) && std::isfinite(gradient_norm); }
 };
 
-/// @tparam D  the device  @tparam W  the world  @tparam T  element type of activations and working parameters
+/// @tparam D  the device  @tparam T  element type of activations and working parameters
 /// @tparam List  the strategies that are instantiated
-template <class D, class W, class T, class List = InstantiatedStrategies>
+template <class D, class T, class List = InstantiatedStrategies>
 class Stage {
-  using G = typename W::Group;
-
  public:
   /// The layers of nn/.
-  static std::unique_ptr<nn::Layer<T>> make_layer(const nn::Context<D, G>& context, const LayerSpec& layer,
-                                                  const nn::Surroundings<G, T>& around, device::Region& states) {
+  static std::unique_ptr<nn::Layer<T>> make_layer(const nn::Context<D>& context, const LayerSpec& layer,
+                                                  const nn::Surroundings<T>& around, device::Region& states) {
     return value_or_throw(nn::make_layer<List, T>(context, layer, around, states));
   }
 
@@ -46,15 +44,15 @@ class Stage {
   /// in the list. With plan.overlap, traffic of the data ranks runs beside computation: gradients of ZeRO-0/1 beside
   /// the rest of the last backward pass, parameters of ZeRO-1/2 beside the next forward pass, and as Streams says. The
   /// same bits either way.
-  Stage(D& device, W& world, const Plan& plan, const ModelSpec& model, RankMemory& memory,
-        const LayerMaker<D, G, T>& make = make_layer)
+  Stage(D& device, comm::World& world, const Plan& plan, const ModelSpec& model, RankMemory& memory,
+        const LayerMaker<D, T>& make = make_layer)
       : device_(device),
         world_(world),
         plan_(stage_plan(plan, model, world.rank())),
         program_(value_or_throw(
             schedule::stage_blocks(plan.schedule, plan_.stages, plan_.index, plan.microbatches, plan.virtual_stages))) {
     for (const ChunkPlan& chunk : plan_.chunks)
-      chunks_.push_back(std::make_unique<Chunk<D, W, T>>(device, world, plan_, chunk, model, memory, make));
+      chunks_.push_back(std::make_unique<Chunk<D, T>>(device, world, plan_, chunk, model, memory, make));
   }
 
   Stage(const Stage&) = delete;
@@ -153,7 +151,7 @@ class Stage {
   }
 
   void run(const schedule::Instruction& instruction) {
-    Chunk<D, W, T>& chunk = *chunks_[static_cast<std::size_t>(instruction.chunk)];
+    Chunk<D, T>& chunk = *chunks_[static_cast<std::size_t>(instruction.chunk)];
     switch (instruction.op) {
       case schedule::Op::receive_activation:
         chunk.receive_activation(instruction.microbatch);
@@ -210,10 +208,10 @@ class Stage {
   }
 
   D& device_;
-  W& world_;
+  comm::World& world_;
   StagePlan plan_;
   schedule::StageBlocks program_;
-  std::vector<std::unique_ptr<Chunk<D, W, T>>> chunks_;
+  std::vector<std::unique_ptr<Chunk<D, T>>> chunks_;
   std::function<void()> before_update_;
   BatchSource* source_ = nullptr;
   InstructionObserver* observer_ = nullptr;

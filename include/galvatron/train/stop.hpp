@@ -19,13 +19,14 @@
 
 namespace galvatron::train {
 
-/// @tparam G  the group of all ranks, of memory of the program
-template <class G>
 class StopVote {
  public:
   /// Collective: the first vote, before any step.
+  /// @param everybody  all ranks, for memory of the program
   /// @param asked  not 0 when this rank is asked to stop; null: nobody asks it
-  StopVote(G& everybody, const std::atomic<int>* asked) : everybody_(everybody), asked_(asked) { vote(false); }
+  StopVote(comm::Group& everybody, const std::atomic<int>* asked) : everybody_(everybody), asked_(asked) {
+    vote(false);
+  }
   StopVote(const StopVote&) = delete;
   StopVote& operator=(const StopVote&) = delete;
 
@@ -61,7 +62,7 @@ class StopVote {
     last_ = Clock::now();
   }
 
-  G& everybody_;
+  comm::Group& everybody_;
   const std::atomic<int>* asked_;
   std::int64_t steps_ = 0;     // since the last vote
   std::int64_t interval_ = 1;  // steps between two votes

@@ -18,7 +18,6 @@
 
 #include <galvatron/cluster/host_cores.hpp>
 #include <galvatron/comm/communicator.hpp>
-#include <galvatron/comm/send_guard.hpp>
 #include <galvatron/comm/thread/thread.hpp>
 #include <galvatron/core/error.hpp>
 #include <galvatron/model/spec.hpp>
@@ -136,15 +135,15 @@ namespace detail {
 
 /// What every rank does, whatever a rank is.
 /// @param platform  HostPlatform or its like: what makes a rank's memory and device
-template <class Platform, class W, class T, class List>
-void train_rank(W& world, const Platform& platform, const Plan& plan, const ModelSpec& model, BatchSource& source,
-                const TrainOptions& options, TrainReport& report, std::mutex& report_mutex) {
+template <class Platform, class T, class List>
+void train_rank(comm::World& world, const Platform& platform, const Plan& plan, const ModelSpec& model,
+                BatchSource& source, const TrainOptions& options, TrainReport& report, std::mutex& report_mutex) {
   using Device = typename Platform::Rank::Device;
   platform.enter();
   const StagePlan stage_of_rank = stage_plan(plan, model, world.rank());
   typename Platform::Rank rank = platform.make(memory_of(stage_of_rank, platform.library_workspace()));
   RankMemory& memory = rank.memory();
-  Stage<Device, W, T, List> stage(rank.device(), world, plan, model, memory);
+  Stage<Device, T, List> stage(rank.device(), world, plan, model, memory);
   const comm::SendGuard guard(world);  // nobody reads this rank's memory once it is gone
   if (options.resume != nullptr)
     restore(stage, *options.resume);
@@ -157,7 +156,7 @@ void train_rank(W& world, const Platform& platform, const Plan& plan, const Mode
       rank.end_search();
     }
   }
-  std::optional<Checkpointer<Device, W, decltype(stage)>> checkpointer;
+  std::optional<Checkpointer<Device, decltype(stage)>> checkpointer;
   if (!options.checkpoint.folder.empty()) {
     checkpointer.emplace(options.checkpoint, training_state(plan, model, options), rank.device(), world, stage,
                          model.vocabulary(), [&platform] { platform.enter_beside(); });
@@ -175,7 +174,7 @@ void train_rank(W& world, const Platform& platform, const Plan& plan, const Mode
     hyper.step = step + 1;
     hyper.seed = options.seed;
     const StepResult result = stage.step(step, &source, hyper, options.clip);
-    comm::check_peers(world);
+    world.check();
     std::string wrong;
     if (!result.is_finite()) {
       const auto text = [](double value) { return std::isnan(value) ? "nan" : std::to_string(value); };  // no "-nan"
@@ -250,15 +249,13 @@ TrainReport train(const Plan& plan, const ModelSpec& model, BatchSource& source,
   comm::thread::run(
       ranks,
       [&](comm::thread::World& world) {
-        using W = comm::thread::World;
         const PinnedRank pin(world.rank(), world.size(), threads);
         const HostPlatform platform{threads, &pin};
         if (plan.precision == Precision::fp32)
-          detail::train_rank<HostPlatform, W, float, List>(world, platform, plan, model, source, options, report,
-                                                           mutex);
+          detail::train_rank<HostPlatform, float, List>(world, platform, plan, model, source, options, report, mutex);
         else
-          detail::train_rank<HostPlatform, W, bfloat16, List>(world, platform, plan, model, source, options, report,
-                                                              mutex);
+          detail::train_rank<HostPlatform, bfloat16, List>(world, platform, plan, model, source, options, report,
+                                                           mutex);
       },
       options.world);
   detail::finish_report(report);

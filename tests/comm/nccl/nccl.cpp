@@ -24,7 +24,7 @@ using namespace galvatron;
 using comm::Piece;
 using comm::ReduceOp;
 using Threads = comm::thread::World;
-using World = comm::nccl::World<Threads>;
+using World = comm::nccl::World;
 using Stream = device::cuda::Stream;
 
 void shuffle_streams() {

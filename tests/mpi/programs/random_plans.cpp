@@ -5,7 +5,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <mutex>
-#include <numeric>
 #include <optional>
 #include <random>
 #include <span>
@@ -24,30 +23,24 @@ namespace {
 comm::mpi::Runtime* runtime = nullptr;
 std::optional<toy::RandomPlanBudget> budget;
 
-/// The first ranks of a world, as a world of their own; models comm::World.
-class FirstRanks {
+/// The first ranks of a world, as a world of their own.
+class FirstRanks final : public comm::World {
  public:
-  using Group = comm::mpi::Group;
-  using Control = FirstRanks;
-
-  FirstRanks(comm::mpi::World& world, int size) : world_(world), everybody_(static_cast<std::size_t>(size)) {
-    std::iota(everybody_.begin(), everybody_.end(), 0);
-  }
-  [[nodiscard]] int rank() const { return world_.rank(); }
-  [[nodiscard]] int size() const { return static_cast<int>(everybody_.size()); }
-  Group& group(std::span<const int> ranks) { return world_.group(ranks); }
-  Group& everybody() { return group(everybody_); }
-  Control& control() { return *this; }
-  void post(std::span<const comm::Piece> pieces) { world_.post(pieces); }
-  void receive(std::span<const comm::Piece> pieces) { world_.receive(pieces); }
-  void wait_sent() { world_.wait_sent(); }
-  void wait_sent(int lane) { world_.wait_sent(lane); }
+  FirstRanks(comm::World& world, int size) : comm::World(world.rank(), size), world_(world) {}
+  comm::Group& group(std::span<const int> ranks) override { return world_.group(ranks); }
 
  private:
-  comm::mpi::World& world_;
-  std::vector<int> everybody_;
+  void do_post(std::span<const comm::Piece> pieces) override { world_.post(pieces); }
+  void do_receive(std::span<const comm::Piece> pieces) override { world_.receive(pieces); }
+  void do_wait_sent(int lane) override {
+    if (lane == every_lane)
+      world_.wait_sent();
+    else
+      world_.wait_sent(lane);
+  }
+
+  comm::World& world_;
 };
-static_assert(comm::World<FirstRanks>);
 
 /// What rank 0 decides and all do.
 bool agreed(comm::mpi::World& world, bool yes) {

@@ -14,15 +14,12 @@
 #include <memory>
 #include <span>
 #include <thread>
-#include <type_traits>
-#include <utility>
 #include <vector>
 
 #include <galvatron/comm/check.hpp>
 #include <galvatron/comm/communicator.hpp>
 #include <galvatron/comm/local_gpu/kernels.hpp>
 #include <galvatron/comm/local_gpu/shared.hpp>
-#include <galvatron/comm/thread/group.hpp>
 #include <galvatron/comm/thread/meeting.hpp>
 #include <galvatron/core/error.hpp>
 #include <galvatron/core/units.hpp>
@@ -33,20 +30,16 @@ namespace galvatron::comm::local_gpu {
 using thread::Call;
 using thread::CallKind;
 
-/// One rank's handle on a group; models comm::Group on memory of the GPU. The bits are those of rank threads. Calls
-/// wait for the other members' calls, also start_*(), and throw as those of thread::Group do.
+/// One rank's handle on a group, on memory of the GPU. The bits are those of rank threads. Calls wait for the other
+/// members' calls, also start_*(), and throw as those of thread::Group do.
 template <Stream S>
-class Group {
+class Group final : public comm::Group {
  public:
-  /// A collective that was started; nothing by default.
-  class Pending {
-    friend class Group;
-    typename S::Fence* done_ = nullptr;
-  };
-
+  /// @param control  the same ranks'  @param world_rank  this rank
   /// @param compute  in which the rank computes  @param messages  for what is started
-  Group(thread::Group& control, Shared<S>& shared, S& compute, S& messages)
-      : control_(control),
+  Group(comm::Group& control, int world_rank, Shared<S>& shared, S& compute, S& messages)
+      : comm::Group(control.ranks(), world_rank),
+        control_(control),
         members_(shared.members(control.ranks())),
         compute_(compute),
         messages_(messages),
@@ -56,88 +49,13 @@ class Group {
       throw Failure(ErrorKind::usage, "a group of " + std::to_string(size()) + " ranks on one GPU; there may be " +
                                           std::to_string(most_ranks));
   }
-  Group(const Group&) = delete;
-  Group& operator=(const Group&) = delete;
 
-  [[nodiscard]] int rank() const { return control_.rank(); }
-  [[nodiscard]] int size() const { return control_.size(); }
-  /// World ranks of the members, in group order.
-  [[nodiscard]] std::span<const int> ranks() const { return control_.ranks(); }
-
-  template <Reducible T>
-  void all_reduce(View<T> data, ReduceOp op = ReduceOp::sum) {
-    all_reduce_in(compute_, data, op);
-  }
-  template <class T>
-  void all_gather(std::type_identity_t<View<const T>> shard, View<T> all) {
-    all_gather_in(compute_, shard, all);
-  }
-  template <Reducible T>
-  void reduce_scatter(std::type_identity_t<View<T>> all, View<T> shard) {
-    reduce_scatter_in(compute_, all, shard);
-  }
-
-  template <class T>
-  void all_to_all(std::type_identity_t<View<const T>> from, View<T> to) {
-    static_assert(std::is_trivially_copyable_v<T>);
-    check_blocks(world_rank(), size(), from.count, to.count);
-    const std::int64_t n = from.count / size() * static_cast<std::int64_t>(sizeof(T));
-    together(compute_, thread::describe(CallKind::all_to_all, mutable_view(from)), [&] {
-      for (int step = 0; step < size(); ++step) {
-        const int member = (rank() + step) % size();
-        copy(compute_, call_of(member).data + n * rank(), bytes_at(to.data) + n * member, n);
-      }
-    });
-  }
-
-  template <class T>
-  void broadcast(View<T> data, int root) {
-    static_assert(std::is_trivially_copyable_v<T>);
-    check_root(root, size());
-    together(compute_, thread::describe(CallKind::broadcast, data, root), [&] {
-      copy(compute_, call_of(root).data, bytes_at(data.data), data.count * static_cast<std::int64_t>(sizeof(T)));
-    });
-  }
-
-  /// One step around the ring of the members; see comm::Group.
-  template <class T>
-  void start_shift(std::type_identity_t<View<const T>> from, View<T> to) {
-    static_assert(std::is_trivially_copyable_v<T>);
-    check_shift(from.count, to.count);
-    together(messages_, thread::describe(CallKind::shift, mutable_view(from)), [&] {
-      copy(messages_, call_of((rank() + size() - 1) % size()).data, bytes_at(to.data),
-           to.count * static_cast<std::int64_t>(sizeof(T)));
-    });
-    shifts_.push_back(pending());
-  }
-  void finish_shifts() {
+  void finish_shifts() override {
     for (Pending& shift : shifts_) finish(shift);
     shifts_.clear();
   }
-
-  /// Returns when all members have called it; their streams may be at work.
-  void barrier() { control_.barrier(); }
-
-  template <class T>
-  Pending start_all_reduce(View<T> data, ReduceOp op = ReduceOp::sum) {
-    all_reduce_in(messages_, data, op);
-    return pending();
-  }
-  template <class T>
-  Pending start_all_gather(std::type_identity_t<View<const T>> shard, View<T> all) {
-    all_gather_in(messages_, shard, all);
-    return pending();
-  }
-  template <class T>
-  Pending start_reduce_scatter(std::type_identity_t<View<T>> all, View<T> shard) {
-    reduce_scatter_in(messages_, all, shard);
-    return pending();
-  }
-  void finish(Pending& pending) {
-    if (pending.done_ == nullptr) return;
-    compute_.wait_for(*pending.done_);
-    free_.push_back(std::exchange(pending.done_, nullptr));
-  }
+  /// The members' streams may be at work.
+  void barrier() override { control_.barrier(); }
 
   /// For the way out of a failure: returns when no member reads or writes this rank's memory any more.
   void withdraw() noexcept {
@@ -154,51 +72,80 @@ class Group {
  private:
   using Member = typename Shared<S>::Member;
 
-  template <class T>
-  static View<T> mutable_view(View<const T> v) {
-    return {const_cast<T*>(v.data), v.count};
+  void do_all_reduce(const Elements& data, ReduceOp op) override { all_reduce_in(compute_, data, op); }
+  void do_all_gather(const Elements& shard, const Elements& all) override { all_gather_in(compute_, shard, all); }
+  void do_reduce_scatter(const Elements& all, const Elements& shard) override {
+    reduce_scatter_in(compute_, all, shard);
   }
-  template <class T>
-  static std::byte* bytes_at(T* data) {
-    return reinterpret_cast<std::byte*>(data);
+  void do_all_to_all(const Elements& from, const Elements& to) override {
+    const std::int64_t n = from.bytes() / size();
+    together(compute_, thread::describe(CallKind::all_to_all, from), [&] {
+      for (int step = 0; step < size(); ++step) {
+        const int member = (rank() + step) % size();
+        copy(compute_, call_of(member).data + n * rank(), to.data + n * member, n);
+      }
+    });
   }
-  [[nodiscard]] int world_rank() const { return ranks()[static_cast<std::size_t>(rank())]; }
+  void do_broadcast(const Elements& data, int root) override {
+    together(compute_, thread::describe(CallKind::broadcast, data, root),
+             [&] { copy(compute_, call_of(root).data, data.data, data.bytes()); });
+  }
+  void do_start_shift(const Elements& from, const Elements& to) override {
+    together(messages_, thread::describe(CallKind::shift, from),
+             [&] { copy(messages_, call_of((rank() + size() - 1) % size()).data, to.data, to.bytes()); });
+    shifts_.push_back(under_way());
+  }
+  Pending do_start(const Pending& pending) override {
+    switch (pending.call) {
+      case Pending::Call::all_reduce:
+        all_reduce_in(messages_, pending.to, pending.op);
+        break;
+      case Pending::Call::all_gather:
+        all_gather_in(messages_, pending.from, pending.to);
+        break;
+      case Pending::Call::reduce_scatter:
+        reduce_scatter_in(messages_, pending.from, pending.to);
+        break;
+      case Pending::Call::none:
+      case Pending::Call::under_way:
+        return pending;
+    }
+    return under_way();
+  }
+  void do_finish(const Pending& pending) override {
+    auto* const done = static_cast<typename S::Fence*>(pending.handle);
+    compute_.wait_for(*done);
+    free_.push_back(done);
+  }
+
   [[nodiscard]] const Call& call_of(int i) const { return calls_[static_cast<std::size_t>(i)]; }
 
   static void copy(S& stream, const std::byte* from, std::byte* to, std::int64_t bytes) {
     if (from != to && bytes > 0) stream.copy(from, to, bytes);
   }
 
-  template <class T>
-  void all_reduce_in(S& stream, View<T> data, ReduceOp op) {
+  void all_reduce_in(S& stream, const Elements& data, ReduceOp op) {
     if (size() == 1) return;
     together(stream, thread::describe(CallKind::all_reduce, data, static_cast<int>(op)), [&] {
-      constexpr auto line = static_cast<std::int64_t>(tensor_alignment / sizeof(T));
+      const std::int64_t line = tensor_alignment / data.size;
       const std::int64_t slice = round_up(divide_up(data.count, size()), line);
       const std::int64_t first = std::min(data.count, slice * rank());
-      const auto buffers = buffers_from(first * static_cast<std::int64_t>(sizeof(T)));
-      reduce<T>(stream, buffers, buffers, std::min(slice, data.count - first), op);
+      const auto buffers = buffers_from(first * data.size);
+      reduce(stream, data.type, buffers, buffers, std::min(slice, data.count - first), op);
     });
   }
-  template <class T>
-  void all_gather_in(S& stream, View<const T> shard, View<T> all) {
-    static_assert(std::is_trivially_copyable_v<T>);
-    check_whole("all_gather", world_rank(), size(), shard.count, all.count);
-    const std::int64_t n = shard.count * static_cast<std::int64_t>(sizeof(T));
-    together(stream, thread::describe(CallKind::all_gather, mutable_view(shard)), [&] {
+  void all_gather_in(S& stream, const Elements& shard, const Elements& all) {
+    const std::int64_t n = shard.bytes();
+    together(stream, thread::describe(CallKind::all_gather, shard), [&] {
       for (int step = 0; step < size(); ++step) {  // everybody begins with its own
         const int member = (rank() + step) % size();
-        copy(stream, call_of(member).data, bytes_at(all.data) + n * member, n);
+        copy(stream, call_of(member).data, all.data + n * member, n);
       }
     });
   }
-  template <class T>
-  void reduce_scatter_in(S& stream, View<T> all, View<T> shard) {
-    check_whole("reduce_scatter", world_rank(), size(), shard.count, all.count);
+  void reduce_scatter_in(S& stream, const Elements& all, const Elements& shard) {
     together(stream, thread::describe(CallKind::reduce_scatter, all), [&] {
-      std::byte* const own = bytes_at(shard.data);
-      const std::int64_t first = shard.count * rank() * static_cast<std::int64_t>(sizeof(T));
-      reduce<T>(stream, buffers_from(first), {&own, 1}, shard.count, ReduceOp::sum);
+      reduce(stream, all.type, buffers_from(shard.bytes() * rank()), {&shard.data, 1}, shard.count, ReduceOp::sum);
     });
   }
 
@@ -220,7 +167,7 @@ class Group {
     }
     Member& self = members_[rank()];
     compute_.record(self.ready);
-    control_.template all_gather<Call>({&call, 1}, View<Call>(calls_.data(), size()));
+    control_.all_gather<Call>({&call, 1}, View<Call>(calls_.data(), size()));
     for (const Call& other : calls_)
       if (!other.agrees_with(calls_[0])) throw Failure(ErrorKind::internal, thread::disagreement(ranks(), calls_));
     ++opened_;
@@ -247,16 +194,18 @@ class Group {
   }
 
   // What the other stream was given last.
-  Pending pending() {
+  Pending under_way() {
     if (free_.empty()) free_.push_back(fences_.emplace_back(std::make_unique<typename S::Fence>()).get());
-    Pending out;
-    out.done_ = free_.back();
+    typename S::Fence* const done = free_.back();
     free_.pop_back();
-    messages_.record(*out.done_);
+    messages_.record(*done);
+    Pending out;
+    out.call = Pending::Call::under_way;
+    out.handle = done;
     return out;
   }
 
-  thread::Group& control_;
+  comm::Group& control_;
   Member* members_;
   S& compute_;
   S& messages_;

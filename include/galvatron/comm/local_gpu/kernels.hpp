@@ -9,7 +9,7 @@
 #include <span>
 #include <type_traits>
 
-#include <galvatron/comm/communicator.hpp>
+#include <galvatron/comm/elements.hpp>
 #include <galvatron/comm/reduction.hpp>
 #include <galvatron/core/dtype.hpp>
 #include <galvatron/device/cuda/block.hpp>
@@ -117,6 +117,13 @@ void reduce(L& launcher, std::span<std::byte* const> sources, std::span<std::byt
     detail::reduce_runs<T, pack>(launcher, sources, destinations, count, op);
   else
     detail::reduce_runs<T, 1>(launcher, sources, destinations, count, op);
+}
+
+/// The same of elements whose type is a value.
+template <class L>
+void reduce(L& launcher, ElementType type, std::span<std::byte* const> sources,
+            std::span<std::byte* const> destinations, std::int64_t count, ReduceOp op) {
+  with_reducible(type, [&]<class T>() { reduce<T>(launcher, sources, destinations, count, op); });
 }
 
 /// Copies the bytes of `from` in order into those of `to`: as many bytes, in rows of any lengths. The two are the same

@@ -15,8 +15,8 @@
 #include <span>
 #include <vector>
 
-#include <galvatron/comm/check.hpp>
 #include <galvatron/comm/communicator.hpp>
+#include <galvatron/comm/groups.hpp>
 #include <galvatron/comm/local_gpu/group.hpp>
 #include <galvatron/comm/local_gpu/kernels.hpp>
 #include <galvatron/comm/local_gpu/shared.hpp>
@@ -24,68 +24,29 @@
 
 namespace galvatron::comm::local_gpu {
 
-/// Models comm::World on memory of the GPU; takes none of it for itself. Calls give the streams their work and return;
-/// what the rank gives its stream `compute` afterwards finds it done. Failures are those of thread::World. Not for
-/// capture into a CUDA graph: ranks meet in the program.
+/// A world for memory of the GPU; takes none of it for itself. Calls give the streams their work and return; what the
+/// rank gives its stream `compute` afterwards finds it done. Failures are those of thread::World. Not for capture into
+/// a CUDA graph: ranks meet in the program.
 template <Stream S>
-class World {
+class World final : public comm::World {
  public:
-  using Group = local_gpu::Group<S>;
-  using Control = thread::World;
-
   /// All of these outlive the world. @param compute  in which the rank computes
   World(thread::World& control, Shared<S>& shared, S& compute, S& messages)
-      : control_(control), shared_(shared), compute_(compute), messages_(messages) {}
-  World(const World&) = delete;
-  World& operator=(const World&) = delete;
-  ~World() { withdraw(); }
+      : comm::World(control.rank(), control.size()),
+        control_(control),
+        shared_(shared),
+        compute_(compute),
+        messages_(messages) {}
+  ~World() override { withdraw(); }
 
-  [[nodiscard]] int rank() const { return control_.rank(); }
-  [[nodiscard]] int size() const { return control_.size(); }
+  /// At most most_ranks.
+  Group<S>& group(std::span<const int> ranks) override {
+    return groups_.find(
+        ranks, [&] { return std::make_unique<Group<S>>(control_.group(ranks), rank(), shared_, compute_, messages_); });
+  }
+  comm::World& control() override { return control_; }
 
-  /// The group of these world ranks, in this order; see thread::World. At most most_ranks.
-  Group& group(std::span<const int> ranks) {
-    for (auto& group : groups_)
-      if (std::ranges::equal(group->ranks(), ranks)) return *group;
-    return *groups_.emplace_back(std::make_unique<Group>(control_.group(ranks), shared_, compute_, messages_));
-  }
-  /// The group of all ranks.
-  Group& everybody() { return group(control_.everybody().ranks()); }
-  Control& control() { return control_; }
-
-  /// Offers blocks to their peers and returns; see comm::World.
-  void post(std::span<const Piece> pieces) {
-    check_pieces(pieces, size());
-    const typename Shared<S>::Link* last = nullptr;
-    for (const Piece& piece : pieces) {
-      auto* const link = target_of(piece).link;
-      if (link != last) compute_.record(link->ready);
-      last = link;
-    }
-    control_.post(pieces);
-  }
-  /// Takes blocks from their peers, in order, when those have posted them.
-  void receive(std::span<const Piece> pieces) {
-    control_.receive(pieces, [&](const Piece& from, const Piece& to) {
-      auto& link = shared_.link(to.peer, rank(), to.lane);
-      compute_.wait_for(link.ready);
-      copy_block(compute_, from, to);
-      compute_.record(link.taken);
-    });
-  }
-  /// What is computed from now on may change the memory of posted blocks: of all, or of those of one lane.
-  void wait_sent() {
-    control_.wait_sent();
-    for (Target& target : targets_) settle(target);
-  }
-  void wait_sent(int lane) {
-    control_.wait_sent(lane);
-    for (Target& target : targets_)
-      if (target.lane == lane) settle(target);
-  }
-
-  /// Takes back blocks that nobody has taken, and returns when nobody reads or writes this rank's memory any more.
-  void withdraw() noexcept {
+  void withdraw() noexcept override {
     control_.withdraw();
     for (const auto& group : groups_) group->withdraw();
     const auto ignore_failure = [](auto&& wait) {
@@ -108,6 +69,33 @@ class World {
     bool posted;  // since the last wait
   };
 
+  void do_post(std::span<const Piece> pieces) override {
+    const typename Shared<S>::Link* last = nullptr;
+    for (const Piece& piece : pieces) {
+      auto* const link = target_of(piece).link;
+      if (link != last) compute_.record(link->ready);
+      last = link;
+    }
+    control_.post(pieces);
+  }
+  void do_receive(std::span<const Piece> pieces) override {
+    control_.receive(pieces, [&](const Piece& from, const Piece& to) {
+      auto& link = shared_.link(to.peer, rank(), to.lane);
+      compute_.wait_for(link.ready);
+      copy_block(compute_, from, to);
+      compute_.record(link.taken);
+    });
+  }
+  /// What is computed from now on may change the memory of these blocks.
+  void do_wait_sent(int lane) override {
+    if (lane == every_lane)
+      control_.wait_sent();
+    else
+      control_.wait_sent(lane);
+    for (Target& target : targets_)
+      if (lane == every_lane || target.lane == lane) settle(target);
+  }
+
   // Allocates on first use of a lane to a peer only.
   Target& target_of(const Piece& piece) {
     const auto found = std::ranges::find_if(
@@ -129,7 +117,7 @@ class World {
   Shared<S>& shared_;
   S& compute_;
   S& messages_;
-  std::vector<std::unique_ptr<Group>> groups_;
+  Groups<Group<S>> groups_;
   std::vector<Target> targets_;
 };
 

@@ -17,19 +17,16 @@
 #include <cstring>
 #include <span>
 #include <string>
-#include <type_traits>
 #include <vector>
 
 #include <galvatron/comm/check.hpp>
-#include <galvatron/comm/deferred.hpp>
+#include <galvatron/comm/communicator.hpp>
 #include <galvatron/comm/mpi/endpoint.hpp>
 #include <galvatron/comm/mpi/messages.hpp>
-#include <galvatron/comm/thread/group.hpp>
 #include <galvatron/comm/thread/meeting.hpp>
 #include <galvatron/comm/thread/reduce.hpp>
 #include <galvatron/core/error.hpp>
 #include <galvatron/core/units.hpp>
-#include <galvatron/core/view.hpp>
 
 namespace galvatron::comm::mpi {
 
@@ -47,7 +44,7 @@ struct Opening {
   std::int32_t bytes = 1;   ///< of an element
   std::int32_t detail = 0;  ///< the reduction or the root
   std::int64_t count = 0;   ///< elements, as the caller gave them
-  char type[16] = "byte";
+  ElementType type = ElementType::other;
   std::byte payload[payload_bytes];
 
   [[nodiscard]] bool agrees_with(const Opening& other) const {
@@ -62,32 +59,33 @@ struct Opening {
 /// sizes, and a call that disagrees with the others ends with a Failure on all of them that says who called what. If
 /// any rank of the job fails or the timeout passes, operations throw PeerFailure; the contents of the buffers are
 /// unspecified then.
-class Group : public Deferred<Group> {
+class Group final : public comm::Group {
  public:
   Group(Endpoint& endpoint, std::span<const int> ranks)
-      : endpoint_(endpoint),
-        ranks_(ranks.begin(), ranks.end()),
-        rank_(static_cast<int>(std::ranges::find(ranks, endpoint.rank()) - ranks.begin())),
-        incoming_(ranks.size()),
-        sources_(ranks.size()) {
+      : comm::Group(ranks, endpoint.rank()), endpoint_(endpoint), incoming_(ranks.size()), sources_(ranks.size()) {
     number_ = 14695981039346656037U;  // FNV-1a
-    for (const int rank : ranks_) number_ = (number_ ^ static_cast<std::uint64_t>(rank)) * 1099511628211U;
+    for (const int rank : ranks) number_ = (number_ ^ static_cast<std::uint64_t>(rank)) * 1099511628211U;
   }
-  Group(const Group&) = delete;
-  Group& operator=(const Group&) = delete;
 
-  [[nodiscard]] int rank() const { return rank_; }
-  [[nodiscard]] int size() const { return static_cast<int>(ranks_.size()); }
-  /// World ranks of the members, in group order.
-  [[nodiscard]] std::span<const int> ranks() const { return ranks_; }
+  void finish_shifts() override {
+    shifts_.finish([] { return std::string("did not shift its block"); });
+  }
+  void barrier() override {
+    if (size() == 1) return;
+    describe(CallKind::barrier, {});
+    meet({});
+  }
 
-  /// data (n) = the members' data, summed (or their maximum) in rank order.
-  template <Reducible T>
-  void all_reduce(View<T> data, ReduceOp op = ReduceOp::sum) {
+ private:
+  static constexpr int opening_tag = 0;
+  static constexpr int data_tag = 1;
+  static constexpr int shift_tag = 2;
+
+  void do_all_reduce(const Elements& data, ReduceOp op) override {
     if (size() == 1) return;
     describe(CallKind::all_reduce, data, static_cast<int>(op));
-    if (meet(data.data, bytes_of(data))) {
-      reduce_payloads<T>(0, data.data, data.count, op);
+    if (meet(data)) {
+      reduce_payloads(0, data, op);
       return;
     }
     const std::int64_t slice = divide_up(data.count, size());
@@ -95,169 +93,122 @@ class Group : public Deferred<Group> {
       const std::int64_t first = std::min(data.count, slice * member + done);
       return data.slice(first, std::clamp<std::int64_t>(std::min(slice - done, data.count - first), 0, most));
     };
-    const std::int64_t most = staged_elements<T>();
+    const std::int64_t most = staged_elements(data);
     for (std::int64_t done = 0; done < slice; done += most) {
-      const View<T> own = slice_of(rank_, done, most);
+      const Elements own = slice_of(rank(), done, most);
       each_peer([&](int to, int from) {
-        receive(staged<T>(from, most), own.count, from);
-        const View<T> part = slice_of(to, done, most);
-        send(part.data, part.count, to);
+        receive(staged(from, own, most), from);
+        send(slice_of(to, done, most), to);
       });
       deliver();
-      reduce_staged<T>(own.data, own.data, most, own.count, op);
+      reduce_staged(own, own, most, op);
       each_peer([&](int to, int from) {
-        const View<T> part = slice_of(from, done, most);
-        receive(part.data, part.count, from);
-        send(own.data, own.count, to);
+        receive(slice_of(from, done, most), from);
+        send(own, to);
       });
       deliver();
     }
   }
 
-  /// all (size * n) = the members' shards (n) in rank order; shard may be its own place in `all`.
-  template <class T>
-  void all_gather(std::type_identity_t<View<const T>> shard, View<T> all) {
-    static_assert(std::is_trivially_copyable_v<T>);
+  void do_all_gather(const Elements& shard, const Elements& all) override {
     const std::int64_t n = shard.count;
-    check_whole("all_gather", endpoint_.rank(), size(), n, all.count);
-    T* const own = all.data + n * rank_;
+    const Elements own = all.slice(n * rank(), n);
     const bool alone = size() == 1;
     if (!alone) describe(CallKind::all_gather, shard);
-    const bool small = !alone && meet(shard.data, bytes_of(shard));
-    if (own != shard.data && n > 0) std::memcpy(own, shard.data, static_cast<std::size_t>(bytes_of(shard)));
+    const bool small = !alone && meet(shard);
+    if (own.data != shard.data && n > 0) std::memcpy(own.data, shard.data, static_cast<std::size_t>(shard.bytes()));
     if (alone) return;
     each_peer([&](int to, int from) {
-      T* const place = all.data + n * from;
-      if (small && n > 0) std::memcpy(place, payload(from), static_cast<std::size_t>(bytes_of(shard)));
+      const Elements place = all.slice(n * from, n);
+      if (small && n > 0) std::memcpy(place.data, payload(from), static_cast<std::size_t>(shard.bytes()));
       if (small) return;
-      receive(place, n, from);
-      send(own, n, to);
+      receive(place, from);
+      send(own, to);
     });
     deliver();
   }
 
-  /// shard (n) = the sum, in rank order, of the members' all[rank * n, rank * n + n); shard may be its own place in
-  /// `all` (size * n), whose other elements are unspecified afterwards.
-  template <Reducible T>
-  void reduce_scatter(std::type_identity_t<View<T>> all, View<T> shard) {
+  void do_reduce_scatter(const Elements& all, const Elements& shard) override {
     const std::int64_t n = shard.count;
-    check_whole("reduce_scatter", endpoint_.rank(), size(), n, all.count);
     if (size() == 1) {
-      if (shard.data != all.data && n > 0) std::memcpy(shard.data, all.data, static_cast<std::size_t>(bytes_of(all)));
+      if (shard.data != all.data && n > 0) std::memcpy(shard.data, all.data, static_cast<std::size_t>(all.bytes()));
       return;
     }
     describe(CallKind::reduce_scatter, all);
-    if (meet(all.data, bytes_of(all))) {
-      reduce_payloads<T>(n * rank_, shard.data, n, ReduceOp::sum);
+    if (meet(all)) {
+      reduce_payloads(n * rank(), shard, ReduceOp::sum);
       return;
     }
-    const std::int64_t most = staged_elements<T>();
+    const std::int64_t most = staged_elements(all);
     for (std::int64_t done = 0; done < n; done += most) {
       const std::int64_t count = std::min(most, n - done);
+      const Elements part = shard.slice(done, count);
       each_peer([&](int to, int from) {
-        receive(staged<T>(from, most), count, from);
-        send(all.data + n * to + done, count, to);
+        receive(staged(from, part, most), from);
+        send(all.slice(n * to + done, count), to);
       });
       deliver();
-      reduce_staged<T>(all.data + n * rank_ + done, shard.data + done, most, count, ReduceOp::sum);
+      reduce_staged(all.slice(n * rank() + done, count), part, most, ReduceOp::sum);
     }
   }
 
-  /// data (n) = the data of member `root`.
-  template <class T>
-  void broadcast(View<T> data, int root) {
-    static_assert(std::is_trivially_copyable_v<T>);
-    check_root(root, size());
+  void do_broadcast(const Elements& data, int root) override {
     if (size() == 1) return;
     describe(CallKind::broadcast, data, root);
-    if (meet(data.data, bytes_of(data), rank_ == root)) {
-      if (rank_ != root && data.count > 0)
-        std::memcpy(data.data, payload(root), static_cast<std::size_t>(bytes_of(data)));
+    if (meet(data, rank() == root)) {
+      if (rank() != root && data.count > 0)
+        std::memcpy(data.data, payload(root), static_cast<std::size_t>(data.bytes()));
       return;
     }
-    if (rank_ == root)
-      each_peer([&](int to, int) { send(data.data, data.count, to); });
+    if (rank() == root)
+      each_peer([&](int to, int) { send(data, to); });
     else
-      receive(data.data, data.count, root);
+      receive(data, root);
     deliver();
   }
 
-  /// Block i of `to` (size * n) = block rank() of member i's `from` (size * n); the two do not overlap.
-  template <class T>
-  void all_to_all(std::type_identity_t<View<const T>> from, View<T> to) {
-    static_assert(std::is_trivially_copyable_v<T>);
-    check_blocks(endpoint_.rank(), size(), from.count, to.count);
+  void do_all_to_all(const Elements& from, const Elements& to) override {
     const std::int64_t n = from.count / size();
     const bool alone = size() == 1;
     if (!alone) describe(CallKind::all_to_all, from);
-    const bool small = !alone && meet(from.data, bytes_of(from));
-    const auto bytes = static_cast<std::size_t>(n) * sizeof(T);
-    if (n > 0) std::memcpy(to.data + n * rank_, from.data + n * rank_, bytes);
+    const bool small = !alone && meet(from);
+    const auto bytes = static_cast<std::size_t>(n * from.size);
+    if (n > 0) std::memcpy(to.slice(n * rank(), n).data, from.slice(n * rank(), n).data, bytes);
     if (alone) return;
     each_peer([&](int target, int source) {
-      if (small && n > 0)
-        std::memcpy(to.data + n * source, payload(source) + bytes * static_cast<std::size_t>(rank_), bytes);
+      const Elements place = to.slice(n * source, n);
+      if (small && n > 0) std::memcpy(place.data, payload(source) + bytes * static_cast<std::size_t>(rank()), bytes);
       if (small) return;
-      receive(to.data + n * source, n, source);
-      send(from.data + n * target, n, target);
+      receive(place, source);
+      send(from.slice(n * target, n), target);
     });
     deliver();
   }
 
-  /// One step around the ring of the members, while the caller computes: `from` (n) goes to the next member, and `to`
-  /// (n) comes from the one before. Both are left alone until finish_shifts(), which ends all that were started. Shifts
-  /// arrive in the order in which they were started.
-  template <class T>
-  void start_shift(std::type_identity_t<View<const T>> from, View<T> to) {
-    static_assert(std::is_trivially_copyable_v<T>);
-    check_shift(from.count, to.count);
+  void do_start_shift(const Elements& from, const Elements& to) override {
     if (size() == 1) {
-      std::memcpy(to.data, from.data, static_cast<std::size_t>(bytes_of(from)));
+      std::memcpy(to.data, from.data, static_cast<std::size_t>(from.bytes()));
       return;
     }
-    shifts_.receive(to.data, bytes_of(to), world_rank((rank_ + size() - 1) % size()), shift_tag);
-    shifts_.send(from.data, bytes_of(from), world_rank((rank_ + 1) % size()), shift_tag);
-  }
-  void finish_shifts() {
-    shifts_.finish([] { return std::string("did not shift its block"); });
+    shifts_.receive(to.data, to.bytes(), world_rank((rank() + size() - 1) % size()), shift_tag);
+    shifts_.send(from.data, from.bytes(), world_rank((rank() + 1) % size()), shift_tag);
   }
 
-  /// Returns when all members have called it.
-  void barrier() {
-    if (size() == 1) return;
-    describe(CallKind::barrier, View<const std::byte>{});
-    meet(static_cast<const std::byte*>(nullptr), 0);
-  }
-
- private:
-  static constexpr int opening_tag = 0;
-  static constexpr int data_tag = 1;
-
-  static constexpr int shift_tag = 2;
-
-  template <class T>
-  static std::int64_t bytes_of(View<T> data) {
-    return data.count * static_cast<std::int64_t>(sizeof(T));
-  }
-
-  template <class T>
-  void describe(CallKind kind, View<T> data, int detail = 0) {
+  void describe(CallKind kind, const Elements& data, int detail = 0) {
     outgoing_.group = number_;
     outgoing_.call = calls_++;
     outgoing_.kind = kind;
-    outgoing_.bytes = sizeof(T);
+    outgoing_.bytes = data.size;
     outgoing_.detail = detail;
     outgoing_.count = data.count;
-    const std::string_view name = thread::detail::type_name<std::remove_const_t<T>>();
-    std::memcpy(outgoing_.type, name.data(), std::min(name.size() + 1, sizeof outgoing_.type));
+    outgoing_.type = data.type;
   }
 
   // Exchanges openings with all members, and the data with them if they are small, which is the answer.
-  template <class T>
-  bool meet(const T* data, std::int64_t bytes, bool gives = true) {
-    const bool small = bytes <= payload_bytes;
-    const std::int64_t along = small && gives ? bytes : 0;
-    if (along > 0) std::memcpy(outgoing_.payload, data, static_cast<std::size_t>(along));
+  bool meet(const Elements& data, bool gives = true) {
+    const bool small = data.bytes() <= payload_bytes;
+    const std::int64_t along = small && gives ? data.bytes() : 0;
+    if (along > 0) std::memcpy(outgoing_.payload, data.data, static_cast<std::size_t>(along));
     constexpr auto head = static_cast<std::int64_t>(offsetof(Opening, payload));
     each_peer([&](int to, int from) {
       now_.receive_some(&incoming_[static_cast<std::size_t>(from)], sizeof(Opening), world_rank(from), opening_tag);
@@ -271,66 +222,52 @@ class Group : public Deferred<Group> {
   [[noreturn]] void throw_disagreement() {
     std::string text = "the members of a group disagree:";
     for (int i = 0; i < size(); ++i) {
-      text += (i > 0 ? ", rank " : " rank ") + std::to_string(ranks_[static_cast<std::size_t>(i)]) + " called " +
-              opening(i).text();
+      text += (i > 0 ? ", rank " : " rank ") + std::to_string(world_rank(i)) + " called " + opening(i).text();
       if (opening(i).group != number_) text += " of another group";
     }
     throw Failure(ErrorKind::internal, text);
   }
 
-  [[nodiscard]] int world_rank(int member) const { return ranks_[static_cast<std::size_t>(member)]; }
   [[nodiscard]] const Opening& opening(int member) const {
-    return member == rank_ ? outgoing_ : incoming_[static_cast<std::size_t>(member)];
+    return member == rank() ? outgoing_ : incoming_[static_cast<std::size_t>(member)];
   }
   [[nodiscard]] const std::byte* payload(int member) const { return opening(member).payload; }
 
   // Calls visit(to, from) for all other members; everybody begins with another neighbour.
   template <class Visit>
   void each_peer(Visit&& visit) {
-    for (int step = 1; step < size(); ++step) visit((rank_ + step) % size(), (rank_ - step + size()) % size());
+    for (int step = 1; step < size(); ++step) visit((rank() + step) % size(), (rank() - step + size()) % size());
   }
 
-  template <class T>
-  void send(const T* data, std::int64_t count, int to) {
-    now_.send(data, count * static_cast<std::int64_t>(sizeof(T)), world_rank(to), data_tag);
-  }
-  template <class T>
-  void receive(T* data, std::int64_t count, int from) {
-    now_.receive(data, count * static_cast<std::int64_t>(sizeof(T)), world_rank(from), data_tag);
-  }
+  void send(const Elements& data, int to) { now_.send(data.data, data.bytes(), world_rank(to), data_tag); }
+  void receive(const Elements& data, int from) { now_.receive(data.data, data.bytes(), world_rank(from), data_tag); }
   // Returns when all messages of the call have come and gone.
   void deliver() {
-    now_.finish([&] { return "did not come to the " + outgoing_.text() + " of " + rank_list(ranks_); });
+    now_.finish([&] { return "did not come to the " + outgoing_.text() + " of " + rank_list(ranks()); });
   }
 
-  // The staging memory holds a part of every other member's data, in group order.
-  template <class T>
-  std::int64_t staged_elements() const {
-    return std::max<std::int64_t>(1, Endpoint::staging_bytes / static_cast<std::int64_t>(sizeof(T)) / (size() - 1));
+  // The staging memory holds a part of every other member's data, in group order: up to `most` elements of each.
+  [[nodiscard]] std::int64_t staged_elements(const Elements& data) const {
+    return std::max<std::int64_t>(1, Endpoint::staging_bytes / data.size / (size() - 1));
   }
-  template <class T>
-  T* staged(int member, std::int64_t most) {
-    return reinterpret_cast<T*>(endpoint_.staging().data()) + most * (member < rank_ ? member : member - 1);
+  // As many of a member's elements as `part` has.
+  Elements staged(int member, const Elements& part, std::int64_t most) {
+    const std::int64_t first = most * (member < rank() ? member : member - 1);
+    return {endpoint_.staging().data() + first * part.size, part.count, part.type, part.size};
   }
-  // to[0, n) = own and what is staged, in rank order.
-  template <class T>
-  void reduce_staged(T* own, T* to, std::int64_t most, std::int64_t n, ReduceOp op) {
+  // to = own and what is staged, in rank order.
+  void reduce_staged(const Elements& own, const Elements& to, std::int64_t most, ReduceOp op) {
     for (int i = 0; i < size(); ++i)
-      sources_[static_cast<std::size_t>(i)] = reinterpret_cast<std::byte*>(i == rank_ ? own : staged<T>(i, most));
-    auto* const target = reinterpret_cast<std::byte*>(to);
-    thread::reduce<T>(sources_, 0, {&target, 1}, 0, n, op);
+      sources_[static_cast<std::size_t>(i)] = i == rank() ? own.data : staged(i, own, most).data;
+    thread::reduce(to.type, sources_, 0, {&to.data, 1}, 0, to.count, op);
   }
-  // to[0, n) = the payloads from element `first` on, in rank order.
-  template <class T>
-  void reduce_payloads(std::int64_t first, T* to, std::int64_t n, ReduceOp op) {
+  // to = the payloads from element `first` on, in rank order.
+  void reduce_payloads(std::int64_t first, const Elements& to, ReduceOp op) {
     for (int i = 0; i < size(); ++i) sources_[static_cast<std::size_t>(i)] = const_cast<std::byte*>(payload(i));
-    auto* const target = reinterpret_cast<std::byte*>(to);
-    thread::reduce<T>(sources_, first, {&target, 1}, 0, n, op);
+    thread::reduce(to.type, sources_, first, {&to.data, 1}, 0, to.count, op);
   }
 
   Endpoint& endpoint_;
-  std::vector<int> ranks_;
-  int rank_;
   std::uint64_t number_ = 0;
   std::uint64_t calls_ = 0;
   Opening outgoing_;

@@ -3,6 +3,3 @@
 
 #include <galvatron/comm/communicator.hpp>
 #include <galvatron/comm/mpi/world.hpp>
-
-static_assert(galvatron::comm::World<galvatron::comm::mpi::World>);
-static_assert(galvatron::comm::Group<galvatron::comm::mpi::Group>);

@@ -19,6 +19,7 @@
 
 #include <galvatron/comm/check.hpp>
 #include <galvatron/comm/communicator.hpp>
+#include <galvatron/comm/groups.hpp>
 #include <galvatron/comm/mpi/endpoint.hpp>
 #include <galvatron/comm/mpi/group.hpp>
 #include <galvatron/comm/thread/channel.hpp>
@@ -26,43 +27,45 @@
 
 namespace galvatron::comm::mpi {
 
-/// A rank of a world of processes; models comm::World, where a lane is a tag of MPI. Used from the main thread only.
-/// When another rank has failed, or has not answered within the timeout, every call throws PeerFailure.
-class World {
+/// A rank of a world of processes, where a lane is a tag of MPI. Used from the main thread only. When another rank has
+/// failed, or has not answered within the timeout, every call throws PeerFailure. A posted block counts as sent when it
+/// has been taken, or been copied by MPI.
+class World final : public comm::World {
  public:
-  using Group = galvatron::comm::mpi::Group;
-
-  explicit World(Endpoint& endpoint) : endpoint_(endpoint), everybody_(static_cast<std::size_t>(endpoint.size())) {
-    for (int i = 0; i < size(); ++i) everybody_[static_cast<std::size_t>(i)] = i;
-  }
-  World(const World&) = delete;
-  World& operator=(const World&) = delete;
-  ~World() {
+  explicit World(Endpoint& endpoint) : comm::World(endpoint.rank(), endpoint.size()), endpoint_(endpoint) {}
+  ~World() override {
     withdraw();
     for (auto& [rows, type] : types_) MPI_Type_free(&type);
   }
 
-  [[nodiscard]] int rank() const { return endpoint_.rank(); }
-  [[nodiscard]] int size() const { return endpoint_.size(); }
   /// How long this rank waits for another one from now on.
   void set_timeout(std::chrono::nanoseconds timeout) { endpoint_.set_timeout(timeout); }
 
-  /// The group of these world ranks, in this order. Allocates on first use only. Errors: a Failure if a rank does not
-  /// exist or comes twice, or if the calling rank is not among them.
-  Group& group(std::span<const int> ranks) {
-    for (auto& group : groups_)
-      if (std::ranges::equal(group->ranks(), ranks)) return *group;
-    check_members(ranks, rank(), size());
-    return *groups_.emplace_back(std::make_unique<Group>(endpoint_, ranks));
+  Group& group(std::span<const int> ranks) override {
+    return groups_.find(ranks, [&] {
+      check_members(ranks, rank(), size());
+      return std::make_unique<Group>(endpoint_, ranks);
+    });
   }
-  /// The group of all ranks.
-  Group& everybody() { return group(everybody_); }
-  using Control = World;
-  Control& control() { return *this; }
 
-  /// Offers blocks to their peers and returns; see comm::World.
-  void post(std::span<const Piece> pieces) {
-    check_pieces(pieces, size());
+  /// Gives blocks that are under way a moment to arrive. Nobody reads this process's memory after it ends, which it
+  /// does then.
+  void withdraw() noexcept override {
+    Endpoint::drain(std::chrono::milliseconds(200), [&] {
+      int flag = 0;
+      return MPI_Testall(static_cast<int>(requests_.size()), requests_.data(), &flag, MPI_STATUSES_IGNORE) !=
+                 MPI_SUCCESS ||
+             flag != 0;
+    });
+  }
+
+ private:
+  struct Block {
+    int peer;
+    int lane;
+  };
+
+  void do_post(std::span<const Piece> pieces) override {
     endpoint_.check();
     for (const Piece& piece : pieces) {
       if (piece.peer == rank()) {
@@ -78,11 +81,7 @@ class World {
       endpoint_.ring(piece.peer);
     }
   }
-
-  /// Takes blocks from their peers, in order; rows of other lengths than the sender's are fine as long as the bytes of
-  /// a block are as many. Errors: a Failure that names both sizes if they are not.
-  void receive(std::span<const Piece> pieces) {
-    check_pieces(pieces, size());
+  void do_receive(std::span<const Piece> pieces) override {
     for (const Piece& piece : pieces) {
       if (piece.peer == rank())
         take_own(piece);
@@ -95,11 +94,7 @@ class World {
     arrivals_.clear();
     arriving_.clear();
   }
-
-  /// Returns when every block posted by this rank has left its memory: been taken, or been copied by MPI.
-  void wait_sent() { wait_sent(every_lane); }
-  /// The same of one lane.
-  void wait_sent(int lane) {
+  void do_wait_sent(int lane) override {
     for (const auto& [number, pieces] : own_)
       if ((lane == every_lane || lane == number) && !pieces.empty())
         throw Failure(ErrorKind::internal,
@@ -109,25 +104,6 @@ class World {
                    [&] { return "did not take " + std::to_string(requests_.size()) + " blocks or fewer"; });
     forget_done();
   }
-
-  /// For the way out of a failure: gives blocks that are under way a moment to arrive. Nobody reads this process's
-  /// memory after it ends, which it does then.
-  void withdraw() noexcept {
-    Endpoint::drain(std::chrono::milliseconds(200), [&] {
-      int flag = 0;
-      return MPI_Testall(static_cast<int>(requests_.size()), requests_.data(), &flag, MPI_STATUSES_IGNORE) !=
-                 MPI_SUCCESS ||
-             flag != 0;
-    });
-  }
-
- private:
-  static constexpr int every_lane = -1;
-
-  struct Block {
-    int peer;
-    int lane;
-  };
 
   static bool all_done(std::vector<MPI_Request>& requests) {
     int flag = 0;
@@ -222,8 +198,7 @@ class World {
   }
 
   Endpoint& endpoint_;
-  std::vector<int> everybody_;
-  std::vector<std::unique_ptr<Group>> groups_;
+  Groups<Group> groups_;
   std::vector<Block> sends_;  // posted and perhaps not taken; a request each
   std::vector<MPI_Request> requests_;
   std::vector<Block> arriving_;  // of one receive()

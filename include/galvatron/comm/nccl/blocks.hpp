@@ -43,14 +43,13 @@
 
 namespace galvatron::comm::nccl {
 
-/// @tparam C  a world of the same ranks for memory of the program
-template <class C>
 class Blocks {
  public:
   /// Lane of the announcements; callers of the control world have those below.
   static constexpr int control_lane = 999;
 
-  Blocks(C& control, Watch& watch, device::cuda::Stream& compute)
+  /// @param control  the same ranks, for memory of the program
+  Blocks(World& control, Watch& watch, device::cuda::Stream& compute)
       : control_(control), watch_(watch), compute_(compute) {
     keep_rooms();
     watch_.set_chore([this] {
@@ -321,7 +320,7 @@ class Blocks {
     pieces.pop_front();
   }
 
-  C& control_;
+  World& control_;
   Watch& watch_;
   device::cuda::Stream& compute_;
   std::mutex mutex_;  // of the routes; the watch does what waits in them

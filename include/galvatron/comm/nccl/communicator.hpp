@@ -9,7 +9,6 @@
 #include <span>
 #include <string>
 #include <thread>
-#include <type_traits>
 #include <utility>
 
 #include <nccl.h>
@@ -18,22 +17,26 @@
 #include <galvatron/comm/communicator.hpp>
 #include <galvatron/comm/nccl/check.hpp>
 #include <galvatron/comm/nccl/watch.hpp>
-#include <galvatron/core/dtype.hpp>
 #include <galvatron/core/error.hpp>
 #include <galvatron/core/view.hpp>
 
 namespace galvatron::comm::nccl {
 
-template <class T>
-constexpr ncclDataType_t type_of() {
-  if constexpr (std::is_same_v<T, float>)
-    return ncclFloat32;
-  else if constexpr (std::is_same_v<T, double>)
-    return ncclFloat64;
-  else if constexpr (std::is_same_v<T, bfloat16>)
-    return ncclBfloat16;
-  else
-    return ncclInt32;
+constexpr ncclDataType_t type_of(ElementType type) {
+  switch (type) {
+    case ElementType::float32:
+      return ncclFloat32;
+    case ElementType::float64:
+      return ncclFloat64;
+    case ElementType::bfloat16:
+      return ncclBfloat16;
+    case ElementType::int32:
+      return ncclInt32;
+    case ElementType::integer:
+    case ElementType::other:
+      break;
+  }
+  return ncclInt8;
 }
 constexpr ncclRedOp_t operation_of(ReduceOp op) { return op == ReduceOp::sum ? ncclSum : ncclMax; }
 
@@ -45,8 +48,7 @@ inline ncclUniqueId unique_id() {
 }
 
 /// The same on all members of a control group: member 0's.
-template <class G>
-ncclUniqueId shared_id(G& control) {
+inline ncclUniqueId shared_id(Group& control) {
   ncclUniqueId id{};
   if (control.rank() == 0) id = unique_id();
   control.broadcast(View<char>(id.internal, NCCL_UNIQUE_ID_BYTES), 0);

@@ -4,6 +4,3 @@
 #include <galvatron/comm/communicator.hpp>
 #include <galvatron/comm/nccl/world.hpp>
 #include <galvatron/comm/tcp/world.hpp>
-
-static_assert(galvatron::comm::World<galvatron::comm::nccl::World<galvatron::comm::tcp::World>>);
-static_assert(galvatron::comm::Group<galvatron::comm::nccl::World<galvatron::comm::tcp::World>::Group>);

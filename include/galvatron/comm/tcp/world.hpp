@@ -8,16 +8,15 @@
 #include <cstring>
 #include <exception>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
-#include <type_traits>
 #include <utility>
 #include <vector>
 
 #include <galvatron/comm/check.hpp>
 #include <galvatron/comm/communicator.hpp>
-#include <galvatron/comm/deferred.hpp>
-#include <galvatron/comm/reduction.hpp>
+#include <galvatron/comm/groups.hpp>
 #include <galvatron/comm/status.hpp>
 #include <galvatron/comm/tcp/endpoint.hpp>
 #include <galvatron/comm/tcp/rendezvous.hpp>
@@ -27,88 +26,64 @@
 
 namespace galvatron::comm::tcp {
 
-/// Models comm::Group: every member sends every other one what it has. Failures are PeerFailure, or a Failure
-/// (internal) when the members' sizes disagree.
-class Group : public Deferred<Group> {
+/// Every member sends every other one what it has. Failures are PeerFailure, or a Failure (internal) when the members'
+/// sizes disagree.
+class Group final : public comm::Group {
  public:
   Group(Endpoint& endpoint, std::span<const int> ranks)
-      : endpoint_(endpoint),
-        ranks_(ranks.begin(), ranks.end()),
-        rank_(static_cast<int>(std::ranges::find(ranks_, endpoint.rank()) - ranks_.begin())),
-        lane_(lane_of(ranks)) {}
-  Group(const Group&) = delete;
-  Group& operator=(const Group&) = delete;
+      : comm::Group(ranks, endpoint.rank()), endpoint_(endpoint), lane_(lane_of(ranks)) {}
 
-  [[nodiscard]] int rank() const { return rank_; }
-  [[nodiscard]] int size() const { return static_cast<int>(ranks_.size()); }
-  [[nodiscard]] std::span<const int> ranks() const { return ranks_; }
-
-  template <Reducible T>
-  void all_reduce(View<T> data, ReduceOp op = ReduceOp::sum) {
-    send_all([&](int) { return copy_of(data); });
-    reduce_received(data, data, op);
-  }
-  template <class T>
-  void all_gather(std::type_identity_t<View<const T>> shard, View<T> all) {
-    check_whole("all_gather", endpoint_.rank(), size(), shard.count, all.count);
-    send_all([&](int) { return copy_of(shard); });
-    for (int i = 0; i < size(); ++i) take(i, shard, all.slice(i * shard.count, shard.count));
-  }
-  template <Reducible T>
-  void reduce_scatter(std::type_identity_t<View<T>> all, View<T> shard) {
-    check_whole("reduce_scatter", endpoint_.rank(), size(), shard.count, all.count);
-    send_all([&](int i) { return copy_of(all.slice(i * shard.count, shard.count)); });
-    reduce_received(all.slice(rank_ * shard.count, shard.count), shard, ReduceOp::sum);
-  }
-  template <class T>
-  void all_to_all(std::type_identity_t<View<const T>> from, View<T> to) {
-    check_blocks(endpoint_.rank(), size(), from.count, to.count);
-    const std::int64_t n = from.count / size();
-    send_all([&](int i) { return copy_of(from.slice(i * n, n)); });
-    for (int i = 0; i < size(); ++i) take(i, from.slice(i * n, n), to.slice(i * n, n));
-  }
-  template <class T>
-  void broadcast(View<T> data, int root) {
-    check_root(root, size());
-    if (rank_ == root) return send_all([&](int) { return copy_of(data); });
-    take(root, data, data);
-  }
-  template <class T>
-  void start_shift(std::type_identity_t<View<const T>> from, View<T> to) {
-    check_shift(from.count, to.count);
-    endpoint_.send(ranks_[static_cast<std::size_t>((rank_ + 1) % size())], lane_ - 1, copy_of(from));
-    shifts_.push_back(std::as_writable_bytes(std::span(to.data, static_cast<std::size_t>(to.count))));
-  }
-  void finish_shifts() {
-    for (const auto to : std::exchange(shifts_, {})) {
-      const auto bytes = endpoint_.receive(ranks_[static_cast<std::size_t>((rank_ + size() - 1) % size())], lane_ - 1);
-      check_size(bytes.size(), to.size());
-      std::ranges::copy(bytes, to.begin());
+  void finish_shifts() override {
+    for (const Elements& to : std::exchange(shifts_, {})) {
+      const auto bytes = endpoint_.receive(world_rank((rank() + size() - 1) % size()), lane_ - 1);
+      check_size(bytes.size(), static_cast<std::size_t>(to.bytes()));
+      std::ranges::copy(bytes, to.data);
     }
   }
-  void barrier() {
+  void barrier() override {
     send_all([](int) { return Endpoint::Bytes{}; });
     for (int i = 0; i < size(); ++i) receive(i, 0);
   }
 
  private:
+  void do_all_reduce(const Elements& data, ReduceOp op) override {
+    send_all([&](int) { return copy_of(data); });
+    reduce_received(data, data, op);
+  }
+  void do_all_gather(const Elements& shard, const Elements& all) override {
+    send_all([&](int) { return copy_of(shard); });
+    for (int i = 0; i < size(); ++i) take(i, shard, all.slice(i * shard.count, shard.count));
+  }
+  void do_reduce_scatter(const Elements& all, const Elements& shard) override {
+    send_all([&](int i) { return copy_of(all.slice(i * shard.count, shard.count)); });
+    reduce_received(all.slice(rank() * shard.count, shard.count), shard, ReduceOp::sum);
+  }
+  void do_all_to_all(const Elements& from, const Elements& to) override {
+    const std::int64_t n = from.count / size();
+    send_all([&](int i) { return copy_of(from.slice(i * n, n)); });
+    for (int i = 0; i < size(); ++i) take(i, from.slice(i * n, n), to.slice(i * n, n));
+  }
+  void do_broadcast(const Elements& data, int root) override {
+    if (rank() == root) return send_all([&](int) { return copy_of(data); });
+    take(root, data, data);
+  }
+  void do_start_shift(const Elements& from, const Elements& to) override {
+    endpoint_.send(world_rank((rank() + 1) % size()), lane_ - 1, copy_of(from));
+    shifts_.push_back(to);
+  }
+
   // Lanes of groups are negative; of two groups they differ (a hash of 62 bits), and of one for shifts by one.
   static std::int64_t lane_of(std::span<const int> ranks) {
     std::uint64_t hash = 14695981039346656037ULL;  // FNV-1a
     for (const int rank : ranks) hash = (hash ^ static_cast<std::uint64_t>(rank + 1)) * 1099511628211ULL;
     return -2 - static_cast<std::int64_t>(hash >> 2) * 2;
   }
-  template <class T>
-  static Endpoint::Bytes copy_of(View<T> data) {
-    static_assert(std::is_trivially_copyable_v<T>);
-    const auto bytes = std::as_bytes(std::span(data.data, static_cast<std::size_t>(data.count)));
-    return {bytes.begin(), bytes.end()};
-  }
+  static Endpoint::Bytes copy_of(const Elements& data) { return {data.data, data.data + data.bytes()}; }
   // Sends what_for(i) to every other member i.
   template <class What>
   void send_all(What&& what_for) {
     for (int i = 0; i < size(); ++i)
-      if (i != rank_) endpoint_.send(ranks_[static_cast<std::size_t>(i)], lane_, what_for(i));
+      if (i != rank()) endpoint_.send(world_rank(i), lane_, what_for(i));
   }
   void check_size(std::size_t received, std::size_t expected) const {
     if (received != expected)
@@ -116,74 +91,61 @@ class Group : public Deferred<Group> {
                                              " takes " + std::to_string(expected) + " bytes, but was sent " +
                                              std::to_string(received));
   }
-  Endpoint::Bytes receive(int i, std::size_t size) {
-    if (i == rank_) return {};
-    Endpoint::Bytes bytes = endpoint_.receive(ranks_[static_cast<std::size_t>(i)], lane_);
-    check_size(bytes.size(), size);
+  Endpoint::Bytes receive(int i, std::size_t expected) {
+    if (i == rank()) return {};
+    Endpoint::Bytes bytes = endpoint_.receive(world_rank(i), lane_);
+    check_size(bytes.size(), expected);
     return bytes;
   }
   // Member i's elements: its block, or this member's own.
-  template <class T>
-  void take(int i, std::type_identity_t<View<const T>> own, View<T> to) {
-    const std::size_t size = static_cast<std::size_t>(to.count) * sizeof(T);
+  void take(int i, const Elements& own, const Elements& to) {
+    const auto size = static_cast<std::size_t>(to.bytes());
     const Endpoint::Bytes bytes = receive(i, size);
-    const void* const from = i == rank_ ? static_cast<const void*>(own.data) : bytes.data();
+    const std::byte* const from = i == rank() ? own.data : bytes.data();
     if (from != to.data && size > 0) std::memmove(to.data, from, size);
   }
-  template <class T>
-  void reduce_received(View<T> own, View<T> to, ReduceOp op) {
+  void reduce_received(const Elements& own, const Elements& to, ReduceOp op) {
     std::vector<Endpoint::Bytes> bytes;
     std::vector<std::byte*> sources;
     for (int i = 0; i < size(); ++i) {
-      bytes.push_back(receive(i, static_cast<std::size_t>(own.count) * sizeof(T)));
-      sources.push_back(i == rank_ ? reinterpret_cast<std::byte*>(own.data) : bytes.back().data());
+      bytes.push_back(receive(i, static_cast<std::size_t>(own.bytes())));
+      sources.push_back(i == rank() ? own.data : bytes.back().data());
     }
-    std::byte* const out = reinterpret_cast<std::byte*>(to.data);
-    thread::reduce<T>(sources, 0, {&out, 1}, 0, own.count, op);
+    thread::reduce(own.type, sources, 0, {&to.data, 1}, 0, own.count, op);
   }
 
   Endpoint& endpoint_;
-  std::vector<int> ranks_;
-  int rank_;
   std::int64_t lane_;
-  std::vector<std::span<std::byte>> shifts_;  // where those that were started go
+  std::vector<Elements> shifts_;  // where those that were started go
 };
 
-/// Models comm::World. Used by one thread.
-class World {
+/// Posted blocks are copies.
+class World final : public comm::World {
  public:
-  using Group = tcp::Group;
-  using Control = World;
+  explicit World(Endpoint& endpoint) : comm::World(endpoint.rank(), endpoint.size()), endpoint_(endpoint) {}
 
-  explicit World(Endpoint& endpoint) : endpoint_(endpoint) {
-    for (int r = 0; r < size(); ++r) everybody_.push_back(r);
+  Group& group(std::span<const int> ranks) override {
+    return groups_.find(ranks, [&] {
+      check_members(ranks, rank(), size());
+      return std::make_unique<Group>(endpoint_, ranks);
+    });
   }
-  World(const World&) = delete;
-  World& operator=(const World&) = delete;
 
-  [[nodiscard]] int rank() const { return endpoint_.rank(); }
-  [[nodiscard]] int size() const { return endpoint_.size(); }
   /// How long this rank waits for another one from now on.
   void set_timeout(std::chrono::nanoseconds timeout) { endpoint_.set_timeout(timeout); }
-  Group& group(std::span<const int> ranks) {
-    for (auto& group : groups_)
-      if (std::ranges::equal(group->ranks(), ranks)) return *group;
-    check_members(ranks, rank(), size());
-    return *groups_.emplace_back(std::make_unique<Group>(endpoint_, ranks));
-  }
-  Group& everybody() { return group(everybody_); }
-  Control& control() { return *this; }
 
-  void post(std::span<const Piece> pieces) {
-    check_pieces(pieces, size());
+  std::optional<std::string> failure() override { return endpoint_.failure(); }
+  void warn(const std::string& text) noexcept override { endpoint_.warn(text); }
+
+ private:
+  void do_post(std::span<const Piece> pieces) override {
     for (const Piece& piece : pieces) {
       Endpoint::Bytes bytes(static_cast<std::size_t>(thread::bytes_of(piece)));
       thread::copy_piece(piece, flat(bytes));
       endpoint_.send(piece.peer, piece.lane, std::move(bytes));
     }
   }
-  void receive(std::span<const Piece> pieces) {
-    check_pieces(pieces, size());
+  void do_receive(std::span<const Piece> pieces) override {
     for (const Piece& piece : pieces) {
       Endpoint::Bytes bytes = endpoint_.receive(piece.peer, piece.lane);
       if (static_cast<std::int64_t>(bytes.size()) != thread::bytes_of(piece))
@@ -194,28 +156,16 @@ class World {
       thread::copy_piece(flat(bytes), piece);
     }
   }
-  /// Posted blocks are copies.
-  void wait_sent() { endpoint_.flush(); }
-  void wait_sent(int) { endpoint_.flush(); }
+  void do_wait_sent(int) override { endpoint_.flush(); }
 
-  /// What failed on another rank, if that is known. Any thread may ask.
-  std::optional<std::string> failure() { return endpoint_.failure(); }
-  /// Tells the others that this rank is failing before its body has ended; `text` names it. Any thread may call it.
-  void warn(const std::string& text) noexcept { endpoint_.warn(text); }
-
- private:
   static Piece flat(Endpoint::Bytes& bytes) {
     const auto n = static_cast<std::int64_t>(bytes.size());
     return {.data = bytes.data(), .rows = 1, .row_bytes = n, .stride_bytes = n};
   }
 
   Endpoint& endpoint_;
-  std::vector<int> everybody_;
-  std::vector<std::unique_ptr<Group>> groups_;
+  Groups<Group> groups_;
 };
-
-static_assert(comm::World<World>);
-static_assert(comm::Group<Group>);
 
 /// How long ranks wait for each other.
 struct Limits {

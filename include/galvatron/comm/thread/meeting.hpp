@@ -18,14 +18,11 @@
 #include <memory>
 #include <span>
 #include <string>
-#include <type_traits>
 #include <utility>
 #include <vector>
 
-#include <galvatron/comm/communicator.hpp>
+#include <galvatron/comm/elements.hpp>
 #include <galvatron/comm/thread/wait.hpp>
-#include <galvatron/core/dtype.hpp>
-#include <galvatron/core/view.hpp>
 
 namespace galvatron::comm::thread {
 
@@ -54,7 +51,7 @@ constexpr const char* name_of(CallKind kind) {
 /// What a member calls, and where its memory lies.
 struct Call {
   CallKind kind = CallKind::barrier;
-  const char* type = "byte";  ///< name of the element type
+  ElementType type = ElementType::other;
   std::int64_t count = 0;     ///< elements, as the caller gave them
   std::int32_t bytes = 1;     ///< of an element
   std::int32_t detail = 0;    ///< the reduction or the root
@@ -66,34 +63,16 @@ struct Call {
   /// "all_reduce of 12 float"
   [[nodiscard]] std::string text() const {
     if (kind == CallKind::barrier) return name_of(kind);
-    std::string text = std::string(name_of(kind)) + " of " + std::to_string(count) + " " + type;
+    std::string text = std::string(name_of(kind)) + " of " + std::to_string(count) + " " + comm::name_of(type);
     if (kind == CallKind::broadcast) text += " from member " + std::to_string(detail);
     if (kind == CallKind::all_reduce && detail == static_cast<int>(ReduceOp::max)) text += " (max)";
     return text;
   }
 };
 
-namespace detail {
-template <class T>
-constexpr const char* type_name() {
-  if constexpr (std::is_same_v<T, float>)
-    return "float";
-  else if constexpr (std::is_same_v<T, double>)
-    return "double";
-  else if constexpr (std::is_same_v<T, bfloat16>)
-    return "bfloat16";
-  else if constexpr (std::is_integral_v<T>)
-    return "integer";
-  else
-    return "element";
-}
-}  // namespace detail
-
 /// @param detail  the reduction or the root
-template <class T>
-Call describe(CallKind kind, View<T> data, int detail = 0) {
-  return {kind,   galvatron::comm::thread::detail::type_name<T>(), data.count, static_cast<std::int32_t>(sizeof(T)),
-          detail, reinterpret_cast<std::byte*>(data.data)};
+inline Call describe(CallKind kind, const Elements& data, int detail = 0) {
+  return {kind, data.type, data.count, data.size, detail, data.data};
 }
 
 /// "the members of a group disagree: rank 0 called barrier, rank 1 called all_reduce of 12 float"

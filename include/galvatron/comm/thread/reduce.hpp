@@ -11,7 +11,7 @@
 #include <span>
 #include <type_traits>
 
-#include <galvatron/comm/communicator.hpp>
+#include <galvatron/comm/elements.hpp>
 #include <galvatron/comm/reduction.hpp>
 #include <galvatron/core/dtype.hpp>
 
@@ -91,15 +91,17 @@ void reduce_with(std::span<std::byte* const> sources, std::int64_t from, std::sp
 }  // namespace detail
 
 /// destination[to + i] = sources[0][from + i] op sources[1][from + i] op ... for i in [0, n) and every destination, all
-/// counted in elements T; bfloat16 is summed in float and rounded once. A destination may be one of the sources if
+/// counted in elements; bfloat16 is summed in float and rounded once. A destination may be one of the sources if
 /// from == to; otherwise nothing overlaps.
-template <Reducible T>
-void reduce(std::span<std::byte* const> sources, std::int64_t from, std::span<std::byte* const> destinations,
-            std::int64_t to, std::int64_t n, ReduceOp op) {
-  if (op == ReduceOp::sum)
-    detail::reduce_with<Add, T>(sources, from, destinations, to, n);
-  else
-    detail::reduce_with<Max, T>(sources, from, destinations, to, n);
+/// @param type  of a reduction
+inline void reduce(ElementType type, std::span<std::byte* const> sources, std::int64_t from,
+                   std::span<std::byte* const> destinations, std::int64_t to, std::int64_t n, ReduceOp op) {
+  with_reducible(type, [&]<class T>() {
+    if (op == ReduceOp::sum)
+      detail::reduce_with<Add, T>(sources, from, destinations, to, n);
+    else
+      detail::reduce_with<Max, T>(sources, from, destinations, to, n);
+  });
 }
 
 }  // namespace galvatron::comm::thread

@@ -17,6 +17,7 @@
 
 #include <galvatron/comm/check.hpp>
 #include <galvatron/comm/communicator.hpp>
+#include <galvatron/comm/groups.hpp>
 #include <galvatron/comm/thread/group.hpp>
 #include <galvatron/comm/thread/job.hpp>
 #include <galvatron/comm/thread/messages.hpp>
@@ -24,80 +25,35 @@
 
 namespace galvatron::comm::thread {
 
-/// A rank of a world of threads; models comm::World. Every rank uses its own handle, and only from its own thread.
-/// When another rank has failed, or has not answered within the timeout, every call throws PeerFailure.
-class World {
+/// A rank of a world of threads. Every rank uses its own handle, and only from its own thread. When another rank has
+/// failed, or has not answered within the timeout, every call throws PeerFailure.
+class World final : public comm::World {
  public:
-  using Group = galvatron::comm::thread::Group;
+  World(Job& job, int rank) : comm::World(rank, job.size()), job_(job) {}
+  ~World() override { withdraw(); }
 
-  World(Job& job, int rank) : job_(job), rank_(rank) {
-    everybody_.resize(static_cast<std::size_t>(job.size()));
-    for (int i = 0; i < job.size(); ++i) everybody_[static_cast<std::size_t>(i)] = i;
-  }
-  World(const World&) = delete;
-  World& operator=(const World&) = delete;
-  ~World() { withdraw(); }
-
-  [[nodiscard]] int rank() const { return rank_; }
-  [[nodiscard]] int size() const { return job_.size(); }
-
-  /// The group of these world ranks, in this order. Allocates on first use only. Errors: a Failure if a rank does not
-  /// exist or comes twice, or if the calling rank is not among them.
-  Group& group(std::span<const int> ranks) {
-    for (auto& group : groups_)
-      if (std::ranges::equal(group->ranks(), ranks)) return *group;
-    check_members(ranks, rank_, size());
-    return *groups_.emplace_back(std::make_unique<Group>(job_, ranks, rank_));
-  }
-  /// The group of all ranks.
-  Group& everybody() { return group(everybody_); }
-  /// Rank threads speak of memory of the program anyway.
-  using Control = World;
-  Control& control() { return *this; }
-
-  /// Offers blocks to their peers and returns; see comm::World. If an exception could free the memory, a SendGuard that
-  /// lives shorter keeps the receivers from reading it then.
-  void post(std::span<const Piece> pieces) {
-    check_pieces(pieces, size());
-    if (job_.failure().failed()) job_.throw_failure(rank_);
-    for (std::size_t i = 0; i < pieces.size(); ++i) {
-      const Piece& piece = pieces[i];
-      Channel& channel = job_.lanes(rank_, piece.peer)[piece.lane];
-      note(piece, channel);
-      channel.push(piece);
-      if (i + 1 == pieces.size() || pieces[i + 1].peer != piece.peer) job_.endpoint(piece.peer).inbox.ring();
-    }
+  Group& group(std::span<const int> ranks) override {
+    return groups_.find(ranks, [&] {
+      check_members(ranks, rank(), size());
+      return std::make_unique<Group>(job_, ranks, rank());
+    });
   }
 
-  /// Takes blocks from their peers, in order, and copies them; rows of other lengths than the sender's are fine as long
-  /// as the bytes of a block are as many. Errors: a Failure that names both sizes if they are not.
-  void receive(std::span<const Piece> pieces) { receive(pieces, copy_piece); }
+  using comm::World::receive;
   /// The same; copy(from, to) sees to it that the bytes are copied before the sender needs its memory again.
   template <class Copy>
   void receive(std::span<const Piece> pieces, Copy&& copy) {
     check_pieces(pieces, size());
-    for (const Piece& piece : pieces) {
-      if (piece.peer == rank_ && !job_.lanes(rank_, rank_)[piece.lane].ready())
-        throw Failure(ErrorKind::internal,
-                      "rank " + std::to_string(rank_) + " receives a block from itself that it has not posted before");
-      receive_block(job_, rank_, piece, copy);
-    }
+    receive_checked(pieces, copy);
   }
 
-  /// Returns when every block posted by this rank has been taken.
-  void wait_sent() { wait_sent_in(every_lane); }
-  /// The same of one lane.
-  void wait_sent(int lane) { wait_sent_in(lane); }
-
-  /// What failed on a rank, if one has. Any thread may ask.
-  [[nodiscard]] std::optional<std::string> failure() const {
+  std::optional<std::string> failure() override {
     if (!job_.failure().failed()) return std::nullopt;
     return job_.failure().message();
   }
 
-  /// Takes back every block of this rank that nobody has begun to copy, and returns when nobody reads this rank's
-  /// memory any more. For the way out of a failure: a peer that still waits for such a block gets a PeerFailure.
-  void withdraw() noexcept {
+  /// A peer that still waits for a block that is taken back gets a PeerFailure.
+  void withdraw() noexcept override {
     for (const Target& target : targets_) target.channel->withdraw();
     for (const auto& group : groups_) group->withdraw();
   }
@@ -109,7 +65,27 @@ class World {
     int lane;
     Channel* channel;
   };
-  static constexpr int every_lane = -1;
+
+  void do_post(std::span<const Piece> pieces) override {
+    if (job_.failure().failed()) job_.throw_failure(rank());
+    for (std::size_t i = 0; i < pieces.size(); ++i) {
+      const Piece& piece = pieces[i];
+      Channel& channel = job_.lanes(rank(), piece.peer)[piece.lane];
+      note(piece, channel);
+      channel.push(piece);
+      if (i + 1 == pieces.size() || pieces[i + 1].peer != piece.peer) job_.endpoint(piece.peer).inbox.ring();
+    }
+  }
+  void do_receive(std::span<const Piece> pieces) override { receive_checked(pieces, copy_piece); }
+  template <class Copy>
+  void receive_checked(std::span<const Piece> pieces, Copy&& copy) {
+    for (const Piece& piece : pieces) {
+      if (piece.peer == rank() && !job_.lanes(rank(), rank())[piece.lane].ready())
+        throw Failure(ErrorKind::internal,
+                      "rank " + std::to_string(rank()) + " receives a block from itself that it has not posted before");
+      receive_block(job_, rank(), piece, copy);
+    }
+  }
 
   // Allocates on first use of a lane to a peer only.
   void note(const Piece& piece, Channel& channel) {
@@ -118,12 +94,12 @@ class World {
     targets_.push_back({piece.peer, piece.lane, &channel});
   }
 
-  void wait_sent_in(int lane) {
+  void do_wait_sent(int lane) override {
     const auto concerns = [&](const Target& target) { return lane == every_lane || target.lane == lane; };
     for (const Target& target : targets_)
-      if (target.peer == rank_ && concerns(target) && !target.channel->drained())
+      if (target.peer == rank() && concerns(target) && !target.channel->drained())
         throw Failure(ErrorKind::internal,
-                      "rank " + std::to_string(rank_) + " waits for a block to itself that it has not received");
+                      "rank " + std::to_string(rank()) + " waits for a block to itself that it has not received");
     const auto all_taken = [&] {
       return std::ranges::all_of(targets_,
                                  [&](const Target& target) { return !concerns(target) || target.channel->drained(); });
@@ -138,7 +114,7 @@ class World {
       return peers;
     };
     job_.wait(
-        rank_, job_.endpoint(rank_).sent, all_taken, [&] { return job_.failure().failed(); },
+        rank(), job_.endpoint(rank()).sent, all_taken, [&] { return job_.failure().failed(); },
         [&] { return !late(true).empty(); },
         [&](bool only_ended) {
           std::int64_t blocks = 0;
@@ -148,13 +124,11 @@ class World {
         });
     if (all_taken()) return;
     withdraw();
-    job_.throw_failure(rank_);
+    job_.throw_failure(rank());
   }
 
   Job& job_;
-  int rank_;
-  std::vector<int> everybody_;
-  std::vector<std::unique_ptr<Group>> groups_;
+  Groups<Group> groups_;
   std::vector<Target> targets_;
 };
 

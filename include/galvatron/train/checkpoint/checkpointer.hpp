@@ -50,15 +50,15 @@ struct CheckpointReport {
   double write_seconds = 0;  ///< beside training, without the manifest
 };
 
-/// @tparam D  the device  @tparam W  the world  @tparam Stage  what has the rank's state
-template <class D, class W, class Stage>
+/// @tparam D  the device  @tparam Stage  what has the rank's state
+template <class D, class Stage>
 class Checkpointer {
  public:
   /// Collective. Takes the memory of the copy. Throws Failure (usage) when the folder cannot be written, or another run
   /// writes there.
   /// @param training  what the manifest will say; its step is set for every checkpoint
   /// @param on_thread_start  called on the thread that writes
-  Checkpointer(const CheckpointOptions& options, TrainingState training, D& device, W& world, Stage& stage,
+  Checkpointer(const CheckpointOptions& options, TrainingState training, D& device, comm::World& world, Stage& stage,
                std::int64_t vocabulary, std::function<void()> on_thread_start = {})
       : options_(options),
         training_(std::move(training)),
@@ -206,7 +206,7 @@ class Checkpointer {
   Stage& stage_;
   int rank_;
   int ranks_;
-  typename W::Control::Group& everybody_;  ///< speak of memory of the program
+  comm::Group& everybody_;  ///< speak of memory of the program
   Snapshot snapshot_;
   std::filesystem::path unfinished_;   ///< the newest checkpoint's, until it is complete
   bool pending_ = false;               ///< a checkpoint is being written

@@ -43,8 +43,8 @@ class Profile {
   }
 
   /// On every rank, on its thread.
-  template <class World, class Platform>
-  void measure(World& world, const Platform& platform) {
+  template <class Platform>
+  void measure(comm::World& world, const Platform& platform) {
     platform.enter();
     const std::function<void(const std::string&)> tell = [this](const std::string& step) {
       if (progress_) progress_({step, std::min(done_ / steps_, 1.0)});
@@ -54,7 +54,7 @@ class Profile {
     std::optional<Bench<Platform>> larger;
     if (world.rank() == 0 && !(plan_.alone == plan_.sizes)) larger.emplace(platform, plan_.alone);
     if (ranks_ == 1) bench.search(true);
-    using Rank = Measurements<Platform, World>;
+    using Rank = Measurements<Platform>;
     using Sweep = typename Rank::Sweep;
     const bool watches = plan_.watches_cores && world.rank() == 0;
     Rank rank(world, bench, larger ? *larger : bench, plan_, cluster_, across_, watches ? &shares_ : nullptr, tell);

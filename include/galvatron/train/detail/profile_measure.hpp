@@ -47,14 +47,14 @@ struct ProfilePlan {
 
 /// The measurements of one rank; rank 0 writes the cluster. Everything is measured in several sweeps, so that the
 /// fastest of a point comes from the same, undisturbed machine as that of any other.
-template <class Platform, class World>
+template <class Platform>
 class Measurements {
  public:
   /// @param alone  what a rank that computes alone has; may be `bench`
   /// @param cluster  how many ranks a node has  @param across  gets the tables of groups with a rank in every node
   /// @param shares  of rank 0, or null
-  Measurements(World& world, Bench<Platform>& bench, Bench<Platform>& alone, const ProfilePlan& plan, Cluster& cluster,
-               std::vector<MessageTable>& across, OthersShares* shares,
+  Measurements(comm::World& world, Bench<Platform>& bench, Bench<Platform>& alone, const ProfilePlan& plan,
+               Cluster& cluster, std::vector<MessageTable>& across, OthersShares* shares,
                const std::function<void(const std::string&)>& tell)
       : world_(world),
         bench_(bench),
@@ -168,7 +168,7 @@ class Measurements {
   /// All ranks measure collectives of every group size inside their nodes, messages from each to the next there, and
   /// both between nodes.
   void communicate() {
-    MessageBench<Platform, World> bench(world_, bench_);
+    MessageBench<Platform> bench(world_, bench_);
     const int node = cluster_.devices_per_node;
     const int nodes = world_.size() / node;
     for (int n = 2; n <= node; ++n) {
@@ -218,7 +218,7 @@ class Measurements {
   }
 
   /// A collective, or messages around a ring, over all sizes.
-  void measure(std::vector<MessageTable>& tables, MessageBench<Platform, World>& bench, Message kind,
+  void measure(std::vector<MessageTable>& tables, MessageBench<Platform>& bench, Message kind,
                const std::vector<int>& members, bool strided) {
     MeasuredGrid<1> grid(plan_.bytes);
     const bool measures = begin_table();
@@ -276,7 +276,7 @@ class Measurements {
     return grid;
   }
 
-  World& world_;
+  comm::World& world_;
   Bench<Platform>& bench_;
   Bench<Platform>& alone_;
   const ProfilePlan& plan_;

@@ -20,12 +20,10 @@
 namespace galvatron::train::detail {
 
 /// One rank's side of the measurements; every rank calls the same functions in the same order.
-template <class Platform, class World>
+template <class Platform>
 class MessageBench {
  public:
-  using Group = typename World::Group;
-
-  MessageBench(World& world, Bench<Platform>& bench) : world_(world), bench_(bench) {}
+  MessageBench(comm::World& world, Bench<Platform>& bench) : world_(world), bench_(bench) {}
 
   /// The members of this rank's group when every run of `span` ranks is cut into groups of n: consecutive ranks, or
   /// every (span / n)th.
@@ -39,7 +37,7 @@ class MessageBench {
   }
 
   /// Seconds of one collective of `bytes` (as cost::WorkKind counts them) in every group at once.
-  double collective(Message kind, Group& group, std::int64_t bytes, double least) {
+  double collective(Message kind, comm::Group& group, std::int64_t bytes, double least) {
     const View<std::byte> buffer = bench_.buffer();
     const int n = group.size();
     const std::int64_t share = std::max<std::int64_t>(bytes / 4 / n, 1);
@@ -53,10 +51,10 @@ class MessageBench {
           group.all_reduce(data, comm::ReduceOp::sum);
           break;
         case Message::all_gather:
-          group.template all_gather<float>(own, data);
+          group.all_gather<float>(own, data);
           break;
         case Message::reduce_scatter:
-          group.template reduce_scatter<float>(data, own);
+          group.reduce_scatter<float>(data, own);
           break;
         case Message::broadcast:
           group.broadcast(data, 0);
@@ -88,7 +86,7 @@ class MessageBench {
 
   /// How much longer a rank computes while it communicates: rank 0's figure, for ranks with devices of their own.
   double own_overlap_slowdown(double least) {
-    Group& all = world_.everybody();
+    comm::Group& all = world_.everybody();
     const View<float> data(reinterpret_cast<float*>(bench_.buffer().data),
                            std::min<std::int64_t>(bench_.buffer().count / 16, 16 << 20));
     const std::int64_t n = 1024;
@@ -98,7 +96,7 @@ class MessageBench {
     const double once = together(least, [&] { all.all_reduce(data, comm::ReduceOp::sum); });
     const double alone = compute();
     world_.control().everybody().barrier();
-    std::vector<typename Group::Pending> under_way;
+    std::vector<comm::Pending> under_way;
     const auto calls = static_cast<std::size_t>(std::clamp(std::ceil(3 * least / once), 1.0, 1000.0));
     for (std::size_t i = 0; i < calls; ++i) under_way.push_back(all.start_all_reduce(data, comm::ReduceOp::sum));
     const double beside = compute();
@@ -120,7 +118,7 @@ class MessageBench {
       if (world_.rank() == 0) {
         seconds[communicating ? 1 : 0] = bench_.time(least, compute);
       } else if (communicating && others.size() > 1) {
-        Group& group = world_.group(others);
+        comm::Group& group = world_.group(others);
         const View<float> data(reinterpret_cast<float*>(bench_.buffer().data), 1 << 18);
         const double end = wall_seconds() + 5 * least;
         for (int i = 0; i < calls; ++i) {
@@ -172,7 +170,7 @@ class MessageBench {
     return seconds;
   }
 
-  World& world_;
+  comm::World& world_;
   Bench<Platform>& bench_;
 };
 

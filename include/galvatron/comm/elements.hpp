@@ -1,0 +1,107 @@
+// What collectives and messages carry: elements of a type that is a value, and blocks of bytes.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <type_traits>
+
+#include <galvatron/comm/reduction.hpp>
+#include <galvatron/core/dtype.hpp>
+#include <galvatron/core/view.hpp>
+
+namespace galvatron::comm {
+
+enum class ReduceOp : std::uint8_t { sum, max };
+
+/// A type of elements. The first four can be reduced; what the others are matters to messages only.
+enum class ElementType : std::uint8_t { float32, float64, bfloat16, int32, integer, other };
+
+/// As in "all_reduce of 12 float".
+constexpr const char* name_of(ElementType type) {
+  switch (type) {
+    case ElementType::float32:
+      return "float";
+    case ElementType::float64:
+      return "double";
+    case ElementType::bfloat16:
+      return "bfloat16";
+    case ElementType::int32:
+    case ElementType::integer:
+      return "integer";
+    case ElementType::other:
+      break;
+  }
+  return "element";
+}
+
+template <class T>
+constexpr ElementType element_type() {
+  if constexpr (std::is_same_v<T, float>)
+    return ElementType::float32;
+  else if constexpr (std::is_same_v<T, double>)
+    return ElementType::float64;
+  else if constexpr (std::is_same_v<T, bfloat16>)
+    return ElementType::bfloat16;
+  else if constexpr (std::is_same_v<T, std::int32_t>)
+    return ElementType::int32;
+  else if constexpr (std::is_integral_v<T>)
+    return ElementType::integer;
+  else
+    return ElementType::other;
+}
+
+/// A View whose type is a value. `data` may be null where nothing is computed (comm::dry).
+struct Elements {
+  std::byte* data = nullptr;
+  std::int64_t count = 0;
+  ElementType type = ElementType::other;
+  std::int32_t size = 1;  ///< bytes of an element
+
+  /// Bytes of all.
+  [[nodiscard]] constexpr std::int64_t bytes() const { return count * size; }
+  /// Elements [first, first + n).
+  [[nodiscard]] constexpr Elements slice(std::int64_t first, std::int64_t n) const {
+    return {data == nullptr ? nullptr : data + first * size, n, type, size};
+  }
+};
+
+/// The elements of a view. Whoever is given those of a View<const T> does not write to them.
+template <class T>
+Elements elements_of(View<T> view) {
+  using Type = std::remove_const_t<T>;
+  static_assert(std::is_trivially_copyable_v<Type>);
+  return {reinterpret_cast<std::byte*>(const_cast<Type*>(view.data)), view.count, element_type<Type>(),
+          static_cast<std::int32_t>(sizeof(Type))};
+}
+
+/// Calls f.template operator()<T>() with the type of a reduction.
+template <class F>
+void with_reducible(ElementType type, F&& f) {
+  switch (type) {
+    case ElementType::float32:
+      return f.template operator()<float>();
+    case ElementType::float64:
+      return f.template operator()<double>();
+    case ElementType::bfloat16:
+      return f.template operator()<bfloat16>();
+    case ElementType::int32:
+      return f.template operator()<std::int32_t>();
+    case ElementType::integer:
+    case ElementType::other:
+      return;  // Reducible rules them out
+  }
+}
+
+/// A strided block of memory to or from one peer: `rows` runs of `row_bytes`, `stride_bytes` apart.
+/// `peer` is a rank of the world. A block to oneself is a copy. Blocks travel in lanes: a receiver takes them from the
+/// lane that it names, whatever lies in the others.
+struct Piece {
+  int peer = 0;
+  std::byte* data = nullptr;
+  std::int64_t rows = 0;
+  std::int64_t row_bytes = 0;
+  std::int64_t stride_bytes = 0;
+  int lane = 0;
+};
+
+}  // namespace galvatron::comm

@@ -1,0 +1,14 @@
+// The trainer on GPUs with every strategy, compiled elsewhere: what includes this and links galvatron::gpu_trainer
+// instantiates no layers. Ranks may share a GPU or have one each.
+#pragma once
+
+#include <galvatron/device/cuda/cuda.hpp>
+#include <galvatron/train/compiled.hpp>
+#include <galvatron/train/cuda_rank.hpp>
+
+namespace galvatron {
+extern template GALVATRON_LAYERS(device::Cuda, float);
+extern template GALVATRON_LAYERS(device::Cuda, bfloat16);
+extern template GALVATRON_TRAIN_RANK(train::CudaPlatform, float);
+extern template GALVATRON_TRAIN_RANK(train::CudaPlatform, bfloat16);
+}  // namespace galvatron

@@ -1,6 +1,0 @@
-// Every strategy's rank in bf16, of ranks that share a GPU: a unit of its own, because it takes long to compile.
-#include "train_on_gpus.hpp"
-
-namespace galvatron::train::detail {
-template GALVATRON_TRAIN_RANK(CudaPlatform, OneGpuWorld, bfloat16);
-}

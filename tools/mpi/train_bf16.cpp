@@ -1,6 +1,0 @@
-// Every strategy's rank in bf16 as a process: a unit of its own, because it takes long to compile.
-#include "train_processes.hpp"
-
-namespace galvatron::train::detail {
-template GALVATRON_TRAIN_RANK(HostPlatform, comm::mpi::World, bfloat16);
-}
