@@ -22,8 +22,8 @@ inline constexpr std::string_view memory_is_exhausted =
     "this machine's memory is exhausted; use fewer ranks, a smaller model or a smaller batch";
 
 /// The exception that is being handled, as an error: a Failure with its kind and message, and with the place that threw
-/// it if it is a defect; exhausted memory and what the system refuses as failures of the machine; any other exception as
-/// internal, with what it says. To be called in a handler.
+/// it if it is a defect; exhausted memory and what the system refuses as failures of the machine; any other exception
+/// as internal, with what it says. To be called in a handler.
 inline Error error_of_exception() {
   try {
     throw;
