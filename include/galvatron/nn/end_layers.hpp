@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include <galvatron/comm/communicator.hpp>
 #include <galvatron/nn/embedding.hpp>
 #include <galvatron/nn/head.hpp>
 #include <galvatron/nn/layer.hpp>

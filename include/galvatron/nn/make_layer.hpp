@@ -4,6 +4,7 @@
 #include <memory>
 #include <string>
 
+#include <galvatron/comm/communicator.hpp>
 #include <galvatron/core/error.hpp>
 #include <galvatron/nn/block_layer.hpp>
 #include <galvatron/nn/encoder_decoder_block.hpp>

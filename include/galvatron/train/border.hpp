@@ -9,6 +9,7 @@
 
 #include <cstdint>
 
+#include <galvatron/comm/communicator.hpp>
 #include <galvatron/core/view.hpp>
 #include <galvatron/model/spec.hpp>
 #include <galvatron/strategy/layout.hpp>

@@ -4,6 +4,7 @@
 
 #include <mutex>
 
+#include <galvatron/comm/communicator.hpp>
 #include <galvatron/nn/compiled.hpp>
 #include <galvatron/train/trainer.hpp>
 

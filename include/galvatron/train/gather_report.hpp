@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include <galvatron/comm/communicator.hpp>
 #include <galvatron/core/view.hpp>
 #include <galvatron/train/gather_records.hpp>
 #include <galvatron/train/recorder.hpp>

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include <galvatron/cluster/cluster.hpp>
+#include <galvatron/comm/communicator.hpp>
 #include <galvatron/core/dtype.hpp>
 #include <galvatron/core/view.hpp>
 #include <galvatron/cost/detail/rates.hpp>
