@@ -13,8 +13,8 @@ static_assert(!can_give(OneForAll::uniform, {.tensor = 2, .strided = true}, 1, P
 static_assert(can_give(OneForAll::megatron, {.tensor = 2, .data = 2, .zero = 1}, 4, Precision::bf16));
 
 // torchtitan: the sequence is split beside tensor ranks; FSDP or replicas that stand alone.
-constexpr StrategySpec split{.tensor = 2, .sequence = SequenceKind::megatron, .data = 4, .zero = 3};
-static_assert(can_give(OneForAll::torchtitan, split, 2, Precision::bf16));
+constexpr StrategySpec split_sequence{.tensor = 2, .sequence = SequenceKind::megatron, .data = 4, .zero = 3};
+static_assert(can_give(OneForAll::torchtitan, split_sequence, 2, Precision::bf16));
 static_assert(!can_give(OneForAll::torchtitan, {.tensor = 2, .data = 4, .zero = 3}, 2, Precision::bf16));
 static_assert(can_give(OneForAll::torchtitan, {.data = 8}, 1, Precision::bf16));
 static_assert(!can_give(OneForAll::torchtitan, {.data = 8}, 2, Precision::bf16));
@@ -25,17 +25,17 @@ static_assert(!can_give(OneForAll::torchtitan, {.sequence = SequenceKind::ulysse
                         Precision::bf16));
 
 // DeepSpeed: Ulysses beside data ranks alone; pipelines without ZeRO 2 and 3.
-constexpr StrategySpec ulysses{.sequence = SequenceKind::ulysses, .context = 2, .data = 4, .zero = 3};
-static_assert(can_give(OneForAll::deepspeed, ulysses, 1, Precision::bf16));
+constexpr StrategySpec ulysses_beside_data{.sequence = SequenceKind::ulysses, .context = 2, .data = 4, .zero = 3};
+static_assert(can_give(OneForAll::deepspeed, ulysses_beside_data, 1, Precision::bf16));
 static_assert(!can_give(OneForAll::deepspeed, {.sequence = SequenceKind::ulysses, .context = 2}, 2, Precision::bf16));
 static_assert(!can_give(OneForAll::deepspeed, {.sequence = SequenceKind::ring, .context = 2}, 1, Precision::bf16));
-static_assert(!can_give(OneForAll::deepspeed, split, 1, Precision::bf16));
+static_assert(!can_give(OneForAll::deepspeed, split_sequence, 1, Precision::bf16));
 static_assert(can_give(OneForAll::deepspeed, {.data = 4, .zero = 1}, 2, Precision::bf16));
 static_assert(!can_give(OneForAll::deepspeed, {.data = 4, .zero = 2}, 2, Precision::bf16));
 
 // Hetu-Galvatron: tensor ranks or Ulysses, no ZeRO 1.
-static_assert(can_give(OneForAll::hetu, split, 2, Precision::bf16));
-static_assert(can_give(OneForAll::hetu, ulysses, 2, Precision::bf16));
+static_assert(can_give(OneForAll::hetu, split_sequence, 2, Precision::bf16));
+static_assert(can_give(OneForAll::hetu, ulysses_beside_data, 2, Precision::bf16));
 static_assert(!can_give(OneForAll::hetu, {.data = 8, .zero = 1}, 1, Precision::bf16));
 static_assert(!can_give(OneForAll::hetu, {.tensor = 2, .sequence = SequenceKind::ulysses, .context = 4}, 1,
                         Precision::bf16));
@@ -54,16 +54,16 @@ TEST_CASE("schedules of trainers, of which all have 1F1B") {
 }
 
 TEST_CASE("Megatron-LM's Ulysses needs a key/value head for each context rank") {
-  LayerSpec block;
-  block.heads = 64;
-  block.kv_heads = 8;
+  LayerSpec layer;
+  layer.heads = 64;
+  layer.kv_heads = 8;
   const StrategySpec eight{.sequence = SequenceKind::ulysses, .context = 8};
   const StrategySpec copies{.tensor = 2, .sequence = SequenceKind::ulysses, .context = 8};
-  CHECK(can_split_heads(OneForAll::megatron, block, eight));
-  CHECK(!can_split_heads(OneForAll::megatron, block, copies));
-  CHECK(!can_split_heads(OneForAll::uniform, block, copies));
-  CHECK(can_split_heads(OneForAll::deepspeed, block, copies));
-  CHECK(can_split_heads(OneForAll::megatron, block, {.sequence = SequenceKind::ring, .context = 16}));
+  CHECK(can_split_heads(OneForAll::megatron, layer, eight));
+  CHECK(!can_split_heads(OneForAll::megatron, layer, copies));
+  CHECK(!can_split_heads(OneForAll::uniform, layer, copies));
+  CHECK(can_split_heads(OneForAll::deepspeed, layer, copies));
+  CHECK(can_split_heads(OneForAll::megatron, layer, {.sequence = SequenceKind::ring, .context = 16}));
 }
 
 }  // namespace
