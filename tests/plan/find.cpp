@@ -9,20 +9,14 @@
 #include <utility>
 #include <vector>
 
-#include <galvatron/cluster/presets.hpp>
-#include <galvatron/model/zoo.hpp>
 #include <galvatron/plan/json.hpp>
-#include <galvatron/search/compiled.hpp>
+
+#include "found.hpp"
 
 using namespace galvatron;
+using namespace galvatron::test;
 
 namespace {
-
-ModelSpec model_named(const char* name) { return value_or_throw(find_model(name)); }
-Cluster cluster_named(const char* name) { return value_or_throw(find_cluster(name)); }
-FoundPlan found(const ModelSpec& model, const Cluster& cluster, const SearchOptions& options) {
-  return value_or_throw(find_plan(model, cluster, options));
-}
 
 ModelSpec shortened(ModelSpec model, std::size_t blocks) {
   model.blocks.resize(blocks);

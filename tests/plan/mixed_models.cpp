@@ -7,26 +7,18 @@
 #include <string>
 #include <utility>
 
-#include <galvatron/cluster/presets.hpp>
 #include <galvatron/model/build_mixed.hpp>
 #include <galvatron/model/check.hpp>
-#include <galvatron/model/zoo.hpp>
 #include <galvatron/plan/explain.hpp>
-#include <galvatron/plan/find.hpp>
 #include <galvatron/plan/json.hpp>
-#include <galvatron/search/compiled.hpp>
 
 #include "../search/random_problem.hpp"
+#include "found.hpp"
 
 using namespace galvatron;
+using namespace galvatron::test;
 
 namespace {
-
-ModelSpec model_named(const std::string& name) { return value_or_throw(find_model(name)); }
-Cluster cluster_named(const std::string& name) { return value_or_throw(find_cluster(name)); }
-FoundPlan found(const ModelSpec& model, const Cluster& cluster, const SearchOptions& options) {
-  return value_or_throw(find_plan(model, cluster, options));
-}
 
 // Two layers on either side of the border between T5's encoder and decoder.
 ModelSpec small_t5() {

@@ -1,0 +1,20 @@
+// Presets by name, and plans that are found for them.
+#pragma once
+
+#include <string>
+
+#include <galvatron/cluster/presets.hpp>
+#include <galvatron/core/error.hpp>
+#include <galvatron/model/zoo.hpp>
+#include <galvatron/plan/find.hpp>
+#include <galvatron/search/compiled.hpp>
+
+namespace galvatron::test {
+
+inline ModelSpec model_named(const std::string& name) { return value_or_throw(find_model(name)); }
+inline Cluster cluster_named(const std::string& name) { return value_or_throw(find_cluster(name)); }
+inline FoundPlan found(const ModelSpec& model, const Cluster& cluster, const search::SearchOptions& options) {
+  return value_or_throw(find_plan(model, cluster, options));
+}
+
+}  // namespace galvatron::test
