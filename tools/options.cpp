@@ -36,8 +36,8 @@ class HelpFormatter : public CLI::Formatter {
       if (option->get_positional())
         positional += option->get_description().ends_with(required_mark) ? " " + option->get_name(true)
                                                                          : " [" + option->get_name(true) + "]";
-    std::string out =
-        "Usage: " + app->get_name() + positional + " [options]\n\n" + wrapped(app->get_description(), width, 0) + "\n";
+    std::string out = wrapped("Usage: " + app->get_name() + positional + " [options]", width, 7) + "\n\n" +
+                      wrapped(app->get_description(), width, 0) + "\n";
     for (const std::string& group : app->get_groups()) {
       if (group.empty()) continue;
       out += "\n" + group + ":\n";

@@ -165,11 +165,13 @@ TEST_CASE("Hetu-Galvatron: what it lacks is told") {
 }
 
 TEST_CASE("Hetu-Galvatron: tensor ranks in some layers and context ranks in others") {
-  Plan plan = plan_of({.tensor = 2, .sequence = SequenceKind::megatron, .data = 4, .zero = 2});
+  Plan plan = plan_of(
+      {.tensor = 2, .sequence = SequenceKind::megatron, .data = 4, .zero = 2, .recompute = RecomputeKind::never});
   plan.microbatches = 16;
   REQUIRE(plan.global_batch == 64);
   check_whole(export_hetu(plan));
-  plan.layers[3] = {.sequence = SequenceKind::ring, .context = 2, .data = 4, .zero = 2};
+  plan.layers[3] = {
+      .sequence = SequenceKind::ring, .context = 2, .data = 4, .zero = 2, .recompute = RecomputeKind::never};
   REQUIRE(why_inconsistent(plan) == "");
   // With tp 1 and cp 1 the trainer counts 8 data ranks of 8 samples.
   check_tells(export_hetu(plan),

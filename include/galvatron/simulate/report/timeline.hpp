@@ -30,9 +30,10 @@ class TimelineData {
   /// @param brief  name for narrow screens
   /// @param end  of the iteration, behind which there is nothing
   /// @param critical  marks of the spans on the critical path, or nothing
-  /// @param most  instructions that are kept; one span of the kind left_out stands for the others
+  /// @param most  instructions that are kept; a span of the kind left_out stands for the others
+  /// @param gaps  spans before which instructions are missing, in ascending order; for these stands such a span, too
   void track(const std::string& name, const std::string& brief, Seconds end, int chunks, std::span<const Span> spans,
-             const std::vector<bool>& critical, std::size_t most) {
+             const std::vector<bool>& critical, std::size_t most, std::span<const std::size_t> gaps = {}) {
     text_ += (text_.empty() ? "" : ",\n") + std::string("{\"name\":") + TraceWriter::quoted(name) +
              ",\"brief\":" + TraceWriter::quoted(brief) + ",\"end\":" + std::to_string(ticks(end)) +
              ",\"chunks\":" + std::to_string(chunks) + ",\"spans\":[";
@@ -48,10 +49,16 @@ class TimelineData {
       }
       now = behind;
     };
+    // Spans [dropped, kept) are left out, in the middle or so that the last gap is among them.
+    const std::size_t count = spans.size() > most ? spans.size() - most : 0;
+    const std::size_t middle = count > 0 ? most / 2 : spans.size();
+    const std::size_t dropped =
+        count > 0 && !gaps.empty() ? std::clamp(middle + count, gaps.back(), gaps.back() + count) - count : middle;
+    const std::size_t kept = dropped + count;
     for (std::size_t i = 0; i < spans.size(); ++i) {
-      if (spans.size() > most && i >= most / 2 && i < spans.size() - most / 2) {
+      if ((count > 0 && i == dropped) || std::ranges::find(gaps, i) != gaps.end()) {
         const Seconds from = i == 0 ? Seconds{} : spans[i - 1].end;
-        i = spans.size() - most / 2;
+        if (i == dropped) i = kept;
         add(from, i < spans.size() ? spans[i].begin : end, left_out, 0, 0);
         if (i == spans.size()) break;
       }
@@ -108,9 +115,11 @@ inline std::string timeline_json(const Simulated& subject, const CriticalPath& p
   for (std::size_t s = 0; s < stages; ++s) {
     const std::string n = std::to_string(s);
     left_out = left_out || simulation.spans[s].size() > most;
+    std::vector<std::size_t> gaps;
+    for (const Repetition& repetition : simulation.repetitions) gaps.push_back(repetition.first[s]);
     data.track("stage " + n + (measured != nullptr ? ", predicted" : ""),
                (measured != nullptr ? "pred. " : "stage ") + n, simulation.iteration, subject.plan.virtual_stages,
-               simulation.spans[s], critical[s], most);
+               simulation.spans[s], critical[s], most, gaps);
     if (measured == nullptr) continue;
     const auto rank = static_cast<std::size_t>(subject.plan.stages[s].first_rank);
     if (rank >= measured->step.ranks.size()) continue;
