@@ -233,9 +233,9 @@ TEST_CASE("a machine without memory ends a run with one line, wherever it is not
     CAPTURE(ran.err);
     if (ran.code == 0 || ran.err.find("galvatron: ") == std::string::npos) continue;  // the loader may have said it
     ++told;
-    CHECK(ran.code == 4);
+    CHECK((ran.code == 4 || ran.code == 3));  // 3: the check before the run knows the limit
     CHECK(ran.err.find("galvatron: ") == ran.err.rfind("galvatron: "));
     CHECK(ran.err.find("defect") == std::string::npos);
   }
-  MESSAGE(told << " limits were told");
+  CHECK(told > 0);
 }
