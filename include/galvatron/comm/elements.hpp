@@ -74,7 +74,7 @@ Elements elements_of(View<T> view) {
           static_cast<std::int32_t>(sizeof(Type))};
 }
 
-/// Calls f.template operator()<T>() with the type of a reduction.
+/// Calls f with the type of a reduction as its template argument.
 template <class F>
 void with_reducible(ElementType type, F&& f) {
   switch (type) {

@@ -201,7 +201,8 @@ inline Seconds shared_pipeline_seconds(ScheduleKind kind, std::span<const StageS
   const auto followed = [&](int m) { return detail::followed_pipeline_seconds(kind, stages, m, sharing); };
   if (microbatches <= most) return followed(microbatches);
   const Seconds all = followed(most);
-  return all + (all - followed(most / 2)) * (static_cast<double>(microbatches - most) / (most - most / 2));
+  const int half = most / 2;
+  return all + (all - followed(half)) * (static_cast<double>(microbatches - most) / (most - half));
 }
 
 }  // namespace galvatron::cost
