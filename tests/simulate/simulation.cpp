@@ -247,7 +247,7 @@ TEST_CASE("an iteration of very many micro-batches is followed in part, and take
   int exact = 0;  // where the middle of what is followed goes at the pace of the slowest cycle of stages
   for (int n = 0; n < 60; ++n) {
     auto c = random_case(random);
-    const int times = 1 + 400 / c.plan.microbatches;
+    const int times = 1 + 1500 / c.plan.microbatches;
     c.plan.microbatches *= times;
     c.plan.global_batch *= times;
     CAPTURE(n);
@@ -255,19 +255,19 @@ TEST_CASE("an iteration of very many micro-batches is followed in part, and take
     CAPTURE(c.plan.stages.size());
     CAPTURE(c.plan.microbatches);
     CAPTURE(c.plan.virtual_stages);
-    const Simulation whole = simulation_of(c);
+    const Simulation whole = value_or_throw(simulate_plan(c.plan, c.model, c.cluster, most_simulated));
     REQUIRE(whole.followed == c.plan.microbatches);
     REQUIRE(whole.repetitions.empty());
-    const Simulation part = value_or_throw(simulate_plan(c.plan, c.model, c.cluster, 1));
+    const auto chunks = static_cast<std::int64_t>(c.plan.stages.size()) * c.plan.virtual_stages;
+    const Simulation part = value_or_throw(simulate_plan(c.plan, c.model, c.cluster, 7 * chunks * 500));
     REQUIRE(part.followed < c.plan.microbatches);
     REQUIRE(part.repetitions.size() == (c.plan.schedule == ScheduleKind::gpipe ? 2 : 1));
     int left_out = part.followed;
     left_out += part.repetitions.front().microbatches;
     REQUIRE(left_out == c.plan.microbatches);
-    const double off = std::abs(part.iteration / whole.iteration - 1);
-    REQUIRE(off < 0.02);
-    const double precision = off < 1e-6 ? 1e-6 : 0.02;
-    exact += off < 1e-6 ? 1 : 0;
+    constexpr double precision = 0.03;  // of figures where a stage still fills the buffers of the next
+    REQUIRE(part.iteration.value == doctest::Approx(whole.iteration.value).epsilon(precision));
+    exact += std::abs(part.iteration / whole.iteration - 1) < 1e-6 ? 1 : 0;
     const CriticalPath path = critical_path(part);
     CHECK(path.seconds.total().value == doctest::Approx(part.iteration.value));
     for (std::size_t s = 0; s < part.stages.size(); ++s) {
