@@ -176,7 +176,7 @@ TEST_CASE("a rank that fails in the middle of a step ends the others within seco
       CHECK(reports[i] == (r == 0 ? 1 : 0));
       CHECK(seconds[i] - died < 5);
     }
-    CHECK(out.losses.size() == 1);
+    CHECK(out.losses.size() <= 1);  // rank 0 may hear of the failure before it has read the loss of the first step
   }
   fake::ranks_are_processes = false;
 }
