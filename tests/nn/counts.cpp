@@ -146,7 +146,7 @@ class DryLayer {
                          batch.sequence, true, batch.precision == Precision::fp8, batch.moments);
     nn::Surroundings<T> around;
     if (layer.kind != LayerKind::block && layer.tied && batch.stages > 1)
-      around.twin = &world_.group(std::vector<int>{local, (batch.stages - 1) * spec.ranks() + local});
+      around.replicas = &world_.group(std::vector<int>{local, (batch.stages - 1) * spec.ranks() + local});
     if (cost::shares_table(layer, batch)) {
       embedding_ = value_or_throw(
           nn::make_layer<InstantiatedStrategies, T>(context, model.embedding, around, embedding_states_));

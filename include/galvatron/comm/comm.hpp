@@ -1,4 +1,4 @@
-// How ranks talk to each other: the interface, rank threads, and the dry twin that only counts.
+// The communicator: its interface, rank threads, and the dry communicator, which only counts.
 #pragma once
 
 #include <galvatron/comm/communicator.hpp>

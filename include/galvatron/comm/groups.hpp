@@ -12,7 +12,7 @@ namespace galvatron::comm {
 template <class G>
 class Groups {
  public:
-  /// The group of these ranks, in this order; make() -> std::unique_ptr<G> if there is none yet.
+  /// The group of these ranks, in this order; the first call makes it by make() -> std::unique_ptr<G>.
   template <class Make>
   G& find(std::span<const int> ranks, Make&& make) {
     for (auto& group : groups_)

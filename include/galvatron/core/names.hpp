@@ -1,4 +1,4 @@
-// What a user may have meant by a name that is none: of an option, a model, a device.
+// Suggestions for an unknown name of an option, a model or a device.
 #pragma once
 
 #include <algorithm>

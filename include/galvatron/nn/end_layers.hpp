@@ -15,20 +15,21 @@
 namespace galvatron::nn {
 
 /// The vocabulary table as a store of its own: tied models use one for the embedding and the head, or, across pipeline
-/// stages, two copies that `twin` keeps alike.
+/// stages, two replicas that an all-reduce of `replicas` keeps equal.
 template <class D, class T, class Kinds>
 class Table {
  public:
   /// @param number  of the layer whose initial values the table has: the embedding's for tied models
-  /// @param twin    this rank and the rank that has the same shard of the other copy, or null
+  /// @param replicas  this rank and the rank that has the same shard of the other replica, or null
   /// @param counted false for the second copy: its gradient is in the norm once already
-  Table(Context<D> context, const LayerSpec& layer, int number, comm::Group* twin, bool counted, device::Region& states)
+  Table(Context<D> context, const LayerSpec& layer, int number, comm::Group* replicas, bool counted,
+        device::Region& states)
       : context_(context),
         layer_(layer),
         store_(context_, states,
                parameter_layout(layer, ParameterPart::table, context.spec.tensor, static_cast<int>(context.shards()))),
         number_(number),
-        twin_(twin),
+        replicas_(replicas),
         counted_(counted) {}
 
   ParameterStore<D, T, Kinds::zero>& store() { return store_; }
@@ -41,7 +42,7 @@ class Table {
   void start_synchronise() { store_.start_synchronise(); }
   void synchronise() {
     store_.synchronise();
-    if (twin_ != nullptr) twin_->all_reduce(store_.optimizer_gradients(), comm::ReduceOp::sum);
+    if (replicas_ != nullptr) replicas_->all_reduce(store_.optimizer_gradients(), comm::ReduceOp::sum);
   }
   void add_gradient_squares() {
     if (counted_) store_.add_gradient_squares();
@@ -58,21 +59,21 @@ class Table {
   LayerSpec layer_;
   ParameterStore<D, T, Kinds::zero> store_;
   int number_;
-  comm::Group* twin_;
+  comm::Group* replicas_;
   bool counted_;
 };
 
 template <class D, class T, class Kinds>
 class EmbeddingLayer final : public Layer<T> {
  public:
-  /// @param twin  as for Table
-  EmbeddingLayer(Context<D> context, const LayerSpec& layer, comm::Group* twin, device::Region& states)
+  /// @param replicas  as for Table
+  EmbeddingLayer(Context<D> context, const LayerSpec& layer, comm::Group* replicas, device::Region& states)
       : context_(context),
         beside_(with_tokens(context, context.beside)),
         body_(context_, layer),
         target_(beside_, layer),
         width_(layer.hidden),
-        table_(context, layer, 0, twin, true, states),
+        table_(context, layer, 0, replicas, true, states),
         rest_(context_, states, body_.layout()) {}
 
   Table<D, T, Kinds>& table() { return table_; }
@@ -166,15 +167,15 @@ class HeadLayer final : public Layer<T> {
  public:
   /// @param number  the layer's number in the model
   /// @param shared  the embedding's table where a tied model has both on one stage; else null: the head has its own
-  /// @param twin    as for Table
+  /// @param replicas  as for Table
   /// @param scale   the weight of a prediction in the loss: 1 / (global batch * predictions of a sample)
-  HeadLayer(Context<D> context, const LayerSpec& layer, int number, Table<D, T, Kinds>* shared, comm::Group* twin,
+  HeadLayer(Context<D> context, const LayerSpec& layer, int number, Table<D, T, Kinds>* shared, comm::Group* replicas,
             float scale, device::Region& states)
       : context_(context),
         body_(context_, layer),
         own_table_(shared != nullptr ? nullptr
                                      : std::make_unique<Table<D, T, Kinds>>(context, layer, layer.tied ? 0 : number,
-                                                                            twin, twin == nullptr, states)),
+                                                                            replicas, replicas == nullptr, states)),
         table_(shared != nullptr ? shared : own_table_.get()),
         rest_(context_, states, body_.layout()),
         number_(number),

@@ -21,10 +21,10 @@ namespace galvatron::nn {
 /// A layer's surroundings in its model and stage.
 template <class T>
 struct Surroundings {
-  int number = 0;                 ///< in the model; the embedding is 0
-  float token_weight = 1;         ///< of a prediction in the loss: 1 / (global batch * predictions of a sample)
-  Layer<T>* embedding = nullptr;  ///< for the head of a tied model whose embedding is on the same stage
-  comm::Group* twin = nullptr;    ///< for tied models over several stages: see Table
+  int number = 0;                   ///< in the model; the embedding is 0
+  float token_weight = 1;           ///< of a prediction in the loss: 1 / (global batch * predictions of a sample)
+  Layer<T>* embedding = nullptr;    ///< for the head of a tied model whose embedding is on the same stage
+  comm::Group* replicas = nullptr;  ///< for tied models over several stages: see Table
 };
 
 /// The layer of `layer`'s kind as the context's spec says; the context's sequence is the model's. List is the TypeList
@@ -44,7 +44,7 @@ Result<std::unique_ptr<Layer<T>>> make_layer(const Context<D>& model_context, co
     switch (layer.kind) {
       case LayerKind::embedding:
         if (layer.patch_width > 0) return std::make_unique<PatchEmbeddingLayer<D, T, EndKinds>>(context, layer, states);
-        return std::make_unique<EmbeddingLayer<D, T, EndKinds>>(context, layer, around.twin, states);
+        return std::make_unique<EmbeddingLayer<D, T, EndKinds>>(context, layer, around.replicas, states);
       case LayerKind::head: {
         if (layer.head == HeadKind::classifier && !layer.class_token)
           return std::make_unique<HeadLayer<D, T, EndKinds, MeanClassifier>>(context, layer, around.number, nullptr,
@@ -60,7 +60,7 @@ Result<std::unique_ptr<Layer<T>>> make_layer(const Context<D>& model_context, co
                           "the head of a tied model has the embedding's table and so its strategy too");
           table = &embedding->table();
         }
-        return std::make_unique<HeadLayer<D, T, EndKinds>>(context, layer, around.number, table, around.twin,
+        return std::make_unique<HeadLayer<D, T, EndKinds>>(context, layer, around.number, table, around.replicas,
                                                            around.token_weight, states);
       }
       case LayerKind::block:

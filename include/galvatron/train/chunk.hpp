@@ -215,7 +215,7 @@ class Chunk {
     if (end && model.head.tied && (plan_.has_previous || plan_.has_next)) {
       const int last = (stage_.stages - 1) * entry.spec.ranks();  // all stages have equally many ranks
       const std::vector<int> pair{local, last + local};
-      around.twin = &world_.group(pair);
+      around.replicas = &world_.group(pair);
     }
     layers_.push_back(make(context, entry.layer, around, memory_.states));
     const bool behind_decoder = entry.layer.kind == LayerKind::head && i > 0 && decodes(i - 1);
