@@ -70,7 +70,7 @@ void export_as_header(const Plan& plan, const std::string& name, const std::stri
     print(exported.text);
 }
 
-// What the exported job costs, or why nobody knows.
+// What the exported job costs, or why it is not priced.
 struct Priced {
   std::optional<JobCost> cost;
   std::string why_not;  // a part of a sentence

@@ -96,8 +96,8 @@ int status_of(pid_t rank, bool& stopped) {
   if (WIFEXITED(status) && code == 0) ::_exit(0);
   char byte = 0;
   if (WIFEXITED(status) && ::read(concluded, &byte, 1) == 1) ::_exit(code);
-  // mpirun, when it ends a job, sends signals to guards too: who gets none during this nap was not meant. A rank that
-  // ended without a word mostly did so because a connection broke, and its peer's guard is the one to tell.
+  // mpirun, when it ends a job, sends signals to guards too: a guard that gets none during this wait was not meant. A
+  // rank that ended without a word mostly did so because a connection broke, and its peer's guard is the one to tell.
   const auto until = std::chrono::steady_clock::now() + std::chrono::milliseconds(WIFSIGNALED(status) ? 100 : 3000);
   for (auto now = std::chrono::steady_clock::now(); !stopped && now < until; now = std::chrono::steady_clock::now()) {
     const int signal = next_signal(std::chrono::ceil<std::chrono::milliseconds>(until - now));

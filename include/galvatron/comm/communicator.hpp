@@ -159,7 +159,7 @@ class Group {
   virtual void do_start_shift(const Elements& from, const Elements& to) = 0;
 
   /// Begins a collective. By default that is left to do_finish(): rank threads and processes of cores compute on the
-  /// cores that would carry messages. A group that has somebody else (a GPU's copy engines, a network card) really
+  /// cores that would carry messages. A group with other carriers (copy engines of a GPU, a network card) really
   /// begins here, and returns what do_finish() is to be told.
   virtual Pending do_start(const Pending& pending) { return pending; }
   /// Ends a collective that was started.

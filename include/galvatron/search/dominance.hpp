@@ -40,7 +40,7 @@ class Staircase {
 };
 
 /// Keeps the items, in their order, that none before them beats; returns how many. After `most_comparisons` items are
-/// held against the one that beat another last only, so that some beaten ones are kept too.
+/// held against the one that beat another last only, so that some dominated ones are kept too.
 /// @param beats        beats(a, b): with `a` at hand `b` is of no use
 /// @param comparisons  grows by the calls of it
 template <class Item, class Beats>

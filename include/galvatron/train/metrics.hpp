@@ -113,7 +113,7 @@ class MetricsFile {
     return open(path);
   }
 
-  /// Errors (usage): the file exists, and nothing in it is a line of metrics, so it is somebody else's.
+  /// Errors (usage): the file exists, and nothing in it is a line of metrics: another program wrote it.
   static Result<void> check(const std::filesystem::path& path) {
     const auto kept = read(path, 0);
     if (!kept) return tl::unexpected<Error>(kept.error());
