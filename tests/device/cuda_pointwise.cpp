@@ -49,6 +49,9 @@ void check_sums(Emulator& emulator, std::mt19937& random, std::int64_t n, std::i
   auto in_place = b;
   cuda::add(few, n, a.data(), in_place.data(), in_place.data());
   CHECK(same_bits(in_place.values(), expected.values()));
+  cuda::multiply(few, n, a.data(), b.data(), out.data());
+  host->multiply(n, a.view(), b.view(), expected.view());
+  CHECK(same_bits(out.all(), expected.all()));
 
   Tensor<float> sum(random, n, offset);
   auto expected_sum = sum;

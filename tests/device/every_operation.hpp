@@ -367,6 +367,8 @@ void activations() {
         d.bias_gradient(rows, n, of(a), of(db));
       });
       p.check("sum", out);
+      p.run([&](auto& d, auto of) { d.multiply(rows * n, of(a), of(b), of(out)); });
+      p.check("product of elements", out);
       p.check("gradient of the bias", db, 1e-5);
       for (const ActivationKind kind : {ActivationKind::gelu, ActivationKind::relu, ActivationKind::swiglu}) {
         auto u = p.template random<T>(rows * n * 2, 3.0F);

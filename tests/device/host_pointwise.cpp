@@ -118,6 +118,11 @@ TEST_CASE("addition and accumulation take every element, in place too") {
         expected[i] = static_cast<double>(a[i]) + static_cast<double>(b[i]) + static_cast<double>(h[i]);
         doubled[i] = 2.0 * static_cast<double>(h[i]);
       }
+      std::vector<double> products(at(n));
+      for (std::size_t i = 0; i < at(n); ++i) products[i] = static_cast<double>(a[i]) * static_cast<double>(b[i]);
+      auto product = b;
+      host->multiply(n, view(a), view(product), view(product));
+      CHECK(error_of(product, products) < 3e-7);
       host->add(n, view(a), view(b), view(a));
       host->accumulate(n, view(h), view(a));
       host->add(n, view(h), view(sum), view(sum));

@@ -21,8 +21,7 @@ constexpr int ranks = 2;
 constexpr int steps = 3;
 
 /// The working parameters that every rank has in the end.
-template <int zero>
-std::array<std::vector<bfloat16>, ranks> train(const LayerSpec& layer, const device::AdamW& constants,
+std::array<std::vector<bfloat16>, ranks> train(int zero, const LayerSpec& layer, const device::AdamW& constants,
                                                std::uint64_t seed, Precision moments) {
   std::array<std::vector<bfloat16>, ranks> out;
   comm::thread::run(ranks, [&](comm::thread::World& world) {
@@ -34,7 +33,7 @@ std::array<std::vector<bfloat16>, ranks> train(const LayerSpec& layer, const dev
     device::Region workspace = mapping.region("workspace", 32 * layout.elements, {32 * layout.elements});
     test::TestHost host(1);
     Context context = nn::make_context(*host, workspace, world, 0, spec, 1, 8, false, false, moments);
-    nn::ParameterStore<device::Host, bfloat16, zero> store(context, states, layout);
+    nn::ParameterStore<device::Host, bfloat16> store(context, states, layout);
     store.initialise(nn::initial_values(seed), 3);
     host->gradient_scale()[0] = 0.5F;
     device::AdamW step = constants;
@@ -69,10 +68,10 @@ TEST_CASE("parameters and moments round alike on all data ranks and under every 
                                                   {Rounding::nearest, Precision::bf16, 1U},
                                                   {Rounding::stochastic, Precision::bf16, 1U}}) {
     const device::AdamW constants{.learning_rate = 1e-4F, .rounding = rounding, .seed = number};
-    const auto whole = train<0>(layer, constants, seed, moments);
+    const auto whole = train(0, layer, constants, seed, moments);
     CHECK(test::same_bits(whole[1], whole[0]));
-    for (const auto& cut : {train<1>(layer, constants, seed, moments), train<2>(layer, constants, seed, moments),
-                            train<3>(layer, constants, seed, moments)})
+    for (const auto& cut : {train(1, layer, constants, seed, moments), train(2, layer, constants, seed, moments),
+                            train(3, layer, constants, seed, moments)})
       for (const auto& parameters : cut) CHECK(test::same_bits(parameters, whole[0]));
     for (const auto& other : results) CHECK_FALSE(test::same_bits(whole[0], other));
     results.push_back(whole[0]);

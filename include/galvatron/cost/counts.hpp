@@ -8,8 +8,11 @@
 #include <galvatron/cost/trainer.hpp>
 #include <galvatron/cost/work.hpp>
 #include <galvatron/model/spec.hpp>
+#include <galvatron/program/extent.hpp>
 
 namespace galvatron::cost {
+
+using program::head_chunk_rows;
 
 /// The circumstances of a layer that its spec and strategy do not tell.
 struct Batch {
@@ -68,14 +71,6 @@ struct LayerCounts {
     overlaps_tensor |= other.overlaps_tensor;
   }
 };
-
-/// Tokens of the head for which logits exist at one time. Every chunk c reads and writes the gradient of the table, 8
-/// bytes for 6 c FLOP: nothing for c = 512 where arithmetic is slow, but half of the head's time at the 300 FLOP a byte
-/// that GPUs have in bf16.
-constexpr std::int64_t head_chunk_rows(std::int64_t rows, Precision precision) {
-  const std::int64_t most = precision == Precision::fp32 ? 512 : 4096;
-  return rows < most ? rows : most;
-}
 
 /// True when the head computes with the embedding's own table.
 constexpr bool shares_table(const LayerSpec& layer, const Batch& batch) {

@@ -14,6 +14,10 @@
 // LayerSpec::is_plain_block is false, among others) continue the same bookkeeping.
 #pragma once
 
+#include <array>
+#include <cstddef>
+#include <vector>
+
 #include <galvatron/cost/counts.hpp>
 #include <galvatron/cost/detail/block.hpp>
 #include <galvatron/cost/detail/ends.hpp>
@@ -22,7 +26,10 @@
 #include <galvatron/cost/detail/mixed_block.hpp>
 #include <galvatron/cost/detail/shape.hpp>
 #include <galvatron/cost/detail/stores.hpp>
+#include <galvatron/cost/fold.hpp>
+#include <galvatron/model/layers.hpp>
 #include <galvatron/model/spec.hpp>
+#include <galvatron/program/lower.hpp>
 #include <galvatron/strategy/spec.hpp>
 
 namespace galvatron::cost {
@@ -41,9 +48,37 @@ constexpr LayerCounts counts_of_kind(const LayerShape& shape) {
 
 }  // namespace detail
 
+/// True when a layer's counts come of its program: where its forward pass is written and this library trains it.
+constexpr bool has_program(const LayerSpec& layer, const Batch& batch) {
+  return batch.trainer == Trainer::galvatron && has_forward(layer);
+}
+/// The program of a layer.
+constexpr program::LayerProgram program_of(const LayerSpec& layer, const StrategySpec& spec, const Batch& batch) {
+  return program::lower(forward_of(layer), spec, batch.splits_backward);
+}
+
+/// Programs of one layer, each made once: they depend on the kinds of a strategy alone, and of these not on ZeRO's.
+class LayerPrograms {
+ public:
+  constexpr const program::LayerProgram& of(const LayerSpec& layer, const StrategySpec& spec, const Batch& batch) {
+    const int sequence = static_cast<int>(spec.sequence) + (spec.uses_ring() ? 4 : 0);
+    const std::size_t kind = static_cast<std::size_t>(sequence * 4 + static_cast<int>(spec.recompute));
+    if (index_[kind] == 0) {
+      programs_.push_back(program_of(layer, spec, batch));
+      index_[kind] = static_cast<int>(programs_.size());
+    }
+    return programs_[static_cast<std::size_t>(index_[kind] - 1)];
+  }
+
+ private:
+  std::array<int, 32> index_{};  ///< by kind, from 1
+  std::vector<program::LayerProgram> programs_;
+};
+
 /// The passes of `layer`: arithmetic, messages around it, activations. Of a block they are the same for all stages of
 /// ZeRO; of an embedding and a head they are everything that layer_counts has.
 constexpr LayerCounts pass_counts(const LayerSpec& layer, const StrategySpec& spec, const Batch& batch) {
+  if (has_program(layer, batch)) return fold_passes(program_of(layer, spec, batch), spec, batch);
   const detail::LayerShape shape(layer, spec, batch);
   LayerCounts out = detail::counts_of_kind(shape);
   out.input = shape.local_bytes(layer.input_elements(batch.sequence));
@@ -56,6 +91,7 @@ constexpr LayerCounts pass_counts(const LayerSpec& layer, const StrategySpec& sp
 /// What the parameters of a block add to its passes: states, traffic of parameters and gradients, room for them. The
 /// same whatever is recomputed, as long as backward is split or not.
 constexpr LayerCounts parameter_counts(const LayerSpec& layer, const StrategySpec& spec, const Batch& batch) {
+  if (has_program(layer, batch)) return fold_parameters(program_of(layer, spec, batch), spec, batch);
   LayerCounts out;
   if (layer.kind == LayerKind::block) out = detail::store_counts(detail::LayerShape(layer, spec, batch));
   out.overlaps_data = batch.overlap;
@@ -65,6 +101,7 @@ constexpr LayerCounts parameter_counts(const LayerSpec& layer, const StrategySpe
 /// What one rank does and keeps for `layer` under `spec`. The strategy must fit the layer and the batch
 /// (strategy/legality.hpp); expert parallelism is not part of the layer code yet and counts as degree 1.
 constexpr LayerCounts layer_counts(const LayerSpec& layer, const StrategySpec& spec, const Batch& batch) {
+  if (has_program(layer, batch)) return fold(program_of(layer, spec, batch), spec, batch);
   LayerCounts out = pass_counts(layer, spec, batch);
   out.add(parameter_counts(layer, spec, batch));
   return out;

@@ -199,8 +199,9 @@ concept Device = requires(D& d, View<float> f, View<const float> cf, View<const 
   d.norm_backward(NormKind::layer_norm, n, n, /*dy=*/cf, /*x=*/cf, /*gamma=*/cf, /*stats=*/cf, /*d_residual=*/cf,
                   /*dx=*/f, /*dgamma=*/f, /*dbeta=*/f);
 
-  // out = a + b, element by element; out may be a or b.
+  // out = a + b, and a * b, element by element; out may be a or b.
   d.add(n, cf, cf, f);
+  d.multiply(n, cf, cf, f);
   // g (rows, n) from u (rows, n) for GELU and ReLU, (rows, 2n) = gate | up for SwiGLU.
   d.activation_forward(ActivationKind::gelu, n, n, /*u=*/cf, /*g=*/f);
   // du from u and dg; du may be u, or dg where it has its shape (GELU and ReLU).

@@ -68,7 +68,11 @@ class Attention {
   void backward(View<T> input, const AttentionResults<T>& r, View<T> d_o, View<T> d_qkv,
                 const device::AttentionBias& bias = {}) {
     const device::Scope scope(c_.workspace);
-    const View<float> delta = c_.workspace.template take<float>(r.lse.count);
+    backward(input, r, d_o, c_.workspace.template take<float>(r.lse.count), d_qkv, bias);
+  }
+  /// The same with scratch of the caller: delta (b, heads, queries).
+  void backward(View<T> input, const AttentionResults<T>& r, View<T> d_o, View<float> delta, View<T> d_qkv,
+                const device::AttentionBias& bias = {}) {
     c_.device.attention_backward(shape(), input, k_of(input), v_of(input), r.core, r.lse, d_o, d_qkv, k_of(d_qkv),
                                  v_of(d_qkv), delta, bias);
   }

@@ -85,7 +85,7 @@ class BlockLayer final : public Layer<T> {
   void start_synchronise() override { store_.start_synchronise(); }
   void synchronise() override { store_.synchronise(); }
   Streaming streaming() override {
-    if (Kinds::zero < 2 || !context_.overlap) return {};
+    if (context_.spec.zero < 2 || !context_.overlap) return {};
     return {&store_, splits_};
   }
   void add_gradient_squares() override { store_.add_gradient_squares(); }
@@ -112,7 +112,7 @@ class BlockLayer final : public Layer<T> {
 
   Context<D> context_;
   Body body_;
-  ParameterStore<D, T, Kinds::zero> store_;
+  ParameterStore<D, T> store_;
   int number_;
   bool again_;   ///< full recomputation
   bool splits_;  ///< backward may come in two parts

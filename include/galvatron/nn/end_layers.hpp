@@ -16,7 +16,7 @@ namespace galvatron::nn {
 
 /// The vocabulary table as a store of its own: tied models use one for the embedding and the head, or, across pipeline
 /// stages, two replicas that an all-reduce of `replicas` keeps equal.
-template <class D, class T, class Kinds>
+template <class D, class T>
 class Table {
  public:
   /// @param number  of the layer whose initial values the table has: the embedding's for tied models
@@ -32,7 +32,7 @@ class Table {
         replicas_(replicas),
         counted_(counted) {}
 
-  ParameterStore<D, T, Kinds::zero>& store() { return store_; }
+  ParameterStore<D, T>& store() { return store_; }
   /// The table's shard (V/t, H) of parameters or of gradients that the store gave.
   template <class U>
   [[nodiscard]] View<U> rows(View<U> all) const {
@@ -57,7 +57,7 @@ class Table {
  private:
   Context<D> context_;
   LayerSpec layer_;
-  ParameterStore<D, T, Kinds::zero> store_;
+  ParameterStore<D, T> store_;
   int number_;
   comm::Group* replicas_;
   bool counted_;
@@ -76,7 +76,7 @@ class EmbeddingLayer final : public Layer<T> {
         table_(context, layer, 0, replicas, true, states),
         rest_(context_, states, body_.layout()) {}
 
-  Table<D, T, Kinds>& table() { return table_; }
+  Table<D, T>& table() { return table_; }
 
   void take_stash(device::Region& stash, int slots, int) override {
     tokens_.clear();
@@ -154,8 +154,8 @@ class EmbeddingLayer final : public Layer<T> {
   Body body_;
   Body target_;
   std::int64_t width_;  ///< H
-  Table<D, T, Kinds> table_;
-  ParameterStore<D, T, Kinds::zero> rest_;
+  Table<D, T> table_;
+  ParameterStore<D, T> rest_;
   std::vector<View<std::int32_t>> tokens_;
   std::vector<View<T>> carried_;
   std::vector<typename Body::Internals> internals_;
@@ -169,13 +169,13 @@ class HeadLayer final : public Layer<T> {
   /// @param shared  the embedding's table where a tied model has both on one stage; else null: the head has its own
   /// @param replicas  as for Table
   /// @param scale   the weight of a prediction in the loss: 1 / (global batch * predictions of a sample)
-  HeadLayer(Context<D> context, const LayerSpec& layer, int number, Table<D, T, Kinds>* shared, comm::Group* replicas,
+  HeadLayer(Context<D> context, const LayerSpec& layer, int number, Table<D, T>* shared, comm::Group* replicas,
             float scale, device::Region& states)
       : context_(context),
         body_(context_, layer),
         own_table_(shared != nullptr ? nullptr
-                                     : std::make_unique<Table<D, T, Kinds>>(context, layer, layer.tied ? 0 : number,
-                                                                            replicas, replicas == nullptr, states)),
+                                     : std::make_unique<Table<D, T>>(context, layer, layer.tied ? 0 : number, replicas,
+                                                                     replicas == nullptr, states)),
         table_(shared != nullptr ? shared : own_table_.get()),
         rest_(context_, states, body_.layout()),
         number_(number),
@@ -243,9 +243,9 @@ class HeadLayer final : public Layer<T> {
 
   Context<D> context_;
   Arithmetic<D, T, Kinds::sequence> body_;
-  std::unique_ptr<Table<D, T, Kinds>> own_table_;
-  Table<D, T, Kinds>* table_;
-  ParameterStore<D, T, Kinds::zero> rest_;
+  std::unique_ptr<Table<D, T>> own_table_;
+  Table<D, T>* table_;
+  ParameterStore<D, T> rest_;
   int number_;
   float scale_;
   std::vector<View<T>> inputs_;

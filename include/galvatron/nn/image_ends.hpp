@@ -148,7 +148,7 @@ class PatchEmbeddingLayer final : public Layer<T> {
   Context<D> context_;
   using Body = PatchEmbedding<D, T, Kinds::sequence>;
   Body body_;
-  ParameterStore<D, T, Kinds::zero> store_;
+  ParameterStore<D, T> store_;
   std::vector<View<T>> patches_;
   std::vector<typename Body::Internals> internals_;
 };

@@ -33,10 +33,23 @@ class Logits {
     const device::Scope scope(c_.workspace);
     device::Region& ws = c_.workspace;
     const std::int64_t chunk = cost::head_chunk_rows(rows, precision_of<T>);
+    const View<T> logits = ws.take<T>(chunk * shard_);
+    const View<float> statistics = ws.take<float>(c_.spec.tensor * chunk * 3);
+    cross_entropy(rows, table, bias, d_table, d_bias, targets, scale, n, {logits, statistics, ws.take<float>(chunk)});
+  }
+
+  struct Scratch {
+    View<T> logits;          ///< (chunk, V/t)
+    View<float> statistics;  ///< (t, chunk, 3)
+    View<float> lse;         ///< (chunk)
+  };
+  /// The same with scratch of the caller.
+  void cross_entropy(std::int64_t rows, View<const T> table, View<const T> bias, View<float> d_table,
+                     View<float> d_bias, View<const std::int32_t> targets, float scale, View<T> n,
+                     const Scratch& scratch) {
+    const auto& [logits, statistics, lse] = scratch;
+    const std::int64_t chunk = lse.count;
     const int t = c_.spec.tensor;
-    const View<T> logits = ws.take<T>(chunk * shard_);             // (chunk, V/t)
-    const View<float> statistics = ws.take<float>(t * chunk * 3);  // (t, chunk, 3)
-    const View<float> lse = ws.take<float>(chunk);
     const View<double> loss = c_.tensor_rank() == 0 ? c_.device.sums().slice(device::loss_sum, 1) : View<double>{};
     for (std::int64_t first = 0; first < rows; first += chunk) {
       const std::int64_t m = std::min(chunk, rows - first);

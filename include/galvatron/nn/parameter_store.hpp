@@ -82,28 +82,27 @@ inline ParameterSource initial_values(std::uint64_t seed) {
   };
 }
 
-template <class D, class T, int zero>
+template <class D, class T>
 class ParameterStore final : public StreamedStore {
-  static_assert(zero >= 0 && zero <= 3, "galvatron: ZeRO has the stages 0, 1, 2 and 3");
   static constexpr bool has_master = !std::is_same_v<T, float>;
 
  public:
   /// Takes its memory from `states`. The context must outlive the store.
   ParameterStore(Context<D>& context, device::Region& states, const ParameterLayout& layout)
-      : context_(&context), layout_(layout) {
+      : context_(&context), layout_(layout), zero_(context.spec.zero) {
     const std::int64_t n = layout_.elements;
     shard_size_ = n / context.shards();
     own_ = {context.data.rank() * shard_size_, (context.data.rank() + 1) * shard_size_};
     if (n == 0) return;
-    parameters_ = states.take<T>(zero == 3 ? shard_size_ : n);
-    gradients_ = states.take<float>(zero >= 2 ? shard_size_ : n);
-    const std::int64_t optimizer = zero >= 1 ? shard_size_ : n;
+    parameters_ = states.take<T>(zero_ == 3 ? shard_size_ : n);
+    gradients_ = states.take<float>(zero_ >= 2 ? shard_size_ : n);
+    const std::int64_t optimizer = zero_ >= 1 ? shard_size_ : n;
     first_moment_ = MomentView(states, optimizer, context.moments);
     second_moment_ = MomentView(states, optimizer, context.moments);
     if constexpr (has_master)
       master_ = states.take<float>(optimizer);
     else
-      master_ = zero == 1 || zero == 2 ? parameters_.slice(own_.begin, shard_size_) : parameters_;
+      master_ = zero_ == 1 || zero_ == 2 ? parameters_.slice(own_.begin, shard_size_) : parameters_;
   }
 
   [[nodiscard]] const ParameterLayout& layout() const { return layout_; }
@@ -114,7 +113,7 @@ class ParameterStore final : public StreamedStore {
   void initialise(const ParameterSource& source, int layer) {
     if constexpr (!D::counts_only) {
       if (empty()) return;
-      const Range kept = zero == 3 ? own_ : Range{0, layout_.elements};
+      const Range kept = zero_ == 3 ? own_ : Range{0, layout_.elements};
       for (const MomentView& moment : {first_moment_, second_moment_})
         moment.visit(0, moment.count(), [&](auto values) { context_->device.zero(bytes_of(values)); });
       context_->device.zero(bytes_of(master_));
@@ -148,10 +147,10 @@ class ParameterStore final : public StreamedStore {
   }
 
   [[nodiscard]] Bytes parameter_room() const override {
-    return {zero == 3 ? layout_.elements * static_cast<std::int64_t>(sizeof(T)) : 0};
+    return {zero_ == 3 ? layout_.elements * static_cast<std::int64_t>(sizeof(T)) : 0};
   }
   [[nodiscard]] Bytes gradient_room() const override {
-    return {zero >= 2 ? layout_.elements * static_cast<std::int64_t>(sizeof(float)) : 0};
+    return {zero_ >= 2 ? layout_.elements * static_cast<std::int64_t>(sizeof(float)) : 0};
   }
   void start_gather(View<std::byte> room) override {
     gathered_ = typed<T>(room);
@@ -171,7 +170,7 @@ class ParameterStore final : public StreamedStore {
 
   /// The whole local parameters: gathered under ZeRO-3, into the workspace unless start_gather() was called.
   View<const T> acquire() {
-    if constexpr (zero == 3) {
+    if (zero_ == 3) {
       if (empty()) return {};
       if (is_gathered_) {
         context_->data.finish(gathering_);
@@ -187,12 +186,12 @@ class ParameterStore final : public StreamedStore {
   }
 
   /// False when the next backward pass is the first to write gradients in [0, written_end) of the layout.
-  [[nodiscard]] bool adds_gradients() const { return zero < 2 && !is_first_; }
+  [[nodiscard]] bool adds_gradients() const { return zero_ < 2 && !is_first_; }
 
   /// Where a backward pass adds the layer's gradient, and writes what adds_gradients() says: the store's own, or
   /// another (ZeRO-2/3), in the workspace unless lend_gradients() gave the place.
   View<float> open_gradients() {
-    if constexpr (zero >= 2) {
+    if (zero_ >= 2) {
       if (empty()) return {};
       View<float> all = is_lent_ ? lent_ : context_->workspace.template take<float>(layout_.elements);
       context_->device.zero(bytes_of(added_part(all)));
@@ -205,7 +204,7 @@ class ParameterStore final : public StreamedStore {
   /// Ends a backward pass: under ZeRO-2/3 the data ranks' gradients are added, shard by shard, to the store's; those in
   /// a lent place by finish_gradients().
   void close_gradients(View<float> gradients) {
-    if constexpr (zero >= 2) {
+    if (zero_ >= 2) {
       if (empty()) return;
       sum_whole(gradients);
       View<float> shard = gradients.slice(own_.begin, shard_size_);
@@ -223,11 +222,11 @@ class ParameterStore final : public StreamedStore {
 
   /// After the last micro-batch: begins to make the gradient that of the whole batch, which it is after synchronise().
   void start_synchronise() {
-    if (zero < 2 && context_->overlap && !empty()) begin_reduction();
+    if (zero_ < 2 && context_->overlap && !empty()) begin_reduction();
   }
   /// The gradient of the whole batch, whole (ZeRO-0) or in this rank's shard.
   void synchronise() {
-    if (zero >= 2 || empty()) return;
+    if (zero_ >= 2 || empty()) return;
     if (!reduction_begun_) begin_reduction();
     reduction_begun_ = false;
     context_->data.finish(reducing_);
@@ -235,7 +234,7 @@ class ParameterStore final : public StreamedStore {
 
   /// The synchronised gradients that this rank's optimizer works on: all (ZeRO-0) or this rank's shard.
   [[nodiscard]] View<float> optimizer_gradients() {
-    if constexpr (zero == 1)
+    if (zero_ == 1)
       return gradients_.slice(own_.begin, shard_size_);
     else
       return gradients_;
@@ -254,13 +253,13 @@ class ParameterStore final : public StreamedStore {
             .tensor_degree = context_->spec.tensor};
   }
   /// The elements of the store that optimizer_gradients() stands for.
-  [[nodiscard]] Range optimizer_range() const { return zero >= 1 ? own_ : Range{0, layout_.elements}; }
+  [[nodiscard]] Range optimizer_range() const { return zero_ >= 1 ? own_ : Range{0, layout_.elements}; }
 
   /// The device's sum of squares grows by this rank's part of the gradient: every parameter of the model is counted on
   /// one rank.
   void add_gradient_squares() {
     if (empty()) return;
-    const View<float> own = zero == 0 ? gradients_.slice(own_.begin, shard_size_) : optimizer_gradients();
+    const View<float> own = zero_ == 0 ? gradients_.slice(own_.begin, shard_size_) : optimizer_gradients();
     const auto part = [&](Range range) {
       const Range r = intersection(range, own_);
       if (r.count() > 0)
@@ -290,7 +289,7 @@ class ParameterStore final : public StreamedStore {
       if (r.count() == 0) return;
       const std::int64_t first = r.begin - range.begin;
       const device::AdamWPart here{decays, stream, static_cast<std::uint64_t>(r.begin)};
-      View<T> working = zero == 3 ? parameters_.slice(first, r.count()) : parameters_.slice(r.begin, r.count());
+      View<T> working = zero_ == 3 ? parameters_.slice(first, r.count()) : parameters_.slice(r.begin, r.count());
       const auto step = [&](auto m, auto v) {
         context_->device.adamw(r.count(), here, View<const float>(context_->device.gradient_scale()),
                                master_.slice(first, r.count()), gradients.slice(first, r.count()), m, v, working);
@@ -302,7 +301,7 @@ class ParameterStore final : public StreamedStore {
     };
     run({0, layout_.decay_end}, true);
     run({layout_.decay_end, layout_.elements}, false);
-    if constexpr (zero == 1 || zero == 2) {
+    if (zero_ == 1 || zero_ == 2) {
       gathering_ =
           context_->data.start_all_gather(View<const T>(parameters_.slice(own_.begin, shard_size_)), parameters_);
       if (!context_->overlap) context_->data.finish(gathering_);
@@ -312,7 +311,7 @@ class ParameterStore final : public StreamedStore {
   /// Before the first micro-batch of a step.
   void zero_gradients() {
     is_first_ = true;
-    if (!empty()) context_->device.zero(bytes_of(zero >= 2 ? gradients_ : added_part(gradients_)));
+    if (!empty()) context_->device.zero(bytes_of(zero_ >= 2 ? gradients_ : added_part(gradients_)));
   }
 
  private:
@@ -341,9 +340,9 @@ class ParameterStore final : public StreamedStore {
     reduction_begun_ = true;
     sum_whole(gradients_);
     if (context_->data.size() == 1) return;
-    if constexpr (zero == 0)
+    if (zero_ == 0)
       reducing_ = context_->data.start_all_reduce(gradients_, comm::ReduceOp::sum);
-    else if constexpr (zero == 1)
+    else if (zero_ == 1)
       reducing_ = context_->data.start_reduce_scatter(gradients_, gradients_.slice(own_.begin, shard_size_));
   }
   // Whole tensors under sequence parallelism: each tensor rank saw its own tokens only.
@@ -355,6 +354,7 @@ class ParameterStore final : public StreamedStore {
 
   Context<D>* context_;
   ParameterLayout layout_;
+  int zero_;
   std::int64_t shard_size_ = 0;
   Range own_;
   View<T> parameters_;

@@ -42,15 +42,34 @@ class Attention<D, T, SequenceKind::ring> {
   void forward(View<T> /*projection*/, View<T> input, const AttentionResults<T>& results) { again(input, results); }
   void again(View<T> input, const AttentionResults<T>& r) {
     const device::Scope scope(c_.workspace);
-    View<T> here = take_block();  // (rows, k | v)
-    View<T> next = take_block();
-    const View<T> o_part = c_.workspace.template take<T>(r.o.count);  // (rows, q)
-    const View<float> lse_part = c_.workspace.template take<float>(r.lse.count);
-    View<float> sum;  // (rows, q)
-    if constexpr (rounds)
-      sum = c_.workspace.template take<float>(r.o.count);
-    else
-      sum = r.o;
+    device::Region& ws = c_.workspace;
+    ForwardScratch scratch{take_block(), take_block(), ws.take<T>(r.o.count), ws.take<float>(r.lse.count), {}};
+    if constexpr (rounds) scratch.sum = ws.take<float>(r.o.count);
+    again(input, r, scratch);
+  }
+
+  struct ForwardScratch {
+    View<T> here, next;    ///< (rows, k | v)
+    View<T> o_part;        ///< (rows, q)
+    View<float> lse_part;  ///< as the results' lse
+    View<float> sum;       ///< (rows, q), where T is rounded
+  };
+  struct BackwardScratch {
+    View<float> delta;           ///< as the results' lse
+    View<T> here, next;          ///< (rows, k | v)
+    View<float> d_here, d_next;  ///< (rows, k | v)
+    View<T> dq_part;             ///< (rows, q)
+    View<T> dkv_part;            ///< (rows, k | v)
+    View<float> dq;              ///< (rows, q), where T is rounded
+  };
+
+  void again(View<T> input, const AttentionResults<T>& r, const ForwardScratch& scratch) {
+    View<T> here = scratch.here;
+    View<T> next = scratch.next;
+    const View<T> o_part = scratch.o_part;
+    const View<float> lse_part = scratch.lse_part;
+    View<float> sum = scratch.sum;
+    if constexpr (!rounds) sum = r.o;
     copy_keys(input, here);
     for (int step = 0; step < ranks_; ++step) {
       const Part part = part_of(step);
@@ -70,19 +89,32 @@ class Attention<D, T, SequenceKind::ring> {
 
   void backward(View<T> input, const AttentionResults<T>& r, View<T> d_o, View<T> d_qkv) {
     const device::Scope scope(c_.workspace);
-    const View<float> delta = c_.workspace.template take<float>(r.lse.count);
-    View<T> here = take_block();  // (rows, k | v)
-    View<T> next = take_block();
-    View<float> d_here = c_.workspace.template take<float>(here.count);  // of the block in `here`, so far
-    View<float> d_next = c_.workspace.template take<float>(here.count);
-    const View<T> dq_part = c_.workspace.template take<T>(d_o.count);    // (rows, q)
-    const View<T> dkv_part = c_.workspace.template take<T>(here.count);  // (rows, k | v)
-    View<float> dq;                                                      // (rows, q), rows of dq_stride
+    device::Region& ws = c_.workspace;
+    const View<float> delta = ws.take<float>(r.lse.count);
+    const View<T> here = take_block();
+    BackwardScratch scratch{delta,
+                            here,
+                            take_block(),
+                            ws.take<float>(here.count),
+                            ws.take<float>(here.count),
+                            ws.take<T>(d_o.count),
+                            ws.take<T>(here.count),
+                            {}};
+    if constexpr (rounds) scratch.dq = ws.take<float>(d_o.count);
+    backward(input, r, d_o, d_qkv, scratch);
+  }
+  void backward(View<T> input, const AttentionResults<T>& r, View<T> d_o, View<T> d_qkv,
+                const BackwardScratch& scratch) {
+    const View<float> delta = scratch.delta;
+    View<T> here = scratch.here;
+    View<T> next = scratch.next;
+    View<float> d_here = scratch.d_here;  // of the block in `here`, so far
+    View<float> d_next = scratch.d_next;
+    const View<T> dq_part = scratch.dq_part;
+    const View<T> dkv_part = scratch.dkv_part;
+    View<float> dq = scratch.dq;  // rows of dq_stride
     const std::int64_t dq_stride = rounds ? heads_.q() : heads_.qkv();
-    if constexpr (rounds)
-      dq = c_.workspace.template take<float>(d_o.count);
-    else
-      dq = d_qkv;
+    if constexpr (!rounds) dq = d_qkv;
 
     copy_keys(input, here);
     for (int step = 0; step < ranks_; ++step) {

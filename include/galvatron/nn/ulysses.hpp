@@ -44,10 +44,7 @@ class Attention<D, T, SequenceKind::ulysses> {
   void forward(View<T> projection, View<T> input, const AttentionResults<T>& r) {
     const device::Scope scope(c_.workspace);
     const View<T> packed = take_packed();
-    const std::int64_t stride = heads_.qkv();
-    to_heads(projection, stride, core_q_, 1, packed, q_of(input));
-    to_heads(from(projection, heads_.q()), stride, core_kv_, copies_, packed, k_of(input));
-    to_heads(from(projection, heads_.q() + heads_.kv()), stride, core_kv_, copies_, packed, v_of(input));
+    projection_to_heads(projection, packed, input);
     attend(input, r, packed);
   }
   void again(View<T> input, const AttentionResults<T>& r) {
@@ -60,19 +57,42 @@ class Attention<D, T, SequenceKind::ulysses> {
     const View<T> packed = take_packed();
     const View<T> core_d_o = c_.workspace.template take<T>(r.core.count);  // (core_rows, core_q)
     const View<T> d_input = take_input(c_.workspace);
-    to_heads(d_o, heads_.q(), core_q_, 1, packed, core_d_o);
-    c_.device.attention_backward(shape(), q_of(input), k_of(input), v_of(input), r.core, r.lse, core_d_o, q_of(d_input),
-                                 k_of(d_input), v_of(d_input), delta);
+    to_heads(d_o, packed, core_d_o);
+    core_backward(input, r, core_d_o, delta, d_input);
+    projection_to_tokens(d_input, packed, d_qkv);
+  }
+
+  // Its parts. `packed` is scratch for what an exchange sends or got.
+  void projection_to_heads(View<T> projection, View<T> packed, View<T> input) {
+    const std::int64_t stride = heads_.qkv();
+    to_heads(projection, stride, core_q_, 1, packed, q_of(input));
+    to_heads(from(projection, heads_.q()), stride, core_kv_, copies_, packed, k_of(input));
+    to_heads(from(projection, heads_.q() + heads_.kv()), stride, core_kv_, copies_, packed, v_of(input));
+  }
+  void projection_to_tokens(View<T> d_input, View<T> packed, View<T> d_qkv) {
     const std::int64_t stride = heads_.qkv();
     to_tokens(q_of(d_input), core_q_, 1, packed, d_qkv, stride);
     to_tokens(k_of(d_input), core_kv_, copies_, packed, from(d_qkv, heads_.q()), stride);
     to_tokens(v_of(d_input), core_kv_, copies_, packed, from(d_qkv, heads_.q() + heads_.kv()), stride);
   }
+  void to_heads(View<T> tokens, View<T> packed, View<T> core) {
+    to_heads(tokens, heads_.q(), core_q_, 1, packed, core);
+  }
+  void to_tokens(View<T> core, View<T> packed, View<T> tokens) {
+    to_tokens(core, core_q_, 1, packed, tokens, heads_.q());
+  }
+  void core_forward(View<T> input, const AttentionResults<T>& r) {
+    c_.device.attention_forward(shape(), q_of(input), k_of(input), v_of(input), r.core, r.lse);
+  }
+  void core_backward(View<T> input, const AttentionResults<T>& r, View<T> d_core, View<float> delta, View<T> d_input) {
+    c_.device.attention_backward(shape(), q_of(input), k_of(input), v_of(input), r.core, r.lse, d_core, q_of(d_input),
+                                 k_of(d_input), v_of(d_input), delta);
+  }
 
  private:
   void attend(View<T> input, const AttentionResults<T>& r, View<T> packed) {
-    c_.device.attention_forward(shape(), q_of(input), k_of(input), v_of(input), r.core, r.lse);
-    to_tokens(r.core, core_q_, 1, packed, r.o, heads_.q());
+    core_forward(input, r);
+    to_tokens(r.core, packed, r.o);
   }
 
   // `tokens`: columns of rows of `stride`, of which every rank gets `width`, each part `copies` times in a row; `whole`

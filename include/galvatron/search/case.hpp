@@ -87,15 +87,23 @@ class ChoiceMaker {
     const int writes = spec.zero >= 2 && batch_.microbatches > 1 ? 1 : 0;  // of one micro-batch, all do
     Part& passes =
         passes_[static_cast<std::size_t>(is_block ? 2 * static_cast<int>(spec.recompute) + writes : spec.zero)];
-    if (!passes.made) passes = part_of(cost::pass_counts(layer_, spec, batch_), spec);
+    if (!passes.made) passes = part_of(pass_counts(spec), spec);
     if (!is_block) return choice_of(passes, Part());
     const bool splits = batch_.splits_backward && splits_backward(layer_, spec);
     Part& parameters = parameters_[2 * static_cast<std::size_t>(spec.zero) + (splits ? 1 : 0)];
-    if (!parameters.made) parameters = part_of(cost::parameter_counts(layer_, spec, batch_), spec);
+    if (!parameters.made) parameters = part_of(parameter_counts(spec), spec);
     return choice_of(passes, parameters);
   }
 
  private:
+  [[nodiscard]] constexpr cost::LayerCounts pass_counts(const StrategySpec& spec) {
+    if (!cost::has_program(layer_, batch_)) return cost::pass_counts(layer_, spec, batch_);
+    return cost::fold_passes(programs_.of(layer_, spec, batch_), spec, batch_);
+  }
+  [[nodiscard]] constexpr cost::LayerCounts parameter_counts(const StrategySpec& spec) {
+    if (!cost::has_program(layer_, batch_)) return cost::parameter_counts(layer_, spec, batch_);
+    return cost::fold_parameters(programs_.of(layer_, spec, batch_), spec, batch_);
+  }
   // The passes of a layer or its parameters.
   struct Part {
     bool made = false;
@@ -135,6 +143,7 @@ class ChoiceMaker {
   }
 
   const LayerSpec& layer_;
+  cost::LayerPrograms programs_;
   const Space& space_;
   const cost::Batch& batch_;
   const Cluster& cluster_;

@@ -15,6 +15,7 @@
 #include <cstdint>
 
 #include <galvatron/core/units.hpp>
+#include <galvatron/model/parameter.hpp>
 #include <galvatron/model/spec.hpp>
 
 namespace galvatron {
@@ -24,53 +25,12 @@ inline constexpr std::int64_t parameter_alignment = 32;
 /// The vocabulary shards are padded to multiples of this many rows.
 inline constexpr std::int64_t vocabulary_alignment = 64;
 
-enum class ParameterName : std::uint8_t {
-  table,         ///< (V, H): token embedding, or the head's projection
-  positions,     ///< (positions, H)
-  token_types,   ///< (types, H)
-  class_token,   ///< (1, H)
-  patch_weight,  ///< (H, P): image patches of P numbers to tokens
-  patch_bias,
-  qkv_weight,  ///< (qkv, H): rows of queries, then keys, then values
-  qkv_bias,
-  attention_out_weight,  ///< (H, A * head_dim)
-  attention_out_bias,
-  cross_query_weight,  ///< (A * head_dim, H)
-  cross_query_bias,
-  cross_memory_weight,  ///< (2 A_kv * head_dim, H): rows of keys, then values, of the encoder's output
-  cross_memory_bias,
-  cross_out_weight,  ///< (H, A * head_dim)
-  cross_out_bias,
-  relative_positions,  ///< (distances, A)
-  merge_weight,        ///< (H, 2 H): four tokens of H / 2 to one
-  router,              ///< (experts, H)
-  mlp_in_weight,       ///< (ffn, H), or gate rows and then up rows; of each expert
-  mlp_in_bias,
-  mlp_out_weight,  ///< (H, ffn); of each expert
-  mlp_out_bias,
-  norm1_gamma,
-  norm1_beta,
-  norm2_gamma,
-  norm2_beta,
-  norm3_gamma,
-  norm3_beta,
-  closing_gamma,
-  closing_beta,
-  merge_gamma,
-  merge_beta,
-  transform_weight,  ///< (H, H): before the logits of a masked language model
-  transform_bias,
-  logits_bias,  ///< (V)
-};
-
 /// What of the whole tensor a tensor-parallel rank holds.
 enum class ParameterCut : std::uint8_t {
   whole,    ///< all of it
   rows,     ///< a run of rows in each of `sections` sections (queries, keys, values; gate, up)
   columns,  ///< a run of columns
 };
-
-enum class ParameterInit : std::uint8_t { normal, zero, one };
 
 struct ParameterTensor {
   ParameterName name{};

@@ -187,6 +187,10 @@ class Gpu {
     cuda::add(m_, n, a.data, b.data, out.data);
   }
   template <class T>
+  void multiply(std::int64_t n, In<T> a, In<T> b, View<T> out) {
+    cuda::multiply(m_, n, a.data, b.data, out.data);
+  }
+  template <class T>
   void activation_forward(ActivationKind kind, std::int64_t rows, std::int64_t n, In<T> u, View<T> g) {
     cuda::activation_forward(m_, kind, rows, n, u.data, g.data);
   }

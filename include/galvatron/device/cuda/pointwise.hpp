@@ -37,6 +37,23 @@ struct Add {
 };
 
 template <class T>
+struct Multiply {
+  static constexpr int width = Pack<T>::size;
+  const T* a;
+  const T* b;
+  T* out;
+  template <int size>
+  GALVATRON_KERNEL void at(std::int64_t i) const {
+    float left[size];
+    float right[size];
+    get_elements(a + i, left);
+    get_elements(b + i, right);
+    for (int j = 0; j < size; ++j) left[j] *= right[j];
+    put_elements(out + i, left);
+  }
+};
+
+template <class T>
 struct Accumulate {
   static constexpr int width = Pack<float>::size;
   const T* from;
@@ -216,6 +233,12 @@ struct Rotary {
 template <class L, class T>
 void add(L& launcher, std::int64_t n, const T* a, const T* b, T* out) {
   for_elements(launcher, n, are_aligned<Pack<T>::size>(a, b, out), detail::Add<T>{a, b, out});
+}
+
+/// out = a * b; out may be a or b.
+template <class L, class T>
+void multiply(L& launcher, std::int64_t n, const T* a, const T* b, T* out) {
+  for_elements(launcher, n, are_aligned<Pack<T>::size>(a, b, out), detail::Multiply<T>{a, b, out});
 }
 
 /// to += from.

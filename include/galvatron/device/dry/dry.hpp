@@ -90,6 +90,10 @@ class Dry {
     note({.kind = Kind::add, .m = n});
   }
   template <class T>
+  void multiply(std::int64_t n, In<T>, In<T>, View<T>) {
+    note({.kind = Kind::add, .m = n});
+  }
+  template <class T>
   void activation_forward(ActivationKind, std::int64_t rows, std::int64_t n, In<T>, View<T>) {
     note({.kind = Kind::activation_forward, .m = rows, .n = n});
   }

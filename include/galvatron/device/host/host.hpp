@@ -165,6 +165,10 @@ class Host {
     host::add(team_, n, a.data, b.data, out.data);
   }
   template <class T>
+  void multiply(std::int64_t n, In<T> a, In<T> b, View<T> out) {
+    host::multiply(team_, n, a.data, b.data, out.data);
+  }
+  template <class T>
   void activation_forward(ActivationKind kind, std::int64_t rows, std::int64_t n, In<T> u, View<T> g) {
     host::activation_forward(team_, kind, rows, n, u.data, g.data);
   }

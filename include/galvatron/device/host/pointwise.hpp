@@ -35,6 +35,17 @@ void add(const Team& team, std::int64_t n, const T* a, const T* b, T* out) {
   });
 }
 
+/// out = a * b.
+template <class T>
+void multiply(const Team& team, std::int64_t n, const T* a, const T* b, T* out) {
+  for_lanes(team, n, [=]<class S>(std::int64_t i) GALVATRON_INLINE_LAMBDA {
+    typename S::Float x, y;
+    get_lanes<S>(a + i, x);
+    get_lanes<S>(b + i, y);
+    put_lanes<S>(out + i, x * y);
+  });
+}
+
 /// to += from.
 template <class T>
 void accumulate(const Team& team, std::int64_t n, const T* from, float* to) {

@@ -1,0 +1,183 @@
+// Allocation: the frames of a program's phases, each a stack from both ends.
+//
+// A buffer of a frame lives from the first step to the last that names it. It goes to an end of the stack whose top
+// lives at least as long; where none does, the shorter of the tops is kept until the new buffer is free, too. What is
+// last pushed is then first popped, for extents of any size, and a frame has no gaps: it takes the largest sum of the
+// buffers that live at one step.
+//
+// A step that may write in place of an operand that nothing reads later does so.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+
+#include <galvatron/program/program.hpp>
+
+namespace galvatron::program {
+
+namespace detail {
+
+/// True when output `out` of a step may lie where its operand `in` does (device/device.hpp).
+constexpr bool may_replace(Code code, int out, int in) {
+  switch (code) {
+    case Code::norm_forward:
+      return out == 0 && in == 0;
+    case Code::add_norm_forward:
+      return out == 0 ? in < 2 : out == 1 && in == 1;
+    case Code::norm_backward:
+      return out == 0 && in != 2;
+    case Code::add:
+    case Code::multiply:
+    case Code::activation_backward:
+      return out == 0;
+    default:
+      return false;
+  }
+}
+
+class Allocation {
+ public:
+  explicit constexpr Allocation(LayerProgram& program) : p_(program) {
+    for (int phase = 0; phase < phases; ++phase) {
+      find_lifetimes(phase);
+      replace_operands(phase);
+      stack(phase);
+    }
+  }
+
+ private:
+  static constexpr std::size_t at(int i) { return static_cast<std::size_t>(i); }
+  constexpr Buffer& buffer(int i) { return p_.buffers[at(i)]; }
+  [[nodiscard]] constexpr bool is_frame(int value) const {
+    return value >= 0 && p_.buffer_of(value).storage == Storage::frame;
+  }
+  template <class F>
+  static constexpr void for_each_value(const Step& step, const F& f) {
+    for (const int v : step.in)
+      if (v >= 0) f(v);
+    for (const int v : step.out)
+      if (v >= 0) f(v);
+    for (const int v : step.scratch)
+      if (v >= 0) f(v);
+  }
+  constexpr void find_lifetimes(int phase) {
+    const LayerProgram::Steps& steps = p_.phase[at(phase)];
+    for (int i = 0; i < steps.size; ++i)
+      for_each_value(steps.steps[at(i)], [&](int v) {
+        if (!is_frame(v)) return;
+        Buffer& b = buffer(p_.value(v).buffer);
+        if (b.first < 0) {
+          b.phase = static_cast<std::int8_t>(phase);
+          b.first = static_cast<std::int16_t>(i);
+        }
+        b.last = static_cast<std::int16_t>(i);
+      });
+  }
+  constexpr void replace_operands(int phase) {
+    const LayerProgram::Steps& steps = p_.phase[at(phase)];
+    for (int i = 0; i < steps.size; ++i) {
+      const Step& step = steps.steps[at(i)];
+      for (int out = 0; out < 3; ++out)
+        for (int in = 0; in < 4; ++in)
+          if (may_replace(step.code, out, in) && replaces(i, step.out[at(out)], step.in[at(in)])) break;
+    }
+  }
+  // Puts the value `made` of step `i` where the value `read` was, if that is free then.
+  constexpr bool replaces(int i, int made, int read) {
+    if (!is_frame(made) || !is_frame(read)) return false;
+    const int from = p_.value(made).buffer;
+    const int to = p_.value(read).buffer;
+    Buffer& a = buffer(from);
+    Buffer& b = buffer(to);
+    if (from == to || a.first != i || b.last != i || !(a.elements == b.elements) || a.scalar != b.scalar ||
+        p_.value(made).local != p_.value(read).local)
+      return false;
+    b.last = a.last;
+    for (int v = 0; v < p_.value_count; ++v)
+      if (p_.value(v).buffer == from) p_.values[at(v)].buffer = static_cast<std::int16_t>(to);
+    a.first = a.last = -1;
+    a.phase = -1;
+    return true;
+  }
+
+  constexpr void stack(int phase) {
+    const int size = p_.phase[at(phase)].size;
+    int top[2]{-1, -1};  // of the low end and of the high end
+    for (int i = 0; i < size; ++i) {
+      for (int& t : top)
+        while (t >= 0 && buffer(t).last < i) t = buffer(t).below;
+      // Of buffers that begin here the longest-lived first.
+      for (int b = longest(phase, i, -1); b >= 0; b = longest(phase, i, b)) push(b, top);
+    }
+  }
+  constexpr void push(int b, int (&top)[2]) {
+    const auto lasts = [&](int t) { return t < 0 || buffer(t).last >= buffer(b).last; };
+    int end = 0;
+    if (!lasts(top[0])) {
+      end = 1;
+      if (!lasts(top[1])) {
+        end = buffer(top[0]).last >= buffer(top[1]).last ? 0 : 1;
+        for (int t = top[end]; t >= 0 && buffer(t).last < buffer(b).last; t = buffer(t).below)
+          buffer(t).last = buffer(b).last;
+      }
+    }
+    buffer(b).high = end == 1;
+    buffer(b).below = static_cast<std::int16_t>(top[end]);
+    top[end] = b;
+  }
+  // The buffer that begins at step `i` and comes after `before` in the order of lifetimes; -1: there is none.
+  [[nodiscard]] constexpr int longest(int phase, int i, int before) const {
+    int found = -1;
+    for (int b = 0; b < p_.buffer_count; ++b) {
+      const Buffer& here = p_.buffer(b);
+      if (here.storage != Storage::frame || here.phase != phase || here.first != i) continue;
+      if (before >= 0 && !comes_after(b, before)) continue;
+      if (found < 0 || comes_after(found, b)) found = b;
+    }
+    return found;
+  }
+  [[nodiscard]] constexpr bool comes_after(int b, int other) const {
+    const int mine = p_.buffer(b).last;
+    const int its = p_.buffer(other).last;
+    return mine != its ? mine < its : b > other;
+  }
+
+  LayerProgram& p_;
+};
+
+}  // namespace detail
+
+constexpr void allocate_frames(LayerProgram& program) { detail::Allocation{program}; }
+
+/// Bytes of the frame of a phase: the largest sum of what lives at one step.
+/// @param bytes  bytes(buffer) of a buffer
+/// @param extra  extra(step): scratch that a step takes beyond its buffers
+template <class BytesOf, class Extra>
+constexpr std::int64_t frame_bytes(const LayerProgram& program, Phase phase, const BytesOf& bytes, const Extra& extra) {
+  const LayerProgram::Steps& steps = program.steps(phase);
+  std::array<std::int64_t, LayerProgram::most_steps> sums{};
+  for (int i = 0; i < steps.size; ++i)
+    sums[static_cast<std::size_t>(i)] = extra(steps.steps[static_cast<std::size_t>(i)]);
+  for (int b = 0; b < program.buffer_count; ++b) {
+    const Buffer& buffer = program.buffer(b);
+    if (buffer.phase != static_cast<int>(phase)) continue;
+    const std::int64_t size = bytes(buffer);
+    for (int i = buffer.first; i <= buffer.last; ++i) sums[static_cast<std::size_t>(i)] += size;
+  }
+  std::int64_t most = 0;
+  for (int i = 0; i < steps.size; ++i)
+    if (most < sums[static_cast<std::size_t>(i)]) most = sums[static_cast<std::size_t>(i)];
+  return most;
+}
+
+/// Where a buffer of a frame begins, in bytes from the frame's start.
+/// @param frame  bytes of the frame
+template <class BytesOf>
+constexpr std::int64_t frame_offset(const LayerProgram& program, int buffer, std::int64_t frame, const BytesOf& bytes) {
+  std::int64_t below = 0;
+  for (int b = program.buffer(buffer).below; b >= 0; b = program.buffer(b).below) below += bytes(program.buffer(b));
+  return program.buffer(buffer).high ? frame - below - bytes(program.buffer(buffer)) : below;
+}
+
+}  // namespace galvatron::program

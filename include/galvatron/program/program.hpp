@@ -1,0 +1,162 @@
+// LayerProgram: what one rank does for one layer, as data.
+//
+// A program holds the phases of a layer (forward; backward; weight gradients of a split backward), each a list of
+// steps. A step is one call of a device or of a group of ranks and has one price. Steps read and write values, and
+// every value lies in a buffer. Cost folds programs, and the runtime executes them.
+//
+// Buffers, by lifetime:
+//   input, output, gradient   borders of the layer; `gradient` is that of the output on entry of backward and that of
+//                             the input on its end
+//   slot                      from forward to backward of a micro-batch
+//   deferred                  from backward to the weight gradients of a micro-batch
+//   frame                     inside one phase: a stack from both ends (program/allocate.hpp)
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+
+#include <galvatron/model/forward.hpp>
+#include <galvatron/program/extent.hpp>
+
+namespace galvatron::program {
+
+/// What a step does. Operands as values in `in` and `out`; extents as the device operation has them.
+enum class Code : std::uint8_t {
+  // Matrix products. m, n, k.
+  linear,               ///< out0 (m, n) = in0 (m, k) * weight^T [+ bias]
+  linear_activation,    ///< the same to out0 (m, inputs * n), and out1 (m, n) = activation
+  input_gradient,       ///< out0 (m, n) = in0 (m, k) * weight
+  activation_gradient,  ///< the same through an activation: in1 is u, out0 is du; scratch0 (m, n)
+  weight_gradient,      ///< weight's gradient (m, n) from in0 (k, m) and in1 (k, n)
+  bias_gradient,        ///< bias's gradient from in0 (m, n)
+  // Rows. m rows of n.
+  norm_forward,         ///< out0 = norm(in0), out1 statistics
+  add_norm_forward,     ///< out0 = in0 + in1, out1 = norm(out0), out2 statistics
+  norm_recompute,       ///< out0 = norm(in0) from the statistics in1
+  norm_backward,        ///< out0 = in3 + gradient of norm; in0 dy, in1 x, in2 statistics
+  activation_forward,   ///< out0 (m, n) from in0
+  activation_backward,  ///< out0 = du from in0 (u) and in1 (dg)
+  add,                  ///< out0 = in0 + in1, m elements
+  multiply,             ///< out0 = in0 * in1, m elements
+  rotate,               ///< in place; m rows of n, `repeat` pieces
+  rotate_back,
+  // Attention. m sequences times heads, n queries, k keys, l head dim.
+  attention_forward,   ///< out0 and statistics out1 from in0
+  attention_backward,  ///< out0 = gradient of in0; in1 output, in2 statistics, in3 gradient of the output
+  ring_forward,        ///< the same over a ring of context ranks
+  ring_backward,
+  // The exchanges of Ulysses: all tokens of some heads for some tokens of all heads. out0 from in0; scratch0.
+  to_heads,              ///< queries, or the gradient of the output
+  projection_to_heads,   ///< queries, keys and values of a fused projection
+  to_tokens,             ///< the output
+  projection_to_tokens,  ///< the gradients of queries, keys and values
+  // Ends.
+  look_up,           ///< out0 = rows of the table by token
+  look_up_backward,  ///< the table's gradient from in0
+  add_positions,     ///< in place; `repeat` pieces
+  positions_gradient,
+  cross_entropy,  ///< in0 becomes its gradient; a loop over chunks of rows
+  // Memory.
+  copy,  ///< out0 = in0
+  // Groups of ranks.
+  all_gather,      ///< out0 = the parts in0 of all ranks
+  all_reduce,      ///< in place
+  reduce_scatter,  ///< out0 = this rank's part of the sum of in0
+  // Parameters of a group: program/parameters.hpp.
+  acquire,  ///< parameters are whole from here on
+  open_gradients,
+  close_gradients,
+  keep_uncut,  ///< uncut parameters and zeros for their gradients go to deferred buffers
+  add_uncut,   ///< those gradients are added to the group's
+};
+
+/// The ranks that a step communicates with.
+enum class Ranks : std::uint8_t { none, tp, cp, shards };
+
+/// The element type of a buffer.
+enum class Scalar : std::uint8_t {
+  activation,  ///< the precision of the plan
+  fp32,
+  sum,     ///< fp32; empty where activations are fp32 and hold their sums themselves
+  tokens,  ///< int32
+};
+
+enum class Storage : std::uint8_t { input, output, gradient, slot, deferred, frame };
+
+struct Buffer {
+  Storage storage = Storage::frame;
+  Extent elements;
+  Scalar scalar = Scalar::activation;
+  // A frame: its phase, the steps from the first to the last that need it, and the end of the stack that it is on.
+  std::int8_t phase = -1;
+  std::int16_t first = -1;
+  std::int16_t last = -1;
+  bool high = false;
+  std::int16_t below = -1;  ///< the buffer before it at that end of the stack; -1: none
+};
+
+/// A value is written once, by one step. Where `local`, it is this rank's own rows of its buffer.
+struct Value {
+  std::int16_t buffer = -1;
+  bool local = false;
+};
+
+struct Step {
+  Code code{};
+  Extent m{0}, n{0}, k{0}, l{0};
+  std::array<std::int16_t, 4> in{-1, -1, -1, -1};
+  std::array<std::int16_t, 3> out{-1, -1, -1};
+  std::array<std::int16_t, 8> scratch{-1, -1, -1, -1, -1, -1, -1, -1};
+  std::array<std::int8_t, 2> weights{-1, -1};  ///< of forward::Graph::weights
+  Ranks ranks = Ranks::none;
+  ActivationKind activation{};
+  std::int8_t group = 0;       ///< parameter group
+  bool eight_bit = false;      ///< a product that may have 8-bit operands
+  bool bias_once = false;      ///< the bias enters a sum over tensor ranks: the first of them adds it
+  bool deferred_norm = false;  ///< parameters are read from the deferred copy
+};
+
+/// The phases of a layer.
+enum class Phase : std::uint8_t { forward, backward, weights };
+inline constexpr int phases = 3;
+
+struct LayerProgram {
+  static constexpr int most_steps = 64;  ///< of a phase
+  static constexpr int most_values = 128;
+  static constexpr int most_buffers = 96;
+
+  struct Steps {
+    std::array<Step, most_steps> steps{};
+    int size = 0;
+    [[nodiscard]] constexpr const Step* begin() const { return steps.data(); }
+    [[nodiscard]] constexpr const Step* end() const { return steps.data() + size; }
+  };
+
+  forward::Graph graph;
+  StrategySpec kinds;   ///< of which kinds the program is: degrees are 1 or above, not their numbers
+  bool splits = false;  ///< backward comes in two phases
+  std::array<Steps, phases> phase{};
+  std::array<Value, most_values> values{};
+  std::array<Buffer, most_buffers> buffers{};
+  int value_count = 0;
+  int buffer_count = 0;
+  int output = -1;          ///< the value that goes to the layer after; -1: a loss comes out
+  int input_gradient = -1;  ///< the value that goes to the layer before; -1: tokens came in
+
+  [[nodiscard]] constexpr const Steps& steps(Phase p) const { return phase[static_cast<std::size_t>(p)]; }
+  [[nodiscard]] constexpr const Value& value(int id) const { return values[static_cast<std::size_t>(id)]; }
+  [[nodiscard]] constexpr const Buffer& buffer(int id) const { return buffers[static_cast<std::size_t>(id)]; }
+  /// The buffer that a value lies in.
+  [[nodiscard]] constexpr const Buffer& buffer_of(int value_id) const { return buffer(value(value_id).buffer); }
+};
+
+/// Bytes that a buffer takes on a rank.
+/// @param e  bytes of an element of activations
+constexpr std::int64_t bytes_of(const Buffer& buffer, const Numbers& numbers, std::int64_t e) {
+  const std::int64_t elements = numbers(buffer.elements);
+  if (buffer.scalar == Scalar::activation) return aligned_bytes(elements * e);
+  return buffer.scalar == Scalar::sum && e == 4 ? 0 : aligned_bytes(elements * 4);
+}
+
+}  // namespace galvatron::program
