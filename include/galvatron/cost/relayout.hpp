@@ -6,7 +6,7 @@
 
 #include <galvatron/core/dtype.hpp>
 #include <galvatron/core/units.hpp>
-#include <galvatron/cost/work.hpp>
+#include <galvatron/op/work.hpp>
 #include <galvatron/strategy/layout.hpp>
 
 namespace galvatron::cost {
@@ -149,8 +149,8 @@ constexpr Relayout relayout_of(ActivationLayout from, ActivationLayout to) {
 
 /// The send that a rank waits for; `hidden` elements a token.
 /// @param span  ranks of the run inside which its peers are, 0: anywhere
-constexpr Work move_work(const Traffic& traffic, std::int64_t hidden, Precision precision, int span = 0) {
-  return {.kind = WorkKind::send,
+constexpr op::Work move_work(const Traffic& traffic, std::int64_t hidden, Precision precision, int span = 0) {
+  return {.kind = op::Kind::send,
           .m = traffic.tokens * hidden * element_bytes(precision),
           .n = traffic.peers,
           .k = span,

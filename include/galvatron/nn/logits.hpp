@@ -45,13 +45,13 @@ class Logits {
       const View<const std::int32_t> wanted = targets.slice(first, m);
       const View<float> all = statistics.slice(0, t * m * 3);
       const View<float> own = all.slice(c_.tensor_rank() * m * 3, m * 3);
-      c_.device.gemm(device::Gemm::nt, m, shard_, h_, tokens, table, part, false, bias);
+      c_.device.gemm(op::Kind::gemm_nt, m, shard_, h_, tokens, table, part, false, bias);
       c_.device.softmax_statistics(m, shard_, valid_, first_, part, wanted, own);
       if (t > 1) c_.tensor.all_gather(View<const float>(own), all);
       c_.device.softmax_merge(m, t, all, lse, loss);
       c_.device.softmax_backward(m, shard_, valid_, first_, lse, wanted, scale, part);
-      c_.device.gemm(device::Gemm::tn, shard_, h_, m, part, tokens, d_table, true, {});
-      c_.device.gemm(device::Gemm::nn, m, h_, shard_, part, table, tokens, false, {});
+      c_.device.gemm(op::Kind::gemm_tn, shard_, h_, m, part, tokens, d_table, true, {});
+      c_.device.gemm(op::Kind::gemm_nn, m, h_, shard_, part, table, tokens, false, {});
       if (d_bias.count > 0) c_.device.bias_gradient(m, shard_, part, d_bias);
     }
   }
