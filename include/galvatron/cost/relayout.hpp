@@ -25,8 +25,8 @@ namespace detail {
 /// Tokens that `rank` wants in `to` and has already in `from`.
 constexpr std::int64_t kept_tokens(const HeldRegions& from, const HeldRegions& to, int rank) {
   if (!from.layout().holds(rank)) return 0;
-  const ActivationLayout::Place had = from.layout().place(rank);
-  const ActivationLayout::Place wanted = to.layout().place(rank);
+  const ActivationLayout::Place had = from.place(rank);
+  const ActivationLayout::Place wanted = to.place(rank);
   std::int64_t sum = 0;
   for (int i = 0; i < from.layout().pieces(); ++i)
     for (int j = 0; j < to.layout().pieces(); ++j) {
