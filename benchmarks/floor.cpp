@@ -63,10 +63,10 @@ int report(const Arguments& a) {
     if (a.half_moments) step.moments = Precision::bf16;
     Row all;
     Row inevitable;
-    for (const cost::Work& work : work_of(step, precision)) {
-      cost::Work once = work;
+    for (const op::Work& work : work_of(step, precision)) {
+      op::Work once = work;
       once.times = 1;
-      const Row row{work.times, cost::flops_of(work).count,
+      const Row row{work.times, op::flops_of(work).count,
                     static_cast<double>(cost::bytes_of(once, precision).count) * work.times,
                     floor_seconds(work, precision, chip), cost::time_of(work, precision, cluster, 1).value};
       all += row;
@@ -82,13 +82,12 @@ int report(const Arguments& a) {
   for (Step step : compared_steps()) {
     if (a.half_moments) step.moments = Precision::bf16;
     std::map<std::string, Row> rows;
-    for (const cost::Work& work : work_of(step, precision)) {
-      cost::Work once = work;
+    for (const op::Work& work : work_of(step, precision)) {
+      op::Work once = work;
       once.times = 1;
-      rows[name_of_work(work)] +=
-          {work.times, cost::flops_of(work).count,
-           static_cast<double>(cost::bytes_of(once, precision).count) * work.times,
-           floor_seconds(work, precision, chip), cost::time_of(work, precision, cluster, 1).value};
+      rows[name_of_work(work)] += {
+          work.times, op::flops_of(work).count, static_cast<double>(cost::bytes_of(once, precision).count) * work.times,
+          floor_seconds(work, precision, chip), cost::time_of(work, precision, cluster, 1).value};
     }
     std::vector<std::pair<std::string, Row>> sorted(rows.begin(), rows.end());
     std::sort(sorted.begin(), sorted.end(),

@@ -71,12 +71,12 @@ void products_with_gelu(const Arguments& a, Bench& bench, std::int64_t tokens, s
   const auto gelu = ActivationKind::gelu;
   time("gelu of nt", [&] { d.gemm_activation(gelu, tokens, f, hidden, x, weight, bias, u, g); });
   time("  in two", [&] {
-    d.gemm(device::Gemm::nt, tokens, f, hidden, x, weight, u, false, bias);
+    d.gemm(op::Kind::gemm_nt, tokens, f, hidden, x, weight, u, false, bias);
     d.activation_forward(gelu, tokens, f, u, g);
   });
   time("gelu' of nn", [&] { d.gemm_activation_backward(gelu, tokens, f, hidden, x, weight, u, g, g); });
   time("  in two", [&] {
-    d.gemm(device::Gemm::nn, tokens, f, hidden, x, weight, g);
+    d.gemm(op::Kind::gemm_nn, tokens, f, hidden, x, weight, g);
     d.activation_backward(gelu, tokens, f, u, g, g);
   });
 }
@@ -92,19 +92,18 @@ void operations(const Arguments& a) {
                   flops / seconds * 1e-10 / a.peak);
     };
     const std::int64_t tokens = 16384;
-    const auto multiplies = [&](const cost::Work& product) {
-      computes((product.eight_bit ? "8-bit product " : "product ") +
-                   std::string(name_of(cost::detail::gemm_layout_of(product.kind))) + " " + std::to_string(product.m) +
-                   " x " + std::to_string(product.n) + " x " + std::to_string(product.k) +
+    const auto multiplies = [&](const op::Work& product) {
+      computes((product.eight_bit ? "8-bit product " : "product ") + std::string(op::layout_of(product.kind)) + " " +
+                   std::to_string(product.m) + " x " + std::to_string(product.n) + " x " + std::to_string(product.k) +
                    (product.writes_one_in == 1 ? " written" : ""),
-               cost::flops_of(product).count, bench.gemm<bfloat16>(product, a.least));
+               op::flops_of(product).count, bench.gemm<bfloat16>(product, a.least));
     };
     // With the rounding of their operands, against the roof of bf16.
     const bool has_8bit = device::cuda::has_8bit_products(device::cuda::describe_device(0));
     for (const bool eight_bit : {false, true})
       for (const std::int64_t hidden : {std::int64_t{768}, std::int64_t{1600}, std::int64_t{4096}}) {
         if (eight_bit && !has_8bit) continue;
-        using Kind = cost::WorkKind;
+        using Kind = op::Kind;
         const std::int64_t wide = 4 * hidden;
         multiplies({.kind = Kind::gemm_nt, .m = tokens, .n = wide, .k = hidden, .eight_bit = eight_bit});
         multiplies({.kind = Kind::gemm_nn, .m = tokens, .n = hidden, .k = wide, .eight_bit = eight_bit});
@@ -120,45 +119,45 @@ void operations(const Arguments& a) {
       products_with_gelu(a, bench, tokens, hidden, computes);
     for (const auto& [length, head_dim, heads] :
          {std::tuple<std::int64_t, std::int64_t, std::int64_t>{1024, 64, 192}, {4096, 128, 64}, {8192, 128, 32}})
-      for (const Pass pass : {Pass::forward, Pass::backward}) {
+      for (const op::Kind pass : op::attentions) {
         // Causal: half of the scores.
-        const double flops = (pass == Pass::forward ? 2.0 : 5.0) * static_cast<double>(length * length) *
+        const double flops = (pass == op::Kind::attention_forward ? 2.0 : 5.0) * static_cast<double>(length * length) *
                              static_cast<double>(head_dim * heads);
-        computes("attention " + std::string(name_of(pass)) + " " + std::to_string(length) + ", " +
+        computes("attention " + std::string(op::pass_of(pass)) + " " + std::to_string(length) + ", " +
                      std::to_string(heads) + " heads of " + std::to_string(head_dim),
                  flops, bench.attention<bfloat16>(pass, length, head_dim, heads, a.least));
       }
     const std::int64_t copied = std::int64_t{1} << 28;
     const double copy =
-        2.0 * static_cast<double>(copied) / bench.memory_bound<bfloat16>(MemoryBound::copy, copied, 1, a.least);
+        2.0 * static_cast<double>(copied) / bench.memory_bound<bfloat16>(op::Kind::copy, copied, 1, a.least);
     struct Moved {
-      MemoryBound kind;
+      op::Kind kind;
       std::int64_t rows;
       std::int64_t columns;
       double bytes;  ///< of an element
     };
     // Bytes that each reads and writes at least, in bf16 with states in float. Of 16,384 tokens out of 32,768, 79 % are
     // different rows of the embedding's gradient, which are read and written.
-    for (const Moved& moved : std::vector<Moved>{{MemoryBound::copy, copied, 1, 2},
-                                                 {MemoryBound::fill, copied, 1, 1},
-                                                 {MemoryBound::add, 1 << 25, 1, 6},
-                                                 {MemoryBound::norm_forward, tokens, 1600, 4},
-                                                 {MemoryBound::add_norm_forward, tokens, 1600, 8},
-                                                 {MemoryBound::norm_backward, tokens, 1600, 8},
-                                                 {MemoryBound::norm_forward, tokens, 4096, 4},
-                                                 {MemoryBound::add_norm_forward, tokens, 4096, 8},
-                                                 {MemoryBound::norm_backward, tokens, 4096, 8},
-                                                 {MemoryBound::activation_forward, tokens, 4096, 4},
-                                                 {MemoryBound::activation_backward, tokens, 4096, 6},
-                                                 {MemoryBound::rotary, tokens, 4096, 4},
-                                                 {MemoryBound::bias_gradient, tokens, 4096, 2},
-                                                 {MemoryBound::embedding_forward, tokens, 4096, 4},
-                                                 {MemoryBound::embedding_backward, tokens, 4096, 8.3},
-                                                 {MemoryBound::softmax_statistics, 4096, 16384, 2},
-                                                 {MemoryBound::softmax_backward, 4096, 16384, 4},
-                                                 {MemoryBound::adamw, 1 << 26, 1, 30},
-                                                 {MemoryBound::adamw_bf16, 1 << 26, 1, 22},
-                                                 {MemoryBound::norm_squared, 1 << 26, 1, 4}}) {
+    for (const Moved& moved : std::vector<Moved>{{op::Kind::copy, copied, 1, 2},
+                                                 {op::Kind::fill, copied, 1, 1},
+                                                 {op::Kind::add, 1 << 25, 1, 6},
+                                                 {op::Kind::norm_forward, tokens, 1600, 4},
+                                                 {op::Kind::add_norm_forward, tokens, 1600, 8},
+                                                 {op::Kind::norm_backward, tokens, 1600, 8},
+                                                 {op::Kind::norm_forward, tokens, 4096, 4},
+                                                 {op::Kind::add_norm_forward, tokens, 4096, 8},
+                                                 {op::Kind::norm_backward, tokens, 4096, 8},
+                                                 {op::Kind::activation_forward, tokens, 4096, 4},
+                                                 {op::Kind::activation_backward, tokens, 4096, 6},
+                                                 {op::Kind::rotary, tokens, 4096, 4},
+                                                 {op::Kind::bias_gradient, tokens, 4096, 2},
+                                                 {op::Kind::embedding_forward, tokens, 4096, 4},
+                                                 {op::Kind::embedding_backward, tokens, 4096, 8.3},
+                                                 {op::Kind::softmax_statistics, 4096, 16384, 2},
+                                                 {op::Kind::softmax_backward, 4096, 16384, 4},
+                                                 {op::Kind::adamw, 1 << 26, 1, 30},
+                                                 {op::Kind::adamw_bf16, 1 << 26, 1, 22},
+                                                 {op::Kind::norm_squared, 1 << 26, 1, 4}}) {
       const double bytes = moved.bytes * static_cast<double>(moved.rows) * static_cast<double>(moved.columns);
       const double seconds = bench.memory_bound<bfloat16>(moved.kind, moved.rows, moved.columns, a.least);
       std::printf(
@@ -213,7 +212,7 @@ void steps(const Arguments& a) {
     const double one_by_one = compared ? measured(step, a, false).first : std::nan("");
     double least = 0;
     double predicted = 0;
-    for (const cost::Work& work : work_of(step, Precision::bf16)) {
+    for (const op::Work& work : work_of(step, Precision::bf16)) {
       least += floor_seconds(work, Precision::bf16, {.flops = a.peak * 1e12, .bandwidth = a.bandwidth * 1e9});
       if (profiled) predicted += cost::time_of(work, Precision::bf16, *profiled, 1).value;
     }
@@ -226,14 +225,11 @@ void steps(const Arguments& a) {
 }
 
 /// Seconds of one execution alone, with operands that no cache holds.
-double alone(Bench& bench, const cost::Work& work, double least) {
-  if (cost::is_gemm(work.kind)) return bench.gemm<bfloat16>(work, least);
-  if (cost::is_attention(work.kind))
-    return bench.attention<bfloat16>(work.kind == cost::WorkKind::attention_forward ? Pass::forward : Pass::backward,
-                                     work.n, work.l, work.m, least);
-  const bool in_product = work.in_product && bench.has_gelu_in_product<bfloat16>();
-  const MemoryBound kind = in_product ? cost::detail::in_product(work.kind) : cost::detail::memory_bound_of(work.kind);
-  const std::int64_t columns = has_rows(kind) ? work.n : 1;
+double alone(Bench& bench, const op::Work& work, double least) {
+  if (op::is_gemm(work.kind)) return bench.gemm<bfloat16>(work, least);
+  if (op::is_attention(work.kind)) return bench.attention<bfloat16>(work.kind, work.n, work.l, work.m, least);
+  const op::Kind kind = bench.has_gelu_in_product<bfloat16>() ? work.kind : op::unfused(work.kind);
+  const std::int64_t columns = op::has_rows(kind) ? work.n : 1;
   const std::int64_t rows = std::min<std::int64_t>(work.m, (std::int64_t{1} << 27) / columns);
   return bench.memory_bound<bfloat16>(kind, rows, columns, least) * static_cast<double>(work.m) /
          static_cast<double>(rows);
@@ -254,7 +250,7 @@ void parts(const Arguments& a) {
       };
       std::vector<Part> all;
       Part sum{"all", 0, 0, 0};
-      for (const cost::Work& work : work_of(step, Precision::bf16)) {
+      for (const op::Work& work : work_of(step, Precision::bf16)) {
         const Part part{name_of_work(work), work.times,
                         floor_seconds(work, Precision::bf16, {.flops = a.peak * 1e12, .bandwidth = a.bandwidth * 1e9}),
                         work.times * alone(bench, work, a.least)};

@@ -17,7 +17,6 @@ namespace {
 
 using namespace galvatron;
 using device::AttentionShape;
-using device::Gemm;
 using device::Host;
 
 int threads() {
@@ -66,7 +65,7 @@ constexpr std::int64_t hidden = 768;
 constexpr std::int64_t vocabulary = 50304;
 
 template <class T>
-void gemm(benchmark::State& state, Gemm layout) {
+void gemm(benchmark::State& state, op::Kind kind) {
   const std::int64_t m = state.range(0);
   const std::int64_t n = state.range(1);
   const std::int64_t k = state.range(2);
@@ -74,12 +73,12 @@ void gemm(benchmark::State& state, Gemm layout) {
   const Tensor<T> b(n * k);
   const Tensor<T> bias(n);
   const Tensor<T> c(m * n);
-  const Tensor<float> gradient(layout == Gemm::tn ? m * n : 1);
+  const Tensor<float> gradient(kind == op::Kind::gemm_tn ? m * n : 1);
   for (auto _ : state) {
-    if (layout == Gemm::tn)
-      host().gemm(layout, m, n, k, a.view(), b, gradient.view(), true);
+    if (kind == op::Kind::gemm_tn)
+      host().gemm(kind, m, n, k, a.view(), b, gradient.view(), true);
     else
-      host().gemm(layout, m, n, k, a.view(), b, c.view(), false, layout == Gemm::nt ? bias.view() : View<T>{});
+      host().gemm(kind, m, n, k, a.view(), b, c.view(), false, kind == op::Kind::gemm_nt ? bias.view() : View<T>{});
   }
   set_flops(state, 2.0 * static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k));
 }
@@ -123,13 +122,13 @@ void attention(benchmark::State& state, bool backward) {
     else
       forward();
   }
-  const cost::Work work{.kind = backward ? cost::WorkKind::attention_backward : cost::WorkKind::attention_forward,
-                        .m = batch * heads,
-                        .n = sequence,
-                        .k = sequence,
-                        .l = head_dim,
-                        .causal = causal};
-  set_flops(state, cost::flops_of(work).count);
+  const op::Work work{.kind = backward ? op::Kind::attention_backward : op::Kind::attention_forward,
+                      .m = batch * heads,
+                      .n = sequence,
+                      .k = sequence,
+                      .l = head_dim,
+                      .causal = causal};
+  set_flops(state, op::flops_of(work).count);
 }
 
 void copy(benchmark::State& state) {
@@ -302,9 +301,9 @@ benchmark::internal::Benchmark* add_benchmark(const char* name, F function, Argu
 template <class T>
 void register_for(const std::string& type) {
   const auto named = [&](const char* name) { return name + ("<" + type + ">"); };
-  add_benchmark(named("gemm_nt").c_str(), gemm<T>, Gemm::nt)->Apply(products);
-  add_benchmark(named("gemm_nn").c_str(), gemm<T>, Gemm::nn)->Apply(products);
-  add_benchmark(named("gemm_tn").c_str(), gemm<T>, Gemm::tn)->Apply(products);
+  add_benchmark(named("gemm_nt").c_str(), gemm<T>, op::Kind::gemm_nt)->Apply(products);
+  add_benchmark(named("gemm_nn").c_str(), gemm<T>, op::Kind::gemm_nn)->Apply(products);
+  add_benchmark(named("gemm_tn").c_str(), gemm<T>, op::Kind::gemm_tn)->Apply(products);
   add_benchmark(named("attention_forward").c_str(), attention<T>, false)->Apply(shapes);
   add_benchmark(named("attention_backward").c_str(), attention<T>, true)->Apply(shapes);
   add_benchmark(named("add").c_str(), add<T>);

@@ -62,20 +62,20 @@ inline std::vector<Step> predicted_steps() {
 }
 
 /// All operations of a step on one rank, equal ones as one with their number in `times`.
-inline std::vector<cost::Work> work_of(const Step& step, Precision precision) {
+inline std::vector<op::Work> work_of(const Step& step, Precision precision) {
   const ModelSpec model = step.model();
   const cost::Batch batch{.microbatch = step.batch / step.microbatches,
                           .sequence = step.sequence,
                           .precision = precision,
                           .microbatches = step.microbatches,
                           .moments = step.moments};
-  std::vector<cost::Work> all;
-  const auto add = [&](const cost::WorkList& list, int times) {
-    for (cost::Work work : list) {
+  std::vector<op::Work> all;
+  const auto add = [&](const op::WorkList& list, int times) {
+    for (op::Work work : list) {
       work.overlap = 0;
       const int more = work.times * times;
       work.times = 1;
-      const auto same = std::find_if(all.begin(), all.end(), [&](cost::Work other) {
+      const auto same = std::find_if(all.begin(), all.end(), [&](op::Work other) {
         other.times = 1;
         return other == work;
       });
@@ -101,11 +101,11 @@ inline std::vector<cost::Work> work_of(const Step& step, Precision precision) {
 }
 
 /// With the shape of a product.
-inline std::string name_of_work(const cost::Work& work) {
+inline std::string name_of_work(const op::Work& work) {
   const auto text = [](std::int64_t n) { return std::to_string(n); };
-  const std::string name = cost::name_of(work.kind);
-  if (cost::is_gemm(work.kind)) return name + " " + text(work.m) + " x " + text(work.n) + " x " + text(work.k);
-  if (cost::is_attention(work.kind))
+  const std::string name = op::name_of(work.kind);
+  if (op::is_gemm(work.kind)) return name + " " + text(work.m) + " x " + text(work.n) + " x " + text(work.k);
+  if (op::is_attention(work.kind))
     return name + " " + text(work.m) + " heads, " + text(work.n) + " x " + text(work.k) + " x " + text(work.l);
   return name;
 }
@@ -115,19 +115,18 @@ struct Chip {
   double flops = 989e12;       ///< of products and attention
   double bandwidth = 3.35e12;  ///< bytes/s
 };
-inline double floor_seconds(const cost::Work& work, Precision precision, const Chip& chip) {
-  cost::Work once = work;
+inline double floor_seconds(const op::Work& work, Precision precision, const Chip& chip) {
+  op::Work once = work;
   once.times = 1;
   const double bytes = static_cast<double>(cost::bytes_of(once, precision).count);
-  return work.times * std::max(cost::flops_of(once).count / chip.flops, bytes / chip.bandwidth);
+  return work.times * std::max(op::flops_of(once).count / chip.flops, bytes / chip.bandwidth);
 }
 
 /// What no fusion of neighbours avoids: products and attention with their operands in memory, the table's rows, and the
 /// optimizer's states.
-inline bool is_inevitable(cost::WorkKind kind) {
-  return cost::is_gemm(kind) || cost::is_attention(kind) || kind == cost::WorkKind::adamw ||
-         kind == cost::WorkKind::adamw_bf16 || kind == cost::WorkKind::embedding_forward ||
-         kind == cost::WorkKind::embedding_backward;
+inline bool is_inevitable(op::Kind kind) {
+  return op::is_gemm(kind) || op::is_attention(kind) || kind == op::Kind::adamw || kind == op::Kind::adamw_bf16 ||
+         kind == op::Kind::embedding_forward || kind == op::Kind::embedding_backward;
 }
 
 }  // namespace galvatron::bench

@@ -23,14 +23,14 @@ Cluster full_cluster() {
   cluster.device.gemm_start = 1.0 / 3;
   cluster.device.rates[0].sustained_share = 2.0 / 3;
   cluster.gemm.push_back(
-      {GemmLayout::nn, false, Precision::fp8, 0, LogGrid<3>({{{64, 512}, {64}, {64}}}, {1e-5, 1e-4})});
-  cluster.gemm.push_back({GemmLayout::tn, true, Precision::bf16, 4,
+      {op::Kind::gemm_nn, false, Precision::fp8, 0, LogGrid<3>({{{64, 512}, {64}, {64}}}, {1e-5, 1e-4})});
+  cluster.gemm.push_back({op::Kind::gemm_tn, true, Precision::bf16, 4,
                           LogGrid<3>({{{16, 64}, {32}, {8, 16, 4096}}}, {1e-6 / 3, 2e-6, 3e-6, 4e-6, 5e-6, 1})});
   cluster.attention.push_back(
-      {Pass::backward, false, Precision::fp32, 2, LogGrid<3>({{{64, 512}, {64}, {1}}}, {1e-5, 1e-4})});
+      {op::Kind::attention_backward, false, Precision::fp32, 2, LogGrid<3>({{{64, 512}, {64}, {1}}}, {1e-5, 1e-4})});
   cluster.memory_bound.push_back(
-      {MemoryBound::adamw, Precision::fp32, 1, LogGrid<2>({{{1000, 100000}, {1}}}, {1e-6, 1e-4})});
-  cluster.messages.push_back({Message::send, 2, true, 4, LogGrid<1>({{{64, 1 << 20}}}, {3e-6, 1e-4})});
+      {op::Kind::adamw, Precision::fp32, 1, LogGrid<2>({{{1000, 100000}, {1}}}, {1e-6, 1e-4})});
+  cluster.messages.push_back({op::Kind::send, 2, true, 4, LogGrid<1>({{{64, 1 << 20}}}, {3e-6, 1e-4})});
   return cluster;
 }
 

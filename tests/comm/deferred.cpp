@@ -76,14 +76,14 @@ TEST_CASE("what is started and finished gives the bits of the blocking call, oth
 }
 
 TEST_CASE("a dry group counts what is started like what is done at once") {
-  std::vector<cost::Work> log;
+  std::vector<op::Work> log;
   comm::dry::World world(0, 2, &log);
   auto& group = world.everybody();
   const View<float> all(nullptr, 8);
   group.all_reduce(all);
   group.all_gather(all.slice(0, 4), all);
   group.reduce_scatter(all, all.slice(0, 4));
-  const std::vector<cost::Work> expected = log;
+  const std::vector<op::Work> expected = log;
   log.clear();
   auto pending = group.start_all_reduce(all);
   group.finish(pending);

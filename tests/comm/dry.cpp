@@ -8,11 +8,10 @@
 
 using namespace galvatron;
 using comm::Piece;
-using cost::Work;
-using cost::WorkKind;
+using op::Work;
 
 namespace {
-Work work_of(WorkKind kind, std::int64_t m, std::int64_t n, int stride = 1) {
+Work work_of(op::Kind kind, std::int64_t m, std::int64_t n, int stride = 1) {
   Work work;
   work.kind = kind;
   work.m = m;
@@ -37,10 +36,10 @@ TEST_CASE("collectives are counted in bytes, with no data at all") {
   group.start_shift(View<const float>(nullptr, 5), View<float>(nullptr, 5));
   group.finish_shifts();
   group.barrier();
-  CHECK(log == std::vector<Work>{work_of(WorkKind::all_reduce, 40, 4), work_of(WorkKind::all_reduce, 20, 4),
-                                 work_of(WorkKind::all_gather, 48, 4), work_of(WorkKind::reduce_scatter, 96, 4),
-                                 work_of(WorkKind::broadcast, 28, 4), work_of(WorkKind::all_to_all, 32, 4),
-                                 Work{.kind = WorkKind::send, .m = 20, .n = 1, .k = 4}});
+  CHECK(log == std::vector<Work>{work_of(op::Kind::all_reduce, 40, 4), work_of(op::Kind::all_reduce, 20, 4),
+                                 work_of(op::Kind::all_gather, 48, 4), work_of(op::Kind::reduce_scatter, 96, 4),
+                                 work_of(op::Kind::broadcast, 28, 4), work_of(op::Kind::all_to_all, 32, 4),
+                                 Work{.kind = op::Kind::send, .m = 20, .n = 1, .k = 4}});
 }
 
 TEST_CASE("a group counts how far apart its ranks are") {
@@ -49,8 +48,8 @@ TEST_CASE("a group counts how far apart its ranks are") {
   world.group(std::vector<int>{0, 8}).all_reduce(View<float>(nullptr, 1));
   world.group(std::vector<int>{8, 7}).all_reduce(View<float>(nullptr, 1));
   world.everybody().all_reduce(View<float>(nullptr, 1));
-  CHECK(log == std::vector<Work>{work_of(WorkKind::all_reduce, 4, 2, 8), work_of(WorkKind::all_reduce, 4, 2),
-                                 work_of(WorkKind::all_reduce, 4, 16)});
+  CHECK(log == std::vector<Work>{work_of(op::Kind::all_reduce, 4, 2, 8), work_of(op::Kind::all_reduce, 4, 2),
+                                 work_of(op::Kind::all_reduce, 4, 16)});
 }
 
 TEST_CASE("a group of one says nothing") {
@@ -72,7 +71,7 @@ TEST_CASE("blocks are one message a peer and call, and none to oneself") {
   world.post(pieces);
   world.receive(pieces);
   world.wait_sent();
-  CHECK(log == std::vector<Work>{work_of(WorkKind::send, 100, 1), work_of(WorkKind::send, 5, 1)});
+  CHECK(log == std::vector<Work>{work_of(op::Kind::send, 100, 1), work_of(op::Kind::send, 5, 1)});
   world.post({});
   CHECK(log.size() == 2);
 }

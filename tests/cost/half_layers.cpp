@@ -20,40 +20,40 @@ using namespace galvatron;
 using namespace galvatron::cost;
 
 // Times of every kind of work, but for that whose extents are the parameters of a store: halves have two.
-WorkList of_tokens(const WorkList& a, const StrategySpec& spec) {
-  WorkList out;
-  for (const Work& work : a)
+op::WorkList of_tokens(const op::WorkList& a, const StrategySpec& spec) {
+  op::WorkList out;
+  for (const op::Work& work : a)
     if (!(is_communication(work.kind) && work.n == spec.data * spec.context && work.stride == spec.tensor) &&
-        work.kind != WorkKind::fill && work.kind != WorkKind::copy)
+        work.kind != op::Kind::fill && work.kind != op::Kind::copy)
       out.push(work);
   return out;
 }
 
 // The halves' forward work as that of the block, which has the sum between them and its norm as one operation.
-WorkList joined(const WorkList& halves) {
-  WorkList out;
+op::WorkList joined(const op::WorkList& halves) {
+  op::WorkList out;
   std::int64_t elements = 0;
-  for (const Work& work : halves)
-    if (work.kind == WorkKind::norm_forward) elements = work.m * work.n;
-  for (Work work : halves) {
-    if (work.kind == WorkKind::norm_forward) {
-      Work joined = work;
-      joined.kind = WorkKind::add_norm_forward;
+  for (const op::Work& work : halves)
+    if (work.kind == op::Kind::norm_forward) elements = work.m * work.n;
+  for (op::Work work : halves) {
+    if (work.kind == op::Kind::norm_forward) {
+      op::Work joined = work;
+      joined.kind = op::Kind::add_norm_forward;
       joined.times = 1;
       out.push(joined);
       --work.times;
     }
-    if (work.kind == WorkKind::add && work.m == elements) --work.times;
+    if (work.kind == op::Kind::add && work.m == elements) --work.times;
     out.push(work);
   }
   return out;
 }
 
-bool same_work(const WorkList& a, const WorkList& b) {
+bool same_work(const op::WorkList& a, const op::WorkList& b) {
   if (a.size() != b.size()) return false;
-  for (const Work& x : a) {
+  for (const op::Work& x : a) {
     bool found = false;
-    for (const Work& y : b) found = found || x == y;
+    for (const op::Work& y : b) found = found || x == y;
     if (!found) return false;
   }
   return true;
@@ -89,7 +89,7 @@ TEST_CASE("two halves do and keep what the block does and keeps") {
     REQUIRE(split.blocks[0].part == BlockPart::attention);
 
     const auto both = [&](auto part) {
-      WorkList sum = attention.*part;
+      op::WorkList sum = attention.*part;
       sum.append(mlp.*part);
       return of_tokens(sum, spec);
     };

@@ -19,9 +19,6 @@
 
 using namespace galvatron;
 using cost::LayerCounts;
-using cost::Work;
-using cost::WorkKind;
-using cost::WorkList;
 
 namespace {
 
@@ -44,15 +41,15 @@ LayerCounts counts(const LayerSpec& layer, const StrategySpec& spec, std::int64_
   return cost::layer_counts(layer, spec, batch);
 }
 
-std::int64_t times(const WorkList& list, WorkKind kind) {
+std::int64_t times(const op::WorkList& list, op::Kind kind) {
   std::int64_t sum = 0;
-  for (const Work& work : list)
+  for (const op::Work& work : list)
     if (work.kind == kind) sum += work.times;
   return sum;
 }
-std::int64_t bytes(const WorkList& list, WorkKind kind) {
+std::int64_t bytes(const op::WorkList& list, op::Kind kind) {
   std::int64_t sum = 0;
-  for (const Work& work : list)
+  for (const op::Work& work : list)
     if (work.kind == kind) sum += work.m * work.times;
   return sum;
 }
@@ -94,18 +91,18 @@ TEST_CASE("Ulysses sends queries, keys, values and output: four all-to-alls a pa
       const LayerCounts c = counts(block, ulysses(context, tensor));
       // Each of S / c x b x H / t elements of two bytes.
       const std::int64_t activation = 8 * 1024 / context * 512 / tensor * 2;
-      for (const WorkList* pass : {&c.forward, &c.backward}) {
-        CHECK(times(*pass, WorkKind::all_to_all) == 4);
-        CHECK(bytes(*pass, WorkKind::all_to_all) == 4 * activation);
-        CHECK(times(*pass, WorkKind::send) == 0);
-        for (const Work& work : *pass)
-          if (work.kind == WorkKind::all_to_all) {
+      for (const op::WorkList* pass : {&c.forward, &c.backward}) {
+        CHECK(times(*pass, op::Kind::all_to_all) == 4);
+        CHECK(bytes(*pass, op::Kind::all_to_all) == 4 * activation);
+        CHECK(times(*pass, op::Kind::send) == 0);
+        for (const op::Work& work : *pass)
+          if (work.kind == op::Kind::all_to_all) {
             CHECK(work.n == context);
             CHECK(work.stride == tensor);
             CHECK(work.overlap == 0);
           }
       }
-      CHECK(times(counts(block, {.tensor = 2}).forward, WorkKind::all_to_all) == 0);
+      CHECK(times(counts(block, {.tensor = 2}).forward, op::Kind::all_to_all) == 0);
     }
 }
 
@@ -114,7 +111,7 @@ TEST_CASE("Ulysses copies key/value heads that are fewer than its ranks") {
   const auto key_bytes = [&](int context) {
     const LayerCounts c = counts(block, ulysses(context));
     const std::int64_t queries = 8 * 1024 / context * 512 * 2;
-    return (bytes(c.forward, WorkKind::all_to_all) - 2 * queries) / 2;
+    return (bytes(c.forward, op::Kind::all_to_all) - 2 * queries) / 2;
   };
   const std::int64_t head = std::int64_t{8} * 1024 * 16 * 2;  // S x b x head_dim elements
   CHECK(key_bytes(2) == head * 4 / 2);
@@ -122,8 +119,8 @@ TEST_CASE("Ulysses copies key/value heads that are fewer than its ranks") {
   CHECK(key_bytes(8) == head * 8 / 8);  // eight copies of four heads among eight ranks
   CHECK(key_bytes(16) == head * 16 / 16);
   // The gradients of the copies are added up.
-  CHECK(times(counts(block, ulysses(8)).backward, WorkKind::add) ==
-        times(counts(block, ulysses(4)).backward, WorkKind::add) + 2);
+  CHECK(times(counts(block, ulysses(8)).backward, op::Kind::add) ==
+        times(counts(block, ulysses(4)).backward, op::Kind::add) + 2);
   CHECK(why_unfit(block, ulysses(6), 8, 1020) != "");
 }
 
@@ -133,15 +130,15 @@ TEST_CASE("ring attention sends keys and values c - 1 times, and their gradients
     for (const int context : {2, 4, 8}) {
       const LayerCounts c = counts(block, ring(context, tensor));
       const std::int64_t keys_and_values = 2 * 8 * (1024 / context) * (8 / tensor) * 16;
-      CHECK(times(c.forward, WorkKind::send) == context - 1);
-      CHECK(bytes(c.forward, WorkKind::send) == (context - 1) * keys_and_values * 2);
-      CHECK(times(c.backward, WorkKind::send) == context - 1 + context);
-      CHECK(bytes(c.backward, WorkKind::send) == (context - 1) * keys_and_values * 2 + context * keys_and_values * 4);
-      CHECK(times(c.forward, WorkKind::attention_forward) == context);
-      CHECK(times(c.backward, WorkKind::attention_backward) == context);
-      CHECK(times(c.forward, WorkKind::all_to_all) == 0);
-      for (const Work& work : c.backward)
-        if (work.kind == WorkKind::send) {
+      CHECK(times(c.forward, op::Kind::send) == context - 1);
+      CHECK(bytes(c.forward, op::Kind::send) == (context - 1) * keys_and_values * 2);
+      CHECK(times(c.backward, op::Kind::send) == context - 1 + context);
+      CHECK(bytes(c.backward, op::Kind::send) == (context - 1) * keys_and_values * 2 + context * keys_and_values * 4);
+      CHECK(times(c.forward, op::Kind::attention_forward) == context);
+      CHECK(times(c.backward, op::Kind::attention_backward) == context);
+      CHECK(times(c.forward, op::Kind::all_to_all) == 0);
+      for (const op::Work& work : c.backward)
+        if (work.kind == op::Kind::send) {
           CHECK(work.k == context);
           CHECK(work.stride == tensor);
         }
@@ -153,15 +150,15 @@ TEST_CASE("every turn of a ring but one has a send beside it, and takes the long
   for (const int context : {2, 3, 8}) {
     const cost::Batch batch{.microbatch = 8, .sequence = 1008, .precision = Precision::bf16};
     const LayerCounts c = cost::layer_counts(block, ring(context), batch);
-    std::vector<std::int64_t> attention(cost::overlaps + 1, 0);
-    std::vector<std::int64_t> sends(cost::overlaps + 1, 0);
-    for (const Work& work : c.forward) {
-      if (work.kind == WorkKind::attention_forward) attention[work.overlap] += work.times;
-      if (work.kind == WorkKind::send) sends[work.overlap] += work.times;
+    std::vector<std::int64_t> attention(op::overlaps + 1, 0);
+    std::vector<std::int64_t> sends(op::overlaps + 1, 0);
+    for (const op::Work& work : c.forward) {
+      if (work.kind == op::Kind::attention_forward) attention[work.overlap] += work.times;
+      if (work.kind == op::Kind::send) sends[work.overlap] += work.times;
     }
     CHECK(attention[0] == 1);
     CHECK(sends[0] == 0);
-    for (int i = 1; i <= cost::overlaps; ++i)
+    for (int i = 1; i <= op::overlaps; ++i)
       CHECK(attention[static_cast<std::size_t>(i)] == sends[static_cast<std::size_t>(i)]);
   }
   // Where the network is slow, the sends are what counts; where it is fast, they are free.
@@ -171,8 +168,8 @@ TEST_CASE("every turn of a ring but one has a send beside it, and takes the long
   const LayerCounts c = cost::layer_counts(block, ring(16), batch);
   const auto attention_seconds = [&] {
     Seconds sum;
-    for (const Work& work : c.forward)
-      if (work.kind == WorkKind::attention_forward) sum += cost::time_of(work, Precision::bf16, cluster);
+    for (const op::Work& work : c.forward)
+      if (work.kind == op::Kind::attention_forward) sum += cost::time_of(work, Precision::bf16, cluster);
     return sum;
   };
   cluster.across_nodes.send_bandwidth = 1e15;
@@ -217,10 +214,10 @@ TEST_CASE("gradients are reduced over data and context ranks together") {
     spec.zero = zero;
     const LayerCounts c = counts(block, spec);
     int groups = 0;
-    for (const WorkList* list : {&c.forward, &c.backward, &c.synchronise, &c.update})
-      for (const Work& work : *list) {
-        if (!is_communication(work.kind) || work.kind == WorkKind::send) continue;
-        if (work.kind == WorkKind::all_reduce && work.n == 2) continue;  // of tensor ranks
+    for (const op::WorkList* list : {&c.forward, &c.backward, &c.synchronise, &c.update})
+      for (const op::Work& work : *list) {
+        if (!is_communication(work.kind) || work.kind == op::Kind::send) continue;
+        if (work.kind == op::Kind::all_reduce && work.n == 2) continue;  // of tensor ranks
         CHECK(work.n == 8);
         CHECK(work.stride == 2);
         ++groups;
@@ -246,16 +243,16 @@ TEST_CASE("selective recomputation keeps queries, keys and values, and repeats t
     const std::int64_t statistics = rows * 32 / spec.tensor * 4;
     const bool twice = spec.sequence == SequenceKind::ulysses;
     CHECK((none.stash - selective.stash).count == (twice ? 2 : 1) * output + statistics);
-    CHECK(times(selective.backward, WorkKind::attention_forward) == times(none.forward, WorkKind::attention_forward));
-    CHECK(times(none.backward, WorkKind::attention_forward) == 0);
+    CHECK(times(selective.backward, op::Kind::attention_forward) == times(none.forward, op::Kind::attention_forward));
+    CHECK(times(none.backward, op::Kind::attention_forward) == 0);
     Flops core;
-    for (const Work& work : none.forward)
-      if (work.kind == WorkKind::attention_forward) core += flops_of(work);
+    for (const op::Work& work : none.forward)
+      if (work.kind == op::Kind::attention_forward) core += flops_of(work);
     CHECK(selective.backward.flops().count == doctest::Approx(none.backward.flops().count + core.count));
     // One more exchange or round of the ring; full recomputation repeats all of forward's.
-    CHECK(times(selective.backward, WorkKind::all_to_all) == (twice ? 5 : 0));
-    CHECK(times(full.backward, WorkKind::all_to_all) == (twice ? 8 : 0));
-    CHECK(times(selective.backward, WorkKind::send) == times(full.backward, WorkKind::send));
+    CHECK(times(selective.backward, op::Kind::all_to_all) == (twice ? 5 : 0));
+    CHECK(times(full.backward, op::Kind::all_to_all) == (twice ? 8 : 0));
+    CHECK(times(selective.backward, op::Kind::send) == times(full.backward, op::Kind::send));
   }
 }
 
@@ -277,12 +274,12 @@ TEST_CASE("what norms and activations give can be kept: 12 bytes for each token 
       CHECK(never.forward_workspace < none.forward_workspace);
       CHECK(never.backward_workspace <= none.backward_workspace);
       CHECK((none.postponed - never.postponed).count == (splits ? 4 * tensor : 0));
-      for (const auto& [kind, again] : {std::pair{WorkKind::norm_forward, 2}, {WorkKind::activation_forward, 1}}) {
+      for (const auto& [kind, again] : {std::pair{op::Kind::norm_forward, 2}, {op::Kind::activation_forward, 1}}) {
         CHECK(times(none.backward, kind) + times(none.weights, kind) == again);
         CHECK(times(never.backward, kind) + times(never.weights, kind) == 0);
         CHECK(times(never.forward, kind) == times(none.forward, kind));
       }
-      CHECK(times(never.backward, WorkKind::all_gather) == times(none.backward, WorkKind::all_gather));
+      CHECK(times(never.backward, op::Kind::all_gather) == times(none.backward, op::Kind::all_gather));
       CHECK(never.backward.flops() == none.backward.flops());
       CHECK(never.states == none.states);
     }

@@ -18,7 +18,6 @@
 #include <galvatron/strategy/text.hpp>
 
 using namespace galvatron;
-using cost::WorkKind;
 
 namespace {
 
@@ -34,19 +33,19 @@ double forward_macs(const ModelSpec& model, std::int64_t sequence) {
   return sum.count / 2;
 }
 
-Flops attention_flops(const cost::WorkList& list) {
+Flops attention_flops(const op::WorkList& list) {
   Flops sum;
-  for (const cost::Work& work : list)
-    if (cost::is_attention(work.kind)) sum += cost::flops_of(work);
+  for (const op::Work& work : list)
+    if (op::is_attention(work.kind)) sum += op::flops_of(work);
   return sum;
 }
 Flops all_flops(const cost::LayerCounts& counts) { return counts.forward.flops() + counts.backward.flops(); }
 
-bool same(const cost::WorkList& a, const cost::WorkList& b) {
-  const auto has = [](const cost::WorkList& list, const cost::Work& work) {
+bool same(const op::WorkList& a, const op::WorkList& b) {
+  const auto has = [](const op::WorkList& list, const op::Work& work) {
     return std::find(list.begin(), list.end(), work) != list.end();
   };
-  return a.size() == b.size() && std::all_of(a.begin(), a.end(), [&](const cost::Work& work) { return has(b, work); });
+  return a.size() == b.size() && std::all_of(a.begin(), a.end(), [&](const op::Work& work) { return has(b, work); });
 }
 
 }  // namespace
@@ -169,10 +168,10 @@ TEST_CASE("cross attention reads the encoder's tokens") {
   bool self = false;
   bool cross = false;
   bool memory = false;
-  for (const cost::Work& work : counts.forward) {
-    self |= work.kind == WorkKind::attention_forward && work.n == 128 && work.k == 128 && work.causal;
-    cross |= work.kind == WorkKind::attention_forward && work.n == 128 && work.k == 512 && !work.causal;
-    memory |= work.kind == WorkKind::gemm_nt && work.m == 3 * 512 && work.n == 2 * 256 && work.k == 256;
+  for (const op::Work& work : counts.forward) {
+    self |= work.kind == op::Kind::attention_forward && work.n == 128 && work.k == 128 && work.causal;
+    cross |= work.kind == op::Kind::attention_forward && work.n == 128 && work.k == 512 && !work.causal;
+    memory |= work.kind == op::Kind::gemm_nt && work.m == 3 * 512 && work.n == 2 * 256 && work.k == 256;
   }
   CHECK(self);
   CHECK(cross);
@@ -272,8 +271,8 @@ TEST_CASE("no list of work is full") {
             .tensor = 2, .sequence = sequence, .data = 2, .zero = 3, .recompute = RecomputeKind::full};
         if (!is_fit(*layer, spec, 4, model.positions())) continue;
         const cost::LayerCounts counts = cost::layer_counts(*layer, spec, batch);
-        CHECK(counts.backward.size() < cost::WorkList::capacity - 8);
-        CHECK(counts.forward.size() < cost::WorkList::capacity - 8);
+        CHECK(counts.backward.size() < op::WorkList::capacity - 8);
+        CHECK(counts.forward.size() < op::WorkList::capacity - 8);
       }
   }
 }

@@ -26,7 +26,7 @@ TEST_CASE("ranks that share cores do one thing after the other") {
     for (const LayerSpec& layer : {model.embedding, model.blocks[0], model.head}) {
       const cost::LayerCounts counts = cost::layer_counts(layer, spec, batch);
       const cost::LayerSeconds seconds = cost::layer_seconds(counts, spec, batch.precision, host, 4);
-      const auto sum = [&](const cost::WorkList& list) {
+      const auto sum = [&](const op::WorkList& list) {
         return doctest::Approx(cost::time_of(list, batch.precision, host, where).value).epsilon(1e-12);
       };
       CHECK(seconds.forward.value == sum(counts.forward));
@@ -42,9 +42,7 @@ TEST_CASE("on devices of their own only traffic of data-parallel ranks hides beh
   const Cluster cluster = cluster_named("8xa100-80g");
   const cost::Batch batch{.microbatch = 8, .sequence = 2048, .precision = Precision::bf16};
   const int where = 8;
-  const auto sum = [&](const cost::WorkList& list) {
-    return cost::time_of(list, batch.precision, cluster, where).value;
-  };
+  const auto sum = [&](const op::WorkList& list) { return cost::time_of(list, batch.precision, cluster, where).value; };
   const auto seconds_of = [&](const StrategySpec& spec) {
     return cost::layer_seconds(cost::layer_counts(model.blocks[0], spec, batch), spec, batch.precision, cluster, 8);
   };
@@ -57,8 +55,8 @@ TEST_CASE("on devices of their own only traffic of data-parallel ranks hides beh
   const StrategySpec sharded{.data = 8, .zero = 3};
   const cost::LayerCounts hides = cost::layer_counts(model.blocks[0], sharded, batch);
   double gathered = 0;
-  for (const cost::Work& work : hides.forward)
-    if (cost::is_communication(work.kind)) gathered += time_of(work, batch.precision, cluster, where).value;
+  for (const op::Work& work : hides.forward)
+    if (op::is_communication(work.kind)) gathered += cost::time_of(work, batch.precision, cluster, where).value;
   REQUIRE(gathered > 0);
   const double computed = sum(hides.forward) - gathered;
   CHECK(seconds_of(sharded).forward.value ==

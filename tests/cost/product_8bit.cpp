@@ -15,8 +15,8 @@ namespace {
 using namespace galvatron;
 using namespace galvatron::cost;
 
-constexpr Work product(std::int64_t m, std::int64_t n, std::int64_t k, bool eight_bit) {
-  return {.kind = WorkKind::gemm_nt, .m = m, .n = n, .k = k, .eight_bit = eight_bit};
+constexpr op::Work product(std::int64_t m, std::int64_t n, std::int64_t k, bool eight_bit) {
+  return {.kind = op::Kind::gemm_nt, .m = m, .n = n, .k = k, .eight_bit = eight_bit};
 }
 
 static_assert(bytes_of(product(16, 32, 64, true), Precision::fp8) == Bytes{6 * 64 * (16 + 32) + 2 * 16 * 32},
@@ -39,15 +39,16 @@ TEST_CASE("an 8-bit product costs itself and the passes that round its operands"
 
 TEST_CASE("what has no 8-bit operands costs in fp8 what it costs in bf16") {
   const Cluster h100 = value_or_throw(find_cluster("8xh100-80g"));
-  for (const Work& work : {product(4096, 4096, 4096, false), Work{.kind = WorkKind::norm_forward, .m = 4096, .n = 4096},
-                           Work{.kind = WorkKind::attention_forward, .m = 64, .n = 1024, .k = 1024, .l = 64},
-                           Work{.kind = WorkKind::adamw, .m = 1 << 20}})
+  for (const op::Work& work :
+       {product(4096, 4096, 4096, false), op::Work{.kind = op::Kind::norm_forward, .m = 4096, .n = 4096},
+        op::Work{.kind = op::Kind::attention_forward, .m = 64, .n = 1024, .k = 1024, .l = 64},
+        op::Work{.kind = op::Kind::adamw, .m = 1 << 20}})
     CHECK(time_of(work, Precision::fp8, h100) == time_of(work, Precision::bf16, h100));
 }
 
 TEST_CASE("a table of fp8 has whole operations, rounding included") {
   Cluster host = host_cluster(2, 2);
-  host.gemm = {{GemmLayout::nt, false, Precision::fp8, 2, LogGrid<3>({{{16, 256}, {256}, {16}}}, {1e-3, 2e-3})}};
+  host.gemm = {{op::Kind::gemm_nt, false, Precision::fp8, 2, LogGrid<3>({{{16, 256}, {256}, {16}}}, {1e-3, 2e-3})}};
   CHECK(time_of(product(16, 256, 16, true), Precision::fp8, host).value == doctest::Approx(1e-3));
   CHECK(time_of(product(16, 256, 16, false), Precision::fp8, host).value < 1e-4);
 }
@@ -68,11 +69,11 @@ TEST_CASE("fp8 keeps what bf16 keeps, and has room for rounded operands while la
   CHECK(rounded.forward_workspace - plain.forward_workspace == Bytes{room_8bit(2048, h, ffn)});
   CHECK(rounded.backward_workspace > plain.backward_workspace);
   int products = 0;
-  for (const Work& work : rounded.forward) products += work.eight_bit ? work.times : 0;
+  for (const op::Work& work : rounded.forward) products += work.eight_bit ? work.times : 0;
   CHECK(products == 4);
   for (const LayerSpec& end : {model.embedding, model.head}) {
     const LayerCounts counts = layer_counts(end, spec, batch);
-    for (const WorkList* list : {&counts.forward, &counts.backward})
-      for (const Work& work : *list) CHECK_FALSE(work.eight_bit);
+    for (const op::WorkList* list : {&counts.forward, &counts.backward})
+      for (const op::Work& work : *list) CHECK_FALSE(work.eight_bit);
   }
 }

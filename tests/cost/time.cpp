@@ -18,49 +18,49 @@ using namespace galvatron::cost;
 
 Cluster preset(const char* name) { return value_or_throw(find_cluster(name)); }
 
-Work gemm(std::int64_t m, std::int64_t n, std::int64_t k, WorkKind kind = WorkKind::gemm_nt) {
+op::Work gemm(std::int64_t m, std::int64_t n, std::int64_t k, op::Kind kind = op::Kind::gemm_nt) {
   return {.kind = kind, .m = m, .n = n, .k = k};
 }
-Work message(WorkKind kind, std::int64_t bytes, std::int64_t ranks, int stride = 1) {
+op::Work message(op::Kind kind, std::int64_t bytes, std::int64_t ranks, int stride = 1) {
   return {.kind = kind, .m = bytes, .n = ranks, .stride = stride};
 }
-double tflops(const Work& work, const Cluster& cluster, Precision precision = Precision::bf16) {
+double tflops(const op::Work& work, const Cluster& cluster, Precision precision = Precision::bf16) {
   return flops_of(work).count / time_of(work, precision, cluster).value / 1e12;
 }
 
 /// Four ranks on two cores, with tables for one and for four busy ranks.
 Cluster measured_host() {
   Cluster host = host_cluster(4, 2);
-  host.gemm = {{GemmLayout::nt, false, Precision::fp32, 1,
+  host.gemm = {{op::Kind::gemm_nt, false, Precision::fp32, 1,
                 LogGrid<3>({{{16, 256}, {16, 256}, {16, 256}}}, {1e-6, 3e-6, 2e-6, 1e-5, 2e-6, 1e-5, 1e-5, 1e-4})},
-               {GemmLayout::nt, false, Precision::fp32, 4,
+               {op::Kind::gemm_nt, false, Precision::fp32, 4,
                 LogGrid<3>({{{16, 256}, {16, 256}, {16, 256}}}, {2e-6, 6e-6, 4e-6, 2e-5, 4e-6, 2e-5, 2e-5, 3e-4})}};
-  host.messages = {{Message::all_reduce, 2, false, 4, LogGrid<1>({{{64, 1 << 20}}}, {1e-5, 3e-4})},
-                   {Message::all_reduce, 4, false, 4, LogGrid<1>({{{64, 1 << 20}}}, {2e-5, 9e-4})}};
-  host.memory_bound = {{MemoryBound::add, Precision::fp32, 4, LogGrid<2>({{{1024, 1 << 20}, {1}}}, {1e-6, 1e-3})}};
+  host.messages = {{op::Kind::all_reduce, 2, false, 4, LogGrid<1>({{{64, 1 << 20}}}, {1e-5, 3e-4})},
+                   {op::Kind::all_reduce, 4, false, 4, LogGrid<1>({{{64, 1 << 20}}}, {2e-5, 9e-4})}};
+  host.memory_bound = {{op::Kind::add, Precision::fp32, 4, LogGrid<2>({{{1024, 1 << 20}, {1}}}, {1e-6, 1e-3})}};
   return host;
 }
 
 }  // namespace
 
-static_assert(bytes_of({.kind = WorkKind::add, .m = 10}, Precision::fp32) == Bytes{120});
-static_assert(bytes_of({.kind = WorkKind::norm_forward, .m = 3, .n = 5}, Precision::bf16) == Bytes{60});
-static_assert(bytes_of({.kind = WorkKind::adamw, .m = 2}, Precision::bf16) == Bytes{60});
-static_assert(bytes_of({.kind = WorkKind::adamw_bf16, .m = 2}, Precision::bf16) == Bytes{44});
-static_assert(bytes_of({.kind = WorkKind::all_reduce, .m = 80, .n = 4}, Precision::fp32) == Bytes{120});
-static_assert(bytes_of({.kind = WorkKind::all_gather, .m = 80, .n = 1}, Precision::fp32) == Bytes{0});
+static_assert(bytes_of({.kind = op::Kind::add, .m = 10}, Precision::fp32) == Bytes{120});
+static_assert(bytes_of({.kind = op::Kind::norm_forward, .m = 3, .n = 5}, Precision::bf16) == Bytes{60});
+static_assert(bytes_of({.kind = op::Kind::adamw, .m = 2}, Precision::bf16) == Bytes{60});
+static_assert(bytes_of({.kind = op::Kind::adamw_bf16, .m = 2}, Precision::bf16) == Bytes{44});
+static_assert(bytes_of({.kind = op::Kind::all_reduce, .m = 80, .n = 4}, Precision::fp32) == Bytes{120});
+static_assert(bytes_of({.kind = op::Kind::all_gather, .m = 80, .n = 1}, Precision::fp32) == Bytes{0});
 
 TEST_CASE("a measured point is the price, times the number of executions") {
   const Cluster host = measured_host();
   CHECK(time_of(gemm(16, 256, 16), Precision::fp32, host, 4).value == doctest::Approx(4e-6));
   CHECK(time_of(gemm(256, 256, 256), Precision::fp32, host, 1).value == doctest::Approx(1e-4));
   CHECK(time_of(gemm(256, 256, 256), Precision::fp32, host).value == doctest::Approx(3e-4));
-  Work twice = gemm(256, 256, 256);
+  op::Work twice = gemm(256, 256, 256);
   twice.times = 2;
   CHECK(time_of(twice, Precision::fp32, host).value == doctest::Approx(6e-4));
-  CHECK(time_of(message(WorkKind::all_reduce, 1 << 20, 4), Precision::fp32, host).value == doctest::Approx(9e-4));
-  CHECK(time_of(message(WorkKind::all_reduce, 1 << 20, 2), Precision::fp32, host).value == doctest::Approx(3e-4));
-  CHECK(time_of({.kind = WorkKind::add, .m = 1024}, Precision::fp32, host).value == doctest::Approx(1e-6));
+  CHECK(time_of(message(op::Kind::all_reduce, 1 << 20, 4), Precision::fp32, host).value == doctest::Approx(9e-4));
+  CHECK(time_of(message(op::Kind::all_reduce, 1 << 20, 2), Precision::fp32, host).value == doctest::Approx(3e-4));
+  CHECK(time_of({.kind = op::Kind::add, .m = 1024}, Precision::fp32, host).value == doctest::Approx(1e-6));
 }
 
 TEST_CASE("beyond the measured grid a GEMM costs by its flops") {
@@ -71,24 +71,24 @@ TEST_CASE("beyond the measured grid a GEMM costs by its flops") {
 TEST_CASE("a weight gradient that is written costs less than one that is added to") {
   Cluster host = measured_host();
   const auto at = [&](int writes_one_in) {
-    Work work = gemm(256, 256, 256, WorkKind::gemm_tn);
+    op::Work work = gemm(256, 256, 256, op::Kind::gemm_tn);
     work.writes_one_in = writes_one_in;
     return time_of(work, Precision::fp32, host).value;
   };
   const LogGrid<3>::Axes one{{{256}, {256}, {256}}};
-  host.gemm.push_back({GemmLayout::tn, false, Precision::fp32, 4, LogGrid<3>(one, {4e-4})});
+  host.gemm.push_back({op::Kind::gemm_tn, false, Precision::fp32, 4, LogGrid<3>(one, {4e-4})});
   CHECK(at(1) == doctest::Approx(4e-4));  // not measured
-  host.gemm.push_back({GemmLayout::tn, true, Precision::fp32, 4, LogGrid<3>(one, {3e-4})});
+  host.gemm.push_back({op::Kind::gemm_tn, true, Precision::fp32, 4, LogGrid<3>(one, {3e-4})});
   CHECK(at(0) == doctest::Approx(4e-4));
   CHECK(at(1) == doctest::Approx(3e-4));
   CHECK(at(4) == doctest::Approx((3e-4 + 3 * 4e-4) / 4));
-  const Work added = gemm(64, 64, 1 << 16, WorkKind::gemm_tn);
-  Work written = added;
+  const op::Work added = gemm(64, 64, 1 << 16, op::Kind::gemm_tn);
+  op::Work written = added;
   written.writes_one_in = 1;
   CHECK(bytes_of(added, Precision::bf16) - bytes_of(written, Precision::bf16) == Bytes{4 * 64 * 64});
   // By rates, too, where memory bounds it.
   const Cluster a100 = preset("8xa100-80g");
-  Work thin = gemm(1 << 14, 1 << 14, 16, WorkKind::gemm_tn);
+  op::Work thin = gemm(1 << 14, 1 << 14, 16, op::Kind::gemm_tn);
   const double adds = time_of(thin, Precision::bf16, a100).value;
   thin.writes_one_in = 1;
   CHECK(time_of(thin, Precision::bf16, a100).value < 0.6 * adds);
@@ -104,9 +104,9 @@ TEST_CASE("between one and all busy ranks the cores are shared") {
 
 TEST_CASE("nothing costs nothing") {
   const Cluster cluster = preset("8xa100-80g");
-  CHECK(time_of({.kind = WorkKind::add, .m = 0}, Precision::bf16, cluster).value == 0);
-  CHECK(time_of(message(WorkKind::all_reduce, 1 << 20, 1), Precision::bf16, cluster).value == 0);
-  Work never = gemm(64, 64, 64);
+  CHECK(time_of({.kind = op::Kind::add, .m = 0}, Precision::bf16, cluster).value == 0);
+  CHECK(time_of(message(op::Kind::all_reduce, 1 << 20, 1), Precision::bf16, cluster).value == 0);
+  op::Work never = gemm(64, 64, 64);
   never.times = 0;
   CHECK(time_of(never, Precision::bf16, cluster).value == 0);
 }
@@ -119,10 +119,10 @@ TEST_CASE("prices are positive and never fall when work grows") {
   const auto extent = [&] { return static_cast<std::int64_t>(std::exp2(exponent(random))); };
   for (const Cluster& cluster :
        {preset("8xtitan-24g"), preset("64xh100-80g"), preset("16xa100-40g"), measured_host(), host_cluster(2, 2)})
-    for (int kind = 0; kind < work_kinds; ++kind)
+    for (int kind = 0; kind < op::kinds; ++kind)
       for (int round = 0; round < 60; ++round) {
-        Work work{
-            .kind = static_cast<WorkKind>(kind), .m = extent(), .n = extent(), .k = extent(), .l = extent() / 128 + 1};
+        op::Work work{
+            .kind = static_cast<op::Kind>(kind), .m = extent(), .n = extent(), .k = extent(), .l = extent() / 128 + 1};
         work.causal = (round & 1) != 0;
         work.stride = (round & 2) != 0 ? 2 : 1;
         if (is_communication(work.kind)) {
@@ -135,7 +135,7 @@ TEST_CASE("prices are positive and never fall when work grows") {
         CHECK(std::isfinite(before));
         for (int d = 0; d < 4; ++d) {
           if (is_communication(work.kind) && d > 0) continue;
-          Work larger = work;
+          op::Work larger = work;
           std::int64_t& x = d == 0 ? larger.m : d == 1 ? larger.n : d == 2 ? larger.k : larger.l;
           x += extent();
           INFO("kind " << kind << " m " << work.m << " n " << work.n << " k " << work.k << " l " << work.l << " axis "
@@ -166,7 +166,7 @@ TEST_CASE("GEMM prices are near published cuBLAS rates") {
 TEST_CASE("collective prices are near published nccl-tests figures") {
   const Cluster a100 = preset("16xa100-80g");
   const auto bus = [&](std::int64_t bytes, int n, int stride) {
-    const Work work = message(WorkKind::all_reduce, bytes, n, stride);
+    const op::Work work = message(op::Kind::all_reduce, bytes, n, stride);
     return static_cast<double>(bytes_of(work, Precision::bf16).count) / time_of(work, Precision::bf16, a100).value /
            1e9;
   };
@@ -209,7 +209,7 @@ TEST_CASE("members of a group share nodes as their distance and the borders say"
 TEST_CASE("tensor, context, data and joint groups of a stage are priced where they lie") {
   const Cluster cluster = preset("64xa100-80g");
   const auto gather = [&](int n, int stride) {
-    return time_of(message(WorkKind::all_gather, 1 << 26, n, stride), Precision::bf16, cluster).value;
+    return time_of(message(op::Kind::all_gather, 1 << 26, n, stride), Precision::bf16, cluster).value;
   };
   CHECK(gather(4, 1) == gather(4, 2));       // tensor 4, or context 4 over tensor 2: inside a node
   CHECK(gather(4, 1) < 0.2 * gather(4, 8));  // data 4 over tensor 8: one rank in each node
@@ -221,12 +221,12 @@ TEST_CASE("tensor, context, data and joint groups of a stage are priced where th
 
 TEST_CASE("a send is as far as its group, and an all-to-all sends through every card what leaves the node") {
   const Cluster cluster = preset("64xh100-80g");
-  const auto price = [&](Work work) { return time_of(work, Precision::bf16, cluster).value; };
-  const Work anywhere{.kind = WorkKind::send, .m = 1 << 26, .n = 1};
-  Work near = anywhere;
+  const auto price = [&](op::Work work) { return time_of(work, Precision::bf16, cluster).value; };
+  const op::Work anywhere{.kind = op::Kind::send, .m = 1 << 26, .n = 1};
+  op::Work near = anywhere;
   near.k = 4;
   near.stride = 2;
-  Work far = anywhere;
+  op::Work far = anywhere;
   far.k = 4;
   far.stride = 8;
   CHECK(price(near) < 0.5 * price(far));
@@ -235,22 +235,22 @@ TEST_CASE("a send is as far as its group, and an all-to-all sends through every 
 
   // By rates: 32 ranks in 4 nodes, of 32 parts 24 leave.
   const double bytes = 1 << 30;
-  CHECK(price(message(WorkKind::all_to_all, 1 << 30, 32)) == doctest::Approx(31 * 4.7e-6 + bytes * 24 / 32 / 48e9));
-  CHECK(price(message(WorkKind::all_to_all, 1 << 30, 4, 8)) == doctest::Approx(3 * 4.7e-6 + bytes * 3 / 4 / 48e9));
+  CHECK(price(message(op::Kind::all_to_all, 1 << 30, 32)) == doctest::Approx(31 * 4.7e-6 + bytes * 24 / 32 / 48e9));
+  CHECK(price(message(op::Kind::all_to_all, 1 << 30, 4, 8)) == doctest::Approx(3 * 4.7e-6 + bytes * 3 / 4 / 48e9));
   // Inside a node like an all-gather of the same bytes on the links, unless there is a table of its own.
-  CHECK(price(message(WorkKind::all_to_all, 1 << 30, 8)) == price(message(WorkKind::all_gather, 1 << 30, 8)));
+  CHECK(price(message(op::Kind::all_to_all, 1 << 30, 8)) == price(message(op::Kind::all_gather, 1 << 30, 8)));
   Cluster measured = cluster;
-  measured.messages.push_back({Message::all_to_all, 8, false, 0, LogGrid<1>({{{64, 1 << 30}}}, {1e-5, 0.25})});
-  CHECK(time_of(message(WorkKind::all_to_all, 1 << 30, 8), Precision::bf16, measured).value == doctest::Approx(0.25));
+  measured.messages.push_back({op::Kind::all_to_all, 8, false, 0, LogGrid<1>({{{64, 1 << 30}}}, {1e-5, 0.25})});
+  CHECK(time_of(message(op::Kind::all_to_all, 1 << 30, 8), Precision::bf16, measured).value == doctest::Approx(0.25));
   Cluster bare = cluster;
   bare.messages.clear();
-  CHECK(time_of(message(WorkKind::all_to_all, 1 << 30, 8), Precision::bf16, bare).value ==
+  CHECK(time_of(message(op::Kind::all_to_all, 1 << 30, 8), Precision::bf16, bare).value ==
         doctest::Approx(7 * 3e-6 + bytes * 7 / 8 / 355e9));
 }
 
 TEST_CASE("attention prices follow the length and the mask") {
   const Cluster h100 = preset("8xh100-80g");
-  Work work{.kind = WorkKind::attention_forward, .m = 64, .n = 4096, .k = 4096, .l = 128, .causal = true};
+  op::Work work{.kind = op::Kind::attention_forward, .m = 64, .n = 4096, .k = 4096, .l = 128, .causal = true};
   CHECK(tflops(work, h100) == doctest::Approx(518).epsilon(0.05));
   work.n = work.k = 512;
   work.m = 512;
@@ -267,7 +267,7 @@ TEST_CASE("a hundred thousand prices take a fraction of a second") {
     const auto begin = std::chrono::steady_clock::now();
     double sum = 0;
     for (int i = 0; i < 100000; ++i) {
-      const auto kind = static_cast<WorkKind>(i % work_kinds);
+      const auto kind = static_cast<op::Kind>(i % op::kinds);
       sum += time_of({.kind = kind, .m = 64 + i, .n = is_communication(kind) ? 8 : 512, .k = 512, .l = 64},
                      Precision::bf16, cluster)
                  .value;

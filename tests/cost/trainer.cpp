@@ -68,9 +68,9 @@ TEST_CASE("full recomputation repeats the whole forward pass, and products are t
       const LayerCounts c = block_of("gpt-6.7b", {.recompute = recompute}, trainer);
       double forward = 0;
       double backward = 0;
-      for (const Work& work : c.forward)
+      for (const op::Work& work : c.forward)
         if (is_gemm(work.kind)) forward += flops_of(work).count;
-      for (const Work& work : c.backward)
+      for (const op::Work& work : c.backward)
         if (is_gemm(work.kind)) backward += flops_of(work).count;
       const std::string name(name_of(trainer));
       INFO(name << " recompute " << name_of(recompute));
@@ -93,19 +93,19 @@ TEST_CASE("attention that is not fused stands to the public curve of an A100 as 
     double tflops;
   };
   for (const Row& row : {Row{1024, 28}, {2048, 32}, {4096, 32}, {8192, 34}}) {
-    Work work{.kind = WorkKind::attention_forward,
-              .m = 16384 / row.tokens * 16,
-              .n = row.tokens,
-              .k = row.tokens,
-              .l = 128,
-              .causal = true,
-              .unfused = true};
+    op::Work work{.kind = op::Kind::attention_forward,
+                  .m = 16384 / row.tokens * 16,
+                  .n = row.tokens,
+                  .k = row.tokens,
+                  .l = 128,
+                  .causal = true,
+                  .unfused = true};
     const double flops = 3.5 * flops_of(work).count;
     const double scores = static_cast<double>(work.m * work.n * work.k);
     const auto seconds = [&] {
-      work.kind = WorkKind::attention_forward;
+      work.kind = op::Kind::attention_forward;
       const double forward = time_of(work, Precision::bf16, a100).value;
-      work.kind = WorkKind::attention_backward;
+      work.kind = op::Kind::attention_backward;
       return forward + time_of(work, Precision::bf16, a100).value;
     };
     const double plain = seconds();

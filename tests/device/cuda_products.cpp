@@ -20,7 +20,6 @@ using namespace galvatron;
 using namespace galvatron::test;
 namespace cuda = device::cuda;
 using device::Epilogue;
-using device::Gemm;
 using device::Product;
 
 // d = op(x) op(y) + bias + beta d, or what the epilogue makes of it, with nothing but the description's numbers.
@@ -70,7 +69,7 @@ void compare(const Product& product, std::uint64_t seed) {
   auto expected = random_tensor<C>(random, product.m * product.n);
   auto got = expected;
   TestHost host(1);
-  host->gemm(product.layout, product.m, product.n, product.k, view(a), view(b), view(expected), product.accumulate,
+  host->gemm(product.kind, product.m, product.n, product.k, view(a), view(b), view(expected), product.accumulate,
              product.bias ? view(bias) : View<const T>{});
   std::vector<C> unused;
   interpret(cuda::column_major(product), b, a, bias, unused, got);
@@ -93,7 +92,7 @@ void compare_activated(const Product& shape, std::uint64_t seed) {
   host->gemm_activation(ActivationKind::gelu, shape.m, shape.n, shape.k, view(a), view(b), view(bias), view(expected_u),
                         view(expected));
   Product product = shape;
-  product.layout = Gemm::nt;
+  product.kind = op::Kind::gemm_nt;
   product.bias = true;
   interpret(cuda::column_major(product, Epilogue::gelu), b, a, bias, u, got);
   CHECK(error_of(u, doubles(expected_u)) < tolerance<T>);
@@ -102,7 +101,7 @@ void compare_activated(const Product& shape, std::uint64_t seed) {
   auto dg = like_c();
   host->gemm_activation_backward(ActivationKind::gelu, shape.m, shape.n, shape.k, view(a), view(b), view(expected_u),
                                  view(dg), view(expected));
-  product.layout = Gemm::nn;
+  product.kind = op::Kind::gemm_nn;
   product.bias = false;
   interpret(cuda::column_major(product, Epilogue::gelu_gradient), b, a, bias, expected_u, got);
   CHECK(error_of(got, doubles(expected)) < 2 * tolerance<T>);
@@ -137,15 +136,15 @@ TEST_CASE("products for which no epilogue is asked") {
 }
 
 TEST_CASE("a column-major description computes the row-major product") {
-  for (const Gemm layout : {Gemm::nt, Gemm::nn, Gemm::tn})
+  for (const op::Kind kind : op::gemms)
     for (const auto& [accumulate, bias] : {std::pair{false, false}, {true, false}, {false, true}}) {
-      Product p{.layout = layout, .accumulate = accumulate, .bias = bias, .m = 7, .n = 5, .k = 11};
+      Product p{.kind = kind, .accumulate = accumulate, .bias = bias, .m = 7, .n = 5, .k = 11};
       compare<float, float>(p, 1);
       p.operands = Precision::bf16;
       if (device::Host::supports(Precision::bf16)) compare<bfloat16, float>(p, 2);
       p.result = Precision::bf16;
       if (device::Host::supports(Precision::bf16)) compare<bfloat16, bfloat16>(p, 3);
-      compare<float, float>({.layout = layout, .accumulate = accumulate, .bias = bias, .m = 1, .n = 9, .k = 1}, 4);
+      compare<float, float>({.kind = kind, .accumulate = accumulate, .bias = bias, .m = 1, .n = 9, .k = 1}, 4);
     }
 }
 

@@ -40,7 +40,7 @@ struct Steps {
       for (std::int64_t i = 0; i < n; ++i) to[i] = static_cast<float>(std::sin(step * 100.0 + static_cast<double>(i)));
     });
     for (int i = 0; i <= extra; ++i) d.add(n, view(data), view(data), view(data));
-    d.gemm(device::Gemm::nt, 7, 7, 10, View<const float>(view(data)), View<const float>(view(data)), view(product),
+    d.gemm(op::Kind::gemm_nt, 7, 7, 10, View<const float>(view(data)), View<const float>(view(data)), view(product),
            false, View<const float>{});
     d.norm_squared(n, View<const float>(view(data)), d.sums().slice(device::gradient_squares, 1));
     d.clip_scale(View<const double>(d.sums()), 1.0, d.gradient_scale());

@@ -22,7 +22,6 @@ namespace galvatron::test::operations {
 
 using device::AttentionBias;
 using device::AttentionShape;
-using device::Gemm;
 using device::RelativePositions;
 using device::Runs;
 using device::WindowShape;
@@ -102,7 +101,7 @@ template <class Backend, class T>
 void matrix_products() {
   if (!device::Host::supports(precision_of<T>)) return;
   twice<Backend>([](Pair<Backend>& p) {
-    for (const Gemm layout : {Gemm::nt, Gemm::nn, Gemm::tn})
+    for (const op::Kind kind : op::gemms)
       for (const std::int64_t k : {0, 40, 256}) {
         constexpr std::int64_t m = 72;
         constexpr std::int64_t n = 136;
@@ -112,12 +111,12 @@ void matrix_products() {
         auto c = p.template random<T>(m * n);
         auto sum = p.template random<float>(m * n);
         p.run([&](auto& d, auto of) {
-          d.gemm(layout, m, n, k, of(a), of(b), of(c), false, of(bias));
-          d.gemm(layout, m, n, k, of(a), of(b), of(sum), true);
+          d.gemm(kind, m, n, k, of(a), of(b), of(c), false, of(bias));
+          d.gemm(kind, m, n, k, of(a), of(b), of(sum), true);
         });
         p.check("product", c);
         p.check("sum of products", sum, between_devices<T>);
-        p.run([&](auto& d, auto of) { d.gemm(layout, m, n, k, of(a), of(b), of(sum), false, of(bias)); });
+        p.run([&](auto& d, auto of) { d.gemm(kind, m, n, k, of(a), of(b), of(sum), false, of(bias)); });
         p.check("float product with a bias", sum, between_devices<T>);
       }
   });
@@ -129,7 +128,7 @@ template <class Backend, class C>
 void products_8bit() {
   twice<Backend>([](Pair<Backend>& p) {
     constexpr double tolerance = Backend::slow ? between_devices<C> : std::max(between_devices<C>, 1e-3);
-    for (const Gemm layout : {Gemm::nt, Gemm::nn, Gemm::tn})
+    for (const op::Kind kind : op::gemms)
       for (const std::int64_t k : {16, 144}) {
         constexpr std::int64_t m = 80;
         constexpr std::int64_t n = 112;
@@ -142,10 +141,10 @@ void products_8bit() {
           return View<std::byte>(reinterpret_cast<std::byte*>(x.data), 4 * x.count);
         };
         p.run([&](auto& d, auto of) {
-          d.gemm_8bit(layout, m, n, k, of(a), of(b), of(c), false, of(bias), bytes(of(room)));
+          d.gemm_8bit(kind, m, n, k, of(a), of(b), of(c), false, of(bias), bytes(of(room)));
         });
         p.check("8-bit product", c, tolerance);
-        p.run([&](auto& d, auto of) { d.gemm_8bit(layout, m, n, k, of(a), of(b), of(c), true, {}, bytes(of(room))); });
+        p.run([&](auto& d, auto of) { d.gemm_8bit(kind, m, n, k, of(a), of(b), of(c), true, {}, bytes(of(room))); });
         p.check("sum of 8-bit products", c, tolerance);
       }
   });

@@ -16,7 +16,6 @@ using namespace galvatron;
 namespace cuda = device::cuda;
 namespace cudnn = device::cuda::cudnn;
 using device::AttentionShape;
-using device::Gemm;
 using device::Product;
 
 TEST_CASE("whatever the reason that there is no GPU, it is one line with a way out") {
@@ -75,9 +74,9 @@ V of_product(cublasLtMatmulDesc_t description, cublasLtMatmulDescAttributes_t wh
 }
 
 TEST_CASE("cuBLASLt's objects hold what the column-major description says") {
-  for (const Gemm layout : {Gemm::nt, Gemm::nn, Gemm::tn})
+  for (const op::Kind kind : op::gemms)
     for (const bool bias : {false, true}) {
-      const Product p{.layout = layout,
+      const Product p{.kind = kind,
                       .operands = Precision::bf16,
                       .result = bias ? Precision::bf16 : Precision::fp32,
                       .bias = bias,

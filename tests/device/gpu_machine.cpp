@@ -16,7 +16,6 @@ using namespace galvatron;
 using namespace galvatron::test;
 namespace cuda = device::cuda;
 using device::AttentionShape;
-using device::Gemm;
 using device::Product;
 
 TEST_CASE("memory of a GPU has the size asked for, to the byte of cudaMalloc's blocks, and begins as zeros") {
@@ -106,7 +105,7 @@ void compare_product(TestMachine& machine, TestHost& host, const Product& p, std
   const auto bias = random_tensor<T>(random, p.n);
   const auto c = random_tensor<C>(random, p.m * p.n);
   auto expected = c;
-  host->gemm(p.layout, p.m, p.n, p.k, view(a), view(b), view(expected), p.accumulate,
+  host->gemm(p.kind, p.m, p.n, p.k, view(a), view(b), view(expected), p.accumulate,
              p.bias ? view(bias) : View<const T>{});
   const GpuTensor<T> ga(a, skipped), gb(b, skipped), gbias(bias, skipped);
   std::vector<C> first;
@@ -123,11 +122,11 @@ void compare_product(TestMachine& machine, TestHost& host, const Product& p, std
 TEST_CASE("products are the host's, and the same bits every time") {
   TestMachine machine;
   TestHost host(2);
-  for (const Gemm layout : {Gemm::nt, Gemm::nn, Gemm::tn})
+  for (const op::Kind kind : op::gemms)
     for (const auto& [accumulate, bias] : {std::pair{false, false}, {true, false}, {false, true}})
       for (const auto& [m, n, k] :
            {std::array<std::int64_t, 3>{128, 256, 64}, {200, 1000, 304}, {7, 5, 11}, {3, 8, 0}}) {
-        Product p{.layout = layout, .accumulate = accumulate, .bias = bias, .m = m, .n = n, .k = k};
+        Product p{.kind = kind, .accumulate = accumulate, .bias = bias, .m = m, .n = n, .k = k};
         compare_product<float, float>(machine, host, p);
         compare_product<float, float>(machine, host, p, 1);
         if (!device::Host::supports(Precision::bf16)) continue;
@@ -151,7 +150,7 @@ void compare_activated(TestMachine& machine, TestHost& host, std::int64_t m, std
                         view(u), view(g));
   host->gemm_activation_backward(ActivationKind::gelu, m, n, k, view(a), view(b), view(u), view(dg), view(du));
   const GpuTensor<bfloat16> ga(a), gb(b), gbias(bias);
-  Product p{.layout = Gemm::nt,
+  Product p{.kind = op::Kind::gemm_nt,
             .operands = Precision::bf16,
             .result = Precision::bf16,
             .bias = biased,
@@ -163,11 +162,11 @@ void compare_activated(TestMachine& machine, TestHost& host, std::int64_t m, std
     const GpuTensor<bfloat16> gu(std::vector<bfloat16>(u.size()));
     const GpuTensor<bfloat16> gg(std::vector<bfloat16>(u.size()));
     const GpuTensor<bfloat16> gdu(std::vector<bfloat16>(u.size()));
-    p.layout = Gemm::nt;
+    p.kind = op::Kind::gemm_nt;
     p.bias = biased;
     CHECK(machine->try_multiply(p, device::Epilogue::gelu, ga.data(), gb.data(), biased ? gbias.data() : nullptr,
                                 gu.data(), gg.data()));
-    p.layout = Gemm::nn;
+    p.kind = op::Kind::gemm_nn;
     p.bias = false;
     CHECK(machine->try_multiply(p, device::Epilogue::gelu_gradient, ga.data(), gb.data(), nullptr, gu.data(),
                                 gdu.data()));

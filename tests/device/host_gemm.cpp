@@ -11,22 +11,21 @@ namespace {
 
 using namespace galvatron;
 using namespace galvatron::test;
-using device::Gemm;
 
 struct Case {
   std::int64_t m, n, k;
 };
 
 template <class T, class C>
-std::vector<double> reference(Gemm layout, Case s, const std::vector<T>& a, const std::vector<T>& b,
+std::vector<double> reference(op::Kind kind, Case s, const std::vector<T>& a, const std::vector<T>& b,
                               const std::vector<C>& c, bool accumulate, const std::vector<T>& bias) {
   std::vector<double> out = accumulate ? doubles(c) : std::vector<double>(c.size(), 0.0);
   for (std::int64_t i = 0; i < s.m; ++i)
     for (std::int64_t j = 0; j < s.n; ++j) {
       double sum = bias.empty() ? 0.0 : static_cast<double>(bias[static_cast<std::size_t>(j)]);
       for (std::int64_t p = 0; p < s.k; ++p) {
-        const auto x = a[static_cast<std::size_t>(layout == Gemm::tn ? p * s.m + i : i * s.k + p)];
-        const auto y = b[static_cast<std::size_t>(layout == Gemm::nt ? j * s.k + p : p * s.n + j)];
+        const auto x = a[static_cast<std::size_t>(kind == op::Kind::gemm_tn ? p * s.m + i : i * s.k + p)];
+        const auto y = b[static_cast<std::size_t>(kind == op::Kind::gemm_nt ? j * s.k + p : p * s.n + j)];
         sum += static_cast<double>(x) * static_cast<double>(y);
       }
       out[static_cast<std::size_t>(i * s.n + j)] += sum;
@@ -42,7 +41,7 @@ void check_all(double bound) {
   TestHost host(2);
   for (const Case s : {Case{1, 7, 3}, Case{5, 1, 9}, Case{33, 65, 17}, Case{64, 48, 128}, Case{3, 1009, 40},
                        Case{128, 96, 1}, Case{130, 30, 77}}) {
-    for (const Gemm layout : {Gemm::nt, Gemm::nn, Gemm::tn}) {
+    for (const op::Kind kind : op::gemms) {
       for (const bool accumulate : {false, true}) {
         for (const bool with_bias : {false, true}) {
           if (with_bias && accumulate) continue;
@@ -50,9 +49,9 @@ void check_all(double bound) {
           const auto b = random_tensor<T>(random, s.n * s.k);
           const auto bias = random_tensor<T>(random, with_bias ? s.n : 0);
           auto c = random_tensor<C>(random, s.m * s.n);
-          const auto expected = reference(layout, s, a, b, c, accumulate, bias);
-          host->gemm(layout, s.m, s.n, s.k, view(a), view(b), view(c), accumulate, view(bias));
-          CAPTURE(static_cast<int>(layout));
+          const auto expected = reference(kind, s, a, b, c, accumulate, bias);
+          host->gemm(kind, s.m, s.n, s.k, view(a), view(b), view(c), accumulate, view(bias));
+          CAPTURE(static_cast<int>(kind));
           CAPTURE(s.m);
           CAPTURE(s.n);
           CAPTURE(s.k);
@@ -74,11 +73,19 @@ TEST_CASE("matrix products of bfloat16 round only their result") {
     TestHost host(1);
     std::vector<bfloat16> x(64);
     auto y = x;
-    CHECK_THROWS_AS(host->gemm(Gemm::nt, 8, 8, 8, view(x), view(x), view(y)), DeviceFailure);
+    CHECK_THROWS_AS(host->gemm(op::Kind::gemm_nt, 8, 8, 8, view(x), view(x), view(y)), DeviceFailure);
     return;
   }
   check_all<bfloat16, bfloat16>(8e-3);
   check_all<bfloat16, float>(2e-6);
+}
+
+TEST_CASE("what is no matrix product is refused as one") {
+  TestHost host(1);
+  std::vector<float> x(64);
+  CHECK_THROWS_WITH_AS(host->gemm(op::Kind::attention_forward, 8, 8, 8, view(x), view(x), view(x)),
+                       "a device multiplies matrices as gemm_nt, gemm_nn or gemm_tn, not as attention_forward",
+                       Failure);
 }
 
 TEST_CASE("matrix products of the same threads give the same bits, and the cache does not mix shapes up") {
@@ -90,9 +97,9 @@ TEST_CASE("matrix products of the same threads give the same bits, and the cache
     TestHost host(threads);
     std::vector<float> first(static_cast<std::size_t>(s.m * s.n));
     auto second = first;
-    host->gemm(Gemm::nt, s.m, s.n, s.k, view(a), view(b), view(first));
-    host->gemm(Gemm::nt, s.n, s.m, s.k, view(b), view(a), view(second));
-    host->gemm(Gemm::nt, s.m, s.n, s.k, view(a), view(b), view(second));
+    host->gemm(op::Kind::gemm_nt, s.m, s.n, s.k, view(a), view(b), view(first));
+    host->gemm(op::Kind::gemm_nt, s.n, s.m, s.k, view(b), view(a), view(second));
+    host->gemm(op::Kind::gemm_nt, s.m, s.n, s.k, view(a), view(b), view(second));
     CHECK(same_bits(first, second));
   }
 }
@@ -102,11 +109,11 @@ TEST_CASE("a product over no elements is zero or the bias") {
   std::vector<float> c(6, 3.0F);
   const std::vector<float> bias{1.0F, 2.0F, 3.0F};
   const std::vector<float> none;
-  host->gemm(Gemm::nn, 2, 3, 0, view(none), view(none), view(c), true);
+  host->gemm(op::Kind::gemm_nn, 2, 3, 0, view(none), view(none), view(c), true);
   CHECK(c == std::vector<float>(6, 3.0F));
-  host->gemm(Gemm::nn, 2, 3, 0, view(none), view(none), view(c), false, view(bias));
+  host->gemm(op::Kind::gemm_nn, 2, 3, 0, view(none), view(none), view(c), false, view(bias));
   CHECK(c == std::vector<float>{1, 2, 3, 1, 2, 3});
-  host->gemm(Gemm::nn, 2, 3, 0, view(none), view(none), view(c));
+  host->gemm(op::Kind::gemm_nn, 2, 3, 0, view(none), view(none), view(c));
   CHECK(c == std::vector<float>(6, 0.0F));
 }
 
@@ -115,9 +122,9 @@ TEST_CASE("a product whose scratch memory exceeds the workspace is cut into band
   const Case s{301, 256, 300};
   const auto a = random_tensor<float>(random, s.m * s.k);
   const auto b = random_tensor<float>(random, s.n * s.k);
-  for (const Gemm layout : {Gemm::nt, Gemm::nn, Gemm::tn}) {
+  for (const op::Kind kind : op::gemms) {
     std::vector<float> c(static_cast<std::size_t>(s.m * s.n));
-    const auto expected = reference(layout, s, a, b, c, false, std::vector<float>{});
+    const auto expected = reference(kind, s, a, b, c, false, std::vector<float>{});
     // The smallest workspace that does not fail; a quarter of what the whole product asks for is enough to see bands.
     std::int64_t bytes = device::Host::workspace_bytes_per_thread;
     std::int64_t rows = s.m;
@@ -127,7 +134,7 @@ TEST_CASE("a product whose scratch memory exceeds the workspace is cut into band
       std::size_t space = memory.size();
       std::align(64, static_cast<std::size_t>(bytes), aligned, space);
       device::host::Products products({static_cast<std::byte*>(aligned), bytes});
-      const device::Product product{.layout = layout, .m = s.m, .n = s.n, .k = s.k};
+      const device::Product product{.kind = kind, .m = s.m, .n = s.n, .k = s.k};
       try {
         rows = std::min(rows, products.band_rows(product));
       } catch (const DeviceFailure& failure) {
@@ -139,6 +146,6 @@ TEST_CASE("a product whose scratch memory exceeds the workspace is cut into band
       REQUIRE(error_of(c, expected) < 2e-6);
       if (bytes == 0) break;
     }
-    MESSAGE("layout " << static_cast<int>(layout) << ": smallest band of " << rows << " rows of " << s.m);
+    MESSAGE("layout " << static_cast<int>(kind) << ": smallest band of " << rows << " rows of " << s.m);
   }
 }

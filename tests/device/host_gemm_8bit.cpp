@@ -18,7 +18,6 @@
 
 using namespace galvatron;
 using namespace galvatron::test;
-using device::Gemm;
 
 TEST_CASE("products of 8-bit operands are those of the rounded tensors, in every layout") {
   constexpr unsigned seed = 17;
@@ -26,19 +25,19 @@ TEST_CASE("products of 8-bit operands are those of the rounded tensors, in every
   std::mt19937 random(seed);
   TestHost host(2);
   for (const Product8bit s : {Product8bit{16, 16, 16}, {96, 128, 256}, {112, 144, 272}, {32, 48, 528}, {208, 16, 64}})
-    for (const Gemm layout : {Gemm::nt, Gemm::nn, Gemm::tn})
+    for (const op::Kind kind : op::gemms)
       for (const auto& [accumulate, with_bias] : {std::pair{false, false}, {true, false}, {false, true}}) {
         CAPTURE(s.m);
         CAPTURE(s.n);
         CAPTURE(s.k);
-        CAPTURE(static_cast<int>(layout));
+        CAPTURE(static_cast<int>(kind));
         const auto a = random_tensor<bfloat16>(random, s.m * s.k, 3e-4F);
         const auto b = random_tensor<bfloat16>(random, s.n * s.k, 7.0F);
         const auto bias = random_tensor<bfloat16>(random, with_bias ? s.n : 0, 1e-3F);
         const auto check = [&]<class C>(double bound) {
           auto c = random_tensor<C>(random, s.m * s.n, 1e-3F);
-          const auto expected = expected_8bit(layout, s, a, b, c, accumulate, bias);
-          multiply_8bit(*host, layout, s, a, b, c, accumulate, bias);
+          const auto expected = expected_8bit(kind, s, a, b, c, accumulate, bias);
+          multiply_8bit(*host, kind, s, a, b, c, accumulate, bias);
           CHECK(error_of(c, expected) < bound);
         };
         check.operator()<float>(2e-6);
@@ -56,10 +55,10 @@ TEST_CASE("an 8-bit product has the same bits on any number of threads, on every
     auto together = alone;
     TestHost one(1, isa);
     TestHost three(3, isa);
-    multiply_8bit(*one, Gemm::nn, s, a, b, alone, false, {});
-    multiply_8bit(*three, Gemm::nn, s, a, b, together, false, {});
+    multiply_8bit(*one, op::Kind::gemm_nn, s, a, b, alone, false, {});
+    multiply_8bit(*three, op::Kind::gemm_nn, s, a, b, together, false, {});
     CHECK(same_bits(alone, together));
-    CHECK(error_of(alone, expected_8bit(Gemm::nn, s, a, b, alone, false, {})) < 2e-6);
+    CHECK(error_of(alone, expected_8bit(op::Kind::gemm_nn, s, a, b, alone, false, {})) < 2e-6);
   }
 }
 
@@ -73,15 +72,15 @@ TEST_CASE("rounding to 8 bits errs by a few per cent of a product") {
   for (bfloat16& x : b) x = bfloat16(normal(random));
   std::vector<float> c(static_cast<std::size_t>(s.m * s.n));
   TestHost host(1);
-  const auto error = [&](Gemm layout) {
-    multiply_8bit(*host, layout, s, a, b, c, false, {});
-    return relative_difference(c, product_of(layout, s, doubles(a), doubles(b)));
+  const auto error = [&](op::Kind kind) {
+    multiply_8bit(*host, kind, s, a, b, c, false, {});
+    return relative_difference(c, product_of(kind, s, doubles(a), doubles(b)));
   };
   // A number of 3 mantissa bits errs by 2^-4 / sqrt(3) of itself at most in the mean square, one of 2 bits by twice
   // that; the errors of both operands add up in squares.
   const double e4m3 = 0.0625 / std::sqrt(3.0);
-  const double forward = error(Gemm::nt);
-  const double backward = error(Gemm::tn);
+  const double forward = error(op::Kind::gemm_nt);
+  const double backward = error(op::Kind::gemm_tn);
   MESSAGE("forward " << forward << ", backward " << backward);
   CHECK(forward < std::sqrt(2.0) * e4m3);
   CHECK(forward > 0.3 * e4m3);
@@ -111,16 +110,16 @@ TEST_CASE("tensors of zeros give zeros; what is not finite gives NaN") {
   const Product8bit s{32, 16, 48};
   TestHost host(1);
   std::mt19937 random(2);
-  for (const Gemm layout : {Gemm::nt, Gemm::nn, Gemm::tn}) {
+  for (const op::Kind kind : op::gemms) {
     auto a = random_tensor<bfloat16>(random, s.m * s.k);
     const std::vector<bfloat16> zeros(static_cast<std::size_t>(s.n * s.k), bfloat16(-0.0F));
     std::vector<float> c(static_cast<std::size_t>(s.m * s.n), 5.0F);
-    multiply_8bit(*host, layout, s, a, zeros, c, false, {});
+    multiply_8bit(*host, kind, s, a, zeros, c, false, {});
     CHECK(error_of(c, std::vector<double>(c.size(), 0.0)) == 0);
     for (const float bad : {std::numeric_limits<float>::infinity(), std::numeric_limits<float>::quiet_NaN()}) {
       a[77] = bfloat16(bad);
       std::fill(c.begin(), c.end(), 5.0F);
-      multiply_8bit(*host, layout, s, a, zeros, c, false, {});
+      multiply_8bit(*host, kind, s, a, zeros, c, false, {});
       CHECK(std::all_of(c.begin(), c.end(), [](float x) { return std::isnan(x); }));
     }
   }

@@ -21,8 +21,7 @@
 #include <galvatron/strategy/text.hpp>
 
 using namespace galvatron;
-using cost::Work;
-using cost::WorkKind;
+using op::Work;
 
 namespace {
 
@@ -93,11 +92,11 @@ enum class Turn { first, later };
 // How often each operation happens; those of adamw and norm_squared are elements, since a shard may be stepped or
 // squared in two calls, which is the same work.
 auto tally(auto begin, auto end, Turn turn) {
-  using Key = std::tuple<WorkKind, std::int64_t, std::int64_t, std::int64_t, std::int64_t, bool, int, bool, bool>;
+  using Key = std::tuple<op::Kind, std::int64_t, std::int64_t, std::int64_t, std::int64_t, bool, int, bool, bool>;
   std::map<Key, std::int64_t> out;
   for (auto w = begin; w != end; ++w) {
     const bool writes = turn == Turn::first ? w->writes_one_in > 0 : w->writes_one_in == 1;
-    if (w->kind == WorkKind::adamw || w->kind == WorkKind::adamw_bf16 || w->kind == WorkKind::norm_squared)
+    if (w->kind == op::Kind::adamw || w->kind == op::Kind::adamw_bf16 || w->kind == op::Kind::norm_squared)
       out[Key{w->kind, 0, 0, 0, 0, false, 1, false, false}] += w->m * w->times;
     else
       out[Key{w->kind, w->m, w->n, w->k, w->l, w->causal, w->stride, w->eight_bit, writes}] += w->times;
@@ -106,7 +105,7 @@ auto tally(auto begin, auto end, Turn turn) {
 }
 
 // One phrase for each operation that the two do not do equally often.
-std::string difference(const std::vector<Work>& done, const cost::WorkList& formula, Turn turn) {
+std::string difference(const std::vector<Work>& done, const op::WorkList& formula, Turn turn) {
   const auto left = tally(done.begin(), done.end(), turn);
   const auto right = tally(formula.begin(), formula.end(), turn);
   if (left == right) return {};
@@ -170,9 +169,9 @@ class DryLayer {
     for (const Turn turn : {Turn::first, Turn::later}) microbatch(counts, turn, out);
     pass("synchronise", counts.synchronise, out, [&] { layer_->synchronise(); });
     out += difference("workspace of synchronise", workspace_.peak(), {0});
-    cost::WorkList update;
+    op::WorkList update;
     for (const Work& work : counts.update)
-      if (counts_norm || work.kind != WorkKind::norm_squared) update.push(work);
+      if (counts_norm || work.kind != op::Kind::norm_squared) update.push(work);
     pass("update", update, out, [&] {
       layer_->zero_gradients();
       if (counts_norm) layer_->add_gradient_squares();
@@ -216,7 +215,7 @@ class DryLayer {
     const int stage = layer.kind == LayerKind::embedding ? 0 : batch_.stages - 1;
     return stage * spec.ranks() + local;
   }
-  void pass(const char* name, const cost::WorkList& formula, std::string& out, const auto& body,
+  void pass(const char* name, const op::WorkList& formula, std::string& out, const auto& body,
             Turn turn = Turn::first) {
     log_.clear();
     workspace_ = {"workspace", nullptr, endless};
@@ -376,10 +375,10 @@ TEST_CASE("The comparison with the formulas sees one operation or one byte too m
   cost::LayerCounts counts = cost::layer_counts(model.blocks[0], spec, batch);
   const auto found = [&] { return DryLayer<float>(model, model.blocks[0], spec, batch, 0).differences(counts, true); };
   CHECK(found().empty());
-  counts.forward.push({.kind = WorkKind::add, .m = 1});
+  counts.forward.push({.kind = op::Kind::add, .m = 1});
   CHECK(!found().empty());
   counts = cost::layer_counts(model.blocks[0], spec, batch);
-  counts.update.push({.kind = WorkKind::adamw, .m = 1});
+  counts.update.push({.kind = op::Kind::adamw, .m = 1});
   CHECK(!found().empty());
   counts = cost::layer_counts(model.blocks[0], spec, batch);
   counts.stash += Bytes{1};

@@ -52,8 +52,8 @@ TEST_CASE("a profile of four ranks has every table that pricing asks for") {
   CHECK(cluster.threads_per_rank == std::max(1, usable_cores() / 4));
   CHECK(cluster.gemm.size() == 8);       // three layouts, one in two ways, one and four busy ranks
   CHECK(cluster.attention.size() == 4);  // two passes
-  CHECK(cluster.memory_bound.size() == 2 * (memory_bound_kinds - 2));  // but for GELU in products
-  CHECK(cluster.messages.size() == 4 * 3 + 1);                         // pairs, strided pairs, all; and sends
+  CHECK(cluster.memory_bound.size() == 2 * (op::memory_bound.size() - 2));  // but for GELU in products
+  CHECK(cluster.messages.size() == 4 * 3 + 1);                              // pairs, strided pairs, all; and sends
   CHECK(cluster.overlap_slowdown >= 1);
   CHECK(cluster.supports(Precision::fp32));
   CHECK_FALSE(cluster.supports(Precision::bf16));
@@ -62,15 +62,15 @@ TEST_CASE("a profile of four ranks has every table that pricing asks for") {
   CHECK(told.back().share == 1.0);
   for (std::size_t i = 1; i < told.size(); ++i) CHECK(told[i].share >= told[i - 1].share);
 
-  for (int kind = 0; kind < cost::work_kinds; ++kind)
+  for (int kind = 0; kind < op::kinds; ++kind)
     for (const int busy : {1, 2, 4}) {
-      const auto work_kind = static_cast<cost::WorkKind>(kind);
-      const cost::Work work{.kind = work_kind,
-                            .m = 256,
-                            .n = cost::is_communication(work_kind) ? 4 : 128,
-                            .k = 128,
-                            .l = 64,
-                            .causal = true};
+      const auto work_kind = static_cast<op::Kind>(kind);
+      const op::Work work{.kind = work_kind,
+                          .m = 256,
+                          .n = op::is_communication(work_kind) ? 4 : 128,
+                          .k = 128,
+                          .l = 64,
+                          .causal = true};
       const double seconds = cost::time_of(work, Precision::fp32, cluster, busy).value;
       INFO("kind " << kind << ", " << busy << " busy ranks: " << seconds << " s");
       CHECK(seconds > 0);
@@ -135,9 +135,7 @@ TEST_CASE("products of a model's weights are measured as they are, and priced by
   for (const GemmTable& table : cluster.gemm) {
     if (!table.is_of_one_weight() || table.writes) continue;
     const auto& axes = table.seconds.axes();
-    const auto kind =
-        static_cast<cost::WorkKind>(static_cast<int>(cost::WorkKind::gemm_nt) + static_cast<int>(table.layout));
-    const cost::Work work{.kind = kind, .m = axes[0].back(), .n = axes[1].back(), .k = axes[2].back()};
+    const op::Work work{.kind = table.kind, .m = axes[0].back(), .n = axes[1].back(), .k = axes[2].back()};
     CHECK(cost::time_of(work, Precision::fp32, cluster, table.concurrency).value ==
           doctest::Approx(table.seconds.seconds().back()).epsilon(1e-9));
     ++priced;

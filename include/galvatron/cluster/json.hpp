@@ -12,6 +12,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
@@ -30,6 +31,7 @@
 #include <galvatron/core/file.hpp>
 #include <galvatron/core/json.hpp>
 #include <galvatron/core/quantity.hpp>
+#include <galvatron/op/kind.hpp>
 
 namespace galvatron {
 
@@ -53,17 +55,28 @@ inline Bytes bytes_from_json(JsonObject& fields, std::string_view key, Bytes oth
   return {fields.required<std::int64_t>(key, 0)};
 }
 
-/// The enumerator in [0, count) whose name_of() is the field's text.
-template <class E>
-E enum_from_json(JsonObject& fields, std::string_view key, int count) {
+/// The enumerator among `values` whose word is the field's text.
+template <class E, std::size_t N, class Word>
+E enum_from_json(JsonObject& fields, std::string_view key, const std::array<E, N>& values, Word word) {
   const auto text = fields.required<std::string>(key);
   std::string known;
-  for (int i = 0; i < count; ++i) {
-    if (text == name_of(static_cast<E>(i))) return static_cast<E>(i);
-    known += (i == 0 ? "" : ", ") + std::string(name_of(static_cast<E>(i)));
+  for (const E value : values) {
+    if (text == word(value)) return value;
+    known += (known.empty() ? "" : ", ") + std::string(word(value));
   }
   fields.fail(fields.name(key) + ": unknown value \"" + one_line(text, 40) + "\"; known are " + known);
-  return E{};
+  return values.front();
+}
+
+/// One of the first N precisions.
+template <int N>
+Precision precision_from_json(JsonObject& fields) {
+  constexpr auto values = [] {
+    std::array<Precision, N> out{};
+    for (std::size_t i = 0; i < out.size(); ++i) out[i] = static_cast<Precision>(i);
+    return out;
+  }();
+  return enum_from_json(fields, "precision", values, [](Precision precision) { return name_of(precision); });
 }
 
 template <class T>
@@ -187,7 +200,7 @@ inline DeviceSpec device_from_json(JsonObject fields, JsonObject& parent, Device
   if (fields.contains("attention")) device.attention.clear();
   list_from_json(fields, "rates", device.rates, [](JsonObject& item) {
     PrecisionRate rate;
-    rate.precision = enum_from_json<Precision>(item, "precision", precisions);
+    rate.precision = precision_from_json<precisions>(item);
     rate.format = item.optional<std::string>("format", name_of(rate.precision));
     rate.peak_flops = item.required<double>("peak_flops", 1, 1e21);
     rate.gemm_share = item.optional<double>("gemm_share", rate.gemm_share, 0.001, 1);
@@ -199,7 +212,7 @@ inline DeviceSpec device_from_json(JsonObject fields, JsonObject& parent, Device
     fields.fail(fields.name("rates") + ": at least one precision is needed, e.g. {\"precision\": \"bf16\", ...}");
   list_from_json(fields, "attention", device.attention, [](JsonObject& item) {
     AttentionCurve curve;
-    curve.pass = enum_from_json<Pass>(item, "pass", 2);
+    curve.kind = enum_from_json(item, "pass", op::attentions, op::pass_of);
     curve.head_dim = item.required<int>("head_dim", 1, 4096);
     curve.shares = points_from_json(item, "shares");
     if (!item.failed() && curve.shares.empty()) item.fail(item.name("shares") + ": at least one pair is needed");
@@ -212,7 +225,7 @@ inline DeviceSpec device_from_json(JsonObject fields, JsonObject& parent, Device
     return curve;
   });
   refuse_repeats(fields, "attention", device.attention,
-                 [](const AttentionCurve& c) { return std::pair(c.pass, c.head_dim); });
+                 [](const AttentionCurve& c) { return std::pair(c.kind, c.head_dim); });
   if (auto done = fields.finish(); !done) parent.fail(done.error().message);
   return device;
 }
@@ -289,35 +302,35 @@ inline Result<Cluster> cluster_from_json(const nlohmann::json& value, const std:
 
   detail::list_from_json(fields, "gemm", cluster.gemm, [](JsonObject& item) {
     GemmTable table;
-    table.layout = detail::enum_from_json<GemmLayout>(item, "layout", 3);
+    table.kind = detail::enum_from_json(item, "layout", op::gemms, op::layout_of);
     table.writes = item.optional<bool>("writes", false);
-    if (table.writes && table.layout != GemmLayout::tn)
+    if (table.writes && table.kind != op::Kind::gemm_tn)
       item.fail(item.name("writes") + ": only weight gradients, layout tn, are written or added to");
-    table.precision = detail::enum_from_json<Precision>(item, "precision", precisions);
+    table.precision = detail::precision_from_json<precisions>(item);
     table.concurrency = item.optional<int>("concurrency", 0, 0, most_devices);
     table.seconds = detail::grid_from_json(item, "m", "n", "k");
     return table;
   });
   detail::list_from_json(fields, "attention", cluster.attention, [](JsonObject& item) {
     AttentionTable table;
-    table.pass = detail::enum_from_json<Pass>(item, "pass", 2);
+    table.kind = detail::enum_from_json(item, "pass", op::attentions, op::pass_of);
     table.causal = item.optional<bool>("causal", true);
-    table.precision = detail::enum_from_json<Precision>(item, "precision", 2);
+    table.precision = detail::precision_from_json<2>(item);
     table.concurrency = item.optional<int>("concurrency", 0, 0, most_devices);
     table.seconds = detail::grid_from_json(item, "tokens", "head_dim", "heads");
     return table;
   });
   detail::list_from_json(fields, "memory_bound", cluster.memory_bound, [](JsonObject& item) {
     MemoryTable table;
-    table.kind = detail::enum_from_json<MemoryBound>(item, "kind", memory_bound_kinds);
-    table.precision = detail::enum_from_json<Precision>(item, "precision", 2);
+    table.kind = detail::enum_from_json(item, "kind", op::memory_bound, op::name_of);
+    table.precision = detail::precision_from_json<2>(item);
     table.concurrency = item.optional<int>("concurrency", 0, 0, most_devices);
     table.seconds = detail::grid_from_json(item, "rows", "columns");
     return table;
   });
   detail::list_from_json(fields, "messages", cluster.messages, [](JsonObject& item) {
     MessageTable table;
-    table.kind = detail::enum_from_json<Message>(item, "kind", message_kinds);
+    table.kind = detail::enum_from_json(item, "kind", op::communications, op::name_of);
     table.group = item.required<int>("group", 2, most_devices);
     table.strided = item.optional<bool>("strided", false);
     table.concurrency = item.optional<int>("concurrency", 0, 0, most_devices);
@@ -327,12 +340,12 @@ inline Result<Cluster> cluster_from_json(const nlohmann::json& value, const std:
   detail::refuse_repeats(fields, "gemm", cluster.gemm, [](const GemmTable& t) {
     const auto& axes = t.seconds.axes();
     const auto weight = static_cast<std::size_t>(t.first_of_weight());
-    return std::tuple(t.layout, t.writes, t.precision, t.concurrency,
+    return std::tuple(t.kind, t.writes, t.precision, t.concurrency,
                       t.is_of_one_weight() ? std::pair(axes[weight].front(), axes[weight + 1].front())
                                            : std::pair<std::int64_t, std::int64_t>());
   });
   detail::refuse_repeats(fields, "attention", cluster.attention, [](const AttentionTable& t) {
-    return std::tuple(t.pass, t.causal, t.precision, t.concurrency);
+    return std::tuple(t.kind, t.causal, t.precision, t.concurrency);
   });
   detail::refuse_repeats(fields, "memory_bound", cluster.memory_bound,
                          [](const MemoryTable& t) { return std::tuple(t.kind, t.precision, t.concurrency); });

@@ -11,6 +11,7 @@
 #include <galvatron/cluster/spec.hpp>
 #include <galvatron/core/error.hpp>
 #include <galvatron/core/file.hpp>
+#include <galvatron/op/kind.hpp>
 
 namespace galvatron {
 
@@ -58,7 +59,7 @@ inline json device_to_json(const DeviceSpec& device) {
   for (const AttentionCurve& curve : device.attention) {
     json shares = json::array();
     for (const auto& [tokens, share] : curve.shares) shares.push_back({tokens, share});
-    out["attention"].push_back({{"pass", name_of(curve.pass)}, {"head_dim", curve.head_dim}, {"shares", shares}});
+    out["attention"].push_back({{"pass", op::pass_of(curve.kind)}, {"head_dim", curve.head_dim}, {"shares", shares}});
   }
   return out;
 }
@@ -80,7 +81,7 @@ inline nlohmann::json cluster_to_json(const Cluster& cluster) {
            {"across_nodes", detail::link_to_json(cluster.across_nodes)},
            {"overlap_slowdown", cluster.overlap_slowdown}};
   for (const GemmTable& table : cluster.gemm)
-    out["gemm"].push_back({{"layout", name_of(table.layout)},
+    out["gemm"].push_back({{"layout", op::layout_of(table.kind)},
                            {"writes", table.writes},
                            {"precision", name_of(table.precision)},
                            {"concurrency", table.concurrency},
@@ -89,7 +90,7 @@ inline nlohmann::json cluster_to_json(const Cluster& cluster) {
                            {"k", table.seconds.axes()[2]},
                            {"seconds", table.seconds.seconds()}});
   for (const AttentionTable& table : cluster.attention)
-    out["attention"].push_back({{"pass", name_of(table.pass)},
+    out["attention"].push_back({{"pass", op::pass_of(table.kind)},
                                 {"causal", table.causal},
                                 {"precision", name_of(table.precision)},
                                 {"concurrency", table.concurrency},

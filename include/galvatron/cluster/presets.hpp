@@ -17,24 +17,25 @@
 #include <galvatron/cluster/spec.hpp>
 #include <galvatron/core/error.hpp>
 #include <galvatron/core/names.hpp>
+#include <galvatron/op/kind.hpp>
 
 namespace galvatron {
 
 namespace detail {
 
 /// Bytes over the busiest link of a ring of n, relative to the message.
-constexpr double ring_volume(Message kind, int n) {
+constexpr double ring_volume(op::Kind kind, int n) {
   const double share = static_cast<double>(n - 1) / n;
-  return kind == Message::all_reduce ? 2 * share : kind == Message::send ? 1 : share;
+  return kind == op::Kind::all_reduce ? 2 * share : kind == op::Kind::send ? 1 : share;
 }
 /// Steps of a ring of n.
-constexpr int ring_steps(Message kind, int n) {
-  return kind == Message::all_reduce ? 2 * (n - 1) : kind == Message::send ? 1 : n - 1;
+constexpr int ring_steps(op::Kind kind, int n) {
+  return kind == op::Kind::all_reduce ? 2 * (n - 1) : kind == op::Kind::send ? 1 : n - 1;
 }
 
 /// A table of bus bandwidths by size; below the first point a message costs its steps and no more than that point.
 template <class Points>
-MessageTable bus_table(Message kind, int group, const Points& points, double scale, Seconds step) {
+MessageTable bus_table(op::Kind kind, int group, const Points& points, double scale, Seconds step) {
   MessageTable table;
   table.kind = kind;
   table.group = group;
@@ -58,10 +59,10 @@ MessageTable bus_table(Message kind, int group, const Points& points, double sca
   return table;
 }
 
-inline AttentionCurve attention_curve(Pass pass, int head_dim, const AttentionRates& tflops, double scale,
+inline AttentionCurve attention_curve(op::Kind kind, int head_dim, const AttentionRates& tflops, double scale,
                                       double peak_tflops) {
   constexpr std::array<std::int64_t, 6> lengths{512, 1024, 2048, 4096, 8192, 16384};
-  AttentionCurve curve{pass, head_dim, {}};
+  AttentionCurve curve{kind, head_dim, {}};
   for (std::size_t i = 0; i < lengths.size(); ++i)
     curve.shares.emplace_back(lengths[i], tflops[i] * scale / peak_tflops);
   return curve;
@@ -88,10 +89,11 @@ inline Cluster preset_cluster(const DevicePreset& preset, int count) {
   if (preset.fp8_tflops > 0)
     device.rates.push_back(
         {Precision::fp8, "fp8", preset.fp8_tflops * 1e12, preset.fp8_share, preset.fp8_sustained_share});
-  device.attention = {attention_curve(Pass::forward, 64, preset.forward, preset.narrow, preset.half_tflops),
-                      attention_curve(Pass::forward, 128, preset.forward, 1.0, preset.half_tflops),
-                      attention_curve(Pass::backward, 64, preset.backward, preset.narrow, preset.half_tflops),
-                      attention_curve(Pass::backward, 128, preset.backward, 1.0, preset.half_tflops)};
+  device.attention = {
+      attention_curve(op::Kind::attention_forward, 64, preset.forward, preset.narrow, preset.half_tflops),
+      attention_curve(op::Kind::attention_forward, 128, preset.forward, 1.0, preset.half_tflops),
+      attention_curve(op::Kind::attention_backward, 64, preset.backward, preset.narrow, preset.half_tflops),
+      attention_curve(op::Kind::attention_backward, 128, preset.backward, 1.0, preset.half_tflops)};
   cluster.inside_node = {{preset.step * 1e-6}, preset.gather * 1e9, preset.all_reduce * 1e9, preset.send * 1e9};
   cluster.across_nodes = {
       {preset.network_step * 1e-6}, preset.network * 1e9, preset.network * 1e9, preset.network * 1e9};
@@ -100,23 +102,23 @@ inline Cluster preset_cluster(const DevicePreset& preset, int count) {
   const Seconds step = cluster.inside_node.latency;
   if (preset.name == "titan-24g") {
     for (const auto& [kind, share] :
-         {std::pair{Message::all_reduce, pcie_all_reduce}, std::pair{Message::all_gather, pcie_all_gather},
-          std::pair{Message::reduce_scatter, pcie_reduce_scatter}})
+         {std::pair{op::Kind::all_reduce, pcie_all_reduce}, std::pair{op::Kind::all_gather, pcie_all_gather},
+          std::pair{op::Kind::reduce_scatter, pcie_reduce_scatter}})
       for (const auto& [group, reached] : {std::pair{2, share.two}, {4, share.four}, {8, share.eight}})
         cluster.messages.push_back(
             bus_table(kind, group, std::array{BusPoint{8589934592, reached * pcie3_link}}, 1.0, step));
     return cluster;
   }
   if (preset.name.starts_with("a100")) {
-    cluster.messages.push_back(bus_table(Message::all_reduce, 8, a100_all_reduce, 1.0, step));
+    cluster.messages.push_back(bus_table(op::Kind::all_reduce, 8, a100_all_reduce, 1.0, step));
   } else if (preset.name.starts_with("h100")) {
-    cluster.messages.push_back(bus_table(Message::all_reduce, 8, h100_all_reduce, 1.0, step));
+    cluster.messages.push_back(bus_table(op::Kind::all_reduce, 8, h100_all_reduce, 1.0, step));
   } else if (preset.name.starts_with("h200")) {
-    cluster.messages.push_back(bus_table(Message::all_reduce, 8, h200_all_reduce, 1.0, step));
+    cluster.messages.push_back(bus_table(op::Kind::all_reduce, 8, h200_all_reduce, 1.0, step));
   } else {
-    cluster.messages.push_back(bus_table(Message::all_reduce, 8, ring_ramp, preset.all_reduce, step));
+    cluster.messages.push_back(bus_table(op::Kind::all_reduce, 8, ring_ramp, preset.all_reduce, step));
   }
-  for (const Message kind : {Message::all_gather, Message::reduce_scatter})
+  for (const op::Kind kind : {op::Kind::all_gather, op::Kind::reduce_scatter})
     cluster.messages.push_back(bus_table(kind, 8, ring_ramp, preset.gather, step));
   return cluster;
 }

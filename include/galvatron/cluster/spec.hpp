@@ -12,52 +12,23 @@
 #include <galvatron/cluster/log_grid.hpp>
 #include <galvatron/core/dtype.hpp>
 #include <galvatron/core/units.hpp>
+#include <galvatron/op/kind.hpp>
 
 namespace galvatron {
-
-/// Operands of a GEMM as cost::WorkKind::gemm_* has them.
-enum class GemmLayout : std::uint8_t { nt, nn, tn };
-enum class Pass : std::uint8_t { forward, backward };
-/// Operations whose time follows the elements that they touch; named as in cost::WorkKind. The last two are what GELU
-/// and its gradient add to a matrix product on devices that compute them with it.
-enum class MemoryBound : std::uint8_t {
-  norm_forward,
-  add_norm_forward,
-  norm_backward,
-  activation_forward,
-  activation_backward,
-  rotary,
-  add,
-  bias_gradient,
-  embedding_forward,
-  embedding_backward,
-  softmax_statistics,
-  softmax_backward,
-  adamw,
-  adamw_bf16,
-  norm_squared,
-  fill,
-  copy,
-  gelu_in_product,
-  gelu_gradient_in_product,
-};
-inline constexpr int memory_bound_kinds = static_cast<int>(MemoryBound::gelu_gradient_in_product) + 1;
-enum class Message : std::uint8_t { all_reduce, all_gather, reduce_scatter, broadcast, send, all_to_all };
-inline constexpr int message_kinds = static_cast<int>(Message::all_to_all) + 1;
 
 /// Every table tells how many ranks of a node were busy when it was measured: on a host, ranks share cores, caches and
 /// memory bandwidth. 0: it holds whatever the others do (devices of their own).
 /// GEMM seconds over (m, n, k). A table of one weight, whose axes but that of the tokens have one point, is exact for
 /// the products of this weight.
 struct GemmTable {
-  GemmLayout layout = GemmLayout::nt;
-  bool writes = false;  ///< tn only: the result is written, not added to
+  op::Kind kind = op::Kind::gemm_nt;  ///< of op::gemms
+  bool writes = false;                ///< gemm_tn only: the result is written, not added to
   Precision precision = Precision::fp32;
   int concurrency = 0;
   LogGrid<3> seconds;
 
   /// The axes that span the weight: n and k forward and for the input's gradient, m and n for the weight's.
-  [[nodiscard]] constexpr int first_of_weight() const { return layout == GemmLayout::tn ? 0 : 1; }
+  [[nodiscard]] constexpr int first_of_weight() const { return kind == op::Kind::gemm_tn ? 0 : 1; }
   [[nodiscard]] constexpr bool is_of_one_weight() const {
     const auto& axes = seconds.axes();
     const auto first = static_cast<std::size_t>(first_of_weight());
@@ -73,7 +44,7 @@ struct GemmTable {
 
 /// Attention seconds over (tokens, head_dim, batch * heads), queries and keys alike.
 struct AttentionTable {
-  Pass pass = Pass::forward;
+  op::Kind kind = op::Kind::attention_forward;  ///< of op::attentions
   bool causal = true;
   Precision precision = Precision::fp32;
   int concurrency = 0;
@@ -82,19 +53,20 @@ struct AttentionTable {
 };
 
 /// Seconds over (rows, columns); flat operations have their elements (fill and copy: bytes) as rows, and one column.
-/// A table with the one column 1 prices m rows of n as m * n rows.
+/// A table with the one column 1 prices m rows of n as m * n rows. Those of gelu_in_product and
+/// gelu_gradient_in_product have what they add to the product, on devices that compute both at once.
 struct MemoryTable {
-  MemoryBound kind = MemoryBound::copy;
+  op::Kind kind = op::Kind::copy;  ///< of op::memory_bound
   Precision precision = Precision::fp32;
   int concurrency = 0;
   LogGrid<2> seconds;
   friend bool operator==(const MemoryTable&, const MemoryTable&) = default;
 };
 
-/// Seconds over bytes, counted as in cost::WorkKind, of a group inside one node (send: a group of 2). On a host it
+/// Seconds over bytes, counted as in op::Kind, of a group inside one node (send: a group of 2). On a host it
 /// includes the wait until a waiting rank runs again.
 struct MessageTable {
-  Message kind = Message::all_reduce;
+  op::Kind kind = op::Kind::all_reduce;  ///< of op::communications
   int group = 2;
   bool strided = false;
   int concurrency = 0;
@@ -114,7 +86,7 @@ struct PrecisionRate {
 
 /// The share of the 16-bit peak that causal attention reaches by length (FLOPs of a causal mask count half).
 struct AttentionCurve {
-  Pass pass = Pass::forward;
+  op::Kind kind = op::Kind::attention_forward;  ///< of op::attentions
   int head_dim = 128;
   std::vector<std::pair<std::int64_t, double>> shares;  ///< (tokens, share), tokens rising
   friend bool operator==(const AttentionCurve&, const AttentionCurve&) = default;
@@ -185,88 +157,5 @@ struct Cluster {
     return rate == nullptr ? 0 : rate->peak_flops;
   }
 };
-
-constexpr bool is_in_product(MemoryBound kind) { return kind >= MemoryBound::gelu_in_product; }
-
-/// True for operations on rows, whose width matters; the others are flat.
-constexpr bool has_rows(MemoryBound kind) {
-  return (kind != MemoryBound::add && kind < MemoryBound::adamw) || is_in_product(kind);
-}
-
-constexpr const char* name_of(GemmLayout layout) {
-  switch (layout) {
-    case GemmLayout::nt:
-      return "nt";
-    case GemmLayout::nn:
-      return "nn";
-    case GemmLayout::tn:
-      return "tn";
-  }
-  return "?";
-}
-
-constexpr const char* name_of(Pass pass) { return pass == Pass::forward ? "forward" : "backward"; }
-
-constexpr const char* name_of(MemoryBound kind) {
-  switch (kind) {
-    case MemoryBound::norm_forward:
-      return "norm_forward";
-    case MemoryBound::add_norm_forward:
-      return "add_norm_forward";
-    case MemoryBound::norm_backward:
-      return "norm_backward";
-    case MemoryBound::activation_forward:
-      return "activation_forward";
-    case MemoryBound::activation_backward:
-      return "activation_backward";
-    case MemoryBound::rotary:
-      return "rotary";
-    case MemoryBound::add:
-      return "add";
-    case MemoryBound::bias_gradient:
-      return "bias_gradient";
-    case MemoryBound::embedding_forward:
-      return "embedding_forward";
-    case MemoryBound::embedding_backward:
-      return "embedding_backward";
-    case MemoryBound::softmax_statistics:
-      return "softmax_statistics";
-    case MemoryBound::softmax_backward:
-      return "softmax_backward";
-    case MemoryBound::adamw:
-      return "adamw";
-    case MemoryBound::adamw_bf16:
-      return "adamw_bf16";
-    case MemoryBound::norm_squared:
-      return "norm_squared";
-    case MemoryBound::fill:
-      return "fill";
-    case MemoryBound::copy:
-      return "copy";
-    case MemoryBound::gelu_in_product:
-      return "gelu_in_product";
-    case MemoryBound::gelu_gradient_in_product:
-      return "gelu_gradient_in_product";
-  }
-  return "?";
-}
-
-constexpr const char* name_of(Message kind) {
-  switch (kind) {
-    case Message::all_reduce:
-      return "all_reduce";
-    case Message::all_gather:
-      return "all_gather";
-    case Message::reduce_scatter:
-      return "reduce_scatter";
-    case Message::broadcast:
-      return "broadcast";
-    case Message::send:
-      return "send";
-    case Message::all_to_all:
-      return "all_to_all";
-  }
-  return "?";
-}
 
 }  // namespace galvatron

@@ -1,4 +1,5 @@
-// Everything of core/: units, errors, number formats, views, random numbers, files and sizes; core/json.hpp is apart.
+// Everything of core/: units, errors, number formats, views, shardings, random numbers, files and sizes; core/json.hpp
+// is apart.
 #pragma once
 
 #include <galvatron/core/comparison.hpp>
@@ -8,5 +9,6 @@
 #include <galvatron/core/progress.hpp>
 #include <galvatron/core/quantity.hpp>
 #include <galvatron/core/rng.hpp>
+#include <galvatron/core/sharding.hpp>
 #include <galvatron/core/units.hpp>
 #include <galvatron/core/view.hpp>

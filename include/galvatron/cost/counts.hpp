@@ -6,8 +6,8 @@
 #include <galvatron/core/dtype.hpp>
 #include <galvatron/core/units.hpp>
 #include <galvatron/cost/trainer.hpp>
-#include <galvatron/cost/work.hpp>
 #include <galvatron/model/spec.hpp>
+#include <galvatron/op/work.hpp>
 #include <galvatron/program/extent.hpp>
 
 namespace galvatron::cost {
@@ -31,11 +31,11 @@ struct Batch {
 
 /// What one rank does and keeps for one layer.
 struct LayerCounts {
-  WorkList forward;          ///< one micro-batch
-  WorkList backward;         ///< one micro-batch, with recomputation and ZeRO-2/3 traffic, but for `weights`
-  WorkList weights;          ///< one micro-batch: the second part of a backward that is split, else nothing
-  WorkList synchronise;      ///< once an iteration: gradients of ZeRO-0/1 and of tied tables
-  WorkList update;           ///< once an iteration: gradient norm, AdamW, parameter gathering
+  op::WorkList forward;      ///< one micro-batch
+  op::WorkList backward;     ///< one micro-batch, with recomputation and ZeRO-2/3 traffic, but for `weights`
+  op::WorkList weights;      ///< one micro-batch: the second part of a backward that is split, else nothing
+  op::WorkList synchronise;  ///< once an iteration: gradients of ZeRO-0/1 and of tied tables
+  op::WorkList update;       ///< once an iteration: gradient norm, AdamW, parameter gathering
   Bytes states;              ///< parameters, gradients, optimizer states
   Bytes stash;               ///< kept from forward to backward for each micro-batch in flight, the input included
   Bytes postponed;           ///< kept besides from the first part of a split backward to the second

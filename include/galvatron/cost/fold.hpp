@@ -11,7 +11,7 @@
 #include <galvatron/core/units.hpp>
 #include <galvatron/cost/counts.hpp>
 #include <galvatron/cost/product_8bit.hpp>
-#include <galvatron/cost/work.hpp>
+#include <galvatron/op/work.hpp>
 #include <galvatron/program/allocate.hpp>
 #include <galvatron/program/program.hpp>
 #include <galvatron/strategy/parameters.hpp>
@@ -97,77 +97,77 @@ class Fold {
   static constexpr bool is_group_step(const Step& step) {
     return step.code == Code::acquire || step.code == Code::open_gradients || step.code == Code::close_gradients;
   }
-  constexpr void add(program::Phase phase, WorkList& out) const {
+  constexpr void add(program::Phase phase, op::WorkList& out) const {
     const bool block = layer_.kind == LayerKind::block;
     for (const Step& step : p_.steps(phase))
       if (!block || !is_group_step(step)) add(step, out);
   }
-  constexpr void add_groups(program::Phase phase, WorkList& out) const {
+  constexpr void add_groups(program::Phase phase, op::WorkList& out) const {
     for (const Step& step : p_.steps(phase))
       if (is_group_step(step)) add(step, out);
   }
-  constexpr void add(const Step& step, WorkList& out) const {
+  constexpr void add(const Step& step, op::WorkList& out) const {
     const std::int64_t m = of(step.m);
     const std::int64_t n = of(step.n);
     const std::int64_t k = of(step.k);
     const std::int64_t pieces = spec_.uses_ring() ? 2 : 1;
     switch (step.code) {
       case Code::linear:
-        out.push(product(WorkKind::gemm_nt, m, n, k, step.eight_bit));
+        out.push(product(op::Kind::gemm_nt, m, n, k, step.eight_bit));
         break;
       case Code::linear_activation: {
-        const Work work = product(WorkKind::gemm_nt, m, inputs_of(step.activation) * n, k, step.eight_bit);
+        const op::Work work = product(op::Kind::gemm_nt, m, inputs_of(step.activation) * n, k, step.eight_bit);
         out.push(work);
-        out.push(activation(WorkKind::activation_forward, step, work));
+        out.push(activation(op::Kind::activation_forward, step, work));
         break;
       }
       case Code::input_gradient:
-        out.push(product(WorkKind::gemm_nn, m, n, k, step.eight_bit));
+        out.push(product(op::Kind::gemm_nn, m, n, k, step.eight_bit));
         break;
       case Code::activation_gradient: {
-        const Work work = product(WorkKind::gemm_nn, m, n, k, step.eight_bit);
+        const op::Work work = product(op::Kind::gemm_nn, m, n, k, step.eight_bit);
         out.push(work);
-        out.push(activation(WorkKind::activation_backward, step, work));
+        out.push(activation(op::Kind::activation_backward, step, work));
         break;
       }
       case Code::weight_gradient: {
-        Work work = product(WorkKind::gemm_tn, m, n, k, step.eight_bit);
+        op::Work work = product(op::Kind::gemm_tn, m, n, k, step.eight_bit);
         work.writes_one_in = writes_one_in();
         out.push(work);
         break;
       }
       case Code::bias_gradient:
-        push(out, WorkKind::bias_gradient, m, n);
+        push(out, op::Kind::bias_gradient, m, n);
         break;
       case Code::norm_forward:
       case Code::norm_recompute:
-        push(out, WorkKind::norm_forward, m, n);
+        push(out, op::Kind::norm_forward, m, n);
         break;
       case Code::add_norm_forward:
-        push(out, WorkKind::add_norm_forward, m, n);
+        push(out, op::Kind::add_norm_forward, m, n);
         break;
       case Code::norm_backward:
-        push(out, WorkKind::norm_backward, m, n);
+        push(out, op::Kind::norm_backward, m, n);
         break;
       case Code::activation_forward:
-        push(out, WorkKind::activation_forward, m, n);
+        push(out, op::Kind::activation_forward, m, n);
         break;
       case Code::activation_backward:
-        push(out, WorkKind::activation_backward, m, n);
+        push(out, op::Kind::activation_backward, m, n);
         break;
       case Code::add:
       case Code::multiply:
-        push(out, WorkKind::add, m, 0);
+        push(out, op::Kind::add, m, 0);
         break;
       case Code::rotate:
       case Code::rotate_back:
-        out.push({.kind = WorkKind::rotary, .m = m, .n = n, .times = static_cast<std::int32_t>(pieces)});
+        out.push({.kind = op::Kind::rotary, .m = m, .n = n, .times = static_cast<std::int32_t>(pieces)});
         break;
       case Code::attention_forward:
-        out.push(attention(WorkKind::attention_forward, step, of(step.n), layer_.causal));
+        out.push(attention(op::Kind::attention_forward, step, of(step.n), layer_.causal));
         break;
       case Code::attention_backward:
-        out.push(attention(WorkKind::attention_backward, step, of(step.n), layer_.causal));
+        out.push(attention(op::Kind::attention_backward, step, of(step.n), layer_.causal));
         break;
       case Code::ring_forward:
       case Code::ring_backward:
@@ -185,62 +185,62 @@ class Fold {
         exchange(out, query_bytes(), 1, query_bytes());
         exchange(out, copied_bytes(), 2, of(Letter::rows) * kv_width() * e_);  // one of the copies; others are added
         if (of(Letter::extra_kv_heads) > 0)
-          out.push({.kind = WorkKind::add,
+          out.push({.kind = op::Kind::add,
                     .m = of(Letter::rows) * of(Letter::extra_kv_heads) * layer_.head_dim,
                     .times = 2});
         break;
       case Code::look_up:
-        push(out, WorkKind::embedding_forward, m, n);
+        push(out, op::Kind::embedding_forward, m, n);
         break;
       case Code::look_up_backward:
-        push(out, WorkKind::embedding_backward, m, n);
+        push(out, op::Kind::embedding_backward, m, n);
         break;
       case Code::add_positions:
-        out.push({.kind = WorkKind::add, .m = m * n, .times = static_cast<std::int32_t>(pieces)});
+        out.push({.kind = op::Kind::add, .m = m * n, .times = static_cast<std::int32_t>(pieces)});
         break;
       case Code::positions_gradient:
-        out.push({.kind = WorkKind::bias_gradient, .m = m, .n = n, .times = static_cast<std::int32_t>(pieces)});
+        out.push({.kind = op::Kind::bias_gradient, .m = m, .n = n, .times = static_cast<std::int32_t>(pieces)});
         break;
       case Code::cross_entropy:
         cross_entropy(m, n, k, out);
         break;
       case Code::copy:
-        push(out, WorkKind::copy, m * e_, 0);
+        push(out, op::Kind::copy, m * e_, 0);
         break;
       case Code::all_gather:
-        tensor_group(out, WorkKind::all_gather, m * e_);
+        tensor_group(out, op::Kind::all_gather, m * e_);
         break;
       case Code::all_reduce:
-        tensor_group(out, WorkKind::all_reduce, m * e_);
+        tensor_group(out, op::Kind::all_reduce, m * e_);
         break;
       case Code::reduce_scatter:
-        tensor_group(out, WorkKind::reduce_scatter, m * e_);
+        tensor_group(out, op::Kind::reduce_scatter, m * e_);
         break;
       case Code::acquire:
-        if (spec_.zero == 3) data_group(out, WorkKind::all_gather, elements(step.group) * e_);
+        if (spec_.zero == 3) data_group(out, op::Kind::all_gather, elements(step.group) * e_);
         break;
       case Code::open_gradients:
-        if (spec_.zero >= 2) push(out, WorkKind::fill, added(step.group) * 4, 0);
+        if (spec_.zero >= 2) push(out, op::Kind::fill, added(step.group) * 4, 0);
         break;
       case Code::close_gradients:
         if (spec_.zero < 2 || elements(step.group) == 0) break;
         sum_uncut(step.group, out);
-        data_group(out, WorkKind::reduce_scatter, elements(step.group) * 4);
-        push(out, WorkKind::add, shard(step.group), 0);
+        data_group(out, op::Kind::reduce_scatter, elements(step.group) * 4);
+        push(out, op::Kind::add, shard(step.group), 0);
         break;
       case Code::keep_uncut:
-        push(out, WorkKind::copy, uncut(step.group) * e_, 0);
-        push(out, WorkKind::fill, uncut(step.group) * 4, 0);
+        push(out, op::Kind::copy, uncut(step.group) * e_, 0);
+        push(out, op::Kind::fill, uncut(step.group) * 4, 0);
         break;
       case Code::add_uncut:
-        push(out, WorkKind::add, uncut(step.group), 0);
+        push(out, op::Kind::add, uncut(step.group), 0);
         break;
     }
   }
-  static constexpr void push(WorkList& out, WorkKind kind, std::int64_t m, std::int64_t n) {
+  static constexpr void push(op::WorkList& out, op::Kind kind, std::int64_t m, std::int64_t n) {
     if (m > 0) out.push({.kind = kind, .m = m, .n = n});
   }
-  [[nodiscard]] constexpr Work product(WorkKind kind, std::int64_t m, std::int64_t n, std::int64_t k,
+  [[nodiscard]] constexpr op::Work product(op::Kind kind, std::int64_t m, std::int64_t n, std::int64_t k,
                                        bool eight_bit) const {
     return {.kind = kind,
             .m = m,
@@ -248,11 +248,9 @@ class Fold {
             .k = k,
             .eight_bit = eight_bit && batch_.precision == Precision::fp8 && fits_8bit(m, n, k)};
   }
-  [[nodiscard]] constexpr Work activation(WorkKind kind, const Step& step, const Work& product) const {
-    return {.kind = kind,
-            .m = of(step.m),
-            .n = of(step.n),
-            .in_product = step.activation == ActivationKind::gelu && !product.eight_bit};
+  [[nodiscard]] constexpr op::Work activation(op::Kind kind, const Step& step, const op::Work& product) const {
+    const bool fuses = step.activation == ActivationKind::gelu && !product.eight_bit;
+    return {.kind = fuses ? op::in_product(kind) : kind, .m = of(step.m), .n = of(step.n)};
   }
   /// Work::writes_one_in: under ZeRO-2/3 every micro-batch writes weight gradients, for its shards are added later;
   /// else the first one writes and the others add.
@@ -260,18 +258,18 @@ class Fold {
     if (!writes_gradients(layer_)) return 0;
     return spec_.zero >= 2 ? 1 : batch_.microbatches;
   }
-  [[nodiscard]] constexpr Work attention(WorkKind kind, const Step& step, std::int64_t keys, bool causal) const {
+  [[nodiscard]] constexpr op::Work attention(op::Kind kind, const Step& step, std::int64_t keys, bool causal) const {
     return {.kind = kind, .m = of(step.m), .n = of(step.n), .k = keys, .l = of(step.l), .causal = causal};
   }
-  constexpr void tensor_group(WorkList& out, WorkKind kind, std::int64_t bytes) const {
+  constexpr void tensor_group(op::WorkList& out, op::Kind kind, std::int64_t bytes) const {
     if (spec_.tensor > 1) out.push({.kind = kind, .m = bytes, .n = spec_.tensor, .stride = spec_.tensor_stride()});
   }
-  constexpr void data_group(WorkList& out, WorkKind kind, std::int64_t bytes) const {
+  constexpr void data_group(op::WorkList& out, op::Kind kind, std::int64_t bytes) const {
     if (spec_.shards() > 1 && bytes > 0)
       out.push({.kind = kind, .m = bytes, .n = spec_.shards(), .stride = spec_.shard_stride()});
   }
-  [[nodiscard]] constexpr Work context_group(WorkKind kind, std::int64_t bytes) const {
-    const bool sends = kind == WorkKind::send;
+  [[nodiscard]] constexpr op::Work context_group(op::Kind kind, std::int64_t bytes) const {
+    const bool sends = kind == op::Kind::send;
     return {.kind = kind,
             .m = bytes,
             .n = sends ? 1 : spec_.context,
@@ -286,8 +284,8 @@ class Fold {
   [[nodiscard]] constexpr std::int64_t copied_bytes() const {
     return of(Letter::rows) * of(Letter::copied_kv_heads) * layer_.head_dim * e_;
   }
-  constexpr void exchange(WorkList& out, std::int64_t bytes, std::int32_t times, std::int64_t packed) const {
-    for (Work work : {Work{.kind = WorkKind::copy, .m = packed}, context_group(WorkKind::all_to_all, bytes)}) {
+  constexpr void exchange(op::WorkList& out, std::int64_t bytes, std::int32_t times, std::int64_t packed) const {
+    for (op::Work work : {op::Work{.kind = op::Kind::copy, .m = packed}, context_group(op::Kind::all_to_all, bytes)}) {
       work.times = times;
       out.push(work);
     }
@@ -295,28 +293,28 @@ class Fold {
 
   // Ring attention as its last rank does it (runtime: nn/ring.hpp). Turns of one overlap number happen side by side;
   // those of forward and backward differ, since backward may hold both.
-  constexpr void ring(const Step& step, WorkList& out) const {
+  constexpr void ring(const Step& step, op::WorkList& out) const {
     const bool backward = step.code == Code::ring_backward;
-    const WorkKind kind = backward ? WorkKind::attention_backward : WorkKind::attention_forward;
+    const op::Kind kind = backward ? op::Kind::attention_backward : op::Kind::attention_forward;
     const std::int64_t rows = of(Letter::rows);
     const std::int64_t block = 2 * rows * kv_width();
     const bool rounds = e_ != 4;
     const int c = spec_.context;
-    const auto turns = [&](Work work, int times, int overlap) {
+    const auto turns = [&](op::Work work, int times, int overlap) {
       if (times <= 0) return;
       work.times = times;
       work.overlap = static_cast<std::uint8_t>(overlap);
       out.push(work);
     };
-    const auto sums = [&](std::int64_t elements) { out.push({.kind = WorkKind::add, .m = elements, .times = c - 1}); };
+    const auto sums = [&](std::int64_t elements) { out.push({.kind = op::Kind::add, .m = elements, .times = c - 1}); };
     const int first = backward ? 3 : 1;
     const int middle = first + 1;
     const int last = backward ? 5 : 0;
-    const Work own = attention(kind, step, of(step.n), layer_.causal);
-    const Work other = attention(kind, step, of(Letter::ring_keys), false);
-    const Work keys = context_group(WorkKind::send, block * e_);
-    const Work gradients = context_group(WorkKind::send, block * 4);
-    push(out, WorkKind::copy, block * e_, 0);
+    const op::Work own = attention(kind, step, of(step.n), layer_.causal);
+    const op::Work other = attention(kind, step, of(Letter::ring_keys), false);
+    const op::Work keys = context_group(op::Kind::send, block * e_);
+    const op::Work gradients = context_group(op::Kind::send, block * 4);
+    push(out, op::Kind::copy, block * e_, 0);
     turns(own, 1, first);
     turns(keys, 1, first);
     turns(other, c - 2, middle);
@@ -327,28 +325,28 @@ class Fold {
       turns(gradients, 1, last);
       turns(gradients, 1, 0);
     }
-    if (rounds) push(out, WorkKind::copy, rows * q_width() * 4, 0);
-    if (rounds && backward) push(out, WorkKind::copy, block * 4, 0);
+    if (rounds) push(out, op::Kind::copy, rows * q_width() * 4, 0);
+    if (rounds && backward) push(out, op::Kind::copy, block * 4, 0);
     sums(rows * q_width());
     if (backward) sums(layer_.causal ? block / 2 : block);
-    if (rounds) push(out, WorkKind::copy, rows * q_width() * e_, 0);
-    if (backward) push(out, WorkKind::copy, block * e_, 0);
+    if (rounds) push(out, op::Kind::copy, rows * q_width() * e_, 0);
+    if (backward) push(out, op::Kind::copy, block * e_, 0);
   }
 
   // The loss, chunk by chunk of rows; the last chunk may be shorter.
-  constexpr void cross_entropy(std::int64_t rows, std::int64_t columns, std::int64_t h, WorkList& out) const {
+  constexpr void cross_entropy(std::int64_t rows, std::int64_t columns, std::int64_t h, op::WorkList& out) const {
     const std::int64_t chunk = of(Letter::chunk);
     const auto add_chunks = [&](std::int64_t m, std::int64_t times) {
       if (m == 0 || times == 0) return;
-      for (Work work : {Work{.kind = WorkKind::gemm_nt, .m = m, .n = columns, .k = h},
-                        Work{.kind = WorkKind::softmax_statistics, .m = m, .n = columns},
-                        Work{.kind = WorkKind::all_gather,
+      for (op::Work work : {op::Work{.kind = op::Kind::gemm_nt, .m = m, .n = columns, .k = h},
+                        op::Work{.kind = op::Kind::softmax_statistics, .m = m, .n = columns},
+                        op::Work{.kind = op::Kind::all_gather,
                              .m = spec_.tensor > 1 ? spec_.tensor * m * 3 * 4 : 0,
                              .n = spec_.tensor,
                              .stride = spec_.tensor_stride()},
-                        Work{.kind = WorkKind::softmax_backward, .m = m, .n = columns},
-                        Work{.kind = WorkKind::gemm_tn, .m = columns, .n = h, .k = m},
-                        Work{.kind = WorkKind::gemm_nn, .m = m, .n = h, .k = columns}}) {
+                        op::Work{.kind = op::Kind::softmax_backward, .m = m, .n = columns},
+                        op::Work{.kind = op::Kind::gemm_tn, .m = columns, .n = h, .k = m},
+                        op::Work{.kind = op::Kind::gemm_nn, .m = m, .n = h, .k = columns}}) {
         work.times = static_cast<std::int32_t>(times);
         if (work.m > 0) out.push(work);
       }
@@ -368,9 +366,9 @@ class Fold {
     return layouts_[at(group)].whole_end - layouts_[at(group)].whole_begin;
   }
   /// Under Megatron's sequence parallelism every tensor rank has gradients of its own tokens for uncut parameters.
-  constexpr void sum_uncut(int group, WorkList& out) const {
+  constexpr void sum_uncut(int group, op::WorkList& out) const {
     if (spec_.sequence == SequenceKind::megatron && uncut(group) > 0)
-      tensor_group(out, WorkKind::all_reduce, uncut(group) * 4);
+      tensor_group(out, op::Kind::all_reduce, uncut(group) * 4);
   }
   [[nodiscard]] constexpr bool is_table(int group) const { return layer_.kind != LayerKind::block && group == 0; }
   /// Once an iteration: gradients of ZeRO-0/1, the gradient norm, the optimizer, parameters of ZeRO-1/2; states.
@@ -380,19 +378,19 @@ class Fold {
     const bool tied = is_table(group) && layer_.tied;
     if (zero < 2) {
       sum_uncut(group, out.synchronise);
-      data_group(out.synchronise, zero == 0 ? WorkKind::all_reduce : WorkKind::reduce_scatter, elements(group) * 4);
+      data_group(out.synchronise, zero == 0 ? op::Kind::all_reduce : op::Kind::reduce_scatter, elements(group) * 4);
     }
     if (tied && batch_.stages > 1)
-      out.synchronise.push({.kind = WorkKind::all_reduce,
+      out.synchronise.push({.kind = op::Kind::all_reduce,
                             .m = (zero >= 1 ? shard(group) : elements(group)) * 4,
                             .n = 2,
-                            .stride = (batch_.stages - 1) * spec_.ranks()});
-    push(out.update, WorkKind::fill, (zero >= 2 ? shard(group) : added(group)) * 4, 0);
+                            .stride = end_pairs(spec_, batch_.stages).shape().stride});
+    push(out.update, op::Kind::fill, (zero >= 2 ? shard(group) : added(group)) * 4, 0);
     // The second copy of a tied table has its gradient in the norm already.
-    if (!(tied && layer_.kind == LayerKind::head)) push(out.update, WorkKind::norm_squared, shard(group), 0);
-    push(out.update, batch_.moments == Precision::fp32 ? WorkKind::adamw : WorkKind::adamw_bf16,
+    if (!(tied && layer_.kind == LayerKind::head)) push(out.update, op::Kind::norm_squared, shard(group), 0);
+    push(out.update, batch_.moments == Precision::fp32 ? op::Kind::adamw : op::Kind::adamw_bf16,
          zero >= 1 ? shard(group) : elements(group), 0);
-    if (zero == 1 || zero == 2) data_group(out.update, WorkKind::all_gather, elements(group) * e_);
+    if (zero == 1 || zero == 2) data_group(out.update, op::Kind::all_gather, elements(group) * e_);
     const std::int64_t master = batch_.precision == Precision::fp32 ? 0 : 4;
     const std::int64_t moments = 2 * element_bytes(batch_.moments);
     out.states +=

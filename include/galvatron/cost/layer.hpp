@@ -111,10 +111,10 @@ constexpr LayerCounts layer_counts(const LayerSpec& layer, const StrategySpec& s
 constexpr Flops head_flops(const LayerSpec& head, const Batch& batch) {
   const std::int64_t tokens = head.tokens.of(batch.sequence) * batch.microbatch;
   const std::int64_t rows = head.head == HeadKind::classifier ? batch.microbatch : tokens;
-  WorkList products;
-  products.push(detail::compute(WorkKind::gemm_nt, rows, head.vocabulary, head.hidden));
+  op::WorkList products;
+  products.push(detail::compute(op::Kind::gemm_nt, rows, head.vocabulary, head.hidden));
   if (head.head == HeadKind::masked_language)
-    products.push(detail::compute(WorkKind::gemm_nt, tokens, head.hidden, head.hidden));
+    products.push(detail::compute(op::Kind::gemm_nt, tokens, head.hidden, head.hidden));
   return products.flops();
 }
 

@@ -9,7 +9,7 @@
 #include <cstddef>
 
 #include <galvatron/core/units.hpp>
-#include <galvatron/cost/work.hpp>
+#include <galvatron/op/work.hpp>
 
 namespace galvatron::cost {
 
@@ -25,7 +25,7 @@ constexpr Seconds side_by_side(Seconds a, Seconds b, double slowdown) {
 class Elapsed {
  public:
   /// `seconds` of all executions of `work` together.
-  constexpr void add(const Work& work, Seconds seconds) {
+  constexpr void add(const op::Work& work, Seconds seconds) {
     (is_communication(work.kind) ? communicates_ : computes_)[work.overlap] += seconds;
   }
   [[nodiscard]] constexpr Seconds total(double slowdown) const {
@@ -42,8 +42,8 @@ class Elapsed {
   }
 
  private:
-  std::array<Seconds, overlaps + 1> computes_{};
-  std::array<Seconds, overlaps + 1> communicates_{};
+  std::array<Seconds, op::overlaps + 1> computes_{};
+  std::array<Seconds, op::overlaps + 1> communicates_{};
 };
 
 }  // namespace galvatron::cost

@@ -16,7 +16,7 @@
 #include <galvatron/cost/pipeline.hpp>
 #include <galvatron/cost/relayout.hpp>
 #include <galvatron/cost/time.hpp>
-#include <galvatron/cost/work.hpp>
+#include <galvatron/op/work.hpp>
 #include <galvatron/strategy/layout.hpp>
 #include <galvatron/strategy/spec.hpp>
 
@@ -44,15 +44,15 @@ constexpr bool can_overlap(const Cluster& cluster) { return cluster.cores == 0; 
 /// True for collectives over the data and context ranks, which share states and gradients. No work of the same layer
 /// waits for them: gradients travel while earlier layers run backward, parameters of ZeRO-3 are gathered a layer ahead,
 /// those of ZeRO-1 and 2 during the next forward pass.
-constexpr bool joins_data_ranks(const Work& work, const StrategySpec& spec) {
+constexpr bool joins_data_ranks(const op::Work& work, const StrategySpec& spec) {
   const bool kind =
-      work.kind == WorkKind::all_reduce || work.kind == WorkKind::all_gather || work.kind == WorkKind::reduce_scatter;
+      work.kind == op::Kind::all_reduce || work.kind == op::Kind::all_gather || work.kind == op::Kind::reduce_scatter;
   return kind && work.n > 1 && work.n == spec.shards() && work.stride == spec.shard_stride();
 }
 
 /// True for collectives around the products of a tensor-parallel layer.
-constexpr bool joins_tensor_ranks(const Work& work, const StrategySpec& spec) {
-  return (work.kind == WorkKind::all_gather || work.kind == WorkKind::reduce_scatter) && work.n > 1 &&
+constexpr bool joins_tensor_ranks(const op::Work& work, const StrategySpec& spec) {
+  return (work.kind == op::Kind::all_gather || work.kind == op::Kind::reduce_scatter) && work.n > 1 &&
          work.n == spec.tensor && work.stride == spec.tensor_stride();
 }
 
@@ -93,19 +93,20 @@ constexpr double overlap_slowdown(const Cluster& cluster) {
 }
 
 /// Prices the counts of a layer. On devices of their own the traffic of data-parallel ranks runs beside computation
-/// where the counts say so (overlaps_data, streams), and so do messages that the work itself overlaps (Work::overlap).
+/// where the counts say so (overlaps_data, streams), and so do messages that the work itself overlaps
+/// (op::Work::overlap).
 /// @param prices  the seconds of work, with busy_ranks at work
 template <class Prices>
 constexpr LayerPrices layer_prices(const LayerCounts& counts, const StrategySpec& spec, const Cluster& cluster,
                                    Prices&& prices) {
   const double slowdown = overlap_slowdown(cluster);
   // `streams`: traffic of data ranks in the list runs beside computation.
-  const auto price = [&](const WorkList& list, bool streams) {
+  const auto price = [&](const op::WorkList& list, bool streams) {
     LayerPrices::Pass sum;
     Elapsed elapsed;
     Seconds products;
     Seconds around;  // messages that run beside them
-    for (const Work& work : list) {
+    for (const op::Work& work : list) {
       const Seconds seconds = prices(work);
       if (is_gemm(work.kind)) products += seconds;
       if (streams && can_overlap(cluster) && joins_data_ranks(work, spec))
@@ -150,7 +151,7 @@ constexpr LayerSeconds layer_seconds(const LayerPrices& prices, const Cluster& c
 constexpr LayerSeconds layer_seconds(const LayerCounts& counts, const StrategySpec& spec, Precision precision,
                                      const Cluster& cluster, int ranks) {
   const int busy = busy_ranks(cluster, ranks);
-  const auto price = [&](const Work& work) { return time_of(work, precision, cluster, busy); };
+  const auto price = [&](const op::Work& work) { return time_of(work, precision, cluster, busy); };
   return layer_seconds(layer_prices(counts, spec, cluster, price), cluster);
 }
 
@@ -173,7 +174,7 @@ class MovePricer {
  private:
   [[nodiscard]] constexpr Seconds seconds(double share, int span) const {
     const double moved = share * static_cast<double>(batch_.microbatch) * static_cast<double>(elements_);
-    const Work work = move_work({static_cast<std::int64_t>(moved), 1}, 1, batch_.precision, span);
+    const op::Work work = move_work({static_cast<std::int64_t>(moved), 1}, 1, batch_.precision, span);
     return time_of(work, batch_.precision, cluster_, busy_);
   }
 

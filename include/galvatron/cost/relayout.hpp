@@ -6,7 +6,7 @@
 
 #include <galvatron/core/dtype.hpp>
 #include <galvatron/core/units.hpp>
-#include <galvatron/cost/work.hpp>
+#include <galvatron/op/work.hpp>
 #include <galvatron/strategy/layout.hpp>
 
 namespace galvatron::cost {
@@ -25,8 +25,8 @@ namespace detail {
 /// Tokens that `rank` wants in `to` and has already in `from`.
 constexpr std::int64_t kept_tokens(const HeldRegions& from, const HeldRegions& to, int rank) {
   if (!from.layout().holds(rank)) return 0;
-  const ActivationLayout::Place had = from.layout().place(rank);
-  const ActivationLayout::Place wanted = to.layout().place(rank);
+  const ActivationLayout::Place had = from.place(rank);
+  const ActivationLayout::Place wanted = to.place(rank);
   std::int64_t sum = 0;
   for (int i = 0; i < from.layout().pieces(); ++i)
     for (int j = 0; j < to.layout().pieces(); ++j) {
@@ -149,8 +149,8 @@ constexpr Relayout relayout_of(ActivationLayout from, ActivationLayout to) {
 
 /// The send that a rank waits for; `hidden` elements a token.
 /// @param span  ranks of the run inside which its peers are, 0: anywhere
-constexpr Work move_work(const Traffic& traffic, std::int64_t hidden, Precision precision, int span = 0) {
-  return {.kind = WorkKind::send,
+constexpr op::Work move_work(const Traffic& traffic, std::int64_t hidden, Precision precision, int span = 0) {
+  return {.kind = op::Kind::send,
           .m = traffic.tokens * hidden * element_bytes(precision),
           .n = traffic.peers,
           .k = span,

@@ -16,74 +16,76 @@
 #include <galvatron/cost/detail/rates.hpp>
 #include <galvatron/cost/overlap.hpp>
 #include <galvatron/cost/product_8bit.hpp>
-#include <galvatron/cost/work.hpp>
+#include <galvatron/op/work.hpp>
 
 namespace galvatron::cost {
 
 /// Of a weight gradient (m, n) in fp32, on average: written, or read and added to.
-constexpr std::int64_t gradient_bytes(const Work& w) {
+constexpr std::int64_t gradient_bytes(const op::Work& w) {
   const std::int64_t read = w.writes_one_in > 0 ? w.m * w.n / w.writes_one_in * (w.writes_one_in - 1) : w.m * w.n;
   return 4 * (read + w.m * w.n);
 }
 
 /// Bytes that one execution (`times` = 1) moves between a device and its memory, each operand once, nothing kept in a
 /// cache; for communication, the bytes on the busiest link of a ring. Statistics of rows are left out.
-constexpr Bytes bytes_of(const Work& w, Precision precision) {
+constexpr Bytes bytes_of(const op::Work& w, Precision precision) {
   const std::int64_t e = element_bytes(precision);
   const std::int64_t elements = (w.m + w.n) * w.k;  // of a product's operands
   const std::int64_t operands = w.eight_bit ? rounding_bytes(elements) + elements : e * elements;
   const std::int64_t cells = w.m * std::max<std::int64_t>(w.n, 1);
   switch (w.kind) {
-    case WorkKind::gemm_nt:
-    case WorkKind::gemm_nn:
+    case op::Kind::gemm_nt:
+    case op::Kind::gemm_nn:
       return {operands + e * w.m * w.n};
-    case WorkKind::gemm_tn:
+    case op::Kind::gemm_tn:
       return {operands + gradient_bytes(w)};
-    case WorkKind::attention_forward:
+    case op::Kind::attention_forward:
       return {e * w.m * w.l * 2 * (w.n + w.k)};  // q, o and k, v
-    case WorkKind::attention_backward:
+    case op::Kind::attention_backward:
       return {e * w.m * w.l * 4 * (w.n + w.k)};  // and do, dq, dk, dv
-    case WorkKind::norm_forward:
+    case op::Kind::norm_forward:
       return {2 * e * cells};
-    case WorkKind::add_norm_forward:  // both terms, the sum, its norm
-    case WorkKind::norm_backward:     // dy, x, residual gradient, dx
+    case op::Kind::add_norm_forward:  // both terms, the sum, its norm
+    case op::Kind::norm_backward:     // dy, x, residual gradient, dx
       return {4 * e * cells};
-    case WorkKind::activation_forward:
+    case op::Kind::activation_forward:
+    case op::Kind::gelu_in_product:
       return {2 * e * cells};
-    case WorkKind::activation_backward:
+    case op::Kind::activation_backward:
+    case op::Kind::gelu_gradient_in_product:
       return {3 * e * cells};  // u, dg, du
-    case WorkKind::rotary:
+    case op::Kind::rotary:
       return {2 * e * cells};
-    case WorkKind::add:
+    case op::Kind::add:
       return {3 * e * w.m};
-    case WorkKind::bias_gradient:
+    case op::Kind::bias_gradient:
       return {e * cells};
-    case WorkKind::embedding_forward:
+    case op::Kind::embedding_forward:
       return {2 * e * cells};
-    case WorkKind::embedding_backward:
+    case op::Kind::embedding_backward:
       return {(e + 8) * cells};
-    case WorkKind::softmax_statistics:
+    case op::Kind::softmax_statistics:
       return {e * cells};
-    case WorkKind::softmax_backward:
+    case op::Kind::softmax_backward:
       return {2 * e * cells};
-    case WorkKind::adamw:
+    case op::Kind::adamw:
       return {(precision == Precision::fp32 ? 28 : 28 + e) * w.m};  // master, m, v in and out; g
-    case WorkKind::adamw_bf16:
+    case op::Kind::adamw_bf16:
       return {(precision == Precision::fp32 ? 20 : 20 + e) * w.m};
-    case WorkKind::norm_squared:
+    case op::Kind::norm_squared:
       return {4 * w.m};
-    case WorkKind::fill:
+    case op::Kind::fill:
       return {w.m};
-    case WorkKind::copy:
+    case op::Kind::copy:
       return {2 * w.m};
-    case WorkKind::all_reduce:
+    case op::Kind::all_reduce:
       return {w.n > 1 ? 2 * w.m * (w.n - 1) / w.n : 0};
-    case WorkKind::all_gather:
-    case WorkKind::reduce_scatter:
-    case WorkKind::broadcast:
-    case WorkKind::all_to_all:
+    case op::Kind::all_gather:
+    case op::Kind::reduce_scatter:
+    case op::Kind::broadcast:
+    case op::Kind::all_to_all:
       return {w.n > 1 ? w.m * (w.n - 1) / w.n : 0};
-    case WorkKind::send:
+    case op::Kind::send:
       return {w.m};
   }
   return {};
@@ -92,7 +94,7 @@ constexpr Bytes bytes_of(const Work& w, Precision precision) {
 /// Seconds of `work`, all its `times` together, on one rank of `cluster`. Work of nothing and collectives of one rank
 /// cost nothing. A precision that the device lacks is priced by the one that it has. About 0.1 us a call.
 /// @param concurrency  ranks of a node that are busy at the same time; 0: all
-constexpr Seconds time_of(const Work& work, Precision precision, const Cluster& cluster, int concurrency = 0) {
+constexpr Seconds time_of(const op::Work& work, Precision precision, const Cluster& cluster, int concurrency = 0) {
   if (work.times <= 0 || work.m <= 0) return {0};
   const int busy = concurrency > 0 ? concurrency : cluster.devices_per_node;
   const Precision format = work.eight_bit ? Precision::fp8 : element_format(precision);
@@ -116,9 +118,9 @@ class WorkPrices {
   constexpr WorkPrices(Precision precision, const Cluster& cluster, int concurrency = 0)
       : precision_(precision), cluster_(cluster), concurrency_(concurrency) {}
 
-  constexpr Seconds operator()(const Work& work) {
+  constexpr Seconds operator()(const op::Work& work) {
     if (!is_gemm(work.kind) && !is_attention(work.kind)) return time_of(work, precision_, cluster_, concurrency_);
-    Work once = work;
+    op::Work once = work;
     once.times = 1;
     once.overlap = 0;
     Known& known = known_[place(once)];
@@ -128,13 +130,13 @@ class WorkPrices {
 
  private:
   struct Known {
-    Work work{};  // a copy of nothing: no product
+    op::Work work{};  // a copy of nothing: no product
     Seconds seconds;
   };
   static constexpr std::size_t places = 256;
 
   // Extents are often powers of two, so that the low bits alone would tell little.
-  static constexpr std::size_t place(const Work& w) {
+  static constexpr std::size_t place(const op::Work& w) {
     std::uint64_t mixed = static_cast<std::uint64_t>(w.kind);
     for (const std::int64_t extent : {w.m, w.n, w.k, w.l, std::int64_t{w.writes_one_in}})
       mixed = (mixed ^ static_cast<std::uint64_t>(extent)) * 0x9E3779B97F4A7C15u;
@@ -148,9 +150,9 @@ class WorkPrices {
 };
 
 /// The sum over a list, with what overlaps in it side by side.
-constexpr Seconds time_of(const WorkList& list, Precision precision, const Cluster& cluster, int concurrency = 0) {
+constexpr Seconds time_of(const op::WorkList& list, Precision precision, const Cluster& cluster, int concurrency = 0) {
   Elapsed elapsed;
-  for (const Work& work : list) elapsed.add(work, time_of(work, precision, cluster, concurrency));
+  for (const op::Work& work : list) elapsed.add(work, time_of(work, precision, cluster, concurrency));
   return elapsed.total(cluster.overlap_slowdown);
 }
 

@@ -15,8 +15,8 @@
 
 #include <galvatron/core/dtype.hpp>
 #include <galvatron/core/view.hpp>
-#include <galvatron/cost/work.hpp>
 #include <galvatron/model/spec.hpp>
+#include <galvatron/op/work.hpp>
 
 namespace galvatron::device {
 
@@ -110,9 +110,6 @@ struct Runs {
   [[nodiscard]] constexpr std::int64_t elements() const { return blocks * repeats * rows * width; }
 };
 
-/// Which of the operands of a GEMM is transposed in memory; see cost::WorkKind::gemm_*.
-enum class Gemm : std::uint8_t { nt, nn, tn };
-
 /// How a number becomes a bfloat16: the nearest, or one of its two neighbours at random with the number as the mean.
 enum class Rounding : std::uint8_t { nearest, stochastic };
 
@@ -158,12 +155,12 @@ concept Device = requires(D& d, View<float> f, View<const float> cf, View<const 
   /// Threads that one operation uses.
   { d.threads() } -> std::convertible_to<int>;
 
-  // c (m, n) = a * b [+ bias (n)], or c += a * b when `accumulate`; operands as in Gemm. With T = bfloat16, a and b are
-  // bfloat16 and c is bfloat16 or float (tn: float). Bias only without accumulate.
-  d.gemm(Gemm::nt, n, n, n, cf, cf, f, /*accumulate=*/false, /*bias=*/cf);
+  // c (m, n) = a * b [+ bias (n)], or c += a * b when `accumulate`; operands as op::Kind says. With T = bfloat16, a and
+  // b are bfloat16 and c is bfloat16 or float (tn: float). Bias only without accumulate.
+  d.gemm(op::Kind::gemm_nt, n, n, n, cf, cf, f, /*accumulate=*/false, /*bias=*/cf);
   // The same with a and b bfloat16 that are scaled and rounded to 8 bits first (device/product_8bit.hpp), for extents
   // that cost::fits_8bit; c bfloat16 or float; `room` of cost::room_8bit(m, n, k) bytes.
-  d.gemm_8bit(Gemm::nt, n, n, n, half, half, f, /*accumulate=*/false, /*bias=*/half, /*room=*/raw);
+  d.gemm_8bit(op::Kind::gemm_nt, n, n, n, half, half, f, /*accumulate=*/false, /*bias=*/half, /*room=*/raw);
 
   // o (queries * b rows) and lse (b, heads, queries): natural-log sum of exponentials. Blocked; no (S, S) matrix.
   d.attention_forward(shape, /*q=*/cf, /*k=*/cf, /*v=*/cf, /*o=*/f, /*lse=*/f);

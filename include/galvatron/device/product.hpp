@@ -1,19 +1,19 @@
 // A matrix product, as a device asks its library for it.
 #pragma once
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <string>
 
 #include <galvatron/core/dtype.hpp>
-#include <galvatron/device/device.hpp>
+#include <galvatron/core/error.hpp>
+#include <galvatron/op/kind.hpp>
 
 namespace galvatron::device {
 
-/// c (m, n) = a * b [+ bias (n)], or c += a * b; row-major, operands as in Gemm: what a library prepares once.
+/// c (m, n) = a * b [+ bias (n)], or c += a * b; row-major, operands as op::Kind says: what a library prepares once.
 struct Product {
-  Gemm layout = Gemm::nt;
+  op::Kind kind = op::Kind::gemm_nt;     ///< of op::gemms
   Precision operands = Precision::fp32;  ///< of a, b and the bias; fp8: a and b are rounded, the bias is bfloat16
   Precision result = Precision::fp32;
   bool accumulate = false;
@@ -26,7 +26,7 @@ struct Product {
 
   struct Hash {
     std::size_t operator()(const Product& p) const {
-      auto h = static_cast<std::uint64_t>(p.layout) | static_cast<std::uint64_t>(p.operands) << 2 |
+      auto h = std::uint64_t{op::index_in(op::gemms, p.kind)} | static_cast<std::uint64_t>(p.operands) << 2 |
                static_cast<std::uint64_t>(p.result) << 4 | static_cast<std::uint64_t>(p.accumulate) << 6 |
                static_cast<std::uint64_t>(p.bias) << 7 | static_cast<std::uint64_t>(p.gradient) << 8;
       for (const std::int64_t extent : {p.m, p.n, p.k})
@@ -36,6 +36,14 @@ struct Product {
   };
 };
 
+/// Throws an internal Failure for a kind that is no matrix product.
+inline void check_gemm(op::Kind kind) {
+  if (!op::is_gemm(kind))
+    throw Failure(
+        ErrorKind::internal,
+        std::string("a device multiplies matrices as gemm_nt, gemm_nn or gemm_tn, not as ") + op::name_of(kind));
+}
+
 /// What a library does with the elements of a product on their way to c, beside a matrix u like c.
 enum class Epilogue : std::uint8_t {
   none,
@@ -44,9 +52,8 @@ enum class Epilogue : std::uint8_t {
 };
 
 inline std::string to_string(const Product& p) {
-  constexpr std::array<const char*, 3> names{"nt", "nn", "tn"};
-  return std::string("matrix product ") + names[static_cast<std::size_t>(p.layout)] + " " + std::to_string(p.m) +
-         " x " + std::to_string(p.n) + " x " + std::to_string(p.k) + " of " + name_of(p.operands);
+  return std::string("matrix product ") + op::layout_of(p.kind) + " " + std::to_string(p.m) + " x " +
+         std::to_string(p.n) + " x " + std::to_string(p.k) + " of " + name_of(p.operands);
 }
 
 }  // namespace galvatron::device

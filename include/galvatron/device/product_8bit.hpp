@@ -14,12 +14,12 @@ namespace galvatron::device {
 
 /// Operand a of a backward product is the gradient of a layer's output, which needs range more than precision.
 /// Activations and weights are float8_e4m3.
-constexpr bool has_gradient(Gemm layout) { return layout != Gemm::nt; }
+constexpr bool has_gradient(op::Kind kind) { return kind != op::Kind::gemm_nt; }
 
 /// Calls the function template f with the format of operand a.
 template <class Call>
-void with_format_of_a(Gemm layout, const Call& f) {
-  if (has_gradient(layout))
+void with_format_of_a(op::Kind kind, const Call& f) {
+  if (has_gradient(kind))
     f.template operator()<float8_e5m2>();
   else
     f.template operator()<float8_e4m3>();

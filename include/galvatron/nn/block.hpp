@@ -103,7 +103,7 @@ class BlockAround {
     const View<const T> input = forward_to_mlp(parameters, x, in, n);
     const View<T> g = hidden_place(in);
     hidden_units(parameters, input, in.u, g);
-    linear(c_, device::Gemm::nt, c_.rows(), h_, f_, g, weight(parameters, ParameterName::mlp_out_weight), n, false,
+    linear(c_, op::Kind::gemm_nt, c_.rows(), h_, f_, g, weight(parameters, ParameterName::mlp_out_weight), n, false,
            bias_once(parameters, ParameterName::mlp_out_bias));
     c_.device.add(y.count, in.x2, region().reduce(n), y);
   }
@@ -166,11 +166,11 @@ class BlockAround {
       const device::Scope scope(c_.workspace);
       const Results results = core_again_ ? core_.take_results(c_.workspace) : in.results;
       const View<T> qkv = core_.take_projection(in.attention);  // (rows, qkv)
-      linear(c_, device::Gemm::nt, rows, qkv_, h_, all_rows(n1, n), weight(parameters, ParameterName::qkv_weight), qkv,
+      linear(c_, op::Kind::gemm_nt, rows, qkv_, h_, all_rows(n1, n), weight(parameters, ParameterName::qkv_weight), qkv,
              false, weight(parameters, ParameterName::qkv_bias));
       rotate(qkv, false);
       core_.forward(qkv, in.attention, results);
-      linear(c_, device::Gemm::nt, rows, h_, q_, results.o, weight(parameters, ParameterName::attention_out_weight), n,
+      linear(c_, op::Kind::gemm_nt, rows, h_, q_, results.o, weight(parameters, ParameterName::attention_out_weight), n,
              false, bias_once(parameters, ParameterName::attention_out_bias));
     }
     const View<T> n2 = norm_place(in.n2, n);
@@ -181,7 +181,7 @@ class BlockAround {
   }
   // From the MLP's input n (rows, H) to what its activation gets, u.
   void mlp_in(View<const T> parameters, View<const T> n, View<T> u) {
-    linear(c_, device::Gemm::nt, c_.rows(), f_in_, h_, n, weight(parameters, ParameterName::mlp_in_weight), u, false,
+    linear(c_, op::Kind::gemm_nt, c_.rows(), f_in_, h_, n, weight(parameters, ParameterName::mlp_in_weight), u, false,
            weight(parameters, ParameterName::mlp_in_bias));
   }
   // And to what it gives, g (rows, f): kept, or in the workspace.
@@ -348,13 +348,13 @@ class BlockAround {
   }
   void weight_gradient(View<float> gradients, ParameterName name, std::int64_t outputs, std::int64_t inputs,
                        View<const T> dy, View<const T> x) {
-    linear(c_, device::Gemm::tn, outputs, inputs, c_.rows(), dy, x, weight(gradients, name), adds(), {});
+    linear(c_, op::Kind::gemm_tn, outputs, inputs, c_.rows(), dy, x, weight(gradients, name), adds(), {});
   }
   // Gradients of weights that are not written are added to zeros.
   [[nodiscard]] bool adds() const { return c_.adds_gradients || layout_.written_end == 0; }
   void input_gradient(View<const T> parameters, ParameterName name, std::int64_t inputs, std::int64_t outputs,
                       View<const T> dy, View<T> dx) {
-    linear(c_, device::Gemm::nn, c_.rows(), inputs, outputs, dy, weight(parameters, name), dx, false, {});
+    linear(c_, op::Kind::gemm_nn, c_.rows(), inputs, outputs, dy, weight(parameters, name), dx, false, {});
   }
   void bias_gradient(View<float> gradients, ParameterName name, std::int64_t rows, std::int64_t n, View<const T> dy) {
     if (layer_.bias) c_.device.bias_gradient(rows, n, dy, weight(gradients, name));

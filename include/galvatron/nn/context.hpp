@@ -2,12 +2,12 @@
 #pragma once
 
 #include <cstdint>
-#include <vector>
 
 #include <galvatron/comm/communicator.hpp>
 #include <galvatron/core/dtype.hpp>
 #include <galvatron/device/arena.hpp>
 #include <galvatron/strategy/layout.hpp>
+#include <galvatron/strategy/rank_layout.hpp>
 #include <galvatron/strategy/spec.hpp>
 
 namespace galvatron::nn {
@@ -70,19 +70,15 @@ template <class D>
 Context<D> make_context(D& device, device::Region& workspace, comm::World& world, int first_rank,
                         const StrategySpec& spec, std::int64_t samples, std::int64_t sequence, bool overlap = true,
                         bool eight_bit = false, Precision moments = Precision::fp32) {
-  const int local = world.rank() - first_rank;
-  // Of `count` ranks, `stride` apart, this one is number `place`.
-  const auto group = [&](int place, int stride, int count) -> comm::Group& {
-    std::vector<int> ranks;
-    for (int i = 0; i < count; ++i) ranks.push_back(world.rank() + (i - place) * stride);
-    return world.group(ranks);
+  const RankLayout layout = spec.rank_layout(first_rank);
+  const auto group = [&](RankModes modes) -> comm::Group& {
+    return world.group(RankGroup(layout, modes).ranks(world.rank()));
   };
-  const int shard = spec.shard(local);
   return {device,
           workspace,
-          group(spec.tensor_rank(local), spec.tensor_stride(), spec.tensor),
-          group(shard % spec.context, spec.shard_stride(), spec.context),
-          group(shard, spec.shard_stride(), spec.shards()),
+          group(RankMode::tp),
+          group(RankMode::cp),
+          group(shard_modes),
           spec,
           samples,
           sequence,

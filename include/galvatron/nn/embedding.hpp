@@ -28,7 +28,7 @@ class Embedding {
         layout_(parameter_layout(layer, ParameterPart::rest, context.spec.tensor, static_cast<int>(context.shards()))),
         closing_(c_, layer_, layout_),
         shard_(vocabulary_shard(layer.vocabulary, context.spec.tensor)),
-        first_(context.tensor_rank() * shard_) {}
+        first_(vocabulary_sharding(layer.vocabulary, context.spec.tensor).range(context.tensor_rank()).begin) {}
 
   /// Of everything but the table.
   [[nodiscard]] const ParameterLayout& layout() const { return layout_; }

@@ -156,10 +156,10 @@ class EncoderDecoderBlock : Block<D, T, kind> {
       const Results results = core_again_ ? core_.take_results(c_.workspace) : in.results;
       const device::AttentionBias bias = spread_bias(parameters);
       const View<T> qkv = core_.take_projection(in.attention);  // (rows, qkv)
-      linear(c_, device::Gemm::nt, c_.rows(), qkv_, h_, this->all_rows(n1, n),
+      linear(c_, op::Kind::gemm_nt, c_.rows(), qkv_, h_, this->all_rows(n1, n),
              this->weight(parameters, ParameterName::qkv_weight), qkv, false, {});
       core_.forward(qkv, in.attention, results, bias);
-      linear(c_, device::Gemm::nt, c_.rows(), h_, q_, results.o,
+      linear(c_, op::Kind::gemm_nt, c_.rows(), h_, q_, results.o,
              this->weight(parameters, ParameterName::attention_out_weight), n, false, {});
     }
     return crosses_ ? add_norm(norm3_of(parameters), from.x, in.x2, in.stats3, in.n3, n)
@@ -167,12 +167,12 @@ class EncoderDecoderBlock : Block<D, T, kind> {
   }
   View<const T> cross_forward(View<const T> parameters, const Input& from, const Internals& in, View<const T> input,
                               View<T> n) {
-    linear(c_, device::Gemm::nt, c_.rows(), q_, h_, input, this->weight(parameters, ParameterName::cross_query_weight),
+    linear(c_, op::Kind::gemm_nt, c_.rows(), q_, h_, input, this->weight(parameters, ParameterName::cross_query_weight),
            in.query, false, {});
     {
       const device::Scope scope(c_.workspace);
       const View<T> room = kind == SequenceKind::megatron ? take_memory() : View<T>{};
-      linear(c_, device::Gemm::nt, memory_.rows(), kv_, h_, whole_memory(from, room),
+      linear(c_, op::Kind::gemm_nt, memory_.rows(), kv_, h_, whole_memory(from, room),
              this->weight(parameters, ParameterName::cross_memory_weight), in.memory, false, {});
     }
     {
@@ -180,7 +180,7 @@ class EncoderDecoderBlock : Block<D, T, kind> {
       Internals results = in;
       if (core_again_) take_cross(c_.workspace, results);
       cross_results(results);
-      linear(c_, device::Gemm::nt, c_.rows(), h_, q_, results.cross,
+      linear(c_, op::Kind::gemm_nt, c_.rows(), h_, q_, results.cross,
              this->weight(parameters, ParameterName::cross_out_weight), n, false, {});
     }
     return add_norm(norm2_of(parameters), in.x2, in.x3, in.stats2, in.n2, n);
@@ -190,7 +190,7 @@ class EncoderDecoderBlock : Block<D, T, kind> {
     const device::Scope scope(c_.workspace);
     const View<T> g = this->hidden_place(in);  // (rows, f)
     this->hidden_units(parameters, input, in.u, g);
-    linear(c_, device::Gemm::nt, c_.rows(), h_, f_, g, this->weight(parameters, ParameterName::mlp_out_weight), n,
+    linear(c_, op::Kind::gemm_nt, c_.rows(), h_, f_, g, this->weight(parameters, ParameterName::mlp_out_weight), n,
            false, {});
     closing_.add_forward(parameters, x3_of(in), this->region().reduce(n), in.closing, y);
   }
@@ -236,9 +236,9 @@ class EncoderDecoderBlock : Block<D, T, kind> {
     {
       const device::Scope inner(ws);
       const View<T> room = take_memory();
-      linear(c_, device::Gemm::tn, kv_, h_, memory_.rows(), d_kv, whole_memory(from, room),
+      linear(c_, op::Kind::gemm_tn, kv_, h_, memory_.rows(), d_kv, whole_memory(from, room),
              this->weight(gradients, ParameterName::cross_memory_weight), this->adds(), {});
-      linear(c_, device::Gemm::nn, memory_.rows(), h_, kv_, d_kv,
+      linear(c_, op::Kind::gemm_nn, memory_.rows(), h_, kv_, d_kv,
              this->weight(parameters, ParameterName::cross_memory_weight), room, false, {});
       c_.device.add(d_memory.count, d_memory, Region<T, kind, D>{memory_, h_}.reduce(room), d_memory);
     }

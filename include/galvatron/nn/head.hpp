@@ -47,7 +47,7 @@ class Head : public HeadBase<D, T> {
     const View<T> g = transforms ? ws.take<T>(local * h) : x;  // (rows_local, H)
 
     if (transforms) {
-      c_.device.gemm(device::Gemm::nt, local, h, h, x, transform, u, false, of(rest, ParameterName::transform_bias));
+      c_.device.gemm(op::Kind::gemm_nt, local, h, h, x, transform, u, false, of(rest, ParameterName::transform_bias));
       c_.device.activation_forward(layer_.activation, local, h, u, g);
     }
     c_.device.norm_forward(layer_.norm, local, h, layer_.norm_epsilon, g, gamma, of(rest, ParameterName::norm1_beta),
@@ -59,9 +59,9 @@ class Head : public HeadBase<D, T> {
                             of(d_rest, ParameterName::norm1_gamma), of(d_rest, ParameterName::norm1_beta));
     if (!transforms) return;
     c_.device.activation_backward(layer_.activation, local, h, u, g, u);
-    c_.device.gemm(device::Gemm::tn, h, h, local, u, x, of(d_rest, ParameterName::transform_weight), true, {});
+    c_.device.gemm(op::Kind::gemm_tn, h, h, local, u, x, of(d_rest, ParameterName::transform_weight), true, {});
     c_.device.bias_gradient(local, h, u, of(d_rest, ParameterName::transform_bias));
-    c_.device.gemm(device::Gemm::nn, local, h, h, u, transform, x, false, {});
+    c_.device.gemm(op::Kind::gemm_nn, local, h, h, u, transform, x, false, {});
   }
 };
 

@@ -58,7 +58,7 @@ class PatchEmbedding {
     const std::int64_t h = layer_.hidden;
     const View<T> sum = closing_.input(in, y);
     if (rows_ > 0)
-      c_.device.gemm(device::Gemm::nt, rows_, h, layer_.patch_width, patches,
+      c_.device.gemm(op::Kind::gemm_nt, rows_, h, layer_.patch_width, patches,
                      of(parameters, ParameterName::patch_weight), behind_class(sum), false,
                      of(parameters, ParameterName::patch_bias));
     if (class_rows_ > 0) {
@@ -83,7 +83,7 @@ class PatchEmbedding {
     if (class_rows_ > 0)
       c_.device.bias_gradient(class_rows_, h, d.slice(0, class_rows_ * h), of(gradients, ParameterName::class_token));
     if (rows_ == 0) return;
-    c_.device.gemm(device::Gemm::tn, h, layer_.patch_width, rows_, behind_class(d), patches,
+    c_.device.gemm(op::Kind::gemm_tn, h, layer_.patch_width, rows_, behind_class(d), patches,
                    of(gradients, ParameterName::patch_weight), true, {});
     c_.device.bias_gradient(rows_, h, behind_class(d), of(gradients, ParameterName::patch_bias));
   }

@@ -23,7 +23,7 @@ bool rounds_operands(const Context<D>& context, std::int64_t m, std::int64_t n, 
 /// Device::gemm, or where the context says so and the extents allow it Device::gemm_8bit, with its room in the
 /// workspace.
 template <class D, class T, class C>
-void linear(Context<D>& context, device::Gemm layout, std::int64_t m, std::int64_t n, std::int64_t k, View<T> a,
+void linear(Context<D>& context, op::Kind kind, std::int64_t m, std::int64_t n, std::int64_t k, View<T> a,
             std::type_identity_t<View<const T>> b, View<C> c, bool accumulate = false,
             std::type_identity_t<View<const T>> bias = {}) {
   using E = std::remove_const_t<T>;
@@ -31,11 +31,11 @@ void linear(Context<D>& context, device::Gemm layout, std::int64_t m, std::int64
     if (rounds_operands<E>(context, m, n, k)) {
       const device::Scope scope(context.workspace);
       const View<std::byte> room = context.workspace.template take<std::byte>(cost::room_8bit(m, n, k));
-      context.device.gemm_8bit(layout, m, n, k, View<const E>(a), b, c, accumulate, bias, room);
+      context.device.gemm_8bit(kind, m, n, k, View<const E>(a), b, c, accumulate, bias, room);
       return;
     }
   }
-  context.device.gemm(layout, m, n, k, a, b, c, accumulate, bias);
+  context.device.gemm(kind, m, n, k, a, b, c, accumulate, bias);
 }
 
 }  // namespace galvatron::nn

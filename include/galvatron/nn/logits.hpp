@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cstdint>
 
+#include <galvatron/core/sharding.hpp>
 #include <galvatron/cost/counts.hpp>
 #include <galvatron/device/device.hpp>
 #include <galvatron/nn/context.hpp>
@@ -21,8 +22,7 @@ class Logits {
       : c_(context),
         h_(layer.hidden),
         shard_(vocabulary_shard(layer.vocabulary, context.spec.tensor)),
-        first_(context.tensor_rank() * shard_),
-        valid_(std::clamp<std::int64_t>(layer.vocabulary - first_, 0, shard_)) {}
+        own_(vocabulary_sharding(layer.vocabulary, context.spec.tensor).range(context.tensor_rank())) {}
 
   /// n (rows, H) becomes this rank's part of its gradient: the sum over tensor ranks is whole. targets (rows).
   /// @param table, bias  (V/t, H) and (V/t), the latter may be empty; their gradients grow
@@ -58,13 +58,13 @@ class Logits {
       const View<const std::int32_t> wanted = targets.slice(first, m);
       const View<float> all = statistics.slice(0, t * m * 3);
       const View<float> own = all.slice(c_.tensor_rank() * m * 3, m * 3);
-      c_.device.gemm(device::Gemm::nt, m, shard_, h_, tokens, table, part, false, bias);
-      c_.device.softmax_statistics(m, shard_, valid_, first_, part, wanted, own);
+      c_.device.gemm(op::Kind::gemm_nt, m, shard_, h_, tokens, table, part, false, bias);
+      c_.device.softmax_statistics(m, shard_, own_.count(), own_.begin, part, wanted, own);
       if (t > 1) c_.tensor.all_gather(View<const float>(own), all);
       c_.device.softmax_merge(m, t, all, lse, loss);
-      c_.device.softmax_backward(m, shard_, valid_, first_, lse, wanted, scale, part);
-      c_.device.gemm(device::Gemm::tn, shard_, h_, m, part, tokens, d_table, true, {});
-      c_.device.gemm(device::Gemm::nn, m, h_, shard_, part, table, tokens, false, {});
+      c_.device.softmax_backward(m, shard_, own_.count(), own_.begin, lse, wanted, scale, part);
+      c_.device.gemm(op::Kind::gemm_tn, shard_, h_, m, part, tokens, d_table, true, {});
+      c_.device.gemm(op::Kind::gemm_nn, m, h_, shard_, part, table, tokens, false, {});
       if (d_bias.count > 0) c_.device.bias_gradient(m, shard_, part, d_bias);
     }
   }
@@ -72,9 +72,8 @@ class Logits {
  private:
   Context<D>& c_;
   std::int64_t h_;
-  std::int64_t shard_;  ///< columns of logits on this rank
-  std::int64_t first_;  ///< the token of the first
-  std::int64_t valid_;  ///< columns that are tokens; the others are padding
+  std::int64_t shard_;   ///< columns of logits on this rank
+  Sharding::Range own_;  ///< tokens of the first columns; the others are padding
 };
 
 /// The parts of a head: its logits, and a store for its parameters but the table.

@@ -21,6 +21,7 @@
 #include <galvatron/comm/communicator.hpp>
 #include <galvatron/core/dtype.hpp>
 #include <galvatron/core/rng.hpp>
+#include <galvatron/core/sharding.hpp>
 #include <galvatron/core/units.hpp>
 #include <galvatron/core/view.hpp>
 #include <galvatron/device/arena.hpp>
@@ -91,8 +92,10 @@ class ParameterStore final : public StreamedStore {
   ParameterStore(Context<D>& context, device::Region& states, const ParameterLayout& layout)
       : context_(&context), layout_(layout), zero_(context.spec.zero) {
     const std::int64_t n = layout_.elements;
-    shard_size_ = n / context.shards();
-    own_ = {context.data.rank() * shard_size_, (context.data.rank() + 1) * shard_size_};
+    const Sharding sharding = Sharding::even(n, context.shards());  // of equal shards: layouts are padded to them
+    shard_size_ = sharding.largest();
+    const Sharding::Range own = sharding.range(context.data.rank());
+    own_ = {own.begin, own.end};
     if (n == 0) return;
     parameters_ = states.take<T>(zero_ == 3 ? shard_size_ : n);
     gradients_ = states.take<float>(zero_ >= 2 ? shard_size_ : n);

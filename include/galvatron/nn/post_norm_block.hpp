@@ -103,12 +103,12 @@ class PostNormBlock : Block<D, T, kind> {
       const device::Scope inner(c_.workspace);
       const Results results = core_again_ ? core_.take_results(c_.workspace) : in.results;
       const View<T> qkv = core_.take_projection(in.attention);  // (rows, qkv)
-      linear(c_, device::Gemm::nt, rows, qkv_, h_, this->all_rows(x, n),
+      linear(c_, op::Kind::gemm_nt, rows, qkv_, h_, this->all_rows(x, n),
              this->weight(parameters, ParameterName::qkv_weight), qkv, false,
              this->weight(parameters, ParameterName::qkv_bias));
       this->rotate(qkv, false);
       core_.forward(qkv, in.attention, results);
-      linear(c_, device::Gemm::nt, rows, h_, q_, results.o,
+      linear(c_, op::Kind::gemm_nt, rows, h_, q_, results.o,
              this->weight(parameters, ParameterName::attention_out_weight), n, false,
              this->bias_once(parameters, ParameterName::attention_out_bias));
     }
@@ -117,7 +117,7 @@ class PostNormBlock : Block<D, T, kind> {
              in.stats1);
     const View<T> g = this->hidden_place(in);  // (rows, f)
     this->hidden_units(parameters, this->all_rows(n1, n), in.u, g);
-    linear(c_, device::Gemm::nt, rows, h_, f_, g, this->weight(parameters, ParameterName::mlp_out_weight), n, false,
+    linear(c_, op::Kind::gemm_nt, rows, h_, f_, g, this->weight(parameters, ParameterName::mlp_out_weight), n, false,
            this->bias_once(parameters, ParameterName::mlp_out_bias));
     add_norm(parameters, ParameterName::norm2_gamma, ParameterName::norm2_beta, n1, this->region().reduce(n), in.sum2,
              y, in.stats2);

@@ -279,7 +279,7 @@ class ProgramLayer final : public Layer<T> {
     return {D::counts_only ? nullptr : frame_ + low, count};
   }
   template <class C>
-  void product(const Step& step, device::Gemm kind, std::int64_t m, std::int64_t n, std::int64_t k, View<const T> a,
+  void product(const Step& step, op::Kind kind, std::int64_t m, std::int64_t n, std::int64_t k, View<const T> a,
                View<const T> b, View<C> c, bool accumulate = false, View<const T> bias = {}) {
     if constexpr (std::is_same_v<T, bfloat16>) {
       if (rounds(step, m, n, k)) {
@@ -302,13 +302,13 @@ class ProgramLayer final : public Layer<T> {
     const int weight = step.weights[0];
     switch (step.code) {
       case Code::linear:
-        product(step, device::Gemm::nt, m, n, k, View<const T>(in), parameter(weight), out, false, bias(step));
+        product(step, op::Kind::gemm_nt, m, n, k, View<const T>(in), parameter(weight), out, false, bias(step));
         break;
       case Code::linear_activation: {
         const std::int64_t width = inputs_of(step.activation) * n;
         const View<T> g = value(step.out[1]);
         if (rounds(step, m, width, k)) {
-          product(step, device::Gemm::nt, m, width, k, View<const T>(in), parameter(weight), out, false, bias(step));
+          product(step, op::Kind::gemm_nt, m, width, k, View<const T>(in), parameter(weight), out, false, bias(step));
           device.activation_forward(step.activation, m, n, out, g);
         } else {
           device.gemm_activation(step.activation, m, n, k, in, parameter(weight), bias(step), out, g);
@@ -316,13 +316,13 @@ class ProgramLayer final : public Layer<T> {
         break;
       }
       case Code::input_gradient:
-        product(step, device::Gemm::nn, m, n, k, View<const T>(in), parameter(weight), out);
+        product(step, op::Kind::gemm_nn, m, n, k, View<const T>(in), parameter(weight), out);
         break;
       case Code::activation_gradient: {
         const View<T> u = value(step.in[1]);
         const View<T> dg = value(step.scratch[0]);
         if (rounds(step, m, n, k)) {
-          product(step, device::Gemm::nn, m, n, k, View<const T>(in), parameter(weight), dg);
+          product(step, op::Kind::gemm_nn, m, n, k, View<const T>(in), parameter(weight), dg);
           device.activation_backward(step.activation, m, n, u, dg, out);
         } else {
           device.gemm_activation_backward(step.activation, m, n, k, in, parameter(weight), u, dg, out);
@@ -330,7 +330,7 @@ class ProgramLayer final : public Layer<T> {
         break;
       }
       case Code::weight_gradient:
-        product(step, device::Gemm::tn, m, n, k, View<const T>(in), View<const T>(value(step.in[1])), gradient(weight),
+        product(step, op::Kind::gemm_tn, m, n, k, View<const T>(in), View<const T>(value(step.in[1])), gradient(weight),
                 rest_adds_ || rest_.layout().written_end == 0);
         break;
       case Code::bias_gradient:

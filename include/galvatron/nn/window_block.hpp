@@ -85,7 +85,7 @@ class WindowBlock : BlockAround<D, T, kind, WindowAttention<D, T, kind>> {
     c_.device.norm_forward(layer_.norm, rows, 2 * h_, layer_.norm_epsilon, four,
                            this->weight(parameters, ParameterName::merge_gamma),
                            this->weight(parameters, ParameterName::merge_beta), four, in.merge_stats);
-    c_.device.gemm(device::Gemm::nt, rows, h_, 2 * h_, four, this->weight(parameters, ParameterName::merge_weight),
+    c_.device.gemm(op::Kind::gemm_nt, rows, h_, 2 * h_, four, this->weight(parameters, ParameterName::merge_weight),
                    in.merged, false, {});
     return in.merged;
   }
@@ -101,9 +101,9 @@ class WindowBlock : BlockAround<D, T, kind, WindowAttention<D, T, kind>> {
     side_by_side(x, four);
     c_.device.norm_again(layer_.norm, rows, 2 * h_, four, gamma, this->weight(parameters, ParameterName::merge_beta),
                          in.merge_stats, n);
-    c_.device.gemm(device::Gemm::tn, h_, 2 * h_, rows, d_merged, n,
+    c_.device.gemm(op::Kind::gemm_tn, h_, 2 * h_, rows, d_merged, n,
                    this->weight(gradients, ParameterName::merge_weight), true, {});
-    c_.device.gemm(device::Gemm::nn, rows, 2 * h_, h_, d_merged, weight, n, false, {});
+    c_.device.gemm(op::Kind::gemm_nn, rows, 2 * h_, h_, d_merged, weight, n, false, {});
     c_.device.norm_backward(layer_.norm, rows, 2 * h_, n, four, gamma, in.merge_stats, {}, n,
                             this->weight(gradients, ParameterName::merge_gamma),
                             this->weight(gradients, ParameterName::merge_beta));

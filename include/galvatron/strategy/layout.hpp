@@ -62,21 +62,26 @@ struct ActivationLayout {
     int replica = 0;
     friend constexpr bool operator==(const Place&, const Place&) = default;
   };
-  [[nodiscard]] constexpr Place place(int rank) const {
-    const int local = rank - first_rank;
-    if (outer == 1) return {local / replicas % parts, local / replicas / parts, local % replicas};
-    const int inside = local % (ranks() / outer);
-    const int context = replicas > 1 ? parts : parts / outer;
-    const int tensor = local / (ranks() / outer);
-    if (replicas > 1) return {inside % context, inside / context, tensor};
-    return {inside % context * outer + tensor, inside / context, 0};
+  /// The ranks by tp, cp and dp. Replicas are tp and parts cp, or under strided tensor ranks without replicas both tp
+  /// and cp are parts, tp the faster: see part_modes.
+  [[nodiscard]] constexpr RankLayout rank_layout() const {
+    return has_strided_parts() ? stage_layout(outer, parts / outer, data, true, first_rank)
+                               : stage_layout(replicas, parts, data, outer > 1, first_rank);
+  }
+  [[nodiscard]] constexpr RankModes part_modes() const {
+    return has_strided_parts() ? RankMode::tp | RankMode::cp : RankModes(RankMode::cp);
+  }
+  [[nodiscard]] constexpr Place place(int rank) const { return place(rank_layout(), rank); }
+  /// The same with rank_layout() at hand.
+  [[nodiscard]] constexpr Place place(const RankLayout& ranks, int rank) const {
+    return {ranks.coordinate(part_modes(), rank), ranks.coordinate(RankMode::dp, rank),
+            replicas > 1 ? ranks.coordinate(RankMode::tp, rank) : 0};
   }
   /// The rank with that place.
   [[nodiscard]] constexpr int rank_at(const Place& at) const {
-    if (outer == 1) return first_rank + (at.data * parts + at.part) * replicas + at.replica;
-    const int context = replicas > 1 ? parts : parts / outer;
-    const int tensor = replicas > 1 ? at.replica : at.part % outer;
-    return first_rank + (tensor * data + at.data) * context + (replicas > 1 ? at.part : at.part / outer);
+    const RankLayout ranks = rank_layout();
+    return first_rank + ranks.offset(part_modes(), at.part) + ranks.offset(RankMode::dp, at.data) +
+           (replicas > 1 ? ranks.offset(RankMode::tp, at.replica) : 0);
   }
   /// Runs of tokens that a rank holds, one after the other in its local tensor.
   [[nodiscard]] constexpr int pieces() const { return zigzag ? 2 : 1; }
@@ -92,6 +97,7 @@ struct ActivationLayout {
   }
 
  private:
+  [[nodiscard]] constexpr bool has_strided_parts() const { return outer > 1 && replicas == 1; }
   // Piece `piece` of a part, counted in chunks of such a piece.
   [[nodiscard]] constexpr std::int64_t zigzag_chunk(int part, int piece) const {
     const int context = part / cut;
@@ -105,18 +111,21 @@ class HeldRegions {
  public:
   constexpr explicit HeldRegions(const ActivationLayout& layout)
       : layout_(layout),
+        ranks_(layout.rank_layout()),
         samples_(layout.batch / layout.data),
         tokens_(layout.sequence / (layout.parts * layout.pieces())) {}
 
   [[nodiscard]] constexpr Region of(const ActivationLayout::Place& at, int piece) const {
     return layout_.region(at, piece, samples_, tokens_);
   }
+  [[nodiscard]] constexpr ActivationLayout::Place place(int rank) const { return layout_.place(ranks_, rank); }
   /// Tokens of a rank in all pieces.
   [[nodiscard]] constexpr std::int64_t tokens() const { return samples_ * tokens_ * layout_.pieces(); }
   [[nodiscard]] constexpr const ActivationLayout& layout() const { return layout_; }
 
  private:
   ActivationLayout layout_;
+  RankLayout ranks_;
   std::int64_t samples_;
   std::int64_t tokens_;  // of a piece
 };

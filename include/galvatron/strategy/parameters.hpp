@@ -14,6 +14,7 @@
 #include <array>
 #include <cstdint>
 
+#include <galvatron/core/sharding.hpp>
 #include <galvatron/core/units.hpp>
 #include <galvatron/model/parameter.hpp>
 #include <galvatron/model/spec.hpp>
@@ -71,9 +72,13 @@ struct ParameterLayout {
 /// The parts of a layer's parameters: each is one store.
 enum class ParameterPart : std::uint8_t { table, rest };
 
+/// The tokens of the vocabulary that each of `tensor` ranks has.
+constexpr Sharding vocabulary_sharding(std::int64_t vocabulary, int tensor) {
+  return Sharding::even(vocabulary, tensor, vocabulary_alignment);
+}
 /// Rows of the vocabulary that each of `tensor` ranks holds, padding included.
 constexpr std::int64_t vocabulary_shard(std::int64_t vocabulary, int tensor) {
-  return round_up(divide_up(vocabulary, tensor), vocabulary_alignment);
+  return vocabulary_sharding(vocabulary, tensor).largest();
 }
 
 /// True when the products of a block can write the gradients of its weights. Each of these has H rows or columns, so

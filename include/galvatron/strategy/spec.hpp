@@ -4,6 +4,8 @@
 #include <array>
 #include <cstdint>
 
+#include <galvatron/strategy/rank_layout.hpp>
+
 namespace galvatron {
 
 /// How the tokens of a sequence are split over ranks inside a layer.
@@ -28,6 +30,9 @@ enum class RecomputeKind : std::uint8_t {
 
 inline constexpr std::array recompute_kinds{RecomputeKind::none, RecomputeKind::selective, RecomputeKind::full,
                                             RecomputeKind::never};
+
+/// Ranks that share parameters and gradients.
+inline constexpr RankModes shard_modes = RankMode::cp | RankMode::dp;
 
 /// The strategy of one layer. Degrees multiply to the ranks of the stage: tensor * context * data.
 /// Ranks of a stage are numbered with tensor innermost (consecutive), then context, then data; strided tensor ranks are
@@ -61,15 +66,26 @@ struct StrategySpec {
   [[nodiscard]] constexpr bool uses_ring() const {
     return sequence == SequenceKind::ring || (sequence == SequenceKind::megatron && context > 1);
   }
+  /// The ranks of a stage that begins at `first_rank`, numbered as above.
+  [[nodiscard]] constexpr RankLayout rank_layout(int first_rank = 0) const {
+    return stage_layout(tensor, context, data, strided, first_rank);
+  }
   /// How far apart the neighbours of a tensor group are.
-  [[nodiscard]] constexpr int tensor_stride() const { return strided ? shards() : 1; }
+  [[nodiscard]] constexpr int tensor_stride() const { return rank_layout().stride(RankMode::tp); }
   /// How far apart the neighbours of a context group are, and those of the data and context ranks together.
-  [[nodiscard]] constexpr int shard_stride() const { return strided ? 1 : tensor; }
+  [[nodiscard]] constexpr int shard_stride() const { return rank_layout().stride(shard_modes); }
   /// The tensor rank of the stage's rank `local`.
-  [[nodiscard]] constexpr int tensor_rank(int local) const { return local / tensor_stride() % tensor; }
+  [[nodiscard]] constexpr int tensor_rank(int local) const { return rank_layout().coordinate(RankMode::tp, local); }
   /// The place of the stage's rank `local` among those that share its parameters.
-  [[nodiscard]] constexpr int shard(int local) const { return local / shard_stride() % shards(); }
+  [[nodiscard]] constexpr int shard(int local) const { return rank_layout().coordinate(shard_modes, local); }
 };
+
+/// Pairs of ranks of the first and the last of `stages` stages, all with the strategy's ranks, from rank 0 on.
+constexpr RankGroup end_pairs(const StrategySpec& spec, int stages) {
+  RankLayout layout = spec.rank_layout();
+  layout.append(RankMode::pp, 2, (stages - 1) * spec.ranks());
+  return {layout, RankMode::pp};
+}
 
 constexpr const char* name_of(SequenceKind kind) {
   switch (kind) {

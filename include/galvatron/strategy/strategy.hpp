@@ -8,6 +8,7 @@
 #include <galvatron/strategy/legality.hpp>
 #include <galvatron/strategy/parameters.hpp>
 #include <galvatron/strategy/policies.hpp>
+#include <galvatron/strategy/rank_layout.hpp>
 #include <galvatron/strategy/registry.hpp>
 #include <galvatron/strategy/schedule_kind.hpp>
 #include <galvatron/strategy/space.hpp>

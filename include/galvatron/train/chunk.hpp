@@ -201,10 +201,8 @@ class Chunk {
 
   void add_layer(std::size_t i, const ModelSpec& model, const LayerMaker<D, T>& make) {
     const ChunkPlan::Entry& entry = plan_.layers[i];
-    const int first = stage_.first_rank;
-    const int local = world_.rank() - first;
     const auto context = nn::make_context(
-        device_, memory_.workspace, world_, first, entry.spec, plan_.layouts[i].batch / entry.spec.data,
+        device_, memory_.workspace, world_, stage_.first_rank, entry.spec, plan_.layouts[i].batch / entry.spec.data,
         stage_.batch.sequence, stage_.batch.overlap, stage_.batch.precision == Precision::fp8, stage_.batch.moments);
     nn::Surroundings<T> around;
     around.number = entry.number;
@@ -212,11 +210,8 @@ class Chunk {
     if (entry.layer.kind == LayerKind::head && entry.layer.tied && !plan_.has_previous)
       around.embedding = layers_.front().get();
     const bool end = entry.layer.kind != LayerKind::block;
-    if (end && model.head.tied && (plan_.has_previous || plan_.has_next)) {
-      const int last = (stage_.stages - 1) * entry.spec.ranks();  // all stages have equally many ranks
-      const std::vector<int> pair{local, last + local};
-      around.replicas = &world_.group(pair);
-    }
+    if (end && model.head.tied && (plan_.has_previous || plan_.has_next))  // all stages have equally many ranks
+      around.replicas = &world_.group(end_pairs(entry.spec, stage_.stages).ranks(world_.rank()));
     layers_.push_back(make(context, entry.layer, around, memory_.states));
     const bool behind_decoder = entry.layer.kind == LayerKind::head && i > 0 && decodes(i - 1);
     tokens_.push_back(side_tokens(entry.layer, stage_.batch.sequence));

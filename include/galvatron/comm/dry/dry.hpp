@@ -16,7 +16,7 @@
 #include <galvatron/comm/communicator.hpp>
 #include <galvatron/comm/groups.hpp>
 #include <galvatron/core/error.hpp>
-#include <galvatron/cost/work.hpp>
+#include <galvatron/op/work.hpp>
 
 namespace galvatron::comm::dry {
 
@@ -24,7 +24,7 @@ namespace galvatron::comm::dry {
 /// rank has nothing to say and counts nothing.
 class Group final : public comm::Group {
  public:
-  Group(std::span<const int> ranks, int world_rank, std::vector<cost::Work>* log)
+  Group(std::span<const int> ranks, int world_rank, std::vector<op::Work>* log)
       : comm::Group(ranks, world_rank), log_(log) {
     if (size() > 1) stride_ = std::max(1, std::abs(ranks[1] - ranks[0]));
   }
@@ -34,27 +34,27 @@ class Group final : public comm::Group {
 
  private:
   /// Bytes per rank.
-  void do_all_reduce(const Elements& data, ReduceOp) override { count(cost::WorkKind::all_reduce, data, size()); }
+  void do_all_reduce(const Elements& data, ReduceOp) override { count(op::Kind::all_reduce, data, size()); }
   /// The bytes gathered.
-  void do_all_gather(const Elements&, const Elements& all) override { count(cost::WorkKind::all_gather, all, size()); }
+  void do_all_gather(const Elements&, const Elements& all) override { count(op::Kind::all_gather, all, size()); }
   /// The bytes per rank before.
   void do_reduce_scatter(const Elements& all, const Elements&) override {
-    count(cost::WorkKind::reduce_scatter, all, size());
+    count(op::Kind::reduce_scatter, all, size());
   }
   /// The bytes per rank before.
-  void do_all_to_all(const Elements&, const Elements& to) override { count(cost::WorkKind::all_to_all, to, size()); }
+  void do_all_to_all(const Elements&, const Elements& to) override { count(op::Kind::all_to_all, to, size()); }
   /// The bytes sent to each.
-  void do_broadcast(const Elements& data, int) override { count(cost::WorkKind::broadcast, data, size()); }
+  void do_broadcast(const Elements& data, int) override { count(op::Kind::broadcast, data, size()); }
   /// A message to a rank of the group.
-  void do_start_shift(const Elements& from, const Elements&) override { count(cost::WorkKind::send, from, 1, size()); }
+  void do_start_shift(const Elements& from, const Elements&) override { count(op::Kind::send, from, 1, size()); }
   Pending do_start(const Pending& pending) override {
     run(pending);
     return {};
   }
 
-  void count(cost::WorkKind kind, const Elements& data, int n, int k = 0) {
+  void count(op::Kind kind, const Elements& data, int n, int k = 0) {
     if (size() == 1) return;
-    cost::Work work;
+    op::Work work;
     work.kind = kind;
     work.m = data.bytes();
     work.n = n;
@@ -64,14 +64,14 @@ class Group final : public comm::Group {
   }
 
   int stride_ = 1;  // the groups of a plan have equal gaps
-  std::vector<cost::Work>* log_;
+  std::vector<op::Work>* log_;
 };
 
 /// Counts what one rank says. Never waits.
 class World final : public comm::World {
  public:
   /// Appends to `log`, which outlives the world.
-  World(int rank, int size, std::vector<cost::Work>* log) : comm::World(rank, size), log_(log) {
+  World(int rank, int size, std::vector<op::Work>* log) : comm::World(rank, size), log_(log) {
     if (rank < 0 || rank >= size)
       throw Failure(ErrorKind::internal,
                     "rank " + std::to_string(rank) + " of a world of " + std::to_string(size) + " ranks");
@@ -92,8 +92,8 @@ class World final : public comm::World {
       const int peer = pieces[i].peer;
       const auto same = [&](const Piece& piece) { return piece.peer == peer; };
       if (peer == rank() || std::ranges::any_of(pieces.first(i), same)) continue;
-      cost::Work work;
-      work.kind = cost::WorkKind::send;
+      op::Work work;
+      work.kind = op::Kind::send;
       work.n = 1;
       for (const Piece& piece : pieces.subspan(i))
         if (same(piece)) work.m += bytes(piece);
@@ -103,7 +103,7 @@ class World final : public comm::World {
   void do_receive(std::span<const Piece>) override {}
   void do_wait_sent(int) override {}
 
-  std::vector<cost::Work>* log_;
+  std::vector<op::Work>* log_;
   Groups<Group> groups_;
 };
 

@@ -28,15 +28,15 @@
 
 #include <galvatron/core/units.hpp>
 #include <galvatron/cost/detail/shape.hpp>
-#include <galvatron/cost/work.hpp>
+#include <galvatron/op/work.hpp>
 #include <galvatron/strategy/spec.hpp>
 
 namespace galvatron::cost::detail {
 
 /// Queries and keys turned by their positions.
-constexpr void rotate(const LayerShape& s, WorkList& out) {
+constexpr void rotate(const LayerShape& s, op::WorkList& out) {
   if (s.layer.position != PositionKind::rotary) return;
-  Work work = compute(WorkKind::rotary, s.rows / s.pieces(), (s.q + s.qkv) / 2);
+  op::Work work = compute(op::Kind::rotary, s.rows / s.pieces(), (s.q + s.qkv) / 2);
   work.times = s.pieces();
   out.push(work);
 }
@@ -53,42 +53,42 @@ class AttentionCounts {
         rows_(ulysses_ ? shape.rows * shape.c : shape.rows),
         queries_(ring_ ? shape.tokens : shape.tokens * shape.c) {}
 
-  constexpr void forward(WorkList& out) const {
+  constexpr void forward(op::WorkList& out) const {
     if (ulysses_) exchange_to_heads(out);
     again(out);
   }
   /// The results again from queries, keys and values as the core has them.
-  constexpr void again(WorkList& out) const {
+  constexpr void again(op::WorkList& out) const {
     if (ring_) {
-      out.push(compute(WorkKind::copy, 2 * kv_bytes()));  // a block that can be sent
-      ring(WorkKind::attention_forward, out);
+      out.push(compute(op::Kind::copy, 2 * kv_bytes()));  // a block that can be sent
+      ring(op::Kind::attention_forward, out);
       merge(out, s_.rows * s_.q);
       convert(out, s_.q);
-      if (rounds()) out.push(compute(WorkKind::copy, s_.rows * s_.q * s_.e));
+      if (rounds()) out.push(compute(op::Kind::copy, s_.rows * s_.q * s_.e));
     } else {
-      out.push(whole(WorkKind::attention_forward));
+      out.push(whole(op::Kind::attention_forward));
     }
     if (ulysses_) exchange(out, s_.rows * s_.q * s_.e, 1);
   }
-  constexpr void backward(WorkList& out) const {
+  constexpr void backward(op::WorkList& out) const {
     if (ulysses_) exchange(out, s_.rows * s_.q * s_.e, 1);
     if (ring_) {
-      out.push(compute(WorkKind::copy, 2 * kv_bytes()));
-      ring(WorkKind::attention_backward, out);
+      out.push(compute(op::Kind::copy, 2 * kv_bytes()));
+      ring(op::Kind::attention_backward, out);
       convert(out, s_.q);
       convert(out, 2 * s_.kv);
       merge(out, s_.rows * s_.q);
       merge(out, s_.rows * (s_.layer.causal ? s_.kv : 2 * s_.kv));  // half of a block's keys gave something
-      if (rounds()) out.push(compute(WorkKind::copy, s_.rows * s_.q * s_.e));
-      out.push(compute(WorkKind::copy, 2 * kv_bytes()));
+      if (rounds()) out.push(compute(op::Kind::copy, s_.rows * s_.q * s_.e));
+      out.push(compute(op::Kind::copy, 2 * kv_bytes()));
     } else {
-      out.push(whole(WorkKind::attention_backward));
+      out.push(whole(op::Kind::attention_backward));
     }
     if (!ulysses_) return;
     exchange(out, s_.rows * s_.q * s_.e, 1);
     exchange(out, copied_kv_bytes(), 2, kv_bytes());  // what is copied first; the other copies are added
     if (copied_kv() > s_.kv_heads)
-      out.push({.kind = WorkKind::add, .m = s_.rows * (copied_kv() - s_.kv_heads) * s_.layer.head_dim, .times = 2});
+      out.push({.kind = op::Kind::add, .m = s_.rows * (copied_kv() - s_.kv_heads) * s_.layer.head_dim, .times = 2});
   }
 
   /// Queries, keys and values as the core has them.
@@ -128,7 +128,8 @@ class AttentionCounts {
   }
 
  private:
-  [[nodiscard]] constexpr Work attention(WorkKind kind, std::int64_t queries, std::int64_t keys, bool causal) const {
+  [[nodiscard]] constexpr op::Work attention(op::Kind kind, std::int64_t queries, std::int64_t keys,
+                                             bool causal) const {
     return {.kind = kind,
             .m = s_.b * heads_,
             .n = queries,
@@ -139,15 +140,15 @@ class AttentionCounts {
             .dropout = !s_.habits.fused_attention && s_.habits.dropout};
   }
   // Of whole sequences, or of every window as one.
-  [[nodiscard]] constexpr Work whole(WorkKind kind) const {
+  [[nodiscard]] constexpr op::Work whole(op::Kind kind) const {
     if (!windows_) return attention(kind, queries_, queries_, s_.layer.causal);
     const std::int64_t span = s_.layer.window * s_.layer.window;
-    Work work = attention(kind, span, span, s_.layer.causal);
+    op::Work work = attention(kind, span, span, s_.layer.causal);
     work.m *= s_.tokens / span;
     return work;
   }
-  [[nodiscard]] constexpr Work in_context_group(WorkKind kind, std::int64_t bytes) const {
-    Work work = compute(kind, bytes, kind == WorkKind::send ? 1 : s_.c, kind == WorkKind::send ? s_.c : 0);
+  [[nodiscard]] constexpr op::Work in_context_group(op::Kind kind, std::int64_t bytes) const {
+    op::Work work = compute(kind, bytes, kind == op::Kind::send ? 1 : s_.c, kind == op::Kind::send ? s_.c : 0);
     work.stride = s_.spec.shard_stride();
     return work;
   }
@@ -159,24 +160,24 @@ class AttentionCounts {
   [[nodiscard]] constexpr std::int64_t packed_bytes() const {
     return aligned_bytes(larger(s_.rows * s_.q * s_.e, copied_kv_bytes()));
   }
-  constexpr void exchange(WorkList& out, std::int64_t bytes, std::int32_t times) const {
+  constexpr void exchange(op::WorkList& out, std::int64_t bytes, std::int32_t times) const {
     exchange(out, bytes, times, bytes);
   }
-  constexpr void exchange(WorkList& out, std::int64_t bytes, std::int32_t times, std::int64_t packed) const {
-    for (Work work : {compute(WorkKind::copy, packed), in_context_group(WorkKind::all_to_all, bytes)}) {
+  constexpr void exchange(op::WorkList& out, std::int64_t bytes, std::int32_t times, std::int64_t packed) const {
+    for (op::Work work : {compute(op::Kind::copy, packed), in_context_group(op::Kind::all_to_all, bytes)}) {
       work.times = times;
       out.push(work);
     }
   }
-  constexpr void exchange_to_heads(WorkList& out) const {
+  constexpr void exchange_to_heads(op::WorkList& out) const {
     exchange(out, s_.rows * s_.q * s_.e, 1);
     exchange(out, copied_kv_bytes(), 2);
   }
   // Ring.
   [[nodiscard]] constexpr std::int64_t kv_bytes() const { return s_.rows * s_.kv * s_.e; }
-  constexpr void ring(WorkKind kind, WorkList& out) const {
-    const bool backward = kind == WorkKind::attention_backward;
-    const auto turns = [&](Work work, std::int64_t times, int overlap) {
+  constexpr void ring(op::Kind kind, op::WorkList& out) const {
+    const bool backward = kind == op::Kind::attention_backward;
+    const auto turns = [&](op::Work work, std::int64_t times, int overlap) {
       if (times <= 0) return;
       work.times = static_cast<std::int32_t>(times);
       work.overlap = static_cast<std::uint8_t>(overlap);
@@ -186,10 +187,10 @@ class AttentionCounts {
     const int first = backward ? 3 : 1;
     const int middle = first + 1;
     const int last = backward ? 5 : 0;
-    const Work own = attention(kind, queries_, queries_, s_.layer.causal);
-    const Work other = attention(kind, queries_, s_.layer.causal ? queries_ / 2 : queries_, false);
-    const Work keys = in_context_group(WorkKind::send, 2 * kv_bytes());
-    const Work gradients = in_context_group(WorkKind::send, s_.rows * 2 * s_.kv * 4);
+    const op::Work own = attention(kind, queries_, queries_, s_.layer.causal);
+    const op::Work other = attention(kind, queries_, s_.layer.causal ? queries_ / 2 : queries_, false);
+    const op::Work keys = in_context_group(op::Kind::send, 2 * kv_bytes());
+    const op::Work gradients = in_context_group(op::Kind::send, s_.rows * 2 * s_.kv * 4);
     turns(own, 1, first);
     turns(keys, 1, first);
     turns(other, s_.c - 2, middle);
@@ -200,8 +201,8 @@ class AttentionCounts {
     turns(gradients, 1, last);
     turns(gradients, 1, 0);
   }
-  constexpr void merge(WorkList& out, std::int64_t elements) const {
-    out.push({.kind = WorkKind::add, .m = elements, .times = static_cast<std::int32_t>(s_.c - 1)});
+  constexpr void merge(op::WorkList& out, std::int64_t elements) const {
+    out.push({.kind = op::Kind::add, .m = elements, .times = static_cast<std::int32_t>(s_.c - 1)});
   }
   // Sums over the steps are in fp32; where that is the precision anyway they are the result.
   [[nodiscard]] constexpr bool rounds() const { return s_.e != 4; }
@@ -209,8 +210,8 @@ class AttentionCounts {
     return rounds() ? aligned_bytes(s_.rows * width * 4) : 0;
   }
   // What the first step gave becomes the sum.
-  constexpr void convert(WorkList& out, std::int64_t width) const {
-    if (rounds()) out.push(compute(WorkKind::copy, s_.rows * width * 4));
+  constexpr void convert(op::WorkList& out, std::int64_t width) const {
+    if (rounds()) out.push(compute(op::Kind::copy, s_.rows * width * 4));
   }
   [[nodiscard]] constexpr std::int64_t output_bytes() const {
     return aligned_bytes(rows_ * heads_ * s_.layer.head_dim * s_.e);

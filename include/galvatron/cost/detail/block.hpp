@@ -10,36 +10,36 @@
 #include <galvatron/cost/detail/merge.hpp>
 #include <galvatron/cost/detail/shape.hpp>
 #include <galvatron/cost/detail/stores.hpp>
-#include <galvatron/cost/work.hpp>
+#include <galvatron/op/work.hpp>
 #include <galvatron/strategy/spec.hpp>
 
 namespace galvatron::cost::detail {
 
-constexpr void block_forward(const LayerShape& s, WorkList& out, bool whole) {
+constexpr void block_forward(const LayerShape& s, op::WorkList& out, bool whole) {
   const RegionCounts region(s);
   const LinearCounts linear(s);
   MergeCounts(s).forward(out);
-  out.push(compute(WorkKind::norm_forward, s.rows_local, s.h));
+  out.push(compute(op::Kind::norm_forward, s.rows_local, s.h));
   region.enter(out);
   out.push(linear.forward(s.rows, s.qkv, s.h));
   rotate(s, out);
   AttentionCounts(s).forward(out);
   out.push(linear.forward(s.rows, s.h, s.q));
   region.leave(out);
-  out.push(compute(WorkKind::add_norm_forward, s.rows_local, s.h));
+  out.push(compute(op::Kind::add_norm_forward, s.rows_local, s.h));
   region.enter(out);
-  const Work up = linear.forward(s.rows, s.ffn_in, s.h);
+  const op::Work up = linear.forward(s.rows, s.ffn_in, s.h);
   out.push(up);
   if (!whole) return;
-  out.push(linear.activation(WorkKind::activation_forward, s.rows, s.ffn, up));
+  out.push(linear.activation(op::Kind::activation_forward, s.rows, s.ffn, up));
   out.push(linear.forward(s.rows, s.h, s.ffn));
   region.leave(out);
-  out.push(compute(WorkKind::add, s.rows_local * s.h));
+  out.push(compute(op::Kind::add, s.rows_local * s.h));
 }
 
 /// Backward to the input in `out` and the gradients of the weights in `weights`, which is the same list when both come
 /// together. In two parts the first leaves copies behind, and the second gathers what it needs anew.
-constexpr void block_backward(const LayerShape& s, WorkList& out, WorkList& weights) {
+constexpr void block_backward(const LayerShape& s, op::WorkList& out, op::WorkList& weights) {
   const RegionCounts region(s);
   const AttentionCounts attention(s);
   const LinearCounts linear(s);
@@ -52,34 +52,34 @@ constexpr void block_backward(const LayerShape& s, WorkList& out, WorkList& weig
     out.push(linear.input_gradient(s.rows, outputs, inputs));
   };
   const auto bias = [&](std::int64_t rows, std::int64_t columns) {
-    if (s.layer.bias) weights.push(compute(WorkKind::bias_gradient, rows, columns));
+    if (s.layer.bias) weights.push(compute(op::Kind::bias_gradient, rows, columns));
   };
   const auto norm_again = [&] {
-    if (!s.keeps_outputs()) weights.push(compute(WorkKind::norm_forward, s.rows_local, s.h));
+    if (!s.keeps_outputs()) weights.push(compute(op::Kind::norm_forward, s.rows_local, s.h));
     region.enter(weights);
   };
   const auto keep_gradient = [&] {
     if (!split) return;
-    out.push(compute(WorkKind::copy, s.rows_local * s.h * s.e));
+    out.push(compute(op::Kind::copy, s.rows_local * s.h * s.e));
     region.enter(weights);
   };
   if (split) {
-    out.push(compute(WorkKind::copy, uncut * s.e));
-    out.push(compute(WorkKind::fill, uncut * 4));
+    out.push(compute(op::Kind::copy, uncut * s.e));
+    out.push(compute(op::Kind::fill, uncut * 4));
   }
   region.enter(out);
-  if (!s.keeps_outputs()) out.push(compute(WorkKind::activation_forward, s.rows, s.ffn));
+  if (!s.keeps_outputs()) out.push(compute(op::Kind::activation_forward, s.rows, s.ffn));
   keep_gradient();
   weight(s.h, s.ffn);
   input(s.h, s.ffn);
   bias(s.rows_local, s.h);
-  out.push(linear.activation(WorkKind::activation_backward, s.rows, s.ffn, linear.input_gradient(s.rows, s.h, s.ffn)));
+  out.push(linear.activation(op::Kind::activation_backward, s.rows, s.ffn, linear.input_gradient(s.rows, s.h, s.ffn)));
   norm_again();
   weight(s.ffn_in, s.h);
   input(s.ffn_in, s.h);
   bias(s.rows, s.ffn_in);
   region.leave(out);
-  out.push(compute(WorkKind::norm_backward, s.rows_local, s.h));
+  out.push(compute(op::Kind::norm_backward, s.rows_local, s.h));
   region.enter(out);
   if (s.spec.recompute == RecomputeKind::selective) attention.again(out);
   keep_gradient();
@@ -88,14 +88,14 @@ constexpr void block_backward(const LayerShape& s, WorkList& out, WorkList& weig
   bias(s.rows_local, s.h);
   attention.backward(out);
   rotate(s, out);
-  if (split) out.push(compute(WorkKind::copy, s.rows * s.qkv * s.e));
+  if (split) out.push(compute(op::Kind::copy, s.rows * s.qkv * s.e));
   norm_again();
   weight(s.qkv, s.h);
   input(s.qkv, s.h);
   bias(s.rows, s.qkv);
   region.leave(out);
-  out.push(compute(WorkKind::norm_backward, s.rows_local, s.h));
-  if (split) weights.push(compute(WorkKind::add, uncut));
+  out.push(compute(op::Kind::norm_backward, s.rows_local, s.h));
+  if (split) weights.push(compute(op::Kind::add, uncut));
   MergeCounts(s).backward(out);
 }
 
@@ -105,8 +105,8 @@ constexpr LayerCounts block_counts(const LayerShape& s) {
   const bool selective = s.spec.recompute == RecomputeKind::selective;
   const bool split = s.splits_backward();
   count_passes(
-      s, [&](WorkList& work, bool first) { block_forward(s, work, first); },
-      [&](WorkList& inputs, WorkList& weights) { block_backward(s, inputs, weights); }, again, out);
+      s, [&](op::WorkList& work, bool first) { block_forward(s, work, first); },
+      [&](op::WorkList& inputs, op::WorkList& weights) { block_backward(s, inputs, weights); }, again, out);
 
   const AttentionCounts attention(s);
   const MergeCounts merge(s);

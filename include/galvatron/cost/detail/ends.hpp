@@ -7,17 +7,17 @@
 #include <galvatron/cost/counts.hpp>
 #include <galvatron/cost/detail/shape.hpp>
 #include <galvatron/cost/detail/stores.hpp>
-#include <galvatron/cost/work.hpp>
 #include <galvatron/model/spec.hpp>
+#include <galvatron/op/work.hpp>
 #include <galvatron/strategy/parameters.hpp>
 
 namespace galvatron::cost::detail {
 
 /// The all-reduce that keeps the two copies of a tied table alike: one rank of the first with one of the last stage.
-constexpr void tie_tables(const LayerShape& s, const ParameterLayout& table, WorkList& out) {
+constexpr void tie_tables(const LayerShape& s, const ParameterLayout& table, op::WorkList& out) {
   if (!s.layer.tied || s.batch.stages == 1) return;
-  Work work = compute(WorkKind::all_reduce, table.elements * 4 / (s.spec.zero >= 1 ? s.shards : 1), 2);
-  work.stride = (s.batch.stages - 1) * s.spec.ranks();
+  op::Work work = compute(op::Kind::all_reduce, table.elements * 4 / (s.spec.zero >= 1 ? s.shards : 1), 2);
+  work.stride = end_pairs(s.spec, s.batch.stages).shape().stride;
   out.push(work);
 }
 
@@ -46,42 +46,42 @@ constexpr LayerCounts embedding_counts(const LayerShape& s) {
   table.acquire(out.forward);
   rest.acquire(out.forward);
   if (image) {
-    out.forward.push(compute(WorkKind::gemm_nt, patches, s.h, s.layer.patch_width));
+    out.forward.push(compute(op::Kind::gemm_nt, patches, s.h, s.layer.patch_width));
     if (class_rows(s) > 0) {
-      out.forward.push(compute(WorkKind::fill, s.b * s.h * s.e));
-      out.forward.push(compute(WorkKind::add, s.b * s.h));
+      out.forward.push(compute(op::Kind::fill, s.b * s.h * s.e));
+      out.forward.push(compute(op::Kind::add, s.b * s.h));
     }
   } else {
     for (const LayerShape* part : parts) {
       if (part->rows == 0) continue;
-      out.forward.push(compute(WorkKind::embedding_forward, part->rows, s.h));
+      out.forward.push(compute(op::Kind::embedding_forward, part->rows, s.h));
       RegionCounts(*part).leave(out.forward);
     }
   }
-  const auto positions = [&](Work work, WorkList& list) {
+  const auto positions = [&](op::Work work, op::WorkList& list) {
     work.m /= s.pieces();
     work.times = s.pieces();
     if (learned) list.push(work);
   };
-  positions(compute(WorkKind::add, s.rows_local * s.h), out.forward);
-  if (types) out.forward.push(compute(WorkKind::add, s.rows_local * s.h));
-  if (norm) out.forward.push(compute(WorkKind::norm_forward, s.rows_local, s.h));
+  positions(compute(op::Kind::add, s.rows_local * s.h), out.forward);
+  if (types) out.forward.push(compute(op::Kind::add, s.rows_local * s.h));
+  if (norm) out.forward.push(compute(op::Kind::norm_forward, s.rows_local, s.h));
 
   table.open_gradients(out.backward);
   rest.open_gradients(out.backward);
   if (norm) rest.acquire(out.backward);
-  if (norm) out.backward.push(compute(WorkKind::norm_backward, s.rows_local, s.h));
-  if (types) out.backward.push(compute(WorkKind::bias_gradient, s.rows_local, s.h));
-  positions(compute(WorkKind::bias_gradient, s.rows_local, s.h), out.backward);
+  if (norm) out.backward.push(compute(op::Kind::norm_backward, s.rows_local, s.h));
+  if (types) out.backward.push(compute(op::Kind::bias_gradient, s.rows_local, s.h));
+  positions(compute(op::Kind::bias_gradient, s.rows_local, s.h), out.backward);
   if (image) {
-    if (class_rows(s) > 0) out.backward.push(compute(WorkKind::bias_gradient, s.b, s.h));
-    out.backward.push(compute(WorkKind::gemm_tn, s.h, s.layer.patch_width, patches));
-    out.backward.push(compute(WorkKind::bias_gradient, patches, s.h));
+    if (class_rows(s) > 0) out.backward.push(compute(op::Kind::bias_gradient, s.b, s.h));
+    out.backward.push(compute(op::Kind::gemm_tn, s.h, s.layer.patch_width, patches));
+    out.backward.push(compute(op::Kind::bias_gradient, patches, s.h));
   } else {
     for (const LayerShape* part : parts) {
       if (part->rows == 0) continue;
       RegionCounts(*part).enter(out.backward);
-      out.backward.push(compute(WorkKind::embedding_backward, part->rows, s.h));
+      out.backward.push(compute(op::Kind::embedding_backward, part->rows, s.h));
     }
   }
   table.close_gradients(out.backward);
@@ -104,20 +104,20 @@ constexpr LayerCounts embedding_counts(const LayerShape& s) {
 
 /// The mean of a sample's tokens, of which every tensor rank has a part or all, and its gradient for each of them, to
 /// which every tensor rank's classes give a part.
-constexpr void pool(const LayerShape& s, WorkList& out) {
-  out.push(compute(WorkKind::bias_gradient, s.rows_local, s.h));  // sums of columns
-  if (s.cut) out.push(s.tensor_group(WorkKind::all_reduce, s.b * s.h * s.e));
+constexpr void pool(const LayerShape& s, op::WorkList& out) {
+  out.push(compute(op::Kind::bias_gradient, s.rows_local, s.h));  // sums of columns
+  if (s.cut) out.push(s.tensor_group(op::Kind::all_reduce, s.b * s.h * s.e));
 }
-constexpr void spread_pool(const LayerShape& s, WorkList& out) {
-  if (s.t > 1) out.push(s.tensor_group(WorkKind::all_reduce, s.b * s.h * s.e));
-  out.push(compute(WorkKind::copy, s.rows_local * s.h * s.e));
+constexpr void spread_pool(const LayerShape& s, op::WorkList& out) {
+  if (s.t > 1) out.push(s.tensor_group(op::Kind::all_reduce, s.b * s.h * s.e));
+  out.push(compute(op::Kind::copy, s.rows_local * s.h * s.e));
 }
 /// From the class tokens, which the first tensor rank has, to every rank's logits, and back.
-constexpr void give_class_tokens(const LayerShape& s, WorkList& out) {
-  if (s.cut) out.push(s.tensor_group(WorkKind::broadcast, s.b * s.h * s.e));
+constexpr void give_class_tokens(const LayerShape& s, op::WorkList& out) {
+  if (s.cut) out.push(s.tensor_group(op::Kind::broadcast, s.b * s.h * s.e));
 }
-constexpr void sum_class_tokens(const LayerShape& s, WorkList& out) {
-  if (s.t > 1) out.push(s.tensor_group(WorkKind::all_reduce, s.b * s.h * s.e));
+constexpr void sum_class_tokens(const LayerShape& s, op::WorkList& out) {
+  if (s.t > 1) out.push(s.tensor_group(op::Kind::all_reduce, s.b * s.h * s.e));
 }
 
 constexpr LayerCounts head_counts(const LayerShape& s) {
@@ -136,17 +136,17 @@ constexpr LayerCounts head_counts(const LayerShape& s) {
   const std::int64_t normalised = reads_token ? s.b : s.rows_local;  // rows of the norm
   const bool whole = s.habits.whole_logits;
   const std::int64_t chunk = whole ? rows : head_chunk_rows(rows, s.batch.precision);
-  WorkList& forward = out.forward;
+  op::WorkList& forward = out.forward;
 
   table.acquire(forward);
   rest.acquire(forward);
   table.open_gradients(forward);
   rest.open_gradients(forward);
   if (transformed) {
-    forward.push(compute(WorkKind::gemm_nt, s.rows_local, s.h, s.h));
-    forward.push(compute(WorkKind::activation_forward, s.rows_local, s.h));
+    forward.push(compute(op::Kind::gemm_nt, s.rows_local, s.h, s.h));
+    forward.push(compute(op::Kind::activation_forward, s.rows_local, s.h));
   }
-  forward.push(compute(WorkKind::norm_forward, normalised, s.h));
+  forward.push(compute(op::Kind::norm_forward, normalised, s.h));
   if (pooled)
     pool(s, forward);
   else if (reads_token)
@@ -156,17 +156,17 @@ constexpr LayerCounts head_counts(const LayerShape& s) {
   for (std::int64_t first = 0; first < rows; first += chunk) {
     const std::int64_t n = rows - first < chunk ? rows - first : chunk;
     const auto times = static_cast<std::int32_t>(n == chunk ? rows / chunk : 1);
-    const auto push = [&](Work work) {
+    const auto push = [&](op::Work work) {
       work.times = times;
       forward.push(work);
     };
-    push(compute(WorkKind::gemm_nt, n, v, s.h));
-    push(compute(WorkKind::softmax_statistics, n, v));
-    if (s.t > 1) push(s.tensor_group(WorkKind::all_gather, s.t * n * 3 * 4));
-    push(compute(WorkKind::softmax_backward, n, v));
-    push(compute(WorkKind::gemm_tn, v, s.h, n));
-    push(compute(WorkKind::gemm_nn, n, s.h, v));
-    if (s.layer.head != HeadKind::language) push(compute(WorkKind::bias_gradient, n, v));
+    push(compute(op::Kind::gemm_nt, n, v, s.h));
+    push(compute(op::Kind::softmax_statistics, n, v));
+    if (s.t > 1) push(s.tensor_group(op::Kind::all_gather, s.t * n * 3 * 4));
+    push(compute(op::Kind::softmax_backward, n, v));
+    push(compute(op::Kind::gemm_tn, v, s.h, n));
+    push(compute(op::Kind::gemm_nn, n, s.h, v));
+    if (s.layer.head != HeadKind::language) push(compute(op::Kind::bias_gradient, n, v));
     if (n == chunk) first += (times - 1) * chunk;
   }
   if (pooled)
@@ -175,17 +175,17 @@ constexpr LayerCounts head_counts(const LayerShape& s) {
     sum_class_tokens(s, forward);
   else
     region.leave(forward);
-  forward.push(compute(WorkKind::norm_backward, normalised, s.h));
-  if (reads_token) forward.push(compute(WorkKind::fill, (s.rows_local - s.b) * s.h * s.e));
+  forward.push(compute(op::Kind::norm_backward, normalised, s.h));
+  if (reads_token) forward.push(compute(op::Kind::fill, (s.rows_local - s.b) * s.h * s.e));
   if (transformed) {
-    forward.push(compute(WorkKind::activation_backward, s.rows_local, s.h));
-    forward.push(compute(WorkKind::gemm_tn, s.h, s.h, s.rows_local));
-    forward.push(compute(WorkKind::gemm_nn, s.rows_local, s.h, s.h));
-    forward.push(compute(WorkKind::bias_gradient, s.rows_local, s.h));
+    forward.push(compute(op::Kind::activation_backward, s.rows_local, s.h));
+    forward.push(compute(op::Kind::gemm_tn, s.h, s.h, s.rows_local));
+    forward.push(compute(op::Kind::gemm_nn, s.rows_local, s.h, s.h));
+    forward.push(compute(op::Kind::bias_gradient, s.rows_local, s.h));
   }
   table.close_gradients(forward);
   rest.close_gradients(forward);
-  out.backward.push(compute(WorkKind::copy, s.rows_local * s.h * s.e));
+  out.backward.push(compute(op::Kind::copy, s.rows_local * s.h * s.e));
 
   const bool shares = shares_table(s.layer, s.batch);
   if (!shares) {

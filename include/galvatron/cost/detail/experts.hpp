@@ -8,7 +8,7 @@
 
 #include <galvatron/core/units.hpp>
 #include <galvatron/cost/detail/shape.hpp>
-#include <galvatron/cost/work.hpp>
+#include <galvatron/op/work.hpp>
 
 namespace galvatron::cost::detail {
 
@@ -16,50 +16,50 @@ namespace galvatron::cost::detail {
 constexpr std::int64_t routed_rows(const LayerShape& s) { return s.rows * s.layer.active_experts; }
 
 /// The same product for each expert.
-constexpr Work for_each_expert(const LayerShape& s, WorkKind kind, std::int64_t n, std::int64_t k) {
+constexpr op::Work for_each_expert(const LayerShape& s, op::Kind kind, std::int64_t n, std::int64_t k) {
   const std::int64_t rows = divide_up(routed_rows(s), s.layer.experts);
-  Work work = kind == WorkKind::gemm_tn ? compute(kind, n, k, rows) : compute(kind, rows, n, k);
+  op::Work work = kind == op::Kind::gemm_tn ? compute(kind, n, k, rows) : compute(kind, rows, n, k);
   work.times = static_cast<std::int32_t>(s.layer.experts);
-  if (kind == WorkKind::gemm_tn) work.writes_one_in = s.writes_one_in();
+  if (kind == op::Kind::gemm_tn) work.writes_one_in = s.writes_one_in();
   return work;
 }
 /// Tokens to the order of their experts, or back.
-constexpr void permute_routed(const LayerShape& s, WorkList& out) {
-  out.push(compute(WorkKind::copy, routed_rows(s) * s.h * s.e));
+constexpr void permute_routed(const LayerShape& s, op::WorkList& out) {
+  out.push(compute(op::Kind::copy, routed_rows(s) * s.h * s.e));
 }
 
-constexpr void route_forward(const LayerShape& s, WorkList& out) {
-  out.push(compute(WorkKind::gemm_nt, s.rows_local, s.layer.experts, s.h));
-  out.push(compute(WorkKind::softmax_statistics, s.rows_local, s.layer.experts));
-  if (s.cut) out.push(s.tensor_group(WorkKind::all_gather, s.rows * s.layer.experts * 4));
+constexpr void route_forward(const LayerShape& s, op::WorkList& out) {
+  out.push(compute(op::Kind::gemm_nt, s.rows_local, s.layer.experts, s.h));
+  out.push(compute(op::Kind::softmax_statistics, s.rows_local, s.layer.experts));
+  if (s.cut) out.push(s.tensor_group(op::Kind::all_gather, s.rows * s.layer.experts * 4));
 }
 /// Behind the router, on gathered tokens.
 /// @param whole  false: up to the first product
-constexpr void experts_forward(const LayerShape& s, WorkList& out, bool whole) {
+constexpr void experts_forward(const LayerShape& s, op::WorkList& out, bool whole) {
   permute_routed(s, out);
-  out.push(for_each_expert(s, WorkKind::gemm_nt, s.ffn_in, s.h));
+  out.push(for_each_expert(s, op::Kind::gemm_nt, s.ffn_in, s.h));
   if (!whole) return;
-  out.push(compute(WorkKind::activation_forward, routed_rows(s), s.ffn));
-  out.push(for_each_expert(s, WorkKind::gemm_nt, s.h, s.ffn));
+  out.push(compute(op::Kind::activation_forward, routed_rows(s), s.ffn));
+  out.push(for_each_expert(s, op::Kind::gemm_nt, s.h, s.ffn));
   permute_routed(s, out);
 }
 /// `input` makes the part's gathered input again. The gradient of a router's weight is <dy, y> = <dy W, g>: it needs no
 /// result y of an expert.
 template <class Input>
-constexpr void experts_backward(const LayerShape& s, WorkList& out, const Input& input) {
+constexpr void experts_backward(const LayerShape& s, op::WorkList& out, const Input& input) {
   permute_routed(s, out);
-  if (!s.keeps_outputs()) out.push(compute(WorkKind::activation_forward, routed_rows(s), s.ffn));
-  out.push(for_each_expert(s, WorkKind::gemm_tn, s.h, s.ffn));
-  out.push(for_each_expert(s, WorkKind::gemm_nn, s.ffn, s.h));
-  out.push(compute(WorkKind::activation_backward, routed_rows(s), s.ffn));
+  if (!s.keeps_outputs()) out.push(compute(op::Kind::activation_forward, routed_rows(s), s.ffn));
+  out.push(for_each_expert(s, op::Kind::gemm_tn, s.h, s.ffn));
+  out.push(for_each_expert(s, op::Kind::gemm_nn, s.ffn, s.h));
+  out.push(compute(op::Kind::activation_backward, routed_rows(s), s.ffn));
   input();
   permute_routed(s, out);
-  out.push(for_each_expert(s, WorkKind::gemm_tn, s.ffn_in, s.h));
-  out.push(for_each_expert(s, WorkKind::gemm_nn, s.h, s.ffn_in));
+  out.push(for_each_expert(s, op::Kind::gemm_tn, s.ffn_in, s.h));
+  out.push(for_each_expert(s, op::Kind::gemm_nn, s.h, s.ffn_in));
   permute_routed(s, out);
-  out.push(compute(WorkKind::softmax_backward, s.rows_local, s.layer.experts));
-  out.push(compute(WorkKind::gemm_tn, s.layer.experts, s.h, s.rows_local));
-  out.push(compute(WorkKind::gemm_nn, s.rows_local, s.h, s.layer.experts));
+  out.push(compute(op::Kind::softmax_backward, s.rows_local, s.layer.experts));
+  out.push(compute(op::Kind::gemm_tn, s.layer.experts, s.h, s.rows_local));
+  out.push(compute(op::Kind::gemm_nn, s.rows_local, s.h, s.layer.experts));
 }
 
 /// What the activations of the experts give: kept for backward, or transient.

@@ -11,7 +11,7 @@
 #include <galvatron/cost/detail/attention.hpp>
 #include <galvatron/cost/detail/shape.hpp>
 #include <galvatron/cost/detail/stores.hpp>
-#include <galvatron/cost/work.hpp>
+#include <galvatron/op/work.hpp>
 #include <galvatron/strategy/parameters.hpp>
 #include <galvatron/strategy/spec.hpp>
 
@@ -23,39 +23,39 @@ class HalfBlock {
       : s_(shape), region_(shape), core_(shape), linear_(shape), attention_(shape.layer.part == BlockPart::attention) {}
 
   /// @param whole  false: up to what backward needs
-  constexpr void forward(WorkList& out, bool whole) const {
-    out.push(compute(WorkKind::norm_forward, s_.rows_local, s_.h));
+  constexpr void forward(op::WorkList& out, bool whole) const {
+    out.push(compute(op::Kind::norm_forward, s_.rows_local, s_.h));
     region_.enter(out);
-    const Work in = linear_.forward(s_.rows, attention_ ? s_.qkv : s_.ffn_in, s_.h);
+    const op::Work in = linear_.forward(s_.rows, attention_ ? s_.qkv : s_.ffn_in, s_.h);
     out.push(in);
     if (attention_) {
       rotate(out);
       core_.forward(out);
     }
     if (!whole) return;
-    if (!attention_) out.push(linear_.activation(WorkKind::activation_forward, s_.rows, s_.ffn, in));
+    if (!attention_) out.push(linear_.activation(op::Kind::activation_forward, s_.rows, s_.ffn, in));
     out.push(linear_.forward(s_.rows, s_.h, inner()));
     region_.leave(out);
-    out.push(compute(WorkKind::add, s_.rows_local * s_.h));
+    out.push(compute(op::Kind::add, s_.rows_local * s_.h));
   }
 
-  constexpr void backward(WorkList& out) const {
+  constexpr void backward(op::WorkList& out) const {
     region_.enter(out);
-    if (!attention_ && !s_.keeps_outputs()) out.push(compute(WorkKind::activation_forward, s_.rows, s_.ffn));
+    if (!attention_ && !s_.keeps_outputs()) out.push(compute(op::Kind::activation_forward, s_.rows, s_.ffn));
     if (attention_ && s_.spec.recompute == RecomputeKind::selective) core_.again(out);
     linear(s_.h, inner(), s_.rows_local, out);
     if (attention_) {
       core_.backward(out);
       rotate(out);
     } else {
-      out.push(linear_.activation(WorkKind::activation_backward, s_.rows, s_.ffn,
+      out.push(linear_.activation(op::Kind::activation_backward, s_.rows, s_.ffn,
                                   linear_.input_gradient(s_.rows, s_.h, s_.ffn)));
     }
-    if (!s_.keeps_outputs()) out.push(compute(WorkKind::norm_forward, s_.rows_local, s_.h));
+    if (!s_.keeps_outputs()) out.push(compute(op::Kind::norm_forward, s_.rows_local, s_.h));
     region_.enter(out);
     linear(attention_ ? s_.qkv : s_.ffn_in, s_.h, s_.rows, out);
     region_.leave(out);
-    out.push(compute(WorkKind::norm_backward, s_.rows_local, s_.h));
+    out.push(compute(op::Kind::norm_backward, s_.rows_local, s_.h));
   }
 
   /// Kept beside the input, but for what the attention core gave.
@@ -86,11 +86,11 @@ class HalfBlock {
   // What the activation gives: kept, or transient.
   [[nodiscard]] constexpr std::int64_t hidden_bytes() const { return aligned_bytes(s_.rows * s_.ffn * s_.e); }
   [[nodiscard]] constexpr std::int64_t hidden_room() const { return s_.keeps_outputs() ? 0 : hidden_bytes(); }
-  constexpr void rotate(WorkList& out) const { detail::rotate(s_, out); }
-  constexpr void linear(std::int64_t outputs, std::int64_t inputs, std::int64_t bias_rows, WorkList& out) const {
+  constexpr void rotate(op::WorkList& out) const { detail::rotate(s_, out); }
+  constexpr void linear(std::int64_t outputs, std::int64_t inputs, std::int64_t bias_rows, op::WorkList& out) const {
     out.push(linear_.weight_gradient(s_.rows, outputs, inputs));
     out.push(linear_.input_gradient(s_.rows, outputs, inputs));
-    if (s_.layer.bias) out.push(compute(WorkKind::bias_gradient, bias_rows, outputs));
+    if (s_.layer.bias) out.push(compute(op::Kind::bias_gradient, bias_rows, outputs));
   }
 
   const LayerShape& s_;
@@ -105,8 +105,8 @@ constexpr LayerCounts half_block_counts(const LayerShape& s) {
   const HalfBlock half(s);
   const bool full = s.spec.recompute == RecomputeKind::full;
   count_passes(
-      s, [&](WorkList& work, bool first) { half.forward(work, first); },
-      [&](WorkList& inputs, WorkList&) { half.backward(inputs); }, full, out);
+      s, [&](op::WorkList& work, bool first) { half.forward(work, first); },
+      [&](op::WorkList& inputs, op::WorkList&) { half.backward(inputs); }, full, out);
   const std::int64_t results_again = s.spec.recompute == RecomputeKind::selective ? half.result_bytes() : 0;
   const std::int64_t again = full ? half.kept_bytes() + half.result_bytes() : results_again;
   const std::int64_t whole = s.whole_activation();

@@ -18,7 +18,7 @@
 #include <galvatron/cost/detail/attention.hpp>
 #include <galvatron/cost/detail/shape.hpp>
 #include <galvatron/cost/detail/stores.hpp>
-#include <galvatron/cost/work.hpp>
+#include <galvatron/op/work.hpp>
 #include <galvatron/strategy/legality.hpp>
 #include <galvatron/strategy/parameters.hpp>
 #include <galvatron/strategy/spec.hpp>
@@ -30,7 +30,7 @@ class MegatronBlock {
   explicit constexpr MegatronBlock(const LayerShape& shape)
       : s_(shape), region_(shape), attention_(shape), linear_(shape) {}
 
-  constexpr void forward(WorkList& out) const {
+  constexpr void forward(op::WorkList& out) const {
     enter(out);
     out.push(linear_.forward(s_.rows, s_.qkv, s_.h));
     rotate(out);
@@ -39,22 +39,22 @@ class MegatronBlock {
     leave(out);
     enter(out);
     out.push(linear_.forward(s_.rows, s_.ffn_in, s_.h));
-    out.push(compute(WorkKind::activation_forward, s_.rows, s_.ffn));
+    out.push(compute(op::Kind::activation_forward, s_.rows, s_.ffn));
     out.push(linear_.forward(s_.rows, s_.h, s_.ffn));
     leave(out);
   }
 
   /// @param weights  takes the gradients of weights; the same list where they are not put off
-  constexpr void backward(WorkList& out, WorkList& weights) const {
+  constexpr void backward(op::WorkList& out, op::WorkList& weights) const {
     return_to(out);
     linear(s_.h, s_.ffn, out, weights);
     bias(s_.rows_local, s_.h, weights);
-    out.push(compute(WorkKind::activation_backward, s_.rows, s_.ffn));
+    out.push(compute(op::Kind::activation_backward, s_.rows, s_.ffn));
     region_.enter(out);  // the input again, for the gradient of the weights
     linear(s_.ffn_in, s_.h, out, weights);
     bias(s_.rows, s_.ffn_in, weights);
     region_.leave(out);
-    out.push(compute(WorkKind::norm_backward, s_.rows_local, s_.h));
+    out.push(compute(op::Kind::norm_backward, s_.rows_local, s_.h));
     return_to(out);
     if (s_.spec.recompute == RecomputeKind::selective) attention_.again(out);
     linear(s_.h, s_.q, out, weights);
@@ -65,7 +65,7 @@ class MegatronBlock {
     linear(s_.qkv, s_.h, out, weights);
     bias(s_.rows, s_.qkv, weights);
     region_.leave(out);
-    out.push(compute(WorkKind::norm_backward, s_.rows_local, s_.h));
+    out.push(compute(op::Kind::norm_backward, s_.rows_local, s_.h));
   }
 
   /// Kept between input and output, but for the scores.
@@ -101,27 +101,27 @@ class MegatronBlock {
   [[nodiscard]] constexpr std::int64_t raw_score_bytes() const {
     return s_.habits.fused_attention ? 0 : scores() * s_.e;
   }
-  constexpr void rotate(WorkList& out) const { detail::rotate(s_, out); }
-  constexpr void enter(WorkList& out) const {
-    out.push(compute(WorkKind::norm_forward, s_.rows_local, s_.h));
+  constexpr void rotate(op::WorkList& out) const { detail::rotate(s_, out); }
+  constexpr void enter(op::WorkList& out) const {
+    out.push(compute(op::Kind::norm_forward, s_.rows_local, s_.h));
     region_.enter(out);
   }
   // Dropout and residual are one kernel, which writes the mask besides.
-  constexpr void leave(WorkList& out) const {
+  constexpr void leave(op::WorkList& out) const {
     region_.leave(out);
-    if (s_.habits.dropout) out.push(compute(WorkKind::fill, s_.rows_local * s_.h));
-    out.push(compute(WorkKind::add, s_.rows_local * s_.h));
+    if (s_.habits.dropout) out.push(compute(op::Kind::fill, s_.rows_local * s_.h));
+    out.push(compute(op::Kind::add, s_.rows_local * s_.h));
   }
-  constexpr void return_to(WorkList& out) const {
-    if (s_.habits.dropout) out.push(compute(WorkKind::copy, s_.rows_local * s_.h * s_.e));
+  constexpr void return_to(op::WorkList& out) const {
+    if (s_.habits.dropout) out.push(compute(op::Kind::copy, s_.rows_local * s_.h * s_.e));
     region_.enter(out);
   }
-  constexpr void linear(std::int64_t outputs, std::int64_t inputs, WorkList& out, WorkList& weights) const {
+  constexpr void linear(std::int64_t outputs, std::int64_t inputs, op::WorkList& out, op::WorkList& weights) const {
     weights.push(linear_.weight_gradient(s_.rows, outputs, inputs));
     out.push(linear_.input_gradient(s_.rows, outputs, inputs));
   }
-  constexpr void bias(std::int64_t rows, std::int64_t columns, WorkList& out) const {
-    if (s_.layer.bias) out.push(compute(WorkKind::bias_gradient, rows, columns));
+  constexpr void bias(std::int64_t rows, std::int64_t columns, op::WorkList& out) const {
+    if (s_.layer.bias) out.push(compute(op::Kind::bias_gradient, rows, columns));
   }
 
   const LayerShape& s_;
@@ -136,8 +136,8 @@ constexpr LayerCounts megatron_counts(const LayerShape& s) {
   const bool full = s.spec.recompute == RecomputeKind::full;
   const bool selective = s.spec.recompute == RecomputeKind::selective;
   count_passes(
-      s, [&](WorkList& work, bool) { block.forward(work); },
-      [&](WorkList& inputs, WorkList& weights) { block.backward(inputs, weights); }, full, out);
+      s, [&](op::WorkList& work, bool) { block.forward(work); },
+      [&](op::WorkList& inputs, op::WorkList& weights) { block.backward(inputs, weights); }, full, out);
   const std::int64_t again = full ? block.kept_bytes() + block.score_bytes() : selective ? block.score_bytes() : 0;
   out.stash = {s.activation() + block.kept_bytes() + block.score_bytes() - again};
   out.forward_workspace = {block.forward_workspace() + (selective ? block.score_bytes() : 0) +

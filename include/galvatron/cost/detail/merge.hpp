@@ -10,7 +10,7 @@
 
 #include <galvatron/core/units.hpp>
 #include <galvatron/cost/detail/shape.hpp>
-#include <galvatron/cost/work.hpp>
+#include <galvatron/op/work.hpp>
 
 namespace galvatron::cost::detail {
 
@@ -18,19 +18,19 @@ class MergeCounts {
  public:
   explicit constexpr MergeCounts(const LayerShape& shape) : s_(shape), merges_(shape.layer.merges) {}
 
-  constexpr void forward(WorkList& out) const {
+  constexpr void forward(op::WorkList& out) const {
     if (!merges_) return;
     side_by_side(out);
-    out.push(compute(WorkKind::norm_forward, s_.rows_local, 2 * s_.h));
-    out.push(compute(WorkKind::gemm_nt, s_.rows_local, s_.h, 2 * s_.h));
+    out.push(compute(op::Kind::norm_forward, s_.rows_local, 2 * s_.h));
+    out.push(compute(op::Kind::gemm_nt, s_.rows_local, s_.h, 2 * s_.h));
   }
-  constexpr void backward(WorkList& out) const {
+  constexpr void backward(op::WorkList& out) const {
     if (!merges_) return;
     side_by_side(out);
-    out.push(compute(WorkKind::norm_forward, s_.rows_local, 2 * s_.h));
-    out.push(compute(WorkKind::gemm_tn, s_.h, 2 * s_.h, s_.rows_local));
-    out.push(compute(WorkKind::gemm_nn, s_.rows_local, 2 * s_.h, s_.h));
-    out.push(compute(WorkKind::norm_backward, s_.rows_local, 2 * s_.h));
+    out.push(compute(op::Kind::norm_forward, s_.rows_local, 2 * s_.h));
+    out.push(compute(op::Kind::gemm_tn, s_.h, 2 * s_.h, s_.rows_local));
+    out.push(compute(op::Kind::gemm_nn, s_.rows_local, 2 * s_.h, s_.h));
+    out.push(compute(op::Kind::norm_backward, s_.rows_local, 2 * s_.h));
     side_by_side(out);
   }
 
@@ -47,8 +47,8 @@ class MergeCounts {
 
  private:
   // The four tokens of every square, one after the other, or back.
-  constexpr void side_by_side(WorkList& out) const {
-    Work work = compute(WorkKind::copy, s_.rows_local * (s_.h / 2) * s_.e);
+  constexpr void side_by_side(op::WorkList& out) const {
+    op::Work work = compute(op::Kind::copy, s_.rows_local * (s_.h / 2) * s_.e);
     work.times = 4;
     out.push(work);
   }

@@ -15,7 +15,7 @@
 #include <galvatron/cost/detail/experts.hpp>
 #include <galvatron/cost/detail/shape.hpp>
 #include <galvatron/cost/detail/stores.hpp>
-#include <galvatron/cost/work.hpp>
+#include <galvatron/op/work.hpp>
 #include <galvatron/strategy/parameters.hpp>
 #include <galvatron/strategy/spec.hpp>
 
@@ -36,25 +36,25 @@ class MixedBlock {
         relative_(shape.layer.position == PositionKind::relative) {}
 
   /// @param whole  false: up to what backward needs
-  constexpr void forward(WorkList& out, bool whole) const {
+  constexpr void forward(op::WorkList& out, bool whole) const {
     const bool all = whole || post_ || s_.layer.closing_norm;
     // A residual and the norm behind it are one operation, whichever part the norm belongs to.
-    if (!post_) out.push(norm(WorkKind::norm_forward));
+    if (!post_) out.push(norm(op::Kind::norm_forward));
     attention_forward(out);
-    out.push(norm(WorkKind::add_norm_forward));
+    out.push(norm(op::Kind::add_norm_forward));
     if (s_.layer.memory.any()) {
       cross_forward(out);
-      out.push(norm(WorkKind::add_norm_forward));
+      out.push(norm(op::Kind::add_norm_forward));
     }
     mlp_forward(out, all);
     if (!all) return;
-    out.push(post_ || s_.layer.closing_norm ? norm(WorkKind::add_norm_forward)
-                                            : compute(WorkKind::add, s_.rows_local * s_.h));
-    if (post_ && s_.layer.closing_norm) out.push(norm(WorkKind::norm_forward));
+    out.push(post_ || s_.layer.closing_norm ? norm(op::Kind::add_norm_forward)
+                                            : compute(op::Kind::add, s_.rows_local * s_.h));
+    if (post_ && s_.layer.closing_norm) out.push(norm(op::Kind::norm_forward));
   }
 
-  constexpr void backward(WorkList& out) const {
-    if (s_.layer.closing_norm) out.push(norm(WorkKind::norm_backward));
+  constexpr void backward(op::WorkList& out) const {
+    if (s_.layer.closing_norm) out.push(norm(op::Kind::norm_backward));
     part_backward(out, false, [&](const auto& input) { mlp_backward(out, input); });
     if (s_.layer.memory.any()) part_backward(out, false, [&](const auto& input) { cross_backward(out, input); });
     part_backward(out, true, [&](const auto& input) { attention_backward(out, input); });
@@ -124,47 +124,48 @@ class MixedBlock {
                      gathered_memory() + linear_.forward_room(memory_rows_, kv_, s_.h),
                      again(cross_results()) + linear_.forward_room(s_.rows, s_.h, s_.q)});
   }
-  [[nodiscard]] constexpr Work norm(WorkKind kind) const { return compute(kind, s_.rows_local, s_.h); }
+  [[nodiscard]] constexpr op::Work norm(op::Kind kind) const { return compute(kind, s_.rows_local, s_.h); }
   // The gradient of a part; `inner` calls its argument where it needs the part's input again.
   template <class Inner>
-  constexpr void part_backward(WorkList& out, bool first, const Inner& inner) const {
-    if (post_) out.push(norm(WorkKind::norm_backward));
+  constexpr void part_backward(op::WorkList& out, bool first, const Inner& inner) const {
+    if (post_) out.push(norm(op::Kind::norm_backward));
     region_.enter(out);
     inner([&] {
-      if ((!post_ || !first) && !s_.keeps_outputs()) out.push(norm(WorkKind::norm_forward));
+      if ((!post_ || !first) && !s_.keeps_outputs()) out.push(norm(op::Kind::norm_forward));
       region_.enter(out);
     });
     region_.leave(out);
-    out.push(post_ ? compute(WorkKind::add, s_.rows_local * s_.h) : norm(WorkKind::norm_backward));
+    out.push(post_ ? compute(op::Kind::add, s_.rows_local * s_.h) : norm(op::Kind::norm_backward));
   }
-  constexpr void linear_backward(WorkList& out, std::int64_t rows, std::int64_t outputs, std::int64_t inputs) const {
+  constexpr void linear_backward(op::WorkList& out, std::int64_t rows, std::int64_t outputs,
+                                 std::int64_t inputs) const {
     out.push(linear_.weight_gradient(rows, outputs, inputs));
     out.push(linear_.input_gradient(rows, outputs, inputs));
   }
-  constexpr void bias_backward(WorkList& out, std::int64_t rows, std::int64_t columns) const {
-    if (s_.layer.bias) out.push(compute(WorkKind::bias_gradient, rows, columns));
+  constexpr void bias_backward(op::WorkList& out, std::int64_t rows, std::int64_t columns) const {
+    if (s_.layer.bias) out.push(compute(op::Kind::bias_gradient, rows, columns));
   }
 
   // The bias of every distance from the table.
   [[nodiscard]] constexpr std::int64_t biases() const { return 2 * s_.tokens - 1; }
-  constexpr void spread_bias(WorkList& out) const {
-    if (relative_) out.push(compute(WorkKind::embedding_forward, biases(), s_.heads));
+  constexpr void spread_bias(op::WorkList& out) const {
+    if (relative_) out.push(compute(op::Kind::embedding_forward, biases(), s_.heads));
   }
-  constexpr void rotate(WorkList& out) const { detail::rotate(s_, out); }
-  constexpr void core_forward(WorkList& out) const {
+  constexpr void rotate(op::WorkList& out) const { detail::rotate(s_, out); }
+  constexpr void core_forward(op::WorkList& out) const {
     spread_bias(out);
     core_.forward(out);
   }
-  constexpr void core_again(WorkList& out) const {
+  constexpr void core_again(op::WorkList& out) const {
     if (s_.spec.recompute == RecomputeKind::selective) core_.again(out);
   }
-  constexpr void core_backward(WorkList& out) const {
+  constexpr void core_backward(op::WorkList& out) const {
     core_.backward(out);
     if (!relative_) return;
-    out.push(compute(WorkKind::fill, biases() * s_.heads * 4));
-    out.push(compute(WorkKind::embedding_backward, biases(), s_.heads));
+    out.push(compute(op::Kind::fill, biases() * s_.heads * 4));
+    out.push(compute(op::Kind::embedding_backward, biases(), s_.heads));
   }
-  constexpr void attention_forward(WorkList& out) const {
+  constexpr void attention_forward(op::WorkList& out) const {
     region_.enter(out);
     out.push(linear_.forward(s_.rows, s_.qkv, s_.h));
     rotate(out);
@@ -173,7 +174,7 @@ class MixedBlock {
     region_.leave(out);
   }
   template <class Input>
-  constexpr void attention_backward(WorkList& out, const Input& input) const {
+  constexpr void attention_backward(op::WorkList& out, const Input& input) const {
     spread_bias(out);
     core_again(out);
     linear_backward(out, s_.rows, s_.h, s_.q);
@@ -186,63 +187,63 @@ class MixedBlock {
   }
 
   // Cross attention: queries from the layer's tokens, keys and values from the encoder's output, no mask.
-  [[nodiscard]] constexpr Work cross(WorkKind kind) const {
+  [[nodiscard]] constexpr op::Work cross(op::Kind kind) const {
     return {.kind = kind, .m = s_.b * s_.heads, .n = s_.tokens, .k = memory_, .l = s_.layer.head_dim};
   }
-  constexpr void gather_memory(WorkList& out) const {
-    if (s_.cut) out.push(s_.tensor_group(WorkKind::all_gather, memory_rows_ * s_.h * s_.e));
+  constexpr void gather_memory(op::WorkList& out) const {
+    if (s_.cut) out.push(s_.tensor_group(op::Kind::all_gather, memory_rows_ * s_.h * s_.e));
   }
-  constexpr void cross_forward(WorkList& out) const {
+  constexpr void cross_forward(op::WorkList& out) const {
     region_.enter(out);
     gather_memory(out);
     out.push(linear_.forward(s_.rows, s_.q, s_.h));
     out.push(linear_.forward(memory_rows_, kv_, s_.h));
-    out.push(cross(WorkKind::attention_forward));
+    out.push(cross(op::Kind::attention_forward));
     out.push(linear_.forward(s_.rows, s_.h, s_.q));
     region_.leave(out);
   }
   template <class Input>
-  constexpr void cross_backward(WorkList& out, const Input& input) const {
-    if (s_.spec.recompute == RecomputeKind::selective) out.push(cross(WorkKind::attention_forward));
+  constexpr void cross_backward(op::WorkList& out, const Input& input) const {
+    if (s_.spec.recompute == RecomputeKind::selective) out.push(cross(op::Kind::attention_forward));
     linear_backward(out, s_.rows, s_.h, s_.q);
     bias_backward(out, s_.rows_local, s_.h);
-    out.push(cross(WorkKind::attention_backward));
+    out.push(cross(op::Kind::attention_backward));
     gather_memory(out);
     linear_backward(out, memory_rows_, kv_, s_.h);
     bias_backward(out, memory_rows_, kv_);
     if (s_.t > 1)
-      out.push(s_.tensor_group(s_.cut ? WorkKind::reduce_scatter : WorkKind::all_reduce, memory_rows_ * s_.h * s_.e));
-    out.push(compute(WorkKind::add, memory_local_ * s_.h));  // to the gradient from the layers behind
+      out.push(s_.tensor_group(s_.cut ? op::Kind::reduce_scatter : op::Kind::all_reduce, memory_rows_ * s_.h * s_.e));
+    out.push(compute(op::Kind::add, memory_local_ * s_.h));  // to the gradient from the layers behind
     input();
     linear_backward(out, s_.rows, s_.q, s_.h);
     bias_backward(out, s_.rows, s_.q);
   }
 
-  constexpr void mlp_forward(WorkList& out, bool whole) const {
+  constexpr void mlp_forward(op::WorkList& out, bool whole) const {
     if (s_.layer.experts > 0) {
       route_forward(s_, out);
       region_.enter(out);
       experts_forward(s_, out, whole);
     } else {
       region_.enter(out);
-      const Work up = linear_.forward(s_.rows, s_.ffn_in, s_.h);
+      const op::Work up = linear_.forward(s_.rows, s_.ffn_in, s_.h);
       out.push(up);
       if (!whole) return;
-      out.push(linear_.activation(WorkKind::activation_forward, s_.rows, s_.ffn, up));
+      out.push(linear_.activation(op::Kind::activation_forward, s_.rows, s_.ffn, up));
       out.push(linear_.forward(s_.rows, s_.h, s_.ffn));
     }
     if (whole) region_.leave(out);
   }
   template <class Input>
-  constexpr void mlp_backward(WorkList& out, const Input& input) const {
+  constexpr void mlp_backward(op::WorkList& out, const Input& input) const {
     if (s_.layer.experts > 0) {
       experts_backward(s_, out, input);
       return;
     }
-    if (!s_.keeps_outputs()) out.push(compute(WorkKind::activation_forward, s_.rows, s_.ffn));
+    if (!s_.keeps_outputs()) out.push(compute(op::Kind::activation_forward, s_.rows, s_.ffn));
     linear_backward(out, s_.rows, s_.h, s_.ffn);
     bias_backward(out, s_.rows_local, s_.h);
-    out.push(linear_.activation(WorkKind::activation_backward, s_.rows, s_.ffn,
+    out.push(linear_.activation(op::Kind::activation_backward, s_.rows, s_.ffn,
                                 linear_.input_gradient(s_.rows, s_.h, s_.ffn)));
     input();
     linear_backward(out, s_.rows, s_.ffn_in, s_.h);
@@ -293,8 +294,8 @@ constexpr LayerCounts mixed_block_counts(const LayerShape& s) {
   const MixedBlock block(s);
   const bool again = s.spec.recompute == RecomputeKind::full;
   count_passes(
-      s, [&](WorkList& work, bool first) { block.forward(work, first); },
-      [&](WorkList& inputs, WorkList&) { block.backward(inputs); }, again, out);
+      s, [&](op::WorkList& work, bool first) { block.forward(work, first); },
+      [&](op::WorkList& inputs, op::WorkList&) { block.backward(inputs); }, again, out);
 
   const std::int64_t kept = block.internal_bytes();
   const std::int64_t results = block.result_bytes();

@@ -13,7 +13,7 @@
 #include <galvatron/core/dtype.hpp>
 #include <galvatron/core/units.hpp>
 #include <galvatron/cost/product_8bit.hpp>
-#include <galvatron/cost/work.hpp>
+#include <galvatron/op/work.hpp>
 
 namespace galvatron::cost::detail {
 
@@ -80,11 +80,11 @@ constexpr double streaming_seconds(const DeviceSpec& device, double bytes) {
 /// multiprocessors at the price of another pass over the result. The best tile and split win. Smaller tiles load more
 /// for each product; the shares of tiles, and limit and start of every preset, are those that come nearest to published
 /// cuBLAS sweeps (tests/cost/curves.cpp). In a long run power bounds the rate.
-constexpr double gemm_model_seconds(const Work& w, Precision precision, const DeviceSpec& device) {
+constexpr double gemm_model_seconds(const op::Work& w, Precision precision, const DeviceSpec& device) {
   const PrecisionRate rate = rate_of(device, precision);
   const double reach = rate.peak_flops * rate.gemm_share;
   const double e = w.eight_bit ? 1 : static_cast<double>(element_bytes(precision));  // of operands
-  const double cell = w.kind != WorkKind::gemm_tn ? static_cast<double>(element_bytes(precision))
+  const double cell = w.kind != op::Kind::gemm_tn ? static_cast<double>(element_bytes(precision))
                       : w.writes_one_in == 1      ? 4.0
                                                   : 8.0;
   const double result = real(w.m) * real(w.n) * cell;
@@ -115,34 +115,28 @@ constexpr double gemm_model_seconds(const Work& w, Precision precision, const De
 }
 
 /// What rounding both operands to 8 bits takes: passes over each that memory bounds.
-constexpr double rounding_seconds(const Work& w, const DeviceSpec& device) {
+constexpr double rounding_seconds(const op::Work& w, const DeviceSpec& device) {
   const double bytes = static_cast<double>(rounding_bytes((w.m + w.n) * w.k));
   return 2 * rounding_passes * device.launch.value + streaming_seconds(device, bytes);
-}
-
-/// The tables' name for a product.
-constexpr GemmLayout gemm_layout_of(WorkKind kind) {
-  return static_cast<GemmLayout>(static_cast<int>(kind) - static_cast<int>(WorkKind::gemm_nt));
 }
 
 /// By a table, if there is one of this weight alone by that, which of fp8 has the seconds of a product with the
 /// rounding before it, or else by the model. What is written is priced like what is added to where only that was
 /// measured.
-constexpr double gemm_seconds(const Work& w, Precision precision, const Cluster& cluster, int busy) {
+constexpr double gemm_seconds(const op::Work& w, Precision precision, const Cluster& cluster, int busy) {
   if (w.writes_one_in > 1) {  // the mean
-    Work one = w;
+    op::Work one = w;
     one.writes_one_in = 1;
     const double writes = gemm_seconds(one, precision, cluster, busy);
     one.writes_one_in = 0;
     return (writes + (w.writes_one_in - 1) * gemm_seconds(one, precision, cluster, busy)) / w.writes_one_in;
   }
-  const GemmLayout layout = gemm_layout_of(w.kind);
   const std::array<std::int64_t, 3> extents{w.m, w.n, w.k};
   Bracket<GemmTable> tables;
   for (const bool writes : {w.writes_one_in == 1, false}) {
     Bracket<GemmTable> exact;
     for (const GemmTable& table : cluster.gemm) {
-      if (table.layout != layout || table.precision != precision || table.writes != writes) continue;
+      if (table.kind != w.kind || table.precision != precision || table.writes != writes) continue;
       if (!table.is_of_one_weight())
         tables.offer(table, busy);
       else if (table.is_of(extents))
@@ -160,7 +154,7 @@ constexpr double gemm_seconds(const Work& w, Precision precision, const Cluster&
 }
 
 /// The share of the peak at (tokens, head dim): log-linear in tokens on the nearest curves, linear in head dim between.
-constexpr double attention_share(const DeviceSpec& device, Pass pass, double tokens, double head_dim) {
+constexpr double attention_share(const DeviceSpec& device, op::Kind kind, double tokens, double head_dim) {
   const auto on_curve = [tokens](const AttentionCurve& curve) {
     const auto& points = curve.shares;
     if (tokens <= real(points.front().first)) return points.front().second * tokens / real(points.front().first);
@@ -175,7 +169,7 @@ constexpr double attention_share(const DeviceSpec& device, Pass pass, double tok
   const AttentionCurve* below = nullptr;
   const AttentionCurve* above = nullptr;
   for (const AttentionCurve& curve : device.attention) {
-    if (curve.pass != pass || curve.shares.empty()) continue;
+    if (curve.kind != kind || curve.shares.empty()) continue;
     if (curve.head_dim <= head_dim && (below == nullptr || curve.head_dim > below->head_dim)) below = &curve;
     if (curve.head_dim >= head_dim && (above == nullptr || curve.head_dim < above->head_dim)) above = &curve;
   }
@@ -186,12 +180,12 @@ constexpr double attention_share(const DeviceSpec& device, Pass pass, double tok
   return on_curve(*below) * (1 - way) + on_curve(*above) * way;
 }
 
-constexpr double attention_model_seconds(const Work& w, Precision precision, const DeviceSpec& device, double tokens) {
-  const Pass pass = w.kind == WorkKind::attention_forward ? Pass::forward : Pass::backward;
-  Work once = w;
+constexpr double attention_model_seconds(const op::Work& w, Precision precision, const DeviceSpec& device,
+                                         double tokens) {
+  op::Work once = w;
   once.times = 1;
   // Without a mask FlashAttention-2 reaches the share that it reaches with one at four times the length.
-  double share = attention_share(device, pass, w.causal ? tokens : 4 * tokens, real(w.l));
+  double share = attention_share(device, w.kind, w.causal ? tokens : 4 * tokens, real(w.l));
   // A block computes one head of 128 queries. Few blocks leave multiprocessors idle: 32 / 16 / 8 / 4 heads of one
   // sequence reach 1 / .88 / .69 / .45, taken as of 4096 tokens.
   if (device.multiprocessors > 0) {
@@ -200,7 +194,7 @@ constexpr double attention_model_seconds(const Work& w, Precision precision, con
   }
   const double peak = rate_of(device, precision).peak_flops;
   const double e = static_cast<double>(element_bytes(precision));
-  const double passes = pass == Pass::forward ? 2 : 4;
+  const double passes = w.kind == op::Kind::attention_forward ? 2 : 4;
   const double streamed = streaming_seconds(device, e * real(w.m) * real(w.l) * passes * real(w.n + w.k));
   return device.launch.value + std::max(flops_of(once).count / (peak * share), streamed);
 }
@@ -209,30 +203,29 @@ constexpr double attention_model_seconds(const Work& w, Precision precision, con
 /// again, in backward with their gradients. Products are priced like any other, the rest by its bytes: forward reads
 /// and writes the scores once for the softmax and once for dropout, backward reads gradient and scores and writes the
 /// gradient, and as much for dropout. Masks are a byte.
-constexpr double unfused_attention_seconds(const Work& w, Precision precision, const DeviceSpec& device) {
+constexpr double unfused_attention_seconds(const op::Work& w, Precision precision, const DeviceSpec& device) {
   const double e = static_cast<double>(element_bytes(precision));
   const double scores = real(w.m) * real(w.n) * real(w.k);
-  const auto product = [&](WorkKind kind, std::int64_t rows, std::int64_t columns, std::int64_t depth) {
+  const auto product = [&](op::Kind kind, std::int64_t rows, std::int64_t columns, std::int64_t depth) {
     return gemm_model_seconds({.kind = kind, .m = w.m * rows, .n = columns, .k = depth}, precision, device);
   };
   const auto pass = [&](double bytes) { return device.launch.value + streaming_seconds(device, bytes * scores); };
   const double dropped = w.dropout ? pass(2 * e + 1) : 0;
-  if (w.kind == WorkKind::attention_forward)
-    return product(WorkKind::gemm_nt, w.n, w.k, w.l) + pass(2 * e) + dropped +
-           product(WorkKind::gemm_nt, w.n, w.l, w.k);
-  return product(WorkKind::gemm_nn, w.k, w.l, w.n) + product(WorkKind::gemm_nt, w.n, w.k, w.l) + dropped + pass(3 * e) +
-         product(WorkKind::gemm_nn, w.n, w.l, w.k) + product(WorkKind::gemm_nn, w.k, w.l, w.n);
+  if (w.kind == op::Kind::attention_forward)
+    return product(op::Kind::gemm_nt, w.n, w.k, w.l) + pass(2 * e) + dropped +
+           product(op::Kind::gemm_nt, w.n, w.l, w.k);
+  return product(op::Kind::gemm_nn, w.k, w.l, w.n) + product(op::Kind::gemm_nt, w.n, w.k, w.l) + dropped + pass(3 * e) +
+         product(op::Kind::gemm_nn, w.n, w.l, w.k) + product(op::Kind::gemm_nn, w.k, w.l, w.n);
 }
 
-constexpr double attention_seconds(const Work& w, Precision precision, const Cluster& cluster, int busy) {
+constexpr double attention_seconds(const op::Work& w, Precision precision, const Cluster& cluster, int busy) {
   if (w.unfused) return unfused_attention_seconds(w, precision, cluster.device) * oversubscription(cluster, busy);
-  const Pass pass = w.kind == WorkKind::attention_forward ? Pass::forward : Pass::backward;
   const double tokens = w.n == w.k ? real(w.n) : std::sqrt(real(w.n) * real(w.k));
   // A table of the other mask serves too: the FLOPs differ by two.
   for (const bool causal : {w.causal, !w.causal}) {
     Bracket<AttentionTable> tables;
     for (const AttentionTable& table : cluster.attention)
-      if (table.pass == pass && table.precision == precision && table.causal == causal) tables.offer(table, busy);
+      if (table.kind == w.kind && table.precision == precision && table.causal == causal) tables.offer(table, busy);
     if (!tables.found()) continue;
     const double other = causal == w.causal ? 1.0 : w.causal ? 0.5 : 2.0;
     return other * tables.seconds(cluster, busy, [&](const AttentionTable& table) {
@@ -242,25 +235,15 @@ constexpr double attention_seconds(const Work& w, Precision precision, const Clu
   return attention_model_seconds(w, precision, cluster.device, tokens) * oversubscription(cluster, busy);
 }
 
-/// The tables' name for work that is bound by memory.
-constexpr MemoryBound memory_bound_of(WorkKind kind) {
-  return static_cast<MemoryBound>(static_cast<int>(kind) - static_cast<int>(WorkKind::norm_forward));
-}
-/// And where the device makes it a part of a product.
-constexpr MemoryBound in_product(WorkKind kind) {
-  return kind == WorkKind::activation_forward ? MemoryBound::gelu_in_product : MemoryBound::gelu_gradient_in_product;
-}
-
-constexpr double memory_seconds(const Work& w, Bytes bytes, Precision precision, const Cluster& cluster, int busy) {
-  const MemoryBound kind = memory_bound_of(w.kind);
+constexpr double memory_seconds(const op::Work& w, Bytes bytes, Precision precision, const Cluster& cluster, int busy) {
   const double columns = real(std::max<std::int64_t>(w.n, 1));
   Bracket<MemoryTable> tables;
-  const auto look_for = [&](MemoryBound wanted) {
+  const auto look_for = [&](op::Kind wanted) {
     for (const MemoryTable& table : cluster.memory_bound)
       if (table.kind == wanted && table.precision == precision) tables.offer(table, busy);
   };
-  if (w.in_product) look_for(in_product(w.kind));
-  if (!tables.found()) look_for(kind);
+  look_for(w.kind);
+  if (!tables.found() && is_in_product(w.kind)) look_for(unfused(w.kind));
   if (tables.found())
     return tables.seconds(cluster, busy, [&](const MemoryTable& table) {
       const auto& widths = table.seconds.axes()[1];
@@ -270,13 +253,6 @@ constexpr double memory_seconds(const Work& w, Bytes bytes, Precision precision,
   const DeviceSpec& device = cluster.device;
   return (device.launch.value + streaming_seconds(device, real(bytes.count))) * oversubscription(cluster, busy);
 }
-
-static_assert(static_cast<int>(MemoryBound::copy) - static_cast<int>(MemoryBound::norm_forward) ==
-                  static_cast<int>(WorkKind::copy) - static_cast<int>(WorkKind::norm_forward),
-              "galvatron: MemoryBound lists the same kinds as cost::WorkKind, in the same order.");
-static_assert(static_cast<int>(Message::all_to_all) ==
-                  static_cast<int>(WorkKind::all_to_all) - static_cast<int>(WorkKind::all_reduce),
-              "galvatron: Message lists the same kinds as cost::WorkKind, in the same order.");
 
 /// Members of a group that share a node. The ranks of a group are `stride` apart, and the groups of one kind tile the
 /// ranks of the cluster; where they lie across the borders of nodes in different ways, the group with the fewest
@@ -291,28 +267,28 @@ constexpr int members_per_node(const Cluster& cluster, int group, int stride) {
 /// Ring formulas (Thakur, Rabenseifner and Gropp 2005; Patarasuk and Yuan 2009): all-reduce 2(n-1) steps of 1/n of the
 /// message, all-gather and reduce-scatter n-1; broadcast as scatter and all-gather pipelined, n-1 steps; all-to-all
 /// n-1 exchanges with one peer after the other.
-constexpr double ring_seconds(const Link& link, Message kind, int n, double bytes, double bandwidth) {
-  const bool reduce = kind == Message::all_reduce;
-  if (kind == Message::send) return link.latency.value + bytes / bandwidth;
+constexpr double ring_seconds(const Link& link, op::Kind kind, int n, double bytes, double bandwidth) {
+  const bool reduce = kind == op::Kind::all_reduce;
+  if (kind == op::Kind::send) return link.latency.value + bytes / bandwidth;
   const double share = static_cast<double>(n - 1) / n;
   return (reduce ? 2 : 1) * ((n - 1) * link.latency.value + share * bytes / bandwidth);
 }
 
-constexpr double bandwidth_of(const Link& link, Message kind) {
-  if (kind == Message::send) return link.send_bandwidth;
-  return kind == Message::all_reduce ? link.all_reduce_bandwidth : link.bandwidth;
+constexpr double bandwidth_of(const Link& link, op::Kind kind) {
+  if (kind == op::Kind::send) return link.send_bandwidth;
+  return kind == op::Kind::all_reduce ? link.all_reduce_bandwidth : link.bandwidth;
 }
 
 /// A collective inside a node by the table of the group size nearest to it. Of another size, the volume on the busiest
 /// link scales the time, and steps beyond those measured add their latency.
-constexpr double message_table_seconds(const Cluster& cluster, Message kind, int group, bool strided, double bytes,
+constexpr double message_table_seconds(const Cluster& cluster, op::Kind kind, int group, bool strided, double bytes,
                                        int busy, bool& found) {
   double best = std::numeric_limits<double>::max();
   int nearest = 0;
   bool same_kind = false;
   for (const MessageTable& table : cluster.messages) {
     if (table.kind != kind) continue;
-    const double distance = kind == Message::send ? 0 : std::abs(std::log(static_cast<double>(table.group) / group));
+    const double distance = kind == op::Kind::send ? 0 : std::abs(std::log(static_cast<double>(table.group) / group));
     const bool alike = table.strided == strided;
     if (distance < best || (distance == best && alike && !same_kind)) {
       best = distance;
@@ -328,23 +304,23 @@ constexpr double message_table_seconds(const Cluster& cluster, Message kind, int
       tables.offer(table, busy);
   const double seconds = tables.seconds(
       cluster, busy, [&](const MessageTable& table) { return table.seconds({std::max(bytes, 1.0)}, {1}); });
-  if (kind == Message::send || nearest == group) return seconds;
+  if (kind == op::Kind::send || nearest == group) return seconds;
   double volume = (1.0 - 1.0 / group) / (1.0 - 1.0 / nearest);
   // Where switches add, every member sends and receives the message once, however few they are; a ring may be faster.
-  if (kind == Message::all_reduce && group < nearest)
+  if (kind == op::Kind::all_reduce && group < nearest)
     volume = std::min(1.0, volume * cluster.inside_node.all_reduce_bandwidth / cluster.inside_node.bandwidth);
-  const int steps = (kind == Message::all_reduce ? 2 : 1) * std::max(group - nearest, 0);
+  const int steps = (kind == op::Kind::all_reduce ? 2 : 1) * std::max(group - nearest, 0);
   return seconds * volume + steps * cluster.inside_node.latency.value;
 }
 
 /// Inside a node: by a table, else by rates. An all-to-all that has no table takes what an all-gather does with as many
 /// bytes on its links.
-constexpr double inside_seconds(const Cluster& cluster, Message kind, int group, int stride, double bytes, int busy) {
+constexpr double inside_seconds(const Cluster& cluster, op::Kind kind, int group, int stride, double bytes, int busy) {
   bool found = false;
-  for (const Message like : {kind, Message::all_gather}) {
+  for (const op::Kind like : {kind, op::Kind::all_gather}) {
     const double seconds = message_table_seconds(cluster, like, group, stride > 1, bytes, std::max(busy, group), found);
     if (found) return seconds;
-    if (kind != Message::all_to_all) break;
+    if (kind != op::Kind::all_to_all) break;
   }
   return ring_seconds(cluster.inside_node, kind, group, bytes, bandwidth_of(cluster.inside_node, kind));
 }
@@ -355,29 +331,29 @@ constexpr double tree_seconds(const Cluster& cluster, int group, int members, do
   constexpr double largest = 1 << 20;
   if (bytes > largest) return std::numeric_limits<double>::infinity();
   const double inside =
-      members > 1 ? inside_seconds(cluster, Message::all_reduce, members, 1, bytes, cluster.devices_per_node) : 0;
+      members > 1 ? inside_seconds(cluster, op::Kind::all_reduce, members, 1, bytes, cluster.devices_per_node) : 0;
   const double levels = std::ceil(std::log2(static_cast<double>(divide_up(group, members))));
   return inside + 2 * (levels * cluster.across_nodes.latency.value + bytes / bandwidth);
 }
 
 /// Over several nodes with `members` of the group in each. Each member brings its own network card; inside the nodes a
 /// ring uses the faster links. In an all-to-all a member sends through its own card all that leaves the node.
-constexpr double across_seconds(const Cluster& cluster, Message kind, int group, int members, double bytes) {
+constexpr double across_seconds(const Cluster& cluster, op::Kind kind, int group, int members, double bytes) {
   const Link& across = cluster.across_nodes;
   const Link& inside = cluster.inside_node;
-  if (kind == Message::all_to_all) {
+  if (kind == op::Kind::all_to_all) {
     const double leaves = bytes * (group - members) / group / across.bandwidth;
     const double stays = bytes * (members - 1) / group / inside.bandwidth;
     return (group - 1) * across.latency.value + std::max(leaves, stays);
   }
   const double bandwidth = std::min(bandwidth_of(across, kind) * members, bandwidth_of(inside, kind));
   const double ring = ring_seconds(across, kind, group, bytes, bandwidth);
-  return kind == Message::all_reduce ? std::min(ring, tree_seconds(cluster, group, members, bytes, bandwidth)) : ring;
+  return kind == op::Kind::all_reduce ? std::min(ring, tree_seconds(cluster, group, members, bytes, bandwidth)) : ring;
 }
 
-constexpr double message_seconds(const Work& w, const Cluster& cluster, int busy) {
-  const auto kind = static_cast<Message>(static_cast<int>(w.kind) - static_cast<int>(WorkKind::all_reduce));
-  const bool send = kind == Message::send;
+constexpr double message_seconds(const op::Work& w, const Cluster& cluster, int busy) {
+  const op::Kind kind = w.kind;
+  const bool send = kind == op::Kind::send;
   // Peers of a send may be anywhere unless it says in which group; the slowest of them sets the pace.
   const std::int64_t ranks = !send ? w.n : w.k > 0 ? w.k : cluster.devices;
   const int group = static_cast<int>(std::clamp<std::int64_t>(ranks, 1, 1 << 20));

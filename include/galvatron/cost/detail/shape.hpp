@@ -8,8 +8,8 @@
 #include <galvatron/cost/counts.hpp>
 #include <galvatron/cost/product_8bit.hpp>
 #include <galvatron/cost/trainer.hpp>
-#include <galvatron/cost/work.hpp>
 #include <galvatron/model/spec.hpp>
+#include <galvatron/op/work.hpp>
 #include <galvatron/strategy/legality.hpp>
 #include <galvatron/strategy/parameters.hpp>
 #include <galvatron/strategy/spec.hpp>
@@ -60,8 +60,8 @@ struct LayerShape {
   [[nodiscard]] constexpr Bytes local_bytes(std::int64_t elements) const {
     return {aligned_bytes(elements * b / (cut ? t * c : c) * e)};
   }
-  /// A collective of the tensor ranks; `bytes` as Work::m says.
-  [[nodiscard]] constexpr Work tensor_group(WorkKind kind, std::int64_t bytes) const {
+  /// A collective of the tensor ranks; `bytes` as op::Work::m says.
+  [[nodiscard]] constexpr op::Work tensor_group(op::Kind kind, std::int64_t bytes) const {
     return {.kind = kind, .m = bytes, .n = t, .stride = spec.tensor_stride()};
   }
   /// What norms and activations give is kept for backward.
@@ -72,8 +72,8 @@ struct LayerShape {
   }
   /// Runs of a sequence that a rank's tokens are: what depends on positions is done run by run.
   [[nodiscard]] constexpr int pieces() const { return spec.uses_ring() ? 2 : 1; }
-  /// Work::writes_one_in of a block's weight gradients: under ZeRO-2/3 every micro-batch writes them, for its shards
-  /// are added later; else the first one does, and the others add.
+  /// op::Work::writes_one_in of a block's weight gradients: under ZeRO-2/3 every micro-batch writes them, for its
+  /// shards are added later; else the first one does, and the others add.
   [[nodiscard]] constexpr int writes_one_in() const {
     if (!habits.writes_gradients || !writes_gradients(layer)) return 0;
     return spec.zero >= 2 ? 1 : batch.microbatches;
@@ -90,7 +90,7 @@ struct LayerShape {
 
 constexpr std::int64_t larger(std::int64_t a, std::int64_t b) { return a < b ? b : a; }
 
-constexpr Work compute(WorkKind kind, std::int64_t m, std::int64_t n = 0, std::int64_t k = 0) {
+constexpr op::Work compute(op::Kind kind, std::int64_t m, std::int64_t n = 0, std::int64_t k = 0) {
   return {.kind = kind, .m = m, .n = n, .k = k};
 }
 
@@ -103,23 +103,21 @@ class LinearCounts {
         gelu_(shape.layer.activation == ActivationKind::gelu),
         writes_one_in_(shape.writes_one_in()) {}
 
-  [[nodiscard]] constexpr Work forward(std::int64_t rows, std::int64_t outputs, std::int64_t inputs) const {
-    return product(WorkKind::gemm_nt, rows, outputs, inputs);
+  [[nodiscard]] constexpr op::Work forward(std::int64_t rows, std::int64_t outputs, std::int64_t inputs) const {
+    return product(op::Kind::gemm_nt, rows, outputs, inputs);
   }
-  [[nodiscard]] constexpr Work input_gradient(std::int64_t rows, std::int64_t outputs, std::int64_t inputs) const {
-    return product(WorkKind::gemm_nn, rows, inputs, outputs);
+  [[nodiscard]] constexpr op::Work input_gradient(std::int64_t rows, std::int64_t outputs, std::int64_t inputs) const {
+    return product(op::Kind::gemm_nn, rows, inputs, outputs);
   }
-  [[nodiscard]] constexpr Work weight_gradient(std::int64_t rows, std::int64_t outputs, std::int64_t inputs) const {
-    Work work = product(WorkKind::gemm_tn, outputs, inputs, rows);
+  [[nodiscard]] constexpr op::Work weight_gradient(std::int64_t rows, std::int64_t outputs, std::int64_t inputs) const {
+    op::Work work = product(op::Kind::gemm_tn, outputs, inputs, rows);
     work.writes_one_in = writes_one_in_;
     return work;
   }
   /// The activation, or its gradient, of so many rows and columns behind that product.
-  [[nodiscard]] constexpr Work activation(WorkKind kind, std::int64_t rows, std::int64_t columns,
-                                          const Work& product) const {
-    Work work = compute(kind, rows, columns);
-    work.in_product = gelu_ && !product.eight_bit;
-    return work;
+  [[nodiscard]] constexpr op::Work activation(op::Kind kind, std::int64_t rows, std::int64_t columns,
+                                              const op::Work& product) const {
+    return compute(gelu_ && !product.eight_bit ? op::in_product(kind) : kind, rows, columns);
   }
   [[nodiscard]] constexpr std::int64_t forward_room(std::int64_t rows, std::int64_t outputs,
                                                     std::int64_t inputs) const {
@@ -138,12 +136,12 @@ class LinearCounts {
   }
 
  private:
-  [[nodiscard]] constexpr Work product(WorkKind kind, std::int64_t m, std::int64_t n, std::int64_t k) const {
-    Work work = compute(kind, m, n, k);
+  [[nodiscard]] constexpr op::Work product(op::Kind kind, std::int64_t m, std::int64_t n, std::int64_t k) const {
+    op::Work work = compute(kind, m, n, k);
     work.eight_bit = eight_bit_ && fits_8bit(m, n, k);
     return work;
   }
-  static constexpr std::int64_t room(const Work& w) { return w.eight_bit ? room_8bit(w.m, w.n, w.k) : 0; }
+  static constexpr std::int64_t room(const op::Work& w) { return w.eight_bit ? room_8bit(w.m, w.n, w.k) : 0; }
 
   bool eight_bit_;
   bool gelu_;

@@ -7,7 +7,7 @@
 #include <galvatron/core/units.hpp>
 #include <galvatron/cost/counts.hpp>
 #include <galvatron/cost/detail/shape.hpp>
-#include <galvatron/cost/work.hpp>
+#include <galvatron/op/work.hpp>
 #include <galvatron/strategy/parameters.hpp>
 
 namespace galvatron::cost::detail {
@@ -35,33 +35,33 @@ class StoreCounts {
   [[nodiscard]] constexpr std::int64_t gradient_room() const { return gradient_bytes() * rooms(); }
   /// The traffic of a micro-batch runs beside the work of neighbouring layers.
   [[nodiscard]] constexpr bool streams() const { return s_.batch.overlap; }
-  constexpr void acquire(WorkList& out) const {
-    if (n_ > 0 && zero_ == 3) out.push(data_group(WorkKind::all_gather, n_ * s_.e));
+  constexpr void acquire(op::WorkList& out) const {
+    if (n_ > 0 && zero_ == 3) out.push(data_group(op::Kind::all_gather, n_ * s_.e));
   }
-  constexpr void open_gradients(WorkList& out) const {
-    if (n_ > 0 && zero_ >= 2 && added() > 0) out.push(compute(WorkKind::fill, added() * 4));
+  constexpr void open_gradients(op::WorkList& out) const {
+    if (n_ > 0 && zero_ >= 2 && added() > 0) out.push(compute(op::Kind::fill, added() * 4));
   }
-  constexpr void close_gradients(WorkList& out) const {
+  constexpr void close_gradients(op::WorkList& out) const {
     if (n_ == 0 || zero_ < 2) return;
     sum_whole(out);
-    out.push(data_group(WorkKind::reduce_scatter, n_ * s_.habits.gradient_bytes));
-    out.push(compute(WorkKind::add, n_ / s_.shards));
+    out.push(data_group(op::Kind::reduce_scatter, n_ * s_.habits.gradient_bytes));
+    out.push(compute(op::Kind::add, n_ / s_.shards));
   }
-  constexpr void synchronise(WorkList& out) const {
+  constexpr void synchronise(op::WorkList& out) const {
     if (n_ == 0 || zero_ >= 2) return;
     sum_whole(out);
     if (s_.shards > 1)
-      out.push(data_group(zero_ == 0 ? WorkKind::all_reduce : WorkKind::reduce_scatter, n_ * s_.habits.gradient_bytes));
+      out.push(data_group(zero_ == 0 ? op::Kind::all_reduce : op::Kind::reduce_scatter, n_ * s_.habits.gradient_bytes));
   }
   /// @param in_norm  false for the second copy of a tied table: its gradient is in the norm once already
-  constexpr void update(WorkList& out, bool in_norm = true) const {
+  constexpr void update(op::WorkList& out, bool in_norm = true) const {
     if (n_ == 0) return;
     const std::int64_t zeroed = zero_ >= 2 ? n_ / s_.shards : added();
-    if (zeroed > 0) out.push(compute(WorkKind::fill, zeroed * 4));
-    if (in_norm) out.push(compute(WorkKind::norm_squared, n_ / s_.shards));
-    out.push(compute(s_.batch.moments == Precision::fp32 ? WorkKind::adamw : WorkKind::adamw_bf16,
+    if (zeroed > 0) out.push(compute(op::Kind::fill, zeroed * 4));
+    if (in_norm) out.push(compute(op::Kind::norm_squared, n_ / s_.shards));
+    out.push(compute(s_.batch.moments == Precision::fp32 ? op::Kind::adamw : op::Kind::adamw_bf16,
                      zero_ >= 1 ? n_ / s_.shards : n_));
-    if (zero_ == 1 || zero_ == 2) out.push(data_group(WorkKind::all_gather, n_ * s_.e));
+    if (zero_ == 1 || zero_ == 2) out.push(data_group(op::Kind::all_gather, n_ * s_.e));
   }
 
  private:
@@ -71,14 +71,14 @@ class StoreCounts {
   }
   [[nodiscard]] constexpr std::int64_t rooms() const { return streams() ? 2 : 1; }
   // Data and context ranks share parameters.
-  [[nodiscard]] constexpr Work data_group(WorkKind kind, std::int64_t bytes) const {
-    Work work = compute(kind, bytes, s_.shards);
+  [[nodiscard]] constexpr op::Work data_group(op::Kind kind, std::int64_t bytes) const {
+    op::Work work = compute(kind, bytes, s_.shards);
     work.stride = s_.spec.shard_stride();
     return work;
   }
-  constexpr void sum_whole(WorkList& out) const {
+  constexpr void sum_whole(op::WorkList& out) const {
     const std::int64_t whole = layout_.whole_end - layout_.whole_begin;
-    if (s_.cut && whole > 0) out.push(s_.tensor_group(WorkKind::all_reduce, whole * 4));
+    if (s_.cut && whole > 0) out.push(s_.tensor_group(op::Kind::all_reduce, whole * 4));
   }
 
   const LayerShape& s_;
@@ -93,7 +93,7 @@ constexpr LayerCounts store_counts(const LayerShape& s) {
   const StoreCounts store(s, layout);
   const bool split = s.splits_backward();
   LayerCounts out;
-  WorkList& weights = split ? out.weights : out.backward;
+  op::WorkList& weights = split ? out.weights : out.backward;
   store.acquire(out.forward);
   store.acquire(out.backward);
   store.open_gradients(weights);
@@ -126,12 +126,12 @@ class RegionCounts {
  public:
   explicit constexpr RegionCounts(const LayerShape& shape) : s_(shape) {}
   /// Before a column-cut weight: under sequence parallelism the tokens come together.
-  constexpr void enter(WorkList& out) const {
-    if (s_.cut) out.push(s_.tensor_group(WorkKind::all_gather, bytes()));
+  constexpr void enter(op::WorkList& out) const {
+    if (s_.cut) out.push(s_.tensor_group(op::Kind::all_gather, bytes()));
   }
   /// After a row-cut weight: the partial sums are added.
-  constexpr void leave(WorkList& out) const {
-    if (s_.t > 1) out.push(s_.tensor_group(s_.cut ? WorkKind::reduce_scatter : WorkKind::all_reduce, bytes()));
+  constexpr void leave(op::WorkList& out) const {
+    if (s_.t > 1) out.push(s_.tensor_group(s_.cut ? op::Kind::reduce_scatter : op::Kind::all_reduce, bytes()));
   }
 
  private:

@@ -29,7 +29,7 @@ namespace galvatron::device::cuda {
 
 /// Executes the operations of the Device concept, in order, on machine M, which has:
 /// - launch(geometry, kernel), zero(to, bytes), copy(from, to, bytes);
-/// - multiply(product, a, b, bias, c): see Product; of fp8 multiply(product, a, b, bias, c, unscale), for layout nt of
+/// - multiply(product, a, b, bias, c): see Product; of fp8 multiply(product, a, b, bias, c, unscale), for gemm_nt of
 ///   codes that are multiplied with unscale (2);
 /// - try_multiply(product, epilogue, a, b, bias, u, c): see Epilogue; false when the machine has no such product, and
 ///   nothing was done;
@@ -74,11 +74,12 @@ class Gpu {
   [[nodiscard]] const Repeater<M>& repeater() const { return m_; }
 
   template <class A, class C>
-  void gemm(Gemm layout, std::int64_t m, std::int64_t n, std::int64_t k, View<A> a, In<A> b, View<C> c,
+  void gemm(op::Kind kind, std::int64_t m, std::int64_t n, std::int64_t k, View<A> a, In<A> b, View<C> c,
             bool accumulate = false, In<A> bias = {}) {
+    check_gemm(kind);
     using T = std::remove_const_t<A>;
     if (m == 0 || n == 0) return;
-    m_.multiply(Product{.layout = layout,
+    m_.multiply(Product{.kind = kind,
                         .operands = precision_of<T>,
                         .result = precision_of<C>,
                         .accumulate = accumulate,
@@ -91,22 +92,23 @@ class Gpu {
 
   /// Tensor cores take 8-bit operands whose rows go along the sum only: others are transposed as they are rounded.
   template <class C>
-  void gemm_8bit(Gemm layout, std::int64_t m, std::int64_t n, std::int64_t k, View<const bfloat16> a,
+  void gemm_8bit(op::Kind kind, std::int64_t m, std::int64_t n, std::int64_t k, View<const bfloat16> a,
                  View<const bfloat16> b, View<C> c, bool accumulate, View<const bfloat16> bias, View<std::byte> room) {
+    check_gemm(kind);
     const Room8bit codes(room, m, n, k);
-    const bool a_across = layout == Gemm::tn;
-    with_format_of_a(layout, [&]<class F>() {
+    const bool a_across = kind == op::Kind::gemm_tn;
+    with_format_of_a(kind, [&]<class F>() {
       cuda::round_to_8bit<F>(m_, scratch_, a_across ? k : m, a_across ? m : k, a_across, a.data, codes.a.data,
                              codes.unscale.data);
     });
-    const bool b_across = layout != Gemm::nt;
+    const bool b_across = kind != op::Kind::gemm_nt;
     cuda::round_to_8bit<float8_e4m3>(m_, scratch_, b_across ? k : n, b_across ? n : k, b_across, b.data, codes.b.data,
                                      codes.unscale.data + 1);
     m_.multiply(Product{.operands = Precision::fp8,
                         .result = precision_of<C>,
                         .accumulate = accumulate,
                         .bias = !bias.empty(),
-                        .gradient = has_gradient(layout),
+                        .gradient = has_gradient(kind),
                         .m = m,
                         .n = n,
                         .k = k},
@@ -201,20 +203,20 @@ class Gpu {
   template <class T>
   void gemm_activation(ActivationKind kind, std::int64_t m, std::int64_t n, std::int64_t k, In<T> a, In<T> b,
                        In<T> bias, View<T> u, View<T> g) {
-    if (kind == ActivationKind::gelu && m_.try_multiply(activated<T>(Gemm::nt, !bias.empty(), m, n, k), Epilogue::gelu,
-                                                        a.data, b.data, bias.data, u.data, g.data))
+    if (kind == ActivationKind::gelu && m_.try_multiply(activated<T>(op::Kind::gemm_nt, !bias.empty(), m, n, k),
+                                                        Epilogue::gelu, a.data, b.data, bias.data, u.data, g.data))
       return;
-    gemm(Gemm::nt, m, inputs_of(kind) * n, k, a, b, u, false, bias);
+    gemm(op::Kind::gemm_nt, m, inputs_of(kind) * n, k, a, b, u, false, bias);
     activation_forward(kind, m, n, u, g);
   }
   template <class T>
   void gemm_activation_backward(ActivationKind kind, std::int64_t m, std::int64_t n, std::int64_t k, In<T> a, In<T> b,
                                 In<T> u, View<T> dg, View<T> du) {
     if (kind == ActivationKind::gelu && du.data != u.data &&
-        m_.try_multiply(activated<T>(Gemm::nn, false, m, n, k), Epilogue::gelu_gradient, a.data, b.data, nullptr,
-                        const_cast<T*>(u.data), du.data))
+        m_.try_multiply(activated<T>(op::Kind::gemm_nn, false, m, n, k), Epilogue::gelu_gradient, a.data, b.data,
+                        nullptr, const_cast<T*>(u.data), du.data))
       return;
-    gemm(Gemm::nn, m, n, k, a, b, dg);
+    gemm(op::Kind::gemm_nn, m, n, k, a, b, dg);
     activation_backward(kind, m, n, u, dg, du);
   }
   template <class T>
@@ -327,9 +329,8 @@ class Gpu {
 
  private:
   template <class T>
-  static constexpr Product activated(Gemm layout, bool bias, std::int64_t m, std::int64_t n, std::int64_t k) {
-    return {
-        .layout = layout, .operands = precision_of<T>, .result = precision_of<T>, .bias = bias, .m = m, .n = n, .k = k};
+  static constexpr Product activated(op::Kind kind, bool bias, std::int64_t m, std::int64_t n, std::int64_t k) {
+    return {.kind = kind, .operands = precision_of<T>, .result = precision_of<T>, .bias = bias, .m = m, .n = n, .k = k};
   }
   template <class T>
   static const T* some(View<const T> beta, NormKind kind) {

@@ -6,8 +6,9 @@
 #include <type_traits>
 #include <vector>
 
-#include <galvatron/cost/work.hpp>
 #include <galvatron/device/device.hpp>
+#include <galvatron/device/product.hpp>
+#include <galvatron/op/work.hpp>
 
 namespace galvatron::device {
 
@@ -16,8 +17,8 @@ namespace galvatron::device {
 class Dry {
  public:
   static constexpr bool counts_only = true;
-  using Work = cost::Work;
-  using Kind = cost::WorkKind;
+  using Work = op::Work;
+  using Kind = op::Kind;
   /// An operand that is read; its element type is deduced from the others.
   template <class T>
   using In = std::type_identity_t<View<const std::remove_const_t<T>>>;
@@ -26,14 +27,14 @@ class Dry {
   [[nodiscard]] int threads() const { return 1; }
 
   template <class A, class C>
-  void gemm(Gemm layout, std::int64_t m, std::int64_t n, std::int64_t k, View<A>, In<A>, View<C>,
-            bool accumulate = false, In<A> = {}) {
-    note(product(layout, m, n, k, accumulate));
+  void gemm(Kind kind, std::int64_t m, std::int64_t n, std::int64_t k, View<A>, In<A>, View<C>, bool accumulate = false,
+            In<A> = {}) {
+    note(product(kind, m, n, k, accumulate));
   }
   template <class C>
-  void gemm_8bit(Gemm layout, std::int64_t m, std::int64_t n, std::int64_t k, View<const bfloat16>,
-                 View<const bfloat16>, View<C>, bool accumulate, View<const bfloat16>, View<std::byte>) {
-    Work work = product(layout, m, n, k, accumulate);
+  void gemm_8bit(Kind kind, std::int64_t m, std::int64_t n, std::int64_t k, View<const bfloat16>, View<const bfloat16>,
+                 View<C>, bool accumulate, View<const bfloat16>, View<std::byte>) {
+    Work work = product(kind, m, n, k, accumulate);
     work.eight_bit = true;
     note(work);
   }
@@ -105,13 +106,15 @@ class Dry {
   void gemm_activation(ActivationKind kind, std::int64_t m, std::int64_t n, std::int64_t k, In<T>, In<T>, In<T>,
                        View<T>, View<T>) {
     note({.kind = Kind::gemm_nt, .m = m, .n = inputs_of(kind) * n, .k = k});
-    note({.kind = Kind::activation_forward, .m = m, .n = n, .in_product = kind == ActivationKind::gelu});
+    note({.kind = kind == ActivationKind::gelu ? Kind::gelu_in_product : Kind::activation_forward, .m = m, .n = n});
   }
   template <class T>
   void gemm_activation_backward(ActivationKind kind, std::int64_t m, std::int64_t n, std::int64_t k, In<T>, In<T>,
                                 In<T>, View<T>, View<T>) {
     note({.kind = Kind::gemm_nn, .m = m, .n = n, .k = k});
-    note({.kind = Kind::activation_backward, .m = m, .n = n, .in_product = kind == ActivationKind::gelu});
+    note({.kind = kind == ActivationKind::gelu ? Kind::gelu_gradient_in_product : Kind::activation_backward,
+          .m = m,
+          .n = n});
   }
   template <class T>
   void bias_gradient(std::int64_t rows, std::int64_t n, View<T>, View<float>) {
@@ -200,8 +203,8 @@ class Dry {
 
  private:
   void note(const Work& work) { log_->push_back(work); }
-  static Work product(Gemm layout, std::int64_t m, std::int64_t n, std::int64_t k, bool accumulate) {
-    const Kind kind = layout == Gemm::nt ? Kind::gemm_nt : layout == Gemm::nn ? Kind::gemm_nn : Kind::gemm_tn;
+  static Work product(Kind kind, std::int64_t m, std::int64_t n, std::int64_t k, bool accumulate) {
+    check_gemm(kind);
     return {.kind = kind, .m = m, .n = n, .k = k, .writes_one_in = kind == Kind::gemm_tn && !accumulate ? 1 : 0};
   }
   static Work attention(Kind kind, const AttentionShape& s) {

@@ -54,8 +54,8 @@ struct Operands {
   dnnl_memory_desc_t a, b, bias, c;
 
   Operands(const Product& p, std::int64_t rows)
-      : a(p.layout == Gemm::tn ? matrix(rows, p.k, 1, p.m, p.operands) : matrix(rows, p.k, p.k, 1, p.operands)),
-        b(p.layout == Gemm::nt ? matrix(p.k, p.n, 1, p.k, p.operands) : matrix(p.k, p.n, p.n, 1, p.operands)),
+      : a(p.kind == op::Kind::gemm_tn ? matrix(rows, p.k, 1, p.m, p.operands) : matrix(rows, p.k, p.k, 1, p.operands)),
+        b(p.kind == op::Kind::gemm_nt ? matrix(p.k, p.n, 1, p.k, p.operands) : matrix(p.k, p.n, p.n, 1, p.operands)),
         bias(matrix(1, p.n, p.n, 1, p.operands)),
         c(matrix(rows, p.n, p.n, 1, p.result)) {}
 };
@@ -138,7 +138,7 @@ class Products {
     if (found == cache_.end()) found = cache_.emplace(product, make(product)).first;
     Bands& bands = found->second;
     const auto row_bytes = [](std::int64_t elements, Precision p) { return elements * element_bytes(p); };
-    const std::int64_t a_step = row_bytes(product.layout == Gemm::tn ? 1 : product.k, product.operands);
+    const std::int64_t a_step = row_bytes(product.kind == op::Kind::gemm_tn ? 1 : product.k, product.operands);
     const std::int64_t c_step = row_bytes(product.n, product.result);
     for (std::int64_t row = 0; row < product.m; row += bands.rows) {
       detail::Kernel& kernel = bands.kernels[row + bands.rows <= product.m ? 0 : 1];

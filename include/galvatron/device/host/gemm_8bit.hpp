@@ -71,12 +71,12 @@ inline constexpr std::int64_t depth_8bit = 256;    ///< multiplied at a time
 
 /// c (m, n) = a * b [+ bias (n)], or c += a * b: Device::gemm_8bit. `room` as in Room8bit.
 template <class C>
-void gemm_8bit(const Team& team, Gemm layout, std::int64_t m, std::int64_t n, std::int64_t k, const bfloat16* a,
+void gemm_8bit(const Team& team, op::Kind kind, std::int64_t m, std::int64_t n, std::int64_t k, const bfloat16* a,
                const bfloat16* b, C* c, bool accumulate, const bfloat16* bias, View<std::byte> room) {
   constexpr std::int64_t depth_step = detail::depth_8bit;
   const Room8bit rounded(room, m, n, k);
   const float* values_of_a = nullptr;
-  with_format_of_a(layout, [&]<class F>() {
+  with_format_of_a(kind, [&]<class F>() {
     rounded.unscale[0] = round_to_8bit<F>(team, m * k, a, rounded.a.data);
     values_of_a = detail::values_8bit<F>.data();
   });
@@ -85,10 +85,10 @@ void gemm_8bit(const Team& team, Gemm layout, std::int64_t m, std::int64_t n, st
   const float unscale_a = rounded.unscale[0];
   const float unscale_b = rounded.unscale[1];
   // Element (row, p) of a, and (p, column) of b.
-  const std::int64_t a_row = layout == Gemm::tn ? 1 : k;
-  const std::int64_t a_depth = layout == Gemm::tn ? m : 1;
-  const std::int64_t b_depth = layout == Gemm::nt ? 1 : n;
-  const std::int64_t b_column = layout == Gemm::nt ? k : 1;
+  const std::int64_t a_row = kind == op::Kind::gemm_tn ? 1 : k;
+  const std::int64_t a_depth = kind == op::Kind::gemm_tn ? m : 1;
+  const std::int64_t b_depth = kind == op::Kind::gemm_nt ? 1 : n;
+  const std::int64_t b_column = kind == op::Kind::gemm_nt ? k : 1;
   const std::int64_t across = divide_up(n, detail::columns_8bit);
   const std::int64_t tiles = divide_up(m, detail::rows_8bit) * across;
   const int threads = m * n * k < parallel_elements ? 1 : team.threads;

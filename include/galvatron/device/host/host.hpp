@@ -66,8 +66,9 @@ class Host {
 
   /// c (m, n) = a * b [+ bias], or c += a * b; a and b of one type T (float or bfloat16), c of T or float.
   template <class A, class C>
-  void gemm(Gemm layout, std::int64_t m, std::int64_t n, std::int64_t k, View<A> a, In<std::remove_const_t<A>> b,
+  void gemm(op::Kind kind, std::int64_t m, std::int64_t n, std::int64_t k, View<A> a, In<std::remove_const_t<A>> b,
             View<C> c, bool accumulate = false, In<std::remove_const_t<A>> bias = {}) {
+    check_gemm(kind);
     using T = std::remove_const_t<A>;
     static_assert(std::is_same_v<T, float> || std::is_same_v<T, bfloat16>, "galvatron: gemm takes float or bfloat16");
     static_assert(std::is_same_v<C, float> || std::is_same_v<C, T>,
@@ -77,7 +78,7 @@ class Host {
       return;
     }
     const OmpThreads setting(team_.threads);
-    products_.multiply({.layout = layout,
+    products_.multiply({.kind = kind,
                         .operands = precision_of<T>,
                         .result = precision_of<C>,
                         .accumulate = accumulate,
@@ -89,9 +90,10 @@ class Host {
   }
 
   template <class C>
-  void gemm_8bit(Gemm layout, std::int64_t m, std::int64_t n, std::int64_t k, View<const bfloat16> a,
+  void gemm_8bit(op::Kind kind, std::int64_t m, std::int64_t n, std::int64_t k, View<const bfloat16> a,
                  View<const bfloat16> b, View<C> c, bool accumulate, View<const bfloat16> bias, View<std::byte> room) {
-    host::gemm_8bit(team_, layout, m, n, k, a.data, b.data, c.data, accumulate, bias.data, room);
+    check_gemm(kind);
+    host::gemm_8bit(team_, kind, m, n, k, a.data, b.data, c.data, accumulate, bias.data, room);
   }
 
   template <class T>
@@ -179,13 +181,13 @@ class Host {
   template <class T>
   void gemm_activation(ActivationKind kind, std::int64_t m, std::int64_t n, std::int64_t k, In<T> a, In<T> b,
                        In<T> bias, View<T> u, View<T> g) {
-    gemm(Gemm::nt, m, inputs_of(kind) * n, k, a, b, u, false, bias);
+    gemm(op::Kind::gemm_nt, m, inputs_of(kind) * n, k, a, b, u, false, bias);
     activation_forward(kind, m, n, u, g);
   }
   template <class T>
   void gemm_activation_backward(ActivationKind kind, std::int64_t m, std::int64_t n, std::int64_t k, In<T> a, In<T> b,
                                 In<T> u, View<T> dg, View<T> du) {
-    gemm(Gemm::nn, m, n, k, a, b, dg);
+    gemm(op::Kind::gemm_nn, m, n, k, a, b, dg);
     activation_backward(kind, m, n, u, dg, du);
   }
   template <class T>

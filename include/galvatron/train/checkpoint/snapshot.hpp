@@ -12,6 +12,7 @@
 #include <vector>
 
 #include <galvatron/core/dtype.hpp>
+#include <galvatron/core/sharding.hpp>
 #include <galvatron/core/units.hpp>
 #include <galvatron/core/view.hpp>
 #include <galvatron/device/arena.hpp>
@@ -65,13 +66,12 @@ inline Bytes snapshot_bytes(const StagePlan& stage, const ModelSpec& model, int 
       const int t = entry.spec.tensor;
       const int copies = entry.spec.shards();
       const ParameterLayout layout = parameter_layout(entry.layer, part, t, copies);
-      const std::int64_t shard = layout.elements / copies;
       const int local = rank - stage.first_rank;
-      const int place = entry.spec.shard(local);
+      const Sharding::Range own = Sharding::even(layout.elements, copies).range(entry.spec.shard(local));
       nn::StoreView view;
       view.layer = entry.number;
       view.layout = &layout;
-      view.own = {place * shard, (place + 1) * shard};
+      view.own = {own.begin, own.end};
       view.tensor_rank = entry.spec.tensor_rank(local);
       view.tensor_degree = t;
       visitor(view);

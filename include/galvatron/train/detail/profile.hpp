@@ -91,7 +91,7 @@ class Profile {
   void finish() {
     cluster_.device.rates.clear();
     for (const GemmTable& table : cluster_.gemm) {
-      if (table.layout != GemmLayout::nt || table.concurrency != 1 || table.is_of_one_weight()) continue;
+      if (table.kind != op::Kind::gemm_nt || table.concurrency != 1 || table.is_of_one_weight()) continue;
       double best = 0;
       const auto& axes = table.seconds.axes();
       std::size_t point = 0;
@@ -103,7 +103,7 @@ class Profile {
       cluster_.device.rates.push_back({table.precision, name_of(table.precision), best, 1.0});
     }
     for (const MemoryTable& table : cluster_.memory_bound)
-      if (table.kind == MemoryBound::copy && table.concurrency == 1) {
+      if (table.kind == op::Kind::copy && table.concurrency == 1) {
         cluster_.device.memory_bandwidth =
             2.0 * static_cast<double>(table.seconds.axes()[0].back()) / table.seconds.seconds().back();
         cluster_.device.memory_share = 1.0;
@@ -120,14 +120,14 @@ class Profile {
     for (const MessageTable& table : tables) {
       const auto bytes = static_cast<double>(table.seconds.axes()[0].back());
       const double seconds = table.seconds.seconds().back();
-      if (table.kind == Message::send) link.send_bandwidth = bytes / seconds;
+      if (table.kind == op::Kind::send) link.send_bandwidth = bytes / seconds;
       if (table.group != members) continue;
       const double share = 1.0 - 1.0 / members;
-      if (table.kind == Message::all_reduce) {
+      if (table.kind == op::Kind::all_reduce) {
         link.latency = {table.seconds.seconds().front() / (2.0 * (members - 1))};
         link.all_reduce_bandwidth = 2 * share * bytes / seconds;
       }
-      if (table.kind == Message::all_gather) link.bandwidth = share * bytes / seconds;
+      if (table.kind == op::Kind::all_gather) link.bandwidth = share * bytes / seconds;
     }
     return link;
   }

@@ -20,9 +20,9 @@
 #include <galvatron/core/view.hpp>
 #include <galvatron/cost/memory.hpp>
 #include <galvatron/cost/product_8bit.hpp>
-#include <galvatron/cost/work.hpp>
 #include <galvatron/device/arena.hpp>
 #include <galvatron/device/device.hpp>
+#include <galvatron/op/work.hpp>
 #include <galvatron/train/detail/stopwatch.hpp>
 #include <galvatron/train/detail/walk.hpp>
 
@@ -104,11 +104,11 @@ class Bench {
 
   /// A product of one execution; a weight gradient is written when its work says that every one is, else added.
   template <class T>
-  double gemm(const cost::Work& product, double least) {
+  double gemm(const op::Work& product, double least) {
     const std::int64_t m = product.m;
     const std::int64_t n = product.n;
     const std::int64_t k = product.k;
-    const auto multiply = [&](device::Gemm which, View<T> a, View<T> b, auto c, bool accumulate, View<const T> bias) {
+    const auto multiply = [&](op::Kind which, View<T> a, View<T> b, auto c, bool accumulate, View<const T> bias) {
       if constexpr (std::is_same_v<T, bfloat16>) {
         if (product.eight_bit) {
           const std::int64_t room = cost::room_8bit(m, n, k);
@@ -123,17 +123,17 @@ class Bench {
     Walk& kept = kept_.within(pass_bytes(m * n * 4));
     Walk near(near_inputs(m * k * each));
     Walk near_result(near_outputs(m * n * each));
-    if (product.kind == cost::WorkKind::gemm_tn)  // gradient of the output, kept input, gradient of the weight
+    if (product.kind == op::Kind::gemm_tn)  // gradient of the output, kept input, gradient of the weight
       return time(least, [&] {
-        multiply(device::Gemm::tn, near.next<T>(m * k), far.next<T>(n * k), kept.next<float>(m * n),
+        multiply(op::Kind::gemm_tn, near.next<T>(m * k), far.next<T>(n * k), kept.next<float>(m * n),
                  product.writes_one_in != 1, {});
       });
-    if (product.kind == cost::WorkKind::gemm_nn)
+    if (product.kind == op::Kind::gemm_nn)
       return time(least, [&] {
-        multiply(device::Gemm::nn, near.next<T>(m * k), far.next<T>(k * n), near_result.next<T>(m * n), false, {});
+        multiply(op::Kind::gemm_nn, near.next<T>(m * k), far.next<T>(k * n), near_result.next<T>(m * n), false, {});
       });
     return time(least, [&] {
-      multiply(device::Gemm::nt, near.next<T>(m * k), far.next<T>(n * k), kept.next<T>(m * n), false, far.next<T>(n));
+      multiply(op::Kind::gemm_nt, near.next<T>(m * k), far.next<T>(n * k), kept.next<T>(m * n), false, far.next<T>(n));
     });
   }
   /// True when the operands fit the pools.
@@ -141,9 +141,9 @@ class Bench {
     return 4 * std::max({m * n, n * k, m * k}) <= sizes_.pool_bytes / 2;
   }
 
-  /// Causal attention; `heads` = samples x heads.
+  /// Causal attention, of op::attentions; `heads` = samples x heads.
   template <class T>
-  double attention(Pass pass, std::int64_t tokens, std::int64_t head_dim, std::int64_t heads, double least) {
+  double attention(op::Kind kind, std::int64_t tokens, std::int64_t head_dim, std::int64_t heads, double least) {
     const std::int64_t batch = heads >= 4 ? heads / 4 : 1;
     const std::int64_t local = heads / batch;
     const std::int64_t width = local * head_dim;
@@ -163,7 +163,7 @@ class Bench {
     Walk& far = far_.within(pass_bytes(fused_count * each));
     Walk& kept = kept_.within(pass_bytes(rows * width * each));
     const auto part = [&](View<T> fused, int i) { return fused.slice(i * width, fused.count - i * width); };
-    if (pass == Pass::forward) {
+    if (kind == op::Kind::attention_forward) {
       Walk near(near_inputs(fused_count * each));
       return time(least, [&] {
         const View<T> fused = near.next<T>(fused_count);
@@ -189,10 +189,10 @@ class Bench {
     return tokens * head_dim * heads * 3 * 4 <= sizes_.pool_bytes / 2;
   }
 
-  /// Flat operations have one column; rows of fill and copy are bytes.
+  /// An operation of op::memory_bound. Flat ones have one column; rows of fill and copy are bytes.
   template <class T>
-  double memory_bound(MemoryBound kind, std::int64_t rows, std::int64_t columns, double least) {
-    using K = MemoryBound;
+  double memory_bound(op::Kind kind, std::int64_t rows, std::int64_t columns, double least) {
+    using K = op::Kind;
     const std::int64_t n = rows * columns;
     const NormKind norm = NormKind::layer_norm;
     const std::int64_t vocabulary = std::int64_t{1} << sizes_.vocabulary_bits;
@@ -272,8 +272,9 @@ class Bench {
       case K::gelu_in_product:
       case K::gelu_gradient_in_product:
         return gelu_in_product<T>(kind, rows, columns, least);
+      default:
+        return 0;
     }
-    return 0;
   }
   /// True when GELU of that format is a part of products here.
   template <class T>
@@ -301,20 +302,20 @@ class Bench {
   /// Computes without much memory for about `seconds` of a core.
   void keep_busy(double seconds) {
     const double end = now() + seconds;
-    while (now() < end) gemm<float>({.kind = cost::WorkKind::gemm_nt, .m = 64, .n = 64, .k = 64}, 0);
+    while (now() < end) gemm<float>({.kind = op::Kind::gemm_nt, .m = 64, .n = 64, .k = 64}, 0);
   }
 
  private:
   // What GELU, or its gradient, adds to the product of an MLP that is four times as wide as its input.
   template <class T>
-  double gelu_in_product(MemoryBound kind, std::int64_t m, std::int64_t n, double least) {
+  double gelu_in_product(op::Kind kind, std::int64_t m, std::int64_t n, double least) {
     const std::int64_t k = n / 4;
     constexpr auto each = static_cast<std::int64_t>(sizeof(T));
     Walk& far = far_.within(pass_bytes(m * n * each));
     Walk& kept = kept_.within(pass_bytes(m * n * each));
     Walk near(near_inputs(m * k * each));
     Walk near_result(near_outputs(m * n * each));
-    const bool forward = kind == MemoryBound::gelu_in_product;
+    const bool forward = kind == op::Kind::gelu_in_product;
     const double both = time(least, [&] {
       if (forward)
         return device_.gemm_activation(ActivationKind::gelu, m, n, k, near.next<T>(m * k), far.next<T>(n * k),
@@ -323,7 +324,7 @@ class Bench {
       device_.gemm_activation_backward(ActivationKind::gelu, m, n, k, near.next<T>(m * k), far.next<T>(k * n),
                                        far.next<T>(m * n), gradient, gradient);
     });
-    const cost::WorkKind product = forward ? cost::WorkKind::gemm_nt : cost::WorkKind::gemm_nn;
+    const op::Kind product = forward ? op::Kind::gemm_nt : op::Kind::gemm_nn;
     return std::max(both - gemm<T>({.kind = product, .m = m, .n = n, .k = k}, least), 1e-9);
   }
   // M: of the moments.

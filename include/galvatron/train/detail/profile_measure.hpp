@@ -14,8 +14,7 @@
 #include <galvatron/comm/communicator.hpp>
 #include <galvatron/core/dtype.hpp>
 #include <galvatron/core/view.hpp>
-#include <galvatron/cost/detail/rates.hpp>
-#include <galvatron/cost/work.hpp>
+#include <galvatron/op/work.hpp>
 #include <galvatron/train/detail/others_shares.hpp>
 #include <galvatron/train/detail/profile_compute.hpp>
 #include <galvatron/train/detail/profile_grid.hpp>
@@ -100,20 +99,18 @@ class Measurements {
     Bench<Platform>& bench = bench_of(busy);
     const bool eight_bit = precision == Precision::fp8;
     const std::string who = words(precision, busy);
-    using Kind = cost::WorkKind;
-    for (cost::Work product :
-         {cost::Work{.kind = Kind::gemm_nt}, cost::Work{.kind = Kind::gemm_nn}, cost::Work{.kind = Kind::gemm_tn},
-          cost::Work{.kind = Kind::gemm_tn, .writes_one_in = 1}}) {
+    using Kind = op::Kind;
+    for (op::Work product : {op::Work{.kind = Kind::gemm_nt}, op::Work{.kind = Kind::gemm_nn},
+                             op::Work{.kind = Kind::gemm_tn}, op::Work{.kind = Kind::gemm_tn, .writes_one_in = 1}}) {
       product.eight_bit = eight_bit;
       const bool writes = product.writes_one_in == 1;
-      const GemmLayout layout = cost::detail::gemm_layout_of(product.kind);
-      announce(std::string("GEMM ") + name_of(layout) + (writes ? " written, " : ", ") + who);
+      announce(std::string("GEMM ") + op::layout_of(product.kind) + (writes ? " written, " : ", ") + who);
       const auto measured = [&](LogGrid<3>::Axes axes) {
         return on_grid<3>(std::move(axes), busy, at_work, [&](const auto& e) {
           product.m = e[0];
           product.n = e[1];
           product.k = e[2];
-          if (cost::flops_of(product).count > most_flops(precision) || !bench.gemm_fits(e[0], e[1], e[2]) ||
+          if (op::flops_of(product).count > most_flops(precision) || !bench.gemm_fits(e[0], e[1], e[2]) ||
               (eight_bit && !cost::fits_8bit(e[0], e[1], e[2])))
             return -1.0;
           return bench.template gemm<T>(product, plan_.least);
@@ -121,16 +118,16 @@ class Measurements {
       };
       // Of (m, n, k) the tokens are m forward and for the input's gradient, and k for the weight's.
       const auto& [tokens, columns, inner] = plan_.gemm;
-      auto grid = measured(layout == GemmLayout::tn ? LogGrid<3>::Axes{columns, inner, tokens}
-                                                    : LogGrid<3>::Axes{tokens, columns, inner});
-      if (is_final(grid)) cluster_.gemm.push_back({layout, writes, precision, busy, grid.finish({1, 1, 1})});
+      auto grid = measured(product.kind == op::Kind::gemm_tn ? LogGrid<3>::Axes{columns, inner, tokens}
+                                                             : LogGrid<3>::Axes{tokens, columns, inner});
+      if (is_final(grid)) cluster_.gemm.push_back({product.kind, writes, precision, busy, grid.finish({1, 1, 1})});
       for (const Weight& weight : plan_.weights) {
-        auto line = measured(axes_of(layout, weight, tokens));
+        auto line = measured(axes_of(product.kind, weight, tokens));
         if (!is_final(line)) continue;
         // A line of which most is extrapolated is no better than the grid.
         const auto known = std::ranges::count_if(line.seconds, [](double seconds) { return seconds > 0; });
         if (line.seconds.front() > 0 && 2 * known >= std::ssize(line.seconds))
-          cluster_.gemm.push_back({layout, writes, precision, busy, line.finish({1, 1, 1})});
+          cluster_.gemm.push_back({product.kind, writes, precision, busy, line.finish({1, 1, 1})});
       }
     }
   }
@@ -143,26 +140,25 @@ class Measurements {
     Bench<Platform>& bench = bench_of(busy);
     const Precision precision = precision_of<T>;
     const std::string who = words(precision, busy);
-    for (const Pass pass : {Pass::forward, Pass::backward}) {
-      announce(std::string("attention ") + name_of(pass) + ", " + who);
-      const double products = pass == Pass::forward ? 2 : 5;
+    for (const op::Kind kind : op::attentions) {
+      announce(std::string("attention ") + op::pass_of(kind) + ", " + who);
+      const double products = kind == op::Kind::attention_forward ? 2 : 5;
       auto grid = on_grid<3>(plan_.attention, busy, at_work, [&](const auto& e) {
         const double flops = products * static_cast<double>(e[0] * e[0]) * static_cast<double>(e[1] * e[2]);
         if (flops > most_flops(precision) / 2 || !bench.attention_fits(e[0], e[1], e[2])) return -1.0;
-        return bench.template attention<T>(pass, e[0], e[1], e[2], plan_.least);
+        return bench.template attention<T>(kind, e[0], e[1], e[2], plan_.least);
       });
-      if (is_final(grid)) cluster_.attention.push_back({pass, true, precision, busy, grid.finish({2, 1, 1})});
+      if (is_final(grid)) cluster_.attention.push_back({kind, true, precision, busy, grid.finish({2, 1, 1})});
     }
     announce("memory, " + who);
-    for (int kind = 0; kind < memory_bound_kinds; ++kind) {
-      const auto memory_kind = static_cast<MemoryBound>(kind);
-      auto grid = on_grid<2>(has_rows(memory_kind) ? plan_.rows : plan_.elements, busy, at_work, [&](const auto& e) {
+    for (const op::Kind kind : op::memory_bound) {
+      auto grid = on_grid<2>(op::has_rows(kind) ? plan_.rows : plan_.elements, busy, at_work, [&](const auto& e) {
         if (e[0] * e[1] > plan_.most_elements || !bench.memory_bound_fits(e[0], e[1])) return -1.0;
-        if (is_in_product(memory_kind) && !bench.template has_gelu_in_product<T>()) return -1.0;
-        return bench.template memory_bound<T>(memory_kind, e[0], e[1], plan_.least);
+        if (op::is_in_product(kind) && !bench.template has_gelu_in_product<T>()) return -1.0;
+        return bench.template memory_bound<T>(kind, e[0], e[1], plan_.least);
       });
       if (is_final(grid) && grid.seconds.front() > 0)
-        cluster_.memory_bound.push_back({memory_kind, precision, busy, grid.finish({1, 1})});
+        cluster_.memory_bound.push_back({kind, precision, busy, grid.finish({1, 1})});
     }
   }
 
@@ -177,18 +173,18 @@ class Measurements {
       for (const bool strided : {false, true}) {
         if (strided && n == node) continue;
         announce("collectives of " + std::to_string(n) + (strided ? " ranks, strided" : " ranks"));
-        for (const Message kind :
-             {Message::all_reduce, Message::all_gather, Message::reduce_scatter, Message::broadcast})
+        for (const op::Kind kind :
+             {op::Kind::all_reduce, op::Kind::all_gather, op::Kind::reduce_scatter, op::Kind::broadcast})
           measure(cluster_.messages, bench, kind, bench.members(node, n, strided), strided);
       }
     }
     if (node > 1) {
       announce("messages between ranks");
-      measure(cluster_.messages, bench, Message::send, bench.members(node, node, false), false);
+      measure(cluster_.messages, bench, op::Kind::send, bench.members(node, node, false), false);
     }
     if (nodes > 1) {
       announce("messages between machines");
-      for (const Message kind : {Message::all_reduce, Message::all_gather, Message::send})
+      for (const op::Kind kind : {op::Kind::all_reduce, op::Kind::all_gather, op::Kind::send})
         measure(across_, bench, kind, bench.members(world_.size(), nodes, true), true);
     }
     if (sweep_ == Sweep::write) return;
@@ -219,21 +215,21 @@ class Measurements {
   }
 
   /// A collective, or messages around a ring, over all sizes.
-  void measure(std::vector<MessageTable>& tables, MessageBench<Platform>& bench, Message kind,
+  void measure(std::vector<MessageTable>& tables, MessageBench<Platform>& bench, op::Kind kind,
                const std::vector<int>& members, bool strided) {
     MeasuredGrid<1> grid(plan_.bytes);
     const bool measures = begin_table();
-    const std::int64_t room = bench_.buffer().count / (kind == Message::send ? 2 : 1);
+    const std::int64_t room = bench_.buffer().count / (kind == op::Kind::send ? 2 : 1);
     for (std::size_t i = 0; i < grid.seconds.size() && measures; ++i) {
       const std::int64_t bytes = plan_.bytes[0][i];
       if (bytes > room) continue;
-      if (kind == Message::send)
+      if (kind == op::Kind::send)
         grid.seconds[i] = bench.send(members, bytes, plan_.least_message);
       else
         grid.seconds[i] = bench.collective(kind, world_.group(members), bytes, plan_.least_message);
     }
     if (measures && shares_ != nullptr) shares_->add(table_ - 1);
-    const int group = kind == Message::send ? 2 : static_cast<int>(members.size());
+    const int group = kind == op::Kind::send ? 2 : static_cast<int>(members.size());
     if (is_final(grid)) tables.push_back({kind, group, strided, cluster_.devices_per_node, grid.finish({1})});
   }
 

@@ -13,7 +13,7 @@
 #include <galvatron/cluster/spec.hpp>
 #include <galvatron/comm/communicator.hpp>
 #include <galvatron/core/view.hpp>
-#include <galvatron/cost/work.hpp>
+#include <galvatron/op/work.hpp>
 #include <galvatron/train/detail/profile_compute.hpp>
 #include <galvatron/train/detail/stopwatch.hpp>
 
@@ -36,31 +36,30 @@ class MessageBench {
     return ranks;
   }
 
-  /// Seconds of one collective of `bytes` (as cost::WorkKind counts them) in every group at once.
-  double collective(Message kind, comm::Group& group, std::int64_t bytes, double least) {
+  /// Seconds of one collective of `bytes` (as op::Kind counts them) in every group at once.
+  double collective(op::Kind kind, comm::Group& group, std::int64_t bytes, double least) {
     const View<std::byte> buffer = bench_.buffer();
     const int n = group.size();
     const std::int64_t share = std::max<std::int64_t>(bytes / 4 / n, 1);
-    const std::int64_t whole = kind == Message::all_gather || kind == Message::reduce_scatter ? share * n : bytes / 4;
+    const std::int64_t whole = kind == op::Kind::all_gather || kind == op::Kind::reduce_scatter ? share * n : bytes / 4;
     Walk walk(buffer.slice(0, std::min(buffer.count, std::max<std::int64_t>(std::int64_t{1} << 21, 2 * bytes))));
     return together(least, [&] {
       const View<float> data = walk.next<float>(whole);
       const View<float> own = data.slice(share * group.rank(), share);
       switch (kind) {
-        case Message::all_reduce:
+        case op::Kind::all_reduce:
           group.all_reduce(data, comm::ReduceOp::sum);
           break;
-        case Message::all_gather:
+        case op::Kind::all_gather:
           group.all_gather<float>(own, data);
           break;
-        case Message::reduce_scatter:
+        case op::Kind::reduce_scatter:
           group.reduce_scatter<float>(data, own);
           break;
-        case Message::broadcast:
+        case op::Kind::broadcast:
           group.broadcast(data, 0);
           break;
-        case Message::send:
-        case Message::all_to_all:
+        default:
           break;
       }
     });
@@ -91,7 +90,7 @@ class MessageBench {
                            std::min<std::int64_t>(bench_.buffer().count / 16, 16 << 20));
     const std::int64_t n = 1024;
     const auto compute = [&] {
-      return bench_.template gemm<float>({.kind = cost::WorkKind::gemm_nt, .m = n, .n = n, .k = n}, least);
+      return bench_.template gemm<float>({.kind = op::Kind::gemm_nt, .m = n, .n = n, .k = n}, least);
     };
     const double once = together(least, [&] { all.all_reduce(data, comm::ReduceOp::sum); });
     const double alone = compute();

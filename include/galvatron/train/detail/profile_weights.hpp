@@ -23,13 +23,13 @@ struct Weight {
 };
 
 /// The products of a weight over numbers of tokens as a table of (m, n, k).
-inline LogGrid<3>::Axes axes_of(GemmLayout layout, const Weight& weight, const LogGrid<3>::Axis& tokens) {
-  switch (layout) {
-    case GemmLayout::nt:
+inline LogGrid<3>::Axes axes_of(op::Kind kind, const Weight& weight, const LogGrid<3>::Axis& tokens) {
+  switch (kind) {
+    case op::Kind::gemm_nt:
       return {tokens, {weight.outputs}, {weight.inputs}};
-    case GemmLayout::nn:
+    case op::Kind::gemm_nn:
       return {tokens, {weight.inputs}, {weight.outputs}};
-    case GemmLayout::tn:
+    default:
       break;
   }
   return {{{weight.outputs}, {weight.inputs}, tokens}};
@@ -42,9 +42,9 @@ inline std::vector<Weight> weights_of(std::span<const ModelSpec> models, int ran
     const StrategySpec spec{.tensor = tensor};
     if (!is_fit(layer, spec, 1, layer.positions)) return;
     const cost::LayerCounts counts = cost::pass_counts(layer, spec, {.sequence = layer.positions});
-    for (const cost::Work& work : counts.forward)
+    for (const op::Work& work : counts.forward)
       if (const Weight weight{work.n, work.k};
-          work.kind == cost::WorkKind::gemm_nt && std::ranges::find(out, weight) == out.end())
+          work.kind == op::Kind::gemm_nt && std::ranges::find(out, weight) == out.end())
         out.push_back(weight);
   };
   for (const ModelSpec& model : models)

@@ -1,0 +1,122 @@
+// Work: an operation of a rank's device or of the network, as a kind and up to four extents.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <iterator>
+
+#include <galvatron/core/units.hpp>
+#include <galvatron/op/kind.hpp>
+
+namespace galvatron::op {
+
+/// The numbers that Work::overlap may have.
+inline constexpr int overlaps = 5;
+
+/// One operation, `times` times.
+struct Work {
+  Kind kind = Kind::copy;
+  std::int64_t m = 0;
+  std::int64_t n = 0;
+  std::int64_t k = 0;
+  std::int64_t l = 0;
+  std::int32_t times = 1;
+  bool causal = false;       ///< attention only
+  bool eight_bit = false;    ///< products only: of operands that are rounded to 8 bits first (cost/product_8bit.hpp)
+  bool unfused = false;      ///< attention only: scores go through memory
+  bool dropout = false;      ///< attention that is not fused only: of the scores
+  std::uint8_t overlap = 0;  ///< 0: alone; else a number of 1 to overlaps, see cost/overlap.hpp
+  std::int32_t stride = 1;   ///< communication only: neighbours of the group are so many ranks apart
+  /// Weight gradients only: of so many executions one writes its result, and the others add to it; 0: all add.
+  std::int32_t writes_one_in = 0;
+
+  friend constexpr bool operator==(const Work&, const Work&) = default;
+};
+
+/// Arithmetic of GEMMs and attention (multiply-add = 2); 0 for work that is bound by memory or the network.
+constexpr Flops flops_of(const Work& w) {
+  const auto d = [](std::int64_t x) { return static_cast<double>(x); };
+  if (is_gemm(w.kind)) return {2.0 * d(w.m) * d(w.n) * d(w.k) * w.times};
+  if (is_attention(w.kind)) {
+    const double products = w.kind == Kind::attention_forward ? 2.0 : 5.0;  // of (n, k, l); backward repeats QK^T
+    return {2.0 * products * d(w.m) * d(w.n) * d(w.k) * d(w.l) * (w.causal ? 0.5 : 1.0) * w.times};
+  }
+  return {0};
+}
+
+/// A list of work with room for one layer's pass; no allocation, so that it also lives at compile time. An empty list
+/// costs nothing to make: the room is not cleared, which would take longer than a layer's counts.
+class WorkList {
+  union Slot {
+    Work work;
+    constexpr Slot() {}
+    explicit constexpr Slot(const Work& w) : work(w) {}
+  };
+
+ public:
+  static constexpr int capacity = 64;
+
+  class Iterator {
+   public:
+    using iterator_category = std::forward_iterator_tag;
+    using value_type = Work;
+    using difference_type = std::ptrdiff_t;
+    using pointer = const Work*;
+    using reference = const Work&;
+
+    constexpr Iterator() = default;
+    explicit constexpr Iterator(const Slot* at) : at_(at) {}
+    constexpr reference operator*() const { return at_->work; }
+    constexpr pointer operator->() const { return &at_->work; }
+    constexpr Iterator& operator++() {
+      ++at_;
+      return *this;
+    }
+    constexpr Iterator operator++(int) { return Iterator(at_++); }
+    friend constexpr bool operator==(Iterator, Iterator) = default;
+
+   private:
+    const Slot* at_ = nullptr;
+  };
+
+  constexpr void push(const Work& work) {
+    std::uint8_t& last = last_[static_cast<std::size_t>(work.kind)];
+    for (int i = last; i > 0; i = before_[i - 1])
+      if (Work& made = slots_[i - 1].work; is_same(made, work)) {
+        made.times += work.times;
+        return;
+      }
+    before_[size_] = last;
+    slots_[size_++] = Slot(work);  // beyond the capacity: a compile error in constant evaluation
+    last = static_cast<std::uint8_t>(size_);
+  }
+  constexpr void append(const WorkList& other) {
+    for (const Work& work : other) push(work);
+  }
+  [[nodiscard]] constexpr Iterator begin() const { return Iterator(slots_.data()); }
+  [[nodiscard]] constexpr Iterator end() const { return Iterator(slots_.data() + size_); }
+  [[nodiscard]] constexpr int size() const { return size_; }
+  [[nodiscard]] constexpr Flops flops() const {
+    Flops sum;
+    for (const Work& work : *this) sum += flops_of(work);
+    return sum;
+  }
+
+ private:
+  // Two of a kind, but for how often.
+  static constexpr bool is_same(const Work& a, const Work& b) {
+    if (a.m != b.m) return false;  // mostly decides
+    Work same = a;
+    same.times = b.times;
+    return same == b;
+  }
+
+  std::array<Slot, capacity> slots_;
+  int size_ = 0;
+  // The items of a kind: the place of the last one, and of the one before each, from 1; 0: there is none.
+  std::array<std::uint8_t, kinds> last_{};
+  std::array<std::uint8_t, capacity> before_{};
+};
+
+}  // namespace galvatron::op
