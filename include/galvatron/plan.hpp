@@ -27,7 +27,6 @@
 #include <galvatron/plan/find.hpp>
 #include <galvatron/plan/mfu.hpp>
 #include <galvatron/plan/plan.hpp>
-#include <galvatron/plan/split.hpp>
 #include <galvatron/plan/sweep.hpp>
 #include <galvatron/plan/uniform.hpp>
 #include <galvatron/search/constexpr_search.hpp>
