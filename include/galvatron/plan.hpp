@@ -31,7 +31,7 @@
 #include <galvatron/plan/uniform.hpp>
 #include <galvatron/search/constexpr_search.hpp>
 #include <galvatron/search/search.hpp>
-#include <galvatron/strategy/decision_tree.hpp>
+#include <galvatron/strategy/divisors.hpp>
 #include <galvatron/strategy/legality.hpp>
 #include <galvatron/strategy/space.hpp>
 #include <galvatron/strategy/spec.hpp>
