@@ -11,7 +11,6 @@
 #include <galvatron/plan/emit.hpp>
 #include <galvatron/plan/export/export.hpp>
 #include <galvatron/plan/json.hpp>
-#include <galvatron/plan/split.hpp>
 #include <galvatron/train/checkpoint/huggingface_writer.hpp>
 #include <galvatron/train/checkpoint/reader.hpp>
 
@@ -184,9 +183,7 @@ void run_export(const Arguments& arguments, Common& common) {
                   "--model and --cluster price a job for another trainer; leave them out with --to " + to);
 
   require_apart({{"--out", out}}, {{"the command", path}, {"--model", model}, {"--cluster", cluster}});
-  const Plan read = value_or_throw(read_plan(path));
-  Plan plan = value_or_throw(joined(read));
-  plan.predicted.budget = read.predicted.budget;
+  const Plan plan = value_or_throw(read_plan(path));
   if (model.empty()) model = plan.model;
   if (cluster.empty()) cluster = plan.cluster;
   if (!target) return export_as_header(plan, name, out, common);

@@ -25,7 +25,6 @@
 #include <galvatron/plan/find.hpp>
 #include <galvatron/plan/json.hpp>
 #include <galvatron/plan/mfu.hpp>
-#include <galvatron/plan/split.hpp>
 #include <galvatron/plan/sweep.hpp>
 #include <galvatron/search/compiled.hpp>
 #include <galvatron/strategy/space.hpp>
@@ -267,7 +266,6 @@ void run_plan(const Arguments& arguments, Common& common) {
   std::string batch;
   std::string algorithm;
   std::string trainer;
-  bool split = false;
   std::string out;
   search::SearchOptions search;
   options.section("What to plan");
@@ -280,7 +278,6 @@ void run_plan(const Arguments& arguments, Common& common) {
                                "second among doublings"));
   options.integer("--seq", search.sequence, 1, 1 << 24, "tokens of a sample (default: all the model takes)");
   trainer_option(options, trainer, "galvatron");
-  options.flag("--split-layers", split, "attention and MLP are layers of their own, each with its strategy");
   options.choice("--precision", precision, {"bf16", "fp32", "fp8"},
                  "of arithmetic; fp8 is bf16 with 8-bit products in blocks (default: bf16 where the devices have it)");
   moments_option(options, moments);
@@ -314,8 +311,7 @@ void run_plan(const Arguments& arguments, Common& common) {
   require_writable(out, "--out");
   require_apart({{"--out", out}}, {{"--model", model_name}, {"--cluster", cluster_name}});
 
-  ModelSpec model = value_or_throw(load_model(model_name));
-  if (split) model = value_or_throw(split_layers(model));
+  const ModelSpec model = value_or_throw(load_model(model_name));
   const Cluster cluster = cluster_named(cluster_name);
   search.memory = memory_to_plan_with(search.memory, cluster, common);
   search.precision = chosen_precision(precision, cluster);
@@ -390,8 +386,7 @@ void run_cost(const Arguments& arguments, Common& common) {
 
   Plan plan = value_or_throw(read_plan(path));
   if (!trainer.empty()) plan.trainer = trainer_named(trainer);
-  const ModelSpec model =
-      value_or_throw(model_of(plan, value_or_throw(load_model(model_name.empty() ? plan.model : model_name))));
+  const ModelSpec model = value_or_throw(load_model(model_name.empty() ? plan.model : model_name));
   const bool own = cluster_name.empty();
   const Cluster cluster = cluster_named(own ? plan.cluster : cluster_name, plan.ranks());
   const PlanCost cost = value_or_throw(cost_of(plan, model, cluster));
@@ -427,8 +422,7 @@ void run_explain(const Arguments& arguments, Common& common) {
   require_output(common);
 
   Plan plan = value_or_throw(read_plan(path));
-  const ModelSpec model =
-      value_or_throw(model_of(plan, value_or_throw(load_model(model_name.empty() ? plan.model : model_name))));
+  const ModelSpec model = value_or_throw(load_model(model_name.empty() ? plan.model : model_name));
   if (!cluster_name.empty() && cluster_name != plan.cluster) {
     plan.cluster = cluster_name;
     plan.predicted.alternatives.clear();  // what lost on another cluster

@@ -13,7 +13,6 @@
 #include <galvatron/model/huggingface.hpp>
 #include <galvatron/plan/json.hpp>
 #include <galvatron/plan/mfu.hpp>
-#include <galvatron/plan/split.hpp>
 #include <galvatron/simulate/simulate.hpp>
 
 #include "commands.hpp"
@@ -40,8 +39,7 @@ Simulated simulated(const std::string& name, Plan plan, ModelSpec model, Cluster
 Simulated simulated_file(const std::string& path, const std::string& cluster_name, const std::string& model_name) {
   Plan plan = value_or_throw(read_plan(path));
   if (!cluster_name.empty()) plan.cluster = cluster_name;
-  ModelSpec model =
-      value_or_throw(model_of(plan, value_or_throw(load_model(model_name.empty() ? plan.model : model_name))));
+  ModelSpec model = value_or_throw(load_model(model_name.empty() ? plan.model : model_name));
   if (!model_name.empty()) plan.model = model_name;
   Cluster cluster = cluster_named(plan.cluster, plan.ranks());
   return simulated(path, std::move(plan), std::move(model), std::move(cluster));

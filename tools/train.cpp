@@ -23,7 +23,6 @@
 #include <galvatron/nn/implemented.hpp>
 #include <galvatron/plan/json.hpp>
 #include <galvatron/plan/mfu.hpp>
-#include <galvatron/plan/split.hpp>
 #include <galvatron/schedule/schedules.hpp>
 #include <galvatron/strategy/registry.hpp>
 #include <galvatron/strategy/space.hpp>
@@ -319,7 +318,7 @@ struct Prepared {
 
 Prepared given_plan(const TrainArguments& a, const Launcher& launcher) {
   Prepared out;
-  out.plan = value_or_throw(joined(value_or_throw(read_plan(a.plan_path))));
+  out.plan = value_or_throw(read_plan(a.plan_path));
   out.model = value_or_throw(load_model(a.model.empty() ? out.plan.model : a.model));
   check_trainable(out.model);
   check_against(out.plan, out.model, a, launcher);

@@ -27,12 +27,11 @@
 #include <galvatron/plan/find.hpp>
 #include <galvatron/plan/mfu.hpp>
 #include <galvatron/plan/plan.hpp>
-#include <galvatron/plan/split.hpp>
 #include <galvatron/plan/sweep.hpp>
 #include <galvatron/plan/uniform.hpp>
 #include <galvatron/search/constexpr_search.hpp>
 #include <galvatron/search/search.hpp>
-#include <galvatron/strategy/decision_tree.hpp>
+#include <galvatron/strategy/divisors.hpp>
 #include <galvatron/strategy/legality.hpp>
 #include <galvatron/strategy/space.hpp>
 #include <galvatron/strategy/spec.hpp>

@@ -8,8 +8,9 @@
 #include <vector>
 
 #include <galvatron/comm/comm.hpp>
-#include <galvatron/comm/slow.hpp>
 #include <galvatron/comm/tcp/threads.hpp>
+
+#include "slow.hpp"
 
 using namespace galvatron;
 

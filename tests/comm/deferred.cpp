@@ -10,7 +10,8 @@
 
 #include <galvatron/comm/comm.hpp>
 #include <galvatron/comm/dry/dry.hpp>
-#include <galvatron/comm/slow.hpp>
+
+#include "slow.hpp"
 
 using namespace galvatron;
 

@@ -13,9 +13,9 @@
 
 #include <galvatron/comm/comm.hpp>
 #include <galvatron/comm/local_gpu/world.hpp>
-#include <galvatron/comm/slow.hpp>
 
 #include "fake_gpu.hpp"
+#include "slow.hpp"
 
 using namespace galvatron;
 using comm::Piece;

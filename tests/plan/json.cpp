@@ -165,6 +165,8 @@ TEST_CASE("every key of a plan but its prediction and of a strategy is needed, a
 TEST_CASE("wrong versions, types and names are refused with what would be right") {
   CHECK(says(why_changed([](json& v) { v["version"] = 2; }), "version 2 is unknown"));
   CHECK(says(why_changed([](json& v) { v["version"] = "1"; }), "expected an integer"));
+  CHECK(says(why_changed([](json& v) { v["split_layers"] = true; }),
+             "\"split_layers\": plans with attention and MLP as layers of their own are no longer read"));
   CHECK(says(why_changed([](json& v) { v["global_batch"] = 1.5; }), "global_batch"));
   CHECK(says(why_changed([](json& v) { v["global_batch"] = 0; }), "from 1"));
   CHECK(says(why_changed([](json& v) { v["microbatches"] = -1; }), "microbatches"));

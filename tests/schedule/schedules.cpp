@@ -189,10 +189,10 @@ TEST_CASE("as many stashes as in_flight says are held at once, and no more") {
         REQUIRE(peak == microbatches_in_flight(kind, stages, s, m, chunks, chunk));
       }
   });
-  static_assert(in_flight(ScheduleKind::gpipe, 0, 4, 16) == 16);
-  static_assert(in_flight(ScheduleKind::one_f_one_b, 0, 4, 16) == 4);
-  static_assert(in_flight(ScheduleKind::one_f_one_b, 3, 4, 16) == 1);
-  static_assert(in_flight(ScheduleKind::one_f_one_b, 0, 4, 2) == 2);
+  static_assert(microbatches_in_flight(ScheduleKind::gpipe, 4, 0, 16) == 16);
+  static_assert(microbatches_in_flight(ScheduleKind::one_f_one_b, 4, 0, 16) == 4);
+  static_assert(microbatches_in_flight(ScheduleKind::one_f_one_b, 4, 3, 16) == 1);
+  static_assert(microbatches_in_flight(ScheduleKind::one_f_one_b, 4, 0, 2) == 2);
 }
 
 TEST_CASE("1F1B on the middle of three stages is what the drawing shows") {

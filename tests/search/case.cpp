@@ -14,7 +14,6 @@
 #include <galvatron/cost/layer.hpp>
 #include <galvatron/cost/plan_cost.hpp>
 #include <galvatron/model/model.hpp>
-#include <galvatron/model/split.hpp>
 #include <galvatron/strategy/text.hpp>
 
 using namespace galvatron;
@@ -84,17 +83,13 @@ int check_case(const ModelSpec& model, cost::Trainer trainer, bool splits_backwa
 TEST_CASE("every choice costs what its strategy costs for its layer alone, in any order of the strategies") {
   int checked = 0;
   for (const char* const name : {"gpt2-124m", "llama2-7b", "t5-large-32", "swin-huge-32", "mixtral-8x7b"}) {
-    const ModelSpec whole = value_or_throw(find_model(name));
-    std::vector<ModelSpec> models{whole};
-    if (whole.blocks.front().is_plain_block()) models.push_back(value_or_throw(split_layers(whole)));
-    for (const ModelSpec& model : models)
-      for (const cost::Trainer trainer : cost::trainers)
-        for (const bool splits_backward : {false, true})
-          for (const bool reversed : {false, true}) {
-            INFO(model.name << ", trainer " << static_cast<int>(trainer)
-                            << (splits_backward ? ", split backward" : ""));
-            checked += check_case(model, trainer, splits_backward, reversed);
-          }
+    const ModelSpec model = value_or_throw(find_model(name));
+    for (const cost::Trainer trainer : cost::trainers)
+      for (const bool splits_backward : {false, true})
+        for (const bool reversed : {false, true}) {
+          INFO(model.name << ", trainer " << static_cast<int>(trainer) << (splits_backward ? ", split backward" : ""));
+          checked += check_case(model, trainer, splits_backward, reversed);
+        }
   }
   CHECK(checked > 10000);
 }

@@ -306,7 +306,6 @@ TEST_CASE("searches of hundreds of thousands of devices and of long ranges end w
   const std::string limits = "ulimit -v 4000000 && ulimit -t 90 && $G plan --json --model ";
   for (const std::string search : {"llama2-70b --cluster 60xh100-80g --global-batch 28 --schedule zb-h1",
                                    "gpt3-175b --cluster 110880xh100-80g --global-batch 110880",
-                                   "gpt3-175b --cluster 10080xh100-80g --global-batch 10080 --split-layers",
                                    "llama2-7b --cluster 8xh100-80g --global-batch 1..1000000000 --schedule all"}) {
     CAPTURE(search);
     const Ran ran = folder.shell(limits + search);

@@ -12,12 +12,12 @@
 
 #include <doctest/doctest.h>
 
-#include <galvatron/comm/slow.hpp>
 #include <galvatron/comm/thread/thread.hpp>
 #include <galvatron/nn/compiled.hpp>
 #include <galvatron/train/host_rank.hpp>
 #include <galvatron/train/stage.hpp>
 
+#include "../comm/slow.hpp"
 #include "toy.hpp"
 
 namespace {

@@ -21,7 +21,6 @@
 #include <galvatron/cost/counts.hpp>
 #include <galvatron/cost/detail/block.hpp>
 #include <galvatron/cost/detail/ends.hpp>
-#include <galvatron/cost/detail/half_block.hpp>
 #include <galvatron/cost/detail/megatron.hpp>
 #include <galvatron/cost/detail/mixed_block.hpp>
 #include <galvatron/cost/detail/shape.hpp>
@@ -40,7 +39,6 @@ constexpr LayerCounts counts_of_kind(const LayerShape& shape) {
   const LayerSpec& layer = shape.layer;
   if (layer.kind == LayerKind::embedding) return embedding_counts(shape);
   if (layer.kind == LayerKind::head) return head_counts(shape);
-  if (layer.is_half_block()) return half_block_counts(shape);
   if (layer.window > 0) return block_counts(shape);
   if (!layer.is_plain_block()) return mixed_block_counts(shape);
   return shape.habits.keeps_outputs ? megatron_counts(shape) : block_counts(shape);

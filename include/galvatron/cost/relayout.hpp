@@ -11,9 +11,6 @@
 
 namespace galvatron::cost {
 
-/// True when a layer with layout `to` cannot use the output of one with layout `from` as it lies.
-constexpr bool needs_relayout(const ActivationLayout& from, const ActivationLayout& to) { return !(from == to); }
-
 /// What the busiest rank of a move receives from others.
 struct Traffic {
   std::int64_t tokens = 0;

@@ -45,7 +45,6 @@ std::string field_text(E value) {
   if constexpr (std::same_as<E, PositionKind>) return name("learned", "rotary", "relative").at(at);
   if constexpr (std::same_as<E, NormOrder>) return name("before", "after").at(at);
   if constexpr (std::same_as<E, HeadKind>) return name("language", "masked_language", "classifier").at(at);
-  if constexpr (std::same_as<E, BlockPart>) return name("whole", "attention", "mlp").at(at);
 }
 
 /// Calls f(name, a's value, b's value) for every field of a layer, those that people choose models by first.
@@ -53,9 +52,9 @@ template <class F>
 constexpr void for_each_field(const LayerSpec& a, const LayerSpec& b, const F& f) {
   // A field that LayerSpec gains has to be named here, or this does not compile.
   const auto& [kind, hidden, heads, kv_heads, head_dim, ffn, vocabulary, positions, norm, activation, position, bias,
-               causal, tied, rope_theta, norm_epsilon, layers, part, tokens, memory, passing, begins_decoder,
-               norm_order, closing_norm, window, shift, bias_rows, merges, experts, active_experts, patch_width,
-               class_token, token_types, head] = b;
+               causal, tied, rope_theta, norm_epsilon, layers, tokens, memory, passing, begins_decoder, norm_order,
+               closing_norm, window, shift, bias_rows, merges, experts, active_experts, patch_width, class_token,
+               token_types, head] = b;
   f("number of layers", a.layers, layers);
   f("hidden size", a.hidden, hidden);
   f("attention heads", a.heads, heads);
@@ -75,7 +74,6 @@ constexpr void for_each_field(const LayerSpec& a, const LayerSpec& b, const F& f
   f("experts", a.experts, experts);
   f("experts of a token", a.active_experts, active_experts);
   f("kind of layer", a.kind, kind);
-  f("part of a block", a.part, part);
   f("share of the sequence", a.tokens, tokens);
   f("share of the encoder's output", a.memory, memory);
   f("share of the sequence that passes", a.passing, passing);

@@ -24,13 +24,6 @@ enum class HeadKind : std::uint8_t {
   classifier,       ///< norm, then logits of one vector a sample over the classes, with biases; V counts the classes
 };
 
-/// What of a block a layer is (model/split.hpp).
-enum class BlockPart : std::uint8_t {
-  whole,
-  attention,  ///< its norm, self-attention and their residual
-  mlp,        ///< its norm, the MLP and their residual
-};
-
 /// The tokens of a layer as a share of the model's sequence: S * part / whole. A part of 0 is no token at all.
 struct TokenRatio {
   std::int64_t part = 1;
@@ -63,8 +56,6 @@ struct LayerSpec {
   double rope_theta = 10000.0;
   double norm_epsilon = 1e-5;
   int layers = 1;  ///< L, blocks in the whole model; scales the initialisation of residual projections
-
-  BlockPart part = BlockPart::whole;
 
   // What only some families have.
   TokenRatio tokens = all_tokens;            ///< that the layer works on
@@ -99,11 +90,9 @@ struct LayerSpec {
   /// A block as GPT and Llama have them, causal or not: self-attention over the whole sequence and one MLP, each behind
   /// a norm.
   [[nodiscard]] constexpr bool is_plain_block() const {
-    return kind == LayerKind::block && part == BlockPart::whole && !memory.any() && !passing.any() &&
-           norm_order == NormOrder::before && !closing_norm && window == 0 && position != PositionKind::relative &&
-           !merges && experts == 0;
+    return kind == LayerKind::block && !memory.any() && !passing.any() && norm_order == NormOrder::before &&
+           !closing_norm && window == 0 && position != PositionKind::relative && !merges && experts == 0;
   }
-  [[nodiscard]] constexpr bool is_half_block() const { return kind == LayerKind::block && part != BlockPart::whole; }
   /// Parts of a block, each with a norm and a residual: self-attention, cross attention, MLP.
   [[nodiscard]] constexpr int block_parts() const { return memory.any() ? 3 : 2; }
 

@@ -29,9 +29,9 @@ constexpr bool is_window_block(const LayerSpec& layer) {
 
 /// A block as T5's encoder and decoder have it, with a table of relative positions of its own.
 constexpr bool is_encoder_decoder_block(const LayerSpec& layer) {
-  return layer.kind == LayerKind::block && layer.part == BlockPart::whole && layer.position == PositionKind::relative &&
-         layer.bias_rows > 0 && !layer.bias && layer.norm_order == NormOrder::before && layer.window == 0 &&
-         !layer.merges && layer.experts == 0;
+  return layer.kind == LayerKind::block && layer.position == PositionKind::relative && layer.bias_rows > 0 &&
+         !layer.bias && layer.norm_order == NormOrder::before && layer.window == 0 && !layer.merges &&
+         layer.experts == 0;
 }
 
 /// True for the layers of GPT, Llama, BERT, ViT, Swin and T5 models.

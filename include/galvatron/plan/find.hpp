@@ -42,7 +42,6 @@ inline Plan plan_of(const search::Candidate& candidate, const ModelSpec& model, 
   plan.trainer = options.trainer;
   plan.moments = options.moments;
   plan.overlap = cost::can_overlap(cluster);
-  plan.split_layers = has_split_layers(model);
   plan.microbatches = candidate.microbatches;
   plan.schedule = candidate.schedule;
   plan.virtual_stages = candidate.virtual_stages;

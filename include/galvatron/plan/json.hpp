@@ -10,8 +10,7 @@
 // A layer with "keep_outputs": true keeps what its norms and its activation give, which backward else computes again;
 // then "recompute" is "none", of which it is a kind (RecomputeKind::never). The key is left out where it is false.
 // "trainer", beside virtual_stages, names whose code the plan is for where it is not this library's (cost/trainer.hpp).
-// "split_layers": true, also there, says that layers are halves of blocks: 2 i the attention of block i, 2 i + 1 its
-// MLP. Else layers are the model's blocks. "moments": "bf16" keeps those of the optimizer in 2 bytes each, not 4.
+// "moments": "bf16" keeps those of the optimizer in 2 bytes each, not 4.
 // Layers count from 0; last_layer is inclusive; ranks are [first, count]. What is under "predicted" informs people and
 // `explain`; plans written by hand leave it out or empty. "model" and "cluster" are presets' names or paths; a relative
 // path begins at the folder of the plan file, or, in files of before, at the current folder (core/path_in_file.hpp).
@@ -216,7 +215,6 @@ inline std::string plan_text(const Plan& plan) {
   if (plan.trainer != cost::Trainer::galvatron) out.field("trainer", name_of(plan.trainer));
   if (plan.moments != Precision::fp32) out.field("moments", name_of(plan.moments));
   if (!plan.overlap) out.field("overlap", false);
-  if (plan.split_layers) out.field("split_layers", true);
   out.key("stages");
   out.open('[', true);
   for (const PlanStage& stage : plan.stages) {
@@ -272,7 +270,10 @@ inline Result<Plan> plan_from_json(const nlohmann::json& value, const std::strin
   if (fields.contains("moments"))
     plan.moments = detail::required_name(fields, "moments", std::array{Precision::fp32, Precision::bf16});
   plan.overlap = fields.optional<bool>("overlap", true);
-  plan.split_layers = fields.optional<bool>("split_layers", false);
+  if (fields.optional<bool>("split_layers", false))
+    fields.fail(fields.name("split_layers") +
+                ": plans with attention and MLP as layers of their own are no longer read: make the plan again with "
+                "`galvatron plan`");
   const nlohmann::json& stages = fields.required_array("stages");
   const nlohmann::json& layers = fields.required_array("layers");
   const nlohmann::json* embedding = fields.any("embedding");

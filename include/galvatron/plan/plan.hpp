@@ -11,7 +11,6 @@
 #include <galvatron/core/units.hpp>
 #include <galvatron/cost/trainer.hpp>
 #include <galvatron/model/spec.hpp>
-#include <galvatron/model/split.hpp>
 #include <galvatron/strategy/legality.hpp>
 #include <galvatron/strategy/schedule_kind.hpp>
 #include <galvatron/strategy/spec.hpp>
@@ -78,10 +77,9 @@ struct Plan {
   int virtual_stages = 1;
   cost::Trainer trainer = cost::Trainer::galvatron;  ///< whose code it is for
   Precision moments = Precision::fp32;               ///< in which the optimizer keeps its moments: fp32 or bf16
-  bool overlap = true;        ///< traffic of the data ranks runs beside computation (cost::Batch::overlap)
-  bool split_layers = false;  ///< layers are halves of blocks: attention, MLP, attention, .. (model/split.hpp)
+  bool overlap = true;  ///< traffic of the data ranks runs beside computation (cost::Batch::overlap)
   std::vector<PlanStage> stages;
-  std::vector<StrategySpec> layers;  ///< of every block, or of every half
+  std::vector<StrategySpec> layers;  ///< of every block
   StrategySpec embedding;            ///< on the ranks of the first stage
   StrategySpec head;                 ///< on the ranks of the last stage
   Prediction predicted;
@@ -216,8 +214,6 @@ inline std::string why_inconsistent(const Plan& plan) {
 
 /// Why a consistent plan does not suit this model; empty when it does.
 inline std::string why_unfit(const Plan& plan, const ModelSpec& model) {
-  if (plan.split_layers != has_split_layers(model))
-    return "the plan has attention and MLP as layers of their own and the model has not, or the other way round";
   if (plan.layers.size() != model.blocks.size())
     return "the plan has " + std::to_string(plan.layers.size()) + " layers and the model " + model.name + " has " +
            std::to_string(model.blocks.size());

@@ -38,7 +38,6 @@ Result<Plan> uniform_plan(const S& strategy, const ModelSpec& model, const Unifo
                        std::to_string(stages) + " stages: name a Pipeline degree of at most " + std::to_string(blocks));
   Plan plan;
   plan.model = model.name;
-  plan.split_layers = has_split_layers(model);
   plan.cluster = "host";
   plan.global_batch = options.global_batch;
   plan.sequence_length = options.sequence == 0 ? model.positions() : options.sequence;

@@ -13,11 +13,6 @@ namespace galvatron::schedule {
 
 using galvatron::ScheduleKind;
 
-/// The number of micro-batches whose stashes stage `stage` of `stages` holds at once, at most.
-constexpr int in_flight(ScheduleKind kind, int stage, int stages, int microbatches) {
-  return microbatches_in_flight(kind, stages, stage, microbatches);
-}
-
 namespace detail {
 
 /// Adds passes [first, last), of which every `period`th is the same for micro-batches that are `step` further: as often

@@ -11,7 +11,7 @@
 #include <galvatron/core/error.hpp>
 #include <galvatron/model/spec.hpp>
 #include <galvatron/search/options.hpp>
-#include <galvatron/strategy/decision_tree.hpp>
+#include <galvatron/strategy/divisors.hpp>
 #include <galvatron/strategy/one_for_all.hpp>
 #include <galvatron/strategy/schedule_kind.hpp>
 #include <galvatron/strategy/space.hpp>

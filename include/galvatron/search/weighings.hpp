@@ -58,11 +58,9 @@ class Weighings {
   [[nodiscard]] const Segments& segments(std::size_t k) const { return all_[k].segments; }
   /// Seconds of the slowest stage that one second once an iteration counts for.
   [[nodiscard]] double share(std::size_t k) const { return all_[k].in_slowest; }
-  /// The same of a ramp.
-  [[nodiscard]] double ramp_share(std::size_t k) const { return all_[k].in_ramp; }
   /// Ramps are weighed like the slowest stage.
   [[nodiscard]] bool weighs_ramps(std::size_t k) const { return all_[k].in_ramp > 0; }
-  /// Sums over the layers before each one, (layers + 1), of the least ramp + ramp_share * once.
+  /// Sums over the layers before each one, (layers + 1), of the least ramp + in_ramp * once.
   [[nodiscard]] const std::vector<double>& ramps(std::size_t k) const { return all_[k].ramps; }
 
   /// No assignment is faster whose stages have these, weighed, and whose largest seconds once an iteration are `once`.

@@ -55,13 +55,6 @@ struct Replay {
   std::vector<Seconds> finish;           ///< when each stage has ended
   std::vector<Seconds> work;             ///< what each stage has done, at uncontended speed
   std::vector<std::vector<Span>> spans;  ///< of each stage in the order of its program, if they were to be recorded
-
-  /// The part of the stages' time in which they did nothing useful, in [0, 1).
-  [[nodiscard]] double idle_fraction() const {
-    Seconds sum;
-    for (const Seconds w : work) sum += w;
-    return makespan.value > 0 ? 1 - sum.value / (makespan.value * static_cast<double>(work.size())) : 0;
-  }
 };
 
 namespace detail {

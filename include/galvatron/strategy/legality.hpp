@@ -98,15 +98,14 @@ constexpr std::string_view why_unfit(const LayerSpec& layer, const StrategySpec&
   if ((layer.patch_width > 0 || layer.window > 0) && sequence != layer.positions)
     return "an image is a sequence of all the model's positions.";
   if (layer.kind == LayerKind::block) {
-    if (layer.part != BlockPart::mlp && !splits_heads_evenly(layer, spec)) {
+    if (!splits_heads_evenly(layer, spec)) {
       if (layer.heads % spec.tensor == 0 && layer.kv_heads % spec.tensor == 0)
         return "Ulysses exchanges heads: tensor times context degree divides the query heads, and the key/value heads "
                "of a tensor rank are a multiple or a divisor of the context degree.";
       return layer.heads % spec.tensor != 0 ? "the tensor degree does not divide the attention heads."
                                             : "the tensor degree does not divide the key/value heads.";
     }
-    if (layer.part != BlockPart::attention && layer.ffn % spec.tensor != 0)
-      return "the tensor degree does not divide the width of the MLP.";
+    if (layer.ffn % spec.tensor != 0) return "the tensor degree does not divide the width of the MLP.";
     if (layer.merges && spec.sequence == SequenceKind::megatron &&
         side_of_square(layer.tokens.of(sequence)) % spec.tensor != 0)
       return "Megatron sequence parallelism gives every rank whole rows of an image whose tokens are merged: the "

@@ -128,8 +128,6 @@ constexpr ParameterLayout parameter_layout(const LayerSpec& layer, ParameterPart
   const bool block = rest && layer.kind == LayerKind::block;
   const bool embedding = rest && layer.kind == LayerKind::embedding;
   const bool head = rest && layer.kind == LayerKind::head;
-  const bool attention = block && layer.part != BlockPart::mlp;
-  const bool mlp = block && layer.part != BlockPart::attention;
   const bool cross = block && layer.memory.any();
   const std::int64_t mlps = layer.experts > 0 ? layer.experts : 1;
   const auto norm = [&](ParameterName gamma, ParameterName beta, std::int64_t width) {
@@ -140,7 +138,7 @@ constexpr ParameterLayout parameter_layout(const LayerSpec& layer, ParameterPart
   // Decays, cut.
   if (part == ParameterPart::table && layer.patch_width == 0)
     weight(ParameterName::table, vocabulary_shard(layer.vocabulary, tensor), h, ParameterCut::rows);
-  if (attention) {
+  if (block) {
     weight(ParameterName::qkv_weight, q + 2 * kv, h, ParameterCut::rows, 0.02, qkv_sections);
     weight(ParameterName::attention_out_weight, h, q, ParameterCut::columns, residual_deviation);
     if (cross) {
@@ -148,13 +146,11 @@ constexpr ParameterLayout parameter_layout(const LayerSpec& layer, ParameterPart
       weight(ParameterName::cross_memory_weight, 2 * kv, h, ParameterCut::rows, 0.02, memory_sections);
       weight(ParameterName::cross_out_weight, h, q, ParameterCut::columns, residual_deviation);
     }
-  }
-  if (mlp) {
     weight(ParameterName::mlp_in_weight, mlps * (gated ? 2 * f : f), h, ParameterCut::rows, 0.02, mlp_sections);
     weight(ParameterName::mlp_out_weight, mlps * h, f, ParameterCut::columns, residual_deviation);
   }
   if (block && writes_gradients(layer)) out.written_end = end;
-  if (attention && layer.bias_rows > 0)
+  if (block && layer.bias_rows > 0)
     weight(ParameterName::relative_positions, layer.bias_rows, layer.heads / tensor, ParameterCut::columns);
   out.whole_begin = end;
   // Decays, whole.
@@ -165,7 +161,7 @@ constexpr ParameterLayout parameter_layout(const LayerSpec& layer, ParameterPart
     if (layer.class_token) weight(ParameterName::class_token, 1, h, ParameterCut::whole);
     if (layer.patch_width > 0) weight(ParameterName::patch_weight, h, layer.patch_width, ParameterCut::whole);
   }
-  if (attention && layer.merges) weight(ParameterName::merge_weight, h, 2 * h, ParameterCut::whole);
+  if (block && layer.merges) weight(ParameterName::merge_weight, h, 2 * h, ParameterCut::whole);
   if (block && layer.experts > 0) weight(ParameterName::router, layer.experts, h, ParameterCut::whole);
   if (head && layer.head == HeadKind::masked_language)
     weight(ParameterName::transform_weight, h, h, ParameterCut::whole);
@@ -175,28 +171,27 @@ constexpr ParameterLayout parameter_layout(const LayerSpec& layer, ParameterPart
     vector(ParameterName::patch_bias, h, ParameterCut::whole, ParameterInit::zero);
   if (head && layer.head == HeadKind::masked_language)
     vector(ParameterName::transform_bias, h, ParameterCut::whole, ParameterInit::zero);
-  if (attention || head) norm(ParameterName::norm1_gamma, ParameterName::norm1_beta, h);
-  if (mlp) norm(ParameterName::norm2_gamma, ParameterName::norm2_beta, h);
+  if (block || head) norm(ParameterName::norm1_gamma, ParameterName::norm1_beta, h);
   if (block) {
+    norm(ParameterName::norm2_gamma, ParameterName::norm2_beta, h);
     if (cross) norm(ParameterName::norm3_gamma, ParameterName::norm3_beta, h);
     if (layer.merges) norm(ParameterName::merge_gamma, ParameterName::merge_beta, 2 * h);
     if (layer.bias) {
-      if (attention) vector(ParameterName::attention_out_bias, h, ParameterCut::whole, ParameterInit::zero);
+      vector(ParameterName::attention_out_bias, h, ParameterCut::whole, ParameterInit::zero);
       if (cross) vector(ParameterName::cross_out_bias, h, ParameterCut::whole, ParameterInit::zero);
-      if (mlp) vector(ParameterName::mlp_out_bias, h, ParameterCut::whole, ParameterInit::zero);
+      vector(ParameterName::mlp_out_bias, h, ParameterCut::whole, ParameterInit::zero);
     }
   }
   if (rest && layer.closing_norm) norm(ParameterName::closing_gamma, ParameterName::closing_beta, h);
   out.whole_end = end;
   // Does not decay, cut.
   if (block && layer.bias) {
-    if (attention) vector(ParameterName::qkv_bias, q + 2 * kv, ParameterCut::rows, ParameterInit::zero, qkv_sections);
+    vector(ParameterName::qkv_bias, q + 2 * kv, ParameterCut::rows, ParameterInit::zero, qkv_sections);
     if (cross) {
       vector(ParameterName::cross_query_bias, q, ParameterCut::rows, ParameterInit::zero);
       vector(ParameterName::cross_memory_bias, 2 * kv, ParameterCut::rows, ParameterInit::zero, memory_sections);
     }
-    if (mlp)
-      vector(ParameterName::mlp_in_bias, gated ? 2 * f : f, ParameterCut::rows, ParameterInit::zero, mlp_sections);
+    vector(ParameterName::mlp_in_bias, gated ? 2 * f : f, ParameterCut::rows, ParameterInit::zero, mlp_sections);
   }
   if (head && layer.head != HeadKind::language)
     vector(ParameterName::logits_bias, vocabulary_shard(layer.vocabulary, tensor), ParameterCut::rows,

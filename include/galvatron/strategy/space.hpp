@@ -13,7 +13,7 @@
 #include <vector>
 
 #include <galvatron/core/error.hpp>
-#include <galvatron/strategy/decision_tree.hpp>
+#include <galvatron/strategy/divisors.hpp>
 #include <galvatron/strategy/legality.hpp>
 #include <galvatron/strategy/one_for_all.hpp>
 #include <galvatron/strategy/spec.hpp>

@@ -1,9 +1,8 @@
-// Everything of strategy/: policies, Strategy<>, its value StrategySpec, what is legal, the decision tree, the
-// registry.
+// Everything of strategy/: policies, Strategy<>, its value StrategySpec, what is legal, divisors, the registry.
 #pragma once
 
 #include <galvatron/strategy/compose.hpp>
-#include <galvatron/strategy/decision_tree.hpp>
+#include <galvatron/strategy/divisors.hpp>
 #include <galvatron/strategy/layout.hpp>
 #include <galvatron/strategy/legality.hpp>
 #include <galvatron/strategy/parameters.hpp>

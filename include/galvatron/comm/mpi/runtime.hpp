@@ -75,8 +75,6 @@ class Runtime {
   [[nodiscard]] int local_size() const { return local_size_; }
   /// World ranks of the processes on this host.
   [[nodiscard]] const std::vector<int>& local_ranks() const { return local_ranks_; }
-  /// True if every rank is on this host.
-  [[nodiscard]] bool one_host() const { return local_size_ == size_; }
   /// True if mpirun tied the processes of this host to cores of their own.
   [[nodiscard]] bool bound() const { return bound_; }
   /// Cores of a rank: those of its host, shared evenly by its ranks; the least of all hosts, and at least 1.

@@ -69,10 +69,6 @@ template <class B, class V>
 GALVATRON_KERNEL V warp_sum(B& block, V value) {
   return over_warp(block, value, detail::Sum<V>{});
 }
-template <class B, class V>
-GALVATRON_KERNEL V warp_maximum(B& block, V value) {
-  return over_warp(block, value, detail::Maximum<V>{});
-}
 
 /// The same over all threads of the block, which all call it.
 template <class B, class V, class F>
