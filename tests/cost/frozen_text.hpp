@@ -13,11 +13,12 @@
 
 #include <galvatron/core/crc32c.hpp>
 #include <galvatron/cost/counts.hpp>
+#include <galvatron/op/work.hpp>
 
 namespace galvatron::test {
 
 inline constexpr std::array<const char*, 5> phase_names{"forward", "backward", "weights", "synchronise", "update"};
-inline std::array<const cost::WorkList*, 5> phases_of(const cost::LayerCounts& counts) {
+inline std::array<const op::WorkList*, 5> phases_of(const cost::LayerCounts& counts) {
   return {&counts.forward, &counts.backward, &counts.weights, &counts.synchronise, &counts.update};
 }
 
@@ -34,10 +35,8 @@ inline std::array<Bytes, 9> bytes_of(const cost::LayerCounts& c) {
 }
 
 /// One operation with its extents (trailing zeros left out) and properties; without how often it happens.
-inline std::string text_of(const cost::Work& work) {
-  std::string out = cost::name_of(work.kind);
-  if (work.in_product)
-    out = work.kind == cost::WorkKind::activation_forward ? "gelu_in_product" : "gelu_gradient_in_product";
+inline std::string text_of(const op::Work& work) {
+  std::string out = op::name_of(work.kind);
   const std::array extents{work.m, work.n, work.k, work.l};
   std::size_t last = extents.size();
   while (last > 1 && extents[last - 1] == 0) --last;
@@ -54,9 +53,9 @@ inline std::string text_of(const cost::Work& work) {
 }
 
 /// Every distinct operation on a line with how often it happens, sorted.
-inline std::vector<std::string> tally_of(const cost::WorkList& list) {
+inline std::vector<std::string> tally_of(const op::WorkList& list) {
   std::vector<std::pair<std::string, std::int64_t>> sums;
-  for (const cost::Work& work : list) sums.emplace_back(text_of(work), work.times);
+  for (const op::Work& work : list) sums.emplace_back(text_of(work), work.times);
   std::sort(sums.begin(), sums.end());
   std::vector<std::string> out;
   for (std::size_t i = 0; i < sums.size();) {
@@ -76,9 +75,9 @@ inline std::string joined(const std::vector<std::string>& lines, const char* bef
 }
 
 /// The number of operations and the CRC-32C of their tally; `-` for none.
-inline std::string digest_of(const cost::WorkList& list) {
+inline std::string digest_of(const op::WorkList& list) {
   std::int64_t operations = 0;
-  for (const cost::Work& work : list) operations += work.times;
+  for (const op::Work& work : list) operations += work.times;
   if (operations == 0) return "-";
   char text[32];
   std::snprintf(text, sizeof text, "%lld:%08x", static_cast<long long>(operations), crc32c(joined(tally_of(list), "")));
