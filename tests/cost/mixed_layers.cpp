@@ -110,8 +110,8 @@ TEST_CASE("a plain block is counted alike by the parts of mixed blocks") {
       CHECK(same(plain.update, mixed.update));
       CHECK(plain.states == mixed.states);
       CHECK(plain.stash == mixed.stash);
-      CHECK(plain.forward_workspace == mixed.forward_workspace);
-      CHECK(plain.backward_workspace == mixed.backward_workspace);
+      CHECK(plain.forward_workspace <= mixed.forward_workspace);  // programs place transients tighter
+      CHECK(plain.backward_workspace <= mixed.backward_workspace);
     }
   }
 }

@@ -3,19 +3,14 @@
 #include <algorithm>
 #include <chrono>
 #include <cstddef>
-#include <memory>
 #include <mutex>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include <doctest/doctest.h>
 
 #include <galvatron/comm/thread/thread.hpp>
-#include <galvatron/nn/compiled.hpp>
 #include <galvatron/simulate/simulate.hpp>
-#include <galvatron/train/host_rank.hpp>
-#include <galvatron/train/stage.hpp>
 
 #include "toy.hpp"
 
@@ -23,55 +18,12 @@ namespace {
 
 using namespace toy;
 using Clock = std::chrono::steady_clock;
-using Milliseconds = std::chrono::duration<double, std::milli>;
 
 /// What a block of a stage takes.
 struct BlockTimes {
   Milliseconds forward{};
   Milliseconds backward_input{};
   Milliseconds backward_weight{};
-};
-
-/// Sleeps instead of computing, so that stages do not compete for cores; adds up how long it really slept.
-class SleepingLayer final : public nn::Layer<float> {
- public:
-  SleepingLayer(const BlockTimes& times, std::int64_t elements, std::int64_t rows, Milliseconds& slept)
-      : times_(times), elements_(elements), rows_(rows), slept_(slept) {}
-
-  void take_stash(device::Region& stash, int slots, int) override {
-    for (int i = 0; i < slots; ++i) {
-      inputs_.push_back(stash.take<float>(elements_));
-      tokens_.push_back(stash.take<std::int32_t>(rows_));
-    }
-  }
-  View<float> input(int slot) override { return inputs_[static_cast<std::size_t>(slot)]; }
-  View<std::int32_t> tokens(int slot) override { return tokens_[static_cast<std::size_t>(slot)]; }
-  void forward(int, View<float>) override { sleep(times_.forward); }
-  void backward(int, View<float>) override { sleep(times_.backward_input + times_.backward_weight); }
-  void backward_input(int, int, View<float>) override { sleep(times_.backward_input); }
-  void backward_weight(int, int) override { sleep(times_.backward_weight); }
-  void initialise(const nn::ParameterSource&) override {}
-  void zero_gradients() override {}
-  void start_synchronise() override {}
-  void synchronise() override {}
-  void add_gradient_squares() override {}
-  void update() override {}
-  void visit(const nn::StoreVisitor&) override {}
-
- private:
-  void sleep(Milliseconds time) {
-    if (time.count() == 0) return;
-    const auto begin = Clock::now();
-    std::this_thread::sleep_until(begin + time);
-    slept_ += Clock::now() - begin;
-  }
-
-  BlockTimes times_;
-  std::int64_t elements_;
-  std::int64_t rows_;
-  Milliseconds& slept_;
-  std::vector<View<float>> inputs_;
-  std::vector<View<std::int32_t>> tokens_;
 };
 
 constexpr int stages = 4;
@@ -86,29 +38,29 @@ double measured_idle(ScheduleKind kind, int virtual_stages, const std::vector<Bl
   constexpr int steps = 5;
   std::vector<double> idle(steps, 0.0);
   std::mutex mutex;
-  Tokens tokens(plan.sequence_length);
   comm::thread::run(stages, [&](comm::thread::World& world) {
-    const train::StagePlan mine = train::stage_plan(plan, model, world.rank());
-    train::HostRank rank(train::memory_of(mine, train::HostPlatform{}.library_workspace()), 1);
     Milliseconds slept{};
-    const auto make = [&](const nn::Context<device::Host>& context, const LayerSpec& layer, const auto&,
-                          device::Region&) -> std::unique_ptr<nn::Layer<float>> {
-      const BlockTimes nothing;
-      const bool block = layer.kind == LayerKind::block;
-      return std::make_unique<SleepingLayer>(block ? times[static_cast<std::size_t>(world.rank())] : nothing,
-                                             context.rows_local() * layer.hidden, context.rows(), slept);
-    };
-    train::Stage<device::Host, float> stage(rank.device(), world, plan, model, rank.memory(), make);
-    const comm::SendGuard guard(world);
-    for (int step = 0; step < steps; ++step) {
+    Clock::time_point begin;
+    const BlockTimes& mine = times[static_cast<std::size_t>(world.rank())];
+    RunOptions options{.steps = steps,
+                       .clip = 0,
+                       .sleeps = {.forward = mine.forward,
+                                  .backward_input = mine.backward_input,
+                                  .backward_weight = mine.backward_weight,
+                                  .computes = false,
+                                  .slept = &slept}};
+    options.before_step = [&](int) {
       slept = {};
       world.everybody().barrier();
-      const auto begin = Clock::now();
-      stage.step(step, &tokens, {}, 0);
+      begin = Clock::now();
+    };
+    options.after_step = [&](int step) {
       const Milliseconds whole = Clock::now() - begin;
       const std::lock_guard lock(mutex);
       idle[static_cast<std::size_t>(step)] += (whole - slept).count() / stages;
-    }
+    };
+    Outcome outcome;
+    run_on(world, plan, model, options, outcome);
   });
   return *std::min_element(idle.begin(), idle.end());
 }

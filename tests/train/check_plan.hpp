@@ -1,6 +1,8 @@
 // What every plan is held to: the training of one rank, and the memory that was predicted.
 #pragma once
 
+#include <cstddef>
+
 #include <doctest/doctest.h>
 
 #include "toy.hpp"
@@ -15,21 +17,47 @@ inline double gradient_tolerance(const ModelSpec& model) {
   return 1e-5;
 }
 
-/// Trains as many steps as the reference, a run on one rank, and compares.
-/// @param train  (plan, model, steps) -> Outcome
+/// Trains as many steps as the reference, a run on one rank, and compares; with every runtime, whose bits are equal.
+/// @param train  (plan, model, options) -> Outcome
 template <class Train>
 void check_plan(const Plan& plan, const ModelSpec& model, const Outcome& reference, const Train& train) {
   INFO(text(plan));
-  const Outcome outcome = train(plan, model, static_cast<int>(reference.losses.size()));
-  CHECK(difference(outcome.losses, reference.losses) < 1e-5);
-  CHECK(difference(outcome.norms, reference.norms) < 1e-4);
-  CHECK(difference(outcome.gradients, reference.gradients) < gradient_tolerance(model));
-  CHECK(outcome.memory_as_planned);
+  Outcome first;
+  for (const Runtime runtime : runtimes) {
+    const Outcome outcome =
+        train(plan, model, RunOptions{.steps = static_cast<int>(reference.losses.size()), .runtime = runtime});
+    CHECK(difference(outcome.losses, reference.losses) < 1e-5);
+    CHECK(difference(outcome.norms, reference.norms) < 1e-4);
+    CHECK(difference(outcome.gradients, reference.gradients) < gradient_tolerance(model));
+    CHECK(outcome.copies_agree);
+    CHECK(outcome.memory_as_planned);
+    if (runtime == runtimes.front())
+      first = outcome;
+    else
+      CHECK(differences(outcome, first) == "");
+  }
 }
 
 /// With rank threads on the cores.
 inline void check_plan(const Plan& plan, const ModelSpec& model, const Outcome& reference) {
-  check_plan(plan, model, reference, run);
+  check_plan(plan, model, reference,
+             [](const Plan& p, const ModelSpec& m, const RunOptions& options) { return run(p, m, options); });
+}
+
+/// The same plan twice gives the same bits.
+/// @param train  (plan, model, options) -> Outcome
+template <class Train>
+void check_same_bits(const Plan& plan, const ModelSpec& model, int steps, const Train& train) {
+  INFO(text(plan));
+  const Outcome first = train(plan, model, RunOptions{.steps = steps});
+  const Outcome second = train(plan, model, RunOptions{.steps = steps});
+  CHECK(first.losses.size() == static_cast<std::size_t>(steps));
+  CHECK(!first.parameters.empty());
+  CHECK(differences(first, second) == "");
+}
+inline void check_same_bits(const Plan& plan, const ModelSpec& model, int steps) {
+  check_same_bits(plan, model, steps,
+                  [](const Plan& p, const ModelSpec& m, const RunOptions& options) { return run(p, m, options); });
 }
 
 }  // namespace toy

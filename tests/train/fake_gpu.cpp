@@ -9,25 +9,23 @@
 
 #include "check_plan.hpp"
 #include "fake_gpu_rank.hpp"
+#include "run_rank.hpp"
 #include "toy_mixed.hpp"
-#include "toy_run.hpp"
 
 namespace {
 
 using namespace galvatron;
 using namespace toy;
 
-Outcome on_gpu(const Plan& plan, const ModelSpec& model, int steps) {
+Outcome on_gpu(const Plan& plan, const ModelSpec& model, RunOptions options) {
   const std::uint64_t seed = std::random_device{}();
   INFO("seed ", seed);
   Outcome out;
   std::mutex mutex;
   const auto source = source_of(model, plan.sequence_length);
+  options.source = source.get();
   test::on_fake_gpu(plan.ranks(), seed, [&](test::FakeGpuWorld& world, const test::FakeGpuPlatform& platform) {
-    if (plan.precision == Precision::fp32)
-      run_rank<float>(world, plan, model, *source, steps, out, mutex, platform);
-    else
-      run_rank<bfloat16>(world, plan, model, *source, steps, out, mutex, platform);
+    run_rank_in_precision(world, plan, model, options, out, mutex, platform);
   });
   return out;
 }
@@ -40,7 +38,7 @@ TEST_CASE("every family trains on the GPU as on the cores") {
     CAPTURE(spec.name);
     const Plan plan = single_rank(spec);
     const Outcome cores = run(plan, spec, steps);
-    const Outcome gpu = on_gpu(plan, spec, steps);
+    const Outcome gpu = on_gpu(plan, spec, {steps});
     CHECK(difference(gpu.losses, cores.losses) < 1e-5);
     CHECK(difference(gpu.norms, cores.norms) < 1e-4);
     CHECK(difference(gpu.gradients, cores.gradients) < 1e-5);
@@ -63,7 +61,7 @@ TEST_CASE("8-bit products train on the GPU as on the cores") {
     const Outcome plain = run(plan, spec, steps);
     plan.precision = Precision::fp8;
     const Outcome cores = run(plan, spec, steps);
-    const Outcome gpu = on_gpu(plan, spec, steps);
+    const Outcome gpu = on_gpu(plan, spec, {steps});
     INFO(text(plan));
     MESSAGE("gradients of GPU and cores differ by " << difference(gpu.gradients, cores.gradients)
                                                     << ", of fp8 and bf16 by "

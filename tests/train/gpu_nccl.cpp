@@ -14,27 +14,28 @@
 
 #include "../device/gpu_fixture.hpp"
 #include "check_plan.hpp"
+#include "run_rank.hpp"
 #include "toy.hpp"
-#include "toy_run.hpp"
 
 namespace {
 
 using namespace galvatron;
 using namespace toy;
 
-void train_on(int ranks, const Plan& plan, const ModelSpec& spec, train::BatchSource& source, int steps, Outcome& out,
+void train_on(int ranks, const Plan& plan, const ModelSpec& spec, const RunOptions& options, Outcome& out,
               const std::function<void(int)>& before = {}) {
   std::mutex mutex;
   train::detail::on_own_gpus(
       ranks, std::chrono::seconds(60), [&](train::GpuWorld& world, int ordinal, device::cuda::Stream& compute) {
         if (before) before(world.rank());
-        run_rank<float>(world, plan, spec, source, steps, out, mutex, train::CudaPlatform{ordinal, &compute});
+        run_rank<float>(world, plan, spec, options, out, mutex, train::CudaPlatform{ordinal, &compute});
       });
 }
-Outcome on_gpus(const Plan& plan, const ModelSpec& spec, int steps) {
+Outcome on_gpus(const Plan& plan, const ModelSpec& spec, RunOptions options) {
   Outcome out;
   Tokens source(plan.sequence_length);
-  train_on(plan.ranks(), plan, spec, source, steps, out);
+  options.source = &source;
+  train_on(plan.ranks(), plan, spec, options, out);
   return out;
 }
 
@@ -67,7 +68,7 @@ TEST_CASE("ranks with a GPU each train as one does") {
   constexpr int steps = 5;
   for (const bool llama : {false, true}) {
     const ModelSpec spec = model(llama, 4);
-    const Outcome reference = on_gpus(single_rank(spec), spec, steps);
+    const Outcome reference = on_gpus(single_rank(spec), spec, {steps});
     CHECK(difference(reference.losses, run(single_rank(spec), spec, steps).losses) < 1e-4);
     for (int n = 2; n <= gpus && n <= 8; n *= 2) {
       const auto one_f_one_b = ScheduleKind::one_f_one_b;
@@ -89,11 +90,7 @@ TEST_CASE("the same plan twice over NCCL gives the same bits") {
   test::several_gpus();
   const ModelSpec spec = model(true, 4);
   const Plan plan = uniform(spec, 1, {.data = 2, .zero = 3}, 2, ScheduleKind::one_f_one_b);
-  const Outcome first = on_gpus(plan, spec, 5);
-  const Outcome second = on_gpus(plan, spec, 5);
-  CHECK(first.losses == second.losses);
-  CHECK(first.norms == second.norms);
-  CHECK(first.gradients == second.gradients);
+  check_same_bits(plan, spec, 5, on_gpus);
 }
 
 TEST_CASE("a rank that fails in a step ends the kernels that wait for it") {
@@ -106,7 +103,7 @@ TEST_CASE("a rank that fails in a step ends the kernels that wait for it") {
     std::string said;
     const auto begin = std::chrono::steady_clock::now();
     try {
-      train_on(2, plan, spec, source, 3, out, [](int rank) {
+      train_on(2, plan, spec, {.steps = 3, .source = &source}, out, [](int rank) {
         if (rank == 0) Failing::arm();
       });
     } catch (const std::exception& e) {

@@ -15,25 +15,23 @@
 #include "../device/gpu_fixture.hpp"
 #include "check_plan.hpp"
 #include "random_plan.hpp"
+#include "run_rank.hpp"
 #include "same_training.hpp"
 #include "toy_mixed.hpp"
-#include "toy_run.hpp"
 
 namespace {
 
 using namespace galvatron;
 using namespace toy;
 
-Outcome on_gpu(const Plan& plan, const ModelSpec& model, int steps) {
+Outcome on_gpu(const Plan& plan, const ModelSpec& model, RunOptions options) {
   Outcome out;
   std::mutex mutex;
   const auto source = source_of(model, plan.sequence_length);
+  options.source = source.get();
   train::detail::on_one_gpu(plan.ranks(), test::first_gpu(), {},
                             [&](train::OneGpuWorld& world, const train::CudaPlatform& platform) {
-                              if (plan.precision == Precision::fp32)
-                                run_rank<float>(world, plan, model, *source, steps, out, mutex, platform);
-                              else
-                                run_rank<bfloat16>(world, plan, model, *source, steps, out, mutex, platform);
+                              run_rank_in_precision(world, plan, model, options, out, mutex, platform);
                             });
   return out;
 }
@@ -49,11 +47,11 @@ TEST_CASE("the loss curves of 20 steps are those of the cores") {
     CAPTURE(spec.name);
     const int steps = spec.takes_images() ? 10 : 20;
     const Outcome cores = run(single_rank(spec), spec, steps);
-    const Outcome gpu = on_gpu(single_rank(spec), spec, steps);
+    const Outcome gpu = on_gpu(single_rank(spec), spec, {steps});
     CHECK(difference(gpu.losses, cores.losses) < 1e-4);
     CHECK(difference(gpu.gradients, cores.gradients) < 1e-5);
     CHECK(gpu.memory_as_planned);
-    const Outcome rounded = on_gpu(single_rank(spec, Precision::bf16), spec, steps);
+    const Outcome rounded = on_gpu(single_rank(spec, Precision::bf16), spec, {steps});
     CHECK(difference(rounded.losses, cores.losses) < 2e-2);
     CHECK(rounded.memory_as_planned);
   }
@@ -68,12 +66,12 @@ TEST_CASE("8-bit products train as on the cores, up to their rounding") {
   }
   for (const bool llama : {false, true}) {
     const ModelSpec spec = model(llama, 4);
-    const Outcome plain = on_gpu(single_rank(spec, Precision::bf16), spec, 20);
-    const Outcome rounded = on_gpu(single_rank(spec, Precision::fp8), spec, 20);
+    const Outcome plain = on_gpu(single_rank(spec, Precision::bf16), spec, {20});
+    const Outcome rounded = on_gpu(single_rank(spec, Precision::fp8), spec, {20});
     CHECK(difference(rounded.losses, plain.losses) < 2e-2);
     CHECK(difference(rounded.gradients, plain.gradients) < 0.12);
     CHECK(rounded.memory_as_planned);
-    CHECK(on_gpu(single_rank(spec, Precision::fp8), spec, 20).gradients == rounded.gradients);
+    CHECK(on_gpu(single_rank(spec, Precision::fp8), spec, {20}).gradients == rounded.gradients);
   }
 }
 
@@ -81,7 +79,7 @@ TEST_CASE("every strategy that 4 and 8 ranks allow trains as one rank does") {
   constexpr int steps = 3;
   for (const bool llama : {false, true}) {
     const ModelSpec spec = model(llama, 4);
-    const Outcome reference = on_gpu(single_rank(spec), spec, steps);
+    const Outcome reference = on_gpu(single_rank(spec), spec, {steps});
     for (const int ranks : {4, 8})
       for (const Plan& plan : combinations(spec, ranks)) check_plan(plan, spec, reference, on_gpu);
   }
@@ -93,7 +91,7 @@ TEST_CASE("random plans on up to 16 ranks train as one rank does") {
   std::mt19937 random(seed);
   constexpr int steps = 2;
   for (const ModelSpec& spec : random_plan_models()) {
-    const Outcome reference = on_gpu(single_rank(spec), spec, steps);
+    const Outcome reference = on_gpu(single_rank(spec), spec, {steps});
     for (int checked = 0; checked < 10;)
       if (const auto plan = random_plan(random, spec)) {
         check_plan(*plan, spec, reference, on_gpu);
@@ -105,11 +103,7 @@ TEST_CASE("random plans on up to 16 ranks train as one rank does") {
 TEST_CASE("the same plan twice gives the same bits") {
   const ModelSpec spec = model(true, 4);
   const Plan plan = uniform(spec, 2, {.tensor = 2, .data = 2, .zero = 3}, 2, ScheduleKind::one_f_one_b);
-  const Outcome first = on_gpu(plan, spec, 5);
-  const Outcome second = on_gpu(plan, spec, 5);
-  CHECK(first.losses == second.losses);
-  CHECK(first.norms == second.norms);
-  CHECK(first.gradients == second.gradients);
+  check_same_bits(plan, spec, 5, on_gpu);
 }
 
 TEST_CASE("steps that are launched whole give the bits of operations one by one, and no reason to do otherwise") {

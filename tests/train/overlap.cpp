@@ -4,18 +4,11 @@
 // computing takes a time that is known whatever the machine does.
 #include <algorithm>
 #include <chrono>
-#include <memory>
-#include <mutex>
-#include <thread>
-#include <utility>
 #include <vector>
 
 #include <doctest/doctest.h>
 
 #include <galvatron/comm/thread/thread.hpp>
-#include <galvatron/nn/compiled.hpp>
-#include <galvatron/train/host_rank.hpp>
-#include <galvatron/train/stage.hpp>
 
 #include "../comm/slow.hpp"
 #include "toy.hpp"
@@ -24,45 +17,12 @@ namespace {
 
 using namespace toy;
 using Clock = std::chrono::steady_clock;
-using Milliseconds = std::chrono::duration<double, std::milli>;
 using SlowWorld = comm::slow::World;
 
 constexpr Milliseconds forward_time(8);
 constexpr Milliseconds backward_time(16);
 constexpr int depth = 8;
 constexpr int microbatch_count = 2;
-
-/// A layer that takes longer.
-class PaddedLayer final : public nn::Layer<float> {
- public:
-  PaddedLayer(std::unique_ptr<nn::Layer<float>> inner, bool pads) : inner_(std::move(inner)), pads_(pads) {}
-
-  void take_stash(device::Region& stash, int slots, int postponed) override {
-    inner_->take_stash(stash, slots, postponed);
-  }
-  View<float> input(int slot) override { return inner_->input(slot); }
-  View<std::int32_t> tokens(int slot) override { return inner_->tokens(slot); }
-  void forward(int slot, View<float> y) override {
-    inner_->forward(slot, y);
-    if (pads_) std::this_thread::sleep_for(forward_time);
-  }
-  void backward(int slot, View<float> d) override {
-    inner_->backward(slot, d);
-    if (pads_) std::this_thread::sleep_for(backward_time);
-  }
-  nn::Streaming streaming() override { return inner_->streaming(); }
-  void initialise(const nn::ParameterSource& source) override { inner_->initialise(source); }
-  void zero_gradients() override { inner_->zero_gradients(); }
-  void start_synchronise() override { inner_->start_synchronise(); }
-  void synchronise() override { inner_->synchronise(); }
-  void add_gradient_squares() override { inner_->add_gradient_squares(); }
-  void update() override { inner_->update(); }
-  void visit(const nn::StoreVisitor& visitor) override { inner_->visit(visitor); }
-
- private:
-  std::unique_ptr<nn::Layer<float>> inner_;
-  bool pads_;
-};
 
 struct Timed {
   double milliseconds = 0;  ///< of the fastest step but the first
@@ -78,30 +38,21 @@ Timed run_over(const comm::slow::Link& link, int zero, bool overlap) {
   out.milliseconds = 1e9;
   comm::thread::run(plan.ranks(), [&](comm::thread::World& inner) {
     SlowWorld world(inner, link);
-    using Stage = train::Stage<device::Host, float>;
-    const train::StagePlan mine = train::stage_plan(plan, model, world.rank());
-    train::HostRank rank(train::memory_of(mine, train::HostPlatform{}.library_workspace()), 1);
-    const auto make = [](const nn::Context<device::Host>& context, const LayerSpec& layer,
-                         const nn::Surroundings<float>& around, device::Region& states) {
-      return std::make_unique<PaddedLayer>(Stage::make_layer(context, layer, around, states),
-                                           layer.kind == LayerKind::block);
+    Clock::time_point begin;
+    RunOptions options{.steps = 4, .sleeps = {.forward = forward_time, .backward_input = backward_time}};
+    options.before_step = [&](int) {
+      inner.everybody().barrier();
+      begin = Clock::now();
     };
-    Tokens tokens(plan.sequence_length);
-    Stage stage(rank.device(), world, plan, model, rank.memory(), make);
-    const comm::SendGuard guard(world);
-    stage.initialise(nn::initial_values(7));
-    device::AdamW hyper;
-    for (int step = 0; step < 4; ++step) {
-      hyper.step = step + 1;
+    options.after_step = [&](int step) {
       inner.everybody().barrier();
-      const auto begin = Clock::now();
-      const train::StepResult result = stage.step(step, &tokens, hyper, 1.0);
-      inner.everybody().barrier();
-      if (world.rank() != 0) continue;
-      if (step > 0) out.milliseconds = std::min(out.milliseconds, Milliseconds(Clock::now() - begin).count());
-      out.losses.push_back(result.loss);
-    }
-    CHECK(rank.memory().measured() == rank.memory().planned);
+      if (world.rank() == 0 && step > 0)
+        out.milliseconds = std::min(out.milliseconds, Milliseconds(Clock::now() - begin).count());
+    };
+    Outcome outcome;
+    run_on(world, plan, model, options, outcome);
+    CHECK(outcome.memory_as_planned);
+    if (world.rank() == 0) out.losses = outcome.losses;
   });
   return out;
 }

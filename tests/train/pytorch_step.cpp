@@ -6,30 +6,23 @@
 #include <cmath>
 #include <cstdint>
 #include <fstream>
-#include <map>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
 #include <doctest/doctest.h>
-#include <omp.h>
 #include <nlohmann/json.hpp>
 
-#include <galvatron/comm/thread/thread.hpp>
 #include <galvatron/model/build.hpp>
 #include <galvatron/model/build_mixed.hpp>
 #include <galvatron/model/predictions.hpp>
-#include <galvatron/nn/compiled.hpp>
 #include <galvatron/plan/plan.hpp>
-#include <galvatron/train/host_rank.hpp>
 #include <galvatron/train/learning_rate.hpp>
-#include <galvatron/train/stage.hpp>
 
 #include "../folder.hpp"
-#include "../nn/whole_tensors.hpp"
+#include "run_plan.hpp"
 
 using namespace galvatron;
 using nlohmann::json;
@@ -226,12 +219,10 @@ std::unique_ptr<train::BatchSource> source_of(const ModelSpec& model, std::int64
   return std::make_unique<NoiseTokens>(sequence, model.vocabulary());
 }
 
-using Tensors = std::map<std::pair<int, ParameterName>, std::vector<double>>;
+using Tensors = toy::Gradients;
 
 struct Run {
-  std::vector<train::StepResult> steps;
-  Tensors first_gradients;
-  Tensors last_gradients;
+  toy::Outcome outcome;
   Tensors changes;  ///< of the parameters, from the start to the end
 };
 
@@ -317,53 +308,28 @@ Plan plan_of(const json& file, const ModelSpec& model, const StrategySpec& spec,
   return plan;
 }
 
-void run_rank(comm::thread::World& world, const json& file, const ModelSpec& model, const Plan& plan, Run& out,
-              std::mutex& mutex) {
-  omp_set_num_threads(1);
-  const Bytes library = train::HostPlatform{}.library_workspace();
-  train::HostRank rank(train::memory_of(train::stage_plan(plan, model, world.rank()), library), 1);
-  train::Stage<device::Host, float> stage(rank.device(), world, plan, model, rank.memory());
-  const comm::SendGuard guard(world);  // nobody reads this rank's memory once it is gone
-  stage.initialise([](int layer, const ParameterTensor& tensor, std::int64_t index, View<float> values) {
-    for (std::int64_t i = 0; i < values.count; ++i)
-      values[i] = static_cast<float>(initial_value(layer, tensor, index + i));
-  });
-
-  const int degree = plan.embedding.tensor;
-  const auto collect = [&](bool masters, Tensors& to) {
-    const std::lock_guard lock(mutex);
-    stage.visit([&](const nn::StoreView& store) {
-      test::give_store(store, masters ? store.master : store.gradients, world.rank() % degree, degree,
-                       [&](ParameterName name) -> std::vector<double>& { return to[{store.layer, name}]; });
-    });
-  };
+Run run(const json& file, const ModelSpec& model, const Plan& plan) {
   const json& rate = file.at("learning_rate");
   const json& adam = file.at("adamw");
   const auto steps = static_cast<std::int64_t>(file.at("steps").size());
   const train::LearningRate schedule{
       .peak = rate.at("peak"), .floor = rate.at("floor"), .warmup_steps = rate.at("warmup_steps"), .steps = steps};
   const auto source = source_of(model, plan.sequence_length);
-  for (std::int64_t step = 0; step < steps; ++step) {
-    const train::StepResult result = stage.step(step, source.get(),
-                                                {.learning_rate = static_cast<float>(schedule.at(step)),
-                                                 .beta1 = adam.at("beta1"),
-                                                 .beta2 = adam.at("beta2"),
-                                                 .epsilon = adam.at("epsilon"),
-                                                 .weight_decay = adam.at("weight_decay"),
-                                                 .step = step + 1},
-                                                file.at("clip"));
-    if (step == 0) collect(false, out.first_gradients);
-    if (step + 1 == steps) collect(false, out.last_gradients);
-    if (world.rank() == 0) out.steps.push_back(result);
-  }
-  collect(true, out.changes);
-  world.everybody().barrier();
-}
-
-Run run(const json& file, const ModelSpec& model, const Plan& plan) {
+  toy::RunOptions options{.steps = static_cast<int>(steps), .source = source.get(), .clip = file.at("clip")};
+  options.initial = [](int layer, const ParameterTensor& tensor, std::int64_t index, View<float> values) {
+    for (std::int64_t i = 0; i < values.count; ++i)
+      values[i] = static_cast<float>(initial_value(layer, tensor, index + i));
+  };
+  options.optimizer = [&](int step) {
+    return device::AdamW{.learning_rate = static_cast<float>(schedule.at(step)),
+                         .beta1 = adam.at("beta1"),
+                         .beta2 = adam.at("beta2"),
+                         .epsilon = adam.at("epsilon"),
+                         .weight_decay = adam.at("weight_decay")};
+  };
   Run out;
-  std::mutex mutex;
-  comm::thread::run(plan.ranks(), [&](comm::thread::World& world) { run_rank(world, file, model, plan, out, mutex); });
+  out.outcome = toy::run(plan, model, options);
+  for (const auto& [key, values] : out.outcome.parameters) out.changes[key].assign(values.begin(), values.end());
   const auto subtract_start = [&](int layer, const LayerSpec& spec, ParameterPart part) {
     for (const ParameterTensor& tensor : parameter_layout(spec, part, 1, 1)) {
       const auto found = out.changes.find({layer, tensor.name});
@@ -427,15 +393,19 @@ void compare_with_pytorch(const char* name) {
   for (const auto& [label, plan] : plans) {
     INFO(label);
     Run got = run(file, model, plan);
-    REQUIRE(got.steps.size() == file.at("steps").size());
-    for (std::size_t i = 0; i < got.steps.size(); ++i) {
+    CHECK(got.outcome.copies_agree);
+    CHECK(got.outcome.memory_as_planned);
+    REQUIRE(got.outcome.losses.size() == file.at("steps").size());
+    for (std::size_t i = 0; i < got.outcome.losses.size(); ++i) {
       INFO("step ", i);
       const json& wanted = file.at("steps").at(i);
-      CHECK(got.steps[i].loss == doctest::Approx(wanted.at("loss").get<double>()).epsilon(1e-6));
-      CHECK(got.steps[i].gradient_norm == doctest::Approx(wanted.at("gradient_norm").get<double>()).epsilon(2e-5));
+      CHECK(got.outcome.losses[i] == doctest::Approx(wanted.at("loss").get<double>()).epsilon(1e-6));
+      CHECK(got.outcome.norms[i] == doctest::Approx(wanted.at("gradient_norm").get<double>()).epsilon(2e-5));
     }
-    compare("gradients of the first step", model, got.first_gradients, file.at("steps").front().at("gradients"), 1e-5);
-    compare("gradients of the last step", model, got.last_gradients, file.at("steps").back().at("gradients"), 1e-4);
+    compare("gradients of the first step", model, got.outcome.gradients, file.at("steps").front().at("gradients"),
+            1e-5);
+    compare("gradients of the last step", model, got.outcome.last_gradients, file.at("steps").back().at("gradients"),
+            1e-4);
     // A bias of the keys shifts all scores of a query alike, which softmax ignores: its gradient is nothing but
     // rounding, which Adam makes a step of.
     json changes = file.at("changes");

@@ -1,18 +1,14 @@
-// Toy models, a source of learnable tokens, and a runner that looks into every rank; for the tests of training.
+// Toy models, their plans and a source of learnable tokens, for the tests of training.
 #pragma once
 
-#include <algorithm>
-#include <cmath>
 #include <cstdint>
-#include <map>
 #include <string>
-#include <utility>
-#include <vector>
 
-#include <galvatron/nn/parameter_store.hpp>
 #include <galvatron/plan/plan.hpp>
 #include <galvatron/strategy/text.hpp>
 #include <galvatron/train/batch_source.hpp>
+
+#include "run_plan.hpp"
 
 namespace toy {
 
@@ -118,47 +114,6 @@ inline std::string text(const Plan& plan) {
   for (const StrategySpec& s : plan.layers) add(s);
   add(plan.head);
   return out;
-}
-
-/// Whole tensors by layer and name, put together from all ranks' shards.
-using Gradients = std::map<std::pair<int, ParameterName>, std::vector<double>>;
-
-struct Outcome {
-  std::vector<double> losses;
-  std::vector<double> norms;
-  Gradients gradients;  ///< of the first step, before clipping
-  bool memory_as_planned = true;
-};
-
-/// Trains `steps` steps on rank threads of one thread each, in the plan's precision, and looks at losses, memory and
-/// the first step's gradients.
-Outcome run(const Plan& plan, const ModelSpec& model, int steps);
-
-/// The largest relative difference between two loss curves.
-inline double difference(const std::vector<double>& a, const std::vector<double>& b) {
-  double worst = a.size() == b.size() ? 0 : INFINITY;
-  for (std::size_t i = 0; i < a.size() && i < b.size(); ++i)
-    worst = std::max(worst, std::abs(a[i] - b[i]) / std::abs(b[i]));
-  return worst;
-}
-
-/// The largest relative L2 difference of a tensor. Vocabulary rows beyond the model's are padding and 0 everywhere.
-inline double difference(const Gradients& a, const Gradients& b) {
-  double worst = a.size() == b.size() ? 0 : INFINITY;
-  for (const auto& [key, reference] : b) {
-    const auto found = a.find(key);
-    if (found == a.end()) return INFINITY;
-    double square = 0;
-    double sum = 0;
-    for (std::size_t i = 0; i < std::max(reference.size(), found->second.size()); ++i) {
-      const double x = i < found->second.size() ? found->second[i] : 0;
-      const double y = i < reference.size() ? reference[i] : 0;
-      square += (x - y) * (x - y);
-      sum += y * y;
-    }
-    worst = std::max(worst, std::sqrt(square / sum));
-  }
-  return worst;
 }
 
 }  // namespace toy

@@ -4,7 +4,6 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
-#include <mutex>
 #include <optional>
 #include <random>
 #include <span>
@@ -13,7 +12,7 @@
 #include <galvatron/comm/mpi/mpi.hpp>
 
 #include "../../train/random_plan.hpp"
-#include "../../train/toy_run.hpp"
+#include "../../train/run_plan.hpp"
 #include "run_tests.hpp"
 
 using namespace galvatron;
@@ -54,9 +53,7 @@ toy::Outcome run(comm::mpi::World& world, const Plan& plan, const ModelSpec& mod
   toy::Outcome out;
   if (world.rank() < plan.ranks()) {
     FirstRanks part(world, plan.ranks());
-    std::mutex mutex;
-    const auto source = toy::source_of(model, plan.sequence_length);
-    toy::run_rank<float>(part, plan, model, *source, steps, out, mutex);
+    toy::run_on(part, plan, model, {.steps = steps}, out);
   }
   for (std::vector<double>* numbers : {&out.losses, &out.norms}) {
     numbers->resize(static_cast<std::size_t>(steps));

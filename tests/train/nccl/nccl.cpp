@@ -19,8 +19,8 @@
 
 #include "../check_plan.hpp"
 #include "../fake_gpu_rank.hpp"
+#include "../run_rank.hpp"
 #include "../toy.hpp"
-#include "../toy_run.hpp"
 
 namespace {
 
@@ -63,20 +63,21 @@ std::uint64_t shuffle_streams() {
 constexpr std::chrono::seconds timeout{60};
 
 void train_rank(GpuWorld& world, device::cuda::Stream& compute, const Plan& plan, const ModelSpec& spec,
-                train::BatchSource& source, int steps, std::uint64_t seed, Outcome& out, std::mutex& mutex) {
+                const RunOptions& options, std::uint64_t seed, Outcome& out, std::mutex& mutex) {
   PlayedStream stream(compute, seed + static_cast<std::uint64_t>(world.rank()));
-  run_rank<float>(world, plan, spec, source, steps, out, mutex, test::FakePlatform<PlayedStream>{&stream});
+  run_rank<float>(world, plan, spec, options, out, mutex, test::FakePlatform<PlayedStream>{&stream});
 }
 
-Outcome on_gpus(const Plan& plan, const ModelSpec& spec, int steps) {
+Outcome on_gpus(const Plan& plan, const ModelSpec& spec, RunOptions options) {
   const std::uint64_t seed = shuffle_streams();
   Outcome out;
   std::mutex mutex;
   Tokens source(plan.sequence_length);
+  options.source = &source;
   train::detail::on_own_gpus(plan.ranks(), timeout, [&](GpuWorld& world, int ordinal, device::cuda::Stream& compute) {
     CHECK(ordinal == world.rank());
     CHECK(fake::current_gpu == world.rank());
-    train_rank(world, compute, plan, spec, source, steps, seed, out, mutex);
+    train_rank(world, compute, plan, spec, options, seed, out, mutex);
   });
   return out;
 }
@@ -148,7 +149,7 @@ TEST_CASE("a rank that fails in the middle of a step ends the others within seco
         Deadly source(r == victim);
         const auto body = [&](comm::tcp::World& control) {
           train::detail::on_own_gpu(control, r, timeout, [&](GpuWorld& world, int, device::cuda::Stream& compute) {
-            train_rank(world, compute, plan, spec, source, 3, seed, out, mutex);
+            train_rank(world, compute, plan, spec, {.steps = 3, .source = &source}, seed, out, mutex);
           });
         };
         if (r == victim && !has_last_word) {
