@@ -18,6 +18,7 @@
 #include "commands.hpp"
 #include "machine.hpp"
 #include "options.hpp"
+#include "report/report.hpp"
 #include "simulations.hpp"
 
 namespace galvatron::tools {

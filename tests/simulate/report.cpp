@@ -1,4 +1,4 @@
-#include <galvatron/simulate/report/report.hpp>
+#include "../../tools/report/report.hpp"
 
 #include <doctest/doctest.h>
 

@@ -1,10 +1,9 @@
-// Plans simulated: replayed with predicted times, traced, and told in a report.
+// Plans simulated: replayed with predicted times, and traced.
 #pragma once
 
 #include <galvatron/simulate/critical_path.hpp>
 #include <galvatron/simulate/measured.hpp>
 #include <galvatron/simulate/memory.hpp>
 #include <galvatron/simulate/replay.hpp>
-#include <galvatron/simulate/report/report.hpp>
 #include <galvatron/simulate/simulation.hpp>
 #include <galvatron/simulate/trace.hpp>

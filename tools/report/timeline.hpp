@@ -12,9 +12,10 @@
 #include <galvatron/core/units.hpp>
 #include <galvatron/schedule/program.hpp>
 #include <galvatron/simulate/critical_path.hpp>
-#include <galvatron/simulate/report/html.hpp>
-#include <galvatron/simulate/report/subject.hpp>
 #include <galvatron/simulate/trace.hpp>
+
+#include "html.hpp"
+#include "subject.hpp"
 
 namespace galvatron::simulate::report {
 

@@ -9,13 +9,14 @@
 #include <vector>
 
 #include <galvatron/simulate/critical_path.hpp>
-#include <galvatron/simulate/report/charts.hpp>
-#include <galvatron/simulate/report/html.hpp>
-#include <galvatron/simulate/report/script.hpp>
-#include <galvatron/simulate/report/sections.hpp>
-#include <galvatron/simulate/report/style.hpp>
-#include <galvatron/simulate/report/subject.hpp>
-#include <galvatron/simulate/report/timeline.hpp>
+
+#include "charts.hpp"
+#include "html.hpp"
+#include "script.hpp"
+#include "sections.hpp"
+#include "style.hpp"
+#include "subject.hpp"
+#include "timeline.hpp"
 
 namespace galvatron::simulate {
 

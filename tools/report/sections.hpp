@@ -15,10 +15,11 @@
 #include <galvatron/plan/mfu.hpp>
 #include <galvatron/simulate/critical_path.hpp>
 #include <galvatron/simulate/memory.hpp>
-#include <galvatron/simulate/report/charts.hpp>
-#include <galvatron/simulate/report/html.hpp>
-#include <galvatron/simulate/report/subject.hpp>
 #include <galvatron/simulate/trace.hpp>
+
+#include "charts.hpp"
+#include "html.hpp"
+#include "subject.hpp"
 
 namespace galvatron::simulate::report {
 

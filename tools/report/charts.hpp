@@ -10,8 +10,9 @@
 #include <galvatron/core/quantity.hpp>
 #include <galvatron/core/units.hpp>
 #include <galvatron/simulate/memory.hpp>
-#include <galvatron/simulate/report/html.hpp>
 #include <galvatron/simulate/simulation.hpp>
+
+#include "html.hpp"
 
 namespace galvatron::simulate::report {
 
