@@ -241,7 +241,7 @@ class Fold {
     if (m > 0) out.push({.kind = kind, .m = m, .n = n});
   }
   [[nodiscard]] constexpr op::Work product(op::Kind kind, std::int64_t m, std::int64_t n, std::int64_t k,
-                                       bool eight_bit) const {
+                                           bool eight_bit) const {
     return {.kind = kind,
             .m = m,
             .n = n,
@@ -339,14 +339,14 @@ class Fold {
     const auto add_chunks = [&](std::int64_t m, std::int64_t times) {
       if (m == 0 || times == 0) return;
       for (op::Work work : {op::Work{.kind = op::Kind::gemm_nt, .m = m, .n = columns, .k = h},
-                        op::Work{.kind = op::Kind::softmax_statistics, .m = m, .n = columns},
-                        op::Work{.kind = op::Kind::all_gather,
-                             .m = spec_.tensor > 1 ? spec_.tensor * m * 3 * 4 : 0,
-                             .n = spec_.tensor,
-                             .stride = spec_.tensor_stride()},
-                        op::Work{.kind = op::Kind::softmax_backward, .m = m, .n = columns},
-                        op::Work{.kind = op::Kind::gemm_tn, .m = columns, .n = h, .k = m},
-                        op::Work{.kind = op::Kind::gemm_nn, .m = m, .n = h, .k = columns}}) {
+                            op::Work{.kind = op::Kind::softmax_statistics, .m = m, .n = columns},
+                            op::Work{.kind = op::Kind::all_gather,
+                                     .m = spec_.tensor > 1 ? spec_.tensor * m * 3 * 4 : 0,
+                                     .n = spec_.tensor,
+                                     .stride = spec_.tensor_stride()},
+                            op::Work{.kind = op::Kind::softmax_backward, .m = m, .n = columns},
+                            op::Work{.kind = op::Kind::gemm_tn, .m = columns, .n = h, .k = m},
+                            op::Work{.kind = op::Kind::gemm_nn, .m = m, .n = h, .k = columns}}) {
         work.times = static_cast<std::int32_t>(times);
         if (work.m > 0) out.push(work);
       }
