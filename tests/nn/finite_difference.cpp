@@ -10,6 +10,7 @@
 
 #include <doctest/doctest.h>
 
+#include <galvatron/device/host/host.hpp>
 #include <galvatron/model/build.hpp>
 #include <galvatron/model/build_mixed.hpp>
 #include <galvatron/strategy/legality.hpp>
@@ -315,14 +316,17 @@ void compare(const LayerSpec& layer, test::Tokens shape, double tolerance, int l
     for (const bool split : {false, true}) {
       if (split && !splits_backward(layer, spec)) continue;
       INFO("strategy ", strategy_text(spec), split ? ", backward in two parts" : "");
-      const LayerOutput got = test::run_layer<T>(layer, spec, parameters, in, split);
-      CHECK(error_of(got.y, wanted.y) < tolerance);
-      CHECK(std::abs(got.loss - wanted.loss) <= tolerance * wanted.loss);
-      if (layer.kind != LayerKind::embedding) CHECK(error_of(got.dx, wanted.input) < tolerance);
-      CHECK(got.gradients.size() == wanted.parameters.size());
-      for (const auto& [name, derivatives] : wanted.parameters) {
-        INFO("parameter ", static_cast<int>(name));
-        CHECK(error_of(got.gradients.at(name), derivatives) < tolerance);
+      for (const test::LayerRuntime runtime : test::layer_runtimes) {
+        const LayerOutput got = test::run_layer(
+            layer, spec, parameters, in, {.precision = precision_of<T>, .splits_backward = split, .runtime = runtime});
+        CHECK(error_of(got.y, wanted.y) < tolerance);
+        CHECK(std::abs(got.loss - wanted.loss) <= tolerance * wanted.loss);
+        if (layer.kind != LayerKind::embedding) CHECK(error_of(got.dx, wanted.input) < tolerance);
+        CHECK(got.gradients.size() == wanted.parameters.size());
+        for (const auto& [name, derivatives] : wanted.parameters) {
+          INFO("parameter ", static_cast<int>(name));
+          CHECK(error_of(got.gradients.at(name), derivatives) < tolerance);
+        }
       }
     }
   }

@@ -3,6 +3,7 @@
 // half a minute.
 #pragma once
 
+#include <algorithm>
 #include <bit>
 #include <cstddef>
 #include <cstdint>
@@ -32,7 +33,8 @@ void collect_gradients(D& device, const nn::StoreView& store, Gradients& into) {
                    [&](ParameterName name) -> std::vector<double>& { return into[{store.layer, name}]; });
 }
 
-/// The same of the parameters; of an element that several ranks have, the bits are compared.
+/// The same of the parameters. The bits of an element that several ranks have are compared; of different copies the
+/// smallest is taken.
 template <class D>
 void collect_parameters(D& device, const nn::StoreView& store, Outcome& out) {
   std::vector<float> values(static_cast<std::size_t>(store.master.count));
@@ -48,9 +50,10 @@ void collect_parameters(D& device, const nn::StoreView& store, Outcome& out) {
     for (std::size_t i = 0; i < part.size(); ++i) {
       if (part[i] != part[i]) continue;  // another rank's
       const auto value = static_cast<float>(part[i]);
-      if (whole[i] == whole[i] && std::bit_cast<std::uint32_t>(whole[i]) != std::bit_cast<std::uint32_t>(value))
+      const bool first = whole[i] != whole[i];
+      if (!first && std::bit_cast<std::uint32_t>(whole[i]) != std::bit_cast<std::uint32_t>(value))
         out.copies_agree = false;
-      whole[i] = value;
+      whole[i] = first ? value : std::min(whole[i], value);  // whichever rank comes first
     }
   }
 }
