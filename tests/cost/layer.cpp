@@ -273,7 +273,7 @@ TEST_CASE("what norms and activations give can be kept: 12 bytes for each token 
       // The activation's output is nowhere twice: not in the workspace, nor between the parts of backward.
       CHECK(never.forward_workspace < none.forward_workspace);
       CHECK(never.backward_workspace <= none.backward_workspace);
-      CHECK((none.postponed - never.postponed).count == (splits ? 4 * tensor : 0));
+      CHECK((none.deferred - never.deferred).count == (splits ? 4 * tensor : 0));
       for (const auto& [kind, again] : {std::pair{op::Kind::norm_forward, 2}, {op::Kind::activation_forward, 1}}) {
         CHECK(times(none.backward, kind) + times(none.weights, kind) == again);
         CHECK(times(never.backward, kind) + times(never.weights, kind) == 0);

@@ -91,7 +91,7 @@ void check(std::mt19937& random, NormKind kind, std::int64_t rows, std::int64_t 
   CHECK(error_of(y, doubles(expected_y)) < tolerance<T>);
   CHECK(error_of(stats, doubles(expected_stats)) < 2e-6);
   std::vector<T> again(values.size());
-  cuda::norm_again(emulator, rows, hidden, x.data(), gamma.data(), shift, stats.data(), again.data());
+  cuda::norm_recompute(emulator, rows, hidden, x.data(), gamma.data(), shift, stats.data(), again.data());
   CHECK(same_bits(y, again));
   Shifted<T> in_place(values, offset);
   cuda::norm_forward(emulator, kind, rows, hidden, 1e-5, in_place.data(), gamma.data(), shift, in_place.data(),

@@ -333,7 +333,7 @@ void norms() {
           View<const T> shift = of(beta);
           if (!shifts) shift = {};
           d.norm_forward(kind, rows, hidden, 1e-5, of(x), of(gamma), shift, of(y), of(stats));
-          d.norm_again(kind, rows, hidden, of(x), of(gamma), shift, of(stats), of(again));
+          d.norm_recompute(kind, rows, hidden, of(x), of(gamma), shift, of(stats), of(again));
           d.add_norm_forward(kind, rows, hidden, 1e-5, of(x), of(sum_y), of(gamma), shift, of(sum), of(sum_y),
                              of(sum_stats));
           d.norm_backward(kind, rows, hidden, of(dy), of(x), of(gamma), of(stats), of(residual), of(dx), of(dgamma),

@@ -81,8 +81,8 @@ void check(NormKind kind, std::int64_t rows, std::int64_t hidden, int threads, s
   CHECK(error_of(y, expected.y) < tolerance<T>);
   CHECK(error_of(stats, expected.stats) < 2e-6);
   std::vector<T> again(x.size());
-  host->norm_again(kind, rows, hidden, view(x), view(gamma), layer ? view(beta) : View<const T>{}, view(stats),
-                   view(again));
+  host->norm_recompute(kind, rows, hidden, view(x), view(gamma), layer ? view(beta) : View<const T>{}, view(stats),
+                       view(again));
   CHECK(same_bits(y, again));
 
   // A residual and the norm of the sum, in new memory, in that of x, and in that of r: the bits of the two operations.

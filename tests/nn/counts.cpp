@@ -179,7 +179,7 @@ class DryLayer {
     });
     out += difference("workspace of update", workspace_.peak(), {0});
     out += difference("states", states_.peak(), counts.states);
-    out += difference("stash", stash_.peak(), counts.stash * slots + counts.postponed * put_off);
+    out += difference("stash", stash_.peak(), counts.stash * slots + counts.deferred * put_off);
     const Bytes activation{aligned_bytes(given_ * static_cast<std::int64_t>(sizeof(T)))};
     out += difference("activation", activation, counts.activation);
     const Bytes input{aligned_bytes(gradient_.count * static_cast<std::int64_t>(sizeof(T)))};

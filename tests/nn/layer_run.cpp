@@ -85,7 +85,7 @@ LayerOutput run_nn_layer(const LayerSpec& layer, const StrategySpec& spec, const
     const Bytes workspace = max(max(counts.forward_workspace, counts.backward_workspace), counts.weights_workspace);
     const std::int64_t library = device::Host::library_workspace_bytes(1);
     const device::Mapping mapping(
-        {counts.states.count + counts.stash.count + counts.postponed.count + counts.carried.count +
+        {counts.states.count + counts.stash.count + counts.deferred.count + counts.carried.count +
          counts.activation.count + counts.input.count + workspace.count + library},
         false);
     std::int64_t end = 0;
@@ -95,7 +95,7 @@ LayerOutput run_nn_layer(const LayerSpec& layer, const StrategySpec& spec, const
       return made;
     };
     device::Region states = region("states", counts.states);
-    device::Region stash = region("stash", counts.stash + counts.postponed);
+    device::Region stash = region("stash", counts.stash + counts.deferred);
     device::Region carried = region("carried", counts.carried);
     device::Region boundary = region("boundary", counts.activation + counts.input);
     device::Region transient = region("workspace", workspace);

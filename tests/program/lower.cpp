@@ -7,8 +7,8 @@
 
 #include <doctest/doctest.h>
 
-#include <galvatron/model/build.hpp>
 #include <galvatron/model/layers.hpp>
+#include <galvatron/model/zoo.hpp>
 #include <galvatron/program/verify.hpp>
 #include <galvatron/strategy/legality.hpp>
 #include <galvatron/strategy/text.hpp>
@@ -23,21 +23,10 @@ using program::Storage;
 namespace {
 
 std::vector<LayerSpec> layers_of_gpt_and_llama() {
-  const ModelSpec gpt_model =
-      gpt("gpt", {.layers = 3, .hidden = 96, .heads = 24, .vocabulary = 1000, .positions = 512});
-  const ModelSpec llama_model = llama("llama", {.layers = 3,
-                                                .hidden = 96,
-                                                .heads = 24,
-                                                .kv_heads = 8,
-                                                .ffn = 240,
-                                                .vocabulary = 777,
-                                                .positions = 512,
-                                                .head_dim = 8});
   std::vector<LayerSpec> out;
-  for (const ModelSpec& model : {gpt_model, llama_model}) {
-    out.push_back(model.embedding);
-    out.push_back(model.blocks[0]);
-    out.push_back(model.head);
+  for (const char* name : {"gpt2-tiny", "llama-tiny"}) {
+    const ModelSpec model = value_or_throw(find_model(name));
+    out.insert(out.end(), {model.embedding, model.blocks[0], model.head});
   }
   return out;
 }
@@ -173,16 +162,32 @@ constexpr forward::Graph square_relu_forward(const LayerSpec& l) {
   return b.graph();
 }
 
+// Two activations whose sum has one gradient, which the first of them must not overwrite for the second.
+constexpr forward::Graph shared_gradient_forward(const LayerSpec& l) {
+  forward::Builder b(l);
+  const forward::Width h = forward::Builder::whole(l.hidden);
+  const forward::Width f = forward::Builder::split(l.ffn);
+  const forward::Tensor x = b.input(h);
+  const forward::Tensor left = b.linear(x, b.weight(ParameterName::qkv_weight, f, h));
+  const forward::Tensor right = b.linear(x, b.weight(ParameterName::mlp_in_weight, f, h));
+  const forward::Tensor sum =
+      b.add(b.activation(ActivationKind::gelu, left, f), b.activation(ActivationKind::relu, right, f));
+  b.output(b.linear(sum, b.weight(ParameterName::mlp_out_weight, h, f)));
+  return b.graph();
+}
+
 }  // namespace
 
 TEST_CASE("a made-up layer is lowered from its forward pass alone") {
   LayerSpec layer = layers_of_gpt_and_llama()[1];
   for (const StrategySpec& spec : kinds())
     for (const bool splits : {false, true}) {
-      const LayerProgram made = program::lower(square_relu_forward(layer), spec, splits);
       INFO(strategy_text(spec) << (splits ? ", split backward" : ""));
-      CHECK(program::why_wrong(made) == "");
-      CHECK(count(made, made.splits ? Phase::weights : Phase::backward, Code::weight_gradient) == 3);
+      for (const forward::Graph& graph : {square_relu_forward(layer), shared_gradient_forward(layer)}) {
+        const LayerProgram made = program::lower(graph, spec, splits);
+        CHECK(program::why_wrong(made) == "");
+        CHECK(count(made, made.splits ? Phase::weights : Phase::backward, Code::weight_gradient) == 3);
+      }
     }
 }
 

@@ -37,7 +37,7 @@ void check_choice(const Choice& choice, const cost::LayerCounts& counts, const c
   same(choice.update, seconds.update);
   CHECK(choice.states == counts.states.count);
   CHECK(choice.stash == counts.stash.count);
-  CHECK(choice.postponed == counts.postponed.count);
+  CHECK(choice.deferred == counts.deferred.count);
   CHECK(choice.input == counts.input.count);
   CHECK(choice.activation == counts.activation.count);
   CHECK(choice.carried == counts.carried.count);

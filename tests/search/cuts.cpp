@@ -52,7 +52,7 @@ TEST_CASE("no assignment is faster than cuts say, whatever is known of it") {
         const StageCost& own = cost.stages[static_cast<std::size_t>(stage)];
         for (std::size_t k = 0; k < weighings.size(); ++k)
           CHECK(own.seconds() + weighings.share(k) * own.once() <= within.most[k] + 1e-9);
-        sum += own.seconds() - p.objective.weights.postponed * own.weights;
+        sum += own.seconds() - p.objective.weights.deferred * own.weights;
         slowest = std::max(slowest, own.seconds());
         once = std::max(once, own.once());
       }

@@ -63,7 +63,7 @@ inline Problem random_problem(std::mt19937& random, const Shape& shape = {}) {
       c.update = upto(scale);
       c.states = upto(scale);
       c.stash = upto(scale);
-      if (splits_backward(kind)) c.postponed = upto(scale);
+      if (splits_backward(kind)) c.deferred = upto(scale);
       c.forward_workspace = upto(1) * upto(2 * scale);
       c.backward_workspace = upto(2 * scale);
       c.layout = upto(p.layouts - 1);
@@ -92,7 +92,7 @@ inline Problem random_problem(std::mt19937& random, const Shape& shape = {}) {
       p.slots.push_back(microbatches_in_flight(kind, stages, stage, p.objective.microbatches, p.chunks, chunk));
   if (splits_backward(kind))
     for (int stage = 0; stage < stages; ++stage)
-      p.postponed.push_back(microbatches_postponed(kind, stage, p.objective.microbatches));
+      p.deferred.push_back(microbatches_deferred(kind, stage, p.objective.microbatches));
   if (p.chunks > 1) {
     if (p.leading > 0) p.in_chunk.push_back(0);
     for (int stage = 0; stage < stages; ++stage) {

@@ -30,8 +30,8 @@ class PaddedLayer final : public nn::Layer<T> {
   PaddedLayer(std::unique_ptr<nn::Layer<T>> inner, const BlockSleeps& times)
       : inner_(std::move(inner)), times_(times) {}
 
-  void take_stash(device::Region& stash, int slots, int postponed) override {
-    inner_->take_stash(stash, slots, postponed);
+  void take_stash(device::Region& stash, int slots, int deferred) override {
+    inner_->take_stash(stash, slots, deferred);
   }
   View<T> input(int slot) override { return inner_->input(slot); }
   void carry(int slot, View<T> carried) override { inner_->carry(slot, carried); }

@@ -38,7 +38,7 @@ struct LayerCounts {
   op::WorkList update;       ///< once an iteration: gradient norm, AdamW, parameter gathering
   Bytes states;              ///< parameters, gradients, optimizer states
   Bytes stash;               ///< kept from forward to backward for each micro-batch in flight, the input included
-  Bytes postponed;           ///< kept besides from the first part of a split backward to the second
+  Bytes deferred;            ///< kept besides from the first part of a split backward to the second
   Bytes input;               ///< the local tensors from the layer before, what passes by included
   Bytes activation;          ///< the local tensors to the layer after; mostly as large as the input
   Bytes carried;             ///< of them, what a stage keeps once for each micro-batch in flight: see carried_elements
@@ -59,7 +59,7 @@ struct LayerCounts {
     update.append(other.update);
     states += other.states;
     stash += other.stash;
-    postponed += other.postponed;
+    deferred += other.deferred;
     input += other.input;
     activation += other.activation;
     carried += other.carried;

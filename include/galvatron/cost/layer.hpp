@@ -1,17 +1,16 @@
-// The closed formulas: what one rank does and keeps for one layer under one strategy.
+// What one rank does and keeps for one layer under one strategy: a fold of the layer's program (cost/fold.hpp) where
+// its forward pass is written (model/layers.hpp), else closed formulas.
 //
-// They mirror, operation by operation, what the layers of nn/ do on a device; a test runs those layers on device::dry
-// and compares. Shape letters as in model/spec.hpp; t tensor, c context and d data degree, b samples of a
+// The formulas mirror, operation by operation, what the layers of nn/ do on a device; a test runs those layers on
+// device::dry and compares. Shape letters as in model/spec.hpp; t tensor, c context and d data degree, b samples of a
 // rank, e bytes of an element. `rows` = S / c * b tokens; under Megatron sequence parallelism a rank holds rows / t of
-// them between the tensor-parallel regions. Ulysses and ring attention are in cost/detail/attention.hpp.
+// them between the tensor-parallel regions. Ulysses and ring attention are in cost/detail/attention.hpp. The kinds of
+// layers have a header each in cost/detail/.
 //
-// Selective recomputation keeps queries, keys and values and computes the attention core again before its backward
-// pass. Attention in blocks has no S x S matrices to keep, so it saves only the core's output and the statistics of
-// the softmax: of a GPT block in bf16 about 2 of the 20 bytes for each token and hidden unit. Korthikanti et al. (arXiv
+// Selective recomputation keeps queries, keys and values and recomputes the attention core before its backward pass.
+// Attention in blocks has no S x S matrices to keep, so it saves only the core's output and the statistics of the
+// softmax: of a GPT block in bf16 about 2 of the 20 bytes for each token and hidden unit. Korthikanti et al. (arXiv
 // 2205.05198), who recompute S x S matrices, save 5 A S / H bytes more.
-//
-// The kinds of layers have a header each in cost/detail/. Those that nn/ does not have yet (blocks of which
-// LayerSpec::is_plain_block is false, among others) continue the same bookkeeping.
 #pragma once
 
 #include <array>
@@ -50,46 +49,49 @@ constexpr LayerCounts counts_of_kind(const LayerShape& shape) {
 constexpr bool has_program(const LayerSpec& layer, const Batch& batch) {
   return batch.trainer == Trainer::galvatron && has_forward(layer);
 }
-/// The program of a layer.
-constexpr program::LayerProgram program_of(const LayerSpec& layer, const StrategySpec& spec, const Batch& batch) {
-  return program::lower(forward_of(layer), spec, batch.splits_backward);
-}
 
 /// Programs of one layer, each made once: they depend on the kinds of a strategy alone, and of these not on ZeRO's.
 class LayerPrograms {
  public:
-  constexpr const program::LayerProgram& of(const LayerSpec& layer, const StrategySpec& spec, const Batch& batch) {
+  constexpr const program::LayerProgram& of(const LayerSpec& layer, const StrategySpec& spec, bool splits_backward) {
     const int sequence = static_cast<int>(spec.sequence) + (spec.uses_ring() ? 4 : 0);
-    const std::size_t kind = static_cast<std::size_t>(sequence * 4 + static_cast<int>(spec.recompute));
-    if (index_[kind] == 0) {
-      programs_.push_back(program_of(layer, spec, batch));
-      index_[kind] = static_cast<int>(programs_.size());
+    const int kind = (sequence * 4 + static_cast<int>(spec.recompute)) * 2 + (splits_backward ? 1 : 0);
+    int& index = index_[static_cast<std::size_t>(kind)];
+    if (index == 0) {
+      programs_.push_back(program::lower(forward_of(layer), spec, splits_backward));
+      index = static_cast<int>(programs_.size());
     }
-    return programs_[static_cast<std::size_t>(index_[kind] - 1)];
+    return programs_[static_cast<std::size_t>(index - 1)];
   }
 
  private:
-  std::array<int, 32> index_{};  ///< by kind, from 1
+  std::array<int, 64> index_{};  ///< by kind, from 1
   std::vector<program::LayerProgram> programs_;
 };
 
 /// The passes of `layer`: arithmetic, messages around it, activations. Of a block they are the same for all stages of
 /// ZeRO; of an embedding and a head they are everything that layer_counts has.
-constexpr LayerCounts pass_counts(const LayerSpec& layer, const StrategySpec& spec, const Batch& batch) {
-  if (has_program(layer, batch)) return fold_passes(program_of(layer, spec, batch), spec, batch);
+/// @param programs  of this layer
+constexpr LayerCounts pass_counts(const LayerSpec& layer, const StrategySpec& spec, const Batch& batch,
+                                  LayerPrograms& programs) {
   const detail::LayerShape shape(layer, spec, batch);
-  LayerCounts out = detail::counts_of_kind(shape);
+  LayerCounts out = has_program(layer, batch)
+                        ? fold_passes(programs.of(layer, spec, batch.splits_backward), spec, batch)
+                        : detail::counts_of_kind(shape);
   out.input = shape.local_bytes(layer.input_elements(batch.sequence));
   out.activation = shape.local_bytes(layer.output_elements(batch.sequence));
   out.overlaps_data = batch.overlap;
   out.carried = shape.local_bytes(layer.carried_elements(batch.sequence));
   return out;
 }
+constexpr LayerCounts pass_counts(const LayerSpec& layer, const StrategySpec& spec, const Batch& batch) {
+  LayerPrograms programs;
+  return pass_counts(layer, spec, batch, programs);
+}
 
 /// What the parameters of a block add to its passes: states, traffic of parameters and gradients, room for them. The
 /// same whatever is recomputed, as long as backward is split or not.
 constexpr LayerCounts parameter_counts(const LayerSpec& layer, const StrategySpec& spec, const Batch& batch) {
-  if (has_program(layer, batch)) return fold_parameters(program_of(layer, spec, batch), spec, batch);
   LayerCounts out;
   if (layer.kind == LayerKind::block) out = detail::store_counts(detail::LayerShape(layer, spec, batch));
   out.overlaps_data = batch.overlap;
@@ -99,7 +101,6 @@ constexpr LayerCounts parameter_counts(const LayerSpec& layer, const StrategySpe
 /// What one rank does and keeps for `layer` under `spec`. The strategy must fit the layer and the batch
 /// (strategy/legality.hpp); expert parallelism is not part of the layer code yet and counts as degree 1.
 constexpr LayerCounts layer_counts(const LayerSpec& layer, const StrategySpec& spec, const Batch& batch) {
-  if (has_program(layer, batch)) return fold(program_of(layer, spec, batch), spec, batch);
   LayerCounts out = pass_counts(layer, spec, batch);
   out.add(parameter_counts(layer, spec, batch));
   return out;

@@ -35,16 +35,16 @@ struct StageMemory {
 /// @param layers   the layers in order: the embedding, blocks, the head
 /// @param layouts  of their activations
 /// @param slots    micro-batches in flight (microbatches_in_flight)
-/// @param postponed  those of them between the two parts of a split backward (microbatches_postponed)
+/// @param deferred  those of them between the two parts of a split backward (microbatches_deferred)
 /// @param library  the device's library workspace
 constexpr StageMemory stage_memory(std::span<const LayerCounts> layers, std::span<const ActivationLayout> layouts,
-                                   int slots, int postponed, bool has_previous, bool has_next, Bytes library) {
+                                   int slots, int deferred, bool has_previous, bool has_next, Bytes library) {
   StageMemory out;
   out.library = library;
   for (std::size_t i = 0; i < layers.size(); ++i) {
     const LayerCounts& layer = layers[i];
     out.states += layer.states;
-    out.stash += layer.stash * slots + layer.postponed * postponed;
+    out.stash += layer.stash * slots + layer.deferred * deferred;
     // What layers share is kept from the stage's first layer on, and once more in every other layout.
     if (i == 0 || layouts[i - 1] != layouts[i]) out.stash += layer.carried * slots;
     const bool changes = i + 1 < layers.size() && layouts[i] != layouts[i + 1];

@@ -26,11 +26,11 @@ struct StageSeconds {
 
 /// How much the parts of stages count in an iteration of a schedule:
 ///
-///     ramp sum_i (T_i - postponed W_i) + turns max_i T_i + max_i (once an iteration)
+///     ramp sum_i (T_i - deferred W_i) + turns max_i T_i + max_i (once an iteration)
 ///
 /// with T_i = forward_i + backward_i and W_i = weights_i of stage i, seconds of a micro-batch.
 ///
-///     schedule      ramp       turns      postponed
+///     schedule      ramp       turns      deferred
 ///     gpipe, 1f1b   1          m - 1      0                          Galvatron (arXiv 2211.13878), section 3.3
 ///     interleaved   1 / v      m - 1/v    0                          bubble (P-1)/(v m): Narayanan et al.
 ///                                                                    (arXiv 2104.04473), section 2.2
@@ -43,7 +43,7 @@ struct StageSeconds {
 struct PipelineWeights {
   double ramp = 1;
   double turns = 0;
-  double postponed = 0;
+  double deferred = 0;
 };
 
 constexpr PipelineWeights pipeline_weights(ScheduleKind kind, int stages, int microbatches, int virtual_stages = 1) {
@@ -65,7 +65,7 @@ inline Seconds pipeline_seconds(ScheduleKind kind, std::span<const StageSeconds>
   Seconds backward;
   Seconds once;
   for (const StageSeconds& stage : stages) {
-    sum += stage.forward + stage.backward - stage.weights * weights.postponed;
+    sum += stage.forward + stage.backward - stage.weights * weights.deferred;
     slowest = max(slowest, stage.forward + stage.backward);
     forward = max(forward, stage.forward);
     backward = max(backward, stage.backward);

@@ -190,7 +190,7 @@ concept Device = requires(D& d, View<float> f, View<const float> cf, View<const 
   d.add_norm_forward(NormKind::layer_norm, n, n, 1e-5, /*x=*/cf, /*r=*/cf, /*gamma=*/cf, /*beta=*/cf, /*sum=*/f,
                      /*y=*/f, /*stats=*/f);
   // y again from the statistics kept.
-  d.norm_again(NormKind::layer_norm, n, n, cf, cf, cf, /*stats=*/cf, /*y=*/f);
+  d.norm_recompute(NormKind::layer_norm, n, n, cf, cf, cf, /*stats=*/cf, /*y=*/f);
   // dx = d_residual + dnorm/dx * dy (d_residual may be dx, or empty: then 0); dx may be dy or x; dgamma, dbeta
   // accumulate (dbeta empty for RMSNorm).
   d.norm_backward(NormKind::layer_norm, n, n, /*dy=*/cf, /*x=*/cf, /*gamma=*/cf, /*stats=*/cf, /*d_residual=*/cf,

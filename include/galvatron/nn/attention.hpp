@@ -3,7 +3,7 @@
 // One class for each way of splitting a sequence, all with the same members, which Block calls. This is the core of a
 // rank that has whole sequences; ulysses.hpp and ring.hpp have the others.
 //
-//   projection (rows, q + 2 kv) -> input (what the core reads; kept) -> results (kept, or made again by again())
+//   projection (rows, q + 2 kv) -> input (what the core reads; kept) -> results (kept, or recomputed by attend())
 //
 // Shapes: rows = tokens * b of this rank; q = A / t * head_dim, kv = kv_heads / t * head_dim, qkv = q + 2 kv.
 #pragma once
@@ -58,10 +58,10 @@ class Attention {
   /// @param bias  of the scores; backward adds to its gradient
   void forward(View<T> /*projection*/, View<T> input, const AttentionResults<T>& results,
                const device::AttentionBias& bias = {}) {
-    again(input, results, bias);
+    attend(input, results, bias);
   }
-  /// The results again from the input.
-  void again(View<T> input, const AttentionResults<T>& r, const device::AttentionBias& bias = {}) {
+  /// The results from the input.
+  void attend(View<T> input, const AttentionResults<T>& r, const device::AttentionBias& bias = {}) {
     c_.device.attention_forward(shape(), input, k_of(input), v_of(input), r.core, r.lse, bias);
   }
   /// d_o (rows, q) -> d_qkv (rows, qkv).

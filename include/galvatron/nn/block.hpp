@@ -44,7 +44,7 @@ class BlockAround {
   };
 
   /// What backward_weight needs besides the input and the internals, when backward comes in two parts.
-  struct Postponed {
+  struct Deferred {
     View<T> d_out;        // (rows_local, H): the gradient of the output
     View<T> g;            // (rows, f); empty where the internals have it
     View<T> d_x2;         // (rows_local, H)
@@ -62,7 +62,7 @@ class BlockAround {
         qkv_(heads_.qkv()),
         f_(layer.ffn / context.spec.tensor),
         f_in_(layer.ffn_inputs() / context.spec.tensor),
-        core_again_(context.spec.recompute == RecomputeKind::selective),
+        recomputes_core_(context.spec.recompute == RecomputeKind::selective),
         keeps_outputs_(context.spec.recompute == RecomputeKind::never) {
     layout_ = parameter_layout(layer, ParameterPart::rest, context.spec.tensor, static_cast<int>(context.shards()));
   }
@@ -75,7 +75,7 @@ class BlockAround {
     Internals in;
     in.stats1 = from.take<float>(c_.rows_local() * 2);
     in.attention = core_.take_input(from);
-    if (!core_again_) in.results = core_.take_results(from);
+    if (!recomputes_core_) in.results = core_.take_results(from);
     in.x2 = from.take<T>(c_.rows_local() * h_);
     in.stats2 = from.take<float>(c_.rows_local() * 2);
     in.u = from.take<T>(c_.rows() * f_in_);
@@ -86,8 +86,8 @@ class BlockAround {
     return in;
   }
 
-  Postponed take_postponed(device::Region& from) const {
-    Postponed kept;
+  Deferred take_deferred(device::Region& from) const {
+    Deferred kept;
     kept.d_out = from.take<T>(c_.rows_local() * h_);
     if (!keeps_outputs_) kept.g = from.take<T>(c_.rows() * f_);
     kept.d_x2 = from.take<T>(c_.rows_local() * h_);
@@ -121,15 +121,14 @@ class BlockAround {
   }
 
   /// The first part of backward: the same for d. Leaves in `in` and `kept` what the second part needs.
-  void backward_input(View<const T> parameters, View<const T> x, const Internals& in, const Postponed& kept,
-                      View<T> d) {
+  void backward_input(View<const T> parameters, View<const T> x, const Internals& in, const Deferred& kept, View<T> d) {
     c_.device.copy(bytes_of(whole_part(parameters)), bytes_of(kept.whole));
     c_.device.zero(bytes_of(kept.d_whole));
     pass_back<true>(parameters, {}, x, in, kept, d);
   }
 
   /// The second part of backward: the gradients of the weights. Uses up the internals.
-  void backward_weight(View<float> gradients, View<const T> x, const Internals& in, const Postponed& kept) {
+  void backward_weight(View<float> gradients, View<const T> x, const Internals& in, const Deferred& kept) {
     const device::Scope scope(c_.workspace);
     const View<T> n = c_.workspace.template take<T>(c_.rows() * h_);  // (rows, H)
     const auto gathered = [&](View<T> d) {
@@ -164,7 +163,7 @@ class BlockAround {
                            weight(parameters, ParameterName::norm1_beta), n1, in.stats1);
     {
       const device::Scope scope(c_.workspace);
-      const Results results = core_again_ ? core_.take_results(c_.workspace) : in.results;
+      const Results results = recomputes_core_ ? core_.take_results(c_.workspace) : in.results;
       const View<T> qkv = core_.take_projection(in.attention);  // (rows, qkv)
       linear(c_, op::Kind::gemm_nt, rows, qkv_, h_, all_rows(n1, n), weight(parameters, ParameterName::qkv_weight), qkv,
              false, weight(parameters, ParameterName::qkv_bias));
@@ -220,7 +219,7 @@ class BlockAround {
   // they need stays: the gradients of u and of qkv in the place of u and of the core's input, the others in `kept`.
   template <bool split>
   void pass_back(View<const T> parameters, View<float> gradients, View<const T> x, const Internals& in,
-                 const Postponed& kept, View<T> d) {
+                 const Deferred& kept, View<T> d) {
     const device::Scope scope(c_.workspace);
     device::Region& ws = c_.workspace;
     const std::int64_t rows = c_.rows();
@@ -247,8 +246,8 @@ class BlockAround {
     }
     {  // attention
       gather(d, whole);
-      const Results results = core_again_ ? core_.take_results(ws) : in.results;
-      if (core_again_) core_.again(in.attention, results);
+      const Results results = recomputes_core_ ? core_.take_results(ws) : in.results;
+      if (recomputes_core_) core_.attend(in.attention, results);
       const View<T> d_o = ws.take<T>(rows * q_);      // (rows, q)
       const View<T> d_qkv = ws.take<T>(rows * qkv_);  // (rows, qkv)
       if constexpr (split)
@@ -276,7 +275,7 @@ class BlockAround {
   void mlp_in_weights(const Norms<const T>& norms, View<float> gradients, const Internals& in, View<const T> d_u,
                       View<T> n) {
     weight_gradient(gradients, ParameterName::mlp_in_weight, f_in_, h_, d_u,
-                    norm_again(in.n2, in.x2, norms.gamma2, norms.beta2, in.stats2, n));
+                    norm_recompute(in.n2, in.x2, norms.gamma2, norms.beta2, in.stats2, n));
     bias_gradient(gradients, ParameterName::mlp_in_bias, c_.rows(), f_in_, d_u);
   }
   void attention_out_weights(View<float> gradients, View<const T> d, View<const T> whole, const Results& results) {
@@ -286,7 +285,7 @@ class BlockAround {
   void qkv_weights(const Norms<const T>& norms, View<float> gradients, View<const T> x, const Internals& in,
                    View<const T> d_qkv, View<T> n) {
     weight_gradient(gradients, ParameterName::qkv_weight, qkv_, h_, d_qkv,
-                    norm_again(in.n1, x, norms.gamma1, norms.beta1, in.stats1, n));
+                    norm_recompute(in.n1, x, norms.gamma1, norms.beta1, in.stats1, n));
     bias_gradient(gradients, ParameterName::qkv_bias, c_.rows(), qkv_, d_qkv);
   }
 
@@ -294,10 +293,10 @@ class BlockAround {
   // A norm of this rank's rows: kept, or in its part of n (rows, H).
   View<T> norm_place(View<T> kept, View<T> n) const { return keeps_outputs_ ? kept : region().own(n); }
   // The norm of x again, of all rows.
-  View<const T> norm_again(View<T> kept, View<const T> x, View<const T> gamma, View<const T> beta,
-                           View<const float> stats, View<T> n) {
+  View<const T> norm_recompute(View<T> kept, View<const T> x, View<const T> gamma, View<const T> beta,
+                               View<const float> stats, View<T> n) {
     const View<T> own = norm_place(kept, n);
-    if (!keeps_outputs_) c_.device.norm_again(layer_.norm, c_.rows_local(), h_, x, gamma, beta, stats, own);
+    if (!keeps_outputs_) c_.device.norm_recompute(layer_.norm, c_.rows_local(), h_, x, gamma, beta, stats, own);
     return all_rows(own, n);
   }
   // The rows of all tensor ranks: `local` itself unless the sequence is cut, then in `n`, of which it may be a part.
@@ -370,8 +369,8 @@ class BlockAround {
   Core core_;
   ParameterLayout layout_;
   std::int64_t h_, q_, qkv_, f_, f_in_;
-  bool core_again_;     ///< selective recomputation
-  bool keeps_outputs_;  ///< what norms and the activation give is kept
+  bool recomputes_core_;  ///< selective recomputation
+  bool keeps_outputs_;    ///< what norms and the activation give is kept
 };
 
 /// A block whose attention is over the whole sequence.

@@ -13,7 +13,7 @@ namespace galvatron::nn {
 
 /// @tparam Kinds  see layer.hpp; what is recomputed is a number like the degrees, since it hardly changes the code
 /// @tparam Arithmetic  of the block, such as Block
-template <class D, class T, class Kinds, template <class, class, SequenceKind> class Arithmetic = Block>
+template <class D, class T, class Kinds, template <class, class, SequenceKind> class Arithmetic>
 class BlockLayer final : public Layer<T> {
   using Body = Arithmetic<D, T, Kinds::sequence>;
 
@@ -27,17 +27,17 @@ class BlockLayer final : public Layer<T> {
         again_(context.spec.recompute == RecomputeKind::full),
         splits_(Body::splits && splits_backward(context.spec.recompute)) {}
 
-  void take_stash(device::Region& stash, int slots, int postponed) override {
+  void take_stash(device::Region& stash, int slots, int deferred) override {
     inputs_.clear();
     carried_.assign(static_cast<std::size_t>(slots), {});
     internals_.clear();
-    postponed_.clear();
+    deferred_.clear();
     for (int i = 0; i < slots; ++i) {
       inputs_.push_back(stash.take<T>(body_.input_elements()));
       if (!again_) internals_.push_back(body_.take_internals(stash));
     }
     if constexpr (Body::splits)
-      for (int i = 0; splits_ && i < postponed; ++i) postponed_.push_back(body_.take_postponed(stash));
+      for (int i = 0; splits_ && i < deferred; ++i) deferred_.push_back(body_.take_deferred(stash));
   }
   View<T> input(int slot) override { return inputs_[static_cast<std::size_t>(slot)]; }
   void carry(int slot, View<T> carried) override { carried_[static_cast<std::size_t>(slot)] = carried; }
@@ -63,7 +63,7 @@ class BlockLayer final : public Layer<T> {
     if constexpr (Body::splits) {
       if (splits_) {
         const device::Scope scope(context_.workspace);
-        body_.backward_input(store_.acquire(), input(slot), internals(slot), postponed(kept), d);
+        body_.backward_input(store_.acquire(), input(slot), internals(slot), deferred(kept), d);
         return;
       }
     }
@@ -75,7 +75,7 @@ class BlockLayer final : public Layer<T> {
       if (!splits_) return;
       const device::Scope scope(context_.workspace);
       const View<float> gradients = open_gradients();
-      body_.backward_weight(gradients, input(slot), internals(slot), postponed(kept));
+      body_.backward_weight(gradients, input(slot), internals(slot), deferred(kept));
       store_.close_gradients(gradients);
     }
   }
@@ -108,7 +108,7 @@ class BlockLayer final : public Layer<T> {
   typename Body::Internals internals(int slot) {
     return again_ ? body_.take_internals(context_.workspace) : internals_[static_cast<std::size_t>(slot)];
   }
-  const typename Body::Postponed& postponed(int kept) const { return postponed_[static_cast<std::size_t>(kept)]; }
+  const typename Body::Deferred& deferred(int kept) const { return deferred_[static_cast<std::size_t>(kept)]; }
 
   Context<D> context_;
   Body body_;
@@ -119,7 +119,7 @@ class BlockLayer final : public Layer<T> {
   std::vector<View<T>> inputs_;
   std::vector<View<T>> carried_;
   std::vector<typename Body::Internals> internals_;
-  std::vector<typename Body::Postponed> postponed_;
+  std::vector<typename Body::Deferred> deferred_;
 };
 
 }  // namespace galvatron::nn

@@ -24,7 +24,7 @@ class EncoderDecoderBlock : Block<D, T, kind> {
   static_assert(kind == SequenceKind::none || kind == SequenceKind::megatron);
   using Base = Block<D, T, kind>;
   using Results = AttentionResults<T>;
-  using Base::c_, Base::layer_, Base::heads_, Base::core_, Base::core_again_, Base::keeps_outputs_, Base::layout_;
+  using Base::c_, Base::layer_, Base::heads_, Base::core_, Base::recomputes_core_, Base::keeps_outputs_, Base::layout_;
   using Base::h_, Base::q_, Base::qkv_, Base::f_, Base::f_in_;
 
  public:
@@ -48,7 +48,7 @@ class EncoderDecoderBlock : Block<D, T, kind> {
     View<T> n3;             // (rows_local, H): what norm3 gives; empty unless outputs are kept
     typename ClosingNorm<D, T>::Internals closing;
   };
-  using typename Base::Postponed;
+  using typename Base::Deferred;
 
   EncoderDecoderBlock(Context<D>& context, const LayerSpec& layer)
       : Base(context, layer),
@@ -77,7 +77,7 @@ class EncoderDecoderBlock : Block<D, T, kind> {
       in.stats3 = from.take<float>(local * 2);
       in.query = from.take<T>(c_.rows() * q_);
       in.memory = from.take<T>(memory_.rows() * kv_);
-      if (!core_again_) take_cross(from, in);
+      if (!recomputes_core_) take_cross(from, in);
       in.x3 = from.take<T>(local * h_);
       if (keeps_outputs_) in.n3 = from.take<T>(local * h_);
     }
@@ -153,7 +153,7 @@ class EncoderDecoderBlock : Block<D, T, kind> {
                            this->weight(parameters, ParameterName::norm1_beta), n1, in.stats1);
     {
       const device::Scope scope(c_.workspace);
-      const Results results = core_again_ ? core_.take_results(c_.workspace) : in.results;
+      const Results results = recomputes_core_ ? core_.take_results(c_.workspace) : in.results;
       const device::AttentionBias bias = spread_bias(parameters);
       const View<T> qkv = core_.take_projection(in.attention);  // (rows, qkv)
       linear(c_, op::Kind::gemm_nt, c_.rows(), qkv_, h_, this->all_rows(n1, n),
@@ -178,7 +178,7 @@ class EncoderDecoderBlock : Block<D, T, kind> {
     {
       const device::Scope scope(c_.workspace);
       Internals results = in;
-      if (core_again_) take_cross(c_.workspace, results);
+      if (recomputes_core_) take_cross(c_.workspace, results);
       cross_results(results);
       linear(c_, op::Kind::gemm_nt, c_.rows(), h_, q_, results.cross,
              this->weight(parameters, ParameterName::cross_out_weight), n, false, {});
@@ -205,7 +205,7 @@ class EncoderDecoderBlock : Block<D, T, kind> {
     this->mlp_out_weights(gradients, d, whole, g);
     const View<T> d_u = this->hidden_gradient(parameters, whole, in.u, g);
     this->weight_gradient(gradients, ParameterName::mlp_in_weight, f_in_, h_, d_u,
-                          norm_again(norm2_of(parameters), x3_of(in), in.stats2, in.n2, n));
+                          norm_recompute(norm2_of(parameters), x3_of(in), in.stats2, in.n2, n));
     this->input_gradient(parameters, ParameterName::mlp_in_weight, h_, f_in_, d_u, n);
     const Norm<float> d_norm = norm2_of(gradients);
     this->norm_backward(this->region().reduce(n), x3_of(in), norm2_of(parameters).gamma, in.stats2, d, d_norm.gamma,
@@ -218,7 +218,7 @@ class EncoderDecoderBlock : Block<D, T, kind> {
     device::Region& ws = c_.workspace;
     this->gather(d, whole);
     Internals results = in;
-    if (core_again_) {
+    if (recomputes_core_) {
       take_cross(ws, results);
       cross_results(results);
     }
@@ -243,7 +243,7 @@ class EncoderDecoderBlock : Block<D, T, kind> {
       c_.device.add(d_memory.count, d_memory, Region<T, kind, D>{memory_, h_}.reduce(room), d_memory);
     }
     this->weight_gradient(gradients, ParameterName::cross_query_weight, q_, h_, d_q,
-                          norm_again(norm3_of(parameters), in.x2, in.stats3, in.n3, n));
+                          norm_recompute(norm3_of(parameters), in.x2, in.stats3, in.n3, n));
     this->input_gradient(parameters, ParameterName::cross_query_weight, h_, q_, d_q, n);
     const Norm<float> d_norm = norm3_of(gradients);
     this->norm_backward(this->region().reduce(n), in.x2, norm3_of(parameters).gamma, in.stats3, d, d_norm.gamma,
@@ -257,8 +257,8 @@ class EncoderDecoderBlock : Block<D, T, kind> {
     device::AttentionBias bias = spread_bias(parameters);
     bias.gradient = ws.take<float>(bias.values.count);
     c_.device.zero(Base::bytes_of(bias.gradient));
-    const Results results = core_again_ ? core_.take_results(ws) : in.results;
-    if (core_again_) core_.again(in.attention, results, bias);
+    const Results results = recomputes_core_ ? core_.take_results(ws) : in.results;
+    if (recomputes_core_) core_.attend(in.attention, results, bias);
     const View<T> d_o = ws.take<T>(c_.rows() * q_);      // (rows, q)
     const View<T> d_qkv = ws.take<T>(c_.rows() * qkv_);  // (rows, qkv)
     this->attention_out_weights(gradients, d, whole, results);
@@ -289,9 +289,9 @@ class EncoderDecoderBlock : Block<D, T, kind> {
                                norm.gamma, norm.beta, sum, own, stats);
     return this->all_rows(own, n);
   }
-  View<const T> norm_again(const Norm<const T>& norm, View<const T> x, View<const float> stats, View<T> kept,
-                           View<T> n) {
-    return Base::norm_again(kept, x, norm.gamma, norm.beta, stats, n);
+  View<const T> norm_recompute(const Norm<const T>& norm, View<const T> x, View<const float> stats, View<T> kept,
+                               View<T> n) {
+    return Base::norm_recompute(kept, x, norm.gamma, norm.beta, stats, n);
   }
 
   View<T> take_memory() { return c_.workspace.template take<T>(memory_.rows() * h_); }

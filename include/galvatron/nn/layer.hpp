@@ -29,8 +29,8 @@ class Layer {
   virtual ~Layer() = default;
 
   /// Takes the memory that one micro-batch in flight needs, for each of `slots`, and what it needs between the two
-  /// parts of its backward, for each of `postponed`; 0 where backward comes in one.
-  virtual void take_stash(device::Region& stash, int slots, int postponed) = 0;
+  /// parts of its backward, for each of `deferred`; 0 where backward comes in one.
+  virtual void take_stash(device::Region& stash, int slots, int deferred) = 0;
   /// Where the layer's input of a slot goes: (rows_local, H), or twice as many elements where tokens are merged; empty
   /// for an embedding.
   virtual View<T> input(int slot) = 0;

@@ -96,7 +96,8 @@ Result<std::unique_ptr<Layer<T>>> make_layer(const Context<D>& model_context, co
     }
     if (layer.norm_order == NormOrder::after)
       return std::make_unique<BlockLayer<D, T, Kinds, PostNormBlock>>(context, layer, around.number, states);
-    return std::make_unique<BlockLayer<D, T, Kinds>>(context, layer, around.number, states);
+    throw Failure(ErrorKind::internal,
+                  "a block without a forward pass has relative positions or norms after residuals");
   });
 }
 

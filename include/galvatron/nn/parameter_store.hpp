@@ -284,10 +284,10 @@ class ParameterStore final : public StreamedStore {
     if (empty()) return;
     const bool is_table = layout_.find(ParameterName::table) != nullptr;
     const int number = 2 * layer + (is_table ? 1 : 0);
-    const auto stream = static_cast<std::uint32_t>(number * context_->spec.tensor + context_->tensor_rank());
+    const auto stream_of = [&](int rank) { return static_cast<std::uint32_t>(number * context_->spec.tensor + rank); };
     const Range range = optimizer_range();
     const View<float> gradients = optimizer_gradients();
-    const auto run = [&](Range part, bool decays) {
+    const auto run = [&](Range part, bool decays, std::uint32_t stream) {
       const Range r = intersection(range, part);
       if (r.count() == 0) return;
       const std::int64_t first = r.begin - range.begin;
@@ -302,8 +302,16 @@ class ParameterStore final : public StreamedStore {
       else
         step(first_moment_.half.slice(first, r.count()), second_moment_.half.slice(first, r.count()));
     };
-    run({0, layout_.decay_end}, true);
-    run({layout_.decay_end, layout_.elements}, false);
+    // What tensor ranks do not share is the same on all of them and rounds alike: by the first rank's stream.
+    const std::uint32_t own = stream_of(context_->tensor_rank());
+    const bool rounds = has_master || context_->moments != Precision::fp32;
+    const bool shares = context_->tensor_rank() > 0 && rounds && layout_.whole_end > layout_.whole_begin;
+    const Range uncut =
+        shares ? Range{layout_.whole_begin, layout_.whole_end} : Range{layout_.decay_end, layout_.decay_end};
+    run({0, uncut.begin}, true, own);
+    run({uncut.begin, layout_.decay_end}, true, stream_of(0));
+    run({layout_.decay_end, uncut.end}, false, stream_of(0));
+    run({uncut.end, layout_.elements}, false, own);
     if (zero_ == 1 || zero_ == 2) {
       gathering_ =
           context_->data.start_all_gather(View<const T>(parameters_.slice(own_.begin, shard_size_)), parameters_);

@@ -17,7 +17,7 @@ template <class D, class T, SequenceKind kind>
 class PostNormBlock : Block<D, T, kind> {
   using Base = Block<D, T, kind>;
   using Results = AttentionResults<T>;
-  using Base::c_, Base::layer_, Base::core_, Base::core_again_, Base::keeps_outputs_;
+  using Base::c_, Base::layer_, Base::core_, Base::recomputes_core_, Base::keeps_outputs_;
   using Base::h_, Base::q_, Base::qkv_, Base::f_, Base::f_in_;
 
  public:
@@ -26,7 +26,7 @@ class PostNormBlock : Block<D, T, kind> {
     View<T> sum2;  // (rows_local, H)
   };
 
-  using typename Base::Postponed;
+  using typename Base::Deferred;
   static constexpr bool splits = false;
 
   using Base::Base, Base::layout, Base::input_elements, Base::carries;
@@ -70,8 +70,8 @@ class PostNormBlock : Block<D, T, kind> {
       this->mlp_out_weights(gradients, d, whole, g);
       const View<T> d_u = this->hidden_gradient(parameters, whole, in.u, g);
       this->weight_gradient(gradients, ParameterName::mlp_in_weight, f_in_, h_, d_u,
-                            this->norm_again(in.n1, in.x2, this->weight(parameters, ParameterName::norm1_gamma),
-                                             this->weight(parameters, ParameterName::norm1_beta), in.stats1, n));
+                            this->norm_recompute(in.n1, in.x2, this->weight(parameters, ParameterName::norm1_gamma),
+                                                 this->weight(parameters, ParameterName::norm1_beta), in.stats1, n));
       this->bias_gradient(gradients, ParameterName::mlp_in_bias, rows, f_in_, d_u);
       this->input_gradient(parameters, ParameterName::mlp_in_weight, h_, f_in_, d_u, n);
       c_.device.add(d.count, d, this->region().reduce(n), d);
@@ -79,8 +79,8 @@ class PostNormBlock : Block<D, T, kind> {
     {  // attention
       norm_backward(parameters, gradients, ParameterName::norm1_gamma, ParameterName::norm1_beta, in.x2, in.stats1, d);
       this->gather(d, whole);
-      const Results results = core_again_ ? core_.take_results(ws) : in.results;
-      if (core_again_) core_.again(in.attention, results);
+      const Results results = recomputes_core_ ? core_.take_results(ws) : in.results;
+      if (recomputes_core_) core_.attend(in.attention, results);
       const View<T> d_o = ws.take<T>(rows * q_);      // (rows, q)
       const View<T> d_qkv = ws.take<T>(rows * qkv_);  // (rows, qkv)
       this->attention_out_weights(gradients, d, whole, results);
@@ -101,7 +101,7 @@ class PostNormBlock : Block<D, T, kind> {
     const std::int64_t rows = c_.rows();
     {
       const device::Scope inner(c_.workspace);
-      const Results results = core_again_ ? core_.take_results(c_.workspace) : in.results;
+      const Results results = recomputes_core_ ? core_.take_results(c_.workspace) : in.results;
       const View<T> qkv = core_.take_projection(in.attention);  // (rows, qkv)
       linear(c_, op::Kind::gemm_nt, rows, qkv_, h_, this->all_rows(x, n),
              this->weight(parameters, ParameterName::qkv_weight), qkv, false,

@@ -39,13 +39,13 @@ class Attention<D, T, SequenceKind::ring> {
   }
   View<T> take_projection(View<T> input) const { return input; }
 
-  void forward(View<T> /*projection*/, View<T> input, const AttentionResults<T>& results) { again(input, results); }
-  void again(View<T> input, const AttentionResults<T>& r) {
+  void forward(View<T> /*projection*/, View<T> input, const AttentionResults<T>& results) { attend(input, results); }
+  void attend(View<T> input, const AttentionResults<T>& r) {
     const device::Scope scope(c_.workspace);
     device::Region& ws = c_.workspace;
     ForwardScratch scratch{take_block(), take_block(), ws.take<T>(r.o.count), ws.take<float>(r.lse.count), {}};
     if constexpr (rounds) scratch.sum = ws.take<float>(r.o.count);
-    again(input, r, scratch);
+    attend(input, r, scratch);
   }
 
   struct ForwardScratch {
@@ -63,7 +63,7 @@ class Attention<D, T, SequenceKind::ring> {
     View<float> dq;              ///< (rows, q), where T is rounded
   };
 
-  void again(View<T> input, const AttentionResults<T>& r, const ForwardScratch& scratch) {
+  void attend(View<T> input, const AttentionResults<T>& r, const ForwardScratch& scratch) {
     View<T> here = scratch.here;
     View<T> next = scratch.next;
     const View<T> o_part = scratch.o_part;
@@ -239,11 +239,11 @@ class Attention<D, T, SequenceKind::megatron> {
     else
       whole_.forward(projection, input, results, bias);
   }
-  void again(View<T> input, const AttentionResults<T>& results, const device::AttentionBias& bias = {}) {
+  void attend(View<T> input, const AttentionResults<T>& results, const device::AttentionBias& bias = {}) {
     if (uses_ring_)
-      ring_.again(input, results);
+      ring_.attend(input, results);
     else
-      whole_.again(input, results, bias);
+      whole_.attend(input, results, bias);
   }
   void backward(View<T> input, const AttentionResults<T>& results, View<T> d_o, View<T> d_qkv,
                 const device::AttentionBias& bias = {}) {

@@ -47,7 +47,7 @@ class Attention<D, T, SequenceKind::ulysses> {
     projection_to_heads(projection, packed, input);
     attend(input, r, packed);
   }
-  void again(View<T> input, const AttentionResults<T>& r) {
+  void attend(View<T> input, const AttentionResults<T>& r) {
     const device::Scope scope(c_.workspace);
     attend(input, r, c_.workspace.template take<T>(r.o.count));
   }

@@ -35,8 +35,8 @@ class WindowAttention {
   }
   View<T> take_projection(View<T> input) const { return input; }
 
-  void forward(View<T> /*projection*/, View<T> input, const AttentionResults<T>& results) { again(input, results); }
-  void again(View<T> input, const AttentionResults<T>& r) {
+  void forward(View<T> /*projection*/, View<T> input, const AttentionResults<T>& results) { attend(input, results); }
+  void attend(View<T> input, const AttentionResults<T>& r) {
     c_.device.window_attention_forward(shape(), input, part(input, 1), part(input, 2), table_, r.core, r.lse);
   }
   void backward(View<T> input, const AttentionResults<T>& r, View<T> d_o, View<T> d_qkv) {

@@ -31,7 +31,7 @@ class WindowBlock : BlockAround<D, T, kind, WindowAttention<D, T, kind>> {
     View<float> merge_stats;  // (rows_local, 2)
   };
 
-  using typename Base::Postponed;
+  using typename Base::Deferred;
   static constexpr bool splits = false;
 
   WindowBlock(Context<D>& context, const LayerSpec& layer)
@@ -99,8 +99,8 @@ class WindowBlock : BlockAround<D, T, kind, WindowAttention<D, T, kind>> {
     const View<const T> gamma = this->weight(parameters, ParameterName::merge_gamma);
     const View<const T> weight = this->weight(parameters, ParameterName::merge_weight);
     side_by_side(x, four);
-    c_.device.norm_again(layer_.norm, rows, 2 * h_, four, gamma, this->weight(parameters, ParameterName::merge_beta),
-                         in.merge_stats, n);
+    c_.device.norm_recompute(layer_.norm, rows, 2 * h_, four, gamma,
+                             this->weight(parameters, ParameterName::merge_beta), in.merge_stats, n);
     c_.device.gemm(op::Kind::gemm_tn, h_, 2 * h_, rows, d_merged, n,
                    this->weight(gradients, ParameterName::merge_weight), true, {});
     c_.device.gemm(op::Kind::gemm_nn, rows, 2 * h_, h_, d_merged, weight, n, false, {});

@@ -45,8 +45,8 @@ constexpr Flops flops_of(const Work& w) {
   return {0};
 }
 
-/// A list of work with room for one layer's pass; no allocation, so that it also lives at compile time. An empty list
-/// costs nothing to make: the room is not cleared, which would take longer than a layer's counts.
+/// A list of work with the capacity for one layer's pass; no allocation, so that it also lives at compile time. An
+/// empty list costs nothing to make: the slots are not cleared, which would take longer than a layer's counts.
 class WorkList {
   union Slot {
     Work work;

@@ -170,8 +170,8 @@ inline Result<PlanCost> cost_of(const Plan& plan, const ModelSpec& model, const 
     if (last) add(model.head, plan.head);
 
     total.memory.add_chunk(cost::stage_memory(counts, layouts, slots,
-                                              microbatches_postponed(plan.schedule, i % count, plan.microbatches),
-                                              i > 0, !last, cluster.device.library_workspace));
+                                              microbatches_deferred(plan.schedule, i % count, plan.microbatches), i > 0,
+                                              !last, cluster.device.library_workspace));
     for (std::size_t k = first; k < out.layers.size(); ++k) {
       const PlanLayerCost& layer = out.layers[k];
       const Seconds moves = layer.relayout_forward + layer.relayout_backward;

@@ -36,7 +36,6 @@ enum class Letter : std::uint8_t {
   core_rows,              ///< tokens of a rank inside the core of Ulysses: rows * cp
   core_tokens,            ///< of a sequence there
   core_heads,             ///< query heads of a rank there
-  core_kv_heads,          ///< key/value heads of a rank there
   core_projection_heads,  ///< query, key and value heads there
   copied_kv_heads,        ///< key/value heads that a rank sends: at least one to every rank
   exchanged_heads,        ///< the most heads that one exchange moves: query or key/value heads
@@ -65,7 +64,6 @@ struct Extent {
     return out;
   }
 };
-inline constexpr Extent nothing{0};
 
 /// The letters of one rank.
 class Numbers {
@@ -95,7 +93,6 @@ class Numbers {
     set(Letter::core_rows, rows * cp);
     set(Letter::core_tokens, tokens * cp);
     set(Letter::core_heads, heads / cp);
-    set(Letter::core_kv_heads, copied / cp);
     set(Letter::core_projection_heads, heads / cp + 2 * (copied / cp));
     set(Letter::copied_kv_heads, copied);
     set(Letter::exchanged_heads, heads < copied ? copied : heads);

@@ -120,7 +120,7 @@ class Bounds {
   }
   [[nodiscard]] double cost_in(int stage, const Choice& c) const {
     const auto i = static_cast<std::size_t>(stage);
-    return weight_[i] * seconds_of(c) - ramp_weight_ * p_.objective.weights.postponed * c.weights +
+    return weight_[i] * seconds_of(c) - ramp_weight_ * p_.objective.weights.deferred * c.weights +
            price_[i] * memory_in(stage, c);
   }
   [[nodiscard]] const LayerType& type_of(int layer) const {

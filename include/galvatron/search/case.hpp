@@ -87,23 +87,15 @@ class ChoiceMaker {
     const int writes = spec.zero >= 2 && batch_.microbatches > 1 ? 1 : 0;  // of one micro-batch, all do
     Part& passes =
         passes_[static_cast<std::size_t>(is_block ? 2 * static_cast<int>(spec.recompute) + writes : spec.zero)];
-    if (!passes.made) passes = part_of(pass_counts(spec), spec);
+    if (!passes.made) passes = part_of(cost::pass_counts(layer_, spec, batch_, programs_), spec);
     if (!is_block) return choice_of(passes, Part());
     const bool splits = batch_.splits_backward && splits_backward(layer_, spec);
     Part& parameters = parameters_[2 * static_cast<std::size_t>(spec.zero) + (splits ? 1 : 0)];
-    if (!parameters.made) parameters = part_of(parameter_counts(spec), spec);
+    if (!parameters.made) parameters = part_of(cost::parameter_counts(layer_, spec, batch_), spec);
     return choice_of(passes, parameters);
   }
 
  private:
-  [[nodiscard]] constexpr cost::LayerCounts pass_counts(const StrategySpec& spec) {
-    if (!cost::has_program(layer_, batch_)) return cost::pass_counts(layer_, spec, batch_);
-    return cost::fold_passes(programs_.of(layer_, spec, batch_), spec, batch_);
-  }
-  [[nodiscard]] constexpr cost::LayerCounts parameter_counts(const StrategySpec& spec) {
-    if (!cost::has_program(layer_, batch_)) return cost::parameter_counts(layer_, spec, batch_);
-    return cost::fold_parameters(programs_.of(layer_, spec, batch_), spec, batch_);
-  }
   // The passes of a layer or its parameters.
   struct Part {
     bool made = false;
@@ -118,7 +110,7 @@ class ChoiceMaker {
     out.prices = cost::layer_prices(counts, spec, cluster_, prices_);
     out.bytes.states = counts.states.count;
     out.bytes.stash = counts.stash.count;
-    out.bytes.postponed = counts.postponed.count;
+    out.bytes.deferred = counts.deferred.count;
     out.bytes.forward_workspace = counts.forward_workspace.count;
     out.bytes.backward_workspace = counts.backward_workspace.count;
     out.bytes.input = counts.input.count;
@@ -293,7 +285,7 @@ inline Case with_schedule(Case made, ScheduleKind kind, int virtual_stages, bool
           microbatches_in_flight(kind, p.stages(), stage, p.objective.microbatches, virtual_stages, chunk));
   if (splits_backward(kind))
     for (int stage = 0; stage < p.stages(); ++stage)
-      p.postponed.push_back(microbatches_postponed(kind, stage, p.objective.microbatches));
+      p.deferred.push_back(microbatches_deferred(kind, stage, p.objective.microbatches));
   if (kind != ScheduleKind::interleaved) {
     if (even_stages) p.cuts = even_cuts(p);
     return made;

@@ -271,10 +271,10 @@ class Cuts {
       seconds[k] = stage_seconds(k, stage, begin, end);
       if (seconds[k] > most_[k]) return false;
     }
-    const bool postponed = p_.objective.weights.postponed > 0;
+    const bool deferred = p_.objective.weights.deferred > 0;
     for (std::size_t k = 0; k < w_.size(); ++k) {
       // The first weighing has the seconds of micro-batches alone.
-      const double own = postponed ? ramp(k, begin, end) : seconds[w_.weighs_ramps(k) ? k : 0];
+      const double own = deferred ? ramp(k, begin, end) : seconds[w_.weighs_ramps(k) ? k : 0];
       rest.ramps[k] = std::min(rest.ramps[k], own + next.ramps[k]);
       rest.slowest[k] = std::min(rest.slowest[k], std::max(seconds[k], next.slowest[k]));
     }

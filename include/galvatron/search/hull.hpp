@@ -60,7 +60,7 @@ inline void sort_prices(std::vector<double>& prices) {
 /// Choices whose hull is asked for again and again, with other numbers of micro-batches in flight.
 class HullChoices {
  public:
-  void add(const Choice& c, double seconds) { all_.push_back({seconds, c.states, c.stash, c.postponed}); }
+  void add(const Choice& c, double seconds) { all_.push_back({seconds, c.states, c.stash, c.deferred}); }
 
   /// Drops those that are on no hull, because another is faster and smaller in all that it keeps.
   void drop_superfluous() {
@@ -68,7 +68,7 @@ class HullChoices {
       return a.seconds != b.seconds ? a.seconds < b.seconds : a.states < b.states;
     });
     all_.resize(detail::keep_unbeaten(all_, [](const One& a, const One& b) {
-      return a.states <= b.states && a.stash <= b.stash && a.postponed <= b.postponed;
+      return a.states <= b.states && a.stash <= b.stash && a.deferred <= b.deferred;
     }));
   }
 
@@ -77,7 +77,7 @@ class HullChoices {
     points.reserve(all_.size());
     for (const One& one : all_)
       points.push_back(
-          {static_cast<double>(one.states + slots.flight * one.stash + slots.postponed * one.postponed), one.seconds});
+          {static_cast<double>(one.states + slots.flight * one.stash + slots.deferred * one.deferred), one.seconds});
     return lower_hull(std::move(points));
   }
 
@@ -86,7 +86,7 @@ class HullChoices {
     double seconds = 0;
     std::int64_t states = 0;
     std::int64_t stash = 0;
-    std::int64_t postponed = 0;
+    std::int64_t deferred = 0;
   };
   std::vector<One> all_;
 };

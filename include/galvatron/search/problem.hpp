@@ -30,7 +30,7 @@ struct Choice {
   double update = 0;                    ///< once an iteration: optimizer
   std::int64_t states = 0;              ///< parameters, gradients, optimizer
   std::int64_t stash = 0;               ///< for each micro-batch in flight
-  std::int64_t postponed = 0;           ///< besides, for each whose weight gradients are put off
+  std::int64_t deferred = 0;            ///< besides, for each whose weight gradients are deferred
   std::int64_t forward_workspace = 0;   ///< transient
   std::int64_t backward_workspace = 0;  ///< transient, beyond the incoming gradient
   std::int64_t input = 0;               ///< the tensors from the layer before
@@ -51,13 +51,13 @@ constexpr std::int64_t workspace_of(const Choice& c) {
 
 /// For how many micro-batches a stage keeps what its layers keep.
 struct Slots {
-  std::int64_t flight = 1;     ///< between forward and backward
-  std::int64_t postponed = 0;  ///< of them, between the parts of a split backward
+  std::int64_t flight = 1;    ///< between forward and backward
+  std::int64_t deferred = 0;  ///< of them, between the parts of a split backward
   friend constexpr bool operator==(const Slots&, const Slots&) = default;
 
   /// All that a layer keeps.
   [[nodiscard]] constexpr std::int64_t kept(const Choice& c) const {
-    return c.states + flight * c.stash + postponed * c.postponed;
+    return c.states + flight * c.stash + deferred * c.deferred;
   }
 };
 
@@ -92,21 +92,21 @@ struct Objective {
     return std::max(pipeline, shared ? microbatches * sum / stages : 0.0) + once;
   }
   /// What a layer adds to the ramp of its stage.
-  [[nodiscard]] constexpr double ramp_of(const Choice& c) const { return c.seconds() - weights.postponed * c.weights; }
+  [[nodiscard]] constexpr double ramp_of(const Choice& c) const { return c.seconds() - weights.deferred * c.weights; }
 };
 
 struct Problem {
   Objective objective;
   std::vector<LayerType> types;
-  std::vector<int> layers;     ///< the type of every layer
-  int leading = 0;             ///< layers that the first stage has in any case (an embedding)
-  int trailing = 0;            ///< layers that the last stage has in any case (a head)
-  bool tied = false;           ///< the first and the last layer must have choices of one tag
-  std::vector<int> slots;      ///< micro-batches in flight, per stage; with chunks (stages, chunks)
-  std::vector<int> postponed;  ///< of them between the parts of a split backward, per stage; empty: none
-  int chunks = 1;              ///< virtual stages of a stage
-  std::vector<int> in_chunk;   ///< of its stage, that a layer is in; empty: all in the first
-  std::vector<int> cuts;       ///< (P + 1) first layer of every stage, then the number of layers; empty: to be searched
+  std::vector<int> layers;    ///< the type of every layer
+  int leading = 0;            ///< layers that the first stage has in any case (an embedding)
+  int trailing = 0;           ///< layers that the last stage has in any case (a head)
+  bool tied = false;          ///< the first and the last layer must have choices of one tag
+  std::vector<int> slots;     ///< micro-batches in flight, per stage; with chunks (stages, chunks)
+  std::vector<int> deferred;  ///< of them between the parts of a split backward, per stage; empty: none
+  int chunks = 1;             ///< virtual stages of a stage
+  std::vector<int> in_chunk;  ///< of its stage, that a layer is in; empty: all in the first
+  std::vector<int> cuts;      ///< (P + 1) first layer of every stage, then the number of layers; empty: to be searched
   int layouts = 1;
   std::vector<Moves> moves;                                        ///< of every type
   std::int64_t budget = std::numeric_limits<std::int64_t>::max();  ///< bytes of a rank
@@ -146,7 +146,7 @@ struct Problem {
   [[nodiscard]] constexpr Slots slots_of(int stage, int chunk) const {
     const auto i = static_cast<std::size_t>(stage);
     return {slots[i * static_cast<std::size_t>(chunks) + static_cast<std::size_t>(chunk)],
-            postponed.empty() ? 0 : postponed[i]};
+            deferred.empty() ? 0 : deferred[i]};
   }
   /// The least of a stage's chunks.
   [[nodiscard]] constexpr Slots least_slots(int stage) const {
@@ -257,8 +257,8 @@ constexpr void drop_superfluous(Problem& p) {
   for (int stage = 0; stage < p.stages(); ++stage)
     for (int chunk = 0; chunk < p.chunks; ++chunk) {
       const Slots own = p.slots_of(stage, chunk);
-      least = {std::min(least.flight, own.flight), std::min(least.postponed, own.postponed)};
-      most = {std::max(most.flight, own.flight), std::max(most.postponed, own.postponed)};
+      least = {std::min(least.flight, own.flight), std::min(least.deferred, own.deferred)};
+      most = {std::max(most.flight, own.flight), std::max(most.deferred, own.deferred)};
     }
   for (std::size_t i = 0; i < p.types.size(); ++i) {
     const int type = static_cast<int>(i);
@@ -369,7 +369,7 @@ constexpr Evaluation evaluate(const Problem& problem, const Assignment& plan) {
   double once = 0;
   for (int stage = 0; stage < problem.stages(); ++stage) {
     const StageCost cost = evaluate_stage(problem, plan, stage);
-    sum += cost.seconds() - problem.objective.weights.postponed * cost.weights;
+    sum += cost.seconds() - problem.objective.weights.deferred * cost.weights;
     slowest = std::max(slowest, cost.seconds());
     once = std::max(once, cost.once());
     out.peak = std::max(out.peak, cost.peak);

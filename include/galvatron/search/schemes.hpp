@@ -137,7 +137,7 @@ class UniformPlans {
     Slots slots = p_.least_slots(0);
     for (int stage = 1; stage < p_.stages(); ++stage) {
       const Slots own = p_.least_slots(stage);
-      slots = {std::min(slots.flight, own.flight), std::min(slots.postponed, own.postponed)};
+      slots = {std::min(slots.flight, own.flight), std::min(slots.deferred, own.deferred)};
     }
     double time = 0;
     double ramp = 0;

@@ -62,7 +62,7 @@ inline std::vector<MemoryPoint> memory_over_time(const StageParts& stage, std::s
       ++now.in_flight;
       now.stash += chunk.stash;
     }
-    if (op == Op::backward_input) now.stash += chunk.postponed;
+    if (op == Op::backward_input) now.stash += chunk.deferred;
     now.workspace = forward                     ? chunk.forward_workspace
                     : op == Op::backward_weight ? chunk.weights_workspace
                                                 : chunk.backward_workspace;
@@ -70,7 +70,7 @@ inline std::vector<MemoryPoint> memory_over_time(const StageParts& stage, std::s
     now.workspace = {};
     if (frees) {
       --now.in_flight;
-      now.stash -= chunk.stash + (op == Op::backward_weight ? chunk.postponed : Bytes{});
+      now.stash -= chunk.stash + (op == Op::backward_weight ? chunk.deferred : Bytes{});
     }
     change(span.end);
   }

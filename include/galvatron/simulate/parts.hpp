@@ -42,7 +42,7 @@ struct ChunkParts {
   Seconds receive_activation;
   Seconds receive_gradient;
   Bytes stash;               ///< of one micro-batch
-  Bytes postponed;           ///< besides, of one between the two parts of a split backward
+  Bytes deferred;            ///< besides, of one between the two parts of a split backward
   Bytes forward_workspace;   ///< transient peak of a forward pass
   Bytes backward_workspace;  ///< of a backward pass, or its first part
   Bytes weights_workspace;   ///< of the second part
@@ -236,7 +236,7 @@ inline Result<PlanParts> parts_of(const Plan& plan, const ModelSpec& model, cons
     };
     chunk.stash = memory(&cost::LayerCounts::forward_workspace).stash;
     if (splits_backward(plan.schedule))
-      for (const cost::LayerCounts& c : counts) chunk.postponed += c.postponed;
+      for (const cost::LayerCounts& c : counts) chunk.deferred += c.deferred;
     chunk.forward_workspace = memory(&cost::LayerCounts::forward_workspace).workspace;
     chunk.backward_workspace = memory(&cost::LayerCounts::backward_workspace).workspace;
     chunk.weights_workspace = memory(&cost::LayerCounts::weights_workspace).workspace;

@@ -42,7 +42,7 @@ constexpr bool splits_backward(ScheduleKind kind) { return kind == ScheduleKind:
 
 /// Micro-batches that stage `stage` keeps at one time between the two parts of their backward, of `microbatches`; 0
 /// where it comes in one. zb-h1 is `stage` micro-batches late with the second part (Qi et al. 2024, section 3.1).
-constexpr int microbatches_postponed(ScheduleKind kind, int stage, int microbatches) {
+constexpr int microbatches_deferred(ScheduleKind kind, int stage, int microbatches) {
   if (!splits_backward(kind)) return 0;
   return stage + 1 < microbatches ? stage + 1 : microbatches;
 }

@@ -35,7 +35,7 @@ class Chunk {
       add_layer(i, model, make);
       streams_.add(layers_.back()->streaming(), i > 0 && changes_after(i - 1));
     }
-    for (auto& layer : layers_) layer->take_stash(memory.stash, plan_.slots, plan_.postponed);
+    for (auto& layer : layers_) layer->take_stash(memory.stash, plan_.slots, plan_.deferred);
     carry();
     for (std::size_t i = 0; i + 1 < plan_.layers.size(); ++i) {
       const bool changes = changes_after(i);
@@ -125,14 +125,14 @@ class Chunk {
   /// The first part of backward: without the gradients of weights.
   void backward_input(int microbatch) {
     const int slot = slot_of(microbatch);
-    const int kept = microbatch % plan_.postponed;
+    const int kept = microbatch % plan_.deferred;
     pass_back(StreamPass::backward_input, [&](nn::Layer<T>& layer) { layer.backward_input(slot, kept, gradient_); });
   }
   /// The second part.
   void backward_weight(int microbatch) {
     for (std::size_t i = layers_.size(); i-- > 0;) {
       streams_.before(StreamPass::backward_weight, i, true);
-      layers_[i]->backward_weight(slot_of(microbatch), microbatch % plan_.postponed);
+      layers_[i]->backward_weight(slot_of(microbatch), microbatch % plan_.deferred);
       streams_.after(StreamPass::backward_weight, i);
       if (is_last(microbatch)) layers_[i]->start_synchronise();
     }

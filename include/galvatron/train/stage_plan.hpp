@@ -25,9 +25,9 @@ struct ChunkPlan {
     StrategySpec spec;
     int number = 0;  ///< in the model; the embedding is 0
   };
-  int index = 0;      ///< of the chunk in its stage
-  int slots = 1;      ///< micro-batches in flight
-  int postponed = 0;  ///< of them between the two parts of a split backward
+  int index = 0;     ///< of the chunk in its stage
+  int slots = 1;     ///< micro-batches in flight
+  int deferred = 0;  ///< of them between the two parts of a split backward
   bool has_previous = false;
   bool has_next = false;
   std::vector<Entry> layers;
@@ -75,7 +75,7 @@ inline StagePlan stage_plan(const Plan& plan, const ModelSpec& model, int rank) 
     chunk.index = c;
     chunk.slots =
         microbatches_in_flight(plan.schedule, out.stages, out.index, plan.microbatches, plan.virtual_stages, c);
-    chunk.postponed = microbatches_postponed(plan.schedule, out.index, plan.microbatches);
+    chunk.deferred = microbatches_deferred(plan.schedule, out.index, plan.microbatches);
     chunk.has_previous = own > 0;
     chunk.has_next = own < last;
     if (!chunk.has_previous) chunk.layers.push_back({model.embedding, plan.embedding, 0});
@@ -98,7 +98,7 @@ inline cost::StageMemory memory_of(const StagePlan& stage, Bytes library) {
     std::vector<cost::LayerCounts> counts;
     for (const ChunkPlan::Entry& entry : chunk.layers)
       counts.push_back(cost::layer_counts(entry.layer, entry.spec, stage.batch));
-    out.add_chunk(cost::stage_memory(counts, chunk.layouts, chunk.slots, chunk.postponed, chunk.has_previous,
+    out.add_chunk(cost::stage_memory(counts, chunk.layouts, chunk.slots, chunk.deferred, chunk.has_previous,
                                      chunk.has_next, library));
   }
   return out;

@@ -54,38 +54,52 @@ class AttentionCounts {
         queries_(ring_ ? shape.tokens : shape.tokens * shape.c) {}
 
   constexpr void forward(op::WorkList& out) const {
-    if (ulysses_) exchange_to_heads(out);
+    if (ulysses_) projection_to_heads(out);
     again(out);
   }
   /// The results again from queries, keys and values as the core has them.
   constexpr void again(op::WorkList& out) const {
-    if (ring_) {
-      out.push(compute(op::Kind::copy, 2 * kv_bytes()));  // a block that can be sent
-      ring(op::Kind::attention_forward, out);
-      merge(out, s_.rows * s_.q);
-      convert(out, s_.q);
-      if (rounds()) out.push(compute(op::Kind::copy, s_.rows * s_.q * s_.e));
-    } else {
+    if (ring_)
+      ring_forward(out);
+    else
       out.push(whole(op::Kind::attention_forward));
-    }
-    if (ulysses_) exchange(out, s_.rows * s_.q * s_.e, 1);
+    if (ulysses_) exchange_queries(out);
   }
   constexpr void backward(op::WorkList& out) const {
-    if (ulysses_) exchange(out, s_.rows * s_.q * s_.e, 1);
-    if (ring_) {
-      out.push(compute(op::Kind::copy, 2 * kv_bytes()));
-      ring(op::Kind::attention_backward, out);
-      convert(out, s_.q);
-      convert(out, 2 * s_.kv);
-      merge(out, s_.rows * s_.q);
-      merge(out, s_.rows * (s_.layer.causal ? s_.kv : 2 * s_.kv));  // half of a block's keys gave something
-      if (rounds()) out.push(compute(op::Kind::copy, s_.rows * s_.q * s_.e));
-      out.push(compute(op::Kind::copy, 2 * kv_bytes()));
-    } else {
+    if (ulysses_) exchange_queries(out);
+    if (ring_)
+      ring_backward(out);
+    else
       out.push(whole(op::Kind::attention_backward));
-    }
-    if (!ulysses_) return;
-    exchange(out, s_.rows * s_.q * s_.e, 1);
+    if (ulysses_) projection_to_tokens(out);
+  }
+
+  // Composite steps of programs.
+  constexpr void ring_forward(op::WorkList& out) const {
+    out.push(compute(op::Kind::copy, 2 * kv_bytes()));  // a block that can be sent
+    ring(op::Kind::attention_forward, out);
+    merge(out, s_.rows * s_.q);
+    convert(out, s_.q);
+    if (rounds()) out.push(compute(op::Kind::copy, s_.rows * s_.q * s_.e));
+  }
+  constexpr void ring_backward(op::WorkList& out) const {
+    out.push(compute(op::Kind::copy, 2 * kv_bytes()));
+    ring(op::Kind::attention_backward, out);
+    convert(out, s_.q);
+    convert(out, 2 * s_.kv);
+    merge(out, s_.rows * s_.q);
+    merge(out, s_.rows * (s_.layer.causal ? s_.kv : 2 * s_.kv));  // half of a block's keys gave something
+    if (rounds()) out.push(compute(op::Kind::copy, s_.rows * s_.q * s_.e));
+    out.push(compute(op::Kind::copy, 2 * kv_bytes()));
+  }
+  /// Queries, outputs or their gradients, to heads or back to tokens.
+  constexpr void exchange_queries(op::WorkList& out) const { exchange(out, s_.rows * s_.q * s_.e, 1); }
+  constexpr void projection_to_heads(op::WorkList& out) const {
+    exchange_queries(out);
+    exchange(out, copied_kv_bytes(), 2);
+  }
+  constexpr void projection_to_tokens(op::WorkList& out) const {
+    exchange_queries(out);
     exchange(out, copied_kv_bytes(), 2, kv_bytes());  // what is copied first; the other copies are added
     if (copied_kv() > s_.kv_heads)
       out.push({.kind = op::Kind::add, .m = s_.rows * (copied_kv() - s_.kv_heads) * s_.layer.head_dim, .times = 2});
@@ -168,10 +182,6 @@ class AttentionCounts {
       work.times = times;
       out.push(work);
     }
-  }
-  constexpr void exchange_to_heads(op::WorkList& out) const {
-    exchange(out, s_.rows * s_.q * s_.e, 1);
-    exchange(out, copied_kv_bytes(), 2);
   }
   // Ring.
   [[nodiscard]] constexpr std::int64_t kv_bytes() const { return s_.rows * s_.kv * s_.e; }

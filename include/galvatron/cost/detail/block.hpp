@@ -54,7 +54,7 @@ constexpr void block_backward(const LayerShape& s, op::WorkList& out, op::WorkLi
   const auto bias = [&](std::int64_t rows, std::int64_t columns) {
     if (s.layer.bias) weights.push(compute(op::Kind::bias_gradient, rows, columns));
   };
-  const auto norm_again = [&] {
+  const auto norm_recompute = [&] {
     if (!s.keeps_outputs()) weights.push(compute(op::Kind::norm_forward, s.rows_local, s.h));
     region.enter(weights);
   };
@@ -74,7 +74,7 @@ constexpr void block_backward(const LayerShape& s, op::WorkList& out, op::WorkLi
   input(s.h, s.ffn);
   bias(s.rows_local, s.h);
   out.push(linear.activation(op::Kind::activation_backward, s.rows, s.ffn, linear.input_gradient(s.rows, s.h, s.ffn)));
-  norm_again();
+  norm_recompute();
   weight(s.ffn_in, s.h);
   input(s.ffn_in, s.h);
   bias(s.rows, s.ffn_in);
@@ -89,7 +89,7 @@ constexpr void block_backward(const LayerShape& s, op::WorkList& out, op::WorkLi
   attention.backward(out);
   rotate(s, out);
   if (split) out.push(compute(op::Kind::copy, s.rows * s.qkv * s.e));
-  norm_again();
+  norm_recompute();
   weight(s.qkv, s.h);
   input(s.qkv, s.h);
   bias(s.rows, s.qkv);
@@ -146,8 +146,8 @@ constexpr LayerCounts block_counts(const LayerShape& s) {
   out.backward_workspace = {all_again + larger(backward_block, merge.backward_workspace()) + merge.growth_bytes()};
   if (!split) return out;
   const std::int64_t uncut = s.uncut_elements();
-  out.postponed = {2 * s.activation() + (s.keeps_outputs() ? 0 : mlp) + aligned_bytes(uncut * s.e) +
-                   aligned_bytes(uncut * 4)};
+  out.deferred = {2 * s.activation() + (s.keeps_outputs() ? 0 : mlp) + aligned_bytes(uncut * s.e) +
+                  aligned_bytes(uncut * 4)};
   const std::int64_t weight_room =
       larger(larger(linear.weight_room(s.rows, s.h, s.ffn), linear.weight_room(s.rows, s.ffn_in, s.h)),
              larger(linear.weight_room(s.rows, s.h, s.q), linear.weight_room(s.rows, s.qkv, s.h)));

@@ -120,6 +120,28 @@ constexpr void sum_class_tokens(const LayerShape& s, op::WorkList& out) {
   if (s.t > 1) out.push(s.tensor_group(op::Kind::all_reduce, s.b * s.h * s.e));
 }
 
+/// The loss of `rows` rows and its gradient, from logits over a vocabulary that tensor ranks share: `chunk` rows at a
+/// time, of which the last may have fewer.
+constexpr void cross_entropy(const LayerShape& s, std::int64_t rows, std::int64_t chunk, op::WorkList& out) {
+  const std::int64_t v = vocabulary_shard(s.layer.vocabulary, s.spec.tensor);
+  for (std::int64_t first = 0; first < rows; first += chunk) {
+    const std::int64_t n = rows - first < chunk ? rows - first : chunk;
+    const auto times = static_cast<std::int32_t>(n == chunk ? rows / chunk : 1);
+    const auto push = [&](op::Work work) {
+      work.times = times;
+      out.push(work);
+    };
+    push(compute(op::Kind::gemm_nt, n, v, s.h));
+    push(compute(op::Kind::softmax_statistics, n, v));
+    if (s.t > 1) push(s.tensor_group(op::Kind::all_gather, s.t * n * 3 * 4));
+    push(compute(op::Kind::softmax_backward, n, v));
+    push(compute(op::Kind::gemm_tn, v, s.h, n));
+    push(compute(op::Kind::gemm_nn, n, s.h, v));
+    if (s.layer.head != HeadKind::language) push(compute(op::Kind::bias_gradient, n, v));
+    if (n == chunk) first += (times - 1) * chunk;
+  }
+}
+
 constexpr LayerCounts head_counts(const LayerShape& s) {
   LayerCounts out;
   const ParameterLayout table_layout = s.parameters(ParameterPart::table);
@@ -153,22 +175,7 @@ constexpr LayerCounts head_counts(const LayerShape& s) {
     give_class_tokens(s, forward);
   else
     region.enter(forward);
-  for (std::int64_t first = 0; first < rows; first += chunk) {
-    const std::int64_t n = rows - first < chunk ? rows - first : chunk;
-    const auto times = static_cast<std::int32_t>(n == chunk ? rows / chunk : 1);
-    const auto push = [&](op::Work work) {
-      work.times = times;
-      forward.push(work);
-    };
-    push(compute(op::Kind::gemm_nt, n, v, s.h));
-    push(compute(op::Kind::softmax_statistics, n, v));
-    if (s.t > 1) push(s.tensor_group(op::Kind::all_gather, s.t * n * 3 * 4));
-    push(compute(op::Kind::softmax_backward, n, v));
-    push(compute(op::Kind::gemm_tn, v, s.h, n));
-    push(compute(op::Kind::gemm_nn, n, s.h, v));
-    if (s.layer.head != HeadKind::language) push(compute(op::Kind::bias_gradient, n, v));
-    if (n == chunk) first += (times - 1) * chunk;
-  }
+  cross_entropy(s, rows, chunk, forward);
   if (pooled)
     spread_pool(s, forward);
   else if (reads_token)

@@ -156,7 +156,7 @@ class MixedBlock {
     spread_bias(out);
     core_.forward(out);
   }
-  constexpr void core_again(op::WorkList& out) const {
+  constexpr void core_recompute(op::WorkList& out) const {
     if (s_.spec.recompute == RecomputeKind::selective) core_.again(out);
   }
   constexpr void core_backward(op::WorkList& out) const {
@@ -176,7 +176,7 @@ class MixedBlock {
   template <class Input>
   constexpr void attention_backward(op::WorkList& out, const Input& input) const {
     spread_bias(out);
-    core_again(out);
+    core_recompute(out);
     linear_backward(out, s_.rows, s_.h, s_.q);
     bias_backward(out, s_.rows_local, s_.h);
     core_backward(out);

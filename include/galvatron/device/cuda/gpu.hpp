@@ -172,9 +172,9 @@ class Gpu {
                            y.data, stats.data);
   }
   template <class T>
-  void norm_again(NormKind kind, std::int64_t rows, std::int64_t hidden, In<T> x, In<T> gamma, In<T> beta,
-                  View<const float> stats, View<T> y) {
-    cuda::norm_again(m_, rows, hidden, x.data, gamma.data, some(beta, kind), stats.data, y.data);
+  void norm_recompute(NormKind kind, std::int64_t rows, std::int64_t hidden, In<T> x, In<T> gamma, In<T> beta,
+                      View<const float> stats, View<T> y) {
+    cuda::norm_recompute(m_, rows, hidden, x.data, gamma.data, some(beta, kind), stats.data, y.data);
   }
   template <class T>
   void norm_backward(NormKind kind, std::int64_t rows, std::int64_t hidden, In<T> dy, In<T> x, In<T> gamma,

@@ -308,8 +308,8 @@ void add_norm_forward(L& launcher, NormKind kind, std::int64_t rows, std::int64_
 
 /// y again, with the same bits, from the statistics kept.
 template <class L, class T>
-void norm_again(L& launcher, std::int64_t rows, std::int64_t hidden, const T* x, const T* gamma, const T* beta,
-                const float* stats, T* y) {
+void norm_recompute(L& launcher, std::int64_t rows, std::int64_t hidden, const T* x, const T* gamma, const T* beta,
+                    const float* stats, T* y) {
   constexpr T* none = nullptr;
   detail::normalize<false>(launcher, NormKind::layer_norm, rows, hidden, 0.0, x, none, gamma, beta, none, y, stats,
                            nullptr);

@@ -11,6 +11,7 @@
 #include <galvatron/device/cuda/divisor.hpp>
 #include <galvatron/device/cuda/elements.hpp>
 #include <galvatron/device/kernels/activation.hpp>
+#include <galvatron/device/kernels/combine.hpp>
 #include <galvatron/device/kernels/number.hpp>
 #include <galvatron/device/kernels/rotary.hpp>
 #include <galvatron/model/spec.hpp>
@@ -19,8 +20,9 @@ namespace galvatron::device::cuda {
 
 namespace detail {
 
-template <class T>
-struct Add {
+/// out from a and b by Function::of.
+template <class T, class Function>
+struct Combine {
   static constexpr int width = Pack<T>::size;
   const T* a;
   const T* b;
@@ -31,24 +33,7 @@ struct Add {
     float right[size];
     get_elements(a + i, left);
     get_elements(b + i, right);
-    for (int j = 0; j < size; ++j) left[j] += right[j];
-    put_elements(out + i, left);
-  }
-};
-
-template <class T>
-struct Multiply {
-  static constexpr int width = Pack<T>::size;
-  const T* a;
-  const T* b;
-  T* out;
-  template <int size>
-  GALVATRON_KERNEL void at(std::int64_t i) const {
-    float left[size];
-    float right[size];
-    get_elements(a + i, left);
-    get_elements(b + i, right);
-    for (int j = 0; j < size; ++j) left[j] *= right[j];
+    for (int j = 0; j < size; ++j) Function::of(left[j], right[j], left[j]);
     put_elements(out + i, left);
   }
 };
@@ -232,13 +217,13 @@ struct Rotary {
 /// out = a + b; out may be a or b.
 template <class L, class T>
 void add(L& launcher, std::int64_t n, const T* a, const T* b, T* out) {
-  for_elements(launcher, n, are_aligned<Pack<T>::size>(a, b, out), detail::Add<T>{a, b, out});
+  for_elements(launcher, n, are_aligned<Pack<T>::size>(a, b, out), detail::Combine<T, kernels::Sum>{a, b, out});
 }
 
 /// out = a * b; out may be a or b.
 template <class L, class T>
 void multiply(L& launcher, std::int64_t n, const T* a, const T* b, T* out) {
-  for_elements(launcher, n, are_aligned<Pack<T>::size>(a, b, out), detail::Multiply<T>{a, b, out});
+  for_elements(launcher, n, are_aligned<Pack<T>::size>(a, b, out), detail::Combine<T, kernels::Product>{a, b, out});
 }
 
 /// to += from.

@@ -78,7 +78,7 @@ class Dry {
     note({.kind = Kind::add_norm_forward, .m = rows, .n = h});
   }
   template <class T>
-  void norm_again(NormKind, std::int64_t rows, std::int64_t h, In<T>, In<T>, In<T>, View<const float>, View<T>) {
+  void norm_recompute(NormKind, std::int64_t rows, std::int64_t h, In<T>, In<T>, In<T>, View<const float>, View<T>) {
     note({.kind = Kind::norm_forward, .m = rows, .n = h});
   }
   template <class T>

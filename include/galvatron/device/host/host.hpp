@@ -150,9 +150,9 @@ class Host {
                            y.data, stats.data);
   }
   template <class T>
-  void norm_again(NormKind kind, std::int64_t rows, std::int64_t hidden, In<T> x, In<T> gamma, In<T> beta,
-                  View<const float> stats, View<T> y) {
-    host::norm_again(team_, rows, hidden, x.data, gamma.data, some(beta, kind), stats.data, y.data);
+  void norm_recompute(NormKind kind, std::int64_t rows, std::int64_t hidden, In<T> x, In<T> gamma, In<T> beta,
+                      View<const float> stats, View<T> y) {
+    host::norm_recompute(team_, rows, hidden, x.data, gamma.data, some(beta, kind), stats.data, y.data);
   }
   template <class T>
   void norm_backward(NormKind kind, std::int64_t rows, std::int64_t hidden, In<T> dy, In<T> x, In<T> gamma,
@@ -164,11 +164,11 @@ class Host {
 
   template <class T>
   void add(std::int64_t n, In<T> a, In<T> b, View<T> out) {
-    host::add(team_, n, a.data, b.data, out.data);
+    host::combine<kernels::Sum>(team_, n, a.data, b.data, out.data);
   }
   template <class T>
   void multiply(std::int64_t n, In<T> a, In<T> b, View<T> out) {
-    host::multiply(team_, n, a.data, b.data, out.data);
+    host::combine<kernels::Product>(team_, n, a.data, b.data, out.data);
   }
   template <class T>
   void activation_forward(ActivationKind kind, std::int64_t rows, std::int64_t n, In<T> u, View<T> g) {

@@ -175,8 +175,8 @@ void add_norm_forward(const Team& team, NormKind kind, std::int64_t rows, std::i
 
 /// y again from the statistics kept.
 template <class T>
-void norm_again(const Team& team, std::int64_t rows, std::int64_t hidden, const T* x, const T* gamma, const T* beta,
-                const float* stats, T* y) {
+void norm_recompute(const Team& team, std::int64_t rows, std::int64_t hidden, const T* x, const T* gamma, const T* beta,
+                    const float* stats, T* y) {
   for_runs(team, rows, 1, hidden, [&](std::int64_t first, std::int64_t last, int) {
     with_isa(team.isa, [&]<Isa isa>() GALVATRON_INLINE_LAMBDA {
       for (std::int64_t row = first; row < last; ++row)

@@ -13,6 +13,7 @@
 #include <galvatron/device/host/vector.hpp>
 #include <galvatron/device/kernels/activation.hpp>
 #include <galvatron/device/kernels/adamw.hpp>
+#include <galvatron/device/kernels/combine.hpp>
 #include <galvatron/device/kernels/number.hpp>
 
 #if GALVATRON_X86
@@ -24,25 +25,15 @@ namespace galvatron::device::host {
 using kernels::get;
 using kernels::put;
 
-/// out = a + b.
-template <class T>
-void add(const Team& team, std::int64_t n, const T* a, const T* b, T* out) {
+/// out from a and b by Function::of.
+template <class Function, class T>
+void combine(const Team& team, std::int64_t n, const T* a, const T* b, T* out) {
   for_lanes(team, n, [=]<class S>(std::int64_t i) GALVATRON_INLINE_LAMBDA {
     typename S::Float x, y;
     get_lanes<S>(a + i, x);
     get_lanes<S>(b + i, y);
-    put_lanes<S>(out + i, x + y);
-  });
-}
-
-/// out = a * b.
-template <class T>
-void multiply(const Team& team, std::int64_t n, const T* a, const T* b, T* out) {
-  for_lanes(team, n, [=]<class S>(std::int64_t i) GALVATRON_INLINE_LAMBDA {
-    typename S::Float x, y;
-    get_lanes<S>(a + i, x);
-    get_lanes<S>(b + i, y);
-    put_lanes<S>(out + i, x * y);
+    Function::of(x, y, x);
+    put_lanes<S>(out + i, x);
   });
 }
 

@@ -1,0 +1,83 @@
+// What forward keeps for backward, and what backward recomputes.
+//
+// Backward needs the operands of gradients. Of them the outputs of norms and of element-wise operations are recomputed
+// unless recomputation is `never`, and results of attention under `selective`. Full recomputation makes what the others
+// keep from the layer's input, before the rest of backward.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+
+#include <galvatron/model/forward.hpp>
+#include <galvatron/strategy/spec.hpp>
+
+namespace galvatron::program::detail {
+
+class KeptTensors {
+ public:
+  constexpr KeptTensors(const forward::Graph& graph, const StrategySpec& kinds) : graph_(graph), kinds_(kinds) {
+    find_needs();
+  }
+
+  [[nodiscard]] constexpr bool recomputes_core() const { return kinds_.recompute == RecomputeKind::selective; }
+  /// True for tensors that forward leaves to backward, or that full recomputation makes for it.
+  [[nodiscard]] constexpr bool keeps(int tensor) const {
+    if (!needs_[at(tensor)] || tensor == graph_.input || is_recomputed(tensor)) return false;
+    return !(recomputes_core() && is_attention_result(tensor));
+  }
+
+ private:
+  static constexpr std::size_t at(int i) { return static_cast<std::size_t>(i); }
+  constexpr void need(int tensor) {
+    if (tensor < 0 || needs_[at(tensor)]) return;
+    needs_[at(tensor)] = true;
+    // What is recomputed needs its own operands.
+    const int producer = graph_.producer(tensor);
+    if (producer < 0 || !is_recomputed(tensor)) return;
+    for (const int input : graph_.node(producer).inputs) need(input);
+  }
+  /// True for outputs that backward computes again from what is kept. Results of attention are told apart in keeps().
+  [[nodiscard]] constexpr bool is_recomputed(int tensor) const {
+    if (kinds_.recompute == RecomputeKind::never) return false;
+    const int producer = graph_.producer(tensor);
+    if (producer < 0) return false;
+    const forward::Kind operation = graph_.node(producer).operation;
+    return operation == forward::Kind::norm || operation == forward::Kind::activation ||
+           operation == forward::Kind::multiply;
+  }
+  constexpr void find_needs() {
+    for (int i = 0; i < graph_.node_count; ++i) {
+      const forward::Node& node = graph_.node(i);
+      switch (node.operation) {
+        case forward::Kind::norm:
+        case forward::Kind::linear:
+        case forward::Kind::activation:
+          need(node.inputs[0]);
+          break;
+        case forward::Kind::multiply:
+          need(node.inputs[0]);
+          need(node.inputs[1]);
+          break;
+        case forward::Kind::attend:
+          if (kinds_.sequence != SequenceKind::ulysses) need(node.inputs[0]);  // Ulysses keeps what its exchange gives
+          break;
+        case forward::Kind::add:
+        case forward::Kind::rotate:
+        case forward::Kind::look_up:
+        case forward::Kind::add_positions:
+        case forward::Kind::cross_entropy:
+          break;
+      }
+    }
+  }
+  [[nodiscard]] constexpr bool is_attention_result(int tensor) const {
+    const int producer = graph_.producer(tensor);
+    return producer >= 0 && graph_.node(producer).operation == forward::Kind::attend;
+  }
+  const forward::Graph& graph_;
+  const StrategySpec& kinds_;
+  std::array<bool, forward::Graph::most_tensors> needs_{};
+};
+
+}  // namespace galvatron::program::detail
