@@ -5,8 +5,8 @@
 namespace galvatron::device::cuda {
 
 #define GALVATRON_INSTANTIATE(T)                                                                                 \
-  template void Stream::launch(const Geometry&, const ForElements<detail::Combine<T, kernels::Sum>>&);                             \
-  template void Stream::launch(const Geometry&, const ForElements<detail::Combine<T, kernels::Product>>&);                        \
+  template void Stream::launch(const Geometry&, const ForElements<detail::Combine<T, kernels::Sum>>&);           \
+  template void Stream::launch(const Geometry&, const ForElements<detail::Combine<T, kernels::Product>>&);       \
   template void Stream::launch(const Geometry&, const ForElements<detail::Accumulate<T>>&);                      \
   template void Stream::launch(const Geometry&, const ForElements<detail::Activate<T, kernels::Gelu>>&);         \
   template void Stream::launch(const Geometry&, const ForElements<detail::Activate<T, kernels::Relu>>&);         \
