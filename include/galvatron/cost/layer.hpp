@@ -50,34 +50,47 @@ constexpr bool has_program(const LayerSpec& layer, const Batch& batch) {
   return batch.trainer == Trainer::galvatron && has_forward(layer);
 }
 
-/// Programs of one layer, each made once: they depend on the kinds of a strategy alone, and of these not on ZeRO's.
+/// Programs of one layer. They depend on the kinds of a strategy alone, of these not on ZeRO's, and those of an
+/// embedding and a head not on what is recomputed.
 class LayerPrograms {
  public:
-  constexpr const program::LayerProgram& of(const LayerSpec& layer, const StrategySpec& spec, bool splits_backward) {
-    const int sequence = static_cast<int>(spec.sequence) + (spec.uses_ring() ? 4 : 0);
-    const int kind = (sequence * 4 + static_cast<int>(spec.recompute)) * 2 + (splits_backward ? 1 : 0);
-    int& index = index_[static_cast<std::size_t>(kind)];
-    if (index == 0) {
-      programs_.push_back(program::lower(forward_of(layer), spec, splits_backward));
-      index = static_cast<int>(programs_.size());
-    }
-    return programs_[static_cast<std::size_t>(index - 1)];
+  explicit constexpr LayerPrograms(const LayerSpec& layer) : layer_(layer) {}
+
+  [[nodiscard]] constexpr const LayerSpec& layer() const { return layer_; }
+  /// Makes the program of these kinds, unless it is there or the layer has none.
+  constexpr void add(const StrategySpec& spec, const Batch& batch) {
+    int& index = index_[kind_of(spec, batch)];
+    if (index > 0 || !has_program(layer_, batch)) return;
+    programs_.push_back(program::lower(forward_of(layer_), spec, batch.splits_backward));
+    index = static_cast<int>(programs_.size());
+  }
+  /// A program that was added; null where the layer has none.
+  [[nodiscard]] constexpr const program::LayerProgram* of(const StrategySpec& spec, const Batch& batch) const {
+    const int index = index_[kind_of(spec, batch)];
+    return index == 0 ? nullptr : &programs_[static_cast<std::size_t>(index - 1)];
   }
 
  private:
-  std::array<int, 64> index_{};  ///< by kind, from 1
+  static constexpr std::size_t recomputations = recompute_kinds.size();
+  [[nodiscard]] constexpr std::size_t kind_of(const StrategySpec& spec, const Batch& batch) const {
+    const std::size_t sequence =
+        static_cast<std::size_t>(spec.sequence) + (spec.uses_ring() ? sequence_kinds.size() : 0);
+    const std::size_t recompute = layer_.kind == LayerKind::block ? static_cast<std::size_t>(spec.recompute) : 0;
+    return (sequence * recomputations + recompute) * 2 + (batch.splits_backward ? 1 : 0);
+  }
+
+  LayerSpec layer_;
+  std::array<int, 2 * sequence_kinds.size() * recomputations * 2> index_{};  ///< by kind, from 1
   std::vector<program::LayerProgram> programs_;
 };
 
 /// The passes of `layer`: arithmetic, messages around it, activations. Of a block they are the same for all stages of
 /// ZeRO; of an embedding and a head they are everything that layer_counts has.
-/// @param programs  of this layer
+/// @param program  the layer's under the strategy; null where it has none
 constexpr LayerCounts pass_counts(const LayerSpec& layer, const StrategySpec& spec, const Batch& batch,
-                                  LayerPrograms& programs) {
+                                  const program::LayerProgram* program) {
   const detail::LayerShape shape(layer, spec, batch);
-  LayerCounts out = has_program(layer, batch)
-                        ? fold_passes(programs.of(layer, spec, batch.splits_backward), spec, batch)
-                        : detail::counts_of_kind(shape);
+  LayerCounts out = program != nullptr ? fold_passes(*program, spec, batch) : detail::counts_of_kind(shape);
   out.input = shape.local_bytes(layer.input_elements(batch.sequence));
   out.activation = shape.local_bytes(layer.output_elements(batch.sequence));
   out.overlaps_data = batch.overlap;
@@ -85,8 +98,9 @@ constexpr LayerCounts pass_counts(const LayerSpec& layer, const StrategySpec& sp
   return out;
 }
 constexpr LayerCounts pass_counts(const LayerSpec& layer, const StrategySpec& spec, const Batch& batch) {
-  LayerPrograms programs;
-  return pass_counts(layer, spec, batch, programs);
+  LayerPrograms programs(layer);
+  programs.add(spec, batch);
+  return pass_counts(layer, spec, batch, programs.of(spec, batch));
 }
 
 /// What the parameters of a block add to its passes: states, traffic of parameters and gradients, room for them. The

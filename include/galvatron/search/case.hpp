@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -68,9 +69,15 @@ constexpr StrategySpec degrees_of(StrategySpec spec) {
 /// one after the other share is done once.
 class ChoiceMaker {
  public:
-  constexpr ChoiceMaker(const LayerSpec& layer, const Space& space, const cost::Batch& batch, const Cluster& cluster,
-                        cost::WorkPrices& prices)
-      : layer_(layer), space_(space), batch_(batch), cluster_(cluster), prices_(prices) {}
+  /// @param programs  of the layer under all strategies that it is asked about
+  constexpr ChoiceMaker(const cost::LayerPrograms& programs, const Space& space, const cost::Batch& batch,
+                        const Cluster& cluster, cost::WorkPrices& prices)
+      : layer_(programs.layer()),
+        programs_(programs),
+        space_(space),
+        batch_(batch),
+        cluster_(cluster),
+        prices_(prices) {}
 
   /// All of a choice but its layout and tag; nothing where the layer cannot be spread so or another strategy replaces
   /// this one.
@@ -87,7 +94,7 @@ class ChoiceMaker {
     const int writes = spec.zero >= 2 && batch_.microbatches > 1 ? 1 : 0;  // of one micro-batch, all do
     Part& passes =
         passes_[static_cast<std::size_t>(is_block ? 2 * static_cast<int>(spec.recompute) + writes : spec.zero)];
-    if (!passes.made) passes = part_of(cost::pass_counts(layer_, spec, batch_, programs_), spec);
+    if (!passes.made) passes = part_of(cost::pass_counts(layer_, spec, batch_, programs_.of(spec, batch_)), spec);
     if (!is_block) return choice_of(passes, Part());
     const bool splits = batch_.splits_backward && splits_backward(layer_, spec);
     Part& parameters = parameters_[2 * static_cast<std::size_t>(spec.zero) + (splits ? 1 : 0)];
@@ -135,7 +142,7 @@ class ChoiceMaker {
   }
 
   const LayerSpec& layer_;
-  cost::LayerPrograms programs_;
+  const cost::LayerPrograms& programs_;
   const Space& space_;
   const cost::Batch& batch_;
   const Cluster& cluster_;
@@ -203,10 +210,37 @@ constexpr std::vector<Moves> make_moves(const std::vector<const LayerSpec*>& kin
   return out;
 }
 
+/// The kinds of a model's layers with their programs under strategies of these settings. Cases share them, since
+/// programs do not depend on degrees.
+constexpr std::vector<cost::LayerPrograms> programs_of(const ModelSpec& model, const SearchOptions& options,
+                                                       std::span<const StageSetting> settings, bool splits_backward) {
+  std::vector<cost::LayerPrograms> out;
+  const auto add = [&](const LayerSpec& layer) {
+    for (const cost::LayerPrograms& made : out)
+      if (made.layer().costs_like(layer)) return;
+    out.emplace_back(layer);
+  };
+  add(model.embedding);
+  for (const LayerSpec& block : model.blocks)
+    if (!out.back().layer().costs_like(block)) add(block);  // mostly like the one before
+  add(model.head);
+  cost::Batch batch{.trainer = options.trainer};
+  for (cost::LayerPrograms& programs : out)
+    for (const bool splits : {false, true}) {
+      if (splits && !splits_backward) continue;
+      batch.splits_backward = splits;
+      for (const StageSetting& setting : settings)
+        for (const StrategySpec& spec : setting.specs) programs.add(spec, batch);
+    }
+  return out;
+}
+
 /// The case of one setting and number of micro-batches, its schedule open but for whether it splits backward; empty
 /// types when nothing fits.
-constexpr Case make_case(const ModelSpec& model, const Cluster& cluster, const SearchOptions& options,
-                         const StageSetting& setting, int microbatches, bool splits_backward) {
+/// @param programs  of the model's layers (programs_of)
+constexpr Case make_case(const ModelSpec& model, const std::vector<cost::LayerPrograms>& programs,
+                         const Cluster& cluster, const SearchOptions& options, const StageSetting& setting,
+                         int microbatches, bool splits_backward) {
   Case out;
   out.specs = setting.specs;
   Problem& p = out.problem;
@@ -242,7 +276,9 @@ constexpr Case make_case(const ModelSpec& model, const Cluster& cluster, const S
       if (kinds[i]->costs_like(layer)) return static_cast<int>(i);
     kinds.push_back(&layer);
     LayerType type;
-    ChoiceMaker make_choice(layer, options.space, batch, cluster, prices);
+    const auto of_layer = std::find_if(programs.begin(), programs.end(),
+                                       [&](const cost::LayerPrograms& made) { return made.layer().costs_like(layer); });
+    ChoiceMaker make_choice(*of_layer, options.space, batch, cluster, prices);
     for (std::size_t i = 0; i < setting.specs.size(); ++i) {
       const std::optional<Choice> choice = make_choice(setting.specs[i]);
       if (!choice) continue;

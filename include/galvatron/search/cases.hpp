@@ -111,11 +111,13 @@ std::vector<Case> make_cases(const ModelSpec& model, const Cluster& cluster, con
   if (options.one_strategy) settings = detail::one_by_one(settings);
   // First those that do not split backward, then, if a schedule does, those that do.
   const std::size_t each = settings.size() * counts.size();
+  const std::vector<cost::LayerPrograms> programs =
+      detail::programs_of(model, options, settings, allowed(ScheduleKind::zb_h1));
   std::vector<Case> made(allowed(ScheduleKind::zb_h1) ? 2 * each : each);
   executor.each(made.size(), [&](std::size_t i) {
     if (options.interrupted()) return;
-    made[i] = detail::make_case(model, cluster, options, settings[i % each / counts.size()], counts[i % counts.size()],
-                                i >= each);
+    made[i] = detail::make_case(model, programs, cluster, options, settings[i % each / counts.size()],
+                                counts[i % counts.size()], i >= each);
   });
   const auto add = [&](Case one, ScheduleKind kind, int chunks) {
     cases.push_back(detail::with_schedule(std::move(one), kind, chunks, even));

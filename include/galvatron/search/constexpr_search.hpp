@@ -106,7 +106,8 @@ constexpr ConstexprPlan<Layers> constexpr_search(const LayerSpec& block, const C
   ConstexprPlan<Layers> out;
   if (options.global_batch % options.microbatches != 0 || options.sequence > block.positions) return out;
   const detail::StageSetting setting(1, devices.devices, strategies(limits.space, devices.devices));
-  Case one = detail::make_case(model, cluster, limits, setting, options.microbatches, false);
+  const auto programs = detail::programs_of(model, limits, {&setting, 1}, false);
+  Case one = detail::make_case(model, programs, cluster, limits, setting, options.microbatches, false);
   if (one.problem.types.empty()) return out;
   one.problem.slots.assign(1, microbatches_in_flight(one.schedule, 1, 0, options.microbatches));
   const std::optional<Assignment> found = fastest_single_stage(one.problem);
