@@ -2,7 +2,11 @@
 // finds what is made wrong.
 #include <galvatron/program/lower.hpp>
 
+#include <array>
+#include <cstdint>
+#include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <doctest/doctest.h>
@@ -68,6 +72,27 @@ TEST_CASE("every program reads what was written and not overwritten, and its fra
         ++programs;
       }
   CHECK(programs == 6 * 80 * 2);
+}
+
+TEST_CASE("the peaks of a frame give its size, whatever the buffers' sizes are") {
+  constexpr unsigned seed = 71;
+  CAPTURE(seed);
+  std::mt19937 random(seed);
+  std::uniform_int_distribution<int> any(0, 1000);
+  for (const StrategySpec& spec : kinds())
+    for (const bool splits : {false, true}) {
+      const LayerProgram made = block_program(spec, splits);
+      for (int round = 0; round < 10; ++round) {
+        std::array<std::int64_t, LayerProgram::most_buffers> sizes{};
+        for (std::int64_t& size : sizes) size = 64 * any(random);
+        const auto bytes = [&](const program::Buffer& buffer) {
+          return sizes[static_cast<std::size_t>(&buffer - made.buffers.data())];
+        };
+        for (const Phase phase : {Phase::forward, Phase::backward, Phase::weights})
+          CHECK(program::frame_bytes(made, phase, bytes) ==
+                program::frame_bytes(made, phase, bytes, [](const Step&) { return std::int64_t{0}; }));
+      }
+    }
 }
 
 TEST_CASE("the verifier finds a step that is missing, out of order, or that writes to the wrong buffer") {

@@ -31,7 +31,8 @@ class Fold {
       : p_(program),
         layer_(program.graph.layer),
         shape_(layer_, spec, batch),
-        numbers_(layer_, spec, batch.microbatch, batch.sequence, batch.precision) {
+        numbers_(layer_, spec, batch.microbatch, batch.sequence, batch.precision),
+        values_(program, numbers_) {
     if (is_end())
       layouts_.emplace(Layouts{shape_.parameters(ParameterPart::table), shape_.parameters(ParameterPart::rest)});
   }
@@ -64,7 +65,7 @@ class Fold {
   using Step = program::Step;
   using Layouts = std::array<ParameterLayout, 2>;
   [[nodiscard]] constexpr bool is_end() const { return layer_.kind != LayerKind::block; }
-  [[nodiscard]] constexpr std::int64_t of(const program::Extent& extent) const { return numbers_(extent); }
+  [[nodiscard]] constexpr std::int64_t of(program::ExtentId extent) const { return values_(extent); }
 
   constexpr void add(program::Phase phase, op::WorkList& out, Bytes& workspace) const {
     for (const Step& step : p_.steps(phase)) {
@@ -240,12 +241,12 @@ class Fold {
   // ---- memory
 
   [[nodiscard]] constexpr Bytes bytes(const program::Buffer& buffer) const {
-    return {program::bytes_of(buffer, numbers_, shape_.e)};
+    return {program::bytes_of(buffer, values_, shape_.e)};
   }
   [[nodiscard]] constexpr Bytes frame(program::Phase phase) const {
-    return {program::frame_bytes(
-        p_, phase, [this](const program::Buffer& buffer) { return bytes(buffer).count; },
-        [this](const Step& step) { return rounded_operands(step).count; })};
+    const auto size = [this](const program::Buffer& buffer) { return bytes(buffer).count; };
+    if (shape_.batch.precision != Precision::fp8) return {program::frame_bytes(p_, phase, size)};
+    return {program::frame_bytes(p_, phase, size, [this](const Step& step) { return rounded_operands(step).count; })};
   }
   /// Operands that a step rounds to 8 bits.
   [[nodiscard]] constexpr Bytes rounded_operands(const Step& step) const {
@@ -260,6 +261,7 @@ class Fold {
   const LayerSpec& layer_;
   LayerShape shape_;
   program::Numbers numbers_;
+  program::ExtentValues values_;
   std::optional<Layouts> layouts_;  ///< of an end's table and of its other parameters
 };
 

@@ -44,6 +44,7 @@ class Executor {
         groups_(groups),
         layer_(program.graph.layer),
         numbers_(layer_, context.spec, context.samples * context.spec.data, context.sequence, precision_of<T>),
+        values_(program, numbers_),
         scale_(scale) {
     place_frames();
   }
@@ -99,9 +100,9 @@ class Executor {
  private:
   static std::size_t at(int i) { return static_cast<std::size_t>(i); }
   [[nodiscard]] std::int64_t bytes(int buffer) const {
-    return program::bytes_of(program_.buffer(buffer), numbers_, static_cast<std::int64_t>(sizeof(T)));
+    return program::bytes_of(program_.buffer(buffer), values_, static_cast<std::int64_t>(sizeof(T)));
   }
-  [[nodiscard]] std::int64_t of(const program::Extent& extent) const { return numbers_(extent); }
+  [[nodiscard]] std::int64_t of(program::ExtentId extent) const { return values_(extent); }
   [[nodiscard]] std::int64_t of(program::Letter letter) const { return numbers_(letter); }
   void take(device::Region& stash, Storage storage, KeptBuffers<T>& kept) const {
     for (int b = 0; b < program_.buffer_count; ++b)
@@ -109,7 +110,7 @@ class Executor {
   }
   void place_frames() {
     const auto size = [this](const program::Buffer& buffer) {
-      return program::bytes_of(buffer, numbers_, static_cast<std::int64_t>(sizeof(T)));
+      return program::bytes_of(buffer, values_, static_cast<std::int64_t>(sizeof(T)));
     };
     for (const Phase phase : {Phase::forward, Phase::backward, Phase::weights})
       frames_[at(static_cast<int>(phase))] =
@@ -394,6 +395,7 @@ class Executor {
   ParameterGroups<D, T>& groups_;
   const LayerSpec& layer_;
   program::Numbers numbers_;
+  program::ExtentValues values_;
   float scale_;
   std::array<std::int64_t, program::phases> frames_{};         ///< bytes
   std::array<std::int64_t, Program::most_buffers> offsets_{};  ///< of buffers in their frame

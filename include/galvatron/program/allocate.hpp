@@ -9,6 +9,7 @@
 #pragma once
 
 #include <array>
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 
@@ -90,7 +91,7 @@ class Allocation {
     const int to = p_.value(read).buffer;
     Buffer& a = buffer(from);
     Buffer& b = buffer(to);
-    if (from == to || a.first != i || b.last != i || !(a.elements == b.elements) || a.scalar != b.scalar ||
+    if (from == to || a.first != i || b.last != i || a.elements != b.elements || a.scalar != b.scalar ||
         p_.value(made).local != p_.value(read).local)
       return false;
     b.last = a.last;
@@ -102,13 +103,40 @@ class Allocation {
   }
 
   constexpr void stack(int phase) {
-    const int size = p_.phase[at(phase)].size;
+    // In the order in which they begin; of those that begin together the longest-lived first.
+    std::array<int, LayerProgram::most_buffers> order{};
+    int count = 0;
+    for (int b = 0; b < p_.buffer_count; ++b) {
+      if (p_.buffer(b).phase != phase) continue;
+      int place = count++;
+      for (; place > 0 && comes_before(b, order[at(place - 1)]); --place) order[at(place)] = order[at(place - 1)];
+      order[at(place)] = b;
+    }
     int top[2]{-1, -1};  // of the low end and of the high end
-    for (int i = 0; i < size; ++i) {
+    for (int i = 0; i < count; ++i) {
+      const int b = order[at(i)];
       for (int& t : top)
-        while (t >= 0 && buffer(t).last < i) t = buffer(t).below;
-      // Of buffers that begin here the longest-lived first.
-      for (int b = longest(phase, i, -1); b >= 0; b = longest(phase, i, b)) push(b, top);
+        while (t >= 0 && buffer(t).last < buffer(b).first) t = buffer(t).below;
+      push(b, top);
+    }
+    find_peaks(phase);
+  }
+  // Steps at which no buffer lives less than at another one, by the buffers that live there.
+  constexpr void find_peaks(int phase) {
+    const int first = p_.peak_count;
+    for (int i = 0; i < p_.phase[at(phase)].size; ++i) {
+      FramePeak peak{.phase = static_cast<std::int8_t>(phase)};
+      for (int b = 0; b < p_.buffer_count; ++b)
+        if (const Buffer& here = p_.buffer(b); here.phase == phase && here.first <= i && i <= here.last)
+          peak.buffers[at(b / 64)] |= std::uint64_t{1} << (b % 64);
+      bool within = false;
+      for (int k = first; k < p_.peak_count && !within; ++k) within = peak.is_within(p_.peaks[at(k)]);
+      if (within) continue;
+      int kept = first;
+      for (int k = first; k < p_.peak_count; ++k)
+        if (!p_.peaks[at(k)].is_within(peak)) p_.peaks[at(kept++)] = p_.peaks[at(k)];
+      p_.peak_count = kept;
+      p_.peaks[at(p_.peak_count++)] = peak;
     }
   }
   constexpr void push(int b, int (&top)[2]) {
@@ -126,21 +154,11 @@ class Allocation {
     buffer(b).below = static_cast<std::int16_t>(top[end]);
     top[end] = b;
   }
-  // The buffer that begins at step `i` and comes after `before` in the order of lifetimes; -1: there is none.
-  [[nodiscard]] constexpr int longest(int phase, int i, int before) const {
-    int found = -1;
-    for (int b = 0; b < p_.buffer_count; ++b) {
-      const Buffer& here = p_.buffer(b);
-      if (here.storage != Storage::frame || here.phase != phase || here.first != i) continue;
-      if (before >= 0 && !comes_after(b, before)) continue;
-      if (found < 0 || comes_after(found, b)) found = b;
-    }
-    return found;
-  }
-  [[nodiscard]] constexpr bool comes_after(int b, int other) const {
-    const int mine = p_.buffer(b).last;
-    const int its = p_.buffer(other).last;
-    return mine != its ? mine < its : b > other;
+  [[nodiscard]] constexpr bool comes_before(int b, int other) const {
+    const Buffer& mine = p_.buffer(b);
+    const Buffer& its = p_.buffer(other);
+    if (mine.first != its.first) return mine.first < its.first;
+    return mine.last != its.last ? mine.last > its.last : b < other;
   }
 
   LayerProgram& p_;
@@ -152,6 +170,22 @@ constexpr void allocate_frames(LayerProgram& program) { detail::Allocation{progr
 
 /// Bytes of the frame of a phase: the largest sum of what lives at one step.
 /// @param bytes  bytes(buffer) of a buffer
+template <class BytesOf>
+constexpr std::int64_t frame_bytes(const LayerProgram& program, Phase phase, const BytesOf& bytes) {
+  std::int64_t most = 0;
+  for (int k = 0; k < program.peak_count; ++k) {
+    const FramePeak& peak = program.peaks[static_cast<std::size_t>(k)];
+    if (peak.phase != static_cast<int>(phase)) continue;
+    std::int64_t sum = 0;
+    for (int word = 0; word < 2; ++word)
+      for (std::uint64_t left = peak.buffers[static_cast<std::size_t>(word)]; left != 0; left &= left - 1)
+        sum += bytes(program.buffer(64 * word + std::countr_zero(left)));
+    if (most < sum) most = sum;
+  }
+  return most;
+}
+
+/// The same with scratch of steps.
 /// @param extra  extra(step): scratch that a step takes beyond its buffers
 template <class BytesOf, class Extra>
 constexpr std::int64_t frame_bytes(const LayerProgram& program, Phase phase, const BytesOf& bytes, const Extra& extra) {

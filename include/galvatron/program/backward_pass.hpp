@@ -287,7 +287,7 @@ class BackwardPass : protected ForwardPass {
     Step step = core_step(ring_ ? Code::ring_backward : Code::attention_backward);
     step.in = {id(core_input_[at(i)]), id(core_output_[at(i)]), id(statistics_[at(i)]), id(d_output)};
     step.out[0] = id(d_input);
-    step.scratch[0] = id(fresh(program_.buffer_of(statistics_[at(i)]).elements, Storage::frame, Scalar::fp32));
+    step.scratch[0] = id(fresh(extent_of(statistics_[at(i)]), Storage::frame, Scalar::fp32));
     if (ring_) {
       const Extent block = kv().times(2).times(Letter::rows);
       step.scratch[1] = id(fresh(block));

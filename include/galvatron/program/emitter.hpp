@@ -23,6 +23,8 @@ namespace galvatron::program::detail {
 class Emitter {
  protected:
   using Id = int;
+  /// A step before its extents are numbered.
+  using Step = BasicStep<Extent>;
 
   constexpr Emitter(const forward::Graph& graph, const StrategySpec& kinds, bool splits)
       : program_{.graph = graph, .kinds = kinds, .splits = splits},
@@ -46,7 +48,7 @@ class Emitter {
   constexpr int buffer(Storage storage, const Extent& elements, Scalar scalar = Scalar::activation) {
     Buffer made;
     made.storage = storage;
-    made.elements = elements;
+    made.elements = numbered(elements);
     made.scalar = scalar;
     program_.buffers[at(program_.buffer_count)] = made;
     return program_.buffer_count++;
@@ -56,10 +58,34 @@ class Emitter {
   }
   /// The value that an operation writes in place of another.
   constexpr Id in_place(Id of) { return value(program_.value(of).buffer, program_.value(of).local); }
+  [[nodiscard]] constexpr const Extent& extent_of(Id v) const {
+    return program_.extents[static_cast<std::size_t>(program_.buffer_of(v).elements)];
+  }
   [[nodiscard]] constexpr Storage storage(Id v) const { return program_.buffer_of(v).storage; }
+  /// The number of an extent in the program's table.
+  constexpr ExtentId numbered(const Extent& extent) {
+    for (int i = 0; i < program_.extent_count; ++i)
+      if (program_.extents[at(i)] == extent) return static_cast<ExtentId>(i);
+    program_.extents[at(program_.extent_count)] = extent;
+    return static_cast<ExtentId>(program_.extent_count++);
+  }
   constexpr void push(const Step& step) {
     auto& list = program_.phase[at(static_cast<int>(phase_))];
-    list.steps[at(list.size++)] = step;
+    list.steps[at(list.size++)] = {.code = step.code,
+                                   .m = numbered(step.m),
+                                   .n = numbered(step.n),
+                                   .k = numbered(step.k),
+                                   .l = numbered(step.l),
+                                   .in = step.in,
+                                   .out = step.out,
+                                   .scratch = step.scratch,
+                                   .weights = step.weights,
+                                   .ranks = step.ranks,
+                                   .activation = step.activation,
+                                   .group = step.group,
+                                   .eight_bit = step.eight_bit,
+                                   .bias_once = step.bias_once,
+                                   .deferred_norm = step.deferred_norm};
   }
   static constexpr std::int16_t id(Id v) { return static_cast<std::int16_t>(v); }
   static constexpr std::int8_t wid(int w) { return static_cast<std::int8_t>(w); }
@@ -112,7 +138,7 @@ class Emitter {
     const Extent all = extent(width).times(Letter::rows);
     Id out = -1;
     if (storage(v) == Storage::frame) {
-      program_.buffers[at(program_.value(v).buffer)].elements = all;
+      program_.buffers[at(program_.value(v).buffer)].elements = numbered(all);
       program_.values[at(v)].local = true;
       out = value(program_.value(v).buffer);
     } else {

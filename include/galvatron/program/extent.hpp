@@ -47,7 +47,7 @@ inline constexpr int letters = static_cast<int>(Letter::chunk) + 1;
 
 /// factor * a * b * c, divided by tp where the width behind the factor is split.
 struct Extent {
-  std::int64_t factor = 1;
+  std::int64_t factor = 0;
   Letter a = Letter::one;
   Letter b = Letter::one;
   bool over_tp = false;

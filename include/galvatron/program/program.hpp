@@ -84,9 +84,12 @@ enum class Scalar : std::uint8_t {
 
 enum class Storage : std::uint8_t { input, output, gradient, slot, deferred, frame };
 
+/// An extent of LayerProgram::extents, by number. The first is 0.
+enum class ExtentId : std::uint8_t { none };
+
 struct Buffer {
   Storage storage = Storage::frame;
-  Extent elements;
+  ExtentId elements{};
   Scalar scalar = Scalar::activation;
   // A frame: its phase, the steps from the first to the last that need it, and the end of the stack that it is on.
   std::int8_t phase = -1;
@@ -96,15 +99,27 @@ struct Buffer {
   std::int16_t below = -1;  ///< the buffer before it at that end of the stack; -1: none
 };
 
+/// Buffers of a frame that live at one step, as bits by number.
+struct FramePeak {
+  std::int8_t phase = -1;
+  std::array<std::uint64_t, 2> buffers{};
+
+  [[nodiscard]] constexpr bool is_within(const FramePeak& other) const {
+    return (buffers[0] & ~other.buffers[0]) == 0 && (buffers[1] & ~other.buffers[1]) == 0;
+  }
+};
+
 /// A value is written once, by one step. Where `local`, it is this rank's own rows of its buffer.
 struct Value {
   std::int16_t buffer = -1;
   bool local = false;
 };
 
-struct Step {
+/// @tparam E  an extent: of a program ExtentId
+template <class E>
+struct BasicStep {
   Code code{};
-  Extent m{0}, n{0}, k{0}, l{0};
+  E m{}, n{}, k{}, l{};
   std::array<std::int16_t, 4> in{-1, -1, -1, -1};
   std::array<std::int16_t, 3> out{-1, -1, -1};
   std::array<std::int16_t, 8> scratch{-1, -1, -1, -1, -1, -1, -1, -1};
@@ -117,6 +132,8 @@ struct Step {
   bool deferred_norm = false;  ///< parameters are read from the deferred copy
 };
 
+using Step = BasicStep<ExtentId>;
+
 /// The phases of a layer.
 enum class Phase : std::uint8_t { forward, backward, weights };
 inline constexpr int phases = 3;
@@ -125,6 +142,8 @@ struct LayerProgram {
   static constexpr int most_steps = 64;  ///< of a phase
   static constexpr int most_values = 128;
   static constexpr int most_buffers = 96;
+  static constexpr int most_extents = 64;
+  static constexpr int most_peaks = 64;
 
   struct Steps {
     std::array<Step, most_steps> steps{};
@@ -139,8 +158,12 @@ struct LayerProgram {
   std::array<Steps, phases> phase{};
   std::array<Value, most_values> values{};
   std::array<Buffer, most_buffers> buffers{};
+  std::array<Extent, most_extents> extents{};
   int value_count = 0;
   int buffer_count = 0;
+  int extent_count = 1;
+  std::array<FramePeak, most_peaks> peaks{};  ///< where frames may be largest; others are within these
+  int peak_count = 0;
   int output = -1;          ///< the value that goes to the layer after; -1: a loss comes out
   int input_gradient = -1;  ///< the value that goes to the layer before; -1: tokens came in
 
@@ -151,10 +174,23 @@ struct LayerProgram {
   [[nodiscard]] constexpr const Buffer& buffer_of(int value_id) const { return buffer(value(value_id).buffer); }
 };
 
+/// The extents of a program on one rank.
+class ExtentValues {
+ public:
+  constexpr ExtentValues(const LayerProgram& program, const Numbers& numbers) {
+    for (int i = 0; i < program.extent_count; ++i)
+      values_[static_cast<std::size_t>(i)] = numbers(program.extents[static_cast<std::size_t>(i)]);
+  }
+  [[nodiscard]] constexpr std::int64_t operator()(ExtentId id) const { return values_[static_cast<std::size_t>(id)]; }
+
+ private:
+  std::array<std::int64_t, LayerProgram::most_extents> values_{};
+};
+
 /// Bytes that a buffer takes on a rank.
 /// @param e  bytes of an element of activations
-constexpr std::int64_t bytes_of(const Buffer& buffer, const Numbers& numbers, std::int64_t e) {
-  const std::int64_t elements = numbers(buffer.elements);
+constexpr std::int64_t bytes_of(const Buffer& buffer, const ExtentValues& values, std::int64_t e) {
+  const std::int64_t elements = values(buffer.elements);
   if (buffer.scalar == Scalar::activation) return aligned_bytes(elements * e);
   return buffer.scalar == Scalar::sum && e == 4 ? 0 : aligned_bytes(elements * 4);
 }
