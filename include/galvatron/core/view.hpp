@@ -1,6 +1,7 @@
 // A run of elements in memory that somebody else owns.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <type_traits>
 
@@ -30,5 +31,12 @@ struct View {
   [[nodiscard]] constexpr T* begin() const { return data; }
   [[nodiscard]] constexpr T* end() const { return data + count; }
 };
+
+/// The memory of a view.
+template <class T>
+View<std::byte> raw_bytes(View<T> v) {
+  return {reinterpret_cast<std::byte*>(const_cast<std::remove_const_t<T>*>(v.data)),
+          v.count * static_cast<std::int64_t>(sizeof(T))};
+}
 
 }  // namespace galvatron

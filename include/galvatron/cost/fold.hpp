@@ -13,6 +13,7 @@
 #include <galvatron/cost/counts.hpp>
 #include <galvatron/cost/detail/attention.hpp>
 #include <galvatron/cost/detail/ends.hpp>
+#include <galvatron/cost/detail/experts.hpp>
 #include <galvatron/cost/detail/shape.hpp>
 #include <galvatron/cost/detail/stores.hpp>
 #include <galvatron/cost/product_8bit.hpp>
@@ -42,6 +43,7 @@ class Fold {
     add(program::Phase::forward, out.forward, out.forward_workspace);
     add(program::Phase::backward, out.backward, out.backward_workspace);
     add(program::Phase::weights, out.weights, out.weights_workspace);
+    out.backward_workspace += border_growth();
     for (int i = 0; i < p_.buffer_count; ++i) {
       const program::Buffer& buffer = p_.buffer(i);
       if (buffer.storage == program::Storage::slot || buffer.storage == program::Storage::input)
@@ -54,8 +56,8 @@ class Fold {
       out.deferred += Bytes{aligned_bytes(uncut * shape_.e) + aligned_bytes(uncut * 4)};
     }
     if (is_end()) {
-      out.stash += Bytes{aligned_bytes(numbers_(program::Letter::rows) * 4)};  // tokens or targets
-      for (int group = 0; group < 2; ++group) add_iteration(group, out);
+      out.stash += Bytes{aligned_bytes(program::token_count(layer_, numbers_) * 4)};
+      for (int part = 0; part < 2; ++part) add_iteration(part, out);
     }
     return out;
   }
@@ -103,7 +105,7 @@ class Fold {
       }
       case Code::weight_gradient: {
         op::Work work = product(op::Kind::gemm_tn, m, n, k, step.eight_bit);
-        work.writes_one_in = shape_.writes_one_in();
+        if (p_.is_cut(step.weights[0])) work.writes_one_in = shape_.writes_one_in();
         out.push(work);
         break;
       }
@@ -130,15 +132,40 @@ class Fold {
       case Code::multiply:
         push(out, op::Kind::add, m, 0);
         break;
+      case Code::view:
+        break;
+      case Code::merge:
+      case Code::merge_back:
+        out.push({.kind = op::Kind::copy, .m = m * (n / 4) * shape_.e, .times = 4});
+        break;
       case Code::rotate:
       case Code::rotate_back:
         out.push({.kind = op::Kind::rotary, .m = m, .n = n, .times = static_cast<std::int32_t>(pieces)});
         break;
       case Code::attention_forward:
+      case Code::cross_forward:
         out.push(attend(op::Kind::attention_forward, step));
         break;
       case Code::attention_backward:
+      case Code::cross_backward:
         out.push(attend(op::Kind::attention_backward, step));
+        if (step.code == Code::attention_backward && step.out[1] >= 0)  // gradients of biases begin as zeros
+          push(out, op::Kind::fill, of(p_.buffer_of(step.out[1]).elements) * 4, 0);
+        break;
+      case Code::spread_biases:
+        push(out, op::Kind::embedding_forward, n, m);
+        break;
+      case Code::gather_biases:
+        push(out, op::Kind::embedding_backward, n, m);
+        break;
+      case Code::route:
+        route_forward(shape_, out);
+        break;
+      case Code::experts_forward:
+        experts_forward(shape_, out, step.out[0] >= 0);
+        break;
+      case Code::experts_backward:
+        experts_backward(shape_, out);
         break;
       case Code::ring_forward:
       case Code::ring_backward:
@@ -166,6 +193,28 @@ class Fold {
       case Code::positions_gradient:
         out.push({.kind = op::Kind::bias_gradient, .m = m, .n = n, .times = static_cast<std::int32_t>(pieces)});
         break;
+      case Code::add_segment:
+        push(out, op::Kind::add, m * n, 0);
+        break;
+      case Code::segment_gradient:
+        push(out, op::Kind::bias_gradient, m, n);
+        break;
+      case Code::prepend:
+        push(out, op::Kind::fill, m * n * shape_.e, 0);
+        push(out, op::Kind::add, m * n, 0);
+        break;
+      case Code::prepend_backward:
+        push(out, op::Kind::bias_gradient, m, n);
+        break;
+      case Code::first_token_gradient:
+        push(out, op::Kind::fill, k * n * shape_.e, 0);
+        break;
+      case Code::mean:
+        push(out, op::Kind::bias_gradient, m, n);  // sums of columns
+        break;
+      case Code::mean_backward:
+        push(out, op::Kind::copy, m * n * shape_.e, 0);
+        break;
       case Code::cross_entropy:
         cross_entropy(shape_, m, numbers_(program::Letter::chunk), out);
         break;
@@ -180,6 +229,9 @@ class Fold {
         break;
       case Code::reduce_scatter:
         tensor_group(out, op::Kind::reduce_scatter, m * shape_.e);
+        break;
+      case Code::broadcast:
+        tensor_group(out, op::Kind::broadcast, m * shape_.e);
         break;
       case Code::acquire:
         if (is_end()) store(step.group).acquire(out);
@@ -216,7 +268,13 @@ class Fold {
   }
   [[nodiscard]] constexpr AttentionCounts attention() const { return AttentionCounts(shape_); }
   [[nodiscard]] constexpr op::Work attend(op::Kind kind, const Step& step) const {
-    return {.kind = kind, .m = of(step.m), .n = of(step.n), .k = of(step.k), .l = of(step.l), .causal = layer_.causal};
+    const bool crosses = step.code == Code::cross_forward || step.code == Code::cross_backward;
+    return {.kind = kind,
+            .m = of(step.m),
+            .n = of(step.n),
+            .k = of(step.k),
+            .l = of(step.l),
+            .causal = layer_.causal && !crosses};
   }
   constexpr void tensor_group(op::WorkList& out, op::Kind kind, std::int64_t bytes) const {
     if (shape_.spec.tensor > 1)
@@ -224,22 +282,31 @@ class Fold {
   }
   // ---- parameters of ends; those of blocks are store_counts'
 
-  [[nodiscard]] constexpr StoreCounts store(int group) const {
-    return {shape_, (*layouts_)[static_cast<std::size_t>(group)]};
+  [[nodiscard]] constexpr StoreCounts store(int group) const { return part(p_.groups() == 2 ? group : 1); }
+  [[nodiscard]] constexpr StoreCounts part(int part) const {
+    return {shape_, (*layouts_)[static_cast<std::size_t>(part)]};
   }
   /// Once an iteration. A tied head uses the embedding's table where it can; else its table is a second copy, whose
   /// gradient is in the norm once already.
-  constexpr void add_iteration(int group, LayerCounts& out) const {
-    const bool is_table = group == 0;
+  constexpr void add_iteration(int number, LayerCounts& out) const {
+    const bool is_table = number == 0;
+    const StoreCounts store = part(number);
     if (is_table && shares_table(layer_, shape_.batch)) return;
-    store(group).synchronise(out.synchronise);
+    store.synchronise(out.synchronise);
     if (is_table) tie_tables(shape_, layouts_->front(), out.synchronise);
-    store(group).update(out.update, !(is_table && layer_.kind == LayerKind::head && layer_.tied));
-    out.states += store(group).states();
+    store.update(out.update, !(is_table && layer_.kind == LayerKind::head && layer_.tied));
+    out.states += store.states();
   }
 
   // ---- memory
 
+  /// By how much the gradient at the layer's border grows in backward.
+  [[nodiscard]] constexpr Bytes border_growth() const {
+    if (p_.output_gradients[0] < 0 || p_.input_gradients[0] < 0) return {};
+    const Bytes before = bytes(p_.buffer_of(p_.output_gradients[0]));
+    const Bytes after = bytes(p_.buffer_of(p_.input_gradients[0]));
+    return layer_.merges ? after - before : Bytes{};
+  }
   [[nodiscard]] constexpr Bytes bytes(const program::Buffer& buffer) const {
     return {program::bytes_of(buffer, values_, shape_.e)};
   }

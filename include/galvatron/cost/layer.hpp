@@ -46,9 +46,7 @@ constexpr LayerCounts counts_of_kind(const LayerShape& shape) {
 }  // namespace detail
 
 /// True when a layer's counts come of its program: where its forward pass is written and this library trains it.
-constexpr bool has_program(const LayerSpec& layer, const Batch& batch) {
-  return batch.trainer == Trainer::galvatron && has_forward(layer);
-}
+constexpr bool has_program(const LayerSpec&, const Batch& batch) { return batch.trainer == Trainer::galvatron; }
 
 /// Programs of one layer. They depend on the kinds of a strategy alone, of these not on ZeRO's, and those of an
 /// embedding and a head not on what is recomputed.

@@ -10,6 +10,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <stdexcept>
 
 #include <galvatron/model/parameter.hpp>
 #include <galvatron/model/spec.hpp>
@@ -24,10 +25,34 @@ enum class Kind : std::uint8_t {
   multiply,       ///< y = a * b, element by element
   add,            ///< y = a + b
   rotate,         ///< queries and keys of a fused projection turned by their positions (RoPE)
-  attend,         ///< self-attention of a fused projection: queries | keys | values
+  attend,         ///< self-attention of a fused projection: queries | keys | values; with a table, biases by distance
+  cross_attend,   ///< attention of queries to keys | values of other tokens, without a mask
+  experts,        ///< a router chooses some of several MLPs for a token; y is the sum of theirs by its weights
+  merge,          ///< the four tokens of a square of an image side by side: (4 T, H / 2) -> (T, 2 H)
   look_up,        ///< rows of a table by token
   add_positions,  ///< y = x + the table's row of a token's position
-  cross_entropy,  ///< the loss of a token, from logits over a table; its gradient is made in forward
+  add_segment,    ///< y = x + the table's first row: all tokens are of the first segment
+  prepend,        ///< a learned token before the others of a sample
+  first_token,    ///< the first token of every sample: (T, H) -> (samples, H)
+  mean,           ///< over the tokens of a sample: (T, H) -> (samples, H)
+  cross_entropy,  ///< the loss of a row, from logits over a table; its gradient is made in forward
+};
+
+constexpr bool is_attention(Kind kind) { return kind == Kind::attend || kind == Kind::cross_attend; }
+/// True for operations that write their result over their first operand.
+constexpr bool works_in_place(Kind kind) {
+  return kind == Kind::rotate || kind == Kind::add_positions || kind == Kind::add_segment || kind == Kind::prepend;
+}
+
+/// What the rows of a tensor are.
+enum class Rows : std::uint8_t {
+  tokens,        ///< the layer's own
+  squares,       ///< four for each token: before they are merged
+  memory,        ///< tokens of the encoder's output
+  passing,       ///< tokens of the target beside the encoder's
+  patches,       ///< the tokens but for the learned one of each sample
+  first_tokens,  ///< one a sample, where the first token of its sequence is
+  samples,       ///< one a sample, on every tensor-parallel rank
 };
 
 /// The extent of a tensor beside its rows.
@@ -41,6 +66,10 @@ struct Width {
 /// A tensor of a forward pass: (rows, width).
 struct Tensor {
   int id = -1;
+};
+struct TensorSpec {
+  Width width;
+  Rows rows{};
 };
 
 /// A parameter of a forward pass.
@@ -61,20 +90,24 @@ struct WeightSpec {
 
 struct Node {
   Kind operation{};
-  std::array<int, 2> inputs{-1, -1};   ///< tensors
-  int output = -1;                     ///< tensor; -1 of a loss
-  std::array<int, 2> weights{-1, -1};  ///< weight and bias, gamma and beta, or a table
+  std::array<int, 2> inputs{-1, -1};       ///< tensors
+  int output = -1;                         ///< tensor; -1 of a loss
+  std::array<int, 3> weights{-1, -1, -1};  ///< weight and bias, gamma and beta, a table (and a bias), router and MLP
   NormKind norm{};
   ActivationKind activation{};
 };
 
 /// A layer's forward pass. `input` is -1 where tokens come in, `output` where a loss comes out.
+///
+/// Between the two sides of a model some tensors go past layers, and a stage keeps them once: `carried_input` is read
+/// besides the input (the encoder's output in a decoder), `carried_output` is written besides the output (the target's
+/// rows in an embedding).
 struct Graph {
   static constexpr int most_tensors = 32;
   static constexpr int most_nodes = 32;
   static constexpr int most_weights = 28;
 
-  std::array<Width, most_tensors> tensors{};
+  std::array<TensorSpec, most_tensors> tensors{};
   std::array<Node, most_nodes> nodes{};
   std::array<WeightSpec, most_weights> weights{};
   int tensor_count = 0;
@@ -82,20 +115,37 @@ struct Graph {
   int weight_count = 0;
   int input = -1;
   int output = -1;
-  LayerSpec layer;  ///< heads, epsilon, theta, causality
+  int carried_input = -1;
+  int carried_output = -1;
+  bool takes_data = false;  ///< the input is of the data and has no gradient
+  LayerSpec layer;          ///< heads, epsilon, theta, causality
 
   [[nodiscard]] constexpr const Node& node(int i) const { return nodes[static_cast<std::size_t>(i)]; }
-  [[nodiscard]] constexpr const Width& width(int tensor) const { return tensors[static_cast<std::size_t>(tensor)]; }
+  [[nodiscard]] constexpr const Width& width(int tensor) const {
+    return tensors[static_cast<std::size_t>(tensor)].width;
+  }
+  [[nodiscard]] constexpr Rows rows(int tensor) const { return tensors[static_cast<std::size_t>(tensor)].rows; }
   [[nodiscard]] constexpr const WeightSpec& weight(int i) const { return weights[static_cast<std::size_t>(i)]; }
-  /// The node that makes a tensor; -1 for the layer's input.
+  [[nodiscard]] constexpr bool is_input(int tensor) const {
+    return tensor >= 0 && (tensor == input || tensor == carried_input);
+  }
+  [[nodiscard]] constexpr bool is_output(int tensor) const {
+    return tensor >= 0 && (tensor == output || tensor == carried_output);
+  }
+  [[nodiscard]] constexpr bool has_norm() const {
+    for (int i = 0; i < node_count; ++i)
+      if (node(i).operation == Kind::norm) return true;
+    return false;
+  }
+  /// The node that makes a tensor; -1 for an input.
   [[nodiscard]] constexpr int producer(int tensor) const {
     for (int i = 0; i < node_count; ++i)
       if (node(i).output == tensor) return i;
     return -1;
   }
-  /// Nodes that read a tensor; the layer's output counts as one more.
+  /// Nodes that read a tensor; an output of the layer counts as one more.
   [[nodiscard]] constexpr int uses(int tensor) const {
-    int count = tensor == output ? 1 : 0;
+    int count = is_output(tensor) ? 1 : 0;
     for (int i = 0; i < node_count; ++i)
       for (const int read : node(i).inputs) count += read == tensor ? 1 : 0;
     return count;
@@ -129,71 +179,118 @@ class Builder {
 
   // Tensors.
   /// What comes from the layer before: (rows, H).
-  constexpr Tensor input(Width width) {
-    graph_.input = tensor(width);
+  constexpr Tensor input(Width width, Rows rows = Rows::tokens) {
+    graph_.input = tensor({width, rows});
     return {graph_.input};
   }
+  /// What the stage keeps beside it.
+  constexpr Tensor carried_input(Width width, Rows rows) {
+    graph_.carried_input = tensor({width, rows});
+    return {graph_.carried_input};
+  }
+  /// Numbers of the data, which have no gradient.
+  constexpr Tensor data(Width width, Rows rows) {
+    graph_.takes_data = true;
+    return input(width, rows);
+  }
   constexpr Tensor norm(Tensor x, Weight gamma, Weight beta = {}) {
-    Node node = unary(Kind::norm, x, width_of(x));
-    node.weights = {gamma.id, beta.id};
+    Node node = unary(Kind::norm, x, shape_of(x));
+    node.weights = {gamma.id, beta.id, -1};
     node.norm = graph_.layer.norm;
     return push(node);
   }
   constexpr Tensor linear(Tensor x, Weight w, Weight bias = {}) {
-    Node node = unary(Kind::linear, x, graph_.weight(w.id).rows);
-    node.weights = {w.id, bias.id};
+    Node node = unary(Kind::linear, x, {graph_.weight(w.id).rows, rows_of(x)});
+    node.weights = {w.id, bias.id, -1};
     return push(node);
   }
   /// @param width  of the result, which differs from that of x for gated kinds
   constexpr Tensor activation(ActivationKind kind, Tensor x, Width width) {
-    Node node = unary(Kind::activation, x, width);
+    Node node = unary(Kind::activation, x, {width, rows_of(x)});
     node.activation = kind;
     return push(node);
   }
-  constexpr Tensor multiply(Tensor a, Tensor b) { return binary(Kind::multiply, a, b); }
-  constexpr Tensor add(Tensor a, Tensor b) { return binary(Kind::add, a, b); }
-  constexpr Tensor rotate(Tensor qkv) { return push(unary(Kind::rotate, qkv, width_of(qkv))); }
-  constexpr Tensor attend(Tensor qkv, Width out) { return push(unary(Kind::attend, qkv, out)); }
-  /// Tokens to rows of the table.
-  constexpr Tensor look_up(Weight table) {
-    Node node = unary(Kind::look_up, {}, graph_.weight(table.id).columns);
-    node.weights = {table.id, -1};
+  constexpr Tensor multiply(Tensor a, Tensor b) { return binary(Kind::multiply, a, b, width_of(a)); }
+  constexpr Tensor add(Tensor a, Tensor b) { return binary(Kind::add, a, b, width_of(a)); }
+  constexpr Tensor rotate(Tensor qkv) { return push(unary(Kind::rotate, qkv, shape_of(qkv))); }
+  /// @param out     width of the result
+  /// @param biases  a table of biases of scores by distance
+  constexpr Tensor attend(Tensor qkv, Width out, Weight biases = {}) {
+    return with_table(unary(Kind::attend, qkv, {out, rows_of(qkv)}), biases);
+  }
+  constexpr Tensor cross_attend(Tensor queries, Tensor keys_and_values) {
+    return binary(Kind::cross_attend, queries, keys_and_values, width_of(queries));
+  }
+  constexpr Tensor experts(Tensor x, Weight router, Weight in, Weight out) {
+    Node node = unary(Kind::experts, x, shape_of(x));
+    node.weights = {router.id, in.id, out.id};
+    node.activation = graph_.layer.activation;
     return push(node);
+  }
+  constexpr Tensor merge(Tensor x) {
+    return push(unary(Kind::merge, x, {whole(4 * width_of(x).extent), Rows::tokens}));
+  }
+  /// Tokens to rows of the table.
+  constexpr Tensor look_up(Weight table, Rows rows = Rows::tokens) {
+    return with_table(unary(Kind::look_up, {}, {graph_.weight(table.id).columns, rows}), table);
   }
   constexpr Tensor add_positions(Tensor x, Weight table) {
-    Node node = unary(Kind::add_positions, x, width_of(x));
-    node.weights = {table.id, -1};
-    return push(node);
+    return with_table(unary(Kind::add_positions, x, shape_of(x)), table);
   }
-  constexpr void cross_entropy(Tensor x, Weight table) {
+  constexpr Tensor add_segment(Tensor x, Weight table) {
+    return with_table(unary(Kind::add_segment, x, shape_of(x)), table);
+  }
+  constexpr Tensor prepend(Weight token, Tensor patches) {
+    return with_table(unary(Kind::prepend, patches, {width_of(patches), Rows::tokens}), token);
+  }
+  constexpr Tensor first_token(Tensor x) {
+    return push(unary(Kind::first_token, x, {width_of(x), Rows::first_tokens}));
+  }
+  constexpr Tensor mean(Tensor x) { return push(unary(Kind::mean, x, {width_of(x), Rows::samples})); }
+  constexpr void cross_entropy(Tensor x, Weight table, Weight bias = {}) {
     Node node{.operation = Kind::cross_entropy, .inputs = {x.id, -1}};
-    node.weights = {table.id, -1};
-    graph_.nodes[static_cast<std::size_t>(graph_.node_count++)] = node;
+    node.weights = {table.id, bias.id, -1};
+    push(node);
   }
   /// What goes to the layer after.
   constexpr void output(Tensor y) { graph_.output = y.id; }
+  constexpr void carried_output(Tensor y) { graph_.carried_output = y.id; }
 
   [[nodiscard]] constexpr const Graph& graph() const { return graph_; }
 
  private:
+  [[nodiscard]] constexpr TensorSpec shape_of(Tensor x) const { return graph_.tensors[static_cast<std::size_t>(x.id)]; }
   [[nodiscard]] constexpr Width width_of(Tensor x) const { return graph_.width(x.id); }
-  constexpr int tensor(Width width) {
-    graph_.tensors[static_cast<std::size_t>(graph_.tensor_count)] = width;
+  [[nodiscard]] constexpr Rows rows_of(Tensor x) const { return graph_.rows(x.id); }
+  constexpr int tensor(const TensorSpec& shape) {
+    check_room(graph_.tensor_count, Graph::most_tensors);
+    graph_.tensors[static_cast<std::size_t>(graph_.tensor_count)] = shape;
     return graph_.tensor_count++;
   }
   constexpr Weight parameter(const WeightSpec& spec) {
+    check_room(graph_.weight_count, Graph::most_weights);
     graph_.weights[static_cast<std::size_t>(graph_.weight_count)] = spec;
     return {graph_.weight_count++};
   }
-  constexpr Node unary(Kind operation, Tensor x, Width width) {
-    return {.operation = operation, .inputs = {x.id, -1}, .output = tensor(width)};
+  constexpr Node unary(Kind operation, Tensor x, const TensorSpec& result) {
+    return {.operation = operation, .inputs = {x.id, -1}, .output = tensor(result)};
   }
-  constexpr Tensor binary(Kind operation, Tensor a, Tensor b) {
-    Node node = unary(operation, a, width_of(a));
+  constexpr Tensor binary(Kind operation, Tensor a, Tensor b, const Width& width) {
+    Node node = unary(operation, a, {width, rows_of(a)});
     node.inputs[1] = b.id;
     return push(node);
   }
+  constexpr Tensor with_table(Node node, Weight table) {
+    node.weights[0] = table.id;
+    return push(node);
+  }
+  /// Throws std::length_error.
+  static constexpr void check_room(int count, int most) {
+    if (count >= most)
+      throw std::length_error("a forward pass has at most 32 operations and tensors and 28 parameters");
+  }
   constexpr Tensor push(const Node& node) {
+    check_room(graph_.node_count, Graph::most_nodes);
     graph_.nodes[static_cast<std::size_t>(graph_.node_count++)] = node;
     return {node.output};
   }

@@ -1,5 +1,6 @@
-// The forward passes of the library's layers. Shape letters as in model/spec.hpp; T tokens of a rank, q = A * head_dim,
-// kv = A_kv * head_dim, F the width of the MLP. Widths that tensor-parallel ranks share are split.
+// The forward passes of the library's layers. Shape letters as in model/spec.hpp; T tokens, M tokens of the encoder's
+// output, q = A * head_dim, kv = A_kv * head_dim, F the width of the MLP. Widths that tensor-parallel ranks share are
+// split.
 #pragma once
 
 #include <array>
@@ -40,29 +41,46 @@ constexpr forward::Tensor projection(forward::Builder& b, const LayerSpec& l, fo
 
 }  // namespace detail
 
-/// Self-attention of a block, from its norm to its output projection: x (T, H) -> (T, H).
-constexpr forward::Tensor self_attention(forward::Builder& b, const LayerSpec& l, forward::Tensor x) {
+/// Self-attention of a block, between its norm and its residual: n (T, H) -> (T, H). With relative positions scores
+/// have a bias by distance from a table (rows, A) of the block.
+constexpr forward::Tensor self_attention(forward::Builder& b, const LayerSpec& l, forward::Tensor n) {
   const forward::Width h = forward::Builder::whole(l.hidden);
   const std::int64_t q = l.heads * l.head_dim;
   const std::int64_t kv = l.kv_heads * l.head_dim;
-  const forward::Tensor n =
-      detail::layer_norm(b, l, x, ParameterName::norm1_gamma, ParameterName::norm1_beta);                // (T, H)
-  forward::Tensor qkv = detail::projection(b, l, n, ParameterName::qkv_weight, ParameterName::qkv_bias,  //
+  forward::Tensor qkv = detail::projection(b, l, n, ParameterName::qkv_weight, ParameterName::qkv_bias,
                                            forward::Builder::split(q + 2 * kv, {q, kv, kv}), h);  // (T, q + 2 kv)
   if (l.position == PositionKind::rotary) qkv = b.rotate(qkv);
-  const forward::Tensor o = b.attend(qkv, forward::Builder::split(q));  // (T, q)
+  const forward::Weight biases = l.position == PositionKind::relative
+                                     ? b.weight(ParameterName::relative_positions, forward::Builder::whole(l.bias_rows),
+                                                forward::Builder::split(l.heads))
+                                     : forward::Weight{};
+  const forward::Tensor o = b.attend(qkv, forward::Builder::split(q), biases);  // (T, q)
   return detail::projection(b, l, o, ParameterName::attention_out_weight, ParameterName::attention_out_bias, h,
                             forward::Builder::split(q), 0.02 * detail::residual_scale(l.layers));  // (T, H)
 }
 
-/// The MLP of a block, from its norm to its output projection: x (T, H) -> (T, H).
-constexpr forward::Tensor feed_forward(forward::Builder& b, const LayerSpec& l, forward::Tensor x) {
+/// Attention of a decoder to the encoder's output: n (T, H), memory (M, H) -> (T, H).
+constexpr forward::Tensor cross_attention(forward::Builder& b, const LayerSpec& l, forward::Tensor n,
+                                          forward::Tensor memory) {
+  const forward::Width h = forward::Builder::whole(l.hidden);
+  const forward::Width q = forward::Builder::split(l.heads * l.head_dim);
+  const std::int64_t kv = l.kv_heads * l.head_dim;
+  const forward::Tensor queries =
+      detail::projection(b, l, n, ParameterName::cross_query_weight, ParameterName::cross_query_bias, q, h);  // (T, q)
+  const forward::Tensor keys_and_values =
+      detail::projection(b, l, memory, ParameterName::cross_memory_weight, ParameterName::cross_memory_bias,
+                         forward::Builder::split(2 * kv, {kv, kv, 0}), h);  // (M, 2 kv)
+  const forward::Tensor o = b.cross_attend(queries, keys_and_values);       // (T, q)
+  return detail::projection(b, l, o, ParameterName::cross_out_weight, ParameterName::cross_out_bias, h, q,
+                            0.02 * detail::residual_scale(l.layers));  // (T, H)
+}
+
+/// The MLP of a block, between its norm and its residual: n (T, H) -> (T, H).
+constexpr forward::Tensor feed_forward(forward::Builder& b, const LayerSpec& l, forward::Tensor n) {
   const forward::Width h = forward::Builder::whole(l.hidden);
   const forward::Width f = forward::Builder::split(l.ffn);
   const forward::Width in =
       l.activation == ActivationKind::swiglu ? forward::Builder::split(2 * l.ffn, {l.ffn, l.ffn, 0}) : f;
-  const forward::Tensor n =
-      detail::layer_norm(b, l, x, ParameterName::norm2_gamma, ParameterName::norm2_beta);  // (T, H)
   const forward::Tensor u =
       detail::projection(b, l, n, ParameterName::mlp_in_weight, ParameterName::mlp_in_bias, in, h);
   const forward::Tensor g = b.activation(l.activation, u, f);  // (T, F)
@@ -70,47 +88,104 @@ constexpr forward::Tensor feed_forward(forward::Builder& b, const LayerSpec& l, 
                             0.02 * detail::residual_scale(l.layers));  // (T, H)
 }
 
-/// A block of GPT and Llama: attention and MLP, each behind a norm and a residual.
-constexpr forward::Graph block_forward(const LayerSpec& l) {
-  forward::Builder b(l);
-  const forward::Tensor x = b.input(forward::Builder::whole(l.hidden));
-  const forward::Tensor middle = b.add(x, self_attention(b, l, x));
-  b.output(b.add(middle, feed_forward(b, l, middle)));
-  return b.graph();
+/// MLPs of which a router chooses some for every token: n (T, H) -> (T, H).
+constexpr forward::Tensor experts(forward::Builder& b, const LayerSpec& l, forward::Tensor n) {
+  const forward::Width h = forward::Builder::whole(l.hidden);
+  const forward::Weight router = b.weight(ParameterName::router, forward::Builder::whole(l.experts), h);
+  const forward::Weight in =
+      b.weight(ParameterName::mlp_in_weight, forward::Builder::split(l.experts * l.ffn_inputs()), h);
+  const forward::Weight out = b.weight(ParameterName::mlp_out_weight, forward::Builder::whole(l.experts * l.hidden),
+                                       forward::Builder::split(l.ffn), 0.02 * detail::residual_scale(l.layers));
+  return b.experts(n, router, in, out);
 }
 
-/// Tokens to rows, with learned positions where the model has them.
-constexpr forward::Graph embedding_forward(const LayerSpec& l) {
+/// A block: attention, in decoders attention to the encoder's output, and an MLP or experts, each with a residual and
+/// a norm before it (GPT, Llama, T5, Swin) or behind the residual (BERT).
+constexpr forward::Graph block_forward(const LayerSpec& l) {
   forward::Builder b(l);
   const forward::Width h = forward::Builder::whole(l.hidden);
-  forward::Tensor x = b.look_up(b.table(l.vocabulary, h));
-  if (l.position == PositionKind::learned)
-    x = b.add_positions(x, b.weight(ParameterName::positions, forward::Builder::whole(l.positions), h));
+  forward::Tensor x;
+  forward::Tensor memory;
+  if (l.merges) {  // 2 x 2 tokens of half the width become one (Swin)
+    const forward::Width wide = forward::Builder::whole(2 * l.hidden);
+    const forward::Tensor four = b.merge(b.input(forward::Builder::whole(l.hidden / 2), forward::Rows::squares));
+    const forward::Weight gamma = b.vector(ParameterName::merge_gamma, wide, ParameterInit::one);
+    const forward::Weight beta =
+        l.norm == NormKind::layer_norm ? b.vector(ParameterName::merge_beta, wide) : forward::Weight{};
+    x = b.linear(b.norm(four, gamma, beta), b.weight(ParameterName::merge_weight, h, wide));
+  } else if (l.begins_decoder) {  // the encoder's output comes in, and the target was carried
+    memory = b.input(h, forward::Rows::memory);
+    x = b.carried_input(h, forward::Rows::tokens);
+  } else {
+    x = b.input(h);
+    if (l.memory.any()) memory = b.carried_input(h, forward::Rows::memory);
+  }
+
+  const auto residual = [&](ParameterName gamma, ParameterName beta, const auto& part) {
+    if (l.norm_order == NormOrder::before)
+      x = b.add(x, part(detail::layer_norm(b, l, x, gamma, beta)));
+    else
+      x = detail::layer_norm(b, l, b.add(x, part(x)), gamma, beta);
+  };
+  residual(ParameterName::norm1_gamma, ParameterName::norm1_beta,
+           [&](forward::Tensor n) { return self_attention(b, l, n); });
+  if (l.memory.any())
+    residual(ParameterName::norm3_gamma, ParameterName::norm3_beta,
+             [&](forward::Tensor n) { return cross_attention(b, l, n, memory); });
+  residual(ParameterName::norm2_gamma, ParameterName::norm2_beta,
+           [&](forward::Tensor n) { return l.experts > 0 ? experts(b, l, n) : feed_forward(b, l, n); });
+  if (l.closing_norm) x = detail::layer_norm(b, l, x, ParameterName::closing_gamma, ParameterName::closing_beta);
   b.output(x);
   return b.graph();
 }
 
-/// Norm, logits and loss of a language model.
-constexpr forward::Graph head_forward(const LayerSpec& l) {
+/// Tokens or patches of images to rows, with what the model adds to them.
+constexpr forward::Graph embedding_forward(const LayerSpec& l) {
   forward::Builder b(l);
   const forward::Width h = forward::Builder::whole(l.hidden);
-  const forward::Tensor x = b.input(h);
-  const forward::Tensor n = detail::layer_norm(b, l, x, ParameterName::norm1_gamma, ParameterName::norm1_beta);
-  b.cross_entropy(n, b.table(l.vocabulary, h));
+  forward::Tensor x;
+  if (l.patch_width > 0) {
+    const forward::Tensor patches =
+        b.data(forward::Builder::whole(l.patch_width), l.class_token ? forward::Rows::patches : forward::Rows::tokens);
+    const forward::Weight w = b.weight(ParameterName::patch_weight, h, forward::Builder::whole(l.patch_width));
+    x = b.linear(patches, w, b.vector(ParameterName::patch_bias, h));
+    if (l.class_token) x = b.prepend(b.weight(ParameterName::class_token, forward::Builder::whole(1), h), x);
+  } else {
+    const forward::Weight table = b.table(l.vocabulary, h);
+    x = b.look_up(table);
+    if (l.passing.any()) b.carried_output(b.look_up(table, forward::Rows::passing));
+  }
+  if (l.position == PositionKind::learned)
+    x = b.add_positions(x, b.weight(ParameterName::positions, forward::Builder::whole(l.positions), h));
+  if (l.token_types > 0)
+    x = b.add_segment(x, b.weight(ParameterName::token_types, forward::Builder::whole(l.token_types), h));
+  if (l.closing_norm) x = detail::layer_norm(b, l, x, ParameterName::closing_gamma, ParameterName::closing_beta);
+  b.output(x);
   return b.graph();
 }
 
-/// True for layers whose forward pass is written here.
-constexpr bool has_forward(const LayerSpec& l) {
-  const bool plain = !l.closing_norm && l.patch_width == 0 && l.token_types == 0 && !l.class_token && !l.memory.any() &&
-                     !l.passing.any() && l.tokens == all_tokens;
-  if (!plain || l.position == PositionKind::relative) return false;
-  if (l.kind == LayerKind::embedding) return true;
-  if (l.kind == LayerKind::head) return l.head == HeadKind::language;
-  return l.is_plain_block();
+/// The loss: of every token over the vocabulary, or of every sample over the classes, from its first token or the mean
+/// of all. A masked language model has one more linear layer before it.
+constexpr forward::Graph head_forward(const LayerSpec& l) {
+  forward::Builder b(l);
+  const forward::Width h = forward::Builder::whole(l.hidden);
+  forward::Tensor x = b.input(h);
+  const bool classifies = l.head == HeadKind::classifier;
+  if (l.head == HeadKind::masked_language) {
+    const forward::Weight w = b.weight(ParameterName::transform_weight, h, h);
+    x = b.activation(l.activation, b.linear(x, w, b.vector(ParameterName::transform_bias, h)), h);
+  }
+  if (classifies && l.class_token) x = b.first_token(x);
+  x = detail::layer_norm(b, l, x, ParameterName::norm1_gamma, ParameterName::norm1_beta);
+  if (classifies && !l.class_token) x = b.mean(x);
+  const forward::Weight bias = l.head == HeadKind::language
+                                   ? forward::Weight{}
+                                   : b.vector(ParameterName::logits_bias, forward::Builder::split(l.vocabulary));
+  b.cross_entropy(x, b.table(l.vocabulary, h), bias);
+  return b.graph();
 }
 
-/// The forward pass of a layer; has_forward(l).
+/// The forward pass of a layer.
 constexpr forward::Graph forward_of(const LayerSpec& l) {
   if (l.kind == LayerKind::embedding) return embedding_forward(l);
   if (l.kind == LayerKind::head) return head_forward(l);

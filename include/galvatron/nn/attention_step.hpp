@@ -6,57 +6,87 @@
 #include <galvatron/nn/attention.hpp>
 #include <galvatron/nn/ring.hpp>
 #include <galvatron/nn/ulysses.hpp>
+#include <galvatron/nn/window_attention.hpp>
 #include <galvatron/program/program.hpp>
 
 namespace galvatron::nn {
 
 /// @param value       value(id): a value of activations
 /// @param statistics  statistics(id): a value in fp32
+/// @param queries, keys    tokens of a sequence
+/// @param table, d_table  the parameter of the step, and its gradient
 template <class T, class D, class Value, class Statistics>
-void attention_step(Context<D>& context, const LayerSpec& layer, const program::Step& step, const Value& value,
-                    const Statistics& statistics) {
+void attention_step(Context<D>& context, const LayerSpec& layer, const program::Step& step, std::int64_t queries,
+                    std::int64_t keys, const Value& value, const Statistics& statistics, View<const T> table,
+                    View<float> d_table) {
+  using program::Code;
+  const AttentionHeads heads(layer, context.spec.tensor);
+  UlyssesExchange<D, T> ulysses(context, layer);
   const View<T> in = value(step.in[0]);
   const View<T> out = value(step.out[0]);
-  const bool forward = step.code == program::Code::attention_forward || step.code == program::Code::ring_forward;
-  const bool backward = step.code == program::Code::attention_backward || step.code == program::Code::ring_backward;
-  AttentionResults<T> results;
-  if (forward) results = {out, statistics(step.out[1]), out};
-  if (backward) results = {value(step.in[1]), statistics(step.in[2]), value(step.in[1])};
-  const View<T> d_out = backward ? value(step.in[3]) : View<T>{};
   const auto scratch = [&](int i) { return value(step.scratch[static_cast<std::size_t>(i)]); };
   const auto sums = [&](int i) { return statistics(step.scratch[static_cast<std::size_t>(i)]); };
-  if (step.code == program::Code::ring_forward || step.code == program::Code::ring_backward) {
-    Attention<D, T, SequenceKind::ring> ring(context, layer);
-    if (forward)
-      ring.attend(in, results, {scratch(0), scratch(1), scratch(2), sums(3), sums(4)});
-    else
-      ring.backward(in, results, d_out, out,
-                    {sums(0), scratch(1), scratch(2), sums(3), sums(4), scratch(5), scratch(6), sums(7)});
-    return;
-  }
-  if (context.spec.sequence != SequenceKind::ulysses) {
-    Attention<D, T, SequenceKind::none> whole(context, layer);
-    if (forward)
-      whole.attend(in, results);
-    else
-      whole.backward(in, results, d_out, sums(0), out);
-    return;
-  }
-  Attention<D, T, SequenceKind::ulysses> ulysses(context, layer);
+  const auto made = [&] { return AttentionResults<T>{out, statistics(step.out[1])}; };
+  const auto kept = [&] { return AttentionResults<T>{value(step.in[2]), statistics(step.in[3])}; };
+  const bool by_heads = context.spec.sequence == SequenceKind::ulysses;
+  // Of whole sequences, from a fused projection.
+  const auto fused = [&](View<T> all) { return by_heads ? ulysses.core(all) : heads.fused(all); };
+  const auto shape = [&](const Projections<T>& from, bool causal) {
+    return attention_shape<T>({context.samples, queries, keys, causal}, by_heads ? ulysses.heads() : heads.heads,
+                              by_heads ? ulysses.kv_heads() : heads.kv_heads, heads.head_dim, from);
+  };
+  const auto forward = [&](const Projections<T>& from, bool causal, const device::AttentionBias& bias) {
+    context.device.attention_forward(shape(from, causal), from.q, from.k, from.v, made().o, made().lse, bias);
+  };
+  const auto backward = [&](const Projections<T>& from, const Projections<T>& d, bool causal,
+                            const device::AttentionBias& bias) {
+    context.device.attention_backward(shape(from, causal), from.q, from.k, from.v, kept().o, kept().lse,
+                                      value(step.in[4]), d.q, d.k, d.v, sums(0), bias);
+  };
+  device::AttentionBias bias;
+  if (!by_heads && step.code != Code::cross_forward && step.code != Code::cross_backward && step.in[1] >= 0)
+    bias = {
+        .values = statistics(step.in[1]), .gradient = {}, .first = queries - 1, .head = 2 * queries - 1, .query = -1};
+
   switch (step.code) {
-    case program::Code::attention_forward:
-      ulysses.core_forward(in, results);
+    case Code::attention_forward:
+      if (layer.window > 0)
+        WindowAttention<D, T>(context, layer).forward(in, table, made());
+      else
+        forward(fused(in), layer.causal, bias);
       break;
-    case program::Code::attention_backward:
-      ulysses.core_backward(in, results, d_out, sums(0), out);
+    case Code::attention_backward:
+      if (layer.window > 0) {
+        WindowAttention<D, T>(context, layer).backward(in, table, kept(), value(step.in[4]), out, d_table);
+        break;
+      }
+      if (bias.values.count > 0) {
+        bias.gradient = statistics(step.out[1]);
+        context.device.zero(raw_bytes(bias.gradient));
+      }
+      backward(fused(in), fused(out), layer.causal, bias);
       break;
-    case program::Code::to_heads:
+    case Code::cross_forward:
+      forward(heads.separate(in, value(step.in[1])), false, {});
+      break;
+    case Code::cross_backward:
+      backward(heads.separate(in, value(step.in[1])), heads.separate(out, value(step.out[1])), false, {});
+      break;
+    case Code::ring_forward:
+      RingAttention<D, T>(context, layer).attend(in, made(), {scratch(0), scratch(1), scratch(2), sums(3), sums(4)});
+      break;
+    case Code::ring_backward:
+      RingAttention<D, T>(context, layer)
+          .backward(in, kept(), value(step.in[4]), out,
+                    {sums(0), scratch(1), scratch(2), sums(3), sums(4), scratch(5), scratch(6), sums(7)});
+      break;
+    case Code::to_heads:
       ulysses.to_heads(in, scratch(0), out);
       break;
-    case program::Code::projection_to_heads:
+    case Code::projection_to_heads:
       ulysses.projection_to_heads(in, scratch(0), out);
       break;
-    case program::Code::to_tokens:
+    case Code::to_tokens:
       ulysses.to_tokens(in, scratch(0), out);
       break;
     default:

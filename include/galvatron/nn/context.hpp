@@ -25,10 +25,8 @@ struct Context {
   std::int64_t samples = 0;             ///< b: samples of this rank in a micro-batch
   std::int64_t sequence = 0;            ///< S; of a layer, its own tokens
   bool overlap = true;                  ///< traffic of the data ranks runs beside computation
-  bool eight_bit = false;               ///< products of blocks have 8-bit operands: see nn/linear.hpp
+  bool eight_bit = false;               ///< products of blocks have 8-bit operands: see Device::gemm_8bit
   Precision moments = Precision::fp32;  ///< in which the optimizer keeps its moments
-  bool adds_gradients = true;  ///< of a block's weights; else products write them: ParameterLayout::written_end
-  std::int64_t beside = 0;     ///< tokens of a sample that lie beside the layer's own: see LayerSpec::memory, passing
 
   [[nodiscard]] std::int64_t tokens() const { return sequence / spec.context; }  ///< of a sequence, on this rank
   [[nodiscard]] std::int64_t rows() const { return samples * tokens(); }  ///< tokens inside tensor-parallel regions
@@ -58,9 +56,8 @@ struct Context {
 
 /// The same place, where samples have so many tokens.
 template <class D>
-Context<D> with_tokens(Context<D> context, std::int64_t tokens, std::int64_t beside = 0) {
+Context<D> with_tokens(Context<D> context, std::int64_t tokens) {
   context.sequence = tokens;
-  context.beside = beside;
   return context;
 }
 
@@ -86,38 +83,5 @@ Context<D> make_context(D& device, device::Region& workspace, comm::World& world
           eight_bit,
           moments};
 }
-
-/// The way into and out of a region in which weights are cut over tensor ranks (Megatron-LM; with `kind` megatron the
-/// sequence-parallel form of Korthikanti et al. 2022). `whole` is (rows, H), a local part is (rows_local, H).
-template <class T, SequenceKind kind, class D>
-struct Region {
-  Context<D>& context;
-  std::int64_t hidden;
-
-  /// The rows of `whole` that are this rank's own between the regions.
-  [[nodiscard]] View<T> own(View<T> whole) const {
-    if constexpr (kind == SequenceKind::megatron) {
-      const std::int64_t n = context.rows_local() * hidden;
-      return whole.slice(context.tensor_rank() * n, n);
-    } else {
-      return whole;
-    }
-  }
-  /// After this rank's own rows are in place, all rows are.
-  void gather(View<T> whole) const {
-    if constexpr (kind == SequenceKind::megatron)
-      context.tensor.all_gather(View<const T>(own(whole)), whole);
-    else
-      (void)whole;
-  }
-  /// Adds the partial sums of all tensor ranks; returns this rank's own rows of the sum.
-  View<T> reduce(View<T> whole) const {
-    if constexpr (kind == SequenceKind::megatron)
-      context.tensor.reduce_scatter(whole, own(whole));
-    else if (context.spec.tensor > 1)
-      context.tensor.all_reduce(whole, comm::ReduceOp::sum);
-    return own(whole);
-  }
-};
 
 }  // namespace galvatron::nn

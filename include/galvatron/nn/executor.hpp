@@ -9,8 +9,9 @@
 #include <type_traits>
 
 #include <galvatron/comm/communicator.hpp>
+#include <galvatron/cost/product_8bit.hpp>
 #include <galvatron/nn/attention_step.hpp>
-#include <galvatron/nn/linear.hpp>
+#include <galvatron/nn/image_steps.hpp>
 #include <galvatron/nn/logits.hpp>
 #include <galvatron/nn/parameter_groups.hpp>
 #include <galvatron/program/allocate.hpp>
@@ -22,7 +23,8 @@ namespace galvatron::nn {
 template <class T>
 struct KeptBuffers {
   std::array<std::byte*, program::LayerProgram::most_buffers> buffers{};
-  View<std::int32_t> tokens;  ///< of an embedding; targets of a head
+  View<std::int32_t> tokens;  ///< of an embedding, those of the target last; targets of a head
+  View<T> carried;            ///< what a stage keeps once for several layers
   View<T> uncut;              ///< parameters that no tensor rank shares, for the phase of weight gradients
   View<float> d_uncut;        ///< and their gradients
 };
@@ -37,14 +39,17 @@ class Executor {
 
  public:
   /// The arguments must outlive the executor.
-  /// @param scale  of a loss: the weight of a prediction
-  Executor(Context<D>& context, const Program& program, ParameterGroups<D, T>& groups, float scale)
+  /// @param sequence  S of the model; that of the context is the layer's
+  /// @param scale     of a loss: the weight of a prediction
+  Executor(Context<D>& context, const Program& program, ParameterGroups<D, T>& groups, std::int64_t sequence,
+           float scale)
       : context_(context),
         program_(program),
         groups_(groups),
         layer_(program.graph.layer),
-        numbers_(layer_, context.spec, context.samples * context.spec.data, context.sequence, precision_of<T>),
+        numbers_(numbers(sequence, context.tensor_rank())),
         values_(program, numbers_),
+        capacities_(program, numbers(sequence, -1)),
         scale_(scale) {
     place_frames();
   }
@@ -56,7 +61,8 @@ class Executor {
     KeptBuffers<T> out;
     take(stash, Storage::input, out);
     take(stash, Storage::slot, out);
-    if (layer_.kind != LayerKind::block) out.tokens = stash.take<std::int32_t>(context_.rows());
+    if (const std::int64_t tokens = program::token_count(layer_, numbers_); tokens > 0)
+      out.tokens = stash.take<std::int32_t>(tokens);
     return out;
   }
   /// The memory of a micro-batch between backward and its weight gradients.
@@ -67,7 +73,7 @@ class Executor {
     out.d_uncut = stash.take<float>(uncut().count());
     return out;
   }
-  /// Where the layer's input goes; empty for an embedding.
+  /// Where the layer's input goes, or the patches of an embedding; empty where tokens come in.
   View<T> input(const KeptBuffers<T>& slot) const {
     for (int b = 0; b < program_.buffer_count; ++b)
       if (program_.buffer(b).storage == Storage::input)
@@ -99,8 +105,11 @@ class Executor {
 
  private:
   static std::size_t at(int i) { return static_cast<std::size_t>(i); }
+  [[nodiscard]] program::Numbers numbers(std::int64_t sequence, int tensor_rank) const {
+    return {layer_, context_.spec, context_.samples * context_.spec.data, sequence, precision_of<T>, tensor_rank};
+  }
   [[nodiscard]] std::int64_t bytes(int buffer) const {
-    return program::bytes_of(program_.buffer(buffer), values_, static_cast<std::int64_t>(sizeof(T)));
+    return program::bytes_of(program_.buffer(buffer), capacities_, static_cast<std::int64_t>(sizeof(T)));
   }
   [[nodiscard]] std::int64_t of(program::ExtentId extent) const { return values_(extent); }
   [[nodiscard]] std::int64_t of(program::Letter letter) const { return numbers_(letter); }
@@ -110,7 +119,7 @@ class Executor {
   }
   void place_frames() {
     const auto size = [this](const program::Buffer& buffer) {
-      return program::bytes_of(buffer, values_, static_cast<std::int64_t>(sizeof(T)));
+      return program::bytes_of(buffer, capacities_, static_cast<std::int64_t>(sizeof(T)));
     };
     for (const Phase phase : {Phase::forward, Phase::backward, Phase::weights})
       frames_[at(static_cast<int>(phase))] =
@@ -130,9 +139,19 @@ class Executor {
     const std::int64_t count = of(program_.buffer(v.buffer).elements);
     std::byte* const data = address(v.buffer);
     const View<U> all{reinterpret_cast<U*>(data), count};
-    if (!v.local) return all;
     const std::int64_t own = count / context_.spec.tensor;
-    return all.slice(context_.tensor_rank() * own, own);
+    const std::int64_t first = of(program::Letter::first_rows) * layer_.hidden;
+    switch (v.part) {
+      case program::Part::all:
+        break;
+      case program::Part::local:
+        return all.slice(context_.tensor_rank() * own, own);
+      case program::Part::first_tokens:
+        return all.slice(0, first);
+      case program::Part::patches:
+        return all.slice(first, count - first);
+    }
+    return all;
   }
   [[nodiscard]] std::byte* address(int b) const {
     switch (program_.buffer(b).storage) {
@@ -141,9 +160,12 @@ class Executor {
         return slot_->buffers[at(b)];
       case Storage::deferred:
         return deferred_->buffers[at(b)];
+      case Storage::carried:
+        return reinterpret_cast<std::byte*>(slot_->carried.data);
       case Storage::output:
       case Storage::gradient:
-        return reinterpret_cast<std::byte*>(border_.data);
+        if (border_.data == nullptr) return nullptr;
+        return reinterpret_cast<std::byte*>(border_.data + capacities_(program_.buffer(b).begin));
       case Storage::frame:
         break;
     }
@@ -188,16 +210,16 @@ class Executor {
     const int weight = step.weights[at(i)];
     return step.deferred_norm ? uncut_part(deferred_->d_uncut, weight) : gradient(weight);
   }
-  template <class U>
-  static View<std::byte> raw(View<U> v) {
-    return {reinterpret_cast<std::byte*>(const_cast<std::remove_const_t<U>*>(v.data)),
-            v.count * static_cast<std::int64_t>(sizeof(U))};
+  // True for the gradient of a weight that products add to: the others are written by the first micro-batch.
+  [[nodiscard]] bool adds(int weight) {
+    const ParameterLayout& layout = layout_of(weight);
+    return rest_adds_ || layout.find(program_.graph.weight(weight).name)->offset >= layout.written_end;
   }
 
   // ---- products of 8-bit operands
 
   [[nodiscard]] bool rounds(const Step& step, std::int64_t m, std::int64_t n, std::int64_t k) const {
-    return step.eight_bit && rounds_operands<T>(context_, m, n, k);
+    return std::is_same_v<T, bfloat16> && step.eight_bit && context_.eight_bit && cost::fits_8bit(m, n, k);
   }
   [[nodiscard]] std::int64_t rounded_operands(const Step& step) const {
     const std::int64_t widths = step.code == Code::linear_activation ? inputs_of(step.activation) : 1;
@@ -238,6 +260,7 @@ class Executor {
     const View<T> in = value(step.in[0]);
     const View<T> out = value(step.out[0]);
     const int weight = step.weights[0];
+    if (m == 0 && n > 0) return;  // no rows on this rank
     switch (step.code) {
       case Code::linear:
         product(step, op::Kind::gemm_nt, m, n, k, View<const T>(in), parameter(weight), out, false, bias(step));
@@ -268,8 +291,11 @@ class Executor {
         break;
       }
       case Code::weight_gradient:
-        product(step, op::Kind::gemm_tn, m, n, k, View<const T>(in), View<const T>(value(step.in[1])), gradient(weight),
-                rest_adds_ || groups_.rest().layout().written_end == 0);
+        if (k > 0)
+          product(step, op::Kind::gemm_tn, m, n, k, View<const T>(in), View<const T>(value(step.in[1])),
+                  gradient(weight), adds(weight));
+        else if (!adds(weight))
+          device.zero(raw_bytes(gradient(weight)));
         break;
       case Code::bias_gradient:
         device.bias_gradient(m, n, in, gradient(step.weights[1]));
@@ -303,12 +329,22 @@ class Executor {
       case Code::multiply:
         device.multiply(m, in, value(step.in[1]), out);
         break;
+      case Code::view:
+        break;
+      case Code::merge:
+        merge_squares<D, T>(context_, m, n / 4, in, out, false);
+        break;
+      case Code::merge_back:
+        merge_squares<D, T>(context_, m, n / 4, out, in, true);
+        break;
       case Code::rotate:
       case Code::rotate_back:
         rotate(out, m, step.code == Code::rotate_back);
         break;
       case Code::attention_forward:
       case Code::attention_backward:
+      case Code::cross_forward:
+      case Code::cross_backward:
       case Code::ring_forward:
       case Code::ring_backward:
       case Code::to_heads:
@@ -316,14 +352,25 @@ class Executor {
       case Code::to_tokens:
       case Code::projection_to_tokens:
         attention_step<T>(
-            context_, layer_, step, [this](int id) { return value(id); }, [this](int id) { return value<float>(id); });
+            context_, layer_, step, n, k, [this](int id) { return value(id); },
+            [this](int id) { return value<float>(id); }, parameter(weight), gradient(weight));
         break;
+      case Code::spread_biases:
+        device.relative_bias_forward(relative_positions(), m, parameter(weight), value<float>(step.out[0]));
+        break;
+      case Code::gather_biases:
+        device.relative_bias_backward(relative_positions(), m, value<float>(step.in[0]), gradient(weight));
+        break;
+      case Code::route:
+      case Code::experts_forward:
+      case Code::experts_backward:
+        throw Failure(ErrorKind::internal, "experts are planned only");
       case Code::look_up:
-        device.embedding_forward(m, n, slot_->tokens, first_token(), of(program::Letter::vocabulary),
+        device.embedding_forward(m, n, tokens_of(step), first_token(), of(program::Letter::vocabulary),
                                  groups_.table()->rows(open_[0].parameters), out);
         break;
       case Code::look_up_backward:
-        device.embedding_backward(m, n, slot_->tokens, first_token(), of(program::Letter::vocabulary), in,
+        device.embedding_backward(m, n, tokens_of(step), first_token(), of(program::Letter::vocabulary), in,
                                   groups_.table()->rows(open_[0].gradients));
         break;
       case Code::add_positions:
@@ -336,14 +383,36 @@ class Executor {
           device.position_backward(m, context_.samples, n, context_.first_position_local(i), in.slice(i * m * n, m * n),
                                    gradient(weight));
         break;
+      case Code::add_segment:
+        device.position_forward(m, m, n, 0, parameter(weight), out);
+        break;
+      case Code::segment_gradient:
+        device.bias_gradient(m, n, in, gradient(weight).slice(0, n));
+        break;
+      case Code::prepend:
+        device.zero(raw_bytes(out.slice(0, m * n)));
+        device.position_forward(m, m, n, 0, parameter(weight), out.slice(0, m * n));
+        break;
+      case Code::prepend_backward:
+        device.bias_gradient(m, n, in.slice(0, m * n), gradient(weight));
+        break;
+      case Code::first_token_gradient:
+        if (k > 0) device.zero(raw_bytes(out.slice(out.count - k * n, k * n)));
+        break;
+      case Code::mean:
+        device.pool_forward(m / context_.samples, context_.samples, n, token_share(), in, out);
+        break;
+      case Code::mean_backward:
+        device.pool_backward(m / context_.samples, context_.samples, n, token_share(), in, out);
+        break;
       case Code::cross_entropy:
         Logits<D, T>(context_, layer_)
-            .cross_entropy(m, groups_.table()->rows(open_[0].parameters), {}, groups_.table()->rows(open_[0].gradients),
-                           {}, slot_->tokens, scale_, out,
-                           {value(step.scratch[0]), value<float>(step.scratch[1]), value<float>(step.scratch[2])});
+            .cross_entropy(m, groups_.table()->rows(open_[0].parameters), parameter(step.weights[1]),
+                           groups_.table()->rows(open_[0].gradients), gradient(step.weights[1]), slot_->tokens, scale_,
+                           out, {value(step.scratch[0]), value<float>(step.scratch[1]), value<float>(step.scratch[2])});
         break;
       case Code::copy:
-        device.copy(raw(in), raw(out));
+        device.copy(raw_bytes(in), raw_bytes(out));
         break;
       case Code::all_gather:
         context_.tensor.all_gather(View<const T>(in), out);
@@ -353,6 +422,9 @@ class Executor {
         break;
       case Code::reduce_scatter:
         context_.tensor.reduce_scatter(in, out);
+        break;
+      case Code::broadcast:
+        context_.tensor.broadcast(out, 0);
         break;
       case Code::acquire:
         open_[at(step.group)].parameters = store(step.group).acquire();
@@ -365,8 +437,8 @@ class Executor {
         store(step.group).close_gradients(open_[at(step.group)].gradients);
         break;
       case Code::keep_uncut:
-        device.copy(raw(open_[0].parameters.slice(uncut().begin, uncut().count())), raw(deferred_->uncut));
-        device.zero(raw(deferred_->d_uncut));
+        device.copy(raw_bytes(open_[0].parameters.slice(uncut().begin, uncut().count())), raw_bytes(deferred_->uncut));
+        device.zero(raw_bytes(deferred_->d_uncut));
         break;
       case Code::add_uncut:
         device.accumulate(uncut().count(), View<const float>(deferred_->d_uncut),
@@ -379,6 +451,16 @@ class Executor {
   View<const T> bias(const Step& step) {
     return step.bias_once && context_.tensor_rank() > 0 ? View<const T>{} : parameter(step.weights[1]);
   }
+  [[nodiscard]] View<const std::int32_t> tokens_of(const Step& step) const {
+    const std::int64_t own = of(program::Letter::rows);
+    if (step.rows == forward::Rows::passing) return slot_->tokens.slice(own, slot_->tokens.count - own);
+    return slot_->tokens.slice(0, own);
+  }
+  [[nodiscard]] device::RelativePositions relative_positions() const {
+    return {.tokens = context_.sequence, .buckets = layer_.bias_rows, .causal = layer_.causal};
+  }
+  // Of a token in the mean of its sample.
+  [[nodiscard]] float token_share() const { return 1.0F / static_cast<float>(context_.sequence); }
   // The first token of this rank's part of the vocabulary.
   [[nodiscard]] std::int64_t first_token() const { return context_.tensor_rank() * of(program::Letter::vocabulary); }
   // Queries and keys, piece by piece of the sequence; `rows` of a piece.
@@ -396,6 +478,7 @@ class Executor {
   const LayerSpec& layer_;
   program::Numbers numbers_;
   program::ExtentValues values_;
+  program::ExtentValues capacities_;  ///< of buffers: the same on all ranks
   float scale_;
   std::array<std::int64_t, program::phases> frames_{};         ///< bytes
   std::array<std::int64_t, Program::most_buffers> offsets_{};  ///< of buffers in their frame

@@ -13,12 +13,6 @@ namespace galvatron::nn {
 
 using StoreVisitor = std::function<void(const StoreView&)>;
 
-/// The kinds of a strategy that change the code of a layer.
-template <SequenceKind SequenceOf>
-struct LayerKinds {
-  static constexpr SequenceKind sequence = SequenceOf;
-};
-
 /// What a stage asks of each of its layers; T is the element type of activations.
 template <class T>
 class Layer {

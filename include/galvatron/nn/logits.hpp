@@ -24,26 +24,15 @@ class Logits {
         shard_(vocabulary_shard(layer.vocabulary, context.spec.tensor)),
         own_(vocabulary_sharding(layer.vocabulary, context.spec.tensor).range(context.tensor_rank())) {}
 
-  /// n (rows, H) becomes this rank's part of its gradient: the sum over tensor ranks is whole. targets (rows).
-  /// @param table, bias  (V/t, H) and (V/t), the latter may be empty; their gradients grow
-  /// The device's sum of losses grows by the rows' cross-entropies, on the first tensor rank only.
-  /// @param scale  the weight of a row in the loss
-  void cross_entropy(std::int64_t rows, View<const T> table, View<const T> bias, View<float> d_table,
-                     View<float> d_bias, View<const std::int32_t> targets, float scale, View<T> n) {
-    const device::Scope scope(c_.workspace);
-    device::Region& ws = c_.workspace;
-    const std::int64_t chunk = cost::head_chunk_rows(rows, precision_of<T>);
-    const View<T> logits = ws.take<T>(chunk * shard_);
-    const View<float> statistics = ws.take<float>(c_.spec.tensor * chunk * 3);
-    cross_entropy(rows, table, bias, d_table, d_bias, targets, scale, n, {logits, statistics, ws.take<float>(chunk)});
-  }
-
   struct Scratch {
     View<T> logits;          ///< (chunk, V/t)
     View<float> statistics;  ///< (t, chunk, 3)
     View<float> lse;         ///< (chunk)
   };
-  /// The same with scratch of the caller.
+  /// n (rows, H) becomes this rank's part of its gradient: the sum over tensor ranks is whole. targets (rows).
+  /// @param table, bias  (V/t, H) and (V/t), the latter may be empty; their gradients grow
+  /// The device's sum of losses grows by the rows' cross-entropies, on the first tensor rank only.
+  /// @param scale  the weight of a row in the loss
   void cross_entropy(std::int64_t rows, View<const T> table, View<const T> bias, View<float> d_table,
                      View<float> d_bias, View<const std::int32_t> targets, float scale, View<T> n,
                      const Scratch& scratch) {
@@ -74,26 +63,6 @@ class Logits {
   std::int64_t h_;
   std::int64_t shard_;   ///< columns of logits on this rank
   Sharding::Range own_;  ///< tokens of the first columns; the others are padding
-};
-
-/// The parts of a head: its logits, and a store for its parameters but the table.
-template <class D, class T>
-class HeadBase {
- public:
-  HeadBase(Context<D>& context, const LayerSpec& layer)
-      : c_(context),
-        layer_(layer),
-        layout_(parameter_layout(layer, ParameterPart::rest, context.spec.tensor, static_cast<int>(context.shards()))),
-        logits_(context, layer) {}
-
-  /// Of everything but the table.
-  [[nodiscard]] const ParameterLayout& layout() const { return layout_; }
-
- protected:
-  Context<D>& c_;
-  LayerSpec layer_;
-  ParameterLayout layout_;
-  Logits<D, T> logits_;
 };
 
 }  // namespace galvatron::nn

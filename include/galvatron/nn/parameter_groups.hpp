@@ -59,7 +59,7 @@ class Table {
   bool counted_;
 };
 
-/// A block has no table.
+/// Blocks and embeddings of images have no table.
 template <class D, class T>
 class ParameterGroups {
  public:
@@ -68,7 +68,7 @@ class ParameterGroups {
   /// @param replicas  as for Table
   ParameterGroups(Context<D>& context, const LayerSpec& layer, int number, Table<D, T>* shared, comm::Group* replicas,
                   device::Region& states)
-      : own_table_(layer.kind == LayerKind::block || shared != nullptr
+      : own_table_(!has_table(layer) || shared != nullptr
                        ? nullptr
                        : std::make_unique<Table<D, T>>(context, layer, layer.tied ? 0 : number, replicas,
                                                        layer.kind == LayerKind::embedding || replicas == nullptr,
@@ -78,7 +78,8 @@ class ParameterGroups {
               parameter_layout(layer, ParameterPart::rest, context.spec.tensor, static_cast<int>(context.shards()))),
         number_(number) {}
 
-  /// Null in blocks.
+  static bool has_table(const LayerSpec& layer) { return layer.kind != LayerKind::block && layer.patch_width == 0; }
+  /// Null where there is none.
   Table<D, T>* table() { return table_; }
   ParameterStore<D, T>& rest() { return rest_; }
   [[nodiscard]] const ParameterStore<D, T>& rest() const { return rest_; }

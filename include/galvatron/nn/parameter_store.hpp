@@ -118,9 +118,9 @@ class ParameterStore final : public StreamedStore {
       if (empty()) return;
       const Range kept = zero_ == 3 ? own_ : Range{0, layout_.elements};
       for (const MomentView& moment : {first_moment_, second_moment_})
-        moment.visit(0, moment.count(), [&](auto values) { context_->device.zero(bytes_of(values)); });
-      context_->device.zero(bytes_of(master_));
-      context_->device.zero(bytes_of(parameters_));
+        moment.visit(0, moment.count(), [&](auto values) { context_->device.zero(raw_bytes(values)); });
+      context_->device.zero(raw_bytes(master_));
+      context_->device.zero(raw_bytes(parameters_));
       constexpr std::int64_t most = 1 << 17;  // elements at a time, which stay in a core's cache
       std::vector<float> values;
       for (const ParameterTensor& tensor : layout_) {
@@ -197,7 +197,7 @@ class ParameterStore final : public StreamedStore {
     if (zero_ >= 2) {
       if (empty()) return {};
       View<float> all = is_lent_ ? lent_ : context_->workspace.template take<float>(layout_.elements);
-      context_->device.zero(bytes_of(added_part(all)));
+      context_->device.zero(raw_bytes(added_part(all)));
       return all;
     } else {
       return gradients_;
@@ -322,7 +322,7 @@ class ParameterStore final : public StreamedStore {
   /// Before the first micro-batch of a step.
   void zero_gradients() {
     is_first_ = true;
-    if (!empty()) context_->device.zero(bytes_of(zero_ >= 2 ? gradients_ : added_part(gradients_)));
+    if (!empty()) context_->device.zero(raw_bytes(zero_ >= 2 ? gradients_ : added_part(gradients_)));
   }
 
  private:
@@ -342,10 +342,6 @@ class ParameterStore final : public StreamedStore {
   template <class U>
   static View<U> typed(View<std::byte> room) {
     return {reinterpret_cast<U*>(room.data), room.count / static_cast<std::int64_t>(sizeof(U))};
-  }
-  template <class U>
-  static View<std::byte> bytes_of(View<U> v) {
-    return {reinterpret_cast<std::byte*>(v.data), v.count * static_cast<std::int64_t>(sizeof(U))};
   }
   void begin_reduction() {
     reduction_begun_ = true;

@@ -22,14 +22,15 @@ class ProgramLayer final : public Layer<T> {
  public:
   /// @param number, shared, replicas  as for ParameterGroups
   /// @param scale  of a head: the weight of a prediction in the loss
-  ProgramLayer(Context<D> context, const LayerSpec& layer, int number, Table<D, T>* shared, comm::Group* replicas,
-               float scale, device::Region& states)
-      : context_(context),
+  ProgramLayer(const Context<D>& context, const LayerSpec& layer, int number, Table<D, T>* shared,
+               comm::Group* replicas, float scale, device::Region& states)
+      : context_(with_tokens(context, layer.tokens.of(context.sequence))),
+        sequence_(context.sequence),
         graph_(forward_of(layer)),
         groups_(context_, layer, number, shared, replicas, states),
         scale_(scale) {}
 
-  /// The vocabulary's table; null in blocks.
+  /// The vocabulary's table; null where there is none.
   Table<D, T>* table() { return groups_.table(); }
   /// True for a strategy of the same kinds: two layers that share a table have it.
   [[nodiscard]] bool has_strategy_of(const StrategySpec& spec) const {
@@ -38,14 +39,16 @@ class ProgramLayer final : public Layer<T> {
 
   void take_stash(device::Region& stash, int slots, int deferred) override {
     program_ = std::make_unique<const program::LayerProgram>(program::lower(graph_, context_.spec, deferred > 0));
-    executor_ = std::make_unique<Executor<D, T>>(context_, *program_, groups_, scale_);
+    executor_ = std::make_unique<Executor<D, T>>(context_, *program_, groups_, sequence_, scale_);
     slots_.clear();
     deferred_.clear();
     for (int i = 0; i < slots; ++i) slots_.push_back(executor_->take_slot(stash));
     for (int i = 0; program_->splits && i < deferred; ++i) deferred_.push_back(executor_->take_deferred(stash));
   }
-  View<T> input(int slot) override { return executor_->input(slots_[static_cast<std::size_t>(slot)]); }
-  View<std::int32_t> tokens(int slot) override { return slots_[static_cast<std::size_t>(slot)].tokens; }
+  View<T> input(int slot) override { return graph_.takes_data ? View<T>{} : executor_->input(at(slot)); }
+  View<T> patches(int slot) override { return graph_.takes_data ? executor_->input(at(slot)) : View<T>{}; }
+  View<std::int32_t> tokens(int slot) override { return at(slot).tokens; }
+  void carry(int slot, View<T> carried) override { at(slot).carried = carried; }
 
   void forward(int slot, View<T> y) override { run(Phase::forward, slot, -1, y); }
   void backward(int slot, View<T> d) override { run(Phase::backward, slot, -1, d); }
@@ -69,13 +72,14 @@ class ProgramLayer final : public Layer<T> {
   }
 
  private:
+  KeptBuffers<T>& at(int slot) { return slots_[static_cast<std::size_t>(slot)]; }
   void run(Phase phase, int slot, int kept, View<T> border) {
     const bool defers = program_->splits && kept >= 0;
-    executor_->run(phase, slots_[static_cast<std::size_t>(slot)],
-                   defers ? &deferred_[static_cast<std::size_t>(kept)] : nullptr, border);
+    executor_->run(phase, at(slot), defers ? &deferred_[static_cast<std::size_t>(kept)] : nullptr, border);
   }
 
-  Context<D> context_;
+  Context<D> context_;     ///< of the layer's own tokens
+  std::int64_t sequence_;  ///< S of the model
   forward::Graph graph_;
   ParameterGroups<D, T> groups_;
   float scale_;

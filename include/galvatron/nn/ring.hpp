@@ -24,29 +24,13 @@
 namespace galvatron::nn {
 
 template <class D, class T>
-class Attention<D, T, SequenceKind::ring> {
+class RingAttention {
   // Sums over the steps are fp32; where T is, results are the sums.
   static constexpr bool rounds = !std::is_same_v<T, float>;
 
  public:
-  Attention(Context<D>& context, const LayerSpec& layer)
+  RingAttention(Context<D>& context, const LayerSpec& layer)
       : c_(context), heads_(layer, context.spec.tensor), ranks_(context.spec.context), rank_(context.context.rank()) {}
-
-  View<T> take_input(device::Region& from) const { return from.take<T>(c_.rows() * heads_.qkv()); }
-  AttentionResults<T> take_results(device::Region& from) const {
-    const View<T> o = from.take<T>(c_.rows() * heads_.q());
-    return {o, from.take<float>(statistics()), o};
-  }
-  View<T> take_projection(View<T> input) const { return input; }
-
-  void forward(View<T> /*projection*/, View<T> input, const AttentionResults<T>& results) { attend(input, results); }
-  void attend(View<T> input, const AttentionResults<T>& r) {
-    const device::Scope scope(c_.workspace);
-    device::Region& ws = c_.workspace;
-    ForwardScratch scratch{take_block(), take_block(), ws.take<T>(r.o.count), ws.take<float>(r.lse.count), {}};
-    if constexpr (rounds) scratch.sum = ws.take<float>(r.o.count);
-    attend(input, r, scratch);
-  }
 
   struct ForwardScratch {
     View<T> here, next;    ///< (rows, k | v)
@@ -87,22 +71,6 @@ class Attention<D, T, SequenceKind::ring> {
     if constexpr (rounds) c_.device.copy_runs(device::Runs{.width = r.o.count}, sum, r.o);
   }
 
-  void backward(View<T> input, const AttentionResults<T>& r, View<T> d_o, View<T> d_qkv) {
-    const device::Scope scope(c_.workspace);
-    device::Region& ws = c_.workspace;
-    const View<float> delta = ws.take<float>(r.lse.count);
-    const View<T> here = take_block();
-    BackwardScratch scratch{delta,
-                            here,
-                            take_block(),
-                            ws.take<float>(here.count),
-                            ws.take<float>(here.count),
-                            ws.take<T>(d_o.count),
-                            ws.take<T>(here.count),
-                            {}};
-    if constexpr (rounds) scratch.dq = ws.take<float>(d_o.count);
-    backward(input, r, d_o, d_qkv, scratch);
-  }
   void backward(View<T> input, const AttentionResults<T>& r, View<T> d_o, View<T> d_qkv,
                 const BackwardScratch& scratch) {
     const View<float> delta = scratch.delta;
@@ -196,8 +164,6 @@ class Attention<D, T, SequenceKind::ring> {
     }
     return part;
   }
-  [[nodiscard]] std::int64_t statistics() const { return c_.samples * heads_.heads * c_.tokens(); }
-  View<T> take_block() const { return c_.workspace.template take<T>(c_.rows() * 2 * heads_.kv()); }
   View<T> values_of(View<T> block) const { return block.slice(heads_.kv(), block.count - heads_.kv()); }
   // All rows: `width` columns of rows of `from` elements to columns of rows of `to` elements.
   [[nodiscard]] device::Runs columns(std::int64_t width, std::int64_t from, std::int64_t to) const {
@@ -216,47 +182,6 @@ class Attention<D, T, SequenceKind::ring> {
   AttentionHeads heads_;
   int ranks_;  ///< c
   int rank_;   ///< of them
-};
-
-/// The core of Megatron's sequence parallelism, inside whose regions a rank has whole sequences or, where there are
-/// context ranks, those of ring attention.
-template <class D, class T>
-class Attention<D, T, SequenceKind::megatron> {
- public:
-  Attention(Context<D>& context, const LayerSpec& layer)
-      : uses_ring_(context.spec.uses_ring()), whole_(context, layer), ring_(context, layer) {}
-
-  // Both take the same.
-  View<T> take_input(device::Region& from) const { return ring_.take_input(from); }
-  AttentionResults<T> take_results(device::Region& from) const { return ring_.take_results(from); }
-  View<T> take_projection(View<T> input) const { return input; }
-
-  /// @param bias  of whole sequences only
-  void forward(View<T> projection, View<T> input, const AttentionResults<T>& results,
-               const device::AttentionBias& bias = {}) {
-    if (uses_ring_)
-      ring_.forward(projection, input, results);
-    else
-      whole_.forward(projection, input, results, bias);
-  }
-  void attend(View<T> input, const AttentionResults<T>& results, const device::AttentionBias& bias = {}) {
-    if (uses_ring_)
-      ring_.attend(input, results);
-    else
-      whole_.attend(input, results, bias);
-  }
-  void backward(View<T> input, const AttentionResults<T>& results, View<T> d_o, View<T> d_qkv,
-                const device::AttentionBias& bias = {}) {
-    if (uses_ring_)
-      ring_.backward(input, results, d_o, d_qkv);
-    else
-      whole_.backward(input, results, d_o, d_qkv, bias);
-  }
-
- private:
-  bool uses_ring_;
-  Attention<D, T, SequenceKind::none> whole_;
-  Attention<D, T, SequenceKind::ring> ring_;
 };
 
 }  // namespace galvatron::nn

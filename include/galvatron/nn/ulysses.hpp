@@ -18,9 +18,9 @@
 namespace galvatron::nn {
 
 template <class D, class T>
-class Attention<D, T, SequenceKind::ulysses> {
+class UlyssesExchange {
  public:
-  Attention(Context<D>& context, const LayerSpec& layer)
+  UlyssesExchange(Context<D>& context, const LayerSpec& layer)
       : c_(context),
         heads_(layer, context.spec.tensor),
         ranks_(context.spec.context),
@@ -29,40 +29,8 @@ class Attention<D, T, SequenceKind::ulysses> {
         core_q_(heads_.q() / ranks_),
         core_kv_(heads_.kv() * copies_ / ranks_) {}
 
-  /// Queries (core_rows, core_q), then keys, then values (core_rows, core_kv).
-  View<T> take_input(device::Region& from) const { return from.take<T>(core_rows_ * (core_q_ + 2 * core_kv_)); }
-  /// `core` (core_rows, core_q).
-  AttentionResults<T> take_results(device::Region& from) const {
-    AttentionResults<T> r;
-    r.core = from.take<T>(core_rows_ * core_q_);
-    r.lse = from.take<float>(core_rows_ * core_q_ / heads_.head_dim);
-    r.o = from.take<T>(c_.rows() * heads_.q());
-    return r;
-  }
-  View<T> take_projection(View<T>) const { return c_.workspace.template take<T>(c_.rows() * heads_.qkv()); }
-
-  void forward(View<T> projection, View<T> input, const AttentionResults<T>& r) {
-    const device::Scope scope(c_.workspace);
-    const View<T> packed = take_packed();
-    projection_to_heads(projection, packed, input);
-    attend(input, r, packed);
-  }
-  void attend(View<T> input, const AttentionResults<T>& r) {
-    const device::Scope scope(c_.workspace);
-    attend(input, r, c_.workspace.template take<T>(r.o.count));
-  }
-  void backward(View<T> input, const AttentionResults<T>& r, View<T> d_o, View<T> d_qkv) {
-    const device::Scope scope(c_.workspace);
-    const View<float> delta = c_.workspace.template take<float>(r.lse.count);
-    const View<T> packed = take_packed();
-    const View<T> core_d_o = c_.workspace.template take<T>(r.core.count);  // (core_rows, core_q)
-    const View<T> d_input = take_input(c_.workspace);
-    to_heads(d_o, packed, core_d_o);
-    core_backward(input, r, core_d_o, delta, d_input);
-    projection_to_tokens(d_input, packed, d_qkv);
-  }
-
-  // Its parts. `packed` is scratch for what an exchange sends or got.
+  // `packed` is scratch for what an exchange sends or got; the core's input has queries (core_rows, core_q), then keys,
+  // then values (core_rows, core_kv).
   void projection_to_heads(View<T> projection, View<T> packed, View<T> input) {
     const std::int64_t stride = heads_.qkv();
     to_heads(projection, stride, core_q_, 1, packed, q_of(input));
@@ -81,20 +49,14 @@ class Attention<D, T, SequenceKind::ulysses> {
   void to_tokens(View<T> core, View<T> packed, View<T> tokens) {
     to_tokens(core, core_q_, 1, packed, tokens, heads_.q());
   }
-  void core_forward(View<T> input, const AttentionResults<T>& r) {
-    c_.device.attention_forward(shape(), q_of(input), k_of(input), v_of(input), r.core, r.lse);
+  /// What the core reads, or its gradient.
+  [[nodiscard]] Projections<T> core(View<T> input) const {
+    return {q_of(input), k_of(input), v_of(input), core_q_, core_kv_};
   }
-  void core_backward(View<T> input, const AttentionResults<T>& r, View<T> d_core, View<float> delta, View<T> d_input) {
-    c_.device.attention_backward(shape(), q_of(input), k_of(input), v_of(input), r.core, r.lse, d_core, q_of(d_input),
-                                 k_of(d_input), v_of(d_input), delta);
-  }
+  [[nodiscard]] std::int64_t heads() const { return core_q_ / heads_.head_dim; }
+  [[nodiscard]] std::int64_t kv_heads() const { return core_kv_ / heads_.head_dim; }
 
  private:
-  void attend(View<T> input, const AttentionResults<T>& r, View<T> packed) {
-    core_forward(input, r);
-    to_tokens(r.core, packed, r.o);
-  }
-
   // `tokens`: columns of rows of `stride`, of which every rank gets `width`, each part `copies` times in a row; `whole`
   // (core_rows, width).
   void to_heads(View<T> tokens, std::int64_t stride, std::int64_t width, std::int64_t copies, View<T> packed,
@@ -126,24 +88,10 @@ class Attention<D, T, SequenceKind::ulysses> {
     c_.device.add_runs(runs, from(packed, part), tokens);
   }
 
-  // Room for what a rank sends or got of queries, or of copied keys.
-  View<T> take_packed() const { return c_.workspace.template take<T>(core_rows_ * std::max(core_q_, core_kv_)); }
   static View<T> from(View<T> all, std::int64_t first) { return all.slice(first, all.count - first); }
   View<T> q_of(View<T> input) const { return input.slice(0, core_rows_ * core_q_); }
   View<T> k_of(View<T> input) const { return input.slice(core_rows_ * core_q_, core_rows_ * core_kv_); }
   View<T> v_of(View<T> input) const { return input.slice(core_rows_ * (core_q_ + core_kv_), core_rows_ * core_kv_); }
-  [[nodiscard]] device::AttentionShape shape() const {
-    return {.batch = c_.samples,
-            .queries = c_.sequence,
-            .keys = c_.sequence,
-            .heads = core_q_ / heads_.head_dim,
-            .kv_heads = core_kv_ / heads_.head_dim,
-            .head_dim = heads_.head_dim,
-            .causal = heads_.causal,
-            .q_stride = core_q_,
-            .kv_stride = core_kv_,
-            .out_stride = core_q_};
-  }
 
   Context<D>& c_;
   AttentionHeads heads_;

@@ -12,6 +12,7 @@
 #include <bit>
 #include <cstddef>
 #include <cstdint>
+#include <stdexcept>
 
 #include <galvatron/program/program.hpp>
 
@@ -32,6 +33,9 @@ constexpr bool may_replace(Code code, int out, int in) {
     case Code::multiply:
     case Code::activation_backward:
       return out == 0;
+    case Code::experts_forward:
+    case Code::experts_backward:
+      return out == 0 && in == 0;
     default:
       return false;
   }
@@ -79,10 +83,18 @@ class Allocation {
     const LayerProgram::Steps& steps = p_.phase[at(phase)];
     for (int i = 0; i < steps.size; ++i) {
       const Step& step = steps.steps[at(i)];
-      for (int out = 0; out < 3; ++out)
-        for (int in = 0; in < 4; ++in)
-          if (may_replace(step.code, out, in) && replaces(i, step.out[at(out)], step.in[at(in)])) break;
+      for (int out = 0; out < static_cast<int>(step.out.size()); ++out)
+        for (int in = 0; in < static_cast<int>(step.in.size()); ++in)
+          if (may_replace(step.code, out, in) && !writes_over(step, step.in[at(in)]) &&
+              replaces(i, step.out[at(out)], step.in[at(in)]))
+            break;
     }
+  }
+  // True when a result of the step lies where the value is already.
+  [[nodiscard]] constexpr bool writes_over(const Step& step, int value) const {
+    for (const int made : step.out)
+      if (made >= 0 && value >= 0 && p_.value(made).buffer == p_.value(value).buffer) return true;
+    return false;
   }
   // Puts the value `made` of step `i` where the value `read` was, if that is free then.
   constexpr bool replaces(int i, int made, int read) {
@@ -92,7 +104,7 @@ class Allocation {
     Buffer& a = buffer(from);
     Buffer& b = buffer(to);
     if (from == to || a.first != i || b.last != i || a.elements != b.elements || a.scalar != b.scalar ||
-        p_.value(made).local != p_.value(read).local)
+        p_.value(made).part != p_.value(read).part)
       return false;
     b.last = a.last;
     for (int v = 0; v < p_.value_count; ++v)
@@ -136,6 +148,8 @@ class Allocation {
       for (int k = first; k < p_.peak_count; ++k)
         if (!p_.peaks[at(k)].is_within(peak)) p_.peaks[at(kept++)] = p_.peaks[at(k)];
       p_.peak_count = kept;
+      if (kept >= LayerProgram::most_peaks)
+        throw std::length_error("a layer of so many operations does not fit a program");
       p_.peaks[at(p_.peak_count++)] = peak;
     }
   }

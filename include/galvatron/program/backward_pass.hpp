@@ -22,19 +22,19 @@ class BackwardPass : protected ForwardPass {
   constexpr void backward() {
     if (!has_loss_) {
       phase_ = Phase::backward;
-      const Id d = border(Storage::gradient, g().output);
-      gradients_[at(g().output)] = d;
-      const bool block = g().layer.kind == LayerKind::block;
-      for (int group = 0; group < groups() && block; ++group) push_group(Code::acquire, group);
+      enter_gradients();
+      for (int group = 0; group < groups(); ++group)
+        if (is_block()) push_group(Code::acquire, group);
       if (program_.splits) push_group(Code::keep_uncut, 0);
       const Phase phase = phase_;
       phase_ = weights_phase();
       for (int group = 0; group < groups(); ++group) push_group(Code::open_gradients, group);
       phase_ = phase;
+      if (!is_block() && g().has_norm()) push_group(Code::acquire, groups() - 1);
       if (full_) run(true);
     }
     for (int i = g().node_count; i-- > 0;) back(i);
-    finish_input();
+    for (const int input : inputs_with_gradients()) leave_gradient(input);
     if (program_.splits) {
       phase_ = Phase::weights;
       push_group(Code::add_uncut, 0);
@@ -42,37 +42,60 @@ class BackwardPass : protected ForwardPass {
     for (int group = 0; group < groups(); ++group) push_group(Code::close_gradients, group);
     if (has_loss_) {
       phase_ = Phase::backward;
-      const Id d = border(Storage::gradient, g().input);
-      copy(gradients_[at(g().input)], d, g().width(g().input));
+      const Id d = gradient_border(g().input);
+      copy(gradients_[at(g().input)], d, g().input);
       gradients_[at(g().input)] = d;
     }
-    if (g().input >= 0) program_.input_gradient = gradients_[at(g().input)];
+    int count = 0;
+    for (const int input : inputs_with_gradients())
+      if (input >= 0) program_.input_gradients[at(count++)] = id(gradients_[at(input)]);
   }
-  /// The gradient of the layer's input lies in the border, or in place of the input where the layer has a loss.
-  constexpr void finish_input() {
-    if (g().input < 0) return;
-    const Storage wanted = has_loss_ ? Storage::input : Storage::gradient;
-    Id& d = gradients_[at(g().input)];
-    if (storage(d) == wanted) return;
-    const Id there = has_loss_ ? in_place(input_) : value(border_buffer(wanted));
-    copy(d, there, g().width(g().input));
+  [[nodiscard]] constexpr std::array<int, 2> inputs_with_gradients() const {
+    return {g().takes_data ? -1 : g().input, g().carried_input};
+  }
+  /// Gradients of what the layer gives. What is carried goes on to later layers, which have given it a gradient.
+  constexpr void enter_gradients() {
+    int count = 0;
+    const auto enter = [&](int tensor) {
+      if (tensor < 0) return;
+      gradients_[at(tensor)] = gradient_border(tensor);
+      program_.output_gradients[at(count++)] = id(gradients_[at(tensor)]);
+    };
+    enter(g().output);
+    enter(g().carried_output);
+    for (const int input : {g().input, g().carried_input})
+      if (input >= 0 && g().rows(input) == forward::Rows::memory) enter(input);
+  }
+  /// A value in the border: the encoder's rows come first, then the decoder's.
+  constexpr Id gradient_border(int tensor) {
+    const Extent h = width(tensor);
+    Extent begin{};
+    if (g().rows(tensor) == forward::Rows::tokens && g().layer.memory.any())
+      begin = h.times(megatron_ ? Letter::local_memory_rows : Letter::memory_rows);
+    if (g().rows(tensor) == forward::Rows::passing) begin = h.times(megatron_ ? Letter::local_rows : Letter::rows);
+    const ExtentId count = numbered(elements(tensor));
+    const ExtentId first = numbered(begin);
+    for (int b = 0; b < program_.buffer_count; ++b)
+      if (const Buffer& made = program_.buffer(b);
+          made.storage == Storage::gradient && made.begin == first && made.elements == count)
+        return value(b);
+    const int b = buffer(Storage::gradient, elements(tensor));
+    program_.buffers[at(b)].begin = first;
+    return value(b);
+  }
+  /// The gradient of an input lies in the border, or in place of the input where the layer has a loss.
+  constexpr void leave_gradient(int input) {
+    if (input < 0) return;
+    Id& d = gradients_[at(input)];
+    if (storage(d) == (has_loss_ ? Storage::input : Storage::gradient)) return;
+    const Id there = has_loss_ ? in_place(own(input)) : gradient_border(input);
+    copy(d, there, input);
     d = there;
   }
-  [[nodiscard]] constexpr int border_buffer(Storage storage) const {
-    for (int i = 0; i < program_.buffer_count; ++i)
-      if (program_.buffer(i).storage == storage) return i;
-    return -1;
-  }
-  constexpr void copy(Id from, Id to, const forward::Width& width) {
-    Step step{.code = Code::copy, .m = elements(width)};
-    step.in[0] = id(from);
-    step.out[0] = id(to);
-    push(step);
-  }
-
-  constexpr Id copied(Id from, const forward::Width& width) {
-    const Id to = fresh(elements(width));
-    copy(from, to, width);
+  constexpr void copy(Id from, Id to, int tensor) { pushed({.code = Code::copy, .m = elements(tensor)}, from, to); }
+  constexpr Id copied(Id from, int tensor) {
+    const Id to = fresh(elements(tensor));
+    copy(from, to, tensor);
     return to;
   }
 
@@ -90,13 +113,11 @@ class BackwardPass : protected ForwardPass {
       have = d;
       return;
     }
-    const Extent count = elements(g().width(tensor));
+    const Extent count = elements(tensor);
     const Id sum = readers(have) == 1 ? in_place(have) : fresh(count);
     Step step{.code = Code::add, .m = count};
-    step.in = {id(have), id(d), -1, -1};
-    step.out[0] = id(sum);
-    push(step);
-    have = sum;
+    step.in[1] = id(d);
+    have = pushed(step, have, sum);
   }
 
   constexpr void back(int i) {
@@ -106,7 +127,9 @@ class BackwardPass : protected ForwardPass {
     if (dy < 0) return;  // a fused step made what is behind it
     gradients_[at(node.output)] = -1;
     const int x = node.inputs[0];
-    const forward::Width& width = g().width(node.output);
+    const int y = node.output;
+    Step step{.m = rows(y), .n = width(y)};
+    step.weights = weights_of(node);
     switch (node.operation) {
       case forward::Kind::norm:
         norm_backward(i, dy);
@@ -120,10 +143,8 @@ class BackwardPass : protected ForwardPass {
       case forward::Kind::multiply: {
         const Id a = operand(x);
         const Id b = operand(node.inputs[1]);
-        const Id da = fresh(elements(width));
-        multiply(dy, b, da, width);
-        const Id db = fresh(elements(width));
-        multiply(dy, a, db, width);
+        const Id da = multiply(dy, b, fresh(elements(y)), y);
+        const Id db = multiply(dy, a, fresh(elements(y)), y);
         give(x, da);
         give(node.inputs[1], db);
         break;
@@ -133,53 +154,86 @@ class BackwardPass : protected ForwardPass {
         give(node.inputs[1], dy);
         break;
       case forward::Kind::rotate:
-        give(x, rotate(Code::rotate_back, readers(dy) == 0 ? dy : copied(dy, width)));
+        give(x, rotate(Code::rotate_back, readers(dy) == 0 ? dy : copied(dy, y)));
         break;
       case forward::Kind::attend:
+      case forward::Kind::cross_attend:
         attend_backward(i, dy);
         break;
-      case forward::Kind::add_positions: {
-        Step step{.code = Code::positions_gradient, .m = of(Letter::local_piece_rows), .n = extent(width)};
+      case forward::Kind::experts:
+        experts_backward(i, dy);
+        break;
+      case forward::Kind::merge: {
+        step.code = Code::merge_back;
+        const bool to_border = x == g().input && g().uses(x) == 1 && !has_loss_;
+        give(x, pushed(step, dy, to_border ? gradient_border(x) : fresh(elements(x))));
+        break;
+      }
+      case forward::Kind::add_positions:
+        step.code = Code::positions_gradient;
+        step.m = of(Letter::local_piece_rows);
         step.in[0] = id(dy);
-        step.weights[0] = wid(node.weights[0]);
         push(step);
         give(x, dy);
         break;
-      }
-      case forward::Kind::look_up: {
-        Step step{.code = Code::look_up_backward, .m = of(Letter::rows), .n = extent(width)};
-        step.in[0] = id(replicated(dy, width));
-        step.weights[0] = wid(node.weights[0]);
+      case forward::Kind::add_segment:
+        step.code = Code::segment_gradient;
+        step.in[0] = id(dy);
         push(step);
+        give(x, dy);
+        break;
+      case forward::Kind::prepend:
+        step.code = Code::prepend_backward;
+        step.m = of(Letter::first_rows);
+        give(x, pushed(step, dy, value(buffer_of(dy), Part::patches)));
+        break;
+      case forward::Kind::first_token: {
+        const bool in_input = has_loss_ && x == g().input;
+        step.code = Code::first_token_gradient;
+        step.m = elements(x);
+        step.k = of(Letter::patch_rows);
+        give(x, pushed(step, dy, in_input ? in_place(own(x)) : fresh(elements(x))));
         break;
       }
+      case forward::Kind::mean:
+        step.code = Code::mean_backward;
+        step.m = rows(x);
+        give(x, pushed(step, dy, fresh(elements(x))));
+        break;
+      case forward::Kind::look_up:
+        step.code = Code::look_up_backward;
+        step.m = of(region_rows(y));
+        step.rows = g().rows(y);
+        step.in[0] = id(replicated(dy, y));
+        push(step);
+        break;
       case forward::Kind::cross_entropy:
         break;
     }
   }
-  constexpr void multiply(Id a, Id b, Id out, const forward::Width& width) {
-    Step step{.code = Code::multiply, .m = elements(width)};
-    step.in = {id(a), id(b), -1, -1};
-    step.out[0] = id(out);
-    push(step);
+  constexpr Id multiply(Id a, Id b, Id out, int tensor) {
+    Step step{.code = Code::multiply, .m = elements(tensor)};
+    step.in[1] = id(b);
+    return pushed(step, a, out);
   }
 
   constexpr void norm_backward(int i, Id dy) {
     const forward::Node& node = g().node(i);
     const int x = node.inputs[0];
-    const forward::Width& width = g().width(node.output);
     const Id residual = gradients_[at(x)];
-    Step step{.code = Code::norm_backward, .m = of(rows(width)), .n = extent(width)};
-    step.in = {id(dy), id(operand(x)), id(statistics_[at(i)]), id(residual)};
-    step.weights = {wid(node.weights[0]), wid(node.weights[1])};
+    Step step{.code = Code::norm_backward, .m = rows(node.output), .n = width(node.output)};
+    step.in = {id(dy), id(operand(x)), id(statistics_[at(i)]), id(residual), -1, -1};
+    step.weights = weights_of(node);
     step.deferred_norm = program_.splits;
     Id out = -1;
-    if (residual >= 0 && readers(residual) == 1)
-      out = in_place(residual);
-    else if (has_loss_ && x == g().input)
-      out = in_place(input_);
+    if (residual >= 0)
+      out = readers(residual) == 1 ? in_place(residual) : fresh(elements(x));
+    else if (has_loss_ && g().is_input(x))
+      out = in_place(own(x));
+    else if (has_loss_ && storage(own(x)) == Storage::input)  // a view of the input
+      out = in_place(own(x));
     else
-      out = fresh(elements(width));
+      out = readers(dy) == 0 ? in_place(dy) : fresh(elements(x));
     step.out[0] = id(out);
     push(step);
     gradients_[at(x)] = out;
@@ -187,15 +241,11 @@ class BackwardPass : protected ForwardPass {
 
   constexpr void activation_backward(const forward::Node& node, Id dg) {
     const int x = node.inputs[0];
-    const forward::Width& width = g().width(node.output);
-    Step step{.code = Code::activation_backward, .m = of(rows(width)), .n = extent(width)};
+    Step step{.code = Code::activation_backward, .m = rows(node.output), .n = width(node.output)};
     const Id u = operand(x);
     step.activation = node.activation;
-    step.in = {id(u), id(dg), -1, -1};
-    const Id du = activation_target(node, u, dg);
-    step.out[0] = id(du);
-    push(step);
-    give(x, du);
+    step.in[1] = id(dg);
+    give(x, pushed(step, u, activation_target(node, u, dg)));
   }
   /// Where the gradient of an activation's operand u goes: in place of the gradient dg, which has its shape but for
   /// gated kinds, or of u. Where weight gradients come later it stays in the slot of u.
@@ -204,72 +254,86 @@ class BackwardPass : protected ForwardPass {
     const bool last_use = g().uses(x) == 1;
     if (program_.splits && last_use && storage(u) == Storage::slot) return in_place(u);
     if (g().width(x) == g().width(node.output) && readers(dg) == 0) return in_place(dg);
-    return last_use && u != input_ ? in_place(u) : fresh(elements(g().width(x)));
+    return last_use && !g().is_input(x) ? in_place(u) : fresh(elements(x));
   }
 
   constexpr void linear_backward(const forward::Node& node, Id dy) {
     const int x = node.inputs[0];
-    const forward::Width& in = g().width(x);
-    const forward::Width& out = g().width(node.output);
-    const Extent outputs = extent(out);
-    const Extent inputs = extent(in);
-    const Letter region = in.split || out.split ? Letter::rows : local_rows();
-    const Id all = in.split ? replicated(dy, out) : dy;  // all rows of dy
+    const int y = node.output;
+    const bool splits_in = g().width(x).split;
+    const bool splits_out = g().width(y).split;
+    const Extent region = splits_in || splits_out ? of(region_rows(y)) : rows(y);
+    const Id all = splits_in ? replicated(dy, y) : dy;  // all rows of dy
 
     // Gradients of the weight and the bias.
     const Id x_value = program_.splits ? later_operand(x) : operand(x);
-    const Id later = program_.splits ? later_gradient(dy, out) : dy;
+    const Id later = program_.splits ? later_gradient(dy, y) : dy;
     const Phase phase = phase_;
     phase_ = weights_phase();
-    Step step = product(Code::weight_gradient, node, outputs, inputs, of(region));
-    step.in[0] = id(program_.splits && in.split ? replicated(later, out) : program_.splits ? later : all);
-    step.in[1] = id(out.split ? replicated(program_.splits ? now(x_value, x) : x_value, in)
-                              : (program_.splits ? now(x_value, x) : x_value));
+    Step step = product(Code::weight_gradient, node, width(y), width(x), region);
+    step.in[0] = id(program_.splits && splits_in ? replicated(later, y) : program_.splits ? later : all);
+    const Id x_now = program_.splits ? now(x_value, x) : x_value;
+    step.in[1] = id(splits_out ? replicated(x_now, x) : x_now);
     push(step);
     if (node.weights[1] >= 0) {
-      Step bias{.code = Code::bias_gradient, .m = of(rows(out)), .n = outputs};
+      Step bias{.code = Code::bias_gradient, .m = rows(y), .n = width(y)};
       bias.in[0] = id(later);
-      bias.weights = {wid(node.weights[0]), wid(node.weights[1])};
+      bias.weights = weights_of(node);
       push(bias);
     }
     phase_ = phase;
+    if (g().takes_data && x == g().input) return;
 
     // Gradient of the input.
     const int producer = g().producer(x);
     const bool fused = producer >= 0 && fuses_backward(producer);
     if (fused) {
       const forward::Node& activation = g().node(producer);
-      Step input = product(Code::activation_gradient, node, of(region), inputs, outputs);
+      Step input = product(Code::activation_gradient, node, region, width(x), width(y));
       const Id dg = gradient_of(x);
       const Id u = operand(activation.inputs[0]);
-      input.in = {id(all), id(u), -1, -1};
+      input.in[1] = id(u);
       input.scratch[0] = id(dg);
       input.activation = activation.activation;
-      const Id du = activation_target(activation, u, dg);
-      input.out[0] = id(du);
-      push(input);
-      give(activation.inputs[0], du);
+      give(activation.inputs[0], pushed(input, all, activation_target(activation, u, dg)));
       return;
     }
-    Step input = product(Code::input_gradient, node, of(region), inputs, outputs);
-    input.in[0] = id(all);
-    const Id dx = out.split ? partial(in, Storage::frame) : gradient_of(x);
-    input.out[0] = id(dx);
-    push(input);
-    give(x, out.split ? reduced(dx, in) : dx);
+    const Step input = product(Code::input_gradient, node, region, width(x), width(y));
+    const Id dx = pushed(input, all, splits_out ? partial(x, Storage::frame) : gradient_of(x));
+    give(x, splits_out ? reduced(dx, x) : dx);
   }
   /// A place for the gradient of a linear layer's operand: that of the operand, if it was kept for the weight's
   /// gradient alone, which is made by now.
   constexpr Id gradient_of(int x) {
+    if (has_loss_ && x == g().input && g().uses(x) == 1) return in_place(own(x));
     const int producer = g().producer(x);
     const bool unread = producer >= 0 && (g().node(producer).operation == forward::Kind::activation ||
                                           g().node(producer).operation == forward::Kind::multiply);
     if (unread && !program_.splits && kept_.keeps(x) && g().uses(x) == 1) return in_place(own(x));
-    return fresh(elements(g().width(x)));
+    return fresh(elements(x));
   }
   [[nodiscard]] constexpr bool fuses_backward(int producer) const {
     const forward::Node& node = g().node(producer);
-    return node.operation == forward::Kind::activation && g().uses(node.output) == 1;
+    return node.operation == forward::Kind::activation && is_block() && g().uses(node.output) == 1;
+  }
+
+  // ---- experts
+
+  constexpr void experts_backward(int i, Id dy) {
+    const forward::Node& node = g().node(i);
+    const int x = node.inputs[0];
+    const Routed& routed = routed_[at(i)];
+    const Id d = replicated(dy, node.output);
+    const Id n = replicated(operand(x), x);
+    Step step{.code = Code::experts_backward, .m = of(Letter::rows), .n = width(x)};
+    step.weights = weights_of(node);
+    step.activation = node.activation;
+    step.in = {id(n), id(routed.weights), id(routed.order), id(routed.u), id(d), id(routed.g)};
+    const Id dx = partial(x, Storage::frame);
+    const Extent tokens = width(x).times(Letter::routed_rows);
+    step.scratch[0] = id(fresh(tokens));
+    step.scratch[1] = id(fresh(routed.g >= 0 ? tokens : Extent{1, Letter::routed_rows, Letter::expert_scratch}));
+    give(x, reduced(pushed(step, n, dx), x));
   }
 
   // ---- attention
@@ -282,12 +346,25 @@ class BackwardPass : protected ForwardPass {
       d_output = fresh(core_q());
       exchange(Code::to_heads, by_tokens, d_output);
     }
-    const Extent projection = extent(g().width(node.inputs[0])).times(Letter::rows);
+    const bool crosses = node.operation == forward::Kind::cross_attend;
+    if (has_biases(node) && biases_[at(i)] < 0) biases_[at(i)] = spread_biases(node);
+    const Extent projection = region_elements(node.inputs[0]);
     Id d_input = ulysses_ ? core_projection(Storage::frame) : fresh(projection);
-    Step step = core_step(ring_ ? Code::ring_backward : Code::attention_backward);
-    step.in = {id(core_input_[at(i)]), id(core_output_[at(i)]), id(statistics_[at(i)]), id(d_output)};
-    step.out[0] = id(d_input);
-    step.scratch[0] = id(fresh(extent_of(statistics_[at(i)]), Storage::frame, Scalar::fp32));
+    const Id d_more = crosses            ? fresh(region_elements(node.inputs[1]))
+                      : has_biases(node) ? fresh(bias_elements(), Storage::frame, Scalar::fp32)
+                                         : -1;
+    Step step = core_step(ring_     ? Code::ring_backward
+                          : crosses ? Code::cross_backward
+                                    : Code::attention_backward,
+                          node);
+    step.in = {id(core_input_[at(i)]),
+               id(crosses ? own(node.inputs[1]) : biases_[at(i)]),
+               id(core_output_[at(i)]),
+               id(statistics_[at(i)]),
+               id(d_output),
+               -1};
+    step.out = {id(d_input), id(d_more), -1, -1};
+    if (!has_windows(node)) step.scratch[0] = id(fresh(extent_of(statistics_[at(i)]), Storage::frame, Scalar::fp32));
     if (ring_) {
       const Extent block = kv().times(2).times(Letter::rows);
       step.scratch[1] = id(fresh(block));
@@ -304,58 +381,54 @@ class BackwardPass : protected ForwardPass {
       d_input = fresh(projection);
       exchange(Code::projection_to_tokens, by_heads, d_input);
     }
-    free_slot_ = storage(core_input_[at(i)]) == Storage::slot ? program_.value(core_input_[at(i)]).buffer : -1;
+    free_slot_ = storage(core_input_[at(i)]) == Storage::slot ? buffer_of(core_input_[at(i)]) : -1;
     give(node.inputs[0], d_input);
+    if (crosses) give(node.inputs[1], d_more);
+    if (!has_biases(node)) return;
+    Step gather{.code = Code::gather_biases, .m = heads(), .n = of(Letter::distances)};
+    gather.weights = weights_of(node);
+    gather.in[0] = id(d_more);
+    push(gather);
   }
 
   // ---- operands of backward
 
   /// A tensor of the forward pass in backward: kept, or recomputed here.
   constexpr Id operand(int tensor) {
-    if (tensor == g().input) return input_;
-    if (has_loss_ || kept_.keeps(tensor) || again_[at(tensor)] == phase_mark()) return own(tensor);
-    const int i = g().producer(tensor);
-    const forward::Node& node = g().node(i);
-    if (node.operation == forward::Kind::attend) {
-      attend(i, Storage::frame);
-      again_[at(tensor)] = phase_mark();
+    if (g().is_input(tensor) || has_loss_ || kept_.keeps(tensor) || again_[at(tensor)] == phase_mark())
       return own(tensor);
-    }
-    own_[at(tensor)] = recompute(i, Storage::frame);
+    const int i = g().producer(tensor);
+    if (forward::is_attention(g().node(i).operation))
+      attend(i, Storage::frame);
+    else
+      own_[at(tensor)] = recompute(i, Storage::frame);
     again_[at(tensor)] = phase_mark();
     return own(tensor);
   }
   [[nodiscard]] constexpr int phase_mark() const { return 1 + static_cast<int>(phase_); }
   constexpr Id recompute(int i, Storage where) {
     const forward::Node& node = g().node(i);
-    const forward::Width& width = g().width(node.output);
-    Step step{};
+    const int y = node.output;
     const Id x = operand(node.inputs[0]);
-    step.in[0] = id(x);
     if (node.operation == forward::Kind::multiply) {
       const Id b = operand(node.inputs[1]);
-      const Id out = fresh(elements(width), where);
-      multiply(x, b, out, width);
-      return out;
+      return multiply(x, b, fresh(elements(y), where), y);
     }
-    step.code = node.operation == forward::Kind::norm ? Code::norm_recompute : Code::activation_forward;
+    Step step{.code = Code::activation_forward, .m = rows(y), .n = width(y)};
     step.activation = node.activation;
-    step.m = of(rows(width));
-    step.n = extent(width);
+    if (node.operation == forward::Kind::merge) step.code = Code::merge;
     if (node.operation == forward::Kind::norm) {
+      step.code = Code::norm_recompute;
       step.in[1] = id(statistics_[at(i)]);
-      step.weights = {wid(node.weights[0]), wid(node.weights[1])};
+      step.weights = weights_of(node);
       step.deferred_norm = program_.splits;
     }
-    const Id out = fresh(elements(width), where);
-    step.out[0] = id(out);
-    push(step);
-    return out;
+    return pushed(step, x, fresh(elements(y), where));
   }
   /// The same for the phase of weight gradients: what a norm gives is recomputed there, as its operands stay; what
   /// other operations give is recomputed in backward, which destroys theirs, and deferred. -1: `now` makes it.
   constexpr Id later_operand(int tensor) {
-    if (tensor == g().input || kept_.keeps(tensor)) return operand(tensor);
+    if (g().is_input(tensor) || kept_.keeps(tensor)) return operand(tensor);
     const int i = g().producer(tensor);
     if (g().node(i).operation == forward::Kind::norm) return -1;
     return recompute(i, Storage::deferred);
@@ -363,16 +436,16 @@ class BackwardPass : protected ForwardPass {
   constexpr Id now(Id v, int tensor) { return v >= 0 ? v : recompute(g().producer(tensor), Storage::frame); }
   /// A gradient that the phase of weight gradients reads: where it lies if it stays there, else a copy, in a slot that
   /// backward no longer needs or deferred.
-  constexpr Id later_gradient(Id dy, const forward::Width& width) {
+  constexpr Id later_gradient(Id dy, int tensor) {
     if (storage(dy) == Storage::slot) return dy;
     Id out = -1;
     if (free_slot_ >= 0) {
       out = value(free_slot_);
       free_slot_ = -1;
     } else {
-      out = fresh(elements(width), Storage::deferred);
+      out = fresh(elements(tensor), Storage::deferred);
     }
-    copy(dy, out, width);
+    copy(dy, out, tensor);
     return out;
   }
 

@@ -13,6 +13,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <stdexcept>
 
 #include <galvatron/model/forward.hpp>
 #include <galvatron/program/kept_tensors.hpp>
@@ -31,7 +32,9 @@ class Emitter {
         kept_(program_.graph, program_.kinds),
         megatron_(kinds.sequence == SequenceKind::megatron),
         full_(kinds.recompute == RecomputeKind::full),
-        has_loss_(graph.output < 0) {}
+        has_loss_(graph.output < 0) {
+    reserved_.fill(-1);
+  }
   Emitter(const Emitter&) = delete;
   Emitter& operator=(const Emitter&) = delete;
   ~Emitter() = default;
@@ -41,11 +44,17 @@ class Emitter {
 
   // ---- values, buffers, steps
 
-  constexpr Id value(int buffer, bool local = false) {
-    program_.values[at(program_.value_count)] = {static_cast<std::int16_t>(buffer), local};
+  /// Throws std::length_error: the layer needs more than a program holds.
+  static constexpr void check_room(int count, int most) {
+    if (count >= most) throw std::length_error("a layer of so many operations does not fit a program");
+  }
+  constexpr Id value(int buffer, Part part = Part::all) {
+    check_room(program_.value_count, LayerProgram::most_values);
+    program_.values[at(program_.value_count)] = {static_cast<std::int16_t>(buffer), part};
     return program_.value_count++;
   }
   constexpr int buffer(Storage storage, const Extent& elements, Scalar scalar = Scalar::activation) {
+    check_room(program_.buffer_count, LayerProgram::most_buffers);
     Buffer made;
     made.storage = storage;
     made.elements = numbered(elements);
@@ -57,7 +66,8 @@ class Emitter {
     return value(buffer(storage, elements, scalar));
   }
   /// The value that an operation writes in place of another.
-  constexpr Id in_place(Id of) { return value(program_.value(of).buffer, program_.value(of).local); }
+  constexpr Id in_place(Id of) { return value(buffer_of(of), program_.value(of).part); }
+  [[nodiscard]] constexpr int buffer_of(Id v) const { return program_.value(v).buffer; }
   [[nodiscard]] constexpr const Extent& extent_of(Id v) const {
     return program_.extents[static_cast<std::size_t>(program_.buffer_of(v).elements)];
   }
@@ -66,11 +76,13 @@ class Emitter {
   constexpr ExtentId numbered(const Extent& extent) {
     for (int i = 0; i < program_.extent_count; ++i)
       if (program_.extents[at(i)] == extent) return static_cast<ExtentId>(i);
+    check_room(program_.extent_count, LayerProgram::most_extents);
     program_.extents[at(program_.extent_count)] = extent;
     return static_cast<ExtentId>(program_.extent_count++);
   }
   constexpr void push(const Step& step) {
     auto& list = program_.phase[at(static_cast<int>(phase_))];
+    check_room(list.size, LayerProgram::most_steps);
     list.steps[at(list.size++)] = {.code = step.code,
                                    .m = numbered(step.m),
                                    .n = numbered(step.n),
@@ -80,6 +92,7 @@ class Emitter {
                                    .out = step.out,
                                    .scratch = step.scratch,
                                    .weights = step.weights,
+                                   .rows = step.rows,
                                    .ranks = step.ranks,
                                    .activation = step.activation,
                                    .group = step.group,
@@ -95,10 +108,57 @@ class Emitter {
   [[nodiscard]] static constexpr Extent extent(const forward::Width& w) {
     return {w.extent, Letter::one, Letter::one, w.split};
   }
+  /// The width of a tensor on a rank.
+  [[nodiscard]] constexpr Extent width(int tensor) const { return extent(g().width(tensor)); }
+  /// True where every tensor rank has rows of its own of a tensor.
+  [[nodiscard]] constexpr bool is_cut(int tensor) const {
+    return megatron_ && !g().width(tensor).split && g().rows(tensor) != forward::Rows::first_tokens &&
+           g().rows(tensor) != forward::Rows::samples;
+  }
   /// Rows of a tensor on a rank: those of the region where its width is split.
-  [[nodiscard]] constexpr Letter rows(const forward::Width& w) const { return w.split ? Letter::rows : local_rows(); }
-  [[nodiscard]] constexpr Letter local_rows() const { return megatron_ ? Letter::local_rows : Letter::rows; }
-  [[nodiscard]] constexpr Extent elements(const forward::Width& w) const { return extent(w).times(rows(w)); }
+  [[nodiscard]] constexpr Extent rows(int tensor) const {
+    const bool cut = is_cut(tensor);
+    switch (g().rows(tensor)) {
+      case forward::Rows::tokens:
+        return of(cut ? Letter::local_rows : Letter::rows);
+      case forward::Rows::squares:
+        return {4, cut ? Letter::local_rows : Letter::rows};
+      case forward::Rows::memory:
+        return of(cut ? Letter::local_memory_rows : Letter::memory_rows);
+      case forward::Rows::passing:
+        return of(cut ? Letter::local_passing_rows : Letter::passing_rows);
+      case forward::Rows::patches:
+        return of(Letter::patch_rows);
+      case forward::Rows::first_tokens:
+        return of(Letter::first_rows);
+      case forward::Rows::samples:
+        break;
+    }
+    return of(Letter::samples);
+  }
+  /// Rows of a tensor inside the regions.
+  [[nodiscard]] constexpr Letter region_rows(int tensor) const {
+    switch (g().rows(tensor)) {
+      case forward::Rows::memory:
+        return Letter::memory_rows;
+      case forward::Rows::passing:
+        return Letter::passing_rows;
+      case forward::Rows::first_tokens:
+      case forward::Rows::samples:
+        return Letter::samples;
+      default:
+        return Letter::rows;
+    }
+  }
+  /// Rows that there is room for: first tokens may go to all ranks.
+  [[nodiscard]] constexpr Extent capacity(int tensor) const {
+    return g().rows(tensor) == forward::Rows::first_tokens ? of(Letter::samples) : rows(tensor);
+  }
+  [[nodiscard]] constexpr Extent elements(int tensor) const {
+    const Extent rows = capacity(tensor);
+    return width(tensor).times(rows.factor).times(rows.a);
+  }
+  [[nodiscard]] constexpr Extent region_elements(int tensor) const { return width(tensor).times(region_rows(tensor)); }
   [[nodiscard]] static constexpr Extent of(Letter letter) { return {1, letter}; }
   [[nodiscard]] constexpr Extent heads() const { return {g().layer.heads, Letter::one, Letter::one, true}; }
   [[nodiscard]] constexpr Extent q() const {
@@ -119,67 +179,88 @@ class Emitter {
 
   /// Where a tensor of the forward pass lies. What works in place decides for its operand.
   [[nodiscard]] constexpr Storage home(int tensor) const {
-    if (tensor == g().output && phase_ == Phase::forward) return Storage::output;
-    for (int i = 0; i < g().node_count; ++i) {
-      const forward::Node& node = g().node(i);
-      const bool works_in_place =
-          node.operation == forward::Kind::rotate || node.operation == forward::Kind::add_positions;
-      if (works_in_place && node.inputs[0] == tensor) return home(node.output);
-    }
+    if (phase_ == Phase::forward && tensor == g().output) return Storage::output;
+    if (phase_ == Phase::forward && tensor == g().carried_output) return Storage::carried;
+    for (int i = 0; i < g().node_count; ++i)
+      if (forward::works_in_place(g().node(i).operation) && g().node(i).inputs[0] == tensor)
+        return home(g().node(i).output);
     return kept_.keeps(tensor) ? kept_storage() : Storage::frame;
   }
-  constexpr Id border(Storage storage, int tensor) { return value(buffer(storage, elements(g().width(tensor)))); }
+  /// A value for a tensor. One that is not kept lies where the sum that reads it last will be kept, and rows to which
+  /// others are prepended lie behind those.
+  constexpr Id made(int tensor) {
+    const int reader = last_reader(tensor);
+    if (reader < 0) return value(buffer_for(tensor));
+    const int result = g().node(reader).output;
+    const bool prepends = g().node(reader).operation == forward::Kind::prepend;
+    const bool in_sum = g().node(reader).operation == forward::Kind::add && g().uses(tensor) > 1 &&
+                        home(tensor) == Storage::frame && home(result) == Storage::slot;
+    if (!prepends && !in_sum) return value(buffer_for(tensor));
+    reserved_[at(result)] = buffer_for(result);
+    return value(reserved_[at(result)], prepends ? Part::patches : Part::all);
+  }
+  [[nodiscard]] constexpr int last_reader(int tensor) const {
+    for (int i = g().node_count; i-- > 0;)
+      for (const int input : g().node(i).inputs)
+        if (input == tensor) return i;
+    return -1;
+  }
+  /// The buffer that is reserved for a tensor, or a new one.
+  constexpr int buffer_for(int tensor) {
+    const int reserved = reserved_[at(tensor)];
+    reserved_[at(tensor)] = -1;
+    return reserved >= 0 ? reserved : buffer(home(tensor), elements(tensor));
+  }
 
   // ---- redistributions
 
-  /// All rows of a value of a whole width: in place where it lies in a frame.
-  constexpr Id replicated(Id v, const forward::Width& width) {
-    if (!megatron_ || width.split) return v;
-    const Extent all = extent(width).times(Letter::rows);
+  /// All rows of a value of a tensor of a whole width: in place where it lies in a frame.
+  constexpr Id replicated(Id v, int tensor) {
+    const Extent all = region_elements(tensor);
+    if (megatron_ && g().rows(tensor) == forward::Rows::first_tokens) {
+      Step step{.code = Code::broadcast, .m = all, .ranks = Ranks::tp};
+      return pushed(step, v, in_place(v));
+    }
+    if (!is_cut(tensor)) return v;
     Id out = -1;
     if (storage(v) == Storage::frame) {
-      program_.buffers[at(program_.value(v).buffer)].elements = numbered(all);
-      program_.values[at(v)].local = true;
-      out = value(program_.value(v).buffer);
+      program_.buffers[at(buffer_of(v))].elements = numbered(all);
+      program_.values[at(v)].part = Part::local;
+      out = value(buffer_of(v));
     } else {
       out = fresh(all);
     }
     Step step{.code = Code::all_gather, .m = all, .ranks = Ranks::tp};
-    step.in[0] = id(v);
-    step.out[0] = id(out);
-    push(step);
-    return out;
+    return pushed(step, v, out);
   }
   /// Where a partial sum of a tensor goes before it is reduced.
-  constexpr Id partial(const forward::Width& width, Storage target) {
-    return fresh(extent(width).times(Letter::rows), megatron_ ? Storage::frame : target);
+  constexpr Id partial(int tensor, Storage target) {
+    return fresh(region_elements(tensor), is_cut(tensor) ? Storage::frame : target);
   }
   /// The sum of what all tensor ranks have, in the tensor's own placement.
-  constexpr Id reduced(Id v, const forward::Width& width, Storage target = Storage::frame) {
+  constexpr Id reduced(Id v, int tensor, Storage target = Storage::frame) {
+    const bool cut = is_cut(tensor);
     Id out = -1;
-    if (!megatron_)
+    if (!cut)
       out = in_place(v);
     else if (target == Storage::frame)
-      out = value(program_.value(v).buffer, true);
+      out = value(buffer_of(v), Part::local);
     else
-      out = fresh(elements(width), target);
-    Step step{.code = megatron_ ? Code::reduce_scatter : Code::all_reduce,
-              .m = extent(width).times(Letter::rows),
-              .ranks = Ranks::tp};
-    step.in[0] = id(v);
-    step.out[0] = id(out);
+      out = fresh(elements(tensor), target);
+    Step step{.code = cut ? Code::reduce_scatter : Code::all_reduce, .m = region_elements(tensor), .ranks = Ranks::tp};
+    return pushed(step, v, out);
+  }
+  /// Pushes a step from one value to another.
+  constexpr Id pushed(Step step, Id from, Id to) {
+    if (from >= 0) step.in[0] = id(from);
+    step.out[0] = id(to);
     push(step);
-    return out;
+    return to;
   }
 
   // ---- parameter groups
 
-  /// A layer with a vocabulary table has it in a group of its own, before that of its other parameters.
-  [[nodiscard]] constexpr int groups() const {
-    for (int i = 0; i < g().weight_count; ++i)
-      if (g().weight(i).is_table) return 2;
-    return 1;
-  }
+  [[nodiscard]] constexpr int groups() const { return program_.groups(); }
   constexpr void push_group(Code code, int group) {
     Step step{.code = code};
     step.group = static_cast<std::int8_t>(group);
@@ -193,6 +274,7 @@ class Emitter {
   bool full_;
   bool has_loss_;
   Phase phase_ = Phase::forward;
+  std::array<int, forward::Graph::most_tensors> reserved_{};  ///< buffers of tensors that are not made yet
 };
 
 }  // namespace galvatron::program::detail

@@ -25,12 +25,21 @@ constexpr std::int64_t head_chunk_rows(std::int64_t rows, Precision precision) {
 /// A factor of an extent that degrees and rows decide.
 enum class Letter : std::uint8_t {
   one,
-  rows,              ///< tokens of a rank inside tensor-parallel regions
-  local_rows,        ///< those between the regions: rows / tp under Megatron's sequence parallelism
+  rows,         ///< tokens of a rank inside tensor-parallel regions
+  local_rows,   ///< those between the regions: rows / tp under Megatron's sequence parallelism
+  memory_rows,  ///< tokens of the encoder's output inside the regions
+  local_memory_rows,
+  passing_rows,  ///< tokens of the target beside the encoder's
+  local_passing_rows,
+  patch_rows,        ///< rows between the regions but for those of first tokens
+  first_rows,        ///< first tokens of samples: on the first tensor rank under Megatron's sequence parallelism
   piece_rows,        ///< rows that follow each other in the sequence: half of them under zigzag
   local_piece_rows,  ///< the same between the regions
   samples,           ///< b
   tokens,            ///< of a sequence, on a rank
+  memory_tokens,     ///< of the encoder's output
+  windows,           ///< of all samples
+  distances,         ///< of two tokens of a sequence
   ring_keys,         ///< keys that queries of a rank see of another rank's block: half of them under a causal mask
   tp,
   core_rows,              ///< tokens of a rank inside the core of Ulysses: rows * cp
@@ -40,6 +49,8 @@ enum class Letter : std::uint8_t {
   copied_kv_heads,        ///< key/value heads that a rank sends: at least one to every rank
   exchanged_heads,        ///< the most heads that one exchange moves: query or key/value heads
   extra_kv_heads,         ///< those of them that are copies of others
+  routed_rows,            ///< rows, each as often as it has experts
+  expert_scratch,         ///< the larger of H and a rank's part of an expert's width
   vocabulary,             ///< rows of the vocabulary on a rank, with padding
   chunk,                  ///< rows whose logits exist at one time
 };
@@ -69,14 +80,23 @@ struct Extent {
 class Numbers {
  public:
   /// @param samples  of a micro-batch over all data ranks  @param sequence  S of the model
+  /// @param tensor_rank  of the rank; -1: what all ranks make room for
   constexpr Numbers(const LayerSpec& layer, const StrategySpec& spec, std::int64_t samples, std::int64_t sequence,
-                    Precision precision) {
+                    Precision precision, int tensor_rank = -1) {
     const std::int64_t cp = spec.context;
     const std::int64_t tp = spec.tensor;
     const std::int64_t b = samples / spec.data;
     const std::int64_t tokens = layer.tokens.of(sequence) / cp;
     const std::int64_t rows = tokens * b;
-    const std::int64_t local = spec.sequence == SequenceKind::megatron ? rows / tp : rows;
+    const std::int64_t memory = layer.memory.of(sequence) / cp;
+    const std::int64_t passing = layer.passing.of(sequence) / cp * b;
+    const bool megatron = spec.sequence == SequenceKind::megatron;
+    const std::int64_t parts = megatron ? tp : 1;  // between the regions
+    const std::int64_t local = rows / parts;
+    // Under Megatron's sequence parallelism the first tensor rank has the first tokens. Room is made for those of a
+    // head, which is on that rank, and for the patches of the others.
+    const bool has_first = !megatron || (tensor_rank < 0 ? layer.kind == LayerKind::head : tensor_rank == 0);
+    const std::int64_t first = layer.class_token && has_first ? b : 0;
     const std::int64_t pieces = spec.uses_ring() ? 2 : 1;
     const std::int64_t heads = layer.heads / tp;
     const std::int64_t kv_heads = layer.kv_heads / tp;
@@ -84,10 +104,19 @@ class Numbers {
     set(Letter::one, 1);
     set(Letter::rows, rows);
     set(Letter::local_rows, local);
+    set(Letter::memory_rows, memory * b);
+    set(Letter::local_memory_rows, memory * b / parts);
+    set(Letter::passing_rows, passing);
+    set(Letter::local_passing_rows, passing / parts);
+    set(Letter::patch_rows, local - first);
+    set(Letter::first_rows, first);
     set(Letter::piece_rows, rows / pieces);
     set(Letter::local_piece_rows, local / pieces);
     set(Letter::samples, b);
     set(Letter::tokens, tokens);
+    set(Letter::memory_tokens, memory);
+    set(Letter::windows, layer.window > 0 ? rows / (layer.window * layer.window) : 0);
+    set(Letter::distances, 2 * tokens - 1);
     set(Letter::ring_keys, layer.causal ? tokens / 2 : tokens);
     set(Letter::tp, tp);
     set(Letter::core_rows, rows * cp);
@@ -97,8 +126,10 @@ class Numbers {
     set(Letter::copied_kv_heads, copied);
     set(Letter::exchanged_heads, heads < copied ? copied : heads);
     set(Letter::extra_kv_heads, copied - kv_heads);
+    set(Letter::routed_rows, rows * layer.active_experts);
+    set(Letter::expert_scratch, layer.hidden < layer.ffn / tp ? layer.ffn / tp : layer.hidden);
     set(Letter::vocabulary, vocabulary_shard(layer.vocabulary, spec.tensor));
-    set(Letter::chunk, head_chunk_rows(rows, precision));
+    set(Letter::chunk, head_chunk_rows(layer.head == HeadKind::classifier ? b : rows, precision));
     tp_ = tp;
   }
 
@@ -114,5 +145,12 @@ class Numbers {
   std::int64_t values_[letters]{};
   std::int64_t tp_ = 1;
 };
+
+/// Numbers of tokens that an embedding takes, or of targets of a head.
+constexpr std::int64_t token_count(const LayerSpec& layer, const Numbers& numbers) {
+  if (layer.kind == LayerKind::block || layer.patch_width > 0) return 0;
+  if (layer.kind == LayerKind::head && layer.head == HeadKind::classifier) return numbers(Letter::samples);
+  return numbers(Letter::rows) + (layer.kind == LayerKind::embedding ? numbers(Letter::passing_rows) : 0);
+}
 
 }  // namespace galvatron::program

@@ -20,22 +20,26 @@ class ForwardPass : protected Emitter {
     statistics_.fill(-1);
     core_input_.fill(-1);
     core_output_.fill(-1);
-    if (graph.input >= 0) input_ = border(Storage::input, graph.input);
+    biases_.fill(-1);
+    if (graph.input >= 0) own_[at(graph.input)] = fresh(elements(graph.input), Storage::input);
+    if (graph.carried_input >= 0)
+      own_[at(graph.carried_input)] = fresh(elements(graph.carried_input), Storage::carried);
+    program_.inputs = {border_value(graph.input), border_value(graph.carried_input)};
   }
 
+  [[nodiscard]] constexpr std::int16_t border_value(int tensor) const { return id(tensor >= 0 ? own(tensor) : -1); }
   constexpr void forward() {
     phase_ = Phase::forward;
     for (int group = 0; group < groups(); ++group) push_group(Code::acquire, group);
     if (has_loss_)
       for (int group = 0; group < groups(); ++group) push_group(Code::open_gradients, group);
     run(false);
-    if (g().output >= 0) program_.output = own(g().output);
+    program_.outputs = {border_value(g().output), border_value(g().carried_output)};
   }
   /// The forward pass; where `again`, only what leads to what is kept.
   constexpr void run(bool again) {
-    std::array<bool, forward::Graph::most_nodes> wanted{};
+    Nodes wanted{};
     for (int i = g().node_count; i-- > 0;) wanted[at(i)] = !again || is_wanted(i, wanted);
-    if (g().input >= 0) own_[at(g().input)] = input_;
     for (int i = 0; i < g().node_count; ++i) {
       if (!wanted[at(i)]) continue;
       const int next = i + 1 < g().node_count && wanted[at(i + 1)] ? i + 1 : -1;
@@ -43,18 +47,23 @@ class ForwardPass : protected Emitter {
         run_fused(i, next);
         ++i;
       } else {
-        run(i);
+        run(i, !again || is_read(i, wanted));
       }
     }
+    biases_.fill(-1);
   }
-  [[nodiscard]] constexpr bool is_wanted(int i, const std::array<bool, forward::Graph::most_nodes>& wanted) const {
+  using Nodes = std::array<bool, forward::Graph::most_nodes>;
+  [[nodiscard]] constexpr bool is_wanted(int i, const Nodes& wanted) const {
     const forward::Node& node = g().node(i);
-    if (node.operation == forward::Kind::norm || node.operation == forward::Kind::attend)
+    if (node.operation == forward::Kind::norm || node.operation == forward::Kind::experts ||
+        forward::is_attention(node.operation))
       return true;  // statistics, results
-    if (node.output >= 0 && kept_.keeps(node.output)) return true;
+    return (node.output >= 0 && kept_.keeps(node.output)) || is_read(i, wanted);
+  }
+  [[nodiscard]] constexpr bool is_read(int i, const Nodes& wanted) const {
     for (int j = i + 1; j < g().node_count; ++j)
       for (const int input : g().node(j).inputs)
-        if (wanted[at(j)] && input == node.output) return true;
+        if (wanted[at(j)] && input == g().node(i).output) return true;
     return false;
   }
   /// A sum with the norm behind it, a product with the activation behind it.
@@ -63,46 +72,52 @@ class ForwardPass : protected Emitter {
     const forward::Kind first = g().node(i).operation;
     const forward::Kind second = g().node(next).operation;
     if (first == forward::Kind::add) return second == forward::Kind::norm;
-    return first == forward::Kind::linear && second == forward::Kind::activation && g().uses(g().node(i).output) == 1;
+    return first == forward::Kind::linear && second == forward::Kind::activation && is_block() &&
+           g().uses(g().node(i).output) == 1;
   }
+  [[nodiscard]] constexpr bool is_block() const { return g().layer.kind == LayerKind::block; }
   constexpr void run_fused(int i, int next) {
     const forward::Node& first = g().node(i);
     const forward::Node& second = g().node(next);
-    const forward::Width& width = g().width(second.output);
+    const int y = second.output;
     if (first.operation == forward::Kind::add) {
-      Step step{.code = Code::add_norm_forward, .m = of(rows(width)), .n = extent(width)};
-      step.in = {id(own(first.inputs[0])), id(own(first.inputs[1])), -1, -1};
-      own_[at(first.output)] = fresh(elements(width), home(first.output));
-      own_[at(second.output)] = fresh(elements(width), home(second.output));
-      statistics_[at(next)] = fresh({2, rows(width)}, kept_storage(), Scalar::fp32);
-      step.out = {id(own(first.output)), id(own(second.output)), id(statistics_[at(next)])};
-      step.weights = {wid(second.weights[0]), wid(second.weights[1])};
+      Step step{.code = Code::add_norm_forward, .m = rows(y), .n = width(y)};
+      step.in = {id(own(first.inputs[0])), id(own(first.inputs[1])), -1, -1, -1, -1};
+      own_[at(first.output)] = made(first.output);
+      own_[at(y)] = made(y);
+      statistics_[at(next)] = norm_statistics(y);
+      step.out = {id(own(first.output)), id(own(y)), id(statistics_[at(next)]), -1};
+      step.weights = weights_of(second);
       push(step);
       return;
     }
-    Step step = product(Code::linear_activation, first, of(rows(width)), extent(width), input_width(first));
-    step.in[0] = id(replicated(own(first.inputs[0]), g().width(first.inputs[0])));
-    own_[at(first.output)] = fresh(elements(g().width(first.output)), home(first.output));
-    own_[at(second.output)] = fresh(elements(width), home(second.output));
-    step.out = {id(own(first.output)), id(own(second.output)), -1};
+    Step step = product(Code::linear_activation, first, rows(y), width(y), width(first.inputs[0]));
+    step.in[0] = id(replicated(own(first.inputs[0]), first.inputs[0]));
+    own_[at(first.output)] = made(first.output);
+    own_[at(y)] = made(y);
+    step.out = {id(own(first.output)), id(own(y)), -1, -1};
     step.activation = second.activation;
     push(step);
   }
-  constexpr void run(int i) {
+  /// @param whole  its result is read; else only what it keeps
+  constexpr void run(int i, bool whole) {
     const forward::Node& node = g().node(i);
     const int x = node.inputs[0];
-    const forward::Width width = node.output >= 0 ? g().width(node.output) : forward::Width{};
+    const int y = node.output;
     Step step{};
-    step.weights = {wid(node.weights[0]), wid(node.weights[1])};
+    step.weights = weights_of(node);
+    step.activation = node.activation;
+    if (y >= 0) {
+      step.m = rows(y);
+      step.n = width(y);
+    }
     switch (node.operation) {
       case forward::Kind::norm:
         step.code = Code::norm_forward;
-        step.m = of(rows(width));
-        step.n = extent(width);
         step.in[0] = id(own(x));
-        own_[at(node.output)] = fresh(elements(width), home(node.output));
-        statistics_[at(i)] = fresh({2, rows(width)}, kept_storage(), Scalar::fp32);
-        step.out = {id(own(node.output)), id(statistics_[at(i)]), -1};
+        own_[at(y)] = made(y);
+        statistics_[at(i)] = norm_statistics(y);
+        step.out = {id(own(y)), id(statistics_[at(i)]), -1, -1};
         push(step);
         break;
       case forward::Kind::linear:
@@ -110,104 +125,139 @@ class ForwardPass : protected Emitter {
         break;
       case forward::Kind::activation:
         step.code = Code::activation_forward;
-        step.activation = node.activation;
-        step.m = of(rows(width));
-        step.n = extent(width);
-        step.in[0] = id(own(x));
-        own_[at(node.output)] = fresh(elements(width), home(node.output));
-        step.out[0] = id(own(node.output));
-        push(step);
+        own_[at(y)] = pushed(step, own(x), made(y));
         break;
       case forward::Kind::multiply:
       case forward::Kind::add:
         step.code = node.operation == forward::Kind::add ? Code::add : Code::multiply;
-        step.m = elements(width);
-        step.in = {id(own(x)), id(own(node.inputs[1])), -1, -1};
-        own_[at(node.output)] = fresh(elements(width), home(node.output));
-        step.out[0] = id(own(node.output));
-        push(step);
+        step.m = elements(y);
+        step.n = {};
+        step.in[1] = id(own(node.inputs[1]));
+        own_[at(y)] = pushed(step, own(x), made(y));
         break;
       case forward::Kind::rotate:
-        own_[at(node.output)] = rotate(Code::rotate, own(x));
+        own_[at(y)] = rotate(Code::rotate, own(x));
         break;
       case forward::Kind::attend:
         attend_forward(i);
         break;
+      case forward::Kind::cross_attend:
+        attend(i, results_storage());
+        break;
+      case forward::Kind::experts:
+        experts_forward(i, whole);
+        break;
+      case forward::Kind::merge:
+        step.code = Code::merge;
+        own_[at(y)] = pushed(step, own(x), made(y));
+        break;
       case forward::Kind::look_up: {
-        const Id sum = partial(width, home(node.output));
         step.code = Code::look_up;
-        step.m = of(Letter::rows);
-        step.n = extent(width);
-        step.out[0] = id(sum);
-        push(step);
-        own_[at(node.output)] = reduced(sum, width, home(node.output));
+        step.m = of(region_rows(y));
+        step.rows = g().rows(y);
+        own_[at(y)] = reduced(pushed(step, -1, partial(y, home(y))), y, home(y));
         break;
       }
       case forward::Kind::add_positions:
         step.code = Code::add_positions;
         step.m = of(Letter::local_piece_rows);
-        step.n = extent(width);
-        step.in[0] = id(own(x));
-        own_[at(node.output)] = in_place(own(x));
-        step.out[0] = id(own(node.output));
-        push(step);
+        own_[at(y)] = pushed(step, own(x), in_place(own(x)));
         break;
+      case forward::Kind::add_segment:
+        step.code = Code::add_segment;
+        own_[at(y)] = pushed(step, own(x), in_place(own(x)));
+        break;
+      case forward::Kind::prepend:
+        step.code = Code::prepend;
+        step.m = of(Letter::first_rows);
+        own_[at(y)] = pushed(step, own(x), made(y));
+        break;
+      case forward::Kind::first_token:
+        step.code = Code::view;
+        own_[at(y)] = pushed(step, own(x), value(buffer_of(own(x)), Part::first_tokens));
+        break;
+      case forward::Kind::mean: {
+        step.code = Code::mean;
+        step.m = rows(x);
+        const Id sum = pushed(step, own(x), made(y));
+        own_[at(y)] = megatron_ ? reduced(sum, y) : sum;
+        break;
+      }
       case forward::Kind::cross_entropy: {
-        const forward::Width& h = g().width(x);
-        const Id n = replicated(own(x), h);
+        const Id n = replicated(own(x), x);
         step.code = Code::cross_entropy;
-        step.m = of(Letter::rows);
+        step.m = of(region_rows(x));
         step.n = of(Letter::vocabulary);
-        step.k = extent(h);
-        step.in[0] = id(n);
-        const Id d = in_place(n);
-        step.out[0] = id(d);
+        step.k = width(x);
         step.scratch[0] = id(fresh({1, Letter::chunk, Letter::vocabulary}));
         step.scratch[1] = id(fresh({3, Letter::chunk, Letter::tp}, Storage::frame, Scalar::fp32));
         step.scratch[2] = id(fresh({1, Letter::chunk}, Storage::frame, Scalar::fp32));
-        push(step);
-        gradients_[at(x)] = reduced(d, h);
+        gradients_[at(x)] = reduced(pushed(step, n, in_place(n)), x);
         break;
       }
     }
   }
+  [[nodiscard]] static constexpr std::array<std::int8_t, 3> weights_of(const forward::Node& node) {
+    return {wid(node.weights[0]), wid(node.weights[1]), wid(node.weights[2])};
+  }
+  constexpr Id norm_statistics(int y) {
+    return fresh(capacity(y).times(std::int64_t{2}), kept_storage(), Scalar::fp32);
+  }
   constexpr void run_linear(const forward::Node& node) {
-    const forward::Width& in = g().width(node.inputs[0]);
-    const forward::Width& out = g().width(node.output);
-    const bool sums = in.split;  // over a split extent
-    Step step =
-        product(Code::linear, node, of(out.split || sums ? Letter::rows : local_rows()), extent(out), extent(in));
-    step.in[0] = id(out.split ? replicated(own(node.inputs[0]), in) : own(node.inputs[0]));
+    const int x = node.inputs[0];
+    const int y = node.output;
+    const bool sums = g().width(x).split;  // over a split extent
+    Step step = product(Code::linear, node, sums ? of(region_rows(y)) : rows(y), width(y), width(x));
     step.bias_once = sums;
-    const Storage target = home(node.output);
-    const Id y = sums ? partial(out, target) : fresh(elements(out), target);
-    step.out[0] = id(y);
-    push(step);
-    own_[at(node.output)] = sums ? reduced(y, out, target) : y;
+    const Id from = g().width(y).split ? replicated(own(x), x) : own(x);
+    const Id out = pushed(step, from, sums ? partial(y, home(y)) : made(y));
+    own_[at(y)] = sums ? reduced(out, y, home(y)) : out;
   }
-  [[nodiscard]] constexpr Extent input_width(const forward::Node& node) const {
-    return extent(g().width(node.inputs[0]));
-  }
+  /// Products with weights that tensor ranks share may have 8-bit operands.
   constexpr Step product(Code code, const forward::Node& node, const Extent& m, const Extent& n,
                          const Extent& k) const {
     Step step{.code = code, .m = m, .n = n, .k = k};
-    step.weights = {wid(node.weights[0]), wid(node.weights[1])};
-    step.eight_bit = g().layer.kind == LayerKind::block;
+    step.weights = weights_of(node);
+    step.eight_bit = is_block() && program_.is_cut(node.weights[0]);
     return step;
   }
   constexpr Id rotate(Code code, Id x) {
     const LayerSpec& l = g().layer;
-    Step step{.code = code,
-              .m = of(Letter::piece_rows),
-              .n = {(l.heads + l.kv_heads) * l.head_dim, Letter::one, Letter::one, true}};
-    const Id out = in_place(x);
-    step.in[0] = id(x);
-    step.out[0] = id(out);
-    push(step);
-    return out;
+    const Step step{.code = code,
+                    .m = of(Letter::piece_rows),
+                    .n = {(l.heads + l.kv_heads) * l.head_dim, Letter::one, Letter::one, true}};
+    return pushed(step, x, in_place(x));
   }
   /// The value of a tensor in this phase.
   [[nodiscard]] constexpr Id own(int tensor) const { return own_[at(tensor)]; }
+
+  // ---- experts
+
+  constexpr void experts_forward(int i, bool whole) {
+    const forward::Node& node = g().node(i);
+    const LayerSpec& l = g().layer;
+    const int x = node.inputs[0];
+    const int y = node.output;
+    Step route{.code = Code::route, .m = rows(x), .n = {l.experts}, .k = width(x)};
+    route.weights = weights_of(node);
+    Routed& routed = routed_[at(i)];
+    routed.weights = pushed(route, own(x), fresh({l.experts, Letter::rows}, kept_storage(), Scalar::fp32));
+    Step step{.code = Code::experts_forward, .m = of(Letter::rows), .n = width(y)};
+    step.weights = weights_of(node);
+    step.activation = node.activation;
+    const Extent hidden{l.ffn, Letter::routed_rows, Letter::one, true};
+    const bool keeps = program_.kinds.recompute == RecomputeKind::never;
+    routed.order = fresh(of(Letter::routed_rows), kept_storage(), Scalar::tokens);
+    routed.u = fresh({l.ffn_inputs(), Letter::routed_rows, Letter::one, true}, kept_storage());
+    routed.g = keeps ? fresh(hidden, kept_storage()) : -1;
+    step.in = {id(replicated(own(x), x)), id(routed.weights), -1, -1, -1, -1};
+    const Id sum = whole ? partial(y, home(y)) : -1;
+    step.out = {id(sum), id(routed.order), id(routed.u), id(routed.g)};
+    step.scratch[0] = id(fresh(width(x).times(Letter::routed_rows)));
+    if (!keeps) step.scratch[1] = id(fresh(hidden));
+    push(step);
+    if (whole) own_[at(y)] = reduced(sum, y, home(y));
+  }
 
   // ---- attention
 
@@ -240,11 +290,14 @@ class ForwardPass : protected Emitter {
     const forward::Node& node = g().node(i);
     const Extent output = ulysses_ ? core_q() : q().times(Letter::rows);
     const Extent statistics = ulysses_ ? Extent{1, Letter::core_rows, Letter::core_heads} : heads().times(Letter::rows);
+    const bool crosses = node.operation == forward::Kind::cross_attend;
+    if (crosses) core_input_[at(i)] = own(node.inputs[0]);
+    if (has_biases(node)) biases_[at(i)] = spread_biases(node);
     core_output_[at(i)] = fresh(output, where);
     statistics_[at(i)] = fresh(statistics, where, Scalar::fp32);
-    Step step = core_step(ring_ ? Code::ring_forward : Code::attention_forward);
-    step.in[0] = id(core_input_[at(i)]);
-    step.out = {id(core_output_[at(i)]), id(statistics_[at(i)]), -1};
+    Step step = core_step(ring_ ? Code::ring_forward : crosses ? Code::cross_forward : Code::attention_forward, node);
+    step.in = {id(core_input_[at(i)]), id(crosses ? own(node.inputs[1]) : biases_[at(i)]), -1, -1, -1, -1};
+    step.out = {id(core_output_[at(i)]), id(statistics_[at(i)]), -1, -1};
     if (ring_) {
       const Extent block = kv().times(2).times(Letter::rows);
       step.scratch[0] = id(fresh(block));
@@ -259,24 +312,51 @@ class ForwardPass : protected Emitter {
     own_[at(node.output)] = fresh(q().times(Letter::rows), where);
     exchange(Code::to_tokens, core_output_[at(i)], own(node.output));
   }
-  [[nodiscard]] constexpr Step core_step(Code code) const {
+  [[nodiscard]] constexpr Step core_step(Code code, const forward::Node& node) const {
+    const LayerSpec& l = g().layer;
     Step step{.code = code};
-    step.m = ulysses_ ? Extent{1, Letter::samples, Letter::core_heads} : heads().times(Letter::samples);
-    step.n = of(ulysses_ ? Letter::core_tokens : Letter::tokens);
-    step.k = step.n;
-    step.l = {g().layer.head_dim};
+    step.m = ulysses_            ? Extent{1, Letter::samples, Letter::core_heads}
+             : has_windows(node) ? heads().times(Letter::windows)
+                                 : heads().times(Letter::samples);
+    step.n = has_windows(node) ? Extent{l.window * l.window} : of(ulysses_ ? Letter::core_tokens : Letter::tokens);
+    step.k = node.operation == forward::Kind::cross_attend ? of(Letter::memory_tokens) : step.n;
+    step.l = {l.head_dim};
+    step.weights = weights_of(node);
     if (ring_) step.ranks = Ranks::cp;
     return step;
   }
 
+  /// Attention within windows reads its biases from the table; over a sequence it has them by distance.
+  [[nodiscard]] constexpr bool has_windows(const forward::Node& node) const {
+    return node.operation == forward::Kind::attend && g().layer.window > 0;
+  }
+  [[nodiscard]] constexpr bool has_biases(const forward::Node& node) const {
+    return node.weights[0] >= 0 && !has_windows(node);
+  }
+  [[nodiscard]] constexpr Extent bias_elements() const { return heads().times(Letter::distances); }
+  constexpr Id spread_biases(const forward::Node& node) {
+    Step step{.code = Code::spread_biases, .m = heads(), .n = of(Letter::distances)};
+    step.weights = weights_of(node);
+    return pushed(step, -1, fresh(bias_elements(), Storage::frame, Scalar::fp32));
+  }
+
+  /// What experts keep.
+  struct Routed {
+    Id weights = -1;
+    Id order = -1;
+    Id u = -1;
+    Id g = -1;
+  };
+
   bool ulysses_;
   bool ring_;
-  Id input_ = -1;
   std::array<Id, forward::Graph::most_tensors> own_{};        ///< values of tensors, in their own placement
   std::array<Id, forward::Graph::most_tensors> gradients_{};  ///< of tensors, as far as they are made and not yet read
   std::array<Id, forward::Graph::most_nodes> statistics_{};   ///< of norms and attention
   std::array<Id, forward::Graph::most_nodes> core_input_{};
   std::array<Id, forward::Graph::most_nodes> core_output_{};
+  std::array<Id, forward::Graph::most_nodes> biases_{};  ///< of attention, by distance
+  std::array<Routed, forward::Graph::most_nodes> routed_{};
 };
 
 }  // namespace galvatron::program::detail

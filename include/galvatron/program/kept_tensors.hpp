@@ -23,7 +23,7 @@ class KeptTensors {
   [[nodiscard]] constexpr bool recomputes_core() const { return kinds_.recompute == RecomputeKind::selective; }
   /// True for tensors that forward leaves to backward, or that full recomputation makes for it.
   [[nodiscard]] constexpr bool keeps(int tensor) const {
-    if (!needs_[at(tensor)] || tensor == graph_.input || is_recomputed(tensor)) return false;
+    if (!needs_[at(tensor)] || graph_.is_input(tensor) || is_recomputed(tensor)) return false;
     return !(recomputes_core() && is_attention_result(tensor));
   }
 
@@ -37,14 +37,22 @@ class KeptTensors {
     if (producer < 0 || !is_recomputed(tensor)) return;
     for (const int input : graph_.node(producer).inputs) need(input);
   }
-  /// True for outputs that backward computes again from what is kept. Results of attention are told apart in keeps().
+  /// True for outputs that backward computes again from what is kept. A change of order always is one, and with it what
+  /// is made of it element by element. Results of attention are told apart in keeps().
   [[nodiscard]] constexpr bool is_recomputed(int tensor) const {
-    if (kinds_.recompute == RecomputeKind::never) return false;
     const int producer = graph_.producer(tensor);
     if (producer < 0) return false;
-    const forward::Kind operation = graph_.node(producer).operation;
-    return operation == forward::Kind::norm || operation == forward::Kind::activation ||
-           operation == forward::Kind::multiply;
+    const forward::Node& node = graph_.node(producer);
+    switch (node.operation) {
+      case forward::Kind::merge:
+        return true;
+      case forward::Kind::norm:
+      case forward::Kind::activation:
+      case forward::Kind::multiply:
+        return kinds_.recompute != RecomputeKind::never || is_recomputed(node.inputs[0]);
+      default:
+        return false;
+    }
   }
   constexpr void find_needs() {
     for (int i = 0; i < graph_.node_count; ++i) {
@@ -53,27 +61,25 @@ class KeptTensors {
         case forward::Kind::norm:
         case forward::Kind::linear:
         case forward::Kind::activation:
+        case forward::Kind::experts:
           need(node.inputs[0]);
           break;
         case forward::Kind::multiply:
+        case forward::Kind::cross_attend:
           need(node.inputs[0]);
           need(node.inputs[1]);
           break;
         case forward::Kind::attend:
           if (kinds_.sequence != SequenceKind::ulysses) need(node.inputs[0]);  // Ulysses keeps what its exchange gives
           break;
-        case forward::Kind::add:
-        case forward::Kind::rotate:
-        case forward::Kind::look_up:
-        case forward::Kind::add_positions:
-        case forward::Kind::cross_entropy:
+        default:
           break;
       }
     }
   }
   [[nodiscard]] constexpr bool is_attention_result(int tensor) const {
     const int producer = graph_.producer(tensor);
-    return producer >= 0 && graph_.node(producer).operation == forward::Kind::attend;
+    return producer >= 0 && forward::is_attention(graph_.node(producer).operation);
   }
   const forward::Graph& graph_;
   const StrategySpec& kinds_;

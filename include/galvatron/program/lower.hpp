@@ -31,12 +31,14 @@ class Lowering : BackwardPass {
 /// makes are those of parameters that no tensor rank shares. A layer with a loss, or without an input, has none to
 /// defer.
 constexpr bool can_split(const forward::Graph& graph, const StrategySpec& kinds) {
-  return splits_backward(kinds.recompute) && graph.input >= 0 && graph.output >= 0;
+  return splits_backward(graph.layer, kinds) && graph.input >= 0 && graph.output >= 0;
 }
 
-/// The program of a layer under a strategy of these kinds; its degrees do not matter.
+/// The program of a layer under a strategy of these kinds; its degrees do not matter. An embedding and a head recompute
+/// nothing but norms.
 /// @param splits  the schedule defers weight gradients
-constexpr LayerProgram lower(const forward::Graph& graph, const StrategySpec& kinds, bool splits = false) {
+constexpr LayerProgram lower(const forward::Graph& graph, StrategySpec kinds, bool splits = false) {
+  if (graph.layer.kind != LayerKind::block) kinds.recompute = RecomputeKind::none;
   return detail::Lowering(graph, kinds, splits && can_split(graph, kinds)).program();
 }
 

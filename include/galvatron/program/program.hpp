@@ -7,6 +7,7 @@
 // Buffers, by lifetime:
 //   input, output, gradient   borders of the layer; `gradient` is that of the output on entry of backward and that of
 //                             the input on its end
+//   carried                   kept once by a stage for several layers
 //   slot                      from forward to backward of a micro-batch
 //   deferred                  from backward to the weight gradients of a micro-batch
 //   frame                     inside one phase: a stack from both ends (program/allocate.hpp)
@@ -38,30 +39,50 @@ enum class Code : std::uint8_t {
   activation_forward,   ///< out0 (m, n) from in0
   activation_backward,  ///< out0 = du from in0 (u) and in1 (dg)
   add,                  ///< out0 = in0 + in1, m elements
+  view,                 ///< out0 is a part of in0
+  merge,                ///< out0 (m, n) = the four rows of n / 4 of a square of in0 side by side
+  merge_back,           ///< the reverse
   multiply,             ///< out0 = in0 * in1, m elements
   rotate,               ///< in place; m rows of n, `repeat` pieces
   rotate_back,
   // Attention. m sequences times heads, n queries, k keys, l head dim.
-  attention_forward,   ///< out0 and statistics out1 from in0
-  attention_backward,  ///< out0 = gradient of in0; in1 output, in2 statistics, in3 gradient of the output
+  attention_forward,   ///< out0 and statistics out1 from in0; in1 biases by distance (heads, distances)
+  attention_backward,  ///< out0, out1 = gradients of in0 and in1; in2 output, in3 statistics, in4 gradient of the
+                       ///< output
   ring_forward,        ///< the same over a ring of context ranks
   ring_backward,
+  cross_forward,   ///< out0 and statistics out1 from queries in0 and keys | values in1
+  cross_backward,  ///< as attention_backward
+  spread_biases,   ///< out0 (m heads, n distances) from the table
+  gather_biases,   ///< the table's gradient from in0
   // The exchanges of Ulysses: all tokens of some heads for some tokens of all heads. out0 from in0; scratch0.
   to_heads,              ///< queries, or the gradient of the output
   projection_to_heads,   ///< queries, keys and values of a fused projection
   to_tokens,             ///< the output
   projection_to_tokens,  ///< the gradients of queries, keys and values
+  // Experts. m rows.
+  route,             ///< out0 = weights of experts for in0
+  experts_forward,   ///< out0 from in0 and the weights in1; kept: out1 the order of rows, out2 u, scratch0 or out3 g
+  experts_backward,  ///< out0 = gradient of in0; in1 weights of experts, in2 order, in3 u, in4 d of the output, in5 g
   // Ends.
   look_up,           ///< out0 = rows of the table by token
   look_up_backward,  ///< the table's gradient from in0
   add_positions,     ///< in place; `repeat` pieces
   positions_gradient,
+  add_segment,  ///< in place: the table's first row
+  segment_gradient,
+  prepend,               ///< in place of in0: its rows with the learned token before them
+  prepend_backward,      ///< out0 = the gradient of those rows, in place; the token's gradient
+  first_token_gradient,  ///< in place of in0, the gradient of the first rows: zeros for all others
+  mean,                  ///< out0 (samples, n) = over the m rows of in0
+  mean_backward,
   cross_entropy,  ///< in0 becomes its gradient; a loop over chunks of rows
   // Memory.
   copy,  ///< out0 = in0
   // Groups of ranks.
   all_gather,      ///< out0 = the parts in0 of all ranks
   all_reduce,      ///< in place
+  broadcast,       ///< in place, from the first rank
   reduce_scatter,  ///< out0 = this rank's part of the sum of in0
   // Parameters of a group: program/parameters.hpp.
   acquire,  ///< parameters are whole from here on
@@ -82,7 +103,7 @@ enum class Scalar : std::uint8_t {
   tokens,  ///< int32
 };
 
-enum class Storage : std::uint8_t { input, output, gradient, slot, deferred, frame };
+enum class Storage : std::uint8_t { input, output, carried, gradient, slot, deferred, frame };
 
 /// An extent of LayerProgram::extents, by number. The first is 0.
 enum class ExtentId : std::uint8_t { none };
@@ -90,6 +111,7 @@ enum class ExtentId : std::uint8_t { none };
 struct Buffer {
   Storage storage = Storage::frame;
   ExtentId elements{};
+  ExtentId begin{};  ///< of a gradient: elements before it in the border
   Scalar scalar = Scalar::activation;
   // A frame: its phase, the steps from the first to the last that need it, and the end of the stack that it is on.
   std::int8_t phase = -1;
@@ -109,10 +131,18 @@ struct FramePeak {
   }
 };
 
-/// A value is written once, by one step. Where `local`, it is this rank's own rows of its buffer.
+/// The rows of a buffer that a value has.
+enum class Part : std::uint8_t {
+  all,
+  local,         ///< those that are this rank's own between the regions
+  first_tokens,  ///< of samples
+  patches,       ///< the others
+};
+
+/// A value is written once, by one step.
 struct Value {
   std::int16_t buffer = -1;
-  bool local = false;
+  Part part{};
 };
 
 /// @tparam E  an extent: of a program ExtentId
@@ -120,10 +150,11 @@ template <class E>
 struct BasicStep {
   Code code{};
   E m{}, n{}, k{}, l{};
-  std::array<std::int16_t, 4> in{-1, -1, -1, -1};
-  std::array<std::int16_t, 3> out{-1, -1, -1};
+  std::array<std::int16_t, 6> in{-1, -1, -1, -1, -1, -1};
+  std::array<std::int16_t, 4> out{-1, -1, -1, -1};
   std::array<std::int16_t, 8> scratch{-1, -1, -1, -1, -1, -1, -1, -1};
-  std::array<std::int8_t, 2> weights{-1, -1};  ///< of forward::Graph::weights
+  std::array<std::int8_t, 3> weights{-1, -1, -1};  ///< of forward::Graph::weights
+  forward::Rows rows{};                            ///< of tokens that are looked up
   Ranks ranks = Ranks::none;
   ActivationKind activation{};
   std::int8_t group = 0;       ///< parameter group
@@ -140,8 +171,8 @@ inline constexpr int phases = 3;
 
 struct LayerProgram {
   static constexpr int most_steps = 64;  ///< of a phase
-  static constexpr int most_values = 128;
-  static constexpr int most_buffers = 96;
+  static constexpr int most_values = 160;
+  static constexpr int most_buffers = 128;
   static constexpr int most_extents = 64;
   static constexpr int most_peaks = 64;
 
@@ -164,9 +195,22 @@ struct LayerProgram {
   int extent_count = 1;
   std::array<FramePeak, most_peaks> peaks{};  ///< where frames may be largest; others are within these
   int peak_count = 0;
-  int output = -1;          ///< the value that goes to the layer after; -1: a loss comes out
-  int input_gradient = -1;  ///< the value that goes to the layer before; -1: tokens came in
+  // Values at the borders; -1: none.
+  std::array<std::int16_t, 2> inputs{-1, -1};                ///< from the layer before, and carried
+  std::array<std::int16_t, 2> outputs{-1, -1};               ///< to the layer after, and carried
+  std::array<std::int16_t, 3> output_gradients{-1, -1, -1};  ///< from the layer after: of outputs, of what is carried
+  std::array<std::int16_t, 3> input_gradients{-1, -1, -1};   ///< to the layer before
 
+  /// A layer with a vocabulary table has it in a parameter group of its own, before that of its other parameters.
+  [[nodiscard]] constexpr int groups() const {
+    for (int i = 0; i < graph.weight_count; ++i)
+      if (graph.weight(i).is_table) return 2;
+    return 1;
+  }
+  /// True for a parameter that tensor-parallel ranks share.
+  [[nodiscard]] constexpr bool is_cut(int weight) const {
+    return graph.weight(weight).rows.split || graph.weight(weight).columns.split;
+  }
   [[nodiscard]] constexpr const Steps& steps(Phase p) const { return phase[static_cast<std::size_t>(p)]; }
   [[nodiscard]] constexpr const Value& value(int id) const { return values[static_cast<std::size_t>(id)]; }
   [[nodiscard]] constexpr const Buffer& buffer(int id) const { return buffers[static_cast<std::size_t>(id)]; }

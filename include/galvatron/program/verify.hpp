@@ -22,12 +22,14 @@ class Verification {
       : p_(program), held_(static_cast<std::size_t>(program.buffer_count)) {}
 
   std::string run() {
-    hold_border(Storage::input);
+    hold(p_.inputs);
     check(Phase::forward);
-    if (p_.output >= 0 && !holds(p_.output)) say("forward does not write the layer's output");
-    if (p_.graph.output >= 0) hold_border(Storage::gradient);
+    for (const int v : p_.outputs)
+      if (v >= 0 && !holds(v)) say("forward does not write what the layer gives");
+    hold(p_.output_gradients);
     check(Phase::backward);
-    if (p_.input_gradient >= 0 && !holds(p_.input_gradient)) say("backward does not leave the gradient of the input");
+    for (const int v : p_.input_gradients)
+      if (v >= 0 && !holds(v)) say("backward does not leave the gradient of an input");
     forget(Storage::gradient);  // it goes on to the layer before
     check(Phase::weights);
     return found_;
@@ -38,13 +40,11 @@ class Verification {
   void say(const std::string& what) {
     if (found_.empty()) found_ = what;
   }
-  // The first value of a border comes from outside.
-  void hold_border(Storage storage) {
-    for (int v = 0; v < p_.value_count; ++v)
-      if (p_.buffer_of(v).storage == storage) {
-        held_[at(p_.value(v).buffer)] = {v};
-        return;
-      }
+  // Values of a border that come from outside.
+  template <class Values>
+  void hold(const Values& values) {
+    for (const int v : values)
+      if (v >= 0) held_[at(p_.value(v).buffer)] = {v};
   }
   [[nodiscard]] bool holds(int v) const { return held_[at(p_.value(v).buffer)].contains(v); }
   void forget(Storage storage) {
@@ -86,10 +86,18 @@ class Verification {
       if (!written.insert(buffer).second) say("two results lie in one buffer" + here());
       std::set<int>& now = held_[at(buffer)];
       const bool keeps_part = step.code == Code::all_gather && step.in[0] >= 0 && p_.value(step.in[0]).buffer == buffer;
-      now.clear();
+      overwrite(buffer);
       if (keeps_part) now.insert(step.in[0]);
       now.insert(v);
     }
+  }
+  // Also what lies at the same place of the border.
+  void overwrite(int buffer) {
+    const Buffer& written = p_.buffer(buffer);
+    for (int b = 0; b < p_.buffer_count; ++b)
+      if (b == buffer || (written.storage == Storage::gradient && p_.buffer(b).storage == Storage::gradient &&
+                          p_.buffer(b).begin == written.begin))
+        held_[at(b)].clear();
   }
   void in_frame(int v) {
     const Buffer& b = p_.buffer_of(v);

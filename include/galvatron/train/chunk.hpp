@@ -100,7 +100,7 @@ class Chunk {
         const Sides<T> out = sides(i, activation_out_);
         layers_[i]->forward(slot, decodes(i) ? out.target : out.source);
         if (plan_.has_next && carried(i, slot).count > 0)
-          device_.copy(bytes(passed(i, slot)), bytes(decodes(i) ? out.source : out.target));
+          device_.copy(raw_bytes(passed(i, slot)), raw_bytes(decodes(i) ? out.source : out.target));
       } else if (!changes_after(i)) {
         const Sides<T> next = input(i + 1, slot);
         layers_[i]->forward(slot, decodes(i) ? next.target : next.source);
@@ -162,7 +162,7 @@ class Chunk {
         const View<T> before = gradient_;
         ws.restore_low(0);
         gradient_ = whole = ws.template take<T>(input_elements(i));
-        if (!low) device_.copy(bytes(before), bytes(whole.slice(0, before.count)));
+        if (!low) device_.copy(raw_bytes(before), raw_bytes(whole.slice(0, before.count)));
         ws.restore_high(0);
         low = true;
       }
@@ -171,13 +171,13 @@ class Chunk {
       streams_.after(pass, i);
       if (i == 0) continue;
       if (!changes_after(i - 1)) {
-        if (begins_source(i)) device_.zero(bytes(sides(i - 1, whole).source));
+        if (begins_source(i)) device_.zero(raw_bytes(sides(i - 1, whole).source));
         gradient_ = whole;
         continue;
       }
       const View<T> to = low ? ws.template take_high<T>(elements(i - 1)) : ws.template take<T>(elements(i - 1));
       move(up_[i - 1], sides(i, gradient_), sides(i - 1, to));
-      if (begins_source(i)) device_.zero(bytes(sides(i - 1, to).source));
+      if (begins_source(i)) device_.zero(raw_bytes(sides(i - 1, to).source));
       gradient_ = whole = to;
       if (low)
         ws.restore_low(0);
@@ -187,7 +187,7 @@ class Chunk {
     }
     if (plan_.has_previous) {
       send_gradient_.wait_sent(world_);
-      device_.copy(bytes(gradient_), bytes(gradient_out_));
+      device_.copy(raw_bytes(gradient_), raw_bytes(gradient_out_));
     }
     ws.restore_low(0);
     ws.restore_high(0);
@@ -328,9 +328,6 @@ class Chunk {
     border.post(world_, from);
     border.receive(world_, to);
     border.wait_sent(world_);
-  }
-  static View<std::byte> bytes(View<T> v) {
-    return {reinterpret_cast<std::byte*>(v.data), v.count * static_cast<std::int64_t>(sizeof(T))};
   }
 
   D& device_;

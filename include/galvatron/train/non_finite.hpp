@@ -60,7 +60,7 @@ bool all_finite(D& device, device::Region& workspace, View<const T> values) {
   for (std::int64_t first = 0; first < values.count; first += run) {
     const std::int64_t n = std::min(run, values.count - first);
     const View<float> part = scratch.slice(0, n);
-    device.zero({reinterpret_cast<std::byte*>(part.data), n * static_cast<std::int64_t>(sizeof(float))});
+    device.zero(raw_bytes(part));
     device.accumulate(n, values.slice(first, n), part);
     device.clear_sums();
     device.norm_squared(n, View<const float>(part), device.sums().slice(device::gradient_squares, 1));

@@ -43,16 +43,13 @@ constexpr void experts_forward(const LayerShape& s, op::WorkList& out, bool whol
   out.push(for_each_expert(s, op::Kind::gemm_nt, s.h, s.ffn));
   permute_routed(s, out);
 }
-/// `input` makes the part's gathered input again. The gradient of a router's weight is <dy, y> = <dy W, g>: it needs no
-/// result y of an expert.
-template <class Input>
-constexpr void experts_backward(const LayerShape& s, op::WorkList& out, const Input& input) {
+/// The gradient of a router's weight is <dy, y> = <dy W, g>: it needs no result y of an expert.
+constexpr void experts_backward(const LayerShape& s, op::WorkList& out) {
   permute_routed(s, out);
   if (!s.keeps_outputs()) out.push(compute(op::Kind::activation_forward, routed_rows(s), s.ffn));
   out.push(for_each_expert(s, op::Kind::gemm_tn, s.h, s.ffn));
   out.push(for_each_expert(s, op::Kind::gemm_nn, s.ffn, s.h));
   out.push(compute(op::Kind::activation_backward, routed_rows(s), s.ffn));
-  input();
   permute_routed(s, out);
   out.push(for_each_expert(s, op::Kind::gemm_tn, s.ffn_in, s.h));
   out.push(for_each_expert(s, op::Kind::gemm_nn, s.h, s.ffn_in));

@@ -237,7 +237,8 @@ class MixedBlock {
   template <class Input>
   constexpr void mlp_backward(op::WorkList& out, const Input& input) const {
     if (s_.layer.experts > 0) {
-      experts_backward(s_, out, input);
+      experts_backward(s_, out);
+      input();
       return;
     }
     if (!s_.keeps_outputs()) out.push(compute(op::Kind::activation_forward, s_.rows, s_.ffn));
