@@ -8,7 +8,7 @@
 #include <cstddef>
 #include <vector>
 
-namespace galvatron::cost {
+namespace galvatron::schedule {
 
 /// The ranks and cores of pipeline stages of equal size.
 struct CoreSharing {
@@ -63,4 +63,4 @@ class CoreLoads {
   std::vector<std::size_t> cores_;  // (ranks, threads) where each runs
 };
 
-}  // namespace galvatron::cost
+}  // namespace galvatron::schedule
