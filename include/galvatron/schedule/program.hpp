@@ -86,6 +86,7 @@ using Program = std::vector<StageProgram>;
 class Cursor {
  public:
   explicit Cursor(const StageProgram& blocks) : blocks_(&blocks) { leave_ended(); }
+  explicit Cursor(StageProgram&&) = delete;
 
   [[nodiscard]] bool at_end() const { return block_ == blocks_->size(); }
   [[nodiscard]] Instruction operator*() const { return (*blocks_)[block_].at(time_, place_); }

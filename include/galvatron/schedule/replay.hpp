@@ -106,6 +106,7 @@ class Replayer {
         sharing_(options.sharing),
         slowness_(program.size(), 1.0),
         loads_(options.sharing, static_cast<int>(program.size())) {
+    stages_.reserve(program.size());
     int last = 0;
     for (const StageProgram& blocks : program) {
       bool steps = false;
@@ -219,7 +220,7 @@ class Replayer {
           Mailbox& mailbox = (*mailboxes)[v];
           if (!mailbox.full || mailbox.available <= now_) continue;
           if (mailbox.available - now_ <= step * (1 + 1e-12)) mailbox.available = std::min(mailbox.available, then);
-          if (mailbox.available <= then) wake_around(v % stages_.size());
+          if (mailbox.available <= then) wake_neighbour(v % stages_.size(), mailboxes == &activation_);
         }
     now_ = then;
     for (std::size_t s = 0; s < stages_.size(); ++s) {
@@ -287,12 +288,12 @@ class Replayer {
       stage.source->full = false;
       stage.source->taken = stage.now;
       stage.source->taken_by = last_span(s);
-      wake_around(s);
+      wake_neighbour(s, stage.instruction.op == Op::receive_gradient);
     } else if (is_send(stage.instruction.op)) {
       const double takes = (*stage.times)[stage.instruction.op].value;
       messages_take_time_ = messages_take_time_ || takes > 0;
       *stage.target = {stage.instruction.microbatch, true, stage.now + takes, stage.target->taken, last_span(s), {}};
-      wake_around(s);
+      wake_neighbour(s, stage.instruction.op == Op::send_activation);
     }
     ++stage.next;
     stage.woken = true;
@@ -346,11 +347,11 @@ class Replayer {
     for (StageState& other : stages_) other.woken = true;
   }
 
-  // A stage waits for nobody but its neighbours; with several chunks the ends of the pipeline are such too.
-  void wake_around(std::size_t s) {
-    stages_[s].woken = true;
-    stages_[s > 0 ? s - 1 : stages_.size() - 1].woken = true;
-    stages_[s + 1 < stages_.size() ? s + 1 : 0].woken = true;
+  // The stage behind or before. With several chunks the ends of the pipeline are neighbours too.
+  void wake_neighbour(std::size_t s, bool behind) {
+    const std::size_t last = stages_.size() - 1;
+    const std::size_t neighbour = behind ? (s < last ? s + 1 : 0) : (s > 0 ? s - 1 : last);
+    stages_[neighbour].woken = true;
   }
 
   [[noreturn]] void fail(std::size_t s, const std::string& why) const {
