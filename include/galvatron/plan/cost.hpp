@@ -18,6 +18,7 @@
 #include <galvatron/cost/relayout.hpp>
 #include <galvatron/model/spec.hpp>
 #include <galvatron/plan/plan.hpp>
+#include <galvatron/schedule/in_flight.hpp>
 #include <galvatron/strategy/layout.hpp>
 
 namespace galvatron {

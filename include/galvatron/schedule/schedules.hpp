@@ -8,6 +8,7 @@
 #include <vector>
 
 #include <galvatron/core/error.hpp>
+#include <galvatron/schedule/in_flight.hpp>
 #include <galvatron/schedule/program.hpp>
 #include <galvatron/strategy/schedule_kind.hpp>
 

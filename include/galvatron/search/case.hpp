@@ -17,6 +17,7 @@
 #include <galvatron/cost/plan_cost.hpp>
 #include <galvatron/cost/relayout.hpp>
 #include <galvatron/model/spec.hpp>
+#include <galvatron/schedule/in_flight.hpp>
 #include <galvatron/search/options.hpp>
 #include <galvatron/search/problem.hpp>
 #include <galvatron/search/stage_setting.hpp>
