@@ -85,33 +85,32 @@ using Program = std::vector<StageProgram>;
 /// Goes through the instructions of a stage in their order.
 class Cursor {
  public:
-  explicit Cursor(const StageProgram& blocks) : blocks_(&blocks) { leave_ended(); }
+  explicit Cursor(const StageProgram& blocks) : block_(blocks.data()), end_(block_ + blocks.size()) { begin_block(); }
   explicit Cursor(StageProgram&&) = delete;
 
-  [[nodiscard]] bool at_end() const { return block_ == blocks_->size(); }
-  [[nodiscard]] Instruction operator*() const { return (*blocks_)[block_].at(time_, place_); }
+  [[nodiscard]] bool at_end() const { return block_ == end_; }
+  [[nodiscard]] Instruction operator*() const { return block_->at(time_, place_); }
   Cursor& operator++() {
-    ++place_;
-    leave_ended();
+    if (++place_ < places_) return *this;
+    place_ = 0;
+    if (++time_ < block_->repeats) return *this;
+    ++block_;
+    begin_block();
     return *this;
   }
 
  private:
-  void leave_ended() {
-    for (; !at_end(); ++block_, time_ = 0, place_ = 0) {
-      const Block& block = (*blocks_)[block_];
-      if (place_ == block.once.size()) {
-        ++time_;
-        place_ = 0;
-      }
-      if (time_ < block.repeats && !block.once.empty()) return;
-    }
+  void begin_block() {
+    while (block_ != end_ && block_->size() == 0) ++block_;
+    time_ = 0;
+    places_ = at_end() ? 0 : block_->once.size();
   }
 
-  const StageProgram* blocks_;
-  std::size_t block_ = 0;
+  const Block* block_;
+  const Block* end_;
   std::int64_t time_ = 0;
-  std::size_t place_ = 0;
+  std::size_t place_ = 0;   // in block_->once
+  std::size_t places_ = 0;  // its size
 };
 
 /// The number of instructions.

@@ -20,15 +20,21 @@ namespace detail {
 
 using Instructions = std::vector<Instruction>;
 
+/// Of a stage's program. A search prices many short programs, and allocations are most of what they take.
+inline constexpr std::size_t most_blocks = 11;
+
 /// Adds passes [first, last), of which every `period`th is the same for micro-batches that are `step` further: as often
 /// as it goes all of them at once, then those that are left.
 /// @param write  write(instructions, pass) appends the instructions of one
 template <class Write>
 void add_passes(StageProgram& program, std::int64_t first, std::int64_t last, int period, int step,
                 const Write& write) {
+  program.reserve(most_blocks);
   Block whole{{}, std::max<std::int64_t>(0, last - first) / period, step};
-  if (whole.repeats > 0)
+  if (whole.repeats > 0) {
+    whole.once.reserve(static_cast<std::size_t>(period) * 7);  // forward, backward in two parts, four messages
     for (std::int64_t pass = first; pass < first + period; ++pass) write(whole.once, pass);
+  }
   Block rest;
   for (std::int64_t pass = first + whole.repeats * period; pass < last; ++pass) write(rest.once, pass);
   program.push_back(std::move(whole));
