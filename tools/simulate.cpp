@@ -81,7 +81,7 @@ ordered_json figures_json(const Simulated& s) {
 
 ordered_json stage_json(const Simulated& s, std::size_t i) {
   const simulate::StageSeconds& seconds = s.simulation.stages[i];
-  const cost::StageMemory& memory = s.simulation.parts.stages[i].memory;
+  const cost::StageMemory& memory = s.simulation.parts.cost.stages[i].memory;
   const PlanStage& stage = s.plan.stages[i];
   return {{"first_layer", stage.first_layer},
           {"last_layer", stage.last_layer},
@@ -132,7 +132,7 @@ std::string summary(const Simulated& s, const std::vector<Simulated>& compared) 
     out += name + "compute " + share(seconds[Activity::compute] + seconds[Activity::recompute]) + ", communication " +
            share(seconds[Activity::communication] + seconds[Activity::transfer]) + ", gradients and optimizer " +
            share(seconds[Activity::gradients] + seconds[Activity::update]) + ", waiting " +
-           share(seconds[Activity::waiting]) + ", peak " + format_bytes(sim.parts.stages[i].memory.total()) + "\n";
+           share(seconds[Activity::waiting]) + ", peak " + format_bytes(sim.parts.cost.stages[i].memory.total()) + "\n";
   }
   if (!s.fits()) out += "  It does not fit: " + why_too_large(s) + ".\n";
   for (const Simulated& other : compared) {
@@ -174,7 +174,8 @@ void write_run(const Run& run, const std::string& trace, const std::string& repo
       const PlanStage& stage = run.plan.stages[i];
       for (int rank = stage.first_rank; rank < stage.first_rank + stage.rank_count; ++rank)
         simulate::add_measured(out, rank, "rank " + std::to_string(rank) + " measured, of stage " + std::to_string(i),
-                               run.step.ranks[static_cast<std::size_t>(rank)], &s.simulation.parts.stages[i], chunks);
+                               run.step.ranks[static_cast<std::size_t>(rank)], &s.simulation.parts.cost.stages[i],
+                               chunks);
     }
     simulate::add_simulation(out, run.plan, s.simulation, ranks);
     write_whole(trace, out.text());

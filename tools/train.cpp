@@ -253,8 +253,8 @@ void check_recorded(const Plan& plan) {
   std::int64_t instructions = 0;
   for (std::size_t i = 0; i < plan.stages.size(); ++i)
     instructions += schedule::size_of(value_or_throw(
-                        schedule::stage_blocks(plan.schedule, static_cast<int>(plan.stages.size()), static_cast<int>(i),
-                                               plan.microbatches, plan.virtual_stages))) *
+                        schedule::stage_program(plan.schedule, static_cast<int>(plan.stages.size()),
+                                                static_cast<int>(i), plan.microbatches, plan.virtual_stages))) *
                     plan.stages[i].rank_count;
   if (instructions > most)
     refuse("--trace and --report record each instruction of a step on every rank, " + std::to_string(instructions) +

@@ -133,7 +133,7 @@ TEST_CASE("stages share cores only where there are fewer cores than ranks") {
   CHECK(cost::stages_share_cores(narrow, 2, 2));
   CHECK(!cost::stages_share_cores(narrow, 1, 4));
   CHECK(!cost::stages_share_cores(host_cluster(4, 8), 4, 1));
-  const cost::CoreSharing sharing = cost::core_sharing(narrow, 1);
+  const schedule::CoreSharing sharing = cost::core_sharing(narrow, 1);
   CHECK(sharing.crowding(1) == doctest::Approx(1));
   CHECK(sharing.crowding(2) == doctest::Approx(1));
   CHECK(sharing.crowding(4) == doctest::Approx(2));

@@ -7,10 +7,18 @@
 
 #include <galvatron/schedule/schedule.hpp>
 
+#include "instructions.hpp"
+
 using namespace galvatron;
 using namespace galvatron::schedule;
 
 namespace {
+
+using Lists = std::vector<instructions::List>;
+
+Lists lists_of(ScheduleKind kind, int stages, int microbatches, int virtual_stages = 1) {
+  return instructions::of(value_or_throw(make_program(kind, stages, microbatches, virtual_stages)));
+}
 
 struct Shape {
   ScheduleKind kind = ScheduleKind::gpipe;
@@ -27,7 +35,7 @@ void for_all_programs(Check&& check) {
       for (int m = 1; m <= 16; ++m)
         for (int chunks = 1; chunks <= (kind == ScheduleKind::interleaved ? 3 : 1); ++chunks)
           if (kind != ScheduleKind::interleaved || (stages > 1 && m % stages == 0))
-            check(*make_program(kind, stages, m, chunks), Shape{kind, stages, m, chunks});
+            check(lists_of(kind, stages, m, chunks), Shape{kind, stages, m, chunks});
 }
 
 // The executor's rules with no times: a token is a micro-batch in one of the buffers between two virtual stages.
@@ -36,13 +44,13 @@ struct Tokens {
     bool full = false;
     int microbatch = -1;
   };
-  explicit Tokens(const Program& p, int chunks = 1)
+  explicit Tokens(const Lists& p, int chunks = 1)
       : program(p),
         next(p.size(), 0),
         activation(p.size() * static_cast<std::size_t>(chunks)),
         gradient(p.size() * static_cast<std::size_t>(chunks)) {}
 
-  const Program& program;
+  const Lists& program;
   std::vector<std::size_t> next;
   std::vector<Buffer> activation;  // sent by virtual stage k to k + 1
   std::vector<Buffer> gradient;    // sent by virtual stage k to k - 1
@@ -96,7 +104,7 @@ struct Tokens {
 }  // namespace
 
 TEST_CASE("every micro-batch goes forward and backward once on every chunk, in order") {
-  for_all_programs([](const Program& program, const Shape& shape) {
+  for_all_programs([](const Lists& program, const Shape& shape) {
     const auto [kind, stages, m, chunks] = shape;
     REQUIRE(static_cast<int>(program.size()) == stages);
     for (int s = 0; s < stages; ++s) {
@@ -135,7 +143,7 @@ TEST_CASE("every micro-batch goes forward and backward once on every chunk, in o
 }
 
 TEST_CASE("stages never wait for each other in a circle, whichever runs first") {
-  for_all_programs([](const Program& program, const Shape& shape) {
+  for_all_programs([](const Lists& program, const Shape& shape) {
     const int stages = shape.stages;
     for (const int order : {1, -1}) {
       Tokens tokens(program, shape.chunks);
@@ -157,7 +165,7 @@ TEST_CASE("stages never wait for each other in a circle, whichever runs first") 
 }
 
 TEST_CASE("the tokens find a deadlock and a wrong order when there is one") {
-  Program program = one_forward_one_backward(2, 2);
+  Lists program = lists_of(ScheduleKind::one_f_one_b, 2, 2);
   std::swap(program[0][0], program[0][4]);  // stage 0 begins with a receive_gradient
   REQUIRE(program[0][0].op == Op::receive_gradient);
   Tokens stuck(program);
@@ -165,7 +173,7 @@ TEST_CASE("the tokens find a deadlock and a wrong order when there is one") {
     for (std::size_t s = 0; s < 2; ++s) stuck.step(s);
   CHECK_FALSE(stuck.ended());
 
-  program = one_forward_one_backward(2, 2);
+  program = lists_of(ScheduleKind::one_f_one_b, 2, 2);
   program[0][1].microbatch = 1;
   Tokens crossed(program);
   for (int i = 0; i < 100; ++i)
@@ -174,7 +182,7 @@ TEST_CASE("the tokens find a deadlock and a wrong order when there is one") {
 }
 
 TEST_CASE("as many stashes as in_flight says are held at once, and no more") {
-  for_all_programs([](const Program& program, const Shape& shape) {
+  for_all_programs([](const Lists& program, const Shape& shape) {
     const auto [kind, stages, m, chunks] = shape;
     for (int s = 0; s < stages; ++s)
       for (int chunk = 0; chunk < chunks; ++chunk) {
@@ -196,7 +204,7 @@ TEST_CASE("as many stashes as in_flight says are held at once, and no more") {
 }
 
 TEST_CASE("1F1B on the middle of three stages is what the drawing shows") {
-  const Program program = one_forward_one_backward(3, 4);
+  const Lists program = lists_of(ScheduleKind::one_f_one_b, 3, 4);
   std::string drawn;
   for (const Instruction& instruction : program[1]) {
     if (instruction.op == Op::forward) drawn += static_cast<char>('0' + instruction.microbatch);
@@ -206,7 +214,7 @@ TEST_CASE("1F1B on the middle of three stages is what the drawing shows") {
 }
 
 TEST_CASE("ZB-H1 on three stages is what the drawing shows") {
-  const Program program = zero_bubble_h1(3, 4);
+  const Lists program = lists_of(ScheduleKind::zb_h1, 3, 4);
   std::vector<std::string> drawn(3);
   for (std::size_t s = 0; s < 3; ++s)
     for (const Instruction& instruction : program[s]) {
@@ -218,7 +226,7 @@ TEST_CASE("ZB-H1 on three stages is what the drawing shows") {
 }
 
 TEST_CASE("interleaved 1F1B runs groups of P micro-batches through the chunks in turn") {
-  const Program program = interleaved(2, 4, 2);
+  const Lists program = lists_of(ScheduleKind::interleaved, 2, 4, 2);
   std::string drawn;  // small letters: backwards; a second chunk is marked
   for (const Instruction& instruction : program[1]) {
     if (instruction.op == Op::forward) drawn += static_cast<char>('0' + instruction.microbatch);
@@ -241,20 +249,17 @@ TEST_CASE("schedules have names, and what has no program is refused") {
   CHECK_FALSE(make_program(ScheduleKind::interleaved, 1, 6, 2).has_value());
 }
 
-TEST_CASE("a stage's blocks do not grow with the micro-batches, and are its program") {
-  for_all_programs([](const Program& program, const Shape& shape) {
-    const auto [kind, stages, m, chunks] = shape;
-    for (int s = 0; s < stages; ++s) {
-      const StageBlocks blocks = *stage_blocks(kind, stages, s, m, chunks);
-      REQUIRE(size_of(blocks) == static_cast<std::int64_t>(program[static_cast<std::size_t>(s)].size()));
-      REQUIRE(written_out(blocks) == program[static_cast<std::size_t>(s)]);
+TEST_CASE("a stage's program does not grow with the micro-batches") {
+  for (const ScheduleKind kind : schedule_kinds)
+    for (int s = 0; s < 4; ++s) {
+      const StageProgram stage = *stage_program(kind, 4, s, 8);
+      REQUIRE(size_of(stage) == static_cast<std::int64_t>(instructions::of(stage).size()));
     }
-  });
   for (const ScheduleKind kind : schedule_kinds)
     for (int s = 0; s < 8; ++s) {
       const int chunks = kind == ScheduleKind::interleaved ? 3 : 1;
-      const StageBlocks few = *stage_blocks(kind, 8, s, 800, chunks);
-      const StageBlocks many = *stage_blocks(kind, 8, s, 1'000'000'000, chunks);
+      const StageProgram few = *stage_program(kind, 8, s, 800, chunks);
+      const StageProgram many = *stage_program(kind, 8, s, 1'000'000'000, chunks);
       REQUIRE(few.size() == many.size());
       std::size_t kept = 0;
       for (std::size_t i = 0; i < few.size(); ++i) {

@@ -8,6 +8,7 @@
 #include <random>
 #include <vector>
 
+#include <galvatron/schedule/in_flight.hpp>
 #include <galvatron/search/problem.hpp>
 #include <galvatron/strategy/schedule_kind.hpp>
 

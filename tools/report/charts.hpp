@@ -91,10 +91,10 @@ inline std::vector<MemoryPoint> thinned(const std::vector<MemoryPoint>& points, 
 }  // namespace detail
 
 /// Whether a memory chart reaches up to the budget: one that is far away would leave nothing to see.
-inline bool shows_budget(const StageParts& stage, Bytes budget) { return budget <= 4 * stage.memory.total(); }
+inline bool shows_budget(const PlanStageCost& stage, Bytes budget) { return budget <= 4 * stage.memory.total(); }
 
 /// Bytes in use over an iteration, on a scale up to the budget or the peak.
-inline std::string memory_chart(const StageParts& stage, const std::vector<MemoryPoint>& points, Seconds length,
+inline std::string memory_chart(const PlanStageCost& stage, const std::vector<MemoryPoint>& points, Seconds length,
                                 Bytes budget) {
   using detail::chart_height;
   using detail::chart_width;

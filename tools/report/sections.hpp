@@ -148,7 +148,7 @@ inline std::string memory_section(const Simulated& s, const std::string& predict
               {"workspace of the running pass", "workspace"}}) +
       "<div class=\"charts\">\n";
   for (std::size_t i = 0; i < sim.spans.size(); ++i) {
-    const StageParts& stage = sim.parts.stages[i];
+    const PlanStageCost& stage = sim.parts.cost.stages[i];
     const std::vector<MemoryPoint> points = memory_over_time(stage, sim.spans[i], sim.repetitions, i);
     int in_flight = 0;
     for (const MemoryPoint& point : points) in_flight = std::max(in_flight, point.in_flight);
@@ -174,33 +174,30 @@ inline std::string layer_section(const Simulated& s, const std::string& predicte
                "states", "stash"},
               2);
   const PlanCost& cost = s.simulation.parts.cost;
-  const std::size_t blocks = s.plan.layers.size();
-  const auto priced = [&](const LayerParts& layer) -> const PlanLayerCost& {
-    return cost.layers[static_cast<std::size_t>(layer.number)];
-  };
-  const auto alike = [&](const LayerParts& a, const LayerParts& b) {
+  const int blocks = static_cast<int>(s.plan.layers.size());
+  const auto priced = [&](int layer) -> const PlanLayerCost& { return cost.layers[static_cast<std::size_t>(layer)]; };
+  const auto alike = [&](int a, int b) {
     const PlanLayerCost& x = priced(a);
     const PlanLayerCost& y = priced(b);
-    const bool inner = a.number > 0 && b.number <= static_cast<int>(blocks);
+    const bool inner = a > 0 && b <= blocks;
     return inner && x.spec == y.spec && x.seconds == y.seconds && x.states == y.states && x.stash == y.stash &&
            x.relayout_forward == y.relayout_forward && x.relayout_backward == y.relayout_backward;
   };
-  const std::size_t stages = s.simulation.parts.stages.size();
+  const std::size_t stages = cost.stages.size();
   for (std::size_t v = 0; v < stages * static_cast<std::size_t>(s.plan.virtual_stages); ++v) {
-    const std::size_t stage = v % stages;
-    const std::vector<LayerParts>& layers = s.simulation.parts.stages[stage].chunks[v / stages].layers;
-    for (std::size_t i = 0; i < layers.size();) {
-      std::size_t last = i;
-      while (last + 1 < layers.size() && alike(layers[i], layers[last + 1])) ++last;
-      const LayerParts& l = layers[i];
-      std::string name = simulate::detail::layer_text(l.number, blocks);
-      if (last > i) name = "layers " + std::to_string(l.number - 1) + "-" + std::to_string(layers[last].number - 1);
-      table.row({std::to_string(stage) + (s.plan.virtual_stages > 1 ? "." + std::to_string(v / stages) : ""), name,
-                 escaped(galvatron::detail::short_strategy(priced(l).spec)),
-                 seconds(l.forward + l.forward_communication + l.move_forward),
-                 seconds(l.recompute + l.backward + l.backward_communication + l.move_backward), seconds(l.recompute),
-                 seconds(l.forward_communication + l.backward_communication), seconds(l.move_forward + l.move_backward),
-                 bytes(priced(l).states), bytes(priced(l).stash)});
+    const PlanChunkCost& chunk = cost.stages[v % stages].chunks[v / stages];
+    for (int i = chunk.first; i < chunk.end;) {
+      int last = i;
+      while (last + 1 < chunk.end && alike(i, last + 1)) ++last;
+      const PlanLayerCost& l = priced(i);
+      std::string name = simulate::detail::layer_text(i, s.plan.layers.size());
+      if (last > i) name = "layers " + std::to_string(i - 1) + "-" + std::to_string(last - 1);
+      table.row({std::to_string(v % stages) + (s.plan.virtual_stages > 1 ? "." + std::to_string(v / stages) : ""), name,
+                 escaped(galvatron::detail::short_strategy(l.spec)), seconds(l.seconds.forward + l.relayout_forward),
+                 seconds(l.seconds.backward + l.relayout_backward),
+                 seconds(s.simulation.parts.recompute[static_cast<std::size_t>(i)]),
+                 seconds(l.seconds.forward_communication + l.seconds.backward_communication),
+                 seconds(l.relayout_forward + l.relayout_backward), bytes(l.states), bytes(l.stash)});
       i = last + 1;
     }
   }
@@ -284,7 +281,7 @@ inline std::string measurement(const Simulated& s, const Measured* measured) {
     pair([](Op op) { return op == Op::receive_activation || op == Op::receive_gradient; },
          s.simulation.stages[i][Activity::waiting]);
     pair([](Op op) { return op == Op::reduce_gradients || op == Op::step; }, {});
-    cells.push_back(bytes(s.simulation.parts.stages[i].memory.total()));
+    cells.push_back(bytes(s.simulation.parts.cost.stages[i].memory.total()));
     cells.push_back(rank < measured->peaks.size() ? bytes(measured->peaks[rank]) : "-");
     table.row(cells);
   }

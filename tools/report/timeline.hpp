@@ -110,7 +110,7 @@ inline std::string timeline_json(const Simulated& subject, const CriticalPath& p
   TimelineData data(measured != nullptr ? max(simulation.iteration, measured->step.seconds) : simulation.iteration);
   std::vector<std::vector<bool>> critical(stages);
   for (std::size_t s = 0; s < stages; ++s) critical[s].resize(simulation.spans[s].size());
-  for (const CriticalStep& step : path.steps) critical[step.stage][step.span] = true;
+  for (const schedule::SpanIndex& step : path.steps) critical[step.stage][step.span] = true;
   const std::size_t most = most_spans / (stages * (measured != nullptr ? 2 : 1));
   left_out = !simulation.repetitions.empty();
   for (std::size_t s = 0; s < stages; ++s) {

@@ -31,6 +31,37 @@ struct StageMemory {
   }
 };
 
+/// What a micro-batch takes of a rank beside the states, for one chunk of layers.
+struct PassMemory {
+  Bytes stash;               ///< from the forward pass to the end of the backward pass
+  Bytes deferred;            ///< besides, between the two parts of a split backward
+  Bytes forward_workspace;   ///< transient, at its largest
+  Bytes backward_workspace;  ///< of a backward pass, or its first part
+  Bytes weights_workspace;   ///< of the second part
+};
+
+/// @param layers, layouts  as of stage_memory
+constexpr PassMemory pass_memory(std::span<const LayerCounts> layers, std::span<const ActivationLayout> layouts) {
+  PassMemory out;
+  Bytes borders;  // between layers, in any pass
+  for (std::size_t i = 0; i < layers.size(); ++i) {
+    const LayerCounts& layer = layers[i];
+    out.stash += layer.stash;
+    out.deferred += layer.deferred;
+    // What layers share is kept from the stage's first layer on, and once more in every other layout.
+    if (i == 0 || layouts[i - 1] != layouts[i]) out.stash += layer.carried;
+    const bool changes = i + 1 < layers.size() && layouts[i] != layouts[i + 1];
+    borders = max(borders, layer.activation + (changes ? layers[i + 1].input : Bytes{}));
+    out.forward_workspace =
+        max(out.forward_workspace, layer.forward_workspace + (changes ? layer.activation : Bytes{}));
+    out.backward_workspace = max(out.backward_workspace, layer.activation + layer.backward_workspace);
+    out.weights_workspace = max(out.weights_workspace, layer.weights_workspace);
+  }
+  for (Bytes* workspace : {&out.forward_workspace, &out.backward_workspace, &out.weights_workspace})
+    *workspace = max(*workspace, borders);
+  return out;
+}
+
 /// The memory of every rank of a stage with one chunk of layers.
 /// @param layers   the layers in order: the embedding, blocks, the head
 /// @param layouts  of their activations
@@ -39,20 +70,12 @@ struct StageMemory {
 /// @param library  the device's library workspace
 constexpr StageMemory stage_memory(std::span<const LayerCounts> layers, std::span<const ActivationLayout> layouts,
                                    int slots, int deferred, bool has_previous, bool has_next, Bytes library) {
+  const PassMemory pass = pass_memory(layers, layouts);
   StageMemory out;
   out.library = library;
-  for (std::size_t i = 0; i < layers.size(); ++i) {
-    const LayerCounts& layer = layers[i];
-    out.states += layer.states;
-    out.stash += layer.stash * slots + layer.deferred * deferred;
-    // What layers share is kept from the stage's first layer on, and once more in every other layout.
-    if (i == 0 || layouts[i - 1] != layouts[i]) out.stash += layer.carried * slots;
-    const bool changes = i + 1 < layers.size() && layouts[i] != layouts[i + 1];
-    out.workspace = max(out.workspace, layer.forward_workspace + (changes ? layer.activation : Bytes{}));
-    out.workspace = max(out.workspace, layer.activation + layer.backward_workspace);
-    out.workspace = max(out.workspace, layer.weights_workspace);
-    if (changes) out.workspace = max(out.workspace, layer.activation + layers[i + 1].input);
-  }
+  out.stash = pass.stash * slots + pass.deferred * deferred;
+  out.workspace = max(max(pass.forward_workspace, pass.backward_workspace), pass.weights_workspace);
+  for (const LayerCounts& layer : layers) out.states += layer.states;
   if (has_previous && !layers.empty()) out.boundary += layers.front().input;
   if (has_next && !layers.empty()) out.boundary += layers.back().activation;
   return out;

@@ -9,7 +9,6 @@
 #include <galvatron/cluster/spec.hpp>
 #include <galvatron/core/dtype.hpp>
 #include <galvatron/core/units.hpp>
-#include <galvatron/cost/core_sharing.hpp>
 #include <galvatron/cost/detail/rates.hpp>
 #include <galvatron/cost/layer.hpp>
 #include <galvatron/cost/overlap.hpp>
@@ -17,6 +16,7 @@
 #include <galvatron/cost/relayout.hpp>
 #include <galvatron/cost/time.hpp>
 #include <galvatron/op/work.hpp>
+#include <galvatron/schedule/core_sharing.hpp>
 #include <galvatron/strategy/layout.hpp>
 #include <galvatron/strategy/spec.hpp>
 
@@ -191,11 +191,11 @@ constexpr bool stages_share_cores(const Cluster& cluster, int stages, int stage_
 }
 
 /// How the stages of a plan share the cores of this cluster.
-constexpr CoreSharing core_sharing(const Cluster& cluster, int stage_ranks) {
+constexpr schedule::CoreSharing core_sharing(const Cluster& cluster, int stage_ranks) {
   return {cluster.cores, cluster.threads_per_rank, cluster.devices_per_node, stage_ranks};
 }
 
-/// Seconds of an iteration on this cluster. Where stages share cores, gpipe and 1f1b are followed event by event; the
+/// Seconds of an iteration on this cluster. Where stages share cores, gpipe and 1f1b are replayed; the
 /// other schedules are priced as if each stage kept its share of the cores.
 inline Seconds iteration_seconds(const Cluster& cluster, ScheduleKind kind, std::span<const StageSeconds> stages,
                                  int microbatches, int stage_ranks, int virtual_stages = 1) {

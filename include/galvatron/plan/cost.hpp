@@ -18,6 +18,7 @@
 #include <galvatron/cost/relayout.hpp>
 #include <galvatron/model/spec.hpp>
 #include <galvatron/plan/plan.hpp>
+#include <galvatron/schedule/in_flight.hpp>
 #include <galvatron/strategy/layout.hpp>
 
 namespace galvatron {
@@ -33,6 +34,16 @@ struct PlanLayerCost {
   Bytes workspace;  ///< transient, at its largest
 };
 
+/// Layers that a stage carries out together: all that it has, or those of one virtual stage.
+struct PlanChunkCost {
+  int first = 0;  ///< of PlanCost::layers
+  int end = 0;    ///< behind the last
+  Seconds receive_activation;
+  Seconds receive_gradient;
+  cost::PassMemory memory;
+  [[nodiscard]] std::size_t size() const { return static_cast<std::size_t>(end - first); }
+};
+
 /// One stage; seconds of a micro-batch include re-layouts and what comes from neighbouring stages.
 struct PlanStageCost {
   PlanStage stage;
@@ -40,6 +51,7 @@ struct PlanStageCost {
   cost::StageSeconds seconds;
   Seconds communication;  ///< part of forward + backward: collectives and moves
   int slots = 1;          ///< micro-batches in flight, of the first chunk
+  std::vector<PlanChunkCost> chunks;
   [[nodiscard]] Bytes peak() const { return memory.total(); }
 };
 
@@ -172,6 +184,8 @@ inline Result<PlanCost> cost_of(const Plan& plan, const ModelSpec& model, const 
     total.memory.add_chunk(cost::stage_memory(counts, layouts, slots,
                                               microbatches_deferred(plan.schedule, i % count, plan.microbatches), i > 0,
                                               !last, cluster.device.library_workspace));
+    PlanChunkCost chunk{
+        static_cast<int>(first), static_cast<int>(out.layers.size()), {}, {}, cost::pass_memory(counts, layouts)};
     for (std::size_t k = first; k < out.layers.size(); ++k) {
       const PlanLayerCost& layer = out.layers[k];
       const Seconds moves = layer.relayout_forward + layer.relayout_backward;
@@ -184,16 +198,17 @@ inline Result<PlanCost> cost_of(const Plan& plan, const ModelSpec& model, const 
     }
     if (i > 0) {
       const LayerSpec& layer = model.blocks[static_cast<std::size_t>(range.first)];
-      const Seconds receive = price(layer.input_elements(batch.sequence)).receive(out.layers[first].spec);
-      total.seconds.forward += receive;
-      total.communication += receive;
+      chunk.receive_activation = price(layer.input_elements(batch.sequence)).receive(out.layers[first].spec);
+      total.seconds.forward += chunk.receive_activation;
+      total.communication += chunk.receive_activation;
     }
     if (!last) {
       const LayerSpec& layer = model.blocks[static_cast<std::size_t>(range.last)];
-      const Seconds receive = price(layer.output_elements(batch.sequence)).receive(out.layers.back().spec);
-      total.seconds.backward += receive;
-      total.communication += receive;
+      chunk.receive_gradient = price(layer.output_elements(batch.sequence)).receive(out.layers.back().spec);
+      total.seconds.backward += chunk.receive_gradient;
+      total.communication += chunk.receive_gradient;
     }
+    total.chunks.push_back(chunk);
   }
 
   std::vector<cost::StageSeconds> seconds;

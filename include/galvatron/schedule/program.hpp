@@ -1,4 +1,10 @@
-// A pipeline schedule as data: per stage a list of instructions, executed by the runtime and replayed by the simulator.
+// A pipeline schedule as data: per stage a list of instructions. schedules.hpp writes it, and all others read it:
+//
+//   train/stage.hpp     carries it out
+//   replay.hpp          says when each instruction begins and ends, given their seconds
+//   cost/pipeline.hpp   prices an iteration: by a replay where stages share cores, else by formulas which tests compare
+//                       with the replay
+//   simulate/           replays a plan
 //
 // A program says in which order a stage does things; when it can do them follows from the messages. Instructions carry
 // the micro-batch that they are for:
@@ -20,6 +26,7 @@
 // the last stage sends the activations of chunk c to chunk c + 1 of the first, and gradients go back that way.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
@@ -37,31 +44,13 @@ enum class Op : std::uint8_t {
   reduce_gradients,
   step,
 };
+inline constexpr std::size_t ops = 10;
 
 constexpr const char* name_of(Op op) {
-  switch (op) {
-    case Op::receive_activation:
-      return "receive_activation";
-    case Op::forward:
-      return "forward";
-    case Op::send_activation:
-      return "send_activation";
-    case Op::receive_gradient:
-      return "receive_gradient";
-    case Op::backward:
-      return "backward";
-    case Op::backward_input:
-      return "backward_input";
-    case Op::backward_weight:
-      return "backward_weight";
-    case Op::send_gradient:
-      return "send_gradient";
-    case Op::reduce_gradients:
-      return "reduce_gradients";
-    case Op::step:
-      return "step";
-  }
-  return "?";
+  constexpr const char* names[ops] = {
+      "receive_activation", "forward",         "send_activation", "receive_gradient", "backward",
+      "backward_input",     "backward_weight", "send_gradient",   "reduce_gradients", "step"};
+  return names[static_cast<std::size_t>(op)];
 }
 
 /// One thing that a stage does.
@@ -73,14 +62,9 @@ struct Instruction {
   friend constexpr bool operator==(const Instruction&, const Instruction&) = default;
 };
 
-/// What one stage does in one training step, in order.
-using StageProgram = std::vector<Instruction>;
-/// One entry per stage.
-using Program = std::vector<StageProgram>;
-
 /// Instructions that a stage does several times, each time for later micro-batches.
 struct Block {
-  StageProgram once;
+  std::vector<Instruction> once;
   std::int64_t repeats = 1;
   int step = 0;  ///< micro-batches from one time to the next
 
@@ -92,29 +76,48 @@ struct Block {
     return out;
   }
 };
-/// The program of a stage as its blocks, one behind the other. Their number and the memory that they take do not depend
-/// on the number of micro-batches.
-using StageBlocks = std::vector<Block>;
+/// What one stage does in one training step: its blocks, one behind the other. Their number and the memory that they
+/// take do not depend on the number of micro-batches.
+using StageProgram = std::vector<Block>;
+/// One entry per stage.
+using Program = std::vector<StageProgram>;
 
-/// Calls visit(instruction) for all instructions in their order.
-template <class Visit>
-void for_each_instruction(const StageBlocks& blocks, Visit&& visit) {
-  for (const Block& block : blocks)
-    for (std::int64_t time = 0; time < block.repeats; ++time)
-      for (std::size_t place = 0; place < block.once.size(); ++place) visit(block.at(time, place));
-}
+/// Goes through the instructions of a stage in their order.
+class Cursor {
+ public:
+  explicit Cursor(const StageProgram& blocks) : block_(blocks.data()), end_(block_ + blocks.size()) { begin_block(); }
+  explicit Cursor(StageProgram&&) = delete;
+
+  [[nodiscard]] bool at_end() const { return block_ == end_; }
+  [[nodiscard]] Instruction operator*() const { return block_->at(time_, place_); }
+  Cursor& operator++() {
+    if (++place_ < places_) return *this;
+    place_ = 0;
+    if (++time_ < block_->repeats) return *this;
+    ++block_;
+    begin_block();
+    return *this;
+  }
+
+ private:
+  void begin_block() {
+    while (block_ != end_ && block_->size() == 0) ++block_;
+    time_ = 0;
+    places_ = at_end() ? 0 : block_->once.size();
+  }
+
+  const Block* block_;
+  const Block* end_;
+  std::int64_t time_ = 0;
+  std::size_t place_ = 0;   // in block_->once
+  std::size_t places_ = 0;  // its size
+};
+
 /// The number of instructions.
-inline std::int64_t size_of(const StageBlocks& blocks) {
+inline std::int64_t size_of(const StageProgram& blocks) {
   std::int64_t sum = 0;
   for (const Block& block : blocks) sum += block.size();
   return sum;
-}
-/// Every instruction in memory.
-inline StageProgram written_out(const StageBlocks& blocks) {
-  StageProgram out;
-  out.reserve(static_cast<std::size_t>(size_of(blocks)));
-  for_each_instruction(blocks, [&](const Instruction& instruction) { out.push_back(instruction); });
-  return out;
 }
 
 }  // namespace galvatron::schedule

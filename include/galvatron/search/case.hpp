@@ -17,6 +17,7 @@
 #include <galvatron/cost/plan_cost.hpp>
 #include <galvatron/cost/relayout.hpp>
 #include <galvatron/model/spec.hpp>
+#include <galvatron/schedule/in_flight.hpp>
 #include <galvatron/search/options.hpp>
 #include <galvatron/search/problem.hpp>
 #include <galvatron/search/stage_setting.hpp>
@@ -248,7 +249,7 @@ constexpr Case make_case(const ModelSpec& model, const std::vector<cost::LayerPr
   p.objective.microbatches = microbatches;
   p.objective.weights = cost::pipeline_weights(ScheduleKind::one_f_one_b, setting.stages, microbatches);
   if (cost::stages_share_cores(cluster, setting.stages, setting.ranks)) {
-    const cost::CoreSharing sharing = cost::core_sharing(cluster, setting.ranks);
+    const schedule::CoreSharing sharing = cost::core_sharing(cluster, setting.ranks);
     p.objective.alone = sharing.crowding(setting.ranks) / sharing.crowding(setting.stages * setting.ranks);
     p.objective.shared = true;
   }

@@ -16,6 +16,7 @@
 #include <galvatron/core/dtype.hpp>
 #include <galvatron/core/units.hpp>
 #include <galvatron/model/spec.hpp>
+#include <galvatron/schedule/in_flight.hpp>
 #include <galvatron/search/case.hpp>
 #include <galvatron/search/options.hpp>
 #include <galvatron/search/problem.hpp>

@@ -12,9 +12,9 @@
 #include <vector>
 
 #include <galvatron/core/units.hpp>
-#include <galvatron/simulate/parts.hpp>
+#include <galvatron/cost/memory.hpp>
+#include <galvatron/plan/cost.hpp>
 #include <galvatron/simulate/repetition.hpp>
-#include <galvatron/simulate/replay.hpp>
 
 namespace galvatron::simulate {
 
@@ -27,13 +27,13 @@ struct MemoryPoint {
 };
 
 /// In use the whole time.
-constexpr Bytes kept_bytes(const StageParts& stage) {
+constexpr Bytes kept_bytes(const PlanStageCost& stage) {
   return stage.memory.states + stage.memory.boundary + stage.memory.library;
 }
 
 /// From the spans of a rank of a stage, predicted or measured; the first point is at 0. Moments never fall.
 /// @param repetitions  that the spans leave out, of stage number `index`
-inline std::vector<MemoryPoint> memory_over_time(const StageParts& stage, std::span<const Span> spans,
+inline std::vector<MemoryPoint> memory_over_time(const PlanStageCost& stage, std::span<const Span> spans,
                                                  std::span<const Repetition> repetitions = {}, std::size_t index = 0) {
   using schedule::Op;
   std::vector<MemoryPoint> out{{}};
@@ -50,14 +50,14 @@ inline std::vector<MemoryPoint> memory_over_time(const StageParts& stage, std::s
     for (const Repetition& repetition : repetitions) {  // those that hold anything are of schedules without chunks
       if (repetition.held == 0 || repetition.first[index] != i) continue;
       now.in_flight += repetition.held;
-      now.stash += stage.chunks.front().stash * static_cast<std::int64_t>(repetition.held);
+      now.stash += stage.chunks.front().memory.stash * static_cast<std::int64_t>(repetition.held);
       change(span.begin);
     }
     const Op op = span.instruction.op;
     const bool forward = op == Op::forward;
     const bool frees = op == Op::backward || op == Op::backward_weight;
     if (!forward && !frees && op != Op::backward_input) continue;
-    const ChunkParts& chunk = stage.chunks[static_cast<std::size_t>(span.instruction.chunk)];
+    const cost::PassMemory& chunk = stage.chunks[static_cast<std::size_t>(span.instruction.chunk)].memory;
     if (forward) {
       ++now.in_flight;
       now.stash += chunk.stash;

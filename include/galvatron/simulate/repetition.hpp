@@ -21,10 +21,12 @@
 
 #include <galvatron/core/error.hpp>
 #include <galvatron/core/units.hpp>
+#include <galvatron/schedule/replay.hpp>
 #include <galvatron/schedule/schedules.hpp>
-#include <galvatron/simulate/replay.hpp>
 
 namespace galvatron::simulate {
+
+using schedule::Span;
 
 /// Instructions of all stages that are followed one by one, about; pipelines of very many stages need more.
 inline constexpr std::int64_t most_followed = 1 << 18;
@@ -71,15 +73,15 @@ void for_each_share(std::span<const Span> followed, std::span<const Repetition> 
 /// What is left out of an iteration that was followed for fewer micro-batches.
 /// @param whole, followed  the blocks of every stage for all micro-batches, and for those that were followed
 /// @param spans            of the latter
-inline std::vector<Repetition> repetitions_of(std::span<const schedule::StageBlocks> whole,
-                                              std::span<const schedule::StageBlocks> followed,
+inline std::vector<Repetition> repetitions_of(std::span<const schedule::StageProgram> whole,
+                                              std::span<const schedule::StageProgram> followed,
                                               std::span<const std::vector<Span>> spans) {
   std::vector<Repetition> out;
   for (std::size_t b = 0; b < whole.front().size(); ++b) {
     const std::int64_t more = whole.front()[b].repeats - followed.front()[b].repeats;
     if (more == 0) continue;
     std::int64_t turns = followed.front()[b].repeats;
-    for (const schedule::StageBlocks& blocks : followed) turns = std::min(turns, blocks[b].repeats);
+    for (const schedule::StageProgram& blocks : followed) turns = std::min(turns, blocks[b].repeats);
     const std::int64_t begin = turns / 2;
     const std::int64_t mean_of = turns < 48 ? std::max<std::int64_t>(1, turns / 4) : turns / 48 * 12;
     Repetition repetition;
@@ -106,7 +108,7 @@ inline std::vector<Repetition> repetitions_of(std::span<const schedule::StageBlo
 }
 
 /// The spans of a stage as they lie in the whole iteration.
-inline std::vector<Span> shown_spans(const schedule::StageBlocks& whole, const schedule::StageBlocks& followed,
+inline std::vector<Span> shown_spans(const schedule::StageProgram& whole, const schedule::StageProgram& followed,
                                      std::vector<Span> spans, std::span<const Repetition> repetitions,
                                      std::size_t stage) {
   std::size_t at = 0;

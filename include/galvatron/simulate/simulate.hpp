@@ -4,6 +4,5 @@
 #include <galvatron/simulate/critical_path.hpp>
 #include <galvatron/simulate/measured.hpp>
 #include <galvatron/simulate/memory.hpp>
-#include <galvatron/simulate/replay.hpp>
 #include <galvatron/simulate/simulation.hpp>
 #include <galvatron/simulate/trace.hpp>

@@ -16,10 +16,10 @@
 #include <galvatron/cost/plan_cost.hpp>
 #include <galvatron/model/spec.hpp>
 #include <galvatron/plan/plan.hpp>
+#include <galvatron/schedule/replay.hpp>
 #include <galvatron/schedule/schedules.hpp>
 #include <galvatron/simulate/parts.hpp>
 #include <galvatron/simulate/repetition.hpp>
-#include <galvatron/simulate/replay.hpp>
 
 namespace galvatron::simulate {
 
@@ -39,14 +39,13 @@ struct StageSeconds {
 
 struct Simulation {
   PlanParts parts;
-  schedule::Program program;             ///< of the micro-batches that are followed
-  std::vector<StageTimes> times;         ///< of virtual stages, as the replay got them
   Seconds iteration;                     ///< until the last stage has ended
   std::vector<std::vector<Span>> spans;  ///< of each stage
   std::vector<StageSeconds> stages;
   int followed = 0;                      ///< micro-batches; fewer than the plan has where there are very many
   std::vector<Repetition> repetitions;   ///< what is left out then
   std::vector<std::vector<Span>> alone;  ///< then: the spans as if those that are followed were all
+  std::vector<std::vector<schedule::SpanIndex>> causes;  ///< of the spans that are followed
 
   /// The spans without a gap for what is left out.
   [[nodiscard]] const std::vector<std::vector<Span>>& followed_spans() const { return alone.empty() ? spans : alone; }
@@ -61,29 +60,14 @@ struct Simulation {
 
 namespace detail {
 
-/// What the replay needs to know of a chunk.
-inline StageTimes stage_times(const StageParts& stage, int chunk, double crowding) {
-  const auto of = [&](schedule::Op op) { return seconds_of(stage, {op, 0, chunk}) * (1 / crowding); };
-  StageTimes t;
-  t.forward = of(schedule::Op::forward);
-  t.backward = of(schedule::Op::backward);
-  t.backward_input = of(schedule::Op::backward_input);
-  t.backward_weight = of(schedule::Op::backward_weight);
-  t.receive_activation = of(schedule::Op::receive_activation);
-  t.receive_gradient = of(schedule::Op::receive_gradient);
-  t.reduce_gradients = of(schedule::Op::reduce_gradients);
-  t.step = of(schedule::Op::step);
-  return t;
-}
-
 /// Waits are what lies between the spans, and what is left until the iteration ends.
-inline StageSeconds stage_seconds(const StageParts& stage, std::span<const Span> followed,
+inline StageSeconds stage_seconds(const PlanParts& parts, std::size_t stage, std::span<const Span> followed,
                                   std::span<const Repetition> repetitions, Seconds iteration) {
   StageSeconds out;
   Seconds busy;
   for_each_share(followed, repetitions, [&](const Span& span, Seconds lasted) {
     busy += lasted;
-    const std::vector<Piece> pieces = pieces_of(stage, span.instruction);
+    const std::vector<Piece> pieces = pieces_of(parts, stage, span.instruction);
     Seconds sum;
     for (const Piece& piece : pieces) sum += piece.seconds;
     for (const Piece& piece : pieces) out[piece.activity] += lasted * (piece.seconds / sum);
@@ -93,17 +77,8 @@ inline StageSeconds stage_seconds(const StageParts& stage, std::span<const Span>
 }
 
 /// Adds what is left out to a simulation of some of the micro-batches.
-inline void count_repetitions(Simulation& simulation, const Plan& plan) {
-  const int stages = static_cast<int>(plan.stages.size());
-  std::vector<schedule::StageBlocks> whole;
-  std::vector<schedule::StageBlocks> followed;
-  for (int s = 0; s < stages; ++s) {
-    const auto blocks = [&](int microbatches) {
-      return value_or_throw(schedule::stage_blocks(plan.schedule, stages, s, microbatches, plan.virtual_stages));
-    };
-    whole.push_back(blocks(plan.microbatches));
-    followed.push_back(blocks(simulation.followed));
-  }
+inline void count_repetitions(Simulation& simulation, const schedule::Program& whole,
+                              const schedule::Program& followed) {
   simulation.alone = simulation.spans;
   simulation.repetitions = repetitions_of(whole, followed, simulation.alone);
   for (std::size_t s = 0; s < whole.size(); ++s)
@@ -129,26 +104,35 @@ inline Result<Simulation> simulate_plan(const Plan& plan, const ModelSpec& model
                        " micro-batches and " + std::to_string(plan.virtual_stages) + " virtual stages would follow " +
                        std::to_string(needed) + " instructions, and at most " + std::to_string(most_simulated) +
                        " are followed: simulate a plan of fewer stages (`galvatron cost` prices any)");
-  auto program = schedule::make_program(plan.schedule, count, out.followed, plan.virtual_stages);
-  if (!program) return tl::unexpected<Error>(std::move(program.error()));
+  const auto program_of = [&](int microbatches) {
+    return schedule::make_program(plan.schedule, count, microbatches, plan.virtual_stages);
+  };
+  const auto program = program_of(out.followed);
+  if (!program) return tl::unexpected<Error>(program.error());
   out.parts = std::move(*parts);
-  out.program = std::move(*program);
   const int stage_ranks = plan.stages.front().rank_count;
-  ReplayOptions options{.record = true};
+  schedule::ReplayOptions options{.record = true};
   double crowding = 1;  // prices are those with all ranks at work
   if (cost::stages_share_cores(cluster, count, stage_ranks)) {
     options.sharing = cost::core_sharing(cluster, stage_ranks);
     crowding = options.sharing.crowding(plan.ranks());
   }
-  for (int chunk = 0; chunk < plan.virtual_stages; ++chunk)
-    for (const StageParts& stage : out.parts.stages) out.times.push_back(detail::stage_times(stage, chunk, crowding));
-  Replay replayed = replay(out.program, out.times, options);
+  std::vector<schedule::StageTimes> times;  // of virtual stages
+  for (int v = 0; v < count * plan.virtual_stages; ++v) {
+    times.emplace_back();
+    for (std::size_t op = 0; op < schedule::ops; ++op)
+      times.back().by_op[op] =
+          seconds_of(out.parts, static_cast<std::size_t>(v % count), {static_cast<schedule::Op>(op), 0, v / count}) *
+          (1 / crowding);
+  }
+  schedule::Replay replayed = schedule::replay(*program, times, options);
   out.iteration = replayed.makespan;
   out.spans = std::move(replayed.spans);
-  if (out.followed < plan.microbatches) detail::count_repetitions(out, plan);
+  out.causes = std::move(replayed.causes);
+  if (out.followed < plan.microbatches)
+    detail::count_repetitions(out, value_or_throw(program_of(plan.microbatches)), *program);
   for (std::size_t s = 0; s < out.spans.size(); ++s)
-    out.stages.push_back(
-        detail::stage_seconds(out.parts.stages[s], out.followed_spans()[s], out.repetitions, out.iteration));
+    out.stages.push_back(detail::stage_seconds(out.parts, s, out.followed_spans()[s], out.repetitions, out.iteration));
   return out;
 }
 

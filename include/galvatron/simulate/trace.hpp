@@ -146,9 +146,10 @@ inline void add_instruction(TraceWriter& out, int process, const Span& span, boo
 }
 
 // The layers of a pass, one after the other; on `thread` only.
-inline void add_layers(TraceWriter& out, int process, TraceWriter::Thread thread, const StageParts& stage,
-                       const Span& span, std::size_t layers) {
-  const std::vector<Piece> pieces = pieces_of(stage, span.instruction);
+inline void add_layers(TraceWriter& out, int process, TraceWriter::Thread thread, const PlanParts& parts,
+                       std::size_t stage, const Span& span) {
+  const std::size_t layers = parts.cost.layers.size() - 2;  // blocks
+  const std::vector<Piece> pieces = pieces_of(parts, stage, span.instruction);
   Seconds whole;
   for (const Piece& piece : pieces) whole += piece.seconds;
   const double stretch = whole.value > 0 ? (span.end - span.begin) / whole : 0;
@@ -173,7 +174,7 @@ inline void add_layers(TraceWriter& out, int process, TraceWriter::Thread thread
   }
 }
 
-inline void add_memory(TraceWriter& out, int process, const StageParts& stage, std::span<const Span> spans,
+inline void add_memory(TraceWriter& out, int process, const PlanStageCost& stage, std::span<const Span> spans,
                        std::span<const Repetition> repetitions = {}, std::size_t index = 0) {
   const cost::StageMemory& m = stage.memory;
   for (const MemoryPoint& point : memory_over_time(stage, spans, repetitions, index))
@@ -193,14 +194,13 @@ inline void add_simulation(TraceWriter& out, const Plan& plan, const Simulation&
   for (std::size_t s = 0; s < simulation.spans.size(); ++s)
     for (const Span& span : simulation.spans[s])
       if (detail::thread_of(span.instruction.op) == TraceWriter::compute)
-        slices += 2 * simulation.parts.stages[s].chunks[static_cast<std::size_t>(span.instruction.chunk)].layers.size();
+        slices += 2 * simulation.parts.cost.stages[s].chunks[static_cast<std::size_t>(span.instruction.chunk)].size();
   const bool with_layers = slices <= most_layer_slices;
   if (!with_layers) out.tell("layers", "left out: there would be more than " + std::to_string(most_layer_slices));
   const bool chunks = plan.virtual_stages > 1;
   for (std::size_t s = 0; s < simulation.spans.size(); ++s) {
     const int process = first_process + static_cast<int>(s);
     const PlanStage& where = plan.stages[s];
-    const StageParts& stage = simulation.parts.stages[s];
     const std::vector<Span>& spans = simulation.spans[s];
     out.process(process, "stage " + std::to_string(s) + " simulated, ranks " + std::to_string(where.first_rank) + "-" +
                              std::to_string(where.first_rank + where.rank_count - 1));
@@ -223,12 +223,12 @@ inline void add_simulation(TraceWriter& out, const Plan& plan, const Simulation&
         if (own) detail::add_instruction(out, process, span, chunks);
         if (with_layers && detail::thread_of(span.instruction.op) == TraceWriter::compute &&
             span.instruction.op != schedule::Op::step)
-          detail::add_layers(out, process, thread, stage, span, plan.layers.size());
+          detail::add_layers(out, process, thread, simulation.parts, s, span);
       }
       if (thread == TraceWriter::compute)
         out.slice(process, thread, "wait for the last stage", "waiting", now, simulation.iteration);
     }
-    detail::add_memory(out, process, stage, spans, simulation.repetitions, s);
+    detail::add_memory(out, process, simulation.parts.cost.stages[s], spans, simulation.repetitions, s);
   }
 }
 
@@ -236,7 +236,7 @@ inline void add_simulation(TraceWriter& out, const Plan& plan, const Simulation&
 /// @param spans  times count from the beginning of the step
 /// @param stage  of the rank, for its memory; null: without
 inline void add_measured(TraceWriter& out, int process, const std::string& name, std::span<const Span> spans,
-                         const StageParts* stage, bool chunks) {
+                         const PlanStageCost* stage, bool chunks) {
   out.process(process, name);
   for (const TraceWriter::Thread thread : {TraceWriter::compute, TraceWriter::communication})
     for (const Span& span : spans)

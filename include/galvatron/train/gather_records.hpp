@@ -14,7 +14,7 @@
 
 #include <galvatron/comm/communicator.hpp>
 #include <galvatron/core/units.hpp>
-#include <galvatron/simulate/replay.hpp>
+#include <galvatron/schedule/replay.hpp>
 #include <galvatron/train/recorder.hpp>
 
 namespace galvatron::train {
@@ -91,9 +91,9 @@ void gather_records(comm::World& world, Recorder& recorder, SharesClock&& shares
     Head head{};
     detail::receive(world, rank, &head);
     RecordedStep& record = recorder.record(rank);
-    record = {head.step, head.began - offset.value, std::vector<simulate::Span>(static_cast<std::size_t>(head.spans))};
+    record = {head.step, head.began - offset.value, std::vector<schedule::Span>(static_cast<std::size_t>(head.spans))};
     detail::receive(world, rank, record.spans.data(), record.spans.size());
-    for (simulate::Span& span : record.spans) {
+    for (schedule::Span& span : record.spans) {
       span.begin = span.begin - offset;
       span.end = span.end - offset;
     }

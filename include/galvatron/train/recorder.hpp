@@ -12,6 +12,7 @@
 #include <vector>
 
 #include <galvatron/core/units.hpp>
+#include <galvatron/schedule/replay.hpp>
 #include <galvatron/simulate/measured.hpp>
 #include <galvatron/train/observer.hpp>
 
@@ -21,7 +22,7 @@ namespace galvatron::train {
 struct RecordedStep {
   std::int64_t step = 0;  ///< counts from 0
   double began = 0;
-  std::vector<simulate::Span> spans;
+  std::vector<schedule::Span> spans;
 
   /// Seconds of the clock that all records are made with.
   static double now() {
@@ -48,7 +49,7 @@ class Recorder {
     for (const Rank& rank : ranks_) {
       out.step = std::max(out.step, rank.record.step);
       out.ranks.emplace_back();
-      for (simulate::Span span : rank.record.spans) {
+      for (schedule::Span span : rank.record.spans) {
         span.begin = span.begin - Seconds{origin};
         span.end = span.end - Seconds{origin};
         out.seconds = max(out.seconds, span.end);

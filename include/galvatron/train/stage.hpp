@@ -49,8 +49,8 @@ class Stage {
       : device_(device),
         world_(world),
         plan_(stage_plan(plan, model, world.rank())),
-        program_(value_or_throw(
-            schedule::stage_blocks(plan.schedule, plan_.stages, plan_.index, plan.microbatches, plan.virtual_stages))) {
+        program_(value_or_throw(schedule::stage_program(plan.schedule, plan_.stages, plan_.index, plan.microbatches,
+                                                        plan.virtual_stages))) {
     for (const ChunkPlan& chunk : plan_.chunks)
       chunks_.push_back(std::make_unique<Chunk<D, T>>(device, world, plan_, chunk, model, memory, make));
   }
@@ -145,9 +145,9 @@ class Stage {
   void passes() {
     device_.clear_sums();
     for_layers([](nn::Layer<T>& layer) { layer.zero_gradients(); });
-    schedule::for_each_instruction(program_, [this](const schedule::Instruction& instruction) {
-      if (instruction.op != schedule::Op::step) observed(instruction, [&] { run(instruction); });
-    });
+    for (schedule::Cursor next(program_); !next.at_end(); ++next)
+      if (const schedule::Instruction instruction = *next; instruction.op != schedule::Op::step)
+        observed(instruction, [&] { run(instruction); });
   }
 
   void run(const schedule::Instruction& instruction) {
@@ -210,7 +210,7 @@ class Stage {
   D& device_;
   comm::World& world_;
   StagePlan plan_;
-  schedule::StageBlocks program_;
+  schedule::StageProgram program_;
   std::vector<std::unique_ptr<Chunk<D, T>>> chunks_;
   std::function<void()> before_update_;
   BatchSource* source_ = nullptr;

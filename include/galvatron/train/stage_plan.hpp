@@ -13,6 +13,7 @@
 #include <galvatron/model/spec.hpp>
 #include <galvatron/plan/cost.hpp>
 #include <galvatron/plan/plan.hpp>
+#include <galvatron/schedule/in_flight.hpp>
 #include <galvatron/schedule/schedule.hpp>
 #include <galvatron/strategy/layout.hpp>
 

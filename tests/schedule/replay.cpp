@@ -1,3 +1,5 @@
+#include <galvatron/schedule/replay.hpp>
+
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -5,14 +7,15 @@
 #include <random>
 #include <vector>
 
-#include <galvatron/cost/pipeline.hpp>
 #include <galvatron/schedule/schedule.hpp>
-#include <galvatron/simulate/replay.hpp>
+
+#include "instructions.hpp"
 
 using namespace galvatron;
 using schedule::make_program;
-using simulate::replay;
-using simulate::StageTimes;
+using schedule::Op;
+using schedule::replay;
+using schedule::StageTimes;
 
 namespace {
 
@@ -20,12 +23,16 @@ const ScheduleKind kinds[] = {ScheduleKind::gpipe, ScheduleKind::one_f_one_b};
 
 StageTimes times_of(double forward, double backward) {
   StageTimes times;
-  times.forward = {forward};
-  times.backward = {backward};
+  times[Op::forward] = {forward};
+  times[Op::backward] = {backward};
   return times;
 }
 std::vector<StageTimes> equal_stages(int stages, double forward, double backward) {
   return std::vector<StageTimes>(static_cast<std::size_t>(stages), times_of(forward, backward));
+}
+
+schedule::Program gpipe(int stages, int microbatches) {
+  return value_or_throw(make_program(ScheduleKind::gpipe, stages, microbatches));
 }
 
 }  // namespace
@@ -59,10 +66,6 @@ TEST_CASE("equal stages of interleaved 1F1B idle for (P - 1)(f + b) / v") {
         const auto program = *make_program(ScheduleKind::interleaved, stages, m, chunks);
         const auto result = replay(program, equal_stages(stages, f / chunks, b / chunks));
         REQUIRE(result.makespan.value == doctest::Approx(m * (f + b) + (stages - 1) * (f + b) / chunks));
-        const std::vector<cost::StageSeconds> even(static_cast<std::size_t>(stages),
-                                                   cost::StageSeconds{{f}, {b}, {}, {}, {}});
-        REQUIRE(cost::pipeline_seconds(ScheduleKind::interleaved, even, m, chunks).value ==
-                doctest::Approx(result.makespan.value));
       }
 }
 
@@ -77,15 +80,12 @@ TEST_CASE("equal stages of ZB-H1 idle for (P - 1)(f + b - w)") {
       CAPTURE(stages);
       CAPTURE(m);
       StageTimes times;
-      times.forward = {f};
-      times.backward_input = {b};
-      times.backward_weight = {w};
+      times[Op::forward] = {f};
+      times[Op::backward_input] = {b};
+      times[Op::backward_weight] = {w};
       const std::vector<StageTimes> all(static_cast<std::size_t>(stages), times);
       const auto result = replay(*make_program(ScheduleKind::zb_h1, stages, m), all);
       if (m >= stages) REQUIRE(result.makespan.value == doctest::Approx(m * (f + b + w) + (stages - 1) * (f + b - w)));
-      const std::vector<cost::StageSeconds> even(static_cast<std::size_t>(stages),
-                                                 cost::StageSeconds{{f}, {b + w}, {}, {}, {w}});
-      REQUIRE(cost::pipeline_seconds(ScheduleKind::zb_h1, even, m).value == doctest::Approx(result.makespan.value));
     }
 }
 
@@ -93,38 +93,38 @@ TEST_CASE("the slowest stage of a GPipe pipeline bounds it") {
   // Forwards: the slow stage (2 s) is fed after 1 s, runs 4 times and passes the last on for 1 s; backwards alike.
   std::vector<StageTimes> times = equal_stages(3, 1, 1);
   times[1] = times_of(2, 2);
-  CHECK(replay(schedule::gpipe(3, 4), times).makespan.value == doctest::Approx(2 * (1 + 4 * 2 + 1)));
+  CHECK(replay(gpipe(3, 4), times).makespan.value == doctest::Approx(2 * (1 + 4 * 2 + 1)));
 }
 
 TEST_CASE("messages take their time, and what a receiver does is its work") {
   std::vector<StageTimes> times = equal_stages(2, 1, 2);
-  times[0].send_activation = {0.25};
-  times[1].send_gradient = {0.5};
-  CHECK(replay(schedule::gpipe(2, 1), times).makespan.value == doctest::Approx(6.75));
-  times[1].receive_activation = {0.125};
-  times[0].receive_gradient = {0.0625};
-  const auto result = replay(schedule::gpipe(2, 1), times);
+  times[0][Op::send_activation] = {0.25};
+  times[1][Op::send_gradient] = {0.5};
+  CHECK(replay(gpipe(2, 1), times).makespan.value == doctest::Approx(6.75));
+  times[1][Op::receive_activation] = {0.125};
+  times[0][Op::receive_gradient] = {0.0625};
+  const auto result = replay(gpipe(2, 1), times);
   CHECK(result.makespan.value == doctest::Approx(6.75 + 0.1875));
   CHECK(result.work[1].value == doctest::Approx(3.125));
-  const auto recorded = replay(schedule::gpipe(2, 1), times, {.record = true});
+  const auto recorded = replay(gpipe(2, 1), times, {.record = true});
   REQUIRE(recorded.spans.size() == 2);
   const auto& spans = recorded.spans[1];  // receive, forward, backward, send, reduce, step
   REQUIRE(spans.size() == 6);
   CHECK(spans[0].begin.value == doctest::Approx(1.25));
   CHECK(spans[4].end.value == doctest::Approx(1 + 0.25 + 0.125 + 3));
   CHECK(spans[5].begin.value == doctest::Approx(result.makespan.value));  // when the first stage has come to its own
-  times[0].reduce_gradients = {1};
-  times[0].step = {0.5};
-  CHECK(replay(schedule::gpipe(2, 1), times).makespan.value == doctest::Approx(6.75 + 0.1875 + 1.5));
+  times[0][Op::reduce_gradients] = {1};
+  times[0][Op::step] = {0.5};
+  CHECK(replay(gpipe(2, 1), times).makespan.value == doctest::Approx(6.75 + 0.1875 + 1.5));
 }
 
 TEST_CASE("no stage steps before all have reduced their gradients") {
   for (const int cores : {0, 2}) {
     auto times = equal_stages(3, 1, 2);
-    times[0].reduce_gradients = {0.5};
-    times[2].reduce_gradients = {9};
-    for (auto& t : times) t.step = {0.25};
-    const auto result = replay(schedule::one_forward_one_backward(3, 4), times, {{.cores = cores}, true});
+    times[0][Op::reduce_gradients] = {0.5};
+    times[2][Op::reduce_gradients] = {9};
+    for (auto& t : times) t[Op::step] = {0.25};
+    const auto result = replay(*make_program(ScheduleKind::one_f_one_b, 3, 4), times, {{.cores = cores}, true});
     double reduced = 0;
     for (const auto& stage : result.spans) reduced = std::max(reduced, stage[stage.size() - 2].end.value);
     for (const auto& stage : result.spans) CHECK(stage.back().begin.value == doctest::Approx(reduced));
@@ -140,35 +140,29 @@ TEST_CASE("chunks may take times of their own") {
   const auto result = replay(program, times, {.record = true});
   for (std::size_t stage = 0; stage < 2; ++stage)
     for (const auto& span : result.spans[stage])
-      if (span.instruction.op == schedule::Op::forward)
+      if (span.instruction.op == Op::forward)
         CHECK((span.end - span.begin).value ==
-              doctest::Approx(times[static_cast<std::size_t>(span.instruction.chunk) * 2 + stage].forward.value));
+              doctest::Approx(times[static_cast<std::size_t>(span.instruction.chunk) * 2 + stage][Op::forward].value));
   times.pop_back();
   CHECK_THROWS_AS(replay(program, times), Failure);
 }
 
 TEST_CASE("a message under way keeps its sender's buffer, so the next forward begins when it is there") {
   auto times = equal_stages(2, 1, 1);
-  times[0].send_activation = {0.5};
+  times[0][Op::send_activation] = {0.5};
   // Forwards of stage 0 every 1.5 s, the last ends at 11.5; stage 1 has it at 12, ends at 13, eight backwards, one
   // more.
-  CHECK(replay(schedule::gpipe(2, 8), times).makespan.value == doctest::Approx(22));
+  CHECK(replay(gpipe(2, 8), times).makespan.value == doctest::Approx(22));
 }
 
 TEST_CASE("a sender waits for its buffer") {
   // Stage 1 is slow: the second message lies in the buffer of stage 0 until stage 1 has ended its first forward, so the
   // third forward of stage 0 begins at 11 and not at 2.
   auto times = equal_stages(2, 1, 0);
-  times[1].forward = {10};
-  const schedule::Program forwards = {{{schedule::Op::forward, 0},
-                                       {schedule::Op::send_activation, 0},
-                                       {schedule::Op::forward, 1},
-                                       {schedule::Op::send_activation, 1},
-                                       {schedule::Op::forward, 2}},
-                                      {{schedule::Op::receive_activation, 0},
-                                       {schedule::Op::forward, 0},
-                                       {schedule::Op::receive_activation, 1},
-                                       {schedule::Op::forward, 1}}};
+  times[1][Op::forward] = {10};
+  const auto forwards = instructions::program(
+      {{{Op::forward, 0}, {Op::send_activation, 0}, {Op::forward, 1}, {Op::send_activation, 1}, {Op::forward, 2}},
+       {{Op::receive_activation, 0}, {Op::forward, 0}, {Op::receive_activation, 1}, {Op::forward, 1}}});
   const auto result = replay(forwards, times);
   CHECK(result.finish[0].value == doctest::Approx(12));
   CHECK(result.finish[1].value == doctest::Approx(21));
@@ -202,8 +196,8 @@ TEST_CASE("shared cores take at least the work over the cores and at least the t
     double work = 0;
     for (int s = 0; s < stages; ++s) {
       times.push_back(times_of(some(random), some(random)));
-      times.back().send_activation = {some(random) / 10};
-      work += m * (times.back().forward + times.back().backward).value;
+      times.back()[Op::send_activation] = {some(random) / 10};
+      work += m * (times.back()[Op::forward] + times.back()[Op::backward]).value;
     }
     for (const ScheduleKind kind : kinds) {
       const auto program = *make_program(kind, stages, m);
@@ -230,8 +224,9 @@ TEST_CASE("one clock for all and a clock for each give the same times") {
     std::vector<StageTimes> times;
     for (int s = 0; s < stages; ++s) {
       times.push_back(times_of(some(random), some(random)));
-      for (Seconds* t : {&times.back().send_activation, &times.back().send_gradient, &times.back().receive_activation,
-                         &times.back().receive_gradient, &times.back().reduce_gradients, &times.back().step})
+      for (Seconds* t :
+           {&times.back()[Op::send_activation], &times.back()[Op::send_gradient], &times.back()[Op::receive_activation],
+            &times.back()[Op::receive_gradient], &times.back()[Op::reduce_gradients], &times.back()[Op::step]})
         if (random() % 2 == 0) t->value = some(random) / (round % 2 == 0 ? 1 : 20);
     }
     for (const ScheduleKind kind : kinds) {
@@ -251,7 +246,7 @@ TEST_CASE("one clock for all and a clock for each give the same times") {
 
 TEST_CASE("stages tied to one core wait for each other though another core has nothing to do") {
   // Stages 0 and 2 are on core 0, stage 1 on core 1.
-  const schedule::Program forwards{{{schedule::Op::forward, 0}}, {}, {{schedule::Op::forward, 0}}};
+  const auto forwards = instructions::program({{{Op::forward, 0}}, {}, {{Op::forward, 0}}});
   const std::vector<StageTimes> times{times_of(1, 1), times_of(1, 1), times_of(3, 1)};
   const auto result = replay(forwards, times, {{.cores = 2}});
   CHECK(result.finish[0].value == doctest::Approx(2));
@@ -259,17 +254,45 @@ TEST_CASE("stages tied to one core wait for each other though another core has n
 }
 
 TEST_CASE("a program that cannot end is refused") {
-  schedule::Program program = schedule::gpipe(2, 2);
-  program[0].pop_back();
-  std::erase_if(program[0], [](const auto& i) { return i.op == schedule::Op::send_activation && i.microbatch == 1; });
+  std::vector<instructions::List> lists = instructions::of(gpipe(2, 2));
+  lists[0].pop_back();
+  std::erase_if(lists[0], [](const auto& i) { return i.op == Op::send_activation && i.microbatch == 1; });
   const auto times = equal_stages(2, 1, 1);
   for (const int cores : {1, 2})
-    CHECK_THROWS_WITH_AS(replay(program, times, {{.cores = cores}}),
+    CHECK_THROWS_WITH_AS(replay(instructions::program(lists), times, {{.cores = cores}}),
                          "schedule: receive_gradient 0 of stage 0 waits for ever", Failure);
-  program = schedule::gpipe(2, 2);
-  for (auto& instruction : program[0])
-    if (instruction.op == schedule::Op::send_activation) instruction.microbatch = 1 - instruction.microbatch;
+  lists = instructions::of(gpipe(2, 2));
+  for (auto& instruction : lists[0])
+    if (instruction.op == Op::send_activation) instruction.microbatch = 1 - instruction.microbatch;
+  const schedule::Program program = instructions::program(lists);
   CHECK_THROWS_WITH_AS(replay(program, times), "schedule: receive_activation 0 of stage 1 meets micro-batch 1",
                        Failure);
   CHECK_THROWS_AS(replay(program, std::vector<StageTimes>(3)), Failure);
+}
+
+TEST_CASE("a span begins when its cause ends") {
+  const auto seed = std::random_device{}();
+  MESSAGE("seed ", seed);
+  std::mt19937 random(seed);
+  std::uniform_real_distribution<double> some(0.1, 2);
+  for (int round = 0; round < 100; ++round) {
+    const ScheduleKind kind = schedule_kinds[random() % schedule_kinds.size()];
+    const int stages = 2 + static_cast<int>(random() % 5);
+    const int chunks = kind == ScheduleKind::interleaved ? 1 + static_cast<int>(random() % 3) : 1;
+    const int m = stages * (1 + static_cast<int>(random() % 4));
+    std::vector<StageTimes> times(static_cast<std::size_t>(stages * chunks));
+    for (StageTimes& t : times)
+      for (std::size_t op = 0; op < schedule::ops; ++op)
+        if (static_cast<Op>(op) != Op::send_activation && static_cast<Op>(op) != Op::send_gradient)
+          t.by_op[op] = {some(random)};
+    CAPTURE(name_of(kind));
+    const int cores = static_cast<int>(random() % 3);
+    const auto result = replay(*make_program(kind, stages, m, chunks), times, {{.cores = cores}, true});
+    for (std::size_t s = 0; s < result.spans.size(); ++s)
+      for (std::size_t i = 0; i < result.spans[s].size(); ++i) {
+        const schedule::SpanIndex cause = result.causes[s][i];
+        REQUIRE(cause.exists() == (s > 0 || i > 0));
+        if (cause.exists()) REQUIRE(result.spans[cause.stage][cause.span].end == result.spans[s][i].begin);
+      }
+  }
 }

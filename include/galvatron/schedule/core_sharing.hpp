@@ -8,7 +8,7 @@
 #include <cstddef>
 #include <vector>
 
-namespace galvatron::cost {
+namespace galvatron::schedule {
 
 /// The ranks and cores of pipeline stages of equal size.
 struct CoreSharing {
@@ -28,8 +28,9 @@ struct CoreSharing {
 /// Counts who runs on each core while stages begin and end work.
 class CoreLoads {
  public:
-  CoreLoads(const CoreSharing& sharing, int stages) : sharing_(sharing) {
+  CoreLoads(const CoreSharing& sharing, int stages) {
     if (sharing.cores <= 0) return;
+    width_ = static_cast<std::size_t>(sharing.stage_ranks * sharing.threads);
     const int ranks = stages * sharing.stage_ranks;
     const int node_ranks = sharing.node_ranks > 0 ? sharing.node_ranks : ranks;
     const int nodes = (ranks + node_ranks - 1) / node_ranks;
@@ -46,21 +47,18 @@ class CoreLoads {
   /// How much longer the work of a stage takes than on cores of its own: as long as on the fullest of its cores.
   [[nodiscard]] double slowness(std::size_t stage) const {
     int most = 1;
-    for (std::size_t i = 0; i < width(); ++i) most = std::max(most, loads_[cores_[stage * width() + i]]);
+    for (std::size_t i = 0; i < width_; ++i) most = std::max(most, loads_[cores_[stage * width_ + i]]);
     return most;
   }
 
  private:
-  [[nodiscard]] std::size_t width() const {
-    return sharing_.cores <= 0 ? 0 : static_cast<std::size_t>(sharing_.stage_ranks * sharing_.threads);
-  }
   void add(std::size_t stage, int change) {
-    for (std::size_t i = 0; i < width(); ++i) loads_[cores_[stage * width() + i]] += change;
+    for (std::size_t i = 0; i < width_; ++i) loads_[cores_[stage * width_ + i]] += change;
   }
 
-  CoreSharing sharing_;
+  std::size_t width_ = 0;           // threads of a stage; 0: every rank has cores of its own
   std::vector<int> loads_;          // (nodes, cores) threads at work
   std::vector<std::size_t> cores_;  // (ranks, threads) where each runs
 };
 
-}  // namespace galvatron::cost
+}  // namespace galvatron::schedule
