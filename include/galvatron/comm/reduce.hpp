@@ -15,7 +15,7 @@
 #include <galvatron/comm/reduction.hpp>
 #include <galvatron/core/dtype.hpp>
 
-namespace galvatron::comm::thread {
+namespace galvatron::comm {
 
 namespace detail {
 
@@ -104,4 +104,4 @@ inline void reduce(ElementType type, std::span<std::byte* const> sources, std::i
   });
 }
 
-}  // namespace galvatron::comm::thread
+}  // namespace galvatron::comm
