@@ -262,12 +262,13 @@ class MessageGroup final : public Group {
   void reduce_staged(const Elements& own, const Elements& to, std::int64_t most, ReduceOp op) {
     for (int i = 0; i < size(); ++i)
       sources_[static_cast<std::size_t>(i)] = i == rank() ? own.data : staged(i, own, most).data;
-    reduce(to.type, sources_, 0, {&to.data, 1}, 0, to.count, op);
+    reduce(to.type, sources_, {&to.data, 1}, to.count, op);
   }
   // to = the payloads from element `first` on, in rank order.
   void reduce_payloads(std::int64_t first, const Elements& to, ReduceOp op) {
-    for (int i = 0; i < size(); ++i) sources_[static_cast<std::size_t>(i)] = const_cast<std::byte*>(payload(i));
-    reduce(to.type, sources_, first, {&to.data, 1}, 0, to.count, op);
+    for (int i = 0; i < size(); ++i)
+      sources_[static_cast<std::size_t>(i)] = const_cast<std::byte*>(payload(i)) + first * to.size;
+    reduce(to.type, sources_, {&to.data, 1}, to.count, op);
   }
 
   Staging& staging_;

@@ -61,12 +61,12 @@ class Group final : public comm::Group {
   void do_all_reduce(const Elements& data, ReduceOp op) override {
     if (size() == 1) return;
     together(describe(CallKind::all_reduce, data, static_cast<int>(op)), data, [&] {
-      const auto all = buffers();
-      if (is_small(data)) return reduce(data.type, all, 0, {&data.data, 1}, 0, data.count, op);
+      if (is_small(data)) return reduce(data.type, buffers(0), {&data.data, 1}, data.count, op);
       // Slices of whole cache lines, so that no two members write to one line.
       const std::int64_t slice = round_up(divide_up(data.count, size()), std::int64_t{64} / data.size);
       const std::int64_t first = std::min(data.count, slice * rank());
-      reduce(data.type, all, first, all, first, std::min(slice, data.count - first), op);
+      const auto all = buffers(first * data.size);
+      reduce(data.type, all, all, std::min(slice, data.count - first), op);
     });
   }
   void do_all_gather(const Elements& shard, const Elements& all) override {
@@ -74,9 +74,8 @@ class Group final : public comm::Group {
              [&] { each_member([&](int i) { take(i, shard, 0, all.slice(shard.count * i, shard.count)); }); });
   }
   void do_reduce_scatter(const Elements& all, const Elements& shard) override {
-    together(describe(CallKind::reduce_scatter, all), all, [&] {
-      reduce(all.type, buffers(), shard.count * rank(), {&shard.data, 1}, 0, shard.count, ReduceOp::sum);
-    });
+    together(describe(CallKind::reduce_scatter, all), all,
+             [&] { reduce(all.type, buffers(shard.bytes() * rank()), {&shard.data, 1}, shard.count, ReduceOp::sum); });
   }
   void do_all_to_all(const Elements& from, const Elements& to) override {
     const std::int64_t n = from.count / size();
@@ -164,8 +163,9 @@ class Group final : public comm::Group {
 
   // Within together(): what a member gave.
   [[nodiscard]] std::byte* data_of(int i) const { return small_ ? member(i).small[calls_ & 1U] : call_of(i).data; }
-  std::span<std::byte* const> buffers() {
-    for (int i = 0; i < size(); ++i) buffers_[static_cast<std::size_t>(i)] = data_of(i);
+  // From this byte on.
+  std::span<std::byte* const> buffers(std::int64_t first) {
+    for (int i = 0; i < size(); ++i) buffers_[static_cast<std::size_t>(i)] = data_of(i) + first;
     return buffers_;
   }
   // to = the elements from `first` on that member i gave; this one gave `own`.
