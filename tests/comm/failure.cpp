@@ -355,7 +355,7 @@ TEST_CASE("withdrawing a block waits until it is copied") {
     std::atomic<bool> started{false};
     std::thread receiver([&] {
       started = true;
-      if (channel.take(piece(target), comm::thread::copy_piece)) ++copied;
+      if (channel.take(piece(target), comm::copy_piece)) ++copied;
     });
     while (!started) std::this_thread::yield();
     for (int i = 0; i < attempt; ++i) std::this_thread::yield();

@@ -128,7 +128,8 @@ TEST_CASE("a rank that fails ends all, which say who and why") {
                    std::vector<int> data(static_cast<std::size_t>(1 + world.rank()));
                    world.everybody().all_reduce(View<int>(data.data(), static_cast<std::int64_t>(data.size())));
                  })[0]
-            .starts_with("the members of a group disagree: rank 0 takes 4 bytes, but was sent 8"));
+            .starts_with("the members of a group disagree: rank 0 called all_reduce of 1 integer, rank 1 called "
+                         "all_reduce of 2 integer"));
 }
 
 TEST_CASE("a process that dies without a word is named, also to who does not wait for it") {

@@ -143,7 +143,7 @@ class World final : public comm::World {
   World(comm::World& inner, const Link& link) : comm::World(inner.rank(), inner.size()), inner_(inner), wire_(link) {}
 
   Group& group(std::span<const int> ranks) override {
-    return groups_.find(ranks, [&] { return std::make_unique<Group>(inner_.group(ranks), wire_, rank()); });
+    return groups_.find(*this, ranks, inner_.group(ranks), wire_, rank());
   }
   comm::World& control() override { return inner_.control(); }
 
@@ -172,13 +172,11 @@ class World final : public comm::World {
     }
   }
   void do_wait_sent(int lane) override {
-    if (lane == every_lane) {
-      inner_.wait_sent();
+    inner_.wait_sent(lane);
+    if (lane == every_lane)
       arrivals_.clear();
-    } else {
-      inner_.wait_sent(lane);
+    else
       arrivals_[lane].clear();
-    }
   }
 
   static Piece stamp_of(const Piece& piece, double& arrival) {

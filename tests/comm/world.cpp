@@ -75,7 +75,7 @@ TEST_CASE("rows of a block may be cut differently on both sides") {
     std::vector<std::byte> source, target;
     const Piece from = cut(source), to = cut(target);
     for (auto& byte : source) byte = static_cast<std::byte>(random() % 200);
-    comm::thread::copy_piece(from, to);
+    comm::copy_piece(from, to);
     const auto at = [](const Piece& p, std::int64_t i) {
       return p.data[i / p.row_bytes * p.stride_bytes + i % p.row_bytes];
     };

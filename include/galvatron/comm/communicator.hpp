@@ -16,6 +16,7 @@
 
 #include <galvatron/comm/check.hpp>
 #include <galvatron/comm/elements.hpp>
+#include <galvatron/comm/piece.hpp>
 #include <galvatron/comm/reduction.hpp>
 #include <galvatron/core/view.hpp>
 
@@ -217,8 +218,7 @@ class World {
     do_receive(pieces);
   }
   /// Returns when every block posted by this rank has been taken: all of them, or those of one lane.
-  void wait_sent() { do_wait_sent(every_lane); }
-  void wait_sent(int lane) { do_wait_sent(lane); }
+  void wait_sent(int lane = every_lane) { do_wait_sent(lane); }
 
   /// Throws PeerFailure if a rank is known to have failed. Where calls only give a device its work, a failure ends that
   /// work, and what was computed since means nothing. Worlds whose calls wait have thrown by themselves.
@@ -233,8 +233,6 @@ class World {
   virtual void warn(const std::string& text) noexcept { (void)text; }
 
  protected:
-  static constexpr int every_lane = -1;
-
   World(int rank, int size) : rank_(rank) {
     for (int i = 0; i < size; ++i) everybody_.push_back(i);
   }

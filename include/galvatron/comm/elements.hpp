@@ -1,4 +1,4 @@
-// What collectives and messages carry: elements of a type that is a value, and blocks of bytes.
+// What collectives carry: elements of a type that is a value.
 #pragma once
 
 #include <cstddef>
@@ -91,17 +91,5 @@ void with_reducible(ElementType type, F&& f) {
       return;  // Reducible rules them out
   }
 }
-
-/// A strided block of memory to or from one peer: `rows` runs of `row_bytes`, `stride_bytes` apart.
-/// `peer` is a rank of the world. A block to oneself is a copy. Blocks travel in lanes: a receiver takes them from the
-/// lane that it names, whatever lies in the others.
-struct Piece {
-  int peer = 0;
-  std::byte* data = nullptr;
-  std::int64_t rows = 0;
-  std::int64_t row_bytes = 0;
-  std::int64_t stride_bytes = 0;
-  int lane = 0;
-};
 
 }  // namespace galvatron::comm

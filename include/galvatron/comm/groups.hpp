@@ -4,7 +4,11 @@
 #include <algorithm>
 #include <memory>
 #include <span>
+#include <utility>
 #include <vector>
+
+#include <galvatron/comm/check.hpp>
+#include <galvatron/comm/communicator.hpp>
 
 namespace galvatron::comm {
 
@@ -12,12 +16,13 @@ namespace galvatron::comm {
 template <class G>
 class Groups {
  public:
-  /// The group of these ranks, in this order; the first call makes it by make() -> std::unique_ptr<G>.
-  template <class Make>
-  G& find(std::span<const int> ranks, Make&& make) {
-    for (auto& group : groups_)
+  /// The group of these ranks, in this order; the first call makes it, G(arguments...). Errors: see World::group().
+  template <class... Arguments>
+  G& find(const World& world, std::span<const int> ranks, Arguments&&... arguments) {
+    for (const auto& group : groups_)
       if (std::ranges::equal(group->ranks(), ranks)) return *group;
-    return *groups_.emplace_back(make());
+    check_members(ranks, world.rank(), world.size());
+    return *groups_.emplace_back(std::make_unique<G>(std::forward<Arguments>(arguments)...));
   }
   [[nodiscard]] auto begin() const { return groups_.begin(); }
   [[nodiscard]] auto end() const { return groups_.end(); }

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <chrono>
 #include <cstdint>
 #include <cstring>
 #include <exception>
@@ -41,6 +42,9 @@ struct Status {
 };
 static_assert(sizeof(Status) == 1024);
 
+/// How long ranks have to end once one has failed; whoever does not (a long computation) is not waited for.
+inline constexpr std::chrono::milliseconds patience{4000};
+
 /// The status of a rank whose body threw.
 inline Status status_of(const std::exception_ptr& failure) {
   Status status;
@@ -72,6 +76,10 @@ struct Verdict {
   std::exception_ptr failure;  ///< null: well; else what all threw alike, or a Failure "rank 2 failed: ..."
   ErrorKind error = ErrorKind::internal;
   bool reports = false;  ///< this process tells the user
+
+  void rethrow() const {
+    if (failure != nullptr) std::rethrow_exception(failure);
+  }
 };
 
 /// The verdict of a rank whose body threw `own` (null: it did not), when not all have ended well.

@@ -31,7 +31,7 @@
 #include <cuda_runtime_api.h>
 #include <nccl.h>
 
-#include <galvatron/comm/thread/reduce.hpp>
+#include <galvatron/comm/reduce.hpp>
 #include <galvatron/device/cuda/stream.hpp>
 
 namespace galvatron::test::fake {
@@ -160,11 +160,12 @@ template <class T>
 void sum_up(Shared::Collective& c, std::size_t first, std::size_t count, ncclRedOp_t op, std::span<void* const> targets,
             std::span<const std::size_t> target_first) {
   std::vector<std::byte*> sources;
-  for (const void* source : c.sources) sources.push_back(static_cast<std::byte*>(const_cast<void*>(source)));
+  for (const void* source : c.sources)
+    sources.push_back(static_cast<std::byte*>(const_cast<void*>(source)) + first * sizeof(T));
   std::vector<T> out(count);
   std::byte* const to = reinterpret_cast<std::byte*>(out.data());
-  comm::thread::reduce(comm::element_type<T>(), sources, static_cast<std::int64_t>(first), {&to, 1}, 0,
-                       static_cast<std::int64_t>(count), op == ncclSum ? comm::ReduceOp::sum : comm::ReduceOp::max);
+  comm::reduce(comm::element_type<T>(), sources, {&to, 1}, static_cast<std::int64_t>(count),
+               op == ncclSum ? comm::ReduceOp::sum : comm::ReduceOp::max);
   for (std::size_t i = 0; i < targets.size(); ++i)
     std::memcpy(static_cast<T*>(targets[i]) + target_first[i], out.data(), count * sizeof(T));
 }

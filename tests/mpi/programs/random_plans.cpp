@@ -31,12 +31,7 @@ class FirstRanks final : public comm::World {
  private:
   void do_post(std::span<const comm::Piece> pieces) override { world_.post(pieces); }
   void do_receive(std::span<const comm::Piece> pieces) override { world_.receive(pieces); }
-  void do_wait_sent(int lane) override {
-    if (lane == every_lane)
-      world_.wait_sent();
-    else
-      world_.wait_sent(lane);
-  }
+  void do_wait_sent(int lane) override { world_.wait_sent(lane); }
 
   comm::World& world_;
 };

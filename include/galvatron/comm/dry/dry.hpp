@@ -7,12 +7,10 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
-#include <memory>
 #include <span>
 #include <string>
 #include <vector>
 
-#include <galvatron/comm/check.hpp>
 #include <galvatron/comm/communicator.hpp>
 #include <galvatron/comm/groups.hpp>
 #include <galvatron/core/error.hpp>
@@ -73,21 +71,14 @@ class World final : public comm::World {
   /// Appends to `log`, which outlives the world.
   World(int rank, int size, std::vector<op::Work>* log) : comm::World(rank, size), log_(log) {
     if (rank < 0 || rank >= size)
-      throw Failure(ErrorKind::internal,
-                    "rank " + std::to_string(rank) + " of a world of " + std::to_string(size) + " ranks");
+      throw Failure(ErrorKind::internal, text("rank ", rank, " of a world of ", size, " ranks"));
   }
 
-  Group& group(std::span<const int> ranks) override {
-    return groups_.find(ranks, [&] {
-      check_members(ranks, rank(), size());
-      return std::make_unique<Group>(ranks, rank(), log_);
-    });
-  }
+  Group& group(std::span<const int> ranks) override { return groups_.find(*this, ranks, ranks, rank(), log_); }
 
  private:
   /// Counts one message to each peer: all bytes for it in this call. Blocks to oneself are not messages.
   void do_post(std::span<const Piece> pieces) override {
-    const auto bytes = [](const Piece& piece) { return piece.rows * piece.row_bytes; };
     for (std::size_t i = 0; i < pieces.size(); ++i) {
       const int peer = pieces[i].peer;
       const auto same = [&](const Piece& piece) { return piece.peer == peer; };
@@ -96,7 +87,7 @@ class World final : public comm::World {
       work.kind = op::Kind::send;
       work.n = 1;
       for (const Piece& piece : pieces.subspan(i))
-        if (same(piece)) work.m += bytes(piece);
+        if (same(piece)) work.m += piece.bytes();
       log_->push_back(work);
     }
   }

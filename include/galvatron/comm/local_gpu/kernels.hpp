@@ -10,6 +10,7 @@
 #include <type_traits>
 
 #include <galvatron/comm/elements.hpp>
+#include <galvatron/comm/piece.hpp>
 #include <galvatron/comm/reduction.hpp>
 #include <galvatron/core/dtype.hpp>
 #include <galvatron/device/cuda/block.hpp>
@@ -130,10 +131,9 @@ void reduce(L& launcher, ElementType type, std::span<std::byte* const> sources,
 /// memory, or do not overlap.
 template <class L>
 void copy_block(L& launcher, const Piece& from, const Piece& to) {
-  const auto flat = [](const Piece& p) { return p.stride_bytes == p.row_bytes || p.rows == 1; };
-  const std::int64_t total = from.rows * from.row_bytes;
-  const std::int64_t from_row = flat(from) ? total : from.row_bytes;
-  const std::int64_t to_row = flat(to) ? total : to.row_bytes;
+  const std::int64_t total = from.bytes();
+  const std::int64_t from_row = from.is_flat() ? total : from.row_bytes;
+  const std::int64_t to_row = to.is_flat() ? total : to.row_bytes;
   if (total == 0 || from.data == to.data) return;
   if (from_row == total && to_row == total) return launcher.copy(from.data, to.data, total);
   const auto by = [&]<int unit>() {

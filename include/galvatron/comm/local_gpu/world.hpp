@@ -10,8 +10,6 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <exception>
-#include <memory>
 #include <span>
 #include <vector>
 
@@ -41,24 +39,17 @@ class World final : public comm::World {
 
   /// At most most_ranks.
   Group<S>& group(std::span<const int> ranks) override {
-    return groups_.find(
-        ranks, [&] { return std::make_unique<Group<S>>(control_.group(ranks), rank(), shared_, compute_, messages_); });
+    return groups_.find(*this, ranks, control_.group(ranks), rank(), shared_, compute_, messages_);
   }
   comm::World& control() override { return control_; }
 
   void withdraw() noexcept override {
     control_.withdraw();
     for (const auto& group : groups_) group->withdraw();
-    const auto ignore_failure = [](auto&& wait) {
-      try {
-        wait();
-      } catch (const std::exception&) {  // a device that has failed is at work no more
-      }
-    };
     for (const Target& target : targets_)
-      if (target.posted) ignore_failure([&] { target.link->taken.wait(); });
-    ignore_failure([&] { compute_.wait(); });
-    ignore_failure([&] { messages_.wait(); });
+      if (target.posted) wait_or_failed([&] { target.link->taken.wait(); });
+    wait_or_failed([&] { compute_.wait(); });
+    wait_or_failed([&] { messages_.wait(); });
   }
 
  private:
@@ -88,10 +79,7 @@ class World final : public comm::World {
   }
   /// What is computed from now on may change the memory of these blocks.
   void do_wait_sent(int lane) override {
-    if (lane == every_lane)
-      control_.wait_sent();
-    else
-      control_.wait_sent(lane);
+    control_.wait_sent(lane);
     for (Target& target : targets_)
       if (lane == every_lane || target.lane == lane) settle(target);
   }

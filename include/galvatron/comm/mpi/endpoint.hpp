@@ -12,17 +12,15 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cstddef>
 #include <cstdint>
 #include <exception>
-#include <memory>
-#include <span>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include <galvatron/cluster/host_cores.hpp>
 #include <galvatron/comm/check.hpp>
+#include <galvatron/comm/mpi/requests.hpp>
 #include <galvatron/comm/mpi/runtime.hpp>
 #include <galvatron/comm/status.hpp>
 #include <galvatron/comm/thread/job.hpp>
@@ -33,9 +31,6 @@ namespace galvatron::comm::mpi {
 using comm::Verdict;
 using thread::Clock;
 using thread::Options;
-
-/// How long ranks have to end once one has failed; whoever does not (a long computation) is not waited for.
-inline constexpr std::chrono::milliseconds patience{4000};
 
 class Endpoint {
  public:
@@ -62,13 +57,6 @@ class Endpoint {
   [[nodiscard]] Runtime& runtime() { return runtime_; }
   /// How long this rank waits for another one from now on.
   void set_timeout(std::chrono::nanoseconds timeout) { options_.timeout = timeout; }
-
-  /// Room for what other ranks send to a reduction; allocated once.
-  std::span<std::byte> staging() {
-    if (staging_ == nullptr) staging_ = std::make_unique<std::byte[]>(staging_bytes);
-    return {staging_.get(), staging_bytes};
-  }
-  static constexpr std::int64_t staging_bytes = 4 << 20;
 
   /// Throws PeerFailure if another rank is known to have failed.
   void check() {
@@ -101,12 +89,10 @@ class Endpoint {
         std::erase_if(ended, [&](int peer) { return status(peer).kind != Status::Kind::ended; });
         in_vain_since = ended.empty() ? Clock::time_point::max() : std::min(in_vain_since, now);
         if (!ended.empty() && now - in_vain_since > std::chrono::seconds(1))  // its last messages had time to come
-          throw PeerFailure(self() + " waits in vain: " + rank_list(ended) + " " + what() + " before the end");
+          throw PeerFailure(waits_in_vain(rank(), rank_list(ended) + " " + what()));
       }
-      if (now - begin < options_.timeout) continue;
-      std::string seconds = std::to_string(std::chrono::duration<double>(options_.timeout).count());
-      seconds.erase(std::max(seconds.find_last_not_of('0') + 1, seconds.find('.') + 2));
-      throw PeerFailure(self() + " gave up after " + seconds + " s: " + rank_list(missing()) + " " + what());
+      if (now - begin >= options_.timeout)
+        throw PeerFailure(gave_up(rank(), options_.timeout, rank_list(missing()) + " " + what()));
     }
   }
 
@@ -145,7 +131,6 @@ class Endpoint {
   };
 
   [[nodiscard]] Status& status(int rank) { return statuses_[static_cast<std::size_t>(rank)]; }
-  [[nodiscard]] std::string self() const { return "rank " + std::to_string(rank()); }
   [[nodiscard]] std::string text_of(int failed) {
     return "rank " + std::to_string(failed) + " failed: " + status(failed).message;
   }
@@ -189,10 +174,11 @@ class Endpoint {
     mine.run = run_;
     if (is_connection_failure(own)) wait_for_news_of_a_death();
     take(rank(), mine);
-    std::vector<MPI_Request> sends;
+    Requests sends;
     for (int peer = 0; peer < size(); ++peer)
       if (peer != rank())
-        require(MPI_Isend(&mine, sizeof mine, MPI_BYTE, peer, 0, runtime_.news(), &sends.emplace_back()), "MPI_Isend");
+        require(MPI_Isend(&mine, sizeof mine, MPI_BYTE, peer, 0, runtime_.news(), sends.add({.peer = peer})),
+                "MPI_Isend");
     for (int peer = 0; peer < size(); ++peer) ring(peer);
 
     auto deadline = Clock::time_point::max();
@@ -206,11 +192,7 @@ class Endpoint {
       if (some_failed_) deadline = std::min(deadline, Clock::now() + patience);
       if (Clock::now() > deadline) break;
     }
-    const auto sent = [&] {
-      int done = 0;
-      return MPI_Testall(static_cast<int>(sends.size()), sends.data(), &done, MPI_STATUSES_IGNORE) != MPI_SUCCESS ||
-             done != 0;
-    };
+    const auto sent = [&] { return sends.over(); };
     if (!some_failed_) {
       for (Nap nap; !sent(); nap.take()) {
       }
@@ -242,22 +224,19 @@ class Endpoint {
   bool some_failed_ = false;  // of all ranks
   bool some_ended_ = false;   // well
   std::vector<Status> statuses_;
-  std::unique_ptr<std::byte[]> staging_;
 };
 
 /// After a failed run and before the process ends: no rank ends before the user has been told, since mpirun ends all
 /// when one does. Called by the process that reports once it has, and by the others.
 inline void conclude(Runtime& runtime, bool reported) noexcept {
   constexpr int tag = 1;
-  std::vector<MPI_Request> sends(reported ? static_cast<std::size_t>(runtime.size()) : 0, MPI_REQUEST_NULL);
-  for (std::size_t peer = 0; peer < sends.size(); ++peer)
-    if (static_cast<int>(peer) != runtime.rank())
-      MPI_Isend(nullptr, 0, MPI_BYTE, static_cast<int>(peer), tag, runtime.news(), &sends[peer]);
+  Requests sends;
+  for (int peer = 0; reported && peer < runtime.size(); ++peer)
+    if (peer != runtime.rank()) MPI_Isend(nullptr, 0, MPI_BYTE, peer, tag, runtime.news(), sends.add({.peer = peer}));
   Endpoint::drain(reported ? std::chrono::milliseconds(500) : patience, [&] {
+    if (reported) return sends.over();
     int flag = 0;
-    const int code = reported ? MPI_Testall(static_cast<int>(sends.size()), sends.data(), &flag, MPI_STATUSES_IGNORE)
-                              : MPI_Iprobe(MPI_ANY_SOURCE, tag, runtime.news(), &flag, MPI_STATUS_IGNORE);
-    return code != MPI_SUCCESS || flag != 0;
+    return MPI_Iprobe(MPI_ANY_SOURCE, tag, runtime.news(), &flag, MPI_STATUS_IGNORE) != MPI_SUCCESS || flag != 0;
   });
 }
 

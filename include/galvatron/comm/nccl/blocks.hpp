@@ -29,14 +29,12 @@
 #include <cuda_runtime_api.h>
 #include <nccl.h>
 
-#include <galvatron/comm/check.hpp>
 #include <galvatron/comm/communicator.hpp>
 #include <galvatron/comm/local_gpu/cuda_stream.hpp>
 #include <galvatron/comm/local_gpu/kernels.hpp>
 #include <galvatron/comm/nccl/communicator.hpp>
 #include <galvatron/comm/nccl/watch.hpp>
-#include <galvatron/comm/thread/channel.hpp>
-#include <galvatron/core/error.hpp>
+#include <galvatron/comm/piece.hpp>
 #include <galvatron/device/cuda/check.hpp>
 #include <galvatron/device/cuda/event.hpp>
 #include <galvatron/device/cuda/stream.hpp>
@@ -73,10 +71,10 @@ class Blocks {
     }
     for (const Piece& piece : pieces) {
       if (piece.peer == rank()) {
-        own_[piece.lane].push_back(piece);
+        own_.post(piece);
         continue;
       }
-      announced_.push_back({piece.lane, thread::bytes_of(piece), out_.at(piece.peer).id});
+      announced_.push_back({piece.lane, piece.bytes(), out_.at(piece.peer).id});
       const Piece note = note_of(piece.peer, announced_.back());
       control_.post({&note, 1});
     }
@@ -86,23 +84,20 @@ class Blocks {
     std::unique_lock lock(mutex_);
     for (const Piece& piece : pieces)
       if (piece.peer == rank())
-        take_own(piece);
+        own_.receive(piece, [&](const Piece& from, const Piece& to) { copy(compute_, from, to); });
       else
         take(piece, lock);
     pump();
   }
 
-  /// @param lane  or -1: all
+  /// @param lane  or every_lane
   void wait_sent(int lane) {
-    for (const auto& [number, pieces] : own_)
-      if ((lane < 0 || lane == number) && !pieces.empty())
-        throw Failure(ErrorKind::internal,
-                      "rank " + std::to_string(rank()) + " waits for a block to itself that it has not received");
+    own_.check_received(lane);
     std::unique_lock lock(mutex_);
     for (auto& [peer, route] : out_) {
       bool some = false;
       for (auto& [number, posted] : route.posted)
-        if (lane < 0 || lane == number) some = std::exchange(posted, false) || some;
+        if (lane == every_lane || lane == number) some = std::exchange(posted, false) || some;
       if (!some) continue;
       while (!route.batches.empty()) {
         settle(route, lock);
@@ -111,7 +106,7 @@ class Blocks {
       route.sent.hold(compute_);
     }
     lock.unlock();
-    if (lane >= 0) return;
+    if (lane != every_lane) return;
     control_.wait_sent(control_lane);
     announced_.clear();
   }
@@ -159,12 +154,12 @@ class Blocks {
   [[nodiscard]] int rank() const { return control_.rank(); }
 
   static Piece note_of(int peer, Announcement& announcement) {
-    constexpr auto bytes = static_cast<std::int64_t>(sizeof(Announcement));
-    return {peer, reinterpret_cast<std::byte*>(&announcement), 1, bytes, bytes, control_lane};
+    return Piece::flat(peer, reinterpret_cast<std::byte*>(&announcement), sizeof(Announcement), control_lane);
   }
-  static bool is_flat(const Piece& piece) { return piece.rows <= 1 || piece.stride_bytes == piece.row_bytes; }
-  static Piece flat_piece(int peer, const Room& room) {
-    return {.peer = peer, .data = room.data, .rows = 1, .row_bytes = room.bytes, .stride_bytes = room.bytes};
+  static Piece flat_piece(int peer, const Room& room) { return Piece::flat(peer, room.data, room.bytes); }
+  static void copy(device::cuda::Stream& stream, const Piece& from, const Piece& to) {
+    local_gpu::CudaStream in(stream);
+    local_gpu::copy_block(in, from, to);
   }
 
   // CUDA's pool, of which rooms are, gives nothing back to the GPU between two of them.
@@ -193,12 +188,11 @@ class Blocks {
     for (const Piece& piece : pieces) {
       if (piece.peer != peer) continue;
       route.posted[piece.lane] = true;
-      Room message{piece.data, thread::bytes_of(piece)};
-      if (!is_flat(piece)) {
+      Room message{piece.data, piece.bytes()};
+      if (!piece.is_flat()) {
         message = take_room(compute_, message.bytes);
         batch.rooms.push_back(message);
-        local_gpu::CudaStream stream(compute_);
-        local_gpu::copy_block(stream, piece, flat_piece(peer, message));
+        copy(compute_, piece, flat_piece(peer, message));
       }
       batch.messages.push_back(message);
     }
@@ -262,7 +256,7 @@ class Blocks {
     ready_.record(compute_);
     if (!early.empty()) {
       const Room room = early.front();
-      check_size(piece, room.bytes);
+      check_sent(rank(), piece, room.bytes);
       early.pop_front();
       Route& route = in_.at(piece.peer);
       ready_.hold(route.stream);
@@ -278,9 +272,9 @@ class Blocks {
       if (found == in_.end()) found = in_.try_emplace(piece.peer, watch_, next.id, receiver).first;
       Route& route = found->second;
       const bool mine = next.lane == piece.lane;
-      if (mine) check_size(piece, next.bytes);
+      if (mine) check_sent(rank(), piece, next.bytes);
       if (mine) ready_.hold(route.stream);
-      if (mine && is_flat(piece)) {
+      if (mine && piece.is_flat()) {
         receive_into({piece.data, next.bytes}, piece.peer, route, lock);
         return arrived(route);
       }
@@ -292,8 +286,7 @@ class Blocks {
   }
   // From memory of the library to where it is wanted.
   void place(Route& route, const Room& room, const Piece& piece) {
-    local_gpu::CudaStream stream(route.stream);
-    local_gpu::copy_block(stream, flat_piece(piece.peer, room), piece);
+    copy(route.stream, flat_piece(piece.peer, room), piece);
     free_room(route.stream, room);
     arrived(route);
   }
@@ -302,24 +295,6 @@ class Blocks {
     ready_.record(route.stream);
     ready_.hold(compute_);
   }
-  void check_size(const Piece& piece, std::int64_t sent) const {
-    if (sent != thread::bytes_of(piece))
-      throw Failure(ErrorKind::internal, "rank " + std::to_string(rank()) + " receives a block of " +
-                                             std::to_string(thread::bytes_of(piece)) + " bytes, but rank " +
-                                             std::to_string(piece.peer) + " sent one of " + std::to_string(sent) +
-                                             " bytes");
-  }
-  void take_own(const Piece& piece) {
-    auto& pieces = own_[piece.lane];
-    if (pieces.empty())
-      throw Failure(ErrorKind::internal,
-                    "rank " + std::to_string(rank()) + " receives a block from itself that it has not posted before");
-    check_size(piece, thread::bytes_of(pieces.front()));
-    local_gpu::CudaStream stream(compute_);
-    local_gpu::copy_block(stream, pieces.front(), piece);
-    pieces.pop_front();
-  }
-
   World& control_;
   Watch& watch_;
   device::cuda::Stream& compute_;
@@ -327,8 +302,8 @@ class Blocks {
   std::map<int, Route> out_;
   std::map<int, Route> in_;
   device::cuda::Event ready_;
-  std::deque<Announcement> announced_;                     // stay until they are taken
-  std::map<int, std::deque<Piece>> own_;                   // blocks to oneself, by lane
+  std::deque<Announcement> announced_;  // stay until they are taken
+  OwnBlocks own_{rank()};
   std::map<std::pair<int, int>, std::deque<Room>> early_;  // by peer and lane
 };
 

@@ -5,22 +5,18 @@
 #pragma once
 
 #include <cstddef>
-#include <cstdint>
-#include <memory>
 #include <optional>
 #include <span>
-#include <vector>
 
 #include <cuda_runtime_api.h>
 #include <nccl.h>
 
+#include <galvatron/comm/call.hpp>
 #include <galvatron/comm/check.hpp>
 #include <galvatron/comm/communicator.hpp>
 #include <galvatron/comm/nccl/communicator.hpp>
 #include <galvatron/comm/nccl/watch.hpp>
-#include <galvatron/comm/thread/meeting.hpp>
-#include <galvatron/core/error.hpp>
-#include <galvatron/device/cuda/check.hpp>
+#include <galvatron/comm/stream_group.hpp>
 #include <galvatron/device/cuda/event.hpp>
 #include <galvatron/device/cuda/stream.hpp>
 
@@ -30,18 +26,11 @@ namespace galvatron::comm::nccl {
 /// for all members. NCCL adds in an order of its own: every member has the same bits, and so have two runs on the same
 /// machines, but they may differ from those of the sum in rank order. A failure of any rank, or a collective that takes
 /// too long, ends all calls with PeerFailure.
-class Group final : public comm::Group {
+class Group final : public StreamGroup<device::cuda::Event> {
  public:
   /// @param control  a group of the same ranks for memory of the program  @param world_rank  this rank
   Group(comm::Group& control, int world_rank, Watch& watch, device::cuda::Stream& compute)
-      : comm::Group(control.ranks(), world_rank), control_(control), watch_(watch), compute_(compute) {}
-
-  void finish_shifts() override {
-    for (Pending& shift : shifts_) finish(shift);
-    shifts_.clear();
-  }
-  /// The members' streams may be at work.
-  void barrier() override { control_.barrier(); }
+      : StreamGroup(control, world_rank), watch_(watch), compute_(compute) {}
 
   /// Returns when the stream is at work no more.
   void wait() {
@@ -60,7 +49,7 @@ class Group final : public comm::Group {
   }
   void do_all_to_all(const Elements& from, const Elements& to) override {
     const std::size_t n = bytes_of(from) / static_cast<std::size_t>(size());
-    now(given(thread::CallKind::all_to_all, from, 0, [&](ncclComm_t comm, cudaStream_t stream) {
+    now(given(CallKind::all_to_all, from, 0, [&](ncclComm_t comm, cudaStream_t stream) {
       for (int i = 0; i < size() && n > 0; ++i) {
         const std::size_t at = static_cast<std::size_t>(i) * n;
         if (const ncclResult_t status = ncclSend(from.data + at, n, ncclInt8, i, comm, stream); !is_fine(status))
@@ -72,12 +61,12 @@ class Group final : public comm::Group {
     }));
   }
   void do_broadcast(const Elements& data, int root) override {
-    now(given(thread::CallKind::broadcast, data, root, [&](ncclComm_t comm, cudaStream_t stream) {
+    now(given(CallKind::broadcast, data, root, [&](ncclComm_t comm, cudaStream_t stream) {
       return ncclBroadcast(data.data, data.data, bytes_of(data), ncclInt8, root, comm, stream);
     }));
   }
   void do_start_shift(const Elements& from, const Elements& to) override {
-    shifts_.push_back(given(thread::CallKind::shift, from, 0, [&](ncclComm_t comm, cudaStream_t stream) {
+    keep_shift(given(CallKind::shift, from, 0, [&](ncclComm_t comm, cudaStream_t stream) {
       const ncclResult_t sent = ncclSend(from.data, bytes_of(from), ncclInt8, (rank() + 1) % size(), comm, stream);
       if (!is_fine(sent)) return sent;
       return ncclRecv(to.data, bytes_of(from), ncclInt8, (rank() + size() - 1) % size(), comm, stream);
@@ -89,17 +78,16 @@ class Group final : public comm::Group {
     switch (what.call) {
       case Pending::Call::all_reduce:
         if (size() == 1) return {};
-        return given(thread::CallKind::all_reduce, to, static_cast<int>(what.op),
-                     [&](ncclComm_t comm, cudaStream_t stream) {
-                       return ncclAllReduce(to.data, to.data, static_cast<std::size_t>(to.count), type_of(to.type),
-                                            operation_of(what.op), comm, stream);
-                     });
+        return given(CallKind::all_reduce, to, static_cast<int>(what.op), [&](ncclComm_t comm, cudaStream_t stream) {
+          return ncclAllReduce(to.data, to.data, static_cast<std::size_t>(to.count), type_of(to.type),
+                               operation_of(what.op), comm, stream);
+        });
       case Pending::Call::all_gather:
-        return given(thread::CallKind::all_gather, from, 0, [&](ncclComm_t comm, cudaStream_t stream) {
+        return given(CallKind::all_gather, from, 0, [&](ncclComm_t comm, cudaStream_t stream) {
           return ncclAllGather(from.data, to.data, bytes_of(from), ncclInt8, comm, stream);
         });
       case Pending::Call::reduce_scatter:
-        return given(thread::CallKind::reduce_scatter, from, 0, [&](ncclComm_t comm, cudaStream_t stream) {
+        return given(CallKind::reduce_scatter, from, 0, [&](ncclComm_t comm, cudaStream_t stream) {
           return ncclReduceScatter(from.data, to.data, static_cast<std::size_t>(to.count), type_of(to.type), ncclSum,
                                    comm, stream);
         });
@@ -109,48 +97,34 @@ class Group final : public comm::Group {
     }
     return what;
   }
-  void do_finish(const Pending& pending) override {
-    auto* const done = static_cast<device::cuda::Event*>(pending.handle);
-    done->hold(compute_);
-    free_.push_back(done);
-  }
+  void do_finish(const Pending& pending) override { fence_of(pending).hold(compute_); }
   void now(Pending pending) { finish(pending); }
 
   static std::size_t bytes_of(const Elements& data) { return static_cast<std::size_t>(data.bytes()); }
 
   // Gives NCCL a collective, issue(communicator, stream), behind what is computed so far.
   template <class F>
-  Pending given(thread::CallKind kind, const Elements& data, int detail, F&& issue) {
+  Pending given(CallKind kind, const Elements& data, int detail, F&& issue) {
     if (!communicator_) {
       stream_.emplace();
       communicator_.emplace(watch_, shared_id(control_), size(), rank());
     }
     ready_.record(compute_);
     ready_.hold(*stream_);
-    const auto call = thread::describe(kind, data, detail);
+    const auto call = describe(kind, data, detail);
     communicator_->call([&](ncclComm_t comm) { return issue(comm, stream_->get()); });
     communicator_->settle();
-    if (free_.empty()) free_.push_back(fences_.emplace_back(std::make_unique<device::cuda::Event>()).get());
-    device::cuda::Event* const done = free_.back();
-    free_.pop_back();
-    done->record(*stream_);
-    Pending out;
-    out.call = Pending::Call::under_way;
-    out.handle = done;
+    const Pending out = under_way([&](device::cuda::Event& fence) { fence.record(*stream_); });
     const std::scoped_lock lock(watch_.mutex());
     watch_.started(*stream_, call.text() + " of " + rank_list(ranks()));
     return out;
   }
 
-  comm::Group& control_;
   Watch& watch_;
   device::cuda::Stream& compute_;
   std::optional<device::cuda::Stream> stream_;
   std::optional<Communicator> communicator_;
   device::cuda::Event ready_;
-  std::vector<std::unique_ptr<device::cuda::Event>> fences_;
-  std::vector<device::cuda::Event*> free_;  // of these
-  std::vector<Pending> shifts_;             // started and not finished
 };
 
 }  // namespace galvatron::comm::nccl

@@ -22,6 +22,7 @@
 #include <cuda_runtime_api.h>
 #include <nccl.h>
 
+#include <galvatron/comm/check.hpp>
 #include <galvatron/comm/nccl/check.hpp>
 #include <galvatron/core/error.hpp>
 #include <galvatron/device/cuda/event.hpp>
@@ -178,10 +179,7 @@ class Watch {
     }
     forget_done();  // of the others the first is the oldest
     if (started_.empty() || Clock::now() - started_.front().since < timeout_) return;
-    std::string seconds = std::to_string(std::chrono::duration<double>(timeout_).count());
-    seconds.erase(std::max(seconds.find_last_not_of('0') + 1, seconds.find('.') + 2));
-    fail_and_warn("rank " + std::to_string(rank_) + " gave up after " + seconds + " s: the " + started_.front().what +
-                  " did not end");
+    fail_and_warn(gave_up(rank_, timeout_, "the " + started_.front().what + " did not end"));
   }
   void forget_done() {
     for (; !started_.empty() && started_.front().done.passed(); started_.pop_front())

@@ -42,10 +42,7 @@ class World final : public comm::World {
   }
 
   Group& group(std::span<const int> ranks) override {
-    return groups_.find(ranks, [&] {
-      check_members(ranks, rank(), size());
-      return std::make_unique<Group>(control_.group(ranks), rank(), watch_, compute_);
-    });
+    return groups_.find(*this, ranks, control_.group(ranks), rank(), watch_, compute_);
   }
   comm::World& control() override { return control_; }
 

@@ -19,15 +19,13 @@
 #include <vector>
 
 #include <galvatron/comm/check.hpp>
+#include <galvatron/comm/piece.hpp>
 #include <galvatron/comm/status.hpp>
 #include <galvatron/comm/tcp/socket.hpp>
 #include <galvatron/comm/thread/failure.hpp>
 #include <galvatron/core/error.hpp>
 
 namespace galvatron::comm::tcp {
-
-/// How long ranks have to end once one has failed; whoever does not (a long computation) is not waited for.
-inline constexpr std::chrono::milliseconds patience{4000};
 
 /// For small messages: what is sent is copied, and what arrives is kept until it is taken. One thread uses it, but
 /// failure() may be asked by any.
@@ -90,11 +88,7 @@ class Endpoint {
     try {
       const auto bytes = std::as_bytes(std::span(text));
       tell_all({Kind::failing, 0, static_cast<std::int64_t>(bytes.size())}, Bytes(bytes.begin(), bytes.end()));
-      for (const auto limit = Clock::now() + std::chrono::seconds(1); Clock::now() < limit;) {
-        const std::scoped_lock lock(mutex_);
-        if (unsent().empty()) return;
-        progress(std::min(limit, Clock::now() + std::chrono::milliseconds(20)));
-      }
+      drain(std::chrono::seconds(1), [&] { return unsent().empty(); });
     } catch (const std::exception&) {  // they will see the connection break
     }
   }
@@ -118,14 +112,12 @@ class Endpoint {
       const auto bytes = std::as_bytes(std::span<const Status, 1>(&mine, 1));
       tell_all({Kind::failed, 0, sizeof mine}, Bytes(bytes.begin(), bytes.end()));
       // What is sent arrives only if what has come was read.
-      for (const auto limit = Clock::now() + patience; Clock::now() < limit;) {
-        const std::scoped_lock lock(mutex_);
-        if (unsent().empty())
-          for (const Peer& peer : peers_)
-            if (peer.socket.open()) ::shutdown(peer.socket.number(), SHUT_WR);
-        if (unsent().empty() && std::ranges::none_of(peers_, [](const Peer& peer) { return peer.speaks(); })) break;
-        progress(std::min(limit, Clock::now() + std::chrono::milliseconds(20)));
-      }
+      drain(patience, [&] {
+        if (!unsent().empty()) return false;
+        for (const Peer& peer : peers_)
+          if (peer.socket.open()) ::shutdown(peer.socket.number(), SHUT_WR);
+        return std::ranges::none_of(peers_, [](const Peer& peer) { return peer.speaks(); });
+      });
       std::vector<Status> statuses;
       for (const Peer& peer : peers_) statuses.push_back(peer.status);
       return verdict_of(statuses, rank_, own);
@@ -195,20 +187,22 @@ class Endpoint {
       progress(std::min(deadline, Clock::now() + std::chrono::milliseconds(20)));
       if (ready()) return;
       check();
-      std::vector<int> late = missing();
+      const std::vector<int> late = missing();
       for (const int r : late) {
-        if (r == rank_)
-          throw Failure(ErrorKind::internal, "rank " + std::to_string(rank_) +
-                                                 " receives a block from itself that it has not posted before");
+        if (r == rank_) throw_not_posted(rank_);
         if (peer(r).ended && peer(r).out.empty())
-          throw PeerFailure("rank " + std::to_string(rank_) + " waits in vain: rank " + std::to_string(r) +
-                            " did not " + what + " before the end");
+          throw PeerFailure(waits_in_vain(rank_, rank_list({&r, 1}) + " did not " + what));
       }
-      if (Clock::now() < deadline) continue;
-      std::string seconds = std::to_string(std::chrono::duration<double>(timeout_).count());
-      seconds.erase(std::max(seconds.find_last_not_of('0') + 1, seconds.find('.') + 2));
-      throw PeerFailure("rank " + std::to_string(rank_) + " gave up after " + seconds + " s: " + rank_list(late) +
-                        " did not " + what);
+      if (Clock::now() >= deadline) throw PeerFailure(gave_up(rank_, timeout_, rank_list(late) + " did not " + what));
+    }
+  }
+  // Waits until `done()`, which is asked under the lock, or for that time.
+  template <class Done>
+  void drain(std::chrono::milliseconds longest, Done&& done) {
+    for (const auto limit = Clock::now() + longest; Clock::now() < limit;) {
+      const std::scoped_lock lock(mutex_);
+      if (done()) return;
+      progress(std::min(limit, Clock::now() + std::chrono::milliseconds(20)));
     }
   }
 

@@ -55,20 +55,18 @@ void accept_all(const Listener& listener, const LaunchEnvironment& env, int firs
   for (std::vector<int> waited = missing(); !waited.empty(); waited = missing()) {
     auto connection = listener.accept(deadline);
     if (!connection)
-      throw PeerFailure("rank " + std::to_string(env.rank) + " gave up at the rendezvous: " + rank_list(waited) +
-                        " did not come");
+      throw PeerFailure(text("rank ", env.rank, " gave up at the rendezvous: ", rank_list(waited), " did not come"));
     Hello hello;
     hello.magic = {};
     // Who connects and says nothing keeps nobody waiting for long.
     const auto patience = std::min(deadline, Clock::now() + std::chrono::seconds(2));
     if (!connection->first.receive_all(bytes_of(hello), patience) || hello.magic != Hello::sign) continue;
     if (hello.size != env.size)
-      throw PeerFailure("rank " + std::to_string(hello.rank) + " is of " + std::to_string(hello.size) +
-                        " ranks, but rank " + std::to_string(env.rank) + " of " + std::to_string(env.size) +
-                        ": two jobs have one MASTER_ADDR and MASTER_PORT");
+      throw PeerFailure(text("rank ", hello.rank, " is of ", hello.size, " ranks, but rank ", env.rank, " of ",
+                             env.size, ": two jobs have one MASTER_ADDR and MASTER_PORT"));
     if (hello.rank < first || hello.rank >= env.size || sockets[static_cast<std::size_t>(hello.rank)].open())
-      throw PeerFailure("rank " + std::to_string(hello.rank) + " of " + std::to_string(env.size) + " came to rank " +
-                        std::to_string(env.rank) + " twice: two jobs have one MASTER_ADDR and MASTER_PORT");
+      throw PeerFailure(text("rank ", hello.rank, " of ", env.size, " came to rank ", env.rank,
+                             " twice: two jobs have one MASTER_ADDR and MASTER_PORT"));
     connection->second.set_port(hello.port);
     came(hello.rank, connection->second);
     sockets[static_cast<std::size_t>(hello.rank)] = std::move(connection->first);
@@ -108,7 +106,7 @@ inline std::vector<Socket> rendezvous(const LaunchEnvironment& env, const Listen
     // Who came to rank 0 from within its host is found there, from everywhere.
     socket = address.is_loopback() ? connect_to(env.address, address.port(), deadline, why)
                                    : connect_to(address, deadline, why);
-    if (!socket.open()) throw PeerFailure(self() + " cannot reach rank " + std::to_string(r) + ": " + why);
+    if (!socket.open()) throw PeerFailure(text(self(), " cannot reach rank ", r, ": ", why));
     if (!socket.send_all(detail::bytes_of(hello), deadline))
       throw PeerFailure("rank " + std::to_string(r) + " left the rendezvous");
   }

@@ -146,8 +146,8 @@ class Listener {
         return;
       error_ = errno;
     }
-    throw DeviceFailure("cannot listen at port " + std::to_string(port) + ": " + text_of_errno(error_) +
-                        "; choose another one with MASTER_PORT");
+    throw DeviceFailure(
+        text("cannot listen at port ", port, ": ", text_of_errno(error_), "; choose another one with MASTER_PORT"));
   }
 
   [[nodiscard]] std::uint16_t port() const {

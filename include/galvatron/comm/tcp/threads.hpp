@@ -8,14 +8,14 @@
 #include <cstddef>
 #include <exception>
 #include <string>
-#include <system_error>
-#include <thread>
 #include <utility>
 #include <vector>
 
+#include <galvatron/comm/check.hpp>
 #include <galvatron/comm/tcp/socket.hpp>
 #include <galvatron/comm/tcp/world.hpp>
 #include <galvatron/comm/thread/failure.hpp>
+#include <galvatron/comm/thread/start.hpp>
 #include <galvatron/core/error.hpp>
 
 namespace galvatron::comm::tcp {
@@ -29,7 +29,7 @@ inline std::vector<std::vector<Socket>> socket_pairs(int ranks) {
     for (std::size_t b = 0; b < a; ++b) {
       int ends[2] = {-1, -1};
       if (::socketpair(AF_UNIX, SOCK_STREAM, 0, ends) != 0)
-        throw DeviceFailure("cannot connect " + std::to_string(ranks) + " ranks: " + text_of_errno(errno));
+        throw DeviceFailure(text("cannot connect ", ranks, " ranks: ", text_of_errno(errno)));
       sockets[a][b] = Socket(ends[0]);
       sockets[b][a] = Socket(ends[1]);
     }
@@ -42,7 +42,7 @@ inline std::vector<std::vector<Socket>> socket_pairs(int ranks) {
 /// @param timeout  how long a rank waits for another
 template <class F>
 void run_threads(int ranks, F&& body, std::chrono::nanoseconds timeout = Limits{}.timeout) {
-  if (ranks < 1) throw Failure(ErrorKind::usage, "a run needs at least 1 rank, not " + std::to_string(ranks));
+  check_rank_count(ranks);
   auto sockets = socket_pairs(ranks);
   thread::FirstFailure first;
   const auto rank_main = [&](int rank, std::vector<Socket> own) {
@@ -60,18 +60,12 @@ void run_threads(int ranks, F&& body, std::chrono::nanoseconds timeout = Limits{
         timeout);
     if (verdict.failure != nullptr) first.record(rank, verdict.failure);
   };
-  std::vector<std::thread> threads;
-  for (int rank = 0; rank < ranks; ++rank) {
-    try {
-      threads.emplace_back(rank_main, rank, std::move(sockets[static_cast<std::size_t>(rank)]));
-    } catch (const std::system_error& e) {
-      first.record(rank, std::make_exception_ptr(DeviceFailure("cannot start thread " + std::to_string(rank + 1) +
-                                                               " of " + std::to_string(ranks) + ": " + e.what())));
-      sockets.clear();  // those that run see that nobody is there
-      break;
-    }
-  }
-  for (auto& thread : threads) thread.join();
+  const auto not_started = [&](int rank, std::exception_ptr why) {
+    first.record(rank, std::move(why));
+    for (auto own = sockets.begin() + rank; own != sockets.end(); ++own) own->clear();  // the others see that
+  };
+  thread::on_threads(
+      ranks, [&](int rank) { rank_main(rank, std::move(sockets[static_cast<std::size_t>(rank)])); }, not_started);
   if (const auto failure = first.get()) std::rethrow_exception(failure);
 }
 

@@ -8,41 +8,16 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <memory>
 #include <mutex>
 #include <optional>
 #include <thread>
 #include <vector>
 
-#include <galvatron/comm/communicator.hpp>
+#include <galvatron/comm/piece.hpp>
 
 namespace galvatron::comm::thread {
-
-/// Bytes of a piece.
-constexpr std::int64_t bytes_of(const Piece& piece) { return piece.rows * piece.row_bytes; }
-
-/// Copies the bytes of `from` in order into those of `to`; the same number of bytes, in rows of any lengths.
-inline void copy_piece(const Piece& from, const Piece& to) {
-  const auto flat = [](const Piece& p) { return p.stride_bytes == p.row_bytes || p.rows == 1; };
-  const std::int64_t total = bytes_of(from);
-  if (total == 0) return;
-  const std::int64_t from_run = flat(from) ? total : from.row_bytes;
-  const std::int64_t to_run = flat(to) ? total : to.row_bytes;
-  std::int64_t from_at = 0, to_at = 0;  // bytes done of the current runs
-  const std::byte* source = from.data;
-  std::byte* target = to.data;
-  for (std::int64_t done = 0; done < total;) {
-    const std::int64_t n = std::min(from_run - from_at, to_run - to_at);
-    if (source + from_at != target + to_at) std::memcpy(target + to_at, source + from_at, static_cast<std::size_t>(n));
-    done += n;
-    if (done == total) return;
-    if ((from_at += n) == from_run) source += from.stride_bytes, from_at = 0;
-    if ((to_at += n) == to_run) target += to.stride_bytes, to_at = 0;
-  }
-}
 
 /// The queue of one lane of one ordered pair of ranks. It grows while a program finds out how many blocks it has under
 /// way, and never again.

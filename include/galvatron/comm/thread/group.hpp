@@ -21,9 +21,9 @@
 
 #include <galvatron/comm/check.hpp>
 #include <galvatron/comm/communicator.hpp>
+#include <galvatron/comm/reduce.hpp>
 #include <galvatron/comm/thread/job.hpp>
 #include <galvatron/comm/thread/messages.hpp>
-#include <galvatron/comm/thread/reduce.hpp>
 #include <galvatron/core/error.hpp>
 #include <galvatron/core/units.hpp>
 
@@ -43,7 +43,8 @@ class Group final : public comm::Group {
     if (shifts_.empty()) return;
     for (const Piece& piece : shifts_) receive_block(job_, world_rank(), piece, copy_piece);
     shifts_.clear();
-    wait_taken(job_, world_rank(), world_rank((rank() + 1) % size()), 0);
+    const Target next{world_rank((rank() + 1) % size()), 0, next_};
+    if (!wait_taken(job_, world_rank(), {&next, 1}, next.lane)) job_.throw_failure(world_rank());
   }
   /// Takes back what a shift has offered; see World::withdraw().
   void withdraw() noexcept {
@@ -59,89 +60,31 @@ class Group final : public comm::Group {
 
   void do_all_reduce(const Elements& data, ReduceOp op) override {
     if (size() == 1) return;
-    const Call call = describe(CallKind::all_reduce, data, static_cast<int>(op));
-    if (is_small(data)) {
-      meet_small(call, data);
-      reduce(data.type, small_buffers(), 0, {&data.data, 1}, 0, data.count, op);
-      return;
-    }
-    open(call);
-    // Slices of whole cache lines, so that no two members write to one line.
-    const std::int64_t line = 64 / data.size;
-    const std::int64_t slice = round_up(divide_up(data.count, size()), line);
-    const std::int64_t first = std::min(data.count, slice * rank());
-    const std::int64_t n = std::min(slice, data.count - first);
-    const auto buffers = shared_buffers();
-    reduce(data.type, buffers, first, buffers, first, n, op);
-    close();
+    together(describe(CallKind::all_reduce, data, static_cast<int>(op)), data, [&] {
+      if (is_small(data)) return reduce(data.type, buffers(0), {&data.data, 1}, data.count, op);
+      // Slices of whole cache lines, so that no two members write to one line.
+      const std::int64_t slice = round_up(divide_up(data.count, size()), std::int64_t{64} / data.size);
+      const std::int64_t first = std::min(data.count, slice * rank());
+      const auto all = buffers(first * data.size);
+      reduce(data.type, all, all, std::min(slice, data.count - first), op);
+    });
   }
-
   void do_all_gather(const Elements& shard, const Elements& all) override {
-    const std::int64_t bytes = shard.bytes();
-    std::byte* const own = all.data + bytes * rank();
-    const auto keep_own = [&] {
-      if (own != shard.data && bytes > 0) std::memcpy(own, shard.data, static_cast<std::size_t>(bytes));
-    };
-    if (size() == 1) return keep_own();
-    const Call call = describe(CallKind::all_gather, shard);
-    const bool small = is_small(shard);
-    if (small)
-      meet_small(call, shard);
-    else
-      open(call);
-    keep_own();
-    for (int step = 1; step < size() && bytes > 0; ++step) {  // everybody begins with another neighbour
-      const int member = (rank() + step) % size();
-      std::memcpy(all.data + bytes * member, small ? small_data(member) : call_of(member).data,
-                  static_cast<std::size_t>(bytes));
-    }
-    if (!small) close();
+    together(describe(CallKind::all_gather, shard), shard,
+             [&] { each_member([&](int i) { take(i, shard, 0, all.slice(shard.count * i, shard.count)); }); });
   }
-
   void do_reduce_scatter(const Elements& all, const Elements& shard) override {
-    const std::int64_t n = shard.count;
-    if (size() == 1) {
-      if (shard.data != all.data && n > 0) std::memcpy(shard.data, all.data, static_cast<std::size_t>(shard.bytes()));
-      return;
-    }
-    const Call call = describe(CallKind::reduce_scatter, all);
-    if (is_small(all)) {
-      meet_small(call, all);
-      reduce(all.type, small_buffers(), n * rank(), {&shard.data, 1}, 0, n, ReduceOp::sum);
-      return;
-    }
-    open(call);
-    reduce(all.type, shared_buffers(), n * rank(), {&shard.data, 1}, 0, n, ReduceOp::sum);
-    close();
+    together(describe(CallKind::reduce_scatter, all), all,
+             [&] { reduce(all.type, buffers(shard.bytes() * rank()), {&shard.data, 1}, shard.count, ReduceOp::sum); });
   }
-
   void do_all_to_all(const Elements& from, const Elements& to) override {
-    const Call call = describe(CallKind::all_to_all, from);
-    const bool small = is_small(from);
-    if (size() > 1 && small)
-      meet_small(call, from);
-    else if (size() > 1)
-      open(call);
-    const std::int64_t bytes = from.bytes() / size();
-    for (int step = 0; step < size() && bytes > 0; ++step) {  // everybody begins with another neighbour
-      const int member = (rank() + step) % size();
-      const std::byte* whole = member == rank() ? from.data : small ? small_data(member) : call_of(member).data;
-      std::memcpy(to.data + bytes * member, whole + bytes * rank(), static_cast<std::size_t>(bytes));
-    }
-    if (size() > 1 && !small) close();
+    const std::int64_t n = from.count / size();
+    together(describe(CallKind::all_to_all, from), from,
+             [&] { each_member([&](int i) { take(i, from, n * rank(), to.slice(n * i, n)); }); });
   }
-
   void do_broadcast(const Elements& data, int root) override {
-    if (size() == 1) return;
-    const Call call = describe(CallKind::broadcast, data, root);
-    const bool small = is_small(data);
-    if (small)
-      meet_small(call, rank() == root ? data : Elements{});
-    else
-      open(call);
-    if (rank() != root && data.count > 0)
-      std::memcpy(data.data, small ? small_data(root) : call_of(root).data, static_cast<std::size_t>(data.bytes()));
-    if (!small) close();
+    const bool gives = rank() == root;
+    together(describe(CallKind::broadcast, data, root), data, [&] { take(root, data, 0, data); }, gives);
   }
 
   void do_start_shift(const Elements& from, const Elements& to) override {
@@ -149,26 +92,18 @@ class Group final : public comm::Group {
       std::memcpy(to.data, from.data, static_cast<std::size_t>(to.bytes()));
       return;
     }
-    const auto block = [&](int step, std::byte* data) {
-      return Piece{.peer = world_rank((rank() + step) % size()),
-                   .data = data,
-                   .rows = 1,
-                   .row_bytes = to.bytes(),
-                   .stride_bytes = to.bytes()};
-    };
     if (job_.failure().failed()) job_.throw_failure(world_rank());
-    const Piece sent = block(1, from.data);
+    const Piece sent = Piece::flat(world_rank((rank() + 1) % size()), from.data, from.bytes());
     next_ = &job_.lanes(world_rank(), sent.peer)[sent.lane];
     next_->push(sent);
     job_.endpoint(sent.peer).inbox.ring();
-    shifts_.push_back(block(size() - 1, to.data));
+    shifts_.push_back(Piece::flat(world_rank((rank() + size() - 1) % size()), to.data, to.bytes()));
   }
 
   static bool is_small(const Elements& data) { return data.bytes() <= small_bytes; }
 
   [[nodiscard]] Member& member(int i) const { return meeting_.members[static_cast<std::size_t>(i)]; }
   [[nodiscard]] const Call& call_of(int i) const { return member(i).calls[calls_ & 1U]; }
-  [[nodiscard]] const std::byte* small_data(int i) const { return member(i).small[calls_ & 1U]; }
 
   // Enters the next round; false if the job failed before it was complete.
   bool next_round(const Call& call) {
@@ -203,20 +138,21 @@ class Group final : public comm::Group {
       if (!call_of(i).agrees_with(call_of(0))) throw_disagreement();
   }
   [[noreturn]] void throw_disagreement() {
-    std::vector<Call> calls;
-    for (int i = 0; i < size(); ++i) calls.push_back(call_of(i));
+    const std::string text = disagreement(meeting_.ranks, [&](int i) { return call_of(i).text(); });
     member(rank()).finished.store(calls_, std::memory_order_release);
-    throw Failure(ErrorKind::internal, disagreement(meeting_.ranks, calls));
+    throw Failure(ErrorKind::internal, text);
   }
 
-  void meet_small(const Call& call, const Elements& data) {
-    if (data.count > 0)
+  // Meets the others for a call; while read() runs, what they gave may be read, and large data written too.
+  template <class Read>
+  void together(const Call& call, const Elements& data, Read&& read, bool gives = true) {
+    small_ = is_small(data);
+    if (small_ && gives && data.count > 0)
       std::memcpy(member(rank()).small[(calls_ + 1) & 1U], data.data, static_cast<std::size_t>(data.bytes()));
     meet(call);
+    read();
+    if (!small_) close();
   }
-
-  // After open() all members' memory may be touched, until this member calls close().
-  void open(const Call& call) { meet(call); }
   void close() {
     member(rank()).finished.store(calls_, std::memory_order_release);
     if (next_round(call_of(rank()))) return;
@@ -225,19 +161,29 @@ class Group final : public comm::Group {
     job_.throw_failure(world_rank());
   }
 
-  std::span<std::byte* const> shared_buffers() {
-    for (int i = 0; i < size(); ++i) buffers_[static_cast<std::size_t>(i)] = call_of(i).data;
+  // Within together(): what a member gave.
+  [[nodiscard]] std::byte* data_of(int i) const { return small_ ? member(i).small[calls_ & 1U] : call_of(i).data; }
+  // From this byte on.
+  std::span<std::byte* const> buffers(std::int64_t first) {
+    for (int i = 0; i < size(); ++i) buffers_[static_cast<std::size_t>(i)] = data_of(i) + first;
     return buffers_;
   }
-  std::span<std::byte* const> small_buffers() {
-    for (int i = 0; i < size(); ++i) buffers_[static_cast<std::size_t>(i)] = member(i).small[calls_ & 1U];
-    return buffers_;
+  // to = the elements from `first` on that member i gave; this one gave `own`.
+  void take(int i, const Elements& own, std::int64_t first, const Elements& to) {
+    const std::byte* const from = (i == rank() ? own.data : data_of(i)) + first * own.size;
+    if (from != to.data && to.count > 0) std::memcpy(to.data, from, static_cast<std::size_t>(to.bytes()));
+  }
+  // Everybody begins with itself.
+  template <class Visit>
+  void each_member(Visit&& visit) {
+    for (int step = 0; step < size(); ++step) visit((rank() + step) % size());
   }
 
   Job& job_;
   Meeting& meeting_;
   std::uint64_t rounds_ = 0;  // barriers entered
   std::uint64_t calls_ = 0;   // collectives called; of two in a row one is even and one odd
+  bool small_ = false;        // the data of the last one travelled with the meeting
   std::vector<std::byte*> buffers_;
   std::vector<Piece> shifts_;  // what was started and not received
   Channel* next_ = nullptr;    // to the next member, once something was shifted

@@ -1,7 +1,6 @@
 // What the rank threads of one run share: the first failure, the meetings of the groups, the channels between pairs.
 #pragma once
 
-#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstdint>
@@ -10,12 +9,11 @@
 #include <memory>
 #include <mutex>
 #include <span>
-#include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
 #include <galvatron/cluster/host_cores.hpp>
+#include <galvatron/comm/check.hpp>
 #include <galvatron/comm/thread/channel.hpp>
 #include <galvatron/comm/thread/failure.hpp>
 #include <galvatron/comm/thread/meeting.hpp>
@@ -92,15 +90,8 @@ class Job {
     const auto in_vain = [&] { return some_ended_.load(std::memory_order_acquire) && hopeless(); };
     const bool in_time = wait_until(bell, policy_, options_.timeout, [&] { return ready() || failed() || in_vain(); });
     if (ready() || failed()) return;
-    std::string text = "rank " + std::to_string(rank);
-    if (in_time) {
-      text += " waits in vain: " + who_is_missing(true) + " before the end";
-    } else {
-      std::string seconds = std::to_string(std::chrono::duration<double>(options_.timeout).count());
-      seconds.erase(std::max(seconds.find_last_not_of('0') + 1, seconds.find('.') + 2));
-      text += " gave up after " + seconds + " s: " + who_is_missing(false);
-    }
-    fail(rank, std::make_exception_ptr(PeerFailure(text)));
+    fail(rank, std::make_exception_ptr(PeerFailure(in_time ? waits_in_vain(rank, who_is_missing(true))
+                                                           : gave_up(rank, options_.timeout, who_is_missing(false)))));
   }
 
   /// Throws what this rank has to throw once the job has failed: its own failure or the news of another's.

@@ -16,73 +16,13 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <span>
-#include <string>
 #include <utility>
 #include <vector>
 
-#include <galvatron/comm/elements.hpp>
+#include <galvatron/comm/call.hpp>
 #include <galvatron/comm/thread/wait.hpp>
 
 namespace galvatron::comm::thread {
-
-enum class CallKind : std::uint8_t { barrier, all_reduce, all_gather, reduce_scatter, all_to_all, broadcast, shift };
-
-constexpr const char* name_of(CallKind kind) {
-  switch (kind) {
-    case CallKind::barrier:
-      return "barrier";
-    case CallKind::all_reduce:
-      return "all_reduce";
-    case CallKind::all_gather:
-      return "all_gather";
-    case CallKind::reduce_scatter:
-      return "reduce_scatter";
-    case CallKind::all_to_all:
-      return "all_to_all";
-    case CallKind::broadcast:
-      return "broadcast";
-    case CallKind::shift:
-      return "shift";
-  }
-  return "?";
-}
-
-/// What a member calls, and where its memory lies.
-struct Call {
-  CallKind kind = CallKind::barrier;
-  ElementType type = ElementType::other;
-  std::int64_t count = 0;     ///< elements, as the caller gave them
-  std::int32_t bytes = 1;     ///< of an element
-  std::int32_t detail = 0;    ///< the reduction or the root
-  std::byte* data = nullptr;  ///< what the others read or write
-
-  [[nodiscard]] bool agrees_with(const Call& other) const {
-    return kind == other.kind && count == other.count && bytes == other.bytes && detail == other.detail;
-  }
-  /// "all_reduce of 12 float"
-  [[nodiscard]] std::string text() const {
-    if (kind == CallKind::barrier) return name_of(kind);
-    std::string text = std::string(name_of(kind)) + " of " + std::to_string(count) + " " + comm::name_of(type);
-    if (kind == CallKind::broadcast) text += " from member " + std::to_string(detail);
-    if (kind == CallKind::all_reduce && detail == static_cast<int>(ReduceOp::max)) text += " (max)";
-    return text;
-  }
-};
-
-/// @param detail  the reduction or the root
-inline Call describe(CallKind kind, const Elements& data, int detail = 0) {
-  return {kind, data.type, data.count, data.size, detail, data.data};
-}
-
-/// "the members of a group disagree: rank 0 called barrier, rank 1 called all_reduce of 12 float"
-/// @param ranks  of the members  @param calls  theirs
-inline std::string disagreement(std::span<const int> ranks, std::span<const Call> calls) {
-  std::string text = "the members of a group disagree:";
-  for (std::size_t i = 0; i < ranks.size(); ++i)
-    text += (i > 0 ? ", rank " : " rank ") + std::to_string(ranks[i]) + " called " + calls[i].text();
-  return text;
-}
 
 /// Bytes up to which a member's data travels through the meeting's own memory, which saves the second round. Beyond
 /// this, reading everybody's data costs more than the round (measured with 4 and 8 ranks on 2 cores).

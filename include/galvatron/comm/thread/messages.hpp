@@ -1,9 +1,15 @@
 // Messages between two rank threads: what worlds and groups do with the channels of a job.
 #pragma once
 
+#include <algorithm>
+#include <cstdint>
+#include <span>
 #include <string>
+#include <utility>
+#include <vector>
 
-#include <galvatron/comm/communicator.hpp>
+#include <galvatron/comm/check.hpp>
+#include <galvatron/comm/piece.hpp>
 #include <galvatron/comm/thread/channel.hpp>
 #include <galvatron/comm/thread/job.hpp>
 #include <galvatron/core/error.hpp>
@@ -18,35 +24,46 @@ void receive_block(Job& job, int rank, const Piece& piece, Copy&& copy) {
   job.wait(
       rank, job.endpoint(rank).inbox, [&] { return channel.ready(); }, [&] { return job.failure().failed(); },
       [&] { return job.ended(piece.peer) && !channel.ready(); },
-      [&](bool) {
-        return "rank " + std::to_string(piece.peer) + " did not send a block of " + std::to_string(bytes_of(piece)) +
-               " bytes";
-      });
+      [&](bool) { return text("rank ", piece.peer, " did not send a block of ", piece.bytes(), " bytes"); });
   if (job.failure().failed()) job.throw_failure(rank);
   const auto offered = channel.front();
-  if (offered && bytes_of(*offered) != bytes_of(piece))
-    throw Failure(ErrorKind::internal, "rank " + std::to_string(rank) + " receives a block of " +
-                                           std::to_string(bytes_of(piece)) + " bytes, but rank " +
-                                           std::to_string(piece.peer) + " sent one of " +
-                                           std::to_string(bytes_of(*offered)) + " bytes");
+  if (offered) check_sent(rank, piece, offered->bytes());
   if (!offered || !channel.take(piece, copy)) {
     if (job.failure().failed()) job.throw_failure(rank);
-    throw PeerFailure("rank " + std::to_string(piece.peer) + " took back a block that rank " + std::to_string(rank) +
-                      " waited for");
+    throw PeerFailure(text("rank ", piece.peer, " took back a block that rank ", rank, " waited for"));
   }
   if (channel.drained()) job.endpoint(piece.peer).sent.ring();
 }
 
-/// Returns when `peer` has taken every block that `rank` offered it in this lane.
-inline void wait_taken(Job& job, int rank, int peer, int lane) {
-  const Channel& channel = job.lanes(rank, peer)[lane];
+/// Where a rank has posted blocks.
+struct Target {
+  int peer;
+  int lane;
+  Channel* channel;
+
+  [[nodiscard]] bool concerns(int which) const { return which == every_lane || which == lane; }
+};
+
+/// Returns when every block that `rank` has posted in this lane, or in every_lane, has been taken; false if one cannot
+/// be taken any more.
+inline bool wait_taken(Job& job, int rank, std::span<const Target> targets, int lane) {
+  const auto waits_for = [&](const Target& target) { return target.concerns(lane) && !target.channel->drained(); };
+  const auto late = [&](bool only_ended) {
+    std::vector<int> peers;
+    for (const Target& target : targets)  // looked at first: who has ended takes no more
+      if (!(only_ended && !job.ended(target.peer)) && waits_for(target)) peers.push_back(target.peer);
+    return each_once(std::move(peers));
+  };
   job.wait(
-      rank, job.endpoint(rank).sent, [&] { return channel.drained(); }, [&] { return job.failure().failed(); },
-      [&] { return job.ended(peer) && !channel.drained(); },
-      [&](bool) {
-        return "rank " + std::to_string(peer) + " did not take " + std::to_string(channel.waiting()) + " blocks";
+      rank, job.endpoint(rank).sent, [&] { return std::ranges::none_of(targets, waits_for); },
+      [&] { return job.failure().failed(); }, [&] { return !late(true).empty(); },
+      [&](bool only_ended) {
+        std::int64_t blocks = 0;
+        for (const Target& target : targets)
+          if (target.concerns(lane)) blocks += target.channel->waiting();
+        return rank_list(late(only_ended)) + " did not take " + std::to_string(blocks) + " blocks";
       });
-  if (!channel.drained()) job.throw_failure(rank);
+  return std::ranges::none_of(targets, waits_for);
 }
 
 }  // namespace galvatron::comm::thread

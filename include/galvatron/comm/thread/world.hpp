@@ -1,17 +1,10 @@
 // One rank's handle on a world of rank threads, and the function that starts them.
 #pragma once
 
-#include <algorithm>
-#include <cstdint>
 #include <exception>
-#include <memory>
-#include <new>
 #include <optional>
 #include <span>
 #include <string>
-#include <system_error>
-#include <thread>
-#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -21,7 +14,7 @@
 #include <galvatron/comm/thread/group.hpp>
 #include <galvatron/comm/thread/job.hpp>
 #include <galvatron/comm/thread/messages.hpp>
-#include <galvatron/core/error.hpp>
+#include <galvatron/comm/thread/start.hpp>
 
 namespace galvatron::comm::thread {
 
@@ -32,12 +25,7 @@ class World final : public comm::World {
   World(Job& job, int rank) : comm::World(rank, job.size()), job_(job) {}
   ~World() override { withdraw(); }
 
-  Group& group(std::span<const int> ranks) override {
-    return groups_.find(ranks, [&] {
-      check_members(ranks, rank(), size());
-      return std::make_unique<Group>(job_, ranks, rank());
-    });
-  }
+  Group& group(std::span<const int> ranks) override { return groups_.find(*this, ranks, job_, ranks, rank()); }
 
   using comm::World::receive;
   /// The same; copy(from, to) sees to it that the bytes are copied before the sender needs its memory again.
@@ -59,13 +47,6 @@ class World final : public comm::World {
   }
 
  private:
-  // Where this rank has posted blocks.
-  struct Target {
-    int peer;
-    int lane;
-    Channel* channel;
-  };
-
   void do_post(std::span<const Piece> pieces) override {
     if (job_.failure().failed()) job_.throw_failure(rank());
     for (std::size_t i = 0; i < pieces.size(); ++i) {
@@ -80,9 +61,7 @@ class World final : public comm::World {
   template <class Copy>
   void receive_checked(std::span<const Piece> pieces, Copy&& copy) {
     for (const Piece& piece : pieces) {
-      if (piece.peer == rank() && !job_.lanes(rank(), rank())[piece.lane].ready())
-        throw Failure(ErrorKind::internal,
-                      "rank " + std::to_string(rank()) + " receives a block from itself that it has not posted before");
+      if (piece.peer == rank() && !job_.lanes(rank(), rank())[piece.lane].ready()) throw_not_posted(rank());
       receive_block(job_, rank(), piece, copy);
     }
   }
@@ -95,34 +74,9 @@ class World final : public comm::World {
   }
 
   void do_wait_sent(int lane) override {
-    const auto concerns = [&](const Target& target) { return lane == every_lane || target.lane == lane; };
     for (const Target& target : targets_)
-      if (target.peer == rank() && concerns(target) && !target.channel->drained())
-        throw Failure(ErrorKind::internal,
-                      "rank " + std::to_string(rank()) + " waits for a block to itself that it has not received");
-    const auto all_taken = [&] {
-      return std::ranges::all_of(targets_,
-                                 [&](const Target& target) { return !concerns(target) || target.channel->drained(); });
-    };
-    const auto late = [&](bool only_ended) {
-      std::vector<int> peers;
-      for (const Target& target : targets_)
-        if (concerns(target) && !(only_ended && !job_.ended(target.peer)) && !target.channel->drained())
-          peers.push_back(target.peer);
-      std::ranges::sort(peers);
-      peers.erase(std::ranges::unique(peers).begin(), peers.end());
-      return peers;
-    };
-    job_.wait(
-        rank(), job_.endpoint(rank()).sent, all_taken, [&] { return job_.failure().failed(); },
-        [&] { return !late(true).empty(); },
-        [&](bool only_ended) {
-          std::int64_t blocks = 0;
-          for (const Target& target : targets_)
-            if (concerns(target)) blocks += target.channel->waiting();
-          return rank_list(late(only_ended)) + " did not take " + std::to_string(blocks) + " blocks";
-        });
-    if (all_taken()) return;
+      if (target.peer == rank() && target.concerns(lane) && !target.channel->drained()) throw_not_received(rank());
+    if (wait_taken(job_, rank(), targets_, lane)) return;
     withdraw();
     job_.throw_failure(rank());
   }
@@ -132,22 +86,6 @@ class World final : public comm::World {
   std::vector<Target> targets_;
 };
 
-/// While the exception that kept a rank's thread from starting is handled: what the run throws.
-inline std::exception_ptr why_not_started(int rank, int ranks) noexcept {
-  try {
-    throw;
-  } catch (const std::system_error& e) {
-    try {
-      return std::make_exception_ptr(DeviceFailure("cannot start thread " + std::to_string(rank + 1) + " of " +
-                                                   std::to_string(ranks) + ": " + e.what()));
-    } catch (const std::bad_alloc&) {
-      return std::current_exception();
-    }
-  } catch (...) {
-    return std::current_exception();
-  }
-}
-
 /// Runs body(World&) on `ranks` threads at once and joins them. The body is one object that all threads call.
 ///
 /// If a rank throws, the others' pending and later calls throw PeerFailure naming that rank and its message, and when
@@ -155,7 +93,7 @@ inline std::exception_ptr why_not_started(int rank, int ranks) noexcept {
 /// refuses a thread.
 template <class F>
 void run(int ranks, F&& body, const Options& options = {}) {
-  if (ranks < 1) throw Failure(ErrorKind::usage, "a run needs at least 1 rank, not " + std::to_string(ranks));
+  check_rank_count(ranks);
   Job job(ranks, options);
   const auto rank_main = [&](int rank) {
     try {
@@ -168,17 +106,7 @@ void run(int ranks, F&& body, const Options& options = {}) {
       job.fail(rank, std::current_exception());
     }
   };
-  std::vector<std::thread> threads;
-  threads.reserve(static_cast<std::size_t>(ranks));
-  for (int rank = 0; rank < ranks; ++rank) {
-    try {
-      threads.emplace_back(rank_main, rank);
-    } catch (...) {
-      job.fail(rank, why_not_started(rank, ranks));
-      break;
-    }
-  }
-  for (auto& thread : threads) thread.join();
+  on_threads(ranks, rank_main, [&](int rank, std::exception_ptr why) { job.fail(rank, std::move(why)); });
   if (const auto failure = job.failure().get()) std::rethrow_exception(failure);
 }
 

@@ -15,7 +15,7 @@
 #include <galvatron/comm/reduction.hpp>
 #include <galvatron/core/dtype.hpp>
 
-namespace galvatron::comm::thread {
+namespace galvatron::comm {
 
 namespace detail {
 
@@ -34,11 +34,11 @@ void reduce_pass(A* __restrict sums, std::int64_t n, const T* head, const Rest*.
 }
 
 template <std::int64_t fixed, class Op, class T>
-void reduce_one_block(std::span<std::byte* const> sources, std::int64_t from, std::span<std::byte* const> destinations,
-                      std::int64_t to, std::int64_t n) {
+void reduce_one_block(std::span<std::byte* const> sources, std::span<std::byte* const> destinations, std::int64_t first,
+                      std::int64_t n) {
   using A = Sum<T>;
   alignas(64) A sums[reduce_block];
-  const auto s = [&](std::size_t k) { return reinterpret_cast<const T*>(sources[k]) + from; };
+  const auto s = [&](std::size_t k) { return reinterpret_cast<const T*>(sources[k]) + first; };
   std::size_t k = sources.size() < 4 ? sources.size() : 4;
   switch (k) {
     case 1:
@@ -70,38 +70,36 @@ void reduce_one_block(std::span<std::byte* const> sources, std::int64_t from, st
   }
   const auto bytes = static_cast<std::size_t>(n) * sizeof(T);
   if constexpr (std::is_same_v<A, T>) {
-    for (std::byte* destination : destinations) std::memcpy(reinterpret_cast<T*>(destination) + to, sums, bytes);
+    for (std::byte* destination : destinations) std::memcpy(reinterpret_cast<T*>(destination) + first, sums, bytes);
   } else {
     alignas(64) T rounded[reduce_block];
     const std::int64_t count = fixed > 0 ? fixed : n;
     for (std::int64_t i = 0; i < count; ++i) rounded[i] = static_cast<T>(sums[i]);
-    for (std::byte* destination : destinations) std::memcpy(reinterpret_cast<T*>(destination) + to, rounded, bytes);
+    for (std::byte* destination : destinations) std::memcpy(reinterpret_cast<T*>(destination) + first, rounded, bytes);
   }
 }
 
 template <class Op, class T>
-void reduce_with(std::span<std::byte* const> sources, std::int64_t from, std::span<std::byte* const> destinations,
-                 std::int64_t to, std::int64_t n) {
+void reduce_with(std::span<std::byte* const> sources, std::span<std::byte* const> destinations, std::int64_t n) {
   std::int64_t i = 0;
   for (; i + reduce_block <= n; i += reduce_block)
-    reduce_one_block<reduce_block, Op, T>(sources, from + i, destinations, to + i, reduce_block);
-  if (i < n) reduce_one_block<0, Op, T>(sources, from + i, destinations, to + i, n - i);
+    reduce_one_block<reduce_block, Op, T>(sources, destinations, i, reduce_block);
+  if (i < n) reduce_one_block<0, Op, T>(sources, destinations, i, n - i);
 }
 
 }  // namespace detail
 
-/// destination[to + i] = sources[0][from + i] op sources[1][from + i] op ... for i in [0, n) and every destination, all
-/// counted in elements; bfloat16 is summed in float and rounded once. A destination may be one of the sources if
-/// from == to; otherwise nothing overlaps.
+/// destination[i] = sources[0][i] op sources[1][i] op ... for i in [0, n) and every destination; bfloat16 is summed in
+/// float and rounded once. A destination may be one of the sources; otherwise nothing overlaps.
 /// @param type  of a reduction
-inline void reduce(ElementType type, std::span<std::byte* const> sources, std::int64_t from,
-                   std::span<std::byte* const> destinations, std::int64_t to, std::int64_t n, ReduceOp op) {
+inline void reduce(ElementType type, std::span<std::byte* const> sources, std::span<std::byte* const> destinations,
+                   std::int64_t n, ReduceOp op) {
   with_reducible(type, [&]<class T>() {
     if (op == ReduceOp::sum)
-      detail::reduce_with<Add, T>(sources, from, destinations, to, n);
+      detail::reduce_with<Add, T>(sources, destinations, n);
     else
-      detail::reduce_with<Max, T>(sources, from, destinations, to, n);
+      detail::reduce_with<Max, T>(sources, destinations, n);
   });
 }
 
-}  // namespace galvatron::comm::thread
+}  // namespace galvatron::comm

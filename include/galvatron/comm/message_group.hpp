@@ -7,7 +7,7 @@
 //   member 0  [a0|b0]  b0 ->                 a = a0 + a1        a ->        [a|b]
 //   member 1  [a1|b1]  a1 -> member 0        b = b0 + b1        b ->        [a|b]
 //
-// No MPI communicator belongs to a group and no collective of MPI is called: making one is collective, and its
+// No communicator of MPI belongs to a group and no collective of MPI is called: making one is collective, and its
 // reductions promise no order.
 #pragma once
 
@@ -15,22 +15,46 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <memory>
 #include <span>
 #include <string>
 #include <vector>
 
+#include <galvatron/comm/call.hpp>
 #include <galvatron/comm/check.hpp>
 #include <galvatron/comm/communicator.hpp>
-#include <galvatron/comm/mpi/endpoint.hpp>
-#include <galvatron/comm/mpi/messages.hpp>
-#include <galvatron/comm/thread/meeting.hpp>
-#include <galvatron/comm/thread/reduce.hpp>
+#include <galvatron/comm/reduce.hpp>
 #include <galvatron/core/error.hpp>
 #include <galvatron/core/units.hpp>
 
-namespace galvatron::comm::mpi {
+namespace galvatron::comm {
 
-using thread::CallKind;
+/// Messages of collectives between this rank and others of the world, begun together and waited for together.
+template <class M>
+concept GroupMessages = requires(M& messages, const void* from, void* to, std::int64_t bytes, int peer, int tag) {
+  /// Contiguous memory, which stays as it is until finish(). Empty messages do not travel. Those with one tag from one
+  /// rank arrive in order.
+  messages.send(from, bytes, peer, tag);
+  messages.receive(to, bytes, peer, tag);
+  /// A message of at most so many bytes.
+  messages.receive_some(to, bytes, peer, tag);
+  /// Returns when all have come and gone; what() says what a rank that is late did not do. Throws PeerFailure, or
+  /// Failure for a message of another size than expected.
+  messages.finish([] { return std::string(); });
+};
+
+/// Memory for what other ranks send to a reduction, allocated once for all groups of a world.
+class Staging {
+ public:
+  static constexpr std::int64_t bytes = 4 << 20;
+  std::byte* data() {
+    if (data_ == nullptr) data_ = std::make_unique<std::byte[]>(bytes);
+    return data_.get();
+  }
+
+ private:
+  std::unique_ptr<std::byte[]> data_;
+};
 
 /// Bytes up to which a member's data travel with its opening message: within what Open MPI sends at once in shared
 /// memory.
@@ -38,33 +62,35 @@ inline constexpr std::int64_t payload_bytes = 3072;
 
 /// What a member came for, as it travels.
 struct Opening {
-  std::uint64_t group = 0;  ///< a number made of the members
-  std::uint64_t call = 0;   ///< how many collectives of this group came before
-  CallKind kind = CallKind::barrier;
-  std::int32_t bytes = 1;   ///< of an element
-  std::int32_t detail = 0;  ///< the reduction or the root
-  std::int64_t count = 0;   ///< elements, as the caller gave them
-  ElementType type = ElementType::other;
+  std::uint64_t group = 0;   ///< a number made of the members
+  std::uint64_t number = 0;  ///< how many collectives of this group came before
+  Call call;                 ///< without an address
   std::byte payload[payload_bytes];
 
   [[nodiscard]] bool agrees_with(const Opening& other) const {
-    return group == other.group && call == other.call && kind == other.kind && count == other.count &&
-           bytes == other.bytes && detail == other.detail;
+    return group == other.group && number == other.number && call.agrees_with(other.call);
   }
-  /// "all_reduce of 12 float"
-  [[nodiscard]] std::string text() const { return thread::Call{kind, type, count, bytes, detail, nullptr}.text(); }
 };
 
 /// One rank's handle on a group; see comm::Group. Every operation is collective: all members call it with the same
 /// sizes, and a call that disagrees with the others ends with a Failure on all of them that says who called what. If
 /// any rank of the job fails or the timeout passes, operations throw PeerFailure; the contents of the buffers are
 /// unspecified then.
-class Group final : public comm::Group {
+template <GroupMessages Messages>
+class MessageGroup final : public Group {
  public:
-  Group(Endpoint& endpoint, std::span<const int> ranks)
-      : comm::Group(ranks, endpoint.rank()), endpoint_(endpoint), incoming_(ranks.size()), sources_(ranks.size()) {
-    number_ = 14695981039346656037U;  // FNV-1a
-    for (const int rank : ranks) number_ = (number_ ^ static_cast<std::uint64_t>(rank)) * 1099511628211U;
+  /// Both outlive the group. @param rank  this one, of the world
+  template <class Endpoint>
+  MessageGroup(Endpoint& endpoint, Staging& staging, std::span<const int> ranks, int rank)
+      : Group(ranks, rank),
+        staging_(staging),
+        incoming_(ranks.size()),
+        sources_(ranks.size()),
+        now_(endpoint),
+        shifts_(endpoint) {
+    outgoing_.group = 14695981039346656037U;  // FNV-1a
+    for (const int member : ranks)
+      outgoing_.group = (outgoing_.group ^ static_cast<std::uint64_t>(member)) * 1099511628211U;
   }
 
   void finish_shifts() override {
@@ -111,29 +137,11 @@ class Group final : public comm::Group {
   }
 
   void do_all_gather(const Elements& shard, const Elements& all) override {
-    const std::int64_t n = shard.count;
-    const Elements own = all.slice(n * rank(), n);
-    const bool alone = size() == 1;
-    if (!alone) describe(CallKind::all_gather, shard);
-    const bool small = !alone && meet(shard);
-    if (own.data != shard.data && n > 0) std::memcpy(own.data, shard.data, static_cast<std::size_t>(shard.bytes()));
-    if (alone) return;
-    each_peer([&](int to, int from) {
-      const Elements place = all.slice(n * from, n);
-      if (small && n > 0) std::memcpy(place.data, payload(from), static_cast<std::size_t>(shard.bytes()));
-      if (small) return;
-      receive(place, from);
-      send(own, to);
-    });
-    deliver();
+    describe(CallKind::all_gather, shard);
+    exchange(shard, 0, [&](int) { return shard; }, [&](int i) { return all.slice(shard.count * i, shard.count); });
   }
-
   void do_reduce_scatter(const Elements& all, const Elements& shard) override {
     const std::int64_t n = shard.count;
-    if (size() == 1) {
-      if (shard.data != all.data && n > 0) std::memcpy(shard.data, all.data, static_cast<std::size_t>(all.bytes()));
-      return;
-    }
     describe(CallKind::reduce_scatter, all);
     if (meet(all)) {
       reduce_payloads(n * rank(), shard, ReduceOp::sum);
@@ -152,56 +160,37 @@ class Group final : public comm::Group {
     }
   }
 
+  void do_all_to_all(const Elements& from, const Elements& to) override {
+    const std::int64_t n = from.count / size();
+    describe(CallKind::all_to_all, from);
+    exchange(from, n * rank(), [&](int i) { return from.slice(n * i, n); }, [&](int i) { return to.slice(n * i, n); });
+  }
   void do_broadcast(const Elements& data, int root) override {
     if (size() == 1) return;
     describe(CallKind::broadcast, data, root);
-    if (meet(data, rank() == root)) {
-      if (rank() != root && data.count > 0)
-        std::memcpy(data.data, payload(root), static_cast<std::size_t>(data.bytes()));
+    const bool gives = rank() == root;
+    if (meet(data, gives)) {
+      if (!gives) copy(payload(root), data);
       return;
     }
-    if (rank() == root)
+    if (gives)
       each_peer([&](int to, int) { send(data, to); });
     else
       receive(data, root);
     deliver();
   }
-
-  void do_all_to_all(const Elements& from, const Elements& to) override {
-    const std::int64_t n = from.count / size();
-    const bool alone = size() == 1;
-    if (!alone) describe(CallKind::all_to_all, from);
-    const bool small = !alone && meet(from);
-    const auto bytes = static_cast<std::size_t>(n * from.size);
-    if (n > 0) std::memcpy(to.slice(n * rank(), n).data, from.slice(n * rank(), n).data, bytes);
-    if (alone) return;
-    each_peer([&](int target, int source) {
-      const Elements place = to.slice(n * source, n);
-      if (small && n > 0) std::memcpy(place.data, payload(source) + bytes * static_cast<std::size_t>(rank()), bytes);
-      if (small) return;
-      receive(place, source);
-      send(from.slice(n * target, n), target);
-    });
-    deliver();
-  }
-
   void do_start_shift(const Elements& from, const Elements& to) override {
     if (size() == 1) {
-      std::memcpy(to.data, from.data, static_cast<std::size_t>(from.bytes()));
-      return;
+      return copy(from.data, to);
     }
     shifts_.receive(to.data, to.bytes(), world_rank((rank() + size() - 1) % size()), shift_tag);
     shifts_.send(from.data, from.bytes(), world_rank((rank() + 1) % size()), shift_tag);
   }
 
   void describe(CallKind kind, const Elements& data, int detail = 0) {
-    outgoing_.group = number_;
-    outgoing_.call = calls_++;
-    outgoing_.kind = kind;
-    outgoing_.bytes = data.size;
-    outgoing_.detail = detail;
-    outgoing_.count = data.count;
-    outgoing_.type = data.type;
+    outgoing_.call = comm::describe(kind, data, detail);
+    outgoing_.call.data = nullptr;
+    outgoing_.number = calls_++;
   }
 
   // Exchanges openings with all members, and the data with them if they are small, which is the answer.
@@ -220,18 +209,32 @@ class Group final : public comm::Group {
     return small;
   }
   [[noreturn]] void throw_disagreement() {
-    std::string text = "the members of a group disagree:";
-    for (int i = 0; i < size(); ++i) {
-      text += (i > 0 ? ", rank " : " rank ") + std::to_string(world_rank(i)) + " called " + opening(i).text();
-      if (opening(i).group != number_) text += " of another group";
-    }
-    throw Failure(ErrorKind::internal, text);
+    throw Failure(ErrorKind::internal, disagreement(ranks(), [&](int i) {
+                    return opening(i).call.text() + (opening(i).group != outgoing_.group ? " of another group" : "");
+                  }));
   }
 
   [[nodiscard]] const Opening& opening(int member) const {
     return member == rank() ? outgoing_ : incoming_[static_cast<std::size_t>(member)];
   }
   [[nodiscard]] const std::byte* payload(int member) const { return opening(member).payload; }
+
+  // Gives every member i gives(i), this one too, and takes place(i) from it, which begins with element `first` of the
+  // `data` that it opens with.
+  template <class Gives, class Place>
+  void exchange(const Elements& data, std::int64_t first, Gives&& gives, Place&& place) {
+    const bool small = meet(data);
+    copy(gives(rank()).data, place(rank()));
+    each_peer([&](int to, int from) {
+      if (small) return copy(payload(from) + first * data.size, place(from));
+      receive(place(from), from);
+      send(gives(to), to);
+    });
+    deliver();
+  }
+  static void copy(const std::byte* from, const Elements& to) {
+    if (from != to.data && to.count > 0) std::memcpy(to.data, from, static_cast<std::size_t>(to.bytes()));
+  }
 
   // Calls visit(to, from) for all other members; everybody begins with another neighbour.
   template <class Visit>
@@ -243,38 +246,38 @@ class Group final : public comm::Group {
   void receive(const Elements& data, int from) { now_.receive(data.data, data.bytes(), world_rank(from), data_tag); }
   // Returns when all messages of the call have come and gone.
   void deliver() {
-    now_.finish([&] { return "did not come to the " + outgoing_.text() + " of " + rank_list(ranks()); });
+    now_.finish([&] { return "did not come to the " + outgoing_.call.text() + " of " + rank_list(ranks()); });
   }
 
   // The staging memory holds a part of every other member's data, in group order: up to `most` elements of each.
   [[nodiscard]] std::int64_t staged_elements(const Elements& data) const {
-    return std::max<std::int64_t>(1, Endpoint::staging_bytes / data.size / (size() - 1));
+    return std::max<std::int64_t>(1, Staging::bytes / data.size / std::max(1, size() - 1));
   }
   // As many of a member's elements as `part` has.
   Elements staged(int member, const Elements& part, std::int64_t most) {
     const std::int64_t first = most * (member < rank() ? member : member - 1);
-    return {endpoint_.staging().data() + first * part.size, part.count, part.type, part.size};
+    return {staging_.data() + first * part.size, part.count, part.type, part.size};
   }
   // to = own and what is staged, in rank order.
   void reduce_staged(const Elements& own, const Elements& to, std::int64_t most, ReduceOp op) {
     for (int i = 0; i < size(); ++i)
       sources_[static_cast<std::size_t>(i)] = i == rank() ? own.data : staged(i, own, most).data;
-    thread::reduce(to.type, sources_, 0, {&to.data, 1}, 0, to.count, op);
+    reduce(to.type, sources_, {&to.data, 1}, to.count, op);
   }
   // to = the payloads from element `first` on, in rank order.
   void reduce_payloads(std::int64_t first, const Elements& to, ReduceOp op) {
-    for (int i = 0; i < size(); ++i) sources_[static_cast<std::size_t>(i)] = const_cast<std::byte*>(payload(i));
-    thread::reduce(to.type, sources_, first, {&to.data, 1}, 0, to.count, op);
+    for (int i = 0; i < size(); ++i)
+      sources_[static_cast<std::size_t>(i)] = const_cast<std::byte*>(payload(i)) + first * to.size;
+    reduce(to.type, sources_, {&to.data, 1}, to.count, op);
   }
 
-  Endpoint& endpoint_;
-  std::uint64_t number_ = 0;
+  Staging& staging_;
   std::uint64_t calls_ = 0;
   Opening outgoing_;
   std::vector<Opening> incoming_;
   std::vector<std::byte*> sources_;
-  Messages now_{endpoint_};     // of the call that is being made
-  Messages shifts_{endpoint_};  // of shifts that were started and not finished
+  Messages now_;     // of the call that is being made
+  Messages shifts_;  // of shifts that were started and not finished
 };
 
-}  // namespace galvatron::comm::mpi
+}  // namespace galvatron::comm
