@@ -41,13 +41,6 @@ Flops attention_flops(const op::WorkList& list) {
 }
 Flops all_flops(const cost::LayerCounts& counts) { return counts.forward.flops() + counts.backward.flops(); }
 
-bool same(const op::WorkList& a, const op::WorkList& b) {
-  const auto has = [](const op::WorkList& list, const op::Work& work) {
-    return std::find(list.begin(), list.end(), work) != list.end();
-  };
-  return a.size() == b.size() && std::all_of(a.begin(), a.end(), [&](const op::Work& work) { return has(b, work); });
-}
-
 }  // namespace
 
 TEST_CASE("forward arithmetic is what the papers publish") {
@@ -90,30 +83,6 @@ TEST_CASE("a multiply-add a parameter and token, and attention") {
   const double encoder = 24 * 12.0 * 1024 * 1024;
   CHECK(forward_macs(answers, 512) ==
         doctest::Approx(s * (encoder + 24 * 2.0 * 1024 * 1024) + 24 * 2 * s * s * 1024).epsilon(0.02));
-}
-
-TEST_CASE("a plain block is counted alike by the parts of mixed blocks") {
-  for (const char* name : {"gpt2-124m", "llama3-8b", "vit-huge-32"}) {
-    const LayerSpec block = model_named(name).blocks[0];
-    const std::int64_t sequence = std::string(name) == "vit-huge-32" ? 257 : 1024;
-    Space space;
-    for (const StrategySpec& spec : strategies(space, 4)) {
-      if (!is_fit(block, spec, 8, sequence)) continue;
-      INFO(name << " " << strategy_text(spec));
-      const cost::Batch batch{.microbatch = 8, .sequence = sequence, .precision = Precision::bf16};
-      const cost::detail::LayerShape shape(block, spec, batch);
-      const cost::LayerCounts plain = cost::layer_counts(block, spec, batch);
-      cost::LayerCounts mixed = cost::detail::mixed_block_counts(shape);
-      mixed.add(cost::parameter_counts(block, spec, batch));
-      CHECK(same(plain.forward, mixed.forward));
-      CHECK(same(plain.backward, mixed.backward));
-      CHECK(same(plain.update, mixed.update));
-      CHECK(plain.states == mixed.states);
-      CHECK(plain.stash == mixed.stash);
-      CHECK(plain.forward_workspace <= mixed.forward_workspace);  // programs place transients tighter
-      CHECK(plain.backward_workspace <= mixed.backward_workspace);
-    }
-  }
 }
 
 TEST_CASE("the ranks of a strategy do the arithmetic of one rank together") {

@@ -11,6 +11,7 @@
 
 #include <doctest/doctest.h>
 
+#include <galvatron/cost/trainer.hpp>
 #include <galvatron/model/layers.hpp>
 #include <galvatron/model/zoo.hpp>
 #include <galvatron/program/verify.hpp>
@@ -86,10 +87,21 @@ TEST_CASE("every program reads what was written and not overwritten, and its fra
         if (spec.context > 1 && !splits_over_context(layer)) continue;
         const LayerProgram made = program::lower(forward_of(layer), spec, splits);
         INFO(strategy_text(spec) << (splits ? ", split backward" : "") << ", kind " << static_cast<int>(layer.kind));
-        CHECK(program::why_wrong(made).empty());
+        CHECK(program::why_wrong(made) == "");
         ++programs;
       }
   CHECK(programs > 3000);
+}
+
+TEST_CASE("programs of other trainers are whole, too") {
+  for (const cost::Trainer trainer : cost::trainers)
+    for (const LayerSpec& layer : layers_of_all_families())
+      for (const StrategySpec& spec : kinds()) {
+        if (spec.context > 1 && !splits_over_context(layer)) continue;
+        const LayerProgram made = program::lower(forward_of(layer), spec, false, cost::traits_of(trainer).passes);
+        INFO(cost::name_of(trainer) << ": " << strategy_text(spec) << ", kind " << static_cast<int>(layer.kind));
+        CHECK(program::why_wrong(made) == "");
+      }
 }
 
 TEST_CASE("the peaks of a frame give its size, whatever the buffers' sizes are") {

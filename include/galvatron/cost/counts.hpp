@@ -48,7 +48,7 @@ struct LayerCounts {
   Bytes weights_workspace;   ///< transient peak of `weights`
   bool overlaps_data = false;    ///< traffic of ZeRO runs beside computation: gradients and parameters of an iteration
   bool streams = false;          ///< and those of each micro-batch (ZeRO-2/3)
-  bool overlaps_tensor = false;  ///< messages of tensor parallelism run beside the products (Habits)
+  bool overlaps_tensor = false;  ///< messages of tensor parallelism run beside the products (RuntimeTraits)
 
   /// This and `other`, another part of the same layer, together.
   constexpr void add(const LayerCounts& other) {

@@ -32,18 +32,21 @@ class Fold {
       : p_(program),
         layer_(program.graph.layer),
         shape_(layer_, spec, batch),
-        numbers_(layer_, spec, batch.microbatch, batch.sequence, batch.precision),
-        values_(program, numbers_) {
+        numbers_(numbers_of(program, spec, batch)),
+        values_(program, numbers_),
+        defers_in_place_(program.options.keeps_outputs && shape_.splits_backward() && !is_end()) {
     if (is_end())
       layouts_.emplace(Layouts{shape_.parameters(ParameterPart::table), shape_.parameters(ParameterPart::rest)});
   }
 
   [[nodiscard]] constexpr LayerCounts passes() const {
     LayerCounts out;
-    add(program::Phase::forward, out.forward, out.forward_workspace);
-    add(program::Phase::backward, out.backward, out.backward_workspace);
-    add(program::Phase::weights, out.weights, out.weights_workspace);
+    add(program::Phase::forward, out.forward, out.forward, out.forward_workspace);
+    add(program::Phase::backward, out.backward, defers_in_place_ ? out.weights : out.backward, out.backward_workspace);
+    add(program::Phase::weights, out.weights, out.weights, out.weights_workspace);
+    if (defers_in_place_) out.weights_workspace = out.backward_workspace;
     out.backward_workspace += border_growth();
+    out.overlaps_tensor = shape_.traits.overlaps_tensor && shape_.cut && !is_end();
     for (int i = 0; i < p_.buffer_count; ++i) {
       const program::Buffer& buffer = p_.buffer(i);
       if (buffer.storage == program::Storage::slot || buffer.storage == program::Storage::input)
@@ -66,12 +69,23 @@ class Fold {
   using Code = program::Code;
   using Step = program::Step;
   using Layouts = std::array<ParameterLayout, 2>;
+  static constexpr program::Numbers numbers_of(const program::LayerProgram& program, const StrategySpec& spec,
+                                               const Batch& batch) {
+    const LayerSpec& layer = program.graph.layer;
+    program::Numbers out(layer, spec, batch.microbatch, batch.sequence, batch.precision);
+    if (program.options.whole_logits)
+      out.set(program::Letter::chunk,
+              out(layer.head == HeadKind::classifier ? program::Letter::samples : program::Letter::rows));
+    return out;
+  }
   [[nodiscard]] constexpr bool is_end() const { return layer_.kind != LayerKind::block; }
   [[nodiscard]] constexpr std::int64_t of(program::ExtentId extent) const { return values_(extent); }
 
-  constexpr void add(program::Phase phase, op::WorkList& out, Bytes& workspace) const {
+  // Other trainers divide one backward pass where weight gradients are deferred.
+  /// @param weights  takes the gradients of weights
+  constexpr void add(program::Phase phase, op::WorkList& out, op::WorkList& weights, Bytes& workspace) const {
     for (const Step& step : p_.steps(phase)) {
-      add(step, out);
+      add(step, step.code == Code::weight_gradient || step.code == Code::bias_gradient ? weights : out);
       if (!is_end()) continue;
       // What ZeRO gathers lies beside the frame.
       if (step.code == Code::acquire) workspace += Bytes{store(step.group).gathered_bytes()};
@@ -131,6 +145,12 @@ class Fold {
       case Code::add:
       case Code::multiply:
         push(out, op::Kind::add, m, 0);
+        break;
+      case Code::dropout:
+        push(out, op::Kind::fill, m, 0);  // its mask; the rest is a part of the sum behind it
+        break;
+      case Code::dropout_backward:
+        push(out, op::Kind::copy, m * shape_.e, 0);
         break;
       case Code::view:
         break;
@@ -263,7 +283,7 @@ class Fold {
             .eight_bit = eight_bit && shape_.batch.precision == Precision::fp8 && fits_8bit(m, n, k)};
   }
   [[nodiscard]] constexpr op::Work activation(op::Kind kind, const Step& step, const op::Work& product) const {
-    const bool fuses = step.activation == ActivationKind::gelu && !product.eight_bit;
+    const bool fuses = p_.options.fuses && step.activation == ActivationKind::gelu && !product.eight_bit;
     return {.kind = fuses ? op::in_product(kind) : kind, .m = of(step.m), .n = of(step.n)};
   }
   [[nodiscard]] constexpr AttentionCounts attention() const { return AttentionCounts(shape_); }
@@ -274,7 +294,9 @@ class Fold {
             .n = of(step.n),
             .k = of(step.k),
             .l = of(step.l),
-            .causal = layer_.causal && !crosses};
+            .causal = layer_.causal && !crosses,
+            .unfused = !p_.options.fused_attention,
+            .dropout = !p_.options.fused_attention && p_.options.dropout};
   }
   constexpr void tensor_group(op::WorkList& out, op::Kind kind, std::int64_t bytes) const {
     if (shape_.spec.tensor > 1)
@@ -329,6 +351,7 @@ class Fold {
   LayerShape shape_;
   program::Numbers numbers_;
   program::ExtentValues values_;
+  bool defers_in_place_;
   std::optional<Layouts> layouts_;  ///< of an end's table and of its other parameters
 };
 

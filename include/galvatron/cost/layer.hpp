@@ -1,11 +1,6 @@
-// What one rank does and keeps for one layer under one strategy: a fold of the layer's program (cost/fold.hpp) where
-// its forward pass is written (model/layers.hpp), else closed formulas.
-//
-// The formulas mirror, operation by operation, what the layers of nn/ do on a device; a test runs those layers on
-// device::dry and compares. Shape letters as in model/spec.hpp; t tensor, c context and d data degree, b samples of a
-// rank, e bytes of an element. `rows` = S / c * b tokens; under Megatron sequence parallelism a rank holds rows / t of
-// them between the tensor-parallel regions. Ulysses and ring attention are in cost/detail/attention.hpp. The kinds of
-// layers have a header each in cost/detail/.
+// What one rank does and keeps for one layer under one strategy: a fold of the layer's program (cost/fold.hpp), and
+// what its parameters cost (cost/detail/stores.hpp). The runtime executes the same program; a test runs layers on
+// device::dry and compares.
 //
 // Selective recomputation keeps queries, keys and values and recomputes the attention core before its backward pass.
 // Attention in blocks has no S x S matrices to keep, so it saves only the core's output and the statistics of the
@@ -18,10 +13,6 @@
 #include <vector>
 
 #include <galvatron/cost/counts.hpp>
-#include <galvatron/cost/detail/block.hpp>
-#include <galvatron/cost/detail/ends.hpp>
-#include <galvatron/cost/detail/megatron.hpp>
-#include <galvatron/cost/detail/mixed_block.hpp>
 #include <galvatron/cost/detail/shape.hpp>
 #include <galvatron/cost/detail/stores.hpp>
 #include <galvatron/cost/fold.hpp>
@@ -32,22 +23,6 @@
 
 namespace galvatron::cost {
 
-namespace detail {
-
-constexpr LayerCounts counts_of_kind(const LayerShape& shape) {
-  const LayerSpec& layer = shape.layer;
-  if (layer.kind == LayerKind::embedding) return embedding_counts(shape);
-  if (layer.kind == LayerKind::head) return head_counts(shape);
-  if (layer.window > 0) return block_counts(shape);
-  if (!layer.is_plain_block()) return mixed_block_counts(shape);
-  return shape.habits.keeps_outputs ? megatron_counts(shape) : block_counts(shape);
-}
-
-}  // namespace detail
-
-/// True when a layer's counts come of its program: where its forward pass is written and this library trains it.
-constexpr bool has_program(const LayerSpec&, const Batch& batch) { return batch.trainer == Trainer::galvatron; }
-
 /// Programs of one layer. They depend on the kinds of a strategy alone, of these not on ZeRO's, and those of an
 /// embedding and a head not on what is recomputed.
 class LayerPrograms {
@@ -55,17 +30,18 @@ class LayerPrograms {
   explicit constexpr LayerPrograms(const LayerSpec& layer) : layer_(layer) {}
 
   [[nodiscard]] constexpr const LayerSpec& layer() const { return layer_; }
-  /// Makes the program of these kinds, unless it is there or the layer has none.
+  /// Makes the program of these kinds, unless it is there.
   constexpr void add(const StrategySpec& spec, const Batch& batch) {
     int& index = index_[kind_of(spec, batch)];
-    if (index > 0 || !has_program(layer_, batch)) return;
-    programs_.push_back(program::lower(forward_of(layer_), spec, batch.splits_backward));
+    if (index > 0) return;
+    const program::Options options = traits_of(batch.trainer).passes;
+    programs_.push_back(
+        program::lower(forward_of(layer_), spec, batch.splits_backward && !options.keeps_outputs, options));
     index = static_cast<int>(programs_.size());
   }
-  /// A program that was added; null where the layer has none.
-  [[nodiscard]] constexpr const program::LayerProgram* of(const StrategySpec& spec, const Batch& batch) const {
-    const int index = index_[kind_of(spec, batch)];
-    return index == 0 ? nullptr : &programs_[static_cast<std::size_t>(index - 1)];
+  /// A program that was added.
+  [[nodiscard]] constexpr const program::LayerProgram& of(const StrategySpec& spec, const Batch& batch) const {
+    return programs_[static_cast<std::size_t>(index_[kind_of(spec, batch)] - 1)];
   }
 
  private:
@@ -84,11 +60,11 @@ class LayerPrograms {
 
 /// The passes of `layer`: arithmetic, messages around it, activations. Of a block they are the same for all stages of
 /// ZeRO; of an embedding and a head they are everything that layer_counts has.
-/// @param program  the layer's under the strategy; null where it has none
+/// @param program  the layer's under the strategy
 constexpr LayerCounts pass_counts(const LayerSpec& layer, const StrategySpec& spec, const Batch& batch,
-                                  const program::LayerProgram* program) {
+                                  const program::LayerProgram& program) {
   const detail::LayerShape shape(layer, spec, batch);
-  LayerCounts out = program != nullptr ? fold_passes(*program, spec, batch) : detail::counts_of_kind(shape);
+  LayerCounts out = fold_passes(program, spec, batch);
   out.input = shape.local_bytes(layer.input_elements(batch.sequence));
   out.activation = shape.local_bytes(layer.output_elements(batch.sequence));
   out.overlaps_data = batch.overlap;

@@ -10,6 +10,8 @@
 #include <cstdint>
 #include <string_view>
 
+#include <galvatron/program/options.hpp>
+
 namespace galvatron::cost {
 
 enum class Trainer : std::uint8_t {
@@ -32,25 +34,35 @@ constexpr std::string_view name_of(Trainer trainer) {
 }
 
 /// What differs between trainers.
-struct Habits {
-  bool keeps_outputs = false;     ///< of norms and activations, for backward; else they are computed again
-  bool whole_logits = false;      ///< of all tokens at once, in fp32 too; else a chunk of tokens at a time
+struct RuntimeTraits {
+  program::Options passes;        ///< how they carry out a layer
   bool overlaps_tensor = false;   ///< under Megatron sequence parallelism: messages beside the products, in pieces
-  bool fused_attention = true;    ///< else (S, S) scores go through memory, and are kept
-  bool dropout = false;           ///< after attention, the MLP and scores that are not fused; masks of a byte are kept
   int gradient_bytes = 4;         ///< of a parameter's gradient
   bool writes_gradients = false;  ///< of a block's weights where it can; else they are added to zeros
 };
 
-constexpr Habits habits_of(Trainer trainer) {
+/// Megatron-LM keeps what forward computes. Bytes for each token and hidden unit of a GPT block in 16 bits, without
+/// tensor parallelism (Korthikanti et al., arXiv 2205.05198, section 4.1):
+///
+///     inputs of the norms 4, of the linear layers 2 + 2 + 2 + 8, queries, keys and values 6, hidden units 8;
+///     with dropout its masks 2;  attention that is not fused: scores 2 A S / H, with dropout 5 A S / H
+///
+/// Selective recomputation gives up the scores, full recomputation all but the input. Where weight gradients are
+/// deferred, what they need takes the place of what the first part no longer needs (Qi et al., arXiv 2401.10241,
+/// section 2.3): nothing is kept besides.
+constexpr RuntimeTraits traits_of(Trainer trainer) {
+  constexpr program::Options megatron{.keeps_outputs = true, .fuses = false, .whole_logits = true};
   switch (trainer) {
     case Trainer::galvatron:
-      return {.writes_gradients = true};
+      return {.passes = {}, .writes_gradients = true};
     case Trainer::megatron:
-      return {.keeps_outputs = true, .whole_logits = true, .overlaps_tensor = true};
-    case Trainer::megatron_2022:
-      return {
-          .keeps_outputs = true, .whole_logits = true, .fused_attention = false, .dropout = true, .gradient_bytes = 2};
+      return {.passes = megatron, .overlaps_tensor = true};
+    case Trainer::megatron_2022: {
+      program::Options passes = megatron;
+      passes.fused_attention = false;
+      passes.dropout = true;
+      return {.passes = passes, .gradient_bytes = 2};
+    }
   }
   return {};
 }

@@ -151,7 +151,13 @@ class BackwardPass : protected ForwardPass {
       }
       case forward::Kind::add:
         give(x, dy);
-        give(node.inputs[1], dy);
+        if (drops_out(node)) {
+          Step back{.code = Code::dropout_backward, .m = elements(y)};
+          back.in[1] = id(statistics_[at(i)]);
+          give(node.inputs[1], pushed(back, dy, fresh(elements(y))));
+        } else {
+          give(node.inputs[1], dy);
+        }
         break;
       case forward::Kind::rotate:
         give(x, rotate(Code::rotate_back, readers(dy) == 0 ? dy : copied(dy, y)));
@@ -222,7 +228,7 @@ class BackwardPass : protected ForwardPass {
     const int x = node.inputs[0];
     const Id residual = gradients_[at(x)];
     Step step{.code = Code::norm_backward, .m = rows(node.output), .n = width(node.output)};
-    step.in = {id(dy), id(operand(x)), id(statistics_[at(i)]), id(residual), -1, -1};
+    step.in = operands(dy, operand(x), statistics_[at(i)], residual);
     step.weights = weights_of(node);
     step.deferred_norm = program_.splits;
     Id out = -1;
@@ -314,7 +320,7 @@ class BackwardPass : protected ForwardPass {
   }
   [[nodiscard]] constexpr bool fuses_backward(int producer) const {
     const forward::Node& node = g().node(producer);
-    return node.operation == forward::Kind::activation && is_block() && g().uses(node.output) == 1;
+    return options().fuses && node.operation == forward::Kind::activation && is_block() && g().uses(node.output) == 1;
   }
 
   // ---- experts
@@ -328,7 +334,7 @@ class BackwardPass : protected ForwardPass {
     Step step{.code = Code::experts_backward, .m = of(Letter::rows), .n = width(x)};
     step.weights = weights_of(node);
     step.activation = node.activation;
-    step.in = {id(n), id(routed.weights), id(routed.order), id(routed.u), id(d), id(routed.g)};
+    step.in = operands(n, routed.weights, routed.order, routed.u, d, routed.g);
     const Id dx = partial(x, Storage::frame);
     const Extent tokens = width(x).times(Letter::routed_rows);
     step.scratch[0] = id(fresh(tokens));
@@ -347,6 +353,7 @@ class BackwardPass : protected ForwardPass {
       exchange(Code::to_heads, by_tokens, d_output);
     }
     const bool crosses = node.operation == forward::Kind::cross_attend;
+    if (kept_.recomputes_core() && !kept_.drops_results()) attend(i, Storage::frame);
     if (has_biases(node) && biases_[at(i)] < 0) biases_[at(i)] = spread_biases(node);
     const Extent projection = region_elements(node.inputs[0]);
     Id d_input = ulysses_ ? core_projection(Storage::frame) : fresh(projection);
@@ -357,13 +364,14 @@ class BackwardPass : protected ForwardPass {
                           : crosses ? Code::cross_backward
                                     : Code::attention_backward,
                           node);
-    step.in = {id(core_input_[at(i)]),
-               id(crosses ? own(node.inputs[1]) : biases_[at(i)]),
-               id(core_output_[at(i)]),
-               id(statistics_[at(i)]),
-               id(d_output),
-               -1};
-    step.out = {id(d_input), id(d_more), -1, -1};
+    step.in = operands(core_input_[at(i)], crosses ? own(node.inputs[1]) : biases_[at(i)], core_output_[at(i)],
+                       statistics_[at(i)], d_output);
+    step.out = results(d_input, d_more);
+    if (!options().fused_attention) {
+      for (std::size_t k = 0; k < 3; ++k) step.in[5 + k] = id(scores_[at(i)][k]);
+      step.out[2] = id(fresh(of(Letter::scores)));
+      step.out[3] = id(fresh(of(Letter::scores)));
+    }
     if (!has_windows(node)) step.scratch[0] = id(fresh(extent_of(statistics_[at(i)]), Storage::frame, Scalar::fp32));
     if (ring_) {
       const Extent block = kv().times(2).times(Letter::rows);

@@ -27,9 +27,9 @@ class Emitter {
   /// A step before its extents are numbered.
   using Step = BasicStep<Extent>;
 
-  constexpr Emitter(const forward::Graph& graph, const StrategySpec& kinds, bool splits)
-      : program_{.graph = graph, .kinds = kinds, .splits = splits},
-        kept_(program_.graph, program_.kinds),
+  constexpr Emitter(const forward::Graph& graph, const StrategySpec& kinds, bool splits, const Options& options)
+      : program_{.graph = graph, .kinds = kinds, .options = options, .splits = splits},
+        kept_(program_.graph, program_.kinds, program_.options),
         megatron_(kinds.sequence == SequenceKind::megatron),
         full_(kinds.recompute == RecomputeKind::full),
         has_loss_(graph.output < 0) {
@@ -99,6 +99,23 @@ class Emitter {
                                    .eight_bit = step.eight_bit,
                                    .bias_once = step.bias_once,
                                    .deferred_norm = step.deferred_norm};
+  }
+  /// The operands, or the results, of a step.
+  template <class... Ids>
+  static constexpr auto operands(Ids... values) {
+    return listed<decltype(Step::in)>(values...);
+  }
+  template <class... Ids>
+  static constexpr auto results(Ids... values) {
+    return listed<decltype(Step::out)>(values...);
+  }
+  template <class List, class... Ids>
+  static constexpr List listed(Ids... values) {
+    List out{};
+    out.fill(-1);
+    std::size_t i = 0;
+    ((out[i++] = id(values)), ...);
+    return out;
   }
   static constexpr std::int16_t id(Id v) { return static_cast<std::int16_t>(v); }
   static constexpr std::int8_t wid(int w) { return static_cast<std::int8_t>(w); }
@@ -174,8 +191,9 @@ class Emitter {
   /// Where what is kept lies. The gradients of a layer with a loss are made in its forward phase.
   [[nodiscard]] constexpr Storage kept_storage() const { return full_ || has_loss_ ? Storage::frame : Storage::slot; }
   [[nodiscard]] constexpr Storage results_storage() const {
-    return kept_.recomputes_core() ? Storage::frame : kept_storage();
+    return kept_.drops_results() ? Storage::frame : kept_storage();
   }
+  [[nodiscard]] constexpr const Options& options() const { return program_.options; }
 
   /// Where a tensor of the forward pass lies. What works in place decides for its operand.
   [[nodiscard]] constexpr Storage home(int tensor) const {

@@ -40,6 +40,7 @@ enum class Letter : std::uint8_t {
   memory_tokens,     ///< of the encoder's output
   windows,           ///< of all samples
   distances,         ///< of two tokens of a sequence
+  scores,            ///< of all heads of a rank
   ring_keys,         ///< keys that queries of a rank see of another rank's block: half of them under a causal mask
   tp,
   core_rows,              ///< tokens of a rank inside the core of Ulysses: rows * cp
@@ -117,6 +118,7 @@ class Numbers {
     set(Letter::memory_tokens, memory);
     set(Letter::windows, layer.window > 0 ? rows / (layer.window * layer.window) : 0);
     set(Letter::distances, 2 * tokens - 1);
+    set(Letter::scores, b * heads * tokens * tokens * cp);
     set(Letter::ring_keys, layer.causal ? tokens / 2 : tokens);
     set(Letter::tp, tp);
     set(Letter::core_rows, rows * cp);

@@ -13,8 +13,10 @@ namespace galvatron::program::detail {
 
 class ForwardPass : protected Emitter {
  protected:
-  constexpr ForwardPass(const forward::Graph& graph, const StrategySpec& kinds, bool splits)
-      : Emitter(graph, kinds, splits), ulysses_(kinds.sequence == SequenceKind::ulysses), ring_(kinds.uses_ring()) {
+  constexpr ForwardPass(const forward::Graph& graph, const StrategySpec& kinds, bool splits, const Options& options)
+      : Emitter(graph, kinds, splits, options),
+        ulysses_(kinds.sequence == SequenceKind::ulysses),
+        ring_(kinds.uses_ring()) {
     own_.fill(-1);
     gradients_.fill(-1);
     statistics_.fill(-1);
@@ -39,7 +41,7 @@ class ForwardPass : protected Emitter {
   /// The forward pass; where `again`, only what leads to what is kept.
   constexpr void run(bool again) {
     Nodes wanted{};
-    for (int i = g().node_count; i-- > 0;) wanted[at(i)] = !again || is_wanted(i, wanted);
+    for (int i = g().node_count; i-- > 0;) wanted[at(i)] = !again || options().keeps_outputs || is_wanted(i, wanted);
     for (int i = 0; i < g().node_count; ++i) {
       if (!wanted[at(i)]) continue;
       const int next = i + 1 < g().node_count && wanted[at(i + 1)] ? i + 1 : -1;
@@ -47,7 +49,7 @@ class ForwardPass : protected Emitter {
         run_fused(i, next);
         ++i;
       } else {
-        run(i, !again || is_read(i, wanted));
+        run(i, !again || options().keeps_outputs || is_read(i, wanted));
       }
     }
     biases_.fill(-1);
@@ -68,7 +70,7 @@ class ForwardPass : protected Emitter {
   }
   /// A sum with the norm behind it, a product with the activation behind it.
   [[nodiscard]] constexpr bool fuses(int i, int next) const {
-    if (next < 0 || g().node(next).inputs[0] != g().node(i).output) return false;
+    if (!options().fuses || next < 0 || g().node(next).inputs[0] != g().node(i).output) return false;
     const forward::Kind first = g().node(i).operation;
     const forward::Kind second = g().node(next).operation;
     if (first == forward::Kind::add) return second == forward::Kind::norm;
@@ -82,11 +84,11 @@ class ForwardPass : protected Emitter {
     const int y = second.output;
     if (first.operation == forward::Kind::add) {
       Step step{.code = Code::add_norm_forward, .m = rows(y), .n = width(y)};
-      step.in = {id(own(first.inputs[0])), id(own(first.inputs[1])), -1, -1, -1, -1};
+      step.in = operands(own(first.inputs[0]), own(first.inputs[1]));
       own_[at(first.output)] = made(first.output);
       own_[at(y)] = made(y);
       statistics_[at(next)] = norm_statistics(y);
-      step.out = {id(own(first.output)), id(own(y)), id(statistics_[at(next)]), -1};
+      step.out = results(own(first.output), own(y), statistics_[at(next)]);
       step.weights = weights_of(second);
       push(step);
       return;
@@ -95,7 +97,7 @@ class ForwardPass : protected Emitter {
     step.in[0] = id(replicated(own(first.inputs[0]), first.inputs[0]));
     own_[at(first.output)] = made(first.output);
     own_[at(y)] = made(y);
-    step.out = {id(own(first.output)), id(own(y)), -1, -1};
+    step.out = results(own(first.output), own(y));
     step.activation = second.activation;
     push(step);
   }
@@ -117,7 +119,7 @@ class ForwardPass : protected Emitter {
         step.in[0] = id(own(x));
         own_[at(y)] = made(y);
         statistics_[at(i)] = norm_statistics(y);
-        step.out = {id(own(y)), id(statistics_[at(i)]), -1, -1};
+        step.out = results(own(y), statistics_[at(i)]);
         push(step);
         break;
       case forward::Kind::linear:
@@ -132,6 +134,7 @@ class ForwardPass : protected Emitter {
         step.code = node.operation == forward::Kind::add ? Code::add : Code::multiply;
         step.m = elements(y);
         step.n = {};
+        if (drops_out(node)) drop_out(i);
         step.in[1] = id(own(node.inputs[1]));
         own_[at(y)] = pushed(step, own(x), made(y));
         break;
@@ -192,6 +195,10 @@ class ForwardPass : protected Emitter {
         step.scratch[0] = id(fresh({1, Letter::chunk, Letter::vocabulary}));
         step.scratch[1] = id(fresh({3, Letter::chunk, Letter::tp}, Storage::frame, Scalar::fp32));
         step.scratch[2] = id(fresh({1, Letter::chunk}, Storage::frame, Scalar::fp32));
+        if (options().whole_logits) {
+          step.scratch[3] = id(fresh({1, Letter::chunk, Letter::vocabulary}));
+          step.scratch[4] = id(fresh({1, Letter::chunk, Letter::vocabulary}, Storage::frame, Scalar::fp32));
+        }
         gradients_[at(x)] = reduced(pushed(step, n, in_place(n)), x);
         break;
       }
@@ -231,6 +238,20 @@ class ForwardPass : protected Emitter {
   /// The value of a tensor in this phase.
   [[nodiscard]] constexpr Id own(int tensor) const { return own_[at(tensor)]; }
 
+  // ---- dropout, where a trainer has it: of what a residual is added to
+
+  [[nodiscard]] constexpr bool drops_out(const forward::Node& node) const {
+    return options().dropout && is_block() && node.operation == forward::Kind::add;
+  }
+  constexpr void drop_out(int i) {
+    Id& part = own_[at(g().node(i).inputs[1])];
+    const Extent count = elements(g().node(i).output);
+    statistics_[at(i)] = fresh(count, kept_storage(), Scalar::mask);
+    Step step{.code = Code::dropout, .m = count};
+    step.out[1] = id(statistics_[at(i)]);
+    part = pushed(step, part, in_place(part));
+  }
+
   // ---- experts
 
   constexpr void experts_forward(int i, bool whole) {
@@ -246,13 +267,13 @@ class ForwardPass : protected Emitter {
     step.weights = weights_of(node);
     step.activation = node.activation;
     const Extent hidden{l.ffn, Letter::routed_rows, Letter::one, true};
-    const bool keeps = program_.kinds.recompute == RecomputeKind::never;
+    const bool keeps = kept_.keeps_outputs();
     routed.order = fresh(of(Letter::routed_rows), kept_storage(), Scalar::tokens);
     routed.u = fresh({l.ffn_inputs(), Letter::routed_rows, Letter::one, true}, kept_storage());
     routed.g = keeps ? fresh(hidden, kept_storage()) : -1;
-    step.in = {id(replicated(own(x), x)), id(routed.weights), -1, -1, -1, -1};
+    step.in = operands(replicated(own(x), x), routed.weights);
     const Id sum = whole ? partial(y, home(y)) : -1;
-    step.out = {id(sum), id(routed.order), id(routed.u), id(routed.g)};
+    step.out = results(sum, routed.order, routed.u, routed.g);
     step.scratch[0] = id(fresh(width(x).times(Letter::routed_rows)));
     if (!keeps) step.scratch[1] = id(fresh(hidden));
     push(step);
@@ -293,11 +314,22 @@ class ForwardPass : protected Emitter {
     const bool crosses = node.operation == forward::Kind::cross_attend;
     if (crosses) core_input_[at(i)] = own(node.inputs[0]);
     if (has_biases(node)) biases_[at(i)] = spread_biases(node);
-    core_output_[at(i)] = fresh(output, where);
-    statistics_[at(i)] = fresh(statistics, where, Scalar::fp32);
+    const bool again = phase_ == Phase::backward && kept_.recomputes_core() && !kept_.drops_results();
+    core_output_[at(i)] = again ? in_place(core_output_[at(i)]) : fresh(output, where);
+    statistics_[at(i)] = again ? in_place(statistics_[at(i)]) : fresh(statistics, where, Scalar::fp32);
     Step step = core_step(ring_ ? Code::ring_forward : crosses ? Code::cross_forward : Code::attention_forward, node);
-    step.in = {id(core_input_[at(i)]), id(crosses ? own(node.inputs[1]) : biases_[at(i)]), -1, -1, -1, -1};
-    step.out = {id(core_output_[at(i)]), id(statistics_[at(i)]), -1, -1};
+    step.in[0] = id(core_input_[at(i)]);
+    step.in[1] = id(crosses ? own(node.inputs[1]) : biases_[at(i)]);
+    step.out = results(core_output_[at(i)], statistics_[at(i)]);
+    if (!options().fused_attention && !ring_) step.scratch[5] = id(fresh(of(Letter::scores)));
+    if (!options().fused_attention && (!full_ || phase_ != Phase::forward)) {
+      const Storage scores = kept_.recomputes_core() ? Storage::frame : kept_storage();
+      scores_[at(i)] = {fresh(of(Letter::scores), scores), -1, -1};
+      if (options().dropout)
+        scores_[at(i)] = {scores_[at(i)][0], fresh(of(Letter::scores), scores),
+                          fresh(of(Letter::scores), scores, Scalar::mask)};
+      for (std::size_t k = 0; k < 3; ++k) step.out[2 + k] = id(scores_[at(i)][k]);
+    }
     if (ring_) {
       const Extent block = kv().times(2).times(Letter::rows);
       step.scratch[0] = id(fresh(block));
@@ -307,10 +339,11 @@ class ForwardPass : protected Emitter {
       step.scratch[4] = id(fresh(output, Storage::frame, Scalar::sum));
     }
     push(step);
-    own_[at(node.output)] = core_output_[at(i)];
-    if (!ulysses_) return;
-    own_[at(node.output)] = fresh(q().times(Letter::rows), where);
-    exchange(Code::to_tokens, core_output_[at(i)], own(node.output));
+    if (!ulysses_)
+      own_[at(node.output)] = core_output_[at(i)];
+    else
+      own_[at(node.output)] = again ? in_place(own(node.output)) : fresh(q().times(Letter::rows), where);
+    if (ulysses_) exchange(Code::to_tokens, core_output_[at(i)], own(node.output));
   }
   [[nodiscard]] constexpr Step core_step(Code code, const forward::Node& node) const {
     const LayerSpec& l = g().layer;
@@ -352,11 +385,12 @@ class ForwardPass : protected Emitter {
   bool ring_;
   std::array<Id, forward::Graph::most_tensors> own_{};        ///< values of tensors, in their own placement
   std::array<Id, forward::Graph::most_tensors> gradients_{};  ///< of tensors, as far as they are made and not yet read
-  std::array<Id, forward::Graph::most_nodes> statistics_{};   ///< of norms and attention
+  std::array<Id, forward::Graph::most_nodes> statistics_{};   ///< of norms and attention; masks of dropout
   std::array<Id, forward::Graph::most_nodes> core_input_{};
   std::array<Id, forward::Graph::most_nodes> core_output_{};
   std::array<Id, forward::Graph::most_nodes> biases_{};  ///< of attention, by distance
   std::array<Routed, forward::Graph::most_nodes> routed_{};
+  std::array<std::array<Id, 3>, forward::Graph::most_nodes> scores_{};  ///< of attention that is not fused
 };
 
 }  // namespace galvatron::program::detail

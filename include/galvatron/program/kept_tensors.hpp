@@ -10,21 +10,27 @@
 #include <cstdint>
 
 #include <galvatron/model/forward.hpp>
+#include <galvatron/program/options.hpp>
 #include <galvatron/strategy/spec.hpp>
 
 namespace galvatron::program::detail {
 
 class KeptTensors {
  public:
-  constexpr KeptTensors(const forward::Graph& graph, const StrategySpec& kinds) : graph_(graph), kinds_(kinds) {
+  constexpr KeptTensors(const forward::Graph& graph, const StrategySpec& kinds, const Options& options)
+      : graph_(graph), kinds_(kinds), keeps_outputs_(options.keeps_outputs || kinds.recompute == RecomputeKind::never) {
     find_needs();
   }
 
   [[nodiscard]] constexpr bool recomputes_core() const { return kinds_.recompute == RecomputeKind::selective; }
+  /// Outputs of norms and activations are kept.
+  [[nodiscard]] constexpr bool keeps_outputs() const { return keeps_outputs_; }
+  /// Results of attention are not kept.
+  [[nodiscard]] constexpr bool drops_results() const { return recomputes_core() && !keeps_outputs_; }
   /// True for tensors that forward leaves to backward, or that full recomputation makes for it.
   [[nodiscard]] constexpr bool keeps(int tensor) const {
     if (!needs_[at(tensor)] || graph_.is_input(tensor) || is_recomputed(tensor)) return false;
-    return !(recomputes_core() && is_attention_result(tensor));
+    return !(drops_results() && is_attention_result(tensor));
   }
 
  private:
@@ -49,7 +55,7 @@ class KeptTensors {
       case forward::Kind::norm:
       case forward::Kind::activation:
       case forward::Kind::multiply:
-        return kinds_.recompute != RecomputeKind::never || is_recomputed(node.inputs[0]);
+        return !keeps_outputs_ || is_recomputed(node.inputs[0]);
       default:
         return false;
     }
@@ -83,6 +89,7 @@ class KeptTensors {
   }
   const forward::Graph& graph_;
   const StrategySpec& kinds_;
+  bool keeps_outputs_;
   std::array<bool, forward::Graph::most_tensors> needs_{};
 };
 

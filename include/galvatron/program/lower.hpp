@@ -16,8 +16,8 @@ namespace detail {
 
 class Lowering : BackwardPass {
  public:
-  constexpr Lowering(const forward::Graph& graph, const StrategySpec& kinds, bool splits)
-      : BackwardPass(graph, kinds, splits) {
+  constexpr Lowering(const forward::Graph& graph, const StrategySpec& kinds, bool splits, const Options& options)
+      : BackwardPass(graph, kinds, splits, options) {
     forward();
     backward();
     allocate_frames(program_);
@@ -36,10 +36,12 @@ constexpr bool can_split(const forward::Graph& graph, const StrategySpec& kinds)
 
 /// The program of a layer under a strategy of these kinds; its degrees do not matter. An embedding and a head recompute
 /// nothing but norms.
-/// @param splits  the schedule defers weight gradients
-constexpr LayerProgram lower(const forward::Graph& graph, StrategySpec kinds, bool splits = false) {
+/// @param splits   the schedule defers weight gradients
+/// @param options  of another trainer
+constexpr LayerProgram lower(const forward::Graph& graph, StrategySpec kinds, bool splits = false,
+                             const Options& options = {}) {
   if (graph.layer.kind != LayerKind::block) kinds.recompute = RecomputeKind::none;
-  return detail::Lowering(graph, kinds, splits && can_split(graph, kinds)).program();
+  return detail::Lowering(graph, kinds, splits && can_split(graph, kinds), options).program();
 }
 
 }  // namespace galvatron::program

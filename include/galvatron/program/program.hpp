@@ -19,6 +19,7 @@
 
 #include <galvatron/model/forward.hpp>
 #include <galvatron/program/extent.hpp>
+#include <galvatron/program/options.hpp>
 
 namespace galvatron::program {
 
@@ -39,6 +40,8 @@ enum class Code : std::uint8_t {
   activation_forward,   ///< out0 (m, n) from in0
   activation_backward,  ///< out0 = du from in0 (u) and in1 (dg)
   add,                  ///< out0 = in0 + in1, m elements
+  dropout,              ///< in place, m elements; out1 its mask
+  dropout_backward,     ///< out0 from in0 and the mask in1
   view,                 ///< out0 is a part of in0
   merge,                ///< out0 (m, n) = the four rows of n / 4 of a square of in0 side by side
   merge_back,           ///< the reverse
@@ -51,6 +54,7 @@ enum class Code : std::uint8_t {
                        ///< output
   ring_forward,        ///< the same over a ring of context ranks
   ring_backward,
+  // Where scores are not fused: out2 scores, with dropout out3 what it left and out4 its mask; in backward in5 to in7.
   cross_forward,   ///< out0 and statistics out1 from queries in0 and keys | values in1
   cross_backward,  ///< as attention_backward
   spread_biases,   ///< out0 (m heads, n distances) from the table
@@ -84,7 +88,7 @@ enum class Code : std::uint8_t {
   all_reduce,      ///< in place
   broadcast,       ///< in place, from the first rank
   reduce_scatter,  ///< out0 = this rank's part of the sum of in0
-  // Parameters of a group: program/parameters.hpp.
+  // Parameters of a group.
   acquire,  ///< parameters are whole from here on
   open_gradients,
   close_gradients,
@@ -101,6 +105,7 @@ enum class Scalar : std::uint8_t {
   fp32,
   sum,     ///< fp32; empty where activations are fp32 and hold their sums themselves
   tokens,  ///< int32
+  mask,    ///< one byte
 };
 
 enum class Storage : std::uint8_t { input, output, carried, gradient, slot, deferred, frame };
@@ -150,8 +155,8 @@ template <class E>
 struct BasicStep {
   Code code{};
   E m{}, n{}, k{}, l{};
-  std::array<std::int16_t, 6> in{-1, -1, -1, -1, -1, -1};
-  std::array<std::int16_t, 4> out{-1, -1, -1, -1};
+  std::array<std::int16_t, 8> in{-1, -1, -1, -1, -1, -1, -1, -1};
+  std::array<std::int16_t, 5> out{-1, -1, -1, -1, -1};
   std::array<std::int16_t, 8> scratch{-1, -1, -1, -1, -1, -1, -1, -1};
   std::array<std::int8_t, 3> weights{-1, -1, -1};  ///< of forward::Graph::weights
   forward::Rows rows{};                            ///< of tokens that are looked up
@@ -170,8 +175,8 @@ enum class Phase : std::uint8_t { forward, backward, weights };
 inline constexpr int phases = 3;
 
 struct LayerProgram {
-  static constexpr int most_steps = 64;  ///< of a phase
-  static constexpr int most_values = 160;
+  static constexpr int most_steps = 80;  ///< of a phase
+  static constexpr int most_values = 192;
   static constexpr int most_buffers = 128;
   static constexpr int most_extents = 64;
   static constexpr int most_peaks = 64;
@@ -184,7 +189,8 @@ struct LayerProgram {
   };
 
   forward::Graph graph;
-  StrategySpec kinds;   ///< of which kinds the program is: degrees are 1 or above, not their numbers
+  StrategySpec kinds;  ///< of which kinds the program is: degrees are 1 or above, not their numbers
+  Options options;
   bool splits = false;  ///< backward comes in two phases
   std::array<Steps, phases> phase{};
   std::array<Value, most_values> values{};
@@ -236,6 +242,7 @@ class ExtentValues {
 constexpr std::int64_t bytes_of(const Buffer& buffer, const ExtentValues& values, std::int64_t e) {
   const std::int64_t elements = values(buffer.elements);
   if (buffer.scalar == Scalar::activation) return aligned_bytes(elements * e);
+  if (buffer.scalar == Scalar::mask) return aligned_bytes(elements);
   return buffer.scalar == Scalar::sum && e == 4 ? 0 : aligned_bytes(elements * 4);
 }
 

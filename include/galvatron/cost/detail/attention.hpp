@@ -33,48 +33,10 @@
 
 namespace galvatron::cost::detail {
 
-/// Queries and keys turned by their positions.
-constexpr void rotate(const LayerShape& s, op::WorkList& out) {
-  if (s.layer.position != PositionKind::rotary) return;
-  op::Work work = compute(op::Kind::rotary, s.rows / s.pieces(), (s.q + s.qkv) / 2);
-  work.times = s.pieces();
-  out.push(work);
-}
-
 class AttentionCounts {
  public:
-  explicit constexpr AttentionCounts(const LayerShape& shape)
-      : s_(shape),
-        ulysses_(shape.spec.sequence == SequenceKind::ulysses),
-        windows_(shape.layer.window > 0),
-        ring_(shape.spec.uses_ring()),
-        heads_(ulysses_ ? shape.heads / shape.c : shape.heads),
-        kv_heads_(ulysses_ ? larger(shape.kv_heads / shape.c, 1) : shape.kv_heads),
-        rows_(ulysses_ ? shape.rows * shape.c : shape.rows),
-        queries_(ring_ ? shape.tokens : shape.tokens * shape.c) {}
+  explicit constexpr AttentionCounts(const LayerShape& shape) : s_(shape) {}
 
-  constexpr void forward(op::WorkList& out) const {
-    if (ulysses_) projection_to_heads(out);
-    again(out);
-  }
-  /// The results again from queries, keys and values as the core has them.
-  constexpr void again(op::WorkList& out) const {
-    if (ring_)
-      ring_forward(out);
-    else
-      out.push(whole(op::Kind::attention_forward));
-    if (ulysses_) exchange_queries(out);
-  }
-  constexpr void backward(op::WorkList& out) const {
-    if (ulysses_) exchange_queries(out);
-    if (ring_)
-      ring_backward(out);
-    else
-      out.push(whole(op::Kind::attention_backward));
-    if (ulysses_) projection_to_tokens(out);
-  }
-
-  // Composite steps of programs.
   constexpr void ring_forward(op::WorkList& out) const {
     out.push(compute(op::Kind::copy, 2 * kv_bytes()));  // a block that can be sent
     ring(op::Kind::attention_forward, out);
@@ -105,61 +67,17 @@ class AttentionCounts {
       out.push({.kind = op::Kind::add, .m = s_.rows * (copied_kv() - s_.kv_heads) * s_.layer.head_dim, .times = 2});
   }
 
-  /// Queries, keys and values as the core has them.
-  [[nodiscard]] constexpr std::int64_t input_bytes() const {
-    return aligned_bytes(rows_ * (heads_ + 2 * kv_heads_) * s_.layer.head_dim * s_.e);
-  }
-  /// The output, for Ulysses also as the output projection has it, and the statistics of the softmax.
-  [[nodiscard]] constexpr std::int64_t result_bytes() const {
-    return output_bytes() + (ulysses_ ? aligned_bytes(s_.rows * s_.q * s_.e) : 0) + statistics_bytes();
-  }
-  /// Beside the input, where the projection before the core goes if it is not the input: it stays until the one behind.
-  [[nodiscard]] constexpr std::int64_t projection_bytes() const {
-    return ulysses_ ? aligned_bytes(s_.rows * s_.qkv * s_.e) : 0;
-  }
-  /// The gradients of output, queries, keys and values.
-  [[nodiscard]] constexpr std::int64_t gradient_bytes() const {
-    return aligned_bytes(s_.rows * s_.q * s_.e) + aligned_bytes(s_.rows * s_.qkv * s_.e);
-  }
-  /// Transient in forward, beside input and results.
-  [[nodiscard]] constexpr std::int64_t forward_workspace() const {
-    if (ulysses_) return projection_bytes() + packed_bytes();
-    if (ring_) return 2 * aligned_bytes(2 * kv_bytes()) + output_bytes() + statistics_bytes() + sum_bytes(s_.q);
-    return 0;
-  }
-  /// The same when results are computed again.
-  [[nodiscard]] constexpr std::int64_t again_workspace() const {
-    return ulysses_ ? aligned_bytes(s_.rows * s_.q * s_.e) : forward_workspace();
-  }
-  /// Transient in backward: the gradients of output, queries, keys and values, and what moving them takes.
-  [[nodiscard]] constexpr std::int64_t backward_workspace() const {
-    const std::int64_t own = gradient_bytes() + (windows_ ? 0 : statistics_bytes());
-    if (ulysses_) return own + packed_bytes() + output_bytes() + input_bytes();
-    if (ring_)
-      return own + 3 * aligned_bytes(2 * kv_bytes()) + 2 * aligned_bytes(s_.rows * 2 * s_.kv * 4) +
-             aligned_bytes(s_.rows * s_.q * s_.e) + sum_bytes(s_.q);
-    return own;
-  }
-
  private:
   [[nodiscard]] constexpr op::Work attention(op::Kind kind, std::int64_t queries, std::int64_t keys,
                                              bool causal) const {
     return {.kind = kind,
-            .m = s_.b * heads_,
+            .m = s_.b * s_.heads,
             .n = queries,
             .k = keys,
             .l = s_.layer.head_dim,
             .causal = causal,
-            .unfused = !s_.habits.fused_attention,
-            .dropout = !s_.habits.fused_attention && s_.habits.dropout};
-  }
-  // Of whole sequences, or of every window as one.
-  [[nodiscard]] constexpr op::Work whole(op::Kind kind) const {
-    if (!windows_) return attention(kind, queries_, queries_, s_.layer.causal);
-    const std::int64_t span = s_.layer.window * s_.layer.window;
-    op::Work work = attention(kind, span, span, s_.layer.causal);
-    work.m *= s_.tokens / span;
-    return work;
+            .unfused = !s_.traits.passes.fused_attention,
+            .dropout = !s_.traits.passes.fused_attention && s_.traits.passes.dropout};
   }
   [[nodiscard]] constexpr op::Work in_context_group(op::Kind kind, std::int64_t bytes) const {
     op::Work work = compute(kind, bytes, kind == op::Kind::send ? 1 : s_.c, kind == op::Kind::send ? s_.c : 0);
@@ -170,9 +88,6 @@ class AttentionCounts {
   [[nodiscard]] constexpr std::int64_t copied_kv() const { return larger(s_.kv_heads, s_.c); }
   [[nodiscard]] constexpr std::int64_t copied_kv_bytes() const {
     return s_.rows * copied_kv() * s_.layer.head_dim * s_.e;
-  }
-  [[nodiscard]] constexpr std::int64_t packed_bytes() const {
-    return aligned_bytes(larger(s_.rows * s_.q * s_.e, copied_kv_bytes()));
   }
   constexpr void exchange(op::WorkList& out, std::int64_t bytes, std::int32_t times) const {
     exchange(out, bytes, times, bytes);
@@ -197,8 +112,8 @@ class AttentionCounts {
     const int first = backward ? 3 : 1;
     const int middle = first + 1;
     const int last = backward ? 5 : 0;
-    const op::Work own = attention(kind, queries_, queries_, s_.layer.causal);
-    const op::Work other = attention(kind, queries_, s_.layer.causal ? queries_ / 2 : queries_, false);
+    const op::Work own = attention(kind, s_.tokens, s_.tokens, s_.layer.causal);
+    const op::Work other = attention(kind, s_.tokens, s_.layer.causal ? s_.tokens / 2 : s_.tokens, false);
     const op::Work keys = in_context_group(op::Kind::send, 2 * kv_bytes());
     const op::Work gradients = in_context_group(op::Kind::send, s_.rows * 2 * s_.kv * 4);
     turns(own, 1, first);
@@ -216,26 +131,12 @@ class AttentionCounts {
   }
   // Sums over the steps are in fp32; where that is the precision anyway they are the result.
   [[nodiscard]] constexpr bool rounds() const { return s_.e != 4; }
-  [[nodiscard]] constexpr std::int64_t sum_bytes(std::int64_t width) const {
-    return rounds() ? aligned_bytes(s_.rows * width * 4) : 0;
-  }
   // What the first step gave becomes the sum.
   constexpr void convert(op::WorkList& out, std::int64_t width) const {
     if (rounds()) out.push(compute(op::Kind::copy, s_.rows * width * 4));
   }
-  [[nodiscard]] constexpr std::int64_t output_bytes() const {
-    return aligned_bytes(rows_ * heads_ * s_.layer.head_dim * s_.e);
-  }
-  [[nodiscard]] constexpr std::int64_t statistics_bytes() const { return aligned_bytes(s_.b * heads_ * queries_ * 4); }
 
   const LayerShape& s_;
-  bool ulysses_;
-  bool windows_;
-  bool ring_;
-  std::int64_t heads_;     // of a rank inside the core
-  std::int64_t kv_heads_;  // of a rank inside the core
-  std::int64_t rows_;      // tokens of a rank inside the core
-  std::int64_t queries_;   // tokens of a sequence that a rank has queries of inside the core
 };
 
 }  // namespace galvatron::cost::detail

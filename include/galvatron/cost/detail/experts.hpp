@@ -1,9 +1,8 @@
-// The counts of a mixture of experts: a router sends every token to some of E MLPs, and their results are added with
+// The price of a mixture of experts: a router sends every token to some of E MLPs, and their results are added with
 // its weights (Shazeer et al., 2017; Jiang et al., 2024). Tokens spread evenly over the experts, of which every rank
 // has all; tensor ranks cut each expert's width.
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
 
 #include <galvatron/core/units.hpp>
@@ -57,25 +56,6 @@ constexpr void experts_backward(const LayerShape& s, op::WorkList& out) {
   out.push(compute(op::Kind::softmax_backward, s.rows_local, s.layer.experts));
   out.push(compute(op::Kind::gemm_tn, s.layer.experts, s.h, s.rows_local));
   out.push(compute(op::Kind::gemm_nn, s.rows_local, s.h, s.layer.experts));
-}
-
-/// What the activations of the experts give: kept for backward, or transient.
-constexpr std::int64_t experts_hidden_bytes(const LayerShape& s) { return aligned_bytes(routed_rows(s) * s.ffn * s.e); }
-constexpr std::int64_t experts_hidden_room(const LayerShape& s) {
-  return s.keeps_outputs() ? 0 : experts_hidden_bytes(s);
-}
-/// Kept for backward in any case: the router's weights in fp32, the order of the tokens, and the experts' first
-/// products.
-constexpr std::int64_t experts_stash(const LayerShape& s) {
-  return aligned_bytes(s.rows * s.layer.experts * 4) + aligned_bytes(routed_rows(s) * 4) +
-         aligned_bytes(routed_rows(s) * s.ffn_in * s.e);
-}
-constexpr std::int64_t experts_forward_workspace(const LayerShape& s) {
-  return aligned_bytes(routed_rows(s) * s.h * s.e) + experts_hidden_room(s);
-}
-constexpr std::int64_t experts_backward_workspace(const LayerShape& s) {
-  const std::int64_t tokens = aligned_bytes(routed_rows(s) * s.h * s.e);
-  return tokens + std::max(tokens, experts_hidden_room(s));
 }
 
 }  // namespace galvatron::cost::detail

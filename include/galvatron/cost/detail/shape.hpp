@@ -6,7 +6,6 @@
 #include <galvatron/core/dtype.hpp>
 #include <galvatron/core/units.hpp>
 #include <galvatron/cost/counts.hpp>
-#include <galvatron/cost/product_8bit.hpp>
 #include <galvatron/cost/trainer.hpp>
 #include <galvatron/model/spec.hpp>
 #include <galvatron/op/work.hpp>
@@ -29,7 +28,7 @@ struct LayerShape {
   std::int64_t rows_local;  // of them, between tensor-parallel regions
   std::int64_t h, heads, kv_heads, q, kv, qkv, ffn, ffn_in, e;
   bool cut;  // Megatron sequence parallelism
-  Habits habits;
+  RuntimeTraits traits;
 
   constexpr LayerShape(const LayerSpec& l, const StrategySpec& s, const Batch& bt)
       : layer(l),
@@ -52,10 +51,8 @@ struct LayerShape {
         ffn_in(l.ffn_inputs() / t),
         e(element_bytes(bt.precision)),
         cut(s.sequence == SequenceKind::megatron),
-        habits(habits_of(bt.trainer)) {}
+        traits(traits_of(bt.trainer)) {}
 
-  [[nodiscard]] constexpr std::int64_t activation() const { return aligned_bytes(rows_local * h * e); }
-  [[nodiscard]] constexpr std::int64_t whole_activation() const { return aligned_bytes(rows * h * e); }
   /// Of so many elements a sample, what a rank holds between layers.
   [[nodiscard]] constexpr Bytes local_bytes(std::int64_t elements) const {
     return {aligned_bytes(elements * b / (cut ? t * c : c) * e)};
@@ -65,7 +62,9 @@ struct LayerShape {
     return {.kind = kind, .m = bytes, .n = t, .stride = spec.tensor_stride()};
   }
   /// What norms and activations give is kept for backward.
-  [[nodiscard]] constexpr bool keeps_outputs() const { return spec.recompute == RecomputeKind::never; }
+  [[nodiscard]] constexpr bool keeps_outputs() const {
+    return spec.recompute == RecomputeKind::never || traits.passes.keeps_outputs;
+  }
   /// The schedule puts off the gradients of the layer's weights.
   [[nodiscard]] constexpr bool splits_backward() const {
     return batch.splits_backward && galvatron::splits_backward(layer, spec);
@@ -75,7 +74,7 @@ struct LayerShape {
   /// op::Work::writes_one_in of a block's weight gradients: under ZeRO-2/3 every micro-batch writes them, for its
   /// shards are added later; else the first one does, and the others add.
   [[nodiscard]] constexpr int writes_one_in() const {
-    if (!habits.writes_gradients || !writes_gradients(layer)) return 0;
+    if (!traits.writes_gradients || !writes_gradients(layer)) return 0;
     return spec.zero >= 2 ? 1 : batch.microbatches;
   }
   [[nodiscard]] constexpr ParameterLayout parameters(ParameterPart part) const {
@@ -93,59 +92,5 @@ constexpr std::int64_t larger(std::int64_t a, std::int64_t b) { return a < b ? b
 constexpr op::Work compute(op::Kind kind, std::int64_t m, std::int64_t n = 0, std::int64_t k = 0) {
   return {.kind = kind, .m = m, .n = n, .k = k};
 }
-
-/// The products of a block's linear layers, (rows, inputs) -> (rows, outputs): 8-bit where the precision says so and
-/// their extents allow it, and then with room for the rounded operands.
-class LinearCounts {
- public:
-  explicit constexpr LinearCounts(const LayerShape& shape)
-      : eight_bit_(shape.batch.precision == Precision::fp8),
-        gelu_(shape.layer.activation == ActivationKind::gelu),
-        writes_one_in_(shape.writes_one_in()) {}
-
-  [[nodiscard]] constexpr op::Work forward(std::int64_t rows, std::int64_t outputs, std::int64_t inputs) const {
-    return product(op::Kind::gemm_nt, rows, outputs, inputs);
-  }
-  [[nodiscard]] constexpr op::Work input_gradient(std::int64_t rows, std::int64_t outputs, std::int64_t inputs) const {
-    return product(op::Kind::gemm_nn, rows, inputs, outputs);
-  }
-  [[nodiscard]] constexpr op::Work weight_gradient(std::int64_t rows, std::int64_t outputs, std::int64_t inputs) const {
-    op::Work work = product(op::Kind::gemm_tn, outputs, inputs, rows);
-    work.writes_one_in = writes_one_in_;
-    return work;
-  }
-  /// The activation, or its gradient, of so many rows and columns behind that product.
-  [[nodiscard]] constexpr op::Work activation(op::Kind kind, std::int64_t rows, std::int64_t columns,
-                                              const op::Work& product) const {
-    return compute(gelu_ && !product.eight_bit ? op::in_product(kind) : kind, rows, columns);
-  }
-  [[nodiscard]] constexpr std::int64_t forward_room(std::int64_t rows, std::int64_t outputs,
-                                                    std::int64_t inputs) const {
-    return room(forward(rows, outputs, inputs));
-  }
-  [[nodiscard]] constexpr std::int64_t input_room(std::int64_t rows, std::int64_t outputs, std::int64_t inputs) const {
-    return room(input_gradient(rows, outputs, inputs));
-  }
-  [[nodiscard]] constexpr std::int64_t weight_room(std::int64_t rows, std::int64_t outputs, std::int64_t inputs) const {
-    return room(weight_gradient(rows, outputs, inputs));
-  }
-  /// Of both gradients, which come one after the other.
-  [[nodiscard]] constexpr std::int64_t backward_room(std::int64_t rows, std::int64_t outputs,
-                                                     std::int64_t inputs) const {
-    return larger(input_room(rows, outputs, inputs), weight_room(rows, outputs, inputs));
-  }
-
- private:
-  [[nodiscard]] constexpr op::Work product(op::Kind kind, std::int64_t m, std::int64_t n, std::int64_t k) const {
-    op::Work work = compute(kind, m, n, k);
-    work.eight_bit = eight_bit_ && fits_8bit(m, n, k);
-    return work;
-  }
-  static constexpr std::int64_t room(const op::Work& w) { return w.eight_bit ? room_8bit(w.m, w.n, w.k) : 0; }
-
-  bool eight_bit_;
-  bool gelu_;
-  int writes_one_in_;
-};
 
 }  // namespace galvatron::cost::detail

@@ -1,4 +1,4 @@
-// What parameters cost: the states of a store and the traffic of ZeRO, and the collectives around cut weights.
+// What parameters cost: the states of a store and the traffic of ZeRO.
 #pragma once
 
 #include <cstdint>
@@ -25,7 +25,7 @@ class StoreCounts {
     const std::int64_t optimizer = zero_ >= 1 ? shard : n_;
     const std::int64_t master = s_.batch.precision == Precision::fp32 ? 0 : 4;
     const std::int64_t moments = 2 * element_bytes(s_.batch.moments);
-    return {parameters * s_.e + gradients * s_.habits.gradient_bytes + optimizer * (moments + master)};
+    return {parameters * s_.e + gradients * s_.traits.gradient_bytes + optimizer * (moments + master)};
   }
   /// Bytes of the gathered parameters while the layer works. In a layer that streams there is room for two.
   [[nodiscard]] constexpr std::int64_t gathered_bytes() const { return zero_ == 3 ? n_ * s_.e : 0; }
@@ -44,14 +44,14 @@ class StoreCounts {
   constexpr void close_gradients(op::WorkList& out) const {
     if (n_ == 0 || zero_ < 2) return;
     sum_whole(out);
-    out.push(data_group(op::Kind::reduce_scatter, n_ * s_.habits.gradient_bytes));
+    out.push(data_group(op::Kind::reduce_scatter, n_ * s_.traits.gradient_bytes));
     out.push(compute(op::Kind::add, n_ / s_.shards));
   }
   constexpr void synchronise(op::WorkList& out) const {
     if (n_ == 0 || zero_ >= 2) return;
     sum_whole(out);
     if (s_.shards > 1)
-      out.push(data_group(zero_ == 0 ? op::Kind::all_reduce : op::Kind::reduce_scatter, n_ * s_.habits.gradient_bytes));
+      out.push(data_group(zero_ == 0 ? op::Kind::all_reduce : op::Kind::reduce_scatter, n_ * s_.traits.gradient_bytes));
   }
   /// @param in_norm  false for the second copy of a tied table: its gradient is in the norm once already
   constexpr void update(op::WorkList& out, bool in_norm = true) const {
@@ -67,7 +67,7 @@ class StoreCounts {
  private:
   // Elements of the gradient that begin as zeros; the others are written.
   [[nodiscard]] constexpr std::int64_t added() const {
-    return s_.habits.writes_gradients ? n_ - layout_.written_end : n_;
+    return s_.traits.writes_gradients ? n_ - layout_.written_end : n_;
   }
   [[nodiscard]] constexpr std::int64_t rooms() const { return streams() ? 2 : 1; }
   // Data and context ranks share parameters.
@@ -107,36 +107,5 @@ constexpr LayerCounts store_counts(const LayerShape& s) {
   out.weights_workspace = {split ? store.gradient_room() : 0};
   return out;
 }
-
-/// The passes of a layer of one store.
-/// @param forward   forward(work, first): the forward pass; `first` is false when it is repeated for backward
-/// @param backward  backward(inputs, weights): what makes the gradients of inputs, and those of weights, in two lists
-///                  when backward is split
-/// @param again     the whole layer is computed again before backward
-template <class Forward, class Backward>
-constexpr void count_passes(const LayerShape& s, const Forward& forward, const Backward& backward, bool again,
-                            LayerCounts& out) {
-  forward(out.forward, true);
-  if (again) forward(out.backward, false);
-  backward(out.backward, s.splits_backward() ? out.weights : out.backward);
-}
-
-/// Collectives over the tensor-parallel group around a region in which weights are cut.
-class RegionCounts {
- public:
-  explicit constexpr RegionCounts(const LayerShape& shape) : s_(shape) {}
-  /// Before a column-cut weight: under sequence parallelism the tokens come together.
-  constexpr void enter(op::WorkList& out) const {
-    if (s_.cut) out.push(s_.tensor_group(op::Kind::all_gather, bytes()));
-  }
-  /// After a row-cut weight: the partial sums are added.
-  constexpr void leave(op::WorkList& out) const {
-    if (s_.t > 1) out.push(s_.tensor_group(s_.cut ? op::Kind::reduce_scatter : op::Kind::all_reduce, bytes()));
-  }
-
- private:
-  [[nodiscard]] constexpr std::int64_t bytes() const { return s_.rows * s_.h * s_.e; }
-  const LayerShape& s_;
-};
 
 }  // namespace galvatron::cost::detail

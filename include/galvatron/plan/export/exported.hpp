@@ -70,7 +70,7 @@ inline RecomputeKind recomputed(const StrategySpec& spec) {
 
 /// The kind of layers that keep what norms and activations give, as all targets do, in plans of this trainer.
 inline RecomputeKind kept_outputs(const Plan& plan) {
-  return cost::habits_of(plan.trainer).keeps_outputs ? RecomputeKind::none : RecomputeKind::never;
+  return cost::traits_of(plan.trainer).passes.keeps_outputs ? RecomputeKind::none : RecomputeKind::never;
 }
 
 /// What a target that keeps those outputs runs for a layer that recomputes `kind` otherwise. Of the attention core
@@ -84,7 +84,7 @@ inline RecomputeKind kept_but(const Plan& plan, RecomputeKind kind) {
 /// Layers that compute again what norms and activations give, which is cheap and saves memory.
 inline std::vector<int> layers_without_outputs(const Plan& plan) {
   std::vector<int> out;
-  if (cost::habits_of(plan.trainer).keeps_outputs) return out;
+  if (cost::traits_of(plan.trainer).passes.keeps_outputs) return out;
   for (std::size_t i = 0; i < plan.layers.size(); ++i)
     if (plan.layers[i].recompute == RecomputeKind::none || plan.layers[i].recompute == RecomputeKind::selective)
       out.push_back(static_cast<int>(i));
