@@ -36,7 +36,8 @@ class Fold {
         values_(program, numbers_),
         defers_in_place_(program.options.keeps_outputs && shape_.splits_backward() && !is_end()) {
     if (is_end())
-      layouts_.emplace(Layouts{shape_.parameters(ParameterPart::table), shape_.parameters(ParameterPart::rest)});
+      layouts_.emplace(
+          Layouts{shape_.parameters(p_.graph, ParameterPart::table), shape_.parameters(p_.graph, ParameterPart::rest)});
   }
 
   [[nodiscard]] constexpr LayerCounts passes() const {
@@ -55,7 +56,7 @@ class Fold {
         out.deferred += bytes(buffer);
     }
     if (p_.splits) {
-      const std::int64_t uncut = shape_.uncut_elements();
+      const std::int64_t uncut = uncut_elements();
       out.deferred += Bytes{aligned_bytes(uncut * shape_.e) + aligned_bytes(uncut * 4)};
     }
     if (is_end()) {
@@ -119,7 +120,7 @@ class Fold {
       }
       case Code::weight_gradient: {
         op::Work work = product(op::Kind::gemm_tn, m, n, k, step.eight_bit);
-        if (p_.is_cut(step.weights[0])) work.writes_one_in = shape_.writes_one_in();
+        if (p_.is_cut(step.weights[0])) work.writes_one_in = shape_.writes_one_in(p_.graph);
         out.push(work);
         break;
       }
@@ -182,10 +183,10 @@ class Fold {
         route_forward(shape_, out);
         break;
       case Code::experts_forward:
-        experts_forward(shape_, out, step.out[0] >= 0);
+        experts_forward(shape_, p_.graph, out, step.out[0] >= 0);
         break;
       case Code::experts_backward:
-        experts_backward(shape_, out);
+        experts_backward(shape_, p_.graph, out);
         break;
       case Code::ring_forward:
       case Code::ring_backward:
@@ -263,11 +264,11 @@ class Fold {
         if (is_end()) store(step.group).close_gradients(out);
         break;
       case Code::keep_uncut:
-        push(out, op::Kind::copy, shape_.uncut_elements() * shape_.e, 0);
-        push(out, op::Kind::fill, shape_.uncut_elements() * 4, 0);
+        push(out, op::Kind::copy, uncut_elements() * shape_.e, 0);
+        push(out, op::Kind::fill, uncut_elements() * 4, 0);
         break;
       case Code::add_uncut:
-        push(out, op::Kind::add, shape_.uncut_elements(), 0);
+        push(out, op::Kind::add, uncut_elements(), 0);
         break;
     }
   }
@@ -318,6 +319,12 @@ class Fold {
     if (is_table) tie_tables(shape_, layouts_->front(), out.synchronise);
     store.update(out.update, !(is_table && layer_.kind == LayerKind::head && layer_.tied));
     out.states += store.states();
+  }
+
+  /// Elements of the parameters of a block that no rank cuts: norms and some biases.
+  [[nodiscard]] constexpr std::int64_t uncut_elements() const {
+    const ParameterLayout layout = shape_.parameters(p_.graph, ParameterPart::rest);
+    return layout.whole_end - layout.whole_begin;
   }
 
   // ---- memory

@@ -71,17 +71,13 @@ constexpr LayerCounts pass_counts(const LayerSpec& layer, const StrategySpec& sp
   out.carried = shape.local_bytes(layer.carried_elements(batch.sequence));
   return out;
 }
-constexpr LayerCounts pass_counts(const LayerSpec& layer, const StrategySpec& spec, const Batch& batch) {
-  LayerPrograms programs(layer);
-  programs.add(spec, batch);
-  return pass_counts(layer, spec, batch, programs.of(spec, batch));
-}
 
 /// What the parameters of a block add to its passes: states, traffic of parameters and gradients, room for them. The
 /// same whatever is recomputed, as long as backward is split or not.
-constexpr LayerCounts parameter_counts(const LayerSpec& layer, const StrategySpec& spec, const Batch& batch) {
+constexpr LayerCounts parameter_counts(const LayerSpec& layer, const StrategySpec& spec, const Batch& batch,
+                                       const program::LayerProgram& program) {
   LayerCounts out;
-  if (layer.kind == LayerKind::block) out = detail::store_counts(detail::LayerShape(layer, spec, batch));
+  if (layer.kind == LayerKind::block) out = detail::store_counts(detail::LayerShape(layer, spec, batch), program.graph);
   out.overlaps_data = batch.overlap;
   return out;
 }
@@ -89,8 +85,11 @@ constexpr LayerCounts parameter_counts(const LayerSpec& layer, const StrategySpe
 /// What one rank does and keeps for `layer` under `spec`. The strategy must fit the layer and the batch
 /// (strategy/legality.hpp); expert parallelism is not part of the layer code yet and counts as degree 1.
 constexpr LayerCounts layer_counts(const LayerSpec& layer, const StrategySpec& spec, const Batch& batch) {
-  LayerCounts out = pass_counts(layer, spec, batch);
-  out.add(parameter_counts(layer, spec, batch));
+  LayerPrograms programs(layer);
+  programs.add(spec, batch);
+  const program::LayerProgram& program = programs.of(spec, batch);
+  LayerCounts out = pass_counts(layer, spec, batch, program);
+  out.add(parameter_counts(layer, spec, batch, program));
   return out;
 }
 

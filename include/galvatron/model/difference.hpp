@@ -34,6 +34,7 @@ inline std::string field_text(double value) {
 inline std::string field_text(const TokenRatio& value) {
   return std::to_string(value.part) + "/" + std::to_string(value.whole);
 }
+inline std::string field_text(ForwardPass value) { return value == nullptr ? "the library's" : "one of its own"; }
 template <class E>
   requires std::is_enum_v<E>
 std::string field_text(E value) {
@@ -54,7 +55,7 @@ constexpr void for_each_field(const LayerSpec& a, const LayerSpec& b, const F& f
   const auto& [kind, hidden, heads, kv_heads, head_dim, ffn, vocabulary, positions, norm, activation, position, bias,
                causal, tied, rope_theta, norm_epsilon, layers, tokens, memory, passing, begins_decoder, norm_order,
                closing_norm, window, shift, bias_rows, merges, experts, active_experts, patch_width, class_token,
-               token_types, head] = b;
+               token_types, head, forward_pass] = b;
   f("number of layers", a.layers, layers);
   f("hidden size", a.hidden, hidden);
   f("attention heads", a.heads, heads);
@@ -88,6 +89,7 @@ constexpr void for_each_field(const LayerSpec& a, const LayerSpec& b, const F& f
   f("class token", a.class_token, class_token);
   f("token types", a.token_types, token_types);
   f("kind of head", a.head, head);
+  f("forward pass", a.forward_pass, forward_pass);
 }
 
 }  // namespace detail

@@ -85,7 +85,12 @@ struct WeightSpec {
   bool decays = false;
   ParameterInit init = ParameterInit::zero;
   double deviation = 0;
-  bool is_table = false;  ///< the vocabulary's: a parameter group of its own, which tied ends share
+  bool is_table = false;         ///< the vocabulary's: a parameter group of its own, which tied ends share
+  bool over_vocabulary = false;  ///< rows are padded on each rank
+  bool in_product = false;       ///< of a linear layer or of experts
+
+  /// True where tensor-parallel ranks share it.
+  [[nodiscard]] constexpr bool is_shared() const { return rows.split || columns.split; }
 };
 
 struct Node {
@@ -166,15 +171,32 @@ class Builder {
   // Parameters.
   /// A matrix (outputs, inputs) that is initialised from normal(0, deviation) and decays.
   constexpr Weight weight(ParameterName name, Width outputs, Width inputs, double deviation = 0.02) {
-    return parameter({name, outputs, inputs, true, ParameterInit::normal, deviation, false});
+    return parameter({.name = name,
+                      .rows = outputs,
+                      .columns = inputs,
+                      .decays = true,
+                      .init = ParameterInit::normal,
+                      .deviation = deviation});
   }
   /// The vocabulary's table (V, H).
   constexpr Weight table(std::int64_t vocabulary, Width width) {
-    return parameter({ParameterName::table, split(vocabulary), width, true, ParameterInit::normal, 0.02, true});
+    return parameter({.name = ParameterName::table,
+                      .rows = split(vocabulary),
+                      .columns = width,
+                      .decays = true,
+                      .init = ParameterInit::normal,
+                      .deviation = 0.02,
+                      .is_table = true,
+                      .over_vocabulary = true});
   }
   /// A vector that begins with zeros or ones and does not decay.
   constexpr Weight vector(ParameterName name, Width width, ParameterInit init = ParameterInit::zero) {
-    return parameter({name, width, {1}, false, init, 0, false});
+    return parameter({.name = name, .rows = width, .init = init});
+  }
+
+  /// A bias of logits: (V).
+  constexpr Weight logits_bias(std::int64_t vocabulary) {
+    return parameter({.name = ParameterName::logits_bias, .rows = split(vocabulary), .over_vocabulary = true});
   }
 
   // Tensors.
@@ -202,6 +224,7 @@ class Builder {
   constexpr Tensor linear(Tensor x, Weight w, Weight bias = {}) {
     Node node = unary(Kind::linear, x, {graph_.weight(w.id).rows, rows_of(x)});
     node.weights = {w.id, bias.id, -1};
+    used_in_product(w);
     return push(node);
   }
   /// @param width  of the result, which differs from that of x for gated kinds
@@ -225,6 +248,7 @@ class Builder {
     Node node = unary(Kind::experts, x, shape_of(x));
     node.weights = {router.id, in.id, out.id};
     node.activation = graph_.layer.activation;
+    for (const Weight w : {router, in, out}) used_in_product(w);
     return push(node);
   }
   constexpr Tensor merge(Tensor x) {
@@ -272,6 +296,7 @@ class Builder {
     graph_.weights[static_cast<std::size_t>(graph_.weight_count)] = spec;
     return {graph_.weight_count++};
   }
+  constexpr void used_in_product(Weight w) { graph_.weights[static_cast<std::size_t>(w.id)].in_product = true; }
   constexpr Node unary(Kind operation, Tensor x, const TensorSpec& result) {
     return {.operation = operation, .inputs = {x.id, -1}, .output = tensor(result)};
   }

@@ -92,8 +92,9 @@ constexpr forward::Tensor feed_forward(forward::Builder& b, const LayerSpec& l, 
 constexpr forward::Tensor experts(forward::Builder& b, const LayerSpec& l, forward::Tensor n) {
   const forward::Width h = forward::Builder::whole(l.hidden);
   const forward::Weight router = b.weight(ParameterName::router, forward::Builder::whole(l.experts), h);
-  const forward::Weight in =
-      b.weight(ParameterName::mlp_in_weight, forward::Builder::split(l.experts * l.ffn_inputs()), h);
+  const std::int64_t up = l.activation == ActivationKind::swiglu ? l.ffn : 0;
+  const forward::Width inputs = forward::Builder::split(l.experts * l.ffn_inputs(), {l.ffn, up, 0});
+  const forward::Weight in = b.weight(ParameterName::mlp_in_weight, inputs, h);
   const forward::Weight out = b.weight(ParameterName::mlp_out_weight, forward::Builder::whole(l.experts * l.hidden),
                                        forward::Builder::split(l.ffn), 0.02 * detail::residual_scale(l.layers));
   return b.experts(n, router, in, out);
@@ -178,15 +179,14 @@ constexpr forward::Graph head_forward(const LayerSpec& l) {
   if (classifies && l.class_token) x = b.first_token(x);
   x = detail::layer_norm(b, l, x, ParameterName::norm1_gamma, ParameterName::norm1_beta);
   if (classifies && !l.class_token) x = b.mean(x);
-  const forward::Weight bias = l.head == HeadKind::language
-                                   ? forward::Weight{}
-                                   : b.vector(ParameterName::logits_bias, forward::Builder::split(l.vocabulary));
+  const forward::Weight bias = l.head == HeadKind::language ? forward::Weight{} : b.logits_bias(l.vocabulary);
   b.cross_entropy(x, b.table(l.vocabulary, h), bias);
   return b.graph();
 }
 
-/// The forward pass of a layer.
+/// The forward pass of a layer: its own where it names one.
 constexpr forward::Graph forward_of(const LayerSpec& l) {
+  if (l.forward_pass != nullptr) return l.forward_pass(l);
   if (l.kind == LayerKind::embedding) return embedding_forward(l);
   if (l.kind == LayerKind::head) return head_forward(l);
   return block_forward(l);

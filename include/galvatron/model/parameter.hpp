@@ -44,6 +44,12 @@ enum class ParameterName : std::uint8_t {
   logits_bias,  ///< (V)
 };
 
+/// Parameters of layers that are not of this library: so many names.
+inline constexpr int user_parameters = 16;
+inline constexpr int first_user_parameter = 40;
+/// The i-th of them; from 0.
+constexpr ParameterName user_parameter(int i) { return static_cast<ParameterName>(first_user_parameter + i); }
+
 enum class ParameterInit : std::uint8_t { normal, zero, one };
 
 }  // namespace galvatron

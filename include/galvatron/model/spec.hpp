@@ -9,6 +9,13 @@
 
 namespace galvatron {
 
+namespace forward {
+struct Graph;
+}
+struct LayerSpec;
+/// A forward pass: written with forward::Builder (model/forward.hpp).
+using ForwardPass = forward::Graph (*)(const LayerSpec&);
+
 enum class LayerKind : std::uint8_t { embedding, block, head };
 enum class NormKind : std::uint8_t { layer_norm, rms_norm };
 enum class ActivationKind : std::uint8_t { gelu, swiglu, relu };  ///< gelu is the tanh approximation, as in GPT-2
@@ -75,6 +82,9 @@ struct LayerSpec {
                                              ///< classifier: it reads that token instead of the mean of all
   std::int64_t token_types = 0;              ///< embedding: rows of a table of segments
   HeadKind head = HeadKind::language;
+  /// Of a layer that is not of this library; null: that of model/layers.hpp. Numbers of the layer that attention and
+  /// positions read are those above.
+  ForwardPass forward_pass = nullptr;
 
   friend constexpr bool operator==(const LayerSpec&, const LayerSpec&) = default;
   /// True when the two take the same time and memory: windows cost as much wherever they lie.
@@ -90,8 +100,9 @@ struct LayerSpec {
   /// A block as GPT and Llama have them, causal or not: self-attention over the whole sequence and one MLP, each behind
   /// a norm.
   [[nodiscard]] constexpr bool is_plain_block() const {
-    return kind == LayerKind::block && !memory.any() && !passing.any() && norm_order == NormOrder::before &&
-           !closing_norm && window == 0 && position != PositionKind::relative && !merges && experts == 0;
+    return kind == LayerKind::block && forward_pass == nullptr && !memory.any() && !passing.any() &&
+           norm_order == NormOrder::before && !closing_norm && window == 0 && position != PositionKind::relative &&
+           !merges && experts == 0;
   }
   /// Parts of a block, each with a norm and a residual: self-attention, cross attention, MLP.
   [[nodiscard]] constexpr int block_parts() const { return memory.any() ? 3 : 2; }

@@ -364,7 +364,9 @@ class Executor {
       case Code::route:
       case Code::experts_forward:
       case Code::experts_backward:
-        throw Failure(ErrorKind::internal, "experts are planned only");
+      case Code::dropout:
+      case Code::dropout_backward:
+        throw Failure(ErrorKind::internal, "experts and dropout are planned only");
       case Code::look_up:
         device.embedding_forward(m, n, tokens_of(step), first_token(), of(program::Letter::vocabulary),
                                  groups_.table()->rows(open_[0].parameters), out);

@@ -34,8 +34,9 @@ constexpr bool is_encoder_decoder_block(const LayerSpec& layer) {
          layer.experts == 0;
 }
 
-/// True for the layers of GPT, Llama, BERT, ViT, Swin and T5 models.
+/// True for the layers of GPT, Llama, BERT, ViT, Swin and T5 models, and for those with a forward pass of their own.
 constexpr bool is_implemented(const LayerSpec& layer) {
+  if (layer.forward_pass != nullptr) return true;
   const bool relative = layer.position == PositionKind::relative;
   if (layer.kind == LayerKind::block && relative) return is_window_block(layer) || is_encoder_decoder_block(layer);
   if (layer.kind == LayerKind::head && layer.head == HeadKind::classifier) return !layer.tied;

@@ -234,9 +234,7 @@ class BackwardPass : protected ForwardPass {
     Id out = -1;
     if (residual >= 0)
       out = readers(residual) == 1 ? in_place(residual) : fresh(elements(x));
-    else if (has_loss_ && g().is_input(x))
-      out = in_place(own(x));
-    else if (has_loss_ && storage(own(x)) == Storage::input)  // a view of the input
+    else if (has_loss_ && storage(own(x)) == Storage::input)  // the input, or a view of it
       out = in_place(own(x));
     else
       out = readers(dy) == 0 ? in_place(dy) : fresh(elements(x));

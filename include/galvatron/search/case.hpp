@@ -99,7 +99,8 @@ class ChoiceMaker {
     if (!is_block) return choice_of(passes, Part());
     const bool splits = batch_.splits_backward && splits_backward(layer_, spec);
     Part& parameters = parameters_[2 * static_cast<std::size_t>(spec.zero) + (splits ? 1 : 0)];
-    if (!parameters.made) parameters = part_of(cost::parameter_counts(layer_, spec, batch_), spec);
+    if (!parameters.made)
+      parameters = part_of(cost::parameter_counts(layer_, spec, batch_, programs_.of(spec, batch_)), spec);
     return choice_of(passes, parameters);
   }
 

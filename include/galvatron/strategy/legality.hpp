@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <string_view>
 
+#include <galvatron/model/forward.hpp>
 #include <galvatron/model/image_grid.hpp>
 #include <galvatron/model/spec.hpp>
 #include <galvatron/strategy/spec.hpp>
@@ -85,6 +86,20 @@ constexpr bool splits_sequence_evenly(const StrategySpec& spec, std::int64_t seq
   return sequence % (std::int64_t{spec.context} * (spec.sequence == SequenceKind::ring ? 2 : 1)) == 0;
 }
 
+/// The tensor degree divides every width, and every section of one, that tensor ranks share.
+constexpr bool splits_widths_evenly(const forward::Graph& graph, int tensor) {
+  const auto divides = [tensor](const forward::Width& width) {
+    for (const std::int64_t section : width.sections)
+      if (section % tensor != 0) return false;
+    return !width.split || width.extent % tensor == 0;
+  };
+  for (int i = 0; i < graph.tensor_count; ++i)
+    if (!divides(graph.width(i))) return false;
+  for (int i = 0; i < graph.weight_count; ++i)
+    if (!divides(graph.weight(i).rows) || !divides(graph.weight(i).columns)) return false;
+  return true;
+}
+
 /// Why this layer cannot be spread like this, for micro-batches of `samples` samples (of all data ranks together) of
 /// `sequence` tokens, of which the layer may work on a share; empty when it can. The strategy is legal. The vocabulary
 /// is padded and needs no divisibility.
@@ -105,6 +120,8 @@ constexpr std::string_view why_unfit(const LayerSpec& layer, const StrategySpec&
       return layer.heads % spec.tensor != 0 ? "the tensor degree does not divide the attention heads."
                                             : "the tensor degree does not divide the key/value heads.";
     }
+    if (layer.forward_pass != nullptr && !splits_widths_evenly(layer.forward_pass(layer), spec.tensor))
+      return "the tensor degree does not divide a width of the layer that tensor ranks share.";
     if (layer.ffn % spec.tensor != 0) return "the tensor degree does not divide the width of the MLP.";
     if (layer.merges && spec.sequence == SequenceKind::megatron &&
         side_of_square(layer.tokens.of(sequence)) % spec.tensor != 0)
@@ -137,7 +154,7 @@ constexpr bool splits_backward(RecomputeKind recompute) {
   return recompute == RecomputeKind::none || recompute == RecomputeKind::never;
 }
 constexpr bool splits_backward(const LayerSpec& layer, const StrategySpec& spec) {
-  return layer.is_plain_block() && splits_backward(spec.recompute);
+  return (layer.is_plain_block() || layer.forward_pass != nullptr) && splits_backward(spec.recompute);
 }
 
 }  // namespace galvatron

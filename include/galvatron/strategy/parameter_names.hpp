@@ -48,12 +48,22 @@ inline constexpr std::array<std::string_view, 36> parameter_names = {"table",
                                                                      "logits_bias"};
 static_assert(static_cast<std::size_t>(ParameterName::logits_bias) + 1 == parameter_names.size());
 
-constexpr std::string_view name_of(ParameterName name) { return parameter_names[static_cast<std::size_t>(name)]; }
+inline constexpr std::array<std::string_view, user_parameters> user_parameter_names = {
+    "user_0", "user_1", "user_2",  "user_3",  "user_4",  "user_5",  "user_6",  "user_7",
+    "user_8", "user_9", "user_10", "user_11", "user_12", "user_13", "user_14", "user_15"};
+
+constexpr std::string_view name_of(ParameterName name) {
+  const auto number = static_cast<std::size_t>(name);
+  return number < parameter_names.size() ? parameter_names[number]
+                                         : user_parameter_names[number - first_user_parameter];
+}
 
 /// The parameter of that name, if there is one.
 constexpr std::optional<ParameterName> parameter_named(std::string_view name) {
   for (std::size_t i = 0; i < parameter_names.size(); ++i)
     if (parameter_names[i] == name) return static_cast<ParameterName>(i);
+  for (int i = 0; i < user_parameters; ++i)
+    if (user_parameter_names[static_cast<std::size_t>(i)] == name) return user_parameter(i);
   return std::nullopt;
 }
 

@@ -73,17 +73,12 @@ struct LayerShape {
   [[nodiscard]] constexpr int pieces() const { return spec.uses_ring() ? 2 : 1; }
   /// op::Work::writes_one_in of a block's weight gradients: under ZeRO-2/3 every micro-batch writes them, for its
   /// shards are added later; else the first one does, and the others add.
-  [[nodiscard]] constexpr int writes_one_in() const {
-    if (!traits.writes_gradients || !writes_gradients(layer)) return 0;
+  [[nodiscard]] constexpr int writes_one_in(const forward::Graph& graph) const {
+    if (!traits.writes_gradients || !writes_gradients(graph)) return 0;
     return spec.zero >= 2 ? 1 : batch.microbatches;
   }
-  [[nodiscard]] constexpr ParameterLayout parameters(ParameterPart part) const {
-    return parameter_layout(layer, part, spec.tensor, spec.shards());
-  }
-  /// Elements of the parameters that no rank cuts: norms and some biases.
-  [[nodiscard]] constexpr std::int64_t uncut_elements() const {
-    const ParameterLayout layout = parameters(ParameterPart::rest);
-    return layout.whole_end - layout.whole_begin;
+  [[nodiscard]] constexpr ParameterLayout parameters(const forward::Graph& graph, ParameterPart part) const {
+    return parameter_layout(graph, part, spec.tensor, spec.shards());
   }
 };
 

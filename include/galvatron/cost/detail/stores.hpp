@@ -88,8 +88,8 @@ class StoreCounts {
 };
 
 /// What the parameters of a layer of one store cost: their states, their traffic and gradients, and room for these.
-constexpr LayerCounts store_counts(const LayerShape& s) {
-  const ParameterLayout layout = s.parameters(ParameterPart::rest);
+constexpr LayerCounts store_counts(const LayerShape& s, const forward::Graph& graph) {
+  const ParameterLayout layout = s.parameters(graph, ParameterPart::rest);
   const StoreCounts store(s, layout);
   const bool split = s.splits_backward();
   LayerCounts out;

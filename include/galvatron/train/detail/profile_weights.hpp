@@ -41,7 +41,7 @@ inline std::vector<Weight> weights_of(std::span<const ModelSpec> models, int ran
   const auto add = [&](const LayerSpec& layer, int tensor) {
     const StrategySpec spec{.tensor = tensor};
     if (!is_fit(layer, spec, 1, layer.positions)) return;
-    const cost::LayerCounts counts = cost::pass_counts(layer, spec, {.sequence = layer.positions});
+    const cost::LayerCounts counts = cost::layer_counts(layer, spec, {.sequence = layer.positions});
     for (const op::Work& work : counts.forward)
       if (const Weight weight{work.n, work.k};
           work.kind == op::Kind::gemm_nt && std::ranges::find(out, weight) == out.end())
