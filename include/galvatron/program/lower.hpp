@@ -5,6 +5,7 @@
 #pragma once
 
 #include <galvatron/model/forward.hpp>
+#include <galvatron/model/layers.hpp>
 #include <galvatron/program/allocate.hpp>
 #include <galvatron/program/backward_pass.hpp>
 #include <galvatron/program/program.hpp>
@@ -43,5 +44,11 @@ constexpr LayerProgram lower(const forward::Graph& graph, StrategySpec kinds, bo
   if (graph.layer.kind != LayerKind::block) kinds.recompute = RecomputeKind::none;
   return detail::Lowering(graph, kinds, splits && can_split(graph, kinds), options).program();
 }
+
+/// See Strategy<>::program.
+template <StrategySpec kinds, LayerSpec layer>
+struct ProgramOf {
+  static constexpr LayerProgram value = lower(forward_of(layer), kinds);
+};
 
 }  // namespace galvatron::program

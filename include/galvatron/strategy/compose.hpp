@@ -8,11 +8,18 @@
 #include <utility>
 
 #include <galvatron/core/error.hpp>
+#include <galvatron/model/spec.hpp>
 #include <galvatron/strategy/legality.hpp>
 #include <galvatron/strategy/policies.hpp>
 #include <galvatron/strategy/schedule_kind.hpp>
 #include <galvatron/strategy/spec.hpp>
 #include <galvatron/strategy/text.hpp>
+
+namespace galvatron::program {
+/// The program of a layer, lowered at compile time (program/lower.hpp).
+template <StrategySpec kinds, LayerSpec layer>
+struct ProgramOf;
+}  // namespace galvatron::program
 
 namespace galvatron {
 
@@ -26,6 +33,11 @@ struct Degrees {
 };
 
 namespace detail {
+
+constexpr StrategySpec without_zero(StrategySpec spec) {
+  spec.zero = 0;
+  return spec;
+}
 
 template <Axis A, class... Policies>
 inline constexpr int policies_of_axis = (0 + ... + (Policies::axis == A ? 1 : 0));
@@ -153,6 +165,11 @@ class Strategy : public detail::StrategyDegrees<detail::Policy<Policies...>> {
   static constexpr ScheduleKind schedule = Policy::Stages::schedule;
   /// True when every degree is part of the type; `spec` is then a static constant (and still answers to `spec()`).
   static constexpr bool is_static = Policy::is_static;
+
+  /// The program of a layer under this strategy, made at compile time: include galvatron/program/lower.hpp. That of a
+  /// strategy with other ZeRO stages is the same.
+  template <LayerSpec layer>
+  static constexpr auto program = ::galvatron::program::ProgramOf<detail::without_zero(best_case), layer>::value;
 
   /// Every degree is part of the type.
   constexpr Strategy()
