@@ -161,7 +161,7 @@ class Fold {
         break;
       case Code::rotate:
       case Code::rotate_back:
-        out.push({.kind = op::Kind::rotary, .m = m, .n = n, .times = static_cast<std::int32_t>(pieces)});
+        out.push({.kind = op::Kind::rotary, .m = m / pieces, .n = n, .times = static_cast<std::int32_t>(pieces)});
         break;
       case Code::attention_forward:
       case Code::cross_forward:
@@ -209,10 +209,11 @@ class Fold {
         push(out, op::Kind::embedding_backward, m, n);
         break;
       case Code::add_positions:
-        out.push({.kind = op::Kind::add, .m = m * n, .times = static_cast<std::int32_t>(pieces)});
+        out.push({.kind = op::Kind::add, .m = m / pieces * n, .times = static_cast<std::int32_t>(pieces)});
         break;
       case Code::positions_gradient:
-        out.push({.kind = op::Kind::bias_gradient, .m = m, .n = n, .times = static_cast<std::int32_t>(pieces)});
+        out.push(
+            {.kind = op::Kind::bias_gradient, .m = m / pieces, .n = n, .times = static_cast<std::int32_t>(pieces)});
         break;
       case Code::add_segment:
         push(out, op::Kind::add, m * n, 0);

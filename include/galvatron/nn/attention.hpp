@@ -11,6 +11,12 @@
 
 namespace galvatron::nn {
 
+/// The elements of a view from one on.
+template <class T>
+View<T> behind(View<T> all, std::int64_t first) {
+  return all.slice(first, all.count - first);
+}
+
 /// What the core gives.
 template <class T>
 struct AttentionResults {
@@ -23,6 +29,12 @@ template <class T>
 struct Projections {
   View<T> q, k, v;
   std::int64_t q_stride, kv_stride;  ///< from row to row
+
+  /// From a row on.
+  [[nodiscard]] Projections behind(std::int64_t row) const {
+    return {nn::behind(q, row * q_stride), nn::behind(k, row * kv_stride), nn::behind(v, row * kv_stride), q_stride,
+            kv_stride};
+  }
 };
 
 /// The heads that a rank has between the projections.
@@ -42,18 +54,12 @@ struct AttentionHeads {
   /// Of a fused projection (rows, qkv).
   template <class T>
   [[nodiscard]] Projections<T> fused(View<T> all) const {
-    return {all, from(all, q()), from(all, q() + kv()), qkv(), qkv()};
+    return {all, behind(all, q()), behind(all, q() + kv()), qkv(), qkv()};
   }
   /// Of queries (rows, q), and keys and values (other rows, 2 kv).
   template <class T>
   [[nodiscard]] Projections<T> separate(View<T> queries, View<T> keys_and_values) const {
-    return {queries, keys_and_values, from(keys_and_values, kv()), q(), 2 * kv()};
-  }
-
- private:
-  template <class T>
-  static View<T> from(View<T> all, std::int64_t first) {
-    return all.slice(first, all.count - first);
+    return {queries, keys_and_values, behind(keys_and_values, kv()), q(), 2 * kv()};
   }
 };
 

@@ -11,6 +11,17 @@
 
 namespace galvatron::nn {
 
+/// Calls f(shape, first row) for every document of a packed sequence, or once for equal sequences.
+template <class D, class F>
+void for_each_document(const Context<D>& context, const device::AttentionShape& shape, const F& f) {
+  if (context.documents.empty()) return f(shape, std::int64_t{0});
+  for (const Document& document : context.documents) {
+    device::AttentionShape own = shape;
+    own.queries = own.keys = document.tokens;
+    f(own, document.first);
+  }
+}
+
 /// @param value       value(id): a value of activations
 /// @param statistics  statistics(id): a value in fp32
 /// @param queries, keys    tokens of a sequence
@@ -36,12 +47,23 @@ void attention_step(Context<D>& context, const LayerSpec& layer, const program::
                               by_heads ? ulysses.kv_heads() : heads.kv_heads, heads.head_dim, from);
   };
   const auto forward = [&](const Projections<T>& from, bool causal, const device::AttentionBias& bias) {
-    context.device.attention_forward(shape(from, causal), from.q, from.k, from.v, made().o, made().lse, bias);
+    for_each_document(context, shape(from, causal), [&](const device::AttentionShape& s, std::int64_t first) {
+      const Projections<T> in_document = from.behind(first);
+      context.device.attention_forward(s, in_document.q, in_document.k, in_document.v,
+                                       behind(made().o, first * s.out_stride), behind(made().lse, first * s.heads),
+                                       bias);
+    });
   };
   const auto backward = [&](const Projections<T>& from, const Projections<T>& d, bool causal,
                             const device::AttentionBias& bias) {
-    context.device.attention_backward(shape(from, causal), from.q, from.k, from.v, kept().o, kept().lse,
-                                      value(step.in[4]), d.q, d.k, d.v, sums(0), bias);
+    for_each_document(context, shape(from, causal), [&](const device::AttentionShape& s, std::int64_t first) {
+      const Projections<T> in_document = from.behind(first);
+      const Projections<T> to = d.behind(first);
+      context.device.attention_backward(s, in_document.q, in_document.k, in_document.v,
+                                        behind(kept().o, first * s.out_stride), behind(kept().lse, first * s.heads),
+                                        behind(value(step.in[4]), first * s.out_stride), to.q, to.k, to.v,
+                                        behind(sums(0), first * s.heads), bias);
+    });
   };
   device::AttentionBias bias;
   if (!by_heads && step.code != Code::cross_forward && step.code != Code::cross_backward && step.in[1] >= 0)

@@ -1,7 +1,9 @@
 // What a layer needs to know of the rank that it runs on.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
+#include <span>
 
 #include <galvatron/comm/communicator.hpp>
 #include <galvatron/core/dtype.hpp>
@@ -11,6 +13,12 @@
 #include <galvatron/strategy/spec.hpp>
 
 namespace galvatron::nn {
+
+/// A document of a packed sequence: tokens attend within it, and its positions begin with 0.
+struct Document {
+  std::int64_t first = 0;  ///< row of its first token, of the rows of all context ranks
+  std::int64_t tokens = 0;
+};
 
 /// One rank's place in a layer: its device, its transient memory and its groups. D models
 /// device::Device. Ranks are numbered as StrategySpec says.
@@ -27,6 +35,8 @@ struct Context {
   bool overlap = true;                  ///< traffic of the data ranks runs beside computation
   bool eight_bit = false;               ///< products of blocks have 8-bit operands: see Device::gemm_8bit
   Precision moments = Precision::fp32;  ///< in which the optimizer keeps its moments
+  /// Of a micro-batch that is one packed sequence (samples is 1); empty: equal sequences. Not with ring attention.
+  std::span<const Document> documents{};
 
   [[nodiscard]] std::int64_t tokens() const { return sequence / spec.context; }  ///< of a sequence, on this rank
   [[nodiscard]] std::int64_t rows() const { return samples * tokens(); }  ///< tokens inside tensor-parallel regions
@@ -44,6 +54,23 @@ struct Context {
   [[nodiscard]] std::int64_t first_position(int piece) const {
     const int rank = context.rank();
     return (piece == 0 ? rank : 2 * spec.context - 1 - rank) * (tokens() / pieces());
+  }
+  /// Calls f(first row, rows, samples, position of the first row) for runs of this rank's rows whose positions follow
+  /// each other.
+  /// @param all  rows inside tensor-parallel regions, or of them this rank's own between the regions
+  template <class F>
+  void for_each_run(std::int64_t all, bool local, const F& f) const {
+    if (documents.empty()) {
+      const std::int64_t n = all / pieces();
+      for (int i = 0; i < pieces(); ++i) f(i * n, n, samples, local ? first_position_local(i) : first_position(i));
+      return;
+    }
+    const std::int64_t begin = local ? first_position_local(0) : first_position(0);
+    for (const Document& document : documents) {
+      const std::int64_t from = std::max(document.first, begin);
+      const std::int64_t to = std::min(document.first + document.tokens, begin + all);
+      if (from < to) f(from - begin, to - from, std::int64_t{1}, from - document.first);
+    }
   }
   /// The same between the regions.
   [[nodiscard]] std::int64_t first_position_local(int piece) const {

@@ -47,14 +47,22 @@ class Executor {
         program_(program),
         groups_(groups),
         layer_(program.graph.layer),
-        numbers_(numbers(sequence, context.tensor_rank())),
+        numbers_(numbers_of(sequence, context.tensor_rank())),
         values_(program, numbers_),
-        capacities_(program, numbers(sequence, -1)),
+        capacities_(program, numbers_of(sequence, -1)),
         scale_(scale) {
     place_frames();
   }
   Executor(const Executor&) = delete;
   Executor& operator=(const Executor&) = delete;
+
+  /// What the passes that follow work on, at most as much as there is room for; each rank of a group may have other
+  /// numbers.
+  void bind(const program::Numbers& numbers) {
+    numbers_ = numbers;
+    values_ = program::ExtentValues(program_, numbers_);
+  }
+  [[nodiscard]] const program::Numbers& numbers() const { return numbers_; }
 
   /// The memory of a micro-batch from forward to backward.
   KeptBuffers<T> take_slot(device::Region& stash) const {
@@ -105,7 +113,7 @@ class Executor {
 
  private:
   static std::size_t at(int i) { return static_cast<std::size_t>(i); }
-  [[nodiscard]] program::Numbers numbers(std::int64_t sequence, int tensor_rank) const {
+  [[nodiscard]] program::Numbers numbers_of(std::int64_t sequence, int tensor_rank) const {
     return {layer_, context_.spec, context_.samples * context_.spec.data, sequence, precision_of<T>, tensor_rank};
   }
   [[nodiscard]] std::int64_t bytes(int buffer) const {
@@ -339,7 +347,7 @@ class Executor {
         break;
       case Code::rotate:
       case Code::rotate_back:
-        rotate(out, m, step.code == Code::rotate_back);
+        rotate(out, step.code == Code::rotate_back);
         break;
       case Code::attention_forward:
       case Code::attention_backward:
@@ -376,14 +384,14 @@ class Executor {
                                   groups_.table()->rows(open_[0].gradients));
         break;
       case Code::add_positions:
-        for (int i = 0; i < context_.pieces(); ++i)
-          device.position_forward(m, context_.samples, n, context_.first_position_local(i), parameter(weight),
-                                  out.slice(i * m * n, m * n));
+        context_.for_each_run(m, true, [&](auto first, auto rows, auto samples, auto position) {
+          device.position_forward(rows, samples, n, position, parameter(weight), out.slice(first * n, rows * n));
+        });
         break;
       case Code::positions_gradient:
-        for (int i = 0; i < context_.pieces(); ++i)
-          device.position_backward(m, context_.samples, n, context_.first_position_local(i), in.slice(i * m * n, m * n),
-                                   gradient(weight));
+        context_.for_each_run(m, true, [&](auto first, auto rows, auto samples, auto position) {
+          device.position_backward(rows, samples, n, position, in.slice(first * n, rows * n), gradient(weight));
+        });
         break;
       case Code::add_segment:
         device.position_forward(m, m, n, 0, parameter(weight), out);
@@ -465,13 +473,14 @@ class Executor {
   [[nodiscard]] float token_share() const { return 1.0F / static_cast<float>(context_.sequence); }
   // The first token of this rank's part of the vocabulary.
   [[nodiscard]] std::int64_t first_token() const { return context_.tensor_rank() * of(program::Letter::vocabulary); }
-  // Queries and keys, piece by piece of the sequence; `rows` of a piece.
-  void rotate(View<T> qkv, std::int64_t rows, bool inverse) {
+  // Queries and keys, run by run of the sequence.
+  void rotate(View<T> qkv, bool inverse) {
     const AttentionHeads heads(layer_, context_.spec.tensor);
-    for (int i = 0; i < context_.pieces(); ++i)
-      context_.device.rotary(rows, context_.samples, context_.first_position(i), heads.heads + heads.kv_heads,
-                             layer_.head_dim, heads.qkv(), layer_.rope_theta, inverse,
-                             qkv.slice(i * rows * heads.qkv(), rows * heads.qkv()));
+    const std::int64_t width = heads.qkv();
+    context_.for_each_run(qkv.count / width, false, [&](auto first, auto rows, auto samples, auto position) {
+      context_.device.rotary(rows, samples, position, heads.heads + heads.kv_heads, layer_.head_dim, width,
+                             layer_.rope_theta, inverse, qkv.slice(first * width, rows * width));
+    });
   }
 
   Context<D>& context_;

@@ -177,7 +177,6 @@ class BackwardPass : protected ForwardPass {
       }
       case forward::Kind::add_positions:
         step.code = Code::positions_gradient;
-        step.m = of(Letter::local_piece_rows);
         step.in[0] = id(dy);
         push(step);
         give(x, dy);

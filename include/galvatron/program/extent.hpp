@@ -31,17 +31,15 @@ enum class Letter : std::uint8_t {
   local_memory_rows,
   passing_rows,  ///< tokens of the target beside the encoder's
   local_passing_rows,
-  patch_rows,        ///< rows between the regions but for those of first tokens
-  first_rows,        ///< first tokens of samples: on the first tensor rank under Megatron's sequence parallelism
-  piece_rows,        ///< rows that follow each other in the sequence: half of them under zigzag
-  local_piece_rows,  ///< the same between the regions
-  samples,           ///< b
-  tokens,            ///< of a sequence, on a rank
-  memory_tokens,     ///< of the encoder's output
-  windows,           ///< of all samples
-  distances,         ///< of two tokens of a sequence
-  scores,            ///< of all heads of a rank
-  ring_keys,         ///< keys that queries of a rank see of another rank's block: half of them under a causal mask
+  patch_rows,     ///< rows between the regions but for those of first tokens
+  first_rows,     ///< first tokens of samples: on the first tensor rank under Megatron's sequence parallelism
+  samples,        ///< b
+  tokens,         ///< of a sequence, on a rank
+  memory_tokens,  ///< of the encoder's output
+  windows,        ///< of all samples
+  distances,      ///< of two tokens of a sequence
+  scores,         ///< of all heads of a rank
+  ring_keys,      ///< keys that queries of a rank see of another rank's block: half of them under a causal mask
   tp,
   core_rows,              ///< tokens of a rank inside the core of Ulysses: rows * cp
   core_tokens,            ///< of a sequence there
@@ -98,7 +96,6 @@ class Numbers {
     // head, which is on that rank, and for the patches of the others.
     const bool has_first = !megatron || (tensor_rank < 0 ? layer.kind == LayerKind::head : tensor_rank == 0);
     const std::int64_t first = layer.class_token && has_first ? b : 0;
-    const std::int64_t pieces = spec.uses_ring() ? 2 : 1;
     const std::int64_t heads = layer.heads / tp;
     const std::int64_t kv_heads = layer.kv_heads / tp;
     const std::int64_t copied = kv_heads < cp ? cp : kv_heads;
@@ -111,8 +108,6 @@ class Numbers {
     set(Letter::local_passing_rows, passing / parts);
     set(Letter::patch_rows, local - first);
     set(Letter::first_rows, first);
-    set(Letter::piece_rows, rows / pieces);
-    set(Letter::local_piece_rows, local / pieces);
     set(Letter::samples, b);
     set(Letter::tokens, tokens);
     set(Letter::memory_tokens, memory);
@@ -135,6 +130,11 @@ class Numbers {
     tp_ = tp;
   }
 
+  /// Rows that are not those of equal sequences.
+  constexpr void set_rows(std::int64_t rows) {
+    set(Letter::local_rows, rows * (*this)(Letter::local_rows) / (*this)(Letter::rows));
+    set(Letter::rows, rows);
+  }
   constexpr void set(Letter letter, std::int64_t value) { values_[static_cast<std::size_t>(letter)] = value; }
   [[nodiscard]] constexpr std::int64_t operator()(Letter letter) const {
     return values_[static_cast<std::size_t>(letter)];

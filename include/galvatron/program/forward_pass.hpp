@@ -163,7 +163,6 @@ class ForwardPass : protected Emitter {
       }
       case forward::Kind::add_positions:
         step.code = Code::add_positions;
-        step.m = of(Letter::local_piece_rows);
         own_[at(y)] = pushed(step, own(x), in_place(own(x)));
         break;
       case forward::Kind::add_segment:
@@ -231,7 +230,7 @@ class ForwardPass : protected Emitter {
   constexpr Id rotate(Code code, Id x) {
     const LayerSpec& l = g().layer;
     const Step step{.code = code,
-                    .m = of(Letter::piece_rows),
+                    .m = of(Letter::rows),
                     .n = {(l.heads + l.kv_heads) * l.head_dim, Letter::one, Letter::one, true}};
     return pushed(step, x, in_place(x));
   }

@@ -46,7 +46,7 @@ enum class Code : std::uint8_t {
   merge,                ///< out0 (m, n) = the four rows of n / 4 of a square of in0 side by side
   merge_back,           ///< the reverse
   multiply,             ///< out0 = in0 * in1, m elements
-  rotate,               ///< in place; m rows of n, `repeat` pieces
+  rotate,               ///< in place; m rows of n
   rotate_back,
   // Attention. m sequences times heads, n queries, k keys, l head dim.
   attention_forward,   ///< out0 and statistics out1 from in0; in1 biases by distance (heads, distances)
@@ -71,7 +71,7 @@ enum class Code : std::uint8_t {
   // Ends.
   look_up,           ///< out0 = rows of the table by token
   look_up_backward,  ///< the table's gradient from in0
-  add_positions,     ///< in place; `repeat` pieces
+  add_positions,     ///< in place
   positions_gradient,
   add_segment,  ///< in place: the table's first row
   segment_gradient,
