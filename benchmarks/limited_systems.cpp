@@ -131,7 +131,7 @@ const Freedom freedoms[] = {
     {"selective recomputation", [](SearchOptions& o) { std::erase(o.space.recompute, RecomputeKind::selective); }},
     {"full recomputation", [](SearchOptions& o) { std::erase(o.space.recompute, RecomputeKind::full); }},
     {"kept outputs of norms and activations",
-     [](SearchOptions& o) { std::erase(o.space.recompute, RecomputeKind::never); }},
+     [](SearchOptions& o) { std::erase(o.space.recompute, RecomputeKind::none); }},
     {"uneven stages", [](SearchOptions& o) { o.even_stages = true; }},
     {"a strategy for every layer", [](SearchOptions& o) { o.one_strategy = true; }},
 };

@@ -69,7 +69,7 @@ std::vector<Candidate> candidates(const ModelSpec& model, const Cluster& cluster
           c.plan.stages = even_stages(blocks, stages, 1, ranks / stages);
           c.plan.layers.assign(model.blocks.size(), spec);
           c.plan.embedding = c.plan.head = spec;
-          c.plan.embedding.recompute = c.plan.head.recompute = RecomputeKind::none;
+          c.plan.embedding.recompute = c.plan.head.recompute = RecomputeKind::cheap;
           const Result<PlanCost> cost = cost_of(c.plan, model, cluster);
           if (!cost) continue;
           c.predicted = cost->iteration.value;

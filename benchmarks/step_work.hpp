@@ -22,7 +22,7 @@ struct Step {
   std::int64_t batch;     ///< samples
   std::int64_t sequence;  ///< tokens of a sample
   int blocks = 0;         ///< the first ones of the model; 0: all
-  RecomputeKind recompute = RecomputeKind::none;
+  RecomputeKind recompute = RecomputeKind::cheap;
   int microbatches = 1;
   Precision moments = Precision::fp32;  ///< of the optimizer
 
@@ -38,15 +38,15 @@ struct Step {
     return std::string(preset) + (blocks > 0 ? ", " + std::to_string(blocks) + " blocks" : "") + ", " +
            std::to_string(batch) + " x " + std::to_string(sequence) +
            (microbatches > 1 ? " in " + std::to_string(microbatches) : "") +
-           (recompute == RecomputeKind::none    ? ""
-            : recompute == RecomputeKind::never ? ", outputs kept"
-                                                : std::string(", recompute ") + name_of(recompute));
+           (recompute == RecomputeKind::cheap  ? ""
+            : recompute == RecomputeKind::none ? ", outputs kept"
+                                               : std::string(", recompute ") + name_of(recompute));
   }
 };
 
 /// What is compared with peers, and ten settings to predict.
 inline std::vector<Step> compared_steps() {
-  constexpr RecomputeKind keep = RecomputeKind::never;
+  constexpr RecomputeKind keep = RecomputeKind::none;
   return {{"gpt2-124m", 16, 1024, 0, keep}, {"gpt2-1.5b", 8, 1024, 0, keep}, {"llama2-7b", 4, 4096, 4, keep}};
 }
 inline std::vector<Step> predicted_steps() {
@@ -56,7 +56,7 @@ inline std::vector<Step> predicted_steps() {
   out.push_back({"gpt2-124m", 16, 1024});
   out.push_back({"gpt2-774m", 8, 1024, 0, RecomputeKind::selective});
   out.push_back({"gpt2-1.5b", 16, 1024, 0, RecomputeKind::full, 2});
-  out.push_back({"llama2-7b", 8, 4096, 4, RecomputeKind::none, 2});
+  out.push_back({"llama2-7b", 8, 4096, 4, RecomputeKind::cheap, 2});
   out.push_back({"llama2-7b", 8, 2048, 8, RecomputeKind::full});
   return out;
 }
@@ -94,9 +94,9 @@ inline std::vector<op::Work> work_of(const Step& step, Precision precision) {
     add(counts.synchronise, 1);
     add(counts.update, 1);
   };
-  add_layer(model.embedding, RecomputeKind::none);
+  add_layer(model.embedding, RecomputeKind::cheap);
   for (const LayerSpec& block : model.blocks) add_layer(block, step.recompute);
-  add_layer(model.head, RecomputeKind::none);
+  add_layer(model.head, RecomputeKind::cheap);
   return all;
 }
 

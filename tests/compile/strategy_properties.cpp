@@ -33,8 +33,8 @@ static_assert(Strategy<Pipeline<2>>::schedule == ScheduleKind::one_f_one_b);
 static_assert(Strategy<Pipeline<2, ScheduleKind::gpipe>>::schedule == ScheduleKind::gpipe);
 static_assert(Strategy<>({.data = 3}).spec() == StrategySpec{.data = 3});
 static_assert(std::is_same_v<TensorParallel<>, TensorParallel<dynamic>>);
-static_assert(Strategy<SequenceParallel<none>, Recompute<none>>::recompute == RecomputeKind::none);
-static_assert(Strategy<Recompute<never>>::recompute == RecomputeKind::never);
+static_assert(Strategy<SequenceParallel<none>, Recompute<cheap>>::recompute == RecomputeKind::cheap);
+static_assert(Strategy<Recompute<none>>::recompute == RecomputeKind::none);
 
 static_assert(StrategyType<Named> && StrategyType<const Named&> && !StrategyType<StrategySpec>);
 static_assert(StrategyPolicy<ZeRO<1>> && !StrategyPolicy<int>);

@@ -76,7 +76,7 @@ TEST_CASE("the arithmetic of all ranks is that of one rank, whatever the strateg
         INFO(strategy_text(spec) << (causal ? ", causal" : ""));
         const LayerCounts c = counts(block, spec, 16);
         CHECK(c.forward.flops().count * ranks == doctest::Approx(forward).epsilon(1e-12));
-        if (spec.recompute == RecomputeKind::none || spec.recompute == RecomputeKind::never)
+        if (spec.recompute == RecomputeKind::cheap || spec.recompute == RecomputeKind::none)
           CHECK(c.backward.flops().count * ranks == doctest::Approx(backward).epsilon(1e-12));
         ++checked;
       }
@@ -265,7 +265,7 @@ TEST_CASE("what norms and activations give can be kept: 12 bytes for each token 
       const cost::Batch batch{
           .microbatch = 2, .sequence = 2048, .precision = Precision::bf16, .splits_backward = splits};
       const LayerCounts none = cost::layer_counts(block, spec, batch);
-      spec.recompute = RecomputeKind::never;
+      spec.recompute = RecomputeKind::none;
       const LayerCounts never = cost::layer_counts(block, spec, batch);
       INFO(strategy_text(spec) << ", in two parts " << splits);
       const std::int64_t tensor = 2 * 2048 * 4096 / spec.tensor * 2;  // in bf16

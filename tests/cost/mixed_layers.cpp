@@ -218,7 +218,7 @@ TEST_CASE("recomputation trades stash for work in every kind of layer") {
       const double again = full.backward.flops().count - none.backward.flops().count;
       CHECK(again > 0.5 * none.forward.flops().count);
       CHECK(again <= none.forward.flops().count);
-      const cost::LayerCounts never = cost::layer_counts(block, {.recompute = RecomputeKind::never}, batch);
+      const cost::LayerCounts never = cost::layer_counts(block, {.recompute = RecomputeKind::none}, batch);
       CHECK(never.stash > none.stash);
       CHECK(never.backward.size() < none.backward.size());
       CHECK(never.backward.flops() == none.backward.flops());

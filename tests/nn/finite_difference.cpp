@@ -271,12 +271,12 @@ const std::vector<StrategySpec>& compared_strategies() {
   static const std::vector<StrategySpec> all{
       {},
       {.recompute = RecomputeKind::full},
-      {.recompute = RecomputeKind::never},
+      {.recompute = RecomputeKind::none},
       {.tensor = 2, .recompute = RecomputeKind::full},
       {.tensor = 2, .sequence = SequenceKind::megatron, .data = 2, .zero = 1},
       {.tensor = 2, .sequence = SequenceKind::megatron, .data = 2, .zero = 3, .recompute = RecomputeKind::full},
       {.tensor = 2, .sequence = SequenceKind::megatron, .data = 2, .zero = 1, .recompute = RecomputeKind::selective},
-      {.tensor = 2, .sequence = SequenceKind::megatron, .data = 2, .zero = 3, .recompute = RecomputeKind::never},
+      {.tensor = 2, .sequence = SequenceKind::megatron, .data = 2, .zero = 3, .recompute = RecomputeKind::none},
       {.sequence = SequenceKind::ulysses, .context = 2},
       {.sequence = SequenceKind::ulysses, .context = 4, .data = 2},
       {.tensor = 2, .sequence = SequenceKind::ulysses, .context = 2, .zero = 3, .recompute = RecomputeKind::selective},
@@ -290,7 +290,7 @@ const std::vector<StrategySpec>& compared_strategies() {
        .context = 2,
        .data = 2,
        .zero = 3,
-       .recompute = RecomputeKind::never},
+       .recompute = RecomputeKind::none},
       {.tensor = 3, .sequence = SequenceKind::megatron, .context = 2, .zero = 3, .recompute = RecomputeKind::full},
       {.tensor = 2, .sequence = SequenceKind::megatron, .context = 3, .zero = 1, .recompute = RecomputeKind::selective},
   };

@@ -32,7 +32,7 @@ static_assert(everything.runs.size() == 7 && everything.runs[0].layers == 2);
 static_assert(everything.layer(1) == everything.layer(0) && everything.layer(0).recompute == RecomputeKind::full);
 static_assert(everything.layer(3) == StrategySpec{.sequence = SequenceKind::ring, .context = 2, .data = 2, .zero = 1});
 static_assert(everything.layer(4) ==
-              StrategySpec{.sequence = SequenceKind::ulysses, .context = 4, .recompute = RecomputeKind::never});
+              StrategySpec{.sequence = SequenceKind::ulysses, .context = 4, .recompute = RecomputeKind::none});
 static_assert(everything.layer(7).expert == 4 && everything.layer(6).expert == 2 && everything.layer(5).expert == 1);
 static_assert(everything.embedding.tensor == 4 && everything.head.zero == 2);
 static_assert(everything.budget == 80_GiB && everything.predicted_stages[0].peak == 80_GiB - 1_B);

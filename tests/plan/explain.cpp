@@ -72,7 +72,7 @@ TEST_CASE("it tells where time and memory go, what came second, and what does no
   own.predicted = {};
   CHECK(!says(value_or_throw(explain(own, model, cluster)), "Why this plan"));
 
-  for (StrategySpec& layer : own.layers) layer.recompute = RecomputeKind::never;
+  for (StrategySpec& layer : own.layers) layer.recompute = RecomputeKind::none;
   CHECK(says(value_or_throw(explain(own, model, cluster)), " keep "));
 }
 

@@ -115,10 +115,10 @@ TEST_CASE("DeepSpeed: context ranks beside a pipeline or tensor ranks are refuse
 
 TEST_CASE("DeepSpeed: outputs of norms and activations are kept, but where a pipeline recomputes every layer") {
   Plan plan = plan_of({.data = 8, .zero = 1});
-  plan.layers[2].recompute = RecomputeKind::none;
+  plan.layers[2].recompute = RecomputeKind::cheap;
   const Exported out = deepspeed(plan);
   check_tells(out, "the outputs of norms and activations are recomputed in layer 2");
-  CHECK(out.job.value().layers[2].recompute == RecomputeKind::never);
+  CHECK(out.job.value().layers[2].recompute == RecomputeKind::none);
   CHECK(told(out.set_elsewhere, "recomputation") == 0);
 }
 
@@ -134,10 +134,10 @@ TEST_CASE("DeepSpeed: recomputation is the model's, or all of a pipeline's") {
   check_whole(every);
   CHECK(json::parse(every.text)["pipeline"]["activation_checkpoint_interval"] == 1);
   check_same_job(every, pipeline);
-  pipeline.layers[3].recompute = RecomputeKind::none;
+  pipeline.layers[3].recompute = RecomputeKind::cheap;
   check_tells(deepspeed(pipeline), "every layer or none");
   Plan kept = plan_of({.data = 4, .zero = 1}, {4, 4});
-  kept.layers[3].recompute = RecomputeKind::never;
+  kept.layers[3].recompute = RecomputeKind::none;
   check_whole(deepspeed(kept));
   CHECK(!json::parse(deepspeed(kept).text)["pipeline"].contains("activation_checkpoint_interval"));
 }

@@ -84,8 +84,8 @@ bool same(const StrategySpec& spec, const HetuLayer& layer) {
 TEST_CASE("Hetu-Galvatron: every layer has its own strategy") {
   Plan plan = plan_of({.data = 4, .zero = 2}, {3, 5});
   plan.layers[0] = {
-      .tensor = 2, .sequence = SequenceKind::megatron, .data = 2, .zero = 3, .recompute = RecomputeKind::never};
-  plan.layers[1] = {.sequence = SequenceKind::ulysses, .context = 4, .recompute = RecomputeKind::never};
+      .tensor = 2, .sequence = SequenceKind::megatron, .data = 2, .zero = 3, .recompute = RecomputeKind::none};
+  plan.layers[1] = {.sequence = SequenceKind::ulysses, .context = 4, .recompute = RecomputeKind::none};
   plan.layers[2] = {.tensor = 4, .sequence = SequenceKind::megatron, .recompute = RecomputeKind::full};
   plan.embedding = plan.head = {.tensor = 2, .sequence = SequenceKind::megatron, .data = 2, .zero = 3};
   const Exported out = export_hetu(plan);
@@ -142,11 +142,11 @@ TEST_CASE("Hetu-Galvatron: what it lacks is told") {
   check_tells(export_hetu(plan), "the schedule zb-h1");
   check_tells(export_hetu(plan_of({.tensor = 2, .sequence = SequenceKind::ulysses, .context = 2, .data = 2})),
               "tensor parallelism and Ulysses together");
-  const Exported never = export_hetu(plan_of({.data = 8, .zero = 2, .recompute = RecomputeKind::never}));
+  const Exported never = export_hetu(plan_of({.data = 8, .zero = 2, .recompute = RecomputeKind::none}));
   check_whole(never);
   Plan none = plan_of({.data = 8, .zero = 2});
   check_same_job(never, none);
-  for (StrategySpec& layer : none.layers) layer.recompute = RecomputeKind::none;
+  for (StrategySpec& layer : none.layers) layer.recompute = RecomputeKind::cheap;
   check_tells(export_hetu(none), "the outputs of norms and activations are recomputed in layers 0-7");
   CHECK(never.text == export_hetu(none).text);
   CHECK(export_hetu(none).job.value().layers == never.job.value().layers);
@@ -166,12 +166,12 @@ TEST_CASE("Hetu-Galvatron: what it lacks is told") {
 
 TEST_CASE("Hetu-Galvatron: tensor ranks in some layers and context ranks in others") {
   Plan plan = plan_of(
-      {.tensor = 2, .sequence = SequenceKind::megatron, .data = 4, .zero = 2, .recompute = RecomputeKind::never});
+      {.tensor = 2, .sequence = SequenceKind::megatron, .data = 4, .zero = 2, .recompute = RecomputeKind::none});
   plan.microbatches = 16;
   REQUIRE(plan.global_batch == 64);
   check_whole(export_hetu(plan));
   plan.layers[3] = {
-      .sequence = SequenceKind::ring, .context = 2, .data = 4, .zero = 2, .recompute = RecomputeKind::never};
+      .sequence = SequenceKind::ring, .context = 2, .data = 4, .zero = 2, .recompute = RecomputeKind::none};
   REQUIRE(why_inconsistent(plan) == "");
   // With tp 1 and cp 1 the trainer counts 8 data ranks of 8 samples.
   check_tells(export_hetu(plan),
@@ -261,7 +261,7 @@ TEST_CASE("Hetu-Galvatron: a file from which nothing is left out reads back as t
       }
       const bool plain = spec.sequence != SequenceKind::ulysses;
       if (spec.data > 1 && plain) spec.zero = upto(1) == 0 ? 3 : ddp ? 0 : 2;
-      spec.recompute = upto(1) == 0 ? RecomputeKind::full : RecomputeKind::never;
+      spec.recompute = upto(1) == 0 ? RecomputeKind::full : RecomputeKind::none;
       return spec;
     };
     for (StrategySpec& layer : plan.layers) layer = strategy();

@@ -82,19 +82,19 @@ TEST_CASE("Megatron-LM: outputs of norms and activations are kept, which is told
     return plan;
   };
   const auto kind_of = [](const Exported& exported) { return exported.job.value().layers.front().recompute; };
-  const Exported none = export_megatron(with(RecomputeKind::none));
+  const Exported none = export_megatron(with(RecomputeKind::cheap));
   check_tells(none, "the outputs of norms and activations are recomputed in layers 0-7");
   CHECK(has(none.text, "  --recompute-granularity selective\n  --recompute-modules layernorm\n"));
-  CHECK(kind_of(none) == RecomputeKind::never);
+  CHECK(kind_of(none) == RecomputeKind::none);
   const Exported selective = export_megatron(with(RecomputeKind::selective));
   check_tells(selective, "the outputs of norms and activations are recomputed in layers 0-7");
   CHECK(has_line(selective.text, "--recompute-modules core_attn layernorm"));
-  CHECK(kind_of(selective) == RecomputeKind::never);
-  Plan eight = with(RecomputeKind::none);  // whose products refuse the module with older versions of their library
+  CHECK(kind_of(selective) == RecomputeKind::none);
+  Plan eight = with(RecomputeKind::cheap);  // whose products refuse the module with older versions of their library
   eight.precision = Precision::fp8;
   CHECK(!has(export_megatron(eight).text, "--recompute"));
   check_tells(export_megatron(eight), "the outputs of norms and activations");
-  for (const RecomputeKind kind : {RecomputeKind::never, RecomputeKind::full}) {
+  for (const RecomputeKind kind : {RecomputeKind::none, RecomputeKind::full}) {
     check_whole(export_megatron(with(kind)));
     check_same_job(export_megatron(with(kind)), with(kind));
   }
@@ -105,20 +105,20 @@ TEST_CASE("Megatron-LM: outputs of norms and activations are kept, which is told
     const Exported out = export_megatron(own);
     check_whole(out);
     CHECK(!has(out.text, "layernorm"));
-    CHECK(kind_of(out) == (kind == RecomputeKind::never ? RecomputeKind::none : kind));
+    CHECK(kind_of(out) == (kind == RecomputeKind::none ? RecomputeKind::cheap : kind));
   }
   Plan some = with(RecomputeKind::full);
-  some.layers[7].recompute = RecomputeKind::none;
+  some.layers[7].recompute = RecomputeKind::cheap;
   const Exported block = export_megatron(some);
   CHECK(told(block.not_expressed, "are recomputed in layer 7") == 1);
-  CHECK(block.job.value().layers[7].recompute == RecomputeKind::never);
+  CHECK(block.job.value().layers[7].recompute == RecomputeKind::none);
   CHECK(block.job.value().layers[6].recompute == RecomputeKind::full);
 }
 
 TEST_CASE("Megatron-LM: the job is what the arguments say") {
   Plan plan = plan_of({.sequence = SequenceKind::ring, .context = 2, .data = 4, .zero = 1});
   for (std::size_t i = 5; i < 8; ++i)
-    plan.layers[i] = {.tensor = 2, .data = 4, .zero = 3, .recompute = RecomputeKind::never};
+    plan.layers[i] = {.tensor = 2, .data = 4, .zero = 3, .recompute = RecomputeKind::none};
   plan.schedule = ScheduleKind::gpipe;
   const Exported out = export_megatron(plan);
   CHECK(told(out.not_expressed, "cp2 ring dp4 (layers 0-4), tp2 dp4 (layers 5-7)") == 1);
@@ -128,7 +128,7 @@ TEST_CASE("Megatron-LM: the job is what the arguments say") {
   for (const StrategySpec& layer : job.layers) CHECK(layer == job.layers.front());
   CHECK(job.layers.front() ==
         StrategySpec{
-            .sequence = SequenceKind::ring, .context = 2, .data = 4, .zero = 3, .recompute = RecomputeKind::never});
+            .sequence = SequenceKind::ring, .context = 2, .data = 4, .zero = 3, .recompute = RecomputeKind::none});
   CHECK(job.head == job.embedding);
   CHECK(job.head.zero == 3);
   Plan stages = plan_of({.data = 4}, {4, 4});
@@ -149,7 +149,7 @@ TEST_CASE("Megatron-LM: context parallelism, a kind for each layer") {
   check_whole(some);
   check_same_job(some, mixed);
   CHECK(has_line(some.text, "--cp-comm-type p2p a2a p2p p2p"));
-  mixed.layers[3] = {.data = 8, .recompute = RecomputeKind::never};
+  mixed.layers[3] = {.data = 8, .recompute = RecomputeKind::none};
   CHECK(told(export_megatron(mixed).not_expressed, "cp2 ring dp4 or cp2 ulysses dp4 (layers 0-2), dp8 (layer 3)") == 1);
   const Exported cut =
       export_megatron(plan_of({.tensor = 2, .sequence = SequenceKind::megatron, .context = 2, .data = 2}));
@@ -204,8 +204,8 @@ TEST_CASE("Megatron-LM: recomputation") {
   const Exported every = export_megatron(with(RecomputeKind::full, all));
   check_whole(every);
   CHECK(has(every.text, "  --recompute-granularity full\n  --recompute-method uniform\n  --recompute-num-layers 1\n"));
-  check_whole(export_megatron(with(RecomputeKind::never, all)));
-  CHECK(!has(export_megatron(with(RecomputeKind::never, all)).text, "--recompute"));
+  check_whole(export_megatron(with(RecomputeKind::none, all)));
+  CHECK(!has(export_megatron(with(RecomputeKind::none, all)).text, "--recompute"));
   // Of virtual stages the first layers of each are recomputed: here of chunks of two.
   Plan chunks = with(RecomputeKind::full, {0, 2, 4, 6});
   chunks.schedule = ScheduleKind::interleaved;
@@ -250,7 +250,7 @@ TEST_CASE("Megatron-LM: recomputation") {
 TEST_CASE("Megatron-LM: what differs from layer to layer is told and stands in the file") {
   Plan plan = plan_of({.data = 8, .zero = 1}, {8});
   for (std::size_t i = 2; i < 5; ++i)
-    plan.layers[i] = {.tensor = 2, .data = 4, .zero = 3, .recompute = RecomputeKind::never};
+    plan.layers[i] = {.tensor = 2, .data = 4, .zero = 3, .recompute = RecomputeKind::none};
   plan.layers[7].zero = 2;
   plan.head = {.tensor = 8};
   const Exported out = export_megatron(plan);

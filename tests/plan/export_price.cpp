@@ -26,7 +26,7 @@ TEST_CASE("an exported job is priced like the plan that it is") {
   const ModelSpec model = preset("gpt2-350m");
   const Cluster cluster = value_or_throw(load_cluster("8xa100-80g"));
   Plan plan =
-      value_or_throw(uniform_plan(Strategy<ZeRO<1>, DataParallel<8>, Recompute<never>>(), model, {.global_batch = 64}));
+      value_or_throw(uniform_plan(Strategy<ZeRO<1>, DataParallel<8>, Recompute<none>>(), model, {.global_batch = 64}));
   const auto job = [&](const Plan& of) { return job_cost(export_megatron(of), of, model, cluster).value(); };
   const PlanCost own = cost_of(plan, model, cluster).value();
   CHECK(job(plan).peak == own.peak());
@@ -37,7 +37,7 @@ TEST_CASE("an exported job is priced like the plan that it is") {
   CHECK(job(plan).budget == own.peak());
   CHECK(job(plan).fits());
   // Recomputing less than the job of Megatron-LM can, it fits the budget and the job does not.
-  for (StrategySpec& layer : plan.layers) layer.recompute = RecomputeKind::none;
+  for (StrategySpec& layer : plan.layers) layer.recompute = RecomputeKind::cheap;
   CHECK(cost_of(plan, model, cluster).value().peak() < own.peak());
   plan.predicted.budget = cost_of(plan, model, cluster).value().peak();
   CHECK(job(plan).peak == own.peak());

@@ -262,7 +262,7 @@ TEST_CASE("what norms and activations give is kept where memory allows, layer by
   const auto kept = [&](const FoundPlan& plan) {
     REQUIRE(plan.feasible);
     return std::count_if(plan.plan.layers.begin(), plan.plan.layers.end(),
-                         [](const StrategySpec& spec) { return spec.recompute == RecomputeKind::never; });
+                         [](const StrategySpec& spec) { return spec.recompute == RecomputeKind::none; });
   };
   const FoundPlan roomy = found(model, cluster, options);
   CHECK(kept(roomy) == static_cast<std::ptrdiff_t>(model.blocks.size()));

@@ -14,7 +14,7 @@ using Strategy1 = galvatron::Strategy<galvatron::DataParallel<2>, galvatron::ZeR
 /// Of layer 3.
 using Strategy2 = galvatron::Strategy<galvatron::DataParallel<2>, galvatron::ZeRO<1>, galvatron::ContextParallel<2>, galvatron::SequenceParallel<galvatron::ring>>;
 /// Of layer 4.
-using Strategy3 = galvatron::Strategy<galvatron::DataParallel<1>, galvatron::ContextParallel<4>, galvatron::SequenceParallel<galvatron::ulysses>, galvatron::Recompute<galvatron::never>>;
+using Strategy3 = galvatron::Strategy<galvatron::DataParallel<1>, galvatron::ContextParallel<4>, galvatron::SequenceParallel<galvatron::ulysses>, galvatron::Recompute<galvatron::none>>;
 /// Of layer 5.
 using Strategy4 = galvatron::Strategy<galvatron::DataParallel<4>, galvatron::ZeRO<2>, galvatron::Recompute<galvatron::selective>>;
 /// Of layers 6-7, the head.

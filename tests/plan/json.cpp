@@ -91,9 +91,27 @@ TEST_CASE("the moments of a plan's optimizer are fp32 unless it says that they a
   CHECK(says(why_changed([](json& v) { v["moments"] = "fp8"; }), "known are fp32, bf16"));
 }
 
+TEST_CASE("version 2 of plan files has the words of the command line for what is recomputed") {
+  Plan plan = example();
+  plan.version = 2;
+  plan.layers[0].recompute = RecomputeKind::cheap;
+  plan.layers[2].recompute = RecomputeKind::none;
+  json value = to_json(plan);
+  CHECK(value["version"] == 2);
+  CHECK(value["layers"][0]["recompute"] == "cheap");
+  CHECK(value["layers"][2]["recompute"] == "none");
+  CHECK(!value["layers"][2].contains("keep_outputs"));
+  CHECK(value_or_throw(plan_from_json(value, "plan.json")) == plan);
+  value["version"] = 1;  // which does not know the word
+  CHECK(says(plan_from_json(value, "plan.json").error().message, "known are none, selective, full"));
+  value["version"] = 2;
+  value["layers"][2]["keep_outputs"] = true;
+  CHECK(says(plan_from_json(value, "plan.json").error().message, "keep_outputs"));
+}
+
 TEST_CASE("a layer that keeps what norms and activations give recomputes none, and says that it keeps them") {
   Plan plan = example();
-  plan.layers[2].recompute = RecomputeKind::never;
+  plan.layers[2].recompute = RecomputeKind::none;
   const json value = to_json(plan);
   CHECK(value["layers"][2]["recompute"] == "none");
   CHECK(value["layers"][2]["keep_outputs"] == true);
@@ -163,7 +181,7 @@ TEST_CASE("every key of a plan but its prediction and of a strategy is needed, a
 }
 
 TEST_CASE("wrong versions, types and names are refused with what would be right") {
-  CHECK(says(why_changed([](json& v) { v["version"] = 2; }), "version 2 is unknown"));
+  CHECK(says(why_changed([](json& v) { v["version"] = 3; }), "version 3 is unknown"));
   CHECK(says(why_changed([](json& v) { v["version"] = "1"; }), "expected an integer"));
   CHECK(says(why_changed([](json& v) { v["split_layers"] = true; }),
              "\"split_layers\": plans with attention and MLP as layers of their own are no longer read"));

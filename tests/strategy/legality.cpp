@@ -127,7 +127,7 @@ TEST_CASE("Ulysses may have more ranks than key/value heads, if each head goes t
 
 TEST_CASE("backward comes in two parts where nothing is computed again but outputs of norms and activations") {
   CHECK(splits_backward(block, {}));
-  CHECK(splits_backward(block, {.recompute = RecomputeKind::never}));
+  CHECK(splits_backward(block, {.recompute = RecomputeKind::none}));
   CHECK_FALSE(splits_backward(block, {.recompute = RecomputeKind::selective}));
   CHECK_FALSE(splits_backward(block, {.recompute = RecomputeKind::full}));
 }

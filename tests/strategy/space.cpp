@@ -140,10 +140,10 @@ TEST_CASE("recomputation is a choice, or the rule") {
   CHECK(kinds("selective") == std::vector{none, selective});
   CHECK(kinds("selective,recompute") == std::vector{none, selective, full});
   CHECK(kinds("recompute=selective") == std::vector{selective});
-  CHECK(kinds("keep") == std::vector{none, never});
-  CHECK(kinds("keep,recompute,selective") == std::vector{none, selective, full, never});
-  CHECK(kinds("recompute=never") == std::vector{never});
-  CHECK(kinds("all,recompute=never") == std::vector{never});
+  CHECK(kinds("keep") == std::vector{cheap, none});
+  CHECK(kinds("keep,recompute,selective") == std::vector{cheap, selective, full, none});
+  CHECK(kinds("recompute=none") == std::vector{none});
+  CHECK(kinds("all,recompute=none") == std::vector{none});
   CHECK(kinds("all") == kinds("selective,recompute,keep"));
   CHECK(kinds("runnable") == kinds("all"));
 }
@@ -153,9 +153,9 @@ TEST_CASE("degrees can be forced and capped") {
   CHECK(of("dp,max-tp=2", 8) == std::vector<StrategySpec>{{.data = 8}, {.tensor = 2, .data = 4}});
   CHECK(of("dp=2,tp", 8) == std::vector<StrategySpec>{{.tensor = 4, .data = 2}});
   CHECK(of("dp,tp=3", 8).empty());
-  for (const StrategySpec& spec : of("all,max-dp=2,recompute=none", 8)) {
+  for (const StrategySpec& spec : of("all,max-dp=2,recompute=cheap", 8)) {
     CHECK(spec.data <= 2);
-    CHECK(spec.recompute == RecomputeKind::none);
+    CHECK(spec.recompute == RecomputeKind::cheap);
   }
 }
 
@@ -182,7 +182,7 @@ TEST_CASE("uniform is one strategy for all layers, as trainers of other makers h
   using enum RecomputeKind;
   const Space all = space("uniform");
   CHECK(all.one_for_all == OneForAll::uniform);
-  CHECK(all.recompute == std::vector{never, full});
+  CHECK(all.recompute == std::vector{none, full});
   CHECK(!all.strided);
   CHECK(all.sequence == Space{}.sequence);
   CHECK(space("all").one_for_all == OneForAll::no);
@@ -195,8 +195,8 @@ TEST_CASE("uniform is one strategy for all layers, as trainers of other makers h
   CHECK(space("uniform,pow2,max-pp=2").tensor.open);
   CHECK(space("uniform,recompute=full").recompute == std::vector{full});
   CHECK(!space("uniform,dp,tp").pipeline.open);
-  CHECK(space("uniform,dp,tp").recompute == std::vector{never});
-  CHECK(space("uniform,dp,recompute,selective,keep").recompute == std::vector{never, selective, full});
+  CHECK(space("uniform,dp,tp").recompute == std::vector{none});
+  CHECK(space("uniform,dp,recompute,selective,keep").recompute == std::vector{none, selective, full});
   for (const char* text : {"uniform,tp,strided", "megatron,torchtitan", "all,deepspeed,torchtitan"})
     CHECK_FALSE(parse_space(text).has_value());
 }

@@ -80,7 +80,7 @@ TEST_CASE("ranks that share the GPU train as one does") {
        {uniform(spec, 1, {.tensor = 2, .sequence = SequenceKind::megatron, .data = 2, .zero = 1}, 1,
                 ScheduleKind::one_f_one_b),
         uniform(spec, 2, {.data = 2, .zero = 3, .recompute = RecomputeKind::full}, 2, ScheduleKind::one_f_one_b),
-        uniform(spec, 2, {.tensor = 2, .sequence = SequenceKind::megatron, .recompute = RecomputeKind::never}, 2,
+        uniform(spec, 2, {.tensor = 2, .sequence = SequenceKind::megatron, .recompute = RecomputeKind::none}, 2,
                 ScheduleKind::zb_h1),
         uniform(spec, 1, {.sequence = SequenceKind::ring, .context = 2, .data = 1, .zero = 2}, 1, ScheduleKind::gpipe),
         uniform(spec, 2, {.sequence = SequenceKind::ulysses, .context = 2}, 2, ScheduleKind::zb_h1)})

@@ -78,7 +78,7 @@ TEST_CASE("what norms and activations give is the same bits, kept or computed ag
         plan.precision = precision;
         INFO(text(plan));
         const Outcome again = run(plan, spec, steps);
-        for (StrategySpec& layer : plan.layers) layer.recompute = RecomputeKind::never;
+        for (StrategySpec& layer : plan.layers) layer.recompute = RecomputeKind::none;
         const Outcome kept = run(plan, spec, steps);
         CHECK(differences(kept, again) == "");
         CHECK(kept.memory_as_planned);

@@ -44,7 +44,7 @@ TEST_CASE("a layer of the user trains under every kind of strategy as on one ran
        {StrategySpec{.tensor = 2, .data = 2}, StrategySpec{.tensor = 4, .sequence = SequenceKind::megatron},
         StrategySpec{.data = 4, .zero = 3}, StrategySpec{.sequence = SequenceKind::ring, .context = 2, .data = 2},
         StrategySpec{.tensor = 2, .data = 2, .recompute = RecomputeKind::full},
-        StrategySpec{.tensor = 2, .data = 2, .recompute = RecomputeKind::never}}) {
+        StrategySpec{.tensor = 2, .data = 2, .recompute = RecomputeKind::none}}) {
     toy::check_plan(toy::uniform(model, 1, spec, 2, ScheduleKind::one_f_one_b), model, reference);
     if (spec.context == 1) toy::check_plan(toy::uniform(model, 2, spec, 2, ScheduleKind::zb_h1), model, reference);
   }

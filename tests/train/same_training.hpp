@@ -35,7 +35,7 @@ inline std::vector<Plan> combinations(const ModelSpec& model, int ranks) {
           for (const RecomputeKind recompute : recompute_kinds)
             for (const int microbatches : {1, 2}) {
               const bool core = recompute == RecomputeKind::selective;
-              if ((core || recompute == RecomputeKind::never) && microbatches == (core ? 1 : 2)) continue;
+              if ((core || recompute == RecomputeKind::none) && microbatches == (core ? 1 : 2)) continue;
               add(stages,
                   {.tensor = t,
                    .sequence = sequence_kind,

@@ -32,8 +32,8 @@ std::vector<StrategySpec> strategies_of(int ranks) {
   for (int t = 1; t <= ranks; t *= 2)
     for (const SequenceKind kind : {SequenceKind::none, SequenceKind::megatron})
       for (int zero = 0; zero <= 3; ++zero)
-        for (const RecomputeKind recompute : {RecomputeKind::none, RecomputeKind::full, RecomputeKind::never}) {
-          if (recompute != RecomputeKind::none && zero % 3 != 0) continue;
+        for (const RecomputeKind recompute : {RecomputeKind::cheap, RecomputeKind::full, RecomputeKind::none}) {
+          if (recompute != RecomputeKind::cheap && zero % 3 != 0) continue;
           const StrategySpec spec{
               .tensor = t, .sequence = kind, .data = ranks / t, .zero = zero, .recompute = recompute};
           if (is_legal(spec)) out.push_back(spec);

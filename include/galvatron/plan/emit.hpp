@@ -57,7 +57,7 @@ inline std::string cpp_strategy(const StrategySpec& spec) {
   if (spec.context != 1) out += policy("ContextParallel", std::to_string(spec.context));
   if (spec.sequence != SequenceKind::none)
     out += policy("SequenceParallel", std::string("galvatron::") + name_of(spec.sequence));
-  if (spec.recompute != RecomputeKind::none)
+  if (spec.recompute != RecomputeKind::cheap)
     out += policy("Recompute", std::string("galvatron::") + name_of(spec.recompute));
   return out + ">";
 }

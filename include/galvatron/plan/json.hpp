@@ -1,4 +1,4 @@
-// Plan files: JSON, version 1.
+// Plan files: JSON, version 1; version 2 is read, too, and written for plans that came in it.
 //
 //   { "version": 1, "model": "llama-tiny", "cluster": "host", "global_batch": 8, "sequence_length": 128,
 //     "precision": "fp32", "microbatches": 2, "schedule": "1f1b", "virtual_stages": 1,
@@ -7,8 +7,8 @@
 //                   "recompute": "none" }, ... ],
 //     "embedding": { ... }, "head": { ... }, "predicted": { ... } }
 //
-// A layer with "keep_outputs": true keeps what its norms and its activation give, which backward else computes again;
-// then "recompute" is "none", of which it is a kind (RecomputeKind::never). The key is left out where it is false.
+// In version 1 "recompute": "none" recomputes what norms and activations give; with "keep_outputs": true, which is left
+// out where it is false, everything is kept. In version 2 these are "cheap" and "none" as elsewhere, without that key.
 // "trainer", beside virtual_stages, names whose code the plan is for where it is not this library's (cost/trainer.hpp).
 // "moments": "bf16" keeps those of the optimizer in 2 bytes each, not 4.
 // Layers count from 0; last_layer is inclusive; ranks are [first, count]. What is under "predicted" informs people and
@@ -43,7 +43,7 @@ namespace detail {
 
 using nlohmann::json;
 
-inline void write(PlanWriter& out, const StrategySpec& spec) {
+inline void write(PlanWriter& out, const StrategySpec& spec, int version) {
   out.open('{', false);
   out.field("tensor", spec.tensor);
   out.field("sequence", name_of(spec.sequence));
@@ -51,9 +51,9 @@ inline void write(PlanWriter& out, const StrategySpec& spec) {
   out.field("data", spec.data);
   out.field("zero", spec.zero);
   out.field("expert", spec.expert);
-  const bool keeps = spec.recompute == RecomputeKind::never;
-  out.field("recompute", name_of(keeps ? RecomputeKind::none : spec.recompute));
-  if (keeps) out.field("keep_outputs", true);
+  const bool old_word = version == 1 && spec.recompute == RecomputeKind::cheap;
+  out.field("recompute", name_of(old_word ? RecomputeKind::none : spec.recompute));
+  if (version == 1 && spec.recompute == RecomputeKind::none) out.field("keep_outputs", true);
   if (spec.strided) out.field("strided", true);
   out.close();
 }
@@ -72,7 +72,8 @@ E required_name(JsonObject& fields, std::string_view key, const std::array<E, N>
   return values[0];
 }
 
-inline Result<StrategySpec> strategy_from_json(const json& value, const std::string& where) {
+/// @param version  of the file
+inline Result<StrategySpec> strategy_from_json(const json& value, const std::string& where, int version) {
   constexpr int most = std::numeric_limits<int>::max();
   JsonObject fields(value, where);
   StrategySpec spec;
@@ -82,13 +83,18 @@ inline Result<StrategySpec> strategy_from_json(const json& value, const std::str
   spec.data = fields.required<int>("data", 1, most);
   spec.zero = fields.required<int>("zero", 0, 3);
   spec.expert = fields.required<int>("expert", 1, most);
-  spec.recompute = required_name(fields, "recompute",
-                                 std::array{RecomputeKind::none, RecomputeKind::selective, RecomputeKind::full});
-  if (fields.optional<bool>("keep_outputs", false)) {
-    if (!fields.failed() && spec.recompute != RecomputeKind::none)
+  if (version == 1) {
+    spec.recompute = required_name(fields, "recompute",
+                                   std::array{RecomputeKind::none, RecomputeKind::selective, RecomputeKind::full});
+    const bool keeps = fields.optional<bool>("keep_outputs", false);
+    if (keeps && !fields.failed() && spec.recompute != RecomputeKind::none)
       fields.fail(fields.name("keep_outputs") + ": true contradicts \"recompute\": \"" + name_of(spec.recompute) +
-                  "\", which computes them again; leave it out or write \"recompute\": \"none\"");
-    spec.recompute = RecomputeKind::never;
+                  "\", which recomputes them; leave it out or write \"recompute\": \"none\"");
+    if (!keeps && spec.recompute == RecomputeKind::none) spec.recompute = RecomputeKind::cheap;
+  } else {
+    spec.recompute = required_name(
+        fields, "recompute",
+        std::array{RecomputeKind::none, RecomputeKind::cheap, RecomputeKind::selective, RecomputeKind::full});
   }
   spec.strided = fields.optional<bool>("strided", false);
   if (auto done = fields.finish(); !done) return tl::unexpected<Error>(std::move(done.error()));
@@ -231,12 +237,12 @@ inline std::string plan_text(const Plan& plan) {
   out.close();
   out.key("layers");
   out.open('[', true);
-  for (const StrategySpec& spec : plan.layers) detail::write(out, spec);
+  for (const StrategySpec& spec : plan.layers) detail::write(out, spec, plan.version);
   out.close();
   out.key("embedding");
-  detail::write(out, plan.embedding);
+  detail::write(out, plan.embedding, plan.version);
   out.key("head");
-  detail::write(out, plan.head);
+  detail::write(out, plan.head, plan.version);
   out.key("predicted");
   detail::write(out, plan.predicted);
   out.close();
@@ -254,9 +260,9 @@ inline Result<Plan> plan_from_json(const nlohmann::json& value, const std::strin
   Plan plan;
   // A file of another version may look quite different: say so before anything else.
   plan.version = fields.required<int>("version");
-  if (!fields.failed() && plan.version != plan_version)
+  if (!fields.failed() && (plan.version < 1 || plan.version > newest_plan_version))
     fields.fail(fields.name("version") + ": version " + std::to_string(plan.version) +
-                " is unknown: this program reads version " + std::to_string(plan_version));
+                " is unknown: this program reads versions 1 and " + std::to_string(newest_plan_version));
   plan.model = fields.required<std::string>("model");
   plan.cluster = fields.required<std::string>("cluster");
   plan.global_batch = fields.required<std::int64_t>("global_batch", 1, std::int64_t{1} << 30);
@@ -289,7 +295,7 @@ inline Result<Plan> plan_from_json(const nlohmann::json& value, const std::strin
     plan.stages.push_back(*stage);
   }
   const auto read = [&](const nlohmann::json& from, const std::string& name, StrategySpec& to) -> Result<void> {
-    auto spec = detail::strategy_from_json(from, where + ": " + name);
+    auto spec = detail::strategy_from_json(from, where + ": " + name, plan.version);
     if (!spec) return tl::unexpected<Error>(std::move(spec.error()));
     to = *spec;
     return {};

@@ -18,8 +18,9 @@
 
 namespace galvatron {
 
-/// The version of plan files that this program writes and reads.
+/// The version of plan files that this program writes, and the newest that it reads.
 inline constexpr int plan_version = 1;
+inline constexpr int newest_plan_version = 2;
 
 /// A run of layers on a run of ranks; with virtual stages see virtual_stage_layers.
 struct PlanStage {
@@ -137,8 +138,9 @@ inline std::vector<PlanStage> even_stages(int layers, int stages, int virtual_st
 /// or overlap, degrees multiply to the ranks of the stage, strategies are legal, and micro-batches divide evenly.
 inline std::string why_inconsistent(const Plan& plan) {
   const auto text = [](std::int64_t n) { return std::to_string(n); };
-  if (plan.version != plan_version)
-    return "version " + text(plan.version) + " is unknown: this program reads version " + text(plan_version);
+  if (plan.version < 1 || plan.version > newest_plan_version)
+    return "version " + text(plan.version) + " is unknown: this program reads versions 1 and " +
+           text(newest_plan_version);
   if (plan.global_batch < 1 || plan.sequence_length < 1 || plan.microbatches < 1 || plan.virtual_stages < 1)
     return "global_batch, sequence_length, microbatches and virtual_stages are at least 1";
   if (plan.global_batch % plan.microbatches != 0)

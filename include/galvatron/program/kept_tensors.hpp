@@ -18,7 +18,7 @@ namespace galvatron::program::detail {
 class KeptTensors {
  public:
   constexpr KeptTensors(const forward::Graph& graph, const StrategySpec& kinds, const Options& options)
-      : graph_(graph), kinds_(kinds), keeps_outputs_(options.keeps_outputs || kinds.recompute == RecomputeKind::never) {
+      : graph_(graph), kinds_(kinds), keeps_outputs_(options.keeps_outputs || kinds.recompute == RecomputeKind::none) {
     find_needs();
   }
 

@@ -41,7 +41,7 @@ constexpr bool can_split(const forward::Graph& graph, const StrategySpec& kinds)
 /// @param options  of another trainer
 constexpr LayerProgram lower(const forward::Graph& graph, StrategySpec kinds, bool splits = false,
                              const Options& options = {}) {
-  if (graph.layer.kind != LayerKind::block) kinds.recompute = RecomputeKind::none;
+  if (graph.layer.kind != LayerKind::block) kinds.recompute = RecomputeKind::cheap;
   return detail::Lowering(graph, kinds, splits && can_split(graph, kinds), options).program();
 }
 

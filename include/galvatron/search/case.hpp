@@ -60,7 +60,7 @@ constexpr bool divides_samples_instead(const StrategySpec& spec, const LayerSpec
 /// The strategy without ZeRO and recomputation: with equal degrees layers and activations are spread alike.
 constexpr StrategySpec degrees_of(StrategySpec spec) {
   spec.zero = 0;
-  spec.recompute = RecomputeKind::none;
+  spec.recompute = RecomputeKind::cheap;
   return spec;
 }
 

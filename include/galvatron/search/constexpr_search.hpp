@@ -69,7 +69,7 @@ constexpr SearchOptions search_options(const ConstexprOptions& options, Bytes me
   out.space.pipeline.forced = 1;
   out.space.context.open = false;
   out.space.sequence = {SequenceKind::none, SequenceKind::megatron};
-  out.space.recompute = {RecomputeKind::none};
+  out.space.recompute = {RecomputeKind::cheap};
   if (options.recompute) out.space.recompute.push_back(RecomputeKind::full);
   return out;
 }

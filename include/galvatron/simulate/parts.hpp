@@ -125,8 +125,8 @@ namespace detail {
 inline Seconds recompute_seconds(const LayerSpec& layer, const PlanLayerCost& priced, const cost::Batch& batch,
                                  const Cluster& cluster, int ranks) {
   StrategySpec spec = priced.spec;
-  if (spec.recompute == RecomputeKind::none || spec.recompute == RecomputeKind::never) return {};
-  spec.recompute = RecomputeKind::none;
+  if (spec.recompute == RecomputeKind::cheap || spec.recompute == RecomputeKind::none) return {};
+  spec.recompute = RecomputeKind::cheap;
   const cost::LayerSeconds once =
       cost::layer_seconds(cost::layer_counts(layer, spec, batch), spec, batch.precision, cluster, ranks);
   const Seconds computation = priced.seconds.backward - priced.seconds.backward_communication;

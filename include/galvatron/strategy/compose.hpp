@@ -82,7 +82,7 @@ struct Policy {
   using Sequence = typename PolicyOf<Axis::sequence, SequenceParallel<none>, Policies...>::type;
   using Context = typename PolicyOf<Axis::context, ContextParallel<1>, Policies...>::type;
   using Stages = typename PolicyOf<Axis::pipeline, Pipeline<1>, Policies...>::type;
-  using Again = typename PolicyOf<Axis::recompute, Recompute<none>, Policies...>::type;
+  using Again = typename PolicyOf<Axis::recompute, Recompute<cheap>, Policies...>::type;
 
   static constexpr bool is_static =
       Data::degree != dynamic && Tensor::degree != dynamic && Context::degree != dynamic && Stages::degree != dynamic;

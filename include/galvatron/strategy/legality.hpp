@@ -151,7 +151,7 @@ constexpr bool is_fit(const LayerSpec& layer, const StrategySpec& spec, std::int
 /// that recomputes it the second part would recompute it once more, or keep it after all: its backward comes in one
 /// part, as that of the embedding, whose input has no gradient, and of the head, whose backward is done in forward.
 constexpr bool splits_backward(RecomputeKind recompute) {
-  return recompute == RecomputeKind::none || recompute == RecomputeKind::never;
+  return recompute == RecomputeKind::cheap || recompute == RecomputeKind::none;
 }
 constexpr bool splits_backward(const LayerSpec& layer, const StrategySpec& spec) {
   return (layer.is_plain_block() || layer.forward_pass != nullptr) && splits_backward(spec.recompute);

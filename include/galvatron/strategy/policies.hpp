@@ -29,9 +29,9 @@ inline constexpr detail::NoneTag none{};  ///< of sequence parallelism, and of r
 inline constexpr SequenceKind megatron = SequenceKind::megatron;
 inline constexpr SequenceKind ulysses = SequenceKind::ulysses;
 inline constexpr SequenceKind ring = SequenceKind::ring;
+inline constexpr RecomputeKind cheap = RecomputeKind::cheap;
 inline constexpr RecomputeKind selective = RecomputeKind::selective;
 inline constexpr RecomputeKind full = RecomputeKind::full;
-inline constexpr RecomputeKind never = RecomputeKind::never;
 /// A degree that is known at run time.
 inline constexpr int dynamic = std::numeric_limits<int>::min();
 /// Where tensor-parallel ranks lie: `TensorParallel<2, strided>`.
@@ -96,8 +96,8 @@ struct Pipeline {
   static constexpr ScheduleKind schedule = Schedule;
 };
 
-/// What backward computes again instead of keeping: `none` (but for what norms and activations give), `selective` (the
-/// attention core), `full` (the layer) or `never` (nothing at all).
+/// What backward recomputes instead of keeping: `none` (everything is kept), `cheap` (the outputs of norms and
+/// activations; the default), `selective` (them and the attention core) or `full` (the layer).
 template <RecomputeKind Kind>
 struct Recompute {
   static constexpr Axis axis = Axis::recompute;

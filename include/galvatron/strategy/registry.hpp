@@ -42,15 +42,15 @@ template <int Stage, SequenceKind Sequence, RecomputeKind Again>
 using OfKinds = Strategy<DataParallel<>, ZeRO<Stage>, TensorParallel<>, SequenceParallel<Sequence>,
                          ContextParallel<Sequence == SequenceKind::none ? 1 : dynamic>, Recompute<Again>>;
 template <int Stage, SequenceKind Sequence>
-using OfSequence = TypeList<OfKinds<Stage, Sequence, RecomputeKind::none>, OfKinds<Stage, Sequence, selective>,
-                            OfKinds<Stage, Sequence, full>, OfKinds<Stage, Sequence, never>>;
+using OfSequence = TypeList<OfKinds<Stage, Sequence, RecomputeKind::cheap>, OfKinds<Stage, Sequence, selective>,
+                            OfKinds<Stage, Sequence, full>, OfKinds<Stage, Sequence, RecomputeKind::none>>;
 template <int Stage>
 using OfStage = Joined<OfSequence<Stage, SequenceKind::none>, OfSequence<Stage, megatron>, OfSequence<Stage, ulysses>,
                        OfSequence<Stage, ring>>;
 }  // namespace detail
 
 /// What a program instantiates that can run any plan of this version: ZeRO 0-3 x {no, Megatron, Ulysses, ring} sequence
-/// parallelism x {no, selective, full, never any} recomputation, with degrees of run time. A trainer that names its
+/// parallelism x {cheap, selective, full, no} recomputation, with degrees of run time. A trainer that names its
 /// strategy as a type uses `TypeList<ThatType>` instead and compiles only it.
 using InstantiatedStrategies = Joined<detail::OfStage<0>, detail::OfStage<1>, detail::OfStage<2>, detail::OfStage<3>>;
 

@@ -135,7 +135,7 @@ inline constexpr std::string_view space_names =
     "max-tp=N, "
     "max-cp=N, max-pp=N, "
     "sp=none|megatron|ulysses|ring, "
-    "recompute=none|selective|full|never";
+    "recompute=none|cheap|selective|full";
 
 /// A space from its notation, a comma-separated list of what the search may use:
 ///
@@ -263,7 +263,7 @@ inline Result<Space> parse_space(std::string_view text) {
   if (runnable || everything || (uniform && !named_any)) {
     if (uniform) {
       space.strided = false;
-      space.recompute = {RecomputeKind::never, RecomputeKind::full};
+      space.recompute = {RecomputeKind::none, RecomputeKind::full};
     } else if (runnable) {
       const Space can = runnable_space();
       space.context.open = can.context.open;
@@ -298,10 +298,10 @@ inline Result<Space> parse_space(std::string_view text) {
   if (ring) space.sequence.push_back(SequenceKind::ring);
   space.recompute = only_recompute;
   if (only_recompute.empty()) {
-    space.recompute.push_back(uniform ? RecomputeKind::never : RecomputeKind::none);
+    space.recompute.push_back(uniform ? RecomputeKind::none : RecomputeKind::cheap);
     if (selective) space.recompute.push_back(RecomputeKind::selective);
     if (recompute) space.recompute.push_back(RecomputeKind::full);
-    if (keep && !uniform) space.recompute.push_back(RecomputeKind::never);
+    if (keep && !uniform) space.recompute.push_back(RecomputeKind::none);
   }
   return space;
 }
@@ -311,7 +311,7 @@ inline Result<Space> parse_space(std::string_view text) {
 inline std::string hint_at_all(const Space& space) {
   const std::pair<const char*, const DegreeRange*> axes[] = {
       {"dp", &space.data}, {"tp", &space.tensor}, {"cp", &space.context}, {"pp", &space.pipeline}};
-  if (space.sequence.size() != 1 || space.recompute != std::vector{RecomputeKind::none}) return {};
+  if (space.sequence.size() != 1 || space.recompute != std::vector{RecomputeKind::cheap}) return {};
   std::string degrees;
   bool closed = false;
   for (const auto& [name, range] : axes) {

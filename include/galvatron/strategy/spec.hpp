@@ -22,14 +22,14 @@ inline constexpr std::array sequence_kinds{SequenceKind::none, SequenceKind::meg
 
 /// What backward computes again instead of keeping.
 enum class RecomputeKind : std::uint8_t {
-  none,       ///< the outputs of norms and activations only, which are cheap
+  cheap,      ///< the outputs of norms and activations only
   selective,  ///< them and the attention core
   full,       ///< the whole layer from its input
-  never,      ///< nothing: the outputs of norms and activations are kept too
+  none,       ///< nothing: everything is kept
 };
 
-inline constexpr std::array recompute_kinds{RecomputeKind::none, RecomputeKind::selective, RecomputeKind::full,
-                                            RecomputeKind::never};
+inline constexpr std::array recompute_kinds{RecomputeKind::cheap, RecomputeKind::selective, RecomputeKind::full,
+                                            RecomputeKind::none};
 
 /// Ranks that share parameters and gradients.
 inline constexpr RankModes shard_modes = RankMode::cp | RankMode::dp;
@@ -54,7 +54,7 @@ struct StrategySpec {
   int data = 1;
   int zero = 0;  ///< ZeRO stage 0-3 over the data and context ranks
   int expert = 1;
-  RecomputeKind recompute = RecomputeKind::none;
+  RecomputeKind recompute = RecomputeKind::cheap;
   bool strided = false;  ///< tensor ranks lie `shards()` apart
 
   friend constexpr bool operator==(const StrategySpec&, const StrategySpec&) = default;
@@ -103,14 +103,14 @@ constexpr const char* name_of(SequenceKind kind) {
 
 constexpr const char* name_of(RecomputeKind kind) {
   switch (kind) {
-    case RecomputeKind::none:
-      return "none";
+    case RecomputeKind::cheap:
+      return "cheap";
     case RecomputeKind::selective:
       return "selective";
     case RecomputeKind::full:
       return "full";
-    case RecomputeKind::never:
-      return "never";
+    case RecomputeKind::none:
+      return "none";
   }
   return "?";
 }

@@ -7,7 +7,8 @@
 
 namespace galvatron {
 
-/// `tp2+megatron cp1 dp4 zero3 recompute-full` without the parts that are 1 or none; a star for degrees that are open.
+/// `tp2 megatron cp2 ring dp4 zero3 recompute-full` without the parts that are 1 or the default (whole sequences,
+/// ZeRO-0, cheap recomputation); a star for degrees that are open.
 inline std::string strategy_text(const StrategySpec& spec, bool open_tensor = false, bool open_context = false,
                                  bool open_data = false) {
   std::string out;
@@ -23,7 +24,7 @@ inline std::string strategy_text(const StrategySpec& spec, bool open_tensor = fa
   degree("dp", spec.data, open_data);
   if (spec.zero != 0) add("zero" + std::to_string(spec.zero));
   if (spec.expert != 1) add("ep" + std::to_string(spec.expert));
-  if (spec.recompute != RecomputeKind::none) add(std::string("recompute-") + name_of(spec.recompute));
+  if (spec.recompute != RecomputeKind::cheap) add(std::string("recompute-") + name_of(spec.recompute));
   return out.empty() ? "single" : out;
 }
 

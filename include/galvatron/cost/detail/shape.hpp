@@ -63,7 +63,7 @@ struct LayerShape {
   }
   /// What norms and activations give is kept for backward.
   [[nodiscard]] constexpr bool keeps_outputs() const {
-    return spec.recompute == RecomputeKind::never || traits.passes.keeps_outputs;
+    return spec.recompute == RecomputeKind::none || traits.passes.keeps_outputs;
   }
   /// The schedule puts off the gradients of the layer's weights.
   [[nodiscard]] constexpr bool splits_backward() const {

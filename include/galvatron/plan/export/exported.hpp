@@ -65,12 +65,12 @@ inline std::string by_layer_text(const std::vector<std::pair<std::string, std::v
 
 /// What a target is to compute again, but for what norms and activations give: see tell_outputs.
 inline RecomputeKind recomputed(const StrategySpec& spec) {
-  return spec.recompute == RecomputeKind::never ? RecomputeKind::none : spec.recompute;
+  return spec.recompute == RecomputeKind::none ? RecomputeKind::cheap : spec.recompute;
 }
 
 /// The kind of layers that keep what norms and activations give, as all targets do, in plans of this trainer.
 inline RecomputeKind kept_outputs(const Plan& plan) {
-  return cost::traits_of(plan.trainer).passes.keeps_outputs ? RecomputeKind::none : RecomputeKind::never;
+  return cost::traits_of(plan.trainer).passes.keeps_outputs ? RecomputeKind::cheap : RecomputeKind::none;
 }
 
 /// What a target that keeps those outputs runs for a layer that recomputes `kind` otherwise. Of the attention core
@@ -78,7 +78,7 @@ inline RecomputeKind kept_outputs(const Plan& plan) {
 inline RecomputeKind kept_but(const Plan& plan, RecomputeKind kind) {
   if (kind == RecomputeKind::full) return kind;
   const RecomputeKind outputs = kept_outputs(plan);
-  return kind == RecomputeKind::selective && outputs == RecomputeKind::none ? kind : outputs;
+  return kind == RecomputeKind::selective && outputs == RecomputeKind::cheap ? kind : outputs;
 }
 
 /// Layers that compute again what norms and activations give, which is cheap and saves memory.
@@ -86,7 +86,7 @@ inline std::vector<int> layers_without_outputs(const Plan& plan) {
   std::vector<int> out;
   if (cost::traits_of(plan.trainer).passes.keeps_outputs) return out;
   for (std::size_t i = 0; i < plan.layers.size(); ++i)
-    if (plan.layers[i].recompute == RecomputeKind::none || plan.layers[i].recompute == RecomputeKind::selective)
+    if (plan.layers[i].recompute == RecomputeKind::cheap || plan.layers[i].recompute == RecomputeKind::selective)
       out.push_back(static_cast<int>(i));
   return out;
 }
@@ -104,7 +104,7 @@ inline StrategySpec degrees_of(StrategySpec spec) {
   spec.strided = false;
   spec.zero = 0;
   spec.expert = 1;
-  spec.recompute = RecomputeKind::none;
+  spec.recompute = RecomputeKind::cheap;
   return spec;
 }
 
@@ -176,7 +176,7 @@ inline StrategySpec one_for_all(const Plan& plan, const std::string& target, Exp
   // An embedding and a head have no experts, and nothing of theirs is computed again.
   const auto end = [&](const std::string& name, StrategySpec spec) {
     spec.expert = common.expert;
-    spec.recompute = RecomputeKind::none;
+    spec.recompute = RecomputeKind::cheap;
     if (same(spec, common)) return;
     out.not_expressed.push_back("the " + name + " has a strategy of its own, " + strategy_text(spec) + ": " + target +
                                 " gives it that of the layers");

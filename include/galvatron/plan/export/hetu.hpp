@@ -41,7 +41,7 @@ void tell_hetu(const Plan& plan, Has has, const std::string& what, Exported& out
   for (std::size_t i = 0; i < plan.layers.size(); ++i)
     if (has(plan.layers[i])) layers.push_back(static_cast<int>(i));
   StrategySpec embedding = plan.embedding;
-  embedding.recompute = RecomputeKind::none;  // of which nothing is computed again
+  embedding.recompute = RecomputeKind::cheap;  // of which nothing is computed again
   std::string who = layers.empty() ? "" : layers_text(layers);
   if (has(embedding)) who += std::string(who.empty() ? "" : " and ") + "the embedding";
   if (!who.empty()) out.not_expressed.push_back(who + ": " + what);
@@ -176,7 +176,8 @@ inline Exported export_hetu(const Plan& plan) {
     file["ep_sizes_enc"] = list([](const StrategySpec& s) { return s.expert; });
     file["tp_of_ep_sizes_enc"] = list([](const StrategySpec& s) { return s.tensor; });
   }
-  file["checkpoint"] = list([](const StrategySpec& s) { return detail::recomputed(s) == RecomputeKind::none ? 0 : 1; });
+  file["checkpoint"] =
+      list([](const StrategySpec& s) { return detail::recomputed(s) == RecomputeKind::cheap ? 0 : 1; });
   file["world_size"] = plan.ranks();
   file["global_bsz"] = plan.global_batch;
   file["chunks"] = plan.microbatches;
