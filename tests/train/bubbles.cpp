@@ -10,7 +10,7 @@
 #include <doctest/doctest.h>
 
 #include <galvatron/comm/thread/thread.hpp>
-#include <galvatron/simulate/simulate.hpp>
+#include <galvatron/schedule/schedule.hpp>
 
 #include "toy.hpp"
 
@@ -68,20 +68,20 @@ double measured_idle(ScheduleKind kind, int virtual_stages, const std::vector<Bl
 /// The same as the simulator has it.
 double simulated_idle(ScheduleKind kind, int virtual_stages, const std::vector<BlockTimes>& times) {
   const int each = blocks / stages / virtual_stages;  // blocks of a chunk
-  std::vector<simulate::StageTimes> of_chunks;
+  std::vector<schedule::StageTimes> of_chunks;
   double work = 0;
   for (const BlockTimes& t : times) {
     const auto seconds = [&](Milliseconds of_block) { return Seconds{each * of_block.count()}; };
-    simulate::StageTimes chunk;
-    chunk.forward = seconds(t.forward);
-    chunk.backward = seconds(t.backward_input + t.backward_weight);
-    chunk.backward_input = seconds(t.backward_input);
-    chunk.backward_weight = seconds(t.backward_weight);
+    schedule::StageTimes chunk;
+    chunk[schedule::Op::forward] = seconds(t.forward);
+    chunk[schedule::Op::backward] = seconds(t.backward_input + t.backward_weight);
+    chunk[schedule::Op::backward_input] = seconds(t.backward_input);
+    chunk[schedule::Op::backward_weight] = seconds(t.backward_weight);
     of_chunks.push_back(chunk);
     work += blocks / stages * microbatches * (t.forward + t.backward_input + t.backward_weight).count() / stages;
   }
   const auto program = value_or_throw(schedule::make_program(kind, stages, microbatches, virtual_stages));
-  return simulate::replay(program, of_chunks).makespan.value - work;
+  return schedule::replay(program, of_chunks).makespan.value - work;
 }
 
 struct Idle {
