@@ -10,7 +10,7 @@
 #include <galvatron/model/count.hpp>
 #include <galvatron/model/huggingface.hpp>
 #include <galvatron/model/zoo.hpp>
-#include <galvatron/nn/implemented.hpp>
+#include <galvatron/runtime/implemented.hpp>
 #include <galvatron/strategy/registry.hpp>
 #include <galvatron/strategy/schedule_kind.hpp>
 
@@ -56,7 +56,7 @@ Listing models(const std::vector<std::string>& named) {
   for (const std::string& name : named.empty() ? model_names() : named) {
     const ModelSpec model = value_or_throw(load_model(name));
     const LayerSpec& block = model.blocks.front();
-    const bool trains = nn::check_implemented(model).has_value();
+    const bool trains = runtime::check_implemented(model).has_value();
     rows.push_back({name, format_count(static_cast<double>(parameters(model))), std::to_string(model.blocks.size()),
                     std::to_string(model.hidden()), std::to_string(block.heads), std::to_string(model.positions()),
                     trains ? "plan, train" : "plan"});

@@ -20,9 +20,9 @@
 #include <galvatron/core/quantity.hpp>
 #include <galvatron/model/difference.hpp>
 #include <galvatron/model/huggingface.hpp>
-#include <galvatron/nn/implemented.hpp>
 #include <galvatron/plan/json.hpp>
 #include <galvatron/plan/mfu.hpp>
+#include <galvatron/runtime/implemented.hpp>
 #include <galvatron/schedule/schedules.hpp>
 #include <galvatron/strategy/registry.hpp>
 #include <galvatron/strategy/space.hpp>
@@ -307,7 +307,7 @@ void check_memory(const std::vector<Bytes>& ranks, std::vector<Bytes> copies, co
 }
 
 void check_trainable(const ModelSpec& model) {
-  if (auto done = nn::check_implemented(model); !done) throw_error(done.error());
+  if (auto done = runtime::check_implemented(model); !done) throw_error(done.error());
 }
 
 struct Prepared {

@@ -1,5 +1,5 @@
 // The closed formulas of all dimensions: what ranks share adds up to the whole, messages are those of the papers.
-// That they are what the layers of nn/ do is in tests/nn/counts.cpp.
+// That they are what the layers of nn/ do is in tests/runtime/counts.cpp.
 #include <galvatron/cost/layer.hpp>
 
 #include <cmath>

@@ -1,5 +1,5 @@
 // Counts of layers against published arithmetic, against each other, and against what crosses their borders. That plain
-// layers do what is counted is tested in tests/nn/counts.cpp.
+// layers do what is counted is tested in tests/runtime/counts.cpp.
 #include <galvatron/cost/layer.hpp>
 
 #include <doctest/doctest.h>

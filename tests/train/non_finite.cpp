@@ -22,9 +22,9 @@ using namespace galvatron::train;
 namespace {
 
 /// Initial values, but for one element of a parameter.
-nn::ParameterSource broken(int in_layer, ParameterName in, float value) {
-  return [=, good = nn::initial_values(1)](int layer, const ParameterTensor& tensor, std::int64_t index,
-                                           View<float> values) {
+runtime::ParameterSource broken(int in_layer, ParameterName in, float value) {
+  return [=, good = runtime::initial_values(1)](int layer, const ParameterTensor& tensor, std::int64_t index,
+                                                View<float> values) {
     good(layer, tensor, index, values);
     if (layer == in_layer && tensor.name == in && index == 0) values[0] = value;
   };
@@ -41,7 +41,8 @@ std::string message_of(const Plan& plan, const ModelSpec& model, const TrainOpti
   return "";
 }
 
-void check_found(const Plan& plan, const ModelSpec& model, const nn::ParameterSource& source, const std::string& part) {
+void check_found(const Plan& plan, const ModelSpec& model, const runtime::ParameterSource& source,
+                 const std::string& part) {
   TrainOptions options;
   options.steps = 2;
   options.threads_per_rank = 1;

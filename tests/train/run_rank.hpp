@@ -14,11 +14,11 @@
 #include <vector>
 
 #include <galvatron/comm/communicator.hpp>
-#include <galvatron/nn/compiled.hpp>
+#include <galvatron/runtime/compiled.hpp>
 #include <galvatron/train/host_rank.hpp>
 #include <galvatron/train/stage.hpp>
 
-#include "../nn/whole_tensors.hpp"
+#include "../runtime/whole_tensors.hpp"
 #include "run_plan.hpp"
 #include "sleeping_layers.hpp"
 
@@ -26,7 +26,7 @@ namespace toy {
 
 /// Adds what a rank has of the gradients to the whole tensors.
 template <class D>
-void collect_gradients(D& device, const nn::StoreView& store, Gradients& into) {
+void collect_gradients(D& device, const runtime::StoreView& store, Gradients& into) {
   std::vector<float> values(static_cast<std::size_t>(store.gradients.count));
   device.fetch(store.gradients, values.data());
   test::give_store(store, {values.data(), store.gradients.count}, store.tensor_rank, store.tensor_degree,
@@ -36,7 +36,7 @@ void collect_gradients(D& device, const nn::StoreView& store, Gradients& into) {
 /// The same of the parameters. The bits of an element that several ranks have are compared; of different copies the
 /// smallest is taken.
 template <class D>
-void collect_parameters(D& device, const nn::StoreView& store, Outcome& out) {
+void collect_parameters(D& device, const runtime::StoreView& store, Outcome& out) {
   std::vector<float> values(static_cast<std::size_t>(store.master.count));
   device.fetch(store.master, values.data());
   Gradients here;  // float to double and back loses no bit
@@ -77,8 +77,9 @@ void run_stage(comm::World& world, const Plan& plan, const ModelSpec& model, con
   using Stage = train::Stage<typename Rank::Device, T>;
   const train::StagePlan mine = train::stage_plan(plan, model, world.rank());
   Rank rank = platform.make(train::memory_of(mine, platform.library_workspace()));
-  const auto make = [&](const nn::Context<typename Rank::Device>& context, const LayerSpec& layer,
-                        const nn::Surroundings<T>& around, device::Region& states) -> std::unique_ptr<nn::Layer<T>> {
+  const auto make = [&](const runtime::Context<typename Rank::Device>& context, const LayerSpec& layer,
+                        const runtime::Surroundings<T>& around,
+                        device::Region& states) -> std::unique_ptr<runtime::Layer<T>> {
     const BlockSleeps times = layer.kind == LayerKind::block ? options.sleeps : BlockSleeps{};
     if (!options.sleeps.computes)
       return std::make_unique<SleepingLayer<T>>(times, context.rows_local() * layer.hidden, context.rows());
@@ -88,12 +89,12 @@ void run_stage(comm::World& world, const Plan& plan, const ModelSpec& model, con
   };
   Stage stage(rank.device(), world, plan, model, rank.memory(), make);
   const comm::SendGuard guard(world);
-  stage.initialise(options.initial ? options.initial : nn::initial_values(7));
+  stage.initialise(options.initial ? options.initial : runtime::initial_values(7));
   if (!std::is_same_v<Platform, train::HostPlatform> && world.size() == 1)
     stage.rehearse(0, options.source);  // changes nothing
   stage.repeat(true);
   const auto collect = [&](Gradients& gradients) {
-    stage.visit([&](const nn::StoreView& store) { collect_gradients(rank.device(), store, gradients); });
+    stage.visit([&](const runtime::StoreView& store) { collect_gradients(rank.device(), store, gradients); });
   };
   for (int step = 0; step < options.steps; ++step) {
     if (options.before_step) options.before_step(step);
@@ -109,7 +110,7 @@ void run_stage(comm::World& world, const Plan& plan, const ModelSpec& model, con
     if (step + 1 == options.steps) collect(out.last_gradients);
   }
   const std::lock_guard lock(mutex);
-  stage.visit([&](const nn::StoreView& store) { collect_parameters(rank.device(), store, out); });
+  stage.visit([&](const runtime::StoreView& store) { collect_parameters(rank.device(), store, out); });
   out.bytes[world.rank()] = {rank.memory().planned, rank.memory().measured()};
   out.memory_as_planned = out.memory_as_planned && rank.memory().measured() == rank.memory().planned;
 }

@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include <galvatron/nn/layer.hpp>
+#include <galvatron/runtime/layer.hpp>
 
 #include "run_plan.hpp"
 
@@ -25,9 +25,9 @@ inline void sleep_for(const BlockSleeps& times, Milliseconds time) {
 
 /// A layer that takes longer.
 template <class T>
-class PaddedLayer final : public nn::Layer<T> {
+class PaddedLayer final : public runtime::Layer<T> {
  public:
-  PaddedLayer(std::unique_ptr<nn::Layer<T>> inner, const BlockSleeps& times)
+  PaddedLayer(std::unique_ptr<runtime::Layer<T>> inner, const BlockSleeps& times)
       : inner_(std::move(inner)), times_(times) {}
 
   void take_stash(device::Region& stash, int slots, int deferred) override {
@@ -53,23 +53,23 @@ class PaddedLayer final : public nn::Layer<T> {
     inner_->backward_weight(slot, deferred);
     sleep_for(times_, times_.backward_weight);
   }
-  nn::Streaming streaming() override { return inner_->streaming(); }
-  void initialise(const nn::ParameterSource& source) override { inner_->initialise(source); }
+  runtime::Streaming streaming() override { return inner_->streaming(); }
+  void initialise(const runtime::ParameterSource& source) override { inner_->initialise(source); }
   void zero_gradients() override { inner_->zero_gradients(); }
   void start_synchronise() override { inner_->start_synchronise(); }
   void synchronise() override { inner_->synchronise(); }
   void add_gradient_squares() override { inner_->add_gradient_squares(); }
   void update() override { inner_->update(); }
-  void visit(const nn::StoreVisitor& visitor) override { inner_->visit(visitor); }
+  void visit(const runtime::StoreVisitor& visitor) override { inner_->visit(visitor); }
 
  private:
-  std::unique_ptr<nn::Layer<T>> inner_;
+  std::unique_ptr<runtime::Layer<T>> inner_;
   BlockSleeps times_;
 };
 
 /// A layer that sleeps in place of its work, so that stages do not compete for cores.
 template <class T>
-class SleepingLayer final : public nn::Layer<T> {
+class SleepingLayer final : public runtime::Layer<T> {
  public:
   SleepingLayer(const BlockSleeps& times, std::int64_t elements, std::int64_t rows)
       : times_(times), elements_(elements), rows_(rows) {}
@@ -86,13 +86,13 @@ class SleepingLayer final : public nn::Layer<T> {
   void backward(int, View<T>) override { sleep_for(times_, times_.backward_input + times_.backward_weight); }
   void backward_input(int, int, View<T>) override { sleep_for(times_, times_.backward_input); }
   void backward_weight(int, int) override { sleep_for(times_, times_.backward_weight); }
-  void initialise(const nn::ParameterSource&) override {}
+  void initialise(const runtime::ParameterSource&) override {}
   void zero_gradients() override {}
   void start_synchronise() override {}
   void synchronise() override {}
   void add_gradient_squares() override {}
   void update() override {}
-  void visit(const nn::StoreVisitor&) override {}
+  void visit(const runtime::StoreVisitor&) override {}
 
  private:
   BlockSleeps times_;

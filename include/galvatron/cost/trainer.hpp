@@ -15,7 +15,7 @@
 namespace galvatron::cost {
 
 enum class Trainer : std::uint8_t {
-  galvatron,      ///< this library: nn/ and train/
+  galvatron,      ///< this library: runtime/ and train/
   megatron,       ///< Megatron-LM with fused attention, and with messages of tensor parallelism beside the products
   megatron_2022,  ///< Megatron-LM of 2021 and 2022, fp16: attention not fused, with dropout
 };

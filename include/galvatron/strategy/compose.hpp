@@ -272,7 +272,7 @@ inline constexpr bool is_strategy = false;
 template <class... Policies>
 inline constexpr bool is_strategy<Strategy<Policies...>> = true;
 
-/// A Strategy<> type: what the layers of nn/ are written against.
+/// A Strategy<> type: what the layers of runtime/ are written against.
 template <class S>
 concept StrategyType = is_strategy<std::remove_cvref_t<S>>;
 

@@ -51,7 +51,7 @@ struct Space {
 };
 
 /// All that the trainer of this version carries out (InstantiatedStrategies): whatever a search chooses from, for the
-/// layers that nn/implemented.hpp names.
+/// layers that runtime/implemented.hpp names.
 constexpr Space runnable_space() { return {}; }
 
 /// The pipeline degrees of a space for `ranks` ranks: divisors, ascending.

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include <galvatron/comm/communicator.hpp>
-#include <galvatron/nn/make_layer.hpp>
+#include <galvatron/runtime/make_layer.hpp>
 #include <galvatron/train/batch_source.hpp>
 #include <galvatron/train/border.hpp>
 #include <galvatron/train/non_finite.hpp>
@@ -18,10 +18,11 @@
 
 namespace galvatron::train {
 
-/// Makes a layer of a stage: (context, layer, surroundings, states) -> layer. See nn::make_layer.
+/// Makes a layer of a stage: (context, layer, surroundings, states) -> layer. See runtime::make_layer.
 template <class D, class T>
-using LayerMaker = std::function<std::unique_ptr<nn::Layer<T>>(
-    const nn::Context<D>& context, const LayerSpec& layer, const nn::Surroundings<T>& around, device::Region& states)>;
+using LayerMaker =
+    std::function<std::unique_ptr<runtime::Layer<T>>(const runtime::Context<D>& context, const LayerSpec& layer,
+                                                     const runtime::Surroundings<T>& around, device::Region& states)>;
 
 /// @tparam D  the device  @tparam T  element type of activations and working parameters
 template <class D, class T>
@@ -57,7 +58,7 @@ class Chunk {
     }
   }
 
-  [[nodiscard]] const std::vector<std::unique_ptr<nn::Layer<T>>>& layers() const { return layers_; }
+  [[nodiscard]] const std::vector<std::unique_ptr<runtime::Layer<T>>>& layers() const { return layers_; }
 
   void receive_activation(int microbatch) { receive_activation_.receive(world_, input(0, slot_of(microbatch))); }
   void send_activation() { send_activation_.post(world_, sides(layers_.size() - 1, activation_out_)); }
@@ -117,7 +118,7 @@ class Chunk {
   /// All layers backward.
   void backward(int microbatch) {
     const int slot = slot_of(microbatch);
-    pass_back(StreamPass::backward, [&](nn::Layer<T>& layer) {
+    pass_back(StreamPass::backward, [&](runtime::Layer<T>& layer) {
       layer.backward(slot, gradient_);
       if (is_last(microbatch)) layer.start_synchronise();
     });
@@ -126,7 +127,8 @@ class Chunk {
   void backward_input(int microbatch) {
     const int slot = slot_of(microbatch);
     const int kept = microbatch % plan_.deferred;
-    pass_back(StreamPass::backward_input, [&](nn::Layer<T>& layer) { layer.backward_input(slot, kept, gradient_); });
+    pass_back(StreamPass::backward_input,
+              [&](runtime::Layer<T>& layer) { layer.backward_input(slot, kept, gradient_); });
   }
   /// The second part.
   void backward_weight(int microbatch) {
@@ -201,10 +203,10 @@ class Chunk {
 
   void add_layer(std::size_t i, const ModelSpec& model, const LayerMaker<D, T>& make) {
     const ChunkPlan::Entry& entry = plan_.layers[i];
-    const auto context = nn::make_context(
+    const auto context = runtime::make_context(
         device_, memory_.workspace, world_, stage_.first_rank, entry.spec, plan_.layouts[i].batch / entry.spec.data,
         stage_.batch.sequence, stage_.batch.overlap, stage_.batch.precision == Precision::fp8, stage_.batch.moments);
-    nn::Surroundings<T> around;
+    runtime::Surroundings<T> around;
     around.number = entry.number;
     around.token_weight = static_cast<float>(stage_.token_weight);
     if (entry.layer.kind == LayerKind::head && entry.layer.tied && !plan_.has_previous)
@@ -335,7 +337,7 @@ class Chunk {
   RankMemory& memory_;
   const StagePlan& stage_;
   const ChunkPlan& plan_;
-  std::vector<std::unique_ptr<nn::Layer<T>>> layers_;
+  std::vector<std::unique_ptr<runtime::Layer<T>>> layers_;
   Streams streams_;
   std::vector<SideTokens> tokens_;  ///< that come from each layer; to a head
   std::vector<View<T>> carried_;    ///< of each layer, slot by slot; empty for most

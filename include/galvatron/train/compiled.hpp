@@ -5,7 +5,7 @@
 #include <mutex>
 
 #include <galvatron/comm/communicator.hpp>
-#include <galvatron/nn/compiled.hpp>
+#include <galvatron/runtime/compiled.hpp>
 #include <galvatron/train/trainer.hpp>
 
 /// A rank on a device of `Platform` that computes in T, to be instantiated in namespace galvatron.

@@ -9,8 +9,8 @@
 
 #include <galvatron/core/error.hpp>
 #include <galvatron/model/spec.hpp>
-#include <galvatron/nn/implemented.hpp>
 #include <galvatron/plan/plan.hpp>
+#include <galvatron/runtime/implemented.hpp>
 #include <galvatron/strategy/registry.hpp>
 #include <galvatron/train/data/open.hpp>
 #include <galvatron/train/trainer.hpp>
@@ -35,7 +35,7 @@ Result<void> check_runnable(const Plan& plan, const ModelSpec& model) {
   std::string why = why_inconsistent(plan);
   if (why.empty()) why = why_unfit(plan, model);
   if (!why.empty()) return usage_error("cannot train " + model.name + " with this plan: " + why);
-  if (auto done = nn::check_implemented(model); !done) return done;
+  if (auto done = runtime::check_implemented(model); !done) return done;
   if (plan.trainer != cost::Trainer::galvatron)
     return usage_error("the plan is for " + std::string(name_of(plan.trainer)) +
                        ", whose memory and time are not those of this runtime: plan without --trainer");

@@ -12,7 +12,7 @@
 #include <galvatron/comm/communicator.hpp>
 #include <galvatron/core/view.hpp>
 #include <galvatron/device/arena.hpp>
-#include <galvatron/nn/layer.hpp>
+#include <galvatron/runtime/layer.hpp>
 #include <galvatron/train/stage_plan.hpp>
 
 namespace galvatron::train {
@@ -82,7 +82,7 @@ class NonFiniteSearch {
   /// @param sent  what the chunk sent to the next one last, or empty
   template <class D, class T>
   void look(D& device, device::Region& workspace, const ChunkPlan& plan,
-            const std::vector<std::unique_ptr<nn::Layer<T>>>& layers, View<const T> sent) {
+            const std::vector<std::unique_ptr<runtime::Layer<T>>>& layers, View<const T> sent) {
     if (!detail::all_finite(device, workspace, sent)) found_input_of(plan.layers.back().number + 1);
     for (std::size_t i = 0; i < layers.size(); ++i) {
       const ChunkPlan::Entry& entry = plan.layers[i];

@@ -9,8 +9,8 @@
 #include <vector>
 
 #include <galvatron/comm/communicator.hpp>
-#include <galvatron/nn/make_layer.hpp>
 #include <galvatron/plan/plan.hpp>
+#include <galvatron/runtime/make_layer.hpp>
 #include <galvatron/schedule/schedule.hpp>
 #include <galvatron/train/batch_source.hpp>
 #include <galvatron/train/chunk.hpp>
@@ -34,10 +34,10 @@ struct StepResult {
 template <class D, class T, class List = InstantiatedStrategies>
 class Stage {
  public:
-  /// The layers of nn/.
-  static std::unique_ptr<nn::Layer<T>> make_layer(const nn::Context<D>& context, const LayerSpec& layer,
-                                                  const nn::Surroundings<T>& around, device::Region& states) {
-    return value_or_throw(nn::make_layer<List, T>(context, layer, around, states));
+  /// The layers of runtime/.
+  static std::unique_ptr<runtime::Layer<T>> make_layer(const runtime::Context<D>& context, const LayerSpec& layer,
+                                                       const runtime::Surroundings<T>& around, device::Region& states) {
+    return value_or_throw(runtime::make_layer<List, T>(context, layer, around, states));
   }
 
   /// Takes all memory that the stage will ever use. Throws Failure (usage) when the plan names a strategy that is not
@@ -61,8 +61,8 @@ class Stage {
   [[nodiscard]] D& device() { return device_; }
 
   /// Parameters from `source`, which initial_values(seed) makes for a new run; moments 0.
-  void initialise(const nn::ParameterSource& source) {
-    for_layers([&](nn::Layer<T>& layer) { layer.initialise(source); });
+  void initialise(const runtime::ParameterSource& source) {
+    for_layers([&](runtime::Layer<T>& layer) { layer.initialise(source); });
   }
 
   /// One step of the whole job: all micro-batches forward and backward, gradients reduced, clipped and applied, unless
@@ -116,8 +116,8 @@ class Stage {
   void before_update(std::function<void()> before) { before_update_ = std::move(before); }
 
   /// Calls `visit` for every parameter store on this rank.
-  void visit(const nn::StoreVisitor& visitor) {
-    for_layers([&](nn::Layer<T>& layer) { layer.visit(visitor); });
+  void visit(const runtime::StoreVisitor& visitor) {
+    for_layers([&](runtime::Layer<T>& layer) { layer.visit(visitor); });
   }
 
  private:
@@ -144,7 +144,7 @@ class Stage {
   // Forward and backward of all micro-batches, with the reduction of gradients.
   void passes() {
     device_.clear_sums();
-    for_layers([](nn::Layer<T>& layer) { layer.zero_gradients(); });
+    for_layers([](runtime::Layer<T>& layer) { layer.zero_gradients(); });
     for (schedule::Cursor next(program_); !next.at_end(); ++next)
       if (const schedule::Instruction instruction = *next; instruction.op != schedule::Op::step)
         observed(instruction, [&] { run(instruction); });
@@ -193,12 +193,12 @@ class Stage {
   }
 
   void update(const device::AdamW& hyper, double clip) {
-    for_layers([](nn::Layer<T>& layer) { layer.add_gradient_squares(); });
+    for_layers([](runtime::Layer<T>& layer) { layer.add_gradient_squares(); });
     const View<double> sums = device_.sums();
     world_.everybody().all_reduce(sums, comm::ReduceOp::sum);
     device_.clip_scale(View<const double>(sums), clip, device_.gradient_scale());
     device_.begin_update(hyper);
-    for_layers([](nn::Layer<T>& layer) { layer.update(); });
+    for_layers([](runtime::Layer<T>& layer) { layer.update(); });
   }
 
   StepResult result() {

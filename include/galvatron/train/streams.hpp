@@ -20,7 +20,7 @@
 #include <galvatron/core/units.hpp>
 #include <galvatron/core/view.hpp>
 #include <galvatron/device/arena.hpp>
-#include <galvatron/nn/streamed_store.hpp>
+#include <galvatron/runtime/streamed_store.hpp>
 
 namespace galvatron::train {
 
@@ -33,7 +33,7 @@ class Streams {
 
   /// The next layer of the chunk.
   /// @param moves  activations change their layout between the layer before and this one
-  void add(const nn::Streaming& layer, bool moves) {
+  void add(const runtime::Streaming& layer, bool moves) {
     const bool follows = !layers_.empty() && !moves && alike(layers_.back().streaming, layer);
     layers_.push_back({layer, follows});
   }
@@ -43,7 +43,7 @@ class Streams {
   void before(StreamPass pass, std::size_t i, bool high) {
     const Room room = room_of(pass, i);
     if (room.empty()) return;
-    nn::StreamedStore& store = *layers_[i].streaming.store;
+    runtime::StreamedStore& store = *layers_[i].streaming.store;
     const bool gathers = room.parameters.count > 0;
     if (!running_) {
       begin(room, high);
@@ -68,7 +68,7 @@ class Streams {
 
  private:
   struct Layer {
-    nn::Streaming streaming;
+    runtime::Streaming streaming;
     bool follows = false;  ///< it and the layer before are of one run
   };
   /// What one layer takes in a pass.
@@ -78,13 +78,13 @@ class Streams {
     [[nodiscard]] bool empty() const { return parameters.count == 0 && gradients.count == 0; }
   };
 
-  static bool alike(const nn::Streaming& a, const nn::Streaming& b) {
+  static bool alike(const runtime::Streaming& a, const runtime::Streaming& b) {
     return a.store != nullptr && b.store != nullptr && a.splits == b.splits &&
            a.store->parameter_room() == b.store->parameter_room() &&
            a.store->gradient_room() == b.store->gradient_room();
   }
   [[nodiscard]] Room room_of(StreamPass pass, std::size_t i) const {
-    const nn::Streaming& layer = layers_[i].streaming;
+    const runtime::Streaming& layer = layers_[i].streaming;
     if (layer.store == nullptr) return {};
     const Bytes parameters = layer.store->parameter_room();
     const Bytes gradients = layer.store->gradient_room();
@@ -140,7 +140,7 @@ class Streams {
   std::size_t turn_ = 0;   ///< the places of the layer that works now
   std::array<View<std::byte>, 2> parameters_;
   std::array<View<std::byte>, 2> gradients_;
-  std::array<nn::StreamedStore*, 2> reducing_{};  ///< by place
+  std::array<runtime::StreamedStore*, 2> reducing_{};  ///< by place
 };
 
 }  // namespace galvatron::train

@@ -57,7 +57,7 @@ struct TrainOptions {
   double clip = 1.0;     ///< the largest gradient norm; 0 for no clipping
   std::uint64_t seed = 1;
   OnNan on_nan = OnNan::stop;
-  nn::ParameterSource initial{};       ///< the parameters to start from; empty: by the seed
+  runtime::ParameterSource initial{};  ///< the parameters to start from; empty: by the seed
   const Checkpoint* resume = nullptr;  ///< go on after its step, with its parameters and moments
   CheckpointOptions checkpoint{};
   std::int64_t data_tokens = 0;  ///< for the manifests of checkpoints, as is the next one (Data::size, Data::checksum)
@@ -148,7 +148,7 @@ void train_rank(comm::World& world, const Platform& platform, const Plan& plan, 
   if (options.resume != nullptr)
     restore(stage, *options.resume);
   else
-    stage.initialise(options.initial ? options.initial : nn::initial_values(options.seed));
+    stage.initialise(options.initial ? options.initial : runtime::initial_values(options.seed));
   if constexpr (requires { rank.begin_search(); }) {
     if (options.searches && world.size() == 1) {  // on values of training: a GPU multiplies zeros faster
       rank.begin_search();

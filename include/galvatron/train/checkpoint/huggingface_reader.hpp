@@ -22,7 +22,7 @@
 #include <galvatron/core/json.hpp>
 #include <galvatron/model/difference.hpp>
 #include <galvatron/model/huggingface.hpp>
-#include <galvatron/nn/parameter_store.hpp>
+#include <galvatron/runtime/parameter_store.hpp>
 #include <galvatron/train/checkpoint/huggingface_names.hpp>
 #include <galvatron/train/checkpoint/safetensors.hpp>
 
@@ -65,7 +65,7 @@ class HuggingFaceWeights {
 
   /// The weights as a source of parameters. This must outlive it. It throws Failure (usage), with file and tensor, when
   /// it comes upon a weight that is infinite or not a number.
-  [[nodiscard]] nn::ParameterSource weights() const {
+  [[nodiscard]] runtime::ParameterSource weights() const {
     return [this](int layer, const ParameterTensor& tensor, std::int64_t index, View<float> values) {
       const auto found = parts_.find({layer, tensor.name});
       if (found == parts_.end())

@@ -22,7 +22,7 @@
 #include <galvatron/core/file.hpp>
 #include <galvatron/core/view.hpp>
 #include <galvatron/model/spec.hpp>
-#include <galvatron/nn/parameter_store.hpp>
+#include <galvatron/runtime/parameter_store.hpp>
 #include <galvatron/train/checkpoint/folder.hpp>
 #include <galvatron/train/checkpoint/manifest.hpp>
 #include <galvatron/train/checkpoint/safetensors.hpp>
@@ -172,7 +172,7 @@ class Checkpoint {
   }
 
   /// The master weights, as a source of parameters. This must outlive it.
-  [[nodiscard]] nn::ParameterSource weights() const {
+  [[nodiscard]] runtime::ParameterSource weights() const {
     return [this](int layer, const ParameterTensor& tensor, std::int64_t index, View<float> values) {
       const TensorShape whole = shape(layer, tensor.name);
       const std::int64_t row = index / whole.columns;
@@ -186,11 +186,11 @@ class Checkpoint {
 
   /// Fills the moments of a store with its part. Its parameters come from weights().
   template <class D>
-  void restore_moments(D& device, const nn::StoreView& store) const {
+  void restore_moments(D& device, const runtime::StoreView& store) const {
     for_each_slice(*store.layout, store.range, store.tensor_rank, store.tensor_degree, vocabulary_,
                    [&](const ParameterTensor& tensor, std::int64_t offset, const TensorSlice& slice) {
                      const std::int64_t first = offset - store.range.begin;
-                     const auto fill = [&](StateKind kind, const nn::MomentView& moment) {
+                     const auto fill = [&](StateKind kind, const runtime::MomentView& moment) {
                        moment.visit(first, slice.count(), [&](auto values) {
                          device.write(values, [&](auto to) { read_as(store.layer, tensor.name, kind, slice, to); });
                        });
@@ -355,7 +355,7 @@ class Checkpoint {
 template <class Stage>
 void restore(Stage& stage, const Checkpoint& checkpoint) {
   stage.initialise(checkpoint.weights());
-  stage.visit([&](const nn::StoreView& store) { checkpoint.restore_moments(stage.device(), store); });
+  stage.visit([&](const runtime::StoreView& store) { checkpoint.restore_moments(stage.device(), store); });
 }
 
 }  // namespace galvatron::train

@@ -17,7 +17,7 @@
 #include <string>
 #include <string_view>
 
-#include <galvatron/nn/parameter_store.hpp>
+#include <galvatron/runtime/parameter_store.hpp>
 #include <galvatron/strategy/parameter_names.hpp>
 #include <galvatron/strategy/parameters.hpp>
 
@@ -76,10 +76,10 @@ void place_block(const ParameterTensor& tensor, TensorShape whole, int rank, int
 /// elements follow each other in the store, row by row.
 /// @param rank, degree  the tensor rank whose store it is
 template <class F>
-void for_each_slice(const ParameterLayout& layout, nn::Range range, int rank, int degree, std::int64_t vocabulary,
+void for_each_slice(const ParameterLayout& layout, runtime::Range range, int rank, int degree, std::int64_t vocabulary,
                     F&& f) {
   for (const ParameterTensor& tensor : layout) {
-    const nn::Range part = nn::intersection(range, {tensor.offset, tensor.offset + tensor.count()});
+    const runtime::Range part = runtime::intersection(range, {tensor.offset, tensor.offset + tensor.count()});
     if (part.count() == 0) continue;
     const std::int64_t c = tensor.columns;
     const std::int64_t begin = part.begin - tensor.offset;

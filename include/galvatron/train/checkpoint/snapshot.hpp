@@ -16,8 +16,8 @@
 #include <galvatron/core/units.hpp>
 #include <galvatron/core/view.hpp>
 #include <galvatron/device/arena.hpp>
-#include <galvatron/nn/layer.hpp>
-#include <galvatron/nn/store_view.hpp>
+#include <galvatron/runtime/layer.hpp>
+#include <galvatron/runtime/store_view.hpp>
 #include <galvatron/train/checkpoint/safetensors.hpp>
 #include <galvatron/train/checkpoint/slice.hpp>
 #include <galvatron/train/stage_plan.hpp>
@@ -27,7 +27,7 @@ namespace galvatron::train {
 /// What a rank writes of a store: its own part, and of a tensor that all tensor ranks have whole only the first one's.
 /// Calls f(tensor, offset in the store, slice).
 template <class F>
-void for_each_written_slice(const nn::StoreView& store, std::int64_t vocabulary, F&& f) {
+void for_each_written_slice(const runtime::StoreView& store, std::int64_t vocabulary, F&& f) {
   if (!store.counted) return;
   for_each_slice(*store.layout, store.own, store.tensor_rank, store.tensor_degree, vocabulary,
                  [&](const ParameterTensor& tensor, std::int64_t offset, const TensorSlice& slice) {
@@ -37,11 +37,11 @@ void for_each_written_slice(const nn::StoreView& store, std::int64_t vocabulary,
 
 /// The entries of a rank's file, in the order of their bytes. They depend on the plan only, not on the step.
 /// @param visit  calls its argument for every store of the rank
-inline std::vector<SafetensorsEntry> shard_entries(const std::function<void(const nn::StoreVisitor&)>& visit,
+inline std::vector<SafetensorsEntry> shard_entries(const std::function<void(const runtime::StoreVisitor&)>& visit,
                                                    std::int64_t vocabulary) {
   std::vector<SafetensorsEntry> out;
   std::int64_t end = 0;
-  visit([&](const nn::StoreView& store) {
+  visit([&](const runtime::StoreView& store) {
     for_each_written_slice(
         store, vocabulary, [&](const ParameterTensor& tensor, std::int64_t, const TensorSlice& slice) {
           for (const StateKind state : {StateKind::master, StateKind::first_moment, StateKind::second_moment}) {
@@ -61,14 +61,14 @@ inline std::vector<SafetensorsEntry> shard_entries(const std::function<void(cons
 /// The bytes of the copy that a rank of a plan takes for checkpoints, which is its file: known before anything runs.
 /// They are taken beside the rank's arena.
 inline Bytes snapshot_bytes(const StagePlan& stage, const ModelSpec& model, int rank) {
-  const auto visit = [&](const nn::StoreVisitor& visitor) {
+  const auto visit = [&](const runtime::StoreVisitor& visitor) {
     const auto store = [&](const ChunkPlan::Entry& entry, ParameterPart part) {
       const int t = entry.spec.tensor;
       const int copies = entry.spec.shards();
       const ParameterLayout layout = parameter_layout(entry.layer, part, t, copies);
       const int local = rank - stage.first_rank;
       const Sharding::Range own = Sharding::even(layout.elements, copies).range(entry.spec.shard(local));
-      nn::StoreView view;
+      runtime::StoreView view;
       view.layer = entry.number;
       view.layout = &layout;
       view.own = {own.begin, own.end};
@@ -94,7 +94,7 @@ class Snapshot {
   /// @param stage  calls a visitor for every store of the rank
   template <class Stage>
   Snapshot(Stage& stage, std::int64_t vocabulary) : vocabulary_(vocabulary) {
-    const auto entries = shard_entries([&](const nn::StoreVisitor& visitor) { stage.visit(visitor); }, vocabulary);
+    const auto entries = shard_entries([&](const runtime::StoreVisitor& visitor) { stage.visit(visitor); }, vocabulary);
     const std::string header = safetensors_header(entries);
     header_ = static_cast<std::int64_t>(header.size());
     const std::int64_t size = header_ + (entries.empty() ? 0 : entries.back().end);
@@ -123,7 +123,7 @@ class Snapshot {
       }
       at += values.count * static_cast<std::int64_t>(sizeof(float));
     };
-    stage.visit([&](const nn::StoreView& store) {
+    stage.visit([&](const runtime::StoreView& store) {
       for_each_written_slice(store, vocabulary_,
                              [&](const ParameterTensor&, std::int64_t offset, const TensorSlice& slice) {
                                const std::int64_t first = offset - store.range.begin;

@@ -1,0 +1,87 @@
+// The attention core: from projected queries, keys and values to the input of the output projection.
+//
+// Shapes: rows = tokens * b of this rank; q = A / t * head_dim, kv = kv_heads / t * head_dim, qkv = q + 2 kv.
+#pragma once
+
+#include <cstdint>
+
+#include <galvatron/device/device.hpp>
+#include <galvatron/model/spec.hpp>
+#include <galvatron/runtime/context.hpp>
+
+namespace galvatron::runtime {
+
+/// The elements of a view from one on.
+template <class T>
+View<T> behind(View<T> all, std::int64_t first) {
+  return all.slice(first, all.count - first);
+}
+
+/// What the core gives.
+template <class T>
+struct AttentionResults {
+  View<T> o;        ///< (rows, q)
+  View<float> lse;  ///< (b, heads, queries)
+};
+
+/// Queries, keys and values of rows, or their gradients.
+template <class T>
+struct Projections {
+  View<T> q, k, v;
+  std::int64_t q_stride, kv_stride;  ///< from row to row
+
+  /// From a row on.
+  [[nodiscard]] Projections behind(std::int64_t row) const {
+    return {runtime::behind(q, row * q_stride), runtime::behind(k, row * kv_stride),
+            runtime::behind(v, row * kv_stride), q_stride, kv_stride};
+  }
+};
+
+/// The heads that a rank has between the projections.
+struct AttentionHeads {
+  std::int64_t heads, kv_heads, head_dim;
+  bool causal;
+
+  AttentionHeads(const LayerSpec& layer, int tensor)
+      : heads(layer.heads / tensor),
+        kv_heads(layer.kv_heads / tensor),
+        head_dim(layer.head_dim),
+        causal(layer.causal) {}
+  [[nodiscard]] std::int64_t q() const { return heads * head_dim; }
+  [[nodiscard]] std::int64_t kv() const { return kv_heads * head_dim; }
+  [[nodiscard]] std::int64_t qkv() const { return q() + 2 * kv(); }
+
+  /// Of a fused projection (rows, qkv).
+  template <class T>
+  [[nodiscard]] Projections<T> fused(View<T> all) const {
+    return {all, behind(all, q()), behind(all, q() + kv()), qkv(), qkv()};
+  }
+  /// Of queries (rows, q), and keys and values (other rows, 2 kv).
+  template <class T>
+  [[nodiscard]] Projections<T> separate(View<T> queries, View<T> keys_and_values) const {
+    return {queries, keys_and_values, behind(keys_and_values, kv()), q(), 2 * kv()};
+  }
+};
+
+/// Where the queries and keys of a call are.
+struct AttentionTokens {
+  std::int64_t samples, queries, keys;
+  bool causal;
+};
+
+template <class T>
+device::AttentionShape attention_shape(const AttentionTokens& tokens, std::int64_t heads, std::int64_t kv_heads,
+                                       std::int64_t head_dim, const Projections<T>& in) {
+  return {.batch = tokens.samples,
+          .queries = tokens.queries,
+          .keys = tokens.keys,
+          .heads = heads,
+          .kv_heads = kv_heads,
+          .head_dim = head_dim,
+          .causal = tokens.causal,
+          .q_stride = in.q_stride,
+          .kv_stride = in.kv_stride,
+          .out_stride = heads * head_dim};
+}
+
+}  // namespace galvatron::runtime

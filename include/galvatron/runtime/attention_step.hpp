@@ -1,0 +1,120 @@
+// The steps of a program that attend: on whole sequences, with the exchanges of Ulysses, or around a ring.
+#pragma once
+
+#include <cstddef>
+
+#include <galvatron/program/program.hpp>
+#include <galvatron/runtime/attention.hpp>
+#include <galvatron/runtime/ring.hpp>
+#include <galvatron/runtime/ulysses.hpp>
+#include <galvatron/runtime/window_attention.hpp>
+
+namespace galvatron::runtime {
+
+/// Calls f(shape, first row) for every document of a packed sequence, or once for equal sequences.
+template <class D, class F>
+void for_each_document(const Context<D>& context, const device::AttentionShape& shape, const F& f) {
+  if (context.documents.empty()) return f(shape, std::int64_t{0});
+  for (const Document& document : context.documents) {
+    device::AttentionShape own = shape;
+    own.queries = own.keys = document.tokens;
+    f(own, document.first);
+  }
+}
+
+/// @param value       value(id): a value of activations
+/// @param statistics  statistics(id): a value in fp32
+/// @param queries, keys    tokens of a sequence
+/// @param table, d_table  the parameter of the step, and its gradient
+template <class T, class D, class Value, class Statistics>
+void attention_step(Context<D>& context, const LayerSpec& layer, const program::Step& step, std::int64_t queries,
+                    std::int64_t keys, const Value& value, const Statistics& statistics, View<const T> table,
+                    View<float> d_table) {
+  using program::Code;
+  const AttentionHeads heads(layer, context.spec.tensor);
+  UlyssesExchange<D, T> ulysses(context, layer);
+  const View<T> in = value(step.in[0]);
+  const View<T> out = value(step.out[0]);
+  const auto scratch = [&](int i) { return value(step.scratch[static_cast<std::size_t>(i)]); };
+  const auto sums = [&](int i) { return statistics(step.scratch[static_cast<std::size_t>(i)]); };
+  const auto made = [&] { return AttentionResults<T>{out, statistics(step.out[1])}; };
+  const auto kept = [&] { return AttentionResults<T>{value(step.in[2]), statistics(step.in[3])}; };
+  const bool by_heads = context.spec.sequence == SequenceKind::ulysses;
+  // Of whole sequences, from a fused projection.
+  const auto fused = [&](View<T> all) { return by_heads ? ulysses.core(all) : heads.fused(all); };
+  const auto shape = [&](const Projections<T>& from, bool causal) {
+    return attention_shape<T>({context.samples, queries, keys, causal}, by_heads ? ulysses.heads() : heads.heads,
+                              by_heads ? ulysses.kv_heads() : heads.kv_heads, heads.head_dim, from);
+  };
+  const auto forward = [&](const Projections<T>& from, bool causal, const device::AttentionBias& bias) {
+    for_each_document(context, shape(from, causal), [&](const device::AttentionShape& s, std::int64_t first) {
+      const Projections<T> in_document = from.behind(first);
+      context.device.attention_forward(s, in_document.q, in_document.k, in_document.v,
+                                       behind(made().o, first * s.out_stride), behind(made().lse, first * s.heads),
+                                       bias);
+    });
+  };
+  const auto backward = [&](const Projections<T>& from, const Projections<T>& d, bool causal,
+                            const device::AttentionBias& bias) {
+    for_each_document(context, shape(from, causal), [&](const device::AttentionShape& s, std::int64_t first) {
+      const Projections<T> in_document = from.behind(first);
+      const Projections<T> to = d.behind(first);
+      context.device.attention_backward(s, in_document.q, in_document.k, in_document.v,
+                                        behind(kept().o, first * s.out_stride), behind(kept().lse, first * s.heads),
+                                        behind(value(step.in[4]), first * s.out_stride), to.q, to.k, to.v,
+                                        behind(sums(0), first * s.heads), bias);
+    });
+  };
+  device::AttentionBias bias;
+  if (!by_heads && step.code != Code::cross_forward && step.code != Code::cross_backward && step.in[1] >= 0)
+    bias = {
+        .values = statistics(step.in[1]), .gradient = {}, .first = queries - 1, .head = 2 * queries - 1, .query = -1};
+
+  switch (step.code) {
+    case Code::attention_forward:
+      if (layer.window > 0)
+        WindowAttention<D, T>(context, layer).forward(in, table, made());
+      else
+        forward(fused(in), layer.causal, bias);
+      break;
+    case Code::attention_backward:
+      if (layer.window > 0) {
+        WindowAttention<D, T>(context, layer).backward(in, table, kept(), value(step.in[4]), out, d_table);
+        break;
+      }
+      if (bias.values.count > 0) {
+        bias.gradient = statistics(step.out[1]);
+        context.device.zero(raw_bytes(bias.gradient));
+      }
+      backward(fused(in), fused(out), layer.causal, bias);
+      break;
+    case Code::cross_forward:
+      forward(heads.separate(in, value(step.in[1])), false, {});
+      break;
+    case Code::cross_backward:
+      backward(heads.separate(in, value(step.in[1])), heads.separate(out, value(step.out[1])), false, {});
+      break;
+    case Code::ring_forward:
+      RingAttention<D, T>(context, layer).attend(in, made(), {scratch(0), scratch(1), scratch(2), sums(3), sums(4)});
+      break;
+    case Code::ring_backward:
+      RingAttention<D, T>(context, layer)
+          .backward(in, kept(), value(step.in[4]), out,
+                    {sums(0), scratch(1), scratch(2), sums(3), sums(4), scratch(5), scratch(6), sums(7)});
+      break;
+    case Code::to_heads:
+      ulysses.to_heads(in, scratch(0), out);
+      break;
+    case Code::projection_to_heads:
+      ulysses.projection_to_heads(in, scratch(0), out);
+      break;
+    case Code::to_tokens:
+      ulysses.to_tokens(in, scratch(0), out);
+      break;
+    default:
+      ulysses.projection_to_tokens(in, scratch(0), out);
+      break;
+  }
+}
+
+}  // namespace galvatron::runtime

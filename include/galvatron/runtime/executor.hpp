@@ -1,0 +1,508 @@
+// Executor: carries out the phases of a layer's program (program/program.hpp) on a device and groups of ranks: one loop
+// over steps, whatever the layer and the strategy are.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <type_traits>
+
+#include <galvatron/comm/communicator.hpp>
+#include <galvatron/cost/product_8bit.hpp>
+#include <galvatron/program/allocate.hpp>
+#include <galvatron/program/program.hpp>
+#include <galvatron/runtime/attention_step.hpp>
+#include <galvatron/runtime/image_steps.hpp>
+#include <galvatron/runtime/logits.hpp>
+#include <galvatron/runtime/parameter_groups.hpp>
+
+namespace galvatron::runtime {
+
+/// What a micro-batch keeps between phases: buffers of the program by number.
+template <class T>
+struct KeptBuffers {
+  std::array<std::byte*, program::LayerProgram::most_buffers> buffers{};
+  View<std::int32_t> tokens;  ///< of an embedding, those of the target last; targets of a head
+  View<T> carried;            ///< what a stage keeps once for several layers
+  View<T> uncut;              ///< parameters that no tensor rank shares, for the phase of weight gradients
+  View<float> d_uncut;        ///< and their gradients
+};
+
+template <class D, class T>
+class Executor {
+  using Program = program::LayerProgram;
+  using Step = program::Step;
+  using Code = program::Code;
+  using Phase = program::Phase;
+  using Storage = program::Storage;
+
+ public:
+  /// The arguments must outlive the executor.
+  /// @param sequence  S of the model; that of the context is the layer's
+  /// @param scale     of a loss: the weight of a prediction
+  Executor(Context<D>& context, const Program& program, ParameterGroups<D, T>& groups, std::int64_t sequence,
+           float scale)
+      : context_(context),
+        program_(program),
+        groups_(groups),
+        layer_(program.graph.layer),
+        numbers_(numbers_of(sequence, context.tensor_rank())),
+        values_(program, numbers_),
+        capacities_(program, numbers_of(sequence, -1)),
+        scale_(scale) {
+    place_frames();
+  }
+  Executor(const Executor&) = delete;
+  Executor& operator=(const Executor&) = delete;
+
+  /// What the passes that follow work on, at most as much as there is room for; each rank of a group may have other
+  /// numbers.
+  void bind(const program::Numbers& numbers) {
+    numbers_ = numbers;
+    values_ = program::ExtentValues(program_, numbers_);
+  }
+  [[nodiscard]] const program::Numbers& numbers() const { return numbers_; }
+
+  /// The memory of a micro-batch from forward to backward.
+  KeptBuffers<T> take_slot(device::Region& stash) const {
+    KeptBuffers<T> out;
+    take(stash, Storage::input, out);
+    take(stash, Storage::slot, out);
+    if (const std::int64_t tokens = program::token_count(layer_, numbers_); tokens > 0)
+      out.tokens = stash.take<std::int32_t>(tokens);
+    return out;
+  }
+  /// The memory of a micro-batch between backward and its weight gradients.
+  KeptBuffers<T> take_deferred(device::Region& stash) const {
+    KeptBuffers<T> out;
+    take(stash, Storage::deferred, out);
+    out.uncut = stash.take<T>(uncut().count());
+    out.d_uncut = stash.take<float>(uncut().count());
+    return out;
+  }
+  /// Where the layer's input goes, or the patches of an embedding; empty where tokens come in.
+  View<T> input(const KeptBuffers<T>& slot) const {
+    for (int b = 0; b < program_.buffer_count; ++b)
+      if (program_.buffer(b).storage == Storage::input)
+        return {reinterpret_cast<T*>(slot.buffers[at(b)]), of(program_.buffer(b).elements)};
+    return {};
+  }
+
+  /// @param deferred  null unless backward comes in two phases
+  /// @param border    the layer's output in forward, the gradient of its output in backward
+  void run(Phase phase, const KeptBuffers<T>& slot, const KeptBuffers<T>* deferred, View<T> border) {
+    const device::Scope scope(context_.workspace);
+    phase_ = phase;
+    slot_ = &slot;
+    deferred_ = deferred;
+    border_ = border;
+    frame_ = nullptr;
+    const Program::Steps& steps = program_.steps(phase);
+    bool framed = false;
+    for (step_ = 0; step_ < steps.size; ++step_) {
+      const Step& step = steps.steps[at(step_)];
+      const bool parameters = step.code == Code::acquire || step.code == Code::open_gradients;
+      if (!framed && !parameters) {  // what ZeRO gathers lies before the frame
+        frame_ = context_.workspace.template take<std::byte>(frames_[at(static_cast<int>(phase))]).data;
+        framed = true;
+      }
+      execute(step);
+    }
+  }
+
+ private:
+  static std::size_t at(int i) { return static_cast<std::size_t>(i); }
+  [[nodiscard]] program::Numbers numbers_of(std::int64_t sequence, int tensor_rank) const {
+    return {layer_, context_.spec, context_.samples * context_.spec.data, sequence, precision_of<T>, tensor_rank};
+  }
+  [[nodiscard]] std::int64_t bytes(int buffer) const {
+    return program::bytes_of(program_.buffer(buffer), capacities_, static_cast<std::int64_t>(sizeof(T)));
+  }
+  [[nodiscard]] std::int64_t of(program::ExtentId extent) const { return values_(extent); }
+  [[nodiscard]] std::int64_t of(program::Letter letter) const { return numbers_(letter); }
+  void take(device::Region& stash, Storage storage, KeptBuffers<T>& kept) const {
+    for (int b = 0; b < program_.buffer_count; ++b)
+      if (program_.buffer(b).storage == storage) kept.buffers[at(b)] = stash.take<std::byte>(bytes(b)).data;
+  }
+  void place_frames() {
+    const auto size = [this](const program::Buffer& buffer) {
+      return program::bytes_of(buffer, capacities_, static_cast<std::int64_t>(sizeof(T)));
+    };
+    for (const Phase phase : {Phase::forward, Phase::backward, Phase::weights})
+      frames_[at(static_cast<int>(phase))] =
+          program::frame_bytes(program_, phase, size, [this](const Step& step) { return rounded_operands(step); });
+    for (int b = 0; b < program_.buffer_count; ++b) {
+      const program::Buffer& buffer = program_.buffer(b);
+      if (buffer.phase < 0) continue;
+      offsets_[at(b)] = program::frame_offset(program_, b, frames_[at(buffer.phase)], size);
+    }
+  }
+
+  // A value; its own rows where it is local.
+  template <class U = T>
+  View<U> value(int id) const {
+    if (id < 0) return {};
+    const program::Value& v = program_.value(id);
+    const std::int64_t count = of(program_.buffer(v.buffer).elements);
+    std::byte* const data = address(v.buffer);
+    const View<U> all{reinterpret_cast<U*>(data), count};
+    const std::int64_t own = count / context_.spec.tensor;
+    const std::int64_t first = of(program::Letter::first_rows) * layer_.hidden;
+    switch (v.part) {
+      case program::Part::all:
+        break;
+      case program::Part::local:
+        return all.slice(context_.tensor_rank() * own, own);
+      case program::Part::first_tokens:
+        return all.slice(0, first);
+      case program::Part::patches:
+        return all.slice(first, count - first);
+    }
+    return all;
+  }
+  [[nodiscard]] std::byte* address(int b) const {
+    switch (program_.buffer(b).storage) {
+      case Storage::input:
+      case Storage::slot:
+        return slot_->buffers[at(b)];
+      case Storage::deferred:
+        return deferred_->buffers[at(b)];
+      case Storage::carried:
+        return reinterpret_cast<std::byte*>(slot_->carried.data);
+      case Storage::output:
+      case Storage::gradient:
+        if (border_.data == nullptr) return nullptr;
+        return reinterpret_cast<std::byte*>(border_.data + capacities_(program_.buffer(b).begin));
+      case Storage::frame:
+        break;
+    }
+    return D::counts_only ? nullptr : frame_ + offsets_[at(b)];
+  }
+
+  // Parameters and gradients of a group while a pass works.
+  struct Open {
+    View<const T> parameters;
+    View<float> gradients;
+  };
+  [[nodiscard]] bool is_table(int group) const { return groups_.table() != nullptr && group == 0; }
+  ParameterStore<D, T>& store(int group) { return is_table(group) ? groups_.table()->store() : groups_.rest(); }
+  Open& group_of(int weight) {
+    return open_[groups_.table() != nullptr && !program_.graph.weight(weight).is_table ? 1 : 0];
+  }
+  [[nodiscard]] const ParameterLayout& layout_of(int weight) {
+    return program_.graph.weight(weight).is_table ? groups_.table()->store().layout() : groups_.rest().layout();
+  }
+  View<const T> parameter(int weight) {
+    if (weight < 0) return {};
+    return tensor_of(layout_of(weight), group_of(weight).parameters, program_.graph.weight(weight).name);
+  }
+  View<float> gradient(int weight) {
+    if (weight < 0) return {};
+    return tensor_of(layout_of(weight), group_of(weight).gradients, program_.graph.weight(weight).name);
+  }
+  [[nodiscard]] Range uncut() const { return {groups_.rest().layout().whole_begin, groups_.rest().layout().whole_end}; }
+  // Of an uncut parameter, its part of the deferred copies.
+  template <class U>
+  View<U> uncut_part(View<U> copies, int weight) {
+    if (weight < 0) return {};
+    const ParameterTensor* tensor = groups_.rest().layout().find(program_.graph.weight(weight).name);
+    return copies.slice(tensor->offset - uncut().begin, tensor->count());
+  }
+  View<const T> norm_parameter(const Step& step, int i) {
+    const int weight = step.weights[at(i)];
+    if (step.deferred_norm && phase_ == Phase::weights) return uncut_part(View<const T>(deferred_->uncut), weight);
+    return parameter(weight);
+  }
+  View<float> norm_gradient(const Step& step, int i) {
+    const int weight = step.weights[at(i)];
+    return step.deferred_norm ? uncut_part(deferred_->d_uncut, weight) : gradient(weight);
+  }
+  // True for the gradient of a weight that products add to: the others are written by the first micro-batch.
+  [[nodiscard]] bool adds(int weight) {
+    const ParameterLayout& layout = layout_of(weight);
+    return rest_adds_ || layout.find(program_.graph.weight(weight).name)->offset >= layout.written_end;
+  }
+
+  // ---- products of 8-bit operands
+
+  [[nodiscard]] bool rounds(const Step& step, std::int64_t m, std::int64_t n, std::int64_t k) const {
+    return std::is_same_v<T, bfloat16> && step.eight_bit && context_.eight_bit && cost::fits_8bit(m, n, k);
+  }
+  [[nodiscard]] std::int64_t rounded_operands(const Step& step) const {
+    const std::int64_t widths = step.code == Code::linear_activation ? inputs_of(step.activation) : 1;
+    const std::int64_t m = of(step.m);
+    const std::int64_t n = widths * of(step.n);
+    const std::int64_t k = of(step.k);
+    return rounds(step, m, n, k) ? cost::room_8bit(m, n, k) : 0;
+  }
+  // Rounded operands lie between the two ends of the frame's stack.
+  [[nodiscard]] View<std::byte> rounding_scratch(std::int64_t count) const {
+    std::int64_t low = 0;
+    for (int b = 0; b < program_.buffer_count; ++b) {
+      const program::Buffer& buffer = program_.buffer(b);
+      const bool lives = buffer.phase == static_cast<int>(phase_) && buffer.first <= step_ && step_ <= buffer.last;
+      if (lives && !buffer.high) low = std::max(low, offsets_[at(b)] + bytes(b));
+    }
+    return {D::counts_only ? nullptr : frame_ + low, count};
+  }
+  template <class C>
+  void product(const Step& step, op::Kind kind, std::int64_t m, std::int64_t n, std::int64_t k, View<const T> a,
+               View<const T> b, View<C> c, bool accumulate = false, View<const T> bias = {}) {
+    if constexpr (std::is_same_v<T, bfloat16>) {
+      if (rounds(step, m, n, k)) {
+        context_.device.gemm_8bit(kind, m, n, k, a, b, c, accumulate, bias, rounding_scratch(cost::room_8bit(m, n, k)));
+        return;
+      }
+    }
+    context_.device.gemm(kind, m, n, k, a, b, c, accumulate, bias);
+  }
+
+  // ---- steps
+
+  void execute(const Step& step) {
+    D& device = context_.device;
+    const std::int64_t m = of(step.m);
+    const std::int64_t n = of(step.n);
+    const std::int64_t k = of(step.k);
+    const View<T> in = value(step.in[0]);
+    const View<T> out = value(step.out[0]);
+    const int weight = step.weights[0];
+    if (m == 0 && n > 0) return;  // no rows on this rank
+    switch (step.code) {
+      case Code::linear:
+        product(step, op::Kind::gemm_nt, m, n, k, View<const T>(in), parameter(weight), out, false, bias(step));
+        break;
+      case Code::linear_activation: {
+        const std::int64_t width = inputs_of(step.activation) * n;
+        const View<T> g = value(step.out[1]);
+        if (rounds(step, m, width, k)) {
+          product(step, op::Kind::gemm_nt, m, width, k, View<const T>(in), parameter(weight), out, false, bias(step));
+          device.activation_forward(step.activation, m, n, out, g);
+        } else {
+          device.gemm_activation(step.activation, m, n, k, in, parameter(weight), bias(step), out, g);
+        }
+        break;
+      }
+      case Code::input_gradient:
+        product(step, op::Kind::gemm_nn, m, n, k, View<const T>(in), parameter(weight), out);
+        break;
+      case Code::activation_gradient: {
+        const View<T> u = value(step.in[1]);
+        const View<T> dg = value(step.scratch[0]);
+        if (rounds(step, m, n, k)) {
+          product(step, op::Kind::gemm_nn, m, n, k, View<const T>(in), parameter(weight), dg);
+          device.activation_backward(step.activation, m, n, u, dg, out);
+        } else {
+          device.gemm_activation_backward(step.activation, m, n, k, in, parameter(weight), u, dg, out);
+        }
+        break;
+      }
+      case Code::weight_gradient:
+        if (k > 0)
+          product(step, op::Kind::gemm_tn, m, n, k, View<const T>(in), View<const T>(value(step.in[1])),
+                  gradient(weight), adds(weight));
+        else if (!adds(weight))
+          device.zero(raw_bytes(gradient(weight)));
+        break;
+      case Code::bias_gradient:
+        device.bias_gradient(m, n, in, gradient(step.weights[1]));
+        break;
+      case Code::norm_forward:
+        device.norm_forward(layer_.norm, m, n, layer_.norm_epsilon, in, norm_parameter(step, 0),
+                            norm_parameter(step, 1), out, value<float>(step.out[1]));
+        break;
+      case Code::add_norm_forward:
+        device.add_norm_forward(layer_.norm, m, n, layer_.norm_epsilon, in, value(step.in[1]), norm_parameter(step, 0),
+                                norm_parameter(step, 1), out, value(step.out[1]), value<float>(step.out[2]));
+        break;
+      case Code::norm_recompute:
+        device.norm_recompute(layer_.norm, m, n, in, norm_parameter(step, 0), norm_parameter(step, 1),
+                              value<float>(step.in[1]), out);
+        break;
+      case Code::norm_backward:
+        device.norm_backward(layer_.norm, m, n, in, value(step.in[1]), norm_parameter(step, 0),
+                             value<float>(step.in[2]), value(step.in[3]), out, norm_gradient(step, 0),
+                             norm_gradient(step, 1));
+        break;
+      case Code::activation_forward:
+        device.activation_forward(step.activation, m, n, in, out);
+        break;
+      case Code::activation_backward:
+        device.activation_backward(step.activation, m, n, in, value(step.in[1]), out);
+        break;
+      case Code::add:
+        device.add(m, in, value(step.in[1]), out);
+        break;
+      case Code::multiply:
+        device.multiply(m, in, value(step.in[1]), out);
+        break;
+      case Code::view:
+        break;
+      case Code::merge:
+        merge_squares<D, T>(context_, m, n / 4, in, out, false);
+        break;
+      case Code::merge_back:
+        merge_squares<D, T>(context_, m, n / 4, out, in, true);
+        break;
+      case Code::rotate:
+      case Code::rotate_back:
+        rotate(out, step.code == Code::rotate_back);
+        break;
+      case Code::attention_forward:
+      case Code::attention_backward:
+      case Code::cross_forward:
+      case Code::cross_backward:
+      case Code::ring_forward:
+      case Code::ring_backward:
+      case Code::to_heads:
+      case Code::projection_to_heads:
+      case Code::to_tokens:
+      case Code::projection_to_tokens:
+        attention_step<T>(
+            context_, layer_, step, n, k, [this](int id) { return value(id); },
+            [this](int id) { return value<float>(id); }, parameter(weight), gradient(weight));
+        break;
+      case Code::spread_biases:
+        device.relative_bias_forward(relative_positions(), m, parameter(weight), value<float>(step.out[0]));
+        break;
+      case Code::gather_biases:
+        device.relative_bias_backward(relative_positions(), m, value<float>(step.in[0]), gradient(weight));
+        break;
+      case Code::route:
+      case Code::experts_forward:
+      case Code::experts_backward:
+      case Code::dropout:
+      case Code::dropout_backward:
+        throw Failure(ErrorKind::internal, "experts and dropout are planned only");
+      case Code::look_up:
+        device.embedding_forward(m, n, tokens_of(step), first_token(), of(program::Letter::vocabulary),
+                                 groups_.table()->rows(open_[0].parameters), out);
+        break;
+      case Code::look_up_backward:
+        device.embedding_backward(m, n, tokens_of(step), first_token(), of(program::Letter::vocabulary), in,
+                                  groups_.table()->rows(open_[0].gradients));
+        break;
+      case Code::add_positions:
+        context_.for_each_run(m, true, [&](auto first, auto rows, auto samples, auto position) {
+          device.position_forward(rows, samples, n, position, parameter(weight), out.slice(first * n, rows * n));
+        });
+        break;
+      case Code::positions_gradient:
+        context_.for_each_run(m, true, [&](auto first, auto rows, auto samples, auto position) {
+          device.position_backward(rows, samples, n, position, in.slice(first * n, rows * n), gradient(weight));
+        });
+        break;
+      case Code::add_segment:
+        device.position_forward(m, m, n, 0, parameter(weight), out);
+        break;
+      case Code::segment_gradient:
+        device.bias_gradient(m, n, in, gradient(weight).slice(0, n));
+        break;
+      case Code::prepend:
+        device.zero(raw_bytes(out.slice(0, m * n)));
+        device.position_forward(m, m, n, 0, parameter(weight), out.slice(0, m * n));
+        break;
+      case Code::prepend_backward:
+        device.bias_gradient(m, n, in.slice(0, m * n), gradient(weight));
+        break;
+      case Code::first_token_gradient:
+        if (k > 0) device.zero(raw_bytes(out.slice(out.count - k * n, k * n)));
+        break;
+      case Code::mean:
+        device.pool_forward(m / context_.samples, context_.samples, n, token_share(), in, out);
+        break;
+      case Code::mean_backward:
+        device.pool_backward(m / context_.samples, context_.samples, n, token_share(), in, out);
+        break;
+      case Code::cross_entropy:
+        Logits<D, T>(context_, layer_)
+            .cross_entropy(m, groups_.table()->rows(open_[0].parameters), parameter(step.weights[1]),
+                           groups_.table()->rows(open_[0].gradients), gradient(step.weights[1]), slot_->tokens, scale_,
+                           out, {value(step.scratch[0]), value<float>(step.scratch[1]), value<float>(step.scratch[2])});
+        break;
+      case Code::copy:
+        device.copy(raw_bytes(in), raw_bytes(out));
+        break;
+      case Code::all_gather:
+        context_.tensor.all_gather(View<const T>(in), out);
+        break;
+      case Code::all_reduce:
+        if (context_.spec.tensor > 1) context_.tensor.all_reduce(out, comm::ReduceOp::sum);
+        break;
+      case Code::reduce_scatter:
+        context_.tensor.reduce_scatter(in, out);
+        break;
+      case Code::broadcast:
+        context_.tensor.broadcast(out, 0);
+        break;
+      case Code::acquire:
+        open_[at(step.group)].parameters = store(step.group).acquire();
+        break;
+      case Code::open_gradients:
+        if (!is_table(step.group)) rest_adds_ = groups_.rest().adds_gradients();
+        open_[at(step.group)].gradients = store(step.group).open_gradients();
+        break;
+      case Code::close_gradients:
+        store(step.group).close_gradients(open_[at(step.group)].gradients);
+        break;
+      case Code::keep_uncut:
+        device.copy(raw_bytes(open_[0].parameters.slice(uncut().begin, uncut().count())), raw_bytes(deferred_->uncut));
+        device.zero(raw_bytes(deferred_->d_uncut));
+        break;
+      case Code::add_uncut:
+        device.accumulate(uncut().count(), View<const float>(deferred_->d_uncut),
+                          open_[0].gradients.slice(uncut().begin, uncut().count()));
+        break;
+    }
+  }
+
+  // The bias of a product whose results are added up over tensor ranks enters the sum once.
+  View<const T> bias(const Step& step) {
+    return step.bias_once && context_.tensor_rank() > 0 ? View<const T>{} : parameter(step.weights[1]);
+  }
+  [[nodiscard]] View<const std::int32_t> tokens_of(const Step& step) const {
+    const std::int64_t own = of(program::Letter::rows);
+    if (step.rows == forward::Rows::passing) return slot_->tokens.slice(own, slot_->tokens.count - own);
+    return slot_->tokens.slice(0, own);
+  }
+  [[nodiscard]] device::RelativePositions relative_positions() const {
+    return {.tokens = context_.sequence, .buckets = layer_.bias_rows, .causal = layer_.causal};
+  }
+  // Of a token in the mean of its sample.
+  [[nodiscard]] float token_share() const { return 1.0F / static_cast<float>(context_.sequence); }
+  // The first token of this rank's part of the vocabulary.
+  [[nodiscard]] std::int64_t first_token() const { return context_.tensor_rank() * of(program::Letter::vocabulary); }
+  // Queries and keys, run by run of the sequence.
+  void rotate(View<T> qkv, bool inverse) {
+    const AttentionHeads heads(layer_, context_.spec.tensor);
+    const std::int64_t width = heads.qkv();
+    context_.for_each_run(qkv.count / width, false, [&](auto first, auto rows, auto samples, auto position) {
+      context_.device.rotary(rows, samples, position, heads.heads + heads.kv_heads, layer_.head_dim, width,
+                             layer_.rope_theta, inverse, qkv.slice(first * width, rows * width));
+    });
+  }
+
+  Context<D>& context_;
+  const Program& program_;
+  ParameterGroups<D, T>& groups_;
+  const LayerSpec& layer_;
+  program::Numbers numbers_;
+  program::ExtentValues values_;
+  program::ExtentValues capacities_;  ///< of buffers: the same on all ranks
+  float scale_;
+  std::array<std::int64_t, program::phases> frames_{};         ///< bytes
+  std::array<std::int64_t, Program::most_buffers> offsets_{};  ///< of buffers in their frame
+
+  // Of the pass that runs now.
+  Phase phase_ = Phase::forward;
+  int step_ = 0;
+  const KeptBuffers<T>* slot_ = nullptr;
+  const KeptBuffers<T>* deferred_ = nullptr;
+  View<T> border_;
+  std::byte* frame_ = nullptr;
+  std::array<Open, 2> open_{};  ///< by group
+  bool rest_adds_ = true;       ///< weight gradients are added to, not written
+};
+
+}  // namespace galvatron::runtime

@@ -1,0 +1,74 @@
+// Layer: what a pipeline stage asks of each of its layers, whatever their kind and strategy.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+
+#include <galvatron/device/device.hpp>
+#include <galvatron/runtime/parameter_store.hpp>
+#include <galvatron/runtime/streamed_store.hpp>
+#include <galvatron/strategy/spec.hpp>
+
+namespace galvatron::runtime {
+
+using StoreVisitor = std::function<void(const StoreView&)>;
+
+/// What a stage asks of each of its layers; T is the element type of activations.
+template <class T>
+class Layer {
+ public:
+  Layer() = default;
+  Layer(const Layer&) = delete;
+  Layer& operator=(const Layer&) = delete;
+  virtual ~Layer() = default;
+
+  /// Takes the memory that one micro-batch in flight needs, for each of `slots`, and what it needs between the two
+  /// parts of its backward, for each of `deferred`; 0 where backward comes in one.
+  virtual void take_stash(device::Region& stash, int slots, int deferred) = 0;
+  /// Where the layer's input of a slot goes: (rows_local, H), or twice as many elements where tokens are merged; empty
+  /// for an embedding.
+  virtual View<T> input(int slot) = 0;
+  /// Where what the stage keeps once for several layers lies (LayerSpec::carried_elements): the target past T5's
+  /// encoder, the encoder's output beside its decoder. An embedding writes it, the others read it.
+  virtual void carry(int slot, View<T> carried) { (void)slot, (void)carried; }
+  /// Where the tokens of an embedding and the targets of a head go, (rows), of a classifier (b); empty for the others.
+  virtual View<std::int32_t> tokens(int slot) = 0;
+  /// Where the patches of an embedding of images go, (this rank's patches, P).
+  virtual View<T> patches(int slot) {
+    (void)slot;
+    return {};
+  }
+  /// From the input to y (rows_local, H). The head has no y: it adds to the device's sum of losses.
+  virtual void forward(int slot, View<T> y) = 0;
+  /// d: the gradient of y (rows_local, H) becomes that of the input, for which it has room. The head overwrites d.
+  /// Where something is carried, d has both: first the tokens of the encoder, then those of the decoder.
+  virtual void backward(int slot, View<T> d) = 0;
+  /// Backward in two parts: first d as in backward(), later the gradients of the weights. `kept` numbers what a
+  /// micro-batch keeps in between. Layers of which splits_backward() is false do it all in the first part.
+  virtual void backward_input(int slot, int kept, View<T> d) {
+    (void)kept;
+    backward(slot, d);
+  }
+  virtual void backward_weight(int slot, int kept) {
+    (void)slot;
+    (void)kept;
+  }
+
+  /// Parameters from `source`; the optimizer starts anew.
+  virtual void initialise(const ParameterSource& source) = 0;
+  virtual void zero_gradients() = 0;
+  /// Gradients of ZeRO-0/1 stores over the data ranks: begins after the layer's last backward pass of a step, while
+  /// layers before it run theirs, and ends here. Without a start it does both.
+  virtual void start_synchronise() = 0;
+  virtual void synchronise() = 0;
+  /// How its ZeRO-2/3 traffic may run beside other layers' work; else it is waited for within the layer's passes.
+  virtual Streaming streaming() { return {}; }
+  /// The device's sum of squares grows by this rank's part of the gradient: every parameter counts on one rank.
+  virtual void add_gradient_squares() = 0;
+  /// By the constants that the device has.
+  virtual void update() = 0;
+  /// Calls `visit` for every store of the layer; for tests and checkpoints, between steps.
+  virtual void visit(const StoreVisitor& visitor) = 0;
+};
+
+}  // namespace galvatron::runtime

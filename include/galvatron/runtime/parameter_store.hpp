@@ -1,0 +1,382 @@
+// ParameterStore: the parameters, gradients and optimizer states of a layer, sharded as its ZeRO stage says.
+//
+//   stage | parameters | gradients | optimizer | traffic over the data and context ranks
+//   ------+------------+-----------+-----------+-------------------------------------------------------------
+//     0   | whole      | whole     | whole     | all-reduce of gradients, once an iteration
+//     1   | whole      | whole     | 1/d       | reduce-scatter of gradients, all-gather of parameters, once
+//     2   | whole      | 1/d       | 1/d       | reduce-scatter a micro-batch, all-gather of parameters once
+//     3   | 1/d        | 1/d       | 1/d       | all-gather before each forward and backward, reduce-scatter after
+//
+// (Rajbhandari et al. 2020.) With fp32 the parameters are their own masters; with bf16 the master lies with the
+// optimizer's shard, as the moments do, which are binary32 or bfloat16. Shards are equal runs of the store, so every
+// stage is one operation over one run of memory.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <functional>
+#include <type_traits>
+#include <vector>
+
+#include <galvatron/comm/communicator.hpp>
+#include <galvatron/core/dtype.hpp>
+#include <galvatron/core/rng.hpp>
+#include <galvatron/core/sharding.hpp>
+#include <galvatron/core/units.hpp>
+#include <galvatron/core/view.hpp>
+#include <galvatron/device/arena.hpp>
+#include <galvatron/device/device.hpp>
+#include <galvatron/runtime/context.hpp>
+#include <galvatron/runtime/store_view.hpp>
+#include <galvatron/runtime/streamed_store.hpp>
+#include <galvatron/strategy/parameters.hpp>
+
+namespace galvatron::runtime {
+
+/// The place of local row `row` of a tensor in the whole tensor that is cut over `degree` tensor ranks: the number of
+/// its first element, counted row by row.
+constexpr std::int64_t whole_index(const ParameterTensor& tensor, int rank, int degree, std::int64_t row) {
+  if (tensor.cut == ParameterCut::whole) return row * tensor.columns;
+  if (tensor.cut == ParameterCut::columns) return (row * degree + rank) * tensor.columns;
+  std::int64_t section_start = 0;
+  for (const std::int64_t rows : tensor.sections) {
+    if (row < rows) return (section_start * degree + rank * rows + row) * tensor.columns;
+    row -= rows;
+    section_start += rows;
+  }
+  return 0;
+}
+
+/// How many rows from local row `row` on follow each other in the whole tensor as well.
+constexpr std::int64_t rows_together(const ParameterTensor& tensor, std::int64_t row) {
+  if (tensor.cut == ParameterCut::whole) return tensor.rows - row;
+  if (tensor.cut == ParameterCut::columns) return 1;
+  std::int64_t section_end = 0;
+  for (const std::int64_t rows : tensor.sections) {
+    section_end += rows;
+    if (row < section_end) return section_end - row;
+  }
+  return 1;
+}
+
+/// The tensor of that name in a store with this layout; empty where there is none.
+template <class U>
+View<U> tensor_of(const ParameterLayout& layout, View<U> store, ParameterName name) {
+  const ParameterTensor* tensor = layout.find(name);
+  return tensor == nullptr ? View<U>{} : store.slice(tensor->offset, tensor->count());
+}
+
+/// Writes the elements [index, index + values.count) of a whole tensor, counted row by row: a run within one row, or
+/// whole rows. `layer` is the layer's number in the model. Rows beyond the vocabulary are padding, whose values do not
+/// matter.
+using ParameterSource =
+    std::function<void(int layer, const ParameterTensor& tensor, std::int64_t index, View<float> values)>;
+
+/// The values that training starts from: as the tensor's `init` says, by seed, layer number and place.
+inline ParameterSource initial_values(std::uint64_t seed) {
+  return [seed](int layer, const ParameterTensor& tensor, std::int64_t index, View<float> values) {
+    const std::uint64_t stream = static_cast<std::uint64_t>(layer) * 64 + static_cast<std::uint64_t>(tensor.name);
+    if (tensor.init == ParameterInit::normal)
+      fill_normal(values, seed, stream, static_cast<std::uint64_t>(index), static_cast<float>(tensor.deviation));
+    else
+      std::fill(values.begin(), values.end(), tensor.init == ParameterInit::one ? 1.0F : 0.0F);
+  };
+}
+
+template <class D, class T>
+class ParameterStore final : public StreamedStore {
+  static constexpr bool has_master = !std::is_same_v<T, float>;
+
+ public:
+  /// Takes its memory from `states`. The context must outlive the store.
+  ParameterStore(Context<D>& context, device::Region& states, const ParameterLayout& layout)
+      : context_(&context), layout_(layout), zero_(context.spec.zero) {
+    const std::int64_t n = layout_.elements;
+    const Sharding sharding = Sharding::even(n, context.shards());  // of equal shards: layouts are padded to them
+    shard_size_ = sharding.largest();
+    const Sharding::Range own = sharding.range(context.data.rank());
+    own_ = {own.begin, own.end};
+    if (n == 0) return;
+    parameters_ = states.take<T>(zero_ == 3 ? shard_size_ : n);
+    gradients_ = states.take<float>(zero_ >= 2 ? shard_size_ : n);
+    const std::int64_t optimizer = zero_ >= 1 ? shard_size_ : n;
+    first_moment_ = MomentView(states, optimizer, context.moments);
+    second_moment_ = MomentView(states, optimizer, context.moments);
+    if constexpr (has_master)
+      master_ = states.take<float>(optimizer);
+    else
+      master_ = zero_ == 1 || zero_ == 2 ? parameters_.slice(own_.begin, shard_size_) : parameters_;
+  }
+
+  [[nodiscard]] const ParameterLayout& layout() const { return layout_; }
+  [[nodiscard]] bool empty() const { return layout_.elements == 0; }
+
+  /// Parameters from `source`; the moments are 0.
+  /// @param layer  the layer's number in the model, so that equal layers differ
+  void initialise(const ParameterSource& source, int layer) {
+    if constexpr (!D::counts_only) {
+      if (empty()) return;
+      const Range kept = zero_ == 3 ? own_ : Range{0, layout_.elements};
+      for (const MomentView& moment : {first_moment_, second_moment_})
+        moment.visit(0, moment.count(), [&](auto values) { context_->device.zero(raw_bytes(values)); });
+      context_->device.zero(raw_bytes(master_));
+      context_->device.zero(raw_bytes(parameters_));
+      constexpr std::int64_t most = 1 << 17;  // elements at a time, which stay in a core's cache
+      std::vector<float> values;
+      for (const ParameterTensor& tensor : layout_) {
+        const std::int64_t c = tensor.columns;
+        const Range part = intersection(kept, {tensor.offset, tensor.offset + tensor.count()});
+        if (part.count() == 0) continue;
+        const std::int64_t end = divide_up(part.end - tensor.offset, c);
+        std::int64_t rows = 0;
+        for (std::int64_t row = (part.begin - tensor.offset) / c; row < end; row += rows) {
+          rows = std::min({rows_together(tensor, row), end - row, std::max<std::int64_t>(most / c, 1)});
+          const Range range{tensor.offset + row * c, tensor.offset + (row + rows) * c};
+          const std::int64_t index = whole_index(tensor, context_->tensor_rank(), context_->spec.tensor, row);
+          if constexpr (!has_master) {
+            if (kept.begin <= range.begin && range.end <= kept.end) {
+              context_->device.write(parameters_.slice(range.begin - kept.begin, range.count()),
+                                     [&](View<float> to) { source(layer, tensor, index, to); });
+              continue;
+            }
+          }
+          values.resize(static_cast<std::size_t>(range.count()));
+          source(layer, tensor, index, {values.data(), range.count()});
+          if constexpr (has_master) place(values, range, optimizer_range(), master_);
+          place(values, range, kept, parameters_);
+        }
+      }
+    }
+  }
+
+  [[nodiscard]] Bytes parameter_room() const override {
+    return {zero_ == 3 ? layout_.elements * static_cast<std::int64_t>(sizeof(T)) : 0};
+  }
+  [[nodiscard]] Bytes gradient_room() const override {
+    return {zero_ >= 2 ? layout_.elements * static_cast<std::int64_t>(sizeof(float)) : 0};
+  }
+  void start_gather(View<std::byte> room) override {
+    gathered_ = typed<T>(room);
+    is_gathered_ = true;
+    gathering_ = context_->data.start_all_gather(View<const T>(parameters_), gathered_);
+  }
+  void release_parameters() override { is_gathered_ = false; }
+  void lend_gradients(View<std::byte> room) override {
+    lent_ = typed<float>(room);
+    is_lent_ = true;
+  }
+  void finish_gradients() override {
+    context_->data.finish(reducing_);
+    context_->device.accumulate(shard_size_, lent_.slice(own_.begin, shard_size_), gradients_);
+    is_lent_ = false;
+  }
+
+  /// The whole local parameters: gathered under ZeRO-3, into the workspace unless start_gather() was called.
+  View<const T> acquire() {
+    if (zero_ == 3) {
+      if (empty()) return {};
+      if (is_gathered_) {
+        context_->data.finish(gathering_);
+        return gathered_;
+      }
+      View<T> all = context_->workspace.template take<T>(layout_.elements);
+      context_->data.all_gather(View<const T>(parameters_), all);
+      return all;
+    } else {
+      context_->data.finish(gathering_);
+      return parameters_;
+    }
+  }
+
+  /// False when the next backward pass is the first to write gradients in [0, written_end) of the layout.
+  [[nodiscard]] bool adds_gradients() const { return zero_ < 2 && !is_first_; }
+
+  /// Where a backward pass adds the layer's gradient, and writes what adds_gradients() says: the store's own, or
+  /// another (ZeRO-2/3), in the workspace unless lend_gradients() gave the place.
+  View<float> open_gradients() {
+    if (zero_ >= 2) {
+      if (empty()) return {};
+      View<float> all = is_lent_ ? lent_ : context_->workspace.template take<float>(layout_.elements);
+      context_->device.zero(raw_bytes(added_part(all)));
+      return all;
+    } else {
+      return gradients_;
+    }
+  }
+
+  /// Ends a backward pass: under ZeRO-2/3 the data ranks' gradients are added, shard by shard, to the store's; those in
+  /// a lent place by finish_gradients().
+  void close_gradients(View<float> gradients) {
+    if (zero_ >= 2) {
+      if (empty()) return;
+      sum_whole(gradients);
+      View<float> shard = gradients.slice(own_.begin, shard_size_);
+      if (is_lent_) {
+        reducing_ = context_->data.start_reduce_scatter(gradients, shard);
+        return;
+      }
+      context_->data.reduce_scatter(gradients, shard);
+      context_->device.accumulate(shard_size_, shard, gradients_);
+    } else {
+      (void)gradients;
+      is_first_ = false;
+    }
+  }
+
+  /// After the last micro-batch: begins to make the gradient that of the whole batch, which it is after synchronise().
+  void start_synchronise() {
+    if (zero_ < 2 && context_->overlap && !empty()) begin_reduction();
+  }
+  /// The gradient of the whole batch, whole (ZeRO-0) or in this rank's shard.
+  void synchronise() {
+    if (zero_ >= 2 || empty()) return;
+    if (!reduction_begun_) begin_reduction();
+    reduction_begun_ = false;
+    context_->data.finish(reducing_);
+  }
+
+  /// The synchronised gradients that this rank's optimizer works on: all (ZeRO-0) or this rank's shard.
+  [[nodiscard]] View<float> optimizer_gradients() {
+    if (zero_ == 1)
+      return gradients_.slice(own_.begin, shard_size_);
+    else
+      return gradients_;
+  }
+  /// The store from outside; `layer` is the layer's number in the model.
+  [[nodiscard]] StoreView view(int layer) {
+    return {.layer = layer,
+            .layout = &layout_,
+            .range = optimizer_range(),
+            .gradients = optimizer_gradients(),
+            .master = master_,
+            .first_moment = first_moment_,
+            .second_moment = second_moment_,
+            .own = own_,
+            .tensor_rank = context_->tensor_rank(),
+            .tensor_degree = context_->spec.tensor};
+  }
+  /// The elements of the store that optimizer_gradients() stands for.
+  [[nodiscard]] Range optimizer_range() const { return zero_ >= 1 ? own_ : Range{0, layout_.elements}; }
+
+  /// The device's sum of squares grows by this rank's part of the gradient: every parameter of the model is counted on
+  /// one rank.
+  void add_gradient_squares() {
+    if (empty()) return;
+    const View<float> own = zero_ == 0 ? gradients_.slice(own_.begin, shard_size_) : optimizer_gradients();
+    const auto part = [&](Range range) {
+      const Range r = intersection(range, own_);
+      if (r.count() > 0)
+        context_->device.norm_squared(r.count(), own.slice(r.begin - own_.begin, r.count()),
+                                      context_->device.sums().slice(device::gradient_squares, 1));
+    };
+    if (context_->tensor_rank() == 0) {
+      part({0, layout_.elements});
+    } else {
+      part({0, layout_.whole_begin});
+      part({layout_.whole_end, layout_.elements});
+    }
+  }
+
+  /// One step of AdamW under the device's gradient scale; parameters of more than one dimension decay. ZeRO-1/2 begin
+  /// to gather the working parameters; acquire() ends it.
+  /// @param layer  the layer's number in the model; copies of a store have the same
+  void update(int layer) {
+    if (empty()) return;
+    const bool is_table = layout_.find(ParameterName::table) != nullptr;
+    const int number = 2 * layer + (is_table ? 1 : 0);
+    const auto stream_of = [&](int rank) { return static_cast<std::uint32_t>(number * context_->spec.tensor + rank); };
+    const Range range = optimizer_range();
+    const View<float> gradients = optimizer_gradients();
+    const auto run = [&](Range part, bool decays, std::uint32_t stream) {
+      const Range r = intersection(range, part);
+      if (r.count() == 0) return;
+      const std::int64_t first = r.begin - range.begin;
+      const device::AdamWPart here{decays, stream, static_cast<std::uint64_t>(r.begin)};
+      View<T> working = zero_ == 3 ? parameters_.slice(first, r.count()) : parameters_.slice(r.begin, r.count());
+      const auto step = [&](auto m, auto v) {
+        context_->device.adamw(r.count(), here, View<const float>(context_->device.gradient_scale()),
+                               master_.slice(first, r.count()), gradients.slice(first, r.count()), m, v, working);
+      };
+      if (context_->moments == Precision::fp32)
+        step(first_moment_.full.slice(first, r.count()), second_moment_.full.slice(first, r.count()));
+      else
+        step(first_moment_.half.slice(first, r.count()), second_moment_.half.slice(first, r.count()));
+    };
+    // What tensor ranks do not share is the same on all of them and rounds alike: by the first rank's stream.
+    const std::uint32_t own = stream_of(context_->tensor_rank());
+    const bool rounds = has_master || context_->moments != Precision::fp32;
+    const bool shares = context_->tensor_rank() > 0 && rounds && layout_.whole_end > layout_.whole_begin;
+    const Range uncut =
+        shares ? Range{layout_.whole_begin, layout_.whole_end} : Range{layout_.decay_end, layout_.decay_end};
+    run({0, uncut.begin}, true, own);
+    run({uncut.begin, layout_.decay_end}, true, stream_of(0));
+    run({layout_.decay_end, uncut.end}, false, stream_of(0));
+    run({uncut.end, layout_.elements}, false, own);
+    if (zero_ == 1 || zero_ == 2) {
+      gathering_ =
+          context_->data.start_all_gather(View<const T>(parameters_.slice(own_.begin, shard_size_)), parameters_);
+      if (!context_->overlap) context_->data.finish(gathering_);
+    }
+  }
+
+  /// Before the first micro-batch of a step.
+  void zero_gradients() {
+    is_first_ = true;
+    if (!empty()) context_->device.zero(raw_bytes(zero_ >= 2 ? gradients_ : added_part(gradients_)));
+  }
+
+ private:
+  template <class U>
+  void place(const std::vector<float>& values, Range range, Range have, View<U> all) {
+    const Range part = intersection(have, range);
+    if (part.count() == 0) return;
+    context_->device.write(all.slice(part.begin - have.begin, part.count()), [&](View<U> to) {
+      for (std::int64_t i = 0; i < to.count; ++i)
+        to[i] = U(values[static_cast<std::size_t>(part.begin - range.begin + i)]);
+    });
+  }
+  // What no product writes.
+  [[nodiscard]] View<float> added_part(View<float> gradients) const {
+    return gradients.slice(layout_.written_end, layout_.elements - layout_.written_end);
+  }
+  template <class U>
+  static View<U> typed(View<std::byte> room) {
+    return {reinterpret_cast<U*>(room.data), room.count / static_cast<std::int64_t>(sizeof(U))};
+  }
+  void begin_reduction() {
+    reduction_begun_ = true;
+    sum_whole(gradients_);
+    if (context_->data.size() == 1) return;
+    if (zero_ == 0)
+      reducing_ = context_->data.start_all_reduce(gradients_, comm::ReduceOp::sum);
+    else if (zero_ == 1)
+      reducing_ = context_->data.start_reduce_scatter(gradients_, gradients_.slice(own_.begin, shard_size_));
+  }
+  // Whole tensors under sequence parallelism: each tensor rank saw its own tokens only.
+  void sum_whole(View<float> gradients) {
+    const std::int64_t n = layout_.whole_end - layout_.whole_begin;
+    if (context_->spec.sequence == SequenceKind::megatron && n > 0)
+      context_->tensor.all_reduce(gradients.slice(layout_.whole_begin, n), comm::ReduceOp::sum);
+  }
+
+  Context<D>* context_;
+  ParameterLayout layout_;
+  int zero_;
+  std::int64_t shard_size_ = 0;
+  Range own_;
+  View<T> parameters_;
+  View<float> gradients_;
+  MomentView first_moment_;
+  MomentView second_moment_;
+  View<float> master_;
+  View<T> gathered_;         ///< by start_gather()
+  View<float> lent_;         ///< by lend_gradients()
+  comm::Pending reducing_;   ///< gradients, to synchronise() (ZeRO-0/1) or finish_gradients()
+  comm::Pending gathering_;  ///< parameters, to acquire()
+  bool reduction_begun_ = false;
+  bool is_gathered_ = false;
+  bool is_first_ = true;  ///< no gradient has been written in this step
+  bool is_lent_ = false;
+};
+
+}  // namespace galvatron::runtime

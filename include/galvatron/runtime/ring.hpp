@@ -1,0 +1,187 @@
+// The attention core of ring attention (Liu et al., arXiv 2310.01889), causal work balanced by the zigzag layout.
+//
+// A rank attends with its own queries to one block of keys and values after the other, while the next block arrives
+// from the rank before. Results are merged by their log-sum-exp. In backward the gradients of a block's keys and values
+// (fp32) travel one step behind it and come home at the end:
+//
+//     step          0            1 .. c-2                       c-1                    after
+//     computes      own block    block of rank r - j            of rank r + 1
+//     moves beside  k, v         k, v (backward: and dk, dv)    (backward: dk, dv)     (backward: dk, dv)
+//
+// Rank r holds the chunks r and 2c - 1 - r of the sequence. Of the block of rank s, with a causal mask,
+//     s = r    is the usual causal attention: local order is the order in the sequence
+//     s < r    all queries see the first chunk of keys, and none the second
+//     s > r    the second chunk of queries sees all keys, and the first none
+// so that every step but the first is half a block without a mask. Without causality every step is a whole block.
+#pragma once
+
+#include <cstdint>
+#include <type_traits>
+#include <utility>
+
+#include <galvatron/runtime/attention.hpp>
+
+namespace galvatron::runtime {
+
+template <class D, class T>
+class RingAttention {
+  // Sums over the steps are fp32; where T is, results are the sums.
+  static constexpr bool rounds = !std::is_same_v<T, float>;
+
+ public:
+  RingAttention(Context<D>& context, const LayerSpec& layer)
+      : c_(context), heads_(layer, context.spec.tensor), ranks_(context.spec.context), rank_(context.context.rank()) {}
+
+  struct ForwardScratch {
+    View<T> here, next;    ///< (rows, k | v)
+    View<T> o_part;        ///< (rows, q)
+    View<float> lse_part;  ///< as the results' lse
+    View<float> sum;       ///< (rows, q), where T is rounded
+  };
+  struct BackwardScratch {
+    View<float> delta;           ///< as the results' lse
+    View<T> here, next;          ///< (rows, k | v)
+    View<float> d_here, d_next;  ///< (rows, k | v)
+    View<T> dq_part;             ///< (rows, q)
+    View<T> dkv_part;            ///< (rows, k | v)
+    View<float> dq;              ///< (rows, q), where T is rounded
+  };
+
+  void attend(View<T> input, const AttentionResults<T>& r, const ForwardScratch& scratch) {
+    View<T> here = scratch.here;
+    View<T> next = scratch.next;
+    const View<T> o_part = scratch.o_part;
+    const View<float> lse_part = scratch.lse_part;
+    View<float> sum = scratch.sum;
+    if constexpr (!rounds) sum = r.o;
+    copy_keys(input, here);
+    for (int step = 0; step < ranks_; ++step) {
+      const Part part = part_of(step);
+      if (step + 1 < ranks_) c_.context.start_shift(here, next);
+      const View<T> o = step == 0 ? r.o : part.queries_of(o_part, heads_.q());
+      const View<float> lse = step == 0 ? r.lse : part.statistics_of(lse_part);
+      c_.device.attention_forward(part.shape, part.queries_of(input, heads_.qkv()), here, values_of(here), o, lse);
+      if (step > 0)
+        c_.device.attention_merge(part.shape, o, lse, part.queries_of(sum, heads_.q()), part.statistics_of(r.lse));
+      else
+        widen(r.o, sum);
+      if (step + 1 < ranks_) c_.context.finish_shifts();
+      std::swap(here, next);
+    }
+    if constexpr (rounds) c_.device.copy_runs(device::Runs{.width = r.o.count}, sum, r.o);
+  }
+
+  void backward(View<T> input, const AttentionResults<T>& r, View<T> d_o, View<T> d_qkv,
+                const BackwardScratch& scratch) {
+    const View<float> delta = scratch.delta;
+    View<T> here = scratch.here;
+    View<T> next = scratch.next;
+    View<float> d_here = scratch.d_here;  // of the block in `here`, so far
+    View<float> d_next = scratch.d_next;
+    const View<T> dq_part = scratch.dq_part;
+    const View<T> dkv_part = scratch.dkv_part;
+    View<float> dq = scratch.dq;  // rows of dq_stride
+    const std::int64_t dq_stride = rounds ? heads_.q() : heads_.qkv();
+    if constexpr (!rounds) dq = d_qkv;
+
+    copy_keys(input, here);
+    for (int step = 0; step < ranks_; ++step) {
+      Part part = part_of(step);
+      const bool moves = step + 1 < ranks_;
+      if (moves) c_.context.start_shift(here, next);
+      if (step > 0) c_.context.start_shift(d_here, d_next);
+      part.shape.dq_stride = heads_.q();
+      View<T> to_dq = part.queries_of(dq_part, heads_.q());
+      View<T> to_dkv = dkv_part;
+      if constexpr (!rounds)
+        if (step == 0) {
+          part.shape.dq_stride = dq_stride;
+          to_dq = dq;
+          to_dkv = d_here;
+        }
+      c_.device.attention_backward(part.shape, part.queries_of(input, heads_.qkv()), here, values_of(here),
+                                   part.queries_of(r.o, heads_.q()), part.statistics_of(r.lse),
+                                   part.queries_of(d_o, heads_.q()), to_dq, to_dkv, values_of(to_dkv),
+                                   part.statistics_of(delta));
+      if (moves || step > 0) c_.context.finish_shifts();
+      if (step == 0) {
+        widen(dq_part, dq);
+        widen(dkv_part, d_here);
+      } else {
+        std::swap(d_here, d_next);
+        c_.device.add_runs(device::Runs{.rows = c_.samples * part.shape.queries,
+                                        .width = heads_.q(),
+                                        .from = {.row = heads_.q()},
+                                        .to = {.row = dq_stride}},
+                           to_dq, part.queries_of(dq, dq_stride));
+        c_.device.accumulate(c_.samples * part.shape.keys * 2 * heads_.kv(), dkv_part, d_here);
+      }
+      std::swap(here, next);
+    }
+    c_.context.start_shift(d_here, d_next);
+    c_.context.finish_shifts();
+    if constexpr (rounds) c_.device.copy_runs(columns(heads_.q(), heads_.q(), heads_.qkv()), dq, d_qkv);
+    c_.device.copy_runs(columns(2 * heads_.kv(), 2 * heads_.kv(), heads_.qkv()), d_next,
+                        d_qkv.slice(heads_.q(), d_qkv.count - heads_.q()));
+  }
+
+ private:
+  // What a step attends to: queries from `first_query` on, and the first keys of a block.
+  struct Part {
+    device::AttentionShape shape;
+    std::int64_t first_query;
+
+    template <class U>
+    View<U> queries_of(View<U> rows, std::int64_t stride) const {
+      const std::int64_t skip = first_query * shape.batch * stride;
+      return rows.slice(skip, rows.count - skip);
+    }
+    [[nodiscard]] View<float> statistics_of(View<float> lse) const {
+      return lse.slice(first_query, lse.count - first_query);
+    }
+  };
+
+  [[nodiscard]] Part part_of(int step) const {
+    const std::int64_t tokens = c_.tokens();
+    Part part{{.batch = c_.samples,
+               .queries = tokens,
+               .keys = tokens,
+               .heads = heads_.heads,
+               .kv_heads = heads_.kv_heads,
+               .head_dim = heads_.head_dim,
+               .causal = heads_.causal && step == 0,
+               .q_stride = heads_.qkv(),
+               .kv_stride = 2 * heads_.kv(),
+               .out_stride = heads_.q(),
+               .lse_stride = tokens},
+              0};
+    if (!heads_.causal || step == 0) return part;
+    if (step <= rank_) {
+      part.shape.keys = tokens / 2;
+    } else {
+      part.shape.queries = tokens / 2;
+      part.first_query = tokens / 2;
+    }
+    return part;
+  }
+  View<T> values_of(View<T> block) const { return block.slice(heads_.kv(), block.count - heads_.kv()); }
+  // All rows: `width` columns of rows of `from` elements to columns of rows of `to` elements.
+  [[nodiscard]] device::Runs columns(std::int64_t width, std::int64_t from, std::int64_t to) const {
+    return {.rows = c_.rows(), .width = width, .from = {.row = from}, .to = {.row = to}};
+  }
+  // This rank's own keys and values as a block that can be sent.
+  void copy_keys(View<T> input, View<T> block) {
+    c_.device.copy_runs(columns(2 * heads_.kv(), heads_.qkv(), 2 * heads_.kv()),
+                        input.slice(heads_.q(), input.count - heads_.q()), block);
+  }
+  void widen(View<T> from, View<float> to) {
+    if constexpr (rounds) c_.device.copy_runs(device::Runs{.width = from.count}, from, to);
+  }
+
+  Context<D>& c_;
+  AttentionHeads heads_;
+  int ranks_;  ///< c
+  int rank_;   ///< of them
+};
+
+}  // namespace galvatron::runtime

@@ -1,0 +1,62 @@
+// A parameter store as checkpoints and tests see it.
+#pragma once
+
+#include <cstdint>
+
+#include <galvatron/core/dtype.hpp>
+#include <galvatron/core/view.hpp>
+#include <galvatron/device/arena.hpp>
+#include <galvatron/strategy/parameters.hpp>
+
+namespace galvatron::runtime {
+
+/// Elements [begin, end) of a store.
+struct Range {
+  std::int64_t begin = 0;
+  std::int64_t end = 0;
+  [[nodiscard]] std::int64_t count() const { return end > begin ? end - begin : 0; }
+};
+inline Range intersection(Range a, Range b) {
+  return {a.begin > b.begin ? a.begin : b.begin, a.end < b.end ? a.end : b.end};
+}
+
+/// One of the moments that the optimizer keeps: the view of the format that it has, the other is empty.
+struct MomentView {
+  View<float> full;
+  View<bfloat16> half;
+
+  MomentView() = default;
+  /// Takes n elements from `region`. @param format  fp32 or bf16
+  MomentView(device::Region& region, std::int64_t n, Precision format) {
+    if (format == Precision::fp32)
+      full = region.take<float>(n);
+    else
+      half = region.take<bfloat16>(n);
+  }
+  /// Calls f(view) with elements [first, first + n).
+  template <class F>
+  void visit(std::int64_t first, std::int64_t n, const F& f) const {
+    if (half.empty())
+      f(full.slice(first, n));
+    else
+      f(half.slice(first, n));
+  }
+  [[nodiscard]] std::int64_t count() const { return full.count + half.count; }
+};
+
+/// A store that is seen from outside: the optimizer's range of it, with the synchronised gradients of that range.
+struct StoreView {
+  int layer = 0;  ///< the layer's number in the model
+  const ParameterLayout* layout = nullptr;
+  Range range;
+  View<const float> gradients;
+  View<const float> master;
+  MomentView first_moment;
+  MomentView second_moment;
+  Range own;            ///< the part of `range` that no other data rank has as its own
+  int tensor_rank = 0;  ///< of
+  int tensor_degree = 1;
+  bool counted = true;  ///< false for the second copy of a tied table
+};
+
+}  // namespace galvatron::runtime

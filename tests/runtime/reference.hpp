@@ -1,0 +1,213 @@
+// A Transformer's layers in double precision and in the plainest loops: what the layers of runtime/ are compared with.
+//
+// Shapes: rows = S * b tokens, row s * b + i is token s of sample i; all weights whole, all samples on one rank.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <map>
+#include <numbers>
+#include <vector>
+
+#include <galvatron/model/spec.hpp>
+#include <galvatron/strategy/parameters.hpp>
+
+namespace galvatron::test {
+
+using Tensor = std::vector<double>;
+using Parameters = std::map<ParameterName, Tensor>;
+
+/// S and b of a batch.
+struct Tokens {
+  std::int64_t sequence = 1;
+  std::int64_t samples = 1;
+  [[nodiscard]] std::int64_t rows() const { return sequence * samples; }
+};
+
+namespace reference {
+
+inline std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
+
+inline const Tensor* find(const Parameters& p, ParameterName name) {
+  const auto found = p.find(name);
+  return found == p.end() ? nullptr : &found->second;
+}
+
+/// x (rows, inputs) times weight (outputs, inputs) transposed, plus the bias if there is one.
+inline Tensor linear(const Tensor& x, const Tensor& weight, const Tensor* bias, std::int64_t inputs) {
+  const auto rows = static_cast<std::int64_t>(x.size()) / inputs;
+  const auto outputs = static_cast<std::int64_t>(weight.size()) / inputs;
+  Tensor y(at(rows * outputs));
+  for (std::int64_t r = 0; r < rows; ++r)
+    for (std::int64_t o = 0; o < outputs; ++o) {
+      double sum = bias == nullptr ? 0.0 : (*bias)[at(o)];
+      for (std::int64_t i = 0; i < inputs; ++i) sum += x[at(r * inputs + i)] * weight[at(o * inputs + i)];
+      y[at(r * outputs + o)] = sum;
+    }
+  return y;
+}
+
+/// LayerNorm (with the deviation of the population) or RMSNorm of rows of H.
+inline Tensor norm(const LayerSpec& layer, const Tensor& x, const Tensor& gamma, const Tensor* beta) {
+  const std::int64_t h = layer.hidden;
+  Tensor y(x.size());
+  for (std::int64_t first = 0; first < static_cast<std::int64_t>(x.size()); first += h) {
+    double mean = 0;
+    if (layer.norm == NormKind::layer_norm)
+      for (std::int64_t i = 0; i < h; ++i) mean += x[at(first + i)] / static_cast<double>(h);
+    double variance = 0;
+    for (std::int64_t i = 0; i < h; ++i)
+      variance += (x[at(first + i)] - mean) * (x[at(first + i)] - mean) / static_cast<double>(h);
+    for (std::int64_t i = 0; i < h; ++i)
+      y[at(first + i)] = (x[at(first + i)] - mean) / std::sqrt(variance + layer.norm_epsilon) * gamma[at(i)] +
+                         (beta == nullptr ? 0.0 : (*beta)[at(i)]);
+  }
+  return y;
+}
+
+/// Turns the query and key heads of the fused projection (rows, qkv) by their position.
+inline void rotate(const LayerSpec& layer, Tokens tokens, Tensor& qkv) {
+  const std::int64_t half = layer.head_dim / 2;
+  for (std::int64_t row = 0; row < tokens.rows(); ++row)
+    for (std::int64_t head = 0; head < layer.heads + layer.kv_heads; ++head)
+      for (std::int64_t j = 0; j < half; ++j) {
+        const double exponent = -2.0 * static_cast<double>(j) / static_cast<double>(layer.head_dim);
+        const double angle = static_cast<double>(row / tokens.samples) * std::pow(layer.rope_theta, exponent);
+        double& a = qkv[at(row * layer.qkv_width() + head * layer.head_dim + j)];
+        double& b = qkv[at(row * layer.qkv_width() + head * layer.head_dim + j + half)];
+        const double first = a * std::cos(angle) - b * std::sin(angle);
+        b = b * std::cos(angle) + a * std::sin(angle);
+        a = first;
+      }
+}
+
+/// Softmax attention of the fused projection (rows, qkv) -> (rows, A * head_dim).
+inline Tensor attention(const LayerSpec& layer, Tokens tokens, const Tensor& qkv) {
+  const std::int64_t width = layer.qkv_width();
+  const std::int64_t d = layer.head_dim;
+  const std::int64_t group = layer.heads / layer.kv_heads;
+  Tensor out(at(tokens.rows() * layer.heads * d), 0.0);
+  const auto element = [&](std::int64_t s, std::int64_t i, std::int64_t column) {
+    return qkv[at((s * tokens.samples + i) * width + column)];
+  };
+  Tensor weights(at(tokens.sequence));
+  for (std::int64_t i = 0; i < tokens.samples; ++i)
+    for (std::int64_t head = 0; head < layer.heads; ++head) {
+      const std::int64_t key = (layer.heads + head / group) * d;
+      const std::int64_t value = (layer.heads + layer.kv_heads + head / group) * d;
+      for (std::int64_t s = 0; s < tokens.sequence; ++s) {
+        const std::int64_t seen = layer.causal ? s + 1 : tokens.sequence;
+        double sum = 0;
+        for (std::int64_t k = 0; k < seen; ++k) {
+          double score = 0;
+          for (std::int64_t c = 0; c < d; ++c) score += element(s, i, head * d + c) * element(k, i, key + c);
+          weights[at(k)] = std::exp(score / std::sqrt(static_cast<double>(d)));
+          sum += weights[at(k)];
+        }
+        for (std::int64_t k = 0; k < seen; ++k)
+          for (std::int64_t c = 0; c < d; ++c)
+            out[at((s * tokens.samples + i) * layer.heads * d + head * d + c)] +=
+                weights[at(k)] / sum * element(k, i, value + c);
+      }
+    }
+  return out;
+}
+
+/// GELU (tanh approximation) or ReLU of (rows, f), or SwiGLU of (rows, gate | up), of an MLP of width f.
+inline Tensor activation(const LayerSpec& layer, const Tensor& u) {
+  const std::int64_t f = layer.ffn;
+  const std::int64_t rows = static_cast<std::int64_t>(u.size()) / layer.ffn_inputs();
+  Tensor g(at(rows * f));
+  for (std::int64_t r = 0; r < rows; ++r)
+    for (std::int64_t i = 0; i < f; ++i) {
+      const double a = u[at(r * layer.ffn_inputs() + i)];
+      if (layer.activation == ActivationKind::swiglu)
+        g[at(r * f + i)] = a / (1.0 + std::exp(-a)) * u[at(r * layer.ffn_inputs() + f + i)];
+      else if (layer.activation == ActivationKind::relu)
+        g[at(r * f + i)] = std::max(a, 0.0);
+      else
+        g[at(r * f + i)] = 0.5 * a * (1.0 + std::tanh(std::sqrt(2.0 / std::numbers::pi) * (a + 0.044715 * a * a * a)));
+    }
+  return g;
+}
+
+/// A block: x (rows, H) -> (rows, H).
+inline Tensor block(const LayerSpec& layer, Tokens tokens, const Parameters& p, const Tensor& x) {
+  using Name = ParameterName;
+  const std::int64_t h = layer.hidden;
+  const bool after = layer.norm_order == NormOrder::after;
+  const auto norm1 = [&](const Tensor& in) {
+    return norm(layer, in, p.at(Name::norm1_gamma), find(p, Name::norm1_beta));
+  };
+  const auto norm2 = [&](const Tensor& in) {
+    return norm(layer, in, p.at(Name::norm2_gamma), find(p, Name::norm2_beta));
+  };
+  Tensor qkv = linear(after ? x : norm1(x), p.at(Name::qkv_weight), find(p, Name::qkv_bias), h);
+  if (layer.position == PositionKind::rotary) rotate(layer, tokens, qkv);
+  Tensor x2 = linear(attention(layer, tokens, qkv), p.at(Name::attention_out_weight), find(p, Name::attention_out_bias),
+                     layer.heads * layer.head_dim);
+  for (std::size_t i = 0; i < x.size(); ++i) x2[i] += x[i];
+  if (after) x2 = norm1(x2);
+  const Tensor u = linear(after ? x2 : norm2(x2), p.at(Name::mlp_in_weight), find(p, Name::mlp_in_bias), h);
+  Tensor y = linear(activation(layer, u), p.at(Name::mlp_out_weight), find(p, Name::mlp_out_bias), layer.ffn);
+  for (std::size_t i = 0; i < y.size(); ++i) y[i] += x2[i];
+  return after ? norm2(y) : y;
+}
+
+/// An embedding: tokens (rows) -> (rows, H).
+inline Tensor embedding(const LayerSpec& layer, Tokens tokens, const Parameters& p,
+                        const std::vector<std::int32_t>& input) {
+  const std::int64_t h = layer.hidden;
+  Tensor y(at(tokens.rows() * h));
+  for (std::int64_t row = 0; row < tokens.rows(); ++row)
+    for (std::int64_t i = 0; i < h; ++i) {
+      y[at(row * h + i)] = p.at(ParameterName::table)[at(input[at(row)] * h + i)];
+      if (layer.position == PositionKind::learned)
+        y[at(row * h + i)] += p.at(ParameterName::positions)[at(row / tokens.samples * h + i)];
+      if (layer.token_types > 0) y[at(row * h + i)] += p.at(ParameterName::token_types)[at(i)];
+    }
+  if (!layer.closing_norm) return y;
+  return norm(layer, y, p.at(ParameterName::closing_gamma), find(p, ParameterName::closing_beta));
+}
+
+/// An embedding of images: patches ((S - 1) * b, P) -> (rows, H), the class tokens first.
+inline Tensor image_embedding(const LayerSpec& layer, Tokens tokens, const Parameters& p, const Tensor& patches) {
+  using Name = ParameterName;
+  const std::int64_t h = layer.hidden;
+  const Tensor embedded = linear(patches, p.at(Name::patch_weight), &p.at(Name::patch_bias), layer.patch_width);
+  Tensor y(at(tokens.rows() * h));
+  for (std::int64_t row = 0; row < tokens.rows(); ++row)
+    for (std::int64_t i = 0; i < h; ++i)
+      y[at(row * h + i)] =
+          (row < tokens.samples ? p.at(Name::class_token)[at(i)] : embedded[at((row - tokens.samples) * h + i)]) +
+          p.at(Name::positions)[at(row / tokens.samples * h + i)];
+  return y;
+}
+
+/// A head: x (rows, H) and targets (rows, below 0: none) -> the sum of the tokens' cross-entropies in
+/// nats. A classifier has a target for each sample.
+inline double head(const LayerSpec& layer, const Parameters& p, const Tensor& x,
+                   const std::vector<std::int32_t>& targets) {
+  using Name = ParameterName;
+  Tensor in = x;
+  if (layer.head == HeadKind::classifier) in.resize(targets.size() * at(layer.hidden));  // the class tokens
+  if (layer.head == HeadKind::masked_language) {
+    LayerSpec width = layer;  // the activation is as wide as the layer
+    width.ffn = layer.hidden;
+    in = activation(width, linear(x, p.at(Name::transform_weight), find(p, Name::transform_bias), layer.hidden));
+  }
+  const Tensor logits = linear(norm(layer, in, p.at(Name::norm1_gamma), find(p, Name::norm1_beta)), p.at(Name::table),
+                               find(p, Name::logits_bias), layer.hidden);
+  double loss = 0;
+  for (std::size_t row = 0; row < targets.size(); ++row) {
+    if (targets[row] < 0) continue;
+    double sum = 0;
+    for (std::int64_t v = 0; v < layer.vocabulary; ++v) sum += std::exp(logits[row * at(layer.vocabulary) + at(v)]);
+    loss += std::log(sum) - logits[row * at(layer.vocabulary) + at(targets[row])];
+  }
+  return loss;
+}
+
+}  // namespace reference
+}  // namespace galvatron::test
