@@ -6,10 +6,10 @@
 
 #include <nlohmann/json.hpp>
 
+#include <galvatron/compat/export/cpp_header.hpp>
+#include <galvatron/compat/export/export.hpp>
 #include <galvatron/core/file.hpp>
 #include <galvatron/model/huggingface.hpp>
-#include <galvatron/plan/emit.hpp>
-#include <galvatron/plan/export/export.hpp>
 #include <galvatron/plan/json.hpp>
 #include <galvatron/train/checkpoint/huggingface_writer.hpp>
 #include <galvatron/train/checkpoint/reader.hpp>

@@ -8,12 +8,12 @@
 
 #include <nlohmann/json.hpp>
 
+#include <galvatron/compat/hetu/cost.hpp>
+#include <galvatron/compat/hetu/files.hpp>
+#include <galvatron/compat/hetu/files/batches.hpp>
+#include <galvatron/compat/hetu/search.hpp>
 #include <galvatron/core/json.hpp>
 #include <galvatron/core/quantity.hpp>
-#include <galvatron/cost/hetu.hpp>
-#include <galvatron/plan/hetu/batches.hpp>
-#include <galvatron/plan/hetu_files.hpp>
-#include <galvatron/search/hetu.hpp>
 
 #include "commands.hpp"
 #include "options.hpp"

@@ -8,8 +8,8 @@
 #pragma once
 
 #include <galvatron/cluster/json.hpp>
+#include <galvatron/compat/hetu/files.hpp>
 #include <galvatron/core/json.hpp>
 #include <galvatron/model/huggingface.hpp>
 #include <galvatron/plan.hpp>
-#include <galvatron/plan/hetu_files.hpp>
 #include <galvatron/plan/json.hpp>

@@ -6,9 +6,9 @@
 #include <string>
 #include <string_view>
 
+#include <galvatron/compat/hetu/files.hpp>
+#include <galvatron/compat/hetu/search.hpp>
 #include <galvatron/core/json.hpp>
-#include <galvatron/plan/hetu_files.hpp>
-#include <galvatron/search/hetu.hpp>
 
 #include "require.hpp"
 

@@ -1,6 +1,6 @@
 // Trainers that have one strategy for all layers, and which of a space's plans they can be told.
 //
-// Sources: those that the headers under plan/export/ name.
+// Sources: those that the headers under compat/export/ name.
 #pragma once
 
 #include <array>

@@ -1,0 +1,231 @@
+// A plan as a plan file of Hetu-Galvatron.
+//
+//   pp_deg, pp_division   stages and their layers          tp_sizes_enc, use_sp  TP degree, or Ulysses where use_sp is
+//   1 dp_types_enc          1: ZeRO 3; 0: default_dp_type    cp_sizes_enc          ring attention (only where there is
+//   some) checkpoint            1: full recomputation            ep_sizes_enc          experts (only where there are
+//   some) vtp, vsp, vcp         the same of embedding and head   embed_sdp, vocab_sdp  1: ZeRO 3 of embedding and head
+//
+// Its search writes the last as embed_sdp, its trainer reads vocab_sdp: both are written.
+// Source: galvatron/utils/{config_utils,strategy_utils}.py and galvatron/core/runtime/hybrid_parallel_config.py of
+// PKU-DAIR/Hetu-Galvatron, state of June 2026.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+#include <galvatron/compat/export/exported.hpp>
+#include <galvatron/compat/hetu/files/batches.hpp>
+#include <galvatron/plan/plan.hpp>
+
+namespace galvatron {
+
+namespace detail {
+
+/// The degree in tp_sizes_enc: tensor ranks, Ulysses ranks, or both as tensor ranks, because a layer has one of them.
+inline int hetu_width(const StrategySpec& spec) {
+  return spec.tensor * (spec.sequence == SequenceKind::ulysses ? spec.context : 1);
+}
+inline bool hetu_uses_ulysses(const StrategySpec& spec) {
+  return spec.sequence == SequenceKind::ulysses && spec.tensor == 1;
+}
+inline int hetu_ring(const StrategySpec& spec) { return spec.uses_ring() ? spec.context : 1; }
+
+/// A sentence for the layers and the embedding that have a property.
+template <class Has>
+void tell_hetu(const Plan& plan, Has has, const std::string& what, Exported& out) {
+  std::vector<int> layers;
+  for (std::size_t i = 0; i < plan.layers.size(); ++i)
+    if (has(plan.layers[i])) layers.push_back(static_cast<int>(i));
+  StrategySpec embedding = plan.embedding;
+  embedding.recompute = RecomputeKind::cheap;  // of which nothing is computed again
+  std::string who = layers.empty() ? "" : layers_text(layers);
+  if (has(embedding)) who += std::string(who.empty() ? "" : " and ") + "the embedding";
+  if (!who.empty()) out.not_expressed.push_back(who + ": " + what);
+}
+
+/// What is data parallel without ZeRO 3 has one kind for the whole plan: `ddp` when nothing of it is sharded.
+inline std::string hetu_default_data(const Plan& plan, Exported& out) {
+  std::vector<StrategySpec> all = plan.layers;
+  all.push_back(plan.embedding);
+  const auto any = [&](int zero) {
+    return std::any_of(all.begin(), all.end(), [zero](const StrategySpec& s) {
+      return (zero == 0 ? s.data : s.shards()) > 1 && s.zero == zero;
+    });
+  };
+  const bool sharded = any(1) || any(2);
+  if (sharded)
+    tell_hetu(
+        plan, [](const StrategySpec& s) { return s.data > 1 && s.zero == 0; },
+        "no ZeRO, while others shard: what is not ZeRO 3 has one kind there, and zero2 is written", out);
+  tell_hetu(
+      plan, [](const StrategySpec& s) { return s.zero == 1; },
+      "ZeRO 1: Hetu-Galvatron has 0, 2 and 3, and zero2 is "
+      "written",
+      out);
+  return any(0) && !sharded ? "ddp" : "zero2";
+}
+
+/// Megatron's sequence parallelism is one switch of the trainer.
+inline void hetu_sequence_parallel(const Plan& plan, Exported& out) {
+  bool with = false;
+  bool without = false;
+  std::vector<StrategySpec> all = plan.layers;
+  all.push_back(plan.embedding);
+  for (const StrategySpec& s : all)
+    if (s.tensor > 1) (s.sequence == SequenceKind::megatron ? with : without) = true;
+  if (with && without)
+    out.not_expressed.push_back(
+        "Megatron sequence parallelism in some tensor-parallel layers and not in others: it is one switch there");
+  if (with || without)
+    out.set_elsewhere.push_back(std::string("the trainer's sequence_parallel is ") + (with ? "true" : "false"));
+}
+
+/// The trainer takes as many data ranks as the smallest tensor and the smallest context degree of the file leave, which
+/// may be those of different layers.
+inline void tell_hetu_data_ranks(const Plan& plan, Exported& out) {
+  int width = hetu_width(plan.embedding);
+  int ring = hetu_ring(plan.embedding);
+  int most = plan.embedding.data;
+  for (const StrategySpec& layer : plan.layers) {
+    width = std::min(width, hetu_width(layer));
+    ring = std::min(ring, hetu_ring(layer));
+    most = std::max(most, layer.data);
+  }
+  const int taken = plan.stages.front().rank_count / (width * ring);
+  if (taken <= most) return;
+  const std::int64_t run = hetu_batches(plan.global_batch, taken, plan.microbatches).microbatches;
+  out.not_expressed.push_back(
+      "tensor ranks in some layers and context ranks in others: Hetu-Galvatron counts data ranks with the smallest of "
+      "both degrees, " +
+      std::to_string(width) + " and " + std::to_string(ring) + ", as " + std::to_string(taken) +
+      " where the plan has " + std::to_string(most) + ", " +
+      (plan.global_batch % taken != 0
+           ? "and refuses a batch of " + std::to_string(plan.global_batch) + ", which is no multiple of it"
+           : "and a loader that deals the batch to so many runs " + std::to_string(run) + " micro-batches, not " +
+                 std::to_string(plan.microbatches)));
+}
+
+/// The plan with whole layers recomputed where it recomputes the attention core, which is told apart.
+inline Plan hetu_kept(Plan plan) {
+  for (StrategySpec& layer : plan.layers)
+    if (layer.recompute == RecomputeKind::selective) layer.recompute = RecomputeKind::full;
+  return plan;
+}
+
+/// What Hetu-Galvatron runs of a plan when it reads `default_dp_type` and the lists of the file.
+inline Plan hetu_job(const Plan& plan, bool sharded) {
+  Plan job = hetu_kept(plan);
+  job.predicted = {};
+  job.predicted.budget = plan.predicted.budget;
+  job.moments = Precision::fp32;
+  job.precision = element_format(plan.precision);
+  if (plan.stages.size() > 1 && plan.schedule != ScheduleKind::gpipe) {
+    job.schedule = ScheduleKind::one_f_one_b;
+    job.virtual_stages = 1;
+  }
+  std::vector<StrategySpec*> all{&job.embedding};
+  for (StrategySpec& layer : job.layers) all.push_back(&layer);
+  const bool cut = std::any_of(all.begin(), all.end(), [](const StrategySpec* s) {
+    return s->tensor > 1 && s->sequence == SequenceKind::megatron;
+  });
+  for (StrategySpec* spec : all) {
+    spec->recompute = kept_but(plan, spec->recompute);
+    if (spec->zero == 1 || (spec->zero == 0 && spec->data > 1 && sharded)) spec->zero = 2;
+    if (spec->tensor > 1 && spec->sequence == SequenceKind::ulysses) {
+      spec->tensor *= spec->context;
+      spec->context = 1;
+      spec->sequence = SequenceKind::none;
+      if (spec->shards() == 1) spec->zero = 0;
+    }
+    if (spec->tensor > 1 && cut) spec->sequence = SequenceKind::megatron;
+  }
+  job.embedding.strided = false;
+  job.embedding.recompute = kept_outputs(plan);
+  job.head = job.embedding;
+  return job;
+}
+
+}  // namespace detail
+
+/// The plan file. JSON has no comments: what it leaves out is in the result alone.
+inline Exported export_hetu(const Plan& plan) {
+  Exported out;
+  const auto list = [&](auto of) {
+    std::string text;
+    for (const StrategySpec& layer : plan.layers) text += (text.empty() ? "" : ",") + std::to_string(of(layer));
+    return text;
+  };
+  std::string division;
+  for (const PlanStage& stage : plan.stages)
+    division += (division.empty() ? "" : ",") + std::to_string(stage.last_layer - stage.first_layer + 1);
+
+  nlohmann::ordered_json file;
+  file["pp_deg"] = plan.stages.size();
+  file["tp_sizes_enc"] = list(detail::hetu_width);
+  file["tp_consecutive_flags"] = list([](const StrategySpec& s) { return s.strided ? 0 : 1; });
+  if (std::any_of(plan.layers.begin(), plan.layers.end(),
+                  [](const StrategySpec& s) { return detail::hetu_ring(s) > 1; }))
+    file["cp_sizes_enc"] = list(detail::hetu_ring);
+  file["dp_types_enc"] = list([](const StrategySpec& s) { return s.zero == 3 ? 1 : 0; });
+  file["use_sp"] = list([](const StrategySpec& s) { return detail::hetu_uses_ulysses(s) ? 1 : 0; });
+  if (std::any_of(plan.layers.begin(), plan.layers.end(), [](const StrategySpec& s) { return s.expert > 1; })) {
+    file["ep_sizes_enc"] = list([](const StrategySpec& s) { return s.expert; });
+    file["tp_of_ep_sizes_enc"] = list([](const StrategySpec& s) { return s.tensor; });
+  }
+  file["checkpoint"] =
+      list([](const StrategySpec& s) { return detail::recomputed(s) == RecomputeKind::cheap ? 0 : 1; });
+  file["world_size"] = plan.ranks();
+  file["global_bsz"] = plan.global_batch;
+  file["chunks"] = plan.microbatches;
+  file["pp_division"] = division;
+  file["pipeline_type"] = plan.schedule == ScheduleKind::gpipe ? "gpipe" : "pipedream_flush";
+  file["default_dp_type"] = detail::hetu_default_data(plan, out);
+  file["vtp"] = detail::hetu_width(plan.embedding);
+  file["vsp"] = detail::hetu_uses_ulysses(plan.embedding) ? 1 : 0;
+  if (detail::hetu_ring(plan.embedding) > 1) file["vcp"] = detail::hetu_ring(plan.embedding);
+  file["embed_sdp"] = plan.embedding.zero == 3 ? 1 : 0;
+  file["vocab_sdp"] = file["embed_sdp"];
+
+  if (plan.stages.size() > 1 && (plan.schedule == ScheduleKind::interleaved || plan.schedule == ScheduleKind::zb_h1))
+    out.not_expressed.push_back(std::string("the schedule ") + name_of(plan.schedule) +
+                                ": Hetu-Galvatron has gpipe and 1f1b, and 1f1b is written");
+  detail::tell_hetu(
+      plan, [](const StrategySpec& s) { return s.sequence == SequenceKind::ulysses && s.tensor > 1; },
+      "tensor parallelism and Ulysses together: Hetu-Galvatron has one of them in a layer, and tensor parallelism over "
+      "the ranks of both is written",
+      out);
+  detail::tell_hetu(
+      plan, [](const StrategySpec& s) { return s.recompute == RecomputeKind::selective; },
+      "recomputation of the attention core alone: Hetu-Galvatron recomputes whole layers, which is written", out);
+  detail::tell_outputs(detail::hetu_kept(plan), "Hetu-Galvatron", out);
+  if (plan.embedding.strided)
+    out.not_expressed.push_back(
+        "the embedding: tensor-parallel ranks lie around data-parallel ones: they are "
+        "neighbours there");
+  StrategySpec head = plan.head;
+  head.recompute = plan.embedding.recompute;  // neither computes anything again
+  if (!(head == plan.embedding))
+    out.not_expressed.push_back("the head has another strategy (" + strategy_text(plan.head) +
+                                ") than the embedding (" + strategy_text(plan.embedding) +
+                                "): they have one there, and that of the embedding is written");
+  detail::tell_hetu_data_ranks(plan, out);
+  detail::hetu_sequence_parallel(plan, out);
+  if (file.contains("cp_sizes_enc") || file.contains("vcp"))
+    out.set_elsewhere.push_back(
+        "the trainer is Hetu-Galvatron 3.0 or later: earlier ones do not read cp_sizes_enc and vcp, and would take "
+        "context ranks for data ranks");
+  detail::tell_moments(plan, "Hetu-Galvatron", out);
+  if (plan.precision == Precision::fp8)
+    out.not_expressed.push_back("8-bit products: Hetu-Galvatron has none, and its mixed_precision is bf16");
+  out.set_elsewhere.push_back("the trainer's seq_length is " + std::to_string(plan.sequence_length) +
+                              " and its mixed_precision " + name_of(element_format(plan.precision)));
+  out.job = detail::hetu_job(plan, file["default_dp_type"] != "ddp");
+  out.text = file.dump(4) + "\n";
+  return out;
+}
+
+}  // namespace galvatron

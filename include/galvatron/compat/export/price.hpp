@@ -1,0 +1,84 @@
+// What an exported job costs: the plan that the target runs, priced as all plans are.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <utility>
+
+#include <galvatron/cluster/spec.hpp>
+#include <galvatron/compat/export/exported.hpp>
+#include <galvatron/compat/export/target.hpp>
+#include <galvatron/core/dtype.hpp>
+#include <galvatron/core/error.hpp>
+#include <galvatron/core/units.hpp>
+#include <galvatron/cost/trainer.hpp>
+#include <galvatron/model/spec.hpp>
+#include <galvatron/plan/cost.hpp>
+#include <galvatron/plan/plan.hpp>
+#include <galvatron/strategy/one_for_all.hpp>
+#include <galvatron/strategy/schedule_kind.hpp>
+
+namespace galvatron {
+
+/// The figures of an exported job. Prices are those of the plan's own trainer, so that plan and job differ by what the
+/// target cannot express and by nothing else.
+struct JobCost {
+  Bytes peak;         ///< of the fullest rank
+  Seconds iteration;  ///< of one iteration
+  Bytes budget;       ///< of each device: the plan's, at most what the device has
+  [[nodiscard]] bool fits() const { return peak <= budget; }
+};
+
+/// What `exported` costs on a cluster. Errors: those of cost_of for the plan that the target runs.
+/// @param plan  that was exported
+inline Result<JobCost> job_cost(const Exported& exported, const Plan& plan, const ModelSpec& model,
+                                const Cluster& cluster) {
+  const auto cost = cost_of(exported.job.value_or(plan), model, cluster);
+  if (!cost) return tl::unexpected<Error>(cost.error());
+  return JobCost{cost->peak(), cost->iteration, budget_of(plan, cluster)};
+}
+
+namespace detail {
+
+/// A word of a shell command, quoted where it has to be.
+inline std::string shell_word(const std::string& text) {
+  const bool plain = !text.empty() && text.find_first_not_of(
+                                          "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
+                                          "0123456789_@%+=:,./-") == std::string::npos;
+  if (plain) return text;
+  std::string out = "'";
+  for (const char c : text) out += c == '\'' ? std::string("'\\''") : std::string(1, c);
+  return out + "'";
+}
+
+/// Bytes as --memory takes them: `50GiB`, or a number of bytes.
+inline std::string size_word(Bytes bytes) {
+  for (const auto& [unit, shift] : {std::pair{"GiB", 30}, std::pair{"MiB", 20}})
+    if (bytes.count > 0 && bytes.count % (std::int64_t{1} << shift) == 0)
+      return std::to_string(bytes.count >> shift) + unit;
+  return std::to_string(bytes.count);
+}
+
+}  // namespace detail
+
+/// The command that searches a plan like `plan`, for the same job, which `target` can be told, and writes it to `out`.
+/// @param model, cluster  as the command line names them
+inline std::string search_command(const Plan& plan, ExportTarget target, const std::string& model,
+                                  const std::string& cluster, const ModelSpec& spec, Bytes device_memory,
+                                  const std::string& out) {
+  std::string text = "galvatron plan --model " + detail::shell_word(model) + " --cluster " +
+                     detail::shell_word(cluster) + " --global-batch " + std::to_string(plan.global_batch);
+  if (plan.sequence_length != spec.positions()) text += " --seq " + std::to_string(plan.sequence_length);
+  text += std::string(" --precision ") + name_of(plan.precision);
+  if (plan.moments != Precision::fp32 && target == ExportTarget::megatron)
+    text += std::string(" --moments ") + name_of(plan.moments);
+  if (plan.trainer != cost::Trainer::galvatron) text += " --trainer " + std::string(name_of(plan.trainer));
+  const Bytes budget = plan.predicted.budget;
+  if (budget.count > 0 && budget < device_memory) text += " --memory " + detail::size_word(budget);
+  text += " --space uniform," + std::string(name_of(space_of(target)));
+  const bool interleaved = plan.schedule == ScheduleKind::interleaved && has_schedule(space_of(target), plan.schedule);
+  if (interleaved) text += " --schedule 1f1b,interleaved";
+  return text + " --out " + detail::shell_word(out);
+}
+
+}  // namespace galvatron

@@ -1,0 +1,162 @@
+// Plan files of Hetu-Galvatron: JSON, with a list for every property of the layers,
+//
+//   { "pp_deg": 2, "tp_sizes_enc": "4,4", "tp_consecutive_flags": "1,1", "dp_types_enc": "0,1", "use_sp": "0,0",
+//     "checkpoint": "1,0", "world_size": 8, "global_bsz": 64, "chunks": 16, "pp_division": "1,1",
+//     "pipeline_type": "pipedream_flush", "default_dp_type": "zero2", "vtp": 1, "vsp": 0, "embed_sdp": 0 }
+//
+// dp_types_enc 1 is ZeRO-3, 0 the default; use_sp 1 makes a tensor-parallel degree one of Ulysses.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+#include <galvatron/compat/hetu/cost/plan.hpp>
+#include <galvatron/compat/hetu/files/text.hpp>
+#include <galvatron/core/error.hpp>
+#include <galvatron/core/file.hpp>
+#include <galvatron/core/json.hpp>
+
+namespace galvatron {
+
+/// A plan file: the plan, and what it says about the job it was made for.
+struct HetuPlanFile {
+  cost::hetu::Plan plan;
+  std::optional<int> devices;
+  std::optional<std::int64_t> global_batch;
+  std::optional<bool> gpipe;
+  std::optional<cost::hetu::DataKind> data;
+  bool has_microbatches = false;  ///< otherwise plan.microbatches is 1
+};
+
+namespace detail {
+
+/// The list under `key`, one figure for each layer; `otherwise` for all when there is none.
+inline Result<std::vector<int>> layer_list(JsonObject& fields, const char* key, std::size_t layers, int most,
+                                           int otherwise) {
+  if (!fields.contains(key)) return std::vector<int>(layers, otherwise);
+  const auto text = fields.required<std::string>(key);
+  if (fields.failed()) return tl::unexpected<Error>(fields.finish_allowing_unknown_keys().error());
+  auto out = integer_list(text, fields.name(key), 0, most, layers);
+  if (out && out->size() != layers)
+    return usage_error(fields.name(key) + ": " + std::to_string(out->size()) + " figures for " +
+                       std::to_string(layers) + " layers");
+  return out;
+}
+
+inline constexpr std::size_t most_hetu_layers = 100'000;
+
+}  // namespace detail
+
+/// Errors (usage): missing keys, wrong types, lists that are no lists or not one figure a layer. Keys of other names
+/// are ignored. Whether the plan suits a job is for cost::hetu::price to say.
+inline Result<HetuPlanFile> hetu_plan_from_json(const nlohmann::json& value, const std::string& where) {
+  using cost::hetu::DataKind;
+  constexpr int most = 1 << 20;
+  JsonObject fields(value, where);
+  HetuPlanFile out;
+  out.plan.pipeline = fields.required<int>("pp_deg", 1, most);
+  const auto degrees_text = fields.required<std::string>("tp_sizes_enc");
+  if (fields.contains("world_size")) out.devices = fields.required<int>("world_size", 1, most);
+  if (fields.contains("global_bsz"))
+    out.global_batch = fields.required<std::int64_t>("global_bsz", 1, std::int64_t{1} << 30);
+  out.has_microbatches = fields.contains("chunks");
+  if (out.has_microbatches) out.plan.microbatches = fields.required<std::int64_t>("chunks", 1, std::int64_t{1} << 30);
+  const auto type = fields.optional<std::string>("pipeline_type", "");
+  const auto data = fields.optional<std::string>("default_dp_type", "");
+  out.plan.ends.degree = fields.optional<int>("vtp", 1, 1, most);
+  out.plan.ends.ulysses = fields.optional<int>("vsp", 0, 0, 1) == 1;
+  out.plan.ends.zero3 = fields.optional<int>("embed_sdp", 0, 0, 1) == 1;
+  if (type == "gpipe" || type == "pipedream_flush")
+    out.gpipe = type == "gpipe";
+  else if (!type.empty())
+    fields.fail(fields.name("pipeline_type") + ": \"" + detail::one_line(type, 40) +
+                "\" is unknown; known are gpipe, pipedream_flush");
+  for (const DataKind kind : {DataKind::ddp, DataKind::zero2, DataKind::zero3})
+    if (data == name_of(kind)) out.data = kind;
+  if (!data.empty() && !out.data)
+    fields.fail(fields.name("default_dp_type") + ": \"" + detail::one_line(data, 40) +
+                "\" is unknown; known are ddp, zero2, zero3");
+  if (auto done = fields.finish_allowing_unknown_keys(); !done) return tl::unexpected<Error>(std::move(done.error()));
+
+  const auto degrees =
+      detail::integer_list(degrees_text, fields.name("tp_sizes_enc"), 1, most, detail::most_hetu_layers);
+  if (!degrees) return tl::unexpected<Error>(degrees.error());
+  const std::size_t layers = degrees->size();
+  const auto consecutive = detail::layer_list(fields, "tp_consecutive_flags", layers, 1, 1);
+  const auto sharded = detail::layer_list(fields, "dp_types_enc", layers, 1, 0);
+  const auto ulysses = detail::layer_list(fields, "use_sp", layers, 1, 0);
+  const auto recompute = detail::layer_list(fields, "checkpoint", layers, 1, 0);
+  for (const auto* list : {&consecutive, &sharded, &ulysses, &recompute})
+    if (!*list) return tl::unexpected<Error>(list->error());
+  for (std::size_t i = 0; i < layers; ++i) {
+    const int degree = (*degrees)[i];
+    if ((*consecutive)[i] == 0 && degree > 1)
+      return usage_error(fields.name("tp_consecutive_flags") + ": layer " + std::to_string(i) +
+                         " has tensor-parallel ranks that are not consecutive, which this cost model has no times for");
+    const bool split = (*ulysses)[i] == 1;
+    out.plan.layers.push_back({split ? 1 : degree, split ? degree : 1, (*sharded)[i] == 1, (*recompute)[i] == 1});
+  }
+  if (fields.contains("pp_division")) {
+    const auto text = fields.required<std::string>("pp_division");
+    if (auto done = fields.finish_allowing_unknown_keys(); !done) return tl::unexpected<Error>(std::move(done.error()));
+    auto division = detail::integer_list(text, fields.name("pp_division"), 1,
+                                         static_cast<int>(detail::most_hetu_layers), detail::most_hetu_layers);
+    if (!division) return tl::unexpected<Error>(std::move(division.error()));
+    out.plan.division = std::move(*division);
+  } else {
+    if (static_cast<std::size_t>(out.plan.pipeline) > layers)
+      return usage_error(fields.name("pp_deg") + ": " + std::to_string(out.plan.pipeline) + " stages for " +
+                         std::to_string(layers) + " layers");
+    out.plan.division = cost::hetu::even_division(static_cast<int>(layers), out.plan.pipeline);
+  }
+  return out;
+}
+
+/// Errors (usage): an unreadable file, bad JSON, and those of hetu_plan_from_json.
+inline Result<HetuPlanFile> read_hetu_plan(const std::filesystem::path& path) {
+  const auto value = read_json_file(path);
+  if (!value) return tl::unexpected<Error>(value.error());
+  return hetu_plan_from_json(*value, path.string());
+}
+
+/// The content of a plan file, keys in the order of the head of this file.
+inline nlohmann::ordered_json hetu_plan_json(const cost::hetu::Plan& plan, const cost::hetu::Job& job) {
+  const auto list = [](const auto& values, const auto& figure) {
+    std::string out;
+    for (const auto& v : values) out += (out.empty() ? "" : ",") + std::to_string(static_cast<int>(figure(v)));
+    return out;
+  };
+  using Layer = cost::hetu::LayerStrategy;
+  nlohmann::ordered_json out;
+  out["pp_deg"] = plan.pipeline;
+  out["tp_sizes_enc"] = list(plan.layers, [](const Layer& s) { return s.degree(); });
+  out["tp_consecutive_flags"] = list(plan.layers, [](const Layer&) { return 1; });
+  out["dp_types_enc"] = list(plan.layers, [](const Layer& s) { return s.zero3; });
+  out["use_sp"] = list(plan.layers, [](const Layer& s) { return s.ulysses > 1; });
+  out["checkpoint"] = list(plan.layers, [](const Layer& s) { return s.recompute; });
+  out["world_size"] = job.devices;
+  out["global_bsz"] = job.global_batch;
+  out["chunks"] = plan.microbatches;
+  out["pp_division"] = list(plan.division, [](int n) { return n; });
+  out["pipeline_type"] = job.gpipe ? "gpipe" : "pipedream_flush";
+  out["default_dp_type"] = name_of(job.data);
+  out["vtp"] = plan.ends.degree;
+  out["vsp"] = plan.ends.ulysses ? 1 : 0;
+  out["embed_sdp"] = plan.ends.zero3 ? 1 : 0;
+  return out;
+}
+
+/// Writes a plan file, whole or not at all. Errors (usage): see write_file_atomically.
+inline Result<void> save_hetu_plan(const cost::hetu::Plan& plan, const cost::hetu::Job& job,
+                                   const std::filesystem::path& path) {
+  return write_file_atomically(path, hetu_plan_json(plan, job).dump(4) + "\n");
+}
+
+}  // namespace galvatron
