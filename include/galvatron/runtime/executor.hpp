@@ -15,6 +15,7 @@
 #include <galvatron/runtime/attention_step.hpp>
 #include <galvatron/runtime/image_steps.hpp>
 #include <galvatron/runtime/logits.hpp>
+#include <galvatron/runtime/open_parameters.hpp>
 #include <galvatron/runtime/parameter_groups.hpp>
 
 namespace galvatron::runtime {
@@ -45,7 +46,7 @@ class Executor {
            float scale)
       : context_(context),
         program_(program),
-        groups_(groups),
+        open_(program.graph, groups),
         layer_(program.graph.layer),
         numbers_(numbers_of(sequence, context.tensor_rank())),
         values_(program, numbers_),
@@ -77,8 +78,8 @@ class Executor {
   KeptBuffers<T> take_deferred(device::Region& stash) const {
     KeptBuffers<T> out;
     take(stash, Storage::deferred, out);
-    out.uncut = stash.take<T>(uncut().count());
-    out.d_uncut = stash.take<float>(uncut().count());
+    out.uncut = stash.take<T>(open_.uncut_count());
+    out.d_uncut = stash.take<float>(open_.uncut_count());
     return out;
   }
   /// Where the layer's input goes, or the patches of an embedding; empty where tokens come in.
@@ -180,48 +181,17 @@ class Executor {
     return D::counts_only ? nullptr : frame_ + offsets_[at(b)];
   }
 
-  // Parameters and gradients of a group while a pass works.
-  struct Open {
-    View<const T> parameters;
-    View<float> gradients;
-  };
-  [[nodiscard]] bool is_table(int group) const { return groups_.table() != nullptr && group == 0; }
-  ParameterStore<D, T>& store(int group) { return is_table(group) ? groups_.table()->store() : groups_.rest(); }
-  Open& group_of(int weight) {
-    return open_[groups_.table() != nullptr && !program_.graph.weight(weight).is_table ? 1 : 0];
-  }
-  [[nodiscard]] const ParameterLayout& layout_of(int weight) {
-    return program_.graph.weight(weight).is_table ? groups_.table()->store().layout() : groups_.rest().layout();
-  }
-  View<const T> parameter(int weight) {
-    if (weight < 0) return {};
-    return tensor_of(layout_of(weight), group_of(weight).parameters, program_.graph.weight(weight).name);
-  }
-  View<float> gradient(int weight) {
-    if (weight < 0) return {};
-    return tensor_of(layout_of(weight), group_of(weight).gradients, program_.graph.weight(weight).name);
-  }
-  [[nodiscard]] Range uncut() const { return {groups_.rest().layout().whole_begin, groups_.rest().layout().whole_end}; }
-  // Of an uncut parameter, its part of the deferred copies.
-  template <class U>
-  View<U> uncut_part(View<U> copies, int weight) {
-    if (weight < 0) return {};
-    const ParameterTensor* tensor = groups_.rest().layout().find(program_.graph.weight(weight).name);
-    return copies.slice(tensor->offset - uncut().begin, tensor->count());
-  }
+  View<const T> parameter(int weight) const { return open_.parameter(weight); }
+  View<float> gradient(int weight) const { return open_.gradient(weight); }
   View<const T> norm_parameter(const Step& step, int i) {
     const int weight = step.weights[at(i)];
-    if (step.deferred_norm && phase_ == Phase::weights) return uncut_part(View<const T>(deferred_->uncut), weight);
+    if (step.deferred_norm && phase_ == Phase::weights)
+      return open_.uncut_part(View<const T>(deferred_->uncut), weight);
     return parameter(weight);
   }
   View<float> norm_gradient(const Step& step, int i) {
     const int weight = step.weights[at(i)];
-    return step.deferred_norm ? uncut_part(deferred_->d_uncut, weight) : gradient(weight);
-  }
-  // True for the gradient of a weight that products add to: the others are written by the first micro-batch.
-  [[nodiscard]] bool adds(int weight) {
-    const ParameterLayout& layout = layout_of(weight);
-    return rest_adds_ || layout.find(program_.graph.weight(weight).name)->offset >= layout.written_end;
+    return step.deferred_norm ? open_.uncut_part(deferred_->d_uncut, weight) : gradient(weight);
   }
 
   // ---- products of 8-bit operands
@@ -301,8 +271,8 @@ class Executor {
       case Code::weight_gradient:
         if (k > 0)
           product(step, op::Kind::gemm_tn, m, n, k, View<const T>(in), View<const T>(value(step.in[1])),
-                  gradient(weight), adds(weight));
-        else if (!adds(weight))
+                  gradient(weight), open_.adds(weight));
+        else if (!open_.adds(weight))
           device.zero(raw_bytes(gradient(weight)));
         break;
       case Code::bias_gradient:
@@ -376,12 +346,12 @@ class Executor {
       case Code::dropout_backward:
         throw Failure(ErrorKind::internal, "experts and dropout are planned only");
       case Code::look_up:
-        device.embedding_forward(m, n, tokens_of(step), first_token(), of(program::Letter::vocabulary),
-                                 groups_.table()->rows(open_[0].parameters), out);
+        device.embedding_forward(m, n, tokens_of(step), first_token(), of(program::Letter::vocabulary), open_.table(),
+                                 out);
         break;
       case Code::look_up_backward:
         device.embedding_backward(m, n, tokens_of(step), first_token(), of(program::Letter::vocabulary), in,
-                                  groups_.table()->rows(open_[0].gradients));
+                                  open_.table_gradient());
         break;
       case Code::add_positions:
         context_.for_each_run(m, true, [&](auto first, auto rows, auto samples, auto position) {
@@ -417,9 +387,9 @@ class Executor {
         break;
       case Code::cross_entropy:
         Logits<D, T>(context_, layer_)
-            .cross_entropy(m, groups_.table()->rows(open_[0].parameters), parameter(step.weights[1]),
-                           groups_.table()->rows(open_[0].gradients), gradient(step.weights[1]), slot_->tokens, scale_,
-                           out, {value(step.scratch[0]), value<float>(step.scratch[1]), value<float>(step.scratch[2])});
+            .cross_entropy(m, open_.table(), parameter(step.weights[1]), open_.table_gradient(),
+                           gradient(step.weights[1]), slot_->tokens, scale_, out,
+                           {value(step.scratch[0]), value<float>(step.scratch[1]), value<float>(step.scratch[2])});
         break;
       case Code::copy:
         device.copy(raw_bytes(in), raw_bytes(out));
@@ -437,22 +407,20 @@ class Executor {
         context_.tensor.broadcast(out, 0);
         break;
       case Code::acquire:
-        open_[at(step.group)].parameters = store(step.group).acquire();
+        open_.acquire(step.group);
         break;
       case Code::open_gradients:
-        if (!is_table(step.group)) rest_adds_ = groups_.rest().adds_gradients();
-        open_[at(step.group)].gradients = store(step.group).open_gradients();
+        open_.open_gradients(step.group);
         break;
       case Code::close_gradients:
-        store(step.group).close_gradients(open_[at(step.group)].gradients);
+        open_.close_gradients(step.group);
         break;
       case Code::keep_uncut:
-        device.copy(raw_bytes(open_[0].parameters.slice(uncut().begin, uncut().count())), raw_bytes(deferred_->uncut));
+        device.copy(raw_bytes(open_.uncut()), raw_bytes(deferred_->uncut));
         device.zero(raw_bytes(deferred_->d_uncut));
         break;
       case Code::add_uncut:
-        device.accumulate(uncut().count(), View<const float>(deferred_->d_uncut),
-                          open_[0].gradients.slice(uncut().begin, uncut().count()));
+        device.accumulate(open_.uncut_count(), View<const float>(deferred_->d_uncut), open_.uncut_gradients());
         break;
     }
   }
@@ -485,7 +453,7 @@ class Executor {
 
   Context<D>& context_;
   const Program& program_;
-  ParameterGroups<D, T>& groups_;
+  OpenParameters<D, T> open_;
   const LayerSpec& layer_;
   program::Numbers numbers_;
   program::ExtentValues values_;
@@ -501,8 +469,6 @@ class Executor {
   const KeptBuffers<T>* deferred_ = nullptr;
   View<T> border_;
   std::byte* frame_ = nullptr;
-  std::array<Open, 2> open_{};  ///< by group
-  bool rest_adds_ = true;       ///< weight gradients are added to, not written
 };
 
 }  // namespace galvatron::runtime
