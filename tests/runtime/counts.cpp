@@ -143,7 +143,7 @@ class DryLayer {
     const DryContext context =
         runtime::make_context(device_, workspace_, world_, world_.rank() - local, spec, batch.microbatch / spec.data,
                               batch.sequence, true, batch.precision == Precision::fp8, batch.moments);
-    runtime::Surroundings<T> around;
+    runtime::LayerArguments<T> around;
     if (layer.kind != LayerKind::block && layer.tied && batch.stages > 1)
       around.replicas = &world_.group(std::vector<int>{local, (batch.stages - 1) * spec.ranks() + local});
     if (cost::shares_table(layer, batch)) {

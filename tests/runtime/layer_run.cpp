@@ -104,8 +104,8 @@ LayerOutput run_nn_layer(const LayerSpec& layer, const StrategySpec& spec, const
 
     const auto context =
         runtime::make_context(host, transient, world, 0, spec, in.shape.samples / spec.data, in.shape.sequence);
-    const runtime::Surroundings<T> around{.number = layer.kind == LayerKind::embedding ? 0 : 1,
-                                          .token_weight = static_cast<float>(in.token_weight)};
+    const runtime::LayerArguments<T> around{.number = layer.kind == LayerKind::embedding ? 0 : 1,
+                                            .token_weight = static_cast<float>(in.token_weight)};
     const std::unique_ptr<runtime::Layer<T>> made =
         value_or_throw(runtime::make_layer<InstantiatedStrategies, T>(context, layer, around, states));
     made->take_stash(stash, 1, splits_backward ? 1 : 0);

@@ -78,7 +78,7 @@ void run_stage(comm::World& world, const Plan& plan, const ModelSpec& model, con
   const train::StagePlan mine = train::stage_plan(plan, model, world.rank());
   Rank rank = platform.make(train::memory_of(mine, platform.library_workspace()));
   const auto make = [&](const runtime::Context<typename Rank::Device>& context, const LayerSpec& layer,
-                        const runtime::Surroundings<T>& around,
+                        const runtime::LayerArguments<T>& around,
                         device::Region& states) -> std::unique_ptr<runtime::Layer<T>> {
     const BlockSleeps times = layer.kind == LayerKind::block ? options.sleeps : BlockSleeps{};
     if (!options.sleeps.computes)

@@ -12,7 +12,7 @@
 /// The layers on a device, with activations of T, to be instantiated in namespace galvatron.
 #define GALVATRON_LAYERS(Device, T)                                                                  \
   Result<std::unique_ptr<runtime::Layer<T>>> runtime::make_layer<InstantiatedStrategies, T, Device>( \
-      const runtime::Context<Device>&, const LayerSpec&, const runtime::Surroundings<T>&, device::Region& states)
+      const runtime::Context<Device>&, const LayerSpec&, const runtime::LayerArguments<T>&, device::Region& states)
 
 namespace galvatron {
 extern template GALVATRON_LAYERS(device::Host, float);

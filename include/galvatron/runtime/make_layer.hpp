@@ -10,13 +10,13 @@
 
 namespace galvatron::runtime {
 
-/// A layer's surroundings in its model and stage.
+/// What a layer is made with besides its spec and its context.
 template <class T>
-struct Surroundings {
+struct LayerArguments {
   int number = 0;                   ///< in the model; the embedding is 0
   float token_weight = 1;           ///< of a prediction in the loss: 1 / (global batch * predictions of a sample)
   Layer<T>* embedding = nullptr;    ///< for the head of a tied model whose embedding is on the same stage
-  comm::Group* replicas = nullptr;  ///< for tied models over several stages: see Table
+  comm::Group* replicas = nullptr;  ///< for tied models over several stages: see VocabularyTable
 };
 
 /// The layer of `layer`'s kind as the context's spec says; the context's sequence is the model's. List is the TypeList
@@ -24,10 +24,10 @@ struct Surroundings {
 /// (usage) also: a kind of layer that is planned only (implemented.hpp).
 template <class List, class T, class D>
 Result<std::unique_ptr<Layer<T>>> make_layer(const Context<D>& context, const LayerSpec& layer,
-                                             const Surroundings<T>& around, device::Region& states) {
+                                             const LayerArguments<T>& around, device::Region& states) {
   if (!is_implemented(layer)) return usage_error("this layer " + std::string(not_implemented));
   if (!is_instantiated(List{}, context.spec)) return tl::unexpected<Error>(not_instantiated<List>(context.spec));
-  Table<D, T>* table = nullptr;
+  VocabularyTable<D, T>* table = nullptr;
   if (layer.kind == LayerKind::head && around.embedding != nullptr) {
     auto* embedding = dynamic_cast<ProgramLayer<D, T>*>(around.embedding);
     if (embedding == nullptr || !embedding->has_strategy_of(context.spec))

@@ -13,13 +13,13 @@ namespace galvatron::runtime {
 /// The vocabulary table as a store of its own: tied models use one for the embedding and the head, or, across pipeline
 /// stages, two replicas that an all-reduce of `replicas` keeps equal.
 template <class D, class T>
-class Table {
+class VocabularyTable {
  public:
   /// @param number  of the layer whose initial values the table has: the embedding's for tied models
   /// @param replicas  this rank and the rank that has the same shard of the other replica, or null
   /// @param counted false for the second copy: its gradient is in the norm once already
-  Table(Context<D> context, const LayerSpec& layer, int number, comm::Group* replicas, bool counted,
-        device::Region& states)
+  VocabularyTable(Context<D> context, const LayerSpec& layer, int number, comm::Group* replicas, bool counted,
+                  device::Region& states)
       : context_(context),
         layer_(layer),
         store_(context_, states,
@@ -65,14 +65,14 @@ class ParameterGroups {
  public:
   /// @param number    of the layer in the model; the embedding is 0
   /// @param shared    of a head: the embedding's table where a tied model has both on one stage; else null
-  /// @param replicas  as for Table
-  ParameterGroups(Context<D>& context, const LayerSpec& layer, int number, Table<D, T>* shared, comm::Group* replicas,
-                  device::Region& states)
+  /// @param replicas  as for VocabularyTable
+  ParameterGroups(Context<D>& context, const LayerSpec& layer, int number, VocabularyTable<D, T>* shared,
+                  comm::Group* replicas, device::Region& states)
       : own_table_(!has_table(layer) || shared != nullptr
                        ? nullptr
-                       : std::make_unique<Table<D, T>>(context, layer, layer.tied ? 0 : number, replicas,
-                                                       layer.kind == LayerKind::embedding || replicas == nullptr,
-                                                       states)),
+                       : std::make_unique<VocabularyTable<D, T>>(
+                             context, layer, layer.tied ? 0 : number, replicas,
+                             layer.kind == LayerKind::embedding || replicas == nullptr, states)),
         table_(shared != nullptr ? shared : own_table_.get()),
         rest_(context, states,
               parameter_layout(layer, ParameterPart::rest, context.spec.tensor, static_cast<int>(context.shards()))),
@@ -80,7 +80,7 @@ class ParameterGroups {
 
   static bool has_table(const LayerSpec& layer) { return layer.kind != LayerKind::block && layer.patch_width == 0; }
   /// Null where there is none.
-  Table<D, T>* table() { return table_; }
+  VocabularyTable<D, T>* table() { return table_; }
   ParameterStore<D, T>& rest() { return rest_; }
   [[nodiscard]] const ParameterStore<D, T>& rest() const { return rest_; }
 
@@ -115,8 +115,8 @@ class ParameterGroups {
   }
 
  private:
-  std::unique_ptr<Table<D, T>> own_table_;
-  Table<D, T>* table_;
+  std::unique_ptr<VocabularyTable<D, T>> own_table_;
+  VocabularyTable<D, T>* table_;
   ParameterStore<D, T> rest_;
   int number_;
 };

@@ -22,7 +22,7 @@ class ProgramLayer final : public Layer<T> {
  public:
   /// @param number, shared, replicas  as for ParameterGroups
   /// @param scale  of a head: the weight of a prediction in the loss
-  ProgramLayer(const Context<D>& context, const LayerSpec& layer, int number, Table<D, T>* shared,
+  ProgramLayer(const Context<D>& context, const LayerSpec& layer, int number, VocabularyTable<D, T>* shared,
                comm::Group* replicas, float scale, device::Region& states)
       : context_(with_tokens(context, layer.tokens.of(context.sequence))),
         sequence_(context.sequence),
@@ -31,7 +31,7 @@ class ProgramLayer final : public Layer<T> {
         scale_(scale) {}
 
   /// The vocabulary's table; null where there is none.
-  Table<D, T>* table() { return groups_.table(); }
+  VocabularyTable<D, T>* table() { return groups_.table(); }
   /// True for a strategy of the same kinds: two layers that share a table have it.
   [[nodiscard]] bool has_strategy_of(const StrategySpec& spec) const {
     return context_.spec.sequence == spec.sequence && context_.spec.zero == spec.zero;

@@ -18,11 +18,11 @@
 
 namespace galvatron::train {
 
-/// Makes a layer of a stage: (context, layer, surroundings, states) -> layer. See runtime::make_layer.
+/// Makes a layer of a stage: (context, layer, arguments, states) -> layer. See runtime::make_layer.
 template <class D, class T>
 using LayerMaker =
     std::function<std::unique_ptr<runtime::Layer<T>>(const runtime::Context<D>& context, const LayerSpec& layer,
-                                                     const runtime::Surroundings<T>& around, device::Region& states)>;
+                                                     const runtime::LayerArguments<T>& around, device::Region& states)>;
 
 /// @tparam D  the device  @tparam T  element type of activations and working parameters
 template <class D, class T>
@@ -206,7 +206,7 @@ class Chunk {
     const auto context = runtime::make_context(
         device_, memory_.workspace, world_, stage_.first_rank, entry.spec, plan_.layouts[i].batch / entry.spec.data,
         stage_.batch.sequence, stage_.batch.overlap, stage_.batch.precision == Precision::fp8, stage_.batch.moments);
-    runtime::Surroundings<T> around;
+    runtime::LayerArguments<T> around;
     around.number = entry.number;
     around.token_weight = static_cast<float>(stage_.token_weight);
     if (entry.layer.kind == LayerKind::head && entry.layer.tied && !plan_.has_previous)

@@ -36,7 +36,8 @@ class Stage {
  public:
   /// The layers of runtime/.
   static std::unique_ptr<runtime::Layer<T>> make_layer(const runtime::Context<D>& context, const LayerSpec& layer,
-                                                       const runtime::Surroundings<T>& around, device::Region& states) {
+                                                       const runtime::LayerArguments<T>& around,
+                                                       device::Region& states) {
     return value_or_throw(runtime::make_layer<List, T>(context, layer, around, states));
   }
 
