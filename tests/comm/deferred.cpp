@@ -9,7 +9,7 @@
 #include <vector>
 
 #include <galvatron/comm/comm.hpp>
-#include <galvatron/comm/dry/dry.hpp>
+#include "../counting_world.hpp"
 
 #include "slow.hpp"
 
@@ -78,7 +78,7 @@ TEST_CASE("what is started and finished gives the bits of the blocking call, oth
 
 TEST_CASE("a dry group counts what is started like what is done at once") {
   std::vector<op::Work> log;
-  comm::dry::World world(0, 2, &log);
+  comm::counting::World world(0, 2, &log);
   auto& group = world.everybody();
   const View<float> all(nullptr, 8);
   group.all_reduce(all);

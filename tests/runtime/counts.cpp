@@ -1,4 +1,5 @@
-// The closed formulas of cost/layer.hpp against the layers themselves on device::dry: work, states, stash, workspace.
+// The closed formulas of cost/layer.hpp against the layers themselves on the counting device: work, states, stash,
+// workspace.
 #include <algorithm>
 #include <cstdint>
 #include <limits>
@@ -11,21 +12,21 @@
 
 #include <doctest/doctest.h>
 
-#include <galvatron/comm/dry/dry.hpp>
 #include <galvatron/cost/layer.hpp>
-#include <galvatron/device/dry/dry.hpp>
 #include <galvatron/model/build.hpp>
 #include <galvatron/model/build_mixed.hpp>
 #include <galvatron/runtime/make_layer.hpp>
 #include <galvatron/strategy/legality.hpp>
 #include <galvatron/strategy/text.hpp>
+#include "../counting_device.hpp"
+#include "../counting_world.hpp"
 
 using namespace galvatron;
 using op::Work;
 
 namespace {
 
-using DryContext = runtime::Context<device::Dry>;
+using DryContext = runtime::Context<device::Counting>;
 
 constexpr std::int64_t endless = std::numeric_limits<std::int64_t>::max() / 4;
 
@@ -135,10 +136,10 @@ std::string difference(const char* what, Bytes done, Bytes formula) {
 
 // A layer on a rank of a stage, and what it does and takes.
 template <class T>
-class DryLayer {
+class CountedLayer {
  public:
-  DryLayer(const ModelSpec& model, const LayerSpec& layer, const StrategySpec& spec, const cost::Batch& batch,
-           int local)
+  CountedLayer(const ModelSpec& model, const LayerSpec& layer, const StrategySpec& spec, const cost::Batch& batch,
+               int local)
       : batch_(batch), device_(log_), world_(rank_of(layer, spec, local), spec.ranks() * batch.stages, &log_) {
     const DryContext context =
         runtime::make_context(device_, workspace_, world_, world_.rank() - local, spec, batch.microbatch / spec.data,
@@ -226,8 +227,8 @@ class DryLayer {
 
   cost::Batch batch_;
   std::vector<Work> log_;
-  device::Dry device_;
-  comm::dry::World world_;
+  device::Counting device_;
+  comm::counting::World world_;
   device::Region workspace_{"workspace", nullptr, endless};
   device::Region states_{"states", nullptr, endless};
   device::Region stash_{"stash", nullptr, endless};
@@ -243,7 +244,7 @@ template <class T>
 std::string differences(const ModelSpec& model, const LayerSpec& layer, const StrategySpec& spec,
                         const cost::Batch& batch, int local) {
   // On the first tensor rank the norm is that of the formula; others leave out what all have in common.
-  return DryLayer<T>(model, layer, spec, batch, local)
+  return CountedLayer<T>(model, layer, spec, batch, local)
       .differences(cost::layer_counts(layer, spec, batch), spec.tensor_rank(local) == 0);
 }
 
@@ -373,7 +374,9 @@ TEST_CASE("The comparison with the formulas sees one operation or one byte too m
   const StrategySpec spec{.tensor = 2, .data = 2, .zero = 2};
   const cost::Batch batch{.microbatch = 8, .sequence = 16, .overlap = false};
   cost::LayerCounts counts = cost::layer_counts(model.blocks[0], spec, batch);
-  const auto found = [&] { return DryLayer<float>(model, model.blocks[0], spec, batch, 0).differences(counts, true); };
+  const auto found = [&] {
+    return CountedLayer<float>(model, model.blocks[0], spec, batch, 0).differences(counts, true);
+  };
   CHECK(found().empty());
   counts.forward.push({.kind = op::Kind::add, .m = 1});
   CHECK(!found().empty());

@@ -50,7 +50,7 @@ constexpr ElementType element_type() {
     return ElementType::other;
 }
 
-/// A View whose type is a value. `data` may be null where nothing is computed (comm::dry).
+/// A View whose type is a value. `data` may be null where nothing is computed.
 struct Elements {
   std::byte* data = nullptr;
   std::int64_t count = 0;

@@ -7,8 +7,8 @@
 
 namespace galvatron {
 
-/// `count` elements from `data` on. On a device that only counts (device::dry) `data` is null while `count` is true;
-/// slices of such a view are null too. Shapes stand in the comment of the line that makes the view.
+/// `count` elements from `data` on. On a device that only counts (tests/counting_device.hpp) `data` is null while
+/// `count` is true; slices of such a view are null too. Shapes stand in the comment of the line that makes the view.
 template <class T>
 struct View {
   T* data = nullptr;

@@ -1,6 +1,6 @@
 // What one rank does and keeps for one layer under one strategy: a fold of the layer's program (cost/fold.hpp), and
 // what its parameters cost (cost/detail/stores.hpp). The runtime executes the same program; a test runs layers on
-// device::dry and compares.
+// a device that counts (tests/counting_device.hpp) and compares.
 //
 // Selective recomputation keeps queries, keys and values and recomputes the attention core before its backward pass.
 // Attention in blocks has no S x S matrices to keep, so it saves only the core's output and the statistics of the

@@ -2,7 +2,7 @@
 //
 //     | states ........ | stash: slot 0 | slot 1 | ... | boundary | workspace  low-> ... <-high | library |
 //
-// The same code runs on device::dry with no memory behind it: the regions then only measure.
+// The same code runs on a device that only counts, with no memory behind it: the regions then only measure.
 #pragma once
 
 #include <algorithm>

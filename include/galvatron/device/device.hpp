@@ -1,9 +1,10 @@
 // The Device concept: the operations that layer code is written against.
 //
-// device::Host executes them on this machine's cores, device::Dry counts them, and a GPU device launches them. Every
-// operation takes views of memory that the caller owns, works on row-major dense rows, and is deterministic: the same
-// inputs and the same number of threads give the same bits. Element types T are float or bfloat16; sums, statistics,
-// gradients of parameters and optimizer states are float. Activations are overwritten, parameter gradients accumulate.
+// device::Host executes them on this machine's cores, a device of the tests counts them, and a GPU device launches
+// them. Every operation takes views of memory that the caller owns, works on row-major dense rows, and is
+// deterministic: the same inputs and the same number of threads give the same bits. Element types T are float or
+// bfloat16; sums, statistics, gradients of parameters and optimizer states are float. Activations are overwritten,
+// parameter gradients accumulate.
 //
 // Rows of activations are tokens in sequence-major order: row s * b + i is token s of sample i, so that a run of the
 // sequence is a run of memory.

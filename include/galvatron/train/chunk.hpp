@@ -70,7 +70,7 @@ class Chunk {
   void send_gradient() { send_gradient_.post(world_, sides(0, gradient_out_)); }
 
   /// All layers forward. The device's sum of losses grows by this rank's samples, if the head is here.
-  /// @param source  null on device::dry
+  /// @param source  null on a device that only counts
   void forward(std::int64_t step, int microbatch, BatchSource* source) {
     const int slot = slot_of(microbatch);
     for (std::size_t i = 0; i < layers_.size(); ++i) {

@@ -69,7 +69,7 @@ class Stage {
   /// One step of the whole job: all micro-batches forward and backward, gradients reduced, clipped and applied, unless
   /// one is infinite or not a number.
   /// @param step  counts from 0; chooses the samples
-  /// @param source  null on device::dry
+  /// @param source  null on a device that only counts
   /// @param clip  the largest gradient norm; 0 for no clipping
   StepResult step(std::int64_t step, BatchSource* source, device::AdamW hyper, double clip) {
     step_ = step;

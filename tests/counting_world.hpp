@@ -1,6 +1,7 @@
 // One rank of a world that does not exist: it counts what would be said, and says nothing.
 //
-// Layer code that runs on device::dry uses it as its Communicator, for a world of any size and as any of its ranks.
+// Layer code that runs on device::Counting uses it as its Communicator, for a world of any size and as any of its
+// ranks.
 #pragma once
 
 #include <algorithm>
@@ -16,7 +17,7 @@
 #include <galvatron/core/error.hpp>
 #include <galvatron/op/work.hpp>
 
-namespace galvatron::comm::dry {
+namespace galvatron::comm::counting {
 
 /// Counts the collectives of one group, when they are started. Data are never touched and may be null. A group of one
 /// rank has nothing to say and counts nothing.
@@ -98,4 +99,4 @@ class World final : public comm::World {
   Groups<Group> groups_;
 };
 
-}  // namespace galvatron::comm::dry
+}  // namespace galvatron::comm::counting

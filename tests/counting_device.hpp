@@ -1,4 +1,4 @@
-// device::Dry: computes nothing and writes down every operation that the layer code asks for.
+// device::Counting: computes nothing and writes down every operation that the layer code asks for.
 #pragma once
 
 #include <algorithm>
@@ -12,9 +12,9 @@
 
 namespace galvatron::device {
 
-/// Models the Device concept for any element type; views may be null. The log is shared with comm::dry, so that one
-/// list tells in order what a rank did.
-class Dry {
+/// Models the Device concept for any element type; views may be null. The log is shared with comm::counting, so that
+/// one list tells in order what a rank did.
+class Counting {
  public:
   static constexpr bool counts_only = true;
   using Work = op::Work;
@@ -23,7 +23,7 @@ class Dry {
   template <class T>
   using In = std::type_identity_t<View<const std::remove_const_t<T>>>;
 
-  explicit Dry(std::vector<Work>& log) : log_(&log) {}
+  explicit Counting(std::vector<Work>& log) : log_(&log) {}
   [[nodiscard]] int threads() const { return 1; }
 
   template <class A, class C>

@@ -3,8 +3,8 @@
 #include <cstdint>
 #include <vector>
 
-#include <galvatron/comm/dry/dry.hpp>
 #include <galvatron/core/dtype.hpp>
+#include "../counting_world.hpp"
 
 using namespace galvatron;
 using comm::Piece;
@@ -23,7 +23,7 @@ Work work_of(op::Kind kind, std::int64_t m, std::int64_t n, int stride = 1) {
 
 TEST_CASE("collectives are counted in bytes, with no data at all") {
   std::vector<Work> log;
-  comm::dry::World world(/*rank=*/5, /*size=*/1024, &log);
+  comm::counting::World world(/*rank=*/5, /*size=*/1024, &log);
   auto& group = world.group(std::vector<int>{4, 5, 6, 7});
   CHECK(group.rank() == 1);
   CHECK(group.size() == 4);
@@ -44,7 +44,7 @@ TEST_CASE("collectives are counted in bytes, with no data at all") {
 
 TEST_CASE("a group counts how far apart its ranks are") {
   std::vector<Work> log;
-  comm::dry::World world(8, 16, &log);
+  comm::counting::World world(8, 16, &log);
   world.group(std::vector<int>{0, 8}).all_reduce(View<float>(nullptr, 1));
   world.group(std::vector<int>{8, 7}).all_reduce(View<float>(nullptr, 1));
   world.everybody().all_reduce(View<float>(nullptr, 1));
@@ -54,7 +54,7 @@ TEST_CASE("a group counts how far apart its ranks are") {
 
 TEST_CASE("a group of one says nothing") {
   std::vector<Work> log;
-  comm::dry::World world(2, 4, &log);
+  comm::counting::World world(2, 4, &log);
   auto& group = world.group(std::vector<int>{2});
   CHECK(&group == &world.group(std::vector<int>{2}));
   group.all_reduce(View<float>(nullptr, 10));
@@ -65,7 +65,7 @@ TEST_CASE("a group of one says nothing") {
 
 TEST_CASE("blocks are one message a peer and call, and none to oneself") {
   std::vector<Work> log;
-  comm::dry::World world(1, 4, &log);
+  comm::counting::World world(1, 4, &log);
   const std::vector<Piece> pieces = {
       {2, nullptr, 10, 8, 64}, {1, nullptr, 1, 999, 999}, {3, nullptr, 1, 5, 5}, {2, nullptr, 1, 20, 20}};
   world.post(pieces);
@@ -78,10 +78,10 @@ TEST_CASE("blocks are one message a peer and call, and none to oneself") {
 
 TEST_CASE("shapes and ranks that do not fit are refused as in a real world") {
   std::vector<Work> log;
-  comm::dry::World world(1, 4, &log);
+  comm::counting::World world(1, 4, &log);
   CHECK_THROWS_AS(world.group(std::vector<int>{0, 2}), Failure);
   CHECK_THROWS_AS(world.group(std::vector<int>{1, 4}), Failure);
   CHECK_THROWS_AS(world.everybody().all_gather(View<const float>(nullptr, 3), View<float>(nullptr, 13)), Failure);
   CHECK_THROWS_AS(world.everybody().all_to_all(View<const float>(nullptr, 6), View<float>(nullptr, 6)), Failure);
-  CHECK_THROWS_AS(comm::dry::World(4, 4, &log), Failure);
+  CHECK_THROWS_AS(comm::counting::World(4, 4, &log), Failure);
 }
