@@ -73,7 +73,7 @@ TEST_CASE("it tells where time and memory go, what came second, and what does no
   CHECK(!says(value_or_throw(explain(own, model, cluster)), "Why this plan"));
 
   for (StrategySpec& layer : own.layers) layer.recompute = RecomputeKind::none;
-  CHECK(says(value_or_throw(explain(own, model, cluster)), " keep "));
+  CHECK(says(value_or_throw(explain(own, model, cluster)), " recompute-none "));
 }
 
 TEST_CASE("a plan for another model is refused") {

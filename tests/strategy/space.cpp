@@ -135,10 +135,10 @@ TEST_CASE("recomputation is a choice, or the rule") {
     return out;
   };
   using enum RecomputeKind;
-  CHECK(kinds("dp") == std::vector{none});
-  CHECK(kinds("recompute") == std::vector{none, full});
-  CHECK(kinds("selective") == std::vector{none, selective});
-  CHECK(kinds("selective,recompute") == std::vector{none, selective, full});
+  CHECK(kinds("dp") == std::vector{cheap});
+  CHECK(kinds("recompute") == std::vector{cheap, full});
+  CHECK(kinds("selective") == std::vector{cheap, selective});
+  CHECK(kinds("selective,recompute") == std::vector{cheap, selective, full});
   CHECK(kinds("recompute=selective") == std::vector{selective});
   CHECK(kinds("keep") == std::vector{cheap, none});
   CHECK(kinds("keep,recompute,selective") == std::vector{cheap, selective, full, none});

@@ -466,7 +466,7 @@ TEST_CASE("a plan that contradicts itself is refused") {
     check_failure(folder.run("cost --plan p.json"), 2, cause);
     check_failure(folder.run("explain p.json"), 2, cause);
   };
-  refused([](json& p) { p["version"] = 2; }, "version 2");
+  refused([](json& p) { p["version"] = 3; }, "version 3");
   refused([](json& p) { p.erase("head"); }, "head");
   refused([](json& p) { p["layers"][1]["data"] = 4; }, "layer 1");
   refused([](json& p) { p["layers"][1]["zero"] = 4; }, "zero");

@@ -53,7 +53,7 @@ inline void deepspeed_pipeline(const Plan& plan, StrategySpec& spec, Exported& o
 /// Recomputation of layers and of attention cores is the model's; a pipeline has that of all layers.
 inline void deepspeed_recompute(const Plan& plan, nlohmann::ordered_json& config, Exported& out) {
   const auto kinds = layers_by(plan, [](const StrategySpec& s) { return std::string(name_of(recomputed(s))); });
-  const bool nothing = kinds.size() == 1 && recomputed(plan.layers.front()) == RecomputeKind::cheap;
+  const bool nothing = kinds.size() == 1 && recomputed(plan.layers.front()) == RecomputeKind::none;
   for (StrategySpec& layer : out.job->layers) layer.recompute = kept_but(plan, layer.recompute);
   if (plan.stages.size() > 1 && !nothing) {
     config["pipeline"]["activation_checkpoint_interval"] = 1;

@@ -63,9 +63,9 @@ inline std::string by_layer_text(const std::vector<std::pair<std::string, std::v
   return out;
 }
 
-/// What a target is to compute again, but for what norms and activations give: see tell_outputs.
+/// What a target is to recompute, but for what norms and activations give: see tell_outputs.
 inline RecomputeKind recomputed(const StrategySpec& spec) {
-  return spec.recompute == RecomputeKind::none ? RecomputeKind::cheap : spec.recompute;
+  return spec.recompute == RecomputeKind::cheap ? RecomputeKind::none : spec.recompute;
 }
 
 /// The kind of layers that keep what norms and activations give, as all targets do, in plans of this trainer.

@@ -176,8 +176,7 @@ inline Exported export_hetu(const Plan& plan) {
     file["ep_sizes_enc"] = list([](const StrategySpec& s) { return s.expert; });
     file["tp_of_ep_sizes_enc"] = list([](const StrategySpec& s) { return s.tensor; });
   }
-  file["checkpoint"] =
-      list([](const StrategySpec& s) { return detail::recomputed(s) == RecomputeKind::cheap ? 0 : 1; });
+  file["checkpoint"] = list([](const StrategySpec& s) { return detail::recomputed(s) == RecomputeKind::none ? 0 : 1; });
   file["world_size"] = plan.ranks();
   file["global_bsz"] = plan.global_batch;
   file["chunks"] = plan.microbatches;

@@ -66,7 +66,7 @@ inline void megatron_recompute(const Plan& plan, std::vector<std::string>& argum
     const bool core = any(RecomputeKind::selective);
     const bool norms = !layers_without_outputs(plan).empty() && plan.precision != Precision::fp8;
     for (std::size_t i = 0; i < plan.layers.size(); ++i)
-      job(i).recompute = kept_but(plan, core ? RecomputeKind::selective : RecomputeKind::cheap);
+      job(i).recompute = kept_but(plan, core ? RecomputeKind::selective : RecomputeKind::none);
     if (core || norms) {
       arguments.push_back("--recompute-granularity selective");
       arguments.push_back(std::string("--recompute-modules") + (core ? " core_attn" : "") +
@@ -97,13 +97,13 @@ inline void megatron_recompute(const Plan& plan, std::vector<std::string>& argum
   int each = 0;  // layers of a stage, or virtual stage, that recompute something
   for (const LayerRange& stage : stages) {
     int count = 0;
-    for (int i = stage.first; i <= stage.last; ++i) count += kind_of(i) != RecomputeKind::cheap ? 1 : 0;
+    for (int i = stage.first; i <= stage.last; ++i) count += kind_of(i) != RecomputeKind::none ? 1 : 0;
     each = std::max(each, count);
   }
   bool exact = true;
   for (const LayerRange& stage : stages)
     for (int i = stage.first; i <= stage.last; ++i) {
-      const RecomputeKind kind = i - stage.first < each ? RecomputeKind::full : RecomputeKind::cheap;
+      const RecomputeKind kind = i - stage.first < each ? RecomputeKind::full : RecomputeKind::none;
       exact = exact && kind_of(i) == kind;
       job(static_cast<std::size_t>(i)).recompute = kept_but(plan, kind);
     }
