@@ -10,6 +10,8 @@
 #include <galvatron/plan/json.hpp>
 #include <galvatron/search/compiled.hpp>
 
+#include "../says.hpp"
+
 using namespace galvatron;
 
 namespace {
@@ -27,8 +29,6 @@ std::string told(const Case& c, Plan* out = nullptr) {
   if (out != nullptr) *out = found.plan;
   return value_or_throw(explain(found.plan, model, c.cluster));
 }
-
-bool says(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
 }  // namespace
 

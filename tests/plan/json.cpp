@@ -10,6 +10,8 @@
 
 #include <unistd.h>
 
+#include "../says.hpp"
+
 using namespace galvatron;
 using nlohmann::json;
 
@@ -55,8 +57,6 @@ std::string why_changed(const std::function<void(json&)>& change) {
   CHECK(plan.error().message.starts_with("plan.json"));
   return plan.error().message;
 }
-
-bool says(const std::string& message, const std::string& part) { return message.find(part) != std::string::npos; }
 
 }  // namespace
 

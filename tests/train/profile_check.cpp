@@ -6,12 +6,10 @@
 
 #include <string>
 
+#include "../says.hpp"
+
 using namespace galvatron;
 using namespace galvatron::train;
-
-namespace {
-bool says(const std::string& text, const char* part) { return text.find(part) != std::string::npos; }
-}  // namespace
 
 TEST_CASE("a profile is doubtful when others had most of the cores, or when no machine has its figures") {
   const Cluster host = host_cluster(4, 2);
