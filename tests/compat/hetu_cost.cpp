@@ -7,8 +7,7 @@
 #include <string>
 #include <vector>
 
-using namespace galvatron;
-using namespace galvatron::cost::hetu;
+namespace galvatron::cost::hetu {
 
 namespace {
 
@@ -281,3 +280,5 @@ TEST_CASE("times are fitted as the profile's mode says") {
   CHECK(!time_line(lengths, TimeMode::sequence, 10000, true, "file"));
   CHECK(time_line(lengths, TimeMode::sequence, 10000, false, "file").has_value());
 }
+
+}  // namespace galvatron::cost::hetu

@@ -10,8 +10,8 @@
 #include <string>
 #include <vector>
 
-using namespace galvatron;
-using namespace galvatron::cost::hetu;
+namespace galvatron::cost::hetu {
+
 namespace hetu = galvatron::search::hetu;
 
 namespace {
@@ -296,3 +296,5 @@ TEST_CASE("the solver of a pipeline finds what brute force finds, or says what i
   CHECK(solved > 1000);
   CHECK(full > 50);
 }
+
+}  // namespace galvatron::cost::hetu
