@@ -45,7 +45,8 @@ TEST_CASE("signals end ranks that are processes after their step, with a checkpo
   const Folder folder;
   for (const auto& [name, number] : {std::pair("TERM", 15), {"INT", 2}, {"HUP", 1}})
     check_ended(folder, train + "--launcher mpi", "kill -" + std::string(name) + " $job", 128 + number);
-  check_ended(folder, mpirun(4) + train, "kill -TERM $job", 1);    // SIGTERM to the ranks; mpirun's own exit code
+  // SIGTERM to the ranks, whose step may take more than the second that mpirun gives them; its own exit code.
+  check_ended(folder, mpirun(4, "--mca odls_base_sigkill_timeout 5") + train, "kill -TERM $job", 1);
   check_ended(folder, mpirun(4) + train, "kill -USR1 $job", 138);  // which mpirun forwards
   check_ended(folder, mpirun(4) + train, "kill -TERM $(pid_of 2)", 143);
   // A guard passes it on.

@@ -87,7 +87,7 @@ struct WeightSpec {
   double deviation = 0;
   bool is_table = false;         ///< the vocabulary's: a parameter group of its own, which tied ends share
   bool over_vocabulary = false;  ///< rows are padded on each rank
-  bool in_product = false;       ///< of a linear layer or of experts
+  int products = 0;              ///< linear layers and experts that it is a factor of
 
   /// True where tensor-parallel ranks share it.
   [[nodiscard]] constexpr bool is_shared() const { return rows.split || columns.split; }
@@ -157,7 +157,8 @@ struct Graph {
   }
 };
 
-/// Writes a forward pass down.
+/// Writes a forward pass down. Throws std::invalid_argument where shapes do not fit, std::length_error where a graph
+/// has no room for more.
 class Builder {
  public:
   explicit constexpr Builder(const LayerSpec& layer) { graph_.layer = layer; }
@@ -216,39 +217,55 @@ class Builder {
     return input(width, rows);
   }
   constexpr Tensor norm(Tensor x, Weight gamma, Weight beta = {}) {
+    check(!width_of(x).split, "a norm needs whole rows: its operand is split over tensor-parallel ranks");
+    check(is_vector(gamma, width_of(x)) && (beta.id < 0 || is_vector(beta, width_of(x))),
+          "a norm's parameters have its operand's width");
     Node node = unary(Kind::norm, x, shape_of(x));
     node.weights = {gamma.id, beta.id, -1};
     node.norm = graph_.layer.norm;
     return push(node);
   }
   constexpr Tensor linear(Tensor x, Weight w, Weight bias = {}) {
-    Node node = unary(Kind::linear, x, {graph_.weight(w.id).rows, rows_of(x)});
+    const WeightSpec& spec = graph_.weight(w.id);
+    check(matches(spec.columns, width_of(x)), "a linear layer's weight has as many columns as its operand");
+    check(!spec.columns.split || !spec.rows.split,
+          "a weight is split over tensor-parallel ranks in one extent at most");
+    check(bias.id < 0 || is_vector(bias, spec.rows), "a linear layer's bias has as many elements as its result");
+    Node node = unary(Kind::linear, x, {spec.rows, rows_of(x)});
     node.weights = {w.id, bias.id, -1};
-    used_in_product(w);
+    factor_of_product(w);
     return push(node);
   }
   /// @param width  of the result, which differs from that of x for gated kinds
   constexpr Tensor activation(ActivationKind kind, Tensor x, Width width) {
+    check(matches({inputs_of(kind) * width.extent, width.split, {}}, width_of(x)),
+          "an activation's operand is as wide as its result, twice as wide for gated kinds");
+    check(inputs_of(kind) == 1 || has_sections(x, {width.extent, width.extent, 0}),
+          "a gated activation's operand has the sections gate and up");
     Node node = unary(Kind::activation, x, {width, rows_of(x)});
     node.activation = kind;
     return push(node);
   }
-  constexpr Tensor multiply(Tensor a, Tensor b) { return binary(Kind::multiply, a, b, width_of(a)); }
-  constexpr Tensor add(Tensor a, Tensor b) { return binary(Kind::add, a, b, width_of(a)); }
+  constexpr Tensor multiply(Tensor a, Tensor b) { return elementwise(Kind::multiply, a, b); }
+  constexpr Tensor add(Tensor a, Tensor b) { return elementwise(Kind::add, a, b); }
   constexpr Tensor rotate(Tensor qkv) { return push(unary(Kind::rotate, qkv, shape_of(qkv))); }
   /// @param out     width of the result
   /// @param biases  a table of biases of scores by distance
   constexpr Tensor attend(Tensor qkv, Width out, Weight biases = {}) {
+    check(has_sections(qkv, {queries(), keys(), keys()}) && out.extent == queries(),
+          "attention's operand has the sections queries, keys and values of the layer's heads");
     return with_table(unary(Kind::attend, qkv, {out, rows_of(qkv)}), biases);
   }
-  constexpr Tensor cross_attend(Tensor queries, Tensor keys_and_values) {
-    return binary(Kind::cross_attend, queries, keys_and_values, width_of(queries));
+  constexpr Tensor cross_attend(Tensor q, Tensor keys_and_values) {
+    check(has_sections(keys_and_values, {keys(), keys(), 0}) && width_of(q).extent == queries(),
+          "attention's operands have queries, and the sections keys and values, of the layer's heads");
+    return binary(Kind::cross_attend, q, keys_and_values, width_of(q));
   }
   constexpr Tensor experts(Tensor x, Weight router, Weight in, Weight out) {
     Node node = unary(Kind::experts, x, shape_of(x));
     node.weights = {router.id, in.id, out.id};
     node.activation = graph_.layer.activation;
-    for (const Weight w : {router, in, out}) used_in_product(w);
+    for (const Weight w : {router, in, out}) factor_of_product(w);
     return push(node);
   }
   constexpr Tensor merge(Tensor x) {
@@ -277,10 +294,19 @@ class Builder {
     push(node);
   }
   /// What goes to the layer after.
-  constexpr void output(Tensor y) { graph_.output = y.id; }
+  constexpr void output(Tensor y) {
+    check(!width_of(y).split, "a layer's output is whole: it is split over tensor-parallel ranks");
+    graph_.output = y.id;
+  }
   constexpr void carried_output(Tensor y) { graph_.carried_output = y.id; }
 
-  [[nodiscard]] constexpr const Graph& graph() const { return graph_; }
+  [[nodiscard]] constexpr const Graph& graph() const {
+    for (int i = 0; i < graph_.node_count; ++i) {
+      const int y = graph_.node(i).output;
+      check(y < 0 || graph_.uses(y) > 0, "an operation's result is not read: it would have no gradient");
+    }
+    return graph_;
+  }
 
  private:
   [[nodiscard]] constexpr TensorSpec shape_of(Tensor x) const { return graph_.tensors[static_cast<std::size_t>(x.id)]; }
@@ -296,7 +322,23 @@ class Builder {
     graph_.weights[static_cast<std::size_t>(graph_.weight_count)] = spec;
     return {graph_.weight_count++};
   }
-  constexpr void used_in_product(Weight w) { graph_.weights[static_cast<std::size_t>(w.id)].in_product = true; }
+  constexpr void factor_of_product(Weight w) { ++graph_.weights[static_cast<std::size_t>(w.id)].products; }
+  /// Throws std::invalid_argument.
+  static constexpr void check(bool holds, const char* otherwise) {
+    if (!holds) throw std::invalid_argument(otherwise);
+  }
+  /// True for extents that are shared alike. Sections are of the tensor that has them.
+  static constexpr bool matches(const Width& a, const Width& b) { return a.extent == b.extent && a.split == b.split; }
+  /// True where every rank has its part of each section.
+  [[nodiscard]] constexpr bool has_sections(Tensor x, const std::array<std::int64_t, 3>& sections) const {
+    const Width& width = graph_.width(x.id);
+    return width.extent == sections[0] + sections[1] + sections[2] && (!width.split || width.sections == sections);
+  }
+  [[nodiscard]] constexpr std::int64_t queries() const { return graph_.layer.heads * graph_.layer.head_dim; }
+  [[nodiscard]] constexpr std::int64_t keys() const { return graph_.layer.kv_heads * graph_.layer.head_dim; }
+  [[nodiscard]] constexpr bool is_vector(Weight w, const Width& width) const {
+    return matches(graph_.weight(w.id).rows, width) && graph_.weight(w.id).columns.extent == 1;
+  }
   constexpr Node unary(Kind operation, Tensor x, const TensorSpec& result) {
     return {.operation = operation, .inputs = {x.id, -1}, .output = tensor(result)};
   }
@@ -304,6 +346,10 @@ class Builder {
     Node node = unary(operation, a, {width, rows_of(a)});
     node.inputs[1] = b.id;
     return push(node);
+  }
+  constexpr Tensor elementwise(Kind operation, Tensor a, Tensor b) {
+    check(matches(width_of(a), width_of(b)) && rows_of(a) == rows_of(b), "a sum or product has operands of one shape");
+    return binary(operation, a, b, width_of(a));
   }
   constexpr Tensor with_table(Node node, Weight table) {
     node.weights[0] = table.id;

@@ -94,7 +94,7 @@ class ForwardPass : protected Emitter {
       return;
     }
     Step step = product(Code::linear_activation, first, rows(y), width(y), width(first.inputs[0]));
-    step.in[0] = id(replicated(own(first.inputs[0]), first.inputs[0]));
+    step.in[0] = id(product_operand(first));
     own_[at(first.output)] = made(first.output);
     own_[at(y)] = made(y);
     step.out = results(own(first.output), own(y));
@@ -215,9 +215,13 @@ class ForwardPass : protected Emitter {
     const bool sums = g().width(x).split;  // over a split extent
     Step step = product(Code::linear, node, sums ? of(region_rows(y)) : rows(y), width(y), width(x));
     step.bias_once = sums;
-    const Id from = g().width(y).split ? replicated(own(x), x) : own(x);
-    const Id out = pushed(step, from, sums ? partial(y, home(y)) : made(y));
+    const Id out = pushed(step, product_operand(node), sums ? partial(y, home(y)) : made(y));
     own_[at(y)] = sums ? reduced(out, y, home(y)) : out;
+  }
+  /// All rows of a linear layer's operand where tensor ranks share its result.
+  constexpr Id product_operand(const forward::Node& node) {
+    const int x = node.inputs[0];
+    return g().width(node.output).split ? replicated(own(x), x) : own(x);
   }
   /// Products with weights that tensor ranks share may have 8-bit operands.
   constexpr Step product(Code code, const forward::Node& node, const Extent& m, const Extent& n,

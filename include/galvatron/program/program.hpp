@@ -175,7 +175,7 @@ enum class Phase : std::uint8_t { forward, backward, weights };
 inline constexpr int phases = 3;
 
 struct LayerProgram {
-  static constexpr int most_steps = 80;  ///< of a phase
+  static constexpr int most_steps = 128;  ///< of a phase
   static constexpr int most_values = 192;
   static constexpr int most_buffers = 128;
   static constexpr int most_extents = 64;

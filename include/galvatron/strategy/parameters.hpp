@@ -57,8 +57,8 @@ struct ParameterLayout {
   std::int64_t whole_begin = 0;
   std::int64_t whole_end = 0;
   std::int64_t decay_end = 0;  ///< elements [0, decay_end) decay
-  /// Elements [0, written_end) are weights of a block whose gradients are products, without gaps: a micro-batch can
-  /// write them, where it adds all others to zeros. See writes_gradients.
+  /// Elements [0, written_end) are weights of a block whose gradients are one product each, without gaps: a micro-batch
+  /// can write them, where it adds all others to zeros. See writes_gradients.
   std::int64_t written_end = 0;
   std::int64_t elements = 0;  ///< with padding; a multiple of parameter_alignment * data
 
@@ -90,7 +90,7 @@ constexpr bool writes_gradients(const forward::Graph& graph) {
   if (graph.layer.kind != LayerKind::block || h % parameter_alignment != 0) return false;
   for (int i = 0; i < graph.weight_count; ++i)
     if (const forward::WeightSpec& w = graph.weight(i);
-        w.in_product && w.is_shared() && w.rows.extent % h != 0 && w.columns.extent % h != 0)
+        w.products == 1 && w.is_shared() && w.rows.extent % h != 0 && w.columns.extent % h != 0)
       return false;
   return true;
 }
@@ -100,12 +100,12 @@ constexpr bool writes_gradients(const forward::Graph& graph) {
 constexpr ParameterLayout parameter_layout(const forward::Graph& graph, ParameterPart part, int tensor, int data) {
   ParameterLayout out;
   std::int64_t end = 0;
-  // The tensors of a kind: products and others apart, as the gradients of products can be written.
-  const auto add = [&](bool decays, bool shared, bool in_product) {
+  // The tensors of a kind. Those whose gradient is one product are apart from others, as it can be written.
+  const auto add = [&](bool decays, bool shared, bool is_product) {
     for (int i = 0; i < graph.weight_count; ++i) {
       const forward::WeightSpec& w = graph.weight(i);
       if (w.is_table != (part == ParameterPart::table) || w.decays != decays || w.is_shared() != shared) continue;
-      if (decays && shared && w.in_product != in_product) continue;
+      if (decays && shared && (w.products == 1) != is_product) continue;
       ParameterTensor& t = out.tensors[static_cast<std::size_t>(out.size++)];
       const auto local = [&](const forward::Width& width) {
         return width.split ? width.extent / tensor : width.extent;
