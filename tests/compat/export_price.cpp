@@ -5,6 +5,7 @@
 #include <string>
 
 #include <galvatron/cluster/json.hpp>
+#include <galvatron/compat/export/export.hpp>
 #include <galvatron/compat/export/families.hpp>
 #include <galvatron/compat/export/megatron.hpp>
 #include <galvatron/model/huggingface.hpp>
@@ -95,4 +96,19 @@ TEST_CASE("Ulysses with fewer key/value heads than context ranks is refused for 
   CHECK(why({.sequence = SequenceKind::ring, .context = 16}) == "");
   CHECK(has(why({.sequence = SequenceKind::ulysses, .context = 16}), "copies of the 8 key/value heads"));
   CHECK(has(why({.tensor = 2, .sequence = SequenceKind::ulysses, .context = 8}), "--space uniform,megatron"));
+}
+
+TEST_CASE("a plan whose stages have different numbers of ranks is refused by every target") {
+  Plan plan = plan_of({.data = 4}, {4, 4});
+  plan.stages[1].rank_count = 2;
+  for (std::size_t i = 4; i < 8; ++i) plan.layers[i].data = 2;
+  plan.head.data = 2;
+  REQUIRE(why_inconsistent(plan) == "");
+  for (const ExportTarget target :
+       {ExportTarget::megatron, ExportTarget::torchtitan, ExportTarget::deepspeed, ExportTarget::hetu}) {
+    const auto exported = export_plan(plan, target);
+    REQUIRE(!exported);
+    CHECK(exported.error().kind == ErrorKind::usage);
+    CHECK(has(exported.error().message, "stages of 4 and of 2 ranks"));
+  }
 }

@@ -26,7 +26,7 @@ std::vector<StageSeconds> random_stages(std::mt19937& random, int count) {
 double replayed(ScheduleKind kind, const std::vector<StageSeconds>& stages, int microbatches,
                 const schedule::CoreSharing& sharing, int virtual_stages = 1) {
   using schedule::Op;
-  const double parts = virtual_stages * sharing.crowding(static_cast<int>(stages.size()));
+  const double parts = virtual_stages * sharing.crowding();
   std::vector<schedule::StageTimes> times;
   for (const StageSeconds& stage : stages) {
     schedule::StageTimes t;
@@ -168,12 +168,14 @@ TEST_CASE("stages that share cores take what small steps of time take") {
     const int count = 1 + static_cast<int>(random() % 5);
     const int microbatches = 1 + static_cast<int>(random() % 8);
     const int cores = 1 + static_cast<int>(random() % static_cast<unsigned>(count));
+    const schedule::CoreSharing sharing{.cores = cores,
+                                        .stage_ranks = std::vector<int>(static_cast<std::size_t>(count), 1)};
     auto stages = random_stages(random, count);
     for (StageSeconds& stage : stages) stage.synchronise = stage.update = {};
     CAPTURE(round);
     for (const ScheduleKind kind : {ScheduleKind::gpipe, ScheduleKind::one_f_one_b}) {
-      const double replay = cost::shared_pipeline_seconds(kind, stages, microbatches, {.cores = cores}).value;
-      REQUIRE(replay == doctest::Approx(replayed(kind, stages, microbatches, {.cores = cores})).epsilon(1e-12));
+      const double replay = cost::shared_pipeline_seconds(kind, stages, microbatches, sharing).value;
+      REQUIRE(replay == doctest::Approx(replayed(kind, stages, microbatches, sharing)).epsilon(1e-12));
       REQUIRE(replay == doctest::Approx(stepped(kind, stages, microbatches, cores, 1e-4)).epsilon(5e-3));
     }
   }
@@ -184,7 +186,8 @@ TEST_CASE("of very many micro-batches on shared cores some are followed, and all
     std::mt19937 random(seed);
     const int count = 2 + static_cast<int>(random() % 4);
     const int microbatches = 300 + static_cast<int>(random() % 700);
-    const schedule::CoreSharing sharing{.cores = 1 + static_cast<int>(random() % static_cast<unsigned>(count))};
+    const schedule::CoreSharing sharing{.cores = 1 + static_cast<int>(random() % static_cast<unsigned>(count)),
+                                        .stage_ranks = std::vector<int>(static_cast<std::size_t>(count), 1)};
     const auto stages = random_stages(random, count);
     for (const ScheduleKind kind : {ScheduleKind::gpipe, ScheduleKind::one_f_one_b}) {
       INFO("seed " << seed << ", " << name_of(kind) << ", " << microbatches << " micro-batches");

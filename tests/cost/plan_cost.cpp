@@ -127,13 +127,13 @@ TEST_CASE("two things at once take the longer of them and a little more, and nev
 }
 
 TEST_CASE("stages share cores only where there are fewer cores than ranks") {
-  CHECK(!cost::stages_share_cores(cluster_named("8xa100-80g"), 4, 2));
+  CHECK(!cost::stages_share_cores(cluster_named("8xa100-80g"), 4, 8));
   const Cluster narrow = host_cluster(4, 2);
-  CHECK(cost::stages_share_cores(narrow, 4, 1));
-  CHECK(cost::stages_share_cores(narrow, 2, 2));
+  CHECK(cost::stages_share_cores(narrow, 4, 4));
+  CHECK(cost::stages_share_cores(narrow, 2, 4));
   CHECK(!cost::stages_share_cores(narrow, 1, 4));
-  CHECK(!cost::stages_share_cores(host_cluster(4, 8), 4, 1));
-  const schedule::CoreSharing sharing = cost::core_sharing(narrow, 1);
+  CHECK(!cost::stages_share_cores(host_cluster(4, 8), 4, 4));
+  const schedule::CoreSharing sharing = cost::core_sharing(narrow, {1, 1, 1, 1});
   CHECK(sharing.crowding(1) == doctest::Approx(1));
   CHECK(sharing.crowding(2) == doctest::Approx(1));
   CHECK(sharing.crowding(4) == doctest::Approx(2));

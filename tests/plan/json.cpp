@@ -208,7 +208,7 @@ TEST_CASE("gaps and overlaps of stages, and degrees that do not multiply, are re
   CHECK(says(why_changed([](json& v) { v["stages"] = json::array(); }), "no stages"));
   CHECK(says(why_changed([](json& v) { v["stages"][1]["ranks"] = {3, 4}; }), "an overlap"));
   CHECK(says(why_changed([](json& v) { v["stages"][1]["ranks"] = {5, 4}; }), "a gap"));
-  CHECK(says(why_changed([](json& v) { v["stages"][1]["ranks"] = {4, 2}; }), "all stages have equally many"));
+  CHECK(says(why_changed([](json& v) { v["stages"][1]["ranks"] = {4, 2}; }), "= 4, but its stage has 2 ranks"));
   CHECK(says(why_changed([](json& v) { v["stages"][0]["ranks"] = {0, 0}; }), "no ranks"));
   CHECK(says(why_changed([](json& v) { v["layers"][2]["tensor"] = 2; }), "= 2, but its stage has 4 ranks"));
   CHECK(says(why_changed([](json& v) { v["head"]["data"] = 8; }), "head"));

@@ -176,11 +176,13 @@ TEST_CASE("one core does all the work of all stages, one thing after another") {
         const auto times = equal_stages(stages, 0.25, 0.5);
         REQUIRE(replay(program, times, {{.cores = 1}}).makespan.value == doctest::Approx(stages * m * 0.75));
         // As many cores as ranks: nobody slows anybody down.
-        REQUIRE(replay(program, times, {{.cores = 4 * stages, .stage_ranks = 4}}).makespan.value ==
-                doctest::Approx(replay(program, times).makespan.value));
+        REQUIRE(replay(program, times,
+                       {{.cores = 4 * stages, .stage_ranks = std::vector<int>(static_cast<std::size_t>(stages), 4)}})
+                    .makespan.value == doctest::Approx(replay(program, times).makespan.value));
         // Half the cores that one stage alone wants.
-        REQUIRE(replay(program, times, {{.cores = 1, .stage_ranks = 2}}).makespan.value ==
-                doctest::Approx(2 * stages * m * 0.75));
+        REQUIRE(
+            replay(program, times, {{.cores = 1, .stage_ranks = std::vector<int>(static_cast<std::size_t>(stages), 2)}})
+                .makespan.value == doctest::Approx(2 * stages * m * 0.75));
       }
 }
 

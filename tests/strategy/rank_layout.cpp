@@ -148,12 +148,6 @@ TEST_CASE("the ranks of a strategy are those of the formulas") {
       REQUIRE(RankGroup(layout, tp).ranks(first + local) == expected(tensor, tensor_stride, s.tensor));
       REQUIRE(RankGroup(layout, cp).ranks(first + local) == expected(shard % s.context, shard_stride, s.context));
       REQUIRE(RankGroup(layout, shard_modes).ranks(first + local) == expected(shard, shard_stride, shards));
-      for (const int stages : {2, 3, 8}) {
-        const int last = (stages - 1) * s.ranks();
-        REQUIRE(end_pairs(s, stages).ranks(local) == std::vector{local, last + local});
-        REQUIRE(end_pairs(s, stages).ranks(last + local) == std::vector{local, last + local});
-        REQUIRE(end_pairs(s, stages).shape() == RankGroup::Shape{2, last});
-      }
     }
     if (shards > 1) REQUIRE(RankGroup(layout, shard_modes).shape() == RankGroup::Shape{shards, shard_stride});
   });

@@ -46,6 +46,39 @@ TEST_CASE("random plans of all that is runnable train as one rank does, and use 
   MESSAGE("seed " << budget.seed << ", " << done << " plans; " << tally.text());
 }
 
+TEST_CASE("stages with different numbers of ranks train as one rank does") {
+  const ModelSpec gpt = model(false, 4);  // tied: both ends have as many ranks
+  const ModelSpec llama = model(true, 4);
+  const auto plan = [](const ModelSpec& m, const std::vector<StrategySpec>& of_stages, ScheduleKind schedule) {
+    Plan out = single_rank(m);
+    out.microbatches = 4;
+    out.schedule = schedule;
+    out.stages.clear();
+    out.embedding = of_stages.front();
+    out.head = of_stages.back();
+    const int count = static_cast<int>(of_stages.size());
+    const std::vector<PlanStage> even = even_stages(4, count, 1, 1);
+    int rank = 0;
+    for (int i = 0; i < count; ++i) {
+      const StrategySpec& spec = of_stages[static_cast<std::size_t>(i)];
+      const PlanStage& layers = even[static_cast<std::size_t>(i)];
+      out.stages.push_back({layers.first_layer, layers.last_layer, rank, spec.ranks()});
+      rank += spec.ranks();
+      for (int l = layers.first_layer; l <= layers.last_layer; ++l) out.layers[static_cast<std::size_t>(l)] = spec;
+    }
+    return out;
+  };
+  const Outcome of_gpt = run(single_rank(gpt), gpt, 3);
+  const Outcome of_llama = run(single_rank(llama), llama, 3);
+  for (const ScheduleKind schedule : {ScheduleKind::gpipe, ScheduleKind::one_f_one_b, ScheduleKind::zb_h1}) {
+    check_plan(plan(gpt, {{.tensor = 2, .data = 2}, {}, {.data = 2, .zero = 3}, {.tensor = 2, .data = 2}}, schedule),
+               gpt, of_gpt);
+    check_plan(plan(llama, {{.tensor = 4, .sequence = SequenceKind::megatron}, {.data = 2, .zero = 1}}, schedule),
+               llama, of_llama);
+    check_plan(plan(llama, {{}, {.sequence = SequenceKind::ring, .context = 2, .data = 2}}, schedule), llama, of_llama);
+  }
+}
+
 TEST_CASE("a plan that runs twice gives the same bits") {
   for (const bool llama : {false, true}) {
     const ModelSpec spec = model(llama, 4);

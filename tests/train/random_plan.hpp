@@ -1,4 +1,5 @@
-// Random valid plans whose layers differ, of stages of unequal length; for the tests of rank threads and of processes.
+// Random valid plans whose layers differ, of stages of unequal length and unequal numbers of ranks; for the tests of
+// rank threads and of processes.
 #pragma once
 
 #include <array>
@@ -34,13 +35,17 @@ inline std::optional<Plan> random_plan(std::mt19937& random, const ModelSpec& mo
   plan.stages.clear();
   if (plan.virtual_stages > 1) plan.stages = even_stages(layers, stages, plan.virtual_stages, ranks);
   int first = 0;
+  int rank = 0;
   for (int i = 0; i < stages && plan.virtual_stages == 1; ++i) {
     const int left = stages - i - 1;
     const int most = layers - first - left;
     const int count = left == 0 ? layers - first : 1 + static_cast<int>(random() % static_cast<unsigned>(most));
-    plan.stages.push_back({first, first + count - 1, i * ranks, ranks});
+    const int own = random() % 3 == 0 ? one_of(random, std::array{1, 2, 4}) : ranks;
+    plan.stages.push_back({first, first + count - 1, rank, own});
     first += count;
+    rank += own;
   }
+  if (rank > 16) return std::nullopt;
   spread_at_random(random, plan, model);
   if (!why_inconsistent(plan).empty() || !why_unfit(plan, model).empty()) return std::nullopt;
   return plan;

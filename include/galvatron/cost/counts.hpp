@@ -21,6 +21,7 @@ struct Batch {
   Precision precision = Precision::fp32;
   int microbatches = 1;
   int stages = 1;                ///< pipeline degree: a tied head shares the embedding's table only when it is 1
+  int last_first_rank = 0;       ///< first rank of the last stage; 0: that of stages of equal ranks
   bool splits_backward = false;  ///< the schedule puts off weight gradients (galvatron::splits_backward)
   Trainer trainer = Trainer::galvatron;
   /// Traffic of the data ranks runs beside computation. A block under ZeRO-2/3 then has room in the workspace for twice

@@ -89,7 +89,7 @@ inline Seconds shared_pipeline_seconds(ScheduleKind kind, std::span<const StageS
                                        const schedule::CoreSharing& sharing) {
   using schedule::Op;
   const int count = static_cast<int>(stages.size());
-  const double crowding = sharing.crowding(count * sharing.stage_ranks);
+  const double crowding = sharing.of_stages(stages.size()).crowding();
   std::vector<schedule::StageTimes> times(stages.size());
   for (std::size_t i = 0; i < stages.size(); ++i) {
     times[i][Op::forward] = {stages[i].forward.value / crowding};

@@ -184,25 +184,26 @@ class MovePricer {
   int busy_;
 };
 
-/// True when stages of `stage_ranks` ranks compete for cores once several of them work.
-constexpr bool stages_share_cores(const Cluster& cluster, int stages, int stage_ranks) {
-  return cluster.cores > 0 && stages > 1 &&
-         detail::oversubscription(cluster, busy_ranks(cluster, stages * stage_ranks)) > 1;
+/// True when stages, of `ranks` ranks together, compete for cores once several of them work.
+constexpr bool stages_share_cores(const Cluster& cluster, int stages, int ranks) {
+  return cluster.cores > 0 && stages > 1 && detail::oversubscription(cluster, busy_ranks(cluster, ranks)) > 1;
 }
 
 /// How the stages of a plan share the cores of this cluster.
-constexpr schedule::CoreSharing core_sharing(const Cluster& cluster, int stage_ranks) {
-  return {cluster.cores, cluster.threads_per_rank, cluster.devices_per_node, stage_ranks};
+/// @param stage_ranks  ranks of each stage
+constexpr schedule::CoreSharing core_sharing(const Cluster& cluster, std::vector<int> stage_ranks) {
+  return {cluster.cores, cluster.threads_per_rank, cluster.devices_per_node, std::move(stage_ranks)};
 }
 
-/// Seconds of an iteration on this cluster. Where stages share cores, gpipe and 1f1b are replayed; the
-/// other schedules are priced as if each stage kept its share of the cores.
+/// Seconds of an iteration on this cluster, of stages with so many ranks each. Where stages share cores, gpipe and 1f1b
+/// are replayed; the other schedules are priced as if each stage kept its share of the cores.
 inline Seconds iteration_seconds(const Cluster& cluster, ScheduleKind kind, std::span<const StageSeconds> stages,
-                                 int microbatches, int stage_ranks, int virtual_stages = 1) {
+                                 int microbatches, std::vector<int> stage_ranks, int virtual_stages = 1) {
   const int count = static_cast<int>(stages.size());
-  if (!is_followed_on_shared_cores(kind) || !stages_share_cores(cluster, count, stage_ranks))
+  const int ranks = std::accumulate(stage_ranks.begin(), stage_ranks.end(), 0);
+  if (!is_followed_on_shared_cores(kind) || !stages_share_cores(cluster, count, ranks))
     return pipeline_seconds(kind, stages, microbatches, virtual_stages);
-  return shared_pipeline_seconds(kind, stages, microbatches, core_sharing(cluster, stage_ranks));
+  return shared_pipeline_seconds(kind, stages, microbatches, core_sharing(cluster, std::move(stage_ranks)));
 }
 
 }  // namespace galvatron::cost

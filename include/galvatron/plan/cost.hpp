@@ -117,6 +117,7 @@ inline cost::Batch batch_of(const Plan& plan) {
           .precision = plan.precision,
           .microbatches = plan.microbatches,
           .stages = static_cast<int>(plan.stages.size()),
+          .last_first_rank = plan.stages.back().first_rank,
           .splits_backward = splits_backward(plan.schedule),
           .trainer = plan.trainer,
           .overlap = plan.overlap,
@@ -137,7 +138,6 @@ inline Result<PlanCost> cost_of(const Plan& plan, const ModelSpec& model, const 
   PlanCost out;
   const int count = static_cast<int>(plan.stages.size());
   const int ranks = plan.ranks();
-  const int stage_ranks = plan.stages.front().rank_count;
   const cost::Batch batch = batch_of(plan);
   const auto price = [&](std::int64_t elements) { return cost::MovePricer(batch, elements, cluster, ranks); };
   const int chunks = plan.virtual_stages;
@@ -213,7 +213,8 @@ inline Result<PlanCost> cost_of(const Plan& plan, const ModelSpec& model, const 
 
   std::vector<cost::StageSeconds> seconds;
   for (const PlanStageCost& stage : out.stages) seconds.push_back(stage.seconds);
-  out.iteration = cost::iteration_seconds(cluster, plan.schedule, seconds, plan.microbatches, stage_ranks, chunks);
+  out.iteration =
+      cost::iteration_seconds(cluster, plan.schedule, seconds, plan.microbatches, plan.stage_ranks(), chunks);
   out.samples_per_second = static_cast<double>(plan.global_batch) / out.iteration.value;
   out.tokens_per_second = out.samples_per_second * static_cast<double>(plan.sequence_length);
   const double peak = cluster.peak_flops(plan.precision) * ranks;

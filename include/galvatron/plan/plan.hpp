@@ -91,6 +91,12 @@ struct Plan {
     for (const PlanStage& stage : stages) sum += stage.rank_count;
     return sum;
   }
+  /// Ranks of each stage.
+  [[nodiscard]] std::vector<int> stage_ranks() const {
+    std::vector<int> out;
+    for (const PlanStage& stage : stages) out.push_back(stage.rank_count);
+    return out;
+  }
   /// Samples of one micro-batch over all data ranks.
   [[nodiscard]] std::int64_t microbatch() const { return global_batch / microbatches; }
 };
@@ -167,9 +173,6 @@ inline std::string why_inconsistent(const Plan& plan) {
     if (stage.first_rank != rank)
       return name + " begins with rank " + text(stage.first_rank) +
              (stage.first_rank > rank ? ", a gap" : ", an overlap") + ": rank " + text(rank) + " is next";
-    if (stage.rank_count != plan.stages.front().rank_count)
-      return name + " has " + text(stage.rank_count) + " ranks and stage 0 has " +
-             text(plan.stages.front().rank_count) + ": all stages have equally many";
     layer = stage.last_layer + 1;
     if (stage.rank_count > most_ranks - rank)
       return name + " has more than " + text(most_ranks) + " ranks before its end";

@@ -103,9 +103,9 @@ class Replayer {
  public:
   Replayer(const Program& program, std::span<const StageTimes> times, const ReplayOptions& options)
       : times_(times),
-        sharing_(options.sharing),
+        sharing_(options.sharing.of_stages(program.size())),
         slowness_(program.size(), 1.0),
-        loads_(options.sharing, static_cast<int>(program.size())) {
+        loads_(sharing_) {
     stages_.reserve(program.size());
     int last = 0;
     for (const StageProgram& blocks : program) {
@@ -133,7 +133,7 @@ class Replayer {
   }
 
   Replay run() {
-    if (sharing_.crowding(static_cast<int>(stages_.size()) * sharing_.stage_ranks) <= 1)
+    if (sharing_.crowding() <= 1)
       run_each_on_its_own();
     else
       run_sharing_cores();

@@ -237,6 +237,10 @@ constexpr std::vector<cost::LayerPrograms> programs_of(const ModelSpec& model, c
   return out;
 }
 
+constexpr std::vector<int> equal_ranks(int stages, int ranks) {
+  return std::vector<int>(static_cast<std::size_t>(stages), ranks);
+}
+
 /// The case of one setting and number of micro-batches, its schedule open but for whether it splits backward; empty
 /// types when nothing fits.
 /// @param programs  of the model's layers (programs_of)
@@ -249,9 +253,9 @@ constexpr Case make_case(const ModelSpec& model, const std::vector<cost::LayerPr
   p.objective.stages = setting.stages;
   p.objective.microbatches = microbatches;
   p.objective.weights = cost::pipeline_weights(ScheduleKind::one_f_one_b, setting.stages, microbatches);
-  if (cost::stages_share_cores(cluster, setting.stages, setting.ranks)) {
-    const schedule::CoreSharing sharing = cost::core_sharing(cluster, setting.ranks);
-    p.objective.alone = sharing.crowding(setting.ranks) / sharing.crowding(setting.stages * setting.ranks);
+  if (cost::stages_share_cores(cluster, setting.stages, setting.stages * setting.ranks)) {
+    const schedule::CoreSharing sharing = cost::core_sharing(cluster, equal_ranks(setting.stages, setting.ranks));
+    p.objective.alone = sharing.crowding(setting.ranks) / sharing.crowding();
     p.objective.shared = true;
   }
   p.leading = p.trailing = 1;
@@ -372,8 +376,9 @@ inline Candidate candidate_of(const Case& c, const Assignment& plan, const Evalu
   std::vector<cost::StageSeconds> stages;
   for (const StageCost& s : cost.stages)
     stages.push_back({{s.forward}, {s.backward}, {s.synchronise}, {s.update}, {s.weights}});
-  out.iteration = cost::iteration_seconds(cluster, c.schedule, stages, c.microbatches(), cluster.devices / c.stages(),
-                                          c.problem.chunks);
+  out.iteration =
+      cost::iteration_seconds(cluster, c.schedule, stages, c.microbatches(),
+                              detail::equal_ranks(c.stages(), cluster.devices / c.stages()), c.problem.chunks);
   out.peak = {cost.peak};
   return out;
 }

@@ -110,12 +110,11 @@ inline Result<Simulation> simulate_plan(const Plan& plan, const ModelSpec& model
   const auto program = program_of(out.followed);
   if (!program) return tl::unexpected<Error>(program.error());
   out.parts = std::move(*parts);
-  const int stage_ranks = plan.stages.front().rank_count;
   schedule::ReplayOptions options{.record = true};
   double crowding = 1;  // prices are those with all ranks at work
-  if (cost::stages_share_cores(cluster, count, stage_ranks)) {
-    options.sharing = cost::core_sharing(cluster, stage_ranks);
-    crowding = options.sharing.crowding(plan.ranks());
+  if (cost::stages_share_cores(cluster, count, plan.ranks())) {
+    options.sharing = cost::core_sharing(cluster, plan.stage_ranks());
+    crowding = options.sharing.crowding();
   }
   std::vector<schedule::StageTimes> times;  // of virtual stages
   for (int v = 0; v < count * plan.virtual_stages; ++v) {

@@ -80,13 +80,6 @@ struct StrategySpec {
   [[nodiscard]] constexpr int shard(int local) const { return rank_layout().coordinate(shard_modes, local); }
 };
 
-/// Pairs of ranks of the first and the last of `stages` stages, all with the strategy's ranks, from rank 0 on.
-constexpr RankGroup end_pairs(const StrategySpec& spec, int stages) {
-  RankLayout layout = spec.rank_layout();
-  layout.append(RankMode::pp, 2, (stages - 1) * spec.ranks());
-  return {layout, RankMode::pp};
-}
-
 constexpr const char* name_of(SequenceKind kind) {
   switch (kind) {
     case SequenceKind::none:

@@ -212,8 +212,10 @@ class Chunk {
     if (entry.layer.kind == LayerKind::head && entry.layer.tied && !plan_.has_previous)
       around.embedding = layers_.front().get();
     const bool end = entry.layer.kind != LayerKind::block;
-    if (end && model.head.tied && (plan_.has_previous || plan_.has_next))  // all stages have equally many ranks
-      around.replicas = &world_.group(end_pairs(entry.spec, stage_.stages).ranks(world_.rank()));
+    if (end && model.head.tied && (plan_.has_previous || plan_.has_next)) {  // both ends have one strategy
+      const int local = world_.rank() - stage_.first_rank;
+      around.replicas = &world_.group(std::vector{local, stage_.batch.last_first_rank + local});
+    }
     layers_.push_back(make(context, entry.layer, around, memory_.states));
     const bool behind_decoder = entry.layer.kind == LayerKind::head && i > 0 && decodes(i - 1);
     tokens_.push_back(side_tokens(entry.layer, stage_.batch.sequence));

@@ -19,8 +19,14 @@
 namespace galvatron {
 
 /// A consistent plan (why_inconsistent) for `target`; what that cannot express is in the result. Errors (usage): a plan
-/// that DeepSpeed cannot run at all.
+/// whose stages have different numbers of ranks, or one that DeepSpeed cannot run at all.
 inline Result<Exported> export_plan(const Plan& plan, ExportTarget target) {
+  for (const PlanStage& stage : plan.stages)
+    if (stage.rank_count != plan.stages.front().rank_count)
+      return usage_error("stages of " + std::to_string(plan.stages.front().rank_count) + " and of " +
+                         std::to_string(stage.rank_count) +
+                         " ranks: the trainers that plans are exported to have equally many in all stages; export it "
+                         "as a header");
   switch (target) {
     case ExportTarget::megatron:
       return export_megatron(plan);

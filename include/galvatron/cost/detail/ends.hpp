@@ -16,7 +16,7 @@ namespace galvatron::cost::detail {
 constexpr void tie_tables(const LayerShape& s, const ParameterLayout& table, op::WorkList& out) {
   if (!s.layer.tied || s.batch.stages == 1) return;
   op::Work work = compute(op::Kind::all_reduce, table.elements * 4 / (s.spec.zero >= 1 ? s.shards : 1), 2);
-  work.stride = end_pairs(s.spec, s.batch.stages).shape().stride;
+  work.stride = s.batch.last_first_rank > 0 ? s.batch.last_first_rank : (s.batch.stages - 1) * s.spec.ranks();
   out.push(work);
 }
 
