@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include <galvatron/train/batch_source.hpp>
+#include <galvatron/data/batch_source.hpp>
 
 /// Tokens that cost nothing to make.
 class CheapTokens final : public galvatron::train::BatchSource {

@@ -21,7 +21,7 @@
 #include <vector>
 
 #include <galvatron/model/zoo.hpp>
-#include <galvatron/train/host_rank.hpp>
+#include <galvatron/rank/host_rank.hpp>
 #include <galvatron/train/trainer.hpp>
 
 #include "cheap_tokens.hpp"

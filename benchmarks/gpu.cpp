@@ -18,8 +18,8 @@
 
 #include <galvatron/cluster/json.hpp>
 #include <galvatron/plan/cost.hpp>
+#include <galvatron/profile/compute.hpp>
 #include <galvatron/strategy/compose.hpp>
-#include <galvatron/train/detail/profile_compute.hpp>
 #include <galvatron/train/gpus.hpp>
 
 #include "cheap_tokens.hpp"

@@ -26,10 +26,10 @@
 #include <galvatron/model/model.hpp>
 #include <galvatron/plan/cost.hpp>
 #include <galvatron/plan/find.hpp>
+#include <galvatron/profile/host.hpp>
 #include <galvatron/search/compiled.hpp>
 #include <galvatron/strategy/space.hpp>
 #include <galvatron/train/compiled.hpp>
-#include <galvatron/train/profile_host.hpp>
 
 #include "cheap_tokens.hpp"
 #include "guarded.hpp"

@@ -6,13 +6,13 @@
 
 #include <nlohmann/json.hpp>
 
+#include <galvatron/checkpoint/huggingface_writer.hpp>
+#include <galvatron/checkpoint/reader.hpp>
 #include <galvatron/compat/export/cpp_header.hpp>
 #include <galvatron/compat/export/export.hpp>
 #include <galvatron/core/file.hpp>
 #include <galvatron/model/huggingface.hpp>
 #include <galvatron/plan/json.hpp>
-#include <galvatron/train/checkpoint/huggingface_writer.hpp>
-#include <galvatron/train/checkpoint/reader.hpp>
 
 #include "commands.hpp"
 #include "machine.hpp"

@@ -3,8 +3,8 @@
 #include <cstdlib>
 #include <numeric>
 
+#include <galvatron/profile/host.hpp>
 #include <galvatron/train/compiled.hpp>
-#include <galvatron/train/profile_host.hpp>
 
 #include "machine.hpp"
 

@@ -13,7 +13,7 @@
 #include <galvatron/comm/status.hpp>
 #include <galvatron/model/spec.hpp>
 #include <galvatron/plan/plan.hpp>
-#include <galvatron/train/profile_options.hpp>
+#include <galvatron/profile/options.hpp>
 #include <galvatron/train/trainer.hpp>
 
 #include "commands.hpp"

@@ -9,7 +9,7 @@
 #include <galvatron/cluster/json_writer.hpp>
 #include <galvatron/core/quantity.hpp>
 #include <galvatron/model/huggingface.hpp>
-#include <galvatron/train/profile_check.hpp>
+#include <galvatron/profile/check.hpp>
 
 #include "commands.hpp"
 #include "launcher.hpp"

@@ -8,7 +8,7 @@
 #include <utility>
 
 #include <galvatron/core/quantity.hpp>
-#include <galvatron/train/stage_plan.hpp>
+#include <galvatron/plan/stage_plan.hpp>
 
 namespace galvatron::tools {
 

@@ -9,12 +9,12 @@
 
 #include <nlohmann/json.hpp>
 
+#include <galvatron/checkpoint/huggingface_reader.hpp>
+#include <galvatron/checkpoint/lock.hpp>
+#include <galvatron/checkpoint/reader.hpp>
+#include <galvatron/data/open.hpp>
 #include <galvatron/model/spec.hpp>
 #include <galvatron/plan/plan.hpp>
-#include <galvatron/train/checkpoint/huggingface_reader.hpp>
-#include <galvatron/train/checkpoint/lock.hpp>
-#include <galvatron/train/checkpoint/reader.hpp>
-#include <galvatron/train/data/open.hpp>
 #include <galvatron/train/metrics.hpp>
 #include <galvatron/train/trainer.hpp>
 

@@ -18,17 +18,17 @@
 #include <galvatron/cluster/json_writer.hpp>
 #include <galvatron/core/comparison.hpp>
 #include <galvatron/core/quantity.hpp>
+#include <galvatron/data/open.hpp>
 #include <galvatron/model/difference.hpp>
 #include <galvatron/model/huggingface.hpp>
 #include <galvatron/plan/json.hpp>
 #include <galvatron/plan/mfu.hpp>
+#include <galvatron/profile/check.hpp>
 #include <galvatron/runtime/implemented.hpp>
 #include <galvatron/schedule/schedules.hpp>
 #include <galvatron/strategy/registry.hpp>
 #include <galvatron/strategy/space.hpp>
 #include <galvatron/strategy/text.hpp>
-#include <galvatron/train/data/open.hpp>
-#include <galvatron/train/profile_check.hpp>
 
 #include "commands.hpp"
 #include "launcher.hpp"

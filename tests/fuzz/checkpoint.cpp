@@ -5,8 +5,8 @@
 #include <string>
 #include <string_view>
 
-#include <galvatron/train/checkpoint/manifest.hpp>
-#include <galvatron/train/checkpoint/slice.hpp>
+#include <galvatron/checkpoint/manifest.hpp>
+#include <galvatron/checkpoint/slice.hpp>
 
 #include "require.hpp"
 

@@ -4,7 +4,7 @@
 #include <span>
 #include <string>
 
-#include <galvatron/train/checkpoint/safetensors.hpp>
+#include <galvatron/checkpoint/safetensors.hpp>
 
 #include "require.hpp"
 

@@ -4,7 +4,7 @@
 #include <span>
 #include <string>
 
-#include <galvatron/train/data/token_file.hpp>
+#include <galvatron/data/token_file.hpp>
 
 #include "require.hpp"
 

@@ -3,7 +3,7 @@
 # library's headers are included in one place; headers have `#pragma once`.
 set -uo pipefail
 cd "$1/include/galvatron" || exit 1
-order=(core op cluster model strategy schedule program cost search plan simulate compat device comm runtime train)
+order=(core op cluster model strategy schedule program cost search plan simulate compat device comm rank profile data runtime checkpoint train)
 declare -A place
 for i in "${!order[@]}"; do place[${order[i]}]=$i; done
 wrong=0
@@ -46,7 +46,7 @@ only() {
 only CUDA 'cuda|cublas|cudnn|nccl' device/cuda comm/nccl comm/local_gpu
 only oneDNN 'dnnl|oneapi' device/host
 only BLAS 'cblas|openblas|mkl' device/host
-only OpenMP 'omp\.h' device/host train
+only OpenMP 'omp\.h' device/host rank
 only MPI 'mpi' comm/mpi
 only Boost.Graph 'boost/graph' model/graph schedule/graph detail/graph
 exit "$wrong"

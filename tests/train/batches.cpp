@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include <galvatron/train/data/batches.hpp>
+#include <galvatron/data/batches.hpp>
 
 using namespace galvatron;
 

@@ -20,7 +20,7 @@
 #include <utility>
 #include <vector>
 
-#include <galvatron/train/checkpoint/background.hpp>
+#include <galvatron/checkpoint/background.hpp>
 #include <galvatron/train/compiled.hpp>
 
 #include "../folder.hpp"

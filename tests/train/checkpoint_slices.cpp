@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include <galvatron/train/checkpoint/reader.hpp>
-#include <galvatron/train/checkpoint/snapshot.hpp>
+#include <galvatron/checkpoint/reader.hpp>
+#include <galvatron/checkpoint/snapshot.hpp>
 
 #include "toy.hpp"
 

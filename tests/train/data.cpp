@@ -11,8 +11,8 @@
 #include <string>
 #include <vector>
 
+#include <galvatron/data/data.hpp>
 #include <galvatron/model/build.hpp>
-#include <galvatron/train/data/data.hpp>
 
 #include "../folder.hpp"
 

@@ -16,7 +16,7 @@
 #include <galvatron/device/cuda/gpu.hpp>
 #include <galvatron/device/host/gemm.hpp>
 #include <galvatron/device/host/host.hpp>
-#include <galvatron/train/rank_memory.hpp>
+#include <galvatron/rank/rank_memory.hpp>
 
 #include "../comm/fake_gpu.hpp"
 #include "../device/product_of_codes.hpp"

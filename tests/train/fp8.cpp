@@ -7,10 +7,10 @@
 
 #include <doctest/doctest.h>
 
+#include <galvatron/data/data.hpp>
 #include <galvatron/device/host/host.hpp>
 #include <galvatron/model/build.hpp>
 #include <galvatron/train/compiled.hpp>
-#include <galvatron/train/data/data.hpp>
 
 #include "../folder.hpp"
 #include "toy.hpp"

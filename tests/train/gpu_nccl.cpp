@@ -9,8 +9,8 @@
 
 #include <doctest/doctest.h>
 
+#include <galvatron/rank/gpu_world.hpp>
 #include <galvatron/train/gpu_compiled.hpp>
-#include <galvatron/train/gpu_world.hpp>
 
 #include "../device/gpu_fixture.hpp"
 #include "check_plan.hpp"

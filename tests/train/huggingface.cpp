@@ -13,9 +13,9 @@
 
 #include <nlohmann/json.hpp>
 
+#include <galvatron/checkpoint/huggingface_reader.hpp>
+#include <galvatron/checkpoint/huggingface_writer.hpp>
 #include <galvatron/model/huggingface.hpp>
-#include <galvatron/train/checkpoint/huggingface_reader.hpp>
-#include <galvatron/train/checkpoint/huggingface_writer.hpp>
 #include <galvatron/train/compiled.hpp>
 
 #include "../folder.hpp"

@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
+#include <galvatron/data/data.hpp>
 #include <galvatron/model/build_mixed.hpp>
-#include <galvatron/train/data/data.hpp>
 
 #include "../folder.hpp"
 

@@ -1,5 +1,5 @@
 // The lock of a folder of checkpoints: one run at a time, whoever died before.
-#include <galvatron/train/checkpoint/lock.hpp>
+#include <galvatron/checkpoint/lock.hpp>
 
 #include <sys/stat.h>
 #include <sys/wait.h>

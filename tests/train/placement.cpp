@@ -4,7 +4,7 @@
 
 #include <doctest/doctest.h>
 
-#include <galvatron/train/placement.hpp>
+#include <galvatron/rank/placement.hpp>
 
 using namespace galvatron;
 using train::Placement;

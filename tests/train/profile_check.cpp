@@ -1,4 +1,4 @@
-#include <galvatron/train/profile_check.hpp>
+#include <galvatron/profile/check.hpp>
 
 #include <galvatron/cluster/presets.hpp>
 

@@ -2,7 +2,7 @@
 #include <galvatron/cluster/json_writer.hpp>
 #include <galvatron/comm/tcp/threads.hpp>
 #include <galvatron/model/model.hpp>
-#include <galvatron/train/profile_host.hpp>
+#include <galvatron/profile/host.hpp>
 
 #include <galvatron/cost/time.hpp>
 

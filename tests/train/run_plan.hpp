@@ -14,11 +14,11 @@
 #include <galvatron/comm/communicator.hpp>
 #include <galvatron/core/view.hpp>
 #include <galvatron/cost/memory.hpp>
+#include <galvatron/data/batch_source.hpp>
 #include <galvatron/device/device.hpp>
 #include <galvatron/model/spec.hpp>
 #include <galvatron/plan/plan.hpp>
 #include <galvatron/strategy/parameters.hpp>
-#include <galvatron/train/batch_source.hpp>
 
 namespace toy {
 

@@ -14,8 +14,8 @@
 #include <vector>
 
 #include <galvatron/comm/communicator.hpp>
+#include <galvatron/rank/host_rank.hpp>
 #include <galvatron/runtime/compiled.hpp>
-#include <galvatron/train/host_rank.hpp>
 #include <galvatron/train/stage.hpp>
 
 #include "../runtime/whole_tensors.hpp"

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include <galvatron/train/checkpoint/safetensors.hpp>
+#include <galvatron/checkpoint/safetensors.hpp>
 
 using namespace galvatron;
 using namespace galvatron::train;

@@ -1,4 +1,4 @@
-#include <galvatron/train/checkpoint/shard_file.hpp>
+#include <galvatron/checkpoint/shard_file.hpp>
 
 #include <algorithm>
 #include <cstddef>

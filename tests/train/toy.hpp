@@ -4,9 +4,9 @@
 #include <cstdint>
 #include <string>
 
+#include <galvatron/data/batch_source.hpp>
 #include <galvatron/plan/plan.hpp>
 #include <galvatron/strategy/text.hpp>
-#include <galvatron/train/batch_source.hpp>
 
 #include "run_plan.hpp"
 

@@ -6,9 +6,9 @@
 #include <cstdint>
 #include <memory>
 
+#include <galvatron/data/batch_source.hpp>
 #include <galvatron/model/build_mixed.hpp>
 #include <galvatron/model/predictions.hpp>
-#include <galvatron/train/batch_source.hpp>
 
 #include "toy.hpp"
 

@@ -14,11 +14,11 @@
 #include <galvatron/comm/tcp/world.hpp>
 #include <galvatron/core/error.hpp>
 #include <galvatron/device/cuda/devices.hpp>
+#include <galvatron/profile/gpu.hpp>
+#include <galvatron/rank/placement.hpp>
 #include <galvatron/train/gpu_compiled.hpp>
 #include <galvatron/train/gpu_processes.hpp>
 #include <galvatron/train/gpus.hpp>
-#include <galvatron/train/placement.hpp>
-#include <galvatron/train/profile_gpu.hpp>
 
 #include "../launcher.hpp"
 

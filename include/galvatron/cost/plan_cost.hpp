@@ -9,10 +9,10 @@
 #include <galvatron/cluster/spec.hpp>
 #include <galvatron/core/dtype.hpp>
 #include <galvatron/core/units.hpp>
-#include <galvatron/cost/detail/rates.hpp>
 #include <galvatron/cost/layer.hpp>
 #include <galvatron/cost/overlap.hpp>
 #include <galvatron/cost/pipeline.hpp>
+#include <galvatron/cost/rates.hpp>
 #include <galvatron/cost/relayout.hpp>
 #include <galvatron/cost/time.hpp>
 #include <galvatron/op/work.hpp>

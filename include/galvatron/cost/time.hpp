@@ -13,9 +13,9 @@
 #include <galvatron/cluster/spec.hpp>
 #include <galvatron/core/dtype.hpp>
 #include <galvatron/core/units.hpp>
-#include <galvatron/cost/detail/rates.hpp>
 #include <galvatron/cost/overlap.hpp>
 #include <galvatron/cost/product_8bit.hpp>
+#include <galvatron/cost/rates.hpp>
 #include <galvatron/op/work.hpp>
 
 namespace galvatron::cost {

@@ -8,12 +8,12 @@
 #include <vector>
 
 #include <galvatron/comm/communicator.hpp>
+#include <galvatron/data/batch_source.hpp>
+#include <galvatron/plan/stage_plan.hpp>
+#include <galvatron/rank/rank_memory.hpp>
 #include <galvatron/runtime/make_layer.hpp>
-#include <galvatron/train/batch_source.hpp>
 #include <galvatron/train/border.hpp>
 #include <galvatron/train/non_finite.hpp>
-#include <galvatron/train/rank_memory.hpp>
-#include <galvatron/train/stage_plan.hpp>
 #include <galvatron/train/streams.hpp>
 
 namespace galvatron::train {

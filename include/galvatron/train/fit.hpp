@@ -8,11 +8,11 @@
 #include <vector>
 
 #include <galvatron/core/error.hpp>
+#include <galvatron/data/open.hpp>
 #include <galvatron/model/spec.hpp>
 #include <galvatron/plan/plan.hpp>
 #include <galvatron/runtime/implemented.hpp>
 #include <galvatron/strategy/registry.hpp>
-#include <galvatron/train/data/open.hpp>
 #include <galvatron/train/trainer.hpp>
 
 namespace galvatron::train {

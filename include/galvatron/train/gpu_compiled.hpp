@@ -3,8 +3,8 @@
 #pragma once
 
 #include <galvatron/device/cuda/cuda.hpp>
+#include <galvatron/rank/cuda_rank.hpp>
 #include <galvatron/train/compiled.hpp>
-#include <galvatron/train/cuda_rank.hpp>
 
 namespace galvatron {
 extern template GALVATRON_LAYERS(device::Cuda, float);

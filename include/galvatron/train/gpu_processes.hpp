@@ -10,9 +10,9 @@
 #include <galvatron/comm/tcp/world.hpp>
 #include <galvatron/core/error.hpp>
 #include <galvatron/device/cuda/stream.hpp>
-#include <galvatron/train/cuda_rank.hpp>
+#include <galvatron/rank/cuda_rank.hpp>
+#include <galvatron/rank/gpu_world.hpp>
 #include <galvatron/train/gather_report.hpp>
-#include <galvatron/train/gpu_world.hpp>
 #include <galvatron/train/trainer.hpp>
 
 namespace galvatron::train {

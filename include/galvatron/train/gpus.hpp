@@ -3,40 +3,12 @@
 
 #include <mutex>
 
-#include <galvatron/comm/local_gpu/local_gpu.hpp>
-#include <galvatron/comm/thread/thread.hpp>
 #include <galvatron/core/error.hpp>
-#include <galvatron/device/cuda/stream.hpp>
-#include <galvatron/train/cuda_rank.hpp>
+#include <galvatron/rank/cuda_rank.hpp>
+#include <galvatron/rank/one_gpu.hpp>
 #include <galvatron/train/trainer.hpp>
 
 namespace galvatron::train {
-
-/// A rank's world when all ranks are on one GPU.
-using OneGpuWorld = comm::local_gpu::World<comm::local_gpu::CudaStream>;
-
-namespace detail {
-
-/// Calls body(world, platform) on a thread for each of `ranks` ranks on GPU `ordinal`; throws what failed first.
-template <class Body>
-void on_one_gpu(int ranks, int ordinal, const comm::thread::Options& options, const Body& body) {
-  device::cuda::use_device(ordinal);
-  comm::local_gpu::Shared<comm::local_gpu::CudaStream> shared;
-  comm::thread::run(
-      ranks,
-      [&](comm::thread::World& control) {
-        device::cuda::use_device(ordinal);
-        device::cuda::Stream compute;
-        device::cuda::Stream messages;
-        comm::local_gpu::CudaStream computing(compute);
-        comm::local_gpu::CudaStream sending(messages);
-        OneGpuWorld world(control, shared, computing, sending);
-        body(world, CudaPlatform{ordinal, &compute});
-      },
-      options);
-}
-
-}  // namespace detail
 
 /// Trains as the plan says, every rank on GPU `ordinal`: with several a check of plans, not a way to be fast. The rest
 /// as train() of rank threads.

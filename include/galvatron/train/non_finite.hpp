@@ -12,8 +12,8 @@
 #include <galvatron/comm/communicator.hpp>
 #include <galvatron/core/view.hpp>
 #include <galvatron/device/arena.hpp>
+#include <galvatron/plan/stage_plan.hpp>
 #include <galvatron/runtime/layer.hpp>
-#include <galvatron/train/stage_plan.hpp>
 
 namespace galvatron::train {
 

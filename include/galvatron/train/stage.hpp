@@ -9,15 +9,15 @@
 #include <vector>
 
 #include <galvatron/comm/communicator.hpp>
+#include <galvatron/data/batch_source.hpp>
 #include <galvatron/plan/plan.hpp>
+#include <galvatron/plan/stage_plan.hpp>
+#include <galvatron/rank/rank_memory.hpp>
 #include <galvatron/runtime/make_layer.hpp>
 #include <galvatron/schedule/schedule.hpp>
-#include <galvatron/train/batch_source.hpp>
 #include <galvatron/train/chunk.hpp>
 #include <galvatron/train/non_finite.hpp>
 #include <galvatron/train/observer.hpp>
-#include <galvatron/train/rank_memory.hpp>
-#include <galvatron/train/stage_plan.hpp>
 
 namespace galvatron::train {
 

@@ -16,17 +16,17 @@
 #include <utility>
 #include <vector>
 
+#include <galvatron/checkpoint/checkpointer.hpp>
+#include <galvatron/checkpoint/reader.hpp>
 #include <galvatron/cluster/host_cores.hpp>
 #include <galvatron/comm/communicator.hpp>
 #include <galvatron/comm/thread/thread.hpp>
 #include <galvatron/core/error.hpp>
 #include <galvatron/model/spec.hpp>
 #include <galvatron/plan/plan.hpp>
-#include <galvatron/train/checkpoint/checkpointer.hpp>
-#include <galvatron/train/checkpoint/reader.hpp>
-#include <galvatron/train/host_rank.hpp>
-#include <galvatron/train/learning_rate.hpp>
-#include <galvatron/train/pin.hpp>
+#include <galvatron/rank/host_rank.hpp>
+#include <galvatron/rank/pin.hpp>
+#include <galvatron/runtime/learning_rate.hpp>
 #include <galvatron/train/recorder.hpp>
 #include <galvatron/train/stage.hpp>
 #include <galvatron/train/stop.hpp>

@@ -15,7 +15,7 @@
 #include "../../comm/nccl/fake_libraries.hpp"
 
 #include <galvatron/comm/tcp/threads.hpp>
-#include <galvatron/train/gpu_world.hpp>
+#include <galvatron/rank/gpu_world.hpp>
 
 #include "../check_plan.hpp"
 #include "../fake_gpu_rank.hpp"

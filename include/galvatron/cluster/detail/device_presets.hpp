@@ -21,7 +21,7 @@ struct DevicePreset {
   int multiprocessors = 0;
   std::string_view format = "bf16";  // of the 16-bit rate
   double half_tflops = 0;            // dense, data sheet
-  double gemm_share = 0;             // the tile model of cost/detail/rates.hpp on cuBLAS sweeps: its limit,
+  double gemm_share = 0;             // the tile model of cost/rates.hpp on cuBLAS sweeps: its limit,
   double gemm_start = 0;             //   the start of a tile in units of k,
   double gemm_launch = 0;            //   and us beyond a launch
   double sustained_share = 1;        // of the peak in long runs

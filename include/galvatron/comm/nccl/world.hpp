@@ -21,7 +21,7 @@ namespace galvatron::comm::nccl {
 /// A world for memory of GPUs. Calls give NCCL their work and return; what the rank gives its stream `compute`
 /// afterwards finds it done. When a rank fails or dies, or takes too long, kernels that wait for it are aborted and
 /// every rank's calls throw PeerFailure. NCCL's buffers, and memory for blocks of several rows, are taken from the GPU
-/// on demand, outside the arenas (train/gpu_world.hpp reserves memory for them).
+/// on demand, outside the arenas (rank/gpu_world.hpp reserves memory for them).
 class World final : public comm::World {
  public:
   /// The GPU of `compute` is the calling thread's current one; both outlive the world. Throws DeviceFailure

@@ -1,0 +1,221 @@
+// Checkpointer: a rank's side of writing checkpoints while training goes on.
+//
+//   training   | step 100 | forward, backward of step 101 | update | step 102 | step 103 | ...
+//   writing               | copy | shard, checksum, fsync .................... | manifest, new name |
+//
+// Masters and moments change in the update only, so the copy is taken while the next step computes; its update waits
+// until the copy is there. Whether all shards are there the ranks tell each other after a step, so that nothing but the
+// training thread ever talks to other ranks.
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <new>
+#include <stop_token>
+#include <string>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+#include <galvatron/checkpoint/background.hpp>
+#include <galvatron/checkpoint/folder.hpp>
+#include <galvatron/checkpoint/lock.hpp>
+#include <galvatron/checkpoint/manifest.hpp>
+#include <galvatron/checkpoint/shard_file.hpp>
+#include <galvatron/checkpoint/snapshot.hpp>
+#include <galvatron/comm/communicator.hpp>
+#include <galvatron/core/error.hpp>
+
+namespace galvatron::train {
+
+struct CheckpointOptions {
+  std::filesystem::path folder;  ///< empty: no checkpoints
+  std::int64_t every = 0;        ///< steps between two; 0: only after the last step
+  int keep = 2;                  ///< the newest that stay
+  /// Of the folder, if it is taken already, by rank 0's process; null: rank 0 takes it, and holds it while it trains.
+  std::shared_ptr<FolderLock> lock{};
+};
+
+/// What writing cost a rank.
+struct CheckpointReport {
+  std::int64_t count = 0;
+  std::int64_t bytes = 0;    ///< of this rank's file, and of the copy in memory
+  double pause_seconds = 0;  ///< updates waited for the copy, all checkpoints together
+  double wait_seconds = 0;   ///< training waited for the checkpoint before, or at the end for the last
+  double write_seconds = 0;  ///< beside training, without the manifest
+};
+
+/// @tparam D  the device  @tparam Stage  what has the rank's state
+template <class D, class Stage>
+class Checkpointer {
+ public:
+  /// Collective. Takes the memory of the copy. Throws Failure (usage) when the folder cannot be written, or another run
+  /// writes there.
+  /// @param training  what the manifest will say; its step is set for every checkpoint
+  /// @param on_thread_start  called on the thread that writes
+  Checkpointer(const CheckpointOptions& options, TrainingState training, D& device, comm::World& world, Stage& stage,
+               std::int64_t vocabulary, std::function<void()> on_thread_start = {})
+      : options_(options),
+        training_(std::move(training)),
+        device_(device),
+        stage_(stage),
+        rank_(world.rank()),
+        ranks_(world.size()),
+        everybody_(world.control().everybody()),
+        snapshot_(stage, vocabulary),
+        thread_(std::move(on_thread_start)) {
+    if (rank_ == 0) {
+      if (options_.lock == nullptr)
+        options_.lock = std::make_shared<FolderLock>(value_or_throw(FolderLock::take(options_.folder)));
+      if (auto done = prepare_checkpoint_folder(options_.folder); !done) throw_error(done.error());
+    }
+    everybody_.barrier();
+    report_.bytes = static_cast<std::int64_t>(snapshot_.bytes().size());
+  }
+  Checkpointer(const Checkpointer&) = delete;
+  Checkpointer& operator=(const Checkpointer&) = delete;
+  /// Removes what this rank has written of a checkpoint that will not be completed.
+  ~Checkpointer() {
+    thread_.end();
+    try {
+      discard();
+    } catch (const std::bad_alloc&) {  // the next run removes it
+    }
+  }
+
+  /// Collective, after every step: begins a checkpoint when one is due, and completes the one before when it is
+  /// written. After the last step it returns when the last checkpoint is complete.
+  /// @param steps  done so far, those before a resumption included
+  void after_step(std::int64_t steps, bool last) {
+    if (rank_ == 0) options_.lock->touch();
+    if (pending_) settle(std::chrono::milliseconds(0));
+    if (last || (options_.every > 0 && steps % options_.every == 0)) save(steps);
+    if (!last) return;
+    wait();
+    everybody_.barrier();
+  }
+
+  /// Before every update: returns when the copy of the state before it is there.
+  void before_update() {
+    if (!copying_) return;
+    const double begin = seconds();
+    copying_.wait(true);
+    report_.pause_seconds += seconds() - begin;
+  }
+
+  [[nodiscard]] const CheckpointReport& report() const { return report_; }
+
+ private:
+  // The state is being read until this ends, whatever comes of it.
+  class Copying {
+   public:
+    explicit Copying(std::atomic<bool>& flag) : flag_(flag) {}
+    Copying(const Copying&) = delete;
+    Copying& operator=(const Copying&) = delete;
+    ~Copying() {
+      flag_ = false;
+      flag_.notify_all();
+    }
+
+   private:
+    std::atomic<bool>& flag_;
+  };
+
+  static double seconds() {
+    return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+  }
+
+  // Until the checkpoint under way is complete. No rank waits for another one's disk for long without a sign of life.
+  void wait() {
+    const double begin = seconds();
+    constexpr std::chrono::milliseconds patience(1000);
+    while (pending_) settle(patience);
+    while (!thread_.wait_for(patience)) {
+    }
+    report_.wait_seconds += seconds() - begin;
+    if (const auto error = thread_.error()) throw_error(*error);
+  }
+
+  void discard() {
+    std::error_code ignored;
+    if (pending_) {
+      std::filesystem::remove(unfinished_ / shard_name(rank_), ignored);
+      std::filesystem::remove(unfinished_, ignored);  // the last rank's file was the last
+    } else if (thread_.error()) {                     // all shards are there, but rank 0 could not complete it
+      std::filesystem::remove_all(unfinished_, ignored);
+    }
+  }
+
+  void save(std::int64_t steps) {
+    wait();
+    ++report_.count;
+    training_.step = steps;
+    pending_ = true;
+    copying_ = true;
+    unfinished_ = unfinished(options_.folder / checkpoint_name(steps));
+    thread_.post([this, path = unfinished_ / shard_name(rank_)](const std::stop_token& stop) -> Result<void> {
+      const double start = seconds();
+      {
+        const Copying copying(copying_);
+        snapshot_.take(device_, stage_);
+      }
+      auto file = write_shard(path, snapshot_.bytes(), stop);
+      if (!file) return tl::unexpected<Error>(std::move(file.error()));
+      file_ = std::move(*file);
+      write_seconds_ = seconds() - start;
+      return {};
+    });
+  }
+
+  // Every rank tells whether its file is on the disk, its size and its checksum. When all are, rank 0 completes.
+  void settle(std::chrono::milliseconds patience) {
+    const bool written = thread_.wait_for(patience);
+    if (const auto error = thread_.error()) throw_error(*error);
+    facts_.assign(static_cast<std::size_t>(ranks_) * 3, 0.0);
+    if (written) {
+      double* own = facts_.data() + rank_ * 3;
+      own[0] = 1;
+      own[1] = static_cast<double>(file_.bytes);
+      own[2] = file_.crc32c;
+    }
+    everybody_.all_reduce(View<double>{facts_.data(), static_cast<std::int64_t>(facts_.size())}, comm::ReduceOp::sum);
+    for (int r = 0; r < ranks_; ++r)
+      if (facts_[static_cast<std::size_t>(r) * 3] == 0) return;
+    pending_ = false;
+    report_.write_seconds += write_seconds_;
+    if (rank_ != 0) return;
+    CheckpointManifest manifest{training_, ranks_, {}};
+    for (int r = 0; r < ranks_; ++r) {
+      const double* fact = facts_.data() + r * 3;
+      manifest.files.push_back(
+          {shard_name(r), static_cast<std::int64_t>(fact[1]), static_cast<std::uint32_t>(fact[2])});
+    }
+    thread_.post([folder = options_.folder, keep = options_.keep, manifest](const std::stop_token&) {
+      return complete_checkpoint(folder, manifest, keep);
+    });
+  }
+
+  CheckpointOptions options_;
+  TrainingState training_;
+  D& device_;
+  Stage& stage_;
+  int rank_;
+  int ranks_;
+  comm::Group& everybody_;  ///< speak of memory of the program
+  Snapshot snapshot_;
+  std::filesystem::path unfinished_;   ///< the newest checkpoint's, until it is complete
+  bool pending_ = false;               ///< a checkpoint is being written
+  std::atomic<bool> copying_ = false;  ///< the state is being read
+  CheckpointReport report_;
+  std::vector<double> facts_;
+  CheckpointFile file_;  ///< read when the thread is idle
+  double write_seconds_ = 0;
+  BackgroundThread thread_;  // last: its tasks use the others
+};
+
+}  // namespace galvatron::train

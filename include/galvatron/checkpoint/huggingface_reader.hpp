@@ -1,0 +1,243 @@
+// HuggingFaceWeights: the weights of a published GPT-2 or Llama checkpoint as a source of parameters.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <filesystem>
+#include <map>
+#include <set>
+#include <string>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+#include <galvatron/checkpoint/huggingface_names.hpp>
+#include <galvatron/checkpoint/safetensors.hpp>
+#include <galvatron/core/dtype.hpp>
+#include <galvatron/core/error.hpp>
+#include <galvatron/core/file.hpp>
+#include <galvatron/core/json.hpp>
+#include <galvatron/model/difference.hpp>
+#include <galvatron/model/huggingface.hpp>
+#include <galvatron/runtime/parameter_store.hpp>
+
+namespace galvatron::train {
+
+namespace detail {
+
+/// IEEE binary16 as float.
+inline float float_of_half(std::uint16_t half) {
+  const int exponent = half >> 10 & 0x1F;
+  const int mantissa = half & 0x3FF;
+  float magnitude =
+      std::ldexp(static_cast<float>(exponent == 0 ? mantissa : mantissa + 1024), exponent == 0 ? -24 : exponent - 25);
+  if (exponent == 31) magnitude = mantissa == 0 ? INFINITY : NAN;
+  return (half & 0x8000) != 0 ? -magnitude : magnitude;
+}
+
+}  // namespace detail
+
+/// Immutable after open(): ranks may share one.
+class HuggingFaceWeights {
+ public:
+  /// Opens model.safetensors, or the files that model.safetensors.index.json lists, of a folder; or one such file. The
+  /// config.json beside it, if any, has to describe `model`: shapes alone do not tell heads, rotary positions, epsilon
+  /// or activation. Errors (usage): a missing or damaged file; a config.json of another model, or of one that
+  /// load_model() refuses; a tensor that is missing, has another shape or number format than the model needs, or has no
+  /// place in the model.
+  static Result<HuggingFaceWeights> open(const std::filesystem::path& path, const ModelSpec& model) {
+    const auto family = huggingface_family(model);
+    if (!family) return tl::unexpected<Error>(family.error());
+    if (auto same = check_config(path, model); !same) return tl::unexpected<Error>(std::move(same.error()));
+    HuggingFaceWeights out;
+    const auto files = files_of(path);
+    if (!files) return tl::unexpected<Error>(files.error());
+    for (const std::filesystem::path& file : *files)
+      if (auto added = out.add(file); !added) return tl::unexpected<Error>(std::move(added.error()));
+    if (auto done = out.match(path, model, *family); !done) return tl::unexpected<Error>(std::move(done.error()));
+    return out;
+  }
+
+  /// The weights as a source of parameters. This must outlive it. It throws Failure (usage), with file and tensor, when
+  /// it comes upon a weight that is infinite or not a number.
+  [[nodiscard]] runtime::ParameterSource weights() const {
+    return [this](int layer, const ParameterTensor& tensor, std::int64_t index, View<float> values) {
+      const auto found = parts_.find({layer, tensor.name});
+      if (found == parts_.end())
+        throw Failure(ErrorKind::internal, "a parameter of this model has no name in Hugging Face's checkpoints");
+      const std::int64_t columns = found->second.front().tensor.shape.columns;
+      for (std::int64_t done = 0; done < values.count;) {
+        const std::int64_t column = (index + done) % columns;
+        const std::int64_t width = std::min(columns - column, values.count - done);
+        copy_row(found->second, (index + done) / columns, column, values.slice(done, width));
+        done += width;
+      }
+    };
+  }
+
+ private:
+  struct Source {
+    const std::byte* data = nullptr;
+    SafetensorsEntry entry;
+    std::string file;
+  };
+  struct Part {
+    HuggingFaceTensor tensor;
+    const Source* source = nullptr;
+    char type = 'f';  ///< f: F32, b: BF16, h: F16
+
+    /// Elements first, first + stride, ... of the file's tensor.
+    void copy(std::int64_t first, std::int64_t stride, View<float> to) const {
+      read(first, stride, to);
+      const auto* const bad = std::find_if(to.begin(), to.end(), [](float x) { return !std::isfinite(x); });
+      if (bad == to.end()) return;
+      throw Failure(ErrorKind::usage, source->file + ": element " +
+                                          std::to_string(first + (bad - to.begin()) * stride) + " of the tensor \"" +
+                                          source->entry.name + "\" is " +
+                                          (std::isnan(*bad) ? "not a number" : "infinite") +
+                                          "; the weights are damaged, or of a run that diverged: give others");
+    }
+
+   private:
+    void read(std::int64_t first, std::int64_t stride, View<float> to) const {
+      const std::byte* const data = source->data;
+      if (type == 'f' && stride == 1) {
+        std::memcpy(to.data, data + first * 4, static_cast<std::size_t>(to.count) * 4);
+        return;
+      }
+      for (std::int64_t i = 0; i < to.count; ++i) {
+        const std::int64_t place = first + i * stride;
+        if (type == 'f') {
+          std::memcpy(to.data + i, data + place * 4, 4);
+        } else {
+          std::uint16_t bits;
+          std::memcpy(&bits, data + place * 2, 2);
+          to[i] =
+              type == 'b' ? std::bit_cast<float>(static_cast<std::uint32_t>(bits) << 16) : detail::float_of_half(bits);
+        }
+      }
+    }
+  };
+
+  // A run within a row of a parameter that these parts are.
+  static void copy_row(const std::vector<Part>& parts, std::int64_t row, std::int64_t column, View<float> values) {
+    for (const Part& part : parts) {
+      const std::int64_t local = row - part.tensor.row;
+      if (local < 0 || local >= part.tensor.shape.rows) continue;
+      if (part.tensor.transposed)
+        part.copy(column * part.tensor.shape.rows + local, part.tensor.shape.rows, values);
+      else
+        part.copy(local * part.tensor.shape.columns + column, 1, values);
+      return;
+    }
+    std::fill(values.begin(), values.end(), 0.0F);  // padding of the vocabulary
+  }
+
+  HuggingFaceWeights() = default;
+
+  static Result<void> check_config(const std::filesystem::path& path, const ModelSpec& model) {
+    std::error_code ignored;
+    const auto config = (std::filesystem::is_directory(path, ignored) ? path : path.parent_path()) / "config.json";
+    if (!std::filesystem::exists(config, ignored)) return {};
+    const auto theirs = load_model(config.string());
+    if (!theirs) return tl::unexpected<Error>(theirs.error());
+    if (const auto difference = first_difference(*theirs, model))
+      return usage_error("the weights in " + path.string() + " are of another model: " + difference->field + " " +
+                         difference->first + " in " + config.string() + ", " + difference->second + " in the model " +
+                         model.name + "; train the model of that config.json, or give weights of this one");
+    return {};
+  }
+
+  static Result<std::vector<std::filesystem::path>> files_of(std::filesystem::path path) {
+    std::error_code ignored;
+    if (std::filesystem::is_directory(path, ignored)) {
+      const std::filesystem::path index = path / "model.safetensors.index.json";
+      const std::filesystem::path single = path / "model.safetensors";
+      if (!std::filesystem::exists(index, ignored) && !std::filesystem::exists(single, ignored))
+        return usage_error("there is neither model.safetensors nor model.safetensors.index.json in " + path.string());
+      path = std::filesystem::exists(index, ignored) ? index : single;
+    }
+    if (path.extension() != ".json") return std::vector{path};
+    const auto value = read_json_file(path);
+    if (!value) return tl::unexpected<Error>(value.error());
+    JsonObject fields(*value, path.string());
+    const nlohmann::json* map = fields.any("weight_map");
+    if (map == nullptr || !map->is_object())
+      fields.fail(path.string() + ": the key \"weight_map\" with the files of the tensors is missing");
+    if (auto done = fields.finish_allowing_unknown_keys(); !done) return tl::unexpected<Error>(std::move(done.error()));
+    std::set<std::string> names;
+    for (const auto& [tensor, file] : map->items()) {
+      const std::string name = file.is_string() ? file.get<std::string>() : "";
+      if (name.empty() || name.find('/') != std::string::npos)
+        return usage_error(path.string() + ": the tensor \"" + galvatron::detail::one_line(tensor, 80) +
+                           "\" is in no file beside it");
+      names.insert(name);
+    }
+    std::vector<std::filesystem::path> out;
+    for (const std::string& name : names) out.push_back(path.parent_path() / name);
+    return out;
+  }
+
+  Result<void> add(const std::filesystem::path& path) {
+    auto mapped = MappedFile::open(path);
+    if (!mapped) return tl::unexpected<Error>(std::move(mapped.error()));
+    const auto parsed = parse_safetensors(mapped->bytes(), path.string());
+    if (!parsed) return tl::unexpected<Error>(parsed.error());
+    for (const SafetensorsEntry& entry : parsed->entries) {
+      const Source source{mapped->bytes().data() + parsed->data_begin + entry.begin, entry, path.string()};
+      if (!sources_.emplace(entry.name, source).second)
+        return usage_error(path.string() + ": the tensor \"" + galvatron::detail::one_line(entry.name, 80) +
+                           "\" is in another file too");
+    }
+    files_.push_back(std::move(*mapped));
+    return {};
+  }
+
+  Result<void> match(const std::filesystem::path& path, const ModelSpec& model, HuggingFaceFamily family) {
+    constexpr std::string_view optional = "transformer.";
+    const auto shape_text = [](const std::vector<std::int64_t>& shape) {
+      std::string text;
+      for (const std::int64_t extent : shape) text += (text.empty() ? "" : ", ") + std::to_string(extent);
+      return "(" + text + ")";
+    };
+    std::set<std::string> used;
+    for (HuggingFaceTensor& tensor : huggingface_tensors(model, family)) {
+      auto found = sources_.find(tensor.name);
+      if (found == sources_.end() && tensor.name.starts_with(optional))
+        found = sources_.find(tensor.name.substr(optional.size()));
+      if (found == sources_.end())
+        return usage_error(path.string() + " has no tensor \"" + tensor.name + "\", which the model " + model.name +
+                           " needs; give the weights of this model");
+      const Source& source = found->second;
+      if (source.entry.shape != tensor.file_shape())
+        return usage_error(source.file + ": the tensor \"" + source.entry.name + "\" is " +
+                           shape_text(source.entry.shape) + ", and the model " + model.name + " needs " +
+                           shape_text(tensor.file_shape()) + "; give the weights of this model");
+      const std::string& type = source.entry.type;
+      if (type != "F32" && type != "BF16" && type != "F16")
+        return usage_error(source.file + ": the tensor \"" + source.entry.name + "\" is in " + type +
+                           "; only F32, BF16 and F16 are read");
+      used.insert(source.entry.name);
+      const std::pair key{tensor.layer, tensor.parameter};
+      parts_[key].push_back({std::move(tensor), &source, type == "F32" ? 'f' : type == "BF16" ? 'b' : 'h'});
+    }
+    for (const auto& [name, source] : sources_) {
+      const bool tied_head = model.head.tied && name == "lm_head.weight";
+      if (!used.contains(name) && !is_huggingface_buffer(name) && !tied_head)
+        return usage_error(source.file + " has a tensor \"" + galvatron::detail::one_line(name, 80) +
+                           "\", for which the model " + model.name + " has no place; give the weights of this model");
+    }
+    return {};
+  }
+
+  std::vector<MappedFile> files_;
+  std::map<std::string, Source, std::less<>> sources_;
+  std::map<std::pair<int, ParameterName>, std::vector<Part>> parts_;
+};
+
+}  // namespace galvatron::train

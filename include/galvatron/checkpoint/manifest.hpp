@@ -1,0 +1,206 @@
+// The manifest of a checkpoint: what was trained, how far, with what, and the files with their checksums.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+#include <galvatron/core/crc32c.hpp>
+#include <galvatron/core/dtype.hpp>
+#include <galvatron/core/error.hpp>
+#include <galvatron/core/json.hpp>
+#include <galvatron/device/device.hpp>
+#include <galvatron/model/difference.hpp>
+#include <galvatron/model/spec.hpp>
+#include <galvatron/runtime/learning_rate.hpp>
+
+namespace galvatron::train {
+
+inline constexpr int checkpoint_version = 1;
+inline constexpr const char* manifest_name = "manifest.json";
+
+/// A file of a checkpoint.
+struct CheckpointFile {
+  std::string name;  ///< in the checkpoint's folder
+  std::int64_t bytes = 0;
+  std::uint32_t crc32c = 0;
+  friend bool operator==(const CheckpointFile&, const CheckpointFile&) = default;
+};
+
+/// How a run is trained, as far as its next steps depend on it. There is no other random state: initial values and the
+/// order of the data are functions of the seed, and of a step's number.
+struct TrainingState {
+  std::string model;            ///< a preset's name, or the path of a config.json; in the file from its own folder
+  nlohmann::json architecture;  ///< of model_architecture()
+  std::int64_t step = 0;        ///< steps done; the learning rate's schedule and Adam's go on from here
+  std::uint64_t seed = 0;
+  std::int64_t global_batch = 0;
+  std::int64_t sequence_length = 0;
+  std::int64_t data_tokens = 0;  ///< of all data files together; 0: not known
+  /// Of samples of the data (Data::checksum); manifests of before have none.
+  std::optional<std::uint32_t> data_crc32c{};
+  Precision precision = Precision::fp32;
+  LearningRate learning_rate;
+  device::AdamW adam;  ///< beta1, beta2, epsilon, weight_decay and rounding of it
+  double clip = 0;
+  /// Samples that were read: where in the data the run is.
+  [[nodiscard]] std::int64_t samples() const { return step * global_batch; }
+};
+
+struct CheckpointManifest {
+  TrainingState training;
+  int ranks = 1;  ///< that wrote it
+  std::vector<CheckpointFile> files;
+};
+
+/// What must be equal for weights of one model to be those of another.
+inline nlohmann::json model_architecture(const ModelSpec& model) {
+  const LayerSpec& block = model.blocks.empty() ? model.embedding : model.blocks.front();
+  return {{"layers", model.blocks.size()},
+          {"hidden", model.hidden()},
+          {"heads", block.heads},
+          {"kv_heads", block.kv_heads},
+          {"head_dim", block.head_dim},
+          {"ffn", block.ffn},
+          {"vocabulary", model.vocabulary()},
+          {"positions", model.positions()},
+          {"norm", galvatron::detail::field_text(block.norm)},
+          {"norm_epsilon", block.norm_epsilon},
+          {"activation", galvatron::detail::field_text(block.activation)},
+          {"position", galvatron::detail::field_text(block.position)},
+          {"rope_theta", block.rope_theta},
+          {"bias", block.bias},
+          {"tied", model.head.tied}};
+}
+
+/// Why a checkpoint's weights are not those of `model`; empty when they are.
+inline std::string why_other_model(const TrainingState& training, const ModelSpec& model) {
+  const nlohmann::json here = model_architecture(model);
+  for (const auto& [key, value] : here.items()) {
+    const auto there = training.architecture.find(key);
+    if (there == training.architecture.end() || *there != value)
+      return "it is of the model " + training.model + " with " + key + " " +
+             (there == training.architecture.end() ? "unknown" : there->dump()) + ", and " + model.name + " has " +
+             value.dump();
+  }
+  return "";
+}
+
+namespace detail {
+inline std::uint32_t manifest_checksum(nlohmann::json manifest) {
+  manifest.erase("crc32c");
+  return crc32c(manifest.dump(-1, ' ', true, nlohmann::json::error_handler_t::replace));
+}
+}  // namespace detail
+
+/// The text of the manifest's file. Its own checksum is of the compact text of the other keys in alphabetic order.
+inline std::string manifest_text(const CheckpointManifest& manifest) {
+  const TrainingState& t = manifest.training;
+  nlohmann::json out{{"format", "galvatron-checkpoint"},
+                     {"version", checkpoint_version},
+                     {"model", t.model},
+                     {"architecture", t.architecture},
+                     {"step", t.step},
+                     {"samples", t.samples()},
+                     {"seed", t.seed},
+                     {"global_batch", t.global_batch},
+                     {"sequence_length", t.sequence_length},
+                     {"data_tokens", t.data_tokens},
+                     {"precision", name_of(t.precision)},
+                     {"ranks", manifest.ranks},
+                     {"learning_rate",
+                      {{"peak", t.learning_rate.peak},
+                       {"floor", t.learning_rate.floor},
+                       {"warmup_steps", t.learning_rate.warmup_steps},
+                       {"steps", t.learning_rate.steps}}},
+                     {"adamw",
+                      {{"beta1", t.adam.beta1},
+                       {"beta2", t.adam.beta2},
+                       {"epsilon", t.adam.epsilon},
+                       {"weight_decay", t.adam.weight_decay},
+                       {"rounding", device::name_of(t.adam.rounding)}}},
+                     {"clip", t.clip},
+                     {"files", nlohmann::json::array()}};
+  if (t.data_crc32c) out["data_crc32c"] = *t.data_crc32c;
+  for (const CheckpointFile& file : manifest.files)
+    out["files"].push_back({{"name", file.name}, {"bytes", file.bytes}, {"crc32c", file.crc32c}});
+  out["crc32c"] = detail::manifest_checksum(out);
+  return json_text(out);
+}
+
+/// The manifest in a text; `name` stands for its file in messages. Errors (usage): malformed, of another version,
+/// changed since it was written.
+inline Result<CheckpointManifest> parse_manifest(std::string_view text, const std::string& name) {
+  const auto value = parse_json(text, name);
+  if (!value) return tl::unexpected<Error>(value.error());
+  JsonObject fields(*value, name);
+  if (const auto format = fields.required<std::string>("format"); !fields.failed() && format != "galvatron-checkpoint")
+    fields.fail(name + " is not the manifest of a galvatron checkpoint: its format is \"" +
+                galvatron::detail::one_line(format, 40) + "\"");
+  if (const auto version = fields.required<int>("version"); !fields.failed() && version != checkpoint_version)
+    fields.fail(name + " has version " + std::to_string(version) + "; this galvatron reads version " +
+                std::to_string(checkpoint_version));
+  CheckpointManifest out;
+  TrainingState& t = out.training;
+  t.model = fields.required<std::string>("model");
+  t.architecture = fields.any("architecture") != nullptr ? *fields.any("architecture") : nlohmann::json();
+  if (!t.architecture.is_object()) fields.fail(fields.name("architecture") + ": expected a JSON object");
+  constexpr std::int64_t most = std::int64_t{1} << 40;
+  t.step = fields.required<std::int64_t>("step", 0, most);
+  const auto samples = fields.required<std::int64_t>("samples", 0);
+  t.seed = fields.required<std::uint64_t>("seed");
+  t.global_batch = fields.required<std::int64_t>("global_batch", 1, std::int64_t{1} << 22);
+  t.sequence_length = fields.required<std::int64_t>("sequence_length", 1);
+  t.data_tokens = fields.required<std::int64_t>("data_tokens", 0);
+  if (fields.contains("data_crc32c")) t.data_crc32c = fields.required<std::uint32_t>("data_crc32c");
+  const auto precision = fields.required<std::string>("precision");
+  for (int p = 0; p < precisions; ++p)
+    if (precision == name_of(static_cast<Precision>(p))) t.precision = static_cast<Precision>(p);
+  if (!fields.failed() && precision != name_of(t.precision))
+    fields.fail(fields.name("precision") + ": expected fp32, bf16 or fp8");
+  out.ranks = fields.required<int>("ranks", 1);
+  JsonObject rate = fields.required_object("learning_rate");
+  t.learning_rate = {.peak = rate.required<double>("peak"),
+                     .floor = rate.required<double>("floor"),
+                     .warmup_steps = rate.required<std::int64_t>("warmup_steps", 0),
+                     .steps = rate.required<std::int64_t>("steps", 1)};
+  JsonObject adam = fields.required_object("adamw");
+  t.adam.beta1 = adam.required<float>("beta1");
+  t.adam.beta2 = adam.required<float>("beta2");
+  t.adam.epsilon = adam.required<float>("epsilon");
+  t.adam.weight_decay = adam.required<float>("weight_decay");
+  const auto rounding = adam.optional<std::string>("rounding", device::name_of(device::Rounding::nearest));
+  t.adam.rounding = device::rounding_of(rounding);
+  if (!adam.failed() && rounding != device::name_of(t.adam.rounding))
+    adam.fail(adam.name("rounding") + ": expected nearest or stochastic");
+  t.clip = fields.required<double>("clip", 0);
+  const nlohmann::json& files = fields.required_array("files");
+  const auto checksum = fields.required<std::uint32_t>("crc32c");
+  if (auto done = fields.finish(); !done) return tl::unexpected<Error>(std::move(done.error()));
+  if (auto done = rate.finish(); !done) return tl::unexpected<Error>(std::move(done.error()));
+  if (auto done = adam.finish(); !done) return tl::unexpected<Error>(std::move(done.error()));
+  for (std::size_t i = 0; i < files.size(); ++i) {
+    JsonObject file(files[i], name + ": files[" + std::to_string(i) + "]");
+    out.files.push_back({file.required<std::string>("name"), file.required<std::int64_t>("bytes", 0),
+                         file.required<std::uint32_t>("crc32c")});
+    if (auto done = file.finish(); !done) return tl::unexpected<Error>(std::move(done.error()));
+    const std::string& path = out.files.back().name;
+    if (path.empty() || path.front() == '.' || path.find('/') != std::string::npos)
+      return usage_error(name + ": files[" + std::to_string(i) + "]: \"" + galvatron::detail::one_line(path, 60) +
+                         "\" is not the name of a file in the checkpoint's folder");
+  }
+  if (const std::uint32_t found = detail::manifest_checksum(*value); found != checksum)
+    return usage_error(name + " is damaged: its checksum is " + std::to_string(found) + ", it should be " +
+                       std::to_string(checksum));
+  if (samples != t.samples())
+    return usage_error(name + ": " + std::to_string(samples) + " samples are not " + std::to_string(t.step) +
+                       " steps of " + std::to_string(t.global_batch));
+  return out;
+}
+
+}  // namespace galvatron::train

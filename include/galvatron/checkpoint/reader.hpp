@@ -1,0 +1,361 @@
+// Checkpoint: reading one, whatever plan wrote it and whatever plan reads it.
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <filesystem>
+#include <map>
+#include <string>
+#include <system_error>
+#include <thread>
+#include <tuple>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include <galvatron/checkpoint/folder.hpp>
+#include <galvatron/checkpoint/manifest.hpp>
+#include <galvatron/checkpoint/safetensors.hpp>
+#include <galvatron/checkpoint/shard_file.hpp>
+#include <galvatron/checkpoint/slice.hpp>
+#include <galvatron/cluster/host_cores.hpp>
+#include <galvatron/core/dtype.hpp>
+#include <galvatron/core/error.hpp>
+#include <galvatron/core/file.hpp>
+#include <galvatron/core/view.hpp>
+#include <galvatron/model/spec.hpp>
+#include <galvatron/runtime/parameter_store.hpp>
+
+namespace galvatron::train {
+
+/// Calls f(layer number, tensor) for every parameter of a model, whole; a tied head's table is the embedding's.
+template <class F>
+void for_each_parameter(const ModelSpec& model, F&& f) {
+  const auto store = [&](int number, const LayerSpec& layer, ParameterPart part) {
+    for (const ParameterTensor& tensor : parameter_layout(layer, part, 1, 1)) f(number, tensor);
+  };
+  store(0, model.embedding, ParameterPart::table);
+  store(0, model.embedding, ParameterPart::rest);
+  int number = 0;
+  for (const LayerSpec& block : model.blocks) store(++number, block, ParameterPart::rest);
+  if (!model.head.tied) store(number + 1, model.head, ParameterPart::table);
+  store(number + 1, model.head, ParameterPart::rest);
+}
+
+/// Whether the checksums of a checkpoint's files have to be compared with the manifest, which reads all of them.
+enum class Checksums : std::uint8_t { compared, known };
+
+/// A complete checkpoint, its files open. Immutable after open(): ranks may share one.
+class Checkpoint {
+ public:
+  /// Opens a checkpoint of `model`, or the newest one in a folder of them, and checks all of it: the manifest, the
+  /// sizes and checksums of the files, and that every parameter is there once. Errors (usage): there is none; it is of
+  /// another model; a file is missing or damaged, and then which other checkpoint there is.
+  /// @param checksums  known: find_usable() has compared them
+  static Result<Checkpoint> open(const std::filesystem::path& path, const ModelSpec& model,
+                                 Checksums checksums = Checksums::compared) {
+    auto found = find_checkpoint(path);
+    if (!found) return tl::unexpected<Error>(std::move(found.error()));
+    auto out = open_one(*found, model, checksums);
+    if (!out) return tl::unexpected<Error>(with_another(std::move(out.error()), *found));
+    return out;
+  }
+
+  /// The manifest of a checkpoint alone, or of the newest one in a folder, which says what model it is of.
+  static Result<CheckpointManifest> read_manifest(const std::filesystem::path& path) {
+    const auto found = find_checkpoint(path);
+    if (!found) return tl::unexpected<Error>(found.error());
+    auto manifest = manifest_of(*found);
+    if (!manifest) return tl::unexpected<Error>(with_another(std::move(manifest.error()), *found));
+    return manifest;
+  }
+
+  /// A checkpoint that a run can go on with, as far as that can be said without its model.
+  struct Usable {
+    std::filesystem::path path;
+    CheckpointManifest manifest;
+    std::vector<std::string> passed_over;  ///< why newer ones of the folder are not, the newest first
+  };
+  /// The checkpoint that `path` names, or the newest one of a folder whose files are as its manifest says. Errors
+  /// (usage): there is none.
+  static Result<Usable> find_usable(const std::filesystem::path& path, Checksums checksums = Checksums::compared) {
+    auto newest = find_checkpoint(path);
+    if (!newest) return tl::unexpected<Error>(std::move(newest.error()));
+    Usable out;
+    auto first = usable(*newest, checksums);
+    if (first) return Usable{std::move(*newest), std::move(*first), {}};
+    if (*newest == path) return tl::unexpected<Error>(with_another(std::move(first.error()), *newest));
+    out.passed_over.push_back(first.error().message);
+    auto all = list_checkpoints(path);
+    for (all.pop_back(); !all.empty(); all.pop_back()) {
+      auto manifest = usable(all.back().path, checksums);
+      if (manifest) {
+        out.path = all.back().path;
+        out.manifest = std::move(*manifest);
+        return out;
+      }
+      out.passed_over.push_back(manifest.error().message);
+    }
+    if (out.passed_over.size() > 1)
+      first.error().message += "; the other checkpoints in " + path.string() + " are damaged too";
+    return tl::unexpected<Error>(std::move(first.error()));
+  }
+
+  [[nodiscard]] const CheckpointManifest& manifest() const { return manifest_; }
+  [[nodiscard]] const TrainingState& training() const { return manifest_.training; }
+  [[nodiscard]] const std::filesystem::path& path() const { return path_; }
+  /// Of all its files but the manifest.
+  [[nodiscard]] std::int64_t bytes() const {
+    std::int64_t sum = 0;
+    for (const CheckpointFile& file : manifest_.files) sum += file.bytes;
+    return sum;
+  }
+  /// The shape of a whole parameter. The model has it.
+  [[nodiscard]] TensorShape shape(int layer, ParameterName parameter) const {
+    return tensors_.at({layer, parameter, StateKind::master}).shape;
+  }
+
+  /// Writes a slice (rows, columns) of a whole tensor to `out`, row by row. The model has the tensor. Throws Failure
+  /// (usage) when the files cannot be read any more.
+  void read(int layer, ParameterName parameter, StateKind state, const TensorSlice& slice, float* out) const {
+    std::int64_t copied = 0;
+    for (const Piece& piece : tensors_.at({layer, parameter, state}).pieces) {
+      const std::int64_t row = std::max(slice.row, piece.slice.row);
+      const std::int64_t row_end = std::min(slice.row + slice.rows, piece.slice.row + piece.slice.rows);
+      const std::int64_t column = std::max(slice.column, piece.slice.column);
+      const std::int64_t column_end = std::min(slice.column + slice.columns, piece.slice.column + piece.slice.columns);
+      if (row >= row_end || column >= column_end) continue;
+      const ShardFile& file = files_[piece.file];
+      const auto copy = [&](std::int64_t r, std::int64_t count) {
+        auto* to = reinterpret_cast<std::byte*>(out + (r - slice.row) * slice.columns + column - slice.column);
+        const std::int64_t from =
+            piece.begin + ((r - piece.slice.row) * piece.slice.columns + column - piece.slice.column) * 4;
+        if (count * 4 < read_bytes)
+          std::memcpy(to, file.mapped().data() + from, static_cast<std::size_t>(count) * 4);
+        else if (auto done = file.read(from, count * 4, to); !done)
+          throw_error(done.error());
+      };
+      const std::int64_t width = column_end - column;
+      if (width == slice.columns && width == piece.slice.columns)
+        copy(row, (row_end - row) * width);
+      else
+        for (std::int64_t r = row; r < row_end; ++r) copy(r, width);
+      copied += (row_end - row) * width;
+    }
+    if (copied != slice.count())
+      throw Failure(ErrorKind::usage, "the checkpoint " + path_.string() + " has " + std::to_string(copied) + " of " +
+                                          std::to_string(slice.count()) + " elements of " +
+                                          text_of({layer, parameter, state, slice}) +
+                                          ": it is damaged; resume from another one");
+  }
+
+  /// The same in T, float or bfloat16, rounded to the nearest: what was kept in bfloat16 comes back as it was.
+  template <class T>
+  void read_as(int layer, ParameterName parameter, StateKind state, const TensorSlice& slice, View<T> out) const {
+    if constexpr (std::is_same_v<T, float>) {
+      read(layer, parameter, state, slice, out.data);
+    } else {
+      constexpr std::int64_t most = 1 << 18;  // elements at a time
+      std::vector<float> values;
+      TensorSlice part = slice;
+      for (std::int64_t row = 0; row < slice.rows; row += part.rows) {
+        part.row = slice.row + row;
+        part.rows = std::min(std::max<std::int64_t>(most / slice.columns, 1), slice.rows - row);
+        values.resize(static_cast<std::size_t>(part.count()));
+        read(layer, parameter, state, part, values.data());
+        std::transform(values.begin(), values.end(), out.begin() + row * slice.columns, [](float x) { return T(x); });
+      }
+    }
+  }
+
+  /// The master weights, as a source of parameters. This must outlive it.
+  [[nodiscard]] runtime::ParameterSource weights() const {
+    return [this](int layer, const ParameterTensor& tensor, std::int64_t index, View<float> values) {
+      const TensorShape whole = shape(layer, tensor.name);
+      const std::int64_t row = index / whole.columns;
+      const std::int64_t column = index % whole.columns;
+      const std::int64_t width = std::min(values.count, whole.columns - column);  // of each row
+      const std::int64_t rows = std::clamp<std::int64_t>(whole.rows - row, 0, values.count / width);
+      if (rows > 0) read(layer, tensor.name, StateKind::master, {row, rows, column, width}, values.data);
+      std::fill(values.begin() + rows * width, values.end(), 0.0F);  // padding of the vocabulary
+    };
+  }
+
+  /// Fills the moments of a store with its part. Its parameters come from weights().
+  template <class D>
+  void restore_moments(D& device, const runtime::StoreView& store) const {
+    for_each_slice(*store.layout, store.range, store.tensor_rank, store.tensor_degree, vocabulary_,
+                   [&](const ParameterTensor& tensor, std::int64_t offset, const TensorSlice& slice) {
+                     const std::int64_t first = offset - store.range.begin;
+                     const auto fill = [&](StateKind kind, const runtime::MomentView& moment) {
+                       moment.visit(first, slice.count(), [&](auto values) {
+                         device.write(values, [&](auto to) { read_as(store.layer, tensor.name, kind, slice, to); });
+                       });
+                     };
+                     fill(StateKind::first_moment, store.first_moment);
+                     fill(StateKind::second_moment, store.second_moment);
+                   });
+  }
+
+ private:
+  struct Piece {
+    TensorSlice slice;
+    std::size_t file = 0;    ///< in files_
+    std::int64_t begin = 0;  ///< byte of the file
+  };
+  struct Tensor {
+    TensorShape shape;
+    std::vector<Piece> pieces;
+  };
+  using Key = std::tuple<int, ParameterName, StateKind>;
+
+  /// Bytes in a row from which on they are read with a call of the system instead of from mapped memory.
+  static constexpr std::int64_t read_bytes = 64 << 10;
+
+  Checkpoint() = default;
+
+  // The newest other checkpoint beside one that cannot be used is the way out.
+  static Error with_another(Error error, const std::filesystem::path& checkpoint) {
+    const std::filesystem::path folder = checkpoint.parent_path();
+    std::string another;
+    for (const CheckpointPlace& place : list_checkpoints(folder.empty() ? "." : folder))
+      if (place.path.filename() != checkpoint.filename()) another = place.path.string();
+    if (!another.empty()) error.message += "; there is also " + another;
+    return error;
+  }
+
+  static Result<CheckpointManifest> manifest_of(const std::filesystem::path& checkpoint) {
+    const auto text = read_text_file(checkpoint / manifest_name);
+    if (!text) return tl::unexpected<Error>(text.error());
+    auto manifest = parse_manifest(*text, (checkpoint / manifest_name).string());
+    if (manifest && !find_model(manifest->training.model))
+      manifest->training.model = path_from_file(manifest->training.model, checkpoint / manifest_name);
+    return manifest;
+  }
+
+  static Result<CheckpointManifest> usable(const std::filesystem::path& path, Checksums checksums) {
+    auto manifest = manifest_of(path);
+    if (!manifest) return manifest;
+    Checkpoint out;
+    out.path_ = path;
+    out.manifest_ = *manifest;
+    if (auto opened = out.open_files(checksums); !opened) return tl::unexpected<Error>(std::move(opened.error()));
+    return manifest;
+  }
+
+  static Result<Checkpoint> open_one(const std::filesystem::path& path, const ModelSpec& model, Checksums checksums) {
+    Checkpoint out;
+    out.path_ = path;
+    out.vocabulary_ = model.vocabulary();
+    auto manifest = manifest_of(path);
+    if (!manifest) return tl::unexpected<Error>(std::move(manifest.error()));
+    out.manifest_ = std::move(*manifest);
+    if (const std::string why = why_other_model(out.training(), model); !why.empty())
+      return usage_error("the checkpoint " + path.string() + " cannot be used: " + why);
+    for_each_parameter(model, [&](int layer, const ParameterTensor& tensor) {
+      for (const StateKind state : {StateKind::master, StateKind::first_moment, StateKind::second_moment})
+        out.tensors_[{layer, tensor.name, state}].shape = whole_shape(tensor, 1, model.vocabulary());
+    });
+    if (auto opened = out.open_files(checksums); !opened) return tl::unexpected<Error>(std::move(opened.error()));
+    for (std::size_t i = 0; i < out.files_.size(); ++i)
+      if (auto added = out.add_pieces(i); !added) return tl::unexpected<Error>(std::move(added.error()));
+    for (const auto& [key, tensor] : out.tensors_) {
+      std::int64_t count = 0;
+      for (const Piece& piece : tensor.pieces) count += piece.slice.count();
+      if (count != tensor.shape.count())
+        return usage_error("the checkpoint " + path.string() + " has " + std::to_string(count) + " of " +
+                           std::to_string(tensor.shape.count()) + " elements of " +
+                           text_of({std::get<0>(key),
+                                    std::get<1>(key),
+                                    std::get<2>(key),
+                                    {0, tensor.shape.rows, 0, tensor.shape.columns}}) +
+                           ": it is damaged");
+    }
+    return out;
+  }
+
+  // All files, with the sizes and, if need be, the checksums of the manifest.
+  Result<void> open_files(Checksums checksums) {
+    for (const CheckpointFile& file : manifest_.files) {
+      const std::filesystem::path path = path_ / file.name;
+      auto shard = ShardFile::open(path);
+      if (!shard) return tl::unexpected<Error>(std::move(shard.error()));
+      if (shard->size() != file.bytes)
+        return usage_error(path.string() + " is damaged: it has " + std::to_string(shard->size()) +
+                           " bytes, the manifest says " + std::to_string(file.bytes));
+      files_.push_back(std::move(*shard));
+    }
+    return checksums == Checksums::known ? Result<void>{} : check_checksums();
+  }
+
+  // What is in a file.
+  Result<void> add_pieces(std::size_t number) {
+    const std::filesystem::path path = path_ / manifest_.files[number].name;
+    const auto parsed = parse_safetensors(files_[number].mapped(), path.string());
+    if (!parsed) return tl::unexpected<Error>(parsed.error());
+    for (const SafetensorsEntry& entry : parsed->entries) {
+      const auto name = parse_slice_name(entry.name);
+      const auto found = name ? tensors_.find({name->layer, name->parameter, name->state}) : tensors_.end();
+      if (found == tensors_.end())
+        return usage_error(path.string() + ": \"" + galvatron::detail::one_line(entry.name, 80) +
+                           "\" is not a part of a parameter of this model");
+      const TensorSlice& slice = name->slice;
+      const TensorShape& whole = found->second.shape;
+      // Bounds without sums that could overflow.
+      const bool inside = slice.row <= whole.rows && slice.rows <= whole.rows - slice.row &&
+                          slice.column <= whole.columns && slice.columns <= whole.columns - slice.column;
+      if (!inside || entry.type != "F32" || entry.count() != slice.count())
+        return usage_error(path.string() + ": \"" + galvatron::detail::one_line(entry.name, 80) +
+                           "\" does not fit its parameter of " + std::to_string(whole.rows) + " rows and " +
+                           std::to_string(whole.columns) + " columns in F32");
+      found->second.pieces.push_back({slice, number, parsed->data_begin + entry.begin});
+    }
+    return {};
+  }
+
+  // On all cores: the files are read for the first time here.
+  [[nodiscard]] Result<void> check_checksums() const {
+    std::vector<Result<std::uint32_t>> found(files_.size());
+    std::atomic<std::size_t> next{0};
+    const auto work = [&] {
+      for (std::size_t i = next++; i < files_.size(); i = next++) found[i] = files_[i].checksum();
+    };
+    {
+      std::vector<std::jthread> others;
+      for (std::size_t i = 1; i < std::min<std::size_t>(files_.size(), static_cast<std::size_t>(usable_cores())); ++i)
+        try {
+          others.emplace_back(work);
+        } catch (const std::system_error&) {  // as many as there are do it
+          break;
+        }
+      work();
+    }
+    for (std::size_t i = 0; i < files_.size(); ++i) {
+      if (!found[i]) return tl::unexpected<Error>(std::move(found[i].error()));
+      if (*found[i] != manifest_.files[i].crc32c)
+        return usage_error((path_ / manifest_.files[i].name).string() + " is damaged: its checksum is " +
+                           std::to_string(*found[i]) + ", the manifest says " +
+                           std::to_string(manifest_.files[i].crc32c));
+    }
+    return {};
+  }
+
+  std::filesystem::path path_;
+  CheckpointManifest manifest_;
+  std::vector<ShardFile> files_;
+  std::map<Key, Tensor> tensors_;
+  std::int64_t vocabulary_ = 0;
+};
+
+/// Puts a rank's part of a checkpoint in its place. The plan need not be the one that wrote it.
+/// @param stage  a Stage, which has taken its memory
+template <class Stage>
+void restore(Stage& stage, const Checkpoint& checkpoint) {
+  stage.initialise(checkpoint.weights());
+  stage.visit([&](const runtime::StoreView& store) { checkpoint.restore_moments(stage.device(), store); });
+}
+
+}  // namespace galvatron::train

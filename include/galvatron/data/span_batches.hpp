@@ -1,0 +1,142 @@
+// The batches of an encoder-decoder model on text (T5, Raffel et al., 2020): spans of a sample are cut out, and those
+// are to be told.
+//
+//   text     t h e   c a t   s a t   o n   t h e   m a t
+//   encoder  t h e   <A> t   s a t   o n   <B>   m a t </s>            a span becomes one token of its own
+//   decoder  <pad> <A> c a <B> t h e                                   what is to be predicted, one token later
+//   targets  <A>   c a <B> t h e </s>  -  -                            - has no target
+//
+// 15 of 100 tokens are in spans, of 3 tokens on average; a text begins outside of one and ends inside. The tokens of
+// spans are the last of the vocabulary, counted down; <pad> is token 0 and </s> token 1, as T5 has them. Where the
+// spans lie is a function of (seed, sample): any rank can tell for any sample, and a sample that comes again in the
+// next epoch is cut anew.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include <galvatron/core/error.hpp>
+#include <galvatron/data/batch_source.hpp>
+#include <galvatron/data/shuffle.hpp>
+#include <galvatron/data/token_source.hpp>
+#include <galvatron/model/predictions.hpp>
+
+namespace galvatron::train {
+
+struct SpanOptions {
+  std::int64_t sequence = 0;    ///< tokens of the encoder
+  std::int64_t vocabulary = 0;  ///< with the tokens of spans
+  SpanCorruption corruption;
+  std::uint64_t seed = 0;
+
+  /// Errors (usage): a sequence that holds no span, a vocabulary without room for the tokens of spans.
+  [[nodiscard]] Result<void> check() const {
+    if (sequence < least_corrupted_sequence)
+      return usage_error("an encoder-decoder model is trained on sequences of at least " +
+                         std::to_string(least_corrupted_sequence) + " tokens, not " + std::to_string(sequence));
+    if (corruption.spans + 2 > vocabulary)
+      return usage_error("sequences of " + std::to_string(sequence) + " tokens have " +
+                         std::to_string(corruption.spans) + " spans, and so many tokens of the vocabulary of " +
+                         std::to_string(vocabulary) + " are theirs; give shorter sequences or a larger vocabulary");
+    return {};
+  }
+};
+
+/// Sample i of step t is sample t * global_batch + i of the run. Ranks may share one: reading changes nothing.
+class SpanBatches final : public BatchSource {
+ public:
+  static constexpr std::int32_t pad = 0;
+  static constexpr std::int32_t end = 1;
+
+  /// `source`, whose samples are texts of options.corruption.text tokens, outlives this.
+  SpanBatches(const TokenSource& source, std::int64_t global_batch, const SpanOptions& options)
+      : source_(source), global_batch_(global_batch), options_(options) {}
+
+  void inputs(std::int64_t step, std::int64_t first, std::int64_t samples, SequenceRange range,
+              View<std::int32_t> out) override {
+    fill(step, first, samples, range, out, pad, 0, [&](std::int64_t sample) { return encoder_of(sample); });
+  }
+  void decoder_inputs(std::int64_t step, std::int64_t first, std::int64_t samples, SequenceRange range,
+                      View<std::int32_t> out) override {
+    fill(step, first, samples, range, out, pad, 1, [&](std::int64_t sample) { return targets_of(sample); });
+  }
+  void targets(std::int64_t step, std::int64_t first, std::int64_t samples, SequenceRange range,
+               View<std::int32_t> out) override {
+    fill(step, first, samples, range, out, -1, 0, [&](std::int64_t sample) { return targets_of(sample); });
+  }
+
+ private:
+  using Tokens = std::vector<std::int32_t>;
+  static constexpr std::uint64_t stream = 0x7370616e00000000U;  // apart from those of the weights and the order
+
+  // The tokens of f(sample), `later` places behind, in rows of a range; `none` where there are none.
+  template <class F>
+  void fill(std::int64_t step, std::int64_t first, std::int64_t samples, SequenceRange range, View<std::int32_t> out,
+            std::int32_t none, std::int64_t later, const F& f) const {
+    for (std::int64_t i = 0; i < samples; ++i) {
+      const Tokens tokens = f(step * global_batch_ + first + i);
+      const auto count = static_cast<std::int64_t>(tokens.size());
+      for (std::int64_t s = 0; s < range.count; ++s) {
+        const std::int64_t at = range.first + s - later;
+        out[s * samples + i] = at >= 0 && at < count ? tokens[static_cast<std::size_t>(at)] : none;
+      }
+    }
+  }
+
+  Tokens encoder_of(std::int64_t sample) const {
+    Tokens out;
+    for_each_part(sample, [&](std::int32_t span, const Tokens& kept, const Tokens&) {
+      out.insert(out.end(), kept.begin(), kept.end());
+      out.push_back(span);
+    });
+    out.push_back(end);
+    return out;
+  }
+  Tokens targets_of(std::int64_t sample) const {
+    Tokens out;
+    for_each_part(sample, [&](std::int32_t span, const Tokens&, const Tokens& noise) {
+      out.push_back(span);
+      out.insert(out.end(), noise.begin(), noise.end());
+    });
+    out.push_back(end);
+    return out;
+  }
+
+  // Calls f(the span's token, the tokens before the span, those in it) for every span of a sample.
+  template <class F>
+  void for_each_part(std::int64_t sample, const F& f) const {
+    const SpanCorruption& c = options_.corruption;
+    Tokens text(static_cast<std::size_t>(c.text));
+    source_.inputs(sample, 1, View<std::int32_t>(text.data(), c.text));
+    const auto kept = lengths(2 * sample, c.text - c.noise, c.spans);
+    const auto noise = lengths(2 * sample + 1, c.noise, c.spans);
+    auto at = text.begin();
+    for (std::size_t i = 0; i < kept.size(); ++i) {
+      const auto span = at + kept[i];
+      const auto behind = span + noise[i];
+      f(static_cast<std::int32_t>(options_.vocabulary - 1 - static_cast<std::int64_t>(i)), Tokens(at, span),
+        Tokens(span, behind));
+      at = behind;
+    }
+  }
+
+  // `parts` lengths of at least 1 that are `whole` together; all such are equally likely.
+  std::vector<std::int64_t> lengths(std::int64_t number, std::int64_t whole, std::int64_t parts) const {
+    std::vector<std::int64_t> ends{whole};
+    for (std::int64_t i = 0; i + 1 < parts; ++i)
+      ends.push_back(1 + static_cast<std::int64_t>(shuffled(options_.seed ^ stream, static_cast<std::uint64_t>(number),
+                                                            static_cast<std::uint64_t>(i),
+                                                            static_cast<std::uint64_t>(whole - 1))));
+    std::sort(ends.begin(), ends.end());
+    for (std::size_t i = ends.size(); i-- > 1;) ends[i] -= ends[i - 1];
+    return ends;
+  }
+
+  const TokenSource& source_;
+  std::int64_t global_batch_;
+  SpanOptions options_;
+};
+
+}  // namespace galvatron::train

@@ -1,0 +1,398 @@
+// Operations of one rank, timed on its device with operands as a training step has them.
+//
+// Weights, gradients and kept activations were last used about a pass ago, while what the operation before has written
+// is near. So operands of the first kind walk through a pool that holds as many of them as a small model has, and those
+// of the second kind through two places.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <type_traits>
+#include <vector>
+
+#include <galvatron/cluster/spec.hpp>
+#include <galvatron/core/dtype.hpp>
+#include <galvatron/core/rng.hpp>
+#include <galvatron/core/units.hpp>
+#include <galvatron/core/view.hpp>
+#include <galvatron/cost/memory.hpp>
+#include <galvatron/cost/product_8bit.hpp>
+#include <galvatron/device/arena.hpp>
+#include <galvatron/device/device.hpp>
+#include <galvatron/op/work.hpp>
+#include <galvatron/profile/walk.hpp>
+#include <galvatron/rank/stopwatch.hpp>
+
+namespace galvatron::train::detail {
+
+/// How much memory measurements walk through.
+struct BenchSizes {
+  std::int64_t pool_bytes = std::int64_t{64} << 20;  ///< of inputs, and of results: beyond what caches hold
+  std::int64_t near_bytes = std::int64_t{1} << 19;   ///< of the same, within them
+  int vocabulary_bits = 12;                          ///< of the tokens, whose tables are to be beyond caches too
+
+  friend bool operator==(const BenchSizes&, const BenchSizes&) = default;
+};
+
+/// One rank's device and memory. Not for sharing between threads.
+/// @tparam Platform  HostPlatform or its like
+template <class Platform>
+class Bench {
+ public:
+  using Device = typename Platform::Rank::Device;
+  static constexpr std::int64_t token_count = 1 << 16;
+
+  Bench(const Platform& platform, const BenchSizes& sizes)
+      : sizes_(sizes),
+        rank_(platform.make(memory(platform, sizes))),
+        device_(rank_.device()),
+        inputs_(taken(rank_.memory().states)),
+        outputs_(taken(rank_.memory().stash)),
+        near_inputs_(rank_.memory().boundary.template take<std::byte>(sizes.near_bytes)),
+        near_outputs_(taken(rank_.memory().workspace)),
+        far_(inputs_),
+        kept_(outputs_),
+        watch_(platform.stopwatch()),
+        tokens_(rank_.memory().boundary.template take<std::int32_t>(token_count)) {
+    for (const View<std::byte>& part : {inputs_, outputs_, near_inputs_, near_outputs_}) fill(part);
+    device_.write(tokens_, [bits = sizes.vocabulary_bits](View<std::int32_t> out) {
+      std::uint32_t random = 12345;
+      for (std::int32_t& token : out) {
+        random = random * 1664525U + 1013904223U;
+        token = static_cast<std::int32_t>(random >> (32 - bits));
+      }
+    });
+  }
+
+  /// From now on, and until the call with false, devices that can choose among algorithms look for the fastest.
+  void search(bool searches) {
+    if constexpr (requires { rank_.begin_search(); }) {
+      if (searches)
+        rank_.begin_search();
+      else
+        rank_.end_search();
+    }
+  }
+
+  [[nodiscard]] const Stopwatch& watch() const { return watch_; }
+  /// The time when all that was asked of the device is done.
+  double now() {
+    device_.wait();
+    return watch_.now();
+  }
+  /// Seconds of one op() of the device; see detail::measure.
+  template <class Op>
+  double time(double least, const Op& op) {
+    return measure(
+        [this](int calls, const Op& one) {
+          if constexpr (requires { rank_.seconds(calls, one); }) {
+            return rank_.seconds(calls, one);
+          } else {
+            const double begin = now();
+            for (int i = 0; i < calls; ++i) one();
+            return now() - begin;
+          }
+        },
+        least, op);
+  }
+  [[nodiscard]] Device& device() { return device_; }
+  /// Memory for messages.
+  [[nodiscard]] View<std::byte> buffer() const { return outputs_; }
+
+  /// A product of one execution; a weight gradient is written when its work says that every one is, else added.
+  template <class T>
+  double gemm(const op::Work& product, double least) {
+    const std::int64_t m = product.m;
+    const std::int64_t n = product.n;
+    const std::int64_t k = product.k;
+    const auto multiply = [&](op::Kind which, View<T> a, View<T> b, auto c, bool accumulate, View<const T> bias) {
+      if constexpr (std::is_same_v<T, bfloat16>) {
+        if (product.eight_bit) {
+          const std::int64_t room = cost::room_8bit(m, n, k);
+          return device_.gemm_8bit(which, m, n, k, View<const T>(a), View<const T>(b), c, accumulate, bias,
+                                   outputs_.slice((outputs_.count - room) / tensor_alignment * tensor_alignment, room));
+        }
+      }
+      device_.gemm(which, m, n, k, a, b, c, accumulate, bias);
+    };
+    constexpr auto each = static_cast<std::int64_t>(sizeof(T));
+    Walk& far = far_.within(pass_bytes(n * k * each));
+    Walk& kept = kept_.within(pass_bytes(m * n * 4));
+    Walk near(near_inputs(m * k * each));
+    Walk near_result(near_outputs(m * n * each));
+    if (product.kind == op::Kind::gemm_tn)  // gradient of the output, kept input, gradient of the weight
+      return time(least, [&] {
+        multiply(op::Kind::gemm_tn, near.next<T>(m * k), far.next<T>(n * k), kept.next<float>(m * n),
+                 product.writes_one_in != 1, {});
+      });
+    if (product.kind == op::Kind::gemm_nn)
+      return time(least, [&] {
+        multiply(op::Kind::gemm_nn, near.next<T>(m * k), far.next<T>(k * n), near_result.next<T>(m * n), false, {});
+      });
+    return time(least, [&] {
+      multiply(op::Kind::gemm_nt, near.next<T>(m * k), far.next<T>(n * k), kept.next<T>(m * n), false, far.next<T>(n));
+    });
+  }
+  /// True when the operands fit the pools.
+  [[nodiscard]] bool gemm_fits(std::int64_t m, std::int64_t n, std::int64_t k) const {
+    return 4 * std::max({m * n, n * k, m * k}) <= sizes_.pool_bytes / 2;
+  }
+
+  /// Causal attention, of op::attentions; `heads` = samples x heads.
+  template <class T>
+  double attention(op::Kind kind, std::int64_t tokens, std::int64_t head_dim, std::int64_t heads, double least) {
+    const std::int64_t batch = heads >= 4 ? heads / 4 : 1;
+    const std::int64_t local = heads / batch;
+    const std::int64_t width = local * head_dim;
+    const device::AttentionShape shape{.batch = batch,
+                                       .queries = tokens,
+                                       .keys = tokens,
+                                       .heads = local,
+                                       .kv_heads = local,
+                                       .head_dim = head_dim,
+                                       .causal = true,
+                                       .q_stride = 3 * width,
+                                       .kv_stride = 3 * width,
+                                       .out_stride = width};
+    const std::int64_t rows = tokens * batch;
+    const std::int64_t fused_count = rows * 3 * width;
+    constexpr auto each = static_cast<std::int64_t>(sizeof(T));
+    Walk& far = far_.within(pass_bytes(fused_count * each));
+    Walk& kept = kept_.within(pass_bytes(rows * width * each));
+    const auto part = [&](View<T> fused, int i) { return fused.slice(i * width, fused.count - i * width); };
+    if (kind == op::Kind::attention_forward) {
+      Walk near(near_inputs(fused_count * each));
+      return time(least, [&] {
+        const View<T> fused = near.next<T>(fused_count);
+        device_.attention_forward(shape, part(fused, 0), part(fused, 1), part(fused, 2), kept.next<T>(rows * width),
+                                  kept.next<float>(rows * local));
+      });
+    }
+    const View<float> lse = kept.template next<float>(rows * local);
+    const View<T> sample = far.next<T>(fused_count);
+    device_.attention_forward(shape, part(sample, 0), part(sample, 1), part(sample, 2), kept.next<T>(rows * width),
+                              lse);
+    Walk near(near_inputs(rows * width * each));
+    Walk near_result(near_outputs(fused_count * each));
+    return time(least, [&] {
+      const View<T> fused = far.next<T>(fused_count);
+      const View<T> gradient = near_result.next<T>(fused_count);
+      device_.attention_backward(shape, part(fused, 0), part(fused, 1), part(fused, 2), far.next<T>(rows * width), lse,
+                                 near.next<T>(rows * width), part(gradient, 0), part(gradient, 1), part(gradient, 2),
+                                 kept.next<float>(rows * local));
+    });
+  }
+  [[nodiscard]] bool attention_fits(std::int64_t tokens, std::int64_t head_dim, std::int64_t heads) const {
+    return tokens * head_dim * heads * 3 * 4 <= sizes_.pool_bytes / 2;
+  }
+
+  /// An operation of op::memory_bound. Flat ones have one column; rows of fill and copy are bytes.
+  template <class T>
+  double memory_bound(op::Kind kind, std::int64_t rows, std::int64_t columns, double least) {
+    using K = op::Kind;
+    const std::int64_t n = rows * columns;
+    const NormKind norm = NormKind::layer_norm;
+    const std::int64_t vocabulary = std::int64_t{1} << sizes_.vocabulary_bits;
+    const View<const std::int32_t> tokens = tokens_;
+    constexpr auto each = static_cast<std::int64_t>(sizeof(T));
+    Walk& far = far_.within(pass_bytes(n * 4));
+    Walk& kept = kept_.within(pass_bytes(n * 4));
+    Walk near(near_inputs(n * each));
+    Walk near_result(near_outputs(n * each));
+    const auto time_with = [&](const auto& op) { return time(least, op); };
+    switch (kind) {
+      case K::norm_forward:
+        return time_with([&] {
+          device_.norm_forward(norm, rows, columns, 1e-5, near.next<T>(n), far.next<T>(columns), far.next<T>(columns),
+                               kept.next<T>(n), kept.next<float>(2 * rows));
+        });
+      case K::add_norm_forward:
+        return time_with([&] {
+          device_.add_norm_forward(norm, rows, columns, 1e-5, far.next<T>(n), near.next<T>(n), far.next<T>(columns),
+                                   far.next<T>(columns), kept.next<T>(n), near_result.next<T>(n),
+                                   kept.next<float>(2 * rows));
+        });
+      case K::norm_backward:
+        return time_with([&] {
+          device_.norm_backward(norm, rows, columns, near.next<T>(n), far.next<T>(n), far.next<T>(columns),
+                                far.next<float>(2 * rows), near.next<T>(n), near_result.next<T>(n),
+                                kept.next<float>(columns), kept.next<float>(columns));
+        });
+      case K::activation_forward:
+        return time_with(
+            [&] { device_.activation_forward(ActivationKind::gelu, rows, columns, near.next<T>(n), kept.next<T>(n)); });
+      case K::activation_backward:
+        return time_with([&] {
+          device_.activation_backward(ActivationKind::gelu, rows, columns, far.next<T>(n), near.next<T>(n),
+                                      near_result.next<T>(n));
+        });
+      case K::rotary: {
+        const std::int64_t head_dim = std::min<std::int64_t>(columns, 64);
+        return time_with([&] {
+          device_.rotary(rows, 1, 0, columns / head_dim, head_dim, columns, 10000.0, false, near_result.next<T>(n));
+        });
+      }
+      case K::add:
+        return time_with([&] { device_.add(n, near.next<T>(n), near.next<T>(n), near_result.next<T>(n)); });
+      case K::bias_gradient:
+        return time_with([&] { device_.bias_gradient(rows, columns, near.next<T>(n), kept.next<float>(columns)); });
+      case K::embedding_forward: {
+        const View<T> table(reinterpret_cast<T*>(inputs_.data), vocabulary * columns);
+        return time_with(
+            [&] { device_.embedding_forward(rows, columns, tokens, 0, vocabulary, table, kept.next<T>(n)); });
+      }
+      case K::embedding_backward: {
+        const View<float> table(reinterpret_cast<float*>(outputs_.data), vocabulary * columns);
+        return time_with(
+            [&] { device_.embedding_backward(rows, columns, tokens, 0, vocabulary, near.next<T>(n), table); });
+      }
+      case K::softmax_statistics:
+        return time_with([&] {
+          device_.softmax_statistics(rows, columns, columns, 0, near.next<T>(n), tokens, kept.next<float>(3 * rows));
+        });
+      case K::softmax_backward:
+        return time_with([&] {
+          device_.softmax_backward(rows, columns, columns, 0, far.next<float>(rows), tokens, 1.0F,
+                                   near_result.next<T>(n));
+        });
+      case K::adamw:
+        return adamw<float, T>(n, far, kept, least);
+      case K::adamw_bf16:
+        return adamw<bfloat16, T>(n, far, kept, least);
+      case K::norm_squared:
+        return time_with(
+            [&] { device_.norm_squared(n, far.next<float>(n), device_.sums().slice(device::gradient_squares, 1)); });
+      case K::fill:
+        return time_with([&] { device_.zero(kept.next<std::byte>(n)); });
+      case K::copy:
+        return time_with([&] { device_.copy(near.next<std::byte>(n), kept.next<std::byte>(n)); });
+      case K::gelu_in_product:
+      case K::gelu_gradient_in_product:
+        return gelu_in_product<T>(kind, rows, columns, least);
+      default:
+        return 0;
+    }
+  }
+  /// True when GELU of that format is a part of products here.
+  template <class T>
+  [[nodiscard]] bool has_gelu_in_product() const {
+    if constexpr (requires { rank_.has_gelu_in_product(); })
+      return std::is_same_v<T, bfloat16> && rank_.has_gelu_in_product();
+    else
+      return false;
+  }
+  [[nodiscard]] bool memory_bound_fits(std::int64_t rows, std::int64_t columns) const {
+    return rows * columns <= sizes_.pool_bytes / 16 && columns << sizes_.vocabulary_bits <= sizes_.pool_bytes / 4 &&
+           (columns == 1 || rows <= token_count);
+  }
+
+  /// What the memory of a rank with these sizes takes.
+  static cost::StageMemory memory(const Platform& platform, const BenchSizes& sizes) {
+    const std::int64_t token_bytes = token_count * static_cast<std::int64_t>(sizeof(std::int32_t));
+    return {.states = {sizes.pool_bytes},
+            .stash = {sizes.pool_bytes},
+            .boundary = {sizes.near_bytes + token_bytes},
+            .workspace = {sizes.near_bytes},
+            .library = platform.library_workspace()};
+  }
+
+  /// Computes without much memory for about `seconds` of a core.
+  void keep_busy(double seconds) {
+    const double end = now() + seconds;
+    while (now() < end) gemm<float>({.kind = op::Kind::gemm_nt, .m = 64, .n = 64, .k = 64}, 0);
+  }
+
+ private:
+  // What GELU, or its gradient, adds to the product of an MLP that is four times as wide as its input.
+  template <class T>
+  double gelu_in_product(op::Kind kind, std::int64_t m, std::int64_t n, double least) {
+    const std::int64_t k = n / 4;
+    constexpr auto each = static_cast<std::int64_t>(sizeof(T));
+    Walk& far = far_.within(pass_bytes(m * n * each));
+    Walk& kept = kept_.within(pass_bytes(m * n * each));
+    Walk near(near_inputs(m * k * each));
+    Walk near_result(near_outputs(m * n * each));
+    const bool forward = kind == op::Kind::gelu_in_product;
+    const double both = time(least, [&] {
+      if (forward)
+        return device_.gemm_activation(ActivationKind::gelu, m, n, k, near.next<T>(m * k), far.next<T>(n * k),
+                                       far.next<T>(n), kept.next<T>(m * n), near_result.next<T>(m * n));
+      const View<T> gradient = near_result.next<T>(m * n);
+      device_.gemm_activation_backward(ActivationKind::gelu, m, n, k, near.next<T>(m * k), far.next<T>(k * n),
+                                       far.next<T>(m * n), gradient, gradient);
+    });
+    const op::Kind product = forward ? op::Kind::gemm_nt : op::Kind::gemm_nn;
+    return std::max(both - gemm<T>({.kind = product, .m = m, .n = n, .k = k}, least), 1e-9);
+  }
+  // M: of the moments.
+  template <class M, class T>
+  double adamw(std::int64_t n, Walk& far, Walk& kept, double least) {
+    device_.begin_update({});
+    return time(least, [&] {
+      const View<float> master = kept.next<float>(n);
+      const View<M> first = kept.next<M>(n);
+      const View<M> second = kept.next<M>(n);
+      View<T> working;
+      if constexpr (std::is_same_v<T, float>)
+        working = master;
+      else
+        working = kept.next<T>(n);
+      device_.adamw(n, {}, View<const float>(device_.gradient_scale()), master, far.next<float>(n), first, second,
+                    working);
+    });
+  }
+
+  // Random numbers between -1/64 and 1/64, read as bfloat16 or as binary32 alike. A GPU that multiplies equal numbers
+  // needs less power, and so is faster, than on those of a model.
+  void fill(View<std::byte> all) {
+    const View<std::byte> first = all.slice(0, std::min(all.count, std::int64_t{16} << 20));
+    device_.write(first, [](View<std::byte> to) {
+      const auto number = [](std::uint32_t bits) {  // of 16, and never 0
+        return bfloat16((static_cast<float>(bits & 0xffffU) + 0.5F) / 65536 / 32 - 1.0F / 64);
+      };
+      for (std::int64_t at = 0; at < to.count; at += 16) {
+        bfloat16 numbers[8];
+        const auto words = random_block(1, 0, static_cast<std::uint64_t>(at / 16));
+        for (std::size_t i = 0; i < 8; ++i) numbers[i] = number(words[i / 2] >> 16 * (i % 2));
+        std::memcpy(to.data + at, numbers, static_cast<std::size_t>(std::min<std::int64_t>(16, to.count - at)));
+      }
+    });
+    for (std::int64_t at = first.count; at < all.count; at += first.count) {
+      const View<std::byte> part = all.slice(at, std::min(first.count, all.count - at));
+      device_.copy(View<const std::byte>(first.data, part.count), part);
+    }
+  }
+  static View<std::byte> taken(device::Region& region) { return region.take<std::byte>(region.capacity()); }
+
+  /// The part of a pool through which operands of this size walk: a pass over a small model has about sixteen of them
+  /// between two uses of one.
+  [[nodiscard]] std::int64_t pass_bytes(std::int64_t operand_bytes) const {
+    return std::clamp(16 * operand_bytes, 8 * sizes_.near_bytes, sizes_.pool_bytes);
+  }
+  /// The near pool, or as much of the far one as two such operands take.
+  [[nodiscard]] View<std::byte> near_inputs(std::int64_t bytes) const {
+    if (2 * bytes <= sizes_.near_bytes) return near_inputs_;
+    return inputs_.slice(0, std::min(sizes_.pool_bytes, 2 * aligned_bytes(bytes)));
+  }
+  [[nodiscard]] View<std::byte> near_outputs(std::int64_t bytes) const {
+    if (2 * bytes <= sizes_.near_bytes) return near_outputs_;
+    return outputs_.slice(0, std::min(sizes_.pool_bytes, 2 * aligned_bytes(bytes)));
+  }
+
+  BenchSizes sizes_;
+  typename Platform::Rank rank_;
+  Device& device_;
+  View<std::byte> inputs_;   // read only, so that values stay what they are
+  View<std::byte> outputs_;  // results and states
+  View<std::byte> near_inputs_;
+  View<std::byte> near_outputs_;
+  Walk far_;  // goes on from one measurement to the next, so that nothing of the last one is met again soon
+  Walk kept_;
+  Stopwatch watch_;
+  View<std::int32_t> tokens_;
+};
+
+}  // namespace galvatron::train::detail

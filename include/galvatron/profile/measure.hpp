@@ -1,0 +1,291 @@
+// What a rank of the profiler measures, whatever it computes on.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <iterator>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <galvatron/cluster/cluster.hpp>
+#include <galvatron/comm/communicator.hpp>
+#include <galvatron/core/dtype.hpp>
+#include <galvatron/core/view.hpp>
+#include <galvatron/op/work.hpp>
+#include <galvatron/profile/compute.hpp>
+#include <galvatron/profile/grid.hpp>
+#include <galvatron/profile/messages.hpp>
+#include <galvatron/profile/others_shares.hpp>
+#include <galvatron/profile/weights.hpp>
+#include <galvatron/rank/stopwatch.hpp>
+
+namespace galvatron::train::detail {
+
+/// What is measured, and how thoroughly.
+struct ProfilePlan {
+  BenchSizes sizes;             // of each rank
+  BenchSizes alone;             // of the rank that computes while the others do not: beyond caches by itself
+  double again_until = 0;       // seconds from the begin: until then what others disturbed is measured again
+  bool watches_cores = false;   // on which the ranks compute: what others take of them
+  int sweeps = 3;               // over everything, seconds apart; the fastest counts
+  double least = 0.5e-3;        // seconds for a point of computation in a sweep
+  double least_message = 3e-3;  // and of communication
+  double most_flops = 2.5e8;    // larger products and attentions are extrapolated
+  double fp32_share = 1;        // of that in fp32
+  std::int64_t most_elements = 1 << 22;
+  std::int64_t most_bytes = 64 << 20;
+  LogGrid<3>::Axes gemm;          // tokens, outputs or inputs, inputs or outputs
+  std::vector<Weight> weights{};  // whose products are measured besides, over the same tokens
+  LogGrid<3>::Axes attention;     // tokens, head dim, heads
+  LogGrid<2>::Axes rows;          // rows, columns
+  LogGrid<2>::Axes elements;      // elements, one column
+  LogGrid<1>::Axes bytes;
+};
+
+/// The measurements of one rank; rank 0 writes the cluster. Everything is measured in several sweeps, so that the
+/// fastest of a point comes from the same, undisturbed machine as that of any other.
+template <class Platform>
+class Measurements {
+ public:
+  /// @param alone  what a rank that computes alone has; may be `bench`
+  /// @param cluster  how many ranks a node has  @param across  gets the tables of groups with a rank in every node
+  /// @param shares  of rank 0, or null
+  Measurements(comm::World& world, Bench<Platform>& bench, Bench<Platform>& alone, const ProfilePlan& plan,
+               Cluster& cluster, std::vector<MessageTable>& across, OthersShares* shares,
+               const std::function<void(const std::string&)>& tell)
+      : world_(world),
+        bench_(bench),
+        alone_(alone),
+        plan_(plan),
+        cluster_(cluster),
+        across_(across),
+        shares_(shares),
+        tell_(tell) {}
+
+  /// What a sweep does with each table: measures it, measures it if others disturbed it in all sweeps before, or writes
+  /// the best of all sweeps.
+  enum class Sweep : std::uint8_t { all, disturbed, write };
+
+  /// All ranks begin the same one.
+  void begin(Sweep sweep) {
+    sweep_ = sweep;
+    if (sweep == Sweep::disturbed) {
+      again_.assign(table_, 0);
+      if (shares_ != nullptr)
+        for (std::size_t i = 0; i < table_; ++i) again_[i] = shares_->disturbed(i) ? 1 : 0;
+      world_.control().everybody().broadcast(
+          View<std::int32_t>(again_.data(), static_cast<std::int64_t>(again_.size())), 0);
+    }
+    table_ = 0;
+    if (shares_ != nullptr) shares_->begin();
+  }
+  void end() {
+    if (shares_ != nullptr) shares_->end();
+  }
+  /// Whether others disturbed a table in all sweeps so far; of rank 0.
+  [[nodiscard]] bool is_disturbed() const {
+    for (std::size_t i = 0; shares_ != nullptr && i < table_; ++i)
+      if (shares_->disturbed(i)) return true;
+    return false;
+  }
+
+  /// Every rank (or, when busy is 1, rank 0) measures matrix products of format T, or with fp8 those that round T.
+  template <class T>
+  void products(int busy, Precision precision = precision_of<T>) {
+    const bool at_work = world_.rank() < busy;
+    Bench<Platform>& bench = bench_of(busy);
+    const bool eight_bit = precision == Precision::fp8;
+    const std::string who = words(precision, busy);
+    using Kind = op::Kind;
+    for (op::Work product : {op::Work{.kind = Kind::gemm_nt}, op::Work{.kind = Kind::gemm_nn},
+                             op::Work{.kind = Kind::gemm_tn}, op::Work{.kind = Kind::gemm_tn, .writes_one_in = 1}}) {
+      product.eight_bit = eight_bit;
+      const bool writes = product.writes_one_in == 1;
+      announce(std::string("GEMM ") + op::layout_of(product.kind) + (writes ? " written, " : ", ") + who);
+      const auto measured = [&](LogGrid<3>::Axes axes) {
+        return on_grid<3>(std::move(axes), busy, at_work, [&](const auto& e) {
+          product.m = e[0];
+          product.n = e[1];
+          product.k = e[2];
+          if (op::flops_of(product).count > most_flops(precision) || !bench.gemm_fits(e[0], e[1], e[2]) ||
+              (eight_bit && !cost::fits_8bit(e[0], e[1], e[2])))
+            return -1.0;
+          return bench.template gemm<T>(product, plan_.least);
+        });
+      };
+      // Of (m, n, k) the tokens are m forward and for the input's gradient, and k for the weight's.
+      const auto& [tokens, columns, inner] = plan_.gemm;
+      auto grid = measured(product.kind == op::Kind::gemm_tn ? LogGrid<3>::Axes{columns, inner, tokens}
+                                                             : LogGrid<3>::Axes{tokens, columns, inner});
+      if (is_final(grid)) cluster_.gemm.push_back({product.kind, writes, precision, busy, grid.finish({1, 1, 1})});
+      for (const Weight& weight : plan_.weights) {
+        auto line = measured(axes_of(product.kind, weight, tokens));
+        if (!is_final(line)) continue;
+        // A line of which most is extrapolated is no better than the grid.
+        const auto known = std::ranges::count_if(line.seconds, [](double seconds) { return seconds > 0; });
+        if (line.seconds.front() > 0 && 2 * known >= std::ssize(line.seconds))
+          cluster_.gemm.push_back({product.kind, writes, precision, busy, line.finish({1, 1, 1})});
+      }
+    }
+  }
+
+  /// All computation in format T.
+  template <class T>
+  void compute(int busy) {
+    products<T>(busy);
+    const bool at_work = world_.rank() < busy;
+    Bench<Platform>& bench = bench_of(busy);
+    const Precision precision = precision_of<T>;
+    const std::string who = words(precision, busy);
+    for (const op::Kind kind : op::attentions) {
+      announce(std::string("attention ") + op::pass_of(kind) + ", " + who);
+      const double products = kind == op::Kind::attention_forward ? 2 : 5;
+      auto grid = on_grid<3>(plan_.attention, busy, at_work, [&](const auto& e) {
+        const double flops = products * static_cast<double>(e[0] * e[0]) * static_cast<double>(e[1] * e[2]);
+        if (flops > most_flops(precision) / 2 || !bench.attention_fits(e[0], e[1], e[2])) return -1.0;
+        return bench.template attention<T>(kind, e[0], e[1], e[2], plan_.least);
+      });
+      if (is_final(grid)) cluster_.attention.push_back({kind, true, precision, busy, grid.finish({2, 1, 1})});
+    }
+    announce("memory, " + who);
+    for (const op::Kind kind : op::memory_bound) {
+      auto grid = on_grid<2>(op::has_rows(kind) ? plan_.rows : plan_.elements, busy, at_work, [&](const auto& e) {
+        if (e[0] * e[1] > plan_.most_elements || !bench.memory_bound_fits(e[0], e[1])) return -1.0;
+        if (op::is_in_product(kind) && !bench.template has_gelu_in_product<T>()) return -1.0;
+        return bench.template memory_bound<T>(kind, e[0], e[1], plan_.least);
+      });
+      if (is_final(grid) && grid.seconds.front() > 0)
+        cluster_.memory_bound.push_back({kind, precision, busy, grid.finish({1, 1})});
+    }
+  }
+
+  /// All ranks measure collectives of every group size inside their nodes, messages from each to the next there, and
+  /// both between nodes.
+  void communicate() {
+    MessageBench<Platform> bench(world_, bench_);
+    const int node = cluster_.devices_per_node;
+    const int nodes = world_.size() / node;
+    for (int n = 2; n <= node; ++n) {
+      if (node % n != 0) continue;
+      for (const bool strided : {false, true}) {
+        if (strided && n == node) continue;
+        announce("collectives of " + std::to_string(n) + (strided ? " ranks, strided" : " ranks"));
+        for (const op::Kind kind :
+             {op::Kind::all_reduce, op::Kind::all_gather, op::Kind::reduce_scatter, op::Kind::broadcast})
+          measure(cluster_.messages, bench, kind, bench.members(node, n, strided), strided);
+      }
+    }
+    if (node > 1) {
+      announce("messages between ranks");
+      measure(cluster_.messages, bench, op::Kind::send, bench.members(node, node, false), false);
+    }
+    if (nodes > 1) {
+      announce("messages between machines");
+      for (const op::Kind kind : {op::Kind::all_reduce, op::Kind::all_gather, op::Kind::send})
+        measure(across_, bench, kind, bench.members(world_.size(), nodes, true), true);
+    }
+    if (sweep_ == Sweep::write) return;
+    announce("computing beside communication");
+    const double least = std::max(plan_.least, 1e-3) * 20;
+    const double slowdown = cluster_.cores > 0 ? bench.overlap_slowdown(least) : bench.own_overlap_slowdown(least);
+    if (world_.rank() != 0) return;
+    slowdowns_.push_back(slowdown);
+    cluster_.overlap_slowdown = median_of(slowdowns_);
+  }
+
+ private:
+  static std::string words(Precision precision, int busy) {
+    return std::string(name_of(precision)) + ", " + std::to_string(busy) + (busy == 1 ? " rank" : " ranks");
+  }
+  [[nodiscard]] double most_flops(Precision precision) const {
+    return plan_.most_flops * (precision == Precision::fp32 ? plan_.fp32_share : 1);
+  }
+  void announce(const std::string& step) const {
+    if (world_.rank() == 0 && sweep_ != Sweep::write) tell_(step);
+  }
+  Bench<Platform>& bench_of(int busy) { return busy == 1 ? alone_ : bench_; }
+
+  /// Begins the next table; all ranks agree whether it is measured now.
+  bool begin_table() {
+    const std::size_t table = table_++;
+    return sweep_ == Sweep::all || (sweep_ == Sweep::disturbed && again_[table] != 0);
+  }
+
+  /// A collective, or messages around a ring, over all sizes.
+  void measure(std::vector<MessageTable>& tables, MessageBench<Platform>& bench, op::Kind kind,
+               const std::vector<int>& members, bool strided) {
+    MeasuredGrid<1> grid(plan_.bytes);
+    const bool measures = begin_table();
+    const std::int64_t room = bench_.buffer().count / (kind == op::Kind::send ? 2 : 1);
+    for (std::size_t i = 0; i < grid.seconds.size() && measures; ++i) {
+      const std::int64_t bytes = plan_.bytes[0][i];
+      if (bytes > room) continue;
+      if (kind == op::Kind::send)
+        grid.seconds[i] = bench.send(members, bytes, plan_.least_message);
+      else
+        grid.seconds[i] = bench.collective(kind, world_.group(members), bytes, plan_.least_message);
+    }
+    if (measures && shares_ != nullptr) shares_->add(table_ - 1);
+    const int group = kind == op::Kind::send ? 2 : static_cast<int>(members.size());
+    if (is_final(grid)) tables.push_back({kind, group, strided, cluster_.devices_per_node, grid.finish({1})});
+  }
+
+  /// Takes a sweep's figures of the table into account. True on rank 0 when the best of all sweeps is written: the grid
+  /// then has the best of every point.
+  template <int D>
+  bool is_final(MeasuredGrid<D>& grid) {
+    if (world_.rank() != 0) return false;
+    if (best_.size() < table_) best_.resize(table_, grid.seconds);
+    std::vector<double>& best = best_[table_ - 1];
+    for (std::size_t point = 0; point < best.size(); ++point)  // either may be not a number
+      if (grid.seconds[point] > 0 && !(best[point] <= grid.seconds[point])) best[point] = grid.seconds[point];
+    if (sweep_ != Sweep::write) return false;
+    grid.seconds = best;
+    return true;
+  }
+
+  /// Measures the points of a grid, rank by rank independently; rank 0 gets the medians of all.
+  template <int D, class At>
+  MeasuredGrid<D> on_grid(typename LogGrid<D>::Axes axes, int busy, bool at_work, const At& at) {
+    MeasuredGrid<D> grid(std::move(axes));
+    if (!begin_table()) return grid;
+    auto& all = world_.control().everybody();
+    const std::size_t points = grid.seconds.size();
+    std::vector<double> own(points, -1.0);  // not positive: not measured
+    std::vector<double> everybodys(points * static_cast<std::size_t>(world_.size()));
+    all.barrier();
+    for (std::size_t point = 0; point < points && at_work; ++point) own[point] = at(grid.extents(point));
+    all.all_gather(View<const double>(own.data(), static_cast<std::int64_t>(points)),
+                   View<double>(everybodys.data(), static_cast<std::int64_t>(everybodys.size())));
+    if (world_.rank() != 0) return grid;
+    // A rank of one thread was timed in processor time; by the wall it shares its core.
+    const double crowd = bench_.watch().by_core ? std::max(1.0, static_cast<double>(busy) / cluster_.cores) : 1.0;
+    for (std::size_t point = 0; point < points; ++point) {
+      std::vector<double> values;
+      for (std::size_t rank = 0; rank < static_cast<std::size_t>(busy); ++rank)
+        values.push_back(everybodys[rank * points + point]);
+      if (const double seconds = median_of(std::move(values)); seconds > 0) grid.seconds[point] = seconds * crowd;
+    }
+    if (shares_ != nullptr) shares_->add(table_ - 1);
+    return grid;
+  }
+
+  comm::World& world_;
+  Bench<Platform>& bench_;
+  Bench<Platform>& alone_;
+  const ProfilePlan& plan_;
+  Cluster& cluster_;
+  std::vector<MessageTable>& across_;
+  OthersShares* shares_;
+  const std::function<void(const std::string&)>& tell_;
+  Sweep sweep_ = Sweep::all;
+  std::size_t table_ = 0;                  // of the sweep, those that have begun
+  std::vector<std::int32_t> again_;        // (tables): those that Sweep::disturbed measures
+  std::vector<std::vector<double>> best_;  // (tables, points) seconds
+  std::vector<double> slowdowns_;
+};
+
+}  // namespace galvatron::train::detail

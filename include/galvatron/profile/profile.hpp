@@ -1,0 +1,147 @@
+// A whole profile: sweeps over all measurements by all ranks, and what follows from them.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <galvatron/cluster/cluster.hpp>
+#include <galvatron/comm/communicator.hpp>
+#include <galvatron/core/dtype.hpp>
+#include <galvatron/core/view.hpp>
+#include <galvatron/profile/compute.hpp>
+#include <galvatron/profile/measure.hpp>
+#include <galvatron/profile/options.hpp>
+#include <galvatron/profile/others_shares.hpp>
+
+namespace galvatron::train::detail {
+
+/// A whole profile, in the order of its use. Rank threads share it; each process has its own. Rank 0 writes the
+/// cluster.
+class Profile {
+ public:
+  /// @param precisions  that are measured; of fp8 only what is not that of bf16
+  /// @param cluster  with its devices, and those of a node
+  Profile(ProfilePlan plan, std::vector<Precision> precisions, std::function<void(const ProfileProgress&)> progress,
+          Cluster& cluster)
+      : plan_(std::move(plan)),
+        precisions_(std::move(precisions)),
+        ranks_(cluster.devices),
+        progress_(std::move(progress)),
+        cluster_(cluster),
+        shares_(watch_) {
+    const int node = cluster.devices_per_node;
+    int groups = node > 1 ? 1 : 0;  // the messages
+    for (int n = 2; n <= node; ++n) groups += node % n == 0 ? (n == node ? 1 : 2) : 0;
+    if (cluster.nodes() > 1) ++groups;
+    // Computation in one precision counts 7 steps; that of a single rank takes half the time of the others'.
+    steps_ = plan_.sweeps *
+             (static_cast<double>(precisions_.size()) * (ranks_ > 1 ? 14 : 7) + (ranks_ > 1 ? groups + 1 : 0));
+  }
+
+  /// On every rank, on its thread.
+  template <class Platform>
+  void measure(comm::World& world, const Platform& platform) {
+    platform.enter();
+    const std::function<void(const std::string&)> tell = [this](const std::string& step) {
+      if (progress_) progress_({step, std::min(done_ / steps_, 1.0)});
+      done_ += 1;
+    };
+    Bench<Platform> bench(platform, plan_.sizes);
+    std::optional<Bench<Platform>> larger;
+    if (world.rank() == 0 && !(plan_.alone == plan_.sizes)) larger.emplace(platform, plan_.alone);
+    if (ranks_ == 1) bench.search(true);
+    using Rank = Measurements<Platform>;
+    using Sweep = typename Rank::Sweep;
+    const bool watches = plan_.watches_cores && world.rank() == 0;
+    Rank rank(world, bench, larger ? *larger : bench, plan_, cluster_, across_, watches ? &shares_ : nullptr, tell);
+    const std::vector<int> busy_ranks = ranks_ > 1 ? std::vector{ranks_, 1} : std::vector{1};
+    const auto pass_over = [&](Sweep sweep) {
+      rank.begin(sweep);
+      for (const int busy : busy_ranks) {
+        for (const Precision precision : precisions_) {
+          if (precision == Precision::fp32) rank.template compute<float>(busy);
+          if (precision == Precision::bf16) rank.template compute<bfloat16>(busy);
+          if (precision == Precision::fp8) rank.template products<bfloat16>(busy, precision);
+        }
+        world.control().everybody().barrier();
+      }
+      if (ranks_ > 1) rank.communicate();
+      rank.end();
+    };
+    for (int sweep = 0; sweep < plan_.sweeps; ++sweep) pass_over(Sweep::all);
+    const auto goes_on = [&] {  // all ranks get rank 0's answer
+      std::int32_t again = watch_.seconds() < plan_.again_until && rank.is_disturbed() ? 1 : 0;
+      world.control().everybody().broadcast(View<std::int32_t>(&again, 1), 0);
+      return again != 0;
+    };
+    while (plan_.watches_cores && goes_on()) pass_over(Sweep::disturbed);
+    pass_over(Sweep::write);
+    if (ranks_ == 1) bench.search(false);
+  }
+
+  /// The share of the cores that others took, of each table in its quietest sweep; 0 where that is not watched.
+  [[nodiscard]] double others() const { return shares_.mean(); }
+
+  /// Afterwards: the rates that serve where there is no table follow from the largest points.
+  void finish() {
+    cluster_.device.rates.clear();
+    for (const GemmTable& table : cluster_.gemm) {
+      if (table.kind != op::Kind::gemm_nt || table.concurrency != 1 || table.is_of_one_weight()) continue;
+      double best = 0;
+      const auto& axes = table.seconds.axes();
+      std::size_t point = 0;
+      for (const auto m : axes[0])
+        for (const auto n : axes[1])
+          for (const auto k : axes[2])
+            best = std::max(best, 2.0 * static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k) /
+                                      table.seconds.seconds()[point++]);
+      cluster_.device.rates.push_back({table.precision, name_of(table.precision), best, 1.0});
+    }
+    for (const MemoryTable& table : cluster_.memory_bound)
+      if (table.kind == op::Kind::copy && table.concurrency == 1) {
+        cluster_.device.memory_bandwidth =
+            2.0 * static_cast<double>(table.seconds.axes()[0].back()) / table.seconds.seconds().back();
+        cluster_.device.memory_share = 1.0;
+      }
+    const Link inside = link_of(cluster_.messages, cluster_.devices_per_node, cluster_.inside_node);
+    cluster_.across_nodes = link_of(across_, cluster_.nodes(), inside);
+    cluster_.inside_node = cluster_.devices_per_node > 1 ? inside : cluster_.across_nodes;
+    if (progress_) progress_({"done", 1.0, others()});
+  }
+
+ private:
+  /// The rates of the largest groups and messages; without any tables, those given.
+  static Link link_of(const std::vector<MessageTable>& tables, int members, Link link) {
+    for (const MessageTable& table : tables) {
+      const auto bytes = static_cast<double>(table.seconds.axes()[0].back());
+      const double seconds = table.seconds.seconds().back();
+      if (table.kind == op::Kind::send) link.send_bandwidth = bytes / seconds;
+      if (table.group != members) continue;
+      const double share = 1.0 - 1.0 / members;
+      if (table.kind == op::Kind::all_reduce) {
+        link.latency = {table.seconds.seconds().front() / (2.0 * (members - 1))};
+        link.all_reduce_bandwidth = 2 * share * bytes / seconds;
+      }
+      if (table.kind == op::Kind::all_gather) link.bandwidth = share * bytes / seconds;
+    }
+    return link;
+  }
+
+  ProfilePlan plan_;
+  std::vector<Precision> precisions_;
+  int ranks_;
+  std::function<void(const ProfileProgress&)> progress_;
+  Cluster& cluster_;
+  std::vector<MessageTable> across_;  ///< rank 0's
+  CoreWatch watch_;                   ///< of all cores of the process: ranks are tied to some of them
+  OthersShares shares_;               ///< rank 0's
+  double steps_ = 0;
+  double done_ = 0;  ///< rank 0's
+};
+
+}  // namespace galvatron::train::detail
