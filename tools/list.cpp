@@ -129,7 +129,7 @@ std::string schedule_description(ScheduleKind kind) {
     case ScheduleKind::interleaved:
       return "1f1b over several chunks of layers a stage: less idle, more messages";
     case ScheduleKind::zb_h1:
-      return "1f1b with weight gradients put off: less idle, more memory";
+      return "1f1b with weight gradients deferred: less idle, more memory";
   }
   return {};
 }

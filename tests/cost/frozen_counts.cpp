@@ -38,7 +38,7 @@ std::string table_path(const char* name) { return std::string(test::tests_dir) +
 std::string counts_table(const std::vector<CountCase>& cases) {
   std::string out =
       "# Counts of layers; GALVATRON_FREEZE=1 test_cost writes this file. A line: strategy | bytes (states stash\n"
-      "# deferred input activation carried, forward, backward and weights workspace), operations and CRC-32C of "
+      "# deferred input activation pass_through, forward, backward and weights workspace), operations and CRC-32C of "
       "their\n"
       "# tally (forward backward weights synchronise update), messages beside computation (data, streams, tensor).\n";
   std::string group;

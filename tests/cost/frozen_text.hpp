@@ -23,13 +23,13 @@ inline std::array<const op::WorkList*, 5> phases_of(const cost::LayerCounts& cou
 
 /// In the order of a line. The last three are workspaces.
 inline constexpr std::array<const char*, 9> byte_names{
-    "states",           "stash",   "deferred",          "input",
-    "activation",       "carried", "forward_workspace", "backward_workspace",
+    "states",           "stash",        "deferred",          "input",
+    "activation",       "pass_through", "forward_workspace", "backward_workspace",
     "weights_workspace"};
 inline constexpr std::size_t first_workspace = 6;
 inline std::array<Bytes, 9> bytes_of(const cost::LayerCounts& c) {
-  return {c.states,           c.stash,   c.deferred,          c.input,
-          c.activation,       c.carried, c.forward_workspace, c.backward_workspace,
+  return {c.states,           c.stash,        c.deferred,          c.input,
+          c.activation,       c.pass_through, c.forward_workspace, c.backward_workspace,
           c.weights_workspace};
 }
 

@@ -153,7 +153,7 @@ TEST_CASE("cross attention reads the encoder's tokens") {
   block.positions = 1024;
   const cost::LayerCounts more = cost::layer_counts(block, {}, longer);
   CHECK((more.stash - counts.stash).count == 3 * 512 * 2 * 256 * 2);
-  CHECK((more.carried - counts.carried).count == 3 * 512 * 256 * 2);
+  CHECK((more.pass_through - counts.pass_through).count == 3 * 512 * 256 * 2);
 }
 
 TEST_CASE("what goes into a layer is what the layer before hands on, on every rank") {
@@ -192,11 +192,12 @@ TEST_CASE("a stage keeps what its layers share once a layout") {
   const cost::LayerCounts layer = cost::layer_counts(model.blocks[20], wide, batch);
   const cost::LayerCounts other = cost::layer_counts(model.blocks[20], narrow, batch);
   const std::int64_t tensor = 2 * 512 * 1024 * 2;  // of one side, two samples
-  CHECK(layer.carried.count == tensor);
+  CHECK(layer.pass_through.count == tensor);
   CHECK(layer.input.count == 2 * tensor);
-  CHECK(memory({wide, wide, wide}).stash == (layer.stash * 3 + layer.carried) * 3);
+  CHECK(memory({wide, wide, wide}).stash == (layer.stash * 3 + layer.pass_through) * 3);
   CHECK(memory({wide, wide, wide}).boundary.count == 4 * tensor);
-  CHECK(memory({wide, narrow, narrow}).stash == (layer.stash + layer.carried + other.stash * 2 + other.carried) * 3);
+  CHECK(memory({wide, narrow, narrow}).stash ==
+        (layer.stash + layer.pass_through + other.stash * 2 + other.pass_through) * 3);
 }
 
 TEST_CASE("recomputation trades stash for work in every kind of layer") {

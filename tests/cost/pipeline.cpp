@@ -82,7 +82,7 @@ TEST_CASE("the formulas are the replay of the schedules on equal stages") {
     const int chunks = interleaved ? 1 + static_cast<int>(random() % 4) : 1;
     const int microbatches = (interleaved ? count : 1) * (1 + static_cast<int>(random() % 40));
     StageSeconds stage = random_stages(random, 1).front();
-    // The gradients of weights that are put off are at most the forward and at most the rest of the backward.
+    // The gradients of weights that are deferred are at most the forward and at most the rest of the backward.
     if (splits_backward(kind)) stage.weights = min(stage.forward, stage.backward * 0.5) * (0.25 * (random() % 5));
     CAPTURE(round);
     CAPTURE(name_of(kind));

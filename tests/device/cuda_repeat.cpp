@@ -74,9 +74,9 @@ TEST_CASE("a repeated step does what it does on the cores, with the data and con
     on_host.ask(*host, step);
     gpu.repeat(0, [&] { on_gpu.ask(gpu, step); });
     check_same(on_gpu, on_host);
-    CHECK((gpu.repeater().recorded() > 0) == (step > 1));
+    CHECK((gpu.graph_replay().recorded() > 0) == (step > 1));
   }
-  CHECK(gpu.repeater().refusal().empty());
+  CHECK(gpu.graph_replay().refusal().empty());
 }
 
 TEST_CASE("what is asked for is not done while it is recorded or compared, but once afterwards") {
@@ -112,7 +112,7 @@ TEST_CASE("a step that asks for other operations is recorded anew, also when it 
     check_same(on_gpu, on_host);
     if (extra > 1) CHECK(more.back() == static_cast<float>(step));
   }
-  CHECK(gpu.repeater().refusal().empty());
+  CHECK(gpu.graph_replay().refusal().empty());
 }
 
 TEST_CASE("work that cannot be recorded is done without, and the reason is kept") {
@@ -129,8 +129,8 @@ TEST_CASE("work that cannot be recorded is done without, and the reason is kept"
       gpu.repeat(0, [&] { on_gpu.ask(gpu, step); });
       check_same(on_gpu, on_host);
     }
-    CHECK(gpu.repeater().recorded() == 0);
-    CHECK(gpu.repeater().refusal() == "this cannot be recorded");
+    CHECK(gpu.graph_replay().recorded() == 0);
+    CHECK(gpu.graph_replay().refusal() == "this cannot be recorded");
   }
 }
 
@@ -146,7 +146,7 @@ TEST_CASE("numbers have recordings of their own") {
   }
   CHECK(sum[n - 1] == 4.0F);
   CHECK(other[n - 1] == 10.0F);
-  CHECK(gpu.repeater().recorded() == 2);
+  CHECK(gpu.graph_replay().recorded() == 2);
 }
 
 TEST_CASE("repeated work neither fetches nor waits, and leaves no recording behind when it fails") {

@@ -1,4 +1,4 @@
-// What machines that are not there record: see device/cuda/repeater.hpp.
+// What machines that are not there record: see device/cuda/graph_replay.hpp.
 #pragma once
 
 #include <cstddef>

@@ -75,15 +75,15 @@ TEST_CASE("every border of T5 carries both sides, and the head takes the target 
   const ModelSpec model = t5("t5", shape);
   CHECK(why_not(model) == "");
   CHECK(model.embedding.output_elements(512) == (512 + 4) * 64);
-  CHECK(model.embedding.carried_elements(512) == 4 * 64);
+  CHECK(model.embedding.pass_through_elements(512) == 4 * 64);
   for (const LayerSpec& block : model.blocks) {
     CHECK(block.input_elements(512) == (512 + 4) * 64);
     CHECK(block.output_elements(512) == (512 + 4) * 64);
   }
-  CHECK(model.blocks[0].carried_elements(512) == 4 * 64);
+  CHECK(model.blocks[0].pass_through_elements(512) == 4 * 64);
   CHECK(model.blocks[2].begins_decoder);
-  CHECK(model.blocks[2].carried_elements(512) == 4 * 64);
-  CHECK(model.blocks[3].carried_elements(512) == 512 * 64);
+  CHECK(model.blocks[2].pass_through_elements(512) == 4 * 64);
+  CHECK(model.blocks[3].pass_through_elements(512) == 512 * 64);
   CHECK(model.blocks[3].tokens.of(512) == 4);
   CHECK(model.head.input_elements(512) == 4 * 64);
 }
@@ -112,7 +112,7 @@ TEST_CASE("mixed models that do not fit together are refused with the layer") {
   model.blocks[2].window = 0;
   CHECK(why_not(model).find("(layer 2): a layer that merges tokens has windows") != std::string::npos);
   model = t5("t5", small_t5);
-  model.blocks[2].passing = model.blocks[2].tokens;
+  model.blocks[2].pass_through = model.blocks[2].tokens;
   CHECK(why_not(model).find("(layer 2): a layer with cross attention") != std::string::npos);
   model = t5("t5", small_t5);
   model.head.tokens = {1, 2};

@@ -158,7 +158,7 @@ class CountedLayer {
     const auto of_rank = [&](std::int64_t elements) {
       return elements * context.rows_local() / batch.sequence;  // of a sample, to those of this rank
     };
-    layer_->carry(0, {nullptr, of_rank(layer.carried_elements(batch.sequence))});
+    layer_->set_pass_through(0, {nullptr, of_rank(layer.pass_through_elements(batch.sequence))});
     output_ = {nullptr, of_rank(layer.tokens.of(batch.sequence) * layer.hidden)};
     given_ = of_rank(layer.output_elements(batch.sequence));
     gradient_ = {nullptr, of_rank(layer.input_elements(batch.sequence))};

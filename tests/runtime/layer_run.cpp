@@ -56,7 +56,7 @@ void give_part(const std::vector<Region>& part, std::int64_t samples, std::int64
 std::vector<ActivationLayout> streams_of(const LayerSpec& layer, const StrategySpec& spec, Tokens shape) {
   const bool decodes = layer.memory.any();
   std::vector<ActivationLayout> out;
-  for (const TokenRatio& ratio : {decodes ? layer.memory : layer.tokens, decodes ? layer.tokens : layer.passing})
+  for (const TokenRatio& ratio : {decodes ? layer.memory : layer.tokens, decodes ? layer.tokens : layer.pass_through})
     if (ratio.any()) out.push_back(activation_layout(spec, 0, shape.samples, ratio.of(shape.sequence)));
   return out;
 }
@@ -85,7 +85,7 @@ LayerOutput run_nn_layer(const LayerSpec& layer, const StrategySpec& spec, const
     const Bytes workspace = max(max(counts.forward_workspace, counts.backward_workspace), counts.weights_workspace);
     const std::int64_t library = device::Host::library_workspace_bytes(1);
     const device::Mapping mapping(
-        {counts.states.count + counts.stash.count + counts.deferred.count + counts.carried.count +
+        {counts.states.count + counts.stash.count + counts.deferred.count + counts.pass_through.count +
          counts.activation.count + counts.input.count + workspace.count + library},
         false);
     std::int64_t end = 0;
@@ -96,7 +96,7 @@ LayerOutput run_nn_layer(const LayerSpec& layer, const StrategySpec& spec, const
     };
     device::Region states = region("states", counts.states);
     device::Region stash = region("stash", counts.stash + counts.deferred);
-    device::Region carried = region("carried", counts.carried);
+    device::Region pass_through = region("pass_through", counts.pass_through);
     device::Region boundary = region("boundary", counts.activation + counts.input);
     device::Region transient = region("workspace", workspace);
     device::Region scratch = region("library", {library});
@@ -116,8 +116,9 @@ LayerOutput run_nn_layer(const LayerSpec& layer, const StrategySpec& spec, const
     };
     const std::int64_t rows = local_rows(0) + (streams.size() > 1 ? local_rows(1) : 0);
     const std::size_t own = layer.memory.any() ? 1 : 0;
-    const View<T> passed = carried.take<T>(streams.size() > 1 ? local_rows(layer.begins_decoder ? 1 : 1 - own) * h : 0);
-    made->carry(0, passed);
+    const View<T> passed =
+        pass_through.take<T>(streams.size() > 1 ? local_rows(layer.begins_decoder ? 1 : 1 - own) * h : 0);
+    made->set_pass_through(0, passed);
     made->initialise([&](int, const ParameterTensor& which, std::int64_t index, View<float> values) {
       const Tensor& whole = parameters.at(which.name);
       for (std::int64_t i = 0; i < values.count; ++i) {
@@ -179,7 +180,7 @@ LayerOutput run_nn_layer(const LayerSpec& layer, const StrategySpec& spec, const
         all += streams[i].sequence * in.shape.samples;
       }
     };
-    // What does not come as the input is carried.
+    // What does not come as the input is a pass-through activation.
     const std::size_t input = layer.begins_decoder ? 0 : own;
     if (layer.merges)
       take_part(input_part, in.shape.samples, input_h, in.x, made->input(0));

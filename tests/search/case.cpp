@@ -40,7 +40,7 @@ void check_choice(const Choice& choice, const cost::LayerCounts& counts, const c
   CHECK(choice.deferred == counts.deferred.count);
   CHECK(choice.input == counts.input.count);
   CHECK(choice.activation == counts.activation.count);
-  CHECK(choice.carried == counts.carried.count);
+  CHECK(choice.pass_through == counts.pass_through.count);
   CHECK(choice.forward_workspace == counts.forward_workspace.count);
   CHECK(choice.backward_workspace ==
         std::max(counts.backward_workspace.count, counts.weights_workspace.count - counts.activation.count));

@@ -53,7 +53,7 @@ inline Problem random_problem(std::mt19937& random, const Shape& shape = {}) {
     LayerType type;
     const auto input = by_layout(scale);
     const auto activation = by_layout(scale);
-    const auto carried = by_layout(upto(1) * scale / 4);
+    const auto pass_through = by_layout(upto(1) * scale / 4);
     const int choices = 1 + upto(shape.most_choices - 1);
     for (int i = 0; i < choices; ++i) {
       Choice c;
@@ -71,7 +71,7 @@ inline Problem random_problem(std::mt19937& random, const Shape& shape = {}) {
       const auto layout = static_cast<std::size_t>(c.layout);
       c.input = input[layout];
       c.activation = activation[layout];
-      c.carried = carried[layout];
+      c.pass_through = pass_through[layout];
       c.tag = i;
       type.push_back(c);
     }

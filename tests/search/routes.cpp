@@ -45,7 +45,7 @@ Tail tail_of(const Problem& p, const Assignment& plan, int begin, double once_sh
     const galvatron::search::Choice& before = p.choice(layer - 1, plan.choice[static_cast<std::size_t>(layer) - 1]);
     if (before.layout == c.layout) continue;
     out.seconds += p.relayout_seconds(layer, before.layout, c.layout);
-    out.bytes += static_cast<double>(p.slots_of(0, 0).flight * c.carried);
+    out.bytes += static_cast<double>(p.slots_of(0, 0).flight * c.pass_through);
   }
   return out;
 }

@@ -91,7 +91,7 @@ void run_stage(comm::World& world, const Plan& plan, const ModelSpec& model, con
   const comm::SendGuard guard(world);
   stage.initialise(options.initial ? options.initial : runtime::initial_values(7));
   if (!std::is_same_v<Platform, train::HostPlatform> && world.size() == 1)
-    stage.rehearse(0, options.source);  // changes nothing
+    stage.autotune(0, options.source);  // changes nothing
   stage.repeat(true);
   const auto collect = [&](Gradients& gradients) {
     stage.visit([&](const runtime::StoreView& store) { collect_gradients(rank.device(), store, gradients); });

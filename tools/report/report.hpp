@@ -33,7 +33,7 @@ inline std::string report_html(const Simulated& subject, const std::vector<Simul
   for (const Simulated& other : compared) plans.push_back(&other);
 
   report::Colours colours{{"forward", "forward"}, {"backward", "backward"}};
-  if (splits_backward(subject.plan.schedule)) colours.emplace_back("gradients of weights, put off", "weight");
+  if (splits_backward(subject.plan.schedule)) colours.emplace_back("gradients of weights, deferred", "weight");
   if (subject.plan.stages.size() > 1) colours.emplace_back("moves of activations", "transfer");
   colours.emplace_back("gradient reduction", "gradients");
   colours.emplace_back("optimizer", "update");

@@ -22,7 +22,7 @@ struct Batch {
   int microbatches = 1;
   int stages = 1;                ///< pipeline degree: a tied head shares the embedding's table only when it is 1
   int last_first_rank = 0;       ///< first rank of the last stage; 0: that of stages of equal ranks
-  bool splits_backward = false;  ///< the schedule puts off weight gradients (galvatron::splits_backward)
+  bool splits_backward = false;  ///< the schedule defers weight gradients (galvatron::splits_backward)
   Trainer trainer = Trainer::galvatron;
   /// Traffic of the data ranks runs beside computation. A block under ZeRO-2/3 then has room in the workspace for twice
   /// its parameters and gradients: while it works, its neighbours' are under way.
@@ -42,7 +42,7 @@ struct LayerCounts {
   Bytes deferred;            ///< kept besides from the first part of a split backward to the second
   Bytes input;               ///< the local tensors from the layer before, what passes by included
   Bytes activation;          ///< the local tensors to the layer after; mostly as large as the input
-  Bytes carried;             ///< of them, what a stage keeps once for each micro-batch in flight: see carried_elements
+  Bytes pass_through;  ///< of them, what a stage keeps once for each micro-batch in flight: see pass_through_elements
   Bytes forward_workspace;   ///< transient peak of forward
   Bytes backward_workspace;  ///< transient peak of backward beyond the output's gradient, which it transforms in place
                              ///< and which grows where the input is larger
@@ -63,7 +63,7 @@ struct LayerCounts {
     deferred += other.deferred;
     input += other.input;
     activation += other.activation;
-    carried += other.carried;
+    pass_through += other.pass_through;
     forward_workspace += other.forward_workspace;
     backward_workspace += other.backward_workspace;
     weights_workspace += other.weights_workspace;

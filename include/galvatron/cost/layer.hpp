@@ -68,7 +68,7 @@ constexpr LayerCounts pass_counts(const LayerSpec& layer, const StrategySpec& sp
   out.input = shape.local_bytes(layer.input_elements(batch.sequence));
   out.activation = shape.local_bytes(layer.output_elements(batch.sequence));
   out.overlaps_data = batch.overlap;
-  out.carried = shape.local_bytes(layer.carried_elements(batch.sequence));
+  out.pass_through = shape.local_bytes(layer.pass_through_elements(batch.sequence));
   return out;
 }
 

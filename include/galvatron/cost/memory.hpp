@@ -49,7 +49,7 @@ constexpr PassMemory pass_memory(std::span<const LayerCounts> layers, std::span<
     out.stash += layer.stash;
     out.deferred += layer.deferred;
     // What layers share is kept from the stage's first layer on, and once more in every other layout.
-    if (i == 0 || layouts[i - 1] != layouts[i]) out.stash += layer.carried;
+    if (i == 0 || layouts[i - 1] != layouts[i]) out.stash += layer.pass_through;
     const bool changes = i + 1 < layers.size() && layouts[i] != layouts[i + 1];
     borders = max(borders, layer.activation + (changes ? layers[i + 1].input : Bytes{}));
     out.forward_workspace =

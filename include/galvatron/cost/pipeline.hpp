@@ -22,29 +22,29 @@ struct StageSeconds {
   Seconds backward;
   Seconds synchronise;  ///< gradients, after the last micro-batch
   Seconds update;       ///< optimizer, after all stages have synchronised
-  Seconds weights{};    ///< part of backward that zb-h1 puts off, at most forward and at most the rest of backward
+  Seconds weights{};    ///< part of backward that zb-h1 defers, at most forward and at most the rest of backward
   friend constexpr bool operator==(const StageSeconds&, const StageSeconds&) = default;
 };
 
 /// How much the parts of stages count in an iteration of a schedule:
 ///
-///     ramp sum_i (T_i - deferred W_i) + turns max_i T_i + max_i (once an iteration)
+///     fill_drain sum_i (T_i - deferred W_i) + steady max_i T_i + max_i (per-iteration cost)
 ///
 /// with T_i = forward_i + backward_i and W_i = weights_i of stage i, seconds of a micro-batch.
 ///
-///     schedule      ramp       turns      deferred
+///     schedule      fill_drain steady     deferred
 ///     gpipe, 1f1b   1          m - 1      0                          Galvatron (arXiv 2211.13878), section 3.3
 ///     interleaved   1 / v      m - 1/v    0                          bubble (P-1)/(v m): Narayanan et al.
 ///                                                                    (arXiv 2104.04473), section 2.2
 ///     zb-h1         (P-1) / P  m          1 + (min(m, P)-1)/(P-1)    bubble (P-1)(t_F + t_B - t_W): Qi et al.
 ///                                                                    (arXiv 2401.10241), section 3.1, for m >= P
 ///
-/// The sources' formulas are for equal stages; for uneven ones the ramp is the mean of the stages' ramps. Virtual
-/// stages of a stage are taken to be alike: simulated, iterations take up to 15 % more where some have twice the layers
-/// of others, and 0 to 6 % less where fewer than P lack a layer (tests/simulate/simulation.cpp).
+/// The sources' formulas are for equal stages; for uneven ones filling and draining take the mean of the stages.
+/// Virtual stages of a stage are taken to be alike: simulated, iterations take up to 15 % more where some have twice
+/// the layers of others, and 0 to 6 % less where fewer than P lack a layer (tests/simulate/simulation.cpp).
 struct PipelineWeights {
-  double ramp = 1;
-  double turns = 0;
+  double fill_drain = 1;  ///< how often the sum of all stages counts
+  double steady = 0;      ///< how often the slowest stage counts
   double deferred = 0;
 };
 
@@ -73,8 +73,8 @@ inline Seconds pipeline_seconds(ScheduleKind kind, std::span<const StageSeconds>
     backward = max(backward, stage.backward);
     once = max(once, stage.synchronise + stage.update);
   }
-  const Seconds turn = kind == ScheduleKind::gpipe ? forward + backward : slowest;
-  return sum * weights.ramp + turn * weights.turns + once;
+  const Seconds steady = kind == ScheduleKind::gpipe ? forward + backward : slowest;
+  return sum * weights.fill_drain + steady * weights.steady + once;
 }
 
 /// True for the schedules that shared_pipeline_seconds replays.

@@ -31,7 +31,7 @@ struct LayerSeconds {
   Seconds forward_communication;
   Seconds backward_communication;
   Seconds update_communication;
-  Seconds weights;  ///< part of backward: weight gradients that are put off
+  Seconds weights;  ///< part of backward: weight gradients that are deferred
   friend constexpr bool operator==(const LayerSeconds&, const LayerSeconds&) = default;
 };
 
@@ -143,7 +143,7 @@ constexpr LayerSeconds layer_seconds(const LayerPrices& prices, const Cluster& c
   out.synchronise = synchronise.alone() + longer(max(out.forward, out.backward), synchronise.beside);
   out.update_communication = update.waited + longer(out.forward, update.beside);
   out.update = update.computation + out.update_communication;
-  // What is put off beyond the other passes shortens no pipeline: these must go through all stages in any case.
+  // What is deferred beyond the other passes shortens no pipeline: these must go through all stages in any case.
   out.weights = min(out.weights, min(out.forward, out.backward * 0.5));
   return out;
 }

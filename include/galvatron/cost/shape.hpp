@@ -65,7 +65,7 @@ struct LayerShape {
   [[nodiscard]] constexpr bool keeps_outputs() const {
     return spec.recompute == RecomputeKind::none || traits.passes.keeps_outputs;
   }
-  /// The schedule puts off the gradients of the layer's weights.
+  /// The schedule defers the gradients of the layer's weights.
   [[nodiscard]] constexpr bool splits_backward() const {
     return batch.splits_backward && galvatron::splits_backward(layer, spec);
   }

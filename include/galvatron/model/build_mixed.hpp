@@ -145,7 +145,7 @@ inline ModelSpec t5(std::string name, const T5Shape& shape) {
                           .causal = false,
                           .tied = shape.tied,
                           .norm_epsilon = shape.norm_epsilon,
-                          .passing = target,
+                          .pass_through = target,
                           .bias_rows = shape.buckets};
   ModelSpec model = model_of_equal_blocks(std::move(name), encoder, shape.encoder_layers + shape.decoder_layers);
   LayerSpec decoder = model.head;
@@ -153,14 +153,14 @@ inline ModelSpec t5(std::string name, const T5Shape& shape) {
   decoder.causal = true;
   decoder.tokens = target;
   decoder.memory = all_tokens;
-  decoder.passing = no_tokens;
+  decoder.pass_through = no_tokens;
   for (int i = 0; i < shape.decoder_layers; ++i)
     model.blocks[static_cast<std::size_t>(shape.encoder_layers + i)] = decoder;
   if (shape.encoder_layers > 0) model.blocks[static_cast<std::size_t>(shape.encoder_layers) - 1].closing_norm = true;
   if (shape.decoder_layers > 0) model.blocks[static_cast<std::size_t>(shape.encoder_layers)].begins_decoder = true;
   model.embedding.bias_rows = model.head.bias_rows = 0;
   model.head.tokens = target;
-  model.head.passing = no_tokens;
+  model.head.pass_through = no_tokens;
   return model;
 }
 

@@ -33,10 +33,10 @@ constexpr std::string_view why_inconsistent(const LayerSpec& layer) {
   const auto share = [](const TokenRatio& ratio, std::int64_t least) {
     return ratio.part >= least && ratio.part <= ratio.whole && ratio.whole <= model_limits::positions;
   };
-  if (!share(layer.tokens, 1) || !share(layer.memory, 0) || !share(layer.passing, 0))
+  if (!share(layer.tokens, 1) || !share(layer.memory, 0) || !share(layer.pass_through, 0))
     return "the tokens of a layer are a share of the sequence, at most all of it.";
   if (!layer.tokens.divides(layer.positions) || !layer.memory.divides(layer.positions) ||
-      !layer.passing.divides(layer.positions))
+      !layer.pass_through.divides(layer.positions))
     return "the tokens of a layer are a whole number when the sequence has all its positions.";
   if (layer.kind == LayerKind::embedding && layer.patch_width != 0)
     return within(layer.patch_width, model_limits::ffn) && !layer.tied
@@ -66,7 +66,7 @@ constexpr std::string_view why_inconsistent(const LayerSpec& layer) {
       (layer.bias_rows > 0 && layer.position != PositionKind::relative))
     return "a table of relative positions belongs to a layer with relative positions.";
   if (layer.begins_decoder && !layer.memory.any()) return "a decoder's first layer has cross attention.";
-  if (layer.memory.any() && (layer.passing.any() || layer.merges || layer.window > 0))
+  if (layer.memory.any() && (layer.pass_through.any() || layer.merges || layer.window > 0))
     return "a layer with cross attention has neither windows nor merged tokens, and only its encoder's output passes.";
   if (layer.merges && layer.hidden % 2 != 0) return "a layer that merges tokens doubles their width: it is even.";
   if (layer.merges && layer.window == 0) return "a layer that merges tokens has windows.";

@@ -53,7 +53,7 @@ template <class F>
 constexpr void for_each_field(const LayerSpec& a, const LayerSpec& b, const F& f) {
   // A field that LayerSpec gains has to be named here, or this does not compile.
   const auto& [kind, hidden, heads, kv_heads, head_dim, ffn, vocabulary, positions, norm, activation, position, bias,
-               causal, tied, rope_theta, norm_epsilon, layers, tokens, memory, passing, begins_decoder, norm_order,
+               causal, tied, rope_theta, norm_epsilon, layers, tokens, memory, pass_through, begins_decoder, norm_order,
                closing_norm, window, shift, bias_rows, merges, experts, active_experts, patch_width, class_token,
                token_types, head, forward_pass] = b;
   f("number of layers", a.layers, layers);
@@ -77,7 +77,7 @@ constexpr void for_each_field(const LayerSpec& a, const LayerSpec& b, const F& f
   f("kind of layer", a.kind, kind);
   f("share of the sequence", a.tokens, tokens);
   f("share of the encoder's output", a.memory, memory);
-  f("share of the sequence that passes", a.passing, passing);
+  f("share of the sequence that passes", a.pass_through, pass_through);
   f("beginning of the decoder", a.begins_decoder, begins_decoder);
   f("place of the norms", a.norm_order, norm_order);
   f("closing norm", a.closing_norm, closing_norm);

@@ -49,7 +49,7 @@ enum class Rows : std::uint8_t {
   tokens,        ///< the layer's own
   squares,       ///< four for each token: before they are merged
   memory,        ///< tokens of the encoder's output
-  passing,       ///< tokens of the target beside the encoder's
+  pass_through,  ///< tokens of the target beside the encoder's
   patches,       ///< the tokens but for the learned one of each sample
   first_tokens,  ///< one a sample, where the first token of its sequence is
   samples,       ///< one a sample, on every tensor-parallel rank
@@ -104,9 +104,9 @@ struct Node {
 
 /// A layer's forward pass. `input` is -1 where tokens come in, `output` where a loss comes out.
 ///
-/// Between the two sides of a model some tensors go past layers, and a stage keeps them once: `carried_input` is read
-/// besides the input (the encoder's output in a decoder), `carried_output` is written besides the output (the target's
-/// rows in an embedding).
+/// Between the two sides of a model some tensors go past layers, and a stage keeps them once: `pass_through_input` is
+/// read besides the input (the encoder's output in a decoder), `pass_through_output` is written besides the output (the
+/// target's rows in an embedding).
 struct Graph {
   static constexpr int most_tensors = 32;
   static constexpr int most_nodes = 32;
@@ -120,8 +120,8 @@ struct Graph {
   int weight_count = 0;
   int input = -1;
   int output = -1;
-  int carried_input = -1;
-  int carried_output = -1;
+  int pass_through_input = -1;
+  int pass_through_output = -1;
   bool takes_data = false;  ///< the input is of the data and has no gradient
   LayerSpec layer;          ///< heads, epsilon, theta, causality
 
@@ -132,10 +132,10 @@ struct Graph {
   [[nodiscard]] constexpr Rows rows(int tensor) const { return tensors[static_cast<std::size_t>(tensor)].rows; }
   [[nodiscard]] constexpr const WeightSpec& weight(int i) const { return weights[static_cast<std::size_t>(i)]; }
   [[nodiscard]] constexpr bool is_input(int tensor) const {
-    return tensor >= 0 && (tensor == input || tensor == carried_input);
+    return tensor >= 0 && (tensor == input || tensor == pass_through_input);
   }
   [[nodiscard]] constexpr bool is_output(int tensor) const {
-    return tensor >= 0 && (tensor == output || tensor == carried_output);
+    return tensor >= 0 && (tensor == output || tensor == pass_through_output);
   }
   [[nodiscard]] constexpr bool has_norm() const {
     for (int i = 0; i < node_count; ++i)
@@ -207,9 +207,9 @@ class Builder {
     return {graph_.input};
   }
   /// What the stage keeps beside it.
-  constexpr Tensor carried_input(Width width, Rows rows) {
-    graph_.carried_input = tensor({width, rows});
-    return {graph_.carried_input};
+  constexpr Tensor pass_through_input(Width width, Rows rows) {
+    graph_.pass_through_input = tensor({width, rows});
+    return {graph_.pass_through_input};
   }
   /// Numbers of the data, which have no gradient.
   constexpr Tensor data(Width width, Rows rows) {
@@ -298,7 +298,7 @@ class Builder {
     check(!width_of(y).split, "a layer's output is whole: it is split over tensor-parallel ranks");
     graph_.output = y.id;
   }
-  constexpr void carried_output(Tensor y) { graph_.carried_output = y.id; }
+  constexpr void pass_through_output(Tensor y) { graph_.pass_through_output = y.id; }
 
   [[nodiscard]] constexpr const Graph& graph() const {
     for (int i = 0; i < graph_.node_count; ++i) {

@@ -114,12 +114,12 @@ constexpr forward::Graph block_forward(const LayerSpec& l) {
     const forward::Weight beta =
         l.norm == NormKind::layer_norm ? b.vector(ParameterName::merge_beta, wide) : forward::Weight{};
     x = b.linear(b.norm(four, gamma, beta), b.weight(ParameterName::merge_weight, h, wide));
-  } else if (l.begins_decoder) {  // the encoder's output comes in, and the target was carried
+  } else if (l.begins_decoder) {  // the encoder's output comes in, and the target has passed the encoder
     memory = b.input(h, forward::Rows::memory);
-    x = b.carried_input(h, forward::Rows::tokens);
+    x = b.pass_through_input(h, forward::Rows::tokens);
   } else {
     x = b.input(h);
-    if (l.memory.any()) memory = b.carried_input(h, forward::Rows::memory);
+    if (l.memory.any()) memory = b.pass_through_input(h, forward::Rows::memory);
   }
 
   const auto residual = [&](ParameterName gamma, ParameterName beta, const auto& part) {
@@ -154,7 +154,7 @@ constexpr forward::Graph embedding_forward(const LayerSpec& l) {
   } else {
     const forward::Weight table = b.table(l.vocabulary, h);
     x = b.look_up(table);
-    if (l.passing.any()) b.carried_output(b.look_up(table, forward::Rows::passing));
+    if (l.pass_through.any()) b.pass_through_output(b.look_up(table, forward::Rows::pass_through));
   }
   if (l.position == PositionKind::learned)
     x = b.add_positions(x, b.weight(ParameterName::positions, forward::Builder::whole(l.positions), h));

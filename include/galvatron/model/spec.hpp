@@ -67,7 +67,7 @@ struct LayerSpec {
   // What only some families have.
   TokenRatio tokens = all_tokens;            ///< that the layer works on
   TokenRatio memory = no_tokens;             ///< of the encoder's output, which cross attention reads (T5's decoder)
-  TokenRatio passing = no_tokens;            ///< that go past it, H wide (target tokens past T5's encoder)
+  TokenRatio pass_through = no_tokens;       ///< that go past it, H wide (target tokens past T5's encoder)
   bool begins_decoder = false;               ///< the encoder's output comes in as a layer's input, the target passes
   NormOrder norm_order = NormOrder::before;  ///< of a block
   bool closing_norm = false;                 ///< the output goes through one more norm
@@ -100,7 +100,7 @@ struct LayerSpec {
   /// A block as GPT and Llama have them, causal or not: self-attention over the whole sequence and one MLP, each behind
   /// a norm.
   [[nodiscard]] constexpr bool is_plain_block() const {
-    return kind == LayerKind::block && forward_pass == nullptr && !memory.any() && !passing.any() &&
+    return kind == LayerKind::block && forward_pass == nullptr && !memory.any() && !pass_through.any() &&
            norm_order == NormOrder::before && !closing_norm && window == 0 && position != PositionKind::relative &&
            !merges && experts == 0;
   }
@@ -120,11 +120,11 @@ struct LayerSpec {
   }
   /// To the layer after.
   [[nodiscard]] constexpr std::int64_t output_elements(std::int64_t sequence) const {
-    return (tokens.of(sequence) + memory.of(sequence) + passing.of(sequence)) * hidden;
+    return (tokens.of(sequence) + memory.of(sequence) + pass_through.of(sequence)) * hidden;
   }
   /// Of them, what a stage keeps once and not in every layer, because it is for later layers or for several.
-  [[nodiscard]] constexpr std::int64_t carried_elements(std::int64_t sequence) const {
-    return (begins_decoder ? tokens.of(sequence) : memory.of(sequence) + passing.of(sequence)) * hidden;
+  [[nodiscard]] constexpr std::int64_t pass_through_elements(std::int64_t sequence) const {
+    return (begins_decoder ? tokens.of(sequence) : memory.of(sequence) + pass_through.of(sequence)) * hidden;
   }
 };
 

@@ -51,9 +51,10 @@ class BackwardPass : protected ForwardPass {
       if (input >= 0) program_.input_gradients[at(count++)] = id(gradients_[at(input)]);
   }
   [[nodiscard]] constexpr std::array<int, 2> inputs_with_gradients() const {
-    return {g().takes_data ? -1 : g().input, g().carried_input};
+    return {g().takes_data ? -1 : g().input, g().pass_through_input};
   }
-  /// Gradients of what the layer gives. What is carried goes on to later layers, which have given it a gradient.
+  /// Gradients of what the layer gives. Pass-through activations go on to later layers, which have given them a
+  /// gradient.
   constexpr void enter_gradients() {
     int count = 0;
     const auto enter = [&](int tensor) {
@@ -62,8 +63,8 @@ class BackwardPass : protected ForwardPass {
       program_.output_gradients[at(count++)] = id(gradients_[at(tensor)]);
     };
     enter(g().output);
-    enter(g().carried_output);
-    for (const int input : {g().input, g().carried_input})
+    enter(g().pass_through_output);
+    for (const int input : {g().input, g().pass_through_input})
       if (input >= 0 && g().rows(input) == forward::Rows::memory) enter(input);
   }
   /// A value in the border: the encoder's rows come first, then the decoder's.
@@ -72,7 +73,7 @@ class BackwardPass : protected ForwardPass {
     Extent begin{};
     if (g().rows(tensor) == forward::Rows::tokens && g().layer.memory.any())
       begin = h.times(megatron_ ? Letter::local_memory_rows : Letter::memory_rows);
-    if (g().rows(tensor) == forward::Rows::passing) begin = h.times(megatron_ ? Letter::local_rows : Letter::rows);
+    if (g().rows(tensor) == forward::Rows::pass_through) begin = h.times(megatron_ ? Letter::local_rows : Letter::rows);
     const ExtentId count = numbered(elements(tensor));
     const ExtentId first = numbered(begin);
     for (int b = 0; b < program_.buffer_count; ++b)

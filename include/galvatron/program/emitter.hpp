@@ -142,8 +142,8 @@ class Emitter {
         return {4, cut ? Letter::local_rows : Letter::rows};
       case forward::Rows::memory:
         return of(cut ? Letter::local_memory_rows : Letter::memory_rows);
-      case forward::Rows::passing:
-        return of(cut ? Letter::local_passing_rows : Letter::passing_rows);
+      case forward::Rows::pass_through:
+        return of(cut ? Letter::local_pass_through_rows : Letter::pass_through_rows);
       case forward::Rows::patches:
         return of(Letter::patch_rows);
       case forward::Rows::first_tokens:
@@ -158,8 +158,8 @@ class Emitter {
     switch (g().rows(tensor)) {
       case forward::Rows::memory:
         return Letter::memory_rows;
-      case forward::Rows::passing:
-        return Letter::passing_rows;
+      case forward::Rows::pass_through:
+        return Letter::pass_through_rows;
       case forward::Rows::first_tokens:
       case forward::Rows::samples:
         return Letter::samples;
@@ -198,7 +198,7 @@ class Emitter {
   /// Where a tensor of the forward pass lies. What works in place decides for its operand.
   [[nodiscard]] constexpr Storage home(int tensor) const {
     if (phase_ == Phase::forward && tensor == g().output) return Storage::output;
-    if (phase_ == Phase::forward && tensor == g().carried_output) return Storage::carried;
+    if (phase_ == Phase::forward && tensor == g().pass_through_output) return Storage::pass_through;
     for (int i = 0; i < g().node_count; ++i)
       if (forward::works_in_place(g().node(i).operation) && g().node(i).inputs[0] == tensor)
         return home(g().node(i).output);

@@ -24,9 +24,9 @@ class ForwardPass : protected Emitter {
     core_output_.fill(-1);
     biases_.fill(-1);
     if (graph.input >= 0) own_[at(graph.input)] = fresh(elements(graph.input), Storage::input);
-    if (graph.carried_input >= 0)
-      own_[at(graph.carried_input)] = fresh(elements(graph.carried_input), Storage::carried);
-    program_.inputs = {border_value(graph.input), border_value(graph.carried_input)};
+    if (graph.pass_through_input >= 0)
+      own_[at(graph.pass_through_input)] = fresh(elements(graph.pass_through_input), Storage::pass_through);
+    program_.inputs = {border_value(graph.input), border_value(graph.pass_through_input)};
   }
 
   [[nodiscard]] constexpr std::int16_t border_value(int tensor) const { return id(tensor >= 0 ? own(tensor) : -1); }
@@ -36,7 +36,7 @@ class ForwardPass : protected Emitter {
     if (has_loss_)
       for (int group = 0; group < groups(); ++group) push_group(Code::open_gradients, group);
     run(false);
-    program_.outputs = {border_value(g().output), border_value(g().carried_output)};
+    program_.outputs = {border_value(g().output), border_value(g().pass_through_output)};
   }
   /// The forward pass; where `again`, only what leads to what is kept.
   constexpr void run(bool again) {

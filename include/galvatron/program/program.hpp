@@ -7,7 +7,7 @@
 // Buffers, by lifetime:
 //   input, output, gradient   borders of the layer; `gradient` is that of the output on entry of backward and that of
 //                             the input on its end
-//   carried                   kept once by a stage for several layers
+//   pass_through              kept once by a stage for several layers
 //   slot                      from forward to backward of a micro-batch
 //   deferred                  from backward to the weight gradients of a micro-batch
 //   frame                     inside one phase: a stack from both ends (program/allocate.hpp)
@@ -108,7 +108,7 @@ enum class Scalar : std::uint8_t {
   mask,    ///< one byte
 };
 
-enum class Storage : std::uint8_t { input, output, carried, gradient, slot, deferred, frame };
+enum class Storage : std::uint8_t { input, output, pass_through, gradient, slot, deferred, frame };
 
 /// An extent of LayerProgram::extents, by number. The first is 0.
 enum class ExtentId : std::uint8_t { none };
@@ -202,9 +202,9 @@ struct LayerProgram {
   std::array<FramePeak, most_peaks> peaks{};  ///< where frames may be largest; others are within these
   int peak_count = 0;
   // Values at the borders; -1: none.
-  std::array<std::int16_t, 2> inputs{-1, -1};                ///< from the layer before, and carried
-  std::array<std::int16_t, 2> outputs{-1, -1};               ///< to the layer after, and carried
-  std::array<std::int16_t, 3> output_gradients{-1, -1, -1};  ///< from the layer after: of outputs, of what is carried
+  std::array<std::int16_t, 2> inputs{-1, -1};                ///< from the layer before, and pass-through
+  std::array<std::int16_t, 2> outputs{-1, -1};               ///< to the layer after, and pass-through
+  std::array<std::int16_t, 3> output_gradients{-1, -1, -1};  ///< from the layer after: of outputs, of pass-through
   std::array<std::int16_t, 3> input_gradients{-1, -1, -1};   ///< to the layer before
 
   /// A layer with a vocabulary table has it in a parameter group of its own, before that of its other parameters.

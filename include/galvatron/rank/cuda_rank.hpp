@@ -61,7 +61,7 @@ class CudaRank {
   [[nodiscard]] std::vector<std::string> remarks() const {
     std::vector<std::string> out = remarks_;
     for (const std::string& why : machine_.attention_refusals()) out.push_back(why);
-    if (const std::string& why = device_.repeater().refusal(); !why.empty())
+    if (const std::string& why = device_.graph_replay().refusal(); !why.empty())
       out.push_back("steps are launched operation by operation, not as a CUDA graph: " + why);
     return out;
   }

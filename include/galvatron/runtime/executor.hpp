@@ -25,7 +25,7 @@ template <class T>
 struct KeptBuffers {
   std::array<std::byte*, program::LayerProgram::most_buffers> buffers{};
   View<std::int32_t> tokens;  ///< of an embedding, those of the target last; targets of a head
-  View<T> carried;            ///< what a stage keeps once for several layers
+  View<T> pass_through;       ///< what a stage keeps once for several layers
   View<T> uncut;              ///< parameters that no tensor rank shares, for the phase of weight gradients
   View<float> d_uncut;        ///< and their gradients
 };
@@ -169,8 +169,8 @@ class Executor {
         return slot_->buffers[at(b)];
       case Storage::deferred:
         return deferred_->buffers[at(b)];
-      case Storage::carried:
-        return reinterpret_cast<std::byte*>(slot_->carried.data);
+      case Storage::pass_through:
+        return reinterpret_cast<std::byte*>(slot_->pass_through.data);
       case Storage::output:
       case Storage::gradient:
         if (border_.data == nullptr) return nullptr;
@@ -431,7 +431,7 @@ class Executor {
   }
   [[nodiscard]] View<const std::int32_t> tokens_of(const Step& step) const {
     const std::int64_t own = of(program::Letter::rows);
-    if (step.rows == forward::Rows::passing) return slot_->tokens.slice(own, slot_->tokens.count - own);
+    if (step.rows == forward::Rows::pass_through) return slot_->tokens.slice(own, slot_->tokens.count - own);
     return slot_->tokens.slice(0, own);
   }
   [[nodiscard]] device::RelativePositions relative_positions() const {

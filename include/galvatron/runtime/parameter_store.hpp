@@ -161,14 +161,14 @@ class ParameterStore final : public StreamedStore {
     gathering_ = context_->data.start_all_gather(View<const T>(parameters_), gathered_);
   }
   void release_parameters() override { is_gathered_ = false; }
-  void lend_gradients(View<std::byte> room) override {
-    lent_ = typed<float>(room);
-    is_lent_ = true;
+  void set_gradient_buffer(View<std::byte> room) override {
+    gradient_buffer_ = typed<float>(room);
+    has_gradient_buffer_ = true;
   }
   void finish_gradients() override {
     context_->data.finish(reducing_);
-    context_->device.accumulate(shard_size_, lent_.slice(own_.begin, shard_size_), gradients_);
-    is_lent_ = false;
+    context_->device.accumulate(shard_size_, gradient_buffer_.slice(own_.begin, shard_size_), gradients_);
+    has_gradient_buffer_ = false;
   }
 
   /// The whole local parameters: gathered under ZeRO-3, into the workspace unless start_gather() was called.
@@ -192,11 +192,12 @@ class ParameterStore final : public StreamedStore {
   [[nodiscard]] bool adds_gradients() const { return zero_ < 2 && !is_first_; }
 
   /// Where a backward pass adds the layer's gradient, and writes what adds_gradients() says: the store's own, or
-  /// another (ZeRO-2/3), in the workspace unless lend_gradients() gave the place.
+  /// another (ZeRO-2/3), in the workspace unless set_gradient_buffer() gave the place.
   View<float> open_gradients() {
     if (zero_ >= 2) {
       if (empty()) return {};
-      View<float> all = is_lent_ ? lent_ : context_->workspace.template take<float>(layout_.elements);
+      View<float> all =
+          has_gradient_buffer_ ? gradient_buffer_ : context_->workspace.template take<float>(layout_.elements);
       context_->device.zero(raw_bytes(added_part(all)));
       return all;
     } else {
@@ -211,7 +212,7 @@ class ParameterStore final : public StreamedStore {
       if (empty()) return;
       sum_whole(gradients);
       View<float> shard = gradients.slice(own_.begin, shard_size_);
-      if (is_lent_) {
+      if (has_gradient_buffer_) {
         reducing_ = context_->data.start_reduce_scatter(gradients, shard);
         return;
       }
@@ -369,14 +370,14 @@ class ParameterStore final : public StreamedStore {
   MomentView first_moment_;
   MomentView second_moment_;
   View<float> master_;
-  View<T> gathered_;         ///< by start_gather()
-  View<float> lent_;         ///< by lend_gradients()
-  comm::Pending reducing_;   ///< gradients, to synchronise() (ZeRO-0/1) or finish_gradients()
-  comm::Pending gathering_;  ///< parameters, to acquire()
+  View<T> gathered_;             ///< by start_gather()
+  View<float> gradient_buffer_;  ///< by set_gradient_buffer()
+  comm::Pending reducing_;       ///< gradients, to synchronise() (ZeRO-0/1) or finish_gradients()
+  comm::Pending gathering_;      ///< parameters, to acquire()
   bool reduction_begun_ = false;
   bool is_gathered_ = false;
   bool is_first_ = true;  ///< no gradient has been written in this step
-  bool is_lent_ = false;
+  bool has_gradient_buffer_ = false;
 };
 
 }  // namespace galvatron::runtime

@@ -48,7 +48,7 @@ class ProgramLayer final : public Layer<T> {
   View<T> input(int slot) override { return graph_.takes_data ? View<T>{} : executor_->input(at(slot)); }
   View<T> patches(int slot) override { return graph_.takes_data ? executor_->input(at(slot)) : View<T>{}; }
   View<std::int32_t> tokens(int slot) override { return at(slot).tokens; }
-  void carry(int slot, View<T> carried) override { at(slot).carried = carried; }
+  void set_pass_through(int slot, View<T> rows) override { at(slot).pass_through = rows; }
 
   void forward(int slot, View<T> y) override { run(Phase::forward, slot, -1, y); }
   void backward(int slot, View<T> d) override { run(Phase::backward, slot, -1, d); }

@@ -8,8 +8,8 @@
 
 namespace galvatron::runtime {
 
-/// What a run of layers asks of the store of each (train/streams.hpp), in this order: start_gather, then the layer's
-/// pass, in which it finds its parameters gathered; lend_gradients before a pass that makes gradients, and
+/// What a run of layers asks of the store of each (train/zero_prefetch.hpp), in this order: start_gather, then the
+/// layer's pass, in which it finds its parameters gathered; set_gradient_buffer before a pass that makes gradients, and
 /// finish_gradients some time after it.
 class StreamedStore {
  public:
@@ -26,7 +26,7 @@ class StreamedStore {
   virtual void start_gather(View<std::byte> room) = 0;
   virtual void release_parameters() = 0;
   /// The layer's next gradient goes to `room`, and from there over the data ranks until finish_gradients().
-  virtual void lend_gradients(View<std::byte> room) = 0;
+  virtual void set_gradient_buffer(View<std::byte> room) = 0;
   virtual void finish_gradients() = 0;
 
  protected:

@@ -101,7 +101,7 @@ inline StageProgram one_forward_one_backward(int stage, int stages, std::int64_t
 }
 
 /// Zero bubble, handcrafted schedule 1 (Qi et al. 2024, arXiv 2401.10241, section 3.1): 1F1B whose backward comes in
-/// two parts. The gradient of the input goes on at once; stage s puts off the gradients of its weights by s
+/// two parts. The gradient of the input goes on at once; stage s defers the gradients of its weights by s
 /// micro-batches, so that the last stages answer sooner, and does them where it would wait (capital letters):
 ///
 ///   stage 0  0 1 2 . . a A 3 b B c C d D      in flight: min(P, m) on every stage, as on 1F1B's first

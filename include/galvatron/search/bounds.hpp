@@ -6,7 +6,7 @@
 //     seconds / alone >= sum_i w_i C_i >= sum_i [ w_i C_i + q_i (memory_i - M) ]
 //
 // where C_i adds, over the layers of stage i, seconds per micro-batch + once / (alone (P + m - 1)). (For any schedule:
-// w_i >= ramp with sum P ramp + turns, and ramp times the seconds that the schedule puts off is taken off w_i C_i; see
+// w_i >= ramp with sum P ramp + turns, and ramp times the seconds that the schedule defers is taken off w_i C_i; see
 // cost::pipeline_weights.) The right side is a
 // sum over layers, so a layer whose choice and stage are open contributes at least its cheapest: its price. Any weights
 // are valid; good ones come from the relaxed problem with fractional layers, where a stage of n layers takes
@@ -31,8 +31,8 @@ class Bounds {
  public:
   explicit Bounds(const Problem& problem) : p_(problem), memory_(problem) {
     const Objective& o = p_.objective;
-    ramp_weight_ = o.weights.ramp;
-    turns_ = p_.stages() * ramp_weight_ + o.weights.turns;
+    ramp_weight_ = o.weights.fill_drain;
+    turns_ = p_.stages() * ramp_weight_ + o.weights.steady;
     alone_ = p_.stages() == 1 ? o(1, 1, 0) / o.microbatches : o.alone;
     once_share_ = 1 / (alone_ * turns_);
     least_of_types();

@@ -124,7 +124,7 @@ class ChoiceMaker {
     out.bytes.backward_workspace = counts.backward_workspace.count;
     out.bytes.input = counts.input.count;
     out.bytes.activation = counts.activation.count;
-    out.bytes.carried = counts.carried.count;
+    out.bytes.pass_through = counts.pass_through.count;
     out.weights_workspace = counts.weights_workspace.count;
     return out;
   }

@@ -48,7 +48,7 @@ class Cuts {
   [[nodiscard]] double bound(double enough = infinite, Executor* executor = nullptr) const {
     double whole = bounds_.seconds();
     for (std::size_t k = 0; k < w_.size(); ++k) {
-      const double slowest = p_.objective.weights.turns > 0 ? least_slowest(k, w_.ramps(k).back()) : 0;
+      const double slowest = p_.objective.weights.steady > 0 ? least_slowest(k, w_.ramps(k).back()) : 0;
       whole = std::max(whole, w_.seconds(k, w_.ramps(k).back(), slowest, once_));
     }
     if (whole >= enough || enough == infinite) return whole;

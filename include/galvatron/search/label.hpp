@@ -18,7 +18,7 @@ namespace galvatron::search {
 /// figures: for a later workspace V the stage needs kept + max(W, V) = max(top, kept + V).
 struct Label {
   double time = 0;  ///< seconds of a micro-batch
-  double ramp = 0;  ///< of them, what the schedule does not put off
+  double ramp = 0;  ///< of them, what the schedule does not deferred
   double once = 0;  ///< seconds once an iteration
   std::int64_t kept = 0;
   std::int64_t top = 0;

@@ -124,7 +124,7 @@ class MemoryBounds {
     std::int64_t ends = most;
     for (const LayerType& type : p_->types)
       for (const Choice& c : type) {
-        begins = std::min(begins, (stage > 0 ? c.input : 0) + p_->slots_of(stage, 0).flight * c.carried);
+        begins = std::min(begins, (stage > 0 ? c.input : 0) + p_->slots_of(stage, 0).flight * c.pass_through);
         ends = std::min(ends, c.activation);
       }
     messages_[static_cast<std::size_t>(stage)] =

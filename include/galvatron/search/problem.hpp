@@ -25,7 +25,7 @@ namespace galvatron::search {
 struct Choice {
   double forward = 0;
   double backward = 0;
-  double weights = 0;                   ///< part of backward that may be put off (see cost::StageSeconds)
+  double weights = 0;                   ///< part of backward that may be deferred (see cost::StageSeconds)
   double synchronise = 0;               ///< once an iteration: gradients
   double update = 0;                    ///< once an iteration: optimizer
   std::int64_t states = 0;              ///< parameters, gradients, optimizer
@@ -35,7 +35,7 @@ struct Choice {
   std::int64_t backward_workspace = 0;  ///< transient, beyond the incoming gradient
   std::int64_t input = 0;               ///< the tensors from the layer before
   std::int64_t activation = 0;          ///< the tensors to the layer after
-  std::int64_t carried = 0;             ///< of them, what a stage keeps once for all its layers of a layout
+  std::int64_t pass_through = 0;        ///< of them, what a stage keeps once for all its layers of a layout
   int layout = 0;                       ///< of its activations; a change between neighbours is a re-layout
   int tag = 0;                          ///< the caller's name for the strategy, the same in every type
 
@@ -72,10 +72,10 @@ struct Moves {
 };
 
 /// Seconds of an iteration from the sums of its stages. `sum` adds the stages' ramps (seconds per micro-batch, less
-/// what the schedule puts off), `slowest` is the largest of their seconds per micro-batch, `once` the largest of what
-/// stages do once an iteration; `ramp` and `turns` are those of cost::pipeline_weights.
+/// what the schedule defers), `slowest` is the largest of their seconds per micro-batch, `once` the largest of what
+/// stages do once an iteration; the weights are those of cost::pipeline_weights.
 ///
-///     alone * (ramp * sum + turns * slowest) + once, and at least m * sum / P + once where stages share cores
+///     alone * (fill_drain * sum + steady * slowest) + once, and at least m * sum / P + once where stages share cores
 ///
 /// On a machine with a core for each rank `alone` is 1. Where ranks share cores, seconds are those with every rank at
 /// work; a stage that works while others wait is faster (`alone` < 1), and the work of all stages bounds the iteration
@@ -88,7 +88,7 @@ struct Objective {
   cost::PipelineWeights weights{};
 
   [[nodiscard]] constexpr double operator()(double sum, double slowest, double once) const {
-    const double pipeline = alone * (weights.ramp * sum + weights.turns * slowest);
+    const double pipeline = alone * (weights.fill_drain * sum + weights.steady * slowest);
     return std::max(pipeline, shared ? microbatches * sum / stages : 0.0) + once;
   }
   /// What a layer adds to the ramp of its stage.
@@ -184,7 +184,7 @@ constexpr std::vector<std::int64_t> least_workspaces(const Problem& p) {
 /// larger.
 constexpr bool replaces(const Choice& a, const Choice& b, const Objective& objective, const Slots& slots,
                         bool memory_only = false) {
-  const bool memory = a.layout == b.layout && a.input <= b.input && a.carried <= b.carried &&
+  const bool memory = a.layout == b.layout && a.input <= b.input && a.pass_through <= b.pass_through &&
                       a.activation <= b.activation && slots.kept(a) <= slots.kept(b) &&
                       a.forward_workspace <= b.forward_workspace && a.backward_workspace <= b.backward_workspace;
   return memory && (memory_only || (a.seconds() <= b.seconds() && a.once() <= b.once() &&
@@ -250,7 +250,7 @@ constexpr void drop_equal_ties(Problem& p) {
 /// Drops the choices that others replace on every stage; tied layers keep all that differ.
 constexpr void drop_superfluous(Problem& p) {
   if (p.tied) drop_equal_ties(p);
-  // What a layer keeps grows in a straight line from the one to the other: more is put off only where all stages have
+  // What a layer keeps grows in a straight line from the one to the other: more is deferred only where all stages have
   // equally many micro-batches in flight.
   Slots least = p.slots_of(0, 0);
   Slots most = least;
@@ -313,7 +313,7 @@ constexpr StageCost evaluate_stage(const Problem& problem, const Assignment& pla
   };
   StageCost cost;
   std::int64_t workspace = 0;
-  std::int64_t kept = problem.fixed + problem.slots_of(stage, 0).flight * at(begin).carried;
+  std::int64_t kept = problem.fixed + problem.slots_of(stage, 0).flight * at(begin).pass_through;
   if (stage > 0) {
     kept += at(begin).input;
     cost.forward += problem.receive_input(begin, at(begin).layout);
@@ -334,14 +334,14 @@ constexpr StageCost evaluate_stage(const Problem& problem, const Assignment& pla
     workspace = std::max({workspace, c.forward_workspace, c.activation + c.backward_workspace});
     if (layer + 1 < end && problem.chunk_of(layer + 1) != chunk) {  // other stages are between these two
       const Choice& next = at(layer + 1);
-      kept += c.activation + next.input + problem.slots_of(stage, chunk + 1).flight * next.carried;
+      kept += c.activation + next.input + problem.slots_of(stage, chunk + 1).flight * next.pass_through;
       cost.forward += problem.receive_input(layer + 1, next.layout);
       cost.backward += problem.receive_gradient(layer, c.layout);
     } else if (layer + 1 < end && at(layer + 1).layout != c.layout) {
       const Choice& next = at(layer + 1);
       cost.forward += problem.one_way(layer + 1, c.layout, next.layout);
       cost.backward += problem.one_way(layer + 1, next.layout, c.layout);
-      kept += problem.slots_of(stage, chunk).flight * next.carried;
+      kept += problem.slots_of(stage, chunk).flight * next.pass_through;
       workspace = std::max({workspace, c.forward_workspace + c.activation, c.activation + next.input});
     }
   }

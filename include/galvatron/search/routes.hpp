@@ -116,8 +116,8 @@ class Routes {
  private:
   // The choices of one layout.
   struct Layout {
-    std::vector<HullPoint> hull;                                      // empty: none
-    std::int64_t carried = std::numeric_limits<std::int64_t>::max();  // bytes, where the layout begins
+    std::vector<HullPoint> hull;                                           // empty: none
+    std::int64_t pass_through = std::numeric_limits<std::int64_t>::max();  // bytes, where the layout begins
   };
   // Layers with the same choices.
   struct Kind {
@@ -149,7 +149,7 @@ class Routes {
     for (const Choice& c : p_.types[static_cast<std::size_t>(type)]) {
       if (!is_open(c, tag)) continue;
       Layout& layout = out.layouts[static_cast<std::size_t>(c.layout)];
-      layout.carried = std::min(layout.carried, slots_.flight * c.carried);
+      layout.pass_through = std::min(layout.pass_through, slots_.flight * c.pass_through);
       layout.hull.push_back(point_of(c));
       out.bytes = std::min(out.bytes, layout.hull.back().bytes);
     }
@@ -206,7 +206,7 @@ class Routes {
           if (to == from) continue;
           const double move =
               p_.relayout_seconds(role_.begin + static_cast<int>(layer), static_cast<int>(from), static_cast<int>(to)) +
-              price * static_cast<double>(kind(layer).layouts[to].carried);
+              price * static_cast<double>(kind(layer).layouts[to].pass_through);
           least = std::min(least, std::pair(sum + move, to));
         }
         after[from] = least.first;

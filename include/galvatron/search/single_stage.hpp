@@ -51,7 +51,7 @@ class SingleStage {
     std::int64_t forward_workspace;
     std::int64_t input;
     std::int64_t activation;
-    std::int64_t carried;  // by all micro-batches in flight, where a layout begins
+    std::int64_t pass_through;  // by all micro-batches in flight, where a layout begins
     int layout;
     int index;
     int tag;
@@ -74,14 +74,14 @@ class SingleStage {
     std::vector<Figures> all;
     for (const Choice& c : p_.types[type])
       all.push_back({p_.objective.microbatches * c.seconds() + c.once(), p_.slots_of(0, 0).kept(c), workspace_of(c),
-                     c.forward_workspace, c.input, c.activation, p_.slots_of(0, 0).flight * c.carried, c.layout,
+                     c.forward_workspace, c.input, c.activation, p_.slots_of(0, 0).flight * c.pass_through, c.layout,
                      static_cast<int>(all.size()), c.tag});
     if (p_.tied && (type_of(0) == static_cast<int>(type) || type_of(p_.count() - 1) == static_cast<int>(type)))
       return all;
     const auto beats = [](const Figures& a, const Figures& b) {
       return a.layout == b.layout && a.seconds <= b.seconds && a.kept <= b.kept && a.workspace <= b.workspace &&
              a.forward_workspace <= b.forward_workspace && a.input <= b.input && a.activation <= b.activation &&
-             a.carried <= b.carried;
+             a.pass_through <= b.pass_through;
     };
     std::vector<Figures> out;
     for (const Figures& f : all) {
@@ -190,7 +190,7 @@ class SingleStage {
             limit_ - ahead[at + 1] - f.seconds - multiplier_ * static_cast<double>(f.kept - p_.fixed - room_);
         const std::size_t mine = out.size();
         if (layer == 0) {
-          const std::int64_t kept = p_.fixed + f.carried;
+          const std::int64_t kept = p_.fixed + f.pass_through;
           if (kept + f.workspace <= most && !(multiplier_ * static_cast<double>(kept) >= slowest))
             out.push_back({f.seconds, kept + f.kept, f.workspace, &f, -1});
           continue;
@@ -207,7 +207,7 @@ class SingleStage {
           const Figures& last = *before.choice;
           if (last.layout != f.layout) {
             label.seconds += p_.objective.microbatches * p_.relayout_seconds(layer, last.layout, f.layout);
-            label.kept += f.carried;
+            label.kept += f.pass_through;
             label.workspace =
                 std::max({label.workspace, last.forward_workspace + last.activation, last.activation + f.input});
           }

@@ -224,11 +224,11 @@ class StageTable {
     std::optional<Run> route;
     if (routes_ != nullptr) open = &route.emplace(routes_->within(layer, to.layout));
     out.labels.clear();
-    const std::int64_t carried = slots_of(layer).flight * to.carried;
+    const std::int64_t pass_through = slots_of(layer).flight * to.pass_through;
     if (limits_.interrupted()) return;
     if (layer == role_.begin) {
       Label label;
-      label.kept = problem_.fixed + carried + (role_.first ? 0 : to.input);
+      label.kept = problem_.fixed + pass_through + (role_.first ? 0 : to.input);
       label.top = label.kept + role_.least_workspace;
       if (!role_.first && !limits_.memory_only) label.time = label.ramp = problem_.receive_input(layer, to.layout);
       out.labels.push_back(label);
@@ -247,7 +247,7 @@ class StageTable {
       if (new_chunk)
         seconds = problem_.receive_gradient(layer - 1, from.layout) + problem_.receive_input(layer, to.layout);
       if (limits_.memory_only) seconds = 0;
-      const std::int64_t kept = new_chunk ? from.activation + to.input + carried : same ? 0 : carried;
+      const std::int64_t kept = new_chunk ? from.activation + to.input + pass_through : same ? 0 : pass_through;
       const std::int64_t space = same ? 0 : from.activation + std::max(from.forward_workspace, to.input);
       const bool later = !same || new_chunk || routes_ != nullptr;  // what was good before may be hopeless
       Label least = made.least;

@@ -14,7 +14,7 @@ struct TypeIndex {
   struct Class {
     int layout = 0;
     std::int64_t input = 0;
-    std::int64_t carried = 0;
+    std::int64_t pass_through = 0;
     std::int64_t activation = 0;
     std::int64_t forward_workspace = 0;  // 0 where backward needs no less: then that is what bounds a move behind it
     std::vector<std::int32_t> choices;
@@ -22,12 +22,12 @@ struct TypeIndex {
     explicit Class(const Choice& c)
         : layout(c.layout),
           input(c.input),
-          carried(c.carried),
+          pass_through(c.pass_through),
           activation(c.activation),
           forward_workspace(c.forward_workspace > c.backward_workspace ? c.forward_workspace : 0) {}
     /// Labels arrive at both alike.
     [[nodiscard]] bool begins_like(const Class& other) const {
-      return layout == other.layout && input == other.input && carried == other.carried;
+      return layout == other.layout && input == other.input && pass_through == other.pass_through;
     }
     [[nodiscard]] bool ends_like(const Class& other) const {
       return activation == other.activation && forward_workspace == other.forward_workspace;
@@ -35,7 +35,7 @@ struct TypeIndex {
     friend bool operator<(const Class& a, const Class& b) {
       if (a.layout != b.layout) return a.layout < b.layout;
       if (a.input != b.input) return a.input < b.input;
-      if (a.carried != b.carried) return a.carried < b.carried;
+      if (a.pass_through != b.pass_through) return a.pass_through < b.pass_through;
       return a.activation != b.activation ? a.activation < b.activation : a.forward_workspace < b.forward_workspace;
     }
   };

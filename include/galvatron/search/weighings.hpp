@@ -37,8 +37,8 @@ class Weighings {
   Weighings(const Problem& problem, const Bounds& bounds, int workspace_classes = 1, Executor* executor = nullptr)
       : objective_(problem.objective) {
     const auto add = [&](double in_ramp, double in_slowest) {
-      const double weighed = objective_.alone * (objective_.weights.ramp * problem.stages() * in_ramp +
-                                                 objective_.weights.turns * in_slowest);
+      const double weighed = objective_.alone * (objective_.weights.fill_drain * problem.stages() * in_ramp +
+                                                 objective_.weights.steady * in_slowest);
       all_.push_back({in_ramp, in_slowest, in_slowest > 0 ? 0 : 1 - weighed,
                       Segments(problem, in_slowest, workspace_classes, executor), ramps(problem, bounds, in_ramp)});
     };
@@ -48,7 +48,7 @@ class Weighings {
       return;
     }
     add(0, 0);
-    if (weights.turns > 0) add(0, 1 / (objective_.alone * weights.turns));
+    if (weights.steady > 0) add(0, 1 / (objective_.alone * weights.steady));
     // Where stages share cores, their sum alone is a bound as well, and not more than a part of it may be weighed.
     if (!objective_.shared) add(bounds.once_share(), bounds.once_share());
   }
@@ -78,9 +78,9 @@ class Weighings {
   /// The largest weighed seconds of a stage in an assignment that takes `limit`.
   [[nodiscard]] double most_slowest(std::size_t k, double limit, double once) const {
     const cost::PipelineWeights& weights = objective_.weights;
-    if (weights.turns <= 0) return std::numeric_limits<double>::infinity();
-    return ((limit - all_[k].rest * once) / objective_.alone - weights.ramp * all_[k].ramps.back()) / weights.turns *
-           (1 + 1e-9);
+    if (weights.steady <= 0) return std::numeric_limits<double>::infinity();
+    return ((limit - all_[k].rest * once) / objective_.alone - weights.fill_drain * all_[k].ramps.back()) /
+           weights.steady * (1 + 1e-9);
   }
 
  private:

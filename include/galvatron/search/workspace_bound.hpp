@@ -117,7 +117,7 @@ class WorkspaceBound {
   [[nodiscard]] Term term_of(const Tie& both) const {
     const HullPoint a = point_of(both.first);
     const HullPoint b = point_of(both.last);
-    return {a.bytes + b.bytes + static_cast<double>(p_.slots_of(0, 0).flight * both.first.carried),
+    return {a.bytes + b.bytes + static_cast<double>(p_.slots_of(0, 0).flight * both.first.pass_through),
             a.seconds + b.seconds, std::max(workspace_of(both.first), workspace_of(both.last))};
   }
 

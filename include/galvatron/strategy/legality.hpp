@@ -75,7 +75,7 @@ constexpr bool splits_heads_evenly(const LayerSpec& layer, const StrategySpec& s
 /// Layers whose tokens all attend to each other and are all that crosses their borders may split them over context
 /// ranks.
 constexpr bool splits_over_context(const LayerSpec& layer) {
-  return !layer.memory.any() && !layer.passing.any() && !layer.merges && layer.window == 0 &&
+  return !layer.memory.any() && !layer.pass_through.any() && !layer.merges && layer.window == 0 &&
          layer.position != PositionKind::relative && layer.patch_width == 0 && layer.head != HeadKind::classifier;
 }
 
@@ -108,7 +108,7 @@ constexpr std::string_view why_unfit(const LayerSpec& layer, const StrategySpec&
   if (samples < 1) return "a micro-batch has at least one sample.";
   if (sequence < 1) return "a sequence has at least one token.";
   if (sequence > layer.positions) return "the sequence is longer than the model's positions.";
-  if (!layer.tokens.divides(sequence) || !layer.memory.divides(sequence) || !layer.passing.divides(sequence))
+  if (!layer.tokens.divides(sequence) || !layer.memory.divides(sequence) || !layer.pass_through.divides(sequence))
     return "the sequence does not give every layer a whole number of tokens.";
   if ((layer.patch_width > 0 || layer.window > 0) && sequence != layer.positions)
     return "an image is a sequence of all the model's positions.";
@@ -133,7 +133,7 @@ constexpr std::string_view why_unfit(const LayerSpec& layer, const StrategySpec&
            "attention.";
   const std::int64_t tokens = layer.tokens.of(sequence);
   if (tokens % spec.context != 0) return "the context degree does not divide the sequence.";
-  for (const std::int64_t part : {tokens, layer.memory.of(sequence), layer.passing.of(sequence)})
+  for (const std::int64_t part : {tokens, layer.memory.of(sequence), layer.pass_through.of(sequence)})
     if (!splits_sequence_evenly(spec, part))
       return spec.sequence == SequenceKind::ring
                  ? "ring attention gives a rank two chunks of a sequence: twice the context degree divides it."
@@ -147,7 +147,7 @@ constexpr bool is_fit(const LayerSpec& layer, const StrategySpec& spec, std::int
   return why_unfit(layer, spec, samples, sequence).empty();
 }
 
-/// True when zb-h1 puts off the weight gradients of a layer: of blocks that keep all that backward needs. Of a layer
+/// True when zb-h1 defers the weight gradients of a layer: of blocks that keep all that backward needs. Of a layer
 /// that recomputes it the second part would recompute it once more, or keep it after all: its backward comes in one
 /// part, as that of the embedding, whose input has no gradient, and of the head, whose backward is done in forward.
 constexpr bool splits_backward(RecomputeKind recompute) {

@@ -14,7 +14,7 @@
 #include <galvatron/runtime/make_layer.hpp>
 #include <galvatron/train/border.hpp>
 #include <galvatron/train/non_finite.hpp>
-#include <galvatron/train/streams.hpp>
+#include <galvatron/train/zero_prefetch.hpp>
 
 namespace galvatron::train {
 
@@ -31,13 +31,13 @@ class Chunk {
   /// Takes all memory that the chunk will ever use but transient tensors.
   Chunk(D& device, comm::World& world, const StagePlan& stage, const ChunkPlan& plan, const ModelSpec& model,
         RankMemory& memory, const LayerMaker<D, T>& make)
-      : device_(device), world_(world), memory_(memory), stage_(stage), plan_(plan), streams_(memory.workspace) {
+      : device_(device), world_(world), memory_(memory), stage_(stage), plan_(plan), prefetch_(memory.workspace) {
     for (std::size_t i = 0; i < plan_.layers.size(); ++i) {
       add_layer(i, model, make);
-      streams_.add(layers_.back()->streaming(), i > 0 && changes_after(i - 1));
+      prefetch_.add(layers_.back()->streaming(), i > 0 && changes_after(i - 1));
     }
     for (auto& layer : layers_) layer->take_stash(memory.stash, plan_.slots, plan_.deferred);
-    carry();
+    keep_pass_through();
     for (std::size_t i = 0; i + 1 < plan_.layers.size(); ++i) {
       const bool changes = changes_after(i);
       down_.push_back(changes ? border(i + 1, plan_.layouts[i], plan_.layouts[i + 1], inner_lane) : Border{});
@@ -94,24 +94,24 @@ class Chunk {
                  [&](auto... part_and_out) { source->targets(step, part_and_out...); });
           });
       }
-      streams_.before(StreamPass::forward, i, true);
+      prefetch_.before(StreamPass::forward, i, true);
       const bool last = i + 1 == layers_.size();
       if (last) {
         send_activation_.wait_sent(world_);  // the last micro-batch has left the buffer
-        const Sides<T> out = sides(i, activation_out_);
+        const ActivationBundle<T> out = sides(i, activation_out_);
         layers_[i]->forward(slot, decodes(i) ? out.target : out.source);
-        if (plan_.has_next && carried(i, slot).count > 0)
+        if (plan_.has_next && pass_through(i, slot).count > 0)
           device_.copy(raw_bytes(passed(i, slot)), raw_bytes(decodes(i) ? out.source : out.target));
       } else if (!changes_after(i)) {
-        const Sides<T> next = input(i + 1, slot);
+        const ActivationBundle<T> next = input(i + 1, slot);
         layers_[i]->forward(slot, decodes(i) ? next.target : next.source);
       } else {
-        Sides<T> out = sides(i, memory_.workspace.template take<T>(elements(i)));
+        ActivationBundle<T> out = sides(i, memory_.workspace.template take<T>(elements(i)));
         layers_[i]->forward(slot, decodes(i) ? out.target : out.source);
-        if (carried(i, slot).count > 0) (decodes(i) ? out.source : out.target) = passed(i, slot);
+        if (pass_through(i, slot).count > 0) (decodes(i) ? out.source : out.target) = passed(i, slot);
         move(down_[i], out, input(i + 1, slot));
       }
-      streams_.after(StreamPass::forward, i);
+      prefetch_.after(StreamPass::forward, i);
     }
   }
 
@@ -133,9 +133,9 @@ class Chunk {
   /// The second part.
   void backward_weight(int microbatch) {
     for (std::size_t i = layers_.size(); i-- > 0;) {
-      streams_.before(StreamPass::backward_weight, i, true);
+      prefetch_.before(StreamPass::backward_weight, i, true);
       layers_[i]->backward_weight(slot_of(microbatch), microbatch % plan_.deferred);
-      streams_.after(StreamPass::backward_weight, i);
+      prefetch_.after(StreamPass::backward_weight, i);
       if (is_last(microbatch)) layers_[i]->start_synchronise();
     }
   }
@@ -168,9 +168,9 @@ class Chunk {
         ws.restore_high(0);
         low = true;
       }
-      streams_.before(pass, i, low);
+      prefetch_.before(pass, i, low);
       through(*layers_[i]);
-      streams_.after(pass, i);
+      prefetch_.after(pass, i);
       if (i == 0) continue;
       if (!changes_after(i - 1)) {
         if (begins_source(i)) device_.zero(raw_bytes(sides(i - 1, whole).source));
@@ -218,7 +218,7 @@ class Chunk {
     }
     layers_.push_back(make(context, entry.layer, around, memory_.states));
     const bool behind_decoder = entry.layer.kind == LayerKind::head && i > 0 && decodes(i - 1);
-    tokens_.push_back(side_tokens(entry.layer, stage_.batch.sequence));
+    tokens_.push_back(bundle_tokens(entry.layer, stage_.batch.sequence));
     if (behind_decoder) std::swap(tokens_.back().source, tokens_.back().target);
   }
 
@@ -228,43 +228,45 @@ class Chunk {
     const bool end = crossing == layers_.size();
     const std::size_t i = end ? crossing - 1 : crossing;
     const LayerSpec& layer = plan_.layers[i].layer;
-    SideTokens tokens = tokens_[i];
+    BundleTokens tokens = tokens_[i];
     if (!end && layer.merges) tokens.source = layer.input_tokens(stage_.batch.sequence);
     return Border(from, to, tokens, world_.rank(), end ? layer.hidden : layer.input_hidden(),
                   static_cast<std::int64_t>(sizeof(T)), lane);
   }
   // What layers share is kept from the chunk's first layer on, and once more in every other layout.
-  void carry() {
+  void keep_pass_through() {
     for (std::size_t i = 0; i < layers_.size(); ++i) {
       const LayerSpec& layer = plan_.layers[i].layer;
-      const std::int64_t count = rows(i, layer.carried_elements(stage_.batch.sequence) / layer.hidden) * layer.hidden;
+      const std::int64_t count =
+          rows(i, layer.pass_through_elements(stage_.batch.sequence) / layer.hidden) * layer.hidden;
       for (int slot = 0; slot < plan_.slots; ++slot) {
         const bool shared = i > 0 && !changes_after(i - 1);
-        carried_.push_back(count == 0 ? View<T>{}
-                           : shared   ? passed(i - 1, slot)
-                                      : memory_.stash.template take<T>(count));
-        layers_[i]->carry(slot, carried_.back());
+        pass_through_.push_back(count == 0 ? View<T>{}
+                                : shared   ? passed(i - 1, slot)
+                                           : memory_.stash.template take<T>(count));
+        layers_[i]->set_pass_through(slot, pass_through_.back());
       }
     }
   }
-  [[nodiscard]] View<T> carried(std::size_t layer, int slot) const {
-    return carried_[layer * static_cast<std::size_t>(plan_.slots) + static_cast<std::size_t>(slot)];
+  [[nodiscard]] View<T> pass_through(std::size_t layer, int slot) const {
+    return pass_through_[layer * static_cast<std::size_t>(plan_.slots) + static_cast<std::size_t>(slot)];
   }
   // What the layer leaves to the next as it is: a decoder the encoder's output, an encoder the target.
   [[nodiscard]] View<T> passed(std::size_t layer, int slot) const {
-    return plan_.layers[layer].layer.begins_decoder ? layers_[layer]->input(slot) : carried(layer, slot);
+    return plan_.layers[layer].layer.begins_decoder ? layers_[layer]->input(slot) : pass_through(layer, slot);
   }
   [[nodiscard]] bool decodes(std::size_t layer) const { return plan_.layers[layer].layer.memory.any(); }
   // True for a head that takes the target alone.
   [[nodiscard]] bool begins_source(std::size_t layer) const { return tokens_[layer].source == 0; }
   // Where what comes from the layer before goes.
-  [[nodiscard]] Sides<T> input(std::size_t layer, int slot) const {
+  [[nodiscard]] ActivationBundle<T> input(std::size_t layer, int slot) const {
     const View<T> own = layers_[layer]->input(slot);
     const bool target = begins_source(layer) || (decodes(layer) && !plan_.layers[layer].layer.begins_decoder);
-    return target ? Sides<T>{carried(layer, slot), own} : Sides<T>{own, carried(layer, slot)};
+    return target ? ActivationBundle<T>{pass_through(layer, slot), own}
+                  : ActivationBundle<T>{own, pass_through(layer, slot)};
   }
   // The parts of a tensor of both sides.
-  [[nodiscard]] Sides<T> sides(std::size_t layer, View<T> both) const {
+  [[nodiscard]] ActivationBundle<T> sides(std::size_t layer, View<T> both) const {
     if (tokens_[layer].target == 0) return {both, {}};
     const std::int64_t source = std::min(rows(layer, tokens_[layer].source) * hidden(layer), both.count);
     return {both.slice(0, source), both.slice(source, both.count - source)};
@@ -297,7 +299,7 @@ class Chunk {
   // The tokens of the encoder, and behind them those of the decoder.
   void read_sides(std::size_t layer, int microbatch, std::int64_t step, BatchSource* source,
                   View<std::int32_t> out) const {
-    const SideTokens& tokens = tokens_[layer];
+    const BundleTokens& tokens = tokens_[layer];
     const std::int64_t end = out.count / (tokens.source + tokens.target) * tokens.source;
     read(layer, microbatch, tokens.source, out.slice(0, end),
          [&](auto... part_and_out) { source->inputs(step, part_and_out...); });
@@ -328,7 +330,7 @@ class Chunk {
     return {first, part.sequence_end - before - first};
   }
 
-  void move(Border& border, const Sides<T>& from, const Sides<T>& to) {
+  void move(Border& border, const ActivationBundle<T>& from, const ActivationBundle<T>& to) {
     border.post(world_, from);
     border.receive(world_, to);
     border.wait_sent(world_);
@@ -340,11 +342,11 @@ class Chunk {
   const StagePlan& stage_;
   const ChunkPlan& plan_;
   std::vector<std::unique_ptr<runtime::Layer<T>>> layers_;
-  Streams streams_;
-  std::vector<SideTokens> tokens_;  ///< that come from each layer; to a head
-  std::vector<View<T>> carried_;    ///< of each layer, slot by slot; empty for most
-  std::vector<Border> down_;        ///< activations from layer i to i + 1
-  std::vector<Border> up_;          ///< gradients from layer i + 1 to i
+  ZeroPrefetch prefetch_;
+  std::vector<BundleTokens> tokens_;   ///< that come from each layer; to a head
+  std::vector<View<T>> pass_through_;  ///< of each layer, slot by slot; empty for most
+  std::vector<Border> down_;           ///< activations from layer i to i + 1
+  std::vector<Border> up_;             ///< gradients from layer i + 1 to i
   Border receive_activation_, send_activation_, receive_gradient_, send_gradient_;
   View<T> activation_out_;
   View<T> gradient_out_;

@@ -43,8 +43,8 @@ class Stage {
 
   /// Takes all memory that the stage will ever use. Throws Failure (usage) when the plan names a strategy that is not
   /// in the list. With plan.overlap, traffic of the data ranks runs beside computation: gradients of ZeRO-0/1 beside
-  /// the rest of the last backward pass, parameters of ZeRO-1/2 beside the next forward pass, and as Streams says. The
-  /// same bits either way.
+  /// the rest of the last backward pass, parameters of ZeRO-1/2 beside the next forward pass, and as ZeroPrefetch says.
+  /// The same bits either way.
   Stage(D& device, comm::World& world, const Plan& plan, const ModelSpec& model, RankMemory& memory,
         const LayerMaker<D, T>& make = make_layer)
       : device_(device),
@@ -92,7 +92,7 @@ class Stage {
 
   /// The passes of a step alone: parameters and moments stay, gradients are gone. For devices that learn from a step
   /// how they should do the others.
-  void rehearse(std::int64_t step, BatchSource* source) {
+  void autotune(std::int64_t step, BatchSource* source) {
     step_ = step;
     source_ = source;
     passes();

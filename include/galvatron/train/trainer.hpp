@@ -152,7 +152,7 @@ void train_rank(comm::World& world, const Platform& platform, const Plan& plan, 
   if constexpr (requires { rank.begin_search(); }) {
     if (options.searches && world.size() == 1) {  // on values of training: a GPU multiplies zeros faster
       rank.begin_search();
-      stage.rehearse(first_step(options), &source);
+      stage.autotune(first_step(options), &source);
       rank.end_search();
     }
   }

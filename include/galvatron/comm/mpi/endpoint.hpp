@@ -67,9 +67,9 @@ class Endpoint {
   }
 
   /// Wakes a rank for a message to it, or because it may go on with one that it sent.
-  void ring(int peer) const { runtime_.bells().ring(peer); }
+  void ring(int peer) const { runtime_.doorbells().ring(peer); }
 
-  /// Waits until `ready()`: awake for a little while, then asleep until somebody rings, or for naps that grow.
+  /// Waits until `ready()`: awake for a little while, then asleep until somebody rings, or for a back-off that grows.
   /// `missing()` is a list of the ranks waited for, `what()` says what they did not do. Throws PeerFailure if a rank
   /// fails, if one of those waited for has ended, or after the timeout.
   template <class Ready, class Missing, class What>
@@ -78,8 +78,8 @@ class Endpoint {
     const auto begin = Clock::now();
     auto in_vain_since = Clock::time_point::max();
     std::uint32_t heard = 0;
-    for (Nap nap;; nap.take(runtime_.bells(), heard)) {
-      heard = runtime_.bells().listen();
+    for (BackOff back_off;; back_off.take(runtime_.doorbells(), heard)) {
+      heard = runtime_.doorbells().listen();
       look();
       check();
       if (ready()) return;
@@ -100,7 +100,7 @@ class Endpoint {
   template <class Ready>
   static void drain(std::chrono::milliseconds limit, Ready&& ready) noexcept {
     const auto deadline = Clock::now() + limit;
-    for (Nap nap; !ready() && Clock::now() < deadline;) nap.take();
+    for (BackOff back_off; !ready() && Clock::now() < deadline;) back_off.take();
   }
 
   /// Tells the others how this rank's body ended (null: well) and waits until all have. After a failure the runtime is
@@ -117,13 +117,13 @@ class Endpoint {
 
  private:
   // A sleep that grows from a few microseconds to a millisecond.
-  struct Nap {
+  struct BackOff {
     std::chrono::nanoseconds length{4000};
     void take() {
       std::this_thread::sleep_for(length);
       grow();
     }
-    void take(const Bells& bells, std::uint32_t heard) {
+    void take(const Doorbells& bells, std::uint32_t heard) {
       bells.sleep(heard, length);
       grow();
     }
@@ -186,15 +186,15 @@ class Endpoint {
       return std::ranges::none_of(statuses_, [](const Status& s) { return s.kind == Status::Kind::running; });
     };
     std::uint32_t heard = 0;
-    for (Nap nap; !all_ended(); nap.take(runtime_.bells(), heard)) {
-      heard = runtime_.bells().listen();
+    for (BackOff back_off; !all_ended(); back_off.take(runtime_.doorbells(), heard)) {
+      heard = runtime_.doorbells().listen();
       look();
       if (some_failed_) deadline = std::min(deadline, Clock::now() + patience);
       if (Clock::now() > deadline) break;
     }
     const auto sent = [&] { return sends.over(); };
     if (!some_failed_) {
-      for (Nap nap; !sent(); nap.take()) {
+      for (BackOff back_off; !sent(); back_off.take()) {
       }
       return {};
     }

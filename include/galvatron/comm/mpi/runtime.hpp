@@ -18,7 +18,7 @@
 #endif
 
 #include <galvatron/cluster/host_cores.hpp>
-#include <galvatron/comm/mpi/bells.hpp>
+#include <galvatron/comm/mpi/doorbells.hpp>
 #include <galvatron/comm/status.hpp>
 #include <galvatron/core/error.hpp>
 
@@ -56,7 +56,7 @@ class Runtime {
       MPI_Comm_set_errhandler(*comm, MPI_ERRORS_RETURN);
     }
 #if defined(__linux__)
-    ::prctl(PR_SET_TIMERSLACK, 1000);  // naps of a few microseconds shall not last 50 longer
+    ::prctl(PR_SET_TIMERSLACK, 1000);  // a back-off of a few microseconds shall not last 50 longer
 #endif
     find_place();
   }
@@ -64,7 +64,7 @@ class Runtime {
   Runtime& operator=(const Runtime&) = delete;
   ~Runtime() {
     if (abandoned_) return;
-    bells_->free();
+    doorbells_->free();
     MPI_Finalize();
   }
 
@@ -85,7 +85,7 @@ class Runtime {
   [[nodiscard]] MPI_Comm blocks() const { return blocks_; }
   [[nodiscard]] MPI_Comm news() const { return news_; }
 
-  [[nodiscard]] const Bells& bells() const { return *bells_; }
+  [[nodiscard]] const Doorbells& doorbells() const { return *doorbells_; }
 
   /// The process will end without MPI_Finalize, which would wait for ranks that are gone.
   void abandon() { abandoned_ = true; }
@@ -104,7 +104,7 @@ class Runtime {
     require(MPI_Comm_size(local, &local_size_), "MPI_Comm_size");
     local_ranks_.resize(static_cast<std::size_t>(local_size_));
     require(MPI_Allgather(&rank_, 1, MPI_INT, local_ranks_.data(), 1, MPI_INT, local), "MPI_Allgather");
-    bells_.emplace(local, local_ranks_, size_);
+    doorbells_.emplace(local, local_ranks_, size_);
     const int own = usable_cores();
     int here = own;
 #if defined(__linux__)
@@ -135,7 +135,7 @@ class Runtime {
   MPI_Comm collectives_ = MPI_COMM_NULL;
   MPI_Comm blocks_ = MPI_COMM_NULL;
   MPI_Comm news_ = MPI_COMM_NULL;
-  std::optional<Bells> bells_;
+  std::optional<Doorbells> doorbells_;
 };
 
 }  // namespace galvatron::comm::mpi

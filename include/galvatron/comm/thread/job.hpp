@@ -33,8 +33,8 @@ struct Options {
 class Job {
  public:
   struct Endpoint {
-    Bell inbox;                      // rings when a block is posted to this rank
-    Bell sent;                       // rings when all blocks of this rank in one lane to one peer have been taken
+    Doorbell inbox;                  // rings when a block is posted to this rank
+    Doorbell sent;                   // rings when all blocks of this rank in one lane to one peer have been taken
     std::atomic<bool> ended{false};  // the body has returned
   };
 
@@ -86,7 +86,7 @@ class Job {
   /// Waits until `ready()` or `failed()`. If the timeout passes, or if `hopeless()` because a rank has ended, this rank
   /// fails, and so do all others; `who_is_missing(only_ended)` says who did not do what.
   template <class Ready, class Failed, class Hopeless, class Missing>
-  void wait(int rank, Bell& bell, Ready&& ready, Failed&& failed, Hopeless&& hopeless, Missing&& who_is_missing) {
+  void wait(int rank, Doorbell& bell, Ready&& ready, Failed&& failed, Hopeless&& hopeless, Missing&& who_is_missing) {
     const auto in_vain = [&] { return some_ended_.load(std::memory_order_acquire) && hopeless(); };
     const bool in_time = wait_until(bell, policy_, options_.timeout, [&] { return ready() || failed() || in_vain(); });
     if (ready() || failed()) return;

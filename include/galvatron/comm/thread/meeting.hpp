@@ -65,7 +65,7 @@ struct Meeting {
   const std::vector<int> ranks;             ///< world ranks, in group order
   const std::unique_ptr<Member[]> members;  ///< one per rank
   alignas(64) std::atomic<std::uint64_t> arrivals{0};
-  Bell bell;
+  Doorbell bell;
 };
 
 }  // namespace galvatron::comm::thread

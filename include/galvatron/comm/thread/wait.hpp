@@ -1,6 +1,6 @@
 // How a rank waits: a little while awake, then asleep in the kernel, and never longer than the timeout.
 //
-// A Bell is what sleepers listen to. Whoever changes a state that somebody may wait for changes it first and rings
+// A Doorbell is what sleepers listen to. Whoever changes a state that somebody may wait for changes it first and rings
 // then; a waiter notes the bell, looks at the state, and sleeps only if the bell has not rung since.
 #pragma once
 
@@ -82,9 +82,9 @@ inline void pause() {
 }
 
 /// A word that sleepers listen to. It may lie in memory that processes share.
-class alignas(64) Bell {
+class alignas(64) Doorbell {
  public:
-  explicit Bell(bool between_processes = false) : between_processes_(between_processes) {}
+  explicit Doorbell(bool between_processes = false) : between_processes_(between_processes) {}
 
   /// To be called before the state is looked at.
   [[nodiscard]] std::uint32_t listen() const { return word_.load(std::memory_order_seq_cst); }
@@ -148,7 +148,7 @@ bool wait_awake(const WaitPolicy& policy, Ready&& ready) {
 
 /// Waits until `ready()`, which may throw to give up. False: `timeout` has passed without it.
 template <class Ready>
-bool wait_until(Bell& bell, const WaitPolicy& policy, std::chrono::nanoseconds timeout, Ready&& ready) {
+bool wait_until(Doorbell& bell, const WaitPolicy& policy, std::chrono::nanoseconds timeout, Ready&& ready) {
   if (wait_awake(policy, ready)) return true;
   const auto deadline = Clock::now() + timeout;
   for (;;) {

@@ -12,11 +12,11 @@
 #include <galvatron/core/view.hpp>
 #include <galvatron/device/cuda/attention.hpp>
 #include <galvatron/device/cuda/embedding.hpp>
+#include <galvatron/device/cuda/graph_replay.hpp>
 #include <galvatron/device/cuda/norm.hpp>
 #include <galvatron/device/cuda/optimizer.hpp>
 #include <galvatron/device/cuda/pointwise.hpp>
 #include <galvatron/device/cuda/relative.hpp>
-#include <galvatron/device/cuda/repeater.hpp>
 #include <galvatron/device/cuda/rounding.hpp>
 #include <galvatron/device/cuda/runs.hpp>
 #include <galvatron/device/cuda/softmax.hpp>
@@ -40,7 +40,7 @@ namespace galvatron::device::cuda {
 /// - fetch(from, to, bytes): to memory of the program, and waits for it;
 /// - upload(to, bytes, writer): writer(std::byte*) fills memory of the program, which goes to the device;
 /// - workspace(): memory of the device for Gpu itself, of workspace_bytes;
-/// - begin_recording(), end_recording(), drop_recording(), run(recording): see Repeater.
+/// - begin_recording(), end_recording(), drop_recording(), run(recording): see GraphReplay.
 ///
 /// Operations return before they are done; memory that they were given stays until then.
 template <class M>
@@ -71,7 +71,7 @@ class Gpu {
   [[nodiscard]] int threads() const { return 1; }
   [[nodiscard]] M& machine() { return m_.machine(); }
   /// What repeat() made of its bodies.
-  [[nodiscard]] const Repeater<M>& repeater() const { return m_; }
+  [[nodiscard]] const GraphReplay<M>& graph_replay() const { return m_; }
 
   template <class A, class C>
   void gemm(op::Kind kind, std::int64_t m, std::int64_t n, std::int64_t k, View<A> a, In<A> b, View<C> c,
@@ -337,7 +337,7 @@ class Gpu {
     return beta.empty() || kind == NormKind::rms_norm ? nullptr : beta.data;
   }
 
-  Repeater<M> m_;
+  GraphReplay<M> m_;
   View<double> sums_;
   View<float> scale_;
   kernels::AdamWStep* update_ = nullptr;

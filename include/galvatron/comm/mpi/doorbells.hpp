@@ -1,4 +1,4 @@
-// Bells between the processes of a host: MPI has no way to sleep until a message comes, so who sends one rings.
+// Doorbells between the processes of a host: MPI has no way to sleep until a message comes, so who sends one rings.
 //
 //   process 0   Isend to 1 -> shared memory     ring(1)
 //   process 1   look, nothing there, sleep ~~~~~~~~~~~~~~~> look again at once
@@ -21,31 +21,31 @@
 
 namespace galvatron::comm::mpi {
 
-class Bells {
+class Doorbells {
  public:
   /// Collective over `local`, which has the processes of this host; `ranks` are their world ranks, and `world` is the
   /// number of all. Where MPI has no shared memory for them nobody rings.
-  Bells(MPI_Comm local, std::span<const int> ranks, int world) : bells_(static_cast<std::size_t>(world)) {
+  Doorbells(MPI_Comm local, std::span<const int> ranks, int world) : doorbells_(static_cast<std::size_t>(world)) {
     int own = 0;
     MPI_Comm_rank(local, &own);
     void* memory = nullptr;
     MPI_Comm_set_errhandler(local, MPI_ERRORS_RETURN);
-    int made =
-        MPI_Win_allocate_shared(2 * sizeof(thread::Bell), 1, MPI_INFO_NULL, local, &memory, &window_) == MPI_SUCCESS;
+    int made = MPI_Win_allocate_shared(2 * sizeof(thread::Doorbell), 1, MPI_INFO_NULL, local, &memory, &window_) ==
+               MPI_SUCCESS;
     MPI_Allreduce(MPI_IN_PLACE, &made, 1, MPI_INT, MPI_MIN, local);
     if (made == 0) return;
-    own_ = new (aligned(memory)) thread::Bell(true);
+    own_ = new (aligned(memory)) thread::Doorbell(true);
     MPI_Barrier(local);  // nobody rings a bell that is not there yet
     for (std::size_t i = 0; i < ranks.size(); ++i) {
       MPI_Aint size = 0;
       int unit = 0;
       if (static_cast<int>(i) != own &&
           MPI_Win_shared_query(window_, static_cast<int>(i), &size, &unit, &memory) == MPI_SUCCESS)
-        bells_[static_cast<std::size_t>(ranks[i])] = std::launder(static_cast<thread::Bell*>(aligned(memory)));
+        doorbells_[static_cast<std::size_t>(ranks[i])] = std::launder(static_cast<thread::Doorbell*>(aligned(memory)));
     }
   }
-  Bells(const Bells&) = delete;
-  Bells& operator=(const Bells&) = delete;
+  Doorbells(const Doorbells&) = delete;
+  Doorbells& operator=(const Doorbells&) = delete;
 
   /// Collective over the processes of the host.
   void free() {
@@ -54,7 +54,7 @@ class Bells {
 
   /// Wakes a rank if it is of this host and sleeps.
   void ring(int rank) const {
-    if (thread::Bell* const bell = bells_[static_cast<std::size_t>(rank)]; bell != nullptr) bell->ring();
+    if (thread::Doorbell* const bell = doorbells_[static_cast<std::size_t>(rank)]; bell != nullptr) bell->ring();
   }
   /// To be called before looking for what a ring announces.
   [[nodiscard]] std::uint32_t listen() const { return own_ == nullptr ? 0 : own_->listen(); }
@@ -71,12 +71,13 @@ class Bells {
   // page in every process.
   static void* aligned(void* memory) {
     const auto at = reinterpret_cast<std::uintptr_t>(memory);
-    return reinterpret_cast<void*>((at + alignof(thread::Bell) - 1) / alignof(thread::Bell) * alignof(thread::Bell));
+    return reinterpret_cast<void*>((at + alignof(thread::Doorbell) - 1) / alignof(thread::Doorbell) *
+                                   alignof(thread::Doorbell));
   }
 
   MPI_Win window_ = MPI_WIN_NULL;
-  thread::Bell* own_ = nullptr;
-  std::vector<thread::Bell*> bells_;  // by world rank; null: another host's, or this process's own
+  thread::Doorbell* own_ = nullptr;
+  std::vector<thread::Doorbell*> doorbells_;  // by world rank; null: another host's, or this process's own
 };
 
 }  // namespace galvatron::comm::mpi

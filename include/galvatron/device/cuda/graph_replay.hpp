@@ -30,11 +30,11 @@ namespace galvatron::device::cuda {
 /// M::Recording is what begin_recording() and end_recording() enclose; run(recording) does it, recording.wait() returns
 /// when that is done. M::HostMemory(Bytes) is memory of the program from which recorded copies may read.
 template <class M>
-class Repeater {
+class GraphReplay {
  public:
-  explicit Repeater(M& machine) : m_(machine) {}
-  Repeater(const Repeater&) = delete;
-  Repeater& operator=(const Repeater&) = delete;
+  explicit GraphReplay(M& machine) : m_(machine) {}
+  GraphReplay(const GraphReplay&) = delete;
+  GraphReplay& operator=(const GraphReplay&) = delete;
 
   [[nodiscard]] M& machine() { return m_; }
   /// Why work could not be recorded and is asked for one by one; empty if it was never so.
@@ -148,7 +148,7 @@ class Repeater {
   template <class F>
   void walk(Entry& entry, Mode mode, F&& body) {
     struct Back {
-      Repeater& r;
+      GraphReplay& r;
       ~Back() {
         r.mode_ = Mode::does;
         r.inside_ = std::thread::id();

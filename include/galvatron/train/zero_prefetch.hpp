@@ -1,4 +1,4 @@
-// Streams: the ZeRO-2/3 traffic of a chunk's layers beside the computation of their neighbours.
+// ZeroPrefetch: the ZeRO-2/3 traffic of a chunk's layers beside the computation of their neighbours.
 //
 // While a layer works, the parameters of the next one are gathered and the gradients of the one before are reduced. For
 // that a run of equal layers has two places for parameters and two for gradients, which its layers take in turns:
@@ -27,9 +27,9 @@ namespace galvatron::train {
 /// A pass over the layers of a chunk, as far as their parameters and gradients are concerned.
 enum class StreamPass : std::uint8_t { forward, backward, backward_input, backward_weight };
 
-class Streams {
+class ZeroPrefetch {
  public:
-  explicit Streams(device::Region& workspace) : workspace_(&workspace) {}
+  explicit ZeroPrefetch(device::Region& workspace) : workspace_(&workspace) {}
 
   /// The next layer of the chunk.
   /// @param moves  activations change their layout between the layer before and this one
@@ -52,7 +52,7 @@ class Streams {
     if (gathers && goes_on(pass, i)) layers_[next(pass, i)].streaming.store->start_gather(parameters_[1 - turn_]);
     if (room.gradients.count > 0) {
       finish(turn_);
-      store.lend_gradients(gradients_[turn_]);
+      store.set_gradient_buffer(gradients_[turn_]);
       reducing_[turn_] = &store;
     }
   }
