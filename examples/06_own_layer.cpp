@@ -14,7 +14,7 @@ using namespace galvatron;
 forward::Graph parallel_block(const LayerSpec& l) {
   forward::Builder b(l);
   const forward::Width h = b.whole(l.hidden);
-  const forward::Width f = b.split(l.ffn);  // tensor-parallel ranks share it
+  const forward::Width f = b.split(l.ffn);  // divided over tensor-parallel ranks
   const forward::Tensor x = b.input(h);
   const forward::Tensor n =
       b.norm(x, b.vector(user_parameter(0), h, ParameterInit::one), b.vector(user_parameter(1), h));

@@ -56,8 +56,8 @@ class Fold {
         out.deferred += bytes(buffer);
     }
     if (p_.splits) {
-      const std::int64_t uncut = uncut_elements();
-      out.deferred += Bytes{aligned_bytes(uncut * shape_.e) + aligned_bytes(uncut * 4)};
+      const std::int64_t replicated = replicated_elements();
+      out.deferred += Bytes{aligned_bytes(replicated * shape_.e) + aligned_bytes(replicated * 4)};
     }
     if (is_end()) {
       out.stash += Bytes{aligned_bytes(program::token_count(layer_, numbers_) * 4)};
@@ -120,7 +120,7 @@ class Fold {
       }
       case Code::weight_gradient: {
         op::Work work = product(op::Kind::gemm_tn, m, n, k, step.eight_bit);
-        if (p_.is_cut(step.weights[0])) work.writes_one_in = shape_.writes_one_in(p_.graph);
+        if (p_.is_split(step.weights[0])) work.writes_one_in = shape_.writes_one_in(p_.graph);
         out.push(work);
         break;
       }
@@ -264,12 +264,12 @@ class Fold {
       case Code::close_gradients:
         if (is_end()) store(step.group).close_gradients(out);
         break;
-      case Code::keep_uncut:
-        push(out, op::Kind::copy, uncut_elements() * shape_.e, 0);
-        push(out, op::Kind::fill, uncut_elements() * 4, 0);
+      case Code::keep_replicated:
+        push(out, op::Kind::copy, replicated_elements() * shape_.e, 0);
+        push(out, op::Kind::fill, replicated_elements() * 4, 0);
         break;
-      case Code::add_uncut:
-        push(out, op::Kind::add, uncut_elements(), 0);
+      case Code::add_replicated:
+        push(out, op::Kind::add, replicated_elements(), 0);
         break;
     }
   }
@@ -323,7 +323,7 @@ class Fold {
   }
 
   /// Elements of the parameters of a block that no rank cuts: norms and some biases.
-  [[nodiscard]] constexpr std::int64_t uncut_elements() const {
+  [[nodiscard]] constexpr std::int64_t replicated_elements() const {
     const ParameterLayout layout = shape_.parameters(p_.graph, ParameterPart::rest);
     return layout.whole_end - layout.whole_begin;
   }

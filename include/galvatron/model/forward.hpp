@@ -3,8 +3,8 @@
 // A layer's author writes this and nothing else (model/layers.hpp has those of the library). Its backward pass, its
 // shards, its bytes and its price are derived in program/.
 //
-// Activations are rows of tokens; a width is their other extent. A width is split where tensor-parallel ranks share it:
-// heads, hidden units of an MLP, the vocabulary. All widths are those of the whole model.
+// Activations are rows of tokens; a width is their other extent. A width is split where it is divided over
+// tensor-parallel ranks: heads, hidden units of an MLP, the vocabulary. All widths are those of the whole model.
 #pragma once
 
 #include <array>
@@ -58,7 +58,7 @@ enum class Rows : std::uint8_t {
 /// The extent of a tensor beside its rows.
 struct Width {
   std::int64_t extent = 0;
-  bool split = false;                      ///< tensor-parallel ranks share it
+  bool split = false;                      ///< divided over tensor-parallel ranks
   std::array<std::int64_t, 3> sections{};  ///< parts that are split each for itself: queries, keys, values; gate, up
   friend constexpr bool operator==(const Width&, const Width&) = default;
 };
@@ -89,8 +89,8 @@ struct WeightSpec {
   bool over_vocabulary = false;  ///< rows are padded on each rank
   int products = 0;              ///< linear layers and experts that it is a factor of
 
-  /// True where tensor-parallel ranks share it.
-  [[nodiscard]] constexpr bool is_shared() const { return rows.split || columns.split; }
+  /// True where it is divided over tensor-parallel ranks.
+  [[nodiscard]] constexpr bool is_split() const { return rows.split || columns.split; }
 };
 
 struct Node {

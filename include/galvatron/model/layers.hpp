@@ -1,6 +1,6 @@
 // The forward passes of the library's layers. Shape letters as in model/spec.hpp; T tokens, M tokens of the encoder's
-// output, q = A * head_dim, kv = A_kv * head_dim, F the width of the MLP. Widths that tensor-parallel ranks share are
-// split.
+// output, q = A * head_dim, kv = A_kv * head_dim, F the width of the MLP. Widths that
+// are divided over tensor-parallel ranks are split.
 #pragma once
 
 #include <array>

@@ -25,7 +25,7 @@ class BackwardPass : protected ForwardPass {
       enter_gradients();
       for (int group = 0; group < groups(); ++group)
         if (is_block()) push_group(Code::acquire, group);
-      if (program_.splits) push_group(Code::keep_uncut, 0);
+      if (program_.splits) push_group(Code::keep_replicated, 0);
       const Phase phase = phase_;
       phase_ = weights_phase();
       for (int group = 0; group < groups(); ++group) push_group(Code::open_gradients, group);
@@ -37,7 +37,7 @@ class BackwardPass : protected ForwardPass {
     for (const int input : inputs_with_gradients()) leave_gradient(input);
     if (program_.splits) {
       phase_ = Phase::weights;
-      push_group(Code::add_uncut, 0);
+      push_group(Code::add_replicated, 0);
     }
     for (int group = 0; group < groups(); ++group) push_group(Code::close_gradients, group);
     if (has_loss_) {
@@ -422,8 +422,12 @@ class BackwardPass : protected ForwardPass {
     }
     Step step{.code = Code::activation_forward, .m = rows(y), .n = width(y)};
     step.activation = node.activation;
-    if (node.operation == forward::Kind::merge) step.code = Code::merge;
-    if (node.operation == forward::Kind::norm) {
+    if (node.operation == forward::Kind::merge) {
+      step.code = Code::merge;
+    } else if (node.operation != forward::Kind::norm) {
+      if (node.operation != forward::Kind::activation)
+        throw std::logic_error("an operation is not kept, nor recomputed");
+    } else {
       step.code = Code::norm_recompute;
       step.in[1] = id(statistics_[at(i)]);
       step.weights = weights_of(node);

@@ -128,13 +128,13 @@ class Emitter {
   /// The width of a tensor on a rank.
   [[nodiscard]] constexpr Extent width(int tensor) const { return extent(g().width(tensor)); }
   /// True where every tensor rank has rows of its own of a tensor.
-  [[nodiscard]] constexpr bool is_cut(int tensor) const {
+  [[nodiscard]] constexpr bool has_sharded_rows(int tensor) const {
     return megatron_ && !g().width(tensor).split && g().rows(tensor) != forward::Rows::first_tokens &&
            g().rows(tensor) != forward::Rows::samples;
   }
   /// Rows of a tensor on a rank: those of the region where its width is split.
   [[nodiscard]] constexpr Extent rows(int tensor) const {
-    const bool cut = is_cut(tensor);
+    const bool cut = has_sharded_rows(tensor);
     switch (g().rows(tensor)) {
       case forward::Rows::tokens:
         return of(cut ? Letter::local_rows : Letter::rows);
@@ -239,7 +239,7 @@ class Emitter {
       Step step{.code = Code::broadcast, .m = all, .ranks = Ranks::tp};
       return pushed(step, v, in_place(v));
     }
-    if (!is_cut(tensor)) return v;
+    if (!has_sharded_rows(tensor)) return v;
     Id out = -1;
     if (storage(v) == Storage::frame) {
       program_.buffers[at(buffer_of(v))].elements = numbered(all);
@@ -253,11 +253,11 @@ class Emitter {
   }
   /// Where a partial sum of a tensor goes before it is reduced.
   constexpr Id partial(int tensor, Storage target) {
-    return fresh(region_elements(tensor), is_cut(tensor) ? Storage::frame : target);
+    return fresh(region_elements(tensor), has_sharded_rows(tensor) ? Storage::frame : target);
   }
   /// The sum of what all tensor ranks have, in the tensor's own placement.
   constexpr Id reduced(Id v, int tensor, Storage target = Storage::frame) {
-    const bool cut = is_cut(tensor);
+    const bool cut = has_sharded_rows(tensor);
     Id out = -1;
     if (!cut)
       out = in_place(v);

@@ -55,7 +55,7 @@ enum class Letter : std::uint8_t {
 };
 inline constexpr int letters = static_cast<int>(Letter::chunk) + 1;
 
-/// factor * a * b * c, divided by tp where the width behind the factor is split.
+/// factor * a * b; the factor is divided by tp if over_tp.
 struct Extent {
   std::int64_t factor = 0;
   Letter a = Letter::one;

@@ -218,17 +218,17 @@ class ForwardPass : protected Emitter {
     const Id out = pushed(step, product_operand(node), sums ? partial(y, home(y)) : made(y));
     own_[at(y)] = sums ? reduced(out, y, home(y)) : out;
   }
-  /// All rows of a linear layer's operand where tensor ranks share its result.
+  /// All rows of a linear layer's operand where its result is divided over tensor ranks.
   constexpr Id product_operand(const forward::Node& node) {
     const int x = node.inputs[0];
     return g().width(node.output).split ? replicated(own(x), x) : own(x);
   }
-  /// Products with weights that tensor ranks share may have 8-bit operands.
+  /// Products with weights that are divided over tensor ranks may have 8-bit operands.
   constexpr Step product(Code code, const forward::Node& node, const Extent& m, const Extent& n,
                          const Extent& k) const {
     Step step{.code = code, .m = m, .n = n, .k = k};
     step.weights = weights_of(node);
-    step.eight_bit = is_block() && program_.is_cut(node.weights[0]);
+    step.eight_bit = is_block() && program_.is_split(node.weights[0]);
     return step;
   }
   constexpr Id rotate(Code code, Id x) {

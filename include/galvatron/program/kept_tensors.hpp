@@ -1,8 +1,8 @@
 // What forward keeps for backward, and what backward recomputes.
 //
 // Backward needs the operands of gradients. Of them the outputs of norms and of element-wise operations are recomputed
-// unless recomputation is `never`, and results of attention under `selective`. Full recomputation makes what the others
-// keep from the layer's input, before the rest of backward.
+// unless recomputation is `none`, and results of attention too under `selective`. Full recomputation makes what the
+// others keep from the layer's input, before the rest of backward.
 #pragma once
 
 #include <array>
@@ -78,7 +78,16 @@ class KeptTensors {
         case forward::Kind::attend:
           if (kinds_.sequence != SequenceKind::ulysses) need(node.inputs[0]);  // Ulysses keeps what its exchange gives
           break;
-        default:
+        case forward::Kind::add:  // nothing but the result's gradient, or tokens, or what forward has made already
+        case forward::Kind::rotate:
+        case forward::Kind::merge:
+        case forward::Kind::look_up:
+        case forward::Kind::add_positions:
+        case forward::Kind::add_segment:
+        case forward::Kind::prepend:
+        case forward::Kind::first_token:
+        case forward::Kind::mean:
+        case forward::Kind::cross_entropy:
           break;
       }
     }

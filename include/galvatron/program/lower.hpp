@@ -28,9 +28,8 @@ class Lowering : BackwardPass {
 
 }  // namespace detail
 
-/// True when backward can come in two phases: everything that it needs is kept, and gradients that its first phase
-/// makes are those of parameters that no tensor rank shares. A layer with a loss, or without an input, has none to
-/// defer.
+/// True when weight gradients can be deferred to a phase of their own: of plain blocks and users' layers with `cheap`
+/// or `none` recomputation, an input and an output.
 constexpr bool can_split(const forward::Graph& graph, const StrategySpec& kinds) {
   return splits_backward(graph.layer, kinds) && graph.input >= 0 && graph.output >= 0;
 }

@@ -92,8 +92,8 @@ enum class Code : std::uint8_t {
   acquire,  ///< parameters are whole from here on
   open_gradients,
   close_gradients,
-  keep_uncut,  ///< uncut parameters and zeros for their gradients go to deferred buffers
-  add_uncut,   ///< those gradients are added to the group's
+  keep_replicated,  ///< replicated parameters and zeros for their gradients go to deferred buffers
+  add_replicated,   ///< those gradients are added to the group's
 };
 
 /// The ranks that a step communicates with.
@@ -139,7 +139,7 @@ struct FramePeak {
 /// The rows of a buffer that a value has.
 enum class Part : std::uint8_t {
   all,
-  local,         ///< those that are this rank's own between the regions
+  local,         ///< this rank's rows under sequence parallelism
   first_tokens,  ///< of samples
   patches,       ///< the others
 };
@@ -213,8 +213,8 @@ struct LayerProgram {
       if (graph.weight(i).is_table) return 2;
     return 1;
   }
-  /// True for a parameter that tensor-parallel ranks share.
-  [[nodiscard]] constexpr bool is_cut(int weight) const {
+  /// True for a parameter that is divided over tensor-parallel ranks.
+  [[nodiscard]] constexpr bool is_split(int weight) const {
     return graph.weight(weight).rows.split || graph.weight(weight).columns.split;
   }
   [[nodiscard]] constexpr const Steps& steps(Phase p) const { return phase[static_cast<std::size_t>(p)]; }

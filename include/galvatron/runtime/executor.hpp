@@ -26,8 +26,8 @@ struct KeptBuffers {
   std::array<std::byte*, program::LayerProgram::most_buffers> buffers{};
   View<std::int32_t> tokens;  ///< of an embedding, those of the target last; targets of a head
   View<T> pass_through;       ///< what a stage keeps once for several layers
-  View<T> uncut;              ///< parameters that no tensor rank shares, for the phase of weight gradients
-  View<float> d_uncut;        ///< and their gradients
+  View<T> replicated;         ///< replicated parameters, for the phase of weight gradients
+  View<float> d_replicated;   ///< and their gradients
 };
 
 template <class D, class T>
@@ -57,8 +57,7 @@ class Executor {
   Executor(const Executor&) = delete;
   Executor& operator=(const Executor&) = delete;
 
-  /// What the passes that follow work on, at most as much as there is room for; each rank of a group may have other
-  /// numbers.
+  /// Sets the numbers of the next passes, at most those that the buffers were made for; ranks of a group may differ.
   void bind(const program::Numbers& numbers) {
     numbers_ = numbers;
     values_ = program::ExtentValues(program_, numbers_);
@@ -78,8 +77,8 @@ class Executor {
   KeptBuffers<T> take_deferred(device::Region& stash) const {
     KeptBuffers<T> out;
     take(stash, Storage::deferred, out);
-    out.uncut = stash.take<T>(open_.uncut_count());
-    out.d_uncut = stash.take<float>(open_.uncut_count());
+    out.replicated = stash.take<T>(open_.replicated_count());
+    out.d_replicated = stash.take<float>(open_.replicated_count());
     return out;
   }
   /// Where the layer's input goes, or the patches of an embedding; empty where tokens come in.
@@ -186,12 +185,12 @@ class Executor {
   View<const T> norm_parameter(const Step& step, int i) {
     const int weight = step.weights[at(i)];
     if (step.deferred_norm && phase_ == Phase::weights)
-      return open_.uncut_part(View<const T>(deferred_->uncut), weight);
+      return open_.replicated_part(View<const T>(deferred_->replicated), weight);
     return parameter(weight);
   }
   View<float> norm_gradient(const Step& step, int i) {
     const int weight = step.weights[at(i)];
-    return step.deferred_norm ? open_.uncut_part(deferred_->d_uncut, weight) : gradient(weight);
+    return step.deferred_norm ? open_.replicated_part(deferred_->d_replicated, weight) : gradient(weight);
   }
 
   // ---- products of 8-bit operands
@@ -415,12 +414,13 @@ class Executor {
       case Code::close_gradients:
         open_.close_gradients(step.group);
         break;
-      case Code::keep_uncut:
-        device.copy(raw_bytes(open_.uncut()), raw_bytes(deferred_->uncut));
-        device.zero(raw_bytes(deferred_->d_uncut));
+      case Code::keep_replicated:
+        device.copy(raw_bytes(open_.replicated()), raw_bytes(deferred_->replicated));
+        device.zero(raw_bytes(deferred_->d_replicated));
         break;
-      case Code::add_uncut:
-        device.accumulate(open_.uncut_count(), View<const float>(deferred_->d_uncut), open_.uncut_gradients());
+      case Code::add_replicated:
+        device.accumulate(open_.replicated_count(), View<const float>(deferred_->d_replicated),
+                          open_.replicated_gradients());
         break;
     }
   }

@@ -44,7 +44,7 @@ class Layer {
   /// With pass-through activations d has both: first the tokens of the encoder, then those of the decoder.
   virtual void backward(int slot, View<T> d) = 0;
   /// Backward in two parts: first d as in backward(), later the gradients of the weights. `kept` numbers what a
-  /// micro-batch keeps in between. Layers of which splits_backward() is false do it all in the first part.
+  /// micro-batch keeps in between. Layers whose program does not split do it all in the first part.
   virtual void backward_input(int slot, int kept, View<T> d) {
     (void)kept;
     backward(slot, d);

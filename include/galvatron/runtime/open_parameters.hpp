@@ -41,13 +41,15 @@ class OpenParameters {
     return adds_ || layout.find(graph_.weight(weight).name)->offset >= layout.written_end;
   }
 
-  /// Parameters of a block that no tensor rank shares: one run of its store.
-  [[nodiscard]] std::int64_t uncut_count() const { return layout().whole_end - layout().whole_begin; }
-  View<const T> uncut() const { return open_[0].parameters.slice(layout().whole_begin, uncut_count()); }
-  View<float> uncut_gradients() const { return open_[0].gradients.slice(layout().whole_begin, uncut_count()); }
+  /// Parameters of a block that are replicated on tensor ranks: one run of its store.
+  [[nodiscard]] std::int64_t replicated_count() const { return layout().whole_end - layout().whole_begin; }
+  View<const T> replicated() const { return open_[0].parameters.slice(layout().whole_begin, replicated_count()); }
+  View<float> replicated_gradients() const {
+    return open_[0].gradients.slice(layout().whole_begin, replicated_count());
+  }
   /// Of a copy of that run, the part of one parameter.
   template <class U>
-  View<U> uncut_part(View<U> copy, int weight) const {
+  View<U> replicated_part(View<U> copy, int weight) const {
     if (weight < 0) return {};
     const ParameterTensor* tensor = layout().find(graph_.weight(weight).name);
     return copy.slice(tensor->offset - layout().whole_begin, tensor->count());

@@ -191,7 +191,7 @@ class ParameterStore final : public StreamedStore {
   /// False when the next backward pass is the first to write gradients in [0, written_end) of the layout.
   [[nodiscard]] bool adds_gradients() const { return zero_ < 2 && !is_first_; }
 
-  /// Where a backward pass adds the layer's gradient, and writes what adds_gradients() says: the store's own, or
+  /// Where a backward pass adds the layer's gradient, or writes it where adds_gradients() is false: the store's own, or
   /// another (ZeRO-2/3), in the workspace unless set_gradient_buffer() gave the place.
   View<float> open_gradients() {
     if (zero_ >= 2) {
@@ -206,7 +206,7 @@ class ParameterStore final : public StreamedStore {
   }
 
   /// Ends a backward pass: under ZeRO-2/3 the data ranks' gradients are added, shard by shard, to the store's; those in
-  /// a lent place by finish_gradients().
+  /// a buffer set by set_gradient_buffer() by finish_gradients().
   void close_gradients(View<float> gradients) {
     if (zero_ >= 2) {
       if (empty()) return;
@@ -303,16 +303,16 @@ class ParameterStore final : public StreamedStore {
       else
         step(first_moment_.half.slice(first, r.count()), second_moment_.half.slice(first, r.count()));
     };
-    // What tensor ranks do not share is the same on all of them and rounds alike: by the first rank's stream.
+    // What is replicated on tensor ranks rounds alike on all of them: by the first rank's stream.
     const std::uint32_t own = stream_of(context_->tensor_rank());
     const bool rounds = has_master || context_->moments != Precision::fp32;
     const bool shares = context_->tensor_rank() > 0 && rounds && layout_.whole_end > layout_.whole_begin;
-    const Range uncut =
+    const Range replicated =
         shares ? Range{layout_.whole_begin, layout_.whole_end} : Range{layout_.decay_end, layout_.decay_end};
-    run({0, uncut.begin}, true, own);
-    run({uncut.begin, layout_.decay_end}, true, stream_of(0));
-    run({layout_.decay_end, uncut.end}, false, stream_of(0));
-    run({uncut.end, layout_.elements}, false, own);
+    run({0, replicated.begin}, true, own);
+    run({replicated.begin, layout_.decay_end}, true, stream_of(0));
+    run({layout_.decay_end, replicated.end}, false, stream_of(0));
+    run({replicated.end, layout_.elements}, false, own);
     if (zero_ == 1 || zero_ == 2) {
       gathering_ =
           context_->data.start_all_gather(View<const T>(parameters_.slice(own_.begin, shard_size_)), parameters_);

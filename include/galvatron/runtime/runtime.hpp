@@ -1,4 +1,4 @@
-// The layers of Transformers, parallel in every supported way.
+// Executes the programs of layers and keeps their parameters.
 #pragma once
 
 #include <galvatron/runtime/attention.hpp>

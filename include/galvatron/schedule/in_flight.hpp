@@ -37,7 +37,7 @@ constexpr int passes_of_chunk(int passes, int stages, int virtual_stages, int ch
 
 /// Micro-batches whose stash stage `stage` of `stages` keeps at one time, of `microbatches`; with virtual stages, of
 /// its chunk `chunk`, for a number of micro-batches that the stages divide. zb-h1 keeps P on every stage, what 1F1B
-/// keeps on the first: later stages deferred their weight gradients (Qi et al. 2024, section 3.1).
+/// keeps on the first: later stages defer their weight gradients (Qi et al. 2024, section 3.1).
 constexpr int microbatches_in_flight(ScheduleKind kind, int stages, int stage, int microbatches, int virtual_stages = 1,
                                      int chunk = 0) {
   if (kind == ScheduleKind::gpipe) return microbatches;

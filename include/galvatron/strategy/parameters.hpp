@@ -90,7 +90,7 @@ constexpr bool writes_gradients(const forward::Graph& graph) {
   if (graph.layer.kind != LayerKind::block || h % parameter_alignment != 0) return false;
   for (int i = 0; i < graph.weight_count; ++i)
     if (const forward::WeightSpec& w = graph.weight(i);
-        w.products == 1 && w.is_shared() && w.rows.extent % h != 0 && w.columns.extent % h != 0)
+        w.products == 1 && w.is_split() && w.rows.extent % h != 0 && w.columns.extent % h != 0)
       return false;
   return true;
 }
@@ -104,7 +104,7 @@ constexpr ParameterLayout parameter_layout(const forward::Graph& graph, Paramete
   const auto add = [&](bool decays, bool shared, bool is_product) {
     for (int i = 0; i < graph.weight_count; ++i) {
       const forward::WeightSpec& w = graph.weight(i);
-      if (w.is_table != (part == ParameterPart::table) || w.decays != decays || w.is_shared() != shared) continue;
+      if (w.is_table != (part == ParameterPart::table) || w.decays != decays || w.is_split() != shared) continue;
       if (decays && shared && (w.products == 1) != is_product) continue;
       ParameterTensor& t = out.tensors[static_cast<std::size_t>(out.size++)];
       const auto local = [&](const forward::Width& width) {

@@ -146,8 +146,8 @@ class Chunk {
   }
 
  private:
-  // The gradient lies at one end of the workspace; a change of layout moves it to the other. Behind a decoder it is
-  // that of the target; that of the encoder's output begins with 0 there.
+  // The gradient lies at one end of the workspace; a change of layout moves it to the other. Behind the last
+  // decoder it is that of the decoder's rows; that of the encoder's output starts as zeros.
   template <class F>
   void pass_back(StreamPass pass, F&& through) {
     device::Region& ws = memory_.workspace;
