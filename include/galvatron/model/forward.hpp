@@ -157,8 +157,8 @@ struct Graph {
   }
 };
 
-/// Writes a forward pass down. Throws std::invalid_argument where shapes do not fit, std::length_error where a graph
-/// has no room for more.
+/// Writes a forward pass down. Throws std::invalid_argument where shapes do not fit, std::length_error beyond the
+/// largest graph.
 class Builder {
  public:
   explicit constexpr Builder(const LayerSpec& layer) { graph_.layer = layer; }
@@ -313,12 +313,12 @@ class Builder {
   [[nodiscard]] constexpr Width width_of(Tensor x) const { return graph_.width(x.id); }
   [[nodiscard]] constexpr Rows rows_of(Tensor x) const { return graph_.rows(x.id); }
   constexpr int tensor(const TensorSpec& shape) {
-    check_room(graph_.tensor_count, Graph::most_tensors);
+    check_count(graph_.tensor_count, Graph::most_tensors);
     graph_.tensors[static_cast<std::size_t>(graph_.tensor_count)] = shape;
     return graph_.tensor_count++;
   }
   constexpr Weight parameter(const WeightSpec& spec) {
-    check_room(graph_.weight_count, Graph::most_weights);
+    check_count(graph_.weight_count, Graph::most_weights);
     graph_.weights[static_cast<std::size_t>(graph_.weight_count)] = spec;
     return {graph_.weight_count++};
   }
@@ -356,12 +356,12 @@ class Builder {
     return push(node);
   }
   /// Throws std::length_error.
-  static constexpr void check_room(int count, int most) {
+  static constexpr void check_count(int count, int most) {
     if (count >= most)
       throw std::length_error("a forward pass has at most 32 operations and tensors and 28 parameters");
   }
   constexpr Tensor push(const Node& node) {
-    check_room(graph_.node_count, Graph::most_nodes);
+    check_count(graph_.node_count, Graph::most_nodes);
     graph_.nodes[static_cast<std::size_t>(graph_.node_count++)] = node;
     return {node.output};
   }

@@ -45,16 +45,16 @@ class Emitter {
   // ---- values, buffers, steps
 
   /// Throws std::length_error: the layer needs more than a program holds.
-  static constexpr void check_room(int count, int most) {
+  static constexpr void check_count(int count, int most) {
     if (count >= most) throw std::length_error("a layer of so many operations does not fit a program");
   }
   constexpr Id value(int buffer, Part part = Part::all) {
-    check_room(program_.value_count, LayerProgram::most_values);
+    check_count(program_.value_count, LayerProgram::most_values);
     program_.values[at(program_.value_count)] = {static_cast<std::int16_t>(buffer), part};
     return program_.value_count++;
   }
   constexpr int buffer(Storage storage, const Extent& elements, Scalar scalar = Scalar::activation) {
-    check_room(program_.buffer_count, LayerProgram::most_buffers);
+    check_count(program_.buffer_count, LayerProgram::most_buffers);
     Buffer made;
     made.storage = storage;
     made.elements = numbered(elements);
@@ -76,13 +76,13 @@ class Emitter {
   constexpr ExtentId numbered(const Extent& extent) {
     for (int i = 0; i < program_.extent_count; ++i)
       if (program_.extents[at(i)] == extent) return static_cast<ExtentId>(i);
-    check_room(program_.extent_count, LayerProgram::most_extents);
+    check_count(program_.extent_count, LayerProgram::most_extents);
     program_.extents[at(program_.extent_count)] = extent;
     return static_cast<ExtentId>(program_.extent_count++);
   }
   constexpr void push(const Step& step) {
     auto& list = program_.phase[at(static_cast<int>(phase_))];
-    check_room(list.size, LayerProgram::most_steps);
+    check_count(list.size, LayerProgram::most_steps);
     list.steps[at(list.size++)] = {.code = step.code,
                                    .m = numbered(step.m),
                                    .n = numbered(step.n),
@@ -167,7 +167,7 @@ class Emitter {
         return Letter::rows;
     }
   }
-  /// Rows that there is room for: first tokens may go to all ranks.
+  /// Rows that a buffer holds: first tokens may go to all ranks.
   [[nodiscard]] constexpr Extent capacity(int tensor) const {
     return g().rows(tensor) == forward::Rows::first_tokens ? of(Letter::samples) : rows(tensor);
   }

@@ -83,11 +83,12 @@ class Job {
     return endpoints_[static_cast<std::size_t>(rank)].ended.load(std::memory_order_acquire);
   }
 
-  /// Waits until `ready()` or `failed()`. If the timeout passes, or if `hopeless()` because a rank has ended, this rank
-  /// fails, and so do all others; `who_is_missing(only_ended)` says who did not do what.
-  template <class Ready, class Failed, class Hopeless, class Missing>
-  void wait(int rank, Doorbell& bell, Ready&& ready, Failed&& failed, Hopeless&& hopeless, Missing&& who_is_missing) {
-    const auto in_vain = [&] { return some_ended_.load(std::memory_order_acquire) && hopeless(); };
+  /// Waits until `ready()` or `failed()`. If the timeout passes, or if `cannot_come()` because a rank has ended, this
+  /// rank fails, and so do all others; `who_is_missing(only_ended)` says who did not do what.
+  template <class Ready, class Failed, class CannotCome, class Missing>
+  void wait(int rank, Doorbell& bell, Ready&& ready, Failed&& failed, CannotCome&& cannot_come,
+            Missing&& who_is_missing) {
+    const auto in_vain = [&] { return some_ended_.load(std::memory_order_acquire) && cannot_come(); };
     const bool in_time = wait_until(bell, policy_, options_.timeout, [&] { return ready() || failed() || in_vain(); });
     if (ready() || failed()) return;
     fail(rank, std::make_exception_ptr(PeerFailure(in_time ? waits_in_vain(rank, who_is_missing(true))
