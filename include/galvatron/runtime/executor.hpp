@@ -1,8 +1,7 @@
-// Executor: carries out the phases of a layer's program (program/program.hpp) on a device and groups of ranks: one loop
+// Executor: executes the phases of a layer's program (program/program.hpp) on a device and groups of ranks: one loop
 // over steps, whatever the layer and the strategy are.
 #pragma once
 
-#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -10,25 +9,16 @@
 
 #include <galvatron/comm/communicator.hpp>
 #include <galvatron/cost/product_8bit.hpp>
-#include <galvatron/program/allocate.hpp>
 #include <galvatron/program/program.hpp>
 #include <galvatron/runtime/attention_step.hpp>
+#include <galvatron/runtime/frames.hpp>
 #include <galvatron/runtime/image_steps.hpp>
+#include <galvatron/runtime/kept_buffers.hpp>
 #include <galvatron/runtime/logits.hpp>
 #include <galvatron/runtime/open_parameters.hpp>
 #include <galvatron/runtime/parameter_groups.hpp>
 
 namespace galvatron::runtime {
-
-/// What a micro-batch keeps between phases: buffers of the program by number.
-template <class T>
-struct KeptBuffers {
-  std::array<std::byte*, program::LayerProgram::most_buffers> buffers{};
-  View<std::int32_t> tokens;  ///< of an embedding, those of the target last; targets of a head
-  View<T> pass_through;       ///< what a stage keeps once for several layers
-  View<T> replicated;         ///< replicated parameters, for the phase of weight gradients
-  View<float> d_replicated;   ///< and their gradients
-};
 
 template <class D, class T>
 class Executor {
@@ -51,9 +41,10 @@ class Executor {
         numbers_(numbers_of(sequence, context.tensor_rank())),
         values_(program, numbers_),
         capacities_(program, numbers_of(sequence, -1)),
-        scale_(scale) {
-    place_frames();
-  }
+        scale_(scale),
+        frames_(
+            program, [this](const program::Buffer& buffer) { return bytes(buffer); },
+            [this](const Step& step) { return rounded_operands(step); }) {}
   Executor(const Executor&) = delete;
   Executor& operator=(const Executor&) = delete;
 
@@ -104,7 +95,7 @@ class Executor {
       const Step& step = steps.steps[at(step_)];
       const bool parameters = step.code == Code::acquire || step.code == Code::open_gradients;
       if (!framed && !parameters) {  // what ZeRO gathers lies before the frame
-        frame_ = context_.workspace.template take<std::byte>(frames_[at(static_cast<int>(phase))]).data;
+        frame_ = context_.workspace.template take<std::byte>(frames_.bytes(phase)).data;
         framed = true;
       }
       execute(step);
@@ -116,27 +107,15 @@ class Executor {
   [[nodiscard]] program::Numbers numbers_of(std::int64_t sequence, int tensor_rank) const {
     return {layer_, context_.spec, context_.samples * context_.spec.data, sequence, precision_of<T>, tensor_rank};
   }
-  [[nodiscard]] std::int64_t bytes(int buffer) const {
-    return program::bytes_of(program_.buffer(buffer), capacities_, static_cast<std::int64_t>(sizeof(T)));
+  [[nodiscard]] std::int64_t bytes(const program::Buffer& buffer) const {
+    return program::bytes_of(buffer, capacities_, static_cast<std::int64_t>(sizeof(T)));
   }
   [[nodiscard]] std::int64_t of(program::ExtentId extent) const { return values_(extent); }
   [[nodiscard]] std::int64_t of(program::Letter letter) const { return numbers_(letter); }
   void take(device::Region& stash, Storage storage, KeptBuffers<T>& kept) const {
     for (int b = 0; b < program_.buffer_count; ++b)
-      if (program_.buffer(b).storage == storage) kept.buffers[at(b)] = stash.take<std::byte>(bytes(b)).data;
-  }
-  void place_frames() {
-    const auto size = [this](const program::Buffer& buffer) {
-      return program::bytes_of(buffer, capacities_, static_cast<std::int64_t>(sizeof(T)));
-    };
-    for (const Phase phase : {Phase::forward, Phase::backward, Phase::weights})
-      frames_[at(static_cast<int>(phase))] =
-          program::frame_bytes(program_, phase, size, [this](const Step& step) { return rounded_operands(step); });
-    for (int b = 0; b < program_.buffer_count; ++b) {
-      const program::Buffer& buffer = program_.buffer(b);
-      if (buffer.phase < 0) continue;
-      offsets_[at(b)] = program::frame_offset(program_, b, frames_[at(buffer.phase)], size);
-    }
+      if (program_.buffer(b).storage == storage)
+        kept.buffers[at(b)] = stash.take<std::byte>(bytes(program_.buffer(b))).data;
   }
 
   // A value; its own rows where it is local.
@@ -177,7 +156,7 @@ class Executor {
       case Storage::frame:
         break;
     }
-    return D::counts_only ? nullptr : frame_ + offsets_[at(b)];
+    return D::counts_only ? nullptr : frame_ + frames_.offset(b);
   }
 
   View<const T> parameter(int weight) const { return open_.parameter(weight); }
@@ -207,12 +186,8 @@ class Executor {
   }
   // Rounded operands lie between the two ends of the frame's stack.
   [[nodiscard]] View<std::byte> rounding_scratch(std::int64_t count) const {
-    std::int64_t low = 0;
-    for (int b = 0; b < program_.buffer_count; ++b) {
-      const program::Buffer& buffer = program_.buffer(b);
-      const bool lives = buffer.phase == static_cast<int>(phase_) && buffer.first <= step_ && step_ <= buffer.last;
-      if (lives && !buffer.high) low = std::max(low, offsets_[at(b)] + bytes(b));
-    }
+    const std::int64_t low =
+        frames_.low_end(program_, phase_, step_, [this](const program::Buffer& buffer) { return bytes(buffer); });
     return {D::counts_only ? nullptr : frame_ + low, count};
   }
   template <class C>
@@ -459,8 +434,7 @@ class Executor {
   program::ExtentValues values_;
   program::ExtentValues capacities_;  ///< of buffers: the same on all ranks
   float scale_;
-  std::array<std::int64_t, program::phases> frames_{};         ///< bytes
-  std::array<std::int64_t, Program::most_buffers> offsets_{};  ///< of buffers in their frame
+  Frames frames_;
 
   // Of the pass that runs now.
   Phase phase_ = Phase::forward;
