@@ -81,7 +81,11 @@ TEST_CASE("every border of T5 carries both sides, and the head takes the target 
     CHECK(block.output_elements(512) == (512 + 4) * 64);
   }
   CHECK(model.blocks[0].pass_through_elements(512) == 4 * 64);
-  CHECK(model.blocks[2].begins_decoder);
+  CHECK(model.blocks[1].place.inputs == std::array<std::int8_t, 2>{0, -1});
+  CHECK(model.blocks[2].place.inputs == std::array<std::int8_t, 2>{1, 0});  // the target, and the encoder's output
+  CHECK(model.blocks[2].place.arrives == 0);
+  CHECK(model.blocks[3].place.inputs == std::array<std::int8_t, 2>{1, 0});
+  CHECK(model.blocks[3].place.arrives == 1);
   CHECK(model.blocks[2].pass_through_elements(512) == 4 * 64);
   CHECK(model.blocks[3].pass_through_elements(512) == 512 * 64);
   CHECK(model.blocks[3].tokens.of(512) == 4);
@@ -112,7 +116,7 @@ TEST_CASE("mixed models that do not fit together are refused with the layer") {
   model.blocks[2].window = 0;
   CHECK(why_not(model).find("(layer 2): a layer that merges tokens has windows") != std::string::npos);
   model = t5("t5", small_t5);
-  model.blocks[2].pass_through = model.blocks[2].tokens;
+  model.blocks[2].merges = true;
   CHECK(why_not(model).find("(layer 2): a layer with cross attention") != std::string::npos);
   model = t5("t5", small_t5);
   model.head.tokens = {1, 2};

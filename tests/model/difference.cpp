@@ -18,6 +18,8 @@ void change(T& value) {
     value = !value;
   else if constexpr (std::is_same_v<T, TokenRatio>)
     value.whole += 3;
+  else if constexpr (std::is_same_v<T, BundlePlace>)
+    value.before[1] = value.after[1] = {all_tokens, 64 + value.before[1].width};
   else if constexpr (std::is_enum_v<T>)
     value = value == T{} ? static_cast<T>(1) : T{};
   else
@@ -54,9 +56,9 @@ TEST_CASE("every field of a layer that changes is found, by a name of its own an
   const auto all = [&](auto... fields) { (check(fields), ...); };
   all(&L::kind, &L::hidden, &L::heads, &L::kv_heads, &L::head_dim, &L::ffn, &L::vocabulary, &L::positions, &L::norm,
       &L::activation, &L::position, &L::bias, &L::causal, &L::tied, &L::rope_theta, &L::norm_epsilon, &L::layers,
-      &L::tokens, &L::memory, &L::pass_through, &L::begins_decoder, &L::norm_order, &L::closing_norm, &L::window,
+      &L::tokens, &L::memory, &L::target, &L::norm_order, &L::closing_norm, &L::window,
       &L::shift, &L::bias_rows, &L::merges, &L::experts, &L::active_experts, &L::patch_width, &L::class_token,
-      &L::token_types, &L::head);
+      &L::token_types, &L::head, &L::loss_weight, &L::place);
   ModelSpec deeper = model;
   deeper.blocks.push_back(deeper.blocks.back());
   CHECK(first_difference(deeper, model)->field == "number of layers");

@@ -158,7 +158,9 @@ class CountedLayer {
     const auto of_rank = [&](std::int64_t elements) {
       return elements * context.rows_local() / batch.sequence;  // of a sample, to those of this rank
     };
-    layer_->set_pass_through(0, {nullptr, of_rank(layer.pass_through_elements(batch.sequence))});
+    for (int part = 0; part < most_parts; ++part)
+      if (layer.is_pass_through(part))
+        layer_->set_pass_through(0, part, {nullptr, of_rank(layer.before(part).elements(batch.sequence))});
     output_ = {nullptr, of_rank(layer.tokens.of(batch.sequence) * layer.hidden)};
     given_ = of_rank(layer.output_elements(batch.sequence));
     gradient_ = {nullptr, of_rank(layer.input_elements(batch.sequence))};

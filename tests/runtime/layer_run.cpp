@@ -52,13 +52,16 @@ void give_part(const std::vector<Region>& part, std::int64_t samples, std::int64
   });
 }
 
-/// The layouts of the tokens that cross a layer's borders: the layer's own, or the encoder's and the decoder's.
-std::vector<ActivationLayout> streams_of(const LayerSpec& layer, const StrategySpec& spec, Tokens shape) {
-  const bool decodes = layer.memory.any();
-  std::vector<ActivationLayout> out;
-  for (const TokenRatio& ratio : {decodes ? layer.memory : layer.tokens, decodes ? layer.tokens : layer.pass_through})
-    if (ratio.any()) out.push_back(activation_layout(spec, 0, shape.samples, ratio.of(shape.sequence)));
+/// The parts of the bundle behind a layer.
+std::vector<int> parts_of(const LayerSpec& layer) {
+  std::vector<int> out;
+  for (int part = 0; part < most_parts; ++part)
+    if (layer.after(part).tokens.any()) out.push_back(part);
   return out;
+}
+std::size_t index_of(const std::vector<int>& parts, int part) {
+  const auto found = std::find(parts.begin(), parts.end(), part);
+  return found == parts.end() ? 0 : static_cast<std::size_t>(found - parts.begin());
 }
 
 /// With runtime::Layer, T as the element type of activations.
@@ -73,9 +76,10 @@ LayerOutput run_nn_layer(const LayerSpec& layer, const StrategySpec& spec, const
                           .splits_backward = splits_backward};
   const cost::LayerCounts counts = cost::layer_counts(layer, spec, batch);
   const ActivationLayout layout = activation_layout(spec, 0, in.shape.samples, in.shape.sequence);
-  const std::int64_t input_h = layer.input_hidden();
+  const BundlePart arriving = layer.before(layer.place.arrives);
+  const std::int64_t input_h = arriving.width;
   const ActivationLayout input_layout =
-      activation_layout(spec, 0, in.shape.samples, layer.input_tokens(in.shape.sequence));
+      activation_layout(spec, 0, in.shape.samples, arriving.tokens.of(in.shape.sequence));
   LayerOutput out;
   if (layer.kind != LayerKind::head) out.y.resize(reference::at(rows_of(layer, in.shape) * h));
   if (layer.kind != LayerKind::embedding) out.dx.resize(in.x.size());
@@ -105,20 +109,24 @@ LayerOutput run_nn_layer(const LayerSpec& layer, const StrategySpec& spec, const
     const auto context =
         runtime::make_context(host, transient, world, 0, spec, in.shape.samples / spec.data, in.shape.sequence);
     const runtime::LayerArguments<T> around{.number = layer.kind == LayerKind::embedding ? 0 : 1,
-                                            .token_weight = static_cast<float>(in.token_weight)};
+                                            .loss = {.weight = static_cast<float>(in.token_weight)}};
     const std::unique_ptr<runtime::Layer<T>> made =
         value_or_throw(runtime::make_layer<InstantiatedStrategies, T>(context, layer, around, states));
     made->take_stash(stash, 1, splits_backward ? 1 : 0);
-    const auto streams = streams_of(layer, spec, in.shape);
+    const std::vector<int> bundle = parts_of(layer);
+    std::vector<ActivationLayout> streams;
+    for (const int part_of_bundle : bundle)
+      streams.push_back(activation_layout(spec, 0, in.shape.samples,
+                                          layer.after(part_of_bundle).tokens.of(in.shape.sequence)));
     // Where this rank's rows of a stream begin, and the whole ones.
     const auto local_rows = [&](std::size_t stream) {
       return streams[stream].pieces() * streams[stream].region(rank).tokens();
     };
     const std::int64_t rows = local_rows(0) + (streams.size() > 1 ? local_rows(1) : 0);
-    const std::size_t own = layer.memory.any() ? 1 : 0;
-    const View<T> passed =
-        pass_through.take<T>(streams.size() > 1 ? local_rows(layer.begins_decoder ? 1 : 1 - own) * h : 0);
-    made->set_pass_through(0, passed);
+    const std::size_t own = index_of(bundle, layer.place.outputs[0]);
+    const std::size_t input = index_of(bundle, layer.place.arrives);
+    const View<T> passed = pass_through.take<T>(streams.size() > 1 ? local_rows(1 - input) * h : 0);
+    if (streams.size() > 1) made->set_pass_through(0, bundle[1 - input], passed);
     made->initialise([&](int, const ParameterTensor& which, std::int64_t index, View<float> values) {
       const Tensor& whole = parameters.at(which.name);
       for (std::int64_t i = 0; i < values.count; ++i) {
@@ -181,7 +189,6 @@ LayerOutput run_nn_layer(const LayerSpec& layer, const StrategySpec& spec, const
       }
     };
     // What does not come as the input is a pass-through activation.
-    const std::size_t input = layer.begins_decoder ? 0 : own;
     if (layer.merges)
       take_part(input_part, in.shape.samples, input_h, in.x, made->input(0));
     else if (layer.kind != LayerKind::embedding)

@@ -54,7 +54,7 @@ Rows alone(const std::vector<Document>& documents, std::vector<float>& gradients
     const auto program = program::lower(forward_of(block), {});
     for (const Document& document : documents) {
       auto own = runtime::with_tokens(context, document.tokens);
-      HostExecutor executor(own, program, groups, document.tokens, 1);
+      HostExecutor executor(own, program, groups, document.tokens);
       const Rows rows = run(rank, executor, document.first, document.tokens);
       out.y.insert(out.y.end(), rows.y.begin(), rows.y.end());
       out.dx.insert(out.dx.end(), rows.dx.begin(), rows.dx.end());
@@ -90,7 +90,7 @@ TEST_CASE("three packed documents go through Ulysses of 2 ranks and, in the next
       const StrategySpec spec{.sequence = SequenceKind::ulysses, .context = degree, .data = 4 / degree};
       auto context = rank.context(spec, degree == 2 ? std::span<const int>(pair) : all, all, tokens);
       context.documents = documents;
-      HostExecutor executor(context, program, groups, tokens, 1);
+      HostExecutor executor(context, program, groups, tokens);
       const std::int64_t first = world.rank() % degree * 8;
       const Rows found = run(rank, executor, first, 8);
       const auto part = [&](const std::vector<float>& whole) {

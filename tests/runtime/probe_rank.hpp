@@ -126,7 +126,7 @@ inline std::vector<float> linear_gradients(std::int64_t rows) {
     groups.initialise(runtime::initial_values(5));
     groups.zero_gradients();
     const auto program = program::lower(forward_of(linear_layer()), {});
-    HostExecutor executor(context, program, groups, rows, 1);
+    HostExecutor executor(context, program, groups, rows);
     run_linear(rank, executor, 0, rows);
     out = gradients_of(groups);
   });

@@ -28,7 +28,7 @@ TEST_CASE("a parameter group of two nodes on ranks {0, 1} and {1, 2} has the gra
       const auto program = program::lower(forward_of(test::linear_layer()), context.spec);
       for (const Part& part : parts) {
         if (part.rank != world.rank()) continue;
-        HostExecutor node(context, program, groups, 2, 1);
+        HostExecutor node(context, program, groups, 2);
         program::Numbers numbers = node.numbers();
         numbers.set_rows(part.rows);
         node.bind(numbers);

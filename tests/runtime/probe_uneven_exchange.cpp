@@ -92,7 +92,7 @@ TEST_CASE("rows go to the ranks that their data name and come back computed, wit
       HostGroups groups(context, test::linear_layer(), 1, nullptr, nullptr, rank.states);
       groups.initialise(runtime::initial_values(5));
       const auto program = program::lower(forward_of(test::linear_layer()), {});
-      HostExecutor executor(context, program, groups, ranks * capacity, 1);
+      HostExecutor executor(context, program, groups, ranks * capacity);
       const std::int64_t rows = 3 + world.rank();
       const std::vector<float> x = test::rows_of(10 * world.rank(), rows, 0);
       int rounds = 0;

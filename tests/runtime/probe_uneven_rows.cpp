@@ -22,7 +22,7 @@ TEST_CASE("two linear layers over shards of 0, 1 and 3 rows have the gradients o
       groups.initialise(runtime::initial_values(5));
       groups.zero_gradients();
       const auto program = program::lower(forward_of(test::linear_layer()), {.data = 3, .zero = zero});
-      HostExecutor executor(context, program, groups, 3, 1);
+      HostExecutor executor(context, program, groups, 3);
       const Sharding::Range own = sharding.range(world.rank());
       program::Numbers numbers = executor.numbers();
       numbers.set_rows(own.count());

@@ -34,7 +34,7 @@ class PaddedLayer final : public runtime::Layer<T> {
     inner_->take_stash(stash, slots, deferred);
   }
   View<T> input(int slot) override { return inner_->input(slot); }
-  void set_pass_through(int slot, View<T> rows) override { inner_->set_pass_through(slot, rows); }
+  void set_pass_through(int slot, int part, View<T> rows) override { inner_->set_pass_through(slot, part, rows); }
   View<std::int32_t> tokens(int slot) override { return inner_->tokens(slot); }
   View<T> patches(int slot) override { return inner_->patches(slot); }
   void forward(int slot, View<T> y) override {

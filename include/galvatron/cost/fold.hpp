@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <utility>
 
 #include <galvatron/core/units.hpp>
 #include <galvatron/cost/attention.hpp>
@@ -46,7 +47,9 @@ class Fold {
     add(program::Phase::backward, out.backward, defers_in_place_ ? out.weights : out.backward, out.backward_workspace);
     add(program::Phase::weights, out.weights, out.weights, out.weights_workspace);
     if (defers_in_place_) out.weights_workspace = out.backward_workspace;
-    out.backward_workspace += border_growth();
+    // The gradient of a bundle that changes its size from behind the layer to before it may have to move.
+    if (const auto [entry, exit] = bundles(); entry != exit)
+      out.backward_workspace = max(out.backward_workspace + max(entry, exit) - exit, entry);
     out.overlaps_tensor = shape_.traits.overlaps_tensor && shape_.cut && !is_end();
     for (int i = 0; i < p_.buffer_count; ++i) {
       const program::Buffer& buffer = p_.buffer(i);
@@ -330,12 +333,10 @@ class Fold {
 
   // ---- memory
 
-  /// By how much the gradient at the layer's border grows in backward.
-  [[nodiscard]] constexpr Bytes border_growth() const {
-    if (p_.output_gradients[0] < 0 || p_.input_gradients[0] < 0) return {};
-    const Bytes before = bytes(p_.buffer_of(p_.output_gradients[0]));
-    const Bytes after = bytes(p_.buffer_of(p_.input_gradients[0]));
-    return layer_.merges ? after - before : Bytes{};
+  /// Of the bundles before and behind the layer.
+  [[nodiscard]] constexpr std::pair<Bytes, Bytes> bundles() const {
+    return {shape_.local_bytes(layer_.input_elements(shape_.batch.sequence)),
+            shape_.local_bytes(layer_.output_elements(shape_.batch.sequence))};
   }
   [[nodiscard]] constexpr Bytes bytes(const program::Buffer& buffer) const {
     return {program::bytes_of(buffer, values_, shape_.e)};

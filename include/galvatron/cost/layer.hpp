@@ -69,6 +69,7 @@ constexpr LayerCounts pass_counts(const LayerSpec& layer, const StrategySpec& sp
   out.activation = shape.local_bytes(layer.output_elements(batch.sequence));
   out.overlaps_data = batch.overlap;
   out.pass_through = shape.local_bytes(layer.pass_through_elements(batch.sequence));
+  if (layer.keeps_unread()) out.stash += shape.local_bytes(layer.before(layer.place.arrives).elements(batch.sequence));
   return out;
 }
 

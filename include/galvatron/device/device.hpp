@@ -140,10 +140,13 @@ struct AdamWPart {
 
 /// What a rank adds up in a step: the places in Device::sums().
 enum StepSum : std::uint8_t {
-  loss_sum,          ///< of cross-entropies, in nats
-  gradient_squares,  ///< of this rank's part of the gradient
-  step_sums          ///< their number
+  loss_sum,                                   ///< of cross-entropies, in nats: of the model's last layer
+  gradient_squares,                           ///< of this rank's part of the gradient
+  other_losses,                               ///< sums of the losses inside of the model
+  step_sums = other_losses + most_losses - 1  ///< their number
 };
+/// Where a loss is summed: 0 that of the last layer, then the others in the order of the layers.
+constexpr int sum_of_loss(int loss) { return loss == 0 ? loss_sum : other_losses + loss - 1; }
 
 template <class D>
 concept Device = requires(D& d, View<float> f, View<const float> cf, View<const std::int32_t> tokens,

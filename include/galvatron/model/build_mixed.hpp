@@ -10,6 +10,7 @@
 #include <utility>
 
 #include <galvatron/model/build.hpp>
+#include <galvatron/model/graph.hpp>
 #include <galvatron/model/spec.hpp>
 
 namespace galvatron {
@@ -125,8 +126,8 @@ inline ModelSpec vit(std::string name, const VitShape& shape) {
 /// T5 (Raffel et al., 2020): an encoder and a decoder with cross attention behind each other, biases by relative
 /// position, RMS norms, no other biases. Every block has a table of positions of its own, as in umT5 (Chung et al.,
 /// 2023); T5 has one for all blocks of a side, which pipeline stages would have to keep alike. The embedding looks up
-/// source and target tokens; the embedded target passes the encoder, and the encoder's output passes the decoder. Not
-/// checked: see checked().
+/// source and target tokens: the encoder reads the one, the first decoder the other, and all decoders the encoder's
+/// output. Not checked: see checked(); without encoders or decoders it has no blocks.
 inline ModelSpec t5(std::string name, const T5Shape& shape) {
   const TokenRatio target{shape.target, shape.source};
   const LayerSpec encoder{.hidden = shape.hidden,
@@ -145,23 +146,35 @@ inline ModelSpec t5(std::string name, const T5Shape& shape) {
                           .causal = false,
                           .tied = shape.tied,
                           .norm_epsilon = shape.norm_epsilon,
-                          .pass_through = target,
                           .bias_rows = shape.buckets};
-  ModelSpec model = model_of_equal_blocks(std::move(name), encoder, shape.encoder_layers + shape.decoder_layers);
-  LayerSpec decoder = model.head;
-  decoder.kind = LayerKind::block;
-  decoder.causal = true;
-  decoder.tokens = target;
-  decoder.memory = all_tokens;
-  decoder.pass_through = no_tokens;
-  for (int i = 0; i < shape.decoder_layers; ++i)
-    model.blocks[static_cast<std::size_t>(shape.encoder_layers + i)] = decoder;
-  if (shape.encoder_layers > 0) model.blocks[static_cast<std::size_t>(shape.encoder_layers) - 1].closing_norm = true;
-  if (shape.decoder_layers > 0) model.blocks[static_cast<std::size_t>(shape.encoder_layers)].begins_decoder = true;
-  model.embedding.bias_rows = model.head.bias_rows = 0;
-  model.head.tokens = target;
-  model.head.pass_through = no_tokens;
-  return model;
+  LayerSpec layer = encoder;
+  layer.layers = shape.encoder_layers + shape.decoder_layers;
+  ModelGraph graph;
+  graph.name = std::move(name);
+  const auto add = [&graph](LayerSpec made, LayerKind kind, NodeOutput first, NodeOutput second = {}) {
+    made.kind = kind;
+    return NodeOutput{graph.add(made, first, second)};
+  };
+  LayerSpec end = layer;
+  end.bias_rows = 0;
+  end.target = target;
+  NodeOutput x = add(end, LayerKind::embedding, {});
+  NodeOutput y{x.node, 1};
+  for (int i = 0; i < shape.encoder_layers; ++i) {
+    layer.closing_norm = i + 1 == shape.encoder_layers;
+    x = add(layer, LayerKind::block, x);
+  }
+  layer.closing_norm = false;
+  layer.causal = true;
+  layer.tokens = target;
+  layer.memory = all_tokens;
+  for (int i = 0; i < shape.decoder_layers; ++i) y = add(layer, LayerKind::block, y, x);
+  layer.memory = no_tokens;
+  layer.bias_rows = 0;
+  layer.causal = encoder.causal;
+  add(layer, LayerKind::head, y);
+  auto chain = chain_of(graph);
+  return chain ? std::move(*chain) : model_of_equal_blocks(graph.name, encoder, 0);
 }
 
 /// Swin (Liu et al., 2021): attention within windows, every other block's shifted, with a table of relative positions

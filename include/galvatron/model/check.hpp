@@ -1,6 +1,7 @@
 // What makes a ModelSpec consistent, and small enough that its byte counts fit 64 bits.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -33,10 +34,10 @@ constexpr std::string_view why_inconsistent(const LayerSpec& layer) {
   const auto share = [](const TokenRatio& ratio, std::int64_t least) {
     return ratio.part >= least && ratio.part <= ratio.whole && ratio.whole <= model_limits::positions;
   };
-  if (!share(layer.tokens, 1) || !share(layer.memory, 0) || !share(layer.pass_through, 0))
+  if (!share(layer.tokens, 1) || !share(layer.memory, 0) || !share(layer.target, 0))
     return "the tokens of a layer are a share of the sequence, at most all of it.";
   if (!layer.tokens.divides(layer.positions) || !layer.memory.divides(layer.positions) ||
-      !layer.pass_through.divides(layer.positions))
+      !layer.target.divides(layer.positions))
     return "the tokens of a layer are a whole number when the sequence has all its positions.";
   if (layer.kind == LayerKind::embedding && layer.patch_width != 0)
     return within(layer.patch_width, model_limits::ffn) && !layer.tied
@@ -65,9 +66,9 @@ constexpr std::string_view why_inconsistent(const LayerSpec& layer) {
   if (layer.bias_rows < 0 || layer.bias_rows > model_limits::positions ||
       (layer.bias_rows > 0 && layer.position != PositionKind::relative))
     return "a table of relative positions belongs to a layer with relative positions.";
-  if (layer.begins_decoder && !layer.memory.any()) return "a decoder's first layer has cross attention.";
-  if (layer.memory.any() && (layer.pass_through.any() || layer.merges || layer.window > 0))
-    return "a layer with cross attention has neither windows nor merged tokens, and only its encoder's output passes.";
+  if (layer.memory.any() != (layer.place.inputs[1] >= 0)) return "a layer with cross attention reads two values.";
+  if (layer.memory.any() && (layer.merges || layer.window > 0))
+    return "a layer with cross attention has neither windows nor merged tokens.";
   if (layer.merges && layer.hidden % 2 != 0) return "a layer that merges tokens doubles their width: it is even.";
   if (layer.merges && layer.window == 0) return "a layer that merges tokens has windows.";
   return {};
@@ -85,21 +86,35 @@ inline Result<ModelSpec> checked(ModelSpec model) {
   const std::int64_t sequence = model.positions();
   const auto fits_behind = [sequence](const LayerSpec& before, const LayerSpec& layer) {
     if (layer.positions < sequence) return false;
-    if (layer.kind == LayerKind::head) return before.hidden == layer.hidden && before.tokens == layer.tokens;
-    const std::int64_t width = layer.merges ? layer.hidden / 2 : layer.hidden;
-    return before.hidden == width && before.output_elements(sequence) == layer.input_elements(sequence);
+    const auto same = [sequence](const BundlePart& a, const BundlePart& b) {
+      return a.elements(sequence) == b.elements(sequence) && (a.width == b.width || !a.tokens.any());
+    };
+    for (int i = 0; i < most_parts; ++i)  // what is not read again ends here
+      if (!same(before.after(i), layer.before(i)) && layer.before(i).tokens.any()) return false;
+    const BundlePart in = layer.before(layer.place.inputs[0] < 0 ? 0 : layer.place.inputs[0]);
+    const BundlePart own{layer.merges ? TokenRatio{4 * layer.tokens.part, layer.tokens.whole} : layer.tokens,
+                         layer.merges ? layer.hidden / 2 : layer.hidden};
+    const BundlePart memory{layer.memory, layer.hidden};
+    return layer.input_elements(sequence) > 0 && (layer.kind == LayerKind::embedding || same(in, own)) &&
+           (!layer.memory.any() || same(layer.before(layer.place.inputs[1]), memory));
   };
   const LayerSpec* before = &model.embedding;
   for (const LayerSpec& block : model.blocks) {
     const auto index = std::to_string(&block - model.blocks.data());
-    if (block.kind != LayerKind::block) return refuse(" (layer " + index + ")", "it is not a block.");
+    if (block.kind != LayerKind::block && block.is_in_chain())
+      return refuse(" (layer " + index + ")", "it is not a block.");
     if (const auto why = why_inconsistent(block); !why.empty()) return refuse(" (layer " + index + ")", why);
+    if (block.kind != LayerKind::block && block.tied)
+      return refuse(" (layer " + index + ")", "only the first layer and the last one have one table.");
     if (!fits_behind(*before, block))
       return refuse(" (layer " + index + ")", "its hidden size, tokens or positions differ from the layer's before.");
     before = &block;
   }
   if (!fits_behind(*before, model.head))
     return refuse(" (head)", "its hidden size, tokens or positions differ from the layer's before.");
+  const auto losses = std::count_if(model.blocks.begin(), model.blocks.end(),
+                                    [](const LayerSpec& block) { return block.kind == LayerKind::head; });
+  if (losses >= most_losses) return refuse("", "it has at most " + std::to_string(most_losses) + " losses.");
   if (model.head.head != HeadKind::classifier && model.head.vocabulary != model.embedding.vocabulary)
     return refuse(" (head)", "its vocabulary differs from the embedding's.");
   if (model.head.tied && (model.head.head == HeadKind::classifier || model.head.hidden != model.hidden()))

@@ -34,6 +34,19 @@ inline std::string field_text(double value) {
 inline std::string field_text(const TokenRatio& value) {
   return std::to_string(value.part) + "/" + std::to_string(value.whole);
 }
+/// Which parts of the bundles at its borders a layer reads and makes, with their shares of the sequence.
+inline std::string field_text(const BundlePlace& value) {
+  if (value == BundlePlace{}) return "of a chain";
+  const auto parts = [](const std::array<std::int8_t, 2>& indices, const Bundle& bundle) {
+    std::string out;
+    for (const std::int8_t i : indices)
+      if (i >= 0)
+        out += (out.empty() ? "" : "+") + std::to_string(i) + " (" +
+               field_text(bundle[static_cast<std::size_t>(i)].tokens) + ")";
+    return out.empty() ? std::string("none") : out;
+  };
+  return "parts " + parts(value.inputs, value.before) + " to " + parts(value.outputs, value.after);
+}
 inline std::string field_text(ForwardPass value) { return value == nullptr ? "the library's" : "one of its own"; }
 template <class E>
   requires std::is_enum_v<E>
@@ -53,9 +66,9 @@ template <class F>
 constexpr void for_each_field(const LayerSpec& a, const LayerSpec& b, const F& f) {
   // A field that LayerSpec gains has to be named here, or this does not compile.
   const auto& [kind, hidden, heads, kv_heads, head_dim, ffn, vocabulary, positions, norm, activation, position, bias,
-               causal, tied, rope_theta, norm_epsilon, layers, tokens, memory, pass_through, begins_decoder, norm_order,
-               closing_norm, window, shift, bias_rows, merges, experts, active_experts, patch_width, class_token,
-               token_types, head, forward_pass] = b;
+               causal, tied, rope_theta, norm_epsilon, layers, tokens, memory, target, norm_order, closing_norm, window,
+               shift, bias_rows, merges, experts, active_experts, patch_width, class_token, token_types, head,
+               loss_weight, place, forward_pass] = b;
   f("number of layers", a.layers, layers);
   f("hidden size", a.hidden, hidden);
   f("attention heads", a.heads, heads);
@@ -77,8 +90,7 @@ constexpr void for_each_field(const LayerSpec& a, const LayerSpec& b, const F& f
   f("kind of layer", a.kind, kind);
   f("share of the sequence", a.tokens, tokens);
   f("share of the encoder's output", a.memory, memory);
-  f("share of the sequence that passes", a.pass_through, pass_through);
-  f("beginning of the decoder", a.begins_decoder, begins_decoder);
+  f("share of the target", a.target, target);
   f("place of the norms", a.norm_order, norm_order);
   f("closing norm", a.closing_norm, closing_norm);
   f("side of the windows", a.window, window);
@@ -89,6 +101,8 @@ constexpr void for_each_field(const LayerSpec& a, const LayerSpec& b, const F& f
   f("class token", a.class_token, class_token);
   f("token types", a.token_types, token_types);
   f("kind of head", a.head, head);
+  f("weight of the loss", a.loss_weight, loss_weight);
+  f("place in the graph", a.place, place);
   f("forward pass", a.forward_pass, forward_pass);
 }
 

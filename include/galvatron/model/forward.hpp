@@ -49,7 +49,7 @@ enum class Rows : std::uint8_t {
   tokens,        ///< the layer's own
   squares,       ///< four for each token: before they are merged
   memory,        ///< tokens of the encoder's output
-  pass_through,  ///< tokens of the target beside the encoder's
+  target,        ///< tokens of the target, in an embedding of both sides
   patches,       ///< the tokens but for the learned one of each sample
   first_tokens,  ///< one a sample, where the first token of its sequence is
   samples,       ///< one a sample, on every tensor-parallel rank
@@ -102,11 +102,8 @@ struct Node {
   ActivationKind activation{};
 };
 
-/// A layer's forward pass. `input` is -1 where tokens come in, `output` where a loss comes out.
-///
-/// Between the two sides of a model some tensors go past layers, and a stage keeps them once: `pass_through_input` is
-/// read besides the input (the encoder's output in a decoder), `pass_through_output` is written besides the output (the
-/// target's rows in an embedding).
+/// A layer's forward pass. The first input is -1 where tokens come in, the first output where a loss comes out. A
+/// decoder has the encoder's output as second input, an embedding may have the target's rows as second output.
 struct Graph {
   static constexpr int most_tensors = 32;
   static constexpr int most_nodes = 32;
@@ -118,12 +115,10 @@ struct Graph {
   int tensor_count = 0;
   int node_count = 0;
   int weight_count = 0;
-  int input = -1;
-  int output = -1;
-  int pass_through_input = -1;
-  int pass_through_output = -1;
-  bool takes_data = false;  ///< the input is of the data and has no gradient
-  LayerSpec layer;          ///< heads, epsilon, theta, causality
+  std::array<int, 2> inputs{-1, -1};   ///< tensors
+  std::array<int, 2> outputs{-1, -1};  ///< tensors
+  bool takes_data = false;             ///< the input is of the data and has no gradient
+  LayerSpec layer;                     ///< heads, epsilon, theta, causality
 
   [[nodiscard]] constexpr const Node& node(int i) const { return nodes[static_cast<std::size_t>(i)]; }
   [[nodiscard]] constexpr const Width& width(int tensor) const {
@@ -132,11 +127,13 @@ struct Graph {
   [[nodiscard]] constexpr Rows rows(int tensor) const { return tensors[static_cast<std::size_t>(tensor)].rows; }
   [[nodiscard]] constexpr const WeightSpec& weight(int i) const { return weights[static_cast<std::size_t>(i)]; }
   [[nodiscard]] constexpr bool is_input(int tensor) const {
-    return tensor >= 0 && (tensor == input || tensor == pass_through_input);
+    return tensor >= 0 && (tensor == inputs[0] || tensor == inputs[1]);
   }
   [[nodiscard]] constexpr bool is_output(int tensor) const {
-    return tensor >= 0 && (tensor == output || tensor == pass_through_output);
+    return tensor >= 0 && (tensor == outputs[0] || tensor == outputs[1]);
   }
+  /// True for a layer that ends in a loss.
+  [[nodiscard]] constexpr bool has_loss() const { return outputs[0] < 0; }
   [[nodiscard]] constexpr bool has_norm() const {
     for (int i = 0; i < node_count; ++i)
       if (node(i).operation == Kind::norm) return true;
@@ -201,15 +198,12 @@ class Builder {
   }
 
   // Tensors.
-  /// What comes from the layer before: (rows, H).
+  /// What the layer reads of others, (rows, H): the first of its inputs, then the second.
   constexpr Tensor input(Width width, Rows rows = Rows::tokens) {
-    graph_.input = tensor({width, rows});
-    return {graph_.input};
-  }
-  /// What the stage keeps beside it.
-  constexpr Tensor pass_through_input(Width width, Rows rows) {
-    graph_.pass_through_input = tensor({width, rows});
-    return {graph_.pass_through_input};
+    int& own = graph_.inputs[graph_.inputs[0] < 0 ? 0 : 1];
+    check(own < 0, "a layer has at most two inputs");
+    own = tensor({width, rows});
+    return {own};
   }
   /// Numbers of the data, which have no gradient.
   constexpr Tensor data(Width width, Rows rows) {
@@ -293,12 +287,13 @@ class Builder {
     node.weights = {table.id, bias.id, -1};
     push(node);
   }
-  /// What goes to the layer after.
+  /// What goes to other layers: the first output, then the second.
   constexpr void output(Tensor y) {
     check(!width_of(y).split, "a layer's output is whole: it is split over tensor-parallel ranks");
-    graph_.output = y.id;
+    int& own = graph_.outputs[graph_.outputs[0] < 0 ? 0 : 1];
+    check(own < 0, "a layer has at most two outputs");
+    own = y.id;
   }
-  constexpr void pass_through_output(Tensor y) { graph_.pass_through_output = y.id; }
 
   [[nodiscard]] constexpr const Graph& graph() const {
     for (int i = 0; i < graph_.node_count; ++i) {

@@ -114,12 +114,9 @@ constexpr forward::Graph block_forward(const LayerSpec& l) {
     const forward::Weight beta =
         l.norm == NormKind::layer_norm ? b.vector(ParameterName::merge_beta, wide) : forward::Weight{};
     x = b.linear(b.norm(four, gamma, beta), b.weight(ParameterName::merge_weight, h, wide));
-  } else if (l.begins_decoder) {  // the encoder's output comes in, and the target has passed the encoder
-    memory = b.input(h, forward::Rows::memory);
-    x = b.pass_through_input(h, forward::Rows::tokens);
   } else {
     x = b.input(h);
-    if (l.memory.any()) memory = b.pass_through_input(h, forward::Rows::memory);
+    if (l.memory.any()) memory = b.input(h, forward::Rows::memory);
   }
 
   const auto residual = [&](ParameterName gamma, ParameterName beta, const auto& part) {
@@ -145,6 +142,7 @@ constexpr forward::Graph embedding_forward(const LayerSpec& l) {
   forward::Builder b(l);
   const forward::Width h = forward::Builder::whole(l.hidden);
   forward::Tensor x;
+  forward::Weight table;
   if (l.patch_width > 0) {
     const forward::Tensor patches =
         b.data(forward::Builder::whole(l.patch_width), l.class_token ? forward::Rows::patches : forward::Rows::tokens);
@@ -152,9 +150,8 @@ constexpr forward::Graph embedding_forward(const LayerSpec& l) {
     x = b.linear(patches, w, b.vector(ParameterName::patch_bias, h));
     if (l.class_token) x = b.prepend(b.weight(ParameterName::class_token, forward::Builder::whole(1), h), x);
   } else {
-    const forward::Weight table = b.table(l.vocabulary, h);
+    table = b.table(l.vocabulary, h);
     x = b.look_up(table);
-    if (l.pass_through.any()) b.pass_through_output(b.look_up(table, forward::Rows::pass_through));
   }
   if (l.position == PositionKind::learned)
     x = b.add_positions(x, b.weight(ParameterName::positions, forward::Builder::whole(l.positions), h));
@@ -162,6 +159,7 @@ constexpr forward::Graph embedding_forward(const LayerSpec& l) {
     x = b.add_segment(x, b.weight(ParameterName::token_types, forward::Builder::whole(l.token_types), h));
   if (l.closing_norm) x = detail::layer_norm(b, l, x, ParameterName::closing_gamma, ParameterName::closing_beta);
   b.output(x);
+  if (l.target.any()) b.output(b.look_up(table, forward::Rows::target));
   return b.graph();
 }
 

@@ -1,4 +1,5 @@
-// Everything of model/ but graph.hpp, which brings in Boost.Graph, and huggingface.hpp, which brings in nlohmann-json.
+// Everything of model/ but topological_order.hpp, which brings in Boost.Graph, and huggingface.hpp, which brings in
+// nlohmann-json.
 #pragma once
 
 #include <galvatron/model/build.hpp>
@@ -6,6 +7,7 @@
 #include <galvatron/model/check.hpp>
 #include <galvatron/model/count.hpp>
 #include <galvatron/model/difference.hpp>
+#include <galvatron/model/graph.hpp>
 #include <galvatron/model/image_grid.hpp>
 #include <galvatron/model/spec.hpp>
 #include <galvatron/model/zoo.hpp>

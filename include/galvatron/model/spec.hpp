@@ -1,6 +1,8 @@
 // LayerSpec and ModelSpec: a Transformer as numbers, before any rank or device is known.
 #pragma once
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -44,6 +46,32 @@ struct TokenRatio {
 inline constexpr TokenRatio all_tokens{1, 1};
 inline constexpr TokenRatio no_tokens{0, 1};
 
+/// One of the values that cross a border between layers. Without tokens it is none.
+struct BundlePart {
+  TokenRatio tokens = no_tokens;
+  std::int64_t width = 0;
+  friend constexpr bool operator==(const BundlePart&, const BundlePart&) = default;
+  /// Of a sample.
+  [[nodiscard]] constexpr std::int64_t elements(std::int64_t sequence) const { return tokens.of(sequence) * width; }
+};
+inline constexpr int most_parts = 4;
+/// All that crosses a border, part by part: in a chain of layers one.
+using Bundle = std::array<BundlePart, most_parts>;
+
+/// Layers of a model that end in a loss.
+inline constexpr int most_losses = 4;
+
+/// What a layer reads and makes of the bundles at its borders. It follows from the model's graph (model/graph.hpp); a
+/// layer of a chain has the default.
+struct BundlePlace {
+  Bundle before{};                            ///< from the layer before; of a first layer as `after`
+  Bundle after{};                             ///< to the layer after; of a last layer as `before`
+  std::array<std::int8_t, 2> inputs{0, -1};   ///< parts of `before` that the layer reads; -1: none
+  std::array<std::int8_t, 2> outputs{0, -1};  ///< parts of `after` that it makes
+  std::int8_t arrives = 0;  ///< the part that the layer before made: kept with this layer, as others are with theirs
+  friend constexpr bool operator==(const BundlePlace&, const BundlePlace&) = default;
+};
+
 /// One layer. Shape letters: B batch, S sequence, H hidden, A heads, V vocabulary, L layers.
 struct LayerSpec {
   LayerKind kind = LayerKind::block;
@@ -66,9 +94,8 @@ struct LayerSpec {
 
   // What only some families have.
   TokenRatio tokens = all_tokens;            ///< that the layer works on
-  TokenRatio memory = no_tokens;             ///< of the encoder's output, which cross attention reads (T5's decoder)
-  TokenRatio pass_through = no_tokens;       ///< that go past it, H wide (target tokens past T5's encoder)
-  bool begins_decoder = false;               ///< the encoder's output comes in as a layer's input, the target passes
+  TokenRatio memory = no_tokens;             ///< of the second input, which cross attention reads (T5's decoder)
+  TokenRatio target = no_tokens;             ///< of an embedding's second output: what a decoder takes (T5)
   NormOrder norm_order = NormOrder::before;  ///< of a block
   bool closing_norm = false;                 ///< the output goes through one more norm
   std::int64_t window = 0;                   ///< tokens attend within squares of this side (Swin); 0: everywhere
@@ -82,6 +109,8 @@ struct LayerSpec {
                                              ///< classifier: it reads that token instead of the mean of all
   std::int64_t token_types = 0;              ///< embedding: rows of a table of segments
   HeadKind head = HeadKind::language;
+  double loss_weight = 1;  ///< of a head's loss in the model's
+  BundlePlace place;       ///< in the model's graph
   /// Of a layer that is not of this library; null: that of model/layers.hpp. Numbers of the layer that attention and
   /// positions read are those above.
   ForwardPass forward_pass = nullptr;
@@ -100,31 +129,59 @@ struct LayerSpec {
   /// A block as GPT and Llama have them, causal or not: self-attention over the whole sequence and one MLP, each behind
   /// a norm.
   [[nodiscard]] constexpr bool is_plain_block() const {
-    return kind == LayerKind::block && forward_pass == nullptr && !memory.any() && !pass_through.any() &&
-           norm_order == NormOrder::before && !closing_norm && window == 0 && position != PositionKind::relative &&
-           !merges && experts == 0;
+    return kind == LayerKind::block && forward_pass == nullptr && !memory.any() && norm_order == NormOrder::before &&
+           !closing_norm && window == 0 && position != PositionKind::relative && !merges && experts == 0;
   }
-  /// Parts of a block, each with a norm and a residual: self-attention, cross attention, MLP.
-  [[nodiscard]] constexpr int block_parts() const { return memory.any() ? 3 : 2; }
 
-  // Elements of a sample of `sequence` tokens that cross the layer's borders; what only passes by included.
-  /// Tokens and width of the input of a layer that reads nothing but its own tokens.
-  [[nodiscard]] constexpr std::int64_t input_tokens(std::int64_t sequence) const {
-    return (merges ? 4 : 1) * tokens.of(sequence);
+  // What crosses the layer's borders.
+  [[nodiscard]] constexpr bool is_in_chain() const {
+    for (const BundlePart& part : place.before)
+      if (part.tokens.any()) return false;
+    return true;
   }
-  [[nodiscard]] constexpr std::int64_t input_hidden() const { return merges ? hidden / 2 : hidden; }
-  /// From the layer before.
+  [[nodiscard]] constexpr BundlePart before(int part) const {
+    if (!is_in_chain()) return place.before[static_cast<std::size_t>(part)];
+    if (part != 0) return {};
+    return merges ? BundlePart{{4 * tokens.part, tokens.whole}, hidden / 2} : BundlePart{tokens, hidden};
+  }
+  [[nodiscard]] constexpr BundlePart after(int part) const {
+    if (!is_in_chain()) return place.after[static_cast<std::size_t>(part)];
+    return part == 0 ? BundlePart{tokens, hidden} : BundlePart{};
+  }
+  /// True for a part that comes in and goes on as it is.
+  [[nodiscard]] constexpr bool passes(int part) const {
+    return before(part).tokens.any() && after(part).tokens.any() && part != place.outputs[0] &&
+           part != place.outputs[1];
+  }
+  /// True for a part that comes in, is not read and does not go on.
+  [[nodiscard]] constexpr bool ends(int part) const {
+    return before(part).tokens.any() && !after(part).tokens.any() && part != place.inputs[0] && part != place.inputs[1];
+  }
+  /// True for a part that a stage keeps once for all its layers of a layout: it is for later layers or for several.
+  [[nodiscard]] constexpr bool is_pass_through(int part) const {
+    return before(part).tokens.any() && part != place.arrives;
+  }
+  /// True for a layer that reads nothing of what the layer before made: later ones do, and it keeps it for them.
+  [[nodiscard]] constexpr bool keeps_unread() const {
+    return !is_in_chain() && place.arrives >= 0 && place.arrives != place.inputs[0] &&
+           place.arrives != place.inputs[1] && passes(place.arrives);
+  }
+  // Elements of a sample of `sequence` tokens: from the layer before, to the layer after, and what of them is kept
+  // once.
   [[nodiscard]] constexpr std::int64_t input_elements(std::int64_t sequence) const {
-    if (kind == LayerKind::head) return tokens.of(sequence) * hidden;
-    return (merges ? 2 : 1) * output_elements(sequence);
+    std::int64_t sum = 0;
+    for (int i = 0; i < most_parts; ++i) sum += before(i).elements(sequence);
+    return sum;
   }
-  /// To the layer after.
   [[nodiscard]] constexpr std::int64_t output_elements(std::int64_t sequence) const {
-    return (tokens.of(sequence) + memory.of(sequence) + pass_through.of(sequence)) * hidden;
+    std::int64_t sum = 0;
+    for (int i = 0; i < most_parts; ++i) sum += after(i).elements(sequence);
+    return sum;
   }
-  /// Of them, what a stage keeps once and not in every layer, because it is for later layers or for several.
   [[nodiscard]] constexpr std::int64_t pass_through_elements(std::int64_t sequence) const {
-    return (begins_decoder ? tokens.of(sequence) : memory.of(sequence) + pass_through.of(sequence)) * hidden;
+    std::int64_t sum = 0;
+    for (int i = 0; i < most_parts; ++i) sum += is_pass_through(i) ? before(i).elements(sequence) : 0;
+    return sum;
   }
 };
 

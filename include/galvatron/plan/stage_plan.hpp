@@ -25,6 +25,7 @@ struct ChunkPlan {
     LayerSpec layer;
     StrategySpec spec;
     int number = 0;  ///< in the model; the embedding is 0
+    int loss = 0;    ///< of a head: 0 the model's last, then the others in their order
   };
   int index = 0;     ///< of the chunk in its stage
   int slots = 1;     ///< micro-batches in flight
@@ -38,10 +39,11 @@ struct ChunkPlan {
 };
 
 struct StagePlan {
-  int index = 0;            ///< of the stage
-  int stages = 1;           ///< of the pipeline
-  int first_rank = 0;       ///< of its ranks
-  double token_weight = 0;  ///< of a prediction in the loss
+  int index = 0;                     ///< of the stage
+  int stages = 1;                    ///< of the pipeline
+  int first_rank = 0;                ///< of its ranks
+  double token_weight = 0;           ///< of a prediction in a loss
+  std::vector<double> loss_weights;  ///< of each loss in the model's
   cost::Batch batch;
   std::vector<ChunkPlan> chunks;  ///< in the order of the layers
 };
@@ -62,6 +64,13 @@ inline StagePlan stage_plan(const Plan& plan, const ModelSpec& model, int rank) 
   out.token_weight =
       1.0 / (static_cast<double>(plan.global_batch) * static_cast<double>(predictions(model, plan.sequence_length)));
   out.batch = batch_of(plan);
+  out.loss_weights = {model.head.loss_weight};
+  std::vector<int> losses(model.blocks.size());
+  for (std::size_t i = 0; i < model.blocks.size(); ++i)
+    if (model.blocks[i].kind == LayerKind::head) {
+      losses[i] = static_cast<int>(out.loss_weights.size());
+      out.loss_weights.push_back(model.blocks[i].loss_weight);
+    }
   // A layer's layout, on virtual stage `virtual_stage`.
   const auto layout = [&](const StrategySpec& spec, int virtual_stage) {
     const PlanStage& stage = plan.stages[static_cast<std::size_t>(virtual_stage % out.stages)];
@@ -81,7 +90,8 @@ inline StagePlan stage_plan(const Plan& plan, const ModelSpec& model, int rank) 
     chunk.has_next = own < last;
     if (!chunk.has_previous) chunk.layers.push_back({model.embedding, plan.embedding, 0});
     for (int i = range.first; i <= range.last; ++i)
-      chunk.layers.push_back({model.blocks[static_cast<std::size_t>(i)], spec_of(i), i + 1});
+      chunk.layers.push_back(
+          {model.blocks[static_cast<std::size_t>(i)], spec_of(i), i + 1, losses[static_cast<std::size_t>(i)]});
     if (!chunk.has_next) chunk.layers.push_back({model.head, plan.head, static_cast<int>(model.blocks.size()) + 1});
     for (const ChunkPlan::Entry& entry : chunk.layers) chunk.layouts.push_back(layout(entry.spec, own));
     if (chunk.has_previous) chunk.previous = layout(spec_of(range.first - 1), own - 1);

@@ -42,19 +42,24 @@ class BackwardPass : protected ForwardPass {
     for (int group = 0; group < groups(); ++group) push_group(Code::close_gradients, group);
     if (has_loss_) {
       phase_ = Phase::backward;
-      const Id d = gradient_border(g().input);
-      copy(gradients_[at(g().input)], d, g().input);
-      gradients_[at(g().input)] = d;
+      const int x = g().inputs[0];
+      const Id d = gradient_border(x);
+      if (goes_on(0)) {
+        program_.output_gradients[0] = id(d);
+        gradients_[at(x)] = add(d, gradients_[at(x)], in_place(d), x);
+      } else {
+        copy(gradients_[at(x)], d, x);
+        gradients_[at(x)] = d;
+      }
     }
     int count = 0;
     for (const int input : inputs_with_gradients())
       if (input >= 0) program_.input_gradients[at(count++)] = id(gradients_[at(input)]);
   }
   [[nodiscard]] constexpr std::array<int, 2> inputs_with_gradients() const {
-    return {g().takes_data ? -1 : g().input, g().pass_through_input};
+    return {g().takes_data ? -1 : g().inputs[0], g().inputs[1]};
   }
-  /// Gradients of what the layer gives. Pass-through activations go on to later layers, which have given them a
-  /// gradient.
+  /// Gradients of what the layer gives, and of inputs that go on to later layers, which have given them one.
   constexpr void enter_gradients() {
     int count = 0;
     const auto enter = [&](int tensor) {
@@ -62,42 +67,36 @@ class BackwardPass : protected ForwardPass {
       gradients_[at(tensor)] = gradient_border(tensor);
       program_.output_gradients[at(count++)] = id(gradients_[at(tensor)]);
     };
-    enter(g().output);
-    enter(g().pass_through_output);
-    for (const int input : {g().input, g().pass_through_input})
-      if (input >= 0 && g().rows(input) == forward::Rows::memory) enter(input);
+    for (const int output : g().outputs) enter(output);
+    for (std::size_t k = 0; k < 2; ++k)
+      if (goes_on(k)) enter(g().inputs[k]);
   }
-  /// A value in the border: the encoder's rows come first, then the decoder's.
+  /// A value in the border.
   constexpr Id gradient_border(int tensor) {
-    const Extent h = width(tensor);
-    Extent begin{};
-    if (g().rows(tensor) == forward::Rows::tokens && g().layer.memory.any())
-      begin = h.times(megatron_ ? Letter::local_memory_rows : Letter::memory_rows);
-    if (g().rows(tensor) == forward::Rows::pass_through) begin = h.times(megatron_ ? Letter::local_rows : Letter::rows);
+    const BundlePlace& place = g().layer.place;
+    std::int8_t part = tensor == g().inputs[0] ? place.inputs[0] : place.inputs[1];
+    for (std::size_t k = 0; k < 2; ++k)
+      if (tensor == g().outputs[k]) part = place.outputs[k];
     const ExtentId count = numbered(elements(tensor));
-    const ExtentId first = numbered(begin);
     for (int b = 0; b < program_.buffer_count; ++b)
       if (const Buffer& made = program_.buffer(b);
-          made.storage == Storage::gradient && made.begin == first && made.elements == count)
+          made.storage == Storage::gradient && made.part == part && made.elements == count)
         return value(b);
     const int b = buffer(Storage::gradient, elements(tensor));
-    program_.buffers[at(b)].begin = first;
+    program_.buffers[at(b)].part = part;
     return value(b);
   }
-  /// The gradient of an input lies in the border, or in place of the input where the layer has a loss.
+  /// The gradient of an input lies in the border; where the layer has a loss in place of the input or, where others
+  /// read that, in a slot.
   constexpr void leave_gradient(int input) {
     if (input < 0) return;
     Id& d = gradients_[at(input)];
-    if (storage(d) == (has_loss_ ? Storage::input : Storage::gradient)) return;
-    const Id there = has_loss_ ? in_place(own(input)) : gradient_border(input);
+    if (storage(d) == (replaces_input() ? Storage::input : Storage::gradient)) return;
+    const Id there = !has_loss_         ? gradient_border(input)
+                     : replaces_input() ? in_place(own(input))
+                                        : fresh(elements(input), Storage::slot);
     copy(d, there, input);
     d = there;
-  }
-  constexpr void copy(Id from, Id to, int tensor) { pushed({.code = Code::copy, .m = elements(tensor)}, from, to); }
-  constexpr Id copied(Id from, int tensor) {
-    const Id to = fresh(elements(tensor));
-    copy(from, to, tensor);
-    return to;
   }
 
   /// Gradients of tensors that still wait to be read and are this value.
@@ -114,11 +113,12 @@ class BackwardPass : protected ForwardPass {
       have = d;
       return;
     }
-    const Extent count = elements(tensor);
-    const Id sum = readers(have) == 1 ? in_place(have) : fresh(count);
-    Step step{.code = Code::add, .m = count};
-    step.in[1] = id(d);
-    have = pushed(step, have, sum);
+    have = add(have, d, readers(have) == 1 ? in_place(have) : fresh(elements(tensor)), tensor);
+  }
+  constexpr Id add(Id a, Id b, Id sum, int tensor) {
+    Step step{.code = Code::add, .m = elements(tensor)};
+    step.in[1] = id(b);
+    return pushed(step, a, sum);
   }
 
   constexpr void back(int i) {
@@ -172,7 +172,7 @@ class BackwardPass : protected ForwardPass {
         break;
       case forward::Kind::merge: {
         step.code = Code::merge_back;
-        const bool to_border = x == g().input && g().uses(x) == 1 && !has_loss_;
+        const bool to_border = x == g().inputs[0] && g().uses(x) == 1 && !has_loss_;
         give(x, pushed(step, dy, to_border ? gradient_border(x) : fresh(elements(x))));
         break;
       }
@@ -194,7 +194,7 @@ class BackwardPass : protected ForwardPass {
         give(x, pushed(step, dy, value(buffer_of(dy), Part::patches)));
         break;
       case forward::Kind::first_token: {
-        const bool in_input = has_loss_ && x == g().input;
+        const bool in_input = x == g().inputs[0] && replaces_input();
         step.code = Code::first_token_gradient;
         step.m = elements(x);
         step.k = of(Letter::patch_rows);
@@ -234,7 +234,7 @@ class BackwardPass : protected ForwardPass {
     Id out = -1;
     if (residual >= 0)
       out = readers(residual) == 1 ? in_place(residual) : fresh(elements(x));
-    else if (has_loss_ && storage(own(x)) == Storage::input)  // the input, or a view of it
+    else if (storage(own(x)) == Storage::input && replaces_input())  // the input, or a view of it
       out = in_place(own(x));
     else
       out = readers(dy) == 0 ? in_place(dy) : fresh(elements(x));
@@ -286,7 +286,7 @@ class BackwardPass : protected ForwardPass {
       push(bias);
     }
     phase_ = phase;
-    if (g().takes_data && x == g().input) return;
+    if (g().takes_data && x == g().inputs[0]) return;
 
     // Gradient of the input.
     const int producer = g().producer(x);
@@ -309,7 +309,7 @@ class BackwardPass : protected ForwardPass {
   /// A place for the gradient of a linear layer's operand: that of the operand, if it was kept for the weight's
   /// gradient alone, which is made by now.
   constexpr Id gradient_of(int x) {
-    if (has_loss_ && x == g().input && g().uses(x) == 1) return in_place(own(x));
+    if (x == g().inputs[0] && g().uses(x) == 1 && replaces_input()) return in_place(own(x));
     const int producer = g().producer(x);
     const bool unread = producer >= 0 && (g().node(producer).operation == forward::Kind::activation ||
                                           g().node(producer).operation == forward::Kind::multiply);

@@ -32,7 +32,7 @@ class Emitter {
         kept_(program_.graph, program_.kinds, program_.options),
         megatron_(kinds.sequence == SequenceKind::megatron),
         full_(kinds.recompute == RecomputeKind::full),
-        has_loss_(graph.output < 0) {
+        has_loss_(graph.has_loss()) {
     reserved_.fill(-1);
   }
   Emitter(const Emitter&) = delete;
@@ -142,8 +142,8 @@ class Emitter {
         return {4, cut ? Letter::local_rows : Letter::rows};
       case forward::Rows::memory:
         return of(cut ? Letter::local_memory_rows : Letter::memory_rows);
-      case forward::Rows::pass_through:
-        return of(cut ? Letter::local_pass_through_rows : Letter::pass_through_rows);
+      case forward::Rows::target:
+        return of(cut ? Letter::local_target_rows : Letter::target_rows);
       case forward::Rows::patches:
         return of(Letter::patch_rows);
       case forward::Rows::first_tokens:
@@ -158,8 +158,8 @@ class Emitter {
     switch (g().rows(tensor)) {
       case forward::Rows::memory:
         return Letter::memory_rows;
-      case forward::Rows::pass_through:
-        return Letter::pass_through_rows;
+      case forward::Rows::target:
+        return Letter::target_rows;
       case forward::Rows::first_tokens:
       case forward::Rows::samples:
         return Letter::samples;
@@ -197,8 +197,8 @@ class Emitter {
 
   /// Where a tensor of the forward pass lies. What works in place decides for its operand.
   [[nodiscard]] constexpr Storage home(int tensor) const {
-    if (phase_ == Phase::forward && tensor == g().output) return Storage::output;
-    if (phase_ == Phase::forward && tensor == g().pass_through_output) return Storage::pass_through;
+    if (phase_ == Phase::forward && tensor == g().outputs[0]) return Storage::output;
+    if (phase_ == Phase::forward && tensor == g().outputs[1]) return Storage::pass_through;
     for (int i = 0; i < g().node_count; ++i)
       if (forward::works_in_place(g().node(i).operation) && g().node(i).inputs[0] == tensor)
         return home(g().node(i).output);
@@ -267,6 +267,12 @@ class Emitter {
       out = fresh(elements(tensor), target);
     Step step{.code = cut ? Code::reduce_scatter : Code::all_reduce, .m = region_elements(tensor), .ranks = Ranks::tp};
     return pushed(step, v, out);
+  }
+  constexpr void copy(Id from, Id to, int tensor) { pushed({.code = Code::copy, .m = elements(tensor)}, from, to); }
+  constexpr Id copied(Id from, int tensor) {
+    const Id to = fresh(elements(tensor));
+    copy(from, to, tensor);
+    return to;
   }
   /// Pushes a step from one value to another.
   constexpr Id pushed(Step step, Id from, Id to) {

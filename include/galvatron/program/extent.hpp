@@ -29,8 +29,8 @@ enum class Letter : std::uint8_t {
   local_rows,   ///< those between the regions: rows / tp under Megatron's sequence parallelism
   memory_rows,  ///< tokens of the encoder's output inside the regions
   local_memory_rows,
-  pass_through_rows,  ///< tokens of the target beside the encoder's
-  local_pass_through_rows,
+  target_rows,  ///< tokens of the target beside the encoder's
+  local_target_rows,
   patch_rows,     ///< rows between the regions but for those of first tokens
   first_rows,     ///< first tokens of samples: on the first tensor rank under Megatron's sequence parallelism
   samples,        ///< b
@@ -88,7 +88,7 @@ class Numbers {
     const std::int64_t tokens = layer.tokens.of(sequence) / cp;
     const std::int64_t rows = tokens * b;
     const std::int64_t memory = layer.memory.of(sequence) / cp;
-    const std::int64_t pass_through = layer.pass_through.of(sequence) / cp * b;
+    const std::int64_t target = layer.target.of(sequence) / cp * b;
     const bool megatron = spec.sequence == SequenceKind::megatron;
     const std::int64_t parts = megatron ? tp : 1;  // between the regions
     const std::int64_t local = rows / parts;
@@ -104,8 +104,8 @@ class Numbers {
     set(Letter::local_rows, local);
     set(Letter::memory_rows, memory * b);
     set(Letter::local_memory_rows, memory * b / parts);
-    set(Letter::pass_through_rows, pass_through);
-    set(Letter::local_pass_through_rows, pass_through / parts);
+    set(Letter::target_rows, target);
+    set(Letter::local_target_rows, target / parts);
     set(Letter::patch_rows, local - first);
     set(Letter::first_rows, first);
     set(Letter::samples, b);
@@ -152,7 +152,7 @@ class Numbers {
 constexpr std::int64_t token_count(const LayerSpec& layer, const Numbers& numbers) {
   if (layer.kind == LayerKind::block || layer.patch_width > 0) return 0;
   if (layer.kind == LayerKind::head && layer.head == HeadKind::classifier) return numbers(Letter::samples);
-  return numbers(Letter::rows) + (layer.kind == LayerKind::embedding ? numbers(Letter::pass_through_rows) : 0);
+  return numbers(Letter::rows) + (layer.kind == LayerKind::embedding ? numbers(Letter::target_rows) : 0);
 }
 
 }  // namespace galvatron::program

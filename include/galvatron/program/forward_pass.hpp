@@ -23,20 +23,28 @@ class ForwardPass : protected Emitter {
     core_input_.fill(-1);
     core_output_.fill(-1);
     biases_.fill(-1);
-    if (graph.input >= 0) own_[at(graph.input)] = fresh(elements(graph.input), Storage::input);
-    if (graph.pass_through_input >= 0)
-      own_[at(graph.pass_through_input)] = fresh(elements(graph.pass_through_input), Storage::pass_through);
-    program_.inputs = {border_value(graph.input), border_value(graph.pass_through_input)};
+    const BundlePlace& place = graph.layer.place;
+    for (std::size_t k = 0; k < 2; ++k) {
+      const int tensor = graph.inputs[k];
+      const bool arrives = place.inputs[k] == place.arrives || graph.takes_data;
+      if (tensor >= 0) own_[at(tensor)] = fresh(elements(tensor), arrives ? Storage::input : Storage::pass_through);
+      program_.inputs[k] = border_value(tensor, place.inputs[k]);
+    }
   }
 
-  [[nodiscard]] constexpr std::int16_t border_value(int tensor) const { return id(tensor >= 0 ? own(tensor) : -1); }
+  /// The value of an input or output, which is a part of the bundle at the layer's border.
+  constexpr std::int16_t border_value(int tensor, std::int8_t part) {
+    if (tensor < 0) return -1;
+    program_.buffers[at(buffer_of(own(tensor)))].part = part;
+    return id(own(tensor));
+  }
   constexpr void forward() {
     phase_ = Phase::forward;
     for (int group = 0; group < groups(); ++group) push_group(Code::acquire, group);
     if (has_loss_)
       for (int group = 0; group < groups(); ++group) push_group(Code::open_gradients, group);
     run(false);
-    program_.outputs = {border_value(g().output), border_value(g().pass_through_output)};
+    for (std::size_t k = 0; k < 2; ++k) program_.outputs[k] = border_value(g().outputs[k], g().layer.place.outputs[k]);
   }
   /// The forward pass; where `again`, only what leads to what is kept.
   constexpr void run(bool again) {
@@ -186,7 +194,8 @@ class ForwardPass : protected Emitter {
         break;
       }
       case forward::Kind::cross_entropy: {
-        const Id n = replicated(own(x), x);
+        Id n = replicated(own(x), x);
+        if (g().is_input(x) && !replaces_input()) n = copied(n, x);
         step.code = Code::cross_entropy;
         step.m = of(region_rows(x));
         step.n = of(Letter::vocabulary);
@@ -237,6 +246,14 @@ class ForwardPass : protected Emitter {
                     .m = of(Letter::rows),
                     .n = {(l.heads + l.kv_heads) * l.head_dim, Letter::one, Letter::one, true}};
     return pushed(step, x, in_place(x));
+  }
+  /// True where the gradient of a loss may lie where the layer's input was: nothing else reads that.
+  [[nodiscard]] constexpr bool replaces_input() const {
+    return has_loss_ && storage(own(g().inputs[0])) == Storage::input && !goes_on(0);
+  }
+  /// True for an input that other layers read too.
+  [[nodiscard]] constexpr bool goes_on(std::size_t input) const {
+    return g().inputs[input] >= 0 && !g().takes_data && g().layer.passes(g().layer.place.inputs[input]);
   }
   /// The value of a tensor in this phase.
   [[nodiscard]] constexpr Id own(int tensor) const { return own_[at(tensor)]; }

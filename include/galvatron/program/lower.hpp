@@ -31,7 +31,7 @@ class Lowering : BackwardPass {
 /// True when weight gradients can be deferred to a phase of their own: of plain blocks and users' layers with `cheap`
 /// or `none` recomputation, an input and an output.
 constexpr bool can_split(const forward::Graph& graph, const StrategySpec& kinds) {
-  return splits_backward(graph.layer, kinds) && graph.input >= 0 && graph.output >= 0;
+  return splits_backward(graph.layer, kinds) && graph.inputs[0] >= 0 && !graph.has_loss();
 }
 
 /// The program of a layer under a strategy of these kinds; its degrees do not matter. An embedding and a head recompute

@@ -96,7 +96,7 @@ class Verification {
     const Buffer& written = p_.buffer(buffer);
     for (int b = 0; b < p_.buffer_count; ++b)
       if (b == buffer || (written.storage == Storage::gradient && p_.buffer(b).storage == Storage::gradient &&
-                          p_.buffer(b).begin == written.begin))
+                          p_.buffer(b).part == written.part))
         held_[at(b)].clear();
   }
   void in_frame(int v) {

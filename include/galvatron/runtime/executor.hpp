@@ -2,6 +2,7 @@
 // over steps, whatever the layer and the strategy are.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -31,9 +32,8 @@ class Executor {
  public:
   /// The arguments must outlive the executor.
   /// @param sequence  S of the model; that of the context is the layer's
-  /// @param scale     of a loss: the weight of a prediction
   Executor(Context<D>& context, const Program& program, ParameterGroups<D, T>& groups, std::int64_t sequence,
-           float scale)
+           LossTerm loss = {})
       : context_(context),
         program_(program),
         open_(program.graph, groups),
@@ -41,10 +41,16 @@ class Executor {
         numbers_(numbers_of(sequence, context.tensor_rank())),
         values_(program, numbers_),
         capacities_(program, numbers_of(sequence, -1)),
-        scale_(scale),
+        loss_(loss),
         frames_(
             program, [this](const program::Buffer& buffer) { return bytes(buffer); },
-            [this](const Step& step) { return rounded_operands(step); }) {}
+            [this](const Step& step) { return rounded_operands(step); }) {
+    const auto local = [&](const BundlePart& part) {
+      return part.elements(sequence) * context.samples / (context.rows() / context.rows_local() * context.spec.context);
+    };
+    for (int part = 0; part + 1 < most_parts; ++part)
+      begins_[at(part + 1)] = begins_[at(part)] + std::max(local(layer_.before(part)), local(layer_.after(part)));
+  }
   Executor(const Executor&) = delete;
   Executor& operator=(const Executor&) = delete;
 
@@ -81,7 +87,9 @@ class Executor {
   }
 
   /// @param deferred  null unless backward comes in two phases
-  /// @param border    the layer's output in forward, the gradient of its output in backward
+  /// @param border    the layer's first output in forward; in backward the gradient of the bundle behind the layer,
+  /// which
+  ///                  becomes that of the bundle before it
   void run(Phase phase, const KeptBuffers<T>& slot, const KeptBuffers<T>* deferred, View<T> border) {
     const device::Scope scope(context_.workspace);
     phase_ = phase;
@@ -148,11 +156,12 @@ class Executor {
       case Storage::deferred:
         return deferred_->buffers[at(b)];
       case Storage::pass_through:
-        return reinterpret_cast<std::byte*>(slot_->pass_through.data);
+        return reinterpret_cast<std::byte*>(slot_->pass_through[at(program_.buffer(b).part)].data);
       case Storage::output:
+        return reinterpret_cast<std::byte*>(border_.data);
       case Storage::gradient:
         if (border_.data == nullptr) return nullptr;
-        return reinterpret_cast<std::byte*>(border_.data + capacities_(program_.buffer(b).begin));
+        return reinterpret_cast<std::byte*>(border_.data + begins_[at(program_.buffer(b).part)]);
       case Storage::frame:
         break;
     }
@@ -362,7 +371,7 @@ class Executor {
       case Code::cross_entropy:
         Logits<D, T>(context_, layer_)
             .cross_entropy(m, open_.table(), parameter(step.weights[1]), open_.table_gradient(),
-                           gradient(step.weights[1]), slot_->tokens, scale_, out,
+                           gradient(step.weights[1]), slot_->tokens, loss_, out,
                            {value(step.scratch[0]), value<float>(step.scratch[1]), value<float>(step.scratch[2])});
         break;
       case Code::copy:
@@ -406,7 +415,7 @@ class Executor {
   }
   [[nodiscard]] View<const std::int32_t> tokens_of(const Step& step) const {
     const std::int64_t own = of(program::Letter::rows);
-    if (step.rows == forward::Rows::pass_through) return slot_->tokens.slice(own, slot_->tokens.count - own);
+    if (step.rows == forward::Rows::target) return slot_->tokens.slice(own, slot_->tokens.count - own);
     return slot_->tokens.slice(0, own);
   }
   [[nodiscard]] device::RelativePositions relative_positions() const {
@@ -433,8 +442,9 @@ class Executor {
   program::Numbers numbers_;
   program::ExtentValues values_;
   program::ExtentValues capacities_;  ///< of buffers: the same on all ranks
-  float scale_;
+  LossTerm loss_;
   Frames frames_;
+  std::array<std::int64_t, most_parts> begins_{};  ///< elements before each part of a bundle
 
   // Of the pass that runs now.
   Phase phase_ = Phase::forward;

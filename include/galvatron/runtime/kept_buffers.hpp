@@ -14,10 +14,10 @@ namespace galvatron::runtime {
 template <class T>
 struct KeptBuffers {
   std::array<std::byte*, program::LayerProgram::most_buffers> buffers{};
-  View<std::int32_t> tokens;  ///< of an embedding, those of the target last; targets of a head
-  View<T> pass_through;       ///< what a stage keeps once for several layers
-  View<T> replicated;         ///< replicated parameters, for the phase of weight gradients
-  View<float> d_replicated;   ///< and their gradients
+  View<std::int32_t> tokens;                       ///< of an embedding, those of the target last; targets of a head
+  std::array<View<T>, most_parts> pass_through{};  ///< what a stage keeps once for several layers
+  View<T> replicated;                              ///< replicated parameters, for the phase of weight gradients
+  View<float> d_replicated;                        ///< and their gradients
 };
 
 }  // namespace galvatron::runtime

@@ -28,9 +28,9 @@ class Layer {
   /// Where the layer's input of a slot goes: (rows_local, H), or twice as many elements where tokens are merged; empty
   /// for an embedding.
   virtual View<T> input(int slot) = 0;
-  /// Where what the stage keeps once for several layers lies (LayerSpec::pass_through_elements): the target past T5's
-  /// encoder, the encoder's output beside its decoder. An embedding writes it, the others read it.
-  virtual void set_pass_through(int slot, View<T> rows) { (void)slot, (void)rows; }
+  /// Where a part of the bundle lies that the stage keeps once for several layers (LayerSpec::is_pass_through): the
+  /// target past T5's encoder, the encoder's output beside its decoder. An embedding writes it, the others read it.
+  virtual void set_pass_through(int slot, int part, View<T> rows) { (void)slot, (void)part, (void)rows; }
   /// Where the tokens of an embedding and the targets of a head go, (rows), of a classifier (b); empty for the others.
   virtual View<std::int32_t> tokens(int slot) = 0;
   /// Where the patches of an embedding of images go, (this rank's patches, P).
@@ -40,8 +40,8 @@ class Layer {
   }
   /// From the input to y (rows_local, H). The head has no y: it adds to the device's sum of losses.
   virtual void forward(int slot, View<T> y) = 0;
-  /// d: the gradient of y (rows_local, H) becomes that of the input, for which it has room. The head overwrites d.
-  /// With pass-through activations d has both: first the tokens of the encoder, then those of the decoder.
+  /// d: the gradient of the bundle behind the layer, part by part, becomes that of the bundle before it, for which it
+  /// has room. Of a chain that is y (rows_local, H).
   virtual void backward(int slot, View<T> d) = 0;
   /// Backward in two parts: first d as in backward(), later the gradients of the weights. `kept` numbers what a
   /// micro-batch keeps in between. Layers whose program does not split do it all in the first part.

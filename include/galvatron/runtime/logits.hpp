@@ -15,6 +15,12 @@
 
 namespace galvatron::runtime {
 
+/// What a layer adds to the model's loss.
+struct LossTerm {
+  float weight = 1;            ///< of a prediction, in gradients
+  int sum = device::loss_sum;  ///< of the device's sums: where predictions' cross-entropies are added
+};
+
 template <class D, class T>
 class Logits {
  public:
@@ -31,15 +37,14 @@ class Logits {
   };
   /// n (rows, H) becomes this rank's part of its gradient: the sum over tensor ranks is whole. targets (rows).
   /// @param table, bias  (V/t, H) and (V/t), the latter may be empty; their gradients grow
-  /// The device's sum of losses grows by the rows' cross-entropies, on the first tensor rank only.
-  /// @param scale  the weight of a row in the loss
+  /// The device's sum of the loss grows by the rows' cross-entropies, on the first tensor rank only.
   void cross_entropy(std::int64_t rows, View<const T> table, View<const T> bias, View<float> d_table,
-                     View<float> d_bias, View<const std::int32_t> targets, float scale, View<T> n,
+                     View<float> d_bias, View<const std::int32_t> targets, LossTerm term, View<T> n,
                      const Scratch& scratch) {
     const auto& [logits, statistics, lse] = scratch;
     const std::int64_t chunk = lse.count;
     const int t = c_.spec.tensor;
-    const View<double> loss = c_.tensor_rank() == 0 ? c_.device.sums().slice(device::loss_sum, 1) : View<double>{};
+    const View<double> loss = c_.tensor_rank() == 0 ? c_.device.sums().slice(term.sum, 1) : View<double>{};
     for (std::int64_t first = 0; first < rows; first += chunk) {
       const std::int64_t m = std::min(chunk, rows - first);
       const View<T> tokens = n.slice(first * h_, m * h_);  // (m, H)
@@ -51,7 +56,7 @@ class Logits {
       c_.device.softmax_statistics(m, shard_, own_.count(), own_.begin, part, wanted, own);
       if (t > 1) c_.tensor.all_gather(View<const float>(own), all);
       c_.device.softmax_merge(m, t, all, lse, loss);
-      c_.device.softmax_backward(m, shard_, own_.count(), own_.begin, lse, wanted, scale, part);
+      c_.device.softmax_backward(m, shard_, own_.count(), own_.begin, lse, wanted, term.weight, part);
       c_.device.gemm(op::Kind::gemm_tn, shard_, h_, m, part, tokens, d_table, true, {});
       c_.device.gemm(op::Kind::gemm_nn, m, h_, shard_, part, table, tokens, false, {});
       if (d_bias.count > 0) c_.device.bias_gradient(m, shard_, part, d_bias);

@@ -14,7 +14,7 @@ namespace galvatron::runtime {
 template <class T>
 struct LayerArguments {
   int number = 0;                   ///< in the model; the embedding is 0
-  float token_weight = 1;           ///< of a prediction in the loss: 1 / (global batch * predictions of a sample)
+  LossTerm loss;                    ///< of a head: a prediction weighs 1 / (global batch * predictions of a sample)
   Layer<T>* embedding = nullptr;    ///< for the head of a tied model whose embedding is on the same stage
   comm::Group* replicas = nullptr;  ///< for tied models over several stages: see VocabularyTable
 };
@@ -35,7 +35,7 @@ Result<std::unique_ptr<Layer<T>>> make_layer(const Context<D>& context, const La
     table = embedding->table();
   }
   return std::make_unique<ProgramLayer<D, T>>(context, layer, around.number, table, around.replicas,
-                                              around.token_weight, states);
+                                              around.loss, states);
 }
 
 }  // namespace galvatron::runtime

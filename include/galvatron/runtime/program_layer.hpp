@@ -21,14 +21,13 @@ class ProgramLayer final : public Layer<T> {
 
  public:
   /// @param number, shared, replicas  as for ParameterGroups
-  /// @param scale  of a head: the weight of a prediction in the loss
   ProgramLayer(const Context<D>& context, const LayerSpec& layer, int number, VocabularyTable<D, T>* shared,
-               comm::Group* replicas, float scale, device::Region& states)
+               comm::Group* replicas, LossTerm loss, device::Region& states)
       : context_(with_tokens(context, layer.tokens.of(context.sequence))),
         sequence_(context.sequence),
         graph_(forward_of(layer)),
         groups_(context_, layer, number, shared, replicas, states),
-        scale_(scale) {}
+        loss_(loss) {}
 
   /// The vocabulary's table; null where there is none.
   VocabularyTable<D, T>* table() { return groups_.table(); }
@@ -39,7 +38,7 @@ class ProgramLayer final : public Layer<T> {
 
   void take_stash(device::Region& stash, int slots, int deferred) override {
     program_ = std::make_unique<const program::LayerProgram>(program::lower(graph_, context_.spec, deferred > 0));
-    executor_ = std::make_unique<Executor<D, T>>(context_, *program_, groups_, sequence_, scale_);
+    executor_ = std::make_unique<Executor<D, T>>(context_, *program_, groups_, sequence_, loss_);
     slots_.clear();
     deferred_.clear();
     for (int i = 0; i < slots; ++i) slots_.push_back(executor_->take_slot(stash));
@@ -48,7 +47,9 @@ class ProgramLayer final : public Layer<T> {
   View<T> input(int slot) override { return graph_.takes_data ? View<T>{} : executor_->input(at(slot)); }
   View<T> patches(int slot) override { return graph_.takes_data ? executor_->input(at(slot)) : View<T>{}; }
   View<std::int32_t> tokens(int slot) override { return at(slot).tokens; }
-  void set_pass_through(int slot, View<T> rows) override { at(slot).pass_through = rows; }
+  void set_pass_through(int slot, int part, View<T> rows) override {
+    at(slot).pass_through[static_cast<std::size_t>(part)] = rows;
+  }
 
   void forward(int slot, View<T> y) override { run(Phase::forward, slot, -1, y); }
   void backward(int slot, View<T> d) override { run(Phase::backward, slot, -1, d); }
@@ -82,7 +83,7 @@ class ProgramLayer final : public Layer<T> {
   std::int64_t sequence_;  ///< S of the model
   forward::Graph graph_;
   ParameterGroups<D, T> groups_;
-  float scale_;
+  LossTerm loss_;  ///< of a head
   std::unique_ptr<const program::LayerProgram> program_;
   std::unique_ptr<Executor<D, T>> executor_;
   std::vector<KeptBuffers<T>> slots_;

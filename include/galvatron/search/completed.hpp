@@ -35,7 +35,7 @@ inline Result<SearchOptions> completed(SearchOptions options, const ModelSpec& m
     return usage_error("the sequence has " + text(options.sequence) + " tokens: " + model.name + " takes 1 to " +
                        text(model.positions()));
   for (const LayerSpec& block : model.blocks)
-    for (const TokenRatio& ratio : {block.tokens, block.memory, block.pass_through})
+    for (const TokenRatio& ratio : {block.tokens, block.memory, block.target})
       if (!ratio.divides(options.sequence))
         return usage_error("the sequence has " + text(options.sequence) + " tokens: a layer of " + model.name +
                            " works on " + text(ratio.part) + "/" + text(ratio.whole) + " of them; give a multiple of " +

@@ -72,10 +72,13 @@ constexpr bool splits_heads_evenly(const LayerSpec& layer, const StrategySpec& s
   return heads % spec.context == 0 && (kv_heads % spec.context == 0 || spec.context % kv_heads == 0);
 }
 
-/// Layers whose tokens all attend to each other and are all that crosses their borders may split them over context
-/// ranks.
+/// Layers whose tokens all attend to each other, and that have as many as all that crosses their borders, may split them
+/// over context ranks.
 constexpr bool splits_over_context(const LayerSpec& layer) {
-  return !layer.memory.any() && !layer.pass_through.any() && !layer.merges && layer.window == 0 &&
+  for (int i = 0; i < most_parts; ++i)
+    for (const BundlePart& part : {layer.before(i), layer.after(i)})
+      if (part.tokens.any() && part.tokens != layer.tokens) return false;
+  return !layer.memory.any() && !layer.target.any() && !layer.merges && layer.window == 0 &&
          layer.position != PositionKind::relative && layer.patch_width == 0 && layer.head != HeadKind::classifier;
 }
 
@@ -108,7 +111,7 @@ constexpr std::string_view why_unfit(const LayerSpec& layer, const StrategySpec&
   if (samples < 1) return "a micro-batch has at least one sample.";
   if (sequence < 1) return "a sequence has at least one token.";
   if (sequence > layer.positions) return "the sequence is longer than the model's positions.";
-  if (!layer.tokens.divides(sequence) || !layer.memory.divides(sequence) || !layer.pass_through.divides(sequence))
+  if (!layer.tokens.divides(sequence) || !layer.memory.divides(sequence) || !layer.target.divides(sequence))
     return "the sequence does not give every layer a whole number of tokens.";
   if ((layer.patch_width > 0 || layer.window > 0) && sequence != layer.positions)
     return "an image is a sequence of all the model's positions.";
@@ -133,8 +136,9 @@ constexpr std::string_view why_unfit(const LayerSpec& layer, const StrategySpec&
            "attention.";
   const std::int64_t tokens = layer.tokens.of(sequence);
   if (tokens % spec.context != 0) return "the context degree does not divide the sequence.";
-  for (const std::int64_t part : {tokens, layer.memory.of(sequence), layer.pass_through.of(sequence)})
-    if (!splits_sequence_evenly(spec, part))
+  for (int i = 0; i < most_parts; ++i)
+    if (!splits_sequence_evenly(spec, layer.before(i).tokens.of(sequence)) ||
+        !splits_sequence_evenly(spec, layer.after(i).tokens.of(sequence)))
       return spec.sequence == SequenceKind::ring
                  ? "ring attention gives a rank two chunks of a sequence: twice the context degree divides it."
                  : "Megatron sequence parallelism needs a sequence that the tensor degree divides; with context ranks, "

@@ -44,30 +44,30 @@ class Chunk {
       up_.push_back(changes ? border(i + 1, plan_.layouts[i + 1], plan_.layouts[i], inner_lane) : Border{});
     }
     if (plan_.has_previous) {
-      const int before = stage_.index > 0 ? plan_.index : plan_.index - 1;  // the chunk that sends, in its stage
-      receive_activation_ = border(0, plan_.previous, plan_.layouts.front(), activation_lane(before));
+      const int sender = stage_.index > 0 ? plan_.index : plan_.index - 1;  // the chunk that sends, in its stage
+      receive_activation_ = border(0, plan_.previous, plan_.layouts.front(), activation_lane(sender));
       send_gradient_ = border(0, plan_.layouts.front(), plan_.previous, gradient_lane(plan_.index));
-      gradient_out_ = memory.boundary.template take<T>(input_elements(0));
+      gradient_out_ = memory.boundary.template take<T>(elements(0, before));
     }
     if (plan_.has_next) {
       const int after = stage_.index + 1 < stage_.stages ? plan_.index : plan_.index + 1;
       const std::size_t end = layers_.size();
       send_activation_ = border(end, plan_.layouts.back(), plan_.next, activation_lane(plan_.index));
       receive_gradient_ = border(end, plan_.next, plan_.layouts.back(), gradient_lane(after));
-      activation_out_ = memory.boundary.template take<T>(elements(layers_.size() - 1));
+      activation_out_ = memory.boundary.template take<T>(elements(layers_.size() - 1, behind));
     }
   }
 
   [[nodiscard]] const std::vector<std::unique_ptr<runtime::Layer<T>>>& layers() const { return layers_; }
 
-  void receive_activation(int microbatch) { receive_activation_.receive(world_, input(0, slot_of(microbatch))); }
-  void send_activation() { send_activation_.post(world_, sides(layers_.size() - 1, activation_out_)); }
+  void receive_activation(int microbatch) { receive_activation_.receive(world_, inputs(0, slot_of(microbatch))); }
+  void send_activation() { send_activation_.post(world_, parts(layers_.size() - 1, behind, activation_out_)); }
   /// Into the workspace, where backward finds it.
   void receive_gradient() {
-    gradient_ = memory_.workspace.template take<T>(elements(layers_.size() - 1));
-    receive_gradient_.receive(world_, sides(layers_.size() - 1, gradient_));
+    gradient_ = memory_.workspace.template take<T>(elements(layers_.size() - 1, behind));
+    receive_gradient_.receive(world_, parts(layers_.size() - 1, behind, gradient_));
   }
-  void send_gradient() { send_gradient_.post(world_, sides(0, gradient_out_)); }
+  void send_gradient() { send_gradient_.post(world_, parts(0, before, gradient_out_)); }
 
   /// All layers forward. The device's sum of losses grows by this rank's samples, if the head is here.
   /// @param source  null on a device that only counts
@@ -95,21 +95,22 @@ class Chunk {
           });
       }
       prefetch_.before(StreamPass::forward, i, true);
-      const bool last = i + 1 == layers_.size();
-      if (last) {
+      const int made = layer(i).place.outputs[0];
+      if (i + 1 == layers_.size()) {
         send_activation_.wait_sent(world_);  // the last micro-batch has left the buffer
-        const ActivationBundle<T> out = sides(i, activation_out_);
-        layers_[i]->forward(slot, decodes(i) ? out.target : out.source);
-        if (plan_.has_next && pass_through(i, slot).count > 0)
-          device_.copy(raw_bytes(passed(i, slot)), raw_bytes(decodes(i) ? out.source : out.target));
+        const ActivationBundle<T> out = parts(i, behind, activation_out_);
+        layers_[i]->forward(slot, part(out, made));
+        for (int p = 0; p < most_parts && plan_.has_next; ++p)
+          if (p != made && part(out, p).count > 0)
+            device_.copy(raw_bytes(inputs(i, slot)[at(p)]), raw_bytes(out[at(p)]));
       } else if (!changes_after(i)) {
-        const ActivationBundle<T> next = input(i + 1, slot);
-        layers_[i]->forward(slot, decodes(i) ? next.target : next.source);
+        layers_[i]->forward(slot, part(inputs(i + 1, slot), made));
       } else {
-        ActivationBundle<T> out = sides(i, memory_.workspace.template take<T>(elements(i)));
-        layers_[i]->forward(slot, decodes(i) ? out.target : out.source);
-        if (pass_through(i, slot).count > 0) (decodes(i) ? out.source : out.target) = passed(i, slot);
-        move(down_[i], out, input(i + 1, slot));
+        const View<T> all = memory_.workspace.template take<T>(elements(i, behind));
+        ActivationBundle<T> out = inputs(i, slot);
+        if (made >= 0) out[at(made)] = part(parts(i, behind, all), made);
+        layers_[i]->forward(slot, part(out, made));
+        move(down_[i], out, inputs(i + 1, slot));
       }
       prefetch_.after(StreamPass::forward, i);
     }
@@ -146,8 +147,7 @@ class Chunk {
   }
 
  private:
-  // The gradient lies at one end of the workspace; a change of layout moves it to the other. Behind the last
-  // decoder it is that of the decoder's rows; that of the encoder's output starts as zeros.
+  // The gradient of a bundle lies at one end of the workspace; a change of layout moves it to the other.
   template <class F>
   void pass_back(StreamPass pass, F&& through) {
     device::Region& ws = memory_.workspace;
@@ -155,37 +155,42 @@ class Chunk {
     const std::size_t last = layers_.size() - 1;
     View<T> whole = gradient_;
     if (!plan_.has_next) {
-      const bool joint = begins_source(last) && !changes_after(last - 1);
-      whole = ws.template take<T>(elements(joint ? last - 1 : last));
-      gradient_ = joint ? sides(last - 1, whole).target : whole;
+      const bool joint = last > 0 && drops_before(last) && !changes_after(last - 1);
+      whole = ws.template take<T>(joint ? elements(last - 1, behind) : elements(last, behind));
+      gradient_ = joint ? part(parts(last - 1, behind, whole), layer(last).place.inputs[0]) : whole;
     }
     for (std::size_t i = layers_.size(); i-- > 0;) {
-      if (input_elements(i) > gradient_.count) {  // grows at the low end, where its beginning stays
-        const View<T> before = gradient_;
+      if (elements(i, before) > gradient_.count) {  // grows at the low end, where its beginning stays
+        const View<T> smaller = gradient_;
         ws.restore_low(0);
-        gradient_ = whole = ws.template take<T>(input_elements(i));
-        if (!low) device_.copy(raw_bytes(before), raw_bytes(whole.slice(0, before.count)));
+        gradient_ = whole = ws.template take<T>(elements(i, before));
+        if (!low) device_.copy(raw_bytes(smaller), raw_bytes(whole.slice(0, smaller.count)));
         ws.restore_high(0);
         low = true;
       }
       prefetch_.before(pass, i, low);
       through(*layers_[i]);
       prefetch_.after(pass, i);
+      zero_where(parts(i, before, gradient_), [&](int p) { return layer(i).ends(p); });
+      if (const std::int64_t count = elements(i, before); count < gradient_.count) {  // shrinks at the other end
+        const View<T> larger = gradient_;
+        gradient_ = whole = low ? ws.template take_high<T>(count) : ws.template take<T>(count);
+        device_.copy(raw_bytes(larger.slice(0, count)), raw_bytes(whole));
+        low = leave(low);
+      }
       if (i == 0) continue;
+      const auto dropped = [&](int p) { return !layer(i).before(p).tokens.any(); };
       if (!changes_after(i - 1)) {
-        if (begins_source(i)) device_.zero(raw_bytes(sides(i - 1, whole).source));
+        if (drops_before(i)) zero_where(parts(i - 1, behind, whole), dropped);
         gradient_ = whole;
         continue;
       }
-      const View<T> to = low ? ws.template take_high<T>(elements(i - 1)) : ws.template take<T>(elements(i - 1));
-      move(up_[i - 1], sides(i, gradient_), sides(i - 1, to));
-      if (begins_source(i)) device_.zero(raw_bytes(sides(i - 1, to).source));
+      const std::int64_t count = elements(i - 1, behind);
+      const View<T> to = low ? ws.template take_high<T>(count) : ws.template take<T>(count);
+      move(up_[i - 1], parts(i, before, gradient_), parts(i - 1, behind, to));
+      zero_where(parts(i - 1, behind, to), dropped);
       gradient_ = whole = to;
-      if (low)
-        ws.restore_low(0);
-      else
-        ws.restore_high(0);
-      low = !low;
+      low = leave(low);
     }
     if (plan_.has_previous) {
       send_gradient_.wait_sent(world_);
@@ -193,6 +198,20 @@ class Chunk {
     }
     ws.restore_low(0);
     ws.restore_high(0);
+  }
+  // Frees the end of the workspace where the gradient was; false: it is at the high end now.
+  bool leave(bool low) {
+    if (low)
+      memory_.workspace.restore_low(0);
+    else
+      memory_.workspace.restore_high(0);
+    return !low;
+  }
+  // Parts of a gradient that nothing behind reads.
+  template <class Chosen>
+  void zero_where(const ActivationBundle<T>& bundle, const Chosen& chosen) {
+    for (int p = 0; p < most_parts; ++p)
+      if (part(bundle, p).count > 0 && chosen(p)) device_.zero(raw_bytes(bundle[at(p)]));
   }
 
   // Messages travel in lanes of their own, named by the chunk that sends them: with two stages the activations of one
@@ -208,86 +227,88 @@ class Chunk {
         stage_.batch.sequence, stage_.batch.overlap, stage_.batch.precision == Precision::fp8, stage_.batch.moments);
     runtime::LayerArguments<T> around;
     around.number = entry.number;
-    around.token_weight = static_cast<float>(stage_.token_weight);
+    around.loss = {static_cast<float>(stage_.token_weight * entry.layer.loss_weight), device::sum_of_loss(entry.loss)};
     if (entry.layer.kind == LayerKind::head && entry.layer.tied && !plan_.has_previous)
       around.embedding = layers_.front().get();
     const bool end = entry.layer.kind != LayerKind::block;
-    if (end && model.head.tied && (plan_.has_previous || plan_.has_next)) {  // both ends have one strategy
+    if (end && entry.layer.tied && (plan_.has_previous || plan_.has_next)) {  // both ends have one strategy
       const int local = world_.rank() - stage_.first_rank;
       around.replicas = &world_.group(std::vector{local, stage_.batch.last_first_rank + local});
     }
     layers_.push_back(make(context, entry.layer, around, memory_.states));
-    const bool behind_decoder = entry.layer.kind == LayerKind::head && i > 0 && decodes(i - 1);
-    tokens_.push_back(bundle_tokens(entry.layer, stage_.batch.sequence));
-    if (behind_decoder) std::swap(tokens_.back().source, tokens_.back().target);
   }
 
   // A change of layout before the chunk's layer `crossing`, or behind the last.
   [[nodiscard]] Border border(std::size_t crossing, const ActivationLayout& from, const ActivationLayout& to,
                               int lane) const {
     const bool end = crossing == layers_.size();
-    const std::size_t i = end ? crossing - 1 : crossing;
-    const LayerSpec& layer = plan_.layers[i].layer;
-    BundleTokens tokens = tokens_[i];
-    if (!end && layer.merges) tokens.source = layer.input_tokens(stage_.batch.sequence);
-    return Border(from, to, tokens, world_.rank(), end ? layer.hidden : layer.input_hidden(),
-                  static_cast<std::int64_t>(sizeof(T)), lane);
+    Bundle bundle;
+    for (int p = 0; p < most_parts; ++p) bundle[at(p)] = end ? layer(crossing - 1).after(p) : layer(crossing).before(p);
+    return Border(from, to, bundle, world_.rank(), static_cast<std::int64_t>(sizeof(T)), lane);
   }
-  // What layers share is kept from the chunk's first layer on, and once more in every other layout.
+  // What layers share is kept from the chunk's first layer on, and once more in every other layout; what a layer keeps
+  // for others without reading it, by itself.
   void keep_pass_through() {
-    for (std::size_t i = 0; i < layers_.size(); ++i) {
-      const LayerSpec& layer = plan_.layers[i].layer;
-      const std::int64_t count =
-          rows(i, layer.pass_through_elements(stage_.batch.sequence) / layer.hidden) * layer.hidden;
+    for (std::size_t i = 0; i < layers_.size(); ++i)
       for (int slot = 0; slot < plan_.slots; ++slot) {
-        const bool shared = i > 0 && !changes_after(i - 1);
-        pass_through_.push_back(count == 0 ? View<T>{}
-                                : shared   ? passed(i - 1, slot)
-                                           : memory_.stash.template take<T>(count));
-        layers_[i]->set_pass_through(slot, pass_through_.back());
+        ActivationBundle<T> kept{};
+        for (int p = 0; p < most_parts; ++p) {
+          const bool unread = layer(i).keeps_unread() && p == layer(i).place.arrives;
+          if (!unread && !layer(i).is_pass_through(p)) continue;
+          const bool shared = !unread && i > 0 && !changes_after(i - 1);
+          kept[at(p)] =
+              shared ? inputs(i - 1, slot)[at(p)] : memory_.stash.template take<T>(elements(i, layer(i).before(p)));
+          layers_[i]->set_pass_through(slot, p, kept[at(p)]);
+        }
+        pass_through_.push_back(kept);
       }
+  }
+  // What comes to a layer: what the layer before made, in its own memory, and what goes past.
+  [[nodiscard]] ActivationBundle<T> inputs(std::size_t i, int slot) const {
+    ActivationBundle<T> out = pass_through_[i * static_cast<std::size_t>(plan_.slots) + static_cast<std::size_t>(slot)];
+    const int arrives = layer(i).place.arrives;
+    if (arrives >= 0 && !layer(i).keeps_unread()) out[at(arrives)] = layers_[i]->input(slot);
+    return out;
+  }
+
+  static constexpr std::size_t at(int i) { return static_cast<std::size_t>(i); }
+  [[nodiscard]] const LayerSpec& layer(std::size_t i) const { return plan_.layers[i].layer; }
+  // Bundles at the borders of a layer.
+  using BundleOf = BundlePart (LayerSpec::*)(int) const;
+  static constexpr BundleOf before = &LayerSpec::before;
+  static constexpr BundleOf behind = &LayerSpec::after;
+  static View<T> part(const ActivationBundle<T>& bundle, int p) { return p < 0 ? View<T>{} : bundle[at(p)]; }
+  // The parts of a tensor that has a bundle.
+  [[nodiscard]] ActivationBundle<T> parts(std::size_t i, BundleOf bundle, View<T> all) const {
+    ActivationBundle<T> out{};
+    std::int64_t begin = 0;
+    for (int p = 0; p < most_parts; ++p) {
+      const std::int64_t count = elements(i, (layer(i).*bundle)(p));
+      if (count > 0 && begin < all.count) out[at(p)] = all.slice(begin, count);
+      begin += count;
     }
+    return out;
   }
-  [[nodiscard]] View<T> pass_through(std::size_t layer, int slot) const {
-    return pass_through_[layer * static_cast<std::size_t>(plan_.slots) + static_cast<std::size_t>(slot)];
+  [[nodiscard]] std::int64_t elements(std::size_t i, BundleOf bundle) const {
+    std::int64_t sum = 0;
+    for (int p = 0; p < most_parts; ++p) sum += elements(i, (layer(i).*bundle)(p));
+    return sum;
   }
-  // What the layer leaves to the next as it is: a decoder the encoder's output, an encoder the target.
-  [[nodiscard]] View<T> passed(std::size_t layer, int slot) const {
-    return plan_.layers[layer].layer.begins_decoder ? layers_[layer]->input(slot) : pass_through(layer, slot);
+  // Of this rank, in the layer's layout.
+  [[nodiscard]] std::int64_t elements(std::size_t i, const BundlePart& part) const {
+    ActivationLayout layout = plan_.layouts[i];
+    layout.sequence = part.tokens.of(stage_.batch.sequence);
+    return layout.pieces() * layout.region(world_.rank()).tokens() * part.width;
   }
-  [[nodiscard]] bool decodes(std::size_t layer) const { return plan_.layers[layer].layer.memory.any(); }
-  // True for a head that takes the target alone.
-  [[nodiscard]] bool begins_source(std::size_t layer) const { return tokens_[layer].source == 0; }
-  // Where what comes from the layer before goes.
-  [[nodiscard]] ActivationBundle<T> input(std::size_t layer, int slot) const {
-    const View<T> own = layers_[layer]->input(slot);
-    const bool target = begins_source(layer) || (decodes(layer) && !plan_.layers[layer].layer.begins_decoder);
-    return target ? ActivationBundle<T>{pass_through(layer, slot), own}
-                  : ActivationBundle<T>{own, pass_through(layer, slot)};
-  }
-  // The parts of a tensor of both sides.
-  [[nodiscard]] ActivationBundle<T> sides(std::size_t layer, View<T> both) const {
-    if (tokens_[layer].target == 0) return {both, {}};
-    const std::int64_t source = std::min(rows(layer, tokens_[layer].source) * hidden(layer), both.count);
-    return {both.slice(0, source), both.slice(source, both.count - source)};
+  // True for the head of a model in which more comes out of the layer before.
+  [[nodiscard]] bool drops_before(std::size_t i) const {
+    for (int p = 0; p < most_parts; ++p)
+      if (layer(i - 1).after(p).tokens.any() && !layer(i).before(p).tokens.any()) return true;
+    return false;
   }
 
   [[nodiscard]] bool is_last(int microbatch) const { return microbatch + 1 == stage_.batch.microbatches; }
   [[nodiscard]] int slot_of(int microbatch) const { return microbatch % plan_.slots; }
-  // Rows of this rank where sequences have so many tokens.
-  [[nodiscard]] std::int64_t rows(std::size_t layer, std::int64_t tokens) const {
-    ActivationLayout layout = plan_.layouts[layer];
-    layout.sequence = tokens;
-    return layout.pieces() * layout.region(world_.rank()).tokens();
-  }
-  // Of both sides.
-  [[nodiscard]] std::int64_t elements(std::size_t layer) const {
-    return (rows(layer, tokens_[layer].source) + rows(layer, tokens_[layer].target)) * hidden(layer);
-  }
-  [[nodiscard]] std::int64_t input_elements(std::size_t layer) const {
-    return (plan_.layers[layer].layer.merges ? 2 : 1) * elements(layer);
-  }
-  [[nodiscard]] std::int64_t hidden(std::size_t layer) const { return plan_.layers[layer].layer.hidden; }
   [[nodiscard]] bool changes_after(std::size_t layer) const { return plan_.layouts[layer] != plan_.layouts[layer + 1]; }
   [[nodiscard]] std::int64_t first_sample(std::size_t layer, int microbatch) const {
     const ActivationLayout& layout = plan_.layouts[layer];
@@ -299,12 +320,14 @@ class Chunk {
   // The tokens of the encoder, and behind them those of the decoder.
   void read_sides(std::size_t layer, int microbatch, std::int64_t step, BatchSource* source,
                   View<std::int32_t> out) const {
-    const BundleTokens& tokens = tokens_[layer];
-    const std::int64_t end = out.count / (tokens.source + tokens.target) * tokens.source;
-    read(layer, microbatch, tokens.source, out.slice(0, end),
+    const LayerSpec& embedding = plan_.layers[layer].layer;
+    const std::int64_t tokens = embedding.tokens.of(stage_.batch.sequence);
+    const std::int64_t target = embedding.target.of(stage_.batch.sequence);
+    const std::int64_t end = out.count / (tokens + target) * tokens;
+    read(layer, microbatch, tokens, out.slice(0, end),
          [&](auto... part_and_out) { source->inputs(step, part_and_out...); });
-    if (tokens.target > 0)
-      read(layer, microbatch, tokens.target, out.slice(end, out.count - end),
+    if (target > 0)
+      read(layer, microbatch, target, out.slice(end, out.count - end),
            [&](auto... part_and_out) { source->decoder_inputs(step, part_and_out...); });
   }
   // The tokens or targets of this rank in sequences of so many, piece by piece; whole sequences unless they are cut
@@ -343,14 +366,14 @@ class Chunk {
   const ChunkPlan& plan_;
   std::vector<std::unique_ptr<runtime::Layer<T>>> layers_;
   ZeroPrefetch prefetch_;
-  std::vector<BundleTokens> tokens_;   ///< that come from each layer; to a head
-  std::vector<View<T>> pass_through_;  ///< of each layer, slot by slot; empty for most
-  std::vector<Border> down_;           ///< activations from layer i to i + 1
-  std::vector<Border> up_;             ///< gradients from layer i + 1 to i
+  std::vector<ActivationBundle<T>>
+      pass_through_;          ///< of each layer, slot by slot: what is not kept by the layer itself
+  std::vector<Border> down_;  ///< activations from layer i to i + 1
+  std::vector<Border> up_;    ///< gradients from layer i + 1 to i
   Border receive_activation_, send_activation_, receive_gradient_, send_gradient_;
   View<T> activation_out_;
   View<T> gradient_out_;
-  View<T> gradient_;  ///< of the layer that is next in backward
+  View<T> gradient_;  ///< of the bundle behind the layer that is next in backward
 };
 
 }  // namespace galvatron::train

@@ -23,7 +23,7 @@ namespace galvatron::train {
 
 /// What a step of the whole job gave; equal on all ranks.
 struct StepResult {
-  double loss = 0;           ///< mean cross-entropy of a prediction, in nats
+  double loss = 0;           ///< mean cross-entropy of a prediction, in nats; of several losses their weighted sum
   double gradient_norm = 0;  ///< before clipping
   /// False: the step changed no parameter.
   [[nodiscard]] bool is_finite() const { return std::isfinite(loss) && std::isfinite(gradient_norm); }
@@ -205,7 +205,10 @@ class Stage {
   StepResult result() {
     double values[device::step_sums];
     device_.fetch(View<const double>(device_.sums()), values);
-    return {values[device::loss_sum] * plan_.token_weight, std::sqrt(values[device::gradient_squares])};
+    double loss = 0;
+    for (std::size_t i = 0; i < plan_.loss_weights.size(); ++i)
+      loss += values[device::sum_of_loss(static_cast<int>(i))] * plan_.loss_weights[i];
+    return {loss * plan_.token_weight, std::sqrt(values[device::gradient_squares])};
   }
 
   D& device_;
