@@ -7,8 +7,8 @@
 
 #include <doctest/doctest.h>
 
-#include <galvatron/device/cuda/bias.hpp>
 #include <galvatron/device/cuda/column_major.hpp>
+#include <galvatron/device/cuda/pointwise.hpp>
 #include <galvatron/device/kernels/activation.hpp>
 
 #include "emulator.hpp"

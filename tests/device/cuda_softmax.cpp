@@ -54,7 +54,7 @@ void check(std::mt19937& random, std::int64_t rows, std::int64_t vocabulary, std
   std::vector<float> expected_lse(at(rows)), lse(at(rows));
   double expected_loss = 1.5;
   double loss = 1.5;
-  host->softmax_merge(rows, shards, view(stats), view(expected_lse), {&expected_loss, 1});
+  host->softmax_merge(rows, shards, view(stats), view(expected_lse), View<double>{&expected_loss, 1});
   std::vector<double> scratch(2048, NAN);
   const View<std::byte> bytes{reinterpret_cast<std::byte*>(scratch.data()), 2048 * 8};
   cuda::softmax_merge(emulator, bytes, rows, shards, stats.data(), lse.data(), &loss);

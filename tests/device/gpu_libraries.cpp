@@ -10,6 +10,8 @@
 #include <galvatron/device/cuda/gemm.hpp>
 #include <galvatron/device/cuda/memory.hpp>
 
+#include "described_device.hpp"
+
 namespace {
 
 using namespace galvatron;
@@ -196,7 +198,7 @@ TEST_CASE("shapes that cuDNN is not asked about") {
 }
 
 TEST_CASE("a description that cuDNN cannot read is refused in its own words") {
-  CHECK_THROWS_WITH_AS(cudnn::described_device("{}"), doctest::Contains("maxGridSize"), cudnn::Refused);
+  CHECK_THROWS_WITH_AS(test::described_device("{}"), doctest::Contains("maxGridSize"), cudnn::Refused);
 }
 
 }  // namespace

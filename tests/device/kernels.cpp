@@ -5,9 +5,9 @@
 #include <cstdint>
 #include <random>
 
+#include <galvatron/device/kernels/embedding.hpp>
 #include <galvatron/device/kernels/math.hpp>
 #include <galvatron/device/kernels/number.hpp>
-#include <galvatron/device/kernels/rotary.hpp>
 #include <galvatron/device/kernels/softmax.hpp>
 
 using namespace galvatron;

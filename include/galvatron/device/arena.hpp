@@ -10,7 +10,6 @@
 #include <cstddef>
 #include <cstring>
 #include <string>
-#include <type_traits>
 
 #include <sys/mman.h>
 

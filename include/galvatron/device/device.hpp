@@ -111,6 +111,17 @@ struct Runs {
   [[nodiscard]] constexpr std::int64_t elements() const { return blocks * repeats * rows * width; }
 };
 
+/// What a loop or a kernel takes for an operand of an operation: the address of a view, null where it is empty;
+/// anything else as it is.
+template <class T>
+constexpr T* plain(const View<T>& view) {
+  return view.empty() ? nullptr : view.data;
+}
+template <class T>
+constexpr const T& plain(const T& value) {
+  return value;
+}
+
 /// How a number becomes a bfloat16: the nearest, or one of its two neighbours at random with the number as the mean.
 enum class Rounding : std::uint8_t { nearest, stochastic };
 

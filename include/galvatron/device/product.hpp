@@ -36,6 +36,20 @@ struct Product {
   };
 };
 
+/// c of type C from operands of type T.
+template <class T, class C>
+constexpr Product product_of(op::Kind kind, std::int64_t m, std::int64_t n, std::int64_t k, bool accumulate = false,
+                             bool bias = false) {
+  return {.kind = kind,
+          .operands = precision_of<T>,
+          .result = precision_of<C>,
+          .accumulate = accumulate,
+          .bias = bias,
+          .m = m,
+          .n = n,
+          .k = k};
+}
+
 /// Throws an internal Failure for a kind that is no matrix product.
 inline void check_gemm(op::Kind kind) {
   if (!op::is_gemm(kind))

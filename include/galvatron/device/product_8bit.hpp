@@ -8,7 +8,7 @@
 #include <galvatron/core/units.hpp>
 #include <galvatron/core/view.hpp>
 #include <galvatron/cost/product_8bit.hpp>
-#include <galvatron/device/device.hpp>
+#include <galvatron/op/kind.hpp>
 
 namespace galvatron::device {
 

@@ -6,12 +6,10 @@
 #pragma once
 
 #include <algorithm>
-#include <cstddef>
 #include <cstdint>
 
 #include <galvatron/core/units.hpp>
 #include <galvatron/device/cuda/block.hpp>
-#include <galvatron/device/cuda/geometry.hpp>
 #include <galvatron/device/cuda/pack.hpp>
 
 namespace galvatron::device::cuda {

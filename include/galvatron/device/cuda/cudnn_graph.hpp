@@ -5,12 +5,10 @@
 
 #include <algorithm>
 #include <array>
-#include <cstddef>
 #include <cstdint>
 #include <deque>
 #include <stdexcept>
 #include <string>
-#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -86,15 +84,6 @@ struct Target {
   const Object* device = nullptr;
 };
 
-/// A device in cuDNN's own notation (JSON), for plans made without it.
-inline Object described_device(std::string_view json) {
-  Object device(CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR, "device");
-  device.set(CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION, CUDNN_TYPE_CHAR, static_cast<std::int64_t>(json.size()),
-             json.data());
-  device.finish();
-  return device;
-}
-
 /// Operations on tensors of four dimensions.
 class Graph {
  public:
@@ -118,8 +107,10 @@ class Graph {
   Tensor between(cudnnDataType_t type, const Four& extents) { return between(type, extents, dense(extents)); }
   static constexpr Four dense(const Four& e) { return {e[1] * e[2] * e[3], e[2] * e[3], e[3], 1}; }
 
+  // Each operation returns its result, the last of its tensors.
+
   /// c = a b, in the last two dimensions; a's heads are a multiple of b's.
-  void multiply(const Tensor& a, const Tensor& b, const Tensor& c) {
+  Tensor multiply(const Tensor& a, const Tensor& b, const Tensor& c) {
     Object& how = own(CUDNN_BACKEND_MATMUL_DESCRIPTOR, "matmul");
     how.set(CUDNN_ATTR_MATMUL_COMP_TYPE, CUDNN_TYPE_DATA_TYPE, CUDNN_DATA_FLOAT);
     how.finish();
@@ -129,27 +120,30 @@ class Graph {
     op.set(CUDNN_ATTR_OPERATION_MATMUL_BDESC, b.object);
     op.set(CUDNN_ATTR_OPERATION_MATMUL_CDESC, c.object);
     op.finish();
+    return c;
   }
   /// y = mode(x), element by element.
-  void apply(cudnnPointwiseMode_t mode, const Tensor& x, const Tensor& y) { pointwise(mode, float_math, x, y); }
+  Tensor apply(cudnnPointwiseMode_t mode, const Tensor& x, const Tensor& y) {
+    return pointwise(mode, float_math, x, y);
+  }
   /// y = mode(x, b).
-  void apply(cudnnPointwiseMode_t mode, const Tensor& x, const Tensor& b, const Tensor& y) {
-    pointwise(mode, float_math, x, y, &b);
+  Tensor apply(cudnnPointwiseMode_t mode, const Tensor& x, const Tensor& b, const Tensor& y) {
+    return pointwise(mode, float_math, x, y, &b);
   }
   /// y = the index of x's elements in dimension `axis`; y is int32.
-  void index(const Tensor& x, std::int64_t axis, const Tensor& y) {
-    pointwise(CUDNN_POINTWISE_GEN_INDEX, float_math, x, y, nullptr, nullptr, axis);
+  Tensor index(const Tensor& x, std::int64_t axis, const Tensor& y) {
+    return pointwise(CUDNN_POINTWISE_GEN_INDEX, float_math, x, y, nullptr, nullptr, axis);
   }
   /// y = x >= b; y is boolean.
-  void at_least(const Tensor& x, const Tensor& b, const Tensor& y) {
-    pointwise(CUDNN_POINTWISE_CMP_GE, CUDNN_DATA_BOOLEAN, x, y, &b);
+  Tensor at_least(const Tensor& x, const Tensor& b, const Tensor& y) {
+    return pointwise(CUDNN_POINTWISE_CMP_GE, CUDNN_DATA_BOOLEAN, x, y, &b);
   }
   /// y = x where t, else b.
-  void select(const Tensor& x, const Tensor& b, const Tensor& t, const Tensor& y) {
-    pointwise(CUDNN_POINTWISE_BINARY_SELECT, float_math, x, y, &b, &t);
+  Tensor select(const Tensor& x, const Tensor& b, const Tensor& t, const Tensor& y) {
+    return pointwise(CUDNN_POINTWISE_BINARY_SELECT, float_math, x, y, &b, &t);
   }
   /// y = x taken together along the dimensions in which y has one element, or fewer.
-  void reduce(cudnnReduceTensorOp_t mode, const Tensor& x, const Tensor& y) {
+  Tensor reduce(cudnnReduceTensorOp_t mode, const Tensor& x, const Tensor& y) {
     Object& how = own(CUDNN_BACKEND_REDUCTION_DESCRIPTOR, "reduction");
     how.set(CUDNN_ATTR_REDUCTION_COMP_TYPE, CUDNN_TYPE_DATA_TYPE, CUDNN_DATA_FLOAT);
     how.set(CUDNN_ATTR_REDUCTION_OPERATOR, CUDNN_TYPE_REDUCTION_OPERATOR_TYPE, mode);
@@ -159,13 +153,15 @@ class Graph {
     op.set(CUDNN_ATTR_OPERATION_REDUCTION_XDESC, x.object);
     op.set(CUDNN_ATTR_OPERATION_REDUCTION_YDESC, y.object);
     op.finish();
+    return y;
   }
   /// y = x with other extents and distances.
-  void reshape(const Tensor& x, const Tensor& y) {
+  Tensor reshape(const Tensor& x, const Tensor& y) {
     Object& op = operation(CUDNN_BACKEND_OPERATION_RESHAPE_DESCRIPTOR, "reshape operation");
     op.set(CUDNN_ATTR_OPERATION_RESHAPE_XDESC, x.object);
     op.set(CUDNN_ATTR_OPERATION_RESHAPE_YDESC, y.object);
     op.finish();
+    return y;
   }
 
   /// All operations in one object.
@@ -205,8 +201,8 @@ class Graph {
     t.finish();
     return {t.get(), extents};
   }
-  void pointwise(cudnnPointwiseMode_t mode, cudnnDataType_t math, const Tensor& x, const Tensor& y,
-                 const Tensor* b = nullptr, const Tensor* t = nullptr, std::int64_t axis = -1) {
+  Tensor pointwise(cudnnPointwiseMode_t mode, cudnnDataType_t math, const Tensor& x, const Tensor& y,
+                   const Tensor* b = nullptr, const Tensor* t = nullptr, std::int64_t axis = -1) {
     Object& how = own(CUDNN_BACKEND_POINTWISE_DESCRIPTOR, "pointwise");
     how.set(CUDNN_ATTR_POINTWISE_MODE, CUDNN_TYPE_POINTWISE_MODE, mode);
     how.set(CUDNN_ATTR_POINTWISE_MATH_PREC, CUDNN_TYPE_DATA_TYPE, math);
@@ -219,6 +215,7 @@ class Graph {
     if (t != nullptr) op.set(CUDNN_ATTR_OPERATION_POINTWISE_TDESC, t->object);
     op.set(CUDNN_ATTR_OPERATION_POINTWISE_YDESC, y.object);
     op.finish();
+    return y;
   }
 
   std::int64_t next_ = first_between;

@@ -6,7 +6,6 @@
 
 #include <galvatron/core/units.hpp>
 #include <galvatron/device/cuda/block.hpp>
-#include <galvatron/device/cuda/geometry.hpp>
 #include <galvatron/device/cuda/pack.hpp>
 
 namespace galvatron::device::cuda {

@@ -9,7 +9,6 @@
 #include <galvatron/core/view.hpp>
 #include <galvatron/device/cuda/block.hpp>
 #include <galvatron/device/cuda/column_sums.hpp>
-#include <galvatron/device/cuda/geometry.hpp>
 #include <galvatron/device/cuda/rows.hpp>
 #include <galvatron/device/cuda/token_order.hpp>
 #include <galvatron/device/kernels/embedding.hpp>

@@ -27,7 +27,6 @@
 #include <galvatron/device/cuda/algorithm_cache.hpp>
 #include <galvatron/device/cuda/check.hpp>
 #include <galvatron/device/cuda/column_major.hpp>
-#include <galvatron/device/cuda/event.hpp>
 #include <galvatron/device/cuda/stream.hpp>
 #include <galvatron/device/owner.hpp>
 #include <galvatron/device/product.hpp>

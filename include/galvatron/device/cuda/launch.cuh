@@ -71,7 +71,7 @@ void Stream::launch(const Geometry& geometry, const Kernel& kernel) {
     check(cudaFuncSetAttribute(run<Kernel>, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                static_cast<int>(geometry.shared_bytes)));
   run<Kernel><<<static_cast<unsigned>(geometry.blocks), static_cast<unsigned>(geometry.threads),
-                static_cast<std::size_t>(geometry.shared_bytes), stream_>>>(kernel);
+                static_cast<std::size_t>(geometry.shared_bytes), stream_.get()>>>(kernel);
   check(cudaGetLastError());
 }
 

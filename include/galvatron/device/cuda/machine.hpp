@@ -11,15 +11,13 @@
 
 #include <galvatron/core/dtype.hpp>
 #include <galvatron/core/error.hpp>
-#include <galvatron/core/units.hpp>
 #include <galvatron/core/view.hpp>
-#include <galvatron/device/cuda/bias.hpp>
 #include <galvatron/device/cuda/check.hpp>
 #include <galvatron/device/cuda/cudnn_attention.hpp>
 #include <galvatron/device/cuda/devices.hpp>
 #include <galvatron/device/cuda/gemm.hpp>
 #include <galvatron/device/cuda/memory.hpp>
-#include <galvatron/device/cuda/recording.hpp>
+#include <galvatron/device/cuda/pointwise.hpp>
 #include <galvatron/device/cuda/staging.hpp>
 #include <galvatron/device/cuda/stream.hpp>
 #include <galvatron/device/product.hpp>

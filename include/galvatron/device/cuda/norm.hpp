@@ -10,7 +10,6 @@
 #include <galvatron/core/view.hpp>
 #include <galvatron/device/cuda/block.hpp>
 #include <galvatron/device/cuda/column_sums.hpp>
-#include <galvatron/device/cuda/geometry.hpp>
 #include <galvatron/device/cuda/pack.hpp>
 #include <galvatron/device/cuda/rows.hpp>
 #include <galvatron/device/kernels/norm.hpp>

@@ -7,8 +7,8 @@
 #include <galvatron/device/cuda/block.hpp>
 #include <galvatron/device/cuda/elements.hpp>
 #include <galvatron/device/device.hpp>
+#include <galvatron/device/kernels/embedding.hpp>
 #include <galvatron/device/kernels/number.hpp>
-#include <galvatron/device/kernels/relative.hpp>
 
 namespace galvatron::device::cuda {
 

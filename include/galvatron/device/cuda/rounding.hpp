@@ -14,7 +14,6 @@
 #include <galvatron/core/view.hpp>
 #include <galvatron/device/cuda/block.hpp>
 #include <galvatron/device/cuda/elements.hpp>
-#include <galvatron/device/cuda/geometry.hpp>
 #include <galvatron/device/cuda/pack.hpp>
 #include <galvatron/device/kernels/float8.hpp>
 

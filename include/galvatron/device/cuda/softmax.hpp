@@ -1,7 +1,6 @@
 // Softmax cross-entropy over a vocabulary that may be in shards.
 #pragma once
 
-#include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -10,7 +9,6 @@
 #include <galvatron/core/units.hpp>
 #include <galvatron/core/view.hpp>
 #include <galvatron/device/cuda/block.hpp>
-#include <galvatron/device/cuda/geometry.hpp>
 #include <galvatron/device/cuda/pack.hpp>
 #include <galvatron/device/cuda/rows.hpp>
 #include <galvatron/device/cuda/total.hpp>
@@ -68,12 +66,8 @@ struct SoftmaxStatistics {
       whole.maximum = block_maximum(block, own.maximum);
       whole.sum = block_sum(block, own.sum * kernels::exponential(own.reference() - whole.reference()));
       if (block.thread() != 0) continue;
-      const std::int64_t target = kernels::shard_row(targets[row], first, valid);
-      if (target >= 0) whole.target = kernels::get(x[target]);
-      if (targets[row] < 0) whole.target = kernels::no_target;
-      stats[3 * row] = whole.maximum;
-      stats[3 * row + 1] = whole.sum;
-      stats[3 * row + 2] = whole.target;
+      whole.find_target(targets[row], first, valid, x);
+      whole.put(stats + 3 * row);
     }
   }
 
@@ -112,15 +106,7 @@ struct SoftmaxMerge {
     double loss = 0;
     const std::int64_t step = block.blocks() * block.threads();
     for (std::int64_t row = block.index() * block.threads() + block.thread(); row < rows; row += step) {
-      kernels::SoftmaxStatistics whole;
-      for (std::int64_t shard = 0; shard < shards; ++shard) {
-        const float* s = stats + (shard * rows + row) * 3;
-        kernels::SoftmaxStatistics part;
-        part.maximum = s[0];
-        part.sum = s[1];
-        part.target = s[2];
-        whole.merge(part);
-      }
+      const auto whole = kernels::SoftmaxStatistics::merged(stats, shards, rows, row);
       const float log_sum = whole.log_sum();
       lse[row] = log_sum;
       loss += whole.loss(log_sum);

@@ -12,7 +12,6 @@
 
 #include <galvatron/core/units.hpp>
 #include <galvatron/device/cuda/check.hpp>
-#include <galvatron/device/cuda/event.hpp>
 #include <galvatron/device/cuda/memory.hpp>
 #include <galvatron/device/cuda/ring.hpp>
 #include <galvatron/device/cuda/stream.hpp>

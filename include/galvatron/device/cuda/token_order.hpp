@@ -8,12 +8,10 @@
 
 #include <algorithm>
 #include <bit>
-#include <cstddef>
 #include <cstdint>
 
 #include <galvatron/core/units.hpp>
 #include <galvatron/device/cuda/block.hpp>
-#include <galvatron/device/cuda/geometry.hpp>
 #include <galvatron/device/kernels/embedding.hpp>
 
 namespace galvatron::device::cuda {

@@ -4,7 +4,6 @@
 #include <cstdint>
 
 #include <galvatron/device/cuda/block.hpp>
-#include <galvatron/device/cuda/geometry.hpp>
 
 namespace galvatron::device::cuda {
 

@@ -45,9 +45,23 @@ class ScratchFloats {
   std::int64_t left_;
 };
 
+/// Where the heads of a tensor's rows lie.
+struct HeadRows {
+  std::int64_t batch;
+  std::int64_t head_dim;
+  std::int64_t stride;  ///< elements between rows
+
+  [[nodiscard]] std::int64_t at(std::int64_t token, std::int64_t sample, std::int64_t head) const {
+    return (token * batch + sample) * stride + head * head_dim;
+  }
+  /// Elements between a sample's successive tokens.
+  [[nodiscard]] std::int64_t step() const { return batch * stride; }
+};
+
 /// Where the parts of an attention lie; see AttentionShape.
 struct AttentionLayout {
   AttentionShape shape;
+  HeadRows q, kv, dq, dkv, out;
   std::int64_t width;  ///< head_dim padded to tile columns
   std::int64_t group;  ///< query heads per key/value head
   std::int64_t query_blocks;
@@ -55,6 +69,11 @@ struct AttentionLayout {
 
   explicit AttentionLayout(const AttentionShape& s)
       : shape(s),
+        q{s.batch, s.head_dim, s.q_stride},
+        kv{s.batch, s.head_dim, s.kv_stride},
+        dq{s.batch, s.head_dim, s.dq_row()},
+        dkv{s.batch, s.head_dim, s.dkv_row()},
+        out{s.batch, s.head_dim, s.out_stride},
         width(round_up(s.head_dim, tile_columns)),
         group(s.heads / s.kv_heads),
         query_blocks(divide_up(s.queries, query_block)),
@@ -63,30 +82,9 @@ struct AttentionLayout {
       throw DeviceFailure("the host's attention has heads of at most " + std::to_string(longest_head) +
                           " elements, not " + std::to_string(s.head_dim));
   }
-  [[nodiscard]] std::int64_t q_offset(std::int64_t token, std::int64_t sample, std::int64_t head) const {
-    return (token * shape.batch + sample) * shape.q_stride + head * shape.head_dim;
-  }
-  [[nodiscard]] std::int64_t kv_offset(std::int64_t token, std::int64_t sample, std::int64_t kv_head) const {
-    return (token * shape.batch + sample) * shape.kv_stride + kv_head * shape.head_dim;
-  }
-  [[nodiscard]] std::int64_t dq_offset(std::int64_t token, std::int64_t sample, std::int64_t head) const {
-    return (token * shape.batch + sample) * shape.dq_row() + head * shape.head_dim;
-  }
-  [[nodiscard]] std::int64_t dkv_offset(std::int64_t token, std::int64_t sample, std::int64_t kv_head) const {
-    return (token * shape.batch + sample) * shape.dkv_row() + kv_head * shape.head_dim;
-  }
   [[nodiscard]] std::int64_t lse_offset(std::int64_t token, std::int64_t sample, std::int64_t head) const {
     return (sample * shape.heads + head) * shape.lse_row() + token;
   }
-  [[nodiscard]] std::int64_t out_offset(std::int64_t token, std::int64_t sample, std::int64_t head) const {
-    return (token * shape.batch + sample) * shape.out_stride + head * shape.head_dim;
-  }
-  /// Elements between a sample's successive tokens.
-  [[nodiscard]] std::int64_t q_step() const { return shape.batch * shape.q_stride; }
-  [[nodiscard]] std::int64_t kv_step() const { return shape.batch * shape.kv_stride; }
-  [[nodiscard]] std::int64_t dq_step() const { return shape.batch * shape.dq_row(); }
-  [[nodiscard]] std::int64_t dkv_step() const { return shape.batch * shape.dkv_row(); }
-  [[nodiscard]] std::int64_t out_step() const { return shape.batch * shape.out_stride; }
   /// Key blocks that a block of queries sees.
   [[nodiscard]] std::int64_t visible_blocks(std::int64_t block) const {
     if (!shape.causal) return key_blocks;
@@ -140,57 +138,49 @@ struct QueryState {
 };
 
 /// Adds one block of keys to the rows [0, rows) of a block of queries: kt (width, 96) and v (96, width) packed.
-template <Isa isa>
-GALVATRON_INLINE void attend(const AttentionLayout& layout, std::int64_t first_query, std::int64_t rows,
-                             std::int64_t first_key, const float* kt, const float* v, const BiasRows& bias,
-                             const QueryState& state) {
-  using S = Vectors<isa>;
-  using V = typename S::Float;
-  constexpr std::int64_t lanes = S::lanes;
-  alignas(64) float s[tile_rows * key_block];
-  float rescale[tile_rows];
-  const std::int64_t width = layout.width;
-  for (std::int64_t group = 0; group < rows; group += tile_rows) {
-    const std::int64_t last = std::min(group + tile_rows, rows) - 1;
-    const std::int64_t most = layout.visible_keys(first_query + last, first_key);
-    if (most == 0) continue;
-    const std::int64_t columns = round_up(most, tile_columns);
-    multiply_rows<isa>(columns, layout.shape.head_dim, state.q + group * width, width, 1, kt, key_block, Start::zero,
-                       nullptr, s, key_block);
-    for (std::int64_t r = 0; r < tile_rows; ++r) {
-      float* line = s + r * key_block;
-      float& maximum = state.maximum[group + r];
-      auto& sum = vector_at<S>(state.sum + (group + r) * tile_columns);
-      const std::int64_t seen = layout.visible_keys(first_query + std::min(group + r, last), first_key);
-      bias.add(std::min(group + r, last), seen, line);
-      for (std::int64_t i = seen; i < columns; ++i) line[i] = -std::numeric_limits<float>::infinity();
-      V most_lanes = vector_at<S>(line);
-      for (std::int64_t i = lanes; i < columns; i += lanes) {
-        const V x = vector_at<S>(line + i);
-        most_lanes = x > most_lanes ? x : most_lanes;
-      }
-      const float before = maximum;
-      maximum = std::max(before, greatest(most_lanes));
-      rescale[r] = kernels::exponential2(before - maximum);
-      V total = sum * rescale[r];
-      for (std::int64_t i = 0; i < columns; i += lanes) {
-        V x = vector_at<S>(line + i);
-        kernels::attention_probability(x, maximum);
-        vector_at<S>(line + i) = x;
-        total += x;
-      }
-      sum = total;
-    }
-    multiply_rows<isa>(width, most, s, key_block, 1, v, width, Start::scale, rescale, state.o + group * width, width);
-  }
-}
-
-/// The same for an instruction set chosen at run time.
 inline void attend(Isa chosen, const AttentionLayout& layout, std::int64_t first_query, std::int64_t rows,
                    std::int64_t first_key, const float* kt, const float* v, const BiasRows& bias,
                    const QueryState& state) {
   with_isa(chosen, [&]<Isa isa>() GALVATRON_INLINE_LAMBDA {
-    attend<isa>(layout, first_query, rows, first_key, kt, v, bias, state);
+    using S = Vectors<isa>;
+    using V = typename S::Float;
+    constexpr std::int64_t lanes = S::lanes;
+    alignas(64) float s[tile_rows * key_block];
+    float rescale[tile_rows];
+    const std::int64_t width = layout.width;
+    for (std::int64_t group = 0; group < rows; group += tile_rows) {
+      const std::int64_t last = std::min(group + tile_rows, rows) - 1;
+      const std::int64_t most = layout.visible_keys(first_query + last, first_key);
+      if (most == 0) continue;
+      const std::int64_t columns = round_up(most, tile_columns);
+      multiply_rows<isa>(columns, layout.shape.head_dim, state.q + group * width, width, 1, kt, key_block, Start::zero,
+                         nullptr, s, key_block);
+      for (std::int64_t r = 0; r < tile_rows; ++r) {
+        float* line = s + r * key_block;
+        float& maximum = state.maximum[group + r];
+        auto& sum = vector_at<S>(state.sum + (group + r) * tile_columns);
+        const std::int64_t seen = layout.visible_keys(first_query + std::min(group + r, last), first_key);
+        bias.add(std::min(group + r, last), seen, line);
+        for (std::int64_t i = seen; i < columns; ++i) line[i] = -std::numeric_limits<float>::infinity();
+        V most_lanes = vector_at<S>(line);
+        for (std::int64_t i = lanes; i < columns; i += lanes) {
+          const V x = vector_at<S>(line + i);
+          most_lanes = x > most_lanes ? x : most_lanes;
+        }
+        const float before = maximum;
+        maximum = std::max(before, greatest(most_lanes));
+        rescale[r] = kernels::exponential2(before - maximum);
+        V total = sum * rescale[r];
+        for (std::int64_t i = 0; i < columns; i += lanes) {
+          V x = vector_at<S>(line + i);
+          kernels::attention_probability(x, maximum);
+          vector_at<S>(line + i) = x;
+          total += x;
+        }
+        sum = total;
+      }
+      multiply_rows<isa>(width, most, s, key_block, 1, v, width, Start::scale, rescale, state.o + group * width, width);
+    }
   });
 }
 
@@ -201,6 +191,7 @@ template <class T>
 void attention_forward(const Team& team, const AttentionShape& shape, const T* q, const T* k, const T* v, T* o,
                        float* lse, const AttentionBias& bias = {}) {
   using namespace detail;
+  if (shape.batch == 0 || shape.queries == 0) return;
   const AttentionLayout layout(shape);
   const std::int64_t width = layout.width;
   const float scale = kernels::log2_e / std::sqrt(static_cast<float>(shape.head_dim));
@@ -222,12 +213,12 @@ void attention_forward(const Team& team, const AttentionShape& shape, const T* q
     float* packed = scratch.take(std::max<std::int64_t>(1, all_fit ? slots : 1) * 2 * key_block * width);
 
     const auto pack = [&](std::int64_t sample, std::int64_t kv_head, std::int64_t block, float* kt) {
-      const std::int64_t offset = layout.kv_offset(block * key_block, sample, kv_head);
+      const std::int64_t offset = layout.kv.at(block * key_block, sample, kv_head);
       const std::int64_t keys = layout.keys_of(block * key_block);
       vectorized(team.isa, [&]() GALVATRON_INLINE_LAMBDA {
-        pack_transposed(keys, round_up(keys, tile_columns), shape.head_dim, k + offset, layout.kv_step(), kt,
+        pack_transposed(keys, round_up(keys, tile_columns), shape.head_dim, k + offset, layout.kv.step(), kt,
                         key_block);
-        pack_rows(keys, keys, shape.head_dim, v + offset, layout.kv_step(), 1.0F, kt + key_block * width, width);
+        pack_rows(keys, keys, shape.head_dim, v + offset, layout.kv.step(), 1.0F, kt + key_block * width, width);
       });
     };
     std::int64_t passed = 0;
@@ -247,8 +238,8 @@ void attention_forward(const Team& team, const AttentionShape& shape, const T* q
         const std::int64_t padded_rows = round_up(rows, tile_rows);
         for (std::int64_t head = kv_head * layout.group; head < (kv_head + 1) * layout.group; ++head) {
           vectorized(team.isa, [&]() GALVATRON_INLINE_LAMBDA {
-            pack_rows(rows, padded_rows, shape.head_dim, q + layout.q_offset(first_query, sample, head),
-                      layout.q_step(), scale, state.q, width);
+            pack_rows(rows, padded_rows, shape.head_dim, q + layout.q.at(first_query, sample, head), layout.q.step(),
+                      scale, state.q, width);
           });
           std::fill_n(state.o, padded_rows * width, 0.0F);
           std::fill_n(state.maximum, padded_rows, -std::numeric_limits<float>::infinity());
@@ -266,7 +257,7 @@ void attention_forward(const Team& team, const AttentionShape& shape, const T* q
               for (std::int64_t i = 0; i < tile_columns; ++i) sum += state.sum[r * tile_columns + i];
               head_lse[r] = state.maximum[r] * kernels::ln_2 + std::log(sum);
               unpack_rows(1, shape.head_dim, state.o + r * width, width, 1.0F / sum, false,
-                          o + layout.out_offset(first_query + r, sample, head), 0);
+                          o + layout.out.at(first_query + r, sample, head), 0);
             }
           });
         }
@@ -279,23 +270,19 @@ void attention_forward(const Team& team, const AttentionShape& shape, const T* q
 template <class T>
 void attention_merge(const Team& team, const AttentionShape& shape, const T* o_part, const float* lse_part, float* o,
                      float* lse) {
-  for_runs(team, shape.queries * shape.batch, 1, shape.heads * shape.head_dim,
-           [&](std::int64_t first, std::int64_t last, int) {
-             vectorized(team.isa, [&]() GALVATRON_INLINE_LAMBDA {
-               for (std::int64_t row = first; row < last; ++row)
-                 for (std::int64_t head = 0; head < shape.heads; ++head) {
-                   const std::int64_t token = row / shape.batch;
-                   const std::int64_t at = (row % shape.batch * shape.heads + head) * shape.lse_row() + token;
-                   const auto weights = kernels::merge_weights(lse[at], lse_part[at]);
-                   lse[at] = weights.lse;
-                   const T* part = o_part + row * shape.out_stride + head * shape.head_dim;
-                   float* out = o + row * shape.out_stride + head * shape.head_dim;
+  const std::int64_t cost = shape.heads * shape.head_dim;
+  for_rows(team, shape.queries * shape.batch, cost, [&](std::int64_t row) GALVATRON_INLINE_LAMBDA {
+    for (std::int64_t head = 0; head < shape.heads; ++head) {
+      const std::int64_t at = (row % shape.batch * shape.heads + head) * shape.lse_row() + row / shape.batch;
+      const auto weights = kernels::merge_weights(lse[at], lse_part[at]);
+      lse[at] = weights.lse;
+      const T* part = o_part + row * shape.out_stride + head * shape.head_dim;
+      float* out = o + row * shape.out_stride + head * shape.head_dim;
 #pragma omp simd
-                   for (std::int64_t i = 0; i < shape.head_dim; ++i)
-                     out[i] = out[i] * weights.first + kernels::get(part[i]) * weights.second;
-                 }
-             });
-           });
+      for (std::int64_t i = 0; i < shape.head_dim; ++i)
+        out[i] = out[i] * weights.first + kernels::get(part[i]) * weights.second;
+    }
+  });
 }
 
 }  // namespace galvatron::device::host

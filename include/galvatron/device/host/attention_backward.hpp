@@ -1,8 +1,7 @@
 // Flash attention backward on the host (Dao et al. 2022, algorithm 4, with queries outside).
 //
 // One thread has a sample's key/value head and so its dk and dv: nothing is shared. Where biases have gradients, it has
-// that head of all samples. For each block of queries of each
-// head of the group, and each block of keys that it sees,
+// that head of all samples. For each block of queries of each head of the group, and each block of keys that it sees,
 //   P = exp(Q K^T - lse)   dP = dO V^T   dS = P (dP - delta)   dV += P^T dO   dK += dS^T Q   dQ += dS K
 // with dK, dV and the packed K^T, V^T and K of a span of keys in scratch memory. A sequence that is longer than such
 // a span is done span by span, and dQ adds up in its own format.
@@ -47,68 +46,60 @@ struct QueryTiles {
 };
 
 /// The five products of a block of queries and a block of keys.
-template <Isa isa>
-GALVATRON_INLINE void attend_backward(const AttentionLayout& layout, std::int64_t first_query, std::int64_t rows,
-                                      std::int64_t first_key, const KeyTiles& keys, const BiasRows& bias,
-                                      const QueryTiles& queries) {
-  using S = Vectors<isa>;
-  using V = typename S::Float;
-  constexpr std::int64_t lanes = S::lanes;
-  const std::int64_t width = layout.width;
-  const std::int64_t head_dim = layout.shape.head_dim;
-  const std::int64_t padded_rows = round_up(rows, tile_rows);
-  const std::int64_t keys_here = layout.keys_of(first_key);
-  std::int64_t first_group = 0;  // rows before it see nothing of this block
-  if (layout.shape.causal) first_group = std::max<std::int64_t>(0, first_key - first_query) / tile_rows * tile_rows;
-  for (std::int64_t group = first_group; group < padded_rows; group += tile_rows) {
-    const std::int64_t last = std::min(group + tile_rows, rows) - 1;
-    const std::int64_t most = layout.visible_keys(first_query + last, first_key);
-    const std::int64_t columns = round_up(most, tile_columns);
-    float* p = queries.p + group * key_block;
-    float* ds = queries.ds + group * key_block;
-    multiply_rows<isa>(columns, head_dim, queries.q + group * width, width, 1, keys.kt, key_block, Start::zero, nullptr,
-                       p, key_block);
-    multiply_rows<isa>(columns, head_dim, queries.d_o + group * width, width, 1, keys.vt, key_block, Start::zero,
-                       nullptr, ds, key_block);
-    for (std::int64_t r = 0; r < tile_rows; ++r) {
-      float* p_line = p + r * key_block;
-      float* ds_line = ds + r * key_block;
-      const std::int64_t seen =
-          group + r < rows ? layout.visible_keys(first_query + group + r, first_key) : std::int64_t{0};
-      bias.add(group + r, seen, p_line);
-      const float lse = queries.lse[group + r];
-      const float delta = queries.delta[group + r];
-      for (std::int64_t i = 0; i < columns; i += lanes) {
-        V probability = vector_at<S>(p_line + i);
-        auto& gradient = vector_at<S>(ds_line + i);
-        kernels::attention_probability(probability, lse);
-        vector_at<S>(p_line + i) = probability;
-        gradient = probability * (gradient - delta);
-      }
-      for (std::int64_t i = seen; i < round_up(keys_here, tile_rows); ++i) p_line[i] = ds_line[i] = 0;
-      bias.give(group + r, seen, ds_line);
-    }
-    multiply_rows<isa>(width, most, ds, key_block, 1, keys.k, width, Start::keep, nullptr, queries.dq + group * width,
-                       width);
-  }
-  for (std::int64_t key = 0; key < keys_here; key += tile_rows) {
-    std::int64_t from = first_group;  // the first row that sees these six keys
-    if (layout.shape.causal) from = std::max(from, first_key + key - first_query);
-    if (from >= rows) break;
-    const std::int64_t at = from * key_block + key;
-    multiply_rows<isa>(width, rows - from, queries.p + at, 1, key_block, queries.d_o + from * width, width, Start::keep,
-                       nullptr, keys.dv + key * width, width);
-    multiply_rows<isa>(width, rows - from, queries.ds + at, 1, key_block, queries.q + from * width, width, Start::keep,
-                       nullptr, keys.dk + key * width, width);
-  }
-}
-
-/// The same for an instruction set chosen at run time.
 inline void attend_backward(Isa chosen, const AttentionLayout& layout, std::int64_t first_query, std::int64_t rows,
                             std::int64_t first_key, const KeyTiles& keys, const BiasRows& bias,
                             const QueryTiles& queries) {
   with_isa(chosen, [&]<Isa isa>() GALVATRON_INLINE_LAMBDA {
-    attend_backward<isa>(layout, first_query, rows, first_key, keys, bias, queries);
+    using S = Vectors<isa>;
+    using V = typename S::Float;
+    constexpr std::int64_t lanes = S::lanes;
+    const std::int64_t width = layout.width;
+    const std::int64_t head_dim = layout.shape.head_dim;
+    const std::int64_t padded_rows = round_up(rows, tile_rows);
+    const std::int64_t keys_here = layout.keys_of(first_key);
+    std::int64_t first_group = 0;  // rows before it see nothing of this block
+    if (layout.shape.causal) first_group = std::max<std::int64_t>(0, first_key - first_query) / tile_rows * tile_rows;
+    for (std::int64_t group = first_group; group < padded_rows; group += tile_rows) {
+      const std::int64_t last = std::min(group + tile_rows, rows) - 1;
+      const std::int64_t most = layout.visible_keys(first_query + last, first_key);
+      const std::int64_t columns = round_up(most, tile_columns);
+      float* p = queries.p + group * key_block;
+      float* ds = queries.ds + group * key_block;
+      multiply_rows<isa>(columns, head_dim, queries.q + group * width, width, 1, keys.kt, key_block, Start::zero,
+                         nullptr, p, key_block);
+      multiply_rows<isa>(columns, head_dim, queries.d_o + group * width, width, 1, keys.vt, key_block, Start::zero,
+                         nullptr, ds, key_block);
+      for (std::int64_t r = 0; r < tile_rows; ++r) {
+        float* p_line = p + r * key_block;
+        float* ds_line = ds + r * key_block;
+        const std::int64_t seen =
+            group + r < rows ? layout.visible_keys(first_query + group + r, first_key) : std::int64_t{0};
+        bias.add(group + r, seen, p_line);
+        const float lse = queries.lse[group + r];
+        const float delta = queries.delta[group + r];
+        for (std::int64_t i = 0; i < columns; i += lanes) {
+          V probability = vector_at<S>(p_line + i);
+          auto& gradient = vector_at<S>(ds_line + i);
+          kernels::attention_probability(probability, lse);
+          vector_at<S>(p_line + i) = probability;
+          gradient = probability * (gradient - delta);
+        }
+        for (std::int64_t i = seen; i < round_up(keys_here, tile_rows); ++i) p_line[i] = ds_line[i] = 0;
+        bias.give(group + r, seen, ds_line);
+      }
+      multiply_rows<isa>(width, most, ds, key_block, 1, keys.k, width, Start::keep, nullptr, queries.dq + group * width,
+                         width);
+    }
+    for (std::int64_t key = 0; key < keys_here; key += tile_rows) {
+      std::int64_t from = first_group;  // the first row that sees these six keys
+      if (layout.shape.causal) from = std::max(from, first_key + key - first_query);
+      if (from >= rows) break;
+      const std::int64_t at = from * key_block + key;
+      multiply_rows<isa>(width, rows - from, queries.p + at, 1, key_block, queries.d_o + from * width, width,
+                         Start::keep, nullptr, keys.dv + key * width, width);
+      multiply_rows<isa>(width, rows - from, queries.ds + at, 1, key_block, queries.q + from * width, width,
+                         Start::keep, nullptr, keys.dk + key * width, width);
+    }
   });
 }
 
@@ -116,14 +107,14 @@ inline void attend_backward(Isa chosen, const AttentionLayout& layout, std::int6
 template <class T>
 void pack_keys(const Team& team, const AttentionLayout& layout, std::int64_t sample, std::int64_t kv_head,
                std::int64_t block, const T* k, const T* v, const KeyTiles& keys) {
-  const std::int64_t offset = layout.kv_offset(block * key_block, sample, kv_head);
+  const std::int64_t offset = layout.kv.at(block * key_block, sample, kv_head);
   const std::int64_t count = layout.keys_of(block * key_block);
   const std::int64_t padded = round_up(count, tile_columns);
   const std::int64_t head_dim = layout.shape.head_dim;
   vectorized(team.isa, [&]() GALVATRON_INLINE_LAMBDA {
-    pack_transposed(count, padded, head_dim, k + offset, layout.kv_step(), keys.kt, key_block);
-    pack_transposed(count, padded, head_dim, v + offset, layout.kv_step(), keys.vt, key_block);
-    pack_rows(count, count, head_dim, k + offset, layout.kv_step(), 1.0F, keys.k, layout.width);
+    pack_transposed(count, padded, head_dim, k + offset, layout.kv.step(), keys.kt, key_block);
+    pack_transposed(count, padded, head_dim, v + offset, layout.kv.step(), keys.vt, key_block);
+    pack_rows(count, count, head_dim, k + offset, layout.kv.step(), 1.0F, keys.k, layout.width);
   });
   for (float* gradient : {keys.dk, keys.dv}) std::fill_n(gradient, round_up(count, tile_rows) * layout.width, 0.0F);
 }
@@ -132,13 +123,13 @@ void pack_keys(const Team& team, const AttentionLayout& layout, std::int64_t sam
 template <class T>
 void unpack_keys(const Team& team, const AttentionLayout& layout, std::int64_t sample, std::int64_t kv_head,
                  std::int64_t block, const KeyTiles& keys, T* dk, T* dv) {
-  const std::int64_t offset = layout.dkv_offset(block * key_block, sample, kv_head);
+  const std::int64_t offset = layout.dkv.at(block * key_block, sample, kv_head);
   const std::int64_t count = layout.keys_of(block * key_block);
   const std::int64_t head_dim = layout.shape.head_dim;
   vectorized(team.isa, [&]() GALVATRON_INLINE_LAMBDA {
     // The packed queries carry scale * log2(e): what is left of the scale is ln 2.
-    unpack_rows(count, head_dim, keys.dk, layout.width, kernels::ln_2, false, dk + offset, layout.dkv_step());
-    unpack_rows(count, head_dim, keys.dv, layout.width, 1.0F, false, dv + offset, layout.dkv_step());
+    unpack_rows(count, head_dim, keys.dk, layout.width, kernels::ln_2, false, dk + offset, layout.dkv.step());
+    unpack_rows(count, head_dim, keys.dv, layout.width, 1.0F, false, dv + offset, layout.dkv.step());
   });
 }
 
@@ -153,14 +144,14 @@ void pack_queries(const Team& team, const AttentionLayout& layout, std::int64_t 
   const std::int64_t rows = std::min(query_block, shape.queries - first);
   const std::int64_t padded_rows = round_up(rows, tile_rows);
   const std::int64_t statistics = layout.lse_offset(first, sample, head);
-  const std::int64_t out_offset = layout.out_offset(first, sample, head);
+  const std::int64_t out_offset = layout.out.at(first, sample, head);
   const float scale = kernels::log2_e / std::sqrt(static_cast<float>(shape.head_dim));
   vectorized(team.isa, [&]() GALVATRON_INLINE_LAMBDA {
-    pack_rows(rows, padded_rows, shape.head_dim, q + layout.q_offset(first, sample, head), layout.q_step(), scale,
+    pack_rows(rows, padded_rows, shape.head_dim, q + layout.q.at(first, sample, head), layout.q.step(), scale,
               queries.q, width);
-    pack_rows(rows, padded_rows, shape.head_dim, d_o + out_offset, layout.out_step(), 1.0F, queries.d_o, width);
+    pack_rows(rows, padded_rows, shape.head_dim, d_o + out_offset, layout.out.step(), 1.0F, queries.d_o, width);
     for (std::int64_t r = 0; first_span && r < rows; ++r) {
-      const T* out = o + out_offset + r * layout.out_step();
+      const T* out = o + out_offset + r * layout.out.step();
       const float* gradient = queries.d_o + r * width;
       float sum = 0;
 #pragma omp simd reduction(+ : sum)
@@ -183,6 +174,7 @@ void attention_backward(const Team& team, const AttentionShape& shape, const T* 
                         const float* lse, const T* d_o, T* dq, T* dk, T* dv, float* delta,
                         const AttentionBias& bias = {}) {
   using namespace detail;
+  if (shape.batch == 0 || shape.queries == 0) return;
   const AttentionLayout layout(shape);
   const std::int64_t width = layout.width;
   const std::int64_t tile = query_block * width;
@@ -228,7 +220,7 @@ void attention_backward(const Team& team, const AttentionShape& shape, const T* 
                               BiasRows(bias, head, first_query, at * key_block), queries);
             vectorized(team.isa, [&]() GALVATRON_INLINE_LAMBDA {
               unpack_rows(rows, shape.head_dim, queries.dq, width, scale, from > 0,
-                          dq + layout.dq_offset(first_query, sample, head), layout.dq_step());
+                          dq + layout.dq.at(first_query, sample, head), layout.dq.step());
             });
           }
         }

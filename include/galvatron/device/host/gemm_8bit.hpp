@@ -12,7 +12,6 @@
 #include <galvatron/core/dtype.hpp>
 #include <galvatron/core/float8.hpp>
 #include <galvatron/core/units.hpp>
-#include <galvatron/device/device.hpp>
 #include <galvatron/device/host/attention.hpp>
 #include <galvatron/device/host/team.hpp>
 #include <galvatron/device/host/tile.hpp>

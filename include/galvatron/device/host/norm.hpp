@@ -40,29 +40,19 @@ GALVATRON_INLINE void normalize_row(std::int64_t hidden, const kernels::Normaliz
 template <class S, class T>
 GALVATRON_INLINE kernels::Normalization normalization_of(NormKind kind, std::int64_t hidden, double epsilon,
                                                          const T* in, float* stats) {
-  using V = typename S::Float;
   const float inverse = 1.0F / static_cast<float>(hidden);
   float mean = 0;
-  if (kind == NormKind::layer_norm) {
-    mean = inverse * sum_over<S>(
-                         hidden,
-                         [&](V& sum, std::int64_t i) GALVATRON_INLINE_LAMBDA {
-                           V v;
-                           get_lanes<S>(in + i, v);
-                           sum += v;
-                         },
-                         [&](float& sum, std::int64_t i) GALVATRON_INLINE_LAMBDA { sum += kernels::get(in[i]); });
-  }
-  const float squares = sum_over<S>(
-      hidden,
-      [&](V& sum, std::int64_t i) GALVATRON_INLINE_LAMBDA {
-        V v;
-        get_lanes<S>(in + i, v);
+  if (kind == NormKind::layer_norm)
+    mean = inverse * sum_over<S>(hidden, [&]<class L>(typename L::Float& sum, std::int64_t i) GALVATRON_INLINE_LAMBDA {
+             typename L::Float v;
+             get_lanes<L>(in + i, v);
+             sum += v;
+           });
+  const float squares =
+      sum_over<S>(hidden, [&]<class L>(typename L::Float& sum, std::int64_t i) GALVATRON_INLINE_LAMBDA {
+        typename L::Float v;
+        get_lanes<L>(in + i, v);
         v -= mean;
-        sum += v * v;
-      },
-      [&](float& sum, std::int64_t i) GALVATRON_INLINE_LAMBDA {
-        const float v = kernels::get(in[i]) - mean;
         sum += v * v;
       });
   const auto scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(squares * inverse) + epsilon));
@@ -138,14 +128,10 @@ inline int row_threads(const Team& team, std::int64_t rows, std::int64_t columns
 template <class T>
 void norm_forward(const Team& team, NormKind kind, std::int64_t rows, std::int64_t hidden, double epsilon, const T* x,
                   const T* gamma, const T* beta, T* y, float* stats) {
-  for_runs(team, rows, 1, hidden, [&](std::int64_t first, std::int64_t last, int) {
-    with_isa(team.isa, [&]<Isa isa>() GALVATRON_INLINE_LAMBDA {
-      for (std::int64_t row = first; row < last; ++row) {
-        const T* in = x + row * hidden;
-        const auto normalized = detail::normalization_of<Vectors<isa>>(kind, hidden, epsilon, in, stats + 2 * row);
-        detail::normalize_row<Vectors<isa>>(hidden, normalized, in, gamma, beta, y + row * hidden);
-      }
-    });
+  for_rows(team, rows, hidden, [&]<class S>(std::int64_t row) GALVATRON_INLINE_LAMBDA {
+    const T* in = x + row * hidden;
+    const auto normalized = detail::normalization_of<S>(kind, hidden, epsilon, in, stats + 2 * row);
+    detail::normalize_row<S>(hidden, normalized, in, gamma, beta, y + row * hidden);
   });
 }
 
@@ -154,22 +140,16 @@ void norm_forward(const Team& team, NormKind kind, std::int64_t rows, std::int64
 template <class T>
 void add_norm_forward(const Team& team, NormKind kind, std::int64_t rows, std::int64_t hidden, double epsilon,
                       const T* x, const T* r, const T* gamma, const T* beta, T* sum, T* y, float* stats) {
-  for_runs(team, rows, 1, hidden, [&](std::int64_t first, std::int64_t last, int) {
-    with_isa(team.isa, [&]<Isa isa>() GALVATRON_INLINE_LAMBDA {
-      for (std::int64_t row = first; row < last; ++row) {
-        const T* a = x + row * hidden;
-        const T* b = r + row * hidden;
-        T* out = sum + row * hidden;
-        for_lanes<Vectors<isa>>(0, hidden, [&]<class S>(std::int64_t i) GALVATRON_INLINE_LAMBDA {
-          typename S::Float u, v;
-          get_lanes<S>(a + i, u);
-          get_lanes<S>(b + i, v);
-          put_lanes<S>(out + i, u + v);
-        });
-        const auto normalized = detail::normalization_of<Vectors<isa>>(kind, hidden, epsilon, out, stats + 2 * row);
-        detail::normalize_row<Vectors<isa>>(hidden, normalized, out, gamma, beta, y + row * hidden);
-      }
+  for_rows(team, rows, hidden, [&]<class S>(std::int64_t row) GALVATRON_INLINE_LAMBDA {
+    T* out = sum + row * hidden;
+    for_lanes<S>(0, hidden, [&]<class L>(std::int64_t i) GALVATRON_INLINE_LAMBDA {
+      typename L::Float u, v;
+      get_lanes<L>(x + row * hidden + i, u);
+      get_lanes<L>(r + row * hidden + i, v);
+      put_lanes<L>(out + i, u + v);
     });
+    const auto normalized = detail::normalization_of<S>(kind, hidden, epsilon, out, stats + 2 * row);
+    detail::normalize_row<S>(hidden, normalized, out, gamma, beta, y + row * hidden);
   });
 }
 
@@ -177,12 +157,9 @@ void add_norm_forward(const Team& team, NormKind kind, std::int64_t rows, std::i
 template <class T>
 void norm_recompute(const Team& team, std::int64_t rows, std::int64_t hidden, const T* x, const T* gamma, const T* beta,
                     const float* stats, T* y) {
-  for_runs(team, rows, 1, hidden, [&](std::int64_t first, std::int64_t last, int) {
-    with_isa(team.isa, [&]<Isa isa>() GALVATRON_INLINE_LAMBDA {
-      for (std::int64_t row = first; row < last; ++row)
-        detail::normalize_row<Vectors<isa>>(hidden, {stats[2 * row], stats[2 * row + 1]}, x + row * hidden, gamma, beta,
-                                            y + row * hidden);
-    });
+  for_rows(team, rows, hidden, [&]<class S>(std::int64_t row) GALVATRON_INLINE_LAMBDA {
+    detail::normalize_row<S>(hidden, {stats[2 * row], stats[2 * row + 1]}, x + row * hidden, gamma, beta,
+                             y + row * hidden);
   });
 }
 

@@ -7,13 +7,13 @@
 #include <cstring>
 #include <type_traits>
 
+#include <galvatron/core/rng.hpp>
+#include <galvatron/core/units.hpp>
 #include <galvatron/device/device.hpp>
-#include <galvatron/device/host/random.hpp>
 #include <galvatron/device/host/team.hpp>
 #include <galvatron/device/host/vector.hpp>
 #include <galvatron/device/kernels/activation.hpp>
 #include <galvatron/device/kernels/adamw.hpp>
-#include <galvatron/device/kernels/combine.hpp>
 #include <galvatron/device/kernels/number.hpp>
 
 #if GALVATRON_X86
@@ -25,44 +25,37 @@ namespace galvatron::device::host {
 using kernels::get;
 using kernels::put;
 
-/// out from a and b by Function::of.
-template <class Function, class T>
-void combine(const Team& team, std::int64_t n, const T* a, const T* b, T* out) {
+/// out (n) = Function of a (n), and of b (n) where it takes two; out may be one of them.
+template <class Function, class A, class B, class C>
+void map(const Team& team, std::int64_t n, const A* a, const B* b, C* out) {
   for_lanes(team, n, [=]<class S>(std::int64_t i) GALVATRON_INLINE_LAMBDA {
     typename S::Float x, y;
     get_lanes<S>(a + i, x);
-    get_lanes<S>(b + i, y);
-    Function::of(x, y, x);
-    put_lanes<S>(out + i, x);
-  });
-}
-
-/// to += from.
-template <class T>
-void accumulate(const Team& team, std::int64_t n, const T* from, float* to) {
-  for_lanes(team, n, [=]<class S>(std::int64_t i) GALVATRON_INLINE_LAMBDA {
-    typename S::Float x, y;
-    get_lanes<S>(from + i, x);
-    get_lanes<S>(to + i, y);
-    put_lanes<S>(to + i, x + y);
+    if constexpr (requires { Function::of(x, x); }) {
+      Function::of(x, y);
+    } else {
+      get_lanes<S>(b + i, y);
+      Function::of(x, y, y);
+    }
+    put_lanes<S>(out + i, y);
   });
 }
 
 /// Calls f(run in `from`, run in `to`) for every run; those of a row on one thread, in order.
 template <class F>
 void for_each_run(const Team& team, const Runs& runs, const F& f) {
-  for_runs(team, runs.rows, 1, runs.blocks * runs.repeats * runs.width,
-           [&](std::int64_t first, std::int64_t last, int) {
-             vectorized(team.isa, [&]() GALVATRON_INLINE_LAMBDA {
-               const auto at = [](const Runs::Distances& d, std::int64_t block, std::int64_t repeat, std::int64_t row) {
-                 return block * d.block + repeat * d.repeat + row * d.row;
-               };
-               for (std::int64_t block = 0; block < runs.blocks; ++block)
-                 for (std::int64_t repeat = 0; repeat < runs.repeats; ++repeat)
-                   for (std::int64_t row = first; row < last; ++row)
-                     f(at(runs.from, block, repeat, row), at(runs.to, block, repeat, row));
-             });
-           });
+  const std::int64_t cost = runs.blocks * runs.repeats * runs.width;
+  for_runs(team, runs.rows, 1, cost, [&](std::int64_t first, std::int64_t last, int) {
+    vectorized(team.isa, [&]() GALVATRON_INLINE_LAMBDA {
+      const auto at = [](const Runs::Distances& d, std::int64_t block, std::int64_t repeat, std::int64_t row) {
+        return block * d.block + repeat * d.repeat + row * d.row;
+      };
+      for (std::int64_t block = 0; block < runs.blocks; ++block)
+        for (std::int64_t repeat = 0; repeat < runs.repeats; ++repeat)
+          for (std::int64_t row = first; row < last; ++row)
+            f(at(runs.from, block, repeat, row), at(runs.to, block, repeat, row));
+    });
+  });
 }
 
 /// to = from, run by run.
@@ -89,38 +82,12 @@ void add_runs(const Team& team, const Runs& runs, const A* from, B* to) {
 
 namespace detail {
 
-/// g (n) from u (n).
-template <class Function, class T>
-void activate(const Team& team, std::int64_t n, const T* u, T* g) {
-  for_lanes(team, n, [=]<class S>(std::int64_t i) GALVATRON_INLINE_LAMBDA {
-    typename S::Float x, y;
-    get_lanes<S>(u + i, x);
-    Function::forward(x, y);
-    put_lanes<S>(g + i, y);
-  });
-}
-
-/// du (n) from u and dg (n); du may be u.
-template <class Function, class T>
-void activate_backward(const Team& team, std::int64_t n, const T* u, const T* dg, T* du) {
-  for_lanes(team, n, [=]<class S>(std::int64_t i) GALVATRON_INLINE_LAMBDA {
-    typename S::Float x, gradient, slope;
-    get_lanes<S>(u + i, x);
-    get_lanes<S>(dg + i, gradient);
-    Function::derivative(x, slope);
-    put_lanes<S>(du + i, gradient * slope);
-  });
-}
-
 /// Calls `f.operator()<S>(first of u, first of g)` for the lanes of all rows of u (rows, 2n) and g (rows, n).
 template <class F>
 void for_gates(const Team& team, std::int64_t rows, std::int64_t n, const F& f) {
-  for_runs(team, rows, 1, 2 * n, [&](std::int64_t first, std::int64_t last, int) {
-    with_isa(team.isa, [&]<Isa isa>() GALVATRON_INLINE_LAMBDA {
-      for (std::int64_t row = first; row < last; ++row)
-        for_lanes<Vectors<isa>>(0, n, [&]<class S>(std::int64_t i) GALVATRON_INLINE_LAMBDA {
-          f.template operator()<S>(row * 2 * n + i, row * n + i);
-        });
+  for_rows(team, rows, 2 * n, [&]<class S>(std::int64_t row) GALVATRON_INLINE_LAMBDA {
+    for_lanes<S>(0, n, [&]<class L>(std::int64_t i) GALVATRON_INLINE_LAMBDA {
+      f.template operator()<L>(row * 2 * n + i, row * n + i);
     });
   });
 }
@@ -130,8 +97,8 @@ void for_gates(const Team& team, std::int64_t rows, std::int64_t n, const F& f) 
 /// g (rows, n) from u (rows, n), or (rows, 2n) for SwiGLU.
 template <class T>
 void activation_forward(const Team& team, ActivationKind kind, std::int64_t rows, std::int64_t n, const T* u, T* g) {
-  if (kind == ActivationKind::gelu) return detail::activate<kernels::Gelu>(team, rows * n, u, g);
-  if (kind == ActivationKind::relu) return detail::activate<kernels::Relu>(team, rows * n, u, g);
+  if (kind == ActivationKind::gelu) return map<kernels::Forward<kernels::Gelu>>(team, rows * n, u, u, g);
+  if (kind == ActivationKind::relu) return map<kernels::Forward<kernels::Relu>>(team, rows * n, u, u, g);
   detail::for_gates(team, rows, n, [=]<class S>(std::int64_t in, std::int64_t out) GALVATRON_INLINE_LAMBDA {
     typename S::Float gate, up, y;
     get_lanes<S>(u + in, gate);
@@ -145,8 +112,8 @@ void activation_forward(const Team& team, ActivationKind kind, std::int64_t rows
 template <class T>
 void activation_backward(const Team& team, ActivationKind kind, std::int64_t rows, std::int64_t n, const T* u,
                          const T* dg, T* du) {
-  if (kind == ActivationKind::gelu) return detail::activate_backward<kernels::Gelu>(team, rows * n, u, dg, du);
-  if (kind == ActivationKind::relu) return detail::activate_backward<kernels::Relu>(team, rows * n, u, dg, du);
+  if (kind == ActivationKind::gelu) return map<kernels::Backward<kernels::Gelu>>(team, rows * n, u, dg, du);
+  if (kind == ActivationKind::relu) return map<kernels::Backward<kernels::Relu>>(team, rows * n, u, dg, du);
   detail::for_gates(team, rows, n, [=]<class S>(std::int64_t in, std::int64_t out) GALVATRON_INLINE_LAMBDA {
     typename S::Float gate, up, gradient;
     get_lanes<S>(u + in, gate);
@@ -157,6 +124,45 @@ void activation_backward(const Team& team, ActivationKind kind, std::int64_t row
     put_lanes<S>(du + in + n, up);
   });
 }
+
+/// A run of a stream's words. fill() computes blocks side by side, which compilers turn into vectors.
+class RandomRun {
+ public:
+  static constexpr std::int64_t most = 512;  ///< places
+
+  /// The words of places [first, first + count), count <= most; with the vectors of the caller's instruction set.
+  GALVATRON_INLINE void fill(const kernels::RandomStream& stream, std::uint64_t first, std::int64_t count) {
+    skipped_ = static_cast<std::int64_t>(first % 4);
+    const std::int64_t blocks = divide_up(skipped_ + count, 4);
+    for (std::int64_t block = 0; block < blocks; block += lanes) {
+      std::uint32_t c[4][lanes];
+      for (int i = 0; i < lanes; ++i) {
+        const std::uint64_t index = first / 4 + static_cast<std::uint64_t>(block + i);
+        c[0][i] = static_cast<std::uint32_t>(index);
+        c[1][i] = static_cast<std::uint32_t>(index >> 32);
+        c[2][i] = static_cast<std::uint32_t>(stream.stream);
+        c[3][i] = static_cast<std::uint32_t>(stream.stream >> 32);
+      }
+      auto key0 = static_cast<std::uint32_t>(stream.seed);
+      auto key1 = static_cast<std::uint32_t>(stream.seed >> 32);
+      for (int round = 0; round < philox_rounds; ++round) {
+#pragma omp simd
+        for (int i = 0; i < lanes; ++i) philox_round(c[0][i], c[1][i], c[2][i], c[3][i], key0, key1);
+        next_philox_key(key0, key1);
+      }
+      std::uint32_t* out = words_.data() + 4 * block;
+      for (int i = 0; i < lanes; ++i)
+        for (int word = 0; word < 4; ++word) out[4 * i + word] = c[word][i];
+    }
+  }
+  /// Those of place first + i and the places behind it.
+  GALVATRON_INLINE const std::uint32_t* from(std::int64_t i) const { return words_.data() + skipped_ + i; }
+
+ private:
+  static constexpr int lanes = 16;  ///< blocks of four words at once
+  std::array<std::uint32_t, most + 4 * lanes> words_;
+  std::int64_t skipped_ = 0;
+};
 
 namespace detail {
 

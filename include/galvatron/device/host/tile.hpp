@@ -8,7 +8,6 @@
 
 #include <cstdint>
 
-#include <galvatron/core/units.hpp>
 #include <galvatron/device/host/isa.hpp>
 #include <galvatron/device/host/vector.hpp>
 #include <galvatron/device/kernels/macros.hpp>
@@ -126,10 +125,12 @@ GALVATRON_INLINE void pack_transposed(std::int64_t rows, std::int64_t padded_row
       const V c = __builtin_shufflevector(in[0], in[1], 2, 6, 3, 7);
       const V d = __builtin_shufflevector(in[2], in[3], 2, 6, 3, 7);
       float* out = to + i * to_stride + r;
-      *reinterpret_cast<FloatsAt16*>(out) = __builtin_shufflevector(a, b, 0, 1, 4, 5);
-      *reinterpret_cast<FloatsAt16*>(out + to_stride) = __builtin_shufflevector(a, b, 2, 3, 6, 7);
-      *reinterpret_cast<FloatsAt16*>(out + 2 * to_stride) = __builtin_shufflevector(c, d, 0, 1, 4, 5);
-      *reinterpret_cast<FloatsAt16*>(out + 3 * to_stride) = __builtin_shufflevector(c, d, 2, 3, 6, 7);
+      *reinterpret_cast<Vectors<Isa::portable>::FloatAt*>(out) = __builtin_shufflevector(a, b, 0, 1, 4, 5);
+      *reinterpret_cast<Vectors<Isa::portable>::FloatAt*>(out + to_stride) = __builtin_shufflevector(a, b, 2, 3, 6, 7);
+      *reinterpret_cast<Vectors<Isa::portable>::FloatAt*>(out + 2 * to_stride) =
+          __builtin_shufflevector(c, d, 0, 1, 4, 5);
+      *reinterpret_cast<Vectors<Isa::portable>::FloatAt*>(out + 3 * to_stride) =
+          __builtin_shufflevector(c, d, 2, 3, 6, 7);
     }
   }
   for (std::int64_t r = 0; r < rows; ++r)

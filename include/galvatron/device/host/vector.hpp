@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <type_traits>
 
 #include <galvatron/core/dtype.hpp>
 #include <galvatron/device/host/isa.hpp>
@@ -13,68 +14,26 @@
 
 namespace galvatron::device::host {
 
-// In registers and on the stack, aligned as the compiler likes it.
-typedef float Floats16 __attribute__((vector_size(16)));
-typedef float Floats32 __attribute__((vector_size(32)));
-typedef float Floats64 __attribute__((vector_size(64)));
-typedef std::uint32_t Words16 __attribute__((vector_size(16)));
-typedef std::uint32_t Words32 __attribute__((vector_size(32)));
-typedef std::uint32_t Words64 __attribute__((vector_size(64)));
-typedef std::uint16_t Shorts8 __attribute__((vector_size(8)));
-typedef std::uint16_t Shorts16 __attribute__((vector_size(16)));
-typedef std::uint16_t Shorts32 __attribute__((vector_size(32)));
-typedef double Doubles16 __attribute__((vector_size(16)));
-typedef double Doubles32 __attribute__((vector_size(32)));
-typedef double Doubles64 __attribute__((vector_size(64)));
-// In memory, where they may start at any element. A template argument loses these attributes: never deduce them.
-typedef float FloatsAt8 __attribute__((vector_size(8), aligned(4), may_alias));
-typedef float FloatsAt16 __attribute__((vector_size(16), aligned(4), may_alias));
-typedef float FloatsAt32 __attribute__((vector_size(32), aligned(4), may_alias));
-typedef float FloatsAt64 __attribute__((vector_size(64), aligned(4), may_alias));
-typedef std::uint32_t WordsAt16 __attribute__((vector_size(16), aligned(4), may_alias));
-typedef std::uint32_t WordsAt32 __attribute__((vector_size(32), aligned(4), may_alias));
-typedef std::uint32_t WordsAt64 __attribute__((vector_size(64), aligned(4), may_alias));
-typedef std::uint16_t ShortsAt8 __attribute__((vector_size(8), aligned(2), may_alias));
-typedef std::uint16_t ShortsAt16 __attribute__((vector_size(16), aligned(2), may_alias));
-typedef std::uint16_t ShortsAt32 __attribute__((vector_size(32), aligned(2), may_alias));
-
-/// The vector types of an instruction set.
+/// The vector types of an instruction set. A template argument loses the attributes of those in memory, which may start
+/// at any element: never deduce them.
 template <Isa isa>
 struct Vectors {
-  using Float = Floats16;      ///< a register of floats
-  using FloatAt = FloatsAt16;  ///< the same in memory
-  using HalfAt = FloatsAt8;    ///< half as many floats in memory
-  using Doubles = Doubles16;   ///< as many doubles as HalfAt has floats
-  using ShortAt = ShortsAt8;   ///< as many 16-bit numbers as Float has floats, in memory
-  using Word = Words16;        ///< the bits of a Float
-  using WordAt = WordsAt16;    ///< the same in memory
-  using Short = Shorts8;       ///< a ShortAt in a register
-  static constexpr std::int64_t lanes = 4;
+  static constexpr std::int64_t lanes = isa == Isa::avx512 ? 16 : isa == Isa::avx2 ? 8 : 4;
+  /// A register of floats, the bits of one, and their upper halves.
+  typedef float Float __attribute__((vector_size(4 * lanes)));
+  typedef std::uint32_t Word __attribute__((vector_size(4 * lanes)));
+  typedef std::uint16_t Short __attribute__((vector_size(2 * lanes)));
+  /// The same in memory.
+  typedef float FloatAt __attribute__((vector_size(4 * lanes), aligned(4), may_alias));
+  typedef std::uint32_t WordAt __attribute__((vector_size(4 * lanes), aligned(4), may_alias));
+  typedef std::uint16_t ShortAt __attribute__((vector_size(2 * lanes), aligned(2), may_alias));
+  /// A register of doubles, and as many floats in memory.
+  typedef double Doubles __attribute__((vector_size(4 * lanes)));
+  typedef float HalfAt __attribute__((vector_size(2 * lanes), aligned(4), may_alias));
 };
-template <>
-struct Vectors<Isa::avx2> {
-  using Float = Floats32;
-  using FloatAt = FloatsAt32;
-  using HalfAt = FloatsAt16;
-  using Doubles = Doubles32;
-  using ShortAt = ShortsAt16;
-  using Word = Words32;
-  using WordAt = WordsAt32;
-  using Short = Shorts16;
-  static constexpr std::int64_t lanes = 8;
-};
-template <>
-struct Vectors<Isa::avx512> {
-  using Float = Floats64;
-  using FloatAt = FloatsAt64;
-  using HalfAt = FloatsAt32;
-  using Doubles = Doubles64;
-  using ShortAt = ShortsAt32;
-  using Word = Words64;
-  using WordAt = WordsAt64;
-  using Short = Shorts32;
-  static constexpr std::int64_t lanes = 16;
-};
+using Floats16 = Vectors<Isa::portable>::Float;  ///< of 16 bytes
+using Floats32 = Vectors<Isa::avx2>::Float;
+using Floats64 = Vectors<Isa::avx512>::Float;
 
 /// A single element, for what is left of a run behind its vectors.
 struct OneLane {
@@ -171,6 +130,22 @@ void for_lanes(const Team& team, std::int64_t n, const F& f) {
   });
 }
 
+/// Calls `f.operator()<S>(row)` for [0, rows), a run of them on each thread; `cost` is the elements of a row. A lambda
+/// that does not name its vectors is called as f(row), see vectorized().
+template <class F>
+void for_rows(const Team& team, std::int64_t rows, std::int64_t cost, const F& f) {
+  for_runs(team, rows, 1, cost, [&](std::int64_t first, std::int64_t last, int) {
+    if constexpr (std::is_invocable_v<F, std::int64_t>)
+      vectorized(team.isa, [&]() GALVATRON_INLINE_LAMBDA {
+        for (std::int64_t row = first; row < last; ++row) f(row);
+      });
+    else
+      with_isa(team.isa, [&]<Isa isa>() GALVATRON_INLINE_LAMBDA {
+        for (std::int64_t row = first; row < last; ++row) f.template operator()<Vectors<isa>>(row);
+      });
+  });
+}
+
 /// The greatest lane of a vector.
 GALVATRON_INLINE float greatest(const Floats16& x) {
   const float a = x[0] > x[1] ? x[0] : x[1];
@@ -199,23 +174,23 @@ GALVATRON_INLINE auto total(const V& x) {
   return sum;
 }
 
-/// Sums, over [0, n), of what `vector(sum, i)` adds to `sum` for the lanes from element i on and `scalar(sum, i)` for
-/// one element; four sums run side by side, because one would wait for each addition.
-template <class S, class F, class G>
-GALVATRON_INLINE float sum_over(std::int64_t n, const F& vector, const G& scalar) {
+/// The sum, over [0, n), of what `f.operator()<S>(sum, i)` adds to `sum` for the lanes from element i on; four sums run
+/// side by side, because one would wait for each addition. Elements that are left come one by one.
+template <class S, class F>
+GALVATRON_INLINE float sum_over(std::int64_t n, const F& f) {
   using V = typename S::Float;
   constexpr std::int64_t lanes = S::lanes;
   V a = {}, b = {}, c = {}, d = {};
   std::int64_t i = 0;
   for (; i + 4 * lanes <= n; i += 4 * lanes) {
-    vector(a, i);
-    vector(b, i + lanes);
-    vector(c, i + 2 * lanes);
-    vector(d, i + 3 * lanes);
+    f.template operator()<S>(a, i);
+    f.template operator()<S>(b, i + lanes);
+    f.template operator()<S>(c, i + 2 * lanes);
+    f.template operator()<S>(d, i + 3 * lanes);
   }
-  for (; i + lanes <= n; i += lanes) vector(a, i);
+  for (; i + lanes <= n; i += lanes) f.template operator()<S>(a, i);
   float rest = 0;
-  for (; i < n; ++i) scalar(rest, i);
+  for (; i < n; ++i) f.template operator()<OneLane>(rest, i);
   const V sum = (a + b) + (c + d);
   return total(sum) + rest;
 }

@@ -2,10 +2,13 @@
 #pragma once
 
 #include <cmath>
+#include <cstdint>
 #include <limits>
 
+#include <galvatron/device/kernels/embedding.hpp>
 #include <galvatron/device/kernels/macros.hpp>
 #include <galvatron/device/kernels/math.hpp>
+#include <galvatron/device/kernels/number.hpp>
 
 namespace galvatron::device::kernels {
 
@@ -31,6 +34,29 @@ struct SoftmaxStatistics {
       sum += other.sum * exponential(other.maximum - maximum);
     }
     if (other.target > target) target = other.target;
+  }
+  /// Finds the target's logit in the piece x, of `count` tokens from `first` on; a target below 0 is none.
+  template <class T>
+  GALVATRON_HD GALVATRON_INLINE void find_target(std::int32_t token, std::int64_t first, std::int64_t count,
+                                                 const T* x) {
+    if (const std::int64_t at = shard_row(token, first, count); at >= 0) target = get(x[at]);
+    if (token < 0) target = no_target;
+  }
+  /// As three floats in memory.
+  GALVATRON_HD GALVATRON_INLINE void put(float* to) const {
+    to[0] = maximum;
+    to[1] = sum;
+    to[2] = target;
+  }
+  /// Of a row, from those of all shards: stats (shards, rows, 3).
+  GALVATRON_HD GALVATRON_INLINE static SoftmaxStatistics merged(const float* stats, std::int64_t shards,
+                                                                std::int64_t rows, std::int64_t row) {
+    SoftmaxStatistics whole;
+    for (std::int64_t shard = 0; shard < shards; ++shard) {
+      const float* s = stats + (shard * rows + row) * 3;
+      whole.merge({s[0], s[1], s[2]});
+    }
+    return whole;
   }
   /// The natural logarithm of the sum of exponentials.
   [[nodiscard]] GALVATRON_HD float log_sum() const { return maximum + std::log(sum); }
