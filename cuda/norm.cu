@@ -4,13 +4,13 @@
 
 namespace galvatron::device::cuda {
 
-#define GALVATRON_INSTANTIATE(T)                                                 \
-  template void Stream::launch(const Geometry&, const detail::Norm<T>&);         \
-  template void Stream::launch(const Geometry&, const detail::Norm<T, true>&);   \
-  template void Stream::launch(const Geometry&, const detail::NormBackward<T>&); \
-  template void Stream::launch(const Geometry&, const ColumnSums<T, detail::KeepSums>&);
+#define GALVATRON_INSTANTIATE(T)                                         \
+  template void Stream::launch(const Geometry&, const Norm<T>&);         \
+  template void Stream::launch(const Geometry&, const Norm<T, true>&);   \
+  template void Stream::launch(const Geometry&, const NormBackward<T>&); \
+  template void Stream::launch(const Geometry&, const ColumnSums<T, KeepSums>&);
 GALVATRON_INSTANTIATE(float)
 GALVATRON_INSTANTIATE(bfloat16)
-template void Stream::launch(const Geometry&, const ColumnSums<float, detail::AddSums>&);
+template void Stream::launch(const Geometry&, const ColumnSums<float, AddSums>&);
 
 }  // namespace galvatron::device::cuda

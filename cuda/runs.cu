@@ -4,9 +4,9 @@
 
 namespace galvatron::device::cuda {
 
-#define GALVATRON_INSTANTIATE(A, C)                                                    \
-  template void Stream::launch(const Geometry&, const detail::MoveRuns<A, C, false>&); \
-  template void Stream::launch(const Geometry&, const detail::MoveRuns<A, C, true>&);
+#define GALVATRON_INSTANTIATE(A, C)                                            \
+  template void Stream::launch(const Geometry&, const MoveRuns<A, C, false>&); \
+  template void Stream::launch(const Geometry&, const MoveRuns<A, C, true>&);
 GALVATRON_INSTANTIATE(float, float)
 GALVATRON_INSTANTIATE(float, bfloat16)
 GALVATRON_INSTANTIATE(bfloat16, float)

@@ -4,11 +4,11 @@
 
 namespace galvatron::device::cuda {
 
-#define GALVATRON_INSTANTIATE(T)                                                      \
-  template void Stream::launch(const Geometry&, const detail::SoftmaxStatistics<T>&); \
-  template void Stream::launch(const Geometry&, const detail::SoftmaxBackward<T>&);
+#define GALVATRON_INSTANTIATE(T)                                              \
+  template void Stream::launch(const Geometry&, const SoftmaxStatistics<T>&); \
+  template void Stream::launch(const Geometry&, const SoftmaxBackward<T>&);
 GALVATRON_INSTANTIATE(float)
 GALVATRON_INSTANTIATE(bfloat16)
-template void Stream::launch(const Geometry&, const detail::SoftmaxMerge&);
+template void Stream::launch(const Geometry&, const SoftmaxMerge&);
 
 }  // namespace galvatron::device::cuda

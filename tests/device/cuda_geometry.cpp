@@ -7,7 +7,6 @@
 #include <doctest/doctest.h>
 
 #include <galvatron/device/cuda/block.hpp>
-#include <galvatron/device/cuda/divisor.hpp>
 #include <galvatron/device/cuda/elements.hpp>
 
 #include "few_blocks.hpp"

@@ -7,9 +7,9 @@
 
 #include <doctest/doctest.h>
 
-#include <galvatron/device/cuda/column_major.hpp>
 #include <galvatron/device/cuda/pointwise.hpp>
 #include <galvatron/device/kernels/activation.hpp>
+#include <galvatron/device/product.hpp>
 
 #include "emulator.hpp"
 #include "host_fixture.hpp"

@@ -165,9 +165,9 @@ TEST_CASE("no rows: nothing is launched") {
   Emulator emulator;
   double loss = 2;
   float* none = nullptr;
-  cuda::softmax_statistics<Emulator, float>(emulator, 0, 8, 8, 0, none, nullptr, none);
+  cuda::softmax_statistics<float>(emulator, 0, 8, 8, 0, none, nullptr, none);
   cuda::softmax_merge(emulator, {}, 0, 1, none, none, &loss);
-  cuda::softmax_backward<Emulator, float>(emulator, 0, 8, 8, 0, none, nullptr, 1.0F, none);
+  cuda::softmax_backward<float>(emulator, 0, 8, 8, 0, none, nullptr, 1.0F, none);
   CHECK(emulator.launches() == 0);
   CHECK(loss == 2);
 }

@@ -72,7 +72,7 @@ TEST_CASE("cuDNN has engines for attention on an H100 and an A100") {
   }
   for (const auto& [version, multiprocessors, shared] : {std::array{900, 132, 232448}, std::array{800, 108, 166912}}) {
     const cudnn::Object device = test::described_device(device_json(version, multiprocessors, shared));
-    const cudnn::Target target{.device = &device};
+    const cudnn::Target target{.device = device.get()};
     for (const AttentionShape& s : shapes()) {
       CAPTURE(cudnn::to_string(s, true));
       CAPTURE(version);

@@ -10,6 +10,7 @@
 // sequence is a run of memory.
 #pragma once
 
+#include <compare>
 #include <concepts>
 #include <cstdint>
 #include <string_view>
@@ -39,7 +40,7 @@ struct AttentionShape {
   std::int64_t dq_stride = 0;   ///< elements between rows of the gradient of q; usually q_stride
   std::int64_t dkv_stride = 0;  ///< the same of k and of v; usually kv_stride
   std::int64_t lse_stride = 0;  ///< elements between the statistics of two heads; usually `queries`
-  friend constexpr bool operator==(const AttentionShape&, const AttentionShape&) = default;
+  friend constexpr auto operator<=>(const AttentionShape&, const AttentionShape&) = default;
 
   [[nodiscard]] constexpr std::int64_t dq_row() const { return dq_stride > 0 ? dq_stride : q_stride; }
   [[nodiscard]] constexpr std::int64_t dkv_row() const { return dkv_stride > 0 ? dkv_stride : kv_stride; }
@@ -170,7 +171,7 @@ concept Device = requires(D& d, View<float> f, View<const float> cf, View<const 
   // c (m, n) = a * b [+ bias (n)], or c += a * b when `accumulate`; operands as op::Kind says. With T = bfloat16, a and
   // b are bfloat16 and c is bfloat16 or float (tn: float). Bias only without accumulate.
   d.gemm(op::Kind::gemm_nt, n, n, n, cf, cf, f, /*accumulate=*/false, /*bias=*/cf);
-  // The same with a and b bfloat16 that are scaled and rounded to 8 bits first (device/product_8bit.hpp), for extents
+  // The same with a and b bfloat16 that are scaled and rounded to 8 bits first (device/product.hpp), for extents
   // that cost::fits_8bit; c bfloat16 or float; `room` of cost::room_8bit(m, n, k) bytes.
   d.gemm_8bit(op::Kind::gemm_nt, n, n, n, half, half, f, /*accumulate=*/false, /*bias=*/half, /*room=*/raw);
 

@@ -1,21 +1,20 @@
-// Attention, and two results of attention as one.
+// Attention, also within the windows of images, and two results of attention as one.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <string>
 
 #include <galvatron/core/error.hpp>
 #include <galvatron/core/view.hpp>
-#include <galvatron/device/cuda/flash_backward.hpp>
+#include <galvatron/device/cuda/flash_attention.hpp>
 #include <galvatron/device/cuda/flash_bias.hpp>
-#include <galvatron/device/cuda/flash_forward.hpp>
 #include <galvatron/device/cuda/flash_problem.hpp>
 #include <galvatron/device/device.hpp>
 #include <galvatron/device/kernels/attention.hpp>
 
 namespace galvatron::device::cuda {
-
-namespace detail {
 
 /// `lanes` threads, a power of two up to a warp, have a head of a row.
 template <class T>
@@ -35,8 +34,7 @@ struct MergeAttention {
   float* o;
   float* lse;
 
-  template <class B>
-  GALVATRON_KERNEL void operator()(B& block) const {
+  GALVATRON_KERNEL void operator()(auto& block) const {
     const int groups = block.threads() / lanes;
     const std::int64_t step = block.blocks() * groups;
     // All lanes of a warp go round equally often.
@@ -76,30 +74,30 @@ inline View<float> floats_of(View<std::byte> scratch) {
   return {reinterpret_cast<float*>(scratch.data), scratch.count / static_cast<std::int64_t>(sizeof(float))};
 }
 
-}  // namespace detail
-
 /// o and lse from q, k and v; see Device::attention_forward. Throws DeviceFailure for heads of more than 256 elements.
-template <class L, class T>
-void attention_forward(L& launcher, const AttentionShape& shape, const T* q, const T* k, const T* v, T* o, float* lse,
-                       const AttentionBias& bias) {
-  detail::flash_forward(launcher, detail::flash_problem<T>(shape, bias, q, k, v, o), q, k, v, o, lse);
+template <class T>
+void attention_forward(auto& launcher, const AttentionShape& shape, const T* q, const T* k, const T* v, T* o,
+                       float* lse, const AttentionBias& bias) {
+  flash_forward(launcher, flash_problem(shape, bias, q, k, v, o), o, lse);
 }
 
 /// dq, dk, dv and the biases' gradient, which grows. Throws DeviceFailure for heads of more than 256 elements, and for
 /// gradients of biases that are neither by distance nor of pairs.
-template <class L, class T>
-void attention_backward(L& launcher, View<std::byte> scratch, const AttentionShape& shape, const T* q, const T* k,
+template <class T>
+void attention_backward(auto& launcher, View<std::byte> scratch, const AttentionShape& shape, const T* q, const T* k,
                         const T* v, const T* o, const float* lse, const T* d_o, T* dq, T* dk, T* dv, float* delta,
                         const AttentionBias& bias) {
-  using namespace detail;
   const bool by_distance = bias.query == -1;
   if (!bias.gradient.empty() && !by_distance && shape.queries > 1 && bias.query < shape.keys)
     throw DeviceFailure("biases of attention have a gradient of every pair of query and key, or by their distance");
-  const FlashProblem<T> problem = flash_problem<T>(shape, bias, q, k, v, o, d_o, dq, dk, dv);
-  flash_backward(launcher, problem, q, k, v, o, lse, d_o, dq, dk, dv, delta);
+  FlashProblem<T> problem = flash_problem(shape, bias, q, k, v, o, d_o, dq, dk, dv);
+  problem.d_o = d_o;
+  problem.lse = lse;
+  problem.delta = delta;
+  flash_backward(launcher, problem, o, dq, dk, dv);
   if (bias.gradient.empty()) return;
   float* const gradient = bias.gradient.data + bias.first;
-  flash_bias(launcher, floats_of(scratch), problem, q, k, v, lse, d_o, delta, [&](const BiasPart& part) {
+  flash_bias(launcher, floats_of(scratch), problem, [&](const BiasPart& part) {
     if (by_distance) {
       const AddDistances add{part, problem.queries, problem.keys, gradient, bias.head};
       for_each(launcher, add.count(), add);
@@ -111,10 +109,10 @@ void attention_backward(L& launcher, View<std::byte> scratch, const AttentionSha
 }
 
 /// o and lse take in the results of another part of the keys; see Device::attention_merge.
-template <class L, class T>
-void attention_merge(L& launcher, const AttentionShape& shape, const T* o_part, const float* lse_part, float* o,
+template <class T>
+void attention_merge(auto& launcher, const AttentionShape& shape, const T* o_part, const float* lse_part, float* o,
                      float* lse) {
-  using Merge = detail::MergeAttention<T>;
+  using Merge = MergeAttention<T>;
   const std::int64_t pairs = shape.queries * shape.batch * shape.heads;
   if (pairs == 0) return;
   int lanes = 1;
@@ -134,6 +132,73 @@ void attention_merge(L& launcher, const AttentionShape& shape, const T* o_part, 
                      .o = o,
                      .lse = lse};
   launcher.launch(over_items(pairs * lanes), kernel);
+}
+
+/// `addresses` are those of the other tensors of T with rows of heads.
+template <class T>
+FlashProblem<T> window_problem(const WindowShape& s, const T* table, const T* q, const T* k, const T* v,
+                               const auto*... addresses) {
+  return {.units = static_cast<int>(s.batch * s.windows()),
+          .batch = static_cast<int>(s.batch),
+          .queries = static_cast<int>(s.span()),
+          .keys = static_cast<int>(s.span()),
+          .heads = static_cast<int>(s.heads),
+          .kv_heads = static_cast<int>(s.heads),
+          .head_dim = static_cast<int>(s.head_dim),
+          .packed = is_packed<T>(s.head_dim, q, k, v, addresses...) && s.stride % Pack<T>::size == 0 &&
+                    s.out_stride % Pack<T>::size == 0,
+          .q_stride = s.stride,
+          .kv_stride = s.stride,
+          .out_stride = s.out_stride,
+          .dq_stride = s.stride,
+          .dkv_stride = s.stride,
+          .lse_stride = s.tokens(),
+          .delta_stride = s.span(),
+          .window = static_cast<int>(s.window),
+          .side = static_cast<int>(s.side),
+          .shift = static_cast<int>(s.shift),
+          .table = table,
+          .q = q,
+          .k = k,
+          .v = v};
+}
+
+/// o and lse from q, k, v and the table; see Device::window_attention_forward. Throws DeviceFailure for heads of more
+/// than 256 elements.
+template <class T>
+void window_attention_forward(auto& launcher, const WindowShape& shape, const T* q, const T* k, const T* v,
+                              const T* table, T* o, float* lse) {
+  const auto problem = window_problem(shape, table, q, k, v, o);
+  if (problem.units > 0) flash_forward(launcher, problem, o, lse);
+}
+
+/// dq, dk, dv, and the table's gradient, which grows. Throws DeviceFailure for heads of more than 256 elements, and for
+/// windows that `scratch` is too small for.
+template <class T>
+void window_attention_backward(auto& launcher, View<std::byte> scratch, const WindowShape& shape, const T* q,
+                               const T* k, const T* v, const T* table, const float* lse, const T* d_o, T* dq, T* dk,
+                               T* dv, float* d_table) {
+  FlashProblem<T> problem = window_problem(shape, table, q, k, v, d_o, dq, dk, dv);
+  problem.d_o = d_o;
+  problem.lse = lse;
+  // Half of the scratch memory is for delta, of as many windows as fit, and the rest for sums of the table's gradient.
+  const View<float> floats = floats_of(scratch);
+  const std::int64_t half = floats.count / 2;
+  const std::int64_t fit = half / (shape.heads * shape.span());
+  if (fit == 0)
+    throw DeviceFailure("the GPU's attention has no room for windows of " + std::to_string(shape.window) + " x " +
+                        std::to_string(shape.window) + " tokens with " + std::to_string(shape.heads) +
+                        " heads; choose smaller windows");
+  problem.delta = floats.data;
+  const int all = problem.units;
+  for (; problem.first_unit < all; problem.first_unit += problem.units) {
+    problem.units = static_cast<int>(std::min<std::int64_t>(fit, all - problem.first_unit));
+    flash_backward<T>(launcher, problem, nullptr, dq, dk, dv);
+    flash_bias(launcher, floats.slice(half, floats.count - half), problem, [&](const BiasPart& part) {
+      const AddWindowPairs add{part, problem.window, problem.heads, d_table};
+      for_each(launcher, add.count(), add);
+    });
+  }
 }
 
 }  // namespace galvatron::device::cuda

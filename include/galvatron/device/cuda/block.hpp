@@ -1,6 +1,6 @@
 // How many threads a kernel is launched with, and what it sees of the block of them that runs it.
 //
-// A kernel is a struct with its arguments and `template <class Block> void operator()(Block&) const`, which every
+// A kernel is a struct with its arguments and `void operator()(auto& block) const`, which every
 // thread of every block runs. On a GPU a Block is CudaBlock (launch.cuh); tests run the same kernels on the CPU, thread
 // by thread, with a Block of their own.
 #pragma once
@@ -77,7 +77,6 @@ concept Block = requires(B& block, float x, double y, int i, float (&c)[4], cons
   block.multiply(c, a, b);
 };
 
-namespace detail {
 template <class V>
 struct Sum {
   GALVATRON_KERNEL V operator()(V a, V b) const { return a + b; }
@@ -86,22 +85,21 @@ template <class V>
 struct Maximum {
   GALVATRON_KERNEL V operator()(V a, V b) const { return a > b ? a : b; }
 };
-}  // namespace detail
 
 /// The values of all lanes of the warp, taken together in a fixed order; the same in every lane.
-template <class B, class V, class F>
-GALVATRON_KERNEL V over_warp(B& block, V value, F join) {
+template <class V>
+GALVATRON_KERNEL V over_warp(auto& block, V value, auto join) {
   for (int mask = warp_threads / 2; mask > 0; mask /= 2) value = join(value, block.shuffle_xor(value, mask));
   return value;
 }
-template <class B, class V>
-GALVATRON_KERNEL V warp_sum(B& block, V value) {
-  return over_warp(block, value, detail::Sum<V>{});
+template <class V>
+GALVATRON_KERNEL V warp_sum(auto& block, V value) {
+  return over_warp(block, value, Sum<V>{});
 }
 
 /// The same over all threads of the block, which all call it.
-template <class B, class V, class F>
-GALVATRON_KERNEL V over_block(B& block, V value, F join) {
+template <class V>
+GALVATRON_KERNEL V over_block(auto& block, V value, auto join) {
   value = over_warp(block, value, join);
   const int warps = block.threads() / warp_threads;
   if (warps == 1) return value;
@@ -113,13 +111,13 @@ GALVATRON_KERNEL V over_block(B& block, V value, F join) {
   block.sync();
   return value;
 }
-template <class B, class V>
-GALVATRON_KERNEL V block_sum(B& block, V value) {
-  return over_block(block, value, detail::Sum<V>{});
+template <class V>
+GALVATRON_KERNEL V block_sum(auto& block, V value) {
+  return over_block(block, value, Sum<V>{});
 }
-template <class B, class V>
-GALVATRON_KERNEL V block_maximum(B& block, V value) {
-  return over_block(block, value, detail::Maximum<V>{});
+template <class V>
+GALVATRON_KERNEL V block_maximum(auto& block, V value) {
+  return over_block(block, value, Maximum<V>{});
 }
 
 }  // namespace galvatron::device::cuda

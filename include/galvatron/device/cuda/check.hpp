@@ -10,14 +10,12 @@
 
 namespace galvatron::device::cuda {
 
-namespace detail {
 /// `what (file.hpp:12)`.
 inline std::string with_place(const std::string& what, const std::source_location& where) {
   std::string file = where.file_name();
   if (const auto slash = file.find_last_of('/'); slash != std::string::npos) file.erase(0, slash + 1);
   return what + " (" + file + ":" + std::to_string(where.line()) + ")";
 }
-}  // namespace detail
 
 /// Throws DeviceFailure with CUDA's own words and the place of the call, when a call did not succeed; a later launch
 /// does not report it again.
@@ -25,8 +23,7 @@ inline void check(cudaError_t status, std::source_location where = std::source_l
   if (status == cudaSuccess) return;
   cudaGetLastError();
   throw DeviceFailure(
-      detail::with_place("CUDA: " + std::string(cudaGetErrorName(status)) + ": " + cudaGetErrorString(status), where),
-      where);
+      with_place("CUDA: " + std::string(cudaGetErrorName(status)) + ": " + cudaGetErrorString(status), where), where);
 }
 
 }  // namespace galvatron::device::cuda

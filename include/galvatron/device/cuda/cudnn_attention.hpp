@@ -12,9 +12,10 @@
 #include <cstdint>
 #include <initializer_list>
 #include <limits>
+#include <map>
 #include <optional>
 #include <string>
-#include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include <galvatron/core/dtype.hpp>
@@ -64,32 +65,31 @@ struct AttentionTensors {
   [[nodiscard]] Four of_scores() const { return {part.samples, part.heads(s), s.queries, s.keys}; }
   [[nodiscard]] Four of_rows() const { return {part.samples, part.heads(s), s.queries, 1}; }
 
-  [[nodiscard]] Graph::Tensor query_rows(AttentionTensor id, std::int64_t row) const {
+  [[nodiscard]] Tensor query_rows(AttentionTensor id, std::int64_t row) const {
     return graph.memory(id, CUDNN_DATA_BFLOAT16, of_queries(), rows(row));
   }
-  [[nodiscard]] Graph::Tensor key_rows(AttentionTensor id, std::int64_t row) const {
+  [[nodiscard]] Tensor key_rows(AttentionTensor id, std::int64_t row) const {
     return graph.memory(id, CUDNN_DATA_BFLOAT16, of_keys(), rows(row));
   }
-  [[nodiscard]] Graph::Tensor key_columns(AttentionTensor id, std::int64_t row) const {
+  [[nodiscard]] Tensor key_columns(AttentionTensor id, std::int64_t row) const {
     return graph.memory(id, CUDNN_DATA_BFLOAT16, transposed(of_keys()), transposed(rows(row)));
   }
-  [[nodiscard]] Graph::Tensor statistics() const {
+  [[nodiscard]] Tensor statistics() const {
     return graph.memory(lse, CUDNN_DATA_FLOAT, of_rows(), {s.heads * s.lse_row(), s.lse_row(), 1, 1}, sizeof(float));
   }
-  [[nodiscard]] Graph::Tensor scores() const { return graph.between(CUDNN_DATA_FLOAT, of_scores()); }
-  [[nodiscard]] Graph::Tensor row_values() const { return graph.between(CUDNN_DATA_FLOAT, of_rows()); }
+  [[nodiscard]] Tensor scores() const { return graph.between(CUDNN_DATA_FLOAT, of_scores()); }
+  [[nodiscard]] Tensor row_values() const { return graph.between(CUDNN_DATA_FLOAT, of_rows()); }
 
   /// scale * queries keys^T.
-  [[nodiscard]] Graph::Tensor scaled_scores(const Graph::Tensor& queries, const Graph::Tensor& keys,
-                                            const Graph::Tensor& factor) const {
+  [[nodiscard]] Tensor scaled_scores(Tensor queries, Tensor keys, Tensor factor) const {
     return graph.apply(CUDNN_POINTWISE_MUL, graph.multiply(queries, keys, scores()), factor, scores());
   }
   /// Minus infinity where the key follows the query.
-  [[nodiscard]] Graph::Tensor causal(const Graph::Tensor& values) const {
+  [[nodiscard]] Tensor causal(Tensor values) const {
     if (!s.causal) return values;
-    const Graph::Tensor query = graph.index(values, 2, graph.between(CUDNN_DATA_INT32, of_scores()));
-    const Graph::Tensor key = graph.index(values, 3, graph.between(CUDNN_DATA_INT32, of_scores()));
-    const Graph::Tensor seen = graph.at_least(query, key, graph.between(CUDNN_DATA_BOOLEAN, of_scores()));
+    const Tensor query = graph.index(values, 2, graph.between(CUDNN_DATA_INT32, of_scores()));
+    const Tensor key = graph.index(values, 3, graph.between(CUDNN_DATA_INT32, of_scores()));
+    const Tensor seen = graph.at_least(query, key, graph.between(CUDNN_DATA_BOOLEAN, of_scores()));
     return graph.select(values, graph.number(masked), seen, scores());
   }
 };
@@ -98,17 +98,17 @@ struct AttentionTensors {
 inline Graph attention_forward_graph(const AttentionShape& s, const AttentionPart& part) {
   Graph graph;
   const AttentionTensors t{graph, s, part};
-  const Graph::Tensor values =
+  const Tensor values =
       t.causal(t.scaled_scores(t.query_rows(q, s.q_stride), t.key_columns(k, s.kv_stride), graph.number(scale)));
 
   // Softmax: exp(x - max) / sum, and lse = max + log sum.
-  const Graph::Tensor greatest = graph.reduce(CUDNN_REDUCE_TENSOR_MAX, values, t.row_values());
-  const Graph::Tensor less = graph.apply(CUDNN_POINTWISE_SUB, values, greatest, t.scores());
-  const Graph::Tensor exponentials = graph.apply(CUDNN_POINTWISE_EXP, less, t.scores());
-  const Graph::Tensor sum = graph.reduce(CUDNN_REDUCE_TENSOR_ADD, exponentials, t.row_values());
-  const Graph::Tensor logarithm = graph.apply(CUDNN_POINTWISE_LOG, sum, t.row_values());
+  const Tensor greatest = graph.reduce(CUDNN_REDUCE_TENSOR_MAX, values, t.row_values());
+  const Tensor less = graph.apply(CUDNN_POINTWISE_SUB, values, greatest, t.scores());
+  const Tensor exponentials = graph.apply(CUDNN_POINTWISE_EXP, less, t.scores());
+  const Tensor sum = graph.reduce(CUDNN_REDUCE_TENSOR_ADD, exponentials, t.row_values());
+  const Tensor logarithm = graph.apply(CUDNN_POINTWISE_LOG, sum, t.row_values());
   graph.apply(CUDNN_POINTWISE_ADD, greatest, logarithm, t.statistics());
-  const Graph::Tensor weights =
+  const Tensor weights =
       graph.apply(CUDNN_POINTWISE_DIV, exponentials, sum, graph.between(CUDNN_DATA_BFLOAT16, t.of_scores()));
 
   graph.multiply(weights, t.key_rows(v, s.kv_stride), t.query_rows(o, s.out_stride));
@@ -121,47 +121,45 @@ inline Graph attention_forward_graph(const AttentionShape& s, const AttentionPar
 inline Graph attention_backward_graph(const AttentionShape& s, const AttentionPart& part, bool deterministic) {
   Graph graph;
   const AttentionTensors t{graph, s, part};
-  const Graph::Tensor queries = t.query_rows(q, s.q_stride);
-  const Graph::Tensor keys = t.key_columns(k, s.kv_stride);
-  const Graph::Tensor gradient = t.query_rows(d_o, s.out_stride);
-  const Graph::Tensor factor = graph.number(scale);
+  const Tensor queries = t.query_rows(q, s.q_stride);
+  const Tensor keys = t.key_columns(k, s.kv_stride);
+  const Tensor gradient = t.query_rows(d_o, s.out_stride);
+  const Tensor factor = graph.number(scale);
 
-  const Graph::Tensor products = graph.apply(CUDNN_POINTWISE_MUL, gradient, t.query_rows(o, s.out_stride),
-                                             graph.between(CUDNN_DATA_FLOAT, t.of_queries()));
-  const Graph::Tensor unscaled = graph.reduce(CUDNN_REDUCE_TENSOR_ADD, products, t.row_values());
-  const Graph::Tensor sums =
-      graph.apply(CUDNN_POINTWISE_MUL, unscaled, graph.number(one),
-                  graph.memory(row_sums, CUDNN_DATA_FLOAT, t.of_rows(), Graph::dense(t.of_rows())));
+  const Tensor products = graph.apply(CUDNN_POINTWISE_MUL, gradient, t.query_rows(o, s.out_stride),
+                                      graph.between(CUDNN_DATA_FLOAT, t.of_queries()));
+  const Tensor unscaled = graph.reduce(CUDNN_REDUCE_TENSOR_ADD, products, t.row_values());
+  const Tensor sums = graph.apply(CUDNN_POINTWISE_MUL, unscaled, graph.number(one),
+                                  graph.memory(row_sums, CUDNN_DATA_FLOAT, t.of_rows(), Graph::dense(t.of_rows())));
 
-  const Graph::Tensor less =
+  const Tensor less =
       graph.apply(CUDNN_POINTWISE_SUB, t.scaled_scores(queries, keys, factor), t.statistics(), t.scores());
-  const Graph::Tensor weights = graph.apply(CUDNN_POINTWISE_EXP, t.causal(less), t.scores());
+  const Tensor weights = graph.apply(CUDNN_POINTWISE_EXP, t.causal(less), t.scores());
 
   // out = a^T b, summed over the query heads of a key head; a is (samples, heads, queries, keys).
-  const auto multiply_transposed = [&](const Graph::Tensor& a, const Graph::Tensor& b, const Graph::Tensor& out) {
-    const Graph::Tensor turned =
+  const auto multiply_transposed = [&](Tensor a, Tensor b, Tensor out) {
+    const Tensor turned =
         graph.reshape(a, graph.between(CUDNN_DATA_BFLOAT16, AttentionTensors::transposed(t.of_scores()),
                                        AttentionTensors::transposed(Graph::dense(t.of_scores()))));
     if (s.heads == s.kv_heads) return graph.multiply(turned, b, out);
-    const Graph::Tensor all = graph.multiply(turned, b, graph.between(CUDNN_DATA_BFLOAT16, t.of_all_keys()));
+    const Tensor all = graph.multiply(turned, b, graph.between(CUDNN_DATA_BFLOAT16, t.of_all_keys()));
     return graph.reduce(CUDNN_REDUCE_TENSOR_ADD, all, out);
   };
   multiply_transposed(weights, gradient, t.key_rows(dv, s.dkv_row()));
 
-  const Graph::Tensor raw = graph.multiply(gradient, t.key_columns(v, s.kv_stride), t.scores());
-  const Graph::Tensor centred = graph.apply(CUDNN_POINTWISE_SUB, raw, sums, t.scores());
-  const Graph::Tensor weighted = graph.apply(CUDNN_POINTWISE_MUL, centred, weights, t.scores());
-  const Graph::Tensor scaled =
+  const Tensor raw = graph.multiply(gradient, t.key_columns(v, s.kv_stride), t.scores());
+  const Tensor centred = graph.apply(CUDNN_POINTWISE_SUB, raw, sums, t.scores());
+  const Tensor weighted = graph.apply(CUDNN_POINTWISE_MUL, centred, weights, t.scores());
+  const Tensor scaled =
       graph.apply(CUDNN_POINTWISE_MUL, weighted, factor, graph.between(CUDNN_DATA_BFLOAT16, t.of_scores()));
   multiply_transposed(scaled, queries, t.key_rows(dk, s.dkv_row()));
 
-  const Graph::Tensor key_rows =
-      graph.reshape(keys, graph.between(CUDNN_DATA_BFLOAT16, t.of_keys(), t.rows(s.kv_stride)));
-  const Graph::Tensor out = t.query_rows(dq, s.dq_row());
+  const Tensor key_rows = graph.reshape(keys, graph.between(CUDNN_DATA_BFLOAT16, t.of_keys(), t.rows(s.kv_stride)));
+  const Tensor out = t.query_rows(dq, s.dq_row());
   if (deterministic) {
     graph.multiply(scaled, key_rows, out);
   } else {
-    const Graph::Tensor total = graph.memory(dq_sums, CUDNN_DATA_FLOAT, t.of_queries(), Graph::dense(t.of_queries()));
+    const Tensor total = graph.memory(dq_sums, CUDNN_DATA_FLOAT, t.of_queries(), Graph::dense(t.of_queries()));
     graph.apply(CUDNN_POINTWISE_IDENTITY, graph.multiply(scaled, key_rows, total), out);
   }
   return graph;
@@ -304,23 +302,6 @@ class Attention {
   /// Before 9.16, backward is wrong where keys are not a multiple of 128.
   static constexpr std::size_t oldest = 91600;
 
-  struct Key {
-    AttentionShape shape;
-    bool backward;
-    friend bool operator==(const Key&, const Key&) = default;
-  };
-  struct Hash {
-    std::size_t operator()(const Key& key) const {
-      const AttentionShape& s = key.shape;
-      std::uint64_t h = key.backward ? 1 : 0;
-      for (const std::int64_t extent :
-           {s.batch, s.queries, s.keys, s.heads, s.kv_heads, s.head_dim, std::int64_t{s.causal}, s.q_stride,
-            s.kv_stride, s.out_stride, s.dq_stride, s.dkv_stride, s.lse_stride})
-        h = (h ^ static_cast<std::uint64_t>(extent)) * 0x9e3779b97f4a7c15ULL, h ^= h >> 29;
-      return static_cast<std::size_t>(h);
-    }
-  };
-
   cudnn::PlannedAttention* plan(const AttentionShape& s, Precision precision, bool backward,
                                 std::initializer_list<const void*> tensors) {
     if (precision != Precision::bf16 || s.keys == 0 || !opens()) return nullptr;
@@ -329,7 +310,7 @@ class Attention {
         refuse(cudnn::to_string(s, backward) + ": cuDNN takes tensors on 16-byte boundaries");
         return nullptr;
       }
-    const auto [found, fresh] = plans_.try_emplace(Key{s, backward});
+    const auto [found, fresh] = plans_.try_emplace(std::pair(s, backward));
     if (fresh) try {
         if (const std::string reason = cudnn::unsuited(s, backward, major_); !reason.empty())
           throw cudnn::Refused(reason);
@@ -375,7 +356,7 @@ class Attention {
   bool opened_ = false;
   Owner<cudnnHandle_t, cudnnDestroy> handle_;
   std::vector<std::string> refusals_;
-  std::unordered_map<Key, std::optional<cudnn::PlannedAttention>, Hash> plans_;
+  std::map<std::pair<AttentionShape, bool>, std::optional<cudnn::PlannedAttention>> plans_;  ///< forward, backward
 };
 
 }  // namespace galvatron::device::cuda

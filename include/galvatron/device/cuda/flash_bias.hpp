@@ -17,9 +17,9 @@
 #include <galvatron/core/units.hpp>
 #include <galvatron/core/view.hpp>
 #include <galvatron/device/cuda/elements.hpp>
-#include <galvatron/device/cuda/flash_backward.hpp>
+#include <galvatron/device/cuda/flash_attention.hpp>
 
-namespace galvatron::device::cuda::detail {
+namespace galvatron::device::cuda {
 
 /// Part of the queries and heads of a problem, and how its sums lie in memory.
 struct BiasPart {
@@ -50,12 +50,6 @@ struct FlashScoreGradient {
   static constexpr int most_threads = Tiles::threads;
   static constexpr int least_blocks = 1;
   FlashProblem<T> problem;
-  const T* q;
-  const T* k;
-  const T* v;
-  const float* lse;
-  const T* d_o;
-  const float* delta;
   BiasPart part;
 
   [[nodiscard]] Geometry geometry() const {
@@ -63,8 +57,7 @@ struct FlashScoreGradient {
                            Tiles::columns);
   }
 
-  template <class B>
-  GALVATRON_KERNEL void operator()(B& block) const {
+  GALVATRON_KERNEL void operator()(auto& block) const {
     const Tiles tiles(block.shared());
     const int key_tiles = part.keys / Tiles::columns;
     const int first_key = static_cast<int>(block.index() % key_tiles) * Tiles::columns;
@@ -85,23 +78,11 @@ struct FlashScoreGradient {
     const bool seen = !problem.causal || first_key < first_query + Tiles::rows;
     for (int unit = problem.first_unit + first; seen && unit < problem.first_unit + last; ++unit) {
       block.sync();
-      problem.template load<D>(block, unit, head, first_query, Tiles::rows, problem.queries, q, problem.q_stride,
-                               tiles.keeps(0));
-      problem.template load<D>(block, unit, head, first_query, Tiles::rows, problem.queries, d_o, problem.out_stride,
-                               tiles.keeps(1));
-      problem.template load<D>(block, unit, kv_head, first_key, Tiles::columns, problem.keys, k, problem.kv_stride,
-                               tiles.passes(0));
-      problem.template load<D>(block, unit, kv_head, first_key, Tiles::columns, problem.keys, v, problem.kv_stride,
-                               tiles.passes(1));
-      problem.mark_tile(block, unit, first_query, Tiles::rows, tiles.row_marks());
-      problem.mark_tile(block, unit, first_key, Tiles::columns, tiles.column_marks());
-      for (int i = block.thread(); i < Tiles::rows; i += block.threads()) {
-        const int query = first_query + i;
-        QueryStatistics& of = tiles.of_queries()[i];
-        of = {0.0F, 0.0F};
-        if (query < problem.queries)
-          of = {lse[problem.lse_at(unit, head, query)] * kernels::log2_e, delta[problem.delta_at(unit, head, query)]};
-      }
+      problem.template load_queries<D>(block, unit, head, first_query, Tiles::rows, tiles.keeps(0), tiles.keeps(1),
+                                       tiles.row_marks());
+      problem.template load_keys<D>(block, unit, kv_head, first_key, Tiles::columns, tiles.passes(0), tiles.passes(1),
+                                    tiles.column_marks());
+      problem.load_statistics(block, unit, head, first_query, Tiles::rows, tiles.of_queries());
       block.sync();
       float p[Tiles::pieces][4] = {};
       float ds[Tiles::pieces][4] = {};
@@ -202,9 +183,8 @@ struct AddWindowPairs {
 };
 
 /// Calls give(part) with the gradients of all scores, part after part. Throws DeviceFailure.
-template <class L, class T, class F>
-void flash_bias(L& launcher, View<float> scratch, const FlashProblem<T>& problem, const T* q, const T* k, const T* v,
-                const float* lse, const T* d_o, const float* delta, const F& give) {
+template <class T>
+void flash_bias(auto& launcher, View<float> scratch, const FlashProblem<T>& problem, const auto& give) {
   if (problem.keys == 0) return;
   with_head_width(problem.head_dim, [&]<int D>() {
     using Tiles = BackwardTiles<T, D>;
@@ -231,7 +211,7 @@ void flash_bias(L& launcher, View<float> scratch, const FlashProblem<T>& problem
         const std::int64_t of_a_group = static_cast<std::int64_t>(part.heads) * part.tiles;
         part.groups = static_cast<int>(std::min({static_cast<std::int64_t>(problem.units), fit / of_a_group,
                                                  divide_up(most_blocks, of_a_group * (keys / Tiles::columns))}));
-        const FlashScoreGradient<T, D> kernel{problem, q, k, v, lse, d_o, delta, part};
+        const FlashScoreGradient<T, D> kernel{problem, part};
         launcher.launch(kernel.geometry(), kernel);
         if (part.groups > 1) for_each(launcher, part.plane(), AddPlanes{part});
         give(part);
@@ -239,4 +219,4 @@ void flash_bias(L& launcher, View<float> scratch, const FlashProblem<T>& problem
   });
 }
 
-}  // namespace galvatron::device::cuda::detail
+}  // namespace galvatron::device::cuda

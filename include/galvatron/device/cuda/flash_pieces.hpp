@@ -19,7 +19,7 @@
 #include <galvatron/device/cuda/pack.hpp>
 #include <galvatron/device/kernels/number.hpp>
 
-namespace galvatron::device::cuda::detail {
+namespace galvatron::device::cuda {
 
 /// Elements between rows of a tile of heads of up to D elements.
 template <class T, int D>
@@ -33,8 +33,8 @@ template <class T>
 using Four = Pack<T, 4>;
 
 /// c (16, 8 N) += a (16, D) b (8 N, D)^T, with a and b row by row in shared memory.
-template <int D, int N, class B>
-GALVATRON_KERNEL void multiply_rows(B& block, const bfloat16* a, const bfloat16* b, float (&c)[N][4]) {
+template <int D, int N>
+GALVATRON_KERNEL void multiply_rows(auto& block, const bfloat16* a, const bfloat16* b, float (&c)[N][4]) {
   constexpr int stride = tile_stride<bfloat16, D>;
   const int lane = block.thread() % warp_threads;
   const int from = lane / 4 * stride + lane % 4 * 2;
@@ -51,8 +51,8 @@ GALVATRON_KERNEL void multiply_rows(B& block, const bfloat16* a, const bfloat16*
   }
 }
 
-template <int D, int N, class B>
-GALVATRON_KERNEL void multiply_rows(B& block, const float* a, const float* b, float (&c)[N][4]) {
+template <int D, int N>
+GALVATRON_KERNEL void multiply_rows(auto& block, const float* a, const float* b, float (&c)[N][4]) {
   constexpr int stride = tile_stride<float, D>;
   const int lane = block.thread() % warp_threads;
   const float* left = a + lane / 4 * stride;
@@ -79,8 +79,8 @@ inline constexpr int room_stride = 8 * M + 4;
 
 /// c (16, 8 N) += p (16, 8 M) v (8 M, 8 N): p rounded to v's type, v row by row in shared memory with rows for heads of
 /// D elements; columns of c are elements of heads. `room` (16, room_stride) is not used here.
-template <int D, int M, int N, class B>
-GALVATRON_KERNEL void multiply_values(B& block, const float (&p)[M][4], const bfloat16* v, float* /*room*/,
+template <int D, int M, int N>
+GALVATRON_KERNEL void multiply_values(auto& block, const float (&p)[M][4], const bfloat16* v, float* /*room*/,
                                       float (&c)[N][4]) {
   static_assert(M % 2 == 0 && N % 2 == 0, "galvatron: products of bfloat16 take 16 rows at a time");
   constexpr int stride = tile_stride<bfloat16, D>;
@@ -104,8 +104,9 @@ GALVATRON_KERNEL void multiply_values(B& block, const float (&p)[M][4], const bf
 }
 
 /// Lanes give each other p through `room`.
-template <int D, int M, int N, class B>
-GALVATRON_KERNEL void multiply_values(B& block, const float (&p)[M][4], const float* v, float* room, float (&c)[N][4]) {
+template <int D, int M, int N>
+GALVATRON_KERNEL void multiply_values(auto& block, const float (&p)[M][4], const float* v, float* room,
+                                      float (&c)[N][4]) {
   constexpr int stride = tile_stride<float, D>;
   const int lane = block.thread() % warp_threads;
   block.sync_warp();
@@ -133,8 +134,8 @@ GALVATRON_KERNEL void multiply_values(B& block, const float (&p)[M][4], const fl
 
 /// The lane's part of row g (half 0) or g + 8 (half 1) of results, times `factor`, to the first `width` elements of a
 /// head; those may be written four at a time where `packed`.
-template <int N, class B, class T>
-GALVATRON_KERNEL void store_row(B& block, const float (&c)[N][4], int half, float factor, int width, bool packed,
+template <int N, class T>
+GALVATRON_KERNEL void store_row(auto& block, const float (&c)[N][4], int half, float factor, int width, bool packed,
                                 T* to) {
   const int first = block.thread() % 4 * 4;
   GALVATRON_UNROLL
@@ -154,10 +155,9 @@ GALVATRON_KERNEL void store_row(B& block, const float (&c)[N][4], int half, floa
 }
 
 /// The sum, or another join, over the four lanes that share rows.
-template <class B, class F>
-GALVATRON_KERNEL float over_row(B& block, float value, F join) {
+GALVATRON_KERNEL float over_row(auto& block, float value, auto join) {
   value = join(value, block.shuffle_xor(value, 1));
   return join(value, block.shuffle_xor(value, 2));
 }
 
-}  // namespace galvatron::device::cuda::detail
+}  // namespace galvatron::device::cuda

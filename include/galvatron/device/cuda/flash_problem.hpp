@@ -13,7 +13,7 @@
 #include <galvatron/device/kernels/attention.hpp>
 #include <galvatron/device/kernels/number.hpp>
 
-namespace galvatron::device::cuda::detail {
+namespace galvatron::device::cuda {
 
 /// Where a token of a window is: biases go by differences of `code`, and only tokens of one side see each other.
 struct WindowMark {
@@ -62,6 +62,13 @@ struct FlashProblem {
   int side = 0;
   int shift = 0;
   const T* table = nullptr;  ///< of a window's biases
+  // The tensors that forward reads, and those that backward needs beside them.
+  const T* q = nullptr;
+  const T* k = nullptr;
+  const T* v = nullptr;
+  const T* d_o = nullptr;
+  const float* lse = nullptr;
+  float* delta = nullptr;
 
   /// Of scores.
   [[nodiscard]] GALVATRON_KERNEL float scale() const { return 1.0F / std::sqrt(static_cast<float>(head_dim)); }
@@ -109,8 +116,7 @@ struct FlashProblem {
     return {y * (2 * window - 1) + x, below + beyond};
   }
   /// Marks `count` tokens of a tile; nothing where units are samples.
-  template <class B>
-  GALVATRON_KERNEL void mark_tile(B& block, int unit, int first, int count, WindowMark* marks) const {
+  GALVATRON_KERNEL void mark_tile(auto& block, int unit, int first, int count, WindowMark* marks) const {
     if (window == 0) return;
     for (int i = block.thread(); i < count; i += block.threads()) marks[i] = mark(unit, first + i);
   }
@@ -121,12 +127,12 @@ struct FlashProblem {
            (!causal || first_key + key_count <= first_query + 1);
   }
   /// What is added to a score, in log 2; -infinity where the query does not see the key or one of them does not exist.
-  [[nodiscard]] GALVATRON_KERNEL float added(int head, int query, int key, const WindowMark* q,
-                                             const WindowMark* k) const {
+  [[nodiscard]] GALVATRON_KERNEL float added(int head, int query, int key, const WindowMark* at_query,
+                                             const WindowMark* at_key) const {
     if (query >= queries || key >= keys || (causal && key > query)) return -std::numeric_limits<float>::infinity();
     if (window > 0) {
-      if (q->side != k->side) return -std::numeric_limits<float>::infinity();
-      const int entry = q->code - k->code + 2 * window * (window - 1);
+      if (at_query->side != at_key->side) return -std::numeric_limits<float>::infinity();
+      const int entry = at_query->code - at_key->code + 2 * window * (window - 1);
       return kernels::get(table[static_cast<std::int64_t>(entry) * heads + head]) * kernels::log2_e;
     }
     return bias == nullptr ? 0.0F : bias[head * bias_head + query * bias_query + key] * kernels::log2_e;
@@ -134,8 +140,8 @@ struct FlashProblem {
 
   /// Products of a warp's rows and a tile's columns become scores in log 2. Rows are queries and columns keys, or the
   /// other way round (`across`); first tokens and marks are those of the warp's first row and of the first column.
-  template <bool across, int N, class B>
-  GALVATRON_KERNEL void to_scores(B& block, int head, int first_row, int first_column, const WindowMark* rows,
+  template <bool across, int N>
+  GALVATRON_KERNEL void to_scores(auto& block, int head, int first_row, int first_column, const WindowMark* rows,
                                   const WindowMark* columns, float (&s)[N][4]) const {
     const float factor = scale() * kernels::log2_e;
     const bool plain =
@@ -153,9 +159,35 @@ struct FlashProblem {
       }
   }
 
-  /// to (rows, D) = a head's columns of tokens `first` on of a unit; 0 beyond `tokens` and beyond head_dim.
-  template <int D, class B>
-  GALVATRON_KERNEL void load(B& block, int unit, int head, int first, int rows, int tokens, const T* from,
+  /// Tiles (rows, D) of a head's queries from `first` on, of their d_o unless that is null, and their marks.
+  template <int D>
+  GALVATRON_KERNEL void load_queries(auto& block, int unit, int head, int first, int rows, T* to, T* to_d_o,
+                                     WindowMark* marks) const {
+    load<D>(block, unit, head, first, rows, queries, q, q_stride, to);
+    if (to_d_o != nullptr) load<D>(block, unit, head, first, rows, queries, d_o, out_stride, to_d_o);
+    mark_tile(block, unit, first, rows, marks);
+  }
+  /// The same of keys and of their values.
+  template <int D>
+  GALVATRON_KERNEL void load_keys(auto& block, int unit, int kv_head, int first, int rows, T* to, T* to_values,
+                                  WindowMark* marks) const {
+    load<D>(block, unit, kv_head, first, rows, keys, k, kv_stride, to);
+    load<D>(block, unit, kv_head, first, rows, keys, v, kv_stride, to_values);
+    mark_tile(block, unit, first, rows, marks);
+  }
+  /// Of queries from `first` on; 0 for those that do not exist.
+  GALVATRON_KERNEL void load_statistics(auto& block, int unit, int head, int first, int rows,
+                                        QueryStatistics* to) const {
+    for (int i = block.thread(); i < rows; i += block.threads()) {
+      to[i] = {0.0F, 0.0F};
+      if (first + i < queries)
+        to[i] = {lse[lse_at(unit, head, first + i)] * kernels::log2_e, delta[delta_at(unit, head, first + i)]};
+    }
+  }
+
+  // to (rows, D) = a head's columns of tokens `first` on of a unit; 0 beyond `tokens` and beyond head_dim.
+  template <int D>
+  GALVATRON_KERNEL void load(auto& block, int unit, int head, int first, int rows, int tokens, const T* from,
                              std::int64_t stride, T* to) const {
     constexpr int size = Pack<T>::size;
     for (int i = block.thread(); i < rows * (D / size); i += block.threads()) {
@@ -216,10 +248,11 @@ constexpr int backward_columns(int head_dim, int head_bytes) {
 template <class T, int D, int bytes = D * static_cast<int>(sizeof(T))>
 using BackwardTiles = FlashTiles<T, D, bytes <= 256 ? 4 : 2, backward_columns(D, bytes), 2>;
 
-/// The problem of ordinary attention, with its biases but not their gradients. `addresses` are those of all tensors of
-/// T. Throws DeviceFailure.
-template <class T, class... P>
-FlashProblem<T> flash_problem(const AttentionShape& s, const AttentionBias& bias, const P*... addresses) {
+/// The problem of ordinary attention, with its biases but not their gradients. `addresses` are those of the other
+/// tensors of T. Throws DeviceFailure.
+template <class T>
+FlashProblem<T> flash_problem(const AttentionShape& s, const AttentionBias& bias, const T* q, const T* k, const T* v,
+                              const auto*... addresses) {
   FlashProblem<T> problem{.units = static_cast<int>(s.batch),
                           .batch = static_cast<int>(s.batch),
                           .queries = static_cast<int>(s.queries),
@@ -228,16 +261,20 @@ FlashProblem<T> flash_problem(const AttentionShape& s, const AttentionBias& bias
                           .kv_heads = static_cast<int>(s.kv_heads),
                           .head_dim = static_cast<int>(s.head_dim),
                           .causal = s.causal,
-                          .packed = is_packed<T>(s.head_dim, addresses...) && s.q_stride % Pack<T>::size == 0 &&
-                                    s.kv_stride % Pack<T>::size == 0 && s.out_stride % Pack<T>::size == 0 &&
-                                    s.dq_row() % Pack<T>::size == 0 && s.dkv_row() % Pack<T>::size == 0,
+                          .packed = is_packed<T>(s.head_dim, q, k, v, addresses...) &&
+                                    s.q_stride % Pack<T>::size == 0 && s.kv_stride % Pack<T>::size == 0 &&
+                                    s.out_stride % Pack<T>::size == 0 && s.dq_row() % Pack<T>::size == 0 &&
+                                    s.dkv_row() % Pack<T>::size == 0,
                           .q_stride = s.q_stride,
                           .kv_stride = s.kv_stride,
                           .out_stride = s.out_stride,
                           .dq_stride = s.dq_row(),
                           .dkv_stride = s.dkv_row(),
                           .lse_stride = s.lse_row(),
-                          .delta_stride = s.lse_row()};
+                          .delta_stride = s.lse_row(),
+                          .q = q,
+                          .k = k,
+                          .v = v};
   if (!bias.values.empty()) {
     problem.bias = bias.values.data + bias.first;
     problem.bias_head = bias.head;
@@ -247,8 +284,7 @@ FlashProblem<T> flash_problem(const AttentionShape& s, const AttentionBias& bias
 }
 
 /// Calls f.template operator()<D>() with the width of tiles for heads of head_dim elements. Throws DeviceFailure.
-template <class F>
-void with_head_width(std::int64_t head_dim, const F& f) {
+void with_head_width(std::int64_t head_dim, const auto& f) {
   if (head_dim > 256)
     throw DeviceFailure("the GPU's attention has heads of at most 256 elements, not " + std::to_string(head_dim));
   if (head_dim > 128) return f.template operator()<256>();
@@ -257,4 +293,4 @@ void with_head_width(std::int64_t head_dim, const F& f) {
   return f.template operator()<32>();
 }
 
-}  // namespace galvatron::device::cuda::detail
+}  // namespace galvatron::device::cuda

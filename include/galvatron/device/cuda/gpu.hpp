@@ -20,10 +20,8 @@
 #include <galvatron/device/cuda/rounding.hpp>
 #include <galvatron/device/cuda/runs.hpp>
 #include <galvatron/device/cuda/softmax.hpp>
-#include <galvatron/device/cuda/window_attention.hpp>
 #include <galvatron/device/device.hpp>
 #include <galvatron/device/product.hpp>
-#include <galvatron/device/product_8bit.hpp>
 
 namespace galvatron::device::cuda {
 
@@ -187,10 +185,7 @@ class Gpu {
     cuda::adamw(m_, n, update_, part, scale.data, master.data, g.data, m.data, v.data, working.data);
   }
   void wait() { m_.wait(); }
-  template <class F>
-  void repeat(int number, F&& body) {
-    m_.repeat(number, body);
-  }
+  void repeat(int number, auto&& body) { m_.repeat(number, body); }
   View<double> sums() { return sums_; }
   View<float> gradient_scale() { return scale_; }
   void clear_sums() { m_.zero(sums_.data, sums_.count * static_cast<std::int64_t>(sizeof(double))); }
@@ -198,8 +193,8 @@ class Gpu {
   void fetch(View<const T> from, T* to) {
     if (!from.empty()) m_.fetch(from.data, to, from.count * static_cast<std::int64_t>(sizeof(T)));
   }
-  template <class T, class Writer>
-  void write(View<T> to, Writer&& writer) {
+  template <class T>
+  void write(View<T> to, auto&& writer) {
     if (to.empty()) return;
     m_.upload(to.data, to.count * static_cast<std::int64_t>(sizeof(T)),
               [&](std::byte* host) { writer(View<T>(reinterpret_cast<T*>(host), to.count)); });

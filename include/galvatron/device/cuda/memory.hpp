@@ -14,8 +14,6 @@
 
 namespace galvatron::device::cuda {
 
-namespace detail {
-
 /// Memory of a fixed size that CUDA's function `release` gives back.
 template <auto release>
 class FixedMemory {
@@ -27,8 +25,7 @@ class FixedMemory {
  protected:
   explicit FixedMemory(Bytes bytes) : bytes_(bytes) {}
   /// Asks allocate(address, bytes) of CUDA for it; false when that refuses.
-  template <class F>
-  [[nodiscard]] bool take(const F& allocate) {
+  [[nodiscard]] bool take(const auto& allocate) {
     const cudaError_t status = allocate(memory_.out(), static_cast<std::size_t>(bytes_.count));
     if (status != cudaErrorMemoryAllocation) return check(status), true;
     cudaGetLastError();  // a later launch must not report it
@@ -40,11 +37,9 @@ class FixedMemory {
   Bytes bytes_{};
 };
 
-}  // namespace detail
-
 /// device::Mapping on the current GPU: memory of a fixed size, zero at first; empty when `counts_only`. Throws
 /// DeviceFailure when the GPU refuses it.
-class DeviceMemory : public detail::FixedMemory<cudaFree> {
+class DeviceMemory : public FixedMemory<cudaFree> {
  public:
   DeviceMemory() = default;
   explicit DeviceMemory(Bytes bytes, bool counts_only = false) : FixedMemory(bytes) {
@@ -68,7 +63,7 @@ class DeviceMemory : public detail::FixedMemory<cudaFree> {
 };
 
 /// Page-locked memory of the program, not initialised. Throws DeviceFailure when the machine refuses it.
-class PinnedMemory : public detail::FixedMemory<cudaFreeHost> {
+class PinnedMemory : public FixedMemory<cudaFreeHost> {
  public:
   PinnedMemory() = default;
   explicit PinnedMemory(Bytes bytes) : FixedMemory(bytes) {

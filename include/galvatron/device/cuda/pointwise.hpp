@@ -8,7 +8,6 @@
 #include <galvatron/core/error.hpp>
 #include <galvatron/core/units.hpp>
 #include <galvatron/device/cuda/block.hpp>
-#include <galvatron/device/cuda/divisor.hpp>
 #include <galvatron/device/cuda/elements.hpp>
 #include <galvatron/device/kernels/activation.hpp>
 #include <galvatron/device/kernels/embedding.hpp>
@@ -16,8 +15,6 @@
 #include <galvatron/model/spec.hpp>
 
 namespace galvatron::device::cuda {
-
-namespace detail {
 
 /// out = Function of a, and of b where it takes two.
 template <class Function, class A, class B, class C>
@@ -117,8 +114,7 @@ struct Rotary {
     return round_up(half.value(), 2) * 8 + 2 * positions * half.value() * 4;
   }
 
-  template <class B>
-  GALVATRON_KERNEL void operator()(B& block) const {
+  GALVATRON_KERNEL void operator()(auto& block) const {
     auto* turns = reinterpret_cast<double*>(block.shared());                      // (half)
     auto* cosines = reinterpret_cast<float*>(turns + round_up(half.value(), 2));  // (positions, half)
     float* sines = cosines + positions * half.value();                            // (positions, half)
@@ -146,8 +142,8 @@ struct Rotary {
   }
 
  private:
-  template <int size, class B>
-  GALVATRON_KERNEL void rotate_rows(B& block, std::int64_t first_row, std::int64_t last_row, const float* cosines,
+  template <int size>
+  GALVATRON_KERNEL void rotate_rows(auto& block, std::int64_t first_row, std::int64_t last_row, const float* cosines,
                                     const float* sines) const {
     const std::int64_t count = (last_row - first_row) * heads.value() * steps.value();
     for (std::int64_t i = block.thread(); i < count; i += block.threads()) {
@@ -175,44 +171,41 @@ struct Rotary {
   }
 };
 
-}  // namespace detail
-
 /// out (n) = Function of a (n), and of b (n) where it takes two; out may be one of them.
-template <class Function, class L, class A, class B, class C>
-void map(L& launcher, std::int64_t n, const A* a, const B* b, C* out) {
-  using Map = detail::Map<Function, A, B, C>;
+template <class Function, class A, class B, class C>
+void map(auto& launcher, std::int64_t n, const A* a, const B* b, C* out) {
+  using Map = Map<Function, A, B, C>;
   for_elements(launcher, n, are_aligned<Map::width>(a, b, out), Map{a, b, out});
 }
 
 /// Every row of c (rows, n) = bias (n), 0 when that is null: what a matrix product begins from where its library cannot
 /// add the bias itself.
-template <class L, class T, class C>
-void bias_rows(L& launcher, std::int64_t rows, std::int64_t n, const T* bias, C* c) {
-  for_each(launcher, rows * n, detail::BiasElements<T, C>{n, bias, c});
+template <class T, class C>
+void bias_rows(auto& launcher, std::int64_t rows, std::int64_t n, const T* bias, C* c) {
+  for_each(launcher, rows * n, BiasElements<T, C>{n, bias, c});
 }
 
 /// g (rows, n) from u (rows, n), or (rows, 2n) = gate | up for SwiGLU.
-template <class L, class T>
-void activation_forward(L& launcher, ActivationKind kind, std::int64_t rows, std::int64_t n, const T* u, T* g) {
+template <class T>
+void activation_forward(auto& launcher, ActivationKind kind, std::int64_t rows, std::int64_t n, const T* u, T* g) {
   if (kind == ActivationKind::gelu) return map<kernels::Forward<kernels::Gelu>>(launcher, rows * n, u, u, g);
   if (kind == ActivationKind::relu) return map<kernels::Forward<kernels::Relu>>(launcher, rows * n, u, u, g);
-  if (n > 0) for_elements(launcher, rows * n, is_packed<T>(n, u, g), detail::Gate<T>{Divisor(n), u, g});
+  if (n > 0) for_elements(launcher, rows * n, is_packed<T>(n, u, g), Gate<T>{Divisor(n), u, g});
 }
 
 /// du (the shape of u) from u and dg (rows, n); du may be u.
-template <class L, class T>
-void activation_backward(L& launcher, ActivationKind kind, std::int64_t rows, std::int64_t n, const T* u, const T* dg,
-                         T* du) {
+template <class T>
+void activation_backward(auto& launcher, ActivationKind kind, std::int64_t rows, std::int64_t n, const T* u,
+                         const T* dg, T* du) {
   if (kind == ActivationKind::gelu) return map<kernels::Backward<kernels::Gelu>>(launcher, rows * n, u, dg, du);
   if (kind == ActivationKind::relu) return map<kernels::Backward<kernels::Relu>>(launcher, rows * n, u, dg, du);
-  if (n > 0)
-    for_elements(launcher, rows * n, is_packed<T>(n, u, dg, du), detail::GateBackward<T>{Divisor(n), u, dg, du});
+  if (n > 0) for_elements(launcher, rows * n, is_packed<T>(n, u, dg, du), GateBackward<T>{Divisor(n), u, dg, du});
 }
 
 /// Rotates the first `heads` heads of each row of `row_stride` elements in place, row r by position
 /// first_position + r / b; `inverse` rotates back. Throws DeviceFailure for heads too wide for shared memory.
-template <class L, class T>
-void rotary(L& launcher, std::int64_t rows, std::int64_t b, std::int64_t first_position, std::int64_t heads,
+template <class T>
+void rotary(auto& launcher, std::int64_t rows, std::int64_t b, std::int64_t first_position, std::int64_t heads,
             std::int64_t head_dim, std::int64_t row_stride, double theta, bool inverse, T* x) {
   constexpr std::int64_t widest_head = 4096;
   if (head_dim > widest_head)
@@ -225,19 +218,19 @@ void rotary(L& launcher, std::int64_t rows, std::int64_t b, std::int64_t first_p
   const std::int64_t steps = packed ? half / width : half;
   // Enough work for a block, within the shared memory that needs no asking.
   const std::int64_t positions = std::clamp<std::int64_t>(std::min(512 / (b * heads * steps), 2048 / half), 1, 64);
-  const detail::Rotary<T> kernel{.rows = rows,
-                                 .all_positions = divide_up(rows, b),
-                                 .first_position = first_position,
-                                 .row_stride = row_stride,
-                                 .theta = theta,
-                                 .direction = inverse ? -1.0 : 1.0,
-                                 .x = x,
-                                 .b = Divisor(b),
-                                 .heads = Divisor(heads),
-                                 .steps = Divisor(steps),
-                                 .half = Divisor(half),
-                                 .positions = positions,
-                                 .packed = packed};
+  const Rotary<T> kernel{.rows = rows,
+                         .all_positions = divide_up(rows, b),
+                         .first_position = first_position,
+                         .row_stride = row_stride,
+                         .theta = theta,
+                         .direction = inverse ? -1.0 : 1.0,
+                         .x = x,
+                         .b = Divisor(b),
+                         .heads = Divisor(heads),
+                         .steps = Divisor(steps),
+                         .half = Divisor(half),
+                         .positions = positions,
+                         .packed = packed};
   Geometry geometry = over_rows(divide_up(kernel.all_positions, positions), positions * b * heads * steps);
   geometry.blocks = std::min(geometry.blocks, most_blocks / 2);  // what its registers let run at once
   geometry.shared_bytes = kernel.shared_bytes();

@@ -12,8 +12,6 @@
 
 namespace galvatron::device::cuda {
 
-namespace detail {
-
 /// kernels::relative_bucket of the distances of a sequence. Those of near ones come from the host, whose logarithms may
 /// round to another side of a bucket's bound than the GPU's; far ones need no logarithm.
 class Buckets {
@@ -106,8 +104,7 @@ struct GatherBiases {
   const float* dbias;
   float* dtable;
 
-  template <class B>
-  GALVATRON_KERNEL void operator()(B& block) const {
+  GALVATRON_KERNEL void operator()(auto& block) const {
     for (std::int64_t element = block.index(); element < elements; element += block.blocks()) {
       const Buckets::Range range = buckets.of(element / heads);
       const float* row = dbias + element % heads * buckets.distances();
@@ -119,24 +116,21 @@ struct GatherBiases {
   }
 };
 
-}  // namespace detail
-
 /// bias (heads, distances), float, from the table (buckets, heads).
-template <class L, class T>
-void relative_bias_forward(L& launcher, const RelativePositions& relative, std::int64_t heads, const T* table,
+template <class T>
+void relative_bias_forward(auto& launcher, const RelativePositions& relative, std::int64_t heads, const T* table,
                            float* bias) {
   for_each(launcher, relative.tokens > 0 ? relative.distances() : 0,
-           detail::SpreadBiases<T>{detail::Buckets(relative), heads, table, bias});
+           SpreadBiases<T>{Buckets(relative), heads, table, bias});
 }
 
 /// dtable (buckets, heads) += the sums of dbias (heads, distances) over the distances of a bucket.
-template <class L>
-void relative_bias_backward(L& launcher, const RelativePositions& relative, std::int64_t heads, const float* dbias,
+void relative_bias_backward(auto& launcher, const RelativePositions& relative, std::int64_t heads, const float* dbias,
                             float* dtable) {
   const std::int64_t elements = relative.buckets * heads;
   if (elements == 0 || relative.tokens == 0) return;
-  launcher.launch(over_rows(elements, relative.distances(), detail::GatherBiases::most_threads),
-                  detail::GatherBiases{detail::Buckets(relative), elements, heads, dbias, dtable});
+  launcher.launch(over_rows(elements, relative.distances(), GatherBiases::most_threads),
+                  GatherBiases{Buckets(relative), elements, heads, dbias, dtable});
 }
 
 }  // namespace galvatron::device::cuda

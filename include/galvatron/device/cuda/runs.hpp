@@ -10,13 +10,10 @@
 
 #include <galvatron/core/error.hpp>
 #include <galvatron/device/cuda/block.hpp>
-#include <galvatron/device/cuda/divisor.hpp>
 #include <galvatron/device/cuda/elements.hpp>
 #include <galvatron/device/device.hpp>
 
 namespace galvatron::device::cuda {
-
-namespace detail {
 
 /// Places at equal distances.
 struct Places {
@@ -75,8 +72,7 @@ struct MoveRuns {
   C* to;
   bool packed;
 
-  template <class B>
-  GALVATRON_KERNEL void operator()(B& block) const {
+  GALVATRON_KERNEL void operator()(auto& block) const {
     const std::int64_t threads = block.blocks() * block.threads();
     for (std::int64_t i = block.index() * block.threads() + block.thread(); i < count; i += threads) {
       const Divisor::Parts step = steps(i);
@@ -120,8 +116,8 @@ struct MoveRuns {
   }
 };
 
-template <bool adds, class L, class A, class C>
-void move_runs(L& launcher, const Runs& runs, const A* from, C* to) {
+template <bool adds, class A, class C>
+void move_runs(auto& launcher, const Runs& runs, const A* from, C* to) {
   if (runs.elements() <= 0) return;
   using Move = MoveRuns<A, C, adds>;
   const auto whole = [](const Runs::Distances& d) {
@@ -149,19 +145,17 @@ void move_runs(L& launcher, const Runs& runs, const A* from, C* to) {
                                           .packed = packed});
 }
 
-}  // namespace detail
-
 /// to = from, run by run, as if in the order of blocks and repeats; each is float or bfloat16, and the two do not
 /// overlap. Throws DeviceFailure for runs that overlap in part in `to`.
-template <class L, class A, class C>
-void copy_runs(L& launcher, const Runs& runs, const A* from, C* to) {
-  detail::move_runs<false>(launcher, runs, from, to);
+template <class A, class C>
+void copy_runs(auto& launcher, const Runs& runs, const A* from, C* to) {
+  move_runs<false>(launcher, runs, from, to);
 }
 
 /// to += from, run by run, in the order of blocks and repeats; else the same.
-template <class L, class A, class C>
-void add_runs(L& launcher, const Runs& runs, const A* from, C* to) {
-  detail::move_runs<true>(launcher, runs, from, to);
+template <class A, class C>
+void add_runs(auto& launcher, const Runs& runs, const A* from, C* to) {
+  move_runs<true>(launcher, runs, from, to);
 }
 
 }  // namespace galvatron::device::cuda

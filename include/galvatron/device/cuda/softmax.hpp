@@ -11,14 +11,11 @@
 #include <galvatron/device/cuda/block.hpp>
 #include <galvatron/device/cuda/pack.hpp>
 #include <galvatron/device/cuda/rows.hpp>
-#include <galvatron/device/cuda/total.hpp>
 #include <galvatron/device/kernels/embedding.hpp>
 #include <galvatron/device/kernels/number.hpp>
 #include <galvatron/device/kernels/softmax.hpp>
 
 namespace galvatron::device::cuda {
-
-namespace detail {
 
 inline constexpr int softmax_threads = 256;
 inline constexpr int softmax_packs = 4;  ///< that a thread asks for before it works on them: a batch
@@ -52,8 +49,7 @@ struct SoftmaxStatistics {
   const std::int32_t* targets;
   float* stats;
 
-  template <class B>
-  GALVATRON_KERNEL void operator()(B& block) const {
+  GALVATRON_KERNEL void operator()(auto& block) const {
     const int step = block.threads() * size;
     for (std::int64_t row = block.index(); row < rows; row += block.blocks()) {
       const T* x = logits + row * columns;
@@ -101,8 +97,7 @@ struct SoftmaxMerge {
   float* lse;
   double* losses;  ///< (blocks), or null
 
-  template <class B>
-  GALVATRON_KERNEL void operator()(B& block) const {
+  GALVATRON_KERNEL void operator()(auto& block) const {
     double loss = 0;
     const std::int64_t step = block.blocks() * block.threads();
     for (std::int64_t row = block.index() * block.threads() + block.thread(); row < rows; row += step) {
@@ -132,8 +127,7 @@ struct SoftmaxBackward {
   float scale;
   T* logits;
 
-  template <class B>
-  GALVATRON_KERNEL void operator()(B& block) const {
+  GALVATRON_KERNEL void operator()(auto& block) const {
     const int step = block.threads() * size;
     for (std::int64_t row = block.index(); row < rows; row += block.blocks()) {
       T* x = logits + row * columns;
@@ -176,23 +170,20 @@ constexpr Geometry softmax_geometry(std::int64_t rows, std::int64_t columns) {
   return over_rows(rows, divide_up(columns, Pack<T>::size * softmax_packs), softmax_threads);
 }
 
-}  // namespace detail
-
 /// stats (rows, 3) = maximum, sum of exponentials and target's logit of the first `valid` of `columns` logits a row,
 /// which stand for tokens first, first + 1, ...
-template <class L, class T>
-void softmax_statistics(L& launcher, std::int64_t rows, std::int64_t columns, std::int64_t valid, std::int64_t first,
+template <class T>
+void softmax_statistics(auto& launcher, std::int64_t rows, std::int64_t columns, std::int64_t valid, std::int64_t first,
                         const T* logits, const std::int32_t* targets, float* stats) {
   if (rows > 0)
-    launcher.launch(detail::softmax_geometry<T>(rows, columns),
-                    detail::SoftmaxStatistics<T>{rows, static_cast<int>(columns), static_cast<int>(valid), first,
-                                                 is_packed<T>(columns, logits), logits, targets, stats});
+    launcher.launch(softmax_geometry<T>(rows, columns),
+                    SoftmaxStatistics<T>{rows, static_cast<int>(columns), static_cast<int>(valid), first,
+                                         is_packed<T>(columns, logits), logits, targets, stats});
 }
 
 /// lse (rows), and loss (or null) += sum of (lse - target's logit), from the statistics (shards, rows, 3). Throws
 /// DeviceFailure when the sums of blocks exceed the scratch memory.
-template <class L>
-void softmax_merge(L& launcher, View<std::byte> scratch, std::int64_t rows, std::int64_t shards, const float* stats,
+void softmax_merge(auto& launcher, View<std::byte> scratch, std::int64_t rows, std::int64_t shards, const float* stats,
                    float* lse, double* loss) {
   if (rows == 0) return;
   Geometry geometry = over_items(rows);
@@ -201,19 +192,19 @@ void softmax_merge(L& launcher, View<std::byte> scratch, std::int64_t rows, std:
     geometry.blocks = partials_within(scratch, sizeof(double), geometry.blocks);
     losses = reinterpret_cast<double*>(scratch.data);
   }
-  launcher.launch(geometry, detail::SoftmaxMerge{rows, shards, stats, lse, losses});
+  launcher.launch(geometry, SoftmaxMerge{rows, shards, stats, lse, losses});
   if (loss != nullptr) add_total(launcher, geometry.blocks, losses, loss);
 }
 
 /// logits become scale * (exp(logit - lse) - [column is the target]) in place; 0 beyond `valid` and in rows without a
 /// target.
-template <class L, class T>
-void softmax_backward(L& launcher, std::int64_t rows, std::int64_t columns, std::int64_t valid, std::int64_t first,
+template <class T>
+void softmax_backward(auto& launcher, std::int64_t rows, std::int64_t columns, std::int64_t valid, std::int64_t first,
                       const float* lse, const std::int32_t* targets, float scale, T* logits) {
   if (rows > 0 && columns > 0)
-    launcher.launch(detail::softmax_geometry<T>(rows, columns),
-                    detail::SoftmaxBackward<T>{rows, static_cast<int>(columns), static_cast<int>(valid), first,
-                                               is_packed<T>(columns, logits), lse, targets, scale, logits});
+    launcher.launch(softmax_geometry<T>(rows, columns),
+                    SoftmaxBackward<T>{rows, static_cast<int>(columns), static_cast<int>(valid), first,
+                                       is_packed<T>(columns, logits), lse, targets, scale, logits});
 }
 
 }  // namespace galvatron::device::cuda

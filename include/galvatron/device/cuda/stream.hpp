@@ -63,8 +63,7 @@ class StreamTimer {
 
   /// Seconds that the GPU needs for what `work()` launches; returns when that is done. While `before()` runs on the
   /// GPU, which does not count, the program is on its way with the rest.
-  template <class Before, class Work>
-  double seconds(const Stream& stream, const Before& before, const Work& work) {
+  double seconds(const Stream& stream, const auto& before, const auto& work) {
     before();
     check(cudaEventRecord(begin_.get(), stream.get()));
     work();

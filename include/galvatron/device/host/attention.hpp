@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <limits>
 #include <string>
+#include <utility>
 
 #include <galvatron/core/error.hpp>
 #include <galvatron/device/device.hpp>
@@ -21,22 +22,18 @@
 
 namespace galvatron::device::host {
 
-namespace detail {
-
 inline constexpr std::int64_t query_block = 96;
 inline constexpr std::int64_t key_block = 96;
 inline constexpr std::int64_t longest_head = 256;
 
-/// Hands out pieces of a thread's scratch memory.
+/// Hands out pieces of a thread's scratch memory; null, and less than nothing is left, once that is too small.
 class ScratchFloats {
  public:
   explicit ScratchFloats(View<std::byte> bytes) : next_(reinterpret_cast<float*>(bytes.data)), left_(bytes.count / 4) {}
   float* take(std::int64_t count) {
     count = round_up(count, 16);
-    float* piece = next_;
-    next_ += count;
     left_ -= count;
-    return piece;
+    return left_ < 0 ? nullptr : std::exchange(next_, next_ + count);
   }
   [[nodiscard]] std::int64_t left() const { return left_; }
 
@@ -184,13 +181,10 @@ inline void attend(Isa chosen, const AttentionLayout& layout, std::int64_t first
   });
 }
 
-}  // namespace detail
-
 /// o and lse from q, k and v; see Device::attention_forward.
 template <class T>
 void attention_forward(const Team& team, const AttentionShape& shape, const T* q, const T* k, const T* v, T* o,
                        float* lse, const AttentionBias& bias = {}) {
-  using namespace detail;
   if (shape.batch == 0 || shape.queries == 0) return;
   const AttentionLayout layout(shape);
   const std::int64_t width = layout.width;

@@ -15,8 +15,6 @@
 
 namespace galvatron::device::host {
 
-namespace detail {
-
 /// A packed block of keys with its gradients; what is beyond its keys, padded to whole tiles, is not set.
 struct KeyTiles {
   float* kt;  ///< (width, 96)
@@ -103,82 +101,16 @@ inline void attend_backward(Isa chosen, const AttentionLayout& layout, std::int6
   });
 }
 
-/// Packs a block of keys and clears its gradients.
-template <class T>
-void pack_keys(const Team& team, const AttentionLayout& layout, std::int64_t sample, std::int64_t kv_head,
-               std::int64_t block, const T* k, const T* v, const KeyTiles& keys) {
-  const std::int64_t offset = layout.kv.at(block * key_block, sample, kv_head);
-  const std::int64_t count = layout.keys_of(block * key_block);
-  const std::int64_t padded = round_up(count, tile_columns);
-  const std::int64_t head_dim = layout.shape.head_dim;
-  vectorized(team.isa, [&]() GALVATRON_INLINE_LAMBDA {
-    pack_transposed(count, padded, head_dim, k + offset, layout.kv.step(), keys.kt, key_block);
-    pack_transposed(count, padded, head_dim, v + offset, layout.kv.step(), keys.vt, key_block);
-    pack_rows(count, count, head_dim, k + offset, layout.kv.step(), 1.0F, keys.k, layout.width);
-  });
-  for (float* gradient : {keys.dk, keys.dv}) std::fill_n(gradient, round_up(count, tile_rows) * layout.width, 0.0F);
-}
-
-/// Writes the gradients of a block of keys.
-template <class T>
-void unpack_keys(const Team& team, const AttentionLayout& layout, std::int64_t sample, std::int64_t kv_head,
-                 std::int64_t block, const KeyTiles& keys, T* dk, T* dv) {
-  const std::int64_t offset = layout.dkv.at(block * key_block, sample, kv_head);
-  const std::int64_t count = layout.keys_of(block * key_block);
-  const std::int64_t head_dim = layout.shape.head_dim;
-  vectorized(team.isa, [&]() GALVATRON_INLINE_LAMBDA {
-    // The packed queries carry scale * log2(e): what is left of the scale is ln 2.
-    unpack_rows(count, head_dim, keys.dk, layout.width, kernels::ln_2, false, dk + offset, layout.dkv.step());
-    unpack_rows(count, head_dim, keys.dv, layout.width, 1.0F, false, dv + offset, layout.dkv.step());
-  });
-}
-
-/// Packs a block of queries of one head; works out delta when `first_span`, else reads it.
-template <class T>
-void pack_queries(const Team& team, const AttentionLayout& layout, std::int64_t sample, std::int64_t head,
-                  std::int64_t block, bool first_span, const T* q, const T* o, const T* d_o, const float* lse,
-                  float* delta, const QueryTiles& queries) {
-  const AttentionShape& shape = layout.shape;
-  const std::int64_t width = layout.width;
-  const std::int64_t first = block * query_block;
-  const std::int64_t rows = std::min(query_block, shape.queries - first);
-  const std::int64_t padded_rows = round_up(rows, tile_rows);
-  const std::int64_t statistics = layout.lse_offset(first, sample, head);
-  const std::int64_t out_offset = layout.out.at(first, sample, head);
-  const float scale = kernels::log2_e / std::sqrt(static_cast<float>(shape.head_dim));
-  vectorized(team.isa, [&]() GALVATRON_INLINE_LAMBDA {
-    pack_rows(rows, padded_rows, shape.head_dim, q + layout.q.at(first, sample, head), layout.q.step(), scale,
-              queries.q, width);
-    pack_rows(rows, padded_rows, shape.head_dim, d_o + out_offset, layout.out.step(), 1.0F, queries.d_o, width);
-    for (std::int64_t r = 0; first_span && r < rows; ++r) {
-      const T* out = o + out_offset + r * layout.out.step();
-      const float* gradient = queries.d_o + r * width;
-      float sum = 0;
-#pragma omp simd reduction(+ : sum)
-      for (std::int64_t i = 0; i < shape.head_dim; ++i) sum += kernels::get(out[i]) * gradient[i];
-      delta[statistics + r] = sum;
-    }
-  });
-  for (std::int64_t r = 0; r < padded_rows; ++r) {
-    queries.delta[r] = r < rows ? delta[statistics + r] : 0.0F;
-    queries.lse[r] = r < rows ? lse[statistics + r] * kernels::log2_e : 0.0F;
-  }
-  std::fill_n(queries.dq, padded_rows * width, 0.0F);
-}
-
-}  // namespace detail
-
 /// dq, dk, dv from the forward pass's tensors and d_o; delta, as lse, becomes row sums of o * d_o.
 template <class T>
 void attention_backward(const Team& team, const AttentionShape& shape, const T* q, const T* k, const T* v, const T* o,
                         const float* lse, const T* d_o, T* dq, T* dk, T* dv, float* delta,
                         const AttentionBias& bias = {}) {
-  using namespace detail;
   if (shape.batch == 0 || shape.queries == 0) return;
   const AttentionLayout layout(shape);
   const std::int64_t width = layout.width;
   const std::int64_t tile = query_block * width;
-  const float scale = 1.0F / std::sqrt(static_cast<float>(shape.head_dim));
+  const float root = std::sqrt(static_cast<float>(shape.head_dim));
   const std::int64_t pairs = shape.batch * shape.kv_heads;
   const std::int64_t work = pairs * layout.group * layout.query_blocks * layout.key_blocks;
   // Units of work, and the pairs of sample and key/value head in each: pair i * units + unit.
@@ -204,28 +136,72 @@ void attention_backward(const Team& team, const AttentionShape& shape, const T* 
       const std::int64_t pair = i / own_units * units + first_unit + i % own_units;
       const std::int64_t sample = pair / shape.kv_heads;
       const std::int64_t kv_head = pair % shape.kv_heads;
+      // Packs a block of keys and clears its gradients.
+      const auto pack_keys = [&](std::int64_t first, const KeyTiles& keys) {
+        const std::int64_t offset = layout.kv.at(first, sample, kv_head);
+        const std::int64_t count = layout.keys_of(first);
+        const std::int64_t padded = round_up(count, tile_columns);
+        vectorized(team.isa, [&]() GALVATRON_INLINE_LAMBDA {
+          pack_transposed(count, padded, shape.head_dim, k + offset, layout.kv.step(), keys.kt, key_block);
+          pack_transposed(count, padded, shape.head_dim, v + offset, layout.kv.step(), keys.vt, key_block);
+          pack_rows(count, count, shape.head_dim, k + offset, layout.kv.step(), 1.0F, keys.k, width);
+        });
+        for (float* gradient : {keys.dk, keys.dv}) std::fill_n(gradient, round_up(count, tile_rows) * width, 0.0F);
+      };
+      // Writes the gradients of a block of keys.
+      const auto unpack_keys = [&](std::int64_t first, const KeyTiles& keys) {
+        const std::int64_t offset = layout.dkv.at(first, sample, kv_head);
+        const std::int64_t count = layout.keys_of(first);
+        vectorized(team.isa, [&]() GALVATRON_INLINE_LAMBDA {
+          // The packed queries carry scale * log2(e): what is left of the scale is ln 2.
+          unpack_rows(count, shape.head_dim, keys.dk, width, kernels::ln_2, false, dk + offset, layout.dkv.step());
+          unpack_rows(count, shape.head_dim, keys.dv, width, 1.0F, false, dv + offset, layout.dkv.step());
+        });
+      };
+      // Packs a block of queries of one head; works out delta when `first_span`, else reads it.
+      const auto pack_queries = [&](std::int64_t head, std::int64_t first, std::int64_t rows, bool first_span) {
+        const std::int64_t padded_rows = round_up(rows, tile_rows);
+        const std::int64_t statistics = layout.lse_offset(first, sample, head);
+        const std::int64_t out_offset = layout.out.at(first, sample, head);
+        vectorized(team.isa, [&]() GALVATRON_INLINE_LAMBDA {
+          pack_rows(rows, padded_rows, shape.head_dim, q + layout.q.at(first, sample, head), layout.q.step(),
+                    kernels::log2_e / root, queries.q, width);
+          pack_rows(rows, padded_rows, shape.head_dim, d_o + out_offset, layout.out.step(), 1.0F, queries.d_o, width);
+          for (std::int64_t r = 0; first_span && r < rows; ++r) {
+            const T* out = o + out_offset + r * layout.out.step();
+            const float* gradient = queries.d_o + r * width;
+            float sum = 0;
+#pragma omp simd reduction(+ : sum)
+            for (std::int64_t e = 0; e < shape.head_dim; ++e) sum += kernels::get(out[e]) * gradient[e];
+            delta[statistics + r] = sum;
+          }
+        });
+        for (std::int64_t r = 0; r < padded_rows; ++r) {
+          queries.delta[r] = r < rows ? delta[statistics + r] : 0.0F;
+          queries.lse[r] = r < rows ? lse[statistics + r] * kernels::log2_e : 0.0F;
+        }
+        std::fill_n(queries.dq, padded_rows * width, 0.0F);
+      };
       for (std::int64_t from = 0; from < layout.key_blocks; from += span) {
         const std::int64_t to = std::min(layout.key_blocks, from + span);
-        for (std::int64_t at = from; at < to; ++at)
-          pack_keys(team, layout, sample, kv_head, at, k, v, tiles(at - from));
+        for (std::int64_t at = from; at < to; ++at) pack_keys(at * key_block, tiles(at - from));
         for (std::int64_t head = kv_head * layout.group; head < (kv_head + 1) * layout.group; ++head) {
           for (std::int64_t block = 0; block < layout.query_blocks; ++block) {
             const std::int64_t visible = std::min(to, layout.visible_blocks(block));
             if (visible <= from) continue;
             const std::int64_t first_query = block * query_block;
             const std::int64_t rows = std::min(query_block, shape.queries - first_query);
-            pack_queries(team, layout, sample, head, block, from == 0, q, o, d_o, lse, delta, queries);
+            pack_queries(head, first_query, rows, from == 0);
             for (std::int64_t at = from; at < visible; ++at)
               attend_backward(team.isa, layout, first_query, rows, at * key_block, tiles(at - from),
                               BiasRows(bias, head, first_query, at * key_block), queries);
             vectorized(team.isa, [&]() GALVATRON_INLINE_LAMBDA {
-              unpack_rows(rows, shape.head_dim, queries.dq, width, scale, from > 0,
+              unpack_rows(rows, shape.head_dim, queries.dq, width, 1.0F / root, from > 0,
                           dq + layout.dq.at(first_query, sample, head), layout.dq.step());
             });
           }
         }
-        for (std::int64_t at = from; at < to; ++at)
-          unpack_keys(team, layout, sample, kv_head, at, tiles(at - from), dk, dv);
+        for (std::int64_t at = from; at < to; ++at) unpack_keys(at * key_block, tiles(at - from));
       }
     }
   });

@@ -74,8 +74,6 @@ void position_backward(const Team& team, std::int64_t rows, std::int64_t b, std:
   });
 }
 
-namespace detail {
-
 /// Cosines and sines of up to 128 pairs for successive positions. Every 64th position is worked out; from one to the
 /// next the angles turn by their frequency, in double, so that the results do not depend on where a thread begins.
 class RotaryAngles {
@@ -126,8 +124,6 @@ class RotaryAngles {
   std::array<double, capacity> sine_;
 };
 
-}  // namespace detail
-
 /// Rotates the first `heads` heads of each row of `stride` elements in place, row r by position
 /// first_position + r / b.
 template <class T>
@@ -135,9 +131,9 @@ void rotary(const Team& team, std::int64_t rows, std::int64_t b, std::int64_t fi
             std::int64_t head_dim, std::int64_t stride, double theta, bool inverse, T* x) {
   const std::int64_t half = head_dim / 2;
   for_runs(team, divide_up(rows, b), 1, b * heads * head_dim, [&](std::int64_t begin, std::int64_t end, int) {
-    for (std::int64_t first_pair = 0; first_pair < half; first_pair += detail::RotaryAngles::capacity) {
-      const std::int64_t pairs = std::min(half - first_pair, detail::RotaryAngles::capacity);
-      detail::RotaryAngles angles(theta, first_pair, pairs, head_dim, inverse);
+    for (std::int64_t first_pair = 0; first_pair < half; first_pair += RotaryAngles::capacity) {
+      const std::int64_t pairs = std::min(half - first_pair, RotaryAngles::capacity);
+      RotaryAngles angles(theta, first_pair, pairs, head_dim, inverse);
       for (std::int64_t s = begin; s < end; ++s) {
         angles.go_to(first_position + s);
         vectorized(team.isa, [&]() GALVATRON_INLINE_LAMBDA {
@@ -194,22 +190,17 @@ void pool_backward(const Team& team, std::int64_t tokens, std::int64_t b, std::i
   });
 }
 
-namespace detail {
-
 /// Calls f(place among the distances, row of the table).
-template <class F>
-void for_each_distance(const RelativePositions& relative, const F& f) {
+void for_each_distance(const RelativePositions& relative, const auto& f) {
   for (std::int64_t i = 0; i < relative.distances(); ++i)
     f(i, kernels::relative_bucket(i + 1 - relative.tokens, relative.buckets, RelativePositions::far, relative.causal));
 }
-
-}  // namespace detail
 
 /// bias (heads, distances) from the table (buckets, heads).
 template <class T>
 void relative_bias_forward(const Team&, const RelativePositions& relative, std::int64_t heads, const T* table,
                            float* bias) {
-  detail::for_each_distance(relative, [&](std::int64_t i, std::int64_t bucket) {
+  for_each_distance(relative, [&](std::int64_t i, std::int64_t bucket) {
     for (std::int64_t a = 0; a < heads; ++a)
       bias[a * relative.distances() + i] = kernels::get(table[bucket * heads + a]);
   });
@@ -218,7 +209,7 @@ void relative_bias_forward(const Team&, const RelativePositions& relative, std::
 /// dtable (buckets, heads) += the sums of dbias (heads, distances) over the distances of a bucket.
 inline void relative_bias_backward(const Team&, const RelativePositions& relative, std::int64_t heads,
                                    const float* dbias, float* dtable) {
-  detail::for_each_distance(relative, [&](std::int64_t i, std::int64_t bucket) {
+  for_each_distance(relative, [&](std::int64_t i, std::int64_t bucket) {
     for (std::int64_t a = 0; a < heads; ++a) dtable[bucket * heads + a] += dbias[a * relative.distances() + i];
   });
 }

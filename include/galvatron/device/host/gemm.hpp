@@ -7,9 +7,9 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <mutex>
 #include <string>
-#include <unordered_map>
 #include <vector>
 
 #include <dnnl.h>
@@ -24,8 +24,6 @@
 namespace galvatron::device::host {
 
 static_assert(DNNL_VERSION_MAJOR == 2, "galvatron: the host device is written for oneDNN 2 (Debian 12: libdnnl-dev)");
-
-namespace detail {
 
 constexpr dnnl_data_type_t data_type(Precision p) { return p == Precision::fp32 ? dnnl_f32 : dnnl_bf16; }
 
@@ -109,103 +107,93 @@ class Kernel {
   std::array<dnnl_exec_arg_t, 5> arguments_{};
 };
 
-}  // namespace detail
-
 /// The matrix products of one host device.
 class Products {
  public:
   explicit Products(View<std::byte> scratch) : scratch_(scratch) {
-    detail::check(dnnl_engine_create(engine_.out(), dnnl_cpu, 0), "engine");
-    detail::check(dnnl_stream_create(stream_.out(), engine_.get(), dnnl_stream_default_flags), "stream");
+    check(dnnl_engine_create(engine_.out(), dnnl_cpu, 0), "engine");
+    check(dnnl_stream_create(stream_.out(), engine_.get(), dnnl_stream_default_flags), "stream");
   }
 
   /// True when oneDNN multiplies matrices of that format on this processor.
   static bool supports(Precision precision) {
     if (precision == Precision::fp32) return true;
     static const bool supported = [] {
-      detail::Engine engine;
-      detail::Description description;
+      Engine engine;
+      Description description;
       const Product p{.operands = Precision::bf16, .result = Precision::bf16, .m = 64, .n = 64, .k = 64};
       return dnnl_engine_create(engine.out(), dnnl_cpu, 0) == dnnl_success &&
-             detail::describe(p, detail::Operands(p, p.m), engine.get(), description) == dnnl_success;
+             describe(p, Operands(p, p.m), engine.get(), description) == dnnl_success;
     }();
     return supported;
   }
 
   /// Executes with as many threads as the calling thread's OpenMP setting says.
   void multiply(const Product& product, const void* a, const void* b, const void* bias, void* c) {
-    auto found = cache_.find(product);
-    if (found == cache_.end()) found = cache_.emplace(product, make(product)).first;
-    Bands& bands = found->second;
+    Bands& bands = bands_of(product);
     const auto row_bytes = [](std::int64_t elements, Precision p) { return elements * element_bytes(p); };
     const std::int64_t a_step = row_bytes(product.kind == op::Kind::gemm_tn ? 1 : product.k, product.operands);
     const std::int64_t c_step = row_bytes(product.n, product.result);
     for (std::int64_t row = 0; row < product.m; row += bands.rows) {
-      detail::Kernel& kernel = bands.kernels[row + bands.rows <= product.m ? 0 : 1];
+      Kernel& kernel = bands.kernels[row + bands.rows <= product.m ? 0 : 1];
       kernel.execute(stream_.get(), static_cast<const std::byte*>(a) + row * a_step, b, bias,
                      static_cast<std::byte*>(c) + row * c_step, scratch_.data);
     }
   }
 
   /// The rows of a band of that product; `product.m` when it is not cut.
-  std::int64_t band_rows(const Product& product) {
-    auto found = cache_.find(product);
-    if (found == cache_.end()) found = cache_.emplace(product, make(product)).first;
-    return found->second.rows;
-  }
+  std::int64_t band_rows(const Product& product) { return bands_of(product).rows; }
 
  private:
   /// Bands of `rows` rows by the first kernel, a shorter last one by the second.
   struct Bands {
     std::int64_t rows = 0;
-    std::vector<detail::Kernel> kernels;
+    std::vector<Kernel> kernels;
   };
+
+  Bands& bands_of(const Product& product) {
+    auto found = cache_.find(product);
+    if (found == cache_.end()) found = cache_.emplace(product, make(product)).first;
+    return found->second;
+  }
 
   Bands make(const Product& product) {
     // The process has one store of oneDNN's kernels: rank threads make theirs in turn.
     static std::mutex one_at_a_time;
     const std::lock_guard lock(one_at_a_time);
-    Bands bands;
-    bands.rows = product.m;
-    for (;;) {
-      detail::Description description;
-      const detail::Operands operands(product, bands.rows);
-      if (describe_or_throw(product, operands, description) <= scratch_.count) {
-        bands.kernels.emplace_back(operands, description, product.bias, engine_.get());
-        break;
-      }
+    Bands bands{.rows = product.m, .kernels = {}};
+    while (!add_kernel(product, bands.rows, bands)) {
       if (bands.rows == 1)
         throw DeviceFailure(to_string(product) + " needs more oneDNN scratch memory than the " +
                             std::to_string(scratch_.count) + " bytes of the library workspace: enlarge it");
       bands.rows = divide_up(bands.rows, 2);
     }
-    if (const std::int64_t rest = product.m % bands.rows; rest != 0) {
-      detail::Description description;
-      const detail::Operands operands(product, rest);
-      if (describe_or_throw(product, operands, description) > scratch_.count)
-        throw DeviceFailure(to_string(product) + ": a band of " + std::to_string(rest) +
-                            " rows needs more oneDNN scratch memory than one of " + std::to_string(bands.rows));
-      bands.kernels.emplace_back(operands, description, product.bias, engine_.get());
-    }
+    if (const std::int64_t rest = product.m % bands.rows; rest != 0 && !add_kernel(product, rest, bands))
+      throw DeviceFailure(to_string(product) + ": a band of " + std::to_string(rest) +
+                          " rows needs more oneDNN scratch memory than one of " + std::to_string(bands.rows));
     return bands;
   }
 
-  /// Chooses the implementation; the bytes of scratch memory that it needs.
-  std::int64_t describe_or_throw(const Product& product, const detail::Operands& operands,
-                                 detail::Description& description) {
-    const dnnl_status_t status = detail::describe(product, operands, engine_.get(), description);
+  /// The implementation that oneDNN chooses for a band of that many rows; false when scratch memory is too small for
+  /// it.
+  bool add_kernel(const Product& product, std::int64_t rows, Bands& bands) {
+    Description description;
+    const Operands operands(product, rows);
+    const dnnl_status_t status = describe(product, operands, engine_.get(), description);
     if (status == dnnl_unimplemented && product.operands == Precision::bf16)
       throw DeviceFailure("oneDNN has no bf16 " + to_string(product) +
                           " for this processor (it needs AVX-512): use fp32");
-    detail::check(status, to_string(product).c_str());
-    return static_cast<std::int64_t>(
-        dnnl_memory_desc_get_size(dnnl_primitive_desc_query_md(description.get(), dnnl_query_scratchpad_md, 0)));
+    check(status, to_string(product).c_str());
+    const auto* needed = dnnl_primitive_desc_query_md(description.get(), dnnl_query_scratchpad_md, 0);
+    if (static_cast<std::int64_t>(dnnl_memory_desc_get_size(needed)) > scratch_.count) return false;
+    bands.kernels.emplace_back(operands, description, product.bias, engine_.get());
+    return true;
   }
 
   View<std::byte> scratch_;
-  detail::Engine engine_;
-  detail::Stream stream_;
-  std::unordered_map<Product, Bands, Product::Hash> cache_;
+  Engine engine_;
+  Stream stream_;
+  std::map<Product, Bands> cache_;
 };
 
 }  // namespace galvatron::device::host

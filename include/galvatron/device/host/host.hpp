@@ -16,7 +16,6 @@
 #include <galvatron/device/host/embedding.hpp>
 #include <galvatron/device/host/gemm.hpp>
 #include <galvatron/device/host/gemm_8bit.hpp>
-#include <galvatron/device/host/isa.hpp>
 #include <galvatron/device/host/norm.hpp>
 #include <galvatron/device/host/pointwise.hpp>
 #include <galvatron/device/host/softmax.hpp>
@@ -145,10 +144,7 @@ class Host {
     scale[0] = kernels::clip_scale(sums[loss_sum], sums[gradient_squares], clip);
   }
   void wait() {}
-  template <class F>
-  void repeat(int, F&& body) {
-    body();
-  }
+  void repeat(int, auto&& body) { body(); }
   View<double> sums() { return {sums_.data(), step_sums}; }
   View<float> gradient_scale() { return {&gradient_scale_, 1}; }
   void clear_sums() { sums_ = {}; }
@@ -157,8 +153,8 @@ class Host {
     host::copy(team_, from.count * static_cast<std::int64_t>(sizeof(T)), reinterpret_cast<const std::byte*>(from.data),
                reinterpret_cast<std::byte*>(to));
   }
-  template <class T, class Writer>
-  void write(View<T> to, Writer&& writer) {
+  template <class T>
+  void write(View<T> to, auto&& writer) {
     writer(to);
   }
   void zero(View<std::byte> bytes) { host::zero(team_, bytes); }

@@ -15,8 +15,6 @@
 
 namespace galvatron::device::host {
 
-namespace detail {
-
 /// y = normalized x * gamma (+ beta).
 template <class S, class T>
 GALVATRON_INLINE void normalize_row(std::int64_t hidden, const kernels::Normalization& normalized, const T* x,
@@ -122,16 +120,14 @@ inline int row_threads(const Team& team, std::int64_t rows, std::int64_t columns
   return static_cast<int>(std::min<std::int64_t>(team.threads, rows));
 }
 
-}  // namespace detail
-
 /// y (rows, hidden) = norm(x) * gamma (+ beta); stats (rows, 2) = mean, 1/deviation; RMSNorm: 0, 1/rms.
 template <class T>
 void norm_forward(const Team& team, NormKind kind, std::int64_t rows, std::int64_t hidden, double epsilon, const T* x,
                   const T* gamma, const T* beta, T* y, float* stats) {
   for_rows(team, rows, hidden, [&]<class S>(std::int64_t row) GALVATRON_INLINE_LAMBDA {
     const T* in = x + row * hidden;
-    const auto normalized = detail::normalization_of<S>(kind, hidden, epsilon, in, stats + 2 * row);
-    detail::normalize_row<S>(hidden, normalized, in, gamma, beta, y + row * hidden);
+    const auto normalized = normalization_of<S>(kind, hidden, epsilon, in, stats + 2 * row);
+    normalize_row<S>(hidden, normalized, in, gamma, beta, y + row * hidden);
   });
 }
 
@@ -148,8 +144,8 @@ void add_norm_forward(const Team& team, NormKind kind, std::int64_t rows, std::i
       get_lanes<L>(r + row * hidden + i, v);
       put_lanes<L>(out + i, u + v);
     });
-    const auto normalized = detail::normalization_of<S>(kind, hidden, epsilon, out, stats + 2 * row);
-    detail::normalize_row<S>(hidden, normalized, out, gamma, beta, y + row * hidden);
+    const auto normalized = normalization_of<S>(kind, hidden, epsilon, out, stats + 2 * row);
+    normalize_row<S>(hidden, normalized, out, gamma, beta, y + row * hidden);
   });
 }
 
@@ -158,8 +154,7 @@ template <class T>
 void norm_recompute(const Team& team, std::int64_t rows, std::int64_t hidden, const T* x, const T* gamma, const T* beta,
                     const float* stats, T* y) {
   for_rows(team, rows, hidden, [&]<class S>(std::int64_t row) GALVATRON_INLINE_LAMBDA {
-    detail::normalize_row<S>(hidden, {stats[2 * row], stats[2 * row + 1]}, x + row * hidden, gamma, beta,
-                             y + row * hidden);
+    normalize_row<S>(hidden, {stats[2 * row], stats[2 * row + 1]}, x + row * hidden, gamma, beta, y + row * hidden);
   });
 }
 
@@ -168,7 +163,7 @@ template <class T>
 void norm_backward(const Team& team, NormKind kind, std::int64_t rows, std::int64_t hidden, const T* dy, const T* x,
                    const T* gamma, const float* stats, const T* d_residual, T* dx, float* dgamma, float* dbeta) {
   const std::int64_t width = round_up(hidden, 16);
-  const int threads = detail::row_threads(team, rows, hidden, 2);
+  const int threads = row_threads(team, rows, hidden, 2);
   on_threads(threads, [&](int thread) {
     float* gamma_sums = reinterpret_cast<float*>(team.scratch_of(thread).data);
     float* beta_sums = gamma_sums + width;
@@ -182,8 +177,8 @@ void norm_backward(const Team& team, NormKind kind, std::int64_t rows, std::int6
         const T* gradient = dy + row * hidden;
         T* out = dx + row * hidden;
         const kernels::Normalization normalized{stats[2 * row], stats[2 * row + 1]};
-        const detail::RowSums sums =
-            detail::gradient_sums<Vectors<isa>>(hidden, gradient, in, gamma, normalized, gamma_sums, beta_sums);
+        const RowSums sums =
+            gradient_sums<Vectors<isa>>(hidden, gradient, in, gamma, normalized, gamma_sums, beta_sums);
         const kernels::NormGradient slope{normalized.scale, kind == NormKind::layer_norm ? sums.g * inverse : 0.0F,
                                           sums.g_xhat * inverse};
         const T* residual = d_residual == nullptr ? nullptr : d_residual + row * hidden;
@@ -203,15 +198,15 @@ void norm_backward(const Team& team, NormKind kind, std::int64_t rows, std::int6
       }
     });
   });
-  detail::add_partial_sums(team, hidden, threads, 0, dgamma);
-  if (dbeta != nullptr) detail::add_partial_sums(team, hidden, threads, width, dbeta);
+  add_partial_sums(team, hidden, threads, 0, dgamma);
+  if (dbeta != nullptr) add_partial_sums(team, hidden, threads, width, dbeta);
 }
 
 /// db (n) += column sums of dy (rows, n).
 template <class T>
 void bias_gradient(const Team& team, std::int64_t rows, std::int64_t n, const T* dy, float* db) {
   using kernels::get;
-  const int threads = detail::row_threads(team, rows, n, 1);
+  const int threads = row_threads(team, rows, n, 1);
   on_threads(threads, [&](int thread) {
     float* sums = reinterpret_cast<float*>(team.scratch_of(thread).data);
     const std::int64_t first = rows * thread / threads;
@@ -234,7 +229,7 @@ void bias_gradient(const Team& team, std::int64_t rows, std::int64_t n, const T*
       }
     });
   });
-  detail::add_partial_sums(team, n, threads, 0, db);
+  add_partial_sums(team, n, threads, 0, db);
 }
 
 }  // namespace galvatron::device::host

@@ -42,8 +42,7 @@ void map(const Team& team, std::int64_t n, const A* a, const B* b, C* out) {
 }
 
 /// Calls f(run in `from`, run in `to`) for every run; those of a row on one thread, in order.
-template <class F>
-void for_each_run(const Team& team, const Runs& runs, const F& f) {
+void for_each_run(const Team& team, const Runs& runs, const auto& f) {
   const std::int64_t cost = runs.blocks * runs.repeats * runs.width;
   for_runs(team, runs.rows, 1, cost, [&](std::int64_t first, std::int64_t last, int) {
     vectorized(team.isa, [&]() GALVATRON_INLINE_LAMBDA {
@@ -80,11 +79,8 @@ void add_runs(const Team& team, const Runs& runs, const A* from, B* to) {
   });
 }
 
-namespace detail {
-
 /// Calls `f.operator()<S>(first of u, first of g)` for the lanes of all rows of u (rows, 2n) and g (rows, n).
-template <class F>
-void for_gates(const Team& team, std::int64_t rows, std::int64_t n, const F& f) {
+void for_gates(const Team& team, std::int64_t rows, std::int64_t n, const auto& f) {
   for_rows(team, rows, 2 * n, [&]<class S>(std::int64_t row) GALVATRON_INLINE_LAMBDA {
     for_lanes<S>(0, n, [&]<class L>(std::int64_t i) GALVATRON_INLINE_LAMBDA {
       f.template operator()<L>(row * 2 * n + i, row * n + i);
@@ -92,14 +88,12 @@ void for_gates(const Team& team, std::int64_t rows, std::int64_t n, const F& f) 
   });
 }
 
-}  // namespace detail
-
 /// g (rows, n) from u (rows, n), or (rows, 2n) for SwiGLU.
 template <class T>
 void activation_forward(const Team& team, ActivationKind kind, std::int64_t rows, std::int64_t n, const T* u, T* g) {
   if (kind == ActivationKind::gelu) return map<kernels::Forward<kernels::Gelu>>(team, rows * n, u, u, g);
   if (kind == ActivationKind::relu) return map<kernels::Forward<kernels::Relu>>(team, rows * n, u, u, g);
-  detail::for_gates(team, rows, n, [=]<class S>(std::int64_t in, std::int64_t out) GALVATRON_INLINE_LAMBDA {
+  for_gates(team, rows, n, [=]<class S>(std::int64_t in, std::int64_t out) GALVATRON_INLINE_LAMBDA {
     typename S::Float gate, up, y;
     get_lanes<S>(u + in, gate);
     get_lanes<S>(u + in + n, up);
@@ -114,7 +108,7 @@ void activation_backward(const Team& team, ActivationKind kind, std::int64_t row
                          const T* dg, T* du) {
   if (kind == ActivationKind::gelu) return map<kernels::Backward<kernels::Gelu>>(team, rows * n, u, dg, du);
   if (kind == ActivationKind::relu) return map<kernels::Backward<kernels::Relu>>(team, rows * n, u, dg, du);
-  detail::for_gates(team, rows, n, [=]<class S>(std::int64_t in, std::int64_t out) GALVATRON_INLINE_LAMBDA {
+  for_gates(team, rows, n, [=]<class S>(std::int64_t in, std::int64_t out) GALVATRON_INLINE_LAMBDA {
     typename S::Float gate, up, gradient;
     get_lanes<S>(u + in, gate);
     get_lanes<S>(u + in + n, up);
@@ -164,8 +158,6 @@ class RandomRun {
   std::int64_t skipped_ = 0;
 };
 
-namespace detail {
-
 /// What AdamW rounds at a time.
 inline constexpr std::int64_t adamw_block = 64;
 /// Working parameters from this number on are written past the caches: when the next step reads them, the other states
@@ -206,8 +198,6 @@ GALVATRON_INLINE void put_moments(bfloat16* m, bfloat16* v, const typename S::Fl
   put_lanes_stochastically<S>(v, variance, random, 16);
 }
 
-}  // namespace detail
-
 /// One AdamW step of n parameters; `working` receives the rounded masters and may be `master`.
 /// @tparam M  in which the moments are kept: float, or bfloat16
 template <class M, class W>
@@ -220,8 +210,8 @@ void adamw(const Team& team, std::int64_t n, const kernels::AdamWStep& constants
   const bool random = rounds && step.rounding == Rounding::stochastic;
   const bool same = static_cast<const void*>(working) == static_cast<const void*>(master);
   const bool streams =
-      rounds && n >= detail::adamw_streams && reinterpret_cast<std::uintptr_t>(working) % tensor_alignment == 0;
-  for_runs(team, n, detail::adamw_block, 4, [&](std::int64_t begin, std::int64_t end, int) {
+      rounds && n >= adamw_streams && reinterpret_cast<std::uintptr_t>(working) % tensor_alignment == 0;
+  for_runs(team, n, adamw_block, 4, [&](std::int64_t begin, std::int64_t end, int) {
     RandomRun moment_bits;
     RandomRun master_bits;
     with_isa(team.isa, [&]<Isa isa>() GALVATRON_INLINE_LAMBDA {
@@ -230,9 +220,9 @@ void adamw(const Team& team, std::int64_t n, const kernels::AdamWStep& constants
         const std::uint64_t place = part.first + static_cast<std::uint64_t>(run);
         if constexpr (half_moments) moment_bits.fill(step.moment_bits(part), place, run_end - run);
         if (random) master_bits.fill(step.master_bits(part), place, run_end - run);
-        for (std::int64_t first = run; first < run_end; first += detail::adamw_block) {
-          const std::int64_t last = std::min(first + detail::adamw_block, run_end);
-          alignas(tensor_alignment) std::array<W, detail::adamw_block> rounded;
+        for (std::int64_t first = run; first < run_end; first += adamw_block) {
+          const std::int64_t last = std::min(first + adamw_block, run_end);
+          alignas(tensor_alignment) std::array<W, adamw_block> rounded;
           for_lanes<Vectors<isa>>(first, last, [&]<class S>(std::int64_t i) GALVATRON_INLINE_LAMBDA {
             typename S::Float w, gradient, mean, variance;
             get_lanes<S>(master + i, w);
@@ -241,7 +231,7 @@ void adamw(const Team& team, std::int64_t n, const kernels::AdamWStep& constants
             get_lanes<S>(v + i, variance);
             gradient *= scale;
             step(w, gradient, mean, variance);
-            detail::put_moments<S>(m + i, v + i, mean, variance, half_moments ? moment_bits.from(i - run) : nullptr);
+            put_moments<S>(m + i, v + i, mean, variance, half_moments ? moment_bits.from(i - run) : nullptr);
             put_lanes<S>(master + i, w);
             if constexpr (!rounds) {
               if (!same) put_lanes<S>(working + i, w);
@@ -251,11 +241,11 @@ void adamw(const Team& team, std::int64_t n, const kernels::AdamWStep& constants
               put_lanes<S>(rounded.data() + (i - first), w);
             }
           });
-          if constexpr (rounds) detail::put_block(rounded.data(), last - first, streams, working + first);
+          if constexpr (rounds) put_block(rounded.data(), last - first, streams, working + first);
         }
       }
     });
-    if (streams) detail::end_streams();
+    if (streams) end_streams();
   });
 }
 

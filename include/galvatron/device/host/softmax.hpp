@@ -12,8 +12,6 @@
 
 namespace galvatron::device::host {
 
-namespace detail {
-
 /// Merges n logits into the statistics of their row.
 template <class S, class T>
 GALVATRON_INLINE void piece_statistics(std::int64_t n, const T* x, kernels::SoftmaxStatistics& whole) {
@@ -44,8 +42,6 @@ GALVATRON_INLINE void piece_statistics(std::int64_t n, const T* x, kernels::Soft
   whole.merge(piece);
 }
 
-}  // namespace detail
-
 /// stats (rows, 3) of the first `valid` of `columns` logits a row, which stand for tokens first, first + 1, ...
 template <class T>
 void softmax_statistics(const Team& team, std::int64_t rows, std::int64_t columns, std::int64_t valid,
@@ -55,7 +51,7 @@ void softmax_statistics(const Team& team, std::int64_t rows, std::int64_t column
     const T* x = logits + row * columns;
     kernels::SoftmaxStatistics whole;
     for (std::int64_t from = 0; from < valid; from += block)
-      detail::piece_statistics<S>(std::min(block, valid - from), x + from, whole);
+      piece_statistics<S>(std::min(block, valid - from), x + from, whole);
     whole.find_target(targets[row], first, valid, x);
     whole.put(stats + 3 * row);
   });

@@ -1,4 +1,8 @@
-// The threads that execute one operation of the host device.
+// The threads that execute one operation of the host device, and the instruction sets that its loops are compiled for,
+// chosen when the program runs.
+//
+// A loop body is an always-inline lambda; `with_isa` calls it from a function of the wanted target, whose instruction
+// set it takes. Compilers shy away from the widest registers, which slowed early processors down; here they are used.
 #pragma once
 
 #include <algorithm>
@@ -8,13 +12,71 @@
 
 #include <galvatron/core/units.hpp>
 #include <galvatron/core/view.hpp>
-#include <galvatron/device/host/isa.hpp>
+#include <galvatron/device/kernels/macros.hpp>
 
 #if defined(_OPENMP)
 #include <omp.h>
 #endif
 
 namespace galvatron::device {
+
+enum class Isa : std::uint8_t { portable, avx2, avx512 };
+
+constexpr const char* name_of(Isa isa) {
+  return isa == Isa::avx512 ? "avx512" : isa == Isa::avx2 ? "avx2" : "portable";
+}
+
+/// The best that this processor executes.
+inline Isa best_isa() {
+#if GALVATRON_X86
+  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
+      __builtin_cpu_supports("avx512vl"))
+    return Isa::avx512;
+  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return Isa::avx2;
+#endif
+  return Isa::portable;
+}
+
+namespace detail {
+#if GALVATRON_X86
+__attribute__((noinline, target("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,prefer-vector-width=512"))) void
+call_avx512(const auto& f) {
+  f.template operator()<Isa::avx512>();
+}
+__attribute__((noinline, target("avx2,fma"))) void call_avx2(const auto& f) { f.template operator()<Isa::avx2>(); }
+#endif
+__attribute__((noinline)) void call_portable(const auto& f) { f.template operator()<Isa::portable>(); }
+}  // namespace detail
+
+/// Calls `f.operator()<isa>()`, an always-inline lambda, compiled for that instruction set.
+void with_isa(Isa isa, const auto& f) {
+#if GALVATRON_X86
+  if (isa == Isa::avx512) return detail::call_avx512(f);
+  if (isa == Isa::avx2) return detail::call_avx2(f);
+#endif
+  detail::call_portable(f);
+}
+
+/// The same for an instruction set that the caller's code knows: one version.
+template <Isa isa>
+GALVATRON_INLINE void with_isa(const auto& f) {
+#if GALVATRON_X86
+  if constexpr (isa == Isa::avx512) return detail::call_avx512(f);
+  if constexpr (isa == Isa::avx2) return detail::call_avx2(f);
+#endif
+  if constexpr (isa == Isa::portable) detail::call_portable(f);
+}
+
+/// Calls `f()`, an always-inline lambda whose code does not name the instruction set; a build that has AVX-512 anyway
+/// compiles it once.
+void vectorized([[maybe_unused]] Isa isa, const auto& f) {
+  const auto any = [&]<Isa>() GALVATRON_INLINE_LAMBDA { f(); };
+#if GALVATRON_X86 && defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512VL__) && defined(__FMA__)
+  detail::call_avx512(any);
+#else
+  with_isa(isa, any);
+#endif
+}
 
 /// The threads of a host device, what they compute with, and the scratch memory that they share.
 struct Team {
@@ -33,8 +95,7 @@ struct Team {
 inline constexpr std::int64_t parallel_elements = 1 << 15;
 
 /// Calls `f(thread)` on `threads` threads, 0 .. threads - 1.
-template <class F>
-void on_threads([[maybe_unused]] int threads, const F& f) {
+void on_threads([[maybe_unused]] int threads, const auto& f) {
 #if defined(_OPENMP)
   if (threads > 1) {
 #pragma omp parallel num_threads(threads)
@@ -50,8 +111,7 @@ void on_threads([[maybe_unused]] int threads, const F& f) {
 
 /// Splits [0, n) into one run per thread, whose bounds are multiples of `unit`, and calls `f(first, last, thread)`.
 /// `cost` is the number of elements that an index stands for.
-template <class F>
-void for_runs(const Team& team, std::int64_t n, std::int64_t unit, std::int64_t cost, const F& f) {
+void for_runs(const Team& team, std::int64_t n, std::int64_t unit, std::int64_t cost, const auto& f) {
   if (n <= 0) return;
   if (team.threads == 1 || n * cost < parallel_elements) return f(std::int64_t{0}, n, 0);
   const std::int64_t units = divide_up(n, unit);

@@ -8,7 +8,7 @@
 
 #include <cstdint>
 
-#include <galvatron/device/host/isa.hpp>
+#include <galvatron/device/host/team.hpp>
 #include <galvatron/device/host/vector.hpp>
 #include <galvatron/device/kernels/macros.hpp>
 #include <galvatron/device/kernels/number.hpp>
@@ -17,8 +17,6 @@ namespace galvatron::device::host {
 
 inline constexpr std::int64_t tile_rows = 6;      ///< rows of a tile come in multiples of this
 inline constexpr std::int64_t tile_columns = 16;  ///< columns likewise
-
-namespace detail {
 
 /// What c is before a product is added to it.
 enum class Start : std::uint8_t { zero, keep, scale };
@@ -61,10 +59,6 @@ GALVATRON_INLINE void multiply_group(std::int64_t depth, const float* a, std::in
   }
 }
 
-}  // namespace detail
-
-using detail::Start;
-
 /// Six rows and `columns` columns (a multiple of 16) of a product. A function of its own for each instruction set,
 /// because callers have many of them and the compiler's time counts too.
 template <Isa isa>
@@ -78,15 +72,15 @@ GALVATRON_INLINE void multiply_rows(std::int64_t columns, std::int64_t depth, co
     constexpr int most = same == Isa::avx512 ? 4 : 2;
     std::int64_t at = 0;
     for (; at + most * lanes <= columns; at += most * lanes)
-      detail::multiply_group<S, most>(depth, a, row_step, depth_step, b + at, b_stride, start, scale, c + at, c_stride);
+      multiply_group<S, most>(depth, a, row_step, depth_step, b + at, b_stride, start, scale, c + at, c_stride);
     if constexpr (most == 4) {
       if (at + 2 * lanes <= columns) {
-        detail::multiply_group<S, 2>(depth, a, row_step, depth_step, b + at, b_stride, start, scale, c + at, c_stride);
+        multiply_group<S, 2>(depth, a, row_step, depth_step, b + at, b_stride, start, scale, c + at, c_stride);
         at += 2 * lanes;
       }
     }
     if (at < columns)
-      detail::multiply_group<S, 1>(depth, a, row_step, depth_step, b + at, b_stride, start, scale, c + at, c_stride);
+      multiply_group<S, 1>(depth, a, row_step, depth_step, b + at, b_stride, start, scale, c + at, c_stride);
   });
 }
 

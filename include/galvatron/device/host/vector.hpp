@@ -7,7 +7,6 @@
 #include <type_traits>
 
 #include <galvatron/core/dtype.hpp>
-#include <galvatron/device/host/isa.hpp>
 #include <galvatron/device/host/team.hpp>
 #include <galvatron/device/kernels/macros.hpp>
 #include <galvatron/device/kernels/number.hpp>
@@ -117,14 +116,13 @@ GALVATRON_INLINE void put_lanes_stochastically(bfloat16* x, const typename S::Fl
 
 /// Calls `f.operator()<S>(i)` for the elements of [first, last): for vectors of S that start at i, and one by one for
 /// those that are left.
-template <class S, class F>
-GALVATRON_INLINE void for_lanes(std::int64_t first, std::int64_t last, const F& f) {
+template <class S>
+GALVATRON_INLINE void for_lanes(std::int64_t first, std::int64_t last, const auto& f) {
   for (; first + S::lanes <= last; first += S::lanes) f.template operator()<S>(first);
   for (; first < last; ++first) f.template operator()<OneLane>(first);
 }
 /// The same for the elements of a flat operation, [0, n), on all threads.
-template <class F>
-void for_lanes(const Team& team, std::int64_t n, const F& f) {
+void for_lanes(const Team& team, std::int64_t n, const auto& f) {
   for_runs(team, n, 64, 1, [&](std::int64_t first, std::int64_t last, int) {
     with_isa(team.isa, [&]<Isa isa>() GALVATRON_INLINE_LAMBDA { for_lanes<Vectors<isa>>(first, last, f); });
   });
@@ -176,8 +174,8 @@ GALVATRON_INLINE auto total(const V& x) {
 
 /// The sum, over [0, n), of what `f.operator()<S>(sum, i)` adds to `sum` for the lanes from element i on; four sums run
 /// side by side, because one would wait for each addition. Elements that are left come one by one.
-template <class S, class F>
-GALVATRON_INLINE float sum_over(std::int64_t n, const F& f) {
+template <class S>
+GALVATRON_INLINE float sum_over(std::int64_t n, const auto& f) {
   using V = typename S::Float;
   constexpr std::int64_t lanes = S::lanes;
   V a = {}, b = {}, c = {}, d = {};

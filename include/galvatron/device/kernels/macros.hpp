@@ -8,7 +8,7 @@
 #define GALVATRON_HD
 #endif
 
-/// An inline function that must take the instruction set of its caller (device/host/isa.hpp).
+/// An inline function that must take the instruction set of its caller (device/host/team.hpp).
 #if defined(__CUDACC__)
 #define GALVATRON_INLINE __forceinline__
 #else
