@@ -1,8 +1,7 @@
-// The gradients of scores, and of their biases, in device/cuda/flash_bias.hpp; and the biases of
-// device/cuda/relative.hpp.
-#include <galvatron/device/cuda/flash_bias.hpp>
+// The gradients of scores, and of their biases, in device/cuda/attention_bias.hpp; and the biases of
+// device/cuda/attention_bias.hpp.
+#include <galvatron/device/cuda/attention_bias.hpp>
 #include <galvatron/device/cuda/launch.cuh>
-#include <galvatron/device/cuda/relative.hpp>
 
 namespace galvatron::device::cuda {
 

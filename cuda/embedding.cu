@@ -14,7 +14,7 @@ namespace galvatron::device::cuda {
 GALVATRON_INSTANTIATE(float)
 GALVATRON_INSTANTIATE(bfloat16)
 template void Stream::launch(const Geometry&, const SortTokens&);
-template void Stream::launch(const Geometry&, const MergeTokens&);
+template void Stream::launch(const Geometry&, const ForEach<MergeTokens>&);
 template void Stream::launch(const Geometry&, const SumContinued&);
 
 }  // namespace galvatron::device::cuda

@@ -11,8 +11,8 @@ namespace galvatron::device::cuda {
   template void Stream::launch(const Geometry&, const ForElements<Map<kernels::Forward<kernels::Relu>, T, T, T>>&);  \
   template void Stream::launch(const Geometry&, const ForElements<Map<kernels::Backward<kernels::Gelu>, T, T, T>>&); \
   template void Stream::launch(const Geometry&, const ForElements<Map<kernels::Backward<kernels::Relu>, T, T, T>>&); \
-  template void Stream::launch(const Geometry&, const ForElements<Gate<T>>&);                                        \
-  template void Stream::launch(const Geometry&, const ForElements<GateBackward<T>>&);                                \
+  template void Stream::launch(const Geometry&, const ForElements<Gate<T, false>>&);                                 \
+  template void Stream::launch(const Geometry&, const ForElements<Gate<T, true>>&);                                  \
   template void Stream::launch(const Geometry&, const ForEach<BiasElements<T, T>>&);                                 \
   template void Stream::launch(const Geometry&, const Rotary<T>&);
 GALVATRON_INSTANTIATE(float)

@@ -5,7 +5,7 @@
 
 #include <doctest/doctest.h>
 
-#include <galvatron/device/cuda/relative.hpp>
+#include <galvatron/device/cuda/attention_bias.hpp>
 
 #include "few_blocks.hpp"
 #include "host_fixture.hpp"

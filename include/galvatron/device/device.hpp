@@ -14,6 +14,7 @@
 #include <concepts>
 #include <cstdint>
 #include <string_view>
+#include <type_traits>
 
 #include <galvatron/core/dtype.hpp>
 #include <galvatron/core/view.hpp>
@@ -111,6 +112,10 @@ struct Runs {
 
   [[nodiscard]] constexpr std::int64_t elements() const { return blocks * repeats * rows * width; }
 };
+
+/// An operand that is read, whose element type follows from another argument; takes mutable views too.
+template <class T>
+using In = std::type_identity_t<View<const std::remove_const_t<T>>>;
 
 /// What a loop or a kernel takes for an operand of an operation: the address of a view, null where it is empty;
 /// anything else as it is.

@@ -93,11 +93,10 @@ struct Room8bit {
 
 namespace galvatron::device::cuda {
 
-/// Element (row, column) lies at row + column * leading.
+/// Element (row, column) lies at row + column * rows.
 struct ColumnMajorMatrix {
   std::int64_t rows = 0;
   std::int64_t columns = 0;
-  std::int64_t leading = 0;
   Precision precision = Precision::fp32;
   friend constexpr bool operator==(const ColumnMajorMatrix&, const ColumnMajorMatrix&) = default;
 };
@@ -123,17 +122,17 @@ struct ColumnMajorProduct {
 ///     nn   c^T = b^T a^T    b (k, n) is (n, k), a (m, k) is (k, m): both as they are
 ///     tn   c^T = b^T a      a (k, m) is (m, k), and is transposed
 constexpr ColumnMajorProduct column_major(const Product& p, Epilogue epilogue = Epilogue::none) {
-  ColumnMajorProduct out{.x = {.rows = p.n, .columns = p.k, .leading = p.n, .precision = p.operands},
-                         .y = {.rows = p.k, .columns = p.m, .leading = p.k, .precision = p.operands},
-                         .d = {.rows = p.n, .columns = p.m, .leading = p.n, .precision = p.result},
+  ColumnMajorProduct out{.x = {.rows = p.n, .columns = p.k, .precision = p.operands},
+                         .y = {.rows = p.k, .columns = p.m, .precision = p.operands},
+                         .d = {.rows = p.n, .columns = p.m, .precision = p.result},
                          .x_transposed = p.kind == op::Kind::gemm_nt,
                          .y_transposed = p.kind == op::Kind::gemm_tn,
                          .bias = p.bias,
                          .gradient = p.gradient,
                          .beta = p.accumulate ? 1.0F : 0.0F,
                          .epilogue = epilogue};
-  if (out.x_transposed) out.x = {.rows = p.k, .columns = p.n, .leading = p.k, .precision = p.operands};
-  if (out.y_transposed) out.y = {.rows = p.m, .columns = p.k, .leading = p.m, .precision = p.operands};
+  if (out.x_transposed) out.x = {.rows = p.k, .columns = p.n, .precision = p.operands};
+  if (out.y_transposed) out.y = {.rows = p.m, .columns = p.k, .precision = p.operands};
   return out;
 }
 

@@ -8,7 +8,6 @@
 
 #include <galvatron/comm/local_gpu/stream.hpp>
 #include <galvatron/device/cuda/block.hpp>
-#include <galvatron/device/cuda/check.hpp>
 #include <galvatron/device/cuda/stream.hpp>
 
 namespace galvatron::comm::local_gpu {

@@ -7,7 +7,7 @@
 #include <nccl.h>
 
 #include <galvatron/core/error.hpp>
-#include <galvatron/device/cuda/check.hpp>
+#include <galvatron/device/cuda/stream.hpp>
 
 // Before 2.24 rank threads read each other's memory where only their own GPU can; before 2.22 communicators were
 // aborted one by one.

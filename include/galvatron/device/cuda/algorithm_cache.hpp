@@ -30,15 +30,10 @@ class AlgorithmCache {
   /// Where programs keep such files: GALVATRON_CACHE, or galvatron in XDG_CACHE_HOME or in ~/.cache. Empty where there
   /// is none of them.
   static std::filesystem::path folder() {
-    const auto variable = [](const char* name) -> std::string {
-      const char* const value = std::getenv(name);
-      return value == nullptr ? "" : value;
-    };
-    if (const std::string own = variable("GALVATRON_CACHE"); !own.empty()) return own;
-    if (const std::string all = variable("XDG_CACHE_HOME"); !all.empty())
-      return std::filesystem::path(all) / "galvatron";
-    if (const std::string home = variable("HOME"); !home.empty())
-      return std::filesystem::path(home) / ".cache" / "galvatron";
+    for (const auto& [variable, below] :
+         {std::pair("GALVATRON_CACHE", ""), {"XDG_CACHE_HOME", "/galvatron"}, {"HOME", "/.cache/galvatron"}})
+      if (const char* const value = std::getenv(variable); value != nullptr && *value != '\0')
+        return std::string(value) + below;
     return {};
   }
 

@@ -6,13 +6,10 @@
 #include <cstdint>
 #include <string>
 
-#include <galvatron/core/error.hpp>
-#include <galvatron/core/view.hpp>
+#include <galvatron/device/cuda/attention_bias.hpp>
 #include <galvatron/device/cuda/flash_attention.hpp>
-#include <galvatron/device/cuda/flash_bias.hpp>
-#include <galvatron/device/cuda/flash_problem.hpp>
 #include <galvatron/device/device.hpp>
-#include <galvatron/device/kernels/attention.hpp>
+#include <galvatron/device/kernels/softmax.hpp>
 
 namespace galvatron::device::cuda {
 
@@ -21,14 +18,10 @@ template <class T>
 struct MergeAttention {
   static constexpr int most_threads = 256;
   static constexpr int size = 4;  ///< elements that a thread takes at once
-  std::int64_t pairs;             ///< of rows and heads
-  int heads;
-  int head_dim;
-  int batch;
+  AttentionShape shape;
+  std::int64_t pairs;  ///< of rows and heads
   int lanes;
   bool packed;
-  std::int64_t out_stride;
-  std::int64_t lse_stride;
   const T* o_part;
   const float* lse_part;
   float* o;
@@ -41,23 +34,24 @@ struct MergeAttention {
     for (std::int64_t first = block.index() * groups; first < pairs; first += step) {
       const std::int64_t pair = first + block.thread() / lanes;
       const bool there = pair < pairs;
-      const std::int64_t row = pair / heads;
-      const auto head = static_cast<int>(pair % heads);
-      const std::int64_t at = (row % batch * heads + head) * lse_stride + row / batch;
+      const std::int64_t row = pair / shape.heads;
+      const std::int64_t head = pair % shape.heads;
+      const std::int64_t at = (row % shape.batch * shape.heads + head) * shape.lse_row() + row / shape.batch;
       kernels::MergeWeights weights{};
       if (there) weights = kernels::merge_weights(lse[at], lse_part[at]);
       block.sync_warp();  // before lse changes
       if (!there) continue;
       const int lane = block.thread() % lanes;
       if (lane == 0) lse[at] = weights.lse;
-      const std::int64_t from = row * out_stride + head * head_dim;
-      for (int i = lane * size; i < head_dim; i += lanes * size)
-        merge(weights, o_part + from + i, o + from + i, head_dim - i);
+      const std::int64_t from = row * shape.out_stride + head * shape.head_dim;
+      for (std::int64_t i = lane * size; i < shape.head_dim; i += lanes * size)
+        merge(weights, o_part + from + i, o + from + i, shape.head_dim - i);
     }
   }
 
  private:
-  GALVATRON_KERNEL void merge(const kernels::MergeWeights& weights, const T* part, float* out, int left) const {
+  GALVATRON_KERNEL void merge(const kernels::MergeWeights& weights, const T* part, float* out,
+                              std::int64_t left) const {
     if (packed) {
       const auto other = Four<T>::at(part);
       const auto own = Four<float>::at(out);
@@ -119,48 +113,32 @@ void attention_merge(auto& launcher, const AttentionShape& shape, const T* o_par
   while (lanes < warp_threads && lanes * Merge::size < shape.head_dim) lanes *= 2;
   const bool packed = is_packed<float>(shape.head_dim, o) && shape.out_stride % Merge::size == 0 &&
                       reinterpret_cast<std::uintptr_t>(o_part) % (Merge::size * sizeof(T)) == 0;
-  const Merge kernel{.pairs = pairs,
-                     .heads = static_cast<int>(shape.heads),
-                     .head_dim = static_cast<int>(shape.head_dim),
-                     .batch = static_cast<int>(shape.batch),
-                     .lanes = lanes,
-                     .packed = packed,
-                     .out_stride = shape.out_stride,
-                     .lse_stride = shape.lse_row(),
-                     .o_part = o_part,
-                     .lse_part = lse_part,
-                     .o = o,
-                     .lse = lse};
-  launcher.launch(over_items(pairs * lanes), kernel);
+  launcher.launch(over_items(pairs * lanes), Merge{shape, pairs, lanes, packed, o_part, lse_part, o, lse});
 }
 
 /// `addresses` are those of the other tensors of T with rows of heads.
 template <class T>
 FlashProblem<T> window_problem(const WindowShape& s, const T* table, const T* q, const T* k, const T* v,
                                const auto*... addresses) {
-  return {.units = static_cast<int>(s.batch * s.windows()),
-          .batch = static_cast<int>(s.batch),
-          .queries = static_cast<int>(s.span()),
-          .keys = static_cast<int>(s.span()),
-          .heads = static_cast<int>(s.heads),
-          .kv_heads = static_cast<int>(s.heads),
-          .head_dim = static_cast<int>(s.head_dim),
-          .packed = is_packed<T>(s.head_dim, q, k, v, addresses...) && s.stride % Pack<T>::size == 0 &&
-                    s.out_stride % Pack<T>::size == 0,
-          .q_stride = s.stride,
-          .kv_stride = s.stride,
-          .out_stride = s.out_stride,
-          .dq_stride = s.stride,
-          .dkv_stride = s.stride,
-          .lse_stride = s.tokens(),
-          .delta_stride = s.span(),
-          .window = static_cast<int>(s.window),
-          .side = static_cast<int>(s.side),
-          .shift = static_cast<int>(s.shift),
-          .table = table,
-          .q = q,
-          .k = k,
-          .v = v};
+  const AttentionShape shape{.batch = s.batch,
+                             .queries = s.span(),
+                             .keys = s.span(),
+                             .heads = s.heads,
+                             .kv_heads = s.heads,
+                             .head_dim = s.head_dim,
+                             .causal = false,
+                             .q_stride = s.stride,
+                             .kv_stride = s.stride,
+                             .out_stride = s.out_stride,
+                             .lse_stride = s.tokens()};
+  FlashProblem<T> problem = flash_problem(shape, {}, q, k, v, addresses...);
+  problem.units = static_cast<int>(s.batch * s.windows());
+  problem.delta_stride = s.span();
+  problem.window = static_cast<int>(s.window);
+  problem.side = static_cast<int>(s.side);
+  problem.shift = static_cast<int>(s.shift);
+  problem.table = table;
+  return problem;
 }
 
 /// o and lse from q, k, v and the table; see Device::window_attention_forward. Throws DeviceFailure for heads of more

@@ -77,25 +77,31 @@ concept Block = requires(B& block, float x, double y, int i, float (&c)[4], cons
   block.multiply(c, a, b);
 };
 
-template <class V>
 struct Sum {
-  GALVATRON_KERNEL V operator()(V a, V b) const { return a + b; }
+  GALVATRON_KERNEL auto operator()(auto a, auto b) const { return a + b; }
 };
-template <class V>
 struct Maximum {
-  GALVATRON_KERNEL V operator()(V a, V b) const { return a > b ? a : b; }
+  GALVATRON_KERNEL auto operator()(auto a, auto b) const { return a > b ? a : b; }
 };
 
+/// The first of [low, high) from which on `holds` does; high when it never does.
+GALVATRON_KERNEL std::int64_t first_where(std::int64_t low, std::int64_t high, const auto& holds) {
+  while (low < high) {
+    const std::int64_t middle = (low + high) / 2;
+    if (holds(middle))
+      high = middle;
+    else
+      low = middle + 1;
+  }
+  return low;
+}
+
 /// The values of all lanes of the warp, taken together in a fixed order; the same in every lane.
-template <class V>
-GALVATRON_KERNEL V over_warp(auto& block, V value, auto join) {
+GALVATRON_KERNEL auto over_warp(auto& block, auto value, auto join) {
   for (int mask = warp_threads / 2; mask > 0; mask /= 2) value = join(value, block.shuffle_xor(value, mask));
   return value;
 }
-template <class V>
-GALVATRON_KERNEL V warp_sum(auto& block, V value) {
-  return over_warp(block, value, Sum<V>{});
-}
+GALVATRON_KERNEL auto warp_sum(auto& block, auto value) { return over_warp(block, value, Sum{}); }
 
 /// The same over all threads of the block, which all call it.
 template <class V>
@@ -111,13 +117,7 @@ GALVATRON_KERNEL V over_block(auto& block, V value, auto join) {
   block.sync();
   return value;
 }
-template <class V>
-GALVATRON_KERNEL V block_sum(auto& block, V value) {
-  return over_block(block, value, Sum<V>{});
-}
-template <class V>
-GALVATRON_KERNEL V block_maximum(auto& block, V value) {
-  return over_block(block, value, Maximum<V>{});
-}
+GALVATRON_KERNEL auto block_sum(auto& block, auto value) { return over_block(block, value, Sum{}); }
+GALVATRON_KERNEL auto block_maximum(auto& block, auto value) { return over_block(block, value, Maximum{}); }
 
 }  // namespace galvatron::device::cuda

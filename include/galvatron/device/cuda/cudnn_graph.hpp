@@ -53,8 +53,8 @@ struct Attribute {
   Attribute(cudnnBackendAttributeName_t of, cudnnBackendAttributeType_t kind, std::int64_t n, const void* from)
       : name(of), type(kind), count(n), values(from) {}
   /// One element; an object that is null is left out.
-  template <class V, std::same_as<bool> Given = bool>
-  Attribute(cudnnBackendAttributeName_t of, cudnnBackendAttributeType_t kind, const V& value, Given given = true)
+  template <std::same_as<bool> Given = bool>
+  Attribute(cudnnBackendAttributeName_t of, cudnnBackendAttributeType_t kind, const auto& value, Given given = true)
       : Attribute(of, kind, std::int64_t{given}, static_cast<const void*>(&value)) {}
   Attribute(cudnnBackendAttributeName_t of, const cudnnBackendDescriptor_t& object)
       : Attribute(of, CUDNN_TYPE_BACKEND_DESCRIPTOR, object, object != nullptr) {}

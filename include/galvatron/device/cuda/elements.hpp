@@ -6,8 +6,6 @@
 #include <bit>
 #include <cstdint>
 
-#include <galvatron/core/units.hpp>
-#include <galvatron/device/cuda/block.hpp>
 #include <galvatron/device/cuda/pack.hpp>
 
 namespace galvatron::device::cuda {

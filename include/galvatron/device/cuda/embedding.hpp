@@ -12,12 +12,9 @@
 #include <cstddef>
 #include <cstdint>
 
-#include <galvatron/core/units.hpp>
-#include <galvatron/core/view.hpp>
-#include <galvatron/device/cuda/block.hpp>
+#include <galvatron/device/cuda/elements.hpp>
 #include <galvatron/device/cuda/rows.hpp>
 #include <galvatron/device/kernels/embedding.hpp>
-#include <galvatron/device/kernels/number.hpp>
 
 namespace galvatron::device::cuda {
 
@@ -75,33 +72,21 @@ struct SortTokens {
 
 /// All keys in order, from tiles in order.
 struct MergeTokens {
-  static constexpr int most_threads = 256;
   std::int64_t rows;
   std::int64_t tile;
   const TokenKey* keys;
   TokenKey* sorted;
 
-  GALVATRON_KERNEL void operator()(auto& block) const {
-    const std::int64_t step = block.blocks() * block.threads();
-    for (std::int64_t i = block.index() * block.threads() + block.thread(); i < rows; i += step) {
-      const std::uint64_t key = keys[i].bits;
-      const std::int64_t own = i / tile * tile;
-      std::int64_t place = i - own;
-      for (std::int64_t begin = 0; begin < rows; begin += tile) {
-        if (begin == own) continue;
-        std::int64_t low = begin;
-        std::int64_t high = begin + tile < rows ? begin + tile : rows;
-        while (low < high) {
-          const std::int64_t middle = (low + high) / 2;
-          if (keys[middle].bits < key)
-            low = middle + 1;
-          else
-            high = middle;
-        }
-        place += low - begin;
-      }
-      sorted[place].bits = key;
+  GALVATRON_KERNEL void operator()(std::int64_t i) const {
+    const std::uint64_t key = keys[i].bits;
+    const std::int64_t own = i / tile * tile;
+    std::int64_t place = i - own;
+    for (std::int64_t begin = 0; begin < rows; begin += tile) {
+      if (begin == own) continue;
+      const std::int64_t end = begin + tile < rows ? begin + tile : rows;
+      place += first_where(begin, end, [&](std::int64_t at) { return keys[at].bits >= key; }) - begin;
     }
+    sorted[place].bits = key;
   }
 };
 
@@ -115,7 +100,7 @@ void sort_tokens(auto& launcher, std::int64_t rows, const std::int32_t* tokens, 
                    .threads = std::clamp(tile / 2, warp_threads, SortTokens::most_threads),
                    .shared_bytes = tile * static_cast<std::int64_t>(sizeof(TokenKey))},
                   SortTokens{rows, tile, tokens, first, count, tiles > 1 ? keys : sorted});
-  if (tiles > 1) launcher.launch(over_items(rows), MergeTokens{rows, tile, keys, sorted});
+  if (tiles > 1) for_each(launcher, rows, MergeTokens{rows, tile, keys, sorted});
 }
 
 template <class T>

@@ -16,9 +16,7 @@
 #include <cstdint>
 #include <limits>
 
-#include <galvatron/core/units.hpp>
-#include <galvatron/device/cuda/flash_problem.hpp>
-#include <galvatron/device/kernels/math.hpp>
+#include <galvatron/device/cuda/flash_tiles.hpp>
 
 namespace galvatron::device::cuda {
 
@@ -67,7 +65,7 @@ struct FlashForward {
         GALVATRON_UNROLL
         for (int j = 0; j < Tiles::pieces; ++j)
           for (int i = 0; i < 2; ++i) most = scores[j][2 * half + i] > most ? scores[j][2 * half + i] : most;
-        most = over_row(block, most, Maximum<float>{});
+        most = over_row(block, most, Maximum{});
         // A row that has seen no key yet has nothing to compare with.
         const float reference = most == -std::numeric_limits<float>::infinity() ? 0.0F : most;
         const float rescale = kernels::exponential2(maximum[half] - reference);
@@ -88,7 +86,7 @@ struct FlashForward {
     }
     GALVATRON_UNROLL
     for (int half = 0; half < 2; ++half) {
-      const float total = over_row(block, sum[half], Sum<float>{});
+      const float total = over_row(block, sum[half], Sum{});
       const int query = first_row + block.thread() % warp_threads / 4 + 8 * half;
       if (query >= problem.queries) continue;
       store_row(block, results, half, 1.0F / total, problem.head_dim, problem.packed,
@@ -222,7 +220,7 @@ struct FlashQueryGradient {
     block.sync_warp();
     GALVATRON_UNROLL
     for (int half = 0; half < 2; ++half) {
-      const float sum = over_row(block, sums[half], Sum<float>{});
+      const float sum = over_row(block, sums[half], Sum{});
       const int row = lane / 4 + 8 * half;
       if (lane % 4 != 0) continue;
       statistics[row].delta = sum;

@@ -27,7 +27,6 @@
 #include <galvatron/core/error.hpp>
 #include <galvatron/core/view.hpp>
 #include <galvatron/device/cuda/algorithm_cache.hpp>
-#include <galvatron/device/cuda/check.hpp>
 #include <galvatron/device/cuda/stream.hpp>
 #include <galvatron/device/owner.hpp>
 #include <galvatron/device/product.hpp>
@@ -54,7 +53,7 @@ using ProductPreference = Owner<cublasLtMatmulPreference_t, cublasLtMatmulPrefer
 inline MatrixLayout layout(const ColumnMajorMatrix& m, bool gradient = false) {
   MatrixLayout out;
   check(cublasLtMatrixLayoutCreate(out.out(), cuda_type(m.precision, gradient), static_cast<std::uint64_t>(m.rows),
-                                   static_cast<std::uint64_t>(m.columns), m.leading),
+                                   static_cast<std::uint64_t>(m.columns), m.rows),
         "layout of a matrix");
   return out;
 }
@@ -87,7 +86,7 @@ struct ProductObjects {
     set(CUBLASLT_MATMUL_DESC_EPILOGUE, epilogue(p));
     if (p.bias)
       set(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, static_cast<std::int32_t>(cuda_type(element_format(p.x.precision))));
-    if (p.epilogue != Epilogue::none) set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, p.d.leading);
+    if (p.epilogue != Epilogue::none) set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, p.d.rows);
     // Faster sums of fewer bits are enough for activations, not for gradients.
     if (p.x.precision == Precision::fp8)
       set(CUBLASLT_MATMUL_DESC_FAST_ACCUM, static_cast<std::int8_t>(p.gradient ? 0 : 1));
@@ -99,8 +98,7 @@ struct ProductObjects {
     set(CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, of_y);
   }
 
-  template <class V>
-  void set(cublasLtMatmulDescAttributes_t attribute, const V& value) {
+  void set(cublasLtMatmulDescAttributes_t attribute, const auto& value) {
     check(cublasLtMatmulDescSetAttribute(description.get(), attribute, &value, sizeof value), "description");
   }
 };

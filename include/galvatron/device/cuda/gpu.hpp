@@ -11,12 +11,12 @@
 #include <galvatron/core/units.hpp>
 #include <galvatron/core/view.hpp>
 #include <galvatron/device/cuda/attention.hpp>
+#include <galvatron/device/cuda/attention_bias.hpp>
 #include <galvatron/device/cuda/embedding.hpp>
 #include <galvatron/device/cuda/graph_replay.hpp>
 #include <galvatron/device/cuda/norm.hpp>
 #include <galvatron/device/cuda/optimizer.hpp>
 #include <galvatron/device/cuda/pointwise.hpp>
-#include <galvatron/device/cuda/relative.hpp>
 #include <galvatron/device/cuda/rounding.hpp>
 #include <galvatron/device/cuda/runs.hpp>
 #include <galvatron/device/cuda/softmax.hpp>
@@ -48,9 +48,6 @@ class Gpu {
   /// What sums over blocks take, and the sums of a step.
   static constexpr std::int64_t workspace_bytes = std::int64_t{16} << 20;
 
-  template <class T>
-  using In = std::type_identity_t<View<const std::remove_const_t<T>>>;
-
   explicit Gpu(M& machine) : m_(machine) {
     const View<std::byte> all = m_.workspace();
     if (all.count < workspace_bytes)
@@ -63,8 +60,6 @@ class Gpu {
     update_ = reinterpret_cast<kernels::AdamWStep*>(all.data + 2 * tensor_alignment);
     scratch_ = all.slice(own, all.count - own);
   }
-  Gpu(const Gpu&) = delete;
-  Gpu& operator=(const Gpu&) = delete;
 
   [[nodiscard]] int threads() const { return 1; }
   [[nodiscard]] M& machine() { return m_.machine(); }
@@ -147,11 +142,10 @@ class Gpu {
   void softmax_backward(const auto&... a) { cuda::softmax_backward(m_, plain(a)...); }
   void norm_squared(const auto&... a) { cuda::norm_squared(m_, scratch_, plain(a)...); }
   void clip_scale(const auto&... a) { cuda::clip_scale(m_, plain(a)...); }
-  void copy_runs(const auto&... a) { cuda::copy_runs(m_, plain(a)...); }
-  void add_runs(const auto&... a) { cuda::add_runs(m_, plain(a)...); }
-  template <class T>
-  void accumulate(std::int64_t n, View<T> from, View<float> to) {
-    cuda::map<kernels::Sum>(m_, n, from.data, to.data, to.data);
+  void copy_runs(const auto&... a) { cuda::move_runs<false>(m_, plain(a)...); }
+  void add_runs(const auto&... a) { cuda::move_runs<true>(m_, plain(a)...); }
+  void accumulate(std::int64_t n, const auto& from, const auto& to) {
+    cuda::map<kernels::Sum>(m_, n, plain(from), plain(to), plain(to));
   }
 
   template <class T>
@@ -179,10 +173,8 @@ class Gpu {
     const kernels::AdamWStep step(adam);
     m_.upload(update_, sizeof step, [&](std::byte* to) { std::memcpy(to, &step, sizeof step); });
   }
-  template <class Moment, class T>
-  void adamw(std::int64_t n, const AdamWPart& part, View<const float> scale, View<float> master, View<const float> g,
-             View<Moment> m, View<Moment> v, View<T> working) {
-    cuda::adamw(m_, n, update_, part, scale.data, master.data, g.data, m.data, v.data, working.data);
+  void adamw(std::int64_t n, const AdamWPart& part, const auto&... a) {
+    cuda::adamw(m_, n, update_, part, plain(a)...);
   }
   void wait() { m_.wait(); }
   void repeat(int number, auto&& body) { m_.repeat(number, body); }

@@ -11,7 +11,6 @@
 #include <stdexcept>
 #include <string>
 #include <thread>
-#include <utility>
 #include <vector>
 
 #include <galvatron/core/error.hpp>
@@ -88,12 +87,10 @@ class GraphReplay {
     return answer([&] { return m_.try_multiply(product, epilogue, a, b, bias, u, c); }, product, epilogue, a, b, bias,
                   u, c);
   }
-  template <class... Arguments>
-  bool attention_forward(const AttentionShape& shape, Precision precision, Arguments... arguments) {
+  bool attention_forward(const AttentionShape& shape, Precision precision, auto... arguments) {
     return answer([&] { return m_.attention_forward(shape, precision, arguments...); }, arguments...);
   }
-  template <class... Arguments>
-  bool attention_backward(const AttentionShape& shape, Precision precision, Arguments... arguments) {
+  bool attention_backward(const AttentionShape& shape, Precision precision, auto... arguments) {
     return answer([&] { return m_.attention_backward(shape, precision, arguments...); }, arguments...);
   }
 
@@ -107,12 +104,11 @@ class GraphReplay {
     const std::scoped_lock lock(recording_);
     m_.fetch(from, to, bytes);
   }
-  template <class Writer>
-  void upload(void* to, std::int64_t bytes, Writer&& writer) {
+  void upload(void* to, std::int64_t bytes, const auto& writer) {
     ask(to, bytes);
     const std::int64_t first = asked_.uploaded;
     asked_.uploaded += aligned_bytes(bytes);
-    if (mode_ == Mode::does) return m_.upload(to, bytes, std::forward<Writer>(writer));
+    if (mode_ == Mode::does) return m_.upload(to, bytes, writer);
     if (asked_.uploaded > entry_->host->size().count) {  // more than the first time: this is no repetition
       fail("a repeated step brings more data than the first did");
       std::vector<std::max_align_t> unused(static_cast<std::size_t>(bytes) / sizeof(std::max_align_t) + 1);
@@ -208,8 +204,7 @@ class GraphReplay {
   [[nodiscard]] bool goes() const { return mode_ == Mode::does || (mode_ == Mode::records && failure_.empty()); }
 
   // Whether the machine has such an operation of its own.
-  template <class... Arguments>
-  bool answer(const auto& operation, Arguments... arguments) {
+  bool answer(const auto& operation, auto... arguments) {
     ask(arguments...);
     if (mode_ == Mode::compares) return answered_ < entry_->answers.size() && entry_->answers[answered_++];
     bool done = false;
@@ -218,8 +213,7 @@ class GraphReplay {
     return done;
   }
 
-  template <class... V>
-  void ask(V... values) {
+  void ask(auto... values) {
     ++asked_.operations;
     (mix(values), ...);
   }

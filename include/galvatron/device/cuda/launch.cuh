@@ -4,7 +4,6 @@
 #include <cstddef>
 #include <cstdint>
 
-#include <galvatron/device/cuda/block.hpp>
 #include <galvatron/device/cuda/stream.hpp>
 
 /// Compiles a kernel of flash attention for both types and all widths of heads.

@@ -6,10 +6,6 @@
 #include <cstddef>
 #include <cstdint>
 
-#include <galvatron/core/units.hpp>
-#include <galvatron/core/view.hpp>
-#include <galvatron/device/cuda/block.hpp>
-#include <galvatron/device/cuda/pack.hpp>
 #include <galvatron/device/cuda/rows.hpp>
 #include <galvatron/device/kernels/norm.hpp>
 #include <galvatron/model/spec.hpp>

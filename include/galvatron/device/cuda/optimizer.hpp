@@ -9,10 +9,6 @@
 #include <string>
 #include <type_traits>
 
-#include <galvatron/core/error.hpp>
-#include <galvatron/core/units.hpp>
-#include <galvatron/core/view.hpp>
-#include <galvatron/device/cuda/block.hpp>
 #include <galvatron/device/cuda/elements.hpp>
 #include <galvatron/device/cuda/rows.hpp>
 #include <galvatron/device/device.hpp>
@@ -30,15 +26,13 @@ struct Squares {
 };
 using SumSquares = ReduceElements<float, Squares, double>;
 
-/// By one thread.
+/// The only element is the scale.
 struct ClipScale {
-  static constexpr int most_threads = warp_threads;
   const double* sums;
   double clip;
   float* scale;
-
-  GALVATRON_KERNEL void operator()(auto& block) const {
-    if (block.thread() == 0) *scale = kernels::clip_scale(sums[loss_sum], sums[gradient_squares], clip);
+  GALVATRON_KERNEL void operator()(std::int64_t) const {
+    *scale = kernels::clip_scale(sums[loss_sum], sums[gradient_squares], clip);
   }
 };
 
@@ -134,7 +128,7 @@ void norm_squared(auto& launcher, View<std::byte> scratch, std::int64_t n, const
 
 /// scale (1) from the sums of a step; see kernels::clip_scale.
 void clip_scale(auto& launcher, const double* sums, double clip, float* scale) {
-  launcher.launch(Geometry{.blocks = 1, .threads = warp_threads}, ClipScale{sums, clip, scale});
+  for_each(launcher, 1, ClipScale{sums, clip, scale});
 }
 
 /// One step of n parameters with gradient g * scale[0]; `working` receives the rounded masters and may be `master`.

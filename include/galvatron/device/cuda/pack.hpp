@@ -9,7 +9,6 @@
 #include <cstdint>
 #include <type_traits>
 
-#include <galvatron/core/dtype.hpp>
 #include <galvatron/device/cuda/block.hpp>
 #include <galvatron/device/kernels/number.hpp>
 

@@ -6,12 +6,9 @@
 #include <string>
 
 #include <galvatron/core/error.hpp>
-#include <galvatron/core/units.hpp>
-#include <galvatron/device/cuda/block.hpp>
 #include <galvatron/device/cuda/elements.hpp>
 #include <galvatron/device/kernels/activation.hpp>
 #include <galvatron/device/kernels/embedding.hpp>
-#include <galvatron/device/kernels/number.hpp>
 #include <galvatron/model/spec.hpp>
 
 namespace galvatron::device::cuda {
@@ -48,44 +45,31 @@ struct BiasElements {
   }
 };
 
-/// Element i of the output (rows, n) has its gate at row * 2n + column of u, and `up` n further.
-template <class T>
+/// g from u, or du from u and dg. Element i of g (rows, n) has its gate at row * 2n + column of u, and `up` n further.
+template <class T, bool backward>
 struct Gate {
   static constexpr int width = Pack<T>::size;
   Divisor n;
   const T* u;
-  T* g;
-  template <int size>
-  GALVATRON_KERNEL void at(std::int64_t i) const {
-    const T* at_gate = u + i + n(i).quotient * n.value();
-    float gate[size];
-    float up[size];
-    get_elements(at_gate, gate);
-    get_elements(at_gate + n.value(), up);
-    for (int j = 0; j < size; ++j) kernels::SwiGlu::forward(gate[j], up[j], gate[j]);
-    put_elements(g + i, gate);
-  }
-};
-
-template <class T>
-struct GateBackward {
-  static constexpr int width = Pack<T>::size;
-  Divisor n;
-  const T* u;
-  const T* dg;
-  T* du;
+  const T* dg;  ///< backward only
+  T* out;
   template <int size>
   GALVATRON_KERNEL void at(std::int64_t i) const {
     const std::int64_t at_gate = i + n(i).quotient * n.value();
     float gate[size];
     float up[size];
-    float gradients[size];
     get_elements(u + at_gate, gate);
     get_elements(u + at_gate + n.value(), up);
-    get_elements(dg + i, gradients);
-    for (int j = 0; j < size; ++j) kernels::SwiGlu::backward(gate[j], up[j], gradients[j], gate[j], up[j]);
-    put_elements(du + at_gate, gate);
-    put_elements(du + at_gate + n.value(), up);
+    if constexpr (backward) {
+      float gradients[size];
+      get_elements(dg + i, gradients);
+      for (int j = 0; j < size; ++j) kernels::SwiGlu::backward(gate[j], up[j], gradients[j], gate[j], up[j]);
+      put_elements(out + at_gate, gate);
+      put_elements(out + at_gate + n.value(), up);
+    } else {
+      for (int j = 0; j < size; ++j) kernels::SwiGlu::forward(gate[j], up[j], gate[j]);
+      put_elements(out + i, gate);
+    }
   }
 };
 
@@ -190,7 +174,7 @@ template <class T>
 void activation_forward(auto& launcher, ActivationKind kind, std::int64_t rows, std::int64_t n, const T* u, T* g) {
   if (kind == ActivationKind::gelu) return map<kernels::Forward<kernels::Gelu>>(launcher, rows * n, u, u, g);
   if (kind == ActivationKind::relu) return map<kernels::Forward<kernels::Relu>>(launcher, rows * n, u, u, g);
-  if (n > 0) for_elements(launcher, rows * n, is_packed<T>(n, u, g), Gate<T>{Divisor(n), u, g});
+  if (n > 0) for_elements(launcher, rows * n, is_packed<T>(n, u, g), Gate<T, false>{Divisor(n), u, nullptr, g});
 }
 
 /// du (the shape of u) from u and dg (rows, n); du may be u.
@@ -199,7 +183,7 @@ void activation_backward(auto& launcher, ActivationKind kind, std::int64_t rows,
                          const T* dg, T* du) {
   if (kind == ActivationKind::gelu) return map<kernels::Backward<kernels::Gelu>>(launcher, rows * n, u, dg, du);
   if (kind == ActivationKind::relu) return map<kernels::Backward<kernels::Relu>>(launcher, rows * n, u, dg, du);
-  if (n > 0) for_elements(launcher, rows * n, is_packed<T>(n, u, dg, du), GateBackward<T>{Divisor(n), u, dg, du});
+  if (n > 0) for_elements(launcher, rows * n, is_packed<T>(n, u, dg, du), Gate<T, true>{Divisor(n), u, dg, du});
 }
 
 /// Rotates the first `heads` heads of each row of `row_stride` elements in place, row r by position

@@ -9,12 +9,8 @@
 #include <cstddef>
 #include <cstdint>
 
-#include <galvatron/core/dtype.hpp>
-#include <galvatron/core/units.hpp>
 #include <galvatron/core/view.hpp>
-#include <galvatron/device/cuda/block.hpp>
 #include <galvatron/device/cuda/elements.hpp>
-#include <galvatron/device/cuda/pack.hpp>
 #include <galvatron/device/kernels/float8.hpp>
 
 namespace galvatron::device::cuda {
@@ -22,9 +18,7 @@ namespace galvatron::device::cuda {
 /// The bits of the greatest magnitude.
 struct Greatest {
   std::uint32_t bits = 0;
-  GALVATRON_KERNEL void take(const bfloat16& x, int) {
-    bits = Maximum<std::uint32_t>{}(bits, kernels::magnitude_bits(x));
-  }
+  GALVATRON_KERNEL void take(const bfloat16& x, int) { bits = Maximum{}(bits, kernels::magnitude_bits(x)); }
   GALVATRON_KERNEL std::uint32_t join(auto& block) const { return block_maximum(block, bits); }
 };
 using GreatestMagnitudes = ReduceElements<bfloat16, Greatest, std::uint32_t>;
@@ -39,8 +33,7 @@ struct FoundMagnitudes {
   template <class F>
   GALVATRON_KERNEL float scale(auto& block) const {
     std::uint32_t own = 0;
-    for (std::int64_t i = block.thread(); i < count; i += block.threads())
-      own = Maximum<std::uint32_t>{}(own, maxima[i]);
+    for (std::int64_t i = block.thread(); i < count; i += block.threads()) own = Maximum{}(own, maxima[i]);
     const kernels::Scaling scaling = kernels::scaling_of<F>(block_maximum(block, own));
     if (block.index() == 0 && block.thread() == 0) *unscale = scaling.unscale;
     return scaling.scale;

@@ -7,14 +7,13 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <string>
 
 #include <galvatron/core/error.hpp>
-#include <galvatron/core/units.hpp>
 #include <galvatron/core/view.hpp>
-#include <galvatron/device/cuda/block.hpp>
 #include <galvatron/device/cuda/pack.hpp>
 
 namespace galvatron::device::cuda {
@@ -70,21 +69,17 @@ struct Teams {
   }
   /// Two sums at once.
   GALVATRON_KERNEL void sum(auto& block, float& a, float& b) const {
-    struct Both {
-      float a;
-      float b;
-    };
     a = warp_sum(block, a);
     b = warp_sum(block, b);
     if (threads == warp_threads) return;
-    Both* slots = block.template slots<Both>();
+    auto* slots = block.template slots<std::array<float, 2>>();
     if (block.thread() % warp_threads == 0) slots[block.thread() / warp_threads] = {a, b};
     block.sync();
     a = 0;
     b = 0;
     for (int warp = 0; warp < threads / warp_threads; ++warp) {
-      a += slots[warp].a;
-      b += slots[warp].b;
+      a += slots[warp][0];
+      b += slots[warp][1];
     }
     block.sync();
   }

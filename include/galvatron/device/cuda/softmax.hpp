@@ -6,13 +6,8 @@
 #include <cstdint>
 #include <limits>
 
-#include <galvatron/core/units.hpp>
-#include <galvatron/core/view.hpp>
-#include <galvatron/device/cuda/block.hpp>
-#include <galvatron/device/cuda/pack.hpp>
 #include <galvatron/device/cuda/rows.hpp>
 #include <galvatron/device/kernels/embedding.hpp>
-#include <galvatron/device/kernels/number.hpp>
 #include <galvatron/device/kernels/softmax.hpp>
 
 namespace galvatron::device::cuda {

@@ -10,9 +10,7 @@
 
 #include <cuda_runtime_api.h>
 
-#include <galvatron/core/units.hpp>
-#include <galvatron/device/cuda/check.hpp>
-#include <galvatron/device/cuda/memory.hpp>
+#include <galvatron/device/cuda/devices.hpp>
 #include <galvatron/device/cuda/ring.hpp>
 #include <galvatron/device/cuda/stream.hpp>
 

@@ -1,23 +1,38 @@
-// A CUDA stream, in which kernels and copies follow each other; events, which are places in it that others can wait for
-// and between which the GPU can be timed; and its work as a CUDA graph.
+// Calls of CUDA, checked; a CUDA stream, in which kernels and copies follow each other; events, which are places in it
+// that others can wait for and between which the GPU can be timed; and its work as a CUDA graph.
 #pragma once
+
+#include <source_location>
+#include <string>
 
 #include <cuda_runtime_api.h>
 
 #include <galvatron/core/error.hpp>
 #include <galvatron/device/cuda/block.hpp>
-#include <galvatron/device/cuda/check.hpp>
 #include <galvatron/device/owner.hpp>
 
 namespace galvatron::device::cuda {
+
+/// `what (file.hpp:12)`.
+inline std::string with_place(const std::string& what, const std::source_location& where) {
+  std::string file = where.file_name();
+  if (const auto slash = file.find_last_of('/'); slash != std::string::npos) file.erase(0, slash + 1);
+  return what + " (" + file + ":" + std::to_string(where.line()) + ")";
+}
+
+/// Throws DeviceFailure with CUDA's own words and the place of the call, when a call did not succeed; a later launch
+/// does not report it again.
+inline void check(cudaError_t status, std::source_location where = std::source_location::current()) {
+  if (status == cudaSuccess) return;
+  cudaGetLastError();
+  throw DeviceFailure(
+      with_place("CUDA: " + std::string(cudaGetErrorName(status)) + ": " + cudaGetErrorString(status), where), where);
+}
 
 /// Owns a non-blocking stream of the device that was current when it was made. Throws DeviceFailure.
 class Stream {
  public:
   Stream() { check(cudaStreamCreateWithFlags(stream_.out(), cudaStreamNonBlocking)); }
-  Stream(const Stream&) = delete;
-  Stream& operator=(const Stream&) = delete;
-  ~Stream() = default;
 
   [[nodiscard]] cudaStream_t get() const { return stream_.get(); }
   /// Returns when all that was launched is done.

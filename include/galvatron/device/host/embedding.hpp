@@ -7,12 +7,9 @@
 #include <cstdint>
 #include <cstring>
 
-#include <galvatron/core/units.hpp>
 #include <galvatron/device/device.hpp>
-#include <galvatron/device/host/team.hpp>
-#include <galvatron/device/host/vector.hpp>
+#include <galvatron/device/host/loops.hpp>
 #include <galvatron/device/kernels/embedding.hpp>
-#include <galvatron/device/kernels/number.hpp>
 
 namespace galvatron::device::host {
 
@@ -197,8 +194,7 @@ void for_each_distance(const RelativePositions& relative, const auto& f) {
 }
 
 /// bias (heads, distances) from the table (buckets, heads).
-template <class T>
-void relative_bias_forward(const Team&, const RelativePositions& relative, std::int64_t heads, const T* table,
+void relative_bias_forward(const Team&, const RelativePositions& relative, std::int64_t heads, const auto* table,
                            float* bias) {
   for_each_distance(relative, [&](std::int64_t i, std::int64_t bucket) {
     for (std::int64_t a = 0; a < heads; ++a)

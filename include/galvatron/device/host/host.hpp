@@ -4,22 +4,17 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <string>
 #include <type_traits>
 
-#include <galvatron/core/error.hpp>
-#include <galvatron/core/units.hpp>
-#include <galvatron/core/view.hpp>
 #include <galvatron/device/device.hpp>
 #include <galvatron/device/host/attention.hpp>
-#include <galvatron/device/host/attention_backward.hpp>
 #include <galvatron/device/host/embedding.hpp>
 #include <galvatron/device/host/gemm.hpp>
-#include <galvatron/device/host/gemm_8bit.hpp>
 #include <galvatron/device/host/norm.hpp>
 #include <galvatron/device/host/pointwise.hpp>
 #include <galvatron/device/host/softmax.hpp>
-#include <galvatron/device/host/team.hpp>
 #include <galvatron/device/host/window_attention.hpp>
 
 namespace galvatron::device {
@@ -52,9 +47,6 @@ class Host {
     if (reinterpret_cast<std::uintptr_t>(library_workspace.data) % tensor_alignment != 0)
       throw DeviceFailure("a host device's workspace must start on a 64-byte boundary");
   }
-  Host(const Host&) = delete;
-  Host& operator=(const Host&) = delete;
-  ~Host() = default;
 
   [[nodiscard]] int threads() const { return team_.threads; }
   /// The instruction set of the loops.
@@ -62,8 +54,8 @@ class Host {
 
   /// c (m, n) = a * b [+ bias], or c += a * b; a and b of one type T (float or bfloat16), c of T or float.
   template <class A, class C>
-  void gemm(op::Kind kind, std::int64_t m, std::int64_t n, std::int64_t k, View<A> a, In<std::remove_const_t<A>> b,
-            View<C> c, bool accumulate = false, In<std::remove_const_t<A>> bias = {}) {
+  void gemm(op::Kind kind, std::int64_t m, std::int64_t n, std::int64_t k, View<A> a, In<A> b, View<C> c,
+            bool accumulate = false, In<A> bias = {}) {
     check_gemm(kind);
     using T = std::remove_const_t<A>;
     static_assert(std::is_same_v<T, float> || std::is_same_v<T, bfloat16>, "galvatron: gemm takes float or bfloat16");
@@ -113,9 +105,8 @@ class Host {
   void softmax_backward(const auto&... a) { host::softmax_backward(team_, plain(a)...); }
   void copy_runs(const auto&... a) { host::copy_runs(team_, plain(a)...); }
   void add_runs(const auto&... a) { host::add_runs(team_, plain(a)...); }
-  template <class T>
-  void accumulate(std::int64_t n, View<T> from, View<float> to) {
-    host::map<kernels::Sum>(team_, n, from.data, to.data, to.data);
+  void accumulate(std::int64_t n, const auto& from, const auto& to) {
+    host::map<kernels::Sum>(team_, n, plain(from), plain(to), plain(to));
   }
 
   template <class T>
@@ -132,10 +123,8 @@ class Host {
   }
 
   void begin_update(const AdamW& adam) { update_ = kernels::AdamWStep(adam); }
-  template <class M, class T>
-  void adamw(std::int64_t n, const AdamWPart& part, View<const float> scale, View<float> master, View<const float> g,
-             View<M> m, View<M> v, View<T> working) {
-    host::adamw(team_, n, update_, part, scale[0], master.data, g.data, m.data, v.data, working.data);
+  void adamw(std::int64_t n, const AdamWPart& part, View<const float> scale, const auto&... a) {
+    host::adamw(team_, n, update_, part, scale[0], plain(a)...);
   }
   void norm_squared(std::int64_t n, View<const float> x, View<double> sum) {
     sum[0] += host::norm_squared(team_, n, x.data);
@@ -150,22 +139,25 @@ class Host {
   void clear_sums() { sums_ = {}; }
   template <class T>
   void fetch(View<const T> from, T* to) {
-    host::copy(team_, from.count * static_cast<std::int64_t>(sizeof(T)), reinterpret_cast<const std::byte*>(from.data),
-               reinterpret_cast<std::byte*>(to));
+    copy(raw_bytes(from), {reinterpret_cast<std::byte*>(to), raw_bytes(from).count});
   }
-  template <class T>
-  void write(View<T> to, auto&& writer) {
-    writer(to);
+  void write(const auto& to, auto&& writer) { writer(to); }
+  void zero(View<std::byte> bytes) {
+    for_runs(team_, bytes.count, 4096, 1, [&](std::int64_t first, std::int64_t last, int) {
+      std::memset(bytes.data + first, 0, static_cast<std::size_t>(last - first));
+    });
   }
-  void zero(View<std::byte> bytes) { host::zero(team_, bytes); }
-  /// Copies from.count bytes.
-  void copy(View<const std::byte> from, View<std::byte> to) { host::copy(team_, from.count, from.data, to.data); }
+  /// Copies from.count bytes; the two do not overlap.
+  void copy(View<const std::byte> from, View<std::byte> to) {
+    for_runs(team_, from.count, 4096, 1, [&](std::int64_t first, std::int64_t last, int) {
+      std::memcpy(to.data + first, from.data + first, static_cast<std::size_t>(last - first));
+    });
+  }
 
  private:
   /// Sets the calling thread's OpenMP team size, which oneDNN reads, for a while.
   class OmpThreads {
    public:
-#if defined(_OPENMP)
     explicit OmpThreads(int threads) : before_(omp_get_max_threads()), change_(before_ != threads) {
       if (change_) omp_set_num_threads(threads);
     }
@@ -178,14 +170,11 @@ class Host {
    private:
     int before_;
     bool change_;
-#else
-    explicit OmpThreads(int) {}
-#endif
   };
 
   /// c = 0 or bias in every row: a product over no elements.
-  template <class T, class C>
-  static void empty_product(std::int64_t m, std::int64_t n, C* c, View<const T> bias) {
+  template <class T>
+  static void empty_product(std::int64_t m, std::int64_t n, auto* c, View<const T> bias) {
     for (std::int64_t i = 0; i < m * n; ++i) kernels::put(c[i], bias.empty() ? 0.0F : kernels::get(bias[i % n]));
   }
 

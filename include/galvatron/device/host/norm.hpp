@@ -8,10 +8,8 @@
 
 #include <galvatron/core/error.hpp>
 #include <galvatron/device/device.hpp>
-#include <galvatron/device/host/team.hpp>
-#include <galvatron/device/host/vector.hpp>
+#include <galvatron/device/host/loops.hpp>
 #include <galvatron/device/kernels/norm.hpp>
-#include <galvatron/device/kernels/number.hpp>
 
 namespace galvatron::device::host {
 
@@ -35,9 +33,9 @@ GALVATRON_INLINE void normalize_row(std::int64_t hidden, const kernels::Normaliz
 }
 
 /// What a row's elements share, which goes to `stats` (2) too.
-template <class S, class T>
+template <class S>
 GALVATRON_INLINE kernels::Normalization normalization_of(NormKind kind, std::int64_t hidden, double epsilon,
-                                                         const T* in, float* stats) {
+                                                         const auto* in, float* stats) {
   const float inverse = 1.0F / static_cast<float>(hidden);
   float mean = 0;
   if (kind == NormKind::layer_norm)
@@ -69,33 +67,26 @@ struct RowSums {
 template <class S, class T>
 GALVATRON_INLINE RowSums gradient_sums(std::int64_t hidden, const T* dy, const T* x, const T* gamma,
                                        const kernels::Normalization& normalized, float* gamma_sums, float* beta_sums) {
-  using V = typename S::Float;
-  constexpr std::int64_t lanes = S::lanes;
-  V g_lanes = {};
-  V g_xhat_lanes = {};
+  // Of the lanes from element i on.
+  const auto add = [&]<class L>(std::int64_t i, typename L::Float& g_sum, typename L::Float& g_xhat_sum)
+                       GALVATRON_INLINE_LAMBDA {
+                         typename L::Float d, xhat, g;
+                         get_lanes<L>(dy + i, d);
+                         get_lanes<L>(x + i, xhat);
+                         get_lanes<L>(gamma + i, g);
+                         normalized(xhat, xhat);
+                         g *= d;
+                         g_sum += g;
+                         g_xhat_sum += g * xhat;
+                         vector_at<L>(gamma_sums + i) += d * xhat;
+                         vector_at<L>(beta_sums + i) += d;
+                       };
+  typename S::Float g_lanes = {};
+  typename S::Float g_xhat_lanes = {};
   std::int64_t i = 0;
-  for (; i + lanes <= hidden; i += lanes) {
-    V d, xhat, g;
-    get_lanes<S>(dy + i, d);
-    get_lanes<S>(x + i, xhat);
-    get_lanes<S>(gamma + i, g);
-    normalized(xhat, xhat);
-    g *= d;
-    g_lanes += g;
-    g_xhat_lanes += g * xhat;
-    vector_at<S>(gamma_sums + i) += d * xhat;
-    vector_at<S>(beta_sums + i) += d;
-  }
+  for (; i + S::lanes <= hidden; i += S::lanes) add.template operator()<S>(i, g_lanes, g_xhat_lanes);
   RowSums sums{total(g_lanes), total(g_xhat_lanes)};
-  for (; i < hidden; ++i) {
-    const float d = kernels::get(dy[i]);
-    const float xhat = normalized(kernels::get(x[i]));
-    const float g = d * kernels::get(gamma[i]);
-    sums.g += g;
-    sums.g_xhat += g * xhat;
-    gamma_sums[i] += d * xhat;
-    beta_sums[i] += d;
-  }
+  for (; i < hidden; ++i) add.template operator()<OneLane>(i, sums.g, sums.g_xhat);
   return sums;
 }
 

@@ -7,14 +7,10 @@
 #include <cstring>
 #include <type_traits>
 
-#include <galvatron/core/rng.hpp>
-#include <galvatron/core/units.hpp>
 #include <galvatron/device/device.hpp>
-#include <galvatron/device/host/team.hpp>
-#include <galvatron/device/host/vector.hpp>
+#include <galvatron/device/host/loops.hpp>
 #include <galvatron/device/kernels/activation.hpp>
 #include <galvatron/device/kernels/adamw.hpp>
-#include <galvatron/device/kernels/number.hpp>
 
 #if GALVATRON_X86
 #include <emmintrin.h>
@@ -26,8 +22,8 @@ using kernels::get;
 using kernels::put;
 
 /// out (n) = Function of a (n), and of b (n) where it takes two; out may be one of them.
-template <class Function, class A, class B, class C>
-void map(const Team& team, std::int64_t n, const A* a, const B* b, C* out) {
+template <class Function>
+void map(const Team& team, std::int64_t n, const auto* a, const auto* b, auto* out) {
   for_lanes(team, n, [=]<class S>(std::int64_t i) GALVATRON_INLINE_LAMBDA {
     typename S::Float x, y;
     get_lanes<S>(a + i, x);
@@ -71,8 +67,7 @@ void copy_runs(const Team& team, const Runs& runs, const A* from, B* to) {
 }
 
 /// to += from, run by run.
-template <class A, class B>
-void add_runs(const Team& team, const Runs& runs, const A* from, B* to) {
+void add_runs(const Team& team, const Runs& runs, const auto* from, auto* to) {
   for_each_run(team, runs, [&](std::int64_t source, std::int64_t target) GALVATRON_INLINE_LAMBDA {
 #pragma omp simd
     for (std::int64_t i = 0; i < runs.width; ++i) put(to[target + i], get(to[target + i]) + get(from[source + i]));
@@ -184,20 +179,6 @@ inline void end_streams() {
 #endif
 }
 
-/// Moments as they are kept, of which bfloat16 are rounded at random.
-template <class S>
-GALVATRON_INLINE void put_moments(float* m, float* v, const typename S::Float& mean, const typename S::Float& variance,
-                                  const std::uint32_t*) {
-  put_lanes<S>(m, mean);
-  put_lanes<S>(v, variance);
-}
-template <class S>
-GALVATRON_INLINE void put_moments(bfloat16* m, bfloat16* v, const typename S::Float& mean,
-                                  const typename S::Float& variance, const std::uint32_t* random) {
-  put_lanes_stochastically<S>(m, mean, random, 0);
-  put_lanes_stochastically<S>(v, variance, random, 16);
-}
-
 /// One AdamW step of n parameters; `working` receives the rounded masters and may be `master`.
 /// @tparam M  in which the moments are kept: float, or bfloat16
 template <class M, class W>
@@ -231,7 +212,13 @@ void adamw(const Team& team, std::int64_t n, const kernels::AdamWStep& constants
             get_lanes<S>(v + i, variance);
             gradient *= scale;
             step(w, gradient, mean, variance);
-            put_moments<S>(m + i, v + i, mean, variance, half_moments ? moment_bits.from(i - run) : nullptr);
+            if constexpr (half_moments) {  // rounded at random
+              put_lanes_stochastically<S>(m + i, mean, moment_bits.from(i - run), 0);
+              put_lanes_stochastically<S>(v + i, variance, moment_bits.from(i - run), 16);
+            } else {
+              put_lanes<S>(m + i, mean);
+              put_lanes<S>(v + i, variance);
+            }
             put_lanes<S>(master + i, w);
             if constexpr (!rounds) {
               if (!same) put_lanes<S>(working + i, w);
@@ -284,20 +271,6 @@ inline double norm_squared(const Team& team, std::int64_t n, const float* x) {
   double whole = 0;
   for (const double sum : sums) whole += sum;
   return whole;
-}
-
-/// Bytes set to zero.
-inline void zero(const Team& team, View<std::byte> bytes) {
-  for_runs(team, bytes.count, 4096, 1, [&](std::int64_t first, std::int64_t last, int) {
-    std::memset(bytes.data + first, 0, static_cast<std::size_t>(last - first));
-  });
-}
-
-/// Bytes copied; the two do not overlap.
-inline void copy(const Team& team, std::int64_t n, const std::byte* from, std::byte* to) {
-  for_runs(team, n, 4096, 1, [&](std::int64_t first, std::int64_t last, int) {
-    std::memcpy(to + first, from + first, static_cast<std::size_t>(last - first));
-  });
 }
 
 }  // namespace galvatron::device::host

@@ -4,17 +4,15 @@
 #include <algorithm>
 #include <cstdint>
 
-#include <galvatron/device/host/team.hpp>
-#include <galvatron/device/host/vector.hpp>
+#include <galvatron/device/host/loops.hpp>
 #include <galvatron/device/kernels/embedding.hpp>
-#include <galvatron/device/kernels/number.hpp>
 #include <galvatron/device/kernels/softmax.hpp>
 
 namespace galvatron::device::host {
 
 /// Merges n logits into the statistics of their row.
-template <class S, class T>
-GALVATRON_INLINE void piece_statistics(std::int64_t n, const T* x, kernels::SoftmaxStatistics& whole) {
+template <class S>
+GALVATRON_INLINE void piece_statistics(std::int64_t n, const auto* x, kernels::SoftmaxStatistics& whole) {
   using V = typename S::Float;
   constexpr std::int64_t lanes = S::lanes;
   kernels::SoftmaxStatistics piece;

@@ -8,10 +8,7 @@
 
 #include <cstdint>
 
-#include <galvatron/device/host/team.hpp>
-#include <galvatron/device/host/vector.hpp>
-#include <galvatron/device/kernels/macros.hpp>
-#include <galvatron/device/kernels/number.hpp>
+#include <galvatron/device/host/loops.hpp>
 
 namespace galvatron::device::host {
 
@@ -86,8 +83,7 @@ GALVATRON_INLINE void multiply_rows(std::int64_t columns, std::int64_t depth, co
 
 /// to (rows, columns) = factor * from; rows from `rows` to `padded_rows` and columns from `columns` to `to_stride`
 /// become zero.
-template <class T>
-GALVATRON_INLINE void pack_rows(std::int64_t rows, std::int64_t padded_rows, std::int64_t columns, const T* from,
+GALVATRON_INLINE void pack_rows(std::int64_t rows, std::int64_t padded_rows, std::int64_t columns, const auto* from,
                                 std::int64_t from_stride, float factor, float* to, std::int64_t to_stride) {
   for (std::int64_t r = 0; r < padded_rows; ++r) {
     float* line = to + r * to_stride;

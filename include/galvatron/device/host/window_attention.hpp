@@ -14,12 +14,9 @@
 #include <limits>
 #include <string>
 
-#include <galvatron/core/error.hpp>
 #include <galvatron/device/device.hpp>
 #include <galvatron/device/host/attention.hpp>
-#include <galvatron/device/host/team.hpp>
-#include <galvatron/device/host/tile.hpp>
-#include <galvatron/device/kernels/attention.hpp>
+#include <galvatron/device/kernels/softmax.hpp>
 
 namespace galvatron::device::host {
 
@@ -51,13 +48,12 @@ class WindowTiles {
                           " elements; choose smaller windows");
   }
 
-  [[nodiscard]] std::int64_t columns() const { return columns_; }  ///< of pairs, padded
-  [[nodiscard]] std::int64_t width() const { return width_; }      ///< of a head, padded
+  [[nodiscard]] std::int64_t columns() const { return columns_; }
+  [[nodiscard]] std::int64_t width() const { return width_; }
 
   /// Calls f(sample, head) for each of a thread's windows, with the places of its tokens, and in `s` the biases of all
   /// pairs of tokens, in units of log 2.
-  template <class T, class F>
-  void for_windows(int thread, int threads, const T* table, const F& f) {
+  void for_windows(int thread, int threads, const auto* table, const auto& f) {
     const std::int64_t of_a_head = shape_.batch * shape_.windows();
     const std::int64_t units = of_a_head * shape_.heads;
     const std::int64_t end = units * (thread + 1) / threads;
@@ -75,8 +71,8 @@ class WindowTiles {
   }
 
   /// to (tokens, width) = factor * a head's columns of the window's rows; the rest of `to` becomes zero.
-  template <class T>
-  GALVATRON_INLINE void pack(const T* from, std::int64_t sample, std::int64_t stride, float factor, float* to) const {
+  GALVATRON_INLINE void pack(const auto* from, std::int64_t sample, std::int64_t stride, float factor,
+                             float* to) const {
     for (std::int64_t i = 0; i < n_; ++i)
       pack_rows(1, 1, shape_.head_dim, from + row(i, sample) * stride, stride, factor, to + i * width_, width_);
     for (std::int64_t i = n_ * width_; i < rows_ * width_; ++i) to[i] = 0;
@@ -85,8 +81,8 @@ class WindowTiles {
   GALVATRON_INLINE void transpose(const float* from, float* to) const {
     pack_transposed(n_, columns_, shape_.head_dim, from, width_, to, columns_);
   }
-  template <class T>
-  GALVATRON_INLINE void unpack(const float* from, float factor, T* to, std::int64_t sample, std::int64_t stride) const {
+  GALVATRON_INLINE void unpack(const float* from, float factor, auto* to, std::int64_t sample,
+                               std::int64_t stride) const {
     for (std::int64_t i = 0; i < n_; ++i)
       unpack_rows(1, shape_.head_dim, from + i * width_, width_, factor, false, to + row(i, sample) * stride, stride);
   }
@@ -109,8 +105,7 @@ class WindowTiles {
 
  private:
   // A head's biases of all pairs of tokens, in units of log 2.
-  template <class T>
-  void spread(std::int64_t head, const T* table) {
+  void spread(std::int64_t head, const auto* table) {
     std::fill_n(bias, rows_ * columns_, 0.0F);
     for_pairs([&](std::int64_t pair, std::int64_t entry) {
       bias[pair] = kernels::get(table[entry * shape_.heads + head]) * kernels::log2_e;
@@ -163,8 +158,8 @@ class WindowTiles {
   WindowShape shape_;
   std::int64_t n_;
   std::int64_t rows_;
-  std::int64_t columns_;
-  std::int64_t width_;
+  std::int64_t columns_;  ///< of pairs of tokens, padded
+  std::int64_t width_;    ///< of a head, padded
 };
 
 /// Threads that the windows of a shape pay for.

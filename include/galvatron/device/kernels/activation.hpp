@@ -2,7 +2,6 @@
 // one element.
 #pragma once
 
-#include <galvatron/device/kernels/macros.hpp>
 #include <galvatron/device/kernels/math.hpp>
 
 namespace galvatron::device::kernels {

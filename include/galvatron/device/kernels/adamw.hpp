@@ -8,7 +8,6 @@
 
 #include <galvatron/core/rng.hpp>
 #include <galvatron/device/device.hpp>
-#include <galvatron/device/kernels/macros.hpp>
 #include <galvatron/device/kernels/math.hpp>
 
 namespace galvatron::device::kernels {

@@ -4,7 +4,7 @@
 #include <cmath>
 #include <cstdint>
 
-#include <galvatron/device/kernels/macros.hpp>
+#include <galvatron/device/kernels/number.hpp>
 
 namespace galvatron::device::kernels {
 

@@ -1,4 +1,8 @@
-// Softmax over a row that comes in pieces (Milakov & Gimelshein 2018), and the gradient of its cross-entropy.
+// Softmax over a row that comes in pieces (Milakov & Gimelshein 2018), and the gradient of its cross-entropy; and the
+// arithmetic of one score of flash attention (Dao et al. 2022; Dao 2023).
+//
+// Scores of attention are kept in units of log 2: query rows are scaled by head_dim^-1/2 log2(e), so that every
+// exponential is a power of two.
 #pragma once
 
 #include <cmath>
@@ -6,9 +10,7 @@
 #include <limits>
 
 #include <galvatron/device/kernels/embedding.hpp>
-#include <galvatron/device/kernels/macros.hpp>
 #include <galvatron/device/kernels/math.hpp>
-#include <galvatron/device/kernels/number.hpp>
 
 namespace galvatron::device::kernels {
 
@@ -36,9 +38,8 @@ struct SoftmaxStatistics {
     if (other.target > target) target = other.target;
   }
   /// Finds the target's logit in the piece x, of `count` tokens from `first` on; a target below 0 is none.
-  template <class T>
   GALVATRON_HD GALVATRON_INLINE void find_target(std::int32_t token, std::int64_t first, std::int64_t count,
-                                                 const T* x) {
+                                                 const auto* x) {
     if (const std::int64_t at = shard_row(token, first, count); at >= 0) target = get(x[at]);
     if (token < 0) target = no_target;
   }
@@ -73,6 +74,38 @@ template <class V>
 GALVATRON_HD GALVATRON_INLINE void softmax_gradient(const V& logit, float lse, float scale, V& d) {
   exponential<V>(logit - lse, d);
   d *= scale;
+}
+
+inline constexpr float log2_e = 1.44269504F;  ///< 1 / ln 2
+inline constexpr float ln_2 = 0.69314718F;
+
+/// x = 2^(x - reference), the probability of a score from the row's maximum (unnormalized) or from its log-sum
+/// (normalized), both in log 2. V is a vector of floats; x - reference is at most 126, and -inf gives 0.
+template <class V>
+GALVATRON_INLINE void attention_probability(V& x, float reference) {
+  using Bits = decltype(V{} < V{});
+  x -= reference;
+  x = x > -127.0F ? x : V{} - 127.0F;
+  const V t = x + rounder;
+  V p;
+  exponential2_polynomial(V(x - (t - rounder)), p);
+  x = p * reinterpret_cast<V>(reinterpret_cast<Bits>(t) << 23);
+}
+
+/// What the results of two parts of a row's keys weigh in the result of both.
+struct MergeWeights {
+  float first;
+  float second;
+  float lse;  ///< of both
+};
+
+/// From the natural log-sums of the two parts, of which none is empty.
+GALVATRON_HD inline MergeWeights merge_weights(float first, float second) {
+  const float maximum = first > second ? first : second;
+  const float a = exponential(first - maximum);
+  const float b = exponential(second - maximum);
+  const float sum = a + b;
+  return {a / sum, b / sum, maximum + std::log(sum)};
 }
 
 }  // namespace galvatron::device::kernels
