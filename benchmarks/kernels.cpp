@@ -53,6 +53,12 @@ class Tensor {
   std::int64_t count_;
 };
 
+/// What device::plain makes of its view.
+template <class T>
+T* plain(const Tensor<T>& tensor) {
+  return tensor.view().data;
+}
+
 void set_flops(benchmark::State& state, double flops) {
   state.counters["flop/s"] = benchmark::Counter(flops, benchmark::Counter::kIsIterationInvariantRate);
 }

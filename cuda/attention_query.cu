@@ -1,15 +1,9 @@
-// The gradients of queries in device/cuda/flash_backward.hpp.
-#include <galvatron/device/cuda/flash_backward.hpp>
+// The gradients of queries in device/cuda/flash_attention.hpp.
+#include <galvatron/device/cuda/flash_attention.hpp>
 #include <galvatron/device/cuda/launch.cuh>
 
 namespace galvatron::device::cuda {
 
-#define GALVATRON_INSTANTIATE(T)                                                            \
-  template void Stream::launch(const Geometry&, const detail::FlashQueryGradient<T, 32>&);  \
-  template void Stream::launch(const Geometry&, const detail::FlashQueryGradient<T, 64>&);  \
-  template void Stream::launch(const Geometry&, const detail::FlashQueryGradient<T, 128>&); \
-  template void Stream::launch(const Geometry&, const detail::FlashQueryGradient<T, 256>&);
-GALVATRON_INSTANTIATE(float)
-GALVATRON_INSTANTIATE(bfloat16)
+GALVATRON_INSTANTIATE_HEAD_WIDTHS(FlashQueryGradient)
 
 }  // namespace galvatron::device::cuda

@@ -4,17 +4,17 @@
 
 namespace galvatron::device::cuda {
 
-#define GALVATRON_INSTANTIATE(T)                                                           \
-  template void Stream::launch(const Geometry&, const ForRows<detail::GatherTokens<T>>&);  \
-  template void Stream::launch(const Geometry&, const detail::SumTokens<T>&);              \
-  template void Stream::launch(const Geometry&, const ForRows<detail::AddPosition<T>>&);   \
-  template void Stream::launch(const Geometry&, const ForRows<detail::SumPositions<T>>&);  \
-  template void Stream::launch(const Geometry&, const ColumnSums<T, detail::PutMean<T>>&); \
-  template void Stream::launch(const Geometry&, const ForRows<detail::SpreadMean<T>>&);
+#define GALVATRON_INSTANTIATE(T)                                                   \
+  template void Stream::launch(const Geometry&, const ForRows<GatherTokens<T>>&);  \
+  template void Stream::launch(const Geometry&, const SumTokens<T>&);              \
+  template void Stream::launch(const Geometry&, const ForRows<AddPosition<T>>&);   \
+  template void Stream::launch(const Geometry&, const ForRows<SumPositions<T>>&);  \
+  template void Stream::launch(const Geometry&, const ColumnSums<T, PutMean<T>>&); \
+  template void Stream::launch(const Geometry&, const ForRows<SpreadMean<T>>&);
 GALVATRON_INSTANTIATE(float)
 GALVATRON_INSTANTIATE(bfloat16)
-template void Stream::launch(const Geometry&, const detail::SortTokens&);
-template void Stream::launch(const Geometry&, const detail::MergeTokens&);
-template void Stream::launch(const Geometry&, const detail::SumContinued&);
+template void Stream::launch(const Geometry&, const SortTokens&);
+template void Stream::launch(const Geometry&, const ForEach<MergeTokens>&);
+template void Stream::launch(const Geometry&, const SumContinued&);
 
 }  // namespace galvatron::device::cuda

@@ -4,18 +4,20 @@
 
 namespace galvatron::device::cuda {
 
-#define GALVATRON_INSTANTIATE(T)                                                                                 \
-  template void Stream::launch(const Geometry&, const ForElements<detail::Combine<T, kernels::Sum>>&);           \
-  template void Stream::launch(const Geometry&, const ForElements<detail::Combine<T, kernels::Product>>&);       \
-  template void Stream::launch(const Geometry&, const ForElements<detail::Accumulate<T>>&);                      \
-  template void Stream::launch(const Geometry&, const ForElements<detail::Activate<T, kernels::Gelu>>&);         \
-  template void Stream::launch(const Geometry&, const ForElements<detail::Activate<T, kernels::Relu>>&);         \
-  template void Stream::launch(const Geometry&, const ForElements<detail::ActivateBackward<T, kernels::Gelu>>&); \
-  template void Stream::launch(const Geometry&, const ForElements<detail::ActivateBackward<T, kernels::Relu>>&); \
-  template void Stream::launch(const Geometry&, const ForElements<detail::Gate<T>>&);                            \
-  template void Stream::launch(const Geometry&, const ForElements<detail::GateBackward<T>>&);                    \
-  template void Stream::launch(const Geometry&, const detail::Rotary<T>&);
+#define GALVATRON_INSTANTIATE(T)                                                                                     \
+  template void Stream::launch(const Geometry&, const ForElements<Map<kernels::Sum, T, T, T>>&);                     \
+  template void Stream::launch(const Geometry&, const ForElements<Map<kernels::Product, T, T, T>>&);                 \
+  template void Stream::launch(const Geometry&, const ForElements<Map<kernels::Forward<kernels::Gelu>, T, T, T>>&);  \
+  template void Stream::launch(const Geometry&, const ForElements<Map<kernels::Forward<kernels::Relu>, T, T, T>>&);  \
+  template void Stream::launch(const Geometry&, const ForElements<Map<kernels::Backward<kernels::Gelu>, T, T, T>>&); \
+  template void Stream::launch(const Geometry&, const ForElements<Map<kernels::Backward<kernels::Relu>, T, T, T>>&); \
+  template void Stream::launch(const Geometry&, const ForElements<Gate<T, false>>&);                                 \
+  template void Stream::launch(const Geometry&, const ForElements<Gate<T, true>>&);                                  \
+  template void Stream::launch(const Geometry&, const ForEach<BiasElements<T, T>>&);                                 \
+  template void Stream::launch(const Geometry&, const Rotary<T>&);
 GALVATRON_INSTANTIATE(float)
 GALVATRON_INSTANTIATE(bfloat16)
+template void Stream::launch(const Geometry&, const ForElements<Map<kernels::Sum, bfloat16, float, float>>&);
+template void Stream::launch(const Geometry&, const ForEach<BiasElements<bfloat16, float>>&);
 
 }  // namespace galvatron::device::cuda

@@ -101,12 +101,11 @@ Outputs<T> on_gpu(Problem<T>& p, std::uint64_t seed = 1, std::int64_t scratch_by
   std::vector<std::byte> scratch(at(scratch_bytes));
   AttentionBias bias = p.bias;
   if (!out.dbias.empty()) bias.gradient = view(out.dbias);
-  cuda::attention_forward<Emulator, T>(gpu, p.shape, p.qkv.data(), p.qkv.data() + p.k_at, p.qkv.data() + p.v_at,
-                                       out.o.data(), out.lse.data(), bias);
-  cuda::attention_backward<Emulator, T>(gpu, view(scratch), p.shape, p.qkv.data(), p.qkv.data() + p.k_at,
-                                        p.qkv.data() + p.v_at, out.o.data(), out.lse.data(), p.d_o.data(),
-                                        out.dqkv.data(), out.dqkv.data() + p.k_at, out.dqkv.data() + p.v_at,
-                                        out.delta.data(), bias);
+  cuda::attention_forward<T>(gpu, p.shape, p.qkv.data(), p.qkv.data() + p.k_at, p.qkv.data() + p.v_at, out.o.data(),
+                             out.lse.data(), bias);
+  cuda::attention_backward<T>(gpu, view(scratch), p.shape, p.qkv.data(), p.qkv.data() + p.k_at, p.qkv.data() + p.v_at,
+                              out.o.data(), out.lse.data(), p.d_o.data(), out.dqkv.data(), out.dqkv.data() + p.k_at,
+                              out.dqkv.data() + p.v_at, out.delta.data(), bias);
   return out;
 }
 
@@ -250,9 +249,8 @@ TEST_CASE("attention to parts of the keys on a GPU, with strides of their own, i
     std::vector<float> dq(at(rows * own.dq_stride)), dkv(at(rows * 2 * kv_width)), sum(at(rows * width));
     for (const bool is_own : {true, false}) {
       const std::int64_t from = is_own ? later : 0;
-      cuda::attention_backward<Emulator, float>(gpu, view(scratch), is_own ? own : cross, q, k + from, v + from,
-                                                o.data(), lse2, d_o, dq.data(), dkv.data(), dkv.data() + kv_width,
-                                                delta.data() + half, {});
+      cuda::attention_backward<float>(gpu, view(scratch), is_own ? own : cross, q, k + from, v + from, o.data(), lse2,
+                                      d_o, dq.data(), dkv.data(), dkv.data() + kv_width, delta.data() + half, {});
       for (std::int64_t r = 0; r < rows; ++r)
         for (std::int64_t i = 0; i < width; ++i) sum[at(r * width + i)] += dq[at(r * own.dq_stride + i)];
       if (!is_own) continue;

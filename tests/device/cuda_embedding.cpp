@@ -176,10 +176,10 @@ TEST_CASE("no rows: nothing is launched") {
   Emulator emulator;
   std::vector<std::byte> scratch(64);
   float* none = nullptr;
-  cuda::embedding_forward<Emulator, float>(emulator, 0, 8, nullptr, 0, 4, none, none);
-  cuda::embedding_backward<Emulator, float>(emulator, view(scratch), 0, 8, nullptr, 0, 4, none, none);
-  cuda::position_forward<Emulator, float>(emulator, 0, 1, 8, 0, none, none);
-  cuda::position_backward<Emulator, float>(emulator, 0, 1, 8, 0, none, none);
-  cuda::pool_backward<Emulator, float>(emulator, 0, 1, 8, 1.0F, none, none);
+  cuda::embedding_forward<float>(emulator, 0, 8, nullptr, 0, 4, none, none);
+  cuda::embedding_backward<float>(emulator, view(scratch), 0, 8, nullptr, 0, 4, none, none);
+  cuda::position_forward<float>(emulator, 0, 1, 8, 0, none, none);
+  cuda::position_backward<float>(emulator, 0, 1, 8, 0, none, none);
+  cuda::pool_backward<float>(emulator, 0, 1, 8, 1.0F, none, none);
   CHECK(emulator.launches() == 0);
 }

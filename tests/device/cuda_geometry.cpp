@@ -6,9 +6,8 @@
 
 #include <doctest/doctest.h>
 
-#include <galvatron/device/cuda/divisor.hpp>
+#include <galvatron/device/cuda/block.hpp>
 #include <galvatron/device/cuda/elements.hpp>
-#include <galvatron/device/cuda/geometry.hpp>
 
 #include "few_blocks.hpp"
 

@@ -165,9 +165,9 @@ TEST_CASE("norms and their gradients equal the host's for rows of any length") {
 TEST_CASE("rows beyond the registers of a block") {
   std::mt19937 random(503);
   const auto beyond = []<class K>(K) { return std::int64_t{K::most_threads} * K::kept + 3; };
-  check<float>(random, NormKind::layer_norm, 2, 4 * beyond(cuda::detail::Norm<float>{}));
+  check<float>(random, NormKind::layer_norm, 2, 4 * beyond(cuda::Norm<float>{}));
   // Backward keeps their sums in shared memory, or where they are many in memory; packs, and single elements.
-  check<bfloat16>(random, NormKind::rms_norm, 2, 8 * beyond(cuda::detail::NormBackward<bfloat16>{}));
+  check<bfloat16>(random, NormKind::rms_norm, 2, 8 * beyond(cuda::NormBackward<bfloat16>{}));
   check<bfloat16>(random, NormKind::layer_norm, 2, 8 * 1537, 0, 8 * 8 * 1537);
   check<bfloat16>(random, NormKind::layer_norm, 2, 12295, 0, 8 * 12295);
 }
@@ -188,8 +188,8 @@ TEST_CASE("what is no number stays in its row") {
   const std::vector<float> gamma(at(hidden), 1.0F);
   std::vector<float> y(x.size());
   std::vector<float> stats(6);
-  cuda::norm_forward<Emulator, float>(emulator, NormKind::rms_norm, 3, hidden, 1e-5, x.data(), gamma.data(), nullptr,
-                                      y.data(), stats.data());
+  cuda::norm_forward<float>(emulator, NormKind::rms_norm, 3, hidden, 1e-5, x.data(), gamma.data(), nullptr, y.data(),
+                            stats.data());
   for (std::int64_t i = 0; i < hidden; ++i) {
     CHECK(std::isfinite(y[at(i)]));
     CHECK(std::isnan(y[at(hidden + i)]));
@@ -231,13 +231,12 @@ TEST_CASE("no rows: nothing is launched") {
   std::vector<std::byte> scratch(64);
   std::vector<float> gamma(8, 1.0F), sums(8, 3.0F);
   float* none = nullptr;
-  cuda::norm_forward<Emulator, float>(emulator, NormKind::rms_norm, 0, 8, 1e-5, none, gamma.data(), nullptr, none,
-                                      none);
-  cuda::add_norm_forward<Emulator, float>(emulator, NormKind::rms_norm, 0, 8, 1e-5, none, none, gamma.data(), nullptr,
-                                          none, none, none);
-  cuda::norm_backward<Emulator, float>(emulator, view(scratch), NormKind::rms_norm, 0, 8, none, none, gamma.data(),
-                                       none, nullptr, none, sums.data(), nullptr);
-  cuda::bias_gradient<Emulator, float>(emulator, view(scratch), 0, 8, none, sums.data());
+  cuda::norm_forward<float>(emulator, NormKind::rms_norm, 0, 8, 1e-5, none, gamma.data(), nullptr, none, none);
+  cuda::add_norm_forward<float>(emulator, NormKind::rms_norm, 0, 8, 1e-5, none, none, gamma.data(), nullptr, none, none,
+                                none);
+  cuda::norm_backward<float>(emulator, view(scratch), NormKind::rms_norm, 0, 8, none, none, gamma.data(), none, nullptr,
+                             none, sums.data(), nullptr);
+  cuda::bias_gradient<float>(emulator, view(scratch), 0, 8, none, sums.data());
   CHECK(emulator.launches() == 0);
   CHECK(sums[0] == 3.0F);
 }

@@ -43,19 +43,19 @@ void check_sums(Emulator& emulator, std::mt19937& random, std::int64_t n, std::i
   TestHost host(1);
   Tensor<T> a(random, n, offset), b(random, n, offset), out(random, n, offset);
   auto expected = out;
-  cuda::add(few, n, a.data(), b.data(), out.data());
+  cuda::map<device::kernels::Sum>(few, n, a.data(), b.data(), out.data());
   host->add(n, a.view(), b.view(), expected.view());
   CHECK(same_bits(out.all(), expected.all()));
   auto in_place = b;
-  cuda::add(few, n, a.data(), in_place.data(), in_place.data());
+  cuda::map<device::kernels::Sum>(few, n, a.data(), in_place.data(), in_place.data());
   CHECK(same_bits(in_place.values(), expected.values()));
-  cuda::multiply(few, n, a.data(), b.data(), out.data());
+  cuda::map<device::kernels::Product>(few, n, a.data(), b.data(), out.data());
   host->multiply(n, a.view(), b.view(), expected.view());
   CHECK(same_bits(out.all(), expected.all()));
 
   Tensor<float> sum(random, n, offset);
   auto expected_sum = sum;
-  cuda::accumulate(few, n, a.data(), sum.data());
+  cuda::map<device::kernels::Sum>(few, n, a.data(), sum.data(), sum.data());
   host->accumulate(n, a.view(), expected_sum.view());
   CHECK(same_bits(sum.all(), expected_sum.all()));
 }

@@ -7,9 +7,9 @@
 
 #include <doctest/doctest.h>
 
-#include <galvatron/device/cuda/bias.hpp>
-#include <galvatron/device/cuda/column_major.hpp>
+#include <galvatron/device/cuda/pointwise.hpp>
 #include <galvatron/device/kernels/activation.hpp>
+#include <galvatron/device/product.hpp>
 
 #include "emulator.hpp"
 #include "host_fixture.hpp"
@@ -31,7 +31,7 @@ void interpret(const cuda::ColumnMajorProduct& p, const std::vector<T>& x, const
     if (transposed) std::swap(row, column);
     REQUIRE(row < m.rows);
     REQUIRE(column < m.columns);
-    return static_cast<double>(static_cast<float>(values.at(static_cast<std::size_t>(row + column * m.leading))));
+    return static_cast<double>(static_cast<float>(values.at(static_cast<std::size_t>(row + column * m.rows))));
   };
   const std::int64_t inner = p.x_transposed ? p.x.rows : p.x.columns;
   REQUIRE(inner == (p.y_transposed ? p.y.columns : p.y.rows));
@@ -42,7 +42,7 @@ void interpret(const cuda::ColumnMajorProduct& p, const std::vector<T>& x, const
       double sum = p.bias ? static_cast<double>(static_cast<float>(bias.at(static_cast<std::size_t>(row)))) : 0.0;
       for (std::int64_t l = 0; l < inner; ++l)
         sum += element(p.x, x, p.x_transposed, row, l) * element(p.y, y, p.y_transposed, l, column);
-      const auto place = static_cast<std::size_t>(row + column * p.d.leading);
+      const auto place = static_cast<std::size_t>(row + column * p.d.rows);
       if (p.epilogue == Epilogue::gelu) {
         u.at(place) = C(static_cast<float>(sum));
         sum *= 0.5 * (1 + std::tanh(std::sqrt(2 / std::numbers::pi) * (sum + 0.044715 * sum * sum * sum)));
@@ -166,9 +166,9 @@ TEST_CASE("8-bit products are asked for along the sum, with the gradient in the 
                                        .k = 16});
     CHECK(p.x_transposed);
     CHECK_FALSE(p.y_transposed);
-    CHECK(p.x == cuda::ColumnMajorMatrix{16, 48, 16, Precision::fp8});
-    CHECK(p.y == cuda::ColumnMajorMatrix{16, 32, 16, Precision::fp8});
-    CHECK(p.d == cuda::ColumnMajorMatrix{48, 32, 48, Precision::bf16});
+    CHECK(p.x == cuda::ColumnMajorMatrix{16, 48, Precision::fp8});
+    CHECK(p.y == cuda::ColumnMajorMatrix{16, 32, Precision::fp8});
+    CHECK(p.d == cuda::ColumnMajorMatrix{48, 32, Precision::bf16});
     CHECK(p.gradient == gradient);
     CHECK(p.bias);
   }

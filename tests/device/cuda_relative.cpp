@@ -5,7 +5,7 @@
 
 #include <doctest/doctest.h>
 
-#include <galvatron/device/cuda/relative.hpp>
+#include <galvatron/device/cuda/attention_bias.hpp>
 
 #include "few_blocks.hpp"
 #include "host_fixture.hpp"
@@ -69,7 +69,7 @@ TEST_CASE("every distance is in the range of its bucket and of no other") {
         CAPTURE(causal);
         CAPTURE(buckets);
         CAPTURE(tokens);
-        const cuda::detail::Buckets all({.tokens = tokens, .buckets = buckets, .causal = causal});
+        const cuda::Buckets all({.tokens = tokens, .buckets = buckets, .causal = causal});
         std::vector<std::int64_t> found(static_cast<std::size_t>(2 * tokens - 1), -1);
         std::int64_t covered = 0;
         for (std::int64_t bucket = 0; bucket < buckets; ++bucket) {

@@ -10,7 +10,7 @@
 #include <doctest/doctest.h>
 
 #include <galvatron/device/cuda/rounding.hpp>
-#include <galvatron/device/host/gemm_8bit.hpp>
+#include <galvatron/device/host/gemm.hpp>
 
 #include "emulator.hpp"
 #include "host_fixture.hpp"

@@ -51,8 +51,8 @@ void check_types(Emulator& emulator, std::mt19937& random, const Runs& runs, std
     expected_copy[target] = C(source);
     expected_sum[target] = C(static_cast<float>(expected_sum[target]) + source);
   });
-  cuda::copy_runs(few, runs, from.data() + offset, copied.data() + offset);
-  cuda::add_runs(few, runs, from.data() + offset, added.data() + offset);
+  cuda::move_runs<false>(few, runs, from.data() + offset, copied.data() + offset);
+  cuda::move_runs<true>(few, runs, from.data() + offset, added.data() + offset);
   CHECK(same_bits(copied, expected_copy));
   CHECK(same_bits(added, expected_sum));
 }
@@ -178,14 +178,14 @@ TEST_CASE("runs that overlap in part are refused on a GPU") {
   Emulator emulator;
   std::vector<float> from(100), to(100);
   CHECK_THROWS_WITH_AS(
-      cuda::copy_runs(emulator, Runs{.rows = 3, .width = 5, .from = {.row = 5}, .to = {.row = 4}}, from.data(),
-                      to.data()),
+      cuda::move_runs<false>(emulator, Runs{.rows = 3, .width = 5, .from = {.row = 5}, .to = {.row = 4}}, from.data(),
+                             to.data()),
       "runs of 5 elements at distances of 0, 0 and 4 overlap: a GPU writes runs that are apart or the same",
       DeviceFailure);
   CHECK_THROWS_AS(
-      cuda::add_runs(emulator, Runs{.blocks = 2, .repeats = 3, .width = 5, .to = {.block = 10, .repeat = 5}},
-                     from.data(), to.data()),
+      cuda::move_runs<true>(emulator, Runs{.blocks = 2, .repeats = 3, .width = 5, .to = {.block = 10, .repeat = 5}},
+                            from.data(), to.data()),
       DeviceFailure);
-  cuda::add_runs(emulator, Runs{.blocks = 2, .repeats = 2, .width = 5, .to = {.block = 10, .repeat = 5}}, from.data(),
-                 to.data());
+  cuda::move_runs<true>(emulator, Runs{.blocks = 2, .repeats = 2, .width = 5, .to = {.block = 10, .repeat = 5}},
+                        from.data(), to.data());
 }

@@ -54,7 +54,7 @@ void check(std::mt19937& random, std::int64_t rows, std::int64_t vocabulary, std
   std::vector<float> expected_lse(at(rows)), lse(at(rows));
   double expected_loss = 1.5;
   double loss = 1.5;
-  host->softmax_merge(rows, shards, view(stats), view(expected_lse), {&expected_loss, 1});
+  host->softmax_merge(rows, shards, view(stats), view(expected_lse), View<double>{&expected_loss, 1});
   std::vector<double> scratch(2048, NAN);
   const View<std::byte> bytes{reinterpret_cast<std::byte*>(scratch.data()), 2048 * 8};
   cuda::softmax_merge(emulator, bytes, rows, shards, stats.data(), lse.data(), &loss);
@@ -165,9 +165,9 @@ TEST_CASE("no rows: nothing is launched") {
   Emulator emulator;
   double loss = 2;
   float* none = nullptr;
-  cuda::softmax_statistics<Emulator, float>(emulator, 0, 8, 8, 0, none, nullptr, none);
+  cuda::softmax_statistics<float>(emulator, 0, 8, 8, 0, none, nullptr, none);
   cuda::softmax_merge(emulator, {}, 0, 1, none, none, &loss);
-  cuda::softmax_backward<Emulator, float>(emulator, 0, 8, 8, 0, none, nullptr, 1.0F, none);
+  cuda::softmax_backward<float>(emulator, 0, 8, 8, 0, none, nullptr, 1.0F, none);
   CHECK(emulator.launches() == 0);
   CHECK(loss == 2);
 }

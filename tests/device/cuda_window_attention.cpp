@@ -7,7 +7,7 @@
 #include <doctest/doctest.h>
 
 #include <galvatron/core/error.hpp>
-#include <galvatron/device/cuda/window_attention.hpp>
+#include <galvatron/device/cuda/attention.hpp>
 
 #include "emulator.hpp"
 #include "host_fixture.hpp"
@@ -80,11 +80,11 @@ Outputs<T> on_gpu(const Problem<T>& p, std::uint64_t seed = 1, std::int64_t scra
   std::vector<std::byte> scratch(at(scratch_bytes));
   const T* qkv = p.qkv.data();
   T* dqkv = out.dqkv.data();
-  cuda::window_attention_forward<Emulator, T>(gpu, p.shape, qkv, qkv + p.width(), qkv + 2 * p.width(), p.table.data(),
-                                              out.o.data(), out.lse.data());
-  cuda::window_attention_backward<Emulator, T>(gpu, view(scratch), p.shape, qkv, qkv + p.width(), qkv + 2 * p.width(),
-                                               p.table.data(), out.lse.data(), p.d_o.data(), dqkv, dqkv + p.width(),
-                                               dqkv + 2 * p.width(), out.dtable.data());
+  cuda::window_attention_forward<T>(gpu, p.shape, qkv, qkv + p.width(), qkv + 2 * p.width(), p.table.data(),
+                                    out.o.data(), out.lse.data());
+  cuda::window_attention_backward<T>(gpu, view(scratch), p.shape, qkv, qkv + p.width(), qkv + 2 * p.width(),
+                                     p.table.data(), out.lse.data(), p.d_o.data(), dqkv, dqkv + p.width(),
+                                     dqkv + 2 * p.width(), out.dtable.data());
   return out;
 }
 

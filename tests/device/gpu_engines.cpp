@@ -15,6 +15,8 @@
 #include <galvatron/core/units.hpp>
 #include <galvatron/device/cuda/cudnn_attention.hpp>
 
+#include "described_device.hpp"
+
 namespace {
 
 using namespace galvatron;
@@ -69,8 +71,8 @@ TEST_CASE("cuDNN has engines for attention on an H100 and an A100") {
     std::exit(77);
   }
   for (const auto& [version, multiprocessors, shared] : {std::array{900, 132, 232448}, std::array{800, 108, 166912}}) {
-    const cudnn::Object device = cudnn::described_device(device_json(version, multiprocessors, shared));
-    const cudnn::Target target{.device = &device};
+    const cudnn::Object device = test::described_device(device_json(version, multiprocessors, shared));
+    const cudnn::Target target{.device = device.get()};
     for (const AttentionShape& s : shapes()) {
       CAPTURE(cudnn::to_string(s, true));
       CAPTURE(version);

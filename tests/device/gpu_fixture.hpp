@@ -10,7 +10,6 @@
 
 #include <galvatron/device/cuda/devices.hpp>
 #include <galvatron/device/cuda/machine.hpp>
-#include <galvatron/device/cuda/memory.hpp>
 
 namespace galvatron::test {
 

@@ -8,7 +8,8 @@
 #include <galvatron/device/cuda/cudnn_attention.hpp>
 #include <galvatron/device/cuda/devices.hpp>
 #include <galvatron/device/cuda/gemm.hpp>
-#include <galvatron/device/cuda/memory.hpp>
+
+#include "described_device.hpp"
 
 namespace {
 
@@ -88,7 +89,7 @@ TEST_CASE("cuBLASLt's objects hold what the column-major description says") {
       const auto check = [](const cuda::ColumnMajorMatrix& matrix, cublasLtMatrixLayout_t its) {
         CHECK(of_layout<std::uint64_t>(its, CUBLASLT_MATRIX_LAYOUT_ROWS) == static_cast<std::uint64_t>(matrix.rows));
         CHECK(of_layout<std::uint64_t>(its, CUBLASLT_MATRIX_LAYOUT_COLS) == static_cast<std::uint64_t>(matrix.columns));
-        CHECK(of_layout<std::int64_t>(its, CUBLASLT_MATRIX_LAYOUT_LD) == matrix.leading);
+        CHECK(of_layout<std::int64_t>(its, CUBLASLT_MATRIX_LAYOUT_LD) == matrix.rows);
         CHECK(of_layout<std::int32_t>(its, CUBLASLT_MATRIX_LAYOUT_ORDER) == CUBLASLT_ORDER_COL);
         CHECK(of_layout<std::uint32_t>(its, CUBLASLT_MATRIX_LAYOUT_TYPE) ==
               static_cast<std::uint32_t>(matrix.precision == Precision::bf16 ? CUDA_R_16BF : CUDA_R_32F));
@@ -196,7 +197,7 @@ TEST_CASE("shapes that cuDNN is not asked about") {
 }
 
 TEST_CASE("a description that cuDNN cannot read is refused in its own words") {
-  CHECK_THROWS_WITH_AS(cudnn::described_device("{}"), doctest::Contains("maxGridSize"), cudnn::Refused);
+  CHECK_THROWS_WITH_AS(test::described_device("{}"), doctest::Contains("maxGridSize"), cudnn::Refused);
 }
 
 }  // namespace

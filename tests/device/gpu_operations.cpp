@@ -1,6 +1,6 @@
 // Every operation of the Device concept on a GPU against the host device, twice: the second time with the same bits.
 // labels: gpu
-#include <galvatron/device/cuda/cuda.hpp>
+#include <galvatron/device/cuda/machine.hpp>
 
 #include "every_operation.hpp"
 #include "gpu_fixture.hpp"

@@ -1,7 +1,6 @@
 #include <doctest/doctest.h>
 
 #include <galvatron/device/host/attention.hpp>
-#include <galvatron/device/host/attention_backward.hpp>
 
 #include "host_fixture.hpp"
 
@@ -145,7 +144,7 @@ void check(std::mt19937& random, int threads, Isa isa, std::int64_t batch, std::
   TestHost host(threads, isa);
   const auto got = compute(*host, problem);
   const auto expected = reference(problem);
-  CAPTURE(device::name_of(isa));
+  CAPTURE(test::name_of(isa));
   CAPTURE(threads);
   CAPTURE(batch);
   CAPTURE(queries);

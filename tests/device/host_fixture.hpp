@@ -113,6 +113,10 @@ bool same_bits(const std::vector<T>& a, const std::vector<T>& b) {
   return a.size() == b.size() && (a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(T)) == 0);
 }
 
+constexpr const char* name_of(device::Isa isa) {
+  return isa == device::Isa::avx512 ? "avx512" : isa == device::Isa::avx2 ? "avx2" : "portable";
+}
+
 /// The instruction sets that this processor can test.
 inline std::vector<device::Isa> testable_isas() {
   std::vector<device::Isa> all{device::Isa::portable};

@@ -19,7 +19,7 @@ double slope(double (*f)(double), double x) { return (f(x + 1e-5) - f(x - 1e-5))
 
 template <class T>
 void check_activations(std::mt19937& random, int threads, device::Isa isa, std::int64_t rows, std::int64_t n) {
-  CAPTURE(device::name_of(isa));
+  CAPTURE(test::name_of(isa));
   CAPTURE(rows);
   CAPTURE(n);
   TestHost host(threads, isa);

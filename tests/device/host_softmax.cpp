@@ -45,7 +45,7 @@ void check(std::mt19937& random, int threads, std::int64_t rows, std::int64_t vo
                              view(stats).slice(s * rows * 3, rows * 3));
   std::vector<float> lse(at(rows));
   double loss = 1.5;
-  host->softmax_merge(rows, shards, view(stats), view(lse), {&loss, 1});
+  host->softmax_merge(rows, shards, view(stats), view(lse), View<double>{&loss, 1});
   CHECK(error_of(lse, expected_lse) < 1e-6);
   CHECK(loss == doctest::Approx(expected_loss).epsilon(1e-6));
   for (std::int64_t s = 0; s < shards; ++s) {
@@ -92,7 +92,7 @@ TEST_CASE("logits far apart neither overflow nor vanish") {
   std::vector<float> lse(1);
   double loss = 0;
   host->softmax_statistics(1, 4, 4, 0, view(logits), view(targets), view(stats));
-  host->softmax_merge(1, 1, view(stats), view(lse), {&loss, 1});
+  host->softmax_merge(1, 1, view(stats), view(lse), View<double>{&loss, 1});
   CHECK(lse[0] == doctest::Approx(1e4 + std::log(1.0 + std::exp(-1.0))));
   CHECK(loss == doctest::Approx(std::log(1.0 + std::exp(-1.0))).epsilon(1e-2));
   host->softmax_backward(1, 4, 4, 0, view(lse), view(targets), 1.0F, view(logits));
@@ -123,7 +123,7 @@ TEST_CASE("a row without a target has no loss, but numbers that are none do not 
     std::vector<float> lse(1);
     double loss = 0;
     host->softmax_statistics(1, 3000, 3000, 0, view(logits), view(targets), view(stats));
-    host->softmax_merge(1, 1, view(stats), view(lse), {&loss, 1});
+    host->softmax_merge(1, 1, view(stats), view(lse), View<double>{&loss, 1});
     if (std::isfinite(logit))
       CHECK(loss == 0.0);
     else

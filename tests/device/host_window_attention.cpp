@@ -166,7 +166,7 @@ void check(std::mt19937& random, int threads, Isa isa, const WindowShape& shape,
   TestHost host(threads, isa);
   const auto got = compute(*host, problem);
   const auto wanted = reference(problem);
-  CAPTURE(device::name_of(isa));
+  CAPTURE(test::name_of(isa));
   CAPTURE(threads);
   CAPTURE(shape.side);
   CAPTURE(shape.window);

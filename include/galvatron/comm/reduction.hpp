@@ -5,7 +5,7 @@
 #include <type_traits>
 
 #include <galvatron/core/dtype.hpp>
-#include <galvatron/device/kernels/macros.hpp>
+#include <galvatron/device/kernels/number.hpp>
 
 namespace galvatron::comm {
 

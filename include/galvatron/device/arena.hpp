@@ -10,7 +10,6 @@
 #include <cstddef>
 #include <cstring>
 #include <string>
-#include <type_traits>
 
 #include <sys/mman.h>
 
@@ -30,22 +29,15 @@ class Region {
   /// which is a defect of the memory formulas, never of the data.
   template <class T>
   View<T> take(std::int64_t count) {
-    const std::int64_t bytes = aligned_bytes(count * static_cast<std::int64_t>(sizeof(T)));
-    check(bytes);
-    T* pointer = base_ == nullptr ? nullptr : reinterpret_cast<T*>(base_ + low_);
-    low_ += bytes;
-    peak_ = std::max(peak_, low_ + high_);
-    return {pointer, count};
+    const std::int64_t first = low_;
+    grow(low_, count * static_cast<std::int64_t>(sizeof(T)));
+    return {place<T>(first), count};
   }
   /// The same from the high end.
   template <class T>
   View<T> take_high(std::int64_t count) {
-    const std::int64_t bytes = aligned_bytes(count * static_cast<std::int64_t>(sizeof(T)));
-    check(bytes);
-    high_ += bytes;
-    peak_ = std::max(peak_, low_ + high_);
-    T* pointer = base_ == nullptr ? nullptr : reinterpret_cast<T*>(base_ + capacity_ - high_);
-    return {pointer, count};
+    grow(high_, count * static_cast<std::int64_t>(sizeof(T)));
+    return {place<T>(capacity_ - high_), count};
   }
 
   [[nodiscard]] std::int64_t low() const { return low_; }
@@ -57,11 +49,18 @@ class Region {
   [[nodiscard]] std::int64_t capacity() const { return capacity_; }
 
  private:
-  void check(std::int64_t bytes) const {
+  void grow(std::int64_t& end, std::int64_t bytes) {
+    bytes = aligned_bytes(bytes);
     if (low_ + high_ + bytes > capacity_)
       throw Failure(ErrorKind::internal, std::string("the ") + name_ + " region of the arena needs " +
                                              std::to_string(low_ + high_ + bytes) + " bytes but the plan gave it " +
                                              std::to_string(capacity_));
+    end += bytes;
+    peak_ = std::max(peak_, low_ + high_);
+  }
+  template <class T>
+  [[nodiscard]] T* place(std::int64_t first) const {
+    return base_ == nullptr ? nullptr : reinterpret_cast<T*>(base_ + first);
   }
 
   const char* name_ = "unnamed";

@@ -10,9 +10,11 @@
 // sequence is a run of memory.
 #pragma once
 
+#include <compare>
 #include <concepts>
 #include <cstdint>
 #include <string_view>
+#include <type_traits>
 
 #include <galvatron/core/dtype.hpp>
 #include <galvatron/core/view.hpp>
@@ -39,7 +41,7 @@ struct AttentionShape {
   std::int64_t dq_stride = 0;   ///< elements between rows of the gradient of q; usually q_stride
   std::int64_t dkv_stride = 0;  ///< the same of k and of v; usually kv_stride
   std::int64_t lse_stride = 0;  ///< elements between the statistics of two heads; usually `queries`
-  friend constexpr bool operator==(const AttentionShape&, const AttentionShape&) = default;
+  friend constexpr auto operator<=>(const AttentionShape&, const AttentionShape&) = default;
 
   [[nodiscard]] constexpr std::int64_t dq_row() const { return dq_stride > 0 ? dq_stride : q_stride; }
   [[nodiscard]] constexpr std::int64_t dkv_row() const { return dkv_stride > 0 ? dkv_stride : kv_stride; }
@@ -111,6 +113,21 @@ struct Runs {
   [[nodiscard]] constexpr std::int64_t elements() const { return blocks * repeats * rows * width; }
 };
 
+/// An operand that is read, whose element type follows from another argument; takes mutable views too.
+template <class T>
+using In = std::type_identity_t<View<const std::remove_const_t<T>>>;
+
+/// What a loop or a kernel takes for an operand of an operation: the address of a view, null where it is empty;
+/// anything else as it is.
+template <class T>
+constexpr T* plain(const View<T>& view) {
+  return view.empty() ? nullptr : view.data;
+}
+template <class T>
+constexpr const T& plain(const T& value) {
+  return value;
+}
+
 /// How a number becomes a bfloat16: the nearest, or one of its two neighbours at random with the number as the mean.
 enum class Rounding : std::uint8_t { nearest, stochastic };
 
@@ -162,7 +179,7 @@ concept Device = requires(D& d, View<float> f, View<const float> cf, View<const 
   // c (m, n) = a * b [+ bias (n)], or c += a * b when `accumulate`; operands as op::Kind says. With T = bfloat16, a and
   // b are bfloat16 and c is bfloat16 or float (tn: float). Bias only without accumulate.
   d.gemm(op::Kind::gemm_nt, n, n, n, cf, cf, f, /*accumulate=*/false, /*bias=*/cf);
-  // The same with a and b bfloat16 that are scaled and rounded to 8 bits first (device/product_8bit.hpp), for extents
+  // The same with a and b bfloat16 that are scaled and rounded to 8 bits first (device/product.hpp), for extents
   // that cost::fits_8bit; c bfloat16 or float; `room` of cost::room_8bit(m, n, k) bytes.
   d.gemm_8bit(op::Kind::gemm_nt, n, n, n, half, half, f, /*accumulate=*/false, /*bias=*/half, /*room=*/raw);
 

@@ -19,7 +19,7 @@ class Owner {
   ~Owner() {
     if (handle_ != nullptr) destroy(handle_);
   }
-  [[nodiscard]] Handle get() const { return handle_; }
+  [[nodiscard]] const Handle& get() const { return handle_; }
   /// Where the library's function that makes one puts it.
   Handle* out() { return &handle_; }
 

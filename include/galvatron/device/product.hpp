@@ -1,12 +1,18 @@
-// A matrix product, as a device asks its library for it.
+// A matrix product, as a device asks its library for it; of 8-bit operands, their formats and where they lie while it
+// works; and the same in the words of libraries whose matrices lie column by column.
 #pragma once
 
+#include <compare>
 #include <cstddef>
 #include <cstdint>
 #include <string>
 
 #include <galvatron/core/dtype.hpp>
 #include <galvatron/core/error.hpp>
+#include <galvatron/core/float8.hpp>
+#include <galvatron/core/units.hpp>
+#include <galvatron/core/view.hpp>
+#include <galvatron/cost/product_8bit.hpp>
 #include <galvatron/op/kind.hpp>
 
 namespace galvatron::device {
@@ -22,19 +28,22 @@ struct Product {
   std::int64_t m = 0;
   std::int64_t n = 0;
   std::int64_t k = 0;
-  friend constexpr bool operator==(const Product&, const Product&) = default;
-
-  struct Hash {
-    std::size_t operator()(const Product& p) const {
-      auto h = std::uint64_t{op::index_in(op::gemms, p.kind)} | static_cast<std::uint64_t>(p.operands) << 2 |
-               static_cast<std::uint64_t>(p.result) << 4 | static_cast<std::uint64_t>(p.accumulate) << 6 |
-               static_cast<std::uint64_t>(p.bias) << 7 | static_cast<std::uint64_t>(p.gradient) << 8;
-      for (const std::int64_t extent : {p.m, p.n, p.k})
-        h = (h ^ static_cast<std::uint64_t>(extent)) * 0x9e3779b97f4a7c15ULL, h ^= h >> 29;
-      return static_cast<std::size_t>(h);
-    }
-  };
+  friend constexpr auto operator<=>(const Product&, const Product&) = default;
 };
+
+/// c of type C from operands of type T.
+template <class T, class C>
+constexpr Product product_of(op::Kind kind, std::int64_t m, std::int64_t n, std::int64_t k, bool accumulate = false,
+                             bool bias = false) {
+  return {.kind = kind,
+          .operands = precision_of<T>,
+          .result = precision_of<C>,
+          .accumulate = accumulate,
+          .bias = bias,
+          .m = m,
+          .n = n,
+          .k = k};
+}
 
 /// Throws an internal Failure for a kind that is no matrix product.
 inline void check_gemm(op::Kind kind) {
@@ -56,4 +65,83 @@ inline std::string to_string(const Product& p) {
          std::to_string(p.n) + " x " + std::to_string(p.k) + " of " + name_of(p.operands);
 }
 
+/// Operand a of a backward product is the gradient of a layer's output, which needs range more than precision.
+/// Activations and weights are float8_e4m3.
+constexpr bool has_gradient(op::Kind kind) { return kind != op::Kind::gemm_nt; }
+
+/// Calls the function template f with the format of operand a.
+void with_format_of_a(op::Kind kind, const auto& f) {
+  if (has_gradient(kind))
+    f.template operator()<float8_e5m2>();
+  else
+    f.template operator()<float8_e4m3>();
+}
+
+/// The parts of the cost::room_8bit(m, n, k) bytes that a product gets.
+struct Room8bit {
+  View<std::uint8_t> a;  ///< (m, k)
+  View<std::uint8_t> b;  ///< (n, k)
+  View<float> unscale;   ///< (2): what a and b are multiplied with after rounding
+
+  Room8bit(View<std::byte> room, std::int64_t m, std::int64_t n, std::int64_t k)
+      : a(reinterpret_cast<std::uint8_t*>(room.data), m * k),
+        b(a.data + aligned_bytes(m * k), n * k),
+        unscale(reinterpret_cast<float*>(room.data + aligned_bytes(m * k) + aligned_bytes(n * k)), 2) {}
+};
+
 }  // namespace galvatron::device
+
+namespace galvatron::device::cuda {
+
+/// Element (row, column) lies at row + column * rows.
+struct ColumnMajorMatrix {
+  std::int64_t rows = 0;
+  std::int64_t columns = 0;
+  Precision precision = Precision::fp32;
+  friend constexpr bool operator==(const ColumnMajorMatrix&, const ColumnMajorMatrix&) = default;
+};
+
+/// d = op(x) op(y) [+ bias, one value a row], or d += op(x) op(y), where op transposes what it says; or what the
+/// epilogue makes of it with a matrix u like d.
+struct ColumnMajorProduct {
+  ColumnMajorMatrix x{};  ///< the memory of Product's b
+  ColumnMajorMatrix y{};  ///< the memory of Product's a
+  ColumnMajorMatrix d{};  ///< the memory of Product's c, (n, m)
+  bool x_transposed = false;
+  bool y_transposed = false;
+  bool bias = false;      ///< (n), of the operands' precision; with fp8 bfloat16
+  bool gradient = false;  ///< fp8 only: y is float8_e5m2, x float8_e4m3
+  float beta = 0;         ///< 1: d accumulates
+  Epilogue epilogue = Epilogue::none;
+  friend constexpr bool operator==(const ColumnMajorProduct&, const ColumnMajorProduct&) = default;
+};
+
+/// Rows are columns of the transposed matrix, so it is c^T = op(b)^T op(a)^T that the library is asked for:
+///
+///     nt   c^T = b   a^T    b (n, k) row by row is (k, n) column by column, and is transposed
+///     nn   c^T = b^T a^T    b (k, n) is (n, k), a (m, k) is (k, m): both as they are
+///     tn   c^T = b^T a      a (k, m) is (m, k), and is transposed
+constexpr ColumnMajorProduct column_major(const Product& p, Epilogue epilogue = Epilogue::none) {
+  ColumnMajorProduct out{.x = {.rows = p.n, .columns = p.k, .precision = p.operands},
+                         .y = {.rows = p.k, .columns = p.m, .precision = p.operands},
+                         .d = {.rows = p.n, .columns = p.m, .precision = p.result},
+                         .x_transposed = p.kind == op::Kind::gemm_nt,
+                         .y_transposed = p.kind == op::Kind::gemm_tn,
+                         .bias = p.bias,
+                         .gradient = p.gradient,
+                         .beta = p.accumulate ? 1.0F : 0.0F,
+                         .epilogue = epilogue};
+  if (out.x_transposed) out.x = {.rows = p.k, .columns = p.n, .precision = p.operands};
+  if (out.y_transposed) out.y = {.rows = p.m, .columns = p.k, .precision = p.operands};
+  return out;
+}
+
+/// True when cuBLASLt may be asked for the product with an epilogue on u, which lies at that address. Columns of u
+/// begin at multiples of 8 elements (CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD) and of 16 bytes. Its GELU is the tanh
+/// approximation as kernels::Gelu has it, with a tanh that is good enough for bfloat16: float goes to our own kernels.
+constexpr bool takes_epilogue(const Product& p, std::uintptr_t u) {
+  return p.operands == Precision::bf16 && p.result == Precision::bf16 && !p.accumulate && p.m > 0 && p.n > 0 &&
+         p.k > 0 && p.n % 8 == 0 && u % 16 == 0;
+}
+
+}  // namespace galvatron::device::cuda

@@ -9,9 +9,8 @@
 #include <galvatron/core/error.hpp>
 #include <galvatron/cost/memory.hpp>
 #include <galvatron/device/cuda/algorithm_cache.hpp>
-#include <galvatron/device/cuda/cuda.hpp>
 #include <galvatron/device/cuda/devices.hpp>
-#include <galvatron/device/cuda/memory.hpp>
+#include <galvatron/device/cuda/machine.hpp>
 #include <galvatron/rank/rank_memory.hpp>
 #include <galvatron/rank/stopwatch.hpp>
 

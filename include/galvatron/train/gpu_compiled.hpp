@@ -2,7 +2,7 @@
 // instantiates no layers. Ranks may share a GPU or have one each.
 #pragma once
 
-#include <galvatron/device/cuda/cuda.hpp>
+#include <galvatron/device/cuda/machine.hpp>
 #include <galvatron/rank/cuda_rank.hpp>
 #include <galvatron/train/compiled.hpp>
 

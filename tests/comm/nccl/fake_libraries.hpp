@@ -493,7 +493,7 @@ namespace galvatron::device::cuda {
 template <class Kernel>
 void Stream::launch(const Geometry& geometry, const Kernel& kernel) {
   const std::scoped_lock lock(fake::mutex);
-  fake::give(*fake::queue_of(stream_), [geometry, kernel] {
+  fake::give(*fake::queue_of(stream_.get()), [geometry, kernel] {
     struct Block {
       const Geometry& geometry;
       std::int64_t block;

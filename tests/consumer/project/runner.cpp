@@ -3,7 +3,6 @@
 
 #include <galvatron/device/cuda/devices.hpp>
 #include <galvatron/device/cuda/machine.hpp>
-#include <galvatron/device/cuda/memory.hpp>
 
 int main() {
   using namespace galvatron::device::cuda;

@@ -7,9 +7,7 @@
 #include <cuda_runtime_api.h>
 
 #include <galvatron/comm/local_gpu/stream.hpp>
-#include <galvatron/device/cuda/check.hpp>
-#include <galvatron/device/cuda/event.hpp>
-#include <galvatron/device/cuda/geometry.hpp>
+#include <galvatron/device/cuda/block.hpp>
 #include <galvatron/device/cuda/stream.hpp>
 
 namespace galvatron::comm::local_gpu {

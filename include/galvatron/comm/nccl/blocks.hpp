@@ -35,8 +35,6 @@
 #include <galvatron/comm/nccl/communicator.hpp>
 #include <galvatron/comm/nccl/watch.hpp>
 #include <galvatron/comm/piece.hpp>
-#include <galvatron/device/cuda/check.hpp>
-#include <galvatron/device/cuda/event.hpp>
 #include <galvatron/device/cuda/stream.hpp>
 
 namespace galvatron::comm::nccl {

@@ -7,7 +7,7 @@
 #include <nccl.h>
 
 #include <galvatron/core/error.hpp>
-#include <galvatron/device/cuda/check.hpp>
+#include <galvatron/device/cuda/stream.hpp>
 
 // Before 2.24 rank threads read each other's memory where only their own GPU can; before 2.22 communicators were
 // aborted one by one.
@@ -22,7 +22,7 @@ inline std::string text_of(ncclResult_t status, ncclComm_t comm, const std::sour
   std::string text = std::string("NCCL: ") + ncclGetErrorString(status);
   if (const char* const last = ncclGetLastError(comm); last != nullptr && *last != '\0')
     text += ": " + galvatron::detail::one_line(last);
-  return device::cuda::detail::with_place(text, where);
+  return device::cuda::with_place(text, where);
 }
 
 /// True for what is no failure: done, or under way.

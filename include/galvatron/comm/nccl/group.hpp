@@ -17,7 +17,6 @@
 #include <galvatron/comm/nccl/communicator.hpp>
 #include <galvatron/comm/nccl/watch.hpp>
 #include <galvatron/comm/stream_group.hpp>
-#include <galvatron/device/cuda/event.hpp>
 #include <galvatron/device/cuda/stream.hpp>
 
 namespace galvatron::comm::nccl {

@@ -25,7 +25,6 @@
 #include <galvatron/comm/check.hpp>
 #include <galvatron/comm/nccl/check.hpp>
 #include <galvatron/core/error.hpp>
-#include <galvatron/device/cuda/event.hpp>
 #include <galvatron/device/cuda/stream.hpp>
 
 namespace galvatron::comm::nccl {

@@ -30,15 +30,10 @@ class AlgorithmCache {
   /// Where programs keep such files: GALVATRON_CACHE, or galvatron in XDG_CACHE_HOME or in ~/.cache. Empty where there
   /// is none of them.
   static std::filesystem::path folder() {
-    const auto variable = [](const char* name) -> std::string {
-      const char* const value = std::getenv(name);
-      return value == nullptr ? "" : value;
-    };
-    if (const std::string own = variable("GALVATRON_CACHE"); !own.empty()) return own;
-    if (const std::string all = variable("XDG_CACHE_HOME"); !all.empty())
-      return std::filesystem::path(all) / "galvatron";
-    if (const std::string home = variable("HOME"); !home.empty())
-      return std::filesystem::path(home) / ".cache" / "galvatron";
+    for (const auto& [variable, below] :
+         {std::pair("GALVATRON_CACHE", ""), {"XDG_CACHE_HOME", "/galvatron"}, {"HOME", "/.cache/galvatron"}})
+      if (const char* const value = std::getenv(variable); value != nullptr && *value != '\0')
+        return std::string(value) + below;
     return {};
   }
 
@@ -54,30 +49,19 @@ class AlgorithmCache {
     algorithms_ = read();
   }
 
-  /// The algorithms in a file's text; none when it is no such file or one of another device or library.
+  /// The algorithms in a file's text; none when it is no such file or one of another device or library, that is, none
+  /// that save() would write.
   static Algorithms parse(std::string_view text, const std::string& device, std::uint64_t library) {
     const auto value = parse_json(text, "the cache of algorithms");
-    if (!value || !value->is_object()) return {};
-    JsonObject fields(*value, "the cache of algorithms");
-    const bool known = fields.required<int>("version") == version && fields.required<std::string>("device") == device &&
-                       fields.required<std::uint64_t>("library") == library;
-    const nlohmann::json& list = fields.required_array("algorithms");
-    if (!known || !fields.finish()) return {};
-    Algorithms out;
-    for (const nlohmann::json& item : list) {
-      if (!item.is_object()) return {};
-      JsonObject entry(item, "an algorithm");
-      const auto product = entry.required<std::string>("product");
-      const nlohmann::json& words = entry.required_array("words");
-      if (!entry.finish() || words.size() != Algorithm{}.size()) return {};
-      Algorithm algorithm{};
-      for (std::size_t i = 0; i < algorithm.size(); ++i) {
-        if (!words[i].is_number_unsigned()) return {};
-        algorithm[i] = words[i].get<std::uint64_t>();
-      }
-      out[product] = algorithm;
+    if (!value) return {};
+    try {
+      Algorithms out;
+      for (const nlohmann::json& item : value->at("algorithms"))
+        out[item.at("product").get<std::string>()] = item.at("words").get<Algorithm>();
+      return file_of(out, device, library).dump() == value->dump() ? out : Algorithms{};
+    } catch (const nlohmann::json::exception&) {
+      return {};
     }
-    return out;
   }
 
   [[nodiscard]] const std::filesystem::path& path() const { return path_; }
@@ -100,16 +84,18 @@ class AlgorithmCache {
     auto all = read();
     for (const auto& [product, algorithm] : algorithms_) all[product] = algorithm;
     algorithms_ = std::move(all);
-    nlohmann::json list = nlohmann::json::array();
-    for (const auto& [product, algorithm] : algorithms_) list.push_back({{"product", product}, {"words", algorithm}});
-    const nlohmann::json file{
-        {"version", version}, {"device", device_}, {"library", library_}, {"algorithms", std::move(list)}};
+    const nlohmann::json file = file_of(algorithms_, device_, library_);
     if (auto done = write_file_atomically(path_, json_text(file)); !done) return done;
     is_changed_ = false;
     return {};
   }
 
  private:
+  static nlohmann::json file_of(const Algorithms& algorithms, const std::string& device, std::uint64_t library) {
+    nlohmann::json list = nlohmann::json::array();
+    for (const auto& [product, algorithm] : algorithms) list.push_back({{"product", product}, {"words", algorithm}});
+    return {{"version", version}, {"device", device}, {"library", library}, {"algorithms", std::move(list)}};
+  }
   [[nodiscard]] Algorithms read() const {
     const auto text = read_text_file(path_);
     return text ? parse(*text, device_, library_) : Algorithms{};

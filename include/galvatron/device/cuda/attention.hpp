@@ -1,65 +1,57 @@
-// Attention, and two results of attention as one.
+// Attention, also within the windows of images, and two results of attention as one.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <string>
 
-#include <galvatron/core/error.hpp>
-#include <galvatron/core/view.hpp>
-#include <galvatron/device/cuda/flash_backward.hpp>
-#include <galvatron/device/cuda/flash_bias.hpp>
-#include <galvatron/device/cuda/flash_forward.hpp>
-#include <galvatron/device/cuda/flash_problem.hpp>
+#include <galvatron/device/cuda/attention_bias.hpp>
+#include <galvatron/device/cuda/flash_attention.hpp>
 #include <galvatron/device/device.hpp>
-#include <galvatron/device/kernels/attention.hpp>
+#include <galvatron/device/kernels/softmax.hpp>
 
 namespace galvatron::device::cuda {
-
-namespace detail {
 
 /// `lanes` threads, a power of two up to a warp, have a head of a row.
 template <class T>
 struct MergeAttention {
   static constexpr int most_threads = 256;
   static constexpr int size = 4;  ///< elements that a thread takes at once
-  std::int64_t pairs;             ///< of rows and heads
-  int heads;
-  int head_dim;
-  int batch;
+  AttentionShape shape;
+  std::int64_t pairs;  ///< of rows and heads
   int lanes;
   bool packed;
-  std::int64_t out_stride;
-  std::int64_t lse_stride;
   const T* o_part;
   const float* lse_part;
   float* o;
   float* lse;
 
-  template <class B>
-  GALVATRON_KERNEL void operator()(B& block) const {
+  GALVATRON_KERNEL void operator()(auto& block) const {
     const int groups = block.threads() / lanes;
     const std::int64_t step = block.blocks() * groups;
     // All lanes of a warp go round equally often.
     for (std::int64_t first = block.index() * groups; first < pairs; first += step) {
       const std::int64_t pair = first + block.thread() / lanes;
       const bool there = pair < pairs;
-      const std::int64_t row = pair / heads;
-      const auto head = static_cast<int>(pair % heads);
-      const std::int64_t at = (row % batch * heads + head) * lse_stride + row / batch;
+      const std::int64_t row = pair / shape.heads;
+      const std::int64_t head = pair % shape.heads;
+      const std::int64_t at = (row % shape.batch * shape.heads + head) * shape.lse_row() + row / shape.batch;
       kernels::MergeWeights weights{};
       if (there) weights = kernels::merge_weights(lse[at], lse_part[at]);
       block.sync_warp();  // before lse changes
       if (!there) continue;
       const int lane = block.thread() % lanes;
       if (lane == 0) lse[at] = weights.lse;
-      const std::int64_t from = row * out_stride + head * head_dim;
-      for (int i = lane * size; i < head_dim; i += lanes * size)
-        merge(weights, o_part + from + i, o + from + i, head_dim - i);
+      const std::int64_t from = row * shape.out_stride + head * shape.head_dim;
+      for (std::int64_t i = lane * size; i < shape.head_dim; i += lanes * size)
+        merge(weights, o_part + from + i, o + from + i, shape.head_dim - i);
     }
   }
 
  private:
-  GALVATRON_KERNEL void merge(const kernels::MergeWeights& weights, const T* part, float* out, int left) const {
+  GALVATRON_KERNEL void merge(const kernels::MergeWeights& weights, const T* part, float* out,
+                              std::int64_t left) const {
     if (packed) {
       const auto other = Four<T>::at(part);
       const auto own = Four<float>::at(out);
@@ -76,30 +68,30 @@ inline View<float> floats_of(View<std::byte> scratch) {
   return {reinterpret_cast<float*>(scratch.data), scratch.count / static_cast<std::int64_t>(sizeof(float))};
 }
 
-}  // namespace detail
-
 /// o and lse from q, k and v; see Device::attention_forward. Throws DeviceFailure for heads of more than 256 elements.
-template <class L, class T>
-void attention_forward(L& launcher, const AttentionShape& shape, const T* q, const T* k, const T* v, T* o, float* lse,
-                       const AttentionBias& bias) {
-  detail::flash_forward(launcher, detail::flash_problem<T>(shape, bias, q, k, v, o), q, k, v, o, lse);
+template <class T>
+void attention_forward(auto& launcher, const AttentionShape& shape, const T* q, const T* k, const T* v, T* o,
+                       float* lse, const AttentionBias& bias) {
+  flash_forward(launcher, flash_problem(shape, bias, q, k, v, o), o, lse);
 }
 
 /// dq, dk, dv and the biases' gradient, which grows. Throws DeviceFailure for heads of more than 256 elements, and for
 /// gradients of biases that are neither by distance nor of pairs.
-template <class L, class T>
-void attention_backward(L& launcher, View<std::byte> scratch, const AttentionShape& shape, const T* q, const T* k,
+template <class T>
+void attention_backward(auto& launcher, View<std::byte> scratch, const AttentionShape& shape, const T* q, const T* k,
                         const T* v, const T* o, const float* lse, const T* d_o, T* dq, T* dk, T* dv, float* delta,
                         const AttentionBias& bias) {
-  using namespace detail;
   const bool by_distance = bias.query == -1;
   if (!bias.gradient.empty() && !by_distance && shape.queries > 1 && bias.query < shape.keys)
     throw DeviceFailure("biases of attention have a gradient of every pair of query and key, or by their distance");
-  const FlashProblem<T> problem = flash_problem<T>(shape, bias, q, k, v, o, d_o, dq, dk, dv);
-  flash_backward(launcher, problem, q, k, v, o, lse, d_o, dq, dk, dv, delta);
+  FlashProblem<T> problem = flash_problem(shape, bias, q, k, v, o, d_o, dq, dk, dv);
+  problem.d_o = d_o;
+  problem.lse = lse;
+  problem.delta = delta;
+  flash_backward(launcher, problem, o, dq, dk, dv);
   if (bias.gradient.empty()) return;
   float* const gradient = bias.gradient.data + bias.first;
-  flash_bias(launcher, floats_of(scratch), problem, q, k, v, lse, d_o, delta, [&](const BiasPart& part) {
+  flash_bias(launcher, floats_of(scratch), problem, [&](const BiasPart& part) {
     if (by_distance) {
       const AddDistances add{part, problem.queries, problem.keys, gradient, bias.head};
       for_each(launcher, add.count(), add);
@@ -111,29 +103,80 @@ void attention_backward(L& launcher, View<std::byte> scratch, const AttentionSha
 }
 
 /// o and lse take in the results of another part of the keys; see Device::attention_merge.
-template <class L, class T>
-void attention_merge(L& launcher, const AttentionShape& shape, const T* o_part, const float* lse_part, float* o,
+template <class T>
+void attention_merge(auto& launcher, const AttentionShape& shape, const T* o_part, const float* lse_part, float* o,
                      float* lse) {
-  using Merge = detail::MergeAttention<T>;
+  using Merge = MergeAttention<T>;
   const std::int64_t pairs = shape.queries * shape.batch * shape.heads;
   if (pairs == 0) return;
   int lanes = 1;
   while (lanes < warp_threads && lanes * Merge::size < shape.head_dim) lanes *= 2;
   const bool packed = is_packed<float>(shape.head_dim, o) && shape.out_stride % Merge::size == 0 &&
                       reinterpret_cast<std::uintptr_t>(o_part) % (Merge::size * sizeof(T)) == 0;
-  const Merge kernel{.pairs = pairs,
-                     .heads = static_cast<int>(shape.heads),
-                     .head_dim = static_cast<int>(shape.head_dim),
-                     .batch = static_cast<int>(shape.batch),
-                     .lanes = lanes,
-                     .packed = packed,
-                     .out_stride = shape.out_stride,
-                     .lse_stride = shape.lse_row(),
-                     .o_part = o_part,
-                     .lse_part = lse_part,
-                     .o = o,
-                     .lse = lse};
-  launcher.launch(over_items(pairs * lanes), kernel);
+  launcher.launch(over_items(pairs * lanes), Merge{shape, pairs, lanes, packed, o_part, lse_part, o, lse});
+}
+
+/// `addresses` are those of the other tensors of T with rows of heads.
+template <class T>
+FlashProblem<T> window_problem(const WindowShape& s, const T* table, const T* q, const T* k, const T* v,
+                               const auto*... addresses) {
+  const AttentionShape shape{.batch = s.batch,
+                             .queries = s.span(),
+                             .keys = s.span(),
+                             .heads = s.heads,
+                             .kv_heads = s.heads,
+                             .head_dim = s.head_dim,
+                             .causal = false,
+                             .q_stride = s.stride,
+                             .kv_stride = s.stride,
+                             .out_stride = s.out_stride,
+                             .lse_stride = s.tokens()};
+  FlashProblem<T> problem = flash_problem(shape, {}, q, k, v, addresses...);
+  problem.units = static_cast<int>(s.batch * s.windows());
+  problem.delta_stride = s.span();
+  problem.window = static_cast<int>(s.window);
+  problem.side = static_cast<int>(s.side);
+  problem.shift = static_cast<int>(s.shift);
+  problem.table = table;
+  return problem;
+}
+
+/// o and lse from q, k, v and the table; see Device::window_attention_forward. Throws DeviceFailure for heads of more
+/// than 256 elements.
+template <class T>
+void window_attention_forward(auto& launcher, const WindowShape& shape, const T* q, const T* k, const T* v,
+                              const T* table, T* o, float* lse) {
+  const auto problem = window_problem(shape, table, q, k, v, o);
+  if (problem.units > 0) flash_forward(launcher, problem, o, lse);
+}
+
+/// dq, dk, dv, and the table's gradient, which grows. Throws DeviceFailure for heads of more than 256 elements, and for
+/// windows that `scratch` is too small for.
+template <class T>
+void window_attention_backward(auto& launcher, View<std::byte> scratch, const WindowShape& shape, const T* q,
+                               const T* k, const T* v, const T* table, const float* lse, const T* d_o, T* dq, T* dk,
+                               T* dv, float* d_table) {
+  FlashProblem<T> problem = window_problem(shape, table, q, k, v, d_o, dq, dk, dv);
+  problem.d_o = d_o;
+  problem.lse = lse;
+  // Half of the scratch memory is for delta, of as many windows as fit, and the rest for sums of the table's gradient.
+  const View<float> floats = floats_of(scratch);
+  const std::int64_t half = floats.count / 2;
+  const std::int64_t fit = half / (shape.heads * shape.span());
+  if (fit == 0)
+    throw DeviceFailure("the GPU's attention has no room for windows of " + std::to_string(shape.window) + " x " +
+                        std::to_string(shape.window) + " tokens with " + std::to_string(shape.heads) +
+                        " heads; choose smaller windows");
+  problem.delta = floats.data;
+  const int all = problem.units;
+  for (; problem.first_unit < all; problem.first_unit += problem.units) {
+    problem.units = static_cast<int>(std::min<std::int64_t>(fit, all - problem.first_unit));
+    flash_backward<T>(launcher, problem, nullptr, dq, dk, dv);
+    flash_bias(launcher, floats.slice(half, floats.count - half), problem, [&](const BiasPart& part) {
+      const AddWindowPairs add{part, problem.window, problem.heads, d_table};
+      for_each(launcher, add.count(), add);
+    });
+  }
 }
 
 }  // namespace galvatron::device::cuda

@@ -1,15 +1,16 @@
-// What a kernel sees of the block of threads that runs it.
+// How many threads a kernel is launched with, and what it sees of the block of them that runs it.
 //
-// A kernel is a struct with its arguments and `template <class Block> void operator()(Block&) const`, which every
+// A kernel is a struct with its arguments and `void operator()(auto& block) const`, which every
 // thread of every block runs. On a GPU a Block is CudaBlock (launch.cuh); tests run the same kernels on the CPU, thread
 // by thread, with a Block of their own.
 #pragma once
 
+#include <algorithm>
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
 
-#include <galvatron/device/cuda/geometry.hpp>
+#include <galvatron/core/units.hpp>
 
 /// Marks code of kernels: for the GPU where a CUDA compiler reads it, else for the CPU.
 /// Before a loop: all of its rounds stand one after the other, so that arrays stay in registers; or none does.
@@ -24,6 +25,34 @@
 #endif
 
 namespace galvatron::device::cuda {
+
+inline constexpr int warp_threads = 32;
+
+/// A grid of one dimension.
+struct Geometry {
+  std::int64_t blocks = 0;
+  int threads = 0;                ///< of a block; a multiple of warp_threads
+  std::int64_t shared_bytes = 0;  ///< of a block, beside what reductions have of their own
+  friend constexpr bool operator==(const Geometry&, const Geometry&) = default;
+};
+
+/// Of the largest GPU, with 2,048 threads each.
+inline constexpr std::int64_t multiprocessors = 132;
+
+/// Blocks that keep it busy, for kernels that go over their data in steps of the grid.
+inline constexpr std::int64_t most_blocks = multiprocessors * 8;
+
+/// For `items` pieces of work, one a thread at a time.
+constexpr Geometry over_items(std::int64_t items, int threads = 256) {
+  return {.blocks = std::clamp<std::int64_t>(divide_up(items, threads), 1, most_blocks), .threads = threads};
+}
+
+/// For rows of `packs` pieces of work each, a block a row at a time: as many threads as have something to do.
+constexpr Geometry over_rows(std::int64_t rows, std::int64_t packs, int most_threads = 256) {
+  return {
+      .blocks = std::clamp<std::int64_t>(rows, 1, std::int64_t{1} << 30),
+      .threads = static_cast<int>(std::clamp<std::int64_t>(round_up(packs, warp_threads), warp_threads, most_threads))};
+}
 
 template <class B>
 concept Block = requires(B& block, float x, double y, int i, float (&c)[4], const std::uint32_t (&a)[4],
@@ -48,31 +77,35 @@ concept Block = requires(B& block, float x, double y, int i, float (&c)[4], cons
   block.multiply(c, a, b);
 };
 
-namespace detail {
-template <class V>
 struct Sum {
-  GALVATRON_KERNEL V operator()(V a, V b) const { return a + b; }
+  GALVATRON_KERNEL auto operator()(auto a, auto b) const { return a + b; }
 };
-template <class V>
 struct Maximum {
-  GALVATRON_KERNEL V operator()(V a, V b) const { return a > b ? a : b; }
+  GALVATRON_KERNEL auto operator()(auto a, auto b) const { return a > b ? a : b; }
 };
-}  // namespace detail
+
+/// The first of [low, high) from which on `holds` does; high when it never does.
+GALVATRON_KERNEL std::int64_t first_where(std::int64_t low, std::int64_t high, const auto& holds) {
+  while (low < high) {
+    const std::int64_t middle = (low + high) / 2;
+    if (holds(middle))
+      high = middle;
+    else
+      low = middle + 1;
+  }
+  return low;
+}
 
 /// The values of all lanes of the warp, taken together in a fixed order; the same in every lane.
-template <class B, class V, class F>
-GALVATRON_KERNEL V over_warp(B& block, V value, F join) {
+GALVATRON_KERNEL auto over_warp(auto& block, auto value, auto join) {
   for (int mask = warp_threads / 2; mask > 0; mask /= 2) value = join(value, block.shuffle_xor(value, mask));
   return value;
 }
-template <class B, class V>
-GALVATRON_KERNEL V warp_sum(B& block, V value) {
-  return over_warp(block, value, detail::Sum<V>{});
-}
+GALVATRON_KERNEL auto warp_sum(auto& block, auto value) { return over_warp(block, value, Sum{}); }
 
 /// The same over all threads of the block, which all call it.
-template <class B, class V, class F>
-GALVATRON_KERNEL V over_block(B& block, V value, F join) {
+template <class V>
+GALVATRON_KERNEL V over_block(auto& block, V value, auto join) {
   value = over_warp(block, value, join);
   const int warps = block.threads() / warp_threads;
   if (warps == 1) return value;
@@ -84,13 +117,7 @@ GALVATRON_KERNEL V over_block(B& block, V value, F join) {
   block.sync();
   return value;
 }
-template <class B, class V>
-GALVATRON_KERNEL V block_sum(B& block, V value) {
-  return over_block(block, value, detail::Sum<V>{});
-}
-template <class B, class V>
-GALVATRON_KERNEL V block_maximum(B& block, V value) {
-  return over_block(block, value, detail::Maximum<V>{});
-}
+GALVATRON_KERNEL auto block_sum(auto& block, auto value) { return over_block(block, value, Sum{}); }
+GALVATRON_KERNEL auto block_maximum(auto& block, auto value) { return over_block(block, value, Maximum{}); }
 
 }  // namespace galvatron::device::cuda

@@ -1,4 +1,5 @@
-// Attention through cuDNN: forward and backward in bfloat16 as graphs that its fused engines know.
+// Attention through cuDNN: forward and backward in bfloat16 as graphs of its operations, in the form that its fused
+// engines recognise.
 //
 // Which shapes an engine takes, only the library knows; what it refuses, our own kernel computes. Backward that gives
 // the same bits every time has the weights' gradient, (queries, keys) of every head, in its workspace: samples and
@@ -6,19 +7,21 @@
 #pragma once
 
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <initializer_list>
+#include <limits>
+#include <map>
 #include <optional>
 #include <string>
-#include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include <galvatron/core/dtype.hpp>
 #include <galvatron/core/error.hpp>
 #include <galvatron/core/units.hpp>
 #include <galvatron/core/view.hpp>
-#include <galvatron/device/cuda/attention_graphs.hpp>
 #include <galvatron/device/cuda/cudnn_graph.hpp>
 #include <galvatron/device/cuda/stream.hpp>
 #include <galvatron/device/device.hpp>
@@ -27,6 +30,163 @@
 namespace galvatron::device::cuda {
 
 namespace cudnn {
+
+/// The tensors and numbers that a call names.
+enum AttentionTensor : std::int64_t { q = 1, k, v, o, lse, d_o, dq, dk, dv, row_sums, dq_sums, scale, masked, one };
+
+/// The samples and key/value heads that are computed at a time.
+struct AttentionPart {
+  std::int64_t samples = 0;
+  std::int64_t kv_heads = 0;
+  friend constexpr bool operator==(const AttentionPart&, const AttentionPart&) = default;
+  [[nodiscard]] constexpr std::int64_t heads(const AttentionShape& s) const {
+    return kv_heads * (s.heads / s.kv_heads);
+  }
+};
+
+inline std::string to_string(const AttentionShape& s, bool backward) {
+  return std::string(backward ? "backward" : "forward") + " attention of " + std::to_string(s.batch) + " x " +
+         std::to_string(s.queries) + " queries, " + std::to_string(s.keys) + " keys, " + std::to_string(s.heads) + "/" +
+         std::to_string(s.kv_heads) + " heads of " + std::to_string(s.head_dim) + (s.causal ? ", causal" : "");
+}
+
+/// The tensors of a part of a shape, as (samples, heads, tokens, head_dim).
+struct AttentionTensors {
+  Graph& graph;
+  const AttentionShape& s;
+  const AttentionPart& part;
+
+  /// Row token * batch + sample, heads next to each other.
+  [[nodiscard]] Four rows(std::int64_t row) const { return {row, s.head_dim, s.batch * row, 1}; }
+  [[nodiscard]] static Four transposed(const Four& f) { return {f[0], f[1], f[3], f[2]}; }
+  [[nodiscard]] Four of_queries() const { return {part.samples, part.heads(s), s.queries, s.head_dim}; }
+  [[nodiscard]] Four of_keys() const { return {part.samples, part.kv_heads, s.keys, s.head_dim}; }
+  [[nodiscard]] Four of_all_keys() const { return {part.samples, part.heads(s), s.keys, s.head_dim}; }
+  [[nodiscard]] Four of_scores() const { return {part.samples, part.heads(s), s.queries, s.keys}; }
+  [[nodiscard]] Four of_rows() const { return {part.samples, part.heads(s), s.queries, 1}; }
+
+  [[nodiscard]] Tensor query_rows(AttentionTensor id, std::int64_t row) const {
+    return graph.memory(id, CUDNN_DATA_BFLOAT16, of_queries(), rows(row));
+  }
+  [[nodiscard]] Tensor key_rows(AttentionTensor id, std::int64_t row) const {
+    return graph.memory(id, CUDNN_DATA_BFLOAT16, of_keys(), rows(row));
+  }
+  [[nodiscard]] Tensor key_columns(AttentionTensor id, std::int64_t row) const {
+    return graph.memory(id, CUDNN_DATA_BFLOAT16, transposed(of_keys()), transposed(rows(row)));
+  }
+  [[nodiscard]] Tensor statistics() const {
+    return graph.memory(lse, CUDNN_DATA_FLOAT, of_rows(), {s.heads * s.lse_row(), s.lse_row(), 1, 1}, sizeof(float));
+  }
+  [[nodiscard]] Tensor scores() const { return graph.between(CUDNN_DATA_FLOAT, of_scores()); }
+  [[nodiscard]] Tensor row_values() const { return graph.between(CUDNN_DATA_FLOAT, of_rows()); }
+
+  /// scale * queries keys^T.
+  [[nodiscard]] Tensor scaled_scores(Tensor queries, Tensor keys, Tensor factor) const {
+    return graph.apply(CUDNN_POINTWISE_MUL, graph.multiply(queries, keys, scores()), factor, scores());
+  }
+  /// Minus infinity where the key follows the query.
+  [[nodiscard]] Tensor causal(Tensor values) const {
+    if (!s.causal) return values;
+    const Tensor query = graph.index(values, 2, graph.between(CUDNN_DATA_INT32, of_scores()));
+    const Tensor key = graph.index(values, 3, graph.between(CUDNN_DATA_INT32, of_scores()));
+    const Tensor seen = graph.at_least(query, key, graph.between(CUDNN_DATA_BOOLEAN, of_scores()));
+    return graph.select(values, graph.number(masked), seen, scores());
+  }
+};
+
+/// o and lse from q, k and v.
+inline Graph attention_forward_graph(const AttentionShape& s, const AttentionPart& part) {
+  Graph graph;
+  const AttentionTensors t{graph, s, part};
+  const Tensor values =
+      t.causal(t.scaled_scores(t.query_rows(q, s.q_stride), t.key_columns(k, s.kv_stride), graph.number(scale)));
+
+  // Softmax: exp(x - max) / sum, and lse = max + log sum.
+  const Tensor greatest = graph.reduce(CUDNN_REDUCE_TENSOR_MAX, values, t.row_values());
+  const Tensor less = graph.apply(CUDNN_POINTWISE_SUB, values, greatest, t.scores());
+  const Tensor exponentials = graph.apply(CUDNN_POINTWISE_EXP, less, t.scores());
+  const Tensor sum = graph.reduce(CUDNN_REDUCE_TENSOR_ADD, exponentials, t.row_values());
+  const Tensor logarithm = graph.apply(CUDNN_POINTWISE_LOG, sum, t.row_values());
+  graph.apply(CUDNN_POINTWISE_ADD, greatest, logarithm, t.statistics());
+  const Tensor weights =
+      graph.apply(CUDNN_POINTWISE_DIV, exponentials, sum, graph.between(CUDNN_DATA_BFLOAT16, t.of_scores()));
+
+  graph.multiply(weights, t.key_rows(v, s.kv_stride), t.query_rows(o, s.out_stride));
+  return graph;
+}
+
+/// dq, dk and dv from what forward had and gave, and d_o. With P the weights and D = row sums of o * d_o:
+/// dV = P^T dO; dS = scale P * (dO V^T - D); dQ = dS K; dK = dS^T Q. D lies in memory between the engine's kernels; so
+/// does, unless `deterministic`, dQ in float, to which tiles add in any order.
+inline Graph attention_backward_graph(const AttentionShape& s, const AttentionPart& part, bool deterministic) {
+  Graph graph;
+  const AttentionTensors t{graph, s, part};
+  const Tensor queries = t.query_rows(q, s.q_stride);
+  const Tensor keys = t.key_columns(k, s.kv_stride);
+  const Tensor gradient = t.query_rows(d_o, s.out_stride);
+  const Tensor factor = graph.number(scale);
+
+  const Tensor products = graph.apply(CUDNN_POINTWISE_MUL, gradient, t.query_rows(o, s.out_stride),
+                                      graph.between(CUDNN_DATA_FLOAT, t.of_queries()));
+  const Tensor unscaled = graph.reduce(CUDNN_REDUCE_TENSOR_ADD, products, t.row_values());
+  const Tensor sums = graph.apply(CUDNN_POINTWISE_MUL, unscaled, graph.number(one),
+                                  graph.memory(row_sums, CUDNN_DATA_FLOAT, t.of_rows(), Graph::dense(t.of_rows())));
+
+  const Tensor less =
+      graph.apply(CUDNN_POINTWISE_SUB, t.scaled_scores(queries, keys, factor), t.statistics(), t.scores());
+  const Tensor weights = graph.apply(CUDNN_POINTWISE_EXP, t.causal(less), t.scores());
+
+  // out = a^T b, summed over the query heads of a key head; a is (samples, heads, queries, keys).
+  const auto multiply_transposed = [&](Tensor a, Tensor b, Tensor out) {
+    const Tensor turned =
+        graph.reshape(a, graph.between(CUDNN_DATA_BFLOAT16, AttentionTensors::transposed(t.of_scores()),
+                                       AttentionTensors::transposed(Graph::dense(t.of_scores()))));
+    if (s.heads == s.kv_heads) return graph.multiply(turned, b, out);
+    const Tensor all = graph.multiply(turned, b, graph.between(CUDNN_DATA_BFLOAT16, t.of_all_keys()));
+    return graph.reduce(CUDNN_REDUCE_TENSOR_ADD, all, out);
+  };
+  multiply_transposed(weights, gradient, t.key_rows(dv, s.dkv_row()));
+
+  const Tensor raw = graph.multiply(gradient, t.key_columns(v, s.kv_stride), t.scores());
+  const Tensor centred = graph.apply(CUDNN_POINTWISE_SUB, raw, sums, t.scores());
+  const Tensor weighted = graph.apply(CUDNN_POINTWISE_MUL, centred, weights, t.scores());
+  const Tensor scaled =
+      graph.apply(CUDNN_POINTWISE_MUL, weighted, factor, graph.between(CUDNN_DATA_BFLOAT16, t.of_scores()));
+  multiply_transposed(scaled, queries, t.key_rows(dk, s.dkv_row()));
+
+  const Tensor key_rows = graph.reshape(keys, graph.between(CUDNN_DATA_BFLOAT16, t.of_keys(), t.rows(s.kv_stride)));
+  const Tensor out = t.query_rows(dq, s.dq_row());
+  if (deterministic) {
+    graph.multiply(scaled, key_rows, out);
+  } else {
+    const Tensor total = graph.memory(dq_sums, CUDNN_DATA_FLOAT, t.of_queries(), Graph::dense(t.of_queries()));
+    graph.apply(CUDNN_POINTWISE_IDENTITY, graph.multiply(scaled, key_rows, total), out);
+  }
+  return graph;
+}
+
+/// What a plan is executed with: its numbers, and where its tensors lie.
+struct Call {
+  float scale_value = 0;
+  float masked_value = -std::numeric_limits<float>::infinity();
+  float one_value = 1;
+  std::vector<std::int64_t> ids{};
+  std::vector<void*> data{};
+
+  Call(const AttentionShape& s, bool backward) : scale_value(1.0F / std::sqrt(static_cast<float>(s.head_dim))) {
+    tensor(scale, &scale_value);
+    if (s.causal) tensor(masked, &masked_value);
+    if (backward) tensor(one, &one_value);
+  }
+  Call(const Call&) = delete;  // `data` points into it
+  Call& operator=(const Call&) = delete;
+
+  /// The tensor that lies `bytes` behind an address.
+  void tensor(AttentionTensor id, const void* address, std::int64_t bytes = 0) {
+    ids.push_back(id);
+    data.push_back(const_cast<std::byte*>(static_cast<const std::byte*>(address)) + bytes);
+  }
+};
 
 /// A plan for a part of the samples and heads, executed for one part after the other.
 struct PlannedAttention {
@@ -105,10 +265,9 @@ class Attention {
                float* lse) {
     cudnn::PlannedAttention* planned = plan(s, precision, false, {q, k, v, o});
     if (planned == nullptr) return false;
-    cudnn::Call call(s);
-    numbers(call, s, false);
-    call.tensor(cudnn::q, q, 0), call.tensor(cudnn::k, k, 0), call.tensor(cudnn::v, v, 0), call.tensor(cudnn::o, o, 0);
-    call.tensor(cudnn::lse, lse, 0);
+    cudnn::Call call(s, false);
+    call.tensor(cudnn::q, q), call.tensor(cudnn::k, k), call.tensor(cudnn::v, v), call.tensor(cudnn::o, o);
+    call.tensor(cudnn::lse, lse);
     execute(planned->plan, call, workspace_.data);
     return true;
   }
@@ -125,15 +284,14 @@ class Attention {
         const auto place = [&](std::int64_t row, std::int64_t of) {
           return (sample * row + of * s.head_dim) * static_cast<std::int64_t>(sizeof(bfloat16));
         };
-        cudnn::Call call(s);
-        numbers(call, s, true);
+        cudnn::Call call(s, true);
         call.tensor(cudnn::q, q, place(s.q_stride, head)), call.tensor(cudnn::dq, dq, place(s.dq_row(), head));
         call.tensor(cudnn::k, k, place(s.kv_stride, group)), call.tensor(cudnn::dk, dk, place(s.dkv_row(), group));
         call.tensor(cudnn::v, v, place(s.kv_stride, group)), call.tensor(cudnn::dv, dv, place(s.dkv_row(), group));
         call.tensor(cudnn::o, o, place(s.out_stride, head)), call.tensor(cudnn::d_o, d_o, place(s.out_stride, head));
         call.tensor(cudnn::lse, lse,
                     (sample * s.heads + head) * s.lse_row() * static_cast<std::int64_t>(sizeof(float)));
-        call.tensor(cudnn::row_sums, workspace_.data, 0);
+        call.tensor(cudnn::row_sums, workspace_.data);
         if (!deterministic_) call.tensor(cudnn::dq_sums, workspace_.data, PlannedAttention::row_bytes(s, part));
         execute(planned->plan, call, workspace_.data + own);
       }
@@ -144,23 +302,6 @@ class Attention {
   /// Before 9.16, backward is wrong where keys are not a multiple of 128.
   static constexpr std::size_t oldest = 91600;
 
-  struct Key {
-    AttentionShape shape;
-    bool backward;
-    friend bool operator==(const Key&, const Key&) = default;
-  };
-  struct Hash {
-    std::size_t operator()(const Key& key) const {
-      const AttentionShape& s = key.shape;
-      std::uint64_t h = key.backward ? 1 : 0;
-      for (const std::int64_t extent :
-           {s.batch, s.queries, s.keys, s.heads, s.kv_heads, s.head_dim, std::int64_t{s.causal}, s.q_stride,
-            s.kv_stride, s.out_stride, s.dq_stride, s.dkv_stride, s.lse_stride})
-        h = (h ^ static_cast<std::uint64_t>(extent)) * 0x9e3779b97f4a7c15ULL, h ^= h >> 29;
-      return static_cast<std::size_t>(h);
-    }
-  };
-
   cudnn::PlannedAttention* plan(const AttentionShape& s, Precision precision, bool backward,
                                 std::initializer_list<const void*> tensors) {
     if (precision != Precision::bf16 || s.keys == 0 || !opens()) return nullptr;
@@ -169,7 +310,7 @@ class Attention {
         refuse(cudnn::to_string(s, backward) + ": cuDNN takes tensors on 16-byte boundaries");
         return nullptr;
       }
-    const auto [found, fresh] = plans_.try_emplace(Key{s, backward});
+    const auto [found, fresh] = plans_.try_emplace(std::pair(s, backward));
     if (fresh) try {
         if (const std::string reason = cudnn::unsuited(s, backward, major_); !reason.empty())
           throw cudnn::Refused(reason);
@@ -200,11 +341,6 @@ class Attention {
   void refuse(const std::string& line) {
     if (std::find(refusals_.begin(), refusals_.end(), line) == refusals_.end()) refusals_.push_back(line);
   }
-  static void numbers(cudnn::Call& call, const AttentionShape& s, bool backward) {
-    call.number(cudnn::scale, call.scale_value);
-    if (s.causal) call.number(cudnn::masked, call.masked_value);
-    if (backward) call.number(cudnn::one, call.one_value);
-  }
   void execute(const cudnn::Plan& plan, const cudnn::Call& call, std::byte* workspace) {
     try {
       plan.execute(handle_.get(), call.ids, call.data, workspace);
@@ -220,7 +356,7 @@ class Attention {
   bool opened_ = false;
   Owner<cudnnHandle_t, cudnnDestroy> handle_;
   std::vector<std::string> refusals_;
-  std::unordered_map<Key, std::optional<cudnn::PlannedAttention>, Hash> plans_;
+  std::map<std::pair<AttentionShape, bool>, std::optional<cudnn::PlannedAttention>> plans_;  ///< forward, backward
 };
 
 }  // namespace galvatron::device::cuda

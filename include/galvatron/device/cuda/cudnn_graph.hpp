@@ -5,12 +5,12 @@
 
 #include <algorithm>
 #include <array>
-#include <cstddef>
+#include <concepts>
 #include <cstdint>
 #include <deque>
+#include <initializer_list>
 #include <stdexcept>
 #include <string>
-#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -43,26 +43,38 @@ class NeedsWorkspace : public Refused {
   using Refused::Refused;
 };
 
-/// An object of the backend interface; set all attributes, then finish.
+/// A value of an object; those of no elements are left out.
+struct Attribute {
+  cudnnBackendAttributeName_t name;
+  cudnnBackendAttributeType_t type;
+  std::int64_t count;
+  const void* values;
+
+  Attribute(cudnnBackendAttributeName_t of, cudnnBackendAttributeType_t kind, std::int64_t n, const void* from)
+      : name(of), type(kind), count(n), values(from) {}
+  /// One element; an object that is null is left out.
+  template <std::same_as<bool> Given = bool>
+  Attribute(cudnnBackendAttributeName_t of, cudnnBackendAttributeType_t kind, const auto& value, Given given = true)
+      : Attribute(of, kind, std::int64_t{given}, static_cast<const void*>(&value)) {}
+  Attribute(cudnnBackendAttributeName_t of, const cudnnBackendDescriptor_t& object)
+      : Attribute(of, CUDNN_TYPE_BACKEND_DESCRIPTOR, object, object != nullptr) {}
+};
+
+/// An object of the backend interface.
 class Object {
  public:
+  /// To be filled by a query of another one.
   Object(cudnnBackendDescriptorType_t type, const char* name) : name_(name) {
     check(cudnnBackendCreateDescriptor(type, owner_.out()), name);
   }
-  [[nodiscard]] cudnnBackendDescriptor_t get() const { return owner_.get(); }
-
-  void set(cudnnBackendAttributeName_t attribute, cudnnBackendAttributeType_t type, std::int64_t count,
-           const void* values) {
-    check(cudnnBackendSetAttribute(get(), attribute, type, count, values), name_);
+  /// Finished, with these attributes.
+  Object(cudnnBackendDescriptorType_t type, const char* name, std::initializer_list<Attribute> attributes)
+      : Object(type, name) {
+    for (const Attribute& a : attributes)
+      if (a.count > 0) check(cudnnBackendSetAttribute(get(), a.name, a.type, a.count, a.values), name);
+    check(cudnnBackendFinalize(get()), name);
   }
-  template <class V>
-  void set(cudnnBackendAttributeName_t attribute, cudnnBackendAttributeType_t type, const V& value) {
-    set(attribute, type, 1, &value);
-  }
-  void set(cudnnBackendAttributeName_t attribute, cudnnBackendDescriptor_t object) {
-    set(attribute, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &object);
-  }
-  void finish() { check(cudnnBackendFinalize(get()), name_); }
+  [[nodiscard]] const cudnnBackendDescriptor_t& get() const { return owner_.get(); }
 
   /// Fills `values` of up to `count` elements; returns how many there are.
   std::int64_t query(cudnnBackendAttributeName_t attribute, cudnnBackendAttributeType_t type, std::int64_t count,
@@ -83,26 +95,15 @@ using Four = std::array<std::int64_t, 4>;
 /// What a plan is made for: a handle of this machine, or a description of some device.
 struct Target {
   cudnnHandle_t handle = nullptr;
-  const Object* device = nullptr;
+  cudnnBackendDescriptor_t device = nullptr;
 };
 
-/// A device in cuDNN's own notation (JSON), for plans made without it.
-inline Object described_device(std::string_view json) {
-  Object device(CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR, "device");
-  device.set(CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION, CUDNN_TYPE_CHAR, static_cast<std::int64_t>(json.size()),
-             json.data());
-  device.finish();
-  return device;
-}
+/// A tensor of a graph, which owns it.
+using Tensor = cudnnBackendDescriptor_t;
 
 /// Operations on tensors of four dimensions.
 class Graph {
  public:
-  struct Tensor {
-    cudnnBackendDescriptor_t object = nullptr;
-    Four extents{};
-  };
-
   /// A tensor in memory on a boundary of that many bytes, which the call names by `id`.
   Tensor memory(std::int64_t id, cudnnDataType_t type, const Four& extents, const Four& distances,
                 std::int64_t boundary = 16) {
@@ -118,64 +119,57 @@ class Graph {
   Tensor between(cudnnDataType_t type, const Four& extents) { return between(type, extents, dense(extents)); }
   static constexpr Four dense(const Four& e) { return {e[1] * e[2] * e[3], e[2] * e[3], e[3], 1}; }
 
+  // Each operation returns its result, the last of its tensors.
+
   /// c = a b, in the last two dimensions; a's heads are a multiple of b's.
-  void multiply(const Tensor& a, const Tensor& b, const Tensor& c) {
-    Object& how = own(CUDNN_BACKEND_MATMUL_DESCRIPTOR, "matmul");
-    how.set(CUDNN_ATTR_MATMUL_COMP_TYPE, CUDNN_TYPE_DATA_TYPE, CUDNN_DATA_FLOAT);
-    how.finish();
-    Object& op = operation(CUDNN_BACKEND_OPERATION_MATMUL_DESCRIPTOR, "matmul operation");
-    op.set(CUDNN_ATTR_OPERATION_MATMUL_DESC, how.get());
-    op.set(CUDNN_ATTR_OPERATION_MATMUL_ADESC, a.object);
-    op.set(CUDNN_ATTR_OPERATION_MATMUL_BDESC, b.object);
-    op.set(CUDNN_ATTR_OPERATION_MATMUL_CDESC, c.object);
-    op.finish();
+  Tensor multiply(Tensor a, Tensor b, Tensor c) {
+    const Object& how = own(CUDNN_BACKEND_MATMUL_DESCRIPTOR, "matmul",
+                            {{CUDNN_ATTR_MATMUL_COMP_TYPE, CUDNN_TYPE_DATA_TYPE, float_math}});
+    return operation(CUDNN_BACKEND_OPERATION_MATMUL_DESCRIPTOR, "matmul operation", c,
+                     {{CUDNN_ATTR_OPERATION_MATMUL_DESC, how.get()},
+                      {CUDNN_ATTR_OPERATION_MATMUL_ADESC, a},
+                      {CUDNN_ATTR_OPERATION_MATMUL_BDESC, b},
+                      {CUDNN_ATTR_OPERATION_MATMUL_CDESC, c}});
   }
   /// y = mode(x), element by element.
-  void apply(cudnnPointwiseMode_t mode, const Tensor& x, const Tensor& y) { pointwise(mode, float_math, x, y); }
+  Tensor apply(cudnnPointwiseMode_t mode, Tensor x, Tensor y) { return pointwise(mode, float_math, x, y); }
   /// y = mode(x, b).
-  void apply(cudnnPointwiseMode_t mode, const Tensor& x, const Tensor& b, const Tensor& y) {
-    pointwise(mode, float_math, x, y, &b);
-  }
+  Tensor apply(cudnnPointwiseMode_t mode, Tensor x, Tensor b, Tensor y) { return pointwise(mode, float_math, x, y, b); }
   /// y = the index of x's elements in dimension `axis`; y is int32.
-  void index(const Tensor& x, std::int64_t axis, const Tensor& y) {
-    pointwise(CUDNN_POINTWISE_GEN_INDEX, float_math, x, y, nullptr, nullptr, axis);
+  Tensor index(Tensor x, std::int64_t axis, Tensor y) {
+    return pointwise(CUDNN_POINTWISE_GEN_INDEX, float_math, x, y, nullptr, nullptr, axis);
   }
   /// y = x >= b; y is boolean.
-  void at_least(const Tensor& x, const Tensor& b, const Tensor& y) {
-    pointwise(CUDNN_POINTWISE_CMP_GE, CUDNN_DATA_BOOLEAN, x, y, &b);
+  Tensor at_least(Tensor x, Tensor b, Tensor y) {
+    return pointwise(CUDNN_POINTWISE_CMP_GE, CUDNN_DATA_BOOLEAN, x, y, b);
   }
   /// y = x where t, else b.
-  void select(const Tensor& x, const Tensor& b, const Tensor& t, const Tensor& y) {
-    pointwise(CUDNN_POINTWISE_BINARY_SELECT, float_math, x, y, &b, &t);
+  Tensor select(Tensor x, Tensor b, Tensor t, Tensor y) {
+    return pointwise(CUDNN_POINTWISE_BINARY_SELECT, float_math, x, y, b, t);
   }
   /// y = x taken together along the dimensions in which y has one element, or fewer.
-  void reduce(cudnnReduceTensorOp_t mode, const Tensor& x, const Tensor& y) {
-    Object& how = own(CUDNN_BACKEND_REDUCTION_DESCRIPTOR, "reduction");
-    how.set(CUDNN_ATTR_REDUCTION_COMP_TYPE, CUDNN_TYPE_DATA_TYPE, CUDNN_DATA_FLOAT);
-    how.set(CUDNN_ATTR_REDUCTION_OPERATOR, CUDNN_TYPE_REDUCTION_OPERATOR_TYPE, mode);
-    how.finish();
-    Object& op = operation(CUDNN_BACKEND_OPERATION_REDUCTION_DESCRIPTOR, "reduction operation");
-    op.set(CUDNN_ATTR_OPERATION_REDUCTION_DESC, how.get());
-    op.set(CUDNN_ATTR_OPERATION_REDUCTION_XDESC, x.object);
-    op.set(CUDNN_ATTR_OPERATION_REDUCTION_YDESC, y.object);
-    op.finish();
+  Tensor reduce(cudnnReduceTensorOp_t mode, Tensor x, Tensor y) {
+    const Object& how = own(CUDNN_BACKEND_REDUCTION_DESCRIPTOR, "reduction",
+                            {{CUDNN_ATTR_REDUCTION_COMP_TYPE, CUDNN_TYPE_DATA_TYPE, float_math},
+                             {CUDNN_ATTR_REDUCTION_OPERATOR, CUDNN_TYPE_REDUCTION_OPERATOR_TYPE, mode}});
+    return operation(CUDNN_BACKEND_OPERATION_REDUCTION_DESCRIPTOR, "reduction operation", y,
+                     {{CUDNN_ATTR_OPERATION_REDUCTION_DESC, how.get()},
+                      {CUDNN_ATTR_OPERATION_REDUCTION_XDESC, x},
+                      {CUDNN_ATTR_OPERATION_REDUCTION_YDESC, y}});
   }
   /// y = x with other extents and distances.
-  void reshape(const Tensor& x, const Tensor& y) {
-    Object& op = operation(CUDNN_BACKEND_OPERATION_RESHAPE_DESCRIPTOR, "reshape operation");
-    op.set(CUDNN_ATTR_OPERATION_RESHAPE_XDESC, x.object);
-    op.set(CUDNN_ATTR_OPERATION_RESHAPE_YDESC, y.object);
-    op.finish();
+  Tensor reshape(Tensor x, Tensor y) {
+    return operation(CUDNN_BACKEND_OPERATION_RESHAPE_DESCRIPTOR, "reshape operation", y,
+                     {{CUDNN_ATTR_OPERATION_RESHAPE_XDESC, x}, {CUDNN_ATTR_OPERATION_RESHAPE_YDESC, y}});
   }
 
   /// All operations in one object.
   [[nodiscard]] Object finished(const Target& target) const {
-    Object graph(CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR, "operation graph");
-    graph.set(CUDNN_ATTR_OPERATIONGRAPH_OPS, CUDNN_TYPE_BACKEND_DESCRIPTOR,
-              static_cast<std::int64_t>(operations_.size()), operations_.data());
-    if (target.handle != nullptr) graph.set(CUDNN_ATTR_OPERATIONGRAPH_HANDLE, CUDNN_TYPE_HANDLE, target.handle);
-    graph.finish();
-    return graph;
+    return {CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR,
+            "operation graph",
+            {{CUDNN_ATTR_OPERATIONGRAPH_OPS, CUDNN_TYPE_BACKEND_DESCRIPTOR,
+              static_cast<std::int64_t>(operations_.size()), operations_.data()},
+             {CUDNN_ATTR_OPERATIONGRAPH_HANDLE, CUDNN_TYPE_HANDLE, target.handle, target.handle != nullptr}}};
   }
 
  private:
@@ -183,42 +177,38 @@ class Graph {
   static constexpr cudnnDataType_t float_math = CUDNN_DATA_FLOAT;
   static constexpr std::int64_t first_between = 1000;  // ids below are the caller's
 
-  Object& own(cudnnBackendDescriptorType_t type, const char* name) {
-    objects_.emplace_back(type, name);
-    return objects_.back();
+  const Object& own(cudnnBackendDescriptorType_t type, const char* name, std::initializer_list<Attribute> attributes) {
+    return objects_.emplace_back(type, name, attributes);
   }
-  Object& operation(cudnnBackendDescriptorType_t type, const char* name) {
-    Object& op = own(type, name);
-    operations_.push_back(op.get());
-    return op;
+  Tensor operation(cudnnBackendDescriptorType_t type, const char* name, Tensor result,
+                   std::initializer_list<Attribute> attributes) {
+    operations_.push_back(own(type, name, attributes).get());
+    return result;
   }
   Tensor tensor(std::int64_t id, cudnnDataType_t type, const Four& extents, const Four& distances, Kind kind,
                 std::int64_t boundary = 16) {
-    Object& t = own(CUDNN_BACKEND_TENSOR_DESCRIPTOR, "tensor");
-    t.set(CUDNN_ATTR_TENSOR_UNIQUE_ID, CUDNN_TYPE_INT64, id);
-    t.set(CUDNN_ATTR_TENSOR_DATA_TYPE, CUDNN_TYPE_DATA_TYPE, type);
-    t.set(CUDNN_ATTR_TENSOR_DIMENSIONS, CUDNN_TYPE_INT64, 4, extents.data());
-    t.set(CUDNN_ATTR_TENSOR_STRIDES, CUDNN_TYPE_INT64, 4, distances.data());
-    t.set(CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT, CUDNN_TYPE_INT64, boundary);
-    t.set(CUDNN_ATTR_TENSOR_IS_VIRTUAL, CUDNN_TYPE_BOOLEAN, kind == Kind::between);
-    t.set(CUDNN_ATTR_TENSOR_IS_BY_VALUE, CUDNN_TYPE_BOOLEAN, kind == Kind::number);
-    t.finish();
-    return {t.get(), extents};
+    const Object& t = own(CUDNN_BACKEND_TENSOR_DESCRIPTOR, "tensor",
+                          {{CUDNN_ATTR_TENSOR_UNIQUE_ID, CUDNN_TYPE_INT64, id},
+                           {CUDNN_ATTR_TENSOR_DATA_TYPE, CUDNN_TYPE_DATA_TYPE, type},
+                           {CUDNN_ATTR_TENSOR_DIMENSIONS, CUDNN_TYPE_INT64, 4, extents.data()},
+                           {CUDNN_ATTR_TENSOR_STRIDES, CUDNN_TYPE_INT64, 4, distances.data()},
+                           {CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT, CUDNN_TYPE_INT64, boundary},
+                           {CUDNN_ATTR_TENSOR_IS_VIRTUAL, CUDNN_TYPE_BOOLEAN, kind == Kind::between},
+                           {CUDNN_ATTR_TENSOR_IS_BY_VALUE, CUDNN_TYPE_BOOLEAN, kind == Kind::number}});
+    return t.get();
   }
-  void pointwise(cudnnPointwiseMode_t mode, cudnnDataType_t math, const Tensor& x, const Tensor& y,
-                 const Tensor* b = nullptr, const Tensor* t = nullptr, std::int64_t axis = -1) {
-    Object& how = own(CUDNN_BACKEND_POINTWISE_DESCRIPTOR, "pointwise");
-    how.set(CUDNN_ATTR_POINTWISE_MODE, CUDNN_TYPE_POINTWISE_MODE, mode);
-    how.set(CUDNN_ATTR_POINTWISE_MATH_PREC, CUDNN_TYPE_DATA_TYPE, math);
-    if (axis >= 0) how.set(CUDNN_ATTR_POINTWISE_AXIS, CUDNN_TYPE_INT64, axis);
-    how.finish();
-    Object& op = operation(CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR, "pointwise operation");
-    op.set(CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR, how.get());
-    op.set(CUDNN_ATTR_OPERATION_POINTWISE_XDESC, x.object);
-    if (b != nullptr) op.set(CUDNN_ATTR_OPERATION_POINTWISE_BDESC, b->object);
-    if (t != nullptr) op.set(CUDNN_ATTR_OPERATION_POINTWISE_TDESC, t->object);
-    op.set(CUDNN_ATTR_OPERATION_POINTWISE_YDESC, y.object);
-    op.finish();
+  Tensor pointwise(cudnnPointwiseMode_t mode, cudnnDataType_t math, Tensor x, Tensor y, Tensor b = nullptr,
+                   Tensor t = nullptr, std::int64_t axis = -1) {
+    const Object& how = own(CUDNN_BACKEND_POINTWISE_DESCRIPTOR, "pointwise",
+                            {{CUDNN_ATTR_POINTWISE_MODE, CUDNN_TYPE_POINTWISE_MODE, mode},
+                             {CUDNN_ATTR_POINTWISE_MATH_PREC, CUDNN_TYPE_DATA_TYPE, math},
+                             {CUDNN_ATTR_POINTWISE_AXIS, CUDNN_TYPE_INT64, axis, axis >= 0}});
+    return operation(CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR, "pointwise operation", y,
+                     {{CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR, how.get()},
+                      {CUDNN_ATTR_OPERATION_POINTWISE_XDESC, x},
+                      {CUDNN_ATTR_OPERATION_POINTWISE_BDESC, b},
+                      {CUDNN_ATTR_OPERATION_POINTWISE_TDESC, t},
+                      {CUDNN_ATTR_OPERATION_POINTWISE_YDESC, y}});
   }
 
   std::int64_t next_ = first_between;
@@ -235,11 +225,10 @@ struct Choice {
 
 /// What the library proposes for the operations, the best first.
 inline std::vector<Choice> choices(const Object& operations, const Target& target, cudnnBackendHeurMode_t mode) {
-  Object heuristics(CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR, "heuristics");
-  heuristics.set(CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, operations.get());
-  heuristics.set(CUDNN_ATTR_ENGINEHEUR_MODE, CUDNN_TYPE_HEUR_MODE, mode);
-  if (target.device != nullptr) heuristics.set(CUDNN_ATTR_ENGINEHEUR_DEVICEPROP, target.device->get());
-  heuristics.finish();
+  const Object heuristics(CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR, "heuristics",
+                          {{CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, operations.get()},
+                           {CUDNN_ATTR_ENGINEHEUR_MODE, CUDNN_TYPE_HEUR_MODE, mode},
+                           {CUDNN_ATTR_ENGINEHEUR_DEVICEPROP, target.device}});
   const std::int64_t count = heuristics.query(CUDNN_ATTR_ENGINEHEUR_RESULTS, CUDNN_TYPE_BACKEND_DESCRIPTOR, 0, nullptr);
   std::vector<Choice> found;
   std::vector<cudnnBackendDescriptor_t> raw;
@@ -305,22 +294,20 @@ class Plan {
   /// In the handle's stream; `data` of tensors `ids`.
   void execute(cudnnHandle_t handle, const std::vector<std::int64_t>& ids, const std::vector<void*>& data,
                void* workspace) const {
-    Object pack(CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR, "variant pack");
-    pack.set(CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, CUDNN_TYPE_INT64, static_cast<std::int64_t>(ids.size()), ids.data());
-    pack.set(CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, CUDNN_TYPE_VOID_PTR, static_cast<std::int64_t>(data.size()),
-             data.data());
-    pack.set(CUDNN_ATTR_VARIANT_PACK_WORKSPACE, CUDNN_TYPE_VOID_PTR, workspace);
-    pack.finish();
+    const auto count = static_cast<std::int64_t>(ids.size());
+    const Object pack(CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR, "variant pack",
+                      {{CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, CUDNN_TYPE_INT64, count, ids.data()},
+                       {CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, CUDNN_TYPE_VOID_PTR, count, data.data()},
+                       {CUDNN_ATTR_VARIANT_PACK_WORKSPACE, CUDNN_TYPE_VOID_PTR, workspace}});
     check(cudnnBackendExecute(handle, plan_.get(), pack.get()), "execution");
   }
 
  private:
   void compile(const Choice& choice, const Target& target) {
-    Object plan(CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR, "plan");
-    plan.set(CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, choice.configuration.get());
-    if (target.handle != nullptr) plan.set(CUDNN_ATTR_EXECUTION_PLAN_HANDLE, CUDNN_TYPE_HANDLE, target.handle);
-    if (target.device != nullptr) plan.set(CUDNN_ATTR_EXECUTION_PLAN_DEVICEPROP, target.device->get());
-    plan.finish();
+    Object plan(CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR, "plan",
+                {{CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, choice.configuration.get()},
+                 {CUDNN_ATTR_EXECUTION_PLAN_HANDLE, CUDNN_TYPE_HANDLE, target.handle, target.handle != nullptr},
+                 {CUDNN_ATTR_EXECUTION_PLAN_DEVICEPROP, target.device}});
     plan.query(CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, CUDNN_TYPE_INT64, 1, &workspace_);
     plan_ = std::move(plan);
   }

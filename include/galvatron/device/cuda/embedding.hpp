@@ -1,23 +1,107 @@
 // Token and position tables, and means over the tokens of a sample.
+//
+// Gradients of a token table add up in a fixed order, whatever blocks run when: the rows of a batch are taken in the
+// order of their tokens, and of equal tokens in their own order. Rows are sorted in tiles in shared memory, by a
+// bitonic network (Batcher 1968), and every row then finds its place in the whole by binary search in the other tiles.
+// That takes two kernels and no memory for the vocabulary, and hardly depends on how often a token occurs (padding may
+// be half of all rows).
 #pragma once
 
 #include <algorithm>
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 
-#include <galvatron/core/units.hpp>
-#include <galvatron/core/view.hpp>
-#include <galvatron/device/cuda/block.hpp>
-#include <galvatron/device/cuda/column_sums.hpp>
-#include <galvatron/device/cuda/geometry.hpp>
+#include <galvatron/device/cuda/elements.hpp>
 #include <galvatron/device/cuda/rows.hpp>
-#include <galvatron/device/cuda/token_order.hpp>
 #include <galvatron/device/kernels/embedding.hpp>
-#include <galvatron/device/kernels/number.hpp>
 
 namespace galvatron::device::cuda {
 
-namespace detail {
+/// A row of a batch and the row of the table that its token reads, or the end of the table when that is elsewhere. Keys
+/// are ordered by entry, then by row; all are different.
+struct TokenKey {
+  std::uint64_t bits;
+
+  GALVATRON_KERNEL static TokenKey of(std::int64_t entry, std::int64_t row) {
+    return {static_cast<std::uint64_t>(entry) << 32 | static_cast<std::uint64_t>(row)};
+  }
+  [[nodiscard]] GALVATRON_KERNEL std::int64_t entry() const { return static_cast<std::int64_t>(bits >> 32); }
+  [[nodiscard]] GALVATRON_KERNEL std::int64_t row() const { return static_cast<std::int64_t>(bits & 0xffffffffU); }
+};
+
+/// The keys of each tile of rows in order, a block a tile.
+struct SortTokens {
+  static constexpr int most_threads = 1024;
+  static constexpr int most_rows = 4096;
+  std::int64_t rows;
+  int tile;  ///< a power of two
+  const std::int32_t* tokens;
+  std::int64_t first;
+  std::int64_t count;
+  TokenKey* keys;
+
+  GALVATRON_KERNEL void operator()(auto& block) const {
+    auto* sorted = reinterpret_cast<std::uint64_t*>(block.shared());  // (tile)
+    const std::int64_t begin = block.index() * tile;
+    const auto size = static_cast<int>(rows - begin < tile ? rows - begin : tile);
+    for (int i = block.thread(); i < tile; i += block.threads()) {
+      sorted[i] = ~std::uint64_t{0};
+      if (i >= size) continue;
+      const std::int64_t entry = kernels::shard_row(tokens[begin + i], first, count);
+      sorted[i] = TokenKey::of(entry < 0 ? count : entry, begin + i).bits;
+    }
+    block.sync();
+    for (int width = 2; width <= tile; width *= 2)
+      for (int distance = width / 2; distance > 0; distance /= 2) {
+        for (int i = block.thread(); i < tile / 2; i += block.threads()) {
+          const int low = (i & ~(distance - 1)) * 2 + (i & (distance - 1));
+          const std::uint64_t a = sorted[low];
+          const std::uint64_t b = sorted[low + distance];
+          const bool ascending = (low & width) == 0;
+          if ((a > b) == ascending) {
+            sorted[low] = b;
+            sorted[low + distance] = a;
+          }
+        }
+        block.sync();
+      }
+    for (int i = block.thread(); i < size; i += block.threads()) keys[begin + i].bits = sorted[i];
+  }
+};
+
+/// All keys in order, from tiles in order.
+struct MergeTokens {
+  std::int64_t rows;
+  std::int64_t tile;
+  const TokenKey* keys;
+  TokenKey* sorted;
+
+  GALVATRON_KERNEL void operator()(std::int64_t i) const {
+    const std::uint64_t key = keys[i].bits;
+    const std::int64_t own = i / tile * tile;
+    std::int64_t place = i - own;
+    for (std::int64_t begin = 0; begin < rows; begin += tile) {
+      if (begin == own) continue;
+      const std::int64_t end = begin + tile < rows ? begin + tile : rows;
+      place += first_where(begin, end, [&](std::int64_t at) { return keys[at].bits >= key; }) - begin;
+    }
+    sorted[place].bits = key;
+  }
+};
+
+/// sorted (rows) = the keys of all rows in order, for tokens [first, first + count); `keys` (rows) is scratch.
+void sort_tokens(auto& launcher, std::int64_t rows, const std::int32_t* tokens, std::int64_t first, std::int64_t count,
+                 TokenKey* keys, TokenKey* sorted) {
+  const auto tile =
+      static_cast<int>(std::min<std::uint64_t>(std::bit_ceil(static_cast<std::uint64_t>(rows)), SortTokens::most_rows));
+  const std::int64_t tiles = divide_up(rows, tile);
+  launcher.launch({.blocks = tiles,
+                   .threads = std::clamp(tile / 2, warp_threads, SortTokens::most_threads),
+                   .shared_bytes = tile * static_cast<std::int64_t>(sizeof(TokenKey))},
+                  SortTokens{rows, tile, tokens, first, count, tiles > 1 ? keys : sorted});
+  if (tiles > 1) for_each(launcher, rows, MergeTokens{rows, tile, keys, sorted});
+}
 
 template <class T>
 struct GatherTokens {
@@ -55,8 +139,7 @@ struct SumTokens {
   float* dtable;
   float* continued;  ///< (chunks - 1, hidden): of the chunks but the first
 
-  template <class B>
-  GALVATRON_KERNEL void operator()(B& block) const {
+  GALVATRON_KERNEL void operator()(auto& block) const {
     const std::int64_t at = (block.index() % tiles * block.threads() + block.thread()) * size;
     const std::int64_t number = block.index() / tiles;
     if (at >= hidden) return;
@@ -113,8 +196,7 @@ struct SumContinued {
   const float* continued;
   float* dtable;
 
-  template <class B>
-  GALVATRON_KERNEL void operator()(B& block) const {
+  GALVATRON_KERNEL void operator()(auto& block) const {
     const std::int64_t at = block.index() % tiles * block.threads() + block.thread();
     const std::int64_t number = block.index() / tiles + 1;
     const std::int64_t entry = sorted[number * chunk].entry();
@@ -198,24 +280,22 @@ struct SpreadMean {
   }
 };
 
-}  // namespace detail
-
 /// out (rows, hidden) = table[token - first] for tokens in [first, first + count), else 0.
-template <class L, class T>
-void embedding_forward(L& launcher, std::int64_t rows, std::int64_t hidden, const std::int32_t* tokens,
+template <class T>
+void embedding_forward(auto& launcher, std::int64_t rows, std::int64_t hidden, const std::int32_t* tokens,
                        std::int64_t first, std::int64_t count, const T* table, T* out) {
   for_rows(launcher, rows, divide_up(hidden, Pack<T>::size),
-           detail::GatherTokens<T>{hidden, is_packed<T>(hidden, table, out), tokens, first, count, table, out});
+           GatherTokens<T>{hidden, is_packed<T>(hidden, table, out), tokens, first, count, table, out});
 }
 
 /// dtable[token - first] += dout. Rows are sorted by token, and sums of equal tokens taken chunk by chunk: the order of
 /// additions depends on nothing else, and a token of many rows keeps many blocks busy. Throws DeviceFailure when the
 /// scratch memory cannot hold the keys of a few rows.
-template <class L, class T>
-void embedding_backward(L& launcher, View<std::byte> scratch, std::int64_t rows, std::int64_t hidden,
+template <class T>
+void embedding_backward(auto& launcher, View<std::byte> scratch, std::int64_t rows, std::int64_t hidden,
                         const std::int32_t* tokens, std::int64_t first, std::int64_t count, const T* dout,
                         float* dtable) {
-  using Kernel = detail::SumTokens<T>;
+  using Kernel = SumTokens<T>;
   constexpr std::int64_t least_chunk = 32;
   constexpr std::int64_t keys_bytes = 2 * sizeof(TokenKey);  // of a row
   if (hidden == 0 || count == 0) return;
@@ -239,45 +319,44 @@ void embedding_backward(L& launcher, View<std::byte> scratch, std::int64_t rows,
     launcher.launch(geometry,
                     Kernel{now, chunk, tiles, hidden, packed, count, sorted, dout + done * hidden, dtable, continued});
     if (chunks == 1) continue;
-    geometry = over_rows(1, hidden, detail::SumContinued::most_threads);
+    geometry = over_rows(1, hidden, SumContinued::most_threads);
     const std::int64_t column_tiles = divide_up(hidden, geometry.threads);
     geometry.blocks = (chunks - 1) * column_tiles;
-    launcher.launch(geometry,
-                    detail::SumContinued{chunks, chunk, column_tiles, hidden, count, sorted, continued, dtable});
+    launcher.launch(geometry, SumContinued{chunks, chunk, column_tiles, hidden, count, sorted, continued, dtable});
   }
 }
 
 /// out[row] += table[first_position + row / b].
-template <class L, class T>
-void position_forward(L& launcher, std::int64_t rows, std::int64_t b, std::int64_t hidden, std::int64_t first_position,
-                      const T* table, T* out) {
+template <class T>
+void position_forward(auto& launcher, std::int64_t rows, std::int64_t b, std::int64_t hidden,
+                      std::int64_t first_position, const T* table, T* out) {
   for_rows(launcher, rows, divide_up(hidden, Pack<T>::size),
-           detail::AddPosition<T>{b, hidden, first_position, is_packed<T>(hidden, table, out), table, out});
+           AddPosition<T>{b, hidden, first_position, is_packed<T>(hidden, table, out), table, out});
 }
 
 /// dtable[first_position + row / b] += dout[row]: the sum over the samples, in order.
-template <class L, class T>
-void position_backward(L& launcher, std::int64_t rows, std::int64_t b, std::int64_t hidden, std::int64_t first_position,
-                       const T* dout, float* dtable) {
+template <class T>
+void position_backward(auto& launcher, std::int64_t rows, std::int64_t b, std::int64_t hidden,
+                       std::int64_t first_position, const T* dout, float* dtable) {
   if (rows == 0) return;
   for_rows(launcher, divide_up(rows, b), divide_up(hidden, Pack<T>::size),
-           detail::SumPositions<T>{rows, b, hidden, first_position, is_packed<T>(hidden, dout, dtable), dout, dtable});
+           SumPositions<T>{rows, b, hidden, first_position, is_packed<T>(hidden, dout, dtable), dout, dtable});
 }
 
 /// out (b, hidden) = scale * the sum of a sample's rows of x (tokens * b, hidden), in float.
-template <class L, class T>
-void pool_forward(L& launcher, std::int64_t tokens, std::int64_t b, std::int64_t hidden, float scale, const T* x,
+template <class T>
+void pool_forward(auto& launcher, std::int64_t tokens, std::int64_t b, std::int64_t hidden, float scale, const T* x,
                   T* out) {
-  if (b * hidden > 0) column_sums(launcher, tokens, b * hidden, 1, x, detail::PutMean<T>{scale, out});
+  if (b * hidden > 0) column_sums(launcher, tokens, b * hidden, 1, x, PutMean<T>{scale, out});
 }
 
 /// dx (tokens * b, hidden) = scale * dout (b, hidden), for every token.
-template <class L, class T>
-void pool_backward(L& launcher, std::int64_t tokens, std::int64_t b, std::int64_t hidden, float scale, const T* dout,
+template <class T>
+void pool_backward(auto& launcher, std::int64_t tokens, std::int64_t b, std::int64_t hidden, float scale, const T* dout,
                    T* dx) {
   const std::int64_t columns = b * hidden;
   for_rows(launcher, tokens, divide_up(columns, Pack<T>::size),
-           detail::SpreadMean<T>{columns, is_packed<T>(columns, dout, dx), scale, dout, dx});
+           SpreadMean<T>{columns, is_packed<T>(columns, dout, dx), scale, dout, dx});
 }
 
 }  // namespace galvatron::device::cuda

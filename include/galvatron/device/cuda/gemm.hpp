@@ -1,20 +1,22 @@
 // Matrix products through cuBLASLt.
 //
-// What is asked for is column_major.hpp; the algorithm is the one that was searched and kept (algorithm_cache.hpp),
-// else cuBLASLt's first choice, asked for once per product and alignment, also the answer that there is none. Sums are
-// float (never TF32), partial sums too, so that the same program with the same algorithms gives the same bits.
+// What is asked for is column_major() of the product; the algorithm is the one that was searched and kept
+// (algorithm_cache.hpp), else cuBLASLt's first choice, asked for once per product and alignment, also the answer that
+// there is none. Sums are float (never TF32), partial sums too, so that the same program with the same algorithms gives
+// the same bits.
 #pragma once
 
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <compare>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <map>
 #include <optional>
 #include <source_location>
 #include <string>
-#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -25,9 +27,6 @@
 #include <galvatron/core/error.hpp>
 #include <galvatron/core/view.hpp>
 #include <galvatron/device/cuda/algorithm_cache.hpp>
-#include <galvatron/device/cuda/check.hpp>
-#include <galvatron/device/cuda/column_major.hpp>
-#include <galvatron/device/cuda/event.hpp>
 #include <galvatron/device/cuda/stream.hpp>
 #include <galvatron/device/owner.hpp>
 #include <galvatron/device/product.hpp>
@@ -38,10 +37,8 @@ namespace galvatron::device::cuda {
 inline void check(cublasStatus_t status, const std::string& what,
                   std::source_location where = std::source_location::current()) {
   if (status == CUBLAS_STATUS_SUCCESS) return;
-  throw DeviceFailure(detail::with_place("cuBLASLt: " + what + ": " + cublasLtGetStatusName(status), where), where);
+  throw DeviceFailure(with_place("cuBLASLt: " + what + ": " + cublasLtGetStatusName(status), where), where);
 }
-
-namespace detail {
 
 constexpr cudaDataType_t cuda_type(Precision p, bool gradient = false) {
   if (p == Precision::fp8) return gradient ? CUDA_R_8F_E5M2 : CUDA_R_8F_E4M3;
@@ -56,7 +53,7 @@ using ProductPreference = Owner<cublasLtMatmulPreference_t, cublasLtMatmulPrefer
 inline MatrixLayout layout(const ColumnMajorMatrix& m, bool gradient = false) {
   MatrixLayout out;
   check(cublasLtMatrixLayoutCreate(out.out(), cuda_type(m.precision, gradient), static_cast<std::uint64_t>(m.rows),
-                                   static_cast<std::uint64_t>(m.columns), m.leading),
+                                   static_cast<std::uint64_t>(m.columns), m.rows),
         "layout of a matrix");
   return out;
 }
@@ -72,27 +69,24 @@ inline std::uint32_t alignment_of(auto... addresses) {
   return 1U << std::min(std::countr_zero((reinterpret_cast<std::uintptr_t>(addresses) | ...)), 4);
 }
 
-}  // namespace detail
-
 /// cuBLASLt's objects for a product; making them needs no GPU.
 struct ProductObjects {
-  detail::ProductDescription description;
-  detail::MatrixLayout x;
-  detail::MatrixLayout y;
-  detail::MatrixLayout d;
+  ProductDescription description;
+  MatrixLayout x;
+  MatrixLayout y;
+  MatrixLayout d;
   float beta = 0;
 
   explicit ProductObjects(const ColumnMajorProduct& p)
-      : x(detail::layout(p.x)), y(detail::layout(p.y, p.gradient)), d(detail::layout(p.d)), beta(p.beta) {
+      : x(layout(p.x)), y(layout(p.y, p.gradient)), d(layout(p.d)), beta(p.beta) {
     check(cublasLtMatmulDescCreate(description.out(), CUBLAS_COMPUTE_32F, CUDA_R_32F), "description of a product");
     const auto operation = [](bool transposed) { return transposed ? CUBLAS_OP_T : CUBLAS_OP_N; };
     set(CUBLASLT_MATMUL_DESC_TRANSA, operation(p.x_transposed));
     set(CUBLASLT_MATMUL_DESC_TRANSB, operation(p.y_transposed));
-    set(CUBLASLT_MATMUL_DESC_EPILOGUE, detail::epilogue(p));
+    set(CUBLASLT_MATMUL_DESC_EPILOGUE, epilogue(p));
     if (p.bias)
-      set(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE,
-          static_cast<std::int32_t>(detail::cuda_type(element_format(p.x.precision))));
-    if (p.epilogue != Epilogue::none) set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, p.d.leading);
+      set(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, static_cast<std::int32_t>(cuda_type(element_format(p.x.precision))));
+    if (p.epilogue != Epilogue::none) set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, p.d.rows);
     // Faster sums of fewer bits are enough for activations, not for gradients.
     if (p.x.precision == Precision::fp8)
       set(CUBLASLT_MATMUL_DESC_FAST_ACCUM, static_cast<std::int8_t>(p.gradient ? 0 : 1));
@@ -104,8 +98,7 @@ struct ProductObjects {
     set(CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, of_y);
   }
 
-  template <class V>
-  void set(cublasLtMatmulDescAttributes_t attribute, const V& value) {
+  void set(cublasLtMatmulDescAttributes_t attribute, const auto& value) {
     check(cublasLtMatmulDescSetAttribute(description.get(), attribute, &value, sizeof value), "description");
   }
 };
@@ -138,7 +131,7 @@ class Products {
   /// c = a * b or c += a * b, without a bias; every extent at least 1.
   /// @param unscale  (2) of fp8 only: what a and b are multiplied with
   void multiply(const Product& product, const void* a, const void* b, void* c, const float* unscale = nullptr) {
-    const std::uint32_t alignment = detail::alignment_of(a, b, c);
+    const std::uint32_t alignment = alignment_of(a, b, c);
     if (!execute({product, Epilogue::none, alignment}, a, b, nullptr, nullptr, c, unscale))
       throw DeviceFailure("cuBLASLt has no algorithm for the " + to_string(product) + " on this GPU with operands on " +
                           std::to_string(alignment) + "-byte boundaries and a workspace of " +
@@ -149,7 +142,7 @@ class Products {
   /// False when there is no algorithm: nothing was done.
   bool try_multiply(const Product& product, Epilogue epilogue, const void* a, const void* b, const void* bias, void* u,
                     void* c, const float* unscale = nullptr) {
-    return execute({product, epilogue, detail::alignment_of(a, b, bias, u, c)}, a, b, bias, u, c, unscale);
+    return execute({product, epilogue, alignment_of(a, b, bias, u, c)}, a, b, bias, u, c, unscale);
   }
 
  private:
@@ -157,12 +150,7 @@ class Products {
     Product product;
     Epilogue epilogue;
     std::uint32_t alignment;  ///< of all operands, in bytes, at most 16
-    friend bool operator==(const Key&, const Key&) = default;
-  };
-  struct Hash {
-    std::size_t operator()(const Key& key) const {
-      return (Product::Hash{}(key.product) * 31 + key.alignment) * 31 + static_cast<std::size_t>(key.epilogue);
-    }
+    friend auto operator<=>(const Key&, const Key&) = default;
   };
   struct Prepared {
     ProductObjects objects;
@@ -200,9 +188,8 @@ class Products {
   }
 
   // By the clock of the GPU; those that cannot be run do not count.
-  template <class F>
   static cublasLtMatmulAlgo_t fastest(const Stream& stream, const std::vector<cublasLtMatmulAlgo_t>& proposals,
-                                      const F& run) {
+                                      const auto& run) {
     StreamTimer timer;
     const auto seconds = [&](const cublasLtMatmulAlgo_t& algorithm, int times) {
       bool fine = true;
@@ -242,7 +229,7 @@ class Products {
     const Product& product = key.product;
     const std::uint32_t alignment = key.alignment;
     ProductObjects objects(column_major(product, key.epilogue));
-    detail::ProductPreference preference;
+    ProductPreference preference;
     check(cublasLtMatmulPreferenceCreate(preference.out()), "preference");
     const auto set = [&](cublasLtMatmulPreferenceAttributes_t attribute, const auto& value) {
       check(cublasLtMatmulPreferenceSetAttribute(preference.get(), attribute, &value, sizeof value), "preference");
@@ -303,10 +290,10 @@ class Products {
 
   const Stream& stream_;
   View<std::byte> workspace_;
-  detail::ProductsHandle handle_;
+  ProductsHandle handle_;
   AlgorithmCache* algorithms_ = nullptr;
   bool searches_ = false;
-  std::unordered_map<Key, std::optional<Prepared>, Hash> cache_;
+  std::map<Key, std::optional<Prepared>> cache_;
 };
 
 }  // namespace galvatron::device::cuda

@@ -11,13 +11,12 @@
 #include <stdexcept>
 #include <string>
 #include <thread>
-#include <utility>
 #include <vector>
 
 #include <galvatron/core/error.hpp>
 #include <galvatron/core/units.hpp>
 #include <galvatron/core/view.hpp>
-#include <galvatron/device/cuda/geometry.hpp>
+#include <galvatron/device/cuda/block.hpp>
 #include <galvatron/device/device.hpp>
 #include <galvatron/device/product.hpp>
 
@@ -46,8 +45,7 @@ class GraphReplay {
     return out;
   }
 
-  template <class F>
-  void repeat(int number, F&& body) {
+  void repeat(int number, auto&& body) {
     Entry& entry = entries_[number];
     if (entry.refused) return body();
     if (entry.recording) {
@@ -81,20 +79,18 @@ class GraphReplay {
   }
   void multiply(const Product& product, const void* a, const void* b, const void* bias, void* c,
                 const float* unscale = nullptr) {
-    ask(static_cast<std::int64_t>(Product::Hash{}(product)), a, b, bias, c, unscale);
+    ask(product, a, b, bias, c, unscale);
     if (goes()) attempt([&] { m_.multiply(product, a, b, bias, c, unscale); });
   }
   bool try_multiply(const Product& product, Epilogue epilogue, const void* a, const void* b, const void* bias, void* u,
                     void* c) {
-    return answer([&] { return m_.try_multiply(product, epilogue, a, b, bias, u, c); },
-                  static_cast<std::int64_t>(Product::Hash{}(product)), epilogue, a, b, bias, u, c);
+    return answer([&] { return m_.try_multiply(product, epilogue, a, b, bias, u, c); }, product, epilogue, a, b, bias,
+                  u, c);
   }
-  template <class... Arguments>
-  bool attention_forward(const AttentionShape& shape, Precision precision, Arguments... arguments) {
+  bool attention_forward(const AttentionShape& shape, Precision precision, auto... arguments) {
     return answer([&] { return m_.attention_forward(shape, precision, arguments...); }, arguments...);
   }
-  template <class... Arguments>
-  bool attention_backward(const AttentionShape& shape, Precision precision, Arguments... arguments) {
+  bool attention_backward(const AttentionShape& shape, Precision precision, auto... arguments) {
     return answer([&] { return m_.attention_backward(shape, precision, arguments...); }, arguments...);
   }
 
@@ -108,12 +104,11 @@ class GraphReplay {
     const std::scoped_lock lock(recording_);
     m_.fetch(from, to, bytes);
   }
-  template <class Writer>
-  void upload(void* to, std::int64_t bytes, Writer&& writer) {
+  void upload(void* to, std::int64_t bytes, const auto& writer) {
     ask(to, bytes);
     const std::int64_t first = asked_.uploaded;
     asked_.uploaded += aligned_bytes(bytes);
-    if (mode_ == Mode::does) return m_.upload(to, bytes, std::forward<Writer>(writer));
+    if (mode_ == Mode::does) return m_.upload(to, bytes, writer);
     if (asked_.uploaded > entry_->host->size().count) {  // more than the first time: this is no repetition
       fail("a repeated step brings more data than the first did");
       std::vector<std::max_align_t> unused(static_cast<std::size_t>(bytes) / sizeof(std::max_align_t) + 1);
@@ -145,8 +140,7 @@ class GraphReplay {
   };
 
   // body() with other means; what it asks for is in asked_ then.
-  template <class F>
-  void walk(Entry& entry, Mode mode, F&& body) {
+  void walk(Entry& entry, Mode mode, auto&& body) {
     struct Back {
       GraphReplay& r;
       ~Back() {
@@ -164,8 +158,7 @@ class GraphReplay {
     body();
   }
 
-  template <class F>
-  void record(Entry& entry, F&& body) {
+  void record(Entry& entry, auto&& body) {
     entry.answers.clear();
     {
       const std::scoped_lock lock(recording_);
@@ -197,8 +190,7 @@ class GraphReplay {
   }
 
   // Operations that cannot be recorded end the recording, not the step, which is then done without.
-  template <class F>
-  void attempt(const F& operation) {
+  void attempt(const auto& operation) {
     if (mode_ == Mode::does) return operation();
     try {
       operation();
@@ -212,8 +204,7 @@ class GraphReplay {
   [[nodiscard]] bool goes() const { return mode_ == Mode::does || (mode_ == Mode::records && failure_.empty()); }
 
   // Whether the machine has such an operation of its own.
-  template <class F, class... Arguments>
-  bool answer(const F& operation, Arguments... arguments) {
+  bool answer(const auto& operation, auto... arguments) {
     ask(arguments...);
     if (mode_ == Mode::compares) return answered_ < entry_->answers.size() && entry_->answers[answered_++];
     bool done = false;
@@ -222,19 +213,24 @@ class GraphReplay {
     return done;
   }
 
-  template <class... V>
-  void ask(V... values) {
+  void ask(auto... values) {
     ++asked_.operations;
-    const auto add = [this](auto value) {
-      std::uint64_t bits = 0;
-      if constexpr (std::is_pointer_v<decltype(value)>)
-        bits = reinterpret_cast<std::uintptr_t>(value);
-      else
-        bits = static_cast<std::uint64_t>(value);
-      asked_.hash = (asked_.hash ^ bits) * 0x9e37'79b9'7f4a'7c15U;
-      asked_.hash ^= asked_.hash >> 29;
-    };
-    (add(values), ...);
+    (mix(values), ...);
+  }
+  template <class V>
+  void mix(const V& value) {
+    std::uint64_t bits = 0;
+    if constexpr (std::is_same_v<V, Product>) {
+      const auto& [product, operands, result, accumulate, bias, gradient, m, n, k] = value;
+      return mix(product), mix(operands), mix(result), mix(accumulate), mix(bias), mix(gradient), mix(m), mix(n),
+             mix(k);
+    } else if constexpr (std::is_pointer_v<V>) {
+      bits = reinterpret_cast<std::uintptr_t>(value);
+    } else {
+      bits = static_cast<std::uint64_t>(value);
+    }
+    asked_.hash = (asked_.hash ^ bits) * 0x9e37'79b9'7f4a'7c15U;
+    asked_.hash ^= asked_.hash >> 29;
   }
   void refuse_inside() const {
     if (inside_ == std::this_thread::get_id())

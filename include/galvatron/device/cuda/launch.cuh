@@ -4,14 +4,22 @@
 #include <cstddef>
 #include <cstdint>
 
-#include <galvatron/device/cuda/block.hpp>
 #include <galvatron/device/cuda/stream.hpp>
+
+/// Compiles a kernel of flash attention for both types and all widths of heads.
+#define GALVATRON_INSTANTIATE_HEAD_WIDTHS(Kernel)                              \
+  template void Stream::launch(const Geometry&, const Kernel<float, 32>&);     \
+  template void Stream::launch(const Geometry&, const Kernel<float, 64>&);     \
+  template void Stream::launch(const Geometry&, const Kernel<float, 128>&);    \
+  template void Stream::launch(const Geometry&, const Kernel<float, 256>&);    \
+  template void Stream::launch(const Geometry&, const Kernel<bfloat16, 32>&);  \
+  template void Stream::launch(const Geometry&, const Kernel<bfloat16, 64>&);  \
+  template void Stream::launch(const Geometry&, const Kernel<bfloat16, 128>&); \
+  template void Stream::launch(const Geometry&, const Kernel<bfloat16, 256>&);
 
 namespace galvatron::device::cuda {
 
-namespace detail {
 extern __shared__ uint4 shared_memory[];  // 16-byte aligned
-}
 
 /// Models Block.
 class CudaBlock {
@@ -20,7 +28,7 @@ class CudaBlock {
   __device__ __forceinline__ std::int64_t blocks() const { return gridDim.x; }
   __device__ __forceinline__ int thread() const { return static_cast<int>(threadIdx.x); }
   __device__ __forceinline__ int threads() const { return static_cast<int>(blockDim.x); }
-  __device__ __forceinline__ std::byte* shared() const { return reinterpret_cast<std::byte*>(detail::shared_memory); }
+  __device__ __forceinline__ std::byte* shared() const { return reinterpret_cast<std::byte*>(shared_memory); }
   template <class V>
   __device__ __forceinline__ V* slots() const {
     __shared__ double values[warp_threads];
@@ -45,7 +53,6 @@ class CudaBlock {
   }
 };
 
-namespace detail {
 template <class Kernel>
 constexpr int least_blocks() {
   if constexpr (requires { Kernel::least_blocks; })
@@ -53,12 +60,11 @@ constexpr int least_blocks() {
   else
     return 0;
 }
-}  // namespace detail
 
 /// Kernel::most_threads is the largest block that it is launched with; Kernel::least_blocks, if it has that, are blocks
 /// that a multiprocessor must have room for at once: 1 gives threads the registers that they ask for.
 template <class Kernel>
-__global__ void __launch_bounds__(Kernel::most_threads, detail::least_blocks<Kernel>())
+__global__ void __launch_bounds__(Kernel::most_threads, least_blocks<Kernel>())
     run(const __grid_constant__ Kernel kernel) {
   CudaBlock block;
   kernel(block);
@@ -71,7 +77,7 @@ void Stream::launch(const Geometry& geometry, const Kernel& kernel) {
     check(cudaFuncSetAttribute(run<Kernel>, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                static_cast<int>(geometry.shared_bytes)));
   run<Kernel><<<static_cast<unsigned>(geometry.blocks), static_cast<unsigned>(geometry.threads),
-                static_cast<std::size_t>(geometry.shared_bytes), stream_>>>(kernel);
+                static_cast<std::size_t>(geometry.shared_bytes), stream_.get()>>>(kernel);
   check(cudaGetLastError());
 }
 

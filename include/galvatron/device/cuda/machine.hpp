@@ -4,24 +4,21 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include <cuda_runtime_api.h>
 
 #include <galvatron/core/dtype.hpp>
 #include <galvatron/core/error.hpp>
-#include <galvatron/core/units.hpp>
 #include <galvatron/core/view.hpp>
-#include <galvatron/device/cuda/bias.hpp>
-#include <galvatron/device/cuda/check.hpp>
 #include <galvatron/device/cuda/cudnn_attention.hpp>
 #include <galvatron/device/cuda/devices.hpp>
 #include <galvatron/device/cuda/gemm.hpp>
-#include <galvatron/device/cuda/memory.hpp>
-#include <galvatron/device/cuda/recording.hpp>
+#include <galvatron/device/cuda/gpu.hpp>
+#include <galvatron/device/cuda/pointwise.hpp>
 #include <galvatron/device/cuda/staging.hpp>
 #include <galvatron/device/cuda/stream.hpp>
+#include <galvatron/device/device.hpp>
 #include <galvatron/device/product.hpp>
 
 namespace galvatron::device::cuda {
@@ -66,10 +63,7 @@ class Machine {
   /// Why shapes of attention went to our own kernel: one line each.
   [[nodiscard]] const std::vector<std::string>& attention_refusals() const { return attention_.refusals(); }
 
-  template <class Kernel>
-  void launch(const Geometry& geometry, const Kernel& kernel) {
-    stream_.launch(geometry, kernel);
-  }
+  void launch(const Geometry& geometry, const auto& kernel) { stream_.launch(geometry, kernel); }
   void zero(void* to, std::int64_t bytes) {
     check(cudaMemsetAsync(to, 0, static_cast<std::size_t>(bytes), stream_.get()));
   }
@@ -82,10 +76,7 @@ class Machine {
     check(cudaMemcpyAsync(to, from, static_cast<std::size_t>(bytes), cudaMemcpyDeviceToHost, stream_.get()));
     stream_.wait();
   }
-  template <class Writer>
-  void upload(void* to, std::int64_t bytes, Writer&& writer) {
-    staging_.upload(stream_, to, bytes, std::forward<Writer>(writer));
-  }
+  void upload(void* to, std::int64_t bytes, const auto& writer) { staging_.upload(stream_, to, bytes, writer); }
 
   using Recording = cuda::Recording;
   using HostMemory = PinnedMemory;
@@ -117,14 +108,9 @@ class Machine {
            products_.try_multiply(p, epilogue, a, b, bias, u, c);
   }
 
-  bool attention_forward(const AttentionShape& shape, Precision precision, const void* q, const void* k, const void* v,
-                         void* o, float* lse) {
-    return attention_.forward(shape, precision, q, k, v, o, lse);
-  }
-  bool attention_backward(const AttentionShape& shape, Precision precision, const void* q, const void* k, const void* v,
-                          const void* o, const float* lse, const void* d_o, void* dq, void* dk, void* dv) {
-    return attention_.backward(shape, precision, q, k, v, o, lse, d_o, dq, dk, dv);
-  }
+  /// See Attention.
+  bool attention_forward(const auto&... a) { return attention_.forward(a...); }
+  bool attention_backward(const auto&... a) { return attention_.backward(a...); }
 
  private:
   // c = the bias, or zero, in every row.
@@ -159,3 +145,13 @@ class Machine {
 };
 
 }  // namespace galvatron::device::cuda
+
+namespace galvatron::device {
+
+/// The Device that computes on NVIDIA GPUs.
+using Cuda = cuda::Gpu<cuda::Machine>;
+
+static_assert(cuda::Machine::kernel_workspace_bytes >= Cuda::workspace_bytes);
+static_assert(Device<Cuda>);
+
+}  // namespace galvatron::device

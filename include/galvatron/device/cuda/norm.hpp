@@ -6,19 +6,11 @@
 #include <cstddef>
 #include <cstdint>
 
-#include <galvatron/core/units.hpp>
-#include <galvatron/core/view.hpp>
-#include <galvatron/device/cuda/block.hpp>
-#include <galvatron/device/cuda/column_sums.hpp>
-#include <galvatron/device/cuda/geometry.hpp>
-#include <galvatron/device/cuda/pack.hpp>
 #include <galvatron/device/cuda/rows.hpp>
 #include <galvatron/device/kernels/norm.hpp>
 #include <galvatron/model/spec.hpp>
 
 namespace galvatron::device::cuda {
-
-namespace detail {
 
 /// What a thread has of a row of `count` elements: where rows are packed `kept` packs in its registers, and packs in
 /// memory of what is left; else single elements in memory.
@@ -28,8 +20,7 @@ struct RowPart {
 
   /// Calls work(p, i) for each run of elements from i on, which is pack p where it is one of the registers'; work is a
   /// template of a run's elements and of whether it is.
-  template <class F>
-  GALVATRON_KERNEL static void each(bool packed, int rank, int threads, int count, const F& work) {
+  GALVATRON_KERNEL static void each(bool packed, int rank, int threads, int count, const auto& work) {
     constexpr int size = Pack<T>::size;
     if (packed) {
       GALVATRON_UNROLL
@@ -106,8 +97,7 @@ struct Norm {
   const float* known;  ///< the rows' statistics; null: they are worked out, for `stats`
   float* stats;
 
-  template <class B>
-  GALVATRON_KERNEL void operator()(B& block) const {
+  GALVATRON_KERNEL void operator()(auto& block) const {
     const int rank = teams.rank(block);
     const float inverse = 1.0F / static_cast<float>(hidden);
     const auto each = [&](const auto& work) { Part::each(packed, rank, teams.threads, hidden, work); };
@@ -193,8 +183,7 @@ struct NormBackward {
   T* dx;
   float* partials;  ///< (blocks, hidden), or (blocks, 2, hidden) with a beta
 
-  template <class B>
-  GALVATRON_KERNEL void operator()(B& block) const {
+  GALVATRON_KERNEL void operator()(auto& block) const {
     const int rank = teams.rank(block);
     const float inverse = 1.0F / static_cast<float>(hidden);
     const int width = shifted ? 2 * hidden : hidden;
@@ -276,8 +265,8 @@ struct NormBackward {
   }
 };
 
-template <bool adds, class L, class T>
-void normalize(L& launcher, NormKind kind, std::int64_t rows, std::int64_t hidden, double epsilon, const T* x,
+template <bool adds, class T>
+void normalize(auto& launcher, NormKind kind, std::int64_t rows, std::int64_t hidden, double epsilon, const T* x,
                const T* r, const T* gamma, const T* beta, T* sum, T* y, const float* known, float* stats) {
   if (rows == 0 || hidden == 0) return;
   using Kernel = Norm<T, adds>;
@@ -288,40 +277,37 @@ void normalize(L& launcher, NormKind kind, std::int64_t rows, std::int64_t hidde
                                          static_cast<float>(epsilon), x, r, gamma, beta, sum, y, known, stats});
 }
 
-}  // namespace detail
-
 /// y (rows, hidden) = norm(x) * gamma (+ beta, or null); stats (rows, 2) = mean, 1/deviation; RMSNorm: 0, 1/rms. y may
 /// be x.
-template <class L, class T>
-void norm_forward(L& launcher, NormKind kind, std::int64_t rows, std::int64_t hidden, double epsilon, const T* x,
+template <class T>
+void norm_forward(auto& launcher, NormKind kind, std::int64_t rows, std::int64_t hidden, double epsilon, const T* x,
                   const T* gamma, const T* beta, T* y, float* stats) {
   constexpr T* none = nullptr;
-  detail::normalize<false>(launcher, kind, rows, hidden, epsilon, x, none, gamma, beta, none, y, nullptr, stats);
+  normalize<false>(launcher, kind, rows, hidden, epsilon, x, none, gamma, beta, none, y, nullptr, stats);
 }
 
 /// sum (rows, hidden) = x + r; y and stats as norm_forward has them of the sum. sum may be x or r, y may be r.
-template <class L, class T>
-void add_norm_forward(L& launcher, NormKind kind, std::int64_t rows, std::int64_t hidden, double epsilon, const T* x,
+template <class T>
+void add_norm_forward(auto& launcher, NormKind kind, std::int64_t rows, std::int64_t hidden, double epsilon, const T* x,
                       const T* r, const T* gamma, const T* beta, T* sum, T* y, float* stats) {
-  detail::normalize<true>(launcher, kind, rows, hidden, epsilon, x, r, gamma, beta, sum, y, nullptr, stats);
+  normalize<true>(launcher, kind, rows, hidden, epsilon, x, r, gamma, beta, sum, y, nullptr, stats);
 }
 
 /// y again, with the same bits, from the statistics kept.
-template <class L, class T>
-void norm_recompute(L& launcher, std::int64_t rows, std::int64_t hidden, const T* x, const T* gamma, const T* beta,
+template <class T>
+void norm_recompute(auto& launcher, std::int64_t rows, std::int64_t hidden, const T* x, const T* gamma, const T* beta,
                     const float* stats, T* y) {
   constexpr T* none = nullptr;
-  detail::normalize<false>(launcher, NormKind::layer_norm, rows, hidden, 0.0, x, none, gamma, beta, none, y, stats,
-                           nullptr);
+  normalize<false>(launcher, NormKind::layer_norm, rows, hidden, 0.0, x, none, gamma, beta, none, y, stats, nullptr);
 }
 
 /// dx = d_residual (null: 0) + the norm's input gradient; dgamma and dbeta (or null) accumulate. dx may be any of the
 /// other rows. Throws DeviceFailure when the sums over one block's rows exceed the scratch memory.
-template <class L, class T>
-void norm_backward(L& launcher, View<std::byte> scratch, NormKind kind, std::int64_t rows, std::int64_t hidden,
+template <class T>
+void norm_backward(auto& launcher, View<std::byte> scratch, NormKind kind, std::int64_t rows, std::int64_t hidden,
                    const T* dy, const T* x, const T* gamma, const float* stats, const T* d_residual, T* dx,
                    float* dgamma, float* dbeta) {
-  using Kernel = detail::NormBackward<T>;
+  using Kernel = NormBackward<T>;
   if (rows == 0 || hidden == 0) return;
   constexpr std::int64_t most_shared = 96 << 10;  // bytes; GPUs from Ampere on have them
   auto* partials = reinterpret_cast<float*>(scratch.data);
@@ -338,20 +324,20 @@ void norm_backward(L& launcher, View<std::byte> scratch, NormKind kind, std::int
   launcher.launch(share.geometry, Kernel{share.teams, static_cast<int>(hidden), packed, kind == NormKind::layer_norm,
                                          dbeta != nullptr, shares, dy, x, gamma, stats, d_residual, dx, partials});
   column_sums(launcher, share.geometry.blocks, width, 1, static_cast<const float*>(partials),
-              detail::AddSums{hidden, dgamma, dbeta});
+              AddSums{hidden, dgamma, dbeta});
 }
 
 /// db (n) += column sums of dy (rows, n). Throws DeviceFailure when a row of floats exceeds the scratch memory.
-template <class L, class T>
-void bias_gradient(L& launcher, View<std::byte> scratch, std::int64_t rows, std::int64_t n, const T* dy, float* db) {
-  using Kernel = ColumnSums<T, detail::KeepSums>;
+template <class T>
+void bias_gradient(auto& launcher, View<std::byte> scratch, std::int64_t rows, std::int64_t n, const T* dy, float* db) {
+  using Kernel = ColumnSums<T, KeepSums>;
   if (rows == 0 || n == 0) return;
   const std::int64_t wanted = std::clamp<std::int64_t>(Kernel::resident_blocks / divide_up(n, Kernel::tile), 1,
                                                        divide_up(rows, Kernel::groups * Kernel::at_once));
   const std::int64_t runs = partials_within(scratch, n * static_cast<std::int64_t>(sizeof(float)), wanted);
   auto* partials = reinterpret_cast<float*>(scratch.data);
-  column_sums(launcher, rows, n, runs, dy, detail::KeepSums{n, partials});
-  column_sums(launcher, runs, n, 1, static_cast<const float*>(partials), detail::AddSums{n, db, nullptr});
+  column_sums(launcher, rows, n, runs, dy, KeepSums{n, partials});
+  column_sums(launcher, runs, n, 1, static_cast<const float*>(partials), AddSums{n, db, nullptr});
 }
 
 }  // namespace galvatron::device::cuda

@@ -9,69 +9,30 @@
 #include <string>
 #include <type_traits>
 
-#include <galvatron/core/error.hpp>
-#include <galvatron/core/units.hpp>
-#include <galvatron/core/view.hpp>
-#include <galvatron/device/cuda/block.hpp>
 #include <galvatron/device/cuda/elements.hpp>
-#include <galvatron/device/cuda/total.hpp>
+#include <galvatron/device/cuda/rows.hpp>
 #include <galvatron/device/device.hpp>
 #include <galvatron/device/kernels/adamw.hpp>
 
 namespace galvatron::device::cuda {
 
-namespace detail {
-
-/// sums (blocks): of the squares that a block goes over. A thread reads four packs at once.
-struct SumSquares {
-  static constexpr int most_threads = 256;
-  static constexpr int width = Pack<float>::size;
-  static constexpr int packs = 4;
-  ElementRange all;
-  const float* x;
-  double* sums;
-
-  template <class B>
-  GALVATRON_KERNEL void operator()(B& block) const {
-    const std::int64_t first = block.index() * block.threads() + block.thread();
-    const std::int64_t step = block.blocks() * block.threads();
-    double own[width] = {};
-    std::int64_t i = first * width;
-    for (; i + (packs - 1) * step * width < all.packed; i += packs * step * width) {
-      float values[packs][width];
-      for (int k = 0; k < packs; ++k) get_elements(x + i + k * step * width, values[k]);
-      for (int k = 0; k < packs; ++k) add_squares(values[k], own);
-    }
-    for (; i < all.packed; i += step * width) {
-      float values[width];
-      get_elements(x + i, values);
-      add_squares(values, own);
-    }
-    for (i = all.packed + first; i < all.count; i += step) {
-      const float value[1] = {x[i]};
-      add_squares(value, own);
-    }
-    const double sum = block_sum(block, (own[0] + own[1]) + (own[2] + own[3]));
-    if (block.thread() == 0) sums[block.index()] = sum;
-  }
-
- private:
-  template <int size>
-  GALVATRON_KERNEL static void add_squares(const float (&values)[size], double (&to)[width]) {
-    for (int j = 0; j < size; ++j) to[j] += static_cast<double>(values[j]) * static_cast<double>(values[j]);
+/// The sum of squares, in double.
+struct Squares {
+  double sums[Pack<float>::size] = {};
+  GALVATRON_KERNEL void take(float x, int j) { sums[j] += static_cast<double>(x) * static_cast<double>(x); }
+  GALVATRON_KERNEL double join(auto& block) const {
+    return block_sum(block, (sums[0] + sums[1]) + (sums[2] + sums[3]));
   }
 };
+using SumSquares = ReduceElements<float, Squares, double>;
 
-/// By one thread.
+/// The only element is the scale.
 struct ClipScale {
-  static constexpr int most_threads = warp_threads;
   const double* sums;
   double clip;
   float* scale;
-
-  template <class B>
-  GALVATRON_KERNEL void operator()(B& block) const {
-    if (block.thread() == 0) *scale = kernels::clip_scale(sums[loss_sum], sums[gradient_squares], clip);
+  GALVATRON_KERNEL void operator()(std::int64_t) const {
+    *scale = kernels::clip_scale(sums[loss_sum], sums[gradient_squares], clip);
   }
 };
 
@@ -87,6 +48,19 @@ GALVATRON_KERNEL void get_words(const kernels::RandomStream& stream, std::uint64
     const std::uint32_t odd = place % 4 < 2 ? words[1] : words[3];
     to[0] = place % 2 == 0 ? even : odd;
   }
+}
+
+/// The elements from `to` on = values, each rounded at random by its word of `bits` from bit `low` on.
+template <int size, class T>
+GALVATRON_KERNEL void put_elements_stochastically(T* to, const float (&values)[size], const std::uint32_t (&bits)[size],
+                                                  int low) {
+  Pack<T, size> rounded{};
+  for (int j = 0; j < size; ++j) {
+    T element;
+    kernels::put_stochastically(element, values[j], bits[j] >> low);
+    rounded.set(j, element);
+  }
+  rounded.store(to);
 }
 
 /// @tparam T  of working parameters  @tparam M  of the moments as they are kept
@@ -124,67 +98,47 @@ struct StepAdamW {
     } else {
       std::uint32_t bits[size];
       get_words(step.moment_bits(part), place, bits);
-      Pack<M, size> kept_means{};
-      Pack<M, size> kept_variances{};
-      for (int j = 0; j < size; ++j) {
-        M mean;
-        M variance;
-        kernels::put_stochastically(mean, means[j], bits[j]);
-        kernels::put_stochastically(variance, variances[j], bits[j] >> 16);
-        kept_means.set(j, mean);
-        kept_variances.set(j, variance);
-      }
-      kept_means.store(m + i);
-      kept_variances.store(v + i);
+      put_elements_stochastically(m + i, means, bits, 0);
+      put_elements_stochastically(v + i, variances, bits, 16);
     }
     if (working == nullptr) return;
     if (std::is_same_v<T, float> || step.rounding == Rounding::nearest) return put_elements(working + i, masters);
     if constexpr (!std::is_same_v<T, float>) {
       std::uint32_t bits[size];
       get_words(step.master_bits(part), place, bits);
-      Pack<T, size> rounded{};
-      for (int j = 0; j < size; ++j) {
-        T element;
-        kernels::put_stochastically(element, masters[j], bits[j]);
-        rounded.set(j, element);
-      }
-      rounded.store(working + i);
+      put_elements_stochastically(working + i, masters, bits, 0);
     }
   }
 };
 
-}  // namespace detail
-
 /// sum (1) += the sum of squares, in double: a sum for every block in `scratch`, and then theirs.
-template <class L>
-void norm_squared(L& launcher, View<std::byte> scratch, std::int64_t n, const float* x, double* sum) {
+void norm_squared(auto& launcher, View<std::byte> scratch, std::int64_t n, const float* x, double* sum) {
   if (n <= 0) return;
-  const ElementRange all = split_elements(n, detail::SumSquares::width, are_aligned<detail::SumSquares::width>(x));
-  Geometry geometry = over_items(divide_up(steps_of(all, detail::SumSquares::width), detail::SumSquares::packs));
+  const ElementRange all = split_elements(n, SumSquares::width, are_aligned<SumSquares::width>(x));
+  Geometry geometry = over_items(divide_up(steps_of(all, SumSquares::width), SumSquares::at_once));
   const std::int64_t at_once = most_blocks / 2;  // what its registers let run
   geometry.blocks = std::min({geometry.blocks, at_once, scratch.count / static_cast<std::int64_t>(sizeof(double))});
   if (geometry.blocks == 0)
     throw DeviceFailure("a sum of squares needs 8 bytes of scratch memory at least, not " +
                         std::to_string(scratch.count));
   auto* sums = reinterpret_cast<double*>(scratch.data);
-  launcher.launch(geometry, detail::SumSquares{all, x, sums});
+  launcher.launch(geometry, SumSquares{all, x, sums});
   add_total(launcher, geometry.blocks, sums, sum);
 }
 
 /// scale (1) from the sums of a step; see kernels::clip_scale.
-template <class L>
-void clip_scale(L& launcher, const double* sums, double clip, float* scale) {
-  launcher.launch(Geometry{.blocks = 1, .threads = warp_threads}, detail::ClipScale{sums, clip, scale});
+void clip_scale(auto& launcher, const double* sums, double clip, float* scale) {
+  for_each(launcher, 1, ClipScale{sums, clip, scale});
 }
 
 /// One step of n parameters with gradient g * scale[0]; `working` receives the rounded masters and may be `master`.
 /// Nothing changes when the scale is not finite.
 /// @param constants  memory of the device, so that a step that is done again may have others
 /// @tparam M  in which the moments are kept: float, or bfloat16
-template <class L, class M, class T>
-void adamw(L& launcher, std::int64_t n, const kernels::AdamWStep* constants, const AdamWPart& part, const float* scale,
-           float* master, const float* g, M* m, M* v, T* working) {
-  using Step = detail::StepAdamW<T, M>;
+template <class M, class T>
+void adamw(auto& launcher, std::int64_t n, const kernels::AdamWStep* constants, const AdamWPart& part,
+           const float* scale, float* master, const float* g, M* m, M* v, T* working) {
+  using Step = StepAdamW<T, M>;
   const bool same = static_cast<const void*>(working) == static_cast<const void*>(master);
   const bool aligned = are_aligned<Step::width>(master, g, m, v) && (same || are_aligned<Step::width>(working));
   for_elements(launcher, n, aligned && part.first % Step::width == 0,

@@ -9,7 +9,6 @@
 #include <cstdint>
 #include <type_traits>
 
-#include <galvatron/core/dtype.hpp>
 #include <galvatron/device/cuda/block.hpp>
 #include <galvatron/device/kernels/number.hpp>
 
@@ -116,29 +115,27 @@ constexpr bool is_packed(std::int64_t count, const P*... addresses) {
   return count % Pack<T>::size == 0 && ((reinterpret_cast<std::uintptr_t>(addresses) % 16 == 0) && ...);
 }
 
-namespace detail {
 /// The pack in which `size` elements are read: all of them, or 16 bytes.
 template <class T, int size>
 using PackOf = Pack<T, size * sizeof(T) < 16 ? size : Pack<T>::size>;
-}  // namespace detail
 
 /// True when `size` elements from each of these addresses on, and from any `size` further, can be read at once.
 template <int size, class... P>
 constexpr bool are_aligned(const P*... addresses) {
-  return ((reinterpret_cast<std::uintptr_t>(addresses) % alignof(detail::PackOf<P, size>) == 0) && ...);
+  return ((reinterpret_cast<std::uintptr_t>(addresses) % alignof(PackOf<P, size>) == 0) && ...);
 }
 
 /// `size` adjacent elements as floats, and back.
 template <int size, class T>
 GALVATRON_KERNEL void get_elements(const T* from, float (&to)[size]) {
-  using Part = detail::PackOf<T, size>;
+  using Part = PackOf<T, size>;
   Part parts[size / Part::size];
   for (int p = 0; p < size / Part::size; ++p) parts[p] = Part::at(from + p * Part::size);
   for (int j = 0; j < size; ++j) to[j] = parts[j / Part::size].get(j % Part::size);
 }
 template <int size, class T>
 GALVATRON_KERNEL void put_elements(T* to, const float (&from)[size]) {
-  using Part = detail::PackOf<T, size>;
+  using Part = PackOf<T, size>;
   for (int first = 0; first < size; first += Part::size) {
     float part[Part::size];
     for (int j = 0; j < Part::size; ++j) part[j] = from[first + j];
@@ -155,8 +152,8 @@ struct RestOfRow {
 
 /// packs[i] = the first elements of places(i), with zeros behind a row's end. Where `packed` (is_packed of the rows)
 /// a pack of which any is left is read whole, and all are asked for before the first is there.
-template <class T, int n, class F>
-GALVATRON_KERNEL void load_packs(bool packed, const F& places, Pack<T> (&packs)[n]) {
+template <class T, int n>
+GALVATRON_KERNEL void load_packs(bool packed, const auto& places, Pack<T> (&packs)[n]) {
   if (packed) {
     GALVATRON_UNROLL
     for (int i = 0; i < n; ++i) {

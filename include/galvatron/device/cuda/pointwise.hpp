@@ -1,4 +1,4 @@
-// Additions, activations and rotary embedding, each in one pass over memory.
+// Additions, products, activations, rows of a bias and rotary embedding, each in one pass over memory.
 #pragma once
 
 #include <algorithm>
@@ -6,126 +6,70 @@
 #include <string>
 
 #include <galvatron/core/error.hpp>
-#include <galvatron/core/units.hpp>
-#include <galvatron/device/cuda/block.hpp>
-#include <galvatron/device/cuda/divisor.hpp>
 #include <galvatron/device/cuda/elements.hpp>
 #include <galvatron/device/kernels/activation.hpp>
-#include <galvatron/device/kernels/combine.hpp>
-#include <galvatron/device/kernels/number.hpp>
-#include <galvatron/device/kernels/rotary.hpp>
+#include <galvatron/device/kernels/embedding.hpp>
 #include <galvatron/model/spec.hpp>
 
 namespace galvatron::device::cuda {
 
-namespace detail {
-
-/// out from a and b by Function::of.
-template <class T, class Function>
-struct Combine {
-  static constexpr int width = Pack<T>::size;
-  const T* a;
-  const T* b;
-  T* out;
+/// out = Function of a, and of b where it takes two.
+template <class Function, class A, class B, class C>
+struct Map {
+  static constexpr int width = Pack<C>::size;
+  const A* a;
+  const B* b;
+  C* out;
   template <int size>
   GALVATRON_KERNEL void at(std::int64_t i) const {
-    float left[size];
-    float right[size];
-    get_elements(a + i, left);
-    get_elements(b + i, right);
-    for (int j = 0; j < size; ++j) Function::of(left[j], right[j], left[j]);
-    put_elements(out + i, left);
-  }
-};
-
-template <class T>
-struct Accumulate {
-  static constexpr int width = Pack<float>::size;
-  const T* from;
-  float* to;
-  template <int size>
-  GALVATRON_KERNEL void at(std::int64_t i) const {
-    float values[size];
-    float sums[size];
-    get_elements(from + i, values);
-    get_elements(to + i, sums);
-    for (int j = 0; j < size; ++j) sums[j] += values[j];
-    put_elements(to + i, sums);
-  }
-};
-
-template <class T, class Function>
-struct Activate {
-  static constexpr int width = Pack<T>::size;
-  const T* u;
-  T* g;
-  template <int size>
-  GALVATRON_KERNEL void at(std::int64_t i) const {
-    float values[size];
-    get_elements(u + i, values);
-    for (int j = 0; j < size; ++j) Function::forward(values[j], values[j]);
-    put_elements(g + i, values);
-  }
-};
-
-template <class T, class Function>
-struct ActivateBackward {
-  static constexpr int width = Pack<T>::size;
-  const T* u;
-  const T* dg;
-  T* du;
-  template <int size>
-  GALVATRON_KERNEL void at(std::int64_t i) const {
-    float values[size];
-    float gradients[size];
-    get_elements(u + i, values);
-    get_elements(dg + i, gradients);
-    for (int j = 0; j < size; ++j) {
-      Function::derivative(values[j], values[j]);
-      gradients[j] *= values[j];
+    float x[size];
+    float y[size];
+    get_elements(a + i, x);
+    if constexpr (requires { Function::of(x[0], x[0]); }) {
+      for (int j = 0; j < size; ++j) Function::of(x[j], y[j]);
+    } else {
+      get_elements(b + i, y);
+      for (int j = 0; j < size; ++j) Function::of(x[j], y[j], y[j]);
     }
-    put_elements(du + i, gradients);
+    put_elements(out + i, y);
   }
 };
 
-/// Element i of the output (rows, n) has its gate at row * 2n + column of u, and `up` n further.
-template <class T>
+template <class T, class C>
+struct BiasElements {
+  std::int64_t n;
+  const T* bias;
+  C* c;
+  GALVATRON_KERNEL void operator()(std::int64_t i) const {
+    kernels::put(c[i], bias == nullptr ? 0.0F : kernels::get(bias[i % n]));
+  }
+};
+
+/// g from u, or du from u and dg. Element i of g (rows, n) has its gate at row * 2n + column of u, and `up` n further.
+template <class T, bool backward>
 struct Gate {
   static constexpr int width = Pack<T>::size;
   Divisor n;
   const T* u;
-  T* g;
-  template <int size>
-  GALVATRON_KERNEL void at(std::int64_t i) const {
-    const T* at_gate = u + i + n(i).quotient * n.value();
-    float gate[size];
-    float up[size];
-    get_elements(at_gate, gate);
-    get_elements(at_gate + n.value(), up);
-    for (int j = 0; j < size; ++j) kernels::SwiGlu::forward(gate[j], up[j], gate[j]);
-    put_elements(g + i, gate);
-  }
-};
-
-template <class T>
-struct GateBackward {
-  static constexpr int width = Pack<T>::size;
-  Divisor n;
-  const T* u;
-  const T* dg;
-  T* du;
+  const T* dg;  ///< backward only
+  T* out;
   template <int size>
   GALVATRON_KERNEL void at(std::int64_t i) const {
     const std::int64_t at_gate = i + n(i).quotient * n.value();
     float gate[size];
     float up[size];
-    float gradients[size];
     get_elements(u + at_gate, gate);
     get_elements(u + at_gate + n.value(), up);
-    get_elements(dg + i, gradients);
-    for (int j = 0; j < size; ++j) kernels::SwiGlu::backward(gate[j], up[j], gradients[j], gate[j], up[j]);
-    put_elements(du + at_gate, gate);
-    put_elements(du + at_gate + n.value(), up);
+    if constexpr (backward) {
+      float gradients[size];
+      get_elements(dg + i, gradients);
+      for (int j = 0; j < size; ++j) kernels::SwiGlu::backward(gate[j], up[j], gradients[j], gate[j], up[j]);
+      put_elements(out + at_gate, gate);
+      put_elements(out + at_gate + n.value(), up);
+    } else {
+      for (int j = 0; j < size; ++j) kernels::SwiGlu::forward(gate[j], up[j], gate[j]);
+      put_elements(out + i, gate);
+    }
   }
 };
 
@@ -154,8 +98,7 @@ struct Rotary {
     return round_up(half.value(), 2) * 8 + 2 * positions * half.value() * 4;
   }
 
-  template <class B>
-  GALVATRON_KERNEL void operator()(B& block) const {
+  GALVATRON_KERNEL void operator()(auto& block) const {
     auto* turns = reinterpret_cast<double*>(block.shared());                      // (half)
     auto* cosines = reinterpret_cast<float*>(turns + round_up(half.value(), 2));  // (positions, half)
     float* sines = cosines + positions * half.value();                            // (positions, half)
@@ -183,8 +126,8 @@ struct Rotary {
   }
 
  private:
-  template <int size, class B>
-  GALVATRON_KERNEL void rotate_rows(B& block, std::int64_t first_row, std::int64_t last_row, const float* cosines,
+  template <int size>
+  GALVATRON_KERNEL void rotate_rows(auto& block, std::int64_t first_row, std::int64_t last_row, const float* cosines,
                                     const float* sines) const {
     const std::int64_t count = (last_row - first_row) * heads.value() * steps.value();
     for (std::int64_t i = block.thread(); i < count; i += block.threads()) {
@@ -212,55 +155,41 @@ struct Rotary {
   }
 };
 
-}  // namespace detail
-
-/// out = a + b; out may be a or b.
-template <class L, class T>
-void add(L& launcher, std::int64_t n, const T* a, const T* b, T* out) {
-  for_elements(launcher, n, are_aligned<Pack<T>::size>(a, b, out), detail::Combine<T, kernels::Sum>{a, b, out});
+/// out (n) = Function of a (n), and of b (n) where it takes two; out may be one of them.
+template <class Function, class A, class B, class C>
+void map(auto& launcher, std::int64_t n, const A* a, const B* b, C* out) {
+  using Map = Map<Function, A, B, C>;
+  for_elements(launcher, n, are_aligned<Map::width>(a, b, out), Map{a, b, out});
 }
 
-/// out = a * b; out may be a or b.
-template <class L, class T>
-void multiply(L& launcher, std::int64_t n, const T* a, const T* b, T* out) {
-  for_elements(launcher, n, are_aligned<Pack<T>::size>(a, b, out), detail::Combine<T, kernels::Product>{a, b, out});
-}
-
-/// to += from.
-template <class L, class T>
-void accumulate(L& launcher, std::int64_t n, const T* from, float* to) {
-  for_elements(launcher, n, are_aligned<detail::Accumulate<T>::width>(from, to), detail::Accumulate<T>{from, to});
+/// Every row of c (rows, n) = bias (n), 0 when that is null: what a matrix product begins from where its library cannot
+/// add the bias itself.
+template <class T, class C>
+void bias_rows(auto& launcher, std::int64_t rows, std::int64_t n, const T* bias, C* c) {
+  for_each(launcher, rows * n, BiasElements<T, C>{n, bias, c});
 }
 
 /// g (rows, n) from u (rows, n), or (rows, 2n) = gate | up for SwiGLU.
-template <class L, class T>
-void activation_forward(L& launcher, ActivationKind kind, std::int64_t rows, std::int64_t n, const T* u, T* g) {
-  const bool aligned = are_aligned<Pack<T>::size>(u, g);
-  if (kind == ActivationKind::gelu)
-    for_elements(launcher, rows * n, aligned, detail::Activate<T, kernels::Gelu>{u, g});
-  else if (kind == ActivationKind::relu)
-    for_elements(launcher, rows * n, aligned, detail::Activate<T, kernels::Relu>{u, g});
-  else if (n > 0)
-    for_elements(launcher, rows * n, aligned && n % Pack<T>::size == 0, detail::Gate<T>{Divisor(n), u, g});
+template <class T>
+void activation_forward(auto& launcher, ActivationKind kind, std::int64_t rows, std::int64_t n, const T* u, T* g) {
+  if (kind == ActivationKind::gelu) return map<kernels::Forward<kernels::Gelu>>(launcher, rows * n, u, u, g);
+  if (kind == ActivationKind::relu) return map<kernels::Forward<kernels::Relu>>(launcher, rows * n, u, u, g);
+  if (n > 0) for_elements(launcher, rows * n, is_packed<T>(n, u, g), Gate<T, false>{Divisor(n), u, nullptr, g});
 }
 
 /// du (the shape of u) from u and dg (rows, n); du may be u.
-template <class L, class T>
-void activation_backward(L& launcher, ActivationKind kind, std::int64_t rows, std::int64_t n, const T* u, const T* dg,
-                         T* du) {
-  const bool aligned = are_aligned<Pack<T>::size>(u, dg, du);
-  if (kind == ActivationKind::gelu)
-    for_elements(launcher, rows * n, aligned, detail::ActivateBackward<T, kernels::Gelu>{u, dg, du});
-  else if (kind == ActivationKind::relu)
-    for_elements(launcher, rows * n, aligned, detail::ActivateBackward<T, kernels::Relu>{u, dg, du});
-  else if (n > 0)
-    for_elements(launcher, rows * n, aligned && n % Pack<T>::size == 0, detail::GateBackward<T>{Divisor(n), u, dg, du});
+template <class T>
+void activation_backward(auto& launcher, ActivationKind kind, std::int64_t rows, std::int64_t n, const T* u,
+                         const T* dg, T* du) {
+  if (kind == ActivationKind::gelu) return map<kernels::Backward<kernels::Gelu>>(launcher, rows * n, u, dg, du);
+  if (kind == ActivationKind::relu) return map<kernels::Backward<kernels::Relu>>(launcher, rows * n, u, dg, du);
+  if (n > 0) for_elements(launcher, rows * n, is_packed<T>(n, u, dg, du), Gate<T, true>{Divisor(n), u, dg, du});
 }
 
 /// Rotates the first `heads` heads of each row of `row_stride` elements in place, row r by position
 /// first_position + r / b; `inverse` rotates back. Throws DeviceFailure for heads too wide for shared memory.
-template <class L, class T>
-void rotary(L& launcher, std::int64_t rows, std::int64_t b, std::int64_t first_position, std::int64_t heads,
+template <class T>
+void rotary(auto& launcher, std::int64_t rows, std::int64_t b, std::int64_t first_position, std::int64_t heads,
             std::int64_t head_dim, std::int64_t row_stride, double theta, bool inverse, T* x) {
   constexpr std::int64_t widest_head = 4096;
   if (head_dim > widest_head)
@@ -273,19 +202,19 @@ void rotary(L& launcher, std::int64_t rows, std::int64_t b, std::int64_t first_p
   const std::int64_t steps = packed ? half / width : half;
   // Enough work for a block, within the shared memory that needs no asking.
   const std::int64_t positions = std::clamp<std::int64_t>(std::min(512 / (b * heads * steps), 2048 / half), 1, 64);
-  const detail::Rotary<T> kernel{.rows = rows,
-                                 .all_positions = divide_up(rows, b),
-                                 .first_position = first_position,
-                                 .row_stride = row_stride,
-                                 .theta = theta,
-                                 .direction = inverse ? -1.0 : 1.0,
-                                 .x = x,
-                                 .b = Divisor(b),
-                                 .heads = Divisor(heads),
-                                 .steps = Divisor(steps),
-                                 .half = Divisor(half),
-                                 .positions = positions,
-                                 .packed = packed};
+  const Rotary<T> kernel{.rows = rows,
+                         .all_positions = divide_up(rows, b),
+                         .first_position = first_position,
+                         .row_stride = row_stride,
+                         .theta = theta,
+                         .direction = inverse ? -1.0 : 1.0,
+                         .x = x,
+                         .b = Divisor(b),
+                         .heads = Divisor(heads),
+                         .steps = Divisor(steps),
+                         .half = Divisor(half),
+                         .positions = positions,
+                         .packed = packed};
   Geometry geometry = over_rows(divide_up(kernel.all_positions, positions), positions * b * heads * steps);
   geometry.blocks = std::min(geometry.blocks, most_blocks / 2);  // what its registers let run at once
   geometry.shared_bytes = kernel.shared_bytes();

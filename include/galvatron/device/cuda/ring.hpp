@@ -18,8 +18,7 @@ class Ring {
 
   /// The place of the next `bytes` (at most the capacity). Before it returns, wait(Done) was called for all pieces kept
   /// that lie there, and those before them.
-  template <class F>
-  std::int64_t place(std::int64_t bytes, F&& wait) {
+  std::int64_t place(std::int64_t bytes, auto&& wait) {
     if (next_ + bytes > capacity_) next_ = 0;
     const auto overlaps = [&](const Piece& p) { return p.first < next_ + bytes && next_ < p.last; };
     while (std::any_of(pieces_.begin(), pieces_.end(), overlaps)) release(wait);
@@ -31,8 +30,7 @@ class Ring {
     next_ += bytes;
   }
   /// Waits for all pieces.
-  template <class F>
-  void drain(F&& wait) {
+  void drain(auto&& wait) {
     while (!pieces_.empty()) release(wait);
   }
 
@@ -42,8 +40,7 @@ class Ring {
     std::int64_t last;
     Done done;
   };
-  template <class F>
-  void release(F& wait) {
+  void release(auto& wait) {
     wait(std::move(pieces_.front().done));
     pieces_.pop_front();
   }

@@ -9,49 +9,19 @@
 #include <cstddef>
 #include <cstdint>
 
-#include <galvatron/core/dtype.hpp>
-#include <galvatron/core/units.hpp>
 #include <galvatron/core/view.hpp>
-#include <galvatron/device/cuda/block.hpp>
 #include <galvatron/device/cuda/elements.hpp>
-#include <galvatron/device/cuda/geometry.hpp>
-#include <galvatron/device/cuda/pack.hpp>
 #include <galvatron/device/kernels/float8.hpp>
 
 namespace galvatron::device::cuda {
 
-namespace detail {
-
-/// maxima (blocks): the bits of the greatest magnitude that a block goes over.
-struct GreatestMagnitudes {
-  static constexpr int most_threads = 256;
-  static constexpr std::int64_t most = 512;  ///< blocks
-  static constexpr int width = Pack<bfloat16>::size;
-  static constexpr int at_once = 4;  ///< packs that a thread asks for before it looks at them
-  ElementRange all;
-  const bfloat16* x;
-  std::uint32_t* maxima;
-
-  template <class B>
-  GALVATRON_KERNEL void operator()(B& block) const {
-    const std::int64_t first = block.index() * block.threads() + block.thread();
-    const std::int64_t step = block.blocks() * block.threads();
-    std::uint32_t own = 0;
-    for (std::int64_t i = first * width; i < all.packed; i += at_once * step * width) {
-      Pack<bfloat16> packs[at_once];
-      for (int p = 0; p < at_once; ++p) {
-        const std::int64_t at = i + p * step * width;
-        packs[p] = at < all.packed ? Pack<bfloat16>::at(x + at) : Pack<bfloat16>{};
-      }
-      for (int p = 0; p < at_once; ++p)
-        for (int j = 0; j < width; ++j) own = Maximum<std::uint32_t>{}(own, kernels::magnitude_bits(packs[p][j]));
-    }
-    for (std::int64_t i = all.packed + first; i < all.count; i += step)
-      own = Maximum<std::uint32_t>{}(own, kernels::magnitude_bits(x[i]));
-    own = block_maximum(block, own);
-    if (block.thread() == 0) maxima[block.index()] = own;
-  }
+/// The bits of the greatest magnitude.
+struct Greatest {
+  std::uint32_t bits = 0;
+  GALVATRON_KERNEL void take(const bfloat16& x, int) { bits = Maximum{}(bits, kernels::magnitude_bits(x)); }
+  GALVATRON_KERNEL std::uint32_t join(auto& block) const { return block_maximum(block, bits); }
 };
+using GreatestMagnitudes = ReduceElements<bfloat16, Greatest, std::uint32_t>;
 
 /// What blocks have found, and where the scale goes for whoever uses the codes.
 struct FoundMagnitudes {
@@ -60,11 +30,10 @@ struct FoundMagnitudes {
   float* unscale;
 
   /// The scale that all maxima give; all threads of the block call it.
-  template <class F, class B>
-  GALVATRON_KERNEL float scale(B& block) const {
+  template <class F>
+  GALVATRON_KERNEL float scale(auto& block) const {
     std::uint32_t own = 0;
-    for (std::int64_t i = block.thread(); i < count; i += block.threads())
-      own = Maximum<std::uint32_t>{}(own, maxima[i]);
+    for (std::int64_t i = block.thread(); i < count; i += block.threads()) own = Maximum{}(own, maxima[i]);
     const kernels::Scaling scaling = kernels::scaling_of<F>(block_maximum(block, own));
     if (block.index() == 0 && block.thread() == 0) *unscale = scaling.unscale;
     return scaling.scale;
@@ -104,8 +73,7 @@ struct RoundElements {
   std::uint8_t* codes;
   FoundMagnitudes found;
 
-  template <class B>
-  GALVATRON_KERNEL void operator()(B& block) const {
+  GALVATRON_KERNEL void operator()(auto& block) const {
     work_on(block, all, Round<F>{x, codes, found.template scale<F>(block)});
   }
 };
@@ -125,8 +93,7 @@ struct RoundTransposed {
   std::uint8_t* codes;
   FoundMagnitudes found;
 
-  template <class B>
-  GALVATRON_KERNEL void operator()(B& block) const {
+  GALVATRON_KERNEL void operator()(auto& block) const {
     constexpr int width = Pack<bfloat16>::size;
     constexpr int lanes = columns_of_tile / width;
     auto* tile = reinterpret_cast<std::uint32_t*>(block.shared());  // (columns of the tile, stride)
@@ -159,27 +126,27 @@ struct RoundTransposed {
   }
 };
 
-}  // namespace detail
-
 /// codes = x (rows, columns), scaled and rounded to F, or its transpose; unscale (1) makes them x again. Both extents
 /// are multiples of 16, codes start on a 16-byte boundary.
-template <class F, class L>
-void round_to_8bit(L& launcher, View<std::byte> scratch, std::int64_t rows, std::int64_t columns, bool transposed,
+template <class F>
+void round_to_8bit(auto& launcher, View<std::byte> scratch, std::int64_t rows, std::int64_t columns, bool transposed,
                    const bfloat16* x, std::uint8_t* codes, float* unscale) {
-  using Greatest = detail::GreatestMagnitudes;
+  constexpr std::int64_t most_blocks_of_maxima = 512;
   const std::int64_t n = rows * columns;
   auto* maxima = reinterpret_cast<std::uint32_t*>(scratch.data);
-  const ElementRange packs = split_elements(n, Greatest::width, is_packed<bfloat16>(n, x));
-  const std::int64_t steps = divide_up(steps_of(packs, Greatest::width), Greatest::at_once);
-  const std::int64_t blocks = std::clamp<std::int64_t>(divide_up(steps, Greatest::most_threads), 1, Greatest::most);
-  launcher.launch(Geometry{.blocks = blocks, .threads = Greatest::most_threads}, Greatest{packs, x, maxima});
-  const detail::FoundMagnitudes found{blocks, maxima, unscale};
+  const ElementRange packs = split_elements(n, GreatestMagnitudes::width, is_packed<bfloat16>(n, x));
+  const std::int64_t steps = divide_up(steps_of(packs, GreatestMagnitudes::width), GreatestMagnitudes::at_once);
+  const std::int64_t blocks =
+      std::clamp<std::int64_t>(divide_up(steps, GreatestMagnitudes::most_threads), 1, most_blocks_of_maxima);
+  launcher.launch(Geometry{.blocks = blocks, .threads = GreatestMagnitudes::most_threads},
+                  GreatestMagnitudes{packs, x, maxima});
+  const FoundMagnitudes found{blocks, maxima, unscale};
   if (!transposed) {
-    const ElementRange all = split_elements(n, detail::Round<F>::width, is_packed<bfloat16>(n, x));
-    launcher.launch(over_items(steps_of(all, detail::Round<F>::width)), detail::RoundElements<F>{all, x, codes, found});
+    const ElementRange all = split_elements(n, Round<F>::width, is_packed<bfloat16>(n, x));
+    launcher.launch(over_items(steps_of(all, Round<F>::width)), RoundElements<F>{all, x, codes, found});
     return;
   }
-  using Transposed = detail::RoundTransposed<F>;
+  using Transposed = RoundTransposed<F>;
   const std::int64_t tiles = divide_up(rows, 4 * Transposed::words) * divide_up(columns, Transposed::columns_of_tile);
   launcher.launch(
       Geometry{.blocks = std::min(tiles, most_blocks),

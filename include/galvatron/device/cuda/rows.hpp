@@ -1,16 +1,19 @@
-// Rows of elements, as the threads of kernels read, write and share them: pack by pack.
+// Rows of elements, as the threads of kernels read, write and share them, pack by pack; and sums over columns and over
+// what blocks have left, in a fixed order.
+//
+// For sums over columns a block sums a tile of columns over a run of rows: eight threads read the 128 bytes that a row
+// has in the tile, and the block's groups of eight take the rows in turn. Where there are several runs, their sums are
+// partial results, a row each of another matrix, whose columns are summed next.
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <string>
 
 #include <galvatron/core/error.hpp>
-#include <galvatron/core/units.hpp>
 #include <galvatron/core/view.hpp>
-#include <galvatron/device/cuda/block.hpp>
-#include <galvatron/device/cuda/geometry.hpp>
 #include <galvatron/device/cuda/pack.hpp>
 
 namespace galvatron::device::cuda {
@@ -37,17 +40,15 @@ struct ForRows {
   std::int64_t width;
   F work;
 
-  template <class B>
-  GALVATRON_KERNEL void operator()(B& block) const {
+  GALVATRON_KERNEL void operator()(auto& block) const {
     for (std::int64_t row = block.index(); row < rows; row += block.blocks())
       for (std::int64_t i = block.thread(); i < width; i += block.threads()) work(row, i);
   }
 };
 
-/// @tparam F  a struct with `GALVATRON_KERNEL void operator()(std::int64_t row, std::int64_t i) const`
-template <class L, class F>
-void for_rows(L& launcher, std::int64_t rows, std::int64_t width, const F& work) {
-  if (rows > 0 && width > 0) launcher.launch(over_rows(rows, width), ForRows<F>{rows, width, work});
+/// @param work  a struct with `GALVATRON_KERNEL void operator()(std::int64_t row, std::int64_t i) const`
+void for_rows(auto& launcher, std::int64_t rows, std::int64_t width, const auto& work) {
+  if (rows > 0 && width > 0) launcher.launch(over_rows(rows, width), ForRows{rows, width, work});
 }
 
 /// Rows shared out to teams of threads: a warp each, of which a block has several, or a block each.
@@ -55,51 +56,30 @@ struct Teams {
   std::int64_t rows;
   int threads;  ///< of a team: a warp's, or all of the block
 
-  template <class B>
-  GALVATRON_KERNEL int rank(B& block) const {
-    return block.thread() % threads;
-  }
+  GALVATRON_KERNEL int rank(auto& block) const { return block.thread() % threads; }
   /// Which of its block's teams a thread belongs to, and their number.
-  template <class B>
-  GALVATRON_KERNEL int team(B& block) const {
-    return block.thread() / threads;
-  }
-  template <class B>
-  GALVATRON_KERNEL int teams(B& block) const {
-    return block.threads() / threads;
-  }
+  GALVATRON_KERNEL int team(auto& block) const { return block.thread() / threads; }
+  GALVATRON_KERNEL int teams(auto& block) const { return block.threads() / threads; }
   /// A team has the rows from first_row on in steps of row_step.
-  template <class B>
-  GALVATRON_KERNEL std::int64_t first_row(B& block) const {
-    return block.index() * teams(block) + team(block);
-  }
-  template <class B>
-  GALVATRON_KERNEL std::int64_t row_step(B& block) const {
-    return block.blocks() * teams(block);
-  }
+  GALVATRON_KERNEL std::int64_t first_row(auto& block) const { return block.index() * teams(block) + team(block); }
+  GALVATRON_KERNEL std::int64_t row_step(auto& block) const { return block.blocks() * teams(block); }
   /// The sum over the team, in all of its threads.
-  template <class B>
-  GALVATRON_KERNEL float sum(B& block, float value) const {
+  GALVATRON_KERNEL float sum(auto& block, float value) const {
     return threads == warp_threads ? warp_sum(block, value) : block_sum(block, value);
   }
   /// Two sums at once.
-  template <class B>
-  GALVATRON_KERNEL void sum(B& block, float& a, float& b) const {
-    struct Both {
-      float a;
-      float b;
-    };
+  GALVATRON_KERNEL void sum(auto& block, float& a, float& b) const {
     a = warp_sum(block, a);
     b = warp_sum(block, b);
     if (threads == warp_threads) return;
-    Both* slots = block.template slots<Both>();
+    auto* slots = block.template slots<std::array<float, 2>>();
     if (block.thread() % warp_threads == 0) slots[block.thread() / warp_threads] = {a, b};
     block.sync();
     a = 0;
     b = 0;
     for (int warp = 0; warp < threads / warp_threads; ++warp) {
-      a += slots[warp].a;
-      b += slots[warp].b;
+      a += slots[warp][0];
+      b += slots[warp][1];
     }
     block.sync();
   }
@@ -135,6 +115,106 @@ inline std::int64_t partials_within(View<std::byte> scratch, std::int64_t bytes,
     throw DeviceFailure("sums over blocks need " + std::to_string(bytes) + " bytes of the GPU's workspace, there are " +
                         std::to_string(scratch.count) + ": take shorter rows or enlarge the workspace");
   return std::min(wanted, scratch.count / std::max<std::int64_t>(bytes, 1));
+}
+
+/// Calls out(run, column, sum) once for every column of every run of the rows of x (rows, columns).
+template <class T, class F>
+struct ColumnSums {
+  static constexpr int most_threads = 256;
+  static constexpr int least_blocks = 4;  ///< a multiprocessor
+  static constexpr std::int64_t resident_blocks = least_blocks * multiprocessors;
+  static constexpr int lanes = 8;
+  static constexpr int groups = most_threads / lanes;
+  static constexpr int tile = lanes * Pack<T>::size;
+  static constexpr int at_once = 4;  ///< rows whose elements a thread asks for before it adds them
+  std::int64_t rows;
+  std::int64_t columns;
+  std::int64_t runs;
+  bool packed;
+  const T* x;
+  F out;
+
+  GALVATRON_KERNEL void operator()(auto& block) const {
+    auto* shared = reinterpret_cast<float*>(block.shared());  // (groups, tile)
+    const int lane = block.thread() % lanes;
+    const int group = block.thread() / lanes;
+    const std::int64_t tiles = divide_up(columns, tile);
+    for (std::int64_t work = block.index(); work < tiles * runs; work += block.blocks()) {
+      const std::int64_t run = work / tiles;
+      const std::int64_t first = work % tiles * tile;
+      const std::int64_t own = first + lane * Pack<T>::size;
+      const std::int64_t last = rows * (run + 1) / runs;
+      float sums[Pack<T>::size] = {};
+      if (own < columns)
+        for (std::int64_t row = rows * run / runs + group; row < last; row += at_once * groups) {
+          Pack<T> packs[at_once];
+          const T* at = x + row * columns + own;
+          const auto places = [&](int i) {
+            return RestOfRow<T>{at + i * groups * columns, row + i * groups < last ? columns - own : 0};
+          };
+          load_packs(packed, places, packs);
+          for (int i = 0; i < at_once; ++i)
+            for (int j = 0; j < Pack<T>::size; ++j) sums[j] += packs[i].get(j);
+        }
+      for (int j = 0; j < Pack<T>::size; ++j) shared[group * tile + lane * Pack<T>::size + j] = sums[j];
+      block.sync();
+      if (block.thread() < tile && first + block.thread() < columns) {
+        float sum = 0;
+        for (int i = 0; i < groups; ++i) sum += shared[i * tile + block.thread()];
+        out(run, first + block.thread(), sum);
+      }
+      block.sync();
+    }
+  }
+};
+
+template <class T, class F>
+void column_sums(auto& launcher, std::int64_t rows, std::int64_t columns, std::int64_t runs, const T* x, const F& out) {
+  using Kernel = ColumnSums<T, F>;
+  launcher.launch({.blocks = std::min(divide_up(columns, Kernel::tile) * runs, Kernel::resident_blocks),
+                   .threads = Kernel::most_threads,
+                   .shared_bytes = Kernel::groups * Kernel::tile * static_cast<std::int64_t>(sizeof(float))},
+                  Kernel{rows, columns, runs, is_packed<T>(columns, x), x, out});
+}
+
+/// Keeps the sums of runs for adding them up.
+struct KeepSums {
+  std::int64_t columns;
+  float* partials;  ///< (runs, columns)
+  GALVATRON_KERNEL void operator()(std::int64_t run, std::int64_t column, float sum) const {
+    partials[run * columns + column] = sum;
+  }
+};
+
+/// Adds the sums of the first columns to one vector, of the others to a second one.
+struct AddSums {
+  std::int64_t split;
+  float* first;
+  float* second;
+  GALVATRON_KERNEL void operator()(std::int64_t, std::int64_t column, float sum) const {
+    float* to = column < split ? first + column : second + (column - split);
+    *to += sum;
+  }
+};
+
+/// total += the sums (count), by one block and in a fixed order.
+struct AddTotal {
+  static constexpr int most_threads = 256;
+  std::int64_t count;
+  const double* sums;
+  double* total;
+
+  GALVATRON_KERNEL void operator()(auto& block) const {
+    double own = 0;
+    for (std::int64_t i = block.thread(); i < count; i += block.threads()) own += sums[i];
+    own = block_sum(block, own);
+    if (block.thread() == 0) *total += own;
+  }
+};
+
+/// total (1) += the sums (count) that blocks have left.
+void add_total(auto& launcher, std::int64_t count, const double* sums, double* total) {
+  launcher.launch(Geometry{.blocks = 1, .threads = AddTotal::most_threads}, AddTotal{count, sums, total});
 }
 
 }  // namespace galvatron::device::cuda

@@ -9,14 +9,10 @@
 #include <type_traits>
 
 #include <galvatron/core/error.hpp>
-#include <galvatron/device/cuda/block.hpp>
-#include <galvatron/device/cuda/divisor.hpp>
 #include <galvatron/device/cuda/elements.hpp>
 #include <galvatron/device/device.hpp>
 
 namespace galvatron::device::cuda {
-
-namespace detail {
 
 /// Places at equal distances.
 struct Places {
@@ -38,32 +34,11 @@ constexpr bool are_apart(std::int64_t width, std::array<Places, n> places) {
   return true;
 }
 
-/// What is written to the same places, and so in turn.
-struct InTurn {
-  bool blocks;
-  bool repeats;
-};
-
-/// Throws DeviceFailure for runs that are written to places of each other's without being the same places.
-inline InTurn in_turn(const Runs& runs) {
-  const InTurn turn{.blocks = runs.to.block == 0 && runs.blocks > 1,
-                    .repeats = runs.to.repeat == 0 && runs.repeats > 1};
-  if (!are_apart(runs.width, std::array<Places, 3>{{{turn.blocks ? 1 : runs.blocks, runs.to.block},
-                                                    {turn.repeats ? 1 : runs.repeats, runs.to.repeat},
-                                                    {runs.rows, runs.to.row}}}))
-    throw DeviceFailure("runs of " + std::to_string(runs.width) + " elements at distances of " +
-                        std::to_string(runs.to.block) + ", " + std::to_string(runs.to.repeat) + " and " +
-                        std::to_string(runs.to.row) + " overlap: a GPU writes runs that are apart or the same");
-  return turn;
-}
-
 /// A step is a pack of a run, or an element. Threads go over the steps of all runs that may be written in any order;
 /// next to each other in memory are first the steps of a run, then its rows.
 template <class A, class C, bool adds>
 struct MoveRuns {
-  static constexpr int most_threads = 256;
   static constexpr int width = Pack<std::conditional_t<(sizeof(A) > sizeof(C)), A, C>>::size;
-  std::int64_t count;    ///< of such steps
   std::int64_t blocks;   ///< that a thread adds in turn
   std::int64_t repeats;  ///< the same
   Divisor steps;         ///< of a run
@@ -75,22 +50,18 @@ struct MoveRuns {
   C* to;
   bool packed;
 
-  template <class B>
-  GALVATRON_KERNEL void operator()(B& block) const {
-    const std::int64_t threads = block.blocks() * block.threads();
-    for (std::int64_t i = block.index() * block.threads() + block.thread(); i < count; i += threads) {
-      const Divisor::Parts step = steps(i);
-      const Divisor::Parts row = rows(step.quotient);
-      const Divisor::Parts repeat = parallel_repeats(row.quotient);
-      const auto place = [&](const Runs::Distances& d) {
-        return repeat.quotient * d.block + repeat.remainder * d.repeat + row.remainder * d.row +
-               step.remainder * (packed ? width : 1);
-      };
-      if (packed)
-        move<width>(from + place(from_distance), to + place(to_distance));
-      else
-        move<1>(from + place(from_distance), to + place(to_distance));
-    }
+  GALVATRON_KERNEL void operator()(std::int64_t i) const {
+    const Divisor::Parts step = steps(i);
+    const Divisor::Parts row = rows(step.quotient);
+    const Divisor::Parts repeat = parallel_repeats(row.quotient);
+    const auto place = [&](const Runs::Distances& d) {
+      return repeat.quotient * d.block + repeat.remainder * d.repeat + row.remainder * d.row +
+             step.remainder * (packed ? width : 1);
+    };
+    if (packed)
+      move<width>(from + place(from_distance), to + place(to_distance));
+    else
+      move<1>(from + place(from_distance), to + place(to_distance));
   }
 
  private:
@@ -120,8 +91,10 @@ struct MoveRuns {
   }
 };
 
-template <bool adds, class L, class A, class C>
-void move_runs(L& launcher, const Runs& runs, const A* from, C* to) {
+/// to = from, or to += from where it `adds`, run by run, as if in the order of blocks and repeats; each is float or
+/// bfloat16, and the two do not overlap. Throws DeviceFailure for runs that overlap in part in `to`.
+template <bool adds, class A, class C>
+void move_runs(auto& launcher, const Runs& runs, const A* from, C* to) {
   if (runs.elements() <= 0) return;
   using Move = MoveRuns<A, C, adds>;
   const auto whole = [](const Runs::Distances& d) {
@@ -129,39 +102,30 @@ void move_runs(L& launcher, const Runs& runs, const A* from, C* to) {
   };
   const bool packed =
       runs.width % Move::width == 0 && whole(runs.from) && whole(runs.to) && are_aligned<Move::width>(from, to);
-  const InTurn turn = in_turn(runs);
-  const std::int64_t blocks = turn.blocks ? runs.blocks : 1;
-  const std::int64_t repeats = turn.repeats ? runs.repeats : 1;
+  // What is written to the same places goes in turn.
+  const std::int64_t blocks = runs.to.block == 0 ? runs.blocks : 1;
+  const std::int64_t repeats = runs.to.repeat == 0 ? runs.repeats : 1;
+  if (!are_apart(runs.width, std::array<Places, 3>{{{runs.blocks / blocks, runs.to.block},
+                                                    {runs.repeats / repeats, runs.to.repeat},
+                                                    {runs.rows, runs.to.row}}}))
+    throw DeviceFailure("runs of " + std::to_string(runs.width) + " elements at distances of " +
+                        std::to_string(runs.to.block) + ", " + std::to_string(runs.to.repeat) + " and " +
+                        std::to_string(runs.to.row) + " overlap: a GPU writes runs that are apart or the same");
   // Of copies to one place the last stays.
   if (!adds) from += (blocks - 1) * runs.from.block + (repeats - 1) * runs.from.repeat;
   const std::int64_t steps = packed ? runs.width / Move::width : runs.width;
   const std::int64_t count = steps * runs.rows * (runs.blocks / blocks) * (runs.repeats / repeats);
-  launcher.launch(over_steps(count), Move{.count = count,
-                                          .blocks = blocks,
-                                          .repeats = repeats,
-                                          .steps = Divisor(steps),
-                                          .rows = Divisor(runs.rows),
-                                          .parallel_repeats = Divisor(runs.repeats / repeats),
-                                          .from_distance = runs.from,
-                                          .to_distance = runs.to,
-                                          .from = from,
-                                          .to = to,
-                                          .packed = packed});
-}
-
-}  // namespace detail
-
-/// to = from, run by run, as if in the order of blocks and repeats; each is float or bfloat16, and the two do not
-/// overlap. Throws DeviceFailure for runs that overlap in part in `to`.
-template <class L, class A, class C>
-void copy_runs(L& launcher, const Runs& runs, const A* from, C* to) {
-  detail::move_runs<false>(launcher, runs, from, to);
-}
-
-/// to += from, run by run, in the order of blocks and repeats; else the same.
-template <class L, class A, class C>
-void add_runs(L& launcher, const Runs& runs, const A* from, C* to) {
-  detail::move_runs<true>(launcher, runs, from, to);
+  const Move move{.blocks = blocks,
+                  .repeats = repeats,
+                  .steps = Divisor(steps),
+                  .rows = Divisor(runs.rows),
+                  .parallel_repeats = Divisor(runs.repeats / repeats),
+                  .from_distance = runs.from,
+                  .to_distance = runs.to,
+                  .from = from,
+                  .to = to,
+                  .packed = packed};
+  launcher.launch(over_steps(count), ForEach{count, move});
 }
 
 }  // namespace galvatron::device::cuda

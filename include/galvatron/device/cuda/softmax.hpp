@@ -1,26 +1,16 @@
 // Softmax cross-entropy over a vocabulary that may be in shards.
 #pragma once
 
-#include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
 
-#include <galvatron/core/units.hpp>
-#include <galvatron/core/view.hpp>
-#include <galvatron/device/cuda/block.hpp>
-#include <galvatron/device/cuda/geometry.hpp>
-#include <galvatron/device/cuda/pack.hpp>
 #include <galvatron/device/cuda/rows.hpp>
-#include <galvatron/device/cuda/total.hpp>
 #include <galvatron/device/kernels/embedding.hpp>
-#include <galvatron/device/kernels/number.hpp>
 #include <galvatron/device/kernels/softmax.hpp>
 
 namespace galvatron::device::cuda {
-
-namespace detail {
 
 inline constexpr int softmax_threads = 256;
 inline constexpr int softmax_packs = 4;  ///< that a thread asks for before it works on them: a batch
@@ -54,8 +44,7 @@ struct SoftmaxStatistics {
   const std::int32_t* targets;
   float* stats;
 
-  template <class B>
-  GALVATRON_KERNEL void operator()(B& block) const {
+  GALVATRON_KERNEL void operator()(auto& block) const {
     const int step = block.threads() * size;
     for (std::int64_t row = block.index(); row < rows; row += block.blocks()) {
       const T* x = logits + row * columns;
@@ -68,12 +57,8 @@ struct SoftmaxStatistics {
       whole.maximum = block_maximum(block, own.maximum);
       whole.sum = block_sum(block, own.sum * kernels::exponential(own.reference() - whole.reference()));
       if (block.thread() != 0) continue;
-      const std::int64_t target = kernels::shard_row(targets[row], first, valid);
-      if (target >= 0) whole.target = kernels::get(x[target]);
-      if (targets[row] < 0) whole.target = kernels::no_target;
-      stats[3 * row] = whole.maximum;
-      stats[3 * row + 1] = whole.sum;
-      stats[3 * row + 2] = whole.target;
+      whole.find_target(targets[row], first, valid, x);
+      whole.put(stats + 3 * row);
     }
   }
 
@@ -107,20 +92,11 @@ struct SoftmaxMerge {
   float* lse;
   double* losses;  ///< (blocks), or null
 
-  template <class B>
-  GALVATRON_KERNEL void operator()(B& block) const {
+  GALVATRON_KERNEL void operator()(auto& block) const {
     double loss = 0;
     const std::int64_t step = block.blocks() * block.threads();
     for (std::int64_t row = block.index() * block.threads() + block.thread(); row < rows; row += step) {
-      kernels::SoftmaxStatistics whole;
-      for (std::int64_t shard = 0; shard < shards; ++shard) {
-        const float* s = stats + (shard * rows + row) * 3;
-        kernels::SoftmaxStatistics part;
-        part.maximum = s[0];
-        part.sum = s[1];
-        part.target = s[2];
-        whole.merge(part);
-      }
+      const auto whole = kernels::SoftmaxStatistics::merged(stats, shards, rows, row);
       const float log_sum = whole.log_sum();
       lse[row] = log_sum;
       loss += whole.loss(log_sum);
@@ -146,8 +122,7 @@ struct SoftmaxBackward {
   float scale;
   T* logits;
 
-  template <class B>
-  GALVATRON_KERNEL void operator()(B& block) const {
+  GALVATRON_KERNEL void operator()(auto& block) const {
     const int step = block.threads() * size;
     for (std::int64_t row = block.index(); row < rows; row += block.blocks()) {
       T* x = logits + row * columns;
@@ -190,23 +165,20 @@ constexpr Geometry softmax_geometry(std::int64_t rows, std::int64_t columns) {
   return over_rows(rows, divide_up(columns, Pack<T>::size * softmax_packs), softmax_threads);
 }
 
-}  // namespace detail
-
 /// stats (rows, 3) = maximum, sum of exponentials and target's logit of the first `valid` of `columns` logits a row,
 /// which stand for tokens first, first + 1, ...
-template <class L, class T>
-void softmax_statistics(L& launcher, std::int64_t rows, std::int64_t columns, std::int64_t valid, std::int64_t first,
+template <class T>
+void softmax_statistics(auto& launcher, std::int64_t rows, std::int64_t columns, std::int64_t valid, std::int64_t first,
                         const T* logits, const std::int32_t* targets, float* stats) {
   if (rows > 0)
-    launcher.launch(detail::softmax_geometry<T>(rows, columns),
-                    detail::SoftmaxStatistics<T>{rows, static_cast<int>(columns), static_cast<int>(valid), first,
-                                                 is_packed<T>(columns, logits), logits, targets, stats});
+    launcher.launch(softmax_geometry<T>(rows, columns),
+                    SoftmaxStatistics<T>{rows, static_cast<int>(columns), static_cast<int>(valid), first,
+                                         is_packed<T>(columns, logits), logits, targets, stats});
 }
 
 /// lse (rows), and loss (or null) += sum of (lse - target's logit), from the statistics (shards, rows, 3). Throws
 /// DeviceFailure when the sums of blocks exceed the scratch memory.
-template <class L>
-void softmax_merge(L& launcher, View<std::byte> scratch, std::int64_t rows, std::int64_t shards, const float* stats,
+void softmax_merge(auto& launcher, View<std::byte> scratch, std::int64_t rows, std::int64_t shards, const float* stats,
                    float* lse, double* loss) {
   if (rows == 0) return;
   Geometry geometry = over_items(rows);
@@ -215,19 +187,19 @@ void softmax_merge(L& launcher, View<std::byte> scratch, std::int64_t rows, std:
     geometry.blocks = partials_within(scratch, sizeof(double), geometry.blocks);
     losses = reinterpret_cast<double*>(scratch.data);
   }
-  launcher.launch(geometry, detail::SoftmaxMerge{rows, shards, stats, lse, losses});
+  launcher.launch(geometry, SoftmaxMerge{rows, shards, stats, lse, losses});
   if (loss != nullptr) add_total(launcher, geometry.blocks, losses, loss);
 }
 
 /// logits become scale * (exp(logit - lse) - [column is the target]) in place; 0 beyond `valid` and in rows without a
 /// target.
-template <class L, class T>
-void softmax_backward(L& launcher, std::int64_t rows, std::int64_t columns, std::int64_t valid, std::int64_t first,
+template <class T>
+void softmax_backward(auto& launcher, std::int64_t rows, std::int64_t columns, std::int64_t valid, std::int64_t first,
                       const float* lse, const std::int32_t* targets, float scale, T* logits) {
   if (rows > 0 && columns > 0)
-    launcher.launch(detail::softmax_geometry<T>(rows, columns),
-                    detail::SoftmaxBackward<T>{rows, static_cast<int>(columns), static_cast<int>(valid), first,
-                                               is_packed<T>(columns, logits), lse, targets, scale, logits});
+    launcher.launch(softmax_geometry<T>(rows, columns),
+                    SoftmaxBackward<T>{rows, static_cast<int>(columns), static_cast<int>(valid), first,
+                                       is_packed<T>(columns, logits), lse, targets, scale, logits});
 }
 
 }  // namespace galvatron::device::cuda

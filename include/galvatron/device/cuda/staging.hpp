@@ -10,10 +10,7 @@
 
 #include <cuda_runtime_api.h>
 
-#include <galvatron/core/units.hpp>
-#include <galvatron/device/cuda/check.hpp>
-#include <galvatron/device/cuda/event.hpp>
-#include <galvatron/device/cuda/memory.hpp>
+#include <galvatron/device/cuda/devices.hpp>
 #include <galvatron/device/cuda/ring.hpp>
 #include <galvatron/device/cuda/stream.hpp>
 
@@ -26,8 +23,7 @@ class Staging {
   static constexpr std::int64_t largest = std::int64_t{64} << 20;
 
   /// writer(std::byte*) fills `bytes` of memory on a 64-byte boundary, which the stream then copies to the device.
-  template <class Writer>
-  void upload(const Stream& stream, void* to, std::int64_t bytes, Writer&& writer) {
+  void upload(const Stream& stream, void* to, std::int64_t bytes, auto&& writer) {
     if (bytes > largest) {
       const auto own = std::make_unique<std::byte[]>(static_cast<std::size_t>(bytes + tensor_alignment));
       const auto address = reinterpret_cast<std::uintptr_t>(own.get());

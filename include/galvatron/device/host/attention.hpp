@@ -1,10 +1,17 @@
-// Flash attention forward on the host (Dao et al. 2022): blocks of queries against blocks of keys, the softmax of a
-// row kept up while its keys pass by; no (S, S) matrix.
+// Flash attention on the host (Dao et al. 2022): blocks of queries against blocks of keys, the softmax of a row kept up
+// while its keys pass by; no (S, S) matrix.
 //
 //   keys ->        0    96   192      One unit of work is a block of 96 queries of one sample and key/value head,
 //   queries 0    [ \ ]                with all query heads that share it. Blocks right of the diagonal are skipped
 //          96    [   ][ \ ]           (causal), on the diagonal each group of six rows stops at its own vector.
 //         192    [   ][   ][ \ ]
+//
+// Backward (algorithm 4, with queries outside) one thread has a sample's key/value head and so its dk and dv: nothing
+// is shared. Where biases have gradients, it has that head of all samples. For each block of queries of each head of
+// the group, and each block of keys that it sees,
+//   P = exp(Q K^T - lse)   dP = dO V^T   dS = P (dP - delta)   dV += P^T dO   dK += dS^T Q   dQ += dS K
+// with dK, dV and the packed K^T, V^T and K of a span of keys in scratch memory. A sequence that is longer than such
+// a span is done span by span, and dQ adds up in its own format.
 #pragma once
 
 #include <algorithm>
@@ -12,31 +19,27 @@
 #include <cstdint>
 #include <limits>
 #include <string>
+#include <utility>
 
 #include <galvatron/core/error.hpp>
 #include <galvatron/device/device.hpp>
-#include <galvatron/device/host/team.hpp>
 #include <galvatron/device/host/tile.hpp>
-#include <galvatron/device/kernels/attention.hpp>
+#include <galvatron/device/kernels/softmax.hpp>
 
 namespace galvatron::device::host {
-
-namespace detail {
 
 inline constexpr std::int64_t query_block = 96;
 inline constexpr std::int64_t key_block = 96;
 inline constexpr std::int64_t longest_head = 256;
 
-/// Hands out pieces of a thread's scratch memory.
+/// Hands out pieces of a thread's scratch memory; null, and less than nothing is left, once that is too small.
 class ScratchFloats {
  public:
   explicit ScratchFloats(View<std::byte> bytes) : next_(reinterpret_cast<float*>(bytes.data)), left_(bytes.count / 4) {}
   float* take(std::int64_t count) {
     count = round_up(count, 16);
-    float* piece = next_;
-    next_ += count;
     left_ -= count;
-    return piece;
+    return left_ < 0 ? nullptr : std::exchange(next_, next_ + count);
   }
   [[nodiscard]] std::int64_t left() const { return left_; }
 
@@ -45,9 +48,23 @@ class ScratchFloats {
   std::int64_t left_;
 };
 
+/// Where the heads of a tensor's rows lie.
+struct HeadRows {
+  std::int64_t batch;
+  std::int64_t head_dim;
+  std::int64_t stride;  ///< elements between rows
+
+  [[nodiscard]] std::int64_t at(std::int64_t token, std::int64_t sample, std::int64_t head) const {
+    return (token * batch + sample) * stride + head * head_dim;
+  }
+  /// Elements between a sample's successive tokens.
+  [[nodiscard]] std::int64_t step() const { return batch * stride; }
+};
+
 /// Where the parts of an attention lie; see AttentionShape.
 struct AttentionLayout {
   AttentionShape shape;
+  HeadRows q, kv, dq, dkv, out;
   std::int64_t width;  ///< head_dim padded to tile columns
   std::int64_t group;  ///< query heads per key/value head
   std::int64_t query_blocks;
@@ -55,6 +72,11 @@ struct AttentionLayout {
 
   explicit AttentionLayout(const AttentionShape& s)
       : shape(s),
+        q{s.batch, s.head_dim, s.q_stride},
+        kv{s.batch, s.head_dim, s.kv_stride},
+        dq{s.batch, s.head_dim, s.dq_row()},
+        dkv{s.batch, s.head_dim, s.dkv_row()},
+        out{s.batch, s.head_dim, s.out_stride},
         width(round_up(s.head_dim, tile_columns)),
         group(s.heads / s.kv_heads),
         query_blocks(divide_up(s.queries, query_block)),
@@ -63,30 +85,9 @@ struct AttentionLayout {
       throw DeviceFailure("the host's attention has heads of at most " + std::to_string(longest_head) +
                           " elements, not " + std::to_string(s.head_dim));
   }
-  [[nodiscard]] std::int64_t q_offset(std::int64_t token, std::int64_t sample, std::int64_t head) const {
-    return (token * shape.batch + sample) * shape.q_stride + head * shape.head_dim;
-  }
-  [[nodiscard]] std::int64_t kv_offset(std::int64_t token, std::int64_t sample, std::int64_t kv_head) const {
-    return (token * shape.batch + sample) * shape.kv_stride + kv_head * shape.head_dim;
-  }
-  [[nodiscard]] std::int64_t dq_offset(std::int64_t token, std::int64_t sample, std::int64_t head) const {
-    return (token * shape.batch + sample) * shape.dq_row() + head * shape.head_dim;
-  }
-  [[nodiscard]] std::int64_t dkv_offset(std::int64_t token, std::int64_t sample, std::int64_t kv_head) const {
-    return (token * shape.batch + sample) * shape.dkv_row() + kv_head * shape.head_dim;
-  }
   [[nodiscard]] std::int64_t lse_offset(std::int64_t token, std::int64_t sample, std::int64_t head) const {
     return (sample * shape.heads + head) * shape.lse_row() + token;
   }
-  [[nodiscard]] std::int64_t out_offset(std::int64_t token, std::int64_t sample, std::int64_t head) const {
-    return (token * shape.batch + sample) * shape.out_stride + head * shape.head_dim;
-  }
-  /// Elements between a sample's successive tokens.
-  [[nodiscard]] std::int64_t q_step() const { return shape.batch * shape.q_stride; }
-  [[nodiscard]] std::int64_t kv_step() const { return shape.batch * shape.kv_stride; }
-  [[nodiscard]] std::int64_t dq_step() const { return shape.batch * shape.dq_row(); }
-  [[nodiscard]] std::int64_t dkv_step() const { return shape.batch * shape.dkv_row(); }
-  [[nodiscard]] std::int64_t out_step() const { return shape.batch * shape.out_stride; }
   /// Key blocks that a block of queries sees.
   [[nodiscard]] std::int64_t visible_blocks(std::int64_t block) const {
     if (!shape.causal) return key_blocks;
@@ -140,67 +141,57 @@ struct QueryState {
 };
 
 /// Adds one block of keys to the rows [0, rows) of a block of queries: kt (width, 96) and v (96, width) packed.
-template <Isa isa>
-GALVATRON_INLINE void attend(const AttentionLayout& layout, std::int64_t first_query, std::int64_t rows,
-                             std::int64_t first_key, const float* kt, const float* v, const BiasRows& bias,
-                             const QueryState& state) {
-  using S = Vectors<isa>;
-  using V = typename S::Float;
-  constexpr std::int64_t lanes = S::lanes;
-  alignas(64) float s[tile_rows * key_block];
-  float rescale[tile_rows];
-  const std::int64_t width = layout.width;
-  for (std::int64_t group = 0; group < rows; group += tile_rows) {
-    const std::int64_t last = std::min(group + tile_rows, rows) - 1;
-    const std::int64_t most = layout.visible_keys(first_query + last, first_key);
-    if (most == 0) continue;
-    const std::int64_t columns = round_up(most, tile_columns);
-    multiply_rows<isa>(columns, layout.shape.head_dim, state.q + group * width, width, 1, kt, key_block, Start::zero,
-                       nullptr, s, key_block);
-    for (std::int64_t r = 0; r < tile_rows; ++r) {
-      float* line = s + r * key_block;
-      float& maximum = state.maximum[group + r];
-      auto& sum = vector_at<S>(state.sum + (group + r) * tile_columns);
-      const std::int64_t seen = layout.visible_keys(first_query + std::min(group + r, last), first_key);
-      bias.add(std::min(group + r, last), seen, line);
-      for (std::int64_t i = seen; i < columns; ++i) line[i] = -std::numeric_limits<float>::infinity();
-      V most_lanes = vector_at<S>(line);
-      for (std::int64_t i = lanes; i < columns; i += lanes) {
-        const V x = vector_at<S>(line + i);
-        most_lanes = x > most_lanes ? x : most_lanes;
-      }
-      const float before = maximum;
-      maximum = std::max(before, greatest(most_lanes));
-      rescale[r] = kernels::exponential2(before - maximum);
-      V total = sum * rescale[r];
-      for (std::int64_t i = 0; i < columns; i += lanes) {
-        V x = vector_at<S>(line + i);
-        kernels::attention_probability(x, maximum);
-        vector_at<S>(line + i) = x;
-        total += x;
-      }
-      sum = total;
-    }
-    multiply_rows<isa>(width, most, s, key_block, 1, v, width, Start::scale, rescale, state.o + group * width, width);
-  }
-}
-
-/// The same for an instruction set chosen at run time.
 inline void attend(Isa chosen, const AttentionLayout& layout, std::int64_t first_query, std::int64_t rows,
                    std::int64_t first_key, const float* kt, const float* v, const BiasRows& bias,
                    const QueryState& state) {
   with_isa(chosen, [&]<Isa isa>() GALVATRON_INLINE_LAMBDA {
-    attend<isa>(layout, first_query, rows, first_key, kt, v, bias, state);
+    using S = Vectors<isa>;
+    using V = typename S::Float;
+    constexpr std::int64_t lanes = S::lanes;
+    alignas(64) float s[tile_rows * key_block];
+    float rescale[tile_rows];
+    const std::int64_t width = layout.width;
+    for (std::int64_t group = 0; group < rows; group += tile_rows) {
+      const std::int64_t last = std::min(group + tile_rows, rows) - 1;
+      const std::int64_t most = layout.visible_keys(first_query + last, first_key);
+      if (most == 0) continue;
+      const std::int64_t columns = round_up(most, tile_columns);
+      multiply_rows<isa>(columns, layout.shape.head_dim, state.q + group * width, width, 1, kt, key_block, Start::zero,
+                         nullptr, s, key_block);
+      for (std::int64_t r = 0; r < tile_rows; ++r) {
+        float* line = s + r * key_block;
+        float& maximum = state.maximum[group + r];
+        auto& sum = vector_at<S>(state.sum + (group + r) * tile_columns);
+        const std::int64_t seen = layout.visible_keys(first_query + std::min(group + r, last), first_key);
+        bias.add(std::min(group + r, last), seen, line);
+        for (std::int64_t i = seen; i < columns; ++i) line[i] = -std::numeric_limits<float>::infinity();
+        V most_lanes = vector_at<S>(line);
+        for (std::int64_t i = lanes; i < columns; i += lanes) {
+          const V x = vector_at<S>(line + i);
+          most_lanes = x > most_lanes ? x : most_lanes;
+        }
+        const float before = maximum;
+        maximum = std::max(before, greatest(most_lanes));
+        rescale[r] = kernels::exponential2(before - maximum);
+        V total = sum * rescale[r];
+        for (std::int64_t i = 0; i < columns; i += lanes) {
+          V x = vector_at<S>(line + i);
+          kernels::attention_probability(x, maximum);
+          vector_at<S>(line + i) = x;
+          total += x;
+        }
+        sum = total;
+      }
+      multiply_rows<isa>(width, most, s, key_block, 1, v, width, Start::scale, rescale, state.o + group * width, width);
+    }
   });
 }
-
-}  // namespace detail
 
 /// o and lse from q, k and v; see Device::attention_forward.
 template <class T>
 void attention_forward(const Team& team, const AttentionShape& shape, const T* q, const T* k, const T* v, T* o,
                        float* lse, const AttentionBias& bias = {}) {
-  using namespace detail;
+  if (shape.batch == 0 || shape.queries == 0) return;
   const AttentionLayout layout(shape);
   const std::int64_t width = layout.width;
   const float scale = kernels::log2_e / std::sqrt(static_cast<float>(shape.head_dim));
@@ -222,12 +213,12 @@ void attention_forward(const Team& team, const AttentionShape& shape, const T* q
     float* packed = scratch.take(std::max<std::int64_t>(1, all_fit ? slots : 1) * 2 * key_block * width);
 
     const auto pack = [&](std::int64_t sample, std::int64_t kv_head, std::int64_t block, float* kt) {
-      const std::int64_t offset = layout.kv_offset(block * key_block, sample, kv_head);
+      const std::int64_t offset = layout.kv.at(block * key_block, sample, kv_head);
       const std::int64_t keys = layout.keys_of(block * key_block);
       vectorized(team.isa, [&]() GALVATRON_INLINE_LAMBDA {
-        pack_transposed(keys, round_up(keys, tile_columns), shape.head_dim, k + offset, layout.kv_step(), kt,
+        pack_transposed(keys, round_up(keys, tile_columns), shape.head_dim, k + offset, layout.kv.step(), kt,
                         key_block);
-        pack_rows(keys, keys, shape.head_dim, v + offset, layout.kv_step(), 1.0F, kt + key_block * width, width);
+        pack_rows(keys, keys, shape.head_dim, v + offset, layout.kv.step(), 1.0F, kt + key_block * width, width);
       });
     };
     std::int64_t passed = 0;
@@ -247,8 +238,8 @@ void attention_forward(const Team& team, const AttentionShape& shape, const T* q
         const std::int64_t padded_rows = round_up(rows, tile_rows);
         for (std::int64_t head = kv_head * layout.group; head < (kv_head + 1) * layout.group; ++head) {
           vectorized(team.isa, [&]() GALVATRON_INLINE_LAMBDA {
-            pack_rows(rows, padded_rows, shape.head_dim, q + layout.q_offset(first_query, sample, head),
-                      layout.q_step(), scale, state.q, width);
+            pack_rows(rows, padded_rows, shape.head_dim, q + layout.q.at(first_query, sample, head), layout.q.step(),
+                      scale, state.q, width);
           });
           std::fill_n(state.o, padded_rows * width, 0.0F);
           std::fill_n(state.maximum, padded_rows, -std::numeric_limits<float>::infinity());
@@ -266,7 +257,7 @@ void attention_forward(const Team& team, const AttentionShape& shape, const T* q
               for (std::int64_t i = 0; i < tile_columns; ++i) sum += state.sum[r * tile_columns + i];
               head_lse[r] = state.maximum[r] * kernels::ln_2 + std::log(sum);
               unpack_rows(1, shape.head_dim, state.o + r * width, width, 1.0F / sum, false,
-                          o + layout.out_offset(first_query + r, sample, head), 0);
+                          o + layout.out.at(first_query + r, sample, head), 0);
             }
           });
         }
@@ -279,23 +270,211 @@ void attention_forward(const Team& team, const AttentionShape& shape, const T* q
 template <class T>
 void attention_merge(const Team& team, const AttentionShape& shape, const T* o_part, const float* lse_part, float* o,
                      float* lse) {
-  for_runs(team, shape.queries * shape.batch, 1, shape.heads * shape.head_dim,
-           [&](std::int64_t first, std::int64_t last, int) {
-             vectorized(team.isa, [&]() GALVATRON_INLINE_LAMBDA {
-               for (std::int64_t row = first; row < last; ++row)
-                 for (std::int64_t head = 0; head < shape.heads; ++head) {
-                   const std::int64_t token = row / shape.batch;
-                   const std::int64_t at = (row % shape.batch * shape.heads + head) * shape.lse_row() + token;
-                   const auto weights = kernels::merge_weights(lse[at], lse_part[at]);
-                   lse[at] = weights.lse;
-                   const T* part = o_part + row * shape.out_stride + head * shape.head_dim;
-                   float* out = o + row * shape.out_stride + head * shape.head_dim;
+  const std::int64_t cost = shape.heads * shape.head_dim;
+  for_rows(team, shape.queries * shape.batch, cost, [&](std::int64_t row) GALVATRON_INLINE_LAMBDA {
+    for (std::int64_t head = 0; head < shape.heads; ++head) {
+      const std::int64_t at = (row % shape.batch * shape.heads + head) * shape.lse_row() + row / shape.batch;
+      const auto weights = kernels::merge_weights(lse[at], lse_part[at]);
+      lse[at] = weights.lse;
+      const T* part = o_part + row * shape.out_stride + head * shape.head_dim;
+      float* out = o + row * shape.out_stride + head * shape.head_dim;
 #pragma omp simd
-                   for (std::int64_t i = 0; i < shape.head_dim; ++i)
-                     out[i] = out[i] * weights.first + kernels::get(part[i]) * weights.second;
-                 }
-             });
-           });
+      for (std::int64_t i = 0; i < shape.head_dim; ++i)
+        out[i] = out[i] * weights.first + kernels::get(part[i]) * weights.second;
+    }
+  });
+}
+
+/// A packed block of keys with its gradients; what is beyond its keys, padded to whole tiles, is not set.
+struct KeyTiles {
+  float* kt;  ///< (width, 96)
+  float* vt;  ///< (width, 96)
+  float* k;   ///< (96, width)
+  float* dk;  ///< (96, width)
+  float* dv;  ///< (96, width)
+
+  static std::int64_t floats(std::int64_t width) { return 5 * key_block * width; }
+  KeyTiles(float* at, std::int64_t width)
+      : kt(at),
+        vt(at + key_block * width),
+        k(at + 2 * key_block * width),
+        dk(at + 3 * key_block * width),
+        dv(at + 4 * key_block * width) {}
+};
+
+/// A packed block of queries of one head with its gradient.
+struct QueryTiles {
+  float* q;      ///< (96, width), scaled by head_dim^-1/2 log2(e)
+  float* d_o;    ///< (96, width)
+  float* dq;     ///< (96, width)
+  float* p;      ///< (96, 96)
+  float* ds;     ///< (96, 96)
+  float* lse;    ///< (96), log 2
+  float* delta;  ///< (96)
+};
+
+/// The five products of a block of queries and a block of keys.
+inline void attend_backward(Isa chosen, const AttentionLayout& layout, std::int64_t first_query, std::int64_t rows,
+                            std::int64_t first_key, const KeyTiles& keys, const BiasRows& bias,
+                            const QueryTiles& queries) {
+  with_isa(chosen, [&]<Isa isa>() GALVATRON_INLINE_LAMBDA {
+    using S = Vectors<isa>;
+    using V = typename S::Float;
+    constexpr std::int64_t lanes = S::lanes;
+    const std::int64_t width = layout.width;
+    const std::int64_t head_dim = layout.shape.head_dim;
+    const std::int64_t padded_rows = round_up(rows, tile_rows);
+    const std::int64_t keys_here = layout.keys_of(first_key);
+    std::int64_t first_group = 0;  // rows before it see nothing of this block
+    if (layout.shape.causal) first_group = std::max<std::int64_t>(0, first_key - first_query) / tile_rows * tile_rows;
+    for (std::int64_t group = first_group; group < padded_rows; group += tile_rows) {
+      const std::int64_t last = std::min(group + tile_rows, rows) - 1;
+      const std::int64_t most = layout.visible_keys(first_query + last, first_key);
+      const std::int64_t columns = round_up(most, tile_columns);
+      float* p = queries.p + group * key_block;
+      float* ds = queries.ds + group * key_block;
+      multiply_rows<isa>(columns, head_dim, queries.q + group * width, width, 1, keys.kt, key_block, Start::zero,
+                         nullptr, p, key_block);
+      multiply_rows<isa>(columns, head_dim, queries.d_o + group * width, width, 1, keys.vt, key_block, Start::zero,
+                         nullptr, ds, key_block);
+      for (std::int64_t r = 0; r < tile_rows; ++r) {
+        float* p_line = p + r * key_block;
+        float* ds_line = ds + r * key_block;
+        const std::int64_t seen =
+            group + r < rows ? layout.visible_keys(first_query + group + r, first_key) : std::int64_t{0};
+        bias.add(group + r, seen, p_line);
+        const float lse = queries.lse[group + r];
+        const float delta = queries.delta[group + r];
+        for (std::int64_t i = 0; i < columns; i += lanes) {
+          V probability = vector_at<S>(p_line + i);
+          auto& gradient = vector_at<S>(ds_line + i);
+          kernels::attention_probability(probability, lse);
+          vector_at<S>(p_line + i) = probability;
+          gradient = probability * (gradient - delta);
+        }
+        for (std::int64_t i = seen; i < round_up(keys_here, tile_rows); ++i) p_line[i] = ds_line[i] = 0;
+        bias.give(group + r, seen, ds_line);
+      }
+      multiply_rows<isa>(width, most, ds, key_block, 1, keys.k, width, Start::keep, nullptr, queries.dq + group * width,
+                         width);
+    }
+    for (std::int64_t key = 0; key < keys_here; key += tile_rows) {
+      std::int64_t from = first_group;  // the first row that sees these six keys
+      if (layout.shape.causal) from = std::max(from, first_key + key - first_query);
+      if (from >= rows) break;
+      const std::int64_t at = from * key_block + key;
+      multiply_rows<isa>(width, rows - from, queries.p + at, 1, key_block, queries.d_o + from * width, width,
+                         Start::keep, nullptr, keys.dv + key * width, width);
+      multiply_rows<isa>(width, rows - from, queries.ds + at, 1, key_block, queries.q + from * width, width,
+                         Start::keep, nullptr, keys.dk + key * width, width);
+    }
+  });
+}
+
+/// dq, dk, dv from the forward pass's tensors and d_o; delta, as lse, becomes row sums of o * d_o.
+template <class T>
+void attention_backward(const Team& team, const AttentionShape& shape, const T* q, const T* k, const T* v, const T* o,
+                        const float* lse, const T* d_o, T* dq, T* dk, T* dv, float* delta,
+                        const AttentionBias& bias = {}) {
+  if (shape.batch == 0 || shape.queries == 0) return;
+  const AttentionLayout layout(shape);
+  const std::int64_t width = layout.width;
+  const std::int64_t tile = query_block * width;
+  const float root = std::sqrt(static_cast<float>(shape.head_dim));
+  const std::int64_t pairs = shape.batch * shape.kv_heads;
+  const std::int64_t work = pairs * layout.group * layout.query_blocks * layout.key_blocks;
+  // Units of work, and the pairs of sample and key/value head in each: pair i * units + unit.
+  const std::int64_t units = bias.gradient.empty() ? pairs : shape.kv_heads;
+  const int threads = work > 2 ? static_cast<int>(std::min<std::int64_t>(team.threads, units)) : 1;
+
+  on_threads(threads, [&](int thread) {
+    ScratchFloats scratch(team.scratch_of(thread));
+    const QueryTiles queries{scratch.take(tile),
+                             scratch.take(tile),
+                             scratch.take(tile),
+                             scratch.take(query_block * key_block),
+                             scratch.take(query_block * key_block),
+                             scratch.take(query_block),
+                             scratch.take(query_block)};
+    const std::int64_t span = std::clamp<std::int64_t>(scratch.left() / KeyTiles::floats(width), 1, layout.key_blocks);
+    float* spans = scratch.take(span * KeyTiles::floats(width));
+
+    const auto tiles = [&](std::int64_t at) { return KeyTiles(spans + at * KeyTiles::floats(width), width); };
+    const std::int64_t first_unit = units * thread / threads;
+    const std::int64_t own_units = units * (thread + 1) / threads - first_unit;
+    for (std::int64_t i = 0; i < own_units * (pairs / units); ++i) {
+      const std::int64_t pair = i / own_units * units + first_unit + i % own_units;
+      const std::int64_t sample = pair / shape.kv_heads;
+      const std::int64_t kv_head = pair % shape.kv_heads;
+      // Packs a block of keys and clears its gradients.
+      const auto pack_keys = [&](std::int64_t first, const KeyTiles& keys) {
+        const std::int64_t offset = layout.kv.at(first, sample, kv_head);
+        const std::int64_t count = layout.keys_of(first);
+        const std::int64_t padded = round_up(count, tile_columns);
+        vectorized(team.isa, [&]() GALVATRON_INLINE_LAMBDA {
+          pack_transposed(count, padded, shape.head_dim, k + offset, layout.kv.step(), keys.kt, key_block);
+          pack_transposed(count, padded, shape.head_dim, v + offset, layout.kv.step(), keys.vt, key_block);
+          pack_rows(count, count, shape.head_dim, k + offset, layout.kv.step(), 1.0F, keys.k, width);
+        });
+        for (float* gradient : {keys.dk, keys.dv}) std::fill_n(gradient, round_up(count, tile_rows) * width, 0.0F);
+      };
+      // Writes the gradients of a block of keys.
+      const auto unpack_keys = [&](std::int64_t first, const KeyTiles& keys) {
+        const std::int64_t offset = layout.dkv.at(first, sample, kv_head);
+        const std::int64_t count = layout.keys_of(first);
+        vectorized(team.isa, [&]() GALVATRON_INLINE_LAMBDA {
+          // The packed queries carry scale * log2(e): what is left of the scale is ln 2.
+          unpack_rows(count, shape.head_dim, keys.dk, width, kernels::ln_2, false, dk + offset, layout.dkv.step());
+          unpack_rows(count, shape.head_dim, keys.dv, width, 1.0F, false, dv + offset, layout.dkv.step());
+        });
+      };
+      // Packs a block of queries of one head; works out delta when `first_span`, else reads it.
+      const auto pack_queries = [&](std::int64_t head, std::int64_t first, std::int64_t rows, bool first_span) {
+        const std::int64_t padded_rows = round_up(rows, tile_rows);
+        const std::int64_t statistics = layout.lse_offset(first, sample, head);
+        const std::int64_t out_offset = layout.out.at(first, sample, head);
+        vectorized(team.isa, [&]() GALVATRON_INLINE_LAMBDA {
+          pack_rows(rows, padded_rows, shape.head_dim, q + layout.q.at(first, sample, head), layout.q.step(),
+                    kernels::log2_e / root, queries.q, width);
+          pack_rows(rows, padded_rows, shape.head_dim, d_o + out_offset, layout.out.step(), 1.0F, queries.d_o, width);
+          for (std::int64_t r = 0; first_span && r < rows; ++r) {
+            const T* out = o + out_offset + r * layout.out.step();
+            const float* gradient = queries.d_o + r * width;
+            float sum = 0;
+#pragma omp simd reduction(+ : sum)
+            for (std::int64_t e = 0; e < shape.head_dim; ++e) sum += kernels::get(out[e]) * gradient[e];
+            delta[statistics + r] = sum;
+          }
+        });
+        for (std::int64_t r = 0; r < padded_rows; ++r) {
+          queries.delta[r] = r < rows ? delta[statistics + r] : 0.0F;
+          queries.lse[r] = r < rows ? lse[statistics + r] * kernels::log2_e : 0.0F;
+        }
+        std::fill_n(queries.dq, padded_rows * width, 0.0F);
+      };
+      for (std::int64_t from = 0; from < layout.key_blocks; from += span) {
+        const std::int64_t to = std::min(layout.key_blocks, from + span);
+        for (std::int64_t at = from; at < to; ++at) pack_keys(at * key_block, tiles(at - from));
+        for (std::int64_t head = kv_head * layout.group; head < (kv_head + 1) * layout.group; ++head) {
+          for (std::int64_t block = 0; block < layout.query_blocks; ++block) {
+            const std::int64_t visible = std::min(to, layout.visible_blocks(block));
+            if (visible <= from) continue;
+            const std::int64_t first_query = block * query_block;
+            const std::int64_t rows = std::min(query_block, shape.queries - first_query);
+            pack_queries(head, first_query, rows, from == 0);
+            for (std::int64_t at = from; at < visible; ++at)
+              attend_backward(team.isa, layout, first_query, rows, at * key_block, tiles(at - from),
+                              BiasRows(bias, head, first_query, at * key_block), queries);
+            vectorized(team.isa, [&]() GALVATRON_INLINE_LAMBDA {
+              unpack_rows(rows, shape.head_dim, queries.dq, width, 1.0F / root, from > 0,
+                          dq + layout.dq.at(first_query, sample, head), layout.dq.step());
+            });
+          }
+        }
+        for (std::int64_t at = from; at < to; ++at) unpack_keys(at * key_block, tiles(at - from));
+      }
+    }
+  });
 }
 
 }  // namespace galvatron::device::host

@@ -1,4 +1,4 @@
-// Token and position tables, and rotary position embedding.
+// Token and position tables, biases by distance, rotary position embedding, and means over the tokens of a sample.
 #pragma once
 
 #include <algorithm>
@@ -7,10 +7,9 @@
 #include <cstdint>
 #include <cstring>
 
-#include <galvatron/device/host/team.hpp>
+#include <galvatron/device/device.hpp>
+#include <galvatron/device/host/loops.hpp>
 #include <galvatron/device/kernels/embedding.hpp>
-#include <galvatron/device/kernels/number.hpp>
-#include <galvatron/device/kernels/rotary.hpp>
 
 namespace galvatron::device::host {
 
@@ -19,14 +18,12 @@ template <class T>
 void embedding_forward(const Team& team, std::int64_t rows, std::int64_t hidden, const std::int32_t* tokens,
                        std::int64_t first, std::int64_t count, const T* table, T* out) {
   const auto bytes = static_cast<std::size_t>(hidden) * sizeof(T);
-  for_runs(team, rows, 1, hidden, [&](std::int64_t begin, std::int64_t end, int) {
-    for (std::int64_t row = begin; row < end; ++row) {
-      const std::int64_t entry = kernels::shard_row(tokens[row], first, count);
-      if (entry < 0)
-        std::memset(static_cast<void*>(out + row * hidden), 0, bytes);
-      else
-        std::memcpy(static_cast<void*>(out + row * hidden), table + entry * hidden, bytes);
-    }
+  for_rows(team, rows, hidden, [&](std::int64_t row) GALVATRON_INLINE_LAMBDA {
+    const std::int64_t entry = kernels::shard_row(tokens[row], first, count);
+    if (entry < 0)
+      std::memset(static_cast<void*>(out + row * hidden), 0, bytes);
+    else
+      std::memcpy(static_cast<void*>(out + row * hidden), table + entry * hidden, bytes);
   });
 }
 
@@ -52,15 +49,11 @@ void embedding_backward(const Team& team, std::int64_t rows, std::int64_t hidden
 template <class T>
 void position_forward(const Team& team, std::int64_t rows, std::int64_t b, std::int64_t hidden,
                       std::int64_t first_position, const T* table, T* out) {
-  for_runs(team, rows, 1, hidden, [&](std::int64_t begin, std::int64_t end, int) {
-    vectorized(team.isa, [&]() GALVATRON_INLINE_LAMBDA {
-      for (std::int64_t row = begin; row < end; ++row) {
-        const T* from = table + (first_position + row / b) * hidden;
-        T* to = out + row * hidden;
+  for_rows(team, rows, hidden, [&](std::int64_t row) GALVATRON_INLINE_LAMBDA {
+    const T* from = table + (first_position + row / b) * hidden;
+    T* to = out + row * hidden;
 #pragma omp simd
-        for (std::int64_t i = 0; i < hidden; ++i) kernels::put(to[i], kernels::get(to[i]) + kernels::get(from[i]));
-      }
-    });
+    for (std::int64_t i = 0; i < hidden; ++i) kernels::put(to[i], kernels::get(to[i]) + kernels::get(from[i]));
   });
 }
 
@@ -68,19 +61,15 @@ void position_forward(const Team& team, std::int64_t rows, std::int64_t b, std::
 template <class T>
 void position_backward(const Team& team, std::int64_t rows, std::int64_t b, std::int64_t hidden,
                        std::int64_t first_position, const T* dout, float* dtable) {
-  for_runs(team, divide_up(rows, b), 1, b * hidden, [&](std::int64_t begin, std::int64_t end, int) {
-    vectorized(team.isa, [&]() GALVATRON_INLINE_LAMBDA {
-      for (std::int64_t row = begin * b; row < std::min(rows, end * b); ++row) {
-        const T* from = dout + row * hidden;
-        float* to = dtable + (first_position + row / b) * hidden;
+  for_rows(team, divide_up(rows, b), b * hidden, [&](std::int64_t position) GALVATRON_INLINE_LAMBDA {
+    float* to = dtable + (first_position + position) * hidden;
+    for (std::int64_t row = position * b; row < std::min(rows, (position + 1) * b); ++row) {
+      const T* from = dout + row * hidden;
 #pragma omp simd
-        for (std::int64_t i = 0; i < hidden; ++i) to[i] += kernels::get(from[i]);
-      }
-    });
+      for (std::int64_t i = 0; i < hidden; ++i) to[i] += kernels::get(from[i]);
+    }
   });
 }
-
-namespace detail {
 
 /// Cosines and sines of up to 128 pairs for successive positions. Every 64th position is worked out; from one to the
 /// next the angles turn by their frequency, in double, so that the results do not depend on where a thread begins.
@@ -132,8 +121,6 @@ class RotaryAngles {
   std::array<double, capacity> sine_;
 };
 
-}  // namespace detail
-
 /// Rotates the first `heads` heads of each row of `stride` elements in place, row r by position
 /// first_position + r / b.
 template <class T>
@@ -141,9 +128,9 @@ void rotary(const Team& team, std::int64_t rows, std::int64_t b, std::int64_t fi
             std::int64_t head_dim, std::int64_t stride, double theta, bool inverse, T* x) {
   const std::int64_t half = head_dim / 2;
   for_runs(team, divide_up(rows, b), 1, b * heads * head_dim, [&](std::int64_t begin, std::int64_t end, int) {
-    for (std::int64_t first_pair = 0; first_pair < half; first_pair += detail::RotaryAngles::capacity) {
-      const std::int64_t pairs = std::min(half - first_pair, detail::RotaryAngles::capacity);
-      detail::RotaryAngles angles(theta, first_pair, pairs, head_dim, inverse);
+    for (std::int64_t first_pair = 0; first_pair < half; first_pair += RotaryAngles::capacity) {
+      const std::int64_t pairs = std::min(half - first_pair, RotaryAngles::capacity);
+      RotaryAngles angles(theta, first_pair, pairs, head_dim, inverse);
       for (std::int64_t s = begin; s < end; ++s) {
         angles.go_to(first_position + s);
         vectorized(team.isa, [&]() GALVATRON_INLINE_LAMBDA {
@@ -165,6 +152,61 @@ void rotary(const Team& team, std::int64_t rows, std::int64_t b, std::int64_t fi
         });
       }
     }
+  });
+}
+
+/// out (b, hidden) = scale * the sum of a sample's rows of x (tokens * b, hidden), in order and in float.
+template <class T>
+void pool_forward(const Team& team, std::int64_t tokens, std::int64_t b, std::int64_t hidden, float scale, const T* x,
+                  T* out) {
+  constexpr std::int64_t run = 64;
+  for_runs(team, b * hidden, run, tokens, [&](std::int64_t begin, std::int64_t end, int) {
+    vectorized(team.isa, [&]() GALVATRON_INLINE_LAMBDA {
+      for (std::int64_t first = begin; first < end; first += run) {
+        const std::int64_t n = std::min(run, end - first);
+        std::array<float, run> sums{};
+        for (std::int64_t s = 0; s < tokens; ++s) {
+          const T* from = x + s * b * hidden + first;
+#pragma omp simd
+          for (std::int64_t i = 0; i < n; ++i) sums[static_cast<std::size_t>(i)] += kernels::get(from[i]);
+        }
+        for (std::int64_t i = 0; i < n; ++i) kernels::put(out[first + i], scale * sums[static_cast<std::size_t>(i)]);
+      }
+    });
+  });
+}
+
+/// dx (tokens * b, hidden) = scale * dout (b, hidden), for every token.
+template <class T>
+void pool_backward(const Team& team, std::int64_t tokens, std::int64_t b, std::int64_t hidden, float scale,
+                   const T* dout, T* dx) {
+  for_rows(team, tokens, b * hidden, [&](std::int64_t s) GALVATRON_INLINE_LAMBDA {
+    T* to = dx + s * b * hidden;
+#pragma omp simd
+    for (std::int64_t i = 0; i < b * hidden; ++i) kernels::put(to[i], scale * kernels::get(dout[i]));
+  });
+}
+
+/// Calls f(place among the distances, row of the table).
+void for_each_distance(const RelativePositions& relative, const auto& f) {
+  for (std::int64_t i = 0; i < relative.distances(); ++i)
+    f(i, kernels::relative_bucket(i + 1 - relative.tokens, relative.buckets, RelativePositions::far, relative.causal));
+}
+
+/// bias (heads, distances) from the table (buckets, heads).
+void relative_bias_forward(const Team&, const RelativePositions& relative, std::int64_t heads, const auto* table,
+                           float* bias) {
+  for_each_distance(relative, [&](std::int64_t i, std::int64_t bucket) {
+    for (std::int64_t a = 0; a < heads; ++a)
+      bias[a * relative.distances() + i] = kernels::get(table[bucket * heads + a]);
+  });
+}
+
+/// dtable (buckets, heads) += the sums of dbias (heads, distances) over the distances of a bucket.
+inline void relative_bias_backward(const Team&, const RelativePositions& relative, std::int64_t heads,
+                                   const float* dbias, float* dtable) {
+  for_each_distance(relative, [&](std::int64_t i, std::int64_t bucket) {
+    for (std::int64_t a = 0; a < heads; ++a) dtable[bucket * heads + a] += dbias[a * relative.distances() + i];
   });
 }
 

@@ -1,31 +1,33 @@
-// Matrix products through oneDNN (2.x, its C interface: the C++ one costs every unit a second of compilation).
+// Matrix products through oneDNN (2.x, its C interface: the C++ one costs every unit a second of compilation), and an
+// emulation of those of 8-bit operands, for processors have none.
 //
 // A primitive is made once per shape and kept with its memory objects; a call sets pointers and executes. The
 // library's scratchpad is memory of the caller's; a product that would need more is cut into bands of rows.
+//
+// 8-bit operands are rounded as a GPU rounds them. Tiles of their codes become floats, which are multiplied and summed
+// as floats. An element of the result is the same sum for any number of threads.
 #pragma once
 
+#include <algorithm>
 #include <array>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <mutex>
 #include <string>
-#include <unordered_map>
 #include <vector>
 
 #include <dnnl.h>
 
-#include <galvatron/core/dtype.hpp>
-#include <galvatron/core/error.hpp>
-#include <galvatron/core/units.hpp>
-#include <galvatron/core/view.hpp>
+#include <galvatron/device/host/attention.hpp>
+#include <galvatron/device/kernels/float8.hpp>
 #include <galvatron/device/owner.hpp>
 #include <galvatron/device/product.hpp>
 
 namespace galvatron::device::host {
 
 static_assert(DNNL_VERSION_MAJOR == 2, "galvatron: the host device is written for oneDNN 2 (Debian 12: libdnnl-dev)");
-
-namespace detail {
 
 constexpr dnnl_data_type_t data_type(Precision p) { return p == Precision::fp32 ? dnnl_f32 : dnnl_bf16; }
 
@@ -109,103 +111,195 @@ class Kernel {
   std::array<dnnl_exec_arg_t, 5> arguments_{};
 };
 
-}  // namespace detail
-
 /// The matrix products of one host device.
 class Products {
  public:
   explicit Products(View<std::byte> scratch) : scratch_(scratch) {
-    detail::check(dnnl_engine_create(engine_.out(), dnnl_cpu, 0), "engine");
-    detail::check(dnnl_stream_create(stream_.out(), engine_.get(), dnnl_stream_default_flags), "stream");
+    check(dnnl_engine_create(engine_.out(), dnnl_cpu, 0), "engine");
+    check(dnnl_stream_create(stream_.out(), engine_.get(), dnnl_stream_default_flags), "stream");
   }
 
   /// True when oneDNN multiplies matrices of that format on this processor.
   static bool supports(Precision precision) {
     if (precision == Precision::fp32) return true;
     static const bool supported = [] {
-      detail::Engine engine;
-      detail::Description description;
+      Engine engine;
+      Description description;
       const Product p{.operands = Precision::bf16, .result = Precision::bf16, .m = 64, .n = 64, .k = 64};
       return dnnl_engine_create(engine.out(), dnnl_cpu, 0) == dnnl_success &&
-             detail::describe(p, detail::Operands(p, p.m), engine.get(), description) == dnnl_success;
+             describe(p, Operands(p, p.m), engine.get(), description) == dnnl_success;
     }();
     return supported;
   }
 
   /// Executes with as many threads as the calling thread's OpenMP setting says.
   void multiply(const Product& product, const void* a, const void* b, const void* bias, void* c) {
-    auto found = cache_.find(product);
-    if (found == cache_.end()) found = cache_.emplace(product, make(product)).first;
-    Bands& bands = found->second;
+    Bands& bands = bands_of(product);
     const auto row_bytes = [](std::int64_t elements, Precision p) { return elements * element_bytes(p); };
     const std::int64_t a_step = row_bytes(product.kind == op::Kind::gemm_tn ? 1 : product.k, product.operands);
     const std::int64_t c_step = row_bytes(product.n, product.result);
     for (std::int64_t row = 0; row < product.m; row += bands.rows) {
-      detail::Kernel& kernel = bands.kernels[row + bands.rows <= product.m ? 0 : 1];
+      Kernel& kernel = bands.kernels[row + bands.rows <= product.m ? 0 : 1];
       kernel.execute(stream_.get(), static_cast<const std::byte*>(a) + row * a_step, b, bias,
                      static_cast<std::byte*>(c) + row * c_step, scratch_.data);
     }
   }
 
   /// The rows of a band of that product; `product.m` when it is not cut.
-  std::int64_t band_rows(const Product& product) {
-    auto found = cache_.find(product);
-    if (found == cache_.end()) found = cache_.emplace(product, make(product)).first;
-    return found->second.rows;
-  }
+  std::int64_t band_rows(const Product& product) { return bands_of(product).rows; }
 
  private:
   /// Bands of `rows` rows by the first kernel, a shorter last one by the second.
   struct Bands {
     std::int64_t rows = 0;
-    std::vector<detail::Kernel> kernels;
+    std::vector<Kernel> kernels;
   };
+
+  Bands& bands_of(const Product& product) {
+    auto found = cache_.find(product);
+    if (found == cache_.end()) found = cache_.emplace(product, make(product)).first;
+    return found->second;
+  }
 
   Bands make(const Product& product) {
     // The process has one store of oneDNN's kernels: rank threads make theirs in turn.
     static std::mutex one_at_a_time;
     const std::lock_guard lock(one_at_a_time);
-    Bands bands;
-    bands.rows = product.m;
-    for (;;) {
-      detail::Description description;
-      const detail::Operands operands(product, bands.rows);
-      if (describe_or_throw(product, operands, description) <= scratch_.count) {
-        bands.kernels.emplace_back(operands, description, product.bias, engine_.get());
-        break;
-      }
+    Bands bands{.rows = product.m, .kernels = {}};
+    while (!add_kernel(product, bands.rows, bands)) {
       if (bands.rows == 1)
         throw DeviceFailure(to_string(product) + " needs more oneDNN scratch memory than the " +
                             std::to_string(scratch_.count) + " bytes of the library workspace: enlarge it");
       bands.rows = divide_up(bands.rows, 2);
     }
-    if (const std::int64_t rest = product.m % bands.rows; rest != 0) {
-      detail::Description description;
-      const detail::Operands operands(product, rest);
-      if (describe_or_throw(product, operands, description) > scratch_.count)
-        throw DeviceFailure(to_string(product) + ": a band of " + std::to_string(rest) +
-                            " rows needs more oneDNN scratch memory than one of " + std::to_string(bands.rows));
-      bands.kernels.emplace_back(operands, description, product.bias, engine_.get());
-    }
+    if (const std::int64_t rest = product.m % bands.rows; rest != 0 && !add_kernel(product, rest, bands))
+      throw DeviceFailure(to_string(product) + ": a band of " + std::to_string(rest) +
+                          " rows needs more oneDNN scratch memory than one of " + std::to_string(bands.rows));
     return bands;
   }
 
-  /// Chooses the implementation; the bytes of scratch memory that it needs.
-  std::int64_t describe_or_throw(const Product& product, const detail::Operands& operands,
-                                 detail::Description& description) {
-    const dnnl_status_t status = detail::describe(product, operands, engine_.get(), description);
+  /// The implementation that oneDNN chooses for a band of that many rows; false when scratch memory is too small for
+  /// it.
+  bool add_kernel(const Product& product, std::int64_t rows, Bands& bands) {
+    Description description;
+    const Operands operands(product, rows);
+    const dnnl_status_t status = describe(product, operands, engine_.get(), description);
     if (status == dnnl_unimplemented && product.operands == Precision::bf16)
       throw DeviceFailure("oneDNN has no bf16 " + to_string(product) +
                           " for this processor (it needs AVX-512): use fp32");
-    detail::check(status, to_string(product).c_str());
-    return static_cast<std::int64_t>(
-        dnnl_memory_desc_get_size(dnnl_primitive_desc_query_md(description.get(), dnnl_query_scratchpad_md, 0)));
+    check(status, to_string(product).c_str());
+    const auto* needed = dnnl_primitive_desc_query_md(description.get(), dnnl_query_scratchpad_md, 0);
+    if (static_cast<std::int64_t>(dnnl_memory_desc_get_size(needed)) > scratch_.count) return false;
+    bands.kernels.emplace_back(operands, description, product.bias, engine_.get());
+    return true;
   }
 
   View<std::byte> scratch_;
-  detail::Engine engine_;
-  detail::Stream stream_;
-  std::unordered_map<Product, Bands, Product::Hash> cache_;
+  Engine engine_;
+  Stream stream_;
+  std::map<Product, Bands> cache_;
 };
+
+/// codes (n) = x, scaled and rounded to F; returns what they are multiplied with to be x again.
+template <class F>
+float round_to_8bit(const Team& team, std::int64_t n, const bfloat16* x, std::uint8_t* codes) {
+  std::atomic<std::uint32_t> greatest{0};
+  for_runs(team, n, 64, 1, [&](std::int64_t first, std::int64_t last, int) {
+    std::uint32_t here = 0;
+    vectorized(team.isa, [&]() GALVATRON_INLINE_LAMBDA {
+#pragma omp simd reduction(max : here)
+      for (std::int64_t i = first; i < last; ++i) {
+        const std::uint32_t bits = kernels::magnitude_bits(x[i]);
+        here = here < bits ? bits : here;
+      }
+    });
+    std::uint32_t seen = greatest.load();
+    while (seen < here && !greatest.compare_exchange_weak(seen, here)) {
+    }
+  });
+  const kernels::Scaling scaling = kernels::scaling_of<F>(greatest.load());
+  for_runs(team, n, 64, 1, [&](std::int64_t first, std::int64_t last, int) {
+    vectorized(team.isa, [&]() GALVATRON_INLINE_LAMBDA {
+#pragma omp simd
+      for (std::int64_t i = first; i < last; ++i) codes[i] = kernels::code_of<F>(x[i], scaling.scale);
+    });
+  });
+  return scaling.unscale;
+}
+
+/// The values of all codes.
+template <class F>
+inline constexpr std::array<float, 256> values_8bit = [] {
+  std::array<float, 256> out{};
+  for (std::size_t code = 0; code < out.size(); ++code) {
+    F x;
+    x.bits = static_cast<std::uint8_t>(code);
+    out[code] = x;
+  }
+  return out;
+}();
+
+inline constexpr std::int64_t rows_8bit = 96;      ///< of a tile of the result
+inline constexpr std::int64_t columns_8bit = 128;  ///< of the same
+inline constexpr std::int64_t depth_8bit = 256;    ///< multiplied at a time
+
+/// c (m, n) = a * b [+ bias (n)], or c += a * b: Device::gemm_8bit. `room` as in Room8bit.
+template <class C>
+void gemm_8bit(const Team& team, op::Kind kind, std::int64_t m, std::int64_t n, std::int64_t k, const bfloat16* a,
+               const bfloat16* b, C* c, bool accumulate, const bfloat16* bias, View<std::byte> room) {
+  constexpr std::int64_t depth_step = depth_8bit;
+  const Room8bit rounded(room, m, n, k);
+  const float* values_of_a = nullptr;
+  with_format_of_a(kind, [&]<class F>() {
+    rounded.unscale[0] = round_to_8bit<F>(team, m * k, a, rounded.a.data);
+    values_of_a = values_8bit<F>.data();
+  });
+  rounded.unscale[1] = round_to_8bit<float8_e4m3>(team, n * k, b, rounded.b.data);
+  const float* values_of_b = values_8bit<float8_e4m3>.data();
+  const float unscale_a = rounded.unscale[0];
+  const float unscale_b = rounded.unscale[1];
+  // Element (row, p) of a, and (p, column) of b.
+  const std::int64_t a_row = kind == op::Kind::gemm_tn ? 1 : k;
+  const std::int64_t a_depth = kind == op::Kind::gemm_tn ? m : 1;
+  const std::int64_t b_depth = kind == op::Kind::gemm_nt ? 1 : n;
+  const std::int64_t b_column = kind == op::Kind::gemm_nt ? k : 1;
+  const std::int64_t across = divide_up(n, columns_8bit);
+  const std::int64_t tiles = divide_up(m, rows_8bit) * across;
+  const int threads = m * n * k < parallel_elements ? 1 : team.threads;
+  on_threads(threads, [&](int thread) {
+    ScratchFloats scratch(team.scratch_of(thread));
+    float* const tile_a = scratch.take(rows_8bit * depth_step);     // (depth, rows)
+    float* const tile_b = scratch.take(depth_step * columns_8bit);  // (depth, columns)
+    float* const sums = scratch.take(rows_8bit * columns_8bit);     // (rows, columns)
+    for (std::int64_t tile = thread; tile < tiles; tile += threads) {
+      const std::int64_t row = tile / across * rows_8bit;
+      const std::int64_t column = tile % across * columns_8bit;
+      const std::int64_t rows = std::min(rows_8bit, m - row);
+      const std::int64_t columns = std::min(columns_8bit, n - column);
+      for (std::int64_t first = 0; first < k; first += depth_step) {
+        const std::int64_t depth = std::min(depth_step, k - first);
+        for (std::int64_t p = 0; p < depth; ++p) {
+          const std::uint8_t* from_a = rounded.a.data + row * a_row + (first + p) * a_depth;
+          for (std::int64_t r = 0; r < rows_8bit; ++r)
+            tile_a[p * rows_8bit + r] = r < rows ? values_of_a[from_a[r * a_row]] : 0.0F;
+          const std::uint8_t* from_b = rounded.b.data + column * b_column + (first + p) * b_depth;
+          for (std::int64_t j = 0; j < columns; ++j) tile_b[p * columns_8bit + j] = values_of_b[from_b[j * b_column]];
+        }
+        with_isa(team.isa, [&]<Isa isa>() GALVATRON_INLINE_LAMBDA {
+          for (std::int64_t r = 0; r < rows; r += tile_rows)
+            multiply_rows<isa>(columns, depth, tile_a + r, 1, rows_8bit, tile_b, columns_8bit,
+                               first == 0 ? Start::zero : Start::keep, nullptr, sums + r * columns_8bit, columns_8bit);
+        });
+      }
+      for (std::int64_t r = 0; r < rows; ++r)
+        for (std::int64_t j = 0; j < columns; ++j) {
+          C& out = c[(row + r) * n + column + j];
+          float value = sums[r * columns_8bit + j] * unscale_a * unscale_b;
+          if (bias != nullptr) value += kernels::get(bias[column + j]);
+          kernels::put(out, accumulate ? kernels::get(out) + value : value);
+        }
+    }
+  });
+}
 
 }  // namespace galvatron::device::host

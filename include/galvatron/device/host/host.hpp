@@ -1,29 +1,20 @@
 // The Device that computes on this machine's cores: oneDNN for matrix products, own loops for the rest.
 #pragma once
 
-#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <string>
 #include <type_traits>
 
-#include <galvatron/core/error.hpp>
-#include <galvatron/core/units.hpp>
-#include <galvatron/core/view.hpp>
 #include <galvatron/device/device.hpp>
 #include <galvatron/device/host/attention.hpp>
-#include <galvatron/device/host/attention_backward.hpp>
 #include <galvatron/device/host/embedding.hpp>
 #include <galvatron/device/host/gemm.hpp>
-#include <galvatron/device/host/gemm_8bit.hpp>
-#include <galvatron/device/host/isa.hpp>
 #include <galvatron/device/host/norm.hpp>
 #include <galvatron/device/host/pointwise.hpp>
-#include <galvatron/device/host/pool.hpp>
-#include <galvatron/device/host/relative.hpp>
 #include <galvatron/device/host/softmax.hpp>
-#include <galvatron/device/host/team.hpp>
 #include <galvatron/device/host/window_attention.hpp>
 
 namespace galvatron::device {
@@ -56,9 +47,6 @@ class Host {
     if (reinterpret_cast<std::uintptr_t>(library_workspace.data) % tensor_alignment != 0)
       throw DeviceFailure("a host device's workspace must start on a 64-byte boundary");
   }
-  Host(const Host&) = delete;
-  Host& operator=(const Host&) = delete;
-  ~Host() = default;
 
   [[nodiscard]] int threads() const { return team_.threads; }
   /// The instruction set of the loops.
@@ -66,8 +54,8 @@ class Host {
 
   /// c (m, n) = a * b [+ bias], or c += a * b; a and b of one type T (float or bfloat16), c of T or float.
   template <class A, class C>
-  void gemm(op::Kind kind, std::int64_t m, std::int64_t n, std::int64_t k, View<A> a, In<std::remove_const_t<A>> b,
-            View<C> c, bool accumulate = false, In<std::remove_const_t<A>> bias = {}) {
+  void gemm(op::Kind kind, std::int64_t m, std::int64_t n, std::int64_t k, View<A> a, In<A> b, View<C> c,
+            bool accumulate = false, In<A> bias = {}) {
     check_gemm(kind);
     using T = std::remove_const_t<A>;
     static_assert(std::is_same_v<T, float> || std::is_same_v<T, bfloat16>, "galvatron: gemm takes float or bfloat16");
@@ -78,15 +66,7 @@ class Host {
       return;
     }
     const OmpThreads setting(team_.threads);
-    products_.multiply({.kind = kind,
-                        .operands = precision_of<T>,
-                        .result = precision_of<C>,
-                        .accumulate = accumulate,
-                        .bias = !bias.empty(),
-                        .m = m,
-                        .n = n,
-                        .k = k},
-                       a.data, b.data, bias.data, c.data);
+    products_.multiply(product_of<T, C>(kind, m, n, k, accumulate, !bias.empty()), a.data, b.data, bias.data, c.data);
   }
 
   template <class C>
@@ -96,88 +76,39 @@ class Host {
     host::gemm_8bit(team_, kind, m, n, k, a.data, b.data, c.data, accumulate, bias.data, room);
   }
 
-  template <class T>
-  void attention_forward(const AttentionShape& shape, In<T> q, In<T> k, In<T> v, View<T> o, View<float> lse,
-                         const AttentionBias& bias = {}) {
-    if (shape.batch == 0 || shape.queries == 0) return;
-    host::attention_forward(team_, shape, q.data, k.data, v.data, o.data, lse.data, bias);
-  }
-  template <class T>
-  void attention_backward(const AttentionShape& shape, In<T> q, In<T> k, In<T> v, In<T> o, View<const float> lse,
-                          In<T> d_o, View<T> dq, View<T> dk, View<T> dv, View<float> delta,
-                          const AttentionBias& bias = {}) {
-    if (shape.batch == 0 || shape.queries == 0) return;
-    host::attention_backward(team_, shape, q.data, k.data, v.data, o.data, lse.data, d_o.data, dq.data, dk.data,
-                             dv.data, delta.data, bias);
-  }
-  template <class T>
-  void relative_bias_forward(const RelativePositions& relative, std::int64_t heads, View<T> table, View<float> bias) {
-    host::relative_bias_forward(relative, heads, table.data, bias.data);
-  }
-  void relative_bias_backward(const RelativePositions& relative, std::int64_t heads, View<const float> dbias,
-                              View<float> dtable) {
-    host::relative_bias_backward(relative, heads, dbias.data, dtable.data);
-  }
-
-  template <class T>
-  void attention_merge(const AttentionShape& shape, View<T> o_part, View<const float> lse_part, View<float> o,
-                       View<float> lse) {
-    host::attention_merge(team_, shape, o_part.data, lse_part.data, o.data, lse.data);
-  }
-
-  template <class T>
-  void window_attention_forward(const WindowShape& shape, In<T> q, In<T> k, In<T> v, In<T> table, View<T> o,
-                                View<float> lse) {
-    host::window_attention_forward(team_, shape, q.data, k.data, v.data, table.data, o.data, lse.data);
-  }
-  template <class T>
-  void window_attention_backward(const WindowShape& shape, In<T> q, In<T> k, In<T> v, In<T> table,
-                                 View<const float> lse, In<T> d_o, View<T> dq, View<T> dk, View<T> dv,
-                                 View<float> dtable) {
-    host::window_attention_backward(team_, shape, q.data, k.data, v.data, table.data, lse.data, d_o.data, dq.data,
-                                    dk.data, dv.data, dtable.data);
+  // Loops: each is the function of its name in device/host, which says more, with the addresses of the views.
+  void attention_forward(const auto&... a) { host::attention_forward(team_, plain(a)...); }
+  void attention_backward(const auto&... a) { host::attention_backward(team_, plain(a)...); }
+  void attention_merge(const auto&... a) { host::attention_merge(team_, plain(a)...); }
+  void relative_bias_forward(const auto&... a) { host::relative_bias_forward(team_, plain(a)...); }
+  void relative_bias_backward(const auto&... a) { host::relative_bias_backward(team_, plain(a)...); }
+  void window_attention_forward(const auto&... a) { host::window_attention_forward(team_, plain(a)...); }
+  void window_attention_backward(const auto&... a) { host::window_attention_backward(team_, plain(a)...); }
+  void norm_forward(const auto&... a) { host::norm_forward(team_, plain(a)...); }
+  void add_norm_forward(const auto&... a) { host::add_norm_forward(team_, plain(a)...); }
+  void norm_recompute(NormKind, const auto&... a) { host::norm_recompute(team_, plain(a)...); }
+  void norm_backward(const auto&... a) { host::norm_backward(team_, plain(a)...); }
+  void add(const auto&... a) { host::map<kernels::Sum>(team_, plain(a)...); }
+  void multiply(const auto&... a) { host::map<kernels::Product>(team_, plain(a)...); }
+  void activation_forward(const auto&... a) { host::activation_forward(team_, plain(a)...); }
+  void activation_backward(const auto&... a) { host::activation_backward(team_, plain(a)...); }
+  void bias_gradient(const auto&... a) { host::bias_gradient(team_, plain(a)...); }
+  void rotary(const auto&... a) { host::rotary(team_, plain(a)...); }
+  void embedding_forward(const auto&... a) { host::embedding_forward(team_, plain(a)...); }
+  void embedding_backward(const auto&... a) { host::embedding_backward(team_, plain(a)...); }
+  void position_forward(const auto&... a) { host::position_forward(team_, plain(a)...); }
+  void position_backward(const auto&... a) { host::position_backward(team_, plain(a)...); }
+  void pool_forward(const auto&... a) { host::pool_forward(team_, plain(a)...); }
+  void pool_backward(const auto&... a) { host::pool_backward(team_, plain(a)...); }
+  void softmax_statistics(const auto&... a) { host::softmax_statistics(team_, plain(a)...); }
+  void softmax_merge(const auto&... a) { host::softmax_merge(team_, plain(a)...); }
+  void softmax_backward(const auto&... a) { host::softmax_backward(team_, plain(a)...); }
+  void copy_runs(const auto&... a) { host::copy_runs(team_, plain(a)...); }
+  void add_runs(const auto&... a) { host::add_runs(team_, plain(a)...); }
+  void accumulate(std::int64_t n, const auto& from, const auto& to) {
+    host::map<kernels::Sum>(team_, n, plain(from), plain(to), plain(to));
   }
 
-  template <class T>
-  void norm_forward(NormKind kind, std::int64_t rows, std::int64_t hidden, double epsilon, In<T> x, In<T> gamma,
-                    In<T> beta, View<T> y, View<float> stats) {
-    host::norm_forward(team_, kind, rows, hidden, epsilon, x.data, gamma.data, some(beta, kind), y.data, stats.data);
-  }
-  template <class T>
-  void add_norm_forward(NormKind kind, std::int64_t rows, std::int64_t hidden, double epsilon, In<T> x, In<T> r,
-                        In<T> gamma, In<T> beta, View<T> sum, View<T> y, View<float> stats) {
-    host::add_norm_forward(team_, kind, rows, hidden, epsilon, x.data, r.data, gamma.data, some(beta, kind), sum.data,
-                           y.data, stats.data);
-  }
-  template <class T>
-  void norm_recompute(NormKind kind, std::int64_t rows, std::int64_t hidden, In<T> x, In<T> gamma, In<T> beta,
-                      View<const float> stats, View<T> y) {
-    host::norm_recompute(team_, rows, hidden, x.data, gamma.data, some(beta, kind), stats.data, y.data);
-  }
-  template <class T>
-  void norm_backward(NormKind kind, std::int64_t rows, std::int64_t hidden, In<T> dy, In<T> x, In<T> gamma,
-                     View<const float> stats, In<T> d_residual, View<T> dx, View<float> dgamma, View<float> dbeta) {
-    host::norm_backward(team_, kind, rows, hidden, dy.data, x.data, gamma.data, stats.data,
-                        d_residual.empty() ? nullptr : d_residual.data, dx.data, dgamma.data,
-                        dbeta.empty() || kind == NormKind::rms_norm ? nullptr : dbeta.data);
-  }
-
-  template <class T>
-  void add(std::int64_t n, In<T> a, In<T> b, View<T> out) {
-    host::combine<kernels::Sum>(team_, n, a.data, b.data, out.data);
-  }
-  template <class T>
-  void multiply(std::int64_t n, In<T> a, In<T> b, View<T> out) {
-    host::combine<kernels::Product>(team_, n, a.data, b.data, out.data);
-  }
-  template <class T>
-  void activation_forward(ActivationKind kind, std::int64_t rows, std::int64_t n, In<T> u, View<T> g) {
-    host::activation_forward(team_, kind, rows, n, u.data, g.data);
-  }
-  template <class T>
-  void activation_backward(ActivationKind kind, std::int64_t rows, std::int64_t n, In<T> u, In<T> dg, View<T> du) {
-    host::activation_backward(team_, kind, rows, n, u.data, dg.data, du.data);
-  }
   template <class T>
   void gemm_activation(ActivationKind kind, std::int64_t m, std::int64_t n, std::int64_t k, In<T> a, In<T> b,
                        In<T> bias, View<T> u, View<T> g) {
@@ -190,68 +121,10 @@ class Host {
     gemm(op::Kind::gemm_nn, m, n, k, a, b, dg);
     activation_backward(kind, m, n, u, dg, du);
   }
-  template <class T>
-  void bias_gradient(std::int64_t rows, std::int64_t n, View<T> dy, View<float> db) {
-    host::bias_gradient(team_, rows, n, dy.data, db.data);
-  }
-
-  template <class T>
-  void rotary(std::int64_t rows, std::int64_t b, std::int64_t first_position, std::int64_t heads, std::int64_t head_dim,
-              std::int64_t row_stride, double theta, bool inverse, View<T> x) {
-    host::rotary(team_, rows, b, first_position, heads, head_dim, row_stride, theta, inverse, x.data);
-  }
-
-  template <class T>
-  void embedding_forward(std::int64_t rows, std::int64_t hidden, View<const std::int32_t> tokens, std::int64_t first,
-                         std::int64_t count, In<T> table, View<T> out) {
-    host::embedding_forward(team_, rows, hidden, tokens.data, first, count, table.data, out.data);
-  }
-  template <class T>
-  void embedding_backward(std::int64_t rows, std::int64_t hidden, View<const std::int32_t> tokens, std::int64_t first,
-                          std::int64_t count, View<T> dout, View<float> dtable) {
-    host::embedding_backward(team_, rows, hidden, tokens.data, first, count, dout.data, dtable.data);
-  }
-  template <class T>
-  void position_forward(std::int64_t rows, std::int64_t b, std::int64_t hidden, std::int64_t first_position,
-                        In<T> table, View<T> out) {
-    host::position_forward(team_, rows, b, hidden, first_position, table.data, out.data);
-  }
-  template <class T>
-  void position_backward(std::int64_t rows, std::int64_t b, std::int64_t hidden, std::int64_t first_position,
-                         View<T> dout, View<float> dtable) {
-    host::position_backward(team_, rows, b, hidden, first_position, dout.data, dtable.data);
-  }
-
-  template <class T>
-  void pool_forward(std::int64_t tokens, std::int64_t b, std::int64_t hidden, float scale, In<T> x, View<T> out) {
-    host::pool_forward(team_, tokens, b, hidden, scale, x.data, out.data);
-  }
-  template <class T>
-  void pool_backward(std::int64_t tokens, std::int64_t b, std::int64_t hidden, float scale, In<T> dout, View<T> dx) {
-    host::pool_backward(team_, tokens, b, hidden, scale, dout.data, dx.data);
-  }
-
-  template <class T>
-  void softmax_statistics(std::int64_t rows, std::int64_t columns, std::int64_t valid, std::int64_t first,
-                          View<T> logits, View<const std::int32_t> targets, View<float> stats) {
-    host::softmax_statistics(team_, rows, columns, valid, first, logits.data, targets.data, stats.data);
-  }
-  void softmax_merge(std::int64_t rows, std::int64_t shards, View<const float> stats, View<float> lse,
-                     View<double> loss) {
-    double unused = 0;
-    host::softmax_merge(team_, rows, shards, stats.data, lse.data, loss.empty() ? unused : loss[0]);
-  }
-  template <class T>
-  void softmax_backward(std::int64_t rows, std::int64_t columns, std::int64_t valid, std::int64_t first,
-                        View<const float> lse, View<const std::int32_t> targets, float scale, View<T> logits) {
-    host::softmax_backward(team_, rows, columns, valid, first, lse.data, targets.data, scale, logits.data);
-  }
 
   void begin_update(const AdamW& adam) { update_ = kernels::AdamWStep(adam); }
-  template <class M, class T>
-  void adamw(std::int64_t n, const AdamWPart& part, View<const float> scale, View<float> master, View<const float> g,
-             View<M> m, View<M> v, View<T> working) {
-    host::adamw(team_, n, update_, part, scale[0], master.data, g.data, m.data, v.data, working.data);
+  void adamw(std::int64_t n, const AdamWPart& part, View<const float> scale, const auto&... a) {
+    host::adamw(team_, n, update_, part, scale[0], plain(a)...);
   }
   void norm_squared(std::int64_t n, View<const float> x, View<double> sum) {
     sum[0] += host::norm_squared(team_, n, x.data);
@@ -260,43 +133,31 @@ class Host {
     scale[0] = kernels::clip_scale(sums[loss_sum], sums[gradient_squares], clip);
   }
   void wait() {}
-  template <class F>
-  void repeat(int, F&& body) {
-    body();
-  }
+  void repeat(int, auto&& body) { body(); }
   View<double> sums() { return {sums_.data(), step_sums}; }
   View<float> gradient_scale() { return {&gradient_scale_, 1}; }
   void clear_sums() { sums_ = {}; }
   template <class T>
   void fetch(View<const T> from, T* to) {
-    host::copy(team_, from.count * static_cast<std::int64_t>(sizeof(T)), reinterpret_cast<const std::byte*>(from.data),
-               reinterpret_cast<std::byte*>(to));
+    copy(raw_bytes(from), {reinterpret_cast<std::byte*>(to), raw_bytes(from).count});
   }
-  template <class T, class Writer>
-  void write(View<T> to, Writer&& writer) {
-    writer(to);
+  void write(const auto& to, auto&& writer) { writer(to); }
+  void zero(View<std::byte> bytes) {
+    for_runs(team_, bytes.count, 4096, 1, [&](std::int64_t first, std::int64_t last, int) {
+      std::memset(bytes.data + first, 0, static_cast<std::size_t>(last - first));
+    });
   }
-  void zero(View<std::byte> bytes) { host::zero(team_, bytes); }
-  /// Copies from.count bytes.
-  void copy(View<const std::byte> from, View<std::byte> to) { host::copy(team_, from.count, from.data, to.data); }
-  template <class T>
-  void accumulate(std::int64_t n, View<T> from, View<float> to) {
-    host::accumulate(team_, n, from.data, to.data);
-  }
-  template <class A, class B>
-  void copy_runs(const Runs& runs, View<A> from, View<B> to) {
-    host::copy_runs(team_, runs, from.data, to.data);
-  }
-  template <class A, class B>
-  void add_runs(const Runs& runs, View<A> from, View<B> to) {
-    host::add_runs(team_, runs, from.data, to.data);
+  /// Copies from.count bytes; the two do not overlap.
+  void copy(View<const std::byte> from, View<std::byte> to) {
+    for_runs(team_, from.count, 4096, 1, [&](std::int64_t first, std::int64_t last, int) {
+      std::memcpy(to.data + first, from.data + first, static_cast<std::size_t>(last - first));
+    });
   }
 
  private:
   /// Sets the calling thread's OpenMP team size, which oneDNN reads, for a while.
   class OmpThreads {
    public:
-#if defined(_OPENMP)
     explicit OmpThreads(int threads) : before_(omp_get_max_threads()), change_(before_ != threads) {
       if (change_) omp_set_num_threads(threads);
     }
@@ -309,18 +170,11 @@ class Host {
    private:
     int before_;
     bool change_;
-#else
-    explicit OmpThreads(int) {}
-#endif
   };
 
-  template <class T>
-  static const T* some(View<const T> beta, NormKind kind) {
-    return beta.empty() || kind == NormKind::rms_norm ? nullptr : beta.data;
-  }
   /// c = 0 or bias in every row: a product over no elements.
-  template <class T, class C>
-  static void empty_product(std::int64_t m, std::int64_t n, C* c, View<const T> bias) {
+  template <class T>
+  static void empty_product(std::int64_t m, std::int64_t n, auto* c, View<const T> bias) {
     for (std::int64_t i = 0; i < m * n; ++i) kernels::put(c[i], bias.empty() ? 0.0F : kernels::get(bias[i % n]));
   }
 

@@ -8,14 +8,10 @@
 
 #include <galvatron/core/error.hpp>
 #include <galvatron/device/device.hpp>
-#include <galvatron/device/host/team.hpp>
-#include <galvatron/device/host/vector.hpp>
+#include <galvatron/device/host/loops.hpp>
 #include <galvatron/device/kernels/norm.hpp>
-#include <galvatron/device/kernels/number.hpp>
 
 namespace galvatron::device::host {
-
-namespace detail {
 
 /// y = normalized x * gamma (+ beta).
 template <class S, class T>
@@ -37,32 +33,22 @@ GALVATRON_INLINE void normalize_row(std::int64_t hidden, const kernels::Normaliz
 }
 
 /// What a row's elements share, which goes to `stats` (2) too.
-template <class S, class T>
+template <class S>
 GALVATRON_INLINE kernels::Normalization normalization_of(NormKind kind, std::int64_t hidden, double epsilon,
-                                                         const T* in, float* stats) {
-  using V = typename S::Float;
+                                                         const auto* in, float* stats) {
   const float inverse = 1.0F / static_cast<float>(hidden);
   float mean = 0;
-  if (kind == NormKind::layer_norm) {
-    mean = inverse * sum_over<S>(
-                         hidden,
-                         [&](V& sum, std::int64_t i) GALVATRON_INLINE_LAMBDA {
-                           V v;
-                           get_lanes<S>(in + i, v);
-                           sum += v;
-                         },
-                         [&](float& sum, std::int64_t i) GALVATRON_INLINE_LAMBDA { sum += kernels::get(in[i]); });
-  }
-  const float squares = sum_over<S>(
-      hidden,
-      [&](V& sum, std::int64_t i) GALVATRON_INLINE_LAMBDA {
-        V v;
-        get_lanes<S>(in + i, v);
+  if (kind == NormKind::layer_norm)
+    mean = inverse * sum_over<S>(hidden, [&]<class L>(typename L::Float& sum, std::int64_t i) GALVATRON_INLINE_LAMBDA {
+             typename L::Float v;
+             get_lanes<L>(in + i, v);
+             sum += v;
+           });
+  const float squares =
+      sum_over<S>(hidden, [&]<class L>(typename L::Float& sum, std::int64_t i) GALVATRON_INLINE_LAMBDA {
+        typename L::Float v;
+        get_lanes<L>(in + i, v);
         v -= mean;
-        sum += v * v;
-      },
-      [&](float& sum, std::int64_t i) GALVATRON_INLINE_LAMBDA {
-        const float v = kernels::get(in[i]) - mean;
         sum += v * v;
       });
   const auto scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(squares * inverse) + epsilon));
@@ -81,33 +67,26 @@ struct RowSums {
 template <class S, class T>
 GALVATRON_INLINE RowSums gradient_sums(std::int64_t hidden, const T* dy, const T* x, const T* gamma,
                                        const kernels::Normalization& normalized, float* gamma_sums, float* beta_sums) {
-  using V = typename S::Float;
-  constexpr std::int64_t lanes = S::lanes;
-  V g_lanes = {};
-  V g_xhat_lanes = {};
+  // Of the lanes from element i on.
+  const auto add = [&]<class L>(std::int64_t i, typename L::Float& g_sum, typename L::Float& g_xhat_sum)
+                       GALVATRON_INLINE_LAMBDA {
+                         typename L::Float d, xhat, g;
+                         get_lanes<L>(dy + i, d);
+                         get_lanes<L>(x + i, xhat);
+                         get_lanes<L>(gamma + i, g);
+                         normalized(xhat, xhat);
+                         g *= d;
+                         g_sum += g;
+                         g_xhat_sum += g * xhat;
+                         vector_at<L>(gamma_sums + i) += d * xhat;
+                         vector_at<L>(beta_sums + i) += d;
+                       };
+  typename S::Float g_lanes = {};
+  typename S::Float g_xhat_lanes = {};
   std::int64_t i = 0;
-  for (; i + lanes <= hidden; i += lanes) {
-    V d, xhat, g;
-    get_lanes<S>(dy + i, d);
-    get_lanes<S>(x + i, xhat);
-    get_lanes<S>(gamma + i, g);
-    normalized(xhat, xhat);
-    g *= d;
-    g_lanes += g;
-    g_xhat_lanes += g * xhat;
-    vector_at<S>(gamma_sums + i) += d * xhat;
-    vector_at<S>(beta_sums + i) += d;
-  }
+  for (; i + S::lanes <= hidden; i += S::lanes) add.template operator()<S>(i, g_lanes, g_xhat_lanes);
   RowSums sums{total(g_lanes), total(g_xhat_lanes)};
-  for (; i < hidden; ++i) {
-    const float d = kernels::get(dy[i]);
-    const float xhat = normalized(kernels::get(x[i]));
-    const float g = d * kernels::get(gamma[i]);
-    sums.g += g;
-    sums.g_xhat += g * xhat;
-    gamma_sums[i] += d * xhat;
-    beta_sums[i] += d;
-  }
+  for (; i < hidden; ++i) add.template operator()<OneLane>(i, sums.g, sums.g_xhat);
   return sums;
 }
 
@@ -132,20 +111,14 @@ inline int row_threads(const Team& team, std::int64_t rows, std::int64_t columns
   return static_cast<int>(std::min<std::int64_t>(team.threads, rows));
 }
 
-}  // namespace detail
-
 /// y (rows, hidden) = norm(x) * gamma (+ beta); stats (rows, 2) = mean, 1/deviation; RMSNorm: 0, 1/rms.
 template <class T>
 void norm_forward(const Team& team, NormKind kind, std::int64_t rows, std::int64_t hidden, double epsilon, const T* x,
                   const T* gamma, const T* beta, T* y, float* stats) {
-  for_runs(team, rows, 1, hidden, [&](std::int64_t first, std::int64_t last, int) {
-    with_isa(team.isa, [&]<Isa isa>() GALVATRON_INLINE_LAMBDA {
-      for (std::int64_t row = first; row < last; ++row) {
-        const T* in = x + row * hidden;
-        const auto normalized = detail::normalization_of<Vectors<isa>>(kind, hidden, epsilon, in, stats + 2 * row);
-        detail::normalize_row<Vectors<isa>>(hidden, normalized, in, gamma, beta, y + row * hidden);
-      }
-    });
+  for_rows(team, rows, hidden, [&]<class S>(std::int64_t row) GALVATRON_INLINE_LAMBDA {
+    const T* in = x + row * hidden;
+    const auto normalized = normalization_of<S>(kind, hidden, epsilon, in, stats + 2 * row);
+    normalize_row<S>(hidden, normalized, in, gamma, beta, y + row * hidden);
   });
 }
 
@@ -154,22 +127,16 @@ void norm_forward(const Team& team, NormKind kind, std::int64_t rows, std::int64
 template <class T>
 void add_norm_forward(const Team& team, NormKind kind, std::int64_t rows, std::int64_t hidden, double epsilon,
                       const T* x, const T* r, const T* gamma, const T* beta, T* sum, T* y, float* stats) {
-  for_runs(team, rows, 1, hidden, [&](std::int64_t first, std::int64_t last, int) {
-    with_isa(team.isa, [&]<Isa isa>() GALVATRON_INLINE_LAMBDA {
-      for (std::int64_t row = first; row < last; ++row) {
-        const T* a = x + row * hidden;
-        const T* b = r + row * hidden;
-        T* out = sum + row * hidden;
-        for_lanes<Vectors<isa>>(0, hidden, [&]<class S>(std::int64_t i) GALVATRON_INLINE_LAMBDA {
-          typename S::Float u, v;
-          get_lanes<S>(a + i, u);
-          get_lanes<S>(b + i, v);
-          put_lanes<S>(out + i, u + v);
-        });
-        const auto normalized = detail::normalization_of<Vectors<isa>>(kind, hidden, epsilon, out, stats + 2 * row);
-        detail::normalize_row<Vectors<isa>>(hidden, normalized, out, gamma, beta, y + row * hidden);
-      }
+  for_rows(team, rows, hidden, [&]<class S>(std::int64_t row) GALVATRON_INLINE_LAMBDA {
+    T* out = sum + row * hidden;
+    for_lanes<S>(0, hidden, [&]<class L>(std::int64_t i) GALVATRON_INLINE_LAMBDA {
+      typename L::Float u, v;
+      get_lanes<L>(x + row * hidden + i, u);
+      get_lanes<L>(r + row * hidden + i, v);
+      put_lanes<L>(out + i, u + v);
     });
+    const auto normalized = normalization_of<S>(kind, hidden, epsilon, out, stats + 2 * row);
+    normalize_row<S>(hidden, normalized, out, gamma, beta, y + row * hidden);
   });
 }
 
@@ -177,12 +144,8 @@ void add_norm_forward(const Team& team, NormKind kind, std::int64_t rows, std::i
 template <class T>
 void norm_recompute(const Team& team, std::int64_t rows, std::int64_t hidden, const T* x, const T* gamma, const T* beta,
                     const float* stats, T* y) {
-  for_runs(team, rows, 1, hidden, [&](std::int64_t first, std::int64_t last, int) {
-    with_isa(team.isa, [&]<Isa isa>() GALVATRON_INLINE_LAMBDA {
-      for (std::int64_t row = first; row < last; ++row)
-        detail::normalize_row<Vectors<isa>>(hidden, {stats[2 * row], stats[2 * row + 1]}, x + row * hidden, gamma, beta,
-                                            y + row * hidden);
-    });
+  for_rows(team, rows, hidden, [&]<class S>(std::int64_t row) GALVATRON_INLINE_LAMBDA {
+    normalize_row<S>(hidden, {stats[2 * row], stats[2 * row + 1]}, x + row * hidden, gamma, beta, y + row * hidden);
   });
 }
 
@@ -191,7 +154,7 @@ template <class T>
 void norm_backward(const Team& team, NormKind kind, std::int64_t rows, std::int64_t hidden, const T* dy, const T* x,
                    const T* gamma, const float* stats, const T* d_residual, T* dx, float* dgamma, float* dbeta) {
   const std::int64_t width = round_up(hidden, 16);
-  const int threads = detail::row_threads(team, rows, hidden, 2);
+  const int threads = row_threads(team, rows, hidden, 2);
   on_threads(threads, [&](int thread) {
     float* gamma_sums = reinterpret_cast<float*>(team.scratch_of(thread).data);
     float* beta_sums = gamma_sums + width;
@@ -205,8 +168,8 @@ void norm_backward(const Team& team, NormKind kind, std::int64_t rows, std::int6
         const T* gradient = dy + row * hidden;
         T* out = dx + row * hidden;
         const kernels::Normalization normalized{stats[2 * row], stats[2 * row + 1]};
-        const detail::RowSums sums =
-            detail::gradient_sums<Vectors<isa>>(hidden, gradient, in, gamma, normalized, gamma_sums, beta_sums);
+        const RowSums sums =
+            gradient_sums<Vectors<isa>>(hidden, gradient, in, gamma, normalized, gamma_sums, beta_sums);
         const kernels::NormGradient slope{normalized.scale, kind == NormKind::layer_norm ? sums.g * inverse : 0.0F,
                                           sums.g_xhat * inverse};
         const T* residual = d_residual == nullptr ? nullptr : d_residual + row * hidden;
@@ -226,15 +189,15 @@ void norm_backward(const Team& team, NormKind kind, std::int64_t rows, std::int6
       }
     });
   });
-  detail::add_partial_sums(team, hidden, threads, 0, dgamma);
-  if (dbeta != nullptr) detail::add_partial_sums(team, hidden, threads, width, dbeta);
+  add_partial_sums(team, hidden, threads, 0, dgamma);
+  if (dbeta != nullptr) add_partial_sums(team, hidden, threads, width, dbeta);
 }
 
 /// db (n) += column sums of dy (rows, n).
 template <class T>
 void bias_gradient(const Team& team, std::int64_t rows, std::int64_t n, const T* dy, float* db) {
   using kernels::get;
-  const int threads = detail::row_threads(team, rows, n, 1);
+  const int threads = row_threads(team, rows, n, 1);
   on_threads(threads, [&](int thread) {
     float* sums = reinterpret_cast<float*>(team.scratch_of(thread).data);
     const std::int64_t first = rows * thread / threads;
@@ -257,7 +220,7 @@ void bias_gradient(const Team& team, std::int64_t rows, std::int64_t n, const T*
       }
     });
   });
-  detail::add_partial_sums(team, n, threads, 0, db);
+  add_partial_sums(team, n, threads, 0, db);
 }
 
 }  // namespace galvatron::device::host

@@ -8,13 +8,9 @@
 #include <type_traits>
 
 #include <galvatron/device/device.hpp>
-#include <galvatron/device/host/random.hpp>
-#include <galvatron/device/host/team.hpp>
-#include <galvatron/device/host/vector.hpp>
+#include <galvatron/device/host/loops.hpp>
 #include <galvatron/device/kernels/activation.hpp>
 #include <galvatron/device/kernels/adamw.hpp>
-#include <galvatron/device/kernels/combine.hpp>
-#include <galvatron/device/kernels/number.hpp>
 
 #if GALVATRON_X86
 #include <emmintrin.h>
@@ -25,44 +21,36 @@ namespace galvatron::device::host {
 using kernels::get;
 using kernels::put;
 
-/// out from a and b by Function::of.
-template <class Function, class T>
-void combine(const Team& team, std::int64_t n, const T* a, const T* b, T* out) {
+/// out (n) = Function of a (n), and of b (n) where it takes two; out may be one of them.
+template <class Function>
+void map(const Team& team, std::int64_t n, const auto* a, const auto* b, auto* out) {
   for_lanes(team, n, [=]<class S>(std::int64_t i) GALVATRON_INLINE_LAMBDA {
     typename S::Float x, y;
     get_lanes<S>(a + i, x);
-    get_lanes<S>(b + i, y);
-    Function::of(x, y, x);
-    put_lanes<S>(out + i, x);
-  });
-}
-
-/// to += from.
-template <class T>
-void accumulate(const Team& team, std::int64_t n, const T* from, float* to) {
-  for_lanes(team, n, [=]<class S>(std::int64_t i) GALVATRON_INLINE_LAMBDA {
-    typename S::Float x, y;
-    get_lanes<S>(from + i, x);
-    get_lanes<S>(to + i, y);
-    put_lanes<S>(to + i, x + y);
+    if constexpr (requires { Function::of(x, x); }) {
+      Function::of(x, y);
+    } else {
+      get_lanes<S>(b + i, y);
+      Function::of(x, y, y);
+    }
+    put_lanes<S>(out + i, y);
   });
 }
 
 /// Calls f(run in `from`, run in `to`) for every run; those of a row on one thread, in order.
-template <class F>
-void for_each_run(const Team& team, const Runs& runs, const F& f) {
-  for_runs(team, runs.rows, 1, runs.blocks * runs.repeats * runs.width,
-           [&](std::int64_t first, std::int64_t last, int) {
-             vectorized(team.isa, [&]() GALVATRON_INLINE_LAMBDA {
-               const auto at = [](const Runs::Distances& d, std::int64_t block, std::int64_t repeat, std::int64_t row) {
-                 return block * d.block + repeat * d.repeat + row * d.row;
-               };
-               for (std::int64_t block = 0; block < runs.blocks; ++block)
-                 for (std::int64_t repeat = 0; repeat < runs.repeats; ++repeat)
-                   for (std::int64_t row = first; row < last; ++row)
-                     f(at(runs.from, block, repeat, row), at(runs.to, block, repeat, row));
-             });
-           });
+void for_each_run(const Team& team, const Runs& runs, const auto& f) {
+  const std::int64_t cost = runs.blocks * runs.repeats * runs.width;
+  for_runs(team, runs.rows, 1, cost, [&](std::int64_t first, std::int64_t last, int) {
+    vectorized(team.isa, [&]() GALVATRON_INLINE_LAMBDA {
+      const auto at = [](const Runs::Distances& d, std::int64_t block, std::int64_t repeat, std::int64_t row) {
+        return block * d.block + repeat * d.repeat + row * d.row;
+      };
+      for (std::int64_t block = 0; block < runs.blocks; ++block)
+        for (std::int64_t repeat = 0; repeat < runs.repeats; ++repeat)
+          for (std::int64_t row = first; row < last; ++row)
+            f(at(runs.from, block, repeat, row), at(runs.to, block, repeat, row));
+    });
+  });
 }
 
 /// to = from, run by run.
@@ -79,60 +67,28 @@ void copy_runs(const Team& team, const Runs& runs, const A* from, B* to) {
 }
 
 /// to += from, run by run.
-template <class A, class B>
-void add_runs(const Team& team, const Runs& runs, const A* from, B* to) {
+void add_runs(const Team& team, const Runs& runs, const auto* from, auto* to) {
   for_each_run(team, runs, [&](std::int64_t source, std::int64_t target) GALVATRON_INLINE_LAMBDA {
 #pragma omp simd
     for (std::int64_t i = 0; i < runs.width; ++i) put(to[target + i], get(to[target + i]) + get(from[source + i]));
   });
 }
 
-namespace detail {
-
-/// g (n) from u (n).
-template <class Function, class T>
-void activate(const Team& team, std::int64_t n, const T* u, T* g) {
-  for_lanes(team, n, [=]<class S>(std::int64_t i) GALVATRON_INLINE_LAMBDA {
-    typename S::Float x, y;
-    get_lanes<S>(u + i, x);
-    Function::forward(x, y);
-    put_lanes<S>(g + i, y);
-  });
-}
-
-/// du (n) from u and dg (n); du may be u.
-template <class Function, class T>
-void activate_backward(const Team& team, std::int64_t n, const T* u, const T* dg, T* du) {
-  for_lanes(team, n, [=]<class S>(std::int64_t i) GALVATRON_INLINE_LAMBDA {
-    typename S::Float x, gradient, slope;
-    get_lanes<S>(u + i, x);
-    get_lanes<S>(dg + i, gradient);
-    Function::derivative(x, slope);
-    put_lanes<S>(du + i, gradient * slope);
-  });
-}
-
 /// Calls `f.operator()<S>(first of u, first of g)` for the lanes of all rows of u (rows, 2n) and g (rows, n).
-template <class F>
-void for_gates(const Team& team, std::int64_t rows, std::int64_t n, const F& f) {
-  for_runs(team, rows, 1, 2 * n, [&](std::int64_t first, std::int64_t last, int) {
-    with_isa(team.isa, [&]<Isa isa>() GALVATRON_INLINE_LAMBDA {
-      for (std::int64_t row = first; row < last; ++row)
-        for_lanes<Vectors<isa>>(0, n, [&]<class S>(std::int64_t i) GALVATRON_INLINE_LAMBDA {
-          f.template operator()<S>(row * 2 * n + i, row * n + i);
-        });
+void for_gates(const Team& team, std::int64_t rows, std::int64_t n, const auto& f) {
+  for_rows(team, rows, 2 * n, [&]<class S>(std::int64_t row) GALVATRON_INLINE_LAMBDA {
+    for_lanes<S>(0, n, [&]<class L>(std::int64_t i) GALVATRON_INLINE_LAMBDA {
+      f.template operator()<L>(row * 2 * n + i, row * n + i);
     });
   });
 }
 
-}  // namespace detail
-
 /// g (rows, n) from u (rows, n), or (rows, 2n) for SwiGLU.
 template <class T>
 void activation_forward(const Team& team, ActivationKind kind, std::int64_t rows, std::int64_t n, const T* u, T* g) {
-  if (kind == ActivationKind::gelu) return detail::activate<kernels::Gelu>(team, rows * n, u, g);
-  if (kind == ActivationKind::relu) return detail::activate<kernels::Relu>(team, rows * n, u, g);
-  detail::for_gates(team, rows, n, [=]<class S>(std::int64_t in, std::int64_t out) GALVATRON_INLINE_LAMBDA {
+  if (kind == ActivationKind::gelu) return map<kernels::Forward<kernels::Gelu>>(team, rows * n, u, u, g);
+  if (kind == ActivationKind::relu) return map<kernels::Forward<kernels::Relu>>(team, rows * n, u, u, g);
+  for_gates(team, rows, n, [=]<class S>(std::int64_t in, std::int64_t out) GALVATRON_INLINE_LAMBDA {
     typename S::Float gate, up, y;
     get_lanes<S>(u + in, gate);
     get_lanes<S>(u + in + n, up);
@@ -145,9 +101,9 @@ void activation_forward(const Team& team, ActivationKind kind, std::int64_t rows
 template <class T>
 void activation_backward(const Team& team, ActivationKind kind, std::int64_t rows, std::int64_t n, const T* u,
                          const T* dg, T* du) {
-  if (kind == ActivationKind::gelu) return detail::activate_backward<kernels::Gelu>(team, rows * n, u, dg, du);
-  if (kind == ActivationKind::relu) return detail::activate_backward<kernels::Relu>(team, rows * n, u, dg, du);
-  detail::for_gates(team, rows, n, [=]<class S>(std::int64_t in, std::int64_t out) GALVATRON_INLINE_LAMBDA {
+  if (kind == ActivationKind::gelu) return map<kernels::Backward<kernels::Gelu>>(team, rows * n, u, dg, du);
+  if (kind == ActivationKind::relu) return map<kernels::Backward<kernels::Relu>>(team, rows * n, u, dg, du);
+  for_gates(team, rows, n, [=]<class S>(std::int64_t in, std::int64_t out) GALVATRON_INLINE_LAMBDA {
     typename S::Float gate, up, gradient;
     get_lanes<S>(u + in, gate);
     get_lanes<S>(u + in + n, up);
@@ -158,7 +114,44 @@ void activation_backward(const Team& team, ActivationKind kind, std::int64_t row
   });
 }
 
-namespace detail {
+/// A run of a stream's words. fill() computes blocks side by side, which compilers turn into vectors.
+class RandomRun {
+ public:
+  static constexpr std::int64_t most = 512;  ///< places
+
+  /// The words of places [first, first + count), count <= most; with the vectors of the caller's instruction set.
+  GALVATRON_INLINE void fill(const kernels::RandomStream& stream, std::uint64_t first, std::int64_t count) {
+    skipped_ = static_cast<std::int64_t>(first % 4);
+    const std::int64_t blocks = divide_up(skipped_ + count, 4);
+    for (std::int64_t block = 0; block < blocks; block += lanes) {
+      std::uint32_t c[4][lanes];
+      for (int i = 0; i < lanes; ++i) {
+        const std::uint64_t index = first / 4 + static_cast<std::uint64_t>(block + i);
+        c[0][i] = static_cast<std::uint32_t>(index);
+        c[1][i] = static_cast<std::uint32_t>(index >> 32);
+        c[2][i] = static_cast<std::uint32_t>(stream.stream);
+        c[3][i] = static_cast<std::uint32_t>(stream.stream >> 32);
+      }
+      auto key0 = static_cast<std::uint32_t>(stream.seed);
+      auto key1 = static_cast<std::uint32_t>(stream.seed >> 32);
+      for (int round = 0; round < philox_rounds; ++round) {
+#pragma omp simd
+        for (int i = 0; i < lanes; ++i) philox_round(c[0][i], c[1][i], c[2][i], c[3][i], key0, key1);
+        next_philox_key(key0, key1);
+      }
+      std::uint32_t* out = words_.data() + 4 * block;
+      for (int i = 0; i < lanes; ++i)
+        for (int word = 0; word < 4; ++word) out[4 * i + word] = c[word][i];
+    }
+  }
+  /// Those of place first + i and the places behind it.
+  GALVATRON_INLINE const std::uint32_t* from(std::int64_t i) const { return words_.data() + skipped_ + i; }
+
+ private:
+  static constexpr int lanes = 16;  ///< blocks of four words at once
+  std::array<std::uint32_t, most + 4 * lanes> words_;
+  std::int64_t skipped_ = 0;
+};
 
 /// What AdamW rounds at a time.
 inline constexpr std::int64_t adamw_block = 64;
@@ -186,22 +179,6 @@ inline void end_streams() {
 #endif
 }
 
-/// Moments as they are kept, of which bfloat16 are rounded at random.
-template <class S>
-GALVATRON_INLINE void put_moments(float* m, float* v, const typename S::Float& mean, const typename S::Float& variance,
-                                  const std::uint32_t*) {
-  put_lanes<S>(m, mean);
-  put_lanes<S>(v, variance);
-}
-template <class S>
-GALVATRON_INLINE void put_moments(bfloat16* m, bfloat16* v, const typename S::Float& mean,
-                                  const typename S::Float& variance, const std::uint32_t* random) {
-  put_lanes_stochastically<S>(m, mean, random, 0);
-  put_lanes_stochastically<S>(v, variance, random, 16);
-}
-
-}  // namespace detail
-
 /// One AdamW step of n parameters; `working` receives the rounded masters and may be `master`.
 /// @tparam M  in which the moments are kept: float, or bfloat16
 template <class M, class W>
@@ -214,8 +191,8 @@ void adamw(const Team& team, std::int64_t n, const kernels::AdamWStep& constants
   const bool random = rounds && step.rounding == Rounding::stochastic;
   const bool same = static_cast<const void*>(working) == static_cast<const void*>(master);
   const bool streams =
-      rounds && n >= detail::adamw_streams && reinterpret_cast<std::uintptr_t>(working) % tensor_alignment == 0;
-  for_runs(team, n, detail::adamw_block, 4, [&](std::int64_t begin, std::int64_t end, int) {
+      rounds && n >= adamw_streams && reinterpret_cast<std::uintptr_t>(working) % tensor_alignment == 0;
+  for_runs(team, n, adamw_block, 4, [&](std::int64_t begin, std::int64_t end, int) {
     RandomRun moment_bits;
     RandomRun master_bits;
     with_isa(team.isa, [&]<Isa isa>() GALVATRON_INLINE_LAMBDA {
@@ -224,9 +201,9 @@ void adamw(const Team& team, std::int64_t n, const kernels::AdamWStep& constants
         const std::uint64_t place = part.first + static_cast<std::uint64_t>(run);
         if constexpr (half_moments) moment_bits.fill(step.moment_bits(part), place, run_end - run);
         if (random) master_bits.fill(step.master_bits(part), place, run_end - run);
-        for (std::int64_t first = run; first < run_end; first += detail::adamw_block) {
-          const std::int64_t last = std::min(first + detail::adamw_block, run_end);
-          alignas(tensor_alignment) std::array<W, detail::adamw_block> rounded;
+        for (std::int64_t first = run; first < run_end; first += adamw_block) {
+          const std::int64_t last = std::min(first + adamw_block, run_end);
+          alignas(tensor_alignment) std::array<W, adamw_block> rounded;
           for_lanes<Vectors<isa>>(first, last, [&]<class S>(std::int64_t i) GALVATRON_INLINE_LAMBDA {
             typename S::Float w, gradient, mean, variance;
             get_lanes<S>(master + i, w);
@@ -235,7 +212,13 @@ void adamw(const Team& team, std::int64_t n, const kernels::AdamWStep& constants
             get_lanes<S>(v + i, variance);
             gradient *= scale;
             step(w, gradient, mean, variance);
-            detail::put_moments<S>(m + i, v + i, mean, variance, half_moments ? moment_bits.from(i - run) : nullptr);
+            if constexpr (half_moments) {  // rounded at random
+              put_lanes_stochastically<S>(m + i, mean, moment_bits.from(i - run), 0);
+              put_lanes_stochastically<S>(v + i, variance, moment_bits.from(i - run), 16);
+            } else {
+              put_lanes<S>(m + i, mean);
+              put_lanes<S>(v + i, variance);
+            }
             put_lanes<S>(master + i, w);
             if constexpr (!rounds) {
               if (!same) put_lanes<S>(working + i, w);
@@ -245,11 +228,11 @@ void adamw(const Team& team, std::int64_t n, const kernels::AdamWStep& constants
               put_lanes<S>(rounded.data() + (i - first), w);
             }
           });
-          if constexpr (rounds) detail::put_block(rounded.data(), last - first, streams, working + first);
+          if constexpr (rounds) put_block(rounded.data(), last - first, streams, working + first);
         }
       }
     });
-    if (streams) detail::end_streams();
+    if (streams) end_streams();
   });
 }
 
@@ -288,20 +271,6 @@ inline double norm_squared(const Team& team, std::int64_t n, const float* x) {
   double whole = 0;
   for (const double sum : sums) whole += sum;
   return whole;
-}
-
-/// Bytes set to zero.
-inline void zero(const Team& team, View<std::byte> bytes) {
-  for_runs(team, bytes.count, 4096, 1, [&](std::int64_t first, std::int64_t last, int) {
-    std::memset(bytes.data + first, 0, static_cast<std::size_t>(last - first));
-  });
-}
-
-/// Bytes copied; the two do not overlap.
-inline void copy(const Team& team, std::int64_t n, const std::byte* from, std::byte* to) {
-  for_runs(team, n, 4096, 1, [&](std::int64_t first, std::int64_t last, int) {
-    std::memcpy(to + first, from + first, static_cast<std::size_t>(last - first));
-  });
 }
 
 }  // namespace galvatron::device::host

@@ -2,23 +2,17 @@
 #pragma once
 
 #include <algorithm>
-#include <cmath>
 #include <cstdint>
-#include <limits>
 
-#include <galvatron/device/host/team.hpp>
-#include <galvatron/device/host/vector.hpp>
+#include <galvatron/device/host/loops.hpp>
 #include <galvatron/device/kernels/embedding.hpp>
-#include <galvatron/device/kernels/number.hpp>
 #include <galvatron/device/kernels/softmax.hpp>
 
 namespace galvatron::device::host {
 
-namespace detail {
-
 /// Merges n logits into the statistics of their row.
-template <class S, class T>
-GALVATRON_INLINE void piece_statistics(std::int64_t n, const T* x, kernels::SoftmaxStatistics& whole) {
+template <class S>
+GALVATRON_INLINE void piece_statistics(std::int64_t n, const auto* x, kernels::SoftmaxStatistics& whole) {
   using V = typename S::Float;
   constexpr std::int64_t lanes = S::lanes;
   kernels::SoftmaxStatistics piece;
@@ -37,65 +31,40 @@ GALVATRON_INLINE void piece_statistics(std::int64_t n, const T* x, kernels::Soft
   for (; i < n; ++i) maximum = kernels::get(x[i]) > maximum ? kernels::get(x[i]) : maximum;
   piece.maximum = maximum;
   const float reference = piece.reference();
-  piece.sum = sum_over<S>(
-      n,
-      [&](V& sum, std::int64_t from) GALVATRON_INLINE_LAMBDA {
-        V e;
-        get_lanes<S>(x + from, e);
-        e -= reference;
-        kernels::exponential_lanes(e);
-        sum += e;
-      },
-      [&](float& sum, std::int64_t from)
-          GALVATRON_INLINE_LAMBDA { sum += kernels::exponential(kernels::get(x[from]) - reference); });
+  piece.sum = sum_over<S>(n, [&]<class L>(typename L::Float& sum, std::int64_t from) GALVATRON_INLINE_LAMBDA {
+    typename L::Float e;
+    get_lanes<L>(x + from, e);
+    kernels::exponential<typename L::Float>(e - reference, e);
+    sum += e;
+  });
   whole.merge(piece);
 }
-
-}  // namespace detail
 
 /// stats (rows, 3) of the first `valid` of `columns` logits a row, which stand for tokens first, first + 1, ...
 template <class T>
 void softmax_statistics(const Team& team, std::int64_t rows, std::int64_t columns, std::int64_t valid,
                         std::int64_t first, const T* logits, const std::int32_t* targets, float* stats) {
   constexpr std::int64_t block = 1024;  // stays in the first cache between the maximum and the sum
-  for_runs(team, rows, 1, columns, [&](std::int64_t begin, std::int64_t end, int) {
-    with_isa(team.isa, [&]<Isa isa>() GALVATRON_INLINE_LAMBDA {
-      for (std::int64_t row = begin; row < end; ++row) {
-        const T* x = logits + row * columns;
-        kernels::SoftmaxStatistics whole;
-        for (std::int64_t from = 0; from < valid; from += block) {
-          detail::piece_statistics<Vectors<isa>>(std::min(block, valid - from), x + from, whole);
-        }
-        const std::int64_t target = kernels::shard_row(targets[row], first, valid);
-        if (target >= 0) whole.target = kernels::get(x[target]);
-        if (targets[row] < 0) whole.target = kernels::no_target;
-        stats[3 * row] = whole.maximum;
-        stats[3 * row + 1] = whole.sum;
-        stats[3 * row + 2] = whole.target;
-      }
-    });
+  for_rows(team, rows, columns, [&]<class S>(std::int64_t row) GALVATRON_INLINE_LAMBDA {
+    const T* x = logits + row * columns;
+    kernels::SoftmaxStatistics whole;
+    for (std::int64_t from = 0; from < valid; from += block)
+      piece_statistics<S>(std::min(block, valid - from), x + from, whole);
+    whole.find_target(targets[row], first, valid, x);
+    whole.put(stats + 3 * row);
   });
 }
 
-/// lse (rows), and loss += sum of (lse - target's logit), from the statistics (shards, rows, 3).
-inline void softmax_merge(const Team& team, std::int64_t rows, std::int64_t shards, const float* stats, float* lse,
-                          double& loss) {
-  (void)team;
+/// lse (rows), and loss (or null) += sum of (lse - target's logit), from the statistics (shards, rows, 3).
+inline void softmax_merge(const Team&, std::int64_t rows, std::int64_t shards, const float* stats, float* lse,
+                          double* loss) {
   double sum = 0;
   for (std::int64_t row = 0; row < rows; ++row) {
-    kernels::SoftmaxStatistics whole;
-    for (std::int64_t shard = 0; shard < shards; ++shard) {
-      const float* s = stats + (shard * rows + row) * 3;
-      kernels::SoftmaxStatistics part;
-      part.maximum = s[0];
-      part.sum = s[1];
-      part.target = s[2];
-      whole.merge(part);
-    }
+    const auto whole = kernels::SoftmaxStatistics::merged(stats, shards, rows, row);
     lse[row] = whole.log_sum();
     sum += whole.loss(lse[row]);
   }
-  loss += sum;
+  if (loss != nullptr) *loss += sum;
 }
 
 /// logits become scale * (exp(logit - lse) - [column is the target]) in place; 0 beyond `valid` and in rows without a
@@ -103,28 +72,24 @@ inline void softmax_merge(const Team& team, std::int64_t rows, std::int64_t shar
 template <class T>
 void softmax_backward(const Team& team, std::int64_t rows, std::int64_t columns, std::int64_t valid, std::int64_t first,
                       const float* lse, const std::int32_t* targets, float scale, T* logits) {
-  for_runs(team, rows, 1, columns, [&](std::int64_t begin, std::int64_t end, int) {
-    with_isa(team.isa, [&]<Isa isa>() GALVATRON_INLINE_LAMBDA {
-      for (std::int64_t row = begin; row < end; ++row) {
-        T* x = logits + row * columns;
-        if (targets[row] < 0) {
-          std::fill(x, x + columns, T{});
-          continue;
-        }
-        const float log_sum = lse[row];
-        const std::int64_t target = kernels::shard_row(targets[row], first, valid);
-        float at_target = 0;
-        if (target >= 0) kernels::softmax_gradient(kernels::get(x[target]), log_sum, scale, at_target);
-        for_lanes<Vectors<isa>>(0, valid, [&]<class S>(std::int64_t i) GALVATRON_INLINE_LAMBDA {
-          typename S::Float v;
-          get_lanes<S>(x + i, v);
-          kernels::softmax_gradient(v, log_sum, scale, v);
-          put_lanes<S>(x + i, v);
-        });
-        if (target >= 0) kernels::put(x[target], at_target - scale);
-        std::fill(x + valid, x + columns, T{});
-      }
+  for_rows(team, rows, columns, [&]<class S>(std::int64_t row) GALVATRON_INLINE_LAMBDA {
+    T* x = logits + row * columns;
+    if (targets[row] < 0) {
+      std::fill(x, x + columns, T{});
+      return;
+    }
+    const float log_sum = lse[row];
+    const std::int64_t target = kernels::shard_row(targets[row], first, valid);
+    float at_target = 0;
+    if (target >= 0) kernels::softmax_gradient(kernels::get(x[target]), log_sum, scale, at_target);
+    for_lanes<S>(0, valid, [&]<class L>(std::int64_t i) GALVATRON_INLINE_LAMBDA {
+      typename L::Float v;
+      get_lanes<L>(x + i, v);
+      kernels::softmax_gradient(v, log_sum, scale, v);
+      put_lanes<L>(x + i, v);
     });
+    if (target >= 0) kernels::put(x[target], at_target - scale);
+    std::fill(x + valid, x + columns, T{});
   });
 }
 

@@ -8,18 +8,12 @@
 
 #include <cstdint>
 
-#include <galvatron/core/units.hpp>
-#include <galvatron/device/host/isa.hpp>
-#include <galvatron/device/host/vector.hpp>
-#include <galvatron/device/kernels/macros.hpp>
-#include <galvatron/device/kernels/number.hpp>
+#include <galvatron/device/host/loops.hpp>
 
 namespace galvatron::device::host {
 
 inline constexpr std::int64_t tile_rows = 6;      ///< rows of a tile come in multiples of this
 inline constexpr std::int64_t tile_columns = 16;  ///< columns likewise
-
-namespace detail {
 
 /// What c is before a product is added to it.
 enum class Start : std::uint8_t { zero, keep, scale };
@@ -62,10 +56,6 @@ GALVATRON_INLINE void multiply_group(std::int64_t depth, const float* a, std::in
   }
 }
 
-}  // namespace detail
-
-using detail::Start;
-
 /// Six rows and `columns` columns (a multiple of 16) of a product. A function of its own for each instruction set,
 /// because callers have many of them and the compiler's time counts too.
 template <Isa isa>
@@ -79,22 +69,21 @@ GALVATRON_INLINE void multiply_rows(std::int64_t columns, std::int64_t depth, co
     constexpr int most = same == Isa::avx512 ? 4 : 2;
     std::int64_t at = 0;
     for (; at + most * lanes <= columns; at += most * lanes)
-      detail::multiply_group<S, most>(depth, a, row_step, depth_step, b + at, b_stride, start, scale, c + at, c_stride);
+      multiply_group<S, most>(depth, a, row_step, depth_step, b + at, b_stride, start, scale, c + at, c_stride);
     if constexpr (most == 4) {
       if (at + 2 * lanes <= columns) {
-        detail::multiply_group<S, 2>(depth, a, row_step, depth_step, b + at, b_stride, start, scale, c + at, c_stride);
+        multiply_group<S, 2>(depth, a, row_step, depth_step, b + at, b_stride, start, scale, c + at, c_stride);
         at += 2 * lanes;
       }
     }
     if (at < columns)
-      detail::multiply_group<S, 1>(depth, a, row_step, depth_step, b + at, b_stride, start, scale, c + at, c_stride);
+      multiply_group<S, 1>(depth, a, row_step, depth_step, b + at, b_stride, start, scale, c + at, c_stride);
   });
 }
 
 /// to (rows, columns) = factor * from; rows from `rows` to `padded_rows` and columns from `columns` to `to_stride`
 /// become zero.
-template <class T>
-GALVATRON_INLINE void pack_rows(std::int64_t rows, std::int64_t padded_rows, std::int64_t columns, const T* from,
+GALVATRON_INLINE void pack_rows(std::int64_t rows, std::int64_t padded_rows, std::int64_t columns, const auto* from,
                                 std::int64_t from_stride, float factor, float* to, std::int64_t to_stride) {
   for (std::int64_t r = 0; r < padded_rows; ++r) {
     float* line = to + r * to_stride;
@@ -126,10 +115,12 @@ GALVATRON_INLINE void pack_transposed(std::int64_t rows, std::int64_t padded_row
       const V c = __builtin_shufflevector(in[0], in[1], 2, 6, 3, 7);
       const V d = __builtin_shufflevector(in[2], in[3], 2, 6, 3, 7);
       float* out = to + i * to_stride + r;
-      *reinterpret_cast<FloatsAt16*>(out) = __builtin_shufflevector(a, b, 0, 1, 4, 5);
-      *reinterpret_cast<FloatsAt16*>(out + to_stride) = __builtin_shufflevector(a, b, 2, 3, 6, 7);
-      *reinterpret_cast<FloatsAt16*>(out + 2 * to_stride) = __builtin_shufflevector(c, d, 0, 1, 4, 5);
-      *reinterpret_cast<FloatsAt16*>(out + 3 * to_stride) = __builtin_shufflevector(c, d, 2, 3, 6, 7);
+      *reinterpret_cast<Vectors<Isa::portable>::FloatAt*>(out) = __builtin_shufflevector(a, b, 0, 1, 4, 5);
+      *reinterpret_cast<Vectors<Isa::portable>::FloatAt*>(out + to_stride) = __builtin_shufflevector(a, b, 2, 3, 6, 7);
+      *reinterpret_cast<Vectors<Isa::portable>::FloatAt*>(out + 2 * to_stride) =
+          __builtin_shufflevector(c, d, 0, 1, 4, 5);
+      *reinterpret_cast<Vectors<Isa::portable>::FloatAt*>(out + 3 * to_stride) =
+          __builtin_shufflevector(c, d, 2, 3, 6, 7);
     }
   }
   for (std::int64_t r = 0; r < rows; ++r)

@@ -14,16 +14,11 @@
 #include <limits>
 #include <string>
 
-#include <galvatron/core/error.hpp>
 #include <galvatron/device/device.hpp>
 #include <galvatron/device/host/attention.hpp>
-#include <galvatron/device/host/team.hpp>
-#include <galvatron/device/host/tile.hpp>
-#include <galvatron/device/kernels/attention.hpp>
+#include <galvatron/device/kernels/softmax.hpp>
 
 namespace galvatron::device::host {
-
-namespace detail {
 
 /// The tiles of a window, and where its tokens lie.
 class WindowTiles {
@@ -36,52 +31,94 @@ class WindowTiles {
         width_(round_up(shape.head_dim, tile_columns)) {
     const std::int64_t pairs = rows_ * columns_;
     const std::int64_t part = round_up(rows_ * width_, tile_columns);
-    const std::int64_t across = width_ * columns_;
-    const std::int64_t table = backward ? round_up(shape.bias_rows() * shape.heads, tile_columns) : 0;
-    const std::int64_t needed = n_ * 2 + tile_columns * 8 + (backward ? 4 : 2) * pairs + (backward ? 7 : 3) * part +
-                                (backward ? 2 : 1) * across + table;
     ScratchFloats floats(scratch);
-    if (needed > floats.left())
+    places = reinterpret_cast<std::int64_t*>(floats.take(2 * n_));
+    for (float** tile : {&bias, &s}) *tile = floats.take(pairs);
+    for (float** tile : {&q, &v, &o}) *tile = floats.take(part);
+    kt = floats.take(width_ * columns_);
+    if (backward) {
+      for (float** tile : {&k, &d_o, &dk, &dv}) *tile = floats.take(part);
+      for (float** tile : {&ds, &d_bias}) *tile = floats.take(pairs);
+      vt = floats.take(width_ * columns_);
+      d_table = floats.take(shape.bias_rows() * shape.heads);
+    }
+    if (floats.left() < 0)
       throw DeviceFailure("the host's attention has no room for windows of " + std::to_string(shape.window) + " x " +
                           std::to_string(shape.window) + " tokens with heads of " + std::to_string(shape.head_dim) +
                           " elements; choose smaller windows");
-    places = reinterpret_cast<std::int64_t*>(floats.take(2 * n_));
-    bias = floats.take(pairs);
-    s = floats.take(pairs);
-    q = floats.take(part);
-    v = floats.take(part);
-    o = floats.take(part);
-    kt = floats.take(across);
-    if (!backward) return;
-    k = floats.take(part);
-    d_o = floats.take(part);
-    dk = floats.take(part);
-    dv = floats.take(part);
-    ds = floats.take(pairs);
-    d_bias = floats.take(pairs);
-    vt = floats.take(across);
-    d_table = floats.take(table);
   }
 
-  [[nodiscard]] std::int64_t columns() const { return columns_; }  ///< of pairs, padded
-  [[nodiscard]] std::int64_t width() const { return width_; }      ///< of a head, padded
+  [[nodiscard]] std::int64_t columns() const { return columns_; }
+  [[nodiscard]] std::int64_t width() const { return width_; }
 
-  /// A head's biases of all pairs of tokens, in units of log 2.
-  template <class T>
-  void spread(std::int64_t head, const T* table) {
+  /// Calls f(sample, head) for each of a thread's windows, with the places of its tokens, and in `s` the biases of all
+  /// pairs of tokens, in units of log 2.
+  void for_windows(int thread, int threads, const auto* table, const auto& f) {
+    const std::int64_t of_a_head = shape_.batch * shape_.windows();
+    const std::int64_t units = of_a_head * shape_.heads;
+    const std::int64_t end = units * (thread + 1) / threads;
+    std::int64_t head = -1;
+    for (std::int64_t unit = units * thread / threads; unit < end; ++unit) {
+      if (head != unit / of_a_head) {
+        collect(head);
+        head = unit / of_a_head;
+        spread(head, table);
+      }
+      go_to(unit % shape_.windows());
+      f(unit % of_a_head / shape_.windows(), head);
+    }
+    collect(head);
+  }
+
+  /// to (tokens, width) = factor * a head's columns of the window's rows; the rest of `to` becomes zero.
+  GALVATRON_INLINE void pack(const auto* from, std::int64_t sample, std::int64_t stride, float factor,
+                             float* to) const {
+    for (std::int64_t i = 0; i < n_; ++i)
+      pack_rows(1, 1, shape_.head_dim, from + row(i, sample) * stride, stride, factor, to + i * width_, width_);
+    for (std::int64_t i = n_ * width_; i < rows_ * width_; ++i) to[i] = 0;
+  }
+  /// to (head_dim, columns) = a packed tile transposed.
+  GALVATRON_INLINE void transpose(const float* from, float* to) const {
+    pack_transposed(n_, columns_, shape_.head_dim, from, width_, to, columns_);
+  }
+  GALVATRON_INLINE void unpack(const float* from, float factor, auto* to, std::int64_t sample,
+                               std::int64_t stride) const {
+    for (std::int64_t i = 0; i < n_; ++i)
+      unpack_rows(1, shape_.head_dim, from + i * width_, width_, factor, false, to + row(i, sample) * stride, stride);
+  }
+
+  /// c (rows, `wide`) = [c +] a (rows, depth) b (depth, wide); a transposed in memory where `across`.
+  template <Isa isa>
+  GALVATRON_INLINE void multiply(std::int64_t wide, std::int64_t depth, const float* a, std::int64_t a_stride,
+                                 bool across, const float* b, Start start, float* c) const {
+    for (std::int64_t r = 0; r < n_; r += tile_rows)
+      multiply_rows<isa>(wide, depth, a + (across ? r : r * a_stride), across ? 1 : a_stride, across ? a_stride : 1, b,
+                         wide, start, nullptr, c + r * wide, wide);
+  }
+
+  std::int64_t* places = nullptr;                                         ///< of the window's tokens in the image
+  float *bias = nullptr, *s = nullptr, *ds = nullptr, *d_bias = nullptr;  // (rows, columns)
+  float *q = nullptr, *k = nullptr, *v = nullptr, *o = nullptr;           // (rows, width)
+  float *d_o = nullptr, *dk = nullptr, *dv = nullptr;                     // (rows, width)
+  float *kt = nullptr, *vt = nullptr;                                     // (width, columns)
+  float* d_table = nullptr;                                               // (bias rows, heads)
+
+ private:
+  // A head's biases of all pairs of tokens, in units of log 2.
+  void spread(std::int64_t head, const auto* table) {
     std::fill_n(bias, rows_ * columns_, 0.0F);
     for_pairs([&](std::int64_t pair, std::int64_t entry) {
       bias[pair] = kernels::get(table[entry * shape_.heads + head]) * kernels::log2_e;
     });
-    std::fill_n(d_bias, d_bias == nullptr ? 0 : rows_ * columns_, 0.0F);
+    if (d_bias != nullptr) std::fill_n(d_bias, rows_ * columns_, 0.0F);
   }
-  /// The summed gradients of pairs back to the head's column.
-  void collect(std::int64_t head, float* table) const {
-    for_pairs([&](std::int64_t pair, std::int64_t entry) { table[entry * shape_.heads + head] += d_bias[pair]; });
+  // The summed gradients of pairs back to the head's column; backward only, and not before the first head.
+  void collect(std::int64_t head) const {
+    if (d_table == nullptr || head < 0) return;
+    for_pairs([&](std::int64_t pair, std::int64_t entry) { d_table[entry * shape_.heads + head] += d_bias[pair]; });
   }
-
-  /// Goes to a window: the places of its tokens, and biases in `s`, with minus infinity where tokens do not see each
-  /// other.
+  // Goes to a window: the places of its tokens, and biases in `s`, with minus infinity where tokens do not see each
+  // other.
   void go_to(std::int64_t window) {
     const std::int64_t w = shape_.window;
     const std::int64_t across = shape_.side / w;
@@ -107,47 +144,11 @@ class WindowTiles {
       for (std::int64_t b = n_; b < columns_; ++b) line[b] = -std::numeric_limits<float>::infinity();
     }
   }
-
-  /// to (tokens, width) = factor * a head's columns of the window's rows; the rest of `to` becomes zero.
-  template <class T>
-  GALVATRON_INLINE void pack(const T* from, std::int64_t sample, std::int64_t stride, float factor, float* to) const {
-    for (std::int64_t i = 0; i < n_; ++i)
-      pack_rows(1, 1, shape_.head_dim, from + row(i, sample) * stride, stride, factor, to + i * width_, width_);
-    for (std::int64_t i = n_ * width_; i < rows_ * width_; ++i) to[i] = 0;
-  }
-  /// to (head_dim, columns) = a packed tile transposed.
-  GALVATRON_INLINE void transpose(const float* from, float* to) const {
-    pack_transposed(n_, columns_, shape_.head_dim, from, width_, to, columns_);
-  }
-  template <class T>
-  GALVATRON_INLINE void unpack(const float* from, float factor, T* to, std::int64_t sample, std::int64_t stride) const {
-    for (std::int64_t i = 0; i < n_; ++i)
-      unpack_rows(1, shape_.head_dim, from + i * width_, width_, factor, false, to + row(i, sample) * stride, stride);
-  }
-
-  /// c (rows, `wide`) = [c +] a (rows, depth) b (depth, wide); a transposed in memory where `across`.
-  template <Isa isa>
-  GALVATRON_INLINE void multiply(std::int64_t wide, std::int64_t depth, const float* a, std::int64_t a_stride,
-                                 bool across, const float* b, Start start, float* c) const {
-    for (std::int64_t r = 0; r < n_; r += tile_rows)
-      multiply_rows<isa>(wide, depth, a + (across ? r : r * a_stride), across ? 1 : a_stride, across ? a_stride : 1, b,
-                         wide, start, nullptr, c + r * wide, wide);
-  }
-
-  std::int64_t* places = nullptr;                                         ///< of the window's tokens in the image
-  float *bias = nullptr, *s = nullptr, *ds = nullptr, *d_bias = nullptr;  // (rows, columns)
-  float *q = nullptr, *k = nullptr, *v = nullptr, *o = nullptr;           // (rows, width)
-  float *d_o = nullptr, *dk = nullptr, *dv = nullptr;                     // (rows, width)
-  float *kt = nullptr, *vt = nullptr;                                     // (width, columns)
-  float* d_table = nullptr;                                               // (bias rows, heads)
-
- private:
   [[nodiscard]] std::int64_t row(std::int64_t token, std::int64_t sample) const {
     return places[token] * shape_.batch + sample;
   }
   // f(pair of tokens, row of the table)
-  template <class F>
-  void for_pairs(const F& f) const {
+  void for_pairs(const auto& f) const {
     const std::int64_t w = shape_.window;
     for (std::int64_t a = 0; a < n_; ++a)
       for (std::int64_t b = 0; b < n_; ++b)
@@ -157,28 +158,9 @@ class WindowTiles {
   WindowShape shape_;
   std::int64_t n_;
   std::int64_t rows_;
-  std::int64_t columns_;
-  std::int64_t width_;
+  std::int64_t columns_;  ///< of pairs of tokens, padded
+  std::int64_t width_;    ///< of a head, padded
 };
-
-/// Calls first(head) where a thread comes upon a head, f(head, sample, window) for its units, and last(head).
-template <class First, class F, class Last>
-void for_windows(const WindowShape& shape, int thread, int threads, const First& first, const F& f, const Last& last) {
-  const std::int64_t of_a_head = shape.batch * shape.windows();
-  const std::int64_t units = of_a_head * shape.heads;
-  const std::int64_t end = units * (thread + 1) / threads;
-  std::int64_t before = -1;
-  for (std::int64_t unit = units * thread / threads; unit < end; ++unit) {
-    const std::int64_t head = unit / of_a_head;
-    if (head != before) {
-      if (before >= 0) last(before);
-      first(head);
-      before = head;
-    }
-    f(head, unit % of_a_head / shape.windows(), unit % shape.windows());
-  }
-  if (before >= 0) last(before);
-}
 
 /// Threads that the windows of a shape pay for.
 inline int window_threads(const Team& team, const WindowShape& shape) {
@@ -187,59 +169,52 @@ inline int window_threads(const Team& team, const WindowShape& shape) {
   return pays ? static_cast<int>(std::min<std::int64_t>(team.threads, units)) : 1;
 }
 
-}  // namespace detail
-
 /// o and lse from q, k, v and the table; see Device::window_attention_forward.
 template <class T>
 void window_attention_forward(const Team& team, const WindowShape& shape, const T* q, const T* k, const T* v,
                               const T* table, T* o, float* lse) {
-  using namespace detail;
   const float scale = kernels::log2_e / std::sqrt(static_cast<float>(shape.head_dim));
   const int threads = window_threads(team, shape);
   on_threads(threads, [&](int thread) {
     WindowTiles tiles(shape, team.scratch_of(thread), false);
     const std::int64_t n = shape.span();
     const std::int64_t columns = tiles.columns();
-    for_windows(
-        shape, thread, threads, [&](std::int64_t head) { tiles.spread(head, table); },
-        [&](std::int64_t head, std::int64_t sample, std::int64_t window) {
-          const std::int64_t column = head * shape.head_dim;
-          float* statistics = lse + (sample * shape.heads + head) * shape.tokens();
-          tiles.go_to(window);
-          with_isa(team.isa, [&]<Isa isa>() GALVATRON_INLINE_LAMBDA {
-            using S = Vectors<isa>;
-            using V = typename S::Float;
-            tiles.pack(q + column, sample, shape.stride, scale, tiles.q);
-            tiles.pack(k + column, sample, shape.stride, 1.0F, tiles.v);
-            tiles.transpose(tiles.v, tiles.kt);
-            tiles.pack(v + column, sample, shape.stride, 1.0F, tiles.v);
-            tiles.template multiply<isa>(columns, shape.head_dim, tiles.q, tiles.width(), false, tiles.kt, Start::keep,
-                                         tiles.s);
-            for (std::int64_t i = 0; i < n; ++i) {
-              float* line = tiles.s + i * columns;
-              V most = vector_at<S>(line);
-              for (std::int64_t j = S::lanes; j < columns; j += S::lanes) {
-                const V x = vector_at<S>(line + j);
-                most = x > most ? x : most;
-              }
-              const float maximum = greatest(most);
-              V sums = {};
-              for (std::int64_t j = 0; j < columns; j += S::lanes) {
-                V x = vector_at<S>(line + j);
-                kernels::attention_probability(x, maximum);
-                vector_at<S>(line + j) = x;
-                sums += x;
-              }
-              const float sum = total(sums);
-              const V share = V{} + 1.0F / sum;
-              for (std::int64_t j = 0; j < columns; j += S::lanes) vector_at<S>(line + j) *= share;
-              statistics[tiles.places[i]] = maximum * kernels::ln_2 + std::log(sum);
-            }
-            tiles.template multiply<isa>(tiles.width(), n, tiles.s, columns, false, tiles.v, Start::zero, tiles.o);
-            tiles.unpack(tiles.o, 1.0F, o + column, sample, shape.out_stride);
-          });
-        },
-        [](std::int64_t) {});
+    tiles.for_windows(thread, threads, table, [&](std::int64_t sample, std::int64_t head) {
+      const std::int64_t column = head * shape.head_dim;
+      float* statistics = lse + (sample * shape.heads + head) * shape.tokens();
+      with_isa(team.isa, [&]<Isa isa>() GALVATRON_INLINE_LAMBDA {
+        using S = Vectors<isa>;
+        using V = typename S::Float;
+        tiles.pack(q + column, sample, shape.stride, scale, tiles.q);
+        tiles.pack(k + column, sample, shape.stride, 1.0F, tiles.v);
+        tiles.transpose(tiles.v, tiles.kt);
+        tiles.pack(v + column, sample, shape.stride, 1.0F, tiles.v);
+        tiles.template multiply<isa>(columns, shape.head_dim, tiles.q, tiles.width(), false, tiles.kt, Start::keep,
+                                     tiles.s);
+        for (std::int64_t i = 0; i < n; ++i) {
+          float* line = tiles.s + i * columns;
+          V most = vector_at<S>(line);
+          for (std::int64_t j = S::lanes; j < columns; j += S::lanes) {
+            const V x = vector_at<S>(line + j);
+            most = x > most ? x : most;
+          }
+          const float maximum = greatest(most);
+          V sums = {};
+          for (std::int64_t j = 0; j < columns; j += S::lanes) {
+            V x = vector_at<S>(line + j);
+            kernels::attention_probability(x, maximum);
+            vector_at<S>(line + j) = x;
+            sums += x;
+          }
+          const float sum = total(sums);
+          const V share = V{} + 1.0F / sum;
+          for (std::int64_t j = 0; j < columns; j += S::lanes) vector_at<S>(line + j) *= share;
+          statistics[tiles.places[i]] = maximum * kernels::ln_2 + std::log(sum);
+        }
+        tiles.template multiply<isa>(tiles.width(), n, tiles.s, columns, false, tiles.v, Start::zero, tiles.o);
+        tiles.unpack(tiles.o, 1.0F, o + column, sample, shape.out_stride);
+      });
+    });
   });
 }
 
@@ -247,7 +222,6 @@ void window_attention_forward(const Team& team, const WindowShape& shape, const 
 template <class T>
 void window_attention_backward(const Team& team, const WindowShape& shape, const T* q, const T* k, const T* v,
                                const T* table, const float* lse, const T* d_o, T* dq, T* dk, T* dv, float* d_table) {
-  using namespace detail;
   const float root = std::sqrt(static_cast<float>(shape.head_dim));
   const int threads = window_threads(team, shape);
   const std::int64_t entries = shape.bias_rows() * shape.heads;
@@ -257,57 +231,51 @@ void window_attention_backward(const Team& team, const WindowShape& shape, const
     const std::int64_t n = shape.span();
     const std::int64_t columns = tiles.columns();
     const std::int64_t width = tiles.width();
-    for_windows(
-        shape, thread, threads, [&](std::int64_t head) { tiles.spread(head, table); },
-        [&](std::int64_t head, std::int64_t sample, std::int64_t window) {
-          const std::int64_t column = head * shape.head_dim;
-          const float* statistics = lse + (sample * shape.heads + head) * shape.tokens();
-          tiles.go_to(window);
-          with_isa(team.isa, [&]<Isa isa>() GALVATRON_INLINE_LAMBDA {
-            using S = Vectors<isa>;
-            using V = typename S::Float;
-            tiles.pack(q + column, sample, shape.stride, kernels::log2_e / root, tiles.q);
-            tiles.pack(k + column, sample, shape.stride, 1.0F, tiles.k);
-            tiles.pack(v + column, sample, shape.stride, 1.0F, tiles.v);
-            tiles.pack(d_o + column, sample, shape.out_stride, 1.0F, tiles.d_o);
-            tiles.transpose(tiles.k, tiles.kt);
-            tiles.transpose(tiles.v, tiles.vt);
-            tiles.template multiply<isa>(columns, shape.head_dim, tiles.q, width, false, tiles.kt, Start::keep,
-                                         tiles.s);
-            tiles.template multiply<isa>(columns, shape.head_dim, tiles.d_o, width, false, tiles.vt, Start::zero,
-                                         tiles.ds);
-            for (std::int64_t i = 0; i < n; ++i) {
-              float* p_line = tiles.s + i * columns;
-              float* ds_line = tiles.ds + i * columns;
-              float* sum_line = tiles.d_bias + i * columns;
-              const float reference = statistics[tiles.places[i]] * kernels::log2_e;
-              V products = {};
-              for (std::int64_t j = 0; j < columns; j += S::lanes) {
-                V p = vector_at<S>(p_line + j);
-                const V d_p = vector_at<S>(ds_line + j);
-                kernels::attention_probability(p, reference);
-                vector_at<S>(p_line + j) = p;
-                products += p * d_p;
-              }
-              const float delta = total(products);
-              for (std::int64_t j = 0; j < columns; j += S::lanes) {
-                const V p = vector_at<S>(p_line + j);
-                V gradient = vector_at<S>(ds_line + j);
-                gradient = p * (gradient - delta);
-                vector_at<S>(ds_line + j) = gradient;
-                vector_at<S>(sum_line + j) += gradient;
-              }
-            }
-            tiles.template multiply<isa>(width, n, tiles.s, columns, true, tiles.d_o, Start::zero, tiles.dv);
-            tiles.template multiply<isa>(width, n, tiles.ds, columns, true, tiles.q, Start::zero, tiles.dk);
-            tiles.template multiply<isa>(width, n, tiles.ds, columns, false, tiles.k, Start::zero, tiles.o);
-            tiles.unpack(tiles.dv, 1.0F, dv + column, sample, shape.stride);
-            // The packed queries carry scale * log2(e): what is left of the scale is ln 2.
-            tiles.unpack(tiles.dk, kernels::ln_2, dk + column, sample, shape.stride);
-            tiles.unpack(tiles.o, 1.0F / root, dq + column, sample, shape.stride);
-          });
-        },
-        [&](std::int64_t head) { tiles.collect(head, tiles.d_table); });
+    tiles.for_windows(thread, threads, table, [&](std::int64_t sample, std::int64_t head) {
+      const std::int64_t column = head * shape.head_dim;
+      const float* statistics = lse + (sample * shape.heads + head) * shape.tokens();
+      with_isa(team.isa, [&]<Isa isa>() GALVATRON_INLINE_LAMBDA {
+        using S = Vectors<isa>;
+        using V = typename S::Float;
+        tiles.pack(q + column, sample, shape.stride, kernels::log2_e / root, tiles.q);
+        tiles.pack(k + column, sample, shape.stride, 1.0F, tiles.k);
+        tiles.pack(v + column, sample, shape.stride, 1.0F, tiles.v);
+        tiles.pack(d_o + column, sample, shape.out_stride, 1.0F, tiles.d_o);
+        tiles.transpose(tiles.k, tiles.kt);
+        tiles.transpose(tiles.v, tiles.vt);
+        tiles.template multiply<isa>(columns, shape.head_dim, tiles.q, width, false, tiles.kt, Start::keep, tiles.s);
+        tiles.template multiply<isa>(columns, shape.head_dim, tiles.d_o, width, false, tiles.vt, Start::zero, tiles.ds);
+        for (std::int64_t i = 0; i < n; ++i) {
+          float* p_line = tiles.s + i * columns;
+          float* ds_line = tiles.ds + i * columns;
+          float* sum_line = tiles.d_bias + i * columns;
+          const float reference = statistics[tiles.places[i]] * kernels::log2_e;
+          V products = {};
+          for (std::int64_t j = 0; j < columns; j += S::lanes) {
+            V p = vector_at<S>(p_line + j);
+            const V d_p = vector_at<S>(ds_line + j);
+            kernels::attention_probability(p, reference);
+            vector_at<S>(p_line + j) = p;
+            products += p * d_p;
+          }
+          const float delta = total(products);
+          for (std::int64_t j = 0; j < columns; j += S::lanes) {
+            const V p = vector_at<S>(p_line + j);
+            V gradient = vector_at<S>(ds_line + j);
+            gradient = p * (gradient - delta);
+            vector_at<S>(ds_line + j) = gradient;
+            vector_at<S>(sum_line + j) += gradient;
+          }
+        }
+        tiles.template multiply<isa>(width, n, tiles.s, columns, true, tiles.d_o, Start::zero, tiles.dv);
+        tiles.template multiply<isa>(width, n, tiles.ds, columns, true, tiles.q, Start::zero, tiles.dk);
+        tiles.template multiply<isa>(width, n, tiles.ds, columns, false, tiles.k, Start::zero, tiles.o);
+        tiles.unpack(tiles.dv, 1.0F, dv + column, sample, shape.stride);
+        // The packed queries carry scale * log2(e): what is left of the scale is ln 2.
+        tiles.unpack(tiles.dk, kernels::ln_2, dk + column, sample, shape.stride);
+        tiles.unpack(tiles.o, 1.0F / root, dq + column, sample, shape.stride);
+      });
+    });
   });
   // In the order of the threads, whose parts are still in their scratch memory.
   for (int thread = 0; thread < threads; ++thread) {

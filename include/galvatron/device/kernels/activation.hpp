@@ -1,10 +1,24 @@
-// GELU (tanh approximation), ReLU and SwiGLU. V is a float, or a vector of floats of which each lane is one element.
+// Sums, products, GELU (tanh approximation), ReLU and SwiGLU. V is a float, or a vector of floats of which each lane is
+// one element.
 #pragma once
 
-#include <galvatron/device/kernels/macros.hpp>
 #include <galvatron/device/kernels/math.hpp>
 
 namespace galvatron::device::kernels {
+
+/// Of two numbers to one.
+struct Sum {
+  template <class V>
+  GALVATRON_HD static GALVATRON_INLINE void of(const V& a, const V& b, V& out) {
+    out = a + b;
+  }
+};
+struct Product {
+  template <class V>
+  GALVATRON_HD static GALVATRON_INLINE void of(const V& a, const V& b, V& out) {
+    out = a * b;
+  }
+};
 
 /// GELU in its tanh approximation (Hendrycks & Gimpel 2016): u/2 (1 + tanh z) = u * logistic(2z) with
 /// z = sqrt(2/pi) (u + 0.044715 u^3).
@@ -38,6 +52,25 @@ struct Relu {
   template <class V>
   GALVATRON_HD static GALVATRON_INLINE void derivative(const V& u, V& d) {
     d = u > 0.0F ? V{} + 1.0F : V{};
+  }
+};
+
+/// An activation of one input as a function of a number: g of u.
+template <class Activation>
+struct Forward {
+  template <class V>
+  GALVATRON_HD static GALVATRON_INLINE void of(const V& u, V& g) {
+    Activation::forward(u, g);
+  }
+};
+/// And its gradient as one of two: du of u and dg.
+template <class Activation>
+struct Backward {
+  template <class V>
+  GALVATRON_HD static GALVATRON_INLINE void of(const V& u, const V& dg, V& du) {
+    V slope;
+    Activation::derivative(u, slope);
+    du = dg * slope;
   }
 };
 

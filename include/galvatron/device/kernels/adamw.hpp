@@ -5,14 +5,10 @@
 #include <cmath>
 #include <cstdint>
 #include <limits>
-#include <type_traits>
 
-#include <galvatron/core/dtype.hpp>
 #include <galvatron/core/rng.hpp>
 #include <galvatron/device/device.hpp>
-#include <galvatron/device/kernels/macros.hpp>
 #include <galvatron/device/kernels/math.hpp>
-#include <galvatron/device/kernels/number.hpp>
 
 namespace galvatron::device::kernels {
 

@@ -5,11 +5,10 @@
 #include <cstdint>
 #include <type_traits>
 
-#include <galvatron/device/kernels/macros.hpp>
+#include <galvatron/device/kernels/number.hpp>
 
 namespace galvatron::device::kernels {
 
-namespace detail {
 /// Added to a float of small magnitude, rounds it to an integer n, and leaves n + 127 in the low bits of the sum.
 inline constexpr float rounder = 12583039.0F;  // 1.5 * 2^23 + 127
 
@@ -17,7 +16,6 @@ inline constexpr float rounder = 12583039.0F;  // 1.5 * 2^23 + 127
 GALVATRON_HD GALVATRON_INLINE float power_of_two(float rounder_plus_n) {
   return std::bit_cast<float>(std::bit_cast<std::uint32_t>(rounder_plus_n) << 23);
 }
-}  // namespace detail
 
 /// p = 2^r for r in [-1/2, 1/2]: the polynomial with p(0) = 1 of the least greatest relative error there, 2.6e-9. V is
 /// float or a vector of floats.
@@ -32,7 +30,6 @@ GALVATRON_HD GALVATRON_INLINE void exponential2_polynomial(const V& r, V& p) {
 }
 
 #if defined(__CUDA_ARCH__)
-namespace detail {
 /// 2^min(x, most), 0 below -126; NaN stays NaN.
 GALVATRON_HD GALVATRON_INLINE float bounded_power(float x, float most) {
   float power = 0;
@@ -40,24 +37,22 @@ GALVATRON_HD GALVATRON_INLINE float bounded_power(float x, float most) {
   asm("ex2.approx.ftz.f32 %0, %0;" : "+f"(power));
   return power;
 }
-}  // namespace detail
 #endif
 
 /// 2^x with a relative error of 1.5e-7; 0 below -126.5 (so for -inf too), 2^127 above 127. On a GPU 2.4e-7, and 0 below
 /// -126.
 GALVATRON_HD GALVATRON_INLINE float exponential2(float x) {
 #if defined(__CUDA_ARCH__)
-  return detail::bounded_power(x, 127.0F);
+  return bounded_power(x, 127.0F);
 #else
   const float bounded = x > 127.0F ? 127.0F : (x < -127.0F ? -127.0F : x);
-  const float t = bounded + detail::rounder;
+  const float t = bounded + rounder;
   float p = 0;
-  exponential2_polynomial(bounded - (t - detail::rounder), p);
-  return p * detail::power_of_two(t);
+  exponential2_polynomial(bounded - (t - rounder), p);
+  return p * power_of_two(t);
 #endif
 }
 
-namespace detail {
 /// p = e^x from t = x * log2(e) + rounder, and 2^n for the n that t carries: what is left is to multiply them.
 template <class V>
 GALVATRON_HD GALVATRON_INLINE void exponential_parts(const V& x, const V& t, V& p) {
@@ -71,41 +66,33 @@ GALVATRON_HD GALVATRON_INLINE void exponential_parts(const V& x, const V& t, V& 
   p = p * r + 1.0F;
   p = p * r + 1.0F;
 }
-}  // namespace detail
 
 /// e^x with a relative error of 1.5e-7; 0 below -87.7 (so for -inf too), e^88 above 88. On a GPU the error is 2.4e-7 +
 /// 6e-8 |x|, from the rounding of x * log2(e): 1e-6 at 13, 6e-6 at the ends; and 0 comes below -87.3.
 GALVATRON_HD GALVATRON_INLINE float exponential(float x) {
 #if defined(__CUDA_ARCH__)
-  return detail::bounded_power(x * 1.44269504F, 126.955162F);
+  return bounded_power(x * 1.44269504F, 126.955162F);
 #else
   const float bounded = x > 88.0F ? 88.0F : (x < -88.0F ? -88.0F : x);
-  const float t = bounded * 1.44269504F + detail::rounder;
+  const float t = bounded * 1.44269504F + rounder;
   float p = 0;
-  detail::exponential_parts(bounded, t, p);
-  return p * detail::power_of_two(t);
+  exponential_parts(bounded, t, p);
+  return p * power_of_two(t);
 #endif
 }
 
-/// x = e^x, lane by lane of a vector of floats, for lanes that are at most 88; the same arithmetic.
-template <class V>
-GALVATRON_INLINE void exponential_lanes(V& x) {
-  using Bits = decltype(V{} < V{});
-  x = x < -88.0F ? V{} - 88.0F : x;
-  const V t = x * 1.44269504F + detail::rounder;
-  V p;
-  detail::exponential_parts(x, t, p);
-  x = p * reinterpret_cast<V>(reinterpret_cast<Bits>(t) << 23);
-}
-
-/// y = e^x; V is float, or a vector of floats whose lanes are at most 88.
+/// y = e^x; V is float, or a vector of floats whose lanes are at most 88, with the same arithmetic.
 template <class V>
 GALVATRON_HD GALVATRON_INLINE void exponential(const V& x, V& y) {
   if constexpr (std::is_same_v<V, float>) {
     y = exponential(x);
   } else {
-    y = x;
-    exponential_lanes(y);
+    using Bits = decltype(V{} < V{});
+    const V bounded = x < -88.0F ? V{} - 88.0F : x;
+    const V t = bounded * 1.44269504F + rounder;
+    V p;
+    exponential_parts(bounded, t, p);
+    y = p * reinterpret_cast<V>(reinterpret_cast<Bits>(t) << 23);
   }
 }
 
@@ -122,10 +109,6 @@ GALVATRON_HD GALVATRON_INLINE void square_root(const V& x, V& y) {
   inverse = inverse * (1.5F - (half * inverse) * inverse);
   inverse = inverse * (1.5F - (half * inverse) * inverse);
   y = x * inverse;
-}
-GALVATRON_HD GALVATRON_INLINE float square_root(float x) {
-  square_root(x, x);
-  return x;
 }
 
 /// 1 / (1 + e^-x). On a GPU with the relative error of e^-x there and 2.4e-7 of its own; 0 below -87.3.
@@ -147,7 +130,7 @@ GALVATRON_HD GALVATRON_INLINE void logistic(const V& x, V& y) {
   } else {
     V e = -x;
     e = e > 88.0F ? V{} + 88.0F : e;
-    exponential_lanes(e);
+    exponential<V>(e, e);
     y = 1.0F / (1.0F + e);
   }
 }

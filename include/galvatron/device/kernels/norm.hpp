@@ -2,7 +2,7 @@
 // one element.
 #pragma once
 
-#include <galvatron/device/kernels/macros.hpp>
+#include <galvatron/device/kernels/number.hpp>
 
 namespace galvatron::device::kernels {
 

@@ -1,11 +1,31 @@
-// Elements in memory as floats, in a form that compilers turn into vector instructions.
+// The macros of the functors that a host loop and a CUDA kernel share, and elements in memory as floats, in a form that
+// compilers turn into vector instructions.
 #pragma once
 
 #include <bit>
 #include <cstdint>
 
 #include <galvatron/core/dtype.hpp>
-#include <galvatron/device/kernels/macros.hpp>
+
+/// GALVATRON_HD marks a function that host and device may call, GALVATRON_INLINE an inline function that must take the
+/// instruction set of its caller (device/host/loops.hpp).
+#if defined(__CUDACC__)
+#define GALVATRON_HD __host__ __device__
+#define GALVATRON_INLINE __forceinline__
+#else
+#define GALVATRON_HD
+#define GALVATRON_INLINE inline __attribute__((always_inline))
+#endif
+
+/// Goes behind the parameters of a lambda that must take the instruction set of its caller.
+#define GALVATRON_INLINE_LAMBDA __attribute__((always_inline))
+
+/// 1 where functions can be compiled for x86 instruction sets of their own.
+#if defined(__x86_64__) && defined(__GNUC__)
+#define GALVATRON_X86 1
+#else
+#define GALVATRON_X86 0
+#endif
 
 namespace galvatron::device::kernels {
 

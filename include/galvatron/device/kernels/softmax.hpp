@@ -1,10 +1,15 @@
-// Softmax over a row that comes in pieces (Milakov & Gimelshein 2018), and the gradient of its cross-entropy.
+// Softmax over a row that comes in pieces (Milakov & Gimelshein 2018), and the gradient of its cross-entropy; and the
+// arithmetic of one score of flash attention (Dao et al. 2022; Dao 2023).
+//
+// Scores of attention are kept in units of log 2: query rows are scaled by head_dim^-1/2 log2(e), so that every
+// exponential is a power of two.
 #pragma once
 
 #include <cmath>
+#include <cstdint>
 #include <limits>
 
-#include <galvatron/device/kernels/macros.hpp>
+#include <galvatron/device/kernels/embedding.hpp>
 #include <galvatron/device/kernels/math.hpp>
 
 namespace galvatron::device::kernels {
@@ -32,6 +37,28 @@ struct SoftmaxStatistics {
     }
     if (other.target > target) target = other.target;
   }
+  /// Finds the target's logit in the piece x, of `count` tokens from `first` on; a target below 0 is none.
+  GALVATRON_HD GALVATRON_INLINE void find_target(std::int32_t token, std::int64_t first, std::int64_t count,
+                                                 const auto* x) {
+    if (const std::int64_t at = shard_row(token, first, count); at >= 0) target = get(x[at]);
+    if (token < 0) target = no_target;
+  }
+  /// As three floats in memory.
+  GALVATRON_HD GALVATRON_INLINE void put(float* to) const {
+    to[0] = maximum;
+    to[1] = sum;
+    to[2] = target;
+  }
+  /// Of a row, from those of all shards: stats (shards, rows, 3).
+  GALVATRON_HD GALVATRON_INLINE static SoftmaxStatistics merged(const float* stats, std::int64_t shards,
+                                                                std::int64_t rows, std::int64_t row) {
+    SoftmaxStatistics whole;
+    for (std::int64_t shard = 0; shard < shards; ++shard) {
+      const float* s = stats + (shard * rows + row) * 3;
+      whole.merge({s[0], s[1], s[2]});
+    }
+    return whole;
+  }
   /// The natural logarithm of the sum of exponentials.
   [[nodiscard]] GALVATRON_HD float log_sum() const { return maximum + std::log(sum); }
   /// The cross-entropy of a whole row, in nats; 0 without a target, unless the logits are no numbers any more.
@@ -47,6 +74,38 @@ template <class V>
 GALVATRON_HD GALVATRON_INLINE void softmax_gradient(const V& logit, float lse, float scale, V& d) {
   exponential<V>(logit - lse, d);
   d *= scale;
+}
+
+inline constexpr float log2_e = 1.44269504F;  ///< 1 / ln 2
+inline constexpr float ln_2 = 0.69314718F;
+
+/// x = 2^(x - reference), the probability of a score from the row's maximum (unnormalized) or from its log-sum
+/// (normalized), both in log 2. V is a vector of floats; x - reference is at most 126, and -inf gives 0.
+template <class V>
+GALVATRON_INLINE void attention_probability(V& x, float reference) {
+  using Bits = decltype(V{} < V{});
+  x -= reference;
+  x = x > -127.0F ? x : V{} - 127.0F;
+  const V t = x + rounder;
+  V p;
+  exponential2_polynomial(V(x - (t - rounder)), p);
+  x = p * reinterpret_cast<V>(reinterpret_cast<Bits>(t) << 23);
+}
+
+/// What the results of two parts of a row's keys weigh in the result of both.
+struct MergeWeights {
+  float first;
+  float second;
+  float lse;  ///< of both
+};
+
+/// From the natural log-sums of the two parts, of which none is empty.
+GALVATRON_HD inline MergeWeights merge_weights(float first, float second) {
+  const float maximum = first > second ? first : second;
+  const float a = exponential(first - maximum);
+  const float b = exponential(second - maximum);
+  const float sum = a + b;
+  return {a / sum, b / sum, maximum + std::log(sum)};
 }
 
 }  // namespace galvatron::device::kernels

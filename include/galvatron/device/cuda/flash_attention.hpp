@@ -1,21 +1,114 @@
-// Flash attention backward (Dao 2023) without atomics: one kernel for the gradient of the queries, one for those of
-// keys and values. Both recompute
+// Flash attention (Dao 2023). Forward, a block has a tile of queries of one head and goes over tiles of keys; a warp
+// has 16 queries, their softmax so far, and their results in registers.
+//
+//   keys ->      0    64   128      Tiles right of the diagonal are left out (causal).
+//   queries 0  [ \ ]
+//          64  [   ][ \ ]
+//
+// Backward without atomics: one kernel for the gradient of the queries, one for those of keys and values. Both
+// recompute
 //   P = exp(S - lse)   dS = P (dO V^T - delta)   with S the scores of Q K^T
 // for their tiles. The first keeps a tile of queries while keys pass by: dQ += dS K. The second keeps a tile of keys
 // while the queries of all heads of its group pass by, in order: dV += P^T dO, dK += dS^T Q.
 #pragma once
 
+#include <cmath>
 #include <cstdint>
+#include <limits>
 
-#include <galvatron/core/units.hpp>
-#include <galvatron/device/cuda/flash_problem.hpp>
-#include <galvatron/device/kernels/math.hpp>
+#include <galvatron/device/cuda/flash_tiles.hpp>
 
-namespace galvatron::device::cuda::detail {
+namespace galvatron::device::cuda {
+
+template <class T, int D>
+struct FlashForward {
+  using Tiles = ForwardTiles<T, D>;
+  static constexpr int most_threads = Tiles::threads;
+  FlashProblem<T> problem;
+  T* o;
+  float* lse;
+
+  [[nodiscard]] Geometry geometry() const {
+    return Tiles::geometry(divide_up(problem.queries, Tiles::rows) * problem.heads * problem.units);
+  }
+
+  GALVATRON_KERNEL void operator()(auto& block) const {
+    const Tiles tiles(block.shared());
+    const int query_tiles = (problem.queries + Tiles::rows - 1) / Tiles::rows;
+    const FlashBlock at = problem.block_of(block.index(), problem.heads, query_tiles);
+    const int kv_head = at.head / problem.group();
+    // The longest rows first.
+    const int first_query = (query_tiles - 1 - at.tile) * Tiles::rows;
+    const int end =
+        problem.causal && first_query + Tiles::rows < problem.keys ? first_query + Tiles::rows : problem.keys;
+    const int warp = block.thread() / warp_threads;
+    const int first_row = first_query + 16 * warp;
+
+    problem.template load_queries<D>(block, at.unit, at.head, first_query, Tiles::rows, tiles.keeps(0), nullptr,
+                                     tiles.row_marks());
+    float results[D / 8][4] = {};
+    float maximum[2] = {-std::numeric_limits<float>::infinity(), -std::numeric_limits<float>::infinity()};
+    float sum[2] = {};  // of the lane's own columns
+    for (int first_key = 0; first_key < end; first_key += Tiles::columns) {
+      block.sync();
+      problem.template load_keys<D>(block, at.unit, kv_head, first_key, Tiles::columns, tiles.passes(0),
+                                    tiles.passes(1), tiles.column_marks());
+      block.sync();
+      if (first_row >= problem.queries || (problem.causal && first_key > first_row + 15)) continue;
+      float scores[Tiles::pieces][4] = {};
+      multiply_rows<D>(block, tiles.keeps(0) + 16 * warp * Tiles::stride, tiles.passes(0), scores);
+      problem.template to_scores<false>(block, at.head, first_row, first_key, tiles.row_marks() + 16 * warp,
+                                        tiles.column_marks(), scores);
+      GALVATRON_UNROLL
+      for (int half = 0; half < 2; ++half) {
+        float most = maximum[half];
+        GALVATRON_UNROLL
+        for (int j = 0; j < Tiles::pieces; ++j)
+          for (int i = 0; i < 2; ++i) most = scores[j][2 * half + i] > most ? scores[j][2 * half + i] : most;
+        most = over_row(block, most, Maximum{});
+        // A row that has seen no key yet has nothing to compare with.
+        const float reference = most == -std::numeric_limits<float>::infinity() ? 0.0F : most;
+        const float rescale = kernels::exponential2(maximum[half] - reference);
+        maximum[half] = most;
+        sum[half] *= rescale;
+        GALVATRON_UNROLL
+        for (int j = 0; j < Tiles::pieces; ++j)
+          for (int i = 0; i < 2; ++i) {
+            float& score = scores[j][2 * half + i];
+            score = kernels::exponential2(score - reference);
+            sum[half] += score;
+          }
+        GALVATRON_UNROLL
+        for (int j = 0; j < D / 8; ++j)
+          for (int i = 0; i < 2; ++i) results[j][2 * half + i] *= rescale;
+      }
+      multiply_values<D>(block, scores, tiles.passes(1), tiles.room(warp), results);
+    }
+    GALVATRON_UNROLL
+    for (int half = 0; half < 2; ++half) {
+      const float total = over_row(block, sum[half], Sum{});
+      const int query = first_row + block.thread() % warp_threads / 4 + 8 * half;
+      if (query >= problem.queries) continue;
+      store_row(block, results, half, 1.0F / total, problem.head_dim, problem.packed,
+                o + problem.row(at.unit, query) * problem.out_stride + at.head * problem.head_dim);
+      if (block.thread() % 4 == 0)
+        lse[problem.lse_at(at.unit, at.head, query)] = maximum[half] * kernels::ln_2 + std::log(total);
+    }
+  }
+};
+
+/// o and lse of a problem.
+template <class T>
+void flash_forward(auto& launcher, const FlashProblem<T>& problem, T* o, float* lse) {
+  with_head_width(problem.head_dim, [&]<int D>() {
+    const FlashForward<T, D> kernel{problem, o, lse};
+    launcher.launch(kernel.geometry(), kernel);
+  });
+}
 
 /// s = scores in log 2 become probabilities, and dp = dO V^T the gradients of the natural scores.
-template <bool across, int N, class B>
-GALVATRON_KERNEL void differentiate(B& block, const QueryStatistics* queries, float (&s)[N][4], float (&dp)[N][4]) {
+template <bool across, int N>
+GALVATRON_KERNEL void differentiate(auto& block, const QueryStatistics* queries, float (&s)[N][4], float (&dp)[N][4]) {
   const int lane = block.thread() % warp_threads;
   GALVATRON_UNROLL
   for (int j = 0; j < N; ++j)
@@ -33,21 +126,14 @@ struct FlashQueryGradient {
   static constexpr int most_threads = Tiles::threads;
   static constexpr int least_blocks = 1;
   FlashProblem<T> problem;
-  const T* q;
-  const T* k;
-  const T* v;
   const T* o;
-  const float* lse;
-  const T* d_o;
   T* dq;
-  float* delta;
 
   [[nodiscard]] Geometry geometry() const {
     return Tiles::geometry(divide_up(problem.queries, Tiles::rows) * problem.heads * problem.units);
   }
 
-  template <class B>
-  GALVATRON_KERNEL void operator()(B& block) const {
+  GALVATRON_KERNEL void operator()(auto& block) const {
     const Tiles tiles(block.shared());
     const int query_tiles = (problem.queries + Tiles::rows - 1) / Tiles::rows;
     const FlashBlock at = problem.block_of(block.index(), problem.heads, query_tiles);
@@ -60,15 +146,12 @@ struct FlashQueryGradient {
     const int first_row = first_query + 16 * warp;
     QueryStatistics* const statistics = tiles.of_queries() + 16 * warp;
 
-    problem.template load<D>(block, at.unit, at.head, first_query, Tiles::rows, problem.queries, q, problem.q_stride,
-                             tiles.keeps(0));
-    problem.template load<D>(block, at.unit, at.head, first_query, Tiles::rows, problem.queries, d_o,
-                             problem.out_stride, tiles.keeps(1));
-    problem.mark_tile(block, at.unit, first_query, Tiles::rows, tiles.row_marks());
+    problem.template load_queries<D>(block, at.unit, at.head, first_query, Tiles::rows, tiles.keeps(0), tiles.keeps(1),
+                                     tiles.row_marks());
     if (lane < 16) {
       const bool there = first_row + lane < problem.queries;
-      statistics[lane] = {there ? lse[problem.lse_at(at.unit, at.head, first_row + lane)] * kernels::log2_e : 0.0F,
-                          0.0F};
+      statistics[lane] = {
+          there ? problem.lse[problem.lse_at(at.unit, at.head, first_row + lane)] * kernels::log2_e : 0.0F, 0.0F};
     }
     block.sync();
     float sums[2] = {};  // the lane's part of delta
@@ -80,11 +163,8 @@ struct FlashQueryGradient {
     for (int pass = o == nullptr ? 0 : 1; pass < 2; ++pass) {
       for (int first_key = 0; first_key < end; first_key += Tiles::columns) {
         block.sync();
-        problem.template load<D>(block, at.unit, kv_head, first_key, Tiles::columns, problem.keys, k, problem.kv_stride,
-                                 tiles.passes(0));
-        problem.template load<D>(block, at.unit, kv_head, first_key, Tiles::columns, problem.keys, v, problem.kv_stride,
-                                 tiles.passes(1));
-        problem.mark_tile(block, at.unit, first_key, Tiles::columns, tiles.column_marks());
+        problem.template load_keys<D>(block, at.unit, kv_head, first_key, Tiles::columns, tiles.passes(0),
+                                      tiles.passes(1), tiles.column_marks());
         block.sync();
         if (first_row >= problem.queries || (problem.causal && first_key > first_row + 15)) continue;
         float p[Tiles::pieces][4] = {};
@@ -115,8 +195,7 @@ struct FlashQueryGradient {
 
  private:
   // sums += the lane's part of o * d_o of rows g and g + 8; `gradients` are the warp's rows of d_o.
-  template <class B>
-  GALVATRON_KERNEL void add_products(B& block, const FlashBlock& at, int first_row, const T* gradients,
+  GALVATRON_KERNEL void add_products(auto& block, const FlashBlock& at, int first_row, const T* gradients,
                                      float (&sums)[2]) const {
     const int lane = block.thread() % warp_threads;
     GALVATRON_UNROLL
@@ -135,18 +214,17 @@ struct FlashQueryGradient {
       }
     }
   }
-  template <class B>
-  GALVATRON_KERNEL void write_delta(B& block, const FlashBlock& at, int first_row, const float (&sums)[2],
+  GALVATRON_KERNEL void write_delta(auto& block, const FlashBlock& at, int first_row, const float (&sums)[2],
                                     QueryStatistics* statistics) const {
     const int lane = block.thread() % warp_threads;
     block.sync_warp();
     GALVATRON_UNROLL
     for (int half = 0; half < 2; ++half) {
-      const float sum = over_row(block, sums[half], Sum<float>{});
+      const float sum = over_row(block, sums[half], Sum{});
       const int row = lane / 4 + 8 * half;
       if (lane % 4 != 0) continue;
       statistics[row].delta = sum;
-      if (first_row + row < problem.queries) delta[problem.delta_at(at.unit, at.head, first_row + row)] = sum;
+      if (first_row + row < problem.queries) problem.delta[problem.delta_at(at.unit, at.head, first_row + row)] = sum;
     }
     block.sync_warp();
   }
@@ -160,12 +238,6 @@ struct FlashKeyGradient {
   static constexpr int width = D < 128 ? D : 128;
   static constexpr int slices = D / width;
   FlashProblem<T> problem;
-  const T* q;
-  const T* k;
-  const T* v;
-  const float* lse;
-  const T* d_o;
-  const float* delta;
   T* dk;
   T* dv;
 
@@ -173,8 +245,7 @@ struct FlashKeyGradient {
     return Tiles::geometry(divide_up(problem.keys, Tiles::rows) * slices * problem.kv_heads * problem.units);
   }
 
-  template <class B>
-  GALVATRON_KERNEL void operator()(B& block) const {
+  GALVATRON_KERNEL void operator()(auto& block) const {
     const Tiles tiles(block.shared());
     const int key_tiles = (problem.keys + Tiles::rows - 1) / Tiles::rows;
     const FlashBlock at = problem.block_of(block.index(), problem.kv_heads, key_tiles * slices);
@@ -184,30 +255,17 @@ struct FlashKeyGradient {
     const int lane = block.thread() % warp_threads;
     const int first_row = first_key + 16 * warp;
 
-    problem.template load<D>(block, at.unit, at.head, first_key, Tiles::rows, problem.keys, k, problem.kv_stride,
-                             tiles.keeps(0));
-    problem.template load<D>(block, at.unit, at.head, first_key, Tiles::rows, problem.keys, v, problem.kv_stride,
-                             tiles.keeps(1));
-    problem.mark_tile(block, at.unit, first_key, Tiles::rows, tiles.row_marks());
+    problem.template load_keys<D>(block, at.unit, at.head, first_key, Tiles::rows, tiles.keeps(0), tiles.keeps(1),
+                                  tiles.row_marks());
     float of_keys[width / 8][4] = {};
     float of_values[width / 8][4] = {};
     const int begin = problem.causal ? first_key / Tiles::columns * Tiles::columns : 0;
     for (int head = at.head * problem.group(); head < (at.head + 1) * problem.group(); ++head)
       for (int first_query = begin; first_query < problem.queries; first_query += Tiles::columns) {
         block.sync();
-        problem.template load<D>(block, at.unit, head, first_query, Tiles::columns, problem.queries, q,
-                                 problem.q_stride, tiles.passes(0));
-        problem.template load<D>(block, at.unit, head, first_query, Tiles::columns, problem.queries, d_o,
-                                 problem.out_stride, tiles.passes(1));
-        problem.mark_tile(block, at.unit, first_query, Tiles::columns, tiles.column_marks());
-        for (int i = block.thread(); i < Tiles::columns; i += block.threads()) {
-          const int query = first_query + i;
-          QueryStatistics& of = tiles.of_queries()[i];
-          of = {0.0F, 0.0F};
-          if (query < problem.queries)
-            of = {lse[problem.lse_at(at.unit, head, query)] * kernels::log2_e,
-                  delta[problem.delta_at(at.unit, head, query)]};
-        }
+        problem.template load_queries<D>(block, at.unit, head, first_query, Tiles::columns, tiles.passes(0),
+                                         tiles.passes(1), tiles.column_marks());
+        problem.load_statistics(block, at.unit, head, first_query, Tiles::columns, tiles.of_queries());
         block.sync();
         if (first_row >= problem.keys || (problem.causal && first_query + Tiles::columns <= first_row)) continue;
         float p[Tiles::pieces][4] = {};   // (keys, queries)
@@ -233,15 +291,14 @@ struct FlashKeyGradient {
 };
 
 /// dq, dk, dv and delta of a problem; see FlashQueryGradient for `o`.
-template <class L, class T>
-void flash_backward(L& launcher, const FlashProblem<T>& problem, const T* q, const T* k, const T* v, const T* o,
-                    const float* lse, const T* d_o, T* dq, T* dk, T* dv, float* delta) {
+template <class T>
+void flash_backward(auto& launcher, const FlashProblem<T>& problem, const T* o, T* dq, T* dk, T* dv) {
   with_head_width(problem.head_dim, [&]<int D>() {
-    const FlashQueryGradient<T, D> queries{problem, q, k, v, o, lse, d_o, dq, delta};
+    const FlashQueryGradient<T, D> queries{problem, o, dq};
     launcher.launch(queries.geometry(), queries);
-    const FlashKeyGradient<T, D> keys{problem, q, k, v, lse, d_o, delta, dk, dv};
+    const FlashKeyGradient<T, D> keys{problem, dk, dv};
     if (problem.keys > 0) launcher.launch(keys.geometry(), keys);
   });
 }
 
-}  // namespace galvatron::device::cuda::detail
+}  // namespace galvatron::device::cuda

@@ -1,7 +1,8 @@
-// Gradients of the biases of attention, by distance, of every pair, or in windows: sums over units in a fixed order.
+// Biases of attention by the distance of key and query, from a table of buckets; and the gradients of biases by
+// distance, of every pair, or in windows: sums over units in a fixed order.
 //
-// A tile of queries and keys of a head goes over a group of units and sums the gradients of its scores in registers,
-// then writes them to scratch memory:
+// For those a tile of queries and keys of a head goes over a group of units and sums the gradients of its scores in
+// registers, then writes them to scratch memory:
 //
 //   planes (groups, heads, tiles of queries, rows of a tile, keys padded)
 //
@@ -13,13 +14,124 @@
 #include <cstdint>
 #include <string>
 
-#include <galvatron/core/error.hpp>
-#include <galvatron/core/units.hpp>
-#include <galvatron/core/view.hpp>
 #include <galvatron/device/cuda/elements.hpp>
-#include <galvatron/device/cuda/flash_backward.hpp>
+#include <galvatron/device/cuda/flash_attention.hpp>
+#include <galvatron/device/device.hpp>
+#include <galvatron/device/kernels/embedding.hpp>
 
-namespace galvatron::device::cuda::detail {
+namespace galvatron::device::cuda {
+
+/// kernels::relative_bucket of the distances of a sequence. Those of near ones come from the host, whose logarithms may
+/// round to another side of a bucket's bound than the GPU's; far ones need no logarithm.
+class Buckets {
+ public:
+  explicit Buckets(const RelativePositions& relative)
+      : tokens_(relative.tokens), count_(relative.buckets), one_direction_(relative.causal || relative.buckets < 2) {
+    const auto bucket_of = [&](std::int64_t away) {
+      return kernels::relative_bucket(-away, count_, RelativePositions::far, one_direction_);
+    };
+    for (std::int64_t away = 0; away < near; ++away) near_[away] = static_cast<std::int32_t>(bucket_of(away));
+    last_ = bucket_of(std::max(near, count_));
+    one_each_ = bucket_of(near) == near;
+  }
+
+  /// Distances [first, last) of the list, which has all from 1 - tokens on.
+  struct Range {
+    std::int64_t first;
+    std::int64_t last;
+  };
+
+  [[nodiscard]] GALVATRON_KERNEL std::int64_t distances() const { return 2 * tokens_ - 1; }
+  /// Of the distance at place i of the list.
+  [[nodiscard]] GALVATRON_KERNEL std::int64_t at(std::int64_t i) const {
+    const std::int64_t distance = i + 1 - tokens_;
+    if (distance <= 0) return before(-distance);
+    return one_direction_ ? before(0) : count_ / 2 + before(distance);
+  }
+  /// All distances of a bucket.
+  [[nodiscard]] GALVATRON_KERNEL Range of(std::int64_t bucket) const {
+    const std::int64_t self = tokens_ - 1;  // the place of distance 0
+    if (one_direction_ || bucket < count_ / 2) {
+      const std::int64_t nearest = first_of(bucket);
+      const std::int64_t last = one_direction_ && bucket == before(0) ? distances() : self - nearest + 1;
+      return {self - first_of(bucket + 1) + 1, last};
+    }
+    const std::int64_t nearest = first_of(bucket - count_ / 2);
+    return {self + (nearest > 0 ? nearest : 1), self + first_of(bucket - count_ / 2 + 1)};
+  }
+
+ private:
+  static constexpr std::int64_t near = RelativePositions::far;
+
+  /// The bucket of a key so far before the query.
+  [[nodiscard]] GALVATRON_KERNEL std::int64_t before(std::int64_t away) const {
+    if (away < near) return near_[away];
+    return one_each_ && away < last_ ? away : last_;
+  }
+  /// The nearest key before the query in this bucket or a later one; `tokens` when there is none.
+  [[nodiscard]] GALVATRON_KERNEL std::int64_t first_of(std::int64_t bucket) const {
+    return first_where(0, tokens_, [&](std::int64_t away) { return before(away) >= bucket; });
+  }
+
+  std::int64_t tokens_;
+  std::int64_t count_;
+  std::int64_t last_;  ///< of the buckets of a direction
+  bool one_direction_;
+  bool one_each_;  ///< near distances have buckets of their own, and so have others up to the last
+  std::int32_t near_[near];
+};
+
+/// A thread takes a distance, for all heads.
+template <class T>
+struct SpreadBiases {
+  Buckets buckets;
+  std::int64_t heads;
+  const T* table;
+  float* bias;
+
+  GALVATRON_KERNEL void operator()(std::int64_t i) const {
+    const T* row = table + buckets.at(i) * heads;
+    for (std::int64_t a = 0; a < heads; ++a) bias[a * buckets.distances() + i] = kernels::get(row[a]);
+  }
+};
+
+/// A block adds up one element of the table.
+struct GatherBiases {
+  static constexpr int most_threads = 128;
+  Buckets buckets;
+  std::int64_t elements;  ///< of the table
+  std::int64_t heads;
+  const float* dbias;
+  float* dtable;
+
+  GALVATRON_KERNEL void operator()(auto& block) const {
+    for (std::int64_t element = block.index(); element < elements; element += block.blocks()) {
+      const Buckets::Range range = buckets.of(element / heads);
+      const float* row = dbias + element % heads * buckets.distances();
+      float sum = 0;
+      for (std::int64_t i = range.first + block.thread(); i < range.last; i += block.threads()) sum += row[i];
+      sum = block_sum(block, sum);
+      if (block.thread() == 0) dtable[element] += sum;
+    }
+  }
+};
+
+/// bias (heads, distances), float, from the table (buckets, heads).
+template <class T>
+void relative_bias_forward(auto& launcher, const RelativePositions& relative, std::int64_t heads, const T* table,
+                           float* bias) {
+  for_each(launcher, relative.tokens > 0 ? relative.distances() : 0,
+           SpreadBiases<T>{Buckets(relative), heads, table, bias});
+}
+
+/// dtable (buckets, heads) += the sums of dbias (heads, distances) over the distances of a bucket.
+void relative_bias_backward(auto& launcher, const RelativePositions& relative, std::int64_t heads, const float* dbias,
+                            float* dtable) {
+  const std::int64_t elements = relative.buckets * heads;
+  if (elements == 0 || relative.tokens == 0) return;
+  launcher.launch(over_rows(elements, relative.distances(), GatherBiases::most_threads),
+                  GatherBiases{Buckets(relative), elements, heads, dbias, dtable});
+}
 
 /// Part of the queries and heads of a problem, and how its sums lie in memory.
 struct BiasPart {
@@ -50,12 +162,6 @@ struct FlashScoreGradient {
   static constexpr int most_threads = Tiles::threads;
   static constexpr int least_blocks = 1;
   FlashProblem<T> problem;
-  const T* q;
-  const T* k;
-  const T* v;
-  const float* lse;
-  const T* d_o;
-  const float* delta;
   BiasPart part;
 
   [[nodiscard]] Geometry geometry() const {
@@ -63,8 +169,7 @@ struct FlashScoreGradient {
                            Tiles::columns);
   }
 
-  template <class B>
-  GALVATRON_KERNEL void operator()(B& block) const {
+  GALVATRON_KERNEL void operator()(auto& block) const {
     const Tiles tiles(block.shared());
     const int key_tiles = part.keys / Tiles::columns;
     const int first_key = static_cast<int>(block.index() % key_tiles) * Tiles::columns;
@@ -85,23 +190,11 @@ struct FlashScoreGradient {
     const bool seen = !problem.causal || first_key < first_query + Tiles::rows;
     for (int unit = problem.first_unit + first; seen && unit < problem.first_unit + last; ++unit) {
       block.sync();
-      problem.template load<D>(block, unit, head, first_query, Tiles::rows, problem.queries, q, problem.q_stride,
-                               tiles.keeps(0));
-      problem.template load<D>(block, unit, head, first_query, Tiles::rows, problem.queries, d_o, problem.out_stride,
-                               tiles.keeps(1));
-      problem.template load<D>(block, unit, kv_head, first_key, Tiles::columns, problem.keys, k, problem.kv_stride,
-                               tiles.passes(0));
-      problem.template load<D>(block, unit, kv_head, first_key, Tiles::columns, problem.keys, v, problem.kv_stride,
-                               tiles.passes(1));
-      problem.mark_tile(block, unit, first_query, Tiles::rows, tiles.row_marks());
-      problem.mark_tile(block, unit, first_key, Tiles::columns, tiles.column_marks());
-      for (int i = block.thread(); i < Tiles::rows; i += block.threads()) {
-        const int query = first_query + i;
-        QueryStatistics& of = tiles.of_queries()[i];
-        of = {0.0F, 0.0F};
-        if (query < problem.queries)
-          of = {lse[problem.lse_at(unit, head, query)] * kernels::log2_e, delta[problem.delta_at(unit, head, query)]};
-      }
+      problem.template load_queries<D>(block, unit, head, first_query, Tiles::rows, tiles.keeps(0), tiles.keeps(1),
+                                       tiles.row_marks());
+      problem.template load_keys<D>(block, unit, kv_head, first_key, Tiles::columns, tiles.passes(0), tiles.passes(1),
+                                    tiles.column_marks());
+      problem.load_statistics(block, unit, head, first_query, Tiles::rows, tiles.of_queries());
       block.sync();
       float p[Tiles::pieces][4] = {};
       float ds[Tiles::pieces][4] = {};
@@ -202,9 +295,8 @@ struct AddWindowPairs {
 };
 
 /// Calls give(part) with the gradients of all scores, part after part. Throws DeviceFailure.
-template <class L, class T, class F>
-void flash_bias(L& launcher, View<float> scratch, const FlashProblem<T>& problem, const T* q, const T* k, const T* v,
-                const float* lse, const T* d_o, const float* delta, const F& give) {
+template <class T>
+void flash_bias(auto& launcher, View<float> scratch, const FlashProblem<T>& problem, const auto& give) {
   if (problem.keys == 0) return;
   with_head_width(problem.head_dim, [&]<int D>() {
     using Tiles = BackwardTiles<T, D>;
@@ -231,7 +323,7 @@ void flash_bias(L& launcher, View<float> scratch, const FlashProblem<T>& problem
         const std::int64_t of_a_group = static_cast<std::int64_t>(part.heads) * part.tiles;
         part.groups = static_cast<int>(std::min({static_cast<std::int64_t>(problem.units), fit / of_a_group,
                                                  divide_up(most_blocks, of_a_group * (keys / Tiles::columns))}));
-        const FlashScoreGradient<T, D> kernel{problem, q, k, v, lse, d_o, delta, part};
+        const FlashScoreGradient<T, D> kernel{problem, part};
         launcher.launch(kernel.geometry(), kernel);
         if (part.groups > 1) for_each(launcher, part.plane(), AddPlanes{part});
         give(part);
@@ -239,4 +331,4 @@ void flash_bias(L& launcher, View<float> scratch, const FlashProblem<T>& problem
   });
 }
 
-}  // namespace galvatron::device::cuda::detail
+}  // namespace galvatron::device::cuda

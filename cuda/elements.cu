@@ -1,0 +1,31 @@
+// The kernels of device/cuda/optimizer.hpp, rounding.hpp and runs.hpp, and of what blocks leave in rows.hpp.
+#include <galvatron/device/cuda/launch.cuh>
+#include <galvatron/device/cuda/optimizer.hpp>
+#include <galvatron/device/cuda/rounding.hpp>
+#include <galvatron/device/cuda/runs.hpp>
+
+namespace galvatron::device::cuda {
+
+template void Stream::launch(const Geometry&, const SumSquares&);
+template void Stream::launch(const Geometry&, const AddTotal&);
+template void Stream::launch(const Geometry&, const ForEach<ClipScale>&);
+template void Stream::launch(const Geometry&, const ForElements<StepAdamW<float, float>>&);
+template void Stream::launch(const Geometry&, const ForElements<StepAdamW<float, bfloat16>>&);
+template void Stream::launch(const Geometry&, const ForElements<StepAdamW<bfloat16, float>>&);
+template void Stream::launch(const Geometry&, const ForElements<StepAdamW<bfloat16, bfloat16>>&);
+
+template void Stream::launch(const Geometry&, const GreatestMagnitudes&);
+template void Stream::launch(const Geometry&, const RoundElements<float8_e4m3>&);
+template void Stream::launch(const Geometry&, const RoundElements<float8_e5m2>&);
+template void Stream::launch(const Geometry&, const RoundTransposed<float8_e4m3>&);
+template void Stream::launch(const Geometry&, const RoundTransposed<float8_e5m2>&);
+
+#define GALVATRON_INSTANTIATE_RUNS(A, C)                                                \
+  template void Stream::launch(const Geometry&, const ForEach<MoveRuns<A, C, false>>&); \
+  template void Stream::launch(const Geometry&, const ForEach<MoveRuns<A, C, true>>&);
+GALVATRON_INSTANTIATE_RUNS(float, float)
+GALVATRON_INSTANTIATE_RUNS(float, bfloat16)
+GALVATRON_INSTANTIATE_RUNS(bfloat16, float)
+GALVATRON_INSTANTIATE_RUNS(bfloat16, bfloat16)
+
+}  // namespace galvatron::device::cuda

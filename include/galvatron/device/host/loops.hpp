@@ -1,0 +1,291 @@
+// The threads that execute one operation of the host device, the instruction sets that its loops are compiled for,
+// chosen when the program runs, and vectors as wide as their registers: loops over elements and sums over rows with
+// them.
+//
+// A loop body is an always-inline lambda; `with_isa` calls it from a function of the wanted target, whose instruction
+// set it takes. Compilers shy away from the widest registers, which slowed early processors down; here they are used.
+// Vectors travel by reference and stay inside always-inline functions: no calling convention is involved.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <type_traits>
+
+#include <omp.h>
+
+#include <galvatron/core/units.hpp>
+#include <galvatron/core/view.hpp>
+#include <galvatron/device/kernels/number.hpp>
+
+namespace galvatron::device {
+
+enum class Isa : std::uint8_t { portable, avx2, avx512 };
+
+/// The best that this processor executes.
+inline Isa best_isa() {
+#if GALVATRON_X86
+  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
+      __builtin_cpu_supports("avx512vl"))
+    return Isa::avx512;
+  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return Isa::avx2;
+#endif
+  return Isa::portable;
+}
+
+#if GALVATRON_X86
+__attribute__((noinline, target("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,prefer-vector-width=512"))) void
+call_avx512(const auto& f) {
+  f.template operator()<Isa::avx512>();
+}
+__attribute__((noinline, target("avx2,fma"))) void call_avx2(const auto& f) { f.template operator()<Isa::avx2>(); }
+#endif
+__attribute__((noinline)) void call_portable(const auto& f) { f.template operator()<Isa::portable>(); }
+
+/// Calls `f.operator()<isa>()`, an always-inline lambda, compiled for that instruction set, which the caller's code
+/// knows.
+template <Isa isa>
+GALVATRON_INLINE void with_isa(const auto& f) {
+#if GALVATRON_X86
+  if constexpr (isa == Isa::avx512) return call_avx512(f);
+  if constexpr (isa == Isa::avx2) return call_avx2(f);
+#endif
+  if constexpr (isa == Isa::portable) call_portable(f);
+}
+/// The same for one chosen when the program runs: all versions.
+void with_isa(Isa isa, const auto& f) {
+  if (isa == Isa::avx512) return with_isa<Isa::avx512>(f);
+  if (isa == Isa::avx2) return with_isa<Isa::avx2>(f);
+  with_isa<Isa::portable>(f);
+}
+
+/// Calls `f()`, an always-inline lambda whose code does not name the instruction set; a build that has AVX-512 anyway
+/// compiles it once.
+void vectorized([[maybe_unused]] Isa isa, const auto& f) {
+  const auto any = [&]<Isa>() GALVATRON_INLINE_LAMBDA { f(); };
+#if GALVATRON_X86 && defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512VL__) && defined(__FMA__)
+  call_avx512(any);
+#else
+  with_isa(isa, any);
+#endif
+}
+
+/// The threads of a host device, what they compute with, and the scratch memory that they share.
+struct Team {
+  int threads = 1;
+  Isa isa = Isa::portable;
+  View<std::byte> scratch;  ///< starts on a cache line
+
+  /// Thread `thread`'s part of the scratch memory.
+  [[nodiscard]] View<std::byte> scratch_of(int thread) const {
+    const std::int64_t part = scratch.count / threads / tensor_alignment * tensor_alignment;
+    return scratch.slice(thread * part, part);
+  }
+};
+
+/// Work of this many elements pays for waking a second thread.
+inline constexpr std::int64_t parallel_elements = 1 << 15;
+
+/// Calls `f(thread)` on `threads` threads, 0 .. threads - 1.
+void on_threads(int threads, const auto& f) {
+  if (threads == 1) return f(0);
+#pragma omp parallel num_threads(threads)
+  {
+    // An enclosing parallel region may have left fewer threads than asked for.
+    for (int thread = omp_get_thread_num(); thread < threads; thread += omp_get_num_threads()) f(thread);
+  }
+}
+
+/// Splits [0, n) into one run per thread, whose bounds are multiples of `unit`, and calls `f(first, last, thread)`.
+/// `cost` is the number of elements that an index stands for.
+void for_runs(const Team& team, std::int64_t n, std::int64_t unit, std::int64_t cost, const auto& f) {
+  if (n <= 0) return;
+  if (team.threads == 1 || n * cost < parallel_elements) return f(std::int64_t{0}, n, 0);
+  const std::int64_t units = divide_up(n, unit);
+  on_threads(team.threads, [&](int thread) {
+    const std::int64_t first = units * thread / team.threads * unit;
+    const std::int64_t last = std::min(n, units * (thread + 1) / team.threads * unit);
+    if (first < last) f(first, last, thread);
+  });
+}
+
+}  // namespace galvatron::device
+
+namespace galvatron::device::host {
+
+/// The vector types of an instruction set. A template argument loses the attributes of those in memory, which may start
+/// at any element: never deduce them.
+template <Isa isa>
+struct Vectors {
+  static constexpr std::int64_t lanes = isa == Isa::avx512 ? 16 : isa == Isa::avx2 ? 8 : 4;
+  /// A register of floats, the bits of one, and their upper halves.
+  typedef float Float __attribute__((vector_size(4 * lanes)));
+  typedef std::uint32_t Word __attribute__((vector_size(4 * lanes)));
+  typedef std::uint16_t Short __attribute__((vector_size(2 * lanes)));
+  /// The same in memory.
+  typedef float FloatAt __attribute__((vector_size(4 * lanes), aligned(4), may_alias));
+  typedef std::uint32_t WordAt __attribute__((vector_size(4 * lanes), aligned(4), may_alias));
+  typedef std::uint16_t ShortAt __attribute__((vector_size(2 * lanes), aligned(2), may_alias));
+  /// A register of doubles, and as many floats in memory.
+  typedef double Doubles __attribute__((vector_size(4 * lanes)));
+  typedef float HalfAt __attribute__((vector_size(2 * lanes), aligned(4), may_alias));
+};
+using Floats16 = Vectors<Isa::portable>::Float;  ///< of 16 bytes
+using Floats32 = Vectors<Isa::avx2>::Float;
+using Floats64 = Vectors<Isa::avx512>::Float;
+
+/// A single element, for what is left of a run behind its vectors.
+struct OneLane {
+  using Float = float;
+  using FloatAt = float;
+  static constexpr std::int64_t lanes = 1;
+};
+
+/// The vector that starts at an element.
+template <class S>
+GALVATRON_INLINE const typename S::FloatAt& vector_at(const float* x) {
+  return *reinterpret_cast<const typename S::FloatAt*>(x);
+}
+template <class S>
+GALVATRON_INLINE typename S::FloatAt& vector_at(float* x) {
+  return *reinterpret_cast<typename S::FloatAt*>(x);
+}
+
+/// Asks for the cache line that a loop over x comes to a little later. Processors do so themselves, but virtual
+/// machines may have that switched off, and loops with much arithmetic look too few lines ahead.
+GALVATRON_INLINE void foresee(const void* x) { __builtin_prefetch(static_cast<const char*>(x) + 2048); }
+
+/// v = the elements from x on, as floats; for loops over runs of elements.
+template <class S>
+GALVATRON_INLINE void get_lanes(const float* x, typename S::Float& v) {
+  foresee(x);
+  v = vector_at<S>(x);
+}
+template <class S>
+GALVATRON_INLINE void get_lanes(const bfloat16* x, typename S::Float& v) {
+  foresee(x);
+  if constexpr (S::lanes == 1) {
+    v = kernels::get(*x);
+  } else {
+    using Words = decltype(typename S::Float{} < typename S::Float{});
+    const Words wide = __builtin_convertvector(*reinterpret_cast<const typename S::ShortAt*>(x), Words) << 16;
+    v = reinterpret_cast<typename S::Float>(wide);
+  }
+}
+
+/// The elements from x on = v, rounded as kernels::put does.
+template <class S>
+GALVATRON_INLINE void put_lanes(float* x, const typename S::Float& v) {
+  vector_at<S>(x) = v;
+}
+template <class S>
+GALVATRON_INLINE void put_lanes(bfloat16* x, const typename S::Float& v) {
+  if constexpr (S::lanes == 1) {
+    kernels::put(*x, v);
+  } else {
+    using Words = typename S::Word;
+    const Words u = reinterpret_cast<Words>(v);
+    const Words rounded = (u + 0x7fffU + ((u >> 16) & 1U)) >> 16;
+    const Words quiet = (u >> 16) | 0x40U;
+    const Words chosen = v == v ? rounded : quiet;
+    *reinterpret_cast<typename S::ShortAt*>(x) = __builtin_convertvector(chosen, typename S::Short);
+  }
+}
+
+/// The elements from x on = v, rounded as kernels::put_stochastically does by the bits of `random` from `low` on.
+template <class S>
+GALVATRON_INLINE void put_lanes_stochastically(bfloat16* x, const typename S::Float& v, const std::uint32_t* random,
+                                               int low) {
+  if constexpr (S::lanes == 1) {
+    kernels::put_stochastically(*x, v, *random >> low);
+  } else {
+    using Words = typename S::Word;
+    const Words u = reinterpret_cast<Words>(v);
+    const Words bits = (*reinterpret_cast<const typename S::WordAt*>(random) >> low) & 0xffffU;
+    const Words added = (u & 0x7f800000U) == 0x7f800000U ? Words{} : bits;
+    const Words quiet = (u & 0x7fffffffU) > 0x7f800000U ? Words{} + 0x40U : Words{};
+    *reinterpret_cast<typename S::ShortAt*>(x) =
+        __builtin_convertvector(((u + added) >> 16) | quiet, typename S::Short);
+  }
+}
+
+/// Calls `f.operator()<S>(i)` for the elements of [first, last): for vectors of S that start at i, and one by one for
+/// those that are left.
+template <class S>
+GALVATRON_INLINE void for_lanes(std::int64_t first, std::int64_t last, const auto& f) {
+  for (; first + S::lanes <= last; first += S::lanes) f.template operator()<S>(first);
+  for (; first < last; ++first) f.template operator()<OneLane>(first);
+}
+/// The same for the elements of a flat operation, [0, n), on all threads.
+void for_lanes(const Team& team, std::int64_t n, const auto& f) {
+  for_runs(team, n, 64, 1, [&](std::int64_t first, std::int64_t last, int) {
+    with_isa(team.isa, [&]<Isa isa>() GALVATRON_INLINE_LAMBDA { for_lanes<Vectors<isa>>(first, last, f); });
+  });
+}
+
+/// Calls `f.operator()<S>(row)` for [0, rows), a run of them on each thread; `cost` is the elements of a row. A lambda
+/// that does not name its vectors is called as f(row), see vectorized().
+template <class F>
+void for_rows(const Team& team, std::int64_t rows, std::int64_t cost, const F& f) {
+  for_runs(team, rows, 1, cost, [&](std::int64_t first, std::int64_t last, int) {
+    if constexpr (std::is_invocable_v<F, std::int64_t>)
+      vectorized(team.isa, [&]() GALVATRON_INLINE_LAMBDA {
+        for (std::int64_t row = first; row < last; ++row) f(row);
+      });
+    else
+      with_isa(team.isa, [&]<Isa isa>() GALVATRON_INLINE_LAMBDA {
+        for (std::int64_t row = first; row < last; ++row) f.template operator()<Vectors<isa>>(row);
+      });
+  });
+}
+
+/// The greatest lane of a vector.
+GALVATRON_INLINE float greatest(const Floats16& x) {
+  const float a = x[0] > x[1] ? x[0] : x[1];
+  const float b = x[2] > x[3] ? x[2] : x[3];
+  return a > b ? a : b;
+}
+GALVATRON_INLINE float greatest(const Floats32& x) {
+  const Floats16 a = __builtin_shufflevector(x, x, 0, 1, 2, 3);
+  const Floats16 b = __builtin_shufflevector(x, x, 4, 5, 6, 7);
+  const Floats16 c = a > b ? a : b;
+  return greatest(c);
+}
+GALVATRON_INLINE float greatest(const Floats64& x) {
+  const Floats32 a = __builtin_shufflevector(x, x, 0, 1, 2, 3, 4, 5, 6, 7);
+  const Floats32 b = __builtin_shufflevector(x, x, 8, 9, 10, 11, 12, 13, 14, 15);
+  const Floats32 c = a > b ? a : b;
+  return greatest(c);
+}
+
+/// The sum of a vector's lanes.
+template <class V>
+GALVATRON_INLINE auto total(const V& x) {
+  constexpr int lanes = sizeof(V) / sizeof(x[0]);
+  auto sum = x[0];
+  for (int i = 1; i < lanes; ++i) sum += x[i];
+  return sum;
+}
+
+/// The sum, over [0, n), of what `f.operator()<S>(sum, i)` adds to `sum` for the lanes from element i on; four sums run
+/// side by side, because one would wait for each addition. Elements that are left come one by one.
+template <class S>
+GALVATRON_INLINE float sum_over(std::int64_t n, const auto& f) {
+  using V = typename S::Float;
+  constexpr std::int64_t lanes = S::lanes;
+  V a = {}, b = {}, c = {}, d = {};
+  std::int64_t i = 0;
+  for (; i + 4 * lanes <= n; i += 4 * lanes) {
+    f.template operator()<S>(a, i);
+    f.template operator()<S>(b, i + lanes);
+    f.template operator()<S>(c, i + 2 * lanes);
+    f.template operator()<S>(d, i + 3 * lanes);
+  }
+  for (; i + lanes <= n; i += lanes) f.template operator()<S>(a, i);
+  float rest = 0;
+  for (; i < n; ++i) f.template operator()<OneLane>(rest, i);
+  const V sum = (a + b) + (c + d);
+  return total(sum) + rest;
+}
+
+}  // namespace galvatron::device::host
