@@ -24,15 +24,15 @@ constexpr search::ConstexprCluster with_memory(Bytes memory) {
   return {.devices = 4, .memory = memory, .flops = 1.2e14, .memory_bandwidth = 1.5e12, .network_bandwidth = 2e10};
 }
 
-// In 6 GiB everything fits; in 3.2 GiB the first layers must compute their activations again in backward, and every
+// In 6 GiB everything fits; in 3.2 GiB the last layers must compute their activations again in backward, and every
 // layer shards its gradients. The embedding and the head get strategies of their own.
 constexpr auto roomy = search::constexpr_search<layers>(block, with_memory(6_GiB), run);
 static_assert(roomy.feasible && roomy.strategies.front().recompute == RecomputeKind::cheap);
 
 constexpr auto found = search::constexpr_search<layers>(block, with_memory(3250_MiB), run);
 static_assert(found.feasible && found.peak <= 3250_MiB);
-static_assert(found.strategies.front().recompute == RecomputeKind::full);
-static_assert(found.strategies.back().recompute == RecomputeKind::cheap && found.strategies.back().zero >= 2);
+static_assert(found.strategies.back().recompute == RecomputeKind::full);
+static_assert(found.strategies.front().recompute == RecomputeKind::cheap && found.strategies.front().zero >= 2);
 static_assert(roomy.iteration < found.iteration);
 
 using First = StrategyOf<found.strategies.front()>;

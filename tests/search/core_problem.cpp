@@ -48,10 +48,12 @@ TEST_CASE("a bound that knows the largest workspace holds, and is nearer than th
     if (truth.peak > p.budget) continue;
     const std::string context = "seed " + std::to_string(seed);
     INFO(context);
-    const Bounds bounds(p);
-    const WorkspaceBound by_guesses(p, bounds.once_share(), ties_of(p, bounds, false));
-    const double least = bounds.single_stage(by_guesses.seconds());
-    const double plain = bounds.single_stage(Segments(p, bounds.once_share()).seconds(0, 0, p.count()));
+    const auto of_stage = [&](double seconds) { return p.objective(seconds, seconds, 0); };
+    const RangeBound all(p, 0);
+    RangeBound classes(p, 0, 2);
+    classes.refine(RangeBound::infinite);
+    const double plain = of_stage(all.seconds(0, 0, p.count()));
+    const double least = of_stage(classes.seconds(0, 0, p.count()));
     CHECK(least <= truth.seconds * (1 + 1e-9));
     CHECK(least >= plain * (1 - 1e-9));
     nearer += least > plain * (1 + 1e-9) ? 1 : 0;

@@ -15,7 +15,7 @@ namespace {
 
 // What a stage needs when the layers of `tail` follow a label.
 std::int64_t completed(Label label, std::int64_t kept, std::int64_t workspace) {
-  label.add(0, 0, 0, kept, workspace);
+  label.add({}, kept, workspace);
   return label.top;
 }
 
@@ -24,7 +24,9 @@ std::vector<Label> random_labels(std::mt19937& random, int count) {
   std::vector<Label> labels;
   for (int i = 0; i < count; ++i) {
     Label label;
-    label.add(upto(9), upto(9), upto(5), upto(20), upto(20));
+    const Terms terms{1.0 * upto(9), 1.0 * upto(9), 1.0 * upto(5)};
+    const std::int64_t kept = upto(20);
+    label.add(terms, kept, upto(20));
     label.parent = i;
     labels.push_back(label);
   }
@@ -35,18 +37,18 @@ std::vector<Label> random_labels(std::mt19937& random, int count) {
 
 TEST_CASE("a label's top is what is kept and the largest workspace of its layers") {
   Label label;
-  label.add(1, 1, 0, 100, 30);
-  label.add(2, 1, 1, 50, 10);
+  label.add({1, 1, 0}, 100, 30);
+  label.add({2, 1, 1}, 50, 10);
   CHECK(label.time == 3);
-  CHECK(label.ramp == 2);
-  CHECK(label.once == 1);
+  CHECK(label.fill == 2);
+  CHECK(label.per_iteration == 1);
   CHECK(label.kept == 150);
   CHECK(label.top == 180);
-  label.add(0, 0, 0, 5, 90);
+  label.add({}, 5, 90);
   CHECK(label.top == 155 + 90);
 }
 
-TEST_CASE("labels that are removed are beaten by one that is kept, whatever follows, and kept ones are not") {
+TEST_CASE("labels that are removed are dominated by one that is kept, whatever follows, and kept ones are not") {
   for (unsigned seed = 0; seed < 300; ++seed) {
     INFO("seed " << seed);
     std::mt19937 random(seed);
@@ -54,7 +56,7 @@ TEST_CASE("labels that are removed are beaten by one that is kept, whatever foll
     std::vector<Label> best = all;
     CHECK(!keep_best(best, std::numeric_limits<std::size_t>::max(), 1));
     const auto never_worse = [](const Label& a, const Label& b) {
-      if (a.time > b.time || a.ramp > b.ramp || a.once > b.once) return false;
+      if (a.time > b.time || a.fill > b.fill || a.per_iteration > b.per_iteration) return false;
       for (const std::int64_t workspace : {0, 3, 7, 12, 15, 18, 20, 25, 40})
         if (completed(a, 5, workspace) > completed(b, 5, workspace)) return false;
       return true;
@@ -66,39 +68,39 @@ TEST_CASE("labels that are removed are beaten by one that is kept, whatever foll
     }
     for (const Label& a : best)
       for (const Label& b : best) {
-        const bool beats = a.parent != b.parent && a.time <= b.time && a.ramp <= b.ramp && a.once <= b.once &&
-                           a.kept <= b.kept && a.top <= b.top;
-        CHECK(!beats);
+        const bool dominates = a.parent != b.parent && a.time <= b.time && a.fill <= b.fill &&
+                               a.per_iteration <= b.per_iteration && a.kept <= b.kept && a.top <= b.top;
+        CHECK(!dominates);
       }
   }
 }
 
-TEST_CASE("a staircase reaches exactly what one of its pairs reaches") {
+TEST_CASE("a Pareto front dominates exactly what one of its pairs dominates") {
   for (unsigned seed = 0; seed < 300; ++seed) {
     std::mt19937 random(seed);
     INFO("seed " << seed);
     std::uniform_int_distribution<int> figure(0, seed % 2 == 0 ? 9 : 200);
-    galvatron::search::detail::Staircase<double> stairs;
+    ParetoFront<double> front;
     std::vector<std::pair<double, double>> pairs;
     for (int i = 0; i < 60; ++i) {
       const double x = figure(random);
       const double y = figure(random);
       const bool reached =
           std::any_of(pairs.begin(), pairs.end(), [&](const auto& p) { return p.first <= x && p.second <= y; });
-      REQUIRE(stairs.reaches(x, y) == reached);
+      REQUIRE(front.dominates(x, y) == reached);
       if (reached) continue;
-      stairs.add(x, y);
+      front.add(x, y);
       pairs.emplace_back(x, y);
     }
   }
 }
 
-TEST_CASE("thinned labels keep the fastest, stay in order and within the limit") {
+TEST_CASE("beam-truncated labels keep the fastest, stay in order and within the limit") {
   std::mt19937 random(5);
   std::vector<Label> labels;
   for (int i = 0; i < 500; ++i) {  // a front in time and memory
     Label label;
-    label.add(i, i, 0, 100'000 - 199 * i, 0);
+    label.add({1.0 * i, 1.0 * i, 0}, 100'000 - 199 * i, 0);
     label.parent = i;
     labels.push_back(label);
   }

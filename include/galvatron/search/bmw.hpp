@@ -13,17 +13,14 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <limits>
 #include <optional>
-#include <utility>
 #include <vector>
 
-#include <galvatron/search/bounds.hpp>
+#include <galvatron/search/memory_bounds.hpp>
 #include <galvatron/search/parallel.hpp>
 #include <galvatron/search/problem.hpp>
 #include <galvatron/search/solver.hpp>
-#include <galvatron/search/stage_search.hpp>
-#include <galvatron/search/weighings.hpp>
+#include <galvatron/search/uniform.hpp>
 
 namespace galvatron::search {
 
@@ -50,145 +47,34 @@ inline Balance balance_of(const Evaluation& plan) {
 template <class Executor = Team>
 class Bmw {
  public:
-  /// @param executor  shares the work on a stage; the answers are the same without one
-  explicit Bmw(const Problem& problem, Executor* executor = nullptr)
-      : p_(problem), executor_(executor), bounds_(problem), weighings_(problem, bounds_) {}
+  /// @param executor  shares the work on a problem; the answers are the same without one
+  explicit Bmw(const Problem& problem, Executor* executor = nullptr) : p_(problem), executor_(executor) {}
 
   /// Cuts that make the fullest stage least full, each layer at the least that it may keep.
   [[nodiscard]] std::vector<int> memory_balanced() const {
-    return balanced([this](int stage, const Choice& c) { return static_cast<double>(p_.least_slots(stage).kept(c)); });
+    const MemoryBounds memory(p_);
+    return memory.windows(memory.least_peak())->high;
   }
   /// Cuts that make the slowest stage fastest, each layer at its fastest.
   [[nodiscard]] std::vector<int> time_balanced() const {
-    return balanced([](int, const Choice& c) { return c.seconds(); });
+    if (!p_.cuts.empty()) return p_.cuts;
+    std::vector<int> fastest;
+    for (const int type : p_.layers) {
+      const LayerType& choices = p_.types[static_cast<std::size_t>(type)];
+      const auto best = std::min_element(choices.begin(), choices.end(),
+                                         [](const Choice& a, const Choice& b) { return a.seconds() < b.seconds(); });
+      fastest.push_back(static_cast<int>(best - choices.begin()));
+    }
+    return detail::balanced_cuts(p_, fastest);
   }
 
   /// The plan that the local search ends with, or the time-balanced one if that is faster; nothing when neither fits.
   [[nodiscard]] std::optional<Solution> run() {
     std::optional<Solution> best;
     if (p_.movable() < p_.stages()) return best;
-    for (const int tag : tags()) {
-      tag_ = tag;
-      done_.clear();
-      auto found = climb();
-      if (found && (!best || found->cost.seconds < best->cost.seconds)) best = std::move(found);
-    }
-    return best;
-  }
-  /// Labels made.
-  [[nodiscard]] std::int64_t work() const { return work_; }
-
- private:
-  // A stage with its best strategies.
-  struct Stage {
-    int stage = 0;
-    int begin = 0;
-    int end = 0;
-    bool fits = false;
-    std::vector<int> choices;
-  };
-
-  // The tags that tied ends may have, fastest ends first; -1 without a tie.
-  [[nodiscard]] std::vector<int> tags() const {
-    if (!p_.tied || p_.count() < 2) return {-1};
-    std::vector<std::pair<double, int>> order;
-    for (const Choice& a : p_.types[static_cast<std::size_t>(p_.layers.front())])
-      for (const Choice& b : p_.types[static_cast<std::size_t>(p_.layers.back())])
-        if (a.tag == b.tag) order.emplace_back(bounds_.with_ends(a, b), a.tag);
-    std::sort(order.begin(), order.end());
-    if (order.size() > most_tags) order.resize(most_tags);
-    std::vector<int> out;
-    for (const auto& [seconds, tag] : order) out.push_back(tag);
-    return out;
-  }
-
-  // Contiguous stages whose largest sum of least weights is least: a dynamic program over stages.
-  template <class Weight>
-  [[nodiscard]] std::vector<int> balanced(Weight weight) const {
-    if (!p_.cuts.empty()) return p_.cuts;
-    const auto count = static_cast<std::size_t>(p_.count());
-    const auto stages = static_cast<std::size_t>(p_.stages());
-    constexpr double none = std::numeric_limits<double>::infinity();
-    std::vector<double> before(count + 1, none);
-    before[0] = 0;
-    std::vector<std::vector<int>> from(stages, std::vector<int>(count + 1, 0));
-    for (std::size_t stage = 0; stage < stages; ++stage) {
-      std::vector<double> least;
-      for (const LayerType& type : p_.types) {
-        least.push_back(none);
-        for (const Choice& c : type) least.back() = std::min(least.back(), weight(static_cast<int>(stage), c));
-      }
-      std::vector<double> sum{0};
-      for (const int type : p_.layers) sum.push_back(sum.back() + least[static_cast<std::size_t>(type)]);
-      std::vector<double> after(count + 1, none);
-      const bool last = stage + 1 == stages;
-      const std::size_t own = 1 + (stage == 0 ? static_cast<std::size_t>(p_.leading) : 0) +
-                              (last ? static_cast<std::size_t>(p_.trailing) : 0);
-      const std::size_t most = last ? count : count - static_cast<std::size_t>(p_.trailing) - (stages - 1 - stage);
-      for (std::size_t end = last ? count : own; end <= most; ++end)
-        for (std::size_t begin = 0; begin + own <= end; ++begin) {
-          const double largest = std::max(before[begin], sum[end] - sum[begin]);
-          if (largest >= after[end]) continue;
-          after[end] = largest;
-          from[stage][end] = static_cast<int>(begin);
-        }
-      before = std::move(after);
-    }
-    std::vector<int> cuts{p_.count()};
-    for (std::size_t stage = stages; stage-- > 0;) cuts.push_back(from[stage][static_cast<std::size_t>(cuts.back())]);
-    std::reverse(cuts.begin(), cuts.end());
-    return cuts;
-  }
-
-  const Stage& searched(int stage, int begin, int end) {
-    for (const Stage& made : done_)
-      if (made.stage == stage && made.begin == begin && made.end == end) return made;
-    StageRole role;
-    role.stage = stage;
-    role.begin = begin;
-    role.shortest = role.longest = end - begin;
-    role.first = stage == 0;
-    role.last = stage + 1 == p_.stages();
-    role.tag = tag_;
-    const StageTable table(p_, bounds_, weighings_, role, limits_, p_.budget, StageLimit{}, executor_);
-    work_ += table.work();
-    Stage out{stage, begin, end, false, {}};
-    const StageOption* best = nullptr;
-    const auto seconds = [this](const StageOption& o) { return o.time + bounds_.once_share() * o.once; };
-    for (const StageOption& option : table.options(end - begin))
-      if (best == nullptr || seconds(option) < seconds(*best)) best = &option;
-    if (best != nullptr) {
-      out.fits = true;
-      out.choices = table.choices(end - begin, *best);
-    }
-    done_.push_back(std::move(out));
-    return done_.back();
-  }
-
-  // The best strategies for these cuts; nothing when a stage does not fit.
-  std::optional<Solution> solved(const std::vector<int>& cuts) {
-    Solution out;
-    out.plan.first = cuts;
-    for (int i = 0; i < p_.stages(); ++i) {
-      const auto at = static_cast<std::size_t>(i);
-      const Stage& stage = searched(i, cuts[at], cuts[at + 1]);
-      if (!stage.fits) return std::nullopt;
-      out.plan.choice.insert(out.plan.choice.end(), stage.choices.begin(), stage.choices.end());
-    }
-    out.cost = evaluate(p_, out.plan);
-    return out;
-  }
-
-  [[nodiscard]] static double slowest_of(const Solution& s) {
-    double out = 0;
-    for (const StageCost& stage : s.cost.stages) out = std::max(out, stage.seconds());
-    return out;
-  }
-
-  std::optional<Solution> climb() {
     const std::optional<Solution> timed = solved(time_balanced());
     const std::int64_t most_bytes = timed ? std::min(timed->cost.peak, p_.budget) : p_.budget;
-    std::optional<Solution> best = timed;
+    best = timed;
     std::optional<Solution> at = solved(memory_balanced());
     std::vector<std::vector<int>> seen;
     while (at) {
@@ -197,6 +83,25 @@ class Bmw {
       at = moved(*at, most_bytes, seen);
     }
     return best;
+  }
+  /// Labels made.
+  [[nodiscard]] std::int64_t work() const { return work_; }
+
+ private:
+  // The best strategies for these cuts; nothing when a stage does not fit.
+  std::optional<Solution> solved(const std::vector<int>& cuts) {
+    Problem problem = p_;
+    problem.cuts = cuts;
+    Solver<Executor> solver(problem, {.labels = 16}, executor_);
+    std::optional<Solution> found = solver.fastest();
+    work_ += solver.work();
+    return found;
+  }
+
+  [[nodiscard]] static double slowest_of(const Solution& s) {
+    double out = 0;
+    for (const StageCost& stage : s.cost.stages) out = std::max(out, stage.seconds());
+    return out;
   }
 
   // The faster of the accepted neighbours, if there is one that was not seen.
@@ -227,15 +132,8 @@ class Bmw {
     return out;
   }
 
-  static constexpr std::size_t most_tags = 4;
-
   const Problem& p_;
   Executor* executor_;
-  Limits limits_{.labels = 16};
-  Bounds bounds_;
-  Weighings weighings_;
-  int tag_ = -1;
-  std::vector<Stage> done_;
   std::int64_t work_ = 0;
 };
 

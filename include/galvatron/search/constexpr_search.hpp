@@ -10,6 +10,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <optional>
 
 #include <galvatron/cluster/spec.hpp>
@@ -18,9 +19,10 @@
 #include <galvatron/model/spec.hpp>
 #include <galvatron/schedule/in_flight.hpp>
 #include <galvatron/search/case.hpp>
+#include <galvatron/search/choices.hpp>
 #include <galvatron/search/options.hpp>
 #include <galvatron/search/problem.hpp>
-#include <galvatron/search/single_stage.hpp>
+#include <galvatron/search/solver.hpp>
 #include <galvatron/strategy/space.hpp>
 #include <galvatron/strategy/spec.hpp>
 
@@ -86,7 +88,8 @@ struct ConstexprPlan {
 
 /// The fastest strategies for an embedding, `Layers` equal blocks and a head on one stage within the devices' memory:
 /// for every layer any division of the devices into tensor and data ranks, ZeRO 0-3, Megatron sequence parallelism, and
-/// recomputation. It is the problem that search() makes of the model, priced by the same functions and solved exactly.
+/// recomputation. It is the problem that search() makes of the model, priced by the same functions and solved by the
+/// same solver.
 /// @param block  of the model; it carries the vocabulary, and `tied` if the head uses the embedding's table
 template <std::size_t Layers>
 constexpr ConstexprPlan<Layers> constexpr_search(const LayerSpec& block, const ConstexprCluster& devices,
@@ -104,6 +107,7 @@ constexpr ConstexprPlan<Layers> constexpr_search(const LayerSpec& block, const C
   model.head.kind = LayerKind::head;
   const SearchOptions limits = search_options(options, devices.memory);
 
+  constexpr std::size_t unlimited = std::numeric_limits<std::int32_t>::max();
   ConstexprPlan<Layers> out;
   if (options.global_batch % options.microbatches != 0 || options.sequence > block.positions) return out;
   const detail::StageSetting setting(1, devices.devices, strategies(limits.space, devices.devices));
@@ -111,19 +115,19 @@ constexpr ConstexprPlan<Layers> constexpr_search(const LayerSpec& block, const C
   Case one = detail::make_case(model, programs, cluster, limits, setting, options.microbatches, false);
   if (one.problem.types.empty()) return out;
   one.problem.slots.assign(1, microbatches_in_flight(one.schedule, 1, 0, options.microbatches));
-  const std::optional<Assignment> found = fastest_single_stage(one.problem);
+  drop_dominated(one.problem);
+  const std::optional<Solution> found = Solver<>(one.problem, {.labels = unlimited}, nullptr, 1).fastest();
   if (!found) return out;
-  const Evaluation cost = evaluate(one.problem, *found);
   const auto strategy = [&](std::size_t layer) {
-    const int tag = one.problem.choice(static_cast<int>(layer), found->choice[layer]).tag;
+    const int tag = one.problem.choice(static_cast<int>(layer), found->plan.choice[layer]).tag;
     return one.specs[static_cast<std::size_t>(tag)];
   };
   out.feasible = true;
   out.embedding = strategy(0);
   for (std::size_t i = 0; i < Layers; ++i) out.strategies[i] = strategy(i + 1);
   out.head = strategy(Layers + 1);
-  out.iteration = {cost.seconds};
-  out.peak = {cost.peak};
+  out.iteration = {found->cost.seconds};
+  out.peak = {found->cost.peak};
   return out;
 }
 

@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include <galvatron/search/bounds.hpp>
+#include <galvatron/search/layout_relaxation.hpp>
 #include <galvatron/search/problem.hpp>
 #include <galvatron/search/solver.hpp>
 
@@ -21,11 +21,11 @@ class CoreProblem {
  public:
   /// @param most  choices of a type, beside the one that keeps least; tied ends keep all
   CoreProblem(const Problem& problem, std::size_t most) : whole_(problem), core_(problem) {
-    const Bounds bounds(problem);
+    const std::vector<Price> prices = prices_of(problem);
     for (std::size_t i = 0; i < problem.types.size(); ++i) {
       const int type = static_cast<int>(i);
       const bool tied = problem.tied && (problem.layers.front() == type || problem.layers.back() == type);
-      kept_.push_back(likely(problem.types[i], bounds, tied ? problem.types[i].size() : most));
+      kept_.push_back(likely(problem.types[i], prices, tied ? problem.types[i].size() : most));
       core_.types[i].clear();
       for (const int choice : kept_.back())
         core_.types[i].push_back(problem.types[i][static_cast<std::size_t>(choice)]);
@@ -50,17 +50,42 @@ class CoreProblem {
   }
 
  private:
-  // Those nearest to the cheapest at the prices of some stage, in their order.
-  [[nodiscard]] std::vector<int> likely(const LayerType& type, const Bounds& bounds, std::size_t most) const {
-    const int stages = whole_.stages();
-    std::vector<std::pair<double, int>> excess(type.size());
-    for (std::size_t j = 0; j < type.size(); ++j) excess[j] = {std::numeric_limits<double>::max(), static_cast<int>(j)};
+  // What a byte of memory is worth on some stages (a few of many, of as many layers as on average) by the layout
+  // relaxation.
+  struct Price {
+    Slots slots;
+    double seconds = 0;  // of a byte
+  };
+  [[nodiscard]] static constexpr std::vector<Price> prices_of(const Problem& p) {
+    std::vector<Price> out;
+    const int stages = p.stages();
+    const std::vector<int> first = p.cuts.empty() ? even_cuts(p) : p.cuts;
+    const std::vector<std::int64_t> workspaces = least_workspaces(p);
     for (int stage = 0; stage < stages;
          stage = stage == 0 ? std::max(1, stages / 2) : std::max(stage + 1, stages - 1)) {
-      double least = std::numeric_limits<double>::max();
-      for (const Choice& c : type) least = std::min(least, bounds.priced(stage, c));
-      for (std::size_t j = 0; j < type.size(); ++j)
-        excess[j].first = std::min(excess[j].first, bounds.priced(stage, type[j]) - least);
+      StageRole role;
+      role.stage = stage;
+      role.begin = first[static_cast<std::size_t>(stage)];
+      role.least_workspace = workspaces[static_cast<std::size_t>(stage)];
+      role.shortest = role.longest = first[static_cast<std::size_t>(stage) + 1] - role.begin;
+      out.push_back({p.least_slots(stage), LayoutRelaxation(p, role, p.objective.share_of_iteration()).price()});
+    }
+    return out;
+  }
+  // Those nearest to the cheapest at some price, in their order, and the one that keeps least.
+  [[nodiscard]] constexpr std::vector<int> likely(const LayerType& type, const std::vector<Price>& prices,
+                                                  std::size_t most) const {
+    std::vector<std::pair<double, int>> excess(type.size());
+    for (std::size_t j = 0; j < type.size(); ++j) excess[j] = {std::numeric_limits<double>::max(), static_cast<int>(j)};
+    for (const Price& price : prices) {
+      std::vector<double> cost;
+      for (const Choice& c : type) {
+        const Terms terms = whole_.objective.terms_of(c);
+        cost.push_back(terms.time + whole_.objective.share_of_iteration() * terms.per_iteration +
+                       price.seconds * static_cast<double>(price.slots.kept(c)));
+      }
+      const double least = *std::min_element(cost.begin(), cost.end());
+      for (std::size_t j = 0; j < type.size(); ++j) excess[j].first = std::min(excess[j].first, cost[j] - least);
     }
     const auto smaller = [&](const Choice& a, const Choice& b) {
       return whole_.slots_of(0, 0).kept(a) < whole_.slots_of(0, 0).kept(b);

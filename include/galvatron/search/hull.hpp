@@ -1,5 +1,4 @@
-// Lower hulls of choices in (bytes, seconds): what is left of them when layers may be fractions of choices, or when
-// bytes have a price.
+// Convex hulls of choices in (bytes, seconds): what is left of them when bytes have a price (a Lagrange multiplier).
 #pragma once
 
 #include <algorithm>
@@ -9,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include <galvatron/search/dominance.hpp>
+#include <galvatron/search/pareto.hpp>
 #include <galvatron/search/problem.hpp>
 
 namespace galvatron::search {
@@ -21,7 +20,7 @@ struct HullPoint {
 };
 
 /// The lower convex hull, from the fewest bytes to the fewest seconds.
-inline std::vector<HullPoint> lower_hull(std::vector<HullPoint> points) {
+constexpr std::vector<HullPoint> lower_hull(std::vector<HullPoint> points) {
   std::sort(points.begin(), points.end(), [](const HullPoint& a, const HullPoint& b) {
     return a.bytes != b.bytes ? a.bytes < b.bytes : a.seconds < b.seconds;
   });
@@ -39,45 +38,54 @@ inline std::vector<HullPoint> lower_hull(std::vector<HullPoint> points) {
   return hull;
 }
 /// Seconds saved by a byte between neighbours of a hull.
-inline double slope(const HullPoint& a, const HullPoint& b) { return (a.seconds - b.seconds) / (b.bytes - a.bytes); }
+constexpr double slope(const HullPoint& a, const HullPoint& b) { return (a.seconds - b.seconds) / (b.bytes - a.bytes); }
 /// The least seconds + price * bytes.
-inline double cheapest(const std::vector<HullPoint>& hull, double price) {
+constexpr double cheapest(const std::vector<HullPoint>& hull, double price) {
   double least = std::numeric_limits<double>::infinity();
   for (const HullPoint& point : hull) least = std::min(least, point.seconds + price * point.bytes);
   return least;
 }
 
 /// Adds the slopes of a hull: the prices of a byte at which its cheapest point changes.
-inline void add_slopes(const std::vector<HullPoint>& hull, std::vector<double>& prices) {
+constexpr void add_slopes(const std::vector<HullPoint>& hull, std::vector<double>& prices) {
   for (std::size_t k = 1; k < hull.size(); ++k) prices.push_back(slope(hull[k - 1], hull[k]));
 }
 /// Each price once, the lowest first.
-inline void sort_prices(std::vector<double>& prices) {
+constexpr void sort_prices(std::vector<double>& prices) {
   std::sort(prices.begin(), prices.end());
   prices.erase(std::unique(prices.begin(), prices.end()), prices.end());
 }
 
-/// Choices whose hull is asked for again and again, with other numbers of micro-batches in flight.
+/// Choices whose hull is asked for again and again, with other numbers of micro-batches in flight and other limits on
+/// the workspace.
 class HullChoices {
  public:
-  void add(const Choice& c, double seconds) { all_.push_back({seconds, c.states, c.stash, c.deferred}); }
+  /// @param workspace  0 where there is no limit
+  constexpr void add(const Choice& c, double seconds, std::int64_t workspace) {
+    all_.push_back({seconds, c.states, c.stash, c.deferred, workspace});
+  }
 
   /// Drops those that are on no hull, because another is faster and smaller in all that it keeps.
-  void drop_superfluous() {
+  constexpr void drop_dominated() {
     std::sort(all_.begin(), all_.end(), [](const One& a, const One& b) {
       return a.seconds != b.seconds ? a.seconds < b.seconds : a.states < b.states;
     });
-    all_.resize(detail::keep_unbeaten(all_, [](const One& a, const One& b) {
-      return a.states <= b.states && a.stash <= b.stash && a.deferred <= b.deferred;
-    }));
+    std::size_t comparisons = 0;
+    all_.resize(keep_non_dominated(
+        all_,
+        [](const One& a, const One& b) {
+          return a.states <= b.states && a.stash <= b.stash && a.deferred <= b.deferred && a.workspace <= b.workspace;
+        },
+        std::numeric_limits<std::size_t>::max(), comparisons));
   }
 
-  [[nodiscard]] std::vector<HullPoint> hull(const Slots& slots) const {
+  [[nodiscard]] constexpr std::vector<HullPoint> hull(const Slots& slots, std::int64_t most_workspace) const {
     std::vector<HullPoint> points;
     points.reserve(all_.size());
     for (const One& one : all_)
-      points.push_back(
-          {static_cast<double>(one.states + slots.flight * one.stash + slots.deferred * one.deferred), one.seconds});
+      if (one.workspace <= most_workspace)
+        points.push_back(
+            {static_cast<double>(one.states + slots.flight * one.stash + slots.deferred * one.deferred), one.seconds});
     return lower_hull(std::move(points));
   }
 
@@ -87,6 +95,7 @@ class HullChoices {
     std::int64_t states = 0;
     std::int64_t stash = 0;
     std::int64_t deferred = 0;
+    std::int64_t workspace = 0;
   };
   std::vector<One> all_;
 };

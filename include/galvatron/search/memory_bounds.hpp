@@ -12,13 +12,19 @@
 #include <vector>
 
 #include <galvatron/search/problem.hpp>
-#include <galvatron/search/stage_role.hpp>
+#include <galvatron/search/range_bound.hpp>
 
 namespace galvatron::search {
 
+/// Where stages may begin.
+struct Windows {
+  std::vector<int> low;   ///< (P + 1) the earliest first layer of every stage; the number of layers
+  std::vector<int> high;  ///< (P + 1) the latest
+};
+
 class MemoryBounds {
  public:
-  explicit MemoryBounds(const Problem& problem) : p_(&problem), workspaces_(least_workspaces(problem)) {
+  explicit constexpr MemoryBounds(const Problem& problem) : p_(&problem), workspaces_(least_workspaces(problem)) {
     const auto stages = static_cast<std::size_t>(p_->stages());
     messages_.assign(stages, 0);
     sums_.resize(stages);
@@ -46,7 +52,7 @@ class MemoryBounds {
   }
 
   /// The same of assignments with these choices in the first and the last layer, a leading and a trailing one.
-  [[nodiscard]] MemoryBounds with_ends(const Choice& first, const Choice& last) const {
+  [[nodiscard]] constexpr MemoryBounds with_ends(const Choice& first, const Choice& last) const {
     MemoryBounds out = *this;
     out.first_ += p_->least_slots(0).kept(first) - least_kept(0, 0);
     out.last_ += p_->least_slots(p_->stages() - 1).kept(last) - least_kept(p_->stages() - 1, p_->count() - 1);
@@ -56,18 +62,15 @@ class MemoryBounds {
   }
 
   /// Bytes of a stage besides its movable layers.
-  [[nodiscard]] std::int64_t besides(int stage) const {
+  [[nodiscard]] constexpr std::int64_t besides(int stage) const {
     const auto at = static_cast<std::size_t>(stage);
     return p_->fixed + messages_[at] + workspaces_[at] + (stage == 0 ? first_ : 0) +
            (stage + 1 == p_->stages() ? last_ : 0);
   }
-  /// (stages) the largest workspace of a layer of each.
-  [[nodiscard]] const std::vector<std::int64_t>& workspaces() const { return workspaces_; }
-
   /// False when no assignment fits the budget.
-  [[nodiscard]] bool may_fit(std::int64_t budget) const { return windows(budget).has_value(); }
+  [[nodiscard]] constexpr bool may_fit(std::int64_t budget) const { return windows(budget).has_value(); }
   /// The fullest stage of no assignment has fewer bytes.
-  [[nodiscard]] std::int64_t least_peak() const {
+  [[nodiscard]] constexpr std::int64_t least_peak() const {
     std::int64_t low = 0;  // too small
     std::int64_t high = 1;
     while (!may_fit(high) && high < most_bytes) high *= 2;
@@ -78,7 +81,7 @@ class MemoryBounds {
     return high;
   }
   /// Where the stages of assignments that fit the budget begin; nothing when there are none.
-  [[nodiscard]] std::optional<Windows> windows(std::int64_t budget) const {
+  [[nodiscard]] constexpr std::optional<Windows> windows(std::int64_t budget) const {
     const int stages = p_->stages();
     Windows out{p_->cuts, p_->cuts};
     if (!p_->cuts.empty()) {
@@ -109,16 +112,18 @@ class MemoryBounds {
  private:
   static constexpr std::int64_t most_bytes = std::int64_t{1} << 60;
 
-  [[nodiscard]] int type_of(int layer) const { return p_->layers[static_cast<std::size_t>(layer)]; }
-  [[nodiscard]] int movable_before(int layer) const { return std::clamp(layer - p_->leading, 0, p_->movable()); }
-  [[nodiscard]] std::int64_t least_kept(int stage, int layer) const {
+  [[nodiscard]] constexpr int type_of(int layer) const { return p_->layers[static_cast<std::size_t>(layer)]; }
+  [[nodiscard]] constexpr int movable_before(int layer) const {
+    return std::clamp(layer - p_->leading, 0, p_->movable());
+  }
+  [[nodiscard]] constexpr std::int64_t least_kept(int stage, int layer) const {
     std::int64_t least = std::numeric_limits<std::int64_t>::max();
     for (const Choice& c : p_->types[static_cast<std::size_t>(type_of(layer))])
       least = std::min(least, p_->least_slots(stage).kept(c));
     return least;
   }
   // What a stage keeps for its neighbours and its first layout.
-  void add_messages(int stage) {
+  constexpr void add_messages(int stage) {
     constexpr std::int64_t most = std::numeric_limits<std::int64_t>::max();
     std::int64_t begins = most;
     std::int64_t ends = most;
@@ -133,7 +138,7 @@ class MemoryBounds {
 
   // The most that a stage which begins with movable layer `begin`, or one before it, can end with; -1 where it has no
   // room for any layer.
-  [[nodiscard]] int furthest(int stage, int begin, std::int64_t budget) const {
+  [[nodiscard]] constexpr int furthest(int stage, int begin, std::int64_t budget) const {
     const std::vector<std::int64_t>& sums = sums_[static_cast<std::size_t>(stage)];
     const std::int64_t room = budget - besides(stage);
     if (room < smallest_[static_cast<std::size_t>(stage)]) return -1;
@@ -142,7 +147,7 @@ class MemoryBounds {
     return static_cast<int>(after - sums.begin()) - 1;
   }
   // The least that a stage which ends before movable layer `end`, or one after it, can begin with.
-  [[nodiscard]] int nearest(int stage, int end, std::int64_t budget) const {
+  [[nodiscard]] constexpr int nearest(int stage, int end, std::int64_t budget) const {
     const std::vector<std::int64_t>& sums = sums_[static_cast<std::size_t>(stage)];
     const std::int64_t room = budget - besides(stage);
     const auto first = std::lower_bound(sums.begin(), sums.begin() + end, sums[static_cast<std::size_t>(end)] - room);

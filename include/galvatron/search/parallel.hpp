@@ -140,7 +140,7 @@ class Team {
 
 /// Calls `piece(i)` for i = 0..count-1 by `executor`, if there is one and it has time.
 template <class Executor, class F>
-void share(Executor* executor, std::size_t count, const F& piece) {
+constexpr void share(Executor* executor, std::size_t count, const F& piece) {
   if (executor != nullptr && executor->has_time())
     executor->each(count, piece);
   else
@@ -149,7 +149,7 @@ void share(Executor* executor, std::size_t count, const F& piece) {
 /// The same for pieces that look at so many labels together: with fewer than some hundred they take no longer than
 /// another thread's coming.
 template <class Executor, class F>
-void share(Executor* executor, std::size_t labels, std::size_t count, const F& piece) {
+constexpr void share(Executor* executor, std::size_t labels, std::size_t count, const F& piece) {
   share(labels >= 256 ? executor : nullptr, count, piece);
 }
 

@@ -40,11 +40,11 @@ struct Choice {
   int tag = 0;                          ///< the caller's name for the strategy, the same in every type
 
   [[nodiscard]] constexpr double seconds() const { return forward + backward; }
-  [[nodiscard]] constexpr double once() const { return synchronise + update; }
+  [[nodiscard]] constexpr double per_iteration() const { return synchronise + update; }
   friend constexpr bool operator==(const Choice&, const Choice&) = default;
 };
 
-/// Transient bytes of a layer, but for changes of layout beside it.
+/// Transient bytes of a layer, but for re-layouts of its input and output.
 constexpr std::int64_t workspace_of(const Choice& c) {
   return std::max(c.forward_workspace, c.activation + c.backward_workspace);
 }
@@ -71,15 +71,23 @@ struct Moves {
   std::vector<double> output;    ///< (layouts) its gradient, from a neighbouring stage
 };
 
-/// Seconds of an iteration from the sums of its stages. `sum` adds the stages' ramps (seconds per micro-batch, less
-/// what the schedule defers), `slowest` is the largest of their seconds per micro-batch, `once` the largest of what
-/// stages do once an iteration; the weights are those of cost::pipeline_weights.
+/// What a choice, a layer or a stage adds to the objective.
+struct Terms {
+  double time = 0;           ///< T: seconds of a micro-batch
+  double fill = 0;           ///< T - deferred W: of them, what counts while the pipeline fills and drains
+  double per_iteration = 0;  ///< U: seconds once an iteration
+  friend constexpr bool operator==(const Terms&, const Terms&) = default;
+};
+
+/// Seconds of an iteration. With T_i the seconds of stage i for a micro-batch, W_i those that the schedule may defer,
+/// and U_i its per-iteration cost (gradient synchronisation and optimizer):
 ///
-///     alone * (fill_drain * sum + steady * slowest) + once, and at least m * sum / P + once where stages share cores
+///     alone (fill_drain sum_i (T_i - deferred W_i) + steady max_i T_i) + max_i U_i,
+///     and at least m / P sum_i T_i + max_i U_i where stages share cores
 ///
-/// On a machine with a core for each rank `alone` is 1. Where ranks share cores, seconds are those with every rank at
-/// work; a stage that works while others wait is faster (`alone` < 1), and the work of all stages bounds the iteration
-/// from below. GPipe may take longer: see cost::pipeline_seconds.
+/// with the weights of cost::pipeline_weights. On a machine with a core for each rank `alone` is 1. Where ranks share
+/// cores, seconds are those with every rank at work; a stage that works while others wait is faster (`alone` < 1), and
+/// the work of all stages bounds the iteration from below. GPipe may take longer: see cost::pipeline_seconds.
 struct Objective {
   int stages = 1;
   int microbatches = 1;
@@ -87,12 +95,20 @@ struct Objective {
   bool shared = false;
   cost::PipelineWeights weights{};
 
-  [[nodiscard]] constexpr double operator()(double sum, double slowest, double once) const {
-    const double pipeline = alone * (weights.fill_drain * sum + weights.steady * slowest);
-    return std::max(pipeline, shared ? microbatches * sum / stages : 0.0) + once;
+  [[nodiscard]] constexpr double operator()(double sum_fill, double slowest, double per_iteration) const {
+    const double pipeline = alone * (weights.fill_drain * sum_fill + weights.steady * slowest);
+    return std::max(pipeline, shared ? microbatches * sum_fill / stages : 0.0) + per_iteration;
   }
-  /// What a layer adds to the ramp of its stage.
-  [[nodiscard]] constexpr double ramp_of(const Choice& c) const { return c.seconds() - weights.deferred * c.weights; }
+  /// The seconds T that count as much as one second of per-iteration cost, if every stage had them.
+  [[nodiscard]] constexpr double share_of_iteration() const {
+    return 1 / (stages == 1 ? (*this)(1, 1, 0) : alone * (stages * weights.fill_drain + weights.steady));
+  }
+  /// What a choice adds to its stage. With one stage all of the objective is one sum: time then has all of it.
+  [[nodiscard]] constexpr Terms terms_of(const Choice& c) const {
+    if (stages > 1) return {c.seconds(), c.seconds() - weights.deferred * c.weights, c.per_iteration()};
+    const double all = c.seconds() + share_of_iteration() * c.per_iteration();
+    return {all, all, 0};
+  }
 };
 
 struct Problem {
@@ -115,7 +131,10 @@ struct Problem {
   [[nodiscard]] constexpr int stages() const { return objective.stages; }
   [[nodiscard]] constexpr int count() const { return static_cast<int>(layers.size()); }
   [[nodiscard]] constexpr const Choice& choice(int layer, int index) const {
-    return types[static_cast<std::size_t>(layers[static_cast<std::size_t>(layer)])][static_cast<std::size_t>(index)];
+    return type_of(layer)[static_cast<std::size_t>(index)];
+  }
+  [[nodiscard]] constexpr const LayerType& type_of(int layer) const {
+    return types[static_cast<std::size_t>(layers[static_cast<std::size_t>(layer)])];
   }
   [[nodiscard]] constexpr const Moves& moves_of(int layer) const {
     return moves[static_cast<std::size_t>(layers[static_cast<std::size_t>(layer)])];
@@ -156,124 +175,8 @@ struct Problem {
   }
 };
 
-/// What the largest workspace of every stage is at least: the ends have their stages, and some of the other layers is
-/// in any.
-constexpr std::vector<std::int64_t> least_workspaces(const Problem& p) {
-  std::vector<std::int64_t> of_type;
-  for (const LayerType& type : p.types) {
-    of_type.push_back(std::numeric_limits<std::int64_t>::max());
-    for (const Choice& c : type) of_type.back() = std::min(of_type.back(), workspace_of(c));
-  }
-  const auto of_layer = [&](int layer) {
-    return of_type[static_cast<std::size_t>(p.layers[static_cast<std::size_t>(layer)])];
-  };
-  std::int64_t least = std::numeric_limits<std::int64_t>::max();
-  std::int64_t most = 0;
-  for (int layer = p.leading; layer < p.count() - p.trailing; ++layer) {
-    least = std::min(least, of_layer(layer));
-    most = std::max(most, of_layer(layer));
-  }
-  std::vector<std::int64_t> out(static_cast<std::size_t>(p.stages()), p.stages() == 1 ? most : least);
-  for (int layer = 0; layer < p.leading; ++layer) out.front() = std::max(out.front(), of_layer(layer));
-  for (int layer = p.count() - p.trailing; layer < p.count(); ++layer)
-    out.back() = std::max(out.back(), of_layer(layer));
-  return out;
-}
-
-/// Whether `a` may stand for `b` in any assignment with so many micro-batches in flight without making it slower or
-/// larger.
-constexpr bool replaces(const Choice& a, const Choice& b, const Objective& objective, const Slots& slots,
-                        bool memory_only = false) {
-  const bool memory = a.layout == b.layout && a.input <= b.input && a.pass_through <= b.pass_through &&
-                      a.activation <= b.activation && slots.kept(a) <= slots.kept(b) &&
-                      a.forward_workspace <= b.forward_workspace && a.backward_workspace <= b.backward_workspace;
-  return memory && (memory_only || (a.seconds() <= b.seconds() && a.once() <= b.once() &&
-                                    objective.ramp_of(a) <= objective.ramp_of(b)));
-}
-
-/// The choices, by index, that are left when each one that another can replace is left out, of equals the first.
-/// @param tag      only choices with this tag; all when it is negative
-/// @param replace  (a, b) whether a may stand for b, which has the same layout
-template <class Replace>
-constexpr std::vector<std::int32_t> irreplaceable(const LayerType& type, int tag, Replace replace) {
-  const auto of = [&](std::int32_t i) -> const Choice& { return type[static_cast<std::size_t>(i)]; };
-  std::vector<std::int32_t> order;
-  for (std::int32_t i = 0; i < static_cast<std::int32_t>(type.size()); ++i)
-    if (tag < 0 || of(i).tag == tag) order.push_back(i);
-  std::sort(order.begin(), order.end(), [&](std::int32_t a, std::int32_t b) {
-    return of(a).layout != of(b).layout ? of(a).layout < of(b).layout : a < b;
-  });
-  std::vector<std::int32_t> kept;
-  std::ptrdiff_t first = 0;  // of those with the same layout
-  for (std::size_t i = 0; i < order.size(); ++i) {
-    const Choice& c = of(order[i]);
-    if (i > 0 && of(order[i - 1]).layout != c.layout) first = std::ssize(kept);
-    const auto begin = kept.begin() + first;
-    if (std::any_of(begin, kept.end(), [&](std::int32_t j) { return replace(of(j), c); })) continue;
-    kept.erase(std::remove_if(begin, kept.end(), [&](std::int32_t j) { return replace(c, of(j)); }), kept.end());
-    kept.push_back(order[i]);
-  }
-  std::sort(kept.begin(), kept.end());
-  return kept;
-}
-
-/// Of tied ends, drops the tags whose choices at both ends are those of the tag before: strategies that differ in what
-/// is recomputed, which is nothing there.
-constexpr void drop_equal_ties(Problem& p) {
-  LayerType& first = p.types[static_cast<std::size_t>(p.layers.front())];
-  LayerType& last = p.types[static_cast<std::size_t>(p.layers.back())];
-  int tags = 0;
-  for (const LayerType* type : {&first, &last})
-    for (const Choice& c : *type) tags = std::max(tags, c.tag + 1);
-  std::vector<const Choice*> partner(static_cast<std::size_t>(tags), nullptr);
-  for (const Choice& c : last) partner[static_cast<std::size_t>(c.tag)] = &c;
-  std::vector<bool> dropped(static_cast<std::size_t>(tags), false);
-  const auto equal = [](const Choice* a, const Choice* b) {
-    if (a == nullptr || b == nullptr) return false;
-    Choice same = *a;
-    same.tag = b->tag;
-    return same == *b;
-  };
-  const Choice* kept = nullptr;
-  for (const Choice& c : first) {
-    const auto tag = static_cast<std::size_t>(c.tag);
-    if (equal(kept, &c) && equal(partner[static_cast<std::size_t>(kept->tag)], partner[tag]))
-      dropped[tag] = true;
-    else
-      kept = &c;
-  }
-  const auto is_dropped = [&](const Choice& c) { return dropped[static_cast<std::size_t>(c.tag)]; };
-  std::erase_if(first, is_dropped);
-  std::erase_if(last, is_dropped);
-}
-
-/// Drops the choices that others replace on every stage; tied layers keep all that differ.
-constexpr void drop_superfluous(Problem& p) {
-  if (p.tied) drop_equal_ties(p);
-  // What a layer keeps grows in a straight line from the one to the other: more is deferred only where all stages have
-  // equally many micro-batches in flight.
-  Slots least = p.slots_of(0, 0);
-  Slots most = least;
-  for (int stage = 0; stage < p.stages(); ++stage)
-    for (int chunk = 0; chunk < p.chunks; ++chunk) {
-      const Slots own = p.slots_of(stage, chunk);
-      least = {std::min(least.flight, own.flight), std::min(least.deferred, own.deferred)};
-      most = {std::max(most.flight, own.flight), std::max(most.deferred, own.deferred)};
-    }
-  for (std::size_t i = 0; i < p.types.size(); ++i) {
-    const int type = static_cast<int>(i);
-    if (p.tied && (p.layers.front() == type || p.layers.back() == type)) continue;
-    LayerType kept;
-    for (const std::int32_t j : irreplaceable(p.types[i], -1, [&](const Choice& a, const Choice& b) {
-           return replaces(a, b, p.objective, least) && replaces(a, b, p.objective, most);
-         }))
-      kept.push_back(p.types[i][static_cast<std::size_t>(j)]);
-    p.types[i] = std::move(kept);
-  }
-}
-
 /// Where stages begin when each gets an equal number of layers, the remainder going to the last ones.
-inline std::vector<int> even_cuts(const Problem& p) {
+constexpr std::vector<int> even_cuts(const Problem& p) {
   std::vector<int> first{0};
   const int each = p.movable() / p.stages();
   const int more = p.movable() % p.stages();
@@ -295,7 +198,7 @@ struct StageCost {
   std::int64_t peak = 0;
 
   [[nodiscard]] constexpr double seconds() const { return forward + backward; }
-  [[nodiscard]] constexpr double once() const { return synchronise + update; }
+  [[nodiscard]] constexpr double per_iteration() const { return synchronise + update; }
 };
 
 /// Which choice every layer has, and where the stages begin.
@@ -364,18 +267,18 @@ struct Solution {
 /// A whole assignment.
 constexpr Evaluation evaluate(const Problem& problem, const Assignment& plan) {
   Evaluation out;
-  double sum = 0;
+  double sum_fill = 0;
   double slowest = 0;
-  double once = 0;
+  double per_iteration = 0;
   for (int stage = 0; stage < problem.stages(); ++stage) {
     const StageCost cost = evaluate_stage(problem, plan, stage);
-    sum += cost.seconds() - problem.objective.weights.deferred * cost.weights;
+    sum_fill += cost.seconds() - problem.objective.weights.deferred * cost.weights;
     slowest = std::max(slowest, cost.seconds());
-    once = std::max(once, cost.once());
+    per_iteration = std::max(per_iteration, cost.per_iteration());
     out.peak = std::max(out.peak, cost.peak);
     out.stages.push_back(cost);
   }
-  out.seconds = problem.objective(sum, slowest, once);
+  out.seconds = problem.objective(sum_fill, slowest, per_iteration);
   return out;
 }
 

@@ -139,28 +139,28 @@ class UniformPlans {
       const Slots own = p_.least_slots(stage);
       slots = {std::min(slots.flight, own.flight), std::min(slots.deferred, own.deferred)};
     }
-    double time = 0;
-    double ramp = 0;
-    double once = 0;
+    Terms all;
     double block_time = std::numeric_limits<double>::infinity();
     double kept = 0;
     std::int64_t block_bytes = std::numeric_limits<std::int64_t>::max();
     std::int64_t workspace = block_bytes;
     for (std::size_t type = 0; type < p_.types.size(); ++type) {
       const Choice& c = p_.types[type][static_cast<std::size_t>(out.choices[type])];
-      time += layers_[type] * c.seconds();
-      ramp += layers_[type] * p_.objective.ramp_of(c);
-      once += layers_[type] * c.once();
+      const Terms terms = p_.objective.terms_of(c);
+      all.time += layers_[type] * terms.time;
+      all.fill += layers_[type] * terms.fill;
+      all.per_iteration += layers_[type] * terms.per_iteration;
       kept += layers_[type] * static_cast<double>(slots.kept(c));
       if (movable_[type] == 0) continue;
-      block_time = std::min(block_time, c.seconds());
+      block_time = std::min(block_time, terms.time);
       block_bytes = std::min(block_bytes, slots.kept(c));
       workspace = std::min(workspace, workspace_of(c));
     }
     // Some stage has at least the mean of all, and some at least so many blocks.
     const int blocks = (p_.movable() + p_.stages() - 1) / p_.stages();
     out.seconds =
-        p_.objective(ramp, std::max(time / p_.stages(), blocks * block_time), once / p_.stages()) * (1 - 1e-12);
+        p_.objective(all.fill, std::max(all.time / p_.stages(), blocks * block_time), all.per_iteration / p_.stages()) *
+        (1 - 1e-12);
     out.peak = p_.fixed + workspace +
                std::max(static_cast<std::int64_t>(kept / p_.stages() * (1 - 1e-12)), blocks * block_bytes);
     return out;

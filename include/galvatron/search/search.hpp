@@ -25,6 +25,7 @@
 #include <galvatron/search/memory_bounds.hpp>
 #include <galvatron/search/options.hpp>
 #include <galvatron/search/parallel.hpp>
+#include <galvatron/search/relaxation.hpp>
 #include <galvatron/search/schemes.hpp>
 #include <galvatron/search/solver.hpp>
 #include <galvatron/search/uniform.hpp>
@@ -88,7 +89,7 @@ class Search {
     bounds_.resize(cases_.size());
     executor_.each(cases_.size(), [&](std::size_t i) {
       if (options_.interrupted()) return;  // a bound of 0
-      if (options_.algorithm == Algorithm::exact) drop_superfluous(cases_[i].problem);
+      if (options_.algorithm == Algorithm::exact) drop_dominated(cases_[i].problem);
       bounds_[i] = bound_of(cases_[i]);
     });
     std::vector<std::size_t> open(cases_.size());
@@ -140,9 +141,8 @@ class Search {
 
   // No plan of this case is faster; where that excludes it, the first bound that does.
   [[nodiscard]] double bound_of(const Case& c) const {
-    const Bounds first(c.problem);
-    if (!first.may_fit()) return Solver<Executor>::infinite;
-    if (first.seconds() >= upper_for(c)) return first.seconds();
+    const double first = LayerSums(c.problem).seconds(c.problem);
+    if (first >= upper_for(c)) return first;
     return Solver<Executor>(c.problem, {}, &executor_).bound(upper_for(c));
   }
 

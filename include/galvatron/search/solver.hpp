@@ -1,8 +1,11 @@
 // Solver: the exact joint search of one problem: stage partition, strategies of all layers, re-layouts.
 //
-// Stages meet only in sums and maxima of their seconds, so each is solved alone (StageTable) and a second dynamic
-// program over (stage, first layer) puts them together; its labels are (sum, slowest, once). Everything is pruned
-// against the best plan known so far.
+// Stages meet only in sums and maxima of their terms, so each is solved alone (StageDp) and a second dynamic program
+// over (stage, first layer) puts them together; its labels are partial pipelines. Everything is pruned against the best
+// plan known so far.
+//
+// All assignments are divided into parts, by the strategy of tied ends and, with one stage, by its largest workspace. A
+// part whose bound is no better than the best assignment known is never opened.
 #pragma once
 
 #include <algorithm>
@@ -13,19 +16,56 @@
 #include <utility>
 #include <vector>
 
-#include <galvatron/search/bounds.hpp>
-#include <galvatron/search/cuts.hpp>
-#include <galvatron/search/joints.hpp>
+#include <galvatron/search/layout_relaxation.hpp>
 #include <galvatron/search/memory_bounds.hpp>
-#include <galvatron/search/one_stage.hpp>
 #include <galvatron/search/parallel.hpp>
+#include <galvatron/search/pareto.hpp>
+#include <galvatron/search/partition_bounds.hpp>
 #include <galvatron/search/problem.hpp>
-#include <galvatron/search/stage_tables.hpp>
-#include <galvatron/search/ties.hpp>
-#include <galvatron/search/weighings.hpp>
-#include <galvatron/search/workspace_bound.hpp>
+#include <galvatron/search/relaxation.hpp>
+#include <galvatron/search/stage_dp.hpp>
+#include <galvatron/search/stage_dps.hpp>
 
 namespace galvatron::search {
+
+/// A way to have filled the first stages of a pipeline.
+struct PartialPipeline {
+  Terms terms;  ///< of its stages: the largest time, the sum of fill, the largest per-iteration cost
+  std::int64_t peak = 0;
+  std::int32_t parent = -1;  ///< in the states of the stage before
+  std::int32_t length = 0;   ///< of the last stage
+  const StageOption* option = nullptr;
+  std::int32_t dp = 0;  ///< that has the option
+
+  friend constexpr bool operator<(const PartialPipeline& a, const PartialPipeline& b) {
+    if (a.terms.fill != b.terms.fill) return a.terms.fill < b.terms.fill;
+    if (a.terms.time != b.terms.time) return a.terms.time < b.terms.time;
+    if (a.terms.per_iteration != b.terms.per_iteration) return a.terms.per_iteration < b.terms.per_iteration;
+    if (a.parent != b.parent) return a.parent < b.parent;
+    return a.length != b.length ? a.length < b.length : a.option->label < b.option->label;
+  }
+};
+
+/// Keeps the pipelines, sorted, that no other dominates; of more than `most` those of the least score. Returns whether
+/// there were more.
+template <class Score>
+constexpr bool keep_best(std::vector<PartialPipeline>& pipelines, std::size_t most, const Score& score) {
+  std::sort(pipelines.begin(), pipelines.end());
+  ParetoFront<double> front;  // of time and per-iteration cost
+  std::erase_if(pipelines, [&](const PartialPipeline& pipeline) {
+    if (front.dominates(pipeline.terms.time, pipeline.terms.per_iteration)) return true;
+    front.add(pipeline.terms.time, pipeline.terms.per_iteration);
+    return false;
+  });
+  if (pipelines.size() <= most) return false;
+  std::vector<double> scores;
+  for (const PartialPipeline& pipeline : pipelines) scores.push_back(score(pipeline));
+  const auto last = scores.begin() + static_cast<std::ptrdiff_t>(most) - 1;
+  std::nth_element(scores.begin(), last, scores.end());
+  std::erase_if(pipelines, [&, worst = *last](const PartialPipeline& p) { return score(p) > worst; });
+  if (pipelines.size() > most) pipelines.resize(most);
+  return true;
+}
 
 /// @tparam Executor  runs pieces of the work: see Team
 template <class Executor = Team>
@@ -34,75 +74,85 @@ class Solver {
   static constexpr double infinite = std::numeric_limits<double>::infinity();
 
   /// @param executor           shares the work on the problem; the answers are the same without one
-  /// @param workspace_classes  of the bounds of stages: see Segments
-  explicit Solver(const Problem& problem, Limits limits = {}, Executor* executor = nullptr, int workspace_classes = 1)
+  /// @param workspace_classes  of the range bounds (see RangeBound); 0: as usual
+  explicit constexpr Solver(const Problem& problem, const Limits& limits = {}, Executor* executor = nullptr,
+                            int workspace_classes = 0)
       : problem_(problem),
         limits_(limits),
         executor_(executor),
-        bounds_(problem),
-        weighings_(problem, bounds_, workspace_classes, executor),
-        cuts_(problem, weighings_, bounds_),
-        tables_(problem, bounds_, weighings_, cuts_, executor) {}
+        memory_(problem),
+        relaxation_(problem,
+                    workspace_classes > 0   ? workspace_classes
+                    : problem.stages() == 1 ? one_stage_classes
+                                            : 1,
+                    executor),
+        bounds_(problem, relaxation_),
+        dps_(problem, relaxation_, bounds_, executor) {}
   Solver(const Solver&) = delete;  // its parts refer to each other
   Solver& operator=(const Solver&) = delete;
 
   /// No assignment is faster. It is not worth being larger than `enough`.
-  [[nodiscard]] double bound(double enough = infinite) const {
-    if (!bounds_.may_fit()) return infinite;
-    if (problem_.stages() > 1) return cuts_.bound(enough, executor_);
-    const std::vector<Tie> ties = ties_of(problem_, bounds_, false);
-    const WorkspaceBound least(problem_, bounds_.once_share(), ties, enough / bounds_.single_stage(1));
-    return std::max(bounds_.seconds(), bounds_.single_stage(least.seconds()));
+  [[nodiscard]] constexpr double bound(double enough = infinite) {
+    if (!memory_.may_fit(problem_.budget)) return infinite;
+    relaxation_.refine(enough);
+    return bounds_.bound(tied_ends(problem_), enough, executor_);
   }
 
   /// The fastest assignment with less than `upper` seconds whose stages all fit the budget; nothing when there is none.
-  [[nodiscard]] std::optional<Solution> fastest(double upper = infinite) {
+  [[nodiscard]] constexpr std::optional<Solution> fastest(double upper = infinite) {
     limits_.memory_only = false;
-    std::optional<Solution> best;
     open_ = infinite;
-    if (!bounds_.may_fit()) return best;
-    if (problem_.stages() == 1) {
-      OneStage search(problem_, bounds_, weighings_, limits_, executor_);
-      best = search.fastest(upper);
-      open_ = search.open();
-      work_ += search.work();
-      return best;
-    }
+    std::optional<Solution> best;
     const double wanted = upper;
     upper *= 1 + 1e-9;  // room for rounding in the bounds
-    if (problem_.movable() < problem_.stages() || !cuts_.narrow(upper)) return best;
-    const std::vector<Tie> ties = ties_of(problem_, bounds_, false);
-    std::vector<std::optional<Cuts>> narrowed;
-    for (std::size_t i = 0; i < ties.size() && ties[i].bound < upper; ++i) {
-      if (i % Cuts::group == 0) narrowed = cuts_.narrowed(ties, i, upper, executor_);
-      const Tie& tie = ties[i];
-      if (limits_.interrupted()) {
-        open_ = std::min(open_, tie.bound);
-        break;
-      }
-      std::optional<Cuts>& cuts = narrowed[i % Cuts::group];
-      if (!cuts || (cuts->limit() > upper && !cuts->narrow(upper, tie))) continue;
-      tie_cuts_.emplace(std::move(*cuts));
-      thinned_ = false;
-      auto found = join(tie, upper, problem_.budget);
-      if (thinned_) open_ = std::min(open_, std::max(tie.bound, tie_cuts_->least()));
-      if (!found) continue;
-      Solution solution{std::move(*found), {}};
-      solution.cost = evaluate(problem_, solution.plan);
-      if (solution.cost.seconds >= (best ? best->cost.seconds : wanted)) continue;
+    if (problem_.movable() < problem_.stages() || !memory_.may_fit(problem_.budget) || !bounds_.narrow(upper))
+      return best;
+    const auto offer = [&](Solution solution) {
+      if (solution.cost.seconds >= (best ? best->cost.seconds : wanted)) return false;
       upper = std::min(upper, solution.cost.seconds * (1 + 1e-9));
       best = std::move(solution);
-      if (!cuts_.narrow(upper)) break;
+      return true;
+    };
+    relaxation_.refine(upper);
+    const std::vector<Part> parts = parts_below(upper);
+    if (problem_.stages() == 1)
+      for (std::size_t i = 0; i < std::min(parts.size(), rounded_parts) && parts[i].bound < upper; ++i) {
+        const StageRole role = dps_.role_of(0, 0, parts[i], bounds_);
+        if (auto solution = LayoutRelaxation(problem_, role, 0).rounded()) offer(std::move(*solution));
+      }
+    std::vector<std::optional<PartitionBounds>> narrowed;
+    for (std::size_t i = 0; i < parts.size() && parts[i].bound < upper; ++i) {
+      const Part& part = parts[i];
+      if (i % at_once == 0) {
+        narrowed = std::vector<std::optional<PartitionBounds>>(std::min(at_once, parts.size() - i));
+        share(executor_, narrowed.size(), [&](std::size_t j) {
+          const Part& one = parts[i + j];
+          if (one.bound < upper && !narrowed[j].emplace(bounds_).narrow(upper, one.ends)) narrowed[j].reset();
+        });
+      }
+      if (limits_.interrupted()) {
+        open_ = std::min(open_, part.bound);
+        break;
+      }
+      std::optional<PartitionBounds>& bounds = narrowed[i % at_once];
+      if (!bounds || (bounds->limit() > upper && !bounds->narrow(upper, part.ends))) continue;
+      part_bounds_.emplace(std::move(*bounds));
+      truncated_ = false;
+      auto found = join(part, upper, problem_.budget);
+      if (truncated_) open_ = std::min(open_, std::max({part.bound, part_bounds_->least(), layout_bound()}));
+      if (!found) continue;
+      const Evaluation cost = evaluate(problem_, *found);
+      if (offer({std::move(*found), cost}) && !bounds_.narrow(upper)) break;
     }
     return best;
   }
 
-  /// Whether the last answer is exact: neither labels were thinned nor the work limited.
-  [[nodiscard]] bool proven() const { return open_ == infinite; }
+  /// Whether the last answer is exact: neither labels were beam-truncated nor the work limited.
+  [[nodiscard]] constexpr bool proven() const { return open_ == infinite; }
   /// No assignment that the last search may have missed is faster.
-  [[nodiscard]] double open() const { return open_; }
+  [[nodiscard]] constexpr double open() const { return open_; }
   /// Labels made so far.
-  [[nodiscard]] std::int64_t work() const { return work_ + tables_.work(); }
+  [[nodiscard]] constexpr std::int64_t work() const { return work_ + dps_.work(); }
 
   /// The assignment that needs the least memory, if that is less than `upper` bytes; the budget is ignored.
   [[nodiscard]] std::optional<Solution> smallest(std::int64_t upper = std::numeric_limits<std::int64_t>::max()) {
@@ -110,21 +160,32 @@ class Solver {
     open_ = infinite;
     std::optional<Solution> best;
     if (problem_.movable() < problem_.stages()) return best;
-    const std::vector<TieBytes> ties = tie_bytes();
-    if (ties.empty()) return best;
+    // Of each strategy of tied ends: what memory any assignment with it needs, the least first.
+    struct OfEnds {
+      Part part;
+      MemoryBounds bounds;
+      std::int64_t least = 0;
+    };
+    std::vector<OfEnds> parts;
+    for (const TiedEnds& ends : tied_ends(problem_, true)) {
+      parts.push_back({{ends}, ends.tag < 0 ? memory_ : memory_.with_ends(ends.first, ends.last)});
+      parts.back().least = parts.back().bounds.least_peak();
+    }
+    if (parts.empty()) return best;
+    std::stable_sort(parts.begin(), parts.end(), [](const OfEnds& a, const OfEnds& b) { return a.least < b.least; });
     // What is hardly feasible is decided soonest: look a little above the bound, then further.
-    const std::int64_t least = ties.front().least;
+    const std::int64_t least = parts.front().least;
     for (std::int64_t more = least / 256 + 1; !best && least < upper; more *= 4) {
       const bool all = more > (upper - 1 - least) / 4;
       std::int64_t budget = all ? upper - 1 : least + more;
-      tables_.forget();  // they are of the smaller budget
-      if (const auto windows = bounds_.memory().windows(budget)) cuts_.narrow(*windows);
-      tie_cuts_.emplace(cuts_);
-      for (const TieBytes& tie : ties) {
-        const auto windows = tie.bounds.windows(budget);
+      dps_.forget();  // they are of the smaller budget
+      if (const auto windows = memory_.windows(budget)) bounds_.narrow(*windows);
+      part_bounds_.emplace(bounds_);
+      for (const OfEnds& one : parts) {
+        const auto windows = one.bounds.windows(budget);
         if (!windows) break;
-        tie_cuts_->narrow(*windows);
-        auto found = join(tie.tie, 0, budget);
+        part_bounds_->narrow(*windows);
+        auto found = join(one.part, 0, budget);
         if (!found) continue;
         Solution solution{std::move(*found), {}};
         solution.cost = evaluate(problem_, solution.plan);
@@ -133,200 +194,214 @@ class Solver {
       }
       if (all || limits_.interrupted()) break;
     }
-    tables_.forget();
+    dps_.forget();
     return best;
   }
 
  private:
-  using Table = StageTable<Executor>;
-  using Joint = search::Joint<Table>;
-  using State = std::pair<int, std::vector<Joint>>;  // first layer of the next stage
+  using State = std::pair<int, std::vector<PartialPipeline>>;  // first layer of the next stage
 
-  // A choice of both ends and what memory any assignment with them needs.
-  struct TieBytes {
-    Tie tie;
-    MemoryBounds bounds;
-    std::int64_t least = 0;
-  };
-  // The least first.
-  [[nodiscard]] std::vector<TieBytes> tie_bytes() const {
-    std::vector<TieBytes> out;
-    for (const Tie& tie : ties_of(problem_, bounds_, true)) {
-      const MemoryBounds& all = bounds_.memory();
-      out.push_back({tie, tie.tag < 0 ? all : all.with_ends(tie.first, tie.last), 0});
-      out.back().least = out.back().bounds.least_peak();
+  // Those whose bound is less than `upper`, least first.
+  [[nodiscard]] constexpr std::vector<Part> parts_below(double upper) const {
+    std::vector<Part> out;
+    for (const TiedEnds& ends : tied_ends(problem_)) {
+      const double bound = relaxation_.sums().with_ends(problem_, ends);
+      if (bound >= upper) continue;
+      if (problem_.stages() > 1) {
+        out.push_back({ends});
+        out.back().bound = bound;
+        continue;
+      }
+      PartitionBounds own(bounds_);
+      if (!own.narrow(upper, ends)) continue;
+      const std::size_t before = out.size();
+      for (std::size_t i = 0; i < relaxation_.ranges(0).classes(); ++i) {
+        const auto [least, most] = relaxation_.ranges(0).workspaces(i);
+        const double in_class = std::max(bound, own.least_in_class(i));
+        if (in_class >= upper) continue;
+        // Workspaces that are no great part of the memory are not worth searches of their own.
+        if (out.size() > before &&
+            (!limits_.seeks_proof() || most - out.back().least_workspace <= problem_.budget / 64)) {
+          out.back().most_workspace = most;
+          out.back().bound = std::min(out.back().bound, in_class);
+        } else {
+          out.push_back({ends, least, most, in_class});
+        }
+      }
     }
-    std::stable_sort(out.begin(), out.end(), [](const TieBytes& a, const TieBytes& b) { return a.least < b.least; });
+    std::sort(out.begin(), out.end(), [](const Part& a, const Part& b) {
+      if (a.bound != b.bound) return a.bound < b.bound;
+      return a.ends.tag != b.ends.tag ? a.ends.tag < b.ends.tag : a.least_workspace < b.least_workspace;
+    });
     return out;
   }
-
-  [[nodiscard]] std::int64_t work_left() const {
-    if (limits_.work == std::numeric_limits<std::int64_t>::max()) return limits_.work;
-    return limits_.work - std::min(limits_.work, work());
+  // With one stage: what its layers take at least, changes of layout included.
+  [[nodiscard]] constexpr double layout_bound() const {
+    if (problem_.stages() > 1) return 0;
+    const double seconds = dps_.least_seconds(0);
+    return seconds < infinite ? problem_.objective(seconds, seconds, 0) : 0;
   }
 
-  [[nodiscard]] bool hopeless(const Joint& joint, int stage, int next, double upper) const {
-    const JointFigures& f = joint.figures;
-    return bounds_.with_stages(stage + 1, next, joint.bound, f.sum, f.slowest, f.once) >= upper ||
-           tie_cuts_->with_stages(stage + 1, next, f.sum, f.slowest, f.once) >= upper;
+  [[nodiscard]] constexpr std::int64_t work_left() const {
+    return limits_.limits_work() ? limits_.work - std::min(limits_.work, work()) : limits_.work;
   }
-
-  // Returns whether it thinned them.
-  [[nodiscard]] bool keep_best(std::vector<Joint>& joints) const {
-    if (joints.empty()) return false;
-    if (limits_.memory_only) {
-      joints.assign(1, *std::min_element(joints.begin(), joints.end(),
-                                         [](const Joint& a, const Joint& b) { return a.peak < b.peak; }));
-      return false;
-    }
-    keep_unbeaten(joints);
-    return thin(joints, most_joints_,
-                [&](const Joint& j) { return problem_.objective(j.figures.sum, j.figures.slowest, j.figures.once); });
+  [[nodiscard]] constexpr double score(const PartialPipeline& pipeline) const {
+    if (limits_.memory_only) return static_cast<double>(pipeline.peak);
+    return problem_.objective(pipeline.terms.fill, pipeline.terms.time, pipeline.terms.per_iteration);
   }
 
   // Ways to have filled the stages before one, and the good stages that go on from there.
   struct Start {
     int begin = 0;  // first layer of the stage
-    const std::vector<Joint>* joints = nullptr;
+    const std::vector<PartialPipeline>* before = nullptr;
     std::int32_t parent = 0;  // number of the first of them
-    const Table* table = nullptr;
+    std::int32_t dp = 0;
     int shortest = 1;  // layers of the stage
     int longest = 1;
   };
 
   // How a stage may go on from what there is before it.
-  [[nodiscard]] std::vector<Start> starts_of(int stage, const std::vector<State>& before, int tag,
-                                             std::int64_t budget) {
+  [[nodiscard]] constexpr std::vector<Start> starts_of(int stage, const std::vector<State>& before, const Part& part,
+                                                       std::int64_t budget) {
     std::vector<int> begins;
     for (const State& state : before) begins.push_back(state.first);
     Limits limits = limits_;
     limits.work = work_left();
-    const std::vector<const Table*> tables = tables_.of_stage(stage, begins, tag, *tie_cuts_, limits, budget);
+    if (problem_.stages() == 1 && limits.limits_work()) limits.work /= 2;  // the likeliest parts get the most
+    const std::vector<std::int32_t> dps = dps_.of_stage(stage, begins, part, *part_bounds_, limits, budget);
     std::vector<Start> out;
     std::int32_t parents = 0;
     for (std::size_t i = 0; i < before.size(); ++i) {
-      const StageRole role = tables_.role_of(stage, begins[i], tag, *tie_cuts_);
-      out.push_back({role.begin, &before[i].second, parents, tables[i], role.shortest,
-                     std::min(role.longest, tables[i]->longest())});
+      const StageRole role = dps_.role_of(stage, begins[i], part, *part_bounds_);
+      const StageDp<Executor>& dp = dps_.dp(stage, dps[i]);
+      out.push_back(
+          {role.begin, &before[i].second, parents, dps[i], role.shortest, std::min(role.longest, dp.longest())});
       parents += static_cast<std::int32_t>(before[i].second.size());
-      thinned_ |= tables[i]->thinned();
+      truncated_ |= dp.truncated();
     }
     return out;
   }
 
   // The ways to have filled the stages up to this one, so that the next begins with layer `next`.
-  void join_before(int stage, int next, const std::vector<Start>& starts, double upper, std::int64_t budget,
-                   std::vector<Joint>& out) const {
-    RecentBeaters beaters;
-    // Whether nothing good begins with this. What is less in every figure is good if anything is.
-    const auto superfluous = [&](const Joint& joint) {
-      if (joint.peak > budget) return true;  // the table may be from when the budget was larger
-      return !limits_.memory_only && (beaters.beat(joint.figures) || hopeless(joint, stage, next, upper));
+  constexpr void extend(int stage, int next, const std::vector<Start>& starts, double upper, std::int64_t budget,
+                        std::vector<PartialPipeline>& out) const {
+    // Whether nothing good begins with this. What is less in every number is good if anything is.
+    const auto is_pruned = [&](const PartialPipeline& pipeline) {
+      if (pipeline.peak > budget) return true;  // its last stage may be of a search with a larger budget
+      const Terms& terms = pipeline.terms;
+      return !limits_.memory_only &&
+             part_bounds_->with_stages(stage + 1, next, terms.fill, terms.time, terms.per_iteration) >= upper;
     };
     for (const Start& start : starts) {
       const int length = next - start.begin;
       if (length < start.shortest || length > start.longest) continue;
-      const std::vector<StageOption>& options = start.table->options(length);
-      const StageOption least = least_of(options);
-      const bool ascending = std::is_sorted(options.begin(), options.end(),
-                                            [](const StageOption& a, const StageOption& b) { return a.ramp < b.ramp; });
+      const std::vector<StageOption>& options = dps_.dp(stage, start.dp).options(length);
+      if (options.empty()) continue;
+      StageOption least = options.front();
+      for (const StageOption& option : options)
+        least = {{std::min(least.terms.time, option.terms.time), std::min(least.terms.fill, option.terms.fill),
+                  std::min(least.terms.per_iteration, option.terms.per_iteration)},
+                 std::min(least.peak, option.peak)};
+      const bool ascending =
+          std::is_sorted(options.begin(), options.end(),
+                         [](const StageOption& a, const StageOption& b) { return a.terms.fill < b.terms.fill; });
       std::int32_t parent = start.parent - 1;
-      for (const Joint& before : *start.joints) {
+      for (const PartialPipeline& before : *start.before) {
         ++parent;
-        const auto with = [&](const StageOption& option) -> Joint {
-          return {{before.figures.sum + option.ramp, std::max(before.figures.slowest, option.time),
-                   std::max(before.figures.once, option.once)},
-                  before.bound + bounds_.finished(stage, option.time, option.ramp, option.once),
+        const auto with = [&](const StageOption& option) -> PartialPipeline {
+          return {{std::max(before.terms.time, option.terms.time), before.terms.fill + option.terms.fill,
+                   std::max(before.terms.per_iteration, option.terms.per_iteration)},
                   std::max(before.peak, option.peak),
                   parent,
                   length,
                   &option,
-                  start.table};
+                  start.dp};
         };
-        if (const Joint best = with(least); options.empty() || superfluous(best)) continue;
+        if (is_pruned(with(least))) continue;
         for (const StageOption& option : options) {
-          if (const Joint joint = with(option); !superfluous(joint)) {
-            beaters.add(joint.figures);
-            out.push_back(joint);
-          }
-          // Those after it are slower, and what they spare once an iteration is hidden behind a stage before.
-          if (ascending && option.once <= before.figures.once) break;
+          if (const PartialPipeline pipeline = with(option); !is_pruned(pipeline)) out.push_back(pipeline);
+          // Those after it are slower, and what they spare in per-iteration cost is hidden behind a stage before.
+          if (ascending && option.terms.per_iteration <= before.terms.per_iteration) break;
         }
       }
     }
   }
 
-  // Keeps as many of a stage as the next one can join with its share of the work, if it joins as they did here.
-  void limit_joints(int stage, std::size_t before, std::size_t pairs) {
-    most_joints_ = limits_.labels;
-    if (limits_.work == std::numeric_limits<std::int64_t>::max() || before == 0 || pairs == 0) return;
+  // Keeps as many pipelines up to a stage as the next one can extend with its share of the work, if that goes as here.
+  constexpr void limit_pipelines(int stage, std::size_t before, std::size_t pairs) {
+    most_pipelines_ = limits_.labels;
+    if (!limits_.limits_work() || before == 0 || pairs == 0) return;
     pairs = pairs / pairs_of_a_label + 1;
     work_ += static_cast<std::int64_t>(pairs);
-    const double good = static_cast<double>(before) *
-                        static_cast<double>(Limits::share_of_work(work_left(), problem_.stages() - stage - 1)) /
-                        static_cast<double>(pairs) /
-                        (tie_cuts_->latest(stage + 1) - tie_cuts_->earliest(stage + 1) + 1);
-    most_joints_ = std::min(most_joints_, static_cast<std::size_t>(std::max(good, least_joints)));
+    Limits left = limits_;
+    left.work = work_left();
+    const double good =
+        static_cast<double>(before) * static_cast<double>(left.share_of_work(problem_.stages() - stage - 1)) /
+        static_cast<double>(pairs) / (part_bounds_->latest(stage + 1) - part_bounds_->earliest(stage + 1) + 1);
+    most_pipelines_ = std::min(most_pipelines_, static_cast<std::size_t>(std::max(good, least_pipelines)));
   }
 
-  // The fastest assignment with these ends, and the cuts of tie_cuts_.
-  std::optional<Assignment> join(const Tie& tie, double upper, std::int64_t budget) {
-    tables_.begin_join();
+  // The fastest assignment of a part, within part_bounds_.
+  constexpr std::optional<Assignment> join(const Part& part, double upper, std::int64_t budget) {
+    dps_.begin_join();
     const int stages = problem_.stages();
     std::vector<std::vector<State>> after(static_cast<std::size_t>(stages));
-    const std::vector<State> nothing{{0, {Joint{}}}};
+    const std::vector<State> nothing{{0, {PartialPipeline{}}}};
     for (int stage = 0; stage < stages; ++stage) {
       const std::vector<Start> starts =
-          starts_of(stage, stage == 0 ? nothing : after[static_cast<std::size_t>(stage) - 1], tie.tag, budget);
+          starts_of(stage, stage == 0 ? nothing : after[static_cast<std::size_t>(stage) - 1], part, budget);
       if (starts.empty()) return std::nullopt;
       std::size_t ways = 0;   // so far
       std::size_t pairs = 0;  // of a way so far and a stage
       for (const Start& start : starts) {
-        ways += start.joints->size();
+        ways += start.before->size();
         for (int length = start.shortest; length <= start.longest; ++length)
-          pairs += start.joints->size() * start.table->options(length).size();
+          pairs += start.before->size() * dps_.dp(stage, start.dp).options(length).size();
       }
-      limit_joints(stage, ways, pairs);
-      const int first = tie_cuts_->earliest(stage + 1);
-      std::vector<std::vector<Joint>> made(static_cast<std::size_t>(tie_cuts_->latest(stage + 1) - first) + 1);
-      std::vector<char> thinned(made.size(), 0);
-      const auto piece = [&](std::size_t i) {
-        join_before(stage, first + static_cast<int>(i), starts, upper, budget, made[i]);
-        thinned[i] = keep_best(made[i]) ? 1 : 0;
-      };
-      share(executor_, pairs, made.size(), piece);
+      limit_pipelines(stage, ways, pairs);
+      const int first = part_bounds_->earliest(stage + 1);
+      std::vector<std::vector<PartialPipeline>> made(static_cast<std::size_t>(part_bounds_->latest(stage + 1) - first) +
+                                                     1);
+      std::vector<char> truncated(made.size(), 0);
+      share(executor_, pairs, made.size(), [&](std::size_t i) {
+        extend(stage, first + static_cast<int>(i), starts, upper, budget, made[i]);
+        const auto by_score = [&](const PartialPipeline& pipeline) { return score(pipeline); };
+        if (!limits_.memory_only)
+          truncated[i] = keep_best(made[i], most_pipelines_, by_score) ? 1 : 0;
+        else if (!made[i].empty())
+          made[i].assign(1, *least_of(made[i]));
+      });
       for (std::size_t i = 0; i < made.size(); ++i) {
-        thinned_ |= thinned[i] != 0;
+        truncated_ |= truncated[i] != 0;
         if (!made[i].empty())
           after[static_cast<std::size_t>(stage)].emplace_back(first + static_cast<int>(i), std::move(made[i]));
       }
     }
-
-    const Joint* best = nullptr;
-    const auto score = [&](const Joint& j) {
-      if (limits_.memory_only) return static_cast<double>(j.peak);
-      return problem_.objective(j.figures.sum, j.figures.slowest, j.figures.once);
-    };
-    for (const auto& [next, joints] : after.back())
-      for (const Joint& joint : joints)
-        if (best == nullptr || score(joint) < score(*best)) best = &joint;
-    if (best == nullptr) return std::nullopt;
-    return trace(*best, after);
+    if (after.back().empty()) return std::nullopt;
+    return trace(*least_of(after.back().front().second), after);  // all layers are in a stage: there is one state
+  }
+  // The first of the least score.
+  [[nodiscard]] constexpr const PartialPipeline* least_of(const std::vector<PartialPipeline>& pipelines) const {
+    const PartialPipeline* best = &pipelines.front();
+    for (const PartialPipeline& pipeline : pipelines)
+      if (score(pipeline) < score(*best)) best = &pipeline;
+    return best;
   }
 
-  [[nodiscard]] Assignment trace(const Joint& last, const std::vector<std::vector<State>>& after) const {
+  [[nodiscard]] constexpr Assignment trace(const PartialPipeline& last,
+                                           const std::vector<std::vector<State>>& after) const {
     std::vector<std::vector<int>> parts;
-    const Joint* joint = &last;
+    const PartialPipeline* pipeline = &last;
     for (std::size_t stage = after.size(); stage-- > 0;) {
-      parts.push_back(joint->table->choices(joint->length, *joint->option));
+      parts.push_back(dps_.dp(static_cast<int>(stage), pipeline->dp).choices(pipeline->length, *pipeline->option));
       if (stage == 0) break;
-      std::int32_t at = joint->parent;
-      for (const auto& [begin, joints] : after[stage - 1]) {
-        if (at < static_cast<std::int32_t>(joints.size())) {
-          joint = &joints[static_cast<std::size_t>(at)];
+      std::int32_t at = pipeline->parent;
+      for (const auto& [begin, pipelines] : after[stage - 1]) {
+        if (at < static_cast<std::int32_t>(pipelines.size())) {
+          pipeline = &pipelines[static_cast<std::size_t>(at)];
           break;
         }
-        at -= static_cast<std::int32_t>(joints.size());
+        at -= static_cast<std::int32_t>(pipelines.size());
       }
     }
     Assignment plan;
@@ -338,21 +413,24 @@ class Solver {
     return plan;
   }
 
-  static constexpr double least_joints = 8;            // to begin with one layer, whatever the limit of work
-  static constexpr std::size_t pairs_of_a_label = 16;  // most pairs are beaten at once
+  static constexpr int one_stage_classes = 12;         // of workspaces
+  static constexpr std::size_t rounded_parts = 4;      // the likeliest: a good assignment spares most of the search
+  static constexpr std::size_t at_once = 8;            // parts that are narrowed together
+  static constexpr double least_pipelines = 8;         // to begin with one layer, whatever the limit of work
+  static constexpr std::size_t pairs_of_a_label = 16;  // most pairs are pruned at once
 
   const Problem& problem_;
   Limits limits_;
   Executor* executor_;
-  Bounds bounds_;
-  Weighings weighings_;
-  Cuts cuts_;  // whatever the ends are
-  StageTables<Executor> tables_;
-  std::optional<Cuts> tie_cuts_;  // with those that are being joined
-  bool thinned_ = false;          // in the last join
-  std::size_t most_joints_ = 0;   // with one first layer of the next stage
+  MemoryBounds memory_;
+  Relaxation relaxation_;
+  PartitionBounds bounds_;  // whatever the ends are
+  StageDps<Executor> dps_;
+  std::optional<PartitionBounds> part_bounds_;  // of the part that is being joined
+  bool truncated_ = false;                      // in the last join
+  std::size_t most_pipelines_ = 0;              // with one first layer of the next stage
   double open_ = infinite;
-  std::int64_t work_ = 0;  // besides the tables
+  std::int64_t work_ = 0;  // besides the dynamic programs
 };
 
 }  // namespace galvatron::search

@@ -1,4 +1,4 @@
-#include <galvatron/search/segments.hpp>
+#include <galvatron/search/range_bound.hpp>
 
 #include <doctest/doctest.h>
 
@@ -10,7 +10,7 @@
 
 using namespace galvatron::search;
 
-TEST_CASE("a run says of any number of bytes what its segment says, wherever it looked before") {
+TEST_CASE("a bound of many numbers of bytes says of each what a single question says, wherever it looked before") {
   int finite = 0;
   int several = 0;
   for (unsigned seed = 0; seed < 500; ++seed) {
@@ -19,20 +19,20 @@ TEST_CASE("a run says of any number of bytes what its segment says, wherever it 
     INFO("seed " << seed);
     const auto upto = [&](int n) { return std::uniform_int_distribution<int>(0, n)(random); };
     for (const double share : {0.0, 0.5}) {
-      const Segments segments(p, share);
+      const RangeBound ranges(p, share);
       for (int round = 0; round < 5; ++round) {
         const int stage = upto(p.stages() - 1);
         const int begin = upto(p.count());
         const int end = begin + upto(p.count() - begin);
-        const Run run = segments.run(stage, begin, end);
+        const PiecewiseLinear bound = ranges.bound(stage, begin, end);
         std::size_t at = 0;
         std::size_t furthest = 0;
         for (int question = 0; question < 20; ++question) {
           const double bytes = upto(400);
-          const double expected = segments.seconds_within(stage, begin, end, bytes);
-          const double seconds = run.seconds(bytes, at);
+          const double expected = ranges.seconds_within(stage, begin, end, bytes);
+          const double seconds = bound.seconds(bytes, at);
           furthest = std::max(furthest, at);
-          if (expected == Segments::infinite) {
+          if (expected == RangeBound::infinite) {
             CHECK(seconds == expected);
             continue;
           }
@@ -53,8 +53,8 @@ TEST_CASE("with classes of workspaces no stage takes less than without, and many
     std::mt19937 random(seed);
     const Problem p = testing::random_problem(random);
     INFO("seed " << seed);
-    const Segments all(p, 0);
-    const Segments classes(p, 0, 4);
+    const RangeBound all(p, 0);
+    const RangeBound classes(p, 0, 4);
     for (int stage = 0; stage < p.stages(); ++stage)
       for (int begin = 0; begin < p.count(); ++begin)
         for (int end = begin + 1; end <= p.count(); ++end) {

@@ -1,13 +1,15 @@
-// Routes: the least seconds of the layers to come by the layout they are reached in, changes of layout included.
+// LayoutRelaxation: the least seconds of the layers of a stage, changes of layout included.
 //
-// Segments take the cheapest choice of every layer, as if layouts changed for nothing. Where layers of several types
-// like different layouts, that is far from what any assignment takes. Here, for a price q >= 0 of a byte, a dynamic
-// program from the last layer to the first, whose state is a layout, gives the least of
+// Range bounds take the cheapest choice of every layer, as if layouts changed for nothing. Where layers of several
+// types like different layouts, that is far from what any assignment takes. Here, for a price q >= 0 of a byte
+// (Lagrange), a dynamic program from the last layer to the first, whose state is a layout, gives the least of
 //
-//     sum over the layers of (seconds + q bytes) + the changes of layout before and between them
+//     sum over the layers of (seconds + q bytes) + the re-layouts before and between them
 //
-// which, less q M, bounds what they take in M bytes (Lagrange), and the assignment that has it. Of two such
-// assignments, of which one fits the memory and one nearly, an assignment is made that is close to the bound.
+// which, less q M, bounds what they take in M bytes, and the assignment that has it. It serves three times: as a bound
+// of all layers and of those from each one on by the layout they are reached in; for a plan close to the bound, put
+// together of two such assignments, of which one fits the memory and one nearly; and by its best price, which tells
+// the likely choices.
 #pragma once
 
 #include <algorithm>
@@ -18,24 +20,36 @@
 #include <utility>
 #include <vector>
 
+#include <galvatron/search/hull.hpp>
 #include <galvatron/search/problem.hpp>
-#include <galvatron/search/segments.hpp>
-#include <galvatron/search/stage_role.hpp>
+#include <galvatron/search/range_bound.hpp>
 
 namespace galvatron::search {
 
+/// A stage that a search is for.
+struct StageRole {
+  int stage = 0;
+  int begin = 0;     ///< first layer
+  int shortest = 1;  ///< layers
+  int longest = 1;   ///< layers
+  bool first = true;
+  bool last = true;
+  int tag = -1;                      ///< of the first layer of the first stage and of the last of the last; -1: any
+  std::int64_t least_workspace = 0;  ///< it counts as at least that
+  std::int64_t most_workspace = std::numeric_limits<std::int64_t>::max();  ///< no choice has more
+};
+
 /// Of the layers that a stage has in any case; those that it may have behind them take nothing.
-class Routes {
+class LayoutRelaxation {
  public:
   static constexpr double infinite = std::numeric_limits<double>::infinity();
 
-  /// @param problem     with one chunk
-  /// @param role        its tag and workspaces limit the choices
-  /// @param once_share  seconds per micro-batch that one second once an iteration counts for
-  Routes(const Problem& problem, const StageRole& role, double once_share)
+  /// @param role   its tag and workspaces limit the choices
+  /// @param share  of the per-iteration cost that counts as seconds of a micro-batch
+  constexpr LayoutRelaxation(const Problem& problem, const StageRole& role, double share)
       : p_(problem),
         role_(role),
-        once_share_(once_share),
+        share_(share),
         layouts_(static_cast<std::size_t>(problem.layouts)),
         slots_(problem.slots_of(role.stage, 0)),
         room_(static_cast<double>(problem.budget - problem.fixed - role.least_workspace)) {
@@ -49,7 +63,7 @@ class Routes {
   /// Of a problem with one stage: an assignment that fits, from those that are the cheapest at a price. Of the two
   /// between which they begin to fit, the one has the layers before some place and the other those behind it. Nothing
   /// where none fits.
-  [[nodiscard]] std::optional<Solution> rounded() const {
+  [[nodiscard]] constexpr std::optional<Solution> rounded() const {
     std::optional<Solution> best;
     if (bytes_.front() > room_) return best;
     const auto offer = [&](Assignment plan) {
@@ -84,8 +98,10 @@ class Routes {
     return best;
   }
 
+  /// Seconds that a byte of memory is worth: the price whose bound of all layers is the highest.
+  [[nodiscard]] constexpr double price() const { return prices_[best_price()]; }
   /// Prepares the bounds below. The prices are those near the one that bounds all layers best.
-  void bound_layers() {
+  constexpr void bound_layers() {
     if (bytes_.front() > room_) {
       least_ = infinite;
       return;
@@ -100,13 +116,13 @@ class Routes {
     }
   }
   /// All layers take at least that; infinite when they cannot fit.
-  [[nodiscard]] double seconds() const { return least_; }
+  [[nodiscard]] constexpr double seconds() const { return least_; }
   /// The layers from `layer` on, after one in this layout.
-  [[nodiscard]] Run after(int layer, int layout) const {
+  [[nodiscard]] constexpr PiecewiseLinear after(int layer, int layout) const {
     return run(number_of(layer), number_of(layer), layout, [](double) { return 0.0; });
   }
   /// The same when `layer` has a choice of this layout, what changes the layout before it left out.
-  [[nodiscard]] Run within(int layer, int layout) const {
+  [[nodiscard]] constexpr PiecewiseLinear within(int layer, int layout) const {
     const std::size_t k = number_of(layer);
     if (k == kind_of_.size()) return after(layer, layout);
     const Layout& own = kind(k).layouts[static_cast<std::size_t>(layout)];
@@ -127,19 +143,20 @@ class Routes {
     double bytes = infinite;  // that a layer keeps at least
   };
 
-  [[nodiscard]] const Kind& kind(std::size_t number) const { return kinds_[kind_of_[number]]; }
+  [[nodiscard]] constexpr const Kind& kind(std::size_t number) const { return kinds_[kind_of_[number]]; }
   // Of a layer: its place among those that the stage has in any case, or the end of them.
-  [[nodiscard]] std::size_t number_of(int layer) const {
+  [[nodiscard]] constexpr std::size_t number_of(int layer) const {
     return std::min(static_cast<std::size_t>(layer - role_.begin), kind_of_.size());
   }
-  [[nodiscard]] HullPoint point_of(const Choice& c) const {
-    return {static_cast<double>(slots_.kept(c)), c.seconds() + once_share_ * c.once()};
+  [[nodiscard]] constexpr HullPoint point_of(const Choice& c) const {
+    const Terms terms = p_.objective.terms_of(c);
+    return {static_cast<double>(slots_.kept(c)), terms.time + share_ * terms.per_iteration};
   }
-  [[nodiscard]] bool is_open(const Choice& c, int tag) const {
+  [[nodiscard]] constexpr bool is_open(const Choice& c, int tag) const {
     return (tag < 0 || c.tag == tag) && workspace_of(c) <= role_.most_workspace;
   }
 
-  std::size_t kind_number(int layer) {
+  constexpr std::size_t kind_number(int layer) {
     const int type = p_.layers[static_cast<std::size_t>(layer)];
     const int tag = layer == 0 || layer + 1 == p_.count() ? role_.tag : -1;
     const auto same =
@@ -161,8 +178,8 @@ class Routes {
     return kinds_.size() - 1;
   }
 
-  // Of all slopes those near the best, and ever fewer of those far away.
-  void choose_prices() {
+  // The number of the price with the highest bound.
+  [[nodiscard]] constexpr std::size_t best_price() const {
     const auto bound = [&](std::size_t k) {
       return least_at(prices_[k], [](std::size_t, std::size_t, double, std::size_t) {}).first - prices_[k] * room_;
     };
@@ -174,6 +191,11 @@ class Routes {
       else
         last = middle;
     }
+    return best;
+  }
+  // Of all slopes those near the best, and ever fewer of those far away.
+  constexpr void choose_prices() {
+    const std::size_t best = best_price();
     chosen_.clear();
     for (std::size_t k = 0; k < prices_.size(); ++k) {
       const std::size_t far = k > best ? k - best : best - k;
@@ -184,7 +206,7 @@ class Routes {
   // The least of all layers at a price and the first layer's layout, and for the layers from each one on, after one in
   // each layout: note(layer, layout before, sum, layout).
   template <class Note>
-  [[nodiscard]] std::pair<double, std::size_t> least_at(double price, const Note& note) const {
+  [[nodiscard]] constexpr std::pair<double, std::size_t> least_at(double price, const Note& note) const {
     std::vector<double> of_kinds;  // (kinds, layouts) the cheapest choice of a layer
     for (const Kind& one : kinds_)
       for (const Layout& layout : one.layouts) of_kinds.push_back(cheapest(layout.hull, price));
@@ -217,7 +239,7 @@ class Routes {
   }
 
   // The assignment that is the cheapest at a price.
-  [[nodiscard]] Assignment cheapest_at(double price) const {
+  [[nodiscard]] constexpr Assignment cheapest_at(double price) const {
     std::vector<std::size_t> next(kind_of_.size() * layouts_, 0);  // layout of a layer, by the one before
     std::size_t layout = least_at(price, [&](std::size_t layer, std::size_t from, double, std::size_t to) {
                            next[layer * layouts_ + from] = to;
@@ -229,7 +251,7 @@ class Routes {
     }
     return out;
   }
-  [[nodiscard]] int cheapest_choice(const Kind& of, int layout, double price) const {
+  [[nodiscard]] constexpr int cheapest_choice(const Kind& of, int layout, double price) const {
     const LayerType& type = p_.types[static_cast<std::size_t>(of.type)];
     int best = -1;
     double least = infinite;
@@ -247,8 +269,8 @@ class Routes {
 
   // Of the layers from `begin` on: those from `open` on, after one in this layout, and more at each price.
   template <class More>
-  [[nodiscard]] Run run(std::size_t begin, std::size_t open, int layout, const More& more) const {
-    Run out(bytes_[begin]);
+  [[nodiscard]] constexpr PiecewiseLinear run(std::size_t begin, std::size_t open, int layout, const More& more) const {
+    PiecewiseLinear out(bytes_[begin]);
     const double* sums = &sums_[(open * layouts_ + static_cast<std::size_t>(layout)) * chosen_.size()];
     for (std::size_t k = 0; k < chosen_.size(); ++k)
       if (!out.add(chosen_[k], sums[k] + more(chosen_[k]))) break;
@@ -257,7 +279,7 @@ class Routes {
 
   const Problem& p_;
   StageRole role_;
-  double once_share_;
+  double share_;
   std::size_t layouts_;
   Slots slots_;
   double room_;  // bytes for what the layers keep

@@ -1,4 +1,4 @@
-#include <galvatron/search/routes.hpp>
+#include <galvatron/search/layout_relaxation.hpp>
 
 #include <doctest/doctest.h>
 
@@ -6,7 +6,7 @@
 #include <random>
 #include <vector>
 
-#include <galvatron/search/bounds.hpp>
+#include <galvatron/search/relaxation.hpp>
 
 #include "random_problem.hpp"
 
@@ -35,11 +35,11 @@ struct Tail {
 };
 
 // The tail that begins with `begin`. @param change  with the change of layout before it
-Tail tail_of(const Problem& p, const Assignment& plan, int begin, double once_share, bool change) {
+Tail tail_of(const Problem& p, const Assignment& plan, int begin, bool change) {
   Tail out;
   for (int layer = begin; layer < p.count(); ++layer) {
     const galvatron::search::Choice& c = p.choice(layer, plan.choice[static_cast<std::size_t>(layer)]);
-    out.seconds += c.seconds() + once_share * c.once();
+    out.seconds += p.objective.terms_of(c).time;
     out.bytes += static_cast<double>(p.slots_of(0, 0).kept(c));
     if (layer == 0 || (layer == begin && !change)) continue;
     const galvatron::search::Choice& before = p.choice(layer - 1, plan.choice[static_cast<std::size_t>(layer) - 1]);
@@ -52,40 +52,39 @@ Tail tail_of(const Problem& p, const Assignment& plan, int begin, double once_sh
 
 }  // namespace
 
-TEST_CASE("routes bound every assignment, and what is left of it after every layer") {
+TEST_CASE("the layout relaxation bounds every assignment, and what is left of it after every layer") {
   int assignments = 0;
   int exact = 0;
   int tighter = 0;
   for (unsigned seed = 0; seed < 300; ++seed) {
     const Problem p = one_stage(seed);
     INFO("seed " << seed);
-    const Bounds bounds(p);
     for (int tag = p.tied ? 0 : -1; tag < (p.tied ? 4 : 0); ++tag) {
-      Routes routes(p, role_of(p, tag), bounds.once_share());
-      routes.bound_layers();
-      tighter +=
-          routes.seconds() < Routes::infinite && bounds.single_stage(routes.seconds()) > bounds.seconds() * rounding;
+      LayoutRelaxation layouts(p, role_of(p, tag), 0);
+      layouts.bound_layers();
+      tighter += layouts.seconds() < LayoutRelaxation::infinite &&
+                 p.objective(layouts.seconds(), layouts.seconds(), 0) > LayerSums(p).seconds(p) * rounding;
       testing::for_every_assignment(p, [&](const Assignment& plan) {
         if (tag >= 0 && p.choice(0, plan.choice.front()).tag != tag) return;
         if (evaluate(p, plan).peak > p.budget) return;
         ++assignments;
-        const Tail all = tail_of(p, plan, 0, bounds.once_share(), false);
-        REQUIRE(routes.seconds() <= all.seconds * rounding + 1e-9);
-        exact += routes.seconds() * rounding >= all.seconds;
+        const Tail all = tail_of(p, plan, 0, false);
+        REQUIRE(layouts.seconds() <= all.seconds * rounding + 1e-9);
+        exact += layouts.seconds() * rounding >= all.seconds;
         for (int layer = 0; layer < p.count(); ++layer) {
           const auto layout_of = [&](int i) { return p.choice(i, plan.choice[static_cast<std::size_t>(i)]).layout; };
           std::size_t at = 0;
-          const Tail own = tail_of(p, plan, layer, bounds.once_share(), false);
-          REQUIRE(routes.within(layer, layout_of(layer)).seconds(own.bytes, at) <= own.seconds * rounding + 1e-9);
+          const Tail own = tail_of(p, plan, layer, false);
+          REQUIRE(layouts.within(layer, layout_of(layer)).seconds(own.bytes, at) <= own.seconds * rounding + 1e-9);
           if (layer == 0) continue;
-          const Tail moved = tail_of(p, plan, layer, bounds.once_share(), true);
-          REQUIRE(routes.after(layer, layout_of(layer - 1)).seconds(moved.bytes, at) <=
+          const Tail moved = tail_of(p, plan, layer, true);
+          REQUIRE(layouts.after(layer, layout_of(layer - 1)).seconds(moved.bytes, at) <=
                   moved.seconds * rounding + 1e-9);
         }
       });
     }
   }
-  MESSAGE(assignments << " assignments, the bound is exact for " << exact << " and tighter than without routes for "
+  MESSAGE(assignments << " assignments, the bound is exact for " << exact << " and tighter than without them for "
                       << tighter << " problems");
   CHECK(assignments > 10000);
   CHECK(exact > 50);
@@ -101,7 +100,7 @@ TEST_CASE("rounded assignments fit, and are often the fastest") {
     if (p.tied) continue;
     INFO("seed " << seed);
     const testing::BruteForce truth = testing::brute_force(p);
-    const auto rounded = Routes(p, role_of(p, -1), Bounds(p).once_share()).rounded();
+    const auto rounded = LayoutRelaxation(p, role_of(p, -1), 0).rounded();
     feasible += truth.peak <= p.budget;
     if (!rounded) continue;
     ++found;

@@ -1,0 +1,171 @@
+// The choices of a layer type: which of them others dominate, what neighbours see of them, and those of tied ends.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include <galvatron/search/problem.hpp>
+
+namespace galvatron::search {
+
+/// Whether `a` may stand for `b` in any assignment with so many micro-batches in flight without making it slower or
+/// larger.
+constexpr bool dominates(const Choice& a, const Choice& b, const Objective& objective, const Slots& slots,
+                         bool memory_only = false) {
+  if (a.layout != b.layout || a.input > b.input || a.pass_through > b.pass_through || a.activation > b.activation ||
+      slots.kept(a) > slots.kept(b) || a.forward_workspace > b.forward_workspace ||
+      a.backward_workspace > b.backward_workspace)
+    return false;
+  if (memory_only) return true;
+  const Terms x = objective.terms_of(a);
+  const Terms y = objective.terms_of(b);
+  return x.time <= y.time && x.fill <= y.fill && x.per_iteration <= y.per_iteration;
+}
+
+/// The choices, by index, that no other one dominates; of equals the first.
+/// @param tag        only choices with this tag; all when it is negative
+/// @param dominates  (a, b) whether a may stand for b, which has the same layout
+template <class Dominates>
+constexpr std::vector<std::int32_t> non_dominated_choices(const LayerType& type, int tag, Dominates dominates) {
+  const auto of = [&](std::int32_t i) -> const Choice& { return type[static_cast<std::size_t>(i)]; };
+  std::vector<std::int32_t> order;
+  for (std::int32_t i = 0; i < static_cast<std::int32_t>(type.size()); ++i)
+    if (tag < 0 || of(i).tag == tag) order.push_back(i);
+  std::sort(order.begin(), order.end(), [&](std::int32_t a, std::int32_t b) {
+    return of(a).layout != of(b).layout ? of(a).layout < of(b).layout : a < b;
+  });
+  std::vector<std::int32_t> kept;
+  std::ptrdiff_t first = 0;  // of those with the same layout
+  for (std::size_t i = 0; i < order.size(); ++i) {
+    const Choice& c = of(order[i]);
+    if (i > 0 && of(order[i - 1]).layout != c.layout) first = std::ssize(kept);
+    const auto begin = kept.begin() + first;
+    if (std::any_of(begin, kept.end(), [&](std::int32_t j) { return dominates(of(j), c); })) continue;
+    kept.erase(std::remove_if(begin, kept.end(), [&](std::int32_t j) { return dominates(c, of(j)); }), kept.end());
+    kept.push_back(order[i]);
+  }
+  std::sort(kept.begin(), kept.end());
+  return kept;
+}
+
+/// A strategy of tied ends: an embedding and a head that share a weight have one.
+struct TiedEnds {
+  int tag = -1;  ///< -1: the ends are not tied, each has any choice
+  Choice first;
+  Choice last;
+};
+
+/// The strategies of tied ends that no other dominates at both ends, in the order of `types`; one "any" without a tie.
+constexpr std::vector<TiedEnds> tied_ends(const Problem& p, bool memory_only = false) {
+  if (!p.tied || p.count() < 2) return {TiedEnds{}};
+  const LayerType& last = p.type_of(p.count() - 1);
+  const Slots first_slots = p.slots_of(0, 0);
+  const Slots last_slots = p.slots_of(p.stages() - 1, p.chunks - 1);
+  std::vector<TiedEnds> kept;
+  std::size_t at = 0;  // both types have their tags in ascending order
+  for (const Choice& first : p.type_of(0)) {
+    while (at < last.size() && last[at].tag < first.tag) ++at;
+    if (at == last.size() || last[at].tag != first.tag) continue;
+    const TiedEnds ends{first.tag, first, last[at]};
+    const auto stands_for = [&](const TiedEnds& a, const TiedEnds& b) {
+      return dominates(a.first, b.first, p.objective, first_slots, memory_only) &&
+             dominates(a.last, b.last, p.objective, last_slots, memory_only);
+    };
+    if (std::any_of(kept.begin(), kept.end(), [&](const TiedEnds& other) { return stands_for(other, ends); })) continue;
+    std::erase_if(kept, [&](const TiedEnds& other) { return stands_for(ends, other); });
+    kept.push_back(ends);
+  }
+  return kept;
+}
+
+/// Drops the choices that others dominate on every stage, and those of tied ends that no assignment needs.
+constexpr void drop_dominated(Problem& p) {
+  if (p.tied && p.count() > 1) {
+    LayerType& first = p.types[static_cast<std::size_t>(p.layers.front())];
+    LayerType& last = p.types[static_cast<std::size_t>(p.layers.back())];
+    const std::vector<TiedEnds> kept = tied_ends(p);
+    first.clear();
+    last.clear();
+    for (const TiedEnds& ends : kept) {
+      first.push_back(ends.first);
+      last.push_back(ends.last);
+    }
+  }
+  // What a layer keeps is linear in the slots between the least and the most: more is deferred only where all stages
+  // have equally many micro-batches in flight.
+  Slots least = p.slots_of(0, 0);
+  Slots most = least;
+  for (int stage = 0; stage < p.stages(); ++stage)
+    for (int chunk = 0; chunk < p.chunks; ++chunk) {
+      const Slots own = p.slots_of(stage, chunk);
+      least = {std::min(least.flight, own.flight), std::min(least.deferred, own.deferred)};
+      most = {std::max(most.flight, own.flight), std::max(most.deferred, own.deferred)};
+    }
+  for (std::size_t i = 0; i < p.types.size(); ++i) {
+    const int type = static_cast<int>(i);
+    if (p.tied && (p.layers.front() == type || p.layers.back() == type)) continue;
+    LayerType kept;
+    for (const std::int32_t j : non_dominated_choices(p.types[i], -1, [&](const Choice& a, const Choice& b) {
+           return dominates(a, b, p.objective, least) && dominates(a, b, p.objective, most);
+         }))
+      kept.push_back(p.types[i][static_cast<std::size_t>(j)]);
+    p.types[i] = std::move(kept);
+  }
+}
+
+/// The choices of a layer type, divided into classes by what the layers before and after them see of them.
+struct ChoiceClasses {
+  struct Class {
+    int layout = 0;
+    std::int64_t input = 0;
+    std::int64_t pass_through = 0;
+    std::int64_t activation = 0;
+    std::int64_t forward_workspace =
+        0;  // 0 where backward needs no less: then that is what bounds a re-layout after it
+    std::vector<std::int32_t> choices;
+
+    explicit constexpr Class(const Choice& c)
+        : layout(c.layout),
+          input(c.input),
+          pass_through(c.pass_through),
+          activation(c.activation),
+          forward_workspace(c.forward_workspace > c.backward_workspace ? c.forward_workspace : 0) {}
+    /// The same labels arrive at both.
+    [[nodiscard]] constexpr bool begins_like(const Class& other) const {
+      return layout == other.layout && input == other.input && pass_through == other.pass_through;
+    }
+    [[nodiscard]] constexpr bool ends_like(const Class& other) const {
+      return activation == other.activation && forward_workspace == other.forward_workspace;
+    }
+    friend constexpr bool operator<(const Class& a, const Class& b) {
+      return std::tie(a.layout, a.input, a.pass_through, a.activation, a.forward_workspace) <
+             std::tie(b.layout, b.input, b.pass_through, b.activation, b.forward_workspace);
+    }
+  };
+  std::vector<Class> classes;
+
+  /// Dominated choices are left out.
+  /// @param tag             only choices with that tag, or all when it is negative
+  /// @param most_workspace  only choices with no more bytes
+  constexpr ChoiceClasses(const LayerType& type, const Objective& objective, const Slots& slots, int tag,
+                          std::int64_t most_workspace, bool memory_only) {
+    for (const std::int32_t i : non_dominated_choices(type, tag, [&](const Choice& a, const Choice& b) {
+           return dominates(a, b, objective, slots, memory_only);
+         })) {
+      const Choice& choice = type[static_cast<std::size_t>(i)];
+      if (workspace_of(choice) > most_workspace) continue;
+      const Class own(choice);
+      auto found = std::find_if(classes.begin(), classes.end(),
+                                [&](const Class& k) { return k.begins_like(own) && k.ends_like(own); });
+      if (found == classes.end()) found = classes.insert(classes.end(), own);
+      found->choices.push_back(i);
+    }
+    std::sort(classes.begin(), classes.end());
+  }
+};
+
+}  // namespace galvatron::search

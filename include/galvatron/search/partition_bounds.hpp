@@ -1,0 +1,320 @@
+// PartitionBounds: where the stages of a good assignment may begin, and what the stages after take at least.
+//
+// A stage that begins later has less to do, so that for a limit on the slowest stage the furthest begins follow from
+// the front, stage by stage, and the earliest from the back. Between them a dynamic program over begins adds up the
+// least seconds of stages (RangeBound). All is done for each surrogate objective (Relaxation).
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <limits>
+#include <optional>
+#include <vector>
+
+#include <galvatron/search/choices.hpp>
+#include <galvatron/search/memory_bounds.hpp>
+#include <galvatron/search/parallel.hpp>
+#include <galvatron/search/problem.hpp>
+#include <galvatron/search/range_bound.hpp>
+#include <galvatron/search/relaxation.hpp>
+
+namespace galvatron::search {
+
+class PartitionBounds {
+ public:
+  static constexpr double infinite = std::numeric_limits<double>::infinity();
+
+  constexpr PartitionBounds(const Problem& problem, const Relaxation& relaxation)
+      : p_(problem), r_(relaxation), fixed_(problem.cuts) {
+    if (problem.stages() == 1) fixed_ = even_cuts(problem);
+  }
+
+  /// No assignment is faster. It is not worth being larger than `enough`.
+  /// @param ends      all strategies of the ends
+  /// @param executor  shares the work, if there is one
+  template <class Executor = Team>
+  [[nodiscard]] constexpr double bound(const std::vector<TiedEnds>& ends, double enough = infinite,
+                                       Executor* executor = nullptr) const {
+    double whole = r_.sums().seconds(p_);
+    for (std::size_t k = 0; k < r_.size(); ++k) {
+      const double slowest = p_.objective.weights.steady > 0 ? least_slowest(k, r_.fills(k)) : 0;
+      whole = std::max(whole, r_.seconds(k, r_.fills(k), slowest));
+    }
+    if (whole >= enough || enough == infinite) return whole;
+    double out = enough;
+    for (std::size_t first = 0; first < ends.size() && whole < out; first += group) {
+      const std::vector<std::optional<PartitionBounds>> within = narrowed(ends, first, out, executor);
+      for (std::size_t i = 0; i < within.size(); ++i)
+        if (within[i]) out = std::min(out, std::max(whole, within[i]->least()));
+    }
+    return out;
+  }
+
+  /// Looks at assignments with less than `limit` seconds and with these ends from here on; false when there are none.
+  constexpr bool narrow(double limit, const TiedEnds& ends = {}) {
+    limit_ = limit;
+    set_ends(ends);
+    windows_.low.assign(static_cast<std::size_t>(p_.stages()) + 1, 0);
+    windows_.high.assign(windows_.low.size(), p_.count());
+    for (std::size_t k = 0; k < r_.size(); ++k) {
+      most_[k] = r_.most_slowest(k, limit);
+      if (!narrow_by(k, most_[k])) return false;
+    }
+    add_up();
+    return limit == infinite || least() < limit;
+  }
+  /// Looks at assignments whose stages begin in these windows from here on, whatever their seconds, of which it knows
+  /// nothing then.
+  constexpr void narrow(const Windows& windows) {
+    limit_ = infinite;
+    windows_ = windows;
+    after_.clear();
+  }
+  [[nodiscard]] constexpr double limit() const { return limit_; }
+  static constexpr std::size_t group = 8;  ///< ends that are looked at together
+  /// The bounds for each of a group of ends, from `first` on; nothing where none has less than `limit` seconds.
+  template <class Executor>
+  [[nodiscard]] constexpr std::vector<std::optional<PartitionBounds>> narrowed(const std::vector<TiedEnds>& ends,
+                                                                               std::size_t first, double limit,
+                                                                               Executor* executor) const {
+    std::vector<std::optional<PartitionBounds>> out(std::min(group, ends.size() - first));
+    share(executor, out.size(), [&](std::size_t i) {
+      const TiedEnds& own = ends[first + i];
+      if (r_.sums().with_ends(p_, own) < limit && !out[i].emplace(*this).narrow(limit, own)) out[i].reset();
+    });
+    return out;
+  }
+  /// No assignment with less than the limit is faster.
+  [[nodiscard]] constexpr double least() const {
+    const Rest& all = after_.front();
+    double out = 0;
+    for (std::size_t k = 0; k < r_.size(); ++k)
+      out = std::max(out, all.slowest[k] < infinite ? r_.seconds(k, all.fills[k], all.slowest[k]) : infinite);
+    return out;
+  }
+  /// The same where the only stage has a workspace of a class of the range bounds.
+  [[nodiscard]] constexpr double least_in_class(std::size_t i) const {
+    const Part part = part_of(0, 0, 0, p_.count());
+    const double seconds = r_.ranges(0).seconds_in_class(i, 0, part.begin, part.end, part.besides);
+    return seconds < infinite ? r_.seconds(0, seconds, seconds) : infinite;
+  }
+
+  /// What a stage must keep within, so that an assignment has less seconds than the limit.
+  [[nodiscard]] constexpr StageLimit stage_limit() const {
+    return {limit_, most_, after_.front().fills, after_.front().slowest};
+  }
+  /// The first layer of stage `stage`, 0 to P, is one of these.
+  [[nodiscard]] constexpr int earliest(int stage) const { return windows_.low[static_cast<std::size_t>(stage)]; }
+  [[nodiscard]] constexpr int latest(int stage) const { return windows_.high[static_cast<std::size_t>(stage)]; }
+  /// Of any assignment whose stages before `stage`, the next of which begins with layer `begin`, have this sum and
+  /// these maxima.
+  [[nodiscard]] constexpr double with_stages(int stage, int begin, double fill, double slowest,
+                                             double per_iteration) const {
+    const Rest& rest = after_[index(stage, begin)];
+    const double left = p_.stages() - stage;
+    per_iteration = std::max(per_iteration, r_.per_iteration());
+    double out = 0;
+    for (std::size_t k = 0; k < r_.size(); ++k)
+      out = std::max(out, r_.seconds(k, per_iteration, left, fill + rest.fills.front(),
+                                     std::max(slowest, rest.slowest.front()), fill + rest.fills[k], rest.slowest[k]));
+    return out;
+  }
+
+ private:
+  // The stages from one on.
+  struct Rest {
+    Surrogate fills{infinite, infinite};
+    Surrogate slowest{infinite, infinite};
+  };
+
+  [[nodiscard]] constexpr std::size_t index(int stage, int begin) const {
+    return offset_[static_cast<std::size_t>(stage)] + static_cast<std::size_t>(begin - earliest(stage));
+  }
+  // What the ends add to their stages where they are known.
+  constexpr void set_ends(const TiedEnds& ends) {
+    known_ends_ = ends.tag >= 0;
+    if (!known_ends_) return;
+    const auto besides = [&](std::size_t k, const Choice& c, int stage) -> BesideRange {
+      const Terms terms = p_.objective.terms_of(c);
+      return {terms.time + r_.share(k) * terms.per_iteration, static_cast<double>(p_.least_slots(stage).kept(c)),
+              workspace_of(c)};
+    };
+    for (std::size_t k = 0; k < r_.size(); ++k) {
+      first_[k] = besides(k, ends.first, 0);
+      first_[k].bytes += static_cast<double>(p_.least_slots(0).flight * ends.first.pass_through);
+      last_[k] = besides(k, ends.last, p_.stages() - 1);
+    }
+  }
+  // A stage: the layers whose choices are open, and the ends.
+  struct Part {
+    int begin = 0;
+    int end = 0;
+    BesideRange besides;
+  };
+  [[nodiscard]] constexpr Part part_of(std::size_t k, int stage, int begin, int end) const {
+    Part out{begin, end, {}};
+    const auto add = [&out](const BesideRange& own) {
+      out.besides = {out.besides.seconds + own.seconds, out.besides.bytes + own.bytes,
+                     std::max(out.besides.workspace, own.workspace)};
+    };
+    if (!known_ends_) return out;
+    if (stage == 0) add(first_[k]), ++out.begin;
+    if (stage + 1 == p_.stages()) add(last_[k]), --out.end;
+    return out;
+  }
+  // Least seconds of a stage in a surrogate.
+  [[nodiscard]] constexpr double stage_seconds(std::size_t k, int stage, int begin, int end) const {
+    const Part part = part_of(k, stage, begin, end);
+    return r_.ranges(k).seconds(stage, part.begin, part.end, part.besides);
+  }
+
+  // The least begin of a stage after one that begins with `begin`, and the largest of any.
+  [[nodiscard]] constexpr int least_next(int stage, int begin) const {
+    return begin + 1 + (stage == 0 ? p_.leading : 0);
+  }
+  [[nodiscard]] constexpr int most_next(int stage) const {
+    return p_.count() - p_.trailing - (p_.stages() - 1 - stage);
+  }
+
+  // The value nearest to `bad`, an end of an ascending or descending range from `good`, for which `holds`, which holds
+  // less and less along it; -1 when it does not hold for `good`.
+  template <class Holds>
+  [[nodiscard]] static constexpr int last_good(int good, int bad, const Holds& holds) {
+    if (!holds(good)) return -1;
+    while (bad - good > 1 || good - bad > 1) {
+      const int middle = (good + bad) / 2;
+      (holds(middle) ? good : bad) = middle;
+    }
+    return good;
+  }
+  // The largest begin of the stage after; -1 when there is none.
+  [[nodiscard]] constexpr int furthest(std::size_t k, int stage, int begin, double seconds) const {
+    const int first = least_next(stage, begin);
+    const int end = most_next(stage) + 1;
+    if (first >= end) return -1;
+    return last_good(first, end, [&](int next) { return stage_seconds(k, stage, begin, next) <= seconds; });
+  }
+  // The least begin of a stage that ends before `end`; -1 when there is none.
+  [[nodiscard]] constexpr int nearest(std::size_t k, int stage, int end, double seconds) const {
+    const int first = end - 1 - (stage + 1 == p_.stages() ? p_.trailing : 0);
+    const int before = p_.leading + stage - 1;
+    if (first <= before) return -1;
+    return last_good(first, before, [&](int begin) { return stage_seconds(k, stage, begin, end) <= seconds; });
+  }
+  [[nodiscard]] constexpr bool feasible(std::size_t k, double seconds) const {
+    int begin = 0;
+    for (int stage = 0; stage + 1 < p_.stages(); ++stage) {
+      begin = furthest(k, stage, begin, seconds);
+      if (begin < 0) return false;
+    }
+    return stage_seconds(k, p_.stages() - 1, begin, p_.count()) <= seconds;
+  }
+
+  // The slowest stage where all cuts are given.
+  [[nodiscard]] constexpr double slowest_of_fixed(std::size_t k) const {
+    double slowest = 0;
+    for (std::size_t i = 0; i + 1 < fixed_.size(); ++i)
+      slowest = std::max(slowest, stage_seconds(k, static_cast<int>(i), fixed_[i], fixed_[i + 1]));
+    return slowest;
+  }
+  // What the slowest stage takes at least.
+  // @param high  about as much as all take
+  [[nodiscard]] constexpr double least_slowest(std::size_t k, double high) const {
+    if (!fixed_.empty()) return slowest_of_fixed(k);
+    double low = 0;
+    high += 1e-9;
+    while (!feasible(k, high)) {
+      low = high;
+      high *= 2;
+      if (high > 1e200) return infinite;
+    }
+    for (int round = 0; round < 40 && high - low > 1e-5 * high; ++round) {
+      const double middle = (low + high) / 2;
+      (feasible(k, middle) ? high : low) = middle;
+    }
+    return low;
+  }
+
+  // Narrows the windows to stages of at most `most` seconds; false when there are none.
+  constexpr bool narrow_by(std::size_t k, double most) {
+    const int stages = p_.stages();
+    if (!fixed_.empty()) {
+      windows_ = {fixed_, fixed_};
+      return slowest_of_fixed(k) <= most;
+    }
+    windows_.low.back() = p_.count();
+    windows_.high.front() = 0;
+    for (int i = 0; i + 1 < stages; ++i) {
+      const int next = furthest(k, i, latest(i), most);
+      if (next < 0) return false;
+      int& high = windows_.high[static_cast<std::size_t>(i) + 1];
+      high = std::min(high, next);
+    }
+    for (int i = stages - 1; i > 0; --i) {
+      const int begin = nearest(k, i, earliest(i + 1), most);
+      int& low = windows_.low[static_cast<std::size_t>(i)];
+      low = std::max(low, begin);
+      if (begin < 0 || low > latest(i)) return false;
+    }
+    return stage_seconds(k, 0, 0, earliest(1)) <= most;
+  }
+
+  constexpr void add_up() {
+    const int stages = p_.stages();
+    offset_.assign(1, 0);
+    std::size_t pairs = 0;
+    for (int i = 0; i <= stages; ++i) {
+      const auto width = static_cast<std::size_t>(latest(i) - earliest(i) + 1);
+      offset_.push_back(offset_.back() + width);
+      if (i < stages) pairs += width * static_cast<std::size_t>(latest(i + 1) - earliest(i + 1) + 1);
+    }
+    after_.assign(offset_.back(), {});
+    after_.back() = {{0, 0}, {0, 0}};
+    for (int i = stages; i-- > 0;)
+      for (int begin = earliest(i); begin <= latest(i); ++begin) {
+        Rest& rest = after_[index(i, begin)];
+        if (pairs > most_pairs) {
+          for (std::size_t k = 0; k < r_.size(); ++k) rest.fills[k] = r_.fills(k, begin, p_.count());
+          rest.slowest = {0, 0};
+          continue;
+        }
+        for (int end = std::max(earliest(i + 1), least_next(i, begin)); end <= latest(i + 1); ++end) {
+          const Rest& next = after_[index(i + 1, end)];
+          if (next.slowest.front() == infinite) continue;
+          if (!add_stage(i, begin, end, next, rest)) break;
+        }
+      }
+  }
+  // Takes the stages from `begin` on into account whose first ends before `end`; false when it takes too long.
+  constexpr bool add_stage(int stage, int begin, int end, const Rest& next, Rest& rest) const {
+    Surrogate seconds{};
+    for (std::size_t k = 0; k < r_.size(); ++k) {
+      seconds[k] = stage_seconds(k, stage, begin, end);
+      if (seconds[k] > most_[k]) return false;
+    }
+    const bool deferred = p_.objective.weights.deferred > 0;
+    for (std::size_t k = 0; k < r_.size(); ++k) {
+      const double fill = deferred ? r_.fills(k, begin, end) : seconds[k];
+      rest.fills[k] = std::min(rest.fills[k], fill + next.fills[k]);
+      rest.slowest[k] = std::min(rest.slowest[k], std::max(seconds[k], next.slowest[k]));
+    }
+    return true;
+  }
+
+  static constexpr std::size_t most_pairs = 100'000;
+
+  const Problem& p_;
+  const Relaxation& r_;
+  std::vector<int> fixed_;  // cuts, where they are given
+  bool known_ends_ = false;
+  std::array<BesideRange, 2> first_;
+  std::array<BesideRange, 2> last_;
+  double limit_ = infinite;
+  Surrogate most_{infinite, infinite};
+  Windows windows_;
+  std::vector<std::size_t> offset_;
+  std::vector<Rest> after_;  // by stage and begin
+};
+
+}  // namespace galvatron::search

@@ -1,0 +1,341 @@
+// RangeBound: the least seconds in which a stage can do a range of layers, before any strategy is chosen.
+//
+// For any price q >= 0 of a byte (Lagrange), layers a to b - 1 in the bytes M of a stage take at least
+//
+//     sum over the layers of min over choices (seconds + q bytes) - q M
+//
+// and the best price makes that the relaxation with fractional layers. Sums over all layers before each one are known
+// for a few prices, the slopes of the choices' convex hulls, so that a range costs a subtraction for each price.
+//
+// M depends on the largest workspace w of the stage. Workspaces are divided into classes: in the class [w, w'] choices
+// beyond w' are not there, and w is taken of the memory. A stage is in one of them: the least bound of all holds.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <utility>
+#include <vector>
+
+#include <galvatron/search/hull.hpp>
+#include <galvatron/search/parallel.hpp>
+#include <galvatron/search/problem.hpp>
+
+namespace galvatron::search {
+
+/// What the largest workspace of every stage is at least: the ends have their stages, and some of the other layers is
+/// in any.
+constexpr std::vector<std::int64_t> least_workspaces(const Problem& p) {
+  std::vector<std::int64_t> of_type;
+  for (const LayerType& type : p.types) {
+    of_type.push_back(std::numeric_limits<std::int64_t>::max());
+    for (const Choice& c : type) of_type.back() = std::min(of_type.back(), workspace_of(c));
+  }
+  const auto of_layer = [&](int layer) {
+    return of_type[static_cast<std::size_t>(p.layers[static_cast<std::size_t>(layer)])];
+  };
+  std::int64_t least = std::numeric_limits<std::int64_t>::max();
+  std::int64_t most = 0;
+  for (int layer = p.leading; layer < p.count() - p.trailing; ++layer) {
+    least = std::min(least, of_layer(layer));
+    most = std::max(most, of_layer(layer));
+  }
+  std::vector<std::int64_t> out(static_cast<std::size_t>(p.stages()), p.stages() == 1 ? most : least);
+  for (int layer = 0; layer < p.leading; ++layer) out.front() = std::max(out.front(), of_layer(layer));
+  for (int layer = p.count() - p.trailing; layer < p.count(); ++layer)
+    out.back() = std::max(out.back(), of_layer(layer));
+  return out;
+}
+
+/// The bound of a range of layers, asked for many numbers of bytes: a convex function of them.
+///
+/// Of the lines (sum at a price) - price * bytes, those that are the largest for some bytes, by ascending price. The
+/// more bytes there are, the lower is the price of the largest.
+class PiecewiseLinear {
+ public:
+  constexpr PiecewiseLinear() = default;
+  /// @param least  bytes that the layers keep at least
+  explicit constexpr PiecewiseLinear(double least) : least_(least) {}
+
+  /// The next line; prices ascend. False when neither it nor a later one is the largest where the layers fit.
+  constexpr bool add(double price, double sum) {
+    const auto meet = [&](const Line& line) { return (sum - line.sum) / (price - line.price); };
+    while (lines_.size() > 1 && meet(lines_.back()) >= lines_[lines_.size() - 2].until) lines_.pop_back();
+    if (!lines_.empty()) {
+      lines_.back().until = meet(lines_.back());
+      if (lines_.back().until <= least_) return false;
+    }
+    lines_.push_back({price, sum});
+    return true;
+  }
+  /// With `bytes` for what the layers keep; infinite when they cannot fit. `at` is the line to look at first, and
+  /// then the one that was taken: similar questions in a row are quick.
+  [[nodiscard]] constexpr double seconds(double bytes, std::size_t& at) const {
+    if (least_ > bytes) return std::numeric_limits<double>::infinity();
+    at = std::min(at, lines_.size() - 1);
+    while (at + 1 < lines_.size() && bytes < lines_[at].until) ++at;
+    while (at > 0 && bytes >= lines_[at - 1].until) --at;
+    return std::max(0.0, lines_[at].sum - lines_[at].price * bytes);
+  }
+
+ private:
+  struct Line {
+    double price = 0;
+    double sum = 0;
+    double until = 0;  // bytes, downwards: with less the next line is larger
+  };
+  double least_ = 0;  // bytes
+  std::vector<Line> lines_;
+};
+
+/// What a stage has beside the layers of a range.
+struct BesideRange {
+  double seconds = 0;
+  double bytes = 0;            ///< kept
+  std::int64_t workspace = 0;  ///< the largest
+};
+
+class RangeBound {
+ public:
+  static constexpr double infinite = std::numeric_limits<double>::infinity();
+
+  /// @param share              of the per-iteration cost that counts as seconds of a micro-batch
+  /// @param workspace_classes  more of them make the bound of a stage nearer
+  /// @param executor           shares the work
+  template <class Executor = Team>
+  constexpr RangeBound(const Problem& problem, double share, int workspace_classes = 1, Executor* executor = nullptr)
+      : p_(problem) {
+    for (int stage = 0; stage < p_.stages(); ++stage) {
+      const Slots slots = p_.least_slots(stage);
+      const auto same = std::find(slots_.begin(), slots_.end(), slots);
+      table_of_.push_back(static_cast<std::size_t>(same - slots_.begin()));
+      if (same == slots_.end()) slots_.push_back(slots);
+    }
+    find_places();
+    for (const LayerType& type : p_.types) {
+      HullChoices& all = types_.emplace_back();
+      for (const Choice& c : type) {
+        const Terms terms = p_.objective.terms_of(c);
+        all.add(c, terms.time + share * terms.per_iteration, workspace_classes > 1 ? workspace_of(c) : 0);
+        if (workspace_classes > 1) sizes_.push_back(workspace_of(c));
+      }
+      all.drop_dominated();
+    }
+    std::sort(sizes_.begin(), sizes_.end());
+    sizes_.erase(std::unique(sizes_.begin(), sizes_.end()), sizes_.end());
+    const auto first_of = [&, count = static_cast<std::size_t>(workspace_classes)](std::size_t k) {
+      return k * sizes_.size() / count;
+    };
+    for (std::size_t k = 0; k < static_cast<std::size_t>(workspace_classes); ++k)
+      if (first_of(k) < first_of(k + 1) || sizes_.empty()) classes_.push_back({first_of(k), first_of(k + 1), {}});
+    search::share(executor, p_.types.size() * slots_.size(), classes_.size(),
+                  [&](std::size_t i) { make(classes_[i]); });
+    find_room();
+  }
+
+  /// With one stage: cuts the class of the least bound in two until that is `enough` seconds of the stage, or some
+  /// times.
+  constexpr void refine(double enough) {
+    for (int round = 0; round < refinements; ++round) {
+      std::size_t least = 0;
+      double bound = infinite;
+      for (std::size_t i = 0; i < classes_.size(); ++i) {
+        const double seconds = seconds_in_class(i, 0, 0, p_.count());
+        if (seconds < bound) least = i, bound = seconds;
+      }
+      WorkspaceClass& lower = classes_[least];
+      if (bound >= enough || lower.to - lower.from < 2) break;
+      WorkspaceClass upper{(lower.from + lower.to) / 2, lower.to, {}};
+      lower.to = upper.from;
+      make(lower);
+      make(upper);
+      classes_.insert(classes_.begin() + static_cast<std::ptrdiff_t>(least) + 1, std::move(upper));
+    }
+  }
+
+  /// Of layers [begin, end) on a stage, whatever its workspace, without what the stage receives.
+  [[nodiscard]] constexpr PiecewiseLinear bound(int stage, int begin, int end) const {
+    const Table& t = table(classes_.back(), stage);
+    const Place a = place(begin);
+    const Place b = place(end);
+    PiecewiseLinear out(t.bytes.before(b) - t.bytes.before(a));
+    for (const Priced& q : t.prices)
+      if (!out.add(q.price, q.seconds.before(b) - q.seconds.before(a))) break;
+    return out;
+  }
+  /// The same with so many bytes for what the layers keep.
+  [[nodiscard]] constexpr double seconds_within(int stage, int begin, int end, double bytes) const {
+    return seconds_within(classes_.back(), stage, begin, end, bytes);
+  }
+
+  /// Seconds of a stage with layers [begin, end) and all its memory; infinite when they cannot fit.
+  [[nodiscard]] constexpr double seconds(int stage, int begin, int end, const BesideRange& besides = {}) const {
+    double least = infinite;
+    for (std::size_t i = 0; i < classes_.size(); ++i)
+      least = std::min(least, seconds_in_class(i, stage, begin, end, besides));
+    return least;
+  }
+  /// The same of stages whose largest workspace is in a class.
+  [[nodiscard]] constexpr double seconds_in_class(std::size_t i, int stage, int begin, int end,
+                                                  const BesideRange& besides = {}) const {
+    const auto at = static_cast<std::size_t>(stage);
+    const WorkspaceClass& one = classes_[i];
+    const std::int64_t workspace = std::max(workspace_[at], besides.workspace);
+    if (most(one) < workspace) return infinite;
+    const auto more = static_cast<double>(std::max(least(one), workspace) - workspace_[at]);
+    return seconds_within(one, stage, begin, end, room_[at] - more - besides.bytes) + receive_[at] + besides.seconds;
+  }
+
+  [[nodiscard]] constexpr std::size_t classes() const { return classes_.size(); }
+  /// The workspaces of a class, ascending with its number.
+  [[nodiscard]] constexpr std::pair<std::int64_t, std::int64_t> workspaces(std::size_t i) const {
+    return {least(classes_[i]), most(classes_[i])};
+  }
+  /// The largest workspace of a stage, at least.
+  [[nodiscard]] constexpr std::int64_t least_workspace(int stage) const {
+    return workspace_[static_cast<std::size_t>(stage)];
+  }
+
+ private:
+  // A layer, or the end of all: how far it is behind the first of those like it.
+  struct Place {
+    std::size_t row = 0;
+    double offset = 0;
+  };
+  // Sums over the layers before each one.
+  class Sums {
+   public:
+    constexpr void add_row(double first, double each) { rows_.push_back({first, each}); }
+    [[nodiscard]] constexpr double before(const Place& at) const {
+      return rows_[at.row].first + at.offset * rows_[at.row].each;
+    }
+
+   private:
+    struct Row {
+      double first = 0;  // before its first layer
+      double each = 0;   // of its layers
+    };
+    std::vector<Row> rows_;  // of equal layers one after the other; the last has none
+  };
+  struct Priced {
+    double price = 0;
+    Sums seconds;
+  };
+  struct Table {
+    Sums bytes;    // the least
+    Sums missing;  // layers without a choice
+    std::vector<Priced> prices;
+  };
+  // Stages whose largest workspace is one of the sizes [from, to).
+  struct WorkspaceClass {
+    std::size_t from = 0;
+    std::size_t to = 0;
+    std::vector<Table> tables;  // of slots_
+  };
+
+  [[nodiscard]] constexpr std::int64_t least(const WorkspaceClass& one) const {
+    return sizes_.empty() ? 0 : sizes_[one.from];
+  }
+  [[nodiscard]] constexpr std::int64_t most(const WorkspaceClass& one) const {
+    return sizes_.empty() ? std::numeric_limits<std::int64_t>::max() : sizes_[one.to - 1];
+  }
+  [[nodiscard]] constexpr const Table& table(const WorkspaceClass& one, int stage) const {
+    return one.tables[table_of_[static_cast<std::size_t>(stage)]];
+  }
+  [[nodiscard]] constexpr double seconds_within(const WorkspaceClass& one, int stage, int begin, int end,
+                                                double bytes) const {
+    const Table& t = table(one, stage);
+    const Place a = place(begin);
+    const Place b = place(end);
+    if (t.bytes.before(b) - t.bytes.before(a) > bytes || t.missing.before(b) > t.missing.before(a)) return infinite;
+    double most = 0;
+    for (const Priced& q : t.prices) most = std::max(most, q.seconds.before(b) - q.seconds.before(a) - q.price * bytes);
+    return most;
+  }
+
+  [[nodiscard]] constexpr const Place& place(int layer) const { return places_[static_cast<std::size_t>(layer)]; }
+  constexpr void find_places() {
+    for (std::size_t i = 0; i < p_.layers.size(); ++i) {
+      const bool same = i > 0 && p_.layers[i] == p_.layers[i - 1];
+      if (!same) types_of_rows_.push_back(p_.layers[i]);
+      places_.push_back({types_of_rows_.size() - 1, same ? places_.back().offset + 1 : 0});
+    }
+    places_.push_back({types_of_rows_.size(), 0});
+  }
+
+  constexpr void make(WorkspaceClass& one) const {
+    one.tables.clear();
+    for (const Slots& slots : slots_) one.tables.push_back(make_table(slots, most(one)));
+  }
+  [[nodiscard]] constexpr Table make_table(const Slots& slots, std::int64_t most_workspace) const {
+    std::vector<std::vector<HullPoint>> hulls;
+    std::vector<double> prices{0};
+    for (const HullChoices& type : types_) {
+      hulls.push_back(type.hull(slots, most_workspace));
+      add_slopes(hulls.back(), prices);
+    }
+    sort_prices(prices);
+    if (prices.size() > most_prices) {  // any prices are valid
+      std::vector<double> some;
+      for (std::size_t k = 0; k < most_prices; ++k) some.push_back(prices[k * (prices.size() - 1) / (most_prices - 1)]);
+      prices = std::move(some);
+    }
+    const auto sums = [&](const auto& of_hull) {
+      std::vector<double> of_type;
+      for (const auto& hull : hulls) of_type.push_back(of_hull(hull));
+      Sums out;
+      double before = 0;
+      for (std::size_t row = 0, at = 0; row < types_of_rows_.size(); ++row) {
+        const double each = of_type[static_cast<std::size_t>(types_of_rows_[row])];
+        out.add_row(before, each);
+        const std::size_t begin = at;
+        while (places_[at].row == row) ++at;
+        before += static_cast<double>(at - begin) * each;
+      }
+      out.add_row(before, 0);
+      return out;
+    };
+    using Hull = std::vector<HullPoint>;
+    Table out;
+    out.missing = sums([](const Hull& hull) { return hull.empty() ? 1 : 0; });
+    out.bytes = sums([](const Hull& hull) { return hull.empty() ? 0 : hull.front().bytes; });
+    for (const double price : prices)
+      out.prices.push_back({price, sums([=](const Hull& hull) { return hull.empty() ? 0 : cheapest(hull, price); })});
+    return out;
+  }
+
+  constexpr void find_room() {
+    std::int64_t activation = std::numeric_limits<std::int64_t>::max();
+    for (const LayerType& type : p_.types)
+      for (const Choice& c : type) activation = std::min({activation, c.input, c.activation});
+    workspace_ = least_workspaces(p_);
+    double receive = p_.stages() == 1 ? 0 : std::numeric_limits<double>::max();
+    for (const Moves& moves : p_.moves)
+      for (const auto* seconds : {&moves.input, &moves.output})
+        for (const double one : *seconds) receive = std::min(receive, one);
+    for (int stage = 0; stage < p_.stages(); ++stage) {
+      const int chunk_ends = 2 * p_.chunks - (stage == 0 ? 1 : 0) - (stage + 1 == p_.stages() ? 1 : 0);
+      room_.push_back(static_cast<double>(p_.budget - p_.fixed - workspace_[static_cast<std::size_t>(stage)]) -
+                      static_cast<double>(chunk_ends) * static_cast<double>(activation));
+      receive_.push_back(chunk_ends * receive);
+    }
+  }
+
+  static constexpr std::size_t most_prices = 24;
+  static constexpr int refinements = 24;
+
+  const Problem& p_;
+  std::vector<Place> places_;          // (layers + 1)
+  std::vector<int> types_of_rows_;     // of equal layers one after the other
+  std::vector<Slots> slots_;           // that differ
+  std::vector<std::size_t> table_of_;  // (stages) which of them
+  std::vector<HullChoices> types_;
+  std::vector<std::int64_t> sizes_;      // of workspaces, ascending; none where they are not told apart
+  std::vector<WorkspaceClass> classes_;  // ascending; the last has all choices
+  std::vector<std::int64_t> workspace_;  // (stages) at least
+  std::vector<double> room_;             // (stages) bytes for what layers keep, with the least workspace
+  std::vector<double> receive_;          // (stages) seconds to get tensors from neighbours, at least
+};
+
+}  // namespace galvatron::search

@@ -1,0 +1,160 @@
+// Relaxation: what bounds on a problem are made of, whatever the ends are and wherever stages begin.
+//
+// With T_i the seconds of stage i for a micro-batch, F_i of them those that fill and drain, U_i its per-iteration cost
+// and U the largest, an iteration takes at least
+//
+//     alone (fill_drain sum F_i + steady max T_i) + U
+//
+// A part of U may be counted at the stages instead, because no stage has more than U: with the share s for which
+// alone (fill_drain P s + steady s) = 1,
+//
+//     alone (fill_drain sum (F_i + s U_i) + steady max (T_i + s U_i))
+//
+// is no more. A stage that is fast because it does much once an iteration (ZeRO, few data parallel ranks) is told from
+// one that is fast by itself only if that is counted there. Both objectives bound an iteration: these two surrogates
+// are numbered by k, 0 with the share 0.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <limits>
+#include <vector>
+
+#include <galvatron/search/choices.hpp>
+#include <galvatron/search/parallel.hpp>
+#include <galvatron/search/problem.hpp>
+#include <galvatron/search/range_bound.hpp>
+
+namespace galvatron::search {
+
+/// Sums over the layers before each one, (layers + 1), of the least of each term.
+struct LayerSums {
+  std::vector<double> time{0.0};
+  std::vector<double> fill{0.0};
+  std::vector<double> per_iteration{0.0};
+
+  /// @param share  of the per-iteration cost that counts in time and fill
+  explicit constexpr LayerSums(const Problem& p, double share = 0) {
+    constexpr double none = std::numeric_limits<double>::max();
+    std::vector<Terms> least(p.types.size(), {none, none, none});
+    for (std::size_t i = 0; i < least.size(); ++i)
+      for (const Choice& c : p.types[i]) {
+        const Terms terms = p.objective.terms_of(c);
+        least[i] = {std::min(least[i].time, terms.time + share * terms.per_iteration),
+                    std::min(least[i].fill, terms.fill + share * terms.per_iteration),
+                    std::min(least[i].per_iteration, terms.per_iteration)};
+      }
+    for (const int type : p.layers) {
+      const Terms& terms = least[static_cast<std::size_t>(type)];
+      time.push_back(time.back() + terms.time);
+      fill.push_back(fill.back() + terms.fill);
+      per_iteration.push_back(per_iteration.back() + terms.per_iteration);
+    }
+  }
+  /// No assignment is faster: some stage has at least the mean of all.
+  [[nodiscard]] constexpr double seconds(const Problem& p) const {
+    return p.objective(fill.back(), time.back() / p.stages(), per_iteration.back() / p.stages());
+  }
+  /// No assignment with these ends is faster.
+  [[nodiscard]] constexpr double with_ends(const Problem& p, const TiedEnds& ends) const {
+    if (ends.tag < 0) return seconds(p);
+    const Terms a = p.objective.terms_of(ends.first);
+    const Terms b = p.objective.terms_of(ends.last);
+    const auto sum = [&](const std::vector<double>& of, double Terms::* term) {
+      return of[of.size() - 2] - of[1] + a.*term + b.*term;
+    };
+    const auto largest = [&](double all, double Terms::* term) {
+      return std::max({all / p.stages(), a.*term, b.*term});
+    };
+    return p.objective(sum(fill, &Terms::fill), largest(sum(time, &Terms::time), &Terms::time),
+                       largest(sum(per_iteration, &Terms::per_iteration), &Terms::per_iteration));
+  }
+};
+
+/// A number for each surrogate objective.
+using Surrogate = std::array<double, 2>;
+
+/// What is known of any assignment with less than some seconds.
+struct StageLimit {
+  static constexpr double infinite = std::numeric_limits<double>::infinity();
+
+  double seconds = infinite;           ///< the limit on the assignment
+  Surrogate most{infinite, infinite};  ///< no stage has more of T + share * U
+  Surrogate fills{};                   ///< F + share * U of all stages, at least
+  Surrogate slowest{};                 ///< the slowest stage has at least that
+};
+
+class Relaxation {
+ public:
+  /// @param workspace_classes  of the range bounds: see RangeBound
+  /// @param executor           shares the work
+  template <class Executor = Team>
+  explicit constexpr Relaxation(const Problem& problem, int workspace_classes = 1, Executor* executor = nullptr)
+      : problem_(problem), sums_(problem), per_iteration_(sums_.per_iteration.back() / problem.stages()) {
+    const auto add = [&](double share) {
+      all_.push_back({share, RangeBound(problem, share, workspace_classes, executor), LayerSums(problem, share).fill});
+    };
+    add(0);
+    // With one stage per-iteration cost is time anyway. Where stages share cores, their sum alone is a bound as well,
+    // and not more than a part of the cost may be counted there.
+    if (problem.stages() > 1 && !problem.objective.shared) add(problem.objective.share_of_iteration());
+  }
+
+  /// With one stage: range bounds that are nearer, as far as they are below `enough` seconds of an iteration.
+  constexpr void refine(double enough) {
+    if (problem_.stages() == 1) all_.front().ranges.refine(enough * problem_.objective.share_of_iteration());
+  }
+
+  [[nodiscard]] constexpr const LayerSums& sums() const { return sums_; }
+  /// The largest per-iteration cost of any assignment, at least.
+  [[nodiscard]] constexpr double per_iteration() const { return per_iteration_; }
+
+  /// Of surrogates; the others of a Surrogate are not used.
+  [[nodiscard]] constexpr std::size_t size() const { return all_.size(); }
+  [[nodiscard]] constexpr double share(std::size_t k) const { return all_[k].share; }
+  /// Of T + share * U.
+  [[nodiscard]] constexpr const RangeBound& ranges(std::size_t k) const { return all_[k].ranges; }
+  /// Least sum of F + share * U over layers [begin, end).
+  [[nodiscard]] constexpr double fills(std::size_t k, int begin, int end) const {
+    return all_[k].fills[static_cast<std::size_t>(end)] - all_[k].fills[static_cast<std::size_t>(begin)];
+  }
+  [[nodiscard]] constexpr double fills(std::size_t k) const { return all_[k].fills.back(); }
+
+  /// No assignment is faster that has these sums and this slowest stage in a surrogate.
+  [[nodiscard]] constexpr double seconds(std::size_t k, double fills, double slowest) const {
+    return problem_.objective(fills, slowest, k == 0 ? per_iteration_ : 0);
+  }
+  /// The same from both: `fills` and `slowest` do not count per-iteration cost, and the largest is at least
+  /// `per_iteration`. What surrogate k counts at `stages` stages is no more than so often the largest. (A larger one
+  /// would leave less of the surrogate's sums, together never less.)
+  [[nodiscard]] constexpr double seconds(std::size_t k, double per_iteration, double stages, double fills,
+                                         double slowest, double surrogate_fills, double surrogate_slowest) const {
+    const double counted = all_[k].share * per_iteration;
+    return problem_.objective(std::max(fills, surrogate_fills - stages * counted),
+                              std::max(slowest, surrogate_slowest - counted), per_iteration);
+  }
+  /// The most T + share * U of a stage in an assignment that takes `limit`.
+  [[nodiscard]] constexpr double most_slowest(std::size_t k, double limit) const {
+    const Objective& o = problem_.objective;
+    constexpr double rounding = 1 + 1e-9;
+    if (o.stages == 1) return limit * o.share_of_iteration() * rounding;
+    if (o.weights.steady <= 0) return std::numeric_limits<double>::infinity();
+    return ((limit - (k == 0 ? per_iteration_ : 0)) / o.alone - o.weights.fill_drain * fills(k)) / o.weights.steady *
+           rounding;
+  }
+
+ private:
+  struct One {
+    double share = 0;
+    RangeBound ranges;
+    std::vector<double> fills;
+  };
+
+  const Problem& problem_;
+  LayerSums sums_;
+  double per_iteration_;
+  std::vector<One> all_;
+};
+
+}  // namespace galvatron::search

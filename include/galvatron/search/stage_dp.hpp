@@ -1,0 +1,396 @@
+// StageDp: the exact part of the search. The Pareto-best strategies for a range of layers on one stage, for every
+// length of the range at once.
+//
+// A dynamic program over layers. Its state is the class of the last layer's choice (its interface to the next layer:
+// layout, size of the activation, forward workspace); its value is a Pareto set of labels instead of memory cells.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include <galvatron/search/choices.hpp>
+#include <galvatron/search/label.hpp>
+#include <galvatron/search/layout_relaxation.hpp>
+#include <galvatron/search/parallel.hpp>
+#include <galvatron/search/problem.hpp>
+#include <galvatron/search/range_bound.hpp>
+#include <galvatron/search/relaxation.hpp>
+
+namespace galvatron::search {
+
+/// What limits the work of a search.
+struct Limits {
+  std::size_t labels = 192;  ///< of one class at one layer; beyond them the search is no longer exact
+  /// Labels to make: fewer are kept to stay near it, and well beyond it the search gives up.
+  std::int64_t work = std::numeric_limits<std::int64_t>::max();
+  bool memory_only = false;                ///< ignore time: look for the least memory
+  const std::atomic<int>* stop = nullptr;  ///< once not 0, the search ends as if the work had been done
+
+  [[nodiscard]] constexpr bool interrupted() const {
+    return stop != nullptr && stop->load(std::memory_order_relaxed) != 0;
+  }
+  [[nodiscard]] constexpr bool limits_work() const { return work < std::numeric_limits<std::int64_t>::max(); }
+  /// Labels that a stage may make when so many are left and so many stages still to be done, joins included: more than
+  /// its part, as most need less.
+  [[nodiscard]] constexpr std::int64_t share_of_work(int stages) const {
+    return limits_work() ? work / (stages + 1) * 2 : work;
+  }
+  /// With fewer labels a search is to find a good plan: bounds of its own are not worth their time.
+  [[nodiscard]] constexpr bool seeks_proof() const { return labels >= 64 && !memory_only; }
+};
+
+/// A stage that ends after some layer.
+struct StageOption {
+  Terms terms;
+  std::int64_t peak = 0;
+  std::int32_t label = 0;
+};
+
+/// All good stages that begin at one layer.
+template <class Executor>
+class StageDp {
+ public:
+  /// @param within    stages beyond it are of no use
+  /// @param executor  shares the work on a layer; the answer is the same without one
+  /// @param layouts   of these layers, that fit, with the share of the last surrogate: prunes more than range bounds
+  constexpr StageDp(const Problem& problem, const Relaxation& relaxation, const StageRole& role, const Limits& limits,
+                    std::int64_t budget, const StageLimit& within, Executor* executor = nullptr,
+                    const LayoutRelaxation* layouts = nullptr)
+      : problem_(problem),
+        relaxation_(relaxation),
+        role_(role),
+        limits_(limits),
+        budget_(budget),
+        within_(within),
+        most_labels_(limits.labels),
+        share_(problem.objective.share_of_iteration()),
+        executor_(executor),
+        layouts_(layouts) {
+    indices_.resize(problem_.types.size() * static_cast<std::size_t>(problem_.chunks));
+    prepare_suffix();
+    options_.resize(1);
+    for (int k = 0; k < role_.longest; ++k) {
+      const std::int64_t before = work_;
+      extend(role_.begin + k);
+      const bool ends = limits_.interrupted() || work_ - limits_.work > limits_.work / 4;
+      if (steps_.back().empty() || ends) {
+        truncated_ |= ends;
+        steps_.pop_back();
+        break;
+      }
+      limit_labels(k + 1, work_ - before);
+      options_.emplace_back();
+      if (k + 1 >= role_.shortest) close(role_.begin + k, options_.back());
+    }
+    before_ = now_ = {};
+    arrivals_ = {};
+    layouts_ = nullptr;
+  }
+
+  /// Whether labels were beam-truncated: the options are then good, but not proven the best.
+  [[nodiscard]] constexpr bool truncated() const { return truncated_; }
+  /// Labels made.
+  [[nodiscard]] constexpr std::int64_t work() const { return work_; }
+  /// The options with `length` layers, at most longest().
+  [[nodiscard]] constexpr const std::vector<StageOption>& options(int length) const {
+    return options_[static_cast<std::size_t>(length)];
+  }
+  [[nodiscard]] constexpr int longest() const { return static_cast<int>(options_.size()) - 1; }
+  /// The choices of the layers of an option of `length` layers, in order.
+  [[nodiscard]] constexpr std::vector<int> choices(int length, const StageOption& option) const {
+    std::vector<int> out(static_cast<std::size_t>(length));
+    std::int32_t at = option.label;
+    for (int k = length; k-- > 0;) {
+      const Link& link = steps_[static_cast<std::size_t>(k)][static_cast<std::size_t>(at)];
+      out[static_cast<std::size_t>(k)] = link.choice;
+      at = link.parent;
+    }
+    return out;
+  }
+
+ private:
+  static constexpr double least_labels = 8;  // of a class, whatever the limit of work
+
+  // How a label came about. The labels themselves are kept until the next layer has its own.
+  struct Link {
+    std::int32_t parent = -1;  // label of the layer before
+    std::int32_t choice = 0;
+  };
+  // What a piece of work on one layer made; pieces run on any thread, so each counts for itself.
+  struct Made {
+    std::vector<Label> labels;
+    Label least;  // no label is less in any number
+    std::int64_t work = 0;
+    bool truncated = false;
+
+    constexpr void find_least() {
+      if (labels.empty()) return;
+      least = labels.front();
+      for (const Label& label : labels) least.lower_to(label);
+    }
+  };
+  // What a stage still has after some of its layers, at least.
+  struct Ahead {
+    int begin = 0;                           // first layer that is open
+    std::int64_t bytes = 0;                  // that the open layers keep
+    double per_iteration = 0;                // of the open layers
+    std::array<PiecewiseLinear, 2> seconds;  // in each surrogate
+  };
+  // The labels after a layer.
+  struct Layer {
+    const ChoiceClasses* index = nullptr;
+    std::vector<Made> made;           // of every class
+    std::vector<std::size_t> begins;  // (classes + 1) of the labels of each class, counted through
+    Ahead ahead;
+  };
+
+  // Fewer labels at the next layers where the last one took more than its share of the work that is left.
+  constexpr void limit_labels(int layers, std::int64_t last) {
+    if (!limits_.limits_work() || layers == role_.longest || last == 0) return;
+    std::size_t most = 0;
+    for (std::size_t c = 1; c < now_.begins.size(); ++c) most = std::max(most, now_.begins[c] - now_.begins[c - 1]);
+    const double share = static_cast<double>(limits_.work - work_) / (role_.longest - layers);
+    const double good = static_cast<double>(most) * share / static_cast<double>(last);
+    most_labels_ = std::min(limits_.labels, static_cast<std::size_t>(std::max(good, least_labels)));
+  }
+
+  [[nodiscard]] constexpr Slots slots_of(int layer) const {
+    return problem_.slots_of(role_.stage, problem_.chunk_of(layer));
+  }
+
+  // Bytes that the layers after each one keep at least, those layers that the stage has in any case.
+  constexpr void prepare_suffix() {
+    suffix_.assign(static_cast<std::size_t>(role_.longest) + 1, 0);
+    std::vector<std::int64_t> least;
+    for (const LayerType& type : problem_.types) {
+      std::int64_t bytes = std::numeric_limits<std::int64_t>::max();
+      for (const Choice& c : type) bytes = std::min(bytes, problem_.least_slots(role_.stage).kept(c));
+      least.push_back(bytes);
+    }
+    for (int k = role_.shortest; k-- > 0;)
+      suffix_[static_cast<std::size_t>(k)] =
+          suffix_[static_cast<std::size_t>(k) + 1] +
+          least[static_cast<std::size_t>(problem_.layers[static_cast<std::size_t>(role_.begin + k)])];
+  }
+
+  constexpr const ChoiceClasses& index_of(int layer) {
+    const auto type = static_cast<std::size_t>(problem_.layers[static_cast<std::size_t>(layer)]);
+    const bool tagged = role_.tag >= 0 && (layer == 0 || layer + 1 == problem_.count());
+    const auto make = [&](auto& in, int tag) -> const ChoiceClasses& {
+      return in.emplace(problem_.types[type], problem_.objective, slots_of(layer), tag, role_.most_workspace,
+                        limits_.memory_only);
+    };
+    if (tagged) return make(tagged_[layer == 0 ? 0 : 1], role_.tag);
+    const auto chunk = static_cast<std::size_t>(problem_.chunk_of(layer));
+    auto& index = indices_[type * static_cast<std::size_t>(problem_.chunks) + chunk];
+    return index ? *index : make(index, -1);
+  }
+
+  [[nodiscard]] constexpr Ahead ahead_of(int begin) const {
+    Ahead out;
+    out.begin = begin;
+    out.bytes = suffix_[static_cast<std::size_t>(begin - role_.begin)];
+    if (limits_.memory_only) return out;
+    const int end = std::max(begin, role_.begin + role_.shortest);
+    // With layouts the last surrogate's bound comes from them.
+    for (std::size_t k = 0; k < relaxation_.size() - (layouts_ != nullptr ? 1 : 0); ++k)
+      out.seconds[k] = relaxation_.ranges(k).bound(role_.stage, begin, end);
+    const auto& sums = relaxation_.sums().per_iteration;
+    out.per_iteration = sums[static_cast<std::size_t>(end)] - sums[static_cast<std::size_t>(begin)];
+    return out;
+  }
+  // Where questions to the bounds of an Ahead begin.
+  using Places = std::array<std::size_t, 2>;
+
+  // No completion of this label is below the best plan known.
+  // @param open  the open layers in the last surrogate: from the layout at hand where layouts are known
+  [[nodiscard]] constexpr bool is_pruned(const Label& label, const Ahead& ahead, const PiecewiseLinear& open,
+                                         Places& places) const {
+    if (label.top + ahead.bytes > budget_) return true;
+    if (limits_.memory_only) return false;
+    const auto room = static_cast<double>(budget_ - label.top);
+    const double per_iteration = label.per_iteration + ahead.per_iteration;
+    for (std::size_t k = relaxation_.size(); k-- > 0;) {  // the last one sees most
+      const PiecewiseLinear& rest = k + 1 == relaxation_.size() ? open : ahead.seconds[k];
+      const double own = label.time + relaxation_.share(k) * label.per_iteration + rest.seconds(room, places[k]);
+      if (own > within_.most[k] ||
+          relaxation_.seconds(k, per_iteration, problem_.stages(), within_.fills.front(), within_.slowest.front(),
+                              within_.fills[k], std::max(own, within_.slowest[k])) >= within_.seconds)
+        return true;
+    }
+    return false;
+  }
+
+  // Labels that reach `layer` in a layout, before its choice is made.
+  constexpr void arrive(int layer, const ChoiceClasses::Class& to, Made& out) const {
+    out.labels.clear();
+    if (limits_.interrupted()) return;
+    const std::int64_t pass_through = slots_of(layer).flight * to.pass_through;
+    if (layer == role_.begin) {
+      Label label;
+      const double seconds = role_.first || limits_.memory_only ? 0 : problem_.receive_input(layer, to.layout);
+      label.add({seconds, seconds, 0}, problem_.fixed + pass_through + (role_.first ? 0 : to.input),
+                role_.least_workspace);
+      out.labels.push_back(label);
+      out.least = label;
+      return;
+    }
+    const PiecewiseLinear* open = &before_.ahead.seconds[relaxation_.size() - 1];
+    std::optional<PiecewiseLinear> from_layout;
+    if (layouts_ != nullptr) open = &from_layout.emplace(layouts_->within(layer, to.layout));
+    const bool new_chunk = problem_.chunk_of(layer) != problem_.chunk_of(layer - 1);  // other stages between
+    int sources = 0;
+    Places places{};
+    for (std::size_t c = 0; c < before_.index->classes.size(); ++c) {
+      const Made& made = before_.made[c];
+      if (made.labels.empty()) continue;
+      const ChoiceClasses::Class& from = before_.index->classes[c];
+      const bool same = from.layout == to.layout || new_chunk;
+      double seconds = same ? 0 : problem_.relayout_seconds(layer, from.layout, to.layout);
+      if (new_chunk)
+        seconds = problem_.receive_gradient(layer - 1, from.layout) + problem_.receive_input(layer, to.layout);
+      if (limits_.memory_only) seconds = 0;
+      const std::int64_t kept = new_chunk ? from.activation + to.input + pass_through : same ? 0 : pass_through;
+      const std::int64_t space = same ? 0 : from.activation + std::max(from.forward_workspace, to.input);
+      const bool later = !same || new_chunk || layouts_ != nullptr;  // what was good before may be pruned
+      Label least = made.least;
+      least.add({seconds, seconds, 0}, kept, 0);
+      if (later && is_pruned(least, before_.ahead, *open, places)) continue;
+      ++sources;
+      auto parent = static_cast<std::int32_t>(before_.begins[c]);
+      for (Label label : made.labels) {
+        label.parent = parent++;
+        label.add({seconds, seconds, 0}, kept, space);
+        if (!later || !is_pruned(label, before_.ahead, *open, places)) out.labels.push_back(label);
+      }
+      out.work += static_cast<std::int64_t>(made.labels.size());
+    }
+    if (sources > 1) out.truncated |= keep_best(out.labels, most_labels_, share_, &out.work);
+    out.find_least();
+  }
+
+  // Labels after `layer`, with a choice of the class `to`, from those that arrive.
+  constexpr void choose(int layer, const ChoiceClasses::Class& to, const Made& arrivals, Made& out) const {
+    out.labels.clear();
+    if (arrivals.labels.empty() || limits_.interrupted()) return;
+    const PiecewiseLinear* open = &now_.ahead.seconds[relaxation_.size() - 1];
+    std::optional<PiecewiseLinear> from_layout;
+    if (layouts_ != nullptr) open = &from_layout.emplace(layouts_->after(layer + 1, to.layout));
+    Places places{};
+    for (const std::int32_t j : to.choices) {
+      const Choice& c = problem_.choice(layer, j);
+      const Terms terms = limits_.memory_only ? Terms{} : problem_.objective.terms_of(c);
+      const std::int64_t kept = slots_of(layer).kept(c);
+      const std::int64_t space = workspace_of(c);
+      Label least = arrivals.least;
+      least.add(terms, kept, space);
+      if (is_pruned(least, now_.ahead, *open, places)) continue;
+      out.work += static_cast<std::int64_t>(arrivals.labels.size());
+      for (Label label : arrivals.labels) {
+        label.add(terms, kept, space);
+        if (is_pruned(label, now_.ahead, *open, places)) continue;
+        label.choice = j;
+        out.labels.push_back(label);
+      }
+    }
+    out.truncated |= keep_best(out.labels, most_labels_, share_, &out.work);
+    out.find_least();
+  }
+
+  constexpr void extend(int layer) {
+    std::swap(before_, now_);
+    now_.index = &index_of(layer);
+    now_.ahead = ahead_of(layer + 1);
+    const auto& classes = now_.index->classes;
+    std::vector<std::size_t> group;   // of every class: classes of one get the same labels
+    std::vector<std::size_t> groups;  // where they begin
+    for (std::size_t c = 0; c < classes.size(); ++c) {
+      if (c == 0 || !classes[c].begins_like(classes[c - 1])) groups.push_back(c);
+      group.push_back(groups.size() - 1);
+    }
+    if (arrivals_.size() < groups.size()) arrivals_.resize(groups.size());
+    if (now_.made.size() < classes.size()) now_.made.resize(classes.size());
+    const std::size_t labels = layer == role_.begin ? 1 : before_.begins.back();
+    share(executor_, labels * groups.size(), groups.size(),
+          [&](std::size_t g) { arrive(layer, classes[groups[g]], arrivals_[g]); });
+    std::vector<std::pair<std::size_t, std::size_t>> pieces;  // labels to look at, class
+    std::size_t chosen = 0;
+    for (std::size_t c = 0; c < classes.size(); ++c) {
+      pieces.emplace_back(arrivals_[group[c]].labels.size() * classes[c].choices.size(), c);
+      chosen += pieces.back().first;
+    }
+    std::sort(pieces.rbegin(), pieces.rend());  // a large one at the end would be waited for
+    share(executor_, chosen, pieces.size(), [&](std::size_t i) {
+      const std::size_t c = pieces[i].second;
+      choose(layer, classes[c], arrivals_[group[c]], now_.made[c]);
+    });
+
+    now_.begins.assign(1, 0);
+    for (std::size_t c = 0; c < classes.size(); ++c)
+      now_.begins.push_back(now_.begins.back() + now_.made[c].labels.size());
+    std::vector<Link>& links = steps_.emplace_back();
+    links.reserve(now_.begins.back());
+    for (std::size_t c = 0; c < classes.size(); ++c)
+      for (const Label& label : now_.made[c].labels) links.push_back({label.parent, label.choice});
+    for (std::vector<Made>* all : {&arrivals_, &now_.made})
+      for (Made& one : *all) {
+        work_ += std::exchange(one.work, 0);
+        truncated_ |= std::exchange(one.truncated, false);
+      }
+  }
+
+  // The options of a stage that ends with `layer`.
+  constexpr void close(int layer, std::vector<StageOption>& out) {
+    std::vector<Label> ends;
+    Places places{};
+    PiecewiseLinear nothing(0);
+    nothing.add(0, 0);
+    for (std::size_t c = 0; c < now_.index->classes.size(); ++c) {
+      const ChoiceClasses::Class& k = now_.index->classes[c];
+      const double receive = limits_.memory_only || role_.last ? 0 : problem_.receive_gradient(layer, k.layout);
+      auto parent = static_cast<std::int32_t>(now_.begins[c]);
+      for (Label label : now_.made[c].labels) {
+        label.parent = parent++;
+        if (!role_.last) label.add({receive, receive, 0}, k.activation, 0);
+        if (is_pruned(label, now_.ahead, nothing, places)) continue;
+        if (!limits_.memory_only) label.kept = label.top = 0;  // it fits: memory matters no more
+        ends.push_back(label);
+      }
+    }
+    keep_best(ends, std::numeric_limits<std::size_t>::max(), share_, &work_);
+    for (const Label& label : ends) {
+      out.push_back({{label.time, label.fill, label.per_iteration}, label.top, label.parent});
+      if (limits_.memory_only) break;  // ordered by top: this one needs least
+    }
+  }
+
+  const Problem& problem_;
+  const Relaxation& relaxation_;
+  StageRole role_;
+  Limits limits_;
+  std::int64_t budget_;
+  StageLimit within_;
+  std::size_t most_labels_;  // of a class, at the present layer
+  double share_;             // of per-iteration cost, where labels are beam-truncated
+  bool truncated_ = false;
+  std::int64_t work_ = 0;
+  std::vector<std::optional<ChoiceClasses>> indices_;  // of every type in every chunk
+  std::optional<ChoiceClasses> tagged_[2];             // of the first and the last layer
+  std::vector<std::int64_t> suffix_;
+  std::vector<std::vector<Link>> steps_;  // of every layer, of all classes, one after the other
+  std::vector<std::vector<StageOption>> options_;
+  Layer before_;
+  Layer now_;
+  std::vector<Made> arrivals_;  // of every group of classes that begin alike
+  Executor* executor_;
+  const LayoutRelaxation* layouts_;  // while the table is built
+};
+
+}  // namespace galvatron::search

@@ -1,0 +1,184 @@
+// The dynamic programs of the stages of one solver: made when a stage first needs them, and kept as long as they serve.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <optional>
+#include <vector>
+
+#include <galvatron/search/layout_relaxation.hpp>
+#include <galvatron/search/parallel.hpp>
+#include <galvatron/search/partition_bounds.hpp>
+#include <galvatron/search/problem.hpp>
+#include <galvatron/search/relaxation.hpp>
+#include <galvatron/search/stage_dp.hpp>
+
+namespace galvatron::search {
+
+/// Where the search looks: a strategy of tied ends and, with one stage, workspaces of it.
+struct Part {
+  TiedEnds ends;
+  std::int64_t least_workspace = 0;
+  std::int64_t most_workspace = std::numeric_limits<std::int64_t>::max();
+  double bound = 0;  ///< no assignment of it is faster
+};
+
+/// Those of the first and the last stage belong to a part of the search and serve one join; middle stages with the same
+/// micro-batches in flight and the same layers ahead of them share one for all joins.
+template <class Executor>
+class StageDps {
+ public:
+  /// @param bounds    whatever the ends are
+  /// @param executor  shares the work; the answers are the same without one
+  constexpr StageDps(const Problem& problem, const Relaxation& relaxation, const PartitionBounds& bounds,
+                     Executor* executor)
+      : problem_(problem), relaxation_(relaxation), bounds_(bounds), executor_(executor) {
+    const int end = problem_.count() - problem_.trailing;
+    run_.assign(static_cast<std::size_t>(problem_.count()), 1);
+    for (int a = end - 1; a-- > 0;) {
+      const auto at = static_cast<std::size_t>(a);
+      if (problem_.layers[at] == problem_.layers[at + 1]) run_[at] = run_[at + 1] + 1;
+    }
+  }
+
+  /// A stage that begins with layer `begin` and ends as these bounds allow.
+  [[nodiscard]] constexpr StageRole role_of(int stage, int begin, const Part& part,
+                                            const PartitionBounds& bounds) const {
+    StageRole role;
+    role.stage = stage;
+    role.begin = begin;
+    role.first = stage == 0;
+    role.last = stage + 1 == problem_.stages();
+    role.tag = part.ends.tag;
+    role.least_workspace = std::max(part.least_workspace, relaxation_.ranges(0).least_workspace(stage));
+    role.most_workspace = part.most_workspace;
+    role.shortest = std::max(bounds.earliest(stage + 1) - begin, 1 + (role.first ? problem_.leading : 0));
+    role.longest = bounds.latest(stage + 1) - begin;
+    return role;
+  }
+
+  /// The numbers of those of a stage that begins with one of these layers, in their order; good until the next join.
+  /// @param with_ends  the bounds of the part
+  /// @param limits     their work is what is left for this stage and those behind it
+  [[nodiscard]] constexpr std::vector<std::int32_t> of_stage(int stage, const std::vector<int>& begins,
+                                                             const Part& part, const PartitionBounds& with_ends,
+                                                             Limits limits, std::int64_t budget) {
+    std::vector<Entry>& all = is_end(stage) ? ends_ : middle_;
+    std::vector<std::int32_t> out;
+    std::vector<std::int32_t> open;
+    for (const int begin : begins) {
+      if (is_end(stage))
+        ends_.push_back({{}, begin, role_of(stage, begin, part, with_ends), 0, {}});
+      else
+        out.push_back(middle(role_of(stage, begin, {}, bounds_)));
+      if (is_end(stage)) out.push_back(static_cast<std::int32_t>(ends_.size()) - 1);
+      const auto& entry = all[static_cast<std::size_t>(out.back())];
+      if (!entry.dp && std::find(open.begin(), open.end(), out.back()) == open.end()) open.push_back(out.back());
+    }
+    StageLimit within;
+    if (!limits.memory_only) within = is_end(stage) ? with_ends.stage_limit() : bounds_.stage_limit();
+    // Large ones share the work on their labels. Small ones are made several at the same time.
+    std::int64_t& largest = largest_[is_end(stage) ? 1 : 0];
+    for (std::size_t first = 0, count = 0; first < open.size(); first += count) {
+      const std::int64_t each = limits.share_of_work(problem_.stages() - stage);
+      count = largest <= each / (2 * at_once) ? std::min<std::size_t>(at_once, open.size() - first) : 1;
+      Limits own = limits;
+      own.work = each;
+      share(executor_, count,
+            [&](std::size_t i) { make(all[static_cast<std::size_t>(open[first + i])], own, budget, within); });
+      largest = 0;
+      for (std::size_t i = first; i < first + count; ++i) {
+        const std::int64_t work = all[static_cast<std::size_t>(open[i])].dp->work();
+        largest = std::max(largest, work);
+        work_ += work;
+        if (limits.limits_work()) limits.work -= std::min(limits.work, work);
+      }
+    }
+    return out;
+  }
+  [[nodiscard]] constexpr const StageDp<Executor>& dp(int stage, std::int32_t number) const {
+    return *(is_end(stage) ? ends_ : middle_)[static_cast<std::size_t>(number)].dp;
+  }
+  /// The layers of one of the ends' stages take at least that, by its layout relaxation; 0 where there is none.
+  [[nodiscard]] constexpr double least_seconds(std::int32_t number) const {
+    return ends_[static_cast<std::size_t>(number)].least;
+  }
+
+  /// Before those of another join are asked for.
+  constexpr void begin_join() { ends_.clear(); }
+  /// Before joins with other limits.
+  constexpr void forget() {
+    ends_.clear();
+    middle_.clear();
+  }
+  /// Labels made so far.
+  [[nodiscard]] constexpr std::int64_t work() const { return work_; }
+
+ private:
+  static constexpr int at_once = 4;
+
+  struct Entry {
+    Slots slots;    // with chunks: minus the stage
+    int start = 0;  // first layer, or -1 - type for any start in a run of equal layers
+    StageRole role;
+    double least = 0;
+    std::optional<StageDp<Executor>> dp;
+  };
+
+  [[nodiscard]] constexpr bool is_end(int stage) const { return stage == 0 || stage + 1 == problem_.stages(); }
+  // Layers that a stage may have at most, wherever it begins.
+  [[nodiscard]] constexpr int longest(int stage) const { return bounds_.latest(stage + 1) - bounds_.earliest(stage); }
+
+  // The number of one for a middle stage; its dynamic program may have to be made.
+  constexpr std::int32_t middle(StageRole role) {
+    int start = role.begin;
+    // Inside a run of equal layers one serves whatever layer a stage begins with.
+    if (problem_.chunks == 1 && run_[static_cast<std::size_t>(bounds_.earliest(role.stage))] >= longest(role.stage)) {
+      start = -1 - problem_.layers[static_cast<std::size_t>(role.begin)];
+      role.begin = bounds_.earliest(role.stage);
+      role.shortest = std::max(1, bounds_.earliest(role.stage + 1) - bounds_.latest(role.stage));
+      role.longest = longest(role.stage);
+    }
+    const Slots slots = problem_.chunks == 1 ? problem_.slots_of(role.stage, 0) : Slots{-role.stage};
+    for (std::size_t i = middle_.size(); i-- > 0;) {  // the last is the widest
+      if (!(middle_[i].slots == slots) || middle_[i].start != start) continue;
+      const StageRole& made = middle_[i].role;
+      if (made.shortest <= role.shortest && made.longest >= role.longest) return static_cast<std::int32_t>(i);
+      role.shortest = std::min(role.shortest, made.shortest);
+      role.longest = std::max(role.longest, made.longest);
+      role.longest = std::min(role.longest, problem_.count() - problem_.trailing - role.begin);
+      break;
+    }
+    middle_.push_back({slots, start, role, 0, {}});
+    return static_cast<std::int32_t>(middle_.size()) - 1;
+  }
+
+  constexpr void make(Entry& entry, const Limits& limits, std::int64_t budget, const StageLimit& within) const {
+    std::optional<LayoutRelaxation> layouts;
+    if ((limits.seeks_proof() || problem_.stages() == 1) && !limits.memory_only && problem_.chunks == 1) {
+      layouts.emplace(problem_, entry.role, relaxation_.share(relaxation_.size() - 1));
+      layouts->bound_layers();
+      entry.least = layouts->seconds();
+      if (entry.least == LayoutRelaxation::infinite) layouts.reset();
+    }
+    entry.dp.emplace(problem_, relaxation_, entry.role, limits, budget, within, executor_,
+                     layouts ? &*layouts : nullptr);
+  }
+
+  const Problem& problem_;
+  const Relaxation& relaxation_;
+  const PartitionBounds& bounds_;
+  Executor* executor_;
+  std::vector<int> run_;  // equal layers from each one on, the trailing ones left out
+  std::int64_t work_ = 0;
+  // Work on one of those made last, of middle stages and of ends.
+  std::array<std::int64_t, 2> largest_{std::numeric_limits<std::int64_t>::max(),
+                                       std::numeric_limits<std::int64_t>::max()};
+  std::vector<Entry> ends_;    // of this join
+  std::vector<Entry> middle_;  // of all joins
+};
+
+}  // namespace galvatron::search
