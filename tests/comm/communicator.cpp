@@ -8,9 +8,9 @@
 #include <vector>
 
 #include <galvatron/comm/comm.hpp>
-#include <galvatron/comm/tcp/threads.hpp>
 
 #include "slow.hpp"
+#include "socket_threads.hpp"
 
 using namespace galvatron;
 

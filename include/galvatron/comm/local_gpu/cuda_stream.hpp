@@ -6,7 +6,6 @@
 
 #include <cuda_runtime_api.h>
 
-#include <galvatron/comm/local_gpu/stream.hpp>
 #include <galvatron/device/cuda/check.hpp>
 #include <galvatron/device/cuda/event.hpp>
 #include <galvatron/device/cuda/geometry.hpp>
@@ -44,7 +43,5 @@ class CudaStream {
  private:
   device::cuda::Stream& stream_;
 };
-
-static_assert(Stream<CudaStream>);
 
 }  // namespace galvatron::comm::local_gpu

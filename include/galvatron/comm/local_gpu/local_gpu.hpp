@@ -4,3 +4,5 @@
 #include <galvatron/comm/communicator.hpp>
 #include <galvatron/comm/local_gpu/cuda_stream.hpp>
 #include <galvatron/comm/local_gpu/world.hpp>
+
+static_assert(galvatron::comm::local_gpu::Stream<galvatron::comm::local_gpu::CudaStream>);

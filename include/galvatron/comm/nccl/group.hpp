@@ -5,8 +5,10 @@
 #pragma once
 
 #include <cstddef>
+#include <deque>
 #include <optional>
 #include <span>
+#include <vector>
 
 #include <cuda_runtime_api.h>
 #include <nccl.h>
@@ -16,7 +18,6 @@
 #include <galvatron/comm/communicator.hpp>
 #include <galvatron/comm/nccl/communicator.hpp>
 #include <galvatron/comm/nccl/watch.hpp>
-#include <galvatron/comm/stream_group.hpp>
 #include <galvatron/device/cuda/event.hpp>
 #include <galvatron/device/cuda/stream.hpp>
 
@@ -26,11 +27,18 @@ namespace galvatron::comm::nccl {
 /// for all members. NCCL adds in an order of its own: every member has the same bits, and so have two runs on the same
 /// machines, but they may differ from those of the sum in rank order. A failure of any rank, or a collective that takes
 /// too long, ends all calls with PeerFailure.
-class Group final : public StreamGroup<device::cuda::Event> {
+class Group final : public comm::Group {
  public:
   /// @param control  a group of the same ranks for memory of the program  @param world_rank  this rank
   Group(comm::Group& control, int world_rank, Watch& watch, device::cuda::Stream& compute)
-      : StreamGroup(control, world_rank), watch_(watch), compute_(compute) {}
+      : comm::Group(control.ranks(), world_rank), control_(control), watch_(watch), compute_(compute) {}
+
+  void finish_shifts() override {
+    for (Pending& shift : shifts_) finish(shift);
+    shifts_.clear();
+  }
+  /// The members' streams may be at work.
+  void barrier() override { control_.barrier(); }
 
   /// Returns when the stream is at work no more.
   void wait() {
@@ -66,7 +74,7 @@ class Group final : public StreamGroup<device::cuda::Event> {
     }));
   }
   void do_start_shift(const Elements& from, const Elements& to) override {
-    keep_shift(given(CallKind::shift, from, 0, [&](ncclComm_t comm, cudaStream_t stream) {
+    shifts_.push_back(given(CallKind::shift, from, 0, [&](ncclComm_t comm, cudaStream_t stream) {
       const ncclResult_t sent = ncclSend(from.data, bytes_of(from), ncclInt8, (rank() + 1) % size(), comm, stream);
       if (!is_fine(sent)) return sent;
       return ncclRecv(to.data, bytes_of(from), ncclInt8, (rank() + size() - 1) % size(), comm, stream);
@@ -97,7 +105,10 @@ class Group final : public StreamGroup<device::cuda::Event> {
     }
     return what;
   }
-  void do_finish(const Pending& pending) override { fence_of(pending).hold(compute_); }
+  void do_finish(const Pending& pending) override {
+    free_.push_back(static_cast<device::cuda::Event*>(pending.handle));
+    free_.back()->hold(compute_);
+  }
   void now(Pending pending) { finish(pending); }
 
   static std::size_t bytes_of(const Elements& data) { return static_cast<std::size_t>(data.bytes()); }
@@ -114,14 +125,23 @@ class Group final : public StreamGroup<device::cuda::Event> {
     const auto call = describe(kind, data, detail);
     communicator_->call([&](ncclComm_t comm) { return issue(comm, stream_->get()); });
     communicator_->settle();
-    const Pending out = under_way([&](device::cuda::Event& fence) { fence.record(*stream_); });
+    if (free_.empty()) free_.push_back(&fences_.emplace_back());
+    Pending out;
+    out.call = Pending::Call::under_way;
+    out.handle = free_.back();
+    free_.back()->record(*stream_);
+    free_.pop_back();
     const std::scoped_lock lock(watch_.mutex());
     watch_.started(*stream_, call.text() + " of " + rank_list(ranks()));
     return out;
   }
 
+  comm::Group& control_;
   Watch& watch_;
   device::cuda::Stream& compute_;
+  std::deque<device::cuda::Event> fences_;  // behind collectives under way
+  std::vector<device::cuda::Event*> free_;  // of these
+  std::vector<Pending> shifts_;             // started and not finished
   std::optional<device::cuda::Stream> stream_;
   std::optional<Communicator> communicator_;
   device::cuda::Event ready_;

@@ -22,7 +22,6 @@
 #include <galvatron/comm/piece.hpp>
 #include <galvatron/comm/status.hpp>
 #include <galvatron/comm/tcp/socket.hpp>
-#include <galvatron/comm/thread/failure.hpp>
 #include <galvatron/core/error.hpp>
 
 namespace galvatron::comm::tcp {
@@ -103,7 +102,7 @@ class Endpoint {
     try {
       {
         const std::scoped_lock lock(mutex_);
-        if (!failure_.empty() && failure_ == thread::message_of(own)) {
+        if (!failure_.empty() && failure_ == message_of(own)) {
           mine.kind = Status::Kind::stopped;
           mine.say(failure_);
         }
