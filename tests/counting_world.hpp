@@ -13,7 +13,6 @@
 #include <vector>
 
 #include <galvatron/comm/communicator.hpp>
-#include <galvatron/comm/groups.hpp>
 #include <galvatron/core/error.hpp>
 #include <galvatron/op/work.hpp>
 

@@ -11,7 +11,8 @@
 #include <doctest/doctest.h>
 
 #include <galvatron/comm/comm.hpp>
-#include <galvatron/comm/local_gpu/local_gpu.hpp>
+#include <galvatron/comm/local_gpu/cuda_stream.hpp>
+#include <galvatron/comm/local_gpu/world.hpp>
 #include <galvatron/comm/nccl/nccl.hpp>
 
 #include "../device/gpu_fixture.hpp"

@@ -18,7 +18,6 @@
 #include <thread>
 
 #include <galvatron/comm/communicator.hpp>
-#include <galvatron/comm/groups.hpp>
 #include <galvatron/core/view.hpp>
 
 namespace galvatron::comm::slow {

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -14,10 +15,10 @@
 #include <utility>
 #include <vector>
 
-#include <galvatron/comm/check.hpp>
 #include <galvatron/comm/elements.hpp>
 #include <galvatron/comm/piece.hpp>
-#include <galvatron/comm/reduction.hpp>
+#include <galvatron/comm/words.hpp>
+#include <galvatron/core/error.hpp>
 #include <galvatron/core/view.hpp>
 
 namespace galvatron::comm {
@@ -115,31 +116,35 @@ class Group {
   /// The same of elements whose type is a value, for groups that are made of others.
   void all_reduce(const Elements& data, ReduceOp op) { do_all_reduce(data, op); }
   void all_gather(const Elements& shard, const Elements& all) {
-    check_whole("all_gather", world_rank(), size(), shard.count, all.count);
+    check_whole("all_gather", shard, all);
     do_all_gather(shard, all);
   }
   void reduce_scatter(const Elements& all, const Elements& shard) {
-    check_whole("reduce_scatter", world_rank(), size(), shard.count, all.count);
+    check_whole("reduce_scatter", shard, all);
     do_reduce_scatter(all, shard);
   }
   void all_to_all(const Elements& from, const Elements& to) {
-    check_blocks(world_rank(), size(), from.count, to.count);
+    if (from.count != to.count || from.count % size() != 0)
+      throw Failure(ErrorKind::internal,
+                    text("all_to_all on rank ", world_rank(), ": ", from.count, " elements to send and ", to.count,
+                         " to receive are not equal blocks for ", size(), " members"));
     do_all_to_all(from, to);
   }
   void broadcast(const Elements& data, int root) {
-    check_root(root, size());
+    if (root < 0 || root >= size())
+      throw Failure(ErrorKind::internal,
+                    text("broadcast from member ", root, " of a group of ", size(), "; members are numbered from 0"));
     do_broadcast(data, root);
   }
   void start_shift(const Elements& from, const Elements& to) {
-    check_shift(from.count, to.count);
+    if (from.count != to.count)
+      throw Failure(ErrorKind::internal, text("a shift of ", from.count, " elements into ", to.count));
     do_start_shift(from, to);
   }
   /// @param pending  one of the three collectives, its data in `from` and `to` (all_reduce: `to`)
   Pending start(const Pending& pending) {
-    if (pending.call == Pending::Call::all_gather)
-      check_whole("all_gather", world_rank(), size(), pending.from.count, pending.to.count);
-    if (pending.call == Pending::Call::reduce_scatter)
-      check_whole("reduce_scatter", world_rank(), size(), pending.to.count, pending.from.count);
+    if (pending.call == Pending::Call::all_gather) check_whole("all_gather", pending.from, pending.to);
+    if (pending.call == Pending::Call::reduce_scatter) check_whole("reduce_scatter", pending.to, pending.from);
     return do_start(pending);
   }
 
@@ -181,6 +186,14 @@ class Group {
   }
 
  private:
+  // The whole is one shard for each member.
+  void check_whole(const char* what, const Elements& shard, const Elements& all) const {
+    if (all.count != shard.count * size())
+      throw Failure(ErrorKind::internal,
+                    text(what, " on rank ", world_rank(), ": the whole has ", all.count, " elements, but ", size(),
+                         " members with a shard of ", shard.count, " make ", shard.count * size()));
+  }
+
   std::vector<int> ranks_;
   int rank_;
 };
@@ -244,6 +257,35 @@ class World {
  private:
   int rank_;
   std::vector<int> everybody_;
+};
+
+/// The groups of a world, made when they are first asked for.
+/// @tparam G  a Group
+template <class G>
+class Groups {
+ public:
+  /// The group of these ranks, in this order; the first call makes it, G(arguments...). Errors: see World::group().
+  template <class... Arguments>
+  G& find(const World& world, std::span<const int> ranks, Arguments&&... arguments) {
+    for (const auto& group : groups_)
+      if (std::ranges::equal(group->ranks(), ranks)) return *group;
+    for (std::size_t i = 0; i < ranks.size(); ++i) {
+      if (ranks[i] < 0 || ranks[i] >= world.size())
+        throw Failure(ErrorKind::internal,
+                      text("a group names rank ", ranks[i], " of a world of ", world.size(), " ranks"));
+      if (std::ranges::find(ranks.first(i), ranks[i]) != ranks.first(i).end())
+        throw Failure(ErrorKind::internal, text("a group names rank ", ranks[i], " twice"));
+    }
+    if (std::ranges::find(ranks, world.rank()) == ranks.end())
+      throw Failure(ErrorKind::internal, text("rank ", world.rank(), " asks for a group of ", rank_list(ranks),
+                                              ", to which it does not belong"));
+    return *groups_.emplace_back(std::make_unique<G>(std::forward<Arguments>(arguments)...));
+  }
+  [[nodiscard]] auto begin() const { return groups_.begin(); }
+  [[nodiscard]] auto end() const { return groups_.end(); }
+
+ private:
+  std::vector<std::unique_ptr<G>> groups_;
 };
 
 /// Keeps an exception from freeing memory that a peer is still copying from: lives shorter than the memory of posted

@@ -21,9 +21,9 @@
 #include <vector>
 
 #include <galvatron/comm/call.hpp>
-#include <galvatron/comm/check.hpp>
 #include <galvatron/comm/communicator.hpp>
 #include <galvatron/comm/reduce.hpp>
+#include <galvatron/comm/words.hpp>
 #include <galvatron/core/error.hpp>
 #include <galvatron/core/units.hpp>
 

@@ -12,7 +12,6 @@
 #include <type_traits>
 
 #include <galvatron/comm/elements.hpp>
-#include <galvatron/comm/reduction.hpp>
 #include <galvatron/core/dtype.hpp>
 
 namespace galvatron::comm {

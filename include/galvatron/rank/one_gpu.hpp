@@ -4,8 +4,8 @@
 #include <cstddef>
 #include <vector>
 
-#include <galvatron/comm/local_gpu/local_gpu.hpp>
-#include <galvatron/comm/thread/thread.hpp>
+#include <galvatron/comm/local_gpu/cuda_stream.hpp>
+#include <galvatron/comm/local_gpu/world.hpp>
 #include <galvatron/device/cuda/stream.hpp>
 #include <galvatron/rank/cuda_rank.hpp>
 

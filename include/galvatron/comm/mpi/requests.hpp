@@ -6,8 +6,8 @@
 #include <cstddef>
 #include <vector>
 
-#include <galvatron/comm/check.hpp>
 #include <galvatron/comm/mpi/runtime.hpp>
+#include <galvatron/comm/words.hpp>
 
 namespace galvatron::comm::mpi {
 

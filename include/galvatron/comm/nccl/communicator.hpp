@@ -13,10 +13,9 @@
 
 #include <nccl.h>
 
-#include <galvatron/comm/check.hpp>
 #include <galvatron/comm/communicator.hpp>
-#include <galvatron/comm/nccl/check.hpp>
 #include <galvatron/comm/nccl/watch.hpp>
+#include <galvatron/comm/words.hpp>
 #include <galvatron/core/error.hpp>
 #include <galvatron/core/view.hpp>
 

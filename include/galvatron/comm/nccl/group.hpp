@@ -14,10 +14,10 @@
 #include <nccl.h>
 
 #include <galvatron/comm/call.hpp>
-#include <galvatron/comm/check.hpp>
 #include <galvatron/comm/communicator.hpp>
 #include <galvatron/comm/nccl/communicator.hpp>
 #include <galvatron/comm/nccl/watch.hpp>
+#include <galvatron/comm/words.hpp>
 #include <galvatron/device/cuda/event.hpp>
 #include <galvatron/device/cuda/stream.hpp>
 

@@ -1,4 +1,5 @@
-// Who looks after a rank's communicators while the rank computes, or waits for a GPU that waits for a dead peer.
+// What NCCL's status codes mean here, and who looks after a rank's communicators while the rank computes, or waits for
+// a GPU that waits for a dead peer.
 //
 // A thread asks NCCL and the control plane for failures and looks at the clock. When something is wrong it aborts all
 // communicators of the rank: kernels that wait for peers end, so does the program's wait for them, and the next call of
@@ -22,15 +23,43 @@
 #include <cuda_runtime_api.h>
 #include <nccl.h>
 
-#include <galvatron/comm/check.hpp>
-#include <galvatron/comm/nccl/check.hpp>
+#include <galvatron/comm/words.hpp>
 #include <galvatron/core/error.hpp>
+#include <galvatron/device/cuda/check.hpp>
 #include <galvatron/device/cuda/event.hpp>
 #include <galvatron/device/cuda/stream.hpp>
+
+// Before 2.24 rank threads read each other's memory where only their own GPU can; before 2.22 communicators were
+// aborted one by one.
+#if NCCL_VERSION_CODE < NCCL_VERSION(2, 24, 0)
+#error "galvatron: comm::nccl needs NCCL 2.24 or newer"
+#endif
 
 namespace galvatron::comm::nccl {
 
 using Clock = std::chrono::steady_clock;
+
+/// One line: NCCL's words, the last error that it logged, and the place of the call.
+inline std::string text_of(ncclResult_t status, ncclComm_t comm, const std::source_location& where) {
+  std::string text = std::string("NCCL: ") + ncclGetErrorString(status);
+  if (const char* const last = ncclGetLastError(comm); last != nullptr && *last != '\0')
+    text += ": " + galvatron::detail::one_line(last);
+  return device::cuda::detail::with_place(text, where);
+}
+
+/// True for what is no failure: done, or under way.
+inline bool is_fine(ncclResult_t status) { return status == ncclSuccess || status == ncclInProgress; }
+
+/// True for failures that may be another rank's.
+inline bool is_remote(ncclResult_t status) { return status == ncclRemoteError || status == ncclSystemError; }
+
+/// Throws what a call has to throw that was not fine: PeerFailure or DeviceFailure.
+inline void check(ncclResult_t status, ncclComm_t comm = nullptr,
+                  std::source_location where = std::source_location::current()) {
+  if (is_fine(status)) return;
+  if (is_remote(status)) throw PeerFailure(text_of(status, comm, where), where);
+  throw DeviceFailure(text_of(status, comm, where), where);
+}
 
 class Watch {
  public:

@@ -8,12 +8,11 @@
 #include <span>
 #include <string>
 
-#include <galvatron/comm/check.hpp>
 #include <galvatron/comm/communicator.hpp>
-#include <galvatron/comm/groups.hpp>
 #include <galvatron/comm/nccl/blocks.hpp>
 #include <galvatron/comm/nccl/group.hpp>
 #include <galvatron/comm/nccl/watch.hpp>
+#include <galvatron/comm/words.hpp>
 #include <galvatron/device/cuda/stream.hpp>
 
 namespace galvatron::comm::nccl {

@@ -13,9 +13,9 @@
 #include <type_traits>
 #include <vector>
 
-#include <galvatron/comm/check.hpp>
 #include <galvatron/comm/launch_environment.hpp>
 #include <galvatron/comm/tcp/socket.hpp>
+#include <galvatron/comm/words.hpp>
 #include <galvatron/core/error.hpp>
 
 namespace galvatron::comm::tcp {

@@ -22,7 +22,7 @@
 #include <thread>
 #include <utility>
 
-#include <galvatron/comm/check.hpp>
+#include <galvatron/comm/words.hpp>
 #include <galvatron/core/error.hpp>
 
 namespace galvatron::comm::tcp {

@@ -8,11 +8,11 @@
 #include <utility>
 #include <vector>
 
-#include <galvatron/comm/check.hpp>
 #include <galvatron/comm/piece.hpp>
 #include <galvatron/comm/thread/channel.hpp>
 #include <galvatron/comm/thread/job.hpp>
 #include <galvatron/comm/thread/memory.hpp>
+#include <galvatron/comm/words.hpp>
 #include <galvatron/core/error.hpp>
 
 namespace galvatron::comm::thread {

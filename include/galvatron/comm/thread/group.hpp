@@ -20,12 +20,12 @@
 #include <thread>
 #include <vector>
 
-#include <galvatron/comm/check.hpp>
 #include <galvatron/comm/communicator.hpp>
 #include <galvatron/comm/thread/blocks.hpp>
 #include <galvatron/comm/thread/job.hpp>
 #include <galvatron/comm/thread/meeting.hpp>
 #include <galvatron/comm/thread/memory.hpp>
+#include <galvatron/comm/words.hpp>
 #include <galvatron/core/error.hpp>
 #include <galvatron/core/units.hpp>
 

@@ -16,11 +16,11 @@
 #include <vector>
 
 #include <galvatron/cluster/host_cores.hpp>
-#include <galvatron/comm/check.hpp>
 #include <galvatron/comm/status.hpp>
 #include <galvatron/comm/thread/channel.hpp>
 #include <galvatron/comm/thread/meeting.hpp>
 #include <galvatron/comm/thread/wait.hpp>
+#include <galvatron/comm/words.hpp>
 #include <galvatron/core/error.hpp>
 
 namespace galvatron::comm::thread {

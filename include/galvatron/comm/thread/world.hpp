@@ -10,13 +10,12 @@
 #include <thread>
 #include <vector>
 
-#include <galvatron/comm/check.hpp>
 #include <galvatron/comm/communicator.hpp>
-#include <galvatron/comm/groups.hpp>
 #include <galvatron/comm/thread/blocks.hpp>
 #include <galvatron/comm/thread/group.hpp>
 #include <galvatron/comm/thread/job.hpp>
 #include <galvatron/comm/thread/memory.hpp>
+#include <galvatron/comm/words.hpp>
 #include <galvatron/core/error.hpp>
 
 namespace galvatron::comm::thread {
@@ -74,7 +73,7 @@ class World : public comm::World {
 /// refuses a thread.
 template <class F>
 void run(int ranks, F&& body, const Options& options = {}) {
-  check_rank_count(ranks);
+  if (ranks < 1) throw Failure(ErrorKind::usage, text("a run needs at least 1 rank, not ", ranks));
   Job job(ranks, options);
   const auto rank_main = [&](int rank) {
     try {
