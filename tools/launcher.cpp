@@ -35,7 +35,7 @@ int ThreadLauncher::threads_per_rank(const Plan& plan) const {
   return galvatron::train::threads_per_rank(plan.ranks());
 }
 
-std::vector<int> ThreadLauncher::ranks_here(const Plan& plan) const {
+std::vector<int> all_ranks(const Plan& plan) {
   std::vector<int> ranks(static_cast<std::size_t>(plan.ranks()));
   std::iota(ranks.begin(), ranks.end(), 0);
   return ranks;

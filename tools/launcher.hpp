@@ -2,6 +2,7 @@
 // (mpirun; on GPUs also torchrun and srun) has started.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <optional>
 #include <string>
@@ -9,6 +10,7 @@
 #include <vector>
 
 #include <galvatron/cluster/host_memory.hpp>
+#include <galvatron/comm/communicator.hpp>
 #include <galvatron/comm/launch_environment.hpp>
 #include <galvatron/comm/status.hpp>
 #include <galvatron/model/spec.hpp>
@@ -62,6 +64,18 @@ class Launcher {
                                               const galvatron::train::TrainOptions& options) = 0;
 };
 
+/// The plan's ranks.
+std::vector<int> all_ranks(const Plan& plan);
+
+/// Collective: rank 0's text.
+inline std::string shared_by(comm::World& world, std::string text) {
+  auto size = static_cast<std::int64_t>(text.size());
+  world.everybody().broadcast(View<std::int64_t>(&size, 1), 0);
+  text.resize(static_cast<std::size_t>(size));
+  world.everybody().broadcast(View<char>(text.data(), size), 0);
+  return text;
+}
+
 /// Ranks compute on this machine's cores.
 class CoreLauncher : public Launcher {
  public:
@@ -85,7 +99,7 @@ class ThreadLauncher final : public CoreLauncher {
  public:
   [[nodiscard]] bool shows() const override { return true; }
   [[nodiscard]] int ranks() const override { return 0; }
-  [[nodiscard]] std::vector<int> ranks_here(const Plan& plan) const override;
+  [[nodiscard]] std::vector<int> ranks_here(const Plan& plan) const override { return all_ranks(plan); }
   std::string shared(std::string text) override { return text; }
   galvatron::train::TrainReport train(const Plan& plan, const ModelSpec& model, galvatron::train::BatchSource& source,
                                       const galvatron::train::TrainOptions& options) override;

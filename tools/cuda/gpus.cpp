@@ -1,9 +1,7 @@
 // Ranks that compute on GPUs: a module that the command loads when it is asked for them.
 #include <algorithm>
-#include <cstdint>
 #include <exception>
 #include <functional>
-#include <numeric>
 #include <optional>
 #include <string>
 #include <utility>
@@ -59,11 +57,7 @@ class GpuThreads final : public GpuLauncher {
   [[nodiscard]] Cluster profile(const galvatron::train::ProfileOptions& options) const override {
     return value_or_throw(galvatron::train::profile_gpus(options));
   }
-  [[nodiscard]] std::vector<int> ranks_here(const Plan& plan) const override {
-    std::vector<int> ranks(static_cast<std::size_t>(plan.ranks()));
-    std::iota(ranks.begin(), ranks.end(), 0);
-    return ranks;
-  }
+  [[nodiscard]] std::vector<int> ranks_here(const Plan& plan) const override { return all_ranks(plan); }
   std::string shared(std::string text) override { return text; }
   galvatron::train::TrainReport train(const Plan& plan, const ModelSpec& model, galvatron::train::BatchSource& source,
                                       const galvatron::train::TrainOptions& options) override {
@@ -105,13 +99,7 @@ class GpuProcess final : public GpuLauncher {
   }
   [[nodiscard]] bool profiles_together() const override { return true; }
   [[nodiscard]] std::vector<int> ranks_here(const Plan&) const override { return {control_.rank()}; }
-  std::string shared(std::string text) override {
-    auto size = static_cast<std::int64_t>(text.size());
-    control_.everybody().broadcast(View<std::int64_t>(&size, 1), 0);
-    text.resize(static_cast<std::size_t>(size));
-    control_.everybody().broadcast(View<char>(text.data(), size), 0);
-    return text;
-  }
+  std::string shared(std::string text) override { return shared_by(control_, std::move(text)); }
   galvatron::train::TrainReport train(const Plan& plan, const ModelSpec& model, galvatron::train::BatchSource& source,
                                       const galvatron::train::TrainOptions& options) override {
     return galvatron::train::train_on_gpus(control_, gpu_, plan, model, source, options);

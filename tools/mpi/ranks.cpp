@@ -3,7 +3,6 @@
 #include <unistd.h>
 
 #include <cstddef>
-#include <cstdint>
 #include <exception>
 #include <functional>
 #include <optional>
@@ -36,13 +35,7 @@ class ProcessLauncher final : public CoreLauncher {
     for (const int rank : runtime_.local_ranks()) sum += all[static_cast<std::size_t>(rank)];
     return sum;
   }
-  std::string shared(std::string text) override {
-    auto size = static_cast<std::int64_t>(text.size());
-    world_.everybody().broadcast(View<std::int64_t>(&size, 1), 0);
-    text.resize(static_cast<std::size_t>(size));
-    world_.everybody().broadcast(View<char>(text.data(), size), 0);
-    return text;
-  }
+  std::string shared(std::string text) override { return shared_by(world_, std::move(text)); }
   galvatron::train::TrainReport train(const Plan& plan, const ModelSpec& model, galvatron::train::BatchSource& source,
                                       const galvatron::train::TrainOptions& options) override {
     return galvatron::train::train(runtime_, world_, plan, model, source, options);

@@ -2,6 +2,7 @@
 // rank threads and for kernels.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <type_traits>
@@ -45,20 +46,8 @@ enum class ElementType : std::uint8_t { float32, float64, bfloat16, int32, integ
 
 /// As in "all_reduce of 12 float".
 constexpr const char* name_of(ElementType type) {
-  switch (type) {
-    case ElementType::float32:
-      return "float";
-    case ElementType::float64:
-      return "double";
-    case ElementType::bfloat16:
-      return "bfloat16";
-    case ElementType::int32:
-    case ElementType::integer:
-      return "integer";
-    case ElementType::other:
-      break;
-  }
-  return "element";
+  constexpr std::array names{"float", "double", "bfloat16", "integer", "integer", "element"};
+  return names[static_cast<std::size_t>(type)];
 }
 
 template <class T>

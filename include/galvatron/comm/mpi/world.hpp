@@ -43,10 +43,9 @@ class Messages {
   void finish(What&& what) {
     if (requests_.size() == 0) return;
     endpoint_.wait([&] { return requests_.done(); }, [&] { return missing(); }, what);
-    for (std::size_t i = 0; i < requests_.size(); ++i) {
-      const Message& message = requests_.messages()[i];
+    for (const Message& message : requests_.messages()) {
       if (!message.incoming) continue;
-      if (message.whole) check(message, requests_.statuses()[i]);
+      if (message.whole) check(message);
       if (message.bytes > eager_bytes) endpoint_.ring(message.peer);
     }
     requests_.clear();
@@ -70,16 +69,16 @@ class Messages {
     if (bytes > eager_bytes || (bytes > 0 && !message.incoming)) endpoint_.ring(message.peer);
   }
 
-  void check(const Message& message, const MPI_Status& status) const {
+  void check(const Message& message) const {
     int bytes = 0;
-    require(MPI_Get_count(&status, MPI_BYTE, &bytes), "MPI_Get_count");
+    require(MPI_Get_count(&message.status, MPI_BYTE, &bytes), "MPI_Get_count");
     if (bytes != message.bytes)
       throw Failure(ErrorKind::internal, text("rank ", endpoint_.rank(), " expected a message of ", message.bytes,
                                               " bytes, but rank ", message.peer, " sent one of ", bytes, " bytes"));
   }
 
   // Who has not sent is late; without such, who has not received.
-  [[nodiscard]] std::vector<int> missing() const {
+  [[nodiscard]] std::vector<int> missing() {
     std::vector<int> senders = requests_.peers([](const Message& message) { return message.incoming; });
     return !senders.empty() ? senders : requests_.peers([](const Message& message) { return !message.incoming; });
   }
@@ -148,7 +147,7 @@ class World final : public comm::World {
     const auto late = [&] {
       return sends_.peers([&](const Message& block) { return lane == every_lane || lane == block.tag; });
     };
-    endpoint_.wait([&] { return lane == every_lane ? sends_.done() : late().empty(); }, late,
+    endpoint_.wait([&] { return late().empty(); }, late,
                    [&] { return "did not take " + std::to_string(sends_.size()) + " blocks or fewer"; });
     sends_.forget_done();
   }

@@ -62,37 +62,39 @@ class Group final : public comm::Group {
   using comm::Group::world_rank;
   using Member = Meeting::Member;
 
-  void do_all_reduce(const Elements& data, ReduceOp op) override {
-    if (size() == 1) return;
-    together(describe(CallKind::all_reduce, data, static_cast<int>(op)), data, [&] {
-      if (is_small(data)) return memory_.reduce(data.type, buffers(0), {&data.data, 1}, data.count, op);
-      // Slices of whole cache lines, so that no two members write to one line.
-      const std::int64_t slice = round_up(divide_up(data.count, size()), tensor_alignment / data.size);
-      const std::int64_t first = std::min(data.count, slice * rank());
-      const auto all = buffers(first * data.size);
-      memory_.reduce(data.type, all, all, std::min(slice, data.count - first), op);
+  void do_run(const Collective& called) override {
+    if (called.kind == CallKind::shift) return begin_shift(called.from, called.to);
+    if (called.kind == CallKind::all_reduce && size() == 1) return;
+    together(called, [&] {
+      const Elements& from = called.from;
+      const Elements& to = called.to;
+      const std::int64_t n = from.count / size();
+      switch (called.kind) {
+        case CallKind::all_reduce:
+          return is_small(to) ? memory_.reduce(to.type, buffers(0), {&to.data, 1}, to.count, called.op)
+                              : reduce_slice(to, called.op);
+        case CallKind::all_gather:
+          return each_member([&](int i) { take(i, from, 0, to.slice(from.count * i, from.count)); });
+        case CallKind::reduce_scatter:
+          return memory_.reduce(to.type, buffers(to.bytes() * rank()), {&to.data, 1}, to.count, ReduceOp::sum);
+        case CallKind::all_to_all:
+          return each_member([&](int i) { take(i, from, n * rank(), to.slice(n * i, n)); });
+        case CallKind::broadcast:
+          return take(called.root, from, 0, to);
+        case CallKind::barrier:
+        case CallKind::shift:
+          break;
+      }
     });
   }
-  void do_all_gather(const Elements& shard, const Elements& all) override {
-    together(describe(CallKind::all_gather, shard), shard,
-             [&] { each_member([&](int i) { take(i, shard, 0, all.slice(shard.count * i, shard.count)); }); });
+  void reduce_slice(const Elements& data, ReduceOp op) {
+    // Slices of whole cache lines, so that no two members write to one line.
+    const std::int64_t slice = round_up(divide_up(data.count, size()), tensor_alignment / data.size);
+    const std::int64_t first = std::min(data.count, slice * rank());
+    const auto all = buffers(first * data.size);
+    memory_.reduce(data.type, all, all, std::min(slice, data.count - first), op);
   }
-  void do_reduce_scatter(const Elements& all, const Elements& shard) override {
-    together(describe(CallKind::reduce_scatter, all), all, [&] {
-      memory_.reduce(all.type, buffers(shard.bytes() * rank()), {&shard.data, 1}, shard.count, ReduceOp::sum);
-    });
-  }
-  void do_all_to_all(const Elements& from, const Elements& to) override {
-    const std::int64_t n = from.count / size();
-    together(describe(CallKind::all_to_all, from), from,
-             [&] { each_member([&](int i) { take(i, from, n * rank(), to.slice(n * i, n)); }); });
-  }
-  void do_broadcast(const Elements& data, int root) override {
-    const bool gives = rank() == root;
-    together(describe(CallKind::broadcast, data, root), data, [&] { take(root, data, 0, data); }, gives);
-  }
-
-  void do_start_shift(const Elements& from, const Elements& to) override {
+  void begin_shift(const Elements& from, const Elements& to) {
     if (size() == 1) return copy(from.data, to);
     const Piece sent = Piece::flat(world_rank((rank() + 1) % size()), from.data, from.bytes());
     shifts_.post({&sent, 1});
@@ -146,11 +148,14 @@ class Group final : public comm::Group {
 
   // Meets the others for a call; while read() runs, what they gave may be read, and large data written too.
   template <class Read>
-  void together(const Call& call, const Elements& data, Read&& read, bool gives = true) {
+  void together(const Collective& called, Read&& read) {
+    const Elements& data = called.from;
+    const bool gives = called.kind != CallKind::broadcast || called.root == rank();
     small_ = is_small(data);
     if (small_ && gives && data.count > 0)
       std::memcpy(member(rank()).small[(calls_ + 1) & 1U], data.data, static_cast<std::size_t>(data.bytes()));
     if (size() > 1) memory_.offer();
+    const Call call(called);
     meet(call);
     if (small_) return read();
     try {
