@@ -28,7 +28,6 @@ class Group final : public comm::Group {
   }
 
   void finish_shifts() override {}
-  void barrier() override {}
 
  private:
   void do_run(const Collective& called) override {

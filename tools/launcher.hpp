@@ -2,7 +2,6 @@
 // (mpirun; on GPUs also torchrun and srun) has started.
 #pragma once
 
-#include <cstdint>
 #include <functional>
 #include <optional>
 #include <string>
@@ -25,11 +24,13 @@ namespace galvatron::tools {
 
 class Launcher {
  public:
+  /// @param processes  the ranks when each is a process with a launcher of its own; null: all are in this process
+  explicit Launcher(comm::World* processes = nullptr) : processes_(processes) {}
   virtual ~Launcher() = default;
   /// This process shows progress and results and writes files; of several, the one of rank 0.
-  [[nodiscard]] virtual bool shows() const = 0;
+  [[nodiscard]] bool shows() const { return processes_ == nullptr || processes_->rank() == 0; }
   /// Ranks that there are; 0: as many as a plan has.
-  [[nodiscard]] virtual int ranks() const = 0;
+  [[nodiscard]] int ranks() const { return processes_ == nullptr ? 0 : processes_->size(); }
   /// What has started them when they are processes.
   [[nodiscard]] virtual std::string starter() const { return "mpirun"; }
   /// What the user should know about the place of a plan's ranks, in one line; mostly nothing.
@@ -56,29 +57,21 @@ class Launcher {
   /// True when all processes have to call profile(), with the same options; the one that shows gets the result.
   [[nodiscard]] virtual bool profiles_together() const { return false; }
   /// The plan's ranks that this process sees to the memory of: those on this machine.
-  [[nodiscard]] virtual std::vector<int> ranks_here(const Plan& plan) const = 0;
-  /// The text of the process that shows, in all processes.
-  virtual std::string shared(std::string text) = 0;
+  [[nodiscard]] virtual std::vector<int> ranks_here(const Plan& plan) const;
+  /// The text of the process that shows, in all processes, which all call it.
+  [[nodiscard]] std::string shared(std::string text) const;
   virtual galvatron::train::TrainReport train(const Plan& plan, const ModelSpec& model,
                                               galvatron::train::BatchSource& source,
                                               const galvatron::train::TrainOptions& options) = 0;
+
+ private:
+  comm::World* processes_;
 };
-
-/// The plan's ranks.
-std::vector<int> all_ranks(const Plan& plan);
-
-/// Collective: rank 0's text.
-inline std::string shared_by(comm::World& world, std::string text) {
-  auto size = static_cast<std::int64_t>(text.size());
-  world.everybody().broadcast(View<std::int64_t>(&size, 1), 0);
-  text.resize(static_cast<std::size_t>(size));
-  world.everybody().broadcast(View<char>(text.data(), size), 0);
-  return text;
-}
 
 /// Ranks compute on this machine's cores.
 class CoreLauncher : public Launcher {
  public:
+  using Launcher::Launcher;
   [[nodiscard]] Bytes library_workspace(const Plan& plan) const override;
   void require(Precision precision) const override;
   [[nodiscard]] std::pair<Bytes, std::string> arena_memory(const Plan& plan) const override;
@@ -97,10 +90,6 @@ class CoreLauncher : public Launcher {
 /// Ranks are threads of this process.
 class ThreadLauncher final : public CoreLauncher {
  public:
-  [[nodiscard]] bool shows() const override { return true; }
-  [[nodiscard]] int ranks() const override { return 0; }
-  [[nodiscard]] std::vector<int> ranks_here(const Plan& plan) const override { return all_ranks(plan); }
-  std::string shared(std::string text) override { return text; }
   galvatron::train::TrainReport train(const Plan& plan, const ModelSpec& model, galvatron::train::BatchSource& source,
                                       const galvatron::train::TrainOptions& options) override;
 

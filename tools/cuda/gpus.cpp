@@ -28,6 +28,7 @@ using galvatron::train::Placement;
 
 class GpuLauncher : public Launcher {
  public:
+  using Launcher::Launcher;
   [[nodiscard]] Bytes library_workspace(const Plan&) const override {
     return galvatron::train::CudaPlatform::library_workspace();
   }
@@ -40,8 +41,6 @@ class GpuLauncher : public Launcher {
 class GpuThreads final : public GpuLauncher {
  public:
   explicit GpuThreads(int gpus) : gpus_(gpus) {}
-  [[nodiscard]] bool shows() const override { return true; }
-  [[nodiscard]] int ranks() const override { return 0; }
   [[nodiscard]] std::string remark(const Plan& plan) const override {
     if (have_own_gpus(plan) || plan.ranks() == 1) return {};
     return "The plan has " + std::to_string(plan.ranks()) + " ranks, and there " +
@@ -57,8 +56,6 @@ class GpuThreads final : public GpuLauncher {
   [[nodiscard]] Cluster profile(const galvatron::train::ProfileOptions& options) const override {
     return value_or_throw(galvatron::train::profile_gpus(options));
   }
-  [[nodiscard]] std::vector<int> ranks_here(const Plan& plan) const override { return all_ranks(plan); }
-  std::string shared(std::string text) override { return text; }
   galvatron::train::TrainReport train(const Plan& plan, const ModelSpec& model, galvatron::train::BatchSource& source,
                                       const galvatron::train::TrainOptions& options) override {
     if (have_own_gpus(plan)) return galvatron::train::train_on_gpus(plan, model, source, options);
@@ -84,9 +81,7 @@ class GpuThreads final : public GpuLauncher {
 class GpuProcess final : public GpuLauncher {
  public:
   GpuProcess(comm::tcp::World& control, const comm::LaunchEnvironment& job, int gpu)
-      : control_(control), job_(job), gpu_(gpu) {}
-  [[nodiscard]] bool shows() const override { return control_.rank() == 0; }
-  [[nodiscard]] int ranks() const override { return control_.size(); }
+      : GpuLauncher(&control), control_(control), job_(job), gpu_(gpu) {}
   [[nodiscard]] std::string starter() const override { return std::string(job_.launcher); }
   [[nodiscard]] std::pair<Bytes, std::string> arena_memory(const Plan&) const override {
     return {galvatron::train::memory_beside_nccl(gpu_), "its GPU"};
@@ -98,8 +93,6 @@ class GpuProcess final : public GpuLauncher {
     return value_or_throw(galvatron::train::profile_gpus(control_, gpu_, options));
   }
   [[nodiscard]] bool profiles_together() const override { return true; }
-  [[nodiscard]] std::vector<int> ranks_here(const Plan&) const override { return {control_.rank()}; }
-  std::string shared(std::string text) override { return shared_by(control_, std::move(text)); }
   galvatron::train::TrainReport train(const Plan& plan, const ModelSpec& model, galvatron::train::BatchSource& source,
                                       const galvatron::train::TrainOptions& options) override {
     return galvatron::train::train_on_gpus(control_, gpu_, plan, model, source, options);

@@ -23,9 +23,8 @@ namespace {
 
 class ProcessLauncher final : public CoreLauncher {
  public:
-  ProcessLauncher(const comm::mpi::Runtime& runtime, comm::mpi::World& world) : runtime_(runtime), world_(world) {}
-  [[nodiscard]] bool shows() const override { return world_.rank() == 0; }
-  [[nodiscard]] int ranks() const override { return world_.size(); }
+  ProcessLauncher(const comm::mpi::Runtime& runtime, comm::mpi::World& world)
+      : CoreLauncher(&world), runtime_(runtime), world_(world) {}
   [[nodiscard]] std::vector<int> ranks_here(const Plan&) const override { return runtime_.local_ranks(); }
   [[nodiscard]] std::optional<double> core_seconds_here(double own) override {
     std::vector<double> all(static_cast<std::size_t>(world_.size()));
@@ -35,7 +34,6 @@ class ProcessLauncher final : public CoreLauncher {
     for (const int rank : runtime_.local_ranks()) sum += all[static_cast<std::size_t>(rank)];
     return sum;
   }
-  std::string shared(std::string text) override { return shared_by(world_, std::move(text)); }
   galvatron::train::TrainReport train(const Plan& plan, const ModelSpec& model, galvatron::train::BatchSource& source,
                                       const galvatron::train::TrainOptions& options) override {
     return galvatron::train::train(runtime_, world_, plan, model, source, options);

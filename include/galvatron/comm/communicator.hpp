@@ -91,7 +91,7 @@ class Group {
   }
   virtual void finish_shifts() = 0;
   /// Returns when all members have called it.
-  virtual void barrier() = 0;
+  void barrier() { run({CallKind::barrier}); }
 
   /// The same, begun now and complete when finished: in between nobody touches the data. All members start the same
   /// ones in the same order, and finish them in the same order among their calls of this group; what is not finished

@@ -96,10 +96,6 @@ class MessageGroup final : public Group {
   void finish_shifts() override {
     shifts_.finish([] { return std::string("did not shift its block"); });
   }
-  void barrier() override {
-    if (size() == 1) return;
-    meet({});
-  }
 
  private:
   static constexpr int opening_tag = 0;
@@ -127,6 +123,7 @@ class MessageGroup final : public Group {
       case CallKind::shift:
         return begin_shift(from, to);
       case CallKind::barrier:
+        if (size() > 1) meet(called);
         break;
     }
   }

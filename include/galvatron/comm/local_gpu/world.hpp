@@ -17,7 +17,7 @@
 #include <galvatron/comm/call.hpp>
 #include <galvatron/comm/communicator.hpp>
 #include <galvatron/comm/local_gpu/kernels.hpp>
-#include <galvatron/comm/thread/memory.hpp>
+#include <galvatron/comm/thread/blocks.hpp>
 #include <galvatron/comm/thread/world.hpp>
 #include <galvatron/core/error.hpp>
 

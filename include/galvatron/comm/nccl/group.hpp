@@ -37,8 +37,6 @@ class Group final : public comm::Group {
     for (Pending& shift : shifts_) finish(shift);
     shifts_.clear();
   }
-  /// The members' streams may be at work.
-  void barrier() override { control_.barrier(); }
 
   /// Returns when the stream is at work no more.
   void wait() {
@@ -47,6 +45,7 @@ class Group final : public comm::Group {
 
  private:
   void do_run(const Collective& called) override {
+    if (called.kind == CallKind::barrier) return control_.barrier();  // the members' streams may be at work
     Pending pending = do_start(called);
     if (called.kind == CallKind::shift)
       shifts_.push_back(pending);

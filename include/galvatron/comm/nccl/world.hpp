@@ -30,9 +30,7 @@ class World final : public comm::World {
         std::chrono::nanoseconds timeout = std::chrono::minutes(10))
       : comm::World(control.rank(), control.size()),
         control_(control),
-        watch_(
-            control.rank(), timeout, [&control] { return control.failure(); },
-            [&control](const std::string& text) { control.warn(text); }),
+        watch_(control, timeout),
         blocks_(control, watch_, compute),
         compute_(compute) {}
   ~World() override {

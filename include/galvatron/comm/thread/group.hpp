@@ -23,8 +23,6 @@
 #include <galvatron/comm/communicator.hpp>
 #include <galvatron/comm/thread/blocks.hpp>
 #include <galvatron/comm/thread/job.hpp>
-#include <galvatron/comm/thread/meeting.hpp>
-#include <galvatron/comm/thread/memory.hpp>
 #include <galvatron/comm/words.hpp>
 #include <galvatron/core/error.hpp>
 #include <galvatron/core/units.hpp>
@@ -54,9 +52,6 @@ class Group final : public comm::Group {
   }
   /// Takes back what a shift has offered; see World::withdraw().
   void withdraw() noexcept { shifts_.withdraw(); }
-  void barrier() override {
-    if (size() > 1) meet(Call{});
-  }
 
  private:
   using comm::Group::world_rank;
@@ -64,7 +59,8 @@ class Group final : public comm::Group {
 
   void do_run(const Collective& called) override {
     if (called.kind == CallKind::shift) return begin_shift(called.from, called.to);
-    if (called.kind == CallKind::all_reduce && size() == 1) return;
+    if (size() == 1 && (called.kind == CallKind::all_reduce || called.kind == CallKind::barrier)) return;
+    if (called.kind == CallKind::barrier) return meet(Call(called));
     together(called, [&] {
       const Elements& from = called.from;
       const Elements& to = called.to;

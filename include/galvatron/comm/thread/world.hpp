@@ -14,7 +14,6 @@
 #include <galvatron/comm/thread/blocks.hpp>
 #include <galvatron/comm/thread/group.hpp>
 #include <galvatron/comm/thread/job.hpp>
-#include <galvatron/comm/thread/memory.hpp>
 #include <galvatron/comm/words.hpp>
 #include <galvatron/core/error.hpp>
 
