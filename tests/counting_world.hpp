@@ -13,7 +13,6 @@
 #include <vector>
 
 #include <galvatron/comm/communicator.hpp>
-#include <galvatron/comm/groups.hpp>
 #include <galvatron/core/error.hpp>
 #include <galvatron/op/work.hpp>
 
@@ -29,25 +28,28 @@ class Group final : public comm::Group {
   }
 
   void finish_shifts() override {}
-  void barrier() override {}
 
  private:
-  /// Bytes per rank.
-  void do_all_reduce(const Elements& data, ReduceOp) override { count(op::Kind::all_reduce, data, size()); }
-  /// The bytes gathered.
-  void do_all_gather(const Elements&, const Elements& all) override { count(op::Kind::all_gather, all, size()); }
-  /// The bytes per rank before.
-  void do_reduce_scatter(const Elements& all, const Elements&) override {
-    count(op::Kind::reduce_scatter, all, size());
+  void do_run(const Collective& called) override {
+    switch (called.kind) {
+      case CallKind::all_reduce:  // bytes per rank
+        return count(op::Kind::all_reduce, called.to, size());
+      case CallKind::all_gather:  // the bytes gathered
+        return count(op::Kind::all_gather, called.to, size());
+      case CallKind::reduce_scatter:  // the bytes per rank before
+        return count(op::Kind::reduce_scatter, called.from, size());
+      case CallKind::all_to_all:  // the bytes per rank before
+        return count(op::Kind::all_to_all, called.to, size());
+      case CallKind::broadcast:  // the bytes sent to each
+        return count(op::Kind::broadcast, called.to, size());
+      case CallKind::shift:  // a message to a rank of the group
+        return count(op::Kind::send, called.from, 1, size());
+      case CallKind::barrier:
+        break;
+    }
   }
-  /// The bytes per rank before.
-  void do_all_to_all(const Elements&, const Elements& to) override { count(op::Kind::all_to_all, to, size()); }
-  /// The bytes sent to each.
-  void do_broadcast(const Elements& data, int) override { count(op::Kind::broadcast, data, size()); }
-  /// A message to a rank of the group.
-  void do_start_shift(const Elements& from, const Elements&) override { count(op::Kind::send, from, 1, size()); }
-  Pending do_start(const Pending& pending) override {
-    run(pending);
+  Pending do_start(const Collective& called) override {
+    run(called);
     return {};
   }
 

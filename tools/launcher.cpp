@@ -1,5 +1,6 @@
 #include "launcher.hpp"
 
+#include <cstdint>
 #include <cstdlib>
 #include <numeric>
 
@@ -9,6 +10,22 @@
 #include "machine.hpp"
 
 namespace galvatron::tools {
+
+std::vector<int> Launcher::ranks_here(const Plan& plan) const {
+  if (processes_ != nullptr) return {processes_->rank()};
+  std::vector<int> ranks(static_cast<std::size_t>(plan.ranks()));
+  std::iota(ranks.begin(), ranks.end(), 0);
+  return ranks;
+}
+
+std::string Launcher::shared(std::string text) const {
+  if (processes_ == nullptr) return text;
+  auto size = static_cast<std::int64_t>(text.size());
+  processes_->everybody().broadcast(View<std::int64_t>(&size, 1), 0);
+  text.resize(static_cast<std::size_t>(size));
+  processes_->everybody().broadcast(View<char>(text.data(), size), 0);
+  return text;
+}
 
 Bytes CoreLauncher::library_workspace(const Plan& plan) const {
   return {device::Host::library_workspace_bytes(threads_per_rank(plan))};
@@ -33,12 +50,6 @@ Cluster CoreLauncher::profile(const galvatron::train::ProfileOptions& options) c
 
 int ThreadLauncher::threads_per_rank(const Plan& plan) const {
   return galvatron::train::threads_per_rank(plan.ranks());
-}
-
-std::vector<int> ThreadLauncher::ranks_here(const Plan& plan) const {
-  std::vector<int> ranks(static_cast<std::size_t>(plan.ranks()));
-  std::iota(ranks.begin(), ranks.end(), 0);
-  return ranks;
 }
 
 galvatron::train::TrainReport ThreadLauncher::train(const Plan& plan, const ModelSpec& model,

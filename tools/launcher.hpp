@@ -9,6 +9,7 @@
 #include <vector>
 
 #include <galvatron/cluster/host_memory.hpp>
+#include <galvatron/comm/communicator.hpp>
 #include <galvatron/comm/launch_environment.hpp>
 #include <galvatron/comm/status.hpp>
 #include <galvatron/model/spec.hpp>
@@ -23,11 +24,13 @@ namespace galvatron::tools {
 
 class Launcher {
  public:
+  /// @param processes  the ranks when each is a process with a launcher of its own; null: all are in this process
+  explicit Launcher(comm::World* processes = nullptr) : processes_(processes) {}
   virtual ~Launcher() = default;
   /// This process shows progress and results and writes files; of several, the one of rank 0.
-  [[nodiscard]] virtual bool shows() const = 0;
+  [[nodiscard]] bool shows() const { return processes_ == nullptr || processes_->rank() == 0; }
   /// Ranks that there are; 0: as many as a plan has.
-  [[nodiscard]] virtual int ranks() const = 0;
+  [[nodiscard]] int ranks() const { return processes_ == nullptr ? 0 : processes_->size(); }
   /// What has started them when they are processes.
   [[nodiscard]] virtual std::string starter() const { return "mpirun"; }
   /// What the user should know about the place of a plan's ranks, in one line; mostly nothing.
@@ -54,17 +57,21 @@ class Launcher {
   /// True when all processes have to call profile(), with the same options; the one that shows gets the result.
   [[nodiscard]] virtual bool profiles_together() const { return false; }
   /// The plan's ranks that this process sees to the memory of: those on this machine.
-  [[nodiscard]] virtual std::vector<int> ranks_here(const Plan& plan) const = 0;
-  /// The text of the process that shows, in all processes.
-  virtual std::string shared(std::string text) = 0;
+  [[nodiscard]] virtual std::vector<int> ranks_here(const Plan& plan) const;
+  /// The text of the process that shows, in all processes, which all call it.
+  [[nodiscard]] std::string shared(std::string text) const;
   virtual galvatron::train::TrainReport train(const Plan& plan, const ModelSpec& model,
                                               galvatron::train::BatchSource& source,
                                               const galvatron::train::TrainOptions& options) = 0;
+
+ private:
+  comm::World* processes_;
 };
 
 /// Ranks compute on this machine's cores.
 class CoreLauncher : public Launcher {
  public:
+  using Launcher::Launcher;
   [[nodiscard]] Bytes library_workspace(const Plan& plan) const override;
   void require(Precision precision) const override;
   [[nodiscard]] std::pair<Bytes, std::string> arena_memory(const Plan& plan) const override;
@@ -83,10 +90,6 @@ class CoreLauncher : public Launcher {
 /// Ranks are threads of this process.
 class ThreadLauncher final : public CoreLauncher {
  public:
-  [[nodiscard]] bool shows() const override { return true; }
-  [[nodiscard]] int ranks() const override { return 0; }
-  [[nodiscard]] std::vector<int> ranks_here(const Plan& plan) const override;
-  std::string shared(std::string text) override { return text; }
   galvatron::train::TrainReport train(const Plan& plan, const ModelSpec& model, galvatron::train::BatchSource& source,
                                       const galvatron::train::TrainOptions& options) override;
 

@@ -21,8 +21,10 @@ std::string line_at_first;
 std::string line_at_second;
 
 std::atomic<int> noted{0};
+std::atomic<pid_t> child{0};            // 0: this process trains; -1: it has ended
 std::atomic<std::int64_t> noted_at{0};  // milliseconds of the steady clock
-static_assert(std::atomic<int>::is_always_lock_free && std::atomic<std::int64_t>::is_always_lock_free);
+static_assert(std::atomic<int>::is_always_lock_free && std::atomic<pid_t>::is_always_lock_free &&
+              std::atomic<std::int64_t>::is_always_lock_free);
 
 std::int64_t milliseconds() {
   timespec now{};
@@ -45,13 +47,16 @@ extern "C" void end_at_once(int signal) {
 
 extern "C" void note(int signal) {
   const int before = errno;
+  const pid_t other = child;
   int nothing = 0;
   if (noted.compare_exchange_strong(nothing, signal)) {
     noted_at = milliseconds();
     write_line(line_at_first);
+    if (other > 0) ::kill(other, SIGUSR1);
   } else if (milliseconds() - noted_at > 1000) {
     write_line(line_at_second);
-    take_default(signal);
+    if (other == 0) take_default(signal);
+    if (other > 0) ::kill(other, SIGTERM);
   }
   errno = before;
 }
@@ -91,6 +96,14 @@ const std::atomic<int>& note_signals(const std::string& first, const std::string
   install(note);
   return noted;
 }
+
+const std::atomic<int>& pass_signals_to(pid_t other) {
+  child = other;
+  install(note);
+  return noted;
+}
+
+void stop_passing_signals() { child = -1; }
 
 void end_by_signal(int signal) {
   std::signal(signal, SIG_DFL);

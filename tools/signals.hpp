@@ -9,6 +9,8 @@
 #include <csignal>
 #include <string>
 
+#include <sys/types.h>
+
 namespace galvatron::tools {
 
 inline constexpr std::array stop_signals{SIGINT, SIGTERM, SIGHUP, SIGUSR1};
@@ -26,6 +28,12 @@ void end_on_signals(const std::string& line);
 /// @param first   a line for the first; empty: nothing  @param second  for the other; empty: nothing
 /// @return the number of the noted signal, or 0
 const std::atomic<int>& note_signals(const std::string& first, const std::string& second);
+
+/// From now on the first of these signals is a SIGUSR1 for mpirun, which forwards it to all ranks: they end after their
+/// step. Another one is a SIGTERM, of which mpirun leaves them one second.
+const std::atomic<int>& pass_signals_to(pid_t mpirun);
+/// mpirun has ended; signals are noted only.
+void stop_passing_signals();
 
 /// Ends the process as the signal would have ended it.
 [[noreturn]] void end_by_signal(int signal);

@@ -11,9 +11,7 @@
 #include <cerrno>
 #include <chrono>
 #include <csignal>
-#include <cstdint>
 #include <cstring>
-#include <ctime>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -33,27 +31,6 @@
 namespace galvatron::tools {
 
 namespace {
-
-volatile std::sig_atomic_t stop_signal = 0;
-volatile std::sig_atomic_t started = 0;
-std::atomic<std::int64_t> stopped_at{0};  // milliseconds of the steady clock
-
-// mpirun forwards a SIGUSR1 to all ranks, which end after their step. Of SIGTERM it leaves them one second: that is for
-// a second signal. One that comes within a second is taken for the same.
-extern "C" void pass_on(int signal) {
-  const int before = errno;
-  timespec now{};
-  ::clock_gettime(CLOCK_MONOTONIC, &now);
-  const std::int64_t milliseconds = std::int64_t{now.tv_sec} * 1000 + now.tv_nsec / 1'000'000;
-  if (stop_signal == 0) {
-    stop_signal = signal;
-    stopped_at = milliseconds;
-    if (started > 0) ::kill(started, SIGUSR1);
-  } else if (milliseconds - stopped_at > 1000 && started > 0) {
-    ::kill(started, SIGTERM);
-  }
-  errno = before;
-}
 
 std::vector<std::string> command_line(const std::string& mpirun, int ranks, const Arguments& arguments) {
   std::vector<std::string> line;
@@ -213,15 +190,7 @@ void start_ranks(const std::string& mpirun, int ranks, const Arguments& argument
   const pid_t child = ::fork();
   if (child < 0) throw DeviceFailure(std::string("cannot start a process: ") + std::strerror(errno));
   if (child == 0) become(line, streams, self);
-  started = child;
-  for (const int signal : stop_signals) {
-    struct sigaction action{};
-    ::sigaction(signal, nullptr, &action);
-    if (action.sa_handler == SIG_IGN) continue;  // as nohup has it
-    action = {};
-    action.sa_handler = pass_on;
-    ::sigaction(signal, &action, nullptr);
-  }
+  const std::atomic<int>& stop_signal = pass_signals_to(child);
   ::close(streams.out[1]);
   ::close(streams.err[1]);
   Messages messages;
@@ -242,7 +211,7 @@ void start_ranks(const std::string& mpirun, int ranks, const Arguments& argument
   int status = 0;
   while (::waitpid(child, &status, 0) < 0 && errno == EINTR) {
   }
-  started = 0;
+  stop_passing_signals();
   const int code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
   if (code == 0) return;
   // mpirun itself ends with 1 when it gets a SIGTERM; ranks with what went wrong, if anything did.

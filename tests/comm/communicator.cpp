@@ -8,9 +8,9 @@
 #include <vector>
 
 #include <galvatron/comm/comm.hpp>
-#include <galvatron/comm/tcp/threads.hpp>
 
 #include "slow.hpp"
+#include "socket_threads.hpp"
 
 using namespace galvatron;
 
@@ -40,7 +40,7 @@ std::vector<double> everything(comm::World& world) {
     comm::Pending pending = group.start_all_reduce(view(most), comm::ReduceOp::max);
     group.reduce_scatter(view(part), view(part).slice(2 * me, 2));
     group.finish(pending);
-    CHECK(pending.call == comm::Pending::Call::none);
+    CHECK(pending.state == comm::Pending::State::nothing);
     keep(sum);
     keep(most);
     keep(std::vector<T>(part.begin() + 2 * me, part.begin() + 2 * me + 2));

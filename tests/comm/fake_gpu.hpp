@@ -14,7 +14,7 @@
 #include <stdexcept>
 #include <vector>
 
-#include <galvatron/comm/local_gpu/stream.hpp>
+#include <galvatron/comm/local_gpu/world.hpp>
 
 #include "../device/emulator.hpp"
 

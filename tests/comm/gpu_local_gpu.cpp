@@ -11,7 +11,8 @@
 #include <doctest/doctest.h>
 
 #include <galvatron/comm/comm.hpp>
-#include <galvatron/comm/local_gpu/local_gpu.hpp>
+#include <galvatron/comm/local_gpu/cuda_stream.hpp>
+#include <galvatron/comm/local_gpu/world.hpp>
 #include <galvatron/comm/nccl/nccl.hpp>
 
 #include "../device/gpu_fixture.hpp"
@@ -40,12 +41,12 @@ bool same_bits(const std::vector<T>& a, const std::vector<T>& b) {
 
 void run(int ranks, const std::function<void(World&, device::cuda::Stream&)>& body) {
   first_gpu();
-  comm::local_gpu::Shared<CudaStream> shared;
+  std::vector<CudaStream::Fence> fences(static_cast<std::size_t>(ranks));
   comm::thread::run(ranks, [&](Threads& control) {
     first_gpu();
-    device::cuda::Stream own, other;
-    CudaStream compute(own), messages(other);
-    World world(control, shared, compute, messages);
+    device::cuda::Stream own;
+    CudaStream compute(own);
+    World world(control, fences, compute);
     body(world, own);
   });
 }

@@ -1,8 +1,10 @@
 // What of NCCL's communicators can be known without a GPU: their failures. With several GPUs: their results.
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <functional>
 #include <numeric>
+#include <stdexcept>
 #include <string>
 #include <thread>
 #include <vector>
@@ -46,8 +48,12 @@ TEST_CASE("statuses that are no failure, a peer's, a device's") {
 TEST_CASE("a communicator that cannot be made says so in a line, and leaves nothing behind") {
   if (device::cuda::device_count()) return;  // a GPU: see below
   for (int repeat = 0; repeat < 3; ++repeat) {
-    nccl::Watch watch(0, std::chrono::seconds(5), {});
-    const std::string text = message_of([&] { nccl::Communicator(watch, nccl::unique_id(), 1, 0); });
+    const std::string text = message_of([] {
+      comm::thread::run(1, [](comm::thread::World& control) {
+        nccl::Watch watch(control, std::chrono::seconds(5));
+        nccl::Communicator(watch, nccl::unique_id(), 1, 0);
+      });
+    });
     CHECK(text.starts_with("NCCL: "));
     CHECK(text.find('\n') == std::string::npos);
     MESSAGE(text);
@@ -61,15 +67,21 @@ TEST_CASE("a world without a GPU says so, and a rank that fails meanwhile ends t
 
 TEST_CASE("a watch hears of a failure and tells it to who asks") {
   std::atomic<bool> burns{false};
-  nccl::Watch watch(0, std::chrono::seconds(5), [&]() -> std::optional<std::string> {
-    if (burns) return "rank 1 failed: disk on fire";
-    return std::nullopt;
-  });
-  std::this_thread::sleep_for(std::chrono::milliseconds(150));
-  CHECK(!watch.failed());
-  burns = true;
-  for (int i = 0; i < 100 && !watch.failed(); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(20));
-  REQUIRE(watch.failed());
-  const std::scoped_lock lock(watch.mutex());
-  CHECK(message_of([&] { watch.check(); }) == "rank 1 failed: disk on fire");
+  const auto run = [&] {
+    comm::thread::run(2, [&](comm::thread::World& control) {
+      if (control.rank() == 1) {
+        while (!burns) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+        throw std::runtime_error("disk on fire");
+      }
+      nccl::Watch watch(control, std::chrono::seconds(5));
+      std::this_thread::sleep_for(std::chrono::milliseconds(150));
+      CHECK(!watch.failed());
+      burns = true;
+      for (int i = 0; i < 100 && !watch.failed(); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(20));
+      REQUIRE(watch.failed());
+      const std::scoped_lock lock(watch.mutex());
+      CHECK(message_of([&] { watch.check(); }) == "rank 1 failed: disk on fire");
+    });
+  };
+  CHECK_THROWS_WITH(run(), "disk on fire");
 }

@@ -43,12 +43,12 @@ struct Rank {
 
 template <class F>
 void run(FakeGpu& gpu, int ranks, F&& body, const comm::thread::Options& options = {}) {
-  local_gpu::Shared<FakeGpu::Stream> shared;
+  std::vector<FakeGpu::Fence> fences(static_cast<std::size_t>(ranks));
   comm::thread::run(
       ranks,
       [&](Threads& control) {
-        FakeGpu::Stream compute(gpu), messages(gpu);
-        World world(control, shared, compute, messages);
+        FakeGpu::Stream compute(gpu);
+        World world(control, fences, compute);
         Rank rank{world, compute};
         body(rank);
       },
@@ -431,8 +431,8 @@ TEST_CASE("a rank that fails ends all, and its memory is left alone before it go
         const comm::SendGuard guard(rank.world);
         Group& group = rank.world.everybody();
         auto pending = group.start_all_gather(data.all().slice(rank.world.rank() * 100, 100), data.all());
-        if (rank.world.rank() == 1) throw std::runtime_error("disk on fire");
         group.finish(pending);
+        if (rank.world.rank() == 1) throw std::runtime_error("disk on fire");
         try {
           waits[wait](rank.world, data.all());
         } catch (const PeerFailure& e) {
@@ -482,5 +482,5 @@ TEST_CASE("members that come for different things are told, and so is who waits 
         rank.world.everybody().all_reduce(data.all());
       },
       options);
-  CHECK(late.starts_with("rank 0 gave up after 0.1 s: rank 1 did not come to the all_gather"));
+  CHECK(late.starts_with("rank 0 gave up after 0.1 s: rank 1 did not come to the all_reduce of 8 float"));
 }

@@ -11,8 +11,9 @@
 #include <vector>
 
 #include <galvatron/comm/comm.hpp>
-#include <galvatron/comm/tcp/threads.hpp>
 #include <galvatron/comm/tcp/world.hpp>
+
+#include "socket_threads.hpp"
 
 using namespace galvatron;
 using comm::LaunchEnvironment;
@@ -221,7 +222,7 @@ TEST_CASE("however a job fails, all have its exit code and one tells the user") 
         told.code = code;
         if (!verdict.reports) return;
         ++told.reporters;
-        told.text = comm::thread::message_of(verdict.failure);
+        told.text = comm::message_of(verdict.failure);
       });
     threads.clear();
     return told;

@@ -18,7 +18,6 @@
 #include <thread>
 
 #include <galvatron/comm/communicator.hpp>
-#include <galvatron/comm/groups.hpp>
 #include <galvatron/core/view.hpp>
 
 namespace galvatron::comm::slow {
@@ -56,7 +55,6 @@ class Group final : public comm::Group {
   Group(comm::Group& inner, Wire& wire, int world_rank)
       : comm::Group(inner.ranks(), world_rank), inner_(inner), wire_(wire) {}
 
-  void barrier() override { inner_.barrier(); }
   void finish_shifts() override {
     inner_.finish_shifts();
     for (const Stamp& stamp : stamps_) Wire::wait_until(stamp.received);
@@ -64,44 +62,29 @@ class Group final : public comm::Group {
   }
 
  private:
-  void do_all_reduce(const Elements& data, ReduceOp op) override {
-    do_finish(do_start({Pending::Call::all_reduce, op, {}, data}));
-  }
-  void do_all_gather(const Elements& shard, const Elements& all) override {
-    do_finish(do_start({Pending::Call::all_gather, ReduceOp::sum, shard, all}));
-  }
-  void do_reduce_scatter(const Elements& all, const Elements& shard) override {
-    do_finish(do_start({Pending::Call::reduce_scatter, ReduceOp::sum, all, shard}));
-  }
-  void do_broadcast(const Elements& data, int root) override {
-    const double arrival = send(1, data.bytes());
-    inner_.broadcast(data, root);
-    arrive(arrival);
-  }
-  void do_all_to_all(const Elements& from, const Elements& to) override {
-    const double arrival = send(1, to.bytes());
-    inner_.all_to_all(from, to);
-    arrive(arrival);
+  void do_run(const Collective& called) override {
+    if (called.kind == CallKind::barrier) return inner_.barrier();
+    if (called.kind == CallKind::shift) return start_delayed_shift(called);
+    do_finish(do_start(called));
   }
   /// A block goes with the time at which it arrives.
-  void do_start_shift(const Elements& from, const Elements& to) override {
+  void start_delayed_shift(const Collective& called) {
     if (size() > 1) {
       Stamp& stamp = stamps_.emplace_back();
-      stamp.sent = wire_.send(1, static_cast<double>(to.bytes()));
+      stamp.sent = wire_.send(1, static_cast<double>(called.to.bytes()));
       inner_.start_shift<double>({&stamp.sent, 1}, {&stamp.received, 1});
     }
-    inner_.start_shift(from, to);
+    inner_.run(called);
   }
 
-  Pending do_start(const Pending& pending) override {
+  Pending do_start(const Collective& called) override {
     Started& started = started_.emplace_back();
-    started.inner = inner_.start(pending);
+    const bool blocking = called.kind == CallKind::broadcast || called.kind == CallKind::all_to_all;
+    if (!blocking) started.inner = inner_.start(called);
     started.arrival =
-        send(pending.call == Pending::Call::all_reduce ? 2 : 1, std::max(pending.from.bytes(), pending.to.bytes()));
-    Pending out;
-    out.call = Pending::Call::under_way;
-    out.handle = &started;
-    return out;
+        send(called.kind == CallKind::all_reduce ? 2 : 1, std::max(called.from.bytes(), called.to.bytes()));
+    if (blocking) inner_.run(called);
+    return {Pending::State::under_way, called, &started};
   }
   void do_finish(const Pending& pending) override {
     const auto started = std::ranges::find_if(started_, [&](const Started& other) { return &other == pending.handle; });

@@ -155,11 +155,10 @@ using FakeGpuWorld = comm::local_gpu::World<FakeGpu::Stream>;
 template <class Body>
 void on_fake_gpu(int ranks, std::uint64_t seed, const Body& body) {
   FakeGpu gpu(seed);
-  comm::local_gpu::Shared<FakeGpu::Stream> shared;
+  std::vector<FakeGpu::Fence> fences(static_cast<std::size_t>(ranks));
   comm::thread::run(ranks, [&](comm::thread::World& control) {
     FakeGpu::Stream compute(gpu);
-    FakeGpu::Stream messages(gpu);
-    FakeGpuWorld world(control, shared, compute, messages);
+    FakeGpuWorld world(control, fences, compute);
     body(world, FakeGpuPlatform{&compute});
   });
 }

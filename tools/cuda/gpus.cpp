@@ -1,9 +1,7 @@
 // Ranks that compute on GPUs: a module that the command loads when it is asked for them.
 #include <algorithm>
-#include <cstdint>
 #include <exception>
 #include <functional>
-#include <numeric>
 #include <optional>
 #include <string>
 #include <utility>
@@ -30,6 +28,7 @@ using galvatron::train::Placement;
 
 class GpuLauncher : public Launcher {
  public:
+  using Launcher::Launcher;
   [[nodiscard]] Bytes library_workspace(const Plan&) const override {
     return galvatron::train::CudaPlatform::library_workspace();
   }
@@ -42,8 +41,6 @@ class GpuLauncher : public Launcher {
 class GpuThreads final : public GpuLauncher {
  public:
   explicit GpuThreads(int gpus) : gpus_(gpus) {}
-  [[nodiscard]] bool shows() const override { return true; }
-  [[nodiscard]] int ranks() const override { return 0; }
   [[nodiscard]] std::string remark(const Plan& plan) const override {
     if (have_own_gpus(plan) || plan.ranks() == 1) return {};
     return "The plan has " + std::to_string(plan.ranks()) + " ranks, and there " +
@@ -59,12 +56,6 @@ class GpuThreads final : public GpuLauncher {
   [[nodiscard]] Cluster profile(const galvatron::train::ProfileOptions& options) const override {
     return value_or_throw(galvatron::train::profile_gpus(options));
   }
-  [[nodiscard]] std::vector<int> ranks_here(const Plan& plan) const override {
-    std::vector<int> ranks(static_cast<std::size_t>(plan.ranks()));
-    std::iota(ranks.begin(), ranks.end(), 0);
-    return ranks;
-  }
-  std::string shared(std::string text) override { return text; }
   galvatron::train::TrainReport train(const Plan& plan, const ModelSpec& model, galvatron::train::BatchSource& source,
                                       const galvatron::train::TrainOptions& options) override {
     if (have_own_gpus(plan)) return galvatron::train::train_on_gpus(plan, model, source, options);
@@ -90,9 +81,7 @@ class GpuThreads final : public GpuLauncher {
 class GpuProcess final : public GpuLauncher {
  public:
   GpuProcess(comm::tcp::World& control, const comm::LaunchEnvironment& job, int gpu)
-      : control_(control), job_(job), gpu_(gpu) {}
-  [[nodiscard]] bool shows() const override { return control_.rank() == 0; }
-  [[nodiscard]] int ranks() const override { return control_.size(); }
+      : GpuLauncher(&control), control_(control), job_(job), gpu_(gpu) {}
   [[nodiscard]] std::string starter() const override { return std::string(job_.launcher); }
   [[nodiscard]] std::pair<Bytes, std::string> arena_memory(const Plan&) const override {
     return {galvatron::train::memory_beside_nccl(gpu_), "its GPU"};
@@ -104,14 +93,6 @@ class GpuProcess final : public GpuLauncher {
     return value_or_throw(galvatron::train::profile_gpus(control_, gpu_, options));
   }
   [[nodiscard]] bool profiles_together() const override { return true; }
-  [[nodiscard]] std::vector<int> ranks_here(const Plan&) const override { return {control_.rank()}; }
-  std::string shared(std::string text) override {
-    auto size = static_cast<std::int64_t>(text.size());
-    control_.everybody().broadcast(View<std::int64_t>(&size, 1), 0);
-    text.resize(static_cast<std::size_t>(size));
-    control_.everybody().broadcast(View<char>(text.data(), size), 0);
-    return text;
-  }
   galvatron::train::TrainReport train(const Plan& plan, const ModelSpec& model, galvatron::train::BatchSource& source,
                                       const galvatron::train::TrainOptions& options) override {
     return galvatron::train::train_on_gpus(control_, gpu_, plan, model, source, options);

@@ -3,7 +3,6 @@
 #include <unistd.h>
 
 #include <cstddef>
-#include <cstdint>
 #include <exception>
 #include <functional>
 #include <optional>
@@ -24,9 +23,8 @@ namespace {
 
 class ProcessLauncher final : public CoreLauncher {
  public:
-  ProcessLauncher(const comm::mpi::Runtime& runtime, comm::mpi::World& world) : runtime_(runtime), world_(world) {}
-  [[nodiscard]] bool shows() const override { return world_.rank() == 0; }
-  [[nodiscard]] int ranks() const override { return world_.size(); }
+  ProcessLauncher(const comm::mpi::Runtime& runtime, comm::mpi::World& world)
+      : CoreLauncher(&world), runtime_(runtime), world_(world) {}
   [[nodiscard]] std::vector<int> ranks_here(const Plan&) const override { return runtime_.local_ranks(); }
   [[nodiscard]] std::optional<double> core_seconds_here(double own) override {
     std::vector<double> all(static_cast<std::size_t>(world_.size()));
@@ -35,13 +33,6 @@ class ProcessLauncher final : public CoreLauncher {
     double sum = 0;
     for (const int rank : runtime_.local_ranks()) sum += all[static_cast<std::size_t>(rank)];
     return sum;
-  }
-  std::string shared(std::string text) override {
-    auto size = static_cast<std::int64_t>(text.size());
-    world_.everybody().broadcast(View<std::int64_t>(&size, 1), 0);
-    text.resize(static_cast<std::size_t>(size));
-    world_.everybody().broadcast(View<char>(text.data(), size), 0);
-    return text;
   }
   galvatron::train::TrainReport train(const Plan& plan, const ModelSpec& model, galvatron::train::BatchSource& source,
                                       const galvatron::train::TrainOptions& options) override {

@@ -1,6 +1,7 @@
-// What a member of a group calls, for communicators whose members compare their calls before data travel.
+// A collective: as a member of a group calls it, and as members compare their calls before data travel.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -13,24 +14,19 @@ namespace galvatron::comm {
 enum class CallKind : std::uint8_t { barrier, all_reduce, all_gather, reduce_scatter, all_to_all, broadcast, shift };
 
 constexpr const char* name_of(CallKind kind) {
-  switch (kind) {
-    case CallKind::barrier:
-      return "barrier";
-    case CallKind::all_reduce:
-      return "all_reduce";
-    case CallKind::all_gather:
-      return "all_gather";
-    case CallKind::reduce_scatter:
-      return "reduce_scatter";
-    case CallKind::all_to_all:
-      return "all_to_all";
-    case CallKind::broadcast:
-      return "broadcast";
-    case CallKind::shift:
-      return "shift";
-  }
-  return "?";
+  constexpr std::array names{"barrier",    "all_reduce", "all_gather", "reduce_scatter",
+                             "all_to_all", "broadcast",  "shift"};
+  return names[static_cast<std::size_t>(kind)];
 }
+
+/// What Group's calls of the same names do; `from` and `to` are the same for all_reduce and broadcast.
+struct Collective {
+  CallKind kind = CallKind::barrier;
+  Elements from{};
+  Elements to{};
+  ReduceOp op = ReduceOp::sum;
+  int root = 0;  ///< of a broadcast
+};
 
 /// What a member calls, and where its memory lies.
 struct Call {
@@ -40,6 +36,15 @@ struct Call {
   std::int32_t bytes = 1;     ///< of an element
   std::int32_t detail = 0;    ///< the reduction or the root
   std::byte* data = nullptr;  ///< what the others read or write
+
+  Call() = default;
+  explicit Call(const Collective& called)
+      : kind(called.kind),
+        type(called.from.type),
+        count(called.from.count),
+        bytes(called.from.size),
+        detail(kind == CallKind::broadcast ? called.root : static_cast<int>(called.op)),
+        data(called.from.data) {}
 
   [[nodiscard]] bool agrees_with(const Call& other) const {
     return kind == other.kind && count == other.count && bytes == other.bytes && detail == other.detail;
@@ -53,11 +58,6 @@ struct Call {
     return text;
   }
 };
-
-/// @param detail  the reduction or the root
-inline Call describe(CallKind kind, const Elements& data, int detail = 0) {
-  return {kind, data.type, data.count, data.size, detail, data.data};
-}
 
 /// "the members of a group disagree: rank 0 called barrier, rank 1 called all_reduce of 12 float"
 /// @param ranks  of the members  @param text_of  text_of(i): what member i called

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -14,27 +15,24 @@
 #include <utility>
 #include <vector>
 
-#include <galvatron/comm/check.hpp>
+#include <galvatron/comm/call.hpp>
 #include <galvatron/comm/elements.hpp>
 #include <galvatron/comm/piece.hpp>
-#include <galvatron/comm/reduction.hpp>
+#include <galvatron/comm/words.hpp>
+#include <galvatron/core/error.hpp>
 #include <galvatron/core/view.hpp>
 
 namespace galvatron::comm {
 
 /// A collective that was started; nothing by default. Belongs to the group that gave it.
 struct Pending {
-  enum class Call : std::uint8_t {
-    none,
-    all_reduce,  ///< to be carried out by finish(), as the next two
-    all_gather,
-    reduce_scatter,
+  enum class State : std::uint8_t {
+    nothing,
+    deferred,   ///< to be carried out by finish()
     under_way,  ///< begun: `handle` is the group's
   };
-  Call call = Call::none;
-  ReduceOp op = ReduceOp::sum;
-  Elements from{};
-  Elements to{};
+  State state = State::nothing;
+  Collective what{};
   void* handle = nullptr;
 };
 
@@ -59,88 +57,71 @@ class Group {
   /// once.
   template <Reducible T>
   void all_reduce(View<T> data, ReduceOp op = ReduceOp::sum) {
-    all_reduce(elements_of(data), op);
+    const Elements all = elements_of(data);
+    run({CallKind::all_reduce, all, all, op});
   }
   /// all (size * n) = the members' shards (n) in rank order; shard may be its own place in `all`.
   template <class T>
   void all_gather(std::type_identity_t<View<const T>> shard, View<T> all) {
-    all_gather(elements_of(shard), elements_of(all));
+    run({CallKind::all_gather, elements_of(shard), elements_of(all)});
   }
   /// shard (n) = the sum, in rank order, of the members' all[rank * n, rank * n + n); shard may be its own place in
   /// `all` (size * n), whose other elements are unspecified afterwards.
   template <Reducible T>
   void reduce_scatter(std::type_identity_t<View<T>> all, View<T> shard) {
-    reduce_scatter(elements_of(all), elements_of(shard));
+    run({CallKind::reduce_scatter, elements_of(all), elements_of(shard)});
   }
   /// Block i of `to` (size * n) = block rank() of member i's `from` (size * n); the two do not overlap.
   template <class T>
   void all_to_all(std::type_identity_t<View<const T>> from, View<T> to) {
-    all_to_all(elements_of(from), elements_of(to));
+    run({CallKind::all_to_all, elements_of(from), elements_of(to)});
   }
   /// data (n) = the data of member `root`.
   template <class T>
   void broadcast(View<T> data, int root) {
-    broadcast(elements_of(data), root);
+    const Elements all = elements_of(data);
+    run({CallKind::broadcast, all, all, ReduceOp::sum, root});
   }
   /// One step around the ring of the members, while the caller computes: `from` (n) goes to the next member, and `to`
   /// (n) comes from the one before. Both are left alone until finish_shifts(), which ends all that were started. Shifts
   /// arrive in the order in which they were started.
   template <class T>
   void start_shift(std::type_identity_t<View<const T>> from, View<T> to) {
-    start_shift(elements_of(from), elements_of(to));
+    run({CallKind::shift, elements_of(from), elements_of(to)});
   }
   virtual void finish_shifts() = 0;
   /// Returns when all members have called it.
-  virtual void barrier() = 0;
+  void barrier() { run({CallKind::barrier}); }
 
   /// The same, begun now and complete when finished: in between nobody touches the data. All members start the same
   /// ones in the same order, and finish them in the same order among their calls of this group; what is not finished
   /// when the world ends is void. To finish nothing, a Pending{}, does nothing.
   template <Reducible T>
   Pending start_all_reduce(View<T> data, ReduceOp op = ReduceOp::sum) {
-    return start({Pending::Call::all_reduce, op, {}, elements_of(data)});
+    const Elements all = elements_of(data);
+    return start({CallKind::all_reduce, all, all, op});
   }
   template <class T>
   Pending start_all_gather(std::type_identity_t<View<const T>> shard, View<T> all) {
-    return start({Pending::Call::all_gather, ReduceOp::sum, elements_of(shard), elements_of(all)});
+    return start({CallKind::all_gather, elements_of(shard), elements_of(all)});
   }
   template <Reducible T>
   Pending start_reduce_scatter(std::type_identity_t<View<T>> all, View<T> shard) {
-    return start({Pending::Call::reduce_scatter, ReduceOp::sum, elements_of(all), elements_of(shard)});
+    return start({CallKind::reduce_scatter, elements_of(all), elements_of(shard)});
   }
   void finish(Pending& pending) {
-    if (pending.call != Pending::Call::none) do_finish(std::exchange(pending, {}));
+    if (pending.state != Pending::State::nothing) do_finish(std::exchange(pending, {}));
   }
 
-  /// The same of elements whose type is a value, for groups that are made of others.
-  void all_reduce(const Elements& data, ReduceOp op) { do_all_reduce(data, op); }
-  void all_gather(const Elements& shard, const Elements& all) {
-    check_whole("all_gather", world_rank(), size(), shard.count, all.count);
-    do_all_gather(shard, all);
+  /// The same of elements whose type is a value, for groups that are made of others; a shift is started.
+  void run(const Collective& called) {
+    check(called);
+    do_run(called);
   }
-  void reduce_scatter(const Elements& all, const Elements& shard) {
-    check_whole("reduce_scatter", world_rank(), size(), shard.count, all.count);
-    do_reduce_scatter(all, shard);
-  }
-  void all_to_all(const Elements& from, const Elements& to) {
-    check_blocks(world_rank(), size(), from.count, to.count);
-    do_all_to_all(from, to);
-  }
-  void broadcast(const Elements& data, int root) {
-    check_root(root, size());
-    do_broadcast(data, root);
-  }
-  void start_shift(const Elements& from, const Elements& to) {
-    check_shift(from.count, to.count);
-    do_start_shift(from, to);
-  }
-  /// @param pending  one of the three collectives, its data in `from` and `to` (all_reduce: `to`)
-  Pending start(const Pending& pending) {
-    if (pending.call == Pending::Call::all_gather)
-      check_whole("all_gather", world_rank(), size(), pending.from.count, pending.to.count);
-    if (pending.call == Pending::Call::reduce_scatter)
-      check_whole("reduce_scatter", world_rank(), size(), pending.to.count, pending.from.count);
-    return do_start(pending);
+  /// @param called  an all_reduce, all_gather or reduce_scatter
+  Pending start(const Collective& called) {
+    check(called);
+    return do_start(called);
   }
 
  protected:
@@ -152,35 +133,36 @@ class Group {
   [[nodiscard]] int world_rank() const { return world_rank(rank_); }
   [[nodiscard]] int world_rank(int member) const { return ranks_[static_cast<std::size_t>(member)]; }
 
-  virtual void do_all_reduce(const Elements& data, ReduceOp op) = 0;
-  virtual void do_all_gather(const Elements& shard, const Elements& all) = 0;
-  virtual void do_reduce_scatter(const Elements& all, const Elements& shard) = 0;
-  virtual void do_all_to_all(const Elements& from, const Elements& to) = 0;
-  virtual void do_broadcast(const Elements& data, int root) = 0;
-  virtual void do_start_shift(const Elements& from, const Elements& to) = 0;
-
+  virtual void do_run(const Collective& called) = 0;
   /// Begins a collective. By default that is left to do_finish(): rank threads and processes of cores compute on the
   /// cores that would carry messages. A group with other carriers (copy engines of a GPU, a network card) really
   /// begins here, and returns what do_finish() is to be told.
-  virtual Pending do_start(const Pending& pending) { return pending; }
+  virtual Pending do_start(const Collective& called) { return {Pending::State::deferred, called}; }
   /// Ends a collective that was started.
-  virtual void do_finish(const Pending& pending) { run(pending); }
-  /// Carries out a collective at once.
-  void run(const Pending& pending) {
-    switch (pending.call) {
-      case Pending::Call::all_reduce:
-        return do_all_reduce(pending.to, pending.op);
-      case Pending::Call::all_gather:
-        return do_all_gather(pending.from, pending.to);
-      case Pending::Call::reduce_scatter:
-        return do_reduce_scatter(pending.from, pending.to);
-      case Pending::Call::none:
-      case Pending::Call::under_way:
-        break;
-    }
-  }
+  virtual void do_finish(const Pending& pending) { do_run(pending.what); }
 
  private:
+  void check(const Collective& called) const {
+    const auto& [kind, from, to, op, root] = called;
+    const auto one_shard_each = [&](const Elements& shard, const Elements& all) {
+      if (all.count != shard.count * size())
+        throw Failure(ErrorKind::internal, text(name_of(called.kind), " on rank ", world_rank(), ": the whole has ",
+                                                all.count, " elements, but ", size(), " members with a shard of ",
+                                                shard.count, " make ", shard.count * size()));
+    };
+    if (kind == CallKind::all_gather) one_shard_each(from, to);
+    if (kind == CallKind::reduce_scatter) one_shard_each(to, from);
+    if (kind == CallKind::all_to_all && (from.count != to.count || from.count % size() != 0))
+      throw Failure(ErrorKind::internal,
+                    text("all_to_all on rank ", world_rank(), ": ", from.count, " elements to send and ", to.count,
+                         " to receive are not equal blocks for ", size(), " members"));
+    if (kind == CallKind::broadcast && (root < 0 || root >= size()))
+      throw Failure(ErrorKind::internal,
+                    text("broadcast from member ", root, " of a group of ", size(), "; members are numbered from 0"));
+    if (kind == CallKind::shift && from.count != to.count)
+      throw Failure(ErrorKind::internal, text("a shift of ", from.count, " elements into ", to.count));
+  }
+
   std::vector<int> ranks_;
   int rank_;
 };
@@ -244,6 +226,35 @@ class World {
  private:
   int rank_;
   std::vector<int> everybody_;
+};
+
+/// The groups of a world, made when they are first asked for.
+/// @tparam G  a Group
+template <class G>
+class Groups {
+ public:
+  /// The group of these ranks, in this order; the first call makes it, G(arguments...). Errors: see World::group().
+  template <class... Arguments>
+  G& find(const World& world, std::span<const int> ranks, Arguments&&... arguments) {
+    for (const auto& group : groups_)
+      if (std::ranges::equal(group->ranks(), ranks)) return *group;
+    for (std::size_t i = 0; i < ranks.size(); ++i) {
+      if (ranks[i] < 0 || ranks[i] >= world.size())
+        throw Failure(ErrorKind::internal,
+                      text("a group names rank ", ranks[i], " of a world of ", world.size(), " ranks"));
+      if (std::ranges::find(ranks.first(i), ranks[i]) != ranks.first(i).end())
+        throw Failure(ErrorKind::internal, text("a group names rank ", ranks[i], " twice"));
+    }
+    if (std::ranges::find(ranks, world.rank()) == ranks.end())
+      throw Failure(ErrorKind::internal, text("rank ", world.rank(), " asks for a group of ", rank_list(ranks),
+                                              ", to which it does not belong"));
+    return *groups_.emplace_back(std::make_unique<G>(std::forward<Arguments>(arguments)...));
+  }
+  [[nodiscard]] auto begin() const { return groups_.begin(); }
+  [[nodiscard]] auto end() const { return groups_.end(); }
+
+ private:
+  std::vector<std::unique_ptr<G>> groups_;
 };
 
 /// Keeps an exception from freeing memory that a peer is still copying from: lives shorter than the memory of posted

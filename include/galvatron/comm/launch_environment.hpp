@@ -14,6 +14,10 @@
 
 namespace galvatron::comm {
 
+/// The value of an environment variable, or null.
+using Variables = std::function<const char*(const char*)>;
+inline const char* process_variable(const char* name) { return std::getenv(name); }
+
 /// One process of a job.
 struct LaunchEnvironment {
   int rank = 0;
@@ -54,7 +58,6 @@ inline std::uint16_t port_of(std::string_view job) {
 
 }  // namespace detail
 
-/// @param variable  the value of an environment variable, or null
 /// Errors (usage): no launcher is known by its variables; one of them is missing, no number, or out of range.
 ///
 /// torchrun sets RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT; where TORCHELASTIC_USE_AGENT_STORE is True,
@@ -63,7 +66,7 @@ inline std::uint16_t port_of(std::string_view job) {
 /// there, otherwise the user gives MASTER_ADDR (mpirun -x MASTER_ADDR=HOST); its port follows from PMIX_NAMESPACE. srun
 /// sets SLURM_PROCID, SLURM_NTASKS and SLURM_LOCALID; rank 0 is on the first host of SLURM_JOB_NODELIST, or where srun
 /// was called, and its port follows from SLURM_JOB_ID. MASTER_ADDR and MASTER_PORT overrule these.
-inline Result<LaunchEnvironment> launch_environment(const std::function<const char*(const char*)>& variable) {
+inline Result<LaunchEnvironment> launch_environment(const Variables& variable = process_variable) {
   LaunchEnvironment out;
   Error error;
   const auto text_of = [&](const char* name) {
@@ -140,7 +143,7 @@ inline Result<LaunchEnvironment> launch_environment(const std::function<const ch
 ///
 /// torchrun is known by RANK and WORLD_SIZE, mpirun by OMPI_COMM_WORLD_SIZE, srun by SLURM_STEP_NUM_TASKS: a batch
 /// script and a shell within an allocation have SLURM's other variables too.
-inline Result<std::optional<LaunchEnvironment>> launched_job(const std::function<const char*(const char*)>& variable) {
+inline Result<std::optional<LaunchEnvironment>> launched_job(const Variables& variable = process_variable) {
   const auto is_set = [&](const char* name) { return variable(name) != nullptr; };
   const bool torchrun = is_set("RANK") && is_set("WORLD_SIZE");
   if (!torchrun && !is_set("OMPI_COMM_WORLD_SIZE") && !(is_set("SLURM_PROCID") && is_set("SLURM_STEP_NUM_TASKS")))
@@ -151,14 +154,6 @@ inline Result<std::optional<LaunchEnvironment>> launched_job(const std::function
   if (!env) return tl::unexpected<Error>(std::move(env.error()));
   if (env->size == 1) return std::nullopt;
   return std::move(*env);
-}
-
-/// The same from this process's environment.
-inline Result<LaunchEnvironment> launch_environment() {
-  return launch_environment([](const char* name) { return std::getenv(name); });
-}
-inline Result<std::optional<LaunchEnvironment>> launched_job() {
-  return launched_job([](const char* name) { return std::getenv(name); });
 }
 
 }  // namespace galvatron::comm

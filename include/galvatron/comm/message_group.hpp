@@ -21,9 +21,9 @@
 #include <vector>
 
 #include <galvatron/comm/call.hpp>
-#include <galvatron/comm/check.hpp>
 #include <galvatron/comm/communicator.hpp>
 #include <galvatron/comm/reduce.hpp>
+#include <galvatron/comm/words.hpp>
 #include <galvatron/core/error.hpp>
 #include <galvatron/core/units.hpp>
 
@@ -96,105 +96,81 @@ class MessageGroup final : public Group {
   void finish_shifts() override {
     shifts_.finish([] { return std::string("did not shift its block"); });
   }
-  void barrier() override {
-    if (size() == 1) return;
-    describe(CallKind::barrier, {});
-    meet({});
-  }
 
  private:
   static constexpr int opening_tag = 0;
   static constexpr int data_tag = 1;
   static constexpr int shift_tag = 2;
 
-  void do_all_reduce(const Elements& data, ReduceOp op) override {
-    if (size() == 1) return;
-    describe(CallKind::all_reduce, data, static_cast<int>(op));
-    if (meet(data)) {
-      reduce_payloads(0, data, op);
-      return;
-    }
-    const std::int64_t slice = divide_up(data.count, size());
-    const auto slice_of = [&](int member, std::int64_t done, std::int64_t most) {
-      const std::int64_t first = std::min(data.count, slice * member + done);
-      return data.slice(first, std::clamp<std::int64_t>(std::min(slice - done, data.count - first), 0, most));
-    };
-    const std::int64_t most = staged_elements(data);
-    for (std::int64_t done = 0; done < slice; done += most) {
-      const Elements own = slice_of(rank(), done, most);
-      each_peer([&](int to, int from) {
-        receive(staged(from, own, most), from);
-        send(slice_of(to, done, most), to);
-      });
-      deliver();
-      reduce_staged(own, own, most, op);
-      each_peer([&](int to, int from) {
-        receive(slice_of(from, done, most), from);
-        send(own, to);
-      });
-      deliver();
-    }
-  }
-
-  void do_all_gather(const Elements& shard, const Elements& all) override {
-    describe(CallKind::all_gather, shard);
-    exchange(shard, 0, [&](int) { return shard; }, [&](int i) { return all.slice(shard.count * i, shard.count); });
-  }
-  void do_reduce_scatter(const Elements& all, const Elements& shard) override {
-    const std::int64_t n = shard.count;
-    describe(CallKind::reduce_scatter, all);
-    if (meet(all)) {
-      reduce_payloads(n * rank(), shard, ReduceOp::sum);
-      return;
-    }
-    const std::int64_t most = staged_elements(all);
-    for (std::int64_t done = 0; done < n; done += most) {
-      const std::int64_t count = std::min(most, n - done);
-      const Elements part = shard.slice(done, count);
-      each_peer([&](int to, int from) {
-        receive(staged(from, part, most), from);
-        send(all.slice(n * to + done, count), to);
-      });
-      deliver();
-      reduce_staged(all.slice(n * rank() + done, count), part, most, ReduceOp::sum);
-    }
-  }
-
-  void do_all_to_all(const Elements& from, const Elements& to) override {
+  void do_run(const Collective& called) override {
+    const Elements& from = called.from;
+    const Elements& to = called.to;
     const std::int64_t n = from.count / size();
-    describe(CallKind::all_to_all, from);
-    exchange(from, n * rank(), [&](int i) { return from.slice(n * i, n); }, [&](int i) { return to.slice(n * i, n); });
+    switch (called.kind) {
+      case CallKind::all_reduce:
+        return reduce_all(called);
+      case CallKind::all_gather:
+        return exchange(
+            called, 0, [&](int) { return from; }, [&](int i) { return to.slice(from.count * i, from.count); });
+      case CallKind::reduce_scatter:
+        if (meet(called)) return reduce_payloads(n * rank(), to, ReduceOp::sum);
+        return reduce_slices([&](int member) { return from.slice(n * member, n); }, to, n, ReduceOp::sum);
+      case CallKind::all_to_all:
+        return exchange(
+            called, n * rank(), [&](int i) { return from.slice(n * i, n); }, [&](int i) { return to.slice(n * i, n); });
+      case CallKind::broadcast:
+        return copy_to_all(called);
+      case CallKind::shift:
+        return begin_shift(from, to);
+      case CallKind::barrier:
+        if (size() > 1) meet(called);
+        break;
+    }
   }
-  void do_broadcast(const Elements& data, int root) override {
+
+  void reduce_all(const Collective& called) {
     if (size() == 1) return;
-    describe(CallKind::broadcast, data, root);
+    const Elements& data = called.to;
+    if (meet(called)) return reduce_payloads(0, data, called.op);
+    const std::int64_t n = divide_up(data.count, size());
+    const auto slice_of = [&](int member) {
+      const std::int64_t first = std::min(data.count, n * member);
+      return data.slice(first, std::min(n, data.count - first));
+    };
+    const Elements own = slice_of(rank());
+    reduce_slices(slice_of, own, n, called.op);
+    each_peer([&](int to, int from) {
+      receive(slice_of(from), from);
+      send(own, to);
+    });
+    deliver();
+  }
+  void copy_to_all(const Collective& called) {
+    if (size() == 1) return;
+    const int root = called.root;
     const bool gives = rank() == root;
-    if (meet(data, gives)) {
-      if (!gives) copy(payload(root), data);
+    if (meet(called, gives)) {
+      if (!gives) copy(payload(root), called.to);
       return;
     }
     if (gives)
-      each_peer([&](int to, int) { send(data, to); });
+      each_peer([&](int to, int) { send(called.from, to); });
     else
-      receive(data, root);
+      receive(called.to, root);
     deliver();
   }
-  void do_start_shift(const Elements& from, const Elements& to) override {
-    if (size() == 1) {
-      return copy(from.data, to);
-    }
+  void begin_shift(const Elements& from, const Elements& to) {
+    if (size() == 1) return copy(from.data, to);
     shifts_.receive(to.data, to.bytes(), world_rank((rank() + size() - 1) % size()), shift_tag);
     shifts_.send(from.data, from.bytes(), world_rank((rank() + 1) % size()), shift_tag);
   }
 
-  void describe(CallKind kind, const Elements& data, int detail = 0) {
-    outgoing_.call = comm::describe(kind, data, detail);
+  // Exchanges openings with all members, and the data with them if they are small, which is the answer.
+  bool meet(const Collective& called, bool gives = true) {
+    const Elements& data = called.from;
+    outgoing_.call = Call(called);
     outgoing_.call.data = nullptr;
     outgoing_.number = calls_++;
-  }
-
-  // Exchanges openings with all members, and the data with them if they are small, which is the answer.
-  bool meet(const Elements& data, bool gives = true) {
     const bool small = data.bytes() <= payload_bytes;
     const std::int64_t along = small && gives ? data.bytes() : 0;
     if (along > 0) std::memcpy(outgoing_.payload, data.data, static_cast<std::size_t>(along));
@@ -219,14 +195,14 @@ class MessageGroup final : public Group {
   }
   [[nodiscard]] const std::byte* payload(int member) const { return opening(member).payload; }
 
-  // Gives every member i gives(i), this one too, and takes place(i) from it, which begins with element `first` of the
-  // `data` that it opens with.
+  // Gives every member i gives(i), this one too, and takes place(i) from it, which begins with element `first` of what
+  // it opens with.
   template <class Gives, class Place>
-  void exchange(const Elements& data, std::int64_t first, Gives&& gives, Place&& place) {
-    const bool small = meet(data);
+  void exchange(const Collective& called, std::int64_t first, Gives&& gives, Place&& place) {
+    const bool small = meet(called);
     copy(gives(rank()).data, place(rank()));
     each_peer([&](int to, int from) {
-      if (small) return copy(payload(from) + first * data.size, place(from));
+      if (small) return copy(payload(from) + first * called.from.size, place(from));
       receive(place(from), from);
       send(gives(to), to);
     });
@@ -249,20 +225,26 @@ class MessageGroup final : public Group {
     now_.finish([&] { return "did not come to the " + outgoing_.call.text() + " of " + rank_list(ranks()); });
   }
 
-  // The staging memory holds a part of every other member's data, in group order: up to `most` elements of each.
-  [[nodiscard]] std::int64_t staged_elements(const Elements& data) const {
-    return std::max<std::int64_t>(1, Staging::bytes / data.size / std::max(1, size() - 1));
-  }
-  // As many of a member's elements as `part` has.
-  Elements staged(int member, const Elements& part, std::int64_t most) {
-    const std::int64_t first = most * (member < rank() ? member : member - 1);
-    return {staging_.data() + first * part.size, part.count, part.type, part.size};
-  }
-  // to = own and what is staged, in rank order.
-  void reduce_staged(const Elements& own, const Elements& to, std::int64_t most, ReduceOp op) {
-    for (int i = 0; i < size(); ++i)
-      sources_[static_cast<std::size_t>(i)] = i == rank() ? own.data : staged(i, own, most).data;
-    reduce(to.type, sources_, {&to.data, 1}, to.count, op);
+  // to = the sum of all members' slice_of(rank()), each of at most n elements, in rank order; a part of each that finds
+  // room in the staging memory at a time.
+  template <class Slice>
+  void reduce_slices(Slice&& slice_of, const Elements& to, std::int64_t n, ReduceOp op) {
+    const std::int64_t most = std::max<std::int64_t>(1, Staging::bytes / to.size / std::max(1, size() - 1));
+    for (std::int64_t done = 0; done < n; done += most) {
+      const auto part = [&](const Elements& slice) {
+        return slice.slice(done, std::clamp<std::int64_t>(slice.count - done, 0, most));
+      };
+      const Elements sum = part(to);
+      sources_[static_cast<std::size_t>(rank())] = part(slice_of(rank())).data;
+      each_peer([&](int peer, int from) {
+        std::byte* const staged = staging_.data() + most * (from < rank() ? from : from - 1) * to.size;
+        sources_[static_cast<std::size_t>(from)] = staged;
+        receive({staged, sum.count, sum.type, sum.size}, from);
+        send(part(slice_of(peer)), peer);
+      });
+      deliver();
+      reduce(sum.type, sources_, {&sum.data, 1}, sum.count, op);
+    }
   }
   // to = the payloads from element `first` on, in rank order.
   void reduce_payloads(std::int64_t first, const Elements& to, ReduceOp op) {

@@ -10,7 +10,7 @@
 #include <span>
 #include <string>
 
-#include <galvatron/comm/check.hpp>
+#include <galvatron/comm/words.hpp>
 #include <galvatron/core/error.hpp>
 
 namespace galvatron::comm {

@@ -45,6 +45,17 @@ static_assert(sizeof(Status) == 1024);
 /// How long ranks have to end once one has failed; whoever does not (a long computation) is not waited for.
 inline constexpr std::chrono::milliseconds patience{4000};
 
+/// The text of an exception, in one line as its thrower wrote it.
+inline std::string message_of(const std::exception_ptr& failure) {
+  try {
+    std::rethrow_exception(failure);
+  } catch (const std::exception& e) {
+    return e.what();
+  } catch (...) {
+    return "an exception that is not a std::exception";
+  }
+}
+
 /// The status of a rank whose body threw.
 inline Status status_of(const std::exception_ptr& failure) {
   Status status;
@@ -63,10 +74,8 @@ inline Status status_of(const std::exception_ptr& failure) {
   } catch (const std::system_error& e) {
     status.error = ErrorKind::machine;
     status.say(std::string("the system refused what the run needs: ") + e.what());
-  } catch (const std::exception& e) {
-    status.say(e.what());
   } catch (...) {
-    status.say("an exception that is not a std::exception");
+    status.say(message_of(failure));
   }
   return status;
 }

@@ -20,7 +20,6 @@
 #include <galvatron/profile/options.hpp>
 #include <galvatron/profile/profile.hpp>
 #include <galvatron/rank/host_rank.hpp>
-#include <galvatron/rank/pin.hpp>
 
 namespace galvatron::train {
 

@@ -14,8 +14,7 @@
 #include <vector>
 
 #include <galvatron/comm/nccl/nccl.hpp>
-#include <galvatron/comm/tcp/threads.hpp>
-#include <galvatron/comm/tcp/world.hpp>
+#include <galvatron/comm/thread/world.hpp>
 #include <galvatron/core/error.hpp>
 #include <galvatron/core/units.hpp>
 #include <galvatron/device/cuda/devices.hpp>
@@ -23,7 +22,7 @@
 
 namespace galvatron::train {
 
-/// A rank's world when every rank has a GPU of its own. Threads speak as processes do, over comm::tcp.
+/// A rank's world when every rank has a GPU of its own.
 using GpuWorld = comm::nccl::World;
 
 /// What is left of a GPU's memory for NCCL when ranks have GPUs of their own: buffers of its communicators, which are
@@ -55,7 +54,7 @@ inline Seat seat_on(int ordinal) {
 }
 
 /// Collective: the seats of all ranks. Throws Failure (usage) when two have the same GPU, which NCCL refuses.
-inline std::vector<Seat> take_seats(comm::tcp::World& world, const Seat& own) {
+inline std::vector<Seat> take_seats(comm::World& world, const Seat& own) {
   std::vector<Seat> seats(static_cast<std::size_t>(world.size()));
   world.everybody().all_gather<Seat>(View<const Seat>(&own, 1),
                                      View<Seat>(seats.data(), static_cast<std::int64_t>(seats.size())));
@@ -85,7 +84,7 @@ namespace detail {
 
 /// Calls body(world, ordinal, compute stream) as the rank of `control`, on GPU `ordinal`, the calling thread's.
 template <class Body>
-void on_own_gpu(comm::tcp::World& control, int ordinal, std::chrono::nanoseconds timeout, const Body& body) {
+void on_own_gpu(comm::World& control, int ordinal, std::chrono::nanoseconds timeout, const Body& body) {
   device::cuda::use_device(ordinal);
   device::cuda::Stream compute;
   GpuWorld world(control, compute, timeout);
@@ -95,8 +94,8 @@ void on_own_gpu(comm::tcp::World& control, int ordinal, std::chrono::nanoseconds
 /// The same on a thread for each of `ranks` ranks, rank r on GPU r; throws what failed first.
 template <class Body>
 void on_own_gpus(int ranks, std::chrono::nanoseconds timeout, const Body& body) {
-  comm::tcp::run_threads(
-      ranks, [&](comm::tcp::World& control) { on_own_gpu(control, control.rank(), timeout, body); }, timeout);
+  comm::thread::run(ranks, [&](comm::World& control) { on_own_gpu(control, control.rank(), timeout, body); },
+                    {.timeout = timeout});
 }
 
 }  // namespace detail

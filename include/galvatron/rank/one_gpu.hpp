@@ -1,8 +1,11 @@
 // Ranks that are threads of this process, several on one GPU.
 #pragma once
 
-#include <galvatron/comm/local_gpu/local_gpu.hpp>
-#include <galvatron/comm/thread/thread.hpp>
+#include <cstddef>
+#include <vector>
+
+#include <galvatron/comm/local_gpu/cuda_stream.hpp>
+#include <galvatron/comm/local_gpu/world.hpp>
 #include <galvatron/device/cuda/stream.hpp>
 #include <galvatron/rank/cuda_rank.hpp>
 
@@ -17,16 +20,14 @@ namespace detail {
 template <class Body>
 void on_one_gpu(int ranks, int ordinal, const comm::thread::Options& options, const Body& body) {
   device::cuda::use_device(ordinal);
-  comm::local_gpu::Shared<comm::local_gpu::CudaStream> shared;
+  std::vector<comm::local_gpu::CudaStream::Fence> fences(static_cast<std::size_t>(ranks));
   comm::thread::run(
       ranks,
       [&](comm::thread::World& control) {
         device::cuda::use_device(ordinal);
         device::cuda::Stream compute;
-        device::cuda::Stream messages;
         comm::local_gpu::CudaStream computing(compute);
-        comm::local_gpu::CudaStream sending(messages);
-        OneGpuWorld world(control, shared, computing, sending);
+        OneGpuWorld world(control, fences, computing);
         body(world, CudaPlatform{ordinal, &compute});
       },
       options);

@@ -1,7 +1,8 @@
 // Which cores the ranks of a host run on, and how much they slow each other down.
 //
-// A rank is tied to its cores (rank/pin.hpp): rank r of a node with t threads has the cores r t, r t + 1, ... modulo
-// the cores of the node. So two stages of one rank each may share one of two cores while the other has nothing to do.
+// A rank is tied to its cores (rank/host_rank.hpp): rank r of a node with t threads has the cores r t, r t + 1, ...
+// modulo the cores of the node. So two stages of one rank each may share one of two cores while the other has nothing
+// to do.
 #pragma once
 
 #include <algorithm>

@@ -271,7 +271,7 @@ TEST_CASE("a rank that dies ends kernels that wait for it, and the others say wh
       failure = e.what();
     }
     CHECK(failure == "disk on fire");
-    CHECK(said[0] == "rank 1 failed: disk on fire");
+    CHECK(said[0] == "rank 1 has failed");
     CHECK(said[2] == said[0]);
     CHECK(std::chrono::steady_clock::now() - begin < std::chrono::seconds(10));
   }

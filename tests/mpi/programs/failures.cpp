@@ -91,7 +91,7 @@ int main(int count, char** values) {
   comm::mpi::Runtime runtime;
   const comm::mpi::Verdict verdict = comm::mpi::outcome_of(runtime, way->second, options);
   if (verdict.failure == nullptr) return 0;
-  if (verdict.reports) std::printf("%s\n", comm::thread::message_of(verdict.failure).c_str());
+  if (verdict.reports) std::printf("%s\n", comm::message_of(verdict.failure).c_str());
   std::fflush(stdout);
   comm::mpi::conclude(runtime, verdict.reports);
   return static_cast<int>(verdict.error);

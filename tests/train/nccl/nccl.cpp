@@ -14,9 +14,9 @@
 
 #include "../../comm/nccl/fake_libraries.hpp"
 
-#include <galvatron/comm/tcp/threads.hpp>
 #include <galvatron/rank/gpu_world.hpp>
 
+#include "../../comm/socket_threads.hpp"
 #include "../check_plan.hpp"
 #include "../fake_gpu_rank.hpp"
 #include "../run_rank.hpp"
@@ -163,7 +163,7 @@ TEST_CASE("a rank that fails in the middle of a step ends the others within seco
         if (r == victim) death = std::chrono::steady_clock::now();
         seconds[i] = std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
         if (verdict.failure == nullptr) return;
-        said[i] = comm::thread::message_of(verdict.failure);
+        said[i] = comm::message_of(verdict.failure);
         reports[i] = verdict.reports ? 1 : 0;
         if (!has_last_word) CHECK(verdict.error == ErrorKind::machine);
       });

@@ -6,7 +6,6 @@
 
 #include <cuda_runtime_api.h>
 
-#include <galvatron/comm/local_gpu/stream.hpp>
 #include <galvatron/device/cuda/block.hpp>
 #include <galvatron/device/cuda/stream.hpp>
 
@@ -42,7 +41,5 @@ class CudaStream {
  private:
   device::cuda::Stream& stream_;
 };
-
-static_assert(Stream<CudaStream>);
 
 }  // namespace galvatron::comm::local_gpu

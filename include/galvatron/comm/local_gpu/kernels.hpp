@@ -4,6 +4,7 @@
 // threads (thread/group.hpp), so no memory is needed beside the buffers.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -11,7 +12,6 @@
 
 #include <galvatron/comm/elements.hpp>
 #include <galvatron/comm/piece.hpp>
-#include <galvatron/comm/reduction.hpp>
 #include <galvatron/core/dtype.hpp>
 #include <galvatron/device/cuda/block.hpp>
 #include <galvatron/device/cuda/elements.hpp>
@@ -106,25 +106,17 @@ void reduce_runs(L& launcher, std::span<std::byte* const> sources, std::span<std
 
 /// destination[i] = sources[0][i] op sources[1][i] op ... for i in [0, count) and every destination; bfloat16 is summed
 /// in float and rounded once. A destination may be one of the sources; otherwise nothing overlaps.
-template <Reducible T, class L>
-void reduce(L& launcher, std::span<std::byte* const> sources, std::span<std::byte* const> destinations,
-            std::int64_t count, ReduceOp op) {
-  constexpr int pack = detail::Pack<T>::size;
-  const auto is_packed = [&](std::byte* address) { return device::cuda::is_packed<T>(count, address); };
-  bool packed = true;
-  for (std::byte* source : sources) packed = packed && is_packed(source);
-  for (std::byte* destination : destinations) packed = packed && is_packed(destination);
-  if (packed)
-    detail::reduce_runs<T, pack>(launcher, sources, destinations, count, op);
-  else
-    detail::reduce_runs<T, 1>(launcher, sources, destinations, count, op);
-}
-
-/// The same of elements whose type is a value.
+/// @param type  of a reduction
 template <class L>
 void reduce(L& launcher, ElementType type, std::span<std::byte* const> sources,
             std::span<std::byte* const> destinations, std::int64_t count, ReduceOp op) {
-  with_reducible(type, [&]<class T>() { reduce<T>(launcher, sources, destinations, count, op); });
+  with_reducible(type, [&]<class T>() {
+    const auto is_packed = [&](std::byte* address) { return device::cuda::is_packed<T>(count, address); };
+    if (std::ranges::all_of(sources, is_packed) && std::ranges::all_of(destinations, is_packed))
+      detail::reduce_runs<T, detail::Pack<T>::size>(launcher, sources, destinations, count, op);
+    else
+      detail::reduce_runs<T, 1>(launcher, sources, destinations, count, op);
+  });
 }
 
 /// Copies the bytes of `from` in order into those of `to`: as many bytes, in rows of any lengths. The two are the same

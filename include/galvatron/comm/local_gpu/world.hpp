@@ -1,112 +1,103 @@
-// A rank among several on one GPU, each a thread with streams of its own.
+// A rank among several on one GPU: a rank thread whose data lie there, and whose stream copies and adds them.
 //
-//   local_gpu::Shared<S> shared;
+//   std::vector<S::Fence> fences(ranks);
 //   thread::run(ranks, [&](thread::World& control) {
-//     S compute, messages;
-//     local_gpu::World<S> world(control, shared, compute, messages);
+//     S compute;
+//     local_gpu::World<S> world(control, fences, compute);
 //     ...
 //   });
 #pragma once
 
-#include <algorithm>
+#include <concepts>
+#include <cstddef>
 #include <cstdint>
+#include <exception>
 #include <span>
-#include <vector>
 
+#include <galvatron/comm/call.hpp>
 #include <galvatron/comm/communicator.hpp>
-#include <galvatron/comm/groups.hpp>
-#include <galvatron/comm/local_gpu/group.hpp>
 #include <galvatron/comm/local_gpu/kernels.hpp>
-#include <galvatron/comm/local_gpu/shared.hpp>
+#include <galvatron/comm/thread/blocks.hpp>
 #include <galvatron/comm/thread/world.hpp>
+#include <galvatron/core/error.hpp>
 
 namespace galvatron::comm::local_gpu {
 
-/// A world for memory of the GPU; takes none of it for itself. Calls give the streams their work and return; what the
-/// rank gives its stream `compute` afterwards finds it done. Failures are those of thread::World. Not for capture into
-/// a CUDA graph: ranks meet in the program.
+/// A queue of work of a device, and fences by which one queue waits for another. Work of one stream is done in order,
+/// that of several in any. A stream is used by its rank's thread alone, a fence by any.
+template <class S>
+concept Stream = requires(S& s, typename S::Fence& fence, const std::byte* from, std::byte* to, std::int64_t bytes) {
+  requires std::default_initializable<typename S::Fence>;
+  /// Also s.launch(geometry, kernel), as in device/cuda.
+  s.copy(from, to, bytes);
+  /// The fence is passed when all that the stream was given so far is done; what it stood for before is forgotten.
+  s.record(fence);
+  /// What the stream is given from now on waits for what the fence stands for now; for nothing if it was not recorded.
+  s.wait_for(fence);
+  /// The program waits for all that the stream was given.
+  s.wait();
+  /// The same for a fence.
+  fence.wait();
+};
+
+/// A rank's memory of the GPU.
 template <Stream S>
-class World final : public comm::World {
+class Memory : public thread::Memory {
  public:
-  /// All of these outlive the world. @param compute  in which the rank computes
-  World(thread::World& control, Shared<S>& shared, S& compute, S& messages)
-      : comm::World(control.rank(), control.size()),
-        control_(control),
-        shared_(shared),
-        compute_(compute),
-        messages_(messages) {}
-  ~World() override { withdraw(); }
+  /// @param fences  of the ranks, by rank: what each has offered last  @param compute  in which this rank computes
+  Memory(std::span<typename S::Fence> fences, int rank, S& compute) : fences_(fences), rank_(rank), compute_(compute) {}
 
-  /// At most most_ranks.
-  Group<S>& group(std::span<const int> ranks) override {
-    return groups_.find(*this, ranks, control_.group(ranks), rank(), shared_, compute_, messages_);
+  [[nodiscard]] bool on_device() const override { return true; }
+  void offer() override { compute_.record(fence_of(rank_)); }
+  void expect(int rank) override {
+    if (rank != rank_) compute_.wait_for(fence_of(rank));
   }
-  comm::World& control() override { return control_; }
-
-  void withdraw() noexcept override {
-    control_.withdraw();
-    for (const auto& group : groups_) group->withdraw();
-    for (const Target& target : targets_)
-      if (target.posted) wait_or_failed([&] { target.link->taken.wait(); });
-    wait_or_failed([&] { compute_.wait(); });
-    wait_or_failed([&] { messages_.wait(); });
+  void wait(int rank) noexcept override {
+    try {
+      rank == rank_ ? compute_.wait() : fence_of(rank).wait();
+    } catch (const std::exception&) {  // a device that has failed is at work no more
+    }
+  }
+  void copy(const Piece& from, const Piece& to) override { copy_block(compute_, from, to); }
+  void reduce(ElementType type, std::span<std::byte* const> sources, std::span<std::byte* const> destinations,
+              std::int64_t n, ReduceOp op) override {
+    local_gpu::reduce(compute_, type, sources, destinations, n, op);
   }
 
  private:
-  struct Target {
-    int peer;
-    int lane;
-    typename Shared<S>::Link* link;
-    bool posted;  // since the last wait
-  };
+  [[nodiscard]] typename S::Fence& fence_of(int rank) const { return fences_[static_cast<std::size_t>(rank)]; }
 
-  void do_post(std::span<const Piece> pieces) override {
-    const typename Shared<S>::Link* last = nullptr;
-    for (const Piece& piece : pieces) {
-      auto* const link = target_of(piece).link;
-      if (link != last) compute_.record(link->ready);
-      last = link;
-    }
-    control_.post(pieces);
-  }
-  void do_receive(std::span<const Piece> pieces) override {
-    control_.receive(pieces, [&](const Piece& from, const Piece& to) {
-      auto& link = shared_.link(to.peer, rank(), to.lane);
-      compute_.wait_for(link.ready);
-      copy_block(compute_, from, to);
-      compute_.record(link.taken);
-    });
-  }
-  /// What is computed from now on may change the memory of these blocks.
-  void do_wait_sent(int lane) override {
-    control_.wait_sent(lane);
-    for (Target& target : targets_)
-      if (lane == every_lane || target.lane == lane) settle(target);
-  }
-
-  // Allocates on first use of a lane to a peer only.
-  Target& target_of(const Piece& piece) {
-    const auto found = std::ranges::find_if(
-        targets_, [&](const Target& target) { return target.peer == piece.peer && target.lane == piece.lane; });
-    Target& target = found != targets_.end()
-                         ? *found
-                         : targets_.emplace_back(
-                               Target{piece.peer, piece.lane, &shared_.link(rank(), piece.peer, piece.lane), false});
-    target.posted = true;
-    return target;
-  }
-  void settle(Target& target) {
-    if (!target.posted) return;
-    compute_.wait_for(target.link->taken);
-    target.posted = false;
-  }
-
-  thread::World& control_;
-  Shared<S>& shared_;
+  std::span<typename S::Fence> fences_;
+  int rank_;
   S& compute_;
-  S& messages_;
-  Groups<Group<S>> groups_;
-  std::vector<Target> targets_;
+};
+
+/// A world for memory of the GPU; takes none of it for itself, and gives the bits of rank threads. Calls meet in the
+/// program, give the stream their work and return; what the rank gives its stream `compute` afterwards finds it done,
+/// and after wait_sent() may change the memory of the blocks. Failures are those of thread::World. Not for capture into
+/// a CUDA graph: ranks meet in the program.
+template <Stream S>
+class World final : Memory<S>, public thread::World {
+ public:
+  using thread::World::rank;
+  using thread::World::size;
+
+  /// All of these outlive the world. @param fences  one for each rank  @param compute  in which the rank computes
+  World(thread::World& control, std::span<typename S::Fence> fences, S& compute)
+      : Memory<S>(fences, control.rank(), compute),
+        thread::World(control, static_cast<Memory<S>&>(*this)),
+        control_(control) {}
+
+  thread::Group& group(std::span<const int> ranks) override {
+    if (std::ssize(ranks) > most_ranks)
+      throw Failure(ErrorKind::usage,
+                    text("a group of ", ranks.size(), " ranks on one GPU; there may be ", most_ranks));
+    return thread::World::group(ranks);
+  }
+  comm::World& control() override { return control_; }
+
+ private:
+  thread::World& control_;
 };
 
 }  // namespace galvatron::comm::local_gpu

@@ -19,11 +19,11 @@
 #include <vector>
 
 #include <galvatron/cluster/host_cores.hpp>
-#include <galvatron/comm/check.hpp>
 #include <galvatron/comm/mpi/requests.hpp>
 #include <galvatron/comm/mpi/runtime.hpp>
 #include <galvatron/comm/status.hpp>
 #include <galvatron/comm/thread/job.hpp>
+#include <galvatron/comm/words.hpp>
 #include <galvatron/core/error.hpp>
 
 namespace galvatron::comm::mpi {

@@ -121,15 +121,10 @@ class Blocks {
     std::int64_t bytes = 0;
     ncclUniqueId id{};  ///< of the communicator
   };
-  // Memory of the library.
-  struct Room {
-    std::byte* data = nullptr;
-    std::int64_t bytes = 0;
-  };
   // The messages of one post().
   struct Batch {
-    std::vector<Room> messages;
-    std::vector<Room> rooms;  // of packed blocks
+    std::vector<Piece> messages;    // flat
+    std::vector<std::byte*> rooms;  // of packed blocks: memory of the library
     device::cuda::Event ready;
   };
   // Messages of one rank to another. Those to and from several neighbours and the collectives beside them must find
@@ -154,7 +149,6 @@ class Blocks {
   static Piece note_of(int peer, Announcement& announcement) {
     return Piece::flat(peer, reinterpret_cast<std::byte*>(&announcement), sizeof(Announcement), control_lane);
   }
-  static Piece flat_piece(int peer, const Room& room) { return Piece::flat(peer, room.data, room.bytes); }
   static void copy(device::cuda::Stream& stream, const Piece& from, const Piece& to) {
     local_gpu::CudaStream in(stream);
     local_gpu::copy_block(in, from, to);
@@ -169,13 +163,13 @@ class Blocks {
     device::cuda::check(cudaDeviceGetDefaultMemPool(&pool, device));
     device::cuda::check(cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &most));
   }
-  Room take_room(device::cuda::Stream& stream, std::int64_t bytes) {
+  static Piece take_room(device::cuda::Stream& stream, int peer, std::int64_t bytes) {
     void* memory = nullptr;
     if (bytes > 0) device::cuda::check(cudaMallocAsync(&memory, static_cast<std::size_t>(bytes), stream.get()));
-    return {static_cast<std::byte*>(memory), bytes};
+    return Piece::flat(peer, static_cast<std::byte*>(memory), bytes);
   }
-  static void free_room(device::cuda::Stream& stream, const Room& room) {
-    if (room.data != nullptr) device::cuda::check(cudaFreeAsync(room.data, stream.get()));
+  static void free_room(device::cuda::Stream& stream, std::byte* room) {
+    if (room != nullptr) device::cuda::check(cudaFreeAsync(room, stream.get()));
   }
 
   void queue(int peer, std::span<const Piece> pieces) {
@@ -186,11 +180,11 @@ class Blocks {
     for (const Piece& piece : pieces) {
       if (piece.peer != peer) continue;
       route.posted[piece.lane] = true;
-      Room message{piece.data, piece.bytes()};
+      Piece message = Piece::flat(peer, piece.data, piece.bytes());
       if (!piece.is_flat()) {
-        message = take_room(compute_, message.bytes);
-        batch.rooms.push_back(message);
-        copy(compute_, piece, flat_piece(peer, message));
+        message = take_room(compute_, peer, piece.bytes());
+        batch.rooms.push_back(message.data);
+        copy(compute_, piece, message);
       }
       batch.messages.push_back(message);
     }
@@ -205,7 +199,7 @@ class Blocks {
     while (!route.batches.empty() && route.communicator.is_settled()) {
       Batch& batch = route.batches.front();
       if (route.sending) {
-        for (const Room& room : batch.rooms) free_room(route.stream, room);
+        for (std::byte* room : batch.rooms) free_room(route.stream, room);
         route.sent.record(route.stream);
         look_after(route, rank(), peer);
         route.batches.pop_front();
@@ -214,9 +208,9 @@ class Blocks {
       }
       batch.ready.hold(route.stream);
       route.communicator.call([&](ncclComm_t comm) {
-        for (const Room& message : batch.messages) {
-          if (message.bytes == 0) continue;
-          const ncclResult_t status = ncclSend(message.data, static_cast<std::size_t>(message.bytes), ncclInt8,
+        for (const Piece& message : batch.messages) {
+          if (message.bytes() == 0) continue;
+          const ncclResult_t status = ncclSend(message.data, static_cast<std::size_t>(message.bytes()), ncclInt8,
                                                receiver, comm, route.stream.get());
           if (!is_fine(status)) return status;
         }
@@ -239,22 +233,22 @@ class Blocks {
     watch_.started(route.stream, "message from rank " + std::to_string(from) + " to rank " + std::to_string(to));
   }
 
-  void receive_into(const Room& room, int peer, Route& route, std::unique_lock<std::mutex>& lock) {
-    if (room.bytes == 0) return;
+  void receive_into(const Piece& to, Route& route, std::unique_lock<std::mutex>& lock) {
+    if (to.bytes() == 0) return;
     settle(route, lock);
     route.communicator.call([&](ncclComm_t comm) {
-      return ncclRecv(room.data, static_cast<std::size_t>(room.bytes), ncclInt8, sender, comm, route.stream.get());
+      return ncclRecv(to.data, static_cast<std::size_t>(to.bytes()), ncclInt8, sender, comm, route.stream.get());
     });
     settle(route, lock);
-    look_after(route, peer, rank());
+    look_after(route, to.peer, rank());
   }
 
   void take(const Piece& piece, std::unique_lock<std::mutex>& lock) {
     auto& early = early_[{piece.peer, piece.lane}];
     ready_.record(compute_);
     if (!early.empty()) {
-      const Room room = early.front();
-      check_sent(rank(), piece, room.bytes);
+      const Piece room = early.front();
+      check_sent(rank(), piece, room.bytes());
       early.pop_front();
       Route& route = in_.at(piece.peer);
       ready_.hold(route.stream);
@@ -273,19 +267,19 @@ class Blocks {
       if (mine) check_sent(rank(), piece, next.bytes);
       if (mine) ready_.hold(route.stream);
       if (mine && piece.is_flat()) {
-        receive_into({piece.data, next.bytes}, piece.peer, route, lock);
+        receive_into(Piece::flat(piece.peer, piece.data, next.bytes), route, lock);
         return arrived(route);
       }
-      const Room room = take_room(route.stream, next.bytes);
-      receive_into(room, piece.peer, route, lock);
+      const Piece room = take_room(route.stream, piece.peer, next.bytes);
+      receive_into(room, route, lock);
       if (mine) return place(route, room, piece);
       early_[{piece.peer, static_cast<int>(next.lane)}].push_back(room);
     }
   }
   // From memory of the library to where it is wanted.
-  void place(Route& route, const Room& room, const Piece& piece) {
-    copy(route.stream, flat_piece(piece.peer, room), piece);
-    free_room(route.stream, room);
+  void place(Route& route, const Piece& room, const Piece& piece) {
+    copy(route.stream, room, piece);
+    free_room(route.stream, room.data);
     arrived(route);
   }
   // What is computed from now on finds what has been taken.
@@ -302,7 +296,7 @@ class Blocks {
   device::cuda::Event ready_;
   std::deque<Announcement> announced_;  // stay until they are taken
   OwnBlocks own_{rank()};
-  std::map<std::pair<int, int>, std::deque<Room>> early_;  // by peer and lane
+  std::map<std::pair<int, int>, std::deque<Piece>> early_;  // by peer and lane
 };
 
 }  // namespace galvatron::comm::nccl

@@ -1,7 +1,9 @@
 // A communicator of NCCL that never blocks the program for longer than its watch allows.
 #pragma once
 
+#include <array>
 #include <chrono>
+#include <cstddef>
 #include <cstring>
 #include <exception>
 #include <mutex>
@@ -13,30 +15,17 @@
 
 #include <nccl.h>
 
-#include <galvatron/comm/check.hpp>
 #include <galvatron/comm/communicator.hpp>
-#include <galvatron/comm/nccl/check.hpp>
 #include <galvatron/comm/nccl/watch.hpp>
+#include <galvatron/comm/words.hpp>
 #include <galvatron/core/error.hpp>
 #include <galvatron/core/view.hpp>
 
 namespace galvatron::comm::nccl {
 
 constexpr ncclDataType_t type_of(ElementType type) {
-  switch (type) {
-    case ElementType::float32:
-      return ncclFloat32;
-    case ElementType::float64:
-      return ncclFloat64;
-    case ElementType::bfloat16:
-      return ncclBfloat16;
-    case ElementType::int32:
-      return ncclInt32;
-    case ElementType::integer:
-    case ElementType::other:
-      break;
-  }
-  return ncclInt8;
+  constexpr std::array types{ncclFloat32, ncclFloat64, ncclBfloat16, ncclInt32, ncclInt8, ncclInt8};
+  return types[static_cast<std::size_t>(type)];
 }
 constexpr ncclRedOp_t operation_of(ReduceOp op) { return op == ReduceOp::sum ? ncclSum : ncclMax; }
 

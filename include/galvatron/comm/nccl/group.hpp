@@ -5,18 +5,19 @@
 #pragma once
 
 #include <cstddef>
+#include <deque>
 #include <optional>
 #include <span>
+#include <vector>
 
 #include <cuda_runtime_api.h>
 #include <nccl.h>
 
 #include <galvatron/comm/call.hpp>
-#include <galvatron/comm/check.hpp>
 #include <galvatron/comm/communicator.hpp>
 #include <galvatron/comm/nccl/communicator.hpp>
 #include <galvatron/comm/nccl/watch.hpp>
-#include <galvatron/comm/stream_group.hpp>
+#include <galvatron/comm/words.hpp>
 #include <galvatron/device/cuda/stream.hpp>
 
 namespace galvatron::comm::nccl {
@@ -25,11 +26,16 @@ namespace galvatron::comm::nccl {
 /// for all members. NCCL adds in an order of its own: every member has the same bits, and so have two runs on the same
 /// machines, but they may differ from those of the sum in rank order. A failure of any rank, or a collective that takes
 /// too long, ends all calls with PeerFailure.
-class Group final : public StreamGroup<device::cuda::Event> {
+class Group final : public comm::Group {
  public:
   /// @param control  a group of the same ranks for memory of the program  @param world_rank  this rank
   Group(comm::Group& control, int world_rank, Watch& watch, device::cuda::Stream& compute)
-      : StreamGroup(control, world_rank), watch_(watch), compute_(compute) {}
+      : comm::Group(control.ranks(), world_rank), control_(control), watch_(watch), compute_(compute) {}
+
+  void finish_shifts() override {
+    for (Pending& shift : shifts_) finish(shift);
+    shifts_.clear();
+  }
 
   /// Returns when the stream is at work no more.
   void wait() {
@@ -37,90 +43,76 @@ class Group final : public StreamGroup<device::cuda::Event> {
   }
 
  private:
-  void do_all_reduce(const Elements& data, ReduceOp op) override {
-    now(do_start({Pending::Call::all_reduce, op, {}, data}));
+  void do_run(const Collective& called) override {
+    if (called.kind == CallKind::barrier) return control_.barrier();  // the members' streams may be at work
+    Pending pending = do_start(called);
+    if (called.kind == CallKind::shift)
+      shifts_.push_back(pending);
+    else
+      finish(pending);
   }
-  void do_all_gather(const Elements& shard, const Elements& all) override {
-    now(do_start({Pending::Call::all_gather, ReduceOp::sum, shard, all}));
-  }
-  void do_reduce_scatter(const Elements& all, const Elements& shard) override {
-    now(do_start({Pending::Call::reduce_scatter, ReduceOp::sum, all, shard}));
-  }
-  void do_all_to_all(const Elements& from, const Elements& to) override {
-    const std::size_t n = bytes_of(from) / static_cast<std::size_t>(size());
-    now(given(CallKind::all_to_all, from, 0, [&](ncclComm_t comm, cudaStream_t stream) {
-      for (int i = 0; i < size() && n > 0; ++i) {
-        const std::size_t at = static_cast<std::size_t>(i) * n;
-        if (const ncclResult_t status = ncclSend(from.data + at, n, ncclInt8, i, comm, stream); !is_fine(status))
-          return status;
-        if (const ncclResult_t status = ncclRecv(to.data + at, n, ncclInt8, i, comm, stream); !is_fine(status))
-          return status;
-      }
-      return ncclSuccess;
-    }));
-  }
-  void do_broadcast(const Elements& data, int root) override {
-    now(given(CallKind::broadcast, data, root, [&](ncclComm_t comm, cudaStream_t stream) {
-      return ncclBroadcast(data.data, data.data, bytes_of(data), ncclInt8, root, comm, stream);
-    }));
-  }
-  void do_start_shift(const Elements& from, const Elements& to) override {
-    keep_shift(given(CallKind::shift, from, 0, [&](ncclComm_t comm, cudaStream_t stream) {
-      const ncclResult_t sent = ncclSend(from.data, bytes_of(from), ncclInt8, (rank() + 1) % size(), comm, stream);
-      if (!is_fine(sent)) return sent;
-      return ncclRecv(to.data, bytes_of(from), ncclInt8, (rank() + size() - 1) % size(), comm, stream);
-    }));
-  }
-  Pending do_start(const Pending& what) override {
-    const Elements& from = what.from;
-    const Elements& to = what.to;
-    switch (what.call) {
-      case Pending::Call::all_reduce:
-        if (size() == 1) return {};
-        return given(CallKind::all_reduce, to, static_cast<int>(what.op), [&](ncclComm_t comm, cudaStream_t stream) {
-          return ncclAllReduce(to.data, to.data, static_cast<std::size_t>(to.count), type_of(to.type),
-                               operation_of(what.op), comm, stream);
-        });
-      case Pending::Call::all_gather:
-        return given(CallKind::all_gather, from, 0, [&](ncclComm_t comm, cudaStream_t stream) {
-          return ncclAllGather(from.data, to.data, bytes_of(from), ncclInt8, comm, stream);
-        });
-      case Pending::Call::reduce_scatter:
-        return given(CallKind::reduce_scatter, from, 0, [&](ncclComm_t comm, cudaStream_t stream) {
-          return ncclReduceScatter(from.data, to.data, static_cast<std::size_t>(to.count), type_of(to.type), ncclSum,
-                                   comm, stream);
-        });
-      case Pending::Call::none:
-      case Pending::Call::under_way:
-        break;
-    }
-    return what;
-  }
-  void do_finish(const Pending& pending) override { fence_of(pending).hold(compute_); }
-  void now(Pending pending) { finish(pending); }
-
-  static std::size_t bytes_of(const Elements& data) { return static_cast<std::size_t>(data.bytes()); }
-
-  // Gives NCCL a collective, issue(communicator, stream), behind what is computed so far.
-  template <class F>
-  Pending given(CallKind kind, const Elements& data, int detail, F&& issue) {
+  // Gives NCCL a collective, behind what is computed so far.
+  Pending do_start(const Collective& called) override {
+    if (called.kind == CallKind::all_reduce && size() == 1) return {};
     if (!communicator_) {
       stream_.emplace();
       communicator_.emplace(watch_, shared_id(control_), size(), rank());
     }
     ready_.record(compute_);
     ready_.hold(*stream_);
-    const auto call = describe(kind, data, detail);
-    communicator_->call([&](ncclComm_t comm) { return issue(comm, stream_->get()); });
+    communicator_->call([&](ncclComm_t comm) { return issue(called, comm, stream_->get()); });
     communicator_->settle();
-    const Pending out = under_way([&](device::cuda::Event& fence) { fence.record(*stream_); });
+    if (free_.empty()) free_.push_back(&fences_.emplace_back());
+    const Pending out{Pending::State::under_way, called, free_.back()};
+    free_.back()->record(*stream_);
+    free_.pop_back();
     const std::scoped_lock lock(watch_.mutex());
-    watch_.started(*stream_, call.text() + " of " + rank_list(ranks()));
+    watch_.started(*stream_, Call(called).text() + " of " + rank_list(ranks()));
     return out;
   }
-
+  ncclResult_t issue(const Collective& called, ncclComm_t comm, cudaStream_t stream) const {
+    const Elements& from = called.from;
+    const Elements& to = called.to;
+    const auto bytes = static_cast<std::size_t>(from.bytes());
+    const auto count = static_cast<std::size_t>(to.count);
+    // Blocks to one member and from one.
+    const auto swap = [&](std::size_t at, std::size_t n, int target, int source) {
+      const ncclResult_t sent = ncclSend(from.data + at, n, ncclInt8, target, comm, stream);
+      return is_fine(sent) ? ncclRecv(to.data + at, n, ncclInt8, source, comm, stream) : sent;
+    };
+    switch (called.kind) {
+      case CallKind::all_reduce:
+        return ncclAllReduce(to.data, to.data, count, type_of(to.type), operation_of(called.op), comm, stream);
+      case CallKind::all_gather:
+        return ncclAllGather(from.data, to.data, bytes, ncclInt8, comm, stream);
+      case CallKind::reduce_scatter:
+        return ncclReduceScatter(from.data, to.data, count, type_of(to.type), ncclSum, comm, stream);
+      case CallKind::all_to_all: {
+        const std::size_t n = bytes / static_cast<std::size_t>(size());
+        ncclResult_t status = ncclSuccess;
+        for (int i = 0; i < size() && n > 0 && is_fine(status); ++i)
+          status = swap(static_cast<std::size_t>(i) * n, n, i, i);
+        return status;
+      }
+      case CallKind::broadcast:
+        return ncclBroadcast(to.data, to.data, bytes, ncclInt8, called.root, comm, stream);
+      case CallKind::shift:
+        return swap(0, bytes, (rank() + 1) % size(), (rank() + size() - 1) % size());
+      case CallKind::barrier:
+        break;
+    }
+    return ncclSuccess;
+  }
+  void do_finish(const Pending& pending) override {
+    free_.push_back(static_cast<device::cuda::Event*>(pending.handle));
+    free_.back()->hold(compute_);
+  }
+  comm::Group& control_;
   Watch& watch_;
   device::cuda::Stream& compute_;
+  std::deque<device::cuda::Event> fences_;  // behind collectives under way
+  std::vector<device::cuda::Event*> free_;  // of these
+  std::vector<Pending> shifts_;             // started and not finished
   std::optional<device::cuda::Stream> stream_;
   std::optional<Communicator> communicator_;
   device::cuda::Event ready_;

@@ -1,4 +1,5 @@
-// Who looks after a rank's communicators while the rank computes, or waits for a GPU that waits for a dead peer.
+// What NCCL's status codes mean here, and who looks after a rank's communicators while the rank computes, or waits for
+// a GPU that waits for a dead peer.
 //
 // A thread asks NCCL and the control plane for failures and looks at the clock. When something is wrong it aborts all
 // communicators of the rank: kernels that wait for peers end, so does the program's wait for them, and the next call of
@@ -22,30 +23,50 @@
 #include <cuda_runtime_api.h>
 #include <nccl.h>
 
-#include <galvatron/comm/check.hpp>
-#include <galvatron/comm/nccl/check.hpp>
+#include <galvatron/comm/communicator.hpp>
+#include <galvatron/comm/words.hpp>
 #include <galvatron/core/error.hpp>
 #include <galvatron/device/cuda/stream.hpp>
+
+// Before 2.24 rank threads read each other's memory where only their own GPU can; before 2.22 communicators were
+// aborted one by one.
+#if NCCL_VERSION_CODE < NCCL_VERSION(2, 24, 0)
+#error "galvatron: comm::nccl needs NCCL 2.24 or newer"
+#endif
 
 namespace galvatron::comm::nccl {
 
 using Clock = std::chrono::steady_clock;
 
+/// One line: NCCL's words, the last error that it logged, and the place of the call.
+inline std::string text_of(ncclResult_t status, ncclComm_t comm, const std::source_location& where) {
+  std::string text = std::string("NCCL: ") + ncclGetErrorString(status);
+  if (const char* const last = ncclGetLastError(comm); last != nullptr && *last != '\0')
+    text += ": " + galvatron::detail::one_line(last);
+  return device::cuda::with_place(text, where);
+}
+
+/// True for what is no failure: done, or under way.
+inline bool is_fine(ncclResult_t status) { return status == ncclSuccess || status == ncclInProgress; }
+
+/// True for failures that may be another rank's.
+inline bool is_remote(ncclResult_t status) { return status == ncclRemoteError || status == ncclSystemError; }
+
+/// Throws what a call has to throw that was not fine: PeerFailure or DeviceFailure.
+inline void check(ncclResult_t status, ncclComm_t comm = nullptr,
+                  std::source_location where = std::source_location::current()) {
+  if (is_fine(status)) return;
+  if (is_remote(status)) throw PeerFailure(text_of(status, comm, where), where);
+  throw DeviceFailure(text_of(status, comm, where), where);
+}
+
 class Watch {
  public:
-  /// What failed on another rank, if the control plane knows; called by any thread. May be empty.
-  using News = std::function<std::optional<std::string>()>;
-  /// Tells the other ranks that this one is failing, and why; called by any thread, throws nothing. May be empty.
-  using Warning = std::function<void(const std::string&)>;
-
-  /// For the current GPU of the calling thread. @param rank  of the world  @param timeout  how long a collective may
-  /// take
-  Watch(int rank, std::chrono::nanoseconds timeout, News news, Warning warning = {})
-      : rank_(rank),
-        timeout_(timeout),
-        news_(std::move(news)),
-        warning_(std::move(warning)),
-        thread_([this, device = current_device()](const std::stop_token& stop) {
+  /// For the current GPU of the calling thread.
+  /// @param control  knows what failed on other ranks, and warns them; outlives the watch
+  /// @param timeout  how long a collective may take
+  Watch(World& control, std::chrono::nanoseconds timeout)
+      : control_(control), timeout_(timeout), thread_([this, device = current_device()](const std::stop_token& stop) {
           cudaSetDevice(device);
           run(stop);
         }) {}
@@ -83,8 +104,8 @@ class Watch {
   /// may take until they have aborted theirs.
   void fail_and_warn(const std::string& text) {
     if (failed()) return fail(failure_);
-    if (const auto told = news_ ? news_() : std::nullopt) return fail(*told);
-    if (warning_) warning_(text);
+    if (const auto told = control_.failure()) return fail(*told);
+    control_.warn(text);
     fail(text);
   }
   /// The same for a status of NCCL, and throws: with what is known of the peer, if it is one that failed.
@@ -92,15 +113,15 @@ class Watch {
                          std::source_location where = std::source_location::current()) {
     const std::string text = text_of(status, comm, where);
     if (!is_remote(status)) {
-      fail_and_warn("rank " + std::to_string(rank_) + " failed: " + text);
+      fail_and_warn("rank " + std::to_string(control_.rank()) + " failed: " + text);
       throw DeviceFailure(text, where);
     }
     lock.unlock();
     std::optional<std::string> told;
-    for (int i = 0; i < 20 && news_ && !(told = news_()); ++i)
+    for (int i = 0; i < 20 && !(told = control_.failure()); ++i)
       std::this_thread::sleep_for(std::chrono::milliseconds(100));
     lock.lock();
-    fail(told ? *told : "rank " + std::to_string(rank_) + " lost a peer: " + text);
+    fail(told ? *told : "rank " + std::to_string(control_.rank()) + " lost a peer: " + text);
     throw PeerFailure(failure_, where);
   }
   /// What was given to the stream has to end in time; `what` names it.
@@ -161,7 +182,7 @@ class Watch {
   }
   void look(std::unique_lock<std::mutex>& lock) {
     lock.unlock();
-    const std::optional<std::string> told = news_ ? news_() : std::nullopt;
+    const std::optional<std::string> told = control_.failure();
     try {
       const std::scoped_lock chore_lock(chore_mutex_);
       if (chore_) chore_();
@@ -173,22 +194,20 @@ class Watch {
       ncclResult_t status = ncclSuccess;
       if (*comm == nullptr) continue;
       if (ncclCommGetAsyncError(*comm, &status) != ncclSuccess || is_fine(status)) continue;
-      return fail("rank " + std::to_string(rank_) +
+      return fail("rank " + std::to_string(control_.rank()) +
                   " lost a peer: " + text_of(status, *comm, std::source_location::current()));
     }
     forget_done();  // of the others the first is the oldest
     if (started_.empty() || Clock::now() - started_.front().since < timeout_) return;
-    fail_and_warn(gave_up(rank_, timeout_, "the " + started_.front().what + " did not end"));
+    fail_and_warn(gave_up(control_.rank(), timeout_, "the " + started_.front().what + " did not end"));
   }
   void forget_done() {
     for (; !started_.empty() && started_.front().done.passed(); started_.pop_front())
       spare_.push_back(std::move(started_.front().done));
   }
 
-  int rank_;
+  World& control_;
   std::chrono::nanoseconds timeout_;
-  News news_;
-  Warning warning_;
   std::mutex mutex_;
   std::condition_variable_any wake_;
   std::vector<ncclComm_t*> comms_;

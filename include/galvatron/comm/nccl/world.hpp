@@ -8,12 +8,11 @@
 #include <span>
 #include <string>
 
-#include <galvatron/comm/check.hpp>
 #include <galvatron/comm/communicator.hpp>
-#include <galvatron/comm/groups.hpp>
 #include <galvatron/comm/nccl/blocks.hpp>
 #include <galvatron/comm/nccl/group.hpp>
 #include <galvatron/comm/nccl/watch.hpp>
+#include <galvatron/comm/words.hpp>
 #include <galvatron/device/cuda/stream.hpp>
 
 namespace galvatron::comm::nccl {
@@ -31,9 +30,7 @@ class World final : public comm::World {
         std::chrono::nanoseconds timeout = std::chrono::minutes(10))
       : comm::World(control.rank(), control.size()),
         control_(control),
-        watch_(
-            control.rank(), timeout, [&control] { return control.failure(); },
-            [&control](const std::string& text) { control.warn(text); }),
+        watch_(control, timeout),
         blocks_(control, watch_, compute),
         compute_(compute) {}
   ~World() override {

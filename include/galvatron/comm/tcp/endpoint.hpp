@@ -18,11 +18,10 @@
 #include <utility>
 #include <vector>
 
-#include <galvatron/comm/check.hpp>
 #include <galvatron/comm/piece.hpp>
 #include <galvatron/comm/status.hpp>
 #include <galvatron/comm/tcp/socket.hpp>
-#include <galvatron/comm/thread/failure.hpp>
+#include <galvatron/comm/words.hpp>
 #include <galvatron/core/error.hpp>
 
 namespace galvatron::comm::tcp {
@@ -86,15 +85,16 @@ class Endpoint {
   /// with these words. Any thread may call it.
   void warn(const std::string& text) noexcept {
     try {
-      const auto bytes = std::as_bytes(std::span(text));
-      tell_all({Kind::failing, 0, static_cast<std::int64_t>(bytes.size())}, Bytes(bytes.begin(), bytes.end()));
+      Status warning;
+      warning.say(text);
+      tell_all(warning);
       drain(std::chrono::seconds(1), [&] { return unsent().empty(); });
     } catch (const std::exception&) {  // they will see the connection break
     }
   }
   /// Tells the others that this rank is done, and waits until they are. Throws PeerFailure if one fails meanwhile.
   void end() {
-    tell_all({Kind::ended, 0, 0}, {});
+    tell_all({.kind = Status::Kind::ended});
     wait([&] { return running().empty(); }, [&] { return running(); }, "end");
   }
   /// Tells the others what this rank's body threw, hears what became of theirs, and how the run ended.
@@ -103,14 +103,13 @@ class Endpoint {
     try {
       {
         const std::scoped_lock lock(mutex_);
-        if (!failure_.empty() && failure_ == thread::message_of(own)) {
+        if (!failure_.empty() && failure_ == message_of(own)) {
           mine.kind = Status::Kind::stopped;
           mine.say(failure_);
         }
         peer(rank_).status = mine;
       }
-      const auto bytes = std::as_bytes(std::span<const Status, 1>(&mine, 1));
-      tell_all({Kind::failed, 0, sizeof mine}, Bytes(bytes.begin(), bytes.end()));
+      tell_all(mine);
       // What is sent arrives only if what has come was read.
       drain(patience, [&] {
         if (!unsent().empty()) return false;
@@ -127,7 +126,7 @@ class Endpoint {
   }
 
  private:
-  enum class Kind : std::int64_t { block, ended, failed, failing };
+  enum class Kind : std::int64_t { block, status };
   struct Head {
     Kind kind = Kind::block;
     std::int64_t lane = 0;
@@ -139,12 +138,12 @@ class Endpoint {
     std::size_t out_done = 0;  // bytes of the first
     Bytes in;                  // a head, and behind it its bytes
     std::size_t in_done = 0;
-    bool ended = false;
     bool silent = false;                               // it has ended and sends no more, but may still be told
-    Status status;                                     // if it has failed
+    Status status;                                     // how it has ended
     std::map<std::int64_t, std::deque<Bytes>> blocks;  // by lane
 
     [[nodiscard]] bool speaks() const { return socket.open() && !silent; }
+    [[nodiscard]] bool ended() const { return status.kind != Status::Kind::running; }
   };
   static constexpr std::int64_t largest = std::int64_t{1} << 34;
 
@@ -158,7 +157,7 @@ class Endpoint {
   [[nodiscard]] std::vector<int> running() {
     std::vector<int> ranks;
     for (int r = 0; r < size(); ++r)
-      if (r != rank_ && (!peer(r).ended || !peer(r).out.empty())) ranks.push_back(r);
+      if (r != rank_ && (!peer(r).ended() || !peer(r).out.empty())) ranks.push_back(r);
     return ranks;
   }
   void check() const {
@@ -190,7 +189,7 @@ class Endpoint {
       const std::vector<int> late = missing();
       for (const int r : late) {
         if (r == rank_) throw_not_posted(rank_);
-        if (peer(r).ended && peer(r).out.empty())
+        if (peer(r).ended() && peer(r).out.empty())
           throw PeerFailure(waits_in_vain(rank_, rank_list({&r, 1}) + " did not " + what));
       }
       if (Clock::now() >= deadline) throw PeerFailure(gave_up(rank_, timeout_, rank_list(late) + " did not " + what));
@@ -245,7 +244,7 @@ class Endpoint {
       if (from.in.size() < sizeof(Head)) from.in.resize(sizeof(Head));
       const std::int64_t n =
           from.in_done == from.in.size() ? 0 : from.socket.receive(std::span(from.in).subspan(from.in_done));
-      if (n < 0 && from.ended) {
+      if (n < 0 && from.ended()) {
         from.silent = true;
         return;
       }
@@ -272,36 +271,27 @@ class Endpoint {
   }
   void take(int rank, const Head& head) {
     Peer& from = peer(rank);
-    switch (head.kind) {
-      case Kind::block:
-        from.blocks[head.lane].emplace_back(from.in.begin() + sizeof head, from.in.end());
-        break;
-      case Kind::ended:
-        from.ended = true;
-        from.status.kind = Status::Kind::ended;
-        break;
-      case Kind::failing: {
-        const std::string_view text(reinterpret_cast<const char*>(from.in.data()) + sizeof head,
-                                    from.in.size() - sizeof head);
-        note_failure(galvatron::detail::one_line(text, 400));
-        break;
-      }
-      case Kind::failed:
-        from.ended = true;
-        std::memcpy(&from.status, from.in.data() + sizeof head,
-                    std::min(sizeof from.status, static_cast<std::size_t>(head.bytes)));
-        const std::string text = galvatron::detail::one_line(from.status.message, sizeof from.status.message);
-        note_failure(from.status.kind == Status::Kind::failed ? "rank " + std::to_string(rank) + " failed: " + text
-                                                              : text);
-        break;
+    if (head.kind == Kind::block) {
+      from.blocks[head.lane].emplace_back(from.in.begin() + sizeof head, from.in.end());
+      return;
     }
+    Status news;
+    std::memcpy(&news, from.in.data() + sizeof head, std::min(sizeof news, static_cast<std::size_t>(head.bytes)));
+    news.message[sizeof news.message - 1] = '\0';
+    if (news.kind != Status::Kind::running) from.status = news;  // else it is a warning
+    const std::string text = galvatron::detail::one_line(news.message, sizeof news.message);
+    if (news.kind == Status::Kind::failed)
+      note_failure("rank " + std::to_string(rank) + " failed: " + text);
+    else if (news.kind != Status::Kind::ended)
+      note_failure(text);
   }
 
   // A word to all.
-  void tell_all(const Head& head, const Bytes& bytes) {
+  void tell_all(const Status& status) {
+    const auto bytes = std::as_bytes(std::span<const Status, 1>(&status, 1));
     const std::scoped_lock lock(mutex_);
     for (Peer& peer : peers_)
-      if (peer.socket.open()) queue(peer, head, bytes);
+      if (peer.socket.open()) queue(peer, {Kind::status, 0, sizeof status}, Bytes(bytes.begin(), bytes.end()));
   }
 
   int rank_;

@@ -10,12 +10,11 @@
 #include <cstdint>
 #include <span>
 #include <string>
-#include <type_traits>
 #include <vector>
 
-#include <galvatron/comm/check.hpp>
 #include <galvatron/comm/launch_environment.hpp>
 #include <galvatron/comm/tcp/socket.hpp>
+#include <galvatron/comm/words.hpp>
 #include <galvatron/core/error.hpp>
 
 namespace galvatron::comm::tcp {
@@ -30,17 +29,6 @@ struct Hello {
   std::int32_t size = 0;
   std::uint16_t port = 0;  ///< where it listens
 };
-
-template <class T>
-std::span<const std::byte> bytes_of(const T& value) {
-  static_assert(std::is_trivially_copyable_v<T>);
-  return std::as_bytes(std::span<const T, 1>(&value, 1));
-}
-template <class T>
-std::span<std::byte> bytes_of(T& value) {
-  static_assert(std::is_trivially_copyable_v<T>);
-  return std::as_writable_bytes(std::span<T, 1>(&value, 1));
-}
 
 /// Takes connections until every rank in [first, env.size) has come; strangers are sent away.
 template <class Came>
@@ -60,7 +48,9 @@ void accept_all(const Listener& listener, const LaunchEnvironment& env, int firs
     hello.magic = {};
     // Who connects and says nothing keeps nobody waiting for long.
     const auto patience = std::min(deadline, Clock::now() + std::chrono::seconds(2));
-    if (!connection->first.receive_all(bytes_of(hello), patience) || hello.magic != Hello::sign) continue;
+    if (!connection->first.receive_all(std::as_writable_bytes(std::span(&hello, 1)), patience) ||
+        hello.magic != Hello::sign)
+      continue;
     if (hello.size != env.size)
       throw PeerFailure(text("rank ", hello.rank, " is of ", hello.size, " ranks, but rank ", env.rank, " of ",
                              env.size, ": two jobs have one MASTER_ADDR and MASTER_PORT"));
@@ -77,9 +67,8 @@ void accept_all(const Listener& listener, const LaunchEnvironment& env, int firs
 
 /// Connects this rank with all others: a socket for each, none for itself. Throws PeerFailure or DeviceFailure, within
 /// the time limit, with who did not come.
-/// @param listener  rank 0's at env.port, another's at any port
-inline std::vector<Socket> rendezvous(const LaunchEnvironment& env, const Listener& listener,
-                                      std::chrono::nanoseconds limit) {
+inline std::vector<Socket> rendezvous(const LaunchEnvironment& env, std::chrono::nanoseconds limit) {
+  const Listener listener(env.rank == 0 ? env.port : std::uint16_t{0});
   const auto deadline = Clock::now() + limit;
   std::vector<Socket> sockets(static_cast<std::size_t>(env.size));
   std::vector<Address> addresses(sockets.size());
@@ -94,11 +83,12 @@ inline std::vector<Socket> rendezvous(const LaunchEnvironment& env, const Listen
     return sockets;
   }
   const detail::Hello hello{.rank = env.rank, .size = env.size, .port = listener.port()};
+  const auto words = std::as_bytes(std::span(&hello, 1));
   const std::string place = "rank 0 at " + env.address + ":" + std::to_string(env.port);
   std::string why;
   sockets[0] = connect_to(env.address, env.port, deadline, why);
   if (!sockets[0].open()) throw PeerFailure(self() + " cannot reach " + place + ": " + why);
-  if (!sockets[0].send_all(detail::bytes_of(hello), deadline) || !sockets[0].receive_all(table, deadline))
+  if (!sockets[0].send_all(words, deadline) || !sockets[0].receive_all(table, deadline))
     throw PeerFailure(self() + " waited in vain for " + place + " to tell it of the other ranks: not all have come");
   for (int r = 1; r < env.rank; ++r) {
     Socket& socket = sockets[static_cast<std::size_t>(r)];
@@ -107,17 +97,10 @@ inline std::vector<Socket> rendezvous(const LaunchEnvironment& env, const Listen
     socket = address.is_loopback() ? connect_to(env.address, address.port(), deadline, why)
                                    : connect_to(address, deadline, why);
     if (!socket.open()) throw PeerFailure(text(self(), " cannot reach rank ", r, ": ", why));
-    if (!socket.send_all(detail::bytes_of(hello), deadline))
-      throw PeerFailure("rank " + std::to_string(r) + " left the rendezvous");
+    if (!socket.send_all(words, deadline)) throw PeerFailure("rank " + std::to_string(r) + " left the rendezvous");
   }
   detail::accept_all(listener, env, env.rank + 1, sockets, deadline, [](int, const Address&) {});
   return sockets;
-}
-
-/// The same; listens by itself.
-inline std::vector<Socket> rendezvous(const LaunchEnvironment& env, std::chrono::nanoseconds limit) {
-  const Listener listener(env.rank == 0 ? env.port : std::uint16_t{0});
-  return rendezvous(env, listener, limit);
 }
 
 }  // namespace galvatron::comm::tcp

@@ -22,7 +22,7 @@
 #include <thread>
 #include <utility>
 
-#include <galvatron/comm/check.hpp>
+#include <galvatron/comm/words.hpp>
 #include <galvatron/core/error.hpp>
 
 namespace galvatron::comm::tcp {
@@ -42,17 +42,10 @@ struct Address {
   sockaddr_storage storage{};
   std::uint32_t length = 0;
 
-  void set_port(std::uint16_t port) {
-    auto* const any = reinterpret_cast<sockaddr*>(&storage);
-    if (any->sa_family == AF_INET6)
-      reinterpret_cast<sockaddr_in6*>(any)->sin6_port = htons(port);
-    else
-      reinterpret_cast<sockaddr_in*>(any)->sin_port = htons(port);
-  }
-  [[nodiscard]] std::uint16_t port() const {
-    return ntohs(storage.ss_family == AF_INET6 ? reinterpret_cast<const sockaddr_in6*>(&storage)->sin6_port
-                                               : reinterpret_cast<const sockaddr_in*>(&storage)->sin_port);
-  }
+  // Both families have the port in the same place.
+  static_assert(offsetof(sockaddr_in, sin_port) == offsetof(sockaddr_in6, sin6_port));
+  void set_port(std::uint16_t port) { reinterpret_cast<sockaddr_in*>(&storage)->sin_port = htons(port); }
+  [[nodiscard]] std::uint16_t port() const { return ntohs(reinterpret_cast<const sockaddr_in*>(&storage)->sin_port); }
   [[nodiscard]] bool is_loopback() const {
     if (storage.ss_family == AF_INET)
       return ntohl(reinterpret_cast<const sockaddr_in*>(&storage)->sin_addr.s_addr) >> 24 == 127;

@@ -9,10 +9,10 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
-#include <memory>
 #include <mutex>
 #include <optional>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include <galvatron/comm/piece.hpp>
@@ -107,23 +107,6 @@ class Channel {
   bool copying_ = false;     // the receiver copies the first one
   std::atomic<std::uint64_t> posted_{0};
   std::atomic<std::uint64_t> taken_{0};
-};
-
-/// The channels of one ordered pair of ranks, one for each lane that was ever used.
-class Lanes {
- public:
-  /// Stays where it is once it is there.
-  Channel& operator[](int lane) {
-    if (lane == 0) return first_;
-    const std::scoped_lock lock(mutex_);
-    while (static_cast<std::size_t>(lane) > more_.size()) more_.push_back(std::make_unique<Channel>());
-    return *more_[static_cast<std::size_t>(lane) - 1];
-  }
-
- private:
-  Channel first_;
-  std::mutex mutex_;
-  std::vector<std::unique_ptr<Channel>> more_;
 };
 
 }  // namespace galvatron::comm::thread

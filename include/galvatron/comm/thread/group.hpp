@@ -11,6 +11,7 @@
 #pragma once
 
 #include <algorithm>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -19,11 +20,10 @@
 #include <thread>
 #include <vector>
 
-#include <galvatron/comm/check.hpp>
 #include <galvatron/comm/communicator.hpp>
-#include <galvatron/comm/reduce.hpp>
+#include <galvatron/comm/thread/blocks.hpp>
 #include <galvatron/comm/thread/job.hpp>
-#include <galvatron/comm/thread/messages.hpp>
+#include <galvatron/comm/words.hpp>
 #include <galvatron/core/error.hpp>
 #include <galvatron/core/units.hpp>
 
@@ -35,72 +35,71 @@ namespace galvatron::comm::thread {
 /// nobody touches them any more.
 class Group final : public comm::Group {
  public:
-  Group(Job& job, std::span<const int> ranks, int world_rank)
-      : comm::Group(ranks, world_rank), job_(job), meeting_(job.meeting(ranks)), buffers_(ranks.size()) {}
+  Group(Job& job, Memory& memory, std::span<const int> ranks, int world_rank)
+      : comm::Group(ranks, world_rank),
+        job_(job),
+        memory_(memory),
+        meeting_(job.meeting(memory.on_device(), ranks)),
+        shifts_(job, memory, world_rank),
+        buffers_(ranks.size()) {}
 
   /// On threads the receiver copies.
   void finish_shifts() override {
-    if (shifts_.empty()) return;
-    for (const Piece& piece : shifts_) receive_block(job_, world_rank(), piece, copy_piece);
-    shifts_.clear();
-    const Target next{world_rank((rank() + 1) % size()), 0, next_};
-    if (!wait_taken(job_, world_rank(), {&next, 1}, next.lane)) job_.throw_failure(world_rank());
+    if (arriving_.empty()) return;
+    for (const Piece& piece : arriving_) shifts_.receive(piece);
+    arriving_.clear();
+    shifts_.wait_sent(every_lane);
   }
   /// Takes back what a shift has offered; see World::withdraw().
-  void withdraw() noexcept {
-    if (next_ != nullptr) next_->withdraw();
-  }
-  void barrier() override {
-    if (size() > 1) meet(Call{});
-  }
+  void withdraw() noexcept { shifts_.withdraw(); }
 
  private:
   using comm::Group::world_rank;
   using Member = Meeting::Member;
 
-  void do_all_reduce(const Elements& data, ReduceOp op) override {
-    if (size() == 1) return;
-    together(describe(CallKind::all_reduce, data, static_cast<int>(op)), data, [&] {
-      if (is_small(data)) return reduce(data.type, buffers(0), {&data.data, 1}, data.count, op);
-      // Slices of whole cache lines, so that no two members write to one line.
-      const std::int64_t slice = round_up(divide_up(data.count, size()), std::int64_t{64} / data.size);
-      const std::int64_t first = std::min(data.count, slice * rank());
-      const auto all = buffers(first * data.size);
-      reduce(data.type, all, all, std::min(slice, data.count - first), op);
+  void do_run(const Collective& called) override {
+    if (called.kind == CallKind::shift) return begin_shift(called.from, called.to);
+    if (size() == 1 && (called.kind == CallKind::all_reduce || called.kind == CallKind::barrier)) return;
+    if (called.kind == CallKind::barrier) return meet(Call(called));
+    together(called, [&] {
+      const Elements& from = called.from;
+      const Elements& to = called.to;
+      const std::int64_t n = from.count / size();
+      switch (called.kind) {
+        case CallKind::all_reduce:
+          return is_small(to) ? memory_.reduce(to.type, buffers(0), {&to.data, 1}, to.count, called.op)
+                              : reduce_slice(to, called.op);
+        case CallKind::all_gather:
+          return each_member([&](int i) { take(i, from, 0, to.slice(from.count * i, from.count)); });
+        case CallKind::reduce_scatter:
+          return memory_.reduce(to.type, buffers(to.bytes() * rank()), {&to.data, 1}, to.count, ReduceOp::sum);
+        case CallKind::all_to_all:
+          return each_member([&](int i) { take(i, from, n * rank(), to.slice(n * i, n)); });
+        case CallKind::broadcast:
+          return take(called.root, from, 0, to);
+        case CallKind::barrier:
+        case CallKind::shift:
+          break;
+      }
     });
   }
-  void do_all_gather(const Elements& shard, const Elements& all) override {
-    together(describe(CallKind::all_gather, shard), shard,
-             [&] { each_member([&](int i) { take(i, shard, 0, all.slice(shard.count * i, shard.count)); }); });
+  void reduce_slice(const Elements& data, ReduceOp op) {
+    // Slices of whole cache lines, so that no two members write to one line.
+    const std::int64_t slice = round_up(divide_up(data.count, size()), tensor_alignment / data.size);
+    const std::int64_t first = std::min(data.count, slice * rank());
+    const auto all = buffers(first * data.size);
+    memory_.reduce(data.type, all, all, std::min(slice, data.count - first), op);
   }
-  void do_reduce_scatter(const Elements& all, const Elements& shard) override {
-    together(describe(CallKind::reduce_scatter, all), all,
-             [&] { reduce(all.type, buffers(shard.bytes() * rank()), {&shard.data, 1}, shard.count, ReduceOp::sum); });
-  }
-  void do_all_to_all(const Elements& from, const Elements& to) override {
-    const std::int64_t n = from.count / size();
-    together(describe(CallKind::all_to_all, from), from,
-             [&] { each_member([&](int i) { take(i, from, n * rank(), to.slice(n * i, n)); }); });
-  }
-  void do_broadcast(const Elements& data, int root) override {
-    const bool gives = rank() == root;
-    together(describe(CallKind::broadcast, data, root), data, [&] { take(root, data, 0, data); }, gives);
-  }
-
-  void do_start_shift(const Elements& from, const Elements& to) override {
-    if (size() == 1) {
-      std::memcpy(to.data, from.data, static_cast<std::size_t>(to.bytes()));
-      return;
-    }
-    if (job_.failure().failed()) job_.throw_failure(world_rank());
+  void begin_shift(const Elements& from, const Elements& to) {
+    if (size() == 1) return copy(from.data, to);
     const Piece sent = Piece::flat(world_rank((rank() + 1) % size()), from.data, from.bytes());
-    next_ = &job_.lanes(world_rank(), sent.peer)[sent.lane];
-    next_->push(sent);
-    job_.endpoint(sent.peer).inbox.ring();
-    shifts_.push_back(Piece::flat(world_rank((rank() + size() - 1) % size()), to.data, to.bytes()));
+    shifts_.post({&sent, 1});
+    arriving_.push_back(Piece::flat(world_rank((rank() + size() - 1) % size()), to.data, to.bytes()));
   }
 
-  static bool is_small(const Elements& data) { return data.bytes() <= small_bytes; }
+  [[nodiscard]] bool is_small(const Elements& data) const {
+    return !memory_.on_device() && data.bytes() <= small_bytes;
+  }
 
   [[nodiscard]] Member& member(int i) const { return meeting_.members[static_cast<std::size_t>(i)]; }
   [[nodiscard]] const Call& call_of(int i) const { return member(i).calls[calls_ & 1U]; }
@@ -145,20 +144,44 @@ class Group final : public comm::Group {
 
   // Meets the others for a call; while read() runs, what they gave may be read, and large data written too.
   template <class Read>
-  void together(const Call& call, const Elements& data, Read&& read, bool gives = true) {
+  void together(const Collective& called, Read&& read) {
+    const Elements& data = called.from;
+    const bool gives = called.kind != CallKind::broadcast || called.root == rank();
     small_ = is_small(data);
     if (small_ && gives && data.count > 0)
       std::memcpy(member(rank()).small[(calls_ + 1) & 1U], data.data, static_cast<std::size_t>(data.bytes()));
+    if (size() > 1) memory_.offer();
+    const Call call(called);
     meet(call);
-    read();
-    if (!small_) close();
-  }
-  void close() {
+    if (small_) return read();
+    try {
+      each_other([&](int rank) { memory_.expect(rank); });
+      read();
+      if (size() > 1) memory_.offer();
+    } catch (...) {
+      memory_.wait(world_rank());
+      leave();
+      throw;
+    }
     member(rank()).finished.store(calls_, std::memory_order_release);
-    if (next_round(call_of(rank()))) return;
-    for (int i = 0; i < size(); ++i)
+    if (!next_round(call)) {
+      leave();
+      job_.throw_failure(world_rank());
+    }
+    each_other([&](int rank) { memory_.expect(rank); });
+  }
+  // For the way out of a failure: returns when no member that was let in touches another's memory any more.
+  void leave() {
+    member(rank()).finished.store(calls_, std::memory_order_release);
+    for (int i = 0; i < size(); ++i) {
       while (member(i).finished.load(std::memory_order_acquire) < calls_) std::this_thread::yield();
-    job_.throw_failure(world_rank());
+      memory_.wait(world_rank(i));
+    }
+  }
+  template <class Visit>
+  void each_other(Visit&& visit) {
+    for (int i = 0; i < size(); ++i)
+      if (i != rank()) visit(world_rank(i));
   }
 
   // Within together(): what a member gave.
@@ -170,8 +193,10 @@ class Group final : public comm::Group {
   }
   // to = the elements from `first` on that member i gave; this one gave `own`.
   void take(int i, const Elements& own, std::int64_t first, const Elements& to) {
-    const std::byte* const from = (i == rank() ? own.data : data_of(i)) + first * own.size;
-    if (from != to.data && to.count > 0) std::memcpy(to.data, from, static_cast<std::size_t>(to.bytes()));
+    copy((i == rank() ? own.data : data_of(i)) + first * own.size, to);
+  }
+  void copy(std::byte* from, const Elements& to) {
+    memory_.copy(Piece::flat(world_rank(), from, to.bytes()), Piece::flat(world_rank(), to.data, to.bytes()));
   }
   // Everybody begins with itself.
   template <class Visit>
@@ -180,13 +205,14 @@ class Group final : public comm::Group {
   }
 
   Job& job_;
+  Memory& memory_;
   Meeting& meeting_;
-  std::uint64_t rounds_ = 0;  // barriers entered
-  std::uint64_t calls_ = 0;   // collectives called; of two in a row one is even and one odd
-  bool small_ = false;        // the data of the last one travelled with the meeting
+  Blocks shifts_;
+  std::vector<Piece> arriving_;  // what was started and not received
+  std::uint64_t rounds_ = 0;     // barriers entered
+  std::uint64_t calls_ = 0;      // collectives called; of two in a row one is even and one odd
+  bool small_ = false;           // the data of the last one travelled with the meeting
   std::vector<std::byte*> buffers_;
-  std::vector<Piece> shifts_;  // what was started and not received
-  Channel* next_ = nullptr;    // to the next member, once something was shifted
 };
 
 }  // namespace galvatron::comm::thread

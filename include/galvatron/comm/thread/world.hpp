@@ -1,89 +1,68 @@
 // One rank's handle on a world of rank threads, and the function that starts them.
 #pragma once
 
+#include <cstddef>
 #include <exception>
 #include <optional>
 #include <span>
 #include <string>
-#include <utility>
+#include <system_error>
+#include <thread>
 #include <vector>
 
-#include <galvatron/comm/check.hpp>
 #include <galvatron/comm/communicator.hpp>
-#include <galvatron/comm/groups.hpp>
+#include <galvatron/comm/thread/blocks.hpp>
 #include <galvatron/comm/thread/group.hpp>
 #include <galvatron/comm/thread/job.hpp>
-#include <galvatron/comm/thread/messages.hpp>
-#include <galvatron/comm/thread/start.hpp>
+#include <galvatron/comm/words.hpp>
+#include <galvatron/core/error.hpp>
 
 namespace galvatron::comm::thread {
 
 /// A rank of a world of threads. Every rank uses its own handle, and only from its own thread. When another rank has
 /// failed, or has not answered within the timeout, every call throws PeerFailure.
-class World final : public comm::World {
+class World : public comm::World {
  public:
-  World(Job& job, int rank) : comm::World(rank, job.size()), job_(job) {}
+  World(Job& job, int rank) : World(job, program_memory(), rank) {}
   ~World() override { withdraw(); }
 
-  Group& group(std::span<const int> ranks) override { return groups_.find(*this, ranks, job_, ranks, rank()); }
-
-  using comm::World::receive;
-  /// The same; copy(from, to) sees to it that the bytes are copied before the sender needs its memory again.
-  template <class Copy>
-  void receive(std::span<const Piece> pieces, Copy&& copy) {
-    check_pieces(pieces, size());
-    receive_checked(pieces, copy);
-  }
+  Group& group(std::span<const int> ranks) override { return groups_.find(*this, ranks, job_, memory_, ranks, rank()); }
 
   std::optional<std::string> failure() override {
-    if (!job_.failure().failed()) return std::nullopt;
-    return job_.failure().message();
+    if (!job_.failed()) return std::nullopt;
+    return job_.failure();
   }
+  void warn(const std::string& text) noexcept override { job_.warn(rank(), text); }
 
   /// A peer that still waits for a block that is taken back gets a PeerFailure.
   void withdraw() noexcept override {
-    for (const Target& target : targets_) target.channel->withdraw();
+    blocks_.withdraw();
     for (const auto& group : groups_) group->withdraw();
+    for (int peer = 0; peer < size(); ++peer) memory_.wait(peer);
   }
+
+ protected:
+  /// The same ranks' world for other memory.
+  World(World& control, Memory& memory) : World(control.job_, memory, control.rank()) {}
 
  private:
-  void do_post(std::span<const Piece> pieces) override {
-    if (job_.failure().failed()) job_.throw_failure(rank());
-    for (std::size_t i = 0; i < pieces.size(); ++i) {
-      const Piece& piece = pieces[i];
-      Channel& channel = job_.lanes(rank(), piece.peer)[piece.lane];
-      note(piece, channel);
-      channel.push(piece);
-      if (i + 1 == pieces.size() || pieces[i + 1].peer != piece.peer) job_.endpoint(piece.peer).inbox.ring();
-    }
-  }
-  void do_receive(std::span<const Piece> pieces) override { receive_checked(pieces, copy_piece); }
-  template <class Copy>
-  void receive_checked(std::span<const Piece> pieces, Copy&& copy) {
-    for (const Piece& piece : pieces) {
-      if (piece.peer == rank() && !job_.lanes(rank(), rank())[piece.lane].ready()) throw_not_posted(rank());
-      receive_block(job_, rank(), piece, copy);
-    }
+  World(Job& job, Memory& memory, int rank)
+      : comm::World(rank, job.size()), job_(job), memory_(memory), blocks_(job, memory, rank) {}
+  static Memory& program_memory() {
+    static Memory memory;
+    return memory;
   }
 
-  // Allocates on first use of a lane to a peer only.
-  void note(const Piece& piece, Channel& channel) {
-    for (const Target& target : targets_)
-      if (target.channel == &channel) return;
-    targets_.push_back({piece.peer, piece.lane, &channel});
+  void do_post(std::span<const Piece> pieces) override { blocks_.post(pieces); }
+  void do_receive(std::span<const Piece> pieces) override {
+    for (const Piece& piece : pieces) blocks_.receive(piece);
   }
-
-  void do_wait_sent(int lane) override {
-    for (const Target& target : targets_)
-      if (target.peer == rank() && target.concerns(lane) && !target.channel->drained()) throw_not_received(rank());
-    if (wait_taken(job_, rank(), targets_, lane)) return;
-    withdraw();
-    job_.throw_failure(rank());
-  }
+  void do_wait_sent(int lane) override { blocks_.wait_sent(lane); }
 
   Job& job_;
+  Memory& memory_;
+  Blocks blocks_;
   Groups<Group> groups_;
-  std::vector<Target> targets_;
 };
 
 /// Runs body(World&) on `ranks` threads at once and joins them. The body is one object that all threads call.
@@ -93,7 +72,7 @@ class World final : public comm::World {
 /// refuses a thread.
 template <class F>
 void run(int ranks, F&& body, const Options& options = {}) {
-  check_rank_count(ranks);
+  if (ranks < 1) throw Failure(ErrorKind::usage, text("a run needs at least 1 rank, not ", ranks));
   Job job(ranks, options);
   const auto rank_main = [&](int rank) {
     try {
@@ -106,8 +85,22 @@ void run(int ranks, F&& body, const Options& options = {}) {
       job.fail(rank, std::current_exception());
     }
   };
-  on_threads(ranks, rank_main, [&](int rank, std::exception_ptr why) { job.fail(rank, std::move(why)); });
-  if (const auto failure = job.failure().get()) std::rethrow_exception(failure);
+  std::vector<std::thread> threads;
+  threads.reserve(static_cast<std::size_t>(ranks));
+  for (int rank = 0; rank < ranks; ++rank) {
+    try {
+      try {
+        threads.emplace_back(rank_main, rank);
+      } catch (const std::system_error& e) {
+        throw DeviceFailure(text("cannot start thread ", rank + 1, " of ", ranks, ": ", e.what()));
+      }
+    } catch (...) {  // the last that is tried; the others end
+      job.fail(rank, std::current_exception());
+      break;
+    }
+  }
+  for (std::thread& thread : threads) thread.join();
+  job.rethrow_first();
 }
 
 }  // namespace galvatron::comm::thread

@@ -7,15 +7,15 @@
 #include <chrono>
 #include <cstddef>
 #include <exception>
+#include <mutex>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
-#include <galvatron/comm/check.hpp>
 #include <galvatron/comm/tcp/socket.hpp>
 #include <galvatron/comm/tcp/world.hpp>
-#include <galvatron/comm/thread/failure.hpp>
-#include <galvatron/comm/thread/start.hpp>
+#include <galvatron/comm/words.hpp>
 #include <galvatron/core/error.hpp>
 
 namespace galvatron::comm::tcp {
@@ -38,35 +38,33 @@ inline std::vector<std::vector<Socket>> socket_pairs(int ranks) {
 
 /// Runs body(World&) on a thread for each rank and joins them. If a rank throws, the others' pending and later calls
 /// throw PeerFailure naming that rank and its message, and in the end this throws the first failure, the same object.
-/// Errors: also DeviceFailure if the system refuses a thread or a socket.
 /// @param timeout  how long a rank waits for another
 template <class F>
 void run_threads(int ranks, F&& body, std::chrono::nanoseconds timeout = Limits{}.timeout) {
-  check_rank_count(ranks);
   auto sockets = socket_pairs(ranks);
-  thread::FirstFailure first;
-  const auto rank_main = [&](int rank, std::vector<Socket> own) {
+  std::mutex mutex;
+  std::exception_ptr first;
+  const auto record = [&](const std::exception_ptr& failure) {
+    const std::scoped_lock lock(mutex);
+    if (first == nullptr) first = failure;
+  };
+  const auto rank_main = [&](int rank) {
     // The first is known before the others hear of it.
-    const Verdict verdict = outcome_of(
-        rank, std::move(own),
-        [&](World& world) {
-          try {
-            body(world);
-          } catch (...) {
-            first.record(rank, std::current_exception());
-            throw;
-          }
-        },
-        timeout);
-    if (verdict.failure != nullptr) first.record(rank, verdict.failure);
+    const auto recorded = [&](World& world) {
+      try {
+        body(world);
+      } catch (...) {
+        record(std::current_exception());
+        throw;
+      }
+    };
+    record(outcome_of(rank, std::move(sockets[static_cast<std::size_t>(rank)]), recorded, timeout).failure);
   };
-  const auto not_started = [&](int rank, std::exception_ptr why) {
-    first.record(rank, std::move(why));
-    for (auto own = sockets.begin() + rank; own != sockets.end(); ++own) own->clear();  // the others see that
-  };
-  thread::on_threads(
-      ranks, [&](int rank) { rank_main(rank, std::move(sockets[static_cast<std::size_t>(rank)])); }, not_started);
-  if (const auto failure = first.get()) std::rethrow_exception(failure);
+  {
+    std::vector<std::jthread> threads;
+    for (int rank = 0; rank < ranks; ++rank) threads.emplace_back(rank_main, rank);
+  }
+  if (first != nullptr) std::rethrow_exception(first);
 }
 
 }  // namespace galvatron::comm::tcp
