@@ -34,7 +34,7 @@ std::vector<std::string> target_names() {
 // The weights of a checkpoint, for Hugging Face transformers.
 void export_weights(const std::string& path, std::string model_name, const std::string& out, Precision precision,
                     const Common& common) {
-  if (out.empty()) throw Failure(ErrorKind::usage, "--to huggingface writes a folder; give --out DIR");
+  if (out.empty()) refuse("--to huggingface writes a folder; give --out DIR");
   const auto manifest = value_or_throw(galvatron::train::Checkpoint::read_manifest(path));
   if (model_name.empty()) model_name = manifest.training.model;
   const ModelSpec model = value_or_throw(load_model(model_name));
@@ -58,8 +58,7 @@ void export_weights(const std::string& path, std::string model_name, const std::
 // The strategies as types. All of a plan is expressed.
 void export_as_header(const Plan& plan, const std::string& name, const std::string& out, const Common& common) {
   const Exported exported = value_or_throw(export_header(plan, name.empty() ? "frozen_plan" : name));
-  if (!out.empty())
-    if (auto written = write_file_atomically(out, exported.text); !written) throw_error(written.error());
+  if (!out.empty()) value_or_throw(write_file_atomically(out, exported.text));
   if (common.json)
     print_json({{"target", "header"},
                 {"text", exported.text},
@@ -114,7 +113,7 @@ nlohmann::ordered_json report_of(const Exported& exported, const Plan& plan, con
                         {"iteration_seconds", price.cost->iteration.value},
                         {"budget_bytes", price.cost->budget.count},
                         {"fits", price.cost->fits()},
-                        {"plan", plan_json(exported.job.value_or(plan))}};
+                        {"plan", to_json(exported.job.value_or(plan))}};
   if (!price.cost->fits()) report["exported"]["command"] = price.command;
   return report;
 }
@@ -167,20 +166,18 @@ void run_export(const Arguments& arguments, Common& common) {
       "checkpoints --to huggingface --out my-gpt2");
   if (options.parse(arguments) == Options::Outcome::help_shown) return;
   require_output(common);
-  const std::optional<ExportTarget> target = export_target_named(to);
-  if (target && !name.empty())
-    throw Failure(ErrorKind::usage, "--name is the namespace of a header; leave it out with --to " + to);
+  std::optional<ExportTarget> target;
+  for (const ExportTarget known : export_targets)
+    if (to == galvatron::name_of(known)) target = known;
+  if (target && !name.empty()) refuse("--name is the namespace of a header; leave it out with --to " + to);
   if (to == "huggingface") {
     if (!name.empty() || strict || !cluster.empty())
-      throw Failure(ErrorKind::usage,
-                    "--name, --strict and --cluster are for plans; leave them out with --to huggingface");
+      refuse("--name, --strict and --cluster are for plans; leave them out with --to huggingface");
     return export_weights(path, model, out, precision == "bf16" ? Precision::bf16 : Precision::fp32, common);
   }
-  if (!precision.empty())
-    throw Failure(ErrorKind::usage, "--precision is for --to huggingface; leave it out with --to " + to);
+  if (!precision.empty()) refuse("--precision is for --to huggingface; leave it out with --to " + to);
   if (!target && (!model.empty() || !cluster.empty()))
-    throw Failure(ErrorKind::usage,
-                  "--model and --cluster price a job for another trainer; leave them out with --to " + to);
+    refuse("--model and --cluster price a job for another trainer; leave them out with --to " + to);
 
   require_apart({{"--out", out}}, {{"the command", path}, {"--model", model}, {"--cluster", cluster}});
   const Plan plan = value_or_throw(read_plan(path));
@@ -190,26 +187,22 @@ void run_export(const Arguments& arguments, Common& common) {
 
   const Result<ModelSpec> spec = load_model(model);
   if (spec)
-    if (const std::string why = why_not_trained(*spec, *target); !why.empty()) throw Failure(ErrorKind::usage, why);
+    if (const std::string why = why_not_trained(*spec, *target); !why.empty()) refuse(why);
   const Exported exported = value_or_throw(export_plan(plan, *target));
   if (spec)
-    if (const std::string why = why_not_run(exported, *spec, *target); !why.empty())
-      throw Failure(ErrorKind::usage, why);
+    if (const std::string why = why_not_run(exported, *spec, *target); !why.empty()) refuse(why);
   const Priced price = priced(exported, plan, *target, spec, model, cluster);
   const bool fits = !price.cost || price.cost->fits();
   const std::string instead = "; to search a plan that " + to + " can express: " + price.command;
   if (strict && !fits) throw Failure(ErrorKind::infeasible, "--strict: " + too_large(*price.cost) + instead);
   if (strict && !exported.not_expressed.empty())
-    throw Failure(ErrorKind::usage,
-                  "--strict: " + to + " cannot express all of " + path + ": " + exported.not_expressed.front() +
-                      (exported.not_expressed.size() == 1
-                           ? ""
-                           : "; and " + std::to_string(exported.not_expressed.size() - 1) + " more") +
-                      "; export without --strict to see all of it" + (price.command.empty() ? "" : instead));
-  if (strict && !price.cost)
-    throw Failure(ErrorKind::usage, "--strict: the exported job is not priced: " + price.why_not);
-  if (!out.empty())
-    if (auto written = write_file_atomically(out, exported.text); !written) throw_error(written.error());
+    refuse("--strict: " + to + " cannot express all of " + path + ": " + exported.not_expressed.front() +
+           (exported.not_expressed.size() == 1
+                ? ""
+                : "; and " + std::to_string(exported.not_expressed.size() - 1) + " more") +
+           "; export without --strict to see all of it" + (price.command.empty() ? "" : instead));
+  if (strict && !price.cost) refuse("--strict: the exported job is not priced: " + price.why_not);
+  if (!out.empty()) value_or_throw(write_file_atomically(out, exported.text));
   if (common.json)
     print_json(report_of(exported, plan, price, to));
   else if (out.empty())

@@ -161,7 +161,7 @@ void run_list(const Arguments& arguments, Common& common) {
   if (options.parse(arguments) == Options::Outcome::help_shown) return;
   require_output(common);
   if (!named.empty() && kind != "models")
-    throw Failure(ErrorKind::usage, "names are of models; write `galvatron list models " + named.front() + "`");
+    refuse("names are of models; write `galvatron list models " + named.front() + "`");
 
   std::string text;
   ordered_json json = ordered_json::object();

@@ -74,9 +74,7 @@ std::string command_names() {
 }
 
 void run(const Arguments& arguments, Common& common) {
-  if (arguments.empty())
-    throw Failure(ErrorKind::usage,
-                  "no command; the commands are " + command_names() + " (`galvatron --help` shows more)");
+  if (arguments.empty()) refuse("no command; the commands are " + command_names() + " (`galvatron --help` shows more)");
   const std::string& first = arguments.front();
   if (first == "--version" || first == "-V") {
     print("galvatron " GALVATRON_VERSION "\n");
@@ -95,9 +93,9 @@ void run(const Arguments& arguments, Common& common) {
     std::vector<std::string> names;
     for (const Command& known : commands) names.emplace_back(known.name);
     const auto near = name.starts_with("-") ? std::vector<std::string>() : nearest_names(name, names, 1);
-    throw Failure(ErrorKind::usage, what + "\"" + galvatron::detail::one_line(name, 40) + "\"" +
-                                        (near.empty() ? "" : ", did you mean " + near.front() + "?") +
-                                        "; the commands are " + command_names() + " (`galvatron --help` shows more)");
+    refuse(what + "\"" + galvatron::detail::one_line(name, 40) + "\"" +
+           (near.empty() ? "" : ", did you mean " + near.front() + "?") + "; the commands are " + command_names() +
+           " (`galvatron --help` shows more)");
   }
   if (first == "help") {
     command->run({"--help"}, common);

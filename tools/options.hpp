@@ -1,6 +1,7 @@
 // Options of a command: read strictly, explained in a help text that fits the terminal.
 #pragma once
 
+#include <concepts>
 #include <cstdint>
 #include <functional>
 #include <string>
@@ -31,10 +32,11 @@ class Options {
   /// Headline of the options that follow.
   void section(std::string headline) { section_ = std::move(headline); }
 
-  CLI::Option* integer(const std::string& names, std::int64_t& value, std::int64_t least, std::int64_t most,
-                       const std::string& help);
-  CLI::Option* integer(const std::string& names, int& value, std::int64_t least, std::int64_t most,
-                       const std::string& help);
+  template <std::integral T>
+  CLI::Option* integer(const std::string& names, T& value, std::int64_t least, std::int64_t most,
+                       const std::string& help) {
+    return integer(names, [&value](std::int64_t n) { value = static_cast<T>(n); }, least, most, help);
+  }
   /// A finite number in [least, most].
   CLI::Option* number(const std::string& names, double& value, double least, double most, const std::string& help);
   /// `16GiB`; at least one byte.
@@ -65,6 +67,8 @@ class Options {
   Outcome parse(std::vector<std::string> arguments);
 
  private:
+  CLI::Option* integer(const std::string& names, std::function<void(std::int64_t)> take, std::int64_t least,
+                       std::int64_t most, const std::string& help);
   CLI::Option* add(const std::string& names, const std::string& value_name, const std::string& help,
                    std::function<void(const std::string&)> read);
 

@@ -83,8 +83,8 @@ void print(std::string_view text) {
   const int reason = galvatron::detail::write_fully(STDOUT_FILENO, text.data(), text.size());
   if (reason == EPIPE) throw ReaderGone{};
   if (reason != 0)
-    throw Failure(ErrorKind::usage, "cannot write standard output: " + galvatron::detail::reason_of(reason) +
-                                        "; send it to a file or a terminal");
+    refuse("cannot write standard output: " + galvatron::detail::reason_of(reason) +
+           "; send it to a file or a terminal");
 }
 
 namespace {
@@ -117,8 +117,7 @@ void print_json(const nlohmann::ordered_json& value) {
 }
 
 void require_output(const Common& common) {
-  if (common.json && output_was_closed)
-    throw Failure(ErrorKind::usage, "--json prints to standard output, which is closed; send it to a file");
+  if (common.json && output_was_closed) refuse("--json prints to standard output, which is closed; send it to a file");
 }
 
 void complain(std::string_view message) { write_error("galvatron: " + on_one_line(message) + "\n"); }
@@ -178,20 +177,6 @@ void prepare_terminations() {
   });
 }
 
-void require_writable(const std::string& path, std::string_view option) {
-  if (path.empty()) return;
-  const auto refuse = [&](const std::string& why) {
-    throw Failure(ErrorKind::usage, std::string(option) + ": " + why + "; name a file in a folder that you can write");
-  };
-  struct stat status{};
-  if (::stat(path.c_str(), &status) == 0 && !S_ISREG(status.st_mode)) {  // a pipe or a device is not opened twice
-    if (S_ISDIR(status.st_mode)) refuse("cannot write " + path + ": it is a directory");
-    if (::access(path.c_str(), W_OK) != 0) refuse("cannot write " + path + ": " + galvatron::detail::reason_of(errno));
-    return;
-  }
-  if (const auto probe = AtomicFile::create(path); !probe) refuse(probe.error().message);
-}
-
 void require_apart(const std::vector<NamedFile>& written, const std::vector<NamedFile>& read) {
   namespace fs = std::filesystem;
   const auto same = [](const std::string& a, const std::string& b) {
@@ -213,6 +198,32 @@ void require_apart(const std::vector<NamedFile>& written, const std::vector<Name
         refuse(std::string(written[j].option) + " and " + std::string(out.option) + " would both write " + out.path +
                "; name two files");
   }
+}
+
+namespace {
+
+// Refuses unless a file could be written; what is there stays as it is.
+void require_writable(const NamedFile& file) {
+  const std::string& path = file.path;
+  if (path.empty()) return;
+  const auto refuse_file = [&](const std::string& why) {
+    refuse(std::string(file.option) + ": " + why + "; name a file in a folder that you can write");
+  };
+  struct stat status{};
+  if (::stat(path.c_str(), &status) == 0 && !S_ISREG(status.st_mode)) {  // a pipe or a device is not opened twice
+    if (S_ISDIR(status.st_mode)) refuse_file("cannot write " + path + ": it is a directory");
+    if (::access(path.c_str(), W_OK) != 0)
+      refuse_file("cannot write " + path + ": " + galvatron::detail::reason_of(errno));
+    return;
+  }
+  if (const auto probe = AtomicFile::create(path); !probe) refuse_file(probe.error().message);
+}
+
+}  // namespace
+
+void require_files(const std::vector<NamedFile>& written, const std::vector<NamedFile>& read) {
+  for (const NamedFile& file : written) require_writable(file);
+  require_apart(written, read);
 }
 
 }  // namespace galvatron::tools

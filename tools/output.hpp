@@ -81,7 +81,7 @@ struct NamedFile {
 /// Throws Failure (usage) when a file that will be written is also read, or is written twice.
 void require_apart(const std::vector<NamedFile>& written, const std::vector<NamedFile>& read);
 
-/// Throws Failure (usage) unless a file could be written at `path`; what is there stays as it is. Empty: nothing to do.
-void require_writable(const std::string& path, std::string_view option);
+/// The same, and throws Failure (usage) unless the files could be written; what is there stays as it is.
+void require_files(const std::vector<NamedFile>& written, const std::vector<NamedFile>& read);
 
 }  // namespace galvatron::tools

@@ -97,8 +97,9 @@ std::string place_of(const Cluster& cluster, const std::string& device) {
 
 void profile(const ProfileArguments& a, Common& common, Launcher& launcher) {
   if (launcher.shows()) {
-    require_writable(a.out, "--out");
-    for (const std::string& model : a.models) require_apart({{"--out", a.out}}, {{"--model", model}});
+    std::vector<NamedFile> read;
+    for (const std::string& model : a.models) read.push_back({"--model", model});
+    require_files({{"--out", a.out}}, read);
   } else {
     common.quiet = true;
   }
@@ -113,7 +114,7 @@ void profile(const ProfileArguments& a, Common& common, Launcher& launcher) {
       measured(launcher, {a.ranks, a.seconds, std::move(precisions), std::move(models), a.on_busy}, common);
   const double took = Progress::steady_seconds() - start;
   if (!launcher.shows()) return;
-  if (auto written = write_cluster(a.out, cluster); !written) throw_error(written.error());
+  value_or_throw(write_cluster(a.out, cluster));
 
   const UsableMemory free = is_host(cluster) ? usable_memory(cluster.devices) : UsableMemory{};
   if (common.json) {

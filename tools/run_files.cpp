@@ -207,8 +207,7 @@ void RunFiles::apply(train::TrainOptions& options) const {
 }
 
 void RunFiles::add(const train::StepReport& step) {
-  if (metrics_)
-    if (auto written = metrics_->append(step); !written) throw_error(written.error());
+  if (metrics_) value_or_throw(metrics_->append(step));
   if (tensorboard_)
     if (auto written = tensorboard_->append(step.step + 1, train::metrics_scalars(step)); !written)
       throw_error(written.error());

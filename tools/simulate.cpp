@@ -11,13 +11,14 @@
 #include <galvatron/core/file.hpp>
 #include <galvatron/core/quantity.hpp>
 #include <galvatron/model/huggingface.hpp>
+#include <galvatron/plan/cost.hpp>
 #include <galvatron/plan/json.hpp>
-#include <galvatron/plan/mfu.hpp>
 #include <galvatron/simulate/simulate.hpp>
 
 #include "commands.hpp"
 #include "machine.hpp"
 #include "options.hpp"
+#include "plans.hpp"
 #include "report/report.hpp"
 #include "simulations.hpp"
 
@@ -67,8 +68,7 @@ ordered_json figures_json(const Simulated& s) {
   out["planned_iteration_seconds"] = s.simulation.parts.cost.iteration.value;
   out["samples_per_second"] = s.samples_per_second();
   out["tokens_per_second"] = s.tokens_per_second();
-  out["mfu"] = s.mfu();
-  if (const std::string why = why_impossible_mfu(s.mfu()); !why.empty()) out["mfu_remark"] = why;
+  add_mfu(out, s.mfu());
   out["bubble_fraction"] = s.simulation.bubble_fraction();
   out["peak_bytes"] = s.peak().count;
   out["budget_bytes"] = s.budget().count;
@@ -116,10 +116,7 @@ std::string summary(const Simulated& s, const std::vector<Simulated>& compared) 
   const Simulation& sim = s.simulation;
   std::string out = s.plan.model + " on " + s.plan.cluster + ": " + plan_words(s.plan) + "\n";
   out += "  iteration    " + format_seconds(sim.iteration) + " simulated, " + format_seconds(sim.parts.cost.iteration) +
-         " by the planner's formula; " + format_count(s.tokens_per_second()) + " tokens/s";
-  if (s.mfu() > 0) out += ", " + percent(s.mfu()) + " of peak";
-  if (const std::string why = why_impossible_mfu(s.mfu()); !why.empty()) out += " (" + why + ")";
-  out += "\n";
+         " by the planner's formula; " + format_count(s.tokens_per_second()) + " tokens/s" + mfu_text(s.mfu()) + "\n";
   if (sim.followed < s.plan.microbatches)
     out += "  followed     " + std::to_string(sim.followed) + " of the " + std::to_string(s.plan.microbatches) +
            " micro-batches; the others repeat them\n";
@@ -127,12 +124,11 @@ std::string summary(const Simulated& s, const std::vector<Simulated>& compared) 
   for (std::size_t i = 0; i < sim.stages.size(); ++i) {
     const simulate::StageSeconds& seconds = sim.stages[i];
     const auto share = [&](Seconds part) { return percent(part / sim.iteration); };
-    std::string name = "  stage " + std::to_string(i);
-    name.resize(std::max<std::size_t>(name.size() + 1, 15), ' ');
-    out += name + "compute " + share(seconds[Activity::compute] + seconds[Activity::recompute]) + ", communication " +
-           share(seconds[Activity::communication] + seconds[Activity::transfer]) + ", gradients and optimizer " +
-           share(seconds[Activity::gradients] + seconds[Activity::update]) + ", waiting " +
-           share(seconds[Activity::waiting]) + ", peak " + format_bytes(sim.parts.cost.stages[i].memory.total()) + "\n";
+    out += stage_label(i) + "compute " + share(seconds[Activity::compute] + seconds[Activity::recompute]) +
+           ", communication " + share(seconds[Activity::communication] + seconds[Activity::transfer]) +
+           ", gradients and optimizer " + share(seconds[Activity::gradients] + seconds[Activity::update]) +
+           ", waiting " + share(seconds[Activity::waiting]) + ", peak " +
+           format_bytes(sim.parts.cost.stages[i].memory.total()) + "\n";
   }
   if (!s.fits()) out += "  It does not fit: " + why_too_large(s) + ".\n";
   for (const Simulated& other : compared) {
@@ -145,7 +141,7 @@ std::string summary(const Simulated& s, const std::vector<Simulated>& compared) 
 }
 
 void write_whole(const std::string& path, const std::string& text) {
-  if (auto written = write_file_atomically(path, text); !written) throw_error(written.error());
+  value_or_throw(write_file_atomically(path, text));
 }
 
 }  // namespace
@@ -209,11 +205,9 @@ void run_simulate(const Arguments& arguments, Common& common) {
       "other.json");
   if (options.parse(arguments) == Options::Outcome::help_shown) return;
   require_output(common);
-  require_writable(trace, "--trace");
-  require_writable(report, "--report");
   std::vector<NamedFile> read{{"--plan", path}, {"--cluster", cluster_name}, {"--model", model_name}};
   for (const std::string& other : others) read.push_back({"--compare", other});
-  require_apart({{"--trace", trace}, {"--report", report}}, read);
+  require_files({{"--trace", trace}, {"--report", report}}, read);
 
   const Simulated s = simulated_file(path, cluster_name, model_name);
   std::vector<Simulated> compared;

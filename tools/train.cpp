@@ -21,8 +21,8 @@
 #include <galvatron/data/open.hpp>
 #include <galvatron/model/difference.hpp>
 #include <galvatron/model/huggingface.hpp>
+#include <galvatron/plan/cost.hpp>
 #include <galvatron/plan/json.hpp>
-#include <galvatron/plan/mfu.hpp>
 #include <galvatron/profile/check.hpp>
 #include <galvatron/runtime/implemented.hpp>
 #include <galvatron/schedule/schedules.hpp>
@@ -184,14 +184,9 @@ void check(const TrainArguments& a, const Launcher& launcher) {
                   c.learning_rate);
     refuse(text);
   }
-  require_writable(a.files.metrics, "--metrics");
-  require_writable(a.trace, "--trace");
-  require_writable(a.report, "--report");
-  require_writable(a.save_plan, "--save-plan");
-  require_writable(a.save_cluster, "--save-cluster");
   std::vector<NamedFile> read{{"--plan", a.plan_path}, {"--cluster", a.cluster}, {"--model", a.model}};
   for (const std::string& path : a.data) read.push_back({"--data", path});
-  require_apart({{"--metrics", a.files.metrics},
+  require_files({{"--metrics", a.files.metrics},
                  {"--trace", a.trace},
                  {"--report", a.report},
                  {"--save-plan", a.save_plan},
@@ -306,9 +301,7 @@ void check_memory(const std::vector<Bytes>& ranks, std::vector<Bytes> copies, co
         std::nullopt);
 }
 
-void check_trainable(const ModelSpec& model) {
-  if (auto done = runtime::check_implemented(model); !done) throw_error(done.error());
-}
+void check_trainable(const ModelSpec& model) { value_or_throw(runtime::check_implemented(model)); }
 
 struct Prepared {
   ModelSpec model;
@@ -364,8 +357,7 @@ Prepared searched_here(const TrainArguments& a, const Common& common, const Chec
       note(common, "Planned for " + format_bytes(cluster.device.memory) + " a rank: " + bound + ".");
     name = a.save_cluster.empty() ? cluster.name : a.save_cluster;
   }
-  if (!a.save_cluster.empty())
-    if (auto written = write_cluster(a.save_cluster, cluster); !written) throw_error(written.error());
+  if (!a.save_cluster.empty()) value_or_throw(write_cluster(a.save_cluster, cluster));
   out.plan = searched_plan(out.model, cluster, name, search, common).plan;
   out.cluster = std::move(cluster);
   return out;
@@ -391,7 +383,7 @@ Prepared searched_for(const TrainArguments& a, const Common& common, const Check
               a.on_busy},
              common);
   }
-  const std::string plan = launcher.shared(launcher.shows() ? plan_json(out.plan).dump() : "");
+  const std::string plan = launcher.shared(launcher.shows() ? to_json(out.plan).dump() : "");
   if (launcher.shows()) return out;
   out.plan = value_or_throw(plan_from_json(nlohmann::json::parse(plan), "the plan of rank 0"));
   out.model = value_or_throw(load_model(a.model));
@@ -429,15 +421,13 @@ void print_outcome_json(const Outcome& o, const TrainArguments& a) {
   out["last_loss"] = o.report.steps.back().loss;
   out["steps"] = o.report.steps.size();
   out["tokens_per_second"] = o.tokens_per_second;
-  if (o.plan.predicted.iteration.value > 0)
-    out["predicted_iteration_seconds"] = o.plan.predicted.iteration.value;
-  else
-    out["predicted_iteration_seconds"] = nullptr;
+  out["predicted_iteration_seconds"] = nullptr;
+  if (const double predicted = o.plan.predicted.iteration.value; predicted > 0)
+    out["predicted_iteration_seconds"] = predicted;
   out["measured_iteration_seconds"] = o.report.iteration_seconds;
   out["others_share"] = nullptr;
   if (o.others) out["others_share"] = *o.others;
-  if (const double mfu = mfu_of(o); mfu > 0) out["mfu"] = mfu;
-  if (const std::string why = why_impossible_mfu(mfu_of(o)); !why.empty()) out["mfu_remark"] = why;
+  if (const double mfu = mfu_of(o); mfu > 0) add_mfu(out, mfu);
   out["predicted_peak_bytes"] = nlohmann::ordered_json::array();
   out["measured_peak_bytes"] = nlohmann::ordered_json::array();
   for (const Bytes bytes : o.predicted) out["predicted_peak_bytes"].push_back(bytes.count);
@@ -446,7 +436,7 @@ void print_outcome_json(const Outcome& o, const TrainArguments& a) {
   if (!a.trace.empty()) out["trace"] = a.trace;
   if (!a.report.empty()) out["report"] = a.report;
   if (o.report.stopped != 0) out["interrupted"] = true;
-  out["plan"] = plan_json(o.plan);
+  out["plan"] = to_json(o.plan);
   print_json(out);
 }
 
@@ -461,9 +451,7 @@ void print_outcome(const Outcome& o, const TrainArguments& a) {
                     (o.plan.ranks() == 1 ? " rank" : " ranks") + " in " + name_of(o.plan.precision) + ": " +
                     plan_words(o.plan) + "\n";
   out += std::string("  loss         ") + loss + "\n";
-  out += "  speed        " + format_count(o.tokens_per_second) + " tokens/s";
-  if (const double mfu = mfu_of(o); mfu > 0) out += ", " + percent(mfu) + " of peak";
-  if (const std::string why = why_impossible_mfu(mfu_of(o)); !why.empty()) out += " (" + why + ")";
+  out += "  speed        " + format_count(o.tokens_per_second) + " tokens/s" + mfu_text(mfu_of(o));
   const std::string compared = against_prediction({predicted}, {measured});
   out += "\n  iteration    predicted " + (predicted > 0 ? format_seconds({predicted}) : "nothing") + ", measured " +
          format_seconds({measured}) + (compared.empty() ? "" : ": " + compared) + "\n";
@@ -503,7 +491,7 @@ void print_nothing_to_do(const Plan& plan, const TrainArguments& a, const Common
                           "predicted_peak_bytes", "measured_peak_bytes"})
     out[key] = nullptr;
   out["resume"] = a.files.resume;
-  out["plan"] = plan_json(plan);
+  out["plan"] = to_json(plan);
   print_json(out);
 }
 
@@ -605,8 +593,7 @@ int train(TrainArguments& a, const Arguments& arguments, Common& common, Launche
     outcome.predicted = here;
   }
   check_memory(here, checkpoint_copies(a.files, plan, prepared.model), plan, launcher, a);
-  if (!a.save_plan.empty())
-    if (auto saved = save_plan(plan, a.save_plan); !saved) throw_error(saved.error());
+  if (!a.save_plan.empty()) value_or_throw(save_plan(plan, a.save_plan));
 
   galvatron::train::TrainOptions options;
   options.steps = a.steps;

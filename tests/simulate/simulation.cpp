@@ -6,7 +6,6 @@
 #include <cmath>
 #include <random>
 
-#include <galvatron/simulate/critical_path.hpp>
 #include <galvatron/simulate/memory.hpp>
 
 #include "plans.hpp"

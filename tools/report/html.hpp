@@ -11,30 +11,16 @@ namespace galvatron::simulate::report {
 
 /// Text that may stand between tags and in quoted attributes. Control characters become U+FFFD.
 inline std::string escaped(std::string_view text) {
+  constexpr std::string_view special = "&<>\"'";
+  constexpr std::array names{"&amp;", "&lt;", "&gt;", "&quot;", "&#39;"};
   std::string out;
   for (const char c : text) {
-    switch (c) {
-      case '&':
-        out += "&amp;";
-        break;
-      case '<':
-        out += "&lt;";
-        break;
-      case '>':
-        out += "&gt;";
-        break;
-      case '"':
-        out += "&quot;";
-        break;
-      case '\'':
-        out += "&#39;";
-        break;
-      default:
-        if (static_cast<unsigned char>(c) < 0x20 && c != '\n' && c != '\t')
-          out += "\xEF\xBF\xBD";
-        else
-          out += c;
-    }
+    if (const std::size_t at = special.find(c); at != std::string_view::npos)
+      out += names[at];
+    else if (static_cast<unsigned char>(c) < 0x20 && c != '\n' && c != '\t')
+      out += "\xEF\xBF\xBD";
+    else
+      out += c;
   }
   return out;
 }

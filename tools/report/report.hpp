@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include <galvatron/simulate/critical_path.hpp>
+#include <galvatron/simulate/simulation.hpp>
 
 #include "charts.hpp"
 #include "html.hpp"

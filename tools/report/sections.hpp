@@ -10,11 +10,11 @@
 #include <galvatron/cluster/host_load.hpp>
 #include <galvatron/core/comparison.hpp>
 #include <galvatron/core/quantity.hpp>
+#include <galvatron/plan/cost.hpp>
 #include <galvatron/plan/explain.hpp>
 #include <galvatron/plan/find.hpp>
-#include <galvatron/plan/mfu.hpp>
-#include <galvatron/simulate/critical_path.hpp>
 #include <galvatron/simulate/memory.hpp>
+#include <galvatron/simulate/simulation.hpp>
 #include <galvatron/simulate/trace.hpp>
 
 #include "charts.hpp"

@@ -15,7 +15,6 @@
 #include <galvatron/model/spec.hpp>
 #include <galvatron/plan/cost.hpp>
 #include <galvatron/plan/find.hpp>
-#include <galvatron/plan/mfu.hpp>
 #include <galvatron/plan/plan.hpp>
 
 namespace galvatron {

@@ -15,7 +15,6 @@
 #include <cmath>
 #include <cstdint>
 #include <cstdio>
-#include <initializer_list>
 #include <span>
 #include <string>
 #include <string_view>
@@ -58,10 +57,13 @@ class TraceWriter {
 
   /// Names a process and its threads; processes are shown in the order in which they are named.
   void process(int id, std::string_view name) {
-    metadata(id, 0, "process_name", "{\"name\": " + quoted(name) + "}");
-    metadata(id, 0, "process_sort_index", "{\"sort_index\": " + std::to_string(processes_++) + "}");
-    metadata(id, compute, "thread_name", "{\"name\": \"compute\"}");
-    metadata(id, communication, "thread_name", "{\"name\": \"communication\"}");
+    const auto metadata = [&](int thread, std::string_view what, const nlohmann::json& arguments) {
+      event(id, thread, 'M', what, ", \"args\": " + dumped(arguments));
+    };
+    metadata(0, "process_name", {{"name", name}});
+    metadata(0, "process_sort_index", {{"sort_index", processes_++}});
+    metadata(compute, "thread_name", {{"name", "compute"}});
+    metadata(communication, "thread_name", {{"name", "communication"}});
   }
   /// A slice; nothing if it takes less than a nanosecond.
   /// @param within  the slice that it lies in has ended then
@@ -70,36 +72,21 @@ class TraceWriter {
     const std::int64_t from = nanoseconds(min(begin, within));
     const std::int64_t to = nanoseconds(min(end, within));
     if (to <= from) return;
-    open(process);
-    text_ += ", \"tid\": " + std::to_string(thread) + R"(, "ph": "X", "name": )" + quoted(name) + ", \"cat\": \"" +
-             std::string(category) + "\", \"ts\": " + microseconds(from) + ", \"dur\": " + microseconds(to - from);
-    if (!arguments.empty()) text_ += ", \"args\": " + std::string(arguments);
-    text_ += "}";
+    event(process, thread, 'X', name,
+          ", \"cat\": \"" + std::string(category) + "\", \"ts\": " + microseconds(from) + ", \"dur\": " +
+              microseconds(to - from) + (arguments.empty() ? "" : ", \"args\": " + std::string(arguments)));
   }
   /// The value of a counter from a moment on: `series` are names and bytes.
-  void counter(int process, std::string_view name, Seconds at,
-               std::initializer_list<std::pair<const char*, std::int64_t>> series) {
-    open(process);
-    text_ += R"(, "ph": "C", "name": )" + quoted(name) + ", \"ts\": " + microseconds(nanoseconds(at)) + ", \"args\": {";
-    bool first = true;
-    for (const auto& [key, value] : series) {
-      text_ += (first ? "\"" : ", \"") + std::string(key) + "\": " + std::to_string(value);
-      first = false;
-    }
-    text_ += "}}";
+  void counter(int process, std::string_view name, Seconds at, const nlohmann::ordered_json& series) {
+    event(process, 0, 'C', name, ", \"ts\": " + microseconds(nanoseconds(at)) + ", \"args\": " + series.dump());
   }
   /// What the trace is of, for people.
-  void tell(std::string_view key, std::string_view value) {
-    told_ += (told_.empty() ? "" : ", ") + quoted(key) + ": " + quoted(value);
-  }
+  void tell(const std::string& key, std::string_view value) { told_[key] = value; }
 
   /// The file.
   [[nodiscard]] std::string text() const {
-    return "{\"displayTimeUnit\": \"ms\",\n\"otherData\": {" + told_ + "},\n\"traceEvents\": [" + text_ + "\n]}\n";
-  }
-
-  static std::string quoted(std::string_view text) {
-    return nlohmann::json(std::string(text)).dump(-1, ' ', true, nlohmann::json::error_handler_t::replace);
+    return "{\"displayTimeUnit\": \"ms\",\n\"otherData\": " + dumped(told_) + ",\n\"traceEvents\": [" + text_ +
+           "\n]}\n";
   }
 
  private:
@@ -110,17 +97,18 @@ class TraceWriter {
                   static_cast<long long>(nanoseconds % 1000));
     return out.data();
   }
-  void open(int process) {
-    text_ += (text_.empty() ? "\n" : ",\n") + std::string("{\"pid\": ") + std::to_string(process);
+  template <class Json>
+  static std::string dumped(const Json& value) {
+    return value.dump(-1, ' ', true, Json::error_handler_t::replace);
   }
-  void metadata(int process, int thread, const char* name, const std::string& arguments) {
-    open(process);
-    text_ += ", \"tid\": " + std::to_string(thread) + R"(, "ph": "M", "name": ")" + name +
-             "\", \"args\": " + arguments + "}";
+  void event(int process, int thread, char phase, std::string_view name, const std::string& more) {
+    text_ += (text_.empty() ? "\n" : ",\n") + std::string("{\"pid\": ") + std::to_string(process) +
+             ", \"tid\": " + std::to_string(thread) + ", \"ph\": \"" + phase +
+             "\", \"name\": " + dumped(nlohmann::json(name)) + more + "}";
   }
 
   std::string text_;
-  std::string told_;
+  nlohmann::ordered_json told_ = nlohmann::ordered_json::object();
   int processes_ = 0;
 };
 

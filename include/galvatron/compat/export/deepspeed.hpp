@@ -37,7 +37,7 @@ inline void deepspeed_pipeline(const Plan& plan, StrategySpec& spec, Exported& o
       "the pipeline is an argument of the program: PipelineModule(num_stages=" + std::to_string(stages) + ")");
   out.job->schedule = ScheduleKind::one_f_one_b;
   out.job->virtual_stages = 1;
-  if (std::any_of(chunks.begin(), chunks.end(), [&](int n) { return n != chunks.front(); })) {
+  if (std::ranges::any_of(chunks, [&](int n) { return n != chunks.front(); })) {
     out.not_expressed.push_back("stages of " + sizes +
                                 " layers: PipelineModule cuts evenly, by parameters or by the names of layers");
     out.job->stages =

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <optional>
 #include <string>
@@ -12,10 +13,17 @@
 #include <galvatron/core/dtype.hpp>
 #include <galvatron/cost/trainer.hpp>
 #include <galvatron/plan/plan.hpp>
+#include <galvatron/strategy/one_for_all.hpp>
 #include <galvatron/strategy/spec.hpp>
 #include <galvatron/strategy/text.hpp>
 
 namespace galvatron {
+
+/// A trainer that plans are exported to, by the space of the plans that it can be told (parse_space): arguments of
+/// Megatron-LM, a job file of torchtitan, a configuration of DeepSpeed, a plan of Hetu-Galvatron.
+using ExportTarget = OneForAll;
+inline constexpr std::array export_targets{ExportTarget::megatron, ExportTarget::torchtitan, ExportTarget::deepspeed,
+                                           ExportTarget::hetu};
 
 /// A plan in the words of another trainer, and what those words leave out. Sentences have no line breaks.
 struct Exported {
@@ -44,13 +52,22 @@ inline std::string layers_text(const std::vector<int>& layers) {
   return out;
 }
 
+/// The layers whose strategy has a property.
+template <class Has>
+std::vector<int> layers_where(const Plan& plan, Has has) {
+  std::vector<int> out;
+  for (std::size_t i = 0; i < plan.layers.size(); ++i)
+    if (has(plan.layers[i])) out.push_back(static_cast<int>(i));
+  return out;
+}
+
 /// Layers by what `of` makes of their strategy: `tp2 (layers 0-3), tp4 (layers 4-7)`, in the order of first use.
 template <class Of>
 std::vector<std::pair<std::string, std::vector<int>>> layers_by(const Plan& plan, Of of) {
   std::vector<std::pair<std::string, std::vector<int>>> out;
   for (std::size_t i = 0; i < plan.layers.size(); ++i) {
     const std::string value = of(plan.layers[i]);
-    auto at = std::find_if(out.begin(), out.end(), [&](const auto& seen) { return seen.first == value; });
+    auto at = std::ranges::find_if(out, [&](const auto& seen) { return seen.first == value; });
     if (at == out.end()) at = out.insert(out.end(), {value, {}});
     at->second.push_back(static_cast<int>(i));
   }
@@ -83,12 +100,10 @@ inline RecomputeKind kept_but(const Plan& plan, RecomputeKind kind) {
 
 /// Layers that compute again what norms and activations give, which is cheap and saves memory.
 inline std::vector<int> layers_without_outputs(const Plan& plan) {
-  std::vector<int> out;
-  if (cost::traits_of(plan.trainer).passes.keeps_outputs) return out;
-  for (std::size_t i = 0; i < plan.layers.size(); ++i)
-    if (plan.layers[i].recompute == RecomputeKind::cheap || plan.layers[i].recompute == RecomputeKind::selective)
-      out.push_back(static_cast<int>(i));
-  return out;
+  if (cost::traits_of(plan.trainer).passes.keeps_outputs) return {};
+  return layers_where(plan, [](const StrategySpec& s) {
+    return s.recompute == RecomputeKind::cheap || s.recompute == RecomputeKind::selective;
+  });
 }
 
 /// Told by all targets: they keep what norms and activations give.
@@ -132,7 +147,7 @@ inline StrategySpec one_for_all(const Plan& plan, const std::string& target, Exp
   std::vector<std::pair<StrategySpec, std::vector<int>>> degrees;  // that differ, and their layers
   for (std::size_t i = 0; i < plan.layers.size(); ++i) {
     const StrategySpec own = degrees_of(plan.layers[i]);
-    auto at = std::find_if(degrees.begin(), degrees.end(), [&](const auto& seen) { return same(seen.first, own); });
+    auto at = std::ranges::find_if(degrees, [&](const auto& seen) { return same(seen.first, own); });
     if (at == degrees.end()) at = degrees.insert(at, {own, {}});
     at->second.push_back(static_cast<int>(i));
   }
@@ -167,10 +182,7 @@ inline StrategySpec one_for_all(const Plan& plan, const std::string& target, Exp
   if (experts.size() > 1)
     out.not_expressed.push_back("the expert degree differs from layer to layer, " + by_layer_text(experts) + ": " +
                                 target + " has one for all, and " + std::to_string(common.expert) + " is written");
-  std::vector<int> strided;
-  for (std::size_t i = 0; i < plan.layers.size(); ++i)
-    if (plan.layers[i].strided) strided.push_back(static_cast<int>(i));
-  if (!strided.empty())
+  if (const auto strided = layers_where(plan, [](const StrategySpec& s) { return s.strided; }); !strided.empty())
     out.not_expressed.push_back(layers_text(strided) + ": tensor-parallel ranks lie around data-parallel ones: " +
                                 target + " makes them neighbours");
   // An embedding and a head have no experts, and nothing of theirs is computed again.

@@ -18,7 +18,7 @@
 #include <nlohmann/json.hpp>
 
 #include <galvatron/compat/export/exported.hpp>
-#include <galvatron/compat/hetu/files/batches.hpp>
+#include <galvatron/compat/hetu/cost.hpp>
 #include <galvatron/plan/plan.hpp>
 
 namespace galvatron {
@@ -37,9 +37,7 @@ inline int hetu_ring(const StrategySpec& spec) { return spec.uses_ring() ? spec.
 /// A sentence for the layers and the embedding that have a property.
 template <class Has>
 void tell_hetu(const Plan& plan, Has has, const std::string& what, Exported& out) {
-  std::vector<int> layers;
-  for (std::size_t i = 0; i < plan.layers.size(); ++i)
-    if (has(plan.layers[i])) layers.push_back(static_cast<int>(i));
+  const std::vector<int> layers = layers_where(plan, has);
   StrategySpec embedding = plan.embedding;
   embedding.recompute = RecomputeKind::cheap;  // of which nothing is computed again
   std::string who = layers.empty() ? "" : layers_text(layers);
@@ -52,9 +50,8 @@ inline std::string hetu_default_data(const Plan& plan, Exported& out) {
   std::vector<StrategySpec> all = plan.layers;
   all.push_back(plan.embedding);
   const auto any = [&](int zero) {
-    return std::any_of(all.begin(), all.end(), [zero](const StrategySpec& s) {
-      return (zero == 0 ? s.data : s.shards()) > 1 && s.zero == zero;
-    });
+    return std::ranges::any_of(
+        all, [zero](const StrategySpec& s) { return (zero == 0 ? s.data : s.shards()) > 1 && s.zero == zero; });
   };
   const bool sharded = any(1) || any(2);
   if (sharded)
@@ -129,9 +126,8 @@ inline Plan hetu_job(const Plan& plan, bool sharded) {
   }
   std::vector<StrategySpec*> all{&job.embedding};
   for (StrategySpec& layer : job.layers) all.push_back(&layer);
-  const bool cut = std::any_of(all.begin(), all.end(), [](const StrategySpec* s) {
-    return s->tensor > 1 && s->sequence == SequenceKind::megatron;
-  });
+  const bool cut = std::ranges::any_of(
+      all, [](const StrategySpec* s) { return s->tensor > 1 && s->sequence == SequenceKind::megatron; });
   for (StrategySpec* spec : all) {
     spec->recompute = kept_but(plan, spec->recompute);
     if (spec->zero == 1 || (spec->zero == 0 && spec->data > 1 && sharded)) spec->zero = 2;
@@ -167,12 +163,11 @@ inline Exported export_hetu(const Plan& plan) {
   file["pp_deg"] = plan.stages.size();
   file["tp_sizes_enc"] = list(detail::hetu_width);
   file["tp_consecutive_flags"] = list([](const StrategySpec& s) { return s.strided ? 0 : 1; });
-  if (std::any_of(plan.layers.begin(), plan.layers.end(),
-                  [](const StrategySpec& s) { return detail::hetu_ring(s) > 1; }))
+  if (std::ranges::any_of(plan.layers, [](const StrategySpec& s) { return detail::hetu_ring(s) > 1; }))
     file["cp_sizes_enc"] = list(detail::hetu_ring);
   file["dp_types_enc"] = list([](const StrategySpec& s) { return s.zero == 3 ? 1 : 0; });
   file["use_sp"] = list([](const StrategySpec& s) { return detail::hetu_uses_ulysses(s) ? 1 : 0; });
-  if (std::any_of(plan.layers.begin(), plan.layers.end(), [](const StrategySpec& s) { return s.expert > 1; })) {
+  if (std::ranges::any_of(plan.layers, [](const StrategySpec& s) { return s.expert > 1; })) {
     file["ep_sizes_enc"] = list([](const StrategySpec& s) { return s.expert; });
     file["tp_of_ep_sizes_enc"] = list([](const StrategySpec& s) { return s.tensor; });
   }

@@ -22,7 +22,7 @@ namespace detail {
 inline void megatron_stages(const Plan& plan, std::vector<std::string>& arguments) {
   const std::vector<int> sizes = chunk_sizes(plan);
   const auto stages = plan.stages.size();
-  const bool even = std::all_of(sizes.begin(), sizes.end(), [&](int n) { return n == sizes.front(); });
+  const bool even = std::ranges::all_of(sizes, [&](int n) { return n == sizes.front(); });
   if (plan.virtual_stages > 1 && even)
     arguments.push_back("--num-layers-per-virtual-pipeline-stage " + std::to_string(sizes.front()));
   if (even) return;
@@ -57,8 +57,7 @@ inline void megatron_stages(const Plan& plan, std::vector<std::string>& argument
 inline void megatron_recompute(const Plan& plan, std::vector<std::string>& arguments, Exported& out) {
   const auto kinds = layers_by(plan, [](const StrategySpec& s) { return std::string(name_of(recomputed(s))); });
   const auto any = [&](RecomputeKind kind) {
-    return std::any_of(plan.layers.begin(), plan.layers.end(),
-                       [kind](const StrategySpec& s) { return s.recompute == kind; });
+    return std::ranges::any_of(plan.layers, [kind](const StrategySpec& s) { return s.recompute == kind; });
   };
   const auto job = [&](std::size_t layer) -> StrategySpec& { return out.job->layers[layer]; };
   const std::string differs = "recomputation differs from layer to layer, " + by_layer_text(kinds) + ": ";

@@ -50,8 +50,8 @@ inline int torchtitan_every_nth(const Plan& plan) {
 inline std::string torchtitan_recompute(const Plan& plan, Exported& out) {
   const auto kinds = layers_by(plan, [](const StrategySpec& s) { return std::string(name_of(recomputed(s))); });
   const RecomputeKind first = recomputed(plan.layers.front());
-  const bool selective = std::any_of(plan.layers.begin(), plan.layers.end(),
-                                     [](const StrategySpec& s) { return s.recompute == RecomputeKind::selective; });
+  const bool selective =
+      std::ranges::any_of(plan.layers, [](const StrategySpec& s) { return s.recompute == RecomputeKind::selective; });
   for (StrategySpec& layer : out.job->layers) layer.recompute = kept_but(plan, layer.recompute);
   if (kinds.size() == 1 && !selective) {
     tell_outputs(plan, "torchtitan", out);

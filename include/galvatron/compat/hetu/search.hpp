@@ -1,4 +1,234 @@
-// The search over Hetu-Galvatron's space.
+// The fastest plan of Hetu-Galvatron's space under its cost model.
 #pragma once
 
-#include <galvatron/compat/hetu/search/search.hpp>
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <galvatron/compat/hetu/cost.hpp>
+#include <galvatron/compat/hetu/search/solver.hpp>
+#include <galvatron/compat/hetu/search/space.hpp>
+#include <galvatron/compat/hetu/search/stage.hpp>
+#include <galvatron/core/error.hpp>
+#include <galvatron/core/quantity.hpp>
+#include <galvatron/core/units.hpp>
+
+namespace galvatron::search::hetu {
+
+struct Statistics {
+  std::int64_t cases = 0;  ///< (micro-batches, pipeline, buffer, embedding and head)
+  int solved = 0;          ///< of them searched; bounds excluded the rest
+  std::int64_t labels = 0;
+  bool proven = true;  ///< no plan of the space is faster
+  Seconds bound;       ///< no plan of the space is faster than this
+};
+
+struct Found {
+  bool feasible = false;
+  cost::hetu::Plan plan;                 ///< when feasible
+  cost::hetu::PlanPrice price;           ///< of the plan
+  std::string reason;                    ///< when infeasible: one line
+  std::optional<Bytes> smallest_memory;  ///< when infeasible: the least budget with a plan, if there is one
+  Statistics statistics;
+};
+
+namespace detail {
+
+/// The search, once.
+class HetuSearch {
+ public:
+  HetuSearch(const cost::hetu::Model& model, const Options& options) : model_(model), options_(options) {}
+
+  Found run() {
+    const cost::hetu::Job& job = model_.job();
+    Found out;
+    for (const int m : divisors(static_cast<int>(job.global_batch))) {
+      if (options_.microbatches != 0 && m != options_.microbatches) continue;
+      for (const int p : degrees(job.devices, options_.most_pipeline)) {
+        if (p > m || p > job.layers) continue;
+        survey(make_group(model_, options_, p, m));
+      }
+    }
+    solve();
+    out.statistics.cases = total_;
+    out.statistics.solved = solved_;
+    out.statistics.labels = work_.labels;
+    if (best_time_ < infinite) {
+      out.feasible = true;
+      out.plan = best_;
+      out.price = value_or_throw(cost::hetu::price(model_, best_));
+      out.statistics.proven = !(open_bound_ < best_time_ * tolerance);
+      out.statistics.bound = out.statistics.proven ? out.price.iteration : Seconds{open_bound_ / 1000};
+    } else {
+      say_why_infeasible(out);
+    }
+    return out;
+  }
+
+ private:
+  static constexpr double tolerance = 1 - 1e-12;  // of sums in different orders
+
+  // What the layers of a case may choose from; the buffer is made for the most that they or the ends use.
+  struct Choices {
+    int tensor = 1;                       // the most of them
+    std::vector<std::size_t> strategies;  // of the group
+    friend auto operator<=>(const Choices&, const Choices&) = default;
+  };
+  struct Case {
+    double bound;
+    std::int64_t microbatches;
+    int pipeline;
+    Choices choices;
+    std::size_t ends;  // index in the group
+    friend auto operator<=>(const Case&, const Case&) = default;
+  };
+
+  // A larger buffer admits more strategies. With one strategy for all layers each is a choice of its own.
+  [[nodiscard]] std::vector<Choices> choices_of(const Group& group) const {
+    std::vector<Choices> out;
+    std::set<int> tensors;
+    for (std::size_t i = 0; i < group.strategies.size(); ++i) {
+      tensors.insert(group.strategies[i].tensor);
+      if (options_.coarse) out.push_back({group.strategies[i].tensor, {i}});
+    }
+    if (options_.coarse || tensors.empty()) return out;
+    if (!model_.job().sequence_parallel) tensors = {*tensors.rbegin()};
+    for (const int tensor : tensors) {
+      out.push_back({tensor, {}});
+      for (std::size_t i = 0; i < group.strategies.size(); ++i)
+        if (group.strategies[i].tensor <= tensor) out.back().strategies.push_back(i);
+    }
+    return out;
+  }
+
+  [[nodiscard]] Solver solver_of(const Group& group, const Choices& choices) const {
+    return {stages_of(model_, group, choices.strategies), static_cast<double>(group.microbatches)};
+  }
+  [[nodiscard]] double buffer_of(const Group& group, const Choices& choices, const Ends& ends) const {
+    return model_.sequence_buffer(std::max(choices.tensor, ends.strategy.tensor()), group.pipeline, group.microbatches);
+  }
+  void set_ends(Solver& solver, const Group& group, const Choices& choices, const Ends& ends) const {
+    solver.set_ends(end_times(group, ends), capacities(model_, group, ends, buffer_of(group, choices, ends)));
+  }
+
+  // Bounds of all cases of a group, and good plans for the most promising ones.
+  void survey(const Group& group) {
+    for (const Choices& choices : choices_of(group)) {
+      Solver solver = solver_of(group, choices);
+      double least = infinite;
+      const Ends* best = nullptr;
+      for (const Ends& ends : group.ends) {
+        if (!options_.coarse && ends.strategy.tensor() > choices.tensor) continue;
+        ++total_;
+        set_ends(solver, group, choices, ends);
+        const double bound = solver.bound();
+        if (bound == infinite) need(group, solver, ends, buffer_of(group, choices, ends));
+        if (!(bound < best_time_ * tolerance)) continue;
+        cases_.push_back(
+            {bound, group.microbatches, group.pipeline, choices, static_cast<std::size_t>(&ends - group.ends.data())});
+        if (!(bound < least)) continue;
+        least = bound;
+        best = &ends;
+      }
+      if (best == nullptr) continue;
+      set_ends(solver, group, choices, *best);
+      offer(group, choices, *best, solver.greedy());
+    }
+  }
+
+  void solve() {
+    std::sort(cases_.begin(), cases_.end());
+    for (const Case& c : cases_) {
+      if (!(c.bound < best_time_ * tolerance)) break;
+      const Group group = make_group(model_, options_, c.pipeline, c.microbatches);
+      const Ends& ends = group.ends[c.ends];
+      Solver solver = solver_of(group, c.choices);
+      set_ends(solver, group, c.choices, ends);
+      offer(group, c.choices, ends, solver.greedy());
+      ++solved_;
+      Work work;
+      work.most = most_labels - work_.labels;
+      const auto solution = solver.fastest(best_time_ * tolerance, work);
+      work_.labels += work.labels;
+      if (work.exhausted) open_bound_ = std::min(open_bound_, c.bound);
+      open_bound_ = std::min(open_bound_, solver.open_bound());
+      if (solution) offer(group, c.choices, ends, *solution);
+    }
+  }
+
+  // Takes note of the memory that a case would need.
+  void need(const Group& group, const Solver& solver, const Ends& ends, double buffer) {
+    double most = 0;
+    for (std::size_t i = 0; i < group.division.size(); ++i) {
+      double least = infinite;
+      for (const Item& item : solver.stages()[i].items) least = std::min(least, item.memory);
+      most = std::max(most, solver.stages()[i].count * least + end_megabytes(group, ends, i) + buffer);
+    }
+    smallest_ = std::min(smallest_, most);
+  }
+
+  void offer(const Group& group, const Choices& choices, const Ends& ends, const Solution& solution) {
+    if (!(solution.time < best_time_)) return;
+    best_time_ = solution.time;
+    best_ = {group.pipeline, group.microbatches, group.division, {}, ends.strategy};
+    for (const Counts& counts : solution.stages)
+      for (std::size_t i = 0; i < choices.strategies.size(); ++i)
+        best_.layers.insert(best_.layers.end(), static_cast<std::size_t>(counts.of[i]),
+                            group.strategies[choices.strategies[i]]);
+  }
+
+  void say_why_infeasible(Found& out) const {
+    const cost::hetu::Job& job = model_.job();
+    const auto text = [](std::int64_t n) { return std::to_string(n); };
+    if (smallest_ == infinite) {
+      out.reason = "no plan: a micro-batch of the " + text(job.global_batch) +
+                   " samples must have one sample for each data-parallel rank of " + text(job.devices) +
+                   " devices; choose a larger batch, fewer devices or fewer micro-batches";
+      return;
+    }
+    const double bytes = cost::hetu::Model::budget_bytes(smallest_);
+    if (bytes < 9e18) out.smallest_memory = Bytes{static_cast<std::int64_t>(bytes)};
+    out.reason =
+        "no plan fits " +
+        format_bytes(Bytes{static_cast<std::int64_t>(std::min(9e18, job.memory_gigabytes * 1024 * 1024 * 1024))}) +
+        " a device" + (job.memory_gigabytes > 20 ? ", of which a fifth is kept back" : "") +
+        ": the smallest budget that works is " +
+        (out.smallest_memory ? text(out.smallest_memory->count) + " bytes (" + format_bytes(*out.smallest_memory) + ")"
+                             : "beyond 9e18 bytes");
+  }
+
+  static constexpr std::int64_t most_labels = 20'000'000;
+
+  const cost::hetu::Model& model_;
+  const Options& options_;
+  std::vector<Case> cases_;
+  cost::hetu::Plan best_;
+  double best_time_ = infinite;
+  double open_bound_ = infinite;
+  double smallest_ = infinite;
+  std::int64_t total_ = 0;
+  int solved_ = 0;
+  Work work_;
+};
+
+}  // namespace detail
+
+/// The fastest plan. Errors (usage): micro-batches that do not divide the batch, figures that the profiles lack, times
+/// that are no positive numbers. Deterministic. One thread.
+inline Result<Found> search(const cost::hetu::Model& model, const Options& options) try {
+  const cost::hetu::Job& job = model.job();
+  if (options.microbatches != 0 && (options.microbatches < 1 || job.global_batch % options.microbatches != 0))
+    return usage_error(std::to_string(options.microbatches) + " micro-batches do not divide a batch of " +
+                       std::to_string(job.global_batch) + "; choose a divisor");
+  return detail::HetuSearch(model, options).run();
+} catch (const Failure& failure) {
+  return error_of(failure);
+}
+
+}  // namespace galvatron::search::hetu

@@ -10,10 +10,11 @@
 // {...} }. Keys that are not of these forms are ignored.
 #pragma once
 
+#include <array>
 #include <filesystem>
-#include <limits>
 #include <map>
 #include <string>
+#include <string_view>
 #include <system_error>
 #include <utility>
 
@@ -28,127 +29,95 @@ namespace galvatron {
 
 namespace detail {
 
-/// A group size or degree that fits int.
-inline Result<int> hetu_size(std::int64_t n, const std::string& name) {
-  if (n >= 1 && n <= std::numeric_limits<int>::max()) return static_cast<int>(n);
-  return usage_error(name + ": " + std::to_string(n) + " is no number of ranks");
-}
+/// One of the four files; its name opens the messages.
+struct HetuTable {
+  nlohmann::json value;
+  std::string name;
 
-/// Calls `take(numbers, value)` for every key of the form `pattern`. Errors (usage): `value` is not an object, a figure
-/// is not a number above 0.
-template <class F>
-Result<void> for_figures(const nlohmann::json& value, const std::string& where, std::string_view pattern, F&& take) {
-  if (!value.is_object()) return usage_error(where + ": expected a JSON object, found " + JsonObject::describe(value));
-  for (const auto& [key, field] : value.items()) {
-    const auto numbers = numbers_in(key, pattern);
-    if (!numbers) continue;
-    const std::string name = where + ": \"" + one_line(key, 60) + "\"";
-    const auto figure = measured_number(field, name, above_zero);
-    if (!figure) return tl::unexpected<Error>(figure.error());
-    if (Result<void> taken = take(*numbers, *figure, name); !taken) return taken;
+  /// Calls `take(degree, second, figure, name)` for the figures whose keys are of the form `pattern`: the first number
+  /// is a degree, the second one is 0 where there is none.
+  template <class F>
+  void for_degrees(std::string_view pattern, F&& take) const {
+    for_figures(value, name, pattern, [&](const auto& n, const nlohmann::json& field, const std::string& key) {
+      const double figure = measured_number(field, key, above_zero);
+      if (!is_degree(n[0]))
+        throw Failure(ErrorKind::usage, key + ": " + std::to_string(n[0]) + " is no number of ranks");
+      take(static_cast<int>(n[0]), n.size() > 1 ? n[1] : 0, figure, key);
+    });
   }
-  return {};
-}
+};
 
-inline Result<std::map<int, cost::hetu::MessageTimes>> message_tables(const nlohmann::json& value,
-                                                                      const std::string& where,
-                                                                      std::string_view pattern) {
+inline std::map<int, cost::hetu::MessageTimes> message_tables(const HetuTable& table, std::string_view pattern) {
   std::map<int, std::map<double, double>> measured;
-  auto read =
-      for_figures(value, where, pattern, [&](const auto& n, double ms, const std::string& name) -> Result<void> {
-        const auto group = hetu_size(n[0], name);
-        if (!group) return tl::unexpected<Error>(group.error());
-        if (n[1] < 1 || n[1] > (std::int64_t{1} << 30)) return usage_error(name + ": not a size in MB");
-        measured[*group][static_cast<double>(n[1])] = ms;
-        return {};
-      });
-  if (!read) return tl::unexpected<Error>(std::move(read.error()));
+  table.for_degrees(pattern, [&](int group, std::int64_t megabytes, double ms, const std::string& name) {
+    if (megabytes < 1 || megabytes > (std::int64_t{1} << 30))
+      throw Failure(ErrorKind::usage, name + ": not a size in MB");
+    measured[group][static_cast<double>(megabytes)] = ms;
+  });
   std::map<int, cost::hetu::MessageTimes> out;
   for (auto& [group, times] : measured) out[group] = cost::hetu::message_times(std::move(times));
   return out;
 }
 
-}  // namespace detail
-
-/// A network from the four JSON values; `..._name` opens the messages. Errors (usage): no objects, figures that are not
-/// positive numbers, no "overlap_coe". What is missing otherwise is told when a price needs it.
-inline Result<cost::hetu::Hardware> hetu_hardware_from_json(
-    const nlohmann::json& allreduce, const std::string& allreduce_name, const nlohmann::json& p2p,
-    const std::string& p2p_name, const nlohmann::json& messages, const std::string& messages_name,
-    const nlohmann::json& overlap, const std::string& overlap_name) {
+/// @param tables  all-reduce, point to point, messages, overlap
+inline cost::hetu::Hardware hetu_hardware(const std::array<HetuTable, 4>& tables) {
   cost::hetu::Hardware out;
-  auto read = detail::for_figures(allreduce, allreduce_name, "allreduce_size_#_consec_#",
-                                  [&](const auto& n, double bandwidth, const std::string& name) -> Result<void> {
-                                    const auto group = detail::hetu_size(n[0], name);
-                                    if (!group) return tl::unexpected<Error>(group.error());
-                                    if (n[1] > 1) return usage_error(name + ": consec is 0 or 1");
-                                    out.bandwidth[{*group, n[1] == 1}] = bandwidth;
-                                    return {};
-                                  });
-  if (!read) return tl::unexpected<Error>(std::move(read.error()));
-  read = detail::for_figures(p2p, p2p_name, "pp_size_#",
-                             [&](const auto& n, double bandwidth, const std::string& name) -> Result<void> {
-                               const auto stages = detail::hetu_size(n[0], name);
-                               if (!stages) return tl::unexpected<Error>(stages.error());
-                               out.between_stages[*stages] = bandwidth;
-                               return {};
-                             });
-  if (!read) return tl::unexpected<Error>(std::move(read.error()));
-  auto reduce = detail::message_tables(messages, messages_name, "allreduce_size_#_#MB_time");
-  if (!reduce) return tl::unexpected<Error>(std::move(reduce.error()));
-  auto exchange = detail::message_tables(messages, messages_name, "all2all_size_#_#MB_time");
-  if (!exchange) return tl::unexpected<Error>(std::move(exchange.error()));
-  out.all_reduce = std::move(*reduce);
-  out.all_to_all = std::move(*exchange);
-  JsonObject fields(overlap, overlap_name);
-  out.overlap = fields.required<double>("overlap_coe", 1e-3, 1e3);
-  if (auto done = fields.finish_allowing_unknown_keys(); !done) return tl::unexpected<Error>(std::move(done.error()));
+  tables[0].for_degrees("allreduce_size_#_consec_#",
+                        [&](int group, std::int64_t consecutive, double bandwidth, const std::string& name) {
+                          if (consecutive > 1) throw Failure(ErrorKind::usage, name + ": consec is 0 or 1");
+                          out.bandwidth[{group, consecutive == 1}] = bandwidth;
+                        });
+  tables[1].for_degrees("pp_size_#", [&](int stages, std::int64_t, double bandwidth, const std::string&) {
+    out.between_stages[stages] = bandwidth;
+  });
+  out.all_reduce = message_tables(tables[2], "allreduce_size_#_#MB_time");
+  out.all_to_all = message_tables(tables[2], "all2all_size_#_#MB_time");
+  out.overlap = required_number(tables[3].value, tables[3].name, "overlap_coe", 1e-3, 1e3);
   return out;
 }
 
-/// The same from hardware_configs.json.
-inline Result<cost::hetu::Hardware> hetu_hardware_from_json(const nlohmann::json& value, const std::string& where) {
+}  // namespace detail
+
+/// A network from the value of hardware_configs.json; `where` opens the messages. Errors (usage): no objects, figures
+/// that are not positive numbers, no "overlap_coe". What is missing otherwise is told when a price needs it.
+inline Result<cost::hetu::Hardware> hetu_hardware_from_json(const nlohmann::json& value, const std::string& where) try {
   JsonObject fields(value, where);
-  const auto part = [&](const char* key) -> const nlohmann::json& {
-    static const nlohmann::json nothing = nlohmann::json::object();
-    const nlohmann::json* found = fields.any(key);
-    if (found == nullptr) fields.fail(where + ": the key \"" + key + "\" is missing");
-    return found == nullptr ? nothing : *found;
-  };
-  const nlohmann::json& allreduce = part("allreduce");
-  const nlohmann::json& p2p = part("p2p");
-  const nlohmann::json& messages = part("sp");
-  const nlohmann::json& overlap = part("overlap");
-  if (auto done = fields.finish_allowing_unknown_keys(); !done) return tl::unexpected<Error>(std::move(done.error()));
-  return hetu_hardware_from_json(allreduce, fields.name("allreduce"), p2p, fields.name("p2p"), messages,
-                                 fields.name("sp"), overlap, fields.name("overlap"));
+  std::array<detail::HetuTable, 4> tables;
+  constexpr std::array keys{"allreduce", "p2p", "sp", "overlap"};
+  for (std::size_t i = 0; i < keys.size(); ++i) {
+    const nlohmann::json* found = fields.any(keys[i]);
+    if (found == nullptr)
+      fields.fail(where + ": the key \"" + keys[i] + "\" is missing");
+    else
+      tables[i] = {*found, fields.name(keys[i])};
+  }
+  value_or_throw(fields.finish_allowing_unknown_keys());
+  return detail::hetu_hardware(tables);
+} catch (const Failure& failure) {
+  return error_of(failure);
 }
 
 /// The profile of `nodes` nodes of `devices / nodes` devices in a folder. Errors (usage): files that are missing or
 /// bad.
-inline Result<cost::hetu::Hardware> load_hetu_hardware(const std::filesystem::path& folder, int devices, int nodes) {
+inline Result<cost::hetu::Hardware> load_hetu_hardware(const std::filesystem::path& folder, int devices,
+                                                       int nodes) try {
   if (nodes < 1 || devices < 1 || devices % nodes != 0)
     return usage_error(std::to_string(devices) + " devices are not spread evenly over " + std::to_string(nodes) +
                        " nodes; choose numbers that divide");
   const std::string suffix =
       "_" + std::to_string(nodes) + "nodes_" + std::to_string(devices / nodes) + "gpus_per_node.json";
-  const std::filesystem::path names[] = {folder / ("allreduce_bandwidth" + suffix), folder / ("p2p_bandwidth" + suffix),
-                                         folder / ("sp_time" + suffix), folder / "overlap_coefficient.json"};
+  const std::array names{folder / ("allreduce_bandwidth" + suffix), folder / ("p2p_bandwidth" + suffix),
+                         folder / ("sp_time" + suffix), folder / "overlap_coefficient.json"};
   std::error_code ignored;
   const std::filesystem::path whole = folder / "hardware_configs.json";
-  if (!std::filesystem::exists(names[0], ignored) && std::filesystem::exists(whole, ignored)) {
-    const auto value = read_json_file(whole);
-    if (!value) return tl::unexpected<Error>(value.error());
-    return hetu_hardware_from_json(*value, whole.string());
-  }
-  nlohmann::json values[4];
-  for (int i = 0; i < 4; ++i) {
-    auto value = read_json_file(names[i]);
-    if (!value) return tl::unexpected<Error>(std::move(value.error()));
-    values[i] = std::move(*value);
-  }
-  return hetu_hardware_from_json(values[0], names[0].string(), values[1], names[1].string(), values[2],
-                                 names[2].string(), values[3], names[3].string());
+  if (!std::filesystem::exists(names[0], ignored) && std::filesystem::exists(whole, ignored))
+    return hetu_hardware_from_json(value_or_throw(read_json_file(whole)), whole.string());
+  std::array<detail::HetuTable, 4> tables;
+  for (std::size_t i = 0; i < names.size(); ++i)
+    tables[i] = {value_or_throw(read_json_file(names[i])), names[i].string()};
+  return detail::hetu_hardware(tables);
+} catch (const Failure& failure) {
+  return error_of(failure);
 }
 
 }  // namespace galvatron

@@ -14,7 +14,6 @@
 
 #include <cstdint>
 #include <filesystem>
-#include <limits>
 #include <map>
 #include <string>
 #include <utility>
@@ -40,27 +39,23 @@ struct HetuProfileOptions {
 
 namespace detail {
 
-inline Result<void> hetu_times_from_json(const nlohmann::json& value, const std::string& where,
-                                         std::vector<cost::hetu::TimePoint>& layer,
-                                         std::vector<cost::hetu::TimePoint>& ends) {
-  if (!value.is_object()) return usage_error(where + ": expected a JSON object, found " + JsonObject::describe(value));
-  for (const auto& [key, field] : value.items()) {
-    const auto of_layer = numbers_in(key, "layertype_#_bsz#_seq#");
-    const auto of_ends = numbers_in(key, "layertype_other_bsz#_seq#");
-    if (!of_layer && !of_ends) continue;
-    const std::string name = where + ": \"" + one_line(key, 60) + "\"";
-    if (of_layer && (*of_layer)[0] != 0)
-      return usage_error(name + ": a model with several kinds of layers; profiles of one kind, layertype_0, are read");
-    const auto ms = measured_number(field, name, of_layer ? above_zero : 0);
-    if (!ms) return tl::unexpected<Error>(ms.error());
-    const std::int64_t batch = of_layer ? (*of_layer)[1] : (*of_ends)[0];
-    const std::int64_t sequence = of_layer ? (*of_layer)[2] : (*of_ends)[1];
+/// The rows of a part of the model: of layers, or of the ends.
+inline std::vector<cost::hetu::TimePoint> hetu_times(const nlohmann::json& value, const std::string& where,
+                                                     bool of_layer) {
+  std::vector<cost::hetu::TimePoint> out;
+  const char* pattern = of_layer ? "layertype_#_bsz#_seq#" : "layertype_other_bsz#_seq#";
+  for_figures(value, where, pattern, [&](const auto& n, const nlohmann::json& field, const std::string& name) {
+    if (of_layer && n[0] != 0)
+      throw Failure(ErrorKind::usage,
+                    name + ": a model with several kinds of layers; profiles of one kind, layertype_0, are read");
+    const double ms = measured_number(field, name, of_layer ? above_zero : 0);
+    const cost::hetu::TimePoint point{n[n.size() - 2], n.back(), ms};
     constexpr std::int64_t most = std::int64_t{1} << 40;
-    if (batch < 1 || batch > most || sequence < 1 || sequence > most)
-      return usage_error(name + ": not a batch size and a sequence length");
-    (of_layer ? layer : ends).push_back({batch, sequence, *ms});
-  }
-  return {};
+    if (point.batch < 1 || point.batch > most || point.sequence < 1 || point.sequence > most)
+      throw Failure(ErrorKind::usage, name + ": not a batch size and a sequence length");
+    out.push_back(point);
+  });
+  return out;
 }
 
 /// The entry of a table by sequence length: `row` is that of the memory mode, `least` of the shortest sequence, and
@@ -70,74 +65,51 @@ struct HetuRow {
   const nlohmann::json* least = nullptr;
   double scale = 1;
   std::string name;  // of row, for messages
+
+  /// A table of MB by degree, times `factor`; other keys are ignored.
+  [[nodiscard]] std::map<int, double> degrees(const char* key, double factor) const {
+    std::map<int, double> out;
+    JsonObject fields(*row, name);
+    const nlohmann::json* table = fields.any(key);
+    if (!fields.failed() && (table == nullptr || !table->is_object()))
+      fields.fail(fields.name(key) + ": expected a JSON object with a figure for each tensor-parallel degree");
+    value_or_throw(fields.finish_allowing_unknown_keys());
+    for_figures(*table, fields.name(key), "#", [&](const auto& n, const nlohmann::json& figure, const std::string& of) {
+      if (is_degree(n[0])) out[static_cast<int>(n[0])] = measured_number(figure, of, 0) * factor;
+    });
+    return out;
+  }
 };
 
-inline Result<HetuRow> hetu_row(const nlohmann::json& value, const std::string& where, const std::string& key,
-                                const HetuProfileOptions& options) {
+inline HetuRow hetu_row(const nlohmann::json& value, const std::string& where, const std::string& key,
+                        const HetuProfileOptions& options) {
   const std::string full = key + (options.sequence_parallel ? "_sp" : "");
   const std::string other = key + (options.sequence_parallel ? "" : "_sp");
-  if (!value.is_object()) return usage_error(where + ": expected a JSON object, found " + JsonObject::describe(value));
+  require_object(value, where);
   const auto table = value.find(full);
   if (table == value.end())
-    return usage_error(where + ": the key \"" + full + "\" is missing" +
-                       (!value.contains(other)      ? "; profile the memory of the model"
-                        : options.sequence_parallel ? ", but \"" + other + "\" is there; add --no-sequence-parallel"
-                                                    : ", but \"" + other + "\" is there; drop --no-sequence-parallel"));
+    throw Failure(ErrorKind::usage, where + ": the key \"" + full + "\" is missing" +
+                                        (!value.contains(other) ? "; profile the memory of the model"
+                                                                : ", but \"" + other + "\" is there; " +
+                                                                      (options.sequence_parallel ? "add" : "drop") +
+                                                                      " --no-sequence-parallel"));
   const std::string name = where + ": \"" + full + "\"";
-  if (!table->is_object()) return usage_error(name + ": expected a JSON object, found " + JsonObject::describe(*table));
   std::map<std::int64_t, const nlohmann::json*> rows;
   std::string known;
-  for (const auto& [length, row] : table->items()) {
-    const auto number = numbers_in(length, "#");
-    if (!number || (*number)[0] < 1) continue;
-    rows[(*number)[0]] = &row;
-    if (known.size() < 80) known += (known.empty() ? "" : ", ") + length;
-  }
-  if (rows.empty()) return usage_error(name + ": no sequence length in it; profile the memory of the model");
-  HetuRow out;
-  out.least = rows.begin()->second;
-  auto wanted = std::prev(rows.end());
-  if (options.memory_over_sequence) {
-    out.scale = static_cast<double>(options.sequence) / static_cast<double>(wanted->first);
-  } else {
-    wanted = rows.find(options.sequence);
-    if (wanted == rows.end())
-      return usage_error(name + ": no sequence length " + std::to_string(options.sequence) + " but " + known +
-                         "; profile it, or choose --memory-mode sequence");
-  }
-  out.row = wanted->second;
-  out.name = name + ": \"" + std::to_string(wanted->first) + "\"";
-  return out;
-}
-
-/// A table of MB by degree, times `scale`; other keys are ignored.
-inline Result<std::map<int, double>> hetu_degrees(const nlohmann::json& row, const std::string& where, const char* key,
-                                                  double scale) {
-  std::map<int, double> out;
-  JsonObject fields(row, where);
-  const nlohmann::json* table = fields.any(key);
-  if (!fields.failed() && (table == nullptr || !table->is_object()))
-    fields.fail(fields.name(key) + ": expected a JSON object with a figure for each tensor-parallel degree");
-  if (auto done = fields.finish_allowing_unknown_keys(); !done) return tl::unexpected<Error>(std::move(done.error()));
-  for (const auto& [degree, figure] : table->items()) {
-    const auto number = numbers_in(degree, "#");
-    if (!number || (*number)[0] < 1 || (*number)[0] > std::numeric_limits<int>::max()) continue;
-    const auto megabytes = measured_number(figure, fields.name(key) + ": \"" + one_line(degree, 40) + "\"", 0);
-    if (!megabytes) return tl::unexpected<Error>(megabytes.error());
-    out[static_cast<int>((*number)[0])] = *megabytes * scale;
-  }
-  return out;
-}
-
-inline Result<cost::hetu::EndProfile> hetu_end(const nlohmann::json& value, const std::string& where,
-                                               const std::string& key, const HetuProfileOptions& options) {
-  const auto row = hetu_row(value, where, key, options);
-  if (!row) return tl::unexpected<Error>(row.error());
-  auto states = hetu_degrees(*row->row, row->name, "model_states", 1);
-  if (!states) return tl::unexpected<Error>(std::move(states.error()));
-  auto activation = hetu_degrees(*row->row, row->name, "activation", row->scale);
-  if (!activation) return tl::unexpected<Error>(std::move(activation.error()));
-  return cost::hetu::EndProfile{std::move(*states), std::move(*activation)};
+  for_figures(*table, name, "#", [&](const auto& n, const nlohmann::json& row, const std::string&) {
+    if (n[0] < 1) return;
+    rows[n[0]] = &row;
+    if (known.size() < 80) known += (known.empty() ? "" : ", ") + std::to_string(n[0]);
+  });
+  if (rows.empty())
+    throw Failure(ErrorKind::usage, name + ": no sequence length in it; profile the memory of the model");
+  const auto wanted = options.memory_over_sequence ? std::prev(rows.end()) : rows.find(options.sequence);
+  if (wanted == rows.end())
+    throw Failure(ErrorKind::usage, name + ": no sequence length " + std::to_string(options.sequence) + " but " +
+                                        known + "; profile it, or choose --memory-mode sequence");
+  const double scale = static_cast<double>(options.sequence) / static_cast<double>(wanted->first);
+  return {wanted->second, rows.begin()->second, options.memory_over_sequence ? scale : 1,
+          name + ": \"" + std::to_string(wanted->first) + "\""};
 }
 
 }  // namespace detail
@@ -148,52 +120,40 @@ inline Result<cost::hetu::ModelProfile> hetu_model_from_json(const nlohmann::jso
                                                              const std::string& computation_name,
                                                              const nlohmann::json& memory,
                                                              const std::string& memory_name,
-                                                             const HetuProfileOptions& options) {
-  std::vector<cost::hetu::TimePoint> layer;
-  std::vector<cost::hetu::TimePoint> ends;
-  if (auto read = detail::hetu_times_from_json(computation, computation_name, layer, ends); !read)
-    return tl::unexpected<Error>(std::move(read.error()));
+                                                             const HetuProfileOptions& options) try {
   cost::hetu::ModelProfile out;
-  const auto layer_line = cost::hetu::time_line(layer, options.time, options.sequence, true, computation_name);
-  if (!layer_line) return tl::unexpected<Error>(layer_line.error());
-  const auto ends_line = cost::hetu::time_line(ends, options.time, options.sequence, false, computation_name);
-  if (!ends_line) return tl::unexpected<Error>(ends_line.error());
-  out.layer = *layer_line;
-  out.ends = *ends_line;
+  const auto layer = detail::hetu_times(computation, computation_name, true);
+  const auto ends = detail::hetu_times(computation, computation_name, false);
+  out.layer = value_or_throw(cost::hetu::time_line(layer, options.time, options.sequence, true, computation_name));
+  out.ends = value_or_throw(cost::hetu::time_line(ends, options.time, options.sequence, false, computation_name));
 
-  const auto row = detail::hetu_row(memory, memory_name, "layertype_0", options);
-  if (!row) return tl::unexpected<Error>(row.error());
-  auto activation = detail::hetu_degrees(*row->row, row->name, "tp_activation_per_bsz_dict", row->scale);
-  if (!activation) return tl::unexpected<Error>(std::move(activation.error()));
-  out.activation = std::move(*activation);
-  JsonObject parameters(options.memory_over_sequence ? *row->least : *row->row, row->name);
-  out.parameters = parameters.required<double>("parameter_size", detail::above_zero, 1e12);
-  if (auto done = parameters.finish_allowing_unknown_keys(); !done)
-    return tl::unexpected<Error>(std::move(done.error()));
-  JsonObject checkpoint((*row->row)["tp_activation_per_bsz_dict"], row->name + ": \"tp_activation_per_bsz_dict\"");
-  out.checkpoint = checkpoint.required<double>("checkpoint", 0.0, 1e12) * row->scale;
-  if (auto done = checkpoint.finish_allowing_unknown_keys(); !done)
-    return tl::unexpected<Error>(std::move(done.error()));
-
+  const detail::HetuRow row = detail::hetu_row(memory, memory_name, "layertype_0", options);
+  constexpr const char* by_degree = "tp_activation_per_bsz_dict";
+  out.activation = row.degrees(by_degree, row.scale);
+  out.parameters = detail::required_number(options.memory_over_sequence ? *row.least : *row.row, row.name,
+                                           "parameter_size", detail::above_zero, 1e12);
+  out.checkpoint = row.scale * detail::required_number((*row.row)[by_degree], row.name + ": \"" + by_degree + "\"",
+                                                       "checkpoint", 0, 1e12);
   for (const auto& [key, end] : {std::pair{"other_memory_pp_off", &out.whole},
                                  {"other_memory_pp_on_first", &out.first},
                                  {"other_memory_pp_on_last", &out.last}}) {
-    auto read = detail::hetu_end(memory, memory_name, key, options);
-    if (!read) return tl::unexpected<Error>(std::move(read.error()));
-    *end = std::move(*read);
+    const detail::HetuRow of_end = detail::hetu_row(memory, memory_name, key, options);
+    *end = {of_end.degrees("model_states", 1), of_end.degrees("activation", of_end.scale)};
   }
   return out;
+} catch (const Failure& failure) {
+  return error_of(failure);
 }
 
 /// The same from two files. Errors (usage): unreadable files, bad JSON, and those of hetu_model_from_json.
 inline Result<cost::hetu::ModelProfile> load_hetu_model(const std::filesystem::path& computation,
                                                         const std::filesystem::path& memory,
-                                                        const HetuProfileOptions& options) {
-  const auto times = read_json_file(computation);
-  if (!times) return tl::unexpected<Error>(times.error());
-  const auto megabytes = read_json_file(memory);
-  if (!megabytes) return tl::unexpected<Error>(megabytes.error());
-  return hetu_model_from_json(*times, computation.string(), *megabytes, memory.string(), options);
+                                                        const HetuProfileOptions& options) try {
+  const auto times = value_or_throw(read_json_file(computation));
+  return hetu_model_from_json(times, computation.string(), value_or_throw(read_json_file(memory)), memory.string(),
+                              options);
+} catch (const Failure& failure) {
+  return error_of(failure);
 }
 
 }  // namespace galvatron

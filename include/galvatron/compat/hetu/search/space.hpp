@@ -12,6 +12,7 @@
 #include <galvatron/compat/hetu/cost.hpp>
 #include <galvatron/compat/hetu/search/stage.hpp>
 #include <galvatron/core/error.hpp>
+#include <galvatron/strategy/divisors.hpp>
 
 namespace galvatron::search::hetu {
 
@@ -44,21 +45,10 @@ struct Group {
   std::vector<Ends> ends;
 };
 
-inline std::vector<std::int64_t> divisors(std::int64_t n) {
-  std::vector<std::int64_t> out;
-  for (std::int64_t d = 1; d * d <= n; ++d) {
-    if (n % d != 0) continue;
-    out.push_back(d);
-    if (d != n / d) out.push_back(n / d);
-  }
-  std::sort(out.begin(), out.end());
-  return out;
-}
-
 /// Powers of two that divide `n`, up to `most`: the degrees that Hetu profiles.
 inline std::vector<int> degrees(int n, int most) {
-  std::vector<int> out;
-  for (std::int64_t d = 1; d <= std::min(n, most) && n % d == 0; d *= 2) out.push_back(static_cast<int>(d));
+  std::vector<int> out = divisors(n, true);
+  std::erase_if(out, [most](int degree) { return degree > most; });
   return out;
 }
 
@@ -68,15 +58,18 @@ inline double end_megabytes(const Group& group, const Ends& ends, std::size_t st
   return stage + 1 == group.division.size() ? ends.last_megabytes : cost::hetu::reserved_megabytes;
 }
 
-/// Errors (usage): a figure that the profiles lack.
-inline Result<Group> make_group(const cost::hetu::Model& model, const Options& options, int pipeline,
-                                std::int64_t microbatches) {
+/// Throws Failure (usage): a figure that the profiles lack.
+inline Group make_group(const cost::hetu::Model& model, const Options& options, int pipeline,
+                        std::int64_t microbatches) {
   const cost::hetu::Job& job = model.job();
-  Group group;
-  group.pipeline = pipeline;
-  group.microbatches = microbatches;
-  group.division = cost::hetu::even_division(job.layers, pipeline);
+  Group group{pipeline, microbatches, cost::hetu::even_division(job.layers, pipeline), {}, {}, {}};
   const int stage = job.devices / pipeline;
+  // Adds the end `which` of the model, on stage number `at`.
+  const auto add_end = [&](Ends& ends, cost::hetu::End which, int at, double& time, double& megabytes) {
+    const cost::hetu::Cost cost = value_or_throw(model.end(ends.strategy, which, pipeline, microbatches));
+    time = cost.no_sync;
+    megabytes = std::ceil(cost.memory(model.in_flight(at, pipeline, microbatches)) + cost::hetu::reserved_megabytes);
+  };
   for (const int degree : degrees(stage, options.most_tensor)) {
     if (model.local_batch(pipeline, degree, microbatches) < 1) continue;
     if (options.whole_samples && job.global_batch / microbatches % (stage / degree) != 0) continue;
@@ -87,39 +80,17 @@ inline Result<Group> make_group(const cost::hetu::Model& model, const Options& o
         if (zero3 && (shards == 1 || job.data == cost::hetu::DataKind::zero3)) continue;
         for (const bool recompute : {false, true}) {
           group.strategies.push_back({ulysses ? 1 : degree, ulysses ? degree : 1, zero3, recompute});
-          const auto cost = model.layer(group.strategies.back(), pipeline, microbatches);
-          if (!cost) return tl::unexpected<Error>(cost.error());
-          group.costs.push_back(*cost);
+          group.costs.push_back(value_or_throw(model.layer(group.strategies.back(), pipeline, microbatches)));
         }
-        Ends ends;
-        ends.strategy = {degree, ulysses, zero3};
-        const auto add = [&](cost::hetu::End which, int at, double& time, double& megabytes) -> Result<void> {
-          const auto cost = model.end(ends.strategy, which, pipeline, microbatches);
-          if (!cost) return tl::unexpected<Error>(cost.error());
-          time = cost->no_sync;
-          megabytes =
-              std::ceil(cost->memory(model.in_flight(at, pipeline, microbatches)) + cost::hetu::reserved_megabytes);
-          return {};
-        };
         using cost::hetu::End;
-        if (auto done = add(pipeline == 1 ? End::whole : End::first, 0, ends.first_time, ends.first_megabytes); !done)
-          return tl::unexpected<Error>(done.error());
-        if (pipeline > 1)
-          if (auto done = add(End::last, pipeline - 1, ends.last_time, ends.last_megabytes); !done)
-            return tl::unexpected<Error>(done.error());
-        group.ends.push_back(ends);
+        Ends& ends = group.ends.emplace_back();
+        ends.strategy = {degree, ulysses, zero3};
+        add_end(ends, pipeline == 1 ? End::whole : End::first, 0, ends.first_time, ends.first_megabytes);
+        if (pipeline > 1) add_end(ends, End::last, pipeline - 1, ends.last_time, ends.last_megabytes);
       }
     }
   }
   return group;
-}
-
-/// The strategies whose tensor-parallel degree is at most `tensor`, as indices of group.strategies.
-inline std::vector<std::size_t> strategies_within(const Group& group, int tensor) {
-  std::vector<std::size_t> out;
-  for (std::size_t i = 0; i < group.strategies.size(); ++i)
-    if (group.strategies[i].tensor <= tensor) out.push_back(i);
-  return out;
 }
 
 /// The stages of a group with the strategies `chosen`; no capacities yet.
