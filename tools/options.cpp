@@ -60,7 +60,7 @@ class HelpFormatter : public CLI::Formatter {
   }
 };
 
-[[noreturn]] void refuse(const std::string& name, const std::string& value, const std::string& expected) {
+[[noreturn]] void refuse_value(const std::string& name, const std::string& value, const std::string& expected) {
   refuse(name + ": \"" + galvatron::detail::one_line(value, 60) + "\" is not " + expected + "; choose another value");
 }
 
@@ -76,7 +76,7 @@ T number_in(const std::string& name, const std::string& text, T least, T most, c
   T number{};
   const auto [end, failure] = std::from_chars(text.data(), text.data() + text.size(), number);
   if (failure != std::errc{} || end != text.data() + text.size() || !(number >= least && number <= most))
-    refuse(name, text, what);
+    refuse_value(name, text, what);
   return number;
 }
 
@@ -201,7 +201,7 @@ CLI::Option* Options::size(const std::string& names, Bytes& value, const std::st
   return add(names, "SIZE", help, [&value, name = long_name(names)](const std::string& text) {
     const auto bytes = parse_bytes(text);
     if (!bytes) refuse(name + ": " + bytes.error().message);
-    if (bytes->count < 1) refuse(name, text, "a size of at least 1 byte");
+    if (bytes->count < 1) refuse_value(name, text, "a size of at least 1 byte");
     constexpr std::int64_t smallest_without_unit = 1 << 20;
     if (text.find_first_not_of("0123456789") == std::string::npos && bytes->count < smallest_without_unit) {
       const std::string number = std::to_string(bytes->count);
@@ -215,7 +215,7 @@ CLI::Option* Options::size(const std::string& names, Bytes& value, const std::st
 CLI::Option* Options::text(const std::string& names, std::string& value, const std::string& value_name,
                            const std::string& help) {
   return add(names, value_name, help, [&value, name = long_name(names)](const std::string& text) {
-    if (text.empty()) refuse(name, text, "a name: it is empty");
+    if (text.empty()) refuse_value(name, text, "a name: it is empty");
     value = text;
   });
 }
@@ -225,7 +225,7 @@ CLI::Option* Options::choice(const std::string& names, std::string& value, std::
   std::string listed;
   for (const std::string& one : choices) listed += (listed.empty() ? "" : "|") + one;
   return add(names, listed, help, [&value, name = long_name(names), choices, listed](const std::string& text) {
-    if (std::find(choices.begin(), choices.end(), text) == choices.end()) refuse(name, text, "one of " + listed);
+    if (std::find(choices.begin(), choices.end(), text) == choices.end()) refuse_value(name, text, "one of " + listed);
     value = text;
   });
 }
@@ -237,7 +237,7 @@ CLI::Option* Options::texts(const std::string& names, std::vector<std::string>& 
           names,
           [&value, name = long_name(names)](const std::vector<std::string>& all) {
             for (const std::string& one : all)
-              if (one.empty()) refuse(name, one, "a name: it is empty");
+              if (one.empty()) refuse_value(name, one, "a name: it is empty");
             value = all;
           },
           help)
