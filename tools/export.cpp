@@ -25,7 +25,7 @@ namespace {
 
 std::vector<std::string> target_names() {
   std::vector<std::string> out;
-  for (const ExportTarget target : export_targets) out.emplace_back(galvatron::name_of(target));
+  for (const ExportTarget target : export_targets) out.emplace_back(name_of(target));
   out.emplace_back("header");
   out.emplace_back("huggingface");
   return out;
@@ -35,11 +35,11 @@ std::vector<std::string> target_names() {
 void export_weights(const std::string& path, std::string model_name, const std::string& out, Precision precision,
                     const Common& common) {
   if (out.empty()) refuse("--to huggingface writes a folder; give --out DIR");
-  const auto manifest = value_or_throw(galvatron::train::Checkpoint::read_manifest(path));
+  const auto manifest = value_or_throw(train::Checkpoint::read_manifest(path));
   if (model_name.empty()) model_name = manifest.training.model;
   const ModelSpec model = value_or_throw(load_model(model_name));
-  const auto checkpoint = value_or_throw(galvatron::train::Checkpoint::open(path, model));
-  const auto files = value_or_throw(galvatron::train::write_huggingface(out, checkpoint, model, precision));
+  const auto checkpoint = value_or_throw(train::Checkpoint::open(path, model));
+  const auto files = value_or_throw(train::write_huggingface(out, checkpoint, model, precision));
   if (common.json) {
     print_json({{"target", "huggingface"},
                 {"checkpoint", checkpoint.path().string()},
@@ -91,7 +91,7 @@ Priced priced(const Exported& exported, const Plan& plan, ExportTarget target, c
     }
     out.cost = *cost;
     out.command = search_command(plan, target, model_name, cluster_name, *model, cluster.device.memory,
-                                 "plan_for_" + std::string(galvatron::name_of(target)) + ".json");
+                                 "plan_for_" + std::string(name_of(target)) + ".json");
   } catch (const Failure& e) {
     out.why_not = std::string(e.what()) + "; name the cluster with --cluster";
   }
@@ -168,7 +168,7 @@ void run_export(const Arguments& arguments, Common& common) {
   require_output(common);
   std::optional<ExportTarget> target;
   for (const ExportTarget known : export_targets)
-    if (to == galvatron::name_of(known)) target = known;
+    if (to == name_of(known)) target = known;
   if (target && !name.empty()) refuse("--name is the namespace of a header; leave it out with --to " + to);
   if (to == "huggingface") {
     if (!name.empty() || strict || !cluster.empty())

@@ -283,8 +283,7 @@ void run_hetu(const Arguments& arguments, Common& common) {
     return;
   }
   refuse(
-      "hetu: " +
-      (verb.empty() ? std::string("nothing to do") : "\"" + galvatron::detail::one_line(verb, 40) + "\" is unknown") +
+      "hetu: " + (verb.empty() ? std::string("nothing to do") : "\"" + detail::one_line(verb, 40) + "\" is unknown") +
       "; say `galvatron hetu plan` or `galvatron hetu cost` (--help shows the options)");
 }
 

@@ -93,7 +93,7 @@ void run(const Arguments& arguments, Common& common) {
     std::vector<std::string> names;
     for (const Command& known : commands) names.emplace_back(known.name);
     const auto near = name.starts_with("-") ? std::vector<std::string>() : nearest_names(name, names, 1);
-    refuse(what + "\"" + galvatron::detail::one_line(name, 40) + "\"" +
+    refuse(what + "\"" + detail::one_line(name, 40) + "\"" +
            (near.empty() ? "" : ", did you mean " + near.front() + "?") + "; the commands are " + command_names() +
            " (`galvatron --help` shows more)");
   }

@@ -61,7 +61,7 @@ class HelpFormatter : public CLI::Formatter {
 };
 
 [[noreturn]] void refuse_value(const std::string& name, const std::string& value, const std::string& expected) {
-  refuse(name + ": \"" + galvatron::detail::one_line(value, 60) + "\" is not " + expected + "; choose another value");
+  refuse(name + ": \"" + detail::one_line(value, 60) + "\" is not " + expected + "; choose another value");
 }
 
 std::string short_number(double x) {
@@ -108,7 +108,7 @@ constexpr std::pair<std::string_view, std::string_view> synonyms[] = {
 // The options of `known` that `word` (`--batch`) may mean.
 std::vector<std::string> meant_options(const std::string& word, const std::vector<std::string>& known) {
   const std::size_t begin = std::min(word.find_first_not_of('-'), word.size());
-  std::string bare = galvatron::detail::lower_case(word.substr(begin, 64));
+  std::string bare = detail::lower_case(word.substr(begin, 64));
   std::replace(bare.begin(), bare.end(), '_', '-');
   for (const auto& [name, others] : synonyms)
     if (others.find(" " + bare + " ") != std::string_view::npos && std::ranges::find(known, name) != known.end())
@@ -276,22 +276,22 @@ Options::Outcome Options::parse(std::vector<std::string> arguments) {
   } catch (const CLI::ExtrasError&) {
     const std::string first = app_.remaining().empty() ? "" : app_.remaining().front();
     const std::string word = first.substr(0, first.find('='));
-    if (!word.starts_with("-")) refuse_all("unexpected argument \"" + galvatron::detail::one_line(first, 60) + "\"");
+    if (!word.starts_with("-")) refuse_all("unexpected argument \"" + detail::one_line(first, 60) + "\"");
     std::vector<std::string> known;
     for (const CLI::Option* option : app_.get_options())
       for (const std::string& name : option->get_lnames()) known.push_back("--" + name);
     const auto near = meant_options(word, known);
-    refuse_all("unknown option " + galvatron::detail::one_line(word, 60) +
+    refuse_all("unknown option " + detail::one_line(word, 60) +
                (near.empty()       ? ""
                 : near.size() == 1 ? "; the nearest is " + near.front()
                                    : "; the nearest are " + in_words(near, "and")));
   } catch (const CLI::ArgumentMismatch& e) {
     const std::string_view why = e.what();
     if (why.find("flag override") != std::string_view::npos)
-      refuse_all("--" + galvatron::detail::one_line(why.substr(0, why.find(' ')), 60) + " takes no value");
-    refuse_all(galvatron::detail::one_line(why.substr(0, why.find(':')), 60) + " needs a value after it");
+      refuse_all("--" + detail::one_line(why.substr(0, why.find(' ')), 60) + " takes no value");
+    refuse_all(detail::one_line(why.substr(0, why.find(':')), 60) + " needs a value after it");
   } catch (const CLI::ParseError& e) {
-    refuse_all(galvatron::detail::one_line(e.what()));
+    refuse_all(detail::one_line(e.what()));
   }
   std::vector<std::string> missing;
   for (const Requirement& requirement : required_) {

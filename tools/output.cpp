@@ -26,7 +26,7 @@ bool output_was_closed = false;
 
 void write_error(std::string_view text) {
   // Nobody is left to tell when this fails.
-  static_cast<void>(galvatron::detail::write_fully(STDERR_FILENO, text.data(), text.size()));
+  static_cast<void>(detail::write_fully(STDERR_FILENO, text.data(), text.size()));
 }
 
 // The first `head` and the last `tail` bytes of a text that is longer than both; no letter of UTF-8 is cut in two.
@@ -80,11 +80,10 @@ void prepare_streams() {
 }
 
 void print(std::string_view text) {
-  const int reason = galvatron::detail::write_fully(STDOUT_FILENO, text.data(), text.size());
+  const int reason = detail::write_fully(STDOUT_FILENO, text.data(), text.size());
   if (reason == EPIPE) throw ReaderGone{};
   if (reason != 0)
-    refuse("cannot write standard output: " + galvatron::detail::reason_of(reason) +
-           "; send it to a file or a terminal");
+    refuse("cannot write standard output: " + detail::reason_of(reason) + "; send it to a file or a terminal");
 }
 
 namespace {
@@ -212,8 +211,7 @@ void require_writable(const NamedFile& file) {
   struct stat status{};
   if (::stat(path.c_str(), &status) == 0 && !S_ISREG(status.st_mode)) {  // a pipe or a device is not opened twice
     if (S_ISDIR(status.st_mode)) refuse_file("cannot write " + path + ": it is a directory");
-    if (::access(path.c_str(), W_OK) != 0)
-      refuse_file("cannot write " + path + ": " + galvatron::detail::reason_of(errno));
+    if (::access(path.c_str(), W_OK) != 0) refuse_file("cannot write " + path + ": " + detail::reason_of(errno));
     return;
   }
   if (const auto probe = AtomicFile::create(path); !probe) refuse_file(probe.error().message);

@@ -80,10 +80,7 @@ nlohmann::ordered_json plan_report(const Plan& plan, const PlanCost& cost, Bytes
 
 // The same for people.
 std::string plan_summary(const Plan& plan, const PlanCost& cost) {
-  const auto count = [](std::int64_t n, const std::string& one, const std::string& many) {
-    return std::to_string(n) + " " + (n == 1 ? one : many);
-  };
-  std::string out = plan.model + " on " + plan.cluster + ": " + count(plan.ranks(), "rank", "ranks") + ", batch of " +
+  std::string out = plan.model + " on " + plan.cluster + ": " + counted(plan.ranks(), "rank") + ", batch of " +
                     std::to_string(plan.global_batch) + " x " + std::to_string(plan.sequence_length) + " tokens, " +
                     name_of(plan.precision) + "\n";
   out += "  strategy     " + plan_words(plan) + "\n";
@@ -93,7 +90,7 @@ std::string plan_summary(const Plan& plan, const PlanCost& cost) {
     const PlanStageCost& stage = cost.stages[i];
     const auto [first, last] = std::pair(stage.stage.first_layer, stage.stage.last_layer);
     out += stage_label(i) + (first == last ? "layer " : "layers ") + std::to_string(first) +
-           (first == last ? "" : "-" + std::to_string(last)) + ", " + count(stage.stage.rank_count, "rank", "ranks") +
+           (first == last ? "" : "-" + std::to_string(last)) + ", " + counted(stage.stage.rank_count, "rank") +
            ", peak " + format_bytes(stage.peak()) + " each, forward " + format_seconds(stage.seconds.forward) +
            ", backward " + format_seconds(stage.seconds.backward) + "\n";
   }
@@ -109,7 +106,7 @@ std::vector<ScheduleKind> schedules_named(const std::string& text) {
     const std::string name = text.substr(at, end - at);
     const auto kind = schedule_named(name);
     if (!kind)
-      refuse("--schedule: \"" + galvatron::detail::one_line(name, 40) +
+      refuse("--schedule: \"" + detail::one_line(name, 40) +
              "\" is not a schedule; choose from gpipe, 1f1b, interleaved, zb-h1, with commas between "
              "several, or all");
     out.push_back(*kind);
@@ -126,7 +123,7 @@ std::vector<std::int64_t> batches_named(const std::string& text, int devices) {
     std::int64_t value = 0;
     const auto [end, failure] = std::from_chars(part.data(), part.data() + part.size(), value);
     if (failure != std::errc{} || end != part.data() + part.size() || value < 1 || value > most)
-      refuse("--global-batch: \"" + galvatron::detail::one_line(text, 40) + "\" is not a number of samples from 1 to " +
+      refuse("--global-batch: \"" + detail::one_line(text, 40) + "\" is not a number of samples from 1 to " +
              std::to_string(most) + ", a range such as 8..512, or auto");
     return value;
   };
@@ -275,8 +272,7 @@ void run_plan(const Arguments& arguments, Common& common) {
   options.flag("--quiet", common.quiet, "show no progress");
   options.examples(
       "Examples:\n  galvatron plan --model llama3-8b --cluster 64xh100-80g --global-batch 512\n  galvatron plan "
-      "--model "
-      "gpt2-tiny --cluster cluster.json --global-batch 16 \\\n      --memory 16MiB --out plan.json");
+      "--model gpt2-tiny --cluster cluster.json --global-batch 16 \\\n      --memory 16MiB --out plan.json");
   if (options.parse(arguments) == Options::Outcome::help_shown) return;
   require_output(common);
   require_files({{"--out", out}}, {{"--model", model_name}, {"--cluster", cluster_name}});

@@ -34,19 +34,19 @@ void busy_option(Options& options, std::string& on_busy, const std::string& when
 MeasuredCluster measured(const Launcher& launcher, Measurement what, const Common& common) {
   ErrorProgress progress("profile", common);
   MeasuredCluster out;
-  galvatron::train::ProfileOptions options;
+  train::ProfileOptions options;
   options.ranks = what.ranks;
   options.time_budget = {what.seconds};
   options.precisions = std::move(what.precisions);
   options.models = std::move(what.models);
   options.accepts_busy = what.on_busy == "accept";
-  options.progress = [&](const galvatron::train::ProfileProgress& now) {
+  options.progress = [&](const train::ProfileProgress& now) {
     out.others = now.others;
     progress.update(now.share, now.step);
   };
   out.cluster = launcher.profile(options);
   if (!is_host(out.cluster) || !launcher.shows()) return out;
-  if (const std::string why = galvatron::train::why_doubtful(out.cluster, out.others); !why.empty())
+  if (const std::string why = train::why_doubtful(out.cluster, out.others); !why.empty())
     progress.say("The profile is doubtful: " + why + ".");
   return out;
 }
@@ -88,7 +88,6 @@ Options::Outcome read(const Arguments& arguments, ProfileArguments& a, Common& c
 
 // "on one NVIDIA H100", "on 8 NVIDIA H100, one each"
 std::string place_of(const Cluster& cluster, const std::string& device) {
-  const auto counted = [](int n, const char* what) { return std::to_string(n) + " " + what + (n == 1 ? "" : "s"); };
   if (device == "host")
     return "of " + counted(cluster.threads_per_rank, "thread") + " on " + counted(cluster.cores, "core");
   if (cluster.devices == 1 || cluster.cores == 1) return "on one " + cluster.device.name;
@@ -137,8 +136,8 @@ void profile(const ProfileArguments& a, Common& common, Launcher& launcher) {
     print_json(out);
     return;
   }
-  std::string text = "Measured " + std::to_string(cluster.devices) + (cluster.devices == 1 ? " rank " : " ranks ") +
-                     place_of(cluster, a.device) + " in " + format_seconds({took}) + "\n";
+  std::string text = "Measured " + counted(cluster.devices, "rank") + " " + place_of(cluster, a.device) + " in " +
+                     format_seconds({took}) + "\n";
   for (const PrecisionRate& rate : cluster.device.rates)
     text += "  matrix products    " + format_count(rate.peak_flops) + "FLOP/s in " + name_of(rate.precision) +
             " (one rank alone)\n";
@@ -151,7 +150,7 @@ void profile(const ProfileArguments& a, Common& common, Launcher& launcher) {
   if (cluster.nodes() > 1) all_reduce(cluster.across_nodes, std::to_string(cluster.nodes()) + " machines");
   text += "  free memory        " + format_bytes(cluster.device.memory) + " a rank" +
           (free.bound.empty() ? "" : ": " + free.bound) + "\n";
-  if (const std::string busy = galvatron::train::others_text(others); !busy.empty())
+  if (const std::string busy = train::others_text(others); !busy.empty())
     text += "  disturbed          " + busy + " meanwhile\n";
   text += "  written to         " + a.out + "\n";
   print(text);

@@ -145,7 +145,7 @@ Options::Outcome read(const Arguments& arguments, TrainArguments& a, Common& com
   options.text("--report", a.report, "FILE", "write an HTML report of the last step beside its prediction");
   options.flag("--json", common.json, "print one JSON object instead of text");
   options.flag("--quiet", common.quiet, "show no progress");
-  const galvatron::device::AdamW adam;
+  const device::AdamW adam;
   char optimizer[512];
   std::snprintf(
       optimizer, sizeof optimizer,
@@ -197,8 +197,7 @@ void check(const TrainArguments& a, const Launcher& launcher) {
 void check_processes(int ranks, const Launcher& launcher) {
   if (launcher.ranks() != 0 && launcher.ranks() != ranks)
     refuse(launcher.starter() + " has started " + std::to_string(launcher.ranks()) +
-           (launcher.ranks() == 1 ? " process" : " processes") + ", but the plan has " + std::to_string(ranks) +
-           (ranks == 1 ? " rank" : " ranks") + "; " +
+           (launcher.ranks() == 1 ? " process" : " processes") + ", but the plan has " + counted(ranks, "rank") + "; " +
            (launcher.starter() == "mpirun" ? "use mpirun -np " : std::string("start ")) + std::to_string(ranks) +
            ", or make a plan for " + std::to_string(launcher.ranks()));
 }
@@ -262,8 +261,7 @@ std::vector<Bytes> rank_memory(const Plan& plan, const ModelSpec& model, const L
   const Bytes library = launcher.library_workspace(plan);
   std::vector<Bytes> out;
   for (const PlanStage& stage : plan.stages) {
-    const Bytes bytes =
-        galvatron::train::memory_of(galvatron::train::stage_plan(plan, model, stage.first_rank), library).total();
+    const Bytes bytes = train::memory_of(train::stage_plan(plan, model, stage.first_rank), library).total();
     out.insert(out.end(), static_cast<std::size_t>(stage.rank_count), bytes);
   }
   return out;
@@ -402,7 +400,7 @@ int ranks_to_start(const TrainArguments& a, const Launcher& launcher) {
 
 struct Outcome {
   Plan plan;
-  galvatron::train::TrainReport report;
+  train::TrainReport report;
   std::vector<Bytes> predicted;
   std::vector<Bytes> measured;
   double tokens_per_second = 0;
@@ -446,16 +444,15 @@ void print_outcome(const Outcome& o, const TrainArguments& a) {
   const double measured = o.report.iteration_seconds;
   char loss[96];
   std::snprintf(loss, sizeof loss, "%.4f -> %.4f", steps.front().loss, steps.back().loss);
-  std::string out = "Trained " + o.plan.model + " for " + std::to_string(static_cast<std::int64_t>(steps.size())) +
-                    (steps.size() == 1 ? " step" : " steps") + " on " + std::to_string(o.plan.ranks()) +
-                    (o.plan.ranks() == 1 ? " rank" : " ranks") + " in " + name_of(o.plan.precision) + ": " +
-                    plan_words(o.plan) + "\n";
+  std::string out = "Trained " + o.plan.model + " for " + counted(std::ssize(steps), "step") + " on " +
+                    counted(o.plan.ranks(), "rank") + " in " + name_of(o.plan.precision) + ": " + plan_words(o.plan) +
+                    "\n";
   out += std::string("  loss         ") + loss + "\n";
   out += "  speed        " + format_count(o.tokens_per_second) + " tokens/s" + mfu_text(mfu_of(o));
   const std::string compared = against_prediction({predicted}, {measured});
   out += "\n  iteration    predicted " + (predicted > 0 ? format_seconds({predicted}) : "nothing") + ", measured " +
          format_seconds({measured}) + (compared.empty() ? "" : ": " + compared) + "\n";
-  if (const std::string busy = galvatron::train::others_text(o.others.value_or(0)); !busy.empty())
+  if (const std::string busy = train::others_text(o.others.value_or(0)); !busy.empty())
     out += "               " + busy + " meanwhile\n";
   for (std::size_t first = 0; first < o.predicted.size();) {
     std::size_t last = first;  // ranks with equal figures share a line
@@ -496,9 +493,8 @@ void print_nothing_to_do(const Plan& plan, const TrainArguments& a, const Common
 }
 
 // Trains. A failure says which checkpoint is the newest.
-galvatron::train::TrainReport trained(Launcher& launcher, const Plan& plan, const ModelSpec& model,
-                                      galvatron::train::BatchSource& batches,
-                                      const galvatron::train::TrainOptions& options, const RunFileArguments& files) {
+train::TrainReport trained(Launcher& launcher, const Plan& plan, const ModelSpec& model, train::BatchSource& batches,
+                           const train::TrainOptions& options, const RunFileArguments& files) {
   const auto with_newest = [&](const std::string& message) {
     const std::string newest = newest_checkpoint(files);
     return message + (newest.empty() ? "" : "; " + newest + " is the newest checkpoint, and " + way_to_go_on(files));
@@ -518,7 +514,7 @@ galvatron::train::TrainReport trained(Launcher& launcher, const Plan& plan, cons
 }
 
 // Where a run that signals have ended is, in a line.
-std::string interruption(const galvatron::train::TrainReport& report, const TrainArguments& a) {
+std::string interruption(const train::TrainReport& report, const TrainArguments& a) {
   const auto goes_on = [&](const std::string& checkpoint) { return checkpoint + ", and " + way_to_go_on(a.files); };
   if (report.steps.empty()) {
     const std::string newest = newest_checkpoint(a.files);
@@ -529,7 +525,7 @@ std::string interruption(const galvatron::train::TrainReport& report, const Trai
   const std::string place = "interrupted after step " + std::to_string(done) + " of " + std::to_string(a.steps) + "; ";
   if (a.files.checkpoint.empty()) return place + "without --checkpoint nothing of it is kept";
   const std::filesystem::path folder = a.files.checkpoint;
-  return place + "its checkpoint is " + goes_on((folder / galvatron::train::checkpoint_name(done)).string());
+  return place + "its checkpoint is " + goes_on((folder / train::checkpoint_name(done)).string());
 }
 
 // The number of the signal that ended it early, or 0.
@@ -556,10 +552,10 @@ int train(TrainArguments& a, const Arguments& arguments, Common& common, Launche
     a.ranks = launcher.ranks();
   }
 
-  std::optional<galvatron::train::Data> data;
+  std::optional<train::Data> data;
   const auto open_data = [&](const ModelSpec& model, std::int64_t sequence) {
     const std::vector<std::filesystem::path> paths(a.data.begin(), a.data.end());
-    data = value_or_throw(galvatron::train::Data::open(
+    data = value_or_throw(train::Data::open(
         paths, model,
         {.sequence = sequence, .seed = static_cast<std::uint64_t>(a.constants.seed), .mask_token = a.mask_token}));
   };
@@ -595,12 +591,12 @@ int train(TrainArguments& a, const Arguments& arguments, Common& common, Launche
   check_memory(here, checkpoint_copies(a.files, plan, prepared.model), plan, launcher, a);
   if (!a.save_plan.empty()) value_or_throw(save_plan(plan, a.save_plan));
 
-  galvatron::train::TrainOptions options;
+  train::TrainOptions options;
   options.steps = a.steps;
   const TrainingConstants& c = a.constants;
   options.learning_rate = {.peak = c.learning_rate, .floor = c.least_rate, .warmup_steps = c.warmup, .steps = a.steps};
   options.adam.weight_decay = static_cast<float>(c.weight_decay);
-  options.adam.rounding = galvatron::device::rounding_of(c.rounding);
+  options.adam.rounding = device::rounding_of(c.rounding);
   options.clip = c.clip;
   options.seed = static_cast<std::uint64_t>(c.seed);
   options.data_tokens = data->size();
@@ -616,14 +612,14 @@ int train(TrainArguments& a, const Arguments& arguments, Common& common, Launche
                                                             "; once more ends it at once."
                                                       : "",
                                shows ? "interrupted twice, and ended at once" : "");
-  std::optional<galvatron::train::Recorder> recorder;
+  std::optional<train::Recorder> recorder;
   if (!a.trace.empty() || !a.report.empty()) {
     check_recorded(plan);
     options.recorder = &recorder.emplace(plan.ranks());
   }
   {
     ErrorProgress progress("train", common);
-    options.on_step = [&](const galvatron::train::StepReport& step) {
+    options.on_step = [&](const train::StepReport& step) {
       files.add(step);
       if (!step.skipped.empty()) progress.say("Left out: " + step.skipped);
       char loss[32];

@@ -32,6 +32,19 @@ struct PlanLayerCost {
   Bytes states;
   Bytes stash;      ///< of one micro-batch
   Bytes workspace;  ///< transient, at its largest
+
+  [[nodiscard]] Seconds relayout() const { return relayout_forward + relayout_backward; }
+  [[nodiscard]] Seconds forward() const { return seconds.forward + relayout_forward; }
+  [[nodiscard]] Seconds backward() const { return seconds.backward + relayout_backward; }
+  /// With moves.
+  [[nodiscard]] Seconds communication() const {
+    return seconds.forward_communication + seconds.backward_communication + relayout();
+  }
+  /// Whether tables show both in one row.
+  [[nodiscard]] bool looks_like(const PlanLayerCost& other) const {
+    return spec == other.spec && seconds == other.seconds && states == other.states && stash == other.stash &&
+           relayout_forward == other.relayout_forward && relayout_backward == other.relayout_backward;
+  }
 };
 
 /// Layers that a stage carries out together: all that it has, or those of one virtual stage.
@@ -188,13 +201,12 @@ inline Result<PlanCost> cost_of(const Plan& plan, const ModelSpec& model, const 
         static_cast<int>(first), static_cast<int>(out.layers.size()), {}, {}, cost::pass_memory(counts, layouts)};
     for (std::size_t k = first; k < out.layers.size(); ++k) {
       const PlanLayerCost& layer = out.layers[k];
-      const Seconds moves = layer.relayout_forward + layer.relayout_backward;
-      total.seconds.forward += layer.seconds.forward + layer.relayout_forward;
-      total.seconds.backward += layer.seconds.backward + layer.relayout_backward;
+      total.seconds.forward += layer.forward();
+      total.seconds.backward += layer.backward();
       total.seconds.synchronise += layer.seconds.synchronise;
       total.seconds.update += layer.seconds.update;
       total.seconds.weights += layer.seconds.weights;
-      total.communication += layer.seconds.forward_communication + layer.seconds.backward_communication + moves;
+      total.communication += layer.communication();
     }
     if (i > 0) {
       const LayerSpec& layer = model.blocks[static_cast<std::size_t>(range.first)];

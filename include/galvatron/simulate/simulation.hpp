@@ -68,10 +68,9 @@ inline StageSeconds stage_seconds(const PlanParts& parts, std::size_t stage, std
   Seconds busy;
   for_each_share(followed, repetitions, [&](const Span& span, Seconds lasted) {
     busy += lasted;
-    const std::vector<Piece> pieces = pieces_of(parts, stage, span.instruction);
-    Seconds sum;
-    for (const Piece& piece : pieces) sum += piece.seconds;
-    for (const Piece& piece : pieces) out[piece.activity] += lasted * (piece.seconds / sum);
+    const Seconds whole = seconds_of(parts, stage, span.instruction);
+    for (const Piece& piece : pieces_of(parts, stage, span.instruction))
+      out[piece.activity] += lasted * (piece.seconds / whole);
   });
   out[Activity::waiting] = max(Seconds{}, iteration - busy);
   return out;

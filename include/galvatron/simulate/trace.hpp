@@ -65,7 +65,8 @@ class TraceWriter {
     metadata(compute, "thread_name", {{"name", "compute"}});
     metadata(communication, "thread_name", {{"name", "communication"}});
   }
-  /// A slice; nothing if it takes less than a nanosecond.
+  /// A slice; nothing if it takes less than a nanosecond. Those of the communication of a process come after its
+  /// others.
   /// @param within  the slice that it lies in has ended then
   void slice(int process, Thread thread, std::string_view name, std::string_view category, Seconds begin, Seconds end,
              Seconds within = {HUGE_VAL}, std::string_view arguments = {}) {
@@ -84,9 +85,10 @@ class TraceWriter {
   void tell(const std::string& key, std::string_view value) { told_[key] = value; }
 
   /// The file.
-  [[nodiscard]] std::string text() const {
-    return "{\"displayTimeUnit\": \"ms\",\n\"otherData\": " + dumped(told_) + ",\n\"traceEvents\": [" + text_ +
-           "\n]}\n";
+  [[nodiscard]] std::string text() {
+    flush();
+    return "{\"displayTimeUnit\": \"ms\",\n\"otherData\": " + dumped(told_) + ",\n\"traceEvents\": [" +
+           (text_.empty() ? "" : text_.substr(1)) + "\n]}\n";
   }
 
  private:
@@ -102,12 +104,15 @@ class TraceWriter {
     return value.dump(-1, ' ', true, Json::error_handler_t::replace);
   }
   void event(int process, int thread, char phase, std::string_view name, const std::string& more) {
-    text_ += (text_.empty() ? "\n" : ",\n") + std::string("{\"pid\": ") + std::to_string(process) +
-             ", \"tid\": " + std::to_string(thread) + ", \"ph\": \"" + phase +
-             "\", \"name\": " + dumped(nlohmann::json(name)) + more + "}";
+    if (phase != 'X') flush();
+    (thread == communication && phase == 'X' ? later_ : text_) +=
+        ",\n{\"pid\": " + std::to_string(process) + ", \"tid\": " + std::to_string(thread) + ", \"ph\": \"" + phase +
+        "\", \"name\": " + dumped(nlohmann::json(name)) + more + "}";
   }
+  void flush() { text_ += std::exchange(later_, {}); }
 
-  std::string text_;
+  std::string text_;   // events, each behind a comma
+  std::string later_;  // of the process that is being written
   nlohmann::ordered_json told_ = nlohmann::ordered_json::object();
   int processes_ = 0;
 };
@@ -133,13 +138,11 @@ inline void add_instruction(TraceWriter& out, int process, const Span& span, boo
                 ", \"chunk\": " + std::to_string(span.instruction.chunk) + "}");
 }
 
-// The layers of a pass, one after the other; on `thread` only.
-inline void add_layers(TraceWriter& out, int process, TraceWriter::Thread thread, const PlanParts& parts,
-                       std::size_t stage, const Span& span) {
+// The layers of a pass, one after the other.
+inline void add_layers(TraceWriter& out, int process, const PlanParts& parts, std::size_t stage, const Span& span) {
   const std::size_t layers = parts.cost.layers.size() - 2;  // blocks
   const std::vector<Piece> pieces = pieces_of(parts, stage, span.instruction);
-  Seconds whole;
-  for (const Piece& piece : pieces) whole += piece.seconds;
+  const Seconds whole = seconds_of(parts, stage, span.instruction);
   const double stretch = whole.value > 0 ? (span.end - span.begin) / whole : 0;
   Seconds at = span.begin;
   for (std::size_t i = 0; i < pieces.size();) {
@@ -147,16 +150,16 @@ inline void add_layers(TraceWriter& out, int process, TraceWriter::Thread thread
     Seconds end = at;
     while (next < pieces.size() && pieces[next].layer == pieces[i].layer) end += pieces[next++].seconds * stretch;
     const std::string name = layer_text(pieces[i].layer, layers);
-    if (thread == TraceWriter::compute) out.slice(process, thread, name, "layer", at, end, span.end);
+    out.slice(process, TraceWriter::compute, name, "layer", at, end, span.end);
     for (; i < next; ++i) {
       const Piece& piece = pieces[i];
       const Seconds then = at + piece.seconds * stretch;
-      const bool talks = piece.activity == Activity::communication || piece.activity == Activity::transfer;
-      if (thread == TraceWriter::communication && talks)
-        out.slice(process, thread, name + (piece.activity == Activity::transfer ? " re-layout" : " collectives"),
+      if (piece.activity == Activity::communication || piece.activity == Activity::transfer)
+        out.slice(process, TraceWriter::communication,
+                  name + (piece.activity == Activity::transfer ? " re-layout" : " collectives"),
                   name_of(piece.activity), at, then, span.end);
-      if (thread == TraceWriter::compute && piece.activity == Activity::recompute)
-        out.slice(process, thread, "recompute", "recompute", at, then, min(end, span.end));
+      if (piece.activity == Activity::recompute)
+        out.slice(process, TraceWriter::compute, "recompute", "recompute", at, then, min(end, span.end));
       at = then;
     }
   }
@@ -192,30 +195,25 @@ inline void add_simulation(TraceWriter& out, const Plan& plan, const Simulation&
     const std::vector<Span>& spans = simulation.spans[s];
     out.process(process, "stage " + std::to_string(s) + " simulated, ranks " + std::to_string(where.first_rank) + "-" +
                              std::to_string(where.first_rank + where.rank_count - 1));
-    for (const TraceWriter::Thread thread : {TraceWriter::compute, TraceWriter::communication}) {
-      Seconds now;
-      for (std::size_t i = 0; i < spans.size(); ++i) {
-        const Span& span = spans[i];
-        for (const Repetition& repetition : simulation.repetitions)
-          if (thread == TraceWriter::compute && repetition.first[s] == i) {
-            const Seconds then = now + repetition.lasted();
-            out.slice(process, thread,
-                      std::to_string(repetition.microbatches) + " micro-batches like those before, left out",
-                      "left out", now, then);
-            now = then;
-          }
-        if (thread == TraceWriter::compute)
-          out.slice(process, thread, wait_text(span.instruction.op), "waiting", now, span.begin);
-        now = span.end;
-        const bool own = detail::thread_of(span.instruction.op) == thread;
-        if (own) detail::add_instruction(out, process, span, chunks);
-        if (with_layers && detail::thread_of(span.instruction.op) == TraceWriter::compute &&
-            span.instruction.op != schedule::Op::step)
-          detail::add_layers(out, process, thread, simulation.parts, s, span);
-      }
-      if (thread == TraceWriter::compute)
-        out.slice(process, thread, "wait for the last stage", "waiting", now, simulation.iteration);
+    Seconds now;
+    const auto wait = [&](const std::string& name, const char* category, Seconds until) {
+      out.slice(process, TraceWriter::compute, name, category, now, until);
+      now = until;
+    };
+    for (std::size_t i = 0; i < spans.size(); ++i) {
+      const Span& span = spans[i];
+      for (const Repetition& repetition : simulation.repetitions)
+        if (repetition.first[s] == i)
+          wait(std::to_string(repetition.microbatches) + " micro-batches like those before, left out", "left out",
+               now + repetition.lasted());
+      wait(wait_text(span.instruction.op), "waiting", span.begin);
+      now = span.end;
+      detail::add_instruction(out, process, span, chunks);
+      if (with_layers && detail::thread_of(span.instruction.op) == TraceWriter::compute &&
+          span.instruction.op != schedule::Op::step)
+        detail::add_layers(out, process, simulation.parts, s, span);
     }
+    wait("wait for the last stage", "waiting", simulation.iteration);
     detail::add_memory(out, process, simulation.parts.cost.stages[s], spans, simulation.repetitions, s);
   }
 }
@@ -226,9 +224,7 @@ inline void add_simulation(TraceWriter& out, const Plan& plan, const Simulation&
 inline void add_measured(TraceWriter& out, int process, const std::string& name, std::span<const Span> spans,
                          const PlanStageCost* stage, bool chunks) {
   out.process(process, name);
-  for (const TraceWriter::Thread thread : {TraceWriter::compute, TraceWriter::communication})
-    for (const Span& span : spans)
-      if (detail::thread_of(span.instruction.op) == thread) detail::add_instruction(out, process, span, chunks);
+  for (const Span& span : spans) detail::add_instruction(out, process, span, chunks);
   if (stage != nullptr) detail::add_memory(out, process, *stage, spans);
 }
 

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include <galvatron/core/dtype.hpp>
+#include <galvatron/core/quantity.hpp>
 #include <galvatron/cost/trainer.hpp>
 #include <galvatron/plan/plan.hpp>
 #include <galvatron/strategy/one_for_all.hpp>
@@ -224,9 +225,8 @@ inline std::vector<int> chunk_sizes(const Plan& plan) {
 /// `a plan for gpt2-tiny on host: 4 ranks, batch of 16 x 64 tokens, fp32`.
 inline std::string export_title(const Plan& plan) {
   return "a plan for " + one_line(plan.model, 80) + " on " + one_line(plan.cluster, 80) + ": " +
-         std::to_string(plan.ranks()) + (plan.ranks() == 1 ? " rank" : " ranks") + ", batch of " +
-         std::to_string(plan.global_batch) + " x " + std::to_string(plan.sequence_length) + " tokens, " +
-         name_of(plan.precision);
+         counted(plan.ranks(), "rank") + ", batch of " + std::to_string(plan.global_batch) + " x " +
+         std::to_string(plan.sequence_length) + " tokens, " + name_of(plan.precision);
 }
 
 /// What the text leaves out, as comment lines that begin with `mark`.

@@ -129,7 +129,7 @@ inline std::string why_impossible(const Plan& plan, const Job& job) {
 
 /// Time and memory of a plan. Errors (usage): those of why_impossible, figures that the profiles lack, and times that
 /// are no positive number because the profile's are absurd.
-inline Result<PlanPrice> price(const Model& model, const Plan& plan) {
+inline Result<PlanPrice> price(const Model& model, const Plan& plan) try {
   const Job& job = model.job();
   if (const std::string why = why_impossible(plan, job); !why.empty())
     return usage_error("not a plan for this job: " + why + "; mend the plan or the options");
@@ -150,12 +150,8 @@ inline Result<PlanPrice> price(const Model& model, const Plan& plan) {
     double forward = 0;
     double megabytes = 0;
     for (std::size_t end = layer + count; layer < end; ++layer) {
-      if (last != plan.layers[layer]) {
-        const auto priced = model.layer(plan.layers[layer], p, plan.microbatches);
-        if (!priced) return tl::unexpected<Error>(priced.error());
-        cost = *priced;
-        last = plan.layers[layer];
-      }
+      if (last != plan.layers[layer]) cost = value_or_throw(model.layer(plan.layers[layer], p, plan.microbatches));
+      last = plan.layers[layer];
       time.no_sync += cost.no_sync;
       time.sync += cost.sync;
       forward += cost.forward;
@@ -163,15 +159,11 @@ inline Result<PlanPrice> price(const Model& model, const Plan& plan) {
     }
     double end_megabytes = 0;
     if (stage == 0 || stage == p - 1) {
-      const auto end = model.end(plan.ends,
-                                 p == 1       ? End::whole
-                                 : stage == 0 ? End::first
-                                              : End::last,
-                                 p, plan.microbatches);
-      if (!end) return tl::unexpected<Error>(end.error());
-      time.no_sync += end->no_sync;
-      forward += end->forward;
-      end_megabytes = end->memory(in_flight);
+      const End which = p == 1 ? End::whole : stage == 0 ? End::first : End::last;
+      const Cost end = value_or_throw(model.end(plan.ends, which, p, plan.microbatches));
+      time.no_sync += end.no_sync;
+      forward += end.forward;
+      end_megabytes = end.memory(in_flight);
     }
     megabytes += std::ceil(end_megabytes + reserved_megabytes) + buffer;
     times.push_back(time);
@@ -184,6 +176,8 @@ inline Result<PlanPrice> price(const Model& model, const Plan& plan) {
     return usage_error("the profiles give a time of " + std::to_string(out.iteration.value) + " s and " +
                        std::to_string(out.peak_megabytes()) + " MB for a plan; check their figures");
   return out;
+} catch (const Failure& failure) {
+  return error_of(failure);
 }
 
 }  // namespace galvatron::cost::hetu

@@ -108,13 +108,27 @@ class HetuSearch {
   }
 
   [[nodiscard]] Solver solver_of(const Group& group, const Choices& choices) const {
-    return {stages_of(model_, group, choices.strategies), static_cast<double>(group.microbatches)};
+    std::vector<Stage> stages;
+    for (int i = 0; i < group.pipeline; ++i) {
+      const double in_flight = model_.in_flight(i, group.pipeline, group.microbatches);
+      Stage& stage = stages.emplace_back();
+      stage.count = group.division[static_cast<std::size_t>(i)];
+      for (const std::size_t s : choices.strategies) {
+        const cost::hetu::Cost& cost = group.costs[s];
+        stage.items.push_back({cost.no_sync, cost.sync - cost.no_sync, std::ceil(cost.memory(in_flight))});
+      }
+    }
+    return {std::move(stages), static_cast<double>(group.microbatches)};
   }
   [[nodiscard]] double buffer_of(const Group& group, const Choices& choices, const Ends& ends) const {
     return model_.sequence_buffer(std::max(choices.tensor, ends.strategy.tensor()), group.pipeline, group.microbatches);
   }
   void set_ends(Solver& solver, const Group& group, const Choices& choices, const Ends& ends) const {
-    solver.set_ends(end_times(group, ends), capacities(model_, group, ends, buffer_of(group, choices, ends)));
+    const double usable = cost::hetu::Model::usable_megabytes(model_.job().memory_gigabytes);
+    std::vector<double> capacities;  // of the layers of each stage, whole MB
+    for (const double megabytes : ends.megabytes)
+      capacities.push_back(std::floor(usable - buffer_of(group, choices, ends) - megabytes + 1e-9));
+    solver.set_ends(ends.times, capacities);
   }
 
   // Bounds of all cases of a group, and good plans for the most promising ones.
@@ -168,7 +182,7 @@ class HetuSearch {
     for (std::size_t i = 0; i < group.division.size(); ++i) {
       double least = infinite;
       for (const Item& item : solver.stages()[i].items) least = std::min(least, item.memory);
-      most = std::max(most, solver.stages()[i].count * least + end_megabytes(group, ends, i) + buffer);
+      most = std::max(most, solver.stages()[i].count * least + ends.megabytes[i] + buffer);
     }
     smallest_ = std::min(smallest_, most);
   }

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <utility>
@@ -103,10 +104,9 @@ inline std::vector<double> least_squares(std::span<const std::pair<double, doubl
 }
 
 inline std::size_t different_x(std::span<const std::pair<double, double>> points) {
-  std::vector<double> x;
-  for (const auto& point : points) x.push_back(point.first);
-  std::sort(x.begin(), x.end());
-  return static_cast<std::size_t>(std::unique(x.begin(), x.end()) - x.begin());
+  std::set<double> x;
+  for (const auto& point : points) x.insert(point.first);
+  return x.size();
 }
 
 }  // namespace detail

@@ -10,7 +10,6 @@
 #include <vector>
 
 #include <galvatron/compat/hetu/cost.hpp>
-#include <galvatron/compat/hetu/search/stage.hpp>
 #include <galvatron/core/error.hpp>
 #include <galvatron/strategy/divisors.hpp>
 
@@ -29,10 +28,8 @@ struct Options {
 /// Embedding and head under a strategy, on the first and last stage; with one stage both are on it.
 struct Ends {
   cost::hetu::EndStrategy strategy;
-  double first_time = 0;
-  double last_time = 0;  ///< 0 with one stage
-  double first_megabytes = 0;
-  double last_megabytes = 0;  ///< with one stage that of the first
+  std::vector<double> times;      ///< (p) on each stage
+  std::vector<double> megabytes;  ///< (p) that are not the layers', without the sequence-parallel buffer
 };
 
 /// All strategies with p stages and m micro-batches.
@@ -52,12 +49,6 @@ inline std::vector<int> degrees(int n, int most) {
   return out;
 }
 
-/// MB of a stage that are not its layers', without the sequence-parallel buffer.
-inline double end_megabytes(const Group& group, const Ends& ends, std::size_t stage) {
-  if (stage == 0) return ends.first_megabytes;
-  return stage + 1 == group.division.size() ? ends.last_megabytes : cost::hetu::reserved_megabytes;
-}
-
 /// Throws Failure (usage): a figure that the profiles lack.
 inline Group make_group(const cost::hetu::Model& model, const Options& options, int pipeline,
                         std::int64_t microbatches) {
@@ -65,11 +56,13 @@ inline Group make_group(const cost::hetu::Model& model, const Options& options, 
   Group group{pipeline, microbatches, cost::hetu::even_division(job.layers, pipeline), {}, {}, {}};
   const int stage = job.devices / pipeline;
   // Adds the end `which` of the model, on stage number `at`.
-  const auto add_end = [&](Ends& ends, cost::hetu::End which, int at, double& time, double& megabytes) {
+  const auto add_end = [&](Ends& ends, cost::hetu::End which, int at) {
     const cost::hetu::Cost cost = value_or_throw(model.end(ends.strategy, which, pipeline, microbatches));
-    time = cost.no_sync;
-    megabytes = std::ceil(cost.memory(model.in_flight(at, pipeline, microbatches)) + cost::hetu::reserved_megabytes);
+    const double in_flight = model.in_flight(at, pipeline, microbatches);
+    ends.times[static_cast<std::size_t>(at)] = cost.no_sync;
+    ends.megabytes[static_cast<std::size_t>(at)] = std::ceil(cost.memory(in_flight) + cost::hetu::reserved_megabytes);
   };
+  const auto p = static_cast<std::size_t>(pipeline);
   for (const int degree : degrees(stage, options.most_tensor)) {
     if (model.local_batch(pipeline, degree, microbatches) < 1) continue;
     if (options.whole_samples && job.global_batch / microbatches % (stage / degree) != 0) continue;
@@ -83,49 +76,15 @@ inline Group make_group(const cost::hetu::Model& model, const Options& options, 
           group.costs.push_back(value_or_throw(model.layer(group.strategies.back(), pipeline, microbatches)));
         }
         using cost::hetu::End;
-        Ends& ends = group.ends.emplace_back();
-        ends.strategy = {degree, ulysses, zero3};
-        add_end(ends, pipeline == 1 ? End::whole : End::first, 0, ends.first_time, ends.first_megabytes);
-        if (pipeline > 1) add_end(ends, End::last, pipeline - 1, ends.last_time, ends.last_megabytes);
+        group.ends.push_back({{degree, ulysses, zero3},
+                              std::vector<double>(p, 0),
+                              std::vector<double>(p, cost::hetu::reserved_megabytes)});
+        add_end(group.ends.back(), pipeline == 1 ? End::whole : End::first, 0);
+        if (pipeline > 1) add_end(group.ends.back(), End::last, pipeline - 1);
       }
     }
   }
   return group;
-}
-
-/// The stages of a group with the strategies `chosen`; no capacities yet.
-inline std::vector<Stage> stages_of(const cost::hetu::Model& model, const Group& group,
-                                    const std::vector<std::size_t>& chosen) {
-  std::vector<Stage> out;
-  for (std::size_t i = 0; i < group.division.size(); ++i) {
-    const double in_flight = model.in_flight(static_cast<int>(i), group.pipeline, group.microbatches);
-    Stage stage;
-    stage.count = group.division[i];
-    for (const std::size_t s : chosen) {
-      const cost::hetu::Cost& cost = group.costs[s];
-      stage.items.push_back({cost.no_sync, cost.sync - cost.no_sync, std::ceil(cost.memory(in_flight))});
-    }
-    out.push_back(std::move(stage));
-  }
-  return out;
-}
-
-/// (p) MB that the layers of each stage may take, whole.
-inline std::vector<double> capacities(const cost::hetu::Model& model, const Group& group, const Ends& ends,
-                                      double buffer) {
-  const double usable = cost::hetu::Model::usable_megabytes(model.job().memory_gigabytes);
-  std::vector<double> out;
-  for (std::size_t i = 0; i < group.division.size(); ++i)
-    out.push_back(std::floor(usable - buffer - end_megabytes(group, ends, i) + 1e-9));
-  return out;
-}
-
-/// (p) times of embedding and head on each stage.
-inline std::vector<double> end_times(const Group& group, const Ends& ends) {
-  std::vector<double> out(group.division.size(), 0);
-  out.back() += ends.last_time;
-  out.front() += ends.first_time;
-  return out;
 }
 
 }  // namespace galvatron::search::hetu
