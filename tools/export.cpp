@@ -127,12 +127,12 @@ std::string too_large(const JobCost& cost) {
 }  // namespace
 
 void run_export(const Arguments& arguments, Common& common) {
-  Options options("export",
-                  "Writes a plan for another trainer: arguments of Megatron-LM, a torchtitan job file, a DeepSpeed "
-                  "configuration, a plan of Hetu-Galvatron; or as a C++ header with the strategies as types. What the "
-                  "target cannot express is told on standard error, and the job that it will run is priced: the first "
-                  "line warns when it does not fit. Or writes the weights of a checkpoint for Hugging Face "
-                  "transformers.");
+  Options options(
+      "export",
+      "Writes a plan for another trainer: arguments of Megatron-LM, a torchtitan job file, a DeepSpeed configuration, "
+      "a plan of Hetu-Galvatron; or as a C++ header with the strategies as types. What the target cannot express is "
+      "told on standard error, and the job that it will run is priced: the first line warns when it does not fit. Or "
+      "writes the weights of a checkpoint for Hugging Face transformers.");
   std::string path;
   std::string to;
   std::string out;
@@ -141,15 +141,14 @@ void run_export(const Arguments& arguments, Common& common) {
   std::string cluster;
   std::string precision;
   bool strict = false;
-  options.require(
-      options.text("plan", path, "PATH",
-                   "the plan, as `galvatron plan --out` writes it; with --to huggingface a checkpoint, or a "
-                   "folder of them, of `galvatron train --checkpoint`"));
+  options.require(options.text("plan", path, "PATH",
+                               "the plan, as `galvatron plan --out` writes it; with --to huggingface a checkpoint, or "
+                               "a folder of them, of `galvatron train --checkpoint`"));
   options.require(options.choice("--to", to, target_names(), "what to write"));
   options.text("--name", name, "NAME", "namespace of the header (default: frozen_plan)");
-  options.flag("--strict", strict,
-               "fail if the target cannot express all of the plan (exit code 2), or if the exported job does not fit "
-               "(3)");
+  options.flag(
+      "--strict", strict,
+      "fail if the target cannot express all of the plan (exit code 2), or if the exported job does not fit (3)");
   options.text("--model", model, "MODEL",
                "a preset or a config.json, to price the exported job (default: the plan's own); with --to huggingface "
                "the checkpoint's model, if its name is not enough");
@@ -162,10 +161,9 @@ void run_export(const Arguments& arguments, Common& common) {
   options.flag("--json", common.json, "print one JSON object with the text and what it leaves out");
   options.flag("--quiet", common.quiet, "do not tell what the text leaves out, but that the job does not fit");
   options.examples(
-      "Example:\n  galvatron export plan.json --to megatron --out plan_args.sh\n  galvatron export "
-      "checkpoints --to huggingface --out my-gpt2");
-  if (options.parse(arguments) == Options::Outcome::help_shown) return;
-  require_output(common);
+      "Example:\n  galvatron export plan.json --to megatron --out plan_args.sh\n  galvatron export checkpoints --to "
+      "huggingface --out my-gpt2");
+  if (!options.parse(arguments, common)) return;
   std::optional<ExportTarget> target;
   for (const ExportTarget known : export_targets)
     if (to == name_of(known)) target = known;

@@ -164,9 +164,9 @@ std::string hetu_summary(const Job& job, const cost::hetu::Plan& plan, const Pla
 
 void run_hetu_plan(const Arguments& arguments, Common& common) {
   Options options("hetu plan",
-                  "Searches the fastest plan of Hetu-Galvatron's space under its cost model, on its profiles: "
-                  "pipeline and micro-batches, and for every layer tensor or Ulysses parallelism, ZeRO-3 and "
-                  "recomputation. The answer is exact, unless the JSON says \"proven\": false.");
+                  "Searches the fastest plan of Hetu-Galvatron's space under its cost model, on its profiles: pipeline "
+                  "and micro-batches, and for every layer tensor or Ulysses parallelism, ZeRO-3 and recomputation. The "
+                  "answer is exact, unless the JSON says \"proven\": false.");
   HetuInput in;
   search::hetu::Options search;
   std::string out;
@@ -181,8 +181,7 @@ void run_hetu_plan(const Arguments& arguments, Common& common) {
   options.text("--out", out, "FILE", "write the plan here, as Hetu reads it");
   options.flag("--json", common.json, "print one JSON object instead of text");
   options.flag("--quiet", common.quiet, "show no progress");
-  if (options.parse(arguments) == Options::Outcome::help_shown) return;
-  require_output(common);
+  if (!options.parse(arguments, common)) return;
   require_files({{"--out", out}}, {});
 
   in.job.data = data_named(in.data);
@@ -225,8 +224,7 @@ void run_hetu_cost(const Arguments& arguments, Common& common) {
   options.flag("--coarse", ignored, "accepted as in `hetu plan`; a given plan is what it is");
   options.section("Output");
   options.flag("--json", common.json, "print one JSON object instead of text");
-  if (options.parse(arguments) == Options::Outcome::help_shown) return;
-  require_output(common);
+  if (!options.parse(arguments, common)) return;
 
   HetuPlanFile file = value_or_throw(read_hetu_plan(path));
   const auto must_agree = [&](const char* key, std::int64_t in_file, const char* option, std::int64_t given) {

@@ -151,8 +151,7 @@ void run_list(const Arguments& arguments, Common& common) {
                 "and what galvatron does with the model");
   options.flag("--json", common.json, "one JSON object with an array for each");
   options.examples("Examples:\n  galvatron list models\n  galvatron list models my-llama/config.json --json");
-  if (options.parse(arguments) == Options::Outcome::help_shown) return;
-  require_output(common);
+  if (!options.parse(arguments, common)) return;
   if (!named.empty() && kind != "models")
     refuse("names are of models; write `galvatron list models " + named.front() + "`");
 

@@ -41,8 +41,8 @@ std::string general_help() {
   const auto width = static_cast<std::size_t>(help_width());
   std::string out = "Usage: galvatron COMMAND [options]\n\n" +
                     wrapped(
-                        "Turns a Transformer, a cluster and a memory budget into the fastest hybrid-parallel "
-                        "training plan, and runs that plan.",
+                        "Turns a Transformer, a cluster and a memory budget into the fastest hybrid-parallel training "
+                        "plan, and runs that plan.",
                         width, 0) +
                     "\n\nCommands:\n";
   for (const Command& command : commands) {
@@ -61,9 +61,9 @@ std::string general_help() {
           "Exit codes: 0 done, 1 internal error, 2 bad usage or input, 3 no plan fits, 4 a device, rank or peer "
           "failed, 128 + n ended by signal n.",
           width, 12) +
-      "\n\nA first run:\n  galvatron profile --ranks 4 --out cluster.json\n  galvatron plan --model "
-      "gpt2-tiny --cluster cluster.json --global-batch 16 \\\n      --memory 16MiB --out plan.json\n  galvatron "
-      "train --plan plan.json --model gpt2-tiny --data text.txt \\\n      --global-batch 16 --steps 100\n";
+      "\n\nA first run:\n  galvatron profile --ranks 4 --out cluster.json\n  galvatron plan --model gpt2-tiny "
+      "--cluster cluster.json --global-batch 16 \\\n      --memory 16MiB --out plan.json\n  galvatron train --plan "
+      "plan.json --model gpt2-tiny --data text.txt \\\n      --global-batch 16 --steps 100\n";
   return out;
 }
 

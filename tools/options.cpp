@@ -13,8 +13,6 @@
 #include <galvatron/core/names.hpp>
 #include <galvatron/core/quantity.hpp>
 
-#include "output.hpp"
-
 namespace galvatron::tools {
 
 namespace {
@@ -253,7 +251,7 @@ CLI::Option* Options::flag(const std::string& names, bool& value, const std::str
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
 }
 
-Options::Outcome Options::parse(std::vector<std::string> arguments) {
+bool Options::parse(std::vector<std::string> arguments, const Common& common) {
   // Help wins over anything that is wrong or missing.
   bool help = false;
   for (const std::string& argument : arguments) {
@@ -265,7 +263,7 @@ Options::Outcome Options::parse(std::vector<std::string> arguments) {
   flag("-h,--help", ignored, "show this text and end");
   if (help) {
     print(app_.help());
-    return Outcome::help_shown;
+    return false;
   }
   const auto refuse_all = [this](const std::string& why) {
     refuse(name_ + ": " + why + "; `galvatron " + name_ + " --help` shows the options");
@@ -303,7 +301,8 @@ Options::Outcome Options::parse(std::vector<std::string> arguments) {
     missing.push_back(in_words(names, "or"));
   }
   if (!missing.empty()) refuse_all(in_words(missing, "and") + (missing.size() == 1 ? " is missing" : " are missing"));
-  return Outcome::run;
+  require_output(common);
+  return true;
 }
 
 void Options::require(CLI::Option* option) {

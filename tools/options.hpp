@@ -13,6 +13,8 @@
 #include <galvatron/core/error.hpp>
 #include <galvatron/core/units.hpp>
 
+#include "output.hpp"
+
 namespace galvatron::tools {
 
 /// Columns for help texts: those of the terminal, at most 80.
@@ -62,9 +64,9 @@ class Options {
   /// The option must be given where `condition` holds after the arguments are read.
   void require_when(std::function<bool()> condition, CLI::Option* option);
 
-  enum class Outcome { run, help_shown };
-  /// Reads the arguments after the command's name; prints the help text if it is asked for. Throws Failure (usage).
-  Outcome parse(std::vector<std::string> arguments);
+  /// Reads the arguments after the command's name, or prints the help text if it is asked for: false. Throws Failure
+  /// (usage), also when a JSON result could not be printed because standard output is closed.
+  bool parse(std::vector<std::string> arguments, const Common& common);
 
  private:
   CLI::Option* integer(const std::string& names, std::function<void(std::int64_t)> take, std::int64_t least,

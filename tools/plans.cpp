@@ -33,6 +33,12 @@
 
 namespace galvatron::tools {
 
+void add_plan_options(Options& options, const std::string& name, PlanArguments& a) {
+  options.require(options.text(name, a.path, "FILE", "the plan, as `galvatron plan --out` writes it"));
+  options.text("--cluster", a.cluster, "CLUSTER", "a preset or a cluster file (default: the plan's own)");
+  options.text("--model", a.model, "MODEL", "a preset or a config.json (default: the plan's own)");
+}
+
 std::string mfu_text(double mfu) {
   const std::string why = why_impossible_mfu(mfu);
   return (mfu > 0 ? ", " + percent(mfu) + " of peak" : "") + (why.empty() ? "" : " (" + why + ")");
@@ -107,8 +113,7 @@ std::vector<ScheduleKind> schedules_named(const std::string& text) {
     const auto kind = schedule_named(name);
     if (!kind)
       refuse("--schedule: \"" + detail::one_line(name, 40) +
-             "\" is not a schedule; choose from gpipe, 1f1b, interleaved, zb-h1, with commas between "
-             "several, or all");
+             "\" is not a schedule; choose from gpipe, 1f1b, interleaved, zb-h1, with commas between several, or all");
     out.push_back(*kind);
     at = end + 1;
   }
@@ -200,12 +205,11 @@ FoundPlan searched_plan(const ModelSpec& model, const Cluster& cluster, const st
 namespace {
 
 void trainer_option(Options& options, std::string& trainer, const std::string& usual) {
-  options.choice(
-      "--trainer", trainer, {"galvatron", "megatron", "megatron-2022"},
-      "whose code carries the plan out: galvatron, this library; megatron, Megatron-LM with fused attention "
-      "and overlapped tensor parallelism; megatron-2022, Megatron-LM of 2021 and 2022, without them and with "
-      "dropout (default: " +
-          usual + ")");
+  options.choice("--trainer", trainer, {"galvatron", "megatron", "megatron-2022"},
+                 "whose code carries the plan out: galvatron, this library; megatron, Megatron-LM with fused attention "
+                 "and overlapped tensor parallelism; megatron-2022, Megatron-LM of 2021 and 2022, without them and "
+                 "with dropout (default: " +
+                     usual + ")");
 }
 
 cost::Trainer trainer_named(const std::string& name) {
@@ -241,9 +245,9 @@ void run_plan(const Arguments& arguments, Common& common) {
       options.text("--model", model_name, "MODEL", "a preset's name, or the path of a Hugging Face config.json"));
   options.require(options.text("--cluster", cluster_name, "CLUSTER",
                                "a preset such as 8xa100-80g or host, or a cluster file of `galvatron profile`"));
-  options.require(options.text("--global-batch", batch, "N|N..N|auto",
-                               "samples of an iteration; or a range or auto, for the batch with the most samples a "
-                               "second among doublings"));
+  options.require(options.text(
+      "--global-batch", batch, "N|N..N|auto",
+      "samples of an iteration; or a range or auto, for the batch with the most samples a second among doublings"));
   options.integer("--seq", search.sequence, 1, 1 << 24, "tokens of a sample (default: all the model takes)");
   trainer_option(options, trainer, "galvatron");
   options.choice("--precision", precision, {"bf16", "fp32", "fp8"},
@@ -273,8 +277,7 @@ void run_plan(const Arguments& arguments, Common& common) {
   options.examples(
       "Examples:\n  galvatron plan --model llama3-8b --cluster 64xh100-80g --global-batch 512\n  galvatron plan "
       "--model gpt2-tiny --cluster cluster.json --global-batch 16 \\\n      --memory 16MiB --out plan.json");
-  if (options.parse(arguments) == Options::Outcome::help_shown) return;
-  require_output(common);
+  if (!options.parse(arguments, common)) return;
   require_files({{"--out", out}}, {{"--model", model_name}, {"--cluster", cluster_name}});
 
   const ModelSpec model = value_or_throw(load_model(model_name));
@@ -333,24 +336,19 @@ void run_plan(const Arguments& arguments, Common& common) {
 
 void run_cost(const Arguments& arguments, Common& common) {
   Options options("cost", "Prices a plan on a cluster: the time of an iteration, and of each stage the peak memory.");
-  std::string path;
-  std::string cluster_name;
-  std::string model_name;
+  PlanArguments a;
   std::string trainer;
-  options.require(options.text("--plan", path, "FILE", "the plan, as `galvatron plan --out` writes it"));
-  options.text("--cluster", cluster_name, "CLUSTER", "a preset or a cluster file (default: the plan's own)");
-  options.text("--model", model_name, "MODEL", "a preset or a config.json (default: the plan's own)");
+  add_plan_options(options, "--plan", a);
   trainer_option(options, trainer, "the plan's own");
   options.section("Output");
   options.flag("--json", common.json, "print one JSON object instead of text");
-  if (options.parse(arguments) == Options::Outcome::help_shown) return;
-  require_output(common);
+  if (!options.parse(arguments, common)) return;
 
-  Plan plan = value_or_throw(read_plan(path));
+  Plan plan = value_or_throw(read_plan(a.path));
   if (!trainer.empty()) plan.trainer = trainer_named(trainer);
-  const ModelSpec model = value_or_throw(load_model(model_name.empty() ? plan.model : model_name));
-  const bool own = cluster_name.empty();
-  const Cluster cluster = cluster_named(own ? plan.cluster : cluster_name, plan.ranks());
+  const ModelSpec model = value_or_throw(load_model(a.model.empty() ? plan.model : a.model));
+  const bool own = a.cluster.empty();
+  const Cluster cluster = cluster_named(own ? plan.cluster : a.cluster, plan.ranks());
   const PlanCost cost = value_or_throw(cost_of(plan, model, cluster));
   const Bytes budget = budget_of(plan, cluster);
   const std::string reason = why_too_large(cost.peak(), budget);
@@ -364,29 +362,24 @@ void run_cost(const Arguments& arguments, Common& common) {
     print_json(report);
   } else {
     Plan shown = plan;
-    if (!own) shown.cluster = cluster_name;
+    if (!own) shown.cluster = a.cluster;
     print(plan_summary(shown, cost) + (reason.empty() ? "" : "  It does not fit: " + reason + ".\n"));
   }
   if (!reason.empty()) throw Exited{static_cast<int>(ErrorKind::infeasible)};
 }
 
 void run_explain(const Arguments& arguments, Common& common) {
-  Options options("explain",
-                  "Tells in words and a table what a plan does, where time and memory go, why it won and by what the "
-                  "others lost.");
-  std::string path;
-  std::string cluster_name;
-  std::string model_name;
-  options.require(options.text("plan", path, "FILE", "the plan, as `galvatron plan --out` writes it"));
-  options.text("--cluster", cluster_name, "CLUSTER", "a preset or a cluster file (default: the plan's own)");
-  options.text("--model", model_name, "MODEL", "a preset or a config.json (default: the plan's own)");
-  if (options.parse(arguments) == Options::Outcome::help_shown) return;
-  require_output(common);
+  Options options(
+      "explain",
+      "Tells in words and a table what a plan does, where time and memory go, why it won and by what the others lost.");
+  PlanArguments a;
+  add_plan_options(options, "plan", a);
+  if (!options.parse(arguments, common)) return;
 
-  Plan plan = value_or_throw(read_plan(path));
-  const ModelSpec model = value_or_throw(load_model(model_name.empty() ? plan.model : model_name));
-  if (!cluster_name.empty() && cluster_name != plan.cluster) {
-    plan.cluster = cluster_name;
+  Plan plan = value_or_throw(read_plan(a.path));
+  const ModelSpec model = value_or_throw(load_model(a.model.empty() ? plan.model : a.model));
+  if (!a.cluster.empty() && a.cluster != plan.cluster) {
+    plan.cluster = a.cluster;
     plan.predicted.alternatives.clear();  // what lost on another cluster
   }
   const Cluster cluster = cluster_named(plan.cluster, plan.ranks());

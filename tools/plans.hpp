@@ -7,6 +7,7 @@
 
 #include <galvatron/plan/find.hpp>
 
+#include "options.hpp"
 #include "output.hpp"
 
 namespace galvatron::tools {
@@ -18,6 +19,14 @@ Bytes memory_to_plan_with(Bytes wanted, const Cluster& cluster, const Common& co
 /// Failure (usage), or Infeasible.
 FoundPlan searched_plan(const ModelSpec& model, const Cluster& cluster, const std::string& cluster_name,
                         const search::SearchOptions& options, const Common& common);
+
+/// A plan that a command is about, and what stands in place of its own model and cluster; empty: its own.
+struct PlanArguments {
+  std::string path;
+  std::string cluster;
+  std::string model;
+};
+void add_plan_options(Options& options, const std::string& name, PlanArguments& a);
 
 /// Model FLOPs over the peak of the devices: ", 41.2 % of peak", or nothing if it is unknown; and as JSON.
 std::string mfu_text(double mfu);

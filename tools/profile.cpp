@@ -27,8 +27,7 @@ void busy_option(Options& options, std::string& on_busy, const std::string& when
   options.choice("--on-busy", on_busy, {"refuse", "accept"},
                  when +
                      "what to do with a profile during which other programs took more than half of the cores all the "
-                     "time, or that has figures of no machine: refuse it (exit code 4) or accept it (default: "
-                     "refuse)");
+                     "time, or that has figures of no machine: refuse it (exit code 4) or accept it (default: refuse)");
 }
 
 MeasuredCluster measured(const Launcher& launcher, Measurement what, const Common& common) {
@@ -63,11 +62,11 @@ struct ProfileArguments {
   std::string out = "cluster.json";
 };
 
-Options::Outcome read(const Arguments& arguments, ProfileArguments& a, Common& common) {
-  Options options("profile",
-                  "Measures this machine as a cluster of ranks: matrix products and attention over sizes, memory "
-                  "bandwidth, messages between ranks, all with every rank at work, and writes a cluster file for "
-                  "`galvatron plan`.");
+bool read(const Arguments& arguments, ProfileArguments& a, Common& common) {
+  Options options(
+      "profile",
+      "Measures this machine as a cluster of ranks: matrix products and attention over sizes, memory bandwidth, "
+      "messages between ranks, all with every rank at work, and writes a cluster file for `galvatron plan`.");
   options.integer("--ranks", a.ranks, 1, 1024, "ranks to measure with (default: one for each core, or for each GPU)");
   options.choice("--device", a.device, {"host", "cuda"},
                  "what to measure (default: host); cuda: a GPU for each rank, over NCCL, also in processes that "
@@ -83,7 +82,7 @@ Options::Outcome read(const Arguments& arguments, ProfileArguments& a, Common& c
   options.flag("--json", common.json, "print one JSON object instead of text");
   options.flag("--quiet", common.quiet, "show no progress");
   options.examples("Example:\n  galvatron profile --ranks 4 --model gpt2-124m --out cluster.json");
-  return options.parse(arguments);
+  return options.parse(arguments, common);
 }
 
 // "on one NVIDIA H100", "on 8 NVIDIA H100, one each"
@@ -160,10 +159,9 @@ void profile(const ProfileArguments& a, Common& common, Launcher& launcher) {
 
 void run_profile(const Arguments& arguments, Common& common) {
   ProfileArguments a;
-  Options::Outcome parsed{};
-  run_alike([&] { parsed = read(arguments, a, common); });
-  if (parsed == Options::Outcome::help_shown) return;
-  require_output(common);
+  bool wanted = false;
+  run_alike([&] { wanted = read(arguments, a, common); });
+  if (!wanted) return;
   if (a.device == "cuda") {
     run_on_gpus(common, [&](Launcher& gpus) { profile(a, common, gpus); });
   } else {

@@ -49,8 +49,8 @@ void check(const RunFileArguments& a) {
   if (a.checkpoint.empty() && a.checkpoint_every > 0) refuse("--checkpoint-every needs --checkpoint DIR");
   if (!a.initial.empty() && !a.resume.empty() && !restarts_itself(a))
     refuse(
-        "--resume and --init-from exclude each other; the former goes on with a run, the latter begins one (a run "
-        "that begins with these weights and goes on by the same command has --resume and --checkpoint in one folder)");
+        "--resume and --init-from exclude each other; the former goes on with a run, the latter begins one (a run that "
+        "begins with these weights and goes on by the same command has --resume and --checkpoint in one folder)");
 }
 
 // @param checksums  whether the files are read

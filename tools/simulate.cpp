@@ -37,12 +37,12 @@ Simulated simulated(const std::string& name, Plan plan, ModelSpec model, Cluster
   return {name, std::move(plan), std::move(model), std::move(cluster), std::move(simulation)};
 }
 
-// The plan of a file; empty names: the plan's own.
-Simulated simulated_file(const std::string& path, const std::string& cluster_name, const std::string& model_name) {
+// The plan of a file, with the model and the cluster of `a`.
+Simulated simulated_file(const std::string& path, const PlanArguments& a) {
   Plan plan = value_or_throw(read_plan(path));
-  if (!cluster_name.empty()) plan.cluster = cluster_name;
-  ModelSpec model = value_or_throw(load_model(model_name.empty() ? plan.model : model_name));
-  if (!model_name.empty()) plan.model = model_name;
+  if (!a.cluster.empty()) plan.cluster = a.cluster;
+  if (!a.model.empty()) plan.model = a.model;
+  ModelSpec model = value_or_throw(load_model(plan.model));
   Cluster cluster = cluster_named(plan.cluster, plan.ranks());
   return simulated(path, std::move(plan), std::move(model), std::move(cluster));
 }
@@ -182,19 +182,14 @@ void write_run(const Run& run, const std::string& trace, const std::string& repo
 }
 
 void run_simulate(const Arguments& arguments, Common& common) {
-  Options options(
-      "simulate",
-      "Replays a plan's schedule instruction by instruction with predicted costs: when every stage computes, "
-      "talks and waits, how full its memory is, and what makes the iteration as long as it is.");
-  std::string path;
-  std::string cluster_name;
-  std::string model_name;
+  Options options("simulate",
+                  "Replays a plan's schedule instruction by instruction with predicted costs: when every stage "
+                  "computes, talks and waits, how full its memory is, and what makes the iteration as long as it is.");
+  PlanArguments a;
   std::string trace;
   std::string report;
   std::vector<std::string> others;
-  options.require(options.text("--plan", path, "FILE", "the plan, as `galvatron plan --out` writes it"));
-  options.text("--cluster", cluster_name, "CLUSTER", "a preset or a cluster file (default: the plan's own)");
-  options.text("--model", model_name, "MODEL", "a preset or a config.json (default: the plan's own)");
+  add_plan_options(options, "--plan", a);
   options.texts("--compare", others, "FILE...", "other plans, to be shown beside it");
   options.section("Output");
   options.text("--trace", trace, "FILE", "write a trace for ui.perfetto.dev or chrome://tracing");
@@ -203,15 +198,14 @@ void run_simulate(const Arguments& arguments, Common& common) {
   options.examples(
       "Example:\n  galvatron simulate --plan plan.json --trace trace.json --report report.html \\\n      --compare "
       "other.json");
-  if (options.parse(arguments) == Options::Outcome::help_shown) return;
-  require_output(common);
-  std::vector<NamedFile> read{{"--plan", path}, {"--cluster", cluster_name}, {"--model", model_name}};
+  if (!options.parse(arguments, common)) return;
+  std::vector<NamedFile> read{{"--plan", a.path}, {"--cluster", a.cluster}, {"--model", a.model}};
   for (const std::string& other : others) read.push_back({"--compare", other});
   require_files({{"--trace", trace}, {"--report", report}}, read);
 
-  const Simulated s = simulated_file(path, cluster_name, model_name);
+  const Simulated s = simulated_file(a.path, a);
   std::vector<Simulated> compared;
-  for (const std::string& other : others) compared.push_back(simulated_file(other, cluster_name, model_name));
+  for (const std::string& other : others) compared.push_back(simulated_file(other, a));
   if (!trace.empty()) write_whole(trace, simulate::trace_text(s.plan, s.simulation));
   if (!report.empty()) write_whole(report, simulate::report_html(s, compared));
   if (!common.json) {

@@ -75,7 +75,7 @@ struct TrainArguments {
   std::int64_t mask_token = -1;  // negative: the last of the vocabulary
 };
 
-Options::Outcome read(const Arguments& arguments, TrainArguments& a, Common& common) {
+bool read(const Arguments& arguments, TrainArguments& a, Common& common) {
   Options options("train",
                   "Trains a model on this machine as a plan says, every rank a group of threads, and shows what was "
                   "predicted beside what was measured.");
@@ -123,17 +123,16 @@ Options::Outcome read(const Arguments& arguments, TrainArguments& a, Common& com
   options.section("Machine");
   options.choice(
       "--device", a.device, {"host", "cuda"},
-      "what to compute on (default: host); cuda: rank r on GPU r, over NCCL; more ranks than GPUs share the "
-      "first one. With processes that torchrun, mpirun or srun has started, each is a rank with a GPU of its "
-      "own");
+      "what to compute on (default: host); cuda: rank r on GPU r, over NCCL; more ranks than GPUs share the first one. "
+      "With processes that torchrun, mpirun or srun has started, each is a rank with a GPU of its own");
   options.choice("--cuda-graph", a.cuda_graph, {"on", "off"},
                  "with --device cuda and one rank: record the second step and launch it whole (default: on)");
   options.choice("--tune", a.tune, {"on", "off"},
                  "with --device cuda and one rank: search the fastest algorithm of each matrix product first and keep "
                  "it on disk (default: on)");
-  options.choice("--launcher", a.launcher, {"threads", "mpi"},
-                 "what a rank is: a thread, or a process (default: threads; processes when a launcher has started "
-                 "several)");
+  options.choice(
+      "--launcher", a.launcher, {"threads", "mpi"},
+      "what a rank is: a thread, or a process (default: threads; processes when a launcher has started several)");
   options.text("--mpirun", a.mpirun, "COMMAND",
                "with --launcher mpi: what starts processes, with its options (default: mpirun)");
   options.number("--rank-timeout", a.rank_timeout, 0.1, 1e7,
@@ -149,15 +148,14 @@ Options::Outcome read(const Arguments& arguments, TrainArguments& a, Common& com
   char optimizer[512];
   std::snprintf(
       optimizer, sizeof optimizer,
-      "The optimizer is AdamW with beta1 %g, beta2 %g, epsilon %g and bias correction; the rate rises linearly, "
-      "then falls along half a cosine; the gradient is clipped by its norm over the whole model "
-      "(docs/optimizer.md).",
+      "The optimizer is AdamW with beta1 %g, beta2 %g, epsilon %g and bias correction; the rate rises linearly, then "
+      "falls along half a cosine; the gradient is clipped by its norm over the whole model (docs/optimizer.md).",
       static_cast<double>(adam.beta1), static_cast<double>(adam.beta2), static_cast<double>(adam.epsilon));
   options.examples(
       wrapped(optimizer, static_cast<std::size_t>(help_width()), 0) +
       "\n\nExamples:\n  galvatron train --plan plan.json --data text.txt --steps 100\n  galvatron train --auto --model "
       "gpt2-tiny --ranks 4 --memory 16MiB \\\n      --data text.txt --steps 100 --global-batch 16");
-  return options.parse(arguments);
+  return options.parse(arguments, common);
 }
 
 void check(const TrainArguments& a, const Launcher& launcher) {
@@ -666,14 +664,13 @@ int train(TrainArguments& a, const Arguments& arguments, Common& common, Launche
 
 int train(const Arguments& arguments, Common& common, Launcher& launcher) {
   TrainArguments a;
-  Options::Outcome parsed{};
-  const auto parse = [&] { parsed = read(arguments, a, common); };
+  bool wanted = false;
+  const auto parse = [&] { wanted = read(arguments, a, common); };
   if (launcher.ranks() > 0)
     parse();  // all of these processes have met
   else
     run_alike(parse);
-  if (parsed == Options::Outcome::help_shown) return 0;
-  require_output(common);
+  if (!wanted) return 0;
   // Who starts processes needs no GPU.
   if (a.device == "host" || (a.launcher == "mpi" && !started_by_mpirun())) return train(a, arguments, common, launcher);
   int signal = 0;

@@ -10,11 +10,9 @@
 
 #include <galvatron/simulate/simulation.hpp>
 
-#include "charts.hpp"
 #include "html.hpp"
-#include "script.hpp"
+#include "page.hpp"
 #include "sections.hpp"
-#include "style.hpp"
 #include "subject.hpp"
 #include "timeline.hpp"
 

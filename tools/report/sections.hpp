@@ -17,7 +17,6 @@
 #include <galvatron/simulate/simulation.hpp>
 #include <galvatron/simulate/trace.hpp>
 
-#include "charts.hpp"
 #include "html.hpp"
 #include "subject.hpp"
 
@@ -84,8 +83,7 @@ inline std::string overview(const Simulated& s, const Measured* measured) {
     out += "<div class=\"banner\"><span class=\"bad\">This plan does not fit.</span> Its fullest device needs " +
            format_bytes(s.peak()) + ", and the budget is " + format_bytes(s.budget()) + " (" +
            format_bytes(s.peak() - s.budget()) +
-           " too much). The timeline shows how long it would take with memory "
-           "enough.</div>\n";
+           " too much). The timeline shows how long it would take with memory enough.</div>\n";
   if (measured != nullptr && measured->others >= disturbing_share)
     out += "<div class=\"banner\"><span class=\"bad\">The machine was busy.</span> Other programs took " +
            percent(measured->others) + " of its cores while this run was measured.</div>\n";
@@ -121,8 +119,8 @@ inline std::string critical_section(const CriticalPath& path, Seconds iteration,
       stages += (stages.empty() ? "" : ", ") + std::string("stage ") + std::to_string(i) + " " +
                 percent(path.stage_seconds[i] / iteration);
   return "<h2>" + predicted +
-         "Critical path</h2>\n<p>The chain of instructions that makes the iteration as long as it is: what "
-         "shortens none of them shortens nothing. It changes stages " +
+         "Critical path</h2>\n<p>The chain of instructions that makes the iteration as long as it is: what shortens "
+         "none of them shortens nothing. It changes stages " +
          counted(static_cast<std::int64_t>(path.segments.size()) - 1, "time") + ". Its time: " + stages + ".</p>\n" +
          bars({{"the path", path.seconds}}, iteration);
 }
@@ -131,8 +129,8 @@ inline std::string memory_section(const Simulated& s, const std::string& predict
   const Simulation& sim = s.simulation;
   std::string out =
       "<h2>" + predicted +
-      "Memory over time</h2>\n<p>Bytes in use on a rank of each stage over one iteration. The dotted line is what "
-      "a rank reserves, the dashed one the budget of " +
+      "Memory over time</h2>\n<p>Bytes in use on a rank of each stage over one iteration. The dotted line is what a "
+      "rank reserves, the dashed one the budget of " +
       format_bytes(s.budget()) + " a device" +
       (s.budget() < s.cluster.device.memory ? " (it has " + format_bytes(s.cluster.device.memory) + ")" : "") +
       ".</p>\n" +

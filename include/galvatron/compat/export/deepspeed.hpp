@@ -103,8 +103,7 @@ inline Result<Exported> export_deepspeed(const Plan& plan) {
   if (automatic_tensor) {
     config["tensor_parallel"] = {{"autotp_size", spec.tensor}};
     out.set_elsewhere.push_back(
-        "train_batch_size is left out, because DeepSpeed checks it as if tensor ranks were data "
-        "ranks: a step has " +
+        "train_batch_size is left out, because DeepSpeed checks it as if tensor ranks were data ranks: a step has " +
         std::to_string(plan.global_batch) + " samples, and DeepSpeed reports " +
         std::to_string(plan.global_batch * spec.tensor));
   }
@@ -118,8 +117,9 @@ inline Result<Exported> export_deepspeed(const Plan& plan) {
       out.not_expressed.push_back("ring attention: DeepSpeed splits sequences as Ulysses does, which is written");
     out.set_elsewhere.push_back(
         "Ulysses is the model's and the program's: attention goes through UlyssesSPAttentionHF or "
-        "DistributedAttention, and deepspeed.initialize gets mpu=deepspeed.runtime.sequence_parallel."
-        "parallel_state_sp, without which ZeRO shards and gradients are summed over the " +
+        "DistributedAttention, and deepspeed.initialize gets "
+        "mpu=deepspeed.runtime.sequence_parallel.parallel_state_sp, without which ZeRO shards and gradients are summed "
+        "over the " +
         std::to_string(spec.data) + " data ranks alone");
   }
   spec.sequence = spec.context > 1 ? SequenceKind::ulysses : SequenceKind::none;

@@ -176,13 +176,14 @@ inline StrategySpec one_for_all(const Plan& plan, const std::string& target, Exp
   auto stages = layers_by(
       plan, [](const StrategySpec& s) { return s.shards() > 1 ? "ZeRO " + std::to_string(s.zero) : std::string(); });
   std::erase_if(stages, [](const auto& group) { return group.first.empty(); });
-  if (stages.size() > 1)
-    out.not_expressed.push_back("the ZeRO stage differs from layer to layer, " + by_layer_text(stages) + ": " + target +
-                                " has one for all, and " + std::to_string(common.zero) + " is written");
-  const auto experts = layers_by(plan, [](const StrategySpec& s) { return "ep" + std::to_string(s.expert); });
-  if (experts.size() > 1)
-    out.not_expressed.push_back("the expert degree differs from layer to layer, " + by_layer_text(experts) + ": " +
-                                target + " has one for all, and " + std::to_string(common.expert) + " is written");
+  const auto tell = [&](const std::string& what, const auto& groups, int written) {
+    if (groups.size() > 1)
+      out.not_expressed.push_back("the " + what + " differs from layer to layer, " + by_layer_text(groups) + ": " +
+                                  target + " has one for all, and " + std::to_string(written) + " is written");
+  };
+  tell("ZeRO stage", stages, common.zero);
+  tell("expert degree", layers_by(plan, [](const StrategySpec& s) { return "ep" + std::to_string(s.expert); }),
+       common.expert);
   if (const auto strided = layers_where(plan, [](const StrategySpec& s) { return s.strided; }); !strided.empty())
     out.not_expressed.push_back(layers_text(strided) + ": tensor-parallel ranks lie around data-parallel ones: " +
                                 target + " makes them neighbours");

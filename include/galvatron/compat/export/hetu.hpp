@@ -34,6 +34,13 @@ inline bool hetu_uses_ulysses(const StrategySpec& spec) {
 }
 inline int hetu_ring(const StrategySpec& spec) { return spec.uses_ring() ? spec.context : 1; }
 
+/// The strategies that the file has.
+inline std::vector<StrategySpec> hetu_strategies(const Plan& plan) {
+  std::vector<StrategySpec> out = plan.layers;
+  out.push_back(plan.embedding);
+  return out;
+}
+
 /// A sentence for the layers and the embedding that have a property.
 template <class Has>
 void tell_hetu(const Plan& plan, Has has, const std::string& what, Exported& out) {
@@ -47,11 +54,10 @@ void tell_hetu(const Plan& plan, Has has, const std::string& what, Exported& out
 
 /// What is data parallel without ZeRO 3 has one kind for the whole plan: `ddp` when nothing of it is sharded.
 inline std::string hetu_default_data(const Plan& plan, Exported& out) {
-  std::vector<StrategySpec> all = plan.layers;
-  all.push_back(plan.embedding);
   const auto any = [&](int zero) {
-    return std::ranges::any_of(
-        all, [zero](const StrategySpec& s) { return (zero == 0 ? s.data : s.shards()) > 1 && s.zero == zero; });
+    return std::ranges::any_of(hetu_strategies(plan), [zero](const StrategySpec& s) {
+      return (zero == 0 ? s.data : s.shards()) > 1 && s.zero == zero;
+    });
   };
   const bool sharded = any(1) || any(2);
   if (sharded)
@@ -60,9 +66,7 @@ inline std::string hetu_default_data(const Plan& plan, Exported& out) {
         "no ZeRO, while others shard: what is not ZeRO 3 has one kind there, and zero2 is written", out);
   tell_hetu(
       plan, [](const StrategySpec& s) { return s.zero == 1; },
-      "ZeRO 1: Hetu-Galvatron has 0, 2 and 3, and zero2 is "
-      "written",
-      out);
+      "ZeRO 1: Hetu-Galvatron has 0, 2 and 3, and zero2 is written", out);
   return any(0) && !sharded ? "ddp" : "zero2";
 }
 
@@ -70,9 +74,7 @@ inline std::string hetu_default_data(const Plan& plan, Exported& out) {
 inline void hetu_sequence_parallel(const Plan& plan, Exported& out) {
   bool with = false;
   bool without = false;
-  std::vector<StrategySpec> all = plan.layers;
-  all.push_back(plan.embedding);
-  for (const StrategySpec& s : all)
+  for (const StrategySpec& s : hetu_strategies(plan))
     if (s.tensor > 1) (s.sequence == SequenceKind::megatron ? with : without) = true;
   if (with && without)
     out.not_expressed.push_back(
@@ -84,14 +86,10 @@ inline void hetu_sequence_parallel(const Plan& plan, Exported& out) {
 /// The trainer takes as many data ranks as the smallest tensor and the smallest context degree of the file leave, which
 /// may be those of different layers.
 inline void tell_hetu_data_ranks(const Plan& plan, Exported& out) {
-  int width = hetu_width(plan.embedding);
-  int ring = hetu_ring(plan.embedding);
-  int most = plan.embedding.data;
-  for (const StrategySpec& layer : plan.layers) {
-    width = std::min(width, hetu_width(layer));
-    ring = std::min(ring, hetu_ring(layer));
-    most = std::max(most, layer.data);
-  }
+  const std::vector<StrategySpec> all = hetu_strategies(plan);
+  const int width = hetu_width(std::ranges::min(all, {}, hetu_width));
+  const int ring = hetu_ring(std::ranges::min(all, {}, hetu_ring));
+  const int most = std::ranges::max(all, {}, &StrategySpec::data).data;
   const int taken = plan.stages.front().rank_count / (width * ring);
   if (taken <= most) return;
   const std::int64_t run = hetu_batches(plan.global_batch, taken, plan.microbatches).microbatches;
@@ -198,8 +196,7 @@ inline Exported export_hetu(const Plan& plan) {
   detail::tell_outputs(detail::hetu_kept(plan), "Hetu-Galvatron", out);
   if (plan.embedding.strided)
     out.not_expressed.push_back(
-        "the embedding: tensor-parallel ranks lie around data-parallel ones: they are "
-        "neighbours there");
+        "the embedding: tensor-parallel ranks lie around data-parallel ones: they are neighbours there");
   StrategySpec head = plan.head;
   head.recompute = plan.embedding.recompute;  // neither computes anything again
   if (!(head == plan.embedding))

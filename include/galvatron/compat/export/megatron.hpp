@@ -31,15 +31,11 @@ inline void megatron_stages(const Plan& plan, std::vector<std::string>& argument
            std::all_of(sizes.begin() + static_cast<std::ptrdiff_t>(first),
                        sizes.begin() + static_cast<std::ptrdiff_t>(last), [&](int n) { return n == sizes[first]; });
   };
-  const std::string first = "--decoder-first-pipeline-num-layers " + std::to_string(sizes.front());
-  const std::string last = "--decoder-last-pipeline-num-layers " + std::to_string(sizes.back());
-  if (plan.virtual_stages == 1 && equal(1, stages)) {
-    arguments.push_back(first);
-  } else if (plan.virtual_stages == 1 && equal(0, stages - 1)) {
-    arguments.push_back(last);
-  } else if (plan.virtual_stages == 1 && equal(1, stages - 1)) {
-    arguments.push_back(first);
-    arguments.push_back(last);
+  if (plan.virtual_stages == 1 && equal(1, stages - 1)) {
+    const bool last = !equal(1, stages);
+    if (!last || !equal(0, stages - 1))
+      arguments.push_back("--decoder-first-pipeline-num-layers " + std::to_string(sizes.front()));
+    if (last) arguments.push_back("--decoder-last-pipeline-num-layers " + std::to_string(sizes.back()));
   } else {
     std::string drawing = "E";
     for (std::size_t i = 0; i < sizes.size(); ++i) {
@@ -72,14 +68,12 @@ inline void megatron_recompute(const Plan& plan, std::vector<std::string>& argum
                           (norms ? " layernorm" : ""));
     }
     if (kinds.size() > 1)
-      out.not_expressed.push_back(differs +
-                                  "Megatron-LM recomputes the attention core of all layers or of none, and all "
-                                  "is written");
+      out.not_expressed.push_back(
+          differs + "Megatron-LM recomputes the attention core of all layers or of none, and all is written");
     tell_outputs(plan, "Megatron-LM", out,
-                 norms
-                     ? "; `--recompute-modules layernorm` recomputes norms that are modules of their own, and those of "
-                       "dense blocks with Transformer Engine are not"
-                     : "");
+                 norms ? "; `--recompute-modules layernorm` recomputes norms that are modules of their own, and those "
+                         "of dense blocks with Transformer Engine are not"
+                       : "");
     return;
   }
   tell_outputs(plan, "Megatron-LM", out);
