@@ -146,20 +146,21 @@ std::string hetu_summary(const Job& job, const cost::hetu::Plan& plan, const Pla
                     format_count(tokens_per_second(job, price)) + " tokens/s\n";
   for (std::size_t i = 0; i < price.stages.size(); ++i) {
     const cost::hetu::StagePrice& stage = price.stages[i];
-    out += stage_label(i) + "layers " + std::to_string(stage.first_layer) + "-" + std::to_string(stage.last_layer) +
-           ", peak " + format_bytes(bytes_of(stage.megabytes)) + ", forward " + format_seconds(stage.forward) +
-           ", backward " + format_seconds(stage.backward) + "\n";
+    out += row("stage " + std::to_string(i),
+               "layers " + std::to_string(stage.first_layer) + "-" + std::to_string(stage.last_layer) + ", peak " +
+                   format_bytes(bytes_of(stage.megabytes)) + ", forward " + format_seconds(stage.forward) +
+                   ", backward " + format_seconds(stage.backward));
     for (int layer = stage.first_layer; layer <= stage.last_layer;) {
       const cost::hetu::LayerStrategy& s = plan.layers[static_cast<std::size_t>(layer)];
       int next = layer;
       while (next <= stage.last_layer && plan.layers[static_cast<std::size_t>(next)] == s) ++next;
-      out += "               " + std::to_string(next - layer) + " x " + layer_words(job, plan, s) + "\n";
+      out += row("", std::to_string(next - layer) + " x " + layer_words(job, plan, s));
       layer = next;
     }
   }
   const cost::hetu::EndStrategy& ends = plan.ends;
-  return out + "  vocabulary   " +
-         layer_words(job, plan, {ends.tensor(), ends.ulysses ? ends.degree : 1, ends.zero3, false}) + "\n";
+  return out +
+         row("vocabulary", layer_words(job, plan, {ends.tensor(), ends.ulysses ? ends.degree : 1, ends.zero3, false}));
 }
 
 void run_hetu_plan(const Arguments& arguments, Common& common) {
@@ -209,8 +210,7 @@ void run_hetu_plan(const Arguments& arguments, Common& common) {
           (found.statistics.proven
                ? ", proven: no plan of the space is faster\n"
                : ", not proven: no plan takes less than " + format_seconds(found.statistics.bound) + "\n");
-  if (!out.empty()) text += "  written to   " + out + "\n";
-  print(text);
+  print(text + row("written to", out));
 }
 
 void run_hetu_cost(const Arguments& arguments, Common& common) {

@@ -128,34 +128,6 @@ int help_width() {
   return 80;
 }
 
-std::string wrapped(std::string_view text, std::size_t width, std::size_t indent) {
-  std::string out;
-  std::size_t column = 0;
-  bool first_word = true;
-  std::size_t at = 0;
-  while (at < text.size() && text[at] == ' ') {  // the first line's own indent
-    out += ' ';
-    ++column;
-    ++at;
-  }
-  while (at < text.size()) {
-    const std::size_t end = std::min(text.find(' ', at), text.size());
-    const std::string_view word = text.substr(at, end - at);
-    if (!first_word && column + 1 + word.size() > width) {
-      out += "\n" + std::string(indent, ' ');
-      column = indent;
-    } else if (!first_word) {
-      out += ' ';
-      ++column;
-    }
-    out += word;
-    column += word.size();
-    first_word = false;
-    at = end + 1;
-  }
-  return out;
-}
-
 Options::Options(std::string name, std::string purpose)
     : app_(std::move(purpose), "galvatron " + name), name_(std::move(name)) {
   app_.formatter(std::make_shared<HelpFormatter>());

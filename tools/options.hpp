@@ -12,6 +12,7 @@
 
 #include <galvatron/core/error.hpp>
 #include <galvatron/core/units.hpp>
+#include <galvatron/core/wrapped.hpp>
 
 #include "output.hpp"
 
@@ -19,9 +20,6 @@ namespace galvatron::tools {
 
 /// Columns for help texts: those of the terminal, at most 80.
 int help_width();
-
-/// `text` in lines of at most `width` columns, the second and later ones indented.
-std::string wrapped(std::string_view text, std::size_t width, std::size_t indent);
 
 /// The options of one command. Every value is checked where it is read; a bad one throws Failure (usage) with the
 /// option's name, the value and what is valid.

@@ -68,6 +68,17 @@ std::string percent(double share) {
   return out;
 }
 
+std::string row(std::string label, const std::string& text) {
+  if (text.empty()) return {};
+  label.resize(std::max<std::size_t>(label.size() + 1, 13), ' ');
+  return "  " + label + text + "\n";
+}
+
+void add_texts(nlohmann::ordered_json& out, const std::vector<std::pair<const char*, std::string>>& texts) {
+  for (const auto& [key, text] : texts)
+    if (!text.empty()) out[key] = text;
+}
+
 void prepare_streams() {
   std::signal(SIGPIPE, SIG_IGN);
   std::signal(SIGXFSZ, SIG_IGN);  // a write beyond `ulimit -f` says so

@@ -5,6 +5,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include <nlohmann/json.hpp>
@@ -36,6 +37,11 @@ class Infeasible : public Failure {
 
 /// A share as words: 0.123 is "12.3 %".
 std::string percent(double share);
+
+/// A line of a summary, `  label        text`; nothing without a text.
+std::string row(std::string label, const std::string& text);
+/// Adds the texts that are not empty under their keys.
+void add_texts(nlohmann::ordered_json& out, const std::vector<std::pair<const char*, std::string>>& texts);
 
 /// Options that every command has.
 struct Common {

@@ -55,12 +55,6 @@ nlohmann::ordered_json stage_json(int first_layer, int last_layer, int devices, 
           {"peak_bytes", peak.count},   {"forward_seconds", forward.value}, {"backward_seconds", backward.value}};
 }
 
-std::string stage_label(std::size_t stage) {
-  std::string out = "  stage " + std::to_string(stage);
-  out.resize(std::max<std::size_t>(out.size() + 1, 15), ' ');
-  return out;
-}
-
 namespace {
 
 // The JSON of `plan` and `cost`.
@@ -89,16 +83,17 @@ std::string plan_summary(const Plan& plan, const PlanCost& cost) {
   std::string out = plan.model + " on " + plan.cluster + ": " + counted(plan.ranks(), "rank") + ", batch of " +
                     std::to_string(plan.global_batch) + " x " + std::to_string(plan.sequence_length) + " tokens, " +
                     name_of(plan.precision) + "\n";
-  out += "  strategy     " + plan_words(plan) + "\n";
+  out += row("strategy", plan_words(plan));
   out += "  iteration    " + format_seconds(cost.iteration) + ", " + format_count(cost.samples_per_second) +
          " samples/s, " + format_count(cost.tokens_per_second) + " tokens/s" + mfu_text(cost.mfu) + "\n";
   for (std::size_t i = 0; i < cost.stages.size(); ++i) {
     const PlanStageCost& stage = cost.stages[i];
     const auto [first, last] = std::pair(stage.stage.first_layer, stage.stage.last_layer);
-    out += stage_label(i) + (first == last ? "layer " : "layers ") + std::to_string(first) +
-           (first == last ? "" : "-" + std::to_string(last)) + ", " + counted(stage.stage.rank_count, "rank") +
-           ", peak " + format_bytes(stage.peak()) + " each, forward " + format_seconds(stage.seconds.forward) +
-           ", backward " + format_seconds(stage.seconds.backward) + "\n";
+    out += row("stage " + std::to_string(i),
+               (first == last ? "layer " : "layers ") + std::to_string(first) +
+                   (first == last ? "" : "-" + std::to_string(last)) + ", " + counted(stage.stage.rank_count, "rank") +
+                   ", peak " + format_bytes(stage.peak()) + " each, forward " + format_seconds(stage.seconds.forward) +
+                   ", backward " + format_seconds(stage.seconds.backward));
   }
   return out;
 }
@@ -329,7 +324,7 @@ void run_plan(const Arguments& arguments, Common& common) {
                                : "no plan is more than " + percent(gap) + " faster") +
       (!found.statistics.proven && interrupted_by == 0 && algorithm != "bmw" ? " (a larger --effort may tell)" : "") +
       "\n";
-  if (!out.empty()) text += "  written to   " + out + " (`galvatron explain " + out + "` tells why this plan won)\n";
+  if (!out.empty()) text += row("written to", out + " (`galvatron explain " + out + "` tells why this plan won)");
   print(text);
   end_if_interrupted(interrupted_by);
 }

@@ -35,7 +35,5 @@ void add_mfu(nlohmann::ordered_json& out, double mfu);
 /// What `plan` and `cost` say of a stage, and `hetu`.
 nlohmann::ordered_json stage_json(int first_layer, int last_layer, int devices, Bytes peak, Seconds forward,
                                   Seconds backward);
-/// `  stage 3      `: the beginning of a line.
-std::string stage_label(std::size_t stage);
 
 }  // namespace galvatron::tools

@@ -217,12 +217,12 @@ void add_files_json(nlohmann::ordered_json& out, const RunFileArguments& a, cons
   const auto skipped = std::ranges::count_if(report.steps, [](const auto& step) { return !step.skipped.empty(); });
   if (!report.steps.empty()) out["first_step"] = report.steps.front().step + 1;
   if (a.on_nan == "skip") out["skipped_steps"] = skipped;
-  if (!a.resume.empty()) out["resume"] = a.resume;
-  if (!a.initial.empty()) out["init_from"] = a.initial;
-  if (!a.metrics.empty()) out["metrics"] = a.metrics;
-  if (!a.tensorboard.empty()) out["tensorboard"] = a.tensorboard;
+  add_texts(out, {{"resume", a.resume},
+                  {"init_from", a.initial},
+                  {"metrics", a.metrics},
+                  {"tensorboard", a.tensorboard},
+                  {"checkpoint", a.checkpoint}});
   if (a.checkpoint.empty()) return;
-  out["checkpoint"] = a.checkpoint;
   out["checkpoints_written"] = report.checkpoints.front().count;
   out["checkpoint_bytes"] = nlohmann::ordered_json::array();
   for (const char* key : {"checkpoint_pause_seconds", "checkpoint_wait_seconds", "checkpoint_write_seconds"})
@@ -250,9 +250,7 @@ std::string files_text(const RunFileArguments& a, const train::TrainReport& repo
     out += "  checkpoints  " + a.checkpoint + ": " + std::to_string(report.checkpoints.front().count) + " of " +
            format_bytes(bytes) + ", for which training paused " + format_seconds({pause}) + "\n";
   }
-  if (!a.metrics.empty()) out += "  metrics      " + a.metrics + "\n";
-  if (!a.tensorboard.empty()) out += "  tensorboard  " + a.tensorboard + "\n";
-  return out;
+  return out + row("metrics", a.metrics) + row("tensorboard", a.tensorboard);
 }
 
 }  // namespace galvatron::tools

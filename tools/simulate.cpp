@@ -65,7 +65,7 @@ ordered_json figures_json(const Simulated& s) {
     out["smallest_feasible_memory_bytes"] = s.peak().count;
   }
   out["iteration_seconds"] = s.simulation.iteration.value;
-  out["planned_iteration_seconds"] = s.simulation.parts.cost.iteration.value;
+  out["planned_iteration_seconds"] = s.simulation.cost.iteration.value;
   out["samples_per_second"] = s.samples_per_second();
   out["tokens_per_second"] = s.tokens_per_second();
   add_mfu(out, s.mfu());
@@ -81,7 +81,7 @@ ordered_json figures_json(const Simulated& s) {
 
 ordered_json stage_json(const Simulated& s, std::size_t i) {
   const simulate::StageSeconds& seconds = s.simulation.stages[i];
-  const cost::StageMemory& memory = s.simulation.parts.cost.stages[i].memory;
+  const cost::StageMemory& memory = s.simulation.cost.stages[i].memory;
   const PlanStage& stage = s.plan.stages[i];
   return {{"first_layer", stage.first_layer},
           {"last_layer", stage.last_layer},
@@ -115,20 +115,21 @@ ordered_json critical_json(const CriticalPath& path) {
 std::string summary(const Simulated& s, const std::vector<Simulated>& compared) {
   const Simulation& sim = s.simulation;
   std::string out = s.plan.model + " on " + s.plan.cluster + ": " + plan_words(s.plan) + "\n";
-  out += "  iteration    " + format_seconds(sim.iteration) + " simulated, " + format_seconds(sim.parts.cost.iteration) +
+  out += "  iteration    " + format_seconds(sim.iteration) + " simulated, " + format_seconds(sim.cost.iteration) +
          " by the planner's formula; " + format_count(s.tokens_per_second()) + " tokens/s" + mfu_text(s.mfu()) + "\n";
   if (sim.followed < s.plan.microbatches)
     out += "  followed     " + std::to_string(sim.followed) + " of the " + std::to_string(s.plan.microbatches) +
            " micro-batches; the others repeat them\n";
-  out += "  waiting      " + percent(sim.bubble_fraction()) + " of the stages' time\n";
+  out += row("waiting", percent(sim.bubble_fraction()) + " of the stages' time");
   for (std::size_t i = 0; i < sim.stages.size(); ++i) {
     const simulate::StageSeconds& seconds = sim.stages[i];
     const auto share = [&](Seconds part) { return percent(part / sim.iteration); };
-    out += stage_label(i) + "compute " + share(seconds[Activity::compute] + seconds[Activity::recompute]) +
-           ", communication " + share(seconds[Activity::communication] + seconds[Activity::transfer]) +
-           ", gradients and optimizer " + share(seconds[Activity::gradients] + seconds[Activity::update]) +
-           ", waiting " + share(seconds[Activity::waiting]) + ", peak " +
-           format_bytes(sim.parts.cost.stages[i].memory.total()) + "\n";
+    out +=
+        row("stage " + std::to_string(i),
+            "compute " + share(seconds[Activity::compute] + seconds[Activity::recompute]) + ", communication " +
+                share(seconds[Activity::communication] + seconds[Activity::transfer]) + ", gradients and optimizer " +
+                share(seconds[Activity::gradients] + seconds[Activity::update]) + ", waiting " +
+                share(seconds[Activity::waiting]) + ", peak " + format_bytes(sim.cost.stages[i].memory.total()));
   }
   if (!s.fits()) out += "  It does not fit: " + why_too_large(s) + ".\n";
   for (const Simulated& other : compared) {
@@ -170,8 +171,7 @@ void write_run(const Run& run, const std::string& trace, const std::string& repo
       const PlanStage& stage = run.plan.stages[i];
       for (int rank = stage.first_rank; rank < stage.first_rank + stage.rank_count; ++rank)
         simulate::add_measured(out, rank, "rank " + std::to_string(rank) + " measured, of stage " + std::to_string(i),
-                               run.step.ranks[static_cast<std::size_t>(rank)], &s.simulation.parts.cost.stages[i],
-                               chunks);
+                               run.step.ranks[static_cast<std::size_t>(rank)], &s.simulation.cost.stages[i], chunks);
     }
     simulate::add_simulation(out, run.plan, s.simulation, ranks);
     write_whole(trace, out.text());
@@ -209,8 +209,7 @@ void run_simulate(const Arguments& arguments, Common& common) {
   if (!trace.empty()) write_whole(trace, simulate::trace_text(s.plan, s.simulation));
   if (!report.empty()) write_whole(report, simulate::report_html(s, compared));
   if (!common.json) {
-    print(summary(s, compared) + (trace.empty() ? "" : "  trace        " + trace + "\n") +
-          (report.empty() ? "" : "  report       " + report + "\n"));
+    print(summary(s, compared) + row("trace", trace) + row("report", report));
     if (!s.fits()) throw Exited{static_cast<int>(ErrorKind::infeasible)};
     return;
   }
@@ -224,8 +223,7 @@ void run_simulate(const Arguments& arguments, Common& common) {
     figures.update(figures_json(other));
     out["compared"].push_back(figures);
   }
-  if (!trace.empty()) out["trace"] = trace;
-  if (!report.empty()) out["report"] = report;
+  add_texts(out, {{"trace", trace}, {"report", report}});
   print_json(out);
   if (!s.fits()) throw Exited{static_cast<int>(ErrorKind::infeasible)};
 }

@@ -429,8 +429,7 @@ void print_outcome_json(const Outcome& o, const TrainArguments& a) {
   for (const Bytes bytes : o.predicted) out["predicted_peak_bytes"].push_back(bytes.count);
   for (const Bytes bytes : o.measured) out["measured_peak_bytes"].push_back(bytes.count);
   add_files_json(out, a.files, o.report);
-  if (!a.trace.empty()) out["trace"] = a.trace;
-  if (!a.report.empty()) out["report"] = a.report;
+  add_texts(out, {{"trace", a.trace}, {"report", a.report}});
   if (o.report.stopped != 0) out["interrupted"] = true;
   out["plan"] = to_json(o.plan);
   print_json(out);
@@ -445,7 +444,7 @@ void print_outcome(const Outcome& o, const TrainArguments& a) {
   std::string out = "Trained " + o.plan.model + " for " + counted(std::ssize(steps), "step") + " on " +
                     counted(o.plan.ranks(), "rank") + " in " + name_of(o.plan.precision) + ": " + plan_words(o.plan) +
                     "\n";
-  out += std::string("  loss         ") + loss + "\n";
+  out += row("loss", loss);
   out += "  speed        " + format_count(o.tokens_per_second) + " tokens/s" + mfu_text(mfu_of(o));
   const std::string compared = against_prediction({predicted}, {measured});
   out += "\n  iteration    predicted " + (predicted > 0 ? format_seconds({predicted}) : "nothing") + ", measured " +
@@ -466,13 +465,8 @@ void print_outcome(const Outcome& o, const TrainArguments& a) {
                            : " (" + std::string(difference > 0 ? "+" : "") + std::to_string(difference) + " bytes)\n";
     first = last + 1;
   }
-  out += files_text(a.files, o.report);
-  if (!a.trace.empty()) out += "  trace        " + a.trace + "\n";
-  if (!a.report.empty()) out += "  report       " + a.report + "\n";
-  if (!a.plan_path.empty()) out += "  plan         " + a.plan_path + "\n";
-  if (!a.save_plan.empty()) out += "  plan         " + a.save_plan + "\n";
-  if (!a.save_cluster.empty()) out += "  cluster      " + a.save_cluster + "\n";
-  print(out);
+  print(out + files_text(a.files, o.report) + row("trace", a.trace) + row("report", a.report) +
+        row("plan", a.plan_path) + row("plan", a.save_plan) + row("cluster", a.save_cluster));
 }
 
 // A run that is resumed with all its steps behind it, as by what starts a job again until it ends well.

@@ -42,7 +42,7 @@ inline std::string mfu_tile(double mfu, const std::string& beneath = {}) {
 inline std::string predicted_tiles(const Simulated& s) {
   const Simulation& sim = s.simulation;
   return tile(format_seconds(sim.iteration), "an iteration, simulated") +
-         tile(format_seconds(sim.parts.cost.iteration), "by the planner&#39;s formula") +
+         tile(format_seconds(sim.cost.iteration), "by the planner&#39;s formula") +
          tile(format_count(s.tokens_per_second()), "tokens/s") +
          tile(format_count(s.samples_per_second()), "samples/s") + mfu_tile(s.mfu()) +
          tile(percent(sim.bubble_fraction()), "of the stages&#39; time is waiting") +
@@ -139,7 +139,7 @@ inline std::string memory_section(const Simulated& s, const std::string& predict
               {"workspace of the running pass", "workspace"}}) +
       "<div class=\"charts\">\n";
   for (std::size_t i = 0; i < sim.spans.size(); ++i) {
-    const PlanStageCost& stage = sim.parts.cost.stages[i];
+    const PlanStageCost& stage = sim.cost.stages[i];
     const std::vector<MemoryPoint> points = memory_over_time(stage, sim.spans[i], sim.repetitions, i);
     int in_flight = 0;
     for (const MemoryPoint& point : points) in_flight = std::max(in_flight, point.in_flight);
@@ -164,7 +164,7 @@ inline std::string layer_section(const Simulated& s, const std::string& predicte
   Table table({"stage", "layers", "strategy", "forward", "backward", "of it recompute", "collectives", "moves",
                "states", "stash"},
               2);
-  const PlanCost& cost = s.simulation.parts.cost;
+  const PlanCost& cost = s.simulation.cost;
   const int blocks = static_cast<int>(s.plan.layers.size());
   const auto priced = [&](int layer) -> const PlanLayerCost& { return cost.layers[static_cast<std::size_t>(layer)]; };
   const auto alike = [&](int a, int b) { return a > 0 && b <= blocks && priced(a).looks_like(priced(b)); };
@@ -179,9 +179,8 @@ inline std::string layer_section(const Simulated& s, const std::string& predicte
       if (last > i) name = "layers " + std::to_string(i - 1) + "-" + std::to_string(last - 1);
       table.row({std::to_string(v % stages) + (s.plan.virtual_stages > 1 ? "." + std::to_string(v / stages) : ""), name,
                  escaped(galvatron::detail::short_strategy(l.spec)), seconds(l.forward()), seconds(l.backward()),
-                 seconds(s.simulation.parts.recompute[static_cast<std::size_t>(i)]),
-                 seconds(l.seconds.forward_communication + l.seconds.backward_communication), seconds(l.relayout()),
-                 bytes(l.states), bytes(l.stash)});
+                 seconds(l.recompute), seconds(l.seconds.forward_communication + l.seconds.backward_communication),
+                 seconds(l.relayout()), bytes(l.states), bytes(l.stash)});
       i = last + 1;
     }
   }
@@ -265,7 +264,7 @@ inline std::string measurement(const Simulated& s, const Measured* measured) {
     pair([](Op op) { return op == Op::receive_activation || op == Op::receive_gradient; },
          s.simulation.stages[i][Activity::waiting]);
     pair([](Op op) { return op == Op::reduce_gradients || op == Op::step; }, {});
-    cells.push_back(bytes(s.simulation.parts.cost.stages[i].memory.total()));
+    cells.push_back(bytes(s.simulation.cost.stages[i].memory.total()));
     cells.push_back(rank < measured->peaks.size() ? bytes(measured->peaks[rank]) : "-");
     table.row(cells);
   }

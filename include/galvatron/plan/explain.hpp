@@ -12,6 +12,7 @@
 #include <galvatron/cluster/spec.hpp>
 #include <galvatron/core/error.hpp>
 #include <galvatron/core/quantity.hpp>
+#include <galvatron/core/wrapped.hpp>
 #include <galvatron/model/spec.hpp>
 #include <galvatron/plan/cost.hpp>
 #include <galvatron/plan/find.hpp>
@@ -24,25 +25,8 @@ inline constexpr std::size_t explain_columns = 80;
 
 namespace detail {
 
-/// Breaks at spaces; lines after the first are indented.
 inline std::string wrapped(const std::string& text, std::size_t indent) {
-  std::string out;
-  std::size_t column = 0;
-  for (std::size_t at = 0; at < text.size();) {
-    const std::size_t space = text.find(' ', at);
-    const std::string word = text.substr(at, space == std::string::npos ? space : space - at);
-    if (column > 0 && column + 1 + word.size() > explain_columns) {
-      out += "\n" + std::string(indent, ' ');
-      column = indent;
-    } else if (at > 0) {
-      out += " ";
-      ++column;
-    }
-    out += word;
-    column += word.size();
-    at = space == std::string::npos ? text.size() : space + 1;
-  }
-  return out + "\n";
+  return galvatron::wrapped(text, explain_columns, indent) + "\n";
 }
 
 /// `tp4+sp dp64 zero1 recomp`

@@ -174,44 +174,45 @@ struct Sweep {
 /// @tparam Executor  as of search::search
 template <class Executor = search::Team>
 Result<Sweep> sweep_batches(const ModelSpec& model, const Cluster& cluster, SearchOptions options,
-                            const std::vector<std::int64_t>& batches, double least_gain = 0) {
+                            const std::vector<std::int64_t>& batches, double least_gain = 0) try {
   if (batches.empty()) return usage_error("no global batch is to be tried: name one");
   Sweep out;
+  Seconds seconds;
+  const auto find = [&](std::int64_t batch) {
+    options.global_batch = batch;
+    FoundPlan found = value_or_throw(find_plan<Executor>(model, cluster, options));
+    seconds += found.statistics.seconds;
+    return found;
+  };
   // A sweep may take several searches' work, but not that of one for each batch.
   options.shares = std::max(1, static_cast<int>(batches.size()) / 2);
   for (const std::int64_t batch : batches) {
     if (options.microbatches > 1 && batch % options.microbatches != 0 && batch != batches.back()) continue;
-    options.global_batch = batch;
-    auto found = find_plan<Executor>(model, cluster, options);
-    if (!found) return tl::unexpected<Error>(std::move(found.error()));
+    FoundPlan found = find(batch);
     const double before = out.best.feasible ? out.best.cost.samples_per_second : 0;
-    const double now = found->feasible ? found->cost.samples_per_second : 0;
-    out.tried.push_back({batch, found->feasible, found->cost.iteration, now});
+    const double now = found.feasible ? found.cost.samples_per_second : 0;
+    out.tried.push_back({batch, found.feasible, found.cost.iteration, now});
     if (out.tried.size() == 1 || now > before) {
-      const search::SearchStatistics earlier = out.best.statistics;
-      out.best = std::move(*found);
+      out.best = std::move(found);
       out.global_batch = batch;
-      out.best.statistics.seconds += earlier.seconds;
-    } else {
-      out.best.statistics.seconds += found->statistics.seconds;
     }
     if (options.interrupted() || (before > 0 && now < before * (1 + least_gain))) break;
   }
   if (options.shares > 1 && out.best.feasible && !options.interrupted()) {  // the best with all the work
     options.shares = 1;
-    options.global_batch = out.global_batch;
-    auto found = find_plan<Executor>(model, cluster, options);
-    if (!found) return tl::unexpected<Error>(std::move(found.error()));
-    if (found->feasible && found->cost.iteration <= out.best.cost.iteration) {
-      found->statistics.seconds += out.best.statistics.seconds;
-      out.best = std::move(*found);
+    FoundPlan found = find(out.global_batch);
+    if (found.feasible && found.cost.iteration <= out.best.cost.iteration) {
+      out.best = std::move(found);
       for (TriedBatch& tried : out.tried)
         if (tried.global_batch == out.global_batch)
           tried = {tried.global_batch, true, out.best.cost.iteration, out.best.cost.samples_per_second};
     }
   }
+  out.best.statistics.seconds = seconds;
   if (batches.size() > 1) out.best.statistics.interrupted = options.interrupted();
   return out;
+} catch (const Failure& failure) {
+  return error_of(failure);
 }
 
 }  // namespace galvatron

@@ -139,10 +139,10 @@ inline void add_instruction(TraceWriter& out, int process, const Span& span, boo
 }
 
 // The layers of a pass, one after the other.
-inline void add_layers(TraceWriter& out, int process, const PlanParts& parts, std::size_t stage, const Span& span) {
-  const std::size_t layers = parts.cost.layers.size() - 2;  // blocks
-  const std::vector<Piece> pieces = pieces_of(parts, stage, span.instruction);
-  const Seconds whole = seconds_of(parts, stage, span.instruction);
+inline void add_layers(TraceWriter& out, int process, const PlanCost& cost, std::size_t stage, const Span& span) {
+  const std::size_t layers = cost.layers.size() - 2;  // blocks
+  const std::vector<Piece> pieces = pieces_of(cost, stage, span.instruction);
+  const Seconds whole = seconds_of(cost, stage, span.instruction);
   const double stretch = whole.value > 0 ? (span.end - span.begin) / whole : 0;
   Seconds at = span.begin;
   for (std::size_t i = 0; i < pieces.size();) {
@@ -185,7 +185,7 @@ inline void add_simulation(TraceWriter& out, const Plan& plan, const Simulation&
   for (std::size_t s = 0; s < simulation.spans.size(); ++s)
     for (const Span& span : simulation.spans[s])
       if (detail::thread_of(span.instruction.op) == TraceWriter::compute)
-        slices += 2 * simulation.parts.cost.stages[s].chunks[static_cast<std::size_t>(span.instruction.chunk)].size();
+        slices += 2 * simulation.cost.stages[s].chunks[static_cast<std::size_t>(span.instruction.chunk)].size();
   const bool with_layers = slices <= most_layer_slices;
   if (!with_layers) out.tell("layers", "left out: there would be more than " + std::to_string(most_layer_slices));
   const bool chunks = plan.virtual_stages > 1;
@@ -211,10 +211,10 @@ inline void add_simulation(TraceWriter& out, const Plan& plan, const Simulation&
       detail::add_instruction(out, process, span, chunks);
       if (with_layers && detail::thread_of(span.instruction.op) == TraceWriter::compute &&
           span.instruction.op != schedule::Op::step)
-        detail::add_layers(out, process, simulation.parts, s, span);
+        detail::add_layers(out, process, simulation.cost, s, span);
     }
     wait("wait for the last stage", "waiting", simulation.iteration);
-    detail::add_memory(out, process, simulation.parts.cost.stages[s], spans, simulation.repetitions, s);
+    detail::add_memory(out, process, simulation.cost.stages[s], spans, simulation.repetitions, s);
   }
 }
 

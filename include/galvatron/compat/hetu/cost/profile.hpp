@@ -144,29 +144,27 @@ enum class TimeMode {
 /// The line over b/q of one part of the model. Errors (usage): not enough points; `part` and `source` name them.
 inline Result<Line> time_line(std::span<const TimePoint> profile, TimeMode mode, std::int64_t sequence, bool of_layer,
                               const std::string& source) {
-  std::vector<std::pair<double, double>> points;
   const std::string part = of_layer ? "layertype_0" : "layertype_other";
   const std::string wanted = std::to_string(sequence);
-  if (mode == TimeMode::batch) {
-    for (const TimePoint& p : profile)
-      if (p.sequence == sequence)
-        points.emplace_back(static_cast<double>(p.batch), static_cast<double>(p.batch) * p.milliseconds);
-    if (detail::different_x(points) < 8)
-      return usage_error(source + ": " + std::to_string(points.size()) + " batch sizes of " + part +
-                         " at sequence length " + wanted +
-                         ", and a line over the batch needs at least 8; profile more, or choose another --time-mode");
-    const auto c = detail::least_squares(points, 1);
-    return Line{c[1], c[0]};
-  }
-  if (mode == TimeMode::sequence) {
-    const std::size_t degree = of_layer ? 2 : 1;
-    for (const TimePoint& p : profile)
-      if (p.batch == 1) points.emplace_back(static_cast<double>(p.sequence), p.milliseconds);
-    if (detail::different_x(points) < degree + 1)
-      return usage_error(source + ": " + std::to_string(points.size()) + " sequence lengths of " + part +
-                         " at batch size 1, and at least " + std::to_string(degree + 1) +
-                         " are needed; profile more, or choose another --time-mode");
+  if (mode != TimeMode::fixed) {
+    const bool over_batch = mode == TimeMode::batch;
+    std::vector<std::pair<double, double>> points;
+    for (const TimePoint& p : profile) {
+      const auto batch = static_cast<double>(p.batch);
+      if (over_batch && p.sequence == sequence) points.emplace_back(batch, batch * p.milliseconds);
+      if (!over_batch && p.batch == 1) points.emplace_back(static_cast<double>(p.sequence), p.milliseconds);
+    }
+    const std::size_t degree = !over_batch && of_layer ? 2 : 1;
+    const std::size_t least = over_batch ? 8 : degree + 1;
+    if (detail::different_x(points) < least)
+      return usage_error(source + ": " + std::to_string(points.size()) +
+                         (over_batch ? " batch sizes of " + part + " at sequence length " + wanted +
+                                           ", and a line over the batch needs at least 8"
+                                     : " sequence lengths of " + part + " at batch size 1, and at least " +
+                                           std::to_string(least) + " are needed") +
+                         "; profile more, or choose another --time-mode");
     const auto c = detail::least_squares(points, degree);
+    if (over_batch) return Line{c[1], c[0]};
     double slope = 0;
     for (std::size_t i = c.size(); i-- > 0;) slope = slope * static_cast<double>(sequence) + c[i];
     return Line{slope, 0};
