@@ -55,17 +55,27 @@ void export_weights(const std::string& path, std::string model_name, const std::
   print(text + "\n");
 }
 
+nlohmann::ordered_json report_of(const Exported& exported, const std::string& to) {
+  return {{"target", to},
+          {"text", exported.text},
+          {"not_expressed", exported.not_expressed},
+          {"set_elsewhere", exported.set_elsewhere}};
+}
+
+// Writes the text where it is wanted, and else prints it, or the report.
+void give(const Exported& exported, const std::string& out, const nlohmann::ordered_json& report,
+          const Common& common) {
+  if (!out.empty()) value_or_throw(write_file_atomically(out, exported.text));
+  if (common.json)
+    print_json(report);
+  else if (out.empty())
+    print(exported.text);
+}
+
 // The strategies as types. All of a plan is expressed.
 void export_as_header(const Plan& plan, const std::string& name, const std::string& out, const Common& common) {
   const Exported exported = value_or_throw(export_header(plan, name.empty() ? "frozen_plan" : name));
-  if (!out.empty()) value_or_throw(write_file_atomically(out, exported.text));
-  if (common.json)
-    print_json({{"target", "header"},
-                {"text", exported.text},
-                {"not_expressed", exported.not_expressed},
-                {"set_elsewhere", exported.set_elsewhere}});
-  else if (out.empty())
-    print(exported.text);
+  give(exported, out, report_of(exported, "header"), common);
 }
 
 // What the exported job costs, or why it is not priced.
@@ -100,11 +110,8 @@ Priced priced(const Exported& exported, const Plan& plan, ExportTarget target, c
 
 nlohmann::ordered_json report_of(const Exported& exported, const Plan& plan, const Priced& price,
                                  const std::string& to) {
-  nlohmann::ordered_json report{{"target", to},
-                                {"text", exported.text},
-                                {"not_expressed", exported.not_expressed},
-                                {"set_elsewhere", exported.set_elsewhere},
-                                {"exported", nullptr}};
+  nlohmann::ordered_json report = report_of(exported, to);
+  report["exported"] = nullptr;
   if (!price.cost) {
     report["not_priced"] = price.why_not;
     return report;
@@ -200,11 +207,7 @@ void run_export(const Arguments& arguments, Common& common) {
                 : "; and " + std::to_string(exported.not_expressed.size() - 1) + " more") +
            "; export without --strict to see all of it" + (price.command.empty() ? "" : instead));
   if (strict && !price.cost) refuse("--strict: the exported job is not priced: " + price.why_not);
-  if (!out.empty()) value_or_throw(write_file_atomically(out, exported.text));
-  if (common.json)
-    print_json(report_of(exported, plan, price, to));
-  else if (out.empty())
-    print(exported.text);
+  give(exported, out, report_of(exported, plan, price, to), common);
   if (!fits) complain("warning: " + too_large(*price.cost) + instead);
   if (!price.cost) note(common, "the exported job is not priced, so it may not fit: " + price.why_not);
   for (const std::string& sentence : exported.not_expressed) note(common, "not expressed: " + sentence);
