@@ -34,6 +34,9 @@ struct Exported {
   /// What the target runs when it is given the text and what is set elsewhere, written together with the text. Where
   /// it has no such strategy, one that takes no less memory. Nothing where the target runs the plan itself.
   std::optional<Plan> job;
+
+  void lacks(std::string sentence) { not_expressed.push_back(std::move(sentence)); }
+  void elsewhere(std::string sentence) { set_elsewhere.push_back(std::move(sentence)); }
 };
 
 namespace detail {
@@ -111,8 +114,8 @@ inline std::vector<int> layers_without_outputs(const Plan& plan) {
 inline void tell_outputs(const Plan& plan, const std::string& target, Exported& out, const std::string& but = "") {
   const std::vector<int> layers = layers_without_outputs(plan);
   if (layers.empty()) return;
-  out.not_expressed.push_back("the outputs of norms and activations are recomputed in " + layers_text(layers) + ": " +
-                              target + " keeps them, which takes more memory" + but);
+  out.lacks("the outputs of norms and activations are recomputed in " + layers_text(layers) + ": " + target +
+            " keeps them, which takes more memory" + but);
 }
 
 /// The degrees and the sequence split of a strategy.
@@ -165,8 +168,8 @@ inline StrategySpec one_for_all(const Plan& plan, const std::string& target, Exp
           text += " or " + other;
       groups.emplace_back(text, layers);
     }
-    out.not_expressed.push_back("the degrees differ from layer to layer, " + by_layer_text(groups) + ": " + target +
-                                " has one set for all, and that of most layers is written, " + strategy_text(common));
+    out.lacks("the degrees differ from layer to layer, " + by_layer_text(groups) + ": " + target +
+              " has one set for all, and that of most layers is written, " + strategy_text(common));
   }
   for (const StrategySpec& layer : plan.layers) {
     if (common.shards() > 1) common.zero = std::max(common.zero, layer.zero);
@@ -178,22 +181,22 @@ inline StrategySpec one_for_all(const Plan& plan, const std::string& target, Exp
   std::erase_if(stages, [](const auto& group) { return group.first.empty(); });
   const auto tell = [&](const std::string& what, const auto& groups, int written) {
     if (groups.size() > 1)
-      out.not_expressed.push_back("the " + what + " differs from layer to layer, " + by_layer_text(groups) + ": " +
-                                  target + " has one for all, and " + std::to_string(written) + " is written");
+      out.lacks("the " + what + " differs from layer to layer, " + by_layer_text(groups) + ": " + target +
+                " has one for all, and " + std::to_string(written) + " is written");
   };
   tell("ZeRO stage", stages, common.zero);
   tell("expert degree", layers_by(plan, [](const StrategySpec& s) { return "ep" + std::to_string(s.expert); }),
        common.expert);
   if (const auto strided = layers_where(plan, [](const StrategySpec& s) { return s.strided; }); !strided.empty())
-    out.not_expressed.push_back(layers_text(strided) + ": tensor-parallel ranks lie around data-parallel ones: " +
-                                target + " makes them neighbours");
+    out.lacks(layers_text(strided) + ": tensor-parallel ranks lie around data-parallel ones: " + target +
+              " makes them neighbours");
   // An embedding and a head have no experts, and nothing of theirs is computed again.
   const auto end = [&](const std::string& name, StrategySpec spec) {
     spec.expert = common.expert;
     spec.recompute = RecomputeKind::cheap;
     if (same(spec, common)) return;
-    out.not_expressed.push_back("the " + name + " has a strategy of its own, " + strategy_text(spec) + ": " + target +
-                                " gives it that of the layers");
+    out.lacks("the " + name + " has a strategy of its own, " + strategy_text(spec) + ": " + target +
+              " gives it that of the layers");
   };
   end("embedding", plan.embedding);
   end("head", plan.head);
@@ -208,8 +211,8 @@ inline StrategySpec one_for_all(const Plan& plan, const std::string& target, Exp
 inline void tell_moments(const Plan& plan, const std::string& target, Exported& out) {
   if (out.job) out.job->moments = Precision::fp32;
   if (plan.moments != Precision::fp32)
-    out.not_expressed.push_back("moments of the optimizer in " + std::string(name_of(plan.moments)) + ": " + target +
-                                " keeps them in fp32, which takes 4 bytes a parameter more");
+    out.lacks("moments of the optimizer in " + std::string(name_of(plan.moments)) + ": " + target +
+              " keeps them in fp32, which takes 4 bytes a parameter more");
 }
 
 /// The layers of each chunk of a pipeline, in the order of the model: chunk c * P + p is the c-th of stage p. Without

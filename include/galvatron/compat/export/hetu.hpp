@@ -49,7 +49,7 @@ void tell_hetu(const Plan& plan, Has has, const std::string& what, Exported& out
   embedding.recompute = RecomputeKind::cheap;  // of which nothing is computed again
   std::string who = layers.empty() ? "" : layers_text(layers);
   if (has(embedding)) who += std::string(who.empty() ? "" : " and ") + "the embedding";
-  if (!who.empty()) out.not_expressed.push_back(who + ": " + what);
+  if (!who.empty()) out.lacks(who + ": " + what);
 }
 
 /// What is data parallel without ZeRO 3 has one kind for the whole plan: `ddp` when nothing of it is sharded.
@@ -77,10 +77,8 @@ inline void hetu_sequence_parallel(const Plan& plan, Exported& out) {
   for (const StrategySpec& s : hetu_strategies(plan))
     if (s.tensor > 1) (s.sequence == SequenceKind::megatron ? with : without) = true;
   if (with && without)
-    out.not_expressed.push_back(
-        "Megatron sequence parallelism in some tensor-parallel layers and not in others: it is one switch there");
-  if (with || without)
-    out.set_elsewhere.push_back(std::string("the trainer's sequence_parallel is ") + (with ? "true" : "false"));
+    out.lacks("Megatron sequence parallelism in some tensor-parallel layers and not in others: it is one switch there");
+  if (with || without) out.elsewhere(std::string("the trainer's sequence_parallel is ") + (with ? "true" : "false"));
 }
 
 /// The trainer takes as many data ranks as the smallest tensor and the smallest context degree of the file leave, which
@@ -93,7 +91,7 @@ inline void tell_hetu_data_ranks(const Plan& plan, Exported& out) {
   const int taken = plan.stages.front().rank_count / (width * ring);
   if (taken <= most) return;
   const std::int64_t run = hetu_batches(plan.global_batch, taken, plan.microbatches).microbatches;
-  out.not_expressed.push_back(
+  out.lacks(
       "tensor ranks in some layers and context ranks in others: Hetu-Galvatron counts data ranks with the smallest of "
       "both degrees, " +
       std::to_string(width) + " and " + std::to_string(ring) + ", as " + std::to_string(taken) +
@@ -183,8 +181,8 @@ inline Exported export_hetu(const Plan& plan) {
   file["vocab_sdp"] = file["embed_sdp"];
 
   if (plan.stages.size() > 1 && (plan.schedule == ScheduleKind::interleaved || plan.schedule == ScheduleKind::zb_h1))
-    out.not_expressed.push_back(std::string("the schedule ") + name_of(plan.schedule) +
-                                ": Hetu-Galvatron has gpipe and 1f1b, and 1f1b is written");
+    out.lacks(std::string("the schedule ") + name_of(plan.schedule) +
+              ": Hetu-Galvatron has gpipe and 1f1b, and 1f1b is written");
   detail::tell_hetu(
       plan, [](const StrategySpec& s) { return s.sequence == SequenceKind::ulysses && s.tensor > 1; },
       "tensor parallelism and Ulysses together: Hetu-Galvatron has one of them in a layer, and tensor parallelism over "
@@ -195,25 +193,23 @@ inline Exported export_hetu(const Plan& plan) {
       "recomputation of the attention core alone: Hetu-Galvatron recomputes whole layers, which is written", out);
   detail::tell_outputs(detail::hetu_kept(plan), "Hetu-Galvatron", out);
   if (plan.embedding.strided)
-    out.not_expressed.push_back(
-        "the embedding: tensor-parallel ranks lie around data-parallel ones: they are neighbours there");
+    out.lacks("the embedding: tensor-parallel ranks lie around data-parallel ones: they are neighbours there");
   StrategySpec head = plan.head;
   head.recompute = plan.embedding.recompute;  // neither computes anything again
   if (!(head == plan.embedding))
-    out.not_expressed.push_back("the head has another strategy (" + strategy_text(plan.head) +
-                                ") than the embedding (" + strategy_text(plan.embedding) +
-                                "): they have one there, and that of the embedding is written");
+    out.lacks("the head has another strategy (" + strategy_text(plan.head) + ") than the embedding (" +
+              strategy_text(plan.embedding) + "): they have one there, and that of the embedding is written");
   detail::tell_hetu_data_ranks(plan, out);
   detail::hetu_sequence_parallel(plan, out);
   if (file.contains("cp_sizes_enc") || file.contains("vcp"))
-    out.set_elsewhere.push_back(
+    out.elsewhere(
         "the trainer is Hetu-Galvatron 3.0 or later: earlier ones do not read cp_sizes_enc and vcp, and would take "
         "context ranks for data ranks");
   detail::tell_moments(plan, "Hetu-Galvatron", out);
   if (plan.precision == Precision::fp8)
-    out.not_expressed.push_back("8-bit products: Hetu-Galvatron has none, and its mixed_precision is bf16");
-  out.set_elsewhere.push_back("the trainer's seq_length is " + std::to_string(plan.sequence_length) +
-                              " and its mixed_precision " + name_of(element_format(plan.precision)));
+    out.lacks("8-bit products: Hetu-Galvatron has none, and its mixed_precision is bf16");
+  out.elsewhere("the trainer's seq_length is " + std::to_string(plan.sequence_length) + " and its mixed_precision " +
+                name_of(element_format(plan.precision)));
   out.job = detail::hetu_job(plan, file["default_dp_type"] != "ddp");
   out.text = file.dump(4) + "\n";
   return out;

@@ -68,8 +68,7 @@ inline void megatron_recompute(const Plan& plan, std::vector<std::string>& argum
                           (norms ? " layernorm" : ""));
     }
     if (kinds.size() > 1)
-      out.not_expressed.push_back(
-          differs + "Megatron-LM recomputes the attention core of all layers or of none, and all is written");
+      out.lacks(differs + "Megatron-LM recomputes the attention core of all layers or of none, and all is written");
     tell_outputs(plan, "Megatron-LM", out,
                  norms ? "; `--recompute-modules layernorm` recomputes norms that are modules of their own, and those "
                          "of dense blocks with Transformer Engine are not"
@@ -103,9 +102,8 @@ inline void megatron_recompute(const Plan& plan, std::vector<std::string>& argum
   arguments.push_back("--recompute-method block");
   arguments.push_back("--recompute-num-layers " + std::to_string(each));
   if (!exact)
-    out.not_expressed.push_back(differs +
-                                "Megatron-LM recomputes the first layers of every stage, as many in each, and " +
-                                std::to_string(each) + " is written");
+    out.lacks(differs + "Megatron-LM recomputes the first layers of every stage, as many in each, and " +
+              std::to_string(each) + " is written");
 }
 
 /// How the context ranks of every layer exchange what they need, ` p2p` (ring) or ` a2a` (Ulysses); one word when all
@@ -166,8 +164,8 @@ inline Exported export_megatron(const Plan& plan) {
   if (plan.stages.size() > 1) {
     detail::megatron_stages(plan, arguments);
     if (plan.schedule == ScheduleKind::gpipe || plan.schedule == ScheduleKind::zb_h1) {
-      out.not_expressed.push_back(std::string("the schedule ") + name_of(plan.schedule) +
-                                  ": Megatron-LM runs 1f1b, or interleaved with virtual stages");
+      out.lacks(std::string("the schedule ") + name_of(plan.schedule) +
+                ": Megatron-LM runs 1f1b, or interleaved with virtual stages");
       out.job->schedule = ScheduleKind::one_f_one_b;
     }
   }
@@ -181,9 +179,9 @@ inline Exported export_megatron(const Plan& plan) {
   }
   detail::megatron_recompute(plan, arguments, out);
   if (spec.zero >= 2)
-    out.set_elsewhere.push_back("the environment has CUDA_DEVICE_MAX_CONNECTIONS unset or above 1: FSDP refuses 1");
+    out.elsewhere("the environment has CUDA_DEVICE_MAX_CONNECTIONS unset or above 1: FSDP refuses 1");
   else if (spec.tensor > 1 || spec.context > 1)
-    out.set_elsewhere.push_back("the environment has CUDA_DEVICE_MAX_CONNECTIONS=1 on GPUs before Blackwell");
+    out.elsewhere("the environment has CUDA_DEVICE_MAX_CONNECTIONS=1 on GPUs before Blackwell");
 
   out.text = "# Megatron-LM arguments of " + detail::export_title(plan) + ". Made by `galvatron export`.\n" +
              "#   . ./FILE && torchrun ... pretrain_gpt.py \"${PLAN_ARGS[@]}\" ...   (with the model's shape, data and "

@@ -239,11 +239,8 @@ class HetuSearch {
       set_ends(solver, group, c.choices, ends);
       offer(group, c.choices, ends, solver.greedy());
       ++solved_;
-      Work work;
-      work.most = most_labels - work_.labels;
-      const auto solution = solver.fastest(best_time_ * tolerance, work);
-      work_.labels += work.labels;
-      if (work.exhausted) open_bound_ = std::min(open_bound_, c.bound);
+      const auto solution = solver.fastest(best_time_ * tolerance, work_);
+      if (work_.exhausted) open_bound_ = std::min(open_bound_, c.bound);
       open_bound_ = std::min(open_bound_, solver.open_bound());
       if (solution) offer(group, c.choices, ends, *solution);
     }
@@ -289,8 +286,6 @@ class HetuSearch {
         (out.smallest_memory ? text(out.smallest_memory->count) + " bytes (" + format_bytes(*out.smallest_memory) + ")"
                              : "beyond 9e18 bytes");
   }
-
-  static constexpr std::int64_t most_labels = 20'000'000;
 
   const cost::hetu::Model& model_;
   const Options& options_;
