@@ -141,10 +141,6 @@ std::string summary(const Simulated& s, const std::vector<Simulated>& compared) 
   return out;
 }
 
-void write_whole(const std::string& path, const std::string& text) {
-  value_or_throw(write_file_atomically(path, text));
-}
-
 }  // namespace
 
 void write_run(const Run& run, const std::string& trace, const std::string& report, const Common& common) {
@@ -164,21 +160,21 @@ void write_run(const Run& run, const std::string& trace, const std::string& repo
     simulate::TraceWriter out;
     out.tell("model", run.plan.model);
     out.tell("cluster", run.plan.cluster);
-    out.tell("step", std::to_string(run.step.step + 1));
+    out.tell("step", std::to_string(run.measured.step.step + 1));
     const bool chunks = run.plan.virtual_stages > 1;
     const int ranks = run.plan.ranks();
     for (std::size_t i = 0; i < run.plan.stages.size(); ++i) {
       const PlanStage& stage = run.plan.stages[i];
       for (int rank = stage.first_rank; rank < stage.first_rank + stage.rank_count; ++rank)
         simulate::add_measured(out, rank, "rank " + std::to_string(rank) + " measured, of stage " + std::to_string(i),
-                               run.step.ranks[static_cast<std::size_t>(rank)], &s.simulation.cost.stages[i], chunks);
+                               run.measured.step.ranks[static_cast<std::size_t>(rank)], &s.simulation.cost.stages[i],
+                               chunks);
     }
     simulate::add_simulation(out, run.plan, s.simulation, ranks);
-    write_whole(trace, out.text());
+    value_or_throw(write_file_atomically(trace, out.text()));
   }
   if (report.empty()) return;
-  const simulate::Measured measured{run.step, run.iteration, run.peaks, run.others};
-  write_whole(report, simulate::report_html(s, {}, &measured));
+  value_or_throw(write_file_atomically(report, simulate::report_html(s, {}, &run.measured)));
 }
 
 void run_simulate(const Arguments& arguments, Common& common) {
@@ -206,8 +202,8 @@ void run_simulate(const Arguments& arguments, Common& common) {
   const Simulated s = simulated_file(a.path, a);
   std::vector<Simulated> compared;
   for (const std::string& other : others) compared.push_back(simulated_file(other, a));
-  if (!trace.empty()) write_whole(trace, simulate::trace_text(s.plan, s.simulation));
-  if (!report.empty()) write_whole(report, simulate::report_html(s, compared));
+  if (!trace.empty()) value_or_throw(write_file_atomically(trace, simulate::trace_text(s.plan, s.simulation)));
+  if (!report.empty()) value_or_throw(write_file_atomically(report, simulate::report_html(s, compared)));
   if (!common.json) {
     print(summary(s, compared) + row("trace", trace) + row("report", report));
     if (!s.fits()) throw Exited{static_cast<int>(ErrorKind::infeasible)};

@@ -35,7 +35,6 @@ struct Job {
   bool overlapped_reduce = true;  ///< gradients are reduced while the next micro-batches compute
   bool sequence_parallel = true;  ///< Megatron's, with every tensor-parallel layer
   bool gpipe = false;             ///< otherwise 1F1B
-  friend bool operator==(const Job&, const Job&) = default;
 };
 
 /// Of one layer. At most one of the two degrees is above 1; the data-parallel degree fills the stage.

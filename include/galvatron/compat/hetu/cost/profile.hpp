@@ -23,7 +23,6 @@ struct Line {
   double slope = 0;
   double intercept = 0;
   [[nodiscard]] double at(double x) const { return intercept + slope * x; }
-  friend bool operator==(const Line&, const Line&) = default;
 };
 
 /// Milliseconds of a collective over the size of its message in MB: what was measured where it was measured, a
@@ -35,7 +34,6 @@ struct MessageTimes {
     const auto exact = measured.find(megabytes);
     return exact == measured.end() ? line.at(megabytes) : exact->second;
   }
-  friend bool operator==(const MessageTimes&, const MessageTimes&) = default;
 };
 
 /// A network. Groups are named by their size.
@@ -45,14 +43,12 @@ struct Hardware {
   std::map<int, MessageTimes> all_reduce;            ///< by group
   std::map<int, MessageTimes> all_to_all;            ///< by group
   double overlap = 1;  ///< how much computation and communication slow each other down; at least 1
-  friend bool operator==(const Hardware&, const Hardware&) = default;
 };
 
 /// Embedding and head, or one of them: MB by tensor-parallel degree.
 struct EndProfile {
   std::map<int, double> states;      ///< parameters, gradients and optimizer
   std::map<int, double> activation;  ///< of a sample
-  friend bool operator==(const EndProfile&, const EndProfile&) = default;
 };
 
 /// A model at one length of sequence. Forward milliseconds of b samples over q tensor- or sequence-parallel ranks are
@@ -66,7 +62,6 @@ struct ModelProfile {
   EndProfile whole;                  ///< embedding and head on the one stage
   EndProfile first;                  ///< the embedding on the first of several
   EndProfile last;                   ///< the head on the last
-  friend bool operator==(const ModelProfile&, const ModelProfile&) = default;
 };
 
 namespace detail {
@@ -131,7 +126,6 @@ struct TimePoint {
   std::int64_t batch = 1;     ///< samples of the run
   std::int64_t sequence = 1;  ///< tokens of a sample
   double milliseconds = 0;
-  friend bool operator==(const TimePoint&, const TimePoint&) = default;
 };
 
 /// How times at the wanted batch come from the profile.
