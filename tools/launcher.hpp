@@ -9,6 +9,7 @@
 #include <vector>
 
 #include <galvatron/cluster/host_memory.hpp>
+#include <galvatron/cluster/spec.hpp>
 #include <galvatron/comm/launch_environment.hpp>
 #include <galvatron/comm/status.hpp>
 #include <galvatron/model/spec.hpp>

@@ -5,6 +5,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -34,6 +35,13 @@ class Infeasible : public Failure {
 
 /// Throws Failure (usage): what the user asked for cannot be.
 [[noreturn]] void refuse(const std::string& message);
+
+/// What an option's value stands for, or a thrown Failure (usage) that begins with the option.
+template <class T>
+T value_of(const std::string& option, Result<T>&& result) {
+  if (!result) refuse(option + ": " + result.error().message);
+  if constexpr (!std::is_void_v<T>) return std::move(*result);
+}
 
 /// A share as words: 0.123 is "12.3 %".
 std::string percent(double share);
