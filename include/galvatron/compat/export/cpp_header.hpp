@@ -66,22 +66,15 @@ constexpr const char* cpp_name(ScheduleKind kind) {
 
 /// False for keywords too.
 inline bool is_identifier(std::string_view name) {
-  constexpr auto keywords = std::to_array<std::string_view>(
-      {"alignas",     "alignof",   "and",        "and_eq",    "asm",      "auto",         "bitand",
-       "bitor",       "bool",      "break",      "case",      "catch",    "char",         "char8_t",
-       "char16_t",    "char32_t",  "class",      "compl",     "concept",  "const",        "consteval",
-       "constexpr",   "constinit", "const_cast", "continue",  "co_await", "co_return",    "co_yield",
-       "decltype",    "default",   "delete",     "do",        "double",   "dynamic_cast", "else",
-       "enum",        "explicit",  "export",     "extern",    "false",    "float",        "for",
-       "friend",      "goto",      "if",         "inline",    "int",      "long",         "mutable",
-       "namespace",   "new",       "noexcept",   "not",       "not_eq",   "nullptr",      "operator",
-       "or",          "or_eq",     "private",    "protected", "public",   "register",     "reinterpret_cast",
-       "requires",    "return",    "short",      "signed",    "sizeof",   "static",       "static_assert",
-       "static_cast", "struct",    "switch",     "template",  "this",     "thread_local", "throw",
-       "true",        "try",       "typedef",    "typeid",    "typename", "union",        "unsigned",
-       "using",       "virtual",   "void",       "volatile",  "wchar_t",  "while",        "xor",
-       "xor_eq"});
-  if (std::ranges::find(keywords, name) != keywords.end()) return false;
+  constexpr std::string_view keywords =
+      " alignas alignof and and_eq asm auto bitand bitor bool break case catch char char8_t char16_t char32_t class "
+      "compl concept const consteval constexpr constinit const_cast continue co_await co_return co_yield decltype "
+      "default delete do double dynamic_cast else enum explicit export extern false float for friend goto if inline "
+      "int long mutable namespace new noexcept not not_eq nullptr operator or or_eq private protected public "
+      "register reinterpret_cast requires return short signed sizeof static static_assert static_cast struct switch "
+      "template this thread_local throw true try typedef typeid typename union unsigned using virtual void volatile "
+      "wchar_t while xor xor_eq ";
+  if (keywords.find(" " + std::string(name) + " ") != std::string_view::npos) return false;
   const auto letter = [](char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); };
   if (name.empty() || !letter(name.front())) return false;
   return std::ranges::all_of(name, [&](char c) { return letter(c) || c == '_' || (c >= '0' && c <= '9'); });
