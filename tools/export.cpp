@@ -25,7 +25,7 @@ namespace {
 
 std::vector<std::string> target_names() {
   std::vector<std::string> out;
-  for (const ExportTarget target : export_targets) out.emplace_back(galvatron::name_of(target));
+  for (const ExportTarget target : export_targets) out.emplace_back(name_of(target));
   out.emplace_back("header");
   out.emplace_back("huggingface");
   return out;
@@ -34,12 +34,12 @@ std::vector<std::string> target_names() {
 // The weights of a checkpoint, for Hugging Face transformers.
 void export_weights(const std::string& path, std::string model_name, const std::string& out, Precision precision,
                     const Common& common) {
-  if (out.empty()) throw Failure(ErrorKind::usage, "--to huggingface writes a folder; give --out DIR");
-  const auto manifest = value_or_throw(galvatron::train::Checkpoint::read_manifest(path));
+  if (out.empty()) refuse("--to huggingface writes a folder; give --out DIR");
+  const auto manifest = value_or_throw(train::Checkpoint::read_manifest(path));
   if (model_name.empty()) model_name = manifest.training.model;
   const ModelSpec model = value_or_throw(load_model(model_name));
-  const auto checkpoint = value_or_throw(galvatron::train::Checkpoint::open(path, model));
-  const auto files = value_or_throw(galvatron::train::write_huggingface(out, checkpoint, model, precision));
+  const auto checkpoint = value_or_throw(train::Checkpoint::open(path, model));
+  const auto files = value_or_throw(train::write_huggingface(out, checkpoint, model, precision));
   if (common.json) {
     print_json({{"target", "huggingface"},
                 {"checkpoint", checkpoint.path().string()},
@@ -55,18 +55,27 @@ void export_weights(const std::string& path, std::string model_name, const std::
   print(text + "\n");
 }
 
+nlohmann::ordered_json report_of(const Exported& exported, const std::string& to) {
+  return {{"target", to},
+          {"text", exported.text},
+          {"not_expressed", exported.not_expressed},
+          {"set_elsewhere", exported.set_elsewhere}};
+}
+
+// Writes the text where it is wanted, and else prints it, or the report.
+void give(const Exported& exported, const std::string& out, const nlohmann::ordered_json& report,
+          const Common& common) {
+  if (!out.empty()) value_or_throw(write_file_atomically(out, exported.text));
+  if (common.json)
+    print_json(report);
+  else if (out.empty())
+    print(exported.text);
+}
+
 // The strategies as types. All of a plan is expressed.
 void export_as_header(const Plan& plan, const std::string& name, const std::string& out, const Common& common) {
   const Exported exported = value_or_throw(export_header(plan, name.empty() ? "frozen_plan" : name));
-  if (!out.empty())
-    if (auto written = write_file_atomically(out, exported.text); !written) throw_error(written.error());
-  if (common.json)
-    print_json({{"target", "header"},
-                {"text", exported.text},
-                {"not_expressed", exported.not_expressed},
-                {"set_elsewhere", exported.set_elsewhere}});
-  else if (out.empty())
-    print(exported.text);
+  give(exported, out, report_of(exported, "header"), common);
 }
 
 // What the exported job costs, or why it is not priced.
@@ -92,7 +101,7 @@ Priced priced(const Exported& exported, const Plan& plan, ExportTarget target, c
     }
     out.cost = *cost;
     out.command = search_command(plan, target, model_name, cluster_name, *model, cluster.device.memory,
-                                 "plan_for_" + std::string(galvatron::name_of(target)) + ".json");
+                                 "plan_for_" + std::string(name_of(target)) + ".json");
   } catch (const Failure& e) {
     out.why_not = std::string(e.what()) + "; name the cluster with --cluster";
   }
@@ -101,11 +110,8 @@ Priced priced(const Exported& exported, const Plan& plan, ExportTarget target, c
 
 nlohmann::ordered_json report_of(const Exported& exported, const Plan& plan, const Priced& price,
                                  const std::string& to) {
-  nlohmann::ordered_json report{{"target", to},
-                                {"text", exported.text},
-                                {"not_expressed", exported.not_expressed},
-                                {"set_elsewhere", exported.set_elsewhere},
-                                {"exported", nullptr}};
+  nlohmann::ordered_json report = report_of(exported, to);
+  report["exported"] = nullptr;
   if (!price.cost) {
     report["not_priced"] = price.why_not;
     return report;
@@ -114,7 +120,7 @@ nlohmann::ordered_json report_of(const Exported& exported, const Plan& plan, con
                         {"iteration_seconds", price.cost->iteration.value},
                         {"budget_bytes", price.cost->budget.count},
                         {"fits", price.cost->fits()},
-                        {"plan", plan_json(exported.job.value_or(plan))}};
+                        {"plan", to_json(exported.job.value_or(plan))}};
   if (!price.cost->fits()) report["exported"]["command"] = price.command;
   return report;
 }
@@ -128,12 +134,12 @@ std::string too_large(const JobCost& cost) {
 }  // namespace
 
 void run_export(const Arguments& arguments, Common& common) {
-  Options options("export",
-                  "Writes a plan for another trainer: arguments of Megatron-LM, a torchtitan job file, a DeepSpeed "
-                  "configuration, a plan of Hetu-Galvatron; or as a C++ header with the strategies as types. What the "
-                  "target cannot express is told on standard error, and the job that it will run is priced: the first "
-                  "line warns when it does not fit. Or writes the weights of a checkpoint for Hugging Face "
-                  "transformers.");
+  Options options(
+      "export",
+      "Writes a plan for another trainer: arguments of Megatron-LM, a torchtitan job file, a DeepSpeed configuration, "
+      "a plan of Hetu-Galvatron; or as a C++ header with the strategies as types. What the target cannot express is "
+      "told on standard error, and the job that it will run is priced: the first line warns when it does not fit. Or "
+      "writes the weights of a checkpoint for Hugging Face transformers.");
   std::string path;
   std::string to;
   std::string out;
@@ -142,15 +148,14 @@ void run_export(const Arguments& arguments, Common& common) {
   std::string cluster;
   std::string precision;
   bool strict = false;
-  options.require(
-      options.text("plan", path, "PATH",
-                   "the plan, as `galvatron plan --out` writes it; with --to huggingface a checkpoint, or a "
-                   "folder of them, of `galvatron train --checkpoint`"));
+  options.require(options.text("plan", path, "PATH",
+                               "the plan, as `galvatron plan --out` writes it; with --to huggingface a checkpoint, or "
+                               "a folder of them, of `galvatron train --checkpoint`"));
   options.require(options.choice("--to", to, target_names(), "what to write"));
   options.text("--name", name, "NAME", "namespace of the header (default: frozen_plan)");
-  options.flag("--strict", strict,
-               "fail if the target cannot express all of the plan (exit code 2), or if the exported job does not fit "
-               "(3)");
+  options.flag(
+      "--strict", strict,
+      "fail if the target cannot express all of the plan (exit code 2), or if the exported job does not fit (3)");
   options.text("--model", model, "MODEL",
                "a preset or a config.json, to price the exported job (default: the plan's own); with --to huggingface "
                "the checkpoint's model, if its name is not enough");
@@ -163,24 +168,21 @@ void run_export(const Arguments& arguments, Common& common) {
   options.flag("--json", common.json, "print one JSON object with the text and what it leaves out");
   options.flag("--quiet", common.quiet, "do not tell what the text leaves out, but that the job does not fit");
   options.examples(
-      "Example:\n  galvatron export plan.json --to megatron --out plan_args.sh\n  galvatron export "
-      "checkpoints --to huggingface --out my-gpt2");
-  if (options.parse(arguments) == Options::Outcome::help_shown) return;
-  require_output(common);
-  const std::optional<ExportTarget> target = export_target_named(to);
-  if (target && !name.empty())
-    throw Failure(ErrorKind::usage, "--name is the namespace of a header; leave it out with --to " + to);
+      "Example:\n  galvatron export plan.json --to megatron --out plan_args.sh\n  galvatron export checkpoints --to "
+      "huggingface --out my-gpt2");
+  if (!options.parse(arguments, common)) return;
+  std::optional<ExportTarget> target;
+  for (const ExportTarget known : export_targets)
+    if (to == name_of(known)) target = known;
+  if (target && !name.empty()) refuse("--name is the namespace of a header; leave it out with --to " + to);
   if (to == "huggingface") {
     if (!name.empty() || strict || !cluster.empty())
-      throw Failure(ErrorKind::usage,
-                    "--name, --strict and --cluster are for plans; leave them out with --to huggingface");
+      refuse("--name, --strict and --cluster are for plans; leave them out with --to huggingface");
     return export_weights(path, model, out, precision == "bf16" ? Precision::bf16 : Precision::fp32, common);
   }
-  if (!precision.empty())
-    throw Failure(ErrorKind::usage, "--precision is for --to huggingface; leave it out with --to " + to);
+  if (!precision.empty()) refuse("--precision is for --to huggingface; leave it out with --to " + to);
   if (!target && (!model.empty() || !cluster.empty()))
-    throw Failure(ErrorKind::usage,
-                  "--model and --cluster price a job for another trainer; leave them out with --to " + to);
+    refuse("--model and --cluster price a job for another trainer; leave them out with --to " + to);
 
   require_apart({{"--out", out}}, {{"the command", path}, {"--model", model}, {"--cluster", cluster}});
   const Plan plan = value_or_throw(read_plan(path));
@@ -190,30 +192,22 @@ void run_export(const Arguments& arguments, Common& common) {
 
   const Result<ModelSpec> spec = load_model(model);
   if (spec)
-    if (const std::string why = why_not_trained(*spec, *target); !why.empty()) throw Failure(ErrorKind::usage, why);
+    if (const std::string why = why_not_trained(*spec, *target); !why.empty()) refuse(why);
   const Exported exported = value_or_throw(export_plan(plan, *target));
   if (spec)
-    if (const std::string why = why_not_run(exported, *spec, *target); !why.empty())
-      throw Failure(ErrorKind::usage, why);
+    if (const std::string why = why_not_run(exported, *spec, *target); !why.empty()) refuse(why);
   const Priced price = priced(exported, plan, *target, spec, model, cluster);
   const bool fits = !price.cost || price.cost->fits();
   const std::string instead = "; to search a plan that " + to + " can express: " + price.command;
   if (strict && !fits) throw Failure(ErrorKind::infeasible, "--strict: " + too_large(*price.cost) + instead);
   if (strict && !exported.not_expressed.empty())
-    throw Failure(ErrorKind::usage,
-                  "--strict: " + to + " cannot express all of " + path + ": " + exported.not_expressed.front() +
-                      (exported.not_expressed.size() == 1
-                           ? ""
-                           : "; and " + std::to_string(exported.not_expressed.size() - 1) + " more") +
-                      "; export without --strict to see all of it" + (price.command.empty() ? "" : instead));
-  if (strict && !price.cost)
-    throw Failure(ErrorKind::usage, "--strict: the exported job is not priced: " + price.why_not);
-  if (!out.empty())
-    if (auto written = write_file_atomically(out, exported.text); !written) throw_error(written.error());
-  if (common.json)
-    print_json(report_of(exported, plan, price, to));
-  else if (out.empty())
-    print(exported.text);
+    refuse("--strict: " + to + " cannot express all of " + path + ": " + exported.not_expressed.front() +
+           (exported.not_expressed.size() == 1
+                ? ""
+                : "; and " + std::to_string(exported.not_expressed.size() - 1) + " more") +
+           "; export without --strict to see all of it" + (price.command.empty() ? "" : instead));
+  if (strict && !price.cost) refuse("--strict: the exported job is not priced: " + price.why_not);
+  give(exported, out, report_of(exported, plan, price, to), common);
   if (!fits) complain("warning: " + too_large(*price.cost) + instead);
   if (!price.cost) note(common, "the exported job is not priced, so it may not fit: " + price.why_not);
   for (const std::string& sentence : exported.not_expressed) note(common, "not expressed: " + sentence);

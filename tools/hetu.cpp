@@ -10,7 +10,6 @@
 
 #include <galvatron/compat/hetu/cost.hpp>
 #include <galvatron/compat/hetu/files.hpp>
-#include <galvatron/compat/hetu/files/batches.hpp>
 #include <galvatron/compat/hetu/search.hpp>
 #include <galvatron/core/json.hpp>
 #include <galvatron/core/quantity.hpp>
@@ -18,6 +17,7 @@
 #include "commands.hpp"
 #include "options.hpp"
 #include "output.hpp"
+#include "plans.hpp"
 
 namespace galvatron::tools {
 
@@ -119,12 +119,8 @@ nlohmann::ordered_json hetu_report(const Job& job, const cost::hetu::Plan& plan,
   out["schedule"] = job.gpipe ? "gpipe" : "1f1b";
   out["stages"] = nlohmann::ordered_json::array();
   for (const cost::hetu::StagePrice& stage : price.stages)
-    out["stages"].push_back({{"first_layer", stage.first_layer},
-                             {"last_layer", stage.last_layer},
-                             {"devices", stage.devices},
-                             {"peak_bytes", bytes_of(stage.megabytes).count},
-                             {"forward_seconds", stage.forward.value},
-                             {"backward_seconds", stage.backward.value}});
+    out["stages"].push_back(stage_json(stage.first_layer, stage.last_layer, stage.devices, bytes_of(stage.megabytes),
+                                       stage.forward, stage.backward));
   out["plan"] = hetu_plan_json(plan, job);
   return out;
 }
@@ -150,29 +146,28 @@ std::string hetu_summary(const Job& job, const cost::hetu::Plan& plan, const Pla
                     format_count(tokens_per_second(job, price)) + " tokens/s\n";
   for (std::size_t i = 0; i < price.stages.size(); ++i) {
     const cost::hetu::StagePrice& stage = price.stages[i];
-    std::string name = "  stage " + std::to_string(i);
-    name.resize(std::max<std::size_t>(name.size() + 1, 15), ' ');
-    out += name + "layers " + std::to_string(stage.first_layer) + "-" + std::to_string(stage.last_layer) + ", peak " +
-           format_bytes(bytes_of(stage.megabytes)) + ", forward " + format_seconds(stage.forward) + ", backward " +
-           format_seconds(stage.backward) + "\n";
+    out += row("stage " + std::to_string(i),
+               "layers " + std::to_string(stage.first_layer) + "-" + std::to_string(stage.last_layer) + ", peak " +
+                   format_bytes(bytes_of(stage.megabytes)) + ", forward " + format_seconds(stage.forward) +
+                   ", backward " + format_seconds(stage.backward));
     for (int layer = stage.first_layer; layer <= stage.last_layer;) {
       const cost::hetu::LayerStrategy& s = plan.layers[static_cast<std::size_t>(layer)];
       int next = layer;
       while (next <= stage.last_layer && plan.layers[static_cast<std::size_t>(next)] == s) ++next;
-      out += "               " + std::to_string(next - layer) + " x " + layer_words(job, plan, s) + "\n";
+      out += row("", std::to_string(next - layer) + " x " + layer_words(job, plan, s));
       layer = next;
     }
   }
   const cost::hetu::EndStrategy& ends = plan.ends;
-  return out + "  vocabulary   " +
-         layer_words(job, plan, {ends.tensor(), ends.ulysses ? ends.degree : 1, ends.zero3, false}) + "\n";
+  return out +
+         row("vocabulary", layer_words(job, plan, {ends.tensor(), ends.ulysses ? ends.degree : 1, ends.zero3, false}));
 }
 
 void run_hetu_plan(const Arguments& arguments, Common& common) {
   Options options("hetu plan",
-                  "Searches the fastest plan of Hetu-Galvatron's space under its cost model, on its profiles: "
-                  "pipeline and micro-batches, and for every layer tensor or Ulysses parallelism, ZeRO-3 and "
-                  "recomputation. The answer is exact, unless the JSON says \"proven\": false.");
+                  "Searches the fastest plan of Hetu-Galvatron's space under its cost model, on its profiles: pipeline "
+                  "and micro-batches, and for every layer tensor or Ulysses parallelism, ZeRO-3 and recomputation. The "
+                  "answer is exact, unless the JSON says \"proven\": false.");
   HetuInput in;
   search::hetu::Options search;
   std::string out;
@@ -187,9 +182,8 @@ void run_hetu_plan(const Arguments& arguments, Common& common) {
   options.text("--out", out, "FILE", "write the plan here, as Hetu reads it");
   options.flag("--json", common.json, "print one JSON object instead of text");
   options.flag("--quiet", common.quiet, "show no progress");
-  if (options.parse(arguments) == Options::Outcome::help_shown) return;
-  require_output(common);
-  require_writable(out, "--out");
+  if (!options.parse(arguments, common)) return;
+  require_files({{"--out", out}}, {});
 
   in.job.data = data_named(in.data);
   in.job.gpipe = in.schedule == "gpipe";
@@ -199,8 +193,7 @@ void run_hetu_plan(const Arguments& arguments, Common& common) {
   const search::hetu::Found found = value_or_throw(search::hetu::search(model, search));
   const Seconds seconds{std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count()};
   if (!found.feasible) throw Infeasible(found.reason, found.smallest_memory);
-  if (!out.empty())
-    if (auto saved = save_hetu_plan(found.plan, model.job(), out); !saved) throw_error(saved.error());
+  if (!out.empty()) value_or_throw(save_hetu_plan(found.plan, model.job(), out));
   if (const std::string why = why_not_run_as_priced(found.plan, model.job()); !why.empty())
     note(common, why + "; --whole-samples leaves such plans out");
   if (common.json) {
@@ -217,8 +210,7 @@ void run_hetu_plan(const Arguments& arguments, Common& common) {
           (found.statistics.proven
                ? ", proven: no plan of the space is faster\n"
                : ", not proven: no plan takes less than " + format_seconds(found.statistics.bound) + "\n");
-  if (!out.empty()) text += "  written to   " + out + "\n";
-  print(text);
+  print(text + row("written to", out));
 }
 
 void run_hetu_cost(const Arguments& arguments, Common& common) {
@@ -232,14 +224,13 @@ void run_hetu_cost(const Arguments& arguments, Common& common) {
   options.flag("--coarse", ignored, "accepted as in `hetu plan`; a given plan is what it is");
   options.section("Output");
   options.flag("--json", common.json, "print one JSON object instead of text");
-  if (options.parse(arguments) == Options::Outcome::help_shown) return;
-  require_output(common);
+  if (!options.parse(arguments, common)) return;
 
   HetuPlanFile file = value_or_throw(read_hetu_plan(path));
   const auto must_agree = [&](const char* key, std::int64_t in_file, const char* option, std::int64_t given) {
     if (in_file != given)
-      throw Failure(ErrorKind::usage, path + ": \"" + key + "\" is " + std::to_string(in_file) + ", and " + option +
-                                          " " + std::to_string(given) + "; make them agree");
+      refuse(path + ": \"" + key + "\" is " + std::to_string(in_file) + ", and " + option + " " +
+             std::to_string(given) + "; make them agree");
   };
   if (file.devices) must_agree("world_size", *file.devices, "--devices", in.job.devices);
   if (file.global_batch) must_agree("global_bsz", *file.global_batch, "--global-batch", in.job.global_batch);
@@ -247,7 +238,7 @@ void run_hetu_cost(const Arguments& arguments, Common& common) {
     if (file.has_microbatches) must_agree("chunks", file.plan.microbatches, "--microbatches", in.microbatches);
     file.plan.microbatches = in.microbatches;
   } else if (!file.has_microbatches) {
-    throw Failure(ErrorKind::usage, path + ": the key \"chunks\" is missing; give --microbatches");
+    refuse(path + ": the key \"chunks\" is missing; give --microbatches");
   }
   in.job.data = in.data.empty() && file.data ? *file.data : data_named(in.data);
   in.job.gpipe = in.schedule.empty() ? file.gpipe.value_or(false) : in.schedule == "gpipe";
@@ -289,11 +280,9 @@ void run_hetu(const Arguments& arguments, Common& common) {
         "`galvatron hetu plan --help` and `galvatron hetu cost --help` show the options.\n");
     return;
   }
-  throw Failure(ErrorKind::usage,
-                "hetu: " +
-                    (verb.empty() ? std::string("nothing to do")
-                                  : "\"" + galvatron::detail::one_line(verb, 40) + "\" is unknown") +
-                    "; say `galvatron hetu plan` or `galvatron hetu cost` (--help shows the options)");
+  refuse(
+      "hetu: " + (verb.empty() ? std::string("nothing to do") : "\"" + detail::one_line(verb, 40) + "\" is unknown") +
+      "; say `galvatron hetu plan` or `galvatron hetu cost` (--help shows the options)");
 }
 
 }  // namespace galvatron::tools

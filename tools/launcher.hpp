@@ -10,6 +10,7 @@
 
 #include <galvatron/cluster/host_memory.hpp>
 #include <galvatron/comm/communicator.hpp>
+#include <galvatron/cluster/spec.hpp>
 #include <galvatron/comm/launch_environment.hpp>
 #include <galvatron/comm/status.hpp>
 #include <galvatron/model/spec.hpp>

@@ -1,5 +1,6 @@
 // galvatron list: what is known by name.
 #include <algorithm>
+#include <array>
 #include <string>
 #include <vector>
 
@@ -120,27 +121,19 @@ Listing strategies(const std::vector<std::string>&) {
   return out;
 }
 
-std::string schedule_description(ScheduleKind kind) {
-  switch (kind) {
-    case ScheduleKind::gpipe:
-      return "all forward passes of a step, then all backward passes";
-    case ScheduleKind::one_f_one_b:
-      return "one forward, one backward: fewer micro-batches in memory";
-    case ScheduleKind::interleaved:
-      return "1f1b over several chunks of layers a stage: less idle, more messages";
-    case ScheduleKind::zb_h1:
-      return "1f1b with weight gradients deferred: less idle, more memory";
-  }
-  return {};
-}
+// In the order of schedule_kinds.
+constexpr std::array schedule_descriptions{"all forward passes of a step, then all backward passes",
+                                           "one forward, one backward: fewer micro-batches in memory",
+                                           "1f1b over several chunks of layers a stage: less idle, more messages",
+                                           "1f1b with weight gradients deferred: less idle, more memory"};
+static_assert(schedule_descriptions.size() == schedule_kinds.size());
 
 Listing schedules(const std::vector<std::string>&) {
   Listing out{"schedules", {}, ordered_json::array()};
   std::vector<std::vector<std::string>> rows;
-  for (const ScheduleKind kind : schedule_kinds) {
-    const std::string what = schedule_description(kind);
-    rows.push_back({name_of(kind), what});
-    out.json.push_back({{"name", name_of(kind)}, {"description", what}});
+  for (std::size_t i = 0; i < schedule_kinds.size(); ++i) {
+    rows.push_back({name_of(schedule_kinds[i]), schedule_descriptions[i]});
+    out.json.push_back({{"name", rows.back()[0]}, {"description", rows.back()[1]}});
   }
   out.text = table(rows);
   return out;
@@ -158,10 +151,9 @@ void run_list(const Arguments& arguments, Common& common) {
                 "and what galvatron does with the model");
   options.flag("--json", common.json, "one JSON object with an array for each");
   options.examples("Examples:\n  galvatron list models\n  galvatron list models my-llama/config.json --json");
-  if (options.parse(arguments) == Options::Outcome::help_shown) return;
-  require_output(common);
+  if (!options.parse(arguments, common)) return;
   if (!named.empty() && kind != "models")
-    throw Failure(ErrorKind::usage, "names are of models; write `galvatron list models " + named.front() + "`");
+    refuse("names are of models; write `galvatron list models " + named.front() + "`");
 
   std::string text;
   ordered_json json = ordered_json::object();

@@ -28,8 +28,7 @@ Precision precision_named(const std::string& option) {
 void moments_option(Options& options, std::string& moments) {
   options.choice(
       "--moments", moments, {"fp32", "bf16"},
-      "in which AdamW keeps its two moments; bf16 takes 4 bytes a parameter less, rounded at random (default: "
-      "fp32)");
+      "in which AdamW keeps its two moments; bf16 takes 4 bytes a parameter less, rounded at random (default: fp32)");
 }
 
 Precision chosen_precision(const std::string& option, const Cluster& cluster) {

@@ -41,8 +41,8 @@ std::string general_help() {
   const auto width = static_cast<std::size_t>(help_width());
   std::string out = "Usage: galvatron COMMAND [options]\n\n" +
                     wrapped(
-                        "Turns a Transformer, a cluster and a memory budget into the fastest hybrid-parallel "
-                        "training plan, and runs that plan.",
+                        "Turns a Transformer, a cluster and a memory budget into the fastest hybrid-parallel training "
+                        "plan, and runs that plan.",
                         width, 0) +
                     "\n\nCommands:\n";
   for (const Command& command : commands) {
@@ -61,9 +61,9 @@ std::string general_help() {
           "Exit codes: 0 done, 1 internal error, 2 bad usage or input, 3 no plan fits, 4 a device, rank or peer "
           "failed, 128 + n ended by signal n.",
           width, 12) +
-      "\n\nA first run:\n  galvatron profile --ranks 4 --out cluster.json\n  galvatron plan --model "
-      "gpt2-tiny --cluster cluster.json --global-batch 16 \\\n      --memory 16MiB --out plan.json\n  galvatron "
-      "train --plan plan.json --model gpt2-tiny --data text.txt \\\n      --global-batch 16 --steps 100\n";
+      "\n\nA first run:\n  galvatron profile --ranks 4 --out cluster.json\n  galvatron plan --model gpt2-tiny "
+      "--cluster cluster.json --global-batch 16 \\\n      --memory 16MiB --out plan.json\n  galvatron train --plan "
+      "plan.json --model gpt2-tiny --data text.txt \\\n      --global-batch 16 --steps 100\n";
   return out;
 }
 
@@ -74,9 +74,7 @@ std::string command_names() {
 }
 
 void run(const Arguments& arguments, Common& common) {
-  if (arguments.empty())
-    throw Failure(ErrorKind::usage,
-                  "no command; the commands are " + command_names() + " (`galvatron --help` shows more)");
+  if (arguments.empty()) refuse("no command; the commands are " + command_names() + " (`galvatron --help` shows more)");
   const std::string& first = arguments.front();
   if (first == "--version" || first == "-V") {
     print("galvatron " GALVATRON_VERSION "\n");
@@ -95,9 +93,9 @@ void run(const Arguments& arguments, Common& common) {
     std::vector<std::string> names;
     for (const Command& known : commands) names.emplace_back(known.name);
     const auto near = name.starts_with("-") ? std::vector<std::string>() : nearest_names(name, names, 1);
-    throw Failure(ErrorKind::usage, what + "\"" + galvatron::detail::one_line(name, 40) + "\"" +
-                                        (near.empty() ? "" : ", did you mean " + near.front() + "?") +
-                                        "; the commands are " + command_names() + " (`galvatron --help` shows more)");
+    refuse(what + "\"" + detail::one_line(name, 40) + "\"" +
+           (near.empty() ? "" : ", did you mean " + near.front() + "?") + "; the commands are " + command_names() +
+           " (`galvatron --help` shows more)");
   }
   if (first == "help") {
     command->run({"--help"}, common);

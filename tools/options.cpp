@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <charconv>
-#include <cmath>
 #include <cstdio>
 #include <system_error>
 #include <utility>
@@ -13,8 +12,6 @@
 #include <galvatron/core/json.hpp>
 #include <galvatron/core/names.hpp>
 #include <galvatron/core/quantity.hpp>
-
-#include "output.hpp"
 
 namespace galvatron::tools {
 
@@ -61,15 +58,24 @@ class HelpFormatter : public CLI::Formatter {
   }
 };
 
-[[noreturn]] void refuse(const std::string& name, const std::string& value, const std::string& expected) {
-  throw Failure(ErrorKind::usage, name + ": \"" + galvatron::detail::one_line(value, 60) + "\" is not " + expected +
-                                      "; choose another value");
+[[noreturn]] void refuse_value(const std::string& name, const std::string& value, const std::string& expected) {
+  refuse(name + ": \"" + detail::one_line(value, 60) + "\" is not " + expected + "; choose another value");
 }
 
 std::string short_number(double x) {
   char out[32];
   std::snprintf(out, sizeof out, "%g", x);
   return out;
+}
+
+// @param what  it is to be: "a number from 1 to 2"
+template <class T>
+T number_in(const std::string& name, const std::string& text, T least, T most, const std::string& what) {
+  T number{};
+  const auto [end, failure] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (failure != std::errc{} || end != text.data() + text.size() || !(number >= least && number <= most))
+    refuse_value(name, text, what);
+  return number;
 }
 
 // `a`, `a and b`, `a, b and c`.
@@ -80,57 +86,31 @@ std::string in_words(const std::vector<std::string>& words, const std::string& l
   return out;
 }
 
-// What other programs call an option, and what it is called here.
-constexpr std::pair<std::string_view, std::string_view> synonyms[] = {{"accumulate", "--microbatches"},
-                                                                      {"amp", "--precision"},
-                                                                      {"bf16", "--precision"},
-                                                                      {"bs", "--global-batch"},
-                                                                      {"bsz", "--global-batch"},
-                                                                      {"chunks", "--microbatches"},
-                                                                      {"ckpt", "--checkpoint"},
-                                                                      {"dataset", "--data"},
-                                                                      {"devices", "--ranks"},
-                                                                      {"devices", "--cluster"},
-                                                                      {"dp", "--space"},
-                                                                      {"dtype", "--precision"},
-                                                                      {"epochs", "--steps"},
-                                                                      {"fp16", "--precision"},
-                                                                      {"fp32", "--precision"},
-                                                                      {"fp8", "--precision"},
-                                                                      {"gbs", "--global-batch"},
-                                                                      {"gpus", "--ranks"},
-                                                                      {"gpus", "--cluster"},
-                                                                      {"gradient-accumulation-steps", "--microbatches"},
-                                                                      {"hardware", "--cluster"},
-                                                                      {"iterations", "--steps"},
-                                                                      {"iters", "--steps"},
-                                                                      {"jobs", "--threads"},
-                                                                      {"learning-rate", "--lr"},
-                                                                      {"max-steps", "--steps"},
-                                                                      {"nodes", "--cluster"},
-                                                                      {"np", "--ranks"},
-                                                                      {"nproc", "--ranks"},
-                                                                      {"nproc-per-node", "--ranks"},
-                                                                      {"o", "--out"},
-                                                                      {"pp", "--space"},
-                                                                      {"recompute", "--space"},
-                                                                      {"save", "--checkpoint"},
-                                                                      {"strategy", "--space"},
-                                                                      {"tp", "--space"},
-                                                                      {"train-iters", "--steps"},
-                                                                      {"vram", "--memory"},
-                                                                      {"weights", "--init-from"},
-                                                                      {"world-size", "--ranks"},
-                                                                      {"world-size", "--cluster"},
-                                                                      {"zero", "--space"}};
+// What other programs call an option, between spaces, and what it is called here.
+constexpr std::pair<std::string_view, std::string_view> synonyms[] = {
+    {"--ranks", " devices gpus np nproc nproc-per-node world-size "},
+    {"--cluster", " devices gpus hardware nodes world-size "},
+    {"--global-batch", " bs bsz gbs "},
+    {"--microbatches", " accumulate chunks gradient-accumulation-steps "},
+    {"--precision", " amp bf16 dtype fp16 fp32 fp8 "},
+    {"--space", " dp pp recompute strategy tp zero "},
+    {"--steps", " epochs iterations iters max-steps train-iters "},
+    {"--checkpoint", " ckpt save "},
+    {"--data", " dataset "},
+    {"--init-from", " weights "},
+    {"--lr", " learning-rate "},
+    {"--memory", " vram "},
+    {"--out", " o "},
+    {"--threads", " jobs "}};
 
 // The options of `known` that `word` (`--batch`) may mean.
 std::vector<std::string> meant_options(const std::string& word, const std::vector<std::string>& known) {
   const std::size_t begin = std::min(word.find_first_not_of('-'), word.size());
-  std::string bare = galvatron::detail::lower_case(word.substr(begin, 64));
+  std::string bare = detail::lower_case(word.substr(begin, 64));
   std::replace(bare.begin(), bare.end(), '_', '-');
-  for (const auto& [other, name] : synonyms)
-    if (bare == other && std::find(known.begin(), known.end(), name) != known.end()) return {std::string(name)};
+  for (const auto& [name, others] : synonyms)
+    if (others.find(" " + bare + " ") != std::string_view::npos && std::ranges::find(known, name) != known.end())
+      return {std::string(name)};
   return nearest_names(bare, known);
 }
 
@@ -148,34 +128,6 @@ int help_width() {
   return 80;
 }
 
-std::string wrapped(std::string_view text, std::size_t width, std::size_t indent) {
-  std::string out;
-  std::size_t column = 0;
-  bool first_word = true;
-  std::size_t at = 0;
-  while (at < text.size() && text[at] == ' ') {  // the first line's own indent
-    out += ' ';
-    ++column;
-    ++at;
-  }
-  while (at < text.size()) {
-    const std::size_t end = std::min(text.find(' ', at), text.size());
-    const std::string_view word = text.substr(at, end - at);
-    if (!first_word && column + 1 + word.size() > width) {
-      out += "\n" + std::string(indent, ' ');
-      column = indent;
-    } else if (!first_word) {
-      out += ' ';
-      ++column;
-    }
-    out += word;
-    column += word.size();
-    first_word = false;
-    at = end + 1;
-  }
-  return out;
-}
-
 Options::Options(std::string name, std::string purpose)
     : app_(std::move(purpose), "galvatron " + name), name_(std::move(name)) {
   app_.formatter(std::make_shared<HelpFormatter>());
@@ -188,9 +140,7 @@ CLI::Option* Options::add(const std::string& names, const std::string& value_nam
   auto* option = app_.add_option_function<std::vector<std::string>>(
       names,
       [read = std::move(read), shown](const std::vector<std::string>& values) {
-        if (values.size() != 1)
-          throw Failure(ErrorKind::usage,
-                        shown + " is given " + std::to_string(values.size()) + " times; give it once");
+        if (values.size() != 1) refuse(shown + " is given " + std::to_string(values.size()) + " times; give it once");
         read(values.front());
       },
       help);
@@ -202,51 +152,31 @@ CLI::Option* Options::add(const std::string& names, const std::string& value_nam
       ->group(section_);
 }
 
-CLI::Option* Options::integer(const std::string& names, std::int64_t& value, std::int64_t least, std::int64_t most,
-                              const std::string& help) {
-  return add(names, "N", help, [&value, least, most, name = long_name(names)](const std::string& text) {
-    std::int64_t number = 0;
-    const auto [end, failure] = std::from_chars(text.data(), text.data() + text.size(), number);
-    if (failure != std::errc{} || end != text.data() + text.size() || number < least || number > most)
-      refuse(name, text, "an integer from " + std::to_string(least) + " to " + std::to_string(most));
-    value = number;
-  });
-}
-
-CLI::Option* Options::integer(const std::string& names, int& value, std::int64_t least, std::int64_t most,
-                              const std::string& help) {
-  return add(names, "N", help, [&value, least, most, name = long_name(names)](const std::string& text) {
-    int number = 0;
-    const auto [end, failure] = std::from_chars(text.data(), text.data() + text.size(), number);
-    if (failure != std::errc{} || end != text.data() + text.size() || number < least || number > most)
-      refuse(name, text, "an integer from " + std::to_string(least) + " to " + std::to_string(most));
-    value = number;
+CLI::Option* Options::integer(const std::string& names, std::function<void(std::int64_t)> take, std::int64_t least,
+                              std::int64_t most, const std::string& help) {
+  return add(names, "N", help, [take = std::move(take), least, most, name = long_name(names)](const std::string& text) {
+    take(
+        number_in(name, text, least, most, "an integer from " + std::to_string(least) + " to " + std::to_string(most)));
   });
 }
 
 CLI::Option* Options::number(const std::string& names, double& value, double least, double most,
                              const std::string& help) {
   return add(names, "X", help, [&value, least, most, name = long_name(names)](const std::string& text) {
-    double number = 0;
-    const auto [end, failure] = std::from_chars(text.data(), text.data() + text.size(), number);
-    if (failure != std::errc{} || end != text.data() + text.size() || !std::isfinite(number) || number < least ||
-        number > most)
-      refuse(name, text, "a number from " + short_number(least) + " to " + short_number(most));
-    value = number;
+    value = number_in(name, text, least, most, "a number from " + short_number(least) + " to " + short_number(most));
   });
 }
 
 CLI::Option* Options::size(const std::string& names, Bytes& value, const std::string& help) {
   return add(names, "SIZE", help, [&value, name = long_name(names)](const std::string& text) {
     const auto bytes = parse_bytes(text);
-    if (!bytes) throw Failure(ErrorKind::usage, name + ": " + bytes.error().message);
-    if (bytes->count < 1) refuse(name, text, "a size of at least 1 byte");
+    if (!bytes) refuse(name + ": " + bytes.error().message);
+    if (bytes->count < 1) refuse_value(name, text, "a size of at least 1 byte");
     constexpr std::int64_t smallest_without_unit = 1 << 20;
     if (text.find_first_not_of("0123456789") == std::string::npos && bytes->count < smallest_without_unit) {
       const std::string number = std::to_string(bytes->count);
-      throw Failure(ErrorKind::usage, name + ": \"" + number + "\" has no unit and is that many bytes; write " +
-                                          number + (bytes->count <= 4096 ? "GiB" : "MiB") + ", or " + number +
-                                          "B if bytes are meant");
+      refuse(name + ": \"" + number + "\" has no unit and is that many bytes; write " + number +
+             (bytes->count <= 4096 ? "GiB" : "MiB") + ", or " + number + "B if bytes are meant");
     }
     value = *bytes;
   });
@@ -255,7 +185,7 @@ CLI::Option* Options::size(const std::string& names, Bytes& value, const std::st
 CLI::Option* Options::text(const std::string& names, std::string& value, const std::string& value_name,
                            const std::string& help) {
   return add(names, value_name, help, [&value, name = long_name(names)](const std::string& text) {
-    if (text.empty()) refuse(name, text, "a name: it is empty");
+    if (text.empty()) refuse_value(name, text, "a name: it is empty");
     value = text;
   });
 }
@@ -265,7 +195,7 @@ CLI::Option* Options::choice(const std::string& names, std::string& value, std::
   std::string listed;
   for (const std::string& one : choices) listed += (listed.empty() ? "" : "|") + one;
   return add(names, listed, help, [&value, name = long_name(names), choices, listed](const std::string& text) {
-    if (std::find(choices.begin(), choices.end(), text) == choices.end()) refuse(name, text, "one of " + listed);
+    if (std::find(choices.begin(), choices.end(), text) == choices.end()) refuse_value(name, text, "one of " + listed);
     value = text;
   });
 }
@@ -277,7 +207,7 @@ CLI::Option* Options::texts(const std::string& names, std::vector<std::string>& 
           names,
           [&value, name = long_name(names)](const std::vector<std::string>& all) {
             for (const std::string& one : all)
-              if (one.empty()) refuse(name, one, "a name: it is empty");
+              if (one.empty()) refuse_value(name, one, "a name: it is empty");
             value = all;
           },
           help)
@@ -293,7 +223,7 @@ CLI::Option* Options::flag(const std::string& names, bool& value, const std::str
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
 }
 
-Options::Outcome Options::parse(std::vector<std::string> arguments) {
+bool Options::parse(std::vector<std::string> arguments, const Common& common) {
   // Help wins over anything that is wrong or missing.
   bool help = false;
   for (const std::string& argument : arguments) {
@@ -305,10 +235,10 @@ Options::Outcome Options::parse(std::vector<std::string> arguments) {
   flag("-h,--help", ignored, "show this text and end");
   if (help) {
     print(app_.help());
-    return Outcome::help_shown;
+    return false;
   }
   const auto refuse_all = [this](const std::string& why) {
-    throw Failure(ErrorKind::usage, name_ + ": " + why + "; `galvatron " + name_ + " --help` shows the options");
+    refuse(name_ + ": " + why + "; `galvatron " + name_ + " --help` shows the options");
   };
   try {
     std::reverse(arguments.begin(), arguments.end());
@@ -316,22 +246,22 @@ Options::Outcome Options::parse(std::vector<std::string> arguments) {
   } catch (const CLI::ExtrasError&) {
     const std::string first = app_.remaining().empty() ? "" : app_.remaining().front();
     const std::string word = first.substr(0, first.find('='));
-    if (!word.starts_with("-")) refuse_all("unexpected argument \"" + galvatron::detail::one_line(first, 60) + "\"");
+    if (!word.starts_with("-")) refuse_all("unexpected argument \"" + detail::one_line(first, 60) + "\"");
     std::vector<std::string> known;
     for (const CLI::Option* option : app_.get_options())
       for (const std::string& name : option->get_lnames()) known.push_back("--" + name);
     const auto near = meant_options(word, known);
-    refuse_all("unknown option " + galvatron::detail::one_line(word, 60) +
+    refuse_all("unknown option " + detail::one_line(word, 60) +
                (near.empty()       ? ""
                 : near.size() == 1 ? "; the nearest is " + near.front()
                                    : "; the nearest are " + in_words(near, "and")));
   } catch (const CLI::ArgumentMismatch& e) {
     const std::string_view why = e.what();
     if (why.find("flag override") != std::string_view::npos)
-      refuse_all("--" + galvatron::detail::one_line(why.substr(0, why.find(' ')), 60) + " takes no value");
-    refuse_all(galvatron::detail::one_line(why.substr(0, why.find(':')), 60) + " needs a value after it");
+      refuse_all("--" + detail::one_line(why.substr(0, why.find(' ')), 60) + " takes no value");
+    refuse_all(detail::one_line(why.substr(0, why.find(':')), 60) + " needs a value after it");
   } catch (const CLI::ParseError& e) {
-    refuse_all(galvatron::detail::one_line(e.what()));
+    refuse_all(detail::one_line(e.what()));
   }
   std::vector<std::string> missing;
   for (const Requirement& requirement : required_) {
@@ -343,7 +273,8 @@ Options::Outcome Options::parse(std::vector<std::string> arguments) {
     missing.push_back(in_words(names, "or"));
   }
   if (!missing.empty()) refuse_all(in_words(missing, "and") + (missing.size() == 1 ? " is missing" : " are missing"));
-  return Outcome::run;
+  require_output(common);
+  return true;
 }
 
 void Options::require(CLI::Option* option) {

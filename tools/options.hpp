@@ -1,6 +1,7 @@
 // Options of a command: read strictly, explained in a help text that fits the terminal.
 #pragma once
 
+#include <concepts>
 #include <cstdint>
 #include <functional>
 #include <string>
@@ -11,14 +12,14 @@
 
 #include <galvatron/core/error.hpp>
 #include <galvatron/core/units.hpp>
+#include <galvatron/core/wrapped.hpp>
+
+#include "output.hpp"
 
 namespace galvatron::tools {
 
 /// Columns for help texts: those of the terminal, at most 80.
 int help_width();
-
-/// `text` in lines of at most `width` columns, the second and later ones indented.
-std::string wrapped(std::string_view text, std::size_t width, std::size_t indent);
 
 /// The options of one command. Every value is checked where it is read; a bad one throws Failure (usage) with the
 /// option's name, the value and what is valid.
@@ -31,10 +32,11 @@ class Options {
   /// Headline of the options that follow.
   void section(std::string headline) { section_ = std::move(headline); }
 
-  CLI::Option* integer(const std::string& names, std::int64_t& value, std::int64_t least, std::int64_t most,
-                       const std::string& help);
-  CLI::Option* integer(const std::string& names, int& value, std::int64_t least, std::int64_t most,
-                       const std::string& help);
+  template <std::integral T>
+  CLI::Option* integer(const std::string& names, T& value, std::int64_t least, std::int64_t most,
+                       const std::string& help) {
+    return integer(names, [&value](std::int64_t n) { value = static_cast<T>(n); }, least, most, help);
+  }
   /// A finite number in [least, most].
   CLI::Option* number(const std::string& names, double& value, double least, double most, const std::string& help);
   /// `16GiB`; at least one byte.
@@ -60,11 +62,13 @@ class Options {
   /// The option must be given where `condition` holds after the arguments are read.
   void require_when(std::function<bool()> condition, CLI::Option* option);
 
-  enum class Outcome { run, help_shown };
-  /// Reads the arguments after the command's name; prints the help text if it is asked for. Throws Failure (usage).
-  Outcome parse(std::vector<std::string> arguments);
+  /// Reads the arguments after the command's name, or prints the help text if it is asked for: false. Throws Failure
+  /// (usage), also when a JSON result could not be printed because standard output is closed.
+  bool parse(std::vector<std::string> arguments, const Common& common);
 
  private:
+  CLI::Option* integer(const std::string& names, std::function<void(std::int64_t)> take, std::int64_t least,
+                       std::int64_t most, const std::string& help);
   CLI::Option* add(const std::string& names, const std::string& value_name, const std::string& help,
                    std::function<void(const std::string&)> read);
 

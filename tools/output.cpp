@@ -26,7 +26,7 @@ bool output_was_closed = false;
 
 void write_error(std::string_view text) {
   // Nobody is left to tell when this fails.
-  static_cast<void>(galvatron::detail::write_fully(STDERR_FILENO, text.data(), text.size()));
+  static_cast<void>(detail::write_fully(STDERR_FILENO, text.data(), text.size()));
 }
 
 // The first `head` and the last `tail` bytes of a text that is longer than both; no letter of UTF-8 is cut in two.
@@ -68,6 +68,17 @@ std::string percent(double share) {
   return out;
 }
 
+std::string row(std::string label, const std::string& text) {
+  if (text.empty()) return {};
+  label.resize(std::max<std::size_t>(label.size() + 1, 13), ' ');
+  return "  " + label + text + "\n";
+}
+
+void add_texts(nlohmann::ordered_json& out, const std::vector<std::pair<const char*, std::string>>& texts) {
+  for (const auto& [key, text] : texts)
+    if (!text.empty()) out[key] = text;
+}
+
 void prepare_streams() {
   std::signal(SIGPIPE, SIG_IGN);
   std::signal(SIGXFSZ, SIG_IGN);  // a write beyond `ulimit -f` says so
@@ -80,11 +91,10 @@ void prepare_streams() {
 }
 
 void print(std::string_view text) {
-  const int reason = galvatron::detail::write_fully(STDOUT_FILENO, text.data(), text.size());
+  const int reason = detail::write_fully(STDOUT_FILENO, text.data(), text.size());
   if (reason == EPIPE) throw ReaderGone{};
   if (reason != 0)
-    throw Failure(ErrorKind::usage, "cannot write standard output: " + galvatron::detail::reason_of(reason) +
-                                        "; send it to a file or a terminal");
+    refuse("cannot write standard output: " + detail::reason_of(reason) + "; send it to a file or a terminal");
 }
 
 namespace {
@@ -117,8 +127,7 @@ void print_json(const nlohmann::ordered_json& value) {
 }
 
 void require_output(const Common& common) {
-  if (common.json && output_was_closed)
-    throw Failure(ErrorKind::usage, "--json prints to standard output, which is closed; send it to a file");
+  if (common.json && output_was_closed) refuse("--json prints to standard output, which is closed; send it to a file");
 }
 
 void complain(std::string_view message) { write_error("galvatron: " + on_one_line(message) + "\n"); }
@@ -178,20 +187,6 @@ void prepare_terminations() {
   });
 }
 
-void require_writable(const std::string& path, std::string_view option) {
-  if (path.empty()) return;
-  const auto refuse = [&](const std::string& why) {
-    throw Failure(ErrorKind::usage, std::string(option) + ": " + why + "; name a file in a folder that you can write");
-  };
-  struct stat status{};
-  if (::stat(path.c_str(), &status) == 0 && !S_ISREG(status.st_mode)) {  // a pipe or a device is not opened twice
-    if (S_ISDIR(status.st_mode)) refuse("cannot write " + path + ": it is a directory");
-    if (::access(path.c_str(), W_OK) != 0) refuse("cannot write " + path + ": " + galvatron::detail::reason_of(errno));
-    return;
-  }
-  if (const auto probe = AtomicFile::create(path); !probe) refuse(probe.error().message);
-}
-
 void require_apart(const std::vector<NamedFile>& written, const std::vector<NamedFile>& read) {
   namespace fs = std::filesystem;
   const auto same = [](const std::string& a, const std::string& b) {
@@ -213,6 +208,31 @@ void require_apart(const std::vector<NamedFile>& written, const std::vector<Name
         refuse(std::string(written[j].option) + " and " + std::string(out.option) + " would both write " + out.path +
                "; name two files");
   }
+}
+
+namespace {
+
+// Refuses unless a file could be written; what is there stays as it is.
+void require_writable(const NamedFile& file) {
+  const std::string& path = file.path;
+  if (path.empty()) return;
+  const auto refuse_file = [&](const std::string& why) {
+    refuse(std::string(file.option) + ": " + why + "; name a file in a folder that you can write");
+  };
+  struct stat status{};
+  if (::stat(path.c_str(), &status) == 0 && !S_ISREG(status.st_mode)) {  // a pipe or a device is not opened twice
+    if (S_ISDIR(status.st_mode)) refuse_file("cannot write " + path + ": it is a directory");
+    if (::access(path.c_str(), W_OK) != 0) refuse_file("cannot write " + path + ": " + detail::reason_of(errno));
+    return;
+  }
+  if (const auto probe = AtomicFile::create(path); !probe) refuse_file(probe.error().message);
+}
+
+}  // namespace
+
+void require_files(const std::vector<NamedFile>& written, const std::vector<NamedFile>& read) {
+  for (const NamedFile& file : written) require_writable(file);
+  require_apart(written, read);
 }
 
 }  // namespace galvatron::tools

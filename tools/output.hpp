@@ -5,6 +5,8 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <type_traits>
+#include <utility>
 #include <vector>
 
 #include <nlohmann/json.hpp>
@@ -34,8 +36,20 @@ class Infeasible : public Failure {
 /// Throws Failure (usage): what the user asked for cannot be.
 [[noreturn]] void refuse(const std::string& message);
 
+/// What an option's value stands for, or a thrown Failure (usage) that begins with the option.
+template <class T>
+T value_of(const std::string& option, Result<T>&& result) {
+  if (!result) refuse(option + ": " + result.error().message);
+  if constexpr (!std::is_void_v<T>) return std::move(*result);
+}
+
 /// A share as words: 0.123 is "12.3 %".
 std::string percent(double share);
+
+/// A line of a summary, `  label        text`; nothing without a text.
+std::string row(std::string label, const std::string& text);
+/// Adds the texts that are not empty under their keys.
+void add_texts(nlohmann::ordered_json& out, const std::vector<std::pair<const char*, std::string>>& texts);
 
 /// Options that every command has.
 struct Common {
@@ -81,7 +95,7 @@ struct NamedFile {
 /// Throws Failure (usage) when a file that will be written is also read, or is written twice.
 void require_apart(const std::vector<NamedFile>& written, const std::vector<NamedFile>& read);
 
-/// Throws Failure (usage) unless a file could be written at `path`; what is there stays as it is. Empty: nothing to do.
-void require_writable(const std::string& path, std::string_view option);
+/// The same, and throws Failure (usage) unless the files could be written; what is there stays as it is.
+void require_files(const std::vector<NamedFile>& written, const std::vector<NamedFile>& read);
 
 }  // namespace galvatron::tools

@@ -5,9 +5,7 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstdio>
-#include <functional>
 #include <mutex>
-#include <optional>
 #include <string>
 #include <system_error>
 #include <thread>
@@ -24,8 +22,6 @@
 #include <galvatron/plan/explain.hpp>
 #include <galvatron/plan/find.hpp>
 #include <galvatron/plan/json.hpp>
-#include <galvatron/plan/mfu.hpp>
-#include <galvatron/plan/sweep.hpp>
 #include <galvatron/search/compiled.hpp>
 #include <galvatron/strategy/space.hpp>
 
@@ -37,33 +33,29 @@
 
 namespace galvatron::tools {
 
+void add_plan_options(Options& options, const std::string& name, PlanArguments& a) {
+  options.require(options.text(name, a.path, "FILE", "the plan, as `galvatron plan --out` writes it"));
+  options.text("--cluster", a.cluster, "CLUSTER", "a preset or a cluster file (default: the plan's own)");
+  options.text("--model", a.model, "MODEL", "a preset or a config.json (default: the plan's own)");
+}
+
+std::string mfu_text(double mfu) {
+  const std::string why = why_impossible_mfu(mfu);
+  return (mfu > 0 ? ", " + percent(mfu) + " of peak" : "") + (why.empty() ? "" : " (" + why + ")");
+}
+
+void add_mfu(nlohmann::ordered_json& out, double mfu) {
+  out["mfu"] = mfu;
+  if (const std::string why = why_impossible_mfu(mfu); !why.empty()) out["mfu_remark"] = why;
+}
+
+nlohmann::ordered_json stage_json(int first_layer, int last_layer, int devices, Bytes peak, Seconds forward,
+                                  Seconds backward) {
+  return {{"first_layer", first_layer}, {"last_layer", last_layer},         {"devices", devices},
+          {"peak_bytes", peak.count},   {"forward_seconds", forward.value}, {"backward_seconds", backward.value}};
+}
+
 namespace {
-
-// Calls `tick` five times a second until it goes away.
-class Ticker {
- public:
-  explicit Ticker(std::function<void()> tick)
-      : thread_([this, tick = std::move(tick)] {
-          std::unique_lock lock(mutex_);
-          while (!done_.wait_for(lock, std::chrono::milliseconds(200), [this] { return stop_; })) tick();
-        }) {}
-  Ticker(const Ticker&) = delete;
-  Ticker& operator=(const Ticker&) = delete;
-  ~Ticker() {
-    {
-      const std::scoped_lock lock(mutex_);
-      stop_ = true;
-    }
-    done_.notify_all();
-    thread_.join();
-  }
-
- private:
-  std::mutex mutex_;
-  std::condition_variable done_;
-  bool stop_ = false;
-  std::thread thread_;
-};
 
 // The JSON of `plan` and `cost`.
 nlohmann::ordered_json plan_report(const Plan& plan, const PlanCost& cost, Bytes budget, Seconds search_seconds) {
@@ -72,8 +64,7 @@ nlohmann::ordered_json plan_report(const Plan& plan, const PlanCost& cost, Bytes
   out["iteration_seconds"] = cost.iteration.value;
   out["samples_per_second"] = cost.samples_per_second;
   out["tokens_per_second"] = cost.tokens_per_second;
-  out["mfu"] = cost.mfu;
-  if (const std::string why = why_impossible_mfu(cost.mfu); !why.empty()) out["mfu_remark"] = why;
+  add_mfu(out, cost.mfu);
   out["search_seconds"] = search_seconds.value;
   out["microbatches"] = plan.microbatches;
   out["schedule"] = name_of(plan.schedule);
@@ -81,39 +72,28 @@ nlohmann::ordered_json plan_report(const Plan& plan, const PlanCost& cost, Bytes
   out["budget_bytes"] = budget.count;
   out["stages"] = nlohmann::ordered_json::array();
   for (const PlanStageCost& stage : cost.stages)
-    out["stages"].push_back({{"first_layer", stage.stage.first_layer},
-                             {"last_layer", stage.stage.last_layer},
-                             {"devices", stage.stage.rank_count},
-                             {"peak_bytes", stage.peak().count},
-                             {"forward_seconds", stage.seconds.forward.value},
-                             {"backward_seconds", stage.seconds.backward.value}});
-  out["plan"] = plan_json(plan);
+    out["stages"].push_back(stage_json(stage.stage.first_layer, stage.stage.last_layer, stage.stage.rank_count,
+                                       stage.peak(), stage.seconds.forward, stage.seconds.backward));
+  out["plan"] = to_json(plan);
   return out;
 }
 
 // The same for people.
 std::string plan_summary(const Plan& plan, const PlanCost& cost) {
-  const auto count = [](std::int64_t n, const std::string& one, const std::string& many) {
-    return std::to_string(n) + " " + (n == 1 ? one : many);
-  };
-  std::string out = plan.model + " on " + plan.cluster + ": " + count(plan.ranks(), "rank", "ranks") + ", batch of " +
+  std::string out = plan.model + " on " + plan.cluster + ": " + counted(plan.ranks(), "rank") + ", batch of " +
                     std::to_string(plan.global_batch) + " x " + std::to_string(plan.sequence_length) + " tokens, " +
                     name_of(plan.precision) + "\n";
-  out += "  strategy     " + plan_words(plan) + "\n";
+  out += row("strategy", plan_words(plan));
   out += "  iteration    " + format_seconds(cost.iteration) + ", " + format_count(cost.samples_per_second) +
-         " samples/s, " + format_count(cost.tokens_per_second) + " tokens/s";
-  if (cost.mfu > 0) out += ", " + percent(cost.mfu) + " of peak";
-  if (const std::string why = why_impossible_mfu(cost.mfu); !why.empty()) out += " (" + why + ")";
-  out += "\n";
+         " samples/s, " + format_count(cost.tokens_per_second) + " tokens/s" + mfu_text(cost.mfu) + "\n";
   for (std::size_t i = 0; i < cost.stages.size(); ++i) {
     const PlanStageCost& stage = cost.stages[i];
-    std::string name = "  stage " + std::to_string(i);
-    name.resize(std::max<std::size_t>(name.size() + 1, 15), ' ');
     const auto [first, last] = std::pair(stage.stage.first_layer, stage.stage.last_layer);
-    out += name + (first == last ? "layer " : "layers ") + std::to_string(first) +
-           (first == last ? "" : "-" + std::to_string(last)) + ", " + count(stage.stage.rank_count, "rank", "ranks") +
-           ", peak " + format_bytes(stage.peak()) + " each, forward " + format_seconds(stage.seconds.forward) +
-           ", backward " + format_seconds(stage.seconds.backward) + "\n";
+    out += row("stage " + std::to_string(i),
+               (first == last ? "layer " : "layers ") + std::to_string(first) +
+                   (first == last ? "" : "-" + std::to_string(last)) + ", " + counted(stage.stage.rank_count, "rank") +
+                   ", peak " + format_bytes(stage.peak()) + " each, forward " + format_seconds(stage.seconds.forward) +
+                   ", backward " + format_seconds(stage.seconds.backward));
   }
   return out;
 }
@@ -127,10 +107,8 @@ std::vector<ScheduleKind> schedules_named(const std::string& text) {
     const std::string name = text.substr(at, end - at);
     const auto kind = schedule_named(name);
     if (!kind)
-      throw Failure(ErrorKind::usage,
-                    "--schedule: \"" + galvatron::detail::one_line(name, 40) +
-                        "\" is not a schedule; choose from gpipe, 1f1b, interleaved, zb-h1, with commas between "
-                        "several, or all");
+      refuse("--schedule: \"" + detail::one_line(name, 40) +
+             "\" is not a schedule; choose from gpipe, 1f1b, interleaved, zb-h1, with commas between several, or all");
     out.push_back(*kind);
     at = end + 1;
   }
@@ -145,9 +123,8 @@ std::vector<std::int64_t> batches_named(const std::string& text, int devices) {
     std::int64_t value = 0;
     const auto [end, failure] = std::from_chars(part.data(), part.data() + part.size(), value);
     if (failure != std::errc{} || end != part.data() + part.size() || value < 1 || value > most)
-      throw Failure(ErrorKind::usage, "--global-batch: \"" + galvatron::detail::one_line(text, 40) +
-                                          "\" is not a number of samples from 1 to " + std::to_string(most) +
-                                          ", a range such as 8..512, or auto");
+      refuse("--global-batch: \"" + detail::one_line(text, 40) + "\" is not a number of samples from 1 to " +
+             std::to_string(most) + ", a range such as 8..512, or auto");
     return value;
   };
   const std::size_t dots = text.find("..");
@@ -155,8 +132,8 @@ std::vector<std::int64_t> batches_named(const std::string& text, int devices) {
   const std::int64_t first = number(text.substr(0, dots));
   const std::int64_t last = number(text.substr(dots + 2));
   if (first > last)
-    throw Failure(ErrorKind::usage, "--global-batch: the range " + text + " ends before it begins; write " +
-                                        std::to_string(last) + ".." + std::to_string(first));
+    refuse("--global-batch: the range " + text + " ends before it begins; write " + std::to_string(last) + ".." +
+           std::to_string(first));
   return batches_between(first, last);
 }
 
@@ -168,10 +145,6 @@ void add_search_report(nlohmann::ordered_json& report, const FoundPlan& found) {
   report["proven"] = found.statistics.proven;
   report["bound_seconds"] = found.statistics.bound.value;
 }
-
-}  // namespace
-
-namespace {
 
 // Why there is no plan. A search that was interrupted ends as the signal would have ended it.
 [[noreturn]] void throw_no_plan(const FoundPlan& found, const search::SearchOptions& options, const Common& common) {
@@ -191,53 +164,47 @@ Bytes memory_to_plan_with(Bytes wanted, const Cluster& cluster, const Common& co
   return all;
 }
 
-nlohmann::ordered_json plan_json(const Plan& plan) { return nlohmann::ordered_json::parse(plan_text(plan)); }
-
-FoundPlan searched_plan(const ModelSpec& model, const Cluster& cluster, const std::string& cluster_name,
-                        const search::SearchOptions& options, const Common& common) {
-  Result<FoundPlan> found = [&] {
-    ErrorProgress progress("plan", common);
-    const Ticker ticker([&progress] { progress.update(-1, "searching"); });
-    return find_plan(model, cluster, options);
-  }();
-  if (!found) throw_error(found.error());
-  if (!found->feasible) {
-    const bool all = cluster.name == "host" && (options.memory.count == 0 || options.memory > cluster.device.memory);
-    if (all) found->reason += "; of this host: " + usable_memory(cluster.devices).bound;
-    throw_no_plan(*found, options, common);
-  }
-  found->plan.cluster = cluster_name;
-  return std::move(*found);
-}
-
 namespace {
 
-// The plan of the best batch.
+// The plan of the best batch, with a sign of life while the search takes long.
 Sweep swept_plan(const ModelSpec& model, const Cluster& cluster, const std::string& cluster_name,
                  const search::SearchOptions& options, const std::vector<std::int64_t>& batches, double least_gain,
                  const Common& common) {
-  Result<Sweep> sweep = [&] {
+  Sweep out = [&] {
     ErrorProgress progress("plan", common);
-    const Ticker ticker([&progress] { progress.update(-1, "searching batches"); });
-    return sweep_batches(model, cluster, options, batches, least_gain);
+    const std::jthread ticker([&](const std::stop_token& stop) {
+      std::mutex mutex;
+      std::condition_variable_any stopped;
+      std::unique_lock lock(mutex);
+      while (!stopped.wait_for(lock, stop, std::chrono::milliseconds(200), [&] { return stop.stop_requested(); }))
+        progress.update(-1, batches.size() == 1 ? "searching" : "searching batches");
+    });
+    return value_or_throw(sweep_batches(model, cluster, options, batches, least_gain));
   }();
-  if (!sweep) throw_error(sweep.error());
-  if (!sweep->best.feasible) throw_no_plan(sweep->best, options, common);
-  sweep->best.plan.cluster = cluster_name;
-  return std::move(*sweep);
+  if (!out.best.feasible) {
+    const bool all = cluster.name == "host" && (options.memory.count == 0 || options.memory > cluster.device.memory);
+    if (all && batches.size() == 1) out.best.reason += "; of this host: " + usable_memory(cluster.devices).bound;
+    throw_no_plan(out.best, options, common);
+  }
+  out.best.plan.cluster = cluster_name;
+  return out;
 }
 
 }  // namespace
 
+FoundPlan searched_plan(const ModelSpec& model, const Cluster& cluster, const std::string& cluster_name,
+                        const search::SearchOptions& options, const Common& common) {
+  return swept_plan(model, cluster, cluster_name, options, {options.global_batch}, 0, common).best;
+}
+
 namespace {
 
 void trainer_option(Options& options, std::string& trainer, const std::string& usual) {
-  options.choice(
-      "--trainer", trainer, {"galvatron", "megatron", "megatron-2022"},
-      "whose code carries the plan out: galvatron, this library; megatron, Megatron-LM with fused attention "
-      "and overlapped tensor parallelism; megatron-2022, Megatron-LM of 2021 and 2022, without them and with "
-      "dropout (default: " +
-          usual + ")");
+  options.choice("--trainer", trainer, {"galvatron", "megatron", "megatron-2022"},
+                 "whose code carries the plan out: galvatron, this library; megatron, Megatron-LM with fused attention "
+                 "and overlapped tensor parallelism; megatron-2022, Megatron-LM of 2021 and 2022, without them and "
+                 "with dropout (default: " +
+                     usual + ")");
 }
 
 cost::Trainer trainer_named(const std::string& name) {
@@ -273,9 +240,9 @@ void run_plan(const Arguments& arguments, Common& common) {
       options.text("--model", model_name, "MODEL", "a preset's name, or the path of a Hugging Face config.json"));
   options.require(options.text("--cluster", cluster_name, "CLUSTER",
                                "a preset such as 8xa100-80g or host, or a cluster file of `galvatron profile`"));
-  options.require(options.text("--global-batch", batch, "N|N..N|auto",
-                               "samples of an iteration; or a range or auto, for the batch with the most samples a "
-                               "second among doublings"));
+  options.require(options.text(
+      "--global-batch", batch, "N|N..N|auto",
+      "samples of an iteration; or a range or auto, for the batch with the most samples a second among doublings"));
   options.integer("--seq", search.sequence, 1, 1 << 24, "tokens of a sample (default: all the model takes)");
   trainer_option(options, trainer, "galvatron");
   options.choice("--precision", precision, {"bf16", "fp32", "fp8"},
@@ -304,12 +271,9 @@ void run_plan(const Arguments& arguments, Common& common) {
   options.flag("--quiet", common.quiet, "show no progress");
   options.examples(
       "Examples:\n  galvatron plan --model llama3-8b --cluster 64xh100-80g --global-batch 512\n  galvatron plan "
-      "--model "
-      "gpt2-tiny --cluster cluster.json --global-batch 16 \\\n      --memory 16MiB --out plan.json");
-  if (options.parse(arguments) == Options::Outcome::help_shown) return;
-  require_output(common);
-  require_writable(out, "--out");
-  require_apart({{"--out", out}}, {{"--model", model_name}, {"--cluster", cluster_name}});
+      "--model gpt2-tiny --cluster cluster.json --global-batch 16 \\\n      --memory 16MiB --out plan.json");
+  if (!options.parse(arguments, common)) return;
+  require_files({{"--out", out}}, {{"--model", model_name}, {"--cluster", cluster_name}});
 
   const ModelSpec model = value_or_throw(load_model(model_name));
   const Cluster cluster = cluster_named(cluster_name);
@@ -323,37 +287,33 @@ void run_plan(const Arguments& arguments, Common& common) {
   if (!schedule.empty()) search.schedules = schedules_named(schedule);
   if (algorithm == "bmw") search.algorithm = search::Algorithm::bmw;
   const std::vector<std::int64_t> batches = batches_named(batch, cluster.devices);
-  std::vector<TriedBatch> tried;
   search.stop = &note_signals(common.quiet ? "" : "Interrupted: the search ends with its best plan so far.",
                               "interrupted twice, and ended at once");
-  const FoundPlan found = [&] {
-    search.global_batch = batches.front();
-    if (batches.size() == 1) return searched_plan(model, cluster, cluster_name, search, common);
-    Sweep sweep = swept_plan(model, cluster, cluster_name, search, batches, batch == "auto" ? 0.005 : 0.0, common);
-    tried = std::move(sweep.tried);
-    return std::move(sweep.best);
-  }();
+  const auto [ignored, found, tried] =
+      swept_plan(model, cluster, cluster_name, search, batches, batch == "auto" ? 0.005 : 0.0, common);
+  const bool swept = batches.size() > 1;
   const int interrupted_by = found.statistics.interrupted ? search.stop->load() : 0;
   end_on_signals("interrupted");
   if (const std::string hint = hint_at_all(search.space); !hint.empty()) note(common, hint);
-  if (!out.empty())
-    if (auto saved = save_plan(found.plan, out); !saved) throw_error(saved.error());
+  if (!out.empty()) value_or_throw(save_plan(found.plan, out));
   if (common.json) {
     auto report = plan_report(found.plan, found.cost, found.plan.predicted.budget, found.statistics.seconds);
     add_search_report(report, found);
     for (const TriedBatch& one : tried)
-      report["batches"].push_back({{"global_batch", one.global_batch},
-                                   {"feasible", one.feasible},
-                                   {"iteration_seconds", one.iteration.value},
-                                   {"samples_per_second", one.samples_per_second}});
+      if (swept)
+        report["batches"].push_back({{"global_batch", one.global_batch},
+                                     {"feasible", one.feasible},
+                                     {"iteration_seconds", one.iteration.value},
+                                     {"samples_per_second", one.samples_per_second}});
     print_json(report);
     end_if_interrupted(interrupted_by);
     return;
   }
   std::string text = plan_summary(found.plan, found.cost);
   for (const TriedBatch& one : tried)
-    text += "  batch " + std::to_string(one.global_batch) + ": " +
-            (one.feasible ? format_count(one.samples_per_second) + " samples/s" : "does not fit") + "\n";
+    if (swept)
+      text += "  batch " + std::to_string(one.global_batch) + ": " +
+              (one.feasible ? format_count(one.samples_per_second) + " samples/s" : "does not fit") + "\n";
   const double gap = 1 - found.statistics.bound.value / found.cost.iteration.value;
   text +=
       "  search       " + format_seconds(found.statistics.seconds) + ", " + std::to_string(found.statistics.cases) +
@@ -364,31 +324,26 @@ void run_plan(const Arguments& arguments, Common& common) {
                                : "no plan is more than " + percent(gap) + " faster") +
       (!found.statistics.proven && interrupted_by == 0 && algorithm != "bmw" ? " (a larger --effort may tell)" : "") +
       "\n";
-  if (!out.empty()) text += "  written to   " + out + " (`galvatron explain " + out + "` tells why this plan won)\n";
+  if (!out.empty()) text += row("written to", out + " (`galvatron explain " + out + "` tells why this plan won)");
   print(text);
   end_if_interrupted(interrupted_by);
 }
 
 void run_cost(const Arguments& arguments, Common& common) {
   Options options("cost", "Prices a plan on a cluster: the time of an iteration, and of each stage the peak memory.");
-  std::string path;
-  std::string cluster_name;
-  std::string model_name;
+  PlanArguments a;
   std::string trainer;
-  options.require(options.text("--plan", path, "FILE", "the plan, as `galvatron plan --out` writes it"));
-  options.text("--cluster", cluster_name, "CLUSTER", "a preset or a cluster file (default: the plan's own)");
-  options.text("--model", model_name, "MODEL", "a preset or a config.json (default: the plan's own)");
+  add_plan_options(options, "--plan", a);
   trainer_option(options, trainer, "the plan's own");
   options.section("Output");
   options.flag("--json", common.json, "print one JSON object instead of text");
-  if (options.parse(arguments) == Options::Outcome::help_shown) return;
-  require_output(common);
+  if (!options.parse(arguments, common)) return;
 
-  Plan plan = value_or_throw(read_plan(path));
+  Plan plan = value_or_throw(read_plan(a.path));
   if (!trainer.empty()) plan.trainer = trainer_named(trainer);
-  const ModelSpec model = value_or_throw(load_model(model_name.empty() ? plan.model : model_name));
-  const bool own = cluster_name.empty();
-  const Cluster cluster = cluster_named(own ? plan.cluster : cluster_name, plan.ranks());
+  const ModelSpec model = value_or_throw(load_model(a.model.empty() ? plan.model : a.model));
+  const bool own = a.cluster.empty();
+  const Cluster cluster = cluster_named(own ? plan.cluster : a.cluster, plan.ranks());
   const PlanCost cost = value_or_throw(cost_of(plan, model, cluster));
   const Bytes budget = budget_of(plan, cluster);
   const std::string reason = why_too_large(cost.peak(), budget);
@@ -402,29 +357,24 @@ void run_cost(const Arguments& arguments, Common& common) {
     print_json(report);
   } else {
     Plan shown = plan;
-    if (!own) shown.cluster = cluster_name;
+    if (!own) shown.cluster = a.cluster;
     print(plan_summary(shown, cost) + (reason.empty() ? "" : "  It does not fit: " + reason + ".\n"));
   }
   if (!reason.empty()) throw Exited{static_cast<int>(ErrorKind::infeasible)};
 }
 
 void run_explain(const Arguments& arguments, Common& common) {
-  Options options("explain",
-                  "Tells in words and a table what a plan does, where time and memory go, why it won and by what the "
-                  "others lost.");
-  std::string path;
-  std::string cluster_name;
-  std::string model_name;
-  options.require(options.text("plan", path, "FILE", "the plan, as `galvatron plan --out` writes it"));
-  options.text("--cluster", cluster_name, "CLUSTER", "a preset or a cluster file (default: the plan's own)");
-  options.text("--model", model_name, "MODEL", "a preset or a config.json (default: the plan's own)");
-  if (options.parse(arguments) == Options::Outcome::help_shown) return;
-  require_output(common);
+  Options options(
+      "explain",
+      "Tells in words and a table what a plan does, where time and memory go, why it won and by what the others lost.");
+  PlanArguments a;
+  add_plan_options(options, "plan", a);
+  if (!options.parse(arguments, common)) return;
 
-  Plan plan = value_or_throw(read_plan(path));
-  const ModelSpec model = value_or_throw(load_model(model_name.empty() ? plan.model : model_name));
-  if (!cluster_name.empty() && cluster_name != plan.cluster) {
-    plan.cluster = cluster_name;
+  Plan plan = value_or_throw(read_plan(a.path));
+  const ModelSpec model = value_or_throw(load_model(a.model.empty() ? plan.model : a.model));
+  if (!a.cluster.empty() && a.cluster != plan.cluster) {
+    plan.cluster = a.cluster;
     plan.predicted.alternatives.clear();  // what lost on another cluster
   }
   const Cluster cluster = cluster_named(plan.cluster, plan.ranks());

@@ -27,26 +27,25 @@ void busy_option(Options& options, std::string& on_busy, const std::string& when
   options.choice("--on-busy", on_busy, {"refuse", "accept"},
                  when +
                      "what to do with a profile during which other programs took more than half of the cores all the "
-                     "time, or that has figures of no machine: refuse it (exit code 4) or accept it (default: "
-                     "refuse)");
+                     "time, or that has figures of no machine: refuse it (exit code 4) or accept it (default: refuse)");
 }
 
 MeasuredCluster measured(const Launcher& launcher, Measurement what, const Common& common) {
   ErrorProgress progress("profile", common);
   MeasuredCluster out;
-  galvatron::train::ProfileOptions options;
+  train::ProfileOptions options;
   options.ranks = what.ranks;
   options.time_budget = {what.seconds};
   options.precisions = std::move(what.precisions);
   options.models = std::move(what.models);
   options.accepts_busy = what.on_busy == "accept";
-  options.progress = [&](const galvatron::train::ProfileProgress& now) {
+  options.progress = [&](const train::ProfileProgress& now) {
     out.others = now.others;
     progress.update(now.share, now.step);
   };
   out.cluster = launcher.profile(options);
   if (!is_host(out.cluster) || !launcher.shows()) return out;
-  if (const std::string why = galvatron::train::why_doubtful(out.cluster, out.others); !why.empty())
+  if (const std::string why = train::why_doubtful(out.cluster, out.others); !why.empty())
     progress.say("The profile is doubtful: " + why + ".");
   return out;
 }
@@ -63,11 +62,11 @@ struct ProfileArguments {
   std::string out = "cluster.json";
 };
 
-Options::Outcome read(const Arguments& arguments, ProfileArguments& a, Common& common) {
-  Options options("profile",
-                  "Measures this machine as a cluster of ranks: matrix products and attention over sizes, memory "
-                  "bandwidth, messages between ranks, all with every rank at work, and writes a cluster file for "
-                  "`galvatron plan`.");
+bool read(const Arguments& arguments, ProfileArguments& a, Common& common) {
+  Options options(
+      "profile",
+      "Measures this machine as a cluster of ranks: matrix products and attention over sizes, memory bandwidth, "
+      "messages between ranks, all with every rank at work, and writes a cluster file for `galvatron plan`.");
   options.integer("--ranks", a.ranks, 1, 1024, "ranks to measure with (default: one for each core, or for each GPU)");
   options.choice("--device", a.device, {"host", "cuda"},
                  "what to measure (default: host); cuda: a GPU for each rank, over NCCL, also in processes that "
@@ -83,12 +82,11 @@ Options::Outcome read(const Arguments& arguments, ProfileArguments& a, Common& c
   options.flag("--json", common.json, "print one JSON object instead of text");
   options.flag("--quiet", common.quiet, "show no progress");
   options.examples("Example:\n  galvatron profile --ranks 4 --model gpt2-124m --out cluster.json");
-  return options.parse(arguments);
+  return options.parse(arguments, common);
 }
 
 // "on one NVIDIA H100", "on 8 NVIDIA H100, one each"
 std::string place_of(const Cluster& cluster, const std::string& device) {
-  const auto counted = [](int n, const char* what) { return std::to_string(n) + " " + what + (n == 1 ? "" : "s"); };
   if (device == "host")
     return "of " + counted(cluster.threads_per_rank, "thread") + " on " + counted(cluster.cores, "core");
   if (cluster.devices == 1 || cluster.cores == 1) return "on one " + cluster.device.name;
@@ -97,8 +95,9 @@ std::string place_of(const Cluster& cluster, const std::string& device) {
 
 void profile(const ProfileArguments& a, Common& common, Launcher& launcher) {
   if (launcher.shows()) {
-    require_writable(a.out, "--out");
-    for (const std::string& model : a.models) require_apart({{"--out", a.out}}, {{"--model", model}});
+    std::vector<NamedFile> read;
+    for (const std::string& model : a.models) read.push_back({"--model", model});
+    require_files({{"--out", a.out}}, read);
   } else {
     common.quiet = true;
   }
@@ -113,7 +112,7 @@ void profile(const ProfileArguments& a, Common& common, Launcher& launcher) {
       measured(launcher, {a.ranks, a.seconds, std::move(precisions), std::move(models), a.on_busy}, common);
   const double took = Progress::steady_seconds() - start;
   if (!launcher.shows()) return;
-  if (auto written = write_cluster(a.out, cluster); !written) throw_error(written.error());
+  value_or_throw(write_cluster(a.out, cluster));
 
   const UsableMemory free = is_host(cluster) ? usable_memory(cluster.devices) : UsableMemory{};
   if (common.json) {
@@ -136,8 +135,8 @@ void profile(const ProfileArguments& a, Common& common, Launcher& launcher) {
     print_json(out);
     return;
   }
-  std::string text = "Measured " + std::to_string(cluster.devices) + (cluster.devices == 1 ? " rank " : " ranks ") +
-                     place_of(cluster, a.device) + " in " + format_seconds({took}) + "\n";
+  std::string text = "Measured " + counted(cluster.devices, "rank") + " " + place_of(cluster, a.device) + " in " +
+                     format_seconds({took}) + "\n";
   for (const PrecisionRate& rate : cluster.device.rates)
     text += "  matrix products    " + format_count(rate.peak_flops) + "FLOP/s in " + name_of(rate.precision) +
             " (one rank alone)\n";
@@ -150,7 +149,7 @@ void profile(const ProfileArguments& a, Common& common, Launcher& launcher) {
   if (cluster.nodes() > 1) all_reduce(cluster.across_nodes, std::to_string(cluster.nodes()) + " machines");
   text += "  free memory        " + format_bytes(cluster.device.memory) + " a rank" +
           (free.bound.empty() ? "" : ": " + free.bound) + "\n";
-  if (const std::string busy = galvatron::train::others_text(others); !busy.empty())
+  if (const std::string busy = train::others_text(others); !busy.empty())
     text += "  disturbed          " + busy + " meanwhile\n";
   text += "  written to         " + a.out + "\n";
   print(text);
@@ -160,10 +159,9 @@ void profile(const ProfileArguments& a, Common& common, Launcher& launcher) {
 
 void run_profile(const Arguments& arguments, Common& common) {
   ProfileArguments a;
-  Options::Outcome parsed{};
-  run_alike([&] { parsed = read(arguments, a, common); });
-  if (parsed == Options::Outcome::help_shown) return;
-  require_output(common);
+  bool wanted = false;
+  run_alike([&] { wanted = read(arguments, a, common); });
+  if (!wanted) return;
   if (a.device == "cuda") {
     run_on_gpus(common, [&](Launcher& gpus) { profile(a, common, gpus); });
   } else {

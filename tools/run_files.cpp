@@ -49,8 +49,8 @@ void check(const RunFileArguments& a) {
   if (a.checkpoint.empty() && a.checkpoint_every > 0) refuse("--checkpoint-every needs --checkpoint DIR");
   if (!a.initial.empty() && !a.resume.empty() && !restarts_itself(a))
     refuse(
-        "--resume and --init-from exclude each other; the former goes on with a run, the latter begins one (a run "
-        "that begins with these weights and goes on by the same command has --resume and --checkpoint in one folder)");
+        "--resume and --init-from exclude each other; the former goes on with a run, the latter begins one (a run that "
+        "begins with these weights and goes on by the same command has --resume and --checkpoint in one folder)");
 }
 
 // @param checksums  whether the files are read
@@ -64,12 +64,11 @@ RunStart found_start(const RunFileArguments& a, train::Checksums checksums) {
              a.checkpoint + ", or name another folder");
   }
   if (a.resume.empty()) return {};
-  auto usable = train::Checkpoint::find_usable(a.resume, checksums);
-  if (!usable) refuse("--resume: " + usable.error().message);
+  auto usable = value_of("--resume", train::Checkpoint::find_usable(a.resume, checksums));
   if (checksums == train::Checksums::compared)
-    for (const std::string& why : usable->passed_over)
-      note({}, "Passed over a newer checkpoint: " + why + ". The run goes on after " + usable->path.string() + ".");
-  return {.checkpoint = usable->path.string(), .manifest = std::move(usable->manifest)};
+    for (const std::string& why : usable.passed_over)
+      note({}, "Passed over a newer checkpoint: " + why + ". The run goes on after " + usable.path.string() + ".");
+  return {.checkpoint = usable.path.string(), .manifest = std::move(usable.manifest)};
 }
 
 }  // namespace
@@ -79,26 +78,19 @@ RunStart run_start(const RunFileArguments& a, Launcher& launcher) {
   RunStart start;
   if (launcher.shows()) {
     std::shared_ptr<train::FolderLock> lock;
-    if (!a.checkpoint.empty()) {
-      auto taken = train::FolderLock::take(a.checkpoint);
-      if (!taken) refuse("--checkpoint: " + taken.error().message);
-      lock = std::make_shared<train::FolderLock>(std::move(*taken));
-    }
+    if (!a.checkpoint.empty())
+      lock = std::make_shared<train::FolderLock>(value_of("--checkpoint", train::FolderLock::take(a.checkpoint)));
     start = found_start(a, train::Checksums::compared);
     start.lock = std::move(lock);
     if (!a.checkpoint.empty())  // also of a run that has nothing else to do
       if (auto done = train::prepare_checkpoint_folder(a.checkpoint); !done) refuse(done.error().message);
     if (restarts_itself(a) && start.checkpoint.empty())
       note({}, "There is no checkpoint in " + a.resume + " yet: a new run begins.");
-    if (!a.metrics.empty())
-      if (auto done = train::MetricsFile::check(a.metrics); !done) refuse("--metrics: " + done.error().message);
+    if (!a.metrics.empty()) value_of("--metrics", train::MetricsFile::check(a.metrics));
   }
   start.checkpoint = launcher.shared(start.checkpoint);
-  if (!launcher.shows() && !start.checkpoint.empty()) {
-    auto manifest = train::Checkpoint::read_manifest(start.checkpoint);
-    if (!manifest) refuse("--resume: " + manifest.error().message);
-    start.manifest = std::move(*manifest);
-  }
+  if (!launcher.shows() && !start.checkpoint.empty())
+    start.manifest = value_of("--resume", train::Checkpoint::read_manifest(start.checkpoint));
   return start;
 }
 
@@ -118,22 +110,21 @@ std::string way_to_go_on(const RunFileArguments& a) {
 }
 
 void settle(TrainingConstants& c, const std::optional<train::CheckpointManifest>& resumed, std::int64_t steps) {
-  const train::TrainingState* from = resumed ? &resumed->training : nullptr;
-  if (from != nullptr && c.seed >= 0 && static_cast<std::uint64_t>(c.seed) != from->seed)
+  if (resumed && c.seed >= 0 && static_cast<std::uint64_t>(c.seed) != resumed->training.seed)
     refuse("--seed says " + std::to_string(c.seed) + ", but the checkpoint was made with the seed " +
-           std::to_string(from->seed) + ", which orders the data; leave the option out");
-  if (c.least_rate < 0)
-    c.least_rate = from != nullptr && c.learning_rate < 0 ? from->learning_rate.floor
-                   : c.learning_rate < 0                  ? 1e-4
-                                                          : c.learning_rate / 10;
-  if (c.learning_rate < 0) c.learning_rate = from != nullptr ? from->learning_rate.peak : 1e-3;
-  if (c.warmup < 0)
-    c.warmup = from != nullptr ? from->learning_rate.warmup_steps : std::min<std::int64_t>(steps / 10, 100);
-  if (c.weight_decay < 0) c.weight_decay = from != nullptr ? static_cast<double>(from->adam.weight_decay) : 0.1;
-  if (c.rounding.empty())
-    c.rounding = device::name_of(from != nullptr ? from->adam.rounding : device::Rounding::nearest);
-  if (c.clip < 0) c.clip = from != nullptr ? from->clip : 1;
-  if (c.seed < 0) c.seed = from != nullptr ? static_cast<std::int64_t>(from->seed) : 1;
+           std::to_string(resumed->training.seed) + ", which orders the data; leave the option out");
+  train::TrainingState from;  // what a new run has
+  from.learning_rate = {.peak = 1e-3, .floor = 1e-4, .warmup_steps = std::min<std::int64_t>(steps / 10, 100)};
+  from.clip = 1;
+  from.seed = 1;
+  if (resumed) from = resumed->training;
+  if (c.least_rate < 0) c.least_rate = c.learning_rate < 0 ? from.learning_rate.floor : c.learning_rate / 10;
+  if (c.learning_rate < 0) c.learning_rate = from.learning_rate.peak;
+  if (c.warmup < 0) c.warmup = from.learning_rate.warmup_steps;
+  if (c.weight_decay < 0) c.weight_decay = static_cast<double>(from.adam.weight_decay);
+  if (c.rounding.empty()) c.rounding = device::name_of(from.adam.rounding);
+  if (c.clip < 0) c.clip = from.clip;
+  if (c.seed < 0) c.seed = static_cast<std::int64_t>(from.seed);
 }
 
 bool continues(const train::CheckpointManifest& resumed, const Plan& plan, const train::Data& data,
@@ -172,21 +163,13 @@ std::vector<Bytes> checkpoint_copies(const RunFileArguments& a, const Plan& plan
 RunFiles::RunFiles(const RunFileArguments& a, const RunStart& start, const ModelSpec& model, bool writes_metrics)
     : a_(a), start_(start) {
   const bool resumes = !start.checkpoint.empty();
-  if (resumes) {
-    auto opened = train::Checkpoint::open(start.checkpoint, model, train::Checksums::known);
-    if (!opened) refuse("--resume: " + opened.error().message);
-    resumed_.emplace(std::move(*opened));
-  }
+  if (resumes)
+    resumed_ = value_of("--resume", train::Checkpoint::open(start.checkpoint, model, train::Checksums::known));
   if (!a.initial.empty() && !resumes) {
-    if (train::find_checkpoint(a.initial)) {
-      auto opened = train::Checkpoint::open(a.initial, model);
-      if (!opened) refuse("--init-from: " + opened.error().message);
-      initial_.emplace(std::move(*opened));
-    } else {
-      auto opened = train::HuggingFaceWeights::open(a.initial, model);
-      if (!opened) refuse("--init-from: " + opened.error().message);
-      huggingface_.emplace(std::move(*opened));
-    }
+    if (train::find_checkpoint(a.initial))
+      initial_ = value_of("--init-from", train::Checkpoint::open(a.initial, model));
+    else
+      huggingface_ = value_of("--init-from", train::HuggingFaceWeights::open(a.initial, model));
   }
   if (!writes_metrics) return;
   const std::int64_t done = resumed_ ? resumed_->training().step : 0;
@@ -207,8 +190,7 @@ void RunFiles::apply(train::TrainOptions& options) const {
 }
 
 void RunFiles::add(const train::StepReport& step) {
-  if (metrics_)
-    if (auto written = metrics_->append(step); !written) throw_error(written.error());
+  if (metrics_) value_or_throw(metrics_->append(step));
   if (tensorboard_)
     if (auto written = tensorboard_->append(step.step + 1, train::metrics_scalars(step)); !written)
       throw_error(written.error());
@@ -218,12 +200,12 @@ void add_files_json(nlohmann::ordered_json& out, const RunFileArguments& a, cons
   const auto skipped = std::ranges::count_if(report.steps, [](const auto& step) { return !step.skipped.empty(); });
   if (!report.steps.empty()) out["first_step"] = report.steps.front().step + 1;
   if (a.on_nan == "skip") out["skipped_steps"] = skipped;
-  if (!a.resume.empty()) out["resume"] = a.resume;
-  if (!a.initial.empty()) out["init_from"] = a.initial;
-  if (!a.metrics.empty()) out["metrics"] = a.metrics;
-  if (!a.tensorboard.empty()) out["tensorboard"] = a.tensorboard;
+  add_texts(out, {{"resume", a.resume},
+                  {"init_from", a.initial},
+                  {"metrics", a.metrics},
+                  {"tensorboard", a.tensorboard},
+                  {"checkpoint", a.checkpoint}});
   if (a.checkpoint.empty()) return;
-  out["checkpoint"] = a.checkpoint;
   out["checkpoints_written"] = report.checkpoints.front().count;
   out["checkpoint_bytes"] = nlohmann::ordered_json::array();
   for (const char* key : {"checkpoint_pause_seconds", "checkpoint_wait_seconds", "checkpoint_write_seconds"})
@@ -251,9 +233,7 @@ std::string files_text(const RunFileArguments& a, const train::TrainReport& repo
     out += "  checkpoints  " + a.checkpoint + ": " + std::to_string(report.checkpoints.front().count) + " of " +
            format_bytes(bytes) + ", for which training paused " + format_seconds({pause}) + "\n";
   }
-  if (!a.metrics.empty()) out += "  metrics      " + a.metrics + "\n";
-  if (!a.tensorboard.empty()) out += "  tensorboard  " + a.tensorboard + "\n";
-  return out;
+  return out + row("metrics", a.metrics) + row("tensorboard", a.tensorboard);
 }
 
 }  // namespace galvatron::tools

@@ -11,13 +11,14 @@
 #include <galvatron/core/file.hpp>
 #include <galvatron/core/quantity.hpp>
 #include <galvatron/model/huggingface.hpp>
+#include <galvatron/plan/cost.hpp>
 #include <galvatron/plan/json.hpp>
-#include <galvatron/plan/mfu.hpp>
 #include <galvatron/simulate/simulate.hpp>
 
 #include "commands.hpp"
 #include "machine.hpp"
 #include "options.hpp"
+#include "plans.hpp"
 #include "report/report.hpp"
 #include "simulations.hpp"
 
@@ -36,12 +37,12 @@ Simulated simulated(const std::string& name, Plan plan, ModelSpec model, Cluster
   return {name, std::move(plan), std::move(model), std::move(cluster), std::move(simulation)};
 }
 
-// The plan of a file; empty names: the plan's own.
-Simulated simulated_file(const std::string& path, const std::string& cluster_name, const std::string& model_name) {
+// The plan of a file, with the model and the cluster of `a`.
+Simulated simulated_file(const std::string& path, const PlanArguments& a) {
   Plan plan = value_or_throw(read_plan(path));
-  if (!cluster_name.empty()) plan.cluster = cluster_name;
-  ModelSpec model = value_or_throw(load_model(model_name.empty() ? plan.model : model_name));
-  if (!model_name.empty()) plan.model = model_name;
+  if (!a.cluster.empty()) plan.cluster = a.cluster;
+  if (!a.model.empty()) plan.model = a.model;
+  ModelSpec model = value_or_throw(load_model(plan.model));
   Cluster cluster = cluster_named(plan.cluster, plan.ranks());
   return simulated(path, std::move(plan), std::move(model), std::move(cluster));
 }
@@ -64,11 +65,10 @@ ordered_json figures_json(const Simulated& s) {
     out["smallest_feasible_memory_bytes"] = s.peak().count;
   }
   out["iteration_seconds"] = s.simulation.iteration.value;
-  out["planned_iteration_seconds"] = s.simulation.parts.cost.iteration.value;
+  out["planned_iteration_seconds"] = s.simulation.cost.iteration.value;
   out["samples_per_second"] = s.samples_per_second();
   out["tokens_per_second"] = s.tokens_per_second();
-  out["mfu"] = s.mfu();
-  if (const std::string why = why_impossible_mfu(s.mfu()); !why.empty()) out["mfu_remark"] = why;
+  add_mfu(out, s.mfu());
   out["bubble_fraction"] = s.simulation.bubble_fraction();
   out["peak_bytes"] = s.peak().count;
   out["budget_bytes"] = s.budget().count;
@@ -81,7 +81,7 @@ ordered_json figures_json(const Simulated& s) {
 
 ordered_json stage_json(const Simulated& s, std::size_t i) {
   const simulate::StageSeconds& seconds = s.simulation.stages[i];
-  const cost::StageMemory& memory = s.simulation.parts.cost.stages[i].memory;
+  const cost::StageMemory& memory = s.simulation.cost.stages[i].memory;
   const PlanStage& stage = s.plan.stages[i];
   return {{"first_layer", stage.first_layer},
           {"last_layer", stage.last_layer},
@@ -115,24 +115,21 @@ ordered_json critical_json(const CriticalPath& path) {
 std::string summary(const Simulated& s, const std::vector<Simulated>& compared) {
   const Simulation& sim = s.simulation;
   std::string out = s.plan.model + " on " + s.plan.cluster + ": " + plan_words(s.plan) + "\n";
-  out += "  iteration    " + format_seconds(sim.iteration) + " simulated, " + format_seconds(sim.parts.cost.iteration) +
-         " by the planner's formula; " + format_count(s.tokens_per_second()) + " tokens/s";
-  if (s.mfu() > 0) out += ", " + percent(s.mfu()) + " of peak";
-  if (const std::string why = why_impossible_mfu(s.mfu()); !why.empty()) out += " (" + why + ")";
-  out += "\n";
+  out += "  iteration    " + format_seconds(sim.iteration) + " simulated, " + format_seconds(sim.cost.iteration) +
+         " by the planner's formula; " + format_count(s.tokens_per_second()) + " tokens/s" + mfu_text(s.mfu()) + "\n";
   if (sim.followed < s.plan.microbatches)
     out += "  followed     " + std::to_string(sim.followed) + " of the " + std::to_string(s.plan.microbatches) +
            " micro-batches; the others repeat them\n";
-  out += "  waiting      " + percent(sim.bubble_fraction()) + " of the stages' time\n";
+  out += row("waiting", percent(sim.bubble_fraction()) + " of the stages' time");
   for (std::size_t i = 0; i < sim.stages.size(); ++i) {
     const simulate::StageSeconds& seconds = sim.stages[i];
     const auto share = [&](Seconds part) { return percent(part / sim.iteration); };
-    std::string name = "  stage " + std::to_string(i);
-    name.resize(std::max<std::size_t>(name.size() + 1, 15), ' ');
-    out += name + "compute " + share(seconds[Activity::compute] + seconds[Activity::recompute]) + ", communication " +
-           share(seconds[Activity::communication] + seconds[Activity::transfer]) + ", gradients and optimizer " +
-           share(seconds[Activity::gradients] + seconds[Activity::update]) + ", waiting " +
-           share(seconds[Activity::waiting]) + ", peak " + format_bytes(sim.parts.cost.stages[i].memory.total()) + "\n";
+    out +=
+        row("stage " + std::to_string(i),
+            "compute " + share(seconds[Activity::compute] + seconds[Activity::recompute]) + ", communication " +
+                share(seconds[Activity::communication] + seconds[Activity::transfer]) + ", gradients and optimizer " +
+                share(seconds[Activity::gradients] + seconds[Activity::update]) + ", waiting " +
+                share(seconds[Activity::waiting]) + ", peak " + format_bytes(sim.cost.stages[i].memory.total()));
   }
   if (!s.fits()) out += "  It does not fit: " + why_too_large(s) + ".\n";
   for (const Simulated& other : compared) {
@@ -142,10 +139,6 @@ std::string summary(const Simulated& s, const std::vector<Simulated>& compared) 
            "\n";
   }
   return out;
-}
-
-void write_whole(const std::string& path, const std::string& text) {
-  if (auto written = write_file_atomically(path, text); !written) throw_error(written.error());
 }
 
 }  // namespace
@@ -167,38 +160,32 @@ void write_run(const Run& run, const std::string& trace, const std::string& repo
     simulate::TraceWriter out;
     out.tell("model", run.plan.model);
     out.tell("cluster", run.plan.cluster);
-    out.tell("step", std::to_string(run.step.step + 1));
+    out.tell("step", std::to_string(run.measured.step.step + 1));
     const bool chunks = run.plan.virtual_stages > 1;
     const int ranks = run.plan.ranks();
     for (std::size_t i = 0; i < run.plan.stages.size(); ++i) {
       const PlanStage& stage = run.plan.stages[i];
       for (int rank = stage.first_rank; rank < stage.first_rank + stage.rank_count; ++rank)
         simulate::add_measured(out, rank, "rank " + std::to_string(rank) + " measured, of stage " + std::to_string(i),
-                               run.step.ranks[static_cast<std::size_t>(rank)], &s.simulation.parts.cost.stages[i],
+                               run.measured.step.ranks[static_cast<std::size_t>(rank)], &s.simulation.cost.stages[i],
                                chunks);
     }
     simulate::add_simulation(out, run.plan, s.simulation, ranks);
-    write_whole(trace, out.text());
+    value_or_throw(write_file_atomically(trace, out.text()));
   }
   if (report.empty()) return;
-  const simulate::Measured measured{run.step, run.iteration, run.peaks, run.others};
-  write_whole(report, simulate::report_html(s, {}, &measured));
+  value_or_throw(write_file_atomically(report, simulate::report_html(s, {}, &run.measured)));
 }
 
 void run_simulate(const Arguments& arguments, Common& common) {
-  Options options(
-      "simulate",
-      "Replays a plan's schedule instruction by instruction with predicted costs: when every stage computes, "
-      "talks and waits, how full its memory is, and what makes the iteration as long as it is.");
-  std::string path;
-  std::string cluster_name;
-  std::string model_name;
+  Options options("simulate",
+                  "Replays a plan's schedule instruction by instruction with predicted costs: when every stage "
+                  "computes, talks and waits, how full its memory is, and what makes the iteration as long as it is.");
+  PlanArguments a;
   std::string trace;
   std::string report;
   std::vector<std::string> others;
-  options.require(options.text("--plan", path, "FILE", "the plan, as `galvatron plan --out` writes it"));
-  options.text("--cluster", cluster_name, "CLUSTER", "a preset or a cluster file (default: the plan's own)");
-  options.text("--model", model_name, "MODEL", "a preset or a config.json (default: the plan's own)");
+  add_plan_options(options, "--plan", a);
   options.texts("--compare", others, "FILE...", "other plans, to be shown beside it");
   options.section("Output");
   options.text("--trace", trace, "FILE", "write a trace for ui.perfetto.dev or chrome://tracing");
@@ -207,22 +194,18 @@ void run_simulate(const Arguments& arguments, Common& common) {
   options.examples(
       "Example:\n  galvatron simulate --plan plan.json --trace trace.json --report report.html \\\n      --compare "
       "other.json");
-  if (options.parse(arguments) == Options::Outcome::help_shown) return;
-  require_output(common);
-  require_writable(trace, "--trace");
-  require_writable(report, "--report");
-  std::vector<NamedFile> read{{"--plan", path}, {"--cluster", cluster_name}, {"--model", model_name}};
+  if (!options.parse(arguments, common)) return;
+  std::vector<NamedFile> read{{"--plan", a.path}, {"--cluster", a.cluster}, {"--model", a.model}};
   for (const std::string& other : others) read.push_back({"--compare", other});
-  require_apart({{"--trace", trace}, {"--report", report}}, read);
+  require_files({{"--trace", trace}, {"--report", report}}, read);
 
-  const Simulated s = simulated_file(path, cluster_name, model_name);
+  const Simulated s = simulated_file(a.path, a);
   std::vector<Simulated> compared;
-  for (const std::string& other : others) compared.push_back(simulated_file(other, cluster_name, model_name));
-  if (!trace.empty()) write_whole(trace, simulate::trace_text(s.plan, s.simulation));
-  if (!report.empty()) write_whole(report, simulate::report_html(s, compared));
+  for (const std::string& other : others) compared.push_back(simulated_file(other, a));
+  if (!trace.empty()) value_or_throw(write_file_atomically(trace, simulate::trace_text(s.plan, s.simulation)));
+  if (!report.empty()) value_or_throw(write_file_atomically(report, simulate::report_html(s, compared)));
   if (!common.json) {
-    print(summary(s, compared) + (trace.empty() ? "" : "  trace        " + trace + "\n") +
-          (report.empty() ? "" : "  report       " + report + "\n"));
+    print(summary(s, compared) + row("trace", trace) + row("report", report));
     if (!s.fits()) throw Exited{static_cast<int>(ErrorKind::infeasible)};
     return;
   }
@@ -236,8 +219,7 @@ void run_simulate(const Arguments& arguments, Common& common) {
     figures.update(figures_json(other));
     out["compared"].push_back(figures);
   }
-  if (!trace.empty()) out["trace"] = trace;
-  if (!report.empty()) out["report"] = report;
+  add_texts(out, {{"trace", trace}, {"report", report}});
   print_json(out);
   if (!s.fits()) throw Exited{static_cast<int>(ErrorKind::infeasible)};
 }

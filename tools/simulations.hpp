@@ -2,15 +2,13 @@
 #pragma once
 
 #include <string>
-#include <vector>
 
 #include <galvatron/cluster/spec.hpp>
-#include <galvatron/core/units.hpp>
 #include <galvatron/model/spec.hpp>
 #include <galvatron/plan/plan.hpp>
-#include <galvatron/simulate/measured.hpp>
 
 #include "output.hpp"
+#include "report/subject.hpp"
 
 namespace galvatron::tools {
 
@@ -19,10 +17,7 @@ struct Run {
   const Plan& plan;
   const ModelSpec& model;
   const Cluster* cluster;  ///< that the plan was made for; null: the one that it names
-  simulate::MeasuredStep step;
-  Seconds iteration;         ///< median of the steps
-  std::vector<Bytes> peaks;  ///< of each rank
-  double others = 0;         ///< share of the cores that other programs took meanwhile
+  simulate::Measured measured;
 };
 
 /// Writes the trace (measured ranks and simulated stages) and the report of a run; an empty path: not. Throws Failure

@@ -21,8 +21,8 @@
 #include <galvatron/data/open.hpp>
 #include <galvatron/model/difference.hpp>
 #include <galvatron/model/huggingface.hpp>
+#include <galvatron/plan/cost.hpp>
 #include <galvatron/plan/json.hpp>
-#include <galvatron/plan/mfu.hpp>
 #include <galvatron/profile/check.hpp>
 #include <galvatron/runtime/implemented.hpp>
 #include <galvatron/schedule/schedules.hpp>
@@ -75,7 +75,7 @@ struct TrainArguments {
   std::int64_t mask_token = -1;  // negative: the last of the vocabulary
 };
 
-Options::Outcome read(const Arguments& arguments, TrainArguments& a, Common& common) {
+bool read(const Arguments& arguments, TrainArguments& a, Common& common) {
   Options options("train",
                   "Trains a model on this machine as a plan says, every rank a group of threads, and shows what was "
                   "predicted beside what was measured.");
@@ -123,17 +123,16 @@ Options::Outcome read(const Arguments& arguments, TrainArguments& a, Common& com
   options.section("Machine");
   options.choice(
       "--device", a.device, {"host", "cuda"},
-      "what to compute on (default: host); cuda: rank r on GPU r, over NCCL; more ranks than GPUs share the "
-      "first one. With processes that torchrun, mpirun or srun has started, each is a rank with a GPU of its "
-      "own");
+      "what to compute on (default: host); cuda: rank r on GPU r, over NCCL; more ranks than GPUs share the first one. "
+      "With processes that torchrun, mpirun or srun has started, each is a rank with a GPU of its own");
   options.choice("--cuda-graph", a.cuda_graph, {"on", "off"},
                  "with --device cuda and one rank: record the second step and launch it whole (default: on)");
   options.choice("--tune", a.tune, {"on", "off"},
                  "with --device cuda and one rank: search the fastest algorithm of each matrix product first and keep "
                  "it on disk (default: on)");
-  options.choice("--launcher", a.launcher, {"threads", "mpi"},
-                 "what a rank is: a thread, or a process (default: threads; processes when a launcher has started "
-                 "several)");
+  options.choice(
+      "--launcher", a.launcher, {"threads", "mpi"},
+      "what a rank is: a thread, or a process (default: threads; processes when a launcher has started several)");
   options.text("--mpirun", a.mpirun, "COMMAND",
                "with --launcher mpi: what starts processes, with its options (default: mpirun)");
   options.number("--rank-timeout", a.rank_timeout, 0.1, 1e7,
@@ -145,19 +144,18 @@ Options::Outcome read(const Arguments& arguments, TrainArguments& a, Common& com
   options.text("--report", a.report, "FILE", "write an HTML report of the last step beside its prediction");
   options.flag("--json", common.json, "print one JSON object instead of text");
   options.flag("--quiet", common.quiet, "show no progress");
-  const galvatron::device::AdamW adam;
+  const device::AdamW adam;
   char optimizer[512];
   std::snprintf(
       optimizer, sizeof optimizer,
-      "The optimizer is AdamW with beta1 %g, beta2 %g, epsilon %g and bias correction; the rate rises linearly, "
-      "then falls along half a cosine; the gradient is clipped by its norm over the whole model "
-      "(docs/optimizer.md).",
+      "The optimizer is AdamW with beta1 %g, beta2 %g, epsilon %g and bias correction; the rate rises linearly, then "
+      "falls along half a cosine; the gradient is clipped by its norm over the whole model (docs/optimizer.md).",
       static_cast<double>(adam.beta1), static_cast<double>(adam.beta2), static_cast<double>(adam.epsilon));
   options.examples(
       wrapped(optimizer, static_cast<std::size_t>(help_width()), 0) +
       "\n\nExamples:\n  galvatron train --plan plan.json --data text.txt --steps 100\n  galvatron train --auto --model "
       "gpt2-tiny --ranks 4 --memory 16MiB \\\n      --data text.txt --steps 100 --global-batch 16");
-  return options.parse(arguments);
+  return options.parse(arguments, common);
 }
 
 void check(const TrainArguments& a, const Launcher& launcher) {
@@ -184,14 +182,9 @@ void check(const TrainArguments& a, const Launcher& launcher) {
                   c.learning_rate);
     refuse(text);
   }
-  require_writable(a.files.metrics, "--metrics");
-  require_writable(a.trace, "--trace");
-  require_writable(a.report, "--report");
-  require_writable(a.save_plan, "--save-plan");
-  require_writable(a.save_cluster, "--save-cluster");
   std::vector<NamedFile> read{{"--plan", a.plan_path}, {"--cluster", a.cluster}, {"--model", a.model}};
   for (const std::string& path : a.data) read.push_back({"--data", path});
-  require_apart({{"--metrics", a.files.metrics},
+  require_files({{"--metrics", a.files.metrics},
                  {"--trace", a.trace},
                  {"--report", a.report},
                  {"--save-plan", a.save_plan},
@@ -202,8 +195,7 @@ void check(const TrainArguments& a, const Launcher& launcher) {
 void check_processes(int ranks, const Launcher& launcher) {
   if (launcher.ranks() != 0 && launcher.ranks() != ranks)
     refuse(launcher.starter() + " has started " + std::to_string(launcher.ranks()) +
-           (launcher.ranks() == 1 ? " process" : " processes") + ", but the plan has " + std::to_string(ranks) +
-           (ranks == 1 ? " rank" : " ranks") + "; " +
+           (launcher.ranks() == 1 ? " process" : " processes") + ", but the plan has " + counted(ranks, "rank") + "; " +
            (launcher.starter() == "mpirun" ? "use mpirun -np " : std::string("start ")) + std::to_string(ranks) +
            ", or make a plan for " + std::to_string(launcher.ranks()));
 }
@@ -267,8 +259,7 @@ std::vector<Bytes> rank_memory(const Plan& plan, const ModelSpec& model, const L
   const Bytes library = launcher.library_workspace(plan);
   std::vector<Bytes> out;
   for (const PlanStage& stage : plan.stages) {
-    const Bytes bytes =
-        galvatron::train::memory_of(galvatron::train::stage_plan(plan, model, stage.first_rank), library).total();
+    const Bytes bytes = train::memory_of(train::stage_plan(plan, model, stage.first_rank), library).total();
     out.insert(out.end(), static_cast<std::size_t>(stage.rank_count), bytes);
   }
   return out;
@@ -306,9 +297,7 @@ void check_memory(const std::vector<Bytes>& ranks, std::vector<Bytes> copies, co
         std::nullopt);
 }
 
-void check_trainable(const ModelSpec& model) {
-  if (auto done = runtime::check_implemented(model); !done) throw_error(done.error());
-}
+void check_trainable(const ModelSpec& model) { value_or_throw(runtime::check_implemented(model)); }
 
 struct Prepared {
   ModelSpec model;
@@ -364,8 +353,7 @@ Prepared searched_here(const TrainArguments& a, const Common& common, const Chec
       note(common, "Planned for " + format_bytes(cluster.device.memory) + " a rank: " + bound + ".");
     name = a.save_cluster.empty() ? cluster.name : a.save_cluster;
   }
-  if (!a.save_cluster.empty())
-    if (auto written = write_cluster(a.save_cluster, cluster); !written) throw_error(written.error());
+  if (!a.save_cluster.empty()) value_or_throw(write_cluster(a.save_cluster, cluster));
   out.plan = searched_plan(out.model, cluster, name, search, common).plan;
   out.cluster = std::move(cluster);
   return out;
@@ -391,7 +379,7 @@ Prepared searched_for(const TrainArguments& a, const Common& common, const Check
               a.on_busy},
              common);
   }
-  const std::string plan = launcher.shared(launcher.shows() ? plan_json(out.plan).dump() : "");
+  const std::string plan = launcher.shared(launcher.shows() ? to_json(out.plan).dump() : "");
   if (launcher.shows()) return out;
   out.plan = value_or_throw(plan_from_json(nlohmann::json::parse(plan), "the plan of rank 0"));
   out.model = value_or_throw(load_model(a.model));
@@ -410,7 +398,7 @@ int ranks_to_start(const TrainArguments& a, const Launcher& launcher) {
 
 struct Outcome {
   Plan plan;
-  galvatron::train::TrainReport report;
+  train::TrainReport report;
   std::vector<Bytes> predicted;
   std::vector<Bytes> measured;
   double tokens_per_second = 0;
@@ -429,24 +417,21 @@ void print_outcome_json(const Outcome& o, const TrainArguments& a) {
   out["last_loss"] = o.report.steps.back().loss;
   out["steps"] = o.report.steps.size();
   out["tokens_per_second"] = o.tokens_per_second;
-  if (o.plan.predicted.iteration.value > 0)
-    out["predicted_iteration_seconds"] = o.plan.predicted.iteration.value;
-  else
-    out["predicted_iteration_seconds"] = nullptr;
+  out["predicted_iteration_seconds"] = nullptr;
+  if (const double predicted = o.plan.predicted.iteration.value; predicted > 0)
+    out["predicted_iteration_seconds"] = predicted;
   out["measured_iteration_seconds"] = o.report.iteration_seconds;
   out["others_share"] = nullptr;
   if (o.others) out["others_share"] = *o.others;
-  if (const double mfu = mfu_of(o); mfu > 0) out["mfu"] = mfu;
-  if (const std::string why = why_impossible_mfu(mfu_of(o)); !why.empty()) out["mfu_remark"] = why;
+  if (const double mfu = mfu_of(o); mfu > 0) add_mfu(out, mfu);
   out["predicted_peak_bytes"] = nlohmann::ordered_json::array();
   out["measured_peak_bytes"] = nlohmann::ordered_json::array();
   for (const Bytes bytes : o.predicted) out["predicted_peak_bytes"].push_back(bytes.count);
   for (const Bytes bytes : o.measured) out["measured_peak_bytes"].push_back(bytes.count);
   add_files_json(out, a.files, o.report);
-  if (!a.trace.empty()) out["trace"] = a.trace;
-  if (!a.report.empty()) out["report"] = a.report;
+  add_texts(out, {{"trace", a.trace}, {"report", a.report}});
   if (o.report.stopped != 0) out["interrupted"] = true;
-  out["plan"] = plan_json(o.plan);
+  out["plan"] = to_json(o.plan);
   print_json(out);
 }
 
@@ -456,18 +441,15 @@ void print_outcome(const Outcome& o, const TrainArguments& a) {
   const double measured = o.report.iteration_seconds;
   char loss[96];
   std::snprintf(loss, sizeof loss, "%.4f -> %.4f", steps.front().loss, steps.back().loss);
-  std::string out = "Trained " + o.plan.model + " for " + std::to_string(static_cast<std::int64_t>(steps.size())) +
-                    (steps.size() == 1 ? " step" : " steps") + " on " + std::to_string(o.plan.ranks()) +
-                    (o.plan.ranks() == 1 ? " rank" : " ranks") + " in " + name_of(o.plan.precision) + ": " +
-                    plan_words(o.plan) + "\n";
-  out += std::string("  loss         ") + loss + "\n";
-  out += "  speed        " + format_count(o.tokens_per_second) + " tokens/s";
-  if (const double mfu = mfu_of(o); mfu > 0) out += ", " + percent(mfu) + " of peak";
-  if (const std::string why = why_impossible_mfu(mfu_of(o)); !why.empty()) out += " (" + why + ")";
+  std::string out = "Trained " + o.plan.model + " for " + counted(std::ssize(steps), "step") + " on " +
+                    counted(o.plan.ranks(), "rank") + " in " + name_of(o.plan.precision) + ": " + plan_words(o.plan) +
+                    "\n";
+  out += row("loss", loss);
+  out += "  speed        " + format_count(o.tokens_per_second) + " tokens/s" + mfu_text(mfu_of(o));
   const std::string compared = against_prediction({predicted}, {measured});
   out += "\n  iteration    predicted " + (predicted > 0 ? format_seconds({predicted}) : "nothing") + ", measured " +
          format_seconds({measured}) + (compared.empty() ? "" : ": " + compared) + "\n";
-  if (const std::string busy = galvatron::train::others_text(o.others.value_or(0)); !busy.empty())
+  if (const std::string busy = train::others_text(o.others.value_or(0)); !busy.empty())
     out += "               " + busy + " meanwhile\n";
   for (std::size_t first = 0; first < o.predicted.size();) {
     std::size_t last = first;  // ranks with equal figures share a line
@@ -483,13 +465,8 @@ void print_outcome(const Outcome& o, const TrainArguments& a) {
                            : " (" + std::string(difference > 0 ? "+" : "") + std::to_string(difference) + " bytes)\n";
     first = last + 1;
   }
-  out += files_text(a.files, o.report);
-  if (!a.trace.empty()) out += "  trace        " + a.trace + "\n";
-  if (!a.report.empty()) out += "  report       " + a.report + "\n";
-  if (!a.plan_path.empty()) out += "  plan         " + a.plan_path + "\n";
-  if (!a.save_plan.empty()) out += "  plan         " + a.save_plan + "\n";
-  if (!a.save_cluster.empty()) out += "  cluster      " + a.save_cluster + "\n";
-  print(out);
+  print(out + files_text(a.files, o.report) + row("trace", a.trace) + row("report", a.report) +
+        row("plan", a.plan_path) + row("plan", a.save_plan) + row("cluster", a.save_cluster));
 }
 
 // A run that is resumed with all its steps behind it, as by what starts a job again until it ends well.
@@ -503,14 +480,13 @@ void print_nothing_to_do(const Plan& plan, const TrainArguments& a, const Common
                           "predicted_peak_bytes", "measured_peak_bytes"})
     out[key] = nullptr;
   out["resume"] = a.files.resume;
-  out["plan"] = plan_json(plan);
+  out["plan"] = to_json(plan);
   print_json(out);
 }
 
 // Trains. A failure says which checkpoint is the newest.
-galvatron::train::TrainReport trained(Launcher& launcher, const Plan& plan, const ModelSpec& model,
-                                      galvatron::train::BatchSource& batches,
-                                      const galvatron::train::TrainOptions& options, const RunFileArguments& files) {
+train::TrainReport trained(Launcher& launcher, const Plan& plan, const ModelSpec& model, train::BatchSource& batches,
+                           const train::TrainOptions& options, const RunFileArguments& files) {
   const auto with_newest = [&](const std::string& message) {
     const std::string newest = newest_checkpoint(files);
     return message + (newest.empty() ? "" : "; " + newest + " is the newest checkpoint, and " + way_to_go_on(files));
@@ -530,7 +506,7 @@ galvatron::train::TrainReport trained(Launcher& launcher, const Plan& plan, cons
 }
 
 // Where a run that signals have ended is, in a line.
-std::string interruption(const galvatron::train::TrainReport& report, const TrainArguments& a) {
+std::string interruption(const train::TrainReport& report, const TrainArguments& a) {
   const auto goes_on = [&](const std::string& checkpoint) { return checkpoint + ", and " + way_to_go_on(a.files); };
   if (report.steps.empty()) {
     const std::string newest = newest_checkpoint(a.files);
@@ -541,7 +517,7 @@ std::string interruption(const galvatron::train::TrainReport& report, const Trai
   const std::string place = "interrupted after step " + std::to_string(done) + " of " + std::to_string(a.steps) + "; ";
   if (a.files.checkpoint.empty()) return place + "without --checkpoint nothing of it is kept";
   const std::filesystem::path folder = a.files.checkpoint;
-  return place + "its checkpoint is " + goes_on((folder / galvatron::train::checkpoint_name(done)).string());
+  return place + "its checkpoint is " + goes_on((folder / train::checkpoint_name(done)).string());
 }
 
 // The number of the signal that ended it early, or 0.
@@ -568,10 +544,10 @@ int train(TrainArguments& a, const Arguments& arguments, Common& common, Launche
     a.ranks = launcher.ranks();
   }
 
-  std::optional<galvatron::train::Data> data;
+  std::optional<train::Data> data;
   const auto open_data = [&](const ModelSpec& model, std::int64_t sequence) {
     const std::vector<std::filesystem::path> paths(a.data.begin(), a.data.end());
-    data = value_or_throw(galvatron::train::Data::open(
+    data = value_or_throw(train::Data::open(
         paths, model,
         {.sequence = sequence, .seed = static_cast<std::uint64_t>(a.constants.seed), .mask_token = a.mask_token}));
   };
@@ -605,15 +581,14 @@ int train(TrainArguments& a, const Arguments& arguments, Common& common, Launche
     outcome.predicted = here;
   }
   check_memory(here, checkpoint_copies(a.files, plan, prepared.model), plan, launcher, a);
-  if (!a.save_plan.empty())
-    if (auto saved = save_plan(plan, a.save_plan); !saved) throw_error(saved.error());
+  if (!a.save_plan.empty()) value_or_throw(save_plan(plan, a.save_plan));
 
-  galvatron::train::TrainOptions options;
+  train::TrainOptions options;
   options.steps = a.steps;
   const TrainingConstants& c = a.constants;
   options.learning_rate = {.peak = c.learning_rate, .floor = c.least_rate, .warmup_steps = c.warmup, .steps = a.steps};
   options.adam.weight_decay = static_cast<float>(c.weight_decay);
-  options.adam.rounding = galvatron::device::rounding_of(c.rounding);
+  options.adam.rounding = device::rounding_of(c.rounding);
   options.clip = c.clip;
   options.seed = static_cast<std::uint64_t>(c.seed);
   options.data_tokens = data->size();
@@ -629,14 +604,14 @@ int train(TrainArguments& a, const Arguments& arguments, Common& common, Launche
                                                             "; once more ends it at once."
                                                       : "",
                                shows ? "interrupted twice, and ended at once" : "");
-  std::optional<galvatron::train::Recorder> recorder;
+  std::optional<train::Recorder> recorder;
   if (!a.trace.empty() || !a.report.empty()) {
     check_recorded(plan);
     options.recorder = &recorder.emplace(plan.ranks());
   }
   {
     ErrorProgress progress("train", common);
-    options.on_step = [&](const galvatron::train::StepReport& step) {
+    options.on_step = [&](const train::StepReport& step) {
       files.add(step);
       if (!step.skipped.empty()) progress.say("Left out: " + step.skipped);
       char loss[32];
@@ -666,8 +641,11 @@ int train(TrainArguments& a, const Arguments& arguments, Common& common, Launche
     return signal;
   }
   if (recorder)
-    write_run({plan, prepared.model, prepared.cluster ? &*prepared.cluster : nullptr, recorder->last_step(),
-               Seconds{outcome.report.iteration_seconds}, outcome.measured, outcome.others.value_or(0)},
+    write_run({plan,
+               prepared.model,
+               prepared.cluster ? &*prepared.cluster : nullptr,
+               {recorder->last_step(), Seconds{outcome.report.iteration_seconds}, outcome.measured,
+                outcome.others.value_or(0)}},
               a.trace, a.report, common);
   try {
     if (common.json)
@@ -683,14 +661,13 @@ int train(TrainArguments& a, const Arguments& arguments, Common& common, Launche
 
 int train(const Arguments& arguments, Common& common, Launcher& launcher) {
   TrainArguments a;
-  Options::Outcome parsed{};
-  const auto parse = [&] { parsed = read(arguments, a, common); };
+  bool wanted = false;
+  const auto parse = [&] { wanted = read(arguments, a, common); };
   if (launcher.ranks() > 0)
     parse();  // all of these processes have met
   else
     run_alike(parse);
-  if (parsed == Options::Outcome::help_shown) return 0;
-  require_output(common);
+  if (!wanted) return 0;
   // Who starts processes needs no GPU.
   if (a.device == "host" || (a.launcher == "mpi" && !started_by_mpirun())) return train(a, arguments, common, launcher);
   int signal = 0;

@@ -25,9 +25,7 @@
 #include <galvatron/plan/cost.hpp>
 #include <galvatron/plan/explain.hpp>
 #include <galvatron/plan/find.hpp>
-#include <galvatron/plan/mfu.hpp>
 #include <galvatron/plan/plan.hpp>
-#include <galvatron/plan/sweep.hpp>
 #include <galvatron/plan/uniform.hpp>
 #include <galvatron/search/constexpr_search.hpp>
 #include <galvatron/search/search.hpp>

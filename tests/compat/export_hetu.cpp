@@ -1,5 +1,5 @@
 #include <galvatron/compat/export/hetu.hpp>
-#include <galvatron/compat/hetu/files/batches.hpp>
+#include <galvatron/compat/hetu/cost.hpp>
 
 #include <doctest/doctest.h>
 

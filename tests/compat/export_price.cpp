@@ -6,7 +6,6 @@
 
 #include <galvatron/cluster/json.hpp>
 #include <galvatron/compat/export/export.hpp>
-#include <galvatron/compat/export/families.hpp>
 #include <galvatron/compat/export/megatron.hpp>
 #include <galvatron/model/huggingface.hpp>
 #include <galvatron/plan/cost.hpp>

@@ -1,4 +1,4 @@
-#include <galvatron/plan/mfu.hpp>
+#include <galvatron/plan/cost.hpp>
 
 #include <doctest/doctest.h>
 

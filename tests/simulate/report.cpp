@@ -192,7 +192,7 @@ TEST_CASE("the headline of a run is what was measured, and what was predicted st
   CHECK(has(report_html(s, {}, &measured), "Other programs took 43"));
   // A profile that was disturbed shows in an MFU that cannot be.
   CHECK(!has(html, "more than the devices can do"));
-  s.simulation.parts.cost.mfu = 1.7;
+  s.simulation.cost.mfu = 1.7;
   CHECK(has(report_html(s), "more than the devices can do"));
 }
 

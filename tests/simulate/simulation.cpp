@@ -6,7 +6,6 @@
 #include <cmath>
 #include <random>
 
-#include <galvatron/simulate/critical_path.hpp>
 #include <galvatron/simulate/memory.hpp>
 
 #include "plans.hpp"
@@ -22,10 +21,10 @@ constexpr int cases = 150;
 
 Simulation simulation_of(const simulated::Case& c) { return value_or_throw(simulate_plan(c.plan, c.model, c.cluster)); }
 
-Seconds passes(const PlanParts& parts, std::size_t stage, schedule::Op op, schedule::Op receive) {
+Seconds passes(const PlanCost& cost, std::size_t stage, schedule::Op op, schedule::Op receive) {
   Seconds sum;
-  for (int chunk = 0; chunk < static_cast<int>(parts.cost.stages[stage].chunks.size()); ++chunk)
-    sum += seconds_of(parts, stage, {op, 0, chunk}) + seconds_of(parts, stage, {receive, 0, chunk});
+  for (int chunk = 0; chunk < static_cast<int>(cost.stages[stage].chunks.size()); ++chunk)
+    sum += seconds_of(cost, stage, {op, 0, chunk}) + seconds_of(cost, stage, {receive, 0, chunk});
   return sum;
 }
 
@@ -40,15 +39,15 @@ TEST_CASE("what a stage is made of adds up to what it costs") {
     const auto c = random_case(random);
     const Simulation s = simulation_of(c);
     const PlanCost cost = value_or_throw(cost_of(c.plan, c.model, c.cluster));
-    REQUIRE(s.parts.cost.stages.size() == cost.stages.size());
+    REQUIRE(s.cost.stages.size() == cost.stages.size());
     for (std::size_t i = 0; i < cost.stages.size(); ++i) {
       using schedule::Op;
-      REQUIRE(passes(s.parts, i, Op::forward, Op::receive_activation).value ==
+      REQUIRE(passes(s.cost, i, Op::forward, Op::receive_activation).value ==
               doctest::Approx(cost.stages[i].seconds.forward.value).epsilon(1e-9));
       const double backward = cost.stages[i].seconds.backward.value;
-      REQUIRE(passes(s.parts, i, Op::backward, Op::receive_gradient).value == doctest::Approx(backward).epsilon(1e-9));
-      const Seconds halves = passes(s.parts, i, Op::backward_input, Op::receive_gradient) +
-                             passes(s.parts, i, Op::backward_weight, Op::reduce_gradients) -
+      REQUIRE(passes(s.cost, i, Op::backward, Op::receive_gradient).value == doctest::Approx(backward).epsilon(1e-9));
+      const Seconds halves = passes(s.cost, i, Op::backward_input, Op::receive_gradient) +
+                             passes(s.cost, i, Op::backward_weight, Op::reduce_gradients) -
                              cost.stages[i].seconds.synchronise * static_cast<double>(cost.stages[i].chunks.size());
       REQUIRE(halves.value == doctest::Approx(backward).epsilon(1e-9));
     }
@@ -61,9 +60,9 @@ TEST_CASE("recomputation is the forward pass again, and nothing else is called s
   for (const RecomputeKind kind : recompute_kinds) {
     const auto plan = even_plan(model, "8xa100-80g", 1, {.tensor = 2, .data = 4, .recompute = kind}, 2, 32,
                                 ScheduleKind::one_f_one_b);
-    const auto parts = value_or_throw(parts_of(plan, model, cluster));
-    const Seconds recompute = parts.recompute[5];
-    const Seconds forward = parts.cost.layers[5].seconds.forward - parts.cost.layers[5].seconds.forward_communication;
+    const PlanCost cost = value_or_throw(cost_of(plan, model, cluster));
+    const Seconds recompute = cost.layers[5].recompute;
+    const Seconds forward = cost.layers[5].seconds.forward - cost.layers[5].seconds.forward_communication;
     if (kind == RecomputeKind::cheap || kind == RecomputeKind::none) CHECK(recompute.value == 0);
     if (kind == RecomputeKind::full) CHECK(recompute.value == doctest::Approx(forward.value).epsilon(0.02));
     if (kind == RecomputeKind::selective) {
@@ -95,7 +94,7 @@ TEST_CASE("a stage does its program in order, once, and its seconds add up to th
         REQUIRE(span.begin.value >= now);
         REQUIRE(span.end >= span.begin);
         REQUIRE((span.end - span.begin).value ==
-                doctest::Approx(seconds_of(s.parts, i, span.instruction).value).epsilon(1e-6));
+                doctest::Approx(seconds_of(s.cost, i, span.instruction).value).epsilon(1e-6));
         now = span.end.value;
       }
       last = std::max(last, now);
@@ -120,7 +119,7 @@ TEST_CASE("one stage takes exactly what it costs, several about what the formula
     CAPTURE(c.plan.microbatches);
     CAPTURE(c.plan.virtual_stages);
     const Simulation s = simulation_of(c);
-    const double ratio = s.iteration / s.parts.cost.iteration;
+    const double ratio = s.iteration / s.cost.iteration;
     if (c.plan.stages.size() == 1) REQUIRE(ratio == doctest::Approx(1).epsilon(1e-9));
     least = std::min(least, ratio);
     most = std::max(most, ratio);
@@ -149,7 +148,7 @@ TEST_CASE("virtual stages of which fewer than P lack a layer take what the formu
           CAPTURE(stages);
           CAPTURE(chunks);
           const Simulation s = simulation_of(c);
-          const double ratio = s.iteration / s.parts.cost.iteration;
+          const double ratio = s.iteration / s.cost.iteration;
           least = std::min(least, ratio);
           most = std::max(most, ratio);
         }
@@ -167,7 +166,7 @@ TEST_CASE("the memory in use fills what is reserved, exactly for schedules of on
     const auto c = random_case(random);
     const Simulation s = simulation_of(c);
     for (std::size_t i = 0; i < s.spans.size(); ++i) {
-      const PlanStageCost& stage = s.parts.cost.stages[i];
+      const PlanStageCost& stage = s.cost.stages[i];
       Bytes stash;
       Bytes workspace;
       Seconds last;
@@ -225,7 +224,7 @@ TEST_CASE("stages that share cores are followed on them") {
     plan.precision = Precision::fp32;
     plan.sequence_length = 64;
     const Simulation s = value_or_throw(simulate_plan(plan, model, host));
-    CHECK(s.iteration.value == doctest::Approx(s.parts.cost.iteration.value).epsilon(0.02));
+    CHECK(s.iteration.value == doctest::Approx(s.cost.iteration.value).epsilon(0.02));
     for (const StageSeconds& stage : s.stages) CHECK(stage.total().value == doctest::Approx(s.iteration.value));
   }
 }
@@ -289,7 +288,7 @@ TEST_CASE("an iteration of very many micro-batches is followed in part, and take
       const auto fullest = [&](const Simulation& simulation) {
         Bytes most;
         for (const MemoryPoint& point :
-             memory_over_time(simulation.parts.cost.stages[s], simulation.spans[s], simulation.repetitions, s))
+             memory_over_time(simulation.cost.stages[s], simulation.spans[s], simulation.repetitions, s))
           most = max(most, point.stash + point.workspace);
         return most;
       };
@@ -307,7 +306,7 @@ TEST_CASE("a million micro-batches and more are simulated in bounded memory, and
         even_plan(model, "8xa100-80g", 4, {.data = 2, .zero = 1}, m, std::int64_t{2} * m, ScheduleKind::one_f_one_b);
     const Simulation s = value_or_throw(simulate_plan(plan, model, cluster));
     CHECK(s.followed < 100'000);
-    CHECK(s.iteration.value == doctest::Approx(s.parts.cost.iteration.value).epsilon(0.05));
+    CHECK(s.iteration.value == doctest::Approx(s.cost.iteration.value).epsilon(0.05));
     std::size_t spans = 0;
     for (const auto& stage : s.spans) spans += stage.size();
     CHECK(spans < static_cast<std::size_t>(most_followed));

@@ -64,7 +64,7 @@ TEST_CASE("memory counters stay within the planned peak and are most of it") {
   }
   REQUIRE(most.size() == c.plan.stages.size());
   for (const auto& [stage, bytes] : most) {
-    const std::int64_t peak = s.parts.cost.stages[static_cast<std::size_t>(stage)].peak().count;
+    const std::int64_t peak = s.cost.stages[static_cast<std::size_t>(stage)].peak().count;
     CHECK(bytes <= peak);
     CHECK(bytes > peak / 2);
   }

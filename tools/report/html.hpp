@@ -1,40 +1,35 @@
-// HTML of a report: text made harmless, numbers made short, tables.
+// The HTML of a report: text made harmless, numbers made short, tables, and its still pictures: memory over time, and
+// bars of where time goes.
 #pragma once
 
+#include <algorithm>
 #include <array>
+#include <cstddef>
 #include <cstdio>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
+
+#include <galvatron/core/quantity.hpp>
+#include <galvatron/core/units.hpp>
+#include <galvatron/simulate/memory.hpp>
+#include <galvatron/simulate/simulation.hpp>
 
 namespace galvatron::simulate::report {
 
 /// Text that may stand between tags and in quoted attributes. Control characters become U+FFFD.
 inline std::string escaped(std::string_view text) {
+  constexpr std::string_view special = "&<>\"'";
+  constexpr std::array names{"&amp;", "&lt;", "&gt;", "&quot;", "&#39;"};
   std::string out;
   for (const char c : text) {
-    switch (c) {
-      case '&':
-        out += "&amp;";
-        break;
-      case '<':
-        out += "&lt;";
-        break;
-      case '>':
-        out += "&gt;";
-        break;
-      case '"':
-        out += "&quot;";
-        break;
-      case '\'':
-        out += "&#39;";
-        break;
-      default:
-        if (static_cast<unsigned char>(c) < 0x20 && c != '\n' && c != '\t')
-          out += "\xEF\xBF\xBD";
-        else
-          out += c;
-    }
+    if (const std::size_t at = special.find(c); at != std::string_view::npos)
+      out += names[at];
+    else if (static_cast<unsigned char>(c) < 0x20 && c != '\n' && c != '\t')
+      out += "\xEF\xBF\xBD";
+    else
+      out += c;
   }
   return out;
 }
@@ -80,5 +75,118 @@ class Table {
   std::string text_;
   std::size_t words_;
 };
+
+/// A name and the colour that it has in the pictures: a variable of the style sheet. "left-out" is hatched.
+using Colours = std::vector<std::pair<std::string, std::string>>;
+
+inline std::string legend(const Colours& colours) {
+  std::string out = "<div class=\"legend\">";
+  for (const auto& [name, colour] : colours)
+    out += (colour == "left-out" ? "<span><i class=\"hatched\"></i>"
+                                 : "<span><i style=\"background:var(--" + colour + ")\"></i>") +
+           escaped(name) + "</span>";
+  return out + "</div>\n";
+}
+
+constexpr const char* words_of(Activity activity) {
+  constexpr const char* words[activities] = {
+      "compute",   "recomputation",           "communication in layers", "moves of activations", "gradient reduction",
+      "optimizer", "waiting for other stages"};
+  return words[static_cast<std::size_t>(activity)];
+}
+
+inline Colours activity_colours() {
+  Colours out;
+  for (std::size_t a = 0; a < activities; ++a)
+    out.emplace_back(words_of(static_cast<Activity>(a)), name_of(static_cast<Activity>(a)));
+  return out;
+}
+
+/// A bar whose whole width is `whole`.
+inline std::string bar(const StageSeconds& seconds, Seconds whole) {
+  std::string out = "<div class=\"bar\">";
+  for (std::size_t a = 0; a < activities; ++a) {
+    const auto activity = static_cast<Activity>(a);
+    const double share = whole.value > 0 ? seconds[activity] / whole : 0;
+    if (share <= 0) continue;
+    out += "<i style=\"width:" + number(100 * share, 3) + "%;background:var(--" + name_of(activity) + ")\" title=\"" +
+           words_of(activity) + ": " + format_seconds(seconds[activity]) + ", " + percent(share) + "\"></i>";
+  }
+  return out + "</div>";
+}
+
+/// Bars one below the other, each behind its name.
+inline std::string bars(const std::vector<std::pair<std::string, StageSeconds>>& rows, Seconds whole) {
+  std::string out = "<div class=\"bars\">";
+  for (const auto& [name, seconds] : rows) out += "<span>" + escaped(name) + "</span>" + bar(seconds, whole);
+  return out + "</div>\n";
+}
+
+namespace detail {
+
+inline constexpr double chart_width = 300;
+inline constexpr double chart_height = 96;
+inline constexpr std::size_t most_points = 600;
+
+// The most in each of so many equal parts of the time, where there are more points than anybody can see.
+inline std::vector<MemoryPoint> thinned(const std::vector<MemoryPoint>& points, Seconds length) {
+  if (points.size() <= most_points) return points;
+  constexpr std::size_t columns = most_points / 2;
+  std::vector<MemoryPoint> out(columns);
+  MemoryPoint last;
+  std::size_t next = 0;
+  for (std::size_t c = 0; c < columns; ++c) {
+    const Seconds end = length * (static_cast<double>(c + 1) / columns);
+    MemoryPoint most = last;
+    for (; next < points.size() && points[next].at < end; ++next) {
+      last = points[next];
+      if (last.stash + last.workspace >= most.stash + most.workspace) most = last;
+    }
+    most.at = length * (static_cast<double>(c) / columns);
+    out[c] = most;
+  }
+  return out;
+}
+
+}  // namespace detail
+
+/// Whether a memory chart reaches up to the budget: one that is far away would leave nothing to see.
+inline bool shows_budget(const PlanStageCost& stage, Bytes budget) { return budget <= 4 * stage.memory.total(); }
+
+/// Bytes in use over an iteration, on a scale up to the budget or the peak.
+inline std::string memory_chart(const PlanStageCost& stage, const std::vector<MemoryPoint>& points, Seconds length,
+                                Bytes budget) {
+  using detail::chart_height;
+  using detail::chart_width;
+  const bool budgeted = shows_budget(stage, budget);
+  const Bytes total = stage.memory.total();
+  const double top = 1.06 * static_cast<double>(budgeted ? std::max(budget.count, total.count) : total.count);
+  const auto y_of = [&](Bytes bytes) { return number(chart_height * (1 - static_cast<double>(bytes.count) / top), 1); };
+  const auto x_of = [&](Seconds at) { return number(chart_width * (at / length), 1); };
+  const std::vector<MemoryPoint> shown = detail::thinned(points, length);
+  const std::string corner = number(chart_width, 0);
+  const std::string base = number(chart_height, 0);
+  const auto area = [&](const char* colour, auto&& value) {
+    std::string path = "M0 " + base;
+    std::string last;
+    for (const MemoryPoint& point : shown) {
+      const std::string y = y_of(value(point));
+      if (y == last) continue;
+      path += "H" + x_of(point.at) + "V" + y;
+      last = y;
+    }
+    return "<path d=\"" + path + "H" + corner + "V" + base + "Z\" fill=\"var(--" + colour + ")\"/>";
+  };
+  const Bytes kept = kept_bytes(stage);
+  const auto line = [&](Bytes at, const char* colour, const char* dashes) {
+    return "<path d=\"M0 " + y_of(at) + "H" + corner + "\" stroke=\"var(--" + colour +
+           ")\" stroke-width=\"1.4\" fill=\"none\" stroke-dasharray=\"" + dashes + "\"/>";
+  };
+  return "<svg viewBox=\"0 0 " + corner + " " + base + "\" role=\"img\">" +
+         area("workspace", [&](const MemoryPoint& p) { return kept + p.stash + p.workspace; }) +
+         area("stash", [&](const MemoryPoint& p) { return kept + p.stash; }) +
+         area("kept", [&](const MemoryPoint&) { return kept; }) + line(total, "text", "2 3") +
+         (budgeted ? line(budget, total <= budget ? "soft" : "bad", "7 4") : "") + "</svg>";
+}
 
 }  // namespace galvatron::simulate::report

@@ -8,13 +8,11 @@
 #include <string>
 #include <vector>
 
-#include <galvatron/simulate/critical_path.hpp>
+#include <galvatron/simulate/simulation.hpp>
 
-#include "charts.hpp"
 #include "html.hpp"
-#include "script.hpp"
+#include "page.hpp"
 #include "sections.hpp"
-#include "style.hpp"
 #include "subject.hpp"
 #include "timeline.hpp"
 

@@ -10,22 +10,17 @@
 #include <galvatron/cluster/host_load.hpp>
 #include <galvatron/core/comparison.hpp>
 #include <galvatron/core/quantity.hpp>
+#include <galvatron/plan/cost.hpp>
 #include <galvatron/plan/explain.hpp>
 #include <galvatron/plan/find.hpp>
-#include <galvatron/plan/mfu.hpp>
-#include <galvatron/simulate/critical_path.hpp>
 #include <galvatron/simulate/memory.hpp>
+#include <galvatron/simulate/simulation.hpp>
 #include <galvatron/simulate/trace.hpp>
 
-#include "charts.hpp"
 #include "html.hpp"
 #include "subject.hpp"
 
 namespace galvatron::simulate::report {
-
-inline std::string count(std::int64_t n, const std::string& one, const std::string& many) {
-  return std::to_string(n) + " " + (n == 1 ? one : many);
-}
 
 inline std::string seconds(Seconds s) { return s.value > 0 ? format_seconds(s) : "-"; }
 inline std::string bytes(Bytes b) { return b.count > 0 ? format_bytes(b) : "-"; }
@@ -47,7 +42,7 @@ inline std::string mfu_tile(double mfu, const std::string& beneath = {}) {
 inline std::string predicted_tiles(const Simulated& s) {
   const Simulation& sim = s.simulation;
   return tile(format_seconds(sim.iteration), "an iteration, simulated") +
-         tile(format_seconds(sim.parts.cost.iteration), "by the planner&#39;s formula") +
+         tile(format_seconds(sim.cost.iteration), "by the planner&#39;s formula") +
          tile(format_count(s.tokens_per_second()), "tokens/s") +
          tile(format_count(s.samples_per_second()), "samples/s") + mfu_tile(s.mfu()) +
          tile(percent(sim.bubble_fraction()), "of the stages&#39; time is waiting") +
@@ -79,18 +74,16 @@ inline std::string overview(const Simulated& s, const Measured* measured) {
   std::string out =
       "<h1>" + std::string(measured != nullptr ? "A run of " : "") + escaped(plan.model) + " on " +
       escaped(plan.cluster) + "</h1>\n<p class=\"lead\">" + escaped(plan_words(plan)) + " &middot; " +
-      count(plan.ranks(), "rank", "ranks") + " in " +
-      count(static_cast<std::int64_t>(plan.stages.size()), "stage", "stages") +
+      counted(plan.ranks(), "rank") + " in " + counted(static_cast<std::int64_t>(plan.stages.size()), "stage") +
       (plan.virtual_stages > 1 ? " of " + std::to_string(plan.virtual_stages) + " chunks" : "") + " &middot; " +
       name_of(plan.precision) + " &middot; batch of " + std::to_string(plan.global_batch) + " &times; " +
-      std::to_string(plan.sequence_length) + " tokens in " + count(plan.microbatches, "micro-batch", "micro-batches") +
+      std::to_string(plan.sequence_length) + " tokens in " + counted(plan.microbatches, "micro-batch") +
       (plan.stages.size() > 1 ? " &middot; schedule " + std::string(name_of(plan.schedule)) : "") + "</p>\n";
   if (!s.fits())
     out += "<div class=\"banner\"><span class=\"bad\">This plan does not fit.</span> Its fullest device needs " +
            format_bytes(s.peak()) + ", and the budget is " + format_bytes(s.budget()) + " (" +
            format_bytes(s.peak() - s.budget()) +
-           " too much). The timeline shows how long it would take with memory "
-           "enough.</div>\n";
+           " too much). The timeline shows how long it would take with memory enough.</div>\n";
   if (measured != nullptr && measured->others >= disturbing_share)
     out += "<div class=\"banner\"><span class=\"bad\">The machine was busy.</span> Other programs took " +
            percent(measured->others) + " of its cores while this run was measured.</div>\n";
@@ -126,19 +119,17 @@ inline std::string critical_section(const CriticalPath& path, Seconds iteration,
       stages += (stages.empty() ? "" : ", ") + std::string("stage ") + std::to_string(i) + " " +
                 percent(path.stage_seconds[i] / iteration);
   return "<h2>" + predicted +
-         "Critical path</h2>\n<p>The chain of instructions that makes the iteration as long as it is: what "
-         "shortens "
+         "Critical path</h2>\n<p>The chain of instructions that makes the iteration as long as it is: what shortens "
          "none of them shortens nothing. It changes stages " +
-         count(static_cast<std::int64_t>(path.segments.size()) - 1, "time", "times") + ". Its time: " + stages +
-         ".</p>\n" + bars({{"the path", path.seconds}}, iteration);
+         counted(static_cast<std::int64_t>(path.segments.size()) - 1, "time") + ". Its time: " + stages + ".</p>\n" +
+         bars({{"the path", path.seconds}}, iteration);
 }
 
 inline std::string memory_section(const Simulated& s, const std::string& predicted) {
   const Simulation& sim = s.simulation;
   std::string out =
       "<h2>" + predicted +
-      "Memory over time</h2>\n<p>Bytes in use on a rank of each stage over one iteration. The dotted line is what "
-      "a "
+      "Memory over time</h2>\n<p>Bytes in use on a rank of each stage over one iteration. The dotted line is what a "
       "rank reserves, the dashed one the budget of " +
       format_bytes(s.budget()) + " a device" +
       (s.budget() < s.cluster.device.memory ? " (it has " + format_bytes(s.cluster.device.memory) + ")" : "") +
@@ -148,7 +139,7 @@ inline std::string memory_section(const Simulated& s, const std::string& predict
               {"workspace of the running pass", "workspace"}}) +
       "<div class=\"charts\">\n";
   for (std::size_t i = 0; i < sim.spans.size(); ++i) {
-    const PlanStageCost& stage = sim.parts.cost.stages[i];
+    const PlanStageCost& stage = sim.cost.stages[i];
     const std::vector<MemoryPoint> points = memory_over_time(stage, sim.spans[i], sim.repetitions, i);
     int in_flight = 0;
     for (const MemoryPoint& point : points) in_flight = std::max(in_flight, point.in_flight);
@@ -173,16 +164,10 @@ inline std::string layer_section(const Simulated& s, const std::string& predicte
   Table table({"stage", "layers", "strategy", "forward", "backward", "of it recompute", "collectives", "moves",
                "states", "stash"},
               2);
-  const PlanCost& cost = s.simulation.parts.cost;
+  const PlanCost& cost = s.simulation.cost;
   const int blocks = static_cast<int>(s.plan.layers.size());
   const auto priced = [&](int layer) -> const PlanLayerCost& { return cost.layers[static_cast<std::size_t>(layer)]; };
-  const auto alike = [&](int a, int b) {
-    const PlanLayerCost& x = priced(a);
-    const PlanLayerCost& y = priced(b);
-    const bool inner = a > 0 && b <= blocks;
-    return inner && x.spec == y.spec && x.seconds == y.seconds && x.states == y.states && x.stash == y.stash &&
-           x.relayout_forward == y.relayout_forward && x.relayout_backward == y.relayout_backward;
-  };
+  const auto alike = [&](int a, int b) { return a > 0 && b <= blocks && priced(a).looks_like(priced(b)); };
   const std::size_t stages = cost.stages.size();
   for (std::size_t v = 0; v < stages * static_cast<std::size_t>(s.plan.virtual_stages); ++v) {
     const PlanChunkCost& chunk = cost.stages[v % stages].chunks[v / stages];
@@ -193,17 +178,15 @@ inline std::string layer_section(const Simulated& s, const std::string& predicte
       std::string name = simulate::detail::layer_text(i, s.plan.layers.size());
       if (last > i) name = "layers " + std::to_string(i - 1) + "-" + std::to_string(last - 1);
       table.row({std::to_string(v % stages) + (s.plan.virtual_stages > 1 ? "." + std::to_string(v / stages) : ""), name,
-                 escaped(galvatron::detail::short_strategy(l.spec)), seconds(l.seconds.forward + l.relayout_forward),
-                 seconds(l.seconds.backward + l.relayout_backward),
-                 seconds(s.simulation.parts.recompute[static_cast<std::size_t>(i)]),
-                 seconds(l.seconds.forward_communication + l.seconds.backward_communication),
-                 seconds(l.relayout_forward + l.relayout_backward), bytes(l.states), bytes(l.stash)});
+                 escaped(galvatron::detail::short_strategy(l.spec)), seconds(l.forward()), seconds(l.backward()),
+                 seconds(l.recompute), seconds(l.seconds.forward_communication + l.seconds.backward_communication),
+                 seconds(l.relayout()), bytes(l.states), bytes(l.stash)});
       i = last + 1;
     }
   }
   return "<h2>" + predicted +
          "The plan, layer by layer</h2>\n<p>Seconds and stash of one layer for one micro-batch of " +
-         count(s.plan.microbatch(), "sample", "samples") + ", bytes of one rank." +
+         counted(s.plan.microbatch(), "sample") + ", bytes of one rank." +
          (s.plan.virtual_stages > 1 ? " Stage 1.2 is chunk 2 of stage 1." : "") + "</p>\n" + table.html();
 }
 
@@ -281,7 +264,7 @@ inline std::string measurement(const Simulated& s, const Measured* measured) {
     pair([](Op op) { return op == Op::receive_activation || op == Op::receive_gradient; },
          s.simulation.stages[i][Activity::waiting]);
     pair([](Op op) { return op == Op::reduce_gradients || op == Op::step; }, {});
-    cells.push_back(bytes(s.simulation.parts.cost.stages[i].memory.total()));
+    cells.push_back(bytes(s.simulation.cost.stages[i].memory.total()));
     cells.push_back(rank < measured->peaks.size() ? bytes(measured->peaks[rank]) : "-");
     table.row(cells);
   }

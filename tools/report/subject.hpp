@@ -22,7 +22,7 @@ struct Simulated {
   Simulation simulation;
 
   [[nodiscard]] Bytes budget() const { return budget_of(plan, cluster); }
-  [[nodiscard]] Bytes peak() const { return simulation.parts.cost.peak(); }
+  [[nodiscard]] Bytes peak() const { return simulation.cost.peak(); }
   [[nodiscard]] bool fits() const { return peak() <= budget(); }
   [[nodiscard]] double samples_per_second() const {
     return static_cast<double>(plan.global_batch) / simulation.iteration.value;
@@ -32,7 +32,7 @@ struct Simulated {
   }
   /// 0 when the device's peak is unknown.
   [[nodiscard]] double mfu() const {
-    const PlanCost& cost = simulation.parts.cost;
+    const PlanCost& cost = simulation.cost;
     return cost.mfu * (cost.iteration / simulation.iteration);
   }
 };

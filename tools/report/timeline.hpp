@@ -9,10 +9,11 @@
 #include <string>
 #include <vector>
 
+#include <nlohmann/json.hpp>
+
 #include <galvatron/core/units.hpp>
 #include <galvatron/schedule/program.hpp>
-#include <galvatron/simulate/critical_path.hpp>
-#include <galvatron/simulate/trace.hpp>
+#include <galvatron/simulate/simulation.hpp>
 
 #include "html.hpp"
 #include "subject.hpp"
@@ -35,19 +36,13 @@ class TimelineData {
   /// @param gaps  spans before which instructions are missing, in ascending order; for these stands such a span, too
   void track(const std::string& name, const std::string& brief, Seconds end, int chunks, std::span<const Span> spans,
              const std::vector<bool>& critical, std::size_t most, std::span<const std::size_t> gaps = {}) {
-    text_ += (text_.empty() ? "" : ",\n") + std::string("{\"name\":") + TraceWriter::quoted(name) +
-             ",\"brief\":" + TraceWriter::quoted(brief) + ",\"end\":" + std::to_string(ticks(end)) +
-             ",\"chunks\":" + std::to_string(chunks) + ",\"spans\":[";
+    std::vector<std::int64_t> values;
     std::int64_t now = 0;
-    bool first = true;
     const auto add = [&](Seconds from, Seconds to, int kind, std::int64_t microbatch, std::int64_t chunk) {
       const std::int64_t begin = ticks(from);
       const std::int64_t behind = ticks(to);
       if (behind <= begin) return;
-      for (const std::int64_t value : {begin - now, behind - begin, std::int64_t{kind}, microbatch, chunk}) {
-        text_ += (first ? "" : ",") + std::to_string(value);
-        first = false;
-      }
+      values.insert(values.end(), {begin - now, behind - begin, kind, microbatch, chunk});
       now = behind;
     };
     // Spans [dropped, kept) are left out, in the middle or so that the last gap is among them.
@@ -55,11 +50,10 @@ class TimelineData {
     const std::size_t middle = count > 0 ? most / 2 : spans.size();
     const std::size_t dropped =
         count > 0 && !gaps.empty() ? std::clamp(middle + count, gaps.back(), gaps.back() + count) - count : middle;
-    const std::size_t kept = dropped + count;
     for (std::size_t i = 0; i < spans.size(); ++i) {
       if ((count > 0 && i == dropped) || std::ranges::find(gaps, i) != gaps.end()) {
         const Seconds from = i == 0 ? Seconds{} : spans[i - 1].end;
-        if (i == dropped) i = kept;
+        if (i == dropped) i += count;
         add(from, i < spans.size() ? spans[i].begin : end, left_out, 0, 0);
         if (i == spans.size()) break;
       }
@@ -67,23 +61,22 @@ class TimelineData {
       add(spans[i].begin, spans[i].end, static_cast<int>(instruction.op) + (!critical.empty() && critical[i] ? 16 : 0),
           instruction.microbatch, instruction.chunk);
     }
-    text_ += "]}";
+    tracks_.push_back({{"name", name}, {"brief", brief}, {"end", ticks(end)}, {"chunks", chunks}, {"spans", values}});
   }
 
   /// Fit to stand in a script element: no text in it can end the element.
   [[nodiscard]] std::string json() const {
-    std::string kinds;
+    std::vector<std::string> kinds;
     for (int op = 0; op <= static_cast<int>(schedule::Op::step); ++op) {
-      std::string name = schedule::name_of(static_cast<schedule::Op>(op));
-      std::replace(name.begin(), name.end(), '_', ' ');
-      kinds += (op == 0 ? "\"" : ",\"") + name + "\"";
+      kinds.emplace_back(schedule::name_of(static_cast<schedule::Op>(op)));
+      std::ranges::replace(kinds.back(), '_', ' ');
     }
-    kinds += ",\"left out\"";
-    const std::string whole = "{\"length\":" + std::to_string(resolution) +
-                              ",\"seconds\":" + nlohmann::json(length_.value).dump() + ",\"kinds\":[" + kinds +
-                              "],\"tracks\":[" + text_ + "]}";
+    kinds.emplace_back("left out");
+    const nlohmann::ordered_json whole{
+        {"length", resolution}, {"seconds", length_.value}, {"kinds", kinds}, {"tracks", tracks_}};
     std::string out;
-    for (const char c : whole) out += c == '<' ? std::string("\\u003c") : std::string(1, c);
+    for (const char c : whole.dump(-1, ' ', true, nlohmann::json::error_handler_t::replace))
+      out += c == '<' ? std::string("\\u003c") : std::string(1, c);
     return out;
   }
 
@@ -98,7 +91,7 @@ class TimelineData {
   }
 
   Seconds length_;
-  std::string text_;
+  nlohmann::ordered_json tracks_ = nlohmann::ordered_json::array();
 };
 
 /// The stages of a plan, each above its first rank's measurement if there is one. `left_out` says whether tracks lack

@@ -6,6 +6,7 @@
 #include <stdexcept>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <utility>
 
 #include <tl/expected.hpp>
@@ -84,7 +85,12 @@ class PeerFailure : public Failure {
 template <class T>
 T value_or_throw(Result<T>&& result, std::source_location where = std::source_location::current()) {
   if (!result) throw_error(result.error(), where);
-  return std::move(*result);
+  if constexpr (!std::is_void_v<T>) return std::move(*result);
+}
+
+/// A failure as a value again: what a function returns that reads by throwing.
+[[nodiscard]] inline tl::unexpected<Error> error_of(const Failure& failure) {
+  return tl::unexpected<Error>(Error{failure.kind(), failure.what()});
 }
 
 }  // namespace galvatron

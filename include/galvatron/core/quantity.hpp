@@ -145,4 +145,9 @@ inline std::string format_count(double count) {
   return detail::three_digits(count) + prefixes[prefix];
 }
 
+/// `1 rank`, `2 ranks`.
+inline std::string counted(std::int64_t n, const std::string& what) {
+  return std::to_string(n) + " " + what + (n == 1 ? "" : "s");
+}
+
 }  // namespace galvatron

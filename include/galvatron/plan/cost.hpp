@@ -18,8 +18,7 @@
 #include <galvatron/cost/relayout.hpp>
 #include <galvatron/model/spec.hpp>
 #include <galvatron/plan/plan.hpp>
-#include <galvatron/schedule/in_flight.hpp>
-#include <galvatron/strategy/layout.hpp>
+#include <galvatron/plan/stage_plan.hpp>
 
 namespace galvatron {
 
@@ -29,9 +28,23 @@ struct PlanLayerCost {
   cost::LayerSeconds seconds;  ///< without moves of activations
   Seconds relayout_forward;    ///< from the layer before in the same stage
   Seconds relayout_backward;
+  Seconds recompute;  ///< the forward pass again, part of its backward computation
   Bytes states;
   Bytes stash;      ///< of one micro-batch
   Bytes workspace;  ///< transient, at its largest
+
+  [[nodiscard]] Seconds relayout() const { return relayout_forward + relayout_backward; }
+  [[nodiscard]] Seconds forward() const { return seconds.forward + relayout_forward; }
+  [[nodiscard]] Seconds backward() const { return seconds.backward + relayout_backward; }
+  /// With moves.
+  [[nodiscard]] Seconds communication() const {
+    return seconds.forward_communication + seconds.backward_communication + relayout();
+  }
+  /// Whether tables show both in one row.
+  [[nodiscard]] bool looks_like(const PlanLayerCost& other) const {
+    return spec == other.spec && seconds == other.seconds && states == other.states && stash == other.stash &&
+           relayout_forward == other.relayout_forward && relayout_backward == other.relayout_backward;
+  }
 };
 
 /// Layers that a stage carries out together: all that it has, or those of one virtual stage.
@@ -110,19 +123,22 @@ inline Flops model_flops(const ModelSpec& model, std::int64_t global_batch, std:
   return sum * 3.0;
 }
 
-/// What the layers of a plan are priced for.
-inline cost::Batch batch_of(const Plan& plan) {
-  return {.microbatch = plan.microbatch(),
-          .sequence = plan.sequence_length,
-          .precision = plan.precision,
-          .microbatches = plan.microbatches,
-          .stages = static_cast<int>(plan.stages.size()),
-          .last_first_rank = plan.stages.back().first_rank,
-          .splits_backward = splits_backward(plan.schedule),
-          .trainer = plan.trainer,
-          .overlap = plan.overlap,
-          .moments = plan.moments};
+namespace detail {
+
+/// What a layer saves without recomputing.
+inline Seconds recompute_seconds(const LayerSpec& layer, const PlanLayerCost& priced, const cost::Batch& batch,
+                                 const Cluster& cluster, int ranks) {
+  StrategySpec spec = priced.spec;
+  if (spec.recompute == RecomputeKind::cheap || spec.recompute == RecomputeKind::none) return {};
+  spec.recompute = RecomputeKind::cheap;
+  const cost::LayerSeconds once =
+      cost::layer_seconds(cost::layer_counts(layer, spec, batch), spec, batch.precision, cluster, ranks);
+  const Seconds computation = priced.seconds.backward - priced.seconds.backward_communication;
+  const Seconds more = computation - (once.backward - once.backward_communication);
+  return min(max(more, Seconds{}), computation - priced.seconds.weights);
 }
+
+}  // namespace detail
 
 /// The cost of a plan on a cluster. Errors (usage): the plan is inconsistent or does not suit the model, or needs more
 /// devices. Errors (infeasible): the devices lack the plan's precision.
@@ -143,67 +159,54 @@ inline Result<PlanCost> cost_of(const Plan& plan, const ModelSpec& model, const 
   const int chunks = plan.virtual_stages;
   out.stages.resize(plan.stages.size());
   for (int i = 0; i < count * chunks; ++i) {
-    const PlanStage& stage = plan.stages[static_cast<std::size_t>(i % count)];
+    const train::ChunkPlan own = train::chunk_plan(plan, model, i);
     PlanStageCost& total = out.stages[static_cast<std::size_t>(i % count)];
-    total.stage = stage;
-    const int slots = microbatches_in_flight(plan.schedule, count, i % count, plan.microbatches, chunks, i / count);
-    if (i < count) total.slots = slots;
-    const LayerRange range = virtual_stage_layers(plan, i);
+    total.stage = plan.stages[static_cast<std::size_t>(i % count)];
+    if (i < count) total.slots = own.slots;
     std::vector<cost::LayerCounts> counts;
-    std::vector<ActivationLayout> layouts;
     const std::size_t first = out.layers.size();
-    const auto add = [&](const LayerSpec& layer, const StrategySpec& spec) {
+    for (std::size_t k = 0; k < own.layers.size(); ++k) {
+      const auto& [layer, spec, number] = own.layers[k];
       // Equal neighbours are common; counting and pricing are not free.
-      const bool again = !counts.empty() && out.layers.back().spec == spec && layer.kind == LayerKind::block &&
-                         range.first < static_cast<int>(out.layers.size()) - 1 &&
-                         model.blocks[out.layers.size() - 2].costs_like(layer);
+      const bool again = k > 0 && own.layers[k - 1].spec == spec && layer.kind == LayerKind::block &&
+                         own.layers[k - 1].layer.kind == LayerKind::block && own.layers[k - 1].layer.costs_like(layer);
       PlanLayerCost cost;
       cost.spec = spec;
       counts.push_back(again ? counts.back() : cost::layer_counts(layer, spec, batch));
       const cost::LayerCounts& c = counts.back();
       cost.seconds = again ? out.layers.back().seconds : cost::layer_seconds(c, spec, plan.precision, cluster, ranks);
+      cost.recompute =
+          again ? out.layers.back().recompute : detail::recompute_seconds(layer, cost, batch, cluster, ranks);
       cost.states = c.states;
       cost.stash = c.stash;
       cost.workspace = max(max(c.forward_workspace, c.activation + c.backward_workspace), c.weights_workspace);
-      layouts.push_back(activation_layout(spec, stage.first_rank, batch.microbatch, batch.sequence));
-      if (layouts.size() > 1) {
-        const ActivationLayout& from = layouts[layouts.size() - 2];
-        const ActivationLayout& to = layouts.back();
+      if (k > 0) {
         const cost::MovePricer border = price(layer.input_elements(batch.sequence));
-        cost.relayout_forward = border.relayout(cost::relayout_of(from, to));
-        cost.relayout_backward = border.relayout(cost::relayout_of(to, from));
+        cost.relayout_forward = border.relayout(cost::relayout_of(own.layouts[k - 1], own.layouts[k]));
+        cost.relayout_backward = border.relayout(cost::relayout_of(own.layouts[k], own.layouts[k - 1]));
       }
       out.layers.push_back(cost);
-    };
-    if (i == 0) add(model.embedding, plan.embedding);
-    for (int layer = range.first; layer <= range.last; ++layer)
-      add(model.blocks[static_cast<std::size_t>(layer)], plan.layers[static_cast<std::size_t>(layer)]);
-    const bool last = i + 1 == count * chunks;
-    if (last) add(model.head, plan.head);
-
-    total.memory.add_chunk(cost::stage_memory(counts, layouts, slots,
-                                              microbatches_deferred(plan.schedule, i % count, plan.microbatches), i > 0,
-                                              !last, cluster.device.library_workspace));
+    }
+    total.memory.add_chunk(train::memory_of(own, counts, cluster.device.library_workspace));
     PlanChunkCost chunk{
-        static_cast<int>(first), static_cast<int>(out.layers.size()), {}, {}, cost::pass_memory(counts, layouts)};
+        static_cast<int>(first), static_cast<int>(out.layers.size()), {}, {}, cost::pass_memory(counts, own.layouts)};
     for (std::size_t k = first; k < out.layers.size(); ++k) {
       const PlanLayerCost& layer = out.layers[k];
-      const Seconds moves = layer.relayout_forward + layer.relayout_backward;
-      total.seconds.forward += layer.seconds.forward + layer.relayout_forward;
-      total.seconds.backward += layer.seconds.backward + layer.relayout_backward;
+      total.seconds.forward += layer.forward();
+      total.seconds.backward += layer.backward();
       total.seconds.synchronise += layer.seconds.synchronise;
       total.seconds.update += layer.seconds.update;
       total.seconds.weights += layer.seconds.weights;
-      total.communication += layer.seconds.forward_communication + layer.seconds.backward_communication + moves;
+      total.communication += layer.communication();
     }
-    if (i > 0) {
-      const LayerSpec& layer = model.blocks[static_cast<std::size_t>(range.first)];
+    if (own.has_previous) {
+      const LayerSpec& layer = own.layers.front().layer;
       chunk.receive_activation = price(layer.input_elements(batch.sequence)).receive(out.layers[first].spec);
       total.seconds.forward += chunk.receive_activation;
       total.communication += chunk.receive_activation;
     }
-    if (!last) {
-      const LayerSpec& layer = model.blocks[static_cast<std::size_t>(range.last)];
+    if (own.has_next) {
+      const LayerSpec& layer = own.layers.back().layer;
       chunk.receive_gradient = price(layer.output_elements(batch.sequence)).receive(out.layers.back().spec);
       total.seconds.backward += chunk.receive_gradient;
       total.communication += chunk.receive_gradient;
@@ -243,6 +246,14 @@ inline std::string why_too_large(Bytes peak, Bytes budget) {
   if (peak <= budget) return {};
   return "the plan takes " + std::to_string(peak.count) + " bytes (" + format_bytes(peak) +
          ") on its fullest device, and the budget is " + format_bytes(budget) + " on each";
+}
+
+/// Why an MFU above 1 is shown, as a clause to stand beside it; empty for one that can be. The peak is the cluster's
+/// rate, so more than all of it says that the rate is too low: that of a profile that was disturbed, mostly.
+inline std::string why_impossible_mfu(double mfu) {
+  return mfu > 1
+             ? "more than the devices can do: the cluster's rates are too low, so profile again when nothing else runs"
+             : "";
 }
 
 }  // namespace galvatron

@@ -12,10 +12,10 @@
 #include <galvatron/cluster/spec.hpp>
 #include <galvatron/core/error.hpp>
 #include <galvatron/core/quantity.hpp>
+#include <galvatron/core/wrapped.hpp>
 #include <galvatron/model/spec.hpp>
 #include <galvatron/plan/cost.hpp>
 #include <galvatron/plan/find.hpp>
-#include <galvatron/plan/mfu.hpp>
 #include <galvatron/plan/plan.hpp>
 
 namespace galvatron {
@@ -25,25 +25,8 @@ inline constexpr std::size_t explain_columns = 80;
 
 namespace detail {
 
-/// Breaks at spaces; lines after the first are indented.
 inline std::string wrapped(const std::string& text, std::size_t indent) {
-  std::string out;
-  std::size_t column = 0;
-  for (std::size_t at = 0; at < text.size();) {
-    const std::size_t space = text.find(' ', at);
-    const std::string word = text.substr(at, space == std::string::npos ? space : space - at);
-    if (column > 0 && column + 1 + word.size() > explain_columns) {
-      out += "\n" + std::string(indent, ' ');
-      column = indent;
-    } else if (at > 0) {
-      out += " ";
-      ++column;
-    }
-    out += word;
-    column += word.size();
-    at = space == std::string::npos ? text.size() : space + 1;
-  }
-  return out + "\n";
+  return galvatron::wrapped(text, explain_columns, indent) + "\n";
 }
 
 /// `tp4+sp dp64 zero1 recomp`
@@ -61,18 +44,14 @@ inline std::string short_strategy(const StrategySpec& spec) {
   return out.empty() ? "one rank" : out;
 }
 
-inline std::string row(const std::string& layers, const std::string& strategy, const std::string& forward,
-                       const std::string& backward, const std::string& communication, const std::string& states,
-                       const std::string& stash) {
-  const auto left = [](std::string text, std::size_t width) {
-    text.resize(std::max(width, std::min(text.size(), width)), ' ');
-    return text;
-  };
-  const auto right = [](const std::string& text) {
-    return text.size() < 9 ? std::string(9 - text.size(), ' ') + text : " " + text.substr(0, 8);
-  };
-  return left(layers, 8) + left(strategy, 27) + right(forward) + right(backward) + right(communication) +
-         right(states) + right(stash) + "\n";
+/// Layers and strategy on the left, figures on the right.
+inline std::string row(std::vector<std::string> cells) {
+  cells[0].resize(8, ' ');
+  cells[1].resize(27, ' ');
+  std::string out = cells[0] + cells[1];
+  for (std::size_t i = 2; i < cells.size(); ++i)
+    out += std::string(std::max<std::size_t>(9, cells[i].size() + 1) - cells[i].size(), ' ') + cells[i].substr(0, 8);
+  return out + "\n";
 }
 
 inline std::string percent(double share) {
@@ -100,27 +79,20 @@ inline std::string lost_by(const PredictedAlternative& other, const PlanCost& be
 }
 
 inline std::string table(const Plan& plan, const PlanCost& cost) {
-  std::string out = row("layers", "strategy", "forward", "backward", "comm", "states", "stash");
+  std::string out = row({"layers", "strategy", "forward", "backward", "comm", "states", "stash"});
   out += std::string(explain_columns, '-') + "\n";
   std::size_t at = 0;  // in cost.layers
   for (std::size_t i = 0; i < cost.stages.size(); ++i) {
     const PlanStageCost& stage = cost.stages[i];
     const auto print = [&](const std::string& name, const PlanLayerCost& layer) {
-      const Seconds moves = layer.relayout_forward + layer.relayout_backward;
-      out += row(name, short_strategy(layer.spec), format_seconds(layer.seconds.forward + layer.relayout_forward),
-                 format_seconds(layer.seconds.backward + layer.relayout_backward),
-                 format_seconds(layer.seconds.forward_communication + layer.seconds.backward_communication + moves),
-                 format_bytes(layer.states), format_bytes(layer.stash));
-    };
-    const auto same = [](const PlanLayerCost& a, const PlanLayerCost& b) {
-      return a.spec == b.spec && a.seconds == b.seconds && a.states == b.states && a.stash == b.stash &&
-             a.relayout_forward == b.relayout_forward && a.relayout_backward == b.relayout_backward;
+      out += row({name, short_strategy(layer.spec), format_seconds(layer.forward()), format_seconds(layer.backward()),
+                  format_seconds(layer.communication()), format_bytes(layer.states), format_bytes(layer.stash)});
     };
     if (i == 0) print("embed", cost.layers[at++]);
     for (int layer = stage.stage.first_layer; layer <= stage.stage.last_layer;) {
       int last = layer;
       while (last < stage.stage.last_layer &&
-             same(cost.layers[at], cost.layers[at + static_cast<std::size_t>(last + 1 - layer)]))
+             cost.layers[at].looks_like(cost.layers[at + static_cast<std::size_t>(last + 1 - layer)]))
         ++last;
       print(std::to_string(layer) + (last > layer ? "-" + std::to_string(last) : ""), cost.layers[at]);
       at += static_cast<std::size_t>(last + 1 - layer);

@@ -1,4 +1,5 @@
-// From a question to a plan: the search, and its answer as a Plan with predicted figures.
+// From a question to a plan: the search, and its answer as a Plan with predicted figures. Of a question that leaves the
+// batch open, the batch with the most samples a second.
 #pragma once
 
 #include <algorithm>
@@ -141,6 +142,77 @@ Result<FoundPlan> find_plan(const ModelSpec& model, const Cluster& cluster, cons
   for (const search::Alternative& alternative : found->alternatives)
     p.alternatives.push_back(detail::predicted(alternative, model, cluster, *options));
   return out;
+}
+
+/// `least`, twice that, and so on, and `most`.
+inline std::vector<std::int64_t> batches_between(std::int64_t least, std::int64_t most) {
+  std::vector<std::int64_t> out;
+  for (std::int64_t batch = least; batch < most; batch *= 2) out.push_back(batch);
+  out.push_back(most);
+  return out;
+}
+
+/// One batch that was tried.
+struct TriedBatch {
+  std::int64_t global_batch = 1;
+  bool feasible = false;
+  Seconds iteration;
+  double samples_per_second = 0;
+};
+
+struct Sweep {
+  std::int64_t global_batch = 1;  ///< of the best plan, or the last that was tried
+  FoundPlan best;
+  std::vector<TriedBatch> tried;
+};
+
+/// The plan with the most samples a second over `batches`, ascending; of equal ones the smallest batch. A larger batch
+/// amortises what is done once an iteration and fills the pipeline, so throughput levels off: the sweep ends after a
+/// batch that gains less than `least_gain` (a share) on the best before; 0 tries all. Batches that
+/// `options.microbatches` does not divide are left out, but for the last. Errors (usage): no batch, bad
+/// options.
+/// @tparam Executor  as of search::search
+template <class Executor = search::Team>
+Result<Sweep> sweep_batches(const ModelSpec& model, const Cluster& cluster, SearchOptions options,
+                            const std::vector<std::int64_t>& batches, double least_gain = 0) try {
+  if (batches.empty()) return usage_error("no global batch is to be tried: name one");
+  Sweep out;
+  Seconds seconds;
+  const auto find = [&](std::int64_t batch) {
+    options.global_batch = batch;
+    FoundPlan found = value_or_throw(find_plan<Executor>(model, cluster, options));
+    seconds += found.statistics.seconds;
+    return found;
+  };
+  // A sweep may take several searches' work, but not that of one for each batch.
+  options.shares = std::max(1, static_cast<int>(batches.size()) / 2);
+  for (const std::int64_t batch : batches) {
+    if (options.microbatches > 1 && batch % options.microbatches != 0 && batch != batches.back()) continue;
+    FoundPlan found = find(batch);
+    const double before = out.best.feasible ? out.best.cost.samples_per_second : 0;
+    const double now = found.feasible ? found.cost.samples_per_second : 0;
+    out.tried.push_back({batch, found.feasible, found.cost.iteration, now});
+    if (out.tried.size() == 1 || now > before) {
+      out.best = std::move(found);
+      out.global_batch = batch;
+    }
+    if (options.interrupted() || (before > 0 && now < before * (1 + least_gain))) break;
+  }
+  if (options.shares > 1 && out.best.feasible && !options.interrupted()) {  // the best with all the work
+    options.shares = 1;
+    FoundPlan found = find(out.global_batch);
+    if (found.feasible && found.cost.iteration <= out.best.cost.iteration) {
+      out.best = std::move(found);
+      for (TriedBatch& tried : out.tried)
+        if (tried.global_batch == out.global_batch)
+          tried = {tried.global_batch, true, out.best.cost.iteration, out.best.cost.samples_per_second};
+    }
+  }
+  out.best.statistics.seconds = seconds;
+  if (batches.size() > 1) out.best.statistics.interrupted = options.interrupted();
+  return out;
+} catch (const Failure& failure) {
+  return error_of(failure);
 }
 
 }  // namespace galvatron

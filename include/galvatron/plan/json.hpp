@@ -16,13 +16,19 @@
 // path begins at the folder of the plan file, or, in files of before, at the current folder (core/path_in_file.hpp).
 #pragma once
 
+#include <algorithm>
 #include <array>
+#include <charconv>
+#include <cmath>
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
 #include <limits>
+#include <span>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -34,7 +40,6 @@
 #include <galvatron/core/json.hpp>
 #include <galvatron/core/path_in_file.hpp>
 #include <galvatron/model/zoo.hpp>
-#include <galvatron/plan/detail/plan_writer.hpp>
 #include <galvatron/plan/plan.hpp>
 
 namespace galvatron {
@@ -42,240 +47,272 @@ namespace galvatron {
 namespace detail {
 
 using nlohmann::json;
+using nlohmann::ordered_json;
 
-inline void write(PlanWriter& out, const StrategySpec& spec, int version) {
-  out.open('{', false);
-  out.field("tensor", spec.tensor);
-  out.field("sequence", name_of(spec.sequence));
-  out.field("context", spec.context);
-  out.field("data", spec.data);
-  out.field("zero", spec.zero);
-  out.field("expert", spec.expert);
-  const bool old_word = version == 1 && spec.recompute == RecomputeKind::cheap;
-  out.field("recompute", name_of(old_word ? RecomputeKind::none : spec.recompute));
-  if (version == 1 && spec.recompute == RecomputeKind::none) out.field("keep_outputs", true);
-  if (spec.strided) out.field("strided", true);
-  out.close();
+/// The shortest text that reads back as the same number; infinities and NaN become 0, which JSON can say.
+inline std::string shortest_text(double x) {
+  std::array<char, 40> digits{};
+  const auto end = std::to_chars(digits.data(), digits.data() + digits.size(), std::isfinite(x) ? x : 0.0).ptr;
+  return {digits.data(), end};
 }
 
-/// The enumerator of `values` whose name is the field's text.
-template <class E, std::size_t N>
-E required_name(JsonObject& fields, std::string_view key, const std::array<E, N>& values) {
-  const auto text = fields.required<std::string>(key);
-  if (fields.failed()) return values[0];
-  std::string known;
-  for (const E value : values) {
-    if (text == name_of(value)) return value;
-    known += (known.empty() ? "" : ", ") + std::string(name_of(value));
+/// Appends a value as plan files have it: with `lines`, each of its items begins a line, and so do those of the lists
+/// in it and of the objects in it that have lists; all else stays on one line.
+inline void append_json(std::string& out, const ordered_json& value, bool lines, std::size_t depth = 0) {
+  if (!value.is_structured()) {
+    out += value.is_number_float() ? shortest_text(value.get<double>())
+                                   : value.dump(-1, ' ', false, json::error_handler_t::replace);
+    return;
   }
-  fields.fail(fields.name(key) + ": \"" + one_line(text, 40) + "\" is unknown; known are " + known);
-  return values[0];
+  const std::string line = "\n" + std::string(depth, ' ');
+  const char* comma = "";
+  out += value.is_object() ? '{' : '[';
+  for (const auto& [key, item] : value.items()) {
+    out += comma + (lines ? line + ' ' : "");
+    comma = lines ? "," : ", ";
+    if (value.is_object()) out += "\"" + key + "\": ";
+    const bool lists = item.is_array() || std::ranges::any_of(item, [](const auto& inner) { return inner.is_array(); });
+    append_json(out, item, lines && value.is_object() && lists, depth + 1);
+  }
+  if (lines && !value.empty()) out += line;
+  out += value.is_object() ? '}' : ']';
 }
 
-/// @param version  of the file
-inline Result<StrategySpec> strategy_from_json(const json& value, const std::string& where, int version) {
-  constexpr int most = std::numeric_limits<int>::max();
-  JsonObject fields(value, where);
-  StrategySpec spec;
-  spec.tensor = fields.required<int>("tensor", 1, most);
-  spec.sequence = required_name(fields, "sequence", sequence_kinds);
-  spec.context = fields.required<int>("context", 1, most);
-  spec.data = fields.required<int>("data", 1, most);
-  spec.zero = fields.required<int>("zero", 0, 3);
-  spec.expert = fields.required<int>("expert", 1, most);
-  if (version == 1) {
-    spec.recompute = required_name(fields, "recompute",
-                                   std::array{RecomputeKind::none, RecomputeKind::selective, RecomputeKind::full});
-    const bool keeps = fields.optional<bool>("keep_outputs", false);
-    if (keeps && !fields.failed() && spec.recompute != RecomputeKind::none)
-      fields.fail(fields.name("keep_outputs") + ": true contradicts \"recompute\": \"" + name_of(spec.recompute) +
-                  "\", which recomputes them; leave it out or write \"recompute\": \"none\"");
+// What the files have, described once: describe(file, value) names the fields in their order, and `file` is a
+// PlanReader or a PlanWriter.
+
+/// Reads the fields of an object. Errors stick, as those of JsonObject.
+class PlanReader {
+ public:
+  /// @param of_version  of the file
+  PlanReader(const json& value, std::string where, int of_version)
+      : fields(value, std::move(where)), version(of_version) {}
+
+  void field(std::string_view key, std::string& value) { value = fields.required<std::string>(key); }
+  template <std::integral T>
+  void field(std::string_view key, T& value, std::type_identity_t<T> least,
+             std::type_identity_t<T> most = std::numeric_limits<int>::max()) {
+    value = fields.required<T>(key, least, most);
+  }
+  /// The enumerator of `values` whose name is the field's text.
+  template <class E>
+  void field(std::string_view key, E& value, std::span<const std::type_identity_t<E>> values) {
+    const auto text = fields.required<std::string>(key);
+    if (fields.failed()) return;
+    const auto named = std::ranges::find_if(values, [&](E e) { return text == name_of(e); });
+    if (named != values.end()) {
+      value = *named;
+      return;
+    }
+    std::string known;
+    for (const E e : values) known += (known.empty() ? "" : ", ") + std::string(name_of(e));
+    fields.fail(fields.name(key) + ": \"" + one_line(text, 40) + "\" is unknown; known are " + known);
+  }
+  void field(std::string_view key, std::pair<int&, int&> ranks) {
+    const json& pair = fields.required_array(key);
+    const auto small = [](const json& n) {
+      return n.is_number_integer() && n >= 0 && n <= static_cast<std::int64_t>(most_ranks);
+    };
+    if (!fields.failed() && (pair.size() != 2 || !std::ranges::all_of(pair, small)))
+      fields.fail(fields.name(key) + ": expected [first, count], two integers from 0 to " + std::to_string(most_ranks) +
+                  ", found " + one_line(pair.dump(), 60));
+    if (!fields.failed()) ranks = std::pair(pair[0].get<int>(), pair[1].get<int>());
+  }
+  /// A field that is left out where its value is `otherwise`.
+  void optional(std::string_view key, bool& value, bool otherwise) { value = fields.optional<bool>(key, otherwise); }
+  template <class E>
+  void optional(std::string_view key, E& value, E otherwise, std::span<const std::type_identity_t<E>> values) {
+    value = otherwise;
+    if (fields.contains(key)) field(key, value, values);
+  }
+
+  // What informs people may be missing.
+  void field(std::string_view key, Seconds& value) { value = {fields.optional<double>(key, 0.0, -1e-6, 1e30)}; }
+  void field(std::string_view key, Bytes& value) { value = {fields.optional<std::int64_t>(key, 0, 0)}; }
+  void field(std::string_view key, double& value) { value = fields.optional<double>(key, 0.0, 0.0, 1e30); }
+  void field(std::string_view key, bool& value) { value = fields.optional<bool>(key, false); }
+  void field(std::string_view key, std::string& value, std::size_t longest) {
+    value = one_line(fields.optional<std::string>(key, ""), longest);
+  }
+  template <class T>
+  void field(std::string_view key, std::vector<T>& values) {
+    if (fields.contains(key)) read_list(fields.required_array(key), key, values, false);
+  }
+
+  /// The object `from`, which this file has under `key`; with `strict` it has known keys only.
+  template <class T>
+  void read(const json& from, const std::string& key, T& value, bool strict) const {
+    PlanReader in(from, fields.where() + ": " + key, version);
+    describe(in, value);
+    value_or_throw(strict ? in.fields.finish() : in.fields.finish_allowing_unknown_keys());
+  }
+  template <class T>
+  void read_list(const json& list, std::string_view key, std::vector<T>& values, bool strict) const {
+    for (const json& item : list) {
+      const std::string name = std::string(key) + "[" + std::to_string(values.size()) + "]";
+      read(item, name, values.emplace_back(), strict);
+    }
+  }
+
+  JsonObject fields;
+  int version;
+};
+
+/// Makes the object with the fields.
+class PlanWriter {
+ public:
+  explicit PlanWriter(int of_version) : version(of_version) {}
+
+  template <class T, class... Limits>
+  void field(std::string_view key, T& value, const Limits&...) {
+    ordered_json& to = fields[std::string(key)];
+    if constexpr (std::is_enum_v<T>)
+      to = name_of(value);
+    else if constexpr (std::is_same_v<T, Seconds>)
+      to = value.value;
+    else if constexpr (std::is_same_v<T, Bytes>)
+      to = value.count;
+    else if constexpr (requires { describe(*this, value); })
+      to = described(value);
+    else
+      to = value;
+  }
+  void field(std::string_view key, std::pair<int&, int&> ranks) { fields[std::string(key)] = ranks; }
+  template <class T>
+  void field(std::string_view key, std::vector<T>& values) {
+    ordered_json& list = fields[std::string(key)] = json::array();
+    for (T& value : values) list.push_back(described(value));
+  }
+  template <class T, class... Limits>
+  void optional(std::string_view key, T& value, T otherwise, const Limits&...) {
+    if (value != otherwise) field(key, value);
+  }
+
+  ordered_json fields = ordered_json::object();
+  int version;
+
+ private:
+  template <class T>
+  ordered_json described(T& value) const {
+    PlanWriter in(version);
+    describe(in, value);
+    return std::move(in.fields);
+  }
+};
+
+template <class File>
+void describe(File& file, StrategySpec& spec) {
+  file.field("tensor", spec.tensor, 1);
+  file.field("sequence", spec.sequence, sequence_kinds);
+  file.field("context", spec.context, 1);
+  file.field("data", spec.data, 1);
+  file.field("zero", spec.zero, 0, 3);
+  file.field("expert", spec.expert, 1);
+  constexpr std::array kinds{RecomputeKind::none, RecomputeKind::cheap, RecomputeKind::selective, RecomputeKind::full};
+  if (file.version == 1) {
+    bool keeps = spec.recompute == RecomputeKind::none;
+    if (spec.recompute == RecomputeKind::cheap) spec.recompute = RecomputeKind::none;
+    file.field("recompute", spec.recompute, std::array{kinds[0], kinds[2], kinds[3]});
+    file.optional("keep_outputs", keeps, false);
+    if constexpr (std::is_same_v<File, PlanReader>)
+      if (keeps && !file.fields.failed() && spec.recompute != RecomputeKind::none)
+        file.fields.fail(file.fields.name("keep_outputs") + ": true contradicts \"recompute\": \"" +
+                         name_of(spec.recompute) +
+                         "\", which recomputes them; leave it out or write \"recompute\": \"none\"");
     if (!keeps && spec.recompute == RecomputeKind::none) spec.recompute = RecomputeKind::cheap;
   } else {
-    spec.recompute = required_name(
-        fields, "recompute",
-        std::array{RecomputeKind::none, RecomputeKind::cheap, RecomputeKind::selective, RecomputeKind::full});
+    file.field("recompute", spec.recompute, kinds);
   }
-  spec.strided = fields.optional<bool>("strided", false);
-  if (auto done = fields.finish(); !done) return tl::unexpected<Error>(std::move(done.error()));
-  return spec;
+  file.optional("strided", spec.strided, false);
 }
 
-inline Result<PlanStage> stage_from_json(const json& value, const std::string& where) {
-  constexpr int most = std::numeric_limits<int>::max();
-  JsonObject fields(value, where);
-  PlanStage stage;
-  stage.first_layer = fields.required<int>("first_layer", 0, most - 1);
-  stage.last_layer = fields.required<int>("last_layer", 0, most - 1);
-  const json& ranks = fields.required_array("ranks");
-  const auto small = [&](std::size_t i) {
-    if (!ranks[i].is_number_integer()) return false;
-    if (!ranks[i].is_number_unsigned() && ranks[i].get<std::int64_t>() < 0) return false;
-    return ranks[i].get<std::uint64_t>() <= static_cast<std::uint64_t>(most_ranks);
-  };
-  if (!fields.failed() && (ranks.size() != 2 || !small(0) || !small(1)))
-    fields.fail(fields.name("ranks") + ": expected [first, count], two integers from 0 to " +
-                std::to_string(most_ranks) + ", found " + one_line(ranks.dump(), 60));
-  if (auto done = fields.finish(); !done) return tl::unexpected<Error>(std::move(done.error()));
-  stage.first_rank = ranks[0].get<int>();
-  stage.rank_count = ranks[1].get<int>();
-  return stage;
+template <class File>
+void describe(File& file, PlanStage& stage) {
+  file.field("first_layer", stage.first_layer, 0, std::numeric_limits<int>::max() - 1);
+  file.field("last_layer", stage.last_layer, 0, std::numeric_limits<int>::max() - 1);
+  file.field("ranks", std::pair<int&, int&>(stage.first_rank, stage.rank_count));
 }
 
-inline void write(PlanWriter& out, const Prediction& p) {
-  out.open('{', true);
-  out.field("iteration_seconds", p.iteration.value);
-  out.field("samples_per_second", p.samples_per_second);
-  out.field("tokens_per_second", p.tokens_per_second);
-  out.field("mfu", p.mfu);
-  out.field("budget_bytes", p.budget.count);
-  out.key("stages");
-  out.open('[', true);
-  for (const PredictedStage& s : p.stages) {
-    out.open('{', false);
-    out.field("peak_bytes", s.peak.count);
-    out.field("forward_seconds", s.forward.value);
-    out.field("backward_seconds", s.backward.value);
-    out.close();
-  }
-  out.close();
-  out.key("alternatives");
-  out.open('[', true);
-  for (const PredictedAlternative& a : p.alternatives) {
-    out.open('{', false);
-    out.field("name", std::string_view(a.name));
-    out.field("strategy", std::string_view(a.strategy));
-    out.field("exists", a.exists);
-    out.field("fits", a.fits);
-    out.field("iteration_seconds", a.iteration.value);
-    out.field("compute_seconds", a.compute.value);
-    out.field("communication_seconds", a.communication.value);
-    out.field("idle_seconds", a.idle.value);
-    out.field("update_seconds", a.update.value);
-    out.field("peak_bytes", a.peak.count);
-    out.close();
-  }
-  out.close();
-  out.close();
+template <class File>
+void describe(File& file, PredictedStage& stage) {
+  file.field("peak_bytes", stage.peak);
+  file.field("forward_seconds", stage.forward);
+  file.field("backward_seconds", stage.backward);
 }
 
-inline Result<Prediction> prediction_from_json(const json& value, const std::string& where) {
-  JsonObject fields(value, where);
-  Prediction p;
-  const auto seconds = [](JsonObject& from, std::string_view key) {
-    return Seconds{from.optional<double>(key, 0.0, -1e-6, 1e30)};
-  };
-  const auto bytes = [](JsonObject& from, std::string_view key) {
-    return Bytes{from.optional<std::int64_t>(key, 0, 0)};
-  };
-  const auto list = [&fields](std::string_view key) -> const json& {
-    static const json nothing = json::array();
-    return fields.contains(key) ? fields.required_array(key) : nothing;
-  };
-  p.iteration = seconds(fields, "iteration_seconds");
-  p.samples_per_second = fields.optional<double>("samples_per_second", 0.0, 0.0, 1e30);
-  p.tokens_per_second = fields.optional<double>("tokens_per_second", 0.0, 0.0, 1e30);
-  p.mfu = fields.optional<double>("mfu", 0.0, 0.0, 1e30);
-  p.budget = bytes(fields, "budget_bytes");
-  for (const json& item : list("stages")) {
-    JsonObject from(item, where + ": stages[" + std::to_string(p.stages.size()) + "]");
-    p.stages.push_back(
-        {bytes(from, "peak_bytes"), seconds(from, "forward_seconds"), seconds(from, "backward_seconds")});
-    if (auto done = from.finish_allowing_unknown_keys(); !done) return tl::unexpected<Error>(std::move(done.error()));
-  }
-  for (const json& item : list("alternatives")) {
-    JsonObject from(item, where + ": alternatives[" + std::to_string(p.alternatives.size()) + "]");
-    PredictedAlternative a;
-    a.name = one_line(from.optional<std::string>("name", ""), 80);
-    a.strategy = one_line(from.optional<std::string>("strategy", ""), 200);
-    a.exists = from.optional<bool>("exists", false);
-    a.fits = from.optional<bool>("fits", false);
-    a.iteration = seconds(from, "iteration_seconds");
-    a.compute = seconds(from, "compute_seconds");
-    a.communication = seconds(from, "communication_seconds");
-    a.idle = seconds(from, "idle_seconds");
-    a.update = seconds(from, "update_seconds");
-    a.peak = bytes(from, "peak_bytes");
-    p.alternatives.push_back(std::move(a));
-    if (auto done = from.finish_allowing_unknown_keys(); !done) return tl::unexpected<Error>(std::move(done.error()));
-  }
-  if (auto done = fields.finish_allowing_unknown_keys(); !done) return tl::unexpected<Error>(std::move(done.error()));
-  return p;
+template <class File>
+void describe(File& file, PredictedAlternative& alternative) {
+  file.field("name", alternative.name, 80);
+  file.field("strategy", alternative.strategy, 200);
+  file.field("exists", alternative.exists);
+  file.field("fits", alternative.fits);
+  file.field("iteration_seconds", alternative.iteration);
+  file.field("compute_seconds", alternative.compute);
+  file.field("communication_seconds", alternative.communication);
+  file.field("idle_seconds", alternative.idle);
+  file.field("update_seconds", alternative.update);
+  file.field("peak_bytes", alternative.peak);
+}
+
+template <class File>
+void describe(File& file, Prediction& prediction) {
+  file.field("iteration_seconds", prediction.iteration);
+  file.field("samples_per_second", prediction.samples_per_second);
+  file.field("tokens_per_second", prediction.tokens_per_second);
+  file.field("mfu", prediction.mfu);
+  file.field("budget_bytes", prediction.budget);
+  file.field("stages", prediction.stages);
+  file.field("alternatives", prediction.alternatives);
+}
+
+/// What comes before the stages, but for the version.
+template <class File>
+void describe(File& file, Plan& plan) {
+  file.field("model", plan.model);
+  file.field("cluster", plan.cluster);
+  file.field("global_batch", plan.global_batch, 1, 1 << 30);
+  file.field("sequence_length", plan.sequence_length, 1, 1 << 24);
+  file.field("precision", plan.precision, std::array{Precision::fp32, Precision::bf16, Precision::fp8});
+  file.field("microbatches", plan.microbatches, 1);
+  file.field("schedule", plan.schedule, schedule_kinds);
+  file.field("virtual_stages", plan.virtual_stages, 1, 1 << 12);
+  file.optional("trainer", plan.trainer, cost::Trainer::galvatron, cost::trainers);
+  file.optional("moments", plan.moments, Precision::fp32, std::array{Precision::fp32, Precision::bf16});
+  file.optional("overlap", plan.overlap, true);
 }
 
 }  // namespace detail
 
 /// The text of a plan file, keys in the order of the head of this file, a line for each layer.
-inline std::string plan_text(const Plan& plan) {
-  detail::PlanWriter out;
-  out.open('{', true);
-  out.field("version", plan.version);
-  out.field("model", std::string_view(plan.model));
-  out.field("cluster", std::string_view(plan.cluster));
-  out.field("global_batch", plan.global_batch);
-  out.field("sequence_length", plan.sequence_length);
-  out.field("precision", name_of(plan.precision));
-  out.field("microbatches", plan.microbatches);
-  out.field("schedule", name_of(plan.schedule));
-  out.field("virtual_stages", plan.virtual_stages);
-  if (plan.trainer != cost::Trainer::galvatron) out.field("trainer", name_of(plan.trainer));
-  if (plan.moments != Precision::fp32) out.field("moments", name_of(plan.moments));
-  if (!plan.overlap) out.field("overlap", false);
-  out.key("stages");
-  out.open('[', true);
-  for (const PlanStage& stage : plan.stages) {
-    out.open('{', false);
-    out.field("first_layer", stage.first_layer);
-    out.field("last_layer", stage.last_layer);
-    out.key("ranks");
-    out.open('[', false);
-    out.value(stage.first_rank);
-    out.value(stage.rank_count);
-    out.close();
-    out.close();
-  }
-  out.close();
-  out.key("layers");
-  out.open('[', true);
-  for (const StrategySpec& spec : plan.layers) detail::write(out, spec, plan.version);
-  out.close();
-  out.key("embedding");
-  detail::write(out, plan.embedding, plan.version);
-  out.key("head");
-  detail::write(out, plan.head, plan.version);
-  out.key("predicted");
-  detail::write(out, plan.predicted);
-  out.close();
-  return out.take() + "\n";
+inline std::string plan_text(Plan plan) {
+  detail::PlanWriter file(plan.version);
+  file.field("version", plan.version);
+  describe(file, plan);
+  file.field("stages", plan.stages);
+  file.field("layers", plan.layers);
+  file.field("embedding", plan.embedding);
+  file.field("head", plan.head);
+  file.field("predicted", plan.predicted);
+  std::string out;
+  detail::append_json(out, file.fields, true);
+  return out + "\n";
 }
 
-/// The JSON value of a plan.
-inline nlohmann::json to_json(const Plan& plan) { return nlohmann::json::parse(plan_text(plan)); }
+/// The JSON value of a plan, keys in their order.
+inline nlohmann::ordered_json to_json(const Plan& plan) { return nlohmann::ordered_json::parse(plan_text(plan)); }
 
 /// The plan in a JSON value; `where` opens the messages. Errors (usage): a missing or unknown key, a wrong type, an
 /// unknown version or name, and everything of why_inconsistent(const Plan&).
-inline Result<Plan> plan_from_json(const nlohmann::json& value, const std::string& where) {
-  constexpr int most = std::numeric_limits<int>::max();
-  JsonObject fields(value, where);
+inline Result<Plan> plan_from_json(const nlohmann::json& value, const std::string& where) try {
   Plan plan;
+  detail::PlanReader file(value, where, plan_version);
+  JsonObject& fields = file.fields;
   // A file of another version may look quite different: say so before anything else.
-  plan.version = fields.required<int>("version");
+  file.version = plan.version = fields.required<int>("version");
   if (!fields.failed() && (plan.version < 1 || plan.version > newest_plan_version))
     fields.fail(fields.name("version") + ": version " + std::to_string(plan.version) +
                 " is unknown: this program reads versions 1 and " + std::to_string(newest_plan_version));
-  plan.model = fields.required<std::string>("model");
-  plan.cluster = fields.required<std::string>("cluster");
-  plan.global_batch = fields.required<std::int64_t>("global_batch", 1, std::int64_t{1} << 30);
-  plan.sequence_length = fields.required<std::int64_t>("sequence_length", 1, std::int64_t{1} << 24);
-  plan.precision =
-      detail::required_name(fields, "precision", std::array{Precision::fp32, Precision::bf16, Precision::fp8});
-  plan.microbatches = fields.required<int>("microbatches", 1, most);
-  plan.schedule = detail::required_name(fields, "schedule", schedule_kinds);
-  plan.virtual_stages = fields.required<int>("virtual_stages", 1, 1 << 12);
-  if (fields.contains("trainer")) plan.trainer = detail::required_name(fields, "trainer", cost::trainers);
-  if (fields.contains("moments"))
-    plan.moments = detail::required_name(fields, "moments", std::array{Precision::fp32, Precision::bf16});
-  plan.overlap = fields.optional<bool>("overlap", true);
+  describe(file, plan);
   if (fields.optional<bool>("split_layers", false))
     fields.fail(fields.name("split_layers") +
                 ": plans with attention and MLP as layers of their own are no longer read: make the plan again with "
@@ -287,35 +324,17 @@ inline Result<Plan> plan_from_json(const nlohmann::json& value, const std::strin
   const nlohmann::json* predicted = fields.any("predicted");
   for (const auto& [key, field] : {std::pair{"embedding", embedding}, {"head", head}})
     if (field == nullptr) fields.fail(where + ": the key \"" + key + "\" is missing");
-  if (auto done = fields.finish(); !done) return tl::unexpected<Error>(std::move(done.error()));
-
-  for (const nlohmann::json& item : stages) {
-    auto stage = detail::stage_from_json(item, where + ": stages[" + std::to_string(plan.stages.size()) + "]");
-    if (!stage) return tl::unexpected<Error>(std::move(stage.error()));
-    plan.stages.push_back(*stage);
-  }
-  const auto read = [&](const nlohmann::json& from, const std::string& name, StrategySpec& to) -> Result<void> {
-    auto spec = detail::strategy_from_json(from, where + ": " + name, plan.version);
-    if (!spec) return tl::unexpected<Error>(std::move(spec.error()));
-    to = *spec;
-    return {};
-  };
-  for (const nlohmann::json& item : layers) {
-    const std::string name = "layers[" + std::to_string(plan.layers.size()) + "]";
-    plan.layers.emplace_back();
-    if (auto done = read(item, name, plan.layers.back()); !done) return tl::unexpected<Error>(std::move(done.error()));
-  }
-  if (auto done = read(*embedding, "embedding", plan.embedding); !done)
-    return tl::unexpected<Error>(std::move(done.error()));
-  if (auto done = read(*head, "head", plan.head); !done) return tl::unexpected<Error>(std::move(done.error()));
-  if (predicted != nullptr) {
-    auto prediction = detail::prediction_from_json(*predicted, where + ": predicted");
-    if (!prediction) return tl::unexpected<Error>(std::move(prediction.error()));
-    plan.predicted = std::move(*prediction);
-  }
+  value_or_throw(fields.finish());
+  file.read_list(stages, "stages", plan.stages, true);
+  file.read_list(layers, "layers", plan.layers, true);
+  file.read(*embedding, "embedding", plan.embedding, true);
+  file.read(*head, "head", plan.head, true);
+  if (predicted != nullptr) file.read(*predicted, "predicted", plan.predicted, false);
   if (const std::string why = why_inconsistent(plan); !why.empty())
     return usage_error(where + ": not a plan: " + why + "; mend the file or make a new one with `galvatron plan`");
   return plan;
+} catch (const Failure& failure) {
+  return error_of(failure);
 }
 
 namespace detail {

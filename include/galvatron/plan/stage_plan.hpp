@@ -1,6 +1,8 @@
 // What a plan says about one rank: its stage's chunks of layers, their layouts, neighbours and memory.
 #pragma once
 
+#include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <utility>
@@ -11,11 +13,28 @@
 #include <galvatron/cost/memory.hpp>
 #include <galvatron/model/predictions.hpp>
 #include <galvatron/model/spec.hpp>
-#include <galvatron/plan/cost.hpp>
 #include <galvatron/plan/plan.hpp>
 #include <galvatron/schedule/in_flight.hpp>
 #include <galvatron/schedule/schedule.hpp>
 #include <galvatron/strategy/layout.hpp>
+
+namespace galvatron {
+
+/// What the layers of a plan are priced for.
+inline cost::Batch batch_of(const Plan& plan) {
+  return {.microbatch = plan.microbatch(),
+          .sequence = plan.sequence_length,
+          .precision = plan.precision,
+          .microbatches = plan.microbatches,
+          .stages = static_cast<int>(plan.stages.size()),
+          .last_first_rank = plan.stages.back().first_rank,
+          .splits_backward = splits_backward(plan.schedule),
+          .trainer = plan.trainer,
+          .overlap = plan.overlap,
+          .moments = plan.moments};
+}
+
+}  // namespace galvatron
 
 namespace galvatron::train {
 
@@ -48,57 +67,66 @@ struct StagePlan {
   std::vector<ChunkPlan> chunks;  ///< in the order of the layers
 };
 
+/// Virtual stage `index` of a plan, see virtual_stage_layers.
+inline ChunkPlan chunk_plan(const Plan& plan, const ModelSpec& model, int index) {
+  const int stages = static_cast<int>(plan.stages.size());
+  const int stage = index % stages;
+  // A layer's layout, on virtual stage `virtual_stage`.
+  const auto layout = [&](const StrategySpec& spec, int virtual_stage) {
+    const PlanStage& own = plan.stages[static_cast<std::size_t>(virtual_stage % stages)];
+    return activation_layout(spec, own.first_rank, plan.microbatch(), plan.sequence_length);
+  };
+  const auto spec_of = [&](int block) { return plan.layers[static_cast<std::size_t>(block)]; };
+  const LayerRange range = virtual_stage_layers(plan, index);
+  ChunkPlan out;
+  out.index = index / stages;
+  out.slots = microbatches_in_flight(plan.schedule, stages, stage, plan.microbatches, plan.virtual_stages, out.index);
+  out.deferred = microbatches_deferred(plan.schedule, stage, plan.microbatches);
+  out.has_previous = index > 0;
+  out.has_next = index + 1 < stages * plan.virtual_stages;
+  if (!out.has_previous) out.layers.push_back({model.embedding, plan.embedding, 0});
+  const auto is_loss = [](const LayerSpec& block) { return block.kind == LayerKind::head; };
+  auto losses = static_cast<int>(std::count_if(model.blocks.begin(), model.blocks.begin() + range.first, is_loss));
+  for (int i = range.first; i <= range.last; ++i) {
+    const LayerSpec& block = model.blocks[static_cast<std::size_t>(i)];
+    out.layers.push_back({block, spec_of(i), i + 1, is_loss(block) ? ++losses : 0});
+  }
+  if (!out.has_next) out.layers.push_back({model.head, plan.head, static_cast<int>(model.blocks.size()) + 1});
+  for (const ChunkPlan::Entry& entry : out.layers) out.layouts.push_back(layout(entry.spec, index));
+  if (out.has_previous) out.previous = layout(spec_of(range.first - 1), index - 1);
+  if (out.has_next) out.next = layout(spec_of(range.last + 1), index + 1);
+  return out;
+}
+
 /// The part of a plan that concerns the stage of `rank`. Throws Failure (usage) when no stage has the rank.
 inline StagePlan stage_plan(const Plan& plan, const ModelSpec& model, int rank) {
   StagePlan out;
   out.stages = static_cast<int>(plan.stages.size());
-  out.index = -1;
-  for (int i = 0; i < out.stages; ++i) {
-    const auto& stage = plan.stages[static_cast<std::size_t>(i)];
-    if (rank >= stage.first_rank && rank < stage.first_rank + stage.rank_count) out.index = i;
-  }
-  if (out.index < 0)
+  const auto stage = std::ranges::find_if(
+      plan.stages, [rank](const PlanStage& s) { return rank >= s.first_rank && rank < s.first_rank + s.rank_count; });
+  if (stage == plan.stages.end())
     throw Failure(ErrorKind::usage, "the plan has no stage for rank " + std::to_string(rank) +
                                         ": run it on the number of ranks that it was made for");
-  out.first_rank = plan.stages[static_cast<std::size_t>(out.index)].first_rank;
+  out.index = static_cast<int>(stage - plan.stages.begin());
+  out.first_rank = stage->first_rank;
   out.token_weight =
       1.0 / (static_cast<double>(plan.global_batch) * static_cast<double>(predictions(model, plan.sequence_length)));
   out.batch = batch_of(plan);
   out.loss_weights = {model.head.loss_weight};
-  std::vector<int> losses(model.blocks.size());
-  for (std::size_t i = 0; i < model.blocks.size(); ++i)
-    if (model.blocks[i].kind == LayerKind::head) {
-      losses[i] = static_cast<int>(out.loss_weights.size());
-      out.loss_weights.push_back(model.blocks[i].loss_weight);
-    }
-  // A layer's layout, on virtual stage `virtual_stage`.
-  const auto layout = [&](const StrategySpec& spec, int virtual_stage) {
-    const PlanStage& stage = plan.stages[static_cast<std::size_t>(virtual_stage % out.stages)];
-    return activation_layout(spec, stage.first_rank, plan.microbatch(), plan.sequence_length);
-  };
-  const auto spec_of = [&](int block) { return plan.layers[static_cast<std::size_t>(block)]; };
-  const int last = out.stages * plan.virtual_stages - 1;
-  for (int c = 0; c < plan.virtual_stages; ++c) {
-    const int own = c * out.stages + out.index;  // the virtual stage
-    const LayerRange range = virtual_stage_layers(plan, own);
-    ChunkPlan chunk;
-    chunk.index = c;
-    chunk.slots =
-        microbatches_in_flight(plan.schedule, out.stages, out.index, plan.microbatches, plan.virtual_stages, c);
-    chunk.deferred = microbatches_deferred(plan.schedule, out.index, plan.microbatches);
-    chunk.has_previous = own > 0;
-    chunk.has_next = own < last;
-    if (!chunk.has_previous) chunk.layers.push_back({model.embedding, plan.embedding, 0});
-    for (int i = range.first; i <= range.last; ++i)
-      chunk.layers.push_back(
-          {model.blocks[static_cast<std::size_t>(i)], spec_of(i), i + 1, losses[static_cast<std::size_t>(i)]});
-    if (!chunk.has_next) chunk.layers.push_back({model.head, plan.head, static_cast<int>(model.blocks.size()) + 1});
-    for (const ChunkPlan::Entry& entry : chunk.layers) chunk.layouts.push_back(layout(entry.spec, own));
-    if (chunk.has_previous) chunk.previous = layout(spec_of(range.first - 1), own - 1);
-    if (chunk.has_next) chunk.next = layout(spec_of(range.last + 1), own + 1);
-    out.chunks.push_back(std::move(chunk));
-  }
+  for (const LayerSpec& block : model.blocks)
+    if (block.kind == LayerKind::head) out.loss_weights.push_back(block.loss_weight);
+  for (int c = 0; c < plan.virtual_stages; ++c)
+    out.chunks.push_back(chunk_plan(plan, model, c * out.stages + out.index));
   return out;
+}
+
+/// What a chunk adds to the memory of each rank of its stage, byte for byte.
+/// @param counts   of its layers
+/// @param library  the device's library workspace
+inline cost::StageMemory memory_of(const ChunkPlan& chunk, const std::vector<cost::LayerCounts>& counts,
+                                   Bytes library) {
+  return cost::stage_memory(counts, chunk.layouts, chunk.slots, chunk.deferred, chunk.has_previous, chunk.has_next,
+                            library);
 }
 
 /// The memory of each rank of the stage, byte for byte.
@@ -109,8 +137,7 @@ inline cost::StageMemory memory_of(const StagePlan& stage, Bytes library) {
     std::vector<cost::LayerCounts> counts;
     for (const ChunkPlan::Entry& entry : chunk.layers)
       counts.push_back(cost::layer_counts(entry.layer, entry.spec, stage.batch));
-    out.add_chunk(cost::stage_memory(counts, chunk.layouts, chunk.slots, chunk.deferred, chunk.has_previous,
-                                     chunk.has_next, library));
+    out.add_chunk(memory_of(chunk, counts, library));
   }
   return out;
 }

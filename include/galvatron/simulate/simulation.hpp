@@ -1,4 +1,5 @@
-// A plan replayed: when every stage does what, where its time goes, and how full its memory is.
+// A plan replayed: when every stage does what, where its time goes, and its critical path: the chain of instructions
+// that made the iteration as long as it is, each the cause of the next (schedule::Replay).
 #pragma once
 
 #include <algorithm>
@@ -38,7 +39,7 @@ struct StageSeconds {
 };
 
 struct Simulation {
-  PlanParts parts;
+  PlanCost cost;
   Seconds iteration;                     ///< until the last stage has ended
   std::vector<std::vector<Span>> spans;  ///< of each stage
   std::vector<StageSeconds> stages;
@@ -61,16 +62,15 @@ struct Simulation {
 namespace detail {
 
 /// Waits are what lies between the spans, and what is left until the iteration ends.
-inline StageSeconds stage_seconds(const PlanParts& parts, std::size_t stage, std::span<const Span> followed,
+inline StageSeconds stage_seconds(const PlanCost& cost, std::size_t stage, std::span<const Span> followed,
                                   std::span<const Repetition> repetitions, Seconds iteration) {
   StageSeconds out;
   Seconds busy;
   for_each_share(followed, repetitions, [&](const Span& span, Seconds lasted) {
     busy += lasted;
-    const std::vector<Piece> pieces = pieces_of(parts, stage, span.instruction);
-    Seconds sum;
-    for (const Piece& piece : pieces) sum += piece.seconds;
-    for (const Piece& piece : pieces) out[piece.activity] += lasted * (piece.seconds / sum);
+    const Seconds whole = seconds_of(cost, stage, span.instruction);
+    for (const Piece& piece : pieces_of(cost, stage, span.instruction))
+      out[piece.activity] += lasted * (piece.seconds / whole);
   });
   out[Activity::waiting] = max(Seconds{}, iteration - busy);
   return out;
@@ -94,8 +94,8 @@ inline void count_repetitions(Simulation& simulation, const schedule::Program& w
 /// @param most  instructions that are followed
 inline Result<Simulation> simulate_plan(const Plan& plan, const ModelSpec& model, const Cluster& cluster,
                                         std::int64_t most = most_followed) {
-  auto parts = parts_of(plan, model, cluster);
-  if (!parts) return tl::unexpected<Error>(std::move(parts.error()));
+  auto priced = cost_of(plan, model, cluster);
+  if (!priced) return tl::unexpected<Error>(std::move(priced.error()));
   const int count = static_cast<int>(plan.stages.size());
   Simulation out;
   out.followed = followed_microbatches(plan.schedule, count, plan.microbatches, plan.virtual_stages, most);
@@ -109,7 +109,7 @@ inline Result<Simulation> simulate_plan(const Plan& plan, const ModelSpec& model
   };
   const auto program = program_of(out.followed);
   if (!program) return tl::unexpected<Error>(program.error());
-  out.parts = std::move(*parts);
+  out.cost = std::move(*priced);
   schedule::ReplayOptions options{.record = true};
   double crowding = 1;  // prices are those with all ranks at work
   if (cost::stages_share_cores(cluster, count, plan.ranks())) {
@@ -121,7 +121,7 @@ inline Result<Simulation> simulate_plan(const Plan& plan, const ModelSpec& model
     times.emplace_back();
     for (std::size_t op = 0; op < schedule::ops; ++op)
       times.back().by_op[op] =
-          seconds_of(out.parts, static_cast<std::size_t>(v % count), {static_cast<schedule::Op>(op), 0, v / count}) *
+          seconds_of(out.cost, static_cast<std::size_t>(v % count), {static_cast<schedule::Op>(op), 0, v / count}) *
           (1 / crowding);
   }
   schedule::Replay replayed = schedule::replay(*program, times, options);
@@ -131,7 +131,52 @@ inline Result<Simulation> simulate_plan(const Plan& plan, const ModelSpec& model
   if (out.followed < plan.microbatches)
     detail::count_repetitions(out, value_or_throw(program_of(plan.microbatches)), *program);
   for (std::size_t s = 0; s < out.spans.size(); ++s)
-    out.stages.push_back(detail::stage_seconds(out.parts, s, out.followed_spans()[s], out.repetitions, out.iteration));
+    out.stages.push_back(detail::stage_seconds(out.cost, s, out.followed_spans()[s], out.repetitions, out.iteration));
+  return out;
+}
+
+/// Neighbouring steps on one stage.
+struct CriticalSegment {
+  std::size_t stage = 0;
+  Seconds begin;
+  Seconds end;
+  std::size_t instructions = 0;  ///< that took time
+};
+
+struct CriticalPath {
+  std::vector<schedule::SpanIndex> steps;  ///< in Simulation::spans, in the order of time
+  std::vector<CriticalSegment> segments;
+  StageSeconds seconds;                ///< by activity; waiting is for messages on their way
+  std::vector<Seconds> stage_seconds;  ///< of the path, on each stage
+};
+
+/// Its steps lie one behind the other and, but for messages on their way and turns that are left out, without a gap.
+/// O(instructions that are followed).
+inline CriticalPath critical_path(const Simulation& simulation) {
+  const std::vector<std::vector<Span>>& followed = simulation.followed_spans();
+  CriticalPath out;
+  schedule::SpanIndex at;  // that ends last
+  for (std::size_t s = 0; s < followed.size(); ++s)
+    if (!at.exists() || followed[s].back().end > followed[at.stage][at.span].end)
+      at = {static_cast<std::uint32_t>(s), static_cast<std::uint32_t>(followed[s].size() - 1)};
+  for (; at.exists(); at = simulation.causes[at.stage][at.span]) out.steps.push_back(at);
+  std::reverse(out.steps.begin(), out.steps.end());
+  out.stage_seconds.resize(simulation.spans.size());
+  for (const schedule::SpanIndex& step : out.steps) {
+    const Span& span = simulation.spans[step.stage][step.span];
+    if (!(span.end > span.begin)) continue;
+    const Seconds whole = seconds_of(simulation.cost, step.stage, span.instruction);
+    for_each_share({&followed[step.stage][step.span], 1}, simulation.repetitions, [&](const Span&, Seconds lasted) {
+      out.stage_seconds[step.stage] += lasted;
+      for (const Piece& piece : pieces_of(simulation.cost, step.stage, span.instruction))
+        out.seconds[piece.activity] += lasted * (piece.seconds / whole);
+    });
+    if (out.segments.empty() || out.segments.back().stage != step.stage)
+      out.segments.push_back({step.stage, span.begin, span.end, 0});
+    out.segments.back().end = span.end;
+    ++out.segments.back().instructions;
+  }
+  out.seconds[Activity::waiting] = max(Seconds{}, simulation.iteration - out.seconds.busy());
   return out;
 }
 

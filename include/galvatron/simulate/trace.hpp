@@ -15,7 +15,6 @@
 #include <cmath>
 #include <cstdint>
 #include <cstdio>
-#include <initializer_list>
 #include <span>
 #include <string>
 #include <string_view>
@@ -58,48 +57,38 @@ class TraceWriter {
 
   /// Names a process and its threads; processes are shown in the order in which they are named.
   void process(int id, std::string_view name) {
-    metadata(id, 0, "process_name", "{\"name\": " + quoted(name) + "}");
-    metadata(id, 0, "process_sort_index", "{\"sort_index\": " + std::to_string(processes_++) + "}");
-    metadata(id, compute, "thread_name", "{\"name\": \"compute\"}");
-    metadata(id, communication, "thread_name", "{\"name\": \"communication\"}");
+    const auto metadata = [&](int thread, std::string_view what, const nlohmann::json& arguments) {
+      event(id, thread, 'M', what, ", \"args\": " + dumped(arguments));
+    };
+    metadata(0, "process_name", {{"name", name}});
+    metadata(0, "process_sort_index", {{"sort_index", processes_++}});
+    metadata(compute, "thread_name", {{"name", "compute"}});
+    metadata(communication, "thread_name", {{"name", "communication"}});
   }
-  /// A slice; nothing if it takes less than a nanosecond.
+  /// A slice; nothing if it takes less than a nanosecond. Those of the communication of a process come after its
+  /// others.
   /// @param within  the slice that it lies in has ended then
   void slice(int process, Thread thread, std::string_view name, std::string_view category, Seconds begin, Seconds end,
              Seconds within = {HUGE_VAL}, std::string_view arguments = {}) {
     const std::int64_t from = nanoseconds(min(begin, within));
     const std::int64_t to = nanoseconds(min(end, within));
     if (to <= from) return;
-    open(process);
-    text_ += ", \"tid\": " + std::to_string(thread) + R"(, "ph": "X", "name": )" + quoted(name) + ", \"cat\": \"" +
-             std::string(category) + "\", \"ts\": " + microseconds(from) + ", \"dur\": " + microseconds(to - from);
-    if (!arguments.empty()) text_ += ", \"args\": " + std::string(arguments);
-    text_ += "}";
+    event(process, thread, 'X', name,
+          ", \"cat\": \"" + std::string(category) + "\", \"ts\": " + microseconds(from) + ", \"dur\": " +
+              microseconds(to - from) + (arguments.empty() ? "" : ", \"args\": " + std::string(arguments)));
   }
   /// The value of a counter from a moment on: `series` are names and bytes.
-  void counter(int process, std::string_view name, Seconds at,
-               std::initializer_list<std::pair<const char*, std::int64_t>> series) {
-    open(process);
-    text_ += R"(, "ph": "C", "name": )" + quoted(name) + ", \"ts\": " + microseconds(nanoseconds(at)) + ", \"args\": {";
-    bool first = true;
-    for (const auto& [key, value] : series) {
-      text_ += (first ? "\"" : ", \"") + std::string(key) + "\": " + std::to_string(value);
-      first = false;
-    }
-    text_ += "}}";
+  void counter(int process, std::string_view name, Seconds at, const nlohmann::ordered_json& series) {
+    event(process, 0, 'C', name, ", \"ts\": " + microseconds(nanoseconds(at)) + ", \"args\": " + series.dump());
   }
   /// What the trace is of, for people.
-  void tell(std::string_view key, std::string_view value) {
-    told_ += (told_.empty() ? "" : ", ") + quoted(key) + ": " + quoted(value);
-  }
+  void tell(const std::string& key, std::string_view value) { told_[key] = value; }
 
   /// The file.
-  [[nodiscard]] std::string text() const {
-    return "{\"displayTimeUnit\": \"ms\",\n\"otherData\": {" + told_ + "},\n\"traceEvents\": [" + text_ + "\n]}\n";
-  }
-
-  static std::string quoted(std::string_view text) {
-    return nlohmann::json(std::string(text)).dump(-1, ' ', true, nlohmann::json::error_handler_t::replace);
+  [[nodiscard]] std::string text() {
+    flush();
+    return "{\"displayTimeUnit\": \"ms\",\n\"otherData\": " + dumped(told_) + ",\n\"traceEvents\": [" +
+           (text_.empty() ? "" : text_.substr(1)) + "\n]}\n";
   }
 
  private:
@@ -110,17 +99,21 @@ class TraceWriter {
                   static_cast<long long>(nanoseconds % 1000));
     return out.data();
   }
-  void open(int process) {
-    text_ += (text_.empty() ? "\n" : ",\n") + std::string("{\"pid\": ") + std::to_string(process);
+  template <class Json>
+  static std::string dumped(const Json& value) {
+    return value.dump(-1, ' ', true, Json::error_handler_t::replace);
   }
-  void metadata(int process, int thread, const char* name, const std::string& arguments) {
-    open(process);
-    text_ += ", \"tid\": " + std::to_string(thread) + R"(, "ph": "M", "name": ")" + name +
-             "\", \"args\": " + arguments + "}";
+  void event(int process, int thread, char phase, std::string_view name, const std::string& more) {
+    if (phase != 'X') flush();
+    (thread == communication && phase == 'X' ? later_ : text_) +=
+        ",\n{\"pid\": " + std::to_string(process) + ", \"tid\": " + std::to_string(thread) + ", \"ph\": \"" + phase +
+        "\", \"name\": " + dumped(nlohmann::json(name)) + more + "}";
   }
+  void flush() { text_ += std::exchange(later_, {}); }
 
-  std::string text_;
-  std::string told_;
+  std::string text_;   // events, each behind a comma
+  std::string later_;  // of the process that is being written
+  nlohmann::ordered_json told_ = nlohmann::ordered_json::object();
   int processes_ = 0;
 };
 
@@ -145,13 +138,11 @@ inline void add_instruction(TraceWriter& out, int process, const Span& span, boo
                 ", \"chunk\": " + std::to_string(span.instruction.chunk) + "}");
 }
 
-// The layers of a pass, one after the other; on `thread` only.
-inline void add_layers(TraceWriter& out, int process, TraceWriter::Thread thread, const PlanParts& parts,
-                       std::size_t stage, const Span& span) {
-  const std::size_t layers = parts.cost.layers.size() - 2;  // blocks
-  const std::vector<Piece> pieces = pieces_of(parts, stage, span.instruction);
-  Seconds whole;
-  for (const Piece& piece : pieces) whole += piece.seconds;
+// The layers of a pass, one after the other.
+inline void add_layers(TraceWriter& out, int process, const PlanCost& cost, std::size_t stage, const Span& span) {
+  const std::size_t layers = cost.layers.size() - 2;  // blocks
+  const std::vector<Piece> pieces = pieces_of(cost, stage, span.instruction);
+  const Seconds whole = seconds_of(cost, stage, span.instruction);
   const double stretch = whole.value > 0 ? (span.end - span.begin) / whole : 0;
   Seconds at = span.begin;
   for (std::size_t i = 0; i < pieces.size();) {
@@ -159,16 +150,16 @@ inline void add_layers(TraceWriter& out, int process, TraceWriter::Thread thread
     Seconds end = at;
     while (next < pieces.size() && pieces[next].layer == pieces[i].layer) end += pieces[next++].seconds * stretch;
     const std::string name = layer_text(pieces[i].layer, layers);
-    if (thread == TraceWriter::compute) out.slice(process, thread, name, "layer", at, end, span.end);
+    out.slice(process, TraceWriter::compute, name, "layer", at, end, span.end);
     for (; i < next; ++i) {
       const Piece& piece = pieces[i];
       const Seconds then = at + piece.seconds * stretch;
-      const bool talks = piece.activity == Activity::communication || piece.activity == Activity::transfer;
-      if (thread == TraceWriter::communication && talks)
-        out.slice(process, thread, name + (piece.activity == Activity::transfer ? " re-layout" : " collectives"),
+      if (piece.activity == Activity::communication || piece.activity == Activity::transfer)
+        out.slice(process, TraceWriter::communication,
+                  name + (piece.activity == Activity::transfer ? " re-layout" : " collectives"),
                   name_of(piece.activity), at, then, span.end);
-      if (thread == TraceWriter::compute && piece.activity == Activity::recompute)
-        out.slice(process, thread, "recompute", "recompute", at, then, min(end, span.end));
+      if (piece.activity == Activity::recompute)
+        out.slice(process, TraceWriter::compute, "recompute", "recompute", at, then, min(end, span.end));
       at = then;
     }
   }
@@ -194,7 +185,7 @@ inline void add_simulation(TraceWriter& out, const Plan& plan, const Simulation&
   for (std::size_t s = 0; s < simulation.spans.size(); ++s)
     for (const Span& span : simulation.spans[s])
       if (detail::thread_of(span.instruction.op) == TraceWriter::compute)
-        slices += 2 * simulation.parts.cost.stages[s].chunks[static_cast<std::size_t>(span.instruction.chunk)].size();
+        slices += 2 * simulation.cost.stages[s].chunks[static_cast<std::size_t>(span.instruction.chunk)].size();
   const bool with_layers = slices <= most_layer_slices;
   if (!with_layers) out.tell("layers", "left out: there would be more than " + std::to_string(most_layer_slices));
   const bool chunks = plan.virtual_stages > 1;
@@ -204,31 +195,26 @@ inline void add_simulation(TraceWriter& out, const Plan& plan, const Simulation&
     const std::vector<Span>& spans = simulation.spans[s];
     out.process(process, "stage " + std::to_string(s) + " simulated, ranks " + std::to_string(where.first_rank) + "-" +
                              std::to_string(where.first_rank + where.rank_count - 1));
-    for (const TraceWriter::Thread thread : {TraceWriter::compute, TraceWriter::communication}) {
-      Seconds now;
-      for (std::size_t i = 0; i < spans.size(); ++i) {
-        const Span& span = spans[i];
-        for (const Repetition& repetition : simulation.repetitions)
-          if (thread == TraceWriter::compute && repetition.first[s] == i) {
-            const Seconds then = now + repetition.lasted();
-            out.slice(process, thread,
-                      std::to_string(repetition.microbatches) + " micro-batches like those before, left out",
-                      "left out", now, then);
-            now = then;
-          }
-        if (thread == TraceWriter::compute)
-          out.slice(process, thread, wait_text(span.instruction.op), "waiting", now, span.begin);
-        now = span.end;
-        const bool own = detail::thread_of(span.instruction.op) == thread;
-        if (own) detail::add_instruction(out, process, span, chunks);
-        if (with_layers && detail::thread_of(span.instruction.op) == TraceWriter::compute &&
-            span.instruction.op != schedule::Op::step)
-          detail::add_layers(out, process, thread, simulation.parts, s, span);
-      }
-      if (thread == TraceWriter::compute)
-        out.slice(process, thread, "wait for the last stage", "waiting", now, simulation.iteration);
+    Seconds now;
+    const auto wait = [&](const std::string& name, const char* category, Seconds until) {
+      out.slice(process, TraceWriter::compute, name, category, now, until);
+      now = until;
+    };
+    for (std::size_t i = 0; i < spans.size(); ++i) {
+      const Span& span = spans[i];
+      for (const Repetition& repetition : simulation.repetitions)
+        if (repetition.first[s] == i)
+          wait(std::to_string(repetition.microbatches) + " micro-batches like those before, left out", "left out",
+               now + repetition.lasted());
+      wait(wait_text(span.instruction.op), "waiting", span.begin);
+      now = span.end;
+      detail::add_instruction(out, process, span, chunks);
+      if (with_layers && detail::thread_of(span.instruction.op) == TraceWriter::compute &&
+          span.instruction.op != schedule::Op::step)
+        detail::add_layers(out, process, simulation.cost, s, span);
     }
-    detail::add_memory(out, process, simulation.parts.cost.stages[s], spans, simulation.repetitions, s);
+    wait("wait for the last stage", "waiting", simulation.iteration);
+    detail::add_memory(out, process, simulation.cost.stages[s], spans, simulation.repetitions, s);
   }
 }
 
@@ -238,9 +224,7 @@ inline void add_simulation(TraceWriter& out, const Plan& plan, const Simulation&
 inline void add_measured(TraceWriter& out, int process, const std::string& name, std::span<const Span> spans,
                          const PlanStageCost* stage, bool chunks) {
   out.process(process, name);
-  for (const TraceWriter::Thread thread : {TraceWriter::compute, TraceWriter::communication})
-    for (const Span& span : spans)
-      if (detail::thread_of(span.instruction.op) == thread) detail::add_instruction(out, process, span, chunks);
+  for (const Span& span : spans) detail::add_instruction(out, process, span, chunks);
   if (stage != nullptr) detail::add_memory(out, process, *stage, spans);
 }
 

@@ -3,8 +3,6 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
-#include <cmath>
 #include <cstddef>
 #include <string>
 #include <string_view>
@@ -12,6 +10,7 @@
 
 #include <galvatron/compat/export/exported.hpp>
 #include <galvatron/core/error.hpp>
+#include <galvatron/plan/json.hpp>
 #include <galvatron/plan/plan.hpp>
 #include <galvatron/strategy/spec.hpp>
 
@@ -38,9 +37,7 @@ inline std::string cpp_text(std::string_view text) {
 
 /// A floating-point literal that is the same number; 0 for infinities and NaN, which no JSON plan has.
 inline std::string cpp_number(double x) {
-  std::array<char, 40> digits{};
-  const auto end = std::to_chars(digits.data(), digits.data() + digits.size(), std::isfinite(x) ? x : 0.0).ptr;
-  std::string out(digits.data(), static_cast<std::size_t>(end - digits.data()));
+  const std::string out = shortest_text(x);
   return out.find_first_of(".e") == std::string::npos ? out + ".0" : out;
 }
 
@@ -62,41 +59,25 @@ inline std::string cpp_strategy(const StrategySpec& spec) {
   return out + ">";
 }
 
-inline const char* cpp_name(ScheduleKind kind) {
-  switch (kind) {
-    case ScheduleKind::gpipe:
-      return "gpipe";
-    case ScheduleKind::one_f_one_b:
-      return "one_f_one_b";
-    case ScheduleKind::interleaved:
-      return "interleaved";
-    case ScheduleKind::zb_h1:
-      return "zb_h1";
-  }
-  return "one_f_one_b";
+constexpr const char* cpp_name(ScheduleKind kind) {
+  constexpr std::array names{"gpipe", "one_f_one_b", "interleaved", "zb_h1"};
+  return names[static_cast<std::size_t>(kind)];
 }
 
 /// False for keywords too.
 inline bool is_identifier(std::string_view name) {
-  constexpr auto keywords = std::to_array<std::string_view>(
-      {"alignas",     "alignof",   "and",        "and_eq",    "asm",      "auto",         "bitand",
-       "bitor",       "bool",      "break",      "case",      "catch",    "char",         "char8_t",
-       "char16_t",    "char32_t",  "class",      "compl",     "concept",  "const",        "consteval",
-       "constexpr",   "constinit", "const_cast", "continue",  "co_await", "co_return",    "co_yield",
-       "decltype",    "default",   "delete",     "do",        "double",   "dynamic_cast", "else",
-       "enum",        "explicit",  "export",     "extern",    "false",    "float",        "for",
-       "friend",      "goto",      "if",         "inline",    "int",      "long",         "mutable",
-       "namespace",   "new",       "noexcept",   "not",       "not_eq",   "nullptr",      "operator",
-       "or",          "or_eq",     "private",    "protected", "public",   "register",     "reinterpret_cast",
-       "requires",    "return",    "short",      "signed",    "sizeof",   "static",       "static_assert",
-       "static_cast", "struct",    "switch",     "template",  "this",     "thread_local", "throw",
-       "true",        "try",       "typedef",    "typeid",    "typename", "union",        "unsigned",
-       "using",       "virtual",   "void",       "volatile",  "wchar_t",  "while",        "xor",
-       "xor_eq"});
-  if (std::ranges::find(keywords, name) != keywords.end()) return false;
+  constexpr std::string_view keywords =
+      " alignas alignof and and_eq asm auto bitand bitor bool break case catch char char8_t char16_t char32_t class "
+      "compl concept const consteval constexpr constinit const_cast continue co_await co_return co_yield decltype "
+      "default delete do double dynamic_cast else enum explicit export extern false float for friend goto if inline "
+      "int long mutable namespace new noexcept not not_eq nullptr operator or or_eq private protected public "
+      "register reinterpret_cast requires return short signed sizeof static static_assert static_cast struct switch "
+      "template this thread_local throw true try typedef typeid typename union unsigned using virtual void volatile "
+      "wchar_t while xor xor_eq ";
+  if (keywords.find(" " + std::string(name) + " ") != std::string_view::npos) return false;
   const auto letter = [](char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); };
   if (name.empty() || !letter(name.front())) return false;
-  return std::all_of(name.begin(), name.end(), [&](char c) { return letter(c) || c == '_' || (c >= '0' && c <= '9'); });
+  return std::ranges::all_of(name, [&](char c) { return letter(c) || c == '_' || (c >= '0' && c <= '9'); });
 }
 
 /// The distinct strategies of a plan as types Strategy0, Strategy1, ...
@@ -113,7 +94,7 @@ class StrategyTypes {
     return spec.expert == 1 ? text : "galvatron::with_experts(" + text + ", " + std::to_string(spec.expert) + ")";
   }
   [[nodiscard]] std::string name(const StrategySpec& spec) const {
-    const auto at = std::find_if(types_.begin(), types_.end(), [&](const Type& t) { return t.spec == typed(spec); });
+    const auto at = std::ranges::find_if(types_, [&](const Type& t) { return t.spec == typed(spec); });
     return "Strategy" + std::to_string(at - types_.begin());
   }
   /// The declarations, each with who uses it, and their list.

@@ -22,32 +22,29 @@ namespace detail {
 inline void deepspeed_pipeline(const Plan& plan, StrategySpec& spec, Exported& out) {
   const auto stages = plan.stages.size();
   if (spec.zero >= 2) {
-    out.not_expressed.push_back("ZeRO " + std::to_string(spec.zero) +
-                                " with a pipeline: DeepSpeed refuses it, and stage 1 is written");
+    out.lacks("ZeRO " + std::to_string(spec.zero) + " with a pipeline: DeepSpeed refuses it, and stage 1 is written");
     spec.zero = 1;
   }
   if (plan.schedule != ScheduleKind::one_f_one_b)
-    out.not_expressed.push_back(std::string("the schedule ") + name_of(plan.schedule) +
-                                ": DeepSpeed's pipeline runs one forward, one backward (1f1b)");
+    out.lacks(std::string("the schedule ") + name_of(plan.schedule) +
+              ": DeepSpeed's pipeline runs one forward, one backward (1f1b)");
   std::string sizes;
   const auto chunks = chunk_sizes(plan);
   for (const PlanStage& stage : plan.stages)
     sizes += (sizes.empty() ? "" : ", ") + std::to_string(stage.last_layer - stage.first_layer + 1);
-  out.set_elsewhere.push_back(
-      "the pipeline is an argument of the program: PipelineModule(num_stages=" + std::to_string(stages) + ")");
+  out.elsewhere("the pipeline is an argument of the program: PipelineModule(num_stages=" + std::to_string(stages) +
+                ")");
   out.job->schedule = ScheduleKind::one_f_one_b;
   out.job->virtual_stages = 1;
-  if (std::any_of(chunks.begin(), chunks.end(), [&](int n) { return n != chunks.front(); })) {
-    out.not_expressed.push_back("stages of " + sizes +
-                                " layers: PipelineModule cuts evenly, by parameters or by the names of layers");
+  if (std::ranges::any_of(chunks, [&](int n) { return n != chunks.front(); })) {
+    out.lacks("stages of " + sizes + " layers: PipelineModule cuts evenly, by parameters or by the names of layers");
     out.job->stages =
         even_stages(static_cast<int>(plan.layers.size()), static_cast<int>(stages), 1, plan.stages.front().rank_count);
   }
   if (spec.tensor > 1)
-    out.set_elsewhere.push_back(
-        "tensor parallelism beside a pipeline is the program's: PipeModelDataParallelTopology(num_pp=" +
-        std::to_string(stages) + ", num_mp=" + std::to_string(spec.tensor) + ", num_dp=" + std::to_string(spec.data) +
-        ") with layers that are cut");
+    out.elsewhere("tensor parallelism beside a pipeline is the program's: PipeModelDataParallelTopology(num_pp=" +
+                  std::to_string(stages) + ", num_mp=" + std::to_string(spec.tensor) +
+                  ", num_dp=" + std::to_string(spec.data) + ") with layers that are cut");
 }
 
 /// Recomputation of layers and of attention cores is the model's; a pipeline has that of all layers.
@@ -59,15 +56,14 @@ inline void deepspeed_recompute(const Plan& plan, nlohmann::ordered_json& config
     config["pipeline"]["activation_checkpoint_interval"] = 1;
     for (StrategySpec& layer : out.job->layers) layer.recompute = RecomputeKind::full;
     if (kinds.size() > 1 || plan.layers.front().recompute == RecomputeKind::selective)
-      out.not_expressed.push_back("recomputation " + by_layer_text(kinds) +
-                                  ": a DeepSpeed pipeline recomputes every layer or none, and every layer is written");
+      out.lacks("recomputation " + by_layer_text(kinds) +
+                ": a DeepSpeed pipeline recomputes every layer or none, and every layer is written");
     return;
   }
   tell_outputs(plan, "a model in PyTorch", out);
   if (!nothing)
-    out.set_elsewhere.push_back(
-        "recomputation is the model's, which calls a checkpoint function around what is computed again: " +
-        by_layer_text(kinds));
+    out.elsewhere("recomputation is the model's, which calls a checkpoint function around what is computed again: " +
+                  by_layer_text(kinds));
 }
 
 }  // namespace detail
@@ -94,7 +90,7 @@ inline Result<Exported> export_deepspeed(const Plan& plan) {
   config["bf16"] = {{"enabled", plan.precision != Precision::fp32}};
   if (plan.precision == Precision::fp8) {
     out.job->precision = Precision::bf16;
-    out.not_expressed.push_back(
+    out.lacks(
         "8-bit products: DeepSpeed's configuration has none, and bf16 is written; the model can bring them, as layers "
         "of Transformer Engine do");
   }
@@ -102,34 +98,33 @@ inline Result<Exported> export_deepspeed(const Plan& plan) {
   config["zero_optimization"] = {{"stage", spec.zero}};
   if (automatic_tensor) {
     config["tensor_parallel"] = {{"autotp_size", spec.tensor}};
-    out.set_elsewhere.push_back(
-        "train_batch_size is left out, because DeepSpeed checks it as if tensor ranks were data "
-        "ranks: a step has " +
+    out.elsewhere(
+        "train_batch_size is left out, because DeepSpeed checks it as if tensor ranks were data ranks: a step has " +
         std::to_string(plan.global_batch) + " samples, and DeepSpeed reports " +
         std::to_string(plan.global_batch * spec.tensor));
   }
   if (spec.sequence == SequenceKind::megatron)
-    out.not_expressed.push_back("Megatron sequence parallelism: DeepSpeed's tensor parallelism keeps whole sequences");
+    out.lacks("Megatron sequence parallelism: DeepSpeed's tensor parallelism keeps whole sequences");
   if (spec.context > 1) {
     // The one is ignored without the other.
     config["data_parallel_size"] = spec.data;
     config["sequence_parallel_size"] = spec.context;
-    if (spec.uses_ring())
-      out.not_expressed.push_back("ring attention: DeepSpeed splits sequences as Ulysses does, which is written");
-    out.set_elsewhere.push_back(
+    if (spec.uses_ring()) out.lacks("ring attention: DeepSpeed splits sequences as Ulysses does, which is written");
+    out.elsewhere(
         "Ulysses is the model's and the program's: attention goes through UlyssesSPAttentionHF or "
-        "DistributedAttention, and deepspeed.initialize gets mpu=deepspeed.runtime.sequence_parallel."
-        "parallel_state_sp, without which ZeRO shards and gradients are summed over the " +
+        "DistributedAttention, and deepspeed.initialize gets "
+        "mpu=deepspeed.runtime.sequence_parallel.parallel_state_sp, without which ZeRO shards and gradients are summed "
+        "over the " +
         std::to_string(spec.data) + " data ranks alone");
   }
   spec.sequence = spec.context > 1 ? SequenceKind::ulysses : SequenceKind::none;
   detail::give_all(*out.job, spec);
   detail::tell_moments(plan, target, out);
   if (spec.expert > 1)
-    out.set_elsewhere.push_back(
-        "expert parallelism is the model's: deepspeed.moe.layer.MoE(ep_size=" + std::to_string(spec.expert) + ")");
+    out.elsewhere("expert parallelism is the model's: deepspeed.moe.layer.MoE(ep_size=" + std::to_string(spec.expert) +
+                  ")");
   detail::deepspeed_recompute(plan, config, out);
-  out.set_elsewhere.push_back("a sequence of " + std::to_string(plan.sequence_length) + " tokens is the program's");
+  out.elsewhere("a sequence of " + std::to_string(plan.sequence_length) + " tokens is the program's");
   out.text = config.dump(2) + "\n";
   return out;
 }

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <optional>
 #include <string>
@@ -10,12 +11,20 @@
 #include <vector>
 
 #include <galvatron/core/dtype.hpp>
+#include <galvatron/core/quantity.hpp>
 #include <galvatron/cost/trainer.hpp>
 #include <galvatron/plan/plan.hpp>
+#include <galvatron/strategy/one_for_all.hpp>
 #include <galvatron/strategy/spec.hpp>
 #include <galvatron/strategy/text.hpp>
 
 namespace galvatron {
+
+/// A trainer that plans are exported to, by the space of the plans that it can be told (parse_space): arguments of
+/// Megatron-LM, a job file of torchtitan, a configuration of DeepSpeed, a plan of Hetu-Galvatron.
+using ExportTarget = OneForAll;
+inline constexpr std::array export_targets{ExportTarget::megatron, ExportTarget::torchtitan, ExportTarget::deepspeed,
+                                           ExportTarget::hetu};
 
 /// A plan in the words of another trainer, and what those words leave out. Sentences have no line breaks.
 struct Exported {
@@ -25,6 +34,9 @@ struct Exported {
   /// What the target runs when it is given the text and what is set elsewhere, written together with the text. Where
   /// it has no such strategy, one that takes no less memory. Nothing where the target runs the plan itself.
   std::optional<Plan> job;
+
+  void lacks(std::string sentence) { not_expressed.push_back(std::move(sentence)); }
+  void elsewhere(std::string sentence) { set_elsewhere.push_back(std::move(sentence)); }
 };
 
 namespace detail {
@@ -44,13 +56,22 @@ inline std::string layers_text(const std::vector<int>& layers) {
   return out;
 }
 
+/// The layers whose strategy has a property.
+template <class Has>
+std::vector<int> layers_where(const Plan& plan, Has has) {
+  std::vector<int> out;
+  for (std::size_t i = 0; i < plan.layers.size(); ++i)
+    if (has(plan.layers[i])) out.push_back(static_cast<int>(i));
+  return out;
+}
+
 /// Layers by what `of` makes of their strategy: `tp2 (layers 0-3), tp4 (layers 4-7)`, in the order of first use.
 template <class Of>
 std::vector<std::pair<std::string, std::vector<int>>> layers_by(const Plan& plan, Of of) {
   std::vector<std::pair<std::string, std::vector<int>>> out;
   for (std::size_t i = 0; i < plan.layers.size(); ++i) {
     const std::string value = of(plan.layers[i]);
-    auto at = std::find_if(out.begin(), out.end(), [&](const auto& seen) { return seen.first == value; });
+    auto at = std::ranges::find_if(out, [&](const auto& seen) { return seen.first == value; });
     if (at == out.end()) at = out.insert(out.end(), {value, {}});
     at->second.push_back(static_cast<int>(i));
   }
@@ -83,20 +104,18 @@ inline RecomputeKind kept_but(const Plan& plan, RecomputeKind kind) {
 
 /// Layers that compute again what norms and activations give, which is cheap and saves memory.
 inline std::vector<int> layers_without_outputs(const Plan& plan) {
-  std::vector<int> out;
-  if (cost::traits_of(plan.trainer).passes.keeps_outputs) return out;
-  for (std::size_t i = 0; i < plan.layers.size(); ++i)
-    if (plan.layers[i].recompute == RecomputeKind::cheap || plan.layers[i].recompute == RecomputeKind::selective)
-      out.push_back(static_cast<int>(i));
-  return out;
+  if (cost::traits_of(plan.trainer).passes.keeps_outputs) return {};
+  return layers_where(plan, [](const StrategySpec& s) {
+    return s.recompute == RecomputeKind::cheap || s.recompute == RecomputeKind::selective;
+  });
 }
 
 /// Told by all targets: they keep what norms and activations give.
 inline void tell_outputs(const Plan& plan, const std::string& target, Exported& out, const std::string& but = "") {
   const std::vector<int> layers = layers_without_outputs(plan);
   if (layers.empty()) return;
-  out.not_expressed.push_back("the outputs of norms and activations are recomputed in " + layers_text(layers) + ": " +
-                              target + " keeps them, which takes more memory" + but);
+  out.lacks("the outputs of norms and activations are recomputed in " + layers_text(layers) + ": " + target +
+            " keeps them, which takes more memory" + but);
 }
 
 /// The degrees and the sequence split of a strategy.
@@ -132,7 +151,7 @@ inline StrategySpec one_for_all(const Plan& plan, const std::string& target, Exp
   std::vector<std::pair<StrategySpec, std::vector<int>>> degrees;  // that differ, and their layers
   for (std::size_t i = 0; i < plan.layers.size(); ++i) {
     const StrategySpec own = degrees_of(plan.layers[i]);
-    auto at = std::find_if(degrees.begin(), degrees.end(), [&](const auto& seen) { return same(seen.first, own); });
+    auto at = std::ranges::find_if(degrees, [&](const auto& seen) { return same(seen.first, own); });
     if (at == degrees.end()) at = degrees.insert(at, {own, {}});
     at->second.push_back(static_cast<int>(i));
   }
@@ -149,8 +168,8 @@ inline StrategySpec one_for_all(const Plan& plan, const std::string& target, Exp
           text += " or " + other;
       groups.emplace_back(text, layers);
     }
-    out.not_expressed.push_back("the degrees differ from layer to layer, " + by_layer_text(groups) + ": " + target +
-                                " has one set for all, and that of most layers is written, " + strategy_text(common));
+    out.lacks("the degrees differ from layer to layer, " + by_layer_text(groups) + ": " + target +
+              " has one set for all, and that of most layers is written, " + strategy_text(common));
   }
   for (const StrategySpec& layer : plan.layers) {
     if (common.shards() > 1) common.zero = std::max(common.zero, layer.zero);
@@ -160,26 +179,24 @@ inline StrategySpec one_for_all(const Plan& plan, const std::string& target, Exp
   auto stages = layers_by(
       plan, [](const StrategySpec& s) { return s.shards() > 1 ? "ZeRO " + std::to_string(s.zero) : std::string(); });
   std::erase_if(stages, [](const auto& group) { return group.first.empty(); });
-  if (stages.size() > 1)
-    out.not_expressed.push_back("the ZeRO stage differs from layer to layer, " + by_layer_text(stages) + ": " + target +
-                                " has one for all, and " + std::to_string(common.zero) + " is written");
-  const auto experts = layers_by(plan, [](const StrategySpec& s) { return "ep" + std::to_string(s.expert); });
-  if (experts.size() > 1)
-    out.not_expressed.push_back("the expert degree differs from layer to layer, " + by_layer_text(experts) + ": " +
-                                target + " has one for all, and " + std::to_string(common.expert) + " is written");
-  std::vector<int> strided;
-  for (std::size_t i = 0; i < plan.layers.size(); ++i)
-    if (plan.layers[i].strided) strided.push_back(static_cast<int>(i));
-  if (!strided.empty())
-    out.not_expressed.push_back(layers_text(strided) + ": tensor-parallel ranks lie around data-parallel ones: " +
-                                target + " makes them neighbours");
+  const auto tell = [&](const std::string& what, const auto& groups, int written) {
+    if (groups.size() > 1)
+      out.lacks("the " + what + " differs from layer to layer, " + by_layer_text(groups) + ": " + target +
+                " has one for all, and " + std::to_string(written) + " is written");
+  };
+  tell("ZeRO stage", stages, common.zero);
+  tell("expert degree", layers_by(plan, [](const StrategySpec& s) { return "ep" + std::to_string(s.expert); }),
+       common.expert);
+  if (const auto strided = layers_where(plan, [](const StrategySpec& s) { return s.strided; }); !strided.empty())
+    out.lacks(layers_text(strided) + ": tensor-parallel ranks lie around data-parallel ones: " + target +
+              " makes them neighbours");
   // An embedding and a head have no experts, and nothing of theirs is computed again.
   const auto end = [&](const std::string& name, StrategySpec spec) {
     spec.expert = common.expert;
     spec.recompute = RecomputeKind::cheap;
     if (same(spec, common)) return;
-    out.not_expressed.push_back("the " + name + " has a strategy of its own, " + strategy_text(spec) + ": " + target +
-                                " gives it that of the layers");
+    out.lacks("the " + name + " has a strategy of its own, " + strategy_text(spec) + ": " + target +
+              " gives it that of the layers");
   };
   end("embedding", plan.embedding);
   end("head", plan.head);
@@ -194,8 +211,8 @@ inline StrategySpec one_for_all(const Plan& plan, const std::string& target, Exp
 inline void tell_moments(const Plan& plan, const std::string& target, Exported& out) {
   if (out.job) out.job->moments = Precision::fp32;
   if (plan.moments != Precision::fp32)
-    out.not_expressed.push_back("moments of the optimizer in " + std::string(name_of(plan.moments)) + ": " + target +
-                                " keeps them in fp32, which takes 4 bytes a parameter more");
+    out.lacks("moments of the optimizer in " + std::string(name_of(plan.moments)) + ": " + target +
+              " keeps them in fp32, which takes 4 bytes a parameter more");
 }
 
 /// The layers of each chunk of a pipeline, in the order of the model: chunk c * P + p is the c-th of stage p. Without
@@ -212,9 +229,8 @@ inline std::vector<int> chunk_sizes(const Plan& plan) {
 /// `a plan for gpt2-tiny on host: 4 ranks, batch of 16 x 64 tokens, fp32`.
 inline std::string export_title(const Plan& plan) {
   return "a plan for " + one_line(plan.model, 80) + " on " + one_line(plan.cluster, 80) + ": " +
-         std::to_string(plan.ranks()) + (plan.ranks() == 1 ? " rank" : " ranks") + ", batch of " +
-         std::to_string(plan.global_batch) + " x " + std::to_string(plan.sequence_length) + " tokens, " +
-         name_of(plan.precision);
+         counted(plan.ranks(), "rank") + ", batch of " + std::to_string(plan.global_batch) + " x " +
+         std::to_string(plan.sequence_length) + " tokens, " + name_of(plan.precision);
 }
 
 /// What the text leaves out, as comment lines that begin with `mark`.

@@ -18,7 +18,7 @@
 #include <nlohmann/json.hpp>
 
 #include <galvatron/compat/export/exported.hpp>
-#include <galvatron/compat/hetu/files/batches.hpp>
+#include <galvatron/compat/hetu/cost.hpp>
 #include <galvatron/plan/plan.hpp>
 
 namespace galvatron {
@@ -34,25 +34,28 @@ inline bool hetu_uses_ulysses(const StrategySpec& spec) {
 }
 inline int hetu_ring(const StrategySpec& spec) { return spec.uses_ring() ? spec.context : 1; }
 
+/// The strategies that the file has.
+inline std::vector<StrategySpec> hetu_strategies(const Plan& plan) {
+  std::vector<StrategySpec> out = plan.layers;
+  out.push_back(plan.embedding);
+  return out;
+}
+
 /// A sentence for the layers and the embedding that have a property.
 template <class Has>
 void tell_hetu(const Plan& plan, Has has, const std::string& what, Exported& out) {
-  std::vector<int> layers;
-  for (std::size_t i = 0; i < plan.layers.size(); ++i)
-    if (has(plan.layers[i])) layers.push_back(static_cast<int>(i));
+  const std::vector<int> layers = layers_where(plan, has);
   StrategySpec embedding = plan.embedding;
   embedding.recompute = RecomputeKind::cheap;  // of which nothing is computed again
   std::string who = layers.empty() ? "" : layers_text(layers);
   if (has(embedding)) who += std::string(who.empty() ? "" : " and ") + "the embedding";
-  if (!who.empty()) out.not_expressed.push_back(who + ": " + what);
+  if (!who.empty()) out.lacks(who + ": " + what);
 }
 
 /// What is data parallel without ZeRO 3 has one kind for the whole plan: `ddp` when nothing of it is sharded.
 inline std::string hetu_default_data(const Plan& plan, Exported& out) {
-  std::vector<StrategySpec> all = plan.layers;
-  all.push_back(plan.embedding);
   const auto any = [&](int zero) {
-    return std::any_of(all.begin(), all.end(), [zero](const StrategySpec& s) {
+    return std::ranges::any_of(hetu_strategies(plan), [zero](const StrategySpec& s) {
       return (zero == 0 ? s.data : s.shards()) > 1 && s.zero == zero;
     });
   };
@@ -63,9 +66,7 @@ inline std::string hetu_default_data(const Plan& plan, Exported& out) {
         "no ZeRO, while others shard: what is not ZeRO 3 has one kind there, and zero2 is written", out);
   tell_hetu(
       plan, [](const StrategySpec& s) { return s.zero == 1; },
-      "ZeRO 1: Hetu-Galvatron has 0, 2 and 3, and zero2 is "
-      "written",
-      out);
+      "ZeRO 1: Hetu-Galvatron has 0, 2 and 3, and zero2 is written", out);
   return any(0) && !sharded ? "ddp" : "zero2";
 }
 
@@ -73,32 +74,24 @@ inline std::string hetu_default_data(const Plan& plan, Exported& out) {
 inline void hetu_sequence_parallel(const Plan& plan, Exported& out) {
   bool with = false;
   bool without = false;
-  std::vector<StrategySpec> all = plan.layers;
-  all.push_back(plan.embedding);
-  for (const StrategySpec& s : all)
+  for (const StrategySpec& s : hetu_strategies(plan))
     if (s.tensor > 1) (s.sequence == SequenceKind::megatron ? with : without) = true;
   if (with && without)
-    out.not_expressed.push_back(
-        "Megatron sequence parallelism in some tensor-parallel layers and not in others: it is one switch there");
-  if (with || without)
-    out.set_elsewhere.push_back(std::string("the trainer's sequence_parallel is ") + (with ? "true" : "false"));
+    out.lacks("Megatron sequence parallelism in some tensor-parallel layers and not in others: it is one switch there");
+  if (with || without) out.elsewhere(std::string("the trainer's sequence_parallel is ") + (with ? "true" : "false"));
 }
 
 /// The trainer takes as many data ranks as the smallest tensor and the smallest context degree of the file leave, which
 /// may be those of different layers.
 inline void tell_hetu_data_ranks(const Plan& plan, Exported& out) {
-  int width = hetu_width(plan.embedding);
-  int ring = hetu_ring(plan.embedding);
-  int most = plan.embedding.data;
-  for (const StrategySpec& layer : plan.layers) {
-    width = std::min(width, hetu_width(layer));
-    ring = std::min(ring, hetu_ring(layer));
-    most = std::max(most, layer.data);
-  }
+  const std::vector<StrategySpec> all = hetu_strategies(plan);
+  const int width = hetu_width(std::ranges::min(all, {}, hetu_width));
+  const int ring = hetu_ring(std::ranges::min(all, {}, hetu_ring));
+  const int most = std::ranges::max(all, {}, &StrategySpec::data).data;
   const int taken = plan.stages.front().rank_count / (width * ring);
   if (taken <= most) return;
   const std::int64_t run = hetu_batches(plan.global_batch, taken, plan.microbatches).microbatches;
-  out.not_expressed.push_back(
+  out.lacks(
       "tensor ranks in some layers and context ranks in others: Hetu-Galvatron counts data ranks with the smallest of "
       "both degrees, " +
       std::to_string(width) + " and " + std::to_string(ring) + ", as " + std::to_string(taken) +
@@ -129,9 +122,8 @@ inline Plan hetu_job(const Plan& plan, bool sharded) {
   }
   std::vector<StrategySpec*> all{&job.embedding};
   for (StrategySpec& layer : job.layers) all.push_back(&layer);
-  const bool cut = std::any_of(all.begin(), all.end(), [](const StrategySpec* s) {
-    return s->tensor > 1 && s->sequence == SequenceKind::megatron;
-  });
+  const bool cut = std::ranges::any_of(
+      all, [](const StrategySpec* s) { return s->tensor > 1 && s->sequence == SequenceKind::megatron; });
   for (StrategySpec* spec : all) {
     spec->recompute = kept_but(plan, spec->recompute);
     if (spec->zero == 1 || (spec->zero == 0 && spec->data > 1 && sharded)) spec->zero = 2;
@@ -167,12 +159,11 @@ inline Exported export_hetu(const Plan& plan) {
   file["pp_deg"] = plan.stages.size();
   file["tp_sizes_enc"] = list(detail::hetu_width);
   file["tp_consecutive_flags"] = list([](const StrategySpec& s) { return s.strided ? 0 : 1; });
-  if (std::any_of(plan.layers.begin(), plan.layers.end(),
-                  [](const StrategySpec& s) { return detail::hetu_ring(s) > 1; }))
+  if (std::ranges::any_of(plan.layers, [](const StrategySpec& s) { return detail::hetu_ring(s) > 1; }))
     file["cp_sizes_enc"] = list(detail::hetu_ring);
   file["dp_types_enc"] = list([](const StrategySpec& s) { return s.zero == 3 ? 1 : 0; });
   file["use_sp"] = list([](const StrategySpec& s) { return detail::hetu_uses_ulysses(s) ? 1 : 0; });
-  if (std::any_of(plan.layers.begin(), plan.layers.end(), [](const StrategySpec& s) { return s.expert > 1; })) {
+  if (std::ranges::any_of(plan.layers, [](const StrategySpec& s) { return s.expert > 1; })) {
     file["ep_sizes_enc"] = list([](const StrategySpec& s) { return s.expert; });
     file["tp_of_ep_sizes_enc"] = list([](const StrategySpec& s) { return s.tensor; });
   }
@@ -190,8 +181,8 @@ inline Exported export_hetu(const Plan& plan) {
   file["vocab_sdp"] = file["embed_sdp"];
 
   if (plan.stages.size() > 1 && (plan.schedule == ScheduleKind::interleaved || plan.schedule == ScheduleKind::zb_h1))
-    out.not_expressed.push_back(std::string("the schedule ") + name_of(plan.schedule) +
-                                ": Hetu-Galvatron has gpipe and 1f1b, and 1f1b is written");
+    out.lacks(std::string("the schedule ") + name_of(plan.schedule) +
+              ": Hetu-Galvatron has gpipe and 1f1b, and 1f1b is written");
   detail::tell_hetu(
       plan, [](const StrategySpec& s) { return s.sequence == SequenceKind::ulysses && s.tensor > 1; },
       "tensor parallelism and Ulysses together: Hetu-Galvatron has one of them in a layer, and tensor parallelism over "
@@ -202,26 +193,23 @@ inline Exported export_hetu(const Plan& plan) {
       "recomputation of the attention core alone: Hetu-Galvatron recomputes whole layers, which is written", out);
   detail::tell_outputs(detail::hetu_kept(plan), "Hetu-Galvatron", out);
   if (plan.embedding.strided)
-    out.not_expressed.push_back(
-        "the embedding: tensor-parallel ranks lie around data-parallel ones: they are "
-        "neighbours there");
+    out.lacks("the embedding: tensor-parallel ranks lie around data-parallel ones: they are neighbours there");
   StrategySpec head = plan.head;
   head.recompute = plan.embedding.recompute;  // neither computes anything again
   if (!(head == plan.embedding))
-    out.not_expressed.push_back("the head has another strategy (" + strategy_text(plan.head) +
-                                ") than the embedding (" + strategy_text(plan.embedding) +
-                                "): they have one there, and that of the embedding is written");
+    out.lacks("the head has another strategy (" + strategy_text(plan.head) + ") than the embedding (" +
+              strategy_text(plan.embedding) + "): they have one there, and that of the embedding is written");
   detail::tell_hetu_data_ranks(plan, out);
   detail::hetu_sequence_parallel(plan, out);
   if (file.contains("cp_sizes_enc") || file.contains("vcp"))
-    out.set_elsewhere.push_back(
+    out.elsewhere(
         "the trainer is Hetu-Galvatron 3.0 or later: earlier ones do not read cp_sizes_enc and vcp, and would take "
         "context ranks for data ranks");
   detail::tell_moments(plan, "Hetu-Galvatron", out);
   if (plan.precision == Precision::fp8)
-    out.not_expressed.push_back("8-bit products: Hetu-Galvatron has none, and its mixed_precision is bf16");
-  out.set_elsewhere.push_back("the trainer's seq_length is " + std::to_string(plan.sequence_length) +
-                              " and its mixed_precision " + name_of(element_format(plan.precision)));
+    out.lacks("8-bit products: Hetu-Galvatron has none, and its mixed_precision is bf16");
+  out.elsewhere("the trainer's seq_length is " + std::to_string(plan.sequence_length) + " and its mixed_precision " +
+                name_of(element_format(plan.precision)));
   out.job = detail::hetu_job(plan, file["default_dp_type"] != "ddp");
   out.text = file.dump(4) + "\n";
   return out;

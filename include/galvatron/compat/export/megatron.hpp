@@ -22,7 +22,7 @@ namespace detail {
 inline void megatron_stages(const Plan& plan, std::vector<std::string>& arguments) {
   const std::vector<int> sizes = chunk_sizes(plan);
   const auto stages = plan.stages.size();
-  const bool even = std::all_of(sizes.begin(), sizes.end(), [&](int n) { return n == sizes.front(); });
+  const bool even = std::ranges::all_of(sizes, [&](int n) { return n == sizes.front(); });
   if (plan.virtual_stages > 1 && even)
     arguments.push_back("--num-layers-per-virtual-pipeline-stage " + std::to_string(sizes.front()));
   if (even) return;
@@ -31,15 +31,11 @@ inline void megatron_stages(const Plan& plan, std::vector<std::string>& argument
            std::all_of(sizes.begin() + static_cast<std::ptrdiff_t>(first),
                        sizes.begin() + static_cast<std::ptrdiff_t>(last), [&](int n) { return n == sizes[first]; });
   };
-  const std::string first = "--decoder-first-pipeline-num-layers " + std::to_string(sizes.front());
-  const std::string last = "--decoder-last-pipeline-num-layers " + std::to_string(sizes.back());
-  if (plan.virtual_stages == 1 && equal(1, stages)) {
-    arguments.push_back(first);
-  } else if (plan.virtual_stages == 1 && equal(0, stages - 1)) {
-    arguments.push_back(last);
-  } else if (plan.virtual_stages == 1 && equal(1, stages - 1)) {
-    arguments.push_back(first);
-    arguments.push_back(last);
+  if (plan.virtual_stages == 1 && equal(1, stages - 1)) {
+    const bool last = !equal(1, stages);
+    if (!last || !equal(0, stages - 1))
+      arguments.push_back("--decoder-first-pipeline-num-layers " + std::to_string(sizes.front()));
+    if (last) arguments.push_back("--decoder-last-pipeline-num-layers " + std::to_string(sizes.back()));
   } else {
     std::string drawing = "E";
     for (std::size_t i = 0; i < sizes.size(); ++i) {
@@ -57,8 +53,7 @@ inline void megatron_stages(const Plan& plan, std::vector<std::string>& argument
 inline void megatron_recompute(const Plan& plan, std::vector<std::string>& arguments, Exported& out) {
   const auto kinds = layers_by(plan, [](const StrategySpec& s) { return std::string(name_of(recomputed(s))); });
   const auto any = [&](RecomputeKind kind) {
-    return std::any_of(plan.layers.begin(), plan.layers.end(),
-                       [kind](const StrategySpec& s) { return s.recompute == kind; });
+    return std::ranges::any_of(plan.layers, [kind](const StrategySpec& s) { return s.recompute == kind; });
   };
   const auto job = [&](std::size_t layer) -> StrategySpec& { return out.job->layers[layer]; };
   const std::string differs = "recomputation differs from layer to layer, " + by_layer_text(kinds) + ": ";
@@ -73,14 +68,11 @@ inline void megatron_recompute(const Plan& plan, std::vector<std::string>& argum
                           (norms ? " layernorm" : ""));
     }
     if (kinds.size() > 1)
-      out.not_expressed.push_back(differs +
-                                  "Megatron-LM recomputes the attention core of all layers or of none, and all "
-                                  "is written");
+      out.lacks(differs + "Megatron-LM recomputes the attention core of all layers or of none, and all is written");
     tell_outputs(plan, "Megatron-LM", out,
-                 norms
-                     ? "; `--recompute-modules layernorm` recomputes norms that are modules of their own, and those of "
-                       "dense blocks with Transformer Engine are not"
-                     : "");
+                 norms ? "; `--recompute-modules layernorm` recomputes norms that are modules of their own, and those "
+                         "of dense blocks with Transformer Engine are not"
+                       : "");
     return;
   }
   tell_outputs(plan, "Megatron-LM", out);
@@ -110,9 +102,8 @@ inline void megatron_recompute(const Plan& plan, std::vector<std::string>& argum
   arguments.push_back("--recompute-method block");
   arguments.push_back("--recompute-num-layers " + std::to_string(each));
   if (!exact)
-    out.not_expressed.push_back(differs +
-                                "Megatron-LM recomputes the first layers of every stage, as many in each, and " +
-                                std::to_string(each) + " is written");
+    out.lacks(differs + "Megatron-LM recomputes the first layers of every stage, as many in each, and " +
+              std::to_string(each) + " is written");
 }
 
 /// How the context ranks of every layer exchange what they need, ` p2p` (ring) or ` a2a` (Ulysses); one word when all
@@ -173,8 +164,8 @@ inline Exported export_megatron(const Plan& plan) {
   if (plan.stages.size() > 1) {
     detail::megatron_stages(plan, arguments);
     if (plan.schedule == ScheduleKind::gpipe || plan.schedule == ScheduleKind::zb_h1) {
-      out.not_expressed.push_back(std::string("the schedule ") + name_of(plan.schedule) +
-                                  ": Megatron-LM runs 1f1b, or interleaved with virtual stages");
+      out.lacks(std::string("the schedule ") + name_of(plan.schedule) +
+                ": Megatron-LM runs 1f1b, or interleaved with virtual stages");
       out.job->schedule = ScheduleKind::one_f_one_b;
     }
   }
@@ -188,9 +179,9 @@ inline Exported export_megatron(const Plan& plan) {
   }
   detail::megatron_recompute(plan, arguments, out);
   if (spec.zero >= 2)
-    out.set_elsewhere.push_back("the environment has CUDA_DEVICE_MAX_CONNECTIONS unset or above 1: FSDP refuses 1");
+    out.elsewhere("the environment has CUDA_DEVICE_MAX_CONNECTIONS unset or above 1: FSDP refuses 1");
   else if (spec.tensor > 1 || spec.context > 1)
-    out.set_elsewhere.push_back("the environment has CUDA_DEVICE_MAX_CONNECTIONS=1 on GPUs before Blackwell");
+    out.elsewhere("the environment has CUDA_DEVICE_MAX_CONNECTIONS=1 on GPUs before Blackwell");
 
   out.text = "# Megatron-LM arguments of " + detail::export_title(plan) + ". Made by `galvatron export`.\n" +
              "#   . ./FILE && torchrun ... pretrain_gpt.py \"${PLAN_ARGS[@]}\" ...   (with the model's shape, data and "

@@ -7,7 +7,6 @@
 
 #include <galvatron/cluster/spec.hpp>
 #include <galvatron/compat/export/exported.hpp>
-#include <galvatron/compat/export/target.hpp>
 #include <galvatron/core/dtype.hpp>
 #include <galvatron/core/error.hpp>
 #include <galvatron/core/units.hpp>
@@ -43,8 +42,8 @@ namespace detail {
 /// A word of a shell command, quoted where it has to be.
 inline std::string shell_word(const std::string& text) {
   const bool plain = !text.empty() && text.find_first_not_of(
-                                          "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
-                                          "0123456789_@%+=:,./-") == std::string::npos;
+                                          "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_@%+=:,./-") ==
+                                          std::string::npos;
   if (plain) return text;
   std::string out = "'";
   for (const char c : text) out += c == '\'' ? std::string("'\\''") : std::string(1, c);
@@ -75,9 +74,9 @@ inline std::string search_command(const Plan& plan, ExportTarget target, const s
   if (plan.trainer != cost::Trainer::galvatron) text += " --trainer " + std::string(name_of(plan.trainer));
   const Bytes budget = plan.predicted.budget;
   if (budget.count > 0 && budget < device_memory) text += " --memory " + detail::size_word(budget);
-  text += " --space uniform," + std::string(name_of(space_of(target)));
-  const bool interleaved = plan.schedule == ScheduleKind::interleaved && has_schedule(space_of(target), plan.schedule);
-  if (interleaved) text += " --schedule 1f1b,interleaved";
+  text += " --space uniform," + std::string(name_of(target));
+  if (plan.schedule == ScheduleKind::interleaved && has_schedule(target, plan.schedule))
+    text += " --schedule 1f1b,interleaved";
   return text + " --out " + detail::shell_word(out);
 }
 

@@ -50,8 +50,8 @@ inline int torchtitan_every_nth(const Plan& plan) {
 inline std::string torchtitan_recompute(const Plan& plan, Exported& out) {
   const auto kinds = layers_by(plan, [](const StrategySpec& s) { return std::string(name_of(recomputed(s))); });
   const RecomputeKind first = recomputed(plan.layers.front());
-  const bool selective = std::any_of(plan.layers.begin(), plan.layers.end(),
-                                     [](const StrategySpec& s) { return s.recompute == RecomputeKind::selective; });
+  const bool selective =
+      std::ranges::any_of(plan.layers, [](const StrategySpec& s) { return s.recompute == RecomputeKind::selective; });
   for (StrategySpec& layer : out.job->layers) layer.recompute = kept_but(plan, layer.recompute);
   if (kinds.size() == 1 && !selective) {
     tell_outputs(plan, "torchtitan", out);
@@ -63,11 +63,10 @@ inline std::string torchtitan_recompute(const Plan& plan, Exported& out) {
       return "mode = \"selective\"\nselective_ac_option = \"" + std::to_string(n) + "\"  # every n-th layer\n";
     }
   for (StrategySpec& layer : out.job->layers) layer.recompute = RecomputeKind::full;
-  out.not_expressed.push_back((kinds.size() > 1
-                                   ? "recomputation differs from layer to layer, " + by_layer_text(kinds)
-                                   : std::string("recomputation of the attention core alone, in all layers")) +
-                              ": torchtitan recomputes all layers or every n-th, as a whole or keeping attention, and "
-                              "all as a whole is written, so that no rank keeps more than planned");
+  out.lacks((kinds.size() > 1 ? "recomputation differs from layer to layer, " + by_layer_text(kinds)
+                              : std::string("recomputation of the attention core alone, in all layers")) +
+            ": torchtitan recomputes all layers or every n-th, as a whole or keeping attention, and all as a whole is "
+            "written, so that no rank keeps more than planned");
   return "mode = \"full\"\n";
 }
 
@@ -76,14 +75,13 @@ inline std::string torchtitan_data(const Plan& plan, const StrategySpec& spec, E
   const bool others = spec.tensor > 1 || plan.stages.size() > 1;
   const bool replicas = spec.zero == 0 && !others && spec.context == 1;
   if (spec.shards() > 1 && spec.zero == 0 && !replicas)
-    out.not_expressed.push_back(
+    out.lacks(
         std::string(spec.context > 1 ? "context parallelism without ZeRO"
                                      : "data parallelism without ZeRO beside tensor or pipeline parallelism") +
         ": torchtitan then shards with FSDP, over data and context ranks, and what is nearest to ZeRO 2 is written");
-  if (spec.zero == 1)
-    out.not_expressed.push_back("ZeRO 1: FSDP shards gradients too, and what is nearest to ZeRO 2 is written");
+  if (spec.zero == 1) out.lacks("ZeRO 1: FSDP shards gradients too, and what is nearest to ZeRO 2 is written");
   if (plan.precision != Precision::fp32 && others && spec.data == 1 && spec.context == 1)
-    out.not_expressed.push_back(
+    out.lacks(
         "bf16 arithmetic with fp32 master weights: torchtitan casts with FSDP, or with DDP alone, and this plan has no "
         "data parallelism");
   std::string text = "data_parallel_replicate_degree = " + std::to_string(replicas ? spec.data : 1) +
@@ -104,14 +102,14 @@ inline std::string torchtitan_pipeline(const Plan& plan, std::int64_t samples, E
                                                                       : "1F1B";
   if (plan.schedule == ScheduleKind::zb_h1) {
     out.job->schedule = ScheduleKind::one_f_one_b;
-    out.not_expressed.push_back(
+    out.lacks(
         "the schedule zb-h1: the zero-bubble schedules of torchtitan have two stages or more on a rank, and 1F1B is "
         "written");
   }
   if (plan.schedule == ScheduleKind::interleaved && plan.virtual_stages == 1) {
     schedule = "1F1B";
     out.job->schedule = ScheduleKind::one_f_one_b;
-    out.not_expressed.push_back(
+    out.lacks(
         "the schedule interleaved with one virtual stage: torchtitan interleaves two or more, and 1F1B, which is the "
         "same here, is written");
   }
@@ -137,10 +135,10 @@ inline Exported export_torchtitan(const Plan& plan) {
   const std::string target = "torchtitan";
   StrategySpec spec = detail::one_for_all(plan, target, out);
   if (spec.tensor > 1 && spec.sequence != SequenceKind::megatron)
-    out.not_expressed.push_back(
+    out.lacks(
         "tensor parallelism with whole sequences between its regions: torchtitan always splits the sequence there");
   if (spec.sequence == SequenceKind::ulysses)
-    out.not_expressed.push_back("Ulysses: torchtitan passes keys and values around, as ring attention does");
+    out.lacks("Ulysses: torchtitan passes keys and values around, as ring attention does");
   const SequenceKind split = spec.tensor > 1    ? SequenceKind::megatron
                              : spec.context > 1 ? SequenceKind::ring
                                                 : SequenceKind::none;
@@ -162,16 +160,15 @@ inline Exported export_torchtitan(const Plan& plan) {
   if (spec.expert > 1) parallelism += line("expert_parallel_degree", spec.expert);
   parallelism += detail::torchtitan_pipeline(plan, samples, out);
   if (spec.context > 1 && plan.sequence_length % (std::int64_t{2} * spec.tensor * spec.context) != 0)
-    out.not_expressed.push_back("a sequence of " + std::to_string(plan.sequence_length) +
-                                " tokens: torchtitan needs a multiple of twice the context times the tensor degree");
+    out.lacks("a sequence of " + std::to_string(plan.sequence_length) +
+              " tokens: torchtitan needs a multiple of twice the context times the tensor degree");
   detail::tell_moments(plan, target, out);
   const std::string checkpoint = "[activation_checkpoint]\n" + detail::torchtitan_recompute(plan, out);
 
   std::string products;
   if (plan.precision == Precision::fp8) {
     products = "\n[quantize.linear.float8]\nfilter_fqns = [\n  \"output\",\n]\n";
-    out.set_elsewhere.push_back(
-        "the table [model] has converters = [\"quantize.linear.float8\"], for the 8-bit products of blocks");
+    out.elsewhere("the table [model] has converters = [\"quantize.linear.float8\"], for the 8-bit products of blocks");
   }
 
   out.text = "# torchtitan 0.2 job file of " + detail::export_title(plan) +

@@ -35,7 +35,6 @@ struct Job {
   bool overlapped_reduce = true;  ///< gradients are reduced while the next micro-batches compute
   bool sequence_parallel = true;  ///< Megatron's, with every tensor-parallel layer
   bool gpipe = false;             ///< otherwise 1F1B
-  friend bool operator==(const Job&, const Job&) = default;
 };
 
 /// Of one layer. At most one of the two degrees is above 1; the data-parallel degree fills the stage.
@@ -86,43 +85,40 @@ class Model {
   }
 
   /// Errors (usage): a figure that the profiles lack.
-  [[nodiscard]] Result<Cost> layer(const LayerStrategy& s, int pipeline, std::int64_t microbatches) const {
+  [[nodiscard]] Result<Cost> layer(const LayerStrategy& s, int pipeline, std::int64_t microbatches) const try {
     const int q = s.degree();
     const int data = job_.devices / (pipeline * q);
     const int shards = data * s.ulysses;
     const auto b = static_cast<double>(local_batch(pipeline, q, microbatches));
-    const auto activation = s.recompute
-                                ? Result<double>(job_.sequence_parallel ? profile_.checkpoint / q : profile_.checkpoint)
-                                : at(profile_.activation, q, "activation", "a layer");
-    if (!activation) return tl::unexpected<Error>(activation.error());
-    const auto inverse = inverse_bandwidth(shards, s.tensor == 1);
-    if (!inverse) return tl::unexpected<Error>(inverse.error());
-    const auto collectives = collective_time(s, b);
-    if (!collectives) return tl::unexpected<Error>(collectives.error());
-    const auto exchange = exchange_time(pipeline, b);
-    if (!exchange) return tl::unexpected<Error>(exchange.error());
+    const double checkpoint = job_.sequence_parallel ? profile_.checkpoint / q : profile_.checkpoint;
+    const double activation = s.recompute ? checkpoint : at(profile_.activation, q, "activation", "a layer");
+    const double inverse = inverse_bandwidth(shards, s.tensor == 1);
+    const double collectives = collective_time(s, b);
+    const double exchange = exchange_time(pipeline, b);
 
     Cost out;
     const DataKind kind = s.zero3 ? DataKind::zero3 : job_.data;
     out.states = 4 * profile_.parameters / s.tensor * state_share(kind, shards, microbatches);
-    out.activation = *activation * b;
+    out.activation = activation * b;
     const double forward = profile_.layer.at(b / q);
     const double backward = forward * (s.recompute ? 3 : 2);
     const double reduced = 2.0 * (shards - 1) / shards * profile_.parameters / s.tensor * mixed();
-    const double gather = kind == DataKind::zero3 ? 0.5 * reduced * *inverse : 0;
+    const double gather = kind == DataKind::zero3 ? 0.5 * reduced * inverse : 0;
     const auto pass = [&](double megabytes) {
-      return forward + (data == 1 ? backward : overlapped(megabytes, backward, *inverse)) + *collectives + gather +
-             *exchange;
+      return forward + (data == 1 ? backward : overlapped(megabytes, backward, inverse)) + collectives + gather +
+             exchange;
     };
     out.sync = pass(reduced);
     out.no_sync = pass(0);
     // Recomputation adds a half to the messages, all in backward; of the others a third belongs to forward.
-    out.forward = forward + *collectives / (s.recompute ? 4.5 : 3) + gather + *exchange / 2;
+    out.forward = forward + collectives / (s.recompute ? 4.5 : 3) + gather + exchange / 2;
     return out;
+  } catch (const Failure& failure) {
+    return error_of(failure);
   }
 
   /// Embedding and head, or one of them. Errors (usage): a figure that the profiles lack.
-  [[nodiscard]] Result<Cost> end(const EndStrategy& s, End which, int pipeline, std::int64_t microbatches) const {
+  [[nodiscard]] Result<Cost> end(const EndStrategy& s, End which, int pipeline, std::int64_t microbatches) const try {
     const EndProfile& profile = which == End::whole   ? profile_.whole
                                 : which == End::first ? profile_.first
                                                       : profile_.last;
@@ -132,31 +128,29 @@ class Model {
     const int data = job_.devices / (pipeline * s.degree);
     const int shards = s.ulysses ? data * s.degree : data;
     const auto b = static_cast<double>(local_batch(pipeline, s.degree, microbatches));
-    const auto states = at(profile.states, s.tensor(), "model states", name);
-    if (!states) return tl::unexpected<Error>(states.error());
-    const auto activation = at(profile.activation, s.degree, "activation", name);
-    if (!activation) return tl::unexpected<Error>(activation.error());
-    const auto inverse = inverse_bandwidth(shards, s.tensor() == 1);
-    if (!inverse) return tl::unexpected<Error>(inverse.error());
-    const auto reduce = message_time(hardware_.all_reduce, true, s.tensor(), b);
-    if (!reduce) return tl::unexpected<Error>(reduce.error());
+    const double states = at(profile.states, s.tensor(), "model states", name);
+    const double activation = at(profile.activation, s.degree, "activation", name);
+    const double inverse = inverse_bandwidth(shards, s.tensor() == 1);
+    const double reduce = message_time(hardware_.all_reduce, true, s.tensor(), b);
 
     const DataKind kind = s.zero3 ? DataKind::zero3 : job_.data;
     Cost out;
-    out.states = *states * state_share(kind, shards, microbatches);
-    out.activation = *activation * b;
+    out.states = states * state_share(kind, shards, microbatches);
+    out.activation = activation * b;
     const double forward = profile_.ends.at(b / s.degree) / (which == End::whole ? 1 : 2);
-    const double message = *states / 4 * mixed() * *inverse * (shards - 1) / shards;
+    const double message = states / 4 * mixed() * inverse * (shards - 1) / shards;
     const auto slowed = [this](double communication, double computation) {
       return std::max(communication,
                       communication + (computation * hardware_.overlap - communication) / hardware_.overlap);
     };
     const double half = kind == DataKind::zero3 ? 0.5 : 0;
     // One all-gather for each end: of the embedding's gradient, and of the head's input.
-    const double gather = *reduce / 2;
+    const double gather = reduce / 2;
     out.forward = slowed(message * half, forward) + (which == End::first ? 0 : gather);
     out.no_sync = out.forward + slowed(message * half, 2 * forward) + (which == End::last ? 0 : gather);
     return out;
+  } catch (const Failure& failure) {
+    return error_of(failure);
   }
 
   /// MB that Megatron's sequence parallelism needs for gathered activations; `tensor` is the largest tensor-parallel
@@ -192,53 +186,51 @@ class Model {
            static_cast<double>(element_bytes(job_.precision)) / (1 << 20);
   }
 
-  static Result<double> at(const std::map<int, double>& table, int degree, const char* what, const char* of) {
+  static double at(const std::map<int, double>& table, int degree, const char* what, const char* of) {
     const auto found = table.find(degree);
     if (found != table.end()) return found->second;
-    return usage_error("the memory profile lacks the " + std::string(what) + " of " + of + " at degree " +
-                       std::to_string(degree) + "; profile it, or exclude that degree with --max-tp or --max-pp");
+    throw Failure(ErrorKind::usage, "the memory profile lacks the " + std::string(what) + " of " + of + " at degree " +
+                                        std::to_string(degree) +
+                                        "; profile it, or exclude that degree with --max-tp or --max-pp");
   }
 
   // Milliseconds of a MB.
-  [[nodiscard]] Result<double> inverse_bandwidth(int group, bool consecutive) const {
-    if (group == 1) return 0.0;
+  [[nodiscard]] double inverse_bandwidth(int group, bool consecutive) const {
+    if (group == 1) return 0;
     const bool flag = consecutive || group == job_.devices;
     const auto found = hardware_.bandwidth.find({group, flag});
     if (found != hardware_.bandwidth.end()) return 1 / found->second;
-    return usage_error("the hardware profile lacks allreduce_size_" + std::to_string(group) + "_consec_" +
-                       (flag ? "1" : "0") + ", the all-reduce bandwidth of " + std::to_string(group) +
-                       " ranks; profile it, or exclude that degree with --max-tp or --max-pp");
+    throw Failure(ErrorKind::usage, "the hardware profile lacks allreduce_size_" + std::to_string(group) + "_consec_" +
+                                        (flag ? "1" : "0") + ", the all-reduce bandwidth of " + std::to_string(group) +
+                                        " ranks; profile it, or exclude that degree with --max-tp or --max-pp");
   }
 
-  [[nodiscard]] Result<double> message_time(const std::map<int, MessageTimes>& tables, bool all_reduce, int group,
-                                            double samples) const {
-    if (group == 1) return 0.0;
+  [[nodiscard]] double message_time(const std::map<int, MessageTimes>& tables, bool all_reduce, int group,
+                                    double samples) const {
+    if (group == 1) return 0;
     const auto found = tables.find(group);
     if (found != tables.end()) return found->second.at(activation_megabytes(samples));
-    return usage_error("the hardware profile lacks " + std::string(all_reduce ? "allreduce" : "all2all") + "_size_" +
-                       std::to_string(group) + "_1MB_time and the like, the times of messages among " +
-                       std::to_string(group) + " ranks; profile them, or exclude that degree with --max-tp");
+    throw Failure(ErrorKind::usage, "the hardware profile lacks " + std::string(all_reduce ? "allreduce" : "all2all") +
+                                        "_size_" + std::to_string(group) +
+                                        "_1MB_time and the like, the times of messages among " + std::to_string(group) +
+                                        " ranks; profile them, or exclude that degree with --max-tp");
   }
 
   // All-gathers and reduce-scatters of tensor parallelism, or all-to-alls of Ulysses, of a layer.
-  [[nodiscard]] Result<double> collective_time(const LayerStrategy& s, double samples) const {
+  [[nodiscard]] double collective_time(const LayerStrategy& s, double samples) const {
     const double repeated = s.recompute ? 1.5 : 1;
-    if (s.ulysses > 1)
-      return message_time(hardware_.all_to_all, false, s.ulysses, samples).map([&](double ms) {
-        return 4 * repeated * ms;
-      });
-    return message_time(hardware_.all_reduce, true, s.tensor, samples).map([&](double ms) {
-      return 6 * repeated * ms / 2;
-    });
+    if (s.ulysses > 1) return 4 * repeated * message_time(hardware_.all_to_all, false, s.ulysses, samples);
+    return 6 * repeated * message_time(hardware_.all_reduce, true, s.tensor, samples) / 2;
   }
 
   // A layer's part of the messages between stages.
-  [[nodiscard]] Result<double> exchange_time(int pipeline, double samples) const {
-    if (pipeline == 1) return 0.0;
+  [[nodiscard]] double exchange_time(int pipeline, double samples) const {
+    if (pipeline == 1) return 0;
     const auto found = hardware_.between_stages.find(pipeline);
     if (found == hardware_.between_stages.end())
-      return usage_error("the hardware profile lacks pp_size_" + std::to_string(pipeline) + ", the bandwidth between " +
-                         std::to_string(pipeline) + " stages; profile it, or exclude that degree with --max-pp");
+      throw Failure(ErrorKind::usage, "the hardware profile lacks pp_size_" + std::to_string(pipeline) +
+                                          ", the bandwidth between " + std::to_string(pipeline) +
+                                          " stages; profile it, or exclude that degree with --max-pp");
     const double megabytes =
         samples * static_cast<double>(job_.sequence) * static_cast<double>(job_.hidden) * 4 / (1 << 20) * mixed();
     return pipeline * 2 * megabytes / found->second / job_.layers;

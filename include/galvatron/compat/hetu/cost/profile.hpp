@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <utility>
@@ -22,7 +23,6 @@ struct Line {
   double slope = 0;
   double intercept = 0;
   [[nodiscard]] double at(double x) const { return intercept + slope * x; }
-  friend bool operator==(const Line&, const Line&) = default;
 };
 
 /// Milliseconds of a collective over the size of its message in MB: what was measured where it was measured, a
@@ -34,7 +34,6 @@ struct MessageTimes {
     const auto exact = measured.find(megabytes);
     return exact == measured.end() ? line.at(megabytes) : exact->second;
   }
-  friend bool operator==(const MessageTimes&, const MessageTimes&) = default;
 };
 
 /// A network. Groups are named by their size.
@@ -44,14 +43,12 @@ struct Hardware {
   std::map<int, MessageTimes> all_reduce;            ///< by group
   std::map<int, MessageTimes> all_to_all;            ///< by group
   double overlap = 1;  ///< how much computation and communication slow each other down; at least 1
-  friend bool operator==(const Hardware&, const Hardware&) = default;
 };
 
 /// Embedding and head, or one of them: MB by tensor-parallel degree.
 struct EndProfile {
   std::map<int, double> states;      ///< parameters, gradients and optimizer
   std::map<int, double> activation;  ///< of a sample
-  friend bool operator==(const EndProfile&, const EndProfile&) = default;
 };
 
 /// A model at one length of sequence. Forward milliseconds of b samples over q tensor- or sequence-parallel ranks are
@@ -65,7 +62,6 @@ struct ModelProfile {
   EndProfile whole;                  ///< embedding and head on the one stage
   EndProfile first;                  ///< the embedding on the first of several
   EndProfile last;                   ///< the head on the last
-  friend bool operator==(const ModelProfile&, const ModelProfile&) = default;
 };
 
 namespace detail {
@@ -103,10 +99,9 @@ inline std::vector<double> least_squares(std::span<const std::pair<double, doubl
 }
 
 inline std::size_t different_x(std::span<const std::pair<double, double>> points) {
-  std::vector<double> x;
-  for (const auto& point : points) x.push_back(point.first);
-  std::sort(x.begin(), x.end());
-  return static_cast<std::size_t>(std::unique(x.begin(), x.end()) - x.begin());
+  std::set<double> x;
+  for (const auto& point : points) x.insert(point.first);
+  return x.size();
 }
 
 }  // namespace detail
@@ -131,7 +126,6 @@ struct TimePoint {
   std::int64_t batch = 1;     ///< samples of the run
   std::int64_t sequence = 1;  ///< tokens of a sample
   double milliseconds = 0;
-  friend bool operator==(const TimePoint&, const TimePoint&) = default;
 };
 
 /// How times at the wanted batch come from the profile.
@@ -144,29 +138,27 @@ enum class TimeMode {
 /// The line over b/q of one part of the model. Errors (usage): not enough points; `part` and `source` name them.
 inline Result<Line> time_line(std::span<const TimePoint> profile, TimeMode mode, std::int64_t sequence, bool of_layer,
                               const std::string& source) {
-  std::vector<std::pair<double, double>> points;
   const std::string part = of_layer ? "layertype_0" : "layertype_other";
   const std::string wanted = std::to_string(sequence);
-  if (mode == TimeMode::batch) {
-    for (const TimePoint& p : profile)
-      if (p.sequence == sequence)
-        points.emplace_back(static_cast<double>(p.batch), static_cast<double>(p.batch) * p.milliseconds);
-    if (detail::different_x(points) < 8)
-      return usage_error(source + ": " + std::to_string(points.size()) + " batch sizes of " + part +
-                         " at sequence length " + wanted +
-                         ", and a line over the batch needs at least 8; profile more, or choose another --time-mode");
-    const auto c = detail::least_squares(points, 1);
-    return Line{c[1], c[0]};
-  }
-  if (mode == TimeMode::sequence) {
-    const std::size_t degree = of_layer ? 2 : 1;
-    for (const TimePoint& p : profile)
-      if (p.batch == 1) points.emplace_back(static_cast<double>(p.sequence), p.milliseconds);
-    if (detail::different_x(points) < degree + 1)
-      return usage_error(source + ": " + std::to_string(points.size()) + " sequence lengths of " + part +
-                         " at batch size 1, and at least " + std::to_string(degree + 1) +
-                         " are needed; profile more, or choose another --time-mode");
+  if (mode != TimeMode::fixed) {
+    const bool over_batch = mode == TimeMode::batch;
+    std::vector<std::pair<double, double>> points;
+    for (const TimePoint& p : profile) {
+      const auto batch = static_cast<double>(p.batch);
+      if (over_batch && p.sequence == sequence) points.emplace_back(batch, batch * p.milliseconds);
+      if (!over_batch && p.batch == 1) points.emplace_back(static_cast<double>(p.sequence), p.milliseconds);
+    }
+    const std::size_t degree = !over_batch && of_layer ? 2 : 1;
+    const std::size_t least = over_batch ? 8 : degree + 1;
+    if (detail::different_x(points) < least)
+      return usage_error(source + ": " + std::to_string(points.size()) +
+                         (over_batch ? " batch sizes of " + part + " at sequence length " + wanted +
+                                           ", and a line over the batch needs at least 8"
+                                     : " sequence lengths of " + part + " at batch size 1, and at least " +
+                                           std::to_string(least) + " are needed") +
+                         "; profile more, or choose another --time-mode");
     const auto c = detail::least_squares(points, degree);
+    if (over_batch) return Line{c[1], c[0]};
     double slope = 0;
     for (std::size_t i = c.size(); i-- > 0;) slope = slope * static_cast<double>(sequence) + c[i];
     return Line{slope, 0};

@@ -17,7 +17,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include <galvatron/compat/hetu/cost/plan.hpp>
+#include <galvatron/compat/hetu/cost.hpp>
 #include <galvatron/compat/hetu/files/text.hpp>
 #include <galvatron/core/error.hpp>
 #include <galvatron/core/file.hpp>
@@ -35,30 +35,12 @@ struct HetuPlanFile {
   bool has_microbatches = false;  ///< otherwise plan.microbatches is 1
 };
 
-namespace detail {
-
-/// The list under `key`, one figure for each layer; `otherwise` for all when there is none.
-inline Result<std::vector<int>> layer_list(JsonObject& fields, const char* key, std::size_t layers, int most,
-                                           int otherwise) {
-  if (!fields.contains(key)) return std::vector<int>(layers, otherwise);
-  const auto text = fields.required<std::string>(key);
-  if (fields.failed()) return tl::unexpected<Error>(fields.finish_allowing_unknown_keys().error());
-  auto out = integer_list(text, fields.name(key), 0, most, layers);
-  if (out && out->size() != layers)
-    return usage_error(fields.name(key) + ": " + std::to_string(out->size()) + " figures for " +
-                       std::to_string(layers) + " layers");
-  return out;
-}
-
-inline constexpr std::size_t most_hetu_layers = 100'000;
-
-}  // namespace detail
-
 /// Errors (usage): missing keys, wrong types, lists that are no lists or not one figure a layer. Keys of other names
 /// are ignored. Whether the plan suits a job is for cost::hetu::price to say.
-inline Result<HetuPlanFile> hetu_plan_from_json(const nlohmann::json& value, const std::string& where) {
+inline Result<HetuPlanFile> hetu_plan_from_json(const nlohmann::json& value, const std::string& where) try {
   using cost::hetu::DataKind;
   constexpr int most = 1 << 20;
+  constexpr int most_layers = 100'000;
   JsonObject fields(value, where);
   HetuPlanFile out;
   out.plan.pipeline = fields.required<int>("pp_deg", 1, most);
@@ -83,33 +65,37 @@ inline Result<HetuPlanFile> hetu_plan_from_json(const nlohmann::json& value, con
   if (!data.empty() && !out.data)
     fields.fail(fields.name("default_dp_type") + ": \"" + detail::one_line(data, 40) +
                 "\" is unknown; known are ddp, zero2, zero3");
-  if (auto done = fields.finish_allowing_unknown_keys(); !done) return tl::unexpected<Error>(std::move(done.error()));
+  value_or_throw(fields.finish_allowing_unknown_keys());
 
-  const auto degrees =
-      detail::integer_list(degrees_text, fields.name("tp_sizes_enc"), 1, most, detail::most_hetu_layers);
-  if (!degrees) return tl::unexpected<Error>(degrees.error());
-  const std::size_t layers = degrees->size();
-  const auto consecutive = detail::layer_list(fields, "tp_consecutive_flags", layers, 1, 1);
-  const auto sharded = detail::layer_list(fields, "dp_types_enc", layers, 1, 0);
-  const auto ulysses = detail::layer_list(fields, "use_sp", layers, 1, 0);
-  const auto recompute = detail::layer_list(fields, "checkpoint", layers, 1, 0);
-  for (const auto* list : {&consecutive, &sharded, &ulysses, &recompute})
-    if (!*list) return tl::unexpected<Error>(list->error());
+  const auto degrees = detail::integer_list(degrees_text, fields.name("tp_sizes_enc"), 1, most, most_layers);
+  const std::size_t layers = degrees.size();
+  // A figure for each layer, 0 or 1; `otherwise` for all where there is no such list.
+  const auto flags = [&](const char* key, int otherwise) {
+    if (!fields.contains(key)) return std::vector<int>(layers, otherwise);
+    const auto text = fields.required<std::string>(key);
+    value_or_throw(fields.finish_allowing_unknown_keys());
+    auto list = detail::integer_list(text, fields.name(key), 0, 1, layers);
+    if (list.size() != layers)
+      throw Failure(ErrorKind::usage, fields.name(key) + ": " + std::to_string(list.size()) + " figures for " +
+                                          std::to_string(layers) + " layers");
+    return list;
+  };
+  const auto consecutive = flags("tp_consecutive_flags", 1);
+  const auto sharded = flags("dp_types_enc", 0);
+  const auto ulysses = flags("use_sp", 0);
+  const auto recompute = flags("checkpoint", 0);
   for (std::size_t i = 0; i < layers; ++i) {
-    const int degree = (*degrees)[i];
-    if ((*consecutive)[i] == 0 && degree > 1)
+    const int degree = degrees[i];
+    if (consecutive[i] == 0 && degree > 1)
       return usage_error(fields.name("tp_consecutive_flags") + ": layer " + std::to_string(i) +
                          " has tensor-parallel ranks that are not consecutive, which this cost model has no times for");
-    const bool split = (*ulysses)[i] == 1;
-    out.plan.layers.push_back({split ? 1 : degree, split ? degree : 1, (*sharded)[i] == 1, (*recompute)[i] == 1});
+    const bool split = ulysses[i] == 1;
+    out.plan.layers.push_back({split ? 1 : degree, split ? degree : 1, sharded[i] == 1, recompute[i] == 1});
   }
   if (fields.contains("pp_division")) {
     const auto text = fields.required<std::string>("pp_division");
-    if (auto done = fields.finish_allowing_unknown_keys(); !done) return tl::unexpected<Error>(std::move(done.error()));
-    auto division = detail::integer_list(text, fields.name("pp_division"), 1,
-                                         static_cast<int>(detail::most_hetu_layers), detail::most_hetu_layers);
-    if (!division) return tl::unexpected<Error>(std::move(division.error()));
-    out.plan.division = std::move(*division);
+    value_or_throw(fields.finish_allowing_unknown_keys());
+    out.plan.division = detail::integer_list(text, fields.name("pp_division"), 1, most_layers, most_layers);
   } else {
     if (static_cast<std::size_t>(out.plan.pipeline) > layers)
       return usage_error(fields.name("pp_deg") + ": " + std::to_string(out.plan.pipeline) + " stages for " +
@@ -117,13 +103,14 @@ inline Result<HetuPlanFile> hetu_plan_from_json(const nlohmann::json& value, con
     out.plan.division = cost::hetu::even_division(static_cast<int>(layers), out.plan.pipeline);
   }
   return out;
+} catch (const Failure& failure) {
+  return error_of(failure);
 }
 
 /// Errors (usage): an unreadable file, bad JSON, and those of hetu_plan_from_json.
 inline Result<HetuPlanFile> read_hetu_plan(const std::filesystem::path& path) {
-  const auto value = read_json_file(path);
-  if (!value) return tl::unexpected<Error>(value.error());
-  return hetu_plan_from_json(*value, path.string());
+  return read_json_file(path).and_then(
+      [&](const nlohmann::json& value) { return hetu_plan_from_json(value, path.string()); });
 }
 
 /// The content of a plan file, keys in the order of the head of this file.
