@@ -82,7 +82,7 @@ RunStart run_start(const RunFileArguments& a, Launcher& launcher) {
     if (!a.checkpoint.empty()) {
       auto taken = train::FolderLock::take(a.checkpoint);
       if (!taken) refuse("--checkpoint: " + taken.error().message);
-      lock = std::make_shared<train::FolderLock>(std::move(*taken));
+      lock = std::move(*taken);
     }
     start = found_start(a, train::Checksums::compared);
     start.lock = std::move(lock);

@@ -9,8 +9,8 @@
 
 #include <nlohmann/json.hpp>
 
-#include <galvatron/checkpoint/huggingface_reader.hpp>
-#include <galvatron/checkpoint/lock.hpp>
+#include <galvatron/checkpoint/folder.hpp>
+#include <galvatron/checkpoint/huggingface.hpp>
 #include <galvatron/checkpoint/reader.hpp>
 #include <galvatron/data/open.hpp>
 #include <galvatron/model/spec.hpp>

@@ -13,8 +13,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include <galvatron/checkpoint/huggingface_reader.hpp>
-#include <galvatron/checkpoint/huggingface_writer.hpp>
+#include <galvatron/checkpoint/huggingface.hpp>
 #include <galvatron/model/huggingface.hpp>
 #include <galvatron/train/compiled.hpp>
 

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include <galvatron/comm/thread/thread.hpp>
-#include <galvatron/train/gather_records.hpp>
+#include <galvatron/train/gather_report.hpp>
 
 using namespace galvatron;
 using schedule::Instruction;
@@ -87,8 +87,7 @@ TEST_CASE("rank 0 collects what the others recorded, each on its own") {
 TEST_CASE("a clock that is ahead is found to be") {
   comm::thread::run(2, [](comm::thread::World& world) {
     const double ahead = world.rank() == 1 ? 1234.5 : 0;
-    const double offset =
-        train::clock_offset(world, 1 - world.rank(), [&] { return train::RecordedStep::now() + ahead; });
+    const double offset = train::clock_offset(world, 1 - world.rank(), [&] { return steady_seconds() + ahead; });
     if (world.rank() == 0)
       CHECK(std::abs(offset - 1234.5) < 1e-2);
     else

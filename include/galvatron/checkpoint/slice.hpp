@@ -1,4 +1,5 @@
-// Slices: where the elements that a rank keeps lie in the whole tensors of the model.
+// Slices: where the elements that a rank keeps lie in the whole tensors of the model; and Snapshot: a rank's part of a
+// checkpoint, copied between two steps into the bytes of its file.
 //
 //   store of a rank   | qkv_weight ......... | attention_out_weight ... | ...     a ZeRO shard begins and ends anywhere
 //                            [ own ................ )
@@ -11,13 +12,28 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
+#include <cstddef>
 #include <cstdint>
+#include <cstdio>
+#include <cstring>
+#include <functional>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
+#include <type_traits>
+#include <vector>
 
+#include <galvatron/checkpoint/safetensors.hpp>
+#include <galvatron/core/dtype.hpp>
+#include <galvatron/core/sharding.hpp>
+#include <galvatron/core/units.hpp>
+#include <galvatron/core/view.hpp>
+#include <galvatron/device/arena.hpp>
+#include <galvatron/plan/stage_plan.hpp>
+#include <galvatron/runtime/layer.hpp>
 #include <galvatron/runtime/parameter_store.hpp>
+#include <galvatron/runtime/store_view.hpp>
 #include <galvatron/strategy/parameter_names.hpp>
 #include <galvatron/strategy/parameters.hpp>
 
@@ -122,34 +138,141 @@ inline std::string text_of(const SliceName& name) {
 }
 
 /// Nothing unless the text is one that text_of() gives, of a slice that is not empty.
-inline std::optional<SliceName> parse_slice_name(std::string_view text) {
+inline std::optional<SliceName> parse_slice_name(const std::string& text) {
   SliceName out;
-  const auto number = [&](auto& value, char after) {
-    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-    if (error != std::errc{} || end == text.data() + text.size() || *end != after || value < 0) return false;
-    text.remove_prefix(static_cast<std::size_t>(end - text.data()) + 1);
-    return true;
-  };
-  const auto word = [&](char after) {
-    const std::size_t at = text.find(after);
-    const std::string_view found = text.substr(0, at);
-    text.remove_prefix(at == std::string_view::npos ? text.size() : at + 1);
-    return found;
-  };
-  if (!number(out.layer, '.')) return std::nullopt;
-  const auto parameter = parameter_named(word('.'));
-  const auto* state = std::ranges::find(state_kind_names, word('['));
-  std::int64_t row_end = 0;
-  std::int64_t column_end = 0;
-  if (!parameter || state == state_kind_names.end() || !number(out.slice.row, ':') || !number(row_end, ',') ||
-      !number(out.slice.column, ':') || !number(column_end, ']') || !text.empty())
+  std::array<char, 64> parameter{}, state{};
+  long long row = 0, row_end = 0, column = 0, column_end = 0;
+  const int found = std::sscanf(text.c_str(), "%d.%63[^.].%63[^[][%lld:%lld,%lld:%lld]", &out.layer, parameter.data(),
+                                state.data(), &row, &row_end, &column, &column_end);
+  const auto named = parameter_named(parameter.data());
+  const auto* kind = std::ranges::find(state_kind_names, state.data());
+  if (found != 7 || !named || kind == state_kind_names.end() || row_end <= row || column_end <= column)
     return std::nullopt;
-  out.parameter = *parameter;
-  out.state = static_cast<StateKind>(state - state_kind_names.begin());
-  out.slice.rows = row_end - out.slice.row;
-  out.slice.columns = column_end - out.slice.column;
-  if (out.slice.rows <= 0 || out.slice.columns <= 0) return std::nullopt;
+  out.parameter = *named;
+  out.state = static_cast<StateKind>(kind - state_kind_names.begin());
+  out.slice = {row, row_end - row, column, column_end - column};
+  return out.layer >= 0 && row >= 0 && column >= 0 && text_of(out) == text ? std::optional(out) : std::nullopt;
+}
+
+/// What a rank writes of a store: its own part, and of a tensor that all tensor ranks have whole only the first one's.
+/// Calls f(tensor, offset in the store, slice).
+template <class F>
+void for_each_written_slice(const runtime::StoreView& store, std::int64_t vocabulary, F&& f) {
+  if (!store.counted) return;
+  for_each_slice(*store.layout, store.own, store.tensor_rank, store.tensor_degree, vocabulary,
+                 [&](const ParameterTensor& tensor, std::int64_t offset, const TensorSlice& slice) {
+                   if (tensor.cut != ParameterCut::whole || store.tensor_rank == 0) f(tensor, offset, slice);
+                 });
+}
+
+/// The entries of a rank's file, in the order of their bytes. They depend on the plan only, not on the step.
+/// @param visit  calls its argument for every store of the rank
+inline std::vector<SafetensorsEntry> shard_entries(const std::function<void(const runtime::StoreVisitor&)>& visit,
+                                                   std::int64_t vocabulary) {
+  std::vector<SafetensorsEntry> out;
+  std::int64_t end = 0;
+  visit([&](const runtime::StoreView& store) {
+    for_each_written_slice(
+        store, vocabulary, [&](const ParameterTensor& tensor, std::int64_t, const TensorSlice& slice) {
+          for (const StateKind state : {StateKind::master, StateKind::first_moment, StateKind::second_moment}) {
+            const std::int64_t bytes = slice.count() * static_cast<std::int64_t>(sizeof(float));
+            out.push_back({text_of({store.layer, tensor.name, state, slice}),
+                           "F32",
+                           {slice.rows, slice.columns},
+                           end,
+                           end + bytes});
+            end += bytes;
+          }
+        });
+  });
   return out;
 }
+
+/// The bytes of the copy that a rank of a plan takes for checkpoints, which is its file: known before anything runs.
+/// They are taken beside the rank's arena.
+inline Bytes snapshot_bytes(const StagePlan& stage, const ModelSpec& model, int rank) {
+  const auto visit = [&](const runtime::StoreVisitor& visitor) {
+    const auto store = [&](const ChunkPlan::Entry& entry, ParameterPart part) {
+      const int t = entry.spec.tensor;
+      const int copies = entry.spec.shards();
+      const ParameterLayout layout = parameter_layout(entry.layer, part, t, copies);
+      const int local = rank - stage.first_rank;
+      const Sharding::Range own = Sharding::even(layout.elements, copies).range(entry.spec.shard(local));
+      runtime::StoreView view;
+      view.layer = entry.number;
+      view.layout = &layout;
+      view.own = {own.begin, own.end};
+      view.tensor_rank = entry.spec.tensor_rank(local);
+      view.tensor_degree = t;
+      visitor(view);
+    };
+    for (const ChunkPlan& chunk : stage.chunks)
+      for (const ChunkPlan::Entry& entry : chunk.layers) {
+        const bool table =
+            entry.layer.kind == LayerKind::embedding || (entry.layer.kind == LayerKind::head && !entry.layer.tied);
+        if (table) store(entry, ParameterPart::table);
+        store(entry, ParameterPart::rest);
+      }
+  };
+  const auto entries = shard_entries(visit, model.vocabulary());
+  return {static_cast<std::int64_t>(safetensors_header(entries).size()) + (entries.empty() ? 0 : entries.back().end)};
+}
+
+/// A rank's file in memory: its header once and for all, its data as they were at the last take().
+class Snapshot {
+ public:
+  /// @param stage  calls a visitor for every store of the rank
+  template <class Stage>
+  Snapshot(Stage& stage, std::int64_t vocabulary) : vocabulary_(vocabulary) {
+    const auto entries = shard_entries([&](const runtime::StoreVisitor& visitor) { stage.visit(visitor); }, vocabulary);
+    const std::string header = safetensors_header(entries);
+    header_ = static_cast<std::int64_t>(header.size());
+    const std::int64_t size = header_ + (entries.empty() ? 0 : entries.back().end);
+    mapping_.emplace(Bytes{aligned_bytes(size)}, false);
+    image_ = mapping_->region("checkpoint copy", 0, mapping_->size()).template take<std::byte>(size);
+    std::memcpy(image_.data, header.data(), header.size());
+  }
+
+  /// Copies the state as it is now, with the device that owns it. Another thread may compute beside it, and change
+  /// neither masters nor moments.
+  template <class D, class Stage>
+  void take(D& device, Stage& stage) {
+    std::int64_t at = header_;
+    const auto copy = [&]<class T>(View<T> values) {
+      auto* to = reinterpret_cast<float*>(image_.data + at);
+      if constexpr (std::is_same_v<T, bfloat16>) {
+        // Into the upper half of their place, from where every one widens to what no other needs any more.
+        auto* half = reinterpret_cast<bfloat16*>(to) + values.count;
+        device.fetch(View<const T>(values), half);
+        for (std::int64_t i = 0; i < values.count; ++i) {
+          const float wide = half[i];
+          std::memcpy(to + i, &wide, sizeof wide);
+        }
+      } else {
+        device.fetch(View<const float>(values), to);
+      }
+      at += values.count * static_cast<std::int64_t>(sizeof(float));
+    };
+    stage.visit([&](const runtime::StoreView& store) {
+      for_each_written_slice(store, vocabulary_,
+                             [&](const ParameterTensor&, std::int64_t offset, const TensorSlice& slice) {
+                               const std::int64_t first = offset - store.range.begin;
+                               copy(store.master.slice(first, slice.count()));
+                               store.first_moment.visit(first, slice.count(), copy);
+                               store.second_moment.visit(first, slice.count(), copy);
+                             });
+    });
+  }
+
+  [[nodiscard]] std::span<const std::byte> bytes() const {
+    return {image_.data, static_cast<std::size_t>(image_.count)};
+  }
+
+ private:
+  std::int64_t vocabulary_;
+  std::int64_t header_ = 0;
+  std::optional<device::Mapping> mapping_;
+  View<std::byte> image_;
+};
 
 }  // namespace galvatron::train

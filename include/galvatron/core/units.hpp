@@ -3,6 +3,7 @@
 
 #include <compare>
 #include <cstdint>
+#include <ctime>
 
 namespace galvatron {
 
@@ -53,6 +54,13 @@ struct Flops {
   friend constexpr Flops operator+(Flops a, Flops b) { return {a.count + b.count}; }
   friend constexpr Flops operator*(Flops a, double n) { return {a.count * n}; }
 };
+
+/// Seconds of the system's steady clock; only differences count.
+inline double steady_seconds() {
+  std::timespec now{};
+  ::clock_gettime(CLOCK_MONOTONIC, &now);
+  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
+}
 
 constexpr Bytes max(Bytes a, Bytes b) { return a < b ? b : a; }
 constexpr Bytes min(Bytes a, Bytes b) { return a < b ? a : b; }

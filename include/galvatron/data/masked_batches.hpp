@@ -13,7 +13,6 @@
 
 #include <galvatron/core/rng.hpp>
 #include <galvatron/data/batch_source.hpp>
-#include <galvatron/data/shuffle.hpp>
 #include <galvatron/data/token_source.hpp>
 #include <galvatron/model/predictions.hpp>
 
@@ -69,12 +68,9 @@ class MaskedBatches final : public BatchSource {
   template <class F>
   void for_each_masked(std::int64_t first, std::int64_t samples, SequenceRange range, const F& f,
                        View<std::int32_t> out) const {
-    const auto sequence = static_cast<std::uint64_t>(source_.sequence());
-    const auto masked = static_cast<std::uint64_t>(masked_tokens(source_.sequence()));
     for (std::int64_t i = 0; i < samples; ++i)
-      for (std::uint64_t j = 0; j < masked; ++j) {
-        const auto token = static_cast<std::int64_t>(
-            shuffled(options_.seed ^ stream, static_cast<std::uint64_t>(first + i), j, sequence));
+      for (std::int64_t j = 0; j < masked_tokens(source_.sequence()); ++j) {
+        const std::int64_t token = shuffled(options_.seed ^ stream, first + i, j, source_.sequence());
         const std::int64_t place = token - range.first;
         if (place >= 0 && place < range.count) f(first + i, token, out[place * samples + i]);
       }

@@ -10,11 +10,9 @@
 
 #include <galvatron/core/error.hpp>
 #include <galvatron/data/batch_source.hpp>
-#include <galvatron/data/batches.hpp>
 #include <galvatron/data/image_source.hpp>
 #include <galvatron/data/masked_batches.hpp>
 #include <galvatron/data/span_batches.hpp>
-#include <galvatron/data/token_file.hpp>
 #include <galvatron/data/token_source.hpp>
 #include <galvatron/model/spec.hpp>
 

@@ -19,7 +19,6 @@
 
 #include <galvatron/core/error.hpp>
 #include <galvatron/data/batch_source.hpp>
-#include <galvatron/data/shuffle.hpp>
 #include <galvatron/data/token_source.hpp>
 #include <galvatron/model/predictions.hpp>
 
@@ -109,7 +108,7 @@ class SpanBatches final : public BatchSource {
   void for_each_part(std::int64_t sample, const F& f) const {
     const SpanCorruption& c = options_.corruption;
     Tokens text(static_cast<std::size_t>(c.text));
-    source_.inputs(sample, 1, View<std::int32_t>(text.data(), c.text));
+    source_.inputs(sample, 1, {0, c.text}, View<std::int32_t>(text.data(), c.text));
     const auto kept = lengths(2 * sample, c.text - c.noise, c.spans);
     const auto noise = lengths(2 * sample + 1, c.noise, c.spans);
     auto at = text.begin();
@@ -126,9 +125,7 @@ class SpanBatches final : public BatchSource {
   std::vector<std::int64_t> lengths(std::int64_t number, std::int64_t whole, std::int64_t parts) const {
     std::vector<std::int64_t> ends{whole};
     for (std::int64_t i = 0; i + 1 < parts; ++i)
-      ends.push_back(1 + static_cast<std::int64_t>(shuffled(options_.seed ^ stream, static_cast<std::uint64_t>(number),
-                                                            static_cast<std::uint64_t>(i),
-                                                            static_cast<std::uint64_t>(whole - 1))));
+      ends.push_back(1 + shuffled(options_.seed ^ stream, number, i, whole - 1));
     std::sort(ends.begin(), ends.end());
     for (std::size_t i = ends.size(); i-- > 1;) ends[i] -= ends[i - 1];
     return ends;

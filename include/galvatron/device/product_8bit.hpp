@@ -4,7 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include <galvatron/core/float8.hpp>
+#include <galvatron/core/dtype.hpp>
 #include <galvatron/core/units.hpp>
 #include <galvatron/core/view.hpp>
 #include <galvatron/cost/product_8bit.hpp>

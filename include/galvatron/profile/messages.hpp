@@ -6,8 +6,6 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
-#include <span>
-#include <utility>
 #include <vector>
 
 #include <galvatron/cluster/spec.hpp>
@@ -46,22 +44,10 @@ class MessageBench {
     return together(least, [&] {
       const View<float> data = walk.next<float>(whole);
       const View<float> own = data.slice(share * group.rank(), share);
-      switch (kind) {
-        case op::Kind::all_reduce:
-          group.all_reduce(data, comm::ReduceOp::sum);
-          break;
-        case op::Kind::all_gather:
-          group.all_gather<float>(own, data);
-          break;
-        case op::Kind::reduce_scatter:
-          group.reduce_scatter<float>(data, own);
-          break;
-        case op::Kind::broadcast:
-          group.broadcast(data, 0);
-          break;
-        default:
-          break;
-      }
+      if (kind == op::Kind::all_reduce) group.all_reduce(data, comm::ReduceOp::sum);
+      if (kind == op::Kind::all_gather) group.all_gather<float>(own, data);
+      if (kind == op::Kind::reduce_scatter) group.reduce_scatter<float>(data, own);
+      if (kind == op::Kind::broadcast) group.broadcast(data, 0);
     });
   }
 
@@ -152,11 +138,10 @@ class MessageBench {
     const double once = std::max(wall_seconds() - begin, 1e-7);
     std::int32_t calls = static_cast<std::int32_t>(std::clamp(std::ceil(least / 5 / once), 1.0, 5000.0));
     all.broadcast(View<std::int32_t>(&calls, 1), 0);
-    const int windows = once > least ? 2 : 5;
-    std::int32_t agreed = windows;
-    all.broadcast(View<std::int32_t>(&agreed, 1), 0);
+    std::int32_t windows = once > least ? 2 : 5;
+    all.broadcast(View<std::int32_t>(&windows, 1), 0);
     std::vector<double> times;
-    for (int window = 0; window < agreed; ++window) {
+    for (int window = 0; window < windows; ++window) {
       meet();
       begin = wall_seconds();
       for (int i = 0; i < calls; ++i) op();

@@ -3,7 +3,7 @@
 
 #include <vector>
 
-#include <galvatron/cluster/host_cores.hpp>
+#include <galvatron/cluster/host.hpp>
 
 #if defined(__linux__)
 #include <pthread.h>

@@ -1,11 +1,23 @@
-// metrics.jsonl: one JSON object for each step of a run, written when the step is done.
+// What a run writes after every step, for programs that watch it: metrics.jsonl, with one JSON object for each step,
+// and TensorBoard event files, written without TensorFlow.
+//
+//   file    | record | record | ...
+//   record  | length: 8 bytes | masked CRC-32C of it: 4 | data | masked CRC-32C of the data: 4 |     (TFRecord)
+//   data    Event { 1: wall time, double   2: step, int64   3: file version   5: Summary   7: SessionLog }
+//           Summary { 1: Value { 1: tag   2: number, float } ... }                                   (protocol buffers)
 #pragma once
 
 #include <fcntl.h>
+#include <unistd.h>
 
-#include <cerrno>
+#include <algorithm>
+#include <bit>
+#include <charconv>
+#include <chrono>
 #include <cstdint>
+#include <cstring>
 #include <filesystem>
+#include <span>
 #include <string>
 #include <string_view>
 #include <system_error>
@@ -14,13 +26,143 @@
 
 #include <nlohmann/json.hpp>
 
+#include <galvatron/core/crc32c.hpp>
 #include <galvatron/core/error.hpp>
 #include <galvatron/core/file.hpp>
-#include <galvatron/train/append.hpp>
-#include <galvatron/train/tensorboard.hpp>
 #include <galvatron/train/trainer.hpp>
 
 namespace galvatron::train {
+
+struct Scalar {
+  std::string_view tag;
+  double value = 0;
+};
+
+namespace detail {
+
+template <class T>
+std::string bytes_of(T value) {
+  std::string out(sizeof value, '\0');
+  std::memcpy(out.data(), &value, sizeof value);
+  return out;
+}
+
+/// Fields of a protocol buffer, one after the other.
+class ProtocolBuffer {
+ public:
+  ProtocolBuffer& number(int field, std::uint64_t value) { return key(field, 0).varint(value); }
+  ProtocolBuffer& fixed(int field, double value) { return key(field, 1).little_endian(value); }
+  ProtocolBuffer& fixed(int field, float value) { return key(field, 5).little_endian(value); }
+  ProtocolBuffer& bytes(int field, std::string_view value) {
+    key(field, 2).varint(value.size());
+    text_ += value;
+    return *this;
+  }
+  [[nodiscard]] const std::string& text() const { return text_; }
+
+ private:
+  ProtocolBuffer& key(int field, int wire) {
+    return varint(static_cast<std::uint64_t>(field) << 3 | static_cast<std::uint64_t>(wire));
+  }
+  ProtocolBuffer& varint(std::uint64_t value) {
+    for (; value >= 0x80; value >>= 7) text_ += static_cast<char>(value | 0x80U);
+    text_ += static_cast<char>(value);
+    return *this;
+  }
+  template <class T>
+  ProtocolBuffer& little_endian(T value) {
+    text_ += bytes_of(value);
+    return *this;
+  }
+
+  std::string text_;
+};
+
+constexpr std::uint32_t masked(std::uint32_t crc) { return std::rotr(crc, 15) + 0xA282EAD8U; }
+
+inline std::string tensorboard_event(double wall_time, std::int64_t step) {
+  return ProtocolBuffer().fixed(1, wall_time).number(2, static_cast<std::uint64_t>(step)).text();
+}
+
+}  // namespace detail
+
+/// A record of a TFRecord file.
+inline std::string tensorboard_record(std::string_view data) {
+  using detail::bytes_of, detail::masked;
+  const std::string length = bytes_of(static_cast<std::uint64_t>(data.size()));
+  return length + bytes_of(masked(crc32c(length))) + std::string(data) + bytes_of(masked(crc32c(data)));
+}
+
+/// The event of the scalars of a step.
+inline std::string scalars_event(double wall_time, std::int64_t step, std::span<const Scalar> scalars) {
+  detail::ProtocolBuffer summary;
+  for (const Scalar& scalar : scalars)
+    summary.bytes(1, detail::ProtocolBuffer().bytes(1, scalar.tag).fixed(2, static_cast<float>(scalar.value)).text());
+  return detail::tensorboard_event(wall_time, step) + detail::ProtocolBuffer().bytes(5, summary.text()).text();
+}
+
+/// An event file in a folder that TensorBoard looks at. Events are whole on the disk when they are added.
+class TensorBoardFile {
+ public:
+  /// Begins a new file; the folder is made if need be. TensorBoard no longer shows what older files in the folder have
+  /// of the step `first_step` and later ones: they will be done again. Errors (usage): it cannot be written.
+  /// @param first_step  the first one that will be added; steps count from 1
+  static Result<TensorBoardFile> create(const std::filesystem::path& folder, std::int64_t first_step) {
+    if (auto made = galvatron::detail::make_folder(folder); !made)
+      return tl::unexpected<Error>(std::move(made.error()));
+    char host[256] = "";
+    if (::gethostname(host, sizeof host - 1) != 0) host[0] = '\0';
+    const std::filesystem::path path =
+        folder / (std::string(prefix) + std::to_string(seconds_after_others(folder)) + "." + host + "." +
+                  std::to_string(::getpid()) + "." + std::to_string(first_step));
+    auto file = AppendedFile::open(path, O_TRUNC);
+    if (!file) return tl::unexpected<Error>(std::move(file.error()));
+    TensorBoardFile out(std::move(*file));
+    const std::string version = detail::ProtocolBuffer().fixed(1, now()).bytes(3, "brain.Event:2").text();
+    if (auto done = out.write(version); !done) return tl::unexpected<Error>(std::move(done.error()));
+    constexpr std::uint64_t start = 1;
+    const std::string session =
+        detail::tensorboard_event(now(), first_step) +
+        detail::ProtocolBuffer().bytes(7, detail::ProtocolBuffer().number(1, start).text()).text();
+    if (auto done = out.write(session); !done) return tl::unexpected<Error>(std::move(done.error()));
+    return out;
+  }
+
+  /// Adds the scalars of a step. Errors (usage): a full disk, say.
+  Result<void> append(std::int64_t step, std::span<const Scalar> scalars) {
+    return write(scalars_event(now(), step, scalars));
+  }
+  [[nodiscard]] const std::filesystem::path& path() const { return file_.path(); }
+
+ private:
+  static constexpr std::string_view prefix = "events.out.tfevents.";
+
+  explicit TensorBoardFile(AppendedFile file) : file_(std::move(file)) {}
+
+  /// Seconds since 1970.
+  static double now() {
+    return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+  }
+
+  /// For the name of a new file: TensorBoard reads files in the order of their names and never goes back, so runs that
+  /// begin in the same second, or with a clock that was set back, must not change places.
+  static std::int64_t seconds_after_others(const std::filesystem::path& folder) {
+    auto out = static_cast<std::int64_t>(now());
+    std::error_code ignored;
+    for (const auto& entry : std::filesystem::directory_iterator(folder, ignored)) {
+      const std::string name = entry.path().filename().string();
+      std::int64_t seconds = 0;
+      if (!name.starts_with(prefix)) continue;
+      const auto [end, error] = std::from_chars(name.data() + prefix.size(), name.data() + name.size(), seconds);
+      if (error == std::errc{} && seconds < std::int64_t{1} << 40) out = std::max(out, seconds + 1);
+    }
+    return out;
+  }
+
+  Result<void> write(std::string_view event) { return file_.append(tensorboard_record(event)); }
+
+  AppendedFile file_;
+};
 
 /// The line of a step, with its newline. Steps count from 1 here: `{"step": 1, "loss": 5.54, ...}`. A number that is
 /// not finite or not known is null.
@@ -110,7 +252,9 @@ class MetricsFile {
     if (kept->is_changed)
       if (auto done = write_file_atomically(path, kept->text); !done)
         return tl::unexpected<Error>(std::move(done.error()));
-    return open(path);
+    auto file = AppendedFile::open(path);
+    if (!file) return tl::unexpected<Error>(std::move(file.error()));
+    return MetricsFile(std::move(*file));
   }
 
   /// Errors (usage): the file exists, and nothing in it is a line of metrics: another program wrote it.
@@ -121,12 +265,7 @@ class MetricsFile {
   }
 
   /// Adds the line of a step. Errors (usage): a full disk, say.
-  Result<void> append(const StepReport& report) {
-    const std::string line = metrics_line(report);
-    if (const int reason = detail::append_record(file_.get(), line); reason != 0)
-      return galvatron::detail::file_error("cannot write", path_, reason);
-    return {};
-  }
+  Result<void> append(const StepReport& report) { return file_.append(metrics_line(report)); }
 
  private:
   static Result<detail::KeptLines> read(const std::filesystem::path& path, std::int64_t steps) {
@@ -141,17 +280,10 @@ class MetricsFile {
                          " not metrics of a run; name another file");
     return kept;
   }
-  static Result<MetricsFile> open(const std::filesystem::path& path) {
-    galvatron::detail::FileHandle file(::open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | O_APPEND, 0666));
-    if (!file.is_open()) return galvatron::detail::file_error("cannot write", path, errno);
-    return MetricsFile(path, std::move(file));
-  }
 
-  MetricsFile(std::filesystem::path path, galvatron::detail::FileHandle file)
-      : path_(std::move(path)), file_(std::move(file)) {}
+  explicit MetricsFile(AppendedFile file) : file_(std::move(file)) {}
 
-  std::filesystem::path path_;
-  galvatron::detail::FileHandle file_;
+  AppendedFile file_;
 };
 
 }  // namespace galvatron::train

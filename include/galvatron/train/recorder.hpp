@@ -5,29 +5,33 @@
 #pragma once
 
 #include <algorithm>
-#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
 #include <vector>
 
 #include <galvatron/core/units.hpp>
+#include <galvatron/schedule/program.hpp>
 #include <galvatron/schedule/replay.hpp>
 #include <galvatron/simulate/measured.hpp>
-#include <galvatron/train/observer.hpp>
 
 namespace galvatron::train {
 
-/// What one rank did in its last step; times are readings of its host's steady clock.
+/// What a stage tells about its instructions while it carries them out: called on the thread of the rank, around every
+/// one.
+class InstructionObserver {
+ public:
+  virtual ~InstructionObserver() = default;
+  virtual void step_begins(std::int64_t step) = 0;
+  virtual void begins() = 0;
+  virtual void ended(const schedule::Instruction& instruction) = 0;
+};
+
+/// What one rank did in its last step; times are readings of its host's steady_seconds().
 struct RecordedStep {
   std::int64_t step = 0;  ///< counts from 0
   double began = 0;
   std::vector<schedule::Span> spans;
-
-  /// Seconds of the clock that all records are made with.
-  static double now() {
-    return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-  }
 };
 
 class Recorder {
@@ -65,11 +69,11 @@ class Recorder {
     void step_begins(std::int64_t number) override {
       record.step = number;
       record.spans.clear();
-      record.began = RecordedStep::now();
+      record.began = steady_seconds();
     }
-    void begins() override { began = RecordedStep::now(); }
+    void begins() override { began = steady_seconds(); }
     void ended(const schedule::Instruction& instruction) override {
-      record.spans.push_back({instruction, {began}, {RecordedStep::now()}});
+      record.spans.push_back({instruction, {began}, {steady_seconds()}});
     }
 
     RecordedStep record;

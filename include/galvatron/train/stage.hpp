@@ -17,7 +17,7 @@
 #include <galvatron/schedule/schedule.hpp>
 #include <galvatron/train/chunk.hpp>
 #include <galvatron/train/non_finite.hpp>
-#include <galvatron/train/observer.hpp>
+#include <galvatron/train/recorder.hpp>
 
 namespace galvatron::train {
 

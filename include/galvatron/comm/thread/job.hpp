@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include <galvatron/cluster/host_cores.hpp>
+#include <galvatron/cluster/host.hpp>
 #include <galvatron/comm/check.hpp>
 #include <galvatron/comm/thread/channel.hpp>
 #include <galvatron/comm/thread/failure.hpp>

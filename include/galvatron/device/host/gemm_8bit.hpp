@@ -10,7 +10,6 @@
 #include <cstdint>
 
 #include <galvatron/core/dtype.hpp>
-#include <galvatron/core/float8.hpp>
 #include <galvatron/core/units.hpp>
 #include <galvatron/device/device.hpp>
 #include <galvatron/device/host/attention.hpp>

@@ -6,7 +6,6 @@
 #include <type_traits>
 
 #include <galvatron/core/dtype.hpp>
-#include <galvatron/core/float8.hpp>
 #include <galvatron/device/kernels/macros.hpp>
 #include <galvatron/device/kernels/number.hpp>
 

@@ -1,12 +1,14 @@
-// How much memory of this machine the process may still take.
+// This machine: the cores and the memory that the process may use, and what other programs take of them.
 #pragma once
 
 #include <pthread.h>
+#include <sched.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <charconv>
+#include <cstddef>
 #include <cstdint>
 #include <filesystem>
 #include <limits>
@@ -15,6 +17,7 @@
 #include <string_view>
 #include <system_error>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include <galvatron/core/error.hpp>
@@ -23,12 +26,6 @@
 #include <galvatron/core/units.hpp>
 
 namespace galvatron {
-
-/// Memory that may still be taken.
-struct UsableMemory {
-  Bytes bytes;
-  std::string bound;  ///< what leaves no more, as a clause: "the control group /job allows 8.00 GiB and uses 1.10 GiB"
-};
 
 namespace detail {
 
@@ -60,10 +57,31 @@ inline std::optional<std::int64_t> value_of(std::string_view text, std::string_v
   return std::nullopt;
 }
 
-inline std::string text_in(const std::filesystem::path& path) {
-  auto text = read_text_file(path);
-  return text ? std::move(*text) : std::string();
+inline std::string text_in(const std::filesystem::path& path) { return read_text_file(path).value_or(""); }
+
+}  // namespace detail
+
+/// The processors in this process's affinity mask, not more than the quota of its control group (cgroup v2) allows.
+inline int usable_cores() {
+  std::int64_t cores = std::max(1U, std::thread::hardware_concurrency());
+  cpu_set_t allowed;
+  CPU_ZERO(&allowed);
+  if (::sched_getaffinity(0, sizeof allowed, &allowed) == 0) cores = std::max(1, CPU_COUNT(&allowed));
+  const std::string limit = detail::text_in("/sys/fs/cgroup/cpu.max");
+  const auto words = detail::parts_of(limit, ' ');  // "max 100000" without a limit
+  const auto quota = detail::leading_number(words.front()).value_or(0);
+  const auto period = detail::leading_number(words.back()).value_or(0);
+  if (words.size() == 2 && quota > 0 && period > 0) cores = std::min(cores, divide_up(quota, period));
+  return static_cast<int>(cores);
 }
+
+/// Memory that may still be taken.
+struct UsableMemory {
+  Bytes bytes;
+  std::string bound;  ///< what leaves no more, as a clause: "the control group /job allows 8.00 GiB and uses 1.10 GiB"
+};
+
+namespace detail {
 
 /// A path of /proc/self/mountinfo, where blanks and backslashes are octal numbers.
 inline std::string unescaped(std::string_view text) {
@@ -234,5 +252,92 @@ inline UsableMemory usable_memory(int threads = 0, const std::filesystem::path& 
   if (threads > 0) detail::bound_by_process(out, threads, root);
   return out;
 }
+
+/// Others' share of the cores above which a figure that was measured meanwhile is doubtful.
+inline constexpr double disturbing_share = 0.05;
+
+/// Processor seconds of this process so far, all its threads together.
+inline double core_seconds_of_process() {
+  rusage own{};
+  ::getrusage(RUSAGE_SELF, &own);
+  const auto seconds = [](const timeval& t) {
+    return static_cast<double>(t.tv_sec) + 1e-6 * static_cast<double>(t.tv_usec);
+  };
+  return seconds(own.ru_utime) + seconds(own.ru_stime);
+}
+
+namespace detail {
+
+/// Of each core that it names, its number and the ticks that it was busy or taken by the hypervisor.
+/// @param text  /proc/stat
+inline std::vector<std::pair<std::size_t, double>> busy_ticks(std::string_view text) {
+  std::vector<std::pair<std::size_t, double>> out;
+  for (const std::string_view line : parts_of(text, '\n')) {
+    if (!line.starts_with("cpu")) continue;
+    const auto words = parts_of(line, ' ');  // cpu1 user nice system idle waiting interrupts soft stolen ...
+    const auto core = leading_number(words.front().substr(3));
+    double busy = 0;
+    std::size_t field = 1;
+    for (; core && field <= 8 && field < words.size(); ++field) {  // "cpu" is the sum of all
+      const auto ticks = leading_number(words[field]);
+      if (!ticks) break;
+      if (field != 4 && field != 5) busy += static_cast<double>(*ticks);
+    }
+    if (field > 4) out.emplace_back(*core, busy);
+  }
+  return out;
+}
+
+}  // namespace detail
+
+/// Watches the cores that the thread which makes it may use.
+class CoreWatch {
+ public:
+  explicit CoreWatch(std::filesystem::path root = "/") : root_(std::move(root)) {
+    CPU_ZERO(&allowed_);
+    if (::sched_getaffinity(0, sizeof allowed_, &allowed_) != 0) CPU_ZERO(&allowed_);
+    restart();
+  }
+
+  void restart() {
+    own_ = core_seconds_of_process();
+    begin_ = steady_seconds();
+    all_ = busy();
+  }
+
+  /// Since then.
+  [[nodiscard]] double seconds() const { return steady_seconds() - begin_; }
+
+  /// The share of those cores, 0 to 1, that others have taken since then, the hypervisor included; nothing where the
+  /// system does not say. The system counts in ticks of 10 ms: less than a few tenths of a second tell little.
+  /// @param own  processor seconds of those who are not others; negative: of this process
+  [[nodiscard]] std::optional<double> others(double own = -1) const {
+    const auto all = busy();
+    const double cores = static_cast<double>(all.second) * seconds();
+    if (all.second == 0 || all.second != all_.second || !(cores > 0)) return std::nullopt;
+    if (own < 0) own = core_seconds_of_process() - own_;
+    return std::clamp((all.first - all_.first - own) / cores, 0.0, 1.0);
+  }
+
+ private:
+  // Seconds that the cores were busy, and how many cores these are.
+  [[nodiscard]] std::pair<double, std::size_t> busy() const {
+    std::pair<double, std::size_t> out{0, 0};
+    const auto text = read_text_file(root_ / "proc/stat");
+    if (!text) return out;
+    for (const auto& [core, ticks] : detail::busy_ticks(*text)) {
+      if (core >= CPU_SETSIZE || !CPU_ISSET(core, &allowed_)) continue;
+      out.first += ticks / static_cast<double>(::sysconf(_SC_CLK_TCK));
+      ++out.second;
+    }
+    return out;
+  }
+
+  std::filesystem::path root_;
+  cpu_set_t allowed_{};
+  double own_ = 0;
+  double begin_ = 0;
+  std::pair<double, std::size_t> all_;
+};
 
 }  // namespace galvatron
