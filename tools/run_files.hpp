@@ -12,7 +12,7 @@
 #include <galvatron/checkpoint/folder.hpp>
 #include <galvatron/checkpoint/huggingface.hpp>
 #include <galvatron/checkpoint/reader.hpp>
-#include <galvatron/data/open.hpp>
+#include <galvatron/data/data.hpp>
 #include <galvatron/model/spec.hpp>
 #include <galvatron/plan/plan.hpp>
 #include <galvatron/train/metrics.hpp>

@@ -16,7 +16,7 @@
 #include <galvatron/cluster/host.hpp>
 #include <galvatron/cluster/json.hpp>
 #include <galvatron/core/quantity.hpp>
-#include <galvatron/data/open.hpp>
+#include <galvatron/data/data.hpp>
 #include <galvatron/model/difference.hpp>
 #include <galvatron/model/huggingface.hpp>
 #include <galvatron/plan/json.hpp>

@@ -16,7 +16,7 @@ using schedule::Op;
 
 namespace {
 
-void do_step(train::InstructionObserver& observer, std::int64_t step, int forwards) {
+void do_step(train::RecordedStep& observer, std::int64_t step, int forwards) {
   observer.step_begins(step);
   for (int i = 0; i < forwards; ++i) {
     observer.begins();
@@ -70,11 +70,11 @@ TEST_CASE("rank 0 collects what the others recorded, each on its own") {
     const simulate::MeasuredStep all = recorders[0].last_step();
     CHECK(all.step == 7);
     REQUIRE(all.ranks.size() == 3);
-    const double shift = recorders[0].record(2).began - recorders[2].record(2).began;
+    const double shift = recorders[0].rank(2).began - recorders[2].rank(2).began;
     CHECK(std::abs(shift) < (one_clock ? 1e-9 : 1e-2));
     for (std::size_t rank = 0; rank < 3; ++rank) {
       REQUIRE(all.ranks[rank].size() == 4 + rank);
-      const auto& recorded = recorders[rank].record(static_cast<int>(rank)).spans;
+      const auto& recorded = recorders[rank].rank(static_cast<int>(rank)).spans;
       for (std::size_t i = 0; i < recorded.size(); ++i) {
         CHECK(all.ranks[rank][i].instruction == recorded[i].instruction);
         const Seconds length = all.ranks[rank][i].end - all.ranks[rank][i].begin;

@@ -11,16 +11,15 @@
 #pragma once
 
 #include <fcntl.h>
-#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
-#include <charconv>
 #include <chrono>
 #include <csignal>
 #include <cstdint>
+#include <cstdio>
 #include <ctime>
 #include <filesystem>
 #include <memory>
@@ -30,11 +29,6 @@
 #include <system_error>
 #include <utility>
 #include <vector>
-
-#if defined(__linux__)
-#include <linux/fs.h>
-#include <sys/syscall.h>
-#endif
 
 #include <nlohmann/json.hpp>
 
@@ -68,10 +62,10 @@ inline std::vector<CheckpointPlace> list_checkpoints(const std::filesystem::path
     const std::string name = entry.path().filename().string();
     constexpr std::string_view prefix = "step-";
     if (!name.starts_with(prefix)) continue;
-    std::int64_t step = 0;
-    const auto [end, error] = std::from_chars(name.data() + prefix.size(), name.data() + name.size(), step);
-    if (error != std::errc{} || end != name.data() + name.size() || step < 0) continue;
-    if (std::filesystem::exists(entry.path() / manifest_name, ignored)) out.push_back({step, entry.path()});
+    const std::string_view digits = std::string_view(name).substr(prefix.size());
+    const auto step = galvatron::detail::leading_number(digits);
+    if (!step || digits.find_first_not_of("0123456789") != digits.npos) continue;
+    if (std::filesystem::exists(entry.path() / manifest_name, ignored)) out.push_back({*step, entry.path()});
   }
   std::ranges::sort(out, {}, &CheckpointPlace::step);
   return out;
@@ -96,14 +90,11 @@ namespace detail {
 inline Result<void> put_in_place(const std::filesystem::path& from, const std::filesystem::path& to) {
   if (::rename(from.c_str(), to.c_str()) == 0) return {};
   if (errno != ENOTEMPTY && errno != EEXIST) return galvatron::detail::file_error("cannot write", to, errno);
-#if defined(__linux__) && defined(SYS_renameat2) && defined(RENAME_EXCHANGE)
-  if (::syscall(SYS_renameat2, AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), RENAME_EXCHANGE) == 0) {
-    std::error_code ignored;
-    std::filesystem::remove_all(from, ignored);
+  std::error_code error;
+  if (::renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), RENAME_EXCHANGE) == 0) {
+    std::filesystem::remove_all(from, error);
     return {};
   }
-#endif
-  std::error_code error;
   std::filesystem::remove_all(to, error);
   if (!error) std::filesystem::rename(from, to, error);
   if (error) return galvatron::detail::file_error("cannot write", to, error.value());
@@ -171,7 +162,7 @@ struct LockHolder {
     char name[256] = "";
     if (::gethostname(name, sizeof name - 1) == 0) out.host = name;
     out.pid = ::getpid();
-    const std::time_t now = std::chrono::system_clock::to_time_t(std::chrono::system_clock::now());
+    const std::time_t now = std::time(nullptr);
     std::tm parts{};
     ::gmtime_r(&now, &parts);
     char text[32];
@@ -186,19 +177,12 @@ struct LockHolder {
            "\n";
   }
   /// Of a file's text; without a pid when it is not one.
-  static LockHolder of(const std::string& text) {
-    const auto value = nlohmann::json::parse(text, nullptr, false);
-    LockHolder out;
-    if (!value.is_object()) return out;
-    const auto read = [&](const char* key) {
-      const auto found = value.find(key);
-      return found != value.end() && found->is_string() ? galvatron::detail::one_line(found->get<std::string>()) : "";
-    };
-    out.host = read("host");
-    out.since = read("since");
-    out.process_begin = read("process_begin");
-    if (const auto pid = value.find("pid"); pid != value.end() && pid->is_number_integer()) out.pid = *pid;
-    return out;
+  static LockHolder of(const std::string& text) try {
+    const auto value = nlohmann::json::parse(text);
+    const auto read = [&](const char* key) { return galvatron::detail::one_line(value.value(key, "")); };
+    return {read("host"), value.value("pid", std::int64_t{0}), read("since"), read("process_begin")};
+  } catch (const nlohmann::json::exception&) {
+    return {};
   }
 
   /// False when it was a process of this machine that has ended; true also when nobody can know.
@@ -272,14 +256,10 @@ class FolderLock {
 
   // 0 or the errno; EAGAIN or EACCES: somebody has it.
   static int lock(int file) {
-#if defined(F_OFD_SETLK)
     struct flock whole{};
     whole.l_type = F_WRLCK;
     whole.l_whence = SEEK_SET;
     return ::fcntl(file, F_OFD_SETLK, &whole) == 0 ? 0 : errno;
-#else
-    return ::flock(file, LOCK_EX | LOCK_NB) == 0 ? 0 : errno;
-#endif
   }
   // Whoever ended meanwhile has removed the file that was opened.
   static bool is_at(int file, const std::filesystem::path& path) {

@@ -145,9 +145,7 @@ inline std::vector<HuggingFaceTensor> huggingface_tensors(const ModelSpec& model
 /// Tensors that published files have and that are no parameters: masks, frequencies.
 inline bool is_huggingface_buffer(std::string_view name) {
   constexpr std::array<std::string_view, 3> endings = {".attn.bias", ".attn.masked_bias", ".rotary_emb.inv_freq"};
-  for (const std::string_view ending : endings)
-    if (name.ends_with(ending)) return true;
-  return false;
+  return std::ranges::any_of(endings, [&](std::string_view ending) { return name.ends_with(ending); });
 }
 
 /// Immutable after open(): ranks may share one.
@@ -355,6 +353,51 @@ inline std::pair<nlohmann::ordered_json, nlohmann::ordered_json> text_ends(std::
   return {nullptr, nullptr};
 }
 
+/// The tensor's bytes in the file, from the checkpoint's masters.
+inline std::vector<std::byte> huggingface_bytes(const Checkpoint& checkpoint, const HuggingFaceTensor& tensor,
+                                                Precision precision) {
+  const auto [rows, columns] = tensor.shape;
+  std::vector<float> values(static_cast<std::size_t>(tensor.shape.count()));
+  checkpoint.read(tensor.layer, tensor.parameter, StateKind::master, {tensor.row, rows, 0, columns}, values.data());
+  const auto width = static_cast<std::size_t>(element_bytes(precision));
+  std::vector<std::byte> out(values.size() * width);
+  const auto put = [&](std::size_t place, float value) {
+    const bfloat16 rounded(value);
+    if (precision == Precision::fp32)
+      std::memcpy(out.data() + place * width, &value, width);
+    else
+      std::memcpy(out.data() + place * width, &rounded.bits, width);
+  };
+  constexpr std::int64_t side = 32;  // of a square that is turned within the cache
+  for (std::int64_t r = 0; r < rows; r += side)
+    for (std::int64_t c = 0; c < columns; c += side)
+      for (std::int64_t i = r; i < std::min(r + side, rows); ++i)
+        for (std::int64_t j = c; j < std::min(c + side, columns); ++j)
+          put(static_cast<std::size_t>(tensor.transposed ? j * rows + i : i * columns + j),
+              values[static_cast<std::size_t>(i * columns + j)]);
+  return out;
+}
+
+inline Result<void> write_huggingface_file(const std::filesystem::path& path, const Checkpoint& checkpoint,
+                                           std::span<const HuggingFaceTensor> tensors, Precision precision) {
+  std::vector<SafetensorsEntry> entries;
+  std::int64_t end = 0;
+  for (const HuggingFaceTensor& tensor : tensors) {
+    const std::int64_t bytes = tensor.shape.count() * element_bytes(precision);
+    entries.push_back(
+        {tensor.name, precision == Precision::fp32 ? "F32" : "BF16", tensor.file_shape(), end, end + bytes});
+    end += bytes;
+  }
+  auto file = AtomicFile::create(path);
+  if (!file) return tl::unexpected<Error>(std::move(file.error()));
+  if (auto done = file->write(safetensors_header(entries, {{"format", "pt"}})); !done) return done;
+  for (const HuggingFaceTensor& tensor : tensors) {
+    const std::vector<std::byte> bytes = huggingface_bytes(checkpoint, tensor, precision);
+    if (auto done = file->write(std::span<const std::byte>(bytes)); !done) return done;
+  }
+  return file->commit();
+}
+
 }  // namespace detail
 
 /// The config.json of a model, as Hugging Face transformers and load_model() read it. It was trained without dropout,
@@ -404,55 +447,6 @@ inline nlohmann::ordered_json huggingface_config(const ModelSpec& model, Hugging
           {"tie_word_embeddings", model.head.tied},
           {"torch_dtype", type}};
 }
-
-namespace detail {
-
-/// The tensor's bytes in the file, from the checkpoint's masters.
-inline std::vector<std::byte> huggingface_bytes(const Checkpoint& checkpoint, const HuggingFaceTensor& tensor,
-                                                Precision precision) {
-  const auto [rows, columns] = tensor.shape;
-  std::vector<float> values(static_cast<std::size_t>(tensor.shape.count()));
-  checkpoint.read(tensor.layer, tensor.parameter, StateKind::master, {tensor.row, rows, 0, columns}, values.data());
-  const auto width = static_cast<std::size_t>(element_bytes(precision));
-  std::vector<std::byte> out(values.size() * width);
-  const auto put = [&](std::size_t place, float value) {
-    const bfloat16 rounded(value);
-    if (precision == Precision::fp32)
-      std::memcpy(out.data() + place * width, &value, width);
-    else
-      std::memcpy(out.data() + place * width, &rounded.bits, width);
-  };
-  constexpr std::int64_t side = 32;  // of a square that is turned within the cache
-  for (std::int64_t r = 0; r < rows; r += side)
-    for (std::int64_t c = 0; c < columns; c += side)
-      for (std::int64_t i = r; i < std::min(r + side, rows); ++i)
-        for (std::int64_t j = c; j < std::min(c + side, columns); ++j)
-          put(static_cast<std::size_t>(tensor.transposed ? j * rows + i : i * columns + j),
-              values[static_cast<std::size_t>(i * columns + j)]);
-  return out;
-}
-
-inline Result<void> write_huggingface_file(const std::filesystem::path& path, const Checkpoint& checkpoint,
-                                           std::span<const HuggingFaceTensor> tensors, Precision precision) {
-  std::vector<SafetensorsEntry> entries;
-  std::int64_t end = 0;
-  for (const HuggingFaceTensor& tensor : tensors) {
-    const std::int64_t bytes = tensor.shape.count() * element_bytes(precision);
-    entries.push_back(
-        {tensor.name, precision == Precision::fp32 ? "F32" : "BF16", tensor.file_shape(), end, end + bytes});
-    end += bytes;
-  }
-  auto file = AtomicFile::create(path);
-  if (!file) return tl::unexpected<Error>(std::move(file.error()));
-  if (auto done = file->write(safetensors_header(entries, {{"format", "pt"}})); !done) return done;
-  for (const HuggingFaceTensor& tensor : tensors) {
-    const std::vector<std::byte> bytes = huggingface_bytes(checkpoint, tensor, precision);
-    if (auto done = file->write(std::span<const std::byte>(bytes)); !done) return done;
-  }
-  return file->commit();
-}
-
-}  // namespace detail
 
 /// Writes config.json and the weights of a checkpoint of `model` to a folder: model.safetensors, or, when they are more
 /// than `largest` bytes, files of at most that (but for a larger tensor) and model.safetensors.index.json. The names of

@@ -34,15 +34,16 @@ namespace galvatron::train {
 /// Calls f(layer number, tensor) for every parameter of a model, whole; a tied head's table is the embedding's.
 template <class F>
 void for_each_parameter(const ModelSpec& model, F&& f) {
-  const auto store = [&](int number, const LayerSpec& layer, ParameterPart part) {
-    for (const ParameterTensor& tensor : parameter_layout(layer, part, 1, 1)) f(number, tensor);
-  };
-  store(0, model.embedding, ParameterPart::table);
-  store(0, model.embedding, ParameterPart::rest);
   int number = 0;
-  for (const LayerSpec& block : model.blocks) store(++number, block, ParameterPart::rest);
-  if (!model.head.tied) store(number + 1, model.head, ParameterPart::table);
-  store(number + 1, model.head, ParameterPart::rest);
+  const auto add = [&](const LayerSpec& layer) {
+    for_each_part(layer, [&](ParameterPart part) {
+      for (const ParameterTensor& tensor : parameter_layout(layer, part, 1, 1)) f(number, tensor);
+    });
+    ++number;
+  };
+  add(model.embedding);
+  for (const LayerSpec& block : model.blocks) add(block);
+  add(model.head);
 }
 
 /// Whether the checksums of a checkpoint's files have to be compared with the manifest, which reads all of them.
@@ -57,20 +58,16 @@ class Checkpoint {
   /// @param checksums  known: find_usable() has compared them
   static Result<Checkpoint> open(const std::filesystem::path& path, const ModelSpec& model,
                                  Checksums checksums = Checksums::compared) {
-    auto found = find_checkpoint(path);
-    if (!found) return tl::unexpected<Error>(std::move(found.error()));
-    auto out = open_one(*found, &model, checksums);
-    if (!out) return tl::unexpected<Error>(with_another(std::move(out.error()), *found));
-    return out;
+    return find_checkpoint(path).and_then([&](const std::filesystem::path& found) {
+      return open_one(found, &model, checksums).map_error([&](Error e) { return with_another(std::move(e), found); });
+    });
   }
 
   /// The manifest of a checkpoint alone, or of the newest one in a folder, which says what model it is of.
   static Result<CheckpointManifest> read_manifest(const std::filesystem::path& path) {
-    const auto found = find_checkpoint(path);
-    if (!found) return tl::unexpected<Error>(found.error());
-    auto manifest = manifest_of(*found);
-    if (!manifest) return tl::unexpected<Error>(with_another(std::move(manifest.error()), *found));
-    return manifest;
+    return find_checkpoint(path).and_then([&](const std::filesystem::path& found) {
+      return manifest_of(found).map_error([&](Error e) { return with_another(std::move(e), found); });
+    });
   }
 
   /// A checkpoint that a run can go on with, as far as that can be said without its model.
@@ -223,11 +220,11 @@ class Checkpoint {
   }
 
   static Result<CheckpointManifest> manifest_of(const std::filesystem::path& checkpoint) {
-    const auto text = read_text_file(checkpoint / manifest_name);
-    if (!text) return tl::unexpected<Error>(text.error());
-    auto manifest = parse_manifest(*text, (checkpoint / manifest_name).string());
+    const std::filesystem::path file = checkpoint / manifest_name;
+    auto manifest =
+        read_text_file(file).and_then([&](const auto& text) { return parse_manifest(text, file.string()); });
     if (manifest && !find_model(manifest->training.model))
-      manifest->training.model = path_from_file(manifest->training.model, checkpoint / manifest_name);
+      manifest->training.model = path_from_file(manifest->training.model, file);
     return manifest;
   }
 

@@ -61,11 +61,6 @@ struct Safetensors {
   std::vector<SafetensorsEntry> entries;  ///< in the order of their bytes
   std::map<std::string, std::string> metadata;
   std::int64_t data_begin = 0;  ///< bytes of the file before its data
-
-  [[nodiscard]] const SafetensorsEntry* find(std::string_view name) const {
-    const auto at = std::ranges::find(entries, name, &SafetensorsEntry::name);
-    return at == entries.end() ? nullptr : &*at;
-  }
 };
 
 namespace detail {

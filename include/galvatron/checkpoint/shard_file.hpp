@@ -41,10 +41,7 @@ inline Result<CheckpointFile> write_shard(const std::filesystem::path& path, std
   if (error) return refused(error.value());
   galvatron::detail::FileHandle file(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
   if (!file.is_open()) return refused(errno);
-  bool direct = false;
-#if defined(O_DIRECT)
-  direct = ::fcntl(file.get(), F_SETFL, O_DIRECT) == 0;
-#endif
+  bool direct = ::fcntl(file.get(), F_SETFL, O_DIRECT) == 0;
   CheckpointFile out{path.filename().string(), static_cast<std::int64_t>(bytes.size()), 0};
   constexpr std::size_t run = std::size_t{4} << 20;  // enough for the disk to be busy all the time
   while (!bytes.empty()) {
@@ -105,9 +102,7 @@ class ShardFile {
   [[nodiscard]] Result<std::uint32_t> checksum() const {
     constexpr std::int64_t run = std::int64_t{512} << 10;  // stays in a core's cache
     const auto buffer = std::make_unique<std::byte[]>(static_cast<std::size_t>(run));
-#if defined(POSIX_FADV_SEQUENTIAL)
     ::posix_fadvise(file_.get(), 0, 0, POSIX_FADV_SEQUENTIAL);  // reads further ahead
-#endif
     std::uint32_t out = 0;
     for (std::int64_t at = 0; at < size(); at += run) {
       const std::int64_t count = std::min(run, size() - at);

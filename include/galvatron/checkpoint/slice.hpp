@@ -65,29 +65,6 @@ constexpr TensorShape whole_shape(const ParameterTensor& tensor, int degree, std
           tensor.cut == ParameterCut::columns ? tensor.columns * degree : tensor.columns};
 }
 
-namespace detail {
-
-/// Calls f(offset in the store, slice) for local rows [first, last) and columns [begin, end) of a tensor.
-template <class F>
-void place_block(const ParameterTensor& tensor, TensorShape whole, int rank, int degree, std::int64_t first,
-                 std::int64_t last, std::int64_t begin, std::int64_t end, F&& f) {
-  const std::int64_t shift = tensor.cut == ParameterCut::columns ? rank * tensor.columns : 0;
-  const auto give = [&](std::int64_t local, std::int64_t row, std::int64_t rows) {
-    rows = std::min(rows, whole.rows - row);
-    if (rows > 0) f(tensor.offset + local * tensor.columns + begin, TensorSlice{row, rows, begin + shift, end - begin});
-  };
-  if (tensor.cut != ParameterCut::rows) return give(first, first, last - first);
-  std::int64_t section = 0;  // its first local row
-  for (const std::int64_t rows : tensor.sections) {
-    const std::int64_t from = std::max(first, section);
-    const std::int64_t to = std::min(last, section + rows);
-    if (from < to) give(from, section * degree + rank * rows + from - section, to - from);
-    section += rows;
-  }
-}
-
-}  // namespace detail
-
 /// Calls f(tensor, offset in the store, slice) for the parts of tensors that elements `range` of a store are. A slice's
 /// elements follow each other in the store, row by row.
 /// @param rank, degree  the tensor rank whose store it is
@@ -98,21 +75,32 @@ void for_each_slice(const ParameterLayout& layout, runtime::Range range, int ran
     const runtime::Range part = runtime::intersection(range, {tensor.offset, tensor.offset + tensor.count()});
     if (part.count() == 0) continue;
     const std::int64_t c = tensor.columns;
-    const std::int64_t begin = part.begin - tensor.offset;
-    const std::int64_t end = part.end - tensor.offset;
     const TensorShape whole = whole_shape(tensor, degree, vocabulary);
-    const auto block = [&](std::int64_t first, std::int64_t last, std::int64_t from, std::int64_t to) {
-      if (first < last && from < to)
-        detail::place_block(tensor, whole, rank, degree, first, last, from, to,
-                            [&](std::int64_t offset, const TensorSlice& slice) { f(tensor, offset, slice); });
-    };
-    if (begin / c == (end - 1) / c && end - begin < c) {  // within a row
-      block(begin / c, begin / c + 1, begin % c, begin % c + end - begin);
-      continue;
+    const std::int64_t shift = tensor.cut == ParameterCut::columns ? rank * c : 0;
+    const std::int64_t end = part.end - tensor.offset;
+    std::int64_t count = 0;  // elements of whole rows, or a part of one
+    for (std::int64_t at = part.begin - tensor.offset; at < end; at += count) {
+      const std::int64_t row = at / c;
+      const std::int64_t column = at % c;
+      const std::int64_t rows = column == 0 && end - at >= c ? (end - at) / c : 1;
+      const std::int64_t columns = std::min(c - column, end - at);
+      count = rows * columns;
+      const auto give = [&](std::int64_t local, std::int64_t whole_row, std::int64_t n) {
+        n = std::min(n, whole.rows - whole_row);
+        if (n > 0) f(tensor, tensor.offset + local * c + column, TensorSlice{whole_row, n, column + shift, columns});
+      };
+      if (tensor.cut != ParameterCut::rows) {
+        give(row, row, rows);
+        continue;
+      }
+      std::int64_t section = 0;  // its first local row
+      for (const std::int64_t held : tensor.sections) {
+        const std::int64_t from = std::max(row, section);
+        const std::int64_t to = std::min(row + rows, section + held);
+        if (from < to) give(from, section * degree + rank * held + from - section, to - from);
+        section += held;
+      }
     }
-    if (begin % c != 0) block(begin / c, begin / c + 1, begin % c, c);
-    block((begin + c - 1) / c, end / c, 0, c);
-    if (end % c != 0) block(end / c, end / c + 1, 0, end % c);
   }
 }
 
@@ -188,6 +176,13 @@ inline std::vector<SafetensorsEntry> shard_entries(const std::function<void(cons
   return out;
 }
 
+/// Calls f(part) for the stores of a layer; a tied head's table is the embedding's.
+template <class F>
+void for_each_part(const LayerSpec& layer, F&& f) {
+  if (layer.kind == LayerKind::embedding || (layer.kind == LayerKind::head && !layer.tied)) f(ParameterPart::table);
+  f(ParameterPart::rest);
+}
+
 /// The bytes of the copy that a rank of a plan takes for checkpoints, which is its file: known before anything runs.
 /// They are taken beside the rank's arena.
 inline Bytes snapshot_bytes(const StagePlan& stage, const ModelSpec& model, int rank) {
@@ -207,12 +202,8 @@ inline Bytes snapshot_bytes(const StagePlan& stage, const ModelSpec& model, int 
       visitor(view);
     };
     for (const ChunkPlan& chunk : stage.chunks)
-      for (const ChunkPlan::Entry& entry : chunk.layers) {
-        const bool table =
-            entry.layer.kind == LayerKind::embedding || (entry.layer.kind == LayerKind::head && !entry.layer.tied);
-        if (table) store(entry, ParameterPart::table);
-        store(entry, ParameterPart::rest);
-      }
+      for (const ChunkPlan::Entry& entry : chunk.layers)
+        for_each_part(entry.layer, [&](ParameterPart part) { store(entry, part); });
   };
   const auto entries = shard_entries(visit, model.vocabulary());
   return {static_cast<std::int64_t>(safetensors_header(entries).size()) + (entries.empty() ? 0 : entries.back().end)};

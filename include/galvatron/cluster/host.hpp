@@ -15,7 +15,6 @@
 #include <optional>
 #include <string>
 #include <string_view>
-#include <system_error>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -27,16 +26,13 @@
 
 namespace galvatron {
 
-namespace detail {
+/// Memory that may still be taken.
+struct UsableMemory {
+  Bytes bytes;
+  std::string bound;  ///< what leaves no more, as a clause: "the control group /job allows 8.00 GiB and uses 1.10 GiB"
+};
 
-/// A number at the beginning of a text; nothing for another word or one above 2^63 - 1.
-inline std::optional<std::int64_t> leading_number(std::string_view text) {
-  while (!text.empty() && (text.front() == ' ' || text.front() == '\t')) text.remove_prefix(1);
-  std::int64_t number = 0;
-  const auto [end, failure] = std::from_chars(text.data(), text.data() + text.size(), number);
-  if (failure != std::errc{} || end == text.data() || number < 0) return std::nullopt;
-  return number;
-}
+namespace detail {
 
 /// The parts of a text between separators.
 inline std::vector<std::string_view> parts_of(std::string_view text, char separator) {
@@ -59,41 +55,36 @@ inline std::optional<std::int64_t> value_of(std::string_view text, std::string_v
 
 inline std::string text_in(const std::filesystem::path& path) { return read_text_file(path).value_or(""); }
 
-}  // namespace detail
-
-/// The processors in this process's affinity mask, not more than the quota of its control group (cgroup v2) allows.
-inline int usable_cores() {
-  std::int64_t cores = std::max(1U, std::thread::hardware_concurrency());
-  cpu_set_t allowed;
-  CPU_ZERO(&allowed);
-  if (::sched_getaffinity(0, sizeof allowed, &allowed) == 0) cores = std::max(1, CPU_COUNT(&allowed));
-  const std::string limit = detail::text_in("/sys/fs/cgroup/cpu.max");
-  const auto words = detail::parts_of(limit, ' ');  // "max 100000" without a limit
-  const auto quota = detail::leading_number(words.front()).value_or(0);
-  const auto period = detail::leading_number(words.back()).value_or(0);
-  if (words.size() == 2 && quota > 0 && period > 0) cores = std::min(cores, divide_up(quota, period));
-  return static_cast<int>(cores);
+/// Of each core that it names, its number and the ticks that it was busy or taken by the hypervisor.
+/// @param text  /proc/stat
+inline std::vector<std::pair<std::size_t, double>> busy_ticks(std::string_view text) {
+  std::vector<std::pair<std::size_t, double>> out;
+  for (const std::string_view line : parts_of(text, '\n')) {
+    if (!line.starts_with("cpu")) continue;
+    const auto words = parts_of(line, ' ');  // cpu1 user nice system idle waiting interrupts soft stolen ...
+    const auto core = leading_number(words.front().substr(3));
+    double busy = 0;
+    std::size_t field = 1;
+    for (; core && field <= 8 && field < words.size(); ++field) {  // "cpu" is the sum of all
+      const auto ticks = leading_number(words[field]);
+      if (!ticks) break;
+      if (field != 4 && field != 5) busy += static_cast<double>(*ticks);
+    }
+    if (field > 4) out.emplace_back(*core, busy);
+  }
+  return out;
 }
-
-/// Memory that may still be taken.
-struct UsableMemory {
-  Bytes bytes;
-  std::string bound;  ///< what leaves no more, as a clause: "the control group /job allows 8.00 GiB and uses 1.10 GiB"
-};
-
-namespace detail {
 
 /// A path of /proc/self/mountinfo, where blanks and backslashes are octal numbers.
 inline std::string unescaped(std::string_view text) {
   std::string out;
-  const auto octal = [&](std::size_t at, char most) { return text[at] >= '0' && text[at] <= most; };
   for (std::size_t i = 0; i < text.size(); ++i) {
-    if (text[i] != '\\' || i + 3 >= text.size() || !octal(i + 1, '3') || !octal(i + 2, '7') || !octal(i + 3, '7')) {
-      out += text[i];
-      continue;
-    }
-    out += static_cast<char>((text[i + 1] - '0') * 64 + (text[i + 2] - '0') * 8 + (text[i + 3] - '0'));
-    i += 3;
+    unsigned code = 0;
+    const char* const at = text.data() + i;
+    const bool escaped =
+        *at == '\\' && i + 3 < text.size() && std::from_chars(at + 1, at + 4, code, 8).ptr == at + 4 && code < 256;
+    out += escaped ? static_cast<char>(code) : *at;
+    if (escaped) i += 3;
   }
   return out;
 }
@@ -202,6 +193,20 @@ inline void bound_by_process(UsableMemory& least, int threads, const std::filesy
 
 }  // namespace detail
 
+/// The processors in this process's affinity mask, not more than the quota of its control group (cgroup v2) allows.
+inline int usable_cores() {
+  std::int64_t cores = std::max(1U, std::thread::hardware_concurrency());
+  cpu_set_t allowed;
+  CPU_ZERO(&allowed);
+  if (::sched_getaffinity(0, sizeof allowed, &allowed) == 0) cores = std::max(1, CPU_COUNT(&allowed));
+  const std::string limit = detail::text_in("/sys/fs/cgroup/cpu.max");
+  const auto words = detail::parts_of(limit, ' ');  // "max 100000" without a limit
+  const auto quota = detail::leading_number(words.front()).value_or(0);
+  const auto period = detail::leading_number(words.back()).value_or(0);
+  if (words.size() == 2 && quota > 0 && period > 0) cores = std::min(cores, divide_up(quota, period));
+  return static_cast<int>(cores);
+}
+
 /// What this process may still take of the machine's memory: what is available there (free, or cache that can be given
 /// back), and no more than is left under the limits of its control group (cgroup v1 and v2) and of all groups above.
 /// @param threads  that will be started; the process's own limits (ulimit -v, -d) count too then; 0: they do not
@@ -237,16 +242,10 @@ inline UsableMemory usable_memory(int threads = 0, const std::filesystem::path& 
   for (const detail::ControlGroups& groups : detail::memory_control_groups(
            detail::text_in(root / "proc/self/cgroup"), detail::text_in(root / "proc/self/mountinfo"))) {
     const fs::path top = root / fs::path(groups.mount).relative_path();
-    std::string name = groups.name;
-    const auto leave_last = [](std::string& path) {
-      const std::size_t at = path.rfind('/');
-      path.resize(at == path.npos ? 0 : at);
-    };
-    for (std::string below = groups.below;;) {  // a group obeys the limits of all above it
-      detail::bound_by_group(out, top / fs::path(below).relative_path(), groups.is_first, name);
-      if (below.empty()) break;
-      leave_last(below);
-      leave_last(name);
+    fs::path name = groups.name;
+    for (fs::path below = groups.below;; below = below.parent_path(), name = name.parent_path()) {
+      detail::bound_by_group(out, top / below.relative_path(), groups.is_first, name.string());
+      if (below.relative_path().empty()) break;  // a group obeys the limits of all above it
     }
   }
   if (threads > 0) detail::bound_by_process(out, threads, root);
@@ -257,38 +256,7 @@ inline UsableMemory usable_memory(int threads = 0, const std::filesystem::path& 
 inline constexpr double disturbing_share = 0.05;
 
 /// Processor seconds of this process so far, all its threads together.
-inline double core_seconds_of_process() {
-  rusage own{};
-  ::getrusage(RUSAGE_SELF, &own);
-  const auto seconds = [](const timeval& t) {
-    return static_cast<double>(t.tv_sec) + 1e-6 * static_cast<double>(t.tv_usec);
-  };
-  return seconds(own.ru_utime) + seconds(own.ru_stime);
-}
-
-namespace detail {
-
-/// Of each core that it names, its number and the ticks that it was busy or taken by the hypervisor.
-/// @param text  /proc/stat
-inline std::vector<std::pair<std::size_t, double>> busy_ticks(std::string_view text) {
-  std::vector<std::pair<std::size_t, double>> out;
-  for (const std::string_view line : parts_of(text, '\n')) {
-    if (!line.starts_with("cpu")) continue;
-    const auto words = parts_of(line, ' ');  // cpu1 user nice system idle waiting interrupts soft stolen ...
-    const auto core = leading_number(words.front().substr(3));
-    double busy = 0;
-    std::size_t field = 1;
-    for (; core && field <= 8 && field < words.size(); ++field) {  // "cpu" is the sum of all
-      const auto ticks = leading_number(words[field]);
-      if (!ticks) break;
-      if (field != 4 && field != 5) busy += static_cast<double>(*ticks);
-    }
-    if (field > 4) out.emplace_back(*core, busy);
-  }
-  return out;
-}
-
-}  // namespace detail
+inline double core_seconds_of_process() { return clock_seconds(CLOCK_PROCESS_CPUTIME_ID); }
 
 /// Watches the cores that the thread which makes it may use.
 class CoreWatch {

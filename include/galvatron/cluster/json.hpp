@@ -330,9 +330,7 @@ inline Result<Cluster> cluster_from_json(const nlohmann::json& value, const std:
 
 /// Reads a cluster file. Errors (usage): unreadable, malformed, and those of cluster_from_json.
 inline Result<Cluster> read_cluster(const std::filesystem::path& path) {
-  auto value = read_json_file(path);
-  if (!value) return tl::unexpected<Error>(std::move(value.error()));
-  return cluster_from_json(*value, path.string());
+  return read_json_file(path).and_then([&](const auto& value) { return cluster_from_json(value, path.string()); });
 }
 
 /// A preset by name, or else the cluster file at that path. Errors (usage): neither exists, or the file is bad.
@@ -369,8 +367,7 @@ inline nlohmann::json cluster_to_json(const Cluster& cluster) {
 
 /// Writes a cluster file, whole or not at all. Errors (usage): the path cannot be written.
 inline Result<void> write_cluster(const std::filesystem::path& path, const Cluster& cluster) {
-  nlohmann::json value = cluster_to_json(cluster);
-  return write_file_atomically(path, value.dump(1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
+  return write_file_atomically(path, json_text(cluster_to_json(cluster), 1));
 }
 
 }  // namespace galvatron

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -17,6 +16,7 @@
 #include <galvatron/cluster/spec.hpp>
 #include <galvatron/core/error.hpp>
 #include <galvatron/core/names.hpp>
+#include <galvatron/core/quantity.hpp>
 #include <galvatron/op/kind.hpp>
 
 namespace galvatron {
@@ -225,12 +225,11 @@ inline Result<std::optional<Cluster>> preset_cluster(std::string_view given) {
   const bool counts = digits.find_first_not_of("0123456789") == std::string_view::npos;
   for (const detail::DevicePreset& preset : detail::device_presets) {
     if (preset.name != device) continue;
-    int count = 0;
-    const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), count);
-    if (!counts || error != std::errc{} || end != digits.data() + digits.size() || count < 1 || count > 1 << 20)
+    const auto count = detail::leading_number(digits);
+    if (!counts || !count || *count < 1 || *count > 1 << 20)
       return usage_error("bad cluster \"" + detail::one_line(name, 60) +
                          "\": the number of devices must be 1 to 1048576, e.g. 8x" + std::string(device));
-    return std::optional(detail::preset_cluster(preset, count));
+    return std::optional(detail::preset_cluster(preset, static_cast<int>(*count)));
   }
   if (counts && name.find('/') == std::string_view::npos && !name.ends_with(".json"))
     return usage_error("unknown device \"" + detail::one_line(device, 40) + "\" in cluster \"" +

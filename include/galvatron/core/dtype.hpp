@@ -30,15 +30,7 @@ enum class Precision : std::uint8_t { fp32, bf16, fp8 };
 inline constexpr int precisions = static_cast<int>(Precision::fp8) + 1;
 
 constexpr const char* name_of(Precision precision) {
-  switch (precision) {
-    case Precision::fp32:
-      return "fp32";
-    case Precision::bf16:
-      return "bf16";
-    case Precision::fp8:
-      return "fp8";
-  }
-  return "?";
+  return precision == Precision::fp32 ? "fp32" : precision == Precision::bf16 ? "bf16" : "fp8";
 }
 /// The format of activations and working parameters.
 constexpr Precision element_format(Precision precision) {

@@ -66,15 +66,13 @@ class Failure : public std::runtime_error {
 };
 
 /// A device refused an operation (out of memory, no device, a library status).
-class DeviceFailure : public Failure {
- public:
+struct DeviceFailure : Failure {
   explicit DeviceFailure(const std::string& message, std::source_location where = std::source_location::current())
       : Failure(ErrorKind::machine, message, where) {}
 };
 
 /// A peer rank failed or did not answer in time; `message` names the rank that failed first.
-class PeerFailure : public Failure {
- public:
+struct PeerFailure : Failure {
   explicit PeerFailure(const std::string& message, std::source_location where = std::source_location::current())
       : Failure(ErrorKind::machine, message, where) {}
 };

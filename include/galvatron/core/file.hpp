@@ -94,6 +94,14 @@ inline int write_fully(int descriptor, const char* data, std::size_t size) {
   return 0;
 }
 
+/// The folder of a file, without links; empty when it has none that could be named.
+inline std::filesystem::path folder_of(const std::filesystem::path& file) {
+  std::error_code error;
+  std::filesystem::path folder = std::filesystem::weakly_canonical(std::filesystem::absolute(file, error), error);
+  if (error) return {};
+  return folder.parent_path();
+}
+
 }  // namespace detail
 
 /// The whole text of a file of at most `limit` bytes. Errors (usage): missing, unreadable, a directory, too large.
@@ -199,10 +207,8 @@ class AtomicFile {
 /// Writes a file whole or not at all: whoever reads `path` sees the old content or the new one. Errors (usage): the
 /// folder does not exist or is not writable, the disk is full; nothing is left behind then.
 inline Result<void> write_file_atomically(const std::filesystem::path& path, std::string_view content) {
-  auto file = AtomicFile::create(path);
-  if (!file) return tl::unexpected<Error>(std::move(file.error()));
-  if (auto written = file->write(content); !written) return written;
-  return file->commit();
+  return AtomicFile::create(path).and_then(
+      [&](AtomicFile&& file) { return file.write(content).and_then([&] { return file.commit(); }); });
 }
 
 /// A file that grows by whole records while others read it.
@@ -270,18 +276,6 @@ class MappedFile {
 // Paths that a file has of other files, of which a plan names its model's config.json. In a file a relative path begins
 // at the folder of that file, so that it means the same wherever the program runs, and a folder with both can be moved.
 // In a program it begins at the current folder, as paths of the command line do.
-
-namespace detail {
-
-/// The folder of a file, without links; empty when it has none that could be named.
-inline std::filesystem::path folder_of(const std::filesystem::path& file) {
-  std::error_code error;
-  std::filesystem::path folder = std::filesystem::weakly_canonical(std::filesystem::absolute(file, error), error);
-  if (error) return {};
-  return folder.parent_path();
-}
-
-}  // namespace detail
 
 /// What a file that is written at `file` says of `path`, which begins at the current folder. An absolute path stays as
 /// it is, and so does one of which there is nothing. Into a pipe or a device, whose folder means nothing, a path is

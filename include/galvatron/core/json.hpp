@@ -100,9 +100,9 @@ inline Result<nlohmann::json> parse_json(std::string_view text, std::string_view
 
 /// The JSON value of a file of at most 256 MiB. Errors (usage): an unreadable file, and those of parse_json.
 inline Result<nlohmann::json> read_json_file(const std::filesystem::path& path) {
-  auto text = read_text_file(path, std::int64_t{256} << 20);
-  if (!text) return tl::unexpected<Error>(std::move(text.error()));
-  return parse_json(*text, path.string());
+  return read_text_file(path, std::int64_t{256} << 20).and_then([&](const std::string& text) {
+    return parse_json(text, path.string());
+  });
 }
 
 /// The text of a JSON value, ending in a newline. Never throws: bytes that are not UTF-8 become U+FFFD.
@@ -130,14 +130,16 @@ class JsonObject {
 
   /// The field `key`, in [least, most].
   template <class T>
-  T required(std::string_view key, const T& least = lowest<T>(), const T& most = highest<T>()) {
+  T required(std::string_view key, const T& least = std::numeric_limits<T>::lowest(),
+             const T& most = std::numeric_limits<T>::max()) {
     const nlohmann::json* field = find_required(key);
     return field == nullptr ? T{} : read<T>(*field, name(key), least, most);
   }
 
   /// The field `key`, in [least, most], or `otherwise` when there is none (null counts as none).
   template <class T>
-  T optional(std::string_view key, T otherwise, const T& least = lowest<T>(), const T& most = highest<T>()) {
+  T optional(std::string_view key, T otherwise, const T& least = std::numeric_limits<T>::lowest(),
+             const T& most = std::numeric_limits<T>::max()) {
     const nlohmann::json* field = find(key);
     if (field == nullptr || field->is_null()) return otherwise;
     return read<T>(*field, name(key), least, most);
@@ -233,34 +235,13 @@ class JsonObject {
 
   /// What kind of value this is, for messages: `the string "x"`, `the number 3.5`, `an array of 3`.
   static std::string describe(const nlohmann::json& value) {
-    switch (value.type()) {
-      case nlohmann::json::value_t::string:
-        return "the string \"" + detail::one_line(value.get_ref<const std::string&>(), 40) + "\"";
-      case nlohmann::json::value_t::array:
-        return "an array of " + std::to_string(value.size());
-      case nlohmann::json::value_t::object:
-        return "an object";
-      case nlohmann::json::value_t::null:
-        return "null";
-      case nlohmann::json::value_t::boolean:
-        return value.get<bool>() ? "true" : "false";
-      default:
-        return "the number " + value.dump();
-    }
+    if (value.is_string()) return "the string \"" + detail::one_line(value.get_ref<const std::string&>(), 40) + "\"";
+    if (value.is_array()) return "an array of " + std::to_string(value.size());
+    if (value.is_object()) return "an object";
+    return (value.is_number() ? "the number " : "") + value.dump();
   }
 
  private:
-  template <class T>
-  static T lowest() {
-    if constexpr (std::is_arithmetic_v<T>) return std::numeric_limits<T>::lowest();
-    return T{};
-  }
-  template <class T>
-  static T highest() {
-    if constexpr (std::is_arithmetic_v<T>) return std::numeric_limits<T>::max();
-    return T{};
-  }
-
   const nlohmann::json* find(std::string_view key) {
     const std::string wanted(key);
     asked_.insert(wanted);

@@ -3,12 +3,15 @@
 
 #include <algorithm>
 #include <array>
+#include <charconv>
 #include <cmath>
 #include <cstdint>
 #include <cstdio>
 #include <limits>
+#include <optional>
 #include <string>
 #include <string_view>
+#include <system_error>
 
 #include <galvatron/core/error.hpp>
 #include <galvatron/core/units.hpp>
@@ -17,6 +20,33 @@ namespace galvatron {
 
 namespace detail {
 __extension__ typedef unsigned __int128 WideUnsigned;
+/// As std::printf would write it, up to 63 characters.
+template <class... Values>
+std::string formatted(const char* format, Values... values) {
+  std::array<char, 64> out{};
+  std::snprintf(out.data(), out.size(), format, values...);
+  return out.data();
+}
+/// Three significant digits, never an exponent below 1e15.
+inline std::string three_digits(double x) {
+  const double size = std::fabs(x);
+  return formatted(size < 9.995 ? "%.2f" : size < 99.95 ? "%.1f" : "%.0f", x);
+}
+/// In the smallest of the units, each `base` of the one before, in which three digits do.
+inline std::string in_units(double value, double base, const std::array<const char*, 7>& units) {
+  std::size_t unit = 0;
+  for (; std::fabs(value) >= base - 0.5 && unit + 1 < units.size(); ++unit) value /= base;
+  return (std::fabs(value) >= base - 0.5 ? formatted("%.3g", value) : three_digits(value)) + units[unit];
+}
+/// A number at the beginning of a text; nothing for another word or one above 2^63 - 1.
+inline std::optional<std::int64_t> leading_number(std::string_view text) {
+  while (!text.empty() && (text.front() == ' ' || text.front() == '\t')) text.remove_prefix(1);
+  std::int64_t number = 0;
+  const auto [end, failure] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (failure != std::errc{} || end == text.data() || number < 0) return std::nullopt;
+  return number;
+}
+
 }  // namespace detail
 
 /// `16GiB`, `36GB`, `512MiB`, `1.5GiB`, or plain bytes (`1048576`, `10B`). Binary (KiB, MiB, GiB, TiB, PiB) and decimal
@@ -75,27 +105,6 @@ inline Result<Bytes> parse_bytes(std::string_view text) {
   if (count > limit) return refuse("it is larger than 2^63 - 1 bytes");
   return Bytes{static_cast<std::int64_t>(count)};
 }
-
-namespace detail {
-/// As std::printf would write it, up to 63 characters.
-template <class... Values>
-std::string formatted(const char* format, Values... values) {
-  std::array<char, 64> out{};
-  std::snprintf(out.data(), out.size(), format, values...);
-  return out.data();
-}
-/// Three significant digits, never an exponent below 1e15.
-inline std::string three_digits(double x) {
-  const double size = std::fabs(x);
-  return formatted(size < 9.995 ? "%.2f" : size < 99.95 ? "%.1f" : "%.0f", x);
-}
-/// In the smallest of the units, each `base` of the one before, in which three digits do.
-inline std::string in_units(double value, double base, const std::array<const char*, 7>& units) {
-  std::size_t unit = 0;
-  for (; std::fabs(value) >= base - 0.5 && unit + 1 < units.size(); ++unit) value /= base;
-  return (std::fabs(value) >= base - 0.5 ? formatted("%.3g", value) : three_digits(value)) + units[unit];
-}
-}  // namespace detail
 
 /// `512 B`, `1.50 GiB`: binary units, three significant digits.
 inline std::string format_bytes(Bytes bytes) {

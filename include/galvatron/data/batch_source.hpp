@@ -18,6 +18,8 @@ struct SequenceRange {
 /// Asked by all ranks at once. Samples of a step are numbered 0 .. global batch - 1; a rank asks for those of
 /// its own part of a micro-batch: (step, first_sample, samples, range, out). Rows are sequence-major: row
 /// (s - range.first) * samples + i is token s of sample first_sample + i.
+/// Those of this folder read from a source that outlives them, where sample i of step t is sample t * global_batch + i
+/// of the run; ranks may share one, as reading changes nothing.
 class BatchSource {
  public:
   BatchSource() = default;

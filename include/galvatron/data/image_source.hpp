@@ -220,10 +220,8 @@ class ImageSource {
   DataFiles<ImageView> files_;
 };
 
-/// Sample i of step t is sample t * global_batch + i of the run. Ranks may share one: reading changes nothing.
 class ImageBatches final : public BatchSource {
  public:
-  /// `source` outlives this.
   ImageBatches(const ImageSource& source, std::int64_t global_batch) : source_(source), global_batch_(global_batch) {}
 
   void patches(std::int64_t step, std::int64_t first, std::int64_t samples, SequenceRange range,

@@ -253,10 +253,8 @@ class TokenSource {
   DataFiles<TokenView> files_;
 };
 
-/// Sample i of step t is sample t * global_batch + i of the run. Ranks may share one: reading changes nothing.
 class TokenBatches final : public BatchSource {
  public:
-  /// `source` outlives this.
   TokenBatches(const TokenSource& source, std::int64_t global_batch) : source_(source), global_batch_(global_batch) {}
 
   void inputs(std::int64_t step, std::int64_t first, std::int64_t samples, SequenceRange range,

@@ -129,32 +129,28 @@ class Bench {
     const std::int64_t m = product.m;
     const std::int64_t n = product.n;
     const std::int64_t k = product.k;
-    const auto multiply = [&](op::Kind which, View<T> a, View<T> b, auto c, bool accumulate, View<const T> bias) {
+    const auto multiply = [&](View<T> a, View<T> b, auto c, bool accumulate, View<const T> bias) {
       if constexpr (std::is_same_v<T, bfloat16>) {
         if (product.eight_bit) {
           const std::int64_t room = cost::room_8bit(m, n, k);
-          return device_.gemm_8bit(which, m, n, k, View<const T>(a), View<const T>(b), c, accumulate, bias,
+          return device_.gemm_8bit(product.kind, m, n, k, View<const T>(a), View<const T>(b), c, accumulate, bias,
                                    outputs_.slice((outputs_.count - room) / tensor_alignment * tensor_alignment, room));
         }
       }
-      device_.gemm(which, m, n, k, a, b, c, accumulate, bias);
+      device_.gemm(product.kind, m, n, k, a, b, c, accumulate, bias);
     };
     constexpr auto each = static_cast<std::int64_t>(sizeof(T));
     Walk& far = far_.within(pass_bytes(n * k * each));
     Walk& kept = kept_.within(pass_bytes(m * n * 4));
     Walk near = near_inputs(m * k * each);
     Walk near_result = near_outputs(m * n * each);
-    if (product.kind == op::Kind::gemm_tn)  // gradient of the output, kept input, gradient of the weight
-      return time(least, [&] {
-        multiply(op::Kind::gemm_tn, near.next<T>(m * k), far.next<T>(n * k), kept.next<float>(m * n),
-                 product.writes_one_in != 1, {});
-      });
-    if (product.kind == op::Kind::gemm_nn)
-      return time(least, [&] {
-        multiply(op::Kind::gemm_nn, near.next<T>(m * k), far.next<T>(k * n), near_result.next<T>(m * n), false, {});
-      });
     return time(least, [&] {
-      multiply(op::Kind::gemm_nt, near.next<T>(m * k), far.next<T>(n * k), kept.next<T>(m * n), false, far.next<T>(n));
+      const View<T> a = near.next<T>(m * k);
+      const View<T> b = far.next<T>(n * k);
+      if (product.kind == op::Kind::gemm_tn)  // gradient of the output, kept input, gradient of the weight
+        return multiply(a, b, kept.next<float>(m * n), product.writes_one_in != 1, {});
+      if (product.kind == op::Kind::gemm_nn) return multiply(a, b, near_result.next<T>(m * n), false, {});
+      multiply(a, b, kept.next<T>(m * n), false, far.next<T>(n));
     });
   }
   /// True when the operands fit the pools.

@@ -51,6 +51,37 @@ inline ProfilePlan gpu_profile_plan(double budget) {
   return plan;
 }
 
+/// Errors: usage for impossible options.
+inline Result<void> check_gpu_profile(const ProfileOptions& options) {
+  if (!(options.time_budget.value > 0))
+    return usage_error("the profile's time budget must be positive, e.g. 60 seconds");
+  if (options.ranks < 0) return usage_error("cannot profile " + std::to_string(options.ranks) + " ranks");
+  return {};
+}
+
+/// Measures the ranks that `start` starts, which calls its argument with the world and the platform of each.
+/// @param gets_cluster  rank 0 is in this process
+template <class Start>
+Cluster measured_gpus(const ProfileOptions& options, Cluster cluster, bool gets_cluster, const Start& start) {
+  std::vector<Precision> precisions = options.precisions;
+  if (precisions.empty()) {
+    precisions = {Precision::bf16, Precision::fp32};
+    if (cluster.supports(Precision::fp8)) precisions.push_back(Precision::fp8);
+  }
+  complete(precisions);
+  for (const Precision precision : precisions)
+    if (!cluster.supports(precision)) throw device::cuda::no_8bit_products(cluster.device.name);
+  ProfilePlan plan = gpu_profile_plan(options.time_budget.value);
+  plan.weights = weights_of(options.models, cluster.devices);
+  const std::int64_t share = cluster.device.memory.count / 4;  // two pools, and room for others on the GPU
+  plan.sizes.pool_bytes = std::min(plan.sizes.pool_bytes, share / tensor_alignment * tensor_alignment);
+  plan.alone = plan.sizes;
+  Profile profile(plan, precisions, options.progress, cluster);
+  start([&](comm::World& world, const CudaPlatform& platform) { profile.measure(world, platform); });
+  if (gets_cluster) profile.finish();
+  return cluster;
+}
+
 }  // namespace detail
 
 /// What the arenas of ranks on GPU `ordinal` may take together. Throws DeviceFailure.
@@ -99,41 +130,6 @@ inline Cluster gpu_cluster(const Placement& placement) {
   cluster.across_nodes = cluster.inside_node;
   return cluster;
 }
-
-namespace detail {
-
-/// Errors: usage for impossible options.
-inline Result<void> check_gpu_profile(const ProfileOptions& options) {
-  if (!(options.time_budget.value > 0))
-    return usage_error("the profile's time budget must be positive, e.g. 60 seconds");
-  if (options.ranks < 0) return usage_error("cannot profile " + std::to_string(options.ranks) + " ranks");
-  return {};
-}
-
-/// Measures the ranks that `start` starts, which calls its argument with the world and the platform of each.
-/// @param gets_cluster  rank 0 is in this process
-template <class Start>
-Cluster measured_gpus(const ProfileOptions& options, Cluster cluster, bool gets_cluster, const Start& start) {
-  std::vector<Precision> precisions = options.precisions;
-  if (precisions.empty()) {
-    precisions = {Precision::bf16, Precision::fp32};
-    if (cluster.supports(Precision::fp8)) precisions.push_back(Precision::fp8);
-  }
-  complete(precisions);
-  for (const Precision precision : precisions)
-    if (!cluster.supports(precision)) throw device::cuda::no_8bit_products(cluster.device.name);
-  ProfilePlan plan = gpu_profile_plan(options.time_budget.value);
-  plan.weights = weights_of(options.models, cluster.devices);
-  const std::int64_t share = cluster.device.memory.count / 4;  // two pools, and room for others on the GPU
-  plan.sizes.pool_bytes = std::min(plan.sizes.pool_bytes, share / tensor_alignment * tensor_alignment);
-  plan.alone = plan.sizes;
-  Profile profile(plan, precisions, options.progress, cluster);
-  start([&](comm::World& world, const CudaPlatform& platform) { profile.measure(world, platform); });
-  if (gets_cluster) profile.finish();
-  return cluster;
-}
-
-}  // namespace detail
 
 /// Measures the GPUs that this process may use as profile_host() measures the cores: rank r on GPU r, over NCCL; more
 /// ranks than GPUs, or one, on the first GPU. Errors: usage for impossible options; machine failures are thrown.

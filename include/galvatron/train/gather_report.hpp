@@ -31,9 +31,7 @@ namespace detail {
 template <class T>
 comm::Piece piece_of(int peer, T* data, std::size_t count = 1) {
   static_assert(std::is_trivially_copyable_v<T>);
-  const auto bytes = static_cast<std::int64_t>(count * sizeof(T));
-  return {
-      .peer = peer, .data = reinterpret_cast<std::byte*>(data), .rows = 1, .row_bytes = bytes, .stride_bytes = bytes};
+  return comm::Piece::flat(peer, reinterpret_cast<std::byte*>(data), static_cast<std::int64_t>(count * sizeof(T)));
 }
 template <class T>
 void send(comm::World& world, int peer, T* data, std::size_t count = 1) {
@@ -86,7 +84,7 @@ void gather_records(comm::World& world, Recorder& recorder, SharesClock&& shares
   };
   if (world.rank() != 0) {
     if (!shares_clock(0)) clock_offset(world, 0, steady_seconds);
-    RecordedStep& own = recorder.record(world.rank());
+    RecordedStep& own = recorder.rank(world.rank());
     Head head{own.step, own.began, static_cast<std::int64_t>(own.spans.size())};
     detail::send(world, 0, &head);
     detail::send(world, 0, own.spans.data(), own.spans.size());
@@ -96,8 +94,10 @@ void gather_records(comm::World& world, Recorder& recorder, SharesClock&& shares
     const Seconds offset{shares_clock(rank) ? 0 : clock_offset(world, rank, steady_seconds)};
     Head head{};
     detail::receive(world, rank, &head);
-    RecordedStep& record = recorder.record(rank);
-    record = {head.step, head.began - offset.value, std::vector<schedule::Span>(static_cast<std::size_t>(head.spans))};
+    RecordedStep& record = recorder.rank(rank);
+    record.step = head.step;
+    record.began = head.began - offset.value;
+    record.spans.resize(static_cast<std::size_t>(head.spans));
     detail::receive(world, rank, record.spans.data(), record.spans.size());
     for (schedule::Span& span : record.spans) {
       span.begin = span.begin - offset;
