@@ -21,7 +21,7 @@
 #include <string>
 #include <vector>
 
-#include <galvatron/cluster/host_load.hpp>
+#include <galvatron/cluster/host.hpp>
 #include <galvatron/cluster/json.hpp>
 #include <galvatron/model/model.hpp>
 #include <galvatron/plan/cost.hpp>

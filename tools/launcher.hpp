@@ -8,14 +8,14 @@
 #include <utility>
 #include <vector>
 
-#include <galvatron/cluster/host_memory.hpp>
+#include <galvatron/cluster/host.hpp>
 #include <galvatron/comm/communicator.hpp>
 #include <galvatron/cluster/spec.hpp>
 #include <galvatron/comm/launch_environment.hpp>
 #include <galvatron/comm/status.hpp>
 #include <galvatron/model/spec.hpp>
 #include <galvatron/plan/plan.hpp>
-#include <galvatron/profile/options.hpp>
+#include <galvatron/profile/profile.hpp>
 #include <galvatron/train/trainer.hpp>
 
 #include "commands.hpp"

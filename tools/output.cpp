@@ -14,7 +14,7 @@
 #include <system_error>
 #include <utility>
 
-#include <galvatron/core/exceptions.hpp>
+#include <galvatron/core/error.hpp>
 #include <galvatron/core/file.hpp>
 #include <galvatron/core/json.hpp>
 

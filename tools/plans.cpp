@@ -14,7 +14,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include <galvatron/cluster/host_memory.hpp>
+#include <galvatron/cluster/host.hpp>
 #include <galvatron/core/json.hpp>
 #include <galvatron/core/quantity.hpp>
 #include <galvatron/model/huggingface.hpp>

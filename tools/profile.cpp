@@ -6,7 +6,6 @@
 #include <nlohmann/json.hpp>
 
 #include <galvatron/cluster/json.hpp>
-#include <galvatron/cluster/json_writer.hpp>
 #include <galvatron/core/quantity.hpp>
 #include <galvatron/model/huggingface.hpp>
 #include <galvatron/profile/check.hpp>
@@ -107,10 +106,10 @@ void profile(const ProfileArguments& a, Common& common, Launcher& launcher) {
   std::vector<ModelSpec> models;
   for (const std::string& model : a.models) models.push_back(value_or_throw(load_model(model)));
 
-  const double start = Progress::steady_seconds();
+  const double start = steady_seconds();
   const auto [cluster, others] =
       measured(launcher, {a.ranks, a.seconds, std::move(precisions), std::move(models), a.on_busy}, common);
-  const double took = Progress::steady_seconds() - start;
+  const double took = steady_seconds() - start;
   if (!launcher.shows()) return;
   value_or_throw(write_cluster(a.out, cluster));
 

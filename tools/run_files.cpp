@@ -79,7 +79,7 @@ RunStart run_start(const RunFileArguments& a, Launcher& launcher) {
   if (launcher.shows()) {
     std::shared_ptr<train::FolderLock> lock;
     if (!a.checkpoint.empty())
-      lock = std::make_shared<train::FolderLock>(value_of("--checkpoint", train::FolderLock::take(a.checkpoint)));
+      lock = value_of("--checkpoint", train::FolderLock::take(a.checkpoint));
     start = found_start(a, train::Checksums::compared);
     start.lock = std::move(lock);
     if (!a.checkpoint.empty())  // also of a run that has nothing else to do

@@ -9,10 +9,10 @@
 
 #include <nlohmann/json.hpp>
 
-#include <galvatron/checkpoint/huggingface_reader.hpp>
-#include <galvatron/checkpoint/lock.hpp>
+#include <galvatron/checkpoint/folder.hpp>
+#include <galvatron/checkpoint/huggingface.hpp>
 #include <galvatron/checkpoint/reader.hpp>
-#include <galvatron/data/open.hpp>
+#include <galvatron/data/data.hpp>
 #include <galvatron/model/spec.hpp>
 #include <galvatron/plan/plan.hpp>
 #include <galvatron/train/metrics.hpp>

@@ -13,12 +13,10 @@
 
 #include <nlohmann/json.hpp>
 
-#include <galvatron/cluster/host_load.hpp>
+#include <galvatron/cluster/host.hpp>
 #include <galvatron/cluster/json.hpp>
-#include <galvatron/cluster/json_writer.hpp>
-#include <galvatron/core/comparison.hpp>
 #include <galvatron/core/quantity.hpp>
-#include <galvatron/data/open.hpp>
+#include <galvatron/data/data.hpp>
 #include <galvatron/model/difference.hpp>
 #include <galvatron/model/huggingface.hpp>
 #include <galvatron/plan/cost.hpp>

@@ -10,9 +10,7 @@
 
 #include <galvatron/cluster/presets.hpp>
 #include <galvatron/cluster/spec.hpp>
-#include <galvatron/core/comparison.hpp>
 #include <galvatron/core/error.hpp>
-#include <galvatron/core/exceptions.hpp>
 #include <galvatron/core/quantity.hpp>
 #include <galvatron/core/units.hpp>
 #include <galvatron/cost/layer.hpp>

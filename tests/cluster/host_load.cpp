@@ -1,7 +1,7 @@
 // What others take of the cores, by a counter that is made up.
-#include <galvatron/cluster/host_load.hpp>
+#include <galvatron/cluster/host.hpp>
 
-#include <galvatron/cluster/host_cores.hpp>
+#include <galvatron/cluster/host.hpp>
 
 #include <doctest/doctest.h>
 

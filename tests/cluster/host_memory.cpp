@@ -1,5 +1,5 @@
 // What may be taken of a machine's memory, on machines that are made up of files.
-#include <galvatron/cluster/host_memory.hpp>
+#include <galvatron/cluster/host.hpp>
 
 #include <galvatron/cluster/presets.hpp>
 

@@ -1,6 +1,6 @@
 // Cluster files: what is written is read back, and bad files are refused in one line.
 #include <galvatron/cluster/cluster.hpp>
-#include <galvatron/cluster/json_writer.hpp>
+#include <galvatron/cluster/json.hpp>
 
 #include <doctest/doctest.h>
 

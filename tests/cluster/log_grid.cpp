@@ -1,5 +1,5 @@
 // Interpolation of measured times.
-#include <galvatron/cluster/log_grid.hpp>
+#include <galvatron/cluster/spec.hpp>
 
 #include <doctest/doctest.h>
 

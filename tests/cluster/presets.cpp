@@ -1,6 +1,6 @@
 // Clusters by name.
 #include <galvatron/cluster/cluster.hpp>
-#include <galvatron/cluster/json_writer.hpp>
+#include <galvatron/cluster/json.hpp>
 
 #include <doctest/doctest.h>
 

@@ -1,4 +1,4 @@
-#include <galvatron/core/comparison.hpp>
+#include <galvatron/core/quantity.hpp>
 
 #include <doctest/doctest.h>
 

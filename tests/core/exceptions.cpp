@@ -1,4 +1,4 @@
-#include <galvatron/core/exceptions.hpp>
+#include <galvatron/core/error.hpp>
 
 #include <fcntl.h>
 #include <unistd.h>

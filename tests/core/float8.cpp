@@ -9,7 +9,6 @@
 #include <doctest/doctest.h>
 
 #include <galvatron/core/dtype.hpp>
-#include <galvatron/core/float8.hpp>
 
 using namespace galvatron;
 

@@ -1,4 +1,4 @@
-#include <galvatron/core/path_in_file.hpp>
+#include <galvatron/core/file.hpp>
 
 #include <filesystem>
 #include <string>

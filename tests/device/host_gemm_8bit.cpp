@@ -10,7 +10,7 @@
 
 #include <doctest/doctest.h>
 
-#include <galvatron/core/float8.hpp>
+#include <galvatron/core/dtype.hpp>
 #include <galvatron/cost/product_8bit.hpp>
 
 #include "host_fixture.hpp"

@@ -9,7 +9,7 @@
 #include <new>
 #include <vector>
 
-#include <galvatron/core/float8.hpp>
+#include <galvatron/core/dtype.hpp>
 #include <galvatron/cost/product_8bit.hpp>
 #include <galvatron/device/device.hpp>
 

@@ -4,7 +4,6 @@
 #include <cstdint>
 
 #include <galvatron/core/dtype.hpp>
-#include <galvatron/core/float8.hpp>
 #include <galvatron/device/kernels/number.hpp>
 #include <galvatron/device/product.hpp>
 

@@ -4,7 +4,7 @@
 #include <span>
 #include <string>
 
-#include <galvatron/data/image_file.hpp>
+#include <galvatron/data/image_source.hpp>
 
 #include "require.hpp"
 

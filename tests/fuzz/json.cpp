@@ -6,7 +6,6 @@
 #include <string_view>
 
 #include <galvatron/cluster/json.hpp>
-#include <galvatron/cluster/json_writer.hpp>
 #include <galvatron/core/json.hpp>
 #include <galvatron/plan/json.hpp>
 

@@ -4,7 +4,7 @@
 #include <span>
 #include <string>
 
-#include <galvatron/data/token_file.hpp>
+#include <galvatron/data/token_source.hpp>
 
 #include "require.hpp"
 

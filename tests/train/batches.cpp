@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include <galvatron/data/batches.hpp>
+#include <galvatron/data/token_source.hpp>
 
 using namespace galvatron;
 

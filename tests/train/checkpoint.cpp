@@ -20,7 +20,7 @@
 #include <utility>
 #include <vector>
 
-#include <galvatron/checkpoint/background.hpp>
+#include <galvatron/checkpoint/checkpointer.hpp>
 #include <galvatron/train/compiled.hpp>
 
 #include "../folder.hpp"

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include <galvatron/checkpoint/reader.hpp>
-#include <galvatron/checkpoint/snapshot.hpp>
+#include <galvatron/checkpoint/slice.hpp>
 
 #include "toy.hpp"
 

@@ -103,31 +103,31 @@ TEST_CASE("the first token outside the vocabulary is found at any place") {
 }
 
 TEST_CASE("the order of an epoch is a permutation, another one for every seed and epoch") {
-  for (const std::uint64_t count : {1U, 2U, 3U, 4U, 5U, 16U, 17U, 100U, 1000U, 4097U}) {
-    std::vector<bool> seen(count, false);
-    for (std::uint64_t i = 0; i < count; ++i) {
-      const std::uint64_t x = shuffled(3, 2, i, count);
-      REQUIRE(x < count);
+  for (const std::int64_t count : {1, 2, 3, 4, 5, 16, 17, 100, 1000, 4097}) {
+    std::vector<bool> seen(static_cast<std::size_t>(count), false);
+    for (std::int64_t i = 0; i < count; ++i) {
+      const auto x = static_cast<std::size_t>(shuffled(3, 2, i, count));
+      REQUIRE(x < seen.size());
       REQUIRE_FALSE(seen[x]);
       seen[x] = true;
     }
   }
-  const auto order = [](std::uint64_t seed, std::uint64_t epoch) {
-    std::vector<std::uint64_t> windows;
-    for (std::uint64_t i = 0; i < 100; ++i) windows.push_back(shuffled(seed, epoch, i, 100));
+  const auto order = [](std::uint64_t seed, std::int64_t epoch) {
+    std::vector<std::int64_t> windows;
+    for (std::int64_t i = 0; i < 100; ++i) windows.push_back(shuffled(seed, epoch, i, 100));
     return windows;
   };
   CHECK(order(1, 0) == order(1, 0));
   CHECK(order(1, 0) != order(2, 0));
   CHECK(order(1, 0) != order(1, 1));
-  static_assert(shuffled(1, 0, 0, std::uint64_t{1} << 40) < std::uint64_t{1} << 40);
+  static_assert(shuffled(1, 0, 0, std::int64_t{1} << 40) < std::int64_t{1} << 40);
 }
 
 TEST_CASE("every place of the order is as likely for every window") {
-  constexpr std::uint64_t count = 10, epochs = 4000;
-  std::vector<double> hits(count * count, 0);
-  for (std::uint64_t epoch = 0; epoch < epochs; ++epoch)
-    for (std::uint64_t i = 0; i < count; ++i) ++hits[i * count + shuffled(9, epoch, i, count)];
+  constexpr std::int64_t count = 10, epochs = 4000;
+  std::vector<double> hits(static_cast<std::size_t>(count * count), 0);
+  for (std::int64_t epoch = 0; epoch < epochs; ++epoch)
+    for (std::int64_t i = 0; i < count; ++i) ++hits[static_cast<std::size_t>(i * count + shuffled(9, epoch, i, count))];
   double chi = 0;
   for (const double h : hits) chi += (h - epochs / 10.0) * (h - epochs / 10.0) / (epochs / 10.0);
   CHECK(chi < 137);  // 81 degrees of freedom, 1 in 10000
@@ -143,8 +143,8 @@ TEST_CASE("inputs and targets are windows of the text, sequence-major, targets o
   CHECK(source->windows() == 10);
   constexpr std::int64_t samples = 30, first = 5;  // several epochs
   std::vector<std::int32_t> in(10 * samples), out(10 * samples);
-  source->inputs(first, samples, {in.data(), 10 * samples});
-  source->targets(first, samples, {out.data(), 10 * samples});
+  source->inputs(first, samples, {0, 10}, {in.data(), 10 * samples});
+  source->targets(first, samples, {0, 10}, {out.data(), 10 * samples});
   for (std::int64_t i = 0; i < samples; ++i)
     for (std::int64_t s = 0; s < 10; ++s) {
       const auto place = static_cast<std::size_t>(s * samples + i);
@@ -194,7 +194,7 @@ TEST_CASE("files are one run of tokens, whatever their number and lengths") {
     REQUIRE(source->windows() == (static_cast<std::int64_t>(whole.size()) - 1) / sequence);
     std::vector<std::int32_t> row(static_cast<std::size_t>(sequence));
     for (std::int64_t i = 0; i < source->windows(); ++i) {
-      source->targets(i, 1, {row.data(), sequence});
+      source->targets(i, 1, {0, sequence}, {row.data(), sequence});
       const auto begin = whole.begin() + source->window(i) * sequence + 1;
       REQUIRE(std::equal(row.begin(), row.end(), begin));
     }

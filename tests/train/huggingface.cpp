@@ -1,6 +1,7 @@
 // Hugging Face checkpoints: tests/train/pytorch/huggingface.py wrote some, and the losses of their models in float64.
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
 #include <filesystem>
@@ -13,8 +14,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include <galvatron/checkpoint/huggingface_reader.hpp>
-#include <galvatron/checkpoint/huggingface_writer.hpp>
+#include <galvatron/checkpoint/huggingface.hpp>
 #include <galvatron/model/huggingface.hpp>
 #include <galvatron/train/compiled.hpp>
 
@@ -230,8 +230,9 @@ TEST_CASE("weights that are no numbers are refused with file and tensor") {
     std::string bytes = content(golden / name / file);
     const auto parsed = parse_safetensors(std::as_bytes(std::span(bytes)), "f");
     REQUIRE(parsed.has_value());
-    const SafetensorsEntry* const entry = *tensor == 0 ? &parsed->entries.front() : parsed->find(tensor);
-    REQUIRE(entry != nullptr);
+    const auto entry =
+        *tensor == 0 ? parsed->entries.begin() : std::ranges::find(parsed->entries, tensor, &SafetensorsEntry::name);
+    REQUIRE(entry != parsed->entries.end());
     const bool half = entry->type == "F16";
     const std::uint32_t bad = half ? 0xFC00 : 0x7FC00000;  // minus infinity in F16, NaN in F32
     constexpr std::int64_t element = 5;

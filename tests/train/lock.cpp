@@ -1,5 +1,5 @@
 // The lock of a folder of checkpoints: one run at a time, whoever died before.
-#include <galvatron/checkpoint/lock.hpp>
+#include <galvatron/checkpoint/folder.hpp>
 
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -112,7 +112,7 @@ TEST_CASE("a holder shows that it still runs") {
   auto lock = FolderLock::take(folder.path, false);
   REQUIRE(lock.has_value());
   set_age(folder.path / train::lock_name, 1000);
-  lock->touch();
+  (*lock)->touch();
   struct stat status{};
   REQUIRE(::stat((folder.path / train::lock_name).c_str(), &status) == 0);
   CHECK(std::time(nullptr) - status.st_mtime < 100);

@@ -16,7 +16,7 @@
 #include <nlohmann/json.hpp>
 
 #include <galvatron/core/file.hpp>
-#include <galvatron/train/tensorboard.hpp>
+#include <galvatron/train/metrics.hpp>
 
 #include "../folder.hpp"
 

@@ -1,5 +1,5 @@
 // The profiler of this machine, in its coarsest setting: what it measures is complete, plausible and readable.
-#include <galvatron/cluster/json_writer.hpp>
+#include <galvatron/cluster/json.hpp>
 #include <galvatron/model/model.hpp>
 #include <galvatron/profile/host.hpp>
 

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include <galvatron/comm/thread/thread.hpp>
-#include <galvatron/train/gather_records.hpp>
+#include <galvatron/train/gather_report.hpp>
 
 using namespace galvatron;
 using schedule::Instruction;
@@ -16,7 +16,7 @@ using schedule::Op;
 
 namespace {
 
-void do_step(train::InstructionObserver& observer, std::int64_t step, int forwards) {
+void do_step(train::RecordedStep& observer, std::int64_t step, int forwards) {
   observer.step_begins(step);
   for (int i = 0; i < forwards; ++i) {
     observer.begins();
@@ -70,11 +70,11 @@ TEST_CASE("rank 0 collects what the others recorded, each on its own") {
     const simulate::MeasuredStep all = recorders[0].last_step();
     CHECK(all.step == 7);
     REQUIRE(all.ranks.size() == 3);
-    const double shift = recorders[0].record(2).began - recorders[2].record(2).began;
+    const double shift = recorders[0].rank(2).began - recorders[2].rank(2).began;
     CHECK(std::abs(shift) < (one_clock ? 1e-9 : 1e-2));
     for (std::size_t rank = 0; rank < 3; ++rank) {
       REQUIRE(all.ranks[rank].size() == 4 + rank);
-      const auto& recorded = recorders[rank].record(static_cast<int>(rank)).spans;
+      const auto& recorded = recorders[rank].rank(static_cast<int>(rank)).spans;
       for (std::size_t i = 0; i < recorded.size(); ++i) {
         CHECK(all.ranks[rank][i].instruction == recorded[i].instruction);
         const Seconds length = all.ranks[rank][i].end - all.ranks[rank][i].begin;
@@ -87,8 +87,7 @@ TEST_CASE("rank 0 collects what the others recorded, each on its own") {
 TEST_CASE("a clock that is ahead is found to be") {
   comm::thread::run(2, [](comm::thread::World& world) {
     const double ahead = world.rank() == 1 ? 1234.5 : 0;
-    const double offset =
-        train::clock_offset(world, 1 - world.rank(), [&] { return train::RecordedStep::now() + ahead; });
+    const double offset = train::clock_offset(world, 1 - world.rank(), [&] { return steady_seconds() + ahead; });
     if (world.rank() == 0)
       CHECK(std::abs(offset - 1234.5) < 1e-2);
     else

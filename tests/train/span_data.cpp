@@ -108,7 +108,8 @@ TEST_CASE("what the encoder and the targets have together is the text") {
     const auto out = targets(*batches, step);
     for (std::size_t i = 0; i < samples; ++i) {
       TokenIds whole(static_cast<std::size_t>(c.text));
-      original->inputs(step * samples + static_cast<std::int64_t>(i), 1, View<std::int32_t>(whole.data(), c.text));
+      original->inputs(step * samples + static_cast<std::int64_t>(i), 1, {0, c.text},
+                       View<std::int32_t>(whole.data(), c.text));
       // Spans are numbered in order, and followed in the targets by what they stand for.
       TokenIds told;
       std::size_t at = 0;

@@ -14,7 +14,7 @@
 #include <string_view>
 #include <vector>
 
-#include <galvatron/train/tensorboard.hpp>
+#include <galvatron/train/metrics.hpp>
 
 using namespace galvatron;
 using namespace galvatron::train;

@@ -15,7 +15,6 @@
 #include <galvatron/profile/gpu.hpp>
 #include <galvatron/rank/placement.hpp>
 #include <galvatron/train/gpu_compiled.hpp>
-#include <galvatron/train/gpu_processes.hpp>
 #include <galvatron/train/gpus.hpp>
 
 #include "../launcher.hpp"

@@ -7,8 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include <galvatron/cluster/host_load.hpp>
-#include <galvatron/core/comparison.hpp>
+#include <galvatron/cluster/host.hpp>
 #include <galvatron/core/quantity.hpp>
 #include <galvatron/plan/cost.hpp>
 #include <galvatron/plan/explain.hpp>

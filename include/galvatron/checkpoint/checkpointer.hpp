@@ -8,26 +8,27 @@
 // training thread ever talks to other ranks.
 #pragma once
 
-#include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <condition_variable>
 #include <cstdint>
+#include <exception>
 #include <filesystem>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <new>
+#include <optional>
 #include <stop_token>
-#include <string>
 #include <system_error>
+#include <thread>
 #include <utility>
 #include <vector>
 
-#include <galvatron/checkpoint/background.hpp>
 #include <galvatron/checkpoint/folder.hpp>
-#include <galvatron/checkpoint/lock.hpp>
 #include <galvatron/checkpoint/manifest.hpp>
 #include <galvatron/checkpoint/shard_file.hpp>
-#include <galvatron/checkpoint/snapshot.hpp>
+#include <galvatron/checkpoint/slice.hpp>
 #include <galvatron/comm/communicator.hpp>
 #include <galvatron/core/error.hpp>
 
@@ -50,6 +51,79 @@ struct CheckpointReport {
   double write_seconds = 0;  ///< beside training, without the manifest
 };
 
+/// A thread that works beside training, on one task after the other. After an error it does no more, and the error
+/// stays.
+class BackgroundThread {
+ public:
+  /// A task looks at the token now and then, and ends early when a stop is requested.
+  using Task = std::function<Result<void>(const std::stop_token&)>;
+
+  /// Throws DeviceFailure if the system refuses a thread.
+  /// @param at_start  called once on the thread
+  explicit BackgroundThread(std::function<void()> at_start = {}) {
+    try {
+      thread_ = std::jthread([this, start = std::move(at_start)](const std::stop_token& stop) {
+        if (start) start();
+        run(stop);
+      });
+    } catch (const std::system_error& e) {
+      throw DeviceFailure("cannot start the thread that writes checkpoints: " + e.code().message() +
+                          "; allow more processes (ulimit -u) and memory (ulimit -v), or train with fewer ranks");
+    }
+  }
+
+  /// The task before is done.
+  void post(Task task) {
+    const std::scoped_lock lock(mutex_);
+    task_ = std::move(task);
+    changed_.notify_all();
+  }
+  /// Ends the thread: the task at hand is asked to stop, and runs no more once this returns.
+  void end() {
+    thread_.request_stop();
+    if (thread_.joinable()) thread_.join();
+  }
+  /// Returns when the task is done or has failed, or after that time. True for the former.
+  bool wait_for(std::chrono::milliseconds longest) {
+    std::unique_lock lock(mutex_);
+    return changed_.wait_for(lock, longest, [&] { return error_ || !task_; });
+  }
+  /// The error of a task.
+  [[nodiscard]] std::optional<Error> error() {
+    const std::scoped_lock lock(mutex_);
+    return error_;
+  }
+
+ private:
+  Result<void> result(const std::stop_token& stop) const {
+    try {
+      return task_(stop);
+    } catch (const Failure& failure) {
+      return tl::unexpected<Error>(Error{failure.kind(), failure.what()});
+    } catch (const std::exception& failure) {
+      return tl::unexpected<Error>(Error{ErrorKind::machine, failure.what()});
+    }
+  }
+  void run(const std::stop_token& stop) {
+    std::unique_lock lock(mutex_);
+    while (changed_.wait(lock, stop, [&] { return task_ && !error_; })) {
+      lock.unlock();
+      auto done = result(stop);
+      lock.lock();
+      task_ = nullptr;
+      if (!done) error_ = std::move(done.error());
+      changed_.notify_all();
+      if (stop.stop_requested()) return;
+    }
+  }
+
+  std::mutex mutex_;
+  std::condition_variable_any changed_;
+  Task task_;  ///< under way, or none
+  std::optional<Error> error_;
+  std::jthread thread_;  // last: it uses the others, and is asked to stop and joined first
+};
+
 /// @tparam D  the device  @tparam Stage  what has the rank's state
 template <class D, class Stage>
 class Checkpointer {
@@ -70,8 +144,7 @@ class Checkpointer {
         snapshot_(stage, vocabulary),
         thread_(std::move(on_thread_start)) {
     if (rank_ == 0) {
-      if (options_.lock == nullptr)
-        options_.lock = std::make_shared<FolderLock>(value_or_throw(FolderLock::take(options_.folder)));
+      if (options_.lock == nullptr) options_.lock = value_or_throw(FolderLock::take(options_.folder));
       if (auto done = prepare_checkpoint_folder(options_.folder); !done) throw_error(done.error());
     }
     everybody_.barrier();
@@ -103,41 +176,22 @@ class Checkpointer {
   /// Before every update: returns when the copy of the state before it is there.
   void before_update() {
     if (!copying_) return;
-    const double begin = seconds();
+    const double begin = steady_seconds();
     copying_.wait(true);
-    report_.pause_seconds += seconds() - begin;
+    report_.pause_seconds += steady_seconds() - begin;
   }
 
   [[nodiscard]] const CheckpointReport& report() const { return report_; }
 
  private:
-  // The state is being read until this ends, whatever comes of it.
-  class Copying {
-   public:
-    explicit Copying(std::atomic<bool>& flag) : flag_(flag) {}
-    Copying(const Copying&) = delete;
-    Copying& operator=(const Copying&) = delete;
-    ~Copying() {
-      flag_ = false;
-      flag_.notify_all();
-    }
-
-   private:
-    std::atomic<bool>& flag_;
-  };
-
-  static double seconds() {
-    return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-  }
-
   // Until the checkpoint under way is complete. No rank waits for another one's disk for long without a sign of life.
   void wait() {
-    const double begin = seconds();
+    const double begin = steady_seconds();
     constexpr std::chrono::milliseconds patience(1000);
     while (pending_) settle(patience);
     while (!thread_.wait_for(patience)) {
     }
-    report_.wait_seconds += seconds() - begin;
+    report_.wait_seconds += steady_seconds() - begin;
     if (const auto error = thread_.error()) throw_error(*error);
   }
 
@@ -159,15 +213,19 @@ class Checkpointer {
     copying_ = true;
     unfinished_ = unfinished(options_.folder / checkpoint_name(steps));
     thread_.post([this, path = unfinished_ / shard_name(rank_)](const std::stop_token& stop) -> Result<void> {
-      const double start = seconds();
+      const double start = steady_seconds();
       {
-        const Copying copying(copying_);
+        // The state is being read until this ends, whatever comes of it.
+        const std::unique_ptr<std::atomic<bool>, void (*)(std::atomic<bool>*)> copying(&copying_, [](auto* flag) {
+          *flag = false;
+          flag->notify_all();
+        });
         snapshot_.take(device_, stage_);
       }
       auto file = write_shard(path, snapshot_.bytes(), stop);
       if (!file) return tl::unexpected<Error>(std::move(file.error()));
       file_ = std::move(*file);
-      write_seconds_ = seconds() - start;
+      write_seconds_ = steady_seconds() - start;
       return {};
     });
   }

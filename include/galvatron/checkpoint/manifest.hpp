@@ -1,7 +1,6 @@
 // The manifest of a checkpoint: what was trained, how far, with what, and the files with their checksums.
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <string>

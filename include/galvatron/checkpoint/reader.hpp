@@ -21,7 +21,7 @@
 #include <galvatron/checkpoint/safetensors.hpp>
 #include <galvatron/checkpoint/shard_file.hpp>
 #include <galvatron/checkpoint/slice.hpp>
-#include <galvatron/cluster/host_cores.hpp>
+#include <galvatron/cluster/host.hpp>
 #include <galvatron/core/dtype.hpp>
 #include <galvatron/core/error.hpp>
 #include <galvatron/core/file.hpp>
@@ -34,15 +34,16 @@ namespace galvatron::train {
 /// Calls f(layer number, tensor) for every parameter of a model, whole; a tied head's table is the embedding's.
 template <class F>
 void for_each_parameter(const ModelSpec& model, F&& f) {
-  const auto store = [&](int number, const LayerSpec& layer, ParameterPart part) {
-    for (const ParameterTensor& tensor : parameter_layout(layer, part, 1, 1)) f(number, tensor);
-  };
-  store(0, model.embedding, ParameterPart::table);
-  store(0, model.embedding, ParameterPart::rest);
   int number = 0;
-  for (const LayerSpec& block : model.blocks) store(++number, block, ParameterPart::rest);
-  if (!model.head.tied) store(number + 1, model.head, ParameterPart::table);
-  store(number + 1, model.head, ParameterPart::rest);
+  const auto add = [&](const LayerSpec& layer) {
+    for_each_part(layer, [&](ParameterPart part) {
+      for (const ParameterTensor& tensor : parameter_layout(layer, part, 1, 1)) f(number, tensor);
+    });
+    ++number;
+  };
+  add(model.embedding);
+  for (const LayerSpec& block : model.blocks) add(block);
+  add(model.head);
 }
 
 /// Whether the checksums of a checkpoint's files have to be compared with the manifest, which reads all of them.
@@ -57,20 +58,16 @@ class Checkpoint {
   /// @param checksums  known: find_usable() has compared them
   static Result<Checkpoint> open(const std::filesystem::path& path, const ModelSpec& model,
                                  Checksums checksums = Checksums::compared) {
-    auto found = find_checkpoint(path);
-    if (!found) return tl::unexpected<Error>(std::move(found.error()));
-    auto out = open_one(*found, model, checksums);
-    if (!out) return tl::unexpected<Error>(with_another(std::move(out.error()), *found));
-    return out;
+    return find_checkpoint(path).and_then([&](const std::filesystem::path& found) {
+      return open_one(found, &model, checksums).map_error([&](Error e) { return with_another(std::move(e), found); });
+    });
   }
 
   /// The manifest of a checkpoint alone, or of the newest one in a folder, which says what model it is of.
   static Result<CheckpointManifest> read_manifest(const std::filesystem::path& path) {
-    const auto found = find_checkpoint(path);
-    if (!found) return tl::unexpected<Error>(found.error());
-    auto manifest = manifest_of(*found);
-    if (!manifest) return tl::unexpected<Error>(with_another(std::move(manifest.error()), *found));
-    return manifest;
+    return find_checkpoint(path).and_then([&](const std::filesystem::path& found) {
+      return manifest_of(found).map_error([&](Error e) { return with_another(std::move(e), found); });
+    });
   }
 
   /// A checkpoint that a run can go on with, as far as that can be said without its model.
@@ -82,26 +79,21 @@ class Checkpoint {
   /// The checkpoint that `path` names, or the newest one of a folder whose files are as its manifest says. Errors
   /// (usage): there is none.
   static Result<Usable> find_usable(const std::filesystem::path& path, Checksums checksums = Checksums::compared) {
-    auto newest = find_checkpoint(path);
-    if (!newest) return tl::unexpected<Error>(std::move(newest.error()));
-    Usable out;
-    auto first = usable(*newest, checksums);
-    if (first) return Usable{std::move(*newest), std::move(*first), {}};
-    if (*newest == path) return tl::unexpected<Error>(with_another(std::move(first.error()), *newest));
-    out.passed_over.push_back(first.error().message);
-    auto all = list_checkpoints(path);
-    for (all.pop_back(); !all.empty(); all.pop_back()) {
-      auto manifest = usable(all.back().path, checksums);
-      if (manifest) {
-        out.path = all.back().path;
-        out.manifest = std::move(*manifest);
-        return out;
-      }
-      out.passed_over.push_back(manifest.error().message);
+    const auto newest = find_checkpoint(path);
+    if (!newest) return tl::unexpected<Error>(newest.error());
+    const bool named = *newest == path;
+    const auto all = named ? std::vector<CheckpointPlace>{{0, path}} : list_checkpoints(path);
+    std::vector<std::string> passed_over;
+    Error first;
+    for (auto place = all.rbegin(); place != all.rend(); ++place) {
+      auto one = open_one(place->path, nullptr, checksums);
+      if (one) return Usable{place->path, std::move(one->manifest_), std::move(passed_over)};
+      if (passed_over.empty()) first = one.error();
+      passed_over.push_back(one.error().message);
     }
-    if (out.passed_over.size() > 1)
-      first.error().message += "; the other checkpoints in " + path.string() + " are damaged too";
-    return tl::unexpected<Error>(std::move(first.error()));
+    if (named) first = with_another(std::move(first), path);
+    if (passed_over.size() > 1) first.message += "; the other checkpoints in " + path.string() + " are damaged too";
+    return tl::unexpected<Error>(std::move(first));
   }
 
   [[nodiscard]] const CheckpointManifest& manifest() const { return manifest_; }
@@ -228,50 +220,42 @@ class Checkpoint {
   }
 
   static Result<CheckpointManifest> manifest_of(const std::filesystem::path& checkpoint) {
-    const auto text = read_text_file(checkpoint / manifest_name);
-    if (!text) return tl::unexpected<Error>(text.error());
-    auto manifest = parse_manifest(*text, (checkpoint / manifest_name).string());
+    const std::filesystem::path file = checkpoint / manifest_name;
+    auto manifest =
+        read_text_file(file).and_then([&](const auto& text) { return parse_manifest(text, file.string()); });
     if (manifest && !find_model(manifest->training.model))
-      manifest->training.model = path_from_file(manifest->training.model, checkpoint / manifest_name);
+      manifest->training.model = path_from_file(manifest->training.model, file);
     return manifest;
   }
 
-  static Result<CheckpointManifest> usable(const std::filesystem::path& path, Checksums checksums) {
-    auto manifest = manifest_of(path);
-    if (!manifest) return manifest;
+  /// @param model  null: not even whether all parameters are there is looked at
+  static Result<Checkpoint> open_one(const std::filesystem::path& path, const ModelSpec* model, Checksums checksums) {
     Checkpoint out;
     out.path_ = path;
-    out.manifest_ = *manifest;
-    if (auto opened = out.open_files(checksums); !opened) return tl::unexpected<Error>(std::move(opened.error()));
-    return manifest;
-  }
-
-  static Result<Checkpoint> open_one(const std::filesystem::path& path, const ModelSpec& model, Checksums checksums) {
-    Checkpoint out;
-    out.path_ = path;
-    out.vocabulary_ = model.vocabulary();
     auto manifest = manifest_of(path);
     if (!manifest) return tl::unexpected<Error>(std::move(manifest.error()));
     out.manifest_ = std::move(*manifest);
-    if (const std::string why = why_other_model(out.training(), model); !why.empty())
-      return usage_error("the checkpoint " + path.string() + " cannot be used: " + why);
-    for_each_parameter(model, [&](int layer, const ParameterTensor& tensor) {
-      for (const StateKind state : {StateKind::master, StateKind::first_moment, StateKind::second_moment})
-        out.tensors_[{layer, tensor.name, state}].shape = whole_shape(tensor, 1, model.vocabulary());
-    });
+    if (model != nullptr) {
+      out.vocabulary_ = model->vocabulary();
+      if (const std::string why = why_other_model(out.training(), *model); !why.empty())
+        return usage_error("the checkpoint " + path.string() + " cannot be used: " + why);
+      for_each_parameter(*model, [&](int layer, const ParameterTensor& tensor) {
+        for (const StateKind state : {StateKind::master, StateKind::first_moment, StateKind::second_moment})
+          out.tensors_[{layer, tensor.name, state}].shape = whole_shape(tensor, 1, out.vocabulary_);
+      });
+    }
     if (auto opened = out.open_files(checksums); !opened) return tl::unexpected<Error>(std::move(opened.error()));
+    if (model == nullptr) return out;
     for (std::size_t i = 0; i < out.files_.size(); ++i)
       if (auto added = out.add_pieces(i); !added) return tl::unexpected<Error>(std::move(added.error()));
     for (const auto& [key, tensor] : out.tensors_) {
       std::int64_t count = 0;
       for (const Piece& piece : tensor.pieces) count += piece.slice.count();
+      const auto& [layer, parameter, state] = key;
       if (count != tensor.shape.count())
         return usage_error("the checkpoint " + path.string() + " has " + std::to_string(count) + " of " +
                            std::to_string(tensor.shape.count()) + " elements of " +
-                           text_of({std::get<0>(key),
-                                    std::get<1>(key),
-                                    std::get<2>(key),
-                                    {0, tensor.shape.rows, 0, tensor.shape.columns}}) +
+                           text_of({layer, parameter, state, {0, tensor.shape.rows, 0, tensor.shape.columns}}) +
                            ": it is damaged");
     }
     return out;

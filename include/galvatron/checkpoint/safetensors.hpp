@@ -28,26 +28,16 @@ namespace galvatron::train {
 
 static_assert(std::endian::native == std::endian::little, "galvatron: safetensors are read on little-endian machines");
 
-/// Number formats that a file may have; those that galvatron computes with are F32, F16 and BF16.
-struct SafetensorsType {
-  std::string_view name;
+/// Number formats that a file may have, by the bytes of an element; those that galvatron computes with are F32, F16 and
+/// BF16.
+struct SafetensorsTypes {
   std::int64_t bytes;
+  std::array<std::string_view, 5> names;
 };
-inline constexpr std::array<SafetensorsType, 15> safetensors_types = {{{"F32", 4},
-                                                                       {"BF16", 2},
-                                                                       {"F16", 2},
-                                                                       {"F64", 8},
-                                                                       {"I64", 8},
-                                                                       {"I32", 4},
-                                                                       {"I16", 2},
-                                                                       {"I8", 1},
-                                                                       {"U64", 8},
-                                                                       {"U32", 4},
-                                                                       {"U16", 2},
-                                                                       {"U8", 1},
-                                                                       {"BOOL", 1},
-                                                                       {"F8_E4M3", 1},
-                                                                       {"F8_E5M2", 1}}};
+inline constexpr std::array safetensors_types{SafetensorsTypes{8, {"F64", "I64", "U64"}},
+                                              SafetensorsTypes{4, {"F32", "I32", "U32"}},
+                                              SafetensorsTypes{2, {"BF16", "F16", "I16", "U16"}},
+                                              SafetensorsTypes{1, {"I8", "U8", "BOOL", "F8_E4M3", "F8_E5M2"}}};
 
 /// A tensor of a file; its bytes are [begin, end) of the file's data.
 struct SafetensorsEntry {
@@ -71,11 +61,6 @@ struct Safetensors {
   std::vector<SafetensorsEntry> entries;  ///< in the order of their bytes
   std::map<std::string, std::string> metadata;
   std::int64_t data_begin = 0;  ///< bytes of the file before its data
-
-  [[nodiscard]] const SafetensorsEntry* find(std::string_view name) const {
-    const auto at = std::ranges::find(entries, name, &SafetensorsEntry::name);
-    return at == entries.end() ? nullptr : &*at;
-  }
 };
 
 namespace detail {
@@ -93,8 +78,10 @@ inline Result<SafetensorsEntry> read_safetensors_entry(const std::string& key, c
   const nlohmann::json& shape = fields.required_array("shape");
   const nlohmann::json& offsets = fields.required_array("data_offsets");
   if (auto done = fields.finish(); !done) return tl::unexpected<Error>(std::move(done.error()));
-  const auto* type = std::ranges::find(safetensors_types, entry.type, &SafetensorsType::name);
-  if (type == safetensors_types.end())
+  const auto* type = std::ranges::find_if(safetensors_types, [&](const SafetensorsTypes& types) {
+    return std::ranges::find(types.names, entry.type) != types.names.end();
+  });
+  if (type == safetensors_types.end() || entry.type.empty())
     return usage_error(where + " has the number format \"" + galvatron::detail::one_line(entry.type, 20) +
                        "\", which is not known; convert it to F32, F16 or BF16");
   const auto natural = [](const nlohmann::json& n) {

@@ -16,7 +16,6 @@
 #include <memory>
 #include <span>
 #include <stop_token>
-#include <string>
 #include <system_error>
 #include <utility>
 
@@ -28,78 +27,43 @@
 namespace galvatron::train {
 
 /// Addresses, sizes and places in a file that the system moves between memory and disk itself are multiples of this.
-inline constexpr std::int64_t direct_alignment = 4096;
+inline constexpr std::size_t direct_alignment = 4096;
 
-namespace detail {
-
-/// A new file whose bytes go to the disk from where they are, so that the kernel neither copies them nor drops other
-/// files for them. File systems that cannot do that, and the end of a file, go through the page cache.
-class DirectFile {
- public:
-  /// Errors (usage): what the system says.
-  static Result<DirectFile> create(const std::filesystem::path& path) {
-    DirectFile out;
-    out.file_ = galvatron::detail::FileHandle(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
-    if (!out.file_.is_open()) return galvatron::detail::file_error("cannot write", path, errno);
-#if defined(O_DIRECT)
-    out.direct_ = ::fcntl(out.file_.get(), F_SETFL, O_DIRECT) == 0;
-#endif
-    return out;
-  }
-
-  /// Appends bytes; all but the last ones are multiples of direct_alignment, and so are their addresses. 0 or the
-  /// errno.
-  int write(std::span<const std::byte> bytes) {
-    while (!bytes.empty()) {
-      std::size_t size = bytes.size();
-      if (direct_) size -= size % static_cast<std::size_t>(direct_alignment);
-      const ssize_t n = size > 0 ? ::write(file_.get(), bytes.data(), size) : -1;
-      if (n >= 0) {
-        bytes = bytes.subspan(static_cast<std::size_t>(n));
-      } else if (direct_ && (size == 0 || errno == EINVAL)) {
-        direct_ = false;
-        if (::fcntl(file_.get(), F_SETFL, 0) != 0) return errno;
-      } else if (errno != EINTR) {
-        return errno;
-      }
-    }
-    return 0;
-  }
-
-  /// Brings everything to the disk and closes; 0 or the errno.
-  int commit() {
-    if (::fsync(file_.get()) != 0 && errno != EINVAL) return errno;  // EINVAL: a file system without fsync
-    return file_.close();
-  }
-
- private:
-  DirectFile() = default;
-
-  galvatron::detail::FileHandle file_;
-  bool direct_ = false;
-};
-
-}  // namespace detail
-
-/// Writes a rank's file and brings it to the disk. Errors (usage): what the system says.
+/// Writes a rank's file and brings it to the disk: its bytes go there from where they are, so that the kernel neither
+/// copies them nor drops other files for them. File systems that cannot do that, and the end of a file, go through the
+/// page cache. Errors (usage): what the system says.
 /// @param bytes  begin at a multiple of direct_alignment
 inline Result<CheckpointFile> write_shard(const std::filesystem::path& path, std::span<const std::byte> bytes,
                                           const std::stop_token& stop) {
-  using galvatron::detail::file_error;
+  const auto refused = [&](int reason) { return galvatron::detail::file_error("cannot write", path, reason); };
   std::error_code error;
   std::filesystem::create_directories(path.parent_path(), error);
-  if (error) return file_error("cannot write", path, error.value());
-  auto file = detail::DirectFile::create(path);
-  if (!file) return tl::unexpected<Error>(std::move(file.error()));
+  if (error) return refused(error.value());
+  galvatron::detail::FileHandle file(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
+  if (!file.is_open()) return refused(errno);
+  bool direct = ::fcntl(file.get(), F_SETFL, O_DIRECT) == 0;
   CheckpointFile out{path.filename().string(), static_cast<std::int64_t>(bytes.size()), 0};
   constexpr std::size_t run = std::size_t{4} << 20;  // enough for the disk to be busy all the time
-  for (std::size_t at = 0; at < bytes.size(); at += run) {
-    if (stop.stop_requested()) return file_error("cannot write", path, EINTR);
-    const auto part = bytes.subspan(at, std::min(run, bytes.size() - at));
+  while (!bytes.empty()) {
+    if (stop.stop_requested()) return refused(EINTR);
+    auto part = bytes.first(std::min(run, bytes.size()));
+    bytes = bytes.subspan(part.size());
     out.crc32c = crc32c(part, out.crc32c);
-    if (const int reason = file->write(part); reason != 0) return file_error("cannot write", path, reason);
+    while (!part.empty()) {
+      const std::size_t size = direct ? part.size() / direct_alignment * direct_alignment : part.size();
+      const ssize_t n = size > 0 ? ::write(file.get(), part.data(), size) : -1;
+      if (n >= 0) {
+        part = part.subspan(static_cast<std::size_t>(n));
+      } else if (direct && (size == 0 || errno == EINVAL)) {
+        direct = false;
+        if (::fcntl(file.get(), F_SETFL, 0) != 0) return refused(errno);
+      } else if (errno != EINTR) {
+        return refused(errno);
+      }
+    }
   }
-  if (const int reason = file->commit(); reason != 0) return file_error("cannot write", path, reason);
+  if (::fsync(file.get()) != 0 && errno != EINVAL) return refused(errno);  // EINVAL: a file system without fsync
+  if (const int reason = file.close(); reason != 0) return refused(reason);
   return out;
 }
 
@@ -138,9 +102,7 @@ class ShardFile {
   [[nodiscard]] Result<std::uint32_t> checksum() const {
     constexpr std::int64_t run = std::int64_t{512} << 10;  // stays in a core's cache
     const auto buffer = std::make_unique<std::byte[]>(static_cast<std::size_t>(run));
-#if defined(POSIX_FADV_SEQUENTIAL)
     ::posix_fadvise(file_.get(), 0, 0, POSIX_FADV_SEQUENTIAL);  // reads further ahead
-#endif
     std::uint32_t out = 0;
     for (std::int64_t at = 0; at < size(); at += run) {
       const std::int64_t count = std::min(run, size() - at);

@@ -1,4 +1,5 @@
-// Slices: where the elements that a rank keeps lie in the whole tensors of the model.
+// Slices: where the elements that a rank keeps lie in the whole tensors of the model; and Snapshot: a rank's part of a
+// checkpoint, copied between two steps into the bytes of its file.
 //
 //   store of a rank   | qkv_weight ......... | attention_out_weight ... | ...     a ZeRO shard begins and ends anywhere
 //                            [ own ................ )
@@ -11,13 +12,28 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
+#include <cstddef>
 #include <cstdint>
+#include <cstdio>
+#include <cstring>
+#include <functional>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
+#include <type_traits>
+#include <vector>
 
+#include <galvatron/checkpoint/safetensors.hpp>
+#include <galvatron/core/dtype.hpp>
+#include <galvatron/core/sharding.hpp>
+#include <galvatron/core/units.hpp>
+#include <galvatron/core/view.hpp>
+#include <galvatron/device/arena.hpp>
+#include <galvatron/plan/stage_plan.hpp>
+#include <galvatron/runtime/layer.hpp>
 #include <galvatron/runtime/parameter_store.hpp>
+#include <galvatron/runtime/store_view.hpp>
 #include <galvatron/strategy/parameter_names.hpp>
 #include <galvatron/strategy/parameters.hpp>
 
@@ -49,29 +65,6 @@ constexpr TensorShape whole_shape(const ParameterTensor& tensor, int degree, std
           tensor.cut == ParameterCut::columns ? tensor.columns * degree : tensor.columns};
 }
 
-namespace detail {
-
-/// Calls f(offset in the store, slice) for local rows [first, last) and columns [begin, end) of a tensor.
-template <class F>
-void place_block(const ParameterTensor& tensor, TensorShape whole, int rank, int degree, std::int64_t first,
-                 std::int64_t last, std::int64_t begin, std::int64_t end, F&& f) {
-  const std::int64_t shift = tensor.cut == ParameterCut::columns ? rank * tensor.columns : 0;
-  const auto give = [&](std::int64_t local, std::int64_t row, std::int64_t rows) {
-    rows = std::min(rows, whole.rows - row);
-    if (rows > 0) f(tensor.offset + local * tensor.columns + begin, TensorSlice{row, rows, begin + shift, end - begin});
-  };
-  if (tensor.cut != ParameterCut::rows) return give(first, first, last - first);
-  std::int64_t section = 0;  // its first local row
-  for (const std::int64_t rows : tensor.sections) {
-    const std::int64_t from = std::max(first, section);
-    const std::int64_t to = std::min(last, section + rows);
-    if (from < to) give(from, section * degree + rank * rows + from - section, to - from);
-    section += rows;
-  }
-}
-
-}  // namespace detail
-
 /// Calls f(tensor, offset in the store, slice) for the parts of tensors that elements `range` of a store are. A slice's
 /// elements follow each other in the store, row by row.
 /// @param rank, degree  the tensor rank whose store it is
@@ -82,21 +75,32 @@ void for_each_slice(const ParameterLayout& layout, runtime::Range range, int ran
     const runtime::Range part = runtime::intersection(range, {tensor.offset, tensor.offset + tensor.count()});
     if (part.count() == 0) continue;
     const std::int64_t c = tensor.columns;
-    const std::int64_t begin = part.begin - tensor.offset;
-    const std::int64_t end = part.end - tensor.offset;
     const TensorShape whole = whole_shape(tensor, degree, vocabulary);
-    const auto block = [&](std::int64_t first, std::int64_t last, std::int64_t from, std::int64_t to) {
-      if (first < last && from < to)
-        detail::place_block(tensor, whole, rank, degree, first, last, from, to,
-                            [&](std::int64_t offset, const TensorSlice& slice) { f(tensor, offset, slice); });
-    };
-    if (begin / c == (end - 1) / c && end - begin < c) {  // within a row
-      block(begin / c, begin / c + 1, begin % c, begin % c + end - begin);
-      continue;
+    const std::int64_t shift = tensor.cut == ParameterCut::columns ? rank * c : 0;
+    const std::int64_t end = part.end - tensor.offset;
+    std::int64_t count = 0;  // elements of whole rows, or a part of one
+    for (std::int64_t at = part.begin - tensor.offset; at < end; at += count) {
+      const std::int64_t row = at / c;
+      const std::int64_t column = at % c;
+      const std::int64_t rows = column == 0 && end - at >= c ? (end - at) / c : 1;
+      const std::int64_t columns = std::min(c - column, end - at);
+      count = rows * columns;
+      const auto give = [&](std::int64_t local, std::int64_t whole_row, std::int64_t n) {
+        n = std::min(n, whole.rows - whole_row);
+        if (n > 0) f(tensor, tensor.offset + local * c + column, TensorSlice{whole_row, n, column + shift, columns});
+      };
+      if (tensor.cut != ParameterCut::rows) {
+        give(row, row, rows);
+        continue;
+      }
+      std::int64_t section = 0;  // its first local row
+      for (const std::int64_t held : tensor.sections) {
+        const std::int64_t from = std::max(row, section);
+        const std::int64_t to = std::min(row + rows, section + held);
+        if (from < to) give(from, section * degree + rank * held + from - section, to - from);
+        section += held;
+      }
     }
-    if (begin % c != 0) block(begin / c, begin / c + 1, begin % c, c);
-    block((begin + c - 1) / c, end / c, 0, c);
-    if (end % c != 0) block(end / c, end / c + 1, 0, end % c);
   }
 }
 
@@ -122,34 +126,144 @@ inline std::string text_of(const SliceName& name) {
 }
 
 /// Nothing unless the text is one that text_of() gives, of a slice that is not empty.
-inline std::optional<SliceName> parse_slice_name(std::string_view text) {
+inline std::optional<SliceName> parse_slice_name(const std::string& text) {
   SliceName out;
-  const auto number = [&](auto& value, char after) {
-    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-    if (error != std::errc{} || end == text.data() + text.size() || *end != after || value < 0) return false;
-    text.remove_prefix(static_cast<std::size_t>(end - text.data()) + 1);
-    return true;
-  };
-  const auto word = [&](char after) {
-    const std::size_t at = text.find(after);
-    const std::string_view found = text.substr(0, at);
-    text.remove_prefix(at == std::string_view::npos ? text.size() : at + 1);
-    return found;
-  };
-  if (!number(out.layer, '.')) return std::nullopt;
-  const auto parameter = parameter_named(word('.'));
-  const auto* state = std::ranges::find(state_kind_names, word('['));
-  std::int64_t row_end = 0;
-  std::int64_t column_end = 0;
-  if (!parameter || state == state_kind_names.end() || !number(out.slice.row, ':') || !number(row_end, ',') ||
-      !number(out.slice.column, ':') || !number(column_end, ']') || !text.empty())
+  std::array<char, 64> parameter{}, state{};
+  long long row = 0, row_end = 0, column = 0, column_end = 0;
+  const int found = std::sscanf(text.c_str(), "%d.%63[^.].%63[^[][%lld:%lld,%lld:%lld]", &out.layer, parameter.data(),
+                                state.data(), &row, &row_end, &column, &column_end);
+  const auto named = parameter_named(parameter.data());
+  const auto* kind = std::ranges::find(state_kind_names, state.data());
+  if (found != 7 || !named || kind == state_kind_names.end() || row_end <= row || column_end <= column)
     return std::nullopt;
-  out.parameter = *parameter;
-  out.state = static_cast<StateKind>(state - state_kind_names.begin());
-  out.slice.rows = row_end - out.slice.row;
-  out.slice.columns = column_end - out.slice.column;
-  if (out.slice.rows <= 0 || out.slice.columns <= 0) return std::nullopt;
+  out.parameter = *named;
+  out.state = static_cast<StateKind>(kind - state_kind_names.begin());
+  out.slice = {row, row_end - row, column, column_end - column};
+  return out.layer >= 0 && row >= 0 && column >= 0 && text_of(out) == text ? std::optional(out) : std::nullopt;
+}
+
+/// What a rank writes of a store: its own part, and of a tensor that all tensor ranks have whole only the first one's.
+/// Calls f(tensor, offset in the store, slice).
+template <class F>
+void for_each_written_slice(const runtime::StoreView& store, std::int64_t vocabulary, F&& f) {
+  if (!store.counted) return;
+  for_each_slice(*store.layout, store.own, store.tensor_rank, store.tensor_degree, vocabulary,
+                 [&](const ParameterTensor& tensor, std::int64_t offset, const TensorSlice& slice) {
+                   if (tensor.cut != ParameterCut::whole || store.tensor_rank == 0) f(tensor, offset, slice);
+                 });
+}
+
+/// The entries of a rank's file, in the order of their bytes. They depend on the plan only, not on the step.
+/// @param visit  calls its argument for every store of the rank
+inline std::vector<SafetensorsEntry> shard_entries(const std::function<void(const runtime::StoreVisitor&)>& visit,
+                                                   std::int64_t vocabulary) {
+  std::vector<SafetensorsEntry> out;
+  std::int64_t end = 0;
+  visit([&](const runtime::StoreView& store) {
+    for_each_written_slice(
+        store, vocabulary, [&](const ParameterTensor& tensor, std::int64_t, const TensorSlice& slice) {
+          for (const StateKind state : {StateKind::master, StateKind::first_moment, StateKind::second_moment}) {
+            const std::int64_t bytes = slice.count() * static_cast<std::int64_t>(sizeof(float));
+            out.push_back({text_of({store.layer, tensor.name, state, slice}),
+                           "F32",
+                           {slice.rows, slice.columns},
+                           end,
+                           end + bytes});
+            end += bytes;
+          }
+        });
+  });
   return out;
 }
+
+/// Calls f(part) for the stores of a layer; a tied head's table is the embedding's.
+template <class F>
+void for_each_part(const LayerSpec& layer, F&& f) {
+  if (layer.kind == LayerKind::embedding || (layer.kind == LayerKind::head && !layer.tied)) f(ParameterPart::table);
+  f(ParameterPart::rest);
+}
+
+/// The bytes of the copy that a rank of a plan takes for checkpoints, which is its file: known before anything runs.
+/// They are taken beside the rank's arena.
+inline Bytes snapshot_bytes(const StagePlan& stage, const ModelSpec& model, int rank) {
+  const auto visit = [&](const runtime::StoreVisitor& visitor) {
+    const auto store = [&](const ChunkPlan::Entry& entry, ParameterPart part) {
+      const int t = entry.spec.tensor;
+      const int copies = entry.spec.shards();
+      const ParameterLayout layout = parameter_layout(entry.layer, part, t, copies);
+      const int local = rank - stage.first_rank;
+      const Sharding::Range own = Sharding::even(layout.elements, copies).range(entry.spec.shard(local));
+      runtime::StoreView view;
+      view.layer = entry.number;
+      view.layout = &layout;
+      view.own = {own.begin, own.end};
+      view.tensor_rank = entry.spec.tensor_rank(local);
+      view.tensor_degree = t;
+      visitor(view);
+    };
+    for (const ChunkPlan& chunk : stage.chunks)
+      for (const ChunkPlan::Entry& entry : chunk.layers)
+        for_each_part(entry.layer, [&](ParameterPart part) { store(entry, part); });
+  };
+  const auto entries = shard_entries(visit, model.vocabulary());
+  return {static_cast<std::int64_t>(safetensors_header(entries).size()) + (entries.empty() ? 0 : entries.back().end)};
+}
+
+/// A rank's file in memory: its header once and for all, its data as they were at the last take().
+class Snapshot {
+ public:
+  /// @param stage  calls a visitor for every store of the rank
+  template <class Stage>
+  Snapshot(Stage& stage, std::int64_t vocabulary) : vocabulary_(vocabulary) {
+    const auto entries = shard_entries([&](const runtime::StoreVisitor& visitor) { stage.visit(visitor); }, vocabulary);
+    const std::string header = safetensors_header(entries);
+    header_ = static_cast<std::int64_t>(header.size());
+    const std::int64_t size = header_ + (entries.empty() ? 0 : entries.back().end);
+    mapping_.emplace(Bytes{aligned_bytes(size)}, false);
+    image_ = mapping_->region("checkpoint copy", 0, mapping_->size()).template take<std::byte>(size);
+    std::memcpy(image_.data, header.data(), header.size());
+  }
+
+  /// Copies the state as it is now, with the device that owns it. Another thread may compute beside it, and change
+  /// neither masters nor moments.
+  template <class D, class Stage>
+  void take(D& device, Stage& stage) {
+    std::int64_t at = header_;
+    const auto copy = [&]<class T>(View<T> values) {
+      auto* to = reinterpret_cast<float*>(image_.data + at);
+      if constexpr (std::is_same_v<T, bfloat16>) {
+        // Into the upper half of their place, from where every one widens to what no other needs any more.
+        auto* half = reinterpret_cast<bfloat16*>(to) + values.count;
+        device.fetch(View<const T>(values), half);
+        for (std::int64_t i = 0; i < values.count; ++i) {
+          const float wide = half[i];
+          std::memcpy(to + i, &wide, sizeof wide);
+        }
+      } else {
+        device.fetch(View<const float>(values), to);
+      }
+      at += values.count * static_cast<std::int64_t>(sizeof(float));
+    };
+    stage.visit([&](const runtime::StoreView& store) {
+      for_each_written_slice(store, vocabulary_,
+                             [&](const ParameterTensor&, std::int64_t offset, const TensorSlice& slice) {
+                               const std::int64_t first = offset - store.range.begin;
+                               copy(store.master.slice(first, slice.count()));
+                               store.first_moment.visit(first, slice.count(), copy);
+                               store.second_moment.visit(first, slice.count(), copy);
+                             });
+    });
+  }
+
+  [[nodiscard]] std::span<const std::byte> bytes() const {
+    return {image_.data, static_cast<std::size_t>(image_.count)};
+  }
+
+ private:
+  std::int64_t vocabulary_;
+  std::int64_t header_ = 0;
+  std::optional<device::Mapping> mapping_;
+  View<std::byte> image_;
+};
 
 }  // namespace galvatron::train

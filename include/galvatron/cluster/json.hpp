@@ -19,7 +19,6 @@
 #include <limits>
 #include <string>
 #include <string_view>
-#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -43,40 +42,32 @@ namespace detail {
 
 using nlohmann::json;
 
-inline Bytes bytes_from_json(JsonObject& fields, std::string_view key, Bytes otherwise, bool required) {
+/// A size: a number, or a text that parse_bytes reads back exactly.
+inline void bytes_field(JsonObject& fields, std::string_view key, Bytes& bytes, bool required) {
   const json* value = fields.any(key);
-  if (value == nullptr && !required) return otherwise;
   if (value != nullptr && value->is_string()) {
-    auto bytes = parse_bytes(value->get_ref<const std::string&>());
-    if (bytes) return *bytes;
-    fields.fail(fields.name(key) + ": " + bytes.error().message);
-    return otherwise;
+    if (auto parsed = parse_bytes(value->get_ref<const std::string&>()))
+      bytes = *parsed;
+    else
+      fields.fail(fields.name(key) + ": " + parsed.error().message);
+  } else if (value != nullptr || required) {
+    fields.field(key, bytes.count, 0);
   }
-  return {fields.required<std::int64_t>(key, 0)};
 }
-
-/// The enumerator among `values` whose word is the field's text.
-template <class E, std::size_t N, class Word>
-E enum_from_json(JsonObject& fields, std::string_view key, const std::array<E, N>& values, Word word) {
-  const auto text = fields.required<std::string>(key);
-  std::string known;
-  for (const E value : values) {
-    if (text == word(value)) return value;
-    known += (known.empty() ? "" : ", ") + std::string(word(value));
-  }
-  fields.fail(fields.name(key) + ": unknown value \"" + one_line(text, 40) + "\"; known are " + known);
-  return values.front();
+inline void bytes_field(JsonWriter& fields, const char* key, Bytes bytes, bool) {
+  constexpr std::int64_t gib = std::int64_t{1} << 30;
+  constexpr std::int64_t mib = std::int64_t{1} << 20;
+  if (bytes.count != 0 && bytes.count % gib == 0) return fields.field(key, std::to_string(bytes.count / gib) + "GiB");
+  if (bytes.count != 0 && bytes.count % mib == 0) return fields.field(key, std::to_string(bytes.count / mib) + "MiB");
+  fields.field(key, bytes.count);
 }
 
 /// One of the first N precisions.
-template <int N>
-Precision precision_from_json(JsonObject& fields) {
-  constexpr auto values = [] {
-    std::array<Precision, N> out{};
-    for (std::size_t i = 0; i < out.size(); ++i) out[i] = static_cast<Precision>(i);
-    return out;
-  }();
-  return enum_from_json(fields, "precision", values, [](Precision precision) { return name_of(precision); });
+template <int N, class Fields, class P>
+void precision_field(Fields& fields, P& precision) {
+  std::array<Precision, N> values{};
+  for (std::size_t i = 0; i < values.size(); ++i) values[i] = static_cast<Precision>(i);
+  fields.word("precision", precision, values, [](Precision p) { return name_of(p); });
 }
 
 template <class T>
@@ -99,135 +90,171 @@ std::vector<T> numbers_from_json(JsonObject& fields, std::string_view key) {
 }
 
 /// Pairs [[integer, number], ...].
-inline std::vector<std::pair<std::int64_t, double>> points_from_json(JsonObject& fields, std::string_view key) {
-  std::vector<std::pair<std::int64_t, double>> points;
+using Points = std::vector<std::pair<std::int64_t, double>>;
+inline void points_field(JsonObject& fields, std::string_view key, Points& points) {
   for (const json& value : fields.required_array(key)) {
     if (!value.is_array() || value.size() != 2 || !value[0].is_number_integer() || !value[1].is_number() ||
         value[0].get<double>() < 1 || value[0].get<double>() > 9e18) {
       fields.fail(fields.name(key) + ": expected pairs [positive integer, number], found " +
                   (value.is_array() ? one_line(value.dump(), 60) : JsonObject::describe(value)));
-      return {};
+      points.clear();
+      return;
     }
     points.emplace_back(value[0].get<std::int64_t>(), value[1].get<double>());
   }
-  return points;
+}
+inline void points_field(JsonWriter& fields, const char* key, const Points& points) {
+  json out = json::array();
+  for (const auto& [size, value] : points) out.push_back({size, value});
+  fields.field(key, out);
 }
 
 template <int D>
-LogGrid<D> grid_or_fail(JsonObject& fields, typename LogGrid<D>::Axes axes, std::vector<double> seconds) {
-  if (fields.failed()) return {};
-  if (auto problem = LogGrid<D>::problem(axes, seconds); !problem.empty()) {
-    fields.fail(fields.where() + ": " + problem);
-    return {};
-  }
-  return {std::move(axes), std::move(seconds)};
+void make_grid(JsonObject& fields, LogGrid<D>& grid, typename LogGrid<D>::Axes axes, std::vector<double> seconds) {
+  if (fields.failed()) return;
+  if (auto problem = LogGrid<D>::problem(axes, seconds); !problem.empty())
+    return fields.fail(fields.where() + ": " + problem);
+  grid = {std::move(axes), std::move(seconds)};
 }
 
-inline LogGrid<3> grid_from_json(JsonObject& fields, const char* x, const char* y, const char* z) {
-  LogGrid<3>::Axes axes{numbers_from_json<std::int64_t>(fields, x), numbers_from_json<std::int64_t>(fields, y),
-                        numbers_from_json<std::int64_t>(fields, z)};
-  auto seconds = numbers_from_json<double>(fields, "seconds");
-  return grid_or_fail<3>(fields, std::move(axes), std::move(seconds));
+/// A table whose axes have these names.
+template <int D>
+void grid_field(JsonObject& fields, LogGrid<D>& grid, const std::array<const char*, D>& names) {
+  typename LogGrid<D>::Axes axes;
+  for (std::size_t d = 0; d < D; ++d) axes[d] = numbers_from_json<std::int64_t>(fields, names[d]);
+  make_grid(fields, grid, std::move(axes), numbers_from_json<double>(fields, "seconds"));
+}
+template <int D>
+void grid_field(JsonWriter& fields, const LogGrid<D>& grid, const std::array<const char*, D>& names) {
+  for (std::size_t d = 0; d < D; ++d) fields.field(names[d], grid.axes()[d]);
+  fields.field("seconds", grid.seconds());
 }
 
-inline LogGrid<2> grid_from_json(JsonObject& fields, const char* x, const char* y) {
-  LogGrid<2>::Axes axes{numbers_from_json<std::int64_t>(fields, x), numbers_from_json<std::int64_t>(fields, y)};
-  auto seconds = numbers_from_json<double>(fields, "seconds");
-  return grid_or_fail<2>(fields, std::move(axes), std::move(seconds));
-}
-
-inline LogGrid<1> curve_from_json(JsonObject& fields) {
+/// A table of one axis, as pairs.
+inline void curve_field(JsonObject& fields, LogGrid<1>& grid) {
+  Points points;
+  points_field(fields, "points", points);
   LogGrid<1>::Axes axes;
   std::vector<double> seconds;
-  for (const auto& [size, value] : points_from_json(fields, "points")) {
+  for (const auto& [size, value] : points) {
     axes[0].push_back(size);
     seconds.push_back(value);
   }
-  return grid_or_fail<1>(fields, std::move(axes), std::move(seconds));
+  make_grid(fields, grid, std::move(axes), std::move(seconds));
+}
+inline void curve_field(JsonWriter& fields, const LogGrid<1>& grid) {
+  Points points;
+  for (std::size_t i = 0; i < grid.seconds().size(); ++i) points.emplace_back(grid.axes()[0][i], grid.seconds()[i]);
+  points_field(fields, "points", points);
 }
 
-/// Reads every object of an optional array; the first error goes to `fields`.
-template <class T, class Read>
-void list_from_json(JsonObject& fields, std::string_view key, std::vector<T>& list, Read read) {
-  if (!fields.contains(key)) return;
-  const json& values = fields.required_array(key);
-  for (std::size_t i = 0; i < values.size() && !fields.failed(); ++i) {
-    JsonObject item(values[i], fields.name(key) + "[" + std::to_string(i) + "]");
-    list.push_back(read(item));
-    if (auto done = item.finish(); !done) fields.fail(done.error().message);
-  }
-}
+// The fields of a file, for JsonObject, which reads them into a value, and for JsonWriter, which writes those of one.
 
-/// Two entries for one thing contradict each other.
-template <class T, class Key>
-void refuse_repeats(JsonObject& fields, std::string_view key, const std::vector<T>& list, Key key_of) {
-  for (std::size_t i = 0; i < list.size() && !fields.failed(); ++i)
-    for (std::size_t j = 0; j < i; ++j)
-      if (key_of(list[i]) == key_of(list[j]))
-        fields.fail(fields.name(key) + ": entries " + std::to_string(j) + " and " + std::to_string(i) +
-                    " are for the same thing; keep one of them");
-}
-
-inline Link link_from_json(JsonObject fields, JsonObject& parent) {
+template <class Fields, class L>
+void link_fields(Fields& fields, L& link) {
   constexpr double most = 1e18;
-  Link link;
-  link.latency = {fields.required<double>("latency", 0, 10)};
-  link.bandwidth = fields.required<double>("bandwidth", 1, most);
-  link.all_reduce_bandwidth = fields.optional<double>("all_reduce_bandwidth", link.bandwidth, 1, most);
-  link.send_bandwidth = fields.optional<double>("send_bandwidth", link.bandwidth, 1, most);
-  if (auto done = fields.finish(); !done) parent.fail(done.error().message);
-  return link;
+  fields.field("latency", link.latency.value, 0, 10);
+  fields.field("bandwidth", link.bandwidth, 1, most);
+  fields.field_or("all_reduce_bandwidth", link.all_reduce_bandwidth, link.bandwidth, 1, most);
+  fields.field_or("send_bandwidth", link.send_bandwidth, link.bandwidth, 1, most);
 }
 
-/// @param device  what keys that are absent have; without a name nothing is known, and some keys are required
-inline DeviceSpec device_from_json(JsonObject fields, JsonObject& parent, DeviceSpec device) {
+/// @param device  has what keys that are absent have; without a name nothing is known, and some keys are required
+template <class Fields, class D>
+void device_fields(Fields& fields, D& device) {
   const bool known = !device.name.empty();
-  fields.any("like");
-  device.name = known ? fields.optional<std::string>("name", device.name) : fields.required<std::string>("name");
-  device.memory = bytes_from_json(fields, "memory", device.memory, !known);
-  if (!fields.failed() && device.memory.count < 1) fields.fail(fields.name("memory") + ": a device needs some memory");
-  device.library_workspace = bytes_from_json(fields, "library_workspace", device.library_workspace, false);
-  if (!fields.failed() && device.library_workspace >= device.memory)
-    fields.fail(fields.name("library_workspace") + ": it is not smaller than the memory");
-  device.memory_bandwidth = known ? fields.optional<double>("memory_bandwidth", device.memory_bandwidth, 1, 1e18)
-                                  : fields.required<double>("memory_bandwidth", 1, 1e18);
-  device.memory_share = fields.optional<double>("memory_share", device.memory_share, 0.01, 1);
-  device.launch = {fields.optional<double>("launch", known ? device.launch.value : 3e-6, 0, 1)};
-  device.gemm_launch = {fields.optional<double>("gemm_launch", device.gemm_launch.value, 0, 1)};
-  device.gemm_start = fields.optional<double>("gemm_start", device.gemm_start, 0, 1e6);
-  device.multiprocessors = fields.optional<int>("multiprocessors", device.multiprocessors, 0, 1 << 20);
-  if (fields.contains("rates")) device.rates.clear();
-  if (fields.contains("attention")) device.attention.clear();
-  list_from_json(fields, "rates", device.rates, [](JsonObject& item) {
-    PrecisionRate rate;
-    rate.precision = precision_from_json<precisions>(item);
-    rate.format = item.optional<std::string>("format", name_of(rate.precision));
-    rate.peak_flops = item.required<double>("peak_flops", 1, 1e21);
-    rate.gemm_share = item.optional<double>("gemm_share", rate.gemm_share, 0.001, 1);
-    rate.sustained_share = item.optional<double>("sustained_share", rate.sustained_share, 0.001, 1);
-    return rate;
+  const auto known_or_given = [&](const char* key, auto& value, auto... limits) {
+    known ? fields.field_or(key, value, value, limits...) : fields.field(key, value, limits...);
+  };
+  known_or_given("name", device.name);
+  bytes_field(fields, "memory", device.memory, !known);
+  fields.check("memory", device.memory.count >= 1, "a device needs some memory");
+  bytes_field(fields, "library_workspace", device.library_workspace, false);
+  fields.check("library_workspace", device.library_workspace < device.memory, "it is not smaller than the memory");
+  known_or_given("memory_bandwidth", device.memory_bandwidth, 1.0, 1e18);
+  fields.field_or("memory_share", device.memory_share, device.memory_share, 0.01, 1);
+  fields.field_or("launch", device.launch.value, known ? device.launch.value : 3e-6, 0, 1);
+  fields.field_or("gemm_launch", device.gemm_launch.value, device.gemm_launch.value, 0, 1);
+  fields.field_or("gemm_start", device.gemm_start, device.gemm_start, 0, 1e6);
+  fields.field_or("multiprocessors", device.multiprocessors, device.multiprocessors, 0, 1 << 20);
+  fields.list("rates", device.rates, [](auto& item, auto& rate) {
+    precision_field<precisions>(item, rate.precision);
+    item.field_or("format", rate.format, name_of(rate.precision));
+    item.field("peak_flops", rate.peak_flops, 1, 1e21);
+    item.field_or("gemm_share", rate.gemm_share, rate.gemm_share, 0.001, 1);
+    item.field_or("sustained_share", rate.sustained_share, rate.sustained_share, 0.001, 1);
   });
-  refuse_repeats(fields, "rates", device.rates, [](const PrecisionRate& r) { return r.precision; });
-  if (!fields.failed() && device.rates.empty())
-    fields.fail(fields.name("rates") + ": at least one precision is needed, e.g. {\"precision\": \"bf16\", ...}");
-  list_from_json(fields, "attention", device.attention, [](JsonObject& item) {
-    AttentionCurve curve;
-    curve.kind = enum_from_json(item, "pass", op::attentions, op::pass_of);
-    curve.head_dim = item.required<int>("head_dim", 1, 4096);
-    curve.shares = points_from_json(item, "shares");
-    if (!item.failed() && curve.shares.empty()) item.fail(item.name("shares") + ": at least one pair is needed");
+  fields.check("rates", !device.rates.empty(), "at least one precision is needed, e.g. {\"precision\": \"bf16\", ...}");
+  fields.list("attention", device.attention, [](auto& item, auto& curve) {
+    item.word("pass", curve.kind, op::attentions, op::pass_of);
+    item.field("head_dim", curve.head_dim, 1, 4096);
+    points_field(item, "shares", curve.shares);
+    item.check("shares", !curve.shares.empty(), "at least one pair is needed");
     for (std::size_t i = 0; i < curve.shares.size(); ++i) {
-      if (!(curve.shares[i].second > 0 && curve.shares[i].second <= 1))
-        item.fail(item.name("shares") + ": a share lies above 0 and at most 1");
-      if (i > 0 && curve.shares[i].first <= curve.shares[i - 1].first)
-        item.fail(item.name("shares") + ": tokens must rise");
+      item.check("shares", curve.shares[i].second > 0 && curve.shares[i].second <= 1,
+                 "a share lies above 0 and at most 1");
+      item.check("shares", i == 0 || curve.shares[i].first > curve.shares[i - 1].first, "tokens must rise");
     }
-    return curve;
   });
-  refuse_repeats(fields, "attention", device.attention,
-                 [](const AttentionCurve& c) { return std::pair(c.kind, c.head_dim); });
+}
+
+/// Those before the device and the links.
+template <class Fields, class C>
+void cluster_fields(Fields& fields, C& cluster) {
+  fields.field("name", cluster.name);
+  fields.field("devices", cluster.devices, 1, most_devices);
+  fields.field_or("devices_per_node", cluster.devices_per_node, cluster.devices, 1, most_devices);
+  fields.check(
+      "devices_per_node", cluster.devices_per_node <= cluster.devices,
+      std::to_string(cluster.devices_per_node) + " is more than the " + std::to_string(cluster.devices) + " devices");
+  fields.field_or("cores", cluster.cores, 0, 0, most_devices);
+  fields.field_or("threads_per_rank", cluster.threads_per_rank, 1, 1, most_devices);
+}
+
+/// Those behind them.
+template <class Fields, class C>
+void table_fields(Fields& fields, C& cluster) {
+  fields.field_or("overlap_slowdown", cluster.overlap_slowdown, cluster.overlap_slowdown, 1.0, 100.0);
+  const auto concurrency = [](auto& item, auto& table) {
+    item.field_or("concurrency", table.concurrency, 0, 0, most_devices);
+  };
+  fields.list("gemm", cluster.gemm, [&](auto& item, auto& table) {
+    item.word("layout", table.kind, op::gemms, op::layout_of);
+    item.field_or("writes", table.writes, false);
+    item.check("writes", !table.writes || table.kind == op::Kind::gemm_tn,
+               "only weight gradients, layout tn, are written or added to");
+    precision_field<precisions>(item, table.precision);
+    concurrency(item, table);
+    grid_field<3>(item, table.seconds, {"m", "n", "k"});
+  });
+  fields.list("attention", cluster.attention, [&](auto& item, auto& table) {
+    item.word("pass", table.kind, op::attentions, op::pass_of);
+    item.field_or("causal", table.causal, true);
+    precision_field<2>(item, table.precision);
+    concurrency(item, table);
+    grid_field<3>(item, table.seconds, {"tokens", "head_dim", "heads"});
+  });
+  fields.list("memory_bound", cluster.memory_bound, [&](auto& item, auto& table) {
+    item.word("kind", table.kind, op::memory_bound, op::name_of);
+    precision_field<2>(item, table.precision);
+    concurrency(item, table);
+    grid_field<2>(item, table.seconds, {"rows", "columns"});
+  });
+  fields.list("messages", cluster.messages, [&](auto& item, auto& table) {
+    item.word("kind", table.kind, op::communications, op::name_of);
+    item.field("group", table.group, 2, most_devices);
+    item.field_or("strided", table.strided, false);
+    concurrency(item, table);
+    curve_field(item, table.seconds);
+  });
+}
+
+/// The object `key`, by its list of fields.
+template <class List, class T>
+void object_from_json(JsonObject& parent, std::string_view key, const List& list, T& value) {
+  JsonObject fields = parent.required_object(key);
+  list(fields, value);
   if (auto done = fields.finish(); !done) parent.fail(done.error().message);
-  return device;
 }
 
 /// A preset stands for its device, and where the file does not say otherwise for its links with their tables and the
@@ -270,96 +297,40 @@ inline Result<Cluster> cluster_from_json(const nlohmann::json& value, const std:
   if (fields.failed()) return tl::unexpected<Error>(fields.finish_allowing_unknown_keys().error());
 
   Cluster cluster;
-  cluster.name = fields.required<std::string>("name");
-  cluster.devices = fields.required<int>("devices", 1, most_devices);
-  cluster.devices_per_node = fields.optional<int>("devices_per_node", cluster.devices, 1, most_devices);
-  if (!fields.failed() && cluster.devices_per_node > cluster.devices)
-    fields.fail(fields.name("devices_per_node") + ": " + std::to_string(cluster.devices_per_node) +
-                " is more than the " + std::to_string(cluster.devices) + " devices");
-  cluster.cores = fields.optional<int>("cores", 0, 0, most_devices);
-  cluster.threads_per_rank = fields.optional<int>("threads_per_rank", 1, 1, most_devices);
+  detail::cluster_fields(fields, cluster);
   const nlohmann::json* device = fields.any("device");
   const bool named = device != nullptr && device->is_string();
   const bool like = device != nullptr && device->is_object() && device->contains("like");
   if (named) detail::preset_from_json(fields, *device, fields.name("device"), cluster);
   if (like) detail::preset_from_json(fields, device->at("like"), fields.name("device") + ": \"like\"", cluster);
   if (device == nullptr) fields.fail(source_name + ": the key \"device\" is missing");
-  if (!named && !fields.failed())
-    cluster.device = detail::device_from_json(fields.required_object("device"), fields, std::move(cluster.device));
-  if (fields.contains("inside_node"))
-    cluster.inside_node = detail::link_from_json(fields.required_object("inside_node"), fields);
-  else if (cluster.devices_per_node > 1 && !named && !like)
-    fields.fail(source_name + ": the key \"inside_node\" is missing");
-  else
-    fields.any("inside_node");
-  if (fields.contains("across_nodes"))
-    cluster.across_nodes = detail::link_from_json(fields.required_object("across_nodes"), fields);
-  else if (!fields.failed() && cluster.nodes() > 1 && !named && !like)
-    fields.fail(source_name + ": the key \"across_nodes\" is missing");
-  else
-    fields.any("across_nodes");
-  cluster.overlap_slowdown = fields.optional<double>("overlap_slowdown", cluster.overlap_slowdown, 1.0, 100.0);
-
-  detail::list_from_json(fields, "gemm", cluster.gemm, [](JsonObject& item) {
-    GemmTable table;
-    table.kind = detail::enum_from_json(item, "layout", op::gemms, op::layout_of);
-    table.writes = item.optional<bool>("writes", false);
-    if (table.writes && table.kind != op::Kind::gemm_tn)
-      item.fail(item.name("writes") + ": only weight gradients, layout tn, are written or added to");
-    table.precision = detail::precision_from_json<precisions>(item);
-    table.concurrency = item.optional<int>("concurrency", 0, 0, most_devices);
-    table.seconds = detail::grid_from_json(item, "m", "n", "k");
-    return table;
-  });
-  detail::list_from_json(fields, "attention", cluster.attention, [](JsonObject& item) {
-    AttentionTable table;
-    table.kind = detail::enum_from_json(item, "pass", op::attentions, op::pass_of);
-    table.causal = item.optional<bool>("causal", true);
-    table.precision = detail::precision_from_json<2>(item);
-    table.concurrency = item.optional<int>("concurrency", 0, 0, most_devices);
-    table.seconds = detail::grid_from_json(item, "tokens", "head_dim", "heads");
-    return table;
-  });
-  detail::list_from_json(fields, "memory_bound", cluster.memory_bound, [](JsonObject& item) {
-    MemoryTable table;
-    table.kind = detail::enum_from_json(item, "kind", op::memory_bound, op::name_of);
-    table.precision = detail::precision_from_json<2>(item);
-    table.concurrency = item.optional<int>("concurrency", 0, 0, most_devices);
-    table.seconds = detail::grid_from_json(item, "rows", "columns");
-    return table;
-  });
-  detail::list_from_json(fields, "messages", cluster.messages, [](JsonObject& item) {
-    MessageTable table;
-    table.kind = detail::enum_from_json(item, "kind", op::communications, op::name_of);
-    table.group = item.required<int>("group", 2, most_devices);
-    table.strided = item.optional<bool>("strided", false);
-    table.concurrency = item.optional<int>("concurrency", 0, 0, most_devices);
-    table.seconds = detail::curve_from_json(item);
-    return table;
-  });
-  detail::refuse_repeats(fields, "gemm", cluster.gemm, [](const GemmTable& t) {
-    const auto& axes = t.seconds.axes();
-    const auto weight = static_cast<std::size_t>(t.first_of_weight());
-    return std::tuple(t.kind, t.writes, t.precision, t.concurrency,
-                      t.is_of_one_weight() ? std::pair(axes[weight].front(), axes[weight + 1].front())
-                                           : std::pair<std::int64_t, std::int64_t>());
-  });
-  detail::refuse_repeats(fields, "attention", cluster.attention, [](const AttentionTable& t) {
-    return std::tuple(t.kind, t.causal, t.precision, t.concurrency);
-  });
-  detail::refuse_repeats(fields, "memory_bound", cluster.memory_bound,
-                         [](const MemoryTable& t) { return std::tuple(t.kind, t.precision, t.concurrency); });
-  detail::refuse_repeats(fields, "messages", cluster.messages,
-                         [](const MessageTable& t) { return std::tuple(t.kind, t.group, t.strided, t.concurrency); });
+  if (!named && !fields.failed()) {
+    if (device->is_object() && device->contains("rates")) cluster.device.rates.clear();
+    if (device->is_object() && device->contains("attention")) cluster.device.attention.clear();
+    const auto list = [](JsonObject& object, DeviceSpec& spec) {
+      object.any("like");
+      detail::device_fields(object, spec);
+    };
+    detail::object_from_json(fields, "device", list, cluster.device);
+  }
+  const auto link = [&](const char* key, Link& to, bool needed) {
+    if (fields.contains(key))
+      detail::object_from_json(fields, key, detail::link_fields<JsonObject, Link>, to);
+    else if (needed && !named && !like && !fields.failed())
+      fields.fail(source_name + ": the key \"" + key + "\" is missing");
+    else
+      fields.any(key);
+  };
+  link("inside_node", cluster.inside_node, cluster.devices_per_node > 1);
+  link("across_nodes", cluster.across_nodes, cluster.devices > cluster.devices_per_node);
+  detail::table_fields(fields, cluster);
   if (auto done = fields.finish(); !done) return tl::unexpected<Error>(done.error());
   return cluster;
 }
 
 /// Reads a cluster file. Errors (usage): unreadable, malformed, and those of cluster_from_json.
 inline Result<Cluster> read_cluster(const std::filesystem::path& path) {
-  auto value = read_json_file(path);
-  if (!value) return tl::unexpected<Error>(std::move(value.error()));
-  return cluster_from_json(*value, path.string());
+  return read_json_file(path).and_then([&](const auto& value) { return cluster_from_json(value, path.string()); });
 }
 
 /// A preset by name, or else the cluster file at that path. Errors (usage): neither exists, or the file is bad.
@@ -375,6 +346,28 @@ inline Result<Cluster> load_cluster(const std::string& name_or_path) {
                                                                 " (N is a number), `galvatron profile` writes a file "
                                                                 "for this machine"));
   return read_cluster(name_or_path);
+}
+
+/// The JSON form of a cluster; cluster_from_json gives the same value back, bit for bit.
+inline nlohmann::json cluster_to_json(const Cluster& cluster) {
+  nlohmann::json out{{"format", cluster_format},
+                     {"version", cluster_format_version},
+                     {"device", {{"rates", nlohmann::json::array()}}}};
+  JsonWriter fields(out);
+  JsonWriter device(out["device"]);
+  JsonWriter inside(out["inside_node"]);
+  JsonWriter across(out["across_nodes"]);
+  detail::cluster_fields(fields, cluster);
+  detail::device_fields(device, cluster.device);
+  detail::link_fields(inside, cluster.inside_node);
+  detail::link_fields(across, cluster.across_nodes);
+  detail::table_fields(fields, cluster);
+  return out;
+}
+
+/// Writes a cluster file, whole or not at all. Errors (usage): the path cannot be written.
+inline Result<void> write_cluster(const std::filesystem::path& path, const Cluster& cluster) {
+  return write_file_atomically(path, json_text(cluster_to_json(cluster), 1));
 }
 
 }  // namespace galvatron

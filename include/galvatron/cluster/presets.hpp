@@ -3,20 +3,20 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
 #include <galvatron/cluster/detail/device_presets.hpp>
-#include <galvatron/cluster/host_cores.hpp>
-#include <galvatron/cluster/host_memory.hpp>
+#include <galvatron/cluster/host.hpp>
 #include <galvatron/cluster/spec.hpp>
 #include <galvatron/core/error.hpp>
 #include <galvatron/core/names.hpp>
+#include <galvatron/core/quantity.hpp>
 #include <galvatron/op/kind.hpp>
 
 namespace galvatron {
@@ -34,11 +34,7 @@ constexpr int ring_steps(op::Kind kind, int n) {
 }
 
 /// A table of bus bandwidths by size; below the first point a message costs its steps and no more than that point.
-template <class Points>
-MessageTable bus_table(op::Kind kind, int group, const Points& points, double scale, Seconds step) {
-  MessageTable table;
-  table.kind = kind;
-  table.group = group;
+inline MessageTable bus_table(op::Kind kind, int group, std::span<const BusPoint> points, double scale, Seconds step) {
   LogGrid<1>::Axes axes;
   std::vector<double> seconds;
   const double latency = step.value * ring_steps(kind, group);
@@ -50,22 +46,11 @@ MessageTable bus_table(op::Kind kind, int group, const Points& points, double sc
     seconds.push_back(time);
   };
   const BusPoint& first = points.front();
-  for (const std::int64_t bytes :
-       {std::int64_t{4096}, std::int64_t{65536}, std::int64_t{1048576}, std::int64_t{4194304}})
+  for (const std::int64_t bytes : {4096, 65536, 1048576, 4194304})
     if (bytes < first.bytes)
       add(bytes, std::min(latency + at_rate_of(first, bytes), std::max(latency, at_rate_of(first, first.bytes))));
   for (const BusPoint& point : points) add(point.bytes, std::max(at_rate_of(point, point.bytes), latency));
-  table.seconds = LogGrid<1>(std::move(axes), std::move(seconds));
-  return table;
-}
-
-inline AttentionCurve attention_curve(op::Kind kind, int head_dim, const AttentionRates& tflops, double scale,
-                                      double peak_tflops) {
-  constexpr std::array<std::int64_t, 6> lengths{512, 1024, 2048, 4096, 8192, 16384};
-  AttentionCurve curve{kind, head_dim, {}};
-  for (std::size_t i = 0; i < lengths.size(); ++i)
-    curve.shares.emplace_back(lengths[i], tflops[i] * scale / peak_tflops);
-  return curve;
+  return {kind, group, false, 0, {std::move(axes), std::move(seconds)}};
 }
 
 inline Cluster preset_cluster(const DevicePreset& preset, int count) {
@@ -75,28 +60,32 @@ inline Cluster preset_cluster(const DevicePreset& preset, int count) {
   cluster.devices_per_node = std::min(count, 8);
   DeviceSpec& device = cluster.device;
   device.name = preset.name;
-  device.memory = {preset.memory_mib << 20};
+  device.memory = {preset.memory.mib << 20};
   device.library_workspace = Bytes{std::int64_t{1} << 30};  // context, channels of the collectives, BLAS workspace
-  device.memory_bandwidth = preset.memory_bandwidth * 1e9;
-  device.memory_share = preset.memory_share;
+  device.memory_bandwidth = preset.memory.bandwidth * 1e9;
+  device.memory_share = preset.memory.share;
   device.launch = {3e-6};
-  device.gemm_launch = {preset.gemm_launch * 1e-6};
-  device.gemm_start = preset.gemm_start;
+  device.gemm_launch = {preset.half.launch * 1e-6};
+  device.gemm_start = preset.half.start;
   device.multiprocessors = preset.multiprocessors;
-  device.rates = {{Precision::bf16, std::string(preset.format), preset.half_tflops * 1e12, preset.gemm_share,
-                   preset.sustained_share},
+  device.rates = {{Precision::bf16, std::string(preset.half.format), preset.half.tflops * 1e12, preset.half.share,
+                   preset.half.sustained},
                   {Precision::fp32, "fp32", preset.fp32_tflops * 1e12, 0.85}};
-  if (preset.fp8_tflops > 0)
-    device.rates.push_back(
-        {Precision::fp8, "fp8", preset.fp8_tflops * 1e12, preset.fp8_share, preset.fp8_sustained_share});
-  device.attention = {
-      attention_curve(op::Kind::attention_forward, 64, preset.forward, preset.narrow, preset.half_tflops),
-      attention_curve(op::Kind::attention_forward, 128, preset.forward, 1.0, preset.half_tflops),
-      attention_curve(op::Kind::attention_backward, 64, preset.backward, preset.narrow, preset.half_tflops),
-      attention_curve(op::Kind::attention_backward, 128, preset.backward, 1.0, preset.half_tflops)};
-  cluster.inside_node = {{preset.step * 1e-6}, preset.gather * 1e9, preset.all_reduce * 1e9, preset.send * 1e9};
-  cluster.across_nodes = {
-      {preset.network_step * 1e-6}, preset.network * 1e9, preset.network * 1e9, preset.network * 1e9};
+  if (preset.fp8.tflops > 0)
+    device.rates.push_back({Precision::fp8, "fp8", preset.fp8.tflops * 1e12, preset.fp8.share, preset.fp8.sustained});
+  for (const op::Kind kind : {op::Kind::attention_forward, op::Kind::attention_backward})
+    for (const int head_dim : {64, 128}) {
+      const auto& [forward, backward, narrow] = preset.attention;
+      const AttentionRates& tflops = kind == op::Kind::attention_forward ? forward : backward;
+      AttentionCurve curve{kind, head_dim, {}};
+      for (std::size_t i = 0; i < tflops.size(); ++i)
+        curve.shares.emplace_back(512 << i, tflops[i] * (head_dim == 64 ? narrow : 1.0) / preset.half.tflops);
+      device.attention.push_back(std::move(curve));
+    }
+  const auto& [all_reduce, gather, send, step_us] = preset.node;
+  cluster.inside_node = {{step_us * 1e-6}, gather * 1e9, all_reduce * 1e9, send * 1e9};
+  const double network = preset.network.bandwidth * 1e9;
+  cluster.across_nodes = {{preset.network.step * 1e-6}, network, network, network};
   cluster.overlap_slowdown = preset.overlap;
 
   const Seconds step = cluster.inside_node.latency;
@@ -109,17 +98,11 @@ inline Cluster preset_cluster(const DevicePreset& preset, int count) {
             bus_table(kind, group, std::array{BusPoint{8589934592, reached * pcie3_link}}, 1.0, step));
     return cluster;
   }
-  if (preset.name.starts_with("a100")) {
-    cluster.messages.push_back(bus_table(op::Kind::all_reduce, 8, a100_all_reduce, 1.0, step));
-  } else if (preset.name.starts_with("h100")) {
-    cluster.messages.push_back(bus_table(op::Kind::all_reduce, 8, h100_all_reduce, 1.0, step));
-  } else if (preset.name.starts_with("h200")) {
-    cluster.messages.push_back(bus_table(op::Kind::all_reduce, 8, h200_all_reduce, 1.0, step));
-  } else {
-    cluster.messages.push_back(bus_table(op::Kind::all_reduce, 8, ring_ramp, preset.all_reduce, step));
-  }
+  const bool measured = !preset.all_reduce_curve.empty();
+  cluster.messages.push_back(bus_table(op::Kind::all_reduce, 8, measured ? preset.all_reduce_curve : ring_ramp,
+                                       measured ? 1.0 : all_reduce, step));
   for (const op::Kind kind : {op::Kind::all_gather, op::Kind::reduce_scatter})
-    cluster.messages.push_back(bus_table(kind, 8, ring_ramp, preset.gather, step));
+    cluster.messages.push_back(bus_table(kind, 8, ring_ramp, gather, step));
   return cluster;
 }
 
@@ -242,12 +225,11 @@ inline Result<std::optional<Cluster>> preset_cluster(std::string_view given) {
   const bool counts = digits.find_first_not_of("0123456789") == std::string_view::npos;
   for (const detail::DevicePreset& preset : detail::device_presets) {
     if (preset.name != device) continue;
-    int count = 0;
-    const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), count);
-    if (!counts || error != std::errc{} || end != digits.data() + digits.size() || count < 1 || count > 1 << 20)
+    const auto count = detail::leading_number(digits);
+    if (!counts || !count || *count < 1 || *count > 1 << 20)
       return usage_error("bad cluster \"" + detail::one_line(name, 60) +
                          "\": the number of devices must be 1 to 1048576, e.g. 8x" + std::string(device));
-    return std::optional(detail::preset_cluster(preset, count));
+    return std::optional(detail::preset_cluster(preset, static_cast<int>(*count)));
   }
   if (counts && name.find('/') == std::string_view::npos && !name.ends_with(".json"))
     return usage_error("unknown device \"" + detail::one_line(device, 40) + "\" in cluster \"" +

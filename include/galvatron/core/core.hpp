@@ -2,7 +2,6 @@
 // is apart.
 #pragma once
 
-#include <galvatron/core/comparison.hpp>
 #include <galvatron/core/dtype.hpp>
 #include <galvatron/core/error.hpp>
 #include <galvatron/core/file.hpp>

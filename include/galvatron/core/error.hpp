@@ -2,11 +2,15 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdio>
+#include <exception>
+#include <new>
 #include <source_location>
 #include <stdexcept>
 #include <string>
 #include <string_view>
 #include <type_traits>
+#include <system_error>
 #include <utility>
 
 #include <tl/expected.hpp>
@@ -63,15 +67,13 @@ class Failure : public std::runtime_error {
 };
 
 /// A device refused an operation (out of memory, no device, a library status).
-class DeviceFailure : public Failure {
- public:
+struct DeviceFailure : Failure {
   explicit DeviceFailure(const std::string& message, std::source_location where = std::source_location::current())
       : Failure(ErrorKind::machine, message, where) {}
 };
 
 /// A peer rank failed or did not answer in time; `message` names the rank that failed first.
-class PeerFailure : public Failure {
- public:
+struct PeerFailure : Failure {
   explicit PeerFailure(const std::string& message, std::source_location where = std::source_location::current())
       : Failure(ErrorKind::machine, message, where) {}
 };
@@ -91,6 +93,47 @@ T value_or_throw(Result<T>&& result, std::source_location where = std::source_lo
 /// A failure as a value again: what a function returns that reads by throwing.
 [[nodiscard]] inline tl::unexpected<Error> error_of(const Failure& failure) {
   return tl::unexpected<Error>(Error{failure.kind(), failure.what()});
+}
+
+inline constexpr std::string_view memory_is_exhausted =
+    "this machine's memory is exhausted; use fewer ranks, a smaller model or a smaller batch";
+
+/// The exception that is being handled, as an error: a Failure with its kind and message, and with the place that threw
+/// it if it is a defect; exhausted memory and what the system refuses as failures of the machine; any other exception
+/// as internal, with what it says. To be called in a handler.
+inline Error error_of_exception() {
+  try {
+    throw;
+  } catch (const Failure& failure) {
+    std::string message = failure.what();
+    if (failure.kind() == ErrorKind::internal)
+      message += " (" + std::string(failure.where().file_name()) + ":" + std::to_string(failure.where().line()) + ")";
+    return {failure.kind(), message};
+  } catch (const std::bad_alloc&) {
+    return {ErrorKind::machine, std::string(memory_is_exhausted)};
+  } catch (const std::system_error& refused) {
+    return {ErrorKind::machine, std::string("the system refused what the program needs: ") + refused.what()};
+  } catch (const std::exception& other) {
+    return {ErrorKind::internal, other.what()};
+  } catch (...) {
+    return {ErrorKind::internal, "an unknown exception"};
+  }
+}
+
+/// Tells the exception that is being handled in a line on standard error. The exit code for it: the value of its
+/// ErrorKind. To be called in a handler, that of a program for instance:
+///
+///     int main() try {
+///       const auto model = galvatron::value_or_throw(galvatron::find_model("llama2-7b"));
+///     } catch (...) {
+///       return galvatron::report_exception();
+///     }
+inline int report_exception() noexcept try {
+  const Error error = error_of_exception();
+  std::fprintf(stderr, "%s\n", error.message.c_str());
+  return static_cast<int>(error.kind);
+} catch (...) {  // no memory for the words
+  return static_cast<int>(ErrorKind::machine);
 }
 
 }  // namespace galvatron

@@ -1,4 +1,4 @@
-// Files: read with a limit, written whole or not at all, mapped read-only.
+// Files: read with a limit, written whole or not at all, mapped read-only; and the paths that they have of others.
 #pragma once
 
 #include <fcntl.h>
@@ -11,6 +11,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
@@ -53,6 +54,34 @@ class FileHandle {
   int descriptor_;
 };
 
+/// A file open for reading, and what the system says of it.
+struct ReadableFile {
+  FileHandle file;
+  struct stat status{};
+
+  /// Errors (usage): missing, unreadable, a directory.
+  static Result<ReadableFile> open(const std::filesystem::path& path, int flags = 0) {
+    ReadableFile out{FileHandle(::open(path.c_str(), O_RDONLY | O_CLOEXEC | flags))};
+    if (!out.file.is_open() || ::fstat(out.file.get(), &out.status) != 0) return file_error("cannot read", path, errno);
+    if (S_ISDIR(out.status.st_mode)) return file_error("cannot read", path, EISDIR);
+    return out;
+  }
+};
+
+/// Brings what a folder contains, names that is, to the disk.
+inline void sync_folder(const std::filesystem::path& folder) {
+  const FileHandle handle(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (handle.is_open()) ::fsync(handle.get());
+}
+
+/// Makes a folder if need be; whether it was made. Errors (usage): what the system says.
+inline Result<bool> make_folder(const std::filesystem::path& folder) {
+  std::error_code error;
+  const bool made = std::filesystem::create_directories(folder, error);
+  if (error) return file_error("cannot write", folder, error.value());
+  return made;
+}
+
 /// Writes everything; 0 or the errno.
 inline int write_fully(int descriptor, const char* data, std::size_t size) {
   while (size > 0) {
@@ -65,16 +94,22 @@ inline int write_fully(int descriptor, const char* data, std::size_t size) {
   return 0;
 }
 
+/// The folder of a file, without links; empty when it has none that could be named.
+inline std::filesystem::path folder_of(const std::filesystem::path& file) {
+  std::error_code error;
+  std::filesystem::path folder = std::filesystem::weakly_canonical(std::filesystem::absolute(file, error), error);
+  if (error) return {};
+  return folder.parent_path();
+}
+
 }  // namespace detail
 
 /// The whole text of a file of at most `limit` bytes. Errors (usage): missing, unreadable, a directory, too large.
 inline Result<std::string> read_text_file(const std::filesystem::path& path,
                                           std::int64_t limit = std::int64_t{64} << 20) {
-  const detail::FileHandle file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  if (!file.is_open()) return detail::file_error("cannot read", path, errno);
-  struct stat status{};
-  if (::fstat(file.get(), &status) != 0) return detail::file_error("cannot read", path, errno);
-  if (S_ISDIR(status.st_mode)) return detail::file_error("cannot read", path, EISDIR);
+  const auto opened = detail::ReadableFile::open(path);
+  if (!opened) return tl::unexpected<Error>(opened.error());
+  const auto& [file, status] = *opened;
   std::string text;
   if (S_ISREG(status.st_mode) && status.st_size <= limit) text.reserve(static_cast<std::size_t>(status.st_size) + 1);
   while (static_cast<std::int64_t>(text.size()) <= limit) {
@@ -157,9 +192,7 @@ class AtomicFile {
     if (reason == 0 && ::rename(temporary_.c_str(), path_.c_str()) != 0) reason = errno;
     if (reason != 0) return detail::file_error("cannot write", path_, reason);
     temporary_.clear();
-    const auto folder = path_.has_parent_path() ? path_.parent_path() : std::filesystem::path(".");
-    const detail::FileHandle directory(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-    if (directory.is_open()) ::fsync(directory.get());
+    detail::sync_folder(path_.has_parent_path() ? path_.parent_path() : std::filesystem::path("."));
     return {};
   }
 
@@ -174,51 +207,104 @@ class AtomicFile {
 /// Writes a file whole or not at all: whoever reads `path` sees the old content or the new one. Errors (usage): the
 /// folder does not exist or is not writable, the disk is full; nothing is left behind then.
 inline Result<void> write_file_atomically(const std::filesystem::path& path, std::string_view content) {
-  auto file = AtomicFile::create(path);
-  if (!file) return tl::unexpected<Error>(std::move(file.error()));
-  if (auto written = file->write(content); !written) return written;
-  return file->commit();
+  return AtomicFile::create(path).and_then(
+      [&](AtomicFile&& file) { return file.write(content).and_then([&] { return file.commit(); }); });
 }
+
+/// A file that grows by whole records while others read it.
+class AppendedFile {
+ public:
+  /// Opens or makes it. Errors (usage): it cannot be written.
+  static Result<AppendedFile> open(const std::filesystem::path& path, int flags = 0) {
+    AppendedFile out;
+    out.path_ = path;
+    out.file_ = detail::FileHandle(::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | flags, 0666));
+    if (!out.file_.is_open()) return detail::file_error("cannot write", path, errno);
+    return out;
+  }
+
+  /// Adds a record at the end, whole or not at all: what a full disk took of it is removed. Errors (usage): what the
+  /// system says.
+  Result<void> append(std::string_view record) {
+    struct stat before{};
+    const bool can_shrink = ::fstat(file_.get(), &before) == 0 && S_ISREG(before.st_mode);
+    const int reason = detail::write_fully(file_.get(), record.data(), record.size());
+    if (reason == 0) return {};
+    static_cast<void>(can_shrink && ::ftruncate(file_.get(), before.st_size) == 0);
+    return detail::file_error("cannot write", path_, reason);
+  }
+  [[nodiscard]] const std::filesystem::path& path() const { return path_; }
+
+ private:
+  AppendedFile() = default;
+
+  std::filesystem::path path_;
+  detail::FileHandle file_;
+};
 
 /// A file in memory, read-only and loaded page by page. The file must not shrink while it is mapped.
 class MappedFile {
  public:
   /// Errors (usage): missing, unreadable, not a regular file. An empty file is an empty span.
   static Result<MappedFile> open(const std::filesystem::path& path) {
-    const detail::FileHandle file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
-    if (!file.is_open()) return detail::file_error("cannot read", path, errno);
-    struct stat status{};
-    if (::fstat(file.get(), &status) != 0) return detail::file_error("cannot read", path, errno);
-    if (S_ISDIR(status.st_mode)) return detail::file_error("cannot read", path, EISDIR);
+    const auto opened = detail::ReadableFile::open(path, O_NONBLOCK);
+    if (!opened) return tl::unexpected<Error>(opened.error());
+    const auto& [file, status] = *opened;
     if (!S_ISREG(status.st_mode)) return usage_error("cannot map " + path.string() + ": it is not a regular file");
-    MappedFile mapped;
-    mapped.size_ = static_cast<std::size_t>(status.st_size);
-    if (mapped.size_ == 0) return mapped;
-    void* data = ::mmap(nullptr, mapped.size_, PROT_READ, MAP_PRIVATE, file.get(), 0);
+    const auto size = static_cast<std::size_t>(status.st_size);
+    if (size == 0) return MappedFile(nullptr, 0);
+    void* data = ::mmap(nullptr, size, PROT_READ, MAP_PRIVATE, file.get(), 0);
     if (data == MAP_FAILED) return detail::file_error("cannot map", path, errno);
-    mapped.data_ = static_cast<const std::byte*>(data);
-    return mapped;
+    return MappedFile(data, size);
   }
 
-  MappedFile(MappedFile&& other) noexcept
-      : data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)) {}
-  MappedFile& operator=(MappedFile&& other) noexcept {
-    std::swap(data_, other.data_);
-    std::swap(size_, other.size_);
-    return *this;
+  [[nodiscard]] std::span<const std::byte> bytes() const {
+    return {static_cast<const std::byte*>(data_.get()), data_ ? data_.get_deleter().size : 0};
   }
-  ~MappedFile() {
-    if (data_ != nullptr) ::munmap(const_cast<std::byte*>(data_), size_);
-  }
-
-  [[nodiscard]] std::span<const std::byte> bytes() const { return {data_, size_}; }
-  [[nodiscard]] std::int64_t size() const { return static_cast<std::int64_t>(size_); }
+  [[nodiscard]] std::int64_t size() const { return static_cast<std::int64_t>(bytes().size()); }
 
  private:
-  MappedFile() = default;
+  struct Unmap {
+    std::size_t size = 0;
+    void operator()(void* data) const { ::munmap(data, size); }
+  };
+  MappedFile(void* data, std::size_t size) : data_(data, Unmap{size}) {}
 
-  const std::byte* data_ = nullptr;
-  std::size_t size_ = 0;
+  std::unique_ptr<void, Unmap> data_;
 };
+
+// Paths that a file has of other files, of which a plan names its model's config.json. In a file a relative path begins
+// at the folder of that file, so that it means the same wherever the program runs, and a folder with both can be moved.
+// In a program it begins at the current folder, as paths of the command line do.
+
+/// What a file that is written at `file` says of `path`, which begins at the current folder. An absolute path stays as
+/// it is, and so does one of which there is nothing. Into a pipe or a device, whose folder means nothing, a path is
+/// written as absolute.
+inline std::string path_for_file(const std::string& path, const std::filesystem::path& file) {
+  std::error_code error;
+  const std::filesystem::path given(path);
+  if (path.empty() || given.is_absolute() || !std::filesystem::exists(given, error)) return path;
+  const std::filesystem::path whole = std::filesystem::canonical(given, error);
+  if (error) return path;
+  if (std::filesystem::exists(file, error) && !std::filesystem::is_regular_file(file, error)) return whole.string();
+  const std::filesystem::path folder = detail::folder_of(file);
+  const std::filesystem::path relative = folder.empty() ? whole : whole.lexically_relative(folder);
+  return (relative.empty() ? whole : relative).string();
+}
+
+/// The path of what `file` calls `path`: from the current folder, as `file` is, or absolute if `file` is. Where nothing
+/// is there the path is taken from the current folder, from which files of before name it.
+inline std::string path_from_file(const std::string& path, const std::filesystem::path& file) {
+  std::error_code error;
+  const std::filesystem::path given(path);
+  if (path.empty() || given.is_absolute()) return path;
+  const std::filesystem::path folder = detail::folder_of(file);
+  if (folder.empty() || !std::filesystem::exists(folder / given, error)) return path;
+  const std::filesystem::path whole = std::filesystem::canonical(folder / given, error);
+  if (error) return path;
+  if (file.is_absolute()) return whole.string();
+  const std::filesystem::path relative = whole.lexically_relative(std::filesystem::current_path(error));
+  return (relative.empty() ? whole : relative).string();
+}
 
 }  // namespace galvatron

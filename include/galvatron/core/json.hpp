@@ -100,9 +100,9 @@ inline Result<nlohmann::json> parse_json(std::string_view text, std::string_view
 
 /// The JSON value of a file of at most 256 MiB. Errors (usage): an unreadable file, and those of parse_json.
 inline Result<nlohmann::json> read_json_file(const std::filesystem::path& path) {
-  auto text = read_text_file(path, std::int64_t{256} << 20);
-  if (!text) return tl::unexpected<Error>(std::move(text.error()));
-  return parse_json(*text, path.string());
+  return read_text_file(path, std::int64_t{256} << 20).and_then([&](const std::string& text) {
+    return parse_json(text, path.string());
+  });
 }
 
 /// The text of a JSON value, ending in a newline. Never throws: bytes that are not UTF-8 become U+FFFD.
@@ -130,33 +130,68 @@ class JsonObject {
 
   /// The field `key`, in [least, most].
   template <class T>
-  T required(std::string_view key, const T& least = lowest<T>(), const T& most = highest<T>()) {
-    const nlohmann::json* field = find(key);
-    if (field == nullptr) {
-      fail(where_ + ": the key \"" + std::string(key) + "\" is missing");
-      return T{};
-    }
-    return read<T>(*field, name(key), least, most);
+  T required(std::string_view key, const T& least = std::numeric_limits<T>::lowest(),
+             const T& most = std::numeric_limits<T>::max()) {
+    const nlohmann::json* field = find_required(key);
+    return field == nullptr ? T{} : read<T>(*field, name(key), least, most);
   }
 
   /// The field `key`, in [least, most], or `otherwise` when there is none (null counts as none).
   template <class T>
-  T optional(std::string_view key, T otherwise, const T& least = lowest<T>(), const T& most = highest<T>()) {
+  T optional(std::string_view key, T otherwise, const T& least = std::numeric_limits<T>::lowest(),
+             const T& most = std::numeric_limits<T>::max()) {
     const nlohmann::json* field = find(key);
     if (field == nullptr || field->is_null()) return otherwise;
     return read<T>(*field, name(key), least, most);
   }
 
+  /// The same into a variable, for lists of fields that a JsonWriter goes through too.
+  template <class T, class... Limits>
+  void field(std::string_view key, T& value, const Limits&... limits) {
+    value = required<T>(key, static_cast<T>(limits)...);
+  }
+  template <class T, class... Limits>
+  void field_or(std::string_view key, T& value, const std::type_identity_t<T>& otherwise, const Limits&... limits) {
+    value = optional<T>(key, otherwise, static_cast<T>(limits)...);
+  }
+  /// One of some values, by the text that word(value) is.
+  template <class T, class Values, class Word>
+  void word(std::string_view key, T& value, const Values& values, const Word& word) {
+    const auto text = required<std::string>(key);
+    std::string known;
+    for (const T each : values) {
+      value = each;
+      if (text == word(each)) return;
+      known += (known.empty() ? "" : ", ") + std::string(word(each));
+    }
+    fail(name(key) + ": unknown value \"" + detail::one_line(text, 40) + "\"; known are " + known);
+  }
+  /// An optional array of objects with the fields that fields(object, item) lists. Two items of one key() contradict
+  /// each other.
+  template <class T, class Fields>
+  void list(std::string_view key, std::vector<T>& items, const Fields& fields) {
+    if (!contains(key)) return;
+    const nlohmann::json& values = required_array(key);
+    for (std::size_t i = 0; i < values.size() && !failed(); ++i) {
+      JsonObject object(values[i], name(key) + "[" + std::to_string(i) + "]");
+      fields(object, items.emplace_back());
+      if (auto done = object.finish(); !done) fail(done.error().message);
+      for (std::size_t j = 0; j < i; ++j)
+        if (items[i].key() == items[j].key())
+          fail(name(key) + ": entries " + std::to_string(j) + " and " + std::to_string(i) +
+               " are for the same thing; keep one of them");
+    }
+  }
+  void check(std::string_view key, bool holds, const std::string& otherwise) {
+    if (!holds) fail(name(key) + ": " + otherwise);
+  }
+
   /// The array `key`; an empty one after an error.
   const nlohmann::json& required_array(std::string_view key) {
     static const nlohmann::json nothing = nlohmann::json::array();
-    const nlohmann::json* field = find(key);
-    if (field == nullptr)
-      fail(where_ + ": the key \"" + std::string(key) + "\" is missing");
-    else if (!field->is_array())
-      fail(name(key) + ": expected an array, found " + describe(*field));
-    else
-      return *field;
+    const nlohmann::json* field = find_required(key);
+    if (field != nullptr && field->is_array()) return *field;
+    if (field != nullptr) fail(name(key) + ": expected an array, found " + describe(*field));
     return nothing;
   }
 
@@ -166,8 +201,7 @@ class JsonObject {
   /// A reader of the object `key` of this one. Its own finish() tells its errors.
   JsonObject required_object(std::string_view key) {
     static const nlohmann::json nothing = nlohmann::json::object();
-    const nlohmann::json* field = find(key);
-    if (field == nullptr) fail(where_ + ": the key \"" + std::string(key) + "\" is missing");
+    const nlohmann::json* field = find_required(key);
     return {field == nullptr ? nothing : *field, name(key)};
   }
 
@@ -201,40 +235,25 @@ class JsonObject {
 
   /// What kind of value this is, for messages: `the string "x"`, `the number 3.5`, `an array of 3`.
   static std::string describe(const nlohmann::json& value) {
-    switch (value.type()) {
-      case nlohmann::json::value_t::string:
-        return "the string \"" + detail::one_line(value.get_ref<const std::string&>(), 40) + "\"";
-      case nlohmann::json::value_t::array:
-        return "an array of " + std::to_string(value.size());
-      case nlohmann::json::value_t::object:
-        return "an object";
-      case nlohmann::json::value_t::null:
-        return "null";
-      case nlohmann::json::value_t::boolean:
-        return value.get<bool>() ? "true" : "false";
-      default:
-        return "the number " + value.dump();
-    }
+    if (value.is_string()) return "the string \"" + detail::one_line(value.get_ref<const std::string&>(), 40) + "\"";
+    if (value.is_array()) return "an array of " + std::to_string(value.size());
+    if (value.is_object()) return "an object";
+    return (value.is_number() ? "the number " : "") + value.dump();
   }
 
  private:
-  template <class T>
-  static T lowest() {
-    if constexpr (std::is_arithmetic_v<T>) return std::numeric_limits<T>::lowest();
-    return T{};
-  }
-  template <class T>
-  static T highest() {
-    if constexpr (std::is_arithmetic_v<T>) return std::numeric_limits<T>::max();
-    return T{};
-  }
-
   const nlohmann::json* find(std::string_view key) {
     const std::string wanted(key);
     asked_.insert(wanted);
     if (!value_->is_object()) return nullptr;
     const auto at = value_->find(wanted);
     return at == value_->end() ? nullptr : &*at;
+  }
+
+  const nlohmann::json* find_required(std::string_view key) {
+    const nlohmann::json* field = find(key);
+    if (field == nullptr) fail(where_ + ": the key \"" + std::string(key) + "\" is missing");
+    return field;
   }
 
   template <class T>
@@ -248,18 +267,18 @@ class JsonObject {
       fail(name + ": expected a string, found " + describe(field));
     } else if constexpr (std::is_integral_v<T>) {
       const std::string range = "an integer" + range_text(least, most);
+      const bool is_unsigned = field.is_number_unsigned();
+      const auto fits = [&](auto n) {
+        return std::in_range<T>(n) && static_cast<T>(n) >= least && static_cast<T>(n) <= most;
+      };
       if (!field.is_number_integer()) {
         fail(name + ": expected " + range + ", found " + describe(field));
-      } else if (field.is_number_unsigned()) {
-        const auto n = field.get<std::uint64_t>();
-        if (std::in_range<T>(n) && static_cast<T>(n) >= least && static_cast<T>(n) <= most) return static_cast<T>(n);
-        const bool large = std::cmp_greater(n, most);
-        fail(name + ": expected " + (large ? "an integer of at most " + std::to_string(most) : range) + ", found " +
-             std::to_string(n));
+      } else if (is_unsigned ? fits(field.get<std::uint64_t>()) : fits(field.get<std::int64_t>())) {
+        return field.get<T>();
       } else {
-        const auto n = field.get<std::int64_t>();
-        if (std::in_range<T>(n) && static_cast<T>(n) >= least && static_cast<T>(n) <= most) return static_cast<T>(n);
-        fail(name + ": expected " + range + ", found " + std::to_string(n));
+        const bool large = is_unsigned && std::cmp_greater(field.get<std::uint64_t>(), most);
+        fail(name + ": expected " + (large ? "an integer of at most " + std::to_string(most) : range) + ", found " +
+             field.dump());
       }
     } else {
       static_assert(std::is_floating_point_v<T>,
@@ -295,6 +314,37 @@ class JsonObject {
   std::string where_;
   std::set<std::string> asked_;
   std::optional<Error> error_;
+};
+
+/// Writes the fields of an object that a JsonObject reads, with the same calls.
+class JsonWriter {
+ public:
+  explicit JsonWriter(nlohmann::json& out) : out_(out) {}
+
+  template <class T, class... Limits>
+  void field(const std::string& key, const T& value, const Limits&...) {
+    out_[key] = value;
+  }
+  template <class T, class... Limits>
+  void field_or(const std::string& key, const T& value, const Limits&...) {
+    out_[key] = value;
+  }
+  template <class T, class Values, class Word>
+  void word(const std::string& key, T value, const Values&, const Word& word) {
+    out_[key] = word(value);
+  }
+  template <class T, class Fields>
+  void list(const std::string& key, const std::vector<T>& items, const Fields& fields) {
+    for (const T& item : items) {
+      JsonWriter object(out_[key].emplace_back());
+      fields(object, item);
+    }
+  }
+  template <class Message>
+  void check(const std::string&, bool, const Message&) {}
+
+ private:
+  nlohmann::json& out_;
 };
 
 }  // namespace galvatron

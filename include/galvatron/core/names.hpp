@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <string>
 #include <string_view>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -130,10 +131,7 @@ inline std::vector<std::string> nearest_names(std::string_view word, const std::
     else if (distance <= std::max<std::size_t>(1, lower.size() / 3))
       found.push_back({5, static_cast<int>(distance), distance, &name});
   }
-  std::stable_sort(found.begin(), found.end(), [](const Candidate& a, const Candidate& b) {
-    if (a.kind != b.kind) return a.kind < b.kind;
-    return a.score != b.score ? a.score < b.score : a.distance < b.distance;
-  });
+  std::ranges::stable_sort(found, {}, [](const Candidate& c) { return std::tuple(c.kind, c.score, c.distance); });
   std::vector<std::string> nearest;
   for (const Candidate& candidate : found) {
     if (nearest.size() == count || candidate.kind != found.front().kind) break;

@@ -5,7 +5,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <cstddef>
 #include <cstdlib>
@@ -106,10 +105,6 @@ class Progress {
     const std::scoped_lock lock(mutex_);
     if (!finished_) erase();
     finished_ = true;
-  }
-
-  static double steady_seconds() {
-    return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
   }
 
  private:

@@ -3,12 +3,15 @@
 
 #include <algorithm>
 #include <array>
+#include <charconv>
 #include <cmath>
 #include <cstdint>
 #include <cstdio>
 #include <limits>
+#include <optional>
 #include <string>
 #include <string_view>
+#include <system_error>
 
 #include <galvatron/core/error.hpp>
 #include <galvatron/core/units.hpp>
@@ -17,6 +20,33 @@ namespace galvatron {
 
 namespace detail {
 __extension__ typedef unsigned __int128 WideUnsigned;
+/// As std::printf would write it, up to 63 characters.
+template <class... Values>
+std::string formatted(const char* format, Values... values) {
+  std::array<char, 64> out{};
+  std::snprintf(out.data(), out.size(), format, values...);
+  return out.data();
+}
+/// Three significant digits, never an exponent below 1e15.
+inline std::string three_digits(double x) {
+  const double size = std::fabs(x);
+  return formatted(size < 9.995 ? "%.2f" : size < 99.95 ? "%.1f" : "%.0f", x);
+}
+/// In the smallest of the units, each `base` of the one before, in which three digits do.
+inline std::string in_units(double value, double base, const std::array<const char*, 7>& units) {
+  std::size_t unit = 0;
+  for (; std::fabs(value) >= base - 0.5 && unit + 1 < units.size(); ++unit) value /= base;
+  return (std::fabs(value) >= base - 0.5 ? formatted("%.3g", value) : three_digits(value)) + units[unit];
+}
+/// A number at the beginning of a text; nothing for another word or one above 2^63 - 1.
+inline std::optional<std::int64_t> leading_number(std::string_view text) {
+  while (!text.empty() && (text.front() == ' ' || text.front() == '\t')) text.remove_prefix(1);
+  std::int64_t number = 0;
+  const auto [end, failure] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (failure != std::errc{} || end == text.data() || number < 0) return std::nullopt;
+  return number;
+}
+
 }  // namespace detail
 
 /// `16GiB`, `36GB`, `512MiB`, `1.5GiB`, or plain bytes (`1048576`, `10B`). Binary (KiB, MiB, GiB, TiB, PiB) and decimal
@@ -76,27 +106,11 @@ inline Result<Bytes> parse_bytes(std::string_view text) {
   return Bytes{static_cast<std::int64_t>(count)};
 }
 
-namespace detail {
-/// Three significant digits, never an exponent below 1e15.
-inline std::string three_digits(double x) {
-  std::array<char, 64> out{};
-  const double size = std::fabs(x);
-  std::snprintf(out.data(), out.size(), size < 9.995 ? "%.2f" : size < 99.95 ? "%.1f" : "%.0f", x);
-  return out.data();
-}
-}  // namespace detail
-
 /// `512 B`, `1.50 GiB`: binary units, three significant digits.
 inline std::string format_bytes(Bytes bytes) {
-  constexpr std::array<const char*, 7> units{"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
   if (bytes.count > -1024 && bytes.count < 1024) return std::to_string(bytes.count) + " B";
-  auto value = static_cast<double>(bytes.count);
-  std::size_t unit = 0;
-  while (std::fabs(value) >= 1023.5 && unit + 1 < units.size()) {
-    value /= 1024;
-    ++unit;
-  }
-  return detail::three_digits(value) + " " + units[unit];
+  return detail::in_units(static_cast<double>(bytes.count), 1024,
+                          {" B", " KiB", " MiB", " GiB", " TiB", " PiB", " EiB"});
 }
 
 /// `12.3 us`, `4.56 ms`, `7.89 s`, `3 min 20 s`, `2 h 05 min`, `4 d 03 h`.
@@ -109,40 +123,33 @@ inline std::string format_seconds(Seconds seconds) {
   if (s < 999.5e-6) return detail::three_digits(s * 1e6) + " us";
   if (s < 999.5e-3) return detail::three_digits(s * 1e3) + " ms";
   if (s < 99.95) return detail::three_digits(s) + " s";
-  std::array<char, 64> out{};
-  if (s >= 1e15) {
-    std::snprintf(out.data(), out.size(), "%.3g d", s / 86400);
-    return out.data();
-  }
+  if (s >= 1e15) return detail::formatted("%.3g d", s / 86400);
   const auto whole = static_cast<long long>(std::llround(s));
-  if (whole < 3600)
-    std::snprintf(out.data(), out.size(), "%lld min %02lld s", whole / 60, whole % 60);
-  else if (whole < 86400)
-    std::snprintf(out.data(), out.size(), "%lld h %02lld min", whole / 3600, whole % 3600 / 60);
-  else
-    std::snprintf(out.data(), out.size(), "%lld d %02lld h", whole / 86400, whole % 86400 / 3600);
-  return out.data();
+  if (whole < 3600) return detail::formatted("%lld min %02lld s", whole / 60, whole % 60);
+  if (whole < 86400) return detail::formatted("%lld h %02lld min", whole / 3600, whole % 3600 / 60);
+  return detail::formatted("%lld d %02lld h", whole / 86400, whole % 86400 / 3600);
 }
 
 /// `950`, `12.3 k`, `124 M`, `6.74 G`, `1.01 T`: decimal prefixes, three significant digits.
 inline std::string format_count(double count) {
-  constexpr std::array<const char*, 7> prefixes{"", " k", " M", " G", " T", " P", " E"};
   if (!std::isfinite(count)) return std::isnan(count) ? "unknown" : count > 0 ? "infinite" : "-infinite";
-  std::array<char, 64> out{};
-  if (std::fabs(count) < 999.5) {
-    std::snprintf(out.data(), out.size(), "%.3g", count);
-    return out.data();
-  }
-  std::size_t prefix = 0;
-  while (std::fabs(count) >= 999.5 && prefix + 1 < prefixes.size()) {
-    count /= 1000;
-    ++prefix;
-  }
-  if (std::fabs(count) >= 999.5) {
-    std::snprintf(out.data(), out.size(), "%.3g E", count);
-    return out.data();
-  }
-  return detail::three_digits(count) + prefixes[prefix];
+  if (std::fabs(count) < 999.5) return detail::formatted("%.3g", count);
+  return detail::in_units(count, 1000, {"", " k", " M", " G", " T", " P", " E"});
+}
+
+/// What was measured against what was predicted: "62 % slower than predicted", "3.4 % faster than predicted" (per cent
+/// of the predicted time), "as predicted" when they differ by less than 0.05 %, "34 times as long as predicted" from
+/// three times on. Empty unless both are known.
+inline std::string against_prediction(Seconds predicted, Seconds measured) {
+  if (!(predicted.value > 0) || !(measured.value > 0)) return {};
+  const double ratio = measured / predicted;
+  const double percent = 100 * std::fabs(ratio - 1);
+  if (ratio >= 3)
+    return detail::formatted(ratio < 9.95 ? "%.1f times as long as predicted" : "%.0f times as long as predicted",
+                             ratio);
+  if (percent < 0.05) return "as predicted";
+  return detail::formatted(percent < 9.95 ? "%.1f %% %s than predicted" : "%.0f %% %s than predicted", percent,
+                           ratio > 1 ? "slower" : "faster");
 }
 
 /// `1 rank`, `2 ranks`.

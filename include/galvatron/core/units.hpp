@@ -3,6 +3,7 @@
 
 #include <compare>
 #include <cstdint>
+#include <ctime>
 
 namespace galvatron {
 
@@ -53,6 +54,15 @@ struct Flops {
   friend constexpr Flops operator+(Flops a, Flops b) { return {a.count + b.count}; }
   friend constexpr Flops operator*(Flops a, double n) { return {a.count * n}; }
 };
+
+/// Seconds that a clock of the system shows.
+inline double clock_seconds(clockid_t clock) {
+  std::timespec now{};
+  ::clock_gettime(clock, &now);
+  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
+}
+/// Those of the steady clock; only differences count.
+inline double steady_seconds() { return clock_seconds(CLOCK_MONOTONIC); }
 
 constexpr Bytes max(Bytes a, Bytes b) { return a < b ? b : a; }
 constexpr Bytes min(Bytes a, Bytes b) { return a < b ? a : b; }

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <type_traits>
 
 namespace galvatron {
@@ -37,6 +38,14 @@ template <class T>
 View<std::byte> raw_bytes(View<T> v) {
   return {reinterpret_cast<std::byte*>(const_cast<std::remove_const_t<T>*>(v.data)),
           v.count * static_cast<std::int64_t>(sizeof(T))};
+}
+
+/// The T whose bytes are at a place that need not be aligned.
+template <class T>
+T load_unaligned(const std::byte* place) {
+  T value;
+  std::memcpy(&value, place, sizeof value);
+  return value;
 }
 
 }  // namespace galvatron

@@ -16,8 +16,10 @@ struct SequenceRange {
 };
 
 /// Asked by all ranks at once. Samples of a step are numbered 0 .. global batch - 1; a rank asks for those of
-/// its own part of a micro-batch. Rows are sequence-major: row
+/// its own part of a micro-batch: (step, first_sample, samples, range, out). Rows are sequence-major: row
 /// (s - range.first) * samples + i is token s of sample first_sample + i.
+/// Those of this folder read from a source that outlives them, where sample i of step t is sample t * global_batch + i
+/// of the run; ranks may share one, as reading changes nothing.
 class BatchSource {
  public:
   BatchSource() = default;
@@ -25,26 +27,18 @@ class BatchSource {
   BatchSource& operator=(const BatchSource&) = delete;
   virtual ~BatchSource() = default;
   /// Fills inputs (range.count * samples).
-  virtual void inputs(std::int64_t step, std::int64_t first_sample, std::int64_t samples, SequenceRange range,
-                      View<std::int32_t> out) {
-    (void)step, (void)first_sample, (void)samples, (void)range, (void)out;
+  virtual void inputs(std::int64_t, std::int64_t, std::int64_t, SequenceRange, View<std::int32_t>) {
     throw Failure(ErrorKind::internal, "this source has no tokens");
   }
   /// Fills what the decoder of an encoder-decoder model reads: what is to be predicted, one token later.
-  virtual void decoder_inputs(std::int64_t step, std::int64_t first_sample, std::int64_t samples, SequenceRange range,
-                              View<std::int32_t> out) {
-    (void)step, (void)first_sample, (void)samples, (void)range, (void)out;
+  virtual void decoder_inputs(std::int64_t, std::int64_t, std::int64_t, SequenceRange, View<std::int32_t>) {
     throw Failure(ErrorKind::internal, "this source has nothing for a decoder");
   }
   /// Fills rows (range.count * samples, P) with these patches of images.
-  virtual void patches(std::int64_t step, std::int64_t first_sample, std::int64_t samples, SequenceRange range,
-                       View<float> out) {
-    (void)step, (void)first_sample, (void)samples, (void)range, (void)out;
+  virtual void patches(std::int64_t, std::int64_t, std::int64_t, SequenceRange, View<float>) {
     throw Failure(ErrorKind::internal, "this source has no images");
   }
-  virtual void patches(std::int64_t step, std::int64_t first_sample, std::int64_t samples, SequenceRange range,
-                       View<bfloat16> out) {
-    (void)step, (void)first_sample, (void)samples, (void)range, (void)out;
+  virtual void patches(std::int64_t, std::int64_t, std::int64_t, SequenceRange, View<bfloat16>) {
     throw Failure(ErrorKind::internal, "this source has no images in bf16");
   }
   /// Fills what is to be predicted, below 0 where nothing is: for every token the one that follows, or that it hides;

@@ -1,12 +1,93 @@
-// Training data from texts, token files and image files.
+// Training data from texts, token files and image files: opened in the way that the model of a run reads them.
 #pragma once
 
-#include <galvatron/data/batches.hpp>
-#include <galvatron/data/image_file.hpp>
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <span>
+#include <string>
+#include <utility>
+
+#include <galvatron/core/error.hpp>
+#include <galvatron/data/denoising_batches.hpp>
 #include <galvatron/data/image_source.hpp>
-#include <galvatron/data/masked_batches.hpp>
-#include <galvatron/data/open.hpp>
-#include <galvatron/data/shuffle.hpp>
-#include <galvatron/data/span_batches.hpp>
-#include <galvatron/data/token_file.hpp>
 #include <galvatron/data/token_source.hpp>
+#include <galvatron/model/spec.hpp>
+
+namespace galvatron::train {
+
+struct DataOptions {
+  std::int64_t sequence = 0;     ///< S, of models of tokens
+  std::uint64_t seed = 0;        ///< of the order, and of what is masked
+  std::int64_t mask_token = -1;  ///< of masked language models; below 0: the last of the vocabulary
+};
+
+/// Open files. Immutable: ranks may share one.
+class Data {
+ public:
+  /// Texts or .bin token files for models of tokens, .images files for models of images. Errors (usage): as
+  /// TokenSource::open and ImageSource::open; a text for a model whose vocabulary is not bytes
+  /// (is_vocabulary_of_bytes); a mask token outside the vocabulary; a sequence or a vocabulary that is too small for
+  /// spans.
+  static Result<Data> open(std::span<const std::filesystem::path> paths, const ModelSpec& model,
+                           const DataOptions& options) {
+    Data data;
+    if (model.takes_images()) {
+      auto images = ImageSource::open(paths, model, options.seed);
+      if (!images) return tl::unexpected<Error>(std::move(images.error()));
+      data.images_ = std::make_unique<ImageSource>(std::move(*images));
+      return data;
+    }
+    TokenSourceOptions text{.sequence = options.sequence, .vocabulary = model.vocabulary(), .seed = options.seed};
+    if (model.is_encoder_decoder()) {
+      data.spans_ = {.sequence = options.sequence,
+                     .vocabulary = model.vocabulary(),
+                     .corruption = span_corruption(options.sequence),
+                     .seed = options.seed};
+      if (auto possible = data.spans_.check(); !possible) return tl::unexpected<Error>(std::move(possible.error()));
+      text.sequence = data.spans_.corruption.text;
+      text.vocabulary -= data.spans_.corruption.spans;
+    }
+    for (const std::filesystem::path& path : paths)
+      if (is_text_name(path) && !is_vocabulary_of_bytes(model.vocabulary()))
+        return usage_error(
+            path.string() + " is a text, whose 256 bytes are its tokens, and the model " + model.name + " has the " +
+            std::to_string(model.vocabulary()) +
+            " tokens of another vocabulary; tokenize the text into a .bin file (docs/data.md), or train " +
+            "a config.json with a vocab_size of 256");
+    auto tokens = TokenSource::open(paths, text);
+    if (!tokens) return tl::unexpected<Error>(std::move(tokens.error()));
+    data.tokens_ = std::make_unique<TokenSource>(std::move(*tokens));
+    if (model.head.head != HeadKind::masked_language) return data;
+    if (options.mask_token >= model.vocabulary())
+      return usage_error("the mask token " + std::to_string(options.mask_token) + " is outside the vocabulary of " +
+                         std::to_string(model.vocabulary()) + "; give one of its tokens");
+    data.mask_ = {
+        .vocabulary = model.vocabulary(),
+        .mask_token = static_cast<std::int32_t>(options.mask_token < 0 ? model.vocabulary() - 1 : options.mask_token),
+        .seed = options.seed};
+    return data;
+  }
+
+  /// Tokens or images of all files together.
+  [[nodiscard]] std::int64_t size() const { return images_ ? images_->images() : tokens_->tokens(); }
+  /// Of samples of the data: other data of the same size hardly ever have the same. Cheap, however large the files.
+  [[nodiscard]] std::uint32_t checksum() const { return images_ ? images_->checksum() : tokens_->checksum(); }
+  /// The batches of a run. They read from this object, which outlives them.
+  [[nodiscard]] std::unique_ptr<BatchSource> batches(std::int64_t global_batch) const {
+    if (images_) return std::make_unique<ImageBatches>(*images_, global_batch);
+    if (mask_.vocabulary > 0) return std::make_unique<MaskedBatches>(*tokens_, global_batch, mask_);
+    if (spans_.vocabulary > 0) return std::make_unique<SpanBatches>(*tokens_, global_batch, spans_);
+    return std::make_unique<TokenBatches>(*tokens_, global_batch);
+  }
+
+ private:
+  Data() = default;
+
+  std::unique_ptr<const TokenSource> tokens_;
+  std::unique_ptr<const ImageSource> images_;
+  MaskOptions mask_;
+  SpanOptions spans_;
+};
+
+}  // namespace galvatron::train

@@ -8,28 +8,97 @@
 //   +---+---+---+
 //
 // Sample i of a run is image shuffled(i) of its epoch: a function of (files, seed, i), as for tokens.
+//
+//   .images   header: 256 int32, little-endian          body
+//             [0] magic    20261121                      pixels  (count, channels, height, width) uint8
+//             [1] version         1                      labels  (count) uint16, little-endian, below `classes`
+//             [2] count
+//             [3] channels  1..16
+//             [4] height    1..4096
+//             [5] width     1..4096
+//             [6] classes   1..65536
+//             others 0
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <filesystem>
 #include <span>
 #include <string>
+#include <string_view>
 #include <utility>
-#include <vector>
 
 #include <galvatron/core/crc32c.hpp>
 #include <galvatron/core/error.hpp>
-#include <galvatron/core/file.hpp>
 #include <galvatron/core/view.hpp>
 #include <galvatron/data/batch_source.hpp>
-#include <galvatron/data/image_file.hpp>
-#include <galvatron/data/shuffle.hpp>
+#include <galvatron/data/data_files.hpp>
 #include <galvatron/model/spec.hpp>
 
 namespace galvatron::train {
+
+inline constexpr std::int32_t image_magic = 20261121;
+inline constexpr std::int32_t image_version = 1;
+inline constexpr std::int64_t image_header_bytes = 256 * 4;
+
+/// Images in memory that somebody else owns.
+struct ImageView {
+  const std::byte* data = nullptr;  ///< the pixels, and behind them the labels
+  std::int64_t count = 0;
+  std::int64_t channels = 0;
+  std::int64_t height = 0;
+  std::int64_t width = 0;
+  std::int64_t classes = 0;
+
+  [[nodiscard]] std::int64_t image_bytes() const { return channels * height * width; }
+  /// (channels, height, width) of image i in [0, count).
+  [[nodiscard]] const std::uint8_t* pixels(std::int64_t i) const {
+    return reinterpret_cast<const std::uint8_t*>(data + i * image_bytes());
+  }
+  [[nodiscard]] std::int32_t label(std::int64_t i) const {
+    return load_unaligned<std::uint16_t>(data + count * image_bytes() + i * 2);
+  }
+};
+
+/// The images of an .images file in memory, which `name` stands for in messages. Errors (usage): not such a file,
+/// another version, sizes out of range, a body that is shorter or longer than the header says, a label that is no
+/// class.
+inline Result<ImageView> parse_image_file(std::span<const std::byte> bytes, std::string_view name) {
+  const std::string file(name);
+  const auto size = static_cast<std::int64_t>(bytes.size());
+  if (size < image_header_bytes)
+    return usage_error(file + " is not an image file: it has " + std::to_string(size) +
+                       " bytes, its header alone would have " + std::to_string(image_header_bytes));
+  std::array<std::int32_t, 7> header{};
+  std::memcpy(header.data(), bytes.data(), sizeof header);
+  const auto [magic, version, count, channels, height, width, classes] = header;
+  if (magic != image_magic)
+    return usage_error(file + " is not an image file: its magic number is " + std::to_string(magic) + ", not " +
+                       std::to_string(image_magic));
+  if (version != image_version)
+    return usage_error(file + " is an image file of version " + std::to_string(version) + ", only version " +
+                       std::to_string(image_version) + " is known");
+  const auto within = [](std::int32_t n, std::int32_t most) { return n >= 1 && n <= most; };
+  if (count < 0 || !within(channels, 16) || !within(height, 4096) || !within(width, 4096) || !within(classes, 65536))
+    return usage_error(file + " is damaged: its header says " + std::to_string(count) + " images of " +
+                       std::to_string(channels) + " x " + std::to_string(height) + " x " + std::to_string(width) +
+                       " of " + std::to_string(classes) + " classes");
+  const ImageView view{bytes.data() + image_header_bytes, count, channels, height, width, classes};
+  const std::int64_t expected = image_header_bytes + view.count * (view.image_bytes() + 2);
+  if (size != expected)
+    return usage_error(file + (size < expected ? " is cut short: " : " is damaged: ") + std::to_string(count) +
+                       " images of " + std::to_string(view.image_bytes()) + " bytes and their labels make " +
+                       std::to_string(expected) + " bytes, it has " + std::to_string(size));
+  for (std::int64_t i = 0; i < view.count; ++i)
+    if (view.label(i) >= classes)
+      return usage_error(file + " is damaged: image " + std::to_string(i) + " has the class " +
+                         std::to_string(view.label(i)) + " of " + std::to_string(classes));
+  return view;
+}
 
 /// Immutable after open(): ranks may share one.
 class ImageSource {
@@ -40,22 +109,18 @@ class ImageSource {
   static Result<ImageSource> open(std::span<const std::filesystem::path> paths, const ModelSpec& model,
                                   std::uint64_t seed) {
     if (paths.empty()) return usage_error("no data files; name at least one .images file");
-    ImageSource source(seed);
-    for (const auto& path : paths) {
-      auto file = MappedFile::open(path);
-      if (!file) return tl::unexpected<Error>(std::move(file.error()));
-      const auto view = parse_image_file(file->bytes(), path.string());
-      if (!view) return tl::unexpected<Error>(view.error());
-      if (auto added = source.add(*view, path.string(), model); !added)
-        return tl::unexpected<Error>(std::move(added.error()));
-      source.files_.push_back(std::move(*file));
-    }
+    auto files = DataFiles<ImageView>::open(paths, [&](auto bytes, const auto& path, const auto& before) {
+      const auto view = parse_image_file(bytes, path.string());
+      return view ? checked(*view, path.string(), before, model) : view;
+    });
+    if (!files) return tl::unexpected<Error>(std::move(files.error()));
+    ImageSource source(seed, model, std::move(*files));
     if (source.images() == 0) return usage_error("the data have no image; give at least one");
     return source;
   }
 
   /// Images of all files together, which are the samples of an epoch.
-  [[nodiscard]] std::int64_t images() const { return starts_.back(); }
+  [[nodiscard]] std::int64_t images() const { return files_.count(); }
   /// CRC-32C of the number of images, and of up to 256 images that are spread evenly over all files, with their
   /// classes.
   [[nodiscard]] std::uint32_t checksum() const {
@@ -72,16 +137,14 @@ class ImageSource {
   }
   /// The image of sample `sample` >= 0 of the run, in [0, images()).
   [[nodiscard]] std::int64_t image(std::int64_t sample) const {
-    return static_cast<std::int64_t>(shuffled(seed_, static_cast<std::uint64_t>(sample / images()),
-                                              static_cast<std::uint64_t>(sample % images()),
-                                              static_cast<std::uint64_t>(images())));
+    return shuffled(seed_, sample / images(), sample % images(), images());
   }
 
   /// out (range * samples, P) = these patches of samples [first, first + samples); patch s of sample first + i is row
   /// (s - range.first) * samples + i.
   template <class T>
   void patches(std::int64_t first, std::int64_t samples, SequenceRange range, View<T> out) const {
-    const ImageView& shape = views_.front();
+    const ImageView& shape = files_.view(0);
     const std::int64_t width = shape.channels * patch_ * patch_;
     const std::int64_t across = shape.width / patch_;
     if (range.first < 0 || range.first + range.count > across * (shape.height / patch_) ||
@@ -113,15 +176,23 @@ class ImageSource {
   }
 
  private:
-  explicit ImageSource(std::uint64_t seed) : seed_(seed) {}
+  ImageSource(std::uint64_t seed, const ModelSpec& model, DataFiles<ImageView> files)
+      : seed_(seed), patch_(patch_side(files.view(0), model)), files_(std::move(files)) {}
 
   static std::int64_t root(std::int64_t square) {
     return static_cast<std::int64_t>(std::lround(std::sqrt(static_cast<double>(square))));
   }
 
-  Result<void> add(const ImageView& view, const std::string& name, const ModelSpec& model) {
+  // Pixels of a side of a patch.
+  static std::int64_t patch_side(const ImageView& view, const ModelSpec& model) {
+    return root(model.embedding.patch_width / view.channels);
+  }
+
+  // The images of a file, if they go with the model and those of the files before.
+  static Result<ImageView> checked(const ImageView& view, const std::string& name, std::span<const ImageView> before,
+                                   const ModelSpec& model) {
     const std::int64_t numbers = model.embedding.patch_width;
-    const std::int64_t patch = root(numbers / view.channels);
+    const std::int64_t patch = patch_side(view, model);
     const std::int64_t tokens = model.positions() - (model.embedding.class_token ? 1 : 0);
     const std::int64_t side = root(tokens) * patch;
     if (patch * patch * view.channels != numbers || view.height != side || view.width != side)
@@ -132,33 +203,25 @@ class ImageSource {
     if (view.classes > model.head.vocabulary)
       return usage_error(name + " has " + std::to_string(view.classes) + " classes, and the model " + model.name + " " +
                          std::to_string(model.head.vocabulary) + "; choose a model of as many");
-    if (!views_.empty() && view.channels != views_.front().channels)
+    if (!before.empty() && view.channels != before.front().channels)
       return usage_error(name + " has images of " + std::to_string(view.channels) + " channels, others of " +
-                         std::to_string(views_.front().channels) + "; give files of one kind");
-    patch_ = patch;
-    views_.push_back(view);
-    starts_.push_back(starts_.back() + view.count);
-    return {};
+                         std::to_string(before.front().channels) + "; give files of one kind");
+    return view;
   }
 
   // The file of an image, and its place there.
   [[nodiscard]] std::pair<const ImageView*, std::int64_t> find(std::int64_t image) const {
-    const auto file =
-        static_cast<std::size_t>(std::upper_bound(starts_.begin(), starts_.end(), image) - starts_.begin()) - 1;
-    return {&views_[file], image - starts_[file]};
+    const auto [file, place] = files_.find(image);
+    return {&files_.view(file), place};
   }
 
   std::uint64_t seed_;
-  std::int64_t patch_ = 1;  // pixels of a side
-  std::vector<MappedFile> files_;
-  std::vector<ImageView> views_;
-  std::vector<std::int64_t> starts_{0};  // of each file in the whole, and the end
+  std::int64_t patch_;
+  DataFiles<ImageView> files_;
 };
 
-/// Sample i of step t is sample t * global_batch + i of the run. Ranks may share one: reading changes nothing.
 class ImageBatches final : public BatchSource {
  public:
-  /// `source` outlives this.
   ImageBatches(const ImageSource& source, std::int64_t global_batch) : source_(source), global_batch_(global_batch) {}
 
   void patches(std::int64_t step, std::int64_t first, std::int64_t samples, SequenceRange range,

@@ -1,4 +1,4 @@
-// Training data: tokens of any number of files, cut into windows, read in a random order that everybody knows.
+// Tokens as training data: any number of files, cut into windows, read in a random order that everybody knows.
 //
 //   files    |aaaaaaaaaaaaaaaaaaaaaaa|bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb|       one run of N tokens
 //   windows  |0      |1      |2      |3      |4      |5      |6      |7      | rest  (N - 1) / S windows
@@ -7,26 +7,135 @@
 //
 // Sample i of a run is window shuffled(i) of its epoch. Nobody keeps a state: a sample's tokens are a function of
 // (files, S, seed, i), so that any rank reads its part of any batch, before or after a restart, without asking.
+//
+// A file is a text, whose bytes are the tokens, or a .bin token file as llm.c writes them:
+//
+//   .bin   header: 256 int32, little-endian      body: `count` tokens
+//          [0] magic       20240520 | 20240801
+//          [1] version            1 | 7
+//          [2] count
+//                            uint16 | uint32
 #pragma once
 
 #include <algorithm>
+#include <array>
+#include <bit>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <filesystem>
 #include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
 #include <galvatron/core/crc32c.hpp>
 #include <galvatron/core/error.hpp>
-#include <galvatron/core/file.hpp>
 #include <galvatron/core/view.hpp>
 #include <galvatron/data/batch_source.hpp>
-#include <galvatron/data/shuffle.hpp>
-#include <galvatron/data/token_file.hpp>
+#include <galvatron/data/data_files.hpp>
 
 namespace galvatron::train {
+
+/// Tokens in memory that somebody else owns, unsigned and `width` (1, 2 or 4) bytes each.
+struct TokenView {
+  const std::byte* data = nullptr;
+  std::int64_t count = 0;
+  int width = 1;
+
+  /// Token i in [0, count).
+  [[nodiscard]] std::uint32_t operator[](std::int64_t i) const {
+    const std::byte* at = data + i * width;
+    if (width == 1) return static_cast<std::uint32_t>(*at);
+    return width == 2 ? load_unaligned<std::uint16_t>(at) : load_unaligned<std::uint32_t>(at);
+  }
+
+  /// The first position whose token is at least `vocabulary`, or `count`.
+  [[nodiscard]] std::int64_t first_outside(std::int64_t vocabulary) const {
+    if (vocabulary >= (std::int64_t{1} << (8 * width))) return count;
+    if (width == 1) return first_above<std::uint8_t>(vocabulary - 1);
+    return width == 2 ? first_above<std::uint16_t>(vocabulary - 1) : first_above<std::uint32_t>(vocabulary - 1);
+  }
+
+ private:
+  template <class T>
+  [[nodiscard]] std::int64_t first_above(std::int64_t limit) const {
+    constexpr std::int64_t block = 4096;
+    T tokens[block];
+    for (std::int64_t first = 0; first < count; first += block) {
+      const std::int64_t n = std::min(block, count - first);
+      std::memcpy(tokens, data + first * width, static_cast<std::size_t>(n) * sizeof(T));
+      T largest = 0;
+      for (std::int64_t i = 0; i < n; ++i) largest = std::max(largest, tokens[i]);
+      if (largest <= limit) continue;
+      for (std::int64_t i = 0; i < n; ++i)
+        if (tokens[i] > limit) return first + i;
+    }
+    return count;
+  }
+};
+
+static_assert(std::endian::native == std::endian::little, "galvatron: token files are read on little-endian machines");
+
+/// A kind of .bin file.
+struct TokenFormat {
+  std::int32_t magic;
+  std::int32_t version;
+  int width;
+  const char* name;
+};
+inline constexpr std::array token_formats = {TokenFormat{20240520, 1, 2, "16-bit"},
+                                             TokenFormat{20240801, 7, 4, "32-bit"}};
+inline constexpr std::int64_t token_header_bytes = 256 * 4;
+
+/// The tokens of a .bin file in memory, which `name` stands for in messages. Errors (usage): not such a file, another
+/// version, a body that is shorter or longer than the header says.
+inline Result<TokenView> parse_token_file(std::span<const std::byte> bytes, std::string_view name) {
+  const std::string file(name);
+  const auto size = static_cast<std::int64_t>(bytes.size());
+  if (size < token_header_bytes)
+    return usage_error(file + " is not a token file: it has " + std::to_string(size) +
+                       " bytes, its header alone would have " + std::to_string(token_header_bytes) +
+                       "; texts have names that do not end in .bin");
+  std::array<std::int32_t, 3> header{};
+  std::memcpy(header.data(), bytes.data(), sizeof header);
+  const auto [magic, version, count] = header;
+  const auto* format = std::ranges::find(token_formats, magic, &TokenFormat::magic);
+  if (format == token_formats.end())
+    return usage_error(file + " is not a token file: its magic number is " + std::to_string(magic) +
+                       ", not 20240520 (16-bit tokens) or 20240801 (32-bit tokens); texts have names that do not end "
+                       "in .bin");
+  if (version != format->version)
+    return usage_error(file + " is a " + format->name + " token file of version " + std::to_string(version) +
+                       ", only version " + std::to_string(format->version) + " is known; write it again as that");
+  const std::int64_t expected = token_header_bytes + std::int64_t{count} * format->width;
+  if (count < 0)
+    return usage_error(file + " is damaged: its header says " + std::to_string(count) + " tokens; write it again");
+  if (size != expected)
+    return usage_error(file + (size < expected ? " is cut short: " : " is damaged: ") + std::to_string(count) + " " +
+                       format->name + " tokens make " + std::to_string(expected) + " bytes, it has " +
+                       std::to_string(size) + "; write it again");
+  return TokenView{bytes.data() + token_header_bytes, count, format->width};
+}
+
+/// Ids above those of bytes that a vocabulary of bytes may have: the mask of a masked language model, the spans of an
+/// encoder-decoder model, others that a model has for special purposes.
+inline constexpr std::int64_t most_special_tokens = 128;
+
+/// True when the bytes of a text are tokens of a model with this vocabulary: 256 bytes, and at most
+/// `most_special_tokens` behind them. A larger vocabulary is that of a tokenizer, whose first 256 ids are no bytes.
+constexpr bool is_vocabulary_of_bytes(std::int64_t vocabulary) {
+  return vocabulary >= 256 && vocabulary <= 256 + most_special_tokens;
+}
+
+/// A name that ends in .bin is that of a token file, any other that of a text.
+inline bool is_text_name(const std::filesystem::path& path) { return path.extension() != ".bin"; }
+
+/// The bytes of a text as tokens 0 .. 255.
+inline Result<TokenView> text_tokens(std::span<const std::byte> bytes) {
+  return TokenView{bytes.data(), static_cast<std::int64_t>(bytes.size()), 1};
+}
 
 struct TokenSourceOptions {
   std::int64_t sequence = 0;    ///< S: tokens of a sample
@@ -45,17 +154,12 @@ class TokenSource {
       return usage_error("data need a sequence length and a vocabulary of at least 1 (and at most 2^31), not " +
                          std::to_string(options.sequence) + " and " + std::to_string(options.vocabulary));
     if (paths.empty()) return usage_error("no data files; name at least one text or .bin token file");
-    TokenSource source(options);
-    for (const auto& path : paths) {
-      auto file = MappedFile::open(path);
-      if (!file) return tl::unexpected<Error>(std::move(file.error()));
-      auto tokens = is_text_name(path) ? Result<TokenView>(text_tokens(file->bytes()))
-                                       : parse_token_file(file->bytes(), path.string());
-      if (!tokens) return tl::unexpected<Error>(std::move(tokens.error()));
-      if (auto added = source.add(*tokens, path.string(), paths.front().string()); !added)
-        return tl::unexpected<Error>(std::move(added.error()));
-      source.files_.push_back(std::move(*file));
-    }
+    auto files = DataFiles<TokenView>::open(paths, [&](auto bytes, const auto& path, const auto& before) {
+      const auto view = is_text_name(path) ? text_tokens(bytes) : parse_token_file(bytes, path.string());
+      return view ? checked(*view, path.string(), before, paths.front().string(), options.vocabulary) : view;
+    });
+    if (!files) return tl::unexpected<Error>(std::move(files.error()));
+    TokenSource source(options, std::move(*files));
     if (source.tokens() < options.sequence + 1)
       return usage_error("the data have " + std::to_string(source.tokens()) + " tokens, but one sample of " +
                          std::to_string(options.sequence) + " tokens takes " + std::to_string(options.sequence + 1) +
@@ -64,7 +168,7 @@ class TokenSource {
   }
 
   /// Tokens of all files together.
-  [[nodiscard]] std::int64_t tokens() const { return starts_.back(); }
+  [[nodiscard]] std::int64_t tokens() const { return files_.count(); }
   /// CRC-32C of the number of tokens and of tokens in pieces that are spread evenly over the whole: all of them up to
   /// 256 Ki tokens. It does not depend on how the tokens are divided into files, nor on their width.
   [[nodiscard]] std::uint32_t checksum() const {
@@ -88,45 +192,38 @@ class TokenSource {
 
   /// The window of sample `sample` >= 0 of the run, in [0, windows()).
   [[nodiscard]] std::int64_t window(std::int64_t sample) const {
-    return static_cast<std::int64_t>(shuffled(options_.seed, static_cast<std::uint64_t>(sample / windows()),
-                                              static_cast<std::uint64_t>(sample % windows()),
-                                              static_cast<std::uint64_t>(windows())));
+    return shuffled(options_.seed, sample / windows(), sample % windows(), windows());
   }
 
   /// out (range * samples) = the input tokens of samples [first, first + samples), sequence-major: token s of sample
-  /// first + i is out[(s - range.first) * samples + i]. Without a range: the whole sequence.
-  void inputs(std::int64_t first, std::int64_t samples, View<std::int32_t> out) const {
-    inputs(first, samples, {0, options_.sequence}, out);
-  }
+  /// first + i is out[(s - range.first) * samples + i].
   void inputs(std::int64_t first, std::int64_t samples, SequenceRange range, View<std::int32_t> out) const {
     fill(first, samples, range, 0, out);
   }
   /// The same for the tokens to be predicted: each is the one after the input token at its place.
-  void targets(std::int64_t first, std::int64_t samples, View<std::int32_t> out) const {
-    targets(first, samples, {0, options_.sequence}, out);
-  }
   void targets(std::int64_t first, std::int64_t samples, SequenceRange range, View<std::int32_t> out) const {
     fill(first, samples, range, 1, out);
   }
 
  private:
-  explicit TokenSource(const TokenSourceOptions& options) : options_(options) {}
+  TokenSource(const TokenSourceOptions& options, DataFiles<TokenView> files)
+      : options_(options), files_(std::move(files)) {}
 
   static const char* kind_of(int width) {
     return width == 1 ? "a text" : width == 2 ? "a 16-bit token file" : "a 32-bit token file";
   }
 
-  Result<void> add(const TokenView& view, const std::string& name, const std::string& first_name) {
-    if (!views_.empty() && view.width != views_.front().width)
+  // The tokens of a file, if they go with those of the files before.
+  static Result<TokenView> checked(const TokenView& view, const std::string& name, std::span<const TokenView> before,
+                                   const std::string& first_name, std::int64_t vocabulary) {
+    if (!before.empty() && view.width != before.front().width)
       return usage_error(name + " is " + kind_of(view.width) + ", but " + first_name + " is " +
-                         kind_of(views_.front().width) + "; give files of one kind");
-    if (const std::int64_t at = view.first_outside(options_.vocabulary); at < view.count)
+                         kind_of(before.front().width) + "; give files of one kind");
+    if (const std::int64_t at = view.first_outside(vocabulary); at < view.count)
       return usage_error(name + ": token " + std::to_string(view[at]) + " at position " + std::to_string(at) +
-                         " is outside the vocabulary of " + std::to_string(options_.vocabulary) +
+                         " is outside the vocabulary of " + std::to_string(vocabulary) +
                          "; give data made with the model's tokenizer, or a model with a larger vocabulary");
-    views_.push_back(view);
-    starts_.push_back(starts_.back() + view.count);
-    return {};
+    return view;
   }
 
   void fill(std::int64_t first, std::int64_t samples, SequenceRange range, std::int64_t shift,
@@ -143,10 +240,9 @@ class TokenSource {
 
   // Tokens [first, first + count) of the whole, every `stride` places.
   void copy(std::int64_t first, std::int64_t count, std::int32_t* out, std::int64_t stride) const {
-    auto file = static_cast<std::size_t>(std::upper_bound(starts_.begin(), starts_.end(), first) - starts_.begin()) - 1;
-    for (std::int64_t done = 0; done < count; ++file) {
-      const TokenView& view = views_[file];
-      const std::int64_t begin = first + done - starts_[file];
+    auto [file, begin] = files_.find(first);
+    for (std::int64_t done = 0; done < count; ++file, begin = 0) {
+      const TokenView& view = files_.view(file);
       const std::int64_t n = std::min(count - done, view.count - begin);
       for (std::int64_t k = 0; k < n; ++k) out[(done + k) * stride] = static_cast<std::int32_t>(view[begin + k]);
       done += n;
@@ -154,9 +250,25 @@ class TokenSource {
   }
 
   TokenSourceOptions options_;
-  std::vector<MappedFile> files_;
-  std::vector<TokenView> views_;
-  std::vector<std::int64_t> starts_{0};  // of each file in the whole, and the end
+  DataFiles<TokenView> files_;
+};
+
+class TokenBatches final : public BatchSource {
+ public:
+  TokenBatches(const TokenSource& source, std::int64_t global_batch) : source_(source), global_batch_(global_batch) {}
+
+  void inputs(std::int64_t step, std::int64_t first, std::int64_t samples, SequenceRange range,
+              View<std::int32_t> out) override {
+    source_.inputs(step * global_batch_ + first, samples, range, out);
+  }
+  void targets(std::int64_t step, std::int64_t first, std::int64_t samples, SequenceRange range,
+               View<std::int32_t> out) override {
+    source_.targets(step * global_batch_ + first, samples, range, out);
+  }
+
+ private:
+  const TokenSource& source_;
+  std::int64_t global_batch_;
 };
 
 }  // namespace galvatron::train

@@ -9,7 +9,6 @@
 
 #include <galvatron/core/dtype.hpp>
 #include <galvatron/core/error.hpp>
-#include <galvatron/core/float8.hpp>
 #include <galvatron/core/units.hpp>
 #include <galvatron/core/view.hpp>
 #include <galvatron/cost/product_8bit.hpp>

@@ -13,7 +13,7 @@
 // "moments": "bf16" keeps those of the optimizer in 2 bytes each, not 4.
 // Layers count from 0; last_layer is inclusive; ranks are [first, count]. What is under "predicted" informs people and
 // `explain`; plans written by hand leave it out or empty. "model" and "cluster" are presets' names or paths; a relative
-// path begins at the folder of the plan file, or, in files of before, at the current folder (core/path_in_file.hpp).
+// path begins at the folder of the plan file, or, in files of before, at the current folder (core/file.hpp).
 #pragma once
 
 #include <algorithm>
@@ -38,7 +38,6 @@
 #include <galvatron/core/error.hpp>
 #include <galvatron/core/file.hpp>
 #include <galvatron/core/json.hpp>
-#include <galvatron/core/path_in_file.hpp>
 #include <galvatron/model/zoo.hpp>
 #include <galvatron/plan/plan.hpp>
 

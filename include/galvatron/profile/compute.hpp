@@ -6,12 +6,10 @@
 #pragma once
 
 #include <algorithm>
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <type_traits>
-#include <vector>
 
 #include <galvatron/cluster/spec.hpp>
 #include <galvatron/core/dtype.hpp>
@@ -23,10 +21,33 @@
 #include <galvatron/device/arena.hpp>
 #include <galvatron/device/device.hpp>
 #include <galvatron/op/work.hpp>
-#include <galvatron/profile/walk.hpp>
 #include <galvatron/rank/stopwatch.hpp>
 
 namespace galvatron::train::detail {
+
+/// Hands out places in a region one after another, and begins again at its end.
+class Walk {
+ public:
+  explicit Walk(View<std::byte> region) : region_(region), limit_(region.count) {}
+  template <class T>
+  View<T> next(std::int64_t count) {
+    const std::int64_t bytes = aligned_bytes(count * static_cast<std::int64_t>(sizeof(T)));
+    if (at_ + bytes > limit_) at_ = 0;
+    View<T> place(reinterpret_cast<T*>(region_.data + at_), count);
+    at_ += bytes;
+    return place;
+  }
+  /// From now on walks in the first `bytes` of the region only.
+  Walk& within(std::int64_t bytes) {
+    limit_ = std::clamp<std::int64_t>(bytes, 0, region_.count);
+    return *this;
+  }
+
+ private:
+  View<std::byte> region_;
+  std::int64_t limit_;
+  std::int64_t at_ = 0;
+};
 
 /// How much memory measurements walk through.
 struct BenchSizes {
@@ -108,32 +129,28 @@ class Bench {
     const std::int64_t m = product.m;
     const std::int64_t n = product.n;
     const std::int64_t k = product.k;
-    const auto multiply = [&](op::Kind which, View<T> a, View<T> b, auto c, bool accumulate, View<const T> bias) {
+    const auto multiply = [&](View<T> a, View<T> b, auto c, bool accumulate, View<const T> bias) {
       if constexpr (std::is_same_v<T, bfloat16>) {
         if (product.eight_bit) {
           const std::int64_t room = cost::room_8bit(m, n, k);
-          return device_.gemm_8bit(which, m, n, k, View<const T>(a), View<const T>(b), c, accumulate, bias,
+          return device_.gemm_8bit(product.kind, m, n, k, View<const T>(a), View<const T>(b), c, accumulate, bias,
                                    outputs_.slice((outputs_.count - room) / tensor_alignment * tensor_alignment, room));
         }
       }
-      device_.gemm(which, m, n, k, a, b, c, accumulate, bias);
+      device_.gemm(product.kind, m, n, k, a, b, c, accumulate, bias);
     };
     constexpr auto each = static_cast<std::int64_t>(sizeof(T));
     Walk& far = far_.within(pass_bytes(n * k * each));
     Walk& kept = kept_.within(pass_bytes(m * n * 4));
-    Walk near(near_inputs(m * k * each));
-    Walk near_result(near_outputs(m * n * each));
-    if (product.kind == op::Kind::gemm_tn)  // gradient of the output, kept input, gradient of the weight
-      return time(least, [&] {
-        multiply(op::Kind::gemm_tn, near.next<T>(m * k), far.next<T>(n * k), kept.next<float>(m * n),
-                 product.writes_one_in != 1, {});
-      });
-    if (product.kind == op::Kind::gemm_nn)
-      return time(least, [&] {
-        multiply(op::Kind::gemm_nn, near.next<T>(m * k), far.next<T>(k * n), near_result.next<T>(m * n), false, {});
-      });
+    Walk near = near_inputs(m * k * each);
+    Walk near_result = near_outputs(m * n * each);
     return time(least, [&] {
-      multiply(op::Kind::gemm_nt, near.next<T>(m * k), far.next<T>(n * k), kept.next<T>(m * n), false, far.next<T>(n));
+      const View<T> a = near.next<T>(m * k);
+      const View<T> b = far.next<T>(n * k);
+      if (product.kind == op::Kind::gemm_tn)  // gradient of the output, kept input, gradient of the weight
+        return multiply(a, b, kept.next<float>(m * n), product.writes_one_in != 1, {});
+      if (product.kind == op::Kind::gemm_nn) return multiply(a, b, near_result.next<T>(m * n), false, {});
+      multiply(a, b, kept.next<T>(m * n), false, far.next<T>(n));
     });
   }
   /// True when the operands fit the pools.
@@ -164,7 +181,7 @@ class Bench {
     Walk& kept = kept_.within(pass_bytes(rows * width * each));
     const auto part = [&](View<T> fused, int i) { return fused.slice(i * width, fused.count - i * width); };
     if (kind == op::Kind::attention_forward) {
-      Walk near(near_inputs(fused_count * each));
+      Walk near = near_inputs(fused_count * each);
       return time(least, [&] {
         const View<T> fused = near.next<T>(fused_count);
         device_.attention_forward(shape, part(fused, 0), part(fused, 1), part(fused, 2), kept.next<T>(rows * width),
@@ -175,8 +192,8 @@ class Bench {
     const View<T> sample = far.next<T>(fused_count);
     device_.attention_forward(shape, part(sample, 0), part(sample, 1), part(sample, 2), kept.next<T>(rows * width),
                               lse);
-    Walk near(near_inputs(rows * width * each));
-    Walk near_result(near_outputs(fused_count * each));
+    Walk near = near_inputs(rows * width * each);
+    Walk near_result = near_outputs(fused_count * each);
     return time(least, [&] {
       const View<T> fused = far.next<T>(fused_count);
       const View<T> gradient = near_result.next<T>(fused_count);
@@ -196,85 +213,71 @@ class Bench {
     const std::int64_t n = rows * columns;
     const NormKind norm = NormKind::layer_norm;
     const std::int64_t vocabulary = std::int64_t{1} << sizes_.vocabulary_bits;
+    const std::int64_t head_dim = std::min<std::int64_t>(columns, 64);
     const View<const std::int32_t> tokens = tokens_;
     constexpr auto each = static_cast<std::int64_t>(sizeof(T));
     Walk& far = far_.within(pass_bytes(n * 4));
     Walk& kept = kept_.within(pass_bytes(n * 4));
-    Walk near(near_inputs(n * each));
-    Walk near_result(near_outputs(n * each));
-    const auto time_with = [&](const auto& op) { return time(least, op); };
-    switch (kind) {
-      case K::norm_forward:
-        return time_with([&] {
-          device_.norm_forward(norm, rows, columns, 1e-5, near.next<T>(n), far.next<T>(columns), far.next<T>(columns),
-                               kept.next<T>(n), kept.next<float>(2 * rows));
-        });
-      case K::add_norm_forward:
-        return time_with([&] {
-          device_.add_norm_forward(norm, rows, columns, 1e-5, far.next<T>(n), near.next<T>(n), far.next<T>(columns),
-                                   far.next<T>(columns), kept.next<T>(n), near_result.next<T>(n),
-                                   kept.next<float>(2 * rows));
-        });
-      case K::norm_backward:
-        return time_with([&] {
-          device_.norm_backward(norm, rows, columns, near.next<T>(n), far.next<T>(n), far.next<T>(columns),
-                                far.next<float>(2 * rows), near.next<T>(n), near_result.next<T>(n),
-                                kept.next<float>(columns), kept.next<float>(columns));
-        });
-      case K::activation_forward:
-        return time_with(
-            [&] { device_.activation_forward(ActivationKind::gelu, rows, columns, near.next<T>(n), kept.next<T>(n)); });
-      case K::activation_backward:
-        return time_with([&] {
-          device_.activation_backward(ActivationKind::gelu, rows, columns, far.next<T>(n), near.next<T>(n),
-                                      near_result.next<T>(n));
-        });
-      case K::rotary: {
-        const std::int64_t head_dim = std::min<std::int64_t>(columns, 64);
-        return time_with([&] {
-          device_.rotary(rows, 1, 0, columns / head_dim, head_dim, columns, 10000.0, false, near_result.next<T>(n));
-        });
-      }
-      case K::add:
-        return time_with([&] { device_.add(n, near.next<T>(n), near.next<T>(n), near_result.next<T>(n)); });
-      case K::bias_gradient:
-        return time_with([&] { device_.bias_gradient(rows, columns, near.next<T>(n), kept.next<float>(columns)); });
-      case K::embedding_forward: {
-        const View<T> table(reinterpret_cast<T*>(inputs_.data), vocabulary * columns);
-        return time_with(
-            [&] { device_.embedding_forward(rows, columns, tokens, 0, vocabulary, table, kept.next<T>(n)); });
-      }
-      case K::embedding_backward: {
-        const View<float> table(reinterpret_cast<float*>(outputs_.data), vocabulary * columns);
-        return time_with(
-            [&] { device_.embedding_backward(rows, columns, tokens, 0, vocabulary, near.next<T>(n), table); });
-      }
-      case K::softmax_statistics:
-        return time_with([&] {
-          device_.softmax_statistics(rows, columns, columns, 0, near.next<T>(n), tokens, kept.next<float>(3 * rows));
-        });
-      case K::softmax_backward:
-        return time_with([&] {
-          device_.softmax_backward(rows, columns, columns, 0, far.next<float>(rows), tokens, 1.0F,
-                                   near_result.next<T>(n));
-        });
+    Walk near = near_inputs(n * each);
+    Walk near_result = near_outputs(n * each);
+    switch (kind) {  // those that need more than one call
       case K::adamw:
         return adamw<float, T>(n, far, kept, least);
       case K::adamw_bf16:
         return adamw<bfloat16, T>(n, far, kept, least);
-      case K::norm_squared:
-        return time_with(
-            [&] { device_.norm_squared(n, far.next<float>(n), device_.sums().slice(device::gradient_squares, 1)); });
-      case K::fill:
-        return time_with([&] { device_.zero(kept.next<std::byte>(n)); });
-      case K::copy:
-        return time_with([&] { device_.copy(near.next<std::byte>(n), kept.next<std::byte>(n)); });
       case K::gelu_in_product:
       case K::gelu_gradient_in_product:
         return gelu_in_product<T>(kind, rows, columns, least);
       default:
-        return 0;
+        break;
     }
+    return time(least, [&] {
+      switch (kind) {
+        case K::norm_forward:
+          return device_.norm_forward(norm, rows, columns, 1e-5, near.next<T>(n), far.next<T>(columns),
+                                      far.next<T>(columns), kept.next<T>(n), kept.next<float>(2 * rows));
+        case K::add_norm_forward:
+          return device_.add_norm_forward(norm, rows, columns, 1e-5, far.next<T>(n), near.next<T>(n),
+                                          far.next<T>(columns), far.next<T>(columns), kept.next<T>(n),
+                                          near_result.next<T>(n), kept.next<float>(2 * rows));
+        case K::norm_backward:
+          return device_.norm_backward(norm, rows, columns, near.next<T>(n), far.next<T>(n), far.next<T>(columns),
+                                       far.next<float>(2 * rows), near.next<T>(n), near_result.next<T>(n),
+                                       kept.next<float>(columns), kept.next<float>(columns));
+        case K::activation_forward:
+          return device_.activation_forward(ActivationKind::gelu, rows, columns, near.next<T>(n), kept.next<T>(n));
+        case K::activation_backward:
+          return device_.activation_backward(ActivationKind::gelu, rows, columns, far.next<T>(n), near.next<T>(n),
+                                             near_result.next<T>(n));
+        case K::rotary:
+          return device_.rotary(rows, 1, 0, columns / head_dim, head_dim, columns, 10000.0, false,
+                                near_result.next<T>(n));
+        case K::add:
+          return device_.add(n, near.next<T>(n), near.next<T>(n), near_result.next<T>(n));
+        case K::bias_gradient:
+          return device_.bias_gradient(rows, columns, near.next<T>(n), kept.next<float>(columns));
+        case K::embedding_forward:
+          return device_.embedding_forward(rows, columns, tokens, 0, vocabulary, table_in<T>(inputs_, columns),
+                                           kept.next<T>(n));
+        case K::embedding_backward:
+          return device_.embedding_backward(rows, columns, tokens, 0, vocabulary, near.next<T>(n),
+                                            table_in<float>(outputs_, columns));
+        case K::softmax_statistics:
+          return device_.softmax_statistics(rows, columns, columns, 0, near.next<T>(n), tokens,
+                                            kept.next<float>(3 * rows));
+        case K::softmax_backward:
+          return device_.softmax_backward(rows, columns, columns, 0, far.next<float>(rows), tokens, 1.0F,
+                                          near_result.next<T>(n));
+        case K::norm_squared:
+          return device_.norm_squared(n, far.next<float>(n), device_.sums().slice(device::gradient_squares, 1));
+        case K::fill:
+          return device_.zero(kept.next<std::byte>(n));
+        case K::copy:
+          return device_.copy(near.next<std::byte>(n), kept.next<std::byte>(n));
+        default:
+          return;
+      }
+    });
   }
   /// True when GELU of that format is a part of products here.
   template <class T>
@@ -306,6 +309,11 @@ class Bench {
   }
 
  private:
+  // The table of the vocabulary.
+  template <class T>
+  [[nodiscard]] View<T> table_in(View<std::byte> pool, std::int64_t columns) const {
+    return {reinterpret_cast<T*>(pool.data), columns << sizes_.vocabulary_bits};
+  }
   // What GELU, or its gradient, adds to the product of an MLP that is four times as wide as its input.
   template <class T>
   double gelu_in_product(op::Kind kind, std::int64_t m, std::int64_t n, double least) {
@@ -313,8 +321,8 @@ class Bench {
     constexpr auto each = static_cast<std::int64_t>(sizeof(T));
     Walk& far = far_.within(pass_bytes(m * n * each));
     Walk& kept = kept_.within(pass_bytes(m * n * each));
-    Walk near(near_inputs(m * k * each));
-    Walk near_result(near_outputs(m * n * each));
+    Walk near = near_inputs(m * k * each);
+    Walk near_result = near_outputs(m * n * each);
     const bool forward = kind == op::Kind::gelu_in_product;
     const double both = time(least, [&] {
       if (forward)
@@ -373,14 +381,11 @@ class Bench {
     return std::clamp(16 * operand_bytes, 8 * sizes_.near_bytes, sizes_.pool_bytes);
   }
   /// The near pool, or as much of the far one as two such operands take.
-  [[nodiscard]] View<std::byte> near_inputs(std::int64_t bytes) const {
-    if (2 * bytes <= sizes_.near_bytes) return near_inputs_;
-    return inputs_.slice(0, std::min(sizes_.pool_bytes, 2 * aligned_bytes(bytes)));
+  [[nodiscard]] View<std::byte> near_part(View<std::byte> near, View<std::byte> far, std::int64_t bytes) const {
+    return 2 * bytes <= sizes_.near_bytes ? near : far.slice(0, std::min(sizes_.pool_bytes, 2 * aligned_bytes(bytes)));
   }
-  [[nodiscard]] View<std::byte> near_outputs(std::int64_t bytes) const {
-    if (2 * bytes <= sizes_.near_bytes) return near_outputs_;
-    return outputs_.slice(0, std::min(sizes_.pool_bytes, 2 * aligned_bytes(bytes)));
-  }
+  [[nodiscard]] Walk near_inputs(std::int64_t bytes) const { return Walk(near_part(near_inputs_, inputs_, bytes)); }
+  [[nodiscard]] Walk near_outputs(std::int64_t bytes) const { return Walk(near_part(near_outputs_, outputs_, bytes)); }
 
   BenchSizes sizes_;
   typename Platform::Rank rank_;

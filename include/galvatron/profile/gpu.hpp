@@ -13,7 +13,6 @@
 #include <galvatron/core/error.hpp>
 #include <galvatron/core/view.hpp>
 #include <galvatron/device/cuda/devices.hpp>
-#include <galvatron/profile/options.hpp>
 #include <galvatron/profile/profile.hpp>
 #include <galvatron/rank/cuda_rank.hpp>
 #include <galvatron/rank/gpu_world.hpp>
@@ -50,6 +49,37 @@ inline ProfilePlan gpu_profile_plan(double budget) {
     plan.attention = {{{1024, 4096}, {64, 128}, {16, 64}}};
   }
   return plan;
+}
+
+/// Errors: usage for impossible options.
+inline Result<void> check_gpu_profile(const ProfileOptions& options) {
+  if (!(options.time_budget.value > 0))
+    return usage_error("the profile's time budget must be positive, e.g. 60 seconds");
+  if (options.ranks < 0) return usage_error("cannot profile " + std::to_string(options.ranks) + " ranks");
+  return {};
+}
+
+/// Measures the ranks that `start` starts, which calls its argument with the world and the platform of each.
+/// @param gets_cluster  rank 0 is in this process
+template <class Start>
+Cluster measured_gpus(const ProfileOptions& options, Cluster cluster, bool gets_cluster, const Start& start) {
+  std::vector<Precision> precisions = options.precisions;
+  if (precisions.empty()) {
+    precisions = {Precision::bf16, Precision::fp32};
+    if (cluster.supports(Precision::fp8)) precisions.push_back(Precision::fp8);
+  }
+  complete(precisions);
+  for (const Precision precision : precisions)
+    if (!cluster.supports(precision)) throw device::cuda::no_8bit_products(cluster.device.name);
+  ProfilePlan plan = gpu_profile_plan(options.time_budget.value);
+  plan.weights = weights_of(options.models, cluster.devices);
+  const std::int64_t share = cluster.device.memory.count / 4;  // two pools, and room for others on the GPU
+  plan.sizes.pool_bytes = std::min(plan.sizes.pool_bytes, share / tensor_alignment * tensor_alignment);
+  plan.alone = plan.sizes;
+  Profile profile(plan, precisions, options.progress, cluster);
+  start([&](comm::World& world, const CudaPlatform& platform) { profile.measure(world, platform); });
+  if (gets_cluster) profile.finish();
+  return cluster;
 }
 
 }  // namespace detail
@@ -101,35 +131,6 @@ inline Cluster gpu_cluster(const Placement& placement) {
   return cluster;
 }
 
-namespace detail {
-
-/// Errors: usage for impossible options.
-inline Result<void> check_gpu_profile(const ProfileOptions& options) {
-  if (!(options.time_budget.value > 0))
-    return usage_error("the profile's time budget must be positive, e.g. 60 seconds");
-  if (options.ranks < 0) return usage_error("cannot profile " + std::to_string(options.ranks) + " ranks");
-  return {};
-}
-
-inline Profile gpu_profile(const ProfileOptions& options, Cluster& cluster) {
-  std::vector<Precision> precisions = options.precisions;
-  if (precisions.empty()) {
-    precisions = {Precision::bf16, Precision::fp32};
-    if (cluster.supports(Precision::fp8)) precisions.push_back(Precision::fp8);
-  }
-  complete(precisions);
-  for (const Precision precision : precisions)
-    if (!cluster.supports(precision)) throw device::cuda::no_8bit_products(cluster.device.name);
-  ProfilePlan plan = gpu_profile_plan(options.time_budget.value);
-  plan.weights = weights_of(options.models, cluster.devices);
-  const std::int64_t share = cluster.device.memory.count / 4;  // two pools, and room for others on the GPU
-  plan.sizes.pool_bytes = std::min(plan.sizes.pool_bytes, share / tensor_alignment * tensor_alignment);
-  plan.alone = plan.sizes;
-  return {plan, precisions, options.progress, cluster};
-}
-
-}  // namespace detail
-
 /// Measures the GPUs that this process may use as profile_host() measures the cores: rank r on GPU r, over NCCL; more
 /// ranks than GPUs, or one, on the first GPU. Errors: usage for impossible options; machine failures are thrown.
 inline Result<Cluster> profile_gpus(const ProfileOptions& options) {
@@ -141,18 +142,15 @@ inline Result<Cluster> profile_gpus(const ProfileOptions& options) {
   if (placement->kind == Placement::Kind::one_gpu && placement->ranks > comm::local_gpu::most_ranks)
     return usage_error("cannot profile " + std::to_string(placement->ranks) + " ranks on one GPU: choose 1 to " +
                        std::to_string(comm::local_gpu::most_ranks));
-  Cluster cluster = gpu_cluster(*placement);
-  detail::Profile profile = detail::gpu_profile(options, cluster);
-  if (placement->kind == Placement::Kind::own_gpus)
-    detail::on_own_gpus(placement->ranks, comm::thread::Options{}.timeout,
-                        [&](GpuWorld& world, int ordinal, device::cuda::Stream& compute) {
-                          profile.measure(world, CudaPlatform{ordinal, &compute});
-                        });
-  else
-    detail::on_one_gpu(placement->ranks, placement->gpu, {},
-                       [&](OneGpuWorld& world, const CudaPlatform& platform) { profile.measure(world, platform); });
-  profile.finish();
-  return cluster;
+  return detail::measured_gpus(options, gpu_cluster(*placement), true, [&](const auto& measure) {
+    if (placement->kind == Placement::Kind::own_gpus)
+      detail::on_own_gpus(placement->ranks, comm::thread::Options{}.timeout,
+                          [&](GpuWorld& world, int ordinal, device::cuda::Stream& compute) {
+                            measure(world, CudaPlatform{ordinal, &compute});
+                          });
+    else
+      detail::on_one_gpu(placement->ranks, placement->gpu, {}, measure);
+  });
 }
 
 /// The same, this process as one rank, on GPU `ordinal`; called by all processes with the same options. Rank 0 gets the
@@ -168,13 +166,11 @@ inline Result<Cluster> profile_gpus(comm::tcp::World& control, int ordinal, cons
   control.everybody().all_gather(View<const std::int64_t>(&cluster.device.memory.count, 1),
                                  View<std::int64_t>(memory.data(), static_cast<std::int64_t>(memory.size())));
   cluster.device.memory = {*std::ranges::min_element(memory)};
-  detail::Profile profile = detail::gpu_profile(options, cluster);
-  detail::on_own_gpu(control, ordinal, comm::thread::Options{}.timeout,
-                     [&](GpuWorld& world, int gpu, device::cuda::Stream& compute) {
-                       profile.measure(world, CudaPlatform{gpu, &compute});
-                     });
-  if (control.rank() == 0) profile.finish();
-  return cluster;
+  return detail::measured_gpus(options, std::move(cluster), control.rank() == 0, [&](const auto& measure) {
+    detail::on_own_gpu(
+        control, ordinal, comm::thread::Options{}.timeout,
+        [&](GpuWorld& world, int gpu, device::cuda::Stream& compute) { measure(world, CudaPlatform{gpu, &compute}); });
+  });
 }
 
 }  // namespace galvatron::train

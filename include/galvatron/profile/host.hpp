@@ -17,7 +17,6 @@
 #include <galvatron/core/quantity.hpp>
 #include <galvatron/core/units.hpp>
 #include <galvatron/profile/check.hpp>
-#include <galvatron/profile/options.hpp>
 #include <galvatron/profile/profile.hpp>
 #include <galvatron/rank/host_rank.hpp>
 
@@ -88,7 +87,7 @@ inline std::pair<Bytes, Bytes> profile_memory(const detail::ProfilePlan& plan, i
 /// comm::thread over sizes and all group sizes that divide the ranks, and the slowdown of computing beside
 /// communication. What other programs disturbed is measured again while time_budget allows, half of it more at most.
 /// Errors: usage for impossible options; infeasible when the ranks take more memory than there is; machine when the
-/// profile is doubtful (profile_check.hpp) and the options do not accept it, for then the machine did not give what was
+/// profile is doubtful (profile/check.hpp) and the options do not accept it, for then the machine did not give what was
 /// to be measured. Machine failures are thrown (DeviceFailure, PeerFailure).
 inline Result<Cluster> profile_host(const ProfileOptions& options) {
   const int cores = usable_cores();

@@ -1,28 +1,127 @@
-// What a rank of the profiler measures, whatever it computes on.
+// What a rank of the profiler measures, whatever it computes on: grids of sizes, how points that would take too long
+// are filled in, and the weights of models, whose products are measured as they are, not between the points of a grid.
 #pragma once
 
 #include <algorithm>
+#include <array>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <iterator>
+#include <limits>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include <galvatron/cluster/cluster.hpp>
+#include <galvatron/cluster/spec.hpp>
 #include <galvatron/comm/communicator.hpp>
 #include <galvatron/core/dtype.hpp>
 #include <galvatron/core/view.hpp>
+#include <galvatron/cost/layer.hpp>
+#include <galvatron/model/spec.hpp>
 #include <galvatron/op/work.hpp>
+#include <galvatron/profile/check.hpp>
 #include <galvatron/profile/compute.hpp>
-#include <galvatron/profile/grid.hpp>
 #include <galvatron/profile/messages.hpp>
-#include <galvatron/profile/others_shares.hpp>
-#include <galvatron/profile/weights.hpp>
 #include <galvatron/rank/stopwatch.hpp>
+#include <galvatron/strategy/legality.hpp>
+#include <galvatron/strategy/spec.hpp>
 
 namespace galvatron::train::detail {
+
+/// Seconds on a grid under construction; NaN where nothing was measured.
+template <int D>
+struct MeasuredGrid {
+  typename LogGrid<D>::Axes axes;
+  std::vector<double> seconds;
+
+  explicit MeasuredGrid(typename LogGrid<D>::Axes grid_axes) : axes(std::move(grid_axes)) {
+    std::size_t points = 1;
+    for (const auto& axis : axes) points *= axis.size();
+    seconds.assign(points, std::numeric_limits<double>::quiet_NaN());
+  }
+  [[nodiscard]] std::size_t stride(int d) const {
+    std::size_t stride = 1;
+    for (int i = D - 1; i > d; --i) stride *= axes[static_cast<std::size_t>(i)].size();
+    return stride;
+  }
+  [[nodiscard]] std::size_t index(std::size_t point, int d) const {
+    return point / stride(d) % axes[static_cast<std::size_t>(d)].size();
+  }
+  [[nodiscard]] std::array<std::int64_t, D> extents(std::size_t point) const {
+    std::array<std::int64_t, D> out{};
+    for (int d = 0; d < D; ++d) out[static_cast<std::size_t>(d)] = axes[static_cast<std::size_t>(d)][index(point, d)];
+    return out;
+  }
+
+  /// Points without a value follow their lower neighbours by extent^growth; the smallest point must have one. Then
+  /// falling values are evened out along every axis.
+  [[nodiscard]] LogGrid<D> finish(const std::array<double, D>& growth) const {
+    std::vector<double> logs(seconds.size());
+    for (std::size_t point = 0; point < seconds.size(); ++point) {
+      if (seconds[point] > 0) {
+        logs[point] = std::log(seconds[point]);
+        continue;
+      }
+      double sum = 0;
+      int neighbours = 0;
+      for (int d = 0; d < D; ++d) {
+        const auto axis = static_cast<std::size_t>(d);
+        const std::size_t i = index(point, d);
+        if (i == 0) continue;
+        sum += logs[point - stride(d)] +
+               growth[axis] * std::log(static_cast<double>(axes[axis][i]) / static_cast<double>(axes[axis][i - 1]));
+        ++neighbours;
+      }
+      logs[point] = neighbours > 0 ? sum / neighbours : std::log(1e-7);
+    }
+    for (int sweep = 0; sweep < 4; ++sweep)
+      for (int d = 0; d < D; ++d)
+        for (std::size_t point = 0; point < logs.size(); ++point)
+          if (index(point, d) == 0) make_rise(&logs[point], axes[static_cast<std::size_t>(d)].size(), stride(d));
+    std::vector<double> out(logs.size());
+    for (std::size_t i = 0; i < logs.size(); ++i) out[i] = std::exp(logs[i]);
+    return LogGrid<D>(axes, std::move(out));
+  }
+};
+
+/// A matrix that tokens are multiplied with.
+struct Weight {
+  std::int64_t outputs = 0;
+  std::int64_t inputs = 0;
+  friend bool operator==(const Weight&, const Weight&) = default;
+};
+
+/// The products of a weight over numbers of tokens as a table of (m, n, k).
+inline LogGrid<3>::Axes axes_of(op::Kind kind, const Weight& weight, const LogGrid<3>::Axis& tokens) {
+  if (kind == op::Kind::gemm_nt) return {tokens, {weight.outputs}, {weight.inputs}};
+  if (kind == op::Kind::gemm_nn) return {tokens, {weight.inputs}, {weight.outputs}};
+  return {{{weight.outputs}, {weight.inputs}, tokens}};
+}
+
+/// The different weights of the models' layers on one of so many ranks or fewer, under every tensor degree.
+inline std::vector<Weight> weights_of(std::span<const ModelSpec> models, int ranks) {
+  std::vector<Weight> out;
+  const auto add = [&](const LayerSpec& layer, int tensor) {
+    const StrategySpec spec{.tensor = tensor};
+    if (!is_fit(layer, spec, 1, layer.positions)) return;
+    const cost::LayerCounts counts = cost::layer_counts(layer, spec, {.sequence = layer.positions});
+    for (const op::Work& work : counts.forward)
+      if (const Weight weight{work.n, work.k};
+          work.kind == op::Kind::gemm_nt && std::ranges::find(out, weight) == out.end())
+        out.push_back(weight);
+  };
+  for (const ModelSpec& model : models)
+    for (int tensor = 1; tensor <= ranks; tensor *= 2) {
+      add(model.embedding, tensor);
+      for (const LayerSpec& block : model.blocks) add(block, tensor);
+      add(model.head, tensor);
+    }
+  return out;
+}
 
 /// What is measured, and how thoroughly.
 struct ProfilePlan {

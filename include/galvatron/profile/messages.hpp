@@ -6,8 +6,6 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
-#include <span>
-#include <utility>
 #include <vector>
 
 #include <galvatron/cluster/spec.hpp>
@@ -46,22 +44,10 @@ class MessageBench {
     return together(least, [&] {
       const View<float> data = walk.next<float>(whole);
       const View<float> own = data.slice(share * group.rank(), share);
-      switch (kind) {
-        case op::Kind::all_reduce:
-          group.all_reduce(data, comm::ReduceOp::sum);
-          break;
-        case op::Kind::all_gather:
-          group.all_gather<float>(own, data);
-          break;
-        case op::Kind::reduce_scatter:
-          group.reduce_scatter<float>(data, own);
-          break;
-        case op::Kind::broadcast:
-          group.broadcast(data, 0);
-          break;
-        default:
-          break;
-      }
+      if (kind == op::Kind::all_reduce) group.all_reduce(data, comm::ReduceOp::sum);
+      if (kind == op::Kind::all_gather) group.all_gather<float>(own, data);
+      if (kind == op::Kind::reduce_scatter) group.reduce_scatter<float>(data, own);
+      if (kind == op::Kind::broadcast) group.broadcast(data, 0);
     });
   }
 
@@ -75,8 +61,8 @@ class MessageBench {
     const int next = ring[(own + 1) % ring.size()];
     const int before = ring[(own + ring.size() - 1) % ring.size()];
     return together(least, [&] {
-      const std::array sent{comm::Piece{next, out.next<std::byte>(bytes).data, 1, bytes, bytes}};
-      const std::array received{comm::Piece{before, in.next<std::byte>(bytes).data, 1, bytes, bytes}};
+      const std::array sent{comm::Piece::flat(next, out.next<std::byte>(bytes).data, bytes)};
+      const std::array received{comm::Piece::flat(before, in.next<std::byte>(bytes).data, bytes)};
       world_.post(sent);
       world_.receive(received);
       world_.wait_sent();
@@ -100,9 +86,7 @@ class MessageBench {
     for (std::size_t i = 0; i < calls; ++i) under_way.push_back(all.start_all_reduce(data, comm::ReduceOp::sum));
     const double beside = compute();
     for (auto& pending : under_way) all.finish(pending);
-    double slowdown = std::clamp(beside / std::max(alone, 1e-9), 1.0, 4.0);
-    world_.control().everybody().broadcast(View<double>(&slowdown, 1), 0);
-    return slowdown;
+    return agreed(std::clamp(beside / std::max(alone, 1e-9), 1.0, 4.0));
   }
 
   /// How much longer rank 0 computes while all others communicate.
@@ -129,20 +113,24 @@ class MessageBench {
         }
       }
     }
-    double slowdown = world_.rank() == 0 ? std::clamp(seconds[1] / std::max(seconds[0], 1e-9), 1.0, 4.0) : 0;
-    world_.control().everybody().broadcast(View<double>(&slowdown, 1), 0);
-    return slowdown;
+    return agreed(std::clamp(seconds[1] / std::max(seconds[0], 1e-9), 1.0, 4.0));
   }
 
  private:
+  /// Rank 0's value, on all ranks.
+  template <class T>
+  T agreed(T value) {
+    world_.control().everybody().broadcast(View<T>(&value, 1), 0);
+    return value;
+  }
+
   /// Seconds of one op() that all ranks call: the second best of five windows, so that neither a lucky one nor those in
   /// which something else ran on this machine count. All ranks get the same answer.
   template <class Op>
   double together(double least, const Op& op) {
-    auto& all = world_.control().everybody();
     const auto meet = [&] {
       bench_.device().wait();
-      all.barrier();
+      world_.control().everybody().barrier();
     };
     op();
     meet();
@@ -150,13 +138,10 @@ class MessageBench {
     op();
     meet();
     const double once = std::max(wall_seconds() - begin, 1e-7);
-    std::int32_t calls = static_cast<std::int32_t>(std::clamp(std::ceil(least / 5 / once), 1.0, 5000.0));
-    all.broadcast(View<std::int32_t>(&calls, 1), 0);
-    const int windows = once > least ? 2 : 5;
-    std::int32_t agreed = windows;
-    all.broadcast(View<std::int32_t>(&agreed, 1), 0);
+    const auto calls = agreed(static_cast<std::int32_t>(std::clamp(std::ceil(least / 5 / once), 1.0, 5000.0)));
+    const auto windows = agreed<std::int32_t>(once > least ? 2 : 5);
     std::vector<double> times;
-    for (int window = 0; window < agreed; ++window) {
+    for (int window = 0; window < windows; ++window) {
       meet();
       begin = wall_seconds();
       for (int i = 0; i < calls; ++i) op();
@@ -164,9 +149,7 @@ class MessageBench {
       times.push_back((wall_seconds() - begin) / calls);
     }
     std::sort(times.begin(), times.end());
-    double seconds = std::max(times.size() > 2 ? times[1] : times[0], 1e-8);
-    all.broadcast(View<double>(&seconds, 1), 0);
-    return seconds;
+    return agreed(std::max(times.size() > 2 ? times[1] : times[0], 1e-8));
   }
 
   comm::World& world_;

@@ -1,4 +1,5 @@
-// A whole profile: sweeps over all measurements by all ranks, and what follows from them.
+// What a profile may be asked for; a whole profile: sweeps over all measurements by all ranks, and what follows from
+// them.
 #pragma once
 
 #include <algorithm>
@@ -12,13 +13,38 @@
 #include <galvatron/cluster/cluster.hpp>
 #include <galvatron/comm/communicator.hpp>
 #include <galvatron/core/dtype.hpp>
+#include <galvatron/core/units.hpp>
 #include <galvatron/core/view.hpp>
+#include <galvatron/model/spec.hpp>
+#include <galvatron/profile/check.hpp>
 #include <galvatron/profile/compute.hpp>
 #include <galvatron/profile/measure.hpp>
-#include <galvatron/profile/options.hpp>
-#include <galvatron/profile/others_shares.hpp>
 
-namespace galvatron::train::detail {
+namespace galvatron::train {
+
+struct ProfileProgress {
+  std::string step;   ///< what is being measured
+  double share = 0;   ///< of the whole, 0..1
+  double others = 0;  ///< of a host, when all is measured: the share of its cores that other programs took, 0..1
+};
+
+struct ProfileOptions {
+  int ranks = 0;                                           ///< 0: one for each core
+  int threads_per_rank = 0;                                ///< 0: the cores divided by the ranks, at least 1
+  std::vector<Precision> precisions{};                     ///< empty: all that the processor has; with fp8 goes bf16
+  Seconds time_budget{35};                                 ///< about what it takes; less is coarser
+  std::vector<ModelSpec> models{};                         ///< whose products are measured as they are besides
+  bool accepts_busy = false;                               ///< a doubtful profile of a host too (profile/check.hpp)
+  std::function<void(const ProfileProgress&)> progress{};  ///< called on rank 0's thread
+};
+
+namespace detail {
+
+/// Puts bf16 before an fp8 that comes without: 8-bit products are all that fp8 measures besides.
+inline void complete(std::vector<Precision>& precisions) {
+  const auto has = [&](Precision p) { return std::find(precisions.begin(), precisions.end(), p) != precisions.end(); };
+  if (has(Precision::fp8) && !has(Precision::bf16)) precisions.insert(precisions.begin(), Precision::bf16);
+}
 
 /// A whole profile, in the order of its use. Rank threads share it; each process has its own. Rank 0 writes the
 /// cluster.
@@ -144,4 +170,6 @@ class Profile {
   double done_ = 0;  ///< rank 0's
 };
 
-}  // namespace galvatron::train::detail
+}  // namespace detail
+
+}  // namespace galvatron::train

@@ -11,7 +11,7 @@
 #include <sched.h>
 #endif
 
-#include <galvatron/cluster/host_cores.hpp>
+#include <galvatron/cluster/host.hpp>
 #include <galvatron/core/error.hpp>
 #include <galvatron/cost/memory.hpp>
 #include <galvatron/device/arena.hpp>

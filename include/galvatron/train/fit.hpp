@@ -3,12 +3,11 @@
 
 #include <filesystem>
 #include <string>
-#include <type_traits>
 #include <utility>
 #include <vector>
 
 #include <galvatron/core/error.hpp>
-#include <galvatron/data/open.hpp>
+#include <galvatron/data/data.hpp>
 #include <galvatron/model/spec.hpp>
 #include <galvatron/plan/plan.hpp>
 #include <galvatron/runtime/implemented.hpp>
@@ -18,14 +17,10 @@
 namespace galvatron::train {
 
 namespace detail {
-template <class T>
-struct ListOf {
-  using type = T;
-};
+template <class... Strategies>
+TypeList<Strategies...> list_of(TypeList<Strategies...>);
 template <class... Policies>
-struct ListOf<Strategy<Policies...>> {
-  using type = TypeList<Strategy<Policies...>>;
-};
+TypeList<Strategy<Policies...>> list_of(Strategy<Policies...>);
 }  // namespace detail
 
 /// Why this program cannot run the plan; no error when it can.
@@ -62,7 +57,7 @@ Result<void> check_runnable(const Plan& plan, const ModelSpec& model) {
 template <class Strategies = InstantiatedStrategies>
 Result<TrainReport> fit(const Plan& plan, const ModelSpec& model, const std::vector<std::filesystem::path>& files,
                         TrainOptions options) {
-  using List = typename detail::ListOf<Strategies>::type;
+  using List = decltype(detail::list_of(std::declval<Strategies>()));
   if (auto runnable = check_runnable<List>(plan, model); !runnable)
     return tl::unexpected<Error>(std::move(runnable.error()));
   if (options.steps < 1) return usage_error("cannot train " + std::to_string(options.steps) + " steps: give 1 or more");

@@ -1,17 +1,139 @@
-// Brings together what ranks that are processes report.
+// Trains ranks, however they are started, and brings together what those that are processes report and have recorded:
+// the latter on rank 0's clock.
+//
+// Processes of one host read the same steady clock. The clock of another host is compared in messages there and back:
+//
+//   rank 0   asked ----.                .---> answered       their clocks differ by there - (asked + answered) / 2,
+//   rank r              `---> there ---'                     give or take half of the way there and back
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <limits>
+#include <mutex>
+#include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
 #include <galvatron/comm/communicator.hpp>
+#include <galvatron/core/units.hpp>
 #include <galvatron/core/view.hpp>
-#include <galvatron/train/gather_records.hpp>
+#include <galvatron/schedule/replay.hpp>
 #include <galvatron/train/recorder.hpp>
 #include <galvatron/train/trainer.hpp>
 
 namespace galvatron::train {
+
+namespace detail {
+
+/// `count` values to or from a rank.
+template <class T>
+comm::Piece piece_of(int peer, T* data, std::size_t count = 1) {
+  static_assert(std::is_trivially_copyable_v<T>);
+  return comm::Piece::flat(peer, reinterpret_cast<std::byte*>(data), static_cast<std::int64_t>(count * sizeof(T)));
+}
+template <class T>
+void send(comm::World& world, int peer, T* data, std::size_t count = 1) {
+  const comm::Piece piece = piece_of(peer, data, count);
+  world.post({&piece, 1});
+  world.wait_sent();
+}
+template <class T>
+void receive(comm::World& world, int peer, T* data, std::size_t count = 1) {
+  const comm::Piece piece = piece_of(peer, data, count);
+  world.receive({&piece, 1});
+}
+
+}  // namespace detail
+
+/// Seconds by which the clock of `peer` is ahead of rank 0's, as rank 0 finds out: the best of several exchanges.
+/// Called by both; the peer gets 0.
+/// @param now  reads this rank's clock
+template <class Now>
+double clock_offset(comm::World& world, int peer, Now&& now) {
+  double offset = 0;
+  double shortest = std::numeric_limits<double>::infinity();
+  for (int i = 0; i < 20; ++i) {
+    double there = 0;
+    if (world.rank() != 0) {
+      detail::receive(world, 0, &there);
+      there = now();
+      detail::send(world, 0, &there);
+      continue;
+    }
+    const double asked = now();
+    detail::send(world, peer, &there);
+    detail::receive(world, peer, &there);
+    const double answered = now();
+    if (answered - asked >= shortest) continue;
+    shortest = answered - asked;
+    offset = there - (asked + answered) / 2;
+  }
+  return offset;
+}
+
+/// Collective, when no rank is at work: afterwards rank 0's recorder has the records of all ranks.
+/// @param shares_clock  whether rank 0 and a rank, one of which is the caller, are on one host
+template <class SharesClock>
+void gather_records(comm::World& world, Recorder& recorder, SharesClock&& shares_clock) {
+  struct Head {
+    std::int64_t step;
+    double began;
+    std::int64_t spans;
+  };
+  if (world.rank() != 0) {
+    if (!shares_clock(0)) clock_offset(world, 0, steady_seconds);
+    RecordedStep& own = recorder.rank(world.rank());
+    Head head{own.step, own.began, static_cast<std::int64_t>(own.spans.size())};
+    detail::send(world, 0, &head);
+    detail::send(world, 0, own.spans.data(), own.spans.size());
+    return;
+  }
+  for (int rank = 1; rank < world.size(); ++rank) {
+    const Seconds offset{shares_clock(rank) ? 0 : clock_offset(world, rank, steady_seconds)};
+    Head head{};
+    detail::receive(world, rank, &head);
+    RecordedStep& record = recorder.rank(rank);
+    record.step = head.step;
+    record.began = head.began - offset.value;
+    record.spans.resize(static_cast<std::size_t>(head.spans));
+    detail::receive(world, rank, record.spans.data(), record.spans.size());
+    for (schedule::Span& span : record.spans) {
+      span.begin = span.begin - offset;
+      span.end = span.end - offset;
+    }
+  }
+}
+
+namespace detail {
+
+/// Trains the ranks that `start` starts, which calls its argument with the world and the platform of each.
+template <class List, class Start>
+TrainReport train_ranks(const Plan& plan, const ModelSpec& model, BatchSource& source, const TrainOptions& options,
+                        const Start& start) {
+  TrainReport report = begin_report(plan, options);
+  std::mutex mutex;
+  start([&]<class Platform>(comm::World& world, const Platform& platform) {
+    if (plan.precision == Precision::fp32)
+      train_rank<Platform, float, List>(world, platform, plan, model, source, options, report, mutex);
+    else
+      train_rank<Platform, bfloat16, List>(world, platform, plan, model, source, options, report, mutex);
+  });
+  finish_report(report);
+  return report;
+}
+
+/// Throws Failure (usage) when the job has another number of processes than the plan has ranks.
+inline void require_ranks(const Plan& plan, int processes, const std::string& found, const std::string& way = {}) {
+  const std::string ranks = std::to_string(plan.ranks());
+  const std::string there = std::to_string(processes);
+  if (plan.ranks() != processes)
+    throw Failure(ErrorKind::usage, "the plan has " + ranks + " ranks, but " + found + " " + there +
+                                        " processes: start " + ranks + way + ", or make a plan for " + there);
+}
+
+}  // namespace detail
 
 /// Collective, when no rank is at work: afterwards every rank's report has memory and checkpoints of all, and rank 0's
 /// recorder what all have recorded.

@@ -1,11 +1,16 @@
-// The trainer of ranks on GPUs: threads of this process, several on one GPU.
+// The trainer of ranks on GPUs: threads of this process, all on one GPU; or with a GPU each, over NCCL, threads of this
+// process or processes that torchrun, mpirun or srun have started.
 #pragma once
 
-#include <mutex>
+#include <cstddef>
+#include <vector>
 
-#include <galvatron/core/error.hpp>
+#include <galvatron/comm/tcp/world.hpp>
+#include <galvatron/device/cuda/stream.hpp>
 #include <galvatron/rank/cuda_rank.hpp>
+#include <galvatron/rank/gpu_world.hpp>
 #include <galvatron/rank/one_gpu.hpp>
+#include <galvatron/train/gather_report.hpp>
 #include <galvatron/train/trainer.hpp>
 
 namespace galvatron::train {
@@ -16,15 +21,50 @@ template <class List = InstantiatedStrategies>
 TrainReport train_on_gpu(const Plan& plan, const ModelSpec& model, BatchSource& source, const TrainOptions& options,
                          int ordinal = 0) {
   CudaPlatform::require(plan.precision, ordinal);
-  TrainReport report = detail::begin_report(plan, options);
-  std::mutex mutex;
-  detail::on_one_gpu(plan.ranks(), ordinal, options.world, [&](OneGpuWorld& world, const CudaPlatform& platform) {
-    if (plan.precision == Precision::fp32)
-      detail::train_rank<CudaPlatform, float, List>(world, platform, plan, model, source, options, report, mutex);
-    else
-      detail::train_rank<CudaPlatform, bfloat16, List>(world, platform, plan, model, source, options, report, mutex);
+  return detail::train_ranks<List>(plan, model, source, options, [&](const auto& train_one) {
+    detail::on_one_gpu(plan.ranks(), ordinal, options.world, train_one);
   });
-  detail::finish_report(report);
+}
+
+/// Trains as the plan says, rank r as a thread of this process on GPU r. The losses are those of one rank to rounding:
+/// NCCL adds in an order of its own. The rest as train() of rank threads.
+/// Throws also DeviceFailure when there are fewer GPUs than ranks.
+template <class List = InstantiatedStrategies>
+TrainReport train_on_gpus(const Plan& plan, const ModelSpec& model, BatchSource& source, const TrainOptions& options) {
+  return detail::train_ranks<List>(plan, model, source, options, [&](const auto& train_one) {
+    detail::on_own_gpus(plan.ranks(), options.world.timeout,
+                        [&](GpuWorld& world, int ordinal, device::cuda::Stream& compute) {
+                          train_one(world, CudaPlatform{ordinal, &compute});
+                        });
+  });
+}
+
+/// The same, this process as one of the ranks; the body of comm::tcp::run(), called by all processes:
+///
+///     const auto env = value_or_throw(comm::launch_environment());       // torchrun, mpirun, srun
+///     comm::tcp::run(env, [&](comm::tcp::World& control) {
+///       const auto report = train::train_on_gpus(control, env.local_rank, plan, model, batches, options);
+///     });
+///
+/// @param ordinal  this process's GPU, of which no other process may be  @param source  this process's own
+/// @return  memory and checkpoints of all ranks on every one; steps, iteration_seconds and what the recorder has of the
+///          others on rank 0 only
+/// Throws also Failure (usage) if the plan has another number of ranks than the job, or two processes have one GPU.
+template <class List = InstantiatedStrategies>
+TrainReport train_on_gpus(comm::tcp::World& control, int ordinal, const Plan& plan, const ModelSpec& model,
+                          BatchSource& source, const TrainOptions& options) {
+  detail::require_ranks(plan, control.size(), "there are");
+  control.set_timeout(options.world.timeout);
+  const std::vector<Seat> seats = take_seats(control, seat_on(ordinal));
+  TrainReport report = detail::train_ranks<List>(plan, model, source, options, [&](const auto& train_one) {
+    detail::on_own_gpu(control, ordinal, options.world.timeout,
+                       [&](GpuWorld& world, int gpu, device::cuda::Stream& compute) {
+                         train_one(world, CudaPlatform{gpu, &compute});
+                       });
+  });
+  const Seat& own = seats[static_cast<std::size_t>(control.rank())];
+  gather_report(control, report, options.recorder,
+                [&](int rank) { return seats[static_cast<std::size_t>(rank)].same_host(own); });
   return report;
 }
 

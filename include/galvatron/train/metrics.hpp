@@ -1,11 +1,21 @@
-// metrics.jsonl: one JSON object for each step of a run, written when the step is done.
+// What a run writes after every step, for programs that watch it: metrics.jsonl, with one JSON object for each step,
+// and TensorBoard event files, written without TensorFlow.
+//
+//   file    | record | record | ...
+//   record  | length: 8 bytes | masked CRC-32C of it: 4 | data | masked CRC-32C of the data: 4 |     (TFRecord)
+//   data    Event { 1: wall time, double   2: step, int64   3: file version   5: Summary   7: SessionLog }
+//           Summary { 1: Value { 1: tag   2: number, float } ... }                                   (protocol buffers)
 #pragma once
 
 #include <fcntl.h>
+#include <unistd.h>
 
-#include <cerrno>
+#include <algorithm>
+#include <bit>
 #include <cstdint>
+#include <cstring>
 #include <filesystem>
+#include <span>
 #include <string>
 #include <string_view>
 #include <system_error>
@@ -14,43 +24,49 @@
 
 #include <nlohmann/json.hpp>
 
+#include <galvatron/core/crc32c.hpp>
 #include <galvatron/core/error.hpp>
 #include <galvatron/core/file.hpp>
-#include <galvatron/train/append.hpp>
-#include <galvatron/train/tensorboard.hpp>
+#include <galvatron/core/quantity.hpp>
+#include <galvatron/core/units.hpp>
 #include <galvatron/train/trainer.hpp>
 
 namespace galvatron::train {
 
-/// The line of a step, with its newline. Steps count from 1 here: `{"step": 1, "loss": 5.54, ...}`. A number that is
-/// not finite or not known is null.
-inline std::string metrics_line(const StepReport& report) {
-  nlohmann::ordered_json line{{"step", report.step + 1},
-                              {"loss", report.loss},
-                              {"gradient_norm", report.gradient_norm},
-                              {"learning_rate", report.learning_rate},
-                              {"seconds", report.seconds},
-                              {"tokens_per_second", report.tokens_per_second},
-                              {"mfu", nullptr},
-                              {"peak_bytes", report.peak_memory.count}};
-  if (report.mfu > 0) line["mfu"] = report.mfu;
-  if (!report.skipped.empty()) line["skipped"] = report.skipped;
-  return line.dump() + "\n";
-}
+struct Scalar {
+  std::string_view tag;
+  double value = 0;
+};
 
-/// The scalars of a step for TensorBoard, with the names of metrics.jsonl.
-inline std::vector<Scalar> metrics_scalars(const StepReport& report) {
-  std::vector<Scalar> out{{"train/loss", report.loss},
-                          {"train/gradient_norm", report.gradient_norm},
-                          {"train/learning_rate", report.learning_rate},
-                          {"speed/seconds", report.seconds},
-                          {"speed/tokens_per_second", report.tokens_per_second},
-                          {"memory/peak_bytes", static_cast<double>(report.peak_memory.count)}};
-  if (report.mfu > 0) out.push_back({"speed/mfu", report.mfu});
+namespace detail {
+
+template <class T>
+std::string bytes_of(T value) {
+  std::string out(sizeof value, '\0');
+  std::memcpy(out.data(), &value, sizeof value);
   return out;
 }
 
-namespace detail {
+// Fields of a protocol buffer, which follow each other.
+inline std::string varint(std::uint64_t value) {
+  std::string out;
+  for (; value >= 0x80; value >>= 7) out += static_cast<char>(value | 0x80U);
+  return out + static_cast<char>(value);
+}
+inline std::string number_field(unsigned field, std::uint64_t value) { return varint(field << 3U) + varint(value); }
+template <class T>
+std::string fixed_field(unsigned field, T value) {
+  return varint(field << 3U | (sizeof value == 8 ? 1U : 5U)) + bytes_of(value);
+}
+inline std::string text_field(unsigned field, std::string_view value) {
+  return varint(field << 3U | 2U) + varint(value.size()) + std::string(value);
+}
+
+constexpr std::uint32_t masked(std::uint32_t crc) { return std::rotr(crc, 15) + 0xA282EAD8U; }
+
+inline std::string tensorboard_event(double wall_time, std::int64_t step) {
+  return fixed_field(1, wall_time) + number_field(2, static_cast<std::uint64_t>(step));
+}
 
 /// The step of a line of metrics_line(); 0: it is not one.
 inline std::int64_t step_of(std::string_view line) {
@@ -93,6 +109,109 @@ inline KeptLines lines_up_to(std::string_view text, std::int64_t steps) {
 
 }  // namespace detail
 
+/// A record of a TFRecord file.
+inline std::string tensorboard_record(std::string_view data) {
+  using detail::bytes_of, detail::masked;
+  const std::string length = bytes_of(static_cast<std::uint64_t>(data.size()));
+  return length + bytes_of(masked(crc32c(length))) + std::string(data) + bytes_of(masked(crc32c(data)));
+}
+
+/// The event of the scalars of a step.
+inline std::string scalars_event(double wall_time, std::int64_t step, std::span<const Scalar> scalars) {
+  using detail::text_field, detail::fixed_field;
+  std::string summary;
+  for (const Scalar& scalar : scalars)
+    summary += text_field(1, text_field(1, scalar.tag) + fixed_field(2, static_cast<float>(scalar.value)));
+  return detail::tensorboard_event(wall_time, step) + text_field(5, summary);
+}
+
+/// An event file in a folder that TensorBoard looks at. Events are whole on the disk when they are added.
+class TensorBoardFile {
+ public:
+  /// Begins a new file; the folder is made if need be. TensorBoard no longer shows what older files in the folder have
+  /// of the step `first_step` and later ones: they will be done again. Errors (usage): it cannot be written.
+  /// @param first_step  the first one that will be added; steps count from 1
+  static Result<TensorBoardFile> create(const std::filesystem::path& folder, std::int64_t first_step) {
+    if (auto made = galvatron::detail::make_folder(folder); !made)
+      return tl::unexpected<Error>(std::move(made.error()));
+    char host[256] = "";
+    if (::gethostname(host, sizeof host - 1) != 0) host[0] = '\0';
+    const std::filesystem::path path =
+        folder / (std::string(prefix) + std::to_string(seconds_after_others(folder)) + "." + host + "." +
+                  std::to_string(::getpid()) + "." + std::to_string(first_step));
+    auto file = AppendedFile::open(path, O_TRUNC);
+    if (!file) return tl::unexpected<Error>(std::move(file.error()));
+    TensorBoardFile out(std::move(*file));
+    const std::string version = detail::fixed_field(1, now()) + detail::text_field(3, "brain.Event:2");
+    if (auto done = out.write(version); !done) return tl::unexpected<Error>(std::move(done.error()));
+    constexpr std::uint64_t start = 1;
+    const std::string session =
+        detail::tensorboard_event(now(), first_step) + detail::text_field(7, detail::number_field(1, start));
+    if (auto done = out.write(session); !done) return tl::unexpected<Error>(std::move(done.error()));
+    return out;
+  }
+
+  /// Adds the scalars of a step. Errors (usage): a full disk, say.
+  Result<void> append(std::int64_t step, std::span<const Scalar> scalars) {
+    return write(scalars_event(now(), step, scalars));
+  }
+  [[nodiscard]] const std::filesystem::path& path() const { return file_.path(); }
+
+ private:
+  static constexpr std::string_view prefix = "events.out.tfevents.";
+
+  explicit TensorBoardFile(AppendedFile file) : file_(std::move(file)) {}
+
+  /// Seconds since 1970.
+  static double now() { return clock_seconds(CLOCK_REALTIME); }
+
+  /// For the name of a new file: TensorBoard reads files in the order of their names and never goes back, so runs that
+  /// begin in the same second, or with a clock that was set back, must not change places.
+  static std::int64_t seconds_after_others(const std::filesystem::path& folder) {
+    auto out = static_cast<std::int64_t>(now());
+    std::error_code ignored;
+    for (const auto& entry : std::filesystem::directory_iterator(folder, ignored)) {
+      const std::string name = entry.path().filename().string();
+      if (!name.starts_with(prefix)) continue;
+      const auto seconds = galvatron::detail::leading_number(std::string_view(name).substr(prefix.size()));
+      if (seconds && *seconds < std::int64_t{1} << 40) out = std::max(out, *seconds + 1);
+    }
+    return out;
+  }
+
+  Result<void> write(std::string_view event) { return file_.append(tensorboard_record(event)); }
+
+  AppendedFile file_;
+};
+
+/// The line of a step, with its newline. Steps count from 1 here: `{"step": 1, "loss": 5.54, ...}`. A number that is
+/// not finite or not known is null.
+inline std::string metrics_line(const StepReport& report) {
+  nlohmann::ordered_json line{{"step", report.step + 1},
+                              {"loss", report.loss},
+                              {"gradient_norm", report.gradient_norm},
+                              {"learning_rate", report.learning_rate},
+                              {"seconds", report.seconds},
+                              {"tokens_per_second", report.tokens_per_second},
+                              {"mfu", nullptr},
+                              {"peak_bytes", report.peak_memory.count}};
+  if (report.mfu > 0) line["mfu"] = report.mfu;
+  if (!report.skipped.empty()) line["skipped"] = report.skipped;
+  return line.dump() + "\n";
+}
+
+/// The scalars of a step for TensorBoard, with the names of metrics.jsonl.
+inline std::vector<Scalar> metrics_scalars(const StepReport& report) {
+  std::vector<Scalar> out{{"train/loss", report.loss},
+                          {"train/gradient_norm", report.gradient_norm},
+                          {"train/learning_rate", report.learning_rate},
+                          {"speed/seconds", report.seconds},
+                          {"speed/tokens_per_second", report.tokens_per_second},
+                          {"memory/peak_bytes", static_cast<double>(report.peak_memory.count)}};
+  if (report.mfu > 0) out.push_back({"speed/mfu", report.mfu});
+  return out;
+}
+
 /// A file to which a run adds a line after every step; each is one write, so that a reader (or a crash) finds whole
 /// lines only.
 class MetricsFile {
@@ -110,23 +229,16 @@ class MetricsFile {
     if (kept->is_changed)
       if (auto done = write_file_atomically(path, kept->text); !done)
         return tl::unexpected<Error>(std::move(done.error()));
-    return open(path);
+    return AppendedFile::open(path).map([](AppendedFile&& file) { return MetricsFile(std::move(file)); });
   }
 
   /// Errors (usage): the file exists, and nothing in it is a line of metrics: another program wrote it.
   static Result<void> check(const std::filesystem::path& path) {
-    const auto kept = read(path, 0);
-    if (!kept) return tl::unexpected<Error>(kept.error());
-    return {};
+    return read(path, 0).map([](const auto&) {});
   }
 
   /// Adds the line of a step. Errors (usage): a full disk, say.
-  Result<void> append(const StepReport& report) {
-    const std::string line = metrics_line(report);
-    if (const int reason = detail::append_record(file_.get(), line); reason != 0)
-      return galvatron::detail::file_error("cannot write", path_, reason);
-    return {};
-  }
+  Result<void> append(const StepReport& report) { return file_.append(metrics_line(report)); }
 
  private:
   static Result<detail::KeptLines> read(const std::filesystem::path& path, std::int64_t steps) {
@@ -141,17 +253,10 @@ class MetricsFile {
                          " not metrics of a run; name another file");
     return kept;
   }
-  static Result<MetricsFile> open(const std::filesystem::path& path) {
-    galvatron::detail::FileHandle file(::open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | O_APPEND, 0666));
-    if (!file.is_open()) return galvatron::detail::file_error("cannot write", path, errno);
-    return MetricsFile(path, std::move(file));
-  }
 
-  MetricsFile(std::filesystem::path path, galvatron::detail::FileHandle file)
-      : path_(std::move(path)), file_(std::move(file)) {}
+  explicit MetricsFile(AppendedFile file) : file_(std::move(file)) {}
 
-  std::filesystem::path path_;
-  galvatron::detail::FileHandle file_;
+  AppendedFile file_;
 };
 
 }  // namespace galvatron::train

@@ -2,13 +2,9 @@
 #pragma once
 
 #include <algorithm>
-#include <cstddef>
-#include <mutex>
 #include <string>
-#include <vector>
 
 #include <galvatron/comm/mpi/mpi.hpp>
-#include <galvatron/core/error.hpp>
 #include <galvatron/train/gather_report.hpp>
 #include <galvatron/train/trainer.hpp>
 
@@ -29,28 +25,18 @@ namespace galvatron::train {
 template <class List = InstantiatedStrategies>
 TrainReport train(const comm::mpi::Runtime& runtime, comm::mpi::World& world, const Plan& plan, const ModelSpec& model,
                   BatchSource& source, const TrainOptions& options) {
-  if (plan.ranks() != world.size())
-    throw Failure(ErrorKind::usage, "the plan has " + std::to_string(plan.ranks()) + " ranks, but mpirun started " +
-                                        std::to_string(world.size()) + " processes: start " +
-                                        std::to_string(plan.ranks()) + " with mpirun -np " +
-                                        std::to_string(plan.ranks()) + ", or make a plan for " +
-                                        std::to_string(world.size()));
+  detail::require_ranks(plan, world.size(), "mpirun started", " with mpirun -np " + std::to_string(plan.ranks()));
   const int threads = options.threads_per_rank > 0 ? options.threads_per_rank : runtime.cores_per_rank();
   HostPlatform::require(plan.precision);
   world.set_timeout(options.world.timeout);
-  TrainReport report = detail::begin_report(plan, options);
-  std::mutex mutex;
   const int tied = runtime.bound() ? 0 : threads;  // mpirun may have chosen the cores
   const PinnedRank pin(runtime.local_rank(), runtime.local_size(), tied);
   const HostPlatform platform{threads, &pin};
-  if (plan.precision == Precision::fp32)
-    detail::train_rank<HostPlatform, float, List>(world, platform, plan, model, source, options, report, mutex);
-  else
-    detail::train_rank<HostPlatform, bfloat16, List>(world, platform, plan, model, source, options, report, mutex);
+  TrainReport report = detail::train_ranks<List>(plan, model, source, options,
+                                                 [&](const auto& train_one) { train_one(world, platform); });
   gather_report(world, report, options.recorder, [&](int rank) {
     return std::ranges::find(runtime.local_ranks(), rank) != runtime.local_ranks().end();
   });
-  detail::finish_report(report);
   return report;
 }
 

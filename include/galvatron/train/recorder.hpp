@@ -5,28 +5,34 @@
 #pragma once
 
 #include <algorithm>
-#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
 #include <vector>
 
 #include <galvatron/core/units.hpp>
+#include <galvatron/schedule/program.hpp>
 #include <galvatron/schedule/replay.hpp>
 #include <galvatron/simulate/measured.hpp>
-#include <galvatron/train/observer.hpp>
 
 namespace galvatron::train {
 
-/// What one rank did in its last step; times are readings of its host's steady clock.
-struct RecordedStep {
+/// What one rank did in its last step; times are readings of its host's steady_seconds(). The stage of the rank tells
+/// it about every instruction. Padded, as ranks write theirs at the same time.
+struct alignas(128) RecordedStep {
   std::int64_t step = 0;  ///< counts from 0
   double began = 0;
   std::vector<schedule::Span> spans;
+  double instruction_began = 0;
 
-  /// Seconds of the clock that all records are made with.
-  static double now() {
-    return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+  void step_begins(std::int64_t number) {
+    step = number;
+    spans.clear();
+    began = steady_seconds();
+  }
+  void begins() { instruction_began = steady_seconds(); }
+  void ended(const schedule::Instruction& instruction) {
+    spans.push_back({instruction, {instruction_began}, {steady_seconds()}});
   }
 };
 
@@ -34,22 +40,20 @@ class Recorder {
  public:
   explicit Recorder(int ranks) : ranks_(static_cast<std::size_t>(ranks)) {}
 
-  /// For the stage of a rank; ranks record at the same time, each for itself.
-  [[nodiscard]] InstructionObserver& rank(int rank) { return ranks_[static_cast<std::size_t>(rank)]; }
-
-  /// The record of a rank; to be touched when the rank is not at work.
-  [[nodiscard]] RecordedStep& record(int rank) { return ranks_[static_cast<std::size_t>(rank)].record; }
+  /// For the stage of a rank, and for others when the rank is not at work; ranks record at the same time, each for
+  /// itself.
+  [[nodiscard]] RecordedStep& rank(int rank) { return ranks_[static_cast<std::size_t>(rank)]; }
 
   /// The last step; to be asked when no rank is at work. All records are on one clock, as those of rank threads are.
   [[nodiscard]] simulate::MeasuredStep last_step() const {
     simulate::MeasuredStep out;
     double origin = std::numeric_limits<double>::infinity();
-    for (const Rank& rank : ranks_)
-      if (!rank.record.spans.empty()) origin = std::min(origin, rank.record.began);
-    for (const Rank& rank : ranks_) {
-      out.step = std::max(out.step, rank.record.step);
+    for (const RecordedStep& rank : ranks_)
+      if (!rank.spans.empty()) origin = std::min(origin, rank.began);
+    for (const RecordedStep& rank : ranks_) {
+      out.step = std::max(out.step, rank.step);
       out.ranks.emplace_back();
-      for (schedule::Span span : rank.record.spans) {
+      for (schedule::Span span : rank.spans) {
         span.begin = span.begin - Seconds{origin};
         span.end = span.end - Seconds{origin};
         out.seconds = max(out.seconds, span.end);
@@ -60,23 +64,7 @@ class Recorder {
   }
 
  private:
-  // Padded, as ranks write theirs at the same time.
-  struct alignas(128) Rank : InstructionObserver {
-    void step_begins(std::int64_t number) override {
-      record.step = number;
-      record.spans.clear();
-      record.began = RecordedStep::now();
-    }
-    void begins() override { began = RecordedStep::now(); }
-    void ended(const schedule::Instruction& instruction) override {
-      record.spans.push_back({instruction, {began}, {RecordedStep::now()}});
-    }
-
-    RecordedStep record;
-    double began = 0;
-  };
-
-  std::vector<Rank> ranks_;
+  std::vector<RecordedStep> ranks_;
 };
 
 }  // namespace galvatron::train

@@ -17,7 +17,7 @@
 #include <galvatron/schedule/schedule.hpp>
 #include <galvatron/train/chunk.hpp>
 #include <galvatron/train/non_finite.hpp>
-#include <galvatron/train/observer.hpp>
+#include <galvatron/train/recorder.hpp>
 
 namespace galvatron::train {
 
@@ -111,7 +111,7 @@ class Stage {
   void repeat(bool repeats) { repeats_ = repeats && world_.size() == 1; }
 
   /// Tells `observer` about every instruction from now on; null: nobody.
-  void observe(InstructionObserver* observer) { observer_ = observer; }
+  void observe(RecordedStep* observer) { observer_ = observer; }
 
   /// Calls `before` in every step, when the parameters and moments are about to change.
   void before_update(std::function<void()> before) { before_update_ = std::move(before); }
@@ -218,7 +218,7 @@ class Stage {
   std::vector<std::unique_ptr<Chunk<D, T>>> chunks_;
   std::function<void()> before_update_;
   BatchSource* source_ = nullptr;
-  InstructionObserver* observer_ = nullptr;
+  RecordedStep* observer_ = nullptr;
   std::int64_t step_ = 0;
   bool repeats_ = false;
 };

@@ -10,11 +10,11 @@
 
 #include <algorithm>
 #include <atomic>
-#include <chrono>
 #include <cmath>
 #include <cstdint>
 
 #include <galvatron/comm/communicator.hpp>
+#include <galvatron/core/units.hpp>
 #include <galvatron/core/view.hpp>
 
 namespace galvatron::train {
@@ -42,16 +42,14 @@ class StopVote {
   [[nodiscard]] int asked_for() const { return asked_for_; }
 
  private:
-  using Clock = std::chrono::steady_clock;
   static constexpr double pause = 0.05;  // seconds between two votes
   static constexpr double most_steps = 32;
 
   void vote(bool cannot_go_on) {
     double values[3] = {asked_ == nullptr ? 0.0 : static_cast<double>(asked_->load(std::memory_order_relaxed)),
                         cannot_go_on ? 1.0 : 0.0, 0.0};
-    const auto now = Clock::now();
     if (everybody_.rank() == 0 && steps_ > 0) {
-      const double step = std::chrono::duration<double>(now - last_).count() / static_cast<double>(steps_);
+      const double step = (steady_seconds() - last_) / static_cast<double>(steps_);
       values[2] = std::floor(std::min(pause / std::max(step, 1e-6), most_steps));
     }
     everybody_.all_reduce(View<double>{values, 3}, comm::ReduceOp::max);
@@ -59,14 +57,14 @@ class StopVote {
     cannot_go_on_ = values[1] > 0;
     interval_ = std::max<std::int64_t>(static_cast<std::int64_t>(values[2]), 1);
     steps_ = 0;
-    last_ = Clock::now();
+    last_ = steady_seconds();
   }
 
   comm::Group& everybody_;
   const std::atomic<int>* asked_;
   std::int64_t steps_ = 0;     // since the last vote
   std::int64_t interval_ = 1;  // steps between two votes
-  Clock::time_point last_{};
+  double last_ = 0;
   int asked_for_ = 0;
   bool cannot_go_on_ = false;
 };

@@ -2,14 +2,12 @@
 #pragma once
 
 #include <galvatron/checkpoint/checkpointer.hpp>
-#include <galvatron/checkpoint/huggingface_reader.hpp>
-#include <galvatron/checkpoint/huggingface_writer.hpp>
+#include <galvatron/checkpoint/huggingface.hpp>
 #include <galvatron/checkpoint/reader.hpp>
-#include <galvatron/data/batches.hpp>
 #include <galvatron/data/data.hpp>
+#include <galvatron/data/token_source.hpp>
 #include <galvatron/profile/host.hpp>
 #include <galvatron/runtime/learning_rate.hpp>
 #include <galvatron/train/fit.hpp>
 #include <galvatron/train/metrics.hpp>
-#include <galvatron/train/tensorboard.hpp>
 #include <galvatron/train/trainer.hpp>

@@ -18,7 +18,7 @@
 
 #include <galvatron/checkpoint/checkpointer.hpp>
 #include <galvatron/checkpoint/reader.hpp>
-#include <galvatron/cluster/host_cores.hpp>
+#include <galvatron/cluster/host.hpp>
 #include <galvatron/comm/communicator.hpp>
 #include <galvatron/comm/thread/thread.hpp>
 #include <galvatron/core/error.hpp>

@@ -86,21 +86,11 @@ class ZeroPrefetch {
   [[nodiscard]] Room room_of(StreamPass pass, std::size_t i) const {
     const runtime::Streaming& layer = layers_[i].streaming;
     if (layer.store == nullptr) return {};
-    const Bytes parameters = layer.store->parameter_room();
-    const Bytes gradients = layer.store->gradient_room();
-    switch (pass) {
-      case StreamPass::forward:
-        return {parameters, {}};
-      case StreamPass::backward:
-        break;
-      case StreamPass::backward_input:
-        if (layer.splits) return {parameters, {}};
-        break;
-      case StreamPass::backward_weight:
-        if (layer.splits) return {{}, gradients};
-        return {};
-    }
-    return {parameters, gradients};
+    // A layer that does not split its backward pass does all of it in the first part.
+    const bool whole = pass == StreamPass::backward || (pass == StreamPass::backward_input && !layer.splits);
+    const bool reduces = whole || (pass == StreamPass::backward_weight && layer.splits);
+    return {pass != StreamPass::backward_weight ? layer.store->parameter_room() : Bytes{},
+            reduces ? layer.store->gradient_room() : Bytes{}};
   }
   static std::size_t next(StreamPass pass, std::size_t i) { return pass == StreamPass::forward ? i + 1 : i - 1; }
   [[nodiscard]] bool goes_on(StreamPass pass, std::size_t i) const {

@@ -18,7 +18,7 @@
 #include <thread>
 #include <vector>
 
-#include <galvatron/cluster/host_cores.hpp>
+#include <galvatron/cluster/host.hpp>
 #include <galvatron/comm/mpi/requests.hpp>
 #include <galvatron/comm/mpi/runtime.hpp>
 #include <galvatron/comm/status.hpp>

@@ -22,7 +22,7 @@
 #include <sys/prctl.h>
 #endif
 
-#include <galvatron/cluster/host_cores.hpp>
+#include <galvatron/cluster/host.hpp>
 #include <galvatron/comm/status.hpp>
 #include <galvatron/comm/thread/wait.hpp>
 #include <galvatron/core/error.hpp>

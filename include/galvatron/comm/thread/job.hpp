@@ -16,7 +16,7 @@
 #include <utility>
 #include <vector>
 
-#include <galvatron/cluster/host_cores.hpp>
+#include <galvatron/cluster/host.hpp>
 #include <galvatron/comm/call.hpp>
 #include <galvatron/comm/status.hpp>
 #include <galvatron/comm/thread/channel.hpp>

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <type_traits>
 
-#include <galvatron/core/float8.hpp>
+#include <galvatron/core/dtype.hpp>
 #include <galvatron/device/kernels/number.hpp>
 
 namespace galvatron::device::kernels {

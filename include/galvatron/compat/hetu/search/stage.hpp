@@ -13,7 +13,7 @@
 #include <utility>
 #include <vector>
 
-#include <galvatron/search/dominance.hpp>
+#include <galvatron/search/pareto.hpp>
 #include <galvatron/search/hull.hpp>
 
 namespace galvatron::search::hetu {
@@ -85,8 +85,6 @@ inline Mixture best_mixture(const std::vector<HullPoint>& hull, double memory) {
 
 namespace detail {
 
-using search::detail::Staircase;
-
 struct Label : Item {
   std::int32_t parent = -1;  // in the list of steps
 };
@@ -99,10 +97,10 @@ struct Step {
 /// Removes labels that another one dominates, and orders the others by time.
 inline void keep_best(std::vector<Label>& labels) {
   std::ranges::sort(labels, {}, [](const Label& l) { return std::tuple(l.time, l.memory, l.excess, l.parent); });
-  Staircase<double> stairs;  // (memory, excess) of those that are no slower
+  search::ParetoFront<double> front;  // (memory, excess) of those that are no slower
   std::erase_if(labels, [&](const Label& label) {
-    if (stairs.reaches(label.memory, label.excess)) return true;
-    stairs.add(label.memory, label.excess);
+    if (front.dominates(label.memory, label.excess)) return true;
+    front.add(label.memory, label.excess);
     return false;
   });
 }

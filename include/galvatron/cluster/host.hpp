@@ -1,20 +1,22 @@
-// How much memory of this machine the process may still take.
+// This machine: the cores and the memory that the process may use, and what other programs take of them.
 #pragma once
 
 #include <pthread.h>
+#include <sched.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <charconv>
+#include <cstddef>
 #include <cstdint>
 #include <filesystem>
 #include <limits>
 #include <optional>
 #include <string>
 #include <string_view>
-#include <system_error>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include <galvatron/core/error.hpp>
@@ -31,15 +33,6 @@ struct UsableMemory {
 };
 
 namespace detail {
-
-/// A number at the beginning of a text; nothing for another word or one above 2^63 - 1.
-inline std::optional<std::int64_t> leading_number(std::string_view text) {
-  while (!text.empty() && (text.front() == ' ' || text.front() == '\t')) text.remove_prefix(1);
-  std::int64_t number = 0;
-  const auto [end, failure] = std::from_chars(text.data(), text.data() + text.size(), number);
-  if (failure != std::errc{} || end == text.data() || number < 0) return std::nullopt;
-  return number;
-}
 
 /// The parts of a text between separators.
 inline std::vector<std::string_view> parts_of(std::string_view text, char separator) {
@@ -60,22 +53,38 @@ inline std::optional<std::int64_t> value_of(std::string_view text, std::string_v
   return std::nullopt;
 }
 
-inline std::string text_in(const std::filesystem::path& path) {
-  auto text = read_text_file(path);
-  return text ? std::move(*text) : std::string();
+inline std::string text_in(const std::filesystem::path& path) { return read_text_file(path).value_or(""); }
+
+/// Of each core that it names, its number and the ticks that it was busy or taken by the hypervisor.
+/// @param text  /proc/stat
+inline std::vector<std::pair<std::size_t, double>> busy_ticks(std::string_view text) {
+  std::vector<std::pair<std::size_t, double>> out;
+  for (const std::string_view line : parts_of(text, '\n')) {
+    if (!line.starts_with("cpu")) continue;
+    const auto words = parts_of(line, ' ');  // cpu1 user nice system idle waiting interrupts soft stolen ...
+    const auto core = leading_number(words.front().substr(3));
+    double busy = 0;
+    std::size_t field = 1;
+    for (; core && field <= 8 && field < words.size(); ++field) {  // "cpu" is the sum of all
+      const auto ticks = leading_number(words[field]);
+      if (!ticks) break;
+      if (field != 4 && field != 5) busy += static_cast<double>(*ticks);
+    }
+    if (field > 4) out.emplace_back(*core, busy);
+  }
+  return out;
 }
 
 /// A path of /proc/self/mountinfo, where blanks and backslashes are octal numbers.
 inline std::string unescaped(std::string_view text) {
   std::string out;
-  const auto octal = [&](std::size_t at, char most) { return text[at] >= '0' && text[at] <= most; };
   for (std::size_t i = 0; i < text.size(); ++i) {
-    if (text[i] != '\\' || i + 3 >= text.size() || !octal(i + 1, '3') || !octal(i + 2, '7') || !octal(i + 3, '7')) {
-      out += text[i];
-      continue;
-    }
-    out += static_cast<char>((text[i + 1] - '0') * 64 + (text[i + 2] - '0') * 8 + (text[i + 3] - '0'));
-    i += 3;
+    unsigned code = 0;
+    const char* const at = text.data() + i;
+    const bool escaped =
+        *at == '\\' && i + 3 < text.size() && std::from_chars(at + 1, at + 4, code, 8).ptr == at + 4 && code < 256;
+    out += escaped ? static_cast<char>(code) : *at;
+    if (escaped) i += 3;
   }
   return out;
 }
@@ -184,6 +193,20 @@ inline void bound_by_process(UsableMemory& least, int threads, const std::filesy
 
 }  // namespace detail
 
+/// The processors in this process's affinity mask, not more than the quota of its control group (cgroup v2) allows.
+inline int usable_cores() {
+  std::int64_t cores = std::max(1U, std::thread::hardware_concurrency());
+  cpu_set_t allowed;
+  CPU_ZERO(&allowed);
+  if (::sched_getaffinity(0, sizeof allowed, &allowed) == 0) cores = std::max(1, CPU_COUNT(&allowed));
+  const std::string limit = detail::text_in("/sys/fs/cgroup/cpu.max");
+  const auto words = detail::parts_of(limit, ' ');  // "max 100000" without a limit
+  const auto quota = detail::leading_number(words.front()).value_or(0);
+  const auto period = detail::leading_number(words.back()).value_or(0);
+  if (words.size() == 2 && quota > 0 && period > 0) cores = std::min(cores, divide_up(quota, period));
+  return static_cast<int>(cores);
+}
+
 /// What this process may still take of the machine's memory: what is available there (free, or cache that can be given
 /// back), and no more than is left under the limits of its control group (cgroup v1 and v2) and of all groups above.
 /// @param threads  that will be started; the process's own limits (ulimit -v, -d) count too then; 0: they do not
@@ -219,20 +242,70 @@ inline UsableMemory usable_memory(int threads = 0, const std::filesystem::path& 
   for (const detail::ControlGroups& groups : detail::memory_control_groups(
            detail::text_in(root / "proc/self/cgroup"), detail::text_in(root / "proc/self/mountinfo"))) {
     const fs::path top = root / fs::path(groups.mount).relative_path();
-    std::string name = groups.name;
-    const auto leave_last = [](std::string& path) {
-      const std::size_t at = path.rfind('/');
-      path.resize(at == path.npos ? 0 : at);
-    };
-    for (std::string below = groups.below;;) {  // a group obeys the limits of all above it
-      detail::bound_by_group(out, top / fs::path(below).relative_path(), groups.is_first, name);
-      if (below.empty()) break;
-      leave_last(below);
-      leave_last(name);
+    fs::path name = groups.name;
+    for (fs::path below = groups.below;; below = below.parent_path(), name = name.parent_path()) {
+      detail::bound_by_group(out, top / below.relative_path(), groups.is_first, name.string());
+      if (below.relative_path().empty()) break;  // a group obeys the limits of all above it
     }
   }
   if (threads > 0) detail::bound_by_process(out, threads, root);
   return out;
 }
+
+/// Others' share of the cores above which a figure that was measured meanwhile is doubtful.
+inline constexpr double disturbing_share = 0.05;
+
+/// Processor seconds of this process so far, all its threads together.
+inline double core_seconds_of_process() { return clock_seconds(CLOCK_PROCESS_CPUTIME_ID); }
+
+/// Watches the cores that the thread which makes it may use.
+class CoreWatch {
+ public:
+  explicit CoreWatch(std::filesystem::path root = "/") : root_(std::move(root)) {
+    CPU_ZERO(&allowed_);
+    if (::sched_getaffinity(0, sizeof allowed_, &allowed_) != 0) CPU_ZERO(&allowed_);
+    restart();
+  }
+
+  void restart() {
+    own_ = core_seconds_of_process();
+    begin_ = steady_seconds();
+    all_ = busy();
+  }
+
+  /// Since then.
+  [[nodiscard]] double seconds() const { return steady_seconds() - begin_; }
+
+  /// The share of those cores, 0 to 1, that others have taken since then, the hypervisor included; nothing where the
+  /// system does not say. The system counts in ticks of 10 ms: less than a few tenths of a second tell little.
+  /// @param own  processor seconds of those who are not others; negative: of this process
+  [[nodiscard]] std::optional<double> others(double own = -1) const {
+    const auto all = busy();
+    const double cores = static_cast<double>(all.second) * seconds();
+    if (all.second == 0 || all.second != all_.second || !(cores > 0)) return std::nullopt;
+    if (own < 0) own = core_seconds_of_process() - own_;
+    return std::clamp((all.first - all_.first - own) / cores, 0.0, 1.0);
+  }
+
+ private:
+  // Seconds that the cores were busy, and how many cores these are.
+  [[nodiscard]] std::pair<double, std::size_t> busy() const {
+    std::pair<double, std::size_t> out{0, 0};
+    const auto text = read_text_file(root_ / "proc/stat");
+    if (!text) return out;
+    for (const auto& [core, ticks] : detail::busy_ticks(*text)) {
+      if (core >= CPU_SETSIZE || !CPU_ISSET(core, &allowed_)) continue;
+      out.first += ticks / static_cast<double>(::sysconf(_SC_CLK_TCK));
+      ++out.second;
+    }
+    return out;
+  }
+
+  std::filesystem::path root_;
+  cpu_set_t allowed_{};
+  double own_ = 0;
+  double begin_ = 0;
+  std::pair<double, std::size_t> all_;
+};
 
 }  // namespace galvatron

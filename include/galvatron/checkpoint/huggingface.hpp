@@ -1,0 +1,496 @@
+// Published GPT-2 and Llama checkpoints (Hugging Face transformers): where the parameters of a model stand in them, the
+// weights of one as a source of parameters, and the weights of a checkpoint written as one: config.json and
+// safetensors.
+//
+//   GPT-2   transformer.wte.weight (V, H)            table of the embedding, and of a tied head
+//           transformer.h.N.attn.c_attn.weight       (H, 3 H): Conv1D keeps weights transposed, (inputs, outputs);
+//                                                    columns of queries, keys, values
+//   Llama   model.layers.N.self_attn.q_proj.weight   (A * head_dim, H), k_proj and v_proj apart: rows of qkv_weight
+//           model.layers.N.mlp.gate_proj.weight      (ffn, H), up_proj apart: rows of mlp_in_weight
+//
+// Rotary positions turn the pairs (j, j + head_dim / 2), as here, so that no rows are permuted. Published GPT-2 files
+// leave "transformer." out.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+#include <map>
+#include <set>
+#include <span>
+#include <string>
+#include <string_view>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+#include <galvatron/checkpoint/reader.hpp>
+#include <galvatron/checkpoint/safetensors.hpp>
+#include <galvatron/checkpoint/slice.hpp>
+#include <galvatron/core/dtype.hpp>
+#include <galvatron/core/error.hpp>
+#include <galvatron/core/file.hpp>
+#include <galvatron/core/json.hpp>
+#include <galvatron/core/units.hpp>
+#include <galvatron/model/difference.hpp>
+#include <galvatron/model/huggingface.hpp>
+#include <galvatron/model/spec.hpp>
+#include <galvatron/runtime/parameter_store.hpp>
+#include <galvatron/strategy/parameters.hpp>
+
+namespace galvatron::train {
+
+/// A tensor of a published file: rows [row, row + shape.rows) of a parameter, or their transpose.
+struct HuggingFaceTensor {
+  std::string name;
+  int layer = 0;  ///< number in the model; the embedding is 0
+  ParameterName parameter{};
+  std::int64_t row = 0;
+  TensorShape shape;        ///< of the part of the parameter
+  bool transposed = false;  ///< the file has (columns, rows)
+  bool vector = false;      ///< the file has one dimension
+
+  /// The shape in the file.
+  [[nodiscard]] std::vector<std::int64_t> file_shape() const {
+    if (vector) return {shape.rows};
+    if (transposed) return {shape.columns, shape.rows};
+    return {shape.rows, shape.columns};
+  }
+};
+
+enum class HuggingFaceFamily : std::uint8_t { gpt2, llama };
+
+/// The family whose checkpoints have the model's parameters. Errors (usage): a model that is neither.
+inline Result<HuggingFaceFamily> huggingface_family(const ModelSpec& model) {
+  bool gpt2 = !model.blocks.empty();
+  bool llama = gpt2;
+  for (const LayerSpec& block : model.blocks) {
+    const bool plain = block.is_plain_block() && block.causal;
+    gpt2 = gpt2 && plain && block.bias && block.norm == NormKind::layer_norm &&
+           block.activation == ActivationKind::gelu && block.position == PositionKind::learned &&
+           block.kv_heads == block.heads;
+    llama = llama && plain && block.norm == NormKind::rms_norm && block.activation == ActivationKind::swiglu &&
+            block.position == PositionKind::rotary;
+  }
+  if (gpt2) return HuggingFaceFamily::gpt2;
+  if (llama) return HuggingFaceFamily::llama;
+  return usage_error("the model " + model.name +
+                     " is neither a GPT-2 nor a Llama, whose Hugging Face checkpoints are known; choose one of them");
+}
+
+/// The tensors of a model's published checkpoint: every parameter once.
+inline std::vector<HuggingFaceTensor> huggingface_tensors(const ModelSpec& model, HuggingFaceFamily family) {
+  std::vector<HuggingFaceTensor> out;
+  const bool gpt2 = family == HuggingFaceFamily::gpt2;
+  const std::int64_t h = model.hidden();
+  const std::int64_t v = model.vocabulary();
+  int number = 0;
+  const auto matrix = [&](std::string name, ParameterName parameter, std::int64_t rows, std::int64_t columns,
+                          bool transposed = false, std::int64_t row = 0) {
+    out.push_back({std::move(name), number, parameter, row, {rows, columns}, transposed, false});
+  };
+  const auto vector = [&](std::string name, ParameterName parameter, std::int64_t rows, std::int64_t row = 0) {
+    out.push_back({std::move(name), number, parameter, row, {rows, 1}, false, true});
+  };
+  const auto norm = [&](const std::string& name, ParameterName gamma, ParameterName beta) {
+    vector(name + ".weight", gamma, h);
+    if (gpt2) vector(name + ".bias", beta, h);
+  };
+  using enum ParameterName;
+
+  matrix(gpt2 ? "transformer.wte.weight" : "model.embed_tokens.weight", table, v, h);
+  if (gpt2) matrix("transformer.wpe.weight", positions, model.positions(), h);
+  for (const LayerSpec& block : model.blocks) {
+    const std::string prefix = (gpt2 ? "transformer.h." : "model.layers.") + std::to_string(number) + ".";
+    ++number;
+    const std::int64_t q = block.heads * block.head_dim;
+    const std::int64_t kv = block.kv_heads * block.head_dim;
+    const std::int64_t f = block.ffn;
+    norm(prefix + (gpt2 ? "ln_1" : "input_layernorm"), norm1_gamma, norm1_beta);
+    norm(prefix + (gpt2 ? "ln_2" : "post_attention_layernorm"), norm2_gamma, norm2_beta);
+    // Rows [row, row + outputs) of a weight of `inputs` columns, and of its bias.
+    const auto linear = [&](const std::string& name, ParameterName weight, ParameterName bias, std::int64_t outputs,
+                            std::int64_t inputs, std::int64_t row = 0) {
+      matrix(prefix + name + ".weight", weight, outputs, inputs, gpt2, row);
+      if (block.bias) vector(prefix + name + ".bias", bias, outputs, row);
+    };
+    if (gpt2) {
+      linear("attn.c_attn", qkv_weight, qkv_bias, 3 * q, h);
+      linear("attn.c_proj", attention_out_weight, attention_out_bias, h, q);
+      linear("mlp.c_fc", mlp_in_weight, mlp_in_bias, f, h);
+      linear("mlp.c_proj", mlp_out_weight, mlp_out_bias, h, f);
+    } else {
+      linear("self_attn.q_proj", qkv_weight, qkv_bias, q, h);
+      linear("self_attn.k_proj", qkv_weight, qkv_bias, kv, h, q);
+      linear("self_attn.v_proj", qkv_weight, qkv_bias, kv, h, q + kv);
+      linear("self_attn.o_proj", attention_out_weight, attention_out_bias, h, q);
+      linear("mlp.gate_proj", mlp_in_weight, mlp_in_bias, f, h);
+      linear("mlp.up_proj", mlp_in_weight, mlp_in_bias, f, h, f);
+      linear("mlp.down_proj", mlp_out_weight, mlp_out_bias, h, f);
+    }
+  }
+  ++number;
+  norm(gpt2 ? "transformer.ln_f" : "model.norm", norm1_gamma, norm1_beta);
+  if (!model.head.tied) matrix("lm_head.weight", table, v, h);
+  return out;
+}
+
+/// Tensors that published files have and that are no parameters: masks, frequencies.
+inline bool is_huggingface_buffer(std::string_view name) {
+  constexpr std::array<std::string_view, 3> endings = {".attn.bias", ".attn.masked_bias", ".rotary_emb.inv_freq"};
+  return std::ranges::any_of(endings, [&](std::string_view ending) { return name.ends_with(ending); });
+}
+
+/// Immutable after open(): ranks may share one.
+class HuggingFaceWeights {
+ public:
+  /// Opens model.safetensors, or the files that model.safetensors.index.json lists, of a folder; or one such file. The
+  /// config.json beside it, if any, has to describe `model`: shapes alone do not tell heads, rotary positions, epsilon
+  /// or activation. Errors (usage): a missing or damaged file; a config.json of another model, or of one that
+  /// load_model() refuses; a tensor that is missing, has another shape or number format than the model needs, or has no
+  /// place in the model.
+  static Result<HuggingFaceWeights> open(const std::filesystem::path& path, const ModelSpec& model) {
+    const auto family = huggingface_family(model);
+    if (!family) return tl::unexpected<Error>(family.error());
+    if (auto same = check_config(path, model); !same) return tl::unexpected<Error>(std::move(same.error()));
+    HuggingFaceWeights out;
+    const auto files = files_of(path);
+    if (!files) return tl::unexpected<Error>(files.error());
+    for (const std::filesystem::path& file : *files)
+      if (auto added = out.add(file); !added) return tl::unexpected<Error>(std::move(added.error()));
+    if (auto done = out.match(path, model, *family); !done) return tl::unexpected<Error>(std::move(done.error()));
+    return out;
+  }
+
+  /// The weights as a source of parameters. This must outlive it. It throws Failure (usage), with file and tensor, when
+  /// it comes upon a weight that is infinite or not a number.
+  [[nodiscard]] runtime::ParameterSource weights() const {
+    return [this](int layer, const ParameterTensor& tensor, std::int64_t index, View<float> values) {
+      const auto found = parts_.find({layer, tensor.name});
+      if (found == parts_.end())
+        throw Failure(ErrorKind::internal, "a parameter of this model has no name in Hugging Face's checkpoints");
+      const std::int64_t columns = found->second.front().tensor.shape.columns;
+      for (std::int64_t done = 0; done < values.count;) {
+        const std::int64_t column = (index + done) % columns;
+        const std::int64_t width = std::min(columns - column, values.count - done);
+        copy_row(found->second, (index + done) / columns, column, values.slice(done, width));
+        done += width;
+      }
+    };
+  }
+
+ private:
+  struct Source {
+    const std::byte* data = nullptr;
+    SafetensorsEntry entry;
+    std::string file;
+  };
+  struct Part {
+    HuggingFaceTensor tensor;
+    const Source* source = nullptr;
+    char type = 'f';  ///< f: F32, b: BF16, h: F16, which is IEEE binary16
+
+    /// Elements first, first + stride, ... of the file's tensor.
+    void copy(std::int64_t first, std::int64_t stride, View<float> to) const {
+      read(first, stride, to);
+      const auto* const bad = std::find_if(to.begin(), to.end(), [](float x) { return !std::isfinite(x); });
+      if (bad == to.end()) return;
+      throw Failure(ErrorKind::usage, source->file + ": element " +
+                                          std::to_string(first + (bad - to.begin()) * stride) + " of the tensor \"" +
+                                          source->entry.name + "\" is " +
+                                          (std::isnan(*bad) ? "not a number" : "infinite") +
+                                          "; the weights are damaged, or of a run that diverged: give others");
+    }
+
+   private:
+    void read(std::int64_t first, std::int64_t stride, View<float> to) const {
+      const std::byte* const data = source->data;
+      if (type == 'f' && stride == 1) {
+        std::memcpy(to.data, data + first * 4, static_cast<std::size_t>(to.count) * 4);
+        return;
+      }
+      for (std::int64_t i = 0; i < to.count; ++i) {
+        const std::int64_t place = first + i * stride;
+        to[i] = type == 'f'   ? load_unaligned<float>(data + place * 4)
+                : type == 'b' ? static_cast<float>(load_unaligned<bfloat16>(data + place * 2))
+                              : static_cast<float>(load_unaligned<_Float16>(data + place * 2));
+      }
+    }
+  };
+
+  // A run within a row of a parameter that these parts are.
+  static void copy_row(const std::vector<Part>& parts, std::int64_t row, std::int64_t column, View<float> values) {
+    for (const Part& part : parts) {
+      const std::int64_t local = row - part.tensor.row;
+      if (local < 0 || local >= part.tensor.shape.rows) continue;
+      if (part.tensor.transposed)
+        part.copy(column * part.tensor.shape.rows + local, part.tensor.shape.rows, values);
+      else
+        part.copy(local * part.tensor.shape.columns + column, 1, values);
+      return;
+    }
+    std::fill(values.begin(), values.end(), 0.0F);  // padding of the vocabulary
+  }
+
+  HuggingFaceWeights() = default;
+
+  static Result<void> check_config(const std::filesystem::path& path, const ModelSpec& model) {
+    std::error_code ignored;
+    const auto config = (std::filesystem::is_directory(path, ignored) ? path : path.parent_path()) / "config.json";
+    if (!std::filesystem::exists(config, ignored)) return {};
+    const auto theirs = load_model(config.string());
+    if (!theirs) return tl::unexpected<Error>(theirs.error());
+    if (const auto difference = first_difference(*theirs, model))
+      return usage_error("the weights in " + path.string() + " are of another model: " + difference->field + " " +
+                         difference->first + " in " + config.string() + ", " + difference->second + " in the model " +
+                         model.name + "; train the model of that config.json, or give weights of this one");
+    return {};
+  }
+
+  static Result<std::vector<std::filesystem::path>> files_of(std::filesystem::path path) {
+    std::error_code ignored;
+    if (std::filesystem::is_directory(path, ignored)) {
+      const std::filesystem::path index = path / "model.safetensors.index.json";
+      const std::filesystem::path single = path / "model.safetensors";
+      if (!std::filesystem::exists(index, ignored) && !std::filesystem::exists(single, ignored))
+        return usage_error("there is neither model.safetensors nor model.safetensors.index.json in " + path.string());
+      path = std::filesystem::exists(index, ignored) ? index : single;
+    }
+    if (path.extension() != ".json") return std::vector{path};
+    const auto value = read_json_file(path);
+    if (!value) return tl::unexpected<Error>(value.error());
+    JsonObject fields(*value, path.string());
+    const nlohmann::json* map = fields.any("weight_map");
+    if (map == nullptr || !map->is_object())
+      fields.fail(path.string() + ": the key \"weight_map\" with the files of the tensors is missing");
+    if (auto done = fields.finish_allowing_unknown_keys(); !done) return tl::unexpected<Error>(std::move(done.error()));
+    std::set<std::string> names;
+    for (const auto& [tensor, file] : map->items()) {
+      const std::string name = file.is_string() ? file.get<std::string>() : "";
+      if (name.empty() || name.find('/') != std::string::npos)
+        return usage_error(path.string() + ": the tensor \"" + galvatron::detail::one_line(tensor, 80) +
+                           "\" is in no file beside it");
+      names.insert(name);
+    }
+    std::vector<std::filesystem::path> out;
+    for (const std::string& name : names) out.push_back(path.parent_path() / name);
+    return out;
+  }
+
+  Result<void> add(const std::filesystem::path& path) {
+    auto mapped = MappedFile::open(path);
+    if (!mapped) return tl::unexpected<Error>(std::move(mapped.error()));
+    const auto parsed = parse_safetensors(mapped->bytes(), path.string());
+    if (!parsed) return tl::unexpected<Error>(parsed.error());
+    for (const SafetensorsEntry& entry : parsed->entries) {
+      const Source source{mapped->bytes().data() + parsed->data_begin + entry.begin, entry, path.string()};
+      if (!sources_.emplace(entry.name, source).second)
+        return usage_error(path.string() + ": the tensor \"" + galvatron::detail::one_line(entry.name, 80) +
+                           "\" is in another file too");
+    }
+    files_.push_back(std::move(*mapped));
+    return {};
+  }
+
+  Result<void> match(const std::filesystem::path& path, const ModelSpec& model, HuggingFaceFamily family) {
+    constexpr std::string_view optional = "transformer.";
+    const auto shape_text = [](const std::vector<std::int64_t>& shape) {
+      std::string text;
+      for (const std::int64_t extent : shape) text += (text.empty() ? "" : ", ") + std::to_string(extent);
+      return "(" + text + ")";
+    };
+    std::set<std::string> used;
+    for (HuggingFaceTensor& tensor : huggingface_tensors(model, family)) {
+      auto found = sources_.find(tensor.name);
+      if (found == sources_.end() && tensor.name.starts_with(optional))
+        found = sources_.find(tensor.name.substr(optional.size()));
+      if (found == sources_.end())
+        return usage_error(path.string() + " has no tensor \"" + tensor.name + "\", which the model " + model.name +
+                           " needs; give the weights of this model");
+      const Source& source = found->second;
+      if (source.entry.shape != tensor.file_shape())
+        return usage_error(source.file + ": the tensor \"" + source.entry.name + "\" is " +
+                           shape_text(source.entry.shape) + ", and the model " + model.name + " needs " +
+                           shape_text(tensor.file_shape()) + "; give the weights of this model");
+      const std::string& type = source.entry.type;
+      if (type != "F32" && type != "BF16" && type != "F16")
+        return usage_error(source.file + ": the tensor \"" + source.entry.name + "\" is in " + type +
+                           "; only F32, BF16 and F16 are read");
+      used.insert(source.entry.name);
+      const std::pair key{tensor.layer, tensor.parameter};
+      parts_[key].push_back({std::move(tensor), &source, type == "F32" ? 'f' : type == "BF16" ? 'b' : 'h'});
+    }
+    for (const auto& [name, source] : sources_) {
+      const bool tied_head = model.head.tied && name == "lm_head.weight";
+      if (!used.contains(name) && !is_huggingface_buffer(name) && !tied_head)
+        return usage_error(source.file + " has a tensor \"" + galvatron::detail::one_line(name, 80) +
+                           "\", for which the model " + model.name + " has no place; give the weights of this model");
+    }
+    return {};
+  }
+
+  std::vector<MappedFile> files_;
+  std::map<std::string, Source, std::less<>> sources_;
+  std::map<std::pair<int, ParameterName>, std::vector<Part>> parts_;
+};
+
+namespace detail {
+
+/// The first and last token of a text in the vocabulary of GPT-2 (also where it is padded), Llama 2 or Llama 3; null in
+/// others, of bytes for one, where transformers would take the ids of a vocabulary that the model has not.
+inline std::pair<nlohmann::ordered_json, nlohmann::ordered_json> text_ends(std::int64_t vocabulary,
+                                                                           HuggingFaceFamily family) {
+  if (family == HuggingFaceFamily::gpt2 && vocabulary >= 50257 && vocabulary <= 51200) return {50256, 50256};
+  if (family == HuggingFaceFamily::llama && vocabulary == 32000) return {1, 2};
+  if (family == HuggingFaceFamily::llama && vocabulary == 128256) return {128000, 128001};
+  return {nullptr, nullptr};
+}
+
+/// The tensor's bytes in the file, from the checkpoint's masters.
+inline std::vector<std::byte> huggingface_bytes(const Checkpoint& checkpoint, const HuggingFaceTensor& tensor,
+                                                Precision precision) {
+  const auto [rows, columns] = tensor.shape;
+  std::vector<float> values(static_cast<std::size_t>(tensor.shape.count()));
+  checkpoint.read(tensor.layer, tensor.parameter, StateKind::master, {tensor.row, rows, 0, columns}, values.data());
+  const auto width = static_cast<std::size_t>(element_bytes(precision));
+  std::vector<std::byte> out(values.size() * width);
+  const auto put = [&](std::size_t place, float value) {
+    const bfloat16 rounded(value);
+    if (precision == Precision::fp32)
+      std::memcpy(out.data() + place * width, &value, width);
+    else
+      std::memcpy(out.data() + place * width, &rounded.bits, width);
+  };
+  constexpr std::int64_t side = 32;  // of a square that is turned within the cache
+  for (std::int64_t r = 0; r < rows; r += side)
+    for (std::int64_t c = 0; c < columns; c += side)
+      for (std::int64_t i = r; i < std::min(r + side, rows); ++i)
+        for (std::int64_t j = c; j < std::min(c + side, columns); ++j)
+          put(static_cast<std::size_t>(tensor.transposed ? j * rows + i : i * columns + j),
+              values[static_cast<std::size_t>(i * columns + j)]);
+  return out;
+}
+
+inline Result<void> write_huggingface_file(const std::filesystem::path& path, const Checkpoint& checkpoint,
+                                           std::span<const HuggingFaceTensor> tensors, Precision precision) {
+  std::vector<SafetensorsEntry> entries;
+  std::int64_t end = 0;
+  for (const HuggingFaceTensor& tensor : tensors) {
+    const std::int64_t bytes = tensor.shape.count() * element_bytes(precision);
+    entries.push_back(
+        {tensor.name, precision == Precision::fp32 ? "F32" : "BF16", tensor.file_shape(), end, end + bytes});
+    end += bytes;
+  }
+  auto file = AtomicFile::create(path);
+  if (!file) return tl::unexpected<Error>(std::move(file.error()));
+  if (auto done = file->write(safetensors_header(entries, {{"format", "pt"}})); !done) return done;
+  for (const HuggingFaceTensor& tensor : tensors) {
+    const std::vector<std::byte> bytes = huggingface_bytes(checkpoint, tensor, precision);
+    if (auto done = file->write(std::span<const std::byte>(bytes)); !done) return done;
+  }
+  return file->commit();
+}
+
+}  // namespace detail
+
+/// The config.json of a model, as Hugging Face transformers and load_model() read it. It was trained without dropout,
+/// which transformers adds to a GPT-2 that does not say so.
+inline nlohmann::ordered_json huggingface_config(const ModelSpec& model, HuggingFaceFamily family,
+                                                 Precision precision) {
+  const LayerSpec& block = model.blocks.front();
+  const auto [first, last] = detail::text_ends(model.vocabulary(), family);
+  const char* type = precision == Precision::fp32 ? "float32" : "bfloat16";
+  if (family == HuggingFaceFamily::gpt2)
+    return {{"architectures", {"GPT2LMHeadModel"}},
+            {"model_type", "gpt2"},
+            {"n_embd", model.hidden()},
+            {"n_layer", model.blocks.size()},
+            {"n_head", block.heads},
+            {"n_inner", block.ffn},
+            {"n_positions", model.positions()},
+            {"vocab_size", model.vocabulary()},
+            {"layer_norm_epsilon", block.norm_epsilon},
+            {"activation_function", "gelu_new"},
+            {"embd_pdrop", 0.0},
+            {"attn_pdrop", 0.0},
+            {"resid_pdrop", 0.0},
+            {"summary_first_dropout", 0.0},
+            {"bos_token_id", first},
+            {"eos_token_id", last},
+            {"tie_word_embeddings", model.head.tied},
+            {"torch_dtype", type}};
+  return {{"architectures", {"LlamaForCausalLM"}},
+          {"model_type", "llama"},
+          {"hidden_size", model.hidden()},
+          {"num_hidden_layers", model.blocks.size()},
+          {"num_attention_heads", block.heads},
+          {"num_key_value_heads", block.kv_heads},
+          {"head_dim", block.head_dim},
+          {"intermediate_size", block.ffn},
+          {"max_position_embeddings", model.positions()},
+          {"vocab_size", model.vocabulary()},
+          {"rms_norm_eps", block.norm_epsilon},
+          {"rope_theta", block.rope_theta},
+          {"hidden_act", "silu"},
+          {"attention_dropout", 0.0},
+          {"bos_token_id", first},
+          {"eos_token_id", last},
+          {"attention_bias", block.bias},
+          {"mlp_bias", block.bias},
+          {"tie_word_embeddings", model.head.tied},
+          {"torch_dtype", type}};
+}
+
+/// Writes config.json and the weights of a checkpoint of `model` to a folder: model.safetensors, or, when they are more
+/// than `largest` bytes, files of at most that (but for a larger tensor) and model.safetensors.index.json. The names of
+/// the files that were written, config.json first. Errors (usage): a model of another family; what the system says.
+inline Result<std::vector<std::string>> write_huggingface(const std::filesystem::path& folder,
+                                                          const Checkpoint& checkpoint, const ModelSpec& model,
+                                                          Precision precision, Bytes largest = {5'000'000'000}) {
+  const auto family = huggingface_family(model);
+  if (!family) return tl::unexpected<Error>(family.error());
+  if (auto made = galvatron::detail::make_folder(folder); !made) return tl::unexpected<Error>(std::move(made.error()));
+  const std::vector<HuggingFaceTensor> tensors = huggingface_tensors(model, *family);
+  std::vector<std::size_t> starts{0};  // of the files
+  std::int64_t total = 0;
+  std::int64_t in_file = 0;
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    const std::int64_t bytes = tensors[i].shape.count() * element_bytes(precision);
+    if (in_file > 0 && in_file + bytes > largest.count) {
+      starts.push_back(i);
+      in_file = 0;
+    }
+    in_file += bytes;
+    total += bytes;
+  }
+  std::vector<std::string> written{"config.json"};
+  if (auto done =
+          write_file_atomically(folder / written.front(), huggingface_config(model, *family, precision).dump(2) + "\n");
+      !done)
+    return tl::unexpected<Error>(std::move(done.error()));
+  nlohmann::ordered_json index{{"metadata", {{"total_size", total}}}, {"weight_map", nlohmann::ordered_json::object()}};
+  for (std::size_t k = 0; k < starts.size(); ++k) {
+    const std::size_t end = k + 1 < starts.size() ? starts[k + 1] : tensors.size();
+    char name[64] = "model.safetensors";
+    if (starts.size() > 1) std::snprintf(name, sizeof name, "model-%05zu-of-%05zu.safetensors", k + 1, starts.size());
+    written.emplace_back(name);
+    const std::span part = std::span(tensors).subspan(starts[k], end - starts[k]);
+    for (const HuggingFaceTensor& tensor : part) index["weight_map"][tensor.name] = name;
+    if (auto done = detail::write_huggingface_file(folder / name, checkpoint, part, precision); !done)
+      return tl::unexpected<Error>(std::move(done.error()));
+  }
+  if (starts.size() == 1) return written;
+  written.emplace_back("model.safetensors.index.json");
+  if (auto done = write_file_atomically(folder / written.back(), index.dump(2) + "\n"); !done)
+    return tl::unexpected<Error>(std::move(done.error()));
+  return written;
+}
+
+}  // namespace galvatron::train
