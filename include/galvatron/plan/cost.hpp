@@ -166,7 +166,8 @@ inline Result<PlanCost> cost_of(const Plan& plan, const ModelSpec& model, const 
     std::vector<cost::LayerCounts> counts;
     const std::size_t first = out.layers.size();
     for (std::size_t k = 0; k < own.layers.size(); ++k) {
-      const auto& [layer, spec, number] = own.layers[k];
+      const LayerSpec& layer = own.layers[k].layer;
+      const StrategySpec& spec = own.layers[k].spec;
       // Equal neighbours are common; counting and pricing are not free.
       const bool again = k > 0 && own.layers[k - 1].spec == spec && layer.kind == LayerKind::block &&
                          own.layers[k - 1].layer.kind == LayerKind::block && own.layers[k - 1].layer.costs_like(layer);
