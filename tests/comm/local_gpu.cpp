@@ -233,7 +233,7 @@ TEST_CASE("members of groups that overlap, in another order than the world's") {
   });
 }
 
-TEST_CASE("what is started overlaps with what is computed, and is there when it is finished") {
+TEST_CASE("what is started is there when it is finished, with computing and other calls in between") {
   const auto seed = fresh_seed();
   for (unsigned round = 0; round < 10; ++round) {
     FakeGpu gpu(seed + round, round * 10);
