@@ -76,7 +76,8 @@ inline std::string overview(const Simulated& s, const Measured* measured) {
       counted(plan.ranks(), "rank") + " in " + counted(static_cast<std::int64_t>(plan.stages.size()), "stage") +
       (plan.virtual_stages > 1 ? " of " + std::to_string(plan.virtual_stages) + " chunks" : "") + " &middot; " +
       name_of(plan.precision) + " &middot; batch of " + std::to_string(plan.global_batch) + " &times; " +
-      std::to_string(plan.sequence_length) + " tokens in " + counted(plan.microbatches, "micro-batch") +
+      std::to_string(plan.sequence_length) + " tokens in " + std::to_string(plan.microbatches) +
+      (plan.microbatches == 1 ? " micro-batch" : " micro-batches") +
       (plan.stages.size() > 1 ? " &middot; schedule " + std::string(name_of(plan.schedule)) : "") + "</p>\n";
   if (!s.fits())
     out += "<div class=\"banner\"><span class=\"bad\">This plan does not fit.</span> Its fullest device needs " +
