@@ -34,7 +34,7 @@ TEST_CASE("uniform numbers have the moments of the uniform distribution") {
   double sum = 0, squares = 0;
   std::array<int, 16> histogram{};
   for (int i = 0; i < n; ++i) {
-    const float u = uniform_at(7, 0, static_cast<std::uint64_t>(i));
+    const float u = uniform_of(bits_at(7, 0, static_cast<std::uint64_t>(i)));
     REQUIRE(u >= 0.0F);
     REQUIRE(u < 1.0F);
     sum += u;

@@ -134,12 +134,13 @@ inline std::optional<SliceName> parse_slice_name(const std::string& text) {
                                 state.data(), &row, &row_end, &column, &column_end);
   const auto named = parameter_named(parameter.data());
   const auto* kind = std::ranges::find(state_kind_names, state.data());
-  if (found != 7 || !named || kind == state_kind_names.end() || row_end <= row || column_end <= column)
+  if (found != 7 || !named || kind == state_kind_names.end() || out.layer < 0 || row < 0 || row_end <= row ||
+      column < 0 || column_end <= column)
     return std::nullopt;
   out.parameter = *named;
   out.state = static_cast<StateKind>(kind - state_kind_names.begin());
   out.slice = {row, row_end - row, column, column_end - column};
-  return out.layer >= 0 && row >= 0 && column >= 0 && text_of(out) == text ? std::optional(out) : std::nullopt;
+  return text_of(out) == text ? std::optional(out) : std::nullopt;
 }
 
 /// What a rank writes of a store: its own part, and of a tensor that all tensor ranks have whole only the first one's.
@@ -187,23 +188,21 @@ void for_each_part(const LayerSpec& layer, F&& f) {
 /// They are taken beside the rank's arena.
 inline Bytes snapshot_bytes(const StagePlan& stage, const ModelSpec& model, int rank) {
   const auto visit = [&](const runtime::StoreVisitor& visitor) {
-    const auto store = [&](const ChunkPlan::Entry& entry, ParameterPart part) {
-      const int t = entry.spec.tensor;
-      const int copies = entry.spec.shards();
-      const ParameterLayout layout = parameter_layout(entry.layer, part, t, copies);
-      const int local = rank - stage.first_rank;
-      const Sharding::Range own = Sharding::even(layout.elements, copies).range(entry.spec.shard(local));
-      runtime::StoreView view;
-      view.layer = entry.number;
-      view.layout = &layout;
-      view.own = {own.begin, own.end};
-      view.tensor_rank = entry.spec.tensor_rank(local);
-      view.tensor_degree = t;
-      visitor(view);
-    };
+    const int local = rank - stage.first_rank;
     for (const ChunkPlan& chunk : stage.chunks)
       for (const ChunkPlan::Entry& entry : chunk.layers)
-        for_each_part(entry.layer, [&](ParameterPart part) { store(entry, part); });
+        for_each_part(entry.layer, [&](ParameterPart part) {
+          const int copies = entry.spec.shards();
+          const ParameterLayout layout = parameter_layout(entry.layer, part, entry.spec.tensor, copies);
+          const Sharding::Range own = Sharding::even(layout.elements, copies).range(entry.spec.shard(local));
+          runtime::StoreView view;
+          view.layer = entry.number;
+          view.layout = &layout;
+          view.own = {own.begin, own.end};
+          view.tensor_rank = entry.spec.tensor_rank(local);
+          view.tensor_degree = entry.spec.tensor;
+          visitor(view);
+        });
   };
   const auto entries = shard_entries(visit, model.vocabulary());
   return {static_cast<std::int64_t>(safetensors_header(entries).size()) + (entries.empty() ? 0 : entries.back().end)};

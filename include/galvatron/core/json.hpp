@@ -182,6 +182,7 @@ class JsonObject {
                " are for the same thing; keep one of them");
     }
   }
+  /// `otherwise` says what is wrong with the field `key` unless it holds.
   void check(std::string_view key, bool holds, const std::string& otherwise) {
     if (!holds) fail(name(key) + ": " + otherwise);
   }

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <numeric>
 #include <string>
 #include <string_view>
 #include <tuple>
@@ -61,12 +62,6 @@ inline std::vector<std::string> parts_of(std::string_view name) {
   return out;
 }
 
-inline std::string joined_parts(const std::vector<std::string>& parts) {
-  std::string out;
-  for (const std::string& part : parts) out += part;
-  return out;
-}
-
 /// Both are words of at least three letters, and one begins with the other.
 inline bool begin_alike(const std::string& a, const std::string& b) {
   return a.size() >= 3 && b.size() >= 3 && is_letter(a.front()) && (a.starts_with(b) || b.starts_with(a));
@@ -104,7 +99,7 @@ inline std::vector<std::string> nearest_names(std::string_view word, const std::
                                               std::size_t count = 3) {
   const std::string lower = detail::lower_case(word.substr(0, 64));
   const std::vector<std::string> parts = detail::parts_of(lower);
-  const std::string plain = detail::joined_parts(parts);
+  const std::string plain = std::accumulate(parts.begin(), parts.end(), std::string());
   struct Candidate {
     int kind;
     int score;  // less is better
@@ -114,7 +109,7 @@ inline std::vector<std::string> nearest_names(std::string_view word, const std::
   std::vector<Candidate> found;
   for (const std::string& name : names) {
     const std::vector<std::string> own = detail::parts_of(name);
-    const std::string own_plain = detail::joined_parts(own);
+    const std::string own_plain = std::accumulate(own.begin(), own.end(), std::string());
     const std::size_t distance = detail::edit_distance(lower, name);
     const int common = detail::parts_in_common(parts, own);
     const auto length = static_cast<int>(own_plain.size());

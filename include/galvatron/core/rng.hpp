@@ -58,11 +58,6 @@ constexpr std::uint32_t bits_at(std::uint64_t seed, std::uint64_t stream, std::u
 /// A multiple of 2^-24 in [0, 1).
 constexpr float uniform_of(std::uint32_t bits) { return static_cast<float>(bits >> 8) * 0x1p-24F; }
 
-/// Uniform in [0, 1). Reads the same words as `normal_at`: give different uses different streams.
-constexpr float uniform_at(std::uint64_t seed, std::uint64_t stream, std::uint64_t index) {
-  return uniform_of(bits_at(seed, stream, index));
-}
-
 /// Two standard normal numbers from two words (Box and Muller, 1958); their absolute value is at most 5.8.
 /// Products only, no sums: nothing for a compiler to contract, so every caller gets the same bits.
 inline std::array<float, 2> normal_pair(std::uint32_t first, std::uint32_t second) {
@@ -72,7 +67,8 @@ inline std::array<float, 2> normal_pair(std::uint32_t first, std::uint32_t secon
   return {radius * std::cos(angle), radius * std::sin(angle)};
 }
 
-/// A standard normal number (mean 0, deviation 1).
+/// A standard normal number (mean 0, deviation 1). Reads the same words as bits_at: give different uses different
+/// streams.
 inline float normal_at(std::uint64_t seed, std::uint64_t stream, std::uint64_t index) {
   const auto words = random_block(seed, stream, index / 4);
   const auto lane = static_cast<unsigned>(index % 4);

@@ -45,6 +45,31 @@ void receive(comm::World& world, int peer, T* data, std::size_t count = 1) {
   world.receive({&piece, 1});
 }
 
+/// Trains the ranks that `start` starts, which calls its argument with the world and the platform of each.
+template <class List, class Start>
+TrainReport train_ranks(const Plan& plan, const ModelSpec& model, BatchSource& source, const TrainOptions& options,
+                        const Start& start) {
+  TrainReport report = begin_report(plan, options);
+  std::mutex mutex;
+  start([&]<class Platform>(comm::World& world, const Platform& platform) {
+    if (plan.precision == Precision::fp32)
+      train_rank<Platform, float, List>(world, platform, plan, model, source, options, report, mutex);
+    else
+      train_rank<Platform, bfloat16, List>(world, platform, plan, model, source, options, report, mutex);
+  });
+  finish_report(report);
+  return report;
+}
+
+/// Throws Failure (usage) when the job has another number of processes than the plan has ranks.
+inline void require_ranks(const Plan& plan, int processes, const std::string& found, const std::string& way = {}) {
+  const std::string ranks = std::to_string(plan.ranks());
+  const std::string there = std::to_string(processes);
+  if (plan.ranks() != processes)
+    throw Failure(ErrorKind::usage, "the plan has " + ranks + " ranks, but " + found + " " + there +
+                                        " processes: start " + ranks + way + ", or make a plan for " + there);
+}
+
 }  // namespace detail
 
 /// Seconds by which the clock of `peer` is ahead of rank 0's, as rank 0 finds out: the best of several exchanges.
@@ -105,35 +130,6 @@ void gather_records(comm::World& world, Recorder& recorder, SharesClock&& shares
     }
   }
 }
-
-namespace detail {
-
-/// Trains the ranks that `start` starts, which calls its argument with the world and the platform of each.
-template <class List, class Start>
-TrainReport train_ranks(const Plan& plan, const ModelSpec& model, BatchSource& source, const TrainOptions& options,
-                        const Start& start) {
-  TrainReport report = begin_report(plan, options);
-  std::mutex mutex;
-  start([&]<class Platform>(comm::World& world, const Platform& platform) {
-    if (plan.precision == Precision::fp32)
-      train_rank<Platform, float, List>(world, platform, plan, model, source, options, report, mutex);
-    else
-      train_rank<Platform, bfloat16, List>(world, platform, plan, model, source, options, report, mutex);
-  });
-  finish_report(report);
-  return report;
-}
-
-/// Throws Failure (usage) when the job has another number of processes than the plan has ranks.
-inline void require_ranks(const Plan& plan, int processes, const std::string& found, const std::string& way = {}) {
-  const std::string ranks = std::to_string(plan.ranks());
-  const std::string there = std::to_string(processes);
-  if (plan.ranks() != processes)
-    throw Failure(ErrorKind::usage, "the plan has " + ranks + " ranks, but " + found + " " + there +
-                                        " processes: start " + ranks + way + ", or make a plan for " + there);
-}
-
-}  // namespace detail
 
 /// Collective, when no rank is at work: afterwards every rank's report has memory and checkpoints of all, and rank 0's
 /// recorder what all have recorded.

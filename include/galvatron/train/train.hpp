@@ -5,7 +5,6 @@
 #include <galvatron/checkpoint/huggingface.hpp>
 #include <galvatron/checkpoint/reader.hpp>
 #include <galvatron/data/data.hpp>
-#include <galvatron/data/token_source.hpp>
 #include <galvatron/profile/host.hpp>
 #include <galvatron/runtime/learning_rate.hpp>
 #include <galvatron/train/fit.hpp>
