@@ -66,6 +66,22 @@ TEST_CASE("the solver finds what brute force finds on random problems") {
   CHECK(infeasible > 500);
 }
 
+TEST_CASE("a layer that fits few stages does not hide the plans in which others have it") {
+  // The bound of a stage that begins as late as it can may be infinite where an earlier one is fine.
+  for (const unsigned seed : {200098U}) {
+    std::mt19937 random(seed);
+    const Problem p = testing::random_problem(random, {.most_stages = 4, .most_layers = 7, .most_choices = 2});
+    const testing::BruteForce truth = testing::brute_force(p);
+    REQUIRE(truth.peak <= p.budget);
+    for (const double more : {1.0001, 1.3, 1e300}) {
+      CHECK(Solver(p).bound(truth.seconds * more) <= truth.seconds * (1 + 1e-9));
+      const auto fastest = Solver(p).fastest(truth.seconds * more);
+      REQUIRE(fastest);
+      CHECK(fastest->cost.seconds == doctest::Approx(truth.seconds));
+    }
+  }
+}
+
 TEST_CASE("without dominated choices the answers are the same") {
   int dropped = 0;
   for (unsigned seed = 0; seed < 2000; ++seed) {

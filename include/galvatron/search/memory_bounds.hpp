@@ -1,4 +1,4 @@
-// MemoryBounds: what the stages of any assignment keep at least, whatever their seconds.
+// MemoryBounds: what the stages of any assignment keep at least, whatever their seconds; and where stages may begin.
 //
 // Every layer counts with its smallest choice, every stage with the smallest workspace of a layer that it may have.
 // What is left are whole layers in stages, which greedy filling from either end decides.
@@ -20,53 +20,135 @@ namespace galvatron::search {
 struct Windows {
   std::vector<int> low;   ///< (P + 1) the earliest first layer of every stage; the number of layers
   std::vector<int> high;  ///< (P + 1) the latest
+
+  /// Any that leave every stage a layer.
+  explicit constexpr Windows(const Problem& p)
+      : low(static_cast<std::size_t>(p.stages()) + 1, 0), high(low.size(), p.count()) {
+    high.front() = 0;
+    low.back() = p.count();
+  }
+};
+
+/// Narrows windows by what a stage may have.
+/// @param holds  holds(stage, begin, end): whether a stage may have these layers; if not, it may not have more either
+template <class Holds>
+class WindowSearch {
+ public:
+  constexpr WindowSearch(const Problem& problem, Holds holds) : p_(problem), holds_(holds), cuts_(problem.cuts) {
+    if (p_.stages() == 1) cuts_ = even_cuts(p_);
+  }
+
+  /// False when there is no partition.
+  [[nodiscard]] constexpr bool narrow(Windows& windows) const {
+    const int stages = p_.stages();
+    if (!cuts_.empty()) {
+      windows.low = windows.high = cuts_;
+      return fixed_hold();
+    }
+    const auto at = [](std::vector<int>& of, int stage) -> int& { return of[static_cast<std::size_t>(stage)]; };
+    for (int i = 0; i + 1 < stages; ++i) {
+      const int next = furthest(i, at(windows.high, i));
+      if (next < 0) return false;
+      at(windows.high, i + 1) = std::min(at(windows.high, i + 1), next);
+    }
+    for (int i = stages - 1; i > 0; --i) {
+      const int begin = nearest(i, at(windows.low, i + 1));
+      at(windows.low, i) = std::max(at(windows.low, i), begin);
+      if (begin < 0 || at(windows.low, i) > at(windows.high, i)) return false;
+    }
+    return holds_(0, 0, at(windows.low, 1));
+  }
+  /// The same without windows.
+  [[nodiscard]] constexpr bool is_possible() const {
+    if (!cuts_.empty()) return fixed_hold();
+    int begin = 0;
+    for (int stage = 0; stage + 1 < p_.stages(); ++stage) {
+      begin = furthest(stage, begin);
+      if (begin < 0) return false;
+    }
+    return holds_(p_.stages() - 1, begin, p_.count());
+  }
+
+ private:
+  [[nodiscard]] constexpr bool fixed_hold() const {
+    for (std::size_t i = 0; i + 1 < cuts_.size(); ++i)
+      if (!holds_(static_cast<int>(i), cuts_[i], cuts_[i + 1])) return false;
+    return true;
+  }
+  // The value nearest to `bad`, above or below `good`, for which `rule` holds; -1 when it does not hold for `good`.
+  template <class Rule>
+  [[nodiscard]] static constexpr int last_good(int good, int bad, const Rule& rule) {
+    if (!rule(good)) return -1;
+    while (bad - good > 1 || good - bad > 1) {
+      const int middle = (good + bad) / 2;
+      (rule(middle) ? good : bad) = middle;
+    }
+    return good;
+  }
+  // The largest begin of the stage after one that begins with `begin` or before it; -1 when there is none. (A stage
+  // that cannot take the layer `begin` alone may end before it.)
+  [[nodiscard]] constexpr int furthest(int stage, int begin) const {
+    const int first = begin + 1 + (stage == 0 ? p_.leading : 0);
+    const int end = p_.count() - p_.trailing - (p_.stages() - 1 - stage) + 1;
+    if (first >= end) return -1;
+    const int next = last_good(first, end, [&](int to) { return holds_(stage, begin, to); });
+    return next < 0 && stage > 0 ? begin : next;
+  }
+  // The least begin of a stage that ends before `end` or after it; -1 when there is none.
+  [[nodiscard]] constexpr int nearest(int stage, int end) const {
+    const bool last = stage + 1 == p_.stages();
+    const int first = end - 1 - (last ? p_.trailing : 0);
+    const int before = p_.leading + stage - 1;
+    if (first <= before) return -1;
+    const int begin = last_good(first, before, [&](int from) { return holds_(stage, from, end); });
+    return begin < 0 && !last ? end : begin;
+  }
+
+  const Problem& p_;
+  Holds holds_;
+  std::vector<int> cuts_;  // where they are given
 };
 
 class MemoryBounds {
  public:
-  explicit constexpr MemoryBounds(const Problem& problem) : p_(&problem), workspaces_(least_workspaces(problem)) {
-    const auto stages = static_cast<std::size_t>(p_->stages());
-    messages_.assign(stages, 0);
-    sums_.resize(stages);
-    smallest_.assign(stages, std::numeric_limits<std::int64_t>::max());
+  explicit constexpr MemoryBounds(const Problem& problem) : p_(&problem) {
+    const std::vector<std::int64_t> workspaces = least_workspaces(problem);
+    constexpr std::int64_t none = std::numeric_limits<std::int64_t>::max();
     for (int i = 0; i < p_->stages(); ++i) {
       const auto at = static_cast<std::size_t>(i);
-      add_messages(i);
-      if (i > 0 && p_->least_slots(i) == p_->least_slots(i - 1)) {
-        sums_[at] = sums_[at - 1];
-        smallest_[at] = smallest_[at - 1];
-        continue;
-      }
-      std::vector<std::int64_t>& sums = sums_[at];
-      sums.assign(1, 0);
-      std::vector<std::int64_t> least(p_->types.size(), -1);
-      for (int layer = p_->leading; layer < p_->count() - p_->trailing; ++layer) {
-        std::int64_t& kept = least[static_cast<std::size_t>(type_of(layer))];
-        if (kept < 0) kept = least_kept(i, layer);
-        smallest_[at] = std::min(smallest_[at], kept);
-        sums.push_back(sums.back() + kept);
-      }
+      const bool like_last = i > 0 && p_->least_slots(i) == p_->least_slots(i - 1);
+      sums_of_.push_back(like_last ? sums_of_.back() : sums_.size());
+      // What a stage keeps for its neighbours and its first layout.
+      std::int64_t begins = none;
+      std::int64_t ends = none;
+      std::vector<std::int64_t> least(p_->types.size(), none);
+      for (std::size_t type = 0; type < least.size(); ++type)
+        for (const Choice& c : p_->types[type]) {
+          least[type] = std::min(least[type], p_->least_slots(i).kept(c));
+          begins = std::min(begins, (i > 0 ? c.input : 0) + p_->slots_of(i, 0).flight * c.pass_through);
+          ends = std::min(ends, c.activation);
+        }
+      besides_.push_back({p_->fixed + begins + (i + 1 < p_->stages() ? ends : 0), workspaces[at]});
+      if (like_last) continue;
+      sums_.push_back({0});
+      for (const int type : p_->layers)
+        sums_.back().push_back(sums_.back().back() + least[static_cast<std::size_t>(type)]);
     }
-    for (int i = 0; i < p_->leading; ++i) first_ += least_kept(0, i);
-    for (int i = 0; i < p_->trailing; ++i) last_ += least_kept(p_->stages() - 1, p_->count() - 1 - i);
   }
 
   /// The same of assignments with these choices in the first and the last layer, a leading and a trailing one.
   [[nodiscard]] constexpr MemoryBounds with_ends(const Choice& first, const Choice& last) const {
     MemoryBounds out = *this;
-    out.first_ += p_->least_slots(0).kept(first) - least_kept(0, 0);
-    out.last_ += p_->least_slots(p_->stages() - 1).kept(last) - least_kept(p_->stages() - 1, p_->count() - 1);
-    out.workspaces_.front() = std::max(out.workspaces_.front(), workspace_of(first));
-    out.workspaces_.back() = std::max(out.workspaces_.back(), workspace_of(last));
+    const auto replace = [&](int stage, int layer, const Choice& c) {
+      Besides& besides = out.besides_[static_cast<std::size_t>(stage)];
+      besides.bytes += p_->least_slots(stage).kept(c) - kept(stage, layer, layer + 1);
+      besides.workspace = std::max(besides.workspace, workspace_of(c));
+    };
+    replace(0, 0, first);
+    replace(p_->stages() - 1, p_->count() - 1, last);
     return out;
   }
 
-  /// Bytes of a stage besides its movable layers.
-  [[nodiscard]] constexpr std::int64_t besides(int stage) const {
-    const auto at = static_cast<std::size_t>(stage);
-    return p_->fixed + messages_[at] + workspaces_[at] + (stage == 0 ? first_ : 0) +
-           (stage + 1 == p_->stages() ? last_ : 0);
-  }
   /// False when no assignment fits the budget.
   [[nodiscard]] constexpr bool may_fit(std::int64_t budget) const { return windows(budget).has_value(); }
   /// The fullest stage of no assignment has fewer bytes.
@@ -82,85 +164,32 @@ class MemoryBounds {
   }
   /// Where the stages of assignments that fit the budget begin; nothing when there are none.
   [[nodiscard]] constexpr std::optional<Windows> windows(std::int64_t budget) const {
-    const int stages = p_->stages();
-    Windows out{p_->cuts, p_->cuts};
-    if (!p_->cuts.empty()) {
-      for (int i = 0; i < stages; ++i)
-        if (furthest(i, movable_before(p_->cuts[static_cast<std::size_t>(i)]), budget) <
-            movable_before(p_->cuts[static_cast<std::size_t>(i) + 1]))
-          return std::nullopt;
-      return out;
-    }
-    out.low.assign(static_cast<std::size_t>(stages) + 1, 0);
-    out.high.assign(out.low.size(), 0);
-    int at = 0;  // movable layers before
-    for (int i = 0; i < stages; ++i) {
-      at = std::min(furthest(i, at, budget), p_->movable() - (stages - 1 - i));
-      if (at <= i) return std::nullopt;
-      out.high[static_cast<std::size_t>(i) + 1] = p_->leading + at;
-    }
-    if (at < p_->movable()) return std::nullopt;
-    for (int i = stages - 1; i > 0; --i) {
-      at = std::max(nearest(i, at, budget), i);
-      out.low[static_cast<std::size_t>(i)] = p_->leading + at;
-      if (p_->leading + at > out.high[static_cast<std::size_t>(i)]) return std::nullopt;
-    }
-    out.low.back() = out.high.back() = p_->count();
+    const auto holds = [&](int stage, int begin, int end) {
+      const Besides& besides = besides_[static_cast<std::size_t>(stage)];
+      return besides.bytes + besides.workspace + kept(stage, begin, end) <= budget;
+    };
+    Windows out(*p_);
+    if (!WindowSearch(*p_, holds).narrow(out)) return std::nullopt;
     return out;
   }
 
  private:
   static constexpr std::int64_t most_bytes = std::int64_t{1} << 60;
 
-  [[nodiscard]] constexpr int type_of(int layer) const { return p_->layers[static_cast<std::size_t>(layer)]; }
-  [[nodiscard]] constexpr int movable_before(int layer) const {
-    return std::clamp(layer - p_->leading, 0, p_->movable());
-  }
-  [[nodiscard]] constexpr std::int64_t least_kept(int stage, int layer) const {
-    std::int64_t least = std::numeric_limits<std::int64_t>::max();
-    for (const Choice& c : p_->types[static_cast<std::size_t>(type_of(layer))])
-      least = std::min(least, p_->least_slots(stage).kept(c));
-    return least;
-  }
-  // What a stage keeps for its neighbours and its first layout.
-  constexpr void add_messages(int stage) {
-    constexpr std::int64_t most = std::numeric_limits<std::int64_t>::max();
-    std::int64_t begins = most;
-    std::int64_t ends = most;
-    for (const LayerType& type : p_->types)
-      for (const Choice& c : type) {
-        begins = std::min(begins, (stage > 0 ? c.input : 0) + p_->slots_of(stage, 0).flight * c.pass_through);
-        ends = std::min(ends, c.activation);
-      }
-    messages_[static_cast<std::size_t>(stage)] =
-        (begins < most ? begins : 0) + (stage + 1 < p_->stages() && ends < most ? ends : 0);
-  }
-
-  // The most that a stage which begins with movable layer `begin`, or one before it, can end with; -1 where it has no
-  // room for any layer.
-  [[nodiscard]] constexpr int furthest(int stage, int begin, std::int64_t budget) const {
-    const std::vector<std::int64_t>& sums = sums_[static_cast<std::size_t>(stage)];
-    const std::int64_t room = budget - besides(stage);
-    if (room < smallest_[static_cast<std::size_t>(stage)]) return -1;
-    if (room >= sums.back()) return p_->movable();
-    const auto after = std::upper_bound(sums.begin() + begin, sums.end(), sums[static_cast<std::size_t>(begin)] + room);
-    return static_cast<int>(after - sums.begin()) - 1;
-  }
-  // The least that a stage which ends before movable layer `end`, or one after it, can begin with.
-  [[nodiscard]] constexpr int nearest(int stage, int end, std::int64_t budget) const {
-    const std::vector<std::int64_t>& sums = sums_[static_cast<std::size_t>(stage)];
-    const std::int64_t room = budget - besides(stage);
-    const auto first = std::lower_bound(sums.begin(), sums.begin() + end, sums[static_cast<std::size_t>(end)] - room);
-    return static_cast<int>(first - sums.begin());
+  // Of a stage besides what its layers keep.
+  struct Besides {
+    std::int64_t bytes = 0;
+    std::int64_t workspace = 0;
+  };
+  [[nodiscard]] constexpr std::int64_t kept(int stage, int begin, int end) const {
+    const std::vector<std::int64_t>& sums = sums_[sums_of_[static_cast<std::size_t>(stage)]];
+    return sums[static_cast<std::size_t>(end)] - sums[static_cast<std::size_t>(begin)];
   }
 
   const Problem* p_;
-  std::vector<std::int64_t> workspaces_;
-  std::vector<std::int64_t> messages_;           // (stages)
-  std::vector<std::vector<std::int64_t>> sums_;  // (stages, movable + 1) least bytes of the movable layers before
-  std::vector<std::int64_t> smallest_;           // (stages) least bytes of any of them
-  std::int64_t first_ = 0;                       // bytes of the leading layers
-  std::int64_t last_ = 0;
+  std::vector<Besides> besides_;                 // (stages)
+  std::vector<std::size_t> sums_of_;             // (stages) which of the sums
+  std::vector<std::vector<std::int64_t>> sums_;  // (layers + 1) least bytes of the layers before, for slots that differ
 };
 
 }  // namespace galvatron::search

@@ -26,9 +26,7 @@ class PartitionBounds {
   static constexpr double infinite = std::numeric_limits<double>::infinity();
 
   constexpr PartitionBounds(const Problem& problem, const Relaxation& relaxation)
-      : p_(problem), r_(relaxation), fixed_(problem.cuts) {
-    if (problem.stages() == 1) fixed_ = even_cuts(problem);
-  }
+      : p_(problem), r_(relaxation), windows_(problem) {}
 
   /// No assignment is faster. It is not worth being larger than `enough`.
   /// @param ends      all strategies of the ends
@@ -55,11 +53,10 @@ class PartitionBounds {
   constexpr bool narrow(double limit, const TiedEnds& ends = {}) {
     limit_ = limit;
     set_ends(ends);
-    windows_.low.assign(static_cast<std::size_t>(p_.stages()) + 1, 0);
-    windows_.high.assign(windows_.low.size(), p_.count());
+    windows_ = Windows(p_);
     for (std::size_t k = 0; k < r_.size(); ++k) {
       most_[k] = r_.most_slowest(k, limit);
-      if (!narrow_by(k, most_[k])) return false;
+      if (!WindowSearch(p_, Within{this, k, most_[k]}).narrow(windows_)) return false;
     }
     add_up();
     return limit == infinite || least() < limit;
@@ -169,95 +166,31 @@ class PartitionBounds {
     return r_.ranges(k).seconds(stage, part.begin, part.end, part.besides);
   }
 
-  // The least begin of a stage after one that begins with `begin`, and the largest of any.
-  [[nodiscard]] constexpr int least_next(int stage, int begin) const {
-    return begin + 1 + (stage == 0 ? p_.leading : 0);
-  }
-  [[nodiscard]] constexpr int most_next(int stage) const {
-    return p_.count() - p_.trailing - (p_.stages() - 1 - stage);
-  }
-
-  // The value nearest to `bad`, an end of an ascending or descending range from `good`, for which `holds`, which holds
-  // less and less along it; -1 when it does not hold for `good`.
-  template <class Holds>
-  [[nodiscard]] static constexpr int last_good(int good, int bad, const Holds& holds) {
-    if (!holds(good)) return -1;
-    while (bad - good > 1 || good - bad > 1) {
-      const int middle = (good + bad) / 2;
-      (holds(middle) ? good : bad) = middle;
+  // Whether a stage takes no more than some seconds.
+  struct Within {
+    const PartitionBounds* bounds;
+    std::size_t k;  // surrogate
+    double seconds;
+    constexpr bool operator()(int stage, int begin, int end) const {
+      return bounds->stage_seconds(k, stage, begin, end) <= seconds;
     }
-    return good;
-  }
-  // The largest begin of the stage after; -1 when there is none.
-  [[nodiscard]] constexpr int furthest(std::size_t k, int stage, int begin, double seconds) const {
-    const int first = least_next(stage, begin);
-    const int end = most_next(stage) + 1;
-    if (first >= end) return -1;
-    return last_good(first, end, [&](int next) { return stage_seconds(k, stage, begin, next) <= seconds; });
-  }
-  // The least begin of a stage that ends before `end`; -1 when there is none.
-  [[nodiscard]] constexpr int nearest(std::size_t k, int stage, int end, double seconds) const {
-    const int first = end - 1 - (stage + 1 == p_.stages() ? p_.trailing : 0);
-    const int before = p_.leading + stage - 1;
-    if (first <= before) return -1;
-    return last_good(first, before, [&](int begin) { return stage_seconds(k, stage, begin, end) <= seconds; });
-  }
-  [[nodiscard]] constexpr bool feasible(std::size_t k, double seconds) const {
-    int begin = 0;
-    for (int stage = 0; stage + 1 < p_.stages(); ++stage) {
-      begin = furthest(k, stage, begin, seconds);
-      if (begin < 0) return false;
-    }
-    return stage_seconds(k, p_.stages() - 1, begin, p_.count()) <= seconds;
-  }
-
-  // The slowest stage where all cuts are given.
-  [[nodiscard]] constexpr double slowest_of_fixed(std::size_t k) const {
-    double slowest = 0;
-    for (std::size_t i = 0; i + 1 < fixed_.size(); ++i)
-      slowest = std::max(slowest, stage_seconds(k, static_cast<int>(i), fixed_[i], fixed_[i + 1]));
-    return slowest;
-  }
+  };
   // What the slowest stage takes at least.
   // @param high  about as much as all take
   [[nodiscard]] constexpr double least_slowest(std::size_t k, double high) const {
-    if (!fixed_.empty()) return slowest_of_fixed(k);
+    const auto is_possible = [&](double seconds) { return WindowSearch(p_, Within{this, k, seconds}).is_possible(); };
     double low = 0;
     high += 1e-9;
-    while (!feasible(k, high)) {
+    while (!is_possible(high)) {
       low = high;
       high *= 2;
       if (high > 1e200) return infinite;
     }
     for (int round = 0; round < 40 && high - low > 1e-5 * high; ++round) {
       const double middle = (low + high) / 2;
-      (feasible(k, middle) ? high : low) = middle;
+      (is_possible(middle) ? high : low) = middle;
     }
     return low;
-  }
-
-  // Narrows the windows to stages of at most `most` seconds; false when there are none.
-  constexpr bool narrow_by(std::size_t k, double most) {
-    const int stages = p_.stages();
-    if (!fixed_.empty()) {
-      windows_ = {fixed_, fixed_};
-      return slowest_of_fixed(k) <= most;
-    }
-    windows_.low.back() = p_.count();
-    windows_.high.front() = 0;
-    for (int i = 0; i + 1 < stages; ++i) {
-      const int next = furthest(k, i, latest(i), most);
-      if (next < 0) return false;
-      int& high = windows_.high[static_cast<std::size_t>(i) + 1];
-      high = std::min(high, next);
-    }
-    for (int i = stages - 1; i > 0; --i) {
-      const int begin = nearest(k, i, earliest(i + 1), most);
-      int& low = windows_.low[static_cast<std::size_t>(i)];
-      low = std::max(low, begin);
-      if (begin < 0 || low > latest(i)) return false;
-    }
-    return stage_seconds(k, 0, 0, earliest(1)) <= most;
   }
 
   constexpr void add_up() {
@@ -279,7 +212,7 @@ class PartitionBounds {
           rest.slowest = {0, 0};
           continue;
         }
-        for (int end = std::max(earliest(i + 1), least_next(i, begin)); end <= latest(i + 1); ++end) {
+        for (int end = std::max(earliest(i + 1), begin + 1 + (i == 0 ? p_.leading : 0)); end <= latest(i + 1); ++end) {
           const Rest& next = after_[index(i + 1, end)];
           if (next.slowest.front() == infinite) continue;
           if (!add_stage(i, begin, end, next, rest)) break;
@@ -306,7 +239,6 @@ class PartitionBounds {
 
   const Problem& p_;
   const Relaxation& r_;
-  std::vector<int> fixed_;  // cuts, where they are given
   bool known_ends_ = false;
   std::array<BesideRange, 2> first_;
   std::array<BesideRange, 2> last_;
