@@ -9,8 +9,8 @@
 #include <vector>
 
 #include <galvatron/cluster/host.hpp>
-#include <galvatron/comm/communicator.hpp>
 #include <galvatron/cluster/spec.hpp>
+#include <galvatron/comm/communicator.hpp>
 #include <galvatron/comm/launch_environment.hpp>
 #include <galvatron/comm/status.hpp>
 #include <galvatron/model/spec.hpp>

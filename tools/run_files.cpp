@@ -78,8 +78,7 @@ RunStart run_start(const RunFileArguments& a, Launcher& launcher) {
   RunStart start;
   if (launcher.shows()) {
     std::shared_ptr<train::FolderLock> lock;
-    if (!a.checkpoint.empty())
-      lock = value_of("--checkpoint", train::FolderLock::take(a.checkpoint));
+    if (!a.checkpoint.empty()) lock = value_of("--checkpoint", train::FolderLock::take(a.checkpoint));
     start = found_start(a, train::Checksums::compared);
     start.lock = std::move(lock);
     if (!a.checkpoint.empty())  // also of a run that has nothing else to do

@@ -116,8 +116,8 @@ LayerOutput run_nn_layer(const LayerSpec& layer, const StrategySpec& spec, const
     const std::vector<int> bundle = parts_of(layer);
     std::vector<ActivationLayout> streams;
     for (const int part_of_bundle : bundle)
-      streams.push_back(activation_layout(spec, 0, in.shape.samples,
-                                          layer.after(part_of_bundle).tokens.of(in.shape.sequence)));
+      streams.push_back(
+          activation_layout(spec, 0, in.shape.samples, layer.after(part_of_bundle).tokens.of(in.shape.sequence)));
     // Where this rank's rows of a stream begin, and the whole ones.
     const auto local_rows = [&](std::size_t stream) {
       return streams[stream].pieces() * streams[stream].region(rank).tokens();

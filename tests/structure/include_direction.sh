@@ -48,5 +48,5 @@ only oneDNN 'dnnl|oneapi' device/host
 only BLAS 'cblas|openblas|mkl' device/host
 only OpenMP 'omp\.h' device/host rank
 only MPI 'mpi' comm/mpi
-only Boost.Graph 'boost/graph' model/graph schedule/graph detail/graph
+only Boost.Graph 'boost/graph' model/topological_order
 exit "$wrong"

@@ -9,8 +9,8 @@
 #include <stdexcept>
 #include <string>
 #include <string_view>
-#include <type_traits>
 #include <system_error>
+#include <type_traits>
 #include <utility>
 
 #include <tl/expected.hpp>

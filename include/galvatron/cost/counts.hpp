@@ -42,7 +42,8 @@ struct LayerCounts {
   Bytes deferred;            ///< kept besides from the first part of a split backward to the second
   Bytes input;               ///< the local tensors from the layer before, what passes by included
   Bytes activation;          ///< the local tensors to the layer after; mostly as large as the input
-  Bytes pass_through;  ///< of them, what a stage keeps once for each micro-batch in flight: see LayerSpec::is_pass_through
+  Bytes pass_through;        ///< of them, what a stage keeps once for each micro-batch in flight: see
+                             ///< LayerSpec::is_pass_through
   Bytes forward_workspace;   ///< transient peak of forward
   Bytes backward_workspace;  ///< transient peak of backward beyond the output's gradient, which it transforms in place
                              ///< and which grows where the input is larger

@@ -34,8 +34,8 @@ Result<std::unique_ptr<Layer<T>>> make_layer(const Context<D>& context, const La
       throw Failure(ErrorKind::usage, "the head of a tied model has the embedding's table and so its strategy too");
     table = embedding->table();
   }
-  return std::make_unique<ProgramLayer<D, T>>(context, layer, around.number, table, around.replicas,
-                                              around.loss, states);
+  return std::make_unique<ProgramLayer<D, T>>(context, layer, around.number, table, around.replicas, around.loss,
+                                              states);
 }
 
 }  // namespace galvatron::runtime

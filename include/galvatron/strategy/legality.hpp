@@ -72,8 +72,8 @@ constexpr bool splits_heads_evenly(const LayerSpec& layer, const StrategySpec& s
   return heads % spec.context == 0 && (kv_heads % spec.context == 0 || spec.context % kv_heads == 0);
 }
 
-/// Layers whose tokens all attend to each other, and that have as many as all that crosses their borders, may split them
-/// over context ranks.
+/// Layers whose tokens all attend to each other, and that have as many as all that crosses their borders, may split
+/// them over context ranks.
 constexpr bool splits_over_context(const LayerSpec& layer) {
   for (int i = 0; i < most_parts; ++i)
     for (const BundlePart& part : {layer.before(i), layer.after(i)})

@@ -13,8 +13,8 @@
 #include <utility>
 #include <vector>
 
-#include <galvatron/search/pareto.hpp>
 #include <galvatron/search/hull.hpp>
+#include <galvatron/search/pareto.hpp>
 
 namespace galvatron::search::hetu {
 
