@@ -1,6 +1,8 @@
-// Extents cut over ranks evenly and with an alignment.
+// Extents cut over ranks evenly, by ratios, and with an alignment.
+#include <array>
 #include <cstdint>
 #include <random>
+#include <span>
 #include <vector>
 
 #include <doctest/doctest.h>
@@ -13,6 +15,11 @@ namespace {
 using namespace galvatron;
 
 constexpr unsigned sharding_seed = 20260612;
+
+template <class Ratio, std::size_t N>
+constexpr Sharding ratios(std::int64_t extent, const std::array<Ratio, N>& parts, std::int64_t alignment = 1) {
+  return Sharding::by_ratios(extent, std::span<const Ratio>(parts), alignment);
+}
 
 std::vector<std::int64_t> counts(const Sharding& sharding) {
   std::vector<std::int64_t> out;
@@ -35,6 +42,7 @@ void check_tiles(const Sharding& sharding, std::int64_t alignment) {
 }
 
 static_assert(Sharding::even(12, 4).range(2) == Sharding::Range{6, 9});
+static_assert(ratios(8, std::array{1, 3}).range(1) == Sharding::Range{2, 8});
 
 }  // namespace
 
@@ -54,6 +62,19 @@ TEST_CASE("an alignment pads the shards, and what is there stays the extent") {
   CHECK(counts(Sharding::even(10, 4, 64)) == std::vector<std::int64_t>{10, 0, 0, 0});
 }
 
+TEST_CASE("shards follow their ratios, down to 0") {
+  CHECK(counts(ratios(100, std::array{1, 3})) == std::vector<std::int64_t>{25, 75});
+  CHECK(counts(ratios(100, std::array{1, 0, 3})) == std::vector<std::int64_t>{25, 0, 75});
+  CHECK(counts(ratios(100, std::array{0, 1})) == std::vector<std::int64_t>{0, 100});
+  CHECK(counts(ratios(100, std::array{0.5, 1.5})) == std::vector<std::int64_t>{25, 75});
+  CHECK(counts(ratios(100, std::array{1, 3}, 16)) == std::vector<std::int64_t>{16, 84});
+  CHECK(ratios(100, std::array{1, 3}, 16).largest() == 96);
+  CHECK(counts(ratios(3, std::array{1, 1, 1, 1, 1})) == std::vector<std::int64_t>{0, 1, 0, 1, 1});
+  // Products beyond 64 bits.
+  constexpr std::int64_t large = std::int64_t{1} << 62;
+  CHECK(counts(ratios(large, std::array{3, 1})) == std::vector<std::int64_t>{large / 4 * 3, large / 4});
+}
+
 TEST_CASE("shards of any sharding tile the extent") {
   CAPTURE(sharding_seed);
   std::mt19937_64 random(sharding_seed);
@@ -66,5 +87,18 @@ TEST_CASE("shards of any sharding tile the extent") {
     const std::int64_t alignment = std::int64_t{1} << number(0, 7);
     const std::int64_t ranks = number(1, 20);
     check_tiles(Sharding::even(extent, ranks, alignment), alignment);
+    std::vector<std::int64_t> whole;
+    std::vector<double> real;
+    for (std::int64_t i = 0; i < ranks; ++i) {
+      whole.push_back(number(0, 9));
+      real.push_back(std::uniform_real_distribution<double>(0, 1)(random));
+    }
+    whole[static_cast<std::size_t>(number(0, ranks - 1))] += 1;  // not all 0
+    check_tiles(Sharding::by_ratios(extent, std::span<const std::int64_t>(whole), alignment), alignment);
+    check_tiles(Sharding::by_ratios(extent, std::span<const double>(real), alignment), alignment);
+    // Equal ratios are even shards where the extent allows them.
+    const std::vector<int> equal(static_cast<std::size_t>(ranks), 2);
+    CHECK(counts(Sharding::by_ratios(extent * ranks, std::span<const int>(equal))) ==
+          counts(Sharding::even(extent * ranks, ranks)));
   }
 }
