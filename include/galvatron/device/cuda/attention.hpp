@@ -9,7 +9,6 @@
 #include <galvatron/device/cuda/attention_bias.hpp>
 #include <galvatron/device/cuda/flash_attention.hpp>
 #include <galvatron/device/device.hpp>
-#include <galvatron/device/kernels/softmax.hpp>
 
 namespace galvatron::device::cuda {
 

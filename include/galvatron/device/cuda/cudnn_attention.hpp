@@ -18,14 +18,9 @@
 #include <utility>
 #include <vector>
 
-#include <galvatron/core/dtype.hpp>
-#include <galvatron/core/error.hpp>
-#include <galvatron/core/units.hpp>
-#include <galvatron/core/view.hpp>
 #include <galvatron/device/cuda/cudnn_graph.hpp>
 #include <galvatron/device/cuda/stream.hpp>
 #include <galvatron/device/device.hpp>
-#include <galvatron/device/owner.hpp>
 
 namespace galvatron::device::cuda {
 

@@ -10,11 +10,8 @@
 
 #include <cuda_runtime_api.h>
 
-#include <galvatron/core/error.hpp>
-#include <galvatron/core/units.hpp>
 #include <galvatron/device/arena.hpp>
 #include <galvatron/device/cuda/stream.hpp>
-#include <galvatron/device/owner.hpp>
 
 namespace galvatron::device::cuda {
 

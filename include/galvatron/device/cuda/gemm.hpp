@@ -23,12 +23,8 @@
 #include <cublasLt.h>
 #include <cuda_runtime_api.h>
 
-#include <galvatron/core/dtype.hpp>
-#include <galvatron/core/error.hpp>
-#include <galvatron/core/view.hpp>
 #include <galvatron/device/cuda/algorithm_cache.hpp>
 #include <galvatron/device/cuda/stream.hpp>
-#include <galvatron/device/owner.hpp>
 #include <galvatron/device/product.hpp>
 
 namespace galvatron::device::cuda {

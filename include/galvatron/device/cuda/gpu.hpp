@@ -7,9 +7,6 @@
 #include <string>
 #include <type_traits>
 
-#include <galvatron/core/error.hpp>
-#include <galvatron/core/units.hpp>
-#include <galvatron/core/view.hpp>
 #include <galvatron/device/cuda/attention.hpp>
 #include <galvatron/device/cuda/attention_bias.hpp>
 #include <galvatron/device/cuda/embedding.hpp>

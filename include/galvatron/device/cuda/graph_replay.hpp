@@ -13,9 +13,6 @@
 #include <thread>
 #include <vector>
 
-#include <galvatron/core/error.hpp>
-#include <galvatron/core/units.hpp>
-#include <galvatron/core/view.hpp>
 #include <galvatron/device/cuda/block.hpp>
 #include <galvatron/device/device.hpp>
 #include <galvatron/device/product.hpp>

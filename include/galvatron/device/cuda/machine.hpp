@@ -8,9 +8,6 @@
 
 #include <cuda_runtime_api.h>
 
-#include <galvatron/core/dtype.hpp>
-#include <galvatron/core/error.hpp>
-#include <galvatron/core/view.hpp>
 #include <galvatron/device/cuda/cudnn_attention.hpp>
 #include <galvatron/device/cuda/devices.hpp>
 #include <galvatron/device/cuda/gemm.hpp>

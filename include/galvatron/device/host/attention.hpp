@@ -141,50 +141,49 @@ struct QueryState {
 };
 
 /// Adds one block of keys to the rows [0, rows) of a block of queries: kt (width, 96) and v (96, width) packed.
-inline void attend(Isa chosen, const AttentionLayout& layout, std::int64_t first_query, std::int64_t rows,
-                   std::int64_t first_key, const float* kt, const float* v, const BiasRows& bias,
-                   const QueryState& state) {
-  with_isa(chosen, [&]<Isa isa>() GALVATRON_INLINE_LAMBDA {
-    using S = Vectors<isa>;
-    using V = typename S::Float;
-    constexpr std::int64_t lanes = S::lanes;
-    alignas(64) float s[tile_rows * key_block];
-    float rescale[tile_rows];
-    const std::int64_t width = layout.width;
-    for (std::int64_t group = 0; group < rows; group += tile_rows) {
-      const std::int64_t last = std::min(group + tile_rows, rows) - 1;
-      const std::int64_t most = layout.visible_keys(first_query + last, first_key);
-      if (most == 0) continue;
-      const std::int64_t columns = round_up(most, tile_columns);
-      multiply_rows<isa>(columns, layout.shape.head_dim, state.q + group * width, width, 1, kt, key_block, Start::zero,
-                         nullptr, s, key_block);
-      for (std::int64_t r = 0; r < tile_rows; ++r) {
-        float* line = s + r * key_block;
-        float& maximum = state.maximum[group + r];
-        auto& sum = vector_at<S>(state.sum + (group + r) * tile_columns);
-        const std::int64_t seen = layout.visible_keys(first_query + std::min(group + r, last), first_key);
-        bias.add(std::min(group + r, last), seen, line);
-        for (std::int64_t i = seen; i < columns; ++i) line[i] = -std::numeric_limits<float>::infinity();
-        V most_lanes = vector_at<S>(line);
-        for (std::int64_t i = lanes; i < columns; i += lanes) {
-          const V x = vector_at<S>(line + i);
-          most_lanes = x > most_lanes ? x : most_lanes;
-        }
-        const float before = maximum;
-        maximum = std::max(before, greatest(most_lanes));
-        rescale[r] = kernels::exponential2(before - maximum);
-        V total = sum * rescale[r];
-        for (std::int64_t i = 0; i < columns; i += lanes) {
-          V x = vector_at<S>(line + i);
-          kernels::attention_probability(x, maximum);
-          vector_at<S>(line + i) = x;
-          total += x;
-        }
-        sum = total;
+template <Isa isa>
+GALVATRON_INLINE void attend(const AttentionLayout& layout, std::int64_t first_query, std::int64_t rows,
+                             std::int64_t first_key, const float* kt, const float* v, const BiasRows& bias,
+                             const QueryState& state) {
+  using S = Vectors<isa>;
+  using V = typename S::Float;
+  constexpr std::int64_t lanes = S::lanes;
+  alignas(64) float s[tile_rows * key_block];
+  float rescale[tile_rows];
+  const std::int64_t width = layout.width;
+  for (std::int64_t group = 0; group < rows; group += tile_rows) {
+    const std::int64_t last = std::min(group + tile_rows, rows) - 1;
+    const std::int64_t most = layout.visible_keys(first_query + last, first_key);
+    if (most == 0) continue;
+    const std::int64_t columns = round_up(most, tile_columns);
+    multiply_rows<isa>(columns, layout.shape.head_dim, state.q + group * width, width, 1, kt, key_block, Start::zero,
+                       nullptr, s, key_block);
+    for (std::int64_t r = 0; r < tile_rows; ++r) {
+      float* line = s + r * key_block;
+      float& maximum = state.maximum[group + r];
+      auto& sum = vector_at<S>(state.sum + (group + r) * tile_columns);
+      const std::int64_t seen = layout.visible_keys(first_query + std::min(group + r, last), first_key);
+      bias.add(std::min(group + r, last), seen, line);
+      for (std::int64_t i = seen; i < columns; ++i) line[i] = -std::numeric_limits<float>::infinity();
+      V most_lanes = vector_at<S>(line);
+      for (std::int64_t i = lanes; i < columns; i += lanes) {
+        const V x = vector_at<S>(line + i);
+        most_lanes = x > most_lanes ? x : most_lanes;
       }
-      multiply_rows<isa>(width, most, s, key_block, 1, v, width, Start::scale, rescale, state.o + group * width, width);
+      const float before = maximum;
+      maximum = std::max(before, greatest(most_lanes));
+      rescale[r] = kernels::exponential2(before - maximum);
+      V total = sum * rescale[r];
+      for (std::int64_t i = 0; i < columns; i += lanes) {
+        V x = vector_at<S>(line + i);
+        kernels::attention_probability(x, maximum);
+        vector_at<S>(line + i) = x;
+        total += x;
+      }
+      sum = total;
     }
-  });
+    multiply_rows<isa>(width, most, s, key_block, 1, v, width, Start::scale, rescale, state.o + group * width, width);
+  }
 }
 
 /// o and lse from q, k and v; see Device::attention_forward.
@@ -247,8 +246,10 @@ void attention_forward(const Team& team, const AttentionShape& shape, const T* q
           for (std::int64_t at = 0; at < visible; ++at) {
             float* kt = packed + (all_fit ? at * 2 * key_block * width : 0);
             if (!all_fit) pack(sample, kv_head, at, kt);
-            attend(team.isa, layout, first_query, rows, at * key_block, kt, kt + key_block * width,
-                   BiasRows(bias, head, first_query, at * key_block), state);
+            with_isa(team.isa, [&]<Isa isa>() GALVATRON_INLINE_LAMBDA {
+              attend<isa>(layout, first_query, rows, at * key_block, kt, kt + key_block * width,
+                          BiasRows(bias, head, first_query, at * key_block), state);
+            });
           }
           float* head_lse = lse + layout.lse_offset(first_query, sample, head);
           vectorized(team.isa, [&]() GALVATRON_INLINE_LAMBDA {
@@ -314,61 +315,60 @@ struct QueryTiles {
 };
 
 /// The five products of a block of queries and a block of keys.
-inline void attend_backward(Isa chosen, const AttentionLayout& layout, std::int64_t first_query, std::int64_t rows,
-                            std::int64_t first_key, const KeyTiles& keys, const BiasRows& bias,
-                            const QueryTiles& queries) {
-  with_isa(chosen, [&]<Isa isa>() GALVATRON_INLINE_LAMBDA {
-    using S = Vectors<isa>;
-    using V = typename S::Float;
-    constexpr std::int64_t lanes = S::lanes;
-    const std::int64_t width = layout.width;
-    const std::int64_t head_dim = layout.shape.head_dim;
-    const std::int64_t padded_rows = round_up(rows, tile_rows);
-    const std::int64_t keys_here = layout.keys_of(first_key);
-    std::int64_t first_group = 0;  // rows before it see nothing of this block
-    if (layout.shape.causal) first_group = std::max<std::int64_t>(0, first_key - first_query) / tile_rows * tile_rows;
-    for (std::int64_t group = first_group; group < padded_rows; group += tile_rows) {
-      const std::int64_t last = std::min(group + tile_rows, rows) - 1;
-      const std::int64_t most = layout.visible_keys(first_query + last, first_key);
-      const std::int64_t columns = round_up(most, tile_columns);
-      float* p = queries.p + group * key_block;
-      float* ds = queries.ds + group * key_block;
-      multiply_rows<isa>(columns, head_dim, queries.q + group * width, width, 1, keys.kt, key_block, Start::zero,
-                         nullptr, p, key_block);
-      multiply_rows<isa>(columns, head_dim, queries.d_o + group * width, width, 1, keys.vt, key_block, Start::zero,
-                         nullptr, ds, key_block);
-      for (std::int64_t r = 0; r < tile_rows; ++r) {
-        float* p_line = p + r * key_block;
-        float* ds_line = ds + r * key_block;
-        const std::int64_t seen =
-            group + r < rows ? layout.visible_keys(first_query + group + r, first_key) : std::int64_t{0};
-        bias.add(group + r, seen, p_line);
-        const float lse = queries.lse[group + r];
-        const float delta = queries.delta[group + r];
-        for (std::int64_t i = 0; i < columns; i += lanes) {
-          V probability = vector_at<S>(p_line + i);
-          auto& gradient = vector_at<S>(ds_line + i);
-          kernels::attention_probability(probability, lse);
-          vector_at<S>(p_line + i) = probability;
-          gradient = probability * (gradient - delta);
-        }
-        for (std::int64_t i = seen; i < round_up(keys_here, tile_rows); ++i) p_line[i] = ds_line[i] = 0;
-        bias.give(group + r, seen, ds_line);
+template <Isa isa>
+GALVATRON_INLINE void attend_backward(const AttentionLayout& layout, std::int64_t first_query, std::int64_t rows,
+                                      std::int64_t first_key, const KeyTiles& keys, const BiasRows& bias,
+                                      const QueryTiles& queries) {
+  using S = Vectors<isa>;
+  using V = typename S::Float;
+  constexpr std::int64_t lanes = S::lanes;
+  const std::int64_t width = layout.width;
+  const std::int64_t head_dim = layout.shape.head_dim;
+  const std::int64_t padded_rows = round_up(rows, tile_rows);
+  const std::int64_t keys_here = layout.keys_of(first_key);
+  std::int64_t first_group = 0;  // rows before it see nothing of this block
+  if (layout.shape.causal) first_group = std::max<std::int64_t>(0, first_key - first_query) / tile_rows * tile_rows;
+  for (std::int64_t group = first_group; group < padded_rows; group += tile_rows) {
+    const std::int64_t last = std::min(group + tile_rows, rows) - 1;
+    const std::int64_t most = layout.visible_keys(first_query + last, first_key);
+    const std::int64_t columns = round_up(most, tile_columns);
+    float* p = queries.p + group * key_block;
+    float* ds = queries.ds + group * key_block;
+    multiply_rows<isa>(columns, head_dim, queries.q + group * width, width, 1, keys.kt, key_block, Start::zero, nullptr,
+                       p, key_block);
+    multiply_rows<isa>(columns, head_dim, queries.d_o + group * width, width, 1, keys.vt, key_block, Start::zero,
+                       nullptr, ds, key_block);
+    for (std::int64_t r = 0; r < tile_rows; ++r) {
+      float* p_line = p + r * key_block;
+      float* ds_line = ds + r * key_block;
+      const std::int64_t seen =
+          group + r < rows ? layout.visible_keys(first_query + group + r, first_key) : std::int64_t{0};
+      bias.add(group + r, seen, p_line);
+      const float lse = queries.lse[group + r];
+      const float delta = queries.delta[group + r];
+      for (std::int64_t i = 0; i < columns; i += lanes) {
+        V probability = vector_at<S>(p_line + i);
+        auto& gradient = vector_at<S>(ds_line + i);
+        kernels::attention_probability(probability, lse);
+        vector_at<S>(p_line + i) = probability;
+        gradient = probability * (gradient - delta);
       }
-      multiply_rows<isa>(width, most, ds, key_block, 1, keys.k, width, Start::keep, nullptr, queries.dq + group * width,
-                         width);
+      for (std::int64_t i = seen; i < round_up(keys_here, tile_rows); ++i) p_line[i] = ds_line[i] = 0;
+      bias.give(group + r, seen, ds_line);
     }
-    for (std::int64_t key = 0; key < keys_here; key += tile_rows) {
-      std::int64_t from = first_group;  // the first row that sees these six keys
-      if (layout.shape.causal) from = std::max(from, first_key + key - first_query);
-      if (from >= rows) break;
-      const std::int64_t at = from * key_block + key;
-      multiply_rows<isa>(width, rows - from, queries.p + at, 1, key_block, queries.d_o + from * width, width,
-                         Start::keep, nullptr, keys.dv + key * width, width);
-      multiply_rows<isa>(width, rows - from, queries.ds + at, 1, key_block, queries.q + from * width, width,
-                         Start::keep, nullptr, keys.dk + key * width, width);
-    }
-  });
+    multiply_rows<isa>(width, most, ds, key_block, 1, keys.k, width, Start::keep, nullptr, queries.dq + group * width,
+                       width);
+  }
+  for (std::int64_t key = 0; key < keys_here; key += tile_rows) {
+    std::int64_t from = first_group;  // the first row that sees these six keys
+    if (layout.shape.causal) from = std::max(from, first_key + key - first_query);
+    if (from >= rows) break;
+    const std::int64_t at = from * key_block + key;
+    multiply_rows<isa>(width, rows - from, queries.p + at, 1, key_block, queries.d_o + from * width, width, Start::keep,
+                       nullptr, keys.dv + key * width, width);
+    multiply_rows<isa>(width, rows - from, queries.ds + at, 1, key_block, queries.q + from * width, width, Start::keep,
+                       nullptr, keys.dk + key * width, width);
+  }
 }
 
 /// dq, dk, dv from the forward pass's tensors and d_o; delta, as lse, becomes row sums of o * d_o.
@@ -463,8 +463,10 @@ void attention_backward(const Team& team, const AttentionShape& shape, const T* 
             const std::int64_t rows = std::min(query_block, shape.queries - first_query);
             pack_queries(head, first_query, rows, from == 0);
             for (std::int64_t at = from; at < visible; ++at)
-              attend_backward(team.isa, layout, first_query, rows, at * key_block, tiles(at - from),
-                              BiasRows(bias, head, first_query, at * key_block), queries);
+              with_isa(team.isa, [&]<Isa isa>() GALVATRON_INLINE_LAMBDA {
+                attend_backward<isa>(layout, first_query, rows, at * key_block, tiles(at - from),
+                                     BiasRows(bias, head, first_query, at * key_block), queries);
+              });
             vectorized(team.isa, [&]() GALVATRON_INLINE_LAMBDA {
               unpack_rows(rows, shape.head_dim, queries.dq, width, 1.0F / root, from > 0,
                           dq + layout.dq.at(first_query, sample, head), layout.dq.step());

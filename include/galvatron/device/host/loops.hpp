@@ -113,22 +113,50 @@ void for_runs(const Team& team, std::int64_t n, std::int64_t unit, std::int64_t 
 
 namespace galvatron::device::host {
 
-/// The vector types of an instruction set. A template argument loses the attributes of those in memory, which may start
-/// at any element: never deduce them.
+// In memory, where they may start at any element. Templates lose these attributes: never make or deduce them there.
+typedef float FloatsAt8 __attribute__((vector_size(8), aligned(4), may_alias));
+typedef float FloatsAt16 __attribute__((vector_size(16), aligned(4), may_alias));
+typedef float FloatsAt32 __attribute__((vector_size(32), aligned(4), may_alias));
+typedef float FloatsAt64 __attribute__((vector_size(64), aligned(4), may_alias));
+typedef std::uint32_t WordsAt16 __attribute__((vector_size(16), aligned(4), may_alias));
+typedef std::uint32_t WordsAt32 __attribute__((vector_size(32), aligned(4), may_alias));
+typedef std::uint32_t WordsAt64 __attribute__((vector_size(64), aligned(4), may_alias));
+typedef std::uint16_t ShortsAt8 __attribute__((vector_size(8), aligned(2), may_alias));
+typedef std::uint16_t ShortsAt16 __attribute__((vector_size(16), aligned(2), may_alias));
+typedef std::uint16_t ShortsAt32 __attribute__((vector_size(32), aligned(2), may_alias));
+
+/// What loops of an instruction set read and write: as many floats as a register has, half as many, their bits, and as
+/// many 16-bit numbers.
 template <Isa isa>
-struct Vectors {
+struct VectorsInMemory {
+  using FloatAt = FloatsAt16;
+  using HalfAt = FloatsAt8;
+  using WordAt = WordsAt16;
+  using ShortAt = ShortsAt8;
+};
+template <>
+struct VectorsInMemory<Isa::avx2> {
+  using FloatAt = FloatsAt32;
+  using HalfAt = FloatsAt16;
+  using WordAt = WordsAt32;
+  using ShortAt = ShortsAt16;
+};
+template <>
+struct VectorsInMemory<Isa::avx512> {
+  using FloatAt = FloatsAt64;
+  using HalfAt = FloatsAt32;
+  using WordAt = WordsAt64;
+  using ShortAt = ShortsAt32;
+};
+
+/// The vector types of an instruction set; those here are for registers.
+template <Isa isa>
+struct Vectors : VectorsInMemory<isa> {
   static constexpr std::int64_t lanes = isa == Isa::avx512 ? 16 : isa == Isa::avx2 ? 8 : 4;
-  /// A register of floats, the bits of one, and their upper halves.
   typedef float Float __attribute__((vector_size(4 * lanes)));
-  typedef std::uint32_t Word __attribute__((vector_size(4 * lanes)));
-  typedef std::uint16_t Short __attribute__((vector_size(2 * lanes)));
-  /// The same in memory.
-  typedef float FloatAt __attribute__((vector_size(4 * lanes), aligned(4), may_alias));
-  typedef std::uint32_t WordAt __attribute__((vector_size(4 * lanes), aligned(4), may_alias));
-  typedef std::uint16_t ShortAt __attribute__((vector_size(2 * lanes), aligned(2), may_alias));
-  /// A register of doubles, and as many floats in memory.
-  typedef double Doubles __attribute__((vector_size(4 * lanes)));
-  typedef float HalfAt __attribute__((vector_size(2 * lanes), aligned(4), may_alias));
+  typedef std::uint32_t Word __attribute__((vector_size(4 * lanes)));   ///< the bits of a Float
+  typedef std::uint16_t Short __attribute__((vector_size(2 * lanes)));  ///< a ShortAt
+  typedef double Doubles __attribute__((vector_size(4 * lanes)));       ///< of a HalfAt
 };
 using Floats16 = Vectors<Isa::portable>::Float;  ///< of 16 bytes
 using Floats32 = Vectors<Isa::avx2>::Float;
