@@ -79,7 +79,7 @@ ordered_json figures_json(const Simulated& s) {
   return out;
 }
 
-ordered_json stage_json(const Simulated& s, std::size_t i) {
+ordered_json simulated_stage_json(const Simulated& s, std::size_t i) {
   const simulate::StageSeconds& seconds = s.simulation.stages[i];
   const cost::StageMemory& memory = s.simulation.cost.stages[i].memory;
   const PlanStage& stage = s.plan.stages[i];
@@ -211,7 +211,7 @@ void run_simulate(const Arguments& arguments, Common& common) {
   }
   ordered_json out = figures_json(s);
   out["stages"] = ordered_json::array();
-  for (std::size_t i = 0; i < s.plan.stages.size(); ++i) out["stages"].push_back(stage_json(s, i));
+  for (std::size_t i = 0; i < s.plan.stages.size(); ++i) out["stages"].push_back(simulated_stage_json(s, i));
   out["critical_path"] = critical_json(simulate::critical_path(s.simulation));
   if (!compared.empty()) out["compared"] = ordered_json::array();
   for (const Simulated& other : compared) {
