@@ -110,7 +110,7 @@ struct LayerSpec {
   std::int64_t token_types = 0;              ///< embedding: rows of a table of segments
   HeadKind head = HeadKind::language;
   double loss_weight = 1;  ///< of a head's loss in the model's
-  BundlePlace place;       ///< in the model's graph
+  BundlePlace place{};     ///< in the model's graph
   /// Of a layer that is not of this library; null: that of model/layers.hpp. Numbers of the layer that attention and
   /// positions read are those above.
   ForwardPass forward_pass = nullptr;

@@ -29,11 +29,11 @@ template <class D, class T>
 class Chunk {
  public:
   /// Takes all memory that the chunk will ever use but transient tensors.
-  Chunk(D& device, comm::World& world, const StagePlan& stage, const ChunkPlan& plan, const ModelSpec& model,
-        RankMemory& memory, const LayerMaker<D, T>& make)
+  Chunk(D& device, comm::World& world, const StagePlan& stage, const ChunkPlan& plan, RankMemory& memory,
+        const LayerMaker<D, T>& make)
       : device_(device), world_(world), memory_(memory), stage_(stage), plan_(plan), prefetch_(memory.workspace) {
     for (std::size_t i = 0; i < plan_.layers.size(); ++i) {
-      add_layer(i, model, make);
+      add_layer(i, make);
       prefetch_.add(layers_.back()->streaming(), i > 0 && changes_after(i - 1));
     }
     for (auto& layer : layers_) layer->take_stash(memory.stash, plan_.slots, plan_.deferred);
@@ -220,7 +220,7 @@ class Chunk {
   static constexpr int activation_lane(int chunk) { return 1 + 2 * chunk; }
   static constexpr int gradient_lane(int chunk) { return 2 + 2 * chunk; }
 
-  void add_layer(std::size_t i, const ModelSpec& model, const LayerMaker<D, T>& make) {
+  void add_layer(std::size_t i, const LayerMaker<D, T>& make) {
     const ChunkPlan::Entry& entry = plan_.layers[i];
     const auto context = runtime::make_context(
         device_, memory_.workspace, world_, stage_.first_rank, entry.spec, plan_.layouts[i].batch / entry.spec.data,
@@ -348,9 +348,9 @@ class Chunk {
   // Of every image, those that this rank has as tokens.
   [[nodiscard]] SequenceRange patches_of(std::size_t layer) const {
     const galvatron::Region part = plan_.layouts[layer].region(world_.rank());
-    const std::int64_t before = plan_.layers[layer].layer.class_token ? 1 : 0;  // tokens that are no patches
-    const std::int64_t first = std::max(part.sequence_begin - before, std::int64_t{0});
-    return {first, part.sequence_end - before - first};
+    const std::int64_t others = plan_.layers[layer].layer.class_token ? 1 : 0;  // tokens that are no patches
+    const std::int64_t first = std::max(part.sequence_begin - others, std::int64_t{0});
+    return {first, part.sequence_end - others - first};
   }
 
   void move(Border& border, const ActivationBundle<T>& from, const ActivationBundle<T>& to) {

@@ -53,7 +53,7 @@ class Stage {
         program_(value_or_throw(schedule::stage_program(plan.schedule, plan_.stages, plan_.index, plan.microbatches,
                                                         plan.virtual_stages))) {
     for (const ChunkPlan& chunk : plan_.chunks)
-      chunks_.push_back(std::make_unique<Chunk<D, T>>(device, world, plan_, chunk, model, memory, make));
+      chunks_.push_back(std::make_unique<Chunk<D, T>>(device, world, plan_, chunk, memory, make));
   }
 
   Stage(const Stage&) = delete;
