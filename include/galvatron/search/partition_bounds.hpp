@@ -114,8 +114,8 @@ class PartitionBounds {
  private:
   // The stages from one on.
   struct Rest {
-    Surrogate fills{infinite, infinite};
-    Surrogate slowest{infinite, infinite};
+    Surrogate fills{infinite, infinite, infinite};
+    Surrogate slowest{infinite, infinite, infinite};
   };
 
   [[nodiscard]] constexpr std::size_t index(int stage, int begin) const {
@@ -196,13 +196,13 @@ class PartitionBounds {
       if (i < stages) pairs += width * static_cast<std::size_t>(latest(i + 1) - earliest(i + 1) + 1);
     }
     after_.assign(offset_.back(), {});
-    after_.back() = {{0, 0}, {0, 0}};
+    after_.back() = {Surrogate{}, Surrogate{}};
     for (int i = stages; i-- > 0;)
       for (int begin = earliest(i); begin <= latest(i); ++begin) {
         Rest& rest = after_[index(i, begin)];
         if (pairs > 100'000) {
           for (std::size_t k = 0; k < r_.size(); ++k) rest.fills[k] = r_.fills(k, begin, p_.count());
-          rest.slowest = {0, 0};
+          rest.slowest = {};
           continue;
         }
         for (int end = std::max(earliest(i + 1), begin + 1 + (i == 0 ? p_.leading : 0)); end <= latest(i + 1); ++end) {
@@ -221,7 +221,7 @@ class PartitionBounds {
     }
     const bool deferred = p_.objective.weights.deferred > 0;
     for (std::size_t k = 0; k < r_.size(); ++k) {
-      const double fill = deferred ? r_.fills(k, begin, end) : seconds[k];
+      const double fill = deferred ? r_.fills(k, begin, end) : seconds[r_.counts_alike(k) ? k : 0];
       rest.fills[k] = std::min(rest.fills[k], fill + next.fills[k]);
       rest.slowest[k] = std::min(rest.slowest[k], std::max(seconds[k], next.slowest[k]));
     }
@@ -231,10 +231,10 @@ class PartitionBounds {
   const Problem& p_;
   const Relaxation& r_;
   bool known_ends_ = false;
-  std::array<BesideRange, 2> first_;
-  std::array<BesideRange, 2> last_;
+  std::array<BesideRange, 3> first_;
+  std::array<BesideRange, 3> last_;
   double limit_ = infinite;
-  Surrogate most_{infinite, infinite};
+  Surrogate most_{infinite, infinite, infinite};
   Windows windows_;
   std::vector<std::size_t> offset_;
   std::vector<Rest> after_;  // by stage and begin

@@ -139,7 +139,7 @@ class StageDp {
     int begin = 0;                           // first layer that is open
     double bytes = 0;                        // that the open layers keep
     double per_iteration = 0;                // of the open layers
-    std::array<PiecewiseLinear, 2> seconds;  // in each surrogate
+    std::array<PiecewiseLinear, 3> seconds;  // in each surrogate
   };
   // The labels after a layer.
   struct Layer {
@@ -190,7 +190,7 @@ class StageDp {
     return out;
   }
   // Where questions to the bounds of an Ahead begin.
-  using Places = std::array<std::size_t, 2>;
+  using Places = std::array<std::size_t, 3>;
 
   // No completion of this label is below the best plan known.
   // @param open  the open layers in the last surrogate: from the layout at hand where layouts are known
