@@ -18,7 +18,7 @@
 #include <galvatron/core/units.hpp>
 #include <galvatron/model/spec.hpp>
 #include <galvatron/schedule/in_flight.hpp>
-#include <galvatron/search/case.hpp>
+#include <galvatron/search/build_problem.hpp>
 #include <galvatron/search/choices.hpp>
 #include <galvatron/search/options.hpp>
 #include <galvatron/search/problem.hpp>

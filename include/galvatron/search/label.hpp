@@ -9,6 +9,7 @@
 
 #include <galvatron/search/pareto.hpp>
 #include <galvatron/search/problem.hpp>
+#include <galvatron/search/tuning.hpp>
 
 namespace galvatron::search {
 
@@ -57,8 +58,8 @@ struct Label {
 
 namespace detail {
 
-/// Labels that were kept, in the order of time, for the question whether one of them beats the next. Labels have few
-/// different workspaces; for each one a staircase has the least top for every once.
+/// Labels that were kept, in the order of time, for the question whether one of them dominates the next. Labels have
+/// few different workspaces; for each one a Pareto front has the least top for every per-iteration cost.
 class KeptLabels {
  public:
   [[nodiscard]] constexpr bool dominate(const Label& label) const {
@@ -67,7 +68,7 @@ class KeptLabels {
       return group.tops.dominates(label.per_iteration, std::min(label.top, label.kept + group.workspace));
     });
   }
-  /// A label that none beats.
+  /// A label that none dominates.
   constexpr void add(const Label& label) {
     const std::int64_t workspace = label.workspace();
     auto group = std::find_if(groups_.begin(), groups_.end(), [=](const Group& g) { return g.workspace == workspace; });
@@ -83,10 +84,31 @@ class KeptLabels {
   std::vector<Group> groups_;
 };
 
-/// Of so many labels all are compared; of more, so many pairs of each on average.
-inline constexpr std::size_t compared_of_each = 256;
+/// Sorts labels that come in a few sorted runs, those of one choice after the other: merges them.
+constexpr void merge_runs(std::vector<Label>& labels) {
+  std::vector<std::ptrdiff_t> ends{0};
+  for (auto at = labels.begin(); at != labels.end(); ends.push_back(at - labels.begin()))
+    at = std::is_sorted_until(at, labels.end());
+  if (ends.size() > labels.size() / 4) {
+    std::sort(labels.begin(), labels.end());
+    return;
+  }
+  std::vector<Label> merged(labels.size());
+  while (ends.size() > 2) {
+    std::size_t runs = 0;
+    for (std::size_t k = 0; k + 1 < ends.size(); k += 2) {
+      const std::ptrdiff_t middle = ends[k + 1];
+      const std::ptrdiff_t end = ends[std::min(k + 2, ends.size() - 1)];
+      std::merge(labels.begin() + ends[k], labels.begin() + middle, labels.begin() + middle, labels.begin() + end,
+                 merged.begin() + ends[k]);
+      ends[++runs] = end;
+    }
+    ends.resize(runs + 1);
+    labels.swap(merged);
+  }
+}
 
-/// Keeps the labels, sorted, that no other beats, and of very many some others too; returns how many.
+/// Keeps the labels, sorted, that no other dominates, and of more than some hundred a few others too; returns how many.
 /// @param comparisons  grows by those that took more than a look at a label
 constexpr std::size_t keep_non_dominated(std::vector<Label>& labels, std::size_t& comparisons) {
   std::size_t kept = 0;
@@ -103,24 +125,21 @@ constexpr std::size_t keep_non_dominated(std::vector<Label>& labels, std::size_t
   const auto dominates = [](const Label& a, const Label& b) {
     return a.fill <= b.fill && a.per_iteration <= b.per_iteration && a.top <= b.top && a.kept <= b.kept;
   };
-  return keep_non_dominated(labels, dominates, compared_of_each * labels.size(), comparisons);
+  return keep_non_dominated(labels, dominates, 256 * labels.size(), comparisons);
 }
 
 }  // namespace detail
 
-/// Comparisons of two labels that take as long as making one.
-inline constexpr std::size_t comparisons_of_a_label = 16;
-
-/// Removes labels that another one makes superfluous, and then, if more than `limit` are left, thins them: the range of
-/// memory is cut into cells and each keeps its label of least time + share * once. Returns whether it thinned.
-/// The result is ordered by time and depends on nothing but the labels and their order.
+/// Removes dominated labels, and then, if more than `limit` are left, truncates the beam: the range of memory is cut
+/// into cells and each keeps its label of least time + share * per_iteration. Returns whether it truncated. The result
+/// is ordered by time and depends on nothing but the labels and their order.
 /// @param work  grows by what that took beyond a look at each label, in labels
 constexpr bool keep_best(std::vector<Label>& labels, std::size_t limit, double share, std::int64_t* work = nullptr) {
   if (labels.size() < 2) return false;
-  std::sort(labels.begin(), labels.end());
+  detail::merge_runs(labels);
   std::size_t comparisons = 0;
   const std::size_t kept = detail::keep_non_dominated(labels, comparisons);
-  if (work != nullptr) *work += static_cast<std::int64_t>(comparisons / comparisons_of_a_label);
+  if (work != nullptr) *work += static_cast<std::int64_t>(comparisons / tuning::comparisons_of_a_label);
   labels.resize(kept);
   if (kept <= limit) return false;
 

@@ -1,15 +1,22 @@
-// What a search is asked, and what it answers.
+// What a search is asked, checked and completed, and what it answers.
 #pragma once
 
 #include <atomic>
 #include <cstdint>
+#include <numeric>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include <galvatron/cluster/spec.hpp>
 #include <galvatron/core/dtype.hpp>
+#include <galvatron/core/error.hpp>
 #include <galvatron/core/units.hpp>
 #include <galvatron/cost/trainer.hpp>
+#include <galvatron/model/spec.hpp>
+#include <galvatron/strategy/divisors.hpp>
+#include <galvatron/strategy/one_for_all.hpp>
 #include <galvatron/strategy/schedule_kind.hpp>
 #include <galvatron/strategy/space.hpp>
 #include <galvatron/strategy/spec.hpp>
@@ -42,6 +49,72 @@ struct SearchOptions {
 
   [[nodiscard]] bool interrupted() const { return stop != nullptr && stop->load(std::memory_order_relaxed) != 0; }
 };
+
+/// Checks options against model and cluster and fills in the defaults. Errors (usage): figures below 1, a sequence that
+/// is too long, micro-batches that do not divide the batch, forced degrees that do not divide the
+/// devices, no effort, no schedule or none that the space's trainer has.
+inline Result<SearchOptions> completed(SearchOptions options, const ModelSpec& model, const Cluster& cluster) {
+  const auto text = [](std::int64_t n) { return std::to_string(n); };
+  if (model.blocks.empty()) return usage_error("the model " + model.name + " has no layers");
+  if (options.sequence == 0) options.sequence = model.positions();
+  if (options.memory.count == 0) options.memory = cluster.device.memory;
+  if (options.global_batch < 1 || options.global_batch > (1 << 30))
+    return usage_error("the global batch is " + text(options.global_batch) + ": give 1 to 2^30 samples");
+  if (model.takes_images() && options.sequence != model.positions())
+    return usage_error("the sequence has " + text(options.sequence) + " tokens: " + model.name +
+                       " takes images, which are " + text(model.positions()) + " tokens; leave the sequence out");
+  if (options.sequence < 1 || options.sequence > model.positions())
+    return usage_error("the sequence has " + text(options.sequence) + " tokens: " + model.name + " takes 1 to " +
+                       text(model.positions()));
+  for (const LayerSpec& block : model.blocks)
+    for (const TokenRatio& ratio : {block.tokens, block.memory, block.target})
+      if (!ratio.divides(options.sequence))
+        return usage_error("the sequence has " + text(options.sequence) + " tokens: a layer of " + model.name +
+                           " works on " + text(ratio.part) + "/" + text(ratio.whole) + " of them; give a multiple of " +
+                           text(ratio.whole / std::gcd(ratio.part, ratio.whole)));
+  if (options.memory.count < 1)
+    return usage_error("the memory budget is " + text(options.memory.count) + " bytes: give a positive size");
+  options.memory = min(options.memory, cluster.device.memory);
+  if (cluster.devices < 1) return usage_error("the cluster " + cluster.name + " has no devices");
+  if (options.microbatches < 0 || (options.microbatches > 0 && options.global_batch % options.microbatches != 0))
+    return usage_error(text(options.microbatches) + " micro-batches do not divide the global batch of " +
+                       text(options.global_batch) + ": choose a divisor");
+  if (options.trainer != cost::Trainer::galvatron)
+    for (const LayerSpec& block : model.blocks)
+      if (!block.is_plain_block())
+        return usage_error("the model " + model.name + " has other blocks than GPT's and Llama's, so that only this " +
+                           "library's own runtime can be planned for; leave --trainer out");
+  const std::pair<const char*, const DegreeRange*> axes[] = {{"pp", &options.space.pipeline},
+                                                             {"tp", &options.space.tensor},
+                                                             {"cp", &options.space.context},
+                                                             {"dp", &options.space.data}};
+  std::int64_t forced = 1;
+  for (const auto& [name, range] : axes) {
+    if (range->forced == 0) continue;
+    forced *= range->forced;
+    if (forced <= cluster.devices && cluster.devices % forced == 0) continue;
+    std::string valid;
+    for (const int degree : divisors(cluster.devices)) valid += (valid.empty() ? "" : ", ") + text(degree);
+    return usage_error("--space " + std::string(name) + "=" + text(range->forced) +
+                       (forced == range->forced ? "" : " and what else is forced, " + text(forced) + " together,") +
+                       " does not divide the " + text(cluster.devices) + " devices of " + cluster.name +
+                       ": force degrees whose product is one of " + valid);
+  }
+  if (options.effort < 1 || options.effort > 1'000'000)
+    return usage_error("the effort is " + text(options.effort) + ": give 1 to 1000000");
+  if (options.schedules.empty()) return usage_error("no schedule is allowed: name gpipe, 1f1b, interleaved or zb-h1");
+  const OneForAll trainer = options.space.one_for_all;
+  if (trainer != OneForAll::no) options.one_strategy = true;
+  std::erase_if(options.schedules, [&](ScheduleKind kind) { return !has_schedule(trainer, kind); });
+  if (options.schedules.empty()) {
+    std::string has;
+    for (const ScheduleKind kind : schedule_kinds)
+      if (has_schedule(trainer, kind)) has += (has.empty() ? "" : ", ") + std::string(name_of(kind));
+    return usage_error("none of the schedules is one of --space " + std::string(name_of(trainer)) +
+                       ", which has: " + has);
+  }
+  return options;
+}
 
 /// A whole strategy, with layers numbered as blocks of the model (embedding and head apart).
 struct Candidate {

@@ -18,6 +18,7 @@
 #include <galvatron/search/problem.hpp>
 #include <galvatron/search/range_bound.hpp>
 #include <galvatron/search/relaxation.hpp>
+#include <galvatron/search/tuning.hpp>
 
 namespace galvatron::search {
 
@@ -41,10 +42,16 @@ class PartitionBounds {
     }
     if (whole >= enough || enough == infinite) return whole;
     double out = enough;
-    for (std::size_t first = 0; first < ends.size() && whole < out; first += group) {
-      const std::vector<std::optional<PartitionBounds>> within = narrowed(ends, first, out, executor);
-      for (std::size_t i = 0; i < within.size(); ++i)
-        if (within[i]) out = std::min(out, std::max(whole, within[i]->least()));
+    for (std::size_t first = 0; first < ends.size() && whole < out; first += tuning::at_once) {
+      std::array<double, tuning::at_once> least{};
+      const std::size_t count = std::min(tuning::at_once, ends.size() - first);
+      share(executor, count, [&](std::size_t i) {
+        const TiedEnds& own = ends[first + i];
+        PartitionBounds bounds(*this);
+        const bool is_open = r_.sums().with_ends(p_, own) < out && bounds.narrow(out, own);
+        least[i] = is_open ? bounds.least() : infinite;
+      });
+      for (std::size_t i = 0; i < count; ++i) out = std::min(out, std::max(whole, least[i]));
     }
     return out;
   }
@@ -67,20 +74,6 @@ class PartitionBounds {
     limit_ = infinite;
     windows_ = windows;
     after_.clear();
-  }
-  [[nodiscard]] constexpr double limit() const { return limit_; }
-  static constexpr std::size_t group = 8;  ///< ends that are looked at together
-  /// The bounds for each of a group of ends, from `first` on; nothing where none has less than `limit` seconds.
-  template <class Executor>
-  [[nodiscard]] constexpr std::vector<std::optional<PartitionBounds>> narrowed(const std::vector<TiedEnds>& ends,
-                                                                               std::size_t first, double limit,
-                                                                               Executor* executor) const {
-    std::vector<std::optional<PartitionBounds>> out(std::min(group, ends.size() - first));
-    share(executor, out.size(), [&](std::size_t i) {
-      const TiedEnds& own = ends[first + i];
-      if (r_.sums().with_ends(p_, own) < limit && !out[i].emplace(*this).narrow(limit, own)) out[i].reset();
-    });
-    return out;
   }
   /// No assignment with less than the limit is faster.
   [[nodiscard]] constexpr double least() const {
@@ -121,8 +114,8 @@ class PartitionBounds {
  private:
   // The stages from one on.
   struct Rest {
-    Surrogate fills{infinite, infinite};
-    Surrogate slowest{infinite, infinite};
+    Surrogate fills{infinite, infinite, infinite};
+    Surrogate slowest{infinite, infinite, infinite};
   };
 
   [[nodiscard]] constexpr std::size_t index(int stage, int begin) const {
@@ -203,13 +196,13 @@ class PartitionBounds {
       if (i < stages) pairs += width * static_cast<std::size_t>(latest(i + 1) - earliest(i + 1) + 1);
     }
     after_.assign(offset_.back(), {});
-    after_.back() = {{0, 0}, {0, 0}};
+    after_.back() = {Surrogate{}, Surrogate{}};
     for (int i = stages; i-- > 0;)
       for (int begin = earliest(i); begin <= latest(i); ++begin) {
         Rest& rest = after_[index(i, begin)];
-        if (pairs > most_pairs) {
+        if (pairs > 100'000) {
           for (std::size_t k = 0; k < r_.size(); ++k) rest.fills[k] = r_.fills(k, begin, p_.count());
-          rest.slowest = {0, 0};
+          rest.slowest = {};
           continue;
         }
         for (int end = std::max(earliest(i + 1), begin + 1 + (i == 0 ? p_.leading : 0)); end <= latest(i + 1); ++end) {
@@ -228,22 +221,20 @@ class PartitionBounds {
     }
     const bool deferred = p_.objective.weights.deferred > 0;
     for (std::size_t k = 0; k < r_.size(); ++k) {
-      const double fill = deferred ? r_.fills(k, begin, end) : seconds[k];
+      const double fill = deferred ? r_.fills(k, begin, end) : seconds[r_.counts_alike(k) ? k : 0];
       rest.fills[k] = std::min(rest.fills[k], fill + next.fills[k]);
       rest.slowest[k] = std::min(rest.slowest[k], std::max(seconds[k], next.slowest[k]));
     }
     return true;
   }
 
-  static constexpr std::size_t most_pairs = 100'000;
-
   const Problem& p_;
   const Relaxation& r_;
   bool known_ends_ = false;
-  std::array<BesideRange, 2> first_;
-  std::array<BesideRange, 2> last_;
+  std::array<BesideRange, 3> first_;
+  std::array<BesideRange, 3> last_;
   double limit_ = infinite;
-  Surrogate most_{infinite, infinite};
+  Surrogate most_{infinite, infinite, infinite};
   Windows windows_;
   std::vector<std::size_t> offset_;
   std::vector<Rest> after_;  // by stage and begin

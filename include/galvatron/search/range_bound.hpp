@@ -21,6 +21,7 @@
 #include <galvatron/search/hull.hpp>
 #include <galvatron/search/parallel.hpp>
 #include <galvatron/search/problem.hpp>
+#include <galvatron/search/tuning.hpp>
 
 namespace galvatron::search {
 
@@ -137,7 +138,7 @@ class RangeBound {
   /// With one stage: cuts the class of the least bound in two until that is `enough` seconds of the stage, or some
   /// times.
   constexpr void refine(double enough) {
-    for (int round = 0; round < refinements; ++round) {
+    for (std::size_t round = 0; round < tuning::prices; ++round) {
       std::size_t least = 0;
       double bound = infinite;
       for (std::size_t i = 0; i < classes_.size(); ++i) {
@@ -164,7 +165,12 @@ class RangeBound {
       if (!out.add(q.price, q.seconds.before(b) - q.seconds.before(a))) break;
     return out;
   }
-  /// The same with so many bytes for what the layers keep.
+  /// Bytes that these layers keep at least.
+  [[nodiscard]] constexpr double least_bytes(int stage, int begin, int end) const {
+    const Sums& bytes = table(classes_.back(), stage).bytes;
+    return bytes.before(place(end)) - bytes.before(place(begin));
+  }
+  /// Seconds with so many bytes for what the layers keep.
   [[nodiscard]] constexpr double seconds_within(int stage, int begin, int end, double bytes) const {
     return seconds_within(classes_.back(), stage, begin, end, bytes);
   }
@@ -276,9 +282,10 @@ class RangeBound {
       add_slopes(hulls.back(), prices);
     }
     sort_prices(prices);
-    if (prices.size() > most_prices) {  // any prices are valid
+    if (prices.size() > tuning::prices) {  // any prices are valid
       std::vector<double> some;
-      for (std::size_t k = 0; k < most_prices; ++k) some.push_back(prices[k * (prices.size() - 1) / (most_prices - 1)]);
+      for (std::size_t k = 0; k < tuning::prices; ++k)
+        some.push_back(prices[k * (prices.size() - 1) / (tuning::prices - 1)]);
       prices = std::move(some);
     }
     const auto sums = [&](const auto& of_hull) {
@@ -321,9 +328,6 @@ class RangeBound {
       receive_.push_back(chunk_ends * receive);
     }
   }
-
-  static constexpr std::size_t most_prices = 24;
-  static constexpr int refinements = 24;
 
   const Problem& p_;
   std::vector<Place> places_;          // (layers + 1)

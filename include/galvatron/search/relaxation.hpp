@@ -5,14 +5,14 @@
 //
 //     alone (fill_drain sum F_i + steady max T_i) + U
 //
-// A part of U may be counted at the stages instead, because no stage has more than U: with the share s for which
-// alone (fill_drain P s + steady s) = 1,
+// U may be counted at the stages instead, because no stage has more than U: with shares f, s >= 0 for which
+// alone (fill_drain P f + steady s) = 1,
 //
-//     alone (fill_drain sum (F_i + s U_i) + steady max (T_i + s U_i))
+//     alone (fill_drain sum (F_i + f U_i) + steady max (T_i + s U_i))
 //
 // is no more. A stage that is fast because it does much once an iteration (ZeRO, few data parallel ranks) is told from
-// one that is fast by itself only if that is counted there. Both objectives bound an iteration: these two surrogates
-// are numbered by k, 0 with the share 0.
+// one that is fast by itself only if that is counted there. All of these bound an iteration. Three surrogates are used,
+// numbered by k: U by itself (f = s = 0), all of it in the slowest stage (f = 0), and alike in both (f = s).
 #pragma once
 
 #include <algorithm>
@@ -73,16 +73,16 @@ struct LayerSums {
 };
 
 /// A number for each surrogate objective.
-using Surrogate = std::array<double, 2>;
+using Surrogate = std::array<double, 3>;
 
 /// What is known of any assignment with less than some seconds.
 struct StageLimit {
   static constexpr double infinite = std::numeric_limits<double>::infinity();
 
-  double seconds = infinite;           ///< the limit on the assignment
-  Surrogate most{infinite, infinite};  ///< no stage has more of T + share * U
-  Surrogate fills{};                   ///< F + share * U of all stages, at least
-  Surrogate slowest{};                 ///< the slowest stage has at least that
+  double seconds = infinite;                     ///< the limit on the assignment
+  Surrogate most{infinite, infinite, infinite};  ///< no stage has more of T + share * U
+  Surrogate fills{};                             ///< F + share * U of all stages, at least
+  Surrogate slowest{};                           ///< the slowest stage has at least that
 };
 
 class Relaxation {
@@ -92,13 +92,16 @@ class Relaxation {
   template <class Executor = Team>
   explicit constexpr Relaxation(const Problem& problem, int workspace_classes = 1, Executor* executor = nullptr)
       : problem_(problem), sums_(problem), per_iteration_(sums_.per_iteration.back() / problem.stages()) {
-    const auto add = [&](double share) {
-      all_.push_back({share, RangeBound(problem, share, workspace_classes, executor), LayerSums(problem, share).fill});
+    const auto add = [&](double fill_share, double share) {
+      all_.push_back({fill_share, share, RangeBound(problem, share, workspace_classes, executor),
+                      LayerSums(problem, fill_share).fill});
     };
-    add(0);
+    const Objective& o = problem.objective;
+    add(0, 0);
+    if (problem.stages() > 1 && o.weights.steady > 0) add(0, 1 / (o.alone * o.weights.steady));
     // With one stage per-iteration cost is time anyway. Where stages share cores, their sum alone is a bound as well,
     // and not more than a part of the cost may be counted there.
-    if (problem.stages() > 1 && !problem.objective.shared) add(problem.objective.share_of_iteration());
+    if (problem.stages() > 1 && !o.shared) add(o.share_of_iteration(), o.share_of_iteration());
   }
 
   /// With one stage: range bounds that are nearer, as far as they are below `enough` seconds of an iteration.
@@ -115,7 +118,9 @@ class Relaxation {
   [[nodiscard]] constexpr double share(std::size_t k) const { return all_[k].share; }
   /// Of T + share * U.
   [[nodiscard]] constexpr const RangeBound& ranges(std::size_t k) const { return all_[k].ranges; }
-  /// Least sum of F + share * U over layers [begin, end).
+  /// Fill is counted like the slowest stage.
+  [[nodiscard]] constexpr bool counts_alike(std::size_t k) const { return all_[k].fill_share == all_[k].share; }
+  /// Least sum of F + its share of U over layers [begin, end).
   [[nodiscard]] constexpr double fills(std::size_t k, int begin, int end) const {
     return all_[k].fills[static_cast<std::size_t>(end)] - all_[k].fills[static_cast<std::size_t>(begin)];
   }
@@ -130,9 +135,8 @@ class Relaxation {
   /// would leave less of the surrogate's sums, together never less.)
   [[nodiscard]] constexpr double seconds(std::size_t k, double per_iteration, double stages, double fills,
                                          double slowest, double surrogate_fills, double surrogate_slowest) const {
-    const double counted = all_[k].share * per_iteration;
-    return problem_.objective(std::max(fills, surrogate_fills - stages * counted),
-                              std::max(slowest, surrogate_slowest - counted), per_iteration);
+    return problem_.objective(std::max(fills, surrogate_fills - all_[k].fill_share * stages * per_iteration),
+                              std::max(slowest, surrogate_slowest - all_[k].share * per_iteration), per_iteration);
   }
   /// The most T + share * U of a stage in an assignment that takes `limit`.
   [[nodiscard]] constexpr double most_slowest(std::size_t k, double limit) const {
@@ -146,6 +150,7 @@ class Relaxation {
 
  private:
   struct One {
+    double fill_share = 0;
     double share = 0;
     RangeBound ranges;
     std::vector<double> fills;

@@ -20,14 +20,14 @@
 #include <galvatron/core/quantity.hpp>
 #include <galvatron/model/spec.hpp>
 #include <galvatron/search/bmw.hpp>
-#include <galvatron/search/cases.hpp>
+#include <galvatron/search/build_problem.hpp>
 #include <galvatron/search/core_problem.hpp>
 #include <galvatron/search/memory_bounds.hpp>
 #include <galvatron/search/options.hpp>
 #include <galvatron/search/parallel.hpp>
 #include <galvatron/search/relaxation.hpp>
-#include <galvatron/search/schemes.hpp>
 #include <galvatron/search/solver.hpp>
+#include <galvatron/search/tuning.hpp>
 #include <galvatron/search/uniform.hpp>
 
 namespace galvatron::search {
@@ -80,12 +80,8 @@ class Search {
   SearchResult run() {
     SearchResult out;
     out.statistics.cases = static_cast<int>(cases_.size());
-    std::vector<std::vector<UniformPlan>> uniform(cases_.size());
-    executor_.each(cases_.size(), [&](std::size_t i) {
-      if (!options_.interrupted()) uniform[i] = UniformPlans(cases_[i]).best();
-    });
-    for (std::size_t i = 0; i < cases_.size(); ++i) try_uniform(cases_[i], uniform[i]);
-    uniform.clear();
+    for (const Case& c : cases_)
+      if (!options_.interrupted()) try_uniform(c);
     bounds_.resize(cases_.size());
     executor_.each(cases_.size(), [&](std::size_t i) {
       if (options_.interrupted()) return;  // a bound of 0
@@ -101,7 +97,7 @@ class Search {
       open = solve(open, most_labels(), most_work(), out.statistics);
     } else {
       open = solve(open, core_pass, most_work() / 4, out.statistics);
-      open = solve(open, 6, most_work() / 2, out.statistics);
+      open = solve(open, tuning::few, most_work() / 2, out.statistics);
     }
     // Where hardly anything fits, few labels miss it: the smallest plan of all is one to begin with, or there is none.
     std::optional<Candidate> smallest;
@@ -150,15 +146,16 @@ class Search {
   void raise_bounds(std::vector<std::size_t> open) {
     std::stable_sort(open.begin(), open.end(), [&](std::size_t a, std::size_t b) { return bounds_[a] < bounds_[b]; });
     bool higher = true;
-    for (std::size_t first = 0; first < open.size() && higher; first += group) {
+    for (std::size_t first = 0; first < open.size() && higher; first += tuning::at_once) {
       if (options_.interrupted()) return;
-      std::array<bool, group> rose{};
-      const std::size_t count = std::min(group, open.size() - first);
+      std::array<bool, tuning::at_once> rose{};
+      const std::size_t count = std::min(tuning::at_once, open.size() - first);
       executor_.each(count, [&](std::size_t i) {
         const Case& c = cases_[open[first + i]];
         double& bound = bounds_[open[first + i]];
         if (c.stages() == 1 || bound >= upper_for(c)) return;
-        const double nearer = Solver<Executor>(c.problem, {}, &executor_, 8).bound(upper_for(c));
+        const double nearer =
+            Solver<Executor>(c.problem, {}, &executor_, static_cast<int>(tuning::few)).bound(upper_for(c));
         rose[i] = nearer > bound * (1 + 1e-6);
         if (rose[i]) bound = nearer;
       });
@@ -186,8 +183,8 @@ class Search {
     out.searched = true;
     if (labels == core_pass && options_.algorithm == Algorithm::exact) {
       // Many stages join in many ways: fewer labels of each will do.
-      limits.labels = std::clamp<std::size_t>(192 / static_cast<std::size_t>(c.stages()), 6, 48);
-      out.found = CoreProblem(c.problem, 8).fastest(upper, limits, &executor_, out.work);
+      limits.labels = std::max(tuning::few, Limits().labels / static_cast<std::size_t>(std::max(4, c.stages())));
+      out.found = CoreProblem(c.problem, tuning::few).fastest(upper, limits, &executor_, out.work);
       out.proven = false;
       return out;
     }
@@ -212,12 +209,12 @@ class Search {
   std::vector<std::size_t> solve(const std::vector<std::size_t>& open, std::size_t labels, std::int64_t until,
                                  SearchStatistics& statistics) {
     std::vector<std::size_t> unproven;
-    for (std::size_t first = 0; first < open.size(); first += group) {
+    for (std::size_t first = 0; first < open.size(); first += tuning::at_once) {
       if (options_.interrupted()) {
         unproven.insert(unproven.end(), open.begin() + static_cast<std::ptrdiff_t>(first), open.end());
         break;
       }
-      const std::size_t count = std::min(group, open.size() - first);
+      const std::size_t count = std::min(tuning::at_once, open.size() - first);
       std::vector<Attempt> attempts(count);
       std::int64_t hopeful = 0;
       for (std::size_t i = 0; i < count; ++i) hopeful += bounds_[open[first + i]] < upper_for(cases_[open[first + i]]);
@@ -252,19 +249,25 @@ class Search {
     by_stages(c.stages())->offer(candidate);
   }
 
-  void try_uniform(const Case& c, const std::vector<UniformPlan>& plans) {
-    for (const UniformPlan& plan : plans) {
-      const Seconds seconds{plan.cost.seconds};
-      const Bytes peak{plan.cost.peak};
-      std::optional<Candidate> candidate;
-      const auto made = [&]() -> const Candidate& {
-        if (!candidate) candidate = candidate_of(c, plan.plan, plan.cost, cluster_);
-        return *candidate;
-      };
-      if (by_stages(c.stages())->wants(seconds, peak) || best_.wants(seconds, peak)) offer(c, made());
-      const StrategySpec& spec = c.specs[static_cast<std::size_t>(plan.tag)];
+  // Offers the uniform plans of a case to all that one of them may be the best of.
+  void try_uniform(const Case& c) {
+    const UniformBounds bounds(c);
+    for (std::size_t tag = 0; tag < c.specs.size(); ++tag) {
+      std::vector<BestOf*> of{&best_, by_stages(c.stages())};
       for (std::size_t i = 0; i < std::size(schemes); ++i)
-        if (schemes[i].has(c.stages(), spec) && scheme_best_[i].wants(seconds, peak)) scheme_best_[i].offer(made());
+        if (schemes[i].has(c.stages(), c.specs[tag])) of.push_back(&scheme_best_[i]);
+      const std::vector<int> choices = bounds.choices(static_cast<int>(tag));
+      if (choices.empty()) continue;
+      const auto wanted = [&](double seconds, std::int64_t peak) {
+        return std::any_of(of.begin(), of.end(), [&](BestOf* best) { return best->wants({seconds}, {peak}); });
+      };
+      const UniformBounds::Least least = bounds.least(choices);
+      if (!wanted(least.seconds, least.peak)) continue;
+      for (const Solution& plan : uniform_plans(c.problem, choices)) {
+        if (!wanted(plan.cost.seconds, plan.cost.peak)) continue;
+        const Candidate candidate = candidate_of(c, plan.plan, plan.cost, cluster_);
+        for (BestOf* best : of) best->offer(candidate);
+      }
     }
   }
 
@@ -295,13 +298,11 @@ class Search {
   }
 
   [[nodiscard]] std::size_t most_labels() const {
-    return std::size_t{16384} * static_cast<std::size_t>(options_.effort);
+    return tuning::most_labels * static_cast<std::size_t>(options_.effort);
   }
-  // Labels, and pairs that are joined at a part of one: a second or so, times the effort.
-  [[nodiscard]] std::int64_t most_work() const { return std::int64_t{16'000'000} * options_.effort / options_.shares; }
+  [[nodiscard]] std::int64_t most_work() const { return tuning::most_work * options_.effort / options_.shares; }
 
   static constexpr std::size_t core_pass = 0;  // instead of a number of labels
-  static constexpr std::size_t group = 4;      // cases
 
   const Cluster& cluster_;
   const SearchOptions& options_;

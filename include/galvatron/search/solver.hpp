@@ -25,6 +25,7 @@
 #include <galvatron/search/relaxation.hpp>
 #include <galvatron/search/stage_dp.hpp>
 #include <galvatron/search/stage_dps.hpp>
+#include <galvatron/search/tuning.hpp>
 
 namespace galvatron::search {
 
@@ -83,7 +84,7 @@ class Solver {
         memory_(problem),
         relaxation_(problem,
                     workspace_classes > 0   ? workspace_classes
-                    : problem.stages() == 1 ? one_stage_classes
+                    : problem.stages() == 1 ? tuning::workspace_classes
                                             : 1,
                     executor),
         bounds_(problem, relaxation_),
@@ -116,27 +117,17 @@ class Solver {
     relaxation_.refine(upper);
     const std::vector<Part> parts = parts_below(upper);
     if (problem_.stages() == 1)
-      for (std::size_t i = 0; i < std::min(parts.size(), rounded_parts) && parts[i].bound < upper; ++i) {
+      for (std::size_t i = 0; i < std::min(parts.size(), tuning::at_once) && parts[i].bound < upper; ++i) {
         const StageRole role = dps_.role_of(0, 0, parts[i], bounds_);
         if (auto solution = LayoutRelaxation(problem_, role, 0).rounded()) offer(std::move(*solution));
       }
-    std::vector<std::optional<PartitionBounds>> narrowed;
     for (std::size_t i = 0; i < parts.size() && parts[i].bound < upper; ++i) {
       const Part& part = parts[i];
-      if (i % at_once == 0) {
-        narrowed = std::vector<std::optional<PartitionBounds>>(std::min(at_once, parts.size() - i));
-        share(executor_, narrowed.size(), [&](std::size_t j) {
-          const Part& one = parts[i + j];
-          if (one.bound < upper && !narrowed[j].emplace(bounds_).narrow(upper, one.ends)) narrowed[j].reset();
-        });
-      }
       if (limits_.interrupted()) {
         open_ = std::min(open_, part.bound);
         break;
       }
-      std::optional<PartitionBounds>& bounds = narrowed[i % at_once];
-      if (!bounds || (bounds->limit() > upper && !bounds->narrow(upper, part.ends))) continue;
-      part_bounds_.emplace(std::move(*bounds));
+      if (!part_bounds_.emplace(bounds_).narrow(upper, part.ends)) continue;
       truncated_ = false;
       auto found = join(part, upper, problem_.budget);
       if (truncated_) open_ = std::min(open_, std::max({part.bound, part_bounds_->least(), layout_bound()}));
@@ -331,14 +322,14 @@ class Solver {
   constexpr void limit_pipelines(int stage, std::size_t before, std::size_t pairs) {
     most_pipelines_ = limits_.labels;
     if (!limits_.limits_work() || before == 0 || pairs == 0) return;
-    pairs = pairs / pairs_of_a_label + 1;
+    pairs = pairs / tuning::comparisons_of_a_label + 1;
     work_ += static_cast<std::int64_t>(pairs);
     Limits left = limits_;
     left.work = work_left();
     const double good =
         static_cast<double>(before) * static_cast<double>(left.share_of_work(problem_.stages() - stage - 1)) /
         static_cast<double>(pairs) / (part_bounds_->latest(stage + 1) - part_bounds_->earliest(stage + 1) + 1);
-    most_pipelines_ = std::min(most_pipelines_, static_cast<std::size_t>(std::max(good, least_pipelines)));
+    most_pipelines_ = std::min(most_pipelines_, static_cast<std::size_t>(std::max(good, 1.0 * tuning::few)));
   }
 
   // The fastest assignment of a part, within part_bounds_.
@@ -412,12 +403,6 @@ class Solver {
     plan.first.push_back(static_cast<int>(plan.choice.size()));
     return plan;
   }
-
-  static constexpr int one_stage_classes = 12;         // of workspaces
-  static constexpr std::size_t rounded_parts = 4;      // the likeliest: a good assignment spares most of the search
-  static constexpr std::size_t at_once = 8;            // parts that are narrowed together
-  static constexpr double least_pipelines = 8;         // to begin with one layer, whatever the limit of work
-  static constexpr std::size_t pairs_of_a_label = 16;  // most pairs are pruned at once
 
   const Problem& problem_;
   Limits limits_;

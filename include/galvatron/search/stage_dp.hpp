@@ -22,6 +22,7 @@
 #include <galvatron/search/problem.hpp>
 #include <galvatron/search/range_bound.hpp>
 #include <galvatron/search/relaxation.hpp>
+#include <galvatron/search/tuning.hpp>
 
 namespace galvatron::search {
 
@@ -74,7 +75,6 @@ class StageDp {
         executor_(executor),
         layouts_(layouts) {
     indices_.resize(problem_.types.size() * static_cast<std::size_t>(problem_.chunks));
-    prepare_suffix();
     options_.resize(1);
     for (int k = 0; k < role_.longest; ++k) {
       const std::int64_t before = work_;
@@ -116,8 +116,6 @@ class StageDp {
   }
 
  private:
-  static constexpr double least_labels = 8;  // of a class, whatever the limit of work
-
   // How a label came about. The labels themselves are kept until the next layer has its own.
   struct Link {
     std::int32_t parent = -1;  // label of the layer before
@@ -139,9 +137,9 @@ class StageDp {
   // What a stage still has after some of its layers, at least.
   struct Ahead {
     int begin = 0;                           // first layer that is open
-    std::int64_t bytes = 0;                  // that the open layers keep
+    double bytes = 0;                        // that the open layers keep
     double per_iteration = 0;                // of the open layers
-    std::array<PiecewiseLinear, 2> seconds;  // in each surrogate
+    std::array<PiecewiseLinear, 3> seconds;  // in each surrogate
   };
   // The labels after a layer.
   struct Layer {
@@ -158,26 +156,11 @@ class StageDp {
     for (std::size_t c = 1; c < now_.begins.size(); ++c) most = std::max(most, now_.begins[c] - now_.begins[c - 1]);
     const double share = static_cast<double>(limits_.work - work_) / (role_.longest - layers);
     const double good = static_cast<double>(most) * share / static_cast<double>(last);
-    most_labels_ = std::min(limits_.labels, static_cast<std::size_t>(std::max(good, least_labels)));
+    most_labels_ = std::min(limits_.labels, static_cast<std::size_t>(std::max(good, 1.0 * tuning::few)));
   }
 
   [[nodiscard]] constexpr Slots slots_of(int layer) const {
     return problem_.slots_of(role_.stage, problem_.chunk_of(layer));
-  }
-
-  // Bytes that the layers after each one keep at least, those layers that the stage has in any case.
-  constexpr void prepare_suffix() {
-    suffix_.assign(static_cast<std::size_t>(role_.longest) + 1, 0);
-    std::vector<std::int64_t> least;
-    for (const LayerType& type : problem_.types) {
-      std::int64_t bytes = std::numeric_limits<std::int64_t>::max();
-      for (const Choice& c : type) bytes = std::min(bytes, problem_.least_slots(role_.stage).kept(c));
-      least.push_back(bytes);
-    }
-    for (int k = role_.shortest; k-- > 0;)
-      suffix_[static_cast<std::size_t>(k)] =
-          suffix_[static_cast<std::size_t>(k) + 1] +
-          least[static_cast<std::size_t>(problem_.layers[static_cast<std::size_t>(role_.begin + k)])];
   }
 
   constexpr const ChoiceClasses& index_of(int layer) {
@@ -196,9 +179,9 @@ class StageDp {
   [[nodiscard]] constexpr Ahead ahead_of(int begin) const {
     Ahead out;
     out.begin = begin;
-    out.bytes = suffix_[static_cast<std::size_t>(begin - role_.begin)];
-    if (limits_.memory_only) return out;
     const int end = std::max(begin, role_.begin + role_.shortest);
+    out.bytes = relaxation_.ranges(0).least_bytes(role_.stage, begin, end);
+    if (limits_.memory_only) return out;
     // With layouts the last surrogate's bound comes from them.
     for (std::size_t k = 0; k < relaxation_.size() - (layouts_ != nullptr ? 1 : 0); ++k)
       out.seconds[k] = relaxation_.ranges(k).bound(role_.stage, begin, end);
@@ -207,15 +190,15 @@ class StageDp {
     return out;
   }
   // Where questions to the bounds of an Ahead begin.
-  using Places = std::array<std::size_t, 2>;
+  using Places = std::array<std::size_t, 3>;
 
   // No completion of this label is below the best plan known.
   // @param open  the open layers in the last surrogate: from the layout at hand where layouts are known
   [[nodiscard]] constexpr bool is_pruned(const Label& label, const Ahead& ahead, const PiecewiseLinear& open,
                                          Places& places) const {
-    if (label.top + ahead.bytes > budget_) return true;
-    if (limits_.memory_only) return false;
     const auto room = static_cast<double>(budget_ - label.top);
+    if (ahead.bytes > room) return true;
+    if (limits_.memory_only) return false;
     const double per_iteration = label.per_iteration + ahead.per_iteration;
     for (std::size_t k = relaxation_.size(); k-- > 0;) {  // the last one sees most
       const PiecewiseLinear& rest = k + 1 == relaxation_.size() ? open : ahead.seconds[k];
@@ -383,8 +366,7 @@ class StageDp {
   std::int64_t work_ = 0;
   std::vector<std::optional<ChoiceClasses>> indices_;  // of every type in every chunk
   std::optional<ChoiceClasses> tagged_[2];             // of the first and the last layer
-  std::vector<std::int64_t> suffix_;
-  std::vector<std::vector<Link>> steps_;  // of every layer, of all classes, one after the other
+  std::vector<std::vector<Link>> steps_;               // of every layer, of all classes, one after the other
   std::vector<std::vector<StageOption>> options_;
   Layer before_;
   Layer now_;

@@ -15,6 +15,7 @@
 #include <galvatron/search/problem.hpp>
 #include <galvatron/search/relaxation.hpp>
 #include <galvatron/search/stage_dp.hpp>
+#include <galvatron/search/tuning.hpp>
 
 namespace galvatron::search {
 
@@ -81,10 +82,11 @@ class StageDps {
     StageLimit within;
     if (!limits.memory_only) within = is_end(stage) ? with_ends.stage_limit() : bounds_.stage_limit();
     // Large ones share the work on their labels. Small ones are made several at the same time.
+    constexpr auto at_most = static_cast<std::int64_t>(tuning::at_once);
     std::int64_t& largest = largest_[is_end(stage) ? 1 : 0];
     for (std::size_t first = 0, count = 0; first < open.size(); first += count) {
       const std::int64_t each = limits.share_of_work(problem_.stages() - stage);
-      count = largest <= each / (2 * at_once) ? std::min<std::size_t>(at_once, open.size() - first) : 1;
+      count = largest <= each / (2 * at_most) ? std::min(tuning::at_once, open.size() - first) : 1;
       Limits own = limits;
       own.work = each;
       share(executor_, count,
@@ -118,8 +120,6 @@ class StageDps {
   [[nodiscard]] constexpr std::int64_t work() const { return work_; }
 
  private:
-  static constexpr int at_once = 4;
-
   struct Entry {
     Slots slots;    // with chunks: minus the stage
     int start = 0;  // first layer, or -1 - type for any start in a run of equal layers

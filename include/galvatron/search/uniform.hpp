@@ -1,5 +1,5 @@
-// Uniform assignments: one strategy for all layers. They are the plain schemes that a search is held against, and its
-// first upper bound.
+// Uniform plans: one strategy for all layers. They are the plain schemes that a plan is held against, and the first
+// upper bound of a search.
 #pragma once
 
 #include <algorithm>
@@ -8,12 +8,44 @@
 #include <limits>
 #include <vector>
 
-#include <galvatron/search/case.hpp>
+#include <galvatron/search/build_problem.hpp>
 #include <galvatron/search/problem.hpp>
+#include <galvatron/strategy/schedule_kind.hpp>
+#include <galvatron/strategy/spec.hpp>
 
 namespace galvatron::search {
 
 namespace detail {
+
+/// The plain schemes, by what they use.
+struct Scheme {
+  const char* name;
+  bool (*has)(int stages, const StrategySpec& spec);
+};
+inline bool is_data(int p, const StrategySpec& s, int zero) {
+  return p == 1 && s.tensor == 1 && s.context == 1 && s.zero == zero;
+}
+inline bool is_context(int p, const StrategySpec& s, SequenceKind kind) {
+  return p == 1 && s.tensor == 1 && s.sequence == kind;
+}
+inline constexpr Scheme schemes[] = {
+    {"data parallel", [](int p, const StrategySpec& s) { return is_data(p, s, 0); }},
+    {"ZeRO-1", [](int p, const StrategySpec& s) { return is_data(p, s, 1); }},
+    {"ZeRO-2", [](int p, const StrategySpec& s) { return is_data(p, s, 2); }},
+    {"ZeRO-3", [](int p, const StrategySpec& s) { return is_data(p, s, 3); }},
+    {"Ulysses", [](int p, const StrategySpec& s) { return is_context(p, s, SequenceKind::ulysses); }},
+    {"ring attention", [](int p, const StrategySpec& s) { return is_context(p, s, SequenceKind::ring); }},
+    {"tensor parallel", [](int p, const StrategySpec& s) { return p == 1 && s.shards() == 1; }},
+    {"pipeline parallel", [](int p, const StrategySpec& s) { return p > 1 && s.ranks() == 1; }},
+    {"tensor + data",
+     [](int p, const StrategySpec& s) { return p == 1 && s.tensor > 1 && s.data > 1 && s.context == 1; }},
+    {"pipeline + data",
+     [](int p, const StrategySpec& s) { return p > 1 && s.tensor == 1 && s.data > 1 && s.context == 1; }},
+    {"pipeline + tensor",
+     [](int p, const StrategySpec& s) { return p > 1 && s.tensor > 1 && s.data == 1 && s.context == 1; }},
+    {"pipeline + tensor + data",
+     [](int p, const StrategySpec& s) { return p > 1 && s.tensor > 1 && s.data > 1 && s.context == 1; }},
+};
 
 /// Where stages begin when the slowest one is as fast as possible; the first stages, which hold the most micro-batches,
 /// get no more layers than that needs.
@@ -59,27 +91,97 @@ inline std::vector<int> balanced_cuts(const Problem& p, const std::vector<int>& 
 
 }  // namespace detail
 
-struct UniformPlan {
-  Assignment plan;
-  Evaluation cost;
-  int tag = 0;
-};
-
-/// The assignments with strategy `tag`, given by its choice in every type, in every layer; cut evenly and by load, or
-/// as given.
-inline std::vector<UniformPlan> uniform_plans(const Problem& p, int tag, const std::vector<int>& choice_of_type) {
+/// The assignments with one strategy, given by its choice in every type, in every layer; cut evenly and by load, or as
+/// given.
+inline std::vector<Solution> uniform_plans(const Problem& p, const std::vector<int>& choice_of_type) {
   std::vector<int> choice;
   for (const int type : p.layers) choice.push_back(choice_of_type[static_cast<std::size_t>(type)]);
-  std::vector<UniformPlan> out;
   std::vector<std::vector<int>> tried{p.cuts};
   if (p.cuts.empty()) tried = {even_cuts(p), detail::balanced_cuts(p, choice)};
-  for (const auto& cuts : tried) {
-    UniformPlan plan{{cuts, choice}, {}, tag};
-    if (!out.empty() && out.front().plan.first == cuts) break;
-    plan.cost = evaluate(p, plan.plan);
-    out.push_back(std::move(plan));
+  if (tried.size() > 1 && tried[0] == tried[1]) tried.pop_back();
+  std::vector<Solution> out;
+  for (const std::vector<int>& cuts : tried) {
+    out.push_back({{cuts, choice}, {}});
+    out.back().cost = evaluate(p, out.back().plan);
   }
   return out;
 }
+
+/// What the uniform plans of a case take at least: most need no evaluation.
+class UniformBounds {
+ public:
+  explicit UniformBounds(const Case& c)
+      : p_(c.problem), layers_(p_.types.size(), 0), movable_(layers_), index_(p_.types.size()) {
+    for (int layer = 0; layer < p_.count(); ++layer) {
+      const auto type = static_cast<std::size_t>(p_.layers[static_cast<std::size_t>(layer)]);
+      ++layers_[type];
+      if (layer >= p_.leading && layer < p_.count() - p_.trailing) ++movable_[type];
+    }
+    for (std::size_t type = 0; type < index_.size(); ++type) {
+      index_[type].assign(c.specs.size(), -1);
+      for (std::size_t i = 0; i < p_.types[type].size(); ++i)
+        index_[type][static_cast<std::size_t>(p_.types[type][i].tag)] = static_cast<int>(i);
+    }
+    // On shared cores and with GPipe a plan may take longer than the objective says, so that order by it is not all.
+    comparable_ = !p_.objective.shared && (c.schedule != ScheduleKind::gpipe || p_.stages() == 1);
+  }
+
+  /// The choice of every type with a tag; empty where a layer cannot have the strategy.
+  [[nodiscard]] std::vector<int> choices(int tag) const {
+    std::vector<int> out;
+    for (const std::vector<int>& index : index_) {
+      out.push_back(index[static_cast<std::size_t>(tag)]);
+      if (out.back() < 0) return {};
+    }
+    return out;
+  }
+
+  struct Least {
+    double seconds = 0;
+    std::int64_t peak = 0;
+  };
+  /// Of plans with these choices; 0 seconds where a plan's are not those of the objective.
+  [[nodiscard]] Least least(const std::vector<int>& choices) const {
+    Least out;
+    Slots slots = p_.least_slots(0);
+    for (int stage = 1; stage < p_.stages(); ++stage) {
+      const Slots own = p_.least_slots(stage);
+      slots = {std::min(slots.flight, own.flight), std::min(slots.deferred, own.deferred)};
+    }
+    Terms all;
+    double block_time = std::numeric_limits<double>::infinity();
+    double kept = 0;
+    std::int64_t block_bytes = std::numeric_limits<std::int64_t>::max();
+    std::int64_t workspace = block_bytes;
+    for (std::size_t type = 0; type < p_.types.size(); ++type) {
+      const Choice& c = p_.types[type][static_cast<std::size_t>(choices[type])];
+      const Terms terms = p_.objective.terms_of(c);
+      all.time += layers_[type] * terms.time;
+      all.fill += layers_[type] * terms.fill;
+      all.per_iteration += layers_[type] * terms.per_iteration;
+      kept += layers_[type] * static_cast<double>(slots.kept(c));
+      if (movable_[type] == 0) continue;
+      block_time = std::min(block_time, terms.time);
+      block_bytes = std::min(block_bytes, slots.kept(c));
+      workspace = std::min(workspace, workspace_of(c));
+    }
+    // Some stage has at least the mean of all, and some at least so many blocks.
+    const int blocks = (p_.movable() + p_.stages() - 1) / p_.stages();
+    out.seconds =
+        p_.objective(all.fill, std::max(all.time / p_.stages(), blocks * block_time), all.per_iteration / p_.stages()) *
+        (1 - 1e-12);
+    out.peak = p_.fixed + workspace +
+               std::max(static_cast<std::int64_t>(kept / p_.stages() * (1 - 1e-12)), blocks * block_bytes);
+    if (!comparable_) out.seconds = 0;
+    return out;
+  }
+
+ private:
+  const Problem& p_;
+  std::vector<int> layers_;              // of every type
+  std::vector<int> movable_;             // of them
+  std::vector<std::vector<int>> index_;  // (types, tags) the choice with a tag, or -1
+  bool comparable_ = true;
+};
 
 }  // namespace galvatron::search

@@ -1,6 +1,6 @@
 // The choices of a case against the counts and prices of each layer and strategy alone: what strategies share is the
 // same for all that share it.
-#include <galvatron/search/case.hpp>
+#include <galvatron/search/build_problem.hpp>
 
 #include <doctest/doctest.h>
 
