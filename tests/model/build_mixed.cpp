@@ -81,10 +81,10 @@ TEST_CASE("every border of T5 carries both sides, and the head takes the target 
     CHECK(block.output_elements(512) == (512 + 4) * 64);
   }
   CHECK(model.blocks[0].pass_through_elements(512) == 4 * 64);
-  CHECK(model.blocks[1].place.inputs == std::array<std::int8_t, 2>{0, -1});
-  CHECK(model.blocks[2].place.inputs == std::array<std::int8_t, 2>{1, 0});  // the target, and the encoder's output
+  CHECK(model.blocks[1].place.inputs == std::array<std::int16_t, 2>{0, -1});
+  CHECK(model.blocks[2].place.inputs == std::array<std::int16_t, 2>{1, 0});  // the target, and the encoder's output
   CHECK(model.blocks[2].place.arrives == 0);
-  CHECK(model.blocks[3].place.inputs == std::array<std::int8_t, 2>{1, 0});
+  CHECK(model.blocks[3].place.inputs == std::array<std::int16_t, 2>{1, 0});
   CHECK(model.blocks[3].place.arrives == 1);
   CHECK(model.blocks[2].pass_through_elements(512) == 4 * 64);
   CHECK(model.blocks[3].pass_through_elements(512) == 512 * 64);

@@ -15,7 +15,7 @@
 namespace galvatron {
 namespace {
 
-using Parts = std::array<std::int8_t, 2>;
+using Parts = std::array<std::int16_t, 2>;
 
 /// The layers of a GPT as nodes, without edges.
 struct Nodes {

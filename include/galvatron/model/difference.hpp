@@ -37,9 +37,9 @@ inline std::string field_text(const TokenRatio& value) {
 /// Which parts of the bundles at its borders a layer reads and makes, with their shares of the sequence.
 inline std::string field_text(const BundlePlace& value) {
   if (value == BundlePlace{}) return "of a chain";
-  const auto parts = [](const std::array<std::int8_t, 2>& indices, const Bundle& bundle) {
+  const auto parts = [](const std::array<std::int16_t, 2>& indices, const Bundle& bundle) {
     std::string out;
-    for (const std::int8_t i : indices)
+    for (const std::int16_t i : indices)
       if (i >= 0)
         out += (out.empty() ? "" : "+") + std::to_string(i) + " (" +
                field_text(bundle[static_cast<std::size_t>(i)].tokens) + ")";

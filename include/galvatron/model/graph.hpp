@@ -96,18 +96,18 @@ class Chain {
     // A value crosses one border more than it has to, so that all its readers are alike; the last layer takes its own.
     for (int p = 0; p < most_parts; ++p)
       if (lives(p, last ? i : i - 1)) place.before[at(p)] = held_[at(p)].shape;
-    place.arrives = i == 0 ? std::int8_t{0} : made_;
+    place.arrives = i == 0 ? std::int16_t{0} : made_;
     for (std::size_t k = 0; k < 2; ++k) {
       const NodeOutput& input = node(i).inputs[k];
       place.inputs[k] = -1;
       if (input.node < 0) continue;
       for (int p = 0; p < most_parts; ++p)
-        if (lives(p, i) && held_[at(p)].value == input) place.inputs[k] = static_cast<std::int8_t>(p);
+        if (lives(p, i) && held_[at(p)].value == input) place.inputs[k] = static_cast<std::int16_t>(p);
       if (place.inputs[k] < 0) return refuse(i, "it reads a value that no node before it makes");
     }
     if ((layer.kind == LayerKind::embedding) != (place.inputs[0] < 0))
       return refuse(i, "an embedding reads no other node, and all others do");
-    place.outputs = {last ? place.inputs[0] : std::int8_t{-1}, -1};  // nothing goes on behind the last layer
+    place.outputs = {last ? place.inputs[0] : std::int16_t{-1}, -1};  // nothing goes on behind the last layer
     made_ = -1;
     if (layer.kind != LayerKind::head) {
       if (auto made = make(i, {i, 0}, {layer.tokens, layer.hidden}, place, 0); !made) return made;
@@ -140,7 +140,7 @@ class Chain {
     if (part == most_parts)
       return refuse(i, "more than " + std::to_string(most_parts) + " values are read by layers further on");
     held_[at(part)] = {value, shape};
-    place.outputs[output] = static_cast<std::int8_t>(part);
+    place.outputs[output] = static_cast<std::int16_t>(part);
     return {};
   }
   /// True where a layer of a chain stands like this.
@@ -153,7 +153,7 @@ class Chain {
   const ModelGraph& graph_;
   std::vector<std::array<int, 2>> readers_;  ///< of each output of each node: the last one; -1: none
   std::array<Held, most_parts> held_{};
-  std::int8_t made_ = -1;  ///< where the last node's output is
+  std::int16_t made_ = -1;  ///< where the last node's output is
 };
 
 }  // namespace detail

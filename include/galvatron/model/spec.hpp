@@ -64,11 +64,11 @@ inline constexpr int most_losses = 4;
 /// What a layer reads and makes of the bundles at its borders. It follows from the model's graph (model/graph.hpp); a
 /// layer of a chain has the default.
 struct BundlePlace {
-  Bundle before{};                            ///< from the layer before; of a first layer as `after`
-  Bundle after{};                             ///< to the layer after; of a last layer as `before`
-  std::array<std::int8_t, 2> inputs{0, -1};   ///< parts of `before` that the layer reads; -1: none
-  std::array<std::int8_t, 2> outputs{0, -1};  ///< parts of `after` that it makes
-  std::int8_t arrives = 0;  ///< the part that the layer before made: kept with this layer, as others are with theirs
+  Bundle before{};                             ///< from the layer before; of a first layer as `after`
+  Bundle after{};                              ///< to the layer after; of a last layer as `before`
+  std::array<std::int16_t, 2> inputs{0, -1};   ///< parts of `before` that the layer reads; -1: none
+  std::array<std::int16_t, 2> outputs{0, -1};  ///< parts of `after` that it makes
+  std::int16_t arrives = 0;  ///< the part that the layer before made: kept with this layer, as others are with theirs
   friend constexpr bool operator==(const BundlePlace&, const BundlePlace&) = default;
 };
 

@@ -74,7 +74,7 @@ class BackwardPass : protected ForwardPass {
   /// A value in the border.
   constexpr Id gradient_border(int tensor) {
     const BundlePlace& place = g().layer.place;
-    std::int8_t part = tensor == g().inputs[0] ? place.inputs[0] : place.inputs[1];
+    std::int16_t part = tensor == g().inputs[0] ? place.inputs[0] : place.inputs[1];
     for (std::size_t k = 0; k < 2; ++k)
       if (tensor == g().outputs[k]) part = place.outputs[k];
     const ExtentId count = numbered(elements(tensor));

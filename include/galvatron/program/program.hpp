@@ -116,7 +116,7 @@ enum class ExtentId : std::uint8_t { none };
 struct Buffer {
   Storage storage = Storage::frame;
   ExtentId elements{};
-  std::int8_t part = 0;  ///< of a gradient and of a pass-through value: in the bundle at the border
+  std::int16_t part = 0;  ///< of a gradient and of a pass-through value: in the bundle at the border
   Scalar scalar = Scalar::activation;
   // A frame: its phase, the steps from the first to the last that need it, and the end of the stack that it is on.
   std::int8_t phase = -1;

@@ -433,7 +433,7 @@ FlashProblem<T> flash_problem(const AttentionShape& s, const AttentionBias& bias
   return problem;
 }
 
-/// Calls f.template operator()<D>() with the width of tiles for heads of head_dim elements. Throws DeviceFailure.
+/// Calls the template f with the width of tiles for heads of head_dim elements. Throws DeviceFailure.
 void with_head_width(std::int64_t head_dim, const auto& f) {
   if (head_dim > 256)
     throw DeviceFailure("the GPU's attention has heads of at most 256 elements, not " + std::to_string(head_dim));
