@@ -6,7 +6,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include <galvatron/checkpoint/huggingface.hpp>
+#include <galvatron/checkpoint/huggingface_writer.hpp>
 #include <galvatron/checkpoint/reader.hpp>
 #include <galvatron/compat/export/cpp_header.hpp>
 #include <galvatron/compat/export/export.hpp>

@@ -15,6 +15,7 @@
 #include <nlohmann/json.hpp>
 
 #include <galvatron/checkpoint/huggingface.hpp>
+#include <galvatron/checkpoint/huggingface_writer.hpp>
 #include <galvatron/model/huggingface.hpp>
 #include <galvatron/train/compiled.hpp>
 

@@ -46,7 +46,7 @@ struct TokenRatio {
 inline constexpr TokenRatio all_tokens{1, 1};
 inline constexpr TokenRatio no_tokens{0, 1};
 
-/// One of the values that cross a border between layers. Without tokens it is none.
+/// One of the values that cross a border between layers; empty without tokens.
 struct BundlePart {
   TokenRatio tokens = no_tokens;
   std::int64_t width = 0;

@@ -85,7 +85,7 @@ class WindowSearch {
     }
     return good;
   }
-  // The largest begin of the stage after one that begins with `begin` or before it; -1 when there is none. (A stage
+  // The largest begin of the stage after one that begins with `begin` or before it; -1 if no stage does. (A stage
   // that cannot take the layer `begin` alone may end before it.)
   [[nodiscard]] constexpr int furthest(int stage, int begin) const {
     const int first = begin + 1 + (stage == 0 ? p_.leading : 0);

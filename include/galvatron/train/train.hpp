@@ -3,6 +3,7 @@
 
 #include <galvatron/checkpoint/checkpointer.hpp>
 #include <galvatron/checkpoint/huggingface.hpp>
+#include <galvatron/checkpoint/huggingface_writer.hpp>
 #include <galvatron/checkpoint/reader.hpp>
 #include <galvatron/data/data.hpp>
 #include <galvatron/profile/host.hpp>

@@ -68,7 +68,7 @@ class Buckets {
     if (away < near) return near_[away];
     return one_each_ && away < last_ ? away : last_;
   }
-  /// The nearest key before the query in this bucket or a later one; `tokens` when there is none.
+  /// The nearest key before the query in this bucket or a later one; `tokens` if no key is.
   [[nodiscard]] GALVATRON_KERNEL std::int64_t first_of(std::int64_t bucket) const {
     return first_where(0, tokens_, [&](std::int64_t away) { return before(away) >= bucket; });
   }

@@ -1,8 +1,8 @@
 // Matrix products through cuBLASLt.
 //
-// What is asked for is column_major() of the product; the algorithm is the one that was searched and kept
-// (algorithm_cache.hpp), else cuBLASLt's first choice, asked for once per product and alignment, also the answer that
-// there is none. Sums are float (never TF32), partial sums too, so that the same program with the same algorithms gives
+// cuBLASLt computes column_major() of the product, by the algorithm that was searched and kept (algorithm_cache.hpp),
+// else by its own first choice. That choice is asked for once per product and alignment, and its absence is kept too.
+// Sums are float (never TF32), partial sums too, so that the same program with the same algorithms gives
 // the same bits.
 #pragma once
 

@@ -37,7 +37,7 @@ struct SoftmaxStatistics {
     }
     if (other.target > target) target = other.target;
   }
-  /// Finds the target's logit in the piece x, of `count` tokens from `first` on; a target below 0 is none.
+  /// Finds the target's logit in the piece x, of `count` tokens from `first` on; a target below 0 is ignored.
   GALVATRON_HD GALVATRON_INLINE void find_target(std::int32_t token, std::int64_t first, std::int64_t count,
                                                  const auto* x) {
     if (const std::int64_t at = shard_row(token, first, count); at >= 0) target = get(x[at]);

@@ -50,7 +50,7 @@ struct HetuTable {
   std::string name;
 
   /// Calls `take(degree, second, figure, name)` for the figures whose keys are of the form `pattern`: the first number
-  /// is a degree, the second one is 0 where there is none.
+  /// is a degree, the second one is 0 where only one is given.
   template <class F>
   void for_degrees(std::string_view pattern, F&& take) const {
     for_figures(value, name, pattern, [&](const auto& n, const nlohmann::json& field, const std::string& key) {

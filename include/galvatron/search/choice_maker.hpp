@@ -1,0 +1,138 @@
+// The choices of a layer: what it costs and keeps under each strategy that a stage may have.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include <galvatron/cluster/spec.hpp>
+#include <galvatron/cost/layer.hpp>
+#include <galvatron/cost/plan_cost.hpp>
+#include <galvatron/model/spec.hpp>
+#include <galvatron/search/options.hpp>
+#include <galvatron/search/problem.hpp>
+#include <galvatron/search/stage_setting.hpp>
+#include <galvatron/strategy/legality.hpp>
+#include <galvatron/strategy/space.hpp>
+#include <galvatron/strategy/spec.hpp>
+
+namespace galvatron::search::detail {
+
+/// Whether samples can be divided where `spec` divides sequences: the strategy with context ranks as data ranks. It has
+/// the same tokens, states and gradients on every rank and no messages inside the layer, so `spec` is not needed.
+constexpr bool divides_samples_instead(const StrategySpec& spec, const LayerSpec& layer, const Space& space,
+                                       const cost::Batch& batch) {
+  if (spec.context == 1) return false;
+  StrategySpec other = spec;
+  other.data = spec.data * spec.context;
+  other.context = 1;
+  other.sequence = SequenceKind::none;
+  return space.context.allows(1) && space.data.allows(other.data) &&
+         is_fit(layer, other, batch.microbatch, batch.sequence) &&
+         (spec.tensor == 1 ||
+          std::find(space.sequence.begin(), space.sequence.end(), SequenceKind::none) != space.sequence.end());
+}
+
+/// The strategy without ZeRO and recomputation: with equal degrees layers and activations are spread alike.
+constexpr StrategySpec degrees_of(StrategySpec spec) {
+  spec.zero = 0;
+  spec.recompute = RecomputeKind::cheap;
+  return spec;
+}
+
+/// Makes the choices of one kind of layers. Strategies of a block with the same degrees share most of what is to be
+/// counted and priced: of ZeRO its passes depend on whether micro-batches add weight gradients or write them, and its
+/// parameters do not depend on recomputation. Of an embedding and a head nothing depends on the latter. What strategies
+/// one after the other share is done once.
+class ChoiceMaker {
+ public:
+  /// @param programs  of the layer under all strategies that it is asked about
+  constexpr ChoiceMaker(const cost::LayerPrograms& programs, const Space& space, const cost::Batch& batch,
+                        const Cluster& cluster, cost::WorkPrices& prices)
+      : layer_(programs.layer()),
+        programs_(programs),
+        space_(space),
+        batch_(batch),
+        cluster_(cluster),
+        prices_(prices) {}
+
+  /// All of a choice but its layout and tag; nothing where the layer cannot be spread so or another strategy replaces
+  /// this one.
+  constexpr std::optional<Choice> operator()(const StrategySpec& spec) {
+    if (const StrategySpec degrees = degrees_of(spec); !(degrees == degrees_)) {
+      degrees_ = degrees;
+      fits_ = is_fit(layer_, spec, batch_.microbatch, batch_.sequence) &&
+              !divides_samples_instead(spec, layer_, space_, batch_);
+      for (Part& part : passes_) part.made = false;
+      for (Part& part : parameters_) part.made = false;
+    }
+    if (!fits_) return std::nullopt;
+    const bool is_block = layer_.kind == LayerKind::block;
+    const int writes = spec.zero >= 2 && batch_.microbatches > 1 ? 1 : 0;  // of one micro-batch, all do
+    Part& passes =
+        passes_[static_cast<std::size_t>(is_block ? 2 * static_cast<int>(spec.recompute) + writes : spec.zero)];
+    if (!passes.made) passes = part_of(cost::pass_counts(layer_, spec, batch_, programs_.of(spec, batch_)), spec);
+    if (!is_block) return choice_of(passes, Part());
+    const bool splits = batch_.splits_backward && splits_backward(layer_, spec);
+    Part& parameters = parameters_[2 * static_cast<std::size_t>(spec.zero) + (splits ? 1 : 0)];
+    if (!parameters.made)
+      parameters = part_of(cost::parameter_counts(layer_, spec, batch_, programs_.of(spec, batch_)), spec);
+    return choice_of(passes, parameters);
+  }
+
+ private:
+  // The passes of a layer or its parameters.
+  struct Part {
+    bool made = false;
+    cost::LayerPrices prices;
+    Choice bytes;  // its seconds are not set
+    std::int64_t weights_workspace = 0;
+  };
+
+  [[nodiscard]] constexpr Part part_of(const cost::LayerCounts& counts, const StrategySpec& spec) const {
+    Part out;
+    out.made = true;
+    out.prices = cost::layer_prices(counts, spec, cluster_, prices_);
+    out.bytes.states = counts.states.count;
+    out.bytes.stash = counts.stash.count;
+    out.bytes.deferred = counts.deferred.count;
+    out.bytes.forward_workspace = counts.forward_workspace.count;
+    out.bytes.backward_workspace = counts.backward_workspace.count;
+    out.bytes.input = counts.input.count;
+    out.bytes.activation = counts.activation.count;
+    out.bytes.pass_through = counts.pass_through.count;
+    out.weights_workspace = counts.weights_workspace.count;
+    return out;
+  }
+  [[nodiscard]] constexpr Choice choice_of(const Part& passes, const Part& parameters) const {
+    const cost::LayerSeconds seconds = cost::layer_seconds(passes.prices + parameters.prices, cluster_);
+    Choice choice = passes.bytes;
+    choice.forward = seconds.forward.value;
+    choice.backward = seconds.backward.value;
+    choice.weights = seconds.weights.value;
+    choice.synchronise = seconds.synchronise.value;
+    choice.update = seconds.update.value;
+    choice.states += parameters.bytes.states;
+    choice.forward_workspace += parameters.bytes.forward_workspace;
+    choice.backward_workspace = std::max(passes.bytes.backward_workspace + parameters.bytes.backward_workspace,
+                                         passes.weights_workspace + parameters.weights_workspace - choice.activation);
+    return choice;
+  }
+
+  const LayerSpec& layer_;
+  const cost::LayerPrograms& programs_;
+  const Space& space_;
+  const cost::Batch& batch_;
+  const Cluster& cluster_;
+  cost::WorkPrices& prices_;
+  StrategySpec degrees_{.tensor = 0};  // of the parts
+  bool fits_ = false;
+  // By what is recomputed, and whether all micro-batches write weight gradients; ends: by ZeRO.
+  std::array<Part, std::max<std::size_t>(2 * recompute_kinds.size(), 4)> passes_{};
+  std::array<Part, 8> parameters_{};  // by stage of ZeRO, and whether backward is split
+};
+
+}  // namespace galvatron::search::detail
