@@ -146,12 +146,13 @@ void add_search_report(nlohmann::ordered_json& report, const FoundPlan& found) {
   report["bound_seconds"] = found.statistics.bound.value;
 }
 
-// Why there is no plan. A search that was interrupted ends as the signal would have ended it.
+// Why there is no plan. A search that a signal interrupted ends as that would have ended it.
 [[noreturn]] void throw_no_plan(const FoundPlan& found, const search::SearchOptions& options, const Common& common) {
   if (!found.statistics.interrupted) throw Infeasible(found.reason, found.smallest_memory);
   complain(found.reason);
   if (common.json) print_json({{"feasible", false}, {"reason", found.reason}, {"interrupted", true}});
-  throw Exited{128 + options.stop->load()};
+  const int signal = options.stop.signal == nullptr ? 0 : options.stop.signal->load();
+  throw Exited{signal != 0 ? 128 + signal : static_cast<int>(ErrorKind::infeasible)};
 }
 
 }  // namespace
@@ -264,6 +265,8 @@ void run_plan(const Arguments& arguments, Common& common) {
   options.integer(
       "--effort", search.effort, 1, 1'000'000,
       "how many times the work of a usual search, which is a second or less: nearer to a proof (default: 1)");
+  options.number("--time", search.time, 1e-3, 1e9,
+                 "seconds after which the search ends with the best plan so far and the gap (default: no limit)");
   options.integer("--threads", search.threads, 1, 1024, "threads to search with (default: 1)");
   options.section("Output");
   options.text("--out", out, "FILE", "write the plan here, for `cost`, `train` and `explain`");
@@ -287,12 +290,12 @@ void run_plan(const Arguments& arguments, Common& common) {
   if (!schedule.empty()) search.schedules = schedules_named(schedule);
   if (algorithm == "bmw") search.algorithm = search::Algorithm::bmw;
   const std::vector<std::int64_t> batches = batches_named(batch, cluster.devices);
-  search.stop = &note_signals(common.quiet ? "" : "Interrupted: the search ends with its best plan so far.",
-                              "interrupted twice, and ended at once");
+  search.stop.signal = &note_signals(common.quiet ? "" : "Interrupted: the search ends with its best plan so far.",
+                                     "interrupted twice, and ended at once");
   const auto [ignored, found, tried] =
       swept_plan(model, cluster, cluster_name, search, batches, batch == "auto" ? 0.005 : 0.0, common);
   const bool swept = batches.size() > 1;
-  const int interrupted_by = found.statistics.interrupted ? search.stop->load() : 0;
+  const int interrupted_by = found.statistics.interrupted ? search.stop.signal->load() : 0;
   end_on_signals("interrupted");
   if (const std::string hint = hint_at_all(search.space); !hint.empty()) note(common, hint);
   if (!out.empty()) value_or_throw(save_plan(found.plan, out));
@@ -319,10 +322,13 @@ void run_plan(const Arguments& arguments, Common& common) {
       "  search       " + format_seconds(found.statistics.seconds) + ", " + std::to_string(found.statistics.cases) +
       " combinations of stages, micro-batches and schedule; " +
       (found.statistics.narrowed ? "there are too many to try them all; " : "") +
-      (interrupted_by != 0 ? "interrupted, this is the best plan so far; " : "") +
+      (interrupted_by != 0            ? "interrupted, this is the best plan so far; "
+       : found.statistics.interrupted ? "out of time, this is the best plan so far; "
+                                      : "") +
       (found.statistics.proven ? std::string("no plan is faster")
                                : "no plan is more than " + percent(gap) + " faster") +
-      (!found.statistics.proven && interrupted_by == 0 && algorithm != "bmw" ? " (a larger --effort may tell)" : "") +
+      (!found.statistics.proven && !found.statistics.interrupted && algorithm != "bmw" ? " (a larger --effort may tell)"
+                                                                                       : "") +
       "\n";
   if (!out.empty()) text += row("written to", out + " (`galvatron explain " + out + "` tells why this plan won)");
   print(text);

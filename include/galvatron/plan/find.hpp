@@ -186,6 +186,7 @@ Result<Sweep> sweep_batches(const ModelSpec& model, const Cluster& cluster, Sear
   };
   // A sweep may take several searches' work, but not that of one for each batch.
   options.shares = std::max(1, static_cast<int>(batches.size()) / 2);
+  options.start_clock();
   for (const std::int64_t batch : batches) {
     if (options.microbatches > 1 && batch % options.microbatches != 0 && batch != batches.back()) continue;
     FoundPlan found = find(batch);

@@ -257,6 +257,31 @@ inline std::vector<int> some_of(const std::vector<int>& counts, std::size_t want
 
 }  // namespace detail
 
+/// The strategies of an assignment in the order of the model: embedding, blocks, head. Embedding and head have nothing
+/// to recompute: they take the kind of the block beside them where the rest is equal, so that no other strategy shows.
+inline std::vector<StrategySpec> strategies_of(const Case& c, const Assignment& plan) {
+  std::vector<StrategySpec> out(plan.choice.size());
+  for (int layer = 0; layer < c.problem.count(); ++layer) {
+    const Choice& choice = c.problem.choice(layer, plan.choice[static_cast<std::size_t>(layer)]);
+    out[static_cast<std::size_t>(c.layer(layer))] = c.specs[static_cast<std::size_t>(choice.tag)];
+  }
+  const auto like = [](StrategySpec end, const StrategySpec& block) {
+    end.recompute = block.recompute;
+    return end == block;
+  };
+  StrategySpec& embedding = out.front();
+  StrategySpec& head = out.back();
+  const StrategySpec& first = out[1];
+  const StrategySpec& last = out[out.size() - 2];
+  if (!c.problem.tied) {
+    if (like(embedding, first)) embedding = first;
+    if (like(head, last)) head = last;
+  } else if (like(embedding, first) || like(head, last)) {
+    embedding = head = like(embedding, first) ? first : last;
+  }
+  return out;
+}
+
 /// The candidate that an assignment of a case stands for; its seconds by the full pipeline model.
 inline Candidate candidate_of(const Case& c, const Assignment& plan, const Evaluation& cost, const Cluster& cluster) {
   Candidate out;
@@ -264,16 +289,12 @@ inline Candidate candidate_of(const Case& c, const Assignment& plan, const Evalu
   out.microbatches = c.microbatches();
   out.schedule = c.schedule;
   out.virtual_stages = c.problem.chunks;
-  const auto spec = [&](int layer) {
-    return c.specs[static_cast<std::size_t>(c.problem.choice(layer, plan.choice[static_cast<std::size_t>(layer)]).tag)];
-  };
   for (int i = 0; i < out.stages; ++i)
     out.first_block.push_back(std::max(0, plan.first[static_cast<std::size_t>(i)] - c.problem.leading));
-  const int last = c.problem.count() - 1;
-  out.embedding = spec(0);
-  out.head = spec(last);
-  out.blocks.resize(static_cast<std::size_t>(last) - 1);
-  for (int layer = 1; layer < last; ++layer) out.blocks[static_cast<std::size_t>(c.layer(layer)) - 1] = spec(layer);
+  const std::vector<StrategySpec> strategies = strategies_of(c, plan);
+  out.embedding = strategies.front();
+  out.head = strategies.back();
+  out.blocks.assign(strategies.begin() + 1, strategies.end() - 1);
   std::vector<cost::StageSeconds> stages;
   for (const StageCost& s : cost.stages)
     stages.push_back({{s.forward}, {s.backward}, {s.synchronise}, {s.update}, {s.weights}});

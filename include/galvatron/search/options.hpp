@@ -1,7 +1,7 @@
 // What a search is asked, checked and completed, and what it answers.
 #pragma once
 
-#include <atomic>
+#include <algorithm>
 #include <cstdint>
 #include <numeric>
 #include <optional>
@@ -15,6 +15,7 @@
 #include <galvatron/core/units.hpp>
 #include <galvatron/cost/trainer.hpp>
 #include <galvatron/model/spec.hpp>
+#include <galvatron/search/stop.hpp>
 #include <galvatron/strategy/divisors.hpp>
 #include <galvatron/strategy/one_for_all.hpp>
 #include <galvatron/strategy/schedule_kind.hpp>
@@ -45,13 +46,18 @@ struct SearchOptions {
   int effort = 1;             ///< how many times the work of a usual search: takes longer and is nearer to a proof
   /// Into how many searches that work is divided: those of a sweep have a share each.
   int shares = 1;
-  const std::atomic<int>* stop = nullptr;  ///< once not 0, the search ends with the best plan so far
+  double time = 0;  ///< seconds that the search may take, a sweep all its searches; 0: no limit
+  Stop stop{};      ///< the search ends with the best plan so far; the deadline is set by `time`
 
-  [[nodiscard]] bool interrupted() const { return stop != nullptr && stop->load(std::memory_order_relaxed) != 0; }
+  [[nodiscard]] bool interrupted() const { return stop.requested(); }
+  /// The time begins now, unless it has begun.
+  void start_clock() {
+    if (time > 0) stop.deadline = std::min(stop.deadline, monotonic_seconds() + time);
+  }
 };
 
 /// Checks options against model and cluster and fills in the defaults. Errors (usage): figures below 1, a sequence that
-/// is too long, micro-batches that do not divide the batch, forced degrees that do not divide the
+/// is too long, micro-batches that do not divide the batch, no time, forced degrees that do not divide the
 /// devices, no effort, no schedule or none that the space's trainer has.
 inline Result<SearchOptions> completed(SearchOptions options, const ModelSpec& model, const Cluster& cluster) {
   const auto text = [](std::int64_t n) { return std::to_string(n); };
@@ -100,6 +106,10 @@ inline Result<SearchOptions> completed(SearchOptions options, const ModelSpec& m
                        " does not divide the " + text(cluster.devices) + " devices of " + cluster.name +
                        ": force degrees whose product is one of " + valid);
   }
+  if (!(options.time >= 0))
+    return usage_error("the time is " + std::to_string(options.time) +
+                       " seconds: give a positive number, or 0 for all");
+  options.start_clock();
   if (options.effort < 1 || options.effort > 1'000'000)
     return usage_error("the effort is " + text(options.effort) + ": give 1 to 1000000");
   if (options.schedules.empty()) return usage_error("no schedule is allowed: name gpipe, 1f1b, interleaved or zb-h1");

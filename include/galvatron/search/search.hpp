@@ -1,8 +1,6 @@
 // The whole search: the fastest plan of a space for a model on a cluster within a memory budget.
 #pragma once
 
-#include <time.h>
-
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -22,24 +20,19 @@
 #include <galvatron/search/bmw.hpp>
 #include <galvatron/search/build_problem.hpp>
 #include <galvatron/search/core_problem.hpp>
+#include <galvatron/search/fewest_runs.hpp>
 #include <galvatron/search/memory_bounds.hpp>
 #include <galvatron/search/options.hpp>
 #include <galvatron/search/parallel.hpp>
 #include <galvatron/search/relaxation.hpp>
 #include <galvatron/search/solver.hpp>
+#include <galvatron/search/stop.hpp>
 #include <galvatron/search/tuning.hpp>
 #include <galvatron/search/uniform.hpp>
 
 namespace galvatron::search {
 
 namespace detail {
-
-/// Not <chrono>: that header alone takes a tenth of the time in which a planning program should compile.
-inline double monotonic_seconds() {
-  timespec now{};
-  ::clock_gettime(CLOCK_MONOTONIC, &now);
-  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
-}
 
 /// Keeps the fastest candidate that fits, or the smallest while none does.
 class BestOf {
@@ -227,7 +220,12 @@ class Search {
         statistics.solved += attempts[i].searched ? 1 : 0;
         bool exact = true;  // the problem's objective is what the plan takes
         if (attempts[i].found) {
-          const Candidate candidate = candidate_of(c, attempts[i].found->plan, attempts[i].found->cost, cluster_);
+          Candidate candidate = candidate_of(c, attempts[i].found->plan, attempts[i].found->cost, cluster_);
+          if (best_.wants(candidate.iteration, candidate.peak)) {
+            const Solution merged = with_fewest_runs(c, *attempts[i].found);
+            const Candidate shorter = candidate_of(c, merged.plan, merged.cost, cluster_);
+            if (shorter.iteration.value <= candidate.iteration.value * (1 + 1e-12)) candidate = shorter;
+          }
           exact =
               c.problem.objective.shared || candidate.iteration.value <= attempts[i].found->cost.seconds * (1 + 1e-9);
           offer(c, candidate);
@@ -404,7 +402,7 @@ inline std::string why_no_case(const ModelSpec& model, const Cluster& cluster, c
 /// @tparam Executor  made with options.threads, runs pieces of the search; the answer is the same with any: see Team
 template <class Executor = Team>
 Result<SearchResult> search(const ModelSpec& model, const Cluster& cluster, const SearchOptions& wanted) {
-  const double begin = detail::monotonic_seconds();
+  const double begin = monotonic_seconds();
   auto options = completed(wanted, model, cluster);
   if (!options) return tl::unexpected<Error>(std::move(options.error()));
   Executor executor(options->threads);
@@ -428,7 +426,7 @@ Result<SearchResult> search(const ModelSpec& model, const Cluster& cluster, cons
   result.statistics.proven = result.statistics.proven && !narrowed;
   result.statistics.interrupted = options->interrupted();
   if (!result.feasible && options->interrupted()) result.reason = "the search was interrupted before it found a plan";
-  result.statistics.seconds = {detail::monotonic_seconds() - begin};
+  result.statistics.seconds = {monotonic_seconds() - begin};
   return result;
 }
 

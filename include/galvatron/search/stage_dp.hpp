@@ -7,7 +7,6 @@
 
 #include <algorithm>
 #include <array>
-#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
@@ -22,6 +21,7 @@
 #include <galvatron/search/problem.hpp>
 #include <galvatron/search/range_bound.hpp>
 #include <galvatron/search/relaxation.hpp>
+#include <galvatron/search/stop.hpp>
 #include <galvatron/search/tuning.hpp>
 
 namespace galvatron::search {
@@ -31,12 +31,10 @@ struct Limits {
   std::size_t labels = 192;  ///< of one class at one layer; beyond them the search is no longer exact
   /// Labels to make: fewer are kept to stay near it, and well beyond it the search gives up.
   std::int64_t work = std::numeric_limits<std::int64_t>::max();
-  bool memory_only = false;                ///< ignore time: look for the least memory
-  const std::atomic<int>* stop = nullptr;  ///< once not 0, the search ends as if the work had been done
+  bool memory_only = false;  ///< ignore time: look for the least memory
+  Stop stop{};               ///< the search ends as if the work had been done
 
-  [[nodiscard]] constexpr bool interrupted() const {
-    return stop != nullptr && stop->load(std::memory_order_relaxed) != 0;
-  }
+  [[nodiscard]] constexpr bool interrupted() const { return stop.requested(); }
   [[nodiscard]] constexpr bool limits_work() const { return work < std::numeric_limits<std::int64_t>::max(); }
   /// Labels that a stage may make when so many are left and so many stages still to be done, joins included: more than
   /// its part, as most need less.

@@ -1,0 +1,171 @@
+// A plan with few runs of strategies, among those that take equally long. A search finds some assignment of the least
+// time. Layers of one type may change places within a stage, and with a layer of another stage that has time and memory
+// to spare, so what is shown, exported and run can mostly be had in fewer runs.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include <galvatron/search/build_problem.hpp>
+#include <galvatron/search/problem.hpp>
+#include <galvatron/strategy/spec.hpp>
+
+namespace galvatron::search {
+
+namespace detail {
+
+/// Descends from one assignment to others of no more time that fit, with fewer runs, or as many of fewer kinds.
+class RunMerger {
+ public:
+  RunMerger(const Case& c, Solution solution)
+      : case_(c),
+        p_(c.problem),
+        best_(std::move(solution)),
+        upper_(best_.cost.seconds * (1 + 1e-12)),
+        at_(c.problem.layers.size()) {
+    for (int layer = 0; layer < p_.count(); ++layer) at_[static_cast<std::size_t>(c.layer(layer))] = layer;
+    size_ = size_of(best_.plan);
+  }
+
+  [[nodiscard]] Solution run() {
+    Size before;
+    do {
+      before = size_;
+      for (int stage = 0; stage < p_.stages(); ++stage)
+        for (int type = 0; type < static_cast<int>(p_.types.size()); ++type) gather(stage, type);
+      move_a_run();
+    } while (size_ < before && tries_ > 0);
+    return std::move(best_);
+  }
+
+ private:
+  struct Size {
+    int runs = 1;
+    int kinds = 0;
+    friend bool operator<(const Size& a, const Size& b) {
+      return a.runs != b.runs ? a.runs < b.runs : a.kinds < b.kinds;
+    }
+  };
+  // Neighbours of one tag, by their places in the model.
+  struct Run {
+    std::size_t first = 0;
+    std::size_t count = 0;
+    int tag = 0;
+  };
+
+  [[nodiscard]] int& choice_at(Assignment& plan, std::size_t place) const {
+    return plan.choice[static_cast<std::size_t>(at_[place])];
+  }
+  [[nodiscard]] Size size_of(const Assignment& plan) const {
+    const std::vector<StrategySpec> all = strategies_of(case_, plan);
+    Size out;
+    for (std::size_t i = 0; i < all.size(); ++i) {
+      if (i > 0 && !(all[i] == all[i - 1])) ++out.runs;
+      if (std::find(all.begin(), all.begin() + static_cast<std::ptrdiff_t>(i), all[i]) ==
+          all.begin() + static_cast<std::ptrdiff_t>(i))
+        ++out.kinds;
+    }
+    return out;
+  }
+  // Keeps what is better. Returns whether it was.
+  bool offer(Assignment plan) {
+    if (tries_ <= 0) return false;
+    tries_ -= p_.count();
+    if (p_.tied && p_.choice(0, plan.choice.front()).tag != p_.choice(p_.count() - 1, plan.choice.back()).tag)
+      return false;
+    const Size size = size_of(plan);
+    if (!(size < size_)) return false;
+    const Evaluation cost = evaluate(p_, plan);
+    if (cost.seconds > upper_ || cost.peak > p_.budget) return false;
+    best_ = {std::move(plan), cost};
+    size_ = size;
+    return true;
+  }
+
+  // Layers of one type in a stage exchange their choices, so that equal ones are neighbours.
+  void gather(int stage, int type) {
+    std::vector<std::size_t> places;
+    std::vector<int> choices;
+    for (std::size_t i = 0; i < at_.size(); ++i) {
+      if (at_[i] < best_.plan.first[static_cast<std::size_t>(stage)] ||
+          at_[i] >= best_.plan.first[static_cast<std::size_t>(stage) + 1] ||
+          p_.layers[static_cast<std::size_t>(at_[i])] != type)
+        continue;
+      places.push_back(i);
+      choices.push_back(choice_at(best_.plan, i));
+    }
+    std::vector<int> order = choices;  // of the groups
+    std::sort(order.begin(), order.end());
+    order.erase(std::unique(order.begin(), order.end()), order.end());
+    if (order.size() < 2) return;
+    constexpr int most_orders = 120;
+    for (int k = 0; k == 0 || (k < most_orders && std::next_permutation(order.begin(), order.end())); ++k) {
+      Assignment plan = best_.plan;
+      auto place = places.begin();
+      for (const int choice : order)
+        for (auto left = std::count(choices.begin(), choices.end(), choice); left > 0; --left)
+          choice_at(plan, *place++) = choice;
+      offer(std::move(plan));
+    }
+  }
+
+  // The layers of a run get the tag of the run beside it; as many layers at an end of another run with that tag get the
+  // old one, where they lengthen the next run; or none do.
+  void move_a_run() {
+    std::vector<Run> runs;
+    for (std::size_t i = 0; i < at_.size(); ++i) {
+      const int tag = p_.choice(at_[i], choice_at(best_.plan, i)).tag;
+      if (runs.empty() || runs.back().tag != tag) runs.push_back({i, 0, tag});
+      ++runs.back().count;
+    }
+    for (std::size_t i = 0; i < runs.size(); ++i)
+      for (const std::size_t beside : {i - 1, i + 1}) {
+        if (beside >= runs.size()) continue;
+        Assignment without = best_.plan;
+        if (!give(without, runs[i].first, runs[i].count, runs[beside].tag)) continue;
+        if (offer(without)) return;
+        for (std::size_t j = 0; j < runs.size(); ++j) {
+          if (j == i || runs[j].tag != runs[i].tag) continue;
+          for (const std::size_t giver : {j - 1, j + 1}) {
+            if (giver >= runs.size() || runs[giver].tag != runs[beside].tag || runs[giver].count < runs[i].count)
+              continue;
+            const std::size_t end = runs[giver].first + runs[giver].count;
+            Assignment plan = without;
+            if (give(plan, giver < j ? end - runs[i].count : runs[giver].first, runs[i].count, runs[i].tag) &&
+                offer(std::move(plan)))
+              return;
+          }
+        }
+      }
+  }
+  // Layers from a place on get the choices of a tag. Returns whether all have one.
+  bool give(Assignment& plan, std::size_t first, std::size_t count, int tag) const {
+    for (std::size_t i = first; i < first + count; ++i) {
+      const LayerType& type = p_.type_of(at_[i]);
+      const auto found = std::find_if(type.begin(), type.end(), [&](const Choice& c) { return c.tag == tag; });
+      if (found == type.end()) return false;
+      choice_at(plan, i) = static_cast<int>(found - type.begin());
+    }
+    return true;
+  }
+
+  const Case& case_;
+  const Problem& p_;
+  Solution best_;
+  double upper_;
+  std::vector<int> at_;                         // the layer of the problem at each place of the model
+  std::int64_t tries_ = std::int64_t{1} << 20;  // times layers: a fraction of a second
+  Size size_;
+};
+
+}  // namespace detail
+
+/// A solution that takes no longer, fits the budget as the given one does, and has at most as many runs.
+inline Solution with_fewest_runs(const Case& c, Solution solution) {
+  return solution.cost.peak <= c.problem.budget ? detail::RunMerger(c, std::move(solution)).run() : solution;
+}
+
+}  // namespace galvatron::search
