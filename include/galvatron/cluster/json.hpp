@@ -36,7 +36,6 @@ namespace galvatron {
 
 inline constexpr const char* cluster_format = "galvatron-cluster";
 inline constexpr int cluster_format_version = 1;
-inline constexpr int most_devices = 1 << 20;  ///< of a cluster
 
 namespace detail {
 

@@ -226,9 +226,9 @@ inline Result<std::optional<Cluster>> preset_cluster(std::string_view given) {
   for (const detail::DevicePreset& preset : detail::device_presets) {
     if (preset.name != device) continue;
     const auto count = detail::leading_number(digits);
-    if (!counts || !count || *count < 1 || *count > 1 << 20)
-      return usage_error("bad cluster \"" + detail::one_line(name, 60) +
-                         "\": the number of devices must be 1 to 1048576, e.g. 8x" + std::string(device));
+    if (!counts || !count || *count < 1 || *count > most_devices)
+      return usage_error("bad cluster \"" + detail::one_line(name, 60) + "\": the number of devices must be 1 to " +
+                         std::to_string(most_devices) + ", e.g. 8x" + std::string(device));
     return std::optional(detail::preset_cluster(preset, static_cast<int>(*count)));
   }
   if (counts && name.find('/') == std::string_view::npos && !name.ends_with(".json"))

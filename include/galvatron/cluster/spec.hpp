@@ -17,6 +17,8 @@
 
 namespace galvatron {
 
+inline constexpr int most_devices = 1 << 24;  ///< of a cluster
+
 /// Seconds over D extents (a GEMM's m, n, k; a message's bytes). Between grid points log(seconds) is multilinear in the
 /// logarithms of the extents, so that a power law is met exactly; at a grid point it is the value given. Below the
 /// first point of an axis the value stays; beyond the last it grows with a power that the caller names. The result is

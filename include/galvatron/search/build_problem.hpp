@@ -353,11 +353,13 @@ std::vector<Case> make_cases(const ModelSpec& model, const Cluster& cluster, con
       if (chunks > 1 && stages * chunks <= layers) out.push_back(chunks);
     return out;
   };
+  // What a case of one strategy has besides, its layers above all, takes as much memory as so many choices.
+  const std::size_t besides = options.one_strategy ? 10 + model.blocks.size() / 32 : 0;
   const auto choices = [&] {
     std::size_t sum = 0;
     for (std::size_t i = 0; i < specs.size(); ++i)
       sum += specs[i].size() * (1 + (allowed(ScheduleKind::zb_h1) ? 1 : 0) + chunk_counts(degrees[i]).size());
-    return sum * kinds.size() * counts.size();
+    return sum * (kinds.size() + besides) * counts.size();
   };
   executor.each(degrees.size(), [&](std::size_t i) {
     specs[i] = strategies(options.space, cluster.devices / degrees[i], cluster.devices_per_node);
@@ -371,6 +373,24 @@ std::vector<Case> make_cases(const ModelSpec& model, const Cluster& cluster, con
     const std::size_t wanted = std::max(tuning::few, most / std::max<std::size_t>(1, each));
     if (narrowed != nullptr) *narrowed = counts.size() > wanted;
     counts = detail::some_of(counts, wanted);
+  }
+  // Moves between the layouts of a stage are priced in pairs. Numbers of devices with very many divisors have very many
+  // degrees: of these the powers of two are what models and nodes divide by.
+  const auto pairs = [&] {
+    std::size_t sum = 0;
+    for (const std::vector<StrategySpec>& of_stage : specs) {
+      std::size_t layouts = 0;
+      for (std::size_t k = 0; k < of_stage.size(); ++k)
+        layouts += k == 0 || !(detail::degrees_of(of_stage[k]) == detail::degrees_of(of_stage[k - 1])) ? 1 : 0;
+      sum += layouts * layouts;
+    }
+    return sum;
+  };
+  if (pairs() > tuning::most_choices / 16) {
+    const auto is_power = [](int degree) { return (degree & (degree - 1)) == 0; };
+    for (std::vector<StrategySpec>& of_stage : specs)
+      std::erase_if(of_stage, [&](const StrategySpec& s) { return !is_power(s.tensor) || !is_power(s.context); });
+    if (narrowed != nullptr) *narrowed = true;
   }
   std::vector<detail::StageSetting> settings(degrees.size());
   executor.each(degrees.size(), [&](std::size_t i) {
