@@ -74,12 +74,11 @@ class ChoiceMaker {
     const int writes = spec.zero >= 2 && batch_.microbatches > 1 ? 1 : 0;  // of one micro-batch, all do
     Part& passes =
         passes_[static_cast<std::size_t>(is_block ? 2 * static_cast<int>(spec.recompute) + writes : spec.zero)];
-    if (!passes.made) passes = part_of(cost::pass_counts(layer_, spec, batch_, programs_.of(spec, batch_)), spec);
+    if (!passes.made) passes = part_of(cost::pass_counts(spec, batch_, programs_.of(spec, batch_)), spec);
     if (!is_block) return choice_of(passes, Part());
     const bool splits = batch_.splits_backward && splits_backward(layer_, spec);
     Part& parameters = parameters_[2 * static_cast<std::size_t>(spec.zero) + (splits ? 1 : 0)];
-    if (!parameters.made)
-      parameters = part_of(cost::parameter_counts(layer_, spec, batch_, programs_.of(spec, batch_)), spec);
+    if (!parameters.made) parameters = part_of(cost::parameter_counts(spec, batch_, programs_.of(spec, batch_)), spec);
     return choice_of(passes, parameters);
   }
 
