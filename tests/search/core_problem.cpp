@@ -20,7 +20,7 @@ TEST_CASE("the core's plan is one of the whole problem, and with all choices the
     INFO(context);
     std::int64_t work = 0;
     for (const std::size_t most : {std::size_t{1}, std::size_t{2}, std::size_t{100}}) {
-      const auto plan = CoreProblem(p, most).fastest(Solver<>::infinite, {}, alone, work);
+      const auto plan = fastest_of_core(p, most, Solver<>::infinite, {}, alone, work);
       if (most == 100 && truth.peak != std::numeric_limits<std::int64_t>::max())
         REQUIRE(plan.has_value() == (truth.peak <= p.budget));
       if (!plan) continue;

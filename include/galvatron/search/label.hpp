@@ -18,10 +18,7 @@ namespace galvatron::search {
 /// A stage needs `kept` bytes and, on top, the largest workspace W of its layers. Carrying kept and `top` = kept + W,
 /// one label is never worse than another, whatever layers follow, exactly if it is no larger in each of the five
 /// figures: for a later workspace V the stage needs kept + max(W, V) = max(top, kept + V).
-struct Label {
-  double time = 0;           ///< seconds of a micro-batch
-  double fill = 0;           ///< of them, what counts in filling and draining
-  double per_iteration = 0;  ///< seconds once an iteration
+struct Label : Terms {
   std::int64_t kept = 0;
   std::int64_t top = 0;
   std::int32_t parent = -1;  ///< index of the label of the layer before
@@ -40,17 +37,13 @@ struct Label {
   /// The label after another layer with these terms and bytes, or after what lies between two layers.
   constexpr void add(const Terms& terms, std::int64_t more_kept, std::int64_t its_workspace) {
     const std::int64_t largest = std::max(workspace(), its_workspace);
-    time += terms.time;
-    fill += terms.fill;
-    per_iteration += terms.per_iteration;
+    *this += terms;
     kept += more_kept;
     top = kept + largest;
   }
   /// Takes the least of both in every number.
   constexpr void lower_to(const Label& other) {
-    time = std::min(time, other.time);
-    fill = std::min(fill, other.fill);
-    per_iteration = std::min(per_iteration, other.per_iteration);
+    static_cast<Terms&>(*this) = min(*this, other);
     kept = std::min(kept, other.kept);
     top = std::min(top, other.top);
   }

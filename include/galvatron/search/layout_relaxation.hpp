@@ -1,15 +1,11 @@
 // LayoutRelaxation: the least seconds of the layers of a stage, changes of layout included.
 //
-// Range bounds take the cheapest choice of every layer, as if layouts changed for nothing. Where layers of several
-// types like different layouts, that is far from what any assignment takes. Here, for a price q >= 0 of a byte
-// (Lagrange), a dynamic program from the last layer to the first, whose state is a layout, gives the least of
+// For a price q >= 0 of a byte (Lagrange), a dynamic program from the last layer to the first, whose state is a layout,
+// gives the least of
 //
 //     sum over the layers of (seconds + q bytes) + the re-layouts before and between them
 //
-// which, less q M, bounds what they take in M bytes, and the assignment that has it. It serves three times: as a bound
-// of all layers and of those from each one on by the layout they are reached in; for a plan close to the bound, put
-// together of two such assignments, of which one fits the memory and one nearly; and by its best price, which tells
-// the likely choices.
+// which, less q M, bounds what they take in M bytes, and the assignment that has it.
 #pragma once
 
 #include <algorithm>

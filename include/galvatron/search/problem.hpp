@@ -54,6 +54,9 @@ struct Slots {
   std::int64_t flight = 1;    ///< between forward and backward
   std::int64_t deferred = 0;  ///< of them, between the parts of a split backward
   friend constexpr bool operator==(const Slots&, const Slots&) = default;
+  friend constexpr Slots min(const Slots& a, const Slots& b) {
+    return {std::min(a.flight, b.flight), std::min(a.deferred, b.deferred)};
+  }
 
   /// All that a layer keeps.
   [[nodiscard]] constexpr std::int64_t kept(const Choice& c) const {
@@ -77,6 +80,18 @@ struct Terms {
   double fill = 0;           ///< T - deferred W: of them, what counts while the pipeline fills and drains
   double per_iteration = 0;  ///< U: seconds once an iteration
   friend constexpr bool operator==(const Terms&, const Terms&) = default;
+
+  constexpr Terms& operator+=(const Terms& other) {
+    time += other.time;
+    fill += other.fill;
+    per_iteration += other.per_iteration;
+    return *this;
+  }
+  friend constexpr Terms operator+(Terms a, const Terms& b) { return a += b; }
+  /// The least of both in every number.
+  friend constexpr Terms min(const Terms& a, const Terms& b) {
+    return {std::min(a.time, b.time), std::min(a.fill, b.fill), std::min(a.per_iteration, b.per_iteration)};
+  }
 };
 
 /// Seconds of an iteration. With T_i the seconds of stage i for a micro-batch, W_i those that the schedule may defer,
@@ -118,8 +133,7 @@ struct Problem {
   int leading = 0;            ///< layers that the first stage has in any case (an embedding)
   int trailing = 0;           ///< layers that the last stage has in any case (a head)
   bool tied = false;          ///< the first and the last layer must have choices of one tag
-  std::vector<int> slots;     ///< micro-batches in flight, per stage; with chunks (stages, chunks)
-  std::vector<int> deferred;  ///< of them between the parts of a split backward, per stage; empty: none
+  std::vector<Slots> slots;   ///< (stages, chunks)
   int chunks = 1;             ///< virtual stages of a stage
   std::vector<int> in_chunk;  ///< of its stage, that a layer is in; empty: all in the first
   std::vector<int> cuts;      ///< (P + 1) first layer of every stage, then the number of layers; empty: to be searched
@@ -163,14 +177,12 @@ struct Problem {
     return in_chunk.empty() ? 0 : in_chunk[static_cast<std::size_t>(layer)];
   }
   [[nodiscard]] constexpr Slots slots_of(int stage, int chunk) const {
-    const auto i = static_cast<std::size_t>(stage);
-    return {slots[i * static_cast<std::size_t>(chunks) + static_cast<std::size_t>(chunk)],
-            deferred.empty() ? 0 : deferred[i]};
+    return slots[static_cast<std::size_t>(stage * chunks + chunk)];
   }
   /// The least of a stage's chunks.
   [[nodiscard]] constexpr Slots least_slots(int stage) const {
     Slots least = slots_of(stage, 0);
-    for (int chunk = 1; chunk < chunks; ++chunk) least.flight = std::min(least.flight, slots_of(stage, chunk).flight);
+    for (int chunk = 1; chunk < chunks; ++chunk) least = min(least, slots_of(stage, chunk));
     return least;
   }
 };
@@ -234,7 +246,7 @@ constexpr StageCost evaluate_stage(const Problem& problem, const Assignment& pla
     cost.update += c.update;
     const int chunk = problem.chunk_of(layer);
     kept += problem.slots_of(stage, chunk).kept(c);
-    workspace = std::max({workspace, c.forward_workspace, c.activation + c.backward_workspace});
+    workspace = std::max(workspace, workspace_of(c));
     if (layer + 1 < end && problem.chunk_of(layer + 1) != chunk) {  // other stages are between these two
       const Choice& next = at(layer + 1);
       kept += c.activation + next.input + problem.slots_of(stage, chunk + 1).flight * next.pass_through;

@@ -4,11 +4,9 @@
 //
 //     sum over the layers of min over choices (seconds + q bytes) - q M
 //
-// and the best price makes that the relaxation with fractional layers. Sums over all layers before each one are known
-// for a few prices, the slopes of the choices' convex hulls, so that a range costs a subtraction for each price.
-//
-// M depends on the largest workspace w of the stage. Workspaces are divided into classes: in the class [w, w'] choices
-// beyond w' are not there, and w is taken of the memory. A stage is in one of them: the least bound of all holds.
+// Sums over all layers before each one are known for a few prices, the slopes of the choices' convex hulls, so that a
+// range costs a subtraction for each price. M depends on the largest workspace of the stage, and workspaces are divided
+// into classes: in the class [w, w'] choices beyond w' are not there, and w is taken of the memory.
 #pragma once
 
 #include <algorithm>
@@ -282,12 +280,7 @@ class RangeBound {
       add_slopes(hulls.back(), prices);
     }
     sort_prices(prices);
-    if (prices.size() > tuning::prices) {  // any prices are valid
-      std::vector<double> some;
-      for (std::size_t k = 0; k < tuning::prices; ++k)
-        some.push_back(prices[k * (prices.size() - 1) / (tuning::prices - 1)]);
-      prices = std::move(some);
-    }
+    prices = some_of(prices, tuning::prices);  // any are valid
     const auto sums = [&](const auto& of_hull) {
       std::vector<double> of_type;
       for (const auto& hull : hulls) of_type.push_back(of_hull(hull));

@@ -1,8 +1,6 @@
 // The whole search: the fastest plan of a space for a model on a cluster within a memory budget.
 #pragma once
 
-#include <time.h>
-
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -33,13 +31,6 @@
 namespace galvatron::search {
 
 namespace detail {
-
-/// Not <chrono>: that header alone takes a tenth of the time in which a planning program should compile.
-inline double monotonic_seconds() {
-  timespec now{};
-  ::clock_gettime(CLOCK_MONOTONIC, &now);
-  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
-}
 
 /// Keeps the fastest candidate that fits, or the smallest while none does.
 class BestOf {
@@ -176,30 +167,24 @@ class Search {
     const double upper = upper_for(c);
     Attempt out;
     if (bounds_[index] >= upper) return out;
-    Limits limits;
-    limits.labels = labels;
-    limits.work = work;
-    limits.stop = options_.stop;
     out.searched = true;
-    if (labels == core_pass && options_.algorithm == Algorithm::exact) {
-      // Many stages join in many ways: fewer labels of each will do.
-      limits.labels = std::max(tuning::few, Limits().labels / static_cast<std::size_t>(std::max(4, c.stages())));
-      out.found = CoreProblem(c.problem, tuning::few).fastest(upper, limits, &executor_, out.work);
-      out.proven = false;
-      return out;
-    }
-    Solver solver(c.problem, limits, &executor_);
+    out.proven = false;
     if (options_.algorithm == Algorithm::bmw) {
       Bmw bmw(c.problem, &executor_);
       out.found = bmw.run();
-      out.proven = false;
       out.work = bmw.work();
-      return out;
+    } else if (labels == core_pass) {
+      // Many stages join in many ways: fewer labels of each will do.
+      const std::size_t few = Limits().labels / static_cast<std::size_t>(std::max(4, c.stages()));
+      const Limits limits{.labels = std::max(tuning::few, few), .work = work, .stop = options_.stop};
+      out.found = fastest_of_core(c.problem, tuning::few, upper, limits, &executor_, out.work);
+    } else {
+      Solver solver(c.problem, {.labels = labels, .work = work, .stop = options_.stop}, &executor_);
+      out.found = solver.fastest(upper);
+      out.proven = solver.proven();
+      out.bound = std::min(solver.open(), out.found ? out.found->cost.seconds : upper);
+      out.work = solver.work();
     }
-    out.found = solver.fastest(upper);
-    out.proven = solver.proven();
-    out.bound = std::min(solver.open(), out.found ? out.found->cost.seconds : upper);
-    out.work = solver.work();
     return out;
   }
 
@@ -283,10 +268,8 @@ class Search {
     for (const auto& [bound, index] : order) {
       if (bound >= least || options_.interrupted()) break;
       const Case& c = cases_[index];
-      Limits limits;
-      limits.stop = options_.stop;
-      limits.labels = 1 << 16;  // memory alone has few labels: never thinned, so the answer is exact
-      Solver solver(c.problem, limits, &executor_);
+      // Memory alone has few labels: never thinned, so the answer is exact.
+      Solver solver(c.problem, {.labels = 1 << 16, .stop = options_.stop}, &executor_);
       const auto found = solver.smallest(least);
       work_ += solver.work();
       if (!found) continue;
@@ -317,24 +300,20 @@ class Search {
 
 /// Why these cases cannot be searched: a cluster's figures that make prices which are none.
 inline std::string why_no_prices(const std::vector<Case>& cases, const Cluster& cluster) {
-  const auto is_price = [](double seconds) { return std::isfinite(seconds) && seconds >= 0; };
-  const auto all = [&](const std::vector<double>& seconds) {
-    return std::all_of(seconds.begin(), seconds.end(), is_price);
-  };
+  bool good = true;
+  const auto look = [&](double seconds) { good = good && std::isfinite(seconds) && seconds >= 0; };
   for (const Case& c : cases) {
-    bool good = std::all_of(c.problem.moves.begin(), c.problem.moves.end(), [&](const Moves& moves) {
-      return all(moves.relayout) && all(moves.input) && all(moves.output);
-    });
+    for (const Moves& moves : c.problem.moves)
+      for (const auto* all : {&moves.relayout, &moves.input, &moves.output})
+        std::for_each(all->begin(), all->end(), look);
     for (const LayerType& type : c.problem.types)
       for (const Choice& choice : type)
-        good = good && is_price(choice.forward) && is_price(choice.backward) && is_price(choice.synchronise) &&
-               is_price(choice.update);
-    if (!good)
-      return "the cluster " + cluster.name +
-             " gives work a price that is no number of seconds: its rates must be positive and finite, and its tables "
-             "in range";
+        for (const double seconds : {choice.forward, choice.backward, choice.synchronise, choice.update}) look(seconds);
   }
-  return {};
+  if (good) return {};
+  return "the cluster " + cluster.name +
+         " gives work a price that is no number of seconds: its rates must be positive and finite, and its tables in "
+         "range";
 }
 
 /// For the end of a message.
@@ -351,17 +330,16 @@ inline bool some_degrees_fit(const ModelSpec& model, const Cluster& cluster, con
   const auto first = std::find(space.zero.begin(), space.zero.end(), true);
   if (first != space.zero.end()) std::fill(first + 1, space.zero.end(), false);
   const std::int64_t samples = options.global_batch / std::max(1, options.microbatches);
-  std::vector<const LayerSpec*> kinds{&model.embedding, &model.head};
-  for (const LayerSpec& block : model.blocks)
-    if (!kinds.back()->costs_like(block)) kinds.push_back(&block);
+  const LayerKinds kinds(model);
   for (const int stages : pipeline_degrees(space, devices)) {
     if (stages > static_cast<int>(model.blocks.size())) break;
     const std::vector<StrategySpec> specs = strategies(space, devices / stages, cluster.devices_per_node);
-    const auto is_spread = [&](const LayerSpec* kind) {
-      return std::any_of(specs.begin(), specs.end(),
-                         [&](const StrategySpec& spec) { return is_fit(*kind, spec, samples, options.sequence); });
+    const auto is_spread = [&](const cost::LayerPrograms& kind) {
+      return std::any_of(specs.begin(), specs.end(), [&](const StrategySpec& spec) {
+        return is_fit(kind.layer(), spec, samples, options.sequence);
+      });
     };
-    if (std::all_of(kinds.begin(), kinds.end(), is_spread)) return true;
+    if (std::all_of(kinds.programs.begin(), kinds.programs.end(), is_spread)) return true;
   }
   return false;
 }
@@ -404,7 +382,7 @@ inline std::string why_no_case(const ModelSpec& model, const Cluster& cluster, c
 /// @tparam Executor  made with options.threads, runs pieces of the search; the answer is the same with any: see Team
 template <class Executor = Team>
 Result<SearchResult> search(const ModelSpec& model, const Cluster& cluster, const SearchOptions& wanted) {
-  const double begin = detail::monotonic_seconds();
+  const double begin = steady_seconds();
   auto options = completed(wanted, model, cluster);
   if (!options) return tl::unexpected<Error>(std::move(options.error()));
   Executor executor(options->threads);
@@ -428,7 +406,7 @@ Result<SearchResult> search(const ModelSpec& model, const Cluster& cluster, cons
   result.statistics.proven = result.statistics.proven && !narrowed;
   result.statistics.interrupted = options->interrupted();
   if (!result.feasible && options->interrupted()) result.reason = "the search was interrupted before it found a plan";
-  result.statistics.seconds = {detail::monotonic_seconds() - begin};
+  result.statistics.seconds = {steady_seconds() - begin};
   return result;
 }
 

@@ -13,6 +13,7 @@
 #include <cstdint>
 #include <limits>
 #include <optional>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -39,11 +40,10 @@ struct PartialPipeline {
   std::int32_t dp = 0;  ///< that has the option
 
   friend constexpr bool operator<(const PartialPipeline& a, const PartialPipeline& b) {
-    if (a.terms.fill != b.terms.fill) return a.terms.fill < b.terms.fill;
-    if (a.terms.time != b.terms.time) return a.terms.time < b.terms.time;
-    if (a.terms.per_iteration != b.terms.per_iteration) return a.terms.per_iteration < b.terms.per_iteration;
-    if (a.parent != b.parent) return a.parent < b.parent;
-    return a.length != b.length ? a.length < b.length : a.option->label < b.option->label;
+    const auto order = [](const PartialPipeline& p) {
+      return std::tie(p.terms.fill, p.terms.time, p.terms.per_iteration, p.parent, p.length, p.option->label);
+    };
+    return order(a) < order(b);
   }
 };
 
@@ -290,9 +290,7 @@ class Solver {
       if (options.empty()) continue;
       StageOption least = options.front();
       for (const StageOption& option : options)
-        least = {{std::min(least.terms.time, option.terms.time), std::min(least.terms.fill, option.terms.fill),
-                  std::min(least.terms.per_iteration, option.terms.per_iteration)},
-                 std::min(least.peak, option.peak)};
+        least = {min(least.terms, option.terms), std::min(least.peak, option.peak)};
       const bool ascending =
           std::is_sorted(options.begin(), options.end(),
                          [](const StageOption& a, const StageOption& b) { return a.terms.fill < b.terms.fill; });

@@ -74,7 +74,7 @@ class StageDp {
         share_(problem.objective.share_of_iteration()),
         executor_(executor),
         layouts_(layouts) {
-    indices_.resize(problem_.types.size() * static_cast<std::size_t>(problem_.chunks));
+    classes_.resize(problem_.types.size() * static_cast<std::size_t>(problem_.chunks) + 2);
     options_.resize(1);
     for (int k = 0; k < role_.longest; ++k) {
       const std::int64_t before = work_;
@@ -143,7 +143,7 @@ class StageDp {
   };
   // The labels after a layer.
   struct Layer {
-    const ChoiceClasses* index = nullptr;
+    const std::vector<ChoiceClass>* classes = nullptr;
     std::vector<Made> made;           // of every class
     std::vector<std::size_t> begins;  // (classes + 1) of the labels of each class, counted through
     Ahead ahead;
@@ -163,17 +163,16 @@ class StageDp {
     return problem_.slots_of(role_.stage, problem_.chunk_of(layer));
   }
 
-  constexpr const ChoiceClasses& index_of(int layer) {
+  constexpr const std::vector<ChoiceClass>& classes_of(int layer) {
     const auto type = static_cast<std::size_t>(problem_.layers[static_cast<std::size_t>(layer)]);
     const bool tagged = role_.tag >= 0 && (layer == 0 || layer + 1 == problem_.count());
-    const auto make = [&](auto& in, int tag) -> const ChoiceClasses& {
-      return in.emplace(problem_.types[type], problem_.objective, slots_of(layer), tag, role_.most_workspace,
-                        limits_.memory_only);
-    };
-    if (tagged) return make(tagged_[layer == 0 ? 0 : 1], role_.tag);
-    const auto chunk = static_cast<std::size_t>(problem_.chunk_of(layer));
-    auto& index = indices_[type * static_cast<std::size_t>(problem_.chunks) + chunk];
-    return index ? *index : make(index, -1);
+    const std::size_t at =
+        tagged ? classes_.size() - (layer == 0 ? 1 : 2)
+               : type * static_cast<std::size_t>(problem_.chunks) + static_cast<std::size_t>(problem_.chunk_of(layer));
+    if (!classes_[at])
+      classes_[at] = choice_classes(problem_.types[type], problem_.objective, slots_of(layer), tagged ? role_.tag : -1,
+                                    role_.most_workspace, limits_.memory_only);
+    return *classes_[at];
   }
 
   [[nodiscard]] constexpr Ahead ahead_of(int begin) const {
@@ -185,8 +184,9 @@ class StageDp {
     // With layouts the last surrogate's bound comes from them.
     for (std::size_t k = 0; k < relaxation_.size() - (layouts_ != nullptr ? 1 : 0); ++k)
       out.seconds[k] = relaxation_.ranges(k).bound(role_.stage, begin, end);
-    const auto& sums = relaxation_.sums().per_iteration;
-    out.per_iteration = sums[static_cast<std::size_t>(end)] - sums[static_cast<std::size_t>(begin)];
+    const std::vector<Terms>& before = relaxation_.sums().before;
+    out.per_iteration =
+        before[static_cast<std::size_t>(end)].per_iteration - before[static_cast<std::size_t>(begin)].per_iteration;
     return out;
   }
   // Where questions to the bounds of an Ahead begin.
@@ -212,7 +212,7 @@ class StageDp {
   }
 
   // Labels that reach `layer` in a layout, before its choice is made.
-  constexpr void arrive(int layer, const ChoiceClasses::Class& to, Made& out) const {
+  constexpr void arrive(int layer, const ChoiceClass& to, Made& out) const {
     out.labels.clear();
     if (limits_.interrupted()) return;
     const std::int64_t pass_through = slots_of(layer).flight * to.pass_through;
@@ -231,10 +231,10 @@ class StageDp {
     const bool new_chunk = problem_.chunk_of(layer) != problem_.chunk_of(layer - 1);  // other stages between
     int sources = 0;
     Places places{};
-    for (std::size_t c = 0; c < before_.index->classes.size(); ++c) {
+    for (std::size_t c = 0; c < before_.classes->size(); ++c) {
       const Made& made = before_.made[c];
       if (made.labels.empty()) continue;
-      const ChoiceClasses::Class& from = before_.index->classes[c];
+      const ChoiceClass& from = (*before_.classes)[c];
       const bool same = from.layout == to.layout || new_chunk;
       double seconds = same ? 0 : problem_.relayout_seconds(layer, from.layout, to.layout);
       if (new_chunk)
@@ -260,7 +260,7 @@ class StageDp {
   }
 
   // Labels after `layer`, with a choice of the class `to`, from those that arrive.
-  constexpr void choose(int layer, const ChoiceClasses::Class& to, const Made& arrivals, Made& out) const {
+  constexpr void choose(int layer, const ChoiceClass& to, const Made& arrivals, Made& out) const {
     out.labels.clear();
     if (arrivals.labels.empty() || limits_.interrupted()) return;
     const PiecewiseLinear* open = &now_.ahead.seconds[relaxation_.size() - 1];
@@ -289,9 +289,9 @@ class StageDp {
 
   constexpr void extend(int layer) {
     std::swap(before_, now_);
-    now_.index = &index_of(layer);
+    now_.classes = &classes_of(layer);
     now_.ahead = ahead_of(layer + 1);
-    const auto& classes = now_.index->classes;
+    const std::vector<ChoiceClass>& classes = *now_.classes;
     std::vector<std::size_t> group;   // of every class: classes of one get the same labels
     std::vector<std::size_t> groups;  // where they begin
     for (std::size_t c = 0; c < classes.size(); ++c) {
@@ -335,8 +335,8 @@ class StageDp {
     Places places{};
     PiecewiseLinear nothing(0);
     nothing.add(0, 0);
-    for (std::size_t c = 0; c < now_.index->classes.size(); ++c) {
-      const ChoiceClasses::Class& k = now_.index->classes[c];
+    for (std::size_t c = 0; c < now_.classes->size(); ++c) {
+      const ChoiceClass& k = (*now_.classes)[c];
       const double receive = limits_.memory_only || role_.last ? 0 : problem_.receive_gradient(layer, k.layout);
       auto parent = static_cast<std::int32_t>(now_.begins[c]);
       for (Label label : now_.made[c].labels) {
@@ -349,7 +349,7 @@ class StageDp {
     }
     keep_best(ends, std::numeric_limits<std::size_t>::max(), share_, &work_);
     for (const Label& label : ends) {
-      out.push_back({{label.time, label.fill, label.per_iteration}, label.top, label.parent});
+      out.push_back({label, label.top, label.parent});
       if (limits_.memory_only) break;  // ordered by top: this one needs least
     }
   }
@@ -364,9 +364,9 @@ class StageDp {
   double share_;             // of per-iteration cost, where labels are beam-truncated
   bool truncated_ = false;
   std::int64_t work_ = 0;
-  std::vector<std::optional<ChoiceClasses>> indices_;  // of every type in every chunk
-  std::optional<ChoiceClasses> tagged_[2];             // of the first and the last layer
-  std::vector<std::vector<Link>> steps_;               // of every layer, of all classes, one after the other
+  std::vector<std::optional<std::vector<ChoiceClass>>>
+      classes_;                           // (types, chunks), then the tagged last and first layer
+  std::vector<std::vector<Link>> steps_;  // of every layer, of all classes, one after the other
   std::vector<std::vector<StageOption>> options_;
   Layer before_;
   Layer now_;

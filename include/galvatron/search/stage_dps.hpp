@@ -67,23 +67,22 @@ class StageDps {
   [[nodiscard]] constexpr std::vector<std::int32_t> of_stage(int stage, const std::vector<int>& begins,
                                                              const Part& part, const PartitionBounds& with_ends,
                                                              Limits limits, std::int64_t budget) {
-    std::vector<Entry>& all = is_end(stage) ? ends_ : middle_;
+    const bool is_of_end = is_end(stage);
+    std::vector<Entry>& all = is_of_end ? ends_ : middle_;
     std::vector<std::int32_t> out;
     std::vector<std::int32_t> open;
     for (const int begin : begins) {
-      if (is_end(stage))
-        ends_.push_back({{}, begin, role_of(stage, begin, part, with_ends), 0, {}});
-      else
-        out.push_back(middle(role_of(stage, begin, {}, bounds_)));
-      if (is_end(stage)) out.push_back(static_cast<std::int32_t>(ends_.size()) - 1);
-      const auto& entry = all[static_cast<std::size_t>(out.back())];
+      if (is_of_end) ends_.push_back({{}, begin, role_of(stage, begin, part, with_ends), 0, {}});
+      out.push_back(is_of_end ? static_cast<std::int32_t>(ends_.size()) - 1
+                              : middle(role_of(stage, begin, {}, bounds_)));
+      const Entry& entry = all[static_cast<std::size_t>(out.back())];
       if (!entry.dp && std::find(open.begin(), open.end(), out.back()) == open.end()) open.push_back(out.back());
     }
     StageLimit within;
-    if (!limits.memory_only) within = is_end(stage) ? with_ends.stage_limit() : bounds_.stage_limit();
+    if (!limits.memory_only) within = (is_of_end ? with_ends : bounds_).stage_limit();
     // Large ones share the work on their labels. Small ones are made several at the same time.
     constexpr auto at_most = static_cast<std::int64_t>(tuning::at_once);
-    std::int64_t& largest = largest_[is_end(stage) ? 1 : 0];
+    std::int64_t& largest = largest_[is_of_end ? 1 : 0];
     for (std::size_t first = 0, count = 0; first < open.size(); first += count) {
       const std::int64_t each = limits.share_of_work(problem_.stages() - stage);
       count = largest <= each / (2 * at_most) ? std::min(tuning::at_once, open.size() - first) : 1;

@@ -143,11 +143,8 @@ class UniformBounds {
   /// Of plans with these choices; 0 seconds where a plan's are not those of the objective.
   [[nodiscard]] Least least(const std::vector<int>& choices) const {
     Least out;
-    Slots slots = p_.least_slots(0);
-    for (int stage = 1; stage < p_.stages(); ++stage) {
-      const Slots own = p_.least_slots(stage);
-      slots = {std::min(slots.flight, own.flight), std::min(slots.deferred, own.deferred)};
-    }
+    Slots slots = p_.slots.front();
+    for (const Slots& own : p_.slots) slots = min(slots, own);
     Terms all;
     double block_time = std::numeric_limits<double>::infinity();
     double kept = 0;
