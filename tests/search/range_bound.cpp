@@ -32,7 +32,7 @@ TEST_CASE("a bound of many numbers of bytes says of each what a single question 
           const double expected = ranges.seconds_within(stage, begin, end, bytes);
           const double seconds = bound.seconds(bytes, at);
           furthest = std::max(furthest, at);
-          if (expected == RangeBound::infinite) {
+          if (expected == infinite) {
             CHECK(seconds == expected);
             continue;
           }

@@ -40,7 +40,7 @@ class Bmw {
     if (!p_.cuts.empty()) return p_.cuts;
     std::vector<int> fastest;
     for (const int type : p_.layers) {
-      const LayerType& choices = p_.types[static_cast<std::size_t>(type)];
+      const LayerType& choices = nth(p_.types, type);
       const auto best = std::min_element(choices.begin(), choices.end(),
                                          [](const Choice& a, const Choice& b) { return a.seconds() < b.seconds(); });
       fastest.push_back(static_cast<int>(best - choices.begin()));

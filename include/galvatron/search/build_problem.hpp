@@ -40,9 +40,7 @@ struct Case {
   std::vector<StrategySpec> specs;
   std::vector<int> order;  ///< the layer of the model that each layer of the problem is; empty: the same
 
-  [[nodiscard]] constexpr int layer(int index) const {
-    return order.empty() ? index : order[static_cast<std::size_t>(index)];
-  }
+  [[nodiscard]] constexpr int layer(int index) const { return order.empty() ? index : nth(order, index); }
   [[nodiscard]] constexpr int stages() const { return problem.stages(); }
   [[nodiscard]] constexpr int microbatches() const { return problem.objective.microbatches; }
 };
@@ -57,7 +55,7 @@ constexpr std::vector<int> equal_ranks(int stages, int ranks) {
 constexpr std::vector<int> number_layouts(Problem& p) {
   std::vector<int> number(static_cast<std::size_t>(p.layouts), -1);
   for (const LayerType& type : p.types)
-    for (const Choice& choice : type) number[static_cast<std::size_t>(choice.layout)] = 0;
+    for (const Choice& choice : type) nth(number, choice.layout) = 0;
   std::vector<int> used;
   for (std::size_t i = 0; i < number.size(); ++i)
     if (number[i] == 0) {
@@ -65,7 +63,7 @@ constexpr std::vector<int> number_layouts(Problem& p) {
       used.push_back(static_cast<int>(i));
     }
   for (LayerType& type : p.types)
-    for (Choice& choice : type) choice.layout = number[static_cast<std::size_t>(choice.layout)];
+    for (Choice& choice : type) choice.layout = nth(number, choice.layout);
   p.layouts = static_cast<int>(used.size());
   return used;
 }
@@ -121,8 +119,8 @@ constexpr std::vector<Moves> make_moves(const LayerKinds& kinds, const StageSett
     for (const int from : layouts) {
       const auto row = static_cast<std::size_t>(from) * setting.like.size();
       for (const int to : layouts)
-        out.relayout.push_back(seconds[static_cast<std::size_t>(setting.move[row + static_cast<std::size_t>(to)])]);
-      out.receive.push_back(price.receive(setting.like[static_cast<std::size_t>(from)]).value);
+        out.relayout.push_back(nth(seconds, setting.move[row + static_cast<std::size_t>(to)]));
+      out.receive.push_back(price.receive(nth(setting.like, from)).value);
     }
     return out;
   };
@@ -225,7 +223,7 @@ inline Case with_schedule(Case made, ScheduleKind kind, int virtual_stages, bool
   }
   add(p.count() - 1, virtual_stages - 1);
   p.cuts.push_back(p.count());
-  for (std::size_t i = 0; i < layers.size(); ++i) p.layers[i] = layers[static_cast<std::size_t>(made.order[i])];
+  for (std::size_t i = 0; i < layers.size(); ++i) p.layers[i] = nth(layers, made.order[i]);
   return made;
 }
 
@@ -238,16 +236,13 @@ inline Candidate candidate_of(const Case& c, const Assignment& plan, const Evalu
   out.microbatches = c.microbatches();
   out.schedule = c.schedule;
   out.virtual_stages = c.problem.chunks;
-  const auto spec = [&](int layer) {
-    return c.specs[static_cast<std::size_t>(c.problem.choice(layer, plan.choice[static_cast<std::size_t>(layer)]).tag)];
-  };
-  for (int i = 0; i < out.stages; ++i)
-    out.first_block.push_back(std::max(0, plan.first[static_cast<std::size_t>(i)] - c.problem.leading));
+  const auto spec = [&](int layer) { return nth(c.specs, c.problem.choice(layer, nth(plan.choice, layer)).tag); };
+  for (int i = 0; i < out.stages; ++i) out.first_block.push_back(std::max(0, nth(plan.first, i) - c.problem.leading));
   const int last = c.problem.count() - 1;
   out.embedding = spec(0);
   out.head = spec(last);
   out.blocks.resize(static_cast<std::size_t>(last) - 1);
-  for (int layer = 1; layer < last; ++layer) out.blocks[static_cast<std::size_t>(c.layer(layer)) - 1] = spec(layer);
+  for (int layer = 1; layer < last; ++layer) nth(out.blocks, c.layer(layer) - 1) = spec(layer);
   std::vector<cost::StageSeconds> stages;
   for (const StageCost& s : cost.stages)
     stages.push_back({{s.forward}, {s.backward}, {s.synchronise}, {s.update}, {s.weights}});

@@ -72,8 +72,7 @@ class ChoiceMaker {
     if (!fits_) return std::nullopt;
     const bool is_block = layer_.kind == LayerKind::block;
     const int writes = spec.zero >= 2 && batch_.microbatches > 1 ? 1 : 0;  // of one micro-batch, all do
-    Part& passes =
-        passes_[static_cast<std::size_t>(is_block ? 2 * static_cast<int>(spec.recompute) + writes : spec.zero)];
+    Part& passes = nth(passes_, is_block ? 2 * static_cast<int>(spec.recompute) + writes : spec.zero);
     if (!passes.made) passes = part_of(cost::pass_counts(spec, batch_, programs_.of(spec, batch_)), spec);
     if (!is_block) return choice_of(passes, Part());
     const bool splits = batch_.splits_backward && splits_backward(layer_, spec);

@@ -31,7 +31,7 @@ constexpr bool dominates(const Choice& a, const Choice& b, const Objective& obje
 /// @param dominates  (a, b) whether a may stand for b, which has the same layout
 template <class Dominates>
 constexpr std::vector<std::int32_t> non_dominated_choices(const LayerType& type, int tag, Dominates dominates) {
-  const auto of = [&](std::int32_t i) -> const Choice& { return type[static_cast<std::size_t>(i)]; };
+  const auto of = [&](std::int32_t i) -> const Choice& { return nth(type, i); };
   std::vector<std::int32_t> order;
   for (std::int32_t i = 0; i < static_cast<std::int32_t>(type.size()); ++i)
     if (tag < 0 || of(i).tag == tag) order.push_back(i);
@@ -85,8 +85,8 @@ constexpr std::vector<TiedEnds> tied_ends(const Problem& p, bool memory_only = f
 /// Drops the choices that others dominate on every stage, and those of tied ends that no assignment needs.
 constexpr void drop_dominated(Problem& p) {
   if (p.tied && p.count() > 1) {
-    LayerType& first = p.types[static_cast<std::size_t>(p.layers.front())];
-    LayerType& last = p.types[static_cast<std::size_t>(p.layers.back())];
+    LayerType& first = nth(p.types, p.layers.front());
+    LayerType& last = nth(p.types, p.layers.back());
     const std::vector<TiedEnds> kept = tied_ends(p);
     first.clear();
     last.clear();
@@ -110,7 +110,7 @@ constexpr void drop_dominated(Problem& p) {
     for (const std::int32_t j : non_dominated_choices(p.types[i], -1, [&](const Choice& a, const Choice& b) {
            return dominates(a, b, p.objective, least) && dominates(a, b, p.objective, most);
          }))
-      kept.push_back(p.types[i][static_cast<std::size_t>(j)]);
+      kept.push_back(nth(p.types[i], j));
     p.types[i] = std::move(kept);
   }
 }
@@ -143,7 +143,7 @@ constexpr std::vector<ChoiceClass> choice_classes(const LayerType& type, const O
   for (const std::int32_t i : non_dominated_choices(type, tag, [&](const Choice& a, const Choice& b) {
          return dominates(a, b, objective, slots, memory_only);
        })) {
-    const Choice& c = type[static_cast<std::size_t>(i)];
+    const Choice& c = nth(type, i);
     if (workspace_of(c) > most_workspace) continue;
     const std::int64_t workspace = c.forward_workspace > c.backward_workspace ? c.forward_workspace : 0;
     const ChoiceClass own{c.layout, c.input, c.pass_through, c.activation, workspace, {}};

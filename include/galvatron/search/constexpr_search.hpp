@@ -100,7 +100,6 @@ constexpr ConstexprPlan<Layers> constexpr_search(const LayerSpec& block, const C
   const ModelSpec model = model_of_equal_blocks({}, block, static_cast<int>(Layers));
   const SearchOptions limits = search_options(options, devices.memory);
 
-  constexpr std::size_t unlimited = std::numeric_limits<std::int32_t>::max();
   ConstexprPlan<Layers> out;
   if (options.global_batch % options.microbatches != 0 || options.sequence > block.positions) return out;
   const detail::StageSetting setting(1, devices.devices, strategies(limits.space, devices.devices));
@@ -110,11 +109,12 @@ constexpr ConstexprPlan<Layers> constexpr_search(const LayerSpec& block, const C
   if (one.problem.types.empty()) return out;
   one.problem.slots = {{microbatches_in_flight(one.schedule, 1, 0, options.microbatches)}};
   drop_dominated(one.problem);
-  const std::optional<Solution> found = Solver<>(one.problem, {.labels = unlimited}, nullptr, 1).fastest();
+  const std::optional<Solution> found =
+      Solver<>(one.problem, {.labels = std::numeric_limits<std::int32_t>::max()}, nullptr, 1).fastest();
   if (!found) return out;
   const auto strategy = [&](std::size_t layer) {
     const int tag = one.problem.choice(static_cast<int>(layer), found->plan.choice[layer]).tag;
-    return one.specs[static_cast<std::size_t>(tag)];
+    return nth(one.specs, tag);
   };
   out.feasible = true;
   out.embedding = strategy(0);

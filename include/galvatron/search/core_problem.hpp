@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <limits>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -33,9 +32,9 @@ constexpr std::vector<Price> prices_of(const Problem& p) {
   for (int stage = 0; stage < stages; stage = stage == 0 ? std::max(1, stages / 2) : std::max(stage + 1, stages - 1)) {
     StageRole role;
     role.stage = stage;
-    role.begin = first[static_cast<std::size_t>(stage)];
-    role.least_workspace = workspaces[static_cast<std::size_t>(stage)];
-    role.shortest = role.longest = first[static_cast<std::size_t>(stage) + 1] - role.begin;
+    role.begin = nth(first, stage);
+    role.least_workspace = nth(workspaces, stage);
+    role.shortest = role.longest = nth(first, stage + 1) - role.begin;
     out.push_back({p.least_slots(stage), LayoutRelaxation(p, role, p.objective.share_of_iteration()).price()});
   }
   return out;
@@ -44,14 +43,12 @@ constexpr std::vector<Price> prices_of(const Problem& p) {
 constexpr std::vector<int> likely_choices(const Problem& p, const LayerType& type, const std::vector<Price>& prices,
                                           std::size_t most) {
   std::vector<std::pair<double, int>> excess;
-  for (const Choice& c : type) excess.emplace_back(std::numeric_limits<double>::max(), static_cast<int>(&c - &type[0]));
+  for (const Choice& c : type) excess.emplace_back(infinite, static_cast<int>(&c - &type[0]));
   for (const Price& price : prices) {
     std::vector<double> cost;
-    for (const Choice& c : type) {
-      const Terms terms = p.objective.terms_of(c);
-      cost.push_back(terms.time + p.objective.share_of_iteration() * terms.per_iteration +
+    for (const Choice& c : type)
+      cost.push_back(p.objective.terms_of(c).time_with(p.objective.share_of_iteration()) +
                      price.seconds * static_cast<double>(price.slots.kept(c)));
-    }
     const double least = *std::min_element(cost.begin(), cost.end());
     for (std::size_t j = 0; j < type.size(); ++j) excess[j].first = std::min(excess[j].first, cost[j] - least);
   }
@@ -84,18 +81,17 @@ std::optional<Solution> fastest_of_core(const Problem& problem, std::size_t most
     const bool tied = problem.tied && (problem.layers.front() == number || problem.layers.back() == number);
     kept.push_back(detail::likely_choices(problem, type, prices, tied ? type.size() : most));
     core.types[i].clear();
-    for (const int choice : kept.back()) core.types[i].push_back(type[static_cast<std::size_t>(choice)]);
+    for (const int choice : kept.back()) core.types[i].push_back(nth(type, choice));
   }
   Solver solver(core, limits, executor);
   std::optional<Solution> found = solver.fastest(upper);
   work += solver.work();
-  if (!found) return found;
+  if (!found) return std::nullopt;
   for (std::size_t layer = 0; layer < found->plan.choice.size(); ++layer) {
     int& choice = found->plan.choice[layer];
-    choice = kept[static_cast<std::size_t>(problem.layers[layer])][static_cast<std::size_t>(choice)];
+    choice = nth(nth(kept, problem.layers[layer]), choice);
   }
-  found->cost = evaluate(problem, found->plan);
-  return found;
+  return evaluated(problem, std::move(found->plan));
 }
 
 }  // namespace galvatron::search

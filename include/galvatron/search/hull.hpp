@@ -41,7 +41,7 @@ constexpr std::vector<HullPoint> lower_hull(std::vector<HullPoint> points) {
 constexpr double slope(const HullPoint& a, const HullPoint& b) { return (a.seconds - b.seconds) / (b.bytes - a.bytes); }
 /// The least seconds + price * bytes.
 constexpr double cheapest(const std::vector<HullPoint>& hull, double price) {
-  double least = std::numeric_limits<double>::infinity();
+  double least = infinite;
   for (const HullPoint& point : hull) least = std::min(least, point.seconds + price * point.bytes);
   return least;
 }

@@ -144,16 +144,15 @@ constexpr bool keep_best(std::vector<Label>& labels, std::size_t limit, double s
   }
   const std::int64_t width = (most - least) / static_cast<std::int64_t>(limit) + 1;
   std::vector<std::int32_t> cell(limit + 1, -1);
-  const auto score = [share](const Label& l) { return l.time + share * l.per_iteration; };
   for (std::size_t i = 0; i < labels.size(); ++i) {
     std::int32_t& best = cell[static_cast<std::size_t>((labels[i].top - least) / width)];
-    if (best < 0 || score(labels[i]) < score(labels[static_cast<std::size_t>(best)]))
+    if (best < 0 || labels[i].time_with(share) < nth(labels, best).time_with(share))
       best = static_cast<std::int32_t>(i);
   }
   std::sort(cell.begin(), cell.end());  // back into the order of time; the unused ones come first
   std::size_t used = 0;
   for (const std::int32_t i : cell)
-    if (i >= 0) labels[used++] = labels[static_cast<std::size_t>(i)];
+    if (i >= 0) labels[used++] = nth(labels, i);
   labels.resize(used);
   return true;
 }

@@ -21,6 +21,15 @@
 
 namespace galvatron::search {
 
+inline constexpr double infinite = std::numeric_limits<double>::infinity();          ///< seconds
+inline constexpr std::int64_t unlimited = std::numeric_limits<std::int64_t>::max();  ///< bytes or labels
+
+/// The item of a list that a stage, layer, choice, ... has by its number, an int.
+template <class List>
+constexpr auto& nth(List& list, int number) {
+  return list[static_cast<std::size_t>(number)];
+}
+
 /// One layer under one strategy. Seconds are those of one micro-batch on one rank, bytes those of one rank.
 struct Choice {
   double forward = 0;
@@ -88,6 +97,8 @@ struct Terms {
     return *this;
   }
   friend constexpr Terms operator+(Terms a, const Terms& b) { return a += b; }
+  /// With a share of the per-iteration cost that counts as seconds of a micro-batch.
+  [[nodiscard]] constexpr double time_with(double share) const { return time + share * per_iteration; }
   /// The least of both in every number.
   friend constexpr Terms min(const Terms& a, const Terms& b) {
     return {std::min(a.time, b.time), std::min(a.fill, b.fill), std::min(a.per_iteration, b.per_iteration)};
@@ -138,25 +149,18 @@ struct Problem {
   std::vector<int> in_chunk;  ///< of its stage, that a layer is in; empty: all in the first
   std::vector<int> cuts;      ///< (P + 1) first layer of every stage, then the number of layers; empty: to be searched
   int layouts = 1;
-  std::vector<Moves> moves;                                        ///< of every type
-  std::int64_t budget = std::numeric_limits<std::int64_t>::max();  ///< bytes of a rank
-  std::int64_t fixed = 0;                                          ///< bytes of every rank, whatever the plan
+  std::vector<Moves> moves;         ///< of every type
+  std::int64_t budget = unlimited;  ///< bytes of a rank
+  std::int64_t fixed = 0;           ///< bytes of every rank, whatever the plan
 
   [[nodiscard]] constexpr int stages() const { return objective.stages; }
   [[nodiscard]] constexpr int count() const { return static_cast<int>(layers.size()); }
-  [[nodiscard]] constexpr const Choice& choice(int layer, int index) const {
-    return type_of(layer)[static_cast<std::size_t>(index)];
-  }
-  [[nodiscard]] constexpr const LayerType& type_of(int layer) const {
-    return types[static_cast<std::size_t>(layers[static_cast<std::size_t>(layer)])];
-  }
-  [[nodiscard]] constexpr const Moves& moves_of(int layer) const {
-    return moves[static_cast<std::size_t>(layers[static_cast<std::size_t>(layer)])];
-  }
+  [[nodiscard]] constexpr const Choice& choice(int layer, int index) const { return nth(type_of(layer), index); }
+  [[nodiscard]] constexpr const LayerType& type_of(int layer) const { return nth(types, nth(layers, layer)); }
+  [[nodiscard]] constexpr const Moves& moves_of(int layer) const { return nth(moves, nth(layers, layer)); }
   /// The input of `layer` from one layout to another.
   [[nodiscard]] constexpr double one_way(int layer, int from, int to) const {
-    return moves_of(layer)
-        .relayout[static_cast<std::size_t>(from) * static_cast<std::size_t>(layouts) + static_cast<std::size_t>(to)];
+    return nth(moves_of(layer).relayout, from * layouts + to);
   }
   /// There in forward and back in backward.
   [[nodiscard]] constexpr double relayout_seconds(int layer, int from, int to) const {
@@ -164,21 +168,17 @@ struct Problem {
   }
   /// What a stage that begins with `layer` waits for in forward.
   [[nodiscard]] constexpr double receive_input(int layer, int layout) const {
-    return moves_of(layer).input[static_cast<std::size_t>(layout)];
+    return nth(moves_of(layer).input, layout);
   }
   /// What a stage that ends with `layer` waits for in backward.
   [[nodiscard]] constexpr double receive_gradient(int layer, int layout) const {
-    return moves_of(layer).output[static_cast<std::size_t>(layout)];
+    return nth(moves_of(layer).output, layout);
   }
   /// Layers that may be moved between stages; every stage has at least one.
   [[nodiscard]] constexpr int movable() const { return count() - leading - trailing; }
   /// The chunk of a layer within its stage.
-  [[nodiscard]] constexpr int chunk_of(int layer) const {
-    return in_chunk.empty() ? 0 : in_chunk[static_cast<std::size_t>(layer)];
-  }
-  [[nodiscard]] constexpr Slots slots_of(int stage, int chunk) const {
-    return slots[static_cast<std::size_t>(stage * chunks + chunk)];
-  }
+  [[nodiscard]] constexpr int chunk_of(int layer) const { return in_chunk.empty() ? 0 : nth(in_chunk, layer); }
+  [[nodiscard]] constexpr Slots slots_of(int stage, int chunk) const { return nth(slots, stage * chunks + chunk); }
   /// The least of a stage's chunks.
   [[nodiscard]] constexpr Slots least_slots(int stage) const {
     Slots least = slots_of(stage, 0);
@@ -221,11 +221,9 @@ struct Assignment {
 
 /// One stage of an assignment: what the search's recurrences must agree with.
 constexpr StageCost evaluate_stage(const Problem& problem, const Assignment& plan, int stage) {
-  const int begin = plan.first[static_cast<std::size_t>(stage)];
-  const int end = plan.first[static_cast<std::size_t>(stage) + 1];
-  const auto at = [&](int layer) -> const Choice& {
-    return problem.choice(layer, plan.choice[static_cast<std::size_t>(layer)]);
-  };
+  const int begin = nth(plan.first, stage);
+  const int end = nth(plan.first, stage + 1);
+  const auto at = [&](int layer) -> const Choice& { return problem.choice(layer, nth(plan.choice, layer)); };
   StageCost cost;
   std::int64_t workspace = 0;
   std::int64_t kept = problem.fixed + problem.slots_of(stage, 0).flight * at(begin).pass_through;
@@ -292,6 +290,10 @@ constexpr Evaluation evaluate(const Problem& problem, const Assignment& plan) {
   }
   out.seconds = problem.objective(sum_fill, slowest, per_iteration);
   return out;
+}
+constexpr Solution evaluated(const Problem& problem, Assignment plan) {
+  Evaluation cost = evaluate(problem, plan);
+  return {std::move(plan), std::move(cost)};
 }
 
 }  // namespace galvatron::search

@@ -28,13 +28,11 @@ namespace galvatron::search {
 constexpr std::vector<std::int64_t> least_workspaces(const Problem& p) {
   std::vector<std::int64_t> of_type;
   for (const LayerType& type : p.types) {
-    of_type.push_back(std::numeric_limits<std::int64_t>::max());
+    of_type.push_back(unlimited);
     for (const Choice& c : type) of_type.back() = std::min(of_type.back(), workspace_of(c));
   }
-  const auto of_layer = [&](int layer) {
-    return of_type[static_cast<std::size_t>(p.layers[static_cast<std::size_t>(layer)])];
-  };
-  std::int64_t least = std::numeric_limits<std::int64_t>::max();
+  const auto of_layer = [&](int layer) { return nth(of_type, nth(p.layers, layer)); };
+  std::int64_t least = unlimited;
   std::int64_t most = 0;
   for (int layer = p.leading; layer < p.count() - p.trailing; ++layer) {
     least = std::min(least, of_layer(layer));
@@ -71,7 +69,7 @@ class PiecewiseLinear {
   /// With `bytes` for what the layers keep; infinite when they cannot fit. `at` is the line to look at first, and
   /// then the one that was taken: similar questions in a row are quick.
   [[nodiscard]] constexpr double seconds(double bytes, std::size_t& at) const {
-    if (least_ > bytes) return std::numeric_limits<double>::infinity();
+    if (least_ > bytes) return infinite;
     at = std::min(at, lines_.size() - 1);
     while (at + 1 < lines_.size() && bytes < lines_[at].until) ++at;
     while (at > 0 && bytes >= lines_[at - 1].until) --at;
@@ -97,8 +95,6 @@ struct BesideRange {
 
 class RangeBound {
  public:
-  static constexpr double infinite = std::numeric_limits<double>::infinity();
-
   /// @param share              of the per-iteration cost that counts as seconds of a micro-batch
   /// @param workspace_classes  more of them make the bound of a stage nearer
   /// @param executor           shares the work
@@ -115,8 +111,7 @@ class RangeBound {
     for (const LayerType& type : p_.types) {
       HullChoices& all = types_.emplace_back();
       for (const Choice& c : type) {
-        const Terms terms = p_.objective.terms_of(c);
-        all.add(c, terms.time + share * terms.per_iteration, workspace_classes > 1 ? workspace_of(c) : 0);
+        all.add(c, p_.objective.terms_of(c).time_with(share), workspace_classes > 1 ? workspace_of(c) : 0);
         if (workspace_classes > 1) sizes_.push_back(workspace_of(c));
       }
       all.drop_dominated();
@@ -197,9 +192,7 @@ class RangeBound {
     return {least(classes_[i]), most(classes_[i])};
   }
   /// The largest workspace of a stage, at least.
-  [[nodiscard]] constexpr std::int64_t least_workspace(int stage) const {
-    return workspace_[static_cast<std::size_t>(stage)];
-  }
+  [[nodiscard]] constexpr std::int64_t least_workspace(int stage) const { return nth(workspace_, stage); }
 
  private:
   // A layer, or the end of all: how far it is behind the first of those like it.
@@ -242,10 +235,10 @@ class RangeBound {
     return sizes_.empty() ? 0 : sizes_[one.from];
   }
   [[nodiscard]] constexpr std::int64_t most(const WorkspaceClass& one) const {
-    return sizes_.empty() ? std::numeric_limits<std::int64_t>::max() : sizes_[one.to - 1];
+    return sizes_.empty() ? unlimited : sizes_[one.to - 1];
   }
   [[nodiscard]] constexpr const Table& table(const WorkspaceClass& one, int stage) const {
-    return one.tables[table_of_[static_cast<std::size_t>(stage)]];
+    return one.tables[nth(table_of_, stage)];
   }
   [[nodiscard]] constexpr double seconds_within(const WorkspaceClass& one, int stage, int begin, int end,
                                                 double bytes) const {
@@ -258,7 +251,7 @@ class RangeBound {
     return most;
   }
 
-  [[nodiscard]] constexpr const Place& place(int layer) const { return places_[static_cast<std::size_t>(layer)]; }
+  [[nodiscard]] constexpr const Place& place(int layer) const { return nth(places_, layer); }
   constexpr void find_places() {
     for (std::size_t i = 0; i < p_.layers.size(); ++i) {
       const bool same = i > 0 && p_.layers[i] == p_.layers[i - 1];
@@ -287,7 +280,7 @@ class RangeBound {
       Sums out;
       double before = 0;
       for (std::size_t row = 0, at = 0; row < types_of_rows_.size(); ++row) {
-        const double each = of_type[static_cast<std::size_t>(types_of_rows_[row])];
+        const double each = nth(of_type, types_of_rows_[row]);
         out.add_row(before, each);
         const std::size_t begin = at;
         while (places_[at].row == row) ++at;
@@ -306,7 +299,7 @@ class RangeBound {
   }
 
   constexpr void find_room() {
-    std::int64_t activation = std::numeric_limits<std::int64_t>::max();
+    std::int64_t activation = unlimited;
     for (const LayerType& type : p_.types)
       for (const Choice& c : type) activation = std::min({activation, c.input, c.activation});
     workspace_ = least_workspaces(p_);
@@ -316,7 +309,7 @@ class RangeBound {
         for (const double one : *seconds) receive = std::min(receive, one);
     for (int stage = 0; stage < p_.stages(); ++stage) {
       const int chunk_ends = 2 * p_.chunks - (stage == 0 ? 1 : 0) - (stage + 1 == p_.stages() ? 1 : 0);
-      room_.push_back(static_cast<double>(p_.budget - p_.fixed - workspace_[static_cast<std::size_t>(stage)]) -
+      room_.push_back(static_cast<double>(p_.budget - p_.fixed - nth(workspace_, stage)) -
                       static_cast<double>(chunk_ends) * static_cast<double>(activation));
       receive_.push_back(chunk_ends * receive);
     }

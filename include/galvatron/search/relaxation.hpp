@@ -36,7 +36,7 @@ struct LayerSums {
         const double shared = share * terms.per_iteration;
         least[i] = min(least[i], {terms.time + shared, terms.fill + shared, terms.per_iteration});
       }
-    for (const int type : p.layers) before.push_back(before.back() + least[static_cast<std::size_t>(type)]);
+    for (const int type : p.layers) before.push_back(before.back() + nth(least, type));
   }
   /// No assignment is faster: some stage has at least the mean of all.
   [[nodiscard]] constexpr double seconds(const Problem& p) const {
@@ -61,8 +61,6 @@ using Surrogate = std::array<double, 3>;
 
 /// What is known of any assignment with less than some seconds.
 struct StageLimit {
-  static constexpr double infinite = std::numeric_limits<double>::infinity();
-
   double seconds = infinite;                     ///< the limit on the assignment
   Surrogate most{infinite, infinite, infinite};  ///< no stage has more of T + share * U
   Surrogate fills{};                             ///< F + share * U of all stages, at least
@@ -107,7 +105,7 @@ class Relaxation {
   /// Least sum of F + its share of U over layers [begin, end).
   [[nodiscard]] constexpr double fills(std::size_t k, int begin, int end) const {
     const std::vector<Terms>& before = all_[k].sums.before;
-    return before[static_cast<std::size_t>(end)].fill - before[static_cast<std::size_t>(begin)].fill;
+    return nth(before, end).fill - nth(before, begin).fill;
   }
   [[nodiscard]] constexpr double fills(std::size_t k) const { return all_[k].sums.before.back().fill; }
 
@@ -128,7 +126,7 @@ class Relaxation {
     const Objective& o = problem_.objective;
     constexpr double rounding = 1 + 1e-9;
     if (o.stages == 1) return limit * o.share_of_iteration() * rounding;
-    if (o.weights.steady <= 0) return std::numeric_limits<double>::infinity();
+    if (o.weights.steady <= 0) return infinite;
     return ((limit - (k == 0 ? per_iteration_ : 0)) / o.alone - o.weights.fill_drain * fills(k)) / o.weights.steady *
            rounding;
   }

@@ -6,7 +6,6 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
-#include <limits>
 #include <numeric>
 #include <optional>
 #include <string>
@@ -122,7 +121,7 @@ class Search {
   // The largest number of seconds that a plan of this case may have and still win. On shared cores the objective is
   // near the event model's answer, mostly below it, and the latter decides.
   [[nodiscard]] double upper_for(const Case& c) const {
-    if (!best_.fits()) return Solver<Executor>::infinite;
+    if (!best_.fits()) return infinite;
     return best_.candidate()->iteration.value * (c.problem.objective.shared ? 1.1 : 1.0);
   }
 
@@ -258,7 +257,7 @@ class Search {
 
   // The plan that needs the least memory, if there is any, which is offered as well.
   std::optional<Candidate> find_smallest() {
-    std::int64_t least = std::numeric_limits<std::int64_t>::max();
+    std::int64_t least = unlimited;
     std::optional<Candidate> smallest = best_.candidate();
     if (smallest) least = smallest->peak.count;
     // The most promising first, until no other can be smaller.

@@ -11,7 +11,6 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <limits>
 #include <optional>
 #include <tuple>
 #include <utility>
@@ -72,8 +71,6 @@ constexpr bool keep_best(std::vector<PartialPipeline>& pipelines, std::size_t mo
 template <class Executor = Team>
 class Solver {
  public:
-  static constexpr double infinite = std::numeric_limits<double>::infinity();
-
   /// @param executor           shares the work on the problem; the answers are the same without one
   /// @param workspace_classes  of the range bounds (see RangeBound); 0: as usual
   explicit constexpr Solver(const Problem& problem, const Limits& limits = {}, Executor* executor = nullptr,
@@ -132,8 +129,7 @@ class Solver {
       auto found = join(part, upper, problem_.budget);
       if (truncated_) open_ = std::min(open_, std::max({part.bound, part_bounds_->least(), layout_bound()}));
       if (!found) continue;
-      const Evaluation cost = evaluate(problem_, *found);
-      if (offer({std::move(*found), cost}) && !bounds_.narrow(upper)) break;
+      if (offer(evaluated(problem_, std::move(*found))) && !bounds_.narrow(upper)) break;
     }
     return best;
   }
@@ -146,7 +142,7 @@ class Solver {
   [[nodiscard]] constexpr std::int64_t work() const { return work_ + dps_.work(); }
 
   /// The assignment that needs the least memory, if that is less than `upper` bytes; the budget is ignored.
-  [[nodiscard]] std::optional<Solution> smallest(std::int64_t upper = std::numeric_limits<std::int64_t>::max()) {
+  [[nodiscard]] std::optional<Solution> smallest(std::int64_t upper = unlimited) {
     limits_.memory_only = true;
     open_ = infinite;
     std::optional<Solution> best;
@@ -178,10 +174,8 @@ class Solver {
         part_bounds_->narrow(*windows);
         auto found = join(one.part, 0, budget);
         if (!found) continue;
-        Solution solution{std::move(*found), {}};
-        solution.cost = evaluate(problem_, solution.plan);
-        budget = solution.cost.peak - 1;
-        best = std::move(solution);
+        best = evaluated(problem_, std::move(*found));
+        budget = best->cost.peak - 1;
       }
       if (all || limits_.interrupted()) break;
     }
@@ -337,8 +331,7 @@ class Solver {
     std::vector<std::vector<State>> after(static_cast<std::size_t>(stages));
     const std::vector<State> nothing{{0, {PartialPipeline{}}}};
     for (int stage = 0; stage < stages; ++stage) {
-      const std::vector<Start> starts =
-          starts_of(stage, stage == 0 ? nothing : after[static_cast<std::size_t>(stage) - 1], part, budget);
+      const std::vector<Start> starts = starts_of(stage, stage == 0 ? nothing : nth(after, stage - 1), part, budget);
       if (starts.empty()) return std::nullopt;
       std::size_t ways = 0;   // so far
       std::size_t pairs = 0;  // of a way so far and a stage
@@ -362,8 +355,7 @@ class Solver {
       });
       for (std::size_t i = 0; i < made.size(); ++i) {
         truncated_ |= truncated[i] != 0;
-        if (!made[i].empty())
-          after[static_cast<std::size_t>(stage)].emplace_back(first + static_cast<int>(i), std::move(made[i]));
+        if (!made[i].empty()) nth(after, stage).emplace_back(first + static_cast<int>(i), std::move(made[i]));
       }
     }
     if (after.back().empty()) return std::nullopt;
@@ -387,7 +379,7 @@ class Solver {
       std::int32_t at = pipeline->parent;
       for (const auto& [begin, pipelines] : after[stage - 1]) {
         if (at < static_cast<std::int32_t>(pipelines.size())) {
-          pipeline = &pipelines[static_cast<std::size_t>(at)];
+          pipeline = &nth(pipelines, at);
           break;
         }
         at -= static_cast<std::int32_t>(pipelines.size());

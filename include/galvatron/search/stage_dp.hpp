@@ -30,14 +30,14 @@ namespace galvatron::search {
 struct Limits {
   std::size_t labels = 192;  ///< of one class at one layer; beyond them the search is no longer exact
   /// Labels to make: fewer are kept to stay near it, and well beyond it the search gives up.
-  std::int64_t work = std::numeric_limits<std::int64_t>::max();
+  std::int64_t work = unlimited;
   bool memory_only = false;                ///< ignore time: look for the least memory
   const std::atomic<int>* stop = nullptr;  ///< once not 0, the search ends as if the work had been done
 
   [[nodiscard]] constexpr bool interrupted() const {
     return stop != nullptr && stop->load(std::memory_order_relaxed) != 0;
   }
-  [[nodiscard]] constexpr bool limits_work() const { return work < std::numeric_limits<std::int64_t>::max(); }
+  [[nodiscard]] constexpr bool limits_work() const { return work < unlimited; }
   /// Labels that a stage may make when so many are left and so many stages still to be done, joins included: more than
   /// its part, as most need less.
   [[nodiscard]] constexpr std::int64_t share_of_work(int stages) const {
@@ -99,17 +99,15 @@ class StageDp {
   /// Labels made.
   [[nodiscard]] constexpr std::int64_t work() const { return work_; }
   /// The options with `length` layers, at most longest().
-  [[nodiscard]] constexpr const std::vector<StageOption>& options(int length) const {
-    return options_[static_cast<std::size_t>(length)];
-  }
+  [[nodiscard]] constexpr const std::vector<StageOption>& options(int length) const { return nth(options_, length); }
   [[nodiscard]] constexpr int longest() const { return static_cast<int>(options_.size()) - 1; }
   /// The choices of the layers of an option of `length` layers, in order.
   [[nodiscard]] constexpr std::vector<int> choices(int length, const StageOption& option) const {
     std::vector<int> out(static_cast<std::size_t>(length));
     std::int32_t at = option.label;
     for (int k = length; k-- > 0;) {
-      const Link& link = steps_[static_cast<std::size_t>(k)][static_cast<std::size_t>(at)];
-      out[static_cast<std::size_t>(k)] = link.choice;
+      const Link& link = nth(nth(steps_, k), at);
+      nth(out, k) = link.choice;
       at = link.parent;
     }
     return out;
@@ -164,7 +162,7 @@ class StageDp {
   }
 
   constexpr const std::vector<ChoiceClass>& classes_of(int layer) {
-    const auto type = static_cast<std::size_t>(problem_.layers[static_cast<std::size_t>(layer)]);
+    const auto type = static_cast<std::size_t>(nth(problem_.layers, layer));
     const bool tagged = role_.tag >= 0 && (layer == 0 || layer + 1 == problem_.count());
     const std::size_t at =
         tagged ? classes_.size() - (layer == 0 ? 1 : 2)
@@ -185,8 +183,7 @@ class StageDp {
     for (std::size_t k = 0; k < relaxation_.size() - (layouts_ != nullptr ? 1 : 0); ++k)
       out.seconds[k] = relaxation_.ranges(k).bound(role_.stage, begin, end);
     const std::vector<Terms>& before = relaxation_.sums().before;
-    out.per_iteration =
-        before[static_cast<std::size_t>(end)].per_iteration - before[static_cast<std::size_t>(begin)].per_iteration;
+    out.per_iteration = nth(before, end).per_iteration - nth(before, begin).per_iteration;
     return out;
   }
   // Where questions to the bounds of an Ahead begin.
@@ -202,7 +199,7 @@ class StageDp {
     const double per_iteration = label.per_iteration + ahead.per_iteration;
     for (std::size_t k = relaxation_.size(); k-- > 0;) {  // the last one sees most
       const PiecewiseLinear& rest = k + 1 == relaxation_.size() ? open : ahead.seconds[k];
-      const double own = label.time + relaxation_.share(k) * label.per_iteration + rest.seconds(room, places[k]);
+      const double own = label.time_with(relaxation_.share(k)) + rest.seconds(room, places[k]);
       if (own > within_.most[k] ||
           relaxation_.seconds(k, per_iteration, problem_.stages(), within_.fills.front(), within_.slowest.front(),
                               within_.fills[k], std::max(own, within_.slowest[k])) >= within_.seconds)

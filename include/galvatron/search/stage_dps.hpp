@@ -5,7 +5,6 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <limits>
 #include <optional>
 #include <vector>
 
@@ -23,7 +22,7 @@ namespace galvatron::search {
 struct Part {
   TiedEnds ends;
   std::int64_t least_workspace = 0;
-  std::int64_t most_workspace = std::numeric_limits<std::int64_t>::max();
+  std::int64_t most_workspace = unlimited;
   double bound = 0;  ///< no assignment of it is faster
 };
 
@@ -75,7 +74,7 @@ class StageDps {
       if (is_of_end) ends_.push_back({{}, begin, role_of(stage, begin, part, with_ends), 0, {}});
       out.push_back(is_of_end ? static_cast<std::int32_t>(ends_.size()) - 1
                               : middle(role_of(stage, begin, {}, bounds_)));
-      const Entry& entry = all[static_cast<std::size_t>(out.back())];
+      const Entry& entry = nth(all, out.back());
       if (!entry.dp && std::find(open.begin(), open.end(), out.back()) == open.end()) open.push_back(out.back());
     }
     StageLimit within;
@@ -88,11 +87,10 @@ class StageDps {
       count = largest <= each / (2 * at_most) ? std::min(tuning::at_once, open.size() - first) : 1;
       Limits own = limits;
       own.work = each;
-      share(executor_, count,
-            [&](std::size_t i) { make(all[static_cast<std::size_t>(open[first + i])], own, budget, within); });
+      share(executor_, count, [&](std::size_t i) { make(nth(all, open[first + i]), own, budget, within); });
       largest = 0;
       for (std::size_t i = first; i < first + count; ++i) {
-        const std::int64_t work = all[static_cast<std::size_t>(open[i])].dp->work();
+        const std::int64_t work = nth(all, open[i]).dp->work();
         largest = std::max(largest, work);
         work_ += work;
         if (limits.limits_work()) limits.work -= std::min(limits.work, work);
@@ -101,12 +99,10 @@ class StageDps {
     return out;
   }
   [[nodiscard]] constexpr const StageDp<Executor>& dp(int stage, std::int32_t number) const {
-    return *(is_end(stage) ? ends_ : middle_)[static_cast<std::size_t>(number)].dp;
+    return *nth(is_end(stage) ? ends_ : middle_, number).dp;
   }
   /// The layers of one of the ends' stages take at least that, by its layout relaxation; 0 where there is none.
-  [[nodiscard]] constexpr double least_seconds(std::int32_t number) const {
-    return ends_[static_cast<std::size_t>(number)].least;
-  }
+  [[nodiscard]] constexpr double least_seconds(std::int32_t number) const { return nth(ends_, number).least; }
 
   /// Before those of another join are asked for.
   constexpr void begin_join() { ends_.clear(); }
@@ -135,8 +131,8 @@ class StageDps {
   constexpr std::int32_t middle(StageRole role) {
     int start = role.begin;
     // Inside a run of equal layers one serves whatever layer a stage begins with.
-    if (problem_.chunks == 1 && run_[static_cast<std::size_t>(bounds_.earliest(role.stage))] >= longest(role.stage)) {
-      start = -1 - problem_.layers[static_cast<std::size_t>(role.begin)];
+    if (problem_.chunks == 1 && nth(run_, bounds_.earliest(role.stage)) >= longest(role.stage)) {
+      start = -1 - nth(problem_.layers, role.begin);
       role.begin = bounds_.earliest(role.stage);
       role.shortest = std::max(1, bounds_.earliest(role.stage + 1) - bounds_.latest(role.stage));
       role.longest = longest(role.stage);
@@ -161,7 +157,7 @@ class StageDps {
       layouts.emplace(problem_, entry.role, relaxation_.share(relaxation_.size() - 1));
       layouts->bound_layers();
       entry.least = layouts->seconds();
-      if (entry.least == LayoutRelaxation::infinite) layouts.reset();
+      if (entry.least == infinite) layouts.reset();
     }
     entry.dp.emplace(problem_, relaxation_, entry.role, limits, budget, within, executor_,
                      layouts ? &*layouts : nullptr);
@@ -174,8 +170,7 @@ class StageDps {
   std::vector<int> run_;  // equal layers from each one on, the trailing ones left out
   std::int64_t work_ = 0;
   // Work on one of those made last, of middle stages and of ends.
-  std::array<std::int64_t, 2> largest_{std::numeric_limits<std::int64_t>::max(),
-                                       std::numeric_limits<std::int64_t>::max()};
+  std::array<std::int64_t, 2> largest_{unlimited, unlimited};
   std::vector<Entry> ends_;    // of this join
   std::vector<Entry> middle_;  // of all joins
 };

@@ -47,7 +47,7 @@ struct StageSetting {
     for (const ActivationLayout& from : layouts)
       for (const ActivationLayout& to : layouts) {
         const cost::Relayout one = cost::relayout_of(from, to);
-        if (!move.empty() && moves[static_cast<std::size_t>(move.back())] == one) {
+        if (!move.empty() && nth(moves, move.back()) == one) {
           move.push_back(move.back());
           continue;
         }
