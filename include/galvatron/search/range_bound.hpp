@@ -151,21 +151,26 @@ class RangeBound {
   /// Of layers [begin, end) on a stage, whatever its workspace, without what the stage receives.
   [[nodiscard]] constexpr PiecewiseLinear bound(int stage, int begin, int end) const {
     const Table& t = table(classes_.back(), stage);
-    const Place a = place(begin);
-    const Place b = place(end);
-    PiecewiseLinear out(t.bytes.before(b) - t.bytes.before(a));
+    const Place a = nth(places_, begin);
+    const Place b = nth(places_, end);
+    PiecewiseLinear out(sum(t.bytes, a, b));
     for (const Priced& q : t.prices)
-      if (!out.add(q.price, q.seconds.before(b) - q.seconds.before(a))) break;
+      if (!out.add(q.price, sum(q.seconds, a, b))) break;
     return out;
   }
   /// Bytes that these layers keep at least.
   [[nodiscard]] constexpr double least_bytes(int stage, int begin, int end) const {
-    const Sums& bytes = table(classes_.back(), stage).bytes;
-    return bytes.before(place(end)) - bytes.before(place(begin));
+    return sum(table(classes_.back(), stage).bytes, nth(places_, begin), nth(places_, end));
   }
-  /// Seconds with so many bytes for what the layers keep.
-  [[nodiscard]] constexpr double seconds_within(int stage, int begin, int end, double bytes) const {
-    return seconds_within(classes_.back(), stage, begin, end, bytes);
+  /// Seconds of stages with a class of workspaces and so many bytes for what the layers keep.
+  [[nodiscard]] constexpr double seconds_within(std::size_t i, int stage, int begin, int end, double bytes) const {
+    const Table& t = table(classes_[i], stage);
+    const Place a = nth(places_, begin);
+    const Place b = nth(places_, end);
+    if (sum(t.bytes, a, b) > bytes || sum(t.missing, a, b) > 0) return infinite;
+    double most = 0;
+    for (const Priced& q : t.prices) most = std::max(most, sum(q.seconds, a, b) - q.price * bytes);
+    return most;
   }
 
   /// Seconds of a stage with layers [begin, end) and all its memory; infinite when they cannot fit.
@@ -183,7 +188,7 @@ class RangeBound {
     const std::int64_t workspace = std::max(workspace_[at], besides.workspace);
     if (most(one) < workspace) return infinite;
     const auto more = static_cast<double>(std::max(least(one), workspace) - workspace_[at]);
-    return seconds_within(one, stage, begin, end, room_[at] - more - besides.bytes) + receive_[at] + besides.seconds;
+    return seconds_within(i, stage, begin, end, room_[at] - more - besides.bytes) + receive_[at] + besides.seconds;
   }
 
   [[nodiscard]] constexpr std::size_t classes() const { return classes_.size(); }
@@ -200,21 +205,16 @@ class RangeBound {
     std::size_t row = 0;
     double offset = 0;
   };
-  // Sums over the layers before each one.
-  class Sums {
-   public:
-    constexpr void add_row(double first, double each) { rows_.push_back({first, each}); }
-    [[nodiscard]] constexpr double before(const Place& at) const {
-      return rows_[at.row].first + at.offset * rows_[at.row].each;
-    }
-
-   private:
-    struct Row {
-      double first = 0;  // before its first layer
-      double each = 0;   // of its layers
-    };
-    std::vector<Row> rows_;  // of equal layers one after the other; the last has none
+  // Layers one after the other that are equal.
+  struct Row {
+    double before = 0;  // the sum over the layers before its first one
+    double each = 0;    // of its layers
   };
+  using Sums = std::vector<Row>;  // the last has no layers
+  [[nodiscard]] static constexpr double sum(const Sums& rows, const Place& begin, const Place& end) {
+    return rows[end.row].before + end.offset * rows[end.row].each -
+           (rows[begin.row].before + begin.offset * rows[begin.row].each);
+  }
   struct Priced {
     double price = 0;
     Sums seconds;
@@ -240,18 +240,7 @@ class RangeBound {
   [[nodiscard]] constexpr const Table& table(const WorkspaceClass& one, int stage) const {
     return one.tables[nth(table_of_, stage)];
   }
-  [[nodiscard]] constexpr double seconds_within(const WorkspaceClass& one, int stage, int begin, int end,
-                                                double bytes) const {
-    const Table& t = table(one, stage);
-    const Place a = place(begin);
-    const Place b = place(end);
-    if (t.bytes.before(b) - t.bytes.before(a) > bytes || t.missing.before(b) > t.missing.before(a)) return infinite;
-    double most = 0;
-    for (const Priced& q : t.prices) most = std::max(most, q.seconds.before(b) - q.seconds.before(a) - q.price * bytes);
-    return most;
-  }
 
-  [[nodiscard]] constexpr const Place& place(int layer) const { return nth(places_, layer); }
   constexpr void find_places() {
     for (std::size_t i = 0; i < p_.layers.size(); ++i) {
       const bool same = i > 0 && p_.layers[i] == p_.layers[i - 1];
@@ -281,12 +270,12 @@ class RangeBound {
       double before = 0;
       for (std::size_t row = 0, at = 0; row < types_of_rows_.size(); ++row) {
         const double each = nth(of_type, types_of_rows_[row]);
-        out.add_row(before, each);
+        out.push_back({before, each});
         const std::size_t begin = at;
         while (places_[at].row == row) ++at;
         before += static_cast<double>(at - begin) * each;
       }
-      out.add_row(before, 0);
+      out.push_back({before, 0});
       return out;
     };
     using Hull = std::vector<HullPoint>;

@@ -33,10 +33,11 @@ namespace galvatron::search {
 struct PartialPipeline {
   Terms terms;  ///< of its stages: the largest time, the sum of fill, the largest per-iteration cost
   std::int64_t peak = 0;
-  std::int32_t parent = -1;  ///< in the states of the stage before
+  std::int32_t parent = -1;  ///< number in the states of the stage before
   std::int32_t length = 0;   ///< of the last stage
   const StageOption* option = nullptr;
-  std::int32_t dp = 0;  ///< that has the option
+  std::int32_t dp = 0;                      ///< that has the option
+  const PartialPipeline* before = nullptr;  ///< the parent
 
   friend constexpr bool operator<(const PartialPipeline& a, const PartialPipeline& b) {
     const auto order = [](const PartialPipeline& p) {
@@ -227,8 +228,11 @@ class Solver {
     return seconds < infinite ? problem_.objective(seconds, seconds, 0) : 0;
   }
 
-  [[nodiscard]] constexpr std::int64_t work_left() const {
-    return limits_.limits_work() ? limits_.work - std::min(limits_.work, work()) : limits_.work;
+  // With the work that is left.
+  [[nodiscard]] constexpr Limits limits_left() const {
+    Limits out = limits_;
+    if (out.limits_work()) out.work -= std::min(out.work, work());
+    return out;
   }
   [[nodiscard]] constexpr double score(const PartialPipeline& pipeline) const {
     if (limits_.memory_only) return static_cast<double>(pipeline.peak);
@@ -250,8 +254,7 @@ class Solver {
                                                        std::int64_t budget) {
     std::vector<int> begins;
     for (const State& state : before) begins.push_back(state.first);
-    Limits limits = limits_;
-    limits.work = work_left();
+    Limits limits = limits_left();
     if (problem_.stages() == 1 && limits.limits_work()) limits.work /= 2;  // the likeliest parts get the most
     const std::vector<std::int32_t> dps = dps_.of_stage(stage, begins, part, *part_bounds_, limits, budget);
     std::vector<Start> out;
@@ -298,7 +301,8 @@ class Solver {
                   parent,
                   length,
                   &option,
-                  start.dp};
+                  start.dp,
+                  &before};
         };
         if (is_pruned(with(least))) continue;
         for (const StageOption& option : options) {
@@ -316,11 +320,9 @@ class Solver {
     if (!limits_.limits_work() || before == 0 || pairs == 0) return;
     pairs = pairs / tuning::comparisons_of_a_label + 1;
     work_ += static_cast<std::int64_t>(pairs);
-    Limits left = limits_;
-    left.work = work_left();
-    const double good =
-        static_cast<double>(before) * static_cast<double>(left.share_of_work(problem_.stages() - stage - 1)) /
-        static_cast<double>(pairs) / (part_bounds_->latest(stage + 1) - part_bounds_->earliest(stage + 1) + 1);
+    const std::int64_t share_of_next = limits_left().share_of_work(problem_.stages() - stage - 1);
+    const double good = static_cast<double>(before) * static_cast<double>(share_of_next) / static_cast<double>(pairs) /
+                        (part_bounds_->latest(stage + 1) - part_bounds_->earliest(stage + 1) + 1);
     most_pipelines_ = std::min(most_pipelines_, static_cast<std::size_t>(std::max(good, 1.0 * tuning::few)));
   }
 
@@ -359,7 +361,7 @@ class Solver {
       }
     }
     if (after.back().empty()) return std::nullopt;
-    return trace(*least_of(after.back().front().second), after);  // all layers are in a stage: there is one state
+    return trace(least_of(after.back().front().second));  // all layers are in a stage: there is one state
   }
   // The first of the least score.
   [[nodiscard]] constexpr const PartialPipeline* least_of(const std::vector<PartialPipeline>& pipelines) const {
@@ -369,28 +371,15 @@ class Solver {
     return best;
   }
 
-  [[nodiscard]] constexpr Assignment trace(const PartialPipeline& last,
-                                           const std::vector<std::vector<State>>& after) const {
-    std::vector<std::vector<int>> parts;
-    const PartialPipeline* pipeline = &last;
-    for (std::size_t stage = after.size(); stage-- > 0;) {
-      parts.push_back(dps_.dp(static_cast<int>(stage), pipeline->dp).choices(pipeline->length, *pipeline->option));
-      if (stage == 0) break;
-      std::int32_t at = pipeline->parent;
-      for (const auto& [begin, pipelines] : after[stage - 1]) {
-        if (at < static_cast<std::int32_t>(pipelines.size())) {
-          pipeline = &nth(pipelines, at);
-          break;
-        }
-        at -= static_cast<std::int32_t>(pipelines.size());
-      }
-    }
+  [[nodiscard]] constexpr Assignment trace(const PartialPipeline* pipeline) const {
     Assignment plan;
-    for (std::size_t i = parts.size(); i-- > 0;) {
-      plan.first.push_back(static_cast<int>(plan.choice.size()));
-      plan.choice.insert(plan.choice.end(), parts[i].begin(), parts[i].end());
+    plan.first.assign(static_cast<std::size_t>(problem_.stages()) + 1, problem_.count());
+    plan.choice.resize(problem_.layers.size());
+    for (int stage = problem_.stages(); stage-- > 0; pipeline = pipeline->before) {
+      const int begin = nth(plan.first, stage) = nth(plan.first, stage + 1) - pipeline->length;
+      const std::vector<int> own = dps_.dp(stage, pipeline->dp).choices(pipeline->length, *pipeline->option);
+      std::copy(own.begin(), own.end(), plan.choice.begin() + begin);
     }
-    plan.first.push_back(static_cast<int>(plan.choice.size()));
     return plan;
   }
 

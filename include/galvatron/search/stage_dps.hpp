@@ -47,17 +47,16 @@ class StageDps {
   /// A stage that begins with layer `begin` and ends as these bounds allow.
   [[nodiscard]] constexpr StageRole role_of(int stage, int begin, const Part& part,
                                             const PartitionBounds& bounds) const {
-    StageRole role;
-    role.stage = stage;
-    role.begin = begin;
-    role.first = stage == 0;
-    role.last = stage + 1 == problem_.stages();
-    role.tag = part.ends.tag;
-    role.least_workspace = std::max(part.least_workspace, relaxation_.ranges(0).least_workspace(stage));
-    role.most_workspace = part.most_workspace;
-    role.shortest = std::max(bounds.earliest(stage + 1) - begin, 1 + (role.first ? problem_.leading : 0));
-    role.longest = bounds.latest(stage + 1) - begin;
-    return role;
+    const bool first = stage == 0;
+    return {.stage = stage,
+            .begin = begin,
+            .shortest = std::max(bounds.earliest(stage + 1) - begin, 1 + (first ? problem_.leading : 0)),
+            .longest = bounds.latest(stage + 1) - begin,
+            .first = first,
+            .last = stage + 1 == problem_.stages(),
+            .tag = part.ends.tag,
+            .least_workspace = std::max(part.least_workspace, relaxation_.ranges(0).least_workspace(stage)),
+            .most_workspace = part.most_workspace};
   }
 
   /// The numbers of those of a stage that begins with one of these layers, in their order; good until the next join.
