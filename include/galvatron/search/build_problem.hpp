@@ -13,7 +13,6 @@
 
 #include <galvatron/cluster/spec.hpp>
 #include <galvatron/cost/layer.hpp>
-#include <galvatron/cost/memory.hpp>
 #include <galvatron/cost/plan_cost.hpp>
 #include <galvatron/cost/relayout.hpp>
 #include <galvatron/model/spec.hpp>

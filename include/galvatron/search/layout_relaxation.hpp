@@ -15,7 +15,7 @@
 #include <utility>
 #include <vector>
 
-#include <galvatron/search/hull.hpp>
+#include <galvatron/search/fronts.hpp>
 #include <galvatron/search/problem.hpp>
 #include <galvatron/search/range_bound.hpp>
 
@@ -92,13 +92,19 @@ class LayoutRelaxation {
 
   /// Seconds that a byte of memory is worth: the price whose bound of all layers is the highest.
   [[nodiscard]] constexpr double price() const { return prices_[best_price()]; }
-  /// Prepares the bounds below. The prices are those near the one that bounds all layers best.
+  /// Prepares the bounds below.
   constexpr void bound_layers() {
     if (bytes_.front() > room_) {
       least_ = infinite;
       return;
     }
-    choose_prices();
+    // Of all slopes those near the best, and ever fewer of those far away.
+    const std::size_t best = best_price();
+    chosen_.clear();
+    for (std::size_t k = 0; k < prices_.size(); ++k) {
+      const std::size_t far = k > best ? k - best : best - k;
+      if (k == 0 || far <= 3 || (far & (far - 1)) == 0) chosen_.push_back(prices_[k]);
+    }
     sums_.assign(bytes_.size() * layouts_ * chosen_.size(), 0.0);
     for (std::size_t k = 0; k < chosen_.size(); ++k) {
       const auto note = [&](std::size_t layer, std::size_t layout, double sum, std::size_t) {
@@ -184,16 +190,6 @@ class LayoutRelaxation {
     }
     return best;
   }
-  // Of all slopes those near the best, and ever fewer of those far away.
-  constexpr void choose_prices() {
-    const std::size_t best = best_price();
-    chosen_.clear();
-    for (std::size_t k = 0; k < prices_.size(); ++k) {
-      const std::size_t far = k > best ? k - best : best - k;
-      if (k == 0 || far <= 3 || (far & (far - 1)) == 0) chosen_.push_back(prices_[k]);
-    }
-  }
-
   // The least of all layers at a price and the first layer's layout, and for the layers from each one on, after one in
   // each layout: note(layer, layout before, sum, layout).
   template <class Note>

@@ -113,8 +113,6 @@ class MemoryBounds {
   explicit constexpr MemoryBounds(const Problem& problem) : p_(&problem) {
     const std::vector<std::int64_t> workspaces = least_workspaces(problem);
     for (int i = 0; i < p_->stages(); ++i) {
-      const bool like_last = i > 0 && p_->least_slots(i) == p_->least_slots(i - 1);
-      sums_of_.push_back(like_last ? sums_of_.back() : sums_.size());
       // What a stage keeps for its neighbours and its first layout.
       std::int64_t begins = unlimited;
       std::int64_t ends = unlimited;
@@ -126,7 +124,6 @@ class MemoryBounds {
           ends = std::min(ends, c.activation);
         }
       besides_.push_back({p_->fixed + begins + (i + 1 < p_->stages() ? ends : 0), nth(workspaces, i)});
-      if (like_last) continue;
       sums_.push_back({0});
       for (const int type : p_->layers) sums_.back().push_back(sums_.back().back() + nth(least, type));
     }
@@ -178,14 +175,12 @@ class MemoryBounds {
     std::int64_t workspace = 0;
   };
   [[nodiscard]] constexpr std::int64_t kept(int stage, int begin, int end) const {
-    const std::vector<std::int64_t>& sums = sums_[nth(sums_of_, stage)];
-    return nth(sums, end) - nth(sums, begin);
+    return nth(nth(sums_, stage), end) - nth(nth(sums_, stage), begin);
   }
 
   const Problem* p_;
   std::vector<Besides> besides_;                 // (stages)
-  std::vector<std::size_t> sums_of_;             // (stages) which of the sums
-  std::vector<std::vector<std::int64_t>> sums_;  // (layers + 1) least bytes of the layers before, for slots that differ
+  std::vector<std::vector<std::int64_t>> sums_;  // (stages, layers + 1) least bytes of the layers before
 };
 
 }  // namespace galvatron::search

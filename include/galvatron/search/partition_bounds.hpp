@@ -8,7 +8,6 @@
 #include <algorithm>
 #include <array>
 #include <cstddef>
-#include <optional>
 #include <vector>
 
 #include <galvatron/search/choices.hpp>

@@ -13,7 +13,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
-#include <span>
 #include <utility>
 #include <vector>
 
@@ -105,11 +104,11 @@ struct Terms {
   }
 };
 
-/// Seconds of an iteration. With T_i the seconds of stage i for a micro-batch, W_i those that the schedule may defer,
-/// and U_i its per-iteration cost (gradient synchronisation and optimizer):
+/// Seconds of an iteration, of stages with the terms T_i, F_i = T_i - deferred W_i (the seconds that the schedule may
+/// defer) and U_i:
 ///
-///     alone (fill_drain sum_i (T_i - deferred W_i) + steady max_i T_i) + max_i U_i,
-///     and at least m / P sum_i T_i + max_i U_i where stages share cores
+///     alone (fill_drain sum_i F_i + steady max_i T_i) + max_i U_i
+///     and at least m / P sum_i F_i + max_i U_i where stages share cores
 ///
 /// with the weights of cost::pipeline_weights. On a machine with a core for each rank `alone` is 1. Where ranks share
 /// cores, seconds are those with every rank at work; a stage that works while others wait is faster (`alone` < 1), and

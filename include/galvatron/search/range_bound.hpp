@@ -16,7 +16,7 @@
 #include <utility>
 #include <vector>
 
-#include <galvatron/search/hull.hpp>
+#include <galvatron/search/fronts.hpp>
 #include <galvatron/search/parallel.hpp>
 #include <galvatron/search/problem.hpp>
 #include <galvatron/search/tuning.hpp>
@@ -243,11 +243,10 @@ class RangeBound {
 
   constexpr void find_places() {
     for (std::size_t i = 0; i < p_.layers.size(); ++i) {
-      const bool same = i > 0 && p_.layers[i] == p_.layers[i - 1];
-      if (!same) types_of_rows_.push_back(p_.layers[i]);
-      places_.push_back({types_of_rows_.size() - 1, same ? places_.back().offset + 1 : 0});
+      if (i == 0 || p_.layers[i] != p_.layers[i - 1]) rows_.emplace_back(p_.layers[i], 0);
+      places_.push_back({rows_.size() - 1, static_cast<double>(rows_.back().second++)});
     }
-    places_.push_back({types_of_rows_.size(), 0});
+    places_.push_back({rows_.size(), 0});
   }
 
   constexpr void make(WorkspaceClass& one) const {
@@ -268,12 +267,9 @@ class RangeBound {
       for (const auto& hull : hulls) of_type.push_back(of_hull(hull));
       Sums out;
       double before = 0;
-      for (std::size_t row = 0, at = 0; row < types_of_rows_.size(); ++row) {
-        const double each = nth(of_type, types_of_rows_[row]);
-        out.push_back({before, each});
-        const std::size_t begin = at;
-        while (places_[at].row == row) ++at;
-        before += static_cast<double>(at - begin) * each;
+      for (const auto& [type, layers] : rows_) {
+        out.push_back({before, nth(of_type, type)});
+        before += layers * out.back().each;
       }
       out.push_back({before, 0});
       return out;
@@ -305,10 +301,10 @@ class RangeBound {
   }
 
   const Problem& p_;
-  std::vector<Place> places_;          // (layers + 1)
-  std::vector<int> types_of_rows_;     // of equal layers one after the other
-  std::vector<Slots> slots_;           // that differ
-  std::vector<std::size_t> table_of_;  // (stages) which of them
+  std::vector<Place> places_;              // (layers + 1)
+  std::vector<std::pair<int, int>> rows_;  // of equal layers one after the other: type, layers
+  std::vector<Slots> slots_;               // that differ
+  std::vector<std::size_t> table_of_;      // (stages) which of them
   std::vector<HullChoices> types_;
   std::vector<std::int64_t> sizes_;      // of workspaces, ascending; none where they are not told apart
   std::vector<WorkspaceClass> classes_;  // ascending; the last has all choices

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <numeric>
 #include <optional>
 #include <string>
@@ -37,10 +38,10 @@ class BestOf {
   explicit BestOf(Bytes budget) : budget_(budget) {}
   /// Whether a candidate with these figures would be kept.
   [[nodiscard]] bool wants(Seconds seconds, Bytes peak) const {
-    if (!candidate_) return true;
-    const bool fits = peak <= budget_;
-    if (fits != this->fits()) return fits;
-    return fits ? seconds < candidate_->iteration : peak < candidate_->peak;
+    const auto rank = [this](Seconds s, Bytes p) {
+      return p <= budget_ ? std::pair(0, s.value) : std::pair(1, static_cast<double>(p.count));
+    };
+    return !candidate_ || rank(seconds, peak) < rank(candidate_->iteration, candidate_->peak);
   }
   void offer(const Candidate& candidate) {
     if (wants(candidate.iteration, candidate.peak)) candidate_ = candidate;
@@ -62,9 +63,8 @@ class Search {
  public:
   Search(const Cluster& cluster, const SearchOptions& options, std::vector<Case> cases, Executor& executor)
       : cluster_(cluster), options_(options), cases_(std::move(cases)), executor_(executor), best_(options.memory) {
-    for (const Case& c : cases_)
-      if (!by_stages(c.stages())) degrees_.emplace_back(c.stages(), BestOf(options.memory));
-    for (std::size_t i = 0; i < std::size(schemes); ++i) scheme_best_.emplace_back(options.memory);
+    for (const Case& c : cases_) by_stages_.try_emplace(c.stages(), options.memory);
+    scheme_best_.assign(std::size(schemes), BestOf(options.memory));
   }
 
   SearchResult run() {
@@ -84,10 +84,10 @@ class Search {
     // Quick passes, over the likeliest choices and with few labels, find good plans; others, pruned by them, prove or
     // improve, easy cases first.
     if (options_.algorithm == Algorithm::bmw) {
-      open = solve(open, most_labels(), most_work(), out.statistics);
+      open = solve(open, most_labels(), most_work());
     } else {
-      open = solve(open, core_pass, most_work() / 4, out.statistics);
-      open = solve(open, tuning::few, most_work() / 2, out.statistics);
+      open = solve(open, core_pass, most_work() / 4);
+      open = solve(open, tuning::few, most_work() / 2);
     }
     // Where hardly anything fits, few labels miss it: the smallest plan of all is one to begin with, or there is none.
     std::optional<Candidate> smallest;
@@ -97,10 +97,11 @@ class Search {
     }
     if (best_.fits() && options_.algorithm == Algorithm::exact) {
       raise_bounds(open);
-      open = solve(open, most_labels(), most_work(), out.statistics);
+      open = solve(open, most_labels(), most_work());
     }
     out.statistics.proven = open.empty();
     out.statistics.labels = work_;
+    out.statistics.solved = solved_;
     out.feasible = best_.fits();
     if (out.feasible) {
       out.best = *best_.candidate();
@@ -110,7 +111,7 @@ class Search {
       out.smallest = smallest;
       out.smallest_memory = smallest->peak;
     }
-    for (const auto& [stages, best] : degrees_)
+    for (const auto& [stages, best] : by_stages_)
       out.alternatives.push_back(best.as("best with pipeline " + std::to_string(stages)));
     for (std::size_t i = 0; i < std::size(schemes); ++i)
       out.alternatives.push_back(scheme_best_[i].as(schemes[i].name));
@@ -190,8 +191,7 @@ class Search {
   // Searches cases and returns those that are not done with. Cases of one group are pruned by the same plan, whoever of
   // them is first, so that the answer does not depend on the number of threads.
   // @param until  labels made by then, this pass and those before together
-  std::vector<std::size_t> solve(const std::vector<std::size_t>& open, std::size_t labels, std::int64_t until,
-                                 SearchStatistics& statistics) {
+  std::vector<std::size_t> solve(const std::vector<std::size_t>& open, std::size_t labels, std::int64_t until) {
     std::vector<std::size_t> unproven;
     for (std::size_t first = 0; first < open.size(); first += tuning::at_once) {
       if (options_.interrupted()) {
@@ -208,7 +208,7 @@ class Search {
         const Case& c = cases_[open[first + i]];
         bounds_[open[first + i]] = std::max(bounds_[open[first + i]], attempts[i].bound);
         work_ += attempts[i].work;
-        statistics.solved += attempts[i].searched ? 1 : 0;
+        solved_ += attempts[i].searched ? 1 : 0;
         bool exact = true;  // the problem's objective is what the plan takes
         if (attempts[i].found) {
           const Candidate candidate = candidate_of(c, attempts[i].found->plan, attempts[i].found->cost, cluster_);
@@ -222,22 +222,16 @@ class Search {
     return unproven;
   }
 
-  BestOf* by_stages(int stages) {
-    for (auto& [degree, best] : degrees_)
-      if (degree == stages) return &best;
-    return nullptr;
-  }
-
   void offer(const Case& c, const Candidate& candidate) {
     best_.offer(candidate);
-    by_stages(c.stages())->offer(candidate);
+    by_stages_.at(c.stages()).offer(candidate);
   }
 
   // Offers the uniform plans of a case to all that one of them may be the best of.
   void try_uniform(const Case& c) {
     const UniformBounds bounds(c);
     for (std::size_t tag = 0; tag < c.specs.size(); ++tag) {
-      std::vector<BestOf*> of{&best_, by_stages(c.stages())};
+      std::vector<BestOf*> of{&best_, &by_stages_.at(c.stages())};
       for (std::size_t i = 0; i < std::size(schemes); ++i)
         if (schemes[i].has(c.stages(), c.specs[tag])) of.push_back(&scheme_best_[i]);
       const std::vector<int> choices = bounds.choices(static_cast<int>(tag));
@@ -292,9 +286,10 @@ class Search {
   Executor& executor_;
   std::vector<double> bounds_;  // of every case: no plan of it is faster
   BestOf best_;
-  std::vector<std::pair<int, BestOf>> degrees_;
+  std::map<int, BestOf> by_stages_;
   std::vector<BestOf> scheme_best_;
   std::int64_t work_ = 0;
+  int solved_ = 0;  // cases that were searched, in all passes
 };
 
 /// Why these cases cannot be searched: a cluster's figures that make prices which are none.

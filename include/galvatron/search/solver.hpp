@@ -16,10 +16,10 @@
 #include <utility>
 #include <vector>
 
+#include <galvatron/search/fronts.hpp>
 #include <galvatron/search/layout_relaxation.hpp>
 #include <galvatron/search/memory_bounds.hpp>
 #include <galvatron/search/parallel.hpp>
-#include <galvatron/search/pareto.hpp>
 #include <galvatron/search/partition_bounds.hpp>
 #include <galvatron/search/problem.hpp>
 #include <galvatron/search/relaxation.hpp>

@@ -134,9 +134,8 @@ class StageDp {
   };
   // What a stage still has after some of its layers, at least.
   struct Ahead {
-    int begin = 0;                           // first layer that is open
-    double bytes = 0;                        // that the open layers keep
-    double per_iteration = 0;                // of the open layers
+    double bytes = 0;                        // that the layers that are open keep
+    double per_iteration = 0;                // of them
     std::array<PiecewiseLinear, 3> seconds;  // in each surrogate
   };
   // The labels after a layer.
@@ -175,7 +174,6 @@ class StageDp {
 
   [[nodiscard]] constexpr Ahead ahead_of(int begin) const {
     Ahead out;
-    out.begin = begin;
     const int end = std::max(begin, role_.begin + role_.shortest);
     out.bytes = relaxation_.ranges(0).least_bytes(role_.stage, begin, end);
     if (limits_.memory_only) return out;

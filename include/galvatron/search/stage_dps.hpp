@@ -35,14 +35,7 @@ class StageDps {
   /// @param executor  shares the work; the answers are the same without one
   constexpr StageDps(const Problem& problem, const Relaxation& relaxation, const PartitionBounds& bounds,
                      Executor* executor)
-      : problem_(problem), relaxation_(relaxation), bounds_(bounds), executor_(executor) {
-    const int end = problem_.count() - problem_.trailing;
-    run_.assign(static_cast<std::size_t>(problem_.count()), 1);
-    for (int a = end - 1; a-- > 0;) {
-      const auto at = static_cast<std::size_t>(a);
-      if (problem_.layers[at] == problem_.layers[at + 1]) run_[at] = run_[at + 1] + 1;
-    }
-  }
+      : problem_(problem), relaxation_(relaxation), bounds_(bounds), executor_(executor) {}
 
   /// A stage that begins with layer `begin` and ends as these bounds allow.
   [[nodiscard]] constexpr StageRole role_of(int stage, int begin, const Part& part,
@@ -123,18 +116,19 @@ class StageDps {
   };
 
   [[nodiscard]] constexpr bool is_end(int stage) const { return stage == 0 || stage + 1 == problem_.stages(); }
-  // Layers that a stage may have at most, wherever it begins.
-  [[nodiscard]] constexpr int longest(int stage) const { return bounds_.latest(stage + 1) - bounds_.earliest(stage); }
-
   // The number of one for a middle stage; its dynamic program may have to be made.
   constexpr std::int32_t middle(StageRole role) {
     int start = role.begin;
     // Inside a run of equal layers one serves whatever layer a stage begins with.
-    if (problem_.chunks == 1 && nth(run_, bounds_.earliest(role.stage)) >= longest(role.stage)) {
-      start = -1 - nth(problem_.layers, role.begin);
-      role.begin = bounds_.earliest(role.stage);
+    const int first = bounds_.earliest(role.stage);
+    const int end = bounds_.latest(role.stage + 1);
+    const int type = nth(problem_.layers, role.begin);
+    const auto layers = problem_.layers.begin();
+    if (problem_.chunks == 1 && std::all_of(layers + first, layers + end, [=](int other) { return other == type; })) {
+      start = -1 - type;
+      role.begin = first;
       role.shortest = std::max(1, bounds_.earliest(role.stage + 1) - bounds_.latest(role.stage));
-      role.longest = longest(role.stage);
+      role.longest = end - first;
     }
     const Slots slots = problem_.chunks == 1 ? problem_.slots_of(role.stage, 0) : Slots{-role.stage};
     for (std::size_t i = middle_.size(); i-- > 0;) {  // the last is the widest
@@ -166,7 +160,6 @@ class StageDps {
   const Relaxation& relaxation_;
   const PartitionBounds& bounds_;
   Executor* executor_;
-  std::vector<int> run_;  // equal layers from each one on, the trailing ones left out
   std::int64_t work_ = 0;
   // Work on one of those made last, of middle stages and of ends.
   std::array<std::int64_t, 2> largest_{unlimited, unlimited};
