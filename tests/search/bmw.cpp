@@ -20,10 +20,30 @@ Problem simple(int stages, int layers, std::int64_t budget) {
   p.types = {{{.forward = 1, .backward = 2, .states = 10, .stash = 10},
               {.forward = 1, .backward = 3, .states = 10, .stash = 2, .tag = 1}}};
   p.layers.assign(static_cast<std::size_t>(layers), 0);
-  for (int i = 0; i < stages; ++i) p.slots.push_back(stages - i);
+  for (int i = 0; i < stages; ++i) p.slots.push_back({stages - i});
   p.moves = {{.relayout = {0}, .input = {0}, .output = {0}}};
   p.budget = budget;
   return p;
+}
+
+// How evenly stages are loaded, as the paper has it; each in [0, 1 - 1/P].
+struct Balance {
+  double time = 0;    // alpha_t
+  double memory = 0;  // alpha_m
+};
+
+Balance balance_of(const Evaluation& plan) {
+  double slowest = 0;
+  double seconds = 0;
+  double fullest = 0;
+  double bytes = 0;
+  for (const StageCost& stage : plan.stages) {
+    slowest = std::max(slowest, stage.seconds());
+    seconds += stage.seconds();
+    fullest = std::max(fullest, static_cast<double>(stage.peak));
+    bytes += static_cast<double>(stage.peak);
+  }
+  return {seconds > 0 ? 1 - slowest / seconds : 0, bytes > 0 ? 1 - fullest / bytes : 0};
 }
 
 }  // namespace

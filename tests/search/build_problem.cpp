@@ -64,9 +64,10 @@ int check_case(const ModelSpec& model, cost::Trainer trainer, bool splits_backwa
                           .splits_backward = splits_backward,
                           .trainer = trainer};
   const search::detail::StageSetting setting(batch.stages, 4, std::move(specs));
-  const Case made = search::detail::make_case(
-      model, search::detail::programs_of(model, options, {&setting, 1}, batch.splits_backward), cluster, options,
-      setting, batch.microbatches, batch.splits_backward);
+  search::detail::LayerKinds kinds(model);
+  kinds.lower(options, {&setting, 1}, batch.splits_backward);
+  const Case made =
+      search::detail::make_case(model, kinds, cluster, options, setting, batch.microbatches, batch.splits_backward);
   int checked = 0;
   for (std::size_t type = 0; type < made.problem.types.size(); ++type)
     for (const Choice& choice : made.problem.types[type]) {

@@ -20,7 +20,7 @@ TEST_CASE("the core's plan is one of the whole problem, and with all choices the
     INFO(context);
     std::int64_t work = 0;
     for (const std::size_t most : {std::size_t{1}, std::size_t{2}, std::size_t{100}}) {
-      const auto plan = CoreProblem(p, most).fastest(Solver<>::infinite, {}, alone, work);
+      const auto plan = fastest_of_core(p, most, infinite, {}, alone, work);
       if (most == 100 && truth.peak != std::numeric_limits<std::int64_t>::max())
         REQUIRE(plan.has_value() == (truth.peak <= p.budget));
       if (!plan) continue;
@@ -51,7 +51,7 @@ TEST_CASE("a bound that knows the largest workspace holds, and is nearer than th
     const auto of_stage = [&](double seconds) { return p.objective(seconds, seconds, 0); };
     const RangeBound all(p, 0);
     RangeBound classes(p, 0, 2);
-    classes.refine(RangeBound::infinite);
+    classes.refine(infinite);
     const double plain = of_stage(all.seconds(0, 0, p.count()));
     const double least = of_stage(classes.seconds(0, 0, p.count()));
     CHECK(least <= truth.seconds * (1 + 1e-9));

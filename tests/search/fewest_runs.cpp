@@ -43,7 +43,7 @@ Problem two_choices(int stages, int blocks) {
   p.layers.front() = 0;
   p.layers.back() = 2;
   p.leading = p.trailing = 1;
-  p.slots.assign(static_cast<std::size_t>(stages), 1);
+  p.slots.assign(static_cast<std::size_t>(stages), Slots{});
   p.moves.assign(3, {{0}, {0}, {0}});
   return p;
 }
@@ -64,7 +64,7 @@ TEST_CASE("layers of a stage exchange choices until equal ones are neighbours") 
 
 TEST_CASE("layers of two stages exchange choices where neither gets too slow or too large") {
   Case c = case_of(two_choices(2, 10));
-  c.problem.slots = {2, 1};
+  c.problem.slots = {{.flight = 2}, {.flight = 1}};
   Solution mixed{{{0, 5, 12}, {1, 1, 0, 1, 1, 0, 0, 0, 0, 0, 1, 0}}, {}};
   mixed.cost = evaluate(c.problem, mixed.plan);
   REQUIRE(mixed.cost.peak == 61);

@@ -59,7 +59,7 @@ TEST_CASE("layers that are whole leave room that no stage can use") {
   p.objective.stages = 2;
   p.types = {{Choice{.states = 10}}};
   p.layers.assign(5, 0);
-  p.slots = {0, 0};
+  p.slots.assign(2, {.flight = 0});
   const MemoryBounds bounds(p);
   CHECK(bounds.least_peak() == 30);
   CHECK(!bounds.may_fit(29));

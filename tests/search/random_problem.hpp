@@ -90,10 +90,8 @@ inline Problem random_problem(std::mt19937& random, const Shape& shape = {}) {
   p.tied = p.leading > 0 && p.trailing > 0 && upto(2) == 0;
   for (int stage = 0; stage < stages; ++stage)
     for (int chunk = 0; chunk < p.chunks; ++chunk)
-      p.slots.push_back(microbatches_in_flight(kind, stages, stage, p.objective.microbatches, p.chunks, chunk));
-  if (splits_backward(kind))
-    for (int stage = 0; stage < stages; ++stage)
-      p.deferred.push_back(microbatches_deferred(kind, stage, p.objective.microbatches));
+      p.slots.push_back({microbatches_in_flight(kind, stages, stage, p.objective.microbatches, p.chunks, chunk),
+                         microbatches_deferred(kind, stage, p.objective.microbatches)});
   if (p.chunks > 1) {
     if (p.leading > 0) p.in_chunk.push_back(0);
     for (int stage = 0; stage < stages; ++stage) {

@@ -8,13 +8,10 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
-#include <utility>
 
 #include <galvatron/core/units.hpp>
-#include <galvatron/cost/attention.hpp>
+#include <galvatron/cost/composite.hpp>
 #include <galvatron/cost/counts.hpp>
-#include <galvatron/cost/ends.hpp>
-#include <galvatron/cost/experts.hpp>
 #include <galvatron/cost/product_8bit.hpp>
 #include <galvatron/cost/shape.hpp>
 #include <galvatron/cost/stores.hpp>
@@ -23,9 +20,7 @@
 #include <galvatron/program/program.hpp>
 #include <galvatron/strategy/parameters.hpp>
 
-namespace galvatron::cost {
-
-namespace detail {
+namespace galvatron::cost::detail {
 
 class Fold {
  public:
@@ -36,20 +31,24 @@ class Fold {
         numbers_(numbers_of(program, spec, batch)),
         values_(program, numbers_),
         defers_in_place_(program.options.keeps_outputs && shape_.splits_backward() && !is_end()) {
-    if (is_end())
-      layouts_.emplace(
-          Layouts{shape_.parameters(p_.graph, ParameterPart::table), shape_.parameters(p_.graph, ParameterPart::rest)});
+    if (is_end()) stores_.emplace(Stores{store_of(ParameterPart::table), store_of(ParameterPart::rest)});
   }
 
   [[nodiscard]] constexpr LayerCounts passes() const {
     LayerCounts out;
+    const std::int64_t sequence = shape_.batch.sequence;
+    out.input = shape_.local_bytes(layer_.input_elements(sequence));
+    out.activation = shape_.local_bytes(layer_.output_elements(sequence));
+    out.pass_through = shape_.local_bytes(layer_.pass_through_elements(sequence));
+    if (layer_.keeps_unread()) out.stash += shape_.local_bytes(layer_.before(layer_.place.arrives).elements(sequence));
     add(program::Phase::forward, out.forward, out.forward, out.forward_workspace);
     add(program::Phase::backward, out.backward, defers_in_place_ ? out.weights : out.backward, out.backward_workspace);
     add(program::Phase::weights, out.weights, out.weights, out.weights_workspace);
     if (defers_in_place_) out.weights_workspace = out.backward_workspace;
     // The gradient of a bundle that changes its size from behind the layer to before it may have to move.
-    if (const auto [entry, exit] = bundles(); entry != exit)
-      out.backward_workspace = max(out.backward_workspace + max(entry, exit) - exit, entry);
+    if (out.input != out.activation)
+      out.backward_workspace = max(out.backward_workspace + max(out.input, out.activation) - out.activation, out.input);
+    out.overlaps_data = shape_.batch.overlap;
     out.overlaps_tensor = shape_.traits.overlaps_tensor && shape_.cut && !is_end();
     for (int i = 0; i < p_.buffer_count; ++i) {
       const program::Buffer& buffer = p_.buffer(i);
@@ -59,12 +58,12 @@ class Fold {
         out.deferred += bytes(buffer);
     }
     if (p_.splits) {
-      const std::int64_t replicated = replicated_elements();
-      out.deferred += Bytes{aligned_bytes(replicated * shape_.e) + aligned_bytes(replicated * 4)};
+      const std::int64_t whole = store_of(ParameterPart::rest).whole();
+      out.deferred += Bytes{aligned_bytes(whole * shape_.e) + aligned_bytes(whole * 4)};
     }
     if (is_end()) {
       out.stash += Bytes{aligned_bytes(program::token_count(layer_, numbers_) * 4)};
-      for (int part = 0; part < 2; ++part) add_iteration(part, out);
+      add_iteration(out);
     }
     return out;
   }
@@ -72,7 +71,7 @@ class Fold {
  private:
   using Code = program::Code;
   using Step = program::Step;
-  using Layouts = std::array<ParameterLayout, 2>;
+  using Stores = std::array<StoreCounts, 2>;
   static constexpr program::Numbers numbers_of(const program::LayerProgram& program, const StrategySpec& spec,
                                                const Batch& batch) {
     const LayerSpec& layer = program.graph.layer;
@@ -92,267 +91,198 @@ class Fold {
       add(step, step.code == Code::weight_gradient || step.code == Code::bias_gradient ? weights : out);
       if (!is_end()) continue;
       // What ZeRO gathers lies beside the frame.
-      if (step.code == Code::acquire) workspace += Bytes{store(step.group).gathered_bytes()};
-      if (step.code == Code::open_gradients) workspace += Bytes{store(step.group).gradient_bytes()};
+      if (step.code == Code::acquire) workspace += store(step.group).gathered();
+      if (step.code == Code::open_gradients) workspace += store(step.group).gradient();
     }
     workspace += frame(phase);
   }
   constexpr void add(const Step& step, op::WorkList& out) const {
+    using K = op::Kind;
     const std::int64_t m = of(step.m);
     const std::int64_t n = of(step.n);
     const std::int64_t k = of(step.k);
-    const std::int64_t pieces = shape_.pieces();
+    const std::int64_t e = shape_.e;
+    // Runs of a sequence that a rank's tokens are: what depends on positions is done run by run.
+    const std::int64_t pieces = shape_.spec.uses_ring() ? 2 : 1;
+    const auto push = [&out](op::Kind kind, std::int64_t rows, std::int64_t columns = 0, std::int64_t times = 1) {
+      if (rows > 0) push_times(out, compute(kind, rows, columns), times);
+    };
+    const auto tensor_group = [&](op::Kind kind) {
+      if (shape_.spec.tensor > 1) out.push(shape_.tensor_group(kind, m * e));
+    };
     switch (step.code) {
       case Code::linear:
-        out.push(product(op::Kind::gemm_nt, m, n, k, step.eight_bit));
-        break;
-      case Code::linear_activation: {
-        const op::Work work = product(op::Kind::gemm_nt, m, inputs_of(step.activation) * n, k, step.eight_bit);
-        out.push(work);
-        out.push(activation(op::Kind::activation_forward, step, work));
-        break;
-      }
+        return out.push(product(K::gemm_nt, m, n, k, step.eight_bit));
       case Code::input_gradient:
-        out.push(product(op::Kind::gemm_nn, m, n, k, step.eight_bit));
-        break;
-      case Code::activation_gradient: {
-        const op::Work work = product(op::Kind::gemm_nn, m, n, k, step.eight_bit);
-        out.push(work);
-        out.push(activation(op::Kind::activation_backward, step, work));
-        break;
-      }
+        return out.push(product(K::gemm_nn, m, n, k, step.eight_bit));
+      case Code::linear_activation:
+        return add_activation(product(K::gemm_nt, m, inputs_of(step.activation) * n, k, step.eight_bit), step, out);
+      case Code::activation_gradient:
+        return add_activation(product(K::gemm_nn, m, n, k, step.eight_bit), step, out);
       case Code::weight_gradient: {
-        op::Work work = product(op::Kind::gemm_tn, m, n, k, step.eight_bit);
+        op::Work work = product(K::gemm_tn, m, n, k, step.eight_bit);
         if (p_.is_split(step.weights[0])) work.writes_one_in = shape_.writes_one_in(p_.graph);
-        out.push(work);
-        break;
+        return out.push(work);
       }
       case Code::bias_gradient:
-        push(out, op::Kind::bias_gradient, m, n);
-        break;
+      case Code::segment_gradient:
+      case Code::prepend_backward:
+      case Code::mean:  // sums of columns
+        return push(K::bias_gradient, m, n);
       case Code::norm_forward:
       case Code::norm_recompute:
-        push(out, op::Kind::norm_forward, m, n);
-        break;
+        return push(K::norm_forward, m, n);
       case Code::add_norm_forward:
-        push(out, op::Kind::add_norm_forward, m, n);
-        break;
+        return push(K::add_norm_forward, m, n);
       case Code::norm_backward:
-        push(out, op::Kind::norm_backward, m, n);
-        break;
+        return push(K::norm_backward, m, n);
       case Code::activation_forward:
-        push(out, op::Kind::activation_forward, m, n);
-        break;
+        return push(K::activation_forward, m, n);
       case Code::activation_backward:
-        push(out, op::Kind::activation_backward, m, n);
-        break;
+        return push(K::activation_backward, m, n);
       case Code::add:
       case Code::multiply:
-        push(out, op::Kind::add, m, 0);
-        break;
+        return push(K::add, m);
       case Code::dropout:
-        push(out, op::Kind::fill, m, 0);  // its mask; the rest is a part of the sum behind it
-        break;
+        return push(K::fill, m);  // its mask; the rest is a part of the sum behind it
       case Code::dropout_backward:
-        push(out, op::Kind::copy, m * shape_.e, 0);
-        break;
+      case Code::copy:
+        return push(K::copy, m * e);
       case Code::view:
-        break;
+        return;
       case Code::merge:
       case Code::merge_back:
-        out.push({.kind = op::Kind::copy, .m = m * (n / 4) * shape_.e, .times = 4});
-        break;
+        return push(K::copy, m * (n / 4) * e, 0, 4);
       case Code::rotate:
       case Code::rotate_back:
-        out.push({.kind = op::Kind::rotary, .m = m / pieces, .n = n, .times = static_cast<std::int32_t>(pieces)});
-        break;
+        return push(K::rotary, m / pieces, n, pieces);
       case Code::attention_forward:
       case Code::cross_forward:
-        out.push(attend(op::Kind::attention_forward, step));
-        break;
+        return out.push(attend(K::attention_forward, step));
       case Code::attention_backward:
       case Code::cross_backward:
-        out.push(attend(op::Kind::attention_backward, step));
+        out.push(attend(K::attention_backward, step));
         if (step.code == Code::attention_backward && step.out[1] >= 0)  // gradients of biases begin as zeros
-          push(out, op::Kind::fill, of(p_.buffer_of(step.out[1]).elements) * 4, 0);
-        break;
+          push(K::fill, of(p_.buffer_of(step.out[1]).elements) * 4);
+        return;
       case Code::spread_biases:
-        push(out, op::Kind::embedding_forward, n, m);
-        break;
+        return push(K::embedding_forward, n, m);
       case Code::gather_biases:
-        push(out, op::Kind::embedding_backward, n, m);
-        break;
+        return push(K::embedding_backward, n, m);
       case Code::route:
-        route_forward(shape_, out);
-        break;
+        return route_forward(shape_, out);
       case Code::experts_forward:
-        experts_forward(shape_, p_.graph, out, step.out[0] >= 0);
-        break;
+        return experts_forward(shape_, p_.graph, out, step.out[0] >= 0);
       case Code::experts_backward:
-        experts_backward(shape_, p_.graph, out);
-        break;
+        return experts_backward(shape_, p_.graph, out);
       case Code::ring_forward:
+        return ring_attention(shape_, K::attention_forward, out);
       case Code::ring_backward:
-        step.code == Code::ring_forward ? attention().ring_forward(out) : attention().ring_backward(out);
-        break;
+        return ring_attention(shape_, K::attention_backward, out);
       case Code::to_heads:
       case Code::to_tokens:
-        attention().exchange_queries(out);
-        break;
+        return exchange_queries(shape_, out);
       case Code::projection_to_heads:
-        attention().projection_to_heads(out);
-        break;
       case Code::projection_to_tokens:
-        attention().projection_to_tokens(out);
-        break;
+        return exchange_projection(shape_, out, step.code == Code::projection_to_heads);
       case Code::look_up:
-        push(out, op::Kind::embedding_forward, m, n);
-        break;
+        return push(K::embedding_forward, m, n);
       case Code::look_up_backward:
-        push(out, op::Kind::embedding_backward, m, n);
-        break;
+        return push(K::embedding_backward, m, n);
       case Code::add_positions:
-        out.push({.kind = op::Kind::add, .m = m / pieces * n, .times = static_cast<std::int32_t>(pieces)});
-        break;
+        return push(K::add, m / pieces * n, 0, pieces);
       case Code::positions_gradient:
-        out.push(
-            {.kind = op::Kind::bias_gradient, .m = m / pieces, .n = n, .times = static_cast<std::int32_t>(pieces)});
-        break;
+        return push(K::bias_gradient, m / pieces, n, pieces);
       case Code::add_segment:
-        push(out, op::Kind::add, m * n, 0);
-        break;
-      case Code::segment_gradient:
-        push(out, op::Kind::bias_gradient, m, n);
-        break;
+        return push(K::add, m * n);
       case Code::prepend:
-        push(out, op::Kind::fill, m * n * shape_.e, 0);
-        push(out, op::Kind::add, m * n, 0);
-        break;
-      case Code::prepend_backward:
-        push(out, op::Kind::bias_gradient, m, n);
-        break;
+        push(K::fill, m * n * e);
+        return push(K::add, m * n);
       case Code::first_token_gradient:
-        push(out, op::Kind::fill, k * n * shape_.e, 0);
-        break;
-      case Code::mean:
-        push(out, op::Kind::bias_gradient, m, n);  // sums of columns
-        break;
+        return push(K::fill, k * n * e);
       case Code::mean_backward:
-        push(out, op::Kind::copy, m * n * shape_.e, 0);
-        break;
+        return push(K::copy, m * n * e);
       case Code::cross_entropy:
-        cross_entropy(shape_, m, numbers_(program::Letter::chunk), out);
-        break;
-      case Code::copy:
-        push(out, op::Kind::copy, m * shape_.e, 0);
-        break;
+        return cross_entropy(shape_, m, numbers_(program::Letter::chunk), out);
       case Code::all_gather:
-        tensor_group(out, op::Kind::all_gather, m * shape_.e);
-        break;
+        return tensor_group(K::all_gather);
       case Code::all_reduce:
-        tensor_group(out, op::Kind::all_reduce, m * shape_.e);
-        break;
+        return tensor_group(K::all_reduce);
       case Code::reduce_scatter:
-        tensor_group(out, op::Kind::reduce_scatter, m * shape_.e);
-        break;
+        return tensor_group(K::reduce_scatter);
       case Code::broadcast:
-        tensor_group(out, op::Kind::broadcast, m * shape_.e);
-        break;
+        return tensor_group(K::broadcast);
       case Code::acquire:
         if (is_end()) store(step.group).acquire(out);
-        break;
+        return;
       case Code::open_gradients:
         if (is_end()) store(step.group).open_gradients(out);
-        break;
+        return;
       case Code::close_gradients:
         if (is_end()) store(step.group).close_gradients(out);
-        break;
+        return;
       case Code::keep_replicated:
-        push(out, op::Kind::copy, replicated_elements() * shape_.e, 0);
-        push(out, op::Kind::fill, replicated_elements() * 4, 0);
-        break;
+        push(K::copy, store_of(ParameterPart::rest).whole() * e);
+        return push(K::fill, store_of(ParameterPart::rest).whole() * 4);
       case Code::add_replicated:
-        push(out, op::Kind::add, replicated_elements(), 0);
-        break;
+        return push(K::add, store_of(ParameterPart::rest).whole());
     }
-  }
-  static constexpr void push(op::WorkList& out, op::Kind kind, std::int64_t m, std::int64_t n) {
-    if (m > 0) out.push({.kind = kind, .m = m, .n = n});
   }
   [[nodiscard]] constexpr op::Work product(op::Kind kind, std::int64_t m, std::int64_t n, std::int64_t k,
                                            bool eight_bit) const {
-    return {.kind = kind,
-            .m = m,
-            .n = n,
-            .k = k,
-            .eight_bit = eight_bit && shape_.batch.precision == Precision::fp8 && fits_8bit(m, n, k)};
+    op::Work work = compute(kind, m, n, k);
+    work.eight_bit = eight_bit && shape_.batch.precision == Precision::fp8 && fits_8bit(m, n, k);
+    return work;
   }
-  [[nodiscard]] constexpr op::Work activation(op::Kind kind, const Step& step, const op::Work& product) const {
+  // A product and the activation behind it, or its gradient.
+  constexpr void add_activation(const op::Work& product, const Step& step, op::WorkList& out) const {
+    const op::Kind kind =
+        step.code == Code::linear_activation ? op::Kind::activation_forward : op::Kind::activation_backward;
     const bool fuses = p_.options.fuses && step.activation == ActivationKind::gelu && !product.eight_bit;
-    return {.kind = fuses ? op::in_product(kind) : kind, .m = of(step.m), .n = of(step.n)};
+    out.push(product);
+    out.push(compute(fuses ? op::in_product(kind) : kind, of(step.m), of(step.n)));
   }
-  [[nodiscard]] constexpr AttentionCounts attention() const { return AttentionCounts(shape_); }
   [[nodiscard]] constexpr op::Work attend(op::Kind kind, const Step& step) const {
     const bool crosses = step.code == Code::cross_forward || step.code == Code::cross_backward;
-    return {.kind = kind,
-            .m = of(step.m),
-            .n = of(step.n),
-            .k = of(step.k),
-            .l = of(step.l),
-            .causal = layer_.causal && !crosses,
-            .unfused = !p_.options.fused_attention,
-            .dropout = !p_.options.fused_attention && p_.options.dropout};
-  }
-  constexpr void tensor_group(op::WorkList& out, op::Kind kind, std::int64_t bytes) const {
-    if (shape_.spec.tensor > 1)
-      out.push({.kind = kind, .m = bytes, .n = shape_.spec.tensor, .stride = shape_.spec.tensor_stride()});
-  }
-  // ---- parameters of ends; those of blocks are store_counts'
-
-  [[nodiscard]] constexpr StoreCounts store(int group) const { return part(p_.groups() == 2 ? group : 1); }
-  [[nodiscard]] constexpr StoreCounts part(int part) const {
-    return {shape_, (*layouts_)[static_cast<std::size_t>(part)]};
-  }
-  /// Once an iteration. A tied head uses the embedding's table where it can; else its table is a second copy, whose
-  /// gradient is in the norm once already.
-  constexpr void add_iteration(int number, LayerCounts& out) const {
-    const bool is_table = number == 0;
-    const StoreCounts store = part(number);
-    if (is_table && shares_table(layer_, shape_.batch)) return;
-    store.synchronise(out.synchronise);
-    if (is_table) tie_tables(shape_, layouts_->front(), out.synchronise);
-    store.update(out.update, !(is_table && layer_.kind == LayerKind::head && layer_.tied));
-    out.states += store.states();
+    return shape_.attention(kind, of(step.m), of(step.n), of(step.k), of(step.l), layer_.causal && !crosses);
   }
 
-  /// Elements of the parameters of a block that no rank cuts: norms and some biases.
-  [[nodiscard]] constexpr std::int64_t replicated_elements() const {
-    const ParameterLayout layout = shape_.parameters(p_.graph, ParameterPart::rest);
-    return layout.whole_end - layout.whole_begin;
+  // ---- parameters
+
+  [[nodiscard]] constexpr StoreCounts store_of(ParameterPart part) const { return {shape_, p_.graph, part}; }
+  // Of an end. Those of blocks are parameter_counts'.
+  [[nodiscard]] constexpr const StoreCounts& store(int group) const {
+    return (*stores_)[p_.groups() == 2 ? static_cast<std::size_t>(group) : 1];
+  }
+  // Once an iteration. A tied head uses the embedding's table where it can; else its table is a second copy, whose
+  // gradient is in the norm once already.
+  constexpr void add_iteration(LayerCounts& out) const {
+    for (const StoreCounts& store : *stores_) {
+      const bool is_table = &store == &stores_->front();
+      if (is_table && shares_table(layer_, shape_.batch)) continue;
+      store.synchronise(out.synchronise);
+      if (is_table) store.tie(out.synchronise);
+      store.update(out.update, !(is_table && layer_.kind == LayerKind::head && layer_.tied));
+      out.states += store.states();
+    }
   }
 
   // ---- memory
 
-  /// Of the bundles before and behind the layer.
-  [[nodiscard]] constexpr std::pair<Bytes, Bytes> bundles() const {
-    return {shape_.local_bytes(layer_.input_elements(shape_.batch.sequence)),
-            shape_.local_bytes(layer_.output_elements(shape_.batch.sequence))};
-  }
   [[nodiscard]] constexpr Bytes bytes(const program::Buffer& buffer) const {
     return {program::bytes_of(buffer, values_, shape_.e)};
   }
   [[nodiscard]] constexpr Bytes frame(program::Phase phase) const {
     const auto size = [this](const program::Buffer& buffer) { return bytes(buffer).count; };
     if (shape_.batch.precision != Precision::fp8) return {program::frame_bytes(p_, phase, size)};
-    return {program::frame_bytes(p_, phase, size, [this](const Step& step) { return rounded_operands(step).count; })};
+    return {program::frame_bytes(p_, phase, size, [this](const Step& step) { return rounded_operands(step); })};
   }
-  /// Operands that a step rounds to 8 bits.
-  [[nodiscard]] constexpr Bytes rounded_operands(const Step& step) const {
-    if (!step.eight_bit || shape_.batch.precision != Precision::fp8) return {};
+  // Bytes of the operands that a step rounds to 8 bits.
+  [[nodiscard]] constexpr std::int64_t rounded_operands(const Step& step) const {
     const std::int64_t m = of(step.m);
     const std::int64_t n = step.code == Code::linear_activation ? inputs_of(step.activation) * of(step.n) : of(step.n);
     const std::int64_t k = of(step.k);
-    return {fits_8bit(m, n, k) ? room_8bit(m, n, k) : 0};
+    return step.eight_bit && fits_8bit(m, n, k) ? room_8bit(m, n, k) : 0;
   }
 
   const program::LayerProgram& p_;
@@ -361,14 +291,7 @@ class Fold {
   program::Numbers numbers_;
   program::ExtentValues values_;
   bool defers_in_place_;
-  std::optional<Layouts> layouts_;  ///< of an end's table and of its other parameters
+  std::optional<Stores> stores_;  // of an end's table and of its other parameters
 };
 
-}  // namespace detail
-
-/// The passes of a layer under `spec`, which is of the program's kinds; of an embedding and a head everything.
-constexpr LayerCounts fold_passes(const program::LayerProgram& program, const StrategySpec& spec, const Batch& batch) {
-  return detail::Fold(program, spec, batch).passes();
-}
-
-}  // namespace galvatron::cost
+}  // namespace galvatron::cost::detail

@@ -58,28 +58,34 @@ class LayerPrograms {
   std::vector<program::LayerProgram> programs_;
 };
 
-/// The passes of `layer`: arithmetic, messages around it, activations. Of a block they are the same for all stages of
+/// The passes of a layer: arithmetic, messages around it, activations. Of a block they are the same for all stages of
 /// ZeRO; of an embedding and a head they are everything that layer_counts has.
 /// @param program  the layer's under the strategy
-constexpr LayerCounts pass_counts(const LayerSpec& layer, const StrategySpec& spec, const Batch& batch,
-                                  const program::LayerProgram& program) {
-  const detail::LayerShape shape(layer, spec, batch);
-  LayerCounts out = fold_passes(program, spec, batch);
-  out.input = shape.local_bytes(layer.input_elements(batch.sequence));
-  out.activation = shape.local_bytes(layer.output_elements(batch.sequence));
-  out.overlaps_data = batch.overlap;
-  out.pass_through = shape.local_bytes(layer.pass_through_elements(batch.sequence));
-  if (layer.keeps_unread()) out.stash += shape.local_bytes(layer.before(layer.place.arrives).elements(batch.sequence));
-  return out;
+constexpr LayerCounts pass_counts(const StrategySpec& spec, const Batch& batch, const program::LayerProgram& program) {
+  return detail::Fold(program, spec, batch).passes();
 }
 
 /// What the parameters of a block add to its passes: states, traffic of parameters and gradients, room for them. The
 /// same whatever is recomputed, as long as backward is split or not.
-constexpr LayerCounts parameter_counts(const LayerSpec& layer, const StrategySpec& spec, const Batch& batch,
+constexpr LayerCounts parameter_counts(const StrategySpec& spec, const Batch& batch,
                                        const program::LayerProgram& program) {
+  const detail::LayerShape shape{program.graph.layer, spec, batch};
+  const detail::StoreCounts store(shape, program.graph, ParameterPart::rest);
+  const bool split = shape.splits_backward();
   LayerCounts out;
-  if (layer.kind == LayerKind::block) out = detail::store_counts(detail::LayerShape(layer, spec, batch), program.graph);
-  out.overlaps_data = batch.overlap;
+  op::WorkList& weights = split ? out.weights : out.backward;
+  store.acquire(out.forward);
+  store.acquire(out.backward);
+  store.open_gradients(weights);
+  store.close_gradients(weights);
+  store.synchronise(out.synchronise);
+  store.update(out.update);
+  out.states = store.states();
+  // Where traffic runs beside the work of neighbouring layers there is room for two.
+  const int rooms = batch.overlap ? 2 : 1;
+  out.forward_workspace = out.backward_workspace = store.gathered() * rooms;
+  (split ? out.weights_workspace : out.backward_workspace) += store.gradient() * rooms;
+  out.streams = out.overlaps_data = batch.overlap;
   return out;
 }
 
@@ -89,8 +95,8 @@ constexpr LayerCounts layer_counts(const LayerSpec& layer, const StrategySpec& s
   LayerPrograms programs(layer);
   programs.add(spec, batch);
   const program::LayerProgram& program = programs.of(spec, batch);
-  LayerCounts out = pass_counts(layer, spec, batch, program);
-  out.add(parameter_counts(layer, spec, batch, program));
+  LayerCounts out = pass_counts(spec, batch, program);
+  if (layer.kind == LayerKind::block) out.add(parameter_counts(spec, batch, program));
   return out;
 }
 

@@ -1,7 +1,6 @@
 // The memory of a rank: what its arena is made of, byte for byte.
 #pragma once
 
-#include <cstdint>
 #include <span>
 
 #include <galvatron/core/units.hpp>

@@ -10,7 +10,6 @@
 #include <galvatron/core/dtype.hpp>
 #include <galvatron/core/units.hpp>
 #include <galvatron/cost/layer.hpp>
-#include <galvatron/cost/overlap.hpp>
 #include <galvatron/cost/pipeline.hpp>
 #include <galvatron/cost/rates.hpp>
 #include <galvatron/cost/relayout.hpp>
@@ -172,10 +171,11 @@ class MovePricer {
   }
 
  private:
+  // The send that a rank waits for, from peers inside an aligned run of `span` ranks; 0: anywhere.
   [[nodiscard]] constexpr Seconds seconds(double share, int span) const {
     const double moved = share * static_cast<double>(batch_.microbatch) * static_cast<double>(elements_);
-    const op::Work work = move_work({static_cast<std::int64_t>(moved), 1}, 1, batch_.precision, span);
-    return time_of(work, batch_.precision, cluster_, busy_);
+    const std::int64_t bytes = static_cast<std::int64_t>(moved) * element_bytes(batch_.precision);
+    return time_of({.kind = op::Kind::send, .m = bytes, .n = 1, .k = span}, batch_.precision, cluster_, busy_);
   }
 
   Batch batch_;

@@ -6,14 +6,12 @@
 
 #include <algorithm>
 #include <array>
-#include <cmath>
 #include <cstddef>
 #include <cstdint>
 
 #include <galvatron/cluster/spec.hpp>
 #include <galvatron/core/dtype.hpp>
 #include <galvatron/core/units.hpp>
-#include <galvatron/cost/overlap.hpp>
 #include <galvatron/cost/product_8bit.hpp>
 #include <galvatron/cost/rates.hpp>
 #include <galvatron/op/work.hpp>
@@ -43,31 +41,26 @@ constexpr Bytes bytes_of(const op::Work& w, Precision precision) {
       return {e * w.m * w.l * 2 * (w.n + w.k)};  // q, o and k, v
     case op::Kind::attention_backward:
       return {e * w.m * w.l * 4 * (w.n + w.k)};  // and do, dq, dk, dv
+    case op::Kind::bias_gradient:
+    case op::Kind::softmax_statistics:
+      return {e * cells};
     case op::Kind::norm_forward:
+    case op::Kind::activation_forward:
+    case op::Kind::gelu_in_product:
+    case op::Kind::rotary:
+    case op::Kind::embedding_forward:
+    case op::Kind::softmax_backward:
       return {2 * e * cells};
+    case op::Kind::activation_backward:  // u, dg, du
+    case op::Kind::gelu_gradient_in_product:
+      return {3 * e * cells};
     case op::Kind::add_norm_forward:  // both terms, the sum, its norm
     case op::Kind::norm_backward:     // dy, x, residual gradient, dx
       return {4 * e * cells};
-    case op::Kind::activation_forward:
-    case op::Kind::gelu_in_product:
-      return {2 * e * cells};
-    case op::Kind::activation_backward:
-    case op::Kind::gelu_gradient_in_product:
-      return {3 * e * cells};  // u, dg, du
-    case op::Kind::rotary:
-      return {2 * e * cells};
     case op::Kind::add:
       return {3 * e * w.m};
-    case op::Kind::bias_gradient:
-      return {e * cells};
-    case op::Kind::embedding_forward:
-      return {2 * e * cells};
     case op::Kind::embedding_backward:
       return {(e + 8) * cells};
-    case op::Kind::softmax_statistics:
-      return {e * cells};
-    case op::Kind::softmax_backward:
-      return {2 * e * cells};
     case op::Kind::adamw:
       return {(precision == Precision::fp32 ? 28 : 28 + e) * w.m};  // master, m, v in and out; g
     case op::Kind::adamw_bf16:
@@ -75,6 +68,7 @@ constexpr Bytes bytes_of(const op::Work& w, Precision precision) {
     case op::Kind::norm_squared:
       return {4 * w.m};
     case op::Kind::fill:
+    case op::Kind::send:
       return {w.m};
     case op::Kind::copy:
       return {2 * w.m};
@@ -85,8 +79,6 @@ constexpr Bytes bytes_of(const op::Work& w, Precision precision) {
     case op::Kind::broadcast:
     case op::Kind::all_to_all:
       return {w.n > 1 ? w.m * (w.n - 1) / w.n : 0};
-    case op::Kind::send:
-      return {w.m};
   }
   return {};
 }
@@ -147,6 +139,41 @@ class WorkPrices {
   const Cluster& cluster_;
   int concurrency_;
   std::array<Known, places> known_{};
+};
+
+/// Seconds of two things that happen at the same time and take `slowdown` times as long while they do; never more than
+/// one after the other. Source: Galvatron (arXiv 2211.13878), its cost estimator.
+constexpr Seconds side_by_side(Seconds a, Seconds b, double slowdown) {
+  const Seconds longer = max(a, b);
+  const Seconds shorter = min(a, b);
+  return min(longer + shorter * (slowdown - 1), longer + shorter);
+}
+
+/// Adds up priced work. Work of one overlap number happens in turns: in each of them its computations run beside its
+/// messages, as in ring attention, where the next block of keys is on its way while a rank attends to one. Work without
+/// a number runs alone.
+class Elapsed {
+ public:
+  /// `seconds` of all executions of `work` together.
+  constexpr void add(const op::Work& work, Seconds seconds) {
+    (is_communication(work.kind) ? communicates_ : computes_)[work.overlap] += seconds;
+  }
+  [[nodiscard]] constexpr Seconds total(double slowdown) const {
+    Seconds sum = computes_[0] + communicates_[0];
+    for (std::size_t i = 1; i < computes_.size(); ++i) sum += side_by_side(computes_[i], communicates_[i], slowdown);
+    return sum;
+  }
+  /// What messages add to the time of the computations.
+  [[nodiscard]] constexpr Seconds communication(double slowdown) const {
+    Seconds sum = communicates_[0];
+    for (std::size_t i = 1; i < computes_.size(); ++i)
+      sum += side_by_side(computes_[i], communicates_[i], slowdown) - computes_[i];
+    return sum;
+  }
+
+ private:
+  std::array<Seconds, op::overlaps + 1> computes_{};
+  std::array<Seconds, op::overlaps + 1> communicates_{};
 };
 
 /// The sum over a list, with what overlaps in it side by side.

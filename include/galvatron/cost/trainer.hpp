@@ -7,6 +7,7 @@
 #pragma once
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
 #include <string_view>
 
@@ -22,15 +23,8 @@ enum class Trainer : std::uint8_t {
 inline constexpr std::array trainers{Trainer::galvatron, Trainer::megatron, Trainer::megatron_2022};
 
 constexpr std::string_view name_of(Trainer trainer) {
-  switch (trainer) {
-    case Trainer::galvatron:
-      return "galvatron";
-    case Trainer::megatron:
-      return "megatron";
-    case Trainer::megatron_2022:
-      return "megatron-2022";
-  }
-  return "?";
+  constexpr std::array<std::string_view, trainers.size()> names{"galvatron", "megatron", "megatron-2022"};
+  return names[static_cast<std::size_t>(trainer)];
 }
 
 /// What differs between trainers.
@@ -51,20 +45,16 @@ struct RuntimeTraits {
 /// deferred, what they need takes the place of what the first part no longer needs (Qi et al., arXiv 2401.10241,
 /// section 2.3): nothing is kept besides.
 constexpr RuntimeTraits traits_of(Trainer trainer) {
-  constexpr program::Options megatron{.keeps_outputs = true, .fuses = false, .whole_logits = true};
-  switch (trainer) {
-    case Trainer::galvatron:
-      return {.passes = {}, .writes_gradients = true};
-    case Trainer::megatron:
-      return {.passes = megatron, .overlaps_tensor = true};
-    case Trainer::megatron_2022: {
-      program::Options passes = megatron;
-      passes.fused_attention = false;
-      passes.dropout = true;
-      return {.passes = passes, .gradient_bytes = 2};
-    }
+  if (trainer == Trainer::galvatron) return {.passes = {}, .writes_gradients = true};
+  RuntimeTraits out{.passes = {.keeps_outputs = true, .fuses = false, .whole_logits = true}};
+  if (trainer == Trainer::megatron) {
+    out.overlaps_tensor = true;
+  } else {
+    out.passes.fused_attention = false;
+    out.passes.dropout = true;
+    out.gradient_bytes = 2;
   }
-  return {};
+  return out;
 }
 
 }  // namespace galvatron::cost

@@ -24,26 +24,6 @@
 
 namespace galvatron::search {
 
-/// How evenly stages are loaded; each in [0, 1 - 1/P].
-struct Balance {
-  double time = 0;    ///< alpha_t
-  double memory = 0;  ///< alpha_m
-};
-
-inline Balance balance_of(const Evaluation& plan) {
-  double slowest = 0;
-  double seconds = 0;
-  double fullest = 0;
-  double bytes = 0;
-  for (const StageCost& stage : plan.stages) {
-    slowest = std::max(slowest, stage.seconds());
-    seconds += stage.seconds();
-    fullest = std::max(fullest, static_cast<double>(stage.peak));
-    bytes += static_cast<double>(stage.peak);
-  }
-  return {seconds > 0 ? 1 - slowest / seconds : 0, bytes > 0 ? 1 - fullest / bytes : 0};
-}
-
 template <class Executor = Team>
 class Bmw {
  public:
@@ -60,7 +40,7 @@ class Bmw {
     if (!p_.cuts.empty()) return p_.cuts;
     std::vector<int> fastest;
     for (const int type : p_.layers) {
-      const LayerType& choices = p_.types[static_cast<std::size_t>(type)];
+      const LayerType& choices = nth(p_.types, type);
       const auto best = std::min_element(choices.begin(), choices.end(),
                                          [](const Choice& a, const Choice& b) { return a.seconds() < b.seconds(); });
       fastest.push_back(static_cast<int>(best - choices.begin()));
@@ -98,10 +78,9 @@ class Bmw {
     return found;
   }
 
-  [[nodiscard]] static double slowest_of(const Solution& s) {
-    double out = 0;
-    for (const StageCost& stage : s.cost.stages) out = std::max(out, stage.seconds());
-    return out;
+  [[nodiscard]] static std::vector<StageCost>::const_iterator slowest_of(const Solution& s) {
+    return std::max_element(s.cost.stages.begin(), s.cost.stages.end(),
+                            [](const StageCost& a, const StageCost& b) { return a.seconds() < b.seconds(); });
   }
 
   // The faster of the accepted neighbours, if there is one that was not seen.
@@ -109,24 +88,20 @@ class Bmw {
                                 const std::vector<std::vector<int>>& seen) {
     std::optional<Solution> out;
     if (!p_.cuts.empty()) return out;
-    const double before = slowest_of(from);
-    int slowest = 0;
-    for (int i = 0; i < p_.stages(); ++i)
-      if (from.cost.stages[static_cast<std::size_t>(i)].seconds() >
-          from.cost.stages[static_cast<std::size_t>(slowest)].seconds())
-        slowest = i;
-    const auto at = static_cast<std::size_t>(slowest);
-    const bool last = slowest + 1 == p_.stages();
-    const int own =
-        from.plan.first[at + 1] - from.plan.first[at] - (slowest == 0 ? p_.leading : 0) - (last ? p_.trailing : 0);
+    const auto slowest = slowest_of(from);
+    const auto at = static_cast<std::size_t>(slowest - from.cost.stages.begin());
+    const bool first = at == 0;
+    const bool last = slowest + 1 == from.cost.stages.end();
+    const int own = from.plan.first[at + 1] - from.plan.first[at] - (first ? p_.leading : 0) - (last ? p_.trailing : 0);
     if (own < 2) return out;
     for (const bool front : {true, false}) {
-      if (front ? slowest == 0 : last) continue;
+      if (front ? first : last) continue;
       std::vector<int> cuts = from.plan.first;
       cuts[front ? at : at + 1] += front ? 1 : -1;
       if (std::find(seen.begin(), seen.end(), cuts) != seen.end()) continue;
       auto next = solved(cuts);
-      if (!next || slowest_of(*next) > before * (1 + 1e-12) || next->cost.peak > most_bytes) continue;
+      if (!next || slowest_of(*next)->seconds() > slowest->seconds() * (1 + 1e-12) || next->cost.peak > most_bytes)
+        continue;
       if (!out || next->cost.seconds < out->cost.seconds) out = std::move(next);
     }
     return out;

@@ -13,7 +13,6 @@
 
 #include <galvatron/cluster/spec.hpp>
 #include <galvatron/cost/layer.hpp>
-#include <galvatron/cost/memory.hpp>
 #include <galvatron/cost/plan_cost.hpp>
 #include <galvatron/cost/relayout.hpp>
 #include <galvatron/model/spec.hpp>
@@ -40,20 +39,22 @@ struct Case {
   std::vector<StrategySpec> specs;
   std::vector<int> order;  ///< the layer of the model that each layer of the problem is; empty: the same
 
-  [[nodiscard]] constexpr int layer(int index) const {
-    return order.empty() ? index : order[static_cast<std::size_t>(index)];
-  }
+  [[nodiscard]] constexpr int layer(int index) const { return order.empty() ? index : nth(order, index); }
   [[nodiscard]] constexpr int stages() const { return problem.stages(); }
   [[nodiscard]] constexpr int microbatches() const { return problem.objective.microbatches; }
 };
 
 namespace detail {
 
+constexpr std::vector<int> equal_ranks(int stages, int ranks) {
+  return std::vector<int>(static_cast<std::size_t>(stages), ranks);
+}
+
 /// Numbers the layouts of a problem's choices anew, without gaps. Returns what their numbers were.
 constexpr std::vector<int> number_layouts(Problem& p) {
   std::vector<int> number(static_cast<std::size_t>(p.layouts), -1);
   for (const LayerType& type : p.types)
-    for (const Choice& choice : type) number[static_cast<std::size_t>(choice.layout)] = 0;
+    for (const Choice& choice : type) nth(number, choice.layout) = 0;
   std::vector<int> used;
   for (std::size_t i = 0; i < number.size(); ++i)
     if (number[i] == 0) {
@@ -61,16 +62,45 @@ constexpr std::vector<int> number_layouts(Problem& p) {
       used.push_back(static_cast<int>(i));
     }
   for (LayerType& type : p.types)
-    for (Choice& choice : type) choice.layout = number[static_cast<std::size_t>(choice.layout)];
+    for (Choice& choice : type) choice.layout = nth(number, choice.layout);
   p.layouts = static_cast<int>(used.size());
   return used;
 }
 
+/// The kinds of a model's layers, few and many times, with their programs, which all cases share: they do not depend on
+/// degrees.
+struct LayerKinds {
+  std::vector<cost::LayerPrograms> programs;  ///< of the embedding, of the blocks that differ, of the head
+  std::vector<int> of;                        ///< every layer
+
+  explicit constexpr LayerKinds(const ModelSpec& model) {
+    add(model.embedding);
+    for (const LayerSpec& block : model.blocks) add(block);
+    add(model.head);
+  }
+  /// Makes the programs under the strategies of these settings.
+  constexpr void lower(const SearchOptions& options, std::span<const StageSetting> settings, bool splits_backward) {
+    const cost::Batch batch{.splits_backward = splits_backward, .trainer = options.trainer};
+    for (cost::LayerPrograms& kind : programs)
+      for (const StageSetting& setting : settings)
+        for (const StrategySpec& spec : setting.specs) kind.add(spec, batch);
+  }
+
+ private:
+  constexpr void add(const LayerSpec& layer) {
+    std::size_t kind = of.empty() ? 0 : static_cast<std::size_t>(of.back());  // mostly like the one before
+    if (kind == programs.size() || !programs[kind].layer().costs_like(layer))
+      for (kind = 0; kind < programs.size() && !programs[kind].layer().costs_like(layer);) ++kind;
+    if (kind == programs.size()) programs.emplace_back(layer);
+    of.push_back(static_cast<int>(kind));
+  }
+};
+
 /// The moves at the borders of each kind of layer, between these layouts of the setting; equal borders and moves are
 /// priced once.
-constexpr std::vector<Moves> make_moves(const std::vector<const LayerSpec*>& kinds, const StageSetting& setting,
+constexpr std::vector<Moves> make_moves(const LayerKinds& kinds, const StageSetting& setting,
                                         const std::vector<int>& layouts, const cost::Batch& batch,
-                                        const Cluster& cluster, int ranks) {
+                                        const Cluster& cluster) {
   struct Border {
     std::int64_t elements = 0;
     std::vector<double> relayout;
@@ -80,7 +110,7 @@ constexpr std::vector<Moves> make_moves(const std::vector<const LayerSpec*>& kin
   const auto border = [&](std::int64_t elements) -> const Border& {
     for (const Border& made : borders)
       if (made.elements == elements) return made;
-    const cost::MovePricer price(batch, elements, cluster, ranks);
+    const cost::MovePricer price(batch, elements, cluster, setting.stages * setting.ranks);
     Border& out = borders.emplace_back();
     out.elements = elements;
     std::vector<double> seconds;
@@ -88,65 +118,34 @@ constexpr std::vector<Moves> make_moves(const std::vector<const LayerSpec*>& kin
     for (const int from : layouts) {
       const auto row = static_cast<std::size_t>(from) * setting.like.size();
       for (const int to : layouts)
-        out.relayout.push_back(seconds[static_cast<std::size_t>(setting.move[row + static_cast<std::size_t>(to)])]);
-      out.receive.push_back(price.receive(setting.like[static_cast<std::size_t>(from)]).value);
+        out.relayout.push_back(nth(seconds, setting.move[row + static_cast<std::size_t>(to)]));
+      out.receive.push_back(price.receive(nth(setting.like, from)).value);
     }
     return out;
   };
   std::vector<Moves> out;
-  for (const LayerSpec* kind : kinds) {
-    Moves moves;
-    moves.output = border(kind->output_elements(batch.sequence)).receive;
-    const Border& in = border(kind->input_elements(batch.sequence));
-    moves.relayout = in.relayout;
-    moves.input = in.receive;
-    out.push_back(std::move(moves));
+  for (const cost::LayerPrograms& kind : kinds.programs) {
+    std::vector<double> output = border(kind.layer().output_elements(batch.sequence)).receive;
+    const Border& in = border(kind.layer().input_elements(batch.sequence));
+    out.push_back({in.relayout, in.receive, std::move(output)});
   }
   return out;
 }
 
-/// The kinds of a model's layers with their programs under strategies of these settings. Cases share them, since
-/// programs do not depend on degrees.
-constexpr std::vector<cost::LayerPrograms> programs_of(const ModelSpec& model, const SearchOptions& options,
-                                                       std::span<const StageSetting> settings, bool splits_backward) {
-  std::vector<cost::LayerPrograms> out;
-  const auto add = [&](const LayerSpec& layer) {
-    for (const cost::LayerPrograms& made : out)
-      if (made.layer().costs_like(layer)) return;
-    out.emplace_back(layer);
-  };
-  add(model.embedding);
-  for (const LayerSpec& block : model.blocks)
-    if (!out.back().layer().costs_like(block)) add(block);  // mostly like the one before
-  add(model.head);
-  cost::Batch batch{.trainer = options.trainer};
-  for (cost::LayerPrograms& programs : out)
-    for (const bool splits : {false, true}) {
-      if (splits && !splits_backward) continue;
-      batch.splits_backward = splits;
-      for (const StageSetting& setting : settings)
-        for (const StrategySpec& spec : setting.specs) programs.add(spec, batch);
-    }
-  return out;
-}
-
-constexpr std::vector<int> equal_ranks(int stages, int ranks) {
-  return std::vector<int>(static_cast<std::size_t>(stages), ranks);
-}
-
 /// The case of one setting and number of micro-batches, its schedule open but for whether it splits backward; empty
 /// types when nothing fits.
-/// @param programs  of the model's layers (programs_of)
-constexpr Case make_case(const ModelSpec& model, const std::vector<cost::LayerPrograms>& programs,
-                         const Cluster& cluster, const SearchOptions& options, const StageSetting& setting,
-                         int microbatches, bool splits_backward) {
+/// @param kinds  of the model's layers, lowered for the setting
+constexpr Case make_case(const ModelSpec& model, const LayerKinds& kinds, const Cluster& cluster,
+                         const SearchOptions& options, const StageSetting& setting, int microbatches,
+                         bool splits_backward) {
+  const int ranks = setting.stages * setting.ranks;
   Case out;
   out.specs = setting.specs;
   Problem& p = out.problem;
   p.objective.stages = setting.stages;
   p.objective.microbatches = microbatches;
   p.objective.weights = cost::pipeline_weights(ScheduleKind::one_f_one_b, setting.stages, microbatches);
-  if (cost::stages_share_cores(cluster, setting.stages, setting.stages * setting.ranks)) {
+  if (cost::stages_share_cores(cluster, setting.stages, ranks)) {
     const schedule::CoreSharing sharing = cost::core_sharing(cluster, equal_ranks(setting.stages, setting.ranks));
     p.objective.alone = sharing.crowding(setting.ranks) / sharing.crowding();
     p.objective.shared = true;
@@ -156,8 +155,8 @@ constexpr Case make_case(const ModelSpec& model, const std::vector<cost::LayerPr
   p.budget = options.memory.count;
   p.fixed = cluster.device.library_workspace.count;
   p.layouts = static_cast<int>(setting.like.size());
+  p.layers = kinds.of;
 
-  const int ranks = setting.stages * setting.ranks;
   const cost::Batch batch{.microbatch = options.global_batch / microbatches,
                           .sequence = options.sequence,
                           .precision = options.precision,
@@ -168,16 +167,9 @@ constexpr Case make_case(const ModelSpec& model, const std::vector<cost::LayerPr
                           .overlap = cost::can_overlap(cluster),
                           .moments = options.moments};
   cost::WorkPrices prices(batch.precision, cluster, cost::busy_ranks(cluster, ranks));
-  // Kinds of layers: the model's layers are few kinds, many times.
-  std::vector<const LayerSpec*> kinds;
-  const auto kind_of = [&](const LayerSpec& layer) {
-    for (std::size_t i = 0; i < kinds.size(); ++i)
-      if (kinds[i]->costs_like(layer)) return static_cast<int>(i);
-    kinds.push_back(&layer);
-    LayerType type;
-    const auto of_layer = std::find_if(programs.begin(), programs.end(),
-                                       [&](const cost::LayerPrograms& made) { return made.layer().costs_like(layer); });
-    ChoiceMaker make_choice(*of_layer, options.space, batch, cluster, prices);
+  for (const cost::LayerPrograms& kind : kinds.programs) {
+    ChoiceMaker make_choice(kind, options.space, batch, cluster, prices);
+    LayerType& type = p.types.emplace_back();
     for (std::size_t i = 0; i < setting.specs.size(); ++i) {
       const std::optional<Choice> choice = make_choice(setting.specs[i]);
       if (!choice) continue;
@@ -185,42 +177,29 @@ constexpr Case make_case(const ModelSpec& model, const std::vector<cost::LayerPr
       type.back().layout = setting.layout[i];
       type.back().tag = static_cast<int>(i);
     }
-    p.types.push_back(std::move(type));
-    return static_cast<int>(kinds.size()) - 1;
-  };
-  p.layers.push_back(kind_of(model.embedding));
-  const LayerSpec* previous = nullptr;
-  for (const LayerSpec& block : model.blocks) {  // comparing with the layer before saves most look-ups
-    p.layers.push_back(previous != nullptr && previous->costs_like(block) ? p.layers.back() : kind_of(block));
-    previous = &block;
   }
-  p.layers.push_back(kind_of(model.head));
-  if (std::any_of(p.types.begin(), p.types.end(), [](const LayerType& t) { return t.empty(); })) {
+  if (std::any_of(p.types.begin(), p.types.end(), [](const LayerType& t) { return t.empty(); }))
     p.types.clear();
-    return out;
-  }
-
-  p.moves = make_moves(kinds, setting, number_layouts(p), batch, cluster, ranks);
+  else
+    p.moves = make_moves(kinds, setting, number_layouts(p), batch, cluster);
   return out;
 }
 
 /// A case with one schedule; with virtual stages its layers in the order of the ranks (see problem.hpp).
 inline Case with_schedule(Case made, ScheduleKind kind, int virtual_stages, bool even_stages) {
   Problem& p = made.problem;
+  const int m = p.objective.microbatches;
   made.schedule = kind;
   p.chunks = virtual_stages;
-  p.objective.weights = cost::pipeline_weights(kind, p.stages(), p.objective.microbatches, virtual_stages);
+  p.objective.weights = cost::pipeline_weights(kind, p.stages(), m, virtual_stages);
   if (!cost::is_followed_on_shared_cores(kind)) {  // see cost::iteration_seconds
     p.objective.alone = 1;
     p.objective.shared = false;
   }
   for (int stage = 0; stage < p.stages(); ++stage)
     for (int chunk = 0; chunk < virtual_stages; ++chunk)
-      p.slots.push_back(
-          microbatches_in_flight(kind, p.stages(), stage, p.objective.microbatches, virtual_stages, chunk));
-  if (splits_backward(kind))
-    for (int stage = 0; stage < p.stages(); ++stage)
-      p.deferred.push_back(microbatches_deferred(kind, stage, p.objective.microbatches));
+      p.slots.push_back({microbatches_in_flight(kind, p.stages(), stage, m, virtual_stages, chunk),
+                         microbatches_deferred(kind, stage, m)});
   if (kind != ScheduleKind::interleaved) {
     if (even_stages) p.cuts = even_cuts(p);
     return made;
@@ -243,16 +222,8 @@ inline Case with_schedule(Case made, ScheduleKind kind, int virtual_stages, bool
   }
   add(p.count() - 1, virtual_stages - 1);
   p.cuts.push_back(p.count());
-  for (std::size_t i = 0; i < layers.size(); ++i) p.layers[i] = layers[static_cast<std::size_t>(made.order[i])];
+  for (std::size_t i = 0; i < layers.size(); ++i) p.layers[i] = nth(layers, made.order[i]);
   return made;
-}
-
-/// So many of `counts`, the first and the last among them, evenly spread.
-inline std::vector<int> some_of(const std::vector<int>& counts, std::size_t wanted) {
-  if (counts.size() <= wanted) return counts;
-  std::vector<int> out;
-  for (std::size_t k = 0; k < wanted; ++k) out.push_back(counts[k * (counts.size() - 1) / (wanted - 1)]);
-  return out;
 }
 
 }  // namespace detail
@@ -289,8 +260,7 @@ inline Candidate candidate_of(const Case& c, const Assignment& plan, const Evalu
   out.microbatches = c.microbatches();
   out.schedule = c.schedule;
   out.virtual_stages = c.problem.chunks;
-  for (int i = 0; i < out.stages; ++i)
-    out.first_block.push_back(std::max(0, plan.first[static_cast<std::size_t>(i)] - c.problem.leading));
+  for (int i = 0; i < out.stages; ++i) out.first_block.push_back(std::max(0, nth(plan.first, i) - c.problem.leading));
   const std::vector<StrategySpec> strategies = strategies_of(c, plan);
   out.embedding = strategies.front();
   out.head = strategies.back();
@@ -324,10 +294,7 @@ std::vector<Case> make_cases(const ModelSpec& model, const Cluster& cluster, con
     if (options.microbatches == 0 || options.microbatches == m) counts.push_back(m);
   // What fits no layer with the whole batch as one micro-batch fits none with more of them. Strided tensor ranks are
   // for blocks and for the ends beside them: degrees that only an embedding or a head can have are left out.
-  std::vector<const LayerSpec*> kinds{&model.embedding, &model.head};
-  for (const LayerSpec& block : model.blocks)
-    if (std::none_of(kinds.begin(), kinds.end(), [&](const LayerSpec* kind) { return kind->costs_like(block); }))
-      kinds.push_back(&block);
+  detail::LayerKinds kinds(model);
   std::vector<int> degrees = pipeline_degrees(options.space, cluster.devices);
   const OneForAll trainer = options.space.one_for_all;
   const bool even = options.even_stages || needs_equal_stages(trainer);
@@ -337,12 +304,15 @@ std::vector<Case> make_cases(const ModelSpec& model, const Cluster& cluster, con
   std::vector<std::vector<StrategySpec>> specs(degrees.size());
   const auto keep_fit = [&](std::size_t i, bool for_ends) {
     std::erase_if(specs[i], [&](const StrategySpec& spec) {
+      const auto splits_heads = [&](const auto& kind) { return can_split_heads(trainer, kind.layer(), spec); };
+      const auto fits = [&](const auto& kind) {
+        return is_fit(kind.layer(), spec, options.global_batch, options.sequence);
+      };
+      const auto& all = kinds.programs;
+      const int left_out = spec.strided || !for_ends ? 1 : 0;  // at either end
       return !can_give(trainer, spec, degrees[i], options.precision) ||
-             !std::all_of(kinds.begin(), kinds.end(),
-                          [&](const LayerSpec* kind) { return can_split_heads(trainer, *kind, spec); }) ||
-             std::none_of(kinds.begin() + (spec.strided || !for_ends ? 2 : 0), kinds.end(), [&](const LayerSpec* kind) {
-               return is_fit(*kind, spec, options.global_batch, options.sequence);
-             });
+             !std::all_of(all.begin(), all.end(), splits_heads) ||
+             std::none_of(all.begin() + left_out, all.end() - left_out, fits);
     });
   };
   // Numbers of virtual stages that are tried.
@@ -359,7 +329,7 @@ std::vector<Case> make_cases(const ModelSpec& model, const Cluster& cluster, con
     std::size_t sum = 0;
     for (std::size_t i = 0; i < specs.size(); ++i)
       sum += specs[i].size() * (1 + (allowed(ScheduleKind::zb_h1) ? 1 : 0) + chunk_counts(degrees[i]).size());
-    return sum * (kinds.size() + besides) * counts.size();
+    return sum * (kinds.programs.size() + besides) * counts.size();
   };
   executor.each(degrees.size(), [&](std::size_t i) {
     specs[i] = strategies(options.space, cluster.devices / degrees[i], cluster.devices_per_node);
@@ -372,7 +342,7 @@ std::vector<Case> make_cases(const ModelSpec& model, const Cluster& cluster, con
     const std::size_t each = choices() / counts.size();
     const std::size_t wanted = std::max(tuning::few, most / std::max<std::size_t>(1, each));
     if (narrowed != nullptr) *narrowed = counts.size() > wanted;
-    counts = detail::some_of(counts, wanted);
+    counts = some_of(counts, wanted);
   }
   // Moves between the layouts of a stage are priced in pairs. Numbers of devices with very many divisors have very many
   // degrees: of these the powers of two are what models and nodes divide by.
@@ -399,43 +369,43 @@ std::vector<Case> make_cases(const ModelSpec& model, const Cluster& cluster, con
   if (options.one_strategy) settings = detail::one_by_one(settings);
   // First those that do not split backward, then, if a schedule does, those that do.
   const std::size_t each = settings.size() * counts.size();
-  const std::vector<cost::LayerPrograms> programs =
-      detail::programs_of(model, options, settings, allowed(ScheduleKind::zb_h1));
+  kinds.lower(options, settings, false);
+  if (allowed(ScheduleKind::zb_h1)) kinds.lower(options, settings, true);
   std::vector<Case> made(allowed(ScheduleKind::zb_h1) ? 2 * each : each);
   executor.each(made.size(), [&](std::size_t i) {
     if (options.interrupted()) return;
-    made[i] = detail::make_case(model, programs, cluster, options, settings[i % each / counts.size()],
+    made[i] = detail::make_case(model, kinds, cluster, options, settings[i % each / counts.size()],
                                 counts[i % counts.size()], i >= each);
   });
-  const auto add = [&](Case one, ScheduleKind kind, int chunks) {
-    cases.push_back(detail::with_schedule(std::move(one), kind, chunks, even));
-  };
-  for (std::size_t i = 0; i < each; ++i) {
-    Case& one = made[i];
-    if (one.problem.types.empty()) continue;
+  // Schedules that differ for a case, with their virtual stages.
+  const auto schedules_of = [&](const Case& one) {
     const int stages = one.stages();
-    const int m = one.microbatches();
+    std::vector<std::pair<ScheduleKind, int>> out;
     if (stages == 1) {
-      const ScheduleKind kind = allowed(ScheduleKind::one_f_one_b) ? ScheduleKind::one_f_one_b
-                                : allowed(ScheduleKind::gpipe)     ? ScheduleKind::gpipe
-                                : allowed(ScheduleKind::zb_h1)     ? ScheduleKind::zb_h1
-                                                                   : ScheduleKind::one_f_one_b;
-      add(std::move(splits_backward(kind) ? made[each + i] : one), kind, 1);
-      continue;
+      constexpr std::array preferred{ScheduleKind::one_f_one_b, ScheduleKind::gpipe, ScheduleKind::zb_h1};
+      const auto first = std::find_if(preferred.begin(), preferred.end(), allowed);
+      return out = {{first == preferred.end() ? ScheduleKind::one_f_one_b : *first, 1}};
     }
-    if (allowed(ScheduleKind::zb_h1)) add(std::move(made[each + i]), ScheduleKind::zb_h1, 1);
-    std::vector<std::pair<ScheduleKind, int>> schedules;  // with virtual stages
-    if (allowed(ScheduleKind::one_f_one_b)) schedules.emplace_back(ScheduleKind::one_f_one_b, 1);
-    const bool gpipe_differs = m > 1 && one.problem.objective.shared;
+    if (allowed(ScheduleKind::zb_h1)) out.emplace_back(ScheduleKind::zb_h1, 1);
+    if (allowed(ScheduleKind::one_f_one_b)) out.emplace_back(ScheduleKind::one_f_one_b, 1);
+    const bool gpipe_differs = one.microbatches() > 1 && one.problem.objective.shared;
     if (allowed(ScheduleKind::gpipe) && (gpipe_differs || !allowed(ScheduleKind::one_f_one_b)))
-      schedules.emplace_back(ScheduleKind::gpipe, 1);
+      out.emplace_back(ScheduleKind::gpipe, 1);
     // Stages that do not divide the layers have virtual stages of one size but for fewer than P that lack a layer; of
     // others the formula does not hold: see cost::PipelineWeights.
-    if (m % stages == 0)
-      for (const int chunks : chunk_counts(stages)) schedules.emplace_back(ScheduleKind::interleaved, chunks);
-    if (schedules.empty()) continue;
-    for (std::size_t k = 0; k + 1 < schedules.size(); ++k) add(one, schedules[k].first, schedules[k].second);
-    add(std::move(one), schedules.back().first, schedules.back().second);
+    if (one.microbatches() % stages == 0)
+      for (const int chunks : chunk_counts(stages)) out.emplace_back(ScheduleKind::interleaved, chunks);
+    return out;
+  };
+  for (std::size_t i = 0; i < each; ++i) {
+    if (made[i].problem.types.empty()) continue;
+    const auto schedules = schedules_of(made[i]);
+    for (std::size_t k = 0; k < schedules.size(); ++k) {
+      const auto [kind, chunks] = schedules[k];
+      Case& one = made[splits_backward(kind) ? each + i : i];
+      const bool again = !splits_backward(kind) && k + 1 < schedules.size();
+      cases.push_back(detail::with_schedule(again ? one : std::move(one), kind, chunks, even));
+    }
   }
   return cases;
 }

@@ -6,7 +6,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
-#include <vector>
 
 #include <galvatron/cluster/spec.hpp>
 #include <galvatron/cost/layer.hpp>
@@ -14,7 +13,6 @@
 #include <galvatron/model/spec.hpp>
 #include <galvatron/search/options.hpp>
 #include <galvatron/search/problem.hpp>
-#include <galvatron/search/stage_setting.hpp>
 #include <galvatron/strategy/legality.hpp>
 #include <galvatron/strategy/space.hpp>
 #include <galvatron/strategy/spec.hpp>
@@ -66,27 +64,24 @@ class ChoiceMaker {
       degrees_ = degrees;
       fits_ = is_fit(layer_, spec, batch_.microbatch, batch_.sequence) &&
               !divides_samples_instead(spec, layer_, space_, batch_);
-      for (Part& part : passes_) part.made = false;
-      for (Part& part : parameters_) part.made = false;
+      passes_ = {};
+      parameters_ = {};
     }
     if (!fits_) return std::nullopt;
     const bool is_block = layer_.kind == LayerKind::block;
     const int writes = spec.zero >= 2 && batch_.microbatches > 1 ? 1 : 0;  // of one micro-batch, all do
-    Part& passes =
-        passes_[static_cast<std::size_t>(is_block ? 2 * static_cast<int>(spec.recompute) + writes : spec.zero)];
-    if (!passes.made) passes = part_of(cost::pass_counts(layer_, spec, batch_, programs_.of(spec, batch_)), spec);
-    if (!is_block) return choice_of(passes, Part());
+    std::optional<Part>& passes = nth(passes_, is_block ? 2 * static_cast<int>(spec.recompute) + writes : spec.zero);
+    if (!passes) passes = part_of(cost::pass_counts(spec, batch_, programs_.of(spec, batch_)), spec);
+    if (!is_block) return choice_of(*passes, Part());
     const bool splits = batch_.splits_backward && splits_backward(layer_, spec);
-    Part& parameters = parameters_[2 * static_cast<std::size_t>(spec.zero) + (splits ? 1 : 0)];
-    if (!parameters.made)
-      parameters = part_of(cost::parameter_counts(layer_, spec, batch_, programs_.of(spec, batch_)), spec);
-    return choice_of(passes, parameters);
+    std::optional<Part>& parameters = parameters_[2 * static_cast<std::size_t>(spec.zero) + (splits ? 1 : 0)];
+    if (!parameters) parameters = part_of(cost::parameter_counts(spec, batch_, programs_.of(spec, batch_)), spec);
+    return choice_of(*passes, *parameters);
   }
 
  private:
   // The passes of a layer or its parameters.
   struct Part {
-    bool made = false;
     cost::LayerPrices prices;
     Choice bytes;  // its seconds are not set
     std::int64_t weights_workspace = 0;
@@ -94,7 +89,6 @@ class ChoiceMaker {
 
   [[nodiscard]] constexpr Part part_of(const cost::LayerCounts& counts, const StrategySpec& spec) const {
     Part out;
-    out.made = true;
     out.prices = cost::layer_prices(counts, spec, cluster_, prices_);
     out.bytes.states = counts.states.count;
     out.bytes.stash = counts.stash.count;
@@ -131,8 +125,8 @@ class ChoiceMaker {
   StrategySpec degrees_{.tensor = 0};  // of the parts
   bool fits_ = false;
   // By what is recomputed, and whether all micro-batches write weight gradients; ends: by ZeRO.
-  std::array<Part, std::max<std::size_t>(2 * recompute_kinds.size(), 4)> passes_{};
-  std::array<Part, 8> parameters_{};  // by stage of ZeRO, and whether backward is split
+  std::array<std::optional<Part>, std::max<std::size_t>(2 * recompute_kinds.size(), 4)> passes_{};
+  std::array<std::optional<Part>, 8> parameters_{};  // by stage of ZeRO, and whether backward is split
 };
 
 }  // namespace galvatron::search::detail

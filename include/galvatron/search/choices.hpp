@@ -31,7 +31,7 @@ constexpr bool dominates(const Choice& a, const Choice& b, const Objective& obje
 /// @param dominates  (a, b) whether a may stand for b, which has the same layout
 template <class Dominates>
 constexpr std::vector<std::int32_t> non_dominated_choices(const LayerType& type, int tag, Dominates dominates) {
-  const auto of = [&](std::int32_t i) -> const Choice& { return type[static_cast<std::size_t>(i)]; };
+  const auto of = [&](std::int32_t i) -> const Choice& { return nth(type, i); };
   std::vector<std::int32_t> order;
   for (std::int32_t i = 0; i < static_cast<std::int32_t>(type.size()); ++i)
     if (tag < 0 || of(i).tag == tag) order.push_back(i);
@@ -85,8 +85,8 @@ constexpr std::vector<TiedEnds> tied_ends(const Problem& p, bool memory_only = f
 /// Drops the choices that others dominate on every stage, and those of tied ends that no assignment needs.
 constexpr void drop_dominated(Problem& p) {
   if (p.tied && p.count() > 1) {
-    LayerType& first = p.types[static_cast<std::size_t>(p.layers.front())];
-    LayerType& last = p.types[static_cast<std::size_t>(p.layers.back())];
+    LayerType& first = nth(p.types, p.layers.front());
+    LayerType& last = nth(p.types, p.layers.back());
     const std::vector<TiedEnds> kept = tied_ends(p);
     first.clear();
     last.clear();
@@ -97,14 +97,12 @@ constexpr void drop_dominated(Problem& p) {
   }
   // What a layer keeps is linear in the slots between the least and the most: more is deferred only where all stages
   // have equally many micro-batches in flight.
-  Slots least = p.slots_of(0, 0);
+  Slots least = p.slots.front();
   Slots most = least;
-  for (int stage = 0; stage < p.stages(); ++stage)
-    for (int chunk = 0; chunk < p.chunks; ++chunk) {
-      const Slots own = p.slots_of(stage, chunk);
-      least = {std::min(least.flight, own.flight), std::min(least.deferred, own.deferred)};
-      most = {std::max(most.flight, own.flight), std::max(most.deferred, own.deferred)};
-    }
+  for (const Slots& own : p.slots) {
+    least = min(least, own);
+    most = {std::max(most.flight, own.flight), std::max(most.deferred, own.deferred)};
+  }
   for (std::size_t i = 0; i < p.types.size(); ++i) {
     const int type = static_cast<int>(i);
     if (p.tied && (p.layers.front() == type || p.layers.back() == type)) continue;
@@ -112,60 +110,49 @@ constexpr void drop_dominated(Problem& p) {
     for (const std::int32_t j : non_dominated_choices(p.types[i], -1, [&](const Choice& a, const Choice& b) {
            return dominates(a, b, p.objective, least) && dominates(a, b, p.objective, most);
          }))
-      kept.push_back(p.types[i][static_cast<std::size_t>(j)]);
+      kept.push_back(nth(p.types[i], j));
     p.types[i] = std::move(kept);
   }
 }
 
-/// The choices of a layer type, divided into classes by what the layers before and after them see of them.
-struct ChoiceClasses {
-  struct Class {
-    int layout = 0;
-    std::int64_t input = 0;
-    std::int64_t pass_through = 0;
-    std::int64_t activation = 0;
-    std::int64_t forward_workspace =
-        0;  // 0 where backward needs no less: then that is what bounds a re-layout after it
-    std::vector<std::int32_t> choices;
+/// Choices of which the layers before and after them see the same.
+struct ChoiceClass {
+  int layout = 0;
+  std::int64_t input = 0;
+  std::int64_t pass_through = 0;
+  std::int64_t activation = 0;
+  std::int64_t forward_workspace =
+      0;  ///< 0 where backward needs no less: then that is what bounds a re-layout after it
+  std::vector<std::int32_t> choices;
 
-    explicit constexpr Class(const Choice& c)
-        : layout(c.layout),
-          input(c.input),
-          pass_through(c.pass_through),
-          activation(c.activation),
-          forward_workspace(c.forward_workspace > c.backward_workspace ? c.forward_workspace : 0) {}
-    /// The same labels arrive at both.
-    [[nodiscard]] constexpr bool begins_like(const Class& other) const {
-      return layout == other.layout && input == other.input && pass_through == other.pass_through;
-    }
-    [[nodiscard]] constexpr bool ends_like(const Class& other) const {
-      return activation == other.activation && forward_workspace == other.forward_workspace;
-    }
-    friend constexpr bool operator<(const Class& a, const Class& b) {
-      return std::tie(a.layout, a.input, a.pass_through, a.activation, a.forward_workspace) <
-             std::tie(b.layout, b.input, b.pass_through, b.activation, b.forward_workspace);
-    }
-  };
-  std::vector<Class> classes;
-
-  /// Dominated choices are left out.
-  /// @param tag             only choices with that tag, or all when it is negative
-  /// @param most_workspace  only choices with no more bytes
-  constexpr ChoiceClasses(const LayerType& type, const Objective& objective, const Slots& slots, int tag,
-                          std::int64_t most_workspace, bool memory_only) {
-    for (const std::int32_t i : non_dominated_choices(type, tag, [&](const Choice& a, const Choice& b) {
-           return dominates(a, b, objective, slots, memory_only);
-         })) {
-      const Choice& choice = type[static_cast<std::size_t>(i)];
-      if (workspace_of(choice) > most_workspace) continue;
-      const Class own(choice);
-      auto found = std::find_if(classes.begin(), classes.end(),
-                                [&](const Class& k) { return k.begins_like(own) && k.ends_like(own); });
-      if (found == classes.end()) found = classes.insert(classes.end(), own);
-      found->choices.push_back(i);
-    }
-    std::sort(classes.begin(), classes.end());
+  /// The same labels arrive at both.
+  [[nodiscard]] constexpr bool begins_like(const ChoiceClass& other) const {
+    return layout == other.layout && input == other.input && pass_through == other.pass_through;
   }
 };
+
+/// The choices of a layer type that no others dominate, divided into classes; those that begin alike are neighbours.
+/// @param tag             only choices with that tag, or all when it is negative
+/// @param most_workspace  only choices with no more bytes
+constexpr std::vector<ChoiceClass> choice_classes(const LayerType& type, const Objective& objective, const Slots& slots,
+                                                  int tag, std::int64_t most_workspace, bool memory_only) {
+  std::vector<ChoiceClass> out;
+  const auto order = [](const ChoiceClass& c) {
+    return std::tie(c.layout, c.input, c.pass_through, c.activation, c.forward_workspace);
+  };
+  for (const std::int32_t i : non_dominated_choices(type, tag, [&](const Choice& a, const Choice& b) {
+         return dominates(a, b, objective, slots, memory_only);
+       })) {
+    const Choice& c = nth(type, i);
+    if (workspace_of(c) > most_workspace) continue;
+    const std::int64_t workspace = c.forward_workspace > c.backward_workspace ? c.forward_workspace : 0;
+    const ChoiceClass own{c.layout, c.input, c.pass_through, c.activation, workspace, {}};
+    auto found = std::find_if(out.begin(), out.end(), [&](const ChoiceClass& k) { return order(k) == order(own); });
+    if (found == out.end()) found = out.insert(out.end(), own);
+    found->choices.push_back(i);
+  }
+  std::sort(out.begin(), out.end(), [&](const ChoiceClass& a, const ChoiceClass& b) { return order(a) < order(b); });
+  return out;
+}
 
 }  // namespace galvatron::search

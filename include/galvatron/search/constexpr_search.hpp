@@ -16,6 +16,7 @@
 #include <galvatron/cluster/spec.hpp>
 #include <galvatron/core/dtype.hpp>
 #include <galvatron/core/units.hpp>
+#include <galvatron/model/build.hpp>
 #include <galvatron/model/spec.hpp>
 #include <galvatron/schedule/in_flight.hpp>
 #include <galvatron/search/build_problem.hpp>
@@ -96,31 +97,24 @@ constexpr ConstexprPlan<Layers> constexpr_search(const LayerSpec& block, const C
                                                  const ConstexprOptions& options) {
   Cluster cluster;
   describe(devices, options.precision, cluster);
-  ModelSpec model;
-  model.blocks.assign(Layers, block);
-  for (LayerSpec& layer : model.blocks) {
-    layer.kind = LayerKind::block;
-    layer.layers = static_cast<int>(Layers);
-  }
-  model.embedding = model.head = model.blocks.front();
-  model.embedding.kind = LayerKind::embedding;
-  model.head.kind = LayerKind::head;
+  const ModelSpec model = model_of_equal_blocks({}, block, static_cast<int>(Layers));
   const SearchOptions limits = search_options(options, devices.memory);
 
-  constexpr std::size_t unlimited = std::numeric_limits<std::int32_t>::max();
   ConstexprPlan<Layers> out;
   if (options.global_batch % options.microbatches != 0 || options.sequence > block.positions) return out;
   const detail::StageSetting setting(1, devices.devices, strategies(limits.space, devices.devices));
-  const auto programs = detail::programs_of(model, limits, {&setting, 1}, false);
-  Case one = detail::make_case(model, programs, cluster, limits, setting, options.microbatches, false);
+  detail::LayerKinds kinds(model);
+  kinds.lower(limits, {&setting, 1}, false);
+  Case one = detail::make_case(model, kinds, cluster, limits, setting, options.microbatches, false);
   if (one.problem.types.empty()) return out;
-  one.problem.slots.assign(1, microbatches_in_flight(one.schedule, 1, 0, options.microbatches));
+  one.problem.slots = {{microbatches_in_flight(one.schedule, 1, 0, options.microbatches)}};
   drop_dominated(one.problem);
-  const std::optional<Solution> found = Solver<>(one.problem, {.labels = unlimited}, nullptr, 1).fastest();
+  const std::optional<Solution> found =
+      Solver<>(one.problem, {.labels = std::numeric_limits<std::int32_t>::max()}, nullptr, 1).fastest();
   if (!found) return out;
   const auto strategy = [&](std::size_t layer) {
     const int tag = one.problem.choice(static_cast<int>(layer), found->plan.choice[layer]).tag;
-    return one.specs[static_cast<std::size_t>(tag)];
+    return nth(one.specs, tag);
   };
   out.feasible = true;
   out.embedding = strategy(0);

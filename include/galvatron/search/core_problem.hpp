@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <limits>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -17,91 +16,82 @@
 
 namespace galvatron::search {
 
-class CoreProblem {
- public:
-  /// @param most  choices of a type, beside the one that keeps least; tied ends keep all
-  CoreProblem(const Problem& problem, std::size_t most) : whole_(problem), core_(problem) {
-    const std::vector<Price> prices = prices_of(problem);
-    for (std::size_t i = 0; i < problem.types.size(); ++i) {
-      const int type = static_cast<int>(i);
-      const bool tied = problem.tied && (problem.layers.front() == type || problem.layers.back() == type);
-      kept_.push_back(likely(problem.types[i], prices, tied ? problem.types[i].size() : most));
-      core_.types[i].clear();
-      for (const int choice : kept_.back())
-        core_.types[i].push_back(problem.types[i][static_cast<std::size_t>(choice)]);
-    }
-  }
+namespace detail {
 
-  /// The best assignment found, of the whole problem, with less than `upper` seconds; `work` grows by the labels made.
-  template <class Executor>
-  [[nodiscard]] std::optional<Solution> fastest(double upper, const Limits& limits, Executor* executor,
-                                                std::int64_t& work) {
-    Solver solver(core_, limits, executor);
-    std::optional<Solution> found = solver.fastest(upper);
-    work += solver.work();
-    if (!found) return found;
-    for (std::size_t layer = 0; layer < found->plan.choice.size(); ++layer) {
-      const auto type = static_cast<std::size_t>(whole_.layers[layer]);
-      int& choice = found->plan.choice[layer];
-      choice = kept_[type][static_cast<std::size_t>(choice)];
-    }
-    found->cost = evaluate(whole_, found->plan);
-    return found;
-  }
-
- private:
-  // What a byte of memory is worth on some stages (a few of many, of as many layers as on average) by the layout
-  // relaxation.
-  struct Price {
-    Slots slots;
-    double seconds = 0;  // of a byte
-  };
-  [[nodiscard]] static constexpr std::vector<Price> prices_of(const Problem& p) {
-    std::vector<Price> out;
-    const int stages = p.stages();
-    const std::vector<int> first = p.cuts.empty() ? even_cuts(p) : p.cuts;
-    const std::vector<std::int64_t> workspaces = least_workspaces(p);
-    for (int stage = 0; stage < stages;
-         stage = stage == 0 ? std::max(1, stages / 2) : std::max(stage + 1, stages - 1)) {
-      StageRole role;
-      role.stage = stage;
-      role.begin = first[static_cast<std::size_t>(stage)];
-      role.least_workspace = workspaces[static_cast<std::size_t>(stage)];
-      role.shortest = role.longest = first[static_cast<std::size_t>(stage) + 1] - role.begin;
-      out.push_back({p.least_slots(stage), LayoutRelaxation(p, role, p.objective.share_of_iteration()).price()});
-    }
-    return out;
-  }
-  // Those nearest to the cheapest at some price, in their order, and the one that keeps least.
-  [[nodiscard]] constexpr std::vector<int> likely(const LayerType& type, const std::vector<Price>& prices,
-                                                  std::size_t most) const {
-    std::vector<std::pair<double, int>> excess(type.size());
-    for (std::size_t j = 0; j < type.size(); ++j) excess[j] = {std::numeric_limits<double>::max(), static_cast<int>(j)};
-    for (const Price& price : prices) {
-      std::vector<double> cost;
-      for (const Choice& c : type) {
-        const Terms terms = whole_.objective.terms_of(c);
-        cost.push_back(terms.time + whole_.objective.share_of_iteration() * terms.per_iteration +
-                       price.seconds * static_cast<double>(price.slots.kept(c)));
-      }
-      const double least = *std::min_element(cost.begin(), cost.end());
-      for (std::size_t j = 0; j < type.size(); ++j) excess[j].first = std::min(excess[j].first, cost[j] - least);
-    }
-    const auto smaller = [&](const Choice& a, const Choice& b) {
-      return whole_.slots_of(0, 0).kept(a) < whole_.slots_of(0, 0).kept(b);
-    };
-    const auto smallest = static_cast<int>(std::min_element(type.begin(), type.end(), smaller) - type.begin());
-    std::sort(excess.begin(), excess.end());
-    std::vector<int> out{smallest};
-    for (std::size_t j = 0; j < std::min(most, excess.size()); ++j)
-      if (excess[j].second != smallest) out.push_back(excess[j].second);
-    std::sort(out.begin(), out.end());
-    return out;
-  }
-
-  const Problem& whole_;
-  Problem core_;
-  std::vector<std::vector<int>> kept_;  // of every type, the choices of the whole problem
+/// What a byte of memory is worth on some stages (a few of many, of as many layers as on average) by the layout
+/// relaxation.
+struct Price {
+  Slots slots;
+  double seconds = 0;  ///< of a byte
 };
+constexpr std::vector<Price> prices_of(const Problem& p) {
+  std::vector<Price> out;
+  const int stages = p.stages();
+  const std::vector<int> first = p.cuts.empty() ? even_cuts(p) : p.cuts;
+  const std::vector<std::int64_t> workspaces = least_workspaces(p);
+  for (int stage = 0; stage < stages; stage = stage == 0 ? std::max(1, stages / 2) : std::max(stage + 1, stages - 1)) {
+    StageRole role;
+    role.stage = stage;
+    role.begin = nth(first, stage);
+    role.least_workspace = nth(workspaces, stage);
+    role.shortest = role.longest = nth(first, stage + 1) - role.begin;
+    out.push_back({p.least_slots(stage), LayoutRelaxation(p, role, p.objective.share_of_iteration()).price()});
+  }
+  return out;
+}
+/// The choices of a type nearest to the cheapest at some price, in their order, and the one that keeps least.
+constexpr std::vector<int> likely_choices(const Problem& p, const LayerType& type, const std::vector<Price>& prices,
+                                          std::size_t most) {
+  std::vector<std::pair<double, int>> excess;
+  for (const Choice& c : type) excess.emplace_back(infinite, static_cast<int>(&c - &type[0]));
+  for (const Price& price : prices) {
+    std::vector<double> cost;
+    for (const Choice& c : type)
+      cost.push_back(p.objective.terms_of(c).time_with(p.objective.share_of_iteration()) +
+                     price.seconds * static_cast<double>(price.slots.kept(c)));
+    const double least = *std::min_element(cost.begin(), cost.end());
+    for (std::size_t j = 0; j < type.size(); ++j) excess[j].first = std::min(excess[j].first, cost[j] - least);
+  }
+  const auto smaller = [slots = p.slots_of(0, 0)](const Choice& a, const Choice& b) {
+    return slots.kept(a) < slots.kept(b);
+  };
+  const auto smallest = static_cast<int>(std::min_element(type.begin(), type.end(), smaller) - type.begin());
+  std::sort(excess.begin(), excess.end());
+  std::vector<int> out{smallest};
+  for (std::size_t j = 0; j < std::min(most, excess.size()); ++j)
+    if (excess[j].second != smallest) out.push_back(excess[j].second);
+  std::sort(out.begin(), out.end());
+  return out;
+}
+
+}  // namespace detail
+
+/// The best assignment found, of the whole problem, with less than `upper` seconds.
+/// @param most  choices of a type, beside the one that keeps least; tied ends keep all
+/// @param work  grows by the labels made
+template <class Executor>
+std::optional<Solution> fastest_of_core(const Problem& problem, std::size_t most, double upper, const Limits& limits,
+                                        Executor* executor, std::int64_t& work) {
+  const std::vector<detail::Price> prices = detail::prices_of(problem);
+  Problem core = problem;
+  std::vector<std::vector<int>> kept;  // of every type, the choices of the whole problem
+  for (std::size_t i = 0; i < problem.types.size(); ++i) {
+    const LayerType& type = problem.types[i];
+    const int number = static_cast<int>(i);
+    const bool tied = problem.tied && (problem.layers.front() == number || problem.layers.back() == number);
+    kept.push_back(detail::likely_choices(problem, type, prices, tied ? type.size() : most));
+    core.types[i].clear();
+    for (const int choice : kept.back()) core.types[i].push_back(nth(type, choice));
+  }
+  Solver solver(core, limits, executor);
+  std::optional<Solution> found = solver.fastest(upper);
+  work += solver.work();
+  if (!found) return std::nullopt;
+  for (std::size_t layer = 0; layer < found->plan.choice.size(); ++layer) {
+    int& choice = found->plan.choice[layer];
+    choice = nth(nth(kept, problem.layers[layer]), choice);
+  }
+  return evaluated(problem, std::move(found->plan));
+}
 
 }  // namespace galvatron::search

@@ -4,10 +4,10 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <utility>
+#include <tuple>
 #include <vector>
 
-#include <galvatron/search/pareto.hpp>
+#include <galvatron/search/fronts.hpp>
 #include <galvatron/search/problem.hpp>
 #include <galvatron/search/tuning.hpp>
 
@@ -18,10 +18,7 @@ namespace galvatron::search {
 /// A stage needs `kept` bytes and, on top, the largest workspace W of its layers. Carrying kept and `top` = kept + W,
 /// one label is never worse than another, whatever layers follow, exactly if it is no larger in each of the five
 /// figures: for a later workspace V the stage needs kept + max(W, V) = max(top, kept + V).
-struct Label {
-  double time = 0;           ///< seconds of a micro-batch
-  double fill = 0;           ///< of them, what counts in filling and draining
-  double per_iteration = 0;  ///< seconds once an iteration
+struct Label : Terms {
   std::int64_t kept = 0;
   std::int64_t top = 0;
   std::int32_t parent = -1;  ///< index of the label of the layer before
@@ -29,28 +26,22 @@ struct Label {
 
   /// By time, then the other figures; a total order, so that sorting is the same everywhere.
   friend constexpr bool operator<(const Label& a, const Label& b) {
-    if (a.time != b.time) return a.time < b.time;
-    if (a.fill != b.fill) return a.fill < b.fill;
-    if (a.per_iteration != b.per_iteration) return a.per_iteration < b.per_iteration;
-    if (a.top != b.top) return a.top < b.top;
-    if (a.kept != b.kept) return a.kept < b.kept;
-    return a.parent != b.parent ? a.parent < b.parent : a.choice < b.choice;
+    const auto order = [](const Label& l) {
+      return std::tie(l.time, l.fill, l.per_iteration, l.top, l.kept, l.parent, l.choice);
+    };
+    return order(a) < order(b);
   }
   [[nodiscard]] constexpr std::int64_t workspace() const { return top - kept; }
   /// The label after another layer with these terms and bytes, or after what lies between two layers.
   constexpr void add(const Terms& terms, std::int64_t more_kept, std::int64_t its_workspace) {
     const std::int64_t largest = std::max(workspace(), its_workspace);
-    time += terms.time;
-    fill += terms.fill;
-    per_iteration += terms.per_iteration;
+    *this += terms;
     kept += more_kept;
     top = kept + largest;
   }
   /// Takes the least of both in every number.
   constexpr void lower_to(const Label& other) {
-    time = std::min(time, other.time);
-    fill = std::min(fill, other.fill);
-    per_iteration = std::min(per_iteration, other.per_iteration);
+    static_cast<Terms&>(*this) = min(*this, other);
     kept = std::min(kept, other.kept);
     top = std::min(top, other.top);
   }
@@ -151,16 +142,15 @@ constexpr bool keep_best(std::vector<Label>& labels, std::size_t limit, double s
   }
   const std::int64_t width = (most - least) / static_cast<std::int64_t>(limit) + 1;
   std::vector<std::int32_t> cell(limit + 1, -1);
-  const auto score = [share](const Label& l) { return l.time + share * l.per_iteration; };
   for (std::size_t i = 0; i < labels.size(); ++i) {
     std::int32_t& best = cell[static_cast<std::size_t>((labels[i].top - least) / width)];
-    if (best < 0 || score(labels[i]) < score(labels[static_cast<std::size_t>(best)]))
+    if (best < 0 || labels[i].time_with(share) < nth(labels, best).time_with(share))
       best = static_cast<std::int32_t>(i);
   }
   std::sort(cell.begin(), cell.end());  // back into the order of time; the unused ones come first
   std::size_t used = 0;
   for (const std::int32_t i : cell)
-    if (i >= 0) labels[used++] = labels[static_cast<std::size_t>(i)];
+    if (i >= 0) labels[used++] = nth(labels, i);
   labels.resize(used);
   return true;
 }

@@ -1,26 +1,21 @@
 // LayoutRelaxation: the least seconds of the layers of a stage, changes of layout included.
 //
-// Range bounds take the cheapest choice of every layer, as if layouts changed for nothing. Where layers of several
-// types like different layouts, that is far from what any assignment takes. Here, for a price q >= 0 of a byte
-// (Lagrange), a dynamic program from the last layer to the first, whose state is a layout, gives the least of
+// For a price q >= 0 of a byte (Lagrange), a dynamic program from the last layer to the first, whose state is a layout,
+// gives the least of
 //
 //     sum over the layers of (seconds + q bytes) + the re-layouts before and between them
 //
-// which, less q M, bounds what they take in M bytes, and the assignment that has it. It serves three times: as a bound
-// of all layers and of those from each one on by the layout they are reached in; for a plan close to the bound, put
-// together of two such assignments, of which one fits the memory and one nearly; and by its best price, which tells
-// the likely choices.
+// which, less q M, bounds what they take in M bytes, and the assignment that has it.
 #pragma once
 
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <limits>
 #include <optional>
 #include <utility>
 #include <vector>
 
-#include <galvatron/search/hull.hpp>
+#include <galvatron/search/fronts.hpp>
 #include <galvatron/search/problem.hpp>
 #include <galvatron/search/range_bound.hpp>
 
@@ -36,14 +31,12 @@ struct StageRole {
   bool last = true;
   int tag = -1;                      ///< of the first layer of the first stage and of the last of the last; -1: any
   std::int64_t least_workspace = 0;  ///< it counts as at least that
-  std::int64_t most_workspace = std::numeric_limits<std::int64_t>::max();  ///< no choice has more
+  std::int64_t most_workspace = unlimited;  ///< no choice has more
 };
 
 /// Of the layers that a stage has in any case; those that it may have behind them take nothing.
 class LayoutRelaxation {
  public:
-  static constexpr double infinite = std::numeric_limits<double>::infinity();
-
   /// @param role   its tag and workspaces limit the choices
   /// @param share  of the per-iteration cost that counts as seconds of a micro-batch
   constexpr LayoutRelaxation(const Problem& problem, const StageRole& role, double share)
@@ -67,8 +60,7 @@ class LayoutRelaxation {
     std::optional<Solution> best;
     if (bytes_.front() > room_) return best;
     const auto offer = [&](Assignment plan) {
-      Solution solution{std::move(plan), {}};
-      solution.cost = evaluate(p_, solution.plan);
+      Solution solution = evaluated(p_, std::move(plan));
       const bool fits = solution.cost.peak <= p_.budget;
       if (fits && (!best || solution.cost.seconds < best->cost.seconds)) best = std::move(solution);
       return fits;
@@ -100,13 +92,19 @@ class LayoutRelaxation {
 
   /// Seconds that a byte of memory is worth: the price whose bound of all layers is the highest.
   [[nodiscard]] constexpr double price() const { return prices_[best_price()]; }
-  /// Prepares the bounds below. The prices are those near the one that bounds all layers best.
+  /// Prepares the bounds below.
   constexpr void bound_layers() {
     if (bytes_.front() > room_) {
       least_ = infinite;
       return;
     }
-    choose_prices();
+    // Of all slopes those near the best, and ever fewer of those far away.
+    const std::size_t best = best_price();
+    chosen_.clear();
+    for (std::size_t k = 0; k < prices_.size(); ++k) {
+      const std::size_t far = k > best ? k - best : best - k;
+      if (k == 0 || far <= 3 || (far & (far - 1)) == 0) chosen_.push_back(prices_[k]);
+    }
     sums_.assign(bytes_.size() * layouts_ * chosen_.size(), 0.0);
     for (std::size_t k = 0; k < chosen_.size(); ++k) {
       const auto note = [&](std::size_t layer, std::size_t layout, double sum, std::size_t) {
@@ -125,15 +123,15 @@ class LayoutRelaxation {
   [[nodiscard]] constexpr PiecewiseLinear within(int layer, int layout) const {
     const std::size_t k = number_of(layer);
     if (k == kind_of_.size()) return after(layer, layout);
-    const Layout& own = kind(k).layouts[static_cast<std::size_t>(layout)];
+    const Layout& own = nth(kind(k).layouts, layout);
     return run(k, k + 1, layout, [&](double price) { return cheapest(own.hull, price); });
   }
 
  private:
   // The choices of one layout.
   struct Layout {
-    std::vector<HullPoint> hull;                                           // empty: none
-    std::int64_t pass_through = std::numeric_limits<std::int64_t>::max();  // bytes, where the layout begins
+    std::vector<HullPoint> hull;            // empty: none
+    std::int64_t pass_through = unlimited;  // bytes, where the layout begins
   };
   // Layers with the same choices.
   struct Kind {
@@ -149,23 +147,22 @@ class LayoutRelaxation {
     return std::min(static_cast<std::size_t>(layer - role_.begin), kind_of_.size());
   }
   [[nodiscard]] constexpr HullPoint point_of(const Choice& c) const {
-    const Terms terms = p_.objective.terms_of(c);
-    return {static_cast<double>(slots_.kept(c)), terms.time + share_ * terms.per_iteration};
+    return {static_cast<double>(slots_.kept(c)), p_.objective.terms_of(c).time_with(share_)};
   }
   [[nodiscard]] constexpr bool is_open(const Choice& c, int tag) const {
     return (tag < 0 || c.tag == tag) && workspace_of(c) <= role_.most_workspace;
   }
 
   constexpr std::size_t kind_number(int layer) {
-    const int type = p_.layers[static_cast<std::size_t>(layer)];
+    const int type = nth(p_.layers, layer);
     const int tag = layer == 0 || layer + 1 == p_.count() ? role_.tag : -1;
     const auto same =
         std::find_if(kinds_.begin(), kinds_.end(), [&](const Kind& k) { return k.type == type && k.tag == tag; });
     if (same != kinds_.end()) return static_cast<std::size_t>(same - kinds_.begin());
     Kind out{type, tag, std::vector<Layout>(layouts_)};
-    for (const Choice& c : p_.types[static_cast<std::size_t>(type)]) {
+    for (const Choice& c : nth(p_.types, type)) {
       if (!is_open(c, tag)) continue;
-      Layout& layout = out.layouts[static_cast<std::size_t>(c.layout)];
+      Layout& layout = nth(out.layouts, c.layout);
       layout.pass_through = std::min(layout.pass_through, slots_.flight * c.pass_through);
       layout.hull.push_back(point_of(c));
       out.bytes = std::min(out.bytes, layout.hull.back().bytes);
@@ -193,16 +190,6 @@ class LayoutRelaxation {
     }
     return best;
   }
-  // Of all slopes those near the best, and ever fewer of those far away.
-  constexpr void choose_prices() {
-    const std::size_t best = best_price();
-    chosen_.clear();
-    for (std::size_t k = 0; k < prices_.size(); ++k) {
-      const std::size_t far = k > best ? k - best : best - k;
-      if (k == 0 || far <= 3 || (far & (far - 1)) == 0) chosen_.push_back(prices_[k]);
-    }
-  }
-
   // The least of all layers at a price and the first layer's layout, and for the layers from each one on, after one in
   // each layout: note(layer, layout before, sum, layout).
   template <class Note>
@@ -252,7 +239,7 @@ class LayoutRelaxation {
     return out;
   }
   [[nodiscard]] constexpr int cheapest_choice(const Kind& of, int layout, double price) const {
-    const LayerType& type = p_.types[static_cast<std::size_t>(of.type)];
+    const LayerType& type = nth(p_.types, of.type);
     int best = -1;
     double least = infinite;
     for (std::size_t i = 0; i < type.size(); ++i) {

@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <limits>
 #include <optional>
 #include <vector>
 
@@ -45,7 +44,7 @@ class WindowSearch {
       windows.low = windows.high = cuts_;
       return fixed_hold();
     }
-    const auto at = [](std::vector<int>& of, int stage) -> int& { return of[static_cast<std::size_t>(stage)]; };
+    const auto at = [](std::vector<int>& of, int stage) -> int& { return nth(of, stage); };
     for (int i = 0; i + 1 < stages; ++i) {
       const int next = furthest(i, at(windows.high, i));
       if (next < 0) return false;
@@ -113,26 +112,20 @@ class MemoryBounds {
  public:
   explicit constexpr MemoryBounds(const Problem& problem) : p_(&problem) {
     const std::vector<std::int64_t> workspaces = least_workspaces(problem);
-    constexpr std::int64_t none = std::numeric_limits<std::int64_t>::max();
     for (int i = 0; i < p_->stages(); ++i) {
-      const auto at = static_cast<std::size_t>(i);
-      const bool like_last = i > 0 && p_->least_slots(i) == p_->least_slots(i - 1);
-      sums_of_.push_back(like_last ? sums_of_.back() : sums_.size());
       // What a stage keeps for its neighbours and its first layout.
-      std::int64_t begins = none;
-      std::int64_t ends = none;
-      std::vector<std::int64_t> least(p_->types.size(), none);
+      std::int64_t begins = unlimited;
+      std::int64_t ends = unlimited;
+      std::vector<std::int64_t> least(p_->types.size(), unlimited);
       for (std::size_t type = 0; type < least.size(); ++type)
         for (const Choice& c : p_->types[type]) {
           least[type] = std::min(least[type], p_->least_slots(i).kept(c));
           begins = std::min(begins, (i > 0 ? c.input : 0) + p_->slots_of(i, 0).flight * c.pass_through);
           ends = std::min(ends, c.activation);
         }
-      besides_.push_back({p_->fixed + begins + (i + 1 < p_->stages() ? ends : 0), workspaces[at]});
-      if (like_last) continue;
+      besides_.push_back({p_->fixed + begins + (i + 1 < p_->stages() ? ends : 0), nth(workspaces, i)});
       sums_.push_back({0});
-      for (const int type : p_->layers)
-        sums_.back().push_back(sums_.back().back() + least[static_cast<std::size_t>(type)]);
+      for (const int type : p_->layers) sums_.back().push_back(sums_.back().back() + nth(least, type));
     }
   }
 
@@ -140,7 +133,7 @@ class MemoryBounds {
   [[nodiscard]] constexpr MemoryBounds with_ends(const Choice& first, const Choice& last) const {
     MemoryBounds out = *this;
     const auto replace = [&](int stage, int layer, const Choice& c) {
-      Besides& besides = out.besides_[static_cast<std::size_t>(stage)];
+      Besides& besides = nth(out.besides_, stage);
       besides.bytes += p_->least_slots(stage).kept(c) - kept(stage, layer, layer + 1);
       besides.workspace = std::max(besides.workspace, workspace_of(c));
     };
@@ -165,7 +158,7 @@ class MemoryBounds {
   /// Where the stages of assignments that fit the budget begin; nothing when there are none.
   [[nodiscard]] constexpr std::optional<Windows> windows(std::int64_t budget) const {
     const auto holds = [&](int stage, int begin, int end) {
-      const Besides& besides = besides_[static_cast<std::size_t>(stage)];
+      const Besides& besides = nth(besides_, stage);
       return besides.bytes + besides.workspace + kept(stage, begin, end) <= budget;
     };
     Windows out(*p_);
@@ -182,14 +175,12 @@ class MemoryBounds {
     std::int64_t workspace = 0;
   };
   [[nodiscard]] constexpr std::int64_t kept(int stage, int begin, int end) const {
-    const std::vector<std::int64_t>& sums = sums_[sums_of_[static_cast<std::size_t>(stage)]];
-    return sums[static_cast<std::size_t>(end)] - sums[static_cast<std::size_t>(begin)];
+    return nth(nth(sums_, stage), end) - nth(nth(sums_, stage), begin);
   }
 
   const Problem* p_;
   std::vector<Besides> besides_;                 // (stages)
-  std::vector<std::size_t> sums_of_;             // (stages) which of the sums
-  std::vector<std::vector<std::int64_t>> sums_;  // (layers + 1) least bytes of the layers before, for slots that differ
+  std::vector<std::vector<std::int64_t>> sums_;  // (stages, layers + 1) least bytes of the layers before
 };
 
 }  // namespace galvatron::search

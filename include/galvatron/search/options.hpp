@@ -52,7 +52,7 @@ struct SearchOptions {
   [[nodiscard]] bool interrupted() const { return stop.requested(); }
   /// The time begins now, unless it has begun.
   void start_clock() {
-    if (time > 0) stop.deadline = std::min(stop.deadline, monotonic_seconds() + time);
+    if (time > 0) stop.deadline = std::min(stop.deadline, steady_seconds() + time);
   }
 };
 

@@ -8,8 +8,6 @@
 #include <algorithm>
 #include <array>
 #include <cstddef>
-#include <limits>
-#include <optional>
 #include <vector>
 
 #include <galvatron/search/choices.hpp>
@@ -24,8 +22,6 @@ namespace galvatron::search {
 
 class PartitionBounds {
  public:
-  static constexpr double infinite = std::numeric_limits<double>::infinity();
-
   constexpr PartitionBounds(const Problem& problem, const Relaxation& relaxation)
       : p_(problem), r_(relaxation), windows_(problem) {}
 
@@ -63,7 +59,8 @@ class PartitionBounds {
     windows_ = Windows(p_);
     for (std::size_t k = 0; k < r_.size(); ++k) {
       most_[k] = r_.most_slowest(k, limit);
-      if (!WindowSearch(p_, Within{this, k, most_[k]}).narrow(windows_)) return false;
+      const auto holds = [&](int stage, int begin, int end) { return stage_seconds(k, stage, begin, end) <= most_[k]; };
+      if (!WindowSearch(p_, holds).narrow(windows_)) return false;
     }
     add_up();
     return limit == infinite || least() < limit;
@@ -95,8 +92,8 @@ class PartitionBounds {
     return {limit_, most_, after_.front().fills, after_.front().slowest};
   }
   /// The first layer of stage `stage`, 0 to P, is one of these.
-  [[nodiscard]] constexpr int earliest(int stage) const { return windows_.low[static_cast<std::size_t>(stage)]; }
-  [[nodiscard]] constexpr int latest(int stage) const { return windows_.high[static_cast<std::size_t>(stage)]; }
+  [[nodiscard]] constexpr int earliest(int stage) const { return nth(windows_.low, stage); }
+  [[nodiscard]] constexpr int latest(int stage) const { return nth(windows_.high, stage); }
   /// Of any assignment whose stages before `stage`, the next of which begins with layer `begin`, have this sum and
   /// these maxima.
   [[nodiscard]] constexpr double with_stages(int stage, int begin, double fill, double slowest,
@@ -119,15 +116,14 @@ class PartitionBounds {
   };
 
   [[nodiscard]] constexpr std::size_t index(int stage, int begin) const {
-    return offset_[static_cast<std::size_t>(stage)] + static_cast<std::size_t>(begin - earliest(stage));
+    return nth(offset_, stage) + static_cast<std::size_t>(begin - earliest(stage));
   }
   // What the ends add to their stages where they are known.
   constexpr void set_ends(const TiedEnds& ends) {
     known_ends_ = ends.tag >= 0;
     if (!known_ends_) return;
     const auto besides = [&](std::size_t k, const Choice& c, int stage) -> BesideRange {
-      const Terms terms = p_.objective.terms_of(c);
-      return {terms.time + r_.share(k) * terms.per_iteration, static_cast<double>(p_.least_slots(stage).kept(c)),
+      return {p_.objective.terms_of(c).time_with(r_.share(k)), static_cast<double>(p_.least_slots(stage).kept(c)),
               workspace_of(c)};
     };
     for (std::size_t k = 0; k < r_.size(); ++k) {
@@ -159,19 +155,14 @@ class PartitionBounds {
     return r_.ranges(k).seconds(stage, part.begin, part.end, part.besides);
   }
 
-  // Whether a stage takes no more than some seconds.
-  struct Within {
-    const PartitionBounds* bounds;
-    std::size_t k;  // surrogate
-    double seconds;
-    constexpr bool operator()(int stage, int begin, int end) const {
-      return bounds->stage_seconds(k, stage, begin, end) <= seconds;
-    }
-  };
   // What the slowest stage takes at least.
   // @param high  about as much as all take
   [[nodiscard]] constexpr double least_slowest(std::size_t k, double high) const {
-    const auto is_possible = [&](double seconds) { return WindowSearch(p_, Within{this, k, seconds}).is_possible(); };
+    const auto is_possible = [&](double seconds) {
+      return WindowSearch(p_,
+                          [&](int stage, int begin, int end) { return stage_seconds(k, stage, begin, end) <= seconds; })
+          .is_possible();
+    };
     double low = 0;
     high += 1e-9;
     while (!is_possible(high)) {

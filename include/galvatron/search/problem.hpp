@@ -13,13 +13,21 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
-#include <span>
 #include <utility>
 #include <vector>
 
 #include <galvatron/cost/pipeline.hpp>
 
 namespace galvatron::search {
+
+inline constexpr double infinite = std::numeric_limits<double>::infinity();          ///< seconds
+inline constexpr std::int64_t unlimited = std::numeric_limits<std::int64_t>::max();  ///< bytes or labels
+
+/// The item of a list that a stage, layer, choice, ... has by its number, an int.
+template <class List>
+constexpr auto& nth(List& list, int number) {
+  return list[static_cast<std::size_t>(number)];
+}
 
 /// One layer under one strategy. Seconds are those of one micro-batch on one rank, bytes those of one rank.
 struct Choice {
@@ -54,6 +62,9 @@ struct Slots {
   std::int64_t flight = 1;    ///< between forward and backward
   std::int64_t deferred = 0;  ///< of them, between the parts of a split backward
   friend constexpr bool operator==(const Slots&, const Slots&) = default;
+  friend constexpr Slots min(const Slots& a, const Slots& b) {
+    return {std::min(a.flight, b.flight), std::min(a.deferred, b.deferred)};
+  }
 
   /// All that a layer keeps.
   [[nodiscard]] constexpr std::int64_t kept(const Choice& c) const {
@@ -77,13 +88,27 @@ struct Terms {
   double fill = 0;           ///< T - deferred W: of them, what counts while the pipeline fills and drains
   double per_iteration = 0;  ///< U: seconds once an iteration
   friend constexpr bool operator==(const Terms&, const Terms&) = default;
+
+  constexpr Terms& operator+=(const Terms& other) {
+    time += other.time;
+    fill += other.fill;
+    per_iteration += other.per_iteration;
+    return *this;
+  }
+  friend constexpr Terms operator+(Terms a, const Terms& b) { return a += b; }
+  /// With a share of the per-iteration cost that counts as seconds of a micro-batch.
+  [[nodiscard]] constexpr double time_with(double share) const { return time + share * per_iteration; }
+  /// The least of both in every number.
+  friend constexpr Terms min(const Terms& a, const Terms& b) {
+    return {std::min(a.time, b.time), std::min(a.fill, b.fill), std::min(a.per_iteration, b.per_iteration)};
+  }
 };
 
-/// Seconds of an iteration. With T_i the seconds of stage i for a micro-batch, W_i those that the schedule may defer,
-/// and U_i its per-iteration cost (gradient synchronisation and optimizer):
+/// Seconds of an iteration, of stages with the terms T_i, F_i = T_i - deferred W_i (the seconds that the schedule may
+/// defer) and U_i:
 ///
-///     alone (fill_drain sum_i (T_i - deferred W_i) + steady max_i T_i) + max_i U_i,
-///     and at least m / P sum_i T_i + max_i U_i where stages share cores
+///     alone (fill_drain sum_i F_i + steady max_i T_i) + max_i U_i
+///     and at least m / P sum_i F_i + max_i U_i where stages share cores
 ///
 /// with the weights of cost::pipeline_weights. On a machine with a core for each rank `alone` is 1. Where ranks share
 /// cores, seconds are those with every rank at work; a stage that works while others wait is faster (`alone` < 1), and
@@ -118,31 +143,23 @@ struct Problem {
   int leading = 0;            ///< layers that the first stage has in any case (an embedding)
   int trailing = 0;           ///< layers that the last stage has in any case (a head)
   bool tied = false;          ///< the first and the last layer must have choices of one tag
-  std::vector<int> slots;     ///< micro-batches in flight, per stage; with chunks (stages, chunks)
-  std::vector<int> deferred;  ///< of them between the parts of a split backward, per stage; empty: none
+  std::vector<Slots> slots;   ///< (stages, chunks)
   int chunks = 1;             ///< virtual stages of a stage
   std::vector<int> in_chunk;  ///< of its stage, that a layer is in; empty: all in the first
   std::vector<int> cuts;      ///< (P + 1) first layer of every stage, then the number of layers; empty: to be searched
   int layouts = 1;
-  std::vector<Moves> moves;                                        ///< of every type
-  std::int64_t budget = std::numeric_limits<std::int64_t>::max();  ///< bytes of a rank
-  std::int64_t fixed = 0;                                          ///< bytes of every rank, whatever the plan
+  std::vector<Moves> moves;         ///< of every type
+  std::int64_t budget = unlimited;  ///< bytes of a rank
+  std::int64_t fixed = 0;           ///< bytes of every rank, whatever the plan
 
   [[nodiscard]] constexpr int stages() const { return objective.stages; }
   [[nodiscard]] constexpr int count() const { return static_cast<int>(layers.size()); }
-  [[nodiscard]] constexpr const Choice& choice(int layer, int index) const {
-    return type_of(layer)[static_cast<std::size_t>(index)];
-  }
-  [[nodiscard]] constexpr const LayerType& type_of(int layer) const {
-    return types[static_cast<std::size_t>(layers[static_cast<std::size_t>(layer)])];
-  }
-  [[nodiscard]] constexpr const Moves& moves_of(int layer) const {
-    return moves[static_cast<std::size_t>(layers[static_cast<std::size_t>(layer)])];
-  }
+  [[nodiscard]] constexpr const Choice& choice(int layer, int index) const { return nth(type_of(layer), index); }
+  [[nodiscard]] constexpr const LayerType& type_of(int layer) const { return nth(types, nth(layers, layer)); }
+  [[nodiscard]] constexpr const Moves& moves_of(int layer) const { return nth(moves, nth(layers, layer)); }
   /// The input of `layer` from one layout to another.
   [[nodiscard]] constexpr double one_way(int layer, int from, int to) const {
-    return moves_of(layer)
-        .relayout[static_cast<std::size_t>(from) * static_cast<std::size_t>(layouts) + static_cast<std::size_t>(to)];
+    return nth(moves_of(layer).relayout, from * layouts + to);
   }
   /// There in forward and back in backward.
   [[nodiscard]] constexpr double relayout_seconds(int layer, int from, int to) const {
@@ -150,27 +167,21 @@ struct Problem {
   }
   /// What a stage that begins with `layer` waits for in forward.
   [[nodiscard]] constexpr double receive_input(int layer, int layout) const {
-    return moves_of(layer).input[static_cast<std::size_t>(layout)];
+    return nth(moves_of(layer).input, layout);
   }
   /// What a stage that ends with `layer` waits for in backward.
   [[nodiscard]] constexpr double receive_gradient(int layer, int layout) const {
-    return moves_of(layer).output[static_cast<std::size_t>(layout)];
+    return nth(moves_of(layer).output, layout);
   }
   /// Layers that may be moved between stages; every stage has at least one.
   [[nodiscard]] constexpr int movable() const { return count() - leading - trailing; }
   /// The chunk of a layer within its stage.
-  [[nodiscard]] constexpr int chunk_of(int layer) const {
-    return in_chunk.empty() ? 0 : in_chunk[static_cast<std::size_t>(layer)];
-  }
-  [[nodiscard]] constexpr Slots slots_of(int stage, int chunk) const {
-    const auto i = static_cast<std::size_t>(stage);
-    return {slots[i * static_cast<std::size_t>(chunks) + static_cast<std::size_t>(chunk)],
-            deferred.empty() ? 0 : deferred[i]};
-  }
+  [[nodiscard]] constexpr int chunk_of(int layer) const { return in_chunk.empty() ? 0 : nth(in_chunk, layer); }
+  [[nodiscard]] constexpr Slots slots_of(int stage, int chunk) const { return nth(slots, stage * chunks + chunk); }
   /// The least of a stage's chunks.
   [[nodiscard]] constexpr Slots least_slots(int stage) const {
     Slots least = slots_of(stage, 0);
-    for (int chunk = 1; chunk < chunks; ++chunk) least.flight = std::min(least.flight, slots_of(stage, chunk).flight);
+    for (int chunk = 1; chunk < chunks; ++chunk) least = min(least, slots_of(stage, chunk));
     return least;
   }
 };
@@ -209,11 +220,9 @@ struct Assignment {
 
 /// One stage of an assignment: what the search's recurrences must agree with.
 constexpr StageCost evaluate_stage(const Problem& problem, const Assignment& plan, int stage) {
-  const int begin = plan.first[static_cast<std::size_t>(stage)];
-  const int end = plan.first[static_cast<std::size_t>(stage) + 1];
-  const auto at = [&](int layer) -> const Choice& {
-    return problem.choice(layer, plan.choice[static_cast<std::size_t>(layer)]);
-  };
+  const int begin = nth(plan.first, stage);
+  const int end = nth(plan.first, stage + 1);
+  const auto at = [&](int layer) -> const Choice& { return problem.choice(layer, nth(plan.choice, layer)); };
   StageCost cost;
   std::int64_t workspace = 0;
   std::int64_t kept = problem.fixed + problem.slots_of(stage, 0).flight * at(begin).pass_through;
@@ -234,7 +243,7 @@ constexpr StageCost evaluate_stage(const Problem& problem, const Assignment& pla
     cost.update += c.update;
     const int chunk = problem.chunk_of(layer);
     kept += problem.slots_of(stage, chunk).kept(c);
-    workspace = std::max({workspace, c.forward_workspace, c.activation + c.backward_workspace});
+    workspace = std::max(workspace, workspace_of(c));
     if (layer + 1 < end && problem.chunk_of(layer + 1) != chunk) {  // other stages are between these two
       const Choice& next = at(layer + 1);
       kept += c.activation + next.input + problem.slots_of(stage, chunk + 1).flight * next.pass_through;
@@ -280,6 +289,10 @@ constexpr Evaluation evaluate(const Problem& problem, const Assignment& plan) {
   }
   out.seconds = problem.objective(sum_fill, slowest, per_iteration);
   return out;
+}
+constexpr Solution evaluated(const Problem& problem, Assignment plan) {
+  Evaluation cost = evaluate(problem, plan);
+  return {std::move(plan), std::move(cost)};
 }
 
 }  // namespace galvatron::search

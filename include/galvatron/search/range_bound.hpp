@@ -4,11 +4,9 @@
 //
 //     sum over the layers of min over choices (seconds + q bytes) - q M
 //
-// and the best price makes that the relaxation with fractional layers. Sums over all layers before each one are known
-// for a few prices, the slopes of the choices' convex hulls, so that a range costs a subtraction for each price.
-//
-// M depends on the largest workspace w of the stage. Workspaces are divided into classes: in the class [w, w'] choices
-// beyond w' are not there, and w is taken of the memory. A stage is in one of them: the least bound of all holds.
+// Sums over all layers before each one are known for a few prices, the slopes of the choices' convex hulls, so that a
+// range costs a subtraction for each price. M depends on the largest workspace of the stage, and workspaces are divided
+// into classes: in the class [w, w'] choices beyond w' are not there, and w is taken of the memory.
 #pragma once
 
 #include <algorithm>
@@ -18,7 +16,7 @@
 #include <utility>
 #include <vector>
 
-#include <galvatron/search/hull.hpp>
+#include <galvatron/search/fronts.hpp>
 #include <galvatron/search/parallel.hpp>
 #include <galvatron/search/problem.hpp>
 #include <galvatron/search/tuning.hpp>
@@ -30,13 +28,11 @@ namespace galvatron::search {
 constexpr std::vector<std::int64_t> least_workspaces(const Problem& p) {
   std::vector<std::int64_t> of_type;
   for (const LayerType& type : p.types) {
-    of_type.push_back(std::numeric_limits<std::int64_t>::max());
+    of_type.push_back(unlimited);
     for (const Choice& c : type) of_type.back() = std::min(of_type.back(), workspace_of(c));
   }
-  const auto of_layer = [&](int layer) {
-    return of_type[static_cast<std::size_t>(p.layers[static_cast<std::size_t>(layer)])];
-  };
-  std::int64_t least = std::numeric_limits<std::int64_t>::max();
+  const auto of_layer = [&](int layer) { return nth(of_type, nth(p.layers, layer)); };
+  std::int64_t least = unlimited;
   std::int64_t most = 0;
   for (int layer = p.leading; layer < p.count() - p.trailing; ++layer) {
     least = std::min(least, of_layer(layer));
@@ -73,7 +69,7 @@ class PiecewiseLinear {
   /// With `bytes` for what the layers keep; infinite when they cannot fit. `at` is the line to look at first, and
   /// then the one that was taken: similar questions in a row are quick.
   [[nodiscard]] constexpr double seconds(double bytes, std::size_t& at) const {
-    if (least_ > bytes) return std::numeric_limits<double>::infinity();
+    if (least_ > bytes) return infinite;
     at = std::min(at, lines_.size() - 1);
     while (at + 1 < lines_.size() && bytes < lines_[at].until) ++at;
     while (at > 0 && bytes >= lines_[at - 1].until) --at;
@@ -99,8 +95,6 @@ struct BesideRange {
 
 class RangeBound {
  public:
-  static constexpr double infinite = std::numeric_limits<double>::infinity();
-
   /// @param share              of the per-iteration cost that counts as seconds of a micro-batch
   /// @param workspace_classes  more of them make the bound of a stage nearer
   /// @param executor           shares the work
@@ -117,8 +111,7 @@ class RangeBound {
     for (const LayerType& type : p_.types) {
       HullChoices& all = types_.emplace_back();
       for (const Choice& c : type) {
-        const Terms terms = p_.objective.terms_of(c);
-        all.add(c, terms.time + share * terms.per_iteration, workspace_classes > 1 ? workspace_of(c) : 0);
+        all.add(c, p_.objective.terms_of(c).time_with(share), workspace_classes > 1 ? workspace_of(c) : 0);
         if (workspace_classes > 1) sizes_.push_back(workspace_of(c));
       }
       all.drop_dominated();
@@ -158,21 +151,26 @@ class RangeBound {
   /// Of layers [begin, end) on a stage, whatever its workspace, without what the stage receives.
   [[nodiscard]] constexpr PiecewiseLinear bound(int stage, int begin, int end) const {
     const Table& t = table(classes_.back(), stage);
-    const Place a = place(begin);
-    const Place b = place(end);
-    PiecewiseLinear out(t.bytes.before(b) - t.bytes.before(a));
+    const Place a = nth(places_, begin);
+    const Place b = nth(places_, end);
+    PiecewiseLinear out(sum(t.bytes, a, b));
     for (const Priced& q : t.prices)
-      if (!out.add(q.price, q.seconds.before(b) - q.seconds.before(a))) break;
+      if (!out.add(q.price, sum(q.seconds, a, b))) break;
     return out;
   }
   /// Bytes that these layers keep at least.
   [[nodiscard]] constexpr double least_bytes(int stage, int begin, int end) const {
-    const Sums& bytes = table(classes_.back(), stage).bytes;
-    return bytes.before(place(end)) - bytes.before(place(begin));
+    return sum(table(classes_.back(), stage).bytes, nth(places_, begin), nth(places_, end));
   }
-  /// Seconds with so many bytes for what the layers keep.
-  [[nodiscard]] constexpr double seconds_within(int stage, int begin, int end, double bytes) const {
-    return seconds_within(classes_.back(), stage, begin, end, bytes);
+  /// Seconds of stages with a class of workspaces and so many bytes for what the layers keep.
+  [[nodiscard]] constexpr double seconds_within(std::size_t i, int stage, int begin, int end, double bytes) const {
+    const Table& t = table(classes_[i], stage);
+    const Place a = nth(places_, begin);
+    const Place b = nth(places_, end);
+    if (sum(t.bytes, a, b) > bytes || sum(t.missing, a, b) > 0) return infinite;
+    double most = 0;
+    for (const Priced& q : t.prices) most = std::max(most, sum(q.seconds, a, b) - q.price * bytes);
+    return most;
   }
 
   /// Seconds of a stage with layers [begin, end) and all its memory; infinite when they cannot fit.
@@ -190,7 +188,7 @@ class RangeBound {
     const std::int64_t workspace = std::max(workspace_[at], besides.workspace);
     if (most(one) < workspace) return infinite;
     const auto more = static_cast<double>(std::max(least(one), workspace) - workspace_[at]);
-    return seconds_within(one, stage, begin, end, room_[at] - more - besides.bytes) + receive_[at] + besides.seconds;
+    return seconds_within(i, stage, begin, end, room_[at] - more - besides.bytes) + receive_[at] + besides.seconds;
   }
 
   [[nodiscard]] constexpr std::size_t classes() const { return classes_.size(); }
@@ -199,9 +197,7 @@ class RangeBound {
     return {least(classes_[i]), most(classes_[i])};
   }
   /// The largest workspace of a stage, at least.
-  [[nodiscard]] constexpr std::int64_t least_workspace(int stage) const {
-    return workspace_[static_cast<std::size_t>(stage)];
-  }
+  [[nodiscard]] constexpr std::int64_t least_workspace(int stage) const { return nth(workspace_, stage); }
 
  private:
   // A layer, or the end of all: how far it is behind the first of those like it.
@@ -209,21 +205,16 @@ class RangeBound {
     std::size_t row = 0;
     double offset = 0;
   };
-  // Sums over the layers before each one.
-  class Sums {
-   public:
-    constexpr void add_row(double first, double each) { rows_.push_back({first, each}); }
-    [[nodiscard]] constexpr double before(const Place& at) const {
-      return rows_[at.row].first + at.offset * rows_[at.row].each;
-    }
-
-   private:
-    struct Row {
-      double first = 0;  // before its first layer
-      double each = 0;   // of its layers
-    };
-    std::vector<Row> rows_;  // of equal layers one after the other; the last has none
+  // Layers one after the other that are equal.
+  struct Row {
+    double before = 0;  // the sum over the layers before its first one
+    double each = 0;    // of its layers
   };
+  using Sums = std::vector<Row>;  // the last has no layers
+  [[nodiscard]] static constexpr double sum(const Sums& rows, const Place& begin, const Place& end) {
+    return rows[end.row].before + end.offset * rows[end.row].each -
+           (rows[begin.row].before + begin.offset * rows[begin.row].each);
+  }
   struct Priced {
     double price = 0;
     Sums seconds;
@@ -244,30 +235,18 @@ class RangeBound {
     return sizes_.empty() ? 0 : sizes_[one.from];
   }
   [[nodiscard]] constexpr std::int64_t most(const WorkspaceClass& one) const {
-    return sizes_.empty() ? std::numeric_limits<std::int64_t>::max() : sizes_[one.to - 1];
+    return sizes_.empty() ? unlimited : sizes_[one.to - 1];
   }
   [[nodiscard]] constexpr const Table& table(const WorkspaceClass& one, int stage) const {
-    return one.tables[table_of_[static_cast<std::size_t>(stage)]];
-  }
-  [[nodiscard]] constexpr double seconds_within(const WorkspaceClass& one, int stage, int begin, int end,
-                                                double bytes) const {
-    const Table& t = table(one, stage);
-    const Place a = place(begin);
-    const Place b = place(end);
-    if (t.bytes.before(b) - t.bytes.before(a) > bytes || t.missing.before(b) > t.missing.before(a)) return infinite;
-    double most = 0;
-    for (const Priced& q : t.prices) most = std::max(most, q.seconds.before(b) - q.seconds.before(a) - q.price * bytes);
-    return most;
+    return one.tables[nth(table_of_, stage)];
   }
 
-  [[nodiscard]] constexpr const Place& place(int layer) const { return places_[static_cast<std::size_t>(layer)]; }
   constexpr void find_places() {
     for (std::size_t i = 0; i < p_.layers.size(); ++i) {
-      const bool same = i > 0 && p_.layers[i] == p_.layers[i - 1];
-      if (!same) types_of_rows_.push_back(p_.layers[i]);
-      places_.push_back({types_of_rows_.size() - 1, same ? places_.back().offset + 1 : 0});
+      if (i == 0 || p_.layers[i] != p_.layers[i - 1]) rows_.emplace_back(p_.layers[i], 0);
+      places_.push_back({rows_.size() - 1, static_cast<double>(rows_.back().second++)});
     }
-    places_.push_back({types_of_rows_.size(), 0});
+    places_.push_back({rows_.size(), 0});
   }
 
   constexpr void make(WorkspaceClass& one) const {
@@ -282,25 +261,17 @@ class RangeBound {
       add_slopes(hulls.back(), prices);
     }
     sort_prices(prices);
-    if (prices.size() > tuning::prices) {  // any prices are valid
-      std::vector<double> some;
-      for (std::size_t k = 0; k < tuning::prices; ++k)
-        some.push_back(prices[k * (prices.size() - 1) / (tuning::prices - 1)]);
-      prices = std::move(some);
-    }
+    prices = some_of(prices, tuning::prices);  // any are valid
     const auto sums = [&](const auto& of_hull) {
       std::vector<double> of_type;
       for (const auto& hull : hulls) of_type.push_back(of_hull(hull));
       Sums out;
       double before = 0;
-      for (std::size_t row = 0, at = 0; row < types_of_rows_.size(); ++row) {
-        const double each = of_type[static_cast<std::size_t>(types_of_rows_[row])];
-        out.add_row(before, each);
-        const std::size_t begin = at;
-        while (places_[at].row == row) ++at;
-        before += static_cast<double>(at - begin) * each;
+      for (const auto& [type, layers] : rows_) {
+        out.push_back({before, nth(of_type, type)});
+        before += layers * out.back().each;
       }
-      out.add_row(before, 0);
+      out.push_back({before, 0});
       return out;
     };
     using Hull = std::vector<HullPoint>;
@@ -313,7 +284,7 @@ class RangeBound {
   }
 
   constexpr void find_room() {
-    std::int64_t activation = std::numeric_limits<std::int64_t>::max();
+    std::int64_t activation = unlimited;
     for (const LayerType& type : p_.types)
       for (const Choice& c : type) activation = std::min({activation, c.input, c.activation});
     workspace_ = least_workspaces(p_);
@@ -323,17 +294,17 @@ class RangeBound {
         for (const double one : *seconds) receive = std::min(receive, one);
     for (int stage = 0; stage < p_.stages(); ++stage) {
       const int chunk_ends = 2 * p_.chunks - (stage == 0 ? 1 : 0) - (stage + 1 == p_.stages() ? 1 : 0);
-      room_.push_back(static_cast<double>(p_.budget - p_.fixed - workspace_[static_cast<std::size_t>(stage)]) -
+      room_.push_back(static_cast<double>(p_.budget - p_.fixed - nth(workspace_, stage)) -
                       static_cast<double>(chunk_ends) * static_cast<double>(activation));
       receive_.push_back(chunk_ends * receive);
     }
   }
 
   const Problem& p_;
-  std::vector<Place> places_;          // (layers + 1)
-  std::vector<int> types_of_rows_;     // of equal layers one after the other
-  std::vector<Slots> slots_;           // that differ
-  std::vector<std::size_t> table_of_;  // (stages) which of them
+  std::vector<Place> places_;              // (layers + 1)
+  std::vector<std::pair<int, int>> rows_;  // of equal layers one after the other: type, layers
+  std::vector<Slots> slots_;               // that differ
+  std::vector<std::size_t> table_of_;      // (stages) which of them
   std::vector<HullChoices> types_;
   std::vector<std::int64_t> sizes_;      // of workspaces, ascending; none where they are not told apart
   std::vector<WorkspaceClass> classes_;  // ascending; the last has all choices

@@ -1,18 +1,12 @@
 // Relaxation: what bounds on a problem are made of, whatever the ends are and wherever stages begin.
 //
-// With T_i the seconds of stage i for a micro-batch, F_i of them those that fill and drain, U_i its per-iteration cost
-// and U the largest, an iteration takes at least
-//
-//     alone (fill_drain sum F_i + steady max T_i) + U
-//
-// U may be counted at the stages instead, because no stage has more than U: with shares f, s >= 0 for which
-// alone (fill_drain P f + steady s) = 1,
+// With T_i, F_i and U_i the terms of stage i and shares f, s >= 0 for which alone (fill_drain P f + steady s) = 1, an
+// iteration takes at least
 //
 //     alone (fill_drain sum (F_i + f U_i) + steady max (T_i + s U_i))
 //
-// is no more. A stage that is fast because it does much once an iteration (ZeRO, few data parallel ranks) is told from
-// one that is fast by itself only if that is counted there. All of these bound an iteration. Three surrogates are used,
-// numbered by k: U by itself (f = s = 0), all of it in the slowest stage (f = 0), and alike in both (f = s).
+// because no stage has more than the largest U. Three surrogates are used, numbered by k: U by itself beside the sum
+// (f = s = 0), all of it in the slowest stage (f = 0), and alike in both (f = s). docs/decisions/search.md says why.
 #pragma once
 
 #include <algorithm>
@@ -28,11 +22,9 @@
 
 namespace galvatron::search {
 
-/// Sums over the layers before each one, (layers + 1), of the least of each term.
+/// Sums over the layers before each one of the least of each term.
 struct LayerSums {
-  std::vector<double> time{0.0};
-  std::vector<double> fill{0.0};
-  std::vector<double> per_iteration{0.0};
+  std::vector<Terms> before{{}};  ///< (layers + 1)
 
   /// @param share  of the per-iteration cost that counts in time and fill
   explicit constexpr LayerSums(const Problem& p, double share = 0) {
@@ -41,34 +33,26 @@ struct LayerSums {
     for (std::size_t i = 0; i < least.size(); ++i)
       for (const Choice& c : p.types[i]) {
         const Terms terms = p.objective.terms_of(c);
-        least[i] = {std::min(least[i].time, terms.time + share * terms.per_iteration),
-                    std::min(least[i].fill, terms.fill + share * terms.per_iteration),
-                    std::min(least[i].per_iteration, terms.per_iteration)};
+        const double shared = share * terms.per_iteration;
+        least[i] = min(least[i], {terms.time + shared, terms.fill + shared, terms.per_iteration});
       }
-    for (const int type : p.layers) {
-      const Terms& terms = least[static_cast<std::size_t>(type)];
-      time.push_back(time.back() + terms.time);
-      fill.push_back(fill.back() + terms.fill);
-      per_iteration.push_back(per_iteration.back() + terms.per_iteration);
-    }
+    for (const int type : p.layers) before.push_back(before.back() + nth(least, type));
   }
   /// No assignment is faster: some stage has at least the mean of all.
   [[nodiscard]] constexpr double seconds(const Problem& p) const {
-    return p.objective(fill.back(), time.back() / p.stages(), per_iteration.back() / p.stages());
+    const Terms& all = before.back();
+    return p.objective(all.fill, all.time / p.stages(), all.per_iteration / p.stages());
   }
   /// No assignment with these ends is faster.
   [[nodiscard]] constexpr double with_ends(const Problem& p, const TiedEnds& ends) const {
     if (ends.tag < 0) return seconds(p);
     const Terms a = p.objective.terms_of(ends.first);
     const Terms b = p.objective.terms_of(ends.last);
-    const auto sum = [&](const std::vector<double>& of, double Terms::* term) {
-      return of[of.size() - 2] - of[1] + a.*term + b.*term;
+    const auto sum = [&](double Terms::* term) {
+      return before.rbegin()[1].*term - before[1].*term + a.*term + b.*term;
     };
-    const auto largest = [&](double all, double Terms::* term) {
-      return std::max({all / p.stages(), a.*term, b.*term});
-    };
-    return p.objective(sum(fill, &Terms::fill), largest(sum(time, &Terms::time), &Terms::time),
-                       largest(sum(per_iteration, &Terms::per_iteration), &Terms::per_iteration));
+    const auto largest = [&](double Terms::* term) { return std::max({sum(term) / p.stages(), a.*term, b.*term}); };
+    return p.objective(sum(&Terms::fill), largest(&Terms::time), largest(&Terms::per_iteration));
   }
 };
 
@@ -77,8 +61,6 @@ using Surrogate = std::array<double, 3>;
 
 /// What is known of any assignment with less than some seconds.
 struct StageLimit {
-  static constexpr double infinite = std::numeric_limits<double>::infinity();
-
   double seconds = infinite;                     ///< the limit on the assignment
   Surrogate most{infinite, infinite, infinite};  ///< no stage has more of T + share * U
   Surrogate fills{};                             ///< F + share * U of all stages, at least
@@ -91,10 +73,10 @@ class Relaxation {
   /// @param executor           shares the work
   template <class Executor = Team>
   explicit constexpr Relaxation(const Problem& problem, int workspace_classes = 1, Executor* executor = nullptr)
-      : problem_(problem), sums_(problem), per_iteration_(sums_.per_iteration.back() / problem.stages()) {
+      : problem_(problem), sums_(problem), per_iteration_(sums_.before.back().per_iteration / problem.stages()) {
     const auto add = [&](double fill_share, double share) {
-      all_.push_back({fill_share, share, RangeBound(problem, share, workspace_classes, executor),
-                      LayerSums(problem, fill_share).fill});
+      all_.push_back(
+          {fill_share, share, RangeBound(problem, share, workspace_classes, executor), LayerSums(problem, fill_share)});
     };
     const Objective& o = problem.objective;
     add(0, 0);
@@ -122,9 +104,10 @@ class Relaxation {
   [[nodiscard]] constexpr bool counts_alike(std::size_t k) const { return all_[k].fill_share == all_[k].share; }
   /// Least sum of F + its share of U over layers [begin, end).
   [[nodiscard]] constexpr double fills(std::size_t k, int begin, int end) const {
-    return all_[k].fills[static_cast<std::size_t>(end)] - all_[k].fills[static_cast<std::size_t>(begin)];
+    const std::vector<Terms>& before = all_[k].sums.before;
+    return nth(before, end).fill - nth(before, begin).fill;
   }
-  [[nodiscard]] constexpr double fills(std::size_t k) const { return all_[k].fills.back(); }
+  [[nodiscard]] constexpr double fills(std::size_t k) const { return all_[k].sums.before.back().fill; }
 
   /// No assignment is faster that has these sums and this slowest stage in a surrogate.
   [[nodiscard]] constexpr double seconds(std::size_t k, double fills, double slowest) const {
@@ -143,7 +126,7 @@ class Relaxation {
     const Objective& o = problem_.objective;
     constexpr double rounding = 1 + 1e-9;
     if (o.stages == 1) return limit * o.share_of_iteration() * rounding;
-    if (o.weights.steady <= 0) return std::numeric_limits<double>::infinity();
+    if (o.weights.steady <= 0) return infinite;
     return ((limit - (k == 0 ? per_iteration_ : 0)) / o.alone - o.weights.fill_drain * fills(k)) / o.weights.steady *
            rounding;
   }
@@ -153,7 +136,7 @@ class Relaxation {
     double fill_share = 0;
     double share = 0;
     RangeBound ranges;
-    std::vector<double> fills;
+    LayerSums sums;  // with fill_share
   };
 
   const Problem& problem_;

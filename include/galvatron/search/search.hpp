@@ -6,7 +6,7 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
-#include <limits>
+#include <map>
 #include <numeric>
 #include <optional>
 #include <string>
@@ -26,7 +26,6 @@
 #include <galvatron/search/parallel.hpp>
 #include <galvatron/search/relaxation.hpp>
 #include <galvatron/search/solver.hpp>
-#include <galvatron/search/stop.hpp>
 #include <galvatron/search/tuning.hpp>
 #include <galvatron/search/uniform.hpp>
 
@@ -40,10 +39,10 @@ class BestOf {
   explicit BestOf(Bytes budget) : budget_(budget) {}
   /// Whether a candidate with these figures would be kept.
   [[nodiscard]] bool wants(Seconds seconds, Bytes peak) const {
-    if (!candidate_) return true;
-    const bool fits = peak <= budget_;
-    if (fits != this->fits()) return fits;
-    return fits ? seconds < candidate_->iteration : peak < candidate_->peak;
+    const auto rank = [this](Seconds s, Bytes p) {
+      return p <= budget_ ? std::pair(0, s.value) : std::pair(1, static_cast<double>(p.count));
+    };
+    return !candidate_ || rank(seconds, peak) < rank(candidate_->iteration, candidate_->peak);
   }
   void offer(const Candidate& candidate) {
     if (wants(candidate.iteration, candidate.peak)) candidate_ = candidate;
@@ -65,9 +64,8 @@ class Search {
  public:
   Search(const Cluster& cluster, const SearchOptions& options, std::vector<Case> cases, Executor& executor)
       : cluster_(cluster), options_(options), cases_(std::move(cases)), executor_(executor), best_(options.memory) {
-    for (const Case& c : cases_)
-      if (!by_stages(c.stages())) degrees_.emplace_back(c.stages(), BestOf(options.memory));
-    for (std::size_t i = 0; i < std::size(schemes); ++i) scheme_best_.emplace_back(options.memory);
+    for (const Case& c : cases_) by_stages_.try_emplace(c.stages(), options.memory);
+    scheme_best_.assign(std::size(schemes), BestOf(options.memory));
   }
 
   SearchResult run() {
@@ -87,10 +85,10 @@ class Search {
     // Quick passes, over the likeliest choices and with few labels, find good plans; others, pruned by them, prove or
     // improve, easy cases first.
     if (options_.algorithm == Algorithm::bmw) {
-      open = solve(open, most_labels(), most_work(), out.statistics);
+      open = solve(open, most_labels(), most_work());
     } else {
-      open = solve(open, core_pass, most_work() / 4, out.statistics);
-      open = solve(open, tuning::few, most_work() / 2, out.statistics);
+      open = solve(open, core_pass, most_work() / 4);
+      open = solve(open, tuning::few, most_work() / 2);
     }
     // Where hardly anything fits, few labels miss it: the smallest plan of all is one to begin with, or there is none.
     std::optional<Candidate> smallest;
@@ -100,10 +98,11 @@ class Search {
     }
     if (best_.fits() && options_.algorithm == Algorithm::exact) {
       raise_bounds(open);
-      open = solve(open, most_labels(), most_work(), out.statistics);
+      open = solve(open, most_labels(), most_work());
     }
     out.statistics.proven = open.empty();
     out.statistics.labels = work_;
+    out.statistics.solved = solved_;
     out.feasible = best_.fits();
     if (out.feasible) {
       out.best = *best_.candidate();
@@ -113,7 +112,7 @@ class Search {
       out.smallest = smallest;
       out.smallest_memory = smallest->peak;
     }
-    for (const auto& [stages, best] : degrees_)
+    for (const auto& [stages, best] : by_stages_)
       out.alternatives.push_back(best.as("best with pipeline " + std::to_string(stages)));
     for (std::size_t i = 0; i < std::size(schemes); ++i)
       out.alternatives.push_back(scheme_best_[i].as(schemes[i].name));
@@ -124,7 +123,7 @@ class Search {
   // The largest number of seconds that a plan of this case may have and still win. On shared cores the objective is
   // near the event model's answer, mostly below it, and the latter decides.
   [[nodiscard]] double upper_for(const Case& c) const {
-    if (!best_.fits()) return Solver<Executor>::infinite;
+    if (!best_.fits()) return infinite;
     return best_.candidate()->iteration.value * (c.problem.objective.shared ? 1.1 : 1.0);
   }
 
@@ -169,38 +168,31 @@ class Search {
     const double upper = upper_for(c);
     Attempt out;
     if (bounds_[index] >= upper) return out;
-    Limits limits;
-    limits.labels = labels;
-    limits.work = work;
-    limits.stop = options_.stop;
     out.searched = true;
-    if (labels == core_pass && options_.algorithm == Algorithm::exact) {
-      // Many stages join in many ways: fewer labels of each will do.
-      limits.labels = std::max(tuning::few, Limits().labels / static_cast<std::size_t>(std::max(4, c.stages())));
-      out.found = CoreProblem(c.problem, tuning::few).fastest(upper, limits, &executor_, out.work);
-      out.proven = false;
-      return out;
-    }
-    Solver solver(c.problem, limits, &executor_);
+    out.proven = false;
     if (options_.algorithm == Algorithm::bmw) {
       Bmw bmw(c.problem, &executor_);
       out.found = bmw.run();
-      out.proven = false;
       out.work = bmw.work();
-      return out;
+    } else if (labels == core_pass) {
+      // Many stages join in many ways: fewer labels of each will do.
+      const std::size_t few = Limits().labels / static_cast<std::size_t>(std::max(4, c.stages()));
+      const Limits limits{.labels = std::max(tuning::few, few), .work = work, .stop = options_.stop};
+      out.found = fastest_of_core(c.problem, tuning::few, upper, limits, &executor_, out.work);
+    } else {
+      Solver solver(c.problem, {.labels = labels, .work = work, .stop = options_.stop}, &executor_);
+      out.found = solver.fastest(upper);
+      out.proven = solver.proven();
+      out.bound = std::min(solver.open(), out.found ? out.found->cost.seconds : upper);
+      out.work = solver.work();
     }
-    out.found = solver.fastest(upper);
-    out.proven = solver.proven();
-    out.bound = std::min(solver.open(), out.found ? out.found->cost.seconds : upper);
-    out.work = solver.work();
     return out;
   }
 
   // Searches cases and returns those that are not done with. Cases of one group are pruned by the same plan, whoever of
   // them is first, so that the answer does not depend on the number of threads.
   // @param until  labels made by then, this pass and those before together
-  std::vector<std::size_t> solve(const std::vector<std::size_t>& open, std::size_t labels, std::int64_t until,
-                                 SearchStatistics& statistics) {
+  std::vector<std::size_t> solve(const std::vector<std::size_t>& open, std::size_t labels, std::int64_t until) {
     std::vector<std::size_t> unproven;
     for (std::size_t first = 0; first < open.size(); first += tuning::at_once) {
       if (options_.interrupted()) {
@@ -217,7 +209,7 @@ class Search {
         const Case& c = cases_[open[first + i]];
         bounds_[open[first + i]] = std::max(bounds_[open[first + i]], attempts[i].bound);
         work_ += attempts[i].work;
-        statistics.solved += attempts[i].searched ? 1 : 0;
+        solved_ += attempts[i].searched ? 1 : 0;
         bool exact = true;  // the problem's objective is what the plan takes
         if (attempts[i].found) {
           Candidate candidate = candidate_of(c, attempts[i].found->plan, attempts[i].found->cost, cluster_);
@@ -236,22 +228,16 @@ class Search {
     return unproven;
   }
 
-  BestOf* by_stages(int stages) {
-    for (auto& [degree, best] : degrees_)
-      if (degree == stages) return &best;
-    return nullptr;
-  }
-
   void offer(const Case& c, const Candidate& candidate) {
     best_.offer(candidate);
-    by_stages(c.stages())->offer(candidate);
+    by_stages_.at(c.stages()).offer(candidate);
   }
 
   // Offers the uniform plans of a case to all that one of them may be the best of.
   void try_uniform(const Case& c) {
     const UniformBounds bounds(c);
     for (std::size_t tag = 0; tag < c.specs.size(); ++tag) {
-      std::vector<BestOf*> of{&best_, by_stages(c.stages())};
+      std::vector<BestOf*> of{&best_, &by_stages_.at(c.stages())};
       for (std::size_t i = 0; i < std::size(schemes); ++i)
         if (schemes[i].has(c.stages(), c.specs[tag])) of.push_back(&scheme_best_[i]);
       const std::vector<int> choices = bounds.choices(static_cast<int>(tag));
@@ -271,7 +257,7 @@ class Search {
 
   // The plan that needs the least memory, if there is any, which is offered as well.
   std::optional<Candidate> find_smallest() {
-    std::int64_t least = std::numeric_limits<std::int64_t>::max();
+    std::int64_t least = unlimited;
     std::optional<Candidate> smallest = best_.candidate();
     if (smallest) least = smallest->peak.count;
     // The most promising first, until no other can be smaller.
@@ -281,10 +267,8 @@ class Search {
     for (const auto& [bound, index] : order) {
       if (bound >= least || options_.interrupted()) break;
       const Case& c = cases_[index];
-      Limits limits;
-      limits.stop = options_.stop;
-      limits.labels = 1 << 16;  // memory alone has few labels: never thinned, so the answer is exact
-      Solver solver(c.problem, limits, &executor_);
+      // Memory alone has few labels: never thinned, so the answer is exact.
+      Solver solver(c.problem, {.labels = 1 << 16, .stop = options_.stop}, &executor_);
       const auto found = solver.smallest(least);
       work_ += solver.work();
       if (!found) continue;
@@ -308,31 +292,28 @@ class Search {
   Executor& executor_;
   std::vector<double> bounds_;  // of every case: no plan of it is faster
   BestOf best_;
-  std::vector<std::pair<int, BestOf>> degrees_;
+  std::map<int, BestOf> by_stages_;
   std::vector<BestOf> scheme_best_;
   std::int64_t work_ = 0;
+  int solved_ = 0;  // cases that were searched, in all passes
 };
 
 /// Why these cases cannot be searched: a cluster's figures that make prices which are none.
 inline std::string why_no_prices(const std::vector<Case>& cases, const Cluster& cluster) {
-  const auto is_price = [](double seconds) { return std::isfinite(seconds) && seconds >= 0; };
-  const auto all = [&](const std::vector<double>& seconds) {
-    return std::all_of(seconds.begin(), seconds.end(), is_price);
-  };
+  bool good = true;
+  const auto look = [&](double seconds) { good = good && std::isfinite(seconds) && seconds >= 0; };
   for (const Case& c : cases) {
-    bool good = std::all_of(c.problem.moves.begin(), c.problem.moves.end(), [&](const Moves& moves) {
-      return all(moves.relayout) && all(moves.input) && all(moves.output);
-    });
+    for (const Moves& moves : c.problem.moves)
+      for (const auto* all : {&moves.relayout, &moves.input, &moves.output})
+        std::for_each(all->begin(), all->end(), look);
     for (const LayerType& type : c.problem.types)
       for (const Choice& choice : type)
-        good = good && is_price(choice.forward) && is_price(choice.backward) && is_price(choice.synchronise) &&
-               is_price(choice.update);
-    if (!good)
-      return "the cluster " + cluster.name +
-             " gives work a price that is no number of seconds: its rates must be positive and finite, and its tables "
-             "in range";
+        for (const double seconds : {choice.forward, choice.backward, choice.synchronise, choice.update}) look(seconds);
   }
-  return {};
+  if (good) return {};
+  return "the cluster " + cluster.name +
+         " gives work a price that is no number of seconds: its rates must be positive and finite, and its tables in "
+         "range";
 }
 
 /// For the end of a message.
@@ -349,17 +330,16 @@ inline bool some_degrees_fit(const ModelSpec& model, const Cluster& cluster, con
   const auto first = std::find(space.zero.begin(), space.zero.end(), true);
   if (first != space.zero.end()) std::fill(first + 1, space.zero.end(), false);
   const std::int64_t samples = options.global_batch / std::max(1, options.microbatches);
-  std::vector<const LayerSpec*> kinds{&model.embedding, &model.head};
-  for (const LayerSpec& block : model.blocks)
-    if (!kinds.back()->costs_like(block)) kinds.push_back(&block);
+  const LayerKinds kinds(model);
   for (const int stages : pipeline_degrees(space, devices)) {
     if (stages > static_cast<int>(model.blocks.size())) break;
     const std::vector<StrategySpec> specs = strategies(space, devices / stages, cluster.devices_per_node);
-    const auto is_spread = [&](const LayerSpec* kind) {
-      return std::any_of(specs.begin(), specs.end(),
-                         [&](const StrategySpec& spec) { return is_fit(*kind, spec, samples, options.sequence); });
+    const auto is_spread = [&](const cost::LayerPrograms& kind) {
+      return std::any_of(specs.begin(), specs.end(), [&](const StrategySpec& spec) {
+        return is_fit(kind.layer(), spec, samples, options.sequence);
+      });
     };
-    if (std::all_of(kinds.begin(), kinds.end(), is_spread)) return true;
+    if (std::all_of(kinds.programs.begin(), kinds.programs.end(), is_spread)) return true;
   }
   return false;
 }
@@ -402,7 +382,7 @@ inline std::string why_no_case(const ModelSpec& model, const Cluster& cluster, c
 /// @tparam Executor  made with options.threads, runs pieces of the search; the answer is the same with any: see Team
 template <class Executor = Team>
 Result<SearchResult> search(const ModelSpec& model, const Cluster& cluster, const SearchOptions& wanted) {
-  const double begin = monotonic_seconds();
+  const double begin = steady_seconds();
   auto options = completed(wanted, model, cluster);
   if (!options) return tl::unexpected<Error>(std::move(options.error()));
   Executor executor(options->threads);
@@ -426,7 +406,7 @@ Result<SearchResult> search(const ModelSpec& model, const Cluster& cluster, cons
   result.statistics.proven = result.statistics.proven && !narrowed;
   result.statistics.interrupted = options->interrupted();
   if (!result.feasible && options->interrupted()) result.reason = "the search was interrupted before it found a plan";
-  result.statistics.seconds = {monotonic_seconds() - begin};
+  result.statistics.seconds = {steady_seconds() - begin};
   return result;
 }
 

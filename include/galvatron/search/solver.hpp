@@ -11,15 +11,15 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <limits>
 #include <optional>
+#include <tuple>
 #include <utility>
 #include <vector>
 
+#include <galvatron/search/fronts.hpp>
 #include <galvatron/search/layout_relaxation.hpp>
 #include <galvatron/search/memory_bounds.hpp>
 #include <galvatron/search/parallel.hpp>
-#include <galvatron/search/pareto.hpp>
 #include <galvatron/search/partition_bounds.hpp>
 #include <galvatron/search/problem.hpp>
 #include <galvatron/search/relaxation.hpp>
@@ -33,17 +33,17 @@ namespace galvatron::search {
 struct PartialPipeline {
   Terms terms;  ///< of its stages: the largest time, the sum of fill, the largest per-iteration cost
   std::int64_t peak = 0;
-  std::int32_t parent = -1;  ///< in the states of the stage before
+  std::int32_t parent = -1;  ///< number in the states of the stage before
   std::int32_t length = 0;   ///< of the last stage
   const StageOption* option = nullptr;
-  std::int32_t dp = 0;  ///< that has the option
+  std::int32_t dp = 0;                      ///< that has the option
+  const PartialPipeline* before = nullptr;  ///< the parent
 
   friend constexpr bool operator<(const PartialPipeline& a, const PartialPipeline& b) {
-    if (a.terms.fill != b.terms.fill) return a.terms.fill < b.terms.fill;
-    if (a.terms.time != b.terms.time) return a.terms.time < b.terms.time;
-    if (a.terms.per_iteration != b.terms.per_iteration) return a.terms.per_iteration < b.terms.per_iteration;
-    if (a.parent != b.parent) return a.parent < b.parent;
-    return a.length != b.length ? a.length < b.length : a.option->label < b.option->label;
+    const auto order = [](const PartialPipeline& p) {
+      return std::tie(p.terms.fill, p.terms.time, p.terms.per_iteration, p.parent, p.length, p.option->label);
+    };
+    return order(a) < order(b);
   }
 };
 
@@ -72,8 +72,6 @@ constexpr bool keep_best(std::vector<PartialPipeline>& pipelines, std::size_t mo
 template <class Executor = Team>
 class Solver {
  public:
-  static constexpr double infinite = std::numeric_limits<double>::infinity();
-
   /// @param executor           shares the work on the problem; the answers are the same without one
   /// @param workspace_classes  of the range bounds (see RangeBound); 0: as usual
   explicit constexpr Solver(const Problem& problem, const Limits& limits = {}, Executor* executor = nullptr,
@@ -132,8 +130,7 @@ class Solver {
       auto found = join(part, upper, problem_.budget);
       if (truncated_) open_ = std::min(open_, std::max({part.bound, part_bounds_->least(), layout_bound()}));
       if (!found) continue;
-      const Evaluation cost = evaluate(problem_, *found);
-      if (offer({std::move(*found), cost}) && !bounds_.narrow(upper)) break;
+      if (offer(evaluated(problem_, std::move(*found))) && !bounds_.narrow(upper)) break;
     }
     return best;
   }
@@ -146,7 +143,7 @@ class Solver {
   [[nodiscard]] constexpr std::int64_t work() const { return work_ + dps_.work(); }
 
   /// The assignment that needs the least memory, if that is less than `upper` bytes; the budget is ignored.
-  [[nodiscard]] std::optional<Solution> smallest(std::int64_t upper = std::numeric_limits<std::int64_t>::max()) {
+  [[nodiscard]] std::optional<Solution> smallest(std::int64_t upper = unlimited) {
     limits_.memory_only = true;
     open_ = infinite;
     std::optional<Solution> best;
@@ -178,10 +175,8 @@ class Solver {
         part_bounds_->narrow(*windows);
         auto found = join(one.part, 0, budget);
         if (!found) continue;
-        Solution solution{std::move(*found), {}};
-        solution.cost = evaluate(problem_, solution.plan);
-        budget = solution.cost.peak - 1;
-        best = std::move(solution);
+        best = evaluated(problem_, std::move(*found));
+        budget = best->cost.peak - 1;
       }
       if (all || limits_.interrupted()) break;
     }
@@ -233,8 +228,11 @@ class Solver {
     return seconds < infinite ? problem_.objective(seconds, seconds, 0) : 0;
   }
 
-  [[nodiscard]] constexpr std::int64_t work_left() const {
-    return limits_.limits_work() ? limits_.work - std::min(limits_.work, work()) : limits_.work;
+  // With the work that is left.
+  [[nodiscard]] constexpr Limits limits_left() const {
+    Limits out = limits_;
+    if (out.limits_work()) out.work -= std::min(out.work, work());
+    return out;
   }
   [[nodiscard]] constexpr double score(const PartialPipeline& pipeline) const {
     if (limits_.memory_only) return static_cast<double>(pipeline.peak);
@@ -256,8 +254,7 @@ class Solver {
                                                        std::int64_t budget) {
     std::vector<int> begins;
     for (const State& state : before) begins.push_back(state.first);
-    Limits limits = limits_;
-    limits.work = work_left();
+    Limits limits = limits_left();
     if (problem_.stages() == 1 && limits.limits_work()) limits.work /= 2;  // the likeliest parts get the most
     const std::vector<std::int32_t> dps = dps_.of_stage(stage, begins, part, *part_bounds_, limits, budget);
     std::vector<Start> out;
@@ -290,9 +287,7 @@ class Solver {
       if (options.empty()) continue;
       StageOption least = options.front();
       for (const StageOption& option : options)
-        least = {{std::min(least.terms.time, option.terms.time), std::min(least.terms.fill, option.terms.fill),
-                  std::min(least.terms.per_iteration, option.terms.per_iteration)},
-                 std::min(least.peak, option.peak)};
+        least = {min(least.terms, option.terms), std::min(least.peak, option.peak)};
       const bool ascending =
           std::is_sorted(options.begin(), options.end(),
                          [](const StageOption& a, const StageOption& b) { return a.terms.fill < b.terms.fill; });
@@ -306,7 +301,8 @@ class Solver {
                   parent,
                   length,
                   &option,
-                  start.dp};
+                  start.dp,
+                  &before};
         };
         if (is_pruned(with(least))) continue;
         for (const StageOption& option : options) {
@@ -324,11 +320,9 @@ class Solver {
     if (!limits_.limits_work() || before == 0 || pairs == 0) return;
     pairs = pairs / tuning::comparisons_of_a_label + 1;
     work_ += static_cast<std::int64_t>(pairs);
-    Limits left = limits_;
-    left.work = work_left();
-    const double good =
-        static_cast<double>(before) * static_cast<double>(left.share_of_work(problem_.stages() - stage - 1)) /
-        static_cast<double>(pairs) / (part_bounds_->latest(stage + 1) - part_bounds_->earliest(stage + 1) + 1);
+    const std::int64_t share_of_next = limits_left().share_of_work(problem_.stages() - stage - 1);
+    const double good = static_cast<double>(before) * static_cast<double>(share_of_next) / static_cast<double>(pairs) /
+                        (part_bounds_->latest(stage + 1) - part_bounds_->earliest(stage + 1) + 1);
     most_pipelines_ = std::min(most_pipelines_, static_cast<std::size_t>(std::max(good, 1.0 * tuning::few)));
   }
 
@@ -339,8 +333,7 @@ class Solver {
     std::vector<std::vector<State>> after(static_cast<std::size_t>(stages));
     const std::vector<State> nothing{{0, {PartialPipeline{}}}};
     for (int stage = 0; stage < stages; ++stage) {
-      const std::vector<Start> starts =
-          starts_of(stage, stage == 0 ? nothing : after[static_cast<std::size_t>(stage) - 1], part, budget);
+      const std::vector<Start> starts = starts_of(stage, stage == 0 ? nothing : nth(after, stage - 1), part, budget);
       if (starts.empty()) return std::nullopt;
       std::size_t ways = 0;   // so far
       std::size_t pairs = 0;  // of a way so far and a stage
@@ -364,12 +357,11 @@ class Solver {
       });
       for (std::size_t i = 0; i < made.size(); ++i) {
         truncated_ |= truncated[i] != 0;
-        if (!made[i].empty())
-          after[static_cast<std::size_t>(stage)].emplace_back(first + static_cast<int>(i), std::move(made[i]));
+        if (!made[i].empty()) nth(after, stage).emplace_back(first + static_cast<int>(i), std::move(made[i]));
       }
     }
     if (after.back().empty()) return std::nullopt;
-    return trace(*least_of(after.back().front().second), after);  // all layers are in a stage: there is one state
+    return trace(least_of(after.back().front().second));  // all layers are in a stage: there is one state
   }
   // The first of the least score.
   [[nodiscard]] constexpr const PartialPipeline* least_of(const std::vector<PartialPipeline>& pipelines) const {
@@ -379,28 +371,15 @@ class Solver {
     return best;
   }
 
-  [[nodiscard]] constexpr Assignment trace(const PartialPipeline& last,
-                                           const std::vector<std::vector<State>>& after) const {
-    std::vector<std::vector<int>> parts;
-    const PartialPipeline* pipeline = &last;
-    for (std::size_t stage = after.size(); stage-- > 0;) {
-      parts.push_back(dps_.dp(static_cast<int>(stage), pipeline->dp).choices(pipeline->length, *pipeline->option));
-      if (stage == 0) break;
-      std::int32_t at = pipeline->parent;
-      for (const auto& [begin, pipelines] : after[stage - 1]) {
-        if (at < static_cast<std::int32_t>(pipelines.size())) {
-          pipeline = &pipelines[static_cast<std::size_t>(at)];
-          break;
-        }
-        at -= static_cast<std::int32_t>(pipelines.size());
-      }
-    }
+  [[nodiscard]] constexpr Assignment trace(const PartialPipeline* pipeline) const {
     Assignment plan;
-    for (std::size_t i = parts.size(); i-- > 0;) {
-      plan.first.push_back(static_cast<int>(plan.choice.size()));
-      plan.choice.insert(plan.choice.end(), parts[i].begin(), parts[i].end());
+    plan.first.assign(static_cast<std::size_t>(problem_.stages()) + 1, problem_.count());
+    plan.choice.resize(problem_.layers.size());
+    for (int stage = problem_.stages(); stage-- > 0; pipeline = pipeline->before) {
+      const int begin = nth(plan.first, stage) = nth(plan.first, stage + 1) - pipeline->length;
+      const std::vector<int> own = dps_.dp(stage, pipeline->dp).choices(pipeline->length, *pipeline->option);
+      std::copy(own.begin(), own.end(), plan.choice.begin() + begin);
     }
-    plan.first.push_back(static_cast<int>(plan.choice.size()));
     return plan;
   }
 

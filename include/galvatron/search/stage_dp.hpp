@@ -30,12 +30,12 @@ namespace galvatron::search {
 struct Limits {
   std::size_t labels = 192;  ///< of one class at one layer; beyond them the search is no longer exact
   /// Labels to make: fewer are kept to stay near it, and well beyond it the search gives up.
-  std::int64_t work = std::numeric_limits<std::int64_t>::max();
+  std::int64_t work = unlimited;
   bool memory_only = false;  ///< ignore time: look for the least memory
   Stop stop{};               ///< the search ends as if the work had been done
 
   [[nodiscard]] constexpr bool interrupted() const { return stop.requested(); }
-  [[nodiscard]] constexpr bool limits_work() const { return work < std::numeric_limits<std::int64_t>::max(); }
+  [[nodiscard]] constexpr bool limits_work() const { return work < unlimited; }
   /// Labels that a stage may make when so many are left and so many stages still to be done, joins included: more than
   /// its part, as most need less.
   [[nodiscard]] constexpr std::int64_t share_of_work(int stages) const {
@@ -72,7 +72,7 @@ class StageDp {
         share_(problem.objective.share_of_iteration()),
         executor_(executor),
         layouts_(layouts) {
-    indices_.resize(problem_.types.size() * static_cast<std::size_t>(problem_.chunks));
+    classes_.resize(problem_.types.size() * static_cast<std::size_t>(problem_.chunks) + 2);
     options_.resize(1);
     for (int k = 0; k < role_.longest; ++k) {
       const std::int64_t before = work_;
@@ -97,17 +97,15 @@ class StageDp {
   /// Labels made.
   [[nodiscard]] constexpr std::int64_t work() const { return work_; }
   /// The options with `length` layers, at most longest().
-  [[nodiscard]] constexpr const std::vector<StageOption>& options(int length) const {
-    return options_[static_cast<std::size_t>(length)];
-  }
+  [[nodiscard]] constexpr const std::vector<StageOption>& options(int length) const { return nth(options_, length); }
   [[nodiscard]] constexpr int longest() const { return static_cast<int>(options_.size()) - 1; }
   /// The choices of the layers of an option of `length` layers, in order.
   [[nodiscard]] constexpr std::vector<int> choices(int length, const StageOption& option) const {
     std::vector<int> out(static_cast<std::size_t>(length));
     std::int32_t at = option.label;
     for (int k = length; k-- > 0;) {
-      const Link& link = steps_[static_cast<std::size_t>(k)][static_cast<std::size_t>(at)];
-      out[static_cast<std::size_t>(k)] = link.choice;
+      const Link& link = nth(nth(steps_, k), at);
+      nth(out, k) = link.choice;
       at = link.parent;
     }
     return out;
@@ -134,14 +132,13 @@ class StageDp {
   };
   // What a stage still has after some of its layers, at least.
   struct Ahead {
-    int begin = 0;                           // first layer that is open
-    double bytes = 0;                        // that the open layers keep
-    double per_iteration = 0;                // of the open layers
+    double bytes = 0;                        // that the layers that are open keep
+    double per_iteration = 0;                // of them
     std::array<PiecewiseLinear, 3> seconds;  // in each surrogate
   };
   // The labels after a layer.
   struct Layer {
-    const ChoiceClasses* index = nullptr;
+    const std::vector<ChoiceClass>* classes = nullptr;
     std::vector<Made> made;           // of every class
     std::vector<std::size_t> begins;  // (classes + 1) of the labels of each class, counted through
     Ahead ahead;
@@ -161,30 +158,28 @@ class StageDp {
     return problem_.slots_of(role_.stage, problem_.chunk_of(layer));
   }
 
-  constexpr const ChoiceClasses& index_of(int layer) {
-    const auto type = static_cast<std::size_t>(problem_.layers[static_cast<std::size_t>(layer)]);
+  constexpr const std::vector<ChoiceClass>& classes_of(int layer) {
+    const auto type = static_cast<std::size_t>(nth(problem_.layers, layer));
     const bool tagged = role_.tag >= 0 && (layer == 0 || layer + 1 == problem_.count());
-    const auto make = [&](auto& in, int tag) -> const ChoiceClasses& {
-      return in.emplace(problem_.types[type], problem_.objective, slots_of(layer), tag, role_.most_workspace,
-                        limits_.memory_only);
-    };
-    if (tagged) return make(tagged_[layer == 0 ? 0 : 1], role_.tag);
-    const auto chunk = static_cast<std::size_t>(problem_.chunk_of(layer));
-    auto& index = indices_[type * static_cast<std::size_t>(problem_.chunks) + chunk];
-    return index ? *index : make(index, -1);
+    const std::size_t at =
+        tagged ? classes_.size() - (layer == 0 ? 1 : 2)
+               : type * static_cast<std::size_t>(problem_.chunks) + static_cast<std::size_t>(problem_.chunk_of(layer));
+    if (!classes_[at])
+      classes_[at] = choice_classes(problem_.types[type], problem_.objective, slots_of(layer), tagged ? role_.tag : -1,
+                                    role_.most_workspace, limits_.memory_only);
+    return *classes_[at];
   }
 
   [[nodiscard]] constexpr Ahead ahead_of(int begin) const {
     Ahead out;
-    out.begin = begin;
     const int end = std::max(begin, role_.begin + role_.shortest);
     out.bytes = relaxation_.ranges(0).least_bytes(role_.stage, begin, end);
     if (limits_.memory_only) return out;
     // With layouts the last surrogate's bound comes from them.
     for (std::size_t k = 0; k < relaxation_.size() - (layouts_ != nullptr ? 1 : 0); ++k)
       out.seconds[k] = relaxation_.ranges(k).bound(role_.stage, begin, end);
-    const auto& sums = relaxation_.sums().per_iteration;
-    out.per_iteration = sums[static_cast<std::size_t>(end)] - sums[static_cast<std::size_t>(begin)];
+    const std::vector<Terms>& before = relaxation_.sums().before;
+    out.per_iteration = nth(before, end).per_iteration - nth(before, begin).per_iteration;
     return out;
   }
   // Where questions to the bounds of an Ahead begin.
@@ -200,7 +195,7 @@ class StageDp {
     const double per_iteration = label.per_iteration + ahead.per_iteration;
     for (std::size_t k = relaxation_.size(); k-- > 0;) {  // the last one sees most
       const PiecewiseLinear& rest = k + 1 == relaxation_.size() ? open : ahead.seconds[k];
-      const double own = label.time + relaxation_.share(k) * label.per_iteration + rest.seconds(room, places[k]);
+      const double own = label.time_with(relaxation_.share(k)) + rest.seconds(room, places[k]);
       if (own > within_.most[k] ||
           relaxation_.seconds(k, per_iteration, problem_.stages(), within_.fills.front(), within_.slowest.front(),
                               within_.fills[k], std::max(own, within_.slowest[k])) >= within_.seconds)
@@ -210,7 +205,7 @@ class StageDp {
   }
 
   // Labels that reach `layer` in a layout, before its choice is made.
-  constexpr void arrive(int layer, const ChoiceClasses::Class& to, Made& out) const {
+  constexpr void arrive(int layer, const ChoiceClass& to, Made& out) const {
     out.labels.clear();
     if (limits_.interrupted()) return;
     const std::int64_t pass_through = slots_of(layer).flight * to.pass_through;
@@ -229,10 +224,10 @@ class StageDp {
     const bool new_chunk = problem_.chunk_of(layer) != problem_.chunk_of(layer - 1);  // other stages between
     int sources = 0;
     Places places{};
-    for (std::size_t c = 0; c < before_.index->classes.size(); ++c) {
+    for (std::size_t c = 0; c < before_.classes->size(); ++c) {
       const Made& made = before_.made[c];
       if (made.labels.empty()) continue;
-      const ChoiceClasses::Class& from = before_.index->classes[c];
+      const ChoiceClass& from = (*before_.classes)[c];
       const bool same = from.layout == to.layout || new_chunk;
       double seconds = same ? 0 : problem_.relayout_seconds(layer, from.layout, to.layout);
       if (new_chunk)
@@ -258,7 +253,7 @@ class StageDp {
   }
 
   // Labels after `layer`, with a choice of the class `to`, from those that arrive.
-  constexpr void choose(int layer, const ChoiceClasses::Class& to, const Made& arrivals, Made& out) const {
+  constexpr void choose(int layer, const ChoiceClass& to, const Made& arrivals, Made& out) const {
     out.labels.clear();
     if (arrivals.labels.empty() || limits_.interrupted()) return;
     const PiecewiseLinear* open = &now_.ahead.seconds[relaxation_.size() - 1];
@@ -287,9 +282,9 @@ class StageDp {
 
   constexpr void extend(int layer) {
     std::swap(before_, now_);
-    now_.index = &index_of(layer);
+    now_.classes = &classes_of(layer);
     now_.ahead = ahead_of(layer + 1);
-    const auto& classes = now_.index->classes;
+    const std::vector<ChoiceClass>& classes = *now_.classes;
     std::vector<std::size_t> group;   // of every class: classes of one get the same labels
     std::vector<std::size_t> groups;  // where they begin
     for (std::size_t c = 0; c < classes.size(); ++c) {
@@ -333,8 +328,8 @@ class StageDp {
     Places places{};
     PiecewiseLinear nothing(0);
     nothing.add(0, 0);
-    for (std::size_t c = 0; c < now_.index->classes.size(); ++c) {
-      const ChoiceClasses::Class& k = now_.index->classes[c];
+    for (std::size_t c = 0; c < now_.classes->size(); ++c) {
+      const ChoiceClass& k = (*now_.classes)[c];
       const double receive = limits_.memory_only || role_.last ? 0 : problem_.receive_gradient(layer, k.layout);
       auto parent = static_cast<std::int32_t>(now_.begins[c]);
       for (Label label : now_.made[c].labels) {
@@ -347,7 +342,7 @@ class StageDp {
     }
     keep_best(ends, std::numeric_limits<std::size_t>::max(), share_, &work_);
     for (const Label& label : ends) {
-      out.push_back({{label.time, label.fill, label.per_iteration}, label.top, label.parent});
+      out.push_back({label, label.top, label.parent});
       if (limits_.memory_only) break;  // ordered by top: this one needs least
     }
   }
@@ -362,9 +357,9 @@ class StageDp {
   double share_;             // of per-iteration cost, where labels are beam-truncated
   bool truncated_ = false;
   std::int64_t work_ = 0;
-  std::vector<std::optional<ChoiceClasses>> indices_;  // of every type in every chunk
-  std::optional<ChoiceClasses> tagged_[2];             // of the first and the last layer
-  std::vector<std::vector<Link>> steps_;               // of every layer, of all classes, one after the other
+  std::vector<std::optional<std::vector<ChoiceClass>>>
+      classes_;                           // (types, chunks), then the tagged last and first layer
+  std::vector<std::vector<Link>> steps_;  // of every layer, of all classes, one after the other
   std::vector<std::vector<StageOption>> options_;
   Layer before_;
   Layer now_;

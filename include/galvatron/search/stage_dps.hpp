@@ -5,7 +5,6 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <limits>
 #include <optional>
 #include <vector>
 
@@ -23,7 +22,7 @@ namespace galvatron::search {
 struct Part {
   TiedEnds ends;
   std::int64_t least_workspace = 0;
-  std::int64_t most_workspace = std::numeric_limits<std::int64_t>::max();
+  std::int64_t most_workspace = unlimited;
   double bound = 0;  ///< no assignment of it is faster
 };
 
@@ -36,29 +35,21 @@ class StageDps {
   /// @param executor  shares the work; the answers are the same without one
   constexpr StageDps(const Problem& problem, const Relaxation& relaxation, const PartitionBounds& bounds,
                      Executor* executor)
-      : problem_(problem), relaxation_(relaxation), bounds_(bounds), executor_(executor) {
-    const int end = problem_.count() - problem_.trailing;
-    run_.assign(static_cast<std::size_t>(problem_.count()), 1);
-    for (int a = end - 1; a-- > 0;) {
-      const auto at = static_cast<std::size_t>(a);
-      if (problem_.layers[at] == problem_.layers[at + 1]) run_[at] = run_[at + 1] + 1;
-    }
-  }
+      : problem_(problem), relaxation_(relaxation), bounds_(bounds), executor_(executor) {}
 
   /// A stage that begins with layer `begin` and ends as these bounds allow.
   [[nodiscard]] constexpr StageRole role_of(int stage, int begin, const Part& part,
                                             const PartitionBounds& bounds) const {
-    StageRole role;
-    role.stage = stage;
-    role.begin = begin;
-    role.first = stage == 0;
-    role.last = stage + 1 == problem_.stages();
-    role.tag = part.ends.tag;
-    role.least_workspace = std::max(part.least_workspace, relaxation_.ranges(0).least_workspace(stage));
-    role.most_workspace = part.most_workspace;
-    role.shortest = std::max(bounds.earliest(stage + 1) - begin, 1 + (role.first ? problem_.leading : 0));
-    role.longest = bounds.latest(stage + 1) - begin;
-    return role;
+    const bool first = stage == 0;
+    return {.stage = stage,
+            .begin = begin,
+            .shortest = std::max(bounds.earliest(stage + 1) - begin, 1 + (first ? problem_.leading : 0)),
+            .longest = bounds.latest(stage + 1) - begin,
+            .first = first,
+            .last = stage + 1 == problem_.stages(),
+            .tag = part.ends.tag,
+            .least_workspace = std::max(part.least_workspace, relaxation_.ranges(0).least_workspace(stage)),
+            .most_workspace = part.most_workspace};
   }
 
   /// The numbers of those of a stage that begins with one of these layers, in their order; good until the next join.
@@ -67,33 +58,31 @@ class StageDps {
   [[nodiscard]] constexpr std::vector<std::int32_t> of_stage(int stage, const std::vector<int>& begins,
                                                              const Part& part, const PartitionBounds& with_ends,
                                                              Limits limits, std::int64_t budget) {
-    std::vector<Entry>& all = is_end(stage) ? ends_ : middle_;
+    const bool is_of_end = is_end(stage);
+    std::vector<Entry>& all = is_of_end ? ends_ : middle_;
     std::vector<std::int32_t> out;
     std::vector<std::int32_t> open;
     for (const int begin : begins) {
-      if (is_end(stage))
-        ends_.push_back({{}, begin, role_of(stage, begin, part, with_ends), 0, {}});
-      else
-        out.push_back(middle(role_of(stage, begin, {}, bounds_)));
-      if (is_end(stage)) out.push_back(static_cast<std::int32_t>(ends_.size()) - 1);
-      const auto& entry = all[static_cast<std::size_t>(out.back())];
+      if (is_of_end) ends_.push_back({{}, begin, role_of(stage, begin, part, with_ends), 0, {}});
+      out.push_back(is_of_end ? static_cast<std::int32_t>(ends_.size()) - 1
+                              : middle(role_of(stage, begin, {}, bounds_)));
+      const Entry& entry = nth(all, out.back());
       if (!entry.dp && std::find(open.begin(), open.end(), out.back()) == open.end()) open.push_back(out.back());
     }
     StageLimit within;
-    if (!limits.memory_only) within = is_end(stage) ? with_ends.stage_limit() : bounds_.stage_limit();
+    if (!limits.memory_only) within = (is_of_end ? with_ends : bounds_).stage_limit();
     // Large ones share the work on their labels. Small ones are made several at the same time.
     constexpr auto at_most = static_cast<std::int64_t>(tuning::at_once);
-    std::int64_t& largest = largest_[is_end(stage) ? 1 : 0];
+    std::int64_t& largest = largest_[is_of_end ? 1 : 0];
     for (std::size_t first = 0, count = 0; first < open.size(); first += count) {
       const std::int64_t each = limits.share_of_work(problem_.stages() - stage);
       count = largest <= each / (2 * at_most) ? std::min(tuning::at_once, open.size() - first) : 1;
       Limits own = limits;
       own.work = each;
-      share(executor_, count,
-            [&](std::size_t i) { make(all[static_cast<std::size_t>(open[first + i])], own, budget, within); });
+      share(executor_, count, [&](std::size_t i) { make(nth(all, open[first + i]), own, budget, within); });
       largest = 0;
       for (std::size_t i = first; i < first + count; ++i) {
-        const std::int64_t work = all[static_cast<std::size_t>(open[i])].dp->work();
+        const std::int64_t work = nth(all, open[i]).dp->work();
         largest = std::max(largest, work);
         work_ += work;
         if (limits.limits_work()) limits.work -= std::min(limits.work, work);
@@ -102,12 +91,10 @@ class StageDps {
     return out;
   }
   [[nodiscard]] constexpr const StageDp<Executor>& dp(int stage, std::int32_t number) const {
-    return *(is_end(stage) ? ends_ : middle_)[static_cast<std::size_t>(number)].dp;
+    return *nth(is_end(stage) ? ends_ : middle_, number).dp;
   }
   /// The layers of one of the ends' stages take at least that, by its layout relaxation; 0 where there is none.
-  [[nodiscard]] constexpr double least_seconds(std::int32_t number) const {
-    return ends_[static_cast<std::size_t>(number)].least;
-  }
+  [[nodiscard]] constexpr double least_seconds(std::int32_t number) const { return nth(ends_, number).least; }
 
   /// Before those of another join are asked for.
   constexpr void begin_join() { ends_.clear(); }
@@ -129,18 +116,19 @@ class StageDps {
   };
 
   [[nodiscard]] constexpr bool is_end(int stage) const { return stage == 0 || stage + 1 == problem_.stages(); }
-  // Layers that a stage may have at most, wherever it begins.
-  [[nodiscard]] constexpr int longest(int stage) const { return bounds_.latest(stage + 1) - bounds_.earliest(stage); }
-
   // The number of one for a middle stage; its dynamic program may have to be made.
   constexpr std::int32_t middle(StageRole role) {
     int start = role.begin;
     // Inside a run of equal layers one serves whatever layer a stage begins with.
-    if (problem_.chunks == 1 && run_[static_cast<std::size_t>(bounds_.earliest(role.stage))] >= longest(role.stage)) {
-      start = -1 - problem_.layers[static_cast<std::size_t>(role.begin)];
-      role.begin = bounds_.earliest(role.stage);
+    const int first = bounds_.earliest(role.stage);
+    const int end = bounds_.latest(role.stage + 1);
+    const int type = nth(problem_.layers, role.begin);
+    const auto layers = problem_.layers.begin();
+    if (problem_.chunks == 1 && std::all_of(layers + first, layers + end, [=](int other) { return other == type; })) {
+      start = -1 - type;
+      role.begin = first;
       role.shortest = std::max(1, bounds_.earliest(role.stage + 1) - bounds_.latest(role.stage));
-      role.longest = longest(role.stage);
+      role.longest = end - first;
     }
     const Slots slots = problem_.chunks == 1 ? problem_.slots_of(role.stage, 0) : Slots{-role.stage};
     for (std::size_t i = middle_.size(); i-- > 0;) {  // the last is the widest
@@ -162,7 +150,7 @@ class StageDps {
       layouts.emplace(problem_, entry.role, relaxation_.share(relaxation_.size() - 1));
       layouts->bound_layers();
       entry.least = layouts->seconds();
-      if (entry.least == LayoutRelaxation::infinite) layouts.reset();
+      if (entry.least == infinite) layouts.reset();
     }
     entry.dp.emplace(problem_, relaxation_, entry.role, limits, budget, within, executor_,
                      layouts ? &*layouts : nullptr);
@@ -172,11 +160,9 @@ class StageDps {
   const Relaxation& relaxation_;
   const PartitionBounds& bounds_;
   Executor* executor_;
-  std::vector<int> run_;  // equal layers from each one on, the trailing ones left out
   std::int64_t work_ = 0;
   // Work on one of those made last, of middle stages and of ends.
-  std::array<std::int64_t, 2> largest_{std::numeric_limits<std::int64_t>::max(),
-                                       std::numeric_limits<std::int64_t>::max()};
+  std::array<std::int64_t, 2> largest_{unlimited, unlimited};
   std::vector<Entry> ends_;    // of this join
   std::vector<Entry> middle_;  // of all joins
 };

@@ -47,10 +47,6 @@ struct StageSetting {
     for (const ActivationLayout& from : layouts)
       for (const ActivationLayout& to : layouts) {
         const cost::Relayout one = cost::relayout_of(from, to);
-        if (!move.empty() && moves[static_cast<std::size_t>(move.back())] == one) {
-          move.push_back(move.back());
-          continue;
-        }
         auto at = std::lower_bound(known.begin(), known.end(), one, less);
         if (at == known.end() || !(at->first == one)) {
           at = known.insert(at, {one, static_cast<int>(moves.size())});

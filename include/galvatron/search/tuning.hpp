@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <vector>
 
 namespace galvatron::search::tuning {
 
@@ -28,3 +29,16 @@ inline constexpr int workspace_classes = 64;
 inline constexpr std::size_t at_once = 4;
 
 }  // namespace galvatron::search::tuning
+
+namespace galvatron::search {
+
+/// So many of `all`, the first and the last among them, evenly spread.
+template <class T>
+constexpr std::vector<T> some_of(const std::vector<T>& all, std::size_t wanted) {
+  if (all.size() <= wanted) return all;
+  std::vector<T> out;
+  for (std::size_t k = 0; k < wanted; ++k) out.push_back(all[k * (all.size() - 1) / (wanted - 1)]);
+  return out;
+}
+
+}  // namespace galvatron::search

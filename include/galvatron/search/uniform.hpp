@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <limits>
 #include <vector>
 
 #include <galvatron/search/build_problem.hpp>
@@ -52,15 +51,13 @@ inline constexpr Scheme schemes[] = {
 inline std::vector<int> balanced_cuts(const Problem& p, const std::vector<int>& choice) {
   std::vector<double> before{0};  // seconds of the layers before each one
   for (int layer = 0; layer < p.count(); ++layer)
-    before.push_back(before.back() + p.choice(layer, choice[static_cast<std::size_t>(layer)]).seconds());
-  const auto seconds = [&](int begin, int end) {
-    return before[static_cast<std::size_t>(end)] - before[static_cast<std::size_t>(begin)];
-  };
+    before.push_back(before.back() + p.choice(layer, nth(choice, layer)).seconds());
+  const auto seconds = [&](int begin, int end) { return nth(before, end) - nth(before, begin); };
   // From the last stage to the first, each as long as `limit` allows and as leaves a layer for every other stage. The
   // cuts are the same for all limits below `next`.
   double next = 0;
   const auto cut = [&](double limit) {
-    next = std::numeric_limits<double>::infinity();
+    next = infinite;
     std::vector<int> first(static_cast<std::size_t>(p.stages()) + 1, 0);
     int end = first.back() = p.count();
     for (int i = p.stages(); --i > 0;) {
@@ -68,7 +65,7 @@ inline std::vector<int> balanced_cuts(const Problem& p, const std::vector<int>& 
       int begin = end - 1 - (end == p.count() ? p.trailing : 0);
       while (begin > least && seconds(begin - 1, end) <= limit) --begin;
       if (begin > least) next = std::min(next, seconds(begin - 1, end));
-      end = first[static_cast<std::size_t>(i)] = begin;
+      end = nth(first, i) = begin;
     }
     return first;
   };
@@ -95,15 +92,12 @@ inline std::vector<int> balanced_cuts(const Problem& p, const std::vector<int>& 
 /// given.
 inline std::vector<Solution> uniform_plans(const Problem& p, const std::vector<int>& choice_of_type) {
   std::vector<int> choice;
-  for (const int type : p.layers) choice.push_back(choice_of_type[static_cast<std::size_t>(type)]);
+  for (const int type : p.layers) choice.push_back(nth(choice_of_type, type));
   std::vector<std::vector<int>> tried{p.cuts};
   if (p.cuts.empty()) tried = {even_cuts(p), detail::balanced_cuts(p, choice)};
   if (tried.size() > 1 && tried[0] == tried[1]) tried.pop_back();
   std::vector<Solution> out;
-  for (const std::vector<int>& cuts : tried) {
-    out.push_back({{cuts, choice}, {}});
-    out.back().cost = evaluate(p, out.back().plan);
-  }
+  for (const std::vector<int>& cuts : tried) out.push_back(evaluated(p, {cuts, choice}));
   return out;
 }
 
@@ -113,14 +107,14 @@ class UniformBounds {
   explicit UniformBounds(const Case& c)
       : p_(c.problem), layers_(p_.types.size(), 0), movable_(layers_), index_(p_.types.size()) {
     for (int layer = 0; layer < p_.count(); ++layer) {
-      const auto type = static_cast<std::size_t>(p_.layers[static_cast<std::size_t>(layer)]);
+      const auto type = static_cast<std::size_t>(nth(p_.layers, layer));
       ++layers_[type];
       if (layer >= p_.leading && layer < p_.count() - p_.trailing) ++movable_[type];
     }
     for (std::size_t type = 0; type < index_.size(); ++type) {
       index_[type].assign(c.specs.size(), -1);
       for (std::size_t i = 0; i < p_.types[type].size(); ++i)
-        index_[type][static_cast<std::size_t>(p_.types[type][i].tag)] = static_cast<int>(i);
+        nth(index_[type], p_.types[type][i].tag) = static_cast<int>(i);
     }
     // On shared cores and with GPipe a plan may take longer than the objective says, so that order by it is not all.
     comparable_ = !p_.objective.shared && (c.schedule != ScheduleKind::gpipe || p_.stages() == 1);
@@ -130,7 +124,7 @@ class UniformBounds {
   [[nodiscard]] std::vector<int> choices(int tag) const {
     std::vector<int> out;
     for (const std::vector<int>& index : index_) {
-      out.push_back(index[static_cast<std::size_t>(tag)]);
+      out.push_back(nth(index, tag));
       if (out.back() < 0) return {};
     }
     return out;
@@ -143,18 +137,15 @@ class UniformBounds {
   /// Of plans with these choices; 0 seconds where a plan's are not those of the objective.
   [[nodiscard]] Least least(const std::vector<int>& choices) const {
     Least out;
-    Slots slots = p_.least_slots(0);
-    for (int stage = 1; stage < p_.stages(); ++stage) {
-      const Slots own = p_.least_slots(stage);
-      slots = {std::min(slots.flight, own.flight), std::min(slots.deferred, own.deferred)};
-    }
+    Slots slots = p_.slots.front();
+    for (const Slots& own : p_.slots) slots = min(slots, own);
     Terms all;
-    double block_time = std::numeric_limits<double>::infinity();
+    double block_time = infinite;
     double kept = 0;
-    std::int64_t block_bytes = std::numeric_limits<std::int64_t>::max();
+    std::int64_t block_bytes = unlimited;
     std::int64_t workspace = block_bytes;
     for (std::size_t type = 0; type < p_.types.size(); ++type) {
-      const Choice& c = p_.types[type][static_cast<std::size_t>(choices[type])];
+      const Choice& c = nth(p_.types[type], choices[type]);
       const Terms terms = p_.objective.terms_of(c);
       all.time += layers_[type] * terms.time;
       all.fill += layers_[type] * terms.fill;

@@ -13,8 +13,7 @@
 #include <utility>
 #include <vector>
 
-#include <galvatron/search/hull.hpp>
-#include <galvatron/search/pareto.hpp>
+#include <galvatron/search/fronts.hpp>
 
 namespace galvatron::search::hetu {
 
