@@ -48,7 +48,7 @@ TEST_CASE("a bound that knows the largest workspace holds, and is nearer than th
     if (truth.peak > p.budget) continue;
     const std::string context = "seed " + std::to_string(seed);
     INFO(context);
-    const auto of_stage = [&](double seconds) { return p.objective(seconds, seconds, 0); };
+    const auto of_stage = [&](double seconds) { return p.objective({seconds, seconds}); };
     const RangeBound all(p, 0);
     RangeBound classes(p, 0, 2);
     classes.refine(infinite);

@@ -63,7 +63,7 @@ TEST_CASE("the layout relaxation bounds every assignment, and what is left of it
       LayoutRelaxation layouts(p, role_of(p, tag), 0);
       layouts.bound_layers();
       tighter += layouts.seconds() < infinite &&
-                 p.objective(layouts.seconds(), layouts.seconds(), 0) > LayerSums(p).seconds(p) * rounding;
+                 p.objective({layouts.seconds(), layouts.seconds()}) > LayerSums(p).seconds(p) * rounding;
       testing::for_every_assignment(p, [&](const Assignment& plan) {
         if (tag >= 0 && p.choice(0, plan.choice.front()).tag != tag) return;
         if (evaluate(p, plan).peak > p.budget) return;

@@ -45,17 +45,15 @@ TEST_CASE("no assignment is faster than partition bounds say, whatever is known 
         const int begin = plan->first[static_cast<std::size_t>(stage)];
         REQUIRE(begin >= bounds.earliest(stage));
         REQUIRE(begin <= bounds.latest(stage));
-        CHECK(bounds.with_stages(stage, begin, all.fill, all.time, all.per_iteration) <= limit);
+        CHECK(bounds.with_stages(stage, begin, all) <= limit);
         const StageCost& own = cost.stages[static_cast<std::size_t>(stage)];
         for (std::size_t k = 0; k < relaxation.size(); ++k)
           CHECK(own.seconds() + relaxation.share(k) * own.per_iteration() <= within.most[k] + 1e-9);
-        all.fill += own.seconds() - p.objective.weights.deferred * own.weights;
-        all.time = std::max(all.time, own.seconds());
-        all.per_iteration = std::max(all.per_iteration, own.per_iteration());
+        const double fill = own.seconds() - p.objective.weights.deferred * own.weights;
+        all = joined(all, {own.seconds(), fill, own.per_iteration(), own.link, own.kinds});
       }
       for (std::size_t k = 0; k < relaxation.size(); ++k)
-        CHECK(relaxation.seconds(k, all.per_iteration, p.stages(), all.fill, all.time, within.fills[k],
-                                 within.slowest[k]) <= limit);
+        CHECK(relaxation.seconds(k, all, p.stages(), within.fills[k], within.slowest[k]) <= limit);
     }
     ++several;
   }

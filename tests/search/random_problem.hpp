@@ -18,6 +18,7 @@ struct Shape {
   int most_stages = 3;
   int most_layers = 6;  ///< beside the ends
   int most_choices = 3;
+  bool further_terms = true;  ///< a shared link, and a price of every kind
 };
 
 inline Problem random_problem(std::mt19937& random, const Shape& shape = {}) {
@@ -115,6 +116,14 @@ inline Problem random_problem(std::mt19937& random, const Shape& shape = {}) {
   }
   p.fixed = upto(scale);
   p.budget = upto(scale * p.count() * 4);
+  if (!shape.further_terms) return p;
+  p.objective.has_link = upto(3) == 0;
+  p.objective.kind_seconds = upto(3) == 0 ? upto(2 * scale) : 0;
+  for (LayerType& type : p.types)
+    for (Choice& c : type) {
+      c.kind = std::uint64_t{1} << c.tag;
+      if (p.objective.has_link) c.link = upto(scale);
+    }
   return p;
 }
 

@@ -21,9 +21,7 @@ constexpr bool dominates(const Choice& a, const Choice& b, const Objective& obje
       a.backward_workspace > b.backward_workspace)
     return false;
   if (memory_only) return true;
-  const Terms x = objective.terms_of(a);
-  const Terms y = objective.terms_of(b);
-  return x.time <= y.time && x.fill <= y.fill && x.per_iteration <= y.per_iteration;
+  return dominates(objective.terms_of(a), objective.terms_of(b));
 }
 
 /// The choices, by index, that no other one dominates; of equals the first.

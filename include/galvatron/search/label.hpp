@@ -27,7 +27,7 @@ struct Label : Terms {
   /// By time, then the other figures; a total order, so that sorting is the same everywhere.
   friend constexpr bool operator<(const Label& a, const Label& b) {
     const auto order = [](const Label& l) {
-      return std::tie(l.time, l.fill, l.per_iteration, l.top, l.kept, l.parent, l.choice);
+      return std::tie(l.time, l.fill, l.per_iteration, l.link, l.kinds, l.top, l.kept, l.parent, l.choice);
     };
     return order(a) < order(b);
   }
@@ -103,7 +103,7 @@ constexpr void merge_runs(std::vector<Label>& labels) {
 /// @param comparisons  grows by those that took more than a look at a label
 constexpr std::size_t keep_non_dominated(std::vector<Label>& labels, std::size_t& comparisons) {
   std::size_t kept = 0;
-  if (std::all_of(labels.begin(), labels.end(), [](const Label& l) { return l.fill == l.time; })) {
+  if (std::all_of(labels.begin(), labels.end(), [](const Label& l) { return l.fill == l.time && l.has_three(); })) {
     KeptLabels best;
     for (std::size_t i = 0; i < labels.size(); ++i) {
       const Label label = labels[i];
@@ -113,10 +113,10 @@ constexpr std::size_t keep_non_dominated(std::vector<Label>& labels, std::size_t
     }
     return kept;
   }
-  const auto dominates = [](const Label& a, const Label& b) {
-    return a.fill <= b.fill && a.per_iteration <= b.per_iteration && a.top <= b.top && a.kept <= b.kept;
+  const auto no_more = [](const Label& a, const Label& b) {
+    return dominates(static_cast<const Terms&>(a), static_cast<const Terms&>(b)) && a.top <= b.top && a.kept <= b.kept;
   };
-  return keep_non_dominated(labels, dominates, 256 * labels.size(), comparisons);
+  return keep_non_dominated(labels, no_more, 256 * labels.size(), comparisons);
 }
 
 }  // namespace detail

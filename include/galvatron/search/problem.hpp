@@ -10,6 +10,7 @@
 #pragma once
 
 #include <algorithm>
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
@@ -36,6 +37,7 @@ struct Choice {
   double weights = 0;                   ///< part of backward that may be deferred (see cost::StageSeconds)
   double synchronise = 0;               ///< once an iteration: gradients
   double update = 0;                    ///< once an iteration: optimizer
+  double link = 0;                      ///< of a link that all stages share, between host and devices
   std::int64_t states = 0;              ///< parameters, gradients, optimizer
   std::int64_t stash = 0;               ///< for each micro-batch in flight
   std::int64_t deferred = 0;            ///< besides, for each whose weight gradients are deferred
@@ -46,6 +48,7 @@ struct Choice {
   std::int64_t pass_through = 0;        ///< of them, what a stage keeps once for all its layers of a layout
   int layout = 0;                       ///< of its activations; a change between neighbours is a re-layout
   int tag = 0;                          ///< the caller's name for the strategy, the same in every type
+  std::uint64_t kind = 0;               ///< one bit, where kinds of strategies cost: see Objective::kind_seconds
 
   [[nodiscard]] constexpr double seconds() const { return forward + backward; }
   [[nodiscard]] constexpr double per_iteration() const { return synchronise + update; }
@@ -87,28 +90,47 @@ struct Terms {
   double time = 0;           ///< T: seconds of a micro-batch
   double fill = 0;           ///< T - deferred W: of them, what counts while the pipeline fills and drains
   double per_iteration = 0;  ///< U: seconds once an iteration
+  double link = 0;           ///< H: seconds of an iteration on the link that all stages share
+  std::uint64_t kinds = 0;   ///< of strategies, a set of bits
   friend constexpr bool operator==(const Terms&, const Terms&) = default;
 
+  /// Layers, one after the other.
   constexpr Terms& operator+=(const Terms& other) {
     time += other.time;
     fill += other.fill;
     per_iteration += other.per_iteration;
+    link += other.link;
+    kinds |= other.kinds;
     return *this;
   }
   friend constexpr Terms operator+(Terms a, const Terms& b) { return a += b; }
+  /// Stages beside each other: the slowest, all that fills, the largest per-iteration cost.
+  friend constexpr Terms joined(const Terms& a, const Terms& b) {
+    return {std::max(a.time, b.time), a.fill + b.fill, std::max(a.per_iteration, b.per_iteration), a.link + b.link,
+            a.kinds | b.kinds};
+  }
+  /// T, F and U are all that there is.
+  [[nodiscard]] constexpr bool has_three() const { return link == 0 && kinds == 0; }
+  /// Whether `a` may stand for `b` whatever else an assignment has.
+  friend constexpr bool dominates(const Terms& a, const Terms& b) {
+    return a.time <= b.time && a.fill <= b.fill && a.per_iteration <= b.per_iteration && a.link <= b.link &&
+           (a.kinds & ~b.kinds) == 0;
+  }
   /// With a share of the per-iteration cost that counts as seconds of a micro-batch.
   [[nodiscard]] constexpr double time_with(double share) const { return time + share * per_iteration; }
   /// The least of both in every number.
   friend constexpr Terms min(const Terms& a, const Terms& b) {
-    return {std::min(a.time, b.time), std::min(a.fill, b.fill), std::min(a.per_iteration, b.per_iteration)};
+    return {std::min(a.time, b.time), std::min(a.fill, b.fill), std::min(a.per_iteration, b.per_iteration),
+            std::min(a.link, b.link), a.kinds & b.kinds};
   }
 };
 
 /// Seconds of an iteration, of stages with the terms T_i, F_i = T_i - deferred W_i (the seconds that the schedule may
-/// defer) and U_i:
+/// defer), U_i and H_i, and with n kinds of strategies:
 ///
-///     alone (fill_drain sum_i F_i + steady max_i T_i) + max_i U_i
-///     and at least m / P sum_i F_i + max_i U_i where stages share cores
+///     alone (fill_drain sum_i F_i + steady max_i T_i) + max_i U_i + kind_seconds (n - 1)
+///     and at least m / P sum_i F_i + max_i U_i + kind_seconds (n - 1) where stages share cores
+///     and at least         sum_i H_i + max_i U_i + kind_seconds (n - 1)
 ///
 /// with the weights of cost::pipeline_weights. On a machine with a core for each rank `alone` is 1. Where ranks share
 /// cores, seconds are those with every rank at work; a stage that works while others wait is faster (`alone` < 1), and
@@ -118,21 +140,27 @@ struct Objective {
   int microbatches = 1;
   double alone = 1;
   bool shared = false;
+  bool has_link = false;    ///< some choice has traffic on the shared link
+  double kind_seconds = 0;  ///< of every kind of strategies beyond the first; for at most 64 kinds
   cost::PipelineWeights weights{};
 
-  [[nodiscard]] constexpr double operator()(double sum_fill, double slowest, double per_iteration) const {
-    const double pipeline = alone * (weights.fill_drain * sum_fill + weights.steady * slowest);
-    return std::max(pipeline, shared ? microbatches * sum_fill / stages : 0.0) + per_iteration;
+  /// @param all  of all stages, joined
+  [[nodiscard]] constexpr double operator()(const Terms& all) const {
+    const double pipeline = alone * (weights.fill_drain * all.fill + weights.steady * all.time);
+    return std::max({pipeline, shared ? microbatches * all.fill / stages : 0.0, all.link}) + all.per_iteration +
+           kind_seconds * std::max(0, std::popcount(all.kinds) - 1);
   }
   /// The seconds T that count as much as one second of per-iteration cost, if every stage had them.
   [[nodiscard]] constexpr double share_of_iteration() const {
-    return 1 / (stages == 1 ? (*this)(1, 1, 0) : alone * (stages * weights.fill_drain + weights.steady));
+    return 1 / (stages == 1 ? (*this)({1, 1}) : alone * (stages * weights.fill_drain + weights.steady));
   }
   /// What a choice adds to its stage. With one stage all of the objective is one sum: time then has all of it.
   [[nodiscard]] constexpr Terms terms_of(const Choice& c) const {
-    if (stages > 1) return {c.seconds(), c.seconds() - weights.deferred * c.weights, c.per_iteration()};
+    const double link = microbatches * c.link;
+    const std::uint64_t kind = kind_seconds > 0 ? c.kind : 0;
+    if (stages > 1) return {c.seconds(), c.seconds() - weights.deferred * c.weights, c.per_iteration(), link, kind};
     const double all = c.seconds() + share_of_iteration() * c.per_iteration();
-    return {all, all, 0};
+    return {all, all, 0, has_link ? link + c.per_iteration() : 0, kind};
   }
 };
 
@@ -206,6 +234,8 @@ struct StageCost {
   double weights = 0;
   double synchronise = 0;
   double update = 0;
+  double link = 0;          ///< of an iteration
+  std::uint64_t kinds = 0;  ///< of its layers
   std::int64_t peak = 0;
 
   [[nodiscard]] constexpr double seconds() const { return forward + backward; }
@@ -241,6 +271,8 @@ constexpr StageCost evaluate_stage(const Problem& problem, const Assignment& pla
     cost.weights += c.weights;
     cost.synchronise += c.synchronise;
     cost.update += c.update;
+    cost.link += problem.objective.microbatches * c.link;
+    cost.kinds |= c.kind;
     const int chunk = problem.chunk_of(layer);
     kept += problem.slots_of(stage, chunk).kept(c);
     workspace = std::max(workspace, workspace_of(c));
@@ -276,18 +308,15 @@ struct Solution {
 /// A whole assignment.
 constexpr Evaluation evaluate(const Problem& problem, const Assignment& plan) {
   Evaluation out;
-  double sum_fill = 0;
-  double slowest = 0;
-  double per_iteration = 0;
+  Terms all;
   for (int stage = 0; stage < problem.stages(); ++stage) {
     const StageCost cost = evaluate_stage(problem, plan, stage);
-    sum_fill += cost.seconds() - problem.objective.weights.deferred * cost.weights;
-    slowest = std::max(slowest, cost.seconds());
-    per_iteration = std::max(per_iteration, cost.per_iteration());
+    const double fill = cost.seconds() - problem.objective.weights.deferred * cost.weights;
+    all = joined(all, {cost.seconds(), fill, cost.per_iteration(), cost.link, cost.kinds});
     out.peak = std::max(out.peak, cost.peak);
     out.stages.push_back(cost);
   }
-  out.seconds = problem.objective(sum_fill, slowest, per_iteration);
+  out.seconds = problem.objective(all);
   return out;
 }
 constexpr Solution evaluated(const Problem& problem, Assignment plan) {

@@ -29,19 +29,22 @@ struct LayerSums {
   /// @param share  of the per-iteration cost that counts in time and fill
   explicit constexpr LayerSums(const Problem& p, double share = 0) {
     constexpr double none = std::numeric_limits<double>::max();
-    std::vector<Terms> least(p.types.size(), {none, none, none});
+    std::vector<Terms> least(p.types.size(), {none, none, none, none, ~std::uint64_t{0}});
     for (std::size_t i = 0; i < least.size(); ++i)
       for (const Choice& c : p.types[i]) {
-        const Terms terms = p.objective.terms_of(c);
-        const double shared = share * terms.per_iteration;
-        least[i] = min(least[i], {terms.time + shared, terms.fill + shared, terms.per_iteration});
+        Terms terms = p.objective.terms_of(c);
+        terms.time += share * terms.per_iteration;
+        terms.fill += share * terms.per_iteration;
+        least[i] = min(least[i], terms);
       }
     for (const int type : p.layers) before.push_back(before.back() + nth(least, type));
   }
   /// No assignment is faster: some stage has at least the mean of all.
   [[nodiscard]] constexpr double seconds(const Problem& p) const {
-    const Terms& all = before.back();
-    return p.objective(all.fill, all.time / p.stages(), all.per_iteration / p.stages());
+    Terms all = before.back();
+    all.time /= p.stages();
+    all.per_iteration /= p.stages();
+    return p.objective(all);
   }
   /// No assignment with these ends is faster.
   [[nodiscard]] constexpr double with_ends(const Problem& p, const TiedEnds& ends) const {
@@ -52,7 +55,7 @@ struct LayerSums {
       return before.rbegin()[1].*term - before[1].*term + a.*term + b.*term;
     };
     const auto largest = [&](double Terms::* term) { return std::max({sum(term) / p.stages(), a.*term, b.*term}); };
-    return p.objective(sum(&Terms::fill), largest(&Terms::time), largest(&Terms::per_iteration));
+    return p.objective({largest(&Terms::time), sum(&Terms::fill), largest(&Terms::per_iteration), sum(&Terms::link)});
   }
 };
 
@@ -107,19 +110,25 @@ class Relaxation {
     const std::vector<Terms>& before = all_[k].sums.before;
     return nth(before, end).fill - nth(before, begin).fill;
   }
+  /// Least H of the layers but [begin, end).
+  [[nodiscard]] constexpr double link_beside(int begin, int end) const {
+    return sums_.before.back().link - (nth(sums_.before, end).link - nth(sums_.before, begin).link);
+  }
   [[nodiscard]] constexpr double fills(std::size_t k) const { return all_[k].sums.before.back().fill; }
 
   /// No assignment is faster that has these sums and this slowest stage in a surrogate.
   [[nodiscard]] constexpr double seconds(std::size_t k, double fills, double slowest) const {
-    return problem_.objective(fills, slowest, k == 0 ? per_iteration_ : 0);
+    const Terms& all = sums_.before.back();
+    return problem_.objective({slowest, fills, k == 0 ? per_iteration_ : 0, all.link, all.kinds});
   }
-  /// The same from both: `fills` and `slowest` do not count per-iteration cost, and the largest is at least
-  /// `per_iteration`. What surrogate k counts at `stages` stages is no more than so often the largest. (A larger one
-  /// would leave less of the surrogate's sums, together never less.)
-  [[nodiscard]] constexpr double seconds(std::size_t k, double per_iteration, double stages, double fills,
-                                         double slowest, double surrogate_fills, double surrogate_slowest) const {
-    return problem_.objective(std::max(fills, surrogate_fills - all_[k].fill_share * stages * per_iteration),
-                              std::max(slowest, surrogate_slowest - all_[k].share * per_iteration), per_iteration);
+  /// The same from both, where no term is less than in `least`. What surrogate k counts at `stages` stages is no more
+  /// than so often the largest per-iteration cost. (A larger one would leave less of the surrogate's sums, together
+  /// never less.)
+  [[nodiscard]] constexpr double seconds(std::size_t k, Terms least, double stages, double surrogate_fills,
+                                         double surrogate_slowest) const {
+    least.fill = std::max(least.fill, surrogate_fills - all_[k].fill_share * stages * least.per_iteration);
+    least.time = std::max(least.time, surrogate_slowest - all_[k].share * least.per_iteration);
+    return problem_.objective(least);
   }
   /// The most T + share * U of a stage in an assignment that takes `limit`.
   [[nodiscard]] constexpr double most_slowest(std::size_t k, double limit) const {

@@ -41,7 +41,8 @@ struct PartialPipeline {
 
   friend constexpr bool operator<(const PartialPipeline& a, const PartialPipeline& b) {
     const auto order = [](const PartialPipeline& p) {
-      return std::tie(p.terms.fill, p.terms.time, p.terms.per_iteration, p.parent, p.length, p.option->label);
+      return std::tie(p.terms.fill, p.terms.time, p.terms.per_iteration, p.terms.link, p.terms.kinds, p.parent,
+                      p.length, p.option->label);
     };
     return order(a) < order(b);
   }
@@ -52,12 +53,18 @@ struct PartialPipeline {
 template <class Score>
 constexpr bool keep_best(std::vector<PartialPipeline>& pipelines, std::size_t most, const Score& score) {
   std::sort(pipelines.begin(), pipelines.end());
-  ParetoFront<double> front;  // of time and per-iteration cost
-  std::erase_if(pipelines, [&](const PartialPipeline& pipeline) {
-    if (front.dominates(pipeline.terms.time, pipeline.terms.per_iteration)) return true;
-    front.add(pipeline.terms.time, pipeline.terms.per_iteration);
-    return false;
-  });
+  if (std::all_of(pipelines.begin(), pipelines.end(), [](const auto& p) { return p.terms.has_three(); })) {
+    ParetoFront<double> front;  // of time and per-iteration cost
+    std::erase_if(pipelines, [&](const PartialPipeline& pipeline) {
+      if (front.dominates(pipeline.terms.time, pipeline.terms.per_iteration)) return true;
+      front.add(pipeline.terms.time, pipeline.terms.per_iteration);
+      return false;
+    });
+  } else {
+    std::size_t comparisons = 0;
+    const auto no_more = [](const auto& p, const auto& q) { return dominates(p.terms, q.terms); };
+    pipelines.resize(keep_non_dominated(pipelines, no_more, unlimited, comparisons));
+  }
   if (pipelines.size() <= most) return false;
   std::vector<double> scores;
   for (const PartialPipeline& pipeline : pipelines) scores.push_back(score(pipeline));
@@ -225,7 +232,7 @@ class Solver {
   [[nodiscard]] constexpr double layout_bound() const {
     if (problem_.stages() > 1) return 0;
     const double seconds = dps_.least_seconds(0);
-    return seconds < infinite ? problem_.objective(seconds, seconds, 0) : 0;
+    return seconds < infinite ? problem_.objective({seconds, seconds}) : 0;
   }
 
   // With the work that is left.
@@ -236,7 +243,7 @@ class Solver {
   }
   [[nodiscard]] constexpr double score(const PartialPipeline& pipeline) const {
     if (limits_.memory_only) return static_cast<double>(pipeline.peak);
-    return problem_.objective(pipeline.terms.fill, pipeline.terms.time, pipeline.terms.per_iteration);
+    return problem_.objective(pipeline.terms);
   }
 
   // Ways to have filled the stages before one, and the good stages that go on from there.
@@ -276,9 +283,7 @@ class Solver {
     // Whether nothing good begins with this. What is less in every number is good if anything is.
     const auto is_pruned = [&](const PartialPipeline& pipeline) {
       if (pipeline.peak > budget) return true;  // its last stage may be of a search with a larger budget
-      const Terms& terms = pipeline.terms;
-      return !limits_.memory_only &&
-             part_bounds_->with_stages(stage + 1, next, terms.fill, terms.time, terms.per_iteration) >= upper;
+      return !limits_.memory_only && part_bounds_->with_stages(stage + 1, next, pipeline.terms) >= upper;
     };
     for (const Start& start : starts) {
       const int length = next - start.begin;
@@ -290,13 +295,13 @@ class Solver {
         least = {min(least.terms, option.terms), std::min(least.peak, option.peak)};
       const bool ascending =
           std::is_sorted(options.begin(), options.end(),
-                         [](const StageOption& a, const StageOption& b) { return a.terms.fill < b.terms.fill; });
+                         [](const StageOption& a, const StageOption& b) { return a.terms.fill < b.terms.fill; }) &&
+          std::all_of(options.begin(), options.end(), [](const StageOption& o) { return o.terms.has_three(); });
       std::int32_t parent = start.parent - 1;
       for (const PartialPipeline& before : *start.before) {
         ++parent;
         const auto with = [&](const StageOption& option) -> PartialPipeline {
-          return {{std::max(before.terms.time, option.terms.time), before.terms.fill + option.terms.fill,
-                   std::max(before.terms.per_iteration, option.terms.per_iteration)},
+          return {joined(before.terms, option.terms),
                   std::max(before.peak, option.peak),
                   parent,
                   length,

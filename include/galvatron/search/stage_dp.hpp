@@ -133,7 +133,7 @@ class StageDp {
   // What a stage still has after some of its layers, at least.
   struct Ahead {
     double bytes = 0;                        // that the layers that are open keep
-    double per_iteration = 0;                // of them
+    Terms least;                             // of assignments, without what the layers before have
     std::array<PiecewiseLinear, 3> seconds;  // in each surrogate
   };
   // The labels after a layer.
@@ -179,7 +179,9 @@ class StageDp {
     for (std::size_t k = 0; k < relaxation_.size() - (layouts_ != nullptr ? 1 : 0); ++k)
       out.seconds[k] = relaxation_.ranges(k).bound(role_.stage, begin, end);
     const std::vector<Terms>& before = relaxation_.sums().before;
-    out.per_iteration = nth(before, end).per_iteration - nth(before, begin).per_iteration;
+    out.least = {within_.slowest.front(), within_.fills.front(),
+                 nth(before, end).per_iteration - nth(before, begin).per_iteration,
+                 relaxation_.link_beside(role_.begin, begin)};
     return out;
   }
   // Where questions to the bounds of an Ahead begin.
@@ -192,13 +194,15 @@ class StageDp {
     const auto room = static_cast<double>(budget_ - label.top);
     if (ahead.bytes > room) return true;
     if (limits_.memory_only) return false;
-    const double per_iteration = label.per_iteration + ahead.per_iteration;
+    Terms least = ahead.least;
+    least.per_iteration += label.per_iteration;
+    least.link += label.link;
+    least.kinds |= label.kinds;
     for (std::size_t k = relaxation_.size(); k-- > 0;) {  // the last one sees most
       const PiecewiseLinear& rest = k + 1 == relaxation_.size() ? open : ahead.seconds[k];
       const double own = label.time_with(relaxation_.share(k)) + rest.seconds(room, places[k]);
-      if (own > within_.most[k] ||
-          relaxation_.seconds(k, per_iteration, problem_.stages(), within_.fills.front(), within_.slowest.front(),
-                              within_.fills[k], std::max(own, within_.slowest[k])) >= within_.seconds)
+      if (own > within_.most[k] || relaxation_.seconds(k, least, problem_.stages(), within_.fills[k],
+                                                       std::max(own, within_.slowest[k])) >= within_.seconds)
         return true;
     }
     return false;

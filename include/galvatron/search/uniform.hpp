@@ -158,9 +158,9 @@ class UniformBounds {
     }
     // Some stage has at least the mean of all, and some at least so many blocks.
     const int blocks = (p_.movable() + p_.stages() - 1) / p_.stages();
-    out.seconds =
-        p_.objective(all.fill, std::max(all.time / p_.stages(), blocks * block_time), all.per_iteration / p_.stages()) *
-        (1 - 1e-12);
+    out.seconds = p_.objective({std::max(all.time / p_.stages(), blocks * block_time), all.fill,
+                                all.per_iteration / p_.stages()}) *
+                  (1 - 1e-12);
     out.peak = p_.fixed + workspace +
                std::max(static_cast<std::int64_t>(kept / p_.stages() * (1 - 1e-12)), blocks * block_bytes);
     if (!comparable_) out.seconds = 0;
