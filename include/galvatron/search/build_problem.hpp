@@ -324,7 +324,7 @@ std::vector<Case> make_cases(const ModelSpec& model, const Cluster& cluster, con
     return out;
   };
   // What a case of one strategy has besides, its layers above all, takes as much memory as so many choices.
-  const std::size_t besides = options.one_strategy ? 10 + model.blocks.size() / 32 : 0;
+  const std::size_t besides = options.one_strategy ? 20 + model.blocks.size() / 16 : 0;
   const auto choices = [&] {
     std::size_t sum = 0;
     for (std::size_t i = 0; i < specs.size(); ++i)

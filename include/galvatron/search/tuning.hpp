@@ -15,7 +15,7 @@ inline constexpr std::int64_t most_work = 16'000'000;
 /// Choices that the problems of a search may have together, about, times the effort: a search of more is narrowed, so
 /// that its time and memory stay bounded (a choice takes some 150 bytes and a microsecond). Searches on up to some
 /// thousand devices, or on a number of devices with few divisors, have less.
-inline constexpr std::size_t most_choices = 12'000'000;
+inline constexpr std::size_t most_choices = 10'000'000;
 /// Comparisons of two labels, or extensions of a partial pipeline, that take as long as making a label.
 inline constexpr std::size_t comparisons_of_a_label = 16;
 /// Where few are enough to find a good plan: choices of the core, labels of the quick pass, labels and partial
