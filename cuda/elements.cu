@@ -32,8 +32,8 @@ GALVATRON_INSTANTIATE_RUNS(bfloat16, bfloat16)
 #define GALVATRON_INSTANTIATE_POINTWISE(T)                                                                           \
   template void Stream::launch(const Geometry&, const ForElements<Map<kernels::Sum, T, T, T>>&);                     \
   template void Stream::launch(const Geometry&, const ForElements<Map<kernels::Product, T, T, T>>&);                 \
-  template void Stream::launch(const Geometry&, const ForElements<Map<kernels::Forward<kernels::Gelu>, T, T, T>>&);  \
-  template void Stream::launch(const Geometry&, const ForElements<Map<kernels::Forward<kernels::Relu>, T, T, T>>&);  \
+  template void Stream::launch(const Geometry&, const ForElements<Map<kernels::Gelu, T, T, T>>&);                    \
+  template void Stream::launch(const Geometry&, const ForElements<Map<kernels::Relu, T, T, T>>&);                    \
   template void Stream::launch(const Geometry&, const ForElements<Map<kernels::Backward<kernels::Gelu>, T, T, T>>&); \
   template void Stream::launch(const Geometry&, const ForElements<Map<kernels::Backward<kernels::Relu>, T, T, T>>&); \
   template void Stream::launch(const Geometry&, const ForElements<Gate<T, false>>&);                                 \

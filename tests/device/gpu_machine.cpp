@@ -201,7 +201,7 @@ TEST_CASE("cuBLASLt has products with GELU and with its gradient, which are the 
                                small.data()));
 }
 
-void compare_attention(TestMachine& machine, TestHost& host, const AttentionShape& s, bool deterministic = true) {
+void compare_attention(TestMachine& machine, TestHost& host, const AttentionShape& s) {
   CAPTURE(cuda::cudnn::to_string(s, true));
   std::mt19937 random(7);
   const auto q = random_tensor<bfloat16>(random, s.queries * s.batch * s.q_stride);
@@ -235,7 +235,7 @@ void compare_attention(TestMachine& machine, TestHost& host, const AttentionShap
     CHECK(relative_difference(gdq.get(), dq) < 1e-2);
     CHECK(relative_difference(gdk.get(), dk) < 1e-2);
     CHECK(relative_difference(gdv.get(), dv) < 1e-2);
-    if (run == 1 && deterministic) CHECK(same_bits(gdq.get(), first));
+    if (run == 1) CHECK(same_bits(gdq.get(), first));
     first = gdq.get();
   }
 }
@@ -273,7 +273,7 @@ TEST_CASE("cuDNN's attention is the host's") {
   for (const std::string& line : machine->attention_refusals()) MESSAGE(line);
 }
 
-TEST_CASE("cuDNN's backward attention a part of the heads at a time, and in any order") {
+TEST_CASE("cuDNN's backward attention a part of the heads at a time") {
   const AttentionShape s{.batch = 2,
                          .queries = 512,
                          .keys = 512,
@@ -284,12 +284,9 @@ TEST_CASE("cuDNN's backward attention a part of the heads at a time, and in any 
                          .q_stride = 512,
                          .kv_stride = 256,
                          .out_stride = 512};
-  TestHost host(2);
   first_gpu();
   cuda::Stream stream;
   const cuda::DeviceMemory memory({std::int64_t{3} << 20});  // two of eight query heads at a time
-  TestMachine loose(cuda::Machine::library_workspace_bytes(), false);
-  compare_attention(loose, host, s, false);
   TestMachine machine;
   cuda::Attention small(stream, {memory.data(), memory.size().count}, cuda::describe_device(0).major);
   std::mt19937 random(7);

@@ -182,7 +182,6 @@ struct FlashScoreGradient {
     const int first_query = (part.first_tile + tile) * Tiles::rows;
     const int warp = block.thread() / warp_threads;
     const int lane = block.thread() % warp_threads;
-    const int first_row = first_query + 16 * warp;
 
     float sums[Tiles::pieces][4] = {};
     const auto first = static_cast<int>(static_cast<std::int64_t>(problem.units) * group / part.groups);
@@ -198,11 +197,7 @@ struct FlashScoreGradient {
       block.sync();
       float p[Tiles::pieces][4] = {};
       float ds[Tiles::pieces][4] = {};
-      multiply_rows<D>(block, tiles.keeps(0) + 16 * warp * Tiles::stride, tiles.passes(0), p);
-      multiply_rows<D>(block, tiles.keeps(1) + 16 * warp * Tiles::stride, tiles.passes(1), ds);
-      problem.template to_scores<false>(block, head, first_row, first_key, tiles.row_marks() + 16 * warp,
-                                        tiles.column_marks(), p);
-      differentiate<false>(block, tiles.of_queries() + 16 * warp, p, ds);
+      differentiate<D, false>(block, problem, tiles, head, first_query + 16 * warp, first_key, p, ds);
       GALVATRON_UNROLL
       for (int j = 0; j < Tiles::pieces; ++j)
         for (int i = 0; i < 4; ++i) sums[j][i] += ds[j][i];

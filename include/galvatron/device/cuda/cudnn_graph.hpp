@@ -254,11 +254,11 @@ inline std::vector<Choice> choices(const Object& operations, const Target& targe
   return found;
 }
 
-/// The first of the library's choices within that workspace, compiled; when `deterministic`, one that gives the same
-/// bits every time. Throws Refused with the last reason when there is none, NeedsWorkspace when more would have helped.
+/// The first of the library's choices within that workspace that gives the same bits every time, compiled. Throws
+/// Refused with the last reason when there is none, NeedsWorkspace when more would have helped.
 class Plan {
  public:
-  Plan(const Graph& graph, const Target& target, std::int64_t most_workspace, bool deterministic)
+  Plan(const Graph& graph, const Target& target, std::int64_t most_workspace)
       : plan_(CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR, "plan") {
     const Object operations = graph.finished(target);
     std::string reason = "cuDNN has no engine for it";
@@ -272,7 +272,7 @@ class Plan {
     };
     for (const auto mode : {CUDNN_HEUR_MODE_A, CUDNN_HEUR_MODE_FALLBACK})
       for (const Choice& choice : choices(operations, target, mode)) {
-        if (choice.varies && deterministic) {
+        if (choice.varies) {
           reason = "cuDNN's engine gives other bits every time";
           continue;
         }

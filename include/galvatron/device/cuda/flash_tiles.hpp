@@ -184,6 +184,15 @@ struct FlashBlock {
   int tile;
 };
 
+/// A tile of a head's queries.
+struct QueryTile {
+  int unit;
+  int head;
+  int kv_head;
+  int first;
+  int end;  ///< of the keys that they see
+};
+
 /// T is the type of activations. Rows of a tensor are tokens of the whole problem; see AttentionShape, WindowShape and
 /// AttentionBias.
 template <class T>
@@ -229,6 +238,15 @@ struct FlashProblem {
     const auto pair = static_cast<int>(index / tiles);
     return {first_unit + pair / heads_of_unit, pair % heads_of_unit, static_cast<int>(index % tiles)};
   }
+
+  /// The tile of a block that has `rows` queries, those that see the most keys first; and the number of such blocks.
+  [[nodiscard]] GALVATRON_KERNEL QueryTile query_tile(std::int64_t index, int rows) const {
+    const int tiles = (queries + rows - 1) / rows;
+    const FlashBlock at = block_of(index, heads, tiles);
+    const int first = (tiles - 1 - at.tile) * rows;
+    return {at.unit, at.head, at.head / group(), first, causal && first + rows < keys ? first + rows : keys};
+  }
+  [[nodiscard]] std::int64_t query_tiles(int rows) const { return divide_up(queries, rows) * heads * units; }
 
   /// The sample of a unit.
   [[nodiscard]] GALVATRON_KERNEL int sample_of(int unit) const {

@@ -40,7 +40,7 @@ struct ClipScale {
 template <int size>
 GALVATRON_KERNEL void get_words(const kernels::RandomStream& stream, std::uint64_t place, std::uint32_t (&to)[size]) {
   static_assert(size == 1 || size == 4);
-  const std::array<std::uint32_t, 4> words = stream.block(place / 4);
+  const std::array<std::uint32_t, 4> words = random_block(stream.seed, stream.stream, place / 4);
   if constexpr (size == 4) {
     for (int j = 0; j < size; ++j) to[j] = words[static_cast<unsigned>(j)];
   } else {  // no index that is not known: it would put the words into memory

@@ -144,11 +144,7 @@ struct Rotary {
       get_elements(at + half.value(), right);
       get_elements(cosines + angle, cosine);
       get_elements(sines + angle, sine);
-      for (int j = 0; j < size; ++j) {
-        const kernels::Rotated rotated = kernels::rotate(left[j], right[j], cosine[j], sine[j]);
-        left[j] = rotated.first;
-        right[j] = rotated.second;
-      }
+      for (int j = 0; j < size; ++j) kernels::rotate(left[j], right[j], cosine[j], sine[j]);
       put_elements(at, left);
       put_elements(at + half.value(), right);
     }
@@ -172,8 +168,8 @@ void bias_rows(auto& launcher, std::int64_t rows, std::int64_t n, const T* bias,
 /// g (rows, n) from u (rows, n), or (rows, 2n) = gate | up for SwiGLU.
 template <class T>
 void activation_forward(auto& launcher, ActivationKind kind, std::int64_t rows, std::int64_t n, const T* u, T* g) {
-  if (kind == ActivationKind::gelu) return map<kernels::Forward<kernels::Gelu>>(launcher, rows * n, u, u, g);
-  if (kind == ActivationKind::relu) return map<kernels::Forward<kernels::Relu>>(launcher, rows * n, u, u, g);
+  if (kind == ActivationKind::gelu) return map<kernels::Gelu>(launcher, rows * n, u, u, g);
+  if (kind == ActivationKind::relu) return map<kernels::Relu>(launcher, rows * n, u, u, g);
   if (n > 0) for_elements(launcher, rows * n, is_packed<T>(n, u, g), Gate<T, false>{Divisor(n), u, nullptr, g});
 }
 

@@ -48,23 +48,9 @@ class ScratchFloats {
   std::int64_t left_;
 };
 
-/// Where the heads of a tensor's rows lie.
-struct HeadRows {
-  std::int64_t batch;
-  std::int64_t head_dim;
-  std::int64_t stride;  ///< elements between rows
-
-  [[nodiscard]] std::int64_t at(std::int64_t token, std::int64_t sample, std::int64_t head) const {
-    return (token * batch + sample) * stride + head * head_dim;
-  }
-  /// Elements between a sample's successive tokens.
-  [[nodiscard]] std::int64_t step() const { return batch * stride; }
-};
-
 /// Where the parts of an attention lie; see AttentionShape.
 struct AttentionLayout {
   AttentionShape shape;
-  HeadRows q, kv, dq, dkv, out;
   std::int64_t width;  ///< head_dim padded to tile columns
   std::int64_t group;  ///< query heads per key/value head
   std::int64_t query_blocks;
@@ -72,11 +58,6 @@ struct AttentionLayout {
 
   explicit AttentionLayout(const AttentionShape& s)
       : shape(s),
-        q{s.batch, s.head_dim, s.q_stride},
-        kv{s.batch, s.head_dim, s.kv_stride},
-        dq{s.batch, s.head_dim, s.dq_row()},
-        dkv{s.batch, s.head_dim, s.dkv_row()},
-        out{s.batch, s.head_dim, s.out_stride},
         width(round_up(s.head_dim, tile_columns)),
         group(s.heads / s.kv_heads),
         query_blocks(divide_up(s.queries, query_block)),
@@ -85,6 +66,12 @@ struct AttentionLayout {
       throw DeviceFailure("the host's attention has heads of at most " + std::to_string(longest_head) +
                           " elements, not " + std::to_string(s.head_dim));
   }
+  /// Of a head in a tensor with rows of `stride` elements.
+  [[nodiscard]] std::int64_t at(std::int64_t stride, std::int64_t token, std::int64_t sample, std::int64_t head) const {
+    return (token * shape.batch + sample) * stride + head * shape.head_dim;
+  }
+  /// Elements between a sample's successive tokens.
+  [[nodiscard]] std::int64_t step(std::int64_t stride) const { return shape.batch * stride; }
   [[nodiscard]] std::int64_t lse_offset(std::int64_t token, std::int64_t sample, std::int64_t head) const {
     return (sample * shape.heads + head) * shape.lse_row() + token;
   }
@@ -186,7 +173,6 @@ GALVATRON_INLINE void attend(const AttentionLayout& layout, std::int64_t first_q
   }
 }
 
-/// o and lse from q, k and v; see Device::attention_forward.
 template <class T>
 void attention_forward(const Team& team, const AttentionShape& shape, const T* q, const T* k, const T* v, T* o,
                        float* lse, const AttentionBias& bias = {}) {
@@ -207,17 +193,18 @@ void attention_forward(const Team& team, const AttentionShape& shape, const T* q
     const QueryState state{scratch.take(query_block * width), scratch.take(query_block * width),
                            scratch.take(query_block), scratch.take(query_block * tile_columns)};
     // All keys of a head are packed once when they fit, else block by block as they are needed.
-    const std::int64_t slots = std::min(layout.key_blocks, scratch.left() / (2 * key_block * width));
-    const bool all_fit = slots == layout.key_blocks;
-    float* packed = scratch.take(std::max<std::int64_t>(1, all_fit ? slots : 1) * 2 * key_block * width);
+    const std::int64_t block_floats = 2 * key_block * width;
+    const bool all_fit = layout.key_blocks * block_floats <= scratch.left();
+    float* packed = scratch.take((all_fit ? layout.key_blocks : 1) * block_floats);
 
     const auto pack = [&](std::int64_t sample, std::int64_t kv_head, std::int64_t block, float* kt) {
-      const std::int64_t offset = layout.kv.at(block * key_block, sample, kv_head);
+      const std::int64_t offset = layout.at(shape.kv_stride, block * key_block, sample, kv_head);
       const std::int64_t keys = layout.keys_of(block * key_block);
       vectorized(team.isa, [&]() GALVATRON_INLINE_LAMBDA {
-        pack_transposed(keys, round_up(keys, tile_columns), shape.head_dim, k + offset, layout.kv.step(), kt,
-                        key_block);
-        pack_rows(keys, keys, shape.head_dim, v + offset, layout.kv.step(), 1.0F, kt + key_block * width, width);
+        pack_transposed(keys, round_up(keys, tile_columns), shape.head_dim, k + offset, layout.step(shape.kv_stride),
+                        kt, key_block);
+        pack_rows(keys, keys, shape.head_dim, v + offset, layout.step(shape.kv_stride), 1.0F, kt + key_block * width,
+                  width);
       });
     };
     std::int64_t passed = 0;
@@ -231,20 +218,20 @@ void attention_forward(const Team& team, const AttentionShape& shape, const T* q
         passed += visible;
         if (!mine) continue;
         for (; all_fit && packed_blocks < visible; ++packed_blocks)
-          pack(sample, kv_head, packed_blocks, packed + packed_blocks * 2 * key_block * width);
+          pack(sample, kv_head, packed_blocks, packed + packed_blocks * block_floats);
         const std::int64_t first_query = block * query_block;
         const std::int64_t rows = std::min(query_block, shape.queries - first_query);
         const std::int64_t padded_rows = round_up(rows, tile_rows);
         for (std::int64_t head = kv_head * layout.group; head < (kv_head + 1) * layout.group; ++head) {
           vectorized(team.isa, [&]() GALVATRON_INLINE_LAMBDA {
-            pack_rows(rows, padded_rows, shape.head_dim, q + layout.q.at(first_query, sample, head), layout.q.step(),
-                      scale, state.q, width);
+            pack_rows(rows, padded_rows, shape.head_dim, q + layout.at(shape.q_stride, first_query, sample, head),
+                      layout.step(shape.q_stride), scale, state.q, width);
           });
           std::fill_n(state.o, padded_rows * width, 0.0F);
           std::fill_n(state.maximum, padded_rows, -std::numeric_limits<float>::infinity());
           std::fill_n(state.sum, padded_rows * tile_columns, 0.0F);
           for (std::int64_t at = 0; at < visible; ++at) {
-            float* kt = packed + (all_fit ? at * 2 * key_block * width : 0);
+            float* kt = packed + (all_fit ? at * block_floats : 0);
             if (!all_fit) pack(sample, kv_head, at, kt);
             with_isa(team.isa, [&]<Isa isa>() GALVATRON_INLINE_LAMBDA {
               attend<isa>(layout, first_query, rows, at * key_block, kt, kt + key_block * width,
@@ -258,7 +245,7 @@ void attention_forward(const Team& team, const AttentionShape& shape, const T* q
               for (std::int64_t i = 0; i < tile_columns; ++i) sum += state.sum[r * tile_columns + i];
               head_lse[r] = state.maximum[r] * kernels::ln_2 + std::log(sum);
               unpack_rows(1, shape.head_dim, state.o + r * width, width, 1.0F / sum, false,
-                          o + layout.out.at(first_query + r, sample, head), 0);
+                          o + layout.at(shape.out_stride, first_query + r, sample, head), 0);
             }
           });
         }
@@ -267,7 +254,6 @@ void attention_forward(const Team& team, const AttentionShape& shape, const T* q
   });
 }
 
-/// o and lse take in the results of another part of the keys; see the Device concept.
 template <class T>
 void attention_merge(const Team& team, const AttentionShape& shape, const T* o_part, const float* lse_part, float* o,
                      float* lse) {
@@ -294,13 +280,8 @@ struct KeyTiles {
   float* dk;  ///< (96, width)
   float* dv;  ///< (96, width)
 
-  static std::int64_t floats(std::int64_t width) { return 5 * key_block * width; }
-  KeyTiles(float* at, std::int64_t width)
-      : kt(at),
-        vt(at + key_block * width),
-        k(at + 2 * key_block * width),
-        dk(at + 3 * key_block * width),
-        dv(at + 4 * key_block * width) {}
+  /// All in one run of memory, each of `tile` floats.
+  KeyTiles(float* at, std::int64_t tile) : kt(at), vt(kt + tile), k(vt + tile), dk(k + tile), dv(dk + tile) {}
 };
 
 /// A packed block of queries of one head with its gradient.
@@ -371,7 +352,6 @@ GALVATRON_INLINE void attend_backward(const AttentionLayout& layout, std::int64_
   }
 }
 
-/// dq, dk, dv from the forward pass's tensors and d_o; delta, as lse, becomes row sums of o * d_o.
 template <class T>
 void attention_backward(const Team& team, const AttentionShape& shape, const T* q, const T* k, const T* v, const T* o,
                         const float* lse, const T* d_o, T* dq, T* dk, T* dv, float* delta,
@@ -389,17 +369,15 @@ void attention_backward(const Team& team, const AttentionShape& shape, const T* 
 
   on_threads(threads, [&](int thread) {
     ScratchFloats scratch(team.scratch_of(thread));
-    const QueryTiles queries{scratch.take(tile),
-                             scratch.take(tile),
-                             scratch.take(tile),
-                             scratch.take(query_block * key_block),
-                             scratch.take(query_block * key_block),
-                             scratch.take(query_block),
-                             scratch.take(query_block)};
-    const std::int64_t span = std::clamp<std::int64_t>(scratch.left() / KeyTiles::floats(width), 1, layout.key_blocks);
-    float* spans = scratch.take(span * KeyTiles::floats(width));
+    QueryTiles queries{};
+    for (float** part : {&queries.q, &queries.d_o, &queries.dq}) *part = scratch.take(tile);
+    for (float** part : {&queries.p, &queries.ds}) *part = scratch.take(query_block * key_block);
+    for (float** part : {&queries.lse, &queries.delta}) *part = scratch.take(query_block);
+    const std::int64_t floats = 5 * key_block * width;  // of KeyTiles
+    const std::int64_t span = std::clamp<std::int64_t>(scratch.left() / floats, 1, layout.key_blocks);
+    float* spans = scratch.take(span * floats);
 
-    const auto tiles = [&](std::int64_t at) { return KeyTiles(spans + at * KeyTiles::floats(width), width); };
+    const auto tiles = [&](std::int64_t at) { return KeyTiles(spans + at * floats, key_block * width); };
     const std::int64_t first_unit = units * thread / threads;
     const std::int64_t own_units = units * (thread + 1) / threads - first_unit;
     for (std::int64_t i = 0; i < own_units * (pairs / units); ++i) {
@@ -408,37 +386,39 @@ void attention_backward(const Team& team, const AttentionShape& shape, const T* 
       const std::int64_t kv_head = pair % shape.kv_heads;
       // Packs a block of keys and clears its gradients.
       const auto pack_keys = [&](std::int64_t first, const KeyTiles& keys) {
-        const std::int64_t offset = layout.kv.at(first, sample, kv_head);
+        const std::int64_t offset = layout.at(shape.kv_stride, first, sample, kv_head);
         const std::int64_t count = layout.keys_of(first);
         const std::int64_t padded = round_up(count, tile_columns);
         vectorized(team.isa, [&]() GALVATRON_INLINE_LAMBDA {
-          pack_transposed(count, padded, shape.head_dim, k + offset, layout.kv.step(), keys.kt, key_block);
-          pack_transposed(count, padded, shape.head_dim, v + offset, layout.kv.step(), keys.vt, key_block);
-          pack_rows(count, count, shape.head_dim, k + offset, layout.kv.step(), 1.0F, keys.k, width);
+          pack_transposed(count, padded, shape.head_dim, k + offset, layout.step(shape.kv_stride), keys.kt, key_block);
+          pack_transposed(count, padded, shape.head_dim, v + offset, layout.step(shape.kv_stride), keys.vt, key_block);
+          pack_rows(count, count, shape.head_dim, k + offset, layout.step(shape.kv_stride), 1.0F, keys.k, width);
         });
         for (float* gradient : {keys.dk, keys.dv}) std::fill_n(gradient, round_up(count, tile_rows) * width, 0.0F);
       };
       // Writes the gradients of a block of keys.
       const auto unpack_keys = [&](std::int64_t first, const KeyTiles& keys) {
-        const std::int64_t offset = layout.dkv.at(first, sample, kv_head);
+        const std::int64_t offset = layout.at(shape.dkv_row(), first, sample, kv_head);
         const std::int64_t count = layout.keys_of(first);
         vectorized(team.isa, [&]() GALVATRON_INLINE_LAMBDA {
           // The packed queries carry scale * log2(e): what is left of the scale is ln 2.
-          unpack_rows(count, shape.head_dim, keys.dk, width, kernels::ln_2, false, dk + offset, layout.dkv.step());
-          unpack_rows(count, shape.head_dim, keys.dv, width, 1.0F, false, dv + offset, layout.dkv.step());
+          unpack_rows(count, shape.head_dim, keys.dk, width, kernels::ln_2, false, dk + offset,
+                      layout.step(shape.dkv_row()));
+          unpack_rows(count, shape.head_dim, keys.dv, width, 1.0F, false, dv + offset, layout.step(shape.dkv_row()));
         });
       };
       // Packs a block of queries of one head; works out delta when `first_span`, else reads it.
       const auto pack_queries = [&](std::int64_t head, std::int64_t first, std::int64_t rows, bool first_span) {
         const std::int64_t padded_rows = round_up(rows, tile_rows);
         const std::int64_t statistics = layout.lse_offset(first, sample, head);
-        const std::int64_t out_offset = layout.out.at(first, sample, head);
+        const std::int64_t out_offset = layout.at(shape.out_stride, first, sample, head);
         vectorized(team.isa, [&]() GALVATRON_INLINE_LAMBDA {
-          pack_rows(rows, padded_rows, shape.head_dim, q + layout.q.at(first, sample, head), layout.q.step(),
-                    kernels::log2_e / root, queries.q, width);
-          pack_rows(rows, padded_rows, shape.head_dim, d_o + out_offset, layout.out.step(), 1.0F, queries.d_o, width);
+          pack_rows(rows, padded_rows, shape.head_dim, q + layout.at(shape.q_stride, first, sample, head),
+                    layout.step(shape.q_stride), kernels::log2_e / root, queries.q, width);
+          pack_rows(rows, padded_rows, shape.head_dim, d_o + out_offset, layout.step(shape.out_stride), 1.0F,
+                    queries.d_o, width);
           for (std::int64_t r = 0; first_span && r < rows; ++r) {
-            const T* out = o + out_offset + r * layout.out.step();
+            const T* out = o + out_offset + r * layout.step(shape.out_stride);
             const float* gradient = queries.d_o + r * width;
             float sum = 0;
 #pragma omp simd reduction(+ : sum)
@@ -469,7 +449,7 @@ void attention_backward(const Team& team, const AttentionShape& shape, const T* 
               });
             vectorized(team.isa, [&]() GALVATRON_INLINE_LAMBDA {
               unpack_rows(rows, shape.head_dim, queries.dq, width, 1.0F / root, from > 0,
-                          dq + layout.dq.at(first_query, sample, head), layout.dq.step());
+                          dq + layout.at(shape.dq_row(), first_query, sample, head), layout.step(shape.dq_row()));
             });
           }
         }

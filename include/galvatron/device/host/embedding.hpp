@@ -144,10 +144,11 @@ void rotary(const Team& team, std::int64_t rows, std::int64_t b, std::int64_t fi
               T* second = first + half;
 #pragma omp simd
               for (std::int64_t j = 0; j < pairs; ++j) {
-                const auto turned =
-                    kernels::rotate(kernels::get(first[j]), kernels::get(second[j]), cosines[j], sines[j]);
-                kernels::put(first[j], turned.first);
-                kernels::put(second[j], turned.second);
+                float left = kernels::get(first[j]);
+                float right = kernels::get(second[j]);
+                kernels::rotate(left, right, cosines[j], sines[j]);
+                kernels::put(first[j], left);
+                kernels::put(second[j], right);
               }
             }
           }

@@ -65,8 +65,11 @@ class Host {
       if (!accumulate && k == 0) empty_product(m, n, c.data, bias);
       return;
     }
-    const OmpThreads setting(team_.threads);
+    // oneDNN reads the calling thread's setting.
+    const int before = omp_get_max_threads();
+    omp_set_num_threads(team_.threads);
     products_.multiply(product_of<T, C>(kind, m, n, k, accumulate, !bias.empty()), a.data, b.data, bias.data, c.data);
+    omp_set_num_threads(before);
   }
 
   template <class C>
@@ -155,23 +158,6 @@ class Host {
   }
 
  private:
-  /// Sets the calling thread's OpenMP team size, which oneDNN reads, for a while.
-  class OmpThreads {
-   public:
-    explicit OmpThreads(int threads) : before_(omp_get_max_threads()), change_(before_ != threads) {
-      if (change_) omp_set_num_threads(threads);
-    }
-    ~OmpThreads() {
-      if (change_) omp_set_num_threads(before_);
-    }
-    OmpThreads(const OmpThreads&) = delete;
-    OmpThreads& operator=(const OmpThreads&) = delete;
-
-   private:
-    int before_;
-    bool change_;
-  };
-
   /// c = 0 or bias in every row: a product over no elements.
   template <class T>
   static void empty_product(std::int64_t m, std::int64_t n, auto* c, View<const T> bias) {

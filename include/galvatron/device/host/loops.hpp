@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <type_traits>
 
 #include <omp.h>
@@ -113,50 +114,32 @@ void for_runs(const Team& team, std::int64_t n, std::int64_t unit, std::int64_t 
 
 namespace galvatron::device::host {
 
-// In memory, where they may start at any element. Templates lose these attributes: never make or deduce them there.
-typedef float FloatsAt8 __attribute__((vector_size(8), aligned(4), may_alias));
-typedef float FloatsAt16 __attribute__((vector_size(16), aligned(4), may_alias));
-typedef float FloatsAt32 __attribute__((vector_size(32), aligned(4), may_alias));
-typedef float FloatsAt64 __attribute__((vector_size(64), aligned(4), may_alias));
-typedef std::uint32_t WordsAt16 __attribute__((vector_size(16), aligned(4), may_alias));
-typedef std::uint32_t WordsAt32 __attribute__((vector_size(32), aligned(4), may_alias));
-typedef std::uint32_t WordsAt64 __attribute__((vector_size(64), aligned(4), may_alias));
-typedef std::uint16_t ShortsAt8 __attribute__((vector_size(8), aligned(2), may_alias));
-typedef std::uint16_t ShortsAt16 __attribute__((vector_size(16), aligned(2), may_alias));
-typedef std::uint16_t ShortsAt32 __attribute__((vector_size(32), aligned(2), may_alias));
-
-/// What loops of an instruction set read and write: as many floats as a register has, half as many, their bits, and as
-/// many 16-bit numbers.
+/// As many floats as a register has, in memory, where they may start at any element. Templates lose these attributes:
+/// never make or deduce them there.
 template <Isa isa>
-struct VectorsInMemory {
-  using FloatAt = FloatsAt16;
-  using HalfAt = FloatsAt8;
-  using WordAt = WordsAt16;
-  using ShortAt = ShortsAt8;
+struct VectorInMemory;
+template <>
+struct VectorInMemory<Isa::portable> {
+  typedef float FloatAt __attribute__((vector_size(16), aligned(4), may_alias));
 };
 template <>
-struct VectorsInMemory<Isa::avx2> {
-  using FloatAt = FloatsAt32;
-  using HalfAt = FloatsAt16;
-  using WordAt = WordsAt32;
-  using ShortAt = ShortsAt16;
+struct VectorInMemory<Isa::avx2> {
+  typedef float FloatAt __attribute__((vector_size(32), aligned(4), may_alias));
 };
 template <>
-struct VectorsInMemory<Isa::avx512> {
-  using FloatAt = FloatsAt64;
-  using HalfAt = FloatsAt32;
-  using WordAt = WordsAt64;
-  using ShortAt = ShortsAt32;
+struct VectorInMemory<Isa::avx512> {
+  typedef float FloatAt __attribute__((vector_size(64), aligned(4), may_alias));
 };
 
 /// The vector types of an instruction set; those here are for registers.
 template <Isa isa>
-struct Vectors : VectorsInMemory<isa> {
+struct Vectors : VectorInMemory<isa> {
   static constexpr std::int64_t lanes = isa == Isa::avx512 ? 16 : isa == Isa::avx2 ? 8 : 4;
   typedef float Float __attribute__((vector_size(4 * lanes)));
   typedef std::uint32_t Word __attribute__((vector_size(4 * lanes)));   ///< the bits of a Float
-  typedef std::uint16_t Short __attribute__((vector_size(2 * lanes)));  ///< a ShortAt
-  typedef double Doubles __attribute__((vector_size(4 * lanes)));       ///< of a HalfAt
+  typedef std::uint16_t Short __attribute__((vector_size(2 * lanes)));  ///< as many 16-bit numbers
+  typedef float Half __attribute__((vector_size(2 * lanes)));
+  typedef double Doubles __attribute__((vector_size(4 * lanes)));  ///< those of a Half
 };
 using Floats16 = Vectors<Isa::portable>::Float;  ///< of 16 bytes
 using Floats32 = Vectors<Isa::avx2>::Float;
@@ -196,7 +179,9 @@ GALVATRON_INLINE void get_lanes(const bfloat16* x, typename S::Float& v) {
     v = kernels::get(*x);
   } else {
     using Words = decltype(typename S::Float{} < typename S::Float{});
-    const Words wide = __builtin_convertvector(*reinterpret_cast<const typename S::ShortAt*>(x), Words) << 16;
+    typename S::Short halves;
+    std::memcpy(&halves, x, sizeof halves);
+    const Words wide = __builtin_convertvector(halves, Words) << 16;
     v = reinterpret_cast<typename S::Float>(wide);
   }
 }
@@ -216,7 +201,8 @@ GALVATRON_INLINE void put_lanes(bfloat16* x, const typename S::Float& v) {
     const Words rounded = (u + 0x7fffU + ((u >> 16) & 1U)) >> 16;
     const Words quiet = (u >> 16) | 0x40U;
     const Words chosen = v == v ? rounded : quiet;
-    *reinterpret_cast<typename S::ShortAt*>(x) = __builtin_convertvector(chosen, typename S::Short);
+    const auto halves = __builtin_convertvector(chosen, typename S::Short);
+    std::memcpy(static_cast<void*>(x), &halves, sizeof halves);
   }
 }
 
@@ -229,11 +215,12 @@ GALVATRON_INLINE void put_lanes_stochastically(bfloat16* x, const typename S::Fl
   } else {
     using Words = typename S::Word;
     const Words u = reinterpret_cast<Words>(v);
-    const Words bits = (*reinterpret_cast<const typename S::WordAt*>(random) >> low) & 0xffffU;
-    const Words added = (u & 0x7f800000U) == 0x7f800000U ? Words{} : bits;
+    Words bits;
+    std::memcpy(&bits, random, sizeof bits);
+    const Words added = (u & 0x7f800000U) == 0x7f800000U ? Words{} : (bits >> low) & 0xffffU;
     const Words quiet = (u & 0x7fffffffU) > 0x7f800000U ? Words{} + 0x40U : Words{};
-    *reinterpret_cast<typename S::ShortAt*>(x) =
-        __builtin_convertvector(((u + added) >> 16) | quiet, typename S::Short);
+    const auto halves = __builtin_convertvector(((u + added) >> 16) | quiet, typename S::Short);
+    std::memcpy(static_cast<void*>(x), &halves, sizeof halves);
   }
 }
 

@@ -86,8 +86,8 @@ void for_gates(const Team& team, std::int64_t rows, std::int64_t n, const auto& 
 /// g (rows, n) from u (rows, n), or (rows, 2n) for SwiGLU.
 template <class T>
 void activation_forward(const Team& team, ActivationKind kind, std::int64_t rows, std::int64_t n, const T* u, T* g) {
-  if (kind == ActivationKind::gelu) return map<kernels::Forward<kernels::Gelu>>(team, rows * n, u, u, g);
-  if (kind == ActivationKind::relu) return map<kernels::Forward<kernels::Relu>>(team, rows * n, u, u, g);
+  if (kind == ActivationKind::gelu) return map<kernels::Gelu>(team, rows * n, u, u, g);
+  if (kind == ActivationKind::relu) return map<kernels::Relu>(team, rows * n, u, u, g);
   for_gates(team, rows, n, [=]<class S>(std::int64_t in, std::int64_t out) GALVATRON_INLINE_LAMBDA {
     typename S::Float gate, up, y;
     get_lanes<S>(u + in, gate);
@@ -251,7 +251,9 @@ inline double norm_squared(const Team& team, std::int64_t n, const float* x) {
         Doubles a = {}, b = {}, c = {}, d = {};
         const auto add_square = [&](Doubles& sum, std::int64_t i) GALVATRON_INLINE_LAMBDA {
           foresee(x + i);
-          const Doubles wide = __builtin_convertvector(*reinterpret_cast<const typename S::HalfAt*>(x + i), Doubles);
+          typename S::Half some;
+          std::memcpy(&some, x + i, sizeof some);
+          const Doubles wide = __builtin_convertvector(some, Doubles);
           sum += wide * wide;
         };
         std::int64_t i = run * length;
