@@ -38,11 +38,9 @@ GALVATRON_INSTANTIATE_RUNS(bfloat16, bfloat16)
   template void Stream::launch(const Geometry&, const ForElements<Map<kernels::Backward<kernels::Relu>, T, T, T>>&); \
   template void Stream::launch(const Geometry&, const ForElements<Gate<T, false>>&);                                 \
   template void Stream::launch(const Geometry&, const ForElements<Gate<T, true>>&);                                  \
-  template void Stream::launch(const Geometry&, const ForEach<BiasElements<T, T>>&);                                 \
   template void Stream::launch(const Geometry&, const Rotary<T>&);
 GALVATRON_INSTANTIATE_POINTWISE(float)
 GALVATRON_INSTANTIATE_POINTWISE(bfloat16)
 template void Stream::launch(const Geometry&, const ForElements<Map<kernels::Sum, bfloat16, float, float>>&);
-template void Stream::launch(const Geometry&, const ForEach<BiasElements<bfloat16, float>>&);
 
 }  // namespace galvatron::device::cuda

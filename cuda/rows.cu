@@ -5,12 +5,12 @@
 
 namespace galvatron::device::cuda {
 
-#define GALVATRON_INSTANTIATE(T)                                                 \
-  template void Stream::launch(const Geometry&, const Norm<T>&);                 \
-  template void Stream::launch(const Geometry&, const Norm<T, true>&);           \
-  template void Stream::launch(const Geometry&, const NormBackward<T>&);         \
-  template void Stream::launch(const Geometry&, const ColumnSums<T, KeepSums>&); \
-  template void Stream::launch(const Geometry&, const SoftmaxStatistics<T>&);    \
+#define GALVATRON_INSTANTIATE(T)                                                       \
+  template void Stream::launch(const Geometry&, const Norm<T>&);                       \
+  template void Stream::launch(const Geometry&, const Norm<T, true>&);                 \
+  template void Stream::launch(const Geometry&, const NormBackward<T>&);               \
+  template void Stream::launch(const Geometry&, const ColumnSums<T, PutSums<float>>&); \
+  template void Stream::launch(const Geometry&, const SoftmaxStatistics<T>&);          \
   template void Stream::launch(const Geometry&, const SoftmaxBackward<T>&);
 GALVATRON_INSTANTIATE(float)
 GALVATRON_INSTANTIATE(bfloat16)

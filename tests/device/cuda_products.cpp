@@ -1,5 +1,5 @@
 // What libraries are asked for in place of a row-major matrix product: interpreted naively, it is what the host device
-// computes. And the rows of biases beside it.
+// computes.
 #include <cmath>
 #include <numbers>
 #include <random>
@@ -7,11 +7,9 @@
 
 #include <doctest/doctest.h>
 
-#include <galvatron/device/cuda/pointwise.hpp>
 #include <galvatron/device/kernels/activation.hpp>
 #include <galvatron/device/product.hpp>
 
-#include "emulator.hpp"
 #include "host_fixture.hpp"
 
 namespace {
@@ -161,23 +159,6 @@ TEST_CASE("8-bit products are asked for along the sum") {
   CHECK(p.x == cuda::ColumnMajorMatrix{16, 48, Precision::fp8});
   CHECK(p.y == cuda::ColumnMajorMatrix{16, 32, Precision::fp8});
   CHECK(p.d == cuda::ColumnMajorMatrix{48, 32, Precision::bf16});
-}
-
-TEST_CASE("rows of a bias, and of zeros without one") {
-  Emulator emulator;
-  for (const std::int64_t rows : {1, 3, 700})
-    for (const std::int64_t n : {1, 5, 33}) {
-      std::mt19937 random(9);
-      const auto bias = random_tensor<bfloat16>(random, n);
-      std::vector<float> c(static_cast<std::size_t>(rows * n), NAN);
-      cuda::bias_rows(emulator, rows, n, bias.data(), c.data());
-      bool equal = true;
-      for (std::int64_t i = 0; i < rows * n; ++i)
-        equal = equal && c[static_cast<std::size_t>(i)] == static_cast<float>(bias[static_cast<std::size_t>(i % n)]);
-      CHECK(equal);
-      cuda::bias_rows(emulator, rows, n, static_cast<const bfloat16*>(nullptr), c.data());
-      CHECK(c == std::vector<float>(c.size(), 0.0F));
-    }
 }
 
 }  // namespace

@@ -4,7 +4,8 @@
 // them. Every operation takes views of memory that the caller owns, works on row-major dense rows, and is
 // deterministic: the same inputs and the same number of threads give the same bits. Element types T are float or
 // bfloat16; sums, statistics, gradients of parameters and optimizer states are float. Activations are overwritten,
-// parameter gradients accumulate.
+// parameter gradients accumulate. What an operation computes is said here alone: host/ and cuda/ have a function of its
+// name each, and say how.
 //
 // Rows of activations are tokens in sequence-major order: row s * b + i is token s of sample i, so that a run of the
 // sequence is a run of memory.
@@ -290,7 +291,7 @@ concept Device = requires(D& d, View<float> f, View<const float> cf, View<const 
   d.copy(raw, raw);
   d.accumulate(n, /*from=*/cf, /*to=*/f);
   // to = from, run by run, and to += from in the order of blocks and repeats. The two may differ in type (rounding
-  // once) and do not overlap.
+  // once) and do not overlap; runs of `to` are apart or the same.
   d.copy_runs(runs, /*from=*/cf, /*to=*/f);
   d.add_runs(runs, /*from=*/cf, /*to=*/f);
 };

@@ -67,15 +67,14 @@ inline View<float> floats_of(View<std::byte> scratch) {
   return {reinterpret_cast<float*>(scratch.data), scratch.count / static_cast<std::int64_t>(sizeof(float))};
 }
 
-/// o and lse from q, k and v; see Device::attention_forward. Throws DeviceFailure for heads of more than 256 elements.
+/// Throws DeviceFailure for heads of more than 256 elements, as all of attention.
 template <class T>
 void attention_forward(auto& launcher, const AttentionShape& shape, const T* q, const T* k, const T* v, T* o,
                        float* lse, const AttentionBias& bias) {
   flash_forward(launcher, flash_problem(shape, bias, q, k, v, o), o, lse);
 }
 
-/// dq, dk, dv and the biases' gradient, which grows. Throws DeviceFailure for heads of more than 256 elements, and for
-/// gradients of biases that are neither by distance nor of pairs.
+/// Throws DeviceFailure for gradients of biases that are neither by distance nor of pairs.
 template <class T>
 void attention_backward(auto& launcher, View<std::byte> scratch, const AttentionShape& shape, const T* q, const T* k,
                         const T* v, const T* o, const float* lse, const T* d_o, T* dq, T* dk, T* dv, float* delta,
@@ -101,7 +100,6 @@ void attention_backward(auto& launcher, View<std::byte> scratch, const Attention
   });
 }
 
-/// o and lse take in the results of another part of the keys; see Device::attention_merge.
 template <class T>
 void attention_merge(auto& launcher, const AttentionShape& shape, const T* o_part, const float* lse_part, float* o,
                      float* lse) {
@@ -140,8 +138,6 @@ FlashProblem<T> window_problem(const WindowShape& s, const T* table, const T* q,
   return problem;
 }
 
-/// o and lse from q, k, v and the table; see Device::window_attention_forward. Throws DeviceFailure for heads of more
-/// than 256 elements.
 template <class T>
 void window_attention_forward(auto& launcher, const WindowShape& shape, const T* q, const T* k, const T* v,
                               const T* table, T* o, float* lse) {
@@ -149,8 +145,7 @@ void window_attention_forward(auto& launcher, const WindowShape& shape, const T*
   if (problem.units > 0) flash_forward(launcher, problem, o, lse);
 }
 
-/// dq, dk, dv, and the table's gradient, which grows. Throws DeviceFailure for heads of more than 256 elements, and for
-/// windows that `scratch` is too small for.
+/// Throws DeviceFailure for windows that `scratch` is too small for.
 template <class T>
 void window_attention_backward(auto& launcher, View<std::byte> scratch, const WindowShape& shape, const T* q,
                                const T* k, const T* v, const T* table, const float* lse, const T* d_o, T* dq, T* dk,

@@ -116,7 +116,6 @@ struct GatherBiases {
   }
 };
 
-/// bias (heads, distances), float, from the table (buckets, heads).
 template <class T>
 void relative_bias_forward(auto& launcher, const RelativePositions& relative, std::int64_t heads, const T* table,
                            float* bias) {
@@ -124,7 +123,6 @@ void relative_bias_forward(auto& launcher, const RelativePositions& relative, st
            SpreadBiases<T>{Buckets(relative), heads, table, bias});
 }
 
-/// dtable (buckets, heads) += the sums of dbias (heads, distances) over the distances of a bucket.
 void relative_bias_backward(auto& launcher, const RelativePositions& relative, std::int64_t heads, const float* dbias,
                             float* dtable) {
   const std::int64_t elements = relative.buckets * heads;
@@ -138,8 +136,7 @@ struct BiasPart {
   float* sums;
   int first_head = 0;
   int heads = 0;
-  int first_tile = 0;  ///< of queries
-  int tiles = 0;
+  int tiles = 0;  ///< of queries
   int tile_rows = 0;
   int keys = 0;  ///< padded to tiles
   int groups = 0;
@@ -179,7 +176,7 @@ struct FlashScoreGradient {
     const int own_head = rest / part.groups / part.tiles;
     const int head = part.first_head + own_head;
     const int kv_head = head / problem.group();
-    const int first_query = (part.first_tile + tile) * Tiles::rows;
+    const int first_query = part.first_query + tile * Tiles::rows;
     const int warp = block.thread() / warp_threads;
     const int lane = block.thread() % warp_threads;
 
@@ -308,11 +305,10 @@ void flash_bias(auto& launcher, View<float> scratch, const FlashProblem<T>& prob
         BiasPart part{.sums = scratch.data,
                       .first_head = head,
                       .heads = std::min(heads, problem.heads - head),
-                      .first_tile = tile,
                       .tiles = std::min(tiles, all_tiles - tile),
                       .tile_rows = Tiles::rows,
-                      .keys = static_cast<int>(keys)};
-        part.first_query = tile * Tiles::rows;
+                      .keys = static_cast<int>(keys),
+                      .first_query = tile * Tiles::rows};
         part.last_query = std::min(problem.queries, part.first_query + part.tiles * Tiles::rows);
         // As many groups as keep the GPU busy.
         const std::int64_t of_a_group = static_cast<std::int64_t>(part.heads) * part.tiles;

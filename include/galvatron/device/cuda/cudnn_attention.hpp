@@ -236,20 +236,12 @@ class Attention {
   /// One line for every shape that cuDNN refused, or for cuDNN as a whole.
   [[nodiscard]] const std::vector<std::string>& refusals() const { return refusals_; }
 
-  /// False: nothing was done, cuDNN does not take it.
-  bool forward(const AttentionShape& s, Precision precision, const void* q, const void* k, const void* v, void* o,
-               float* lse) {
-    cudnn::PlannedAttention* planned = plan(s, precision, false, {q, k, v, o});
-    if (planned == nullptr) return false;
-    cudnn::Call call(s, false);
-    call.tensor(cudnn::q, q), call.tensor(cudnn::k, k), call.tensor(cudnn::v, v), call.tensor(cudnn::o, o);
-    call.tensor(cudnn::lse, lse);
-    execute(planned->plan, call, workspace_.data);
-    return true;
-  }
-  bool backward(const AttentionShape& s, Precision precision, const void* q, const void* k, const void* v,
-                const void* o, const float* lse, const void* d_o, void* dq, void* dk, void* dv) {
-    cudnn::PlannedAttention* planned = plan(s, precision, true, {q, k, v, o, d_o, dq, dk, dv});
+  /// Forward, or with d_o backward. False: nothing was done, cuDNN does not take it.
+  bool compute(const AttentionShape& s, Precision precision, const void* q, const void* k, const void* v, const void* o,
+               const float* lse, const void* d_o = nullptr, void* dq = nullptr, void* dk = nullptr,
+               void* dv = nullptr) {
+    const bool backward = d_o != nullptr;
+    cudnn::PlannedAttention* planned = plan(s, precision, backward, {q, k, v, o, d_o, dq, dk, dv});
     if (planned == nullptr) return false;
     const cudnn::AttentionPart part = planned->part;
     for (std::int64_t sample = 0; sample < s.batch; sample += part.samples)
@@ -258,15 +250,21 @@ class Attention {
         const auto place = [&](std::int64_t row, std::int64_t of) {
           return (sample * row + of * s.head_dim) * static_cast<std::int64_t>(sizeof(bfloat16));
         };
-        cudnn::Call call(s, true);
-        call.tensor(cudnn::q, q, place(s.q_stride, head)), call.tensor(cudnn::dq, dq, place(s.dq_row(), head));
-        call.tensor(cudnn::k, k, place(s.kv_stride, group)), call.tensor(cudnn::dk, dk, place(s.dkv_row(), group));
-        call.tensor(cudnn::v, v, place(s.kv_stride, group)), call.tensor(cudnn::dv, dv, place(s.dkv_row(), group));
-        call.tensor(cudnn::o, o, place(s.out_stride, head)), call.tensor(cudnn::d_o, d_o, place(s.out_stride, head));
+        cudnn::Call call(s, backward);
+        call.tensor(cudnn::q, q, place(s.q_stride, head));
+        call.tensor(cudnn::k, k, place(s.kv_stride, group));
+        call.tensor(cudnn::v, v, place(s.kv_stride, group));
+        call.tensor(cudnn::o, o, place(s.out_stride, head));
         call.tensor(cudnn::lse, lse,
                     (sample * s.heads + head) * s.lse_row() * static_cast<std::int64_t>(sizeof(float)));
-        call.tensor(cudnn::row_sums, workspace_.data);
-        execute(planned->plan, call, workspace_.data + cudnn::row_sum_bytes(s, part));
+        if (backward) {
+          call.tensor(cudnn::d_o, d_o, place(s.out_stride, head));
+          call.tensor(cudnn::dq, dq, place(s.dq_row(), head));
+          call.tensor(cudnn::dk, dk, place(s.dkv_row(), group));
+          call.tensor(cudnn::dv, dv, place(s.dkv_row(), group));
+          call.tensor(cudnn::row_sums, workspace_.data);
+        }
+        execute(planned->plan, call, workspace_.data + (backward ? cudnn::row_sum_bytes(s, part) : 0));
       }
     return true;
   }

@@ -256,15 +256,6 @@ struct SumPositions {
 };
 
 template <class T>
-struct PutMean {
-  float scale;
-  T* out;
-  GALVATRON_KERNEL void operator()(std::int64_t, std::int64_t column, float sum) const {
-    kernels::put(out[column], scale * sum);
-  }
-};
-
-template <class T>
 struct SpreadMean {
   std::int64_t columns;
   bool packed;
@@ -280,7 +271,6 @@ struct SpreadMean {
   }
 };
 
-/// out (rows, hidden) = table[token - first] for tokens in [first, first + count), else 0.
 template <class T>
 void embedding_forward(auto& launcher, std::int64_t rows, std::int64_t hidden, const std::int32_t* tokens,
                        std::int64_t first, std::int64_t count, const T* table, T* out) {
@@ -288,9 +278,8 @@ void embedding_forward(auto& launcher, std::int64_t rows, std::int64_t hidden, c
            GatherTokens<T>{hidden, is_packed<T>(hidden, table, out), tokens, first, count, table, out});
 }
 
-/// dtable[token - first] += dout. Rows are sorted by token, and sums of equal tokens taken chunk by chunk: the order of
-/// additions depends on nothing else, and a token of many rows keeps many blocks busy. Throws DeviceFailure when the
-/// scratch memory cannot hold the keys of a few rows.
+/// Rows are sorted by token, and sums of equal tokens taken chunk by chunk, so that a token of many rows keeps many
+/// blocks busy. Throws DeviceFailure when the scratch memory cannot hold the keys of a few rows.
 template <class T>
 void embedding_backward(auto& launcher, View<std::byte> scratch, std::int64_t rows, std::int64_t hidden,
                         const std::int32_t* tokens, std::int64_t first, std::int64_t count, const T* dout,
@@ -326,7 +315,6 @@ void embedding_backward(auto& launcher, View<std::byte> scratch, std::int64_t ro
   }
 }
 
-/// out[row] += table[first_position + row / b].
 template <class T>
 void position_forward(auto& launcher, std::int64_t rows, std::int64_t b, std::int64_t hidden,
                       std::int64_t first_position, const T* table, T* out) {
@@ -334,7 +322,6 @@ void position_forward(auto& launcher, std::int64_t rows, std::int64_t b, std::in
            AddPosition<T>{b, hidden, first_position, is_packed<T>(hidden, table, out), table, out});
 }
 
-/// dtable[first_position + row / b] += dout[row]: the sum over the samples, in order.
 template <class T>
 void position_backward(auto& launcher, std::int64_t rows, std::int64_t b, std::int64_t hidden,
                        std::int64_t first_position, const T* dout, float* dtable) {
@@ -343,14 +330,12 @@ void position_backward(auto& launcher, std::int64_t rows, std::int64_t b, std::i
            SumPositions<T>{rows, b, hidden, first_position, is_packed<T>(hidden, dout, dtable), dout, dtable});
 }
 
-/// out (b, hidden) = scale * the sum of a sample's rows of x (tokens * b, hidden), in float.
 template <class T>
 void pool_forward(auto& launcher, std::int64_t tokens, std::int64_t b, std::int64_t hidden, float scale, const T* x,
                   T* out) {
-  if (b * hidden > 0) column_sums(launcher, tokens, b * hidden, 1, x, PutMean<T>{scale, out});
+  if (b * hidden > 0) column_sums(launcher, tokens, b * hidden, 1, x, PutSums<T>{b * hidden, scale, out});
 }
 
-/// dx (tokens * b, hidden) = scale * dout (b, hidden), for every token.
 template <class T>
 void pool_backward(auto& launcher, std::int64_t tokens, std::int64_t b, std::int64_t hidden, float scale, const T* dout,
                    T* dx) {

@@ -66,7 +66,6 @@ class Gpu {
   template <class A, class C>
   void gemm(op::Kind kind, std::int64_t m, std::int64_t n, std::int64_t k, View<A> a, In<A> b, View<C> c,
             bool accumulate = false, In<A> bias = {}) {
-    check_gemm(kind);
     using T = std::remove_const_t<A>;
     if (m == 0 || n == 0) return;
     m_.multiply(product_of<T, C>(kind, m, n, k, accumulate, !bias.empty()), a.data, b.data, bias.data, c.data);
@@ -76,7 +75,6 @@ class Gpu {
   template <class C>
   void gemm_8bit(op::Kind kind, std::int64_t m, std::int64_t n, std::int64_t k, View<const bfloat16> a,
                  View<const bfloat16> b, View<C> c, bool accumulate, View<const bfloat16> bias, View<std::byte> room) {
-    check_gemm(kind);
     const Room8bit codes(room, m, n, k);
     const bool a_across = kind == op::Kind::gemm_tn;
     with_format_of_a(kind, [&]<class F>() {
@@ -111,8 +109,7 @@ class Gpu {
     cuda::attention_backward(m_, scratch_, shape, q.data, k.data, v.data, o.data, lse.data, d_o.data, dq.data, dk.data,
                              dv.data, delta.data, bias);
   }
-  // Kernels: each is launched by the function of its name in device/cuda, which says more, with the addresses of the
-  // views.
+  // Kernels: each is launched by the function of its name in device/cuda, with the addresses of the views.
   void attention_merge(const auto&... a) { cuda::attention_merge(m_, plain(a)...); }
   void relative_bias_forward(const auto&... a) { cuda::relative_bias_forward(m_, plain(a)...); }
   void relative_bias_backward(const auto&... a) { cuda::relative_bias_backward(m_, plain(a)...); }

@@ -51,10 +51,9 @@ class GraphReplay {
       if (asked_ == entry.asked) return m_.run(*entry.recording);
       entry.recording.reset();
       entry.host = std::make_unique<typename M::HostMemory>(Bytes{asked_.uploaded});
-    } else if (!entry.seen) {
+    } else if (!entry.host) {  // for the first time
       asked_ = {};
       body();
-      entry.seen = true;
       entry.host = std::make_unique<typename M::HostMemory>(Bytes{asked_.uploaded});
       return;
     }
@@ -128,7 +127,6 @@ class GraphReplay {
     friend bool operator==(const Asked&, const Asked&) = default;
   };
   struct Entry {
-    bool seen = false;
     bool refused = false;
     std::unique_ptr<typename M::HostMemory> host;    ///< uploads of a repetition, one behind the other
     std::optional<typename M::Recording> recording;  ///< ends before its data do

@@ -12,7 +12,7 @@
 #include <galvatron/device/cuda/devices.hpp>
 #include <galvatron/device/cuda/gemm.hpp>
 #include <galvatron/device/cuda/gpu.hpp>
-#include <galvatron/device/cuda/pointwise.hpp>
+#include <galvatron/device/cuda/runs.hpp>
 #include <galvatron/device/cuda/staging.hpp>
 #include <galvatron/device/cuda/stream.hpp>
 #include <galvatron/device/device.hpp>
@@ -105,18 +105,20 @@ class Machine {
   }
 
   /// See Attention.
-  bool attention_forward(const auto&... a) { return attention_.forward(a...); }
-  bool attention_backward(const auto&... a) { return attention_.backward(a...); }
+  bool attention_forward(const auto&... a) { return attention_.compute(a...); }
+  bool attention_backward(const auto&... a) { return attention_.compute(a...); }
 
  private:
   // c = the bias, or zero, in every row.
   void begin(const Product& p, const void* bias, void* c) {
+    if (!p.bias) return zero(c, p.m * p.n * element_bytes(p.result));
+    const Runs rows{.rows = p.m, .width = p.n, .to = {.row = p.n}};
     if (p.operands == Precision::fp32)
-      bias_rows(stream_, p.m, p.n, static_cast<const float*>(bias), static_cast<float*>(c));
+      move_runs<false>(stream_, rows, static_cast<const float*>(bias), static_cast<float*>(c));
     else if (p.result == Precision::fp32)
-      bias_rows(stream_, p.m, p.n, static_cast<const bfloat16*>(bias), static_cast<float*>(c));
+      move_runs<false>(stream_, rows, static_cast<const bfloat16*>(bias), static_cast<float*>(c));
     else
-      bias_rows(stream_, p.m, p.n, static_cast<const bfloat16*>(bias), static_cast<bfloat16*>(c));
+      move_runs<false>(stream_, rows, static_cast<const bfloat16*>(bias), static_cast<bfloat16*>(c));
   }
 
   static View<std::byte> on_boundary(View<std::byte> all) {

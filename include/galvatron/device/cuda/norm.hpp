@@ -277,8 +277,6 @@ void normalize(auto& launcher, NormKind kind, std::int64_t rows, std::int64_t hi
                                          static_cast<float>(epsilon), x, r, gamma, beta, sum, y, known, stats});
 }
 
-/// y (rows, hidden) = norm(x) * gamma (+ beta, or null); stats (rows, 2) = mean, 1/deviation; RMSNorm: 0, 1/rms. y may
-/// be x.
 template <class T>
 void norm_forward(auto& launcher, NormKind kind, std::int64_t rows, std::int64_t hidden, double epsilon, const T* x,
                   const T* gamma, const T* beta, T* y, float* stats) {
@@ -286,14 +284,13 @@ void norm_forward(auto& launcher, NormKind kind, std::int64_t rows, std::int64_t
   normalize<false>(launcher, kind, rows, hidden, epsilon, x, none, gamma, beta, none, y, nullptr, stats);
 }
 
-/// sum (rows, hidden) = x + r; y and stats as norm_forward has them of the sum. sum may be x or r, y may be r.
 template <class T>
 void add_norm_forward(auto& launcher, NormKind kind, std::int64_t rows, std::int64_t hidden, double epsilon, const T* x,
                       const T* r, const T* gamma, const T* beta, T* sum, T* y, float* stats) {
   normalize<true>(launcher, kind, rows, hidden, epsilon, x, r, gamma, beta, sum, y, nullptr, stats);
 }
 
-/// y again, with the same bits, from the statistics kept.
+/// With the same bits.
 template <class T>
 void norm_recompute(auto& launcher, std::int64_t rows, std::int64_t hidden, const T* x, const T* gamma, const T* beta,
                     const float* stats, T* y) {
@@ -301,8 +298,7 @@ void norm_recompute(auto& launcher, std::int64_t rows, std::int64_t hidden, cons
   normalize<false>(launcher, NormKind::layer_norm, rows, hidden, 0.0, x, none, gamma, beta, none, y, stats, nullptr);
 }
 
-/// dx = d_residual (null: 0) + the norm's input gradient; dgamma and dbeta (or null) accumulate. dx may be any of the
-/// other rows. Throws DeviceFailure when the sums over one block's rows exceed the scratch memory.
+/// Throws DeviceFailure when the sums over one block's rows exceed the scratch memory.
 template <class T>
 void norm_backward(auto& launcher, View<std::byte> scratch, NormKind kind, std::int64_t rows, std::int64_t hidden,
                    const T* dy, const T* x, const T* gamma, const float* stats, const T* d_residual, T* dx,
@@ -327,16 +323,16 @@ void norm_backward(auto& launcher, View<std::byte> scratch, NormKind kind, std::
               AddSums{hidden, dgamma, dbeta});
 }
 
-/// db (n) += column sums of dy (rows, n). Throws DeviceFailure when a row of floats exceeds the scratch memory.
+/// Throws DeviceFailure when a row of floats exceeds the scratch memory.
 template <class T>
 void bias_gradient(auto& launcher, View<std::byte> scratch, std::int64_t rows, std::int64_t n, const T* dy, float* db) {
-  using Kernel = ColumnSums<T, KeepSums>;
+  using Kernel = ColumnSums<T, PutSums<float>>;
   if (rows == 0 || n == 0) return;
   const std::int64_t wanted = std::clamp<std::int64_t>(Kernel::resident_blocks / divide_up(n, Kernel::tile), 1,
                                                        divide_up(rows, Kernel::groups * Kernel::at_once));
   const std::int64_t runs = partials_within(scratch, n * static_cast<std::int64_t>(sizeof(float)), wanted);
   auto* partials = reinterpret_cast<float*>(scratch.data);
-  column_sums(launcher, rows, n, runs, dy, KeepSums{n, partials});
+  column_sums(launcher, rows, n, runs, dy, PutSums<float>{n, 1.0F, partials});
   column_sums(launcher, runs, n, 1, static_cast<const float*>(partials), AddSums{n, db, nullptr});
 }
 

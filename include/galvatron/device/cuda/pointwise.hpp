@@ -1,4 +1,4 @@
-// Additions, products, activations, rows of a bias and rotary embedding, each in one pass over memory.
+// Additions, products, activations and rotary embedding, each in one pass over memory.
 #pragma once
 
 #include <algorithm>
@@ -32,16 +32,6 @@ struct Map {
       for (int j = 0; j < size; ++j) Function::of(x[j], y[j], y[j]);
     }
     put_elements(out + i, y);
-  }
-};
-
-template <class T, class C>
-struct BiasElements {
-  std::int64_t n;
-  const T* bias;
-  C* c;
-  GALVATRON_KERNEL void operator()(std::int64_t i) const {
-    kernels::put(c[i], bias == nullptr ? 0.0F : kernels::get(bias[i % n]));
   }
 };
 
@@ -158,14 +148,6 @@ void map(auto& launcher, std::int64_t n, const A* a, const B* b, C* out) {
   for_elements(launcher, n, are_aligned<Map::width>(a, b, out), Map{a, b, out});
 }
 
-/// Every row of c (rows, n) = bias (n), 0 when that is null: what a matrix product begins from where its library cannot
-/// add the bias itself.
-template <class T, class C>
-void bias_rows(auto& launcher, std::int64_t rows, std::int64_t n, const T* bias, C* c) {
-  for_each(launcher, rows * n, BiasElements<T, C>{n, bias, c});
-}
-
-/// g (rows, n) from u (rows, n), or (rows, 2n) = gate | up for SwiGLU.
 template <class T>
 void activation_forward(auto& launcher, ActivationKind kind, std::int64_t rows, std::int64_t n, const T* u, T* g) {
   if (kind == ActivationKind::gelu) return map<kernels::Gelu>(launcher, rows * n, u, u, g);
@@ -173,7 +155,6 @@ void activation_forward(auto& launcher, ActivationKind kind, std::int64_t rows, 
   if (n > 0) for_elements(launcher, rows * n, is_packed<T>(n, u, g), Gate<T, false>{Divisor(n), u, nullptr, g});
 }
 
-/// du (the shape of u) from u and dg (rows, n); du may be u.
 template <class T>
 void activation_backward(auto& launcher, ActivationKind kind, std::int64_t rows, std::int64_t n, const T* u,
                          const T* dg, T* du) {
@@ -182,8 +163,7 @@ void activation_backward(auto& launcher, ActivationKind kind, std::int64_t rows,
   if (n > 0) for_elements(launcher, rows * n, is_packed<T>(n, u, dg, du), Gate<T, true>{Divisor(n), u, dg, du});
 }
 
-/// Rotates the first `heads` heads of each row of `row_stride` elements in place, row r by position
-/// first_position + r / b; `inverse` rotates back. Throws DeviceFailure for heads too wide for shared memory.
+/// Throws DeviceFailure for heads too wide for shared memory.
 template <class T>
 void rotary(auto& launcher, std::int64_t rows, std::int64_t b, std::int64_t first_position, std::int64_t heads,
             std::int64_t head_dim, std::int64_t row_stride, double theta, bool inverse, T* x) {

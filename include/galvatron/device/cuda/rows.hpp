@@ -177,12 +177,14 @@ void column_sums(auto& launcher, std::int64_t rows, std::int64_t columns, std::i
                   Kernel{rows, columns, runs, is_packed<T>(columns, x), x, out});
 }
 
-/// Keeps the sums of runs for adding them up.
-struct KeepSums {
+/// out (runs, columns) = scale * the sums.
+template <class T>
+struct PutSums {
   std::int64_t columns;
-  float* partials;  ///< (runs, columns)
+  float scale;
+  T* out;
   GALVATRON_KERNEL void operator()(std::int64_t run, std::int64_t column, float sum) const {
-    partials[run * columns + column] = sum;
+    kernels::put(out[run * columns + column], scale * sum);
   }
 };
 

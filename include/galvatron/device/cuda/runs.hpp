@@ -1,38 +1,13 @@
 // Runs of elements copied and added: packing for all-to-all, columns of wider rows, changes of type.
 #pragma once
 
-#include <algorithm>
-#include <array>
-#include <cstddef>
 #include <cstdint>
-#include <string>
 #include <type_traits>
 
-#include <galvatron/core/error.hpp>
 #include <galvatron/device/cuda/elements.hpp>
 #include <galvatron/device/device.hpp>
 
 namespace galvatron::device::cuda {
-
-/// Places at equal distances.
-struct Places {
-  std::int64_t count;
-  std::int64_t distance;
-};
-
-/// True when no two runs of `width` elements at these places touch each other.
-template <std::size_t n>
-constexpr bool are_apart(std::int64_t width, std::array<Places, n> places) {
-  for (Places& p : places) p.distance = p.distance < 0 ? -p.distance : p.distance;
-  std::sort(places.begin(), places.end(), [](const Places& a, const Places& b) { return a.distance < b.distance; });
-  std::int64_t extent = width;
-  for (const Places& p : places) {
-    if (p.count <= 1) continue;
-    if (p.distance < extent) return false;
-    extent += (p.count - 1) * p.distance;
-  }
-  return true;
-}
 
 /// A step is a pack of a run, or an element. Threads go over the steps of all runs that may be written in any order;
 /// next to each other in memory are first the steps of a run, then its rows.
@@ -91,8 +66,7 @@ struct MoveRuns {
   }
 };
 
-/// to = from, or to += from where it `adds`, run by run, as if in the order of blocks and repeats; each is float or
-/// bfloat16, and the two do not overlap. Throws DeviceFailure for runs that overlap in part in `to`.
+/// copy_runs, or add_runs where it `adds`; each side is float or bfloat16.
 template <bool adds, class A, class C>
 void move_runs(auto& launcher, const Runs& runs, const A* from, C* to) {
   if (runs.elements() <= 0) return;
@@ -105,12 +79,6 @@ void move_runs(auto& launcher, const Runs& runs, const A* from, C* to) {
   // What is written to the same places goes in turn.
   const std::int64_t blocks = runs.to.block == 0 ? runs.blocks : 1;
   const std::int64_t repeats = runs.to.repeat == 0 ? runs.repeats : 1;
-  if (!are_apart(runs.width, std::array<Places, 3>{{{runs.blocks / blocks, runs.to.block},
-                                                    {runs.repeats / repeats, runs.to.repeat},
-                                                    {runs.rows, runs.to.row}}}))
-    throw DeviceFailure("runs of " + std::to_string(runs.width) + " elements at distances of " +
-                        std::to_string(runs.to.block) + ", " + std::to_string(runs.to.repeat) + " and " +
-                        std::to_string(runs.to.row) + " overlap: a GPU writes runs that are apart or the same");
   // Of copies to one place the last stays.
   if (!adds) from += (blocks - 1) * runs.from.block + (repeats - 1) * runs.from.repeat;
   const std::int64_t steps = packed ? runs.width / Move::width : runs.width;

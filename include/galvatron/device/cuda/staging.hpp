@@ -1,22 +1,20 @@
 // How data of the program go to a GPU without the program waiting for it.
 #pragma once
 
-#include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <utility>
-#include <vector>
 
 #include <cuda_runtime_api.h>
 
 #include <galvatron/device/cuda/devices.hpp>
-#include <galvatron/device/cuda/ring.hpp>
 #include <galvatron/device/cuda/stream.hpp>
 
 namespace galvatron::device::cuda {
 
-/// Page-locked memory through which pieces go, one behind the other. It grows with the largest piece.
+/// Page-locked memory through which pieces go, in two halves that take turns: while one is filled, the stream reads the
+/// other. They grow with the largest piece.
 class Staging {
  public:
   /// Larger pieces take pageable memory of their own, and the program waits for their copy.
@@ -34,40 +32,36 @@ class Staging {
       return;
     }
     const std::int64_t size = aligned_bytes(bytes);
-    if (size > ring_.capacity()) grow(size);
-    const auto wait = [this](Event event) {
-      event.wait();
-      spare_.push_back(std::move(event));
-    };
-    std::byte* from = memory_.data() + ring_.place(size, wait);
+    if (used_ + size > halves_[now_].memory.size().count) take_turns(stream, size);
+    std::byte* from = halves_[now_].memory.data() + used_;
     writer(from);
     copy(stream, from, to, bytes);
-    Event done = spare_event();
-    done.record(stream);
-    ring_.keep(size, std::move(done));
+    used_ += size;
   }
 
  private:
+  struct Half {
+    PinnedMemory memory;
+    Event read;  ///< stands behind the last copy
+  };
+
   static void copy(const Stream& stream, const std::byte* from, void* to, std::int64_t bytes) {
     check(cudaMemcpyAsync(to, from, static_cast<std::size_t>(bytes), cudaMemcpyHostToDevice, stream.get()));
   }
-  void grow(std::int64_t size) {
-    ring_.drain([](const Event& event) { event.wait(); });
-    const std::int64_t capacity = round_up(std::max(2 * ring_.capacity(), 4 * size), std::int64_t{1} << 20);
-    memory_ = PinnedMemory();
-    memory_ = PinnedMemory({capacity});
-    ring_ = Ring<Event>(capacity);
-  }
-  Event spare_event() {
-    if (spare_.empty()) return {};
-    Event event = std::move(spare_.back());
-    spare_.pop_back();
-    return event;
+  void take_turns(const Stream& stream, std::int64_t size) {
+    halves_[now_].read.record(stream);
+    now_ = 1 - now_;
+    used_ = 0;
+    Half& half = halves_[now_];
+    half.read.wait();
+    if (half.memory.size().count >= size) return;
+    half.memory = PinnedMemory();
+    half.memory = PinnedMemory({round_up(2 * size, std::int64_t{1} << 20)});
   }
 
-  PinnedMemory memory_;
-  Ring<Event> ring_{0};
-  std::vector<Event> spare_;
+  std::array<Half, 2> halves_;
+  std::size_t now_ = 0;
+  std::int64_t used_ = 0;  ///< bytes of that half
 };
 
 }  // namespace galvatron::device::cuda

@@ -243,7 +243,6 @@ inline constexpr std::int64_t rows_8bit = 96;      ///< of a tile of the result
 inline constexpr std::int64_t columns_8bit = 128;  ///< of the same
 inline constexpr std::int64_t depth_8bit = 256;    ///< multiplied at a time
 
-/// c (m, n) = a * b [+ bias (n)], or c += a * b: Device::gemm_8bit. `room` as in Room8bit.
 template <class C>
 void gemm_8bit(const Team& team, op::Kind kind, std::int64_t m, std::int64_t n, std::int64_t k, const bfloat16* a,
                const bfloat16* b, C* c, bool accumulate, const bfloat16* bias, View<std::byte> room) {

@@ -56,7 +56,6 @@ class Host {
   template <class A, class C>
   void gemm(op::Kind kind, std::int64_t m, std::int64_t n, std::int64_t k, View<A> a, In<A> b, View<C> c,
             bool accumulate = false, In<A> bias = {}) {
-    check_gemm(kind);
     using T = std::remove_const_t<A>;
     static_assert(std::is_same_v<T, float> || std::is_same_v<T, bfloat16>, "galvatron: gemm takes float or bfloat16");
     static_assert(std::is_same_v<C, float> || std::is_same_v<C, T>,
@@ -75,11 +74,10 @@ class Host {
   template <class C>
   void gemm_8bit(op::Kind kind, std::int64_t m, std::int64_t n, std::int64_t k, View<const bfloat16> a,
                  View<const bfloat16> b, View<C> c, bool accumulate, View<const bfloat16> bias, View<std::byte> room) {
-    check_gemm(kind);
     host::gemm_8bit(team_, kind, m, n, k, a.data, b.data, c.data, accumulate, bias.data, room);
   }
 
-  // Loops: each is the function of its name in device/host, which says more, with the addresses of the views.
+  // Loops: each is the function of its name in device/host, with the addresses of the views.
   void attention_forward(const auto&... a) { host::attention_forward(team_, plain(a)...); }
   void attention_backward(const auto&... a) { host::attention_backward(team_, plain(a)...); }
   void attention_merge(const auto&... a) { host::attention_merge(team_, plain(a)...); }

@@ -111,7 +111,6 @@ inline int row_threads(const Team& team, std::int64_t rows, std::int64_t columns
   return static_cast<int>(std::min<std::int64_t>(team.threads, rows));
 }
 
-/// y (rows, hidden) = norm(x) * gamma (+ beta); stats (rows, 2) = mean, 1/deviation; RMSNorm: 0, 1/rms.
 template <class T>
 void norm_forward(const Team& team, NormKind kind, std::int64_t rows, std::int64_t hidden, double epsilon, const T* x,
                   const T* gamma, const T* beta, T* y, float* stats) {
@@ -122,8 +121,7 @@ void norm_forward(const Team& team, NormKind kind, std::int64_t rows, std::int64
   });
 }
 
-/// sum (rows, hidden) = x + r; y and stats as norm_forward has them of the sum, in the same bits. A row of the sum is
-/// read again while it is near.
+/// A row of the sum is read again while it is near.
 template <class T>
 void add_norm_forward(const Team& team, NormKind kind, std::int64_t rows, std::int64_t hidden, double epsilon,
                       const T* x, const T* r, const T* gamma, const T* beta, T* sum, T* y, float* stats) {
@@ -140,7 +138,6 @@ void add_norm_forward(const Team& team, NormKind kind, std::int64_t rows, std::i
   });
 }
 
-/// y again from the statistics kept.
 template <class T>
 void norm_recompute(const Team& team, std::int64_t rows, std::int64_t hidden, const T* x, const T* gamma, const T* beta,
                     const float* stats, T* y) {
@@ -149,7 +146,6 @@ void norm_recompute(const Team& team, std::int64_t rows, std::int64_t hidden, co
   });
 }
 
-/// dx = d_residual (null: 0) + the norm's input gradient; dgamma and dbeta (null for RMSNorm) accumulate.
 template <class T>
 void norm_backward(const Team& team, NormKind kind, std::int64_t rows, std::int64_t hidden, const T* dy, const T* x,
                    const T* gamma, const float* stats, const T* d_residual, T* dx, float* dgamma, float* dbeta) {
@@ -193,7 +189,6 @@ void norm_backward(const Team& team, NormKind kind, std::int64_t rows, std::int6
   if (dbeta != nullptr) add_partial_sums(team, hidden, threads, width, dbeta);
 }
 
-/// db (n) += column sums of dy (rows, n).
 template <class T>
 void bias_gradient(const Team& team, std::int64_t rows, std::int64_t n, const T* dy, float* db) {
   using kernels::get;

@@ -53,7 +53,6 @@ void for_each_run(const Team& team, const Runs& runs, const auto& f) {
   });
 }
 
-/// to = from, run by run.
 template <class A, class B>
 void copy_runs(const Team& team, const Runs& runs, const A* from, B* to) {
   for_each_run(team, runs, [&](std::int64_t source, std::int64_t target) GALVATRON_INLINE_LAMBDA {
@@ -66,7 +65,6 @@ void copy_runs(const Team& team, const Runs& runs, const A* from, B* to) {
   });
 }
 
-/// to += from, run by run.
 void add_runs(const Team& team, const Runs& runs, const auto* from, auto* to) {
   for_each_run(team, runs, [&](std::int64_t source, std::int64_t target) GALVATRON_INLINE_LAMBDA {
 #pragma omp simd
@@ -83,7 +81,6 @@ void for_gates(const Team& team, std::int64_t rows, std::int64_t n, const auto& 
   });
 }
 
-/// g (rows, n) from u (rows, n), or (rows, 2n) for SwiGLU.
 template <class T>
 void activation_forward(const Team& team, ActivationKind kind, std::int64_t rows, std::int64_t n, const T* u, T* g) {
   if (kind == ActivationKind::gelu) return map<kernels::Gelu>(team, rows * n, u, u, g);
@@ -97,7 +94,6 @@ void activation_forward(const Team& team, ActivationKind kind, std::int64_t rows
   });
 }
 
-/// du (the shape of u) from u and dg (rows, n); du may be u.
 template <class T>
 void activation_backward(const Team& team, ActivationKind kind, std::int64_t rows, std::int64_t n, const T* u,
                          const T* dg, T* du) {
@@ -179,8 +175,6 @@ inline void end_streams() {
 #endif
 }
 
-/// One AdamW step of n parameters; `working` receives the rounded masters and may be `master`.
-/// @tparam M  in which the moments are kept: float, or bfloat16
 template <class M, class W>
 void adamw(const Team& team, std::int64_t n, const kernels::AdamWStep& constants, const AdamWPart& part, float scale,
            float* master, const float* g, M* m, M* v, W* working) {
